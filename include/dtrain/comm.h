@@ -1,0 +1,94 @@
+/* comm.h - collectives over the ranks of a run, and the vote by which they stay together.
+ *
+ * A communicator is opened over MPI_COMM_WORLD (duplicated, errors returned). Tensors move by the transport of the backend: "mpi" (through
+ * shared memory windows between ranks of one node, MPI between nodes; serves device buffers by staging them in pinned memory) or "nccl".
+ * Votes and small host values always go by MPI. Every function here is collective over all ranks unless said otherwise; counts and types must
+ * agree. After DT_ERR_COMM the communicator is unusable: pass the error up, main ends the job. */
+#ifndef DTRAIN_COMM_H
+#define DTRAIN_COMM_H
+
+#include "dtrain/device.h"
+
+typedef struct dt_comm dt_comm;
+
+enum { DT_VOTE_SUMS = 8, DT_VOTE_MAXS = 16 };
+
+/** What every rank brings to the agreement at the end of a superstep, and what all take away. In: this rank's. Out: everybody's. */
+typedef struct dt_vote {
+    int32_t err;         /* dt_err; out: the error of the lowest failing rank, DT_OK when none failed */
+    int32_t failed_rank; /* out: that rank, or -1 */
+    int32_t stop;        /* out: the largest */
+    int32_t nonfinite;   /* out: the largest */
+    int64_t counts[DT_VOTE_SUMS]; /* out: sums (exact, so free of order) */
+    double sums[DT_VOTE_SUMS];    /* out: sums */
+    double maxs[DT_VOTE_MAXS];    /* out: largest (negate for the least) */
+} dt_vote;
+
+typedef struct dt_comm_ops {
+    const char *name;
+    dt_err (*open)(dt_comm *comm);
+    void (*close)(dt_comm *comm);
+    dt_err (*reduce_scatter)(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt, int64_t count,
+                             bool accumulate, bool ordered, dt_stream *stream);
+    dt_err (*all_gather)(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream);
+    dt_err (*broadcast)(dt_comm *comm, void *buf, size_t nbytes, int root, dt_stream *stream);
+} dt_comm_ops;
+
+struct dt_comm {
+    int rank, nranks;
+    int local_rank, local_nranks; /* among the ranks of this node */
+    int node, n_nodes;
+    char host[64];
+    dt_device *dev;
+    const dt_comm_ops *ops;
+    bool use_shared_memory;
+    double traffic_bytes; /* sent by this rank through the collectives below, as their formulas count it */
+    long long sequence;   /* collectives issued: for the watchdog's report */
+    struct dt_comm_mpi *mpi; /* communicators and windows */
+    void *impl;              /* the transport's own state */
+};
+
+/** After MPI_Init_thread: find ranks and nodes; no device yet, votes work. */
+dt_err dt_comm_open(dt_comm *comm);
+/** Choose the transport ("auto", "mpi", "nccl") for dev and set up its staging buffers (category DT_MEM_STAGING of dev's ledger). */
+dt_err dt_comm_attach(dt_comm *comm, dt_device *dev, const char *backend, bool shared_memory);
+/** Collective; only after an agreed end. A rank that fails alone does not call it. */
+void dt_comm_close(dt_comm *comm);
+
+/** Leave each rank the sum of its piece:  recv[i] = (accumulate ? recv[i] : 0) + sum over r of send_r[rank*count + i], 0 <= i < count.
+ *
+ *  send  [nranks*count] of send_dt, borrowed until the stream is synced. recv [count] of recv_dt; may be this rank's own place inside send when
+ *  the types are equal and accumulate is false. Added in float. ordered: strictly ((recv + p0) + p1) + ..., in order of rank, rounded to recv_dt
+ *  at the end only; else in whichever order is fastest (still the same every time for the same ranks and nodes).
+ *  Sends (nranks-1)*count elements. Asynchronous on stream. */
+dt_err dt_comm_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt, int64_t count,
+                              bool accumulate, bool ordered, dt_stream *stream);
+
+/** recv[r*nbytes ..] = send of rank r. send may be this rank's own place inside recv. Sends (nranks-1)*nbytes. Asynchronous on stream. */
+dt_err dt_comm_all_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream);
+
+/** buf of every rank becomes root's. Device or host memory. Asynchronous on stream. */
+dt_err dt_comm_broadcast(dt_comm *comm, void *buf, size_t nbytes, int root, dt_stream *stream);
+
+/* Small host values, always MPI, synchronous. */
+dt_err dt_comm_broadcast_host(dt_comm *comm, void *buf, size_t nbytes, int root); /* any size; split above INT_MAX */
+typedef enum dt_reduce_op { DT_SUM, DT_MAX, DT_MIN } dt_reduce_op;
+dt_err dt_comm_reduce_host_i64(dt_comm *comm, int64_t *values, int n, dt_reduce_op op);
+dt_err dt_comm_reduce_host_f64(dt_comm *comm, double *values, int n, dt_reduce_op op);
+dt_err dt_comm_sum_host_u64(dt_comm *comm, uint64_t *values, int n); /* modulo 2^64 */
+dt_err dt_comm_barrier(dt_comm *comm);
+
+/** The vote of a superstep: one MPI_Allreduce. Returns DT_ERR_COMM when the exchange itself failed; vote->err is data. */
+dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote);
+
+/** All ranks get the code of the lowest failing rank (one MPI_Allreduce). A rank whose own err was DT_OK gets a recorded message
+ *  "rank R failed: <name of the error>"; rank R keeps its own message, and it alone is to print (dt_comm_speaks). */
+dt_err dt_comm_agree(dt_comm *comm, dt_err err);
+
+/** After an agreement failed: is this the rank whose message stands for all? */
+bool dt_comm_speaks(const dt_comm *comm);
+
+/** MPI communicator (an MPI_Comm behind a pointer) for parallel I/O; owned by comm. */
+void *dt_comm_mpi_handle(const dt_comm *comm);
+
+#endif

@@ -1,0 +1,65 @@
+/* config.h - the configuration: every key stands once, in src/core/config_keys.h, and all else is made from that table
+ * (the struct below, the parser, range checks, --keys, the resolved text in logs and checkpoints). */
+#ifndef DTRAIN_CONFIG_H
+#define DTRAIN_CONFIG_H
+
+#include "dtrain/core.h"
+
+/* The table: DT_CONFIG_KEYS(INT, REAL, BOOL, ENUM, TEXT), rows in the order of --keys. */
+#include "dtrain/config_keys.h"
+
+#define DT_FIELD_INT(section, key, ...) int64_t section##_##key;
+#define DT_FIELD_REAL(section, key, ...) double section##_##key;
+#define DT_FIELD_BOOL(section, key, ...) bool section##_##key;
+#define DT_FIELD_ENUM(section, key, ...) const char *section##_##key; /* one of the allowed words, interned */
+#define DT_FIELD_TEXT(section, key, ...) const char *section##_##key; /* owned by the config; "" when not given */
+
+/** Where a key's value came from. */
+typedef struct dt_config_source {
+    int file; /* index into files: -1 default, -2 command line */
+    int line; /* line in the file, or position of the argument */
+} dt_config_source;
+
+/** A parsed configuration; cfg.SECTION_KEY is the value of [SECTION] KEY. Free with dt_config_free. */
+typedef struct dt_config {
+    DT_CONFIG_KEYS(DT_FIELD_INT, DT_FIELD_REAL, DT_FIELD_BOOL, DT_FIELD_ENUM, DT_FIELD_TEXT)
+    struct dt_config_private *priv;
+} dt_config;
+
+/** Parse INI text, then "section.key=value" overrides, in order; later ones win, except that a key twice in one file is an
+ *  error. name is what messages call the text (the file's path). Local; the text is what rank 0 read and broadcast.
+ *
+ *  Errors (DT_ERR_USAGE; message "FILE:LINE: [section] key: expected ..., found ..."): unknown section or key (with the nearest
+ *  known one), key twice, wrong type, out of range, not one of the words, unset ${NAME}, line over 4000 bytes, indented line. */
+dt_err dt_config_parse(dt_config *cfg, const char *name, const char *text, int n_overrides, const char *const *overrides);
+
+/** Read a whole file into a malloc'ed string. DT_ERR_USAGE with the reason when it cannot be read or is not text. */
+dt_err dt_config_read_file(const char *path, char **text);
+
+void dt_config_free(dt_config *cfg); /* safe on {0} */
+
+/** Was the key given (in the file or on the command line)? */
+bool dt_config_given(const dt_config *cfg, const char *section, const char *key);
+
+/** "FILE:LINE: [section] key" or "command line: section.key" or "[section] key (default)": the head of a message about a
+ *  value that parsed but does not fit the rest. Returns out. */
+char *dt_config_where(const dt_config *cfg, const char *section, const char *key, char *out, size_t out_size);
+
+/** Set a key as the command line would (the resolved value of an "auto"); the text appears in dt_config_text. */
+dt_err dt_config_set(dt_config *cfg, const char *section, const char *key, const char *value);
+
+/** The resolved configuration as INI text, every key with its value, in table order; malloc'ed. Parses back to the same. */
+char *dt_config_text(const dt_config *cfg);
+
+/** Print the table (--keys): type, default, range, unit, help; filter is "", "section" or "section.key".
+ *  DT_ERR_USAGE naming the nearest one when the filter matches nothing. */
+dt_err dt_config_print_keys(FILE *out, const char *filter);
+
+/** The same as Markdown, for the reference page docs/keys.md. */
+void dt_config_print_markdown(FILE *out);
+
+/** Split "a, b ,c" into malloc'ed strings (empty items dropped); free with dt_config_free_list. */
+dt_err dt_config_split(const char *text, char ***items, int *n_items);
+void dt_config_free_list(char **items, int n_items);
+
+#endif

@@ -1,0 +1,186 @@
+/* core.h - what every room stands on: errors, log, memory accounting, clocks, phases, faults to inject, random numbers.
+ *
+ * Nothing here knows MPI. The log is the only global state of the program. */
+#ifndef DTRAIN_CORE_H
+#define DTRAIN_CORE_H
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
+
+/** What went wrong; each value belongs to one exit code of the program (dt_exit_code). */
+typedef enum dt_err {
+    DT_OK = 0,
+    DT_ERR_USAGE,     /* 64: configuration or command line */
+    DT_ERR_DATA,      /* 65: data, model or checkpoint file missing or bad */
+    DT_ERR_FAULT,     /* 70: a fault in the program or on the device */
+    DT_ERR_ARG,       /* 70: a caller inside the program broke a contract */
+    DT_ERR_MEMORY,    /* 70: out of memory; the message says what was asked for */
+    DT_ERR_NONFINITE, /* 71: loss or weights non-finite and stayed so */
+    DT_ERR_WRITE,     /* 74: writing failed (disk full, quota) */
+    DT_ERR_STOP,      /* 75: stopped early as asked, a checkpoint is written */
+    DT_ERR_COMM,      /* 76: communication failed or timed out */
+    DT_N_ERR
+} dt_err;
+
+/** Exit code of the program for an error (sysexits(3) numbers where they exist). */
+int dt_exit_code(dt_err err);
+
+/** Record an error: the message is kept (per thread, the first one since dt_error_clear wins) and not printed;
+ *  whoever ends the error's way (main, as a rule) prints it once with dt_error_message(). Returns err. */
+dt_err dt_fail(dt_err err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/** Note at debug level that err passed through this place; returns err. For DT_TRY. */
+dt_err dt_trace(dt_err err, const char *file, int line, const char *call);
+
+const char *dt_error_message(void); /* "" when nothing was recorded in this thread; valid until the next dt_fail */
+void dt_error_clear(void);
+
+#define DT_TRY(call)                                                                                                   \
+    do {                                                                                                               \
+        dt_err dt_e_ = (call);                                                                                         \
+        if (dt_e_ != DT_OK) return dt_trace(dt_e_, __FILE__, __LINE__, #call);                                         \
+    } while (0)
+
+/** Check a condition on the caller's input; on failure record err with the formatted message and return it. */
+#define DT_CHECK(cond, err, ...)                                                                                       \
+    do {                                                                                                               \
+        if (!(cond)) return dt_fail((err), __VA_ARGS__);                                                               \
+    } while (0)
+
+/* ---- log --------------------------------------------------------------------------------------------------------- */
+
+typedef enum dt_log_level { DT_LOG_ERROR, DT_LOG_WARN, DT_LOG_INFO, DT_LOG_DEBUG } dt_log_level;
+
+/** Say who speaks. Before this call the log speaks as rank 0 of 1. DTRAIN_LOG=debug|info|warn|error sets the level. */
+void dt_log_open(int rank, int nranks, const char *host);
+
+/** Information: from rank 0 alone, to stdout. Warnings and errors: from the rank concerned, with "[rank R host]" where
+ *  there are several ranks, to stderr. Debug: from every rank, to stderr. A newline is added. One write per line. */
+void dt_log(dt_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+#define DT_INFO(...) dt_log(DT_LOG_INFO, __VA_ARGS__)
+#define DT_WARN(...) dt_log(DT_LOG_WARN, __VA_ARGS__)
+#define DT_DEBUG(...) dt_log(DT_LOG_DEBUG, __VA_ARGS__)
+
+/* ---- data types -------------------------------------------------------------------------------------------------- */
+
+typedef enum dt_dtype { DT_F32, DT_BF16 } dt_dtype;
+
+static inline size_t dt_dtype_size(dt_dtype t) { return t == DT_F32 ? 4 : 2; }
+static inline const char *dt_dtype_name(dt_dtype t) { return t == DT_F32 ? "fp32" : "bf16"; }
+
+/** bf16 is the upper half of a float; rounding is to nearest, ties to even; NaN stays NaN. */
+static inline float dt_bf16_to_float(uint16_t h)
+{
+    union { uint32_t u; float f; } x = {.u = (uint32_t)h << 16};
+    return x.f;
+}
+static inline uint16_t dt_bf16_from_float(float f)
+{
+    union { float f; uint32_t u; } x = {.f = f};
+    if ((x.u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((x.u >> 16) | 0x40u);
+    return (uint16_t)((x.u + 0x7fffu + ((x.u >> 16) & 1u)) >> 16);
+}
+
+/* ---- memory accounting ------------------------------------------------------------------------------------------- */
+
+/** What an allocation is for. The plan, the run's report and the leak check all speak in these. */
+typedef enum dt_memcat {
+    DT_MEM_PARAMS,
+    DT_MEM_GRADS,
+    DT_MEM_OPTIMIZER,
+    DT_MEM_ACTIVATIONS,
+    DT_MEM_STAGING, /* buffers of collectives, gathered units, reduction, offload */
+    DT_MEM_DATA,
+    DT_MEM_OTHER,
+    DT_N_MEMCAT
+} dt_memcat;
+
+const char *dt_memcat_name(dt_memcat c);
+
+/** What a process holds, by category, in bytes. Thread-safe. One per process, in the context that is passed. */
+typedef struct dt_ledger {
+    atomic_size_t now[DT_N_MEMCAT];
+    atomic_size_t peak[DT_N_MEMCAT];
+    atomic_size_t total_now, total_peak;
+    atomic_size_t n_allocs; /* allocations ever made: a test holds it still during a step */
+} dt_ledger;
+
+void dt_ledger_add(dt_ledger *l, dt_memcat c, size_t nbytes);
+void dt_ledger_sub(dt_ledger *l, dt_memcat c, size_t nbytes);
+
+/** "1.50 GiB", "812 KiB": for people. Writes into out [at least 24] and returns it. */
+char *dt_format_bytes(double nbytes, char *out);
+
+/** "512", "64K", "16G", "1.5T" (powers of 1024, optional B or iB): bytes. DT_ERR_USAGE when it is none of these. */
+dt_err dt_parse_bytes(const char *text, uint64_t *nbytes);
+
+/* ---- clocks, phases ---------------------------------------------------------------------------------------------- */
+
+double dt_now_s(void); /* monotonic, seconds */
+
+/** Where a rank stands: written by the thread that works, read by the watchdog. Strings are literals or outlive the run. */
+typedef struct dt_phase {
+    _Atomic(const char *) name; /* "read", "forward", "backward", "reduce", "agree", "update", "save", ... */
+    _Atomic(const char *) unit; /* unit or tensor, "" when none */
+    atomic_llong step;
+    _Atomic double since_s; /* dt_now_s() at the last change of step: what the watchdog measures against */
+} dt_phase;
+
+static inline void dt_phase_enter(dt_phase *p, const char *name, const char *unit)
+{
+    if (!p) return;
+    atomic_store_explicit(&p->name, name, memory_order_relaxed);
+    atomic_store_explicit(&p->unit, unit ? unit : "", memory_order_relaxed);
+}
+
+/* ---- faults to inject -------------------------------------------------------------------------------------------- */
+
+/** A place where a test may make one rank fail. DTRAIN_FAULT="POINT:RANK:NTH:KIND[,...]" arms it: at the NTH (from 1) passage of
+ *  POINT on RANK, KIND happens: "error" (returns DT_ERR_FAULT), "nospace" (DT_ERR_WRITE), "hang" (sleeps for ever),
+ *  "kill" (SIGKILL to itself), "exit" (_exit(3)). Unarmed (always, outside tests) it costs one load. RANK is the log's. */
+dt_err dt_fault(const char *point);
+
+/* ---- random numbers ---------------------------------------------------------------------------------------------- */
+
+/** Purposes keep streams apart (algorithms.md section 0). Values are part of the file format: never renumber. */
+typedef enum dt_rng_purpose {
+    DT_RNG_SHUFFLE = 1,
+    DT_RNG_DROPOUT = 2,
+    DT_RNG_INIT = 3,
+    DT_RNG_SAMPLING = 4,
+    DT_RNG_NOISE = 5,
+    DT_RNG_MIX = 6
+} dt_rng_purpose;
+
+/** Philox 4x32-10 (Salmon et al., SC 2011): four 32-bit words as a pure function of a 64-bit key and a 128-bit counter. */
+void dt_philox4x32(uint64_t key, uint64_t ctr_hi, uint64_t ctr_lo, uint32_t out[4]);
+
+/** Key of a stream: mixes seed and purpose. */
+uint64_t dt_rng_key(uint64_t seed, dt_rng_purpose purpose);
+
+/** splitmix64's finaliser: a bijection on 64 bits that mixes well. */
+static inline uint64_t dt_mix64(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+static inline float dt_u32_to_unit(uint32_t u) { return (float)(u >> 8) * 0x1p-24f; } /* [0, 1) */
+
+/** out[i] = N(0, std^2), i = 0 .. n-1, drawn for the elements first .. first+n-1 of stream (key, tensor): the same numbers
+ *  however a tensor is cut into pieces. Box-Muller on Philox words. */
+void dt_rng_normal(uint64_t key, uint64_t tensor, int64_t first, int64_t n, float std, float *out);
+
+/** A permutation of 0 .. n-1 evaluated at i, in constant memory: a keyed Feistel network with cycle walking. n >= 1. */
+uint64_t dt_rng_permute(uint64_t key, uint64_t n, uint64_t i);
+
+#endif

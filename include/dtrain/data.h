@@ -1,0 +1,74 @@
+/* data.h - what feeds a step: dataset files (HDF5), the order of samples, micro-batches. interface.md, "Order of samples" and "Dataset file".
+ *
+ * A sample is a row of tokens (kind tokens; a packed row with bfd) or a record (kind sft). Which samples an optimizer step takes is a pure
+ * function of (configuration, step): resuming needs a step number, not an iterator. */
+#ifndef DTRAIN_DATA_H
+#define DTRAIN_DATA_H
+
+#include "dtrain/batch.h"
+#include "dtrain/config.h"
+
+typedef struct dt_loader dt_loader;
+
+typedef struct dt_loader_options {
+    const char *files;      /* as [data] train: paths, globs, path:weight */
+    const char *where;      /* head of messages about it: dt_config_where */
+    int64_t seq_len;
+    const char *packing;    /* auto, none, wrapped, bfd, bfd_split */
+    bool document_mask, shuffle, drop_last;
+    int64_t max_samples;    /* 0: all */
+    int64_t train_batch_size; /* G */
+    int64_t micro_batch_size; /* m */
+    int rank, nranks;
+    uint64_t seed;
+    int prefetch;           /* micro-batches ahead; 0: none */
+    int64_t vocab_size;     /* of the model: token ids must be below */
+    dt_ledger *ledger;
+} dt_loader_options;
+
+/** What a set of files holds. */
+typedef struct dt_data_info {
+    int64_t n_samples;        /* an epoch */
+    int64_t n_tokens;         /* in the files */
+    int64_t n_dropped;        /* samples without any target */
+    int64_t steps_per_epoch;  /* optimizer steps, the last one may be short */
+    int32_t max_tok, max_seq; /* most of a micro-batch: what the model must be opened for */
+} dt_data_info;
+
+/** Open and check the files (DT_ERR_DATA naming file and dataset: missing, wrong format or version, offsets that decrease or pass the end, token
+ *  id not below vocab_size at `dtrain-info`'s full check or when read, too short for one sample). Local: every rank opens the files; the caller
+ *  agrees afterwards, and compares `dt_loader_fingerprint` over the ranks. */
+dt_err dt_loader_open(dt_loader **l, const dt_loader_options *opt);
+void dt_loader_close(dt_loader *l);
+const dt_data_info *dt_loader_info(const dt_loader *l);
+/** Sizes and checksummed heads of the files: equal on all ranks, or they do not see the same files. */
+uint64_t dt_loader_fingerprint(const dt_loader *l);
+
+/** Number of micro-steps of optimizer step `step` (counted from 0 over all epochs): the same on every rank. */
+int dt_loader_n_micro(const dt_loader *l, int64_t step);
+/** Sum over all ranks and micro-steps of the step of the loss weights (2^-20 units), of targets, tokens and samples: known before the first backward.
+ *  Local: computed from the files, or summed by the caller when *known comes back false (then the out values are this rank's). */
+typedef struct dt_step_counts { int64_t weight_fixed, n_target, n_tok, n_samples; } dt_step_counts;
+dt_err dt_loader_step_counts(dt_loader *l, int64_t step, dt_step_counts *counts, bool *known);
+/** The micro-batch of this rank in micro-step `micro` of `step`; empty (n_tok 0) when there is none. Valid until the next call. Local. */
+dt_err dt_loader_batch(dt_loader *l, int64_t step, int micro, const dt_batch **b);
+
+/* Evaluation: micro-batches 0 .. n-1 over all samples once, in order, micro-batch j = a*nranks + r to rank r; every rank makes the same number of calls. */
+int64_t dt_loader_n_eval(const dt_loader *l); /* micro-steps per rank */
+dt_err dt_loader_eval_batch(dt_loader *l, int64_t micro, const dt_batch **b);
+
+/* ---- making datasets (dtrain-data) ----------------------------------------------------------------------------------- */
+
+/** A tokenizer behind a seam. The one built in so far works on bytes: ids 0..255 are bytes, 256 is the end of text. */
+typedef struct dt_tokenizer dt_tokenizer;
+dt_err dt_tokenizer_open(dt_tokenizer **t, const char *name); /* "bytes"; DT_ERR_USAGE naming those there are */
+void dt_tokenizer_close(dt_tokenizer *t);
+const char *dt_tokenizer_name(const dt_tokenizer *t);
+int32_t dt_tokenizer_vocab_size(const dt_tokenizer *t);
+int32_t dt_tokenizer_eos(const dt_tokenizer *t);
+/** Append the ids of text to *ids (grown with realloc; *n used, *cap there). */
+dt_err dt_tokenizer_encode(const dt_tokenizer *t, const char *text, size_t nbytes, int32_t **ids, size_t *n, size_t *cap);
+/** Bytes of one id (may be a piece of a character); 0 bytes for special tokens. Returns a pointer that lives as long as t. */
+const char *dt_tokenizer_bytes(const dt_tokenizer *t, int32_t id, size_t *nbytes);
+
+#endif
