@@ -130,14 +130,19 @@ typedef struct dt_phase {
     _Atomic(const char *) name; /* "read", "forward", "backward", "reduce", "agree", "update", "save", ... */
     _Atomic(const char *) unit; /* unit or tensor, "" when none */
     atomic_llong step;
-    _Atomic double since_s; /* dt_now_s() at the last change of step: what the watchdog measures against */
+    _Atomic double since_s; /* dt_now_s() at the last change: progress, for the watchdog */
+    void (*listener)(void *self, const char *name, const char *unit, double now_s); /* NULL, or told of every change (trace) */
+    void *listener_self;
 } dt_phase;
 
 static inline void dt_phase_enter(dt_phase *p, const char *name, const char *unit)
 {
     if (!p) return;
+    const double now_s = dt_now_s();
     atomic_store_explicit(&p->name, name, memory_order_relaxed);
     atomic_store_explicit(&p->unit, unit ? unit : "", memory_order_relaxed);
+    atomic_store_explicit(&p->since_s, now_s, memory_order_relaxed);
+    if (p->listener) p->listener(p->listener_self, name, unit ? unit : "", now_s);
 }
 
 /* ---- faults to inject -------------------------------------------------------------------------------------------- */
