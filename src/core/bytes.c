@@ -1,0 +1,50 @@
+/* bytes.c - sizes in bytes, for people: three significant digits, powers of 1024. */
+#include "dtrain/core.h"
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+char *dt_format_bytes(double nbytes, char *out)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    int u = 0;
+    double v = fabs(nbytes);
+    while (v >= 1023.5 && u < 6) v /= 1024, u++; /* 1023.5 would be shown as 1024 */
+    int digits = u == 0 || v >= 99.95 ? 0 : v >= 9.995 ? 1 : 2;
+    snprintf(out, 24, v < 1e6 ? "%s%.*f %s" : "%s%.*e %s", nbytes < 0 ? "-" : "", v < 1e6 ? digits : 3, v, units[u]);
+    return out;
+}
+
+/* The exponent of 1024 that a unit stands for, and how many characters it takes; -1 when it is no unit. */
+static int unit_power(const char *text, size_t *len)
+{
+    static const char letters[] = "KMGTPE";
+    const char *at = text[0] ? strchr(letters, toupper((unsigned char)text[0])) : NULL;
+    *len = at ? 1 : 0;
+    if (at && tolower((unsigned char)text[1]) == 'i' && tolower((unsigned char)text[2]) == 'b')
+        *len = 3;
+    else if (tolower((unsigned char)text[*len]) == 'b')
+        *len += 1;
+    return at ? (int)(at - letters) + 1 : 0;
+}
+
+dt_err dt_parse_bytes(const char *text, uint64_t *nbytes)
+{
+    const char *p = text;
+    while (isspace((unsigned char)*p)) p++;
+    char *end = NULL;
+    double v = isdigit((unsigned char)*p) && tolower((unsigned char)p[1]) != 'x' ? strtod(p, &end) : -1;
+    bool ok = v >= 0;
+    if (ok) {
+        size_t len;
+        while (*end == ' ') end++;
+        v = ldexp(v, 10 * unit_power(end, &len));
+        end += len;
+        while (isspace((unsigned char)*end)) end++;
+        ok = *end == '\0' && v < 0x1p64;
+    }
+    DT_CHECK(ok, DT_ERR_USAGE, "expected a size in bytes such as 512M, 80G or 1.5T, found '%s'", text);
+    *nbytes = (uint64_t)v;
+    return DT_OK;
+}

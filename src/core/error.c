@@ -1,0 +1,42 @@
+/* error.c - the first message wins: it is written where the cause is known, and what follows on the way up or during cleaning up
+ * is a consequence. One message a thread, in a fixed buffer, so that running out of memory can be reported too. */
+#include "dtrain/core.h"
+#include <string.h>
+
+#include "core_private.h"
+
+enum { MESSAGE_SIZE = 2048 };
+
+static _Thread_local char message[MESSAGE_SIZE];
+
+static const char *const err_names[DT_N_ERR] = {"DT_OK",         "DT_ERR_USAGE",     "DT_ERR_DATA",  "DT_ERR_FAULT", "DT_ERR_ARG",
+                                                "DT_ERR_MEMORY", "DT_ERR_NONFINITE", "DT_ERR_WRITE", "DT_ERR_STOP",  "DT_ERR_COMM"};
+
+int dt_exit_code(dt_err err)
+{
+    static const int codes[DT_N_ERR] = {0, 64, 65, 70, 70, 70, 71, 74, 75, 76};
+    return (unsigned)err < DT_N_ERR ? codes[err] : 70;
+}
+
+dt_err dt_fail(dt_err err, const char *fmt, ...)
+{
+    if (message[0]) return err;
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(message, sizeof message, fmt, args);
+    va_end(args);
+    if (n >= MESSAGE_SIZE) memcpy(message + MESSAGE_SIZE - 4, "...", 4);
+    if (n <= 0) snprintf(message, sizeof message, "error %s without a message", (unsigned)err < DT_N_ERR ? err_names[err] : "unknown");
+    return err;
+}
+
+dt_err dt_trace(dt_err err, const char *file, int line, const char *call)
+{
+    if (dt_log_wants(DT_LOG_DEBUG))
+        dt_log(DT_LOG_DEBUG, "%s:%d: %s: %s", file, line, (unsigned)err < DT_N_ERR ? err_names[err] : "unknown error", call);
+    return err;
+}
+
+const char *dt_error_message(void) { return message; }
+
+void dt_error_clear(void) { message[0] = '\0'; }

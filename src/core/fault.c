@@ -1,0 +1,78 @@
+/* fault.c - faults that a test asks for by DTRAIN_FAULT. The list is read once, at the first passage of any point; without it every
+ * later passage costs one load. A process-wide count of passages cannot hang off a context, so this is state of the process, as the
+ * environment is. */
+#include "dtrain/core.h"
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core_private.h"
+
+enum { MAX_FAULTS = 16 };
+
+static struct {
+    atomic_int n; /* -1: the environment was not read yet */
+    struct {
+        char point[48], kind[16];
+        int rank; /* -1: every rank ("*") */
+        long long nth;
+        atomic_llong passed;
+    } fault[MAX_FAULTS];
+} armed = {.n = -1};
+
+static bool kind_is_known(const char *kind)
+{
+    static const char *const kinds[] = {"error", "nospace", "hang", "kill", "exit"};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        if (strcmp(kind, kinds[i]) == 0) return true;
+    return false;
+}
+
+static void read_environment(void)
+{
+    int n = 0;
+    const char *p = getenv("DTRAIN_FAULT");
+    while (p && *p && n < MAX_FAULTS) {
+        char rank[12];
+        long long nth = 0;
+        int used = 0;
+        if (sscanf(p, "%47[^:,]:%11[^:,]:%lld:%15[a-z]%n", armed.fault[n].point, rank, &nth, armed.fault[n].kind, &used) == 4 && used > 0 &&
+            (p[used] == ',' || p[used] == '\0') && nth > 0 && kind_is_known(armed.fault[n].kind)) {
+            armed.fault[n].rank = strcmp(rank, "*") == 0 ? -1 : atoi(rank);
+            armed.fault[n++].nth = nth;
+        } else {
+            DT_WARN("DTRAIN_FAULT: expected POINT:RANK:NTH:error|nospace|hang|kill|exit, found '%s'", p);
+        }
+        p += strcspn(p, ",");
+        p += *p == ',';
+    }
+    atomic_store_explicit(&armed.n, n, memory_order_release);
+}
+
+static dt_err happen(const char *point, const char *kind)
+{
+    if (strcmp(kind, "kill") == 0) raise(SIGKILL);
+    if (strcmp(kind, "exit") == 0) _exit(3);
+    while (strcmp(kind, "hang") == 0) pause();
+    if (strcmp(kind, "nospace") == 0) return dt_fail(DT_ERR_WRITE, "%s: no space left on device (injected by DTRAIN_FAULT)", point);
+    return dt_fail(DT_ERR_FAULT, "%s: a fault injected by DTRAIN_FAULT", point);
+}
+
+dt_err dt_fault(const char *point)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    int n = atomic_load_explicit(&armed.n, memory_order_acquire);
+    if (n == 0) return DT_OK;
+    if (n < 0) {
+        pthread_once(&once, read_environment);
+        n = atomic_load_explicit(&armed.n, memory_order_acquire);
+    }
+    for (int i = 0; i < n; i++) {
+        if (strcmp(point, armed.fault[i].point) != 0) continue;
+        if (armed.fault[i].rank >= 0 && armed.fault[i].rank != dt_log_rank()) continue;
+        if (atomic_fetch_add(&armed.fault[i].passed, 1) + 1 == armed.fault[i].nth) return happen(point, armed.fault[i].kind);
+    }
+    return DT_OK;
+}

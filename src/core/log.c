@@ -1,0 +1,88 @@
+/* log.c - the only printer. Each line leaves in one write(2), so that lines of many ranks do not mix inside mpirun's pipe; stdio is
+ * flushed first to keep the order with what a program prints to stdout itself. */
+#include "dtrain/core.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core_private.h"
+
+static struct {
+    int rank, nranks;
+    char host[64];
+    atomic_int level; /* 0: the environment was not asked yet, else 1 + dt_log_level */
+} who = {.nranks = 1};
+
+static int level_from_environment(void)
+{
+    static const char *const words[] = {"error", "warn", "info", "debug"};
+    const char *asked = getenv("DTRAIN_LOG");
+    for (int i = 0; asked && i < 4; i++)
+        if (strcmp(asked, words[i]) == 0) return i;
+    return DT_LOG_INFO;
+}
+
+bool dt_log_wants(dt_log_level level)
+{
+    int known = atomic_load_explicit(&who.level, memory_order_relaxed);
+    if (known == 0) atomic_store_explicit(&who.level, known = 1 + level_from_environment(), memory_order_relaxed);
+    return (int)level < known;
+}
+
+int dt_log_rank(void) { return who.rank; }
+
+void dt_log_open(int rank, int nranks, const char *host)
+{
+    who.rank = rank;
+    who.nranks = nranks;
+    snprintf(who.host, sizeof who.host, "%s", host ? host : "");
+    atomic_store(&who.level, 1 + level_from_environment());
+}
+
+static void write_all(int fd, const char *text, size_t n)
+{
+    while (n > 0) {
+        ssize_t w = write(fd, text, n);
+        if (w < 0 && errno != EINTR && errno != EAGAIN) return; /* nobody listens: the run is worth more than its log */
+        if (w > 0) text += w, n -= (size_t)w;
+    }
+}
+
+static int print_head(dt_log_level level, char *out, size_t size)
+{
+    static const char *const words[] = {"error: ", "warning: ", "", "debug: "};
+    if (level == DT_LOG_INFO) return 0;
+    if (who.nranks == 1) return snprintf(out, size, "dtrain: %s", words[level]);
+    return snprintf(out, size, "dtrain: [rank %d %s] %s", who.rank, who.host, words[level]);
+}
+
+void dt_log(dt_log_level level, const char *fmt, ...)
+{
+    if (!dt_log_wants(level) || (level == DT_LOG_INFO && who.rank != 0)) return;
+
+    char small[1024], *line = small;
+    size_t size = sizeof small, head = (size_t)print_head(level, small, sizeof small);
+    va_list args, again;
+    va_start(args, fmt);
+    va_copy(again, args);
+    int body = vsnprintf(small + head, size - head, fmt, args);
+    va_end(args);
+    if (body < 0) body = 0;
+    size_t len = head + (size_t)body;
+    if (len + 2 > size) {
+        line = malloc(len + 2);
+        if (line) {
+            memcpy(line, small, head);
+            vsnprintf(line + head, len + 2 - head, fmt, again);
+        } else {
+            line = small;
+            len = size - 2;
+        }
+    }
+    va_end(again);
+    line[len] = '\n';
+    fflush(stdout);
+    write_all(level == DT_LOG_INFO ? STDOUT_FILENO : STDERR_FILENO, line, len + 1);
+    if (line != small) free(line);
+}

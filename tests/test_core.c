@@ -1,0 +1,385 @@
+/* test_core.c - errors, log, ledger, sizes, faults, random numbers, unit tables, batches. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "dtrain/batch.h"
+#include "dtrain/core.h"
+#include "dtrain/unit.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- errors and log ---- */
+
+static dt_err fails_twice(void)
+{
+    dt_fail(DT_ERR_DATA, "the cause is %d", 1);
+    return dt_fail(DT_ERR_WRITE, "a consequence");
+}
+
+static dt_err passes_on(void)
+{
+    DT_TRY(fails_twice());
+    return DT_OK;
+}
+
+static void the_first_message_wins_until_cleared(void **state)
+{
+    dt_error_clear();
+    assert_string_equal(dt_error_message(), "");
+    assert_int_equal(passes_on(), DT_ERR_WRITE);
+    assert_string_equal(dt_error_message(), "the cause is 1");
+    dt_error_clear();
+    assert_int_equal(dt_fail(DT_ERR_ARG, "another"), DT_ERR_ARG);
+    assert_string_equal(dt_error_message(), "another");
+    dt_error_clear();
+}
+
+static void a_long_message_is_cut_with_dots(void **state)
+{
+    char long_text[4000];
+    memset(long_text, 'x', sizeof long_text);
+    long_text[sizeof long_text - 1] = '\0';
+    dt_error_clear();
+    dt_fail(DT_ERR_DATA, "%s", long_text);
+    const size_t n = strlen(dt_error_message());
+    assert_true(n > 1000 && n < sizeof long_text - 1);
+    assert_string_equal(dt_error_message() + n - 4, "x...");
+    dt_error_clear();
+}
+
+static void every_error_has_its_exit_code(void **state)
+{
+    const int codes[DT_N_ERR] = {0, 64, 65, 70, 70, 70, 71, 74, 75, 76};
+    for (int e = 0; e < DT_N_ERR; e++) assert_int_equal(dt_exit_code((dt_err)e), codes[e]);
+}
+
+/* What a child process that runs body() writes to stdout and stderr. */
+static void captured(void (*body)(void), int fd, char *out, size_t size)
+{
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    fflush(stdout);
+    fflush(stderr);
+    const pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], fd);
+        close(ends[0]);
+        body();
+        _exit(0);
+    }
+    close(ends[1]);
+    size_t n = 0;
+    for (ssize_t r; n + 1 < size && (r = read(ends[0], out + n, size - 1 - n)) > 0;) n += (size_t)r;
+    out[n] = '\0';
+    close(ends[0]);
+    waitpid(child, NULL, 0);
+}
+
+static void speak_as_rank_3(void)
+{
+    unsetenv("DTRAIN_LOG");
+    dt_log_open(3, 4, "node7");
+    DT_INFO("information of rank 3");
+    DT_WARN("a warning");
+    DT_DEBUG("detail");
+}
+
+static void speak_at_length(void)
+{
+    dt_log_open(0, 1, "node7");
+    char text[5000];
+    memset(text, 'y', sizeof text);
+    text[sizeof text - 1] = '\0';
+    DT_INFO("%s", text);
+}
+
+static void warnings_name_the_rank_and_information_is_said_once(void **state)
+{
+    char out[8000];
+    captured(speak_as_rank_3, STDERR_FILENO, out, sizeof out);
+    assert_string_equal(out, "dtrain: [rank 3 node7] warning: a warning\n");
+    captured(speak_as_rank_3, STDOUT_FILENO, out, sizeof out);
+    assert_string_equal(out, "");
+    captured(speak_at_length, STDOUT_FILENO, out, sizeof out);
+    assert_int_equal(strspn(out, "y"), 4999);
+    assert_string_equal(out + 4999, "\n");
+}
+
+/* ---- ledger and sizes ---- */
+
+static void the_ledger_keeps_what_is_held_and_the_peak(void **state)
+{
+    dt_ledger l = {0};
+    dt_ledger_add(&l, DT_MEM_PARAMS, 100);
+    dt_ledger_add(&l, DT_MEM_DATA, 50);
+    dt_ledger_sub(&l, DT_MEM_PARAMS, 100);
+    dt_ledger_add(&l, DT_MEM_PARAMS, 30);
+    assert_int_equal(l.now[DT_MEM_PARAMS], 30);
+    assert_int_equal(l.peak[DT_MEM_PARAMS], 100);
+    assert_int_equal(l.total_now, 80);
+    assert_int_equal(l.total_peak, 150);
+    assert_int_equal(l.n_allocs, 3);
+    dt_ledger_add(NULL, DT_MEM_DATA, 1);
+    assert_string_equal(dt_memcat_name(DT_MEM_OTHER), "other");
+}
+
+static void sizes_are_shown_with_three_digits(void **state)
+{
+    const struct { double n; const char *text; } cases[] = {
+        {0, "0 B"},           {17, "17 B"},        {1023, "1023 B"},         {1024, "1.00 KiB"},         {1.5 * 0x1p30, "1.50 GiB"},
+        {812 * 1024, "812 KiB"}, {1048575, "1.00 MiB"}, {10.2 * 1024, "10.2 KiB"}, {0x1p60, "1.00 EiB"}, {-2048, "-2.00 KiB"}};
+    char out[24];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) assert_string_equal(dt_format_bytes(cases[i].n, out), cases[i].text);
+    assert_true(strlen(dt_format_bytes(1e300, out)) < sizeof out);
+}
+
+static void sizes_are_read_as_people_write_them(void **state)
+{
+    const struct { const char *text; uint64_t n; } good[] = {{"512", 512},           {"64K", 65536},          {"16G", 16ull << 30},
+                                                             {"1.5T", 3ull << 39},   {"2kib", 2048},          {"3 MB", 3 << 20},
+                                                             {"7B", 7},              {"0", 0},                {" 80G ", 80ull << 30}};
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        uint64_t n = 1;
+        assert_int_equal(dt_parse_bytes(good[i].text, &n), DT_OK);
+        assert_true(n == good[i].n);
+    }
+    const char *bad[] = {"", "G", "-1", "12X", "1G2", "16 EiB", "99999999E", "nan", "inf", "0x10", "1i"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        uint64_t n;
+        dt_error_clear();
+        assert_int_equal(dt_parse_bytes(bad[i], &n), DT_ERR_USAGE);
+        assert_non_null(strstr(dt_error_message(), bad[i]));
+    }
+    dt_error_clear();
+}
+
+/* ---- faults ---- */
+
+static void pass_points(void)
+{
+    setenv("DTRAIN_FAULT", "save:3:2:error,write:*:1:nospace,save:4:1:kill", 1);
+    dt_log_open(3, 5, "h");
+    printf("%d", dt_fault("save"));
+    printf("%d", dt_fault("other"));
+    printf("%d", dt_fault("save"));
+    printf("%d", dt_fault("save"));
+    printf("%d", dt_fault("write"));
+    printf("%d", dt_fault("write"));
+    fflush(stdout);
+}
+
+static void a_fault_happens_at_the_nth_passage_on_its_rank(void **state)
+{
+    char out[100], want[20];
+    captured(pass_points, STDOUT_FILENO, out, sizeof out);
+    snprintf(want, sizeof want, "00%d0%d0", DT_ERR_FAULT, DT_ERR_WRITE);
+    assert_string_equal(out, want);
+}
+
+/* ---- random numbers ---- */
+
+static void philox_gives_the_published_words(void **state)
+{
+    /* Random123 1.09, tests/kat_vectors: "philox4x32 10" */
+    const struct { uint64_t key, hi, lo; uint32_t out[4]; } kat[] = {
+        {0, 0, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+        {UINT64_MAX, UINT64_MAX, UINT64_MAX, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+        {0x299f31d0a4093822, 0x0370734413198a2e, 0x85a308d3243f6a88, {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}}};
+    for (size_t i = 0; i < sizeof kat / sizeof kat[0]; i++) {
+        uint32_t out[4];
+        dt_philox4x32(kat[i].key, kat[i].hi, kat[i].lo, out);
+        assert_memory_equal(out, kat[i].out, sizeof out);
+    }
+}
+
+static void purposes_and_seeds_give_different_keys(void **state)
+{
+    uint64_t keys[24];
+    int n = 0;
+    for (uint64_t seed = 0; seed < 4; seed++)
+        for (int p = DT_RNG_SHUFFLE; p <= DT_RNG_MIX; p++) keys[n++] = dt_rng_key(seed, (dt_rng_purpose)p);
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < i; j++) assert_true(keys[i] != keys[j]);
+}
+
+static void normal_numbers_do_not_depend_on_the_cut(void **state)
+{
+    enum { N = 1003 };
+    float whole[N], pieces[N];
+    dt_rng_normal(7, 3, 0, N, 0.02f, whole);
+    const int cuts[] = {0, 1, 2, 5, 6, 8, 100, 511, 512, 1002, N};
+    for (size_t c = 0; c + 1 < sizeof cuts / sizeof cuts[0]; c++)
+        dt_rng_normal(7, 3, cuts[c], cuts[c + 1] - cuts[c], 0.02f, pieces + cuts[c]);
+    assert_memory_equal(whole, pieces, sizeof whole);
+    dt_rng_normal(7, 4, 0, N, 0.02f, pieces);
+    assert_true(memcmp(whole, pieces, sizeof whole) != 0);
+    dt_rng_normal(7, 3, INT64_C(1) << 40, 5, 1, pieces);
+    for (int i = 0; i < 5; i++) assert_true(isfinite(pieces[i]));
+}
+
+/* Sample moments of N(0, 1) over n draws have standard deviations 1/sqrt(n), sqrt(2/n) and sqrt(96/n); six of them are allowed. */
+static void normal_numbers_have_the_moments_of_a_normal(void **state)
+{
+    enum { N = 200000 };
+    float *x = malloc(N * sizeof *x);
+    dt_rng_normal(dt_rng_key(42, DT_RNG_INIT), 1, 0, N, 1, x);
+    double m1 = 0, m2 = 0, m4 = 0, lag = 0;
+    for (int i = 0; i < N; i++) {
+        const double v = x[i];
+        m1 += v, m2 += v * v, m4 += v * v * v * v;
+        if (i) lag += v * x[i - 1];
+    }
+    free(x);
+    assert_true(fabs(m1 / N) < 6 / sqrt(N));
+    assert_true(fabs(m2 / N - 1) < 6 * sqrt(2.0 / N));
+    assert_true(fabs(m4 / N - 3) < 6 * sqrt(96.0 / N));
+    assert_true(fabs(lag / N) < 6 / sqrt(N));
+}
+
+static void permute_is_a_permutation_for_every_size(void **state)
+{
+    char seen[4100];
+    const uint64_t more[] = {1000, 1024, 1025, 4095, 4096, 4097};
+    for (uint64_t k = 1; k < 206; k++) {
+        const uint64_t n = k < 200 ? k : more[k - 200];
+        memset(seen, 0, sizeof seen);
+        for (uint64_t i = 0; i < n; i++) {
+            const uint64_t j = dt_rng_permute(99 + k, n, i);
+            assert_true(j < n && !seen[j]);
+            seen[j] = 1;
+        }
+    }
+    assert_true(dt_rng_permute(1, (uint64_t)1 << 62, 12345) < (uint64_t)1 << 62);
+}
+
+/* Over keys, each of n values is equally likely at each place: counts are binomial, six standard deviations are allowed. */
+static void permute_favours_no_place(void **state)
+{
+    enum { KEYS = 20000 };
+    for (uint64_t n = 2; n <= 12; n += 5) {
+        const double mean = KEYS / (double)n, tolerance = 6 * sqrt(mean * (1 - 1.0 / (double)n));
+        for (uint64_t i = 0; i < n; i++) {
+            int count[12] = {0};
+            for (uint64_t key = 0; key < KEYS; key++) count[dt_rng_permute(dt_mix64(key), n, i)]++;
+            for (uint64_t j = 0; j < n; j++) assert_true(fabs(count[j] - mean) < tolerance);
+        }
+    }
+}
+
+/* ---- units and batches ---- */
+
+static void tensors_follow_one_another_and_groups_are_aligned(void **state)
+{
+    dt_unit u = {.name = "block.0"};
+    const int64_t wide[] = {3, 5}, narrow[] = {7};
+    assert_int_equal(dt_unit_add(&u, "q", 2, wide, true, true, 0.02f, 0), DT_OK);
+    assert_int_equal(dt_unit_add(&u, "k", 1, narrow, false, false, 0, 1), DT_OK);
+    assert_int_equal(dt_unit_add(&u, "v", 1, narrow, true, false, 0, 1), DT_OK);
+    assert_int_equal(u.tensors[0].offset, 0);
+    assert_int_equal(u.tensors[1].offset, 15);
+    assert_int_equal(u.tensors[2].offset, DT_GROUP_ALIGN);
+    assert_int_equal(u.n_param, 15 + 7 + 7);
+    assert_int_equal(u.flat_len, DT_GROUP_ALIGN + 7);
+    assert_true(u.tensors[1].trainable && !u.tensors[1].decay && u.tensors[0].decay);
+    dt_unit_free(&u);
+    assert_null(u.tensors);
+}
+
+static void tensors_that_cannot_be_are_refused(void **state)
+{
+    dt_unit u = {.name = "embed"};
+    const int64_t huge[] = {INT64_C(1) << 40, INT64_C(1) << 40}, none[] = {4, 0}, big[] = {INT64_C(1) << 56, 2};
+    char name[DT_NAME_MAX + 1];
+    memset(name, 'n', DT_NAME_MAX);
+    name[DT_NAME_MAX] = '\0';
+    assert_int_equal(dt_unit_add(&u, "w", 2, huge, true, true, 0, 0), DT_ERR_ARG);
+    assert_int_equal(dt_unit_add(&u, "w", 2, none, true, true, 0, 0), DT_ERR_ARG);
+    assert_int_equal(dt_unit_add(&u, "w", 5, none, true, true, 0, 0), DT_ERR_ARG);
+    assert_int_equal(dt_unit_add(&u, name, 1, none, true, true, 0, 0), DT_ERR_ARG);
+    assert_int_equal(dt_unit_add(&u, "w", 1, big, true, true, 0, 0), DT_OK);
+    assert_int_equal(dt_unit_add(&u, "w", 1, big, true, true, 0, 0), DT_ERR_ARG);
+    assert_int_equal(u.n_tensors, 1);
+    dt_error_clear();
+    dt_unit_free(&u);
+}
+
+static void a_batch_is_counted_and_its_arrays_do_not_overlap(void **state)
+{
+    dt_ledger l = {0};
+    dt_batch b;
+    assert_int_equal(dt_batch_alloc(&b, 33, 5, &l), DT_OK);
+    assert_int_equal(l.now[DT_MEM_DATA], dt_batch_nbytes(33, 5));
+    memset(b.token, 1, 33 * 4);
+    memset(b.target, 2, 33 * 4);
+    memset(b.pos, 3, 33 * 4);
+    memset(b.order, 4, 33 * 4);
+    memset(b.weight, 5, 33 * 4);
+    memset(b.seq_start, 6, 6 * 4);
+    memset(b.token_key, 7, 33 * 8);
+    assert_true(b.token[32] == 0x01010101 && b.target[32] == 0x02020202 && b.pos[32] == 0x03030303 && b.order[32] == 0x04040404);
+    assert_true(b.seq_start[5] == 0x06060606);
+    dt_batch_free(&b, &l);
+    assert_int_equal(l.now[DT_MEM_DATA], 0);
+    assert_int_equal(dt_batch_alloc(&b, 0, 1, &l), DT_ERR_ARG);
+    dt_error_clear();
+}
+
+static void finish_sorts_stably_and_sums_exactly(void **state)
+{
+    enum { MAX = 3000 };
+    const uint32_t ranges[] = {1, 7, 2048, 50257, 1u << 22, 1u << 30};
+    dt_batch b;
+    assert_int_equal(dt_batch_alloc(&b, MAX, 4, NULL), DT_OK);
+    for (int n = 0; n <= MAX; n += n < 4 ? 1 : 1498) {
+        for (size_t r = 0; r < sizeof ranges / sizeof ranges[0]; r++) {
+            b.n_tok = n;
+            int64_t fixed = 0, n_target = 0;
+            for (int i = 0; i < n; i++) {
+                b.token[i] = (int32_t)(dt_mix64((uint64_t)i + r) % ranges[r]);
+                b.target[i] = i % 3 ? i : -1;
+                b.weight[i] = i % 3 ? (float)(i % 8) / 4 : 0;
+                fixed += i % 3 ? (int64_t)(i % 8) << 18 : 0;
+                n_target += i % 3 != 0;
+            }
+            dt_batch_finish(&b);
+            assert_int_equal(b.n_target, n_target);
+            assert_true(b.weight_fixed == fixed);
+            for (int i = 1; i < n; i++) {
+                const int32_t x = b.order[i - 1], y = b.order[i];
+                assert_true(b.token[x] < b.token[y] || (b.token[x] == b.token[y] && x < y));
+            }
+        }
+    }
+    dt_batch_free(&b, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_first_message_wins_until_cleared),
+        cmocka_unit_test(a_long_message_is_cut_with_dots),
+        cmocka_unit_test(every_error_has_its_exit_code),
+        cmocka_unit_test(warnings_name_the_rank_and_information_is_said_once),
+        cmocka_unit_test(the_ledger_keeps_what_is_held_and_the_peak),
+        cmocka_unit_test(sizes_are_shown_with_three_digits),
+        cmocka_unit_test(sizes_are_read_as_people_write_them),
+        cmocka_unit_test(a_fault_happens_at_the_nth_passage_on_its_rank),
+        cmocka_unit_test(philox_gives_the_published_words),
+        cmocka_unit_test(purposes_and_seeds_give_different_keys),
+        cmocka_unit_test(normal_numbers_do_not_depend_on_the_cut),
+        cmocka_unit_test(normal_numbers_have_the_moments_of_a_normal),
+        cmocka_unit_test(permute_is_a_permutation_for_every_size),
+        cmocka_unit_test(permute_favours_no_place),
+        cmocka_unit_test(tensors_follow_one_another_and_groups_are_aligned),
+        cmocka_unit_test(tensors_that_cannot_be_are_refused),
+        cmocka_unit_test(a_batch_is_counted_and_its_arrays_do_not_overlap),
+        cmocka_unit_test(finish_sorts_stably_and_sums_exactly),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
