@@ -1,0 +1,157 @@
+/* file.c - plain files: written aside, synced, renamed. A reader, or a crash at any moment, finds the old file or the new one, never a part. */
+#include "dtrain/io.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static dt_err fail_errno(dt_err err, const char *path, const char *what)
+{
+    const int number = errno;
+    return dt_fail(err, "%s: %s: %s", path, what, strerror(number));
+}
+
+static dt_err make_dir(const char *path)
+{
+    struct stat st;
+    if (mkdir(path, 0777) == 0) return DT_OK;
+    const int number = errno;
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return DT_OK; /* there already, or another rank was quicker */
+    errno = number;
+    return fail_errno(DT_ERR_WRITE, path, "cannot make the directory");
+}
+
+dt_err dt_make_dirs(const char *path)
+{
+    char part[PATH_MAX];
+    const size_t len = strlen(path);
+    DT_CHECK(len > 0 && len < sizeof part, DT_ERR_WRITE, "cannot make a directory: its path has %zu bytes, expected 1 to %zu", len,
+             sizeof part - 1);
+    memcpy(part, path, len + 1);
+    for (char *slash = strchr(part + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        DT_TRY(make_dir(part));
+        *slash = '/';
+    }
+    return make_dir(part);
+}
+
+static dt_err write_all(int fd, const char *path, const char *bytes, size_t nbytes)
+{
+    for (size_t done = 0; done < nbytes;) {
+        const ssize_t n = write(fd, bytes + done, nbytes - done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return fail_errno(DT_ERR_WRITE, path, "write failed");
+        done += (size_t)n;
+    }
+    return DT_OK;
+}
+
+dt_err dt_write_file_sync(const char *path, const char *text, size_t nbytes)
+{
+    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) return fail_errno(DT_ERR_WRITE, path, "cannot create");
+    dt_err err = write_all(fd, path, text, nbytes);
+    if (err == DT_OK && fsync(fd) != 0) err = fail_errno(DT_ERR_WRITE, path, "sync failed");
+    if (close(fd) != 0 && err == DT_OK) err = fail_errno(DT_ERR_WRITE, path, "close failed"); /* NFS tells of a full disk here */
+    if (err != DT_OK) unlink(path);
+    return err;
+}
+
+dt_err dt_write_file_atomic(const char *path, const char *text, size_t nbytes)
+{
+    char part[PATH_MAX];
+    DT_CHECK((size_t)snprintf(part, sizeof part, "%s.part", path) < sizeof part, DT_ERR_WRITE, "%s: the path is too long", path);
+    DT_TRY(dt_write_file_sync(part, text, nbytes));
+    const dt_err err = dt_rename_durable(part, path);
+    if (err != DT_OK) unlink(part);
+    return err;
+}
+
+/* A rename lives in the folder: until the folder is synced a power failure may undo it. */
+static dt_err sync_folder_of(const char *path)
+{
+    char folder[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    const size_t len = slash == path ? 1 : slash ? (size_t)(slash - path) : 0;
+    memcpy(folder, path, len);
+    folder[len] = '\0';
+    const int fd = open(len ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return fail_errno(DT_ERR_WRITE, path, "cannot open its folder");
+    /* EINVAL, EROFS, ENOTSUP: a file system without the notion */
+    const bool failed = fsync(fd) != 0 && errno != EINVAL && errno != EROFS && errno != ENOTSUP;
+    const dt_err err = failed ? fail_errno(DT_ERR_WRITE, path, "sync of its folder failed") : DT_OK;
+    close(fd);
+    return err;
+}
+
+dt_err dt_rename_durable(const char *from, const char *to)
+{
+    DT_CHECK(strlen(to) < PATH_MAX, DT_ERR_WRITE, "%s: the path is too long", to);
+    if (rename(from, to) != 0) {
+        const int number = errno;
+        return dt_fail(DT_ERR_WRITE, "%s: cannot be renamed to %s: %s", from, to, strerror(number));
+    }
+    return sync_folder_of(to);
+}
+
+/* ---- patterns ------------------------------------------------------------------------------------------------------ */
+
+static void free_list(char **paths, int n)
+{
+    for (int i = 0; i < n; i++) free(paths[i]);
+    free(paths);
+}
+
+static dt_err copy_files(const glob_t *g, char ***paths, int *n_paths)
+{
+    char **list = calloc(g->gl_pathc, sizeof *list);
+    DT_CHECK(list, DT_ERR_MEMORY, "no memory for the names of %zu files", (size_t)g->gl_pathc);
+    int n = 0;
+    for (size_t i = 0; i < g->gl_pathc; i++) {
+        struct stat st;
+        if (stat(g->gl_pathv[i], &st) == 0 && S_ISDIR(st.st_mode)) continue;
+        if (!(list[n] = strdup(g->gl_pathv[i]))) {
+            free_list(list, n);
+            return dt_fail(DT_ERR_MEMORY, "no memory for the names of %zu files", (size_t)g->gl_pathc);
+        }
+        n++;
+    }
+    *paths = list;
+    *n_paths = n;
+    return DT_OK;
+}
+
+dt_err dt_glob(const char *pattern, char ***paths, int *n_paths)
+{
+    glob_t g = {0};
+    struct stat st;
+    *paths = NULL;
+    *n_paths = 0;
+    if (stat(pattern, &st) == 0) { /* taken as it is, even with a bracket in its name */
+        DT_CHECK(!S_ISDIR(st.st_mode), DT_ERR_DATA, "%s: expected a file, found a directory", pattern);
+        char *only[] = {(char *)pattern};
+        return copy_files(&(glob_t){.gl_pathc = 1, .gl_pathv = only}, paths, n_paths);
+    }
+    if (!strpbrk(pattern, "*?[")) return fail_errno(DT_ERR_DATA, pattern, "cannot be opened");
+
+    const int status = glob(pattern, GLOB_ERR, NULL, &g);
+    dt_err err = DT_OK;
+    if (status == 0 && g.gl_pathc < INT_MAX)
+        err = copy_files(&g, paths, n_paths);
+    else if (status == GLOB_ABORTED)
+        err = fail_errno(DT_ERR_DATA, pattern, "a directory cannot be read");
+    else if (status != GLOB_NOMATCH)
+        err = dt_fail(DT_ERR_MEMORY, "%s: no memory for the files that match", pattern);
+    if (status == 0) globfree(&g);
+    if (err == DT_OK && *n_paths == 0) {
+        free(*paths);
+        *paths = NULL;
+        err = dt_fail(DT_ERR_DATA, "%s: no file matches", pattern);
+    }
+    return err;
+}

@@ -1,0 +1,233 @@
+/* hdf5.c - HDF5's lock and words, and attributes that are checked before they are believed.
+ *
+ * Text is written as a variable-length UTF-8 string: a fixed-length one ends at 64 KiB in an object header, and h5py shows this form as str.
+ * Both forms are read. Numbers are read through the widest type of their own signedness, because HDF5 clips what does not fit without a word. */
+#include "dtrain/io.h"
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_TEXT = 256 << 20 }; /* bytes; a longer attribute is taken for damage */
+
+static pthread_mutex_t h5_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+void dt_h5_lock(void)
+{
+    pthread_mutex_lock(&h5_mutex);
+    H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+}
+
+void dt_h5_unlock(void) { pthread_mutex_unlock(&h5_mutex); }
+
+/* The walk goes from the innermost entry outwards. HDF5 wraps its own cause in remarks ("can't open file"); the first says what happened. */
+static herr_t take_first(unsigned n, const H5E_error2_t *e, void *out)
+{
+    char *text = out;
+    if (n == 0 && e->desc) snprintf(text, 400, "%s", e->desc);
+    return 0;
+}
+
+dt_err dt_h5_fail(dt_err err, const char *path, const char *what)
+{
+    char text[400] = "";
+    H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_first, text);
+    H5Eclear2(H5E_DEFAULT);
+    return dt_fail(err, "%s: %s%s%s", path, what, text[0] ? ": " : "", text);
+}
+
+bool dt_h5_has(hid_t obj, const char *name) { return H5Aexists(obj, name) > 0; }
+
+/* ---- reading ------------------------------------------------------------------------------------------------------ */
+
+typedef struct attribute {
+    hid_t id, type;
+    H5T_class_t class;
+} attribute;
+
+static void close_attribute(attribute *a)
+{
+    if (a->type >= 0) H5Tclose(a->type);
+    if (a->id >= 0) H5Aclose(a->id);
+}
+
+/* One value: a scalar, or an array of one, which some writers make of a scalar. */
+static bool is_single(hid_t attr)
+{
+    hid_t space = H5Aget_space(attr);
+    if (space < 0) return false;
+    const bool single = H5Sget_simple_extent_type(space) != H5S_NULL && H5Sget_simple_extent_npoints(space) == 1;
+    H5Sclose(space);
+    return single;
+}
+
+static dt_err open_attribute(hid_t obj, const char *path, const char *name, attribute *a)
+{
+    *a = (attribute){.id = -1, .type = -1};
+    const htri_t there = H5Aexists(obj, name);
+    if (there == 0) return dt_fail(DT_ERR_DATA, "%s: attribute `%s` is missing", path, name);
+    if (there > 0) a->id = H5Aopen(obj, name, H5P_DEFAULT);
+    if (a->id >= 0) a->type = H5Aget_type(a->id);
+    if (a->type < 0) {
+        char what[200];
+        snprintf(what, sizeof what, "attribute `%s` cannot be opened", name);
+        close_attribute(a);
+        return dt_h5_fail(DT_ERR_DATA, path, what);
+    }
+    a->class = H5Tget_class(a->type);
+    if (is_single(a->id)) return DT_OK;
+    close_attribute(a);
+    return dt_fail(DT_ERR_DATA, "%s: attribute `%s`: expected one value, found an array", path, name);
+}
+
+static dt_err unreadable(const char *path, const char *name)
+{
+    char what[200];
+    snprintf(what, sizeof what, "attribute `%s` cannot be read", name);
+    return dt_h5_fail(DT_ERR_DATA, path, what);
+}
+
+static dt_err read_variable_text(const attribute *a, const char *path, const char *name, char **text)
+{
+    char *inside = NULL; /* HDF5's allocation, NULL for an empty string */
+    if (H5Aread(a->id, a->type, &inside) < 0) return unreadable(path, name);
+    *text = strdup(inside ? inside : "");
+    if (inside) H5free_memory(inside);
+    return *text ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: attribute `%s`: no memory for its text", path, name);
+}
+
+static dt_err read_fixed_text(const attribute *a, const char *path, const char *name, char **text)
+{
+    const size_t size = H5Tget_size(a->type);
+    DT_CHECK(size > 0 && size <= MAX_TEXT && H5Aget_storage_size(a->id) == size, DT_ERR_DATA,
+             "%s: attribute `%s`: a text of %zu bytes is not credible", path, name, size);
+    char *t = calloc(size + 1, 1);
+    DT_CHECK(t, DT_ERR_MEMORY, "%s: attribute `%s`: no memory for %zu bytes", path, name, size);
+    if (H5Aread(a->id, a->type, t) < 0) {
+        free(t);
+        return unreadable(path, name);
+    }
+    if (H5Tget_strpad(a->type) == H5T_STR_SPACEPAD)
+        for (size_t n = strlen(t); n > 0 && t[n - 1] == ' ';) t[--n] = '\0';
+    *text = t;
+    return DT_OK;
+}
+
+dt_err dt_h5_read_text(hid_t obj, const char *path, const char *name, char **text)
+{
+    attribute a;
+    *text = NULL;
+    DT_TRY(open_attribute(obj, path, name, &a));
+    dt_err err;
+    if (a.class != H5T_STRING)
+        err = dt_fail(DT_ERR_DATA, "%s: attribute `%s`: expected a text", path, name);
+    else if (H5Tis_variable_str(a.type) > 0)
+        err = read_variable_text(&a, path, name, text);
+    else
+        err = read_fixed_text(&a, path, name, text);
+    close_attribute(&a);
+    return err;
+}
+
+/* An integer attribute as sign and magnitude, so that nothing is clipped. */
+static dt_err read_integer(hid_t obj, const char *path, const char *name, bool *negative, uint64_t *magnitude)
+{
+    attribute a;
+    DT_TRY(open_attribute(obj, path, name, &a));
+    dt_err err = DT_OK;
+    int64_t value = 0;
+    *negative = false;
+    if (a.class != H5T_INTEGER || H5Tget_size(a.type) > 8)
+        err = dt_fail(DT_ERR_DATA, "%s: attribute `%s`: expected an integer of at most 64 bits", path, name);
+    else if (H5Tget_sign(a.type) == H5T_SGN_NONE)
+        err = H5Aread(a.id, H5T_NATIVE_UINT64, magnitude) < 0 ? unreadable(path, name) : DT_OK;
+    else if (H5Aread(a.id, H5T_NATIVE_INT64, &value) < 0)
+        err = unreadable(path, name);
+    else {
+        *negative = value < 0;
+        *magnitude = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+    }
+    close_attribute(&a);
+    return err;
+}
+
+dt_err dt_h5_read_u64(hid_t obj, const char *path, const char *name, uint64_t *value)
+{
+    bool negative;
+    DT_TRY(read_integer(obj, path, name, &negative, value));
+    DT_CHECK(!negative, DT_ERR_DATA, "%s: attribute `%s`: expected 0 or more, found -%" PRIu64, path, name, *value);
+    return DT_OK;
+}
+
+dt_err dt_h5_read_i64(hid_t obj, const char *path, const char *name, int64_t *value)
+{
+    bool negative;
+    uint64_t magnitude;
+    DT_TRY(read_integer(obj, path, name, &negative, &magnitude));
+    DT_CHECK(negative || magnitude <= INT64_MAX, DT_ERR_DATA, "%s: attribute `%s`: %" PRIu64 " is too large", path, name, magnitude);
+    *value = negative ? (int64_t)(0 - magnitude) : (int64_t)magnitude;
+    return DT_OK;
+}
+
+dt_err dt_h5_read_f64(hid_t obj, const char *path, const char *name, double *value)
+{
+    attribute a;
+    DT_TRY(open_attribute(obj, path, name, &a));
+    dt_err err = DT_OK;
+    if ((a.class != H5T_FLOAT && a.class != H5T_INTEGER) || H5Tget_size(a.type) > 8)
+        err = dt_fail(DT_ERR_DATA, "%s: attribute `%s`: expected a number", path, name);
+    else if (H5Aread(a.id, H5T_NATIVE_DOUBLE, value) < 0)
+        err = unreadable(path, name);
+    close_attribute(&a);
+    return err;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------------------ */
+
+/* Writes over an attribute of the same name, which has the same type whenever it is one of ours. */
+static dt_err write_attribute(hid_t obj, const char *path, const char *name, hid_t file_type, hid_t mem_type, const void *value)
+{
+    hid_t space = -1, attr;
+    herr_t status = -1;
+    if (H5Aexists(obj, name) > 0)
+        attr = H5Aopen(obj, name, H5P_DEFAULT);
+    else {
+        space = H5Screate(H5S_SCALAR);
+        attr = space < 0 ? -1 : H5Acreate2(obj, name, file_type, space, H5P_DEFAULT, H5P_DEFAULT);
+    }
+    if (attr >= 0) status = H5Awrite(attr, mem_type, value);
+    if (attr >= 0 && H5Aclose(attr) < 0) status = -1;
+    if (space >= 0) H5Sclose(space);
+    if (status >= 0) return DT_OK;
+
+    char what[200];
+    snprintf(what, sizeof what, "attribute `%s` cannot be written", name);
+    return dt_h5_fail(DT_ERR_WRITE, path, what);
+}
+
+dt_err dt_h5_write_text(hid_t obj, const char *path, const char *name, const char *text)
+{
+    hid_t type = H5Tcopy(H5T_C_S1);
+    dt_err err = DT_OK;
+    if (type < 0 || H5Tset_size(type, H5T_VARIABLE) < 0 || H5Tset_cset(type, H5T_CSET_UTF8) < 0)
+        err = dt_h5_fail(DT_ERR_FAULT, path, "no text type");
+    else
+        err = write_attribute(obj, path, name, type, type, &text);
+    if (type >= 0) H5Tclose(type);
+    return err;
+}
+
+dt_err dt_h5_write_u64(hid_t obj, const char *path, const char *name, uint64_t value)
+{
+    return write_attribute(obj, path, name, H5T_STD_U64LE, H5T_NATIVE_UINT64, &value);
+}
+
+dt_err dt_h5_write_i64(hid_t obj, const char *path, const char *name, int64_t value)
+{
+    return write_attribute(obj, path, name, H5T_STD_I64LE, H5T_NATIVE_INT64, &value);
+}
+
+dt_err dt_h5_write_f64(hid_t obj, const char *path, const char *name, double value)
+{
+    return write_attribute(obj, path, name, H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, &value);
+}
