@@ -1,39 +1,116 @@
-# dtrain - see README.md; `make help` lists the targets
+# dtrain - see README.md; `make help` lists the targets, `make info` what was found on this machine
 -include config.mk
-CC       ?= cc
+VERSION  ?= 0.1.0
 MPICC    ?= mpicc
+CLANG    ?= clang
 HDF5     ?= $(firstword $(foreach p,hdf5-openmpi hdf5-mpich hdf5,$(shell pkg-config --exists $(p) 2>/dev/null && echo $(p))))
+PREFIX   ?= /usr/local
 BUILD    ?= build/$(if $(SAN),san,release)
 PKGS      = $(HDF5) jansson
-CPPFLAGS += -Iinclude -D_GNU_SOURCE $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 CFLAGS   ?= -O2 -g
-CFLAGS   += -std=c11 -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter -fopenmp -fno-math-errno \
-            $(if $(SAN),-fsanitize=address$(,)undefined -fno-omit-frame-pointer)
+WARNINGS  = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter
+CPPFLAGS += -Iinclude -D_GNU_SOURCE -DDT_VERSION='"$(VERSION)"' $(ISAS:%=-DDT_HAVE_ISA_%) $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+override CFLAGS += -std=c11 $(WARNINGS) -fopenmp -fno-math-errno $(if $(SAN),-fsanitize=address$(,)undefined -fno-omit-frame-pointer)
 LDLIBS   += $(shell pkg-config --libs $(PKGS) 2>/dev/null) -linih -ldnnl -lm -lpthread -ldl
 ,        := ,
+MAKEAGAIN = +@$(MAKE) --no-print-directory
+SAY       = $(if $(V),,@echo "  $(1) $(2)"; )# V=1 shows the commands
+
+# Kernels in src/device/isa are compiled once for each instruction set and chosen when the program runs. DT_ISA is the name of the set.
+ISAS     ?= $(if $(filter x86_64 amd64,$(shell uname -m)),$(if $(shell $(MPICC) -march=x86-64-v4 -E -x c /dev/null 2>/dev/null),v2 v3 v4,base),base)
+ISA_CFLAGS_v2   ?= -march=x86-64-v2
+ISA_CFLAGS_v3   ?= -march=x86-64-v3
+ISA_CFLAGS_v4   ?= -march=x86-64-v4 -mprefer-vector-width=512
+ISA_CFLAGS_base ?=
 
 ROOMS     = core device comm io zero model data checkpoint report task train
-LIB_SRC   = $(foreach r,$(ROOMS),$(wildcard src/$(r)/*.c))
-LIB_OBJ   = $(LIB_SRC:%.c=$(BUILD)/%.o)
+ISA_SRC   = $(wildcard src/device/isa/*.c)
+LIB_SRC   = $(foreach r,$(ROOMS),$(wildcard src/$(r)/*.c) $(filter-out $(ISA_SRC),$(wildcard src/$(r)/*/*.c)))
+LIB_OBJ   = $(LIB_SRC:%.c=$(BUILD)/%.o) $(foreach i,$(ISAS),$(ISA_SRC:%.c=$(BUILD)/%.$(i).o))
 LIB       = $(BUILD)/libdtrain.a
 PROGRAMS  = $(patsubst src/main/%.c,%,$(wildcard src/main/*.c))
-TESTS     = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c tests/mpi_*.c))
-TEST_SUP  = $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(wildcard tests/ref_*.c))
+TEST_SRC  = $(wildcard tests/test_*.c tests/mpi_*.c)
+TESTS     = $(TEST_SRC:%.c=$(BUILD)/%)
+TEST_SUP  = $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/ref_*.c))
+FUZZ      = $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
+BENCHES   = $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench_*.c))
 
-all: $(PROGRAMS)  ## the programs, at the top of the tree
+all: setup  ## the programs, at the top of the tree
+	$(MAKEAGAIN) programs
+setup:  ## install the packages that are missing, or say which they are
+	@MPICC="$(MPICC)" tools/setup.sh build
+demo: setup  ## from a bare machine to a trained model, some text by it and a picture of its loss
+	@tools/setup.sh demo
+	$(MAKEAGAIN) programs
+	@tools/demo.sh
+test: setup  ## from a bare machine to the line "N passed, M failed, K skipped"
+	@tools/setup.sh test
+	$(MAKEAGAIN) check
+check: programs tests-build  ## the tests alone (ONLY=pattern runs those whose name contains it)
+	@BUILD=$(BUILD) tests/run.sh $(ONLY)
+bench: setup  ## tables of figures (the machine should be idle)
+	$(MAKEAGAIN) programs benches
+	@BUILD=$(BUILD) tools/bench.sh $(ONLY)
+
+programs: $(PROGRAMS)
 $(PROGRAMS): %: $(BUILD)/src/main/%.o $(LIB)
-	$(MPICC) $(CFLAGS) $(LDFLAGS) -o $@ $< $(LIB) $(LDLIBS)
+	$(call SAY,LD,$@)$(MPICC) $(CFLAGS) $(LDFLAGS) -o $@ $< $(LIB) $(LDLIBS)
 $(LIB): $(LIB_OBJ)
 	@rm -f $@
-	ar rcs $@ $^
+	$(call SAY,AR,$@)ar rcs $@ $^
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
-	$(MPICC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
-tests-build: $(TESTS)
+	$(call SAY,CC,$@)$(MPICC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
+define ISA_RULE
+$(BUILD)/src/device/isa/%.$(1).o: src/device/isa/%.c
+	@mkdir -p $$(@D)
+	$$(call SAY,CC,$$@)$(MPICC) $(CPPFLAGS) $(CFLAGS) -O3 $(ISA_CFLAGS_$(1)) -DDT_ISA=$(1) -MMD -MP -c -o $$@ $$<
+endef
+$(foreach i,$(ISAS),$(eval $(call ISA_RULE,$(i))))
+tests-build: $(TESTS) $(FUZZ)
+benches: $(BENCHES)
+$(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(if $(FUZZER),,$(BUILD)/tests/fuzz/replay.o) $(LIB)
+	$(call SAY,LD,$@)$(MPICC) $(CFLAGS) $(FUZZER) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_SUP) $(LIB)
-	$(MPICC) $(CFLAGS) $(LDFLAGS) -o $@ $< $(TEST_SUP) $(LIB) -lcmocka $(LDLIBS)
-clean:
+	$(call SAY,LD,$@)$(MPICC) $(CFLAGS) $(LDFLAGS) -o $@ $< $(TEST_SUP) $(LIB) -lcmocka $(LDLIBS)
+
+fuzz:  ## run each fuzz target for FUZZ_SECONDS (needs clang)
+	+@OMPI_CC=$(CLANG) MPICH_CC=$(CLANG) $(MAKE) --no-print-directory BUILD=build/fuzz SAN=1 CFLAGS="-O1 -g -fsanitize=fuzzer-no-link" \
+	  FUZZER=-fsanitize=fuzzer fuzz-build
+	@tests/fuzz/fuzz.sh build/fuzz/tests/fuzz $(or $(FUZZ_SECONDS),60)
+fuzz-build: $(FUZZ)
+valgrind: programs tests-build  ## the tests under valgrind (slow)
+	@BUILD=$(BUILD) VALGRIND=1 tests/run.sh $(ONLY)
+docs: $(BUILD)/tests/test_config  ## write docs/keys.md from the table of keys
+	@mkdir -p docs && $(BUILD)/tests/test_config --markdown > docs/keys.md
+lint:  ## clang-tidy and cppcheck
+	@cppcheck -q --std=c11 --enable=warning,portability --inline-suppr -Iinclude -D_GNU_SOURCE --error-exitcode=1 src
+	@clang-tidy --quiet $(LIB_SRC) -- $(CPPFLAGS) $(shell $(MPICC) --showme:compile 2>/dev/null) -std=c11 -fopenmp
+format:  ## clang-format in place
+	@clang-format -i $$(git ls-files '*.c' '*.h')
+
+install: all  ## to PREFIX (DESTDIR honoured): programs, man page, documentation, examples, job scripts, modulefile
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/doc/dtrain \
+	  $(addprefix $(DESTDIR)$(PREFIX)/share/,dtrain/input dtrain/jobs modulefiles/dtrain)
+	install -m 755 $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
+	install -m 644 doc/dtrain.1 $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 README.md docs/keys.md $(DESTDIR)$(PREFIX)/share/doc/dtrain
+	install -m 644 $(wildcard input/*) $(DESTDIR)$(PREFIX)/share/dtrain/input
+	install -m 644 $(wildcard jobs/*) $(DESTDIR)$(PREFIX)/share/dtrain/jobs
+	sed -e 's|@PREFIX@|$(PREFIX)|g; s|@VERSION@|$(VERSION)|g' tools/modulefile.in > $(DESTDIR)$(PREFIX)/share/modulefiles/dtrain/$(VERSION)
+info:  ## what was found and what it turns on
+	@echo "version    $(VERSION)"
+	@echo "compiler   $(shell $(MPICC) --version 2>/dev/null | head -1)"
+	@echo "MPI        $(shell command -v $(MPICC) || echo missing) $(shell mpirun --version 2>/dev/null | head -1)"
+	@echo "HDF5       $(or $(HDF5),missing) $(shell pkg-config --modversion $(HDF5) 2>/dev/null)"
+	@echo "CPU sets   $(ISAS)"
+	@echo "flags      $(CFLAGS)"
+	@echo "libraries  $(LDLIBS)"
+	@echo "build      $(BUILD)"
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' Makefile | awk -F':  *' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+clean:  ## remove all that was built
 	rm -rf build $(PROGRAMS)
-.PHONY: all tests-build clean
+.PHONY: all setup demo test check bench programs tests-build benches fuzz fuzz-build valgrind docs lint format install info help clean
 .SECONDARY:
--include $(LIB_OBJ:.o=.d)
+-include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(FUZZ:=.d) $(BENCHES:=.d)

@@ -1,0 +1,39 @@
+# e2e.sh - for tests of the programs as a user starts them: `. "$(dirname "$0")/e2e.sh"` at the top of tests/e2e_NAME.sh.
+#
+#   run NP COMMAND...            runs it (under mpirun where NP > 0); sets $code; both outputs are in the file $out
+#   expect_exit NAME CODE        was $code so? one result line
+#   expect_text NAME REGEX       does the output hold this (grep -E)? one result line
+#   expect NAME COMMAND...       does a command succeed? one result line
+#   ok NAME, not_ok NAME WHY, skip NAME WHY
+#
+# $tmp is an empty directory that goes away at the end; the working directory is the top of the tree. Exit status: any "not ok"?
+set -u
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+. tests/environment.sh
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+out=$tmp/.out code=0 n_not_ok=0
+
+ok() { echo "ok $1"; }
+skip() { echo "skip $1: $2"; }
+not_ok() {
+    echo "not ok $1: $2"
+    [ ! -s "$out" ] || tail -15 "$out" | sed 's/^/    | /'
+    n_not_ok=$((n_not_ok + 1))
+}
+
+run() {
+    local np=$1
+    shift
+    if [ "$np" -gt 0 ]; then set -- mpirun -np "$np" "$@"; fi
+    timeout -k 5 "${RUN_TIMEOUT:-240}" "$@" >"$out" 2>&1 </dev/null
+    code=$?
+}
+expect_exit() { if [ "$code" = "$2" ]; then ok "$1"; else not_ok "$1" "exit code $code, expected $2"; fi; }
+expect_text() { if grep -qE -- "$2" "$out"; then ok "$1"; else not_ok "$1" "no line matches $2"; fi; }
+expect() {
+    local name=$1
+    shift
+    if "$@" >"$tmp/.expect" 2>&1; then ok "$name"; else not_ok "$name" "failed: $* $(head -3 "$tmp/.expect")"; fi
+}
+e2e_done() { [ "$n_not_ok" = 0 ]; } # the last line of a script: e2e_done

@@ -1,0 +1,69 @@
+/* mpi_test.h - for tests that run under mpirun.
+ *
+ * cmocka leaves a failed test by longjmp: on one rank alone that strands the others in the next collective. So a verdict is formed on
+ * each rank, voted on, and fails on all ranks together. */
+#ifndef DTRAIN_MPI_TEST_H
+#define DTRAIN_MPI_TEST_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "dtrain/core.h"
+#include <mpi.h>
+#include <stdlib.h>
+
+/** Does cond hold on all ranks of comm? Names the ranks where it does not. Collective. */
+static inline bool vote_all(MPI_Comm comm, bool cond, const char *text, const char *file, int line)
+{
+    int rank, n_bad, bad = !cond;
+    MPI_Comm_rank(comm, &rank);
+    MPI_Allreduce(&bad, &n_bad, 1, MPI_INT, MPI_SUM, comm);
+    if (bad) print_error("%s:%d: rank %d: does not hold: %s %s\n", file, line, rank, text, dt_error_message());
+    return n_bad == 0;
+}
+
+/** Fail the test on all ranks unless cond holds on all ranks. Collective; cond may differ between ranks. */
+#define assert_all(comm, cond)                                                                                                             \
+    do {                                                                                                                                   \
+        if (!vote_all((comm), (cond), #cond, __FILE__, __LINE__)) fail();                                                                  \
+    } while (0)
+
+/** Skip the test on all ranks when cond holds (it must not differ between ranks). */
+#define skip_all_if(cond, why)                                                                                                             \
+    do {                                                                                                                                   \
+        if (cond) {                                                                                                                        \
+            print_message("skip: %s\n", why);                                                                                              \
+            skip();                                                                                                                        \
+        }                                                                                                                                  \
+    } while (0)
+
+/** main() of such a test: `int main(int argc, char **argv) { const struct CMUnitTest tests[] = {...}; MPI_TEST_MAIN(argc, argv, tests); }`.
+ *  Results are rank 0's stdout; other ranks are heard on stderr alone. The status is the verdict of all ranks. */
+#define MPI_TEST_MAIN(argc, argv, tests)                                                                                                   \
+    do {                                                                                                                                   \
+        mpi_test_begin(&(argc), &(argv));                                                                                                  \
+        return mpi_test_end(cmocka_run_group_tests((tests), NULL, NULL));                                                                  \
+    } while (0)
+
+static inline void mpi_test_begin(int *argc, char ***argv)
+{
+    int provided, rank, nranks;
+    MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
+    dt_log_open(rank, nranks, "test");
+    if (provided < MPI_THREAD_MULTIPLE) MPI_Abort(MPI_COMM_WORLD, 70);
+    if (rank > 0 && !freopen("/dev/null", "w", stdout)) MPI_Abort(MPI_COMM_WORLD, 70);
+}
+
+static inline int mpi_test_end(int n_failed)
+{
+    MPI_Allreduce(MPI_IN_PLACE, &n_failed, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    MPI_Finalize();
+    return n_failed ? 1 : 0;
+}
+
+#endif

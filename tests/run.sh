@@ -1,0 +1,88 @@
+#!/bin/bash
+# run.sh [PATTERN] - run all that was built for the tests and count. Ends with one line "N passed, M failed, K skipped".
+#
+#   BUILD/tests/test_*   cmocka, one process
+#   BUILD/tests/mpi_*    cmocka under mpirun, at 1 2 3 4 ranks, or at those in a line "// NP: 1 2 8" of its source
+#   BUILD/tests/fuzz/*   replay of the corpus tests/data/fuzz/NAME
+#   tests/e2e_*.sh       print "ok NAME", "not ok NAME: why", "skip NAME: why" lines
+#
+# A case is what cmocka calls a test, or one of those lines. A crash or a timeout is a failed case. Output of what passes is not shown.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+export BUILD=${BUILD:-build/release} TEST_TIMEOUT=${TEST_TIMEOUT:-300}
+. tests/environment.sh
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0 skipped=0
+
+if [ -n "${VALGRIND:-}" ]; then
+    valgrind="valgrind -q --suppressions=tests/valgrind.supp --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite"
+    valgrind="$valgrind --show-leak-kinds=definite"
+    TEST_TIMEOUT=$((TEST_TIMEOUT * 6))
+else valgrind=; fi
+
+# cmocka writes results to stdout and failures to stderr; under mpirun only rank 0's stdout is counted (tests/mpi_test.h).
+count_cmocka() { # status
+    local n ok skip
+    n=$(awk '/Running [0-9]+ test\(s\)/ { for (i = 1; i < NF; i++) if ($i == "Running") n += $(i + 1) } END { print n + 0 }' "$work/out")
+    ok=$(grep -c '^\[       OK \]' "$work/out")
+    skip=$(awk '/^\[  SKIPPED \] [0-9]+ test\(s\)/ { n += $4 } END { print n + 0 }' "$work/out")
+    bad=$((n - ok - skip))
+    if [ "$1" != 0 ] && [ "$bad" -le 0 ]; then bad=1; fi
+    if [ "$n" = 0 ]; then bad=1; fi
+    passed=$((passed + ok)) skipped=$((skipped + skip)) failed=$((failed + bad))
+}
+
+count_lines() { # status
+    local ok
+    ok=$(grep -c '^ok ' "$work/out")
+    bad=$(grep -c '^not ok ' "$work/out")
+    passed=$((passed + ok)) skipped=$((skipped + $(grep -c '^skip ' "$work/out")))
+    if [ "$1" != 0 ] && [ "$bad" = 0 ]; then bad=1; fi
+    failed=$((failed + bad))
+}
+
+show() { # label status: one line, and the details of a failure
+    local seconds verdict=ok
+    seconds=$(awk -v a="$started" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
+    [ "$bad" = 0 ] || verdict="FAILED ($bad)"
+    [ "$2" != 124 ] && [ "$2" != 137 ] || verdict="$verdict, stopped after $TEST_TIMEOUT s"
+    printf '%-44s %7s s  %s\n' "$1" "$seconds" "$verdict"
+    grep -h '^skip ' "$work/out" | sed 's/^/    /'
+    if [ "$bad" != 0 ]; then
+        grep -hvE '^\[(==========| RUN      |       OK |  PASSED  )\]|^ok ' "$work/out" "$work/err" | head -60 | sed 's/^/    /'
+        [ "$2" = 0 ] || echo "    exit status $2"
+    fi
+}
+
+each() { # counter label command...
+    local counter=$1 label=$2 status
+    shift 2
+    started=$EPOCHREALTIME
+    timeout -k 10 "$TEST_TIMEOUT" "$@" >"$work/out" 2>"$work/err" </dev/null
+    status=$?
+    "$counter" $status
+    show "$label" $status
+}
+
+wanted() { case $1 in *"${pattern}"*) [ -x "$1" ] ;; *) false ;; esac; }
+pattern=${1:-}
+for source in tests/test_*.c; do
+    t=$BUILD/${source%.c}
+    wanted "$t" && each count_cmocka "$(basename "$t")" $valgrind "$t"
+done
+for source in tests/mpi_*.c; do
+    t=$BUILD/${source%.c}
+    wanted "$t" || continue
+    counts=$(sed -n 's|^// NP: *||p' "$source" | head -1)
+    for np in ${counts:-1 2 3 4}; do each count_cmocka "$(basename "$t") on $np" mpirun -np "$np" $valgrind "$t"; done
+done
+for source in tests/fuzz/fuzz_*.c; do
+    t=$BUILD/${source%.c} name=$(basename "$source" .c)
+    wanted "$t" && each count_lines "$name (corpus)" $valgrind "$t" "tests/data/fuzz/${name#fuzz_}"
+done
+if [ -z "$valgrind" ]; then
+    for t in tests/e2e_*.sh; do wanted "$t" && TEST_TIMEOUT=$((TEST_TIMEOUT * 4)) each count_lines "$(basename "$t" .sh)" bash "$t"; done
+fi
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" = 0 ]

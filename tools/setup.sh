@@ -1,0 +1,66 @@
+#!/bin/bash
+# setup.sh [build|test|demo] - see that what a target needs is there. Nothing is missing: does nothing and says nothing. Otherwise, on
+# Debian and Ubuntu as root or with sudo that asks no password, installs it; elsewhere says what is missing and exits with 69.
+set -eu
+stage=${1:-build}
+mpicc=${MPICC:-mpicc}
+
+# stage, how to probe, Debian package, usual names of modules or packages elsewhere
+needed='
+build command:gcc      build-essential     gcc
+build command:make     build-essential     make
+build command:pkg-config pkg-config        pkgconf
+build command:mpirun   openmpi-bin         openmpi, mpich
+build command:MPICC    libopenmpi-dev      openmpi, mpich
+build hdf5             libhdf5-openmpi-dev hdf5-parallel, phdf5, hdf5/openmpi
+build header:jansson.h libjansson-dev      jansson
+build header:ini.h     libinih-dev         inih
+build header:dnnl.h    libdnnl-dev         onednn, dnnl
+test  header:cmocka.h  libcmocka-dev       cmocka
+test  command:h5dump   hdf5-tools          hdf5
+demo  command:bible    bible-kjv-text      (any text file; see tools/demo.sh)
+demo  command:gnuplot  gnuplot-nox         gnuplot
+'
+
+has_header() { echo "#include <$1>" | ${CC:-cc} -E -x c ${CPPFLAGS:-} - >/dev/null 2>&1; }
+has() {
+    case $1 in
+    command:MPICC) command -v "$mpicc" >/dev/null ;;
+    command:*) command -v "${1#command:}" >/dev/null ;;
+    hdf5) for p in hdf5-openmpi hdf5-mpich hdf5; do pkg-config --exists $p 2>/dev/null && return 0; done; return 1 ;;
+    header:stdio) true ;;
+    header:*) has_header "${1#header:}" ;;
+    esac
+}
+
+packages= names=
+while read -r when probe package elsewhere; do
+    [ -n "$when" ] || continue
+    [ "$when" = build ] || [ "$when" = "$stage" ] || continue
+    has "$probe" && continue
+    case " $packages " in *" $package "*) ;; *) packages="$packages $package" ;; esac
+    names="$names
+    $package (elsewhere: $elsewhere)"
+done <<<"$needed"
+[ -n "$packages" ] || exit 0
+
+sudo=
+if [ "$(id -u)" != 0 ]; then sudo="sudo -n"; $sudo true 2>/dev/null || sudo=none; fi
+if [ "$sudo" != none ] && command -v apt-get >/dev/null; then
+    echo "setup: installing$packages"
+    log=$(mktemp)
+    if $sudo env DEBIAN_FRONTEND=noninteractive apt-get -q update >"$log" 2>&1 </dev/null &&
+       $sudo env DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends $packages >>"$log" 2>&1 </dev/null; then
+        rm -f "$log"
+        exit 0
+    fi
+    tail -20 "$log" >&2
+    rm -f "$log"
+    echo "setup: apt-get could not install$packages" >&2
+    exit 69
+fi
+{
+    echo "setup: these are missing (Debian names):$names"
+    echo "setup: on a cluster try 'module avail' and 'module load' for the names given; headers are searched for in CPATH, libraries in LIBRARY_PATH"
+} >&2
+exit 69
