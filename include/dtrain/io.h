@@ -12,6 +12,9 @@ void dt_h5_unlock(void);
 /** Record DT_ERR_* with HDF5's own innermost message: "FILE: what: <HDF5's words>". Silences HDF5's printing at first use of the room. */
 dt_err dt_h5_fail(dt_err err, const char *path, const char *what);
 
+/** Open for reading, without HDF5's file lock (not every parallel file system has one). DT_ERR_DATA: missing, not HDF5, cut short. */
+dt_err dt_h5_open(const char *path, hid_t *file);
+
 /** Attribute readers and writers on an open object. Missing or of the wrong class or shape: DT_ERR_DATA naming path and attribute. Text is malloc'ed. */
 dt_err dt_h5_read_text(hid_t obj, const char *path, const char *name, char **text);
 dt_err dt_h5_read_u64(hid_t obj, const char *path, const char *name, uint64_t *value);
@@ -33,6 +36,45 @@ uint64_t dt_checksum(const void *data, int64_t first, int64_t n_elems, size_t el
 enum { DT_CHECKSUM_BLOCK = 1024 };
 static inline uint64_t dt_checksum_block(uint64_t b) { return dt_mix64(b) | 1; }
 static inline uint32_t dt_checksum_lane(uint64_t j) { return (uint32_t)(dt_mix64(~j) >> 32) | 1; }
+
+/* ---- arrays in a file ------------------------------------------------------------------------------------------------ */
+
+/** Element types that are read, little-endian. BF16 is uint16 with the attribute dtype = "bf16". */
+typedef enum dt_h5_type {
+    DT_H5_OTHER, DT_H5_F32, DT_H5_F16, DT_H5_BF16, DT_H5_F64,
+    DT_H5_U8, DT_H5_U16, DT_H5_U32, DT_H5_U64, DT_H5_I8, DT_H5_I16, DT_H5_I32, DT_H5_I64
+} dt_h5_type;
+const char *dt_h5_type_name(dt_h5_type t); /* "fp32", "uint16", ... */
+
+enum { DT_H5_MAX_DIMS = 8 };
+/** An array as found and checked: its elements are inside the file, and no product of sizes overflows. */
+typedef struct dt_h5_array {
+    dt_h5_type type;
+    size_t elem_size;
+    int n_dims; /* 0: a scalar */
+    int64_t shape[DT_H5_MAX_DIMS];
+    int64_t n_elems;
+    int64_t offset; /* in bytes from the start of the file where the elements lie in one piece (dt_read_at), else -1 (dt_h5_read_run) */
+    bool has_checksum;
+    uint64_t checksum;
+} dt_h5_array;
+
+/** Open by full name ("/model/x"); only hard links are followed, so nothing leads out of the file. Negative: not there. */
+hid_t dt_h5_open_array(hid_t file, const char *name);
+/** DT_ERR_DATA naming path and name: unknown type, storage outside the file, beyond its end, sizes that overflow. */
+dt_err dt_h5_inspect(hid_t dset, const char *path, const char *name, dt_h5_array *a);
+/** Elements first .. first+n-1 in row-major order, through HDF5: any layout. out: [n] of the file's element type. */
+dt_err dt_h5_read_run(hid_t dset, const char *path, const char *name, const dt_h5_array *a, int64_t first, int64_t n, void *out);
+/** dt_checksum of the whole array, through a buffer of a few MiB. */
+dt_err dt_h5_checksum(hid_t dset, const char *path, const char *name, const dt_h5_array *a, uint64_t *sum);
+/** Call visit for each array of a file, by name; stops at the first error. */
+typedef dt_err (*dt_h5_visit)(hid_t dset, const char *name, void *ctx);
+dt_err dt_h5_each_array(hid_t file, const char *path, dt_h5_visit visit, void *ctx);
+
+/** Read exactly nbytes at a byte offset; no lock needed. DT_ERR_DATA: the file ends before, or the system's reason. */
+dt_err dt_read_at(int fd, const char *path, int64_t offset, void *out, size_t nbytes);
+
+/* ---- plain files -------------------------------------------------------------------------------------------------------- */
 
 /** Make a directory and its parents. DT_ERR_WRITE with the reason. */
 dt_err dt_make_dirs(const char *path);

@@ -83,6 +83,8 @@ int dt_zero_n_pieces(const dt_zero *z); /* = number of tensors of all units */
 const dt_piece *dt_zero_pieces(const dt_zero *z);
 const dt_tensor *dt_zero_tensor(const dt_zero *z, const dt_piece *p);
 
+/** Is there such a state? The moments of a frozen model are not. Same on all ranks. */
+bool dt_zero_has_state(const dt_zero *z, dt_state s);
 /** Type in which a state is kept: DT_F32, but DT_BF16 for the parameters of a frozen bf16 model. */
 dt_dtype dt_zero_state_dtype(const dt_zero *z, dt_state s);
 /** The piece in place, readable and writable by the host, [n] of dt_zero_state_dtype; NULL where the host cannot reach it (then use read and write). */

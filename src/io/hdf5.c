@@ -3,10 +3,12 @@
  * Text is written as a variable-length UTF-8 string: a fixed-length one ends at 64 KiB in an object header, and h5py shows this form as str.
  * Both forms are read. Numbers are read through the widest type of their own signedness, because HDF5 clips what does not fit without a word. */
 #include "dtrain/io.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { MAX_TEXT = 256 << 20 }; /* bytes; a longer attribute is taken for damage */
 
@@ -34,6 +36,20 @@ dt_err dt_h5_fail(dt_err err, const char *path, const char *what)
     H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_first, text);
     H5Eclear2(H5E_DEFAULT);
     return dt_fail(err, "%s: %s%s%s", path, what, text[0] ? ": " : "", text);
+}
+
+/* HDF5's innermost word for another kind of file is a remark about signatures; here it is said plainly. */
+dt_err dt_h5_open(const char *path, hid_t *file)
+{
+    struct stat st;
+    *file = -1;
+    DT_CHECK(stat(path, &st) == 0, DT_ERR_DATA, "%s: %s", path, strerror(errno));
+    DT_CHECK(S_ISREG(st.st_mode), DT_ERR_DATA, "%s: expected an HDF5 file, found %s", path, S_ISDIR(st.st_mode) ? "a directory" : "no regular file");
+    DT_CHECK(H5Fis_hdf5(path) != 0, DT_ERR_DATA, "%s: is not an HDF5 file, or has lost its beginning", path);
+    hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+    if (access >= 0 && H5Pset_file_locking(access, false, true) >= 0) *file = H5Fopen(path, H5F_ACC_RDONLY, access);
+    if (access >= 0) H5Pclose(access);
+    return *file >= 0 ? DT_OK : dt_h5_fail(DT_ERR_DATA, path, "cannot be opened: cut short, damaged, or of a later HDF5");
 }
 
 bool dt_h5_has(hid_t obj, const char *name) { return H5Aexists(obj, name) > 0; }

@@ -1,0 +1,150 @@
+/* create.c - the checkpoint file's metadata, written by one process before and after the data.
+ *
+ * Rank 0 alone speaks HDF5. It creates every dataset contiguous, allocated early and never filled, so that each has its place in the file before
+ * anything is in it, and closes the file. Closing is what makes the direct writes that follow safe: HDF5 then holds no cache that it could
+ * flush over them, and since nothing was ever written through it, it has none of the data. The checksums were created as zeros and are
+ * overwritten in place afterwards, so this second opening needs no space either.
+ *
+ * With HDF5 doing the writing, every rank would take part in every metadata operation, a few hundred collectives a save, and a full disk would be
+ * noticed by none of them (platform.md). The 1.8 file format is asked for: its object headers and trees carry checksums of their own. */
+#include "file.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PAGE = 4096, ALIGN_FROM = 64 << 10 }; /* bytes: arrays from ALIGN_FROM begin on a page */
+
+static const char *const state_group[DT_N_STATE] = {"/model", "/optimizer/exp_avg", "/optimizer/exp_avg_sq"};
+
+void ckpt_slot_name(const ckpt_slot *s, char *out, size_t out_size)
+{
+    snprintf(out, out_size, "%s/%s", state_group[s->state], s->tensor->name);
+}
+
+dt_err ckpt_slots(dt_zero *z, bool with_optimizer, ckpt_slot **slots, int *n_slots)
+{
+    const int n_pieces = dt_zero_n_pieces(z);
+    const dt_piece *pieces = dt_zero_pieces(z);
+    *n_slots = 0;
+    *slots = calloc((size_t)n_pieces * DT_N_STATE + 1, sizeof **slots);
+    DT_CHECK(*slots, DT_ERR_MEMORY, "no memory for a list of %d tensors", n_pieces);
+    for (int s = 0; s < DT_N_STATE; s++) {
+        if (s != DT_STATE_PARAM && (!with_optimizer || !dt_zero_has_state(z, (dt_state)s))) continue;
+        for (int i = 0; i < n_pieces; i++)
+            (*slots)[(*n_slots)++] = (ckpt_slot){.state = (dt_state)s, .piece = &pieces[i], .tensor = dt_zero_tensor(z, &pieces[i])};
+    }
+    return DT_OK;
+}
+
+/* ---- root ------------------------------------------------------------------------------------------------------------- */
+
+static dt_err write_meta(hid_t file, const char *path, const dt_ckpt_meta *m)
+{
+    const char *config = m->config ? m->config : "", *model = m->model_config ? m->model_config : "";
+    const int64_t len = (int64_t)strlen(config);
+    const uint64_t sum = dt_checksum(config, 0, len, 1) + dt_checksum(model, len, (int64_t)strlen(model), 1);
+    DT_TRY(dt_h5_write_text(file, path, "format", "dtrain-checkpoint"));
+    DT_TRY(dt_h5_write_i64(file, path, "version", CKPT_VERSION));
+    DT_TRY(dt_h5_write_i64(file, path, "step", m->step));
+    DT_TRY(dt_h5_write_i64(file, path, "samples", m->samples));
+    DT_TRY(dt_h5_write_i64(file, path, "tokens", m->tokens));
+    DT_TRY(dt_h5_write_i64(file, path, "updates", m->adam_steps));
+    DT_TRY(dt_h5_write_u64(file, path, "seed", m->seed));
+    DT_TRY(dt_h5_write_f64(file, path, "loss_scale", m->loss_scale));
+    DT_TRY(dt_h5_write_text(file, path, "config", config));
+    DT_TRY(dt_h5_write_text(file, path, "model_config", model));
+    return dt_h5_write_u64(file, path, "checksum", sum); /* of the two texts, one after the other */
+}
+
+static dt_err make_groups(hid_t file, const char *path)
+{
+    const char *const groups[] = {"/model", "/optimizer", "/optimizer/exp_avg", "/optimizer/exp_avg_sq"};
+    for (int i = 0; i < 4; i++) {
+        hid_t group = H5Gcreate2(file, groups[i], H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+        if (group < 0 || H5Gclose(group) < 0) return dt_h5_fail(DT_ERR_WRITE, path, groups[i]);
+    }
+    return DT_OK;
+}
+
+/* ---- datasets --------------------------------------------------------------------------------------------------------- */
+
+static dt_err create_dataset(hid_t file, const char *path, hid_t plist, const ckpt_slot *slot, dt_dtype dtype, int64_t *offset)
+{
+    char name[256];
+    hsize_t dims[DT_MAX_DIMS];
+    const dt_tensor *t = slot->tensor;
+    for (int d = 0; d < t->n_dims; d++) dims[d] = (hsize_t)t->shape[d];
+    ckpt_slot_name(slot, name, sizeof name);
+
+    hid_t space = H5Screate_simple(t->n_dims, dims, NULL);
+    hid_t type = dtype == DT_F32 ? H5T_IEEE_F32LE : H5T_STD_U16LE;
+    hid_t dset = space < 0 ? -1 : H5Dcreate2(file, name, type, space, H5P_DEFAULT, plist, H5P_DEFAULT);
+    dt_err err = dset < 0 ? dt_h5_fail(DT_ERR_WRITE, path, name) : dt_h5_write_u64(dset, path, "checksum", 0);
+    if (err == DT_OK && dtype == DT_BF16) err = dt_h5_write_text(dset, path, "dtype", "bf16");
+    const haddr_t at = dset < 0 ? HADDR_UNDEF : H5Dget_offset(dset);
+    if (err == DT_OK && at == HADDR_UNDEF && t->n_elems > 0) err = dt_h5_fail(DT_ERR_WRITE, path, name);
+    *offset = at == HADDR_UNDEF ? -1 : (int64_t)at;
+    if (dset >= 0 && H5Dclose(dset) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, path, name);
+    if (space >= 0) H5Sclose(space);
+    return err;
+}
+
+static dt_err create_datasets(hid_t file, const char *path, dt_zero *z, const ckpt_slot *slots, int n_slots, int64_t *offsets)
+{
+    hid_t plist = H5Pcreate(H5P_DATASET_CREATE);
+    dt_err err = DT_OK;
+    if (plist < 0 || H5Pset_layout(plist, H5D_CONTIGUOUS) < 0 || H5Pset_alloc_time(plist, H5D_ALLOC_TIME_EARLY) < 0 ||
+        H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER) < 0)
+        err = dt_h5_fail(DT_ERR_FAULT, path, "dataset properties");
+    for (int i = 0; i < n_slots && err == DT_OK; i++)
+        err = create_dataset(file, path, plist, &slots[i], dt_zero_state_dtype(z, slots[i].state), &offsets[i]);
+    if (plist >= 0) H5Pclose(plist);
+    return err;
+}
+
+/* No file lock: the name ends in .part and nobody else opens it, and on some parallel file systems locking is an error. */
+static hid_t access_list(void)
+{
+    hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+    if (access < 0) return -1;
+    if (H5Pset_file_locking(access, false, true) >= 0 && H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18) >= 0 &&
+        H5Pset_alignment(access, ALIGN_FROM, PAGE) >= 0)
+        return access;
+    H5Pclose(access);
+    return -1;
+}
+
+dt_err ckpt_file_create(const char *path, const dt_ckpt_meta *meta, dt_zero *z, const ckpt_slot *slots, int n_slots, int64_t *offsets,
+                        int64_t *file_size)
+{
+    hid_t access = access_list();
+    hid_t file = access < 0 ? -1 : H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
+    if (access >= 0) H5Pclose(access);
+    if (file < 0) return dt_h5_fail(DT_ERR_WRITE, path, "cannot be created");
+    haddr_t end = 0;
+    dt_err err = write_meta(file, path, meta);
+    if (err == DT_OK) err = make_groups(file, path);
+    if (err == DT_OK) err = create_datasets(file, path, z, slots, n_slots, offsets);
+    if (err == DT_OK && (H5Fflush(file, H5F_SCOPE_LOCAL) < 0 || H5Fget_eoa(file, &end) < 0)) err = dt_h5_fail(DT_ERR_WRITE, path, "flush failed");
+    if (H5Fclose(file) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, path, "close failed");
+    *file_size = (int64_t)end;
+    return err;
+}
+
+dt_err ckpt_file_seal(const char *path, const ckpt_slot *slots, int n_slots, const uint64_t *sums)
+{
+    char name[256];
+    hid_t access = access_list();
+    hid_t file = access < 0 ? -1 : H5Fopen(path, H5F_ACC_RDWR, access);
+    if (access >= 0) H5Pclose(access);
+    if (file < 0) return dt_h5_fail(DT_ERR_WRITE, path, "cannot be opened again");
+    dt_err err = DT_OK;
+    for (int i = 0; i < n_slots && err == DT_OK; i++) {
+        ckpt_slot_name(&slots[i], name, sizeof name);
+        hid_t dset = H5Dopen2(file, name, H5P_DEFAULT);
+        err = dset < 0 ? dt_h5_fail(DT_ERR_WRITE, path, name) : dt_h5_write_u64(dset, path, "checksum", sums[i]);
+        if (dset >= 0) H5Dclose(dset);
+    }
+    if (H5Fclose(file) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, path, "close failed");
+    return err;
+}

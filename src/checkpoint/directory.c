@@ -1,0 +1,142 @@
+/* directory.c - the checkpoints of a run: step-00000500.h5 and so on, in one folder. The step is the number in the name; modification times are
+ * not looked at, because copying a run to another disk changes them. */
+#include "file.h"
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The step in "step-DIGITS<ending>", or -1. */
+static int64_t step_of(const char *name, const char *ending)
+{
+    if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9') return -1;
+    char *end;
+    errno = 0;
+    const long long step = strtoll(name + 5, &end, 10);
+    return errno == 0 && strcmp(end, ending) == 0 ? step : -1;
+}
+
+typedef struct entry {
+    int64_t step;
+    char *path;
+} entry;
+
+static int by_step_descending(const void *a, const void *b)
+{
+    const entry *x = a, *y = b;
+    return x->step != y->step ? (x->step < y->step) - (x->step > y->step) : strcmp(x->path, y->path);
+}
+
+static void free_entries(entry *e, int n)
+{
+    for (int i = 0; i < n; i++) free(e[i].path);
+    free(e);
+}
+
+static bool add_entry(entry **list, int *n, int *room, int64_t step, const char *dir, const char *name)
+{
+    if (*n == *room) {
+        const int more = *room ? 2 * *room : 16;
+        entry *grown = realloc(*list, (size_t)more * sizeof *grown);
+        if (!grown) return false;
+        *list = grown;
+        *room = more;
+    }
+    char *path;
+    if (asprintf(&path, "%s/%s", dir, name) < 0) return false;
+    (*list)[(*n)++] = (entry){step, path};
+    return true;
+}
+
+/* Entries whose name is step-DIGITS<ending>, highest step first. */
+static dt_err read_dir(const char *dir, const char *ending, entry **list, int *n)
+{
+    int room = 0;
+    *list = NULL;
+    *n = 0;
+    DIR *d = opendir(dir);
+    if (!d && errno == ENOENT) return DT_OK;
+    if (!d) return dt_fail(DT_ERR_DATA, "%s: cannot be listed: %s", dir, strerror(errno));
+    bool ok = true;
+    for (struct dirent *e = readdir(d); e && ok; e = readdir(d)) {
+        const int64_t step = step_of(e->d_name, ending);
+        if (step >= 0) ok = add_entry(list, n, &room, step, dir, e->d_name);
+    }
+    closedir(d);
+    if (!ok) {
+        free_entries(*list, *n);
+        return dt_fail(DT_ERR_MEMORY, "%s: no memory for its list of checkpoints", dir);
+    }
+    if (*n) qsort(*list, (size_t)*n, sizeof **list, by_step_descending);
+    return DT_OK;
+}
+
+void ckpt_remove_stale(const char *dir)
+{
+    entry *parts;
+    int n;
+    if (read_dir(dir, ".h5.part", &parts, &n) != DT_OK) {
+        dt_error_clear();
+        return;
+    }
+    for (int i = 0; i < n; i++) unlink(parts[i].path);
+    free_entries(parts, n);
+}
+
+static void read_latest(const char *dir, char *out, size_t out_size)
+{
+    char path[PATH_MAX];
+    out[0] = '\0';
+    if ((size_t)snprintf(path, sizeof path, "%s/latest", dir) >= sizeof path) return;
+    FILE *f = fopen(path, "r");
+    if (!f) return;
+    if (!fgets(out, (int)out_size, f)) out[0] = '\0';
+    fclose(f);
+    out[strcspn(out, "\r\n")] = '\0';
+}
+
+void ckpt_prune(const char *dir, int64_t keep, const char *written)
+{
+    char latest[NAME_MAX + 2];
+    entry *all;
+    int n;
+    if (keep <= 0) return;
+    if (read_dir(dir, ".h5", &all, &n) != DT_OK) {
+        DT_WARN("old checkpoints were not deleted: %s", dt_error_message());
+        dt_error_clear();
+        return;
+    }
+    read_latest(dir, latest, sizeof latest);
+    int64_t left = n;
+    for (int i = n - 1; i >= 0 && left > keep; i--) {
+        const char *name = strrchr(all[i].path, '/') + 1;
+        if (strcmp(all[i].path, written) == 0 || strcmp(name, latest) == 0) continue;
+        if (unlink(all[i].path) == 0)
+            left--;
+        else
+            DT_WARN("%s: an old checkpoint could not be deleted: %s", all[i].path, strerror(errno));
+    }
+    free_entries(all, n);
+}
+
+dt_err dt_checkpoint_list(const char *dir, char ***paths, int *n_paths)
+{
+    entry *all;
+    int n;
+    *paths = NULL;
+    *n_paths = 0;
+    DT_TRY(read_dir(dir, ".h5", &all, &n));
+    char **list = calloc((size_t)n + 1, sizeof *list);
+    if (!list) {
+        free_entries(all, n);
+        return dt_fail(DT_ERR_MEMORY, "%s: no memory for its list of checkpoints", dir);
+    }
+    for (int i = 0; i < n; i++) list[i] = all[i].path;
+    free(all);
+    *paths = list;
+    *n_paths = n;
+    return DT_OK;
+}

@@ -1,0 +1,46 @@
+/* file.h - the checkpoint file as one process sees it (interface.md, "Checkpoint file"). Private to checkpoint. */
+#ifndef DTRAIN_CHECKPOINT_FILE_H
+#define DTRAIN_CHECKPOINT_FILE_H
+
+#include "dtrain/checkpoint.h"
+#include "dtrain/io.h"
+
+enum { CKPT_VERSION = 1, CKPT_BUFFER = 8 << 20 /* bytes moved at a time: inside the second cache's reach, far above a disk's favourite size */ };
+
+/** A tensor of one state: a dataset of the file. The list is the same on all ranks, in the order of the file. */
+typedef struct ckpt_slot {
+    dt_state state;
+    const dt_piece *piece; /* what this rank holds of it */
+    const dt_tensor *tensor;
+} ckpt_slot;
+
+/** Where a slot's elements are in the file: found by rank 0, sent to all as bytes. */
+typedef struct ckpt_place {
+    int64_t offset; /* bytes; -1: not in one piece, ask HDF5 */
+    uint64_t checksum;
+    int32_t type; /* dt_h5_type */
+    int32_t has_checksum;
+} ckpt_place;
+
+/** The slots of z: parameters, and the moments when with_optimizer and z has them. malloc'ed. */
+dt_err ckpt_slots(dt_zero *z, bool with_optimizer, ckpt_slot **slots, int *n_slots);
+/** "/model/NAME", "/optimizer/exp_avg/NAME", ... */
+void ckpt_slot_name(const ckpt_slot *s, char *out, size_t out_size);
+
+/** Create the file with all its metadata, checksums as zeros; give each slot's offset and the size of the whole file. Local. */
+dt_err ckpt_file_create(const char *path, const dt_ckpt_meta *meta, dt_zero *z, const ckpt_slot *slots, int n_slots, int64_t *offsets,
+                        int64_t *file_size);
+/** Put the checksums into a file made by ckpt_file_create. Local. */
+dt_err ckpt_file_seal(const char *path, const ckpt_slot *slots, int n_slots, const uint64_t *sums);
+
+/** Open for reading and check format and version. */
+dt_err ckpt_file_open(const char *path, hid_t *file);
+/** Find and check a slot's dataset. DT_ERR_DATA naming file and tensor. */
+dt_err ckpt_file_find(hid_t file, const char *path, const ckpt_slot *slot, ckpt_place *place);
+
+/** Delete what killed saves left (step-*.h5.part). Local; failures are nobody's concern. */
+void ckpt_remove_stale(const char *dir);
+/** Delete the oldest checkpoints beyond keep, but neither `written` nor what `latest` names. A file that will not go is a warning. Local. */
+void ckpt_prune(const char *dir, int64_t keep, const char *written);
+
+#endif

@@ -1,0 +1,174 @@
+/* read.c - a checkpoint file as found: nothing in it is believed before it was checked. */
+#include "file.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static dt_err check_format(hid_t file, const char *path)
+{
+    char *format = NULL;
+    int64_t version = 0;
+    DT_TRY(dt_h5_read_text(file, path, "format", &format));
+    const bool ours = strcmp(format, "dtrain-checkpoint") == 0;
+    dt_err err = DT_OK;
+    if (!ours) err = dt_fail(DT_ERR_DATA, "%s: attribute `format`: expected dtrain-checkpoint, found %.60s", path, format);
+    free(format);
+    DT_TRY(err);
+    DT_TRY(dt_h5_read_i64(file, path, "version", &version));
+    DT_CHECK(version <= CKPT_VERSION, DT_ERR_DATA, "%s: has version %" PRId64 "; this program reads versions up to %d: use a later dtrain", path,
+             version, (int)CKPT_VERSION);
+    DT_CHECK(version >= 1, DT_ERR_DATA, "%s: attribute `version`: expected 1 or more, found %" PRId64, path, version);
+    return DT_OK;
+}
+
+dt_err ckpt_file_open(const char *path, hid_t *file)
+{
+    DT_TRY(dt_h5_open(path, file));
+    const dt_err err = check_format(*file, path);
+    if (err == DT_OK) return DT_OK;
+    H5Fclose(*file);
+    *file = -1;
+    return err;
+}
+
+/* ---- root ------------------------------------------------------------------------------------------------------------- */
+
+static dt_err check_texts(hid_t file, const char *path, const dt_ckpt_meta *m)
+{
+    uint64_t expected;
+    if (!dt_h5_has(file, "checksum")) return DT_OK; /* made by another writer */
+    DT_TRY(dt_h5_read_u64(file, path, "checksum", &expected));
+    const int64_t len = (int64_t)strlen(m->config);
+    const uint64_t found = dt_checksum(m->config, 0, len, 1) + dt_checksum(m->model_config, len, (int64_t)strlen(m->model_config), 1);
+    DT_CHECK(found == expected, DT_ERR_DATA, "%s: attributes `config` and `model_config` were altered: checksum %016" PRIx64 ", expected %016" PRIx64,
+             path, found, expected);
+    return DT_OK;
+}
+
+static dt_err read_meta(hid_t file, const char *path, dt_ckpt_meta *m)
+{
+    DT_TRY(dt_h5_read_i64(file, path, "step", &m->step));
+    DT_TRY(dt_h5_read_i64(file, path, "samples", &m->samples));
+    DT_TRY(dt_h5_read_i64(file, path, "tokens", &m->tokens));
+    m->adam_steps = m->step; /* true unless steps were skipped; files of other writers may say no more */
+    if (dt_h5_has(file, "updates")) DT_TRY(dt_h5_read_i64(file, path, "updates", &m->adam_steps));
+    DT_TRY(dt_h5_read_u64(file, path, "seed", &m->seed));
+    DT_TRY(dt_h5_read_f64(file, path, "loss_scale", &m->loss_scale));
+    DT_TRY(dt_h5_read_text(file, path, "config", &m->config));
+    DT_TRY(dt_h5_read_text(file, path, "model_config", &m->model_config));
+    DT_CHECK(m->step >= 0 && m->samples >= 0 && m->tokens >= 0 && m->adam_steps >= 0, DT_ERR_DATA,
+             "%s: attributes `step`, `samples`, `tokens`, `updates`: expected 0 or more, found %" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64, path,
+             m->step, m->samples, m->tokens, m->adam_steps);
+    return check_texts(file, path, m);
+}
+
+dt_err dt_checkpoint_read_meta(const char *path, dt_ckpt_meta *meta)
+{
+    hid_t file;
+    *meta = (dt_ckpt_meta){0};
+    dt_h5_lock();
+    dt_err err = ckpt_file_open(path, &file);
+    if (err == DT_OK) {
+        err = read_meta(file, path, meta);
+        H5Fclose(file);
+    }
+    dt_h5_unlock();
+    if (err != DT_OK) dt_ckpt_meta_free(meta);
+    return err;
+}
+
+void dt_ckpt_meta_free(dt_ckpt_meta *m)
+{
+    free(m->config);
+    free(m->model_config);
+    m->config = m->model_config = NULL;
+}
+
+/* ---- tensors ----------------------------------------------------------------------------------------------------------- */
+
+/* "[768, 3072]" */
+static char *shape_text(int n_dims, const int64_t *shape, char *out, size_t out_size)
+{
+    size_t len = (size_t)snprintf(out, out_size, "[");
+    for (int d = 0; d < n_dims && len < out_size; d++) len += (size_t)snprintf(out + len, out_size - len, "%s%" PRId64, d ? ", " : "", shape[d]);
+    if (len < out_size) snprintf(out + len, out_size - len, "]");
+    return out;
+}
+
+static dt_err check_tensor(const char *path, const char *name, const dt_tensor *t, const dt_h5_array *a)
+{
+    char expected[128], found[256];
+    bool same = t->n_dims == a->n_dims;
+    for (int d = 0; same && d < t->n_dims; d++) same = t->shape[d] == a->shape[d];
+    DT_CHECK(same, DT_ERR_DATA, "%s: tensor `%s`: expected the shape %s of this model, found %s", path, name,
+             shape_text(t->n_dims, t->shape, expected, sizeof expected), shape_text(a->n_dims, a->shape, found, sizeof found));
+    DT_CHECK(a->type == DT_H5_F32 || a->type == DT_H5_F16 || a->type == DT_H5_BF16, DT_ERR_DATA,
+             "%s: tensor `%s`: expected fp32, fp16 or bf16 (uint16 with the attribute dtype = \"bf16\"), found %s", path, name,
+             dt_h5_type_name(a->type));
+    return DT_OK;
+}
+
+dt_err ckpt_file_find(hid_t file, const char *path, const ckpt_slot *slot, ckpt_place *place)
+{
+    char name[256];
+    dt_h5_array a;
+    ckpt_slot_name(slot, name, sizeof name);
+    hid_t dset = dt_h5_open_array(file, name);
+    if (dset < 0) {
+        H5Eclear2(H5E_DEFAULT);
+        return dt_fail(DT_ERR_DATA, "%s: tensor `%s` is missing or cannot be opened", path, name);
+    }
+    dt_err err = dt_h5_inspect(dset, path, name, &a);
+    H5Dclose(dset);
+    DT_TRY(err);
+    DT_TRY(check_tensor(path, name, slot->tensor, &a));
+    *place = (ckpt_place){.offset = a.offset, .checksum = a.checksum, .type = (int32_t)a.type, .has_checksum = a.has_checksum};
+    return DT_OK;
+}
+
+/* ---- every checksum of a file -------------------------------------------------------------------------------------------- */
+
+typedef struct verify_job {
+    const char *path;
+    FILE *out;
+    int64_t n_bad, n_without;
+    char first_bad[256];
+} verify_job;
+
+static dt_err verify_array(hid_t dset, const char *name, void *ctx)
+{
+    verify_job *job = ctx;
+    dt_h5_array a;
+    uint64_t sum = 0;
+    char shape[256];
+    DT_TRY(dt_h5_inspect(dset, job->path, name, &a));
+    DT_TRY(dt_h5_checksum(dset, job->path, name, &a, &sum));
+    const bool bad = a.has_checksum && sum != a.checksum;
+    if (bad && job->n_bad++ == 0) snprintf(job->first_bad, sizeof job->first_bad, "%s", name);
+    if (!a.has_checksum) job->n_without++;
+    if (job->out)
+        fprintf(job->out, "%-8s %016" PRIx64 "  %s %s %s\n", bad ? "ALTERED" : a.has_checksum ? "ok" : "no sum", sum, name,
+                shape_text(a.n_dims, a.shape, shape, sizeof shape), dt_h5_type_name(a.type));
+    return DT_OK;
+}
+
+dt_err dt_checkpoint_verify(const char *path, FILE *out)
+{
+    verify_job job = {.path = path, .out = out};
+    dt_ckpt_meta meta;
+    hid_t file;
+    DT_TRY(dt_checkpoint_read_meta(path, &meta));
+    dt_ckpt_meta_free(&meta);
+    dt_h5_lock();
+    dt_err err = ckpt_file_open(path, &file);
+    if (err == DT_OK) {
+        err = dt_h5_each_array(file, path, verify_array, &job);
+        H5Fclose(file);
+    }
+    dt_h5_unlock();
+    DT_TRY(err);
+    DT_CHECK(job.n_bad == 0, DT_ERR_DATA, "%s: tensor `%s` was altered: its checksum does not match (%" PRId64 " such tensors)", path, job.first_bad,
+             job.n_bad);
+    if (job.n_without) DT_WARN("%s: %" PRId64 " tensors carry no checksum: they cannot be verified", path, job.n_without);
+    return DT_OK;
+}
