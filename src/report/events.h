@@ -1,0 +1,26 @@
+/* events.h - TensorBoard event files: framed protocol buffers. */
+#ifndef DTRAIN_REPORT_EVENTS_H
+#define DTRAIN_REPORT_EVENTS_H
+
+#include "record.h"
+
+/** CRC-32C (Castagnoli), as TFRecord wants it before masking. */
+uint32_t dt_crc32c(const void *data, size_t nbytes);
+
+typedef struct dt_events {
+    dt_record_file file;
+    dt_record summary, event, frame; /* from the inside to the outside */
+    int64_t step;
+} dt_events;
+
+/** A new file DIR/events.out.tfevents.TIME.HOST.PID that sorts behind those that are there. It begins by saying that the steps from first_step on are
+ *  (re)started here: TensorBoard then drops what earlier files of the directory have of them. DT_ERR_WRITE. */
+dt_err dt_events_open(dt_events *e, const char *dir, int64_t first_step);
+/** One event: begin, any number of values, end. */
+void dt_events_begin(dt_events *e, int64_t step);
+void dt_events_add(dt_events *e, const char *tag, double value);
+dt_err dt_events_end(dt_events *e);
+dt_err dt_events_sync(dt_events *e);
+void dt_events_close(dt_events *e);
+
+#endif

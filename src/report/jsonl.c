@@ -1,0 +1,137 @@
+/* jsonl.c - written by hand, because the lines are flat and their digits are part of the contract; read with jansson, because what a crash or
+ * another program left there is to be trusted in nothing. */
+#include "jsonl.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "dtrain/io.h"
+
+static void put_key(dt_record *out, const char *name)
+{
+    dt_record_printf(out, "%s\"", out->nbytes > 1 ? ", " : "");
+    for (const char *c = name; *c; c++) {
+        if (*c == '"' || *c == '\\')
+            dt_record_printf(out, "\\%c", *c);
+        else if ((unsigned char)*c < 0x20)
+            dt_record_printf(out, "\\u%04x", (unsigned)*c);
+        else
+            dt_record_bytes(out, c, 1);
+    }
+    dt_record_printf(out, "\": ");
+}
+
+static void put_real(dt_record *out, const char *name, double value)
+{
+    put_key(out, name);
+    if (isfinite(value))
+        dt_record_printf(out, "%.9g", value);
+    else
+        dt_record_printf(out, "null");
+}
+
+static void put_int(dt_record *out, const char *name, int64_t value)
+{
+    put_key(out, name);
+    dt_record_printf(out, "%" PRId64, value);
+}
+
+static void put_more_and_end(dt_record *out, const dt_metric *more, int n_more)
+{
+    for (int i = 0; i < n_more; i++) put_real(out, more[i].name, more[i].value);
+    dt_record_printf(out, "}\n");
+}
+
+void dt_jsonl_train(dt_record *out, const dt_train_record *rec, double flops_per_token)
+{
+    out->nbytes = 0;
+    dt_record_printf(out, "{");
+    put_int(out, "step", rec->step);
+    put_real(out, "loss", rec->loss);
+    put_real(out, "lr", rec->lr);
+    put_real(out, "grad_norm", rec->grad_norm);
+    put_int(out, "tokens", rec->tokens);
+    put_int(out, "samples", rec->samples);
+    put_real(out, "step_time", rec->step_time);
+    put_real(out, "tokens_per_second", rec->tokens_per_second);
+    put_int(out, "memory_device", rec->memory_device);
+    put_int(out, "memory_host", rec->memory_host);
+    if (flops_per_token > 0) put_real(out, "flops_per_second", flops_per_token * rec->tokens_per_second);
+    if (rec->skipped) {
+        put_key(out, "skipped");
+        dt_record_printf(out, "true");
+    }
+    put_more_and_end(out, rec->more, rec->n_more);
+}
+
+void dt_jsonl_validation(dt_record *out, int64_t step, double loss, const dt_metric *more, int n_more)
+{
+    out->nbytes = 0;
+    dt_record_printf(out, "{");
+    put_int(out, "step", step);
+    put_real(out, "validation_loss", loss);
+    put_more_and_end(out, more, n_more);
+}
+
+/* The step of a whole line, or -1. */
+static int64_t line_step(const char *line, size_t nbytes)
+{
+    if (nbytes == 0 || line[nbytes - 1] != '\n') return -1;
+    json_t *object = json_loadb(line, nbytes, 0, NULL);
+    const json_t *step = json_object_get(object, "step"); /* NULL for what is no object */
+    const int64_t value = json_is_integer(step) ? (int64_t)json_integer_value(step) : -1;
+    json_decref(object);
+    return value;
+}
+
+static dt_err copy_lines(FILE *in, const char *path, dt_record_file *to, int64_t last_step, int64_t *n_bad)
+{
+    enum { BATCH = 1 << 16 }; /* bytes gathered before a write */
+    dt_record batch = {0};
+    char *line = NULL;
+    size_t cap = 0;
+    dt_err err = DT_OK;
+    ssize_t n;
+    errno = 0;
+    while (err == DT_OK && (n = getline(&line, &cap, in)) >= 0) {
+        const int64_t step = line_step(line, (size_t)n);
+        if (step < 0) ++*n_bad;
+        if (step < 0 || step > last_step) continue;
+        dt_record_bytes(&batch, line, (size_t)n);
+        if (batch.nbytes < BATCH && !batch.out_of_memory) continue;
+        err = dt_record_file_write(to, &batch);
+        batch.nbytes = 0;
+    }
+    if (err == DT_OK && !feof(in)) err = dt_fail(DT_ERR_DATA, "%s: cannot read: %s", path, strerror(errno));
+    if (err == DT_OK) err = dt_record_file_write(to, &batch);
+    free(line);
+    dt_record_free(&batch);
+    return err;
+}
+
+dt_err dt_jsonl_cut(const char *path, int64_t last_step, int64_t *n_bad)
+{
+    *n_bad = 0;
+    char part[PATH_MAX];
+    DT_CHECK(snprintf(part, sizeof part, "%s.part", path) < (int)sizeof part, DT_ERR_WRITE, "%s: the name is too long", path);
+
+    FILE *in = fopen(path, "re");
+    if (!in && errno == ENOENT) return DT_OK;
+    DT_CHECK(in, DT_ERR_DATA, "%s: cannot read: %s", path, strerror(errno));
+
+    dt_record_file to;
+    dt_err err = dt_record_file_open(&to, part, false);
+    if (err == DT_OK) err = copy_lines(in, path, &to, last_step, n_bad);
+    if (err == DT_OK) err = dt_record_file_sync(&to);
+    dt_record_file_close(&to);
+    fclose(in);
+    if (err == DT_OK) return dt_rename_durable(part, path);
+    unlink(part);
+    return err;
+}

@@ -1,0 +1,102 @@
+/* record.c - one write() per record and no buffer of stdio's: what the program has reported is in the kernel's hands when the call returns, so a
+ * kill at any moment loses nothing and tears at most the line that was being written. */
+#include "record.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool reserve(dt_record *r, size_t more)
+{
+    if (r->out_of_memory) return false;
+    if (more <= r->cap - r->nbytes) return true;
+    size_t cap = r->cap ? r->cap : 256;
+    while (cap - r->nbytes < more && cap <= SIZE_MAX / 2) cap *= 2;
+    char *data = cap - r->nbytes < more ? NULL : realloc(r->data, cap);
+    if (!data) {
+        r->out_of_memory = true;
+        return false;
+    }
+    r->data = data;
+    r->cap = cap;
+    return true;
+}
+
+void dt_record_bytes(dt_record *r, const void *src, size_t nbytes)
+{
+    if (nbytes == 0 || !reserve(r, nbytes)) return;
+    memcpy(r->data + r->nbytes, src, nbytes);
+    r->nbytes += nbytes;
+}
+
+void dt_record_printf(dt_record *r, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    va_list again;
+    va_copy(again, args);
+    const int n = vsnprintf(NULL, 0, fmt, args);
+    va_end(args);
+    if (n >= 0 && reserve(r, (size_t)n + 1)) {
+        vsnprintf(r->data + r->nbytes, (size_t)n + 1, fmt, again);
+        r->nbytes += (size_t)n;
+    }
+    va_end(again);
+}
+
+void dt_record_free(dt_record *r)
+{
+    free(r->data);
+    *r = (dt_record){0};
+}
+
+dt_err dt_record_file_open(dt_record_file *f, const char *path, bool keep)
+{
+    *f = (dt_record_file){.fd = -1};
+    f->path = strdup(path);
+    DT_CHECK(f->path, DT_ERR_MEMORY, "out of memory for the name of %s", path);
+    f->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (keep ? 0 : O_TRUNC), 0666);
+    DT_CHECK(f->fd >= 0, DT_ERR_WRITE, "%s: cannot open for writing: %s", path, strerror(errno));
+    struct stat st;
+    DT_CHECK(fstat(f->fd, &st) == 0, DT_ERR_WRITE, "%s: cannot look at the open file: %s", path, strerror(errno));
+    f->nbytes = st.st_size;
+    return DT_OK;
+}
+
+dt_err dt_record_file_write(dt_record_file *f, const dt_record *r)
+{
+    DT_CHECK(!r->out_of_memory, DT_ERR_MEMORY, "%s: out of memory for a record of more than %zu bytes", f->path, r->cap);
+    size_t done = 0;
+    while (done < r->nbytes) {
+        const ssize_t n = write(f->fd, r->data + done, r->nbytes - done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) {
+            const int why = n < 0 ? errno : ENOSPC;
+            /* A part of the record may be there already (the disk filled up in the middle of it): take it away again. */
+            const bool cut = done == 0 || ftruncate(f->fd, f->nbytes) == 0;
+            return dt_fail(DT_ERR_WRITE, "%s: cannot write after byte %lld: %s%s", f->path, (long long)f->nbytes, strerror(why),
+                           cut ? "" : " (its last line is torn)");
+        }
+        done += (size_t)n;
+    }
+    f->nbytes += (int64_t)done;
+    return DT_OK;
+}
+
+dt_err dt_record_file_sync(dt_record_file *f)
+{
+    /* EINVAL, EROFS: a pipe or a device in place of the file, which has no disk to reach. */
+    if (f->fd >= 0 && fsync(f->fd) != 0 && errno != EINVAL && errno != EROFS)
+        return dt_fail(DT_ERR_WRITE, "%s: cannot flush to the disk: %s", f->path, strerror(errno));
+    return DT_OK;
+}
+
+void dt_record_file_close(dt_record_file *f)
+{
+    if (f->fd >= 0) close(f->fd);
+    free(f->path);
+    *f = (dt_record_file){.fd = -1};
+}

@@ -1,0 +1,140 @@
+/* report.c - hands each record to the line, the JSON file and the event file. All three take whole records at once, so that what was reported before a
+ * kill is there after it, and a resumed run can cut back to the step of its checkpoint. */
+#include "dtrain/report.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dtrain/io.h"
+#include "events.h"
+#include "jsonl.h"
+#include "progress.h"
+
+struct dt_report {
+    bool to_stdout, to_jsonl, to_tensorboard;
+    double flops_per_token;
+    dt_progress progress;
+    dt_record line;
+    dt_record_file jsonl;
+    dt_events events;
+};
+
+static dt_err open_jsonl(dt_report *r, const dt_report_options *opt)
+{
+    char path[PATH_MAX];
+    DT_CHECK(snprintf(path, sizeof path, "%s/metrics.jsonl", opt->output_dir) < (int)sizeof path, DT_ERR_WRITE,
+             "%s: the name of its metrics.jsonl is too long", opt->output_dir);
+    if (opt->resume_step > 0) {
+        int64_t n_bad = 0;
+        DT_TRY(dt_jsonl_cut(path, opt->resume_step, &n_bad));
+        if (n_bad > 0) DT_WARN("%s: left out %" PRId64 " line%s that were not whole records", path, n_bad, n_bad == 1 ? "" : "s");
+    }
+    DT_TRY(dt_record_file_open(&r->jsonl, path, opt->resume_step > 0));
+    r->to_jsonl = true;
+    return DT_OK;
+}
+
+static dt_err open_sinks(dt_report *r, const dt_report_options *opt)
+{
+    if (opt->to_jsonl || opt->to_tensorboard) DT_TRY(dt_make_dirs(opt->output_dir));
+    if (opt->to_jsonl) DT_TRY(open_jsonl(r, opt));
+    if (opt->to_tensorboard) {
+        DT_TRY(dt_events_open(&r->events, opt->output_dir, opt->resume_step > 0 ? opt->resume_step + 1 : 0));
+        r->to_tensorboard = true;
+    }
+    if (opt->to_stdout) dt_progress_open(&r->progress, opt->total_steps, opt->flops_per_token);
+    r->to_stdout = opt->to_stdout;
+    return DT_OK;
+}
+
+dt_err dt_report_open(dt_report **r, const dt_report_options *opt)
+{
+    *r = calloc(1, sizeof **r);
+    DT_CHECK(*r, DT_ERR_MEMORY, "out of memory for the report (%zu bytes)", sizeof **r);
+    (*r)->jsonl.fd = (*r)->events.file.fd = -1;
+    (*r)->flops_per_token = opt->flops_per_token;
+    const dt_err err = open_sinks(*r, opt);
+    if (err != DT_OK) {
+        dt_report_close(*r);
+        *r = NULL;
+    }
+    return err;
+}
+
+/* "train/NAME", unless the task gave the name a prefix of its own ("dpo/accuracy"). */
+static void add_event(dt_events *e, const char *prefix, const char *name, double value)
+{
+    char tag[256];
+    if (strchr(name, '/')) prefix = "";
+    snprintf(tag, sizeof tag, "%s%s", prefix, name);
+    dt_events_add(e, tag, value);
+}
+
+static dt_err train_event(dt_report *r, const dt_train_record *rec)
+{
+    dt_events *e = &r->events;
+    dt_events_begin(e, rec->step);
+    dt_events_add(e, "train/loss", rec->loss);
+    dt_events_add(e, "train/lr", rec->lr);
+    dt_events_add(e, "train/grad_norm", rec->grad_norm);
+    dt_events_add(e, "train/tokens", (double)rec->tokens);
+    dt_events_add(e, "train/samples", (double)rec->samples);
+    dt_events_add(e, "speed/step_time", rec->step_time);
+    dt_events_add(e, "speed/tokens_per_second", rec->tokens_per_second);
+    if (r->flops_per_token > 0) dt_events_add(e, "speed/flops_per_second", r->flops_per_token * rec->tokens_per_second);
+    dt_events_add(e, "memory/device", (double)rec->memory_device);
+    dt_events_add(e, "memory/host", (double)rec->memory_host);
+    if (rec->skipped) dt_events_add(e, "train/skipped", 1);
+    for (int i = 0; i < rec->n_more; i++) add_event(e, "train/", rec->more[i].name, rec->more[i].value);
+    return dt_events_end(e);
+}
+
+dt_err dt_report_train(dt_report *r, const dt_train_record *rec)
+{
+    if (!r) return DT_OK;
+    DT_TRY(dt_fault("report"));
+    if (r->to_jsonl) {
+        dt_jsonl_train(&r->line, rec, r->flops_per_token);
+        DT_TRY(dt_record_file_write(&r->jsonl, &r->line));
+    }
+    if (r->to_tensorboard) DT_TRY(train_event(r, rec));
+    if (r->to_stdout) dt_progress_train(&r->progress, rec);
+    return DT_OK;
+}
+
+dt_err dt_report_validation(dt_report *r, int64_t step, double loss, const dt_metric *more, int n_more)
+{
+    if (!r) return DT_OK;
+    if (r->to_jsonl) {
+        dt_jsonl_validation(&r->line, step, loss, more, n_more);
+        DT_TRY(dt_record_file_write(&r->jsonl, &r->line));
+    }
+    if (r->to_tensorboard) {
+        dt_events_begin(&r->events, step);
+        dt_events_add(&r->events, "validation/loss", loss);
+        for (int i = 0; i < n_more; i++) add_event(&r->events, "validation/", more[i].name, more[i].value);
+        DT_TRY(dt_events_end(&r->events));
+    }
+    if (r->to_stdout) dt_progress_validation(&r->progress, step, loss, more, n_more);
+    return DT_OK;
+}
+
+dt_err dt_report_flush(dt_report *r)
+{
+    if (!r) return DT_OK;
+    if (r->to_jsonl) DT_TRY(dt_record_file_sync(&r->jsonl));
+    if (r->to_tensorboard) DT_TRY(dt_events_sync(&r->events));
+    return DT_OK;
+}
+
+void dt_report_close(dt_report *r)
+{
+    if (!r) return;
+    if (r->to_stdout) dt_progress_close(&r->progress);
+    dt_record_file_close(&r->jsonl);
+    dt_events_close(&r->events);
+    dt_record_free(&r->line);
+    free(r);
+}

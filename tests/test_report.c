@@ -1,0 +1,599 @@
+/* test_report.c - metrics.jsonl, event files and the progress line; the reader of event files is written here from the format's description. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "dtrain/metrics.h"
+#include "dtrain/report.h"
+#include "../src/report/events.h"
+#include "../src/report/jsonl.h"
+#include "../src/report/progress.h"
+
+/* ---- a directory per test -------------------------------------------------------------------------------------------- */
+
+struct fixture {
+    char dir[64], jsonl[96];
+};
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    snprintf(f->dir, sizeof f->dir, "/tmp/dtrain-report-XXXXXX");
+    if (!mkdtemp(f->dir)) return -1;
+    snprintf(f->jsonl, sizeof f->jsonl, "%s/metrics.jsonl", f->dir);
+    *state = f;
+    dt_error_clear();
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    DIR *d = opendir(f->dir);
+    for (struct dirent *e; d && (e = readdir(d));) unlinkat(dirfd(d), e->d_name, 0);
+    if (d) closedir(d);
+    rmdir(f->dir);
+    free(f);
+    return 0;
+}
+
+static char *slurp(const char *path, size_t *nbytes)
+{
+    FILE *in = fopen(path, "rb");
+    if (!in) return NULL;
+    char *text = calloc(1, 1 << 20);
+    *nbytes = fread(text, 1, (1 << 20) - 1, in);
+    fclose(in);
+    return text;
+}
+
+static void spill(const char *path, const char *text)
+{
+    FILE *out = fopen(path, "wb");
+    assert_non_null(out);
+    fputs(text, out);
+    fclose(out);
+}
+
+static void assert_file(const char *path, const char *expected)
+{
+    size_t n;
+    char *text = slurp(path, &n);
+    assert_non_null(text);
+    assert_string_equal(text, expected);
+    free(text);
+}
+
+static dt_train_record record_of(int64_t step)
+{
+    return (dt_train_record){.step = step, .loss = 2.5 + 1.0 / 3, .lr = 3e-4, .grad_norm = 0.5, .tokens = 1024 * step, .samples = 8 * step,
+                             .step_time = 0.25, .tokens_per_second = 4096, .memory_device = 1 << 20, .memory_host = 5LL << 32};
+}
+
+static dt_report *open_report(const struct fixture *f, bool jsonl, bool tensorboard, int64_t resume_step)
+{
+    dt_report *r = NULL;
+    const dt_report_options opt = {.output_dir = f->dir, .to_jsonl = jsonl, .to_tensorboard = tensorboard, .resume_step = resume_step, .total_steps = 100};
+    assert_int_equal(dt_report_open(&r, &opt), DT_OK);
+    return r;
+}
+
+static void train(dt_report *r, int64_t first, int64_t last)
+{
+    for (int64_t s = first; s <= last; s++) {
+        const dt_train_record rec = record_of(s);
+        assert_int_equal(dt_report_train(r, &rec), DT_OK);
+    }
+}
+
+/* ---- metrics.jsonl --------------------------------------------------------------------------------------------------- */
+
+static void a_line_has_the_agreed_keys_and_nine_digits(void **state)
+{
+    struct fixture *f = *state;
+    dt_report *r = open_report(f, true, false, 0);
+    const dt_metric more[] = {{"dpo/accuracy", 0.75}, {"odd \"name\"\\\t", 1e-30}};
+    dt_train_record rec = record_of(7);
+    rec.skipped = true;
+    rec.more = more;
+    rec.n_more = 2;
+    assert_int_equal(dt_report_train(r, &rec), DT_OK);
+    assert_int_equal(dt_report_validation(r, 7, 2.0 / 3, more, 1), DT_OK);
+    assert_int_equal(dt_report_flush(r), DT_OK);
+    dt_report_close(r);
+    assert_file(f->jsonl, "{\"step\": 7, \"loss\": 2.83333333, \"lr\": 0.0003, \"grad_norm\": 0.5, \"tokens\": 7168, \"samples\": 56, "
+                          "\"step_time\": 0.25, \"tokens_per_second\": 4096, \"memory_device\": 1048576, \"memory_host\": 21474836480, "
+                          "\"skipped\": true, \"dpo/accuracy\": 0.75, \"odd \\\"name\\\"\\\\\\u0009\": 1e-30}\n"
+                          "{\"step\": 7, \"validation_loss\": 0.666666667, \"dpo/accuracy\": 0.75}\n");
+}
+
+static void what_is_not_finite_becomes_null(void **state)
+{
+    struct fixture *f = *state;
+    dt_report *r = open_report(f, true, false, 0);
+    dt_train_record rec = record_of(1);
+    rec.loss = NAN;
+    rec.grad_norm = INFINITY;
+    assert_int_equal(dt_report_train(r, &rec), DT_OK);
+    assert_int_equal(dt_report_validation(r, 1, -INFINITY, NULL, 0), DT_OK);
+    dt_report_close(r);
+    size_t n;
+    char *text = slurp(f->jsonl, &n);
+    assert_non_null(strstr(text, "\"loss\": null, "));
+    assert_non_null(strstr(text, "\"grad_norm\": null, "));
+    assert_non_null(strstr(text, "\"validation_loss\": null}"));
+    assert_null(strstr(text, "nan"));
+    assert_null(strstr(text, "inf"));
+    free(text);
+}
+
+static void a_record_is_in_the_file_when_the_call_returns(void **state)
+{
+    struct fixture *f = *state;
+    dt_report *r = open_report(f, true, true, 0);
+    struct stat before, after;
+    stat(f->jsonl, &before);
+    train(r, 1, 1);
+    stat(f->jsonl, &after);
+    assert_int_equal(before.st_size, 0);
+    assert_true(after.st_size > 100);
+    dt_report_close(r);
+}
+
+static void resuming_leaves_no_gap_and_no_repeat(void **state)
+{
+    struct fixture *f = *state;
+    dt_report *r = open_report(f, true, false, 0);
+    train(r, 1, 6);
+    assert_int_equal(dt_report_validation(r, 6, 1, NULL, 0), DT_OK);
+    train(r, 7, 9);
+    dt_report_close(r);
+    FILE *torn = fopen(f->jsonl, "a");
+    fputs("{\"step\": 5, \"lo", torn);
+    fclose(torn);
+
+    r = open_report(f, true, false, 6);
+    train(r, 7, 10);
+    dt_report_close(r);
+
+    dt_metrics m;
+    assert_int_equal(dt_metrics_read(&m, f->jsonl), DT_OK);
+    const double steps[] = {1, 2, 3, 4, 5, 6, 6, 7, 8, 9, 10};
+    assert_int_equal(m.n_rows, 11);
+    for (int i = 0; i < 11; i++) assert_true(dt_metrics_column(&m, "step")[i] == steps[i]);
+    assert_true(isnan(dt_metrics_column(&m, "loss")[6]) && dt_metrics_column(&m, "validation_loss")[6] == 1);
+    dt_metrics_free(&m);
+    char part[128];
+    snprintf(part, sizeof part, "%s.part", f->jsonl);
+    assert_int_not_equal(access(part, F_OK), 0);
+}
+
+static void cutting_keeps_whole_records_alone(void **state)
+{
+    struct fixture *f = *state;
+    int64_t n_bad;
+    spill(f->jsonl, "{\"step\": 1}\n[1]\n{\"step\": 2.5}\n\n{\"step\": -3}\n{\"loss\": 1}\n\"step\"\n{\"step\": 1, \"step\n{\"step\": 2}\n{\"step\": 3}\n{\"step\": 2}");
+    assert_int_equal(dt_jsonl_cut(f->jsonl, 2, &n_bad), DT_OK);
+    assert_file(f->jsonl, "{\"step\": 1}\n{\"step\": 2}\n");
+    assert_int_equal(n_bad, 8);
+    /* nothing left to take away: the same bytes again */
+    assert_int_equal(dt_jsonl_cut(f->jsonl, 2, &n_bad), DT_OK);
+    assert_file(f->jsonl, "{\"step\": 1}\n{\"step\": 2}\n");
+    assert_int_equal(n_bad, 0);
+    assert_int_equal(dt_jsonl_cut(f->jsonl, 0, &n_bad), DT_OK);
+    assert_file(f->jsonl, "");
+}
+
+static void cutting_a_long_file_keeps_every_byte(void **state)
+{
+    struct fixture *f = *state; /* longer than one write */
+    dt_report *r = open_report(f, true, false, 0);
+    train(r, 1, 1500);
+    dt_report_close(r);
+    size_t before, after;
+    int64_t n_bad;
+    char *a = slurp(f->jsonl, &before);
+    assert_int_equal(dt_jsonl_cut(f->jsonl, 1500, &n_bad), DT_OK);
+    char *b = slurp(f->jsonl, &after);
+    assert_true(before > 2 << 16 && before < (1 << 20) - 1);
+    assert_int_equal(before, after);
+    assert_memory_equal(a, b, before);
+    free(a);
+    free(b);
+}
+
+static void a_fresh_start_begins_empty_and_a_resumed_one_may_find_nothing(void **state)
+{
+    struct fixture *f = *state;
+    spill(f->jsonl, "{\"step\": 99}\n");
+    dt_report_close(open_report(f, true, false, 0));
+    assert_file(f->jsonl, "");
+    unlink(f->jsonl);
+    dt_report *r = open_report(f, true, false, 5);
+    train(r, 6, 6);
+    dt_report_close(r);
+    dt_metrics m;
+    assert_int_equal(dt_metrics_read(&m, f->jsonl), DT_OK);
+    assert_int_equal(m.n_rows, 1);
+    dt_metrics_free(&m);
+}
+
+/* A limit on the size of files stands in for a full disk: write() takes a part of the record first and fails then. */
+static void a_full_disk_is_named_and_leaves_whole_lines(void **state)
+{
+    struct fixture *f = *state;
+    dt_report *r = open_report(f, true, false, 0);
+    train(r, 1, 1);
+    struct stat st;
+    stat(f->jsonl, &st);
+    const int64_t one = st.st_size;
+    struct rlimit old, tight;
+    getrlimit(RLIMIT_FSIZE, &old);
+    tight = old;
+    tight.rlim_cur = (rlim_t)(one + one / 2);
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &tight);
+    const dt_train_record rec = record_of(2);
+    const dt_err err = dt_report_train(r, &rec);
+    setrlimit(RLIMIT_FSIZE, &old);
+    signal(SIGXFSZ, handler);
+    stat(f->jsonl, &st);
+    assert_int_equal(err, DT_ERR_WRITE);
+    assert_non_null(strstr(dt_error_message(), f->jsonl));
+    assert_int_equal(st.st_size, one);
+    dt_error_clear();
+    train(r, 2, 2); /* room again: goes on behind the last whole line */
+    dt_report_close(r);
+    dt_metrics m;
+    assert_int_equal(dt_metrics_read(&m, f->jsonl), DT_OK);
+    assert_int_equal(m.n_rows, 2);
+    dt_metrics_free(&m);
+}
+
+static void what_cannot_be_opened_is_named(void **state)
+{
+    struct fixture *f = *state;
+    dt_report *r = (dt_report *)state;
+    mkdir(f->jsonl, 0777); /* a directory stands where the file should be */
+    const dt_report_options opt = {.output_dir = f->dir, .to_jsonl = true, .to_tensorboard = true};
+    assert_int_equal(dt_report_open(&r, &opt), DT_ERR_WRITE);
+    assert_non_null(strstr(dt_error_message(), f->jsonl));
+    assert_null(r);
+    rmdir(f->jsonl);
+}
+
+static void a_closed_report_takes_everything(void **state)
+{
+    (void)state;
+    const dt_train_record rec = record_of(1);
+    assert_int_equal(dt_report_train(NULL, &rec), DT_OK);
+    assert_int_equal(dt_report_validation(NULL, 1, 1, NULL, 0), DT_OK);
+    assert_int_equal(dt_report_flush(NULL), DT_OK);
+    dt_report_close(NULL);
+}
+
+/* ---- event files ----------------------------------------------------------------------------------------------------- */
+
+static void crc32c_has_the_known_values(void **state)
+{
+    (void)state; /* RFC 3720, appendix B.4 */
+    uint8_t bytes[32] = {0};
+    assert_int_equal(dt_crc32c("123456789", 9), 0xe3069283u);
+    assert_int_equal(dt_crc32c(bytes, 32), 0x8a9136aau);
+    memset(bytes, 0xff, 32);
+    assert_int_equal(dt_crc32c(bytes, 32), 0x62a8ab43u);
+    for (int i = 0; i < 32; i++) bytes[i] = (uint8_t)i;
+    assert_int_equal(dt_crc32c(bytes, 32), 0x46dd794eu);
+    assert_int_equal(dt_crc32c("", 0), 0);
+}
+
+static uint64_t little(const uint8_t *p, int nbytes)
+{
+    uint64_t v = 0;
+    for (int i = nbytes; i-- > 0;) v = v << 8 | p[i];
+    return v;
+}
+
+static uint32_t unmask(uint32_t masked)
+{
+    const uint32_t rot = masked - 0xa282ead8u;
+    return rot >> 17 | rot << 15;
+}
+
+static uint64_t varint(const uint8_t **p)
+{
+    uint64_t v = 0;
+    for (int shift = 0;; shift += 7) {
+        const uint8_t b = *(*p)++;
+        v |= (uint64_t)(b & 0x7f) << shift;
+        if (b < 0x80) return v;
+    }
+}
+
+struct field { int number; uint64_t value; const uint8_t *bytes; };
+
+static struct field next_field(const uint8_t **p)
+{
+    const uint64_t key = varint(p);
+    struct field f = {.number = (int)(key >> 3)};
+    const int wire = key & 7, fixed = wire == 1 ? 8 : wire == 5 ? 4 : 0;
+    assert_true(wire == 0 || wire == 1 || wire == 2 || wire == 5);
+    if (fixed) f.value = little(*p, fixed);
+    else f.value = varint(p);
+    f.bytes = *p;
+    *p += fixed ? (uint64_t)fixed : wire == 2 ? f.value : 0;
+    return f;
+}
+
+struct event { double wall_time; int64_t step; char version[32]; int session_status, n_values; char tag[16][40]; float value[16]; };
+
+static void read_value(struct event *e, const uint8_t *p, const uint8_t *end)
+{
+    while (p < end) {
+        const struct field f = next_field(&p);
+        if (f.number == 1) snprintf(e->tag[e->n_values], 40, "%.*s", (int)f.value, (const char *)f.bytes);
+        if (f.number == 2) {
+            const union { uint32_t u; float f; } x = {.u = (uint32_t)f.value};
+            e->value[e->n_values] = x.f;
+        }
+    }
+    assert_ptr_equal(p, end);
+    e->n_values++;
+}
+
+static struct event read_event(const uint8_t *p, const uint8_t *end)
+{
+    struct event e = {0};
+    while (p < end) {
+        const struct field f = next_field(&p);
+        const union { uint64_t u; double d; } wall = {.u = f.value};
+        if (f.number == 1) e.wall_time = wall.d;
+        if (f.number == 2) e.step = (int64_t)f.value;
+        if (f.number == 3) snprintf(e.version, sizeof e.version, "%.*s", (int)f.value, (const char *)f.bytes);
+        if (f.number == 7) e.session_status = f.bytes[0] == 0x08 ? f.bytes[1] : -1;
+        for (const uint8_t *v = f.bytes; f.number == 5 && v < f.bytes + f.value;) {
+            const struct field value = next_field(&v);
+            assert_int_equal(value.number, 1);
+            read_value(&e, value.bytes, value.bytes + value.value);
+        }
+    }
+    assert_ptr_equal(p, end);
+    return e;
+}
+
+/* Frames and both checksums of each; returns the number of events. */
+static int read_events(const char *path, struct event *events, int max)
+{
+    size_t nbytes;
+    uint8_t *data = (uint8_t *)slurp(path, &nbytes);
+    assert_non_null(data);
+    int n = 0;
+    for (size_t at = 0; at < nbytes;) {
+        assert_true(at + 12 <= nbytes && n < max);
+        const uint64_t len = little(data + at, 8);
+        assert_int_equal(unmask((uint32_t)little(data + at + 8, 4)), dt_crc32c(data + at, 8));
+        assert_true(len <= nbytes - at - 16);
+        assert_int_equal(unmask((uint32_t)little(data + at + 12 + len, 4)), dt_crc32c(data + at + 12, len));
+        events[n++] = read_event(data + at + 12, data + at + 12 + len);
+        at += 16 + len;
+    }
+    free(data);
+    return n;
+}
+
+static int event_files(const struct fixture *f, char paths[][400], int max)
+{
+    struct dirent **entries;
+    const int n = scandir(f->dir, &entries, NULL, alphasort);
+    int found = 0;
+    for (int i = 0; i < n; i++) {
+        if (strncmp(entries[i]->d_name, "events.out.tfevents.", 20) == 0 && found < max) snprintf(paths[found++], 400, "%s/%s", f->dir, entries[i]->d_name);
+        free(entries[i]);
+    }
+    free(entries);
+    return found;
+}
+
+static void events_are_framed_and_read_back(void **state)
+{
+    struct fixture *f = *state;
+    dt_report *r = open_report(f, false, true, 0);
+    const dt_metric more[] = {{"dpo/accuracy", 0.75}, {"accuracy", 0.5}};
+    dt_train_record rec = record_of(300);
+    rec.more = more;
+    rec.n_more = 2;
+    assert_int_equal(dt_report_train(r, &rec), DT_OK);
+    assert_int_equal(dt_report_validation(r, 300, 1.5, more + 1, 1), DT_OK);
+    dt_report_close(r);
+
+    char paths[2][400];
+    struct event e[8];
+    assert_int_equal(event_files(f, paths, 2), 1);
+    assert_int_equal(read_events(paths[0], e, 8), 4);
+    assert_string_equal(e[0].version, "brain.Event:2");
+    assert_true(e[0].wall_time > 1.6e9 && e[1].wall_time >= e[0].wall_time);
+    assert_int_equal(e[1].session_status, 1);
+    assert_int_equal(e[1].step, 0);
+    assert_int_equal(e[2].step, 300);
+    assert_string_equal(e[2].tag[0], "train/loss");
+    assert_true(e[2].value[0] == (float)rec.loss);
+    assert_string_equal(e[2].tag[e[2].n_values - 2], "dpo/accuracy");
+    assert_string_equal(e[2].tag[e[2].n_values - 1], "train/accuracy");
+    assert_int_equal(e[3].n_values, 2);
+    assert_string_equal(e[3].tag[0], "validation/loss");
+    assert_string_equal(e[3].tag[1], "validation/accuracy");
+    assert_true(e[3].value[0] == 1.5f && e[3].value[1] == 0.5f);
+}
+
+static void a_resumed_run_says_which_steps_it_repeats_in_a_later_file(void **state)
+{
+    struct fixture *f = *state;
+    char paths[4][400], ahead[160];
+    struct event e[8];
+    dt_report_close(open_report(f, false, true, 0));
+    /* written by a host whose clock is a day ahead */
+    snprintf(ahead, sizeof ahead, "%s/events.out.tfevents.%010lld.zz.1", f->dir, (long long)time(NULL) + 86400);
+    spill(ahead, "");
+    dt_report_close(open_report(f, false, true, 41));
+    assert_int_equal(event_files(f, paths, 4), 3);
+    assert_int_equal(read_events(paths[2], e, 8), 2);
+    assert_int_equal(e[1].session_status, 1);
+    assert_int_equal(e[1].step, 42);
+}
+
+/* ---- the progress line ----------------------------------------------------------------------------------------------- */
+
+static void the_progress_line_says_it_all(void **state)
+{
+    (void)state;
+    dt_record text = {0};
+    dt_train_record rec = record_of(25);
+    dt_progress_format(&text, &rec, 200, 1e6, 3725);
+    assert_string_equal(text.data, "step 25/200 (12%)  loss 2.8333  grad 0.5  lr 3.00e-04  4.10k tok/s  left 1h02m  mem 1.00 MiB  4.10Gflop/s");
+    rec.memory_device = 0;
+    rec.skipped = true;
+    dt_progress_format(&text, &rec, 0, 0, -1);
+    assert_string_equal(text.data, "step 25  loss 2.8333  grad 0.5  lr 3.00e-04  4.10k tok/s  mem 20.0 GiB  skipped");
+    dt_record_free(&text);
+}
+
+static void durations_are_short(void **state)
+{
+    (void)state;
+    const struct { double s; const char *text; } cases[] = {{0, "0s"}, {59.4, "59s"}, {59.6, "1m00s"}, {3599, "59m59s"}, {3600, "1h00m"},
+                                                            {86399, "23h59m"}, {90000, "1d01h"}, {NAN, "?"}, {-1, "?"}, {INFINITY, "?"}};
+    char out[24];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) assert_string_equal(dt_progress_duration(cases[i].s, out), cases[i].text);
+}
+
+/* ---- reading back, and curves ---------------------------------------------------------------------------------------- */
+
+static void metrics_read_refuses_bad_lines_but_the_last(void **state)
+{
+    struct fixture *f = *state;
+    dt_metrics m;
+    spill(f->jsonl, "{\"step\": 1, \"a\": 2, \"skipped\": true}\n{\"step\": 2, \"b\": null}\n{\"step\": 3, \"b\": 0.5, \"a\"");
+    assert_int_equal(dt_metrics_read(&m, f->jsonl), DT_OK);
+    assert_int_equal(m.n_rows, 2);
+    assert_true(dt_metrics_column(&m, "a")[0] == 2 && isnan(dt_metrics_column(&m, "a")[1]));
+    assert_true(dt_metrics_column(&m, "skipped")[0] == 1);
+    assert_null(dt_metrics_column(&m, "b"));
+    dt_metrics_free(&m);
+
+    const struct { const char *text, *message; } bad[] = {{"{\"step\": 1}\n{\"step\"\n{\"step\": 2}\n", ":2: "}, {"", "found none"}, {"{\"ste", "found none"},
+                                                          {"3\n{\"step\": 1}\n", ":1: "}, {"{\"stop\": 1}\n{\"step\": 1}\n", "integer \"step\""}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        dt_error_clear();
+        spill(f->jsonl, bad[i].text);
+        assert_int_equal(dt_metrics_read(&m, f->jsonl), DT_ERR_DATA);
+        assert_non_null(strstr(dt_error_message(), f->jsonl));
+        assert_non_null(strstr(dt_error_message(), bad[i].message));
+        dt_metrics_free(&m);
+    }
+    dt_error_clear();
+    assert_int_equal(dt_metrics_read(&m, "/nowhere/metrics.jsonl"), DT_ERR_DATA);
+    dt_metrics_free(&m);
+}
+
+static void curves_know_steps_tokens_and_time(void **state)
+{
+    struct fixture *f = *state;
+    dt_metrics m;
+    spill(f->jsonl, "{\"step\": 10, \"loss\": 4, \"tokens\": 100, \"step_time\": 2}\n{\"step\": 10, \"validation_loss\": 5}\n"
+                    "{\"step\": 20, \"loss\": null, \"tokens\": 200, \"step_time\": 1}\n{\"step\": 25, \"loss\": 3, \"tokens\": 250, \"step_time\": 4}\n");
+    assert_int_equal(dt_metrics_read(&m, f->jsonl), DT_OK);
+    const double expected[3][2] = {{10, 25}, {100, 250}, {20, 50}}; /* time: 10*2, then + 10*1 + 5*4 */
+    for (int axis = 0; axis < 3; axis++) {
+        dt_curve c;
+        assert_int_equal(dt_curve_extract(&c, &m, "loss", (dt_axis)axis), DT_OK);
+        assert_int_equal(c.n, 2);
+        for (int i = 0; i < 2; i++) assert_true(c.x[i] == expected[axis][i] && c.y[i] == (i ? 3 : 4));
+        dt_curve_free(&c);
+    }
+    dt_curve v;
+    assert_int_equal(dt_curve_extract(&v, &m, "validation_loss", DT_AXIS_TOKENS), DT_OK);
+    assert_true(v.n == 1 && v.x[0] == 100 && v.y[0] == 5);
+    dt_curve_free(&v);
+    assert_int_equal(dt_curve_extract(&v, &m, "nothing", DT_AXIS_STEP), DT_OK);
+    assert_int_equal(v.n, 0);
+    dt_curve_free(&v);
+    dt_metrics_free(&m);
+}
+
+static void smoothing_is_a_centred_weighted_mean(void **state)
+{
+    (void)state;
+    double x[] = {1, 2, 3, 4, 5}, y[] = {8, 0, 4, 8, 16};
+    const dt_curve c = {x, y, 5};
+    dt_curve s;
+    /* window 3: weights 1 2 1; the first alone, the last with its left neighbour */
+    const double expected[] = {8, (8 + 0 + 4) / 4.0, (0 + 8 + 8) / 4.0, (4 + 16 + 16) / 4.0, (8 + 32) / 3.0};
+    assert_int_equal(dt_curve_smooth(&s, &c, 3, 0), DT_OK);
+    for (int i = 0; i < 5; i++) assert_true(s.x[i] == x[i] && fabs(s.y[i] - expected[i]) < 1e-12);
+    dt_curve_free(&s);
+    assert_int_equal(dt_curve_smooth(&s, &c, 1, 2), DT_OK); /* every third point, and the last */
+    assert_true(s.n == 3 && s.x[1] == 4 && s.y[1] == 8 && s.x[2] == 5 && s.y[2] == 16);
+    dt_curve_free(&s);
+}
+
+static void thinning_keeps_the_outline(void **state)
+{
+    (void)state;
+    enum { N = 1001 };
+    double x[N], y[N];
+    for (int i = 0; i < N; i++) x[i] = i, y[i] = i % 7;
+    y[500] = 1e6;
+    y[501] = -1e6;
+    dt_curve c = {x, y, N};
+    dt_curve_thin(&c, 100);
+    assert_true(c.n <= 100 && c.n > 80);
+    bool high = false, low = false;
+    for (int64_t i = 0; i < c.n; i++) {
+        high |= c.x[i] == 500 && c.y[i] == 1e6;
+        low |= c.x[i] == 501 && c.y[i] == -1e6;
+        assert_true(i == 0 || c.x[i] > c.x[i - 1]);
+    }
+    assert_true(high && low);
+}
+
+int main(void)
+{
+#define WITH_DIR(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        WITH_DIR(a_line_has_the_agreed_keys_and_nine_digits),
+        WITH_DIR(what_is_not_finite_becomes_null),
+        WITH_DIR(a_record_is_in_the_file_when_the_call_returns),
+        WITH_DIR(resuming_leaves_no_gap_and_no_repeat),
+        WITH_DIR(cutting_keeps_whole_records_alone),
+        WITH_DIR(cutting_a_long_file_keeps_every_byte),
+        WITH_DIR(a_fresh_start_begins_empty_and_a_resumed_one_may_find_nothing),
+        WITH_DIR(a_full_disk_is_named_and_leaves_whole_lines),
+        WITH_DIR(what_cannot_be_opened_is_named),
+        cmocka_unit_test(a_closed_report_takes_everything),
+        cmocka_unit_test(crc32c_has_the_known_values),
+        WITH_DIR(events_are_framed_and_read_back),
+        WITH_DIR(a_resumed_run_says_which_steps_it_repeats_in_a_later_file),
+        cmocka_unit_test(the_progress_line_says_it_all),
+        cmocka_unit_test(durations_are_short),
+        WITH_DIR(metrics_read_refuses_bad_lines_but_the_last),
+        WITH_DIR(curves_know_steps_tokens_and_time),
+        cmocka_unit_test(smoothing_is_a_centred_weighted_mean),
+        cmocka_unit_test(thinning_keeps_the_outline),
+    };
+    return cmocka_run_group_tests_name("report", tests, NULL, NULL);
+}
