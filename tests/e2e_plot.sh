@@ -1,0 +1,72 @@
+#!/bin/bash
+# dtrain-plot: pictures of one and of several runs, and what is said about files and options that are wrong.
+. "$(dirname "$0")/e2e.sh"
+
+make_run() { # DIR STEPS
+    mkdir -p "$1"
+    awk -v n="$2" 'BEGIN {
+        for (s = 1; s <= n; s++) {
+            printf "{\"step\": %d, \"loss\": %s, \"lr\": %.6g, \"grad_norm\": %.6g, \"tokens\": %d, \"samples\": %d, \"step_time\": 0.1, \"tokens_per_second\": 4096}\n",
+                s, s == 3 ? "null" : sprintf("%.9g", 1.5 + 4 / s), 3e-4 * s / n, 1 + 1 / s, 4096 * s, 8 * s
+            if (s % 10 == 0) printf "{\"step\": %d, \"validation_loss\": %.9g}\n", s, 1.6 + 4 / s
+        }
+        printf "{\"step\": %d, \"lo", n + 1 }' >"$1/metrics.jsonl"
+}
+is_png() { [ "$(head -c 8 "$1" | od -An -tx1 | tr -d ' \n')" = 89504e470d0a1a0a ] && [ "$(wc -c <"$1")" -gt 10000 ]; }
+is_svg() { grep -q '<svg' "$1" && grep -q '</svg>' "$1"; }
+no_leftovers() { ! find "$tmp" -name '*.part' | grep -q .; }
+
+make_run "$tmp/a run_1" 200
+make_run "$tmp/b" 40
+make_run "$tmp/one" 1
+
+run 0 ./dtrain-plot
+expect_exit no_directory_is_a_usage_error 64
+run 0 ./dtrain-plot --x inches "$tmp/b"
+expect_exit unknown_axis_is_a_usage_error 64
+expect_text unknown_axis_names_the_words "expected step, tokens or time, found 'inches'"
+run 0 ./dtrain-plot -o "$tmp/x.gif" "$tmp/b"
+expect_exit unknown_picture_format_is_a_usage_error 64
+run 0 ./dtrain-plot --smooth 0 "$tmp/b"
+expect_exit window_of_nothing_is_a_usage_error 64
+run 0 ./dtrain-plot --frobnicate "$tmp/b"
+expect_exit unknown_option_is_a_usage_error 64
+run 0 ./dtrain-plot "$tmp/nowhere"
+expect_exit missing_run_is_a_data_error 65
+expect_text missing_run_is_named "$tmp/nowhere"
+mkdir "$tmp/bad" && printf '{"step": 1, "loss": 2}\nnonsense\n{"step": 2, "loss": 2}\n' >"$tmp/bad/metrics.jsonl"
+run 0 ./dtrain-plot "$tmp/bad"
+expect_exit bad_line_is_a_data_error 65
+expect_text bad_line_is_named "$tmp/bad/metrics.jsonl:2: "
+run 0 env PATH=/nonexistent ./dtrain-plot "$tmp/b"
+expect_exit missing_gnuplot_is_exit_70 70
+expect_text missing_gnuplot_names_the_package 'gnuplot-nox'
+expect no_half_picture_without_gnuplot no_leftovers
+
+if ! command -v gnuplot >/dev/null; then
+    skip pictures "gnuplot is not installed"
+    e2e_done
+    exit
+fi
+run 0 ./dtrain-plot "$tmp/a run_1"
+expect_exit one_run_is_drawn 0
+expect default_png_is_whole is_png "$tmp/a run_1/loss.png"
+expect default_svg_is_whole is_svg "$tmp/a run_1/loss.svg"
+expect svg_names_both_losses grep -q validation "$tmp/a run_1/loss.svg"
+expect gnuplot_had_nothing_to_say test "$(wc -l <"$out")" = 2
+run 0 ./dtrain-plot "$tmp/one"
+expect_exit a_single_record_is_drawn 0
+expect gnuplot_had_nothing_to_say_of_one_record test "$(wc -l <"$out")" = 2
+run 0 ./dtrain-plot -o "$tmp/both.svg" --x tokens --smooth 5 "$tmp/a run_1/" "$tmp/b/metrics.jsonl"
+expect_exit two_runs_are_drawn_together 0
+expect legend_names_both_runs grep -q 'a run_1' "$tmp/both.svg"
+run 0 ./dtrain-plot -o "$tmp/named.png" --metrics lr,loss --x time "$tmp/b"
+expect_exit chosen_metrics_are_drawn 0
+expect chosen_metrics_png_is_whole is_png "$tmp/named.png"
+run 0 ./dtrain-plot --metrics reward "$tmp/b"
+expect_exit unknown_metric_is_a_usage_error 64
+expect_text unknown_metric_lists_those_there_are 'grad_norm'
+run 0 ./dtrain-plot -o "$tmp/nowhere/x.png" "$tmp/b"
+expect_exit unwritable_picture_is_a_write_error 74
+expect no_half_picture_is_left no_leftovers
+e2e_done
