@@ -1,0 +1,270 @@
+/* comm.c - opening a communicator, and the way from the public calls to the transport.
+ *
+ * Everything that ranks must agree on (who shares a node with whom, and so how a collective is cut into steps) is gathered once, when the
+ * communicator is opened, and is the same table on every rank; a collective then computes its course from arguments and table alone. */
+#include "dtrain/comm.h"
+#include "internal.h"
+#include <inttypes.h>
+#include <limits.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+dt_err dt_comm_mpi_fail(int code, const char *call, const char *file, int line)
+{
+    char text[MPI_MAX_ERROR_STRING + 1] = "unknown error";
+    int len = 0;
+    if (MPI_Error_string(code, text, &len) == MPI_SUCCESS) text[len] = '\0';
+    return dt_fail(DT_ERR_COMM, "%s: %s (%s:%d)", call, text, file, line);
+}
+
+/* ---- ranks and nodes --------------------------------------------------------------------------------------------- */
+
+/** For tests of several nodes on one machine: DTRAIN_FAKE_NODES=K deals the ranks to K pretended nodes in blocks, K:cyclic in turn.
+ *  *color: the pretended node of this rank, -1 when nothing is pretended. */
+static dt_err fake_node(const dt_comm *comm, int *color)
+{
+    *color = -1;
+    const char *text = getenv("DTRAIN_FAKE_NODES");
+    if (!text || !*text) return DT_OK;
+    char *end;
+    const long k = strtol(text, &end, 10);
+    const bool cyclic = strcmp(end, ":cyclic") == 0;
+    DT_CHECK(end != text && k > 0 && k <= INT_MAX && (!*end || cyclic), DT_ERR_USAGE,
+             "DTRAIN_FAKE_NODES=%s: expected a number of nodes above 0, with :cyclic or nothing after it", text);
+    *color = cyclic ? (int)(comm->rank % k) : (int)(comm->rank * k / comm->nranks);
+    return DT_OK;
+}
+
+static dt_err errors_return(MPI_Comm c)
+{
+    DT_MPI(MPI_Comm_set_errhandler(c, MPI_ERRORS_RETURN));
+    return DT_OK;
+}
+
+/** Processors that the ranks of this host may run on together, over their number: right whether or not ranks are bound to cores. */
+static dt_err count_cores(struct dt_comm_mpi *mpi, MPI_Comm shared)
+{
+    int n_ranks;
+    cpu_set_t mine, all;
+    CPU_ZERO(&mine);
+    if (sched_getaffinity(0, sizeof mine, &mine) != 0) CPU_ZERO(&mine);
+    DT_MPI(MPI_Comm_size(shared, &n_ranks));
+    DT_MPI(MPI_Allreduce(&mine, &all, (int)sizeof mine, MPI_BYTE, MPI_BOR, shared));
+    mpi->cores_per_rank = CPU_COUNT(&all) / n_ranks;
+    return DT_OK;
+}
+
+static dt_err split_by_node(dt_comm *comm)
+{
+    struct dt_comm_mpi *mpi = comm->mpi;
+    int color;
+    DT_TRY(fake_node(comm, &color));
+    DT_MPI(MPI_Comm_split_type(mpi->world, MPI_COMM_TYPE_SHARED, comm->rank, MPI_INFO_NULL, &mpi->node));
+    DT_TRY(errors_return(mpi->node));
+    DT_TRY(count_cores(mpi, mpi->node));
+    if (color >= 0) {
+        MPI_Comm shared = mpi->node;
+        DT_MPI(MPI_Comm_split(shared, color, comm->rank, &mpi->node));
+        DT_TRY(errors_return(mpi->node));
+        DT_MPI(MPI_Comm_free(&shared));
+    }
+    DT_MPI(MPI_Comm_rank(mpi->node, &comm->local_rank));
+    DT_MPI(MPI_Comm_size(mpi->node, &comm->local_nranks));
+    return DT_OK;
+}
+
+/** Nodes are numbered by their lowest rank. first_rank[r]: the lowest rank on r's node. */
+static void number_nodes(dt_comm *comm, const int *first_rank)
+{
+    struct dt_comm_mpi *mpi = comm->mpi;
+    for (int r = 0; r < comm->nranks; r++) mpi->node_of[r] = first_rank[r] == r ? comm->n_nodes++ : mpi->node_of[first_rank[r]];
+    comm->node = mpi->node_of[comm->rank];
+    mpi->min_local = comm->nranks;
+    for (int r = 0; r < comm->nranks; r++)
+        if (mpi->local_of[r] + 1 > mpi->max_local) mpi->max_local = mpi->local_of[r] + 1;
+}
+
+static dt_err map_places(dt_comm *comm)
+{
+    struct dt_comm_mpi *mpi = comm->mpi;
+    const size_t n_places = (size_t)comm->n_nodes * (size_t)mpi->max_local;
+    mpi->rank_at = malloc(n_places * sizeof *mpi->rank_at);
+    DT_CHECK(mpi->rank_at, DT_ERR_MEMORY, "no memory for the table of %zu places of ranks", n_places);
+    for (size_t i = 0; i < n_places; i++) mpi->rank_at[i] = -1;
+    for (int r = 0; r < comm->nranks; r++)
+        mpi->rank_at[(size_t)mpi->node_of[r] * (size_t)mpi->max_local + (size_t)mpi->local_of[r]] = r;
+    for (int d = 0; d < comm->n_nodes; d++) {
+        int n = 0;
+        while (n < mpi->max_local && dt_comm_rank_at(comm, d, n) >= 0) n++;
+        if (n < mpi->min_local) mpi->min_local = n;
+    }
+    return DT_OK;
+}
+
+static dt_err find_nodes(dt_comm *comm)
+{
+    struct dt_comm_mpi *mpi = comm->mpi;
+    DT_TRY(split_by_node(comm));
+    int *first_rank = malloc((size_t)comm->nranks * sizeof *first_rank);
+    mpi->node_of = malloc((size_t)comm->nranks * sizeof *mpi->node_of);
+    mpi->local_of = malloc((size_t)comm->nranks * sizeof *mpi->local_of);
+    dt_err err = DT_OK;
+    int first = comm->rank, code = MPI_SUCCESS;
+    if (!first_rank || !mpi->node_of || !mpi->local_of)
+        err = dt_fail(DT_ERR_MEMORY, "no memory for the table of %d ranks", comm->nranks);
+    if (!err) code = MPI_Bcast(&first, 1, MPI_INT, 0, mpi->node);
+    if (!err && !code) code = MPI_Allgather(&first, 1, MPI_INT, first_rank, 1, MPI_INT, mpi->world);
+    if (!err && !code) code = MPI_Allgather(&comm->local_rank, 1, MPI_INT, mpi->local_of, 1, MPI_INT, mpi->world);
+    if (code) err = dt_comm_mpi_fail(code, "exchange of node numbers", __FILE__, __LINE__);
+    if (!err) number_nodes(comm, first_rank);
+    free(first_rank);
+    DT_TRY(err);
+    DT_TRY(map_places(comm));
+    DT_MPI(MPI_Comm_split(mpi->world, comm->local_rank, comm->node, &mpi->across));
+    return errors_return(mpi->across);
+}
+
+/* ---- open, attach, close ----------------------------------------------------------------------------------------- */
+
+static dt_err open_mpi(dt_comm *comm)
+{
+    struct dt_comm_mpi *mpi = comm->mpi;
+    DT_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &mpi->world));
+    DT_TRY(errors_return(mpi->world));
+    DT_MPI(MPI_Comm_rank(mpi->world, &comm->rank));
+    DT_MPI(MPI_Comm_size(mpi->world, &comm->nranks));
+    DT_TRY(find_nodes(comm));
+    return dt_comm_vote_open(mpi);
+}
+
+static void free_tables(dt_comm *comm)
+{
+    free(comm->mpi->node_of);
+    free(comm->mpi->local_of);
+    free(comm->mpi->rank_at);
+    free(comm->mpi);
+    comm->mpi = NULL;
+}
+
+dt_err dt_comm_open(dt_comm *comm)
+{
+    DT_CHECK(comm, DT_ERR_ARG, "dt_comm_open: no communicator to fill");
+    *comm = (dt_comm){0};
+    int begun = 0, over = 0;
+    MPI_Initialized(&begun);
+    MPI_Finalized(&over);
+    DT_CHECK(begun && !over, DT_ERR_COMM, "dt_comm_open: MPI is %s", over ? "finalised already" : "not initialised");
+    if (gethostname(comm->host, sizeof comm->host - 1) != 0) strcpy(comm->host, "unknown");
+    comm->mpi = calloc(1, sizeof *comm->mpi);
+    DT_CHECK(comm->mpi, DT_ERR_MEMORY, "no memory for a communicator");
+    *comm->mpi = (struct dt_comm_mpi){.world = MPI_COMM_NULL, .node = MPI_COMM_NULL, .across = MPI_COMM_NULL, .vote_op = MPI_OP_NULL,
+                                      .vote_type = MPI_DATATYPE_NULL, .failed_rank = -1, .max_message = (size_t)1 << 30};
+    const dt_err err = open_mpi(comm);
+    if (err) free_tables(comm); /* MPI's own handles are left: freeing them takes all ranks */
+    return err;
+}
+
+static const dt_comm_ops *const transports[] = {&dt_comm_mpi_ops};
+
+static dt_err find_transport(const char *name, const dt_comm_ops **ops)
+{
+    const bool is_auto = strcmp(name, "auto") == 0;
+    char names[64] = "";
+    for (size_t i = 0; i < sizeof transports / sizeof transports[0]; i++) {
+        if (is_auto || strcmp(name, transports[i]->name) == 0) {
+            *ops = transports[i];
+            return DT_OK;
+        }
+        if (i > 0) strncat(names, ", ", sizeof names - strlen(names) - 1);
+        strncat(names, transports[i]->name, sizeof names - strlen(names) - 1);
+    }
+    return dt_fail(DT_ERR_USAGE, "comm.backend = %s is not in this program; built: auto, %s", name, names);
+}
+
+dt_err dt_comm_attach(dt_comm *comm, dt_device *dev, const char *backend, bool shared_memory)
+{
+    DT_CHECK(comm && comm->mpi && dev && dev->ops && backend, DT_ERR_ARG, "dt_comm_attach: communicator, device or backend missing");
+    DT_CHECK(!comm->ops, DT_ERR_ARG, "dt_comm_attach: a transport is attached already");
+    const dt_comm_ops *ops = NULL;
+    DT_TRY(find_transport(backend, &ops));
+    comm->dev = dev;
+    comm->use_shared_memory = shared_memory;
+    const dt_err err = dt_comm_agree(comm, ops->open(comm));
+    if (err) {
+        comm->dev = NULL;
+        return err;
+    }
+    comm->ops = ops;
+    if (strcmp(backend, "auto") == 0) DT_DEBUG("comm.backend = auto: %s", ops->name);
+    return DT_OK;
+}
+
+void dt_comm_close(dt_comm *comm)
+{
+    if (!comm || !comm->mpi) return;
+    if (comm->ops) comm->ops->close(comm);
+    dt_comm_vote_close(comm->mpi);
+    if (comm->mpi->across != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->across);
+    if (comm->mpi->node != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->node);
+    if (comm->mpi->world != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->world);
+    free_tables(comm);
+    *comm = (dt_comm){0};
+}
+
+/* ---- collectives on tensors -------------------------------------------------------------------------------------- */
+
+static dt_err check_reduce(const dt_comm *comm, const void *send, dt_dtype send_dt, const void *recv, dt_dtype recv_dt, int64_t count,
+                           bool accumulate)
+{
+    DT_CHECK(comm && comm->ops, DT_ERR_ARG, "reduce_scatter: no transport attached");
+    DT_CHECK(count >= 0 && count <= INT64_MAX / 4 / comm->nranks, DT_ERR_ARG, "reduce_scatter: count %" PRId64 " for %d ranks", count,
+             comm->nranks);
+    DT_CHECK(count == 0 || (send && recv), DT_ERR_ARG, "reduce_scatter: %s is NULL", send ? "recv" : "send");
+    DT_CHECK((send_dt == DT_F32 || send_dt == DT_BF16) && (recv_dt == DT_F32 || recv_dt == DT_BF16), DT_ERR_ARG,
+             "reduce_scatter: types %d and %d", (int)send_dt, (int)recv_dt);
+    const uintptr_t piece = (uintptr_t)count * dt_dtype_size(send_dt), s = (uintptr_t)send, r = (uintptr_t)recv;
+    const uintptr_t recv_len = (uintptr_t)count * dt_dtype_size(recv_dt);
+    const bool own_place = r == s + piece * (uintptr_t)comm->rank && send_dt == recv_dt && !accumulate;
+    DT_CHECK(own_place || r >= s + piece * (uintptr_t)comm->nranks || r + recv_len <= s, DT_ERR_ARG,
+             "reduce_scatter: recv lies inside send, but is not this rank's place, or types differ, or accumulate is set");
+    return DT_OK;
+}
+
+dt_err dt_comm_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt, int64_t count,
+                              bool accumulate, bool ordered, dt_stream *stream)
+{
+    DT_TRY(dt_fault("comm.reduce_scatter"));
+    DT_TRY(check_reduce(comm, send, send_dt, recv, recv_dt, count, accumulate));
+    comm->sequence++;
+    DT_TRY(comm->ops->reduce_scatter(comm, send, send_dt, recv, recv_dt, count, accumulate, ordered, stream));
+    comm->traffic_bytes += (double)(comm->nranks - 1) * (double)count * (double)dt_dtype_size(send_dt);
+    return DT_OK;
+}
+
+dt_err dt_comm_all_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream)
+{
+    DT_TRY(dt_fault("comm.all_gather"));
+    DT_CHECK(comm && comm->ops, DT_ERR_ARG, "all_gather: no transport attached");
+    DT_CHECK(nbytes <= SIZE_MAX / 2 / (size_t)comm->nranks, DT_ERR_ARG, "all_gather: %zu bytes for %d ranks", nbytes, comm->nranks);
+    DT_CHECK(nbytes == 0 || (send && recv), DT_ERR_ARG, "all_gather: %s is NULL", send ? "recv" : "send");
+    const uintptr_t s = (uintptr_t)send, r = (uintptr_t)recv;
+    DT_CHECK(s == r + nbytes * (uintptr_t)comm->rank || s + nbytes <= r || s >= r + nbytes * (uintptr_t)comm->nranks, DT_ERR_ARG,
+             "all_gather: send lies inside recv, but is not this rank's place");
+    comm->sequence++;
+    DT_TRY(comm->ops->all_gather(comm, send, recv, nbytes, stream));
+    comm->traffic_bytes += (double)(comm->nranks - 1) * (double)nbytes;
+    return DT_OK;
+}
+
+dt_err dt_comm_broadcast(dt_comm *comm, void *buf, size_t nbytes, int root, dt_stream *stream)
+{
+    DT_CHECK(comm && comm->ops, DT_ERR_ARG, "broadcast: no transport attached");
+    DT_CHECK(nbytes == 0 || buf, DT_ERR_ARG, "broadcast: buf is NULL");
+    DT_CHECK(root >= 0 && root < comm->nranks, DT_ERR_ARG, "broadcast: root %d of %d ranks", root, comm->nranks);
+    comm->sequence++;
+    DT_TRY(comm->ops->broadcast(comm, buf, nbytes, root, stream));
+    if (comm->rank == root) comm->traffic_bytes += (double)nbytes; /* once: who passes it on is the transport's affair */
+    return DT_OK;
+}

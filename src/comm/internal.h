@@ -1,0 +1,45 @@
+/* internal.h - what the files of comm share: MPI communicators, the map of ranks to nodes, and the check around MPI calls. */
+#ifndef DTRAIN_COMM_INTERNAL_H
+#define DTRAIN_COMM_INTERNAL_H
+
+#include "dtrain/comm.h"
+#include <mpi.h>
+
+struct dt_comm_mpi {
+    MPI_Comm world;  /* a duplicate: our messages cannot meet anyone else's */
+    MPI_Comm node;   /* ranks that share memory */
+    MPI_Comm across; /* ranks of equal local_rank, one per node that has it, in order of node */
+    MPI_Op vote_op;
+    MPI_Datatype vote_type;
+    int *node_of, *local_of;  /* [nranks] */
+    int *rank_at;             /* [n_nodes * max_local]: global rank of a place, -1 where the node has fewer ranks */
+    int max_local, min_local; /* largest and least number of ranks on a node */
+    int failed_rank;          /* of the last agreement or vote; -1 when nobody failed */
+    int cores_per_rank;       /* processors of this host over its ranks, rounded down: 0 when there are more ranks than processors */
+    size_t max_message;       /* bytes in one MPI call; below INT_MAX, lowered by a test of the splitting */
+};
+
+static inline int dt_comm_rank_at(const dt_comm *comm, int node, int local)
+{
+    return comm->mpi->rank_at[(size_t)node * (size_t)comm->mpi->max_local + (size_t)local];
+}
+
+/** Record an MPI error with MPI's own text. */
+dt_err dt_comm_mpi_fail(int code, const char *call, const char *file, int line);
+
+#define DT_MPI(call)                                                                                                             \
+    do {                                                                                                                         \
+        int dt_m_ = (call);                                                                                                      \
+        if (dt_m_ != MPI_SUCCESS) return dt_comm_mpi_fail(dt_m_, #call, __FILE__, __LINE__);                                     \
+    } while (0)
+
+/** MPI_Bcast of any size. */
+dt_err dt_comm_bcast_bytes(dt_comm *comm, void *buf, size_t nbytes, int root);
+
+/** Make and free the operation and the type of the vote. */
+dt_err dt_comm_vote_open(struct dt_comm_mpi *mpi);
+void dt_comm_vote_close(struct dt_comm_mpi *mpi);
+
+extern const dt_comm_ops dt_comm_mpi_ops;
+
+#endif

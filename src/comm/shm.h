@@ -1,0 +1,38 @@
+/* shm.h - a staging area per rank in memory shared by the ranks of a node, and the steps in which they fill and read it.
+ *
+ * Steps are numbered from 1 and never start again, so a flag only grows. Each rank has two slots, used in turn. In step t a rank fills its
+ * slot t%2 and publishes t; the others read it and, when done, declare t consumed. A slot is filled again (t + 2) once all have consumed t. */
+#ifndef DTRAIN_COMM_SHM_H
+#define DTRAIN_COMM_SHM_H
+
+#include "internal.h"
+
+typedef struct dt_shm_flags dt_shm_flags;
+
+typedef struct dt_shm {
+    int me, n; /* local_rank, local_nranks; n == 1: no window, no waiting */
+    size_t slot_nbytes;
+    unsigned long long step; /* steps finished */
+    int spins, yields;       /* turns of the wait before the processor is given up, and before it sleeps */
+    dt_shm_flags **flags;    /* [n] */
+    char **slots;            /* [n] two slots each */
+    MPI_Win win;
+    MPI_Comm progress;    /* where messages to other nodes may be on their way while we wait; MPI_COMM_NULL: none */
+    size_t window_nbytes; /* this rank's share */
+} dt_shm;
+
+/** What a collective does in one step. slot is NULL when there is no window. consume reads what peers published by dt_shm_peer. */
+typedef dt_err (*dt_shm_fill)(void *arg, int64_t step, char *slot);
+typedef dt_err (*dt_shm_consume)(void *arg, int64_t step);
+
+/** Collective over the node. shared false: no window, as if this rank were alone. */
+dt_err dt_shm_open(dt_shm *shm, const dt_comm *comm, bool shared, size_t slot_nbytes);
+void dt_shm_close(dt_shm *shm);
+
+/** Run steps 0 .. n_steps-1: fill(i + 1) comes before consume(i), so that ranks copy in while others still add. Collective over the node. */
+dt_err dt_shm_run(dt_shm *shm, int64_t n_steps, dt_shm_fill fill, dt_shm_consume consume, void *arg);
+
+/** Inside consume(step): wait until local rank l has published it; its slot. */
+const char *dt_shm_peer(const dt_shm *shm, int l, int64_t step);
+
+#endif

@@ -1,0 +1,195 @@
+/* transport.c - the transport "mpi": its buffers, and the way around a device whose memory the host cannot touch.
+ *
+ * All collectives are written for host memory (transport_reduce.c, transport_gather.c). For another device a chunk is copied to pinned memory
+ * on the caller's stream, so behind the work that makes it, exchanged there, and copied back on that stream, so before the work that waits
+ * for it. This serves tests and machines without a better transport; it does not overlap the copies with the exchange.
+ *
+ * Buffers are made once, when the transport is attached: a collective allocates nothing. */
+#include "transport.h"
+#include <omp.h>
+#include <stdlib.h>
+
+enum {
+    SLOT_NBYTES = 1 << 20,    /* two of them stay in the second-level cache of usual server cores */
+    NET_NBYTES = 8 << 20,     /* aim for a set of messages */
+    PIECE_MIN = 32 << 10,     /* below, a message costs more in latency than in bytes */
+    PIECE_MAX = 1 << 20,
+    PINNED_NBYTES = 16 << 20,
+    PINNED_MIN_PER_RANK = 64 << 10,
+    LINE = 64
+};
+
+static size_t clamp(size_t x, size_t low, size_t high) { return x < low ? low : x > high ? high : x; }
+
+/** Sizes from values that all ranks share. */
+static void plan(const dt_comm *comm, dt_transport *t)
+{
+    const struct dt_comm_mpi *mpi = comm->mpi;
+    const int threads = omp_get_max_threads(), cores = mpi->cores_per_rank;
+    t->n_threads = threads < cores ? threads : cores > 0 ? cores : 1;
+    t->shared = comm->use_shared_memory && mpi->max_local > 1;
+    t->hierarchical = t->shared && comm->n_nodes > 1 && mpi->max_local == mpi->min_local;
+    t->n_far = comm->nranks - (t->shared ? comm->local_nranks : 1);
+    const size_t n_far_max = (size_t)(comm->nranks - (t->shared ? mpi->min_local : 1));
+    const size_t n_pieces = t->hierarchical && 2 * (size_t)comm->n_nodes > n_far_max ? 2 * (size_t)comm->n_nodes : n_far_max;
+    t->piece_nbytes = n_pieces ? clamp(NET_NBYTES / n_pieces, PIECE_MIN, PIECE_MAX) / (LINE * sizeof(float)) * (LINE * sizeof(float)) : 0;
+    t->net_set_nbytes = n_pieces * t->piece_nbytes;
+    t->n_requests = 2 * (int)n_pieces;
+}
+
+static dt_err alloc_buffers(dt_comm *comm, dt_transport *t)
+{
+    DT_TRY(dt_buf_alloc(&t->net, comm->dev, DT_ON_HOST, 2 * t->net_set_nbytes, DT_MEM_STAGING));
+    if (!comm->dev->ops->host_accessible) {
+        const size_t nbytes = clamp(PINNED_NBYTES, (size_t)(comm->nranks + 2) * PINNED_MIN_PER_RANK, SIZE_MAX);
+        DT_TRY(dt_buf_alloc(&t->pinned, comm->dev, DT_ON_HOST, nbytes, DT_MEM_STAGING));
+    }
+    t->src = calloc((size_t)comm->nranks, sizeof *t->src);
+    t->requests = malloc((2 * (size_t)t->n_requests + 1) * sizeof(MPI_Request));
+    DT_CHECK(t->src && t->requests, DT_ERR_MEMORY, "no memory for the tables of %d ranks", comm->nranks);
+    for (int i = 0; i < 2 * t->n_requests; i++) t->requests[i] = MPI_REQUEST_NULL;
+    return DT_OK;
+}
+
+static void free_buffers(dt_transport *t)
+{
+    dt_buf_free(&t->net);
+    dt_buf_free(&t->pinned);
+    free(t->src);
+    free(t->requests);
+    free(t);
+}
+
+static void count_window(const dt_comm *comm, size_t nbytes, bool add)
+{
+    if (!comm->dev->ledger || nbytes == 0) return;
+    if (add)
+        dt_ledger_add(comm->dev->ledger, DT_MEM_STAGING, nbytes);
+    else
+        dt_ledger_sub(comm->dev->ledger, DT_MEM_STAGING, nbytes);
+}
+
+static dt_err mpi_open(dt_comm *comm)
+{
+    dt_transport *t = calloc(1, sizeof *t);
+    dt_err err = DT_OK;
+    if (!t) {
+        err = dt_fail(DT_ERR_MEMORY, "no memory for the transport");
+    } else {
+        t->shm = (dt_shm){.n = 1, .win = MPI_WIN_NULL};
+        plan(comm, t);
+        err = alloc_buffers(comm, t);
+    }
+    err = dt_comm_agree(comm, err); /* the window is made by all ranks together, or by none */
+    if (!err) err = dt_shm_open(&t->shm, comm, t->shared, SLOT_NBYTES);
+    if (err) {
+        if (t) free_buffers(t);
+        return err;
+    }
+    count_window(comm, t->shm.window_nbytes, true);
+    comm->impl = t;
+    return DT_OK;
+}
+
+static void mpi_close(dt_comm *comm)
+{
+    dt_transport *t = dt_transport_of(comm);
+    count_window(comm, t->shm.window_nbytes, false);
+    dt_shm_close(&t->shm);
+    free_buffers(t);
+    comm->impl = NULL;
+}
+
+/* ---- devices whose memory the host cannot touch ------------------------------------------------------------------- */
+
+static dt_err copy_on(dt_comm *comm, void *dst, const void *src, size_t nbytes, dt_stream *stream)
+{
+    return comm->dev->ops->copy(comm->dev, dst, src, nbytes, stream);
+}
+
+static dt_err sync(dt_comm *comm, dt_stream *stream) { return comm->dev->ops->stream_sync(comm->dev, stream); }
+
+static dt_err staged_reduce_scatter(dt_comm *comm, const char *send, dt_dtype send_dt, char *recv, dt_dtype recv_dt, int64_t count,
+                                    bool accumulate, bool ordered, dt_stream *stream)
+{
+    const size_t elem = dt_dtype_size(send_dt), recv_elem = dt_dtype_size(recv_dt), nranks = (size_t)comm->nranks;
+    char *pieces = dt_transport_of(comm)->pinned.ptr;
+    const int64_t most = (int64_t)(dt_transport_of(comm)->pinned.nbytes / (nranks * elem + recv_elem)) / LINE * LINE;
+    for (int64_t done = 0; done < count;) {
+        const int64_t n = count - done < most ? count - done : most;
+        char *sum = pieces + (size_t)most * nranks * elem;
+        for (size_t r = 0; r < nranks; r++)
+            DT_TRY(copy_on(comm, pieces + r * (size_t)n * elem, send + (r * (size_t)count + (size_t)done) * elem, (size_t)n * elem, stream));
+        if (accumulate) DT_TRY(copy_on(comm, sum, recv + (size_t)done * recv_elem, (size_t)n * recv_elem, stream));
+        DT_TRY(sync(comm, stream));
+        DT_TRY(dt_transport_reduce_scatter(comm, pieces, send_dt, sum, recv_dt, n, accumulate, ordered));
+        DT_TRY(copy_on(comm, recv + (size_t)done * recv_elem, sum, (size_t)n * recv_elem, stream));
+        DT_TRY(sync(comm, stream)); /* the next user of the pinned buffer may be on another stream */
+        done += n;
+    }
+    return DT_OK;
+}
+
+static dt_err staged_all_gather(dt_comm *comm, const char *send, char *recv, size_t nbytes, dt_stream *stream)
+{
+    char *pieces = dt_transport_of(comm)->pinned.ptr;
+    const size_t most = dt_transport_of(comm)->pinned.nbytes / (size_t)comm->nranks / LINE * LINE;
+    for (size_t done = 0; done < nbytes;) {
+        const size_t n = nbytes - done < most ? nbytes - done : most;
+        char *mine = pieces + (size_t)comm->rank * n;
+        DT_TRY(copy_on(comm, mine, send + done, n, stream));
+        DT_TRY(sync(comm, stream));
+        DT_TRY(dt_transport_all_gather(comm, mine, pieces, n));
+        for (size_t r = 0; r < (size_t)comm->nranks; r++)
+            if (recv + r * nbytes != send) DT_TRY(copy_on(comm, recv + r * nbytes + done, pieces + r * n, n, stream));
+        DT_TRY(sync(comm, stream));
+        done += n;
+    }
+    return DT_OK;
+}
+
+static dt_err staged_broadcast(dt_comm *comm, char *buf, size_t nbytes, int root, dt_stream *stream)
+{
+    const dt_buf *pinned = &dt_transport_of(comm)->pinned;
+    for (size_t done = 0; done < nbytes;) {
+        const size_t n = nbytes - done < pinned->nbytes ? nbytes - done : pinned->nbytes;
+        if (comm->rank == root) DT_TRY(copy_on(comm, pinned->ptr, buf + done, n, stream));
+        DT_TRY(sync(comm, stream));
+        DT_TRY(dt_comm_bcast_bytes(comm, pinned->ptr, n, root));
+        if (comm->rank != root) DT_TRY(copy_on(comm, buf + done, pinned->ptr, n, stream));
+        DT_TRY(sync(comm, stream));
+        done += n;
+    }
+    return DT_OK;
+}
+
+/* ---- the table --------------------------------------------------------------------------------------------------- */
+
+static dt_err mpi_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt, int64_t count,
+                                 bool accumulate, bool ordered, dt_stream *stream)
+{
+    if (!comm->dev->ops->host_accessible)
+        return staged_reduce_scatter(comm, send, send_dt, recv, recv_dt, count, accumulate, ordered, stream);
+    return dt_transport_reduce_scatter(comm, send, send_dt, recv, recv_dt, count, accumulate, ordered);
+}
+
+static dt_err mpi_all_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream)
+{
+    if (!comm->dev->ops->host_accessible) return staged_all_gather(comm, send, recv, nbytes, stream);
+    return dt_transport_all_gather(comm, send, recv, nbytes);
+}
+
+static dt_err mpi_broadcast(dt_comm *comm, void *buf, size_t nbytes, int root, dt_stream *stream)
+{
+    if (!comm->dev->ops->host_accessible) return staged_broadcast(comm, buf, nbytes, root, stream);
+    return dt_comm_bcast_bytes(comm, buf, nbytes, root);
+}
+
+const dt_comm_ops dt_comm_mpi_ops = {
+    .name = "mpi",
+    .open = mpi_open,
+    .close = mpi_close,
+    .reduce_scatter = mpi_reduce_scatter,
+    .all_gather = mpi_all_gather,
+    .broadcast = mpi_broadcast,
+};

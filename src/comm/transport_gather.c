@@ -1,0 +1,107 @@
+/* transport_gather.c - all-gather on host memory.
+ *
+ * Inside a node each rank publishes its piece in the window chunk by chunk and the others copy it to its place. Between nodes pieces go by
+ * messages straight from and to the callers' buffers. Where nodes have equally many ranks, a piece passes between nodes once: rank l of each node
+ * exchanges with the ranks l of the others and then publishes what it received, too; else every rank sends to every rank of other nodes. */
+#include "transport.h"
+
+typedef struct gathering {
+    dt_comm *comm;
+    dt_transport *t;
+    const char *send; /* this round's part of the piece */
+    char *recv;       /* place of this round's part of rank 0; rank r's is r * stride further */
+    size_t stride, nbytes, chunk;
+    bool stream;
+} gathering;
+
+enum { TAG_GATHER = 3, ROUND_NBYTES = 64 << 20 };
+
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+static char *place(const gathering *g, int r) { return g->recv + (size_t)r * g->stride; }
+static int64_t n_chunks(const gathering *g) { return (int64_t)((g->nbytes + g->chunk - 1) / g->chunk); }
+
+static dt_err post_exchange(gathering *g, MPI_Comm mpi, int with, int place_of, MPI_Request *receive, MPI_Request *give)
+{
+    DT_MPI(MPI_Irecv(place(g, place_of), (int)g->nbytes, MPI_BYTE, with, TAG_GATHER, mpi, receive));
+    DT_MPI(MPI_Isend(g->send, (int)g->nbytes, MPI_BYTE, with, TAG_GATHER, mpi, give));
+    return DT_OK;
+}
+
+/** Exchange with every far rank (flat), or with the ranks of our number on the other nodes (hierarchical): the requests of node i are
+ *  i (receive) and n_nodes + i (send). */
+static dt_err post_messages(gathering *g)
+{
+    const dt_comm *c = g->comm;
+    MPI_Request *req = g->t->requests;
+    for (int i = 0; i < g->t->n_requests; i++) req[i] = MPI_REQUEST_NULL;
+    if (g->t->hierarchical) {
+        for (int i = 1; i < c->n_nodes; i++) {
+            const int node = (c->node + i) % c->n_nodes;
+            DT_TRY(post_exchange(g, c->mpi->across, node, dt_comm_rank_at(c, node, c->local_rank), &req[node], &req[c->n_nodes + node]));
+        }
+        return DT_OK;
+    }
+    for (int i = 1, n = 0; i < c->nranks; i++) {
+        const int r = (c->rank + i) % c->nranks;
+        if (dt_transport_near(c, r)) continue;
+        DT_TRY(post_exchange(g, c->mpi->world, r, r, &req[n], &req[n + 1]));
+        n += 2;
+    }
+    return DT_OK;
+}
+
+/* Steps: the chunks of our own node's pieces, then (hierarchical) those of the next node, and so on. */
+static int step_node(const gathering *g, int64_t step) { return (int)((g->comm->node + step / n_chunks(g)) % g->comm->n_nodes); }
+static size_t step_offset(const gathering *g, int64_t step) { return (size_t)(step % n_chunks(g)) * g->chunk; }
+
+static dt_err fill(void *arg, int64_t step, char *slot)
+{
+    gathering *g = arg;
+    const dt_comm *c = g->comm;
+    const int node = step_node(g, step);
+    const size_t offset = step_offset(g, step), n = least(g->chunk, g->nbytes - offset);
+    char *mine = place(g, dt_comm_rank_at(c, node, c->local_rank));
+    const char *from = node == c->node ? g->send : mine;
+    if (node != c->node && offset == 0) DT_MPI(MPI_Wait(&g->t->requests[node], MPI_STATUS_IGNORE));
+    if (slot) dt_reduce_copy(slot, from + offset, n, false, g->t->n_threads);
+    if (from != mine) dt_reduce_copy(mine + offset, from + offset, n, g->stream, g->t->n_threads);
+    return DT_OK;
+}
+
+static dt_err consume(void *arg, int64_t step)
+{
+    gathering *g = arg;
+    const dt_comm *c = g->comm;
+    const size_t offset = step_offset(g, step), n = least(g->chunk, g->nbytes - offset);
+    for (int i = 1; i < g->t->shm.n; i++) {
+        const int l = (c->local_rank + i) % c->local_nranks;
+        char *to = place(g, dt_comm_rank_at(c, step_node(g, step), l)) + offset;
+        dt_reduce_copy(to, dt_shm_peer(&g->t->shm, l, step), n, g->stream, g->t->n_threads);
+    }
+    return DT_OK;
+}
+
+static dt_err gather_round(gathering *g)
+{
+    enum { PIPELINE_STEPS = 4, LEAST_CHUNK = 64 << 10, LINE = 64 };
+    g->chunk = (g->nbytes + PIPELINE_STEPS - 1) / PIPELINE_STEPS;
+    if (g->chunk < LEAST_CHUNK) g->chunk = LEAST_CHUNK;
+    g->chunk = least(g->chunk, g->t->shm.slot_nbytes) / LINE * LINE;
+    DT_TRY(post_messages(g));
+    const int64_t n_steps = n_chunks(g) * (g->t->hierarchical ? g->comm->n_nodes : 1);
+    DT_TRY(dt_shm_run(&g->t->shm, n_steps, fill, consume, g));
+    DT_MPI(MPI_Waitall(g->t->n_requests, g->t->requests, MPI_STATUSES_IGNORE));
+    return DT_OK;
+}
+
+dt_err dt_transport_all_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes)
+{
+    const size_t round = comm->n_nodes > 1 || !dt_transport_of(comm)->shared ? least(ROUND_NBYTES, comm->mpi->max_message) : SIZE_MAX;
+    for (size_t done = 0; done < nbytes; done += least(round, nbytes - done)) {
+        gathering g = {.comm = comm, .t = dt_transport_of(comm), .send = (const char *)send + done, .recv = (char *)recv + done,
+                       .stride = nbytes, .nbytes = least(round, nbytes - done),
+                       .stream = nbytes >= DT_STREAM_NBYTES / (size_t)comm->nranks};
+        DT_TRY(gather_round(&g));
+    }
+    return DT_OK;
+}

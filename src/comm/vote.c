@@ -1,0 +1,145 @@
+/* vote.c - how ranks come to one opinion, and small values of the host.
+ *
+ * Failing ranks are ordered by their number, so that of several errors one is chosen that all name alike, and one rank prints it.
+ * The vote's operation is declared non-commutative: MPI then combines in order of rank, so the sums of doubles in it are the same bits on
+ * every rank and in every run with these ranks. */
+#include "internal.h"
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+
+static const char *const err_names[DT_N_ERR] = {
+    [DT_OK] = "ok",
+    [DT_ERR_USAGE] = "error in the configuration or command line",
+    [DT_ERR_DATA] = "input missing or bad",
+    [DT_ERR_FAULT] = "fault in the program or on the device",
+    [DT_ERR_ARG] = "wrong argument inside the program",
+    [DT_ERR_MEMORY] = "out of memory",
+    [DT_ERR_NONFINITE] = "loss or weights not finite",
+    [DT_ERR_WRITE] = "writing failed",
+    [DT_ERR_STOP] = "stopped as asked",
+    [DT_ERR_COMM] = "communication failed",
+};
+
+static const char *err_name(dt_err err) { return err > DT_OK && err < DT_N_ERR ? err_names[err] : "unknown error"; }
+
+/** Largest, with NaN above all: a NaN that one rank brings is seen by all. */
+static double larger(double a, double b) { return isnan(a) || a > b ? a : b; }
+
+static void combine_votes(const dt_vote *in, dt_vote *io)
+{
+    if (in->failed_rank >= 0 && (io->failed_rank < 0 || in->failed_rank < io->failed_rank)) {
+        io->failed_rank = in->failed_rank;
+        io->err = in->err;
+    }
+    if (in->stop > io->stop) io->stop = in->stop;
+    if (in->nonfinite > io->nonfinite) io->nonfinite = in->nonfinite;
+    for (int i = 0; i < DT_VOTE_SUMS; i++) io->counts[i] = (int64_t)((uint64_t)in->counts[i] + (uint64_t)io->counts[i]);
+    for (int i = 0; i < DT_VOTE_SUMS; i++) io->sums[i] = in->sums[i] + io->sums[i];
+    for (int i = 0; i < DT_VOTE_MAXS; i++) io->maxs[i] = larger(in->maxs[i], io->maxs[i]);
+}
+
+/* MPI may hand over memory of any alignment: copy. */
+static void vote_function(void *in, void *io, int *len, MPI_Datatype *type)
+{
+    (void)type;
+    for (int i = 0; i < *len; i++) {
+        dt_vote a, b;
+        memcpy(&a, (const char *)in + (size_t)i * sizeof a, sizeof a);
+        memcpy(&b, (const char *)io + (size_t)i * sizeof b, sizeof b);
+        combine_votes(&a, &b);
+        memcpy((char *)io + (size_t)i * sizeof b, &b, sizeof b);
+    }
+}
+
+dt_err dt_comm_vote_open(struct dt_comm_mpi *mpi)
+{
+    DT_MPI(MPI_Type_contiguous((int)sizeof(dt_vote), MPI_BYTE, &mpi->vote_type));
+    DT_MPI(MPI_Type_commit(&mpi->vote_type));
+    DT_MPI(MPI_Op_create(vote_function, 0, &mpi->vote_op));
+    return DT_OK;
+}
+
+void dt_comm_vote_close(struct dt_comm_mpi *mpi)
+{
+    if (mpi->vote_op != MPI_OP_NULL) MPI_Op_free(&mpi->vote_op);
+    if (mpi->vote_type != MPI_DATATYPE_NULL) MPI_Type_free(&mpi->vote_type);
+}
+
+dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote)
+{
+    DT_CHECK(comm && comm->mpi && vote, DT_ERR_ARG, "dt_comm_vote: communicator or vote missing");
+    dt_vote mine = *vote;
+    mine.failed_rank = vote->err != DT_OK ? comm->rank : -1;
+    comm->sequence++;
+    DT_MPI(MPI_Allreduce(&mine, vote, 1, comm->mpi->vote_type, comm->mpi->vote_op, comm->mpi->world));
+    comm->mpi->failed_rank = vote->failed_rank;
+    return DT_OK;
+}
+
+dt_err dt_comm_agree(dt_comm *comm, dt_err err)
+{
+    DT_CHECK(comm && comm->mpi, DT_ERR_ARG, "dt_comm_agree: communicator not open");
+    struct { int rank, err; } mine = {err ? comm->rank : INT_MAX, (int)err}, lowest;
+    comm->sequence++;
+    DT_MPI(MPI_Allreduce(&mine, &lowest, 1, MPI_2INT, MPI_MINLOC, comm->mpi->world));
+    comm->mpi->failed_rank = lowest.rank == INT_MAX ? -1 : lowest.rank;
+    if (lowest.rank == INT_MAX) return DT_OK;
+    if (err) return (dt_err)lowest.err;
+    dt_error_clear(); /* a message of something already overcome must not stand for this */
+    return dt_fail((dt_err)lowest.err, "rank %d failed: %s", lowest.rank, err_name((dt_err)lowest.err));
+}
+
+bool dt_comm_speaks(const dt_comm *comm) { return comm && comm->mpi && comm->mpi->failed_rank == comm->rank; }
+
+/* ---- small values of the host ------------------------------------------------------------------------------------ */
+
+static MPI_Op mpi_op(dt_reduce_op op) { return op == DT_SUM ? MPI_SUM : op == DT_MAX ? MPI_MAX : MPI_MIN; }
+
+static dt_err reduce_host(dt_comm *comm, void *values, int n, MPI_Datatype type, MPI_Op op)
+{
+    DT_CHECK(comm && comm->mpi && n >= 0 && (n == 0 || values), DT_ERR_ARG, "reduction of %d host values: bad argument", n);
+    comm->sequence++;
+    DT_MPI(MPI_Allreduce(MPI_IN_PLACE, values, n, type, op, comm->mpi->world));
+    return DT_OK;
+}
+
+dt_err dt_comm_reduce_host_i64(dt_comm *comm, int64_t *values, int n, dt_reduce_op op)
+{
+    return reduce_host(comm, values, n, MPI_INT64_T, mpi_op(op));
+}
+
+dt_err dt_comm_reduce_host_f64(dt_comm *comm, double *values, int n, dt_reduce_op op)
+{
+    return reduce_host(comm, values, n, MPI_DOUBLE, mpi_op(op));
+}
+
+dt_err dt_comm_sum_host_u64(dt_comm *comm, uint64_t *values, int n) { return reduce_host(comm, values, n, MPI_UINT64_T, MPI_SUM); }
+
+dt_err dt_comm_bcast_bytes(dt_comm *comm, void *buf, size_t nbytes, int root)
+{
+    for (size_t done = 0; done < nbytes;) {
+        const size_t n = nbytes - done < comm->mpi->max_message ? nbytes - done : comm->mpi->max_message;
+        DT_MPI(MPI_Bcast((char *)buf + done, (int)n, MPI_BYTE, root, comm->mpi->world));
+        done += n;
+    }
+    return DT_OK;
+}
+
+dt_err dt_comm_broadcast_host(dt_comm *comm, void *buf, size_t nbytes, int root)
+{
+    DT_CHECK(comm && comm->mpi && (nbytes == 0 || buf), DT_ERR_ARG, "broadcast of %zu host bytes: bad argument", nbytes);
+    DT_CHECK(root >= 0 && root < comm->nranks, DT_ERR_ARG, "broadcast: root %d of %d ranks", root, comm->nranks);
+    comm->sequence++;
+    return dt_comm_bcast_bytes(comm, buf, nbytes, root);
+}
+
+dt_err dt_comm_barrier(dt_comm *comm)
+{
+    DT_CHECK(comm && comm->mpi, DT_ERR_ARG, "dt_comm_barrier: communicator not open");
+    comm->sequence++;
+    DT_MPI(MPI_Barrier(comm->mpi->world));
+    return DT_OK;
+}
+
+void *dt_comm_mpi_handle(const dt_comm *comm) { return comm && comm->mpi ? &comm->mpi->world : NULL; }
