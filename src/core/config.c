@@ -1,0 +1,224 @@
+/* config.c - a configuration: where each value came from, what it is as text and, in the struct, as a number.
+ *
+ * Strings handed out stay valid until dt_config_free, also when the key is set again: others keep pointers to them. */
+#include "config_private.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FROM_DEFAULT = -1, FROM_COMMAND_LINE = -2 };
+
+typedef struct owned_text {
+    struct owned_text *next;
+    char *text;
+} owned_text;
+
+typedef struct dt_config_private {
+    char *file_name;
+    owned_text *texts; /* every value ever set */
+    struct {
+        const char *text; /* shortest form */
+        dt_config_source source;
+    } value[]; /* by row of the table */
+} dt_config_private;
+
+static char *head_of(const dt_config *cfg, dt_config_source source, const char *section, const char *key, char *out, size_t size)
+{
+    if (source.file >= 0)
+        snprintf(out, size, "%s:%d: [%s] %s", cfg->priv->file_name, source.line, section, key);
+    else if (source.file == FROM_COMMAND_LINE)
+        snprintf(out, size, "command line: %s.%s", section, key);
+    else
+        snprintf(out, size, "[%s] %s (default)", section, key);
+    return out;
+}
+
+static dt_err own(dt_config *cfg, char *text)
+{
+    owned_text *o = malloc(sizeof *o);
+    if (!o) {
+        free(text);
+        return dt_fail(DT_ERR_MEMORY, "no memory for the configuration");
+    }
+    *o = (owned_text){.next = cfg->priv->texts, .text = text};
+    cfg->priv->texts = o;
+    return DT_OK;
+}
+
+static dt_err assign(dt_config *cfg, int row, const char *text, const char *head)
+{
+    const dt_key *k = &dt_key_table[row];
+    dt_key_number n;
+    char *canonical;
+    DT_TRY(dt_key_read(k, text, head, &n, &canonical));
+    DT_TRY(own(cfg, canonical));
+    void *field = (char *)cfg + k->offset;
+    switch (k->kind) {
+    case DT_KEY_INT: *(int64_t *)field = n.i; break;
+    case DT_KEY_REAL: *(double *)field = n.r; break;
+    case DT_KEY_BOOL: *(bool *)field = n.b; break;
+    case DT_KEY_ENUM:
+    case DT_KEY_TEXT: *(const char **)field = canonical; break;
+    }
+    cfg->priv->value[row].text = canonical;
+    return DT_OK;
+}
+
+static dt_err assign_expanded(dt_config *cfg, int row, const char *text, const char *head)
+{
+    char *expanded;
+    DT_TRY(dt_key_expand(&dt_key_table[row], text, head, &expanded));
+    const dt_err err = assign(cfg, row, expanded, head);
+    free(expanded);
+    return err;
+}
+
+static dt_err set_defaults(dt_config *cfg)
+{
+    for (int i = 0; i < dt_n_keys; i++) {
+        const dt_key *k = &dt_key_table[i];
+        char number[DT_KEY_NUMBER_TEXT], head[160];
+        if (k->kind < DT_KEY_ENUM) dt_key_format(k, k->initial, number);
+        cfg->priv->value[i].source = (dt_config_source){.file = FROM_DEFAULT};
+        head_of(cfg, cfg->priv->value[i].source, k->section, k->name, head, sizeof head);
+        DT_TRY(assign(cfg, i, k->kind < DT_KEY_ENUM ? number : k->text, head));
+    }
+    return DT_OK;
+}
+
+static dt_err find_row(const char *section, const char *key, const char *head, int *row)
+{
+    char why[200];
+    *row = dt_key_find(section, key);
+    if (*row >= 0) return DT_OK;
+    dt_key_explain_unknown(section, key, why, sizeof why);
+    return dt_fail(DT_ERR_USAGE, "%s: %s", head, why);
+}
+
+static dt_err take_from_file(void *self, int line, const char *section, const char *key, const char *value)
+{
+    dt_config *cfg = self;
+    const dt_config_source source = {.file = 0, .line = line};
+    char head[400];
+    int row;
+    head_of(cfg, source, section, key, head, sizeof head);
+    DT_CHECK(section[0], DT_ERR_USAGE, "%s:%d: %s: expected a [section] line before the first key", cfg->priv->file_name, line, key);
+    DT_TRY(find_row(section, key, head, &row));
+    DT_CHECK(cfg->priv->value[row].source.file < 0, DT_ERR_USAGE, "%s: set twice, first in line %d", head, cfg->priv->value[row].source.line);
+    DT_TRY(assign_expanded(cfg, row, value, head));
+    cfg->priv->value[row].source = source;
+    return DT_OK;
+}
+
+static dt_err take_override(dt_config *cfg, int position, const char *argument)
+{
+    const dt_config_source source = {.file = FROM_COMMAND_LINE, .line = position};
+    const char *equals = strchr(argument, '='), *dot = equals ? memchr(argument, '.', (size_t)(equals - argument)) : NULL;
+    char section[64], key[64], head[400];
+    int row;
+    DT_CHECK(dot && dot > argument && equals > dot + 1, DT_ERR_USAGE, "command line: expected section.key=value, found '%.200s'", argument);
+    snprintf(section, sizeof section, "%.*s", (int)(dot - argument < 60 ? dot - argument : 60), argument);
+    snprintf(key, sizeof key, "%.*s", (int)(equals - dot - 1 < 60 ? equals - dot - 1 : 60), dot + 1);
+    head_of(cfg, source, section, key, head, sizeof head);
+    DT_TRY(find_row(section, key, head, &row));
+    DT_TRY(assign_expanded(cfg, row, equals + 1, head));
+    cfg->priv->value[row].source = source;
+    return DT_OK;
+}
+
+static dt_err parse(dt_config *cfg, const char *name, const char *text, int n_overrides, const char *const *overrides)
+{
+    cfg->priv = calloc(1, sizeof *cfg->priv + (size_t)dt_n_keys * sizeof cfg->priv->value[0]);
+    DT_CHECK(cfg->priv && (cfg->priv->file_name = strdup(name)), DT_ERR_MEMORY, "%s: no memory for the configuration", name);
+    DT_TRY(set_defaults(cfg));
+    DT_TRY(dt_ini_read(name, text, take_from_file, cfg));
+    for (int i = 0; i < n_overrides; i++) DT_TRY(take_override(cfg, i, overrides[i]));
+    return DT_OK;
+}
+
+dt_err dt_config_parse(dt_config *cfg, const char *name, const char *text, int n_overrides, const char *const *overrides)
+{
+    *cfg = (dt_config){0};
+    const dt_err err = parse(cfg, name, text, n_overrides, overrides);
+    if (err != DT_OK) dt_config_free(cfg);
+    return err;
+}
+
+static dt_err read_stream(FILE *in, const char *path, char **text)
+{
+    enum { MOST = 1 << 20 }; /* no configuration is larger; a model file given by mistake is */
+    char *all = malloc(MOST + 1);
+    DT_CHECK(all, DT_ERR_MEMORY, "%s: no memory to read it", path);
+    const size_t n = fread(all, 1, MOST + 1, in);
+    const char *why = ferror(in) ? strerror(errno) : n > MOST ? "larger than 1 MiB: not a configuration" : memchr(all, 0, n) ? "not a text file" : NULL;
+    if (why) {
+        free(all);
+        return dt_fail(DT_ERR_USAGE, "%s: cannot read the configuration: %s", path, why);
+    }
+    all[n] = '\0';
+    *text = all;
+    return DT_OK;
+}
+
+dt_err dt_config_read_file(const char *path, char **text)
+{
+    *text = NULL;
+    FILE *in = fopen(path, "rb");
+    DT_CHECK(in, DT_ERR_USAGE, "%s: cannot read the configuration: %s", path, strerror(errno));
+    const dt_err err = read_stream(in, path, text);
+    fclose(in);
+    return err;
+}
+
+void dt_config_free(dt_config *cfg)
+{
+    if (cfg->priv) {
+        for (owned_text *o = cfg->priv->texts, *next; o; o = next) {
+            next = o->next;
+            free(o->text);
+            free(o);
+        }
+        free(cfg->priv->file_name);
+        free(cfg->priv);
+    }
+    *cfg = (dt_config){0};
+}
+
+bool dt_config_given(const dt_config *cfg, const char *section, const char *key)
+{
+    const int row = dt_key_find(section, key);
+    return row >= 0 && cfg->priv->value[row].source.file != FROM_DEFAULT;
+}
+
+char *dt_config_where(const dt_config *cfg, const char *section, const char *key, char *out, size_t out_size)
+{
+    const int row = dt_key_find(section, key);
+    return head_of(cfg, row >= 0 ? cfg->priv->value[row].source : (dt_config_source){.file = FROM_DEFAULT}, section, key, out, out_size);
+}
+
+dt_err dt_config_set(dt_config *cfg, const char *section, const char *key, const char *value)
+{
+    char head[400];
+    int row;
+    dt_config_where(cfg, section, key, head, sizeof head);
+    DT_TRY(find_row(section, key, head, &row));
+    return assign_expanded(cfg, row, value, head);
+}
+
+char *dt_config_text(const dt_config *cfg)
+{
+    size_t size;
+    char *text = NULL;
+    FILE *out = open_memstream(&text, &size);
+    if (!out) return NULL;
+    for (int i = 0; i < dt_n_keys; i++) {
+        const dt_key *k = &dt_key_table[i];
+        if (i == 0 || strcmp(k->section, dt_key_table[i - 1].section) != 0) fprintf(out, "%s[%s]\n", i ? "\n" : "", k->section);
+        fprintf(out, "%s =%s%s\n", k->name, cfg->priv->value[i].text[0] ? " " : "", cfg->priv->value[i].text);
+    }
+    if (fclose(out) != 0) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}

@@ -1,0 +1,122 @@
+/* config_file.c - the INI text, line by line, through inih.
+ *
+ * inih as distributions build it cuts lines over 199 bytes without a word, takes an indented line as a continuation of the key above,
+ * ignores what follows a section's bracket, and does not tell of a section without keys. So lines are read and checked here before
+ * inih sees them; of a line too long for its buffer inih gets the name alone, and the value waits here. */
+#include "config_private.h"
+#include <ctype.h>
+#include <ini.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SHORT_LINE = 190 }; /* bytes that surely fit inih's buffer of 200 */
+
+typedef struct reader {
+    const char *file_name, *next; /* next: where the next line begins, NULL after an error */
+    int line;
+    char *long_value; /* value of the present line when inih could not hold it, else NULL */
+    dt_err err;
+    dt_ini_handler handler;
+    void *self;
+} reader;
+
+static dt_err check_section(const reader *r, const char *line)
+{
+    char section[64];
+    const char *close = strchr(line, ']');
+    DT_CHECK(close, DT_ERR_USAGE, "%s:%d: expected [section], found '%.60s'", r->file_name, r->line, line);
+    snprintf(section, sizeof section, "%.*s", (int)(close - line - 1 < 60 ? close - line - 1 : 60), line + 1);
+    const char *rest = close + 1;
+    while (isspace((unsigned char)*rest)) rest++;
+    DT_CHECK(*rest == '\0' || (*rest == ';' && rest > close + 1), DT_ERR_USAGE, "%s:%d: expected the end of the line after [%s], found '%.60s'",
+             r->file_name, r->line, section, rest);
+    DT_CHECK(dt_key_section_exists(section), DT_ERR_USAGE, "%s:%d: [%s]: unknown section; the nearest is [%s]", r->file_name, r->line, section,
+             dt_key_nearest_section(section));
+    return DT_OK;
+}
+
+/* Blank lines and comments may be of any form, all else must begin in the first column. */
+static dt_err check_line(const reader *r, const char *line)
+{
+    const char *p = line;
+    while (isspace((unsigned char)*p)) p++;
+    if (*p == '\0' || *p == ';' || *p == '#') return DT_OK;
+    DT_CHECK(p == line, DT_ERR_USAGE, "%s:%d: expected a key or a [section] in the first column, found an indented line: '%.60s'", r->file_name,
+             r->line, p);
+    if (*p == '[') return check_section(r, line);
+    DT_CHECK(p[strcspn(p, "=:")] != '\0', DT_ERR_USAGE, "%s:%d: expected 'key = value' or '[section]', found '%.60s'", r->file_name, r->line, p);
+    return DT_OK;
+}
+
+/* As inih does it: a comment begins at a ';' after a blank. */
+static void cut_comment(char *value)
+{
+    for (char *p = value; *p; p++)
+        if (*p == ';' && p > value && isspace((unsigned char)p[-1])) *p-- = '\0';
+}
+
+static dt_err keep_long_value(reader *r, char *line)
+{
+    if (*line == ';' || *line == '#' || isspace((unsigned char)*line) || *line == '[') return DT_OK; /* checked: no value here */
+    const size_t name_len = strcspn(line, "=:");
+    DT_CHECK(name_len < 64, DT_ERR_USAGE, "%s:%d: expected 'key = value', found '%.60s'", r->file_name, r->line, line);
+    r->long_value = strdup(line + name_len + 1);
+    DT_CHECK(r->long_value, DT_ERR_MEMORY, "%s:%d: no memory for a line", r->file_name, r->line);
+    cut_comment(r->long_value);
+    return DT_OK;
+}
+
+static dt_err next_line(reader *r, char *line, size_t *len)
+{
+    if (r->line == 0 && strncmp(r->next, "\xef\xbb\xbf", 3) == 0) r->next += 3; /* byte order mark */
+    *len = strcspn(r->next, "\n");
+    r->line++;
+    DT_CHECK(*len <= DT_CONFIG_LINE_MAX, DT_ERR_USAGE, "%s:%d: expected lines of at most %d bytes, found %zu", r->file_name, r->line,
+             DT_CONFIG_LINE_MAX, *len);
+    memcpy(line, r->next, *len);
+    line[*len] = '\0';
+    r->next += *len + (r->next[*len] == '\n');
+    DT_TRY(check_line(r, line));
+    if (*len >= SHORT_LINE) {
+        DT_TRY(keep_long_value(r, line));
+        line[r->long_value ? strcspn(line, "=:") + 1 : 0] = '\0';
+        *len = strlen(line);
+    }
+    return DT_OK;
+}
+
+/* fgets() for inih. */
+static char *read_line(char *out, int size, void *stream)
+{
+    reader *r = stream;
+    char line[DT_CONFIG_LINE_MAX + 1];
+    size_t len;
+    free(r->long_value);
+    r->long_value = NULL;
+    if (r->err != DT_OK || *r->next == '\0') return NULL;
+    r->err = next_line(r, line, &len);
+    if (r->err == DT_OK && len + 2 > (size_t)size)
+        r->err = dt_fail(DT_ERR_USAGE, "%s:%d: the line is too long for the INI library (%d bytes)", r->file_name, r->line, size);
+    if (r->err != DT_OK) return NULL;
+    memcpy(out, line, len);
+    memcpy(out + len, "\n", 2);
+    return out;
+}
+
+static int take_value(void *user, const char *section, const char *name, const char *value)
+{
+    reader *r = user;
+    if (r->err == DT_OK) r->err = r->handler(r->self, r->line, section, name, r->long_value ? r->long_value : value);
+    return 1;
+}
+
+dt_err dt_ini_read(const char *file_name, const char *text, dt_ini_handler handler, void *self)
+{
+    reader r = {.file_name = file_name, .next = text, .handler = handler, .self = self};
+    const int status = ini_parse_stream(read_line, &r, take_value, &r);
+    free(r.long_value);
+    DT_TRY(r.err);
+    DT_CHECK(status != -2, DT_ERR_MEMORY, "%s: no memory to read it", file_name);
+    DT_CHECK(status == 0, DT_ERR_USAGE, "%s:%d: expected 'key = value' or '[section]'", file_name, status);
+    return DT_OK;
+}

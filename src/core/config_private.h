@@ -1,0 +1,52 @@
+/* config_private.h - what the files of the configuration share: the table as data, values as text and as numbers, the INI reader. */
+#ifndef DTRAIN_CONFIG_PRIVATE_H
+#define DTRAIN_CONFIG_PRIVATE_H
+
+#include "dtrain/config.h"
+
+enum { DT_CONFIG_LINE_MAX = 4000 }; /* bytes, the end of the line not counted */
+
+typedef enum dt_key_kind { DT_KEY_INT, DT_KEY_REAL, DT_KEY_BOOL, DT_KEY_ENUM, DT_KEY_TEXT } dt_key_kind;
+
+typedef union dt_key_number {
+    int64_t i;
+    double r;
+    bool b;
+} dt_key_number;
+
+/** A row of the table. */
+typedef struct dt_key {
+    const char *section, *name;
+    dt_key_kind kind;
+    size_t offset; /* of the field in dt_config */
+    dt_key_number initial, min, max;
+    const char *text;  /* ENUM, TEXT: the default */
+    const char *words; /* ENUM: "a|b|c" */
+    const char *unit, *help;
+} dt_key;
+
+/* config_table.c */
+extern const dt_key dt_key_table[];
+extern const int dt_n_keys;
+int dt_key_find(const char *section, const char *name); /* row, or -1 */
+bool dt_key_section_exists(const char *section);
+const char *dt_key_nearest_section(const char *section);
+/** Why there is no such key, for people: "unknown section; the nearest is ...", "unknown key; ...". */
+void dt_key_explain_unknown(const char *section, const char *name, char *out, size_t size);
+
+/* config_value.c */
+enum { DT_KEY_NUMBER_TEXT = 32 };
+void dt_key_format(const dt_key *k, dt_key_number n, char out[DT_KEY_NUMBER_TEXT]); /* shortest text that reads back the same */
+void dt_key_expectation(const dt_key *k, char *out, size_t size);                   /* "an integer from 0 to 7" */
+/** Read a value. For numbers *n and *canonical (shortest text), for words and text *canonical alone; canonical is malloc'ed. head
+ *  begins the message on failure. */
+dt_err dt_key_read(const dt_key *k, const char *text, const char *head, dt_key_number *n, char **canonical);
+/** Replace ${NAME} by the environment; refuse what could not be written back to a file. *out is malloc'ed. */
+dt_err dt_key_expand(const dt_key *k, const char *text, const char *head, char **out);
+
+/* config_file.c */
+typedef dt_err (*dt_ini_handler)(void *self, int line, const char *section, const char *name, const char *value);
+/** Hand each "name = value" of an INI text to the handler, in order, until it returns an error. */
+dt_err dt_ini_read(const char *file_name, const char *text, dt_ini_handler handler, void *self);
+
+#endif

@@ -1,0 +1,181 @@
+/* config_table.c - the table of keys as data: looking up, naming the nearest, printing. */
+#include "config_private.h"
+#include <string.h>
+
+#define ROW_INT(s, k, d, lo, hi, unit_, help_)                                                                                             \
+    {.section = #s, .name = #k, .kind = DT_KEY_INT, .offset = offsetof(dt_config, s##_##k), .initial.i = (d), .min.i = (lo), .max.i = (hi), \
+     .unit = unit_, .help = help_},
+#define ROW_REAL(s, k, d, lo, hi, unit_, help_)                                                                                            \
+    {.section = #s, .name = #k, .kind = DT_KEY_REAL, .offset = offsetof(dt_config, s##_##k), .initial.r = (d), .min.r = (lo),              \
+     .max.r = (hi), .unit = unit_, .help = help_},
+#define ROW_BOOL(s, k, d, help_)                                                                                                           \
+    {.section = #s, .name = #k, .kind = DT_KEY_BOOL, .offset = offsetof(dt_config, s##_##k), .initial.b = (d), .unit = "", .help = help_},
+#define ROW_ENUM(s, k, d, words_, help_)                                                                                                   \
+    {.section = #s, .name = #k, .kind = DT_KEY_ENUM, .offset = offsetof(dt_config, s##_##k), .text = (d), .words = words_, .unit = "",     \
+     .help = help_},
+#define ROW_TEXT(s, k, d, help_)                                                                                                           \
+    {.section = #s, .name = #k, .kind = DT_KEY_TEXT, .offset = offsetof(dt_config, s##_##k), .text = (d), .unit = "", .help = help_},
+
+const dt_key dt_key_table[] = {DT_CONFIG_KEYS(ROW_INT, ROW_REAL, ROW_BOOL, ROW_ENUM, ROW_TEXT)};
+const int dt_n_keys = sizeof dt_key_table / sizeof dt_key_table[0];
+
+int dt_key_find(const char *section, const char *name)
+{
+    for (int i = 0; i < dt_n_keys; i++)
+        if (strcmp(dt_key_table[i].section, section) == 0 && strcmp(dt_key_table[i].name, name) == 0) return i;
+    return -1;
+}
+
+bool dt_key_section_exists(const char *section)
+{
+    for (int i = 0; i < dt_n_keys; i++)
+        if (strcmp(dt_key_table[i].section, section) == 0) return true;
+    return false;
+}
+
+/* Letters to insert, remove, replace or swap (optimal string alignment); of long words the first letters only. */
+static int edit_distance(const char *a, const char *b)
+{
+    enum { MOST = 63 };
+    const int na = (int)strnlen(a, MOST), nb = (int)strnlen(b, MOST);
+    int row[3][MOST + 1]; /* rows i-2, i-1, i of the table, by i modulo 3 */
+    for (int j = 0; j <= nb; j++) row[0][j] = j;
+    for (int i = 1; i <= na; i++) {
+        int *now = row[i % 3], *above = row[(i + 2) % 3], *above2 = row[(i + 1) % 3];
+        now[0] = i;
+        for (int j = 1; j <= nb; j++) {
+            int d = above[j - 1] + (a[i - 1] != b[j - 1]);
+            if (above[j] + 1 < d) d = above[j] + 1;
+            if (now[j - 1] + 1 < d) d = now[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && above2[j - 2] + 1 < d) d = above2[j - 2] + 1;
+            now[j] = d;
+        }
+    }
+    return row[na % 3][nb];
+}
+
+const char *dt_key_nearest_section(const char *section)
+{
+    int best = 0, best_distance = 1000;
+    for (int i = 0; i < dt_n_keys; i++) {
+        const int d = edit_distance(section, dt_key_table[i].section);
+        if (d < best_distance) best = i, best_distance = d;
+    }
+    return dt_key_table[best].section;
+}
+
+/* The nearest key, in one section (or everywhere: section NULL). */
+static int nearest_key(const char *section, const char *name, int *distance)
+{
+    int best = 0;
+    *distance = 1000;
+    for (int i = 0; i < dt_n_keys; i++) {
+        if (section && strcmp(dt_key_table[i].section, section) != 0) continue;
+        const int d = edit_distance(name, dt_key_table[i].name);
+        if (d < *distance) best = i, *distance = d;
+    }
+    return best;
+}
+
+void dt_key_explain_unknown(const char *section, const char *name, char *out, size_t size)
+{
+    if (!dt_key_section_exists(section)) {
+        snprintf(out, size, "unknown section; the nearest is [%s]", dt_key_nearest_section(section));
+        return;
+    }
+    int here, anywhere;
+    const dt_key *near = &dt_key_table[nearest_key(section, name, &here)];
+    const dt_key *other = &dt_key_table[nearest_key(NULL, name, &anywhere)];
+    if (anywhere == 0)
+        snprintf(out, size, "unknown key; %s belongs to [%s]", other->name, other->section);
+    else if (anywhere + 1 < here) /* a key of this section is named unless another one fits clearly better */
+        snprintf(out, size, "unknown key; the nearest is %s in [%s]", other->name, other->section);
+    else
+        snprintf(out, size, "unknown key; the nearest is %s", near->name);
+}
+
+static const char *kind_name(dt_key_kind kind)
+{
+    static const char *const names[] = {"integer", "number", "true or false", "one of", "text"};
+    return names[kind];
+}
+
+static void default_text(const dt_key *k, char *out, size_t size)
+{
+    char number[DT_KEY_NUMBER_TEXT];
+    if (k->kind < DT_KEY_ENUM) dt_key_format(k, k->initial, number);
+    snprintf(out, size, "%s", k->kind < DT_KEY_ENUM ? number : k->text[0] ? k->text : "empty");
+}
+
+/* "integer from 0 to 7, samples" */
+static void describe(const dt_key *k, const char *between_words, char *out, size_t size)
+{
+    if (k->kind == DT_KEY_ENUM) {
+        int n = snprintf(out, size, "one of ");
+        for (const char *p = k->words; *p && (size_t)n + 8 < size; p++)
+            n += *p == '|' ? snprintf(out + n, size - (size_t)n, "%s", between_words) : snprintf(out + n, size - (size_t)n, "%c", *p);
+        return;
+    }
+    char expected[160];
+    dt_key_expectation(k, expected, sizeof expected);
+    const char *what = k->kind == DT_KEY_INT || k->kind == DT_KEY_REAL ? strchr(expected, ' ') + 1 : kind_name(k->kind);
+    snprintf(out, size, "%s%s%s", what, k->unit[0] ? ", " : "", k->unit);
+}
+
+static bool matches(const dt_key *k, const char *filter)
+{
+    const size_t n = strlen(k->section);
+    return !filter[0] || (strncmp(filter, k->section, n) == 0 && (!filter[n] || (filter[n] == '.' && strcmp(filter + n + 1, k->name) == 0)));
+}
+
+static dt_err no_such_filter(const char *filter)
+{
+    char section[64], why[160];
+    const char *dot = strchr(filter, '.');
+    snprintf(section, sizeof section, "%.*s", dot ? (int)(dot - filter) : 60, filter);
+    dt_key_explain_unknown(section, dot ? dot + 1 : "", why, sizeof why);
+    return dt_fail(DT_ERR_USAGE, "--keys %s: %s", filter, why);
+}
+
+dt_err dt_config_print_keys(FILE *out, const char *filter)
+{
+    char type[160], initial[160];
+    const char *section = "";
+    int n = 0;
+    for (int i = 0; i < dt_n_keys; i++) {
+        const dt_key *k = &dt_key_table[i];
+        if (!matches(k, filter)) continue;
+        if (strcmp(section, k->section) != 0) fprintf(out, "%s[%s]\n", n ? "\n" : "", k->section);
+        section = k->section;
+        describe(k, ", ", type, sizeof type);
+        default_text(k, initial, sizeof initial);
+        fprintf(out, "  %-28s %s; default %s\n      %s\n", k->name, type, initial, k->help);
+        n++;
+    }
+    return n ? DT_OK : no_such_filter(filter);
+}
+
+/* Text in a table's cell: a bar would end it. */
+static void print_cell(FILE *out, const char *text)
+{
+    for (; *text; text++) fprintf(out, *text == '|' ? "\\|" : "%c", *text);
+}
+
+void dt_config_print_markdown(FILE *out)
+{
+    char type[160], initial[160];
+    const char *section = "";
+    fprintf(out, "# Configuration keys\n\nGenerated from `include/dtrain/config_keys.h` by `make docs`; `dtrain --keys` prints the same.\n"
+                 "Values on the command line, `section.key=value`, win over the file. `${NAME}` in a value is an environment variable.\n"
+                 "Lists are comma separated; a comment begins with `;` or `#` at the start of a line, or with ` ;` behind a value.\n");
+    for (int i = 0; i < dt_n_keys; i++) {
+        const dt_key *k = &dt_key_table[i];
+        if (strcmp(section, k->section) != 0) fprintf(out, "\n## [%s]\n\n| key | value | default | meaning |\n|---|---|---|---|\n", k->section);
+        section = k->section;
+        describe(k, ", ", type, sizeof type);
+        default_text(k, initial, sizeof initial);
+        fprintf(out, "| `%s` | %s | %s | ", k->name, type, initial);
+        print_cell(out, k->help);
+        fputs(" |\n", out);
+    }
+}

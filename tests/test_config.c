@@ -1,0 +1,413 @@
+/* test_config.c - the configuration: what is accepted, what is refused and with which words, and that what is written reads back.
+ *
+ * With --markdown as argument: prints docs/keys.md (make docs). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "dtrain/config.h"
+#include <stdlib.h>
+#include <string.h>
+
+static dt_err parse(dt_config *cfg, const char *text, const char *override)
+{
+    dt_error_clear();
+    return dt_config_parse(cfg, "input.ini", text, override ? 1 : 0, &override);
+}
+
+/* ---- what is accepted ---- */
+
+static void an_empty_file_gives_the_defaults(void **state)
+{
+    dt_config cfg;
+    assert_int_equal(parse(&cfg, "", NULL), DT_OK);
+    assert_string_equal(cfg.run_task, "pretrain");
+    assert_string_equal(cfg.run_output_dir, "");
+    assert_int_equal(cfg.run_seed, 42);
+    assert_true(cfg.optimizer_lr == 3e-4 && cfg.data_shuffle && !cfg.data_drop_last);
+    assert_true(cfg.zero_reduce_bucket_size == 500000000);
+    assert_false(dt_config_given(&cfg, "run", "seed"));
+    dt_config_free(&cfg);
+    dt_config_free(&cfg);
+}
+
+static void values_of_every_kind_are_read(void **state)
+{
+    const char *text = "\xef\xbb\xbf; a comment\n# another\n   ; an indented one\n\n[run]\r\nseed=7\r\ntask = sft ; what to do\noutput_dir: /tmp/a b\n"
+                       "[optimizer]\nlr = 1e-3\n[data]\nshuffle = No\ntrain = a.h5, b;c.h5:2\n[zero]\nreduce_bucket_size = 5e8\n[run]\nthreads=3";
+    dt_config cfg;
+    assert_int_equal(parse(&cfg, text, NULL), DT_OK);
+    assert_true(cfg.run_seed == 7 && cfg.run_threads == 3 && cfg.optimizer_lr == 1e-3 && !cfg.data_shuffle);
+    assert_true(cfg.zero_reduce_bucket_size == 500000000);
+    assert_string_equal(cfg.run_task, "sft");
+    assert_string_equal(cfg.run_output_dir, "/tmp/a b");
+    assert_string_equal(cfg.data_train, "a.h5, b;c.h5:2");
+    assert_true(dt_config_given(&cfg, "data", "train") && !dt_config_given(&cfg, "data", "validation"));
+    dt_config_free(&cfg);
+}
+
+static void booleans_have_four_spellings(void **state)
+{
+    const char *const words[] = {"true", "yes", "on", "1", "TRUE", "false", "no", "off", "0", "Off"};
+    for (int i = 0; i < 10; i++) {
+        char override[40];
+        dt_config cfg;
+        snprintf(override, sizeof override, "run.reproducible=%s", words[i]);
+        assert_int_equal(parse(&cfg, "", override), DT_OK);
+        assert_int_equal(cfg.run_reproducible, i < 5);
+        dt_config_free(&cfg);
+    }
+}
+
+static void integers_may_be_written_with_an_exponent(void **state)
+{
+    const struct { const char *text; int64_t value; } cases[] = {
+        {"5e8", 500000000}, {"1.5e3", 1500}, {"+12", 12}, {"007", 7}, {"9223372036854775807", INT64_MAX}, {"12.0", 12}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char override[60];
+        dt_config cfg;
+        snprintf(override, sizeof override, "run.seed=%s", cases[i].text);
+        assert_int_equal(parse(&cfg, "", override), DT_OK);
+        assert_true(cfg.run_seed == cases[i].value);
+        dt_config_free(&cfg);
+    }
+}
+
+static void the_command_line_wins_and_the_last_of_it(void **state)
+{
+    const char *const overrides[] = {"batch.micro_batch_size=2", "data.train = x=y.h5 ", "batch.micro_batch_size=3"};
+    dt_config cfg;
+    char where[100];
+    assert_int_equal(dt_config_parse(&cfg, "input.ini", "[run]\nseed = 1\n[batch]\nmicro_batch_size = 1\n", 3, overrides), DT_ERR_USAGE);
+    assert_string_equal(dt_error_message(), "command line: data.train : unknown key; the nearest is train");
+    dt_error_clear();
+    const char *const good[] = {"batch.micro_batch_size=2", "data.train= x=y.h5 ", "batch.micro_batch_size=3"};
+    assert_int_equal(dt_config_parse(&cfg, "input.ini", "[run]\nseed = 1\n[batch]\nmicro_batch_size = 1\n", 3, good), DT_OK);
+    assert_int_equal(cfg.batch_micro_batch_size, 3);
+    assert_string_equal(cfg.data_train, "x=y.h5");
+    assert_string_equal(dt_config_where(&cfg, "run", "seed", where, sizeof where), "input.ini:2: [run] seed");
+    assert_string_equal(dt_config_where(&cfg, "batch", "micro_batch_size", where, sizeof where), "command line: batch.micro_batch_size");
+    assert_string_equal(dt_config_where(&cfg, "zero", "stage", where, sizeof where), "[zero] stage (default)");
+    dt_config_free(&cfg);
+}
+
+static void environment_variables_are_replaced(void **state)
+{
+    dt_config cfg;
+    setenv("DTRAIN_TEST_DIR", "/scratch/me", 1);
+    setenv("DTRAIN_TEST_N", "12", 1);
+    assert_int_equal(parse(&cfg, "[run]\noutput_dir = ${DTRAIN_TEST_DIR}/run-${DTRAIN_TEST_N}$x\nseed = ${DTRAIN_TEST_N}\n",
+                           "data.train=${DTRAIN_TEST_DIR}"), DT_OK);
+    assert_string_equal(cfg.run_output_dir, "/scratch/me/run-12$x");
+    assert_string_equal(cfg.data_train, "/scratch/me");
+    assert_int_equal(cfg.run_seed, 12);
+    dt_config_free(&cfg);
+}
+
+/* A line of exactly n bytes: "train = x,x,...". */
+static void fill_line(char *line, size_t n)
+{
+    memcpy(line, "train = ", 8);
+    for (size_t i = 8; i < n; i++) line[i] = i % 2 ? ',' : 'x';
+    line[n] = '\0';
+}
+
+static void lines_up_to_4000_bytes_are_read_whole(void **state)
+{
+    const size_t lengths[] = {188, 189, 190, 191, 198, 199, 200, 201, 1000, 3800};
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        char line[5000], text[6000];
+        dt_config cfg;
+        fill_line(line, lengths[i]);
+        snprintf(text, sizeof text, "[data]\nseq_len = 8\n%s ; and a comment ; more\nprefetch = 1\n", line);
+        assert_int_equal(parse(&cfg, text, NULL), DT_OK);
+        assert_string_equal(cfg.data_train, line + 8);
+        assert_true(cfg.data_seq_len == 8 && cfg.data_prefetch == 1);
+        dt_config_free(&cfg);
+    }
+}
+
+static void a_long_comment_is_skipped(void **state)
+{
+    char text[4200];
+    dt_config cfg;
+    memset(text, ' ', sizeof text);
+    memcpy(text, "[run]\n;", 7);
+    for (size_t i = 10; i < 3000; i++) text[i] = "seed = 1 "[i % 9];
+    memcpy(text + 3000, "\nseed = 9\n", 11);
+    assert_int_equal(parse(&cfg, text, NULL), DT_OK);
+    assert_int_equal(cfg.run_seed, 9);
+    dt_config_free(&cfg);
+}
+
+/* ---- what is refused, and the words ---- */
+
+static void every_mistake_is_named(void **state)
+{
+    const struct { const char *text, *override, *message; } cases[] = {
+        {"[batch]\nmicro_batch_size = four\n", NULL, "input.ini:2: [batch] micro_batch_size: expected an integer from 0 to 2147483647, found 'four'"},
+        {"[batch]\n\nmicro_batch_size = -1\n", NULL, "input.ini:3: [batch] micro_batch_size: expected an integer from 0 to 2147483647, found '-1'"},
+        {"[batch]\nmicro_batch_size = 2147483648\n", NULL, "input.ini:2: [batch] micro_batch_size: expected an integer from 0 to 2147483647, found '2147483648'"},
+        {"[batch]\nmicro_batch_size = 1.5\n", NULL, "input.ini:2: [batch] micro_batch_size: expected an integer from 0 to 2147483647, found '1.5'"},
+        {"[batch]\nmicro_batch_size =\n", NULL, "input.ini:2: [batch] micro_batch_size: expected an integer from 0 to 2147483647, found ''"},
+        {"[run]\nseed = 9223372036854775808\n", NULL, "input.ini:2: [run] seed: expected an integer from 0, found '9223372036854775808'"},
+        {"[run]\nseed = 0x10\n", NULL, "input.ini:2: [run] seed: expected an integer from 0, found '0x10'"},
+        {"[optimizer]\nlr = nan\n", NULL, "input.ini:2: [optimizer] lr: expected a number from 0 to 10, found 'nan'"},
+        {"[optimizer]\nlr = 11\n", NULL, "input.ini:2: [optimizer] lr: expected a number from 0 to 10, found '11'"},
+        {"[optimizer]\nlr = 1e-3 x\n", NULL, "input.ini:2: [optimizer] lr: expected a number from 0 to 10, found '1e-3 x'"},
+        {"[data]\nshuffle = maybe\n", NULL, "input.ini:2: [data] shuffle: expected true or false, found 'maybe'"},
+        {"[run]\ntask = train\n", NULL, "input.ini:2: [run] task: expected one of pretrain, sft, eval, found 'train'"},
+        {"[run]\ntask = pretrain|sft\n", NULL, "input.ini:2: [run] task: expected one of pretrain, sft, eval, found 'pretrain|sft'"},
+        {"[run]\ntask =\n", NULL, "input.ini:2: [run] task: expected one of pretrain, sft, eval, found ''"},
+        {"[batch]\nmicro_batchsize = 4\n", NULL, "input.ini:2: [batch] micro_batchsize: unknown key; the nearest is micro_batch_size"},
+        {"[batch]\nseq_len = 4\n", NULL, "input.ini:2: [batch] seq_len: unknown key; seq_len belongs to [data]"},
+        {"[optimzer]\nlr = 1\n", NULL, "input.ini:1: [optimzer]: unknown section; the nearest is [optimizer]"},
+        {"[optimzer]\n", NULL, "input.ini:1: [optimzer]: unknown section; the nearest is [optimizer]"},
+        {"[run]\nseed = 1\nseed = 2\n", NULL, "input.ini:3: [run] seed: set twice, first in line 2"},
+        {"[run]\nseed = 1\n[data]\n[run]\nseed = 1\n", NULL, "input.ini:5: [run] seed: set twice, first in line 2"},
+        {"seed = 1\n", NULL, "input.ini:1: seed: expected a [section] line before the first key"},
+        {"[run]\n  seed = 1\n", NULL, "input.ini:2: expected a key or a [section] in the first column, found an indented line: 'seed = 1'"},
+        {"[run]\nseed = 1\n\t2\n", NULL, "input.ini:3: expected a key or a [section] in the first column, found an indented line: '2'"},
+        {"[run]\nseed\n", NULL, "input.ini:2: expected 'key = value' or '[section]', found 'seed'"},
+        {"[run\nseed = 1\n", NULL, "input.ini:1: expected [section], found '[run'"},
+        {"[run] seed = 1\n", NULL, "input.ini:1: expected the end of the line after [run], found 'seed = 1'"},
+        {"[run]\nseed ; = 1\n", NULL, "input.ini:2: expected 'key = value' or '[section]'"},
+        {"[run]\noutput_dir = ${DTRAIN_TEST_UNSET}/x\n", NULL, "input.ini:2: [run] output_dir: the environment variable DTRAIN_TEST_UNSET is not set"},
+        {"[run]\noutput_dir = ${DTRAIN_TEST\n", NULL, "input.ini:2: [run] output_dir: '${' without '}'"},
+        {"[run]\noutput_dir = ${}\n", NULL, "input.ini:2: [run] output_dir: expected the name of an environment variable in ${...}, found ''"},
+        {"[run]\noutput_dir = ${DTRAIN_TEST_ODD}\n", NULL, "input.ini:2: [run] output_dir: '${' remains in the value after environment variables were replaced"},
+        {"[run]\noutput_dir = a\x01" "b\n", NULL, "input.ini:2: [run] output_dir: a control character (byte 0x01) in the value"},
+        {"", "run.output_dir=a\nb", "command line: run.output_dir: a control character (byte 0x0a) in the value"},
+        {"", "run.output_dir=a ;b", "command line: run.output_dir: ';' at the beginning of a value or after a blank starts a comment and cannot be part of the value"},
+        {"", "run.output_dir=;b", "command line: run.output_dir: ';' at the beginning of a value or after a blank starts a comment and cannot be part of the value"},
+        {"", "seed=1", "command line: expected section.key=value, found 'seed=1'"},
+        {"", "run.seed", "command line: expected section.key=value, found 'run.seed'"},
+        {"", ".seed=1", "command line: expected section.key=value, found '.seed=1'"},
+        {"", "run.=1", "command line: expected section.key=value, found 'run.=1'"},
+        {"", "rum.seed=1", "command line: rum.seed: unknown section; the nearest is [run]"},
+        {"", "run.sede=1", "command line: run.sede: unknown key; the nearest is seed"},
+        {"", "zero.stage=4", "command line: zero.stage: expected one of auto, 0, 1, 2, 3, found '4'"},
+        /* the first mistake in the file is the one that is told */
+        {"[run]\nseed = x\nthreads = y\n", "run.z=1", "input.ini:2: [run] seed: expected an integer from 0, found 'x'"},
+    };
+    unsetenv("DTRAIN_TEST_UNSET");
+    setenv("DTRAIN_TEST_ODD", "${HOME}", 1);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dt_config cfg;
+        assert_int_equal(parse(&cfg, cases[i].text, cases[i].override), DT_ERR_USAGE);
+        assert_string_equal(dt_error_message(), cases[i].message);
+        assert_null(cfg.priv);
+    }
+    dt_error_clear();
+}
+
+static void a_line_over_4000_bytes_is_refused(void **state)
+{
+    char line[4100], text[4200];
+    dt_config cfg;
+    fill_line(line, 4001);
+    snprintf(text, sizeof text, "[data]\n%s\n", line);
+    assert_int_equal(parse(&cfg, text, NULL), DT_ERR_USAGE);
+    assert_string_equal(dt_error_message(), "input.ini:2: expected lines of at most 4000 bytes, found 4001");
+    fill_line(line, 4000);
+    snprintf(text, sizeof text, "[data]\n%s\n", line);
+    assert_int_equal(parse(&cfg, text, NULL), DT_OK);
+    dt_config_free(&cfg);
+    memset(line, 'k', 500);
+    memcpy(line + 500, " = 1", 5);
+    snprintf(text, sizeof text, "[data]\n%s\n", line);
+    assert_int_equal(parse(&cfg, text, NULL), DT_ERR_USAGE);
+    assert_non_null(strstr(dt_error_message(), "input.ini:2: expected 'key = value', found 'kkkk"));
+    dt_error_clear();
+}
+
+static void files_that_are_no_configuration_are_refused(void **state)
+{
+    char *text, path[] = "/tmp/dtrain-test-XXXXXX";
+    const int fd = mkstemp(path);
+    FILE *f = fdopen(fd, "wb");
+    fwrite("a\0b", 1, 3, f);
+    fclose(f);
+    dt_error_clear();
+    assert_int_equal(dt_config_read_file(path, &text), DT_ERR_USAGE);
+    assert_non_null(strstr(dt_error_message(), "not a text file"));
+    dt_error_clear();
+    remove(path);
+    assert_int_equal(dt_config_read_file(path, &text), DT_ERR_USAGE);
+    assert_non_null(strstr(dt_error_message(), "No such file"));
+    dt_error_clear();
+    assert_int_equal(dt_config_read_file("/tmp", &text), DT_ERR_USAGE);
+    assert_non_null(strstr(dt_error_message(), "directory"));
+    dt_error_clear();
+}
+
+/* ---- writing ---- */
+
+static void same_values(const dt_config *a, const dt_config *b)
+{
+#define SAME_NUMBER(s, k, ...) assert_true(a->s##_##k == b->s##_##k);
+#define SAME_TEXT(s, k, ...) assert_string_equal(a->s##_##k, b->s##_##k);
+    DT_CONFIG_KEYS(SAME_NUMBER, SAME_NUMBER, SAME_NUMBER, SAME_TEXT, SAME_TEXT)
+}
+
+static void every_key_survives_being_written(void **state)
+{
+    const char *text = "[run]\noutput_dir=#a; b;c\nseed=9007199254740993\nreproducible=yes\n[optimizer]\nlr=0.1234567890123456789\neps=1e-300\n"
+                       "[model]\nrope_scaling={\"rope_type\": \"llama3\", \"factor\": 8.0}\n[zero]\nstage=3\n";
+    dt_config a, b;
+    assert_int_equal(parse(&a, text, "optimizer.weight_decay=0.1"), DT_OK);
+    char *written = dt_config_text(&a), *again;
+    assert_int_equal(parse(&b, written, NULL), DT_OK);
+    same_values(&a, &b);
+    assert_string_equal(again = dt_config_text(&b), written);
+    assert_non_null(strstr(written, "weight_decay = 0.1\n"));
+    assert_non_null(strstr(written, "reproducible = true\n"));
+#define IS_THERE(s, k, ...) assert_non_null(strstr(written, "\n" #k " ="));
+    DT_CONFIG_KEYS(IS_THERE, IS_THERE, IS_THERE, IS_THERE, IS_THERE)
+    free(again);
+    free(written);
+    dt_config_free(&a);
+    dt_config_free(&b);
+}
+
+static void the_longest_value_survives_being_written(void **state)
+{
+    char *override = malloc(5000);
+    dt_config a, b;
+    strcpy(override, "data.train=");
+    memset(override + 11, 'x', 4900);
+    override[11 + 3992] = '\0'; /* "train = " and 3992 bytes fill a line */
+    assert_int_equal(parse(&a, "", override), DT_OK);
+    char *written = dt_config_text(&a);
+    assert_int_equal(parse(&b, written, NULL), DT_OK);
+    same_values(&a, &b);
+    free(written);
+    dt_config_free(&a);
+    dt_config_free(&b);
+    strcat(override, "x");
+    assert_int_equal(parse(&a, "", override), DT_ERR_USAGE);
+    assert_string_equal(dt_error_message(), "command line: data.train: the value has 3993 bytes, the limit is 3992");
+    dt_error_clear();
+    free(override);
+}
+
+static void setting_a_key_keeps_its_origin_and_old_strings(void **state)
+{
+    dt_config cfg;
+    char where[100];
+    assert_int_equal(parse(&cfg, "[zero]\nstage = auto\n", NULL), DT_OK);
+    const char *old = cfg.zero_stage;
+    assert_int_equal(dt_config_set(&cfg, "zero", "stage", "2"), DT_OK);
+    assert_int_equal(dt_config_set(&cfg, "batch", "micro_batch_size", "4"), DT_OK);
+    assert_string_equal(cfg.zero_stage, "2");
+    assert_string_equal(old, "auto");
+    assert_int_equal(cfg.batch_micro_batch_size, 4);
+    assert_string_equal(dt_config_where(&cfg, "zero", "stage", where, sizeof where), "input.ini:2: [zero] stage");
+    assert_false(dt_config_given(&cfg, "batch", "micro_batch_size"));
+    assert_int_equal(dt_config_set(&cfg, "zero", "stage", "7"), DT_ERR_USAGE);
+    assert_string_equal(cfg.zero_stage, "2");
+    dt_error_clear();
+    assert_int_equal(dt_config_set(&cfg, "zero", "stge", "2"), DT_ERR_USAGE);
+    dt_error_clear();
+    char *text = dt_config_text(&cfg);
+    assert_non_null(strstr(text, "micro_batch_size = 4\n"));
+    free(text);
+    dt_config_free(&cfg);
+}
+
+static char *printed(dt_err (*print)(FILE *, const char *), const char *filter, dt_err *err)
+{
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    *err = print(out, filter);
+    fclose(out);
+    return text;
+}
+
+static void keys_are_printed_by_section_and_by_name(void **state)
+{
+    dt_err err;
+    char *text = printed(dt_config_print_keys, "batch.micro_batch_size", &err);
+    assert_int_equal(err, DT_OK);
+    assert_string_equal(text, "[batch]\n  micro_batch_size             integer from 0 to 2147483647, samples; default 0\n"
+                              "      samples a rank and micro-step; 0: from the other two\n");
+    free(text);
+    text = printed(dt_config_print_keys, "zero", &err);
+    assert_true(err == DT_OK && strstr(text, "[zero]") && strstr(text, "stage ") && !strstr(text, "[run]"));
+    free(text);
+    text = printed(dt_config_print_keys, "", &err);
+    assert_true(err == DT_OK && strstr(text, "[run]") && strstr(text, "[log]"));
+    free(text);
+    const struct { const char *filter, *message; } bad[] = {
+        {"rnu", "--keys rnu: unknown section; the nearest is [run]"},
+        {"run.sed", "--keys run.sed: unknown key; the nearest is seed"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        free(printed(dt_config_print_keys, bad[i].filter, &err));
+        assert_int_equal(err, DT_ERR_USAGE);
+        assert_string_equal(dt_error_message(), bad[i].message);
+        dt_error_clear();
+    }
+}
+
+static dt_err markdown(FILE *out, const char *unused)
+{
+    (void)unused;
+    dt_config_print_markdown(out);
+    return DT_OK;
+}
+
+static void the_reference_page_is_up_to_date(void **state)
+{
+    dt_err err;
+    char *want = printed(markdown, "", &err), *have = NULL;
+    assert_int_equal(dt_config_read_file("docs/keys.md", &have), DT_OK); /* tests run at the top of the tree */
+    assert_true(strcmp(want, have) == 0);                                 /* otherwise: make docs */
+    free(want);
+    free(have);
+}
+
+static void lists_are_split_at_commas(void **state)
+{
+    const struct { const char *text; int n; const char *items[3]; } cases[] = {
+        {"", 0, {NULL}}, {" , ,", 0, {NULL}}, {"a", 1, {"a"}}, {" a b ,c,, d", 3, {"a b", "c", "d"}}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char **items;
+        int n;
+        assert_int_equal(dt_config_split(cases[i].text, &items, &n), DT_OK);
+        assert_int_equal(n, cases[i].n);
+        for (int j = 0; j < n; j++) assert_string_equal(items[j], cases[i].items[j]);
+        dt_config_free_list(items, n);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && strcmp(argv[1], "--markdown") == 0) {
+        dt_config_print_markdown(stdout);
+        return 0;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_empty_file_gives_the_defaults),
+        cmocka_unit_test(values_of_every_kind_are_read),
+        cmocka_unit_test(booleans_have_four_spellings),
+        cmocka_unit_test(integers_may_be_written_with_an_exponent),
+        cmocka_unit_test(the_command_line_wins_and_the_last_of_it),
+        cmocka_unit_test(environment_variables_are_replaced),
+        cmocka_unit_test(lines_up_to_4000_bytes_are_read_whole),
+        cmocka_unit_test(a_long_comment_is_skipped),
+        cmocka_unit_test(every_mistake_is_named),
+        cmocka_unit_test(a_line_over_4000_bytes_is_refused),
+        cmocka_unit_test(files_that_are_no_configuration_are_refused),
+        cmocka_unit_test(every_key_survives_being_written),
+        cmocka_unit_test(the_longest_value_survives_being_written),
+        cmocka_unit_test(setting_a_key_keeps_its_origin_and_old_strings),
+        cmocka_unit_test(keys_are_printed_by_section_and_by_name),
+        cmocka_unit_test(the_reference_page_is_up_to_date),
+        cmocka_unit_test(lists_are_split_at_commas),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
