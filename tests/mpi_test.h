@@ -15,14 +15,21 @@
 #include <mpi.h>
 #include <stdlib.h>
 
-/** Does cond hold on all ranks of comm? Names the ranks where it does not. Collective. */
+/** Does cond hold on all ranks of comm? Collective. */
+static inline bool vote_ranks(MPI_Comm comm, bool cond)
+{
+    int n_bad, bad = !cond;
+    MPI_Allreduce(&bad, &n_bad, 1, MPI_INT, MPI_SUM, comm);
+    return n_bad == 0;
+}
+
+/** The same, and names the ranks where it does not. */
 static inline bool vote_all(MPI_Comm comm, bool cond, const char *text, const char *file, int line)
 {
-    int rank, n_bad, bad = !cond;
+    int rank;
     MPI_Comm_rank(comm, &rank);
-    MPI_Allreduce(&bad, &n_bad, 1, MPI_INT, MPI_SUM, comm);
-    if (bad) print_error("%s:%d: rank %d: does not hold: %s %s\n", file, line, rank, text, dt_error_message());
-    return n_bad == 0;
+    if (!cond) print_error("%s:%d: rank %d: does not hold: %s %s\n", file, line, rank, text, dt_error_message());
+    return vote_ranks(comm, cond);
 }
 
 /** Fail the test on all ranks unless cond holds on all ranks. Collective; cond may differ between ranks. */
