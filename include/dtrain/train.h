@@ -1,0 +1,104 @@
+/* train.h - the superstep loop and what it needs at start: batch sizes, schedule, plan, watchdog, signals, trace. */
+#ifndef DTRAIN_TRAIN_H
+#define DTRAIN_TRAIN_H
+
+#include "dtrain/checkpoint.h"
+#include "dtrain/config.h"
+#include "dtrain/data.h"
+#include "dtrain/report.h"
+#include "dtrain/task.h"
+
+/* ---- batch sizes --------------------------------------------------------------------------------------------------- */
+
+/** train_batch_size = micro_batch_size * gradient_accumulation_steps * nranks. */
+typedef struct dt_batching { int64_t train_batch_size, micro_batch_size, accumulation; } dt_batching;
+
+/** Any two of [batch] give the third (one alone: accumulation 1). DT_ERR_USAGE, naming the nearest values that work, when they do not multiply. */
+dt_err dt_batching_resolve(dt_batching *b, const dt_config *cfg, int nranks);
+
+/* ---- schedule ------------------------------------------------------------------------------------------------------ */
+
+/** Learning rate as a function of updates done before this one (algorithms.md 9.4). */
+typedef struct dt_schedule {
+    enum { DT_SCHED_CONSTANT, DT_SCHED_LINEAR, DT_SCHED_COSINE, DT_SCHED_WSD } type;
+    enum { DT_DECAY_LINEAR, DT_DECAY_COSINE, DT_DECAY_SQRT } decay;
+    double peak, min_ratio;
+    int64_t warmup, total, decay_steps;
+} dt_schedule;
+void dt_schedule_make(dt_schedule *s, const dt_config *cfg, int64_t total_steps, int64_t train_batch_size);
+double dt_schedule_lr(const dt_schedule *s, int64_t updates_done);
+
+/** 0: never but at the end; below 1: that share of total, rounded up; else the number itself. For save_steps, logging_steps, validation_steps. */
+int64_t dt_interval_steps(double value, int64_t total_steps);
+
+/* ---- watchdog, signals, timeline ---------------------------------------------------------------------------------------- */
+
+typedef struct dt_watchdog dt_watchdog;
+/** A thread that ends the job with exit code 76 when the phase has not changed for timeout_s, after every rank said where it stands. */
+dt_err dt_watchdog_start(dt_watchdog **w, const dt_phase *phase, const dt_comm *comm, double timeout_s);
+void dt_watchdog_stop(dt_watchdog *w);
+
+/** SIGTERM, SIGUSR1, SIGINT ask to stop; a second SIGINT leaves at once. */
+void dt_signals_install(void);
+int dt_signals_pending(void); /* the signal that asked, or 0 */
+
+/** Where the time of a superstep went: phases in groups. */
+typedef enum dt_time_group { DT_TIME_READ, DT_TIME_FORWARD, DT_TIME_BACKWARD, DT_TIME_COMM, DT_TIME_UPDATE, DT_TIME_AGREE, DT_N_TIME } dt_time_group;
+extern const char *const dt_time_group_names[DT_N_TIME];
+
+typedef struct dt_timeline dt_timeline;
+/** Listen to phase: seconds by group, and with trace every change (a ring of the newest 65536). */
+dt_err dt_timeline_open(dt_timeline **t, dt_phase *phase, bool trace);
+/** Seconds by group since the last call. */
+void dt_timeline_take(dt_timeline *t, double group_s[DT_N_TIME]);
+/** Collective: the events of all ranks in one file in Chrome's trace format, written by rank 0. */
+dt_err dt_timeline_write(dt_timeline *t, dt_comm *comm, const char *path);
+void dt_timeline_close(dt_timeline *t); /* safe on NULL */
+
+/* ---- the run ------------------------------------------------------------------------------------------------------- */
+
+/** Everything a run holds. {0}, then dt_run_* in order; dt_run_close frees what was opened. */
+typedef struct dt_run {
+    dt_config cfg;
+    dt_ledger ledger;
+    dt_phase phase;
+    dt_comm *comm; /* NULL for --plan */
+    dt_device dev;
+    dt_stream *compute;
+    int nranks;
+    int stage;
+    dt_batching batching;
+    dt_model_config mc;
+    dt_unit *units;
+    int n_units;
+    dt_loader *train, *valid;
+    size_t loader_nbytes; /* what the loaders hold */
+    dt_model_options model_opt;
+    dt_zero_options zero_opt;
+    dt_zero *zero;
+    dt_model *model;
+    dt_task_buffers buffers;
+    dt_report *report;
+    dt_watchdog *watchdog;
+    dt_timeline *timeline;
+    dt_schedule schedule;
+    int64_t total_steps;
+    double start_s;
+    char *model_source; /* checkpoint to start from, or NULL */
+} dt_run;
+
+typedef enum dt_mode { DT_MODE_RUN, DT_MODE_CHECK } dt_mode;
+
+/** Run or check what run->cfg asks for. Collective. */
+dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode);
+
+/** --plan: memory a rank by category and communication, every stage, as text on out. Local, without MPI. */
+typedef struct dt_plan_request {
+    int nranks, ranks_per_node;           /* ranks_per_node 0: all on one node */
+    uint64_t device_memory, host_memory;  /* bytes; 0: this machine's. On the CPU device both are the same memory, and the smaller holds */
+} dt_plan_request;
+dt_err dt_plan_print(dt_run *run, const dt_plan_request *req, FILE *out);
+
+void dt_run_close(dt_run *run); /* local */
+
+#endif

@@ -1,0 +1,194 @@
+/* dtrain.c - the program: options, MPI, one run, an exit code. All that can fail is below run_program(); only here is the job ended. */
+#include "dtrain/train.h"
+#include "dtrain/io.h"
+#include "version.h"
+#include <getopt.h>
+#include <mpi.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char usage[] =
+    "usage: dtrain [options] input.ini [section.key=value ...]\n"
+    "  trains as the file says; settings on the command line win. Under mpirun or srun: on all ranks.\n"
+    "\n"
+    "  --check                 open and validate all that the run would use, take no step\n"
+    "  --plan                  memory a rank and communication a step for every ZeRO stage; with\n"
+    "      --ranks N             ranks (1)\n"
+    "      --ranks-per-node N    ranks on a node (all)\n"
+    "      --device-memory SIZE  memory of a device, such as 80G (this machine's)\n"
+    "      --host-memory SIZE    memory of a node (this machine's)\n"
+    "  --keys [section[.key]]  every configuration key: type, default, range, unit, help\n"
+    "  --version, --help\n"
+    "\n"
+    "exit codes: 0 done, 64 usage or configuration, 65 bad data or checkpoint, 70 fault, 71 not finite, 74 writing failed,\n"
+    "            75 stopped early with a checkpoint (submit again), 76 communication failed or timed out\n";
+
+typedef struct options {
+    enum { ACTION_RUN, ACTION_CHECK, ACTION_PLAN, ACTION_KEYS, ACTION_MARKDOWN, ACTION_VERSION, ACTION_HELP } action;
+    dt_plan_request plan;
+    const char *filter; /* of --keys */
+    const char *input;
+    int n_overrides;
+    const char *const *overrides;
+} options;
+
+static dt_err parse_count(const char *name, const char *text, int *value)
+{
+    char *end;
+    const long n = strtol(text, &end, 10);
+    DT_CHECK(*text && !*end && n >= 1 && n <= 10000000, DT_ERR_USAGE, "%s: expected a number of ranks, found '%s'", name, text);
+    *value = (int)n;
+    return DT_OK;
+}
+
+static dt_err parse_options(int argc, char **argv, options *o)
+{
+    enum { CHECK = 1, PLAN, RANKS, PER_NODE, DEVICE_MEMORY, HOST_MEMORY, KEYS, MARKDOWN, VERSION, HELP };
+    static const struct option table[] = {
+        {"check", no_argument, NULL, CHECK},
+        {"plan", no_argument, NULL, PLAN},
+        {"ranks", required_argument, NULL, RANKS},
+        {"ranks-per-node", required_argument, NULL, PER_NODE},
+        {"device-memory", required_argument, NULL, DEVICE_MEMORY},
+        {"host-memory", required_argument, NULL, HOST_MEMORY},
+        {"keys", no_argument, NULL, KEYS},
+        {"keys-markdown", no_argument, NULL, MARKDOWN},
+        {"version", no_argument, NULL, VERSION},
+        {"help", no_argument, NULL, HELP},
+        {NULL, 0, NULL, 0},
+    };
+    *o = (options){.plan = {.nranks = 1}, .filter = ""};
+    opterr = 0;
+    for (int c; (c = getopt_long(argc, argv, "h", table, NULL)) != -1;) {
+        switch (c) {
+        case CHECK: o->action = ACTION_CHECK; break;
+        case PLAN: o->action = ACTION_PLAN; break;
+        case RANKS: DT_TRY(parse_count("--ranks", optarg, &o->plan.nranks)); break;
+        case PER_NODE: DT_TRY(parse_count("--ranks-per-node", optarg, &o->plan.ranks_per_node)); break;
+        case DEVICE_MEMORY: DT_TRY(dt_parse_bytes(optarg, &o->plan.device_memory)); break;
+        case HOST_MEMORY: DT_TRY(dt_parse_bytes(optarg, &o->plan.host_memory)); break;
+        case KEYS: o->action = ACTION_KEYS; break;
+        case MARKDOWN: o->action = ACTION_MARKDOWN; break;
+        case VERSION: o->action = ACTION_VERSION; break;
+        case 'h':
+        case HELP: o->action = ACTION_HELP; break;
+        default: return dt_fail(DT_ERR_USAGE, "unknown option or missing value: %s (see dtrain --help)", argv[optind - 1]);
+        }
+    }
+    argc -= optind, argv += optind;
+    if (o->action == ACTION_KEYS) {
+        if (argc > 0) o->filter = argv[0];
+        DT_CHECK(argc <= 1, DT_ERR_USAGE, "--keys takes at most one section or section.key");
+    } else if (o->action <= ACTION_PLAN) {
+        DT_CHECK(argc >= 1, DT_ERR_USAGE, "expected an input file (see dtrain --help)");
+        o->input = argv[0], o->n_overrides = argc - 1, o->overrides = (const char *const *)argv + 1;
+    }
+    return DT_OK;
+}
+
+static void print_version(void)
+{
+    int major, minor;
+    char mpi[MPI_MAX_LIBRARY_VERSION_STRING];
+    int len;
+    unsigned h5[3];
+    MPI_Get_version(&major, &minor);
+    MPI_Get_library_version(mpi, &len);
+    mpi[strcspn(mpi, ",\n")] = '\0';
+    H5get_libversion(&h5[0], &h5[1], &h5[2]);
+    printf("dtrain %s\ndevices: %s\nMPI: %s (standard %d.%d)\nHDF5: %u.%u.%u\n", DT_VERSION, dt_device_backends(), mpi, major, minor, h5[0], h5[1], h5[2]);
+}
+
+/* What needs no MPI. */
+static dt_err run_alone(const options *o)
+{
+    char *text = NULL;
+    dt_run run = {0};
+    switch (o->action) {
+    case ACTION_HELP: fputs(usage, stdout); return DT_OK;
+    case ACTION_VERSION: print_version(); return DT_OK;
+    case ACTION_KEYS: return dt_config_print_keys(stdout, o->filter);
+    case ACTION_MARKDOWN: dt_config_print_markdown(stdout); return DT_OK;
+    default: break;
+    }
+    dt_err err = dt_config_read_file(o->input, &text);
+    if (err == DT_OK) err = dt_config_parse(&run.cfg, o->input, text, o->n_overrides, o->overrides);
+    if (err == DT_OK) err = dt_plan_print(&run, &o->plan, stdout);
+    dt_run_close(&run);
+    dt_device_close(&run.dev);
+    free(text);
+    return err;
+}
+
+/* People set NCCL_TIMEOUT to mean "fail after so many seconds without progress"; NCCL itself does not read it. */
+static dt_err adopt_timeout(dt_config *cfg)
+{
+    const char *text = getenv("NCCL_TIMEOUT");
+    return text && *text && !dt_config_given(cfg, "comm", "timeout") ? dt_config_set(cfg, "comm", "timeout", text) : DT_OK;
+}
+
+/* Rank 0 reads and resolves the configuration (its environment holds for ${NAME}); the others parse what it made of it. */
+static dt_err share_config(const options *o, dt_comm *comm, dt_config *cfg)
+{
+    char *text = NULL;
+    int64_t len = 0;
+    dt_err err = DT_OK;
+    if (comm->rank == 0) {
+        char *input = NULL;
+        err = dt_config_read_file(o->input, &input);
+        if (err == DT_OK) err = dt_config_parse(cfg, o->input, input, o->n_overrides, o->overrides);
+        if (err == DT_OK) err = adopt_timeout(cfg);
+        if (err == DT_OK && !(text = dt_config_text(cfg))) err = dt_fail(DT_ERR_MEMORY, "no memory for the configuration");
+        if (err == DT_OK) len = (int64_t)strlen(text);
+        free(input);
+    }
+    if ((err = dt_comm_agree(comm, err)) != DT_OK) goto done;
+    if ((err = dt_comm_broadcast_host(comm, &len, sizeof len, 0)) != DT_OK) goto done;
+    if (comm->rank && !(text = calloc(1, (size_t)len + 1))) err = dt_fail(DT_ERR_MEMORY, "no memory for the configuration");
+    if ((err = dt_comm_agree(comm, err)) != DT_OK) goto done;
+    if ((err = dt_comm_broadcast_host(comm, text, (size_t)len, 0)) != DT_OK) goto done;
+    if (comm->rank) err = dt_config_parse(cfg, o->input, text, 0, NULL);
+    err = dt_comm_agree(comm, err);
+done:
+    free(text);
+    return err;
+}
+
+/* The message of an error, once: from the rank that it belongs to. An ordered stop is no error to the reader. */
+static void tell(dt_err err, bool speaks)
+{
+    if (err == DT_OK || !speaks) return;
+    dt_log(err == DT_ERR_STOP ? DT_LOG_WARN : DT_LOG_ERROR, "%s", *dt_error_message() ? dt_error_message() : "failed without a message");
+}
+
+static int run_ranks(const options *o)
+{
+    int provided;
+    dt_comm comm = {0};
+    dt_run run = {.start_s = dt_now_s()};
+    MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
+    dt_err err = dt_comm_open(&comm);
+    if (err == DT_OK) dt_log_open(comm.rank, comm.nranks, comm.host);
+    if (err == DT_OK && provided < MPI_THREAD_MULTIPLE) DT_WARN("this MPI has no MPI_THREAD_MULTIPLE: the watchdog may not be able to end a hung job");
+    if (err == DT_OK) err = share_config(o, &comm, &run.cfg);
+    if (err == DT_OK) err = dt_run_main(&run, &comm, o->action == ACTION_CHECK ? DT_MODE_CHECK : DT_MODE_RUN);
+
+    const bool together = err == DT_OK || dt_comm_failed_together(&comm);
+    tell(err, !together || dt_comm_speaks(&comm));
+    if (!together) MPI_Abort(MPI_COMM_WORLD, dt_exit_code(err)); /* the others wait in a collective: finalising would hang */
+    dt_run_close(&run);
+    dt_comm_close(&comm);
+    dt_device_close(&run.dev);
+    MPI_Finalize();
+    return dt_exit_code(err);
+}
+
+int main(int argc, char **argv)
+{
+    options o;
+    dt_err err = parse_options(argc, argv, &o);
+    if (err == DT_OK && o.action <= ACTION_CHECK) return run_ranks(&o);
+    if (err == DT_OK) err = run_alone(&o);
+    tell(err, true);
+    return dt_exit_code(err);
+}

@@ -1,0 +1,40 @@
+/* evaluate.c - the loss over a whole set, each sample once: exact sums over micro-batches and ranks, divided at the end. */
+#include "run.h"
+#include <inttypes.h>
+#include <math.h>
+
+static dt_err sum_over_ranks(dt_comm *comm, dt_err err, dt_lm_sums *s)
+{
+    dt_vote vote = {.err = err, .nonfinite = s->nonfinite, .counts = {s->loss_fixed, s->weight_fixed, s->n_target, s->n_hit, s->n_tok, s->n_samples}};
+    DT_TRY(dt_comm_vote(comm, &vote));
+    *s = (dt_lm_sums){vote.counts[0], vote.counts[1], vote.counts[2], vote.counts[3], vote.counts[4], vote.counts[5], vote.nonfinite != 0};
+    return vote.err;
+}
+
+dt_err run_validate(dt_run *run, int64_t step)
+{
+    dt_lm_sums sums = {0};
+    const double begin_s = dt_now_s();
+    const int64_t n = dt_loader_n_eval(run->valid);
+    for (int64_t i = 0; i < n; i++) {
+        const dt_batch *b = NULL;
+        dt_phase_enter(&run->phase, "read", "validation");
+        DT_TRY(dt_loader_eval_batch(run->valid, i, &b));
+        DT_TRY(dt_task_evaluate(run->model, &dt_objective_lm, b, &run->buffers, &sums, &run->phase));
+    }
+    dt_phase_enter(&run->phase, "agree", "validation");
+    DT_TRY(sum_over_ranks(run->comm, DT_OK, &sums));
+    DT_CHECK(sums.weight_fixed > 0, DT_ERR_DATA, "[data] validation: there is no target token in it");
+
+    const double loss = sums.nonfinite ? NAN : (double)sums.loss_fixed * DT_LOSS_UNIT / ((double)sums.weight_fixed * DT_WEIGHT_UNIT);
+    const double accuracy = sums.n_target ? (double)sums.n_hit / (double)sums.n_target : 0;
+    const double elapsed_s = dt_now_s() - begin_s;
+    const dt_metric more[] = {{"perplexity", exp(fmin(loss, 700))},
+                              {"validation_accuracy", accuracy},
+                              {"validation_targets", (double)sums.n_target},
+                              {"validation_samples", (double)sums.n_samples},
+                              {"validation_time", elapsed_s}};
+    DT_INFO("validation at step %" PRId64 ": loss %.9g, perplexity %.6g, accuracy %.4f, %" PRId64 " samples, %.0f tokens/s", step, loss, more[0].value,
+            accuracy, sums.n_samples, (double)sums.n_tok / elapsed_s);
+    return dt_report_validation(run->report, step, loss, more, sizeof more / sizeof more[0]);
+}

@@ -1,0 +1,217 @@
+/* loop.c - the superstep: read, compute, exchange, agree, update, report, checkpoint.
+ *
+ * Ranks meet in one vote. What a rank learns alone (a signal, a time limit, a number that is not finite, a failed write of the report) becomes everybody's
+ * decision there; what fails between votes and before the units' collectives are done cannot be voted on and ends the job through main. */
+#include "run.h"
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+#include <sys/resource.h>
+
+enum { STOP_NO, STOP_TIME_LIMIT, STOP_SIGNAL };
+/* what the vote carries, besides err, stop and nonfinite */
+enum { COUNT_LOSS, COUNT_WEIGHT, COUNT_TARGETS, COUNT_HITS, COUNT_TOKENS, COUNT_SAMPLES };
+enum { SUM_SQUARES, SUM_TIME };
+enum { MAX_STEP_TIME, MAX_DEVICE_MEMORY, MAX_HOST_MEMORY, MAX_TIME, MAX_MINUS_TIME = MAX_TIME + DT_N_TIME };
+
+/* What is averaged between two records. */
+typedef struct interval {
+    double loss, seconds;
+    int64_t n_steps, n_tokens, n_hit, n_target, n_skipped;
+} interval;
+
+typedef struct cadence { int64_t log, validate, save; } cadence;
+
+static double host_memory_peak(void)
+{
+    struct rusage ru;
+    getrusage(RUSAGE_SELF, &ru);
+    return (double)ru.ru_maxrss * 1024;
+}
+
+/* Stop before the limit: one more step and a save must still fit. */
+static int stop_request(const dt_run *run, double step_s)
+{
+    if (dt_signals_pending()) return STOP_SIGNAL;
+    const double limit_s = run->cfg.run_time_limit, used_s = dt_now_s() - run->start_s;
+    return limit_s > 0 && used_s + 2 * step_s > limit_s ? STOP_TIME_LIMIT : STOP_NO;
+}
+
+/* Sum of weights of the step over all ranks: from the files where arithmetic gives it, else one small all-reduce. */
+static dt_err step_weight(dt_run *run, int64_t data_step, int64_t *weight_fixed)
+{
+    dt_step_counts counts = {0};
+    bool known = false;
+    DT_TRY(dt_loader_step_counts(run->train, data_step, &counts, &known));
+    if (!known) DT_TRY(dt_comm_reduce_host_i64(run->comm, &counts.weight_fixed, 1, DT_SUM));
+    *weight_fixed = counts.weight_fixed;
+    return DT_OK;
+}
+
+static dt_err compute_step(dt_run *run, const progress *p, int64_t weight_fixed, dt_lm_sums *sums)
+{
+    const int n_micro = dt_loader_n_micro(run->train, p->data_step);
+    const double inv_norm = weight_fixed > 0 ? 1 / ((double)weight_fixed * DT_WEIGHT_UNIT) : 0;
+    for (int a = 0; a < n_micro; a++) {
+        const dt_batch *b = NULL;
+        dt_phase_enter(&run->phase, "read", "train");
+        DT_TRY(dt_loader_batch(run->train, p->data_step, a, &b));
+        dt_zero_begin_micro(run->zero, a, n_micro);
+        DT_TRY(dt_task_micro_step(run->model, &dt_objective_lm, b, &run->buffers, inv_norm, p->step, sums, &run->phase));
+    }
+    return DT_OK;
+}
+
+static dt_err agree_on_step(dt_run *run, dt_err err, const dt_lm_sums *sums, double sum_squares, double begin_s, dt_vote *vote)
+{
+    double group_s[DT_N_TIME];
+    dt_phase_enter(&run->phase, "agree", "");
+    dt_timeline_take(run->timeline, group_s);
+    const double step_s = dt_now_s() - begin_s;
+    *vote = (dt_vote){.err = err,
+                      .stop = stop_request(run, step_s),
+                      .nonfinite = sums->nonfinite || !isfinite(sum_squares),
+                      .counts = {sums->loss_fixed, sums->weight_fixed, sums->n_target, sums->n_hit, sums->n_tok, sums->n_samples}};
+    vote->sums[SUM_SQUARES] = sum_squares;
+    vote->maxs[MAX_STEP_TIME] = step_s;
+    vote->maxs[MAX_DEVICE_MEMORY] = (double)atomic_load(&run->ledger.total_peak);
+    vote->maxs[MAX_HOST_MEMORY] = host_memory_peak();
+    for (int g = 0; g < DT_N_TIME; g++) {
+        vote->sums[SUM_TIME + g] = group_s[g];
+        vote->maxs[MAX_TIME + g] = group_s[g];
+        vote->maxs[MAX_MINUS_TIME + g] = -group_s[g];
+    }
+    DT_TRY(dt_comm_vote(run->comm, vote));
+    return (dt_err)vote->err;
+}
+
+static dt_err update(dt_run *run, const progress *p, double lr, double norm)
+{
+    const dt_config *cfg = &run->cfg;
+    double beta1, beta2;
+    dt_phase_enter(&run->phase, "update", "");
+    DT_TRY(run_betas(cfg, &beta1, &beta2));
+    const double t = (double)p->updates + 1;
+    const double clip = cfg->optimizer_max_grad_norm > 0 ? fmin(1, cfg->optimizer_max_grad_norm / (norm + 1e-6)) : 1;
+    const dt_adamw opt = {.lr = (float)lr,
+                          .beta1 = (float)beta1,
+                          .beta2 = (float)beta2,
+                          .eps = (float)cfg->optimizer_eps,
+                          .weight_decay = (float)cfg->optimizer_weight_decay,
+                          .fix1 = (float)(1 - pow(beta1, t)),
+                          .fix2 = (float)(1 - pow(beta2, t)),
+                          .grad_scale = (float)clip};
+    return dt_zero_update(run->zero, &opt);
+}
+
+/* The metrics that go beside the fixed fields of a record; returns how many. */
+static int more_metrics(const dt_run *run, const progress *p, const interval *in, const dt_vote *vote, dt_metric *more, char names[][40])
+{
+    int n = 0;
+    more[n++] = (dt_metric){"accuracy", in->n_target ? (double)in->n_hit / (double)in->n_target : 0};
+    more[n++] = (dt_metric){"epoch", (double)p->samples / (double)dt_loader_info(run->train)->n_samples};
+    if (!run->cfg.log_wall_clock_breakdown) return n;
+    for (int g = 0; g < DT_N_TIME; g++) {
+        const double ms[3] = {-vote->maxs[MAX_MINUS_TIME + g] * 1e3, vote->sums[SUM_TIME + g] / run->nranks * 1e3, vote->maxs[MAX_TIME + g] * 1e3};
+        const char *const kind[3] = {"min", "mean", "max"};
+        for (int k = 0; k < 3; k++, n++) {
+            snprintf(names[n], sizeof names[n], "ms/%s_%s", dt_time_group_names[g], kind[k]);
+            more[n] = (dt_metric){names[n], ms[k]};
+        }
+    }
+    return n;
+}
+
+static dt_err report_step(dt_run *run, const progress *p, interval *in, const dt_vote *vote, double lr, double norm)
+{
+    dt_metric more[2 + 3 * DT_N_TIME];
+    char names[2 + 3 * DT_N_TIME][40];
+    const int n_more = more_metrics(run, p, in, vote, more, names);
+    const dt_train_record rec = {.step = p->step,
+                                 .loss = in->loss / (double)in->n_steps,
+                                 .lr = lr,
+                                 .grad_norm = norm,
+                                 .tokens = p->tokens,
+                                 .samples = p->samples,
+                                 .step_time = in->seconds / (double)in->n_steps,
+                                 .tokens_per_second = (double)in->n_tokens / in->seconds,
+                                 .memory_device = (int64_t)vote->maxs[MAX_DEVICE_MEMORY],
+                                 .memory_host = (int64_t)vote->maxs[MAX_HOST_MEMORY],
+                                 .skipped = in->n_skipped > 0,
+                                 .more = more,
+                                 .n_more = n_more};
+    *in = (interval){0};
+    return dt_report_train(run->report, &rec);
+}
+
+static bool due(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
+
+/* One superstep; *stop: what the ranks agreed on. */
+static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *every, int *stop)
+{
+    const double begin_s = dt_now_s();
+    dt_lm_sums sums = {0};
+    dt_vote vote;
+    double sum_squares = 0;
+    int64_t weight_fixed = 0;
+
+    atomic_store(&run->phase.step, p->step + 1);
+    dt_phase_enter(&run->phase, "read", "train");
+    DT_TRY(dt_fault("step.begin"));
+    DT_TRY(step_weight(run, p->data_step, &weight_fixed));
+    DT_TRY(compute_step(run, p, weight_fixed, &sums));
+    dt_phase_enter(&run->phase, "norm", "");
+    DT_TRY(dt_zero_grad_sum_squares(run->zero, &sum_squares));
+    dt_err err = agree_on_step(run, dt_fault("step.agree"), &sums, sum_squares, begin_s, &vote);
+    if (err != DT_OK) return err;
+    *stop = vote.stop;
+
+    const double norm = sqrt(vote.sums[SUM_SQUARES]), lr = dt_schedule_lr(&run->schedule, p->updates);
+    const bool skip = vote.nonfinite || vote.counts[COUNT_WEIGHT] == 0;
+    if (skip) dt_zero_discard(run->zero);
+    else DT_TRY(update(run, p, lr, norm));
+
+    p->step++, p->data_step++, p->updates += !skip;
+    p->samples += vote.counts[COUNT_SAMPLES], p->tokens += vote.counts[COUNT_TOKENS];
+    p->skipped_in_row = skip ? p->skipped_in_row + 1 : 0;
+    in->loss += vote.nonfinite              ? NAN
+                : vote.counts[COUNT_WEIGHT] ? (double)vote.counts[COUNT_LOSS] * DT_LOSS_UNIT / ((double)vote.counts[COUNT_WEIGHT] * DT_WEIGHT_UNIT)
+                                            : 0;
+    in->seconds += dt_now_s() - begin_s, in->n_steps++;
+    in->n_tokens += vote.counts[COUNT_TOKENS], in->n_hit += vote.counts[COUNT_HITS], in->n_target += vote.counts[COUNT_TARGETS], in->n_skipped += skip;
+
+    err = DT_OK; /* rank 0's report may fail (disk full): known to all at the next vote or save */
+    if (due(every->log, p->step) || p->step == run->total_steps || *stop) err = report_step(run, p, in, &vote, lr, norm);
+    if (err == DT_OK && p->skipped_in_row >= run->cfg.run_max_skipped_steps)
+        return dt_comm_agree(run->comm, dt_fail(DT_ERR_NONFINITE, "loss or gradients were not finite in %" PRId64 " steps in a row, the last is step %" PRId64,
+                                                p->skipped_in_row, p->step));
+    return err;
+}
+
+/* Validate and save where it is time to. */
+static dt_err after_step(dt_run *run, progress *p, const cadence *every, bool last, bool stop)
+{
+    if (run->valid && (due(every->validate, p->step) || (last && !stop))) DT_TRY(run_validate(run, p->step));
+    const bool save = last || due(every->save, p->step) || (stop && run->cfg.checkpoint_save_on_signal);
+    return save && p->saved_step != p->step ? run_save(run, p) : DT_OK;
+}
+
+dt_err run_loop(dt_run *run, progress *p)
+{
+    interval in = {0};
+    const cadence every = {.log = dt_interval_steps(run->cfg.log_logging_steps, run->total_steps),
+                           .validate = dt_interval_steps(run->cfg.data_validation_steps, run->total_steps),
+                           .save = dt_interval_steps(run->cfg.checkpoint_save_steps, run->total_steps)};
+    int stop = STOP_NO;
+    if (p->step >= run->total_steps) DT_INFO("nothing to do: step %" PRId64 " of %" PRId64 " is done", p->step, run->total_steps);
+    while (p->step < run->total_steps && !stop) {
+        DT_TRY(superstep(run, p, &in, &every, &stop));
+        const bool last = p->step == run->total_steps;
+        if (last) stop = STOP_NO; /* all is done: there is nothing left to stop */
+        DT_TRY(after_step(run, p, &every, last, stop));
+    }
+    if (!stop) return DT_OK;
+    return dt_comm_agree(run->comm, dt_fail(DT_ERR_STOP, "stopped by %s at step %" PRId64 " of %" PRId64 "%s; submit again to go on",
+                                            stop == STOP_SIGNAL ? "a signal" : "run.time_limit", p->step, run->total_steps,
+                                            p->saved_step == p->step ? ", a checkpoint is written" : ""));
+}

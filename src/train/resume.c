@@ -1,0 +1,172 @@
+/* resume.c - where a run begins: the newest checkpoint that verifies, a given one, a model to start from, or random weights; and where it leaves off. */
+#include "run.h"
+#include "dtrain/io.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+char *run_checkpoint_dir(const dt_run *run)
+{
+    char *dir = NULL;
+    return asprintf(&dir, "%s/checkpoints", run->cfg.run_output_dir) < 0 ? NULL : dir;
+}
+
+static bool is_dir(const char *path)
+{
+    struct stat st;
+    return !stat(path, &st) && S_ISDIR(st.st_mode);
+}
+
+dt_err run_find_checkpoint(const char *path, const char *where, char **file)
+{
+    struct stat st;
+    DT_CHECK(!stat(path, &st), DT_ERR_DATA, "%s: %s: no such file or directory", where, path);
+    if (!S_ISDIR(st.st_mode)) return (*file = strdup(path)) ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a path");
+
+    char *sub = NULL, **paths = NULL;
+    int n = 0;
+    if (asprintf(&sub, "%s/checkpoints", path) < 0) return dt_fail(DT_ERR_MEMORY, "no memory for a path");
+    dt_err err = dt_checkpoint_list(is_dir(sub) ? sub : path, &paths, &n);
+    if (err == DT_OK && !n) err = dt_fail(DT_ERR_DATA, "%s: %s: expected a checkpoint (step-*.h5) there, found none", where, path);
+    if (err == DT_OK && !(*file = strdup(paths[0]))) err = dt_fail(DT_ERR_MEMORY, "no memory for a path");
+    dt_config_free_list(paths, n);
+    free(sub);
+    return err;
+}
+
+/* A text that only rank 0 has, for all. NULL stays NULL. */
+static dt_err share_text(dt_comm *comm, char **text)
+{
+    int64_t len = comm->rank == 0 && *text ? (int64_t)strlen(*text) : -1;
+    DT_TRY(dt_comm_broadcast_host(comm, &len, sizeof len, 0));
+    if (len < 0) return DT_OK;
+    if (comm->rank && !(*text = calloc(1, (size_t)len + 1))) return dt_fail(DT_ERR_MEMORY, "no memory for a text of %" PRId64 " bytes", len);
+    return dt_comm_broadcast_host(comm, *text, (size_t)len, 0);
+}
+
+/* The loader's step that follows `samples` samples: the same unless the batch size was changed in between. */
+static dt_err place_in_data(dt_run *run, const dt_ckpt_meta *meta, progress *p)
+{
+    dt_config old = {0};
+    if (meta->config && dt_config_parse(&old, "checkpoint", meta->config, 0, NULL) == DT_OK) {
+        const int64_t before = old.batch_train_batch_size, now = run->batching.train_batch_size;
+        const dt_data_info *info = dt_loader_info(run->train);
+        p->data_step = p->step;
+        if (before && before != now) {
+            const int64_t epoch = meta->samples / info->n_samples, inside = meta->samples % info->n_samples;
+            p->data_step = epoch * info->steps_per_epoch + inside / now;
+            DT_INFO("train_batch_size was %" PRId64 " and is %" PRId64 ": data goes on at sample %" PRId64 " of epoch %" PRId64, before, now,
+                    inside / now * now, epoch);
+        }
+    } else {
+        dt_error_clear();
+        p->data_step = p->step;
+    }
+    dt_config_free(&old);
+    return DT_OK;
+}
+
+/* Load one file into zero; agreed. */
+static dt_err load_one(dt_run *run, const char *path, progress *p)
+{
+    dt_ckpt_meta meta = {0};
+    dt_err err = dt_comm_agree(run->comm, dt_checkpoint_read_meta(path, &meta));
+    if (err == DT_OK) err = dt_checkpoint_load(run->comm, run->zero, path, true, &run->phase);
+    if (err == DT_OK) {
+        p->step = p->saved_step = meta.step;
+        p->samples = meta.samples, p->tokens = meta.tokens, p->updates = meta.adam_steps;
+        if (meta.seed != (uint64_t)run->cfg.run_seed)
+            DT_WARN("%s: was made with seed %" PRIu64 "; the configuration's %" PRId64 " holds from here on", path, meta.seed, run->cfg.run_seed);
+        err = place_in_data(run, &meta, p);
+    }
+    dt_ckpt_meta_free(&meta);
+    return err;
+}
+
+static bool is_auto(const dt_run *run) { return !strcmp(run->cfg.checkpoint_resume, "auto"); }
+
+/* Candidates on rank 0: the files to try, newest first. */
+static dt_err list_candidates(dt_run *run, char ***paths, int *n)
+{
+    char where[512];
+    const char *resume = run->cfg.checkpoint_resume;
+    char *dir = run_checkpoint_dir(run);
+    DT_CHECK(dir, DT_ERR_MEMORY, "no memory for a path");
+    dt_err err = DT_OK;
+    if (is_auto(run) || !strcmp(resume, "none")) {
+        err = dt_checkpoint_list(dir, paths, n);
+        if (err == DT_OK && *n && !is_auto(run))
+            err = dt_fail(DT_ERR_USAGE, "%s: none, but %s holds %d checkpoints of an earlier run; use auto to go on, or another run.output_dir",
+                          dt_config_where(&run->cfg, "checkpoint", "resume", where, sizeof where), dir, *n);
+    } else if ((*paths = calloc(1, sizeof **paths))) {
+        err = run_find_checkpoint(resume, dt_config_where(&run->cfg, "checkpoint", "resume", where, sizeof where), &(*paths)[0]);
+        *n = err == DT_OK;
+    } else {
+        err = dt_fail(DT_ERR_MEMORY, "no memory for a path");
+    }
+    free(dir);
+    return err;
+}
+
+static dt_err start_fresh(dt_run *run)
+{
+    if (!run->model_source) return dt_zero_init_random(run->zero, (uint64_t)run->cfg.run_seed);
+    DT_INFO("starting from the weights of %s", run->model_source);
+    return dt_checkpoint_load(run->comm, run->zero, run->model_source, false, &run->phase);
+}
+
+dt_err run_resume(dt_run *run, progress *p)
+{
+    char **paths = NULL;
+    int64_t n = 0;
+    *p = (progress){.saved_step = -1};
+    dt_err err = DT_OK;
+    if (run->comm->rank == 0 && run->train) {
+        int found = 0;
+        err = list_candidates(run, &paths, &found);
+        n = found;
+    }
+    err = dt_comm_agree(run->comm, err);
+    if (err == DT_OK) err = dt_comm_broadcast_host(run->comm, &n, sizeof n, 0);
+    bool loaded = false;
+    for (int64_t i = 0; err == DT_OK && i < n && !loaded; i++) {
+        char *path = run->comm->rank ? NULL : strdup(paths[i]);
+        err = share_text(run->comm, &path);
+        if (err == DT_OK) {
+            const dt_err bad = load_one(run, path, p);
+            loaded = bad == DT_OK;
+            if (loaded) DT_INFO("resumed from %s: step %" PRId64 ", %" PRId64 " samples", path, p->step, p->samples);
+            else if (bad != DT_ERR_DATA || !is_auto(run)) err = bad;
+            else if (i + 1 == n) err = bad; /* starting anew would bury what the user still has */
+            else {
+                if (dt_comm_speaks(run->comm)) DT_WARN("%s; trying the one before", dt_error_message());
+                dt_error_clear();
+            }
+        }
+        free(path);
+    }
+    if (run->comm->rank == 0) dt_config_free_list(paths, (int)n);
+    if (err == DT_OK && !loaded) err = start_fresh(run);
+    return err;
+}
+
+dt_err run_save(dt_run *run, progress *p)
+{
+    char *dir = run_checkpoint_dir(run), *config = dt_config_text(&run->cfg);
+    dt_err err = dir && config ? dt_report_flush(run->report) : dt_fail(DT_ERR_MEMORY, "no memory for the checkpoint's texts");
+    err = dt_comm_agree(run->comm, err);
+    if (err == DT_OK) {
+        const double begin_s = dt_now_s();
+        const dt_ckpt_meta meta = {.step = p->step, .samples = p->samples, .tokens = p->tokens, .adam_steps = p->updates,
+                                   .seed = (uint64_t)run->cfg.run_seed, .loss_scale = 1, .config = config, .model_config = run->mc.json};
+        dt_phase_enter(&run->phase, "save", "");
+        err = dt_checkpoint_save(run->comm, run->zero, &meta, dir, run->cfg.checkpoint_save_total_limit, &run->phase);
+        if (err == DT_OK) {
+            p->saved_step = p->step;
+            DT_INFO("checkpoint of step %" PRId64 " written in %.2f s", p->step, dt_now_s() - begin_s);
+        }
+    }
+    free(dir), free(config);
+    return err;
+}

@@ -1,0 +1,172 @@
+/* run.c - a run from configuration to the last checkpoint. Local work between votes; a vote behind every part in which one rank may fail alone. */
+#include "run.h"
+#include "dtrain/io.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool is_eval(const dt_run *run) { return !strcmp(run->cfg.run_task, "eval"); }
+
+static dt_err write_config(const dt_run *run)
+{
+    char *path = NULL, *text = dt_config_text(&run->cfg);
+    if (!text || asprintf(&path, "%s/config.ini", run->cfg.run_output_dir) < 0) {
+        free(text);
+        return dt_fail(DT_ERR_MEMORY, "no memory for config.ini");
+    }
+    dt_err err = dt_make_dirs(run->cfg.run_output_dir);
+    if (err == DT_OK) err = dt_write_file_atomic(path, text, strlen(text));
+    free(path), free(text);
+    return err;
+}
+
+static dt_err open_report(dt_run *run, int64_t resume_step)
+{
+    char **words, where[512];
+    int n;
+    dt_report_options opt = {.output_dir = run->cfg.run_output_dir,
+                             /* an evaluation adds to what a run wrote */
+                             .resume_step = is_eval(run) ? INT64_MAX : resume_step,
+                             .total_steps = run->total_steps,
+                             .flops_per_token = dt_model_train_flops(&run->mc, 1, (double)run->cfg.data_seq_len)};
+    if (run->comm->rank || !*run->cfg.run_output_dir) return DT_OK;
+    DT_TRY(dt_config_split(run->cfg.log_report_to, &words, &n));
+    dt_err err = DT_OK;
+    for (int i = 0; i < n; i++) {
+        if (!strcmp(words[i], "stdout")) opt.to_stdout = true;
+        else if (!strcmp(words[i], "jsonl")) opt.to_jsonl = true;
+        else if (!strcmp(words[i], "tensorboard")) opt.to_tensorboard = true;
+        else err = dt_fail(DT_ERR_USAGE, "%s: expected stdout, jsonl, tensorboard, found '%s'", dt_config_where(&run->cfg, "log", "report_to", where, sizeof where), words[i]);
+    }
+    dt_config_free_list(words, n);
+    return err == DT_OK ? dt_report_open(&run->report, &opt) : err;
+}
+
+/* All ranks must read the same files: a node that sees an old copy would train on other data in silence. */
+static dt_err check_same_files(dt_run *run)
+{
+    const uint64_t mine = (run->train ? dt_loader_fingerprint(run->train) : 0) ^ dt_mix64(run->valid ? dt_loader_fingerprint(run->valid) : 1);
+    uint64_t first = mine;
+    DT_TRY(dt_comm_broadcast_host(run->comm, &first, sizeof first, 0));
+    dt_err err = mine == first ? DT_OK : dt_fail(DT_ERR_DATA, "[data]: host %s sees other files (sizes or contents) than rank 0", run->comm->host);
+    return dt_comm_agree(run->comm, err);
+}
+
+static void describe(const dt_run *run)
+{
+    char text[256];
+    run->dev.ops->describe(&run->dev, text, sizeof text);
+    DT_INFO("%d rank%s on %d node%s; device %s", run->nranks, run->nranks > 1 ? "s" : "", run->comm->n_nodes, run->comm->n_nodes > 1 ? "s" : "", text);
+    int64_t n_param = 0;
+    for (int u = 0; u < run->n_units; u++) n_param += run->units[u].n_param;
+    DT_INFO("model: %" PRId64 " parameters in %d units, %s; zero.stage %d", n_param, run->n_units, dt_dtype_name(run->model_opt.dtype), run->stage);
+    DT_INFO("batch: train_batch_size %" PRId64 " = micro_batch_size %" PRId64 " x gradient_accumulation_steps %" PRId64 " x %d rank%s", run->batching.train_batch_size,
+            run->batching.micro_batch_size, run->batching.accumulation, run->nranks, run->nranks > 1 ? "s" : "");
+    if (run->train) {
+        const dt_data_info *info = dt_loader_info(run->train);
+        DT_INFO("train: %" PRId64 " samples, %" PRId64 " tokens, %" PRId64 " steps an epoch; %" PRId64 " steps in all", info->n_samples, info->n_tokens,
+                info->steps_per_epoch, run->total_steps);
+        if (info->n_dropped) DT_WARN("[data] train: %" PRId64 " samples have no target and are left out", info->n_dropped);
+    }
+    if (run->valid) DT_INFO("validation: %" PRId64 " samples", dt_loader_info(run->valid)->n_samples);
+}
+
+/* --check: what a run would begin from, verified to the last byte; on rank 0. */
+static dt_err check_checkpoints(const dt_run *run)
+{
+    char **paths = NULL, *dir = run_checkpoint_dir(run);
+    int n = 0;
+    dt_err err = dir ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a path");
+    const char *resume = run->cfg.checkpoint_resume;
+    if (err == DT_OK && run->model_source) err = dt_checkpoint_verify(run->model_source, NULL);
+    if (err == DT_OK && run->train && !strcmp(resume, "auto") && (err = dt_checkpoint_list(dir, &paths, &n)) == DT_OK && n) {
+        DT_INFO("would resume from %s", paths[0]);
+        err = dt_checkpoint_verify(paths[0], NULL);
+    } else if (err == DT_OK && run->train && strcmp(resume, "auto") && strcmp(resume, "none")) {
+        char *file = NULL, where[512];
+        err = run_find_checkpoint(resume, dt_config_where(&run->cfg, "checkpoint", "resume", where, sizeof where), &file);
+        if (err == DT_OK) err = dt_checkpoint_verify(file, NULL);
+        free(file);
+    }
+    dt_config_free_list(paths, n);
+    free(dir);
+    return err;
+}
+
+static dt_err open_device(dt_run *run)
+{
+    int n_threads = 0;
+    DT_TRY(run_threads(run, &n_threads));
+    DT_TRY(dt_comm_agree(run->comm, dt_device_open(&run->dev, run->cfg.run_device, run->comm->local_rank, n_threads, &run->ledger)));
+    return dt_comm_attach(run->comm, &run->dev, run->cfg.comm_backend, run->cfg.comm_shared_memory);
+}
+
+/* Up to where a run knows that it can go: all that --check does. */
+static dt_err prepare(dt_run *run)
+{
+    DT_TRY(open_device(run));
+    DT_TRY(dt_comm_agree(run->comm, run_open_config_objects(run)));
+    DT_TRY(dt_comm_agree(run->comm, run_open_data(run)));
+    DT_TRY(check_same_files(run));
+    int64_t free_bytes = (int64_t)(run->dev.ops->memory_free(&run->dev) / (size_t)run->comm->local_nranks);
+    DT_TRY(dt_comm_reduce_host_i64(run->comm, &free_bytes, 1, DT_MIN));
+    DT_TRY(dt_comm_agree(run->comm, run_settle_stage(run, run->comm->local_nranks, (size_t)free_bytes)));
+    describe(run);
+    return DT_OK;
+}
+
+static dt_err train(dt_run *run)
+{
+    progress p;
+    DT_TRY(run_resume(run, &p));
+    DT_TRY(dt_comm_agree(run->comm, open_report(run, p.step)));
+    dt_err err = is_eval(run) ? run_validate(run, p.step) : run_loop(run, &p);
+    if ((err == DT_OK || err == DT_ERR_STOP) && run->cfg.log_trace && *run->cfg.run_output_dir) {
+        char *path = NULL;
+        if (asprintf(&path, "%s/trace.json", run->cfg.run_output_dir) < 0) return dt_fail(DT_ERR_MEMORY, "no memory for a path");
+        const dt_err traced = dt_timeline_write(run->timeline, run->comm, path);
+        free(path);
+        if (err == DT_OK) err = traced;
+    }
+    return err;
+}
+
+dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
+{
+    stage_plan plan;
+    run->comm = comm, run->nranks = comm->nranks;
+    dt_phase_enter(&run->phase, "start", "");
+    DT_TRY(dt_watchdog_start(&run->watchdog, &run->phase, comm, run->cfg.comm_timeout));
+    DT_TRY(dt_timeline_open(&run->timeline, &run->phase, run->cfg.log_trace));
+    DT_TRY(prepare(run));
+    if (mode == DT_MODE_CHECK) {
+        DT_TRY(dt_comm_agree(comm, comm->rank ? DT_OK : check_checkpoints(run)));
+        DT_INFO("check passed: no step was taken");
+        return DT_OK;
+    }
+    if (*run->cfg.run_output_dir && !is_eval(run)) DT_TRY(dt_comm_agree(comm, comm->rank ? DT_OK : write_config(run)));
+    dt_signals_install();
+    DT_TRY(dt_comm_agree(comm, run_plan_stage(run, run->stage, run->nranks, comm->local_nranks, &plan)));
+    DT_TRY(run_open_states(run));
+    run_log_plan(run, &plan);
+    return train(run);
+}
+
+void dt_run_close(dt_run *run)
+{
+    dt_watchdog_stop(run->watchdog);
+    dt_timeline_close(run->timeline);
+    dt_report_close(run->report);
+    dt_task_buffers_free(&run->buffers, &run->ledger);
+    dt_model_close(run->model);
+    dt_zero_close(run->zero);
+    dt_loader_close(run->train);
+    dt_loader_close(run->valid);
+    dt_model_free_units(run->units, run->n_units);
+    dt_model_config_free(&run->mc);
+    if (run->compute && run->dev.ops) run->dev.ops->stream_destroy(&run->dev, run->compute);
+    free(run->model_source);
+    dt_config_free(&run->cfg);
+}

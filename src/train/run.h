@@ -1,0 +1,41 @@
+/* run.h - what the files of src/train share. */
+#ifndef DTRAIN_SRC_TRAIN_RUN_H
+#define DTRAIN_SRC_TRAIN_RUN_H
+
+#include "dtrain/train.h"
+
+/* How far a run has come; all but `saved_step` goes into checkpoints. */
+typedef struct progress {
+    int64_t step, samples, tokens; /* supersteps done, samples and tokens seen */
+    int64_t updates;               /* of them, those that changed the weights */
+    int64_t saved_step;            /* newest checkpoint of this run, -1: none */
+    int64_t data_step;             /* the loader's step of superstep `step`: differs after a resume with another batch size */
+    int64_t skipped_in_row;
+} progress;
+
+/* setup.c: local parts of opening a run, from the configuration. They fail alike on all ranks except where files are read. */
+dt_err run_open_config_objects(dt_run *run); /* batch sizes, model configuration, units, options */
+dt_err run_open_data(dt_run *run);           /* loaders, number of steps, schedule */
+dt_err run_settle_stage(dt_run *run, int ranks_per_node, size_t free_bytes);
+dt_err run_open_states(dt_run *run);         /* zero, model, buffers: collective inside */
+
+dt_err run_betas(const dt_config *cfg, double *beta1, double *beta2); /* [optimizer] betas: two numbers in [0, 1) */
+
+dt_err run_threads(const dt_run *run, int *n_threads);                     /* threads.c; collective */
+
+/* plan.c: bytes by category of a rank at a stage, as run_open_states would allocate. */
+typedef struct stage_plan { dt_zero_plan zero; size_t bytes[DT_N_MEMCAT], total; } stage_plan;
+dt_err run_plan_stage(const dt_run *run, int stage, int nranks, int ranks_per_node, stage_plan *plan);
+void run_log_plan(const dt_run *run, const stage_plan *plan);
+
+/* resume.c */
+dt_err run_resume(dt_run *run, progress *p);       /* collective, agreed */
+dt_err run_save(dt_run *run, progress *p);         /* collective, agreed */
+char *run_checkpoint_dir(const dt_run *run);       /* malloc'ed */
+dt_err run_find_checkpoint(const char *path, const char *where, char **file); /* a file, a run's directory or its checkpoints */
+
+/* loop.c, evaluate.c: collective, agreed */
+dt_err run_loop(dt_run *run, progress *p);
+dt_err run_validate(dt_run *run, int64_t step);
+
+#endif

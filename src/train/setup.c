@@ -1,0 +1,211 @@
+/* setup.c - from a configuration to everything that a run holds. What can be wrong is found here, before any step, in an order that gives the user
+ * the most useful message first: sizes, model, data, memory. */
+#include "run.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static dt_err check_task(const dt_config *cfg)
+{
+    char where[512];
+    const bool eval = !strcmp(cfg->run_task, "eval");
+    const char *needed = eval ? "validation" : "train", *files = eval ? cfg->data_validation : cfg->data_train;
+    DT_CHECK(*files, DT_ERR_USAGE, "%s: expected dataset files for task %s, found nothing",
+             dt_config_where(cfg, "data", needed, where, sizeof where), cfg->run_task);
+    if (eval) {
+        DT_CHECK(*cfg->model_path, DT_ERR_USAGE, "%s: expected a checkpoint to evaluate, found nothing",
+                 dt_config_where(cfg, "model", "path", where, sizeof where));
+        DT_CHECK(strcmp(cfg->zero_stage, "1") && strcmp(cfg->zero_stage, "2"), DT_ERR_USAGE,
+                 "%s: stage %s shares out gradients and optimizer states, which task eval has not; expected 0 or 3",
+                 dt_config_where(cfg, "zero", "stage", where, sizeof where), cfg->zero_stage);
+        return DT_OK;
+    }
+    DT_CHECK(*cfg->run_output_dir, DT_ERR_USAGE, "%s: expected a directory for the run's files, found nothing",
+             dt_config_where(cfg, "run", "output_dir", where, sizeof where));
+    return DT_OK;
+}
+
+static dt_err open_model_config(dt_run *run)
+{
+    const dt_config *cfg = &run->cfg;
+    char where[512];
+    dt_config_where(cfg, "model", "path", where, sizeof where);
+    if (!*cfg->model_path) return dt_model_config_from_keys(&run->mc, cfg);
+
+    dt_ckpt_meta meta = {0};
+    DT_TRY(run_find_checkpoint(cfg->model_path, where, &run->model_source));
+    DT_TRY(dt_checkpoint_read_meta(run->model_source, &meta));
+    const dt_err err = dt_model_config_parse(&run->mc, run->model_source, meta.model_config);
+    dt_ckpt_meta_free(&meta);
+    return err;
+}
+
+static dt_err apply_dropout(dt_run *run)
+{
+    if (run->cfg.model_dropout >= 0) run->mc.attn_pdrop = run->mc.embd_pdrop = run->mc.resid_pdrop = run->cfg.model_dropout;
+    return DT_OK;
+}
+
+dt_err run_betas(const dt_config *cfg, double *beta1, double *beta2)
+{
+    char where[512], rest;
+    const int n = sscanf(cfg->optimizer_betas, " %lf , %lf %c", beta1, beta2, &rest);
+    DT_CHECK(n == 2 && *beta1 >= 0 && *beta1 < 1 && *beta2 >= 0 && *beta2 < 1, DT_ERR_USAGE, "%s: expected two numbers from 0 to below 1, such as 0.9, 0.95, found '%s'",
+             dt_config_where(cfg, "optimizer", "betas", where, sizeof where), cfg->optimizer_betas);
+    return DT_OK;
+}
+
+static dt_err check_length(const dt_run *run)
+{
+    char where[512];
+    const int64_t T = run->cfg.data_seq_len, P = run->mc.max_position_embeddings;
+    if (T <= P) return DT_OK;
+    dt_config_where(&run->cfg, "data", "seq_len", where, sizeof where);
+    DT_CHECK(run->mc.family != DT_GPT2, DT_ERR_USAGE, "%s: seq_len = %" PRId64 " but the model has max_position_embeddings = %" PRId64 " positions", where, T, P);
+    DT_WARN("%s: seq_len = %" PRId64 " is beyond max_position_embeddings = %" PRId64, where, T, P);
+    return DT_OK;
+}
+
+static void fill_zero_options(dt_run *run)
+{
+    const dt_config *cfg = &run->cfg;
+    const bool eval = !strcmp(cfg->run_task, "eval");
+    const dt_dtype dtype = strcmp(cfg->precision_dtype, "bf16") ? DT_F32 : DT_BF16;
+    /* with one micro-step nothing is added to a gradient after it was written: the parameters' type is enough */
+    const bool fp32_grads = dtype == DT_F32 || run->batching.accumulation > 1 || cfg->run_reproducible;
+    run->zero_opt = (dt_zero_options){
+        .stage = run->stage,
+        .param_dtype = dtype,
+        .grad_dtype = fp32_grads ? DT_F32 : DT_BF16,
+        .frozen = eval,
+        .reproducible = cfg->run_reproducible,
+        .overlap_comm = cfg->zero_overlap_comm,
+        .reduce_bucket_size = cfg->zero_reduce_bucket_size,
+        .allgather_bucket_size = cfg->zero_allgather_bucket_size,
+        .prefetch_bucket_size = cfg->zero_prefetch_bucket_size,
+        .param_persistence_threshold = cfg->zero_param_persistence_threshold,
+        .max_live_parameters = cfg->zero_max_live_parameters,
+    };
+}
+
+static void fill_model_options(dt_run *run)
+{
+    const dt_config *cfg = &run->cfg;
+    const int64_t T = cfg->data_seq_len, m = run->batching.micro_batch_size;
+    run->model_opt = (dt_model_options){
+        .dtype = run->zero_opt.param_dtype,
+        .grad_dtype = run->zero_opt.grad_dtype,
+        .max_tok = (int32_t)(m * T),
+        .max_seq = (int32_t)m,
+        .max_pos = (int32_t)T,
+        .training = strcmp(cfg->run_task, "eval") != 0,
+        .checkpoint_blocks = !strcmp(cfg->model_activation_checkpointing, "block"),
+        .seed = (uint64_t)cfg->run_seed,
+    };
+}
+
+dt_err run_open_config_objects(dt_run *run)
+{
+    const dt_config *cfg = &run->cfg;
+    char where[512];
+    double beta1, beta2;
+    DT_TRY(check_task(cfg));
+    DT_TRY(run_betas(cfg, &beta1, &beta2));
+    DT_TRY(dt_batching_resolve(&run->batching, cfg, run->nranks));
+    DT_CHECK(run->batching.micro_batch_size * cfg->data_seq_len <= INT32_MAX, DT_ERR_USAGE,
+             "%s: a micro-batch of %" PRId64 " samples of %" PRId64 " tokens has more than 2^31 tokens",
+             dt_config_where(cfg, "batch", "micro_batch_size", where, sizeof where), run->batching.micro_batch_size, cfg->data_seq_len);
+    DT_TRY(open_model_config(run));
+    DT_TRY(apply_dropout(run));
+    DT_TRY(check_length(run));
+    DT_TRY(dt_model_make_units(&run->mc, &run->units, &run->n_units));
+    run->stage = strcmp(cfg->zero_stage, "auto") ? atoi(cfg->zero_stage) : 0;
+    fill_zero_options(run);
+    fill_model_options(run);
+    return DT_OK;
+}
+
+static dt_err open_loader(dt_run *run, dt_loader **l, const char *key, const char *files, bool training)
+{
+    const dt_config *cfg = &run->cfg;
+    char where[512];
+    const dt_loader_options opt = {
+        .files = files,
+        .where = dt_config_where(cfg, "data", key, where, sizeof where),
+        .seq_len = cfg->data_seq_len,
+        .packing = cfg->data_packing,
+        .document_mask = cfg->data_document_mask,
+        .shuffle = training && cfg->data_shuffle,
+        .drop_last = training && cfg->data_drop_last,
+        .max_samples = training ? 0 : cfg->data_max_validation_samples,
+        .train_batch_size = run->batching.train_batch_size,
+        .micro_batch_size = run->batching.micro_batch_size,
+        .rank = run->comm ? run->comm->rank : 0,
+        .nranks = run->nranks,
+        .seed = (uint64_t)cfg->run_seed,
+        .prefetch = training ? (int)cfg->data_prefetch : 0,
+        .vocab_size = run->mc.vocab_size,
+        .ledger = &run->ledger,
+    };
+    return dt_loader_open(l, &opt);
+}
+
+static int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
+
+/* The model must be opened for the largest micro-batch that either loader gives. */
+static void widen_model(dt_run *run, const dt_loader *l)
+{
+    if (!l) return;
+    const dt_data_info *info = dt_loader_info(l);
+    run->model_opt.max_tok = larger(run->model_opt.max_tok, info->max_tok);
+    run->model_opt.max_seq = larger(run->model_opt.max_seq, info->max_seq);
+}
+
+dt_err run_open_data(dt_run *run)
+{
+    const dt_config *cfg = &run->cfg;
+    const bool eval = !strcmp(cfg->run_task, "eval");
+    if (!eval) DT_TRY(open_loader(run, &run->train, "train", cfg->data_train, true));
+    if (*cfg->data_validation) DT_TRY(open_loader(run, &run->valid, "validation", cfg->data_validation, false));
+    widen_model(run, run->train);
+    widen_model(run, run->valid);
+    run->loader_nbytes = atomic_load(&run->ledger.now[DT_MEM_DATA]);
+    if (eval) return DT_OK;
+
+    char where[512];
+    const dt_data_info *info = dt_loader_info(run->train);
+    DT_CHECK(info->steps_per_epoch > 0, DT_ERR_DATA, "%s: %" PRId64 " samples make no optimizer step",
+             dt_config_where(cfg, "data", "train", where, sizeof where), info->n_samples);
+    run->total_steps = cfg->run_max_steps ? cfg->run_max_steps : (int64_t)ceil(cfg->run_epochs * (double)info->steps_per_epoch);
+    dt_schedule_make(&run->schedule, cfg, run->total_steps, run->batching.train_batch_size);
+    return DT_OK;
+}
+
+dt_err run_settle_stage(dt_run *run, int ranks_per_node, size_t free_bytes)
+{
+    if (strcmp(run->cfg.zero_stage, "auto")) return DT_OK;
+    const bool eval = run->zero_opt.frozen;
+    const size_t budget = (size_t)(0.9 * (double)free_bytes);
+    char need[24], have[24];
+    stage_plan plan = {0};
+    for (int stage = 0; stage <= 3; stage += eval ? 3 : 1) {
+        DT_TRY(run_plan_stage(run, stage, run->nranks, ranks_per_node, &plan));
+        if (plan.total > budget) continue;
+        run->stage = run->zero_opt.stage = stage;
+        const char text[2] = {(char)('0' + stage), '\0'};
+        return dt_config_set(&run->cfg, "zero", "stage", text);
+    }
+    return dt_fail(DT_ERR_MEMORY, "[zero] stage = auto: even stage 3 needs %s a rank, and 0.9 of the free memory is %s; use more ranks or smaller micro-batches",
+                   dt_format_bytes((double)plan.total, need), dt_format_bytes((double)budget, have));
+}
+
+dt_err run_open_states(dt_run *run)
+{
+    dt_phase_enter(&run->phase, "open", "");
+    if (run->dev.ops->stream_create) DT_TRY(run->dev.ops->stream_create(&run->dev, &run->compute));
+    DT_TRY(dt_zero_open(&run->zero, &run->zero_opt, run->units, run->n_units, run->comm, &run->dev, run->compute, &run->phase));
+    const dt_param_source source = dt_zero_source(run->zero);
+    DT_TRY(dt_model_open(&run->model, &run->mc, &run->model_opt, run->units, run->n_units, &run->dev, &source, run->compute, &run->phase));
+    return dt_task_buffers_alloc(&run->buffers, run->model_opt.max_tok, &run->ledger);
+}

@@ -1,0 +1,92 @@
+/* watchdog.c - no rank waits for ever. Every rank has its own watchdog, for a rank that waits in a collective looks the same from outside as the one
+ * that it waits for; the line that each prints tells them apart. They print first and abort a moment later, so that all have spoken. */
+#include "dtrain/train.h"
+#include <mpi.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { SPEAK_FIRST_S = 2, ABORT_PATIENCE_S = 5 };
+
+struct dt_watchdog {
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t wake;
+    bool stop;
+    const dt_phase *phase;
+    const dt_comm *comm;
+    double timeout_s;
+};
+
+/* Wait for s seconds or until told to stop; true: stop. */
+static bool wait_or_stop(dt_watchdog *w, double s)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += (time_t)s;
+    until.tv_nsec += (long)((s - (double)(time_t)s) * 1e9);
+    if (until.tv_nsec >= 1000000000L) until.tv_sec++, until.tv_nsec -= 1000000000L;
+    pthread_mutex_lock(&w->mutex);
+    while (!w->stop && pthread_cond_timedwait(&w->wake, &w->mutex, &until) == 0) {}
+    const bool stop = w->stop;
+    pthread_mutex_unlock(&w->mutex);
+    return stop;
+}
+
+static void *give_up(void *arg)
+{
+    (void)arg;
+    sleep(ABORT_PATIENCE_S); /* MPI_Abort itself may hang in a broken library */
+    _exit(dt_exit_code(DT_ERR_COMM));
+}
+
+static void *watch(void *arg)
+{
+    dt_watchdog *w = arg;
+    const double pause_s = w->timeout_s < 4 ? w->timeout_s / 8 : 0.5;
+    while (!wait_or_stop(w, pause_s)) {
+        const double idle_s = dt_now_s() - atomic_load(&w->phase->since_s);
+        if (idle_s <= w->timeout_s) continue;
+        dt_log(DT_LOG_ERROR, "no progress for %.0f s (comm.timeout): host %s, step %lld, phase %s%s%s, collective %lld", idle_s, w->comm->host,
+               (long long)atomic_load(&w->phase->step), atomic_load(&w->phase->name), *atomic_load(&w->phase->unit) ? ", unit " : "",
+               atomic_load(&w->phase->unit), w->comm->sequence);
+        if (wait_or_stop(w, SPEAK_FIRST_S)) break;
+        pthread_t last_resort;
+        pthread_create(&last_resort, NULL, give_up, NULL);
+        MPI_Abort(MPI_COMM_WORLD, dt_exit_code(DT_ERR_COMM));
+        _exit(dt_exit_code(DT_ERR_COMM));
+    }
+    return NULL;
+}
+
+dt_err dt_watchdog_start(dt_watchdog **out, const dt_phase *phase, const dt_comm *comm, double timeout_s)
+{
+    dt_watchdog *w = calloc(1, sizeof *w);
+    DT_CHECK(w, DT_ERR_MEMORY, "no memory for the watchdog");
+    w->phase = phase, w->comm = comm, w->timeout_s = timeout_s;
+    pthread_mutex_init(&w->mutex, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&w->wake, &attr);
+    pthread_condattr_destroy(&attr);
+    if (pthread_create(&w->thread, NULL, watch, w)) {
+        free(w);
+        return dt_fail(DT_ERR_FAULT, "cannot start the watchdog thread");
+    }
+    *out = w;
+    return DT_OK;
+}
+
+void dt_watchdog_stop(dt_watchdog *w)
+{
+    if (!w) return;
+    pthread_mutex_lock(&w->mutex);
+    w->stop = true;
+    pthread_cond_signal(&w->wake);
+    pthread_mutex_unlock(&w->mutex);
+    pthread_join(w->thread, NULL);
+    pthread_cond_destroy(&w->wake);
+    pthread_mutex_destroy(&w->mutex);
+    free(w);
+}

@@ -1,0 +1,108 @@
+/* test_train.c - batch sizes and schedules: pure functions of the configuration. */
+#include "dtrain/train.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <string.h>
+
+static dt_config config(const char *text)
+{
+    dt_config cfg = {0};
+    assert_int_equal(dt_config_parse(&cfg, "test.ini", text, 0, NULL), DT_OK);
+    return cfg;
+}
+
+static void any_two_batch_sizes_give_the_third(void **state)
+{
+    (void)state;
+    const struct { const char *text; int nranks; int64_t G, m, A; } cases[] = {
+        {"[batch]\ntrain_batch_size = 24\nmicro_batch_size = 2\n", 3, 24, 2, 4},
+        {"[batch]\ntrain_batch_size = 24\ngradient_accumulation_steps = 2\n", 4, 24, 3, 2},
+        {"[batch]\nmicro_batch_size = 5\ngradient_accumulation_steps = 2\n", 7, 70, 5, 2},
+        {"[batch]\ntrain_batch_size = 24\nmicro_batch_size = 2\ngradient_accumulation_steps = 4\n", 3, 24, 2, 4},
+        {"[batch]\ntrain_batch_size = 24\n", 3, 24, 8, 1},
+        {"[batch]\nmicro_batch_size = 4\n", 3, 12, 4, 1},
+        {"[batch]\ngradient_accumulation_steps = 4\n", 3, 12, 1, 4},
+        {"", 5, 5, 1, 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dt_config cfg = config(cases[i].text);
+        dt_batching b;
+        assert_int_equal(dt_batching_resolve(&b, &cfg, cases[i].nranks), DT_OK);
+        assert_int_equal(b.train_batch_size, cases[i].G);
+        assert_int_equal(b.micro_batch_size, cases[i].m);
+        assert_int_equal(b.accumulation, cases[i].A);
+        dt_config_free(&cfg);
+    }
+}
+
+static void sizes_that_do_not_multiply_name_what_would(void **state)
+{
+    (void)state;
+    const struct { const char *text; int nranks; const char *must_say[3]; } cases[] = {
+        {"[batch]\ntrain_batch_size = 25\nmicro_batch_size = 2\n", 3, {"test.ini:2", "24", "30"}},
+        {"[batch]\ntrain_batch_size = 3\nmicro_batch_size = 2\n", 4, {"test.ini:2", "is less than", "8"}},
+        {"[batch]\ntrain_batch_size = 10\ngradient_accumulation_steps = 2\n", 2, {"test.ini:2", "8", "12"}},
+        {"[batch]\ntrain_batch_size = 32\nmicro_batch_size = 4\ngradient_accumulation_steps = 8\n", 2, {"test.ini:2", "contradicts", "64"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dt_config cfg = config(cases[i].text);
+        dt_batching b;
+        dt_error_clear();
+        assert_int_equal(dt_batching_resolve(&b, &cfg, cases[i].nranks), DT_ERR_USAGE);
+        for (int k = 0; k < 3; k++) assert_non_null(strstr(dt_error_message(), cases[i].must_say[k]));
+        dt_config_free(&cfg);
+    }
+    dt_error_clear();
+}
+
+static void assert_lr(const char *text, int64_t total, int64_t done, double want)
+{
+    dt_config cfg = config(text);
+    dt_schedule s;
+    dt_schedule_make(&s, &cfg, total, 8);
+    assert_true(fabs(dt_schedule_lr(&s, done) - want) < 1e-6); /* the worked numbers have six digits */
+    dt_config_free(&cfg);
+}
+
+static void schedules_give_the_worked_numbers(void **state)
+{
+    (void)state;
+    const char *cosine = "[optimizer]\nlr = 1\n[scheduler]\ntype = cosine\nwarmup_steps = 10\n";
+    const char *linear = "[optimizer]\nlr = 1\n[scheduler]\ntype = linear\nwarmup_steps = 10\n";
+    const int64_t s[] = {0, 5, 10, 55, 99, 100};
+    const double want_cosine[] = {0, 0.5, 1, 0.5, 0.000305, 0}, want_linear[] = {0, 0.5, 1, 0.5, 0.011111, 0};
+    for (int i = 0; i < 6; i++) {
+        assert_lr(cosine, 100, s[i], want_cosine[i]);
+        assert_lr(linear, 100, s[i], want_linear[i]);
+    }
+    const char *wsd = "[optimizer]\nlr = 1\n[scheduler]\ntype = wsd\nwarmup_steps = 10\ndecay_ratio = 0.2\nmin_lr_ratio = 0.1\n";
+    assert_lr(wsd, 100, 79, 1);
+    assert_lr(wsd, 100, 80, 1);
+    assert_lr(wsd, 100, 90, 0.55); /* half way down from 1 to 0.1 */
+    assert_lr(wsd, 100, 100, 0.1);
+    assert_lr("[optimizer]\nlr = 1\n[scheduler]\ntype = wsd\ndecay_ratio = 0.25\ndecay_type = sqrt\n", 100, 84, 1 - sqrt(9.0 / 25));
+    assert_lr("[optimizer]\nlr = 1\n[scheduler]\ntype = constant\nwarmup_ratio = 0.05\n", 90, 4, 0.8); /* ceil(4.5) = 5 steps of warm-up */
+    assert_lr("[optimizer]\nlr = 0.5\nlr_scale_rule = linear\nlr_base_batch_size = 4\n[scheduler]\ntype = constant\n", 10, 3, 1);
+    assert_lr("[optimizer]\nlr = 0.5\nlr_scale_rule = sqrt\nlr_base_batch_size = 2\n[scheduler]\ntype = constant\n", 10, 3, 1);
+}
+
+static void intervals_below_one_are_shares(void **state)
+{
+    (void)state;
+    assert_int_equal(dt_interval_steps(0, 100), 0);
+    assert_int_equal(dt_interval_steps(0.25, 101), 26);
+    assert_int_equal(dt_interval_steps(7, 100), 7);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_two_batch_sizes_give_the_third),
+        cmocka_unit_test(sizes_that_do_not_multiply_name_what_would),
+        cmocka_unit_test(schedules_give_the_worked_numbers),
+        cmocka_unit_test(intervals_below_one_are_shares),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
