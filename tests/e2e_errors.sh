@@ -1,0 +1,58 @@
+#!/bin/bash
+# e2e_errors.sh - every configuration mistake: exit code 64, one message, naming file, line, key and what would be right; data mistakes: 65.
+. "$(dirname "$0")/e2e.sh"
+. "$(dirname "$0")/train_common.sh"
+make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
+
+wrong() { # NAME CODE REGEX ARGS...
+    local name=$1 want=$2 regex=$3
+    shift 3
+    run 2 ./dtrain "$@"
+    if [ "$code" != "$want" ]; then not_ok "$name" "exit code $code, expected $want"
+    elif ! grep -qE -- "$regex" "$out"; then not_ok "$name" "no line matches $regex"
+    elif [ "$(grep -cE -- "$regex" "$out")" != 1 ]; then not_ok "$name" "said more than once"
+    else ok "$name"; fi
+}
+ini() { { cat "$tmp/tiny.ini"; printf '%b' "$1"; } >"$tmp/bad.ini"; }
+d="run.output_dir=$tmp/x"
+
+ini '[optimizer]\nlearning_rate = 1\n'; wrong "unknown key" 64 'bad.ini:[0-9]+:.*learning_rate.*' "$tmp/bad.ini" $d
+ini '[optimiser]\nlr = 1\n'; wrong "unknown section" 64 'bad.ini:[0-9]+:.*optimiser.*optimizer' "$tmp/bad.ini" $d
+ini '[run]\nseed = 8\n'; wrong "key twice" 64 'bad.ini:[0-9]+:.*seed' "$tmp/bad.ini" $d
+wrong "wrong type" 64 'micro_batch_size.*integer.*four' "$tmp/tiny.ini" $d batch.micro_batch_size=four
+wrong "out of range" 64 'optimizer.lr.*11' "$tmp/tiny.ini" $d optimizer.lr=11
+wrong "not one of the words" 64 'zero.stage.*auto.*5' "$tmp/tiny.ini" $d zero.stage=5
+wrong "batch sizes that do not multiply" 64 'train_batch_size.*24.*26' "$tmp/tiny.ini" $d batch.train_batch_size=25
+wrong "unset environment variable" 64 'NO_SUCH_VARIABLE' "$tmp/tiny.ini" $d 'data.train=${NO_SUCH_VARIABLE}/x.h5'
+wrong "no such input file" 64 'none.ini' "$tmp/none.ini" $d
+wrong "unknown override" 64 'run.sed' "$tmp/tiny.ini" $d run.sed=3
+wrong "no output_dir" 64 'output_dir' "$tmp/tiny.ini"
+wrong "a device that was not built" 64 'cuda.*cpu' "$tmp/tiny.ini" $d run.device=cuda
+wrong "a transport that was not built" 64 'nccl.*mpi' "$tmp/tiny.ini" $d comm.backend=nccl
+wrong "a stage that makes no sense" 64 'zero.*stage' "$tmp/tiny.ini" $d run.task=eval zero.stage=2 model.path="$tmp" data.validation="$tmp/valid.h5"
+wrong "sequences longer than GPT-2 has positions" 64 'max_position_embeddings' "$tmp/tiny.ini" $d model.model_type=gpt2 data.seq_len=65
+wrong "unknown model_type" 64 'model_type.*mamba' "$tmp/tiny.ini" $d model.model_type=mamba
+wrong "max_live_parameters below a unit" 64 'max_live_parameters' "$tmp/tiny.ini" $d zero.stage=3 zero.max_live_parameters=10
+wrong "betas" 64 'betas' "$tmp/tiny.ini" $d optimizer.betas=0.9
+run 0 ./dtrain --frobnicate
+expect_exit "unknown option" 64
+run 0 ./dtrain
+expect_exit "no input" 64
+run 0 ./dtrain --keys batch.micro
+expect_exit "--keys with an unknown key" 64
+run 0 ./dtrain --keys zero.stage
+expect_text "--keys of one key" 'stage'
+run 0 ./dtrain --version
+expect_exit "--version" 0
+
+wrong "missing dataset" 65 'missing.h5' "$tmp/tiny.ini" $d data.train="$tmp/missing.h5"
+head -c 3000 "$tmp/train.h5" >"$tmp/cut.h5"
+wrong "dataset cut short" 65 'cut.h5' "$tmp/tiny.ini" $d data.train="$tmp/cut.h5"
+wrong "not HDF5" 65 'text.txt' "$tmp/tiny.ini" $d data.train="$tmp/text.txt"
+wrong "token ids beyond the vocabulary" 65 'train.h5.*100' "$tmp/tiny.ini" $d model.vocab_size=100
+wrong "too short for one sample" 65 'valid.h5' "$tmp/tiny.ini" $d data.train="$tmp/valid.h5" data.seq_len=100000 model.max_position_embeddings=100000
+wrong "no checkpoint to start from" 65 'nowhere' "$tmp/tiny.ini" $d model.path="$tmp/nowhere"
+
+# data/fault classes
+wrong "weights that go non-finite" 71 'not finite' "$tmp/tiny.ini" $d run.max_skipped_steps=2 optimizer.lr=10 optimizer.max_grad_norm=0 optimizer.eps=0 run.max_steps=2000 optimizer.weight_decay=10
+e2e_done

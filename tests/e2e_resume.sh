@@ -1,0 +1,113 @@
+#!/bin/bash
+# e2e_resume.sh - stop, resume, move: signals, kills at any moment, full disks, damaged files, other rank counts and stages.
+. "$(dirname "$0")/e2e.sh"
+. "$(dirname "$0")/train_common.sh"
+make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
+steps="run.max_steps=8 checkpoint.save_steps=2"
+
+train 2 whole $steps zero.stage=2
+expect_exit "a run without interruption" 0
+
+# same ranks and stage: bit for bit
+train 2 parts $steps zero.stage=2 run.max_steps=4
+train 2 parts $steps zero.stage=2
+expect_exit "resume" 0
+expect_text "it says from where" "resumed from .*step-00000004.h5"
+expect "resumed equals uninterrupted, bit for bit" same_model "$(newest whole)" "$(newest parts)"
+expect "metrics without gap or repeat" close_losses whole parts 0
+
+# other ranks and stages
+i=0
+for move in "1 0" "3 3" "4 1" "2 2" "3 0"; do
+    set -- $move
+    i=$((i + 1))
+    rm -rf "$tmp/moved"
+    train 2 moved $steps zero.stage=2 run.max_steps=4
+    train "$1" moved $steps zero.stage="$2"
+    expect "moved to $1 ranks at stage $2" close_losses whole moved 1e-5
+done
+train 3 moved-bf16 $steps precision.dtype=bf16 zero.stage=3 run.max_steps=4
+train 1 moved-bf16 $steps precision.dtype=bf16 zero.stage=1
+expect_exit "bf16 moved from 3 ranks to 1" 0
+
+# killed at any moment, by itself and with the others
+for point in step.begin:1:6 step.agree:0:5 comm.reduce_scatter:1:9 zero.update:1:5 save.create:0:2 save.reserve:0:2 save.write:1:2 save.rename:0:2; do
+    rm -rf "$tmp/killed"
+    DTRAIN_FAULT=$point:kill train 2 killed $steps zero.stage=2
+    [ "$code" != 0 ] || not_ok "killed at $point" "the run did not die"
+    train 2 killed $steps zero.stage=2
+    if [ "$code" = 0 ]; then expect "killed at $point and resumed" same_model "$(newest whole)" "$(newest killed)"
+    else not_ok "killed at $point and resumed" "exit code $code"; fi
+    expect "killed at $point: metrics without gap or repeat" close_losses whole killed 0
+done
+
+# a rank that fails alone does not leave the others waiting
+for fault in step.begin:1:3 comm.reduce_scatter:0:5 comm.all_gather:1:4 zero.update:1:2 zero.gather:1:3 save.create:1:1 save.write:1:1 save.rename:0:1; do
+    rm -rf "$tmp/failed"
+    RUN_TIMEOUT=60 DTRAIN_FAULT=$fault:error train 2 failed $steps zero.stage=1
+    if [ "$code" = 70 ]; then ok "one rank fails at $fault: all leave with 70"; else not_ok "one rank fails at $fault: all leave with 70" "exit code $code"; fi
+done
+RUN_TIMEOUT=60 DTRAIN_FAULT=step.begin:1:3:hang train 2 hung $steps comm.timeout=2
+expect_exit "one rank hangs: 76" 76
+expect_text "each rank says where it stands" "rank 0 .*no progress.*step 3, phase"
+expect_text "the hanging one too" "rank 1 .*no progress.*step 3, phase read"
+
+# signals
+for sig in USR1 TERM INT; do
+    rm -rf "$tmp/signal"
+    timeout 120 ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/signal" run.max_steps=100000 checkpoint.save_steps=0 >"$out" 2>&1 &
+    pid=$!
+    for _ in $(seq 100); do [ -s "$tmp/signal/metrics.jsonl" ] && break; sleep 0.1; done
+    pkill -$sig -P "$pid" -x dtrain || kill -$sig "$pid"
+    wait "$pid"
+    code=$?
+    expect_exit "SIG$sig saves and leaves with 75" 75
+    expect "SIG$sig: a checkpoint is there" test -f "$(newest signal)"
+done
+mpirun -np 2 ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/signal2" run.max_steps=100000 checkpoint.save_steps=0 >"$out" 2>&1 &
+pid=$!
+for _ in $(seq 100); do [ -s "$tmp/signal2/metrics.jsonl" ] && break; sleep 0.1; done
+kill -USR1 "$pid"
+wait "$pid"
+code=$?
+expect_exit "SIGUSR1 to mpirun: 75" 75
+train 1 limit run.max_steps=100000 run.time_limit=3
+expect_exit "run.time_limit: 75" 75
+
+# damaged files
+rm -rf "$tmp/damaged" && cp -r "$tmp/whole" "$tmp/damaged"
+f=$(newest damaged)
+truncate -s -1000 "$f"
+train 2 damaged $steps zero.stage=2
+expect_exit "the newest cut short: the one before is taken" 0
+expect_text "with a warning that names it" "step-00000008.h5.*trying the one before"
+expect "and the run ends the same" same_model "$(newest whole)" "$(newest damaged)"
+rm -rf "$tmp/altered" && cp -r "$tmp/whole" "$tmp/altered"
+f=$(newest altered)
+size=$(stat -c %s "$f")
+printf '\377\377\377\377' | dd of="$f" bs=1 seek=$((size / 2)) conv=notrunc 2>/dev/null
+train 2 altered $steps zero.stage=2
+expect_text "an altered one: a warning that names file and tensor" "step-00000008.h5.*trying the one before"
+train 2 altered2 $steps zero.stage=2 checkpoint.resume="$tmp/does-not-exist.h5"
+expect_exit "a given checkpoint that is missing: 65" 65
+rm -f "$tmp/altered2" && train 2 whole checkpoint.resume=none
+expect_exit "a fresh start over an old run is refused" 64
+
+train 2 limited $steps zero.stage=2 checkpoint.save_total_limit=2
+expect "save_total_limit keeps two" test "$(ls "$tmp/limited/checkpoints" | grep -c 'step-.*h5$')" = 2
+expect "latest names the newest" grep -q step-00000008 "$tmp/limited/checkpoints/latest"
+
+# a full disk
+if [ "$(id -u)" = 0 ] && mkdir -p "$tmp/small" && mount -t tmpfs -o size=2m tmpfs "$tmp/small" 2>/dev/null; then
+    trap 'umount -l "$tmp/small"; rm -rf "$tmp"' EXIT
+    for np in 1 3; do
+        RUN_TIMEOUT=60 train "$np" small/run $steps zero.stage=2 model.hidden_size=96
+        expect_exit "full disk on $np ranks: 74" 74
+        expect "the last good checkpoint verifies" ./dtrain-info "$(newest small/run)"
+        expect "no partial file is left" sh -c "! ls $tmp/small/run/checkpoints | grep -q part"
+        rm -rf "$tmp/small/run"
+    done
+else
+    skip "full disk" "no permission to mount a small file system"
+fi
+e2e_done

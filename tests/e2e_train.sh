@@ -1,0 +1,69 @@
+#!/bin/bash
+# e2e_train.sh - the same losses and weights whatever the number of ranks and the ZeRO stage; sft, eval, plan and check.
+. "$(dirname "$0")/e2e.sh"
+. "$(dirname "$0")/train_common.sh"
+make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
+
+train 1 ref
+expect_exit "one rank trains" 0
+expect "the loss falls" sh -c "sed -n 's/.*\"loss\": *\\([0-9.]*\\).*/\\1/p' $tmp/ref/metrics.jsonl | awk 'NR == 1 { a = \$1 } { b = \$1 } END { exit !(b < 0.9 * a) }'"
+
+# Sums in another order: fp32 rounding (6e-8) grows through 6 steps at a high learning rate; 1e-5 is some hundred roundings.
+for np in 1 2 3 4 8; do
+    for stage in 0 1 2 3; do
+        train "$np" "n$np-s$stage" zero.stage=$stage
+        if [ "$code" = 0 ]; then expect "losses of $np ranks at stage $stage" close_losses ref "n$np-s$stage" 1e-5
+        else not_ok "losses of $np ranks at stage $stage" "exit code $code"; fi
+    done
+    rm -rf "$tmp/n$np"-*
+done
+
+train 1 bf16-ref precision.dtype=bf16
+expect_exit "bf16 trains" 0
+for stage in 0 1 2 3; do
+    train 3 "bf16-s$stage" precision.dtype=bf16 zero.stage=$stage
+    # 24 micro-batches accumulate in fp32: what differs is the order of sums, and bf16 parameters that round to the neighbour now and then
+    expect "bf16 losses of 3 ranks at stage $stage" close_losses bf16-ref "bf16-s$stage" 2e-3
+done
+
+train 1 exact1 run.reproducible=true zero.stage=0
+for np in 2 3 4; do
+    for stage in 0 1 2 3; do
+        train "$np" exact run.reproducible=true zero.stage=$stage
+        expect "reproducible: losses of $np ranks at stage $stage, every digit" close_losses exact1 exact 0
+        expect "reproducible: weights of $np ranks at stage $stage, every bit" same_model "$(newest exact1)" "$(newest exact)"
+        rm -rf "$tmp/exact"
+    done
+done
+
+# awkward sizes
+train 5 uneven batch.train_batch_size=35 batch.micro_batch_size=7 run.max_steps=12 data.shuffle=true zero.stage=3
+expect_exit "5 ranks, batches that do not divide the data" 0
+train 16 wide run.max_steps=2 batch.train_batch_size=0 batch.micro_batch_size=1 zero.stage=3 data.train="$tmp/valid.h5" data.seq_len=600 model.max_position_embeddings=600
+expect_exit "16 ranks and fewer samples than ranks" 0
+for opt in model.activation_checkpointing=block zero.reduce_bucket_size=1000 zero.allgather_bucket_size=777 comm.shared_memory=false zero.prefetch_bucket_size=0 zero.overlap_comm=false; do
+    train 2 option zero.stage=3 $opt
+    expect "same losses with $opt" close_losses ref option 1e-5
+    rm -rf "$tmp/option"
+done
+
+# sft, validation, eval
+printf '{"prompt": "two and two is ", "completion": "four"}\n{"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "good day"}]}\n{"instruction": "name a colour", "output": "red"}\n' >"$tmp/records.jsonl"
+expect "records become a dataset" ./dtrain-data -o "$tmp/sft.h5" "$tmp/records.jsonl"
+train 2 sft run.task=sft model.path="$tmp/ref" data.train="$tmp/sft.h5" data.seq_len=64 batch.train_batch_size=2 run.max_steps=3 data.validation="$tmp/sft.h5"
+expect_exit "sft from a checkpoint on 2 ranks" 0
+expect "validation is in the metrics" grep -q '"validation_loss"' "$tmp/sft/metrics.jsonl"
+for np in 1 3; do
+    run $np ./dtrain "$tmp/tiny.ini" run.task=eval model.path="$tmp/ref" data.validation="$tmp/valid.h5" run.output_dir="$tmp/eval$np"
+    expect_exit "eval on $np ranks" 0
+done
+expect "eval counts each sample once whatever the ranks" sh -c "grep -o '\"validation_loss\": *[0-9.]*' $tmp/eval1/metrics.jsonl > $tmp/.e1; grep -o '\"validation_loss\": *[0-9.]*' $tmp/eval3/metrics.jsonl | cmp - $tmp/.e1"
+
+# plan and check
+run 0 ./dtrain --plan --ranks 4 "$tmp/tiny.ini" run.output_dir="$tmp/plan"
+expect_exit "--plan without MPI" 0
+expect "--plan makes no files" test ! -e "$tmp/plan"
+run 2 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/plan"
+expect_exit "--check on 2 ranks" 0
+expect "--check makes no files" test ! -e "$tmp/plan"
+e2e_done
