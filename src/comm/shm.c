@@ -104,9 +104,11 @@ static dt_err map_peers(dt_shm *shm)
     return DT_OK;
 }
 
+size_t dt_shm_window_nbytes(size_t slot_nbytes) { return HEADER + N_SLOTS * slot_nbytes; }
+
 static dt_err open_window(dt_shm *shm, const dt_comm *comm)
 {
-    shm->window_nbytes = HEADER + N_SLOTS * shm->slot_nbytes;
+    shm->window_nbytes = dt_shm_window_nbytes(shm->slot_nbytes);
     MPI_Info info;
     char *base = NULL;
     DT_MPI(MPI_Info_create(&info));

@@ -25,6 +25,9 @@ typedef struct dt_shm {
 typedef dt_err (*dt_shm_fill)(void *arg, int64_t step, char *slot);
 typedef dt_err (*dt_shm_consume)(void *arg, int64_t step);
 
+/** Bytes of a rank's share of the window. */
+size_t dt_shm_window_nbytes(size_t slot_nbytes);
+
 /** Collective over the node. shared false: no window, as if this rank were alone. */
 dt_err dt_shm_open(dt_shm *shm, const dt_comm *comm, bool shared, size_t slot_nbytes);
 void dt_shm_close(dt_shm *shm);

@@ -21,20 +21,42 @@ enum {
 
 static size_t clamp(size_t x, size_t low, size_t high) { return x < low ? low : x > high ? high : x; }
 
+/** Where ranks are, in the numbers that decide on buffers. */
+typedef struct layout { int nranks, n_nodes, max_local, min_local; bool use_shared_memory; } layout;
+
 /** Sizes from values that all ranks share. */
-static void plan(const dt_comm *comm, dt_transport *t)
+static void plan(const layout *l, dt_transport *t)
 {
-    const struct dt_comm_mpi *mpi = comm->mpi;
-    const int threads = omp_get_max_threads(), cores = mpi->cores_per_rank;
-    t->n_threads = threads < cores ? threads : cores > 0 ? cores : 1;
-    t->shared = comm->use_shared_memory && mpi->max_local > 1;
-    t->hierarchical = t->shared && comm->n_nodes > 1 && mpi->max_local == mpi->min_local;
-    t->n_far = comm->nranks - (t->shared ? comm->local_nranks : 1);
-    const size_t n_far_max = (size_t)(comm->nranks - (t->shared ? mpi->min_local : 1));
-    const size_t n_pieces = t->hierarchical && 2 * (size_t)comm->n_nodes > n_far_max ? 2 * (size_t)comm->n_nodes : n_far_max;
+    t->shared = l->use_shared_memory && l->max_local > 1;
+    t->hierarchical = t->shared && l->n_nodes > 1 && l->max_local == l->min_local;
+    const size_t n_far_max = (size_t)(l->nranks - (t->shared ? l->min_local : 1));
+    const size_t n_pieces = t->hierarchical && 2 * (size_t)l->n_nodes > n_far_max ? 2 * (size_t)l->n_nodes : n_far_max;
     t->piece_nbytes = n_pieces ? clamp(NET_NBYTES / n_pieces, PIECE_MIN, PIECE_MAX) / (LINE * sizeof(float)) * (LINE * sizeof(float)) : 0;
     t->net_set_nbytes = n_pieces * t->piece_nbytes;
     t->n_requests = 2 * (int)n_pieces;
+}
+
+size_t dt_comm_plan_nbytes(int nranks, int ranks_per_node, bool shared_memory)
+{
+    const int rest = nranks % ranks_per_node;
+    const layout l = {.nranks = nranks,
+                      .n_nodes = (nranks + ranks_per_node - 1) / ranks_per_node,
+                      .max_local = nranks < ranks_per_node ? nranks : ranks_per_node,
+                      .min_local = rest ? rest : ranks_per_node,
+                      .use_shared_memory = shared_memory};
+    dt_transport t = {0};
+    plan(&l, &t);
+    return 2 * t.net_set_nbytes + (t.shared ? dt_shm_window_nbytes(SLOT_NBYTES) : 0);
+}
+
+static void plan_of(const dt_comm *comm, dt_transport *t)
+{
+    const struct dt_comm_mpi *mpi = comm->mpi;
+    const int threads = omp_get_max_threads(), cores = mpi->cores_per_rank;
+    const layout l = {comm->nranks, comm->n_nodes, mpi->max_local, mpi->min_local, comm->use_shared_memory};
+    plan(&l, t);
+    t->n_threads = threads < cores ? threads : cores > 0 ? cores : 1;
+    t->n_far = comm->nranks - (t->shared ? comm->local_nranks : 1);
 }
 
 static dt_err alloc_buffers(dt_comm *comm, dt_transport *t)
@@ -77,7 +99,7 @@ static dt_err mpi_open(dt_comm *comm)
         err = dt_fail(DT_ERR_MEMORY, "no memory for the transport");
     } else {
         t->shm = (dt_shm){.n = 1, .win = MPI_WIN_NULL};
-        plan(comm, t);
+        plan_of(comm, t);
         err = alloc_buffers(comm, t);
     }
     err = dt_comm_agree(comm, err); /* the window is made by all ranks together, or by none */

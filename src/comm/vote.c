@@ -92,6 +92,8 @@ dt_err dt_comm_agree(dt_comm *comm, dt_err err)
 
 bool dt_comm_speaks(const dt_comm *comm) { return comm && comm->mpi && comm->mpi->failed_rank == comm->rank; }
 
+bool dt_comm_failed_together(const dt_comm *comm) { return comm && comm->mpi && comm->mpi->failed_rank >= 0; }
+
 /* ---- small values of the host ------------------------------------------------------------------------------------ */
 
 static MPI_Op mpi_op(dt_reduce_op op) { return op == DT_SUM ? MPI_SUM : op == DT_MAX ? MPI_MAX : MPI_MIN; }

@@ -1,7 +1,6 @@
 /* dtrain.c - the program: options, MPI, one run, an exit code. All that can fail is below run_program(); only here is the job ended. */
 #include "dtrain/train.h"
 #include "dtrain/io.h"
-#include "version.h"
 #include <getopt.h>
 #include <mpi.h>
 #include <stdlib.h>
