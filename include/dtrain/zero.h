@@ -20,8 +20,11 @@ typedef struct dt_zero_options {
     bool frozen;          /* parameters alone: no gradients, no optimizer */
     bool reproducible;    /* reduce in every micro-step, ordered left fold (architecture.md, idea 6) */
     bool overlap_comm;
-    int64_t reduce_bucket_size, allgather_bucket_size, prefetch_bucket_size; /* elements */
-    int64_t param_persistence_threshold, max_live_parameters;
+    bool untied;          /* unit 0 is never held together with another unit: no room is kept for that (false is always right) */
+    int64_t reduce_bucket_size, allgather_bucket_size; /* most elements (of all ranks) that one collective moves; 0: no limit */
+    int64_t prefetch_bucket_size;                      /* stage 3: largest unit that is gathered ahead of its use; 0: none is */
+    int64_t param_persistence_threshold;               /* stage 3: units with fewer elements stay whole */
+    int64_t max_live_parameters;                       /* stage 3: most elements gathered at once; 0: no limit */
 } dt_zero_options;
 
 /** Who owns what in a unit: rank r owns elements [r * shard_len, (r + 1) * shard_len) of its flat buffers.
@@ -33,10 +36,14 @@ enum { DT_SHARD_ALIGN = 16 };
 dt_shards dt_shards_of(int64_t flat_len, int nranks);
 
 /** What a rank would hold and send: bytes by category (params, grads, optimizer, staging), the exact n_param of the model, bytes per parameter of
- *  model states with padding left out, and elements sent by a rank per micro-step and per optimizer step. */
+ *  model states with padding and without, and elements sent by a rank: a step of M micro-steps sends M * sent_elems_per_micro_step +
+ *  sent_elems_per_step, at stage 3 at most so (a unit that is still there when it is used again is not gathered again). With one micro-step
+ *  that is 2P (N-1)/N at stages 0 to 2 and 3P (N-1)/N at stage 3 for P padded parameters.
+ *
+ *  In reproducible mode every micro-step is reduced, so stages 0 and 1 keep gradients as stage 2 does: fp32 sums of the owned shards. */
 typedef struct dt_zero_plan {
     size_t bytes[DT_N_MEMCAT];
-    int64_t n_param, n_padding;         /* over all units; padding as a rank holds it, in elements of its shards */
+    int64_t n_param, n_padding;         /* over all units; padding: elements of a rank's shards above n_param / nranks (rounded down) */
     double state_bytes_per_param;       /* params + grads + optimizer over n_param, padding included */
     double formula_bytes_per_param;     /* 16, 4+12/N, 2+14/N, 16/N (or what grad_dtype makes of them) */
     double sent_elems_per_micro_step, sent_elems_per_step;

@@ -1,0 +1,239 @@
+/* grads.c - what grads_acquire and grads_release do, and the norm.
+ *
+ * Full gradients (stages 0 and 1): backward writes where they stay, adds in later micro-steps, and the last one reduces them in place. Shards
+ * (stages 2 and 3, and every stage in reproducible mode): backward writes the micro-step's gradients into the unit's place in the ring, and
+ * release adds their sum over the ranks to the owned shard. A ring slot has been another unit's before, so what no trainable tensor covers is
+ * cleared before it is sent. */
+#include "zero_impl.h"
+#include <math.h>
+#include <string.h>
+
+static bool overlap(const zero_layout *l, int a, int b)
+{
+    const zero_unit_layout *ua = &l->units[a], *ub = &l->units[b];
+    return ua->grad_place < ub->grad_place + ub->shards.padded_len && ub->grad_place < ua->grad_place + ua->shards.padded_len;
+}
+
+static dt_err wait_reduced(dt_zero *z, int u)
+{
+    zero_unit_state *s = &z->state[u];
+    if (s->reduce_pending && z->comm_stream != z->compute) DT_TRY(z->dev->ops->event_wait(z->dev, s->reduced, z->compute));
+    s->reduce_pending = false;
+    return DT_OK;
+}
+
+/** Make sure that nobody uses the place of unit u in the ring any more. */
+static dt_err free_place(dt_zero *z, int u)
+{
+    for (int v = 0; v < z->n_units; v++) {
+        if (v == u || !overlap(&z->lay, u, v)) continue;
+        DT_CHECK(z->state[v].grads_held == 0, DT_ERR_ARG,
+                 "gradients of unit %s have no room in the ring while those of unit %s are held%s", z->units[u].name, z->units[v].name,
+                 z->opt.untied ? " (dt_zero_options.untied is set)" : "");
+        DT_TRY(wait_reduced(z, v));
+    }
+    return DT_OK;
+}
+
+dt_err zero_grads_acquire(void *self, int u, dt_unit_view *view)
+{
+    dt_zero *z = self;
+    DT_CHECK(u >= 0 && u < z->n_units && z->lay.has_grads, DT_ERR_ARG, "gradients of unit %d of %d in a model that is %s", u, z->n_units,
+             z->lay.has_grads ? "trained" : "frozen");
+    zero_unit_state *s = &z->state[u];
+    DT_CHECK(z->in_micro, DT_ERR_ARG, "gradients of unit %s acquired outside a micro-step (dt_zero_begin_micro)", z->units[u].name);
+    DT_CHECK(s->micro_done != z->micro_serial, DT_ERR_ARG, "gradients of unit %s acquired again after they were complete",
+             z->units[u].name);
+    if (s->grads_held == 0) {
+        DT_TRY(wait_reduced(z, u));
+        if (!z->lay.whole_grads) DT_TRY(free_place(z, u));
+    }
+    s->grads_held++;
+    *view = (dt_unit_view){.dtype = z->lay.grad_dtype, .accumulate = z->lay.whole_grads && !z->first_micro};
+    view->data = z->lay.whole_grads ? zero_grad_at(z, u, 0) : zero_at(&z->grad_ring, z->lay.units[u].grad_place, z->lay.grad_dtype);
+    return DT_OK;
+}
+
+/** Zero what lies between the trainable runs of a unit. */
+static dt_err clear_gaps(dt_zero *z, int u, void *grads)
+{
+    const zero_unit_layout *ul = &z->lay.units[u];
+    const size_t elem_size = dt_dtype_size(z->lay.grad_dtype);
+    int64_t from = 0;
+    for (int k = 0; k <= ul->n_runs; k++) {
+        const zero_run *run = &z->lay.runs[ul->first_run + k];
+        const int64_t to = k < ul->n_runs ? run->start : ul->shards.padded_len;
+        if (to > from) DT_TRY(z->dev->ops->zero(z->dev, (char *)grads + (size_t)from * elem_size, (size_t)(to - from) * elem_size, z->compute));
+        if (k < ul->n_runs) from = run->start + run->len;
+    }
+    return DT_OK;
+}
+
+/** Full gradients, last micro-step: the sum lands in the own place; at stage 0 it is gathered at once. */
+static dt_err reduce_in_place(dt_zero *z, int u, dt_err err)
+{
+    void *whole = zero_grad_at(z, u, 0), *own = zero_grad_at(z, u, zero_own(z, u));
+    err = zero_first_err(err, zero_comm_after_compute(z));
+    err = zero_reduce_unit(z, u, whole, z->lay.grad_dtype, own, z->lay.grad_dtype, false, err);
+    if (z->lay.whole_opt && err != DT_ERR_COMM) err = zero_gather_unit(z, u, own, whole, z->lay.grad_dtype, err);
+    return err;
+}
+
+static dt_err reduce_from_ring(dt_zero *z, int u, dt_err err)
+{
+    void *micro = zero_at(&z->grad_ring, z->lay.units[u].grad_place, z->lay.grad_dtype);
+    err = zero_first_err(err, clear_gaps(z, u, micro));
+    err = zero_first_err(err, zero_comm_after_compute(z));
+    return zero_reduce_unit(z, u, micro, z->lay.grad_dtype, zero_grad_at(z, u, zero_own(z, u)), z->lay.grad_kept, !z->first_micro, err);
+}
+
+dt_err zero_grads_release(void *self, int u)
+{
+    dt_zero *z = self;
+    DT_CHECK(u >= 0 && u < z->n_units && z->state[u].grads_held > 0, DT_ERR_ARG, "gradients of unit %d released but not held", u);
+    zero_unit_state *s = &z->state[u];
+    if (--s->grads_held > 0) return DT_OK;
+    s->micro_done = z->micro_serial;
+    if (z->lay.whole_grads && (!z->last_micro || z->comm->nranks == 1)) return DT_OK;
+
+    const zero_place before = zero_enter(z, "reduce", z->units[u].name);
+    dt_err err = dt_fault("zero.reduce");
+    err = z->lay.whole_grads ? reduce_in_place(z, u, err) : reduce_from_ring(z, u, err);
+    err = zero_first_err(err, z->dev->ops->event_record(z->dev, s->reduced, z->comm_stream));
+    s->reduce_pending = true;
+    zero_leave(z, before);
+    return err;
+}
+
+dt_err zero_gather_grads(dt_zero *z, int u, dt_err err)
+{
+    return zero_gather_unit(z, u, zero_grad_at(z, u, zero_own(z, u)), z->grad_ring.ptr, DT_F32, err);
+}
+
+void dt_zero_begin_micro(dt_zero *z, int index, int n_micro)
+{
+    z->micro_serial++;
+    z->in_micro = true;
+    z->first_micro = index == 0;
+    z->last_micro = index == n_micro - 1;
+    zero_params_begin_micro(z);
+}
+
+void dt_zero_discard(dt_zero *z) { z->in_micro = false; /* the next step's first micro-step overwrites */ }
+
+dt_err zero_check_complete(const dt_zero *z)
+{
+    DT_CHECK(z->lay.has_grads, DT_ERR_ARG, "a frozen model has no gradients");
+    DT_CHECK(z->in_micro && z->last_micro, DT_ERR_ARG, "gradients are used before the last micro-step of a step");
+    for (int u = 0; u < z->n_units; u++)
+        DT_CHECK(z->state[u].micro_done == z->micro_serial || z->lay.units[u].n_runs == 0, DT_ERR_ARG,
+                 "unit %s has no gradients in this micro-step", z->units[u].name);
+    return DT_OK;
+}
+
+/* ---- sum of squares ------------------------------------------------------------------------------------------------ */
+
+typedef enum square_op { ABS_MAX, SUM_SQUARES, SUM_SQUARES_FIXED } square_op;
+
+static dt_err queue_one(dt_zero *z, square_op op, int u, int64_t lo, int64_t hi, int shift, int slot)
+{
+    const dt_device_ops *ops = z->dev->ops;
+    const void *x = zero_grad_at(z, u, lo);
+    void *result = (char *)z->results.ptr + (size_t)slot * 16;
+    switch (op) {
+    case ABS_MAX: return ops->abs_max(z->dev, x, z->lay.grad_kept, hi - lo, result, z->compute);
+    case SUM_SQUARES: return ops->sum_squares(z->dev, x, z->lay.grad_kept, hi - lo, result, z->compute);
+    case SUM_SQUARES_FIXED: return ops->sum_squares_fixed(z->dev, x, z->lay.grad_kept, hi - lo, shift, result, z->compute);
+    }
+    return DT_ERR_ARG;
+}
+
+/** Run op over the trainable elements of the own shards. Leaves *n results of 16 bytes in z->host. A unit without frozen tensors is one call:
+ *  its padding is zero. */
+static dt_err over_own_grads(dt_zero *z, square_op op, int shift, int *n)
+{
+    *n = 0;
+    for (int u = 0; u < z->n_units; u++) {
+        const zero_unit_layout *ul = &z->lay.units[u];
+        const int64_t own = zero_own(z, u), end = own + ul->shards.shard_len;
+        if (ul->all_trainable) {
+            DT_TRY(queue_one(z, op, u, own, end, shift, (*n)++));
+            continue;
+        }
+        for (int k = 0; k < ul->n_runs; k++) {
+            const zero_run *run = &z->lay.runs[ul->first_run + k];
+            const int64_t lo = run->start > own ? run->start : own, hi = run->start + run->len < end ? run->start + run->len : end;
+            if (lo < hi) DT_TRY(queue_one(z, op, u, lo, hi, shift, (*n)++));
+        }
+    }
+    if (*n > 0) DT_TRY(z->dev->ops->copy(z->dev, z->host.ptr, z->results.ptr, (size_t)*n * 16, z->compute));
+    return z->dev->ops->stream_sync(z->dev, z->compute);
+}
+
+static const void *result_of(const dt_zero *z, int slot) { return (const char *)z->host.ptr + (size_t)slot * 16; }
+
+static dt_err largest_abs(dt_zero *z, float *largest)
+{
+    int n;
+    *largest = 0;
+    DT_TRY(over_own_grads(z, ABS_MAX, 0, &n));
+    for (int i = 0; i < n; i++) {
+        float x;
+        memcpy(&x, result_of(z, i), sizeof x);
+        if (!(x <= *largest)) *largest = x;
+    }
+    return DT_OK;
+}
+
+/** Exact sum over all ranks of rint(x^2 2^shift): 32-bit limbs in 64-bit words, so that ranks add up without a carry being lost. */
+static dt_err fixed_sum(dt_zero *z, int shift, double *sum, dt_err err)
+{
+    int n = 0;
+    err = zero_first_err(err, over_own_grads(z, SUM_SQUARES_FIXED, shift, &n));
+    unsigned __int128 own = 0;
+    for (int i = 0; i < n && err == DT_OK; i++) {
+        uint64_t word[2];
+        memcpy(word, result_of(z, i), sizeof word);
+        own += ((unsigned __int128)word[1] << 64) + word[0];
+    }
+    uint64_t limb[4];
+    for (int k = 0; k < 4; k++) limb[k] = (uint64_t)(own >> (32 * k)) & 0xffffffffu;
+    err = zero_first_err(err, dt_comm_sum_host_u64(z->comm, limb, 4));
+    unsigned __int128 total = 0;
+    for (int k = 3; k >= 0; k--) total = (total << 32) + limb[k];
+    *sum = z->comm->rank == 0 ? ldexp((double)total, -shift) : 0;
+    return err;
+}
+
+/** Free of the order of summation and of how the gradients are cut: terms below 2^52, relative to the largest, are added as integers. */
+static dt_err reproducible_sum_squares(dt_zero *z, double *sum)
+{
+    float largest = 0;
+    dt_err err = largest_abs(z, &largest);
+    double agreed = err == DT_OK && isfinite(largest) ? largest : INFINITY; /* MPI_MAX would lose a NaN */
+    err = zero_first_err(err, dt_comm_reduce_host_f64(z->comm, &agreed, 1, DT_MAX));
+    if (err == DT_ERR_COMM || agreed == 0 || isinf(agreed)) {
+        *sum = z->comm->rank == 0 ? agreed : 0;
+        return err;
+    }
+    int exponent;
+    frexp(agreed, &exponent); /* largest < 2^exponent */
+    return fixed_sum(z, 52 - 2 * exponent, sum, err);
+}
+
+dt_err dt_zero_grad_sum_squares(dt_zero *z, double *sum)
+{
+    *sum = 0;
+    DT_TRY(zero_check_complete(z));
+    dt_err err = zero_compute_after_comm(z);
+    if (z->opt.reproducible) return zero_first_err(err, reproducible_sum_squares(z, sum));
+    int n;
+    DT_TRY(err);
+    DT_TRY(over_own_grads(z, SUM_SQUARES, 0, &n));
+    for (int i = 0; i < n; i++) {
+        double x;
+        memcpy(&x, result_of(z, i), sizeof x);
+        *sum += x;
+    }
+    return DT_OK;
+}

@@ -1,0 +1,171 @@
+/* states.c - states by name: the pieces of named tensors that a rank is in charge of, their random start, and host access for checkpoints.
+ *
+ * A rank is in charge of its own shard at every stage, also where it holds more, so each element has one writer. */
+#include "zero_impl.h"
+#include <stdlib.h>
+#include <string.h>
+
+dt_err zero_pieces_make(dt_zero *z)
+{
+    size_t n = 0;
+    for (int u = 0; u < z->n_units; u++) n += (size_t)z->units[u].n_tensors;
+    z->pieces = calloc(n + 1, sizeof *z->pieces);
+    DT_CHECK(z->pieces, DT_ERR_MEMORY, "out of memory for the table of %zu tensors", n);
+    for (int u = 0; u < z->n_units; u++) {
+        const int64_t own = zero_own(z, u), end = own + z->lay.units[u].shards.shard_len;
+        for (int i = 0; i < z->units[u].n_tensors; i++) {
+            const dt_tensor *t = &z->units[u].tensors[i];
+            const int64_t lo = t->offset > own ? t->offset : own, hi = t->offset + t->n_elems < end ? t->offset + t->n_elems : end;
+            dt_piece *p = &z->pieces[z->n_pieces++];
+            *p = (dt_piece){.unit = u, .tensor = i, .flat = own}; /* none of it is here */
+            if (lo < hi) {
+                p->first = lo - t->offset;
+                p->n = hi - lo;
+                p->flat = lo;
+            }
+        }
+    }
+    return DT_OK;
+}
+
+int dt_zero_n_pieces(const dt_zero *z) { return z->n_pieces; }
+const dt_piece *dt_zero_pieces(const dt_zero *z) { return z->pieces; }
+const dt_tensor *dt_zero_tensor(const dt_zero *z, const dt_piece *p) { return &z->units[p->unit].tensors[p->tensor]; }
+
+dt_dtype dt_zero_state_dtype(const dt_zero *z, dt_state s)
+{
+    return s == DT_STATE_PARAM && !z->lay.has_master ? z->lay.param_dtype : DT_F32;
+}
+
+/** Element skip of a piece on the device; NULL: a frozen model has no moments. */
+static void *state_at(const dt_zero *z, dt_state s, const dt_piece *p, int64_t skip)
+{
+    const int64_t x = p->flat + skip;
+    if (s == DT_STATE_PARAM) return z->lay.has_master ? zero_opt_at(z, &z->master, p->unit, x) : zero_param_at(z, p->unit, x);
+    if (!z->lay.has_grads) return NULL;
+    return zero_opt_at(z, s == DT_STATE_EXP_AVG ? &z->exp_avg : &z->exp_avg_sq, p->unit, x);
+}
+
+void *dt_zero_state_ptr(dt_zero *z, dt_state s, const dt_piece *p)
+{
+    /* Queued work may still be on its way to this memory; an error of it comes back from the next call that synchronises. */
+    if (!z->dev->ops->host_accessible || zero_sync(z) != DT_OK) return NULL;
+    return state_at(z, s, p, 0);
+}
+
+static dt_err check_range(const dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n)
+{
+    DT_CHECK(s == DT_STATE_PARAM || z->lay.has_grads, DT_ERR_ARG, "a frozen model has no optimizer states");
+    DT_CHECK(skip >= 0 && n >= 0 && n <= p->n - skip, DT_ERR_ARG,
+             "tensor %s: elements %lld to %lld of a piece of %lld", dt_zero_tensor(z, p)->name, (long long)skip, (long long)(skip + n),
+             (long long)p->n);
+    return DT_OK;
+}
+
+/** Through pinned memory in chunks: the caller's may be any. */
+static dt_err copy_staged(dt_zero *z, char *device, char *host, size_t nbytes, bool to_device)
+{
+    for (size_t done = 0; done < nbytes; done += z->lay.host_bytes) {
+        const size_t some = nbytes - done < z->lay.host_bytes ? nbytes - done : z->lay.host_bytes;
+        if (to_device) memcpy(z->host.ptr, host + done, some);
+        DT_TRY(z->dev->ops->copy(z->dev, to_device ? device + done : z->host.ptr, to_device ? z->host.ptr : device + done, some, z->compute));
+        DT_TRY(z->dev->ops->stream_sync(z->dev, z->compute));
+        if (!to_device) memcpy(host + done, z->host.ptr, some);
+    }
+    return DT_OK;
+}
+
+dt_err dt_zero_state_read(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, void *host)
+{
+    DT_TRY(check_range(z, s, p, skip, n));
+    if (n == 0) return DT_OK;
+    DT_TRY(zero_sync(z));
+    const size_t nbytes = (size_t)n * dt_dtype_size(dt_zero_state_dtype(z, s));
+    if (!z->dev->ops->host_accessible) return copy_staged(z, state_at(z, s, p, skip), host, nbytes, false);
+    memcpy(host, state_at(z, s, p, skip), nbytes);
+    return DT_OK;
+}
+
+dt_err dt_zero_state_write(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, const void *host)
+{
+    DT_TRY(check_range(z, s, p, skip, n));
+    if (n == 0) return DT_OK;
+    DT_TRY(zero_sync(z));
+    const size_t nbytes = (size_t)n * dt_dtype_size(dt_zero_state_dtype(z, s));
+    if (!z->dev->ops->host_accessible) return copy_staged(z, state_at(z, s, p, skip), (char *)host, nbytes, true);
+    memcpy(state_at(z, s, p, skip), host, nbytes);
+    return DT_OK;
+}
+
+/* ---- derived copies ------------------------------------------------------------------------------------------------ */
+
+/** Stage 0: all ranks hold what the owners wrote. */
+static dt_err gather_replicas(dt_zero *z, dt_err err)
+{
+    dt_buf *const kept[] = {&z->exp_avg, &z->exp_avg_sq, z->lay.has_master ? &z->master : NULL};
+    for (int u = 0; u < z->n_units; u++)
+        for (int k = 0; k < 3 && err != DT_ERR_COMM; k++)
+            if (kept[k]) err = zero_gather_unit(z, u, zero_opt_at(z, kept[k], u, zero_own(z, u)), zero_opt_at(z, kept[k], u, 0), DT_F32, err);
+    return err;
+}
+
+static dt_err round_master(dt_zero *z)
+{
+    for (int u = 0; u < z->n_units; u++) {
+        const int64_t own = zero_own(z, u);
+        DT_TRY(z->dev->ops->convert(z->dev, zero_master_at(z, u, own), DT_F32, zero_param_at(z, u, own), DT_BF16,
+                                    z->lay.units[u].shards.shard_len, z->compute));
+    }
+    return DT_OK;
+}
+
+dt_err dt_zero_state_written(dt_zero *z)
+{
+    dt_err err = zero_compute_after_comm(z);
+    if (z->lay.has_master) err = zero_first_err(err, round_master(z));
+    err = zero_first_err(err, zero_comm_after_compute(z));
+    if (z->lay.whole_opt) err = gather_replicas(z, err);
+    if (err != DT_ERR_COMM) err = zero_gather_params(z, err);
+    z->in_micro = false;
+    return zero_first_err(err, zero_sync(z));
+}
+
+/* ---- random start -------------------------------------------------------------------------------------------------- */
+
+/** FNV-1a: a tensor's stream follows from its name, so neither its number nor its unit matter. */
+static uint64_t name_hash(const char *name)
+{
+    uint64_t h = UINT64_C(0xcbf29ce484222325);
+    for (; *name; name++) h = (h ^ (unsigned char)*name) * UINT64_C(0x100000001b3);
+    return h;
+}
+
+static dt_err init_piece(dt_zero *z, uint64_t key, const dt_piece *p)
+{
+    const dt_tensor *t = dt_zero_tensor(z, p);
+    const dt_dtype dtype = dt_zero_state_dtype(z, DT_STATE_PARAM);
+    float *values = z->host.ptr;
+    for (int64_t done = 0; done < p->n; done += ZERO_HOST_CHUNK) {
+        const int64_t n = p->n - done < ZERO_HOST_CHUNK ? p->n - done : ZERO_HOST_CHUNK;
+        if (t->init_std > 0)
+            dt_rng_normal(key, name_hash(t->name), p->first + done, n, t->init_std, values);
+        else
+            for (int64_t i = 0; i < n; i++) values[i] = t->init_value;
+        if (dtype == DT_BF16) /* in place: 16-bit element i lies at or before float i */
+            for (int64_t i = 0; i < n; i++) {
+                const uint16_t rounded = dt_bf16_from_float(values[i]);
+                memcpy((char *)values + 2 * i, &rounded, 2);
+            }
+        DT_TRY(z->dev->ops->copy(z->dev, state_at(z, DT_STATE_PARAM, p, done), values, (size_t)n * dt_dtype_size(dtype), z->compute));
+        DT_TRY(z->dev->ops->stream_sync(z->dev, z->compute)); /* the scratch is used again */
+    }
+    return DT_OK;
+}
+
+dt_err dt_zero_init_random(dt_zero *z, uint64_t seed)
+{
+    const uint64_t key = dt_rng_key(seed, DT_RNG_INIT);
+    dt_err err = zero_sync(z);
+    for (int i = 0; i < z->n_pieces && err == DT_OK; i++) err = init_piece(z, key, &z->pieces[i]);
+    return zero_first_err(err, dt_zero_state_written(z));
+}

@@ -1,0 +1,58 @@
+/* update.c - AdamW on what this rank is in charge of: its shards, or at stage 0 everything.
+ *
+ * The call is made for each run of tensors that agree on decay, cut at the shard's ends. The rounded parameters are written by the same pass
+ * over memory. */
+#include "zero_impl.h"
+
+/** One unit's elements lo .. hi-1; grad points at element lo. */
+static dt_err update_range(dt_zero *z, int u, int64_t lo, int64_t hi, const void *grad, dt_dtype grad_dtype, const dt_adamw *opt)
+{
+    const zero_unit_layout *ul = &z->lay.units[u];
+    for (int k = 0; k < ul->n_runs; k++) {
+        const zero_run *run = &z->lay.runs[ul->first_run + k];
+        const int64_t from = run->start > lo ? run->start : lo, to = run->start + run->len < hi ? run->start + run->len : hi;
+        if (from >= to) continue;
+        dt_adamw one = *opt;
+        if (!run->decay) one.weight_decay = 0;
+        const char *g = (const char *)grad + (size_t)(from - lo) * dt_dtype_size(grad_dtype);
+        void *rounded = z->lay.has_master ? zero_param_at(z, u, from) : NULL;
+        DT_TRY(z->dev->ops->adamw_step(z->dev, &one, g, grad_dtype, zero_master_at(z, u, from), zero_opt_at(z, &z->exp_avg, u, from),
+                                       zero_opt_at(z, &z->exp_avg_sq, u, from), rounded, z->lay.param_dtype, to - from, z->compute));
+    }
+    return DT_OK;
+}
+
+/** Stage 0 in reproducible mode: the owned fp32 sums of the unit are gathered first, so that every rank updates with the same bits. */
+static dt_err update_from_sums(dt_zero *z, int u, const dt_adamw *opt, dt_err err)
+{
+    err = zero_first_err(err, zero_comm_after_compute(z)); /* the ring may still be read by the unit before */
+    err = zero_gather_grads(z, u, err);
+    if (err == DT_OK) err = zero_compute_after_comm(z);
+    return err == DT_OK ? update_range(z, u, 0, z->lay.units[u].shards.padded_len, z->grad_ring.ptr, DT_F32, opt) : err;
+}
+
+static dt_err update_unit(dt_zero *z, int u, const dt_adamw *opt, dt_err err)
+{
+    if (z->lay.whole_opt && !z->lay.whole_grads) return update_from_sums(z, u, opt, err);
+    if (err != DT_OK) return err;
+    const int64_t lo = z->lay.whole_opt ? 0 : zero_own(z, u);
+    const int64_t hi = z->lay.whole_opt ? z->lay.units[u].shards.padded_len : lo + z->lay.units[u].shards.shard_len;
+    return update_range(z, u, lo, hi, zero_grad_at(z, u, lo), z->lay.grad_kept, opt);
+}
+
+dt_err dt_zero_update(dt_zero *z, const dt_adamw *opt)
+{
+    DT_TRY(zero_check_complete(z));
+    const zero_place before = zero_enter(z, "update", "");
+    dt_err err = dt_fault("zero.update");
+    err = zero_first_err(err, zero_compute_after_comm(z));
+    for (int u = 0; u < z->n_units && err != DT_ERR_COMM; u++) {
+        if (z->phase) dt_phase_enter(z->phase, "update", z->units[u].name);
+        err = update_unit(z, u, opt, err);
+    }
+    z->in_micro = false;
+    /* At stage 0 all ranks have made the same update. */
+    if (!z->lay.whole_opt && err != DT_ERR_COMM) err = zero_gather_params(z, err);
+    zero_leave(z, before);
+    return err;
+}

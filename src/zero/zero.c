@@ -1,0 +1,109 @@
+/* zero.c - opening and closing: every byte of model states and staging is allocated here, by the layout. */
+#include "zero_impl.h"
+#include <stdlib.h>
+
+static dt_err alloc_states(dt_zero *z)
+{
+    const zero_layout *l = &z->lay;
+    const size_t opt_bytes = (size_t)l->opt_len * sizeof(float);
+    DT_TRY(dt_buf_alloc(&z->params, z->dev, DT_ON_DEVICE, (size_t)l->params_len * dt_dtype_size(l->param_dtype), DT_MEM_PARAMS));
+    DT_TRY(dt_buf_alloc(&z->grads, z->dev, DT_ON_DEVICE, (size_t)l->grads_len * dt_dtype_size(l->grad_kept), DT_MEM_GRADS));
+    if (l->has_master) DT_TRY(dt_buf_alloc(&z->master, z->dev, DT_ON_DEVICE, opt_bytes, DT_MEM_OPTIMIZER));
+    DT_TRY(dt_buf_alloc(&z->exp_avg, z->dev, DT_ON_DEVICE, opt_bytes, DT_MEM_OPTIMIZER));
+    DT_TRY(dt_buf_alloc(&z->exp_avg_sq, z->dev, DT_ON_DEVICE, opt_bytes, DT_MEM_OPTIMIZER));
+    return DT_OK;
+}
+
+static dt_err alloc_staging(dt_zero *z)
+{
+    const zero_layout *l = &z->lay;
+    const size_t param_ring_bytes = (size_t)l->param_ring_len * dt_dtype_size(l->param_dtype);
+    DT_TRY(dt_buf_alloc(&z->param_ring, z->dev, DT_ON_DEVICE, param_ring_bytes, DT_MEM_STAGING));
+    DT_TRY(dt_buf_alloc(&z->grad_ring, z->dev, DT_ON_DEVICE, l->grad_ring_bytes, DT_MEM_STAGING));
+    DT_TRY(dt_buf_alloc(&z->bucket, z->dev, DT_ON_DEVICE, l->bucket_bytes, DT_MEM_STAGING));
+    DT_TRY(dt_buf_alloc(&z->results, z->dev, DT_ON_DEVICE, l->results_bytes, DT_MEM_STAGING));
+    DT_TRY(dt_buf_alloc(&z->host, z->dev, DT_ON_HOST, l->host_bytes, DT_MEM_STAGING));
+    return DT_OK;
+}
+
+static dt_err make_streams(dt_zero *z)
+{
+    const dt_device_ops *ops = z->dev->ops;
+    z->comm_stream = z->compute;
+    if (z->opt.overlap_comm) {
+        DT_TRY(ops->stream_create(z->dev, &z->comm_stream));
+        z->own_stream = true;
+    }
+    DT_TRY(ops->event_create(z->dev, &z->mark));
+    for (int u = 0; u < z->n_units; u++) {
+        DT_TRY(ops->event_create(z->dev, &z->state[u].gathered));
+        DT_TRY(ops->event_create(z->dev, &z->state[u].reduced));
+    }
+    return DT_OK;
+}
+
+static dt_err open_local(dt_zero *z)
+{
+    z->state = calloc((size_t)z->n_units, sizeof *z->state);
+    DT_CHECK(z->state, DT_ERR_MEMORY, "out of memory for the states of %d units", z->n_units);
+    DT_TRY(make_streams(z));
+    DT_TRY(zero_pieces_make(z));
+    DT_TRY(alloc_states(z));
+    DT_TRY(alloc_staging(z));
+    return DT_OK;
+}
+
+dt_err dt_zero_open(dt_zero **out, const dt_zero_options *opt, const dt_unit *units, int n_units, dt_comm *comm, dt_device *dev,
+                    dt_stream *compute, dt_phase *phase)
+{
+    *out = NULL;
+    dt_zero *z = calloc(1, sizeof *z);
+    dt_err err = z ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for dt_zero");
+    if (z) {
+        *z = (dt_zero){.opt = *opt, .units = units, .n_units = n_units, .comm = comm, .dev = dev, .compute = compute, .phase = phase,
+                       .last_unit = -1, .before_last = -1};
+        err = zero_layout_make(&z->lay, opt, units, n_units, comm->nranks);
+        if (err == DT_OK) err = open_local(z);
+    }
+    err = dt_comm_agree(comm, err); /* one rank may be out of memory where others are not */
+    if (err != DT_OK) {
+        dt_zero_close(z);
+        return err;
+    }
+    *out = z;
+    return DT_OK;
+}
+
+static void destroy_streams(dt_zero *z)
+{
+    const dt_device_ops *ops = z->dev->ops;
+    for (int u = 0; z->state && u < z->n_units; u++) {
+        if (z->state[u].gathered) ops->event_destroy(z->dev, z->state[u].gathered);
+        if (z->state[u].reduced) ops->event_destroy(z->dev, z->state[u].reduced);
+    }
+    if (z->mark) ops->event_destroy(z->dev, z->mark);
+    if (z->own_stream && z->comm_stream) ops->stream_destroy(z->dev, z->comm_stream);
+}
+
+void dt_zero_close(dt_zero *z)
+{
+    if (!z) return;
+    (void)zero_sync(z); /* the last gather may still be on its way */
+    destroy_streams(z);
+    dt_buf *const bufs[] = {&z->params, &z->grads, &z->master, &z->exp_avg, &z->exp_avg_sq, &z->param_ring, &z->grad_ring, &z->bucket,
+                            &z->results, &z->host};
+    for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++) dt_buf_free(bufs[i]);
+    zero_layout_free(&z->lay);
+    free(z->pieces);
+    free(z->state);
+    free(z);
+}
+
+dt_param_source dt_zero_source(dt_zero *z)
+{
+    return (dt_param_source){.self = z,
+                             .params_acquire = zero_params_acquire,
+                             .params_release = zero_params_release,
+                             .grads_acquire = zero_grads_acquire,
+                             .grads_release = zero_grads_release};
+}

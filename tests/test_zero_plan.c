@@ -1,0 +1,220 @@
+/* test_zero_plan.c - the arithmetic of shards and of the plan: no rank, no device. */
+#include "dtrain/zero.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+static const int ranks[] = {1, 2, 3, 4, 7, 16, 1024};
+enum { N_RANKS = sizeof ranks / sizeof ranks[0] };
+
+static void add(dt_unit *u, const char *name, int64_t n, bool new_group)
+{
+    assert_int_equal(dt_unit_add(u, name, 1, &n, new_group, true, 0.02f, 0), DT_OK);
+}
+
+/** Sizes are multiples of every rank count times the alignment, so that there is no padding and formulas hold to the last bit. */
+static void make_even_units(dt_unit u[3])
+{
+    memset(u, 0, 3 * sizeof *u);
+    for (int i = 0; i < 3; i++) snprintf(u[i].name, sizeof u[i].name, "unit.%d", i);
+    add(&u[0], "a", 16 * 1024 * 21, true);
+    add(&u[1], "b", 16 * 1024 * 42, true);
+    add(&u[1], "c", 16 * 1024 * 21, true);
+    add(&u[2], "d", 16 * 1024 * 63, true);
+}
+
+static void free_units(dt_unit *u, int n)
+{
+    for (int i = 0; i < n; i++) dt_unit_free(&u[i]);
+}
+
+static void shards_cover_and_waste_little(void **state)
+{
+    const int64_t lens[] = {1, 5, 15, 16, 17, 64, 4099, 123456789, INT64_C(3) << 40};
+    for (size_t i = 0; i < sizeof lens / sizeof lens[0]; i++)
+        for (int k = 0; k < N_RANKS; k++) {
+            const dt_shards s = dt_shards_of(lens[i], ranks[k]);
+            assert_true(s.flat_len == lens[i] && s.padded_len == s.shard_len * ranks[k] && s.shard_len % DT_SHARD_ALIGN == 0);
+            assert_true(s.flat_len <= s.padded_len && s.padded_len < s.flat_len + (int64_t)ranks[k] * DT_SHARD_ALIGN);
+        }
+}
+
+static dt_zero_plan plan_of(const dt_zero_options *opt, const dt_unit *units, int n_units, int nranks)
+{
+    dt_zero_plan plan;
+    assert_int_equal(dt_zero_plan_make(opt, units, n_units, nranks, &plan), DT_OK);
+    return plan;
+}
+
+static double paper_bytes(int stage, double n)
+{
+    return stage == 0 ? 16 : stage == 1 ? 4 + 12 / n : stage == 2 ? 2 + 14 / n : 16 / n;
+}
+
+static void bytes_per_parameter_are_the_papers(void **state)
+{
+    dt_unit u[3];
+    make_even_units(u);
+    for (int k = 0; k < N_RANKS; k++)
+        for (int stage = 0; stage <= 3; stage++) {
+            const dt_zero_options opt = {.stage = stage, .param_dtype = DT_BF16, .grad_dtype = DT_BF16};
+            const dt_zero_plan p = plan_of(&opt, u, 3, ranks[k]);
+            assert_true(fabs(p.formula_bytes_per_param - paper_bytes(stage, ranks[k])) < 1e-12 * 16);
+            assert_true(fabs(p.state_bytes_per_param - paper_bytes(stage, ranks[k])) < 1e-12 * 16);
+            assert_int_equal(p.n_padding, 0);
+            assert_int_equal(p.n_param, 16 * 1024 * 21 * 7);
+        }
+    free_units(u, 3);
+}
+
+static void fp32_parameters_are_the_master(void **state)
+{
+    dt_unit u[3];
+    make_even_units(u);
+    const double n = 4, want[] = {16, 8 + 8 / n, 4 + 12 / n, 16 / n};
+    for (int stage = 0; stage <= 3; stage++) {
+        const dt_zero_options opt = {.stage = stage, .param_dtype = DT_F32, .grad_dtype = DT_F32};
+        assert_true(plan_of(&opt, u, 3, 4).state_bytes_per_param == want[stage]);
+        assert_true(plan_of(&opt, u, 3, 1).state_bytes_per_param == 16);
+    }
+    free_units(u, 3);
+}
+
+static void volume_is_two_or_three_times_the_parameters(void **state)
+{
+    dt_unit u[3];
+    make_even_units(u);
+    const double once = 16 * 1024 * 21 * 7 * 3.0 / 4;
+    for (int stage = 0; stage <= 3; stage++) {
+        dt_zero_options opt = {.stage = stage, .param_dtype = DT_BF16, .grad_dtype = DT_BF16};
+        dt_zero_plan p = plan_of(&opt, u, 3, 4);
+        assert_true(p.sent_elems_per_micro_step + p.sent_elems_per_step == (stage == 3 ? 3 : 2) * once);
+        assert_true(p.sent_elems_per_micro_step == (stage < 2 ? 0 : stage == 2 ? 1 : 3) * once);
+        opt.reproducible = true; /* reduces in every micro-step */
+        p = plan_of(&opt, u, 3, 4);
+        assert_true(p.sent_elems_per_micro_step == (stage < 3 ? 1 : 3) * once);
+        assert_true(p.sent_elems_per_micro_step + p.sent_elems_per_step == (stage == 3 ? 3 : 2) * once);
+        p = plan_of(&opt, u, 3, 1);
+        assert_true(p.sent_elems_per_micro_step == 0 && p.sent_elems_per_step == 0);
+    }
+    free_units(u, 3);
+}
+
+static void frozen_models_hold_parameters_alone(void **state)
+{
+    dt_unit u[3];
+    make_even_units(u);
+    for (int stage = 0; stage <= 3; stage++) {
+        const dt_zero_options opt = {.stage = stage, .param_dtype = DT_BF16, .grad_dtype = DT_BF16, .frozen = true};
+        const dt_zero_plan p = plan_of(&opt, u, 3, 4);
+        assert_true(p.state_bytes_per_param == (stage == 3 ? 0.5 : 2.0));
+        assert_true(p.bytes[DT_MEM_GRADS] == 0 && p.bytes[DT_MEM_OPTIMIZER] == 0);
+    }
+    free_units(u, 3);
+}
+
+static void padding_is_reported(void **state)
+{
+    dt_unit u = {.name = "odd"};
+    add(&u, "a", 1, true);
+    add(&u, "b", 4099, true); /* at 64: 63 elements of padding before it */
+    const dt_zero_options opt = {.stage = 3, .param_dtype = DT_BF16, .grad_dtype = DT_BF16};
+    const dt_zero_plan p = plan_of(&opt, &u, 1, 3);
+    const int64_t shard = 1392; /* ceil(4163 / 3) = 1388, up to a multiple of 16 */
+    assert_int_equal(p.n_param, 4100);
+    assert_int_equal(p.n_padding, shard - 4100 / 3);
+    assert_int_equal(p.bytes[DT_MEM_PARAMS], 2 * shard);
+    assert_int_equal(p.bytes[DT_MEM_GRADS], 2 * shard);
+    assert_int_equal(p.bytes[DT_MEM_OPTIMIZER], 12 * shard);
+    dt_unit_free(&u);
+}
+
+static void too_few_live_parameters_name_the_minimum(void **state)
+{
+    dt_unit u[3];
+    make_even_units(u);
+    const int64_t need = 16 * 1024 * (63 + 21); /* unit.1 or unit.2 beside unit.0, which a tied head would hold */
+    dt_zero_options opt = {.stage = 3, .param_dtype = DT_BF16, .grad_dtype = DT_BF16, .max_live_parameters = need - 1};
+    dt_zero_plan p;
+    char number[32];
+    dt_error_clear();
+    assert_int_equal(dt_zero_plan_make(&opt, u, 3, 4, &p), DT_ERR_USAGE);
+    snprintf(number, sizeof number, "%lld", (long long)need);
+    assert_non_null(strstr(dt_error_message(), number));
+    assert_non_null(strstr(dt_error_message(), "unit.1"));
+    dt_error_clear();
+    opt.max_live_parameters = need;
+    assert_int_equal(dt_zero_plan_make(&opt, u, 3, 4, &p), DT_OK);
+    opt.stage = 2; /* the limit is about gathered parameters */
+    opt.max_live_parameters = 1;
+    assert_int_equal(dt_zero_plan_make(&opt, u, 3, 4, &p), DT_OK);
+    free_units(u, 3);
+}
+
+static void prefetch_costs_a_pair_where_the_limits_allow_it(void **state)
+{
+    dt_unit u[3];
+    make_even_units(u);
+    dt_zero_options opt = {.stage = 3, .param_dtype = DT_BF16, .grad_dtype = DT_BF16, .frozen = true, .untied = true};
+    const size_t alone = plan_of(&opt, u, 3, 4).bytes[DT_MEM_STAGING];
+    opt.overlap_comm = true;
+    opt.prefetch_bucket_size = INT64_C(1) << 40;
+    const size_t pair = plan_of(&opt, u, 3, 4).bytes[DT_MEM_STAGING];
+    assert_int_equal(pair - alone, 2 * 16 * 1024 * 63); /* units 1 and 2 instead of one of these */
+    opt.max_live_parameters = 16 * 1024 * 126 - 1;
+    assert_int_equal(plan_of(&opt, u, 3, 4).bytes[DT_MEM_STAGING], alone);
+    opt.max_live_parameters = 0;
+    opt.prefetch_bucket_size = 16 * 1024 * 21; /* only unit 0 may come early, beside unit 1: 84 of 1024 * 16 */
+    assert_int_equal(plan_of(&opt, u, 3, 4).bytes[DT_MEM_STAGING] - alone, 2 * 16 * 1024 * 21);
+    free_units(u, 3);
+}
+
+static void small_units_persist(void **state)
+{
+    dt_unit u[3];
+    make_even_units(u);
+    const dt_zero_options opt = {.stage = 3, .param_dtype = DT_BF16, .grad_dtype = DT_BF16,
+                                 .param_persistence_threshold = 16 * 1024 * 21 + 1};
+    const dt_zero_plan p = plan_of(&opt, u, 3, 4);
+    assert_int_equal(p.bytes[DT_MEM_PARAMS], 2 * 16 * 1024 * (21 + 126 / 4 /* = 31 */) + 2 * 16 * 1024 / 2);
+    const double once = 16 * 1024 * 0.75;
+    assert_true(p.sent_elems_per_micro_step == once * (2 * 126 + 147) && p.sent_elems_per_step == once * 21);
+    free_units(u, 3);
+}
+
+static void wrong_tables_and_options_are_refused(void **state)
+{
+    dt_unit u[3];
+    make_even_units(u);
+    dt_zero_plan p;
+    dt_zero_options opt = {.stage = 4, .param_dtype = DT_BF16, .grad_dtype = DT_BF16};
+    assert_int_equal(dt_zero_plan_make(&opt, u, 3, 4, &p), DT_ERR_ARG);
+    opt = (dt_zero_options){.param_dtype = DT_F32, .grad_dtype = DT_BF16};
+    assert_int_equal(dt_zero_plan_make(&opt, u, 3, 4, &p), DT_ERR_ARG);
+    opt.grad_dtype = DT_F32;
+    u[1].tensors[1].offset -= 1;
+    dt_error_clear();
+    assert_int_equal(dt_zero_plan_make(&opt, u, 3, 4, &p), DT_ERR_ARG);
+    assert_non_null(strstr(dt_error_message(), "tensor c"));
+    dt_error_clear();
+    free_units(u, 3);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shards_cover_and_waste_little),
+        cmocka_unit_test(bytes_per_parameter_are_the_papers),
+        cmocka_unit_test(fp32_parameters_are_the_master),
+        cmocka_unit_test(volume_is_two_or_three_times_the_parameters),
+        cmocka_unit_test(frozen_models_hold_parameters_alone),
+        cmocka_unit_test(padding_is_reported),
+        cmocka_unit_test(too_few_live_parameters_name_the_minimum),
+        cmocka_unit_test(prefetch_costs_a_pair_where_the_limits_allow_it),
+        cmocka_unit_test(small_units_persist),
+        cmocka_unit_test(wrong_tables_and_options_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
