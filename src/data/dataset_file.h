@@ -1,0 +1,25 @@
+/* dataset_file.h - the inside of an open dataset file, for the layouts that make samples of it. */
+#ifndef DTRAIN_DATA_DATASET_FILE_H
+#define DTRAIN_DATA_DATASET_FILE_H
+
+#include "array.h"
+#include "dtrain/dataset.h"
+
+struct dt_dataset {
+    dt_dataset_info info;
+    char *path, *tokenizer;
+    int fd;
+    hid_t file; /* open while an array needs HDF5, else H5I_INVALID_HID */
+    int64_t file_nbytes;
+    dt_array tokens, offsets, loss_mask, weights; /* n_elems 0 where the file has none */
+};
+
+/** Walk through /offsets in blocks, once, checking that they never decrease: fn gets documents first .. first+n-1 with offset[0 .. n]; an error it
+ *  returns ends the walk. */
+typedef dt_err dt_documents_fn(void *arg, int64_t first, int64_t n, const uint64_t *offset);
+dt_err dt_dataset_each_block(dt_dataset *d, dt_documents_fn *fn, void *arg);
+
+/** Hash of size and head of the file: differs where two ranks see different files. */
+dt_err dt_dataset_fingerprint(const dt_dataset *d, uint64_t *hash);
+
+#endif

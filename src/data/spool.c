@@ -1,0 +1,96 @@
+/* spool.c - why a detour: HDF5 arrays that can grow are chunked, and chunked ones cannot be read with pread. Writing twice buys every later run a file
+ * of plain arrays. The unnamed file vanishes with the process, however that ends. */
+#include "spool.h"
+#include "dtrain/io.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { BUFFER_NBYTES = 1 << 20 };
+
+static dt_err fail_errno(const dt_spool *s, const char *what)
+{
+    return dt_fail(DT_ERR_WRITE, "%s: %s: %s", s->path, what, strerror(errno));
+}
+
+static int open_unnamed(const char *path)
+{
+    char name[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    const int folder_len = slash ? (int)(slash - path) + 1 : 0;
+    if (snprintf(name, sizeof name, "%.*s.", folder_len, path) >= (int)sizeof name) return errno = ENAMETOOLONG, -1;
+    int fd = open(name, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return fd;
+
+    if (snprintf(name, sizeof name, "%.*s.dtrain-data-XXXXXX", folder_len, path) >= (int)sizeof name) return errno = ENAMETOOLONG, -1;
+    fd = mkostemp(name, O_CLOEXEC);
+    if (fd >= 0) unlink(name);
+    return fd;
+}
+
+dt_err dt_spool_open(dt_spool *s, const char *path, int elem_size)
+{
+    *s = (dt_spool){.fd = -1, .elem_size = elem_size, .path = path};
+    s->buffer = malloc(BUFFER_NBYTES);
+    DT_CHECK(s->buffer, DT_ERR_MEMORY, "%s: no memory for a buffer", path);
+    s->fd = open_unnamed(path);
+    return s->fd >= 0 ? DT_OK : fail_errno(s, "cannot write in its folder");
+}
+
+static dt_err flush(dt_spool *s)
+{
+    const int64_t n = (int64_t)s->n_buffered / s->elem_size;
+    s->checksum += dt_checksum(s->buffer, s->n_elems - n, n, (size_t)s->elem_size);
+    for (size_t done = 0; done < s->n_buffered;) {
+        const ssize_t put = write(s->fd, s->buffer + done, s->n_buffered - done);
+        if (put < 0 && errno == EINTR) continue;
+        if (put <= 0) return fail_errno(s, "cannot write");
+        done += (size_t)put;
+    }
+    s->n_buffered = 0;
+    return DT_OK;
+}
+
+dt_err dt_spool_add(dt_spool *s, const void *elems, int64_t n)
+{
+    const char *from = elems;
+    const int64_t room = BUFFER_NBYTES / s->elem_size; /* elem_size is a power of two: elements never straddle a flush */
+    while (n > 0) {
+        const int64_t left = room - (int64_t)s->n_buffered / s->elem_size, k = n < left ? n : left;
+        const size_t nbytes = (size_t)(k * s->elem_size);
+        memcpy(s->buffer + s->n_buffered, from, nbytes);
+        s->n_buffered += nbytes;
+        s->n_elems += k;
+        from += nbytes;
+        n -= k;
+        if (s->n_buffered == BUFFER_NBYTES) DT_TRY(flush(s));
+    }
+    return DT_OK;
+}
+
+dt_err dt_spool_finish(dt_spool *s) { return flush(s); }
+
+dt_err dt_spool_read(const dt_spool *s, int64_t first, int64_t n, void *out)
+{
+    char *to = out;
+    int64_t at = first * s->elem_size, left = n * s->elem_size;
+    while (left > 0) {
+        const ssize_t got = pread(s->fd, to, (size_t)left, (off_t)at);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return fail_errno(s, "cannot read back what was written");
+        to += got;
+        at += got;
+        left -= got;
+    }
+    return DT_OK;
+}
+
+void dt_spool_close(dt_spool *s)
+{
+    if (s->path && s->fd >= 0) close(s->fd);
+    free(s->buffer);
+    *s = (dt_spool){0};
+}
