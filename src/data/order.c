@@ -1,0 +1,112 @@
+/* order.c - no iterator anywhere: a place in the order is computed, in constant time and memory, so that resuming needs a step number and a change of
+ * the number of ranks changes nothing but who does the work.
+ *
+ * Mixing. A fixed pattern of 4096 slots stands for the shares, so that the entry and the occurrence of a sample number take two table look-ups. The
+ * occurrences of an entry count on over the epochs: a large entry with a small share is seen whole before any of it is seen twice. */
+#include "order.h"
+#include <math.h>
+
+static int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
+/* ---- mixing ---------------------------------------------------------------------------------------------------------------- */
+
+/* Largest remainder; every entry gets a slot, however small its weight. */
+static void share_slots(int n, const double *weight, int32_t *share)
+{
+    double total = 0;
+    for (int e = 0; e < n; e++) total += weight[e];
+    int64_t left = DT_MIX_SLOTS;
+    for (int e = 0; e < n; e++) {
+        share[e] = (int32_t)fmax(1, floor(weight[e] / total * DT_MIX_SLOTS));
+        left -= share[e];
+    }
+    while (left != 0) { /* few turns: at most one an entry */
+        const int change = left > 0 ? 1 : -1;
+        int best = -1;
+        double best_lack = 0;
+        for (int e = 0; e < n; e++) {
+            const double lack = change * (weight[e] / total * DT_MIX_SLOTS - share[e]);
+            if (change < 0 && share[e] == 1) continue;
+            if (best < 0 || lack > best_lack) best = e, best_lack = lack;
+        }
+        share[best] += change;
+        left -= change;
+    }
+}
+
+void dt_mix_init(dt_mix *mix, int n_entries, const double *weight, int32_t *share)
+{
+    mix->n_entries = n_entries;
+    mix->share = share;
+    share_slots(n_entries, weight, share);
+    /* A slot goes to the entry that lags most behind share * (s + 1) / SLOTS. The lags, times SLOTS, add up to SLOTS, so the largest is positive,
+     * and an entry that has had all its slots does not lag: the shares come out exactly. */
+    int32_t used[DT_MIX_SLOTS] = {0};
+    for (int s = 0; s < DT_MIX_SLOTS; s++) {
+        int best = 0;
+        int64_t best_lag = INT64_MIN;
+        for (int e = 0; e < n_entries; e++) {
+            const int64_t lag = (int64_t)share[e] * (s + 1) - (int64_t)used[e] * DT_MIX_SLOTS;
+            if (lag > best_lag) best = e, best_lag = lag;
+        }
+        mix->slot[s] = (uint16_t)best;
+        mix->rank[s] = (uint16_t)used[best]++;
+    }
+}
+
+void dt_mix_find(const dt_mix *mix, uint64_t g, int *entry, uint64_t *occurrence)
+{
+    const uint64_t s = g % DT_MIX_SLOTS;
+    *entry = mix->slot[s];
+    *occurrence = g / DT_MIX_SLOTS * (uint64_t)mix->share[*entry] + mix->rank[s];
+}
+
+/* An entry that is exhausted starts over, in another order when shuffled. */
+static int64_t mixed_sample(const dt_order *o, uint64_t g)
+{
+    int e;
+    uint64_t occurrence;
+    dt_mix_find(o->mix, g, &e, &occurrence);
+    const uint64_t n = (uint64_t)(o->entry_first[e + 1] - o->entry_first[e]), pass = occurrence / n;
+    uint64_t i = occurrence % n;
+    if (o->shuffle) i = dt_rng_permute(dt_mix64(dt_mix64(dt_rng_key(o->seed, DT_RNG_MIX) + (uint64_t)e) + pass), n, i);
+    return o->entry_first[e] + (int64_t)i;
+}
+
+/* ---- order ----------------------------------------------------------------------------------------------------------------- */
+
+void dt_order_init(dt_order *o, bool drop_last)
+{
+    o->n_eff = drop_last ? o->n - o->n % o->m : o->n;
+    o->steps_per_epoch = ceil_div(o->n_eff, o->G);
+}
+
+void dt_order_step(const dt_order *o, int64_t step, int64_t *epoch, int64_t *first, int64_t *count)
+{
+    *epoch = step / o->steps_per_epoch;
+    *first = step % o->steps_per_epoch * o->G;
+    *count = o->n_eff - *first < o->G ? o->n_eff - *first : o->G;
+}
+
+int64_t dt_order_n_micro(const dt_order *o, int64_t step)
+{
+    int64_t epoch, first, count;
+    dt_order_step(o, step, &epoch, &first, &count);
+    return ceil_div(ceil_div(count, o->m), o->nranks);
+}
+
+void dt_order_micro(const dt_order *o, int64_t step, int64_t micro, int rank, int64_t *epoch, int64_t *first, int64_t *count)
+{
+    int64_t step_first, step_count;
+    dt_order_step(o, step, epoch, &step_first, &step_count);
+    const int64_t at = (micro * o->nranks + rank) * o->m, left = step_count - at;
+    *first = step_first + at;
+    *count = left < 0 ? 0 : left < o->m ? left : o->m;
+}
+
+int64_t dt_order_sample(const dt_order *o, int64_t epoch, int64_t i)
+{
+    if (o->mix) return mixed_sample(o, (uint64_t)epoch * (uint64_t)o->n + (uint64_t)i);
+    if (!o->shuffle) return i;
+    return (int64_t)dt_rng_permute(dt_mix64(dt_rng_key(o->seed, DT_RNG_SHUFFLE) + (uint64_t)epoch), (uint64_t)o->n, (uint64_t)i);
+}
