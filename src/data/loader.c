@@ -1,0 +1,218 @@
+/* loader.c - from (step, micro) to a batch: order.c says which samples, sources.c where they are, their layout puts them into the batch.
+ *
+ * One thread at a time makes batches (the caller's, or the one that reads ahead), so scratch memory is the loader's. */
+#include "dtrain/data.h"
+#include "order.h"
+#include "prefetch.h"
+#include "sources.h"
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct dt_loader {
+    dt_loader_options opt; /* its strings are not kept */
+    dt_data_info info;
+    dt_sources sources;
+    dt_order order;
+    dt_mix *mix;
+    int32_t *share;
+    dt_fill_scratch scratch;
+    dt_batch *batches;
+    int n_batches;
+    dt_prefetch *prefetch; /* NULL: read when needed */
+};
+
+static int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
+/* ---- batches ------------------------------------------------------------------------------------------------------------- */
+
+static dt_err add_sample(dt_loader *l, int64_t sample, dt_batch *b)
+{
+    const int32_t base = b->n_tok;
+    int64_t in_file;
+    const dt_layout *layout = dt_sources_find(&l->sources, sample, &in_file);
+    DT_TRY(layout->ops->fill(layout, in_file, b, &l->scratch));
+    const uint64_t key = dt_mix64((uint64_t)sample);
+    for (int32_t t = base; t < b->n_tok; t++) b->token_key[t] = dt_mix64(key + (uint64_t)(t - base));
+    b->n_samples++;
+    return DT_OK;
+}
+
+static void places(const dt_loader *l, const dt_request *what, int64_t *epoch, int64_t *first, int64_t *count)
+{
+    if (!what->eval) {
+        dt_order_micro(&l->order, what->step, what->micro, l->opt.rank, epoch, first, count);
+        return;
+    }
+    const int64_t m = l->opt.micro_batch_size, left = l->order.n - (*first = (what->micro * l->opt.nranks + l->opt.rank) * m);
+    *epoch = 0;
+    *count = left < 0 ? 0 : left < m ? left : m;
+}
+
+static dt_err make_batch(void *self, const dt_request *what, dt_batch *b)
+{
+    dt_loader *l = self;
+    int64_t epoch, first, count;
+    places(l, what, &epoch, &first, &count);
+    b->n_tok = b->n_seq = 0;
+    b->n_samples = 0;
+    DT_TRY(dt_fault("data.read"));
+    for (int64_t i = first; i < first + count; i++) DT_TRY(add_sample(l, what->eval ? i : dt_order_sample(&l->order, epoch, i), b));
+    b->seq_start[b->n_seq] = b->n_tok;
+    dt_batch_finish(b);
+    return DT_OK;
+}
+
+/* After the last micro-batch of an evaluation the first one: the next evaluation finds it ready. */
+static dt_request next_request(void *self, const dt_request *what)
+{
+    dt_loader *l = self;
+    dt_request next = {what->eval, what->step, what->micro + 1};
+    if (what->eval && next.micro >= dt_loader_n_eval(l)) next.micro = 0;
+    if (!what->eval && next.micro >= dt_order_n_micro(&l->order, what->step)) next = (dt_request){false, what->step + 1, 0};
+    return next;
+}
+
+static dt_err take(dt_loader *l, const dt_request *what, const dt_batch **b)
+{
+    if (l->prefetch) return dt_prefetch_take(l->prefetch, what, b);
+    *b = &l->batches[0];
+    return make_batch(l, what, &l->batches[0]);
+}
+
+/* ---- opening ------------------------------------------------------------------------------------------------------------- */
+
+static dt_err check_options(const dt_loader_options *o)
+{
+    DT_CHECK(o->seq_len >= 1 && o->micro_batch_size >= 1 && o->train_batch_size >= 1 && o->nranks >= 1 && o->rank >= 0 && o->rank < o->nranks &&
+                 o->prefetch >= 0 && o->max_samples >= 0,
+             DT_ERR_ARG, "loader: seq_len %" PRId64 ", micro_batch_size %" PRId64 ", train_batch_size %" PRId64 ", rank %d of %d, prefetch %d", o->seq_len,
+             o->micro_batch_size, o->train_batch_size, o->rank, o->nranks, o->prefetch);
+    DT_CHECK(o->micro_batch_size <= INT32_MAX / o->seq_len, DT_ERR_USAGE,
+             "%s: micro_batch_size * seq_len: expected at most %d tokens, found %" PRId64 " * %" PRId64, o->where, INT32_MAX, o->micro_batch_size, o->seq_len);
+    DT_CHECK(ceil_div(ceil_div(o->train_batch_size, o->micro_batch_size), o->nranks) <= INT_MAX && o->train_batch_size <= INT64_MAX / 4, DT_ERR_USAGE,
+             "%s: train_batch_size %" PRId64 " makes too many micro-batches of %" PRId64, o->where, o->train_batch_size, o->micro_batch_size);
+    return DT_OK;
+}
+
+static dt_err open_order(dt_loader *l)
+{
+    const dt_loader_options *o = &l->opt;
+    const int64_t n = l->sources.n_samples;
+    l->order = (dt_order){.n = o->max_samples > 0 && o->max_samples < n ? o->max_samples : n, .G = o->train_batch_size, .m = o->micro_batch_size,
+                          .nranks = o->nranks, .shuffle = o->shuffle, .seed = o->seed, .entry_first = l->sources.entry_first};
+    if (l->sources.weighted) {
+        DT_CHECK(l->sources.n_entries <= DT_MIX_SLOTS, DT_ERR_USAGE, "%s: expected at most %d files with weights, found %d", o->where, DT_MIX_SLOTS,
+                 l->sources.n_entries);
+        l->mix = malloc(sizeof *l->mix);
+        l->share = calloc((size_t)l->sources.n_entries, sizeof *l->share);
+        DT_CHECK(l->mix && l->share, DT_ERR_MEMORY, "no memory to mix %d files", l->sources.n_entries);
+        dt_mix_init(l->mix, l->sources.n_entries, l->sources.weight, l->share);
+        l->order.mix = l->mix;
+    }
+    dt_order_init(&l->order, o->drop_last);
+    DT_CHECK(l->order.n_eff > 0, DT_ERR_DATA, "%s: %" PRId64 " samples do not fill one micro-batch of %" PRId64 ", and drop_last leaves out the rest",
+             o->where, l->order.n, o->micro_batch_size);
+    return DT_OK;
+}
+
+static dt_err open_batches(dt_loader *l)
+{
+    const int64_t T = l->opt.seq_len, m = l->opt.micro_batch_size;
+    const int64_t max_seq = l->sources.max_seq > T ? T : l->sources.max_seq; /* a sequence has a token */
+    l->info.max_tok = (int32_t)(m * T);
+    l->info.max_seq = (int32_t)(m * max_seq);
+    l->n_batches = l->opt.prefetch + 1;
+    l->batches = calloc((size_t)l->n_batches, sizeof *l->batches);
+    l->scratch.ids = malloc((size_t)(T + 1) * sizeof *l->scratch.ids);
+    l->scratch.mask = malloc((size_t)T);
+    DT_CHECK(l->batches && l->scratch.ids && l->scratch.mask, DT_ERR_MEMORY, "no memory for %d micro-batches", l->n_batches);
+    dt_ledger_add(l->opt.ledger, DT_MEM_DATA, (size_t)(T + 1) * sizeof *l->scratch.ids + (size_t)T);
+    for (int i = 0; i < l->n_batches; i++) DT_TRY(dt_batch_alloc(&l->batches[i], l->info.max_tok, l->info.max_seq, l->opt.ledger));
+    if (l->opt.prefetch == 0) return DT_OK;
+    return dt_prefetch_open(&l->prefetch, &(dt_maker){.self = l, .make = make_batch, .next = next_request}, l->batches, l->n_batches);
+}
+
+static dt_err open_all(dt_loader *l)
+{
+    DT_TRY(check_options(&l->opt));
+    DT_TRY(dt_sources_open(&l->sources, &l->opt));
+    DT_TRY(open_order(l));
+    l->info = (dt_data_info){.n_samples = l->order.n, .n_tokens = l->sources.n_tokens, .n_dropped = l->sources.n_dropped,
+                             .steps_per_epoch = l->order.steps_per_epoch};
+    return open_batches(l);
+}
+
+dt_err dt_loader_open(dt_loader **out, const dt_loader_options *opt)
+{
+    *out = NULL;
+    dt_loader *l = calloc(1, sizeof *l);
+    DT_CHECK(l, DT_ERR_MEMORY, "no memory for a data loader");
+    l->opt = *opt;
+    if (!l->opt.where) l->opt.where = "[data]";
+    const dt_err err = open_all(l);
+    l->opt.files = l->opt.where = l->opt.packing = NULL;
+    if (err != DT_OK) {
+        dt_loader_close(l);
+        return dt_trace(err, __FILE__, __LINE__, "open_all");
+    }
+    *out = l;
+    return DT_OK;
+}
+
+void dt_loader_close(dt_loader *l)
+{
+    if (!l) return;
+    dt_prefetch_close(l->prefetch);
+    for (int i = 0; l->batches && i < l->n_batches; i++) dt_batch_free(&l->batches[i], l->opt.ledger);
+    if (l->scratch.ids && l->scratch.mask && l->batches)
+        dt_ledger_sub(l->opt.ledger, DT_MEM_DATA, (size_t)(l->opt.seq_len + 1) * sizeof *l->scratch.ids + (size_t)l->opt.seq_len);
+    free(l->batches);
+    free(l->scratch.ids);
+    free(l->scratch.mask);
+    free(l->mix);
+    free(l->share);
+    dt_sources_close(&l->sources);
+    free(l);
+}
+
+const dt_data_info *dt_loader_info(const dt_loader *l) { return &l->info; }
+uint64_t dt_loader_fingerprint(const dt_loader *l) { return l->sources.fingerprint; }
+
+/* ---- steps --------------------------------------------------------------------------------------------------------------- */
+
+int dt_loader_n_micro(const dt_loader *l, int64_t step) { return (int)dt_order_n_micro(&l->order, step); }
+
+dt_err dt_loader_step_counts(dt_loader *l, int64_t step, dt_step_counts *counts, bool *known)
+{
+    int64_t epoch, first, count;
+    DT_CHECK(step >= 0, DT_ERR_ARG, "step %" PRId64, step);
+    dt_order_step(&l->order, step, &epoch, &first, &count);
+    *counts = (dt_step_counts){.n_samples = count};
+    *known = true;
+    for (int64_t i = first; i < first + count; i++) {
+        int64_t in_file;
+        dt_sample_counts c;
+        const dt_layout *layout = dt_sources_find(&l->sources, dt_order_sample(&l->order, epoch, i), &in_file);
+        layout->ops->counts(layout, in_file, &c);
+        counts->n_tok += c.n_tok;
+        counts->n_target += c.n_target;
+        counts->weight_fixed += c.weight_fixed;
+    }
+    return DT_OK;
+}
+
+dt_err dt_loader_batch(dt_loader *l, int64_t step, int micro, const dt_batch **b)
+{
+    DT_CHECK(step >= 0 && micro >= 0, DT_ERR_ARG, "step %" PRId64 ", micro-step %d", step, micro);
+    return take(l, &(dt_request){false, step, micro}, b);
+}
+
+int64_t dt_loader_n_eval(const dt_loader *l) { return ceil_div(ceil_div(l->order.n, l->opt.micro_batch_size), l->opt.nranks); }
+
+dt_err dt_loader_eval_batch(dt_loader *l, int64_t micro, const dt_batch **b)
+{
+    DT_CHECK(micro >= 0, DT_ERR_ARG, "micro-step %" PRId64 " of an evaluation", micro);
+    return take(l, &(dt_request){true, 0, micro}, b);
+}

@@ -1,0 +1,196 @@
+/* packed.c - rows of whole documents (kind tokens) or records (kind sft), packed best-fit decreasing when the file is opened. Where each piece lies is
+ * kept in the order of the rows, 12 bytes a piece (16 with weights), so that filling a row looks nothing up.
+ *
+ * What has nothing to predict is left out: documents, and last pieces of split ones, of a single token; records without targets. */
+#include "layout.h"
+#include "pack.h"
+#include "records.h"
+#include <inttypes.h>
+#include <stdlib.h>
+
+typedef struct pieces {
+    int64_t *first; /* token in the file */
+    uint32_t *len;
+    uint32_t *n_target;
+    float *weight; /* NULL: all 1 */
+    int64_t n, n_alloc;
+} pieces;
+
+typedef struct packed {
+    int64_t n_rows, n_pieces;
+    int64_t *row_start; /* [n_rows + 1] */
+    int64_t *first;     /* [n_pieces], in the order of the rows; likewise len and weight */
+    uint32_t *len;
+    float *weight;
+    dt_sample_counts *counts; /* [n_rows] */
+} packed;
+
+static void free_pieces(pieces *p)
+{
+    free(p->first);
+    free(p->len);
+    free(p->n_target);
+    free(p->weight);
+    *p = (pieces){0};
+}
+
+static dt_err reserve(pieces *p, int64_t n_more, bool weights, const char *path)
+{
+    if (p->n + n_more <= p->n_alloc) return DT_OK;
+    const int64_t n = p->n + n_more > 2 * p->n_alloc ? p->n + n_more : 2 * p->n_alloc;
+    DT_CHECK(p->n + n_more < UINT32_MAX, DT_ERR_DATA, "%s: more than %u documents to pack: cut the dataset into several files", path, UINT32_MAX - 1);
+    int64_t *first = realloc(p->first, (size_t)n * sizeof *first);
+    if (first) p->first = first;
+    uint32_t *len = realloc(p->len, (size_t)n * sizeof *len);
+    if (len) p->len = len;
+    uint32_t *n_target = realloc(p->n_target, (size_t)n * sizeof *n_target);
+    if (n_target) p->n_target = n_target;
+    float *weight = weights ? realloc(p->weight, (size_t)n * sizeof *weight) : NULL;
+    if (weight) p->weight = weight;
+    DT_CHECK(first && len && n_target && (weight || !weights), DT_ERR_MEMORY, "%s: no memory to pack %" PRId64 " documents", path, n);
+    p->n_alloc = n;
+    return DT_OK;
+}
+
+/* ---- what there is to pack ------------------------------------------------------------------------------------------------- */
+
+typedef struct collect {
+    dt_layout *l;
+    pieces *p;
+    const dt_records *records; /* sft */
+    int64_t kept, dropped;     /* sft: how far records and its list of dropped ones are used up */
+} collect;
+
+static dt_err collect_documents(void *arg, int64_t first, int64_t n, const uint64_t *offset)
+{
+    collect *c = arg;
+    const int64_t T = c->l->opt.seq_len;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t end = (int64_t)offset[i + 1], whole = end - (int64_t)offset[i];
+        if (whole < 2) c->l->n_dropped++;
+        if (whole < 2) continue;
+        const int64_t n_pieces = c->l->opt.split ? (whole + T - 1) / T : 1;
+        DT_TRY(reserve(c->p, n_pieces, false, c->l->dataset->path));
+        for (int64_t k = 0; k < n_pieces; k++) {
+            const int64_t at = (int64_t)offset[i] + k * T, len = end - at < T ? end - at : T;
+            if (len < 2) continue;
+            c->p->first[c->p->n] = at;
+            c->p->len[c->p->n] = (uint32_t)len;
+            c->p->n_target[c->p->n++] = (uint32_t)len - 1;
+        }
+    }
+    return DT_OK;
+}
+
+static dt_err collect_records(void *arg, int64_t first, int64_t n, const uint64_t *offset)
+{
+    collect *c = arg;
+    const dt_records *r = c->records;
+    DT_TRY(reserve(c->p, n, r->weight != NULL, c->l->dataset->path));
+    for (int64_t i = 0; i < n; i++) {
+        if (c->dropped < r->n_dropped && r->dropped[c->dropped] == first + i) {
+            c->dropped++;
+            continue;
+        }
+        const int64_t k = c->kept++;
+        c->p->first[c->p->n] = (int64_t)offset[i];
+        c->p->len[c->p->n] = r->len[k].n_tok;
+        c->p->n_target[c->p->n] = r->len[k].n_target;
+        if (r->weight) c->p->weight[c->p->n] = r->weight[k];
+        c->p->n++;
+    }
+    return DT_OK;
+}
+
+static dt_err collect_pieces(dt_layout *l, pieces *p)
+{
+    collect c = {.l = l, .p = p};
+    if (l->dataset->info.kind == DT_DATASET_TOKENS) return dt_dataset_each_block(l->dataset, collect_documents, &c);
+    dt_records records;
+    dt_err err = dt_records_scan(&records, l);
+    c.records = &records;
+    if (err == DT_OK) err = dt_dataset_each_block(l->dataset, collect_records, &c);
+    l->n_dropped = records.n_dropped;
+    dt_records_free(&records, l);
+    return err;
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------------------- */
+
+static dt_err alloc_rows(dt_layout *l, packed *k, const pieces *p, const dt_packing *packing)
+{
+    k->n_rows = packing->n_rows;
+    k->n_pieces = packing->n_items;
+    k->row_start = dt_layout_alloc(l, k->n_rows + 1, sizeof *k->row_start);
+    k->counts = dt_layout_alloc(l, k->n_rows, sizeof *k->counts);
+    k->first = dt_layout_alloc(l, k->n_pieces, sizeof *k->first);
+    k->len = dt_layout_alloc(l, k->n_pieces, sizeof *k->len);
+    if (p->weight) k->weight = dt_layout_alloc(l, k->n_pieces, sizeof *k->weight);
+    DT_CHECK(k->row_start && k->counts && k->first && k->len && (k->weight || !p->weight), DT_ERR_MEMORY, "%s: no memory for %" PRId64 " packed rows",
+             l->dataset->path, k->n_rows);
+    return DT_OK;
+}
+
+static void fill_rows(dt_layout *l, packed *k, const pieces *p, const dt_packing *packing)
+{
+    for (int64_t row = 0; row < k->n_rows; row++) {
+        dt_sample_counts *c = &k->counts[row];
+        k->row_start[row + 1] = packing->row_start[row + 1];
+        for (int64_t i = k->row_start[row]; i < k->row_start[row + 1]; i++) {
+            const uint32_t item = packing->item[i];
+            k->first[i] = p->first[item];
+            k->len[i] = p->len[item];
+            if (k->weight) k->weight[i] = p->weight[item];
+            c->n_tok += p->len[item];
+            c->n_target += p->n_target[item];
+            c->weight_fixed += p->n_target[item] * dt_weight_fixed(k->weight ? k->weight[i] : 1);
+        }
+        const int64_t n_seq = k->row_start[row + 1] - k->row_start[row];
+        if (n_seq > l->max_seq) l->max_seq = n_seq;
+    }
+}
+
+static dt_err packed_open(dt_layout *l)
+{
+    packed *k = calloc(1, sizeof *k);
+    DT_CHECK(k, DT_ERR_MEMORY, "%s: no memory", l->dataset->path);
+    l->impl = k;
+    pieces p = {0};
+    dt_packing packing = {0};
+    dt_err err = collect_pieces(l, &p);
+    if (err == DT_OK) err = dt_pack_bfd(&packing, p.len, p.n, (uint32_t)l->opt.seq_len);
+    if (err == DT_OK) err = alloc_rows(l, k, &p, &packing);
+    if (err == DT_OK) fill_rows(l, k, &p, &packing);
+    l->n_samples = k->n_rows;
+    dt_packing_free(&packing);
+    free_pieces(&p);
+    return err;
+}
+
+static void packed_close(dt_layout *l)
+{
+    packed *k = l->impl;
+    if (!k) return;
+    dt_layout_free(l, k->row_start, k->n_rows + 1, sizeof *k->row_start);
+    dt_layout_free(l, k->counts, k->n_rows, sizeof *k->counts);
+    dt_layout_free(l, k->first, k->n_pieces, sizeof *k->first);
+    dt_layout_free(l, k->len, k->n_pieces, sizeof *k->len);
+    dt_layout_free(l, k->weight, k->n_pieces, sizeof *k->weight);
+    free(k);
+}
+
+static void packed_counts(const dt_layout *l, int64_t i, dt_sample_counts *c)
+{
+    const packed *k = l->impl;
+    *c = k->counts[i];
+}
+
+static dt_err packed_fill(const dt_layout *l, int64_t i, dt_batch *b, dt_fill_scratch *scratch)
+{
+    const packed *k = l->impl;
+    for (int64_t j = k->row_start[i]; j < k->row_start[i + 1]; j++)
+        DT_TRY(dt_fill_record(l, k->first[j], k->len[j], k->weight ? k->weight[j] : 1, b, scratch));
+    return DT_OK;
+}
+
+const dt_layout_ops dt_layout_packed = {.name = "packed", .open = packed_open, .close = packed_close, .counts = packed_counts, .fill = packed_fill};

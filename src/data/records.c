@@ -1,0 +1,195 @@
+/* records.c - an sft file's samples are its records with at least one target. Which those are, and how many targets each has, takes one pass over the
+ * masks when the file is opened; it is kept in 8 bytes a record, so that samples can be numbered and a step counted without reading.
+ *
+ * The numbers of the records left out are listed, not those that stay: as a rule there are few. */
+#include "records.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNK = 1024, WINDOW = 1 << 18, MESSAGE_SIZE = 1024 };
+
+/* ---- the scan -------------------------------------------------------------------------------------------------------------- */
+
+/* A piece of the mask in memory: first .. end-1. */
+typedef struct window {
+    uint8_t *bytes; /* [WINDOW] */
+    int64_t first, end;
+} window;
+
+typedef struct scan {
+    dt_layout *l;
+    dt_records *r;
+    uint32_t *n_target; /* of a block's records */
+    int64_t n_target_len;
+    /* the error of the lowest chunk: which one is reported must not depend on threads */
+    dt_err err;
+    int64_t err_chunk;
+    char message[MESSAGE_SIZE];
+} scan;
+
+static dt_err targets_of(dt_dataset *d, window *w, int64_t first, int64_t n, int64_t read_end, uint32_t *n_target)
+{
+    uint32_t count = 0;
+    for (int64_t at = first + 1; at < first + n;) { /* token 0 is never a target */
+        if (at < w->first || at >= w->end) {
+            const int64_t left = read_end - at, k = left < WINDOW ? left : WINDOW;
+            *w = (window){w->bytes, at, at + k};
+            DT_TRY(dt_dataset_read_mask(d, at, k, w->bytes));
+        }
+        const int64_t end = first + n < w->end ? first + n : w->end;
+        for (const uint8_t *m = w->bytes + (at - w->first), *last = w->bytes + (end - w->first); m < last; m++) count += *m;
+        at = end;
+    }
+    *n_target = count;
+    return DT_OK;
+}
+
+static int64_t cut(const scan *s, uint64_t n) { return n < (uint64_t)s->l->opt.seq_len ? (int64_t)n : s->l->opt.seq_len; }
+
+static dt_err scan_chunk(scan *s, const uint64_t *offset, int64_t from, int64_t to)
+{
+    window w = {.bytes = malloc(WINDOW)};
+    DT_CHECK(w.bytes, DT_ERR_MEMORY, "%s: no memory to read the loss mask", s->l->dataset->path);
+    dt_err err = DT_OK;
+    for (int64_t i = from; i < to && err == DT_OK; i++) {
+        const int64_t first = (int64_t)offset[i], n = cut(s, offset[i + 1] - offset[i]);
+        const bool whole = n == (int64_t)(offset[i + 1] - offset[i]); /* what is cut off is not read ahead */
+        err = targets_of(s->l->dataset, &w, first, n, whole ? (int64_t)offset[to] : first + n, &s->n_target[i]);
+    }
+    free(w.bytes);
+    return err;
+}
+
+/* Errors are recorded by thread: the message is carried to the one that returns. */
+static void note_error(scan *s, int64_t chunk, dt_err err)
+{
+#pragma omp critical(dt_records_error)
+    if (s->err == DT_OK || chunk < s->err_chunk) {
+        s->err = err;
+        s->err_chunk = chunk;
+        snprintf(s->message, sizeof s->message, "%s", dt_error_message());
+    }
+    dt_error_clear();
+}
+
+static dt_err add_dropped(dt_records *r, dt_layout *l, int64_t number)
+{
+    if (r->n_dropped == r->dropped_alloc) {
+        const int64_t n_alloc = r->dropped_alloc ? 2 * r->dropped_alloc : 64;
+        int64_t *more = dt_layout_alloc(l, n_alloc, sizeof *more);
+        DT_CHECK(more, DT_ERR_MEMORY, "%s: no memory to list samples without targets", l->dataset->path);
+        if (r->n_dropped) memcpy(more, r->dropped, (size_t)r->n_dropped * sizeof *more);
+        dt_layout_free(l, r->dropped, r->dropped_alloc, sizeof *more);
+        r->dropped = more;
+        r->dropped_alloc = n_alloc;
+    }
+    r->dropped[r->n_dropped++] = number;
+    return DT_OK;
+}
+
+static dt_err keep_block(scan *s, int64_t first, int64_t n, const uint64_t *offset)
+{
+    dt_records *r = s->r;
+    for (int64_t i = 0; i < n; i++) {
+        if (s->n_target[i] == 0) {
+            DT_TRY(add_dropped(r, s->l, first + i));
+            continue;
+        }
+        if (r->weight) DT_TRY(dt_dataset_read_weight(s->l->dataset, first + i, &r->weight[r->n]));
+        r->len[r->n++] = (dt_record_len){(uint32_t)cut(s, offset[i + 1] - offset[i]), s->n_target[i]};
+    }
+    return DT_OK;
+}
+
+static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *offset)
+{
+    scan *s = arg;
+    if (n > s->n_target_len) {
+        uint32_t *more = realloc(s->n_target, (size_t)n * sizeof *more);
+        DT_CHECK(more, DT_ERR_MEMORY, "%s: no memory to count targets", s->l->dataset->path);
+        s->n_target = more;
+        s->n_target_len = n;
+    }
+    const bool large = offset[n] - offset[0] > 1 << 20; /* below, starting threads costs more than it saves */
+#pragma omp parallel for schedule(dynamic) if (large)
+    for (int64_t from = 0; from < n; from += CHUNK) {
+        const dt_err err = scan_chunk(s, offset, from, from + CHUNK < n ? from + CHUNK : n);
+        if (err != DT_OK) note_error(s, from, err);
+    }
+    if (s->err != DT_OK) return dt_fail(s->err, "%s", s->message);
+    return keep_block(s, first, n, offset);
+}
+
+dt_err dt_records_scan(dt_records *r, dt_layout *l)
+{
+    *r = (dt_records){.n_alloc = l->dataset->info.n_documents};
+    r->len = dt_layout_alloc(l, r->n_alloc, sizeof *r->len);
+    if (l->dataset->info.has_weights) r->weight = dt_layout_alloc(l, r->n_alloc, sizeof *r->weight);
+    DT_CHECK(r->len && (r->weight || !l->dataset->info.has_weights), DT_ERR_MEMORY, "%s: no memory for the lengths of %" PRId64 " samples",
+             l->dataset->path, r->n_alloc);
+    scan s = {.l = l, .r = r};
+    const dt_err err = dt_dataset_each_block(l->dataset, scan_block, &s);
+    free(s.n_target);
+    return err;
+}
+
+void dt_records_free(dt_records *r, dt_layout *l)
+{
+    dt_layout_free(l, r->len, r->n_alloc, sizeof *r->len);
+    dt_layout_free(l, r->weight, r->n_alloc, sizeof *r->weight);
+    dt_layout_free(l, r->dropped, r->dropped_alloc, sizeof *r->dropped);
+    *r = (dt_records){0};
+}
+
+/* dropped[i] - i kept records lie before dropped[i]: those i with dropped[i] - i <= k come before the k-th kept record. */
+int64_t dt_records_number(const dt_records *r, int64_t k)
+{
+    int64_t lo = 0, hi = r->n_dropped;
+    while (lo < hi) {
+        const int64_t mid = lo + (hi - lo) / 2;
+        if (r->dropped[mid] - mid <= k) lo = mid + 1;
+        else hi = mid;
+    }
+    return k + lo;
+}
+
+/* ---- the layout ------------------------------------------------------------------------------------------------------------ */
+
+static dt_err records_open(dt_layout *l)
+{
+    dt_records *r = calloc(1, sizeof *r);
+    DT_CHECK(r, DT_ERR_MEMORY, "%s: no memory", l->dataset->path);
+    l->impl = r;
+    DT_TRY(dt_records_scan(r, l));
+    l->n_samples = r->n;
+    l->n_dropped = r->n_dropped;
+    return DT_OK;
+}
+
+static void records_close(dt_layout *l)
+{
+    if (l->impl) dt_records_free(l->impl, l);
+    free(l->impl);
+}
+
+static void records_counts(const dt_layout *l, int64_t i, dt_sample_counts *c)
+{
+    const dt_records *r = l->impl;
+    c->n_tok = r->len[i].n_tok;
+    c->n_target = r->len[i].n_target;
+    c->weight_fixed = c->n_target * dt_weight_fixed(r->weight ? r->weight[i] : 1);
+}
+
+static dt_err records_fill(const dt_layout *l, int64_t i, dt_batch *b, dt_fill_scratch *scratch)
+{
+    const dt_records *r = l->impl;
+    int64_t first, n;
+    DT_TRY(dt_dataset_document(l->dataset, dt_records_number(r, i), &first, &n));
+    n = n < l->opt.seq_len ? n : l->opt.seq_len;
+    DT_CHECK(n == r->len[i].n_tok, DT_ERR_DATA, "%s: offsets changed while the file was open", l->dataset->path);
+    return dt_fill_record(l, first, n, r->weight ? r->weight[i] : 1, b, scratch);
+}
+
+const dt_layout_ops dt_layout_records = {
+    .name = "records", .open = records_open, .close = records_close, .counts = records_counts, .fill = records_fill};

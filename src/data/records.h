@@ -1,0 +1,25 @@
+/* records.h - the records of an sft file that have a target: what the layouts records and packed are made of. */
+#ifndef DTRAIN_DATA_RECORDS_H
+#define DTRAIN_DATA_RECORDS_H
+
+#include "layout.h"
+
+typedef struct dt_record_len {
+    uint32_t n_tok, n_target; /* after the cut at T */
+} dt_record_len;
+
+typedef struct dt_records {
+    dt_record_len *len; /* [n_alloc], n of them used: kept records in the order of the file */
+    float *weight;      /* the same, NULL when the file has none */
+    int64_t n, n_alloc;
+    int64_t *dropped;   /* [n_dropped], ascending: numbers of records without any target */
+    int64_t n_dropped, dropped_alloc;
+} dt_records;
+
+/** Read all masks once, with OpenMP's threads. Memory is counted to l. Free (also after an error) with dt_records_free. */
+dt_err dt_records_scan(dt_records *r, dt_layout *l);
+void dt_records_free(dt_records *r, dt_layout *l);
+/** Number in the file of the k-th kept record. */
+int64_t dt_records_number(const dt_records *r, int64_t k);
+
+#endif

@@ -1,0 +1,167 @@
+/* sources.c - samples are numbered through the files in the order given. Packing works file by file, so that a row lies in one file. */
+#include "sources.h"
+#include "dtrain/io.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+dt_err dt_sources_split_weight(char *item, const char *where, double *weight)
+{
+    *weight = 0;
+    char *colon = strrchr(item, ':'), *end = NULL;
+    if (!colon || colon == item || !strchr("+-.0123456789", colon[1]) || !colon[1]) return DT_OK;
+    const double w = strtod(colon + 1, &end);
+    if (*end) return DT_OK; /* a colon of the file's name */
+    DT_CHECK(isfinite(w) && w > 0, DT_ERR_USAGE, "%s: weight of %.*s: expected a number above 0, found %s", where, (int)(colon - item), item, colon + 1);
+    *colon = '\0';
+    *weight = w;
+    return DT_OK;
+}
+
+static dt_err choose_layout(const dt_dataset *d, const dt_loader_options *opt, const dt_layout_ops **ops, dt_layout_options *lo)
+{
+    const char *packing = opt->packing ? opt->packing : "auto";
+    const bool sft = d->info.kind == DT_DATASET_SFT, automatic = strcmp(packing, "auto") == 0;
+    *lo = (dt_layout_options){.seq_len = opt->seq_len, .document_mask = opt->document_mask, .ledger = opt->ledger};
+    if (automatic ? !sft : strcmp(packing, "wrapped") == 0) {
+        DT_CHECK(!sft, DT_ERR_USAGE, "%s: packing = wrapped is for datasets of kind tokens; %s has kind sft: expected auto, none or bfd", opt->where, d->path);
+        *ops = &dt_layout_rows;
+    } else if (automatic || strcmp(packing, "none") == 0) {
+        DT_CHECK(sft, DT_ERR_USAGE, "%s: packing = none is for datasets of kind sft; %s has kind tokens: expected auto, wrapped, bfd or bfd_split",
+                 opt->where, d->path);
+        *ops = &dt_layout_records;
+    } else {
+        lo->split = strcmp(packing, "bfd_split") == 0;
+        DT_CHECK(lo->split || strcmp(packing, "bfd") == 0, DT_ERR_USAGE, "%s: packing: expected auto, none, wrapped, bfd or bfd_split, found %s",
+                 opt->where, packing);
+        DT_CHECK(!sft || !lo->split, DT_ERR_USAGE, "%s: packing = bfd_split is for datasets of kind tokens; %s has kind sft: expected auto, none or bfd",
+                 opt->where, d->path);
+        *ops = &dt_layout_packed;
+    }
+    DT_CHECK(*ops == &dt_layout_records || d->info.n_documents >= 0 || (*ops == &dt_layout_rows && !opt->document_mask), DT_ERR_DATA,
+             "%s: %s needs the starts of documents: dataset offsets is missing", d->path, *ops == &dt_layout_rows ? "document_mask = true" : "packing by document");
+    return DT_OK;
+}
+
+static dt_err grow(dt_sources *s)
+{
+    dt_layout *layouts = realloc(s->layouts, (size_t)(s->n_files + 1) * sizeof *layouts);
+    if (layouts) s->layouts = layouts;
+    int64_t *first = realloc(s->file_first, (size_t)(s->n_files + 2) * sizeof *first);
+    if (first) s->file_first = first;
+    DT_CHECK(layouts && first, DT_ERR_MEMORY, "no memory for %d dataset files", s->n_files + 1);
+    return DT_OK;
+}
+
+static dt_err check_file(const dt_sources *s, const dt_dataset *d, const dt_loader_options *opt)
+{
+    DT_CHECK(opt->vocab_size <= 0 || d->info.vocab_size <= opt->vocab_size, DT_ERR_DATA,
+             "%s: vocab_size: the dataset was made with %" PRId64 ", the model has %" PRId64, d->path, d->info.vocab_size, opt->vocab_size);
+    if (s->n_files == 0) return DT_OK;
+    const dt_dataset_info *other = &s->layouts[0].dataset->info;
+    DT_CHECK(other->kind == d->info.kind, DT_ERR_DATA, "%s: kind: found %s, but %s has %s: the files of a run are of one kind", d->path,
+             dt_dataset_kind_name(d->info.kind), other->path, dt_dataset_kind_name(other->kind));
+    return DT_OK;
+}
+
+static dt_err add_opened(dt_sources *s, dt_dataset *d, const dt_loader_options *opt)
+{
+    const dt_layout_ops *ops = NULL;
+    dt_layout_options lo;
+    uint64_t hash;
+    DT_TRY(check_file(s, d, opt));
+    DT_TRY(choose_layout(d, opt, &ops, &lo));
+    DT_TRY(dt_dataset_fingerprint(d, &hash));
+    DT_TRY(grow(s));
+    dt_layout *l = &s->layouts[s->n_files];
+    DT_TRY(dt_layout_open(l, ops, d, &lo));
+    s->n_files++; /* from here on the layout, and with it d, is the sources' to close */
+    s->n_samples += l->n_samples;
+    s->n_tokens += d->info.n_tokens;
+    s->n_dropped += l->n_dropped;
+    if (l->max_seq > s->max_seq) s->max_seq = l->max_seq;
+    s->fingerprint = dt_mix64(s->fingerprint ^ hash);
+    s->file_first[s->n_files] = s->n_samples;
+    return DT_OK;
+}
+
+static dt_err add_file(dt_sources *s, const char *path, const dt_loader_options *opt)
+{
+    dt_dataset *d;
+    DT_TRY(dt_dataset_open(&d, path));
+    const int before = s->n_files;
+    const dt_err err = add_opened(s, d, opt);
+    if (s->n_files == before) dt_dataset_close(d);
+    return err;
+}
+
+static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
+{
+    double w;
+    DT_TRY(dt_sources_split_weight(item, opt->where, &w));
+    s->weight[s->n_entries] = w > 0 ? w : 1;
+    s->weighted |= w > 0;
+
+    char **paths;
+    int n_paths;
+    DT_TRY(dt_glob(item, &paths, &n_paths));
+    dt_err err = DT_OK;
+    for (int i = 0; i < n_paths && err == DT_OK; i++) err = add_file(s, paths[i], opt);
+    dt_config_free_list(paths, n_paths);
+    DT_TRY(err);
+    DT_CHECK(s->n_samples > s->entry_first[s->n_entries], DT_ERR_DATA, "%s: no sample in it: expected at least %" PRId64 " tokens for one%s", item,
+             opt->seq_len + 1, s->n_dropped ? " (samples without any target were left out)" : "");
+    s->entry_first[++s->n_entries] = s->n_samples;
+    return DT_OK;
+}
+
+static dt_err open_items(dt_sources *s, char **items, int n, const dt_loader_options *opt)
+{
+    DT_CHECK(n > 0, DT_ERR_USAGE, "%s: expected dataset files, found nothing", opt->where);
+    s->weight = calloc((size_t)n, sizeof *s->weight);
+    s->entry_first = calloc((size_t)n + 1, sizeof *s->entry_first);
+    DT_CHECK(s->weight && s->entry_first, DT_ERR_MEMORY, "no memory for %d dataset files", n);
+    DT_TRY(grow(s));
+    s->file_first[0] = 0;
+    for (int i = 0; i < n; i++) DT_TRY(add_entry(s, items[i], opt));
+    return DT_OK;
+}
+
+dt_err dt_sources_open(dt_sources *s, const dt_loader_options *opt)
+{
+    *s = (dt_sources){0};
+    char **items = NULL;
+    int n = 0;
+    DT_TRY(dt_config_split(opt->files ? opt->files : "", &items, &n));
+    const dt_err err = open_items(s, items, n, opt);
+    dt_config_free_list(items, n);
+    if (err != DT_OK) dt_sources_close(s);
+    return err;
+}
+
+void dt_sources_close(dt_sources *s)
+{
+    for (int i = 0; i < s->n_files; i++) {
+        dt_dataset *d = s->layouts[i].dataset;
+        dt_layout_close(&s->layouts[i]);
+        dt_dataset_close(d);
+    }
+    free(s->layouts);
+    free(s->file_first);
+    free(s->entry_first);
+    free(s->weight);
+    *s = (dt_sources){0};
+}
+
+const dt_layout *dt_sources_find(const dt_sources *s, int64_t i, int64_t *in_file)
+{
+    int lo = 0, hi = s->n_files - 1; /* the last file with file_first <= i; empty files share their number with the next */
+    while (lo < hi) {
+        const int mid = lo + (hi - lo + 1) / 2;
+        if (s->file_first[mid] <= i) lo = mid;
+        else hi = mid - 1;
+    }
+    *in_file = i - s->file_first[lo];
+    return &s->layouts[lo];
+}
