@@ -1,0 +1,98 @@
+/* batch.c - from the host's batch to the device: checked, then moved in one copy out of pinned memory, so that the caller's arrays are free
+ * again at once. A token beyond the table or a position beyond the model would read foreign memory in a kernel: they are met here. */
+#include "model_private.h"
+#include <inttypes.h>
+#include <string.h>
+
+dt_err dt_model_settle(dt_model *m)
+{
+    if (!m->staged) return DT_OK;
+    m->staged = false;
+    return m->ops->stream_sync(m->dev, m->stream);
+}
+
+static dt_err check_shape(const dt_model *m, const dt_batch *b)
+{
+    DT_CHECK(b->n_tok >= 0 && b->n_tok <= m->opt.max_tok && b->n_seq >= 0 && b->n_seq <= m->opt.max_seq, DT_ERR_ARG,
+             "a batch of %d tokens in %d sequences; the model was opened for %d in %d", b->n_tok, b->n_seq, m->opt.max_tok,
+             m->opt.max_seq);
+    bool in_order = b->n_tok == 0 || (b->n_seq > 0 && b->seq_start[0] == 0 && b->seq_start[b->n_seq] == b->n_tok);
+    for (int32_t s = 0; in_order && b->n_tok > 0 && s < b->n_seq; s++) in_order = b->seq_start[s] <= b->seq_start[s + 1];
+    DT_CHECK(in_order, DT_ERR_ARG, "the sequences of a batch do not follow one another from 0 to its %d tokens", b->n_tok);
+    return DT_OK;
+}
+
+static dt_err check_tokens(const dt_model *m, const dt_batch *b)
+{
+    const int32_t V = (int32_t)m->V;
+    for (int32_t t = 0; t < b->n_tok; t++) {
+        DT_CHECK(b->token[t] >= 0 && b->token[t] < V, DT_ERR_DATA, "token id %d is outside the model's vocabulary of %d", b->token[t], V);
+        DT_CHECK(b->pos[t] >= 0 && b->pos[t] < m->opt.max_pos, DT_ERR_DATA, "position %d is outside the %d positions the model was opened for",
+                 b->pos[t], m->opt.max_pos);
+    }
+    return DT_OK;
+}
+
+/* Counting sort of the tokens by position, ascending among equals. */
+static void sort_by_position(dt_model *m, const dt_batch *b)
+{
+    int32_t *count = m->pos_count;
+    memset(count, 0, (size_t)(m->opt.max_pos + 1) * sizeof *count);
+    for (int32_t t = 0; t < b->n_tok; t++) count[b->pos[t] + 1]++;
+    for (int32_t p = 0; p < m->opt.max_pos; p++) count[p + 1] += count[p];
+    for (int32_t t = 0; t < b->n_tok; t++) m->host.pos_order[count[b->pos[t]]++] = t;
+}
+
+static void stage_sequences(dt_model *m, const dt_batch *b, const int32_t *slot)
+{
+    m->max_q_len = m->max_kv_len = 0;
+    for (int32_t s = 0; s < b->n_seq; s++) {
+        const int32_t first = b->seq_start[s], n = b->seq_start[s + 1] - first;
+        const int32_t before = slot ? m->cache_used[slot[s]] : 0;
+        const int32_t start = slot ? slot[s] * m->opt.cache_len : first;
+        m->host.q_start[s] = first;
+        m->host.kv_start[s] = start;
+        m->host.kv_len[s] = before + n;
+        if (n > m->max_q_len) m->max_q_len = n;
+        if (before + n > m->max_kv_len) m->max_kv_len = before + n;
+        for (int32_t i = 0; slot && i < n; i++) m->host.cache_row[first + i] = start + before + i;
+    }
+    m->host.q_start[b->n_seq] = b->n_tok;
+}
+
+dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
+{
+    m->have_hidden = m->have_dx = false;
+    DT_TRY(check_shape(m, b));
+    DT_TRY(check_tokens(m, b));
+    m->n_tok = b->n_tok;
+    m->n_seq = b->n_seq;
+    if (b->n_tok == 0) return DT_OK;
+    DT_TRY(dt_model_settle(m));
+    const size_t n = (size_t)b->n_tok;
+    memcpy(m->host.token, b->token, n * sizeof *b->token);
+    memcpy(m->host.pos, b->pos, n * sizeof *b->pos);
+    memcpy(m->host.order, b->order, n * sizeof *b->order);
+    memcpy(m->host.token_key, b->token_key, n * sizeof *b->token_key);
+    if (m->wpe_at >= 0) sort_by_position(m, b);
+    stage_sequences(m, b, slot);
+    m->staged = true;
+    return m->ops->copy(m->dev, m->image_span.device, m->image_span.host, m->image_span.nbytes, m->stream);
+}
+
+dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const float *u, int64_t *n_rows)
+{
+    struct rows *h = &m->host_rows;
+    int64_t n = 0;
+    DT_CHECK(m->have_hidden && b->n_tok == m->n_tok, DT_ERR_ARG, "the head needs the forward of its own batch first");
+    for (int32_t t = 0; t < b->n_tok; t++) {
+        if (b->target[t] < 0) continue;
+        DT_CHECK(b->target[t] < m->V, DT_ERR_DATA, "target id %d is outside the model's vocabulary of %" PRId64, b->target[t], m->V);
+        h->row[n] = t;
+        h->target[n] = b->target[t];
+        h->weight[n++] = u ? u[t] : 0;
+    }
+    *n_rows = n;
+    if (n == 0) return DT_OK;
+    return m->ops->copy(m->dev, m->rows_span.device, m->rows_span.host, m->rows_span.nbytes, m->stream);
+}

@@ -1,0 +1,239 @@
+/* config.c - from the text of a config.json to numbers that the layers can trust.
+ *
+ * The defaults are the families' own (algorithms.md 8.2), because published files leave keys out. A key whose value would need code that
+ * is not here is an error; a key that nobody here reads is not, since files carry many that concern other programs. */
+#include "dtrain/model.h"
+#include "config_private.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Limits far beyond any model, low enough that products of two of them stay in 63 bits. */
+enum { MAX_WIDTH = 1 << 24, MAX_LAYERS = 1 << 16, MAX_POSITIONS = 1 << 30 };
+
+static const struct family {
+    const char *model_type, *architecture;
+    dt_family family;
+    int64_t intermediate_size, num_key_value_heads /* 0: as query heads */, head_dim /* 0: hidden / heads */;
+    int64_t vocab_size, max_position_embeddings;
+    int32_t bos, eos;
+} FAMILIES[] = {
+    {"gpt2", "GPT2LMHeadModel", DT_GPT2, 0, 0, 0, 50257, 1024, 50256, 50256},
+    {"llama", "LlamaForCausalLM", DT_LLAMA, 11008, 0, 0, 32000, 2048, 1, 2},
+    {"mistral", "MistralForCausalLM", DT_MISTRAL, 14336, 8, 0, 32000, 131072, 1, 2},
+    {"qwen2", "Qwen2ForCausalLM", DT_QWEN2, 22016, 32, 0, 151936, 32768, -1, -1},
+    {"qwen3", "Qwen3ForCausalLM", DT_QWEN3, 22016, 32, 128, 151936, 32768, -1, -1},
+};
+enum { N_FAMILIES = sizeof FAMILIES / sizeof FAMILIES[0] };
+
+static dt_err find_family(const reader *r, const json_t *root, const struct family **family)
+{
+    const char *type = NULL;
+    DT_TRY(dt_json_string(r, root, "model_type", &type));
+    for (int i = 0; i < N_FAMILIES; i++) {
+        if (type && strcmp(type, FAMILIES[i].model_type) == 0) {
+            *family = &FAMILIES[i];
+            return DT_OK;
+        }
+    }
+    return dt_json_bad(r, "model_type", json_object_get(root, "model_type"), "gpt2, llama, mistral, qwen2 or qwen3");
+}
+
+const char *dt_model_architecture(dt_family family)
+{
+    for (int i = 0; i < N_FAMILIES; i++)
+        if (FAMILIES[i].family == family) return FAMILIES[i].architecture;
+    return "";
+}
+
+static dt_err read_activation(const reader *r, const json_t *root, const char *key, dt_activation *act)
+{
+    static const struct {
+        const char *word;
+        dt_activation act;
+    } WORDS[] = {{"silu", DT_ACT_SILU},          {"swish", DT_ACT_SILU},
+                 {"gelu", DT_ACT_GELU},          {"gelu_new", DT_ACT_GELU_TANH},
+                 {"quick_gelu", DT_ACT_QUICK_GELU}, {"gelu_pytorch_tanh", DT_ACT_GELU_TANH}};
+    const char *word = NULL;
+    DT_TRY(dt_json_string(r, root, key, &word));
+    if (!word) return DT_OK;
+    for (size_t i = 0; i < sizeof WORDS / sizeof WORDS[0]; i++) {
+        if (strcmp(word, WORDS[i].word) == 0) {
+            *act = WORDS[i].act;
+            return DT_OK;
+        }
+    }
+    return dt_json_bad(r, key, json_object_get(root, key), "silu, gelu, gelu_new, gelu_pytorch_tanh or quick_gelu");
+}
+
+/* Keys that change the computation into one that is not here, with the only value they may have. */
+static dt_err refuse_unsupported(const reader *r, const json_t *root)
+{
+    static const char *const EXPERTS[] = {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"};
+    static const char *const SWITCHES[] = {"add_cross_attention", "is_encoder_decoder", "use_bidirectional_attention"};
+    if (dt_json_get(root, "quantization_config"))
+        return dt_json_bad(r, "quantization_config", dt_json_get(root, "quantization_config"), "null (quantised weights are not read)");
+    for (size_t i = 0; i < sizeof EXPERTS / sizeof EXPERTS[0]; i++) {
+        const json_t *v = dt_json_get(root, EXPERTS[i]);
+        if (v && json_number_value(v) != 0) return dt_json_bad(r, EXPERTS[i], v, "nothing (mixtures of experts are not supported)");
+    }
+    for (size_t i = 0; i < sizeof SWITCHES / sizeof SWITCHES[0]; i++) {
+        const json_t *v = dt_json_get(root, SWITCHES[i]);
+        if (v && !json_is_false(v)) return dt_json_bad(r, SWITCHES[i], v, "false");
+    }
+    double partial = 1;
+    DT_TRY(dt_json_real(r, root, "partial_rotary_factor", 0, 1, &partial));
+    if (partial != 1) return dt_json_bad(r, "partial_rotary_factor", dt_json_get(root, "partial_rotary_factor"), "1");
+    return DT_OK;
+}
+
+static dt_err read_token_ids(const reader *r, const json_t *root, dt_model_config *mc)
+{
+    int64_t bos = mc->bos_token_id;
+    DT_TRY(dt_json_int(r, root, "bos_token_id", 0, INT32_MAX, &bos));
+    const json_t *v = json_object_get(root, "eos_token_id");
+    if (v && json_is_null(v)) mc->n_eos = 0;
+    if (v && !json_is_null(v)) {
+        const size_t n = json_is_array(v) ? json_array_size(v) : 1;
+        if (n > DT_MAX_EOS) return dt_json_bad(r, "eos_token_id", v, "at most 16 token ids");
+        for (size_t i = 0; i < n; i++) {
+            const json_t *id = json_is_array(v) ? json_array_get(v, i) : v;
+            if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT32_MAX)
+                return dt_json_bad(r, "eos_token_id", v, "a token id or a list of them");
+            mc->eos_token_id[i] = (int32_t)json_integer_value(id);
+        }
+        mc->n_eos = (int)n;
+    }
+    /* an id outside the vocabulary cannot occur: a family's default meets a smaller vocabulary so */
+    mc->bos_token_id = bos < mc->vocab_size ? (int32_t)bos : -1;
+    int kept = 0;
+    for (int i = 0; i < mc->n_eos; i++)
+        if (mc->eos_token_id[i] < mc->vocab_size) mc->eos_token_id[kept++] = mc->eos_token_id[i];
+    mc->n_eos = kept;
+    return DT_OK;
+}
+
+/* GPT-2's own name, or the one that the other families use. */
+static dt_err read_size(const reader *r, const json_t *root, const char *own, const char *common, int64_t hi, int64_t *out)
+{
+    if (own && dt_json_get(root, own)) return dt_json_int(r, root, own, 1, hi, out);
+    return dt_json_int(r, root, common, 1, hi, out);
+}
+
+static dt_err read_sizes(const reader *r, const json_t *root, const struct family *f, dt_model_config *mc)
+{
+    const bool gpt2 = f->family == DT_GPT2;
+    mc->hidden_size = gpt2 ? 768 : 4096;
+    mc->num_hidden_layers = mc->num_attention_heads = gpt2 ? 12 : 32;
+    mc->vocab_size = f->vocab_size;
+    mc->max_position_embeddings = f->max_position_embeddings;
+    DT_TRY(read_size(r, root, gpt2 ? "n_embd" : NULL, "hidden_size", MAX_WIDTH, &mc->hidden_size));
+    DT_TRY(read_size(r, root, gpt2 ? "n_layer" : NULL, "num_hidden_layers", MAX_LAYERS, &mc->num_hidden_layers));
+    DT_TRY(read_size(r, root, gpt2 ? "n_head" : NULL, "num_attention_heads", MAX_WIDTH, &mc->num_attention_heads));
+    DT_TRY(read_size(r, root, gpt2 ? "n_positions" : NULL, "max_position_embeddings", MAX_POSITIONS, &mc->max_position_embeddings));
+    DT_TRY(read_size(r, root, NULL, "vocab_size", MAX_POSITIONS, &mc->vocab_size));
+
+    mc->intermediate_size = gpt2 ? 4 * mc->hidden_size : f->intermediate_size;
+    DT_TRY(read_size(r, root, gpt2 ? "n_inner" : NULL, "intermediate_size", MAX_WIDTH, &mc->intermediate_size));
+
+    mc->num_key_value_heads = mc->num_attention_heads;
+    if (f->num_key_value_heads && !json_object_get(root, "num_key_value_heads")) mc->num_key_value_heads = f->num_key_value_heads;
+    DT_TRY(read_size(r, root, NULL, "num_key_value_heads", MAX_WIDTH, &mc->num_key_value_heads));
+
+    mc->head_dim = f->head_dim ? f->head_dim : mc->hidden_size / mc->num_attention_heads;
+    const bool by_division = !dt_json_get(root, "head_dim") && !f->head_dim;
+    DT_TRY(read_size(r, root, NULL, "head_dim", MAX_WIDTH, &mc->head_dim));
+    DT_CHECK(!by_division || mc->hidden_size % mc->num_attention_heads == 0, r->err,
+             "%s: hidden_size: expected a multiple of num_attention_heads=%" PRId64 ", found %" PRId64, r->name,
+             mc->num_attention_heads, mc->hidden_size);
+    DT_CHECK(mc->num_attention_heads % mc->num_key_value_heads == 0, r->err,
+             "%s: num_key_value_heads: expected a divisor of num_attention_heads=%" PRId64 ", found %" PRId64, r->name,
+             mc->num_attention_heads, mc->num_key_value_heads);
+    DT_CHECK(mc->num_attention_heads * mc->head_dim <= MAX_WIDTH, r->err,
+             "%s: head_dim: expected num_attention_heads * head_dim of at most %d, found %" PRId64, r->name, MAX_WIDTH,
+             mc->num_attention_heads * mc->head_dim);
+    return DT_OK;
+}
+
+static dt_err read_gpt2(const reader *r, const json_t *root, dt_model_config *mc)
+{
+    DT_CHECK(mc->num_key_value_heads == mc->num_attention_heads, r->err,
+             "%s: num_key_value_heads: expected %" PRId64 " as n_head (GPT-2 has a key head for each query head), found %" PRId64,
+             r->name, mc->num_attention_heads, mc->num_key_value_heads);
+    DT_CHECK(mc->head_dim * mc->num_attention_heads == mc->hidden_size, r->err,
+             "%s: head_dim: expected n_embd / n_head = %" PRId64 ", found %" PRId64, r->name,
+             mc->hidden_size / mc->num_attention_heads, mc->head_dim);
+    mc->act = DT_ACT_GELU_TANH;
+    mc->qkv_bias = mc->o_bias = mc->mlp_bias = mc->conv1d = mc->tie_word_embeddings = mc->scale_attn_weights = true;
+    mc->norm_eps = 1e-5;
+    mc->attn_pdrop = mc->embd_pdrop = mc->resid_pdrop = 0.1;
+    DT_TRY(read_activation(r, root, dt_json_get(root, "activation_function") ? "activation_function" : "hidden_act", &mc->act));
+    DT_TRY(dt_json_real(r, root, dt_json_get(root, "layer_norm_epsilon") ? "layer_norm_epsilon" : "rms_norm_eps", 0, 1, &mc->norm_eps));
+    DT_TRY(dt_json_real(r, root, "attn_pdrop", 0, 0.99, &mc->attn_pdrop));
+    DT_TRY(dt_json_real(r, root, "embd_pdrop", 0, 0.99, &mc->embd_pdrop));
+    DT_TRY(dt_json_real(r, root, "resid_pdrop", 0, 0.99, &mc->resid_pdrop));
+    DT_TRY(dt_json_bool(r, root, "scale_attn_weights", &mc->scale_attn_weights));
+    DT_TRY(dt_json_bool(r, root, "scale_attn_by_inverse_layer_idx", &mc->scale_attn_by_inverse_layer_idx));
+    return dt_json_bool(r, root, "tie_word_embeddings", &mc->tie_word_embeddings);
+}
+
+static dt_err read_llama_like(const reader *r, const json_t *root, dt_model_config *mc)
+{
+    mc->act = DT_ACT_SILU;
+    mc->gated_mlp = mc->rms_norm = mc->scale_attn_weights = true;
+    mc->norm_eps = 1e-6;
+    mc->qk_norm = mc->family == DT_QWEN3;
+    mc->qkv_bias = mc->family == DT_QWEN2;
+    DT_TRY(read_activation(r, root, "hidden_act", &mc->act));
+    DT_TRY(dt_json_real(r, root, "rms_norm_eps", 0, 1, &mc->norm_eps));
+    DT_TRY(dt_json_real(r, root, "attention_dropout", 0, 0.99, &mc->attn_pdrop));
+    DT_TRY(dt_json_bool(r, root, "tie_word_embeddings", &mc->tie_word_embeddings));
+    if (mc->family == DT_LLAMA || mc->family == DT_QWEN3) {
+        DT_TRY(dt_json_bool(r, root, "attention_bias", &mc->qkv_bias));
+        mc->o_bias = mc->qkv_bias;
+    }
+    if (mc->family == DT_LLAMA) DT_TRY(dt_json_bool(r, root, "mlp_bias", &mc->mlp_bias));
+    DT_CHECK(mc->head_dim % 2 == 0, r->err, "%s: head_dim: expected an even number (rotary embedding), found %" PRId64, r->name,
+             mc->head_dim);
+    DT_TRY(dt_model_read_rope(r, root, mc));
+    return dt_model_read_window(r, root, mc);
+}
+
+dt_err dt_model_config_from_json(dt_model_config *mc, const reader *r, const json_t *root)
+{
+    const struct family *f = NULL;
+    *mc = (dt_model_config){0};
+    if (!json_is_object(root)) return dt_json_bad(r, "the file", root, "one JSON object");
+    DT_TRY(find_family(r, root, &f));
+    *mc = (dt_model_config){.family = f->family, .initializer_range = 0.02, .bos_token_id = f->bos, .n_eos = f->eos >= 0};
+    mc->eos_token_id[0] = f->eos;
+    DT_TRY(refuse_unsupported(r, root));
+    DT_TRY(read_sizes(r, root, f, mc));
+    DT_TRY(dt_json_real(r, root, "initializer_range", 0, 100, &mc->initializer_range));
+    DT_TRY(read_token_ids(r, root, mc));
+    const dt_err err = f->family == DT_GPT2 ? read_gpt2(r, root, mc) : read_llama_like(r, root, mc);
+    if (err == DT_OK) mc->json = json_dumps(root, JSON_INDENT(2));
+    if (err == DT_OK && mc->json) return DT_OK;
+    dt_model_config_free(mc);
+    return err != DT_OK ? err : dt_fail(DT_ERR_MEMORY, "%s: no memory for the text of the configuration", r->name);
+}
+
+dt_err dt_model_config_parse(dt_model_config *mc, const char *name, const char *json_text)
+{
+    const reader r = {name, DT_ERR_DATA};
+    json_error_t where;
+    *mc = (dt_model_config){0};
+    json_t *root = json_loads(json_text, JSON_REJECT_DUPLICATES, &where);
+    DT_CHECK(root, DT_ERR_DATA, "%s:%d:%d: expected JSON: %s", name, where.line, where.column, where.text);
+    const dt_err err = dt_model_config_from_json(mc, &r, root);
+    json_decref(root);
+    return err;
+}
+
+void dt_model_config_free(dt_model_config *mc)
+{
+    free(mc->json);
+    free(mc->sliding);
+    *mc = (dt_model_config){0};
+}

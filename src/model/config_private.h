@@ -1,0 +1,17 @@
+/* config_private.h - what the files that read a model's configuration share. */
+#ifndef DT_MODEL_CONFIG_PRIVATE_H
+#define DT_MODEL_CONFIG_PRIVATE_H
+
+#include "dtrain/model.h"
+#include "json.h"
+
+/** Fill mc from an object; r says what messages call it and what a mistake counts as. On error mc is empty. */
+dt_err dt_model_config_from_json(dt_model_config *mc, const reader *r, const json_t *root);
+
+/* Parts of it: rope_theta, rope_scaling, rope_parameters; sliding_window, layer_types and their relatives. */
+dt_err dt_model_read_rope(const reader *r, const json_t *root, dt_model_config *mc);
+dt_err dt_model_read_window(const reader *r, const json_t *root, dt_model_config *mc);
+
+const char *dt_model_architecture(dt_family family);
+
+#endif

@@ -1,0 +1,70 @@
+/* embed.c - the first unit, forward and backward, and small things about gradients and dropout that all units share.
+ *
+ * The table's gradient is sparse, its buffer is not: rows of tokens that do not occur must hold zero, so a first write clears it. */
+#include "model_private.h"
+
+uint64_t dt_dropout_key(const dt_model *m, int64_t layer, enum dropout_site site)
+{
+    const uint64_t of_step = dt_mix64(dt_rng_key(m->opt.seed, DT_RNG_DROPOUT) ^ (uint64_t)m->step);
+    return dt_mix64(of_step + (uint64_t)layer * N_SITES + (uint64_t)site);
+}
+
+dt_err dt_zero_grads(const dt_model *m, int unit, const dt_unit_view *g)
+{
+    if (g->accumulate) return DT_OK;
+    return m->ops->zero(m->dev, g->data, (size_t)m->units[unit].flat_len * dt_dtype_size(g->dtype), m->stream);
+}
+
+dt_err dt_grads_acquire(dt_model *m, int unit, dt_unit_view *g)
+{
+    DT_TRY(m->source->grads_acquire(m->source->self, unit, g));
+    DT_CHECK(g->dtype == m->opt.grad_dtype, DT_ERR_ARG, "unit %d: gradients were announced as %s and come as %s", unit,
+             dt_dtype_name(m->opt.grad_dtype), dt_dtype_name(g->dtype));
+    return DT_OK;
+}
+
+static dt_err embed_dropout(const dt_model *m, void *x)
+{
+    const float p = m->train ? (float)m->mc->embd_pdrop : 0;
+    if (p == 0) return DT_OK;
+    return m->ops->dropout(m->dev, x, x, p, dt_dropout_key(m, 0, SITE_EMBED), m->device.token_key, m->n_tok, m->C, m->opt.dtype, m->stream);
+}
+
+dt_err dt_embed_forward(dt_model *m, void *x)
+{
+    dt_unit_view w;
+    DT_TRY(m->source->params_acquire(m->source->self, 0, &w));
+    if (m->n_tok > 0) {
+        const void *wpe = m->wpe_at >= 0 ? dt_at(w.data, m->wpe_at, m->elem) : NULL;
+        DT_TRY(m->ops->embedding_forward(m->dev, m->device.token, m->device.pos, dt_at(w.data, m->wte_at, m->elem), wpe, x, m->n_tok, m->C,
+                                         m->opt.dtype, m->stream));
+        DT_TRY(embed_dropout(m, x));
+    }
+    return m->source->params_release(m->source->self, 0);
+}
+
+/* What nobody has written yet in this micro-step: all of the unit, or (tied) all but the token table, which the head's gradient fills. */
+static dt_err clear_tables(const dt_model *m, const dt_unit_view *g)
+{
+    if (!m->tied) return dt_zero_grads(m, 0, g);
+    if (g->accumulate || m->wpe_at < 0) return DT_OK;
+    return m->ops->zero(m->dev, dt_grad_at(g, m->wpe_at), (size_t)(m->mc->max_position_embeddings * m->C) * dt_dtype_size(g->dtype),
+                        m->stream);
+}
+
+dt_err dt_embed_backward(dt_model *m)
+{
+    dt_unit_view g = m->tied_grads;
+    if (!m->tied) DT_TRY(dt_grads_acquire(m, 0, &g));
+    DT_TRY(clear_tables(m, &g));
+    if (m->n_tok > 0) {
+        DT_TRY(embed_dropout(m, m->s.dx));
+        DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.token, m->device.order, dt_grad_at(&g, m->wte_at), m->n_tok, m->C,
+                                          m->opt.dtype, g.dtype, m->stream));
+        if (m->wpe_at >= 0)
+            DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.pos, m->device.pos_order, dt_grad_at(&g, m->wpe_at), m->n_tok,
+                                              m->C, m->opt.dtype, g.dtype, m->stream));
+    }
+    m->tied_held = false;
+    return m->source->grads_release(m->source->self, 0);
+}

@@ -1,0 +1,163 @@
+/* head.c - final norm, vocabulary product and classifier, on chunks of the rows that have a target.
+ *
+ * Logits are the largest tensor of a small model and never exist whole: a chunk's logits are turned into their own gradient in place and
+ * used up before the next chunk. Rows without a target cost nothing. The chunk is as large as HEAD_BYTES allows, since each chunk reads the
+ * vocabulary matrix twice and adds to its gradient once: at 256 rows that is a tenth of the time of the products. */
+#include "model_private.h"
+#include <string.h>
+
+/** The units of the head while they are held, and what of their gradients is written already. */
+struct hold {
+    dt_unit_view w_head, w_out, g_head, g_out;
+    bool grads;
+    bool accumulate_norm, accumulate_out;
+};
+
+static int head_unit(const dt_model *m) { return m->n_units - 1; }
+
+static dt_err hold_units(dt_model *m, struct hold *h, bool grads)
+{
+    const dt_param_source *src = m->source;
+    *h = (struct hold){.grads = grads};
+    dt_phase_enter(m->phase, "head", m->units[head_unit(m)].name);
+    DT_TRY(src->params_acquire(src->self, head_unit(m), &h->w_head));
+    h->w_out = h->w_head;
+    if (m->tied) DT_TRY(src->params_acquire(src->self, 0, &h->w_out));
+    if (!grads) return DT_OK;
+    DT_TRY(dt_grads_acquire(m, head_unit(m), &h->g_head));
+    h->g_out = h->g_head;
+    if (m->tied) {
+        DT_TRY(dt_grads_acquire(m, 0, &h->g_out));
+        m->tied_grads = h->g_out; /* until dt_embed_backward, which releases them */
+        m->tied_held = true;
+    }
+    h->accumulate_norm = h->g_head.accumulate;
+    h->accumulate_out = h->g_out.accumulate;
+    return DT_OK;
+}
+
+static dt_err release_units(dt_model *m, const struct hold *h)
+{
+    const dt_param_source *src = m->source;
+    if (h->grads) DT_TRY(src->grads_release(src->self, head_unit(m)));
+    if (m->tied) DT_TRY(src->params_release(src->self, 0));
+    return src->params_release(src->self, head_unit(m));
+}
+
+/* No row has a target: gradients that nobody has written become zero. */
+static dt_err zero_head_grads(const dt_model *m, const struct hold *h)
+{
+    DT_TRY(dt_zero_grads(m, head_unit(m), &h->g_head));
+    if (!m->tied || h->g_out.accumulate) return DT_OK;
+    return m->ops->zero(m->dev, dt_grad_at(&h->g_out, m->head.w_at), (size_t)(m->V * m->C) * dt_dtype_size(h->g_out.dtype), m->stream);
+}
+
+/* logits[n,V] = norm(x[index]) Wout^T */
+static dt_err chunk_logits(dt_model *m, const struct hold *h, const int32_t *index, int64_t n)
+{
+    struct head_work *k = &m->h;
+    const dt_matmul mm = {.m = n, .n = m->V, .k = m->C, .trans_b = true, .lda = m->C, .ldb = m->C, .ldc = k->logits_ld,
+                          .dt = m->opt.dtype, .c_dtype = DT_F32};
+    DT_TRY(m->ops->gather_rows(m->dev, m->hidden, index, k->x, n, m->C, m->opt.dtype, m->stream));
+    DT_TRY(dt_norm_forward(m, &m->final_norm, h->w_head.data, k->x, k->y, k->mean, k->rstd, n));
+    return m->ops->matmul(m->dev, &mm, k->y, dt_at(h->w_out.data, m->head.w_at, m->elem), NULL, k->logits, m->stream);
+}
+
+/* From dlogits (in the place of the logits) to the gradients of Wout, the final norm and the hidden states. */
+static dt_err chunk_backward(dt_model *m, struct hold *h, const int32_t *index, int64_t n)
+{
+    struct head_work *k = &m->h;
+    const int64_t ld = k->logits_ld * (int64_t)(sizeof(float) / m->elem); /* dlogits rows start where logits rows did */
+    const dt_matmul dw = {.m = m->V, .n = m->C, .k = n, .trans_a = true, .lda = ld, .ldb = m->C, .ldc = m->C, .dt = m->opt.dtype,
+                          .c_dtype = h->g_out.dtype, .accumulate = h->accumulate_out};
+    const dt_matmul dy = {.m = n, .n = m->C, .k = m->V, .lda = ld, .ldb = m->C, .ldc = m->C, .dt = m->opt.dtype, .c_dtype = m->opt.dtype};
+    DT_TRY(m->ops->matmul(m->dev, &dw, k->logits, k->y, NULL, dt_grad_at(&h->g_out, m->head.w_at), m->stream));
+    DT_TRY(m->ops->matmul(m->dev, &dy, k->logits, dt_at(h->w_out.data, m->head.w_at, m->elem), NULL, k->dy, m->stream));
+    DT_TRY(dt_norm_backward(m, &m->final_norm, h->w_head.data, &h->g_head, h->accumulate_norm, k->x, k->mean, k->rstd, k->dy, k->dy,
+                            false, n));
+    h->accumulate_out = h->accumulate_norm = true;
+    return m->ops->scatter_rows(m->dev, k->dy, index, m->s.dx, n, m->C, m->opt.dtype, m->stream);
+}
+
+static dt_err run_chunks(dt_model *m, struct hold *h, int64_t n_rows, float inv_temperature, bool hit, bool entropy)
+{
+    const struct rows *in = &m->device_rows;
+    const struct results *out = &m->device_results;
+    if (h->grads && n_rows < m->n_tok) DT_TRY(m->ops->zero(m->dev, m->s.dx, (size_t)(m->n_tok * m->C) * m->elem, m->stream));
+    for (int64_t at = 0; at < n_rows; at += m->h.n_rows) {
+        const int64_t n = n_rows - at < m->h.n_rows ? n_rows - at : m->h.n_rows;
+        const dt_classifier cl = {.n_rows = n, .n_vocab = m->V, .logits_ld = m->h.logits_ld, .inv_temperature = inv_temperature,
+                                  .dlogits_dtype = m->opt.dtype};
+        DT_TRY(chunk_logits(m, h, in->row + at, n));
+        DT_TRY(m->ops->classifier(m->dev, &cl, m->h.logits, in->target + at, h->grads ? in->weight + at : NULL, out->logp + at,
+                                  hit ? out->hit + at : NULL, entropy ? out->entropy + at : NULL, m->stream));
+        if (h->grads) DT_TRY(chunk_backward(m, h, in->row + at, n));
+    }
+    if (n_rows == 0) return DT_OK;
+    return m->ops->copy(m->dev, m->results_span.host, m->results_span.device, m->results_span.nbytes, m->stream);
+}
+
+/* Wait for the results and put them where the caller's tokens are. */
+static dt_err hand_back(dt_model *m, int64_t n_rows, float *logp, uint8_t *hit, float *entropy)
+{
+    const size_t n = (size_t)m->n_tok;
+    const int32_t *row = m->host_rows.row;
+    m->staged = true;
+    DT_TRY(dt_model_settle(m));
+    memset(logp, 0, n * sizeof *logp);
+    if (hit) memset(hit, 0, n);
+    if (entropy) memset(entropy, 0, n * sizeof *entropy);
+    for (int64_t i = 0; i < n_rows; i++) {
+        logp[row[i]] = m->host_results.logp[i];
+        if (hit) hit[row[i]] = m->host_results.hit[i];
+        if (entropy) entropy[row[i]] = m->host_results.entropy[i];
+    }
+    return DT_OK;
+}
+
+dt_err dt_model_logp(dt_model *m, const dt_batch *b, float inv_temperature, float *logp, uint8_t *hit, float *entropy)
+{
+    struct hold h;
+    int64_t n_rows = 0;
+    DT_TRY(dt_model_stage_rows(m, b, NULL, &n_rows));
+    DT_TRY(hold_units(m, &h, false));
+    DT_TRY(run_chunks(m, &h, n_rows, inv_temperature, hit != NULL, entropy != NULL));
+    DT_TRY(release_units(m, &h));
+    return hand_back(m, n_rows, logp, hit, entropy);
+}
+
+dt_err dt_model_head(dt_model *m, const dt_batch *b, const float *u, float inv_temperature, float *logp, uint8_t *hit, float *entropy)
+{
+    struct hold h;
+    int64_t n_rows = 0;
+    DT_CHECK(m->train, DT_ERR_ARG, "the head's backward needs a forward in training mode");
+    DT_TRY(dt_model_stage_rows(m, b, u, &n_rows));
+    DT_TRY(hold_units(m, &h, true));
+    if (n_rows == 0) DT_TRY(zero_head_grads(m, &h));
+    DT_TRY(run_chunks(m, &h, n_rows, inv_temperature, hit != NULL, entropy != NULL));
+    DT_TRY(release_units(m, &h));
+    m->have_dx = true;
+    return hand_back(m, n_rows, logp, hit, entropy);
+}
+
+dt_err dt_model_last_logits(dt_model *m, const dt_batch *b, float *logits)
+{
+    struct hold h;
+    int64_t n_rows = 0;
+    DT_CHECK(m->have_hidden && b->n_tok == m->n_tok && b->n_seq == m->n_seq, DT_ERR_ARG, "logits need the forward of their own batch first");
+    for (int32_t s = 0; b->n_tok > 0 && s < b->n_seq; s++)
+        if (b->seq_start[s + 1] > b->seq_start[s]) m->host_rows.row[n_rows++] = b->seq_start[s + 1] - 1;
+    if (n_rows > 0) DT_TRY(m->ops->copy(m->dev, m->rows_span.device, m->rows_span.host, m->rows_span.nbytes, m->stream));
+    DT_TRY(hold_units(m, &h, false));
+    int32_t s = 0; /* the sequence of the next row; those without a token get zeros */
+    memset(logits, 0, (size_t)b->n_seq * (size_t)m->V * sizeof *logits);
+    for (int64_t i = 0; i < n_rows; i++) {
+        const int64_t in_chunk = i % m->h.n_rows, left = n_rows - i;
+        if (in_chunk == 0) DT_TRY(chunk_logits(m, &h, m->device_rows.row + i, left < m->h.n_rows ? left : m->h.n_rows));
+        while (b->seq_start[s + 1] == b->seq_start[s]) s++;
+        DT_TRY(m->ops->copy(m->dev, logits + s++ * m->V, m->h.logits + in_chunk * m->h.logits_ld, (size_t)m->V * sizeof *logits, m->stream));
+    }
+    DT_TRY(release_units(m, &h));
+    m->staged = true;
+    return dt_model_settle(m);
+}

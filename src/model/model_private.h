@@ -1,0 +1,185 @@
+/* model_private.h - what the files of the layer loop share.
+ *
+ * Symbols  T tokens of the micro-batch, C hidden_size, Q = num_attention_heads * head_dim, K = num_key_value_heads * head_dim, W = Q + 2K,
+ *          F intermediate_size, U = F (plain MLP) or 2F (gate and up side by side), V vocab_size, R rows of a chunk of the head.
+ * All activations are [T, width], rows contiguous unless a row distance is given. */
+#ifndef DT_MODEL_PRIVATE_H
+#define DT_MODEL_PRIVATE_H
+
+#include "dtrain/model.h"
+
+/** y = x Wt + b, with W [n_out, n_in], or [n_in, n_out] in GPT-2's files (conv1d). Places are elements from the start of a unit's flat buffer. */
+struct linear {
+    int64_t n_in, n_out;
+    int64_t w_at, w_ld;
+    int64_t b_at; /* -1: no bias */
+    bool conv1d;
+};
+
+/** A norm's weight and bias (-1: none). */
+struct norm {
+    int64_t w_at, b_at;
+};
+
+struct block_layout {
+    struct norm norm1, norm2;
+    int64_t q_norm_at, k_norm_at; /* -1: none */
+    struct linear qkv, o, up, down;
+};
+
+/** What one block leaves behind for its backward. Without backward one set serves all blocks, and x_in = x_mid = x_out. */
+struct block_acts {
+    void *x_in, *x_mid, *x_out; /* [T,C]: residual stream before, between and after the two halves */
+    void *norm1, *norm2;        /* [T,C] */
+    void *qk_raw;               /* [T,Q+K]: q and k before their norms (qk_norm alone) */
+    void *qkv;                  /* [T,W]: as attention reads them, after norms and rotation */
+    void *att;                  /* [T,Q] */
+    void *up;                   /* [T,U]: before the activation; backward leaves its gradient here (gated) */
+    void *act;                  /* [T,F] */
+    float *mean1, *rstd1, *mean2, *rstd2; /* [T] */
+    float *rstd_q, *rstd_k;               /* [T, heads] */
+    float *lse;                           /* [T, heads] */
+};
+
+/** Work space that no two blocks need at once. */
+struct scratch {
+    void *dx;    /* [T,C]: gradient of the residual stream */
+    void *drop;  /* [T,C]: a branch before (its gradient after) dropout */
+    void *dact;  /* [T,F] */
+    void *dnorm; /* [T,C] */
+    void *datt;  /* [T,Q] */
+    void *dqkv;  /* [T,W] */
+    void *dqk;   /* [T,Q+K]: gradient of qk_raw */
+    float *attention, *norm;
+    int64_t attention_elems;
+};
+
+/** One chunk of the head. */
+struct head_work {
+    int64_t n_rows, logits_ld; /* R; V rounded up so that rows are aligned */
+    void *x, *y, *dy;          /* [R,C]: hidden states, after the final norm, gradient */
+    float *mean, *rstd;        /* [R] */
+    float *logits;             /* [R, logits_ld] */
+};
+
+/** A batch as the device sees it; filled on the host in pinned memory and copied as one piece. */
+struct image {
+    uint64_t *token_key;
+    int32_t *token, *pos, *order, *pos_order; /* [T]; pos_order: as order, but by position */
+    int32_t *q_start, *kv_start, *kv_len;     /* [n_seq + 1], [n_seq], [n_seq] */
+    int32_t *cache_row;                       /* [T]: where in the cache a new token's key goes (decode) */
+};
+
+/** Rows with a target, and what comes back for them; host and device twins like the image. */
+struct rows {
+    int32_t *row, *target;
+    float *weight;
+};
+struct results {
+    float *logp, *entropy;
+    uint8_t *hit;
+};
+
+/** Twins of a part of the staging block: one copy moves it. */
+struct span {
+    char *host, *device;
+    size_t nbytes;
+};
+
+struct dt_model {
+    const dt_model_config *mc;
+    dt_model_options opt;
+    const dt_unit *units;
+    int n_units;
+    dt_device *dev;
+    const dt_device_ops *ops;
+    const dt_param_source *source;
+    dt_stream *stream;
+    dt_phase *phase;
+
+    int64_t C, Q, K, W, F, U, V;
+    size_t elem; /* bytes of an activation or parameter */
+    bool tied;
+    bool dropout; /* does any layer drop? */
+
+    struct block_layout block;
+    struct norm final_norm;
+    struct linear head; /* w_at inside the head's unit, or the embedding's when tied */
+    int64_t wte_at, wpe_at; /* wpe_at -1: rotary */
+
+    dt_buf activations, data, staging, table;
+    float *rope; /* [max_pos, head_dim]; NULL: learned positions */
+    void **x;    /* [n_x]: inputs of blocks; the last is the output */
+    int64_t n_x;
+    struct block_acts *sets;
+    int64_t n_sets;
+    struct scratch s;
+    struct head_work h;
+    struct image host, device;
+    struct rows host_rows, device_rows;
+    struct results host_results, device_results;
+    struct span image_span, rows_span, results_span;
+    int32_t *pos_count; /* host [max_pos + 1]: counting sort */
+
+    void **cache; /* [layers]: [cache_seqs * cache_len, 2K], keys then values in each row */
+    int32_t *cache_used; /* [cache_seqs]: tokens there */
+
+    /* the current micro-batch */
+    int32_t n_tok, n_seq, max_q_len, max_kv_len;
+    bool train, have_hidden, have_dx;
+    int64_t step;
+    int64_t set_holds;       /* with checkpoint_blocks: the block whose activations the one set holds, -1: none */
+    void *hidden;            /* [T,C]: output of the last block */
+    dt_unit_view tied_grads; /* held from the head's backward to the embedding's */
+    bool tied_held;
+    bool staged; /* the copy of the image may be under way; rows and results are waited for by the call that moves them */
+};
+
+enum dropout_site { SITE_EMBED, SITE_SCORES, SITE_ATTENTION, SITE_MLP, N_SITES };
+
+static inline char *dt_at(const void *base, int64_t elems, size_t elem_size) { return (char *)base + elems * (int64_t)elem_size; }
+/** Place of element `at` in a unit's gradients. */
+static inline void *dt_grad_at(const dt_unit_view *g, int64_t at) { return dt_at(g->data, at, dt_dtype_size(g->dtype)); }
+
+/* layout.c: where tensors lie in their units */
+dt_err dt_model_find_layout(dt_model *m);
+
+/* linear.c */
+dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const void *w, const void *x, int64_t x_ld, void *y, int64_t y_ld, int64_t n_rows,
+                         bool accumulate);
+/** Gradients of the weights and bias into g, and of x into dx (added to it with add_to_dx; NULL: not wanted). */
+dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const void *w, const dt_unit_view *g, const void *x, int64_t x_ld,
+                          const void *dy, int64_t dy_ld, void *dx, int64_t dx_ld, bool add_to_dx, int64_t n_rows);
+/** The outputs first .. first+n-1 of a linear layer. */
+struct linear dt_linear_slice(const struct linear *l, int64_t first, int64_t n);
+dt_err dt_norm_forward(const dt_model *m, const struct norm *n, const void *w, const void *x, void *y, float *mean, float *rstd, int64_t n_rows);
+dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const void *w, const dt_unit_view *g, bool accumulate, const void *x,
+                        const float *mean, const float *rstd, const void *dy, void *dx, bool add_to_dx, int64_t n_rows);
+
+/* block.c, block_backward.c */
+dt_attention dt_block_attention(const dt_model *m, int64_t layer);
+/** Rotate and (qk_norm) normalise what the projection gave; first half of a block up to what attention reads. */
+dt_err dt_block_project_qkv(const dt_model *m, const void *w, const struct block_acts *a);
+/** x_mid = x_in + att Wo: closes the first half; then the second half (x_out is left alone when want_output is false: recomputation). */
+dt_err dt_block_finish(const dt_model *m, int64_t layer, const void *w, const struct block_acts *a, bool want_output);
+dt_err dt_block_forward(const dt_model *m, int64_t layer, const void *w, const struct block_acts *a, bool want_output);
+/** s.dx: in the gradient of x_out, out that of x_in. */
+dt_err dt_block_backward(const dt_model *m, int64_t layer, const void *w, const dt_unit_view *g, const struct block_acts *a);
+
+/* batch.c */
+/** Check b against the model and copy it to the device. slot NULL: sequences attend to themselves; else the cache (decode). */
+dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot);
+/** Compact the rows with a target (u may be NULL) and copy them; *n_rows of them. */
+dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const float *u, int64_t *n_rows);
+/** Wait for what reads the pinned block. */
+dt_err dt_model_settle(dt_model *m);
+
+/* embed.c */
+uint64_t dt_dropout_key(const dt_model *m, int64_t layer, enum dropout_site site);
+dt_err dt_embed_forward(dt_model *m, void *x);
+dt_err dt_embed_backward(dt_model *m);
+/** A unit's gradients of an empty micro-batch. */
+dt_err dt_zero_grads(const dt_model *m, int unit, const dt_unit_view *g);
+dt_err dt_grads_acquire(dt_model *m, int unit, dt_unit_view *g);
+
+#endif

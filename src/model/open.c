@@ -1,0 +1,293 @@
+/* open.c - the memory of a model: counted and laid out by one function, which plan runs without memory behind it and open with. So the two
+ * cannot differ. */
+#include "model_private.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A chunk of the head: at most so many rows, and about so many bytes of logits. */
+enum { HEAD_ROWS = 256, HEAD_ROWS_LEAST = 16, HEAD_BYTES = 128 << 20 };
+
+/** Hands out pieces of a block, or only counts them when there is no block yet. */
+struct arena {
+    char *base;
+    size_t used;
+    bool overflow;
+};
+
+static void *take(struct arena *a, int64_t rows, int64_t width, size_t elem)
+{
+    size_t n, at = a->used;
+    a->overflow = a->overflow || rows < 0 || width < 0 || __builtin_mul_overflow((size_t)rows, (size_t)width, &n) ||
+                  __builtin_mul_overflow(n, elem, &n) || n > SIZE_MAX / 2 || a->used > SIZE_MAX / 4;
+    if (a->overflow) return NULL;
+    a->used += (n + 63) / 64 * 64;
+    return a->base ? a->base + at : NULL;
+}
+
+enum { ACTIVATIONS, DATA, STAGING, TABLE, N_ARENAS };
+static const dt_memcat CATEGORY[N_ARENAS] = {DT_MEM_ACTIVATIONS, DT_MEM_DATA, DT_MEM_STAGING, DT_MEM_OTHER};
+
+static void place_set(dt_model *m, struct arena *a, struct block_acts *s)
+{
+    const int64_t T = m->opt.max_tok, C = m->C, Hq = m->mc->num_attention_heads, Hk = m->mc->num_key_value_heads;
+    const size_t e = m->elem, f = sizeof(float);
+    const bool qk_norm = m->mc->qk_norm;
+    s->x_mid = take(a, m->opt.training ? T : 0, C, e);
+    s->norm1 = take(a, T, C, e);
+    s->norm2 = take(a, T, C, e);
+    s->qk_raw = take(a, qk_norm ? T : 0, m->Q + m->K, e);
+    s->qkv = take(a, T, m->W, e);
+    s->att = take(a, T, m->Q, e);
+    s->up = take(a, T, m->U, e);
+    s->act = take(a, T, m->F, e);
+    s->mean1 = take(a, T, 1, f);
+    s->rstd1 = take(a, T, 1, f);
+    s->mean2 = take(a, T, 1, f);
+    s->rstd2 = take(a, T, 1, f);
+    s->rstd_q = take(a, qk_norm ? T : 0, Hq, f);
+    s->rstd_k = take(a, qk_norm ? T : 0, Hk, f);
+    s->lse = take(a, m->opt.training ? T : 0, Hq, f);
+}
+
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static void place_scratch(dt_model *m, struct arena *a)
+{
+    const int64_t T = m->opt.max_tok;
+    const size_t e = m->elem;
+    dt_attention at = dt_block_attention(m, 0); /* the largest batch */
+    at.dropout_p = (float)m->mc->attn_pdrop;
+    at.window = 0;
+    m->s.attention_elems = m->ops->attention_scratch_elems(m->dev, &at);
+    m->s.dx = take(a, T, m->C, e);
+    m->s.drop = take(a, m->mc->resid_pdrop > 0 ? T : 0, m->C, e);
+    m->s.dact = take(a, T, m->F, e);
+    m->s.dnorm = take(a, T, m->C, e);
+    m->s.datt = take(a, T, m->Q, e);
+    m->s.dqkv = take(a, T, m->W, e);
+    m->s.dqk = take(a, m->mc->qk_norm ? T : 0, m->Q + m->K, e);
+    m->s.attention = take(a, m->s.attention_elems, 1, sizeof(float));
+    m->s.norm = take(a, larger(m->ops->norm_scratch_elems(m->dev, m->C), m->ops->norm_scratch_elems(m->dev, m->mc->head_dim)), 1, sizeof(float));
+}
+
+static void place_head(dt_model *m, struct arena *a)
+{
+    struct head_work *h = &m->h;
+    h->logits_ld = (m->V + 31) / 32 * 32;
+    const int64_t fit = HEAD_BYTES / (h->logits_ld * (int64_t)sizeof(float)) / 16 * 16;
+    h->n_rows = smaller(m->opt.max_tok, smaller(HEAD_ROWS, larger(HEAD_ROWS_LEAST, fit)));
+    h->x = take(a, h->n_rows, m->C, m->elem);
+    h->y = take(a, h->n_rows, m->C, m->elem);
+    h->dy = take(a, m->opt.training ? h->n_rows : 0, m->C, m->elem);
+    h->mean = take(a, h->n_rows, 1, sizeof(float));
+    h->rstd = take(a, h->n_rows, 1, sizeof(float));
+    h->logits = take(a, h->n_rows, h->logits_ld, sizeof(float));
+}
+
+static void place_image(const dt_model *m, struct arena *a, struct image *i)
+{
+    const int64_t T = m->opt.max_tok, S = m->opt.max_seq;
+    const bool learned = m->mc->family == DT_GPT2;
+    i->token_key = take(a, T, 1, sizeof(uint64_t));
+    i->token = take(a, T, 1, sizeof(int32_t));
+    i->pos = take(a, T, 1, sizeof(int32_t));
+    i->order = take(a, T, 1, sizeof(int32_t));
+    i->pos_order = take(a, learned ? T : 0, 1, sizeof(int32_t));
+    i->cache_row = take(a, m->opt.cache_seqs > 0 ? T : 0, 1, sizeof(int32_t));
+    i->q_start = take(a, S + 1, 1, sizeof(int32_t));
+    i->kv_start = take(a, S, 1, sizeof(int32_t));
+    i->kv_len = take(a, S, 1, sizeof(int32_t));
+}
+
+static void place_rows(const dt_model *m, struct arena *a, struct rows *r)
+{
+    r->row = take(a, m->opt.max_tok, 1, sizeof(int32_t));
+    r->target = take(a, m->opt.max_tok, 1, sizeof(int32_t));
+    r->weight = take(a, m->opt.max_tok, 1, sizeof(float));
+}
+
+static void place_results(const dt_model *m, struct arena *a, struct results *r)
+{
+    r->logp = take(a, m->opt.max_tok, 1, sizeof(float));
+    r->entropy = take(a, m->opt.max_tok, 1, sizeof(float));
+    r->hit = take(a, m->opt.max_tok, 1, sizeof(uint8_t));
+}
+
+static struct span span_between(const struct arena *host, size_t host_from, const struct arena *device, size_t device_from)
+{
+    struct span s = {NULL, NULL, device->used - device_from};
+    if (host->base) s.host = host->base + host_from;
+    if (device->base) s.device = device->base + device_from;
+    return s;
+}
+
+static void place_staging(dt_model *m, struct arena *host, struct arena *device)
+{
+    size_t h = host->used, d = device->used;
+    place_image(m, host, &m->host);
+    place_image(m, device, &m->device);
+    m->image_span = span_between(host, h, device, d);
+    h = host->used;
+    d = device->used;
+    place_rows(m, host, &m->host_rows);
+    place_rows(m, device, &m->device_rows);
+    m->rows_span = span_between(host, h, device, d);
+    h = host->used;
+    d = device->used;
+    place_results(m, host, &m->host_results);
+    place_results(m, device, &m->device_results);
+    m->results_span = span_between(host, h, device, d);
+    m->pos_count = take(host, m->mc->family == DT_GPT2 ? m->opt.max_pos + 1 : 0, 1, sizeof(int32_t));
+}
+
+static void place_all(dt_model *m, struct arena arenas[N_ARENAS])
+{
+    struct arena *a = &arenas[ACTIVATIONS];
+    const bool rotary = m->mc->rope_type != DT_ROPE_NONE;
+    place_staging(m, &arenas[STAGING], &arenas[DATA]);
+    for (int64_t i = 0; i < m->n_x; i++) m->x[i] = take(a, m->opt.max_tok, m->C, m->elem);
+    for (int64_t i = 0; i < m->n_sets; i++) place_set(m, a, &m->sets[i]);
+    if (m->opt.training) place_scratch(m, a);
+    place_head(m, a);
+    for (int64_t i = 0; m->cache && i < m->mc->num_hidden_layers; i++)
+        m->cache[i] = take(a, (int64_t)m->opt.cache_seqs * m->opt.cache_len, 2 * m->K, m->elem);
+    m->rope = take(&arenas[TABLE], rotary ? m->opt.max_pos : 0, m->mc->head_dim, sizeof(float));
+    if (!rotary) m->rope = NULL;
+}
+
+static dt_err check_options(const dt_model_config *mc, const dt_model_options *o)
+{
+    DT_CHECK(o->max_tok > 0 && o->max_seq > 0 && o->max_pos > 0 && o->cache_seqs >= 0 && o->cache_len >= 0, DT_ERR_ARG,
+             "max_tok=%d max_seq=%d max_pos=%d cache_seqs=%d cache_len=%d", o->max_tok, o->max_seq, o->max_pos, o->cache_seqs, o->cache_len);
+    DT_CHECK(o->dtype == DT_BF16 || o->grad_dtype == DT_F32, DT_ERR_ARG, "an fp32 model has fp32 gradients");
+    DT_CHECK(mc->family != DT_GPT2 || o->max_pos <= mc->max_position_embeddings, DT_ERR_DATA,
+             "sequences of %d tokens, but the model has learned positions for %" PRId64 " (max_position_embeddings)", o->max_pos,
+             mc->max_position_embeddings);
+    return DT_OK;
+}
+
+/* Sizes and the small host arrays; everything that plan and open share before placing. */
+static dt_err prepare(dt_model *m, const dt_model_config *mc, const dt_model_options *opt, const dt_device *dev)
+{
+    const int64_t L = mc->num_hidden_layers;
+    DT_TRY(check_options(mc, opt));
+    m->mc = mc;
+    m->opt = *opt;
+    m->dev = (dt_device *)dev;
+    m->ops = dev->ops;
+    m->elem = dt_dtype_size(opt->dtype);
+    m->tied = mc->tie_word_embeddings;
+    m->C = mc->hidden_size;
+    m->Q = mc->num_attention_heads * mc->head_dim;
+    m->K = mc->num_key_value_heads * mc->head_dim;
+    m->W = m->Q + 2 * m->K;
+    m->F = mc->intermediate_size;
+    m->U = mc->gated_mlp ? 2 * m->F : m->F;
+    m->V = mc->vocab_size;
+    m->n_tok = opt->max_tok;
+    m->n_seq = opt->max_seq;
+    m->max_q_len = m->max_kv_len = opt->max_pos < opt->max_tok ? opt->max_pos : opt->max_tok;
+    m->n_x = opt->training ? L + 1 : 1;
+    m->n_sets = opt->training && !opt->checkpoint_blocks ? L : 1;
+    m->set_holds = -1;
+    m->x = calloc((size_t)m->n_x, sizeof *m->x);
+    m->sets = calloc((size_t)m->n_sets, sizeof *m->sets);
+    const bool cached = opt->cache_seqs > 0 && opt->cache_len > 0;
+    m->cache = cached ? calloc((size_t)L, sizeof *m->cache) : NULL;
+    m->cache_used = cached ? calloc((size_t)opt->cache_seqs, sizeof *m->cache_used) : NULL;
+    DT_CHECK(m->x && m->sets && (!cached || (m->cache && m->cache_used)), DT_ERR_MEMORY, "no memory for the tables of %" PRId64 " blocks", L);
+    return DT_OK;
+}
+
+static void free_tables(dt_model *m)
+{
+    free(m->x);
+    free(m->sets);
+    free(m->cache);
+    free(m->cache_used);
+    m->x = NULL;
+    m->sets = NULL;
+    m->cache = NULL;
+    m->cache_used = NULL;
+}
+
+static dt_err count(dt_model *m, struct arena arenas[N_ARENAS])
+{
+    bool overflow = false;
+    place_all(m, arenas);
+    for (int i = 0; i < N_ARENAS; i++) overflow = overflow || arenas[i].overflow;
+    DT_CHECK(!overflow, DT_ERR_MEMORY, "activations of %d tokens do not fit an address space", m->opt.max_tok);
+    return DT_OK;
+}
+
+dt_err dt_model_plan(const dt_model_config *mc, const dt_model_options *opt, const dt_device *dev, size_t bytes[DT_N_MEMCAT])
+{
+    dt_model m = {0};
+    struct arena arenas[N_ARENAS] = {{0}};
+    memset(bytes, 0, DT_N_MEMCAT * sizeof *bytes);
+    dt_err err = prepare(&m, mc, opt, dev);
+    if (err == DT_OK) err = count(&m, arenas);
+    for (int i = 0; err == DT_OK && i < N_ARENAS; i++) bytes[CATEGORY[i]] += arenas[i].used;
+    free_tables(&m);
+    return err;
+}
+
+static dt_err allocate(dt_model *m)
+{
+    dt_buf *const bufs[N_ARENAS] = {&m->activations, &m->data, &m->staging, &m->table};
+    struct arena arenas[N_ARENAS] = {{0}};
+    DT_TRY(count(m, arenas));
+    for (int i = 0; i < N_ARENAS; i++) {
+        DT_TRY(dt_buf_alloc(bufs[i], m->dev, i == STAGING ? DT_ON_HOST : DT_ON_DEVICE, arenas[i].used, CATEGORY[i]));
+        arenas[i] = (struct arena){.base = bufs[i]->ptr};
+    }
+    place_all(m, arenas);
+    return DT_OK;
+}
+
+static dt_err fill_rope(dt_model *m)
+{
+    if (!m->rope) return DT_OK;
+    const size_t nbytes = (size_t)m->opt.max_pos * (size_t)m->mc->head_dim * sizeof(float);
+    float *table = malloc(nbytes);
+    DT_CHECK(table, DT_ERR_MEMORY, "no memory for a rotary table of %zu bytes", nbytes);
+    dt_model_rope_table(m->mc, m->opt.max_pos, table);
+    dt_err err = m->ops->copy(m->dev, m->rope, table, nbytes, m->stream);
+    if (err == DT_OK) err = m->ops->stream_sync(m->dev, m->stream);
+    free(table);
+    return err;
+}
+
+dt_err dt_model_open(dt_model **out, const dt_model_config *mc, const dt_model_options *opt, const dt_unit *units, int n_units,
+                     dt_device *dev, const dt_param_source *source, dt_stream *compute, dt_phase *phase)
+{
+    dt_model *m = calloc(1, sizeof *m);
+    *out = NULL;
+    DT_CHECK(m, DT_ERR_MEMORY, "no memory for a model");
+    m->units = units;
+    m->n_units = n_units;
+    m->source = source;
+    m->stream = compute;
+    m->phase = phase;
+    dt_err err = prepare(m, mc, opt, dev);
+    if (err == DT_OK) err = dt_model_find_layout(m);
+    if (err == DT_OK) err = allocate(m);
+    if (err == DT_OK) err = fill_rope(m);
+    m->n_tok = m->n_seq = 0;
+    if (err == DT_OK) *out = m;
+    else dt_model_close(m);
+    return err;
+}
+
+void dt_model_close(dt_model *m)
+{
+    if (!m) return;
+    dt_buf_free(&m->activations);
+    dt_buf_free(&m->data);
+    dt_buf_free(&m->staging);
+    dt_buf_free(&m->table);
+    free_tables(m);
+    free(m);
+}

@@ -1,0 +1,77 @@
+/* rope.c - the rotary table (Su et al., arXiv:2104.09864), with the frequency rules of algorithms.md 8.5. Formed in double: an angle is a
+ * position times a frequency, and in float it has lost four digits at position 10^4.
+ *
+ * The dynamic rule depends on a length. Here it is n_pos, the longest sequence that the model was opened for, in training and in generation
+ * alike: were it the length of the moment, results would depend on how samples are batched, and keys in the cache would have been turned
+ * by other angles than the queries that meet them. */
+#include "model_private.h"
+#include <math.h>
+
+static const double PI = 3.14159265358979323846;
+
+/* Wavelengths beyond what pre-training saw are stretched by factor, short ones kept, those between blended. */
+static double llama3_frequency(const dt_model_config *mc, double f)
+{
+    const double wavelength = 2 * PI / f, original = (double)mc->rope_original_max_position;
+    if (wavelength < original / mc->rope_high_freq_factor) return f;
+    if (wavelength > original / mc->rope_low_freq_factor) return f / mc->rope_factor;
+    const double t = (original / wavelength - mc->rope_low_freq_factor) / (mc->rope_high_freq_factor - mc->rope_low_freq_factor);
+    return f * ((1 - t) / mc->rope_factor + t);
+}
+
+/* The dimension that turns n times over the original length. */
+static double yarn_dimension(const dt_model_config *mc, double n_turns)
+{
+    return (double)mc->head_dim * log((double)mc->rope_original_max_position / (n_turns * 2 * PI)) / (2 * log(mc->rope_theta));
+}
+
+static double yarn_frequency(const dt_model_config *mc, double f, int64_t i)
+{
+    double a = yarn_dimension(mc, mc->rope_beta_fast), b = yarn_dimension(mc, mc->rope_beta_slow);
+    if (mc->rope_truncate) {
+        a = floor(a);
+        b = ceil(b);
+    }
+    a = fmax(a, 0);
+    b = fmin(b, (double)mc->head_dim - 1);
+    if (a == b) b += 0.001;
+    const double ramp = fmin(fmax(((double)i - a) / (b - a), 0), 1);
+    return f * (1 - ramp) + f / mc->rope_factor * ramp;
+}
+
+static double yarn_scale(const dt_model_config *mc)
+{
+    const double log_factor = mc->rope_factor > 1 ? log(mc->rope_factor) : 0;
+    if (mc->rope_attention_factor > 0) return mc->rope_attention_factor;
+    if (mc->rope_mscale > 0 && mc->rope_mscale_all_dim > 0)
+        return (0.1 * mc->rope_mscale * log_factor + 1) / (0.1 * mc->rope_mscale_all_dim * log_factor + 1);
+    return 0.1 * log_factor + 1;
+}
+
+static double frequency(const dt_model_config *mc, int64_t i, int64_t n_pos)
+{
+    const double d = (double)mc->head_dim, longest = (double)mc->max_position_embeddings;
+    double theta = mc->rope_theta;
+    if (mc->rope_type == DT_ROPE_DYNAMIC && (double)n_pos > longest) {
+        const double s = mc->rope_factor;
+        theta *= pow(s * (double)n_pos / longest - (s - 1), d / (d - 2));
+    }
+    const double f = pow(theta, -2.0 * (double)i / d);
+    if (mc->rope_type == DT_ROPE_LINEAR) return f / mc->rope_factor;
+    if (mc->rope_type == DT_ROPE_LLAMA3) return llama3_frequency(mc, f);
+    if (mc->rope_type == DT_ROPE_YARN) return yarn_frequency(mc, f, i);
+    return f;
+}
+
+void dt_model_rope_table(const dt_model_config *mc, int64_t n_pos, float *cos_sin)
+{
+    const int64_t half = mc->head_dim / 2;
+    const double scale = mc->rope_type == DT_ROPE_YARN ? yarn_scale(mc) : 1;
+    for (int64_t i = 0; i < half; i++) {
+        const double f = frequency(mc, i, n_pos);
+        for (int64_t p = 0; p < n_pos; p++) {
+            cos_sin[p * mc->head_dim + i] = (float)(scale * cos((double)p * f));
+            cos_sin[p * mc->head_dim + half + i] = (float)(scale * sin((double)p * f));
+        }
+    }
+}
