@@ -49,14 +49,18 @@ dt_err dt_model_config_parse(dt_model_config *mc, const char *name, const char *
 dt_err dt_model_config_from_keys(dt_model_config *mc, const dt_config *cfg);
 void dt_model_config_free(dt_model_config *mc);
 
-/** The units of a model, malloc'ed; free with dt_model_free_units. Unit 0 is the embedding, the last the head. */
+/** The units of a model, malloc'ed; free with dt_model_free_units. Unit 0 is the embedding, the last the head (final norm; lm_head.weight unless tied).
+ *  Names are those that transformers' save_pretrained writes: for GPT-2 with the prefix "transformer." (the first published files lack it).
+ *  One group each: q, k, v weights; q, k, v biases; gate and up weights; gate and up biases. */
 dt_err dt_model_make_units(const dt_model_config *mc, dt_unit **units, int *n_units);
 void dt_model_free_units(dt_unit *units, int n_units);
 
-/** cos and sin of the rotary table, [n_pos, head_dim] as dt_device_ops.rope wants it (algorithms.md 8.5), computed in double. */
+/** cos and sin of the rotary table, [n_pos, head_dim] as dt_device_ops.rope wants it (algorithms.md 8.5), computed in double. The dynamic rule takes
+ *  n_pos as its length: a model opened for max_pos uses that one table in training and generation. */
 void dt_model_rope_table(const dt_model_config *mc, int64_t n_pos, float *cos_sin);
 
-/** Floating-point operations of forward and backward for sequences of these lengths: 6 per parameter of matrices and token, and attention's. */
+/** Floating-point operations of forward and backward for sequences of these lengths: 6 per parameter of matrices and token (the embedding's look-up is
+ *  none, the head is one also when tied), and attention's over the causal half of the squares. */
 double dt_model_train_flops(const dt_model_config *mc, int64_t n_tok, double sum_seq_len_squared);
 
 /* ---- the model ----------------------------------------------------------------------------------------------------- */
@@ -68,14 +72,15 @@ typedef struct dt_model_options {
     dt_dtype grad_dtype;   /* of the views that grads_acquire gives */
     int32_t max_tok;       /* most tokens of a micro-batch (rank) */
     int32_t max_seq;       /* most sequences of a micro-batch */
-    int32_t max_pos;       /* longest sequence */
+    int32_t max_pos;       /* longest sequence, a cached one included: positions are below it. GPT-2: at most max_position_embeddings */
     bool training;         /* keep what backward needs */
     bool checkpoint_blocks; /* keep block inputs alone, recompute in backward */
     int32_t cache_seqs, cache_len; /* key-value cache for generation: sequences and tokens each; 0: none */
     uint64_t seed;         /* for dropout */
 } dt_model_options;
 
-/** Bytes by category that dt_model_open will allocate on the device (activations, staging, data). Same arithmetic as the allocation. */
+/** Bytes by category that dt_model_open will allocate (activations with the cache, pinned staging, the batch on the device as data, the rotary table as
+ *  other). Same arithmetic as the allocation. */
 dt_err dt_model_plan(const dt_model_config *mc, const dt_model_options *opt, const dt_device *dev, size_t bytes[DT_N_MEMCAT]);
 
 /** Local. Allocates activations for max_tok. mc, units, dev and source are borrowed for the model's life. phase may be NULL. */
@@ -86,7 +91,9 @@ void dt_model_close(dt_model *m);
 /* A training micro-step is forward, head, backward; all three also with an empty batch (n_tok 0), which passes through every unit and contributes
  * zero. Units are acquired and released in the same order whatever the batch. */
 
-/** Embedding, blocks, final norm: leaves the hidden states on the device. train: dropout on, keep what backward needs. step and micro key dropout. */
+/** Embedding and blocks: leaves the hidden states on the device (the final norm belongs to the head, which applies it to the rows that have a target).
+ *  train: dropout on, keep what backward needs. step keys dropout, with the seed and b->token_key. b is free again on return.
+ *  DT_ERR_DATA: a token outside the vocabulary, a position outside max_pos. */
 dt_err dt_model_forward(dt_model *m, const dt_batch *b, bool train, int64_t step);
 
 /** Log-probabilities of the targets (0 where there is none), from the hidden states of the last forward. Host arrays [n_tok]; hit (argmax is the
@@ -94,13 +101,15 @@ dt_err dt_model_forward(dt_model *m, const dt_batch *b, bool train, int64_t step
 dt_err dt_model_logp(dt_model *m, const dt_batch *b, float inv_temperature, float *logp, uint8_t *hit, float *entropy);
 
 /** The head, forward and backward in one pass, for known weights: u[t] = -dL/dlogp_t (host, [n_tok]). Gives logp and hit as above (after a sync by
- *  the callee), adds the head's parameter gradients, leaves the gradient of the hidden states for dt_model_backward. */
+ *  the callee), adds the head's parameter gradients, leaves the gradient of the hidden states for dt_model_backward. Tied: holds the gradients of unit 0
+ *  from here until dt_model_backward has added the embedding's. */
 dt_err dt_model_head(dt_model *m, const dt_batch *b, const float *u, float inv_temperature, float *logp, uint8_t *hit, float *entropy);
 
 /** Blocks and embedding backward. After dt_model_head. */
 dt_err dt_model_backward(dt_model *m, const dt_batch *b);
 
-/** Logits of the last token of each sequence (host, float [n_seq, vocab_size]), after forward. Synchronous. */
+/** Logits of the last token of each sequence (host, float [n_seq, vocab_size]; zeros for a sequence without tokens), after forward or decode.
+ *  Synchronous. */
 dt_err dt_model_last_logits(dt_model *m, const dt_batch *b, float *logits);
 
 /** Generation: run new tokens through the model with the key-value cache. Sequence s of b is cache slot slot[s]; its tokens are appended behind

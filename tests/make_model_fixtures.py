@@ -1,0 +1,169 @@
+"""What PyTorch and transformers compute for tiny models of each family: the expectations of test_model_reference.c.
+
+    python tests/make_model_fixtures.py tests/data/model
+
+needs torch and transformers; nothing else in the tree does. Weights and tokens are a formula that the test repeats (ref_model.c), so a file
+holds a configuration and results only:
+  logits     of the first batch, one list per token
+  loss       mean over all tokens of the first batch
+  grad_norm, grad_dot   per tensor: the norm of its gradient, and its product with the formula's numbers for "dot." + name
+  losses     of 20 steps of AdamW with decay groups and clipping, on two batches in turn
+  bf16_*     the same in bf16 with fp32 master weights, where rounding differs from ours
+"""
+import json
+import math
+import os
+import sys
+
+import numpy as np
+import torch
+import transformers
+
+STEPS, LR, DECAY, CLIP = 20, 3e-3, 0.1, 1.0
+
+RMS = dict(hidden_size=20, intermediate_size=28, num_hidden_layers=2, vocab_size=61, max_position_embeddings=64, rms_norm_eps=1e-5,
+           bos_token_id=1, eos_token_id=2)
+GPT2 = dict(model_type="gpt2", n_embd=24, n_layer=2, n_head=3, vocab_size=61, n_positions=32, attn_pdrop=0.0, embd_pdrop=0.0,
+            resid_pdrop=0.0, bos_token_id=1, eos_token_id=2)
+CASES = {
+    "gpt2": dict(GPT2),
+    "gpt2_variant": dict(GPT2, n_inner=40, activation_function="gelu", scale_attn_by_inverse_layer_idx=True, tie_word_embeddings=False),
+    "llama": dict(RMS, model_type="llama", num_attention_heads=10, num_key_value_heads=5, head_dim=6, attention_bias=True, mlp_bias=True,
+                  rope_theta=500000.0, tie_word_embeddings=False,
+                  rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                    original_max_position_embeddings=24)),
+    "llama_linear": dict(RMS, model_type="llama", num_attention_heads=5, rope_theta=10000.0, tie_word_embeddings=True,
+                         rope_scaling=dict(type="linear", factor=2.0)),
+    "llama_dynamic": dict(RMS, model_type="llama", num_attention_heads=5, max_position_embeddings=8,
+                          rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0, factor=2.0)),
+    "mistral": dict(RMS, model_type="mistral", num_attention_heads=4, num_key_value_heads=2, head_dim=8, sliding_window=5,
+                    rope_theta=10000.0),
+    "qwen2": dict(RMS, model_type="qwen2", num_attention_heads=10, num_key_value_heads=2, use_sliding_window=True, sliding_window=4,
+                  max_window_layers=1, tie_word_embeddings=True, rope_theta=1000000.0),
+    "qwen3": dict(RMS, model_type="qwen3", num_attention_heads=4, num_key_value_heads=2, head_dim=8, rope_theta=10000.0,
+                  tie_word_embeddings=True,
+                  rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16)),
+}
+CLASSES = dict(gpt2="GPT2LMHeadModel", llama="LlamaForCausalLM", mistral="MistralForCausalLM", qwen2="Qwen2ForCausalLM",
+               qwen3="Qwen3ForCausalLM")
+
+
+def mix64(x):
+    """dt_mix64, on arrays of uint64 (wrapping)."""
+    with np.errstate(over="ignore"):
+        x = x + np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return x ^ (x >> np.uint64(31))
+
+
+def numbers(name, n):
+    """n numbers in [-1/2, 1/2) that belong to a name: FNV-1a of the name, counted up, mixed."""
+    h = 0xCBF29CE484222325
+    for byte in name.encode():
+        h = (h ^ byte) * 0x100000001B3 % 2**64
+    with np.errstate(over="ignore"):
+        x = mix64(np.uint64(h) + np.arange(n, dtype=np.uint64))
+    return (x >> np.uint64(40)).astype(np.float64) * 2.0**-24 - 0.5
+
+
+def weight(name, shape):
+    u = numbers(name, math.prod(shape)).reshape(shape)
+    is_norm = len(shape) == 1 and name.endswith("weight")
+    return torch.tensor((1 if is_norm else 0) + 0.5 * u, dtype=torch.float32)
+
+
+def batch(case, k):
+    """(inputs, targets) per sequence of batch k."""
+    lens = case["lens"]
+    out = []
+    for s, n in enumerate(lens):
+        with np.errstate(over="ignore"):
+            ids = mix64(np.uint64(1000003 * k + 1009 * s) + np.arange(n + 1, dtype=np.uint64)) % np.uint64(case["config"]["vocab_size"])
+        ids = torch.tensor(ids.astype(np.int64))
+        out.append((ids[:-1], ids[1:]))
+    return out
+
+
+def build(config, dtype):
+    config = dict(config)
+    cls = getattr(transformers, CLASSES[config["model_type"]])
+    model = cls._from_config(cls.config_class(**{k: v for k, v in config.items() if k != "model_type"}), attn_implementation="eager")
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(weight(name, tuple(p.shape)))
+    return model.to(dtype).train()
+
+
+def loss_of(model, data):
+    total, count, logits = 0.0, 0, []
+    for inputs, targets in data:
+        z = model(input_ids=inputs[None], use_cache=False).logits[0].float()
+        total = total + torch.nn.functional.cross_entropy(z, targets, reduction="sum")
+        count += len(targets)
+        logits.append(z)
+    return total / count, torch.cat(logits)
+
+
+def groups(params):
+    decays = [p for n, p in params if p.dim() > 1]
+    others = [p for n, p in params if p.dim() <= 1]
+    return [dict(params=decays, weight_decay=DECAY), dict(params=others, weight_decay=0.0)]
+
+
+def train(case, dtype):
+    model = build(case["config"], dtype)
+    names = [n for n, _ in model.named_parameters()]
+    params = [p for _, p in model.named_parameters()]
+    master = [torch.nn.Parameter(p.detach().float().clone()) for p in params]
+    opt = torch.optim.AdamW(groups(list(zip(names, master))), lr=LR, betas=(0.9, 0.95), eps=1e-8)
+    losses = []
+    for step in range(STEPS):
+        model.zero_grad()
+        loss, _ = loss_of(model, batch(case, step % 2))
+        loss.backward()
+        for a, p in zip(master, params):
+            a.grad = p.grad.float()
+        torch.nn.utils.clip_grad_norm_(master, CLIP)
+        opt.step()
+        with torch.no_grad():
+            for a, p in zip(master, params):
+                p.copy_(a)
+        losses.append(float(loss))
+    return losses
+
+
+def digits(x):
+    return float("%.9g" % x)
+
+
+def make(name, config):
+    lens = [13] if name == "llama_dynamic" else [7, 12, 1, 5]
+    case = dict(name=name, config=config, lens=lens, lr=LR, weight_decay=DECAY, clip=CLIP)
+    model = build(config, torch.float32)
+    loss, logits = loss_of(model, batch(case, 0))
+    loss.backward()
+    case["logits"] = [[digits(v) for v in row] for row in logits.detach().tolist()]
+    case["loss"] = digits(float(loss))
+    case["grad_norm"], case["grad_dot"] = {}, {}
+    for n, p in model.named_parameters():
+        g = p.grad.double().numpy().ravel()
+        case["grad_norm"][n] = digits(np.sqrt((g * g).sum()))
+        case["grad_dot"][n] = digits((g * numbers("dot." + n, g.size)).sum())
+    case["losses"] = [digits(v) for v in train(case, torch.float32)]
+    case["bf16_losses"] = [digits(v) for v in train(case, torch.bfloat16)]
+    return case
+
+
+def main():
+    torch.set_num_threads(1)
+    os.makedirs(sys.argv[1], exist_ok=True)
+    for name, config in CASES.items():
+        with open(os.path.join(sys.argv[1], name + ".json"), "w") as f:
+            json.dump(make(name, config), f, separators=(",", ":"))
+            f.write("\n")
+        print(name)
+
+
+if __name__ == "__main__":
+    main()
