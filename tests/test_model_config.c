@@ -1,0 +1,371 @@
+/* test_model_config.c - config.json of every family, its spellings and mistakes; unit tables; rotary tables; operation counts. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "dtrain/model.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static dt_model_config parsed(const char *json)
+{
+    dt_model_config mc;
+    dt_error_clear();
+    if (dt_model_config_parse(&mc, "config.json", json) != DT_OK) fail_msg("%s", dt_error_message());
+    return mc;
+}
+
+/* ---- defaults and spellings ---- */
+
+static void absent_keys_have_the_family_s_defaults(void **state)
+{
+    dt_model_config mc = parsed("{\"model_type\": \"gpt2\"}");
+    assert_int_equal(mc.hidden_size, 768);
+    assert_int_equal(mc.intermediate_size, 3072);
+    assert_int_equal(mc.head_dim, 64);
+    assert_int_equal(mc.vocab_size, 50257);
+    assert_int_equal(mc.max_position_embeddings, 1024);
+    assert_true(mc.conv1d && mc.qkv_bias && mc.o_bias && mc.mlp_bias && mc.tie_word_embeddings && mc.scale_attn_weights);
+    assert_true(!mc.gated_mlp && !mc.rms_norm && mc.act == DT_ACT_GELU_TANH && mc.rope_type == DT_ROPE_NONE);
+    assert_true(mc.attn_pdrop == 0.1 && mc.embd_pdrop == 0.1 && mc.resid_pdrop == 0.1 && mc.norm_eps == 1e-5);
+    assert_true(mc.bos_token_id == 50256 && mc.n_eos == 1 && mc.eos_token_id[0] == 50256);
+    dt_model_config_free(&mc);
+
+    mc = parsed("{\"model_type\": \"llama\"}");
+    assert_true(mc.num_key_value_heads == 32 && mc.intermediate_size == 11008 && mc.vocab_size == 32000 && mc.norm_eps == 1e-6);
+    assert_true(!mc.qkv_bias && !mc.o_bias && !mc.mlp_bias && !mc.tie_word_embeddings && mc.rope_theta == 10000 && !mc.sliding);
+    dt_model_config_free(&mc);
+
+    mc = parsed("{\"model_type\": \"mistral\", \"num_hidden_layers\": 2}");
+    assert_true(mc.num_key_value_heads == 8 && mc.sliding && mc.sliding[0] && mc.sliding[1] && mc.sliding_window == 4096);
+    dt_model_config_free(&mc);
+
+    mc = parsed("{\"model_type\": \"qwen2\", \"sliding_window\": 64}");
+    assert_true(mc.qkv_bias && !mc.o_bias && !mc.sliding && mc.head_dim == 128 && mc.n_eos == 0 && mc.bos_token_id == -1);
+    dt_model_config_free(&mc);
+
+    mc = parsed("{\"model_type\": \"qwen3\", \"hidden_size\": 1024, \"num_attention_heads\": 16, \"num_key_value_heads\": 8}");
+    assert_true(mc.qk_norm && mc.head_dim == 128 && !mc.qkv_bias);
+    dt_model_config_free(&mc);
+}
+
+static void spellings_of_one_thing_mean_the_same(void **state)
+{
+    dt_model_config a = parsed("{\"model_type\": \"llama\", \"rope_theta\": 500000, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 4}}");
+    dt_model_config b = parsed("{\"model_type\": \"llama\", \"rope_scaling\": null, \"rope_parameters\": "
+                               "{\"rope_type\": \"linear\", \"factor\": 4.0, \"rope_theta\": 500000.0}}");
+    assert_true(a.rope_type == DT_ROPE_LINEAR && b.rope_type == DT_ROPE_LINEAR && a.rope_factor == 4 && b.rope_factor == 4);
+    assert_true(a.rope_theta == 5e5 && b.rope_theta == 5e5);
+    dt_model_config_free(&a);
+    dt_model_config_free(&b);
+
+    a = parsed("{\"model_type\": \"gpt2\", \"hidden_size\": 24, \"num_attention_heads\": 3, \"num_hidden_layers\": 2, \"vocab_size\": 100, "
+               "\"eos_token_id\": [3, 5], \"n_inner\": null, \"hidden_act\": \"gelu\"}");
+    assert_true(a.hidden_size == 24 && a.intermediate_size == 96 && a.n_eos == 2 && a.eos_token_id[1] == 5 && a.act == DT_ACT_GELU);
+    assert_int_equal(a.bos_token_id, -1); /* the default 50256 is outside a vocabulary of 100 */
+    dt_model_config_free(&a);
+
+    a = parsed("{\"model_type\": \"qwen2\", \"num_hidden_layers\": 4, \"use_sliding_window\": true, \"sliding_window\": 64, \"max_window_layers\": 3}");
+    assert_true(a.sliding && !a.sliding[2] && a.sliding[3] && a.sliding_window == 64);
+    dt_model_config_free(&a);
+    a = parsed("{\"model_type\": \"qwen3\", \"num_hidden_layers\": 2, \"use_sliding_window\": true, \"sliding_window\": 64, "
+               "\"layer_types\": [\"sliding_attention\", \"full_attention\"]}");
+    assert_true(a.sliding && a.sliding[0] && !a.sliding[1]);
+    dt_model_config_free(&a);
+    a = parsed("{\"model_type\": \"mistral\", \"sliding_window\": null, \"num_key_value_heads\": null}");
+    assert_true(!a.sliding && a.num_key_value_heads == 32);
+    dt_model_config_free(&a);
+}
+
+static void the_text_kept_parses_to_the_same(void **state)
+{
+    dt_model_config a = parsed("{\"model_type\": \"llama\", \"hidden_size\": 64, \"num_attention_heads\": 4, \"unknown\": [1, {\"x\": 2}]}");
+    dt_model_config b = parsed(a.json);
+    assert_string_equal(a.json, b.json);
+    assert_true(a.hidden_size == b.hidden_size && a.head_dim == b.head_dim);
+    dt_model_config_free(&a);
+    dt_model_config_free(&b);
+}
+
+/* ---- mistakes ---- */
+
+static void unsupported_values_are_named_with_file_and_key(void **state)
+{
+    static const struct {
+        const char *json, *key, *value;
+    } BAD[] = {
+        {"{\"model_type\": \"mixtral\"}", "model_type", "mixtral"},
+        {"{}", "model_type", "nothing"},
+        {"{\"model_type\": \"llama\", \"hidden_act\": \"relu6\"}", "hidden_act", "relu6"},
+        {"{\"model_type\": \"llama\", \"hidden_size\": \"64\"}", "hidden_size", "\"64\""},
+        {"{\"model_type\": \"llama\", \"hidden_size\": 64.5}", "hidden_size", "64.5"},
+        {"{\"model_type\": \"llama\", \"vocab_size\": 0}", "vocab_size", "0"},
+        {"{\"model_type\": \"llama\", \"vocab_size\": 1e30}", "vocab_size", "1e30"},
+        {"{\"model_type\": \"llama\", \"num_key_value_heads\": 5}", "num_key_value_heads", "5"},
+        {"{\"model_type\": \"llama\", \"hidden_size\": 100, \"num_attention_heads\": 3}", "hidden_size", "100"},
+        {"{\"model_type\": \"llama\", \"head_dim\": 7}", "head_dim", "7"},
+        {"{\"model_type\": \"llama\", \"partial_rotary_factor\": 0.5}", "partial_rotary_factor", "0.5"},
+        {"{\"model_type\": \"llama\", \"quantization_config\": {\"bits\": 4}}", "quantization_config", "bits"},
+        {"{\"model_type\": \"llama\", \"num_local_experts\": 8}", "num_local_experts", "8"},
+        {"{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"longrope\"}}", "rope_scaling.rope_type", "longrope"},
+        {"{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"linear\"}}", "rope_scaling", "factor"},
+        {"{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}}", "rope_scaling", "low_freq_factor"},
+        {"{\"model_type\": \"llama\", \"rope_scaling\": \"linear\"}", "rope_scaling", "linear"},
+        {"{\"model_type\": \"llama\", \"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\"}}}", "rope_parameters", "full"},
+        {"{\"model_type\": \"llama\", \"layer_types\": [\"sliding_attention\"], \"num_hidden_layers\": 1}", "layer_types", "sliding"},
+        {"{\"model_type\": \"qwen2\", \"layer_types\": [\"full_attention\"], \"num_hidden_layers\": 2}", "layer_types", "2 words"},
+        {"{\"model_type\": \"qwen2\", \"layer_types\": [\"chunked_attention\"], \"num_hidden_layers\": 1}", "layer_types", "chunked"},
+        {"{\"model_type\": \"gpt2\", \"add_cross_attention\": true}", "add_cross_attention", "true"},
+        {"{\"model_type\": \"gpt2\", \"resid_pdrop\": 1.5}", "resid_pdrop", "1.5"},
+        {"{\"model_type\": \"gpt2\", \"eos_token_id\": \"x\"}", "eos_token_id", "x"},
+        {"{\"model_type\": \"gpt2\", \"scale_attn_weights\": 1}", "scale_attn_weights", "1"},
+        {"[1]", "config.json", "[1]"},
+        {"{\"model_type\": ", "config.json", "JSON"},
+    };
+    for (size_t i = 0; i < sizeof BAD / sizeof BAD[0]; i++) {
+        dt_model_config mc;
+        dt_error_clear();
+        assert_int_equal(dt_model_config_parse(&mc, "config.json", BAD[i].json), DT_ERR_DATA);
+        const char *text = dt_error_message();
+        if (!strstr(text, "config.json") || !strstr(text, BAD[i].key) || !strstr(text, BAD[i].value)) fail_msg("%s\n-> %s", BAD[i].json, text);
+        assert_null(mc.json);
+        assert_null(mc.sliding);
+    }
+    dt_error_clear();
+}
+
+/* ---- the [model] section ---- */
+
+static dt_err from_ini(dt_model_config *mc, const char *ini)
+{
+    dt_config cfg = {0};
+    dt_error_clear();
+    dt_err err = dt_config_parse(&cfg, "input.ini", ini, 0, NULL);
+    if (err == DT_OK) err = dt_model_config_from_keys(mc, &cfg);
+    dt_config_free(&cfg);
+    return err;
+}
+
+static void inline_keys_make_a_model_alone(void **state)
+{
+    dt_model_config mc;
+    const char *ini = "[model]\nmodel_type = llama\nhidden_size = 64\nnum_attention_heads = 4\nnum_hidden_layers = 2\nintermediate_size = 96\n"
+                      "vocab_size = 256\nrope_scaling = {\"rope_type\": \"linear\", \"factor\": 2}\ntie_word_embeddings = true\n";
+    if (from_ini(&mc, ini) != DT_OK) fail_msg("%s", dt_error_message());
+    assert_true(mc.hidden_size == 64 && mc.num_hidden_layers == 2 && mc.tie_word_embeddings && mc.rope_factor == 2);
+    assert_non_null(strstr(mc.json, "LlamaForCausalLM"));
+    dt_model_config again = parsed(mc.json);
+    assert_true(again.intermediate_size == 96 && again.vocab_size == 256);
+    dt_model_config_free(&again);
+    dt_model_config_free(&mc);
+
+    assert_int_equal(from_ini(&mc, "[model]\nmodel_type = gpt2\nhidden_size = 48\nnum_attention_heads = 4\ndropout = 0.25\nrms_norm_eps = 1e-6\n"), DT_OK);
+    assert_true(mc.hidden_size == 48 && mc.attn_pdrop == 0.25 && mc.embd_pdrop == 0.25 && mc.norm_eps == 1e-6);
+    assert_non_null(strstr(mc.json, "n_embd"));
+    dt_model_config_free(&mc);
+}
+
+static void inline_keys_override_a_file(void **state)
+{
+    char path[] = "/tmp/dtrain-config-XXXXXX", ini[256];
+    const int fd = mkstemp(path);
+    FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
+    assert_non_null(f);
+    fputs("{\"model_type\": \"qwen3\", \"hidden_size\": 64, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"num_hidden_layers\": 2,\n"
+          "\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"rope_theta\": 1000}}", f);
+    fclose(f);
+    dt_model_config mc;
+    snprintf(ini, sizeof ini, "[model]\nconfig = %s\nnum_hidden_layers = 3\nrope_theta = 500\n", path);
+    if (from_ini(&mc, ini) != DT_OK) fail_msg("%s", dt_error_message());
+    assert_true(mc.num_hidden_layers == 3 && mc.hidden_size == 64 && mc.rope_theta == 500 && mc.rope_type == DT_ROPE_YARN);
+    dt_model_config_free(&mc);
+    snprintf(ini, sizeof ini, "[model]\nconfig = %s\nrope_scaling = null\n", path);
+    assert_int_equal(from_ini(&mc, ini), DT_OK);
+    assert_true(mc.rope_theta == 1000 && mc.rope_type == DT_ROPE_DEFAULT);
+    dt_model_config_free(&mc);
+    remove(path);
+}
+
+static void mistakes_in_inline_keys_are_usage_errors_that_name_the_line(void **state)
+{
+    static const struct {
+        const char *ini, *say;
+    } BAD[] = {
+        {"[model]\nmodel_type = llama\nhidden_size = wide\n", "input.ini:3"},
+        {"[model]\nmodel_type = llama\ntie_word_embeddings = maybe\n", "true or false"},
+        {"[model]\nmodel_type = gpt2\nmlp_bias = false\n", "mlp_bias"},
+        {"[model]\nmodel_type = llama\nsliding_window = 64\n", "sliding_window"},
+        {"[model]\nmodel_type = qwen2\nsliding_window = 64\n", "use_sliding_window"},
+        {"[model]\nmodel_type = bert\n", "model_type"},
+        {"[model]\nhidden_size = 64\n", "model_type"},
+        {"[model]\nmodel_type = llama\nhidden_size = 65\n", "hidden_size"},
+        {"[model]\nmodel_type = llama\nrope_scaling = {\"type\"\n", "rope_scaling"},
+    };
+    for (size_t i = 0; i < sizeof BAD / sizeof BAD[0]; i++) {
+        dt_model_config mc;
+        const dt_err err = from_ini(&mc, BAD[i].ini);
+        if (err != DT_ERR_USAGE || !strstr(dt_error_message(), BAD[i].say)) fail_msg("%s-> %d %s", BAD[i].ini, err, dt_error_message());
+    }
+    dt_error_clear();
+}
+
+/* ---- unit tables ---- */
+
+static const dt_tensor *find(const dt_unit *u, const char *name)
+{
+    for (int i = 0; i < u->n_tensors; i++)
+        if (strcmp(u->tensors[i].name, name) == 0) return &u->tensors[i];
+    fail_msg("no tensor %s in %s", name, u->name);
+    return NULL;
+}
+
+static int64_t n_param(const dt_unit *u, int n)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < n; i++) sum += u[i].n_param;
+    return sum;
+}
+
+static void units_hold_the_tensors_of_the_published_models(void **state)
+{
+    dt_unit *u;
+    int n;
+    dt_model_config mc = parsed("{\"model_type\": \"gpt2\"}");
+    assert_int_equal(dt_model_make_units(&mc, &u, &n), DT_OK);
+    assert_int_equal(n, 14);
+    assert_int_equal(n_param(u, n), 124439808);
+    assert_string_equal(u[0].name, "embed");
+    assert_string_equal(u[3].name, "block.2");
+    assert_string_equal(u[13].name, "head");
+    const dt_tensor *t = find(&u[1], "transformer.h.0.attn.c_attn.weight");
+    assert_true(t->n_dims == 2 && t->shape[0] == 768 && t->shape[1] == 2304 && t->decay && fabsf(t->init_std - 0.02f) < 1e-9f);
+    assert_true(fabsf(find(&u[12], "transformer.h.11.mlp.c_proj.weight")->init_std - 0.02f / sqrtf(24)) < 1e-9f);
+    assert_true(!find(&u[13], "transformer.ln_f.weight")->decay && find(&u[13], "transformer.ln_f.weight")->init_value == 1);
+    dt_model_free_units(u, n);
+    dt_model_config_free(&mc);
+
+    mc = parsed("{\"model_type\": \"qwen3\", \"hidden_size\": 1024, \"intermediate_size\": 3072, \"num_hidden_layers\": 28, "
+                "\"num_attention_heads\": 16, \"num_key_value_heads\": 8, \"head_dim\": 128, \"tie_word_embeddings\": true}");
+    assert_int_equal(dt_model_make_units(&mc, &u, &n), DT_OK);
+    assert_int_equal(n_param(u, n), 596049920);
+    dt_model_free_units(u, n);
+    dt_model_config_free(&mc);
+
+    mc = parsed("{\"model_type\": \"llama\", \"intermediate_size\": 14336, \"num_key_value_heads\": 8, \"vocab_size\": 128256}");
+    assert_int_equal(dt_model_make_units(&mc, &u, &n), DT_OK);
+    assert_int_equal(n_param(u, n), 8030261248);
+    dt_model_free_units(u, n);
+    dt_model_config_free(&mc);
+}
+
+static void matrices_that_one_product_serves_are_adjacent(void **state)
+{
+    dt_unit *u;
+    int n;
+    dt_model_config mc = parsed("{\"model_type\": \"llama\", \"hidden_size\": 20, \"num_attention_heads\": 10, \"num_key_value_heads\": 5, \"head_dim\": 6, "
+                                "\"intermediate_size\": 27, \"num_hidden_layers\": 1, \"vocab_size\": 61, \"attention_bias\": true, \"mlp_bias\": true}");
+    static const char *const PAIRS[][2] = {{"self_attn.q_proj.weight", "self_attn.k_proj.weight"}, {"self_attn.k_proj.weight", "self_attn.v_proj.weight"},
+                                           {"self_attn.q_proj.bias", "self_attn.k_proj.bias"}, {"self_attn.k_proj.bias", "self_attn.v_proj.bias"},
+                                           {"mlp.gate_proj.weight", "mlp.up_proj.weight"}, {"mlp.gate_proj.bias", "mlp.up_proj.bias"}};
+    assert_int_equal(dt_model_make_units(&mc, &u, &n), DT_OK);
+    for (size_t i = 0; i < sizeof PAIRS / sizeof PAIRS[0]; i++) {
+        char a[96], b[96];
+        snprintf(a, sizeof a, "model.layers.0.%s", PAIRS[i][0]);
+        snprintf(b, sizeof b, "model.layers.0.%s", PAIRS[i][1]);
+        const dt_tensor *first = find(&u[1], a), *second = find(&u[1], b);
+        assert_int_equal(second->offset, first->offset + first->n_elems);
+        assert_int_equal(find(&u[1], "model.layers.0.self_attn.q_proj.weight")->offset % DT_GROUP_ALIGN, 0);
+    }
+    assert_int_equal(find(&u[1], "model.layers.0.self_attn.o_proj.weight")->shape[1], 60);
+    dt_model_free_units(u, n);
+    dt_model_config_free(&mc);
+}
+
+/* ---- rotary tables: appendix C of algorithms.md ---- */
+
+/* Frequency i and the scale of the table, read back from row 1: angles below 1 at position 1, so the arc tangent is unique. */
+static double frequency(const dt_model_config *mc, int64_t i, int64_t n_pos, double *scale)
+{
+    const int64_t d = mc->head_dim;
+    float *table = calloc((size_t)(n_pos * d), sizeof *table);
+    assert_non_null(table);
+    dt_model_rope_table(mc, n_pos, table);
+    const double c = (double)table[d + i], s = (double)table[d + d / 2 + i];
+    free(table);
+    *scale = hypot(c, s);
+    return atan2(s, c);
+}
+
+static void llama3_frequencies_are_the_worked_ones(void **state)
+{
+    dt_model_config mc = parsed("{\"model_type\": \"llama\", \"head_dim\": 64, \"rope_theta\": 500000.0, \"rope_scaling\": {\"rope_type\": \"llama3\", "
+                                "\"factor\": 32.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 8192}}");
+    static const struct { int i; double ratio; } WORKED[] = {{0, 1}, {14, 1}, {15, 0.605573}, {16, 0.303743}, {17, 0.103448}, {18, 0.03125}, {31, 0.03125}};
+    for (size_t k = 0; k < sizeof WORKED / sizeof WORKED[0]; k++) {
+        double scale;
+        const double f = frequency(&mc, WORKED[k].i, 2, &scale), base = pow(5e5, -2.0 * WORKED[k].i / 64);
+        assert_true(fabs(f / base - WORKED[k].ratio) < 1e-6);
+        assert_true(fabs(scale - 1) < 1e-6);
+    }
+    dt_model_config_free(&mc);
+}
+
+static void yarn_frequencies_are_the_worked_ones(void **state)
+{
+    dt_model_config mc = parsed("{\"model_type\": \"qwen2\", \"hidden_size\": 4096, \"num_attention_heads\": 32, \"rope_theta\": 1000000.0, "
+                                "\"max_position_embeddings\": 131072, \"rope_scaling\": {\"type\": \"yarn\", \"original_max_position_embeddings\": 32768}}");
+    static const struct { int i; double ratio; } WORKED[] = {{22, 1}, {23, 1}, {24, 0.955882}, {32, 0.602941}, {39, 0.294118}, {40, 0.25}, {63, 0.25}};
+    assert_true(mc.rope_factor == 4); /* absent: the two lengths' ratio */
+    for (size_t k = 0; k < sizeof WORKED / sizeof WORKED[0]; k++) {
+        double scale;
+        const double f = frequency(&mc, WORKED[k].i, 2, &scale), base = pow(1e6, -2.0 * WORKED[k].i / 128);
+        assert_true(fabs(f / base - WORKED[k].ratio) < 1e-6);
+        assert_true(fabs(scale - 1.138629) < 1e-6);
+    }
+    dt_model_config_free(&mc);
+}
+
+static void dynamic_frequencies_depend_on_the_length_beyond_the_trained_one(void **state)
+{
+    dt_model_config mc = parsed("{\"model_type\": \"llama\", \"head_dim\": 64, \"max_position_embeddings\": 16, "
+                                "\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}}");
+    double scale;
+    assert_true(fabs(frequency(&mc, 8, 16, &scale) - pow(1e4, -0.25)) < 1e-7);
+    const double theta = 1e4 * pow(2.0 * 48 / 16 - 1, 64.0 / 62);
+    assert_true(fabs(frequency(&mc, 8, 48, &scale) - pow(theta, -0.25)) < 1e-7);
+    dt_model_config_free(&mc);
+}
+
+/* ---- operations ---- */
+
+static void operations_of_gpt2_are_six_per_weight_and_token(void **state)
+{
+    dt_model_config mc = parsed("{\"model_type\": \"gpt2\"}");
+    /* 12 blocks of 12 C^2, the head V C; two sequences of 100: attention 6 L C (2 * 100^2) */
+    const double weights = 12 * 12 * 768.0 * 768 + 50257 * 768.0, expected = 6 * weights * 200 + 6 * 12 * 768.0 * 20000;
+    assert_true(dt_model_train_flops(&mc, 200, 20000) == expected);
+    dt_model_config_free(&mc);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(absent_keys_have_the_family_s_defaults),
+        cmocka_unit_test(spellings_of_one_thing_mean_the_same),
+        cmocka_unit_test(the_text_kept_parses_to_the_same),
+        cmocka_unit_test(unsupported_values_are_named_with_file_and_key),
+        cmocka_unit_test(inline_keys_make_a_model_alone),
+        cmocka_unit_test(inline_keys_override_a_file),
+        cmocka_unit_test(mistakes_in_inline_keys_are_usage_errors_that_name_the_line),
+        cmocka_unit_test(units_hold_the_tensors_of_the_published_models),
+        cmocka_unit_test(matrices_that_one_product_serves_are_adjacent),
+        cmocka_unit_test(llama3_frequencies_are_the_worked_ones),
+        cmocka_unit_test(yarn_frequencies_are_the_worked_ones),
+        cmocka_unit_test(dynamic_frequencies_depend_on_the_length_beyond_the_trained_one),
+        cmocka_unit_test(operations_of_gpt2_are_six_per_weight_and_token),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
