@@ -18,7 +18,7 @@ build header:ini.h     libinih-dev         inih
 build header:dnnl.h    libdnnl-dev         onednn, dnnl
 test  header:cmocka.h  libcmocka-dev       cmocka
 test  command:h5dump   hdf5-tools          hdf5
-demo  command:bible    bible-kjv-text      (any text file; see tools/demo.sh)
+demo  command:bible    bible-kjv           (none; see tools/demo.sh)
 demo  command:gnuplot  gnuplot-nox         gnuplot
 '
 
@@ -28,7 +28,6 @@ has() {
     command:MPICC) command -v "$mpicc" >/dev/null ;;
     command:*) command -v "${1#command:}" >/dev/null ;;
     hdf5) for p in hdf5-openmpi hdf5-mpich hdf5; do pkg-config --exists $p 2>/dev/null && return 0; done; return 1 ;;
-    header:stdio) true ;;
     header:*) has_header "${1#header:}" ;;
     esac
 }

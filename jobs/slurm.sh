@@ -1,0 +1,20 @@
+#!/bin/bash
+# Slurm: one rank a GPU, or one rank a socket on CPU nodes. Submit with:  sbatch jobs/slurm.sh input.ini [section.key=value ...]
+# Two minutes before the time limit every rank gets USR1: dtrain saves and leaves with 75, and the job puts itself back into the queue.
+# With checkpoint.resume = auto (the default) it goes on where it stopped, on whatever nodes it gets.
+#SBATCH --job-name=dtrain
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=2
+#SBATCH --cpus-per-task=16
+#SBATCH --time=12:00:00
+#SBATCH --signal=USR1@120
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=dtrain-%j.log
+##SBATCH --gpus-per-task=1
+
+module load dtrain 2>/dev/null || true
+srun --mpi=pmix --cpus-per-task="$SLURM_CPUS_PER_TASK" dtrain "$@"
+code=$?
+if [ "$code" = 75 ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+exit "$code"
