@@ -14,13 +14,6 @@
 
 enum { PAGE = 4096, ALIGN_FROM = 64 << 10 }; /* bytes: arrays from ALIGN_FROM begin on a page */
 
-static const char *const state_group[DT_N_STATE] = {"/model", "/optimizer/exp_avg", "/optimizer/exp_avg_sq"};
-
-void ckpt_slot_name(const ckpt_slot *s, char *out, size_t out_size)
-{
-    snprintf(out, out_size, "%s/%s", state_group[s->state], s->tensor->name);
-}
-
 dt_err ckpt_slots(dt_zero *z, bool with_optimizer, ckpt_slot **slots, int *n_slots)
 {
     const int n_pieces = dt_zero_n_pieces(z);

@@ -4,6 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char *const state_group[DT_N_STATE] = {"/model", "/optimizer/exp_avg", "/optimizer/exp_avg_sq"};
+
+void ckpt_slot_name(const ckpt_slot *s, char *out, size_t out_size)
+{
+    snprintf(out, out_size, "%s/%s", state_group[s->state], s->tensor->name);
+}
+
 static dt_err check_format(hid_t file, const char *path)
 {
     char *format = NULL;

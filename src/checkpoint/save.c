@@ -1,0 +1,218 @@
+/* save.c - all ranks write one file, and either all of them know that it is safe on the disk or nothing is left of it.
+ *
+ *     create   rank 0: folder, metadata by HDF5, file closed (create.c)
+ *     reserve  rank 0: the blocks of the whole file, so that a full disk is met here, by one rank, with nothing lost
+ *     write    every rank: its runs of elements, by pwrite at the offsets that HDF5 gave out, checksummed on the way; then fsync
+ *     seal     rank 0: the checksums, fsync
+ *     publish  rank 0: rename, `latest`
+ *
+ * Each step ends with a vote, so no rank is ever ahead of a failure. A piece is one run of elements and a dataset one run of bytes, so what a
+ * rank has to write is a few long, disjoint runs: the access that local disks, NFS, Lustre and GPFS all take at full speed, without the
+ * exchange between ranks that collective MPI-IO would add. Ranks open the file after rank 0 closed it and sync before rank 0 opens it again, which is
+ * what NFS asks for. Errors of pwrite and fsync reach us, as those of MPI-IO may not (platform.md). */
+#include "file.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct save_job {
+    dt_comm *comm;
+    dt_zero *z;
+    const dt_ckpt_meta *meta;
+    const char *dir;
+    dt_phase *phase;
+    char path[PATH_MAX], part[PATH_MAX];
+    char latest[PATH_MAX], latest_part[PATH_MAX];
+    ckpt_slot *slots;
+    int n_slots;
+    int64_t *offsets; /* of each slot's dataset, in bytes */
+    uint64_t *sums;   /* of each slot: this rank's part, then the whole */
+    int64_t file_size;
+    char *staging; /* CKPT_BUFFER bytes, for states out of the host's reach */
+} save_job;
+
+static dt_err fail_errno(const char *path, const char *what)
+{
+    const int number = errno;
+    return dt_fail(DT_ERR_WRITE, "%s: %s: %s", path, what, strerror(number));
+}
+
+static dt_err prepare(save_job *j)
+{
+    const bool fits = (size_t)snprintf(j->path, PATH_MAX, "%s/step-%08" PRId64 ".h5", j->dir, j->meta->step) < PATH_MAX &&
+                      (size_t)snprintf(j->part, PATH_MAX, "%s/step-%08" PRId64 ".h5.part", j->dir, j->meta->step) < PATH_MAX &&
+                      (size_t)snprintf(j->latest, PATH_MAX, "%s/latest", j->dir) < PATH_MAX &&
+                      (size_t)snprintf(j->latest_part, PATH_MAX, "%s/latest.part", j->dir) < PATH_MAX;
+    DT_CHECK(fits, DT_ERR_WRITE, "%s: the path is too long", j->dir);
+    DT_CHECK(j->meta->step >= 0, DT_ERR_ARG, "step %" PRId64, j->meta->step);
+    DT_TRY(ckpt_slots(j->z, true, &j->slots, &j->n_slots));
+    j->offsets = calloc((size_t)j->n_slots + 1, sizeof *j->offsets);
+    j->sums = calloc((size_t)j->n_slots + 1, sizeof *j->sums);
+    j->staging = malloc(CKPT_BUFFER);
+    DT_CHECK(j->offsets && j->sums && j->staging, DT_ERR_MEMORY, "no memory for a checkpoint's buffer of %d MiB", CKPT_BUFFER >> 20);
+    return DT_OK;
+}
+
+/* ---- rank 0: create and reserve ---------------------------------------------------------------------------------------- */
+
+/* Where the file system cannot reserve (older Lustre, NFS before 4.2) the writes themselves tell. posix_fallocate would then write a byte
+ * into each 4 KiB, and so the whole file twice. */
+static dt_err reserve_blocks(const char *path, int64_t nbytes)
+{
+    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0) return fail_errno(path, "cannot be created");
+    int status;
+    do status = fallocate(fd, 0, 0, (off_t)nbytes);
+    while (status != 0 && errno == EINTR);
+    dt_err err = DT_OK;
+    if (status != 0 && errno != EOPNOTSUPP && errno != ENOSYS) {
+        const int number = errno;
+        char size[24];
+        err = dt_fail(DT_ERR_WRITE, "%s: no room for a checkpoint of %s: %s", path, dt_format_bytes((double)nbytes, size), strerror(number));
+    }
+    close(fd);
+    return err;
+}
+
+/* Would the data fit? Asked before HDF5 opens the file: it cannot close one whose metadata does not fit on the disk, and would hold its blocks
+ * for the rest of the run. */
+static dt_err probe_space(const save_job *j)
+{
+    int64_t nbytes = (int64_t)1 << 16;
+    for (int i = 0; i < j->n_slots; i++)
+        nbytes += j->slots[i].tensor->n_elems * (int64_t)dt_dtype_size(dt_zero_state_dtype(j->z, j->slots[i].state)) + 512;
+    const dt_err err = reserve_blocks(j->part, nbytes);
+    if (err == DT_OK && truncate(j->part, 0) != 0) return fail_errno(j->part, "cannot be truncated");
+    return err;
+}
+
+static dt_err create(save_job *j)
+{
+    if (j->comm->rank == 0) {
+        const char *name = strrchr(j->path, '/') + 1;
+        DT_TRY(dt_make_dirs(j->dir));
+        ckpt_remove_stale(j->dir);
+        DT_TRY(probe_space(j));
+        DT_TRY(dt_write_file_sync(j->latest_part, name, strlen(name))); /* now, while there is room for it */
+        dt_h5_lock();
+        const dt_err err = ckpt_file_create(j->part, j->meta, j->z, j->slots, j->n_slots, j->offsets, &j->file_size);
+        dt_h5_unlock();
+        DT_TRY(err);
+    }
+    return dt_fault("save.create");
+}
+
+static dt_err reserve(save_job *j)
+{
+    if (j->comm->rank == 0) DT_TRY(reserve_blocks(j->part, j->file_size));
+    return dt_fault("save.reserve");
+}
+
+/* ---- every rank: write --------------------------------------------------------------------------------------------------- */
+
+static dt_err write_at(int fd, const char *path, int64_t offset, const char *bytes, size_t nbytes)
+{
+    for (size_t done = 0; done < nbytes;) {
+        const ssize_t n = pwrite(fd, bytes + done, nbytes - done, (off_t)(offset + (int64_t)done));
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return fail_errno(path, "write failed");
+        done += (size_t)n;
+    }
+    /* Begin with the disk's part of the work now; a hint, so its result does not matter. */
+    if (nbytes >= CKPT_BUFFER) (void)sync_file_range(fd, (off_t)offset, (off_t)nbytes, SYNC_FILE_RANGE_WRITE);
+    return DT_OK;
+}
+
+static dt_err write_slot(const save_job *j, int fd, int i)
+{
+    const ckpt_slot *s = &j->slots[i];
+    const size_t size = dt_dtype_size(dt_zero_state_dtype(j->z, s->state));
+    const int64_t step = CKPT_BUFFER / (int64_t)size, first = s->piece->first;
+    const char *in_place = dt_zero_state_ptr(j->z, s->state, s->piece);
+    for (int64_t at = 0; at < s->piece->n; at += step) {
+        const int64_t n = s->piece->n - at < step ? s->piece->n - at : step;
+        const char *from = in_place ? in_place + (size_t)at * size : j->staging;
+        if (!in_place) DT_TRY(dt_zero_state_read(j->z, s->state, s->piece, at, n, j->staging));
+        j->sums[i] += dt_checksum(from, first + at, n, size);
+        DT_TRY(write_at(fd, j->part, j->offsets[i] + (first + at) * (int64_t)size, from, (size_t)n * size));
+    }
+    return DT_OK;
+}
+
+static dt_err write_slots(save_job *j)
+{
+    const int fd = open(j->part, O_WRONLY | O_CLOEXEC);
+    if (fd < 0) return fail_errno(j->part, "cannot be opened by this rank (is the folder shared between the nodes?)");
+    dt_err err = DT_OK;
+    for (int i = 0; i < j->n_slots && err == DT_OK; i++) {
+        if (j->slots[i].piece->n == 0) continue;
+        dt_phase_enter(j->phase, "save", j->slots[i].tensor->name);
+        if ((err = dt_fault("save.write")) == DT_OK) err = write_slot(j, fd, i);
+    }
+    dt_phase_enter(j->phase, "save", "sync");
+    if (err == DT_OK && fsync(fd) != 0) err = fail_errno(j->part, "sync failed");
+    if (close(fd) != 0 && err == DT_OK) err = fail_errno(j->part, "close failed");
+    return err;
+}
+
+/* ---- rank 0: seal and publish ---------------------------------------------------------------------------------------------- */
+
+static dt_err sync_file(const char *path)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return fail_errno(path, "cannot be opened");
+    const dt_err err = fsync(fd) == 0 ? DT_OK : fail_errno(path, "sync failed");
+    close(fd);
+    return err;
+}
+
+static dt_err seal(save_job *j)
+{
+    if (j->comm->rank == 0) {
+        dt_h5_lock();
+        const dt_err err = ckpt_file_seal(j->part, j->slots, j->n_slots, j->sums);
+        dt_h5_unlock();
+        DT_TRY(err);
+        DT_TRY(sync_file(j->part));
+    }
+    return dt_fault("save.rename");
+}
+
+static dt_err publish(save_job *j)
+{
+    if (j->comm->rank != 0) return DT_OK;
+    DT_TRY(dt_rename_durable(j->part, j->path));
+    return dt_rename_durable(j->latest_part, j->latest);
+}
+
+static void clean_up(save_job *j, dt_err err, int64_t keep)
+{
+    if (j->comm->rank == 0 && err == DT_OK) ckpt_prune(j->dir, keep, j->path);
+    if (j->comm->rank == 0 && err != DT_OK && j->part[0]) unlink(j->part);
+    if (j->comm->rank == 0 && err != DT_OK && j->latest_part[0]) unlink(j->latest_part);
+    free(j->slots);
+    free(j->offsets);
+    free(j->sums);
+    free(j->staging);
+}
+
+dt_err dt_checkpoint_save(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, const char *dir, int64_t keep, dt_phase *phase)
+{
+    save_job job = {.comm = comm, .z = z, .meta = meta, .dir = dir, .phase = phase};
+    dt_phase_enter(phase, "save", "create");
+    dt_err err = dt_comm_agree(comm, prepare(&job));
+    if (err == DT_OK) err = dt_comm_agree(comm, create(&job));
+    if (err == DT_OK) err = dt_comm_agree(comm, reserve(&job));
+    if (err == DT_OK) err = dt_comm_broadcast_host(comm, job.offsets, (size_t)job.n_slots * sizeof *job.offsets, 0);
+    if (err == DT_OK) err = dt_comm_agree(comm, write_slots(&job));
+    if (err == DT_OK) err = dt_comm_sum_host_u64(comm, job.sums, job.n_slots);
+    dt_phase_enter(phase, "save", "publish");
+    if (err == DT_OK) err = dt_comm_agree(comm, seal(&job));
+    if (err == DT_OK) err = dt_comm_agree(comm, publish(&job));
+    clean_up(&job, err, keep);
+    return err;
+}
