@@ -1,0 +1,406 @@
+/* dtrain-info.c - shows a checkpoint or dataset and verifies its checksums. One process, no MPI: it runs on a login node as it is.
+ *
+ * Everything about a file is collected first and printed then, as text or as JSON, so that the two cannot tell different things. */
+#include "dtrain/checkpoint.h"
+#include "dtrain/io.h"
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct options {
+    bool tensors, config, verify, json, help, version;
+    int n_files;
+    char **files;
+} options;
+
+typedef enum verdict { NOT_CHECKED, NO_CHECKSUM, VERIFIED, ALTERED } verdict;
+
+typedef struct array_info {
+    char *name;
+    dt_h5_array a;
+    verdict verdict;
+} array_info;
+
+typedef struct file_info {
+    const char *path;
+    bool is_checkpoint;
+    dt_ckpt_meta meta; /* of a checkpoint */
+    char *kind, *tokenizer; /* of a dataset */
+    int64_t vocab_size;
+    array_info *arrays;
+    int n_arrays, room;
+    bool verify;
+    double verify_s;
+} file_info;
+
+static const char usage[] = "usage: dtrain-info [options] FILE...\n"
+                            "Shows dtrain checkpoints and datasets, and verifies their checksums.\n"
+                            "  --tensors    a line for every tensor\n"
+                            "  --config     the configuration and model that a checkpoint was made with\n"
+                            "  --no-verify  do not read the data\n"
+                            "  --json       one JSON object a line for each file\n"
+                            "  --help, --version\n"
+                            "Exit status: 0; 64 wrong usage; 65 a file is missing, damaged or of another kind.\n";
+
+/* ---- collecting ---------------------------------------------------------------------------------------------------------- */
+
+static dt_err add_array(hid_t dset, const char *name, void *ctx)
+{
+    file_info *f = ctx;
+    if (f->n_arrays == f->room) {
+        const int room = f->room ? 2 * f->room : 64;
+        array_info *grown = realloc(f->arrays, (size_t)room * sizeof *grown);
+        DT_CHECK(grown, DT_ERR_MEMORY, "%s: no memory for its list of arrays", f->path);
+        f->arrays = grown;
+        f->room = room;
+    }
+    array_info *info = &f->arrays[f->n_arrays];
+    uint64_t sum = 0;
+    DT_TRY(dt_h5_inspect(dset, f->path, name, &info->a));
+    if (f->verify && info->a.has_checksum) DT_TRY(dt_h5_checksum(dset, f->path, name, &info->a, &sum));
+    info->verdict = !info->a.has_checksum ? NO_CHECKSUM : !f->verify ? NOT_CHECKED : sum == info->a.checksum ? VERIFIED : ALTERED;
+    info->name = strdup(name);
+    DT_CHECK(info->name, DT_ERR_MEMORY, "%s: no memory for its list of arrays", f->path);
+    f->n_arrays++;
+    return DT_OK;
+}
+
+/* The order in the file is the model's own; by name block 10 would come before block 2. */
+static int by_place(const void *a, const void *b)
+{
+    const array_info *x = a, *y = b;
+    if (x->a.offset != y->a.offset) return x->a.offset < y->a.offset ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+static dt_err read_dataset_attributes(hid_t file, file_info *f)
+{
+    int64_t version;
+    DT_TRY(dt_h5_read_i64(file, f->path, "version", &version));
+    DT_CHECK(version == 1, DT_ERR_DATA, "%s: has version %" PRId64 "; this program reads version 1", f->path, version);
+    DT_TRY(dt_h5_read_text(file, f->path, "kind", &f->kind));
+    DT_TRY(dt_h5_read_i64(file, f->path, "vocab_size", &f->vocab_size));
+    if (dt_h5_has(file, "tokenizer")) DT_TRY(dt_h5_read_text(file, f->path, "tokenizer", &f->tokenizer));
+    return DT_OK;
+}
+
+static dt_err read_format(hid_t file, file_info *f)
+{
+    char *format = NULL;
+    DT_TRY(dt_h5_read_text(file, f->path, "format", &format));
+    f->is_checkpoint = strcmp(format, "dtrain-checkpoint") == 0;
+    const bool is_dataset = strcmp(format, "dtrain-dataset") == 0;
+    dt_err err = DT_OK;
+    if (!f->is_checkpoint && !is_dataset)
+        err = dt_fail(DT_ERR_DATA, "%s: attribute `format`: expected dtrain-checkpoint or dtrain-dataset, found %.60s", f->path, format);
+    free(format);
+    return err;
+}
+
+static dt_err collect(file_info *f)
+{
+    hid_t file;
+    dt_h5_lock();
+    dt_err err = dt_h5_open(f->path, &file);
+    if (err == DT_OK) err = read_format(file, f);
+    dt_h5_unlock();
+    if (err == DT_OK && f->is_checkpoint) err = dt_checkpoint_read_meta(f->path, &f->meta);
+    const double start = dt_now_s();
+    dt_h5_lock();
+    if (err == DT_OK && !f->is_checkpoint) err = read_dataset_attributes(file, f);
+    if (err == DT_OK) err = dt_h5_each_array(file, f->path, add_array, f);
+    if (file >= 0) H5Fclose(file);
+    dt_h5_unlock();
+    f->verify_s = dt_now_s() - start;
+    if (f->n_arrays) qsort(f->arrays, (size_t)f->n_arrays, sizeof *f->arrays, by_place);
+    return err;
+}
+
+static void release(file_info *f)
+{
+    for (int i = 0; i < f->n_arrays; i++) free(f->arrays[i].name);
+    free(f->arrays);
+    free(f->kind);
+    free(f->tokenizer);
+    dt_ckpt_meta_free(&f->meta);
+}
+
+/* ---- derived ---------------------------------------------------------------------------------------------------------------- */
+
+static int64_t nbytes_of(const array_info *i) { return i->a.n_elems * (int64_t)i->a.elem_size; }
+
+static int count_verdict(const file_info *f, verdict v)
+{
+    int n = 0;
+    for (int i = 0; i < f->n_arrays; i++) n += f->arrays[i].verdict == v;
+    return n;
+}
+
+static size_t group_len(const char *name)
+{
+    const char *slash = strrchr(name, '/');
+    return slash ? (size_t)(slash - name) : 0;
+}
+
+static bool same_group(const char *a, const char *b) { return group_len(a) == group_len(b) && strncmp(a, b, group_len(a)) == 0; }
+
+static int64_t n_parameters(const file_info *f)
+{
+    int64_t n = 0;
+    for (int i = 0; i < f->n_arrays; i++)
+        if (same_group(f->arrays[i].name, "model/")) n += f->arrays[i].a.n_elems;
+    return n;
+}
+
+/* Samples of a dataset with offsets: one less than there are offsets. -1: none. */
+static int64_t n_records(const file_info *f)
+{
+    for (int i = 0; i < f->n_arrays; i++)
+        if (strcmp(f->arrays[i].name, "offsets") == 0 || strcmp(f->arrays[i].name, "chosen/offsets") == 0) return f->arrays[i].a.n_elems - 1;
+    return -1;
+}
+
+/* The first of two names that a model's configuration has: config.json has spelled some both ways. */
+static json_int_t model_number(const json_t *model, const char *name, const char *other)
+{
+    const json_t *value = json_object_get(model, name);
+    if (!json_is_integer(value)) value = json_object_get(model, other);
+    return json_is_integer(value) ? json_integer_value(value) : -1;
+}
+
+/* ---- text -------------------------------------------------------------------------------------------------------------------- */
+
+static void shape_text(const dt_h5_array *a, char *out, size_t out_size)
+{
+    size_t len = 0;
+    out[0] = '\0';
+    for (int d = 0; d < a->n_dims && len < out_size; d++)
+        len += (size_t)snprintf(out + len, out_size - len, "%s%" PRId64, d ? " x " : "", a->shape[d]);
+}
+
+static const char *verdict_text(verdict v)
+{
+    static const char *const text[] = {"", "no checksum", "ok", "ALTERED"};
+    return text[v];
+}
+
+static void print_tensors(const file_info *f)
+{
+    int width = 0;
+    for (int i = 0; i < f->n_arrays; i++) width = (int)strlen(f->arrays[i].name) > width ? (int)strlen(f->arrays[i].name) : width;
+    for (int i = 0; i < f->n_arrays; i++) {
+        const array_info *t = &f->arrays[i];
+        char shape[200], size[24];
+        shape_text(&t->a, shape, sizeof shape);
+        printf("  %-*s  %-20s %-7s %11s  %s\n", width, t->name, shape, dt_h5_type_name(t->a.type), dt_format_bytes((double)nbytes_of(t), size),
+               verdict_text(t->verdict));
+    }
+}
+
+static void print_groups(const file_info *f)
+{
+    for (int i = 0; i < f->n_arrays; i++) {
+        const char *name = f->arrays[i].name;
+        bool seen = false, mixed = false;
+        for (int k = 0; k < i; k++) seen |= same_group(f->arrays[k].name, name);
+        if (seen) continue;
+        int n = 0;
+        int64_t elems = 0, nbytes = 0;
+        for (int k = i; k < f->n_arrays; k++) {
+            if (!same_group(f->arrays[k].name, name)) continue;
+            n++;
+            elems += f->arrays[k].a.n_elems;
+            nbytes += nbytes_of(&f->arrays[k]);
+            mixed |= f->arrays[k].a.type != f->arrays[i].a.type;
+        }
+        char size[24];
+        printf("  /%-22.*s %5d tensors %14" PRId64 " elements  %-6s %s\n", (int)group_len(name), name, n, elems,
+               mixed ? "mixed" : dt_h5_type_name(f->arrays[i].a.type), dt_format_bytes((double)nbytes, size));
+    }
+}
+
+static void print_model(const file_info *f)
+{
+    json_error_t reason;
+    json_t *model = json_loads(f->meta.model_config, 0, &reason);
+    printf("  model        ");
+    if (json_is_object(model)) {
+        const char *type = json_string_value(json_object_get(model, "model_type"));
+        const json_int_t layers = model_number(model, "num_hidden_layers", "n_layer"), hidden = model_number(model, "hidden_size", "n_embd"),
+                         heads = model_number(model, "num_attention_heads", "n_head"), vocab = model_number(model, "vocab_size", "vocab_size");
+        printf("%s", type ? type : "of unnamed type");
+        if (layers >= 0) printf(", %" JSON_INTEGER_FORMAT " layers", layers);
+        if (hidden >= 0) printf(", hidden %" JSON_INTEGER_FORMAT, hidden);
+        if (heads >= 0) printf(", %" JSON_INTEGER_FORMAT " heads", heads);
+        if (vocab >= 0) printf(", vocabulary %" JSON_INTEGER_FORMAT, vocab);
+        printf(", ");
+    }
+    printf("%" PRId64 " parameters\n", n_parameters(f));
+    json_decref(model);
+}
+
+static void print_verdict(const file_info *f)
+{
+    double nbytes = 0;
+    char size[24];
+    for (int i = 0; i < f->n_arrays; i++)
+        if (f->arrays[i].verdict == VERIFIED || f->arrays[i].verdict == ALTERED) nbytes += (double)nbytes_of(&f->arrays[i]);
+    const int n_with = f->n_arrays - count_verdict(f, NO_CHECKSUM);
+    printf("  checksums    ");
+    if (n_with == 0)
+        printf("none in this file\n");
+    else if (!f->verify)
+        printf("%d of %d arrays carry one; not verified\n", n_with, f->n_arrays);
+    else
+        printf("%d of %d arrays verified, %d altered, %d without (%s in %.2f s)\n", count_verdict(f, VERIFIED), f->n_arrays, count_verdict(f, ALTERED),
+               f->n_arrays - n_with, dt_format_bytes(nbytes, size), f->verify_s);
+}
+
+static void print_text(const file_info *f, const options *o)
+{
+    printf("%s\n", f->path);
+    if (f->is_checkpoint) {
+        printf("  kind         checkpoint\n  step         %" PRId64 " (%" PRId64 " updates)\n  samples      %" PRId64 "\n  tokens       %" PRId64
+               "\n  seed         %" PRIu64 "\n  loss_scale   %g\n",
+               f->meta.step, f->meta.adam_steps, f->meta.samples, f->meta.tokens, f->meta.seed, f->meta.loss_scale);
+        print_model(f);
+    } else {
+        printf("  kind         dataset of %s\n  vocab_size   %" PRId64 "\n", f->kind, f->vocab_size);
+        if (f->tokenizer) printf("  tokenizer    %s\n", f->tokenizer);
+        if (n_records(f) >= 0) printf("  %-12s %" PRId64 "\n", strcmp(f->kind, "tokens") == 0 ? "documents" : "samples", n_records(f));
+    }
+    print_verdict(f);
+    if (o->tensors || !f->is_checkpoint)
+        print_tensors(f);
+    else
+        print_groups(f);
+    if (o->config && f->is_checkpoint) printf("\n# config\n%s\n# model_config\n%s\n", f->meta.config, f->meta.model_config);
+}
+
+/* ---- JSON ---------------------------------------------------------------------------------------------------------------------- */
+
+static json_t *json_arrays(const file_info *f)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < f->n_arrays; i++) {
+        const array_info *t = &f->arrays[i];
+        json_t *shape = json_array();
+        for (int d = 0; d < t->a.n_dims; d++) json_array_append_new(shape, json_integer(t->a.shape[d]));
+        json_array_append_new(list, json_pack("{s:s, s:o, s:s, s:I, s:s}", "name", t->name, "shape", shape, "dtype", dt_h5_type_name(t->a.type),
+                                              "bytes", (json_int_t)nbytes_of(t), "checksum",
+                                              t->verdict == NOT_CHECKED ? "not verified" : verdict_text(t->verdict)));
+    }
+    return list;
+}
+
+static void add_checkpoint(json_t *root, const file_info *f, const options *o)
+{
+    char seed[24]; /* text: 64 bits unsigned do not fit a JSON integer */
+    snprintf(seed, sizeof seed, "%" PRIu64, f->meta.seed);
+    json_object_set_new(root, "step", json_integer(f->meta.step));
+    json_object_set_new(root, "updates", json_integer(f->meta.adam_steps));
+    json_object_set_new(root, "samples", json_integer(f->meta.samples));
+    json_object_set_new(root, "tokens", json_integer(f->meta.tokens));
+    json_object_set_new(root, "seed", json_string(seed));
+    json_object_set_new(root, "loss_scale", json_real(f->meta.loss_scale));
+    json_object_set_new(root, "parameters", json_integer(n_parameters(f)));
+    json_t *model = json_loads(f->meta.model_config, 0, NULL);
+    json_object_set_new(root, "model", model ? model : json_null());
+    if (o->config) json_object_set_new(root, "config", json_string(f->meta.config));
+}
+
+static void add_dataset(json_t *root, const file_info *f)
+{
+    json_object_set_new(root, "dataset_kind", json_string(f->kind));
+    json_object_set_new(root, "vocab_size", json_integer(f->vocab_size));
+    if (f->tokenizer) json_object_set_new(root, "tokenizer", json_string(f->tokenizer));
+    if (n_records(f) >= 0) json_object_set_new(root, "records", json_integer(n_records(f)));
+}
+
+static void print_json(const file_info *f, const options *o, dt_err err)
+{
+    json_t *root = json_object();
+    json_object_set_new(root, "file", json_string(f->path));
+    json_object_set_new(root, "ok", json_boolean(err == DT_OK));
+    if (err == DT_OK || f->n_arrays) {
+        json_object_set_new(root, "kind", json_string(f->is_checkpoint ? "checkpoint" : "dataset"));
+        if (f->is_checkpoint && f->meta.model_config) add_checkpoint(root, f, o);
+        if (!f->is_checkpoint && f->kind) add_dataset(root, f);
+        json_object_set_new(root, "verified", json_boolean(f->verify && count_verdict(f, VERIFIED) == f->n_arrays));
+        json_object_set_new(root, "arrays", json_arrays(f));
+    }
+    if (err != DT_OK) json_object_set_new(root, "error", json_string(dt_error_message()));
+    char *text = json_dumps(root, JSON_COMPACT);
+    puts(text ? text : "{}");
+    free(text);
+    json_decref(root);
+}
+
+/* ---- main ---------------------------------------------------------------------------------------------------------------------- */
+
+static dt_err show(const char *path, const options *o)
+{
+    file_info f = {.path = path, .verify = o->verify};
+    dt_err err = collect(&f);
+    const bool whole = err == DT_OK;
+    for (int i = 0; whole && i < f.n_arrays; i++)
+        if (f.arrays[i].verdict == ALTERED)
+            err = dt_fail(DT_ERR_DATA, "%s: `%s` was altered: its checksum does not match (%d such arrays)", path, f.arrays[i].name,
+                          count_verdict(&f, ALTERED));
+    if (o->json)
+        print_json(&f, o, err);
+    else if (whole)
+        print_text(&f, o);
+    if (err != DT_OK) fprintf(stderr, "dtrain-info: %s\n", dt_error_message());
+    dt_error_clear();
+    release(&f);
+    return err;
+}
+
+static dt_err parse(int argc, char **argv, options *o)
+{
+    *o = (options){.verify = true, .files = argv + 1};
+    bool only_files = false;
+    for (int i = 1; i < argc; i++) {
+        const char *a = argv[i];
+        if (only_files || a[0] != '-')
+            o->files[o->n_files++] = argv[i];
+        else if (strcmp(a, "--") == 0)
+            only_files = true;
+        else if (strcmp(a, "--tensors") == 0)
+            o->tensors = true;
+        else if (strcmp(a, "--config") == 0)
+            o->config = true;
+        else if (strcmp(a, "--no-verify") == 0)
+            o->verify = false;
+        else if (strcmp(a, "--json") == 0)
+            o->json = true;
+        else if (strcmp(a, "--help") == 0)
+            o->help = true;
+        else if (strcmp(a, "--version") == 0)
+            o->version = true;
+        else
+            return dt_fail(DT_ERR_USAGE, "unknown option %s", a);
+    }
+    DT_CHECK(o->n_files > 0 || o->help || o->version, DT_ERR_USAGE, "no file given");
+    return DT_OK;
+}
+
+int main(int argc, char **argv)
+{
+    options o;
+    dt_err err = parse(argc, argv, &o);
+    if (err != DT_OK) {
+        fprintf(stderr, "dtrain-info: %s\n%s", dt_error_message(), usage);
+        return dt_exit_code(err);
+    }
+    if (o.help) fputs(usage, stdout);
+    if (o.version) printf("dtrain-info %s\n", DT_VERSION);
+    if (o.help || o.version) return 0;
+    for (int i = 0; i < o.n_files; i++) {
+        const dt_err one = show(o.files[i], &o);
+        if (err == DT_OK) err = one;
+    }
+    return dt_exit_code(err);
+}
