@@ -32,6 +32,8 @@ int dt_zero_n_pieces(const dt_zero *z) { return z->n_pieces; }
 const dt_piece *dt_zero_pieces(const dt_zero *z) { return z->pieces; }
 const dt_tensor *dt_zero_tensor(const dt_zero *z, const dt_piece *p) { return &z->units[p->unit].tensors[p->tensor]; }
 
+bool dt_zero_has_state(const dt_zero *z, dt_state s) { return s == DT_STATE_PARAM || z->lay.has_grads; }
+
 dt_dtype dt_zero_state_dtype(const dt_zero *z, dt_state s)
 {
     return s == DT_STATE_PARAM && !z->lay.has_master ? z->lay.param_dtype : DT_F32;
