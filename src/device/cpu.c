@@ -1,0 +1,237 @@
+/* cpu.c - the CPU device: opens it, picks the kernels that this processor runs best, and fills the table.
+ *
+ * Operations run at once in the caller's thread and the device's OpenMP threads, so streams are in order by nature and events
+ * only hold the time. One thread at a time may call operations of one device: they share its scratch. */
+#include "cpu.h"
+#include <dnnl.h>
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct dt_stream { int unused; };
+struct dt_event { double at_s; };
+
+/* ---- choice of kernels --------------------------------------------------------------------------------------------- */
+
+#ifdef DT_HAVE_ISA_v4
+static bool runs_v4(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+#endif
+#ifdef DT_HAVE_ISA_v3
+static bool runs_v3(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("fma");
+}
+#endif
+#ifdef DT_HAVE_ISA_v2
+static bool runs_v2(void) { return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt"); }
+#endif
+#ifdef DT_HAVE_ISA_base
+static bool runs_base(void) { return true; }
+#endif
+
+static const struct {
+    const dt_cpu_kernels *kernels;
+    bool (*runs)(void);
+} choices[] = {
+#ifdef DT_HAVE_ISA_v4
+    {&dt_cpu_kernels_v4, runs_v4},
+#endif
+#ifdef DT_HAVE_ISA_v3
+    {&dt_cpu_kernels_v3, runs_v3},
+#endif
+#ifdef DT_HAVE_ISA_v2
+    {&dt_cpu_kernels_v2, runs_v2},
+#endif
+#ifdef DT_HAVE_ISA_base
+    {&dt_cpu_kernels_base, runs_base},
+#endif
+};
+
+/* The best that runs here; DTRAIN_ISA names another, for tests. */
+static dt_err choose_kernels(const dt_cpu_kernels **k)
+{
+    const char *wanted = getenv("DTRAIN_ISA");
+    *k = NULL;
+    for (size_t i = 0; i < sizeof choices / sizeof choices[0] && !*k; i++) {
+        const bool named = !wanted || !*wanted || !strcmp(wanted, choices[i].kernels->isa);
+        if (named && choices[i].runs()) *k = choices[i].kernels;
+    }
+    DT_CHECK(*k, DT_ERR_USAGE, "%s%s: this processor does not run %s", wanted ? "DTRAIN_ISA=" : "cpu device", wanted ? wanted : "",
+             wanted ? "such kernels, or there are none of that name" : "the least that this program was built for");
+    return DT_OK;
+}
+
+/* ---- open, close ---------------------------------------------------------------------------------------------------- */
+
+static void read_processor_name(char *out, size_t out_size)
+{
+    snprintf(out, out_size, "processor");
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    if (!f) return;
+    char line[256];
+    while (fgets(line, sizeof line, f)) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) || !colon) continue;
+        line[strcspn(line, "\n")] = 0;
+        snprintf(out, out_size, "%s", colon + 2);
+        break;
+    }
+    fclose(f);
+}
+
+static void cpu_close(dt_device *dev)
+{
+    cpu_state *cpu = cpu_of(dev);
+    if (!cpu) return;
+    cpu_matmul_close(cpu);
+    cpu_drop(cpu->attention_scratch, (size_t)cpu->attention_scratch_elems * sizeof(float) * (size_t)cpu->n_threads);
+    free(cpu);
+    dev->impl = NULL;
+}
+
+static dt_err open_parts(cpu_state *cpu)
+{
+    DT_TRY(choose_kernels(&cpu->k));
+    cpu->attention_scratch_elems = cpu->k->attention_scratch(CPU_MAX_HEAD_DIM);
+    const size_t nbytes = (size_t)cpu->attention_scratch_elems * sizeof(float) * (size_t)cpu->n_threads;
+    void *scratch;
+    DT_CHECK(cpu_grab(nbytes, cpu->n_threads, &scratch) == DT_OK, DT_ERR_MEMORY, "cpu device: %zu bytes of scratch for attention", nbytes);
+    cpu->attention_scratch = scratch;
+    cpu->nbytes_held = nbytes + sizeof *cpu;
+    return cpu_matmul_open(cpu);
+}
+
+static dt_err cpu_open(dt_device *dev, int local_rank, int n_threads)
+{
+    cpu_state *cpu = calloc(1, sizeof *cpu);
+    DT_CHECK(cpu, DT_ERR_MEMORY, "cpu device: %zu bytes of state", sizeof *cpu);
+    dev->impl = cpu;
+    cpu->n_threads = n_threads > 0 ? n_threads : omp_get_max_threads();
+    read_processor_name(cpu->processor, sizeof cpu->processor);
+    const dt_err err = open_parts(cpu);
+    if (err != DT_OK) cpu_close(dev);
+    return err;
+}
+
+static void cpu_describe(const dt_device *dev, char *out, size_t out_size)
+{
+    const cpu_state *cpu = cpu_of(dev);
+    const dnnl_version_t *v = dnnl_version();
+    snprintf(out, out_size, "%s, %d thread%s, kernels %s, oneDNN %d.%d", cpu->processor, cpu->n_threads, cpu->n_threads == 1 ? "" : "s",
+             cpu->k->isa, v->major, v->minor);
+}
+
+size_t dt_device_overhead(const dt_device *dev)
+{
+    return dev->ops == &dt_device_cpu_ops ? cpu_of(dev)->nbytes_held + cpu_matmul_held(cpu_of(dev)) : 0;
+}
+
+/* ---- streams and events --------------------------------------------------------------------------------------------- */
+
+static dt_err cpu_stream_create(dt_device *dev, dt_stream **stream)
+{
+    *stream = calloc(1, sizeof **stream);
+    DT_CHECK(*stream, DT_ERR_MEMORY, "no memory for a stream");
+    return DT_OK;
+}
+static void cpu_stream_destroy(dt_device *dev, dt_stream *stream) { free(stream); }
+static dt_err cpu_stream_sync(dt_device *dev, dt_stream *stream) { return DT_OK; }
+
+static dt_err cpu_event_create(dt_device *dev, dt_event **event)
+{
+    *event = calloc(1, sizeof **event);
+    DT_CHECK(*event, DT_ERR_MEMORY, "no memory for an event");
+    return DT_OK;
+}
+static void cpu_event_destroy(dt_device *dev, dt_event *event) { free(event); }
+static dt_err cpu_event_record(dt_device *dev, dt_event *event, dt_stream *stream)
+{
+    event->at_s = dt_now_s();
+    return DT_OK;
+}
+static dt_err cpu_event_wait(dt_device *dev, dt_event *event, dt_stream *stream) { return DT_OK; }
+static dt_err cpu_event_elapsed_ms(dt_device *dev, dt_event *from, dt_event *to, float *ms)
+{
+    *ms = (float)((to->at_s - from->at_s) * 1e3);
+    return DT_OK;
+}
+
+/* ---- copies --------------------------------------------------------------------------------------------------------- */
+
+#define COPY_CHUNK ((size_t)1 << 18)
+
+static dt_err cpu_copy(dt_device *dev, void *dst, const void *src, size_t nbytes, dt_stream *stream)
+{
+    const cpu_state *cpu = cpu_of(dev);
+    if (dst == src || nbytes == 0) return DT_OK;
+    CPU_PARALLEL_FOR(cpu, i, cpu_n_chunks((int64_t)nbytes, (int64_t)COPY_CHUNK))
+    {
+        const size_t at = (size_t)i * COPY_CHUNK, len = nbytes - at < COPY_CHUNK ? nbytes - at : COPY_CHUNK;
+        memcpy((char *)dst + at, (const char *)src + at, len);
+    }
+    return DT_OK;
+}
+
+static dt_err cpu_zero(dt_device *dev, void *dst, size_t nbytes, dt_stream *stream)
+{
+    const cpu_state *cpu = cpu_of(dev);
+    CPU_PARALLEL_FOR(cpu, i, cpu_n_chunks((int64_t)nbytes, (int64_t)COPY_CHUNK))
+    {
+        const size_t at = (size_t)i * COPY_CHUNK, len = nbytes - at < COPY_CHUNK ? nbytes - at : COPY_CHUNK;
+        memset((char *)dst + at, 0, len);
+    }
+    return DT_OK;
+}
+
+const dt_device_ops dt_device_cpu_ops = {
+    .name = "cpu",
+    .open = cpu_open,
+    .close = cpu_close,
+    .describe = cpu_describe,
+    .memory_free = cpu_memory_free,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .host_accessible = true,
+    .stream_create = cpu_stream_create,
+    .stream_destroy = cpu_stream_destroy,
+    .stream_sync = cpu_stream_sync,
+    .event_create = cpu_event_create,
+    .event_destroy = cpu_event_destroy,
+    .event_record = cpu_event_record,
+    .event_wait = cpu_event_wait,
+    .event_elapsed_ms = cpu_event_elapsed_ms,
+    .copy = cpu_copy,
+    .zero = cpu_zero,
+    .convert = cpu_convert,
+    .add_into = cpu_add_into,
+    .add = cpu_add,
+    .gather_rows = cpu_gather_rows,
+    .scatter_rows = cpu_scatter_rows,
+    .matmul = cpu_matmul_run,
+    .bias_backward = cpu_bias_backward,
+    .embedding_forward = cpu_embedding_forward,
+    .embedding_backward = cpu_embedding_backward,
+    .rmsnorm_forward = cpu_rmsnorm_forward,
+    .rmsnorm_backward = cpu_rmsnorm_backward,
+    .layernorm_forward = cpu_layernorm_forward,
+    .layernorm_backward = cpu_layernorm_backward,
+    .norm_scratch_elems = cpu_norm_scratch_elems,
+    .rope = cpu_rope,
+    .attention_forward = cpu_attention_forward,
+    .attention_backward = cpu_attention_backward,
+    .attention_scratch_elems = cpu_attention_scratch_elems,
+    .act_forward = cpu_act_forward,
+    .act_backward = cpu_act_backward,
+    .glu_forward = cpu_glu_forward,
+    .glu_backward = cpu_glu_backward,
+    .dropout = cpu_dropout,
+    .classifier = cpu_classifier,
+    .adamw_step = cpu_adamw_step,
+    .sum_squares = cpu_sum_squares,
+    .abs_max = cpu_abs_max,
+    .sum_squares_fixed = cpu_sum_squares_fixed,
+};

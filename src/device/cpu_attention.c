@@ -1,0 +1,132 @@
+/* cpu_attention.c - which thread does which tile of attention.
+ *
+ * Threads take the next part of a list that none writes down: parts are numbered by walking through the sequences, and each thread
+ * remembers where in the walk it stands. Long parts come first within a sequence, so that the last ones to finish are short. */
+#include "cpu.h"
+#include <inttypes.h>
+#include <omp.h>
+#include <stdatomic.h>
+
+static dt_err check(const dt_attention *at)
+{
+    DT_CHECK(at->n_seq >= 0 && at->head_dim > 0 && at->head_dim <= CPU_MAX_HEAD_DIM, DT_ERR_ARG,
+             "attention: %d sequences, head_dim %d (1 to %d work)", at->n_seq, at->head_dim, CPU_MAX_HEAD_DIM);
+    DT_CHECK(at->n_kv_heads > 0 && at->n_heads % at->n_kv_heads == 0, DT_ERR_ARG, "attention: %d heads share %d key heads", at->n_heads,
+             at->n_kv_heads);
+    const int64_t width = (int64_t)at->n_heads * at->head_dim;
+    DT_CHECK(at->q_ld >= width && at->o_ld >= width && at->kv_ld >= (int64_t)at->n_kv_heads * at->head_dim, DT_ERR_ARG,
+             "attention: %d x %d wide, row distances %" PRId64 " %" PRId64 " %" PRId64, at->n_heads, at->head_dim, at->q_ld, at->kv_ld,
+             at->o_ld);
+    DT_CHECK(at->dropout_p >= 0 && at->dropout_p < 1 && (at->dropout_p == 0 || at->token_key), DT_ERR_ARG, "attention: dropout %g%s",
+             (double)at->dropout_p, at->token_key ? "" : " without token keys");
+    return DT_OK;
+}
+
+typedef enum part_kind { BY_QUERIES, BY_KEYS, BY_SEQUENCE } part_kind;
+typedef void part_function(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
+
+/* Where a walk through the parts stands: the parts of sequence seq begin with number base. */
+typedef struct walk {
+    int seq;
+    int64_t base;
+} walk;
+
+static int32_t n_tiles(const dt_attention *at, part_kind kind, int seq)
+{
+    if (kind == BY_SEQUENCE) return 1;
+    const int32_t n = kind == BY_QUERIES ? at->q_start[seq + 1] - at->q_start[seq] : at->kv_len[seq];
+    const int32_t tile = kind == BY_QUERIES ? DT_ATTENTION_Q_TILE : DT_ATTENTION_K_TILE;
+    return (n + tile - 1) / tile;
+}
+
+/* Part number index, at or after the walk's place. False past the end. */
+static bool find_part(const dt_attention *at, part_kind kind, walk *w, int64_t index, dt_attention_part *part)
+{
+    const int n_heads = kind == BY_QUERIES ? at->n_heads : at->n_kv_heads;
+    for (; w->seq < at->n_seq; w->seq++) {
+        const int32_t tiles = n_tiles(at, kind, w->seq);
+        const int64_t here = index - w->base;
+        if (here >= (int64_t)tiles * n_heads) {
+            w->base += (int64_t)tiles * n_heads;
+            continue;
+        }
+        part->seq = w->seq;
+        part->head = (int)(here % n_heads);
+        const int32_t place = (int32_t)(here / n_heads), n_q = at->q_start[w->seq + 1] - at->q_start[w->seq], n_kv = at->kv_len[w->seq];
+        if (kind == BY_QUERIES) { /* late queries see most keys */
+            part->first = (tiles - 1 - place) * DT_ATTENTION_Q_TILE;
+            part->n = (int32_t)cpu_min(DT_ATTENTION_Q_TILE, n_q - part->first);
+        } else if (kind == BY_KEYS) { /* early keys are seen by most queries */
+            part->first = place * DT_ATTENTION_K_TILE;
+            part->n = (int32_t)cpu_min(DT_ATTENTION_K_TILE, n_kv - part->first);
+        } else {
+            part->first = 0;
+            part->n = n_kv;
+        }
+        return true;
+    }
+    return false;
+}
+
+/* dkv: 2 * dkv_rows * padded head_dim floats a thread, or NULL. */
+static void run_parts(cpu_state *cpu, const dt_attention *at, const dt_attention_args *a, part_kind kind, part_function *run, float *dkv,
+                      int64_t dkv_elems)
+{
+    atomic_llong next = 0;
+#pragma omp parallel num_threads(cpu->n_threads)
+    {
+        const int64_t thread = omp_get_thread_num();
+        dt_attention_part part = {.scratch = cpu->attention_scratch + thread * cpu->attention_scratch_elems,
+                                  .dkv = dkv ? dkv + thread * dkv_elems : NULL,
+                                  .with_dq = kind == BY_SEQUENCE};
+        walk w = {0};
+        while (find_part(at, kind, &w, atomic_fetch_add(&next, 1), &part)) run(at, a, &part);
+    }
+}
+
+dt_err cpu_attention_forward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v, void *out, float *lse,
+                             dt_stream *stream)
+{
+    cpu_state *cpu = cpu_of(dev);
+    DT_TRY(check(at));
+    const dt_attention_args a = {.q = q, .k = k, .v = v, .out_w = out, .lse_w = lse};
+    run_parts(cpu, at, &a, BY_QUERIES, cpu->k->attention_forward, NULL, 0);
+    return DT_OK;
+}
+
+/* One pass a sequence and key head keeps all threads busy when there are as many of those as threads. */
+static bool by_sequence(const cpu_state *cpu, const dt_attention *at) { return (int64_t)at->n_seq * at->n_kv_heads >= cpu->n_threads; }
+
+static int64_t dkv_elems(const cpu_state *cpu, const dt_attention *at)
+{
+    const int64_t padded = (at->head_dim + DT_ATTENTION_PAD - 1) / DT_ATTENTION_PAD * DT_ATTENTION_PAD;
+    return 2 * padded * (by_sequence(cpu, at) ? at->max_kv_len : DT_ATTENTION_K_TILE);
+}
+
+/* First what each thread sums dk and dv in, then delta. */
+int64_t cpu_attention_scratch_elems(const dt_device *dev, const dt_attention *at)
+{
+    const cpu_state *cpu = cpu_of(dev);
+    return dkv_elems(cpu, at) * cpu->n_threads + (int64_t)at->n_tok * at->n_heads;
+}
+
+dt_err cpu_attention_backward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v, const void *out,
+                              const float *lse, const void *dout, void *dq, void *dk, void *dv, float *scratch, dt_stream *stream)
+{
+    cpu_state *cpu = cpu_of(dev);
+    DT_TRY(check(at));
+    float *delta = scratch + dkv_elems(cpu, at) * cpu->n_threads;
+    enum { TOKENS = 16 };
+    CPU_PARALLEL_FOR(cpu, i, cpu_n_chunks(at->n_tok, TOKENS))
+    {
+        cpu->k->attention_delta(at, out, dout, i * TOKENS, cpu_min(TOKENS, at->n_tok - i * TOKENS), delta);
+    }
+    const dt_attention_args a = {.q = q, .k = k, .v = v, .dout = dout, .lse = lse, .delta = delta, .dq = dq, .dk = dk, .dv = dv};
+    if (by_sequence(cpu, at)) {
+        run_parts(cpu, at, &a, BY_SEQUENCE, cpu->k->attention_backward_kv, scratch, dkv_elems(cpu, at));
+    } else {
+        run_parts(cpu, at, &a, BY_QUERIES, cpu->k->attention_backward_q, NULL, 0);
+        run_parts(cpu, at, &a, BY_KEYS, cpu->k->attention_backward_kv, scratch, dkv_elems(cpu, at));
+    }
+    return DT_OK;
+}

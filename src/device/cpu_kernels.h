@@ -1,0 +1,83 @@
+/* cpu_kernels.h - the inner loops of the CPU device: one table per instruction set, chosen when the device is opened.
+ *
+ * Kernels work on a range in one thread; who does which range is decided in cpu_*.c, so that results do not depend on the
+ * instruction set's file being asked for more or fewer threads. Types and conventions are those of dtrain/device.h. */
+#ifndef DTRAIN_CPU_KERNELS_H
+#define DTRAIN_CPU_KERNELS_H
+
+#include "dtrain/device.h"
+
+/** Columns summed at once by column_sums. */
+#define DT_CPU_COLS 64
+
+/** What one thread does of an attention call: some rows of one sequence and one head; see isa/attention.c. */
+typedef struct dt_attention_part {
+    int seq, head;     /* head: of queries for forward and dq, of keys for dk and dv */
+    int32_t first, n;  /* rows within the sequence: queries for forward and dq, keys for dk and dv */
+    float *scratch;    /* this thread's, [attention_scratch(head_dim)] */
+    float *dkv;        /* float [2][n][padded head_dim]: sums of dk and dv, for backward_kv */
+    bool with_dq;      /* backward_kv covers all keys of the sequence and writes dq too */
+} dt_attention_part;
+
+typedef struct dt_attention_args {
+    const void *q, *k, *v;
+    void *out_w; /* forward */
+    float *lse_w;
+    const void *dout; /* backward */
+    const float *lse, *delta; /* [n_tok, n_heads]; delta = sum over c of dout * out */
+    void *dq, *dk, *dv;
+} dt_attention_args;
+
+/** Rows of queries and of keys in a tile; head_dim is padded to a multiple of DT_ATTENTION_PAD. */
+enum { DT_ATTENTION_Q_TILE = 64, DT_ATTENTION_K_TILE = 64, DT_ATTENTION_PAD = 16 };
+
+typedef struct dt_cpu_kernels {
+    const char *isa;
+
+    /* elementwise.c */
+    void (*convert)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n);
+    void (*add_into)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate, int64_t n);
+    void (*add)(const void *a, const void *b, void *c, dt_dtype dt, int64_t n);
+    void (*add_rows)(float *sum, const void *row, dt_dtype dt, int64_t n); /* sum[i] += row[i] */
+    void (*column_sums)(const void *x, dt_dtype dt, int64_t m, int64_t ld, int64_t n_cols, float *sum); /* n_cols <= DT_CPU_COLS */
+    void (*act_forward)(dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n);
+    void (*act_backward)(dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt, int64_t n);
+    void (*glu_forward)(dt_activation act, const void *gate, const void *up, void *y, dt_dtype dt, int64_t n);
+    void (*glu_backward)(dt_activation act, const void *gate, const void *up, const void *dy, void *dgate, void *dup, dt_dtype dt,
+                         int64_t n);
+    void (*dropout)(const void *x, void *y, float p, uint64_t key, uint64_t token_key, dt_dtype dt, int64_t width);
+    void (*rope)(void *x, const float *cos_sin, int64_t half, bool inverse, dt_dtype dt);
+
+    /* norm.c: one row; backward adds to the block's float sums */
+    float (*rmsnorm_forward)(const void *x, const void *weight, void *y, int64_t width, float eps, dt_dtype dt);
+    void (*rmsnorm_backward)(const void *x, const void *weight, float rstd, const void *dy, void *dx, bool add_to_dx, float *dweight,
+                             int64_t width, dt_dtype dt);
+    void (*layernorm_forward)(const void *x, const void *weight, const void *bias, void *y, float *mean, float *rstd, int64_t width,
+                              float eps, dt_dtype dt);
+    void (*layernorm_backward)(const void *x, const void *weight, float mean, float rstd, const void *dy, void *dx, bool add_to_dx,
+                               float *dweight, float *dbias, int64_t width, dt_dtype dt);
+
+    /* classifier.c: one row */
+    void (*classifier)(const dt_classifier *cl, float *logits, int32_t target, const float *weight, float *logp, uint8_t *hit,
+                       float *entropy);
+
+    /* optimizer.c */
+    void (*adamw)(const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m, float *v, void *param,
+                  dt_dtype param_dt, int64_t n);
+    double (*sum_squares)(const void *x, dt_dtype dt, int64_t n);
+    float (*abs_max)(const void *x, dt_dtype dt, int64_t n);
+    void (*sum_squares_fixed)(const void *x, dt_dtype dt, int64_t n, int shift, uint64_t sum[2]); /* n <= 2^11 */
+
+    /* attention.c, attention_backward.c */
+    int64_t (*attention_scratch)(int head_dim);
+    void (*attention_forward)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
+    /** delta[t, h] for n tokens from first on */
+    void (*attention_delta)(const dt_attention *at, const void *out, const void *dout, int64_t first, int64_t n, float *delta);
+    void (*attention_backward_q)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
+    void (*attention_backward_kv)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
+} dt_cpu_kernels;
+
+/* The Makefile defines DT_HAVE_ISA_<name> for each set it compiles. */
+extern const dt_cpu_kernels dt_cpu_kernels_v2, dt_cpu_kernels_v3, dt_cpu_kernels_v4, dt_cpu_kernels_base;
+
+#endif

@@ -1,0 +1,365 @@
+/* cpu_matmul.c - matrix products by oneDNN.
+ *
+ * Measured on GPT-2's shapes (tests/bench_device.c): for float, oneDNN's BLAS entry beats its primitive but where B is transposed
+ * and k is long; it needs no preparation. For bfloat16 the primitive on plain strides is best. Packed ("any") layouts win the
+ * product and lose more in the reorders around it, as weights change every step.
+ *
+ * A primitive belongs to one shape and takes about a millisecond to make, so they are kept in a table. Where the number of tokens
+ * is m (forward, dx) it is cut into blocks of at most BLOCK_M rows, then a multiple of 64, then a rest padded to a multiple
+ * of 16 through scratch: 1024/64 + 4 shapes serve every number of tokens. Where it is k (weight gradients) the exact shape is
+ * made: another pass over the gradient would cost more than the primitive.
+ *
+ * Processors without bfloat16 instructions convert tiles to float and use the BLAS entry: oneDNN's emulation is slower. */
+#include "cpu.h"
+#include <dnnl.h>
+#include <inttypes.h>
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    CACHE_SETS = 64,
+    CACHE_WAYS = 8, /* a set's oldest entry gives way */
+    BLOCK_M = 1024,
+    PAD_M = 16,
+    TILE_M = 256, TILE_N = 1024, TILE_K = 2048 /* of the conversion to float */
+};
+
+/* What a primitive is made for. No padding, so that keys compare as bytes. */
+typedef struct matmul_key {
+    int64_t m, n, k, lda, ldb, ldc;
+    int32_t trans_a, trans_b, dt, c_dtype, accumulate, bias;
+} matmul_key;
+
+typedef struct matmul_entry {
+    matmul_key key;
+    uint64_t used; /* 0: empty */
+    dnnl_primitive_t primitive;
+    dnnl_memory_t a, b, c, bias, scratchpad;
+} matmul_entry;
+
+struct cpu_matmul {
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    matmul_entry entry[CACHE_SETS][CACHE_WAYS];
+    uint64_t clock;
+    void *scratchpad; /* of the primitive that wants most */
+    size_t scratchpad_size;
+    void *pad_a, *pad_c; /* PAD rows of A and of C, grown like the scratchpad */
+    size_t pad_a_size, pad_c_size;
+    float *tile[3]; /* A, B, C converted to float; NULL where bfloat16 is native */
+    bool native_bf16;
+};
+
+#define TRY_DNNL(call)                                                                                                 \
+    do {                                                                                                               \
+        const dnnl_status_t s_ = (call);                                                                               \
+        if (s_ != dnnl_success)                                                                                        \
+            return dt_fail(s_ == dnnl_out_of_memory ? DT_ERR_MEMORY : DT_ERR_FAULT, "oneDNN status %d from %s", (int)s_, #call); \
+    } while (0)
+
+static const size_t tile_elems[3] = {(size_t)TILE_M *TILE_K, (size_t)TILE_K *TILE_N, (size_t)TILE_M *TILE_N};
+
+static bool processor_has_bf16(void)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512bf16") && dnnl_get_effective_cpu_isa() >= dnnl_cpu_isa_avx512_core_bf16;
+#else
+    return true; /* oneDNN's own choice */
+#endif
+}
+
+dt_err cpu_matmul_open(cpu_state *cpu)
+{
+    cpu_matmul *mmul = cpu->matmul = calloc(1, sizeof *mmul);
+    DT_CHECK(mmul, DT_ERR_MEMORY, "cpu device: %zu bytes for matrix products", sizeof *mmul);
+    omp_set_num_threads(cpu->n_threads);
+    TRY_DNNL(dnnl_engine_create(&mmul->engine, dnnl_cpu, 0));
+    TRY_DNNL(dnnl_stream_create(&mmul->stream, mmul->engine, dnnl_stream_in_order));
+    mmul->native_bf16 = processor_has_bf16() && !getenv("DTRAIN_NO_BF16");
+    for (int i = 0; i < 3 && !mmul->native_bf16; i++) {
+        void *p;
+        DT_CHECK(cpu_grab(tile_elems[i] * sizeof(float), cpu->n_threads, &p) == DT_OK, DT_ERR_MEMORY,
+                 "cpu device: %zu bytes to convert bf16 matrices", tile_elems[i] * sizeof(float));
+        mmul->tile[i] = p;
+    }
+    return DT_OK;
+}
+
+static void drop_entry(matmul_entry *e)
+{
+    if (e->primitive) dnnl_primitive_destroy(e->primitive);
+    dnnl_memory_t *const all[] = {&e->a, &e->b, &e->c, &e->bias, &e->scratchpad};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (*all[i]) dnnl_memory_destroy(*all[i]);
+    *e = (matmul_entry){0};
+}
+
+void cpu_matmul_close(cpu_state *cpu)
+{
+    cpu_matmul *mmul = cpu->matmul;
+    if (!mmul) return;
+    for (int i = 0; i < CACHE_SETS * CACHE_WAYS; i++) drop_entry(&mmul->entry[i / CACHE_WAYS][i % CACHE_WAYS]);
+    for (int i = 0; i < 3; i++) cpu_drop(mmul->tile[i], tile_elems[i] * sizeof(float));
+    cpu_drop(mmul->scratchpad, mmul->scratchpad_size);
+    cpu_drop(mmul->pad_a, mmul->pad_a_size);
+    cpu_drop(mmul->pad_c, mmul->pad_c_size);
+    if (mmul->stream) dnnl_stream_destroy(mmul->stream);
+    if (mmul->engine) dnnl_engine_destroy(mmul->engine);
+    free(mmul);
+    cpu->matmul = NULL;
+}
+
+size_t cpu_matmul_held(const cpu_state *cpu)
+{
+    const cpu_matmul *mmul = cpu->matmul;
+    size_t held = sizeof *mmul + mmul->scratchpad_size + mmul->pad_a_size + mmul->pad_c_size;
+    for (int i = 0; i < 3; i++) held += mmul->tile[i] ? tile_elems[i] * sizeof(float) : 0;
+    return held;
+}
+
+static dt_err grow(const cpu_state *cpu, void **p, size_t *size, size_t wanted)
+{
+    if (wanted <= *size) return DT_OK;
+    cpu_drop(*p, *size);
+    *size = 0;
+    DT_CHECK(cpu_grab(wanted, cpu->n_threads, p) == DT_OK, DT_ERR_MEMORY, "cpu device: %zu bytes of scratch for matrix products", wanted);
+    *size = wanted;
+    return DT_OK;
+}
+
+/* ---- primitives ------------------------------------------------------------------------------------------------------ */
+
+static dnnl_data_type_t dnnl_type(int32_t dt) { return dt == DT_F32 ? dnnl_f32 : dnnl_bf16; }
+
+static dt_err describe_matrix(dnnl_memory_desc_t *md, int64_t rows, int64_t cols, int64_t ld, bool transposed, int32_t dt)
+{
+    const dnnl_dims_t dims = {rows, cols}, strides = {transposed ? 1 : ld, transposed ? ld : 1};
+    TRY_DNNL(dnnl_memory_desc_init_by_strides(md, 2, dims, dnnl_type(dt), strides));
+    return DT_OK;
+}
+
+static dt_err create_primitive(cpu_matmul *mmul, const dnnl_matmul_desc_t *desc, bool accumulate, dnnl_primitive_t *primitive,
+                               dnnl_memory_desc_t *scratchpad)
+{
+    dnnl_primitive_attr_t attr;
+    TRY_DNNL(dnnl_primitive_attr_create(&attr));
+    dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
+    dnnl_post_ops_t ops = NULL;
+    if (accumulate && dnnl_post_ops_create(&ops) == dnnl_success) {
+        dnnl_post_ops_append_sum(ops, 1.0f);
+        dnnl_primitive_attr_set_post_ops(attr, ops);
+        dnnl_post_ops_destroy(ops);
+    }
+    dnnl_primitive_desc_t pd = NULL;
+    dnnl_status_t status = dnnl_primitive_desc_create(&pd, desc, attr, mmul->engine, NULL);
+    dnnl_primitive_attr_destroy(attr);
+    if (status == dnnl_success) {
+        *scratchpad = *dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+        status = dnnl_primitive_create(primitive, pd);
+        dnnl_primitive_desc_destroy(pd);
+    }
+    TRY_DNNL(status);
+    return DT_OK;
+}
+
+static dt_err create_entry(cpu_state *cpu, matmul_entry *e, const matmul_key *key)
+{
+    cpu_matmul *mmul = cpu->matmul;
+    dnnl_memory_desc_t a, b, c, bias, scratchpad;
+    const dnnl_dims_t bias_dims = {1, key->n}, bias_strides = {key->n, 1};
+    e->key = *key;
+    DT_TRY(describe_matrix(&a, key->m, key->k, key->lda, key->trans_a, key->dt));
+    DT_TRY(describe_matrix(&b, key->k, key->n, key->ldb, key->trans_b, key->dt));
+    DT_TRY(describe_matrix(&c, key->m, key->n, key->ldc, false, key->c_dtype));
+    TRY_DNNL(dnnl_memory_desc_init_by_strides(&bias, 2, bias_dims, dnnl_type(key->dt), bias_strides));
+    dnnl_matmul_desc_t desc;
+    TRY_DNNL(dnnl_matmul_desc_init(&desc, &a, &b, key->bias ? &bias : NULL, &c));
+    DT_TRY(create_primitive(mmul, &desc, key->accumulate, &e->primitive, &scratchpad));
+    DT_TRY(grow(cpu, &mmul->scratchpad, &mmul->scratchpad_size, dnnl_memory_desc_get_size(&scratchpad)));
+    TRY_DNNL(dnnl_memory_create(&e->a, &a, mmul->engine, DNNL_MEMORY_NONE));
+    TRY_DNNL(dnnl_memory_create(&e->b, &b, mmul->engine, DNNL_MEMORY_NONE));
+    TRY_DNNL(dnnl_memory_create(&e->c, &c, mmul->engine, DNNL_MEMORY_NONE));
+    if (key->bias) TRY_DNNL(dnnl_memory_create(&e->bias, &bias, mmul->engine, DNNL_MEMORY_NONE));
+    TRY_DNNL(dnnl_memory_create(&e->scratchpad, &scratchpad, mmul->engine, DNNL_MEMORY_NONE));
+    return DT_OK;
+}
+
+/* The primitive of this key: found, or made in the place of its set's oldest. */
+static dt_err find_entry(cpu_state *cpu, const matmul_key *key, matmul_entry **found)
+{
+    cpu_matmul *mmul = cpu->matmul;
+    uint64_t hash = 0;
+    uint64_t words[sizeof *key / sizeof(uint64_t)];
+    memcpy(words, key, sizeof words);
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) hash = dt_mix64(hash ^ words[i]);
+    matmul_entry *set = mmul->entry[hash % CACHE_SETS], *oldest = set;
+    for (matmul_entry *e = set; e < set + CACHE_WAYS; e++) {
+        if (e->used && !memcmp(&e->key, key, sizeof *key)) {
+            e->used = ++mmul->clock;
+            *found = e;
+            return DT_OK;
+        }
+        if (e->used < oldest->used) oldest = e;
+    }
+    drop_entry(oldest);
+    const dt_err err = create_entry(cpu, oldest, key);
+    if (err != DT_OK) {
+        drop_entry(oldest);
+        return dt_trace(err, __FILE__, __LINE__, "create_entry");
+    }
+    oldest->used = ++mmul->clock;
+    *found = oldest;
+    return DT_OK;
+}
+
+static dt_err run_primitive(cpu_state *cpu, const dt_matmul *mm, int64_t m, const void *a, const void *b, const void *bias, void *c)
+{
+    cpu_matmul *mmul = cpu->matmul;
+    const matmul_key key = {.m = m, .n = mm->n, .k = mm->k, .lda = mm->lda, .ldb = mm->ldb, .ldc = mm->ldc, .trans_a = mm->trans_a,
+                            .trans_b = mm->trans_b, .dt = mm->dt, .c_dtype = mm->c_dtype, .accumulate = mm->accumulate, .bias = bias != NULL};
+    matmul_entry *e = NULL;
+    DT_TRY(find_entry(cpu, &key, &e));
+    TRY_DNNL(dnnl_memory_set_data_handle(e->a, (void *)(uintptr_t)a));
+    TRY_DNNL(dnnl_memory_set_data_handle(e->b, (void *)(uintptr_t)b));
+    TRY_DNNL(dnnl_memory_set_data_handle(e->c, c));
+    TRY_DNNL(dnnl_memory_set_data_handle(e->scratchpad, mmul->scratchpad));
+    if (bias) TRY_DNNL(dnnl_memory_set_data_handle(e->bias, (void *)(uintptr_t)bias));
+    const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, e->a}, {DNNL_ARG_WEIGHTS, e->b}, {DNNL_ARG_DST, e->c},
+                                    {DNNL_ARG_SCRATCHPAD, e->scratchpad}, {DNNL_ARG_BIAS, e->bias}};
+    TRY_DNNL(dnnl_primitive_execute(e->primitive, mmul->stream, bias ? 5 : 4, args));
+    return DT_OK;
+}
+
+/* The last rows (fewer than 64) in a shape of a multiple of PAD_M rows. What the padding computes is not read. */
+static dt_err run_padded(cpu_state *cpu, const dt_matmul *mm, int64_t m, const char *a, const void *b, const void *bias, char *c)
+{
+    cpu_matmul *mmul = cpu->matmul;
+    const int64_t rows = (m + PAD_M - 1) / PAD_M * PAD_M;
+    if (rows == m) return run_primitive(cpu, mm, m, a, b, bias, c);
+    const size_t a_row = (size_t)mm->k * dt_dtype_size(mm->dt), c_row = (size_t)mm->n * dt_dtype_size(mm->c_dtype);
+    const size_t lda = (size_t)mm->lda * dt_dtype_size(mm->dt), ldc = (size_t)mm->ldc * dt_dtype_size(mm->c_dtype);
+    DT_TRY(grow(cpu, &mmul->pad_a, &mmul->pad_a_size, a_row * 64));
+    DT_TRY(grow(cpu, &mmul->pad_c, &mmul->pad_c_size, c_row * 64));
+    for (int64_t i = 0; i < m; i++) memcpy((char *)mmul->pad_a + (size_t)i * a_row, a + (size_t)i * lda, a_row);
+    if (mm->accumulate)
+        for (int64_t i = 0; i < m; i++) memcpy((char *)mmul->pad_c + (size_t)i * c_row, c + (size_t)i * ldc, c_row);
+    dt_matmul padded = *mm;
+    padded.lda = mm->k;
+    padded.ldc = mm->n;
+    DT_TRY(run_primitive(cpu, &padded, rows, mmul->pad_a, b, bias, mmul->pad_c));
+    for (int64_t i = 0; i < m; i++) memcpy(c + (size_t)i * ldc, (char *)mmul->pad_c + (size_t)i * c_row, c_row);
+    return DT_OK;
+}
+
+static dt_err run_blocks(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c)
+{
+    if (mm->trans_a) return run_primitive(cpu, mm, mm->m, a, b, bias, c);
+    for (int64_t at = 0; at < mm->m;) {
+        const int64_t left = mm->m - at, rows = left >= BLOCK_M ? BLOCK_M : left >= 64 ? left / 64 * 64 : left;
+        const void *block_a = cpu_at(a, mm->dt, at * mm->lda);
+        void *block_c = cpu_at_w(c, mm->c_dtype, at * mm->ldc);
+        if (left >= 64) {
+            DT_TRY(run_primitive(cpu, mm, rows, block_a, b, bias, block_c));
+        } else {
+            DT_TRY(run_padded(cpu, mm, rows, block_a, b, bias, block_c));
+        }
+        at += rows;
+    }
+    return DT_OK;
+}
+
+/* ---- float through the BLAS entry ---------------------------------------------------------------------------------- */
+
+static dt_err sgemm(const dt_matmul *mm, const float *a, const float *b, float *c, bool accumulate)
+{
+    TRY_DNNL(dnnl_sgemm(mm->trans_a ? 'T' : 'N', mm->trans_b ? 'T' : 'N', mm->m, mm->n, mm->k, 1.0f, a, mm->lda, b, mm->ldb,
+                        accumulate ? 1.0f : 0.0f, c, mm->ldc));
+    return DT_OK;
+}
+
+/* The BLAS entry knows no bias: C begins with it. */
+static dt_err run_sgemm(cpu_state *cpu, const dt_matmul *mm, const float *a, const float *b, const float *bias, float *c)
+{
+    if (bias) {
+        CPU_PARALLEL_FOR(cpu, i, mm->m) { cpu->k->add_into(bias, DT_F32, c + i * mm->ldc, DT_F32, mm->accumulate, mm->n); }
+    }
+    return sgemm(mm, a, b, c, bias || mm->accumulate);
+}
+
+/* ---- bfloat16 without bfloat16 instructions ------------------------------------------------------------------------- */
+
+static void to_float(const cpu_state *cpu, const void *src, int64_t rows, int64_t cols, int64_t ld, float *dst)
+{
+    CPU_PARALLEL_FOR(cpu, i, rows) { cpu->k->convert(cpu_at(src, DT_BF16, i * ld), DT_BF16, dst + i * cols, DT_F32, cols); }
+}
+
+/* One tile of C: products over k in float, then bias, then one rounding. */
+static dt_err converted_tile(cpu_state *cpu, const dt_matmul *mm, int64_t i, int64_t j, const void *a, const void *b, const void *bias,
+                             void *c)
+{
+    const cpu_matmul *mmul = cpu->matmul;
+    dt_matmul t = {.m = cpu_min(TILE_M, mm->m - i), .n = cpu_min(TILE_N, mm->n - j), .trans_a = mm->trans_a, .trans_b = mm->trans_b};
+    t.ldc = t.n;
+    for (int64_t p = 0; p < mm->k; p += TILE_K) {
+        t.k = cpu_min(TILE_K, mm->k - p);
+        t.lda = t.trans_a ? t.m : t.k;
+        t.ldb = t.trans_b ? t.k : t.n;
+        to_float(cpu, cpu_at(a, DT_BF16, t.trans_a ? p * mm->lda + i : i * mm->lda + p), t.trans_a ? t.k : t.m, t.lda, mm->lda, mmul->tile[0]);
+        to_float(cpu, cpu_at(b, DT_BF16, t.trans_b ? j * mm->ldb + p : p * mm->ldb + j), t.trans_b ? t.n : t.k, t.ldb, mm->ldb, mmul->tile[1]);
+        DT_TRY(sgemm(&t, mmul->tile[0], mmul->tile[1], mmul->tile[2], p > 0));
+    }
+    CPU_PARALLEL_FOR(cpu, r, t.m)
+    {
+        float *row = mmul->tile[2] + r * t.n;
+        if (bias) cpu->k->add_into(cpu_at(bias, DT_BF16, j), DT_BF16, row, DT_F32, true, t.n);
+        cpu->k->add_into(row, DT_F32, cpu_at_w(c, mm->c_dtype, (i + r) * mm->ldc + j), mm->c_dtype, mm->accumulate, t.n);
+    }
+    return DT_OK;
+}
+
+static dt_err run_converted(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c)
+{
+    for (int64_t j = 0; j < mm->n; j += TILE_N)
+        for (int64_t i = 0; i < mm->m; i += TILE_M) DT_TRY(converted_tile(cpu, mm, i, j, a, b, bias, c));
+    return DT_OK;
+}
+
+/* ---- which way ------------------------------------------------------------------------------------------------------ */
+
+static dt_err check(const dt_matmul *mm, const void *bias)
+{
+    DT_CHECK(mm->m >= 0 && mm->n >= 0 && mm->k >= 0 && mm->lda >= (mm->trans_a ? mm->m : mm->k) && mm->ldb >= (mm->trans_b ? mm->k : mm->n) &&
+                 mm->ldc >= mm->n,
+             DT_ERR_ARG, "matmul: C[%" PRId64 ",%" PRId64 "], k = %" PRId64 ", %s lda = %" PRId64 ", %s ldb = %" PRId64 ", ldc = %" PRId64,
+             mm->m, mm->n, mm->k, mm->trans_a ? "transposed" : "plain", mm->lda, mm->trans_b ? "transposed" : "plain", mm->ldb, mm->ldc);
+    DT_CHECK(mm->c_dtype == mm->dt || mm->c_dtype == DT_F32, DT_ERR_ARG, "matmul: C of type %s from %s", dt_dtype_name(mm->c_dtype),
+             dt_dtype_name(mm->dt));
+    return DT_OK;
+}
+
+/* k = 0: the empty sum, which the libraries leave to their callers. */
+static void empty_product(cpu_state *cpu, const dt_matmul *mm, const void *bias, void *c)
+{
+    CPU_PARALLEL_FOR(cpu, i, mm->m)
+    {
+        void *row = cpu_at_w(c, mm->c_dtype, i * mm->ldc);
+        if (!mm->accumulate) memset(row, 0, (size_t)mm->n * dt_dtype_size(mm->c_dtype));
+        if (bias) cpu->k->add_into(bias, mm->dt, row, mm->c_dtype, true, mm->n);
+    }
+}
+
+dt_err cpu_matmul_run(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c, dt_stream *stream)
+{
+    cpu_state *cpu = cpu_of(dev);
+    DT_TRY(check(mm, bias));
+    if (mm->m == 0 || mm->n == 0) return DT_OK;
+    if (mm->k == 0) {
+        empty_product(cpu, mm, bias, c);
+        return DT_OK;
+    }
+    if (omp_get_max_threads() != cpu->n_threads) omp_set_num_threads(cpu->n_threads); /* oneDNN asks OpenMP */
+    if (mm->dt == DT_BF16) return cpu->matmul->native_bf16 ? run_blocks(cpu, mm, a, b, bias, c) : run_converted(cpu, mm, a, b, bias, c);
+    if (mm->trans_b && !mm->trans_a && mm->k >= 2048) return run_blocks(cpu, mm, a, b, bias, c);
+    return run_sgemm(cpu, mm, a, b, bias, c);
+}

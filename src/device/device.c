@@ -1,0 +1,80 @@
+/* device.c - which backends this binary has, and buffers that know who pays for them. */
+#include "dtrain/device.h"
+#include <string.h>
+
+/* The one list of backends, in the order in which "auto" prefers them. */
+static const dt_device_ops *const backends[] = {&dt_device_cpu_ops};
+enum { N_BACKENDS = sizeof backends / sizeof backends[0] };
+
+const char *dt_device_backends(void) { return "cpu"; }
+
+static const dt_device_ops *find_backend(const char *name)
+{
+    if (!strcmp(name, "auto")) return backends[0];
+    for (int i = 0; i < N_BACKENDS; i++)
+        if (!strcmp(name, backends[i]->name)) return backends[i];
+    return NULL;
+}
+
+dt_err dt_device_open(dt_device *dev, const char *name, int local_rank, int n_threads, dt_ledger *ledger)
+{
+    *dev = (dt_device){0};
+    const dt_device_ops *ops = find_backend(name);
+    DT_CHECK(ops, DT_ERR_USAGE, "run.device = %s: this program was built with: %s (or auto)", name, dt_device_backends());
+    DT_CHECK(ledger && n_threads >= 0, DT_ERR_ARG, "dt_device_open: ledger %p, n_threads %d", (void *)ledger, n_threads);
+    *dev = (dt_device){.ops = ops, .ledger = ledger, .local_rank = local_rank};
+    const dt_err err = ops->open(dev, local_rank, n_threads);
+    if (err != DT_OK) {
+        *dev = (dt_device){0};
+        return err;
+    }
+    if (!strcmp(name, "auto")) DT_INFO("run.device = auto: %s", ops->name);
+    return DT_OK;
+}
+
+void dt_device_close(dt_device *dev)
+{
+    if (dev->ops) dev->ops->close(dev);
+    *dev = (dt_device){0};
+}
+
+dt_err dt_buf_alloc(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt_memcat category)
+{
+    *b = (dt_buf){0};
+    DT_CHECK(dev && dev->ops && category < DT_N_MEMCAT, DT_ERR_ARG, "dt_buf_alloc: no open device, or category %d", (int)category);
+    if (nbytes == 0) {
+        *b = (dt_buf){.dev = dev, .category = category, .place = place, .owned = true};
+        return DT_OK;
+    }
+    void *ptr = NULL;
+    const dt_err err = dev->ops->alloc(dev, place, nbytes, &ptr);
+    if (err == DT_ERR_MEMORY) {
+        char asked[24], held[24], left[24];
+        return dt_fail(err, "%s memory for %s: %s asked for, %s held by this process, %s free", place == DT_ON_HOST ? "host" : dev->ops->name,
+                       dt_memcat_name(category), dt_format_bytes((double)nbytes, asked),
+                       dt_format_bytes((double)atomic_load(&dev->ledger->total_now), held),
+                       dt_format_bytes((double)dev->ops->memory_free(dev), left));
+    }
+    if (err != DT_OK) return err;
+    dt_ledger_add(dev->ledger, category, nbytes);
+    *b = (dt_buf){.ptr = ptr, .nbytes = nbytes, .dev = dev, .category = category, .place = place, .owned = true};
+    return DT_OK;
+}
+
+dt_buf dt_buf_view(const dt_buf *b, size_t offset, size_t nbytes)
+{
+    dt_buf v = *b;
+    v.ptr = b->ptr ? (char *)b->ptr + offset : NULL;
+    v.nbytes = nbytes;
+    v.owned = false;
+    return v;
+}
+
+void dt_buf_free(dt_buf *b)
+{
+    if (b->owned && b->ptr) {
+        b->dev->ops->free(b->dev, b->place, b->ptr, b->nbytes);
+        dt_ledger_sub(b->dev->ledger, b->category, b->nbytes);
+    }
+    *b = (dt_buf){0};
+}

@@ -1,0 +1,95 @@
+/* attention.c - softmax attention forward, a tile of queries at a time, with running maximum and sum (Milakov and Gimelshein,
+ * arXiv:1805.02867; Dao et al., arXiv:2205.14135, algorithm 1). For each tile of keys, per query (a lane of every vector):
+ *     m' = max(m, max_j s_j),  a = e^(m - m'),  l <- a l + sum_j e^(s_j - m'),  o <- a o + sum_j e^(s_j - m') v_j
+ * and at the end out = o / l, lse = m + log l. A query that sees no key gives out = 0, lse = -inf. */
+#include "tile.h"
+
+int64_t ISA_NAME(attention_scratch)(int head_dim) { return tiles_elems(round_up(head_dim, DT_ATTENTION_PAD)); }
+
+typedef struct running {
+    float max[TQ], sum[TQ];
+} running;
+
+static void mask_scores(float *s, const visible *vis, int32_t key, int32_t n_keys, int32_t n)
+{
+    for (int32_t j = 0; j < n_keys; j++)
+        SIMD for (int32_t i = 0; i < n; i++)
+            s[j * TQ + i] = key + j >= vis->from[i] && key + j < vis->to[i] ? s[j * TQ + i] : -INFINITY;
+}
+
+/* Scores [n_keys][n] become exp(s - max); returns whether a maximum moved, alpha [n] then being what earlier sums are times. */
+static bool exponentials(float *restrict s, running *r, int32_t n_keys, int32_t n, float *restrict alpha)
+{
+    float max[TQ], sum[TQ];
+    int moved = 0;
+    SIMD for (int32_t i = 0; i < n; i++) max[i] = r->max[i];
+    for (int32_t j = 0; j < n_keys; j++)
+        SIMD for (int32_t i = 0; i < n; i++) max[i] = s[j * TQ + i] > max[i] ? s[j * TQ + i] : max[i];
+    _Pragma("omp simd reduction(| : moved)") for (int32_t i = 0; i < n; i++)
+    {
+        moved |= max[i] > r->max[i];
+        const float base = max[i] == -INFINITY ? 0.0f : max[i];
+        alpha[i] = exp_f(r->max[i] - base);
+        r->max[i] = max[i];
+        max[i] = base;
+        sum[i] = 0.0f;
+    }
+    for (int32_t j = 0; j < n_keys; j++)
+        SIMD for (int32_t i = 0; i < n; i++)
+        {
+            const float e = exp_f(s[j * TQ + i] - max[i]);
+            s[j * TQ + i] = e;
+            sum[i] += e;
+        }
+    SIMD for (int32_t i = 0; i < n; i++) r->sum[i] = FMA(r->sum[i], alpha[i], sum[i]);
+    return moved != 0;
+}
+
+static void rescale(float *restrict acc, int64_t d, int32_t n, const float *restrict alpha)
+{
+    for (int64_t c = 0; c < d; c++)
+        SIMD for (int32_t i = 0; i < n; i++) acc[c * TQ + i] *= alpha[i];
+}
+
+static void finish(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, const running *r, const float *acc)
+{
+    const int64_t d = at->head_dim, row = at->q_start[part->seq] + part->first;
+    float inverse[TQ];
+    for (int32_t i = 0; i < part->n; i++) {
+        inverse[i] = r->sum[i] > 0.0f ? 1.0f / r->sum[i] : r->sum[i] == 0.0f ? 0.0f : r->sum[i]; /* a NaN goes on */
+        if (a->lse_w) a->lse_w[(row + i) * at->n_heads + part->head] = r->max[i] + logf(r->sum[i]);
+    }
+    store_transposed(element_w(a->out_w, at->dt, row * at->o_ld + part->head * d), at->dt, at->o_ld, acc, part->n, d, inverse);
+}
+
+void ISA_NAME(attention_forward)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part)
+{
+    const int64_t d = at->head_dim, dp = round_up(d, DT_ATTENTION_PAD), row = at->q_start[part->seq] + part->first;
+    const int64_t kv_col = (int64_t)(part->head / (at->n_heads / at->n_kv_heads)) * d, kv_row = at->kv_start[part->seq];
+    const int32_t n = (int32_t)round_up(part->n, LANES);
+    const tiles t = carve(part->scratch, dp);
+    visible vis;
+    running r;
+    float alpha[TQ];
+    find_visible(&vis, at, part->seq, part->first, part->n);
+    for (int32_t i = 0; i < TQ; i++) r.max[i] = -INFINITY, r.sum[i] = 0.0f;
+    load_rows(t.q_rows, element(a->q, at->dt, row * at->q_ld + part->head * d), at->dt, at->q_ld, part->n, d, dp, at->scale);
+    transpose_in(t.qt, t.q_rows, part->n, d, dp);
+    memset(t.acc, 0, (size_t)(d * TQ) * sizeof(float));
+    for (int32_t key = vis.least_from / TK * TK; key < vis.most_to; key += TK) {
+        const int32_t n_keys = vis.most_to - key < TK ? vis.most_to - key : TK;
+        const int64_t at_key = (kv_row + key) * at->kv_ld + kv_col;
+        load_rows(t.k, element(a->k, at->dt, at_key), at->dt, at->kv_ld, n_keys, d, dp, 1.0f);
+        load_rows(t.v, element(a->v, at->dt, at_key), at->dt, at->kv_ld, n_keys, d, dp, 1.0f);
+        tile_product(false, n_keys, n, d, t.k, dp, t.qt, TQ, t.s, TQ, false);
+        if (!all_visible(&vis, key, n_keys)) mask_scores(t.s, &vis, key, n_keys, n);
+        if (exponentials(t.s, &r, n_keys, n, alpha)) rescale(t.acc, d, n, alpha);
+        if (at->dropout_p > 0) {
+            dropout_factors(t.drop, at, at->token_key + row, part->head, key, n_keys, part->n);
+            for (int32_t j = 0; j < n_keys; j++)
+                SIMD for (int32_t i = 0; i < part->n; i++) t.s[j * TQ + i] *= t.drop[j * TQ + i];
+        }
+        tile_product(true, d, n, n_keys, t.v, dp, t.s, TQ, t.acc, TQ, true);
+    }
+    finish(at, a, part, &r, t.acc);
+}

@@ -1,0 +1,156 @@
+/* attention_backward.c - gradients of softmax attention, probabilities being formed anew from lse (Dao et al., arXiv:2205.14135,
+ * algorithm 4). Per query i and key j, with s = scale q.k, D_i = dout_i . out_i and f the dropout factor:
+ *     p = e^(s - lse_i)      dp = f dout_i . v_j      ds = p (dp - D_i)
+ *     dv_j += f p dout_i     dq_i += scale ds k_j     dk_j += ds (scale q_i)
+ *
+ * One pass over (tile of queries, tile of keys) gives all three; it belongs to one thread per sequence and key head. Where there
+ * are more threads than those, dk and dv are made per tile of keys and dq per tile of queries, each forming p anew: the same
+ * sums in the same order, so the same bits. */
+#include "tile.h"
+
+INLINE void delta_body(const dt_attention *at, const void *out, const void *dout, int64_t first, int64_t n, float *delta, dt_dtype T)
+{
+    for (int64_t t = first; t < first + n; t++)
+        for (int64_t h = 0; h < at->n_heads; h++) {
+            float sum = 0;
+            const int64_t row = t * at->o_ld + h * at->head_dim;
+            _Pragma("omp simd reduction(+ : sum)") for (int64_t c = 0; c < at->head_dim; c++)
+                sum = FMA(load(out, T, row + c), load(dout, T, row + c), sum);
+            delta[t * at->n_heads + h] = sum;
+        }
+}
+void ISA_NAME(attention_delta)(const dt_attention *at, const void *out, const void *dout, int64_t first, int64_t n, float *delta)
+{
+#define BODY(T) delta_body(at, out, dout, first, n, delta, T)
+    BY_TYPE(at->dt, BODY);
+#undef BODY
+}
+
+/* A tile of queries of one head, ready for any tile of keys. */
+typedef struct query_tile {
+    visible vis;
+    int head;
+    int32_t n, n_padded; /* queries; columns with padding */
+    int64_t row;         /* of the first in the batch */
+    float lse[TQ], delta[TQ];
+} query_tile;
+
+static void load_queries(query_tile *qt, const dt_attention *at, const dt_attention_args *a, int seq, int head, int32_t first, int32_t n,
+                         const tiles *t, int64_t dp)
+{
+    const int64_t d = at->head_dim, row = at->q_start[seq] + first;
+    qt->head = head, qt->n = n, qt->n_padded = (int32_t)round_up(n, LANES), qt->row = row;
+    find_visible(&qt->vis, at, seq, first, n);
+    for (int32_t i = 0; i < TQ; i++) {
+        qt->lse[i] = i < n ? a->lse[(row + i) * at->n_heads + head] : 0.0f;
+        qt->delta[i] = i < n ? a->delta[(row + i) * at->n_heads + head] : 0.0f;
+    }
+    load_rows(t->q_rows, element(a->q, at->dt, row * at->q_ld + head * d), at->dt, at->q_ld, n, d, dp, at->scale);
+    load_rows(t->do_rows, element(a->dout, at->dt, row * at->o_ld + head * d), at->dt, at->o_ld, n, d, dp, 1.0f);
+    transpose_in(t->qt, t->q_rows, n, d, dp);
+    transpose_in(t->dot, t->do_rows, n, d, dp);
+}
+
+static void load_keys(const dt_attention *at, const dt_attention_args *a, int seq, int kv_head, int32_t key, int32_t n_keys, const tiles *t,
+                      int64_t dp)
+{
+    const int64_t d = at->head_dim, first = (at->kv_start[seq] + key) * at->kv_ld + kv_head * d;
+    load_rows(t->k, element(a->k, at->dt, first), at->dt, at->kv_ld, n_keys, d, dp, 1.0f);
+    load_rows(t->v, element(a->v, at->dt, first), at->dt, at->kv_ld, n_keys, d, dp, 1.0f);
+}
+
+/* t->s becomes f p, t->dp becomes ds, for the keys that are loaded. */
+static void form_tile(const query_tile *qt, const dt_attention *at, int32_t key, int32_t n_keys, const tiles *t, int64_t dp)
+{
+    const int32_t n = qt->n_padded;
+    const bool all = all_visible(&qt->vis, key, n_keys), drop = at->dropout_p > 0;
+    float *restrict s = t->s, *restrict ds = t->dp, *restrict f = t->drop;
+    tile_product(false, n_keys, n, at->head_dim, t->k, dp, t->qt, TQ, s, TQ, false);
+    tile_product(false, n_keys, n, at->head_dim, t->v, dp, t->dot, TQ, ds, TQ, false);
+    if (drop) dropout_factors(f, at, at->token_key + qt->row, qt->head, key, n_keys, qt->n);
+    for (int32_t j = 0; j < n_keys; j++) {
+        float *sj = s + j * TQ, *dsj = ds + j * TQ;
+        if (all && !drop) {
+            SIMD for (int32_t i = 0; i < n; i++)
+            {
+                sj[i] = exp_f(sj[i] - qt->lse[i]);
+                dsj[i] = sj[i] * (dsj[i] - qt->delta[i]);
+            }
+            continue;
+        }
+        SIMD for (int32_t i = 0; i < n; i++)
+        {
+            const float p = key + j >= qt->vis.from[i] && key + j < qt->vis.to[i] ? exp_f(sj[i] - qt->lse[i]) : 0.0f;
+            const float fi = drop ? (i < qt->n ? f[j * TQ + i] : 0.0f) : 1.0f;
+            dsj[i] = p == 0.0f ? 0.0f : p * (fi * dsj[i] - qt->delta[i]);
+            sj[i] = fi * p;
+        }
+    }
+}
+
+static void store_dq(const query_tile *qt, const dt_attention *at, const dt_attention_args *a, const float *acc)
+{
+    float factor[TQ];
+    for (int32_t i = 0; i < TQ; i++) factor[i] = at->scale;
+    store_transposed(element_w(a->dq, at->dt, qt->row * at->q_ld + qt->head * at->head_dim), at->dt, at->q_ld, acc, qt->n, at->head_dim, factor);
+}
+
+void ISA_NAME(attention_backward_q)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part)
+{
+    const int64_t d = at->head_dim, dp = round_up(d, DT_ATTENTION_PAD);
+    const int kv_head = part->head / (at->n_heads / at->n_kv_heads);
+    const tiles t = carve(part->scratch, dp);
+    query_tile qt;
+    load_queries(&qt, at, a, part->seq, part->head, part->first, part->n, &t, dp);
+    memset(t.acc, 0, (size_t)(d * TQ) * sizeof(float));
+    for (int32_t key = qt.vis.least_from / TK * TK; key < qt.vis.most_to; key += TK) {
+        const int32_t n_keys = qt.vis.most_to - key < TK ? qt.vis.most_to - key : TK;
+        load_keys(at, a, part->seq, kv_head, key, n_keys, &t, dp);
+        form_tile(&qt, at, key, n_keys, &t, dp);
+        tile_product(true, d, qt.n_padded, n_keys, t.k, dp, t.dp, TQ, t.acc, TQ, true);
+    }
+    store_dq(&qt, at, a, t.acc);
+}
+
+/* One tile of queries against the part's keys. */
+static void add_queries(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, int head, int32_t first, int32_t n,
+                        const tiles *t, int64_t dp)
+{
+    const int64_t d = at->head_dim;
+    query_tile qt;
+    find_visible(&qt.vis, at, part->seq, first, n);
+    const int32_t end = part->first + part->n < qt.vis.most_to ? part->first + part->n : qt.vis.most_to;
+    const int32_t begin = qt.vis.least_from / TK * TK > part->first ? qt.vis.least_from / TK * TK : part->first;
+    if (begin >= end && !part->with_dq) return;
+    load_queries(&qt, at, a, part->seq, head, first, n, t, dp);
+    if (part->with_dq) memset(t->acc, 0, (size_t)(d * TQ) * sizeof(float));
+    for (int32_t key = begin; key < end; key += TK) {
+        const int32_t n_keys = end - key < TK ? end - key : TK;
+        float *dk = part->dkv + (key - part->first) * dp, *dv = dk + part->n * dp;
+        load_keys(at, a, part->seq, part->head, key, n_keys, t, dp);
+        form_tile(&qt, at, key, n_keys, t, dp);
+        tile_product(false, n_keys, dp, n, t->s, TQ, t->do_rows, dp, dv, dp, true);
+        tile_product(false, n_keys, dp, n, t->dp, TQ, t->q_rows, dp, dk, dp, true);
+        if (part->with_dq) tile_product(true, d, qt.n_padded, n_keys, t->k, dp, t->dp, TQ, t->acc, TQ, true);
+    }
+    if (part->with_dq) store_dq(&qt, at, a, t->acc);
+}
+
+static void store_rows(void *dst, dt_dtype dt, int64_t ld, const float *src, int64_t n, int64_t d, int64_t dp)
+{
+    for (int64_t i = 0; i < n; i++) ISA_NAME(convert)(src + i * dp, DT_F32, element_w(dst, dt, i * ld), dt, d);
+}
+
+void ISA_NAME(attention_backward_kv)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part)
+{
+    const int64_t d = at->head_dim, dp = round_up(d, DT_ATTENTION_PAD);
+    const int group = at->n_heads / at->n_kv_heads;
+    const int32_t n_q = at->q_start[part->seq + 1] - at->q_start[part->seq];
+    const tiles t = carve(part->scratch, dp);
+    memset(part->dkv, 0, (size_t)(2 * part->n * dp) * sizeof(float));
+    for (int head = part->head * group; head < (part->head + 1) * group; head++)
+        for (int32_t first = 0; first < n_q; first += TQ) add_queries(at, a, part, head, first, n_q - first < TQ ? n_q - first : TQ, &t, dp);
+    const int64_t at_key = (at->kv_start[part->seq] + part->first) * at->kv_ld + part->head * d;
+    store_rows(element_w(a->dk, at->dt, at_key), at->dt, at->kv_ld, part->dkv, part->n, d, dp);
+    store_rows(element_w(a->dv, at->dt, at_key), at->dt, at->kv_ld, part->dkv + part->n * dp, part->n, d, dp);
+}

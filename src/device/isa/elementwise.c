@@ -1,0 +1,212 @@
+/* elementwise.c - conversions, sums, activations, dropout and rotation of the CPU device: one pass over memory each. */
+#include "kernels.h"
+
+void ISA_NAME(convert)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n)
+{
+#define BODY(S, D) SIMD for (int64_t i = 0; i < n; i++) store(dst, D, i, load(src, S, i))
+    if (src_dt == DT_F32) {
+        if (dst_dt == DT_F32) {
+            BODY(DT_F32, DT_F32);
+        } else {
+            BODY(DT_F32, DT_BF16);
+        }
+    } else if (dst_dt == DT_F32) {
+        BODY(DT_BF16, DT_F32);
+    } else {
+        for (int64_t i = 0; i < n; i++) ((uint16_t *)dst)[i] = ((const uint16_t *)src)[i];
+    }
+#undef BODY
+}
+
+INLINE void add_into_body(const void *src, dt_dtype S, void *dst, dt_dtype D, int64_t n)
+{
+    SIMD for (int64_t i = 0; i < n; i++) store(dst, D, i, load(dst, D, i) + load(src, S, i));
+}
+void ISA_NAME(add_into)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate, int64_t n)
+{
+    if (!accumulate) {
+        ISA_NAME(convert)(src, src_dt, dst, dst_dt, n);
+    } else if (src_dt == DT_F32) {
+#define BODY(D) add_into_body(src, DT_F32, dst, D, n)
+        BY_TYPE(dst_dt, BODY);
+#undef BODY
+    } else {
+#define BODY(D) add_into_body(src, DT_BF16, dst, D, n)
+        BY_TYPE(dst_dt, BODY);
+#undef BODY
+    }
+}
+
+void ISA_NAME(add)(const void *a, const void *b, void *c, dt_dtype dt, int64_t n)
+{
+#define BODY(T) SIMD for (int64_t i = 0; i < n; i++) store(c, T, i, load(a, T, i) + load(b, T, i))
+    BY_TYPE(dt, BODY);
+#undef BODY
+}
+
+void ISA_NAME(add_rows)(float *sum, const void *row, dt_dtype dt, int64_t n)
+{
+#define BODY(T) SIMD for (int64_t i = 0; i < n; i++) sum[i] += load(row, T, i)
+    BY_TYPE(dt, BODY);
+#undef BODY
+}
+
+/* Blocks of 64 rows are summed apart before they join the total: rounding grows with sqrt(m), not m. */
+INLINE void column_sums_body(const void *x, dt_dtype T, int64_t m, int64_t ld, int64_t n_cols, float *restrict sum)
+{
+    for (int64_t c = 0; c < n_cols; c++) sum[c] = 0;
+    for (int64_t first = 0; first < m; first += 64) {
+        float part[DT_CPU_COLS] = {0};
+        const int64_t last = first + 64 < m ? first + 64 : m;
+        if (n_cols == DT_CPU_COLS) {
+            for (int64_t r = first; r < last; r++) {
+                SIMD for (int64_t c = 0; c < DT_CPU_COLS; c++) part[c] += load(x, T, r * ld + c);
+            }
+        } else {
+            for (int64_t r = first; r < last; r++)
+                for (int64_t c = 0; c < n_cols; c++) part[c] += load(x, T, r * ld + c);
+        }
+        for (int64_t c = 0; c < n_cols; c++) sum[c] += part[c];
+    }
+}
+void ISA_NAME(column_sums)(const void *x, dt_dtype dt, int64_t m, int64_t ld, int64_t n_cols, float *sum)
+{
+#define BODY(T) column_sums_body(x, T, m, ld, n_cols, sum)
+    BY_TYPE(dt, BODY);
+#undef BODY
+}
+
+/* ---- activations -------------------------------------------------------------------------------------------------- */
+
+#define SQRT_2_OVER_PI 0.797884561f
+#define INV_SQRT_2 0.707106781f
+#define INV_SQRT_2PI 0.398942280f
+
+/* All are x times a smooth step s(x): silu and quick_gelu s = sigmoid(a x); gelu_tanh s = (1 + tanh u)/2 = sigmoid(2u);
+ * gelu s = Phi(x). slope = d(x s)/dx. */
+INLINE float act_f(dt_activation act, float x, float *slope)
+{
+    float s, ds; /* step and its derivative */
+    if (act == DT_ACT_GELU) {
+        s = 0.5f + 0.5f * erf_f(x * INV_SQRT_2);
+        ds = slope ? INV_SQRT_2PI * exp_f(-0.5f * x * x) : 0.0f;
+    } else if (act == DT_ACT_GELU_TANH) {
+        s = sigmoid_f(2.0f * SQRT_2_OVER_PI * x * FMA(0.044715f * x, x, 1.0f));
+        ds = s * (1.0f - s) * 2.0f * SQRT_2_OVER_PI * FMA(3.0f * 0.044715f * x, x, 1.0f);
+    } else {
+        const float a = act == DT_ACT_SILU ? 1.0f : 1.702f;
+        s = sigmoid_f(a * x);
+        ds = a * s * (1.0f - s);
+    }
+    if (slope) *slope = FMA(x, ds, s);
+    return x * s;
+}
+
+INLINE void act_forward_body(dt_activation act, const void *x, void *y, dt_dtype T, int64_t n)
+{
+    SIMD for (int64_t i = 0; i < n; i++) store(y, T, i, act_f(act, load(x, T, i), NULL));
+}
+INLINE void act_backward_body(dt_activation act, const void *x, const void *dy, void *dx, dt_dtype T, int64_t n)
+{
+    SIMD for (int64_t i = 0; i < n; i++)
+    {
+        float slope;
+        act_f(act, load(x, T, i), &slope);
+        store(dx, T, i, slope * load(dy, T, i));
+    }
+}
+INLINE void glu_forward_body(dt_activation act, const void *gate, const void *up, void *y, dt_dtype T, int64_t n)
+{
+    SIMD for (int64_t i = 0; i < n; i++) store(y, T, i, act_f(act, load(gate, T, i), NULL) * load(up, T, i));
+}
+INLINE void glu_backward_body(dt_activation act, const void *gate, const void *up, const void *dy, void *dgate, void *dup, dt_dtype T,
+                              int64_t n)
+{
+    SIMD for (int64_t i = 0; i < n; i++)
+    {
+        float slope;
+        const float a = act_f(act, load(gate, T, i), &slope), u = load(up, T, i), d = load(dy, T, i);
+        store(dgate, T, i, d * u * slope);
+        store(dup, T, i, d * a);
+    }
+}
+
+#define BY_ACT(act, dt, body, ...)                                                                                     \
+    do {                                                                                                               \
+        switch (act) {                                                                                                 \
+        case DT_ACT_SILU: BY_ACT_TYPE(DT_ACT_SILU, dt, body, __VA_ARGS__); break;                                      \
+        case DT_ACT_GELU: BY_ACT_TYPE(DT_ACT_GELU, dt, body, __VA_ARGS__); break;                                      \
+        case DT_ACT_GELU_TANH: BY_ACT_TYPE(DT_ACT_GELU_TANH, dt, body, __VA_ARGS__); break;                            \
+        case DT_ACT_QUICK_GELU: BY_ACT_TYPE(DT_ACT_QUICK_GELU, dt, body, __VA_ARGS__); break;                          \
+        }                                                                                                              \
+    } while (0)
+#define BY_ACT_TYPE(A, dt, body, ...)                                                                                  \
+    do {                                                                                                               \
+        if ((dt) == DT_F32) {                                                                                          \
+            body(A, __VA_ARGS__, DT_F32, n);                                                                           \
+        } else {                                                                                                       \
+            body(A, __VA_ARGS__, DT_BF16, n);                                                                          \
+        }                                                                                                              \
+    } while (0)
+
+void ISA_NAME(act_forward)(dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n)
+{
+    BY_ACT(act, dt, act_forward_body, x, y);
+}
+void ISA_NAME(act_backward)(dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt, int64_t n)
+{
+    BY_ACT(act, dt, act_backward_body, x, dy, dx);
+}
+void ISA_NAME(glu_forward)(dt_activation act, const void *gate, const void *up, void *y, dt_dtype dt, int64_t n)
+{
+    BY_ACT(act, dt, glu_forward_body, gate, up, y);
+}
+void ISA_NAME(glu_backward)(dt_activation act, const void *gate, const void *up, const void *dy, void *dgate, void *dup, dt_dtype dt,
+                            int64_t n)
+{
+    BY_ACT(act, dt, glu_backward_body, gate, up, dy, dgate, dup);
+}
+
+/* ---- dropout, rotation -------------------------------------------------------------------------------------------- */
+
+INLINE void dropout_body(const void *x, void *y, float p, uint64_t key, uint64_t token_key, dt_dtype T, int64_t width)
+{
+    enum { BLOCK = 64 }; /* counters drawn at once */
+    uint32_t w[4][BLOCK];
+    const float scale = 1.0f / (1.0f - p);
+    for (int64_t first = 0; first < width; first += 4 * BLOCK) {
+        SIMD for (int i = 0; i < BLOCK; i++)
+        {
+            const philox_out r = philox_f(key, token_key, (uint64_t)(first / 4 + i));
+            w[0][i] = r.w[0], w[1][i] = r.w[1], w[2][i] = r.w[2], w[3][i] = r.w[3];
+        }
+        const int64_t last = first + 4 * BLOCK < width ? first + 4 * BLOCK : width;
+        for (int64_t c = first; c < last; c++) {
+            const float u = unit_of(w[(c - first) % 4][(c - first) / 4]);
+            store(y, T, c, u >= p ? load(x, T, c) * scale : 0.0f);
+        }
+    }
+}
+void ISA_NAME(dropout)(const void *x, void *y, float p, uint64_t key, uint64_t token_key, dt_dtype dt, int64_t width)
+{
+#define BODY(T) dropout_body(x, y, p, key, token_key, T, width)
+    BY_TYPE(dt, BODY);
+#undef BODY
+}
+
+INLINE void rope_body(void *x, const float *restrict cos_sin, int64_t half, float sign, dt_dtype T)
+{
+    SIMD for (int64_t i = 0; i < half; i++)
+    {
+        const float a = load(x, T, i), b = load(x, T, half + i), c = cos_sin[i], s = sign * cos_sin[half + i];
+        store(x, T, i, a * c - b * s);
+        store(x, T, half + i, b * c + a * s);
+    }
+}
+void ISA_NAME(rope)(void *x, const float *cos_sin, int64_t half, bool inverse, dt_dtype dt)
+{
+    const float sign = inverse ? -1.0f : 1.0f;
+#define BODY(T) rope_body(x, cos_sin, half, sign, T)
+    BY_TYPE(dt, BODY);
+#undef BODY
+}

@@ -1,0 +1,133 @@
+/* isa.h - what the kernels share: names per instruction set, loads and stores by type, and elementary functions.
+ *
+ * Files here are compiled once per instruction set with DT_ISA set to its name, so every symbol that leaves a file carries
+ * the name, and nothing with external linkage may come from a header (the linker would keep one of the copies, perhaps one
+ * that this processor cannot run). Loops are written for the compiler's vectoriser: types are compile-time constants
+ * after inlining, no branches, `omp simd` where it cannot see that iterations are independent. */
+#ifndef DTRAIN_ISA_H
+#define DTRAIN_ISA_H
+
+#include "../cpu_kernels.h"
+#include <math.h>
+
+#ifndef DT_ISA
+#define DT_ISA base
+#endif
+#define DT_JOIN2(a, b) a##_##b
+#define DT_JOIN(a, b) DT_JOIN2(a, b)
+#define ISA_NAME(name) DT_JOIN(dt_cpu_##name, DT_ISA) /* convert -> dt_cpu_convert_v4 */
+
+#define INLINE static inline __attribute__((always_inline))
+#define SIMD _Pragma("omp simd")
+
+/* Contraction is written, not left to the compiler: it must be there at -std=c11 and be the same in every build. */
+#ifdef __FMA__
+#define FMA(a, b, c) __builtin_fmaf((a), (b), (c))
+#elif defined(__aarch64__)
+#define FMA(a, b, c) __builtin_fmaf((a), (b), (c))
+#else
+#define FMA(a, b, c) ((a) * (b) + (c))
+#endif
+
+/* Call a kernel's body with the type as a constant: two loops without branches instead of one with. */
+#define BY_TYPE(dt, call_with)                                                                                         \
+    do {                                                                                                               \
+        if ((dt) == DT_F32) {                                                                                          \
+            call_with(DT_F32);                                                                                         \
+        } else {                                                                                                       \
+            call_with(DT_BF16);                                                                                        \
+        }                                                                                                              \
+    } while (0)
+
+INLINE uint32_t bits_of(float f)
+{
+    union { float f; uint32_t u; } x = {.f = f};
+    return x.u;
+}
+INLINE float float_of(uint32_t u)
+{
+    union { uint32_t u; float f; } x = {.u = u};
+    return x.f;
+}
+
+INLINE float load(const void *p, dt_dtype dt, int64_t i)
+{
+    return dt == DT_F32 ? ((const float *)p)[i] : float_of((uint32_t)((const uint16_t *)p)[i] << 16);
+}
+
+/* Rounds like dt_bf16_from_float, as a select. */
+INLINE uint16_t bf16_of(float f)
+{
+    const uint32_t u = bits_of(f), round = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    return (uint16_t)(f != f ? (u >> 16) | 0x40u : round);
+}
+INLINE void store(void *p, dt_dtype dt, int64_t i, float f)
+{
+    if (dt == DT_F32) {
+        ((float *)p)[i] = f;
+    } else {
+        ((uint16_t *)p)[i] = bf16_of(f);
+    }
+}
+
+/* e^x = 2^k e^r with r in [-ln2/2, ln2/2]: k by adding 1.5*2^23, whose low bits then are k; ln2 in two parts (Cody and Waite);
+ * e^r = 1 + r + r^2 q(r), q of degree 4 (least maximum of the relative error, 3e-9). Results below 2^-126 are 0. */
+INLINE float exp_f(float x)
+{
+    const float t = FMA(x, 1.44269504f, 0x1.8p23f), k = t - 0x1.8p23f;
+    float r = FMA(k, -0x1.62e4p-1f, x); /* 15 bits: k times it is exact */
+    r = FMA(k, -0x1.7f7d1cp-20f, r);
+    float q = 0.0013814558f;
+    q = FMA(q, r, 0.00836873613f);
+    q = FMA(q, r, 0.041668389f);
+    q = FMA(q, r, 0.166665211f);
+    q = FMA(q, r, 0.49999994f);
+    const float e = FMA(r * r, q, r) + 1.0f;
+    float y = float_of(bits_of(e) + (bits_of(t) << 23));
+    y = x < -87.33654f ? 0.0f : y;
+    y = x > 88.7228f ? INFINITY : y;
+    return x != x ? x : y;
+}
+
+/* erf: x P(x^2) up to 1; 1 - exp(-x Q(x)) beyond, Q fitted to -log(erfc(x))/x (relative error 3e-9); 1 from 4.1 on. */
+INLINE float erf_f(float x)
+{
+    const float a = fabsf(x), s = x * x;
+    float p = 7.85400844e-05f;
+    p = FMA(p, s, -0.000801024202f);
+    p = FMA(p, s, 0.0051883338f);
+    p = FMA(p, s, -0.0268538147f);
+    p = FMA(p, s, 0.112835854f);
+    p = FMA(p, s, -0.37612626f);
+    p = FMA(p, s, 0.128379167f);
+    const float small = FMA(p, x, x);
+    const float b = a < 4.1f ? a : 4.1f;
+    float q = -0.000210643528f;
+    q = FMA(q, b, 0.00318694906f);
+    q = FMA(q, b, -0.0227984712f);
+    q = FMA(q, b, 0.105116151f);
+    q = FMA(q, b, 0.635831475f);
+    q = FMA(q, b, 1.12848008f);
+    const float big = copysignf(1.0f - exp_f(-b * q), x);
+    return a < 1.0f || x != x ? small : big;
+}
+
+INLINE float sigmoid_f(float x) { return 1.0f / (1.0f + exp_f(-x)); }
+
+/* dt_philox4x32 again, inline so that a loop over counters vectorises. */
+typedef struct philox_out { uint32_t w[4]; } philox_out;
+INLINE philox_out philox_f(uint64_t key, uint64_t ctr_hi, uint64_t ctr_lo)
+{
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    uint32_t c0 = (uint32_t)ctr_lo, c1 = (uint32_t)(ctr_lo >> 32), c2 = (uint32_t)ctr_hi, c3 = (uint32_t)(ctr_hi >> 32);
+    for (int round = 0; round < 10; round++) {
+        const uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, c1 = (uint32_t)p1;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1, c3 = (uint32_t)p0;
+        k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+    }
+    return (philox_out){{c0, c1, c2, c3}};
+}
+INLINE float unit_of(uint32_t u) { return (float)(int32_t)(u >> 8) * 0x1p-24f; } /* dt_u32_to_unit */
+
+#endif

@@ -1,0 +1,112 @@
+/* norm.c - RMSNorm and LayerNorm of one row. A row is read from cache the second time, so two passes cost one.
+ *
+ * With xhat = (x - mean) rstd and g = dy * weight, over a row of C elements:
+ *     RMSNorm    dx = rstd (g - xhat mean(g xhat))                 (mean = 0 in xhat)
+ *     LayerNorm  dx = rstd (g - mean(g) - xhat mean(g xhat))
+ *     dweight += dy xhat, dbias += dy */
+#include "kernels.h"
+
+INLINE float rmsnorm_forward_body(const void *x, const void *weight, void *y, int64_t width, float eps, dt_dtype T)
+{
+    float ss = 0;
+    _Pragma("omp simd reduction(+ : ss)") for (int64_t c = 0; c < width; c++)
+    {
+        const float v = load(x, T, c);
+        ss = FMA(v, v, ss);
+    }
+    const float rstd = 1.0f / sqrtf(ss / (float)width + eps);
+    SIMD for (int64_t c = 0; c < width; c++) store(y, T, c, load(x, T, c) * rstd * load(weight, T, c));
+    return rstd;
+}
+float ISA_NAME(rmsnorm_forward)(const void *x, const void *weight, void *y, int64_t width, float eps, dt_dtype dt)
+{
+    return dt == DT_F32 ? rmsnorm_forward_body(x, weight, y, width, eps, DT_F32) : rmsnorm_forward_body(x, weight, y, width, eps, DT_BF16);
+}
+
+INLINE void rmsnorm_backward_body(const void *x, const void *weight, float rstd, const void *dy, void *dx, bool add_to_dx,
+                                  float *restrict dweight, int64_t width, dt_dtype T)
+{
+    float dot = 0;
+    _Pragma("omp simd reduction(+ : dot)") for (int64_t c = 0; c < width; c++)
+    {
+        const float d = load(dy, T, c), xhat = load(x, T, c) * rstd;
+        dweight[c] = FMA(d, xhat, dweight[c]);
+        dot = FMA(d * load(weight, T, c), xhat, dot);
+    }
+    dot /= (float)width;
+    SIMD for (int64_t c = 0; c < width; c++)
+    {
+        const float g = load(dy, T, c) * load(weight, T, c), xhat = load(x, T, c) * rstd;
+        const float grad = rstd * FMA(-xhat, dot, g);
+        store(dx, T, c, add_to_dx ? load(dx, T, c) + grad : grad);
+    }
+}
+void ISA_NAME(rmsnorm_backward)(const void *x, const void *weight, float rstd, const void *dy, void *dx, bool add_to_dx,
+                                float *dweight, int64_t width, dt_dtype dt)
+{
+#define BODY(T)                                                                                                        \
+    if (add_to_dx)                                                                                                     \
+        rmsnorm_backward_body(x, weight, rstd, dy, dx, true, dweight, width, T);                                       \
+    else                                                                                                               \
+        rmsnorm_backward_body(x, weight, rstd, dy, dx, false, dweight, width, T)
+    BY_TYPE(dt, BODY);
+#undef BODY
+}
+
+INLINE void layernorm_forward_body(const void *x, const void *weight, const void *bias, void *y, float *mean, float *rstd,
+                                   int64_t width, float eps, dt_dtype T)
+{
+    float sum = 0, ss = 0;
+    _Pragma("omp simd reduction(+ : sum)") for (int64_t c = 0; c < width; c++) sum += load(x, T, c);
+    const float mu = sum / (float)width;
+    _Pragma("omp simd reduction(+ : ss)") for (int64_t c = 0; c < width; c++)
+    {
+        const float v = load(x, T, c) - mu;
+        ss = FMA(v, v, ss);
+    }
+    const float rs = 1.0f / sqrtf(ss / (float)width + eps);
+    SIMD for (int64_t c = 0; c < width; c++)
+        store(y, T, c, FMA((load(x, T, c) - mu) * rs, load(weight, T, c), load(bias, T, c)));
+    *mean = mu;
+    *rstd = rs;
+}
+void ISA_NAME(layernorm_forward)(const void *x, const void *weight, const void *bias, void *y, float *mean, float *rstd,
+                                 int64_t width, float eps, dt_dtype dt)
+{
+#define BODY(T) layernorm_forward_body(x, weight, bias, y, mean, rstd, width, eps, T)
+    BY_TYPE(dt, BODY);
+#undef BODY
+}
+
+INLINE void layernorm_backward_body(const void *x, const void *weight, float mean, float rstd, const void *dy, void *dx,
+                                    bool add_to_dx, float *restrict dweight, float *restrict dbias, int64_t width, dt_dtype T)
+{
+    float dot = 0, sum = 0;
+    _Pragma("omp simd reduction(+ : dot, sum)") for (int64_t c = 0; c < width; c++)
+    {
+        const float d = load(dy, T, c), xhat = (load(x, T, c) - mean) * rstd, g = d * load(weight, T, c);
+        dweight[c] = FMA(d, xhat, dweight[c]);
+        dbias[c] += d;
+        dot = FMA(g, xhat, dot);
+        sum += g;
+    }
+    dot /= (float)width;
+    sum /= (float)width;
+    SIMD for (int64_t c = 0; c < width; c++)
+    {
+        const float g = load(dy, T, c) * load(weight, T, c), xhat = (load(x, T, c) - mean) * rstd;
+        const float grad = rstd * FMA(-xhat, dot, g - sum);
+        store(dx, T, c, add_to_dx ? load(dx, T, c) + grad : grad);
+    }
+}
+void ISA_NAME(layernorm_backward)(const void *x, const void *weight, float mean, float rstd, const void *dy, void *dx, bool add_to_dx,
+                                  float *dweight, float *dbias, int64_t width, dt_dtype dt)
+{
+#define BODY(T)                                                                                                        \
+    if (add_to_dx)                                                                                                     \
+        layernorm_backward_body(x, weight, mean, rstd, dy, dx, true, dweight, dbias, width, T);                        \
+    else                                                                                                               \
+        layernorm_backward_body(x, weight, mean, rstd, dy, dx, false, dweight, dbias, width, T)
+    BY_TYPE(dt, BODY);
+#undef BODY
+}

@@ -1,0 +1,89 @@
+/* optimizer.c - AdamW and the sums that an optimizer step needs: bound by memory, so one pass and nothing else. */
+#include "kernels.h"
+
+/* PARAM: -1 none, else the type. sqrt(v/fix2) = sqrt(v) / sqrt(fix2). */
+INLINE void adamw_body(const dt_adamw *o, const void *grad, dt_dtype G, float *restrict p, float *restrict m, float *restrict v,
+                       void *param, int PARAM, int64_t n)
+{
+    const float b1 = o->beta1, b2 = o->beta2, c1 = 1.0f - b1, c2 = 1.0f - b2, gs = o->grad_scale, eps = o->eps;
+    const float keep = 1.0f - o->lr * o->weight_decay, step = o->lr / o->fix1, root = 1.0f / sqrtf(o->fix2);
+    SIMD for (int64_t i = 0; i < n; i++)
+    {
+        const float g = load(grad, G, i) * gs;
+        const float mi = FMA(b1, m[i], c1 * g), vi = FMA(b2, v[i], c2 * g * g);
+        const float pi = FMA(keep, p[i], -step * (mi / FMA(sqrtf(vi), root, eps)));
+        m[i] = mi;
+        v[i] = vi;
+        p[i] = pi;
+        if (PARAM >= 0) store(param, (dt_dtype)PARAM, i, pi);
+    }
+}
+void ISA_NAME(adamw)(const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m, float *v, void *param,
+                     dt_dtype param_dt, int64_t n)
+{
+#define BODY(G)                                                                                                        \
+    if (!param)                                                                                                        \
+        adamw_body(opt, grad, G, master, m, v, param, -1, n);                                                          \
+    else if (param_dt == DT_F32)                                                                                       \
+        adamw_body(opt, grad, G, master, m, v, param, DT_F32, n);                                                      \
+    else                                                                                                               \
+        adamw_body(opt, grad, G, master, m, v, param, DT_BF16, n)
+    BY_TYPE(gt, BODY);
+#undef BODY
+}
+
+INLINE double sum_squares_body(const void *x, dt_dtype T, int64_t n)
+{
+    double s0 = 0, s1 = 0; /* two chains hide the latency of addition */
+    const int64_t half = n / 2;
+    _Pragma("omp simd reduction(+ : s0, s1)") for (int64_t i = 0; i < half; i++)
+    {
+        const double a = (double)load(x, T, i), b = (double)load(x, T, half + i);
+        s0 += a * a;
+        s1 += b * b;
+    }
+    if (n % 2) s0 += (double)load(x, T, n - 1) * (double)load(x, T, n - 1);
+    return s0 + s1;
+}
+double ISA_NAME(sum_squares)(const void *x, dt_dtype dt, int64_t n)
+{
+    return dt == DT_F32 ? sum_squares_body(x, DT_F32, n) : sum_squares_body(x, DT_BF16, n);
+}
+
+/* Floats without their sign order like integers, NaN above Inf. */
+INLINE uint32_t abs_max_body(const void *x, dt_dtype T, int64_t n)
+{
+    uint32_t max = 0;
+    _Pragma("omp simd reduction(max : max)") for (int64_t i = 0; i < n; i++)
+    {
+        const uint32_t u = bits_of(load(x, T, i)) & 0x7fffffffu;
+        max = u > max ? u : max;
+    }
+    return max;
+}
+float ISA_NAME(abs_max)(const void *x, dt_dtype dt, int64_t n)
+{
+    const uint32_t max = dt == DT_F32 ? abs_max_body(x, DT_F32, n) : abs_max_body(x, DT_BF16, n);
+    return float_of(max > 0x7f800000u ? 0x7f800000u : max);
+}
+
+/* x^2 is exact in double and so is its product with 2^shift; adding 2^52 rounds a number in [0, 2^52) to an integer, ties to
+ * even, and leaves it in the low bits. 2^11 terms below 2^52 stay below 2^63. */
+INLINE uint64_t fixed_body(const void *x, dt_dtype T, int64_t n, double scale)
+{
+    uint64_t sum = 0;
+    _Pragma("omp simd reduction(+ : sum)") for (int64_t i = 0; i < n; i++)
+    {
+        const double d = (double)load(x, T, i);
+        union { double d; uint64_t u; } y = {.d = d * d * scale + 0x1p52};
+        sum += y.u - 0x4330000000000000u;
+    }
+    return sum;
+}
+void ISA_NAME(sum_squares_fixed)(const void *x, dt_dtype dt, int64_t n, int shift, uint64_t sum[2])
+{
+    const double scale = ldexp(1.0, shift);
+    const uint64_t s = dt == DT_F32 ? fixed_body(x, DT_F32, n, scale) : fixed_body(x, DT_BF16, n, scale);
+    sum[0] += s;
+    sum[1] += sum[0] < s;
+}

@@ -1,0 +1,34 @@
+/* table.c - the kernels of one instruction set, by name. */
+#include "kernels.h"
+
+#define DT_TEXT2(x) #x
+#define DT_TEXT(x) DT_TEXT2(x)
+
+const dt_cpu_kernels DT_JOIN(dt_cpu_kernels, DT_ISA) = {
+    .isa = DT_TEXT(DT_ISA),
+    .convert = ISA_NAME(convert),
+    .add_into = ISA_NAME(add_into),
+    .add = ISA_NAME(add),
+    .add_rows = ISA_NAME(add_rows),
+    .column_sums = ISA_NAME(column_sums),
+    .act_forward = ISA_NAME(act_forward),
+    .act_backward = ISA_NAME(act_backward),
+    .glu_forward = ISA_NAME(glu_forward),
+    .glu_backward = ISA_NAME(glu_backward),
+    .dropout = ISA_NAME(dropout),
+    .rope = ISA_NAME(rope),
+    .rmsnorm_forward = ISA_NAME(rmsnorm_forward),
+    .rmsnorm_backward = ISA_NAME(rmsnorm_backward),
+    .layernorm_forward = ISA_NAME(layernorm_forward),
+    .layernorm_backward = ISA_NAME(layernorm_backward),
+    .classifier = ISA_NAME(classifier),
+    .adamw = ISA_NAME(adamw),
+    .sum_squares = ISA_NAME(sum_squares),
+    .abs_max = ISA_NAME(abs_max),
+    .sum_squares_fixed = ISA_NAME(sum_squares_fixed),
+    .attention_scratch = ISA_NAME(attention_scratch),
+    .attention_forward = ISA_NAME(attention_forward),
+    .attention_delta = ISA_NAME(attention_delta),
+    .attention_backward_q = ISA_NAME(attention_backward_q),
+    .attention_backward_kv = ISA_NAME(attention_backward_kv),
+};

@@ -1,0 +1,197 @@
+/* tile.h - products of tiles that lie in a thread's scratch, and the visibility of keys: what attention's passes share.
+ *
+ * Queries run along vectors: a tile of scores is kept as S^T [key][query], so that maxima and sums over keys are plain
+ * vertical operations, nothing needs transposing per tile but queries (once), and every product is of the form
+ *     C[M][N] (+)= sum over p of A(i, p) B[p][N]      A broadcast, B and C in vectors along N. */
+#ifndef DTRAIN_ISA_TILE_H
+#define DTRAIN_ISA_TILE_H
+
+#include "kernels.h"
+#include <string.h>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+enum { TQ = DT_ATTENTION_Q_TILE, TK = DT_ATTENTION_K_TILE };
+
+#if defined(__AVX512F__)
+enum { LANES = 16, PANEL = 4, ROWS = 6 }; /* 24 sums, 4 of B, 1 broadcast of 32 registers */
+typedef __m512 vec;
+INLINE vec v_load(const float *p) { return _mm512_loadu_ps(p); }
+INLINE void v_store(float *p, vec x) { _mm512_storeu_ps(p, x); }
+INLINE vec v_set(float x) { return _mm512_set1_ps(x); }
+INLINE vec v_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
+#elif defined(__AVX2__) && defined(__FMA__)
+enum { LANES = 8, PANEL = 2, ROWS = 6 }; /* 12 sums, 2 of B, 1 broadcast of 16 registers */
+typedef __m256 vec;
+INLINE vec v_load(const float *p) { return _mm256_loadu_ps(p); }
+INLINE void v_store(float *p, vec x) { _mm256_storeu_ps(p, x); }
+INLINE vec v_set(float x) { return _mm256_set1_ps(x); }
+INLINE vec v_fma(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
+#else
+enum { LANES = 4, PANEL = 2, ROWS = 4 }; /* any processor with 16 registers of 4 floats, through the compiler's vectors */
+typedef float vec __attribute__((vector_size(16)));
+INLINE vec v_load(const float *p)
+{
+    vec x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+INLINE void v_store(float *p, vec x) { memcpy(p, &x, sizeof x); }
+INLINE vec v_set(float x) { return (vec){x, x, x, x}; }
+INLINE vec v_fma(vec a, vec b, vec c) { return a * b + c; }
+#endif
+
+/* rows x vecs registers of C. A(i, p) = a[i * a_row + p * a_col]. */
+INLINE void micro(int rows, int vecs, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b, int64_t ldb, float *c,
+                  int64_t ldc, bool accumulate)
+{
+    vec sum[ROWS][PANEL];
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < vecs; j++) sum[i][j] = accumulate ? v_load(c + i * ldc + j * LANES) : v_set(0.0f);
+    for (int64_t p = 0; p < k; p++) {
+        vec bp[PANEL];
+#pragma GCC unroll 4
+        for (int j = 0; j < vecs; j++) bp[j] = v_load(b + p * ldb + j * LANES);
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) {
+            const vec x = v_set(a[i * a_row + p * a_col]);
+#pragma GCC unroll 4
+            for (int j = 0; j < vecs; j++) sum[i][j] = v_fma(x, bp[j], sum[i][j]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < vecs; j++) v_store(c + i * ldc + j * LANES, sum[i][j]);
+}
+
+INLINE void micro_rows(int rows, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b, int64_t ldb, float *c,
+                       int64_t ldc, bool accumulate)
+{
+    int64_t j = 0;
+    for (; j + PANEL * LANES <= n; j += PANEL * LANES) micro(rows, PANEL, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate);
+    for (; j < n; j += LANES) micro(rows, 1, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate);
+}
+
+/* n is a multiple of LANES. transposed: A is stored [p][i]. */
+INLINE void tile_product(bool transposed, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb,
+                         float *c, int64_t ldc, bool accumulate)
+{
+    const int64_t a_row = transposed ? 1 : lda, a_col = transposed ? lda : 1;
+    int64_t i = 0;
+    for (; i + ROWS <= m; i += ROWS) micro_rows(ROWS, n, k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc, accumulate);
+    for (; i + 2 <= m; i += 2) micro_rows(2, n, k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc, accumulate);
+    for (; i < m; i++) micro_rows(1, n, k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc, accumulate);
+}
+
+/* ---- rows to tiles and back ---------------------------------------------------------------------------------------- */
+
+INLINE int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+INLINE const void *element(const void *p, dt_dtype dt, int64_t i) { return (const char *)p + i * (int64_t)dt_dtype_size(dt); }
+INLINE void *element_w(void *p, dt_dtype dt, int64_t i) { return (char *)p + i * (int64_t)dt_dtype_size(dt); }
+
+/* dst [n][dp] = factor * rows of src, zeros up to dp. */
+static inline void load_rows(float *restrict dst, const void *src, dt_dtype dt, int64_t ld, int64_t n, int64_t d, int64_t dp, float factor)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const void *row = element(src, dt, i * ld);
+        float *to = dst + i * dp;
+        if (dt == DT_F32) {
+            SIMD for (int64_t c = 0; c < d; c++) to[c] = factor * load(row, DT_F32, c);
+        } else {
+            SIMD for (int64_t c = 0; c < d; c++) to[c] = factor * load(row, DT_BF16, c);
+        }
+        for (int64_t c = d; c < dp; c++) to[c] = 0.0f;
+    }
+}
+
+/* dst [d][TQ] from rows [n][dp]; columns from n up to the next multiple of LANES are zero. */
+static inline void transpose_in(float *restrict dst, const float *restrict rows, int64_t n, int64_t d, int64_t dp)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t c = 0; c < d; c++) dst[c * TQ + i] = rows[i * dp + c];
+    for (int64_t i = n; i < round_up(n, LANES); i++)
+        for (int64_t c = 0; c < d; c++) dst[c * TQ + i] = 0.0f;
+}
+
+/* Row i of dst = factor[i] * column i of src [d][TQ]. */
+static inline void store_transposed(void *dst, dt_dtype dt, int64_t ld, const float *restrict src, int64_t n, int64_t d, const float *factor)
+{
+    for (int64_t i = 0; i < n; i++) {
+        void *row = element_w(dst, dt, i * ld);
+        if (dt == DT_F32) {
+            for (int64_t c = 0; c < d; c++) store(row, DT_F32, c, src[c * TQ + i] * factor[i]);
+        } else {
+            for (int64_t c = 0; c < d; c++) store(row, DT_BF16, c, src[c * TQ + i] * factor[i]);
+        }
+    }
+}
+
+/* ---- which keys a query sees ---------------------------------------------------------------------------------------- */
+
+/* Queries first .. first+n-1 of a sequence; query i sees keys from[i] <= j < to[i]. Columns that hold no query see none. */
+typedef struct visible {
+    int32_t from[TQ], to[TQ];
+    int32_t least_from, most_to; /* over the n queries: keys outside are seen by none */
+    int32_t most_from, least_to; /* keys from most_from to least_to are seen by all */
+} visible;
+
+static inline void find_visible(visible *vis, const dt_attention *at, int seq, int32_t first, int32_t n)
+{
+    const int32_t n_q = at->q_start[seq + 1] - at->q_start[seq], len = at->kv_len[seq];
+    for (int32_t i = 0; i < TQ; i++) {
+        const int32_t to = i < n ? len - n_q + first + i + 1 : 0;
+        vis->to[i] = to < 0 ? 0 : to;
+        vis->from[i] = i < n && at->window > 0 && to > at->window ? to - at->window : 0;
+    }
+    vis->least_from = vis->from[0], vis->most_from = vis->from[n - 1];
+    vis->least_to = n < round_up(n, LANES) ? 0 : vis->to[0], vis->most_to = vis->to[n - 1];
+}
+
+INLINE bool all_visible(const visible *vis, int32_t key, int32_t n_keys) { return vis->most_from <= key && key + n_keys <= vis->least_to; }
+
+/* ---- dropout of probabilities --------------------------------------------------------------------------------------- */
+
+/* factor [n_keys][TQ]: 0 or 1/(1-p). u = word j % 4 of philox(dropout_key, token_key[row], head << 32 | j / 4), as in device.h. */
+static inline void dropout_factors(float *restrict factor, const dt_attention *at, const uint64_t *token_key, int head, int32_t key,
+                                   int32_t n_keys, int32_t n)
+{
+    const float p = at->dropout_p, kept = 1.0f / (1.0f - p);
+    for (int32_t j = key / 4 * 4; j < key + n_keys; j += 4) {
+        uint32_t w[4][TQ];
+        const uint64_t counter = (uint64_t)(uint32_t)head << 32 | (uint32_t)(j / 4);
+        SIMD for (int32_t i = 0; i < n; i++)
+        {
+            const philox_out r = philox_f(at->dropout_key, token_key[i], counter);
+            w[0][i] = r.w[0], w[1][i] = r.w[1], w[2][i] = r.w[2], w[3][i] = r.w[3];
+        }
+        for (int32_t l = 0; l < 4; l++) {
+            if (j + l < key || j + l >= key + n_keys) continue;
+            SIMD for (int32_t i = 0; i < n; i++) factor[(j + l - key) * TQ + i] = unit_of(w[l][i]) >= p ? kept : 0.0f;
+        }
+    }
+}
+
+/* ---- a thread's scratch ---------------------------------------------------------------------------------------------- */
+
+typedef struct tiles {
+    float *q_rows, *do_rows;   /* [TQ][dp], queries times scale */
+    float *qt, *dot, *acc;     /* [dp][TQ]: queries, gradients of out, sum of out or of dq */
+    float *k, *v;              /* [TK][dp] */
+    float *s, *dp, *drop;      /* [TK][TQ]: scores then probabilities, their gradients, dropout factors */
+} tiles;
+
+static inline int64_t tiles_elems(int64_t dp) { return 7 * TQ * dp + 3 * TK * TQ; }
+static inline tiles carve(float *p, int64_t dp)
+{
+    tiles t;
+    float **const of_dp[] = {&t.q_rows, &t.do_rows, &t.qt, &t.dot, &t.acc, &t.k, &t.v}, **const squares[] = {&t.s, &t.dp, &t.drop};
+    for (size_t i = 0; i < 7; i++, p += TQ * dp) *of_dp[i] = p;
+    for (size_t i = 0; i < 3; i++, p += TK * TQ) *squares[i] = p;
+    return t;
+}
+
+#endif
