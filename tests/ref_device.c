@@ -1,0 +1,309 @@
+/* ref_device.c - the plain loops that define the device's operations, and helpers to compare with them. */
+#include "ref_device.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- arrays ------------------------------------------------------------------------------------------------------------ */
+
+enum { GUARD = 256 };
+
+static size_t array_bytes(const ref_array *a) { return (size_t)a->n * dt_dtype_size(a->dt); }
+
+ref_array ref_new(dt_dtype dt, int64_t n)
+{
+    ref_array a = {.dt = dt, .n = n};
+    a.raw = aligned_alloc(64, (array_bytes(&a) + 2 * GUARD + 63) / 64 * 64);
+    if (!a.raw) abort();
+    a.p = (char *)a.raw + GUARD;
+    memset(a.raw, 0xff, array_bytes(&a) + 2 * GUARD);
+    return a;
+}
+
+ref_array ref_random(dt_dtype dt, int64_t n, uint64_t seed, double scale)
+{
+    ref_array a = ref_new(dt, n);
+    for (int64_t i = 0; i < n; i++) ref_set(&a, i, scale * (2.0 * (double)(dt_mix64(dt_mix64(seed) + (uint64_t)i) >> 11) * 0x1p-53 - 1.0));
+    return a;
+}
+
+ref_array ref_copy(const ref_array *a)
+{
+    ref_array b = ref_new(a->dt, a->n);
+    memcpy(b.p, a->p, array_bytes(a));
+    return b;
+}
+
+void ref_drop(ref_array *a)
+{
+    free(a->raw);
+    *a = (ref_array){0};
+}
+
+double ref_get(const ref_array *a, int64_t i)
+{
+    return a->dt == DT_F32 ? (double)((const float *)a->p)[i] : (double)dt_bf16_to_float(((const uint16_t *)a->p)[i]);
+}
+
+void ref_set(ref_array *a, int64_t i, double x)
+{
+    if (a->dt == DT_F32) {
+        ((float *)a->p)[i] = (float)x;
+    } else {
+        ((uint16_t *)a->p)[i] = dt_bf16_from_float((float)x);
+    }
+}
+
+double *ref_doubles(const ref_array *a)
+{
+    double *d = malloc((size_t)(a->n + 1) * sizeof *d);
+    if (!d) abort();
+    for (int64_t i = 0; i < a->n; i++) d[i] = ref_get(a, i);
+    return d;
+}
+
+double ref_largest(const double *x, int64_t n)
+{
+    double m = 0;
+    for (int64_t i = 0; i < n; i++) m = fabs(x[i]) > m ? fabs(x[i]) : m;
+    return m;
+}
+
+bool ref_guards_hold(const ref_array *a)
+{
+    const unsigned char *raw = a->raw;
+    for (size_t i = 0; i < GUARD; i++)
+        if (raw[i] != 0xff || raw[GUARD + array_bytes(a) + i] != 0xff) return false;
+    return true;
+}
+
+bool ref_near(const ref_array *a, const double *want, double tol, const char *what)
+{
+    if (!ref_guards_hold(a)) {
+        fprintf(stderr, "%s: written beside the array\n", what);
+        return false;
+    }
+    const double unit = a->dt == DT_F32 ? 0x1p-24 : 0x1p-8;
+    for (int64_t i = 0; i < a->n; i++) {
+        const double got = ref_get(a, i), error = fabs(got - want[i]);
+        if (got == want[i] || error <= tol + unit * fabs(want[i])) continue;
+        fprintf(stderr, "%s (%s): element %lld of %lld is %.9g, want %.9g, off by %.3g, allowed %.3g\n", what, dt_dtype_name(a->dt),
+                (long long)i, (long long)a->n, got, want[i], error, tol + unit * fabs(want[i]));
+        return false;
+    }
+    return true;
+}
+
+/* ---- products, activations, norms ------------------------------------------------------------------------------------------ */
+
+void ref_matmul(const dt_matmul *mm, const double *a, const double *b, const double *bias, double *c)
+{
+    for (int64_t i = 0; i < mm->m; i++)
+        for (int64_t j = 0; j < mm->n; j++) {
+            double sum = (mm->accumulate ? c[i * mm->ldc + j] : 0.0) + (bias ? bias[j] : 0.0);
+            for (int64_t p = 0; p < mm->k; p++)
+                sum += a[mm->trans_a ? p * mm->lda + i : i * mm->lda + p] * b[mm->trans_b ? j * mm->ldb + p : p * mm->ldb + j];
+            c[i * mm->ldc + j] = sum;
+        }
+}
+
+double ref_act(dt_activation act, double x, double *slope)
+{
+    if (act == DT_ACT_GELU) {
+        const double phi = 0.5 * erfc(-x * sqrt(0.5));
+        *slope = phi + x * exp(-0.5 * x * x) / sqrt(2 * M_PI);
+        return x * phi;
+    }
+    if (act == DT_ACT_GELU_TANH) {
+        const double c = sqrt(2 / M_PI), u = c * (x + 0.044715 * x * x * x), t = tanh(u);
+        *slope = 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);
+        return 0.5 * x * (1 + t);
+    }
+    const double a = act == DT_ACT_SILU ? 1.0 : 1.702, s = 1 / (1 + exp(-a * x));
+    *slope = s + a * x * s * (1 - s);
+    return x * s;
+}
+
+void ref_norm_forward(const double *x, const double *weight, const double *bias, double *y, double *mean, double *rstd, int64_t n_rows,
+                      int64_t width, double eps)
+{
+    for (int64_t r = 0; r < n_rows; r++) {
+        const double *xr = x + r * width;
+        double sum = 0, squares = 0;
+        for (int64_t c = 0; c < width; c++) sum += xr[c];
+        const double mu = bias ? sum / (double)width : 0.0;
+        for (int64_t c = 0; c < width; c++) squares += (xr[c] - mu) * (xr[c] - mu);
+        const double rs = 1 / sqrt(squares / (double)width + eps);
+        for (int64_t c = 0; c < width; c++) y[r * width + c] = (xr[c] - mu) * rs * weight[c] + (bias ? bias[c] : 0.0);
+        if (mean) mean[r] = mu;
+        if (rstd) rstd[r] = rs;
+    }
+}
+
+void ref_norm_backward(const double *x, const double *weight, const double *mean, const double *rstd, const double *dy, double *dx,
+                       double *dweight, double *dbias, int64_t n_rows, int64_t width)
+{
+    for (int64_t r = 0; r < n_rows; r++) {
+        const double *xr = x + r * width, *dyr = dy + r * width, mu = mean ? mean[r] : 0.0;
+        double dot = 0, sum = 0;
+        for (int64_t c = 0; c < width; c++) {
+            const double xhat = (xr[c] - mu) * rstd[r], g = dyr[c] * weight[c];
+            dot += g * xhat / (double)width;
+            sum += dbias ? g / (double)width : 0.0;
+            dweight[c] += dyr[c] * xhat;
+            if (dbias) dbias[c] += dyr[c];
+        }
+        for (int64_t c = 0; c < width; c++)
+            dx[r * width + c] = rstd[r] * (dyr[c] * weight[c] - sum - (xr[c] - mu) * rstd[r] * dot);
+    }
+}
+
+double ref_dropout(float p, uint64_t key, uint64_t token_key, uint64_t c)
+{
+    uint32_t w[4];
+    dt_philox4x32(key, token_key, c / 4, w);
+    return dt_u32_to_unit(w[c % 4]) >= p ? 1.0 / (1.0 - (double)p) : 0.0;
+}
+
+/* ---- attention ---------------------------------------------------------------------------------------------------------------- */
+
+/* One query's probabilities over its sequence's keys, before dropout; returns logsumexp of the scores. */
+static double probabilities(const dt_attention *at, int s, int i, int h, const double *q, const double *k, double *p)
+{
+    const int n_q = at->q_start[s + 1] - at->q_start[s], len = at->kv_len[s], d = at->head_dim, kh = h / (at->n_heads / at->n_kv_heads);
+    const int last = len - n_q + i, first = at->window > 0 ? last - at->window + 1 : 0;
+    double max = -INFINITY, sum = 0;
+    for (int j = 0; j < len; j++) {
+        double score = 0;
+        for (int c = 0; c < d; c++)
+            score += q[(at->q_start[s] + i) * at->q_ld + h * d + c] * k[(at->kv_start[s] + j) * at->kv_ld + kh * d + c];
+        p[j] = j <= last && j >= first ? (double)at->scale * score : -INFINITY;
+        max = p[j] > max ? p[j] : max;
+    }
+    for (int j = 0; j < len; j++) sum += p[j] = p[j] == -INFINITY ? 0.0 : exp(p[j] - max);
+    for (int j = 0; j < len; j++) p[j] = sum > 0 ? p[j] / sum : 0.0;
+    return max + log(sum);
+}
+
+static double attention_dropout(const dt_attention *at, int64_t row, int h, int j)
+{
+    return at->dropout_p > 0 ? ref_dropout(at->dropout_p, at->dropout_key, at->token_key[row], 4 * ((uint64_t)h << 32 | (uint64_t)(j / 4)) + (uint64_t)(j % 4))
+                             : 1.0;
+}
+
+void ref_attention_forward(const dt_attention *at, const double *q, const double *k, const double *v, double *out, double *lse)
+{
+    const int d = at->head_dim;
+    for (int s = 0; s < at->n_seq; s++) {
+        double *p = malloc(((size_t)at->kv_len[s] + 1) * sizeof *p);
+        for (int i = 0; i < at->q_start[s + 1] - at->q_start[s]; i++)
+            for (int h = 0; h < at->n_heads; h++) {
+                const int64_t row = at->q_start[s] + i;
+                const int kh = h / (at->n_heads / at->n_kv_heads);
+                const double l = probabilities(at, s, i, h, q, k, p);
+                if (lse) lse[row * at->n_heads + h] = l;
+                for (int c = 0; c < d; c++) {
+                    double sum = 0;
+                    for (int j = 0; j < at->kv_len[s]; j++)
+                        sum += p[j] * attention_dropout(at, row, h, j) * v[(at->kv_start[s] + j) * at->kv_ld + kh * d + c];
+                    out[row * at->o_ld + h * d + c] = sum;
+                }
+            }
+        free(p);
+    }
+}
+
+/* dp_j = f_j dout.v_j;  ds_j = p_j (dp_j - sum_l p_l dp_l);  dq += scale ds_j k_j, dk_j += scale ds_j q, dv_j += f_j p_j dout. */
+static void query_backward(const dt_attention *at, int s, int i, int h, const double *q, const double *k, const double *v, const double *dout,
+                           double *dq, double *dk, double *dv, double *p, double *dp)
+{
+    const int d = at->head_dim, len = at->kv_len[s];
+    const int64_t row = at->q_start[s] + i, kv = (int64_t)at->kv_start[s] * at->kv_ld + h / (at->n_heads / at->n_kv_heads) * d;
+    const double *qi = q + row * at->q_ld + h * d, *doi = dout + row * at->o_ld + h * d;
+    double mean = 0;
+    probabilities(at, s, i, h, q, k, p);
+    for (int j = 0; j < len; j++) {
+        const double f = attention_dropout(at, row, h, j);
+        dp[j] = 0;
+        for (int c = 0; c < d; c++) dp[j] += f * doi[c] * v[kv + j * at->kv_ld + c];
+        for (int c = 0; c < d; c++) dv[kv + j * at->kv_ld + c] += f * p[j] * doi[c];
+        mean += p[j] * dp[j];
+    }
+    for (int j = 0; j < len; j++) {
+        const double ds = (double)at->scale * p[j] * (dp[j] - mean);
+        for (int c = 0; c < d; c++) {
+            dq[row * at->q_ld + h * d + c] += ds * k[kv + j * at->kv_ld + c];
+            dk[kv + j * at->kv_ld + c] += ds * qi[c];
+        }
+    }
+}
+
+void ref_attention_backward(const dt_attention *at, const double *q, const double *k, const double *v, const double *dout, double *dq,
+                            double *dk, double *dv)
+{
+    for (int s = 0; s < at->n_seq; s++) {
+        double *p = malloc(((size_t)at->kv_len[s] + 1) * 2 * sizeof *p);
+        for (int i = 0; i < at->q_start[s + 1] - at->q_start[s]; i++)
+            for (int h = 0; h < at->n_heads; h++) query_backward(at, s, i, h, q, k, v, dout, dq, dk, dv, p, p + at->kv_len[s]);
+        free(p);
+    }
+}
+
+/* ---- classifier ----------------------------------------------------------------------------------------------------------------- */
+
+void ref_classifier(const double *z, int64_t n, int32_t target, double inv_t, double weight, double *logp, double *entropy, double *grad)
+{
+    double max = -INFINITY, sum = 0, mean = 0;
+    for (int64_t v = 0; v < n; v++) max = z[v] * inv_t > max ? z[v] * inv_t : max;
+    for (int64_t v = 0; v < n; v++) sum += exp(z[v] * inv_t - max);
+    for (int64_t v = 0; v < n; v++)
+        if (z[v] != -INFINITY) mean += exp(z[v] * inv_t - max) / sum * (z[v] * inv_t - max);
+    *logp = target >= 0 ? z[target] * inv_t - max - log(sum) : 0.0;
+    *entropy = log(sum) - mean;
+    for (int64_t v = 0; grad && v < n; v++)
+        grad[v] = target >= 0 ? weight * inv_t * (exp(z[v] * inv_t - max) / sum - (v == target ? 1.0 : 0.0)) : 0.0;
+}
+
+/* ---- instruction sets ------------------------------------------------------------------------------------------------------- */
+
+static const char *const isas[] = {"v2", "v3", "v4", "base"};
+
+static bool isa_runs(const char *isa)
+{
+    dt_device dev;
+    dt_ledger ledger = {0};
+    setenv("DTRAIN_ISA", isa, 1);
+    const bool runs = dt_device_open(&dev, "cpu", 0, 1, &ledger) == DT_OK;
+    dt_error_clear();
+    dt_device_close(&dev);
+    unsetenv("DTRAIN_ISA");
+    return runs;
+}
+
+static const char *find_isa(int wanted, int *n)
+{
+    const char *found = NULL;
+    *n = 0;
+    for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
+        if (!isa_runs(isas[i])) continue;
+        if (*n == wanted) found = isas[i];
+        ++*n;
+    }
+    return found;
+}
+
+int ref_n_isas(void)
+{
+    int n;
+    find_isa(-1, &n);
+    return n;
+}
+
+const char *ref_take_isa(int i)
+{
+    int n;
+    const char *isa = find_isa(i, &n);
+    if (isa) setenv("DTRAIN_ISA", isa, 1);
+    return isa;
+}

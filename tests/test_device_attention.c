@@ -1,0 +1,264 @@
+/* test_device_attention.c - attention on every instruction set of this machine against plain loops in double. */
+#include "ref_device.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+typedef struct fixture {
+    dt_device dev;
+    dt_ledger ledger;
+} fixture;
+
+/* A case: lengths of queries and keys by sequence, heads, head_dim, window, dropout. */
+typedef struct attention_case {
+    int n_seq, n_q[4], n_kv[4]; /* n_kv 0: as n_q */
+    int n_heads, n_kv_heads, head_dim, window;
+    float dropout_p;
+} attention_case;
+
+static const attention_case cases[] = {
+    {1, {1}, {0}, 1, 1, 1, 0, 0},
+    {1, {5}, {0}, 2, 1, 3, 0, 0},
+    {2, {64, 17}, {0}, 2, 2, 64, 0, 0},
+    {3, {65, 1, 130}, {0}, 4, 2, 16, 0, 0},
+    {1, {200}, {0}, 3, 3, 40, 33, 0},
+    {2, {129, 70}, {0}, 4, 1, 24, 64, 0},
+    {1, {150}, {0}, 2, 2, 128, 1, 0},
+    {3, {1, 3, 70}, {40, 200, 75}, 4, 2, 32, 0, 0},    /* a cache of keys */
+    {2, {1, 2}, {300, 66}, 2, 2, 64, 100, 0},
+    {2, {5, 0}, {3, 4}, 2, 1, 8, 0, 0},                /* queries that see no key; no queries */
+    {2, {90, 66}, {0}, 2, 1, 20, 0, 0.25f},
+    {1, {70}, {133}, 2, 2, 256, 50, 0.5f},
+};
+
+typedef struct problem {
+    dt_attention at;
+    int32_t q_start[5], kv_start[4], kv_len[4];
+    uint64_t token_key[512];
+    int64_t n_kv_rows;
+    ref_array q, k, v, dout;
+    double *q64, *k64, *v64, *dout64;
+} problem;
+
+static void make_problem(problem *p, const attention_case *c, dt_dtype dt)
+{
+    memset(p, 0, sizeof *p);
+    int32_t n_tok = 0, n_kv = 3; /* key rows do not begin at 0 */
+    p->at = (dt_attention){.n_seq = c->n_seq, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim, .dt = dt,
+                           .window = c->window, .scale = 1.0f / sqrtf((float)c->head_dim), .dropout_p = c->dropout_p, .dropout_key = 77,
+                           .q_start = p->q_start, .kv_start = p->kv_start, .kv_len = p->kv_len, .token_key = p->token_key};
+    for (int s = 0; s < c->n_seq; s++) {
+        p->kv_len[s] = c->n_kv[s] ? c->n_kv[s] : c->n_q[s];
+        p->kv_start[s] = n_kv;
+        n_kv += p->kv_len[s] + 2;
+        n_tok += c->n_q[s];
+        p->q_start[s + 1] = n_tok;
+        if (c->n_q[s] > p->at.max_q_len) p->at.max_q_len = c->n_q[s];
+        if (p->kv_len[s] > p->at.max_kv_len) p->at.max_kv_len = p->kv_len[s];
+    }
+    for (int t = 0; t < n_tok; t++) p->token_key[t] = dt_mix64((uint64_t)t);
+    const int d = c->head_dim;
+    p->at.n_tok = n_tok;
+    p->at.q_ld = c->n_heads * d + 5, p->at.kv_ld = c->n_kv_heads * d + 3, p->at.o_ld = c->n_heads * d + 1;
+    p->n_kv_rows = n_kv;
+    p->q = ref_random(dt, n_tok * p->at.q_ld, 1, 2.0);
+    p->k = ref_random(dt, n_kv * p->at.kv_ld, 2, 2.0);
+    p->v = ref_random(dt, n_kv * p->at.kv_ld, 3, 1.0);
+    p->dout = ref_random(dt, n_tok * p->at.o_ld, 4, 1.0);
+    p->q64 = ref_doubles(&p->q), p->k64 = ref_doubles(&p->k), p->v64 = ref_doubles(&p->v), p->dout64 = ref_doubles(&p->dout);
+}
+
+static void drop_problem(problem *p)
+{
+    ref_drop(&p->q), ref_drop(&p->k), ref_drop(&p->v), ref_drop(&p->dout);
+    free(p->q64), free(p->k64), free(p->v64), free(p->dout64);
+}
+
+/* Columns between the heads and the next row belong to nobody: an operation must leave them (NaN) alone. */
+static void expect_gaps_untouched(double *want, const ref_array *got, int64_t n_rows, int64_t ld, int64_t width)
+{
+    for (int64_t r = 0; r < n_rows; r++)
+        for (int64_t c = width; c < ld; c++) {
+            assert_true(isnan(ref_get(got, r * ld + c)));
+            want[r * ld + c] = 0;
+        }
+}
+
+static void zero_gaps(ref_array *a, int64_t n_rows, int64_t ld, int64_t width)
+{
+    for (int64_t r = 0; r < n_rows; r++)
+        for (int64_t c = width; c < ld; c++) ref_set(a, r * ld + c, 0);
+}
+
+/* Rounding. A score is a sum of d products, |q k| <= 4: its error is below d 2^-24 * 4 d scale (worst case; roundings are random
+ * and much smaller, the factor 1/4 below is still generous), and a probability's relative error is that plus e^x's. With dropout or
+ * a cache nothing changes. Output is a mean of |v| <= 1, so its absolute error is that relative error. */
+static double score_error(const attention_case *c) { return 0x1p-24 * (4.0 + sqrt((double)c->head_dim)) * 4.0 * sqrt((double)c->head_dim) / 4.0; }
+
+static void check_forward(fixture *f, const attention_case *c, dt_dtype dt)
+{
+    problem p;
+    make_problem(&p, c, dt);
+    const int64_t n_out = p.at.n_tok * p.at.o_ld, n_lse = (int64_t)p.at.n_tok * c->n_heads;
+    ref_array out = ref_new(dt, n_out), lse = ref_new(DT_F32, n_lse);
+    double *want = calloc((size_t)n_out + 1, sizeof *want), *want_lse = calloc((size_t)n_lse + 1, sizeof *want_lse);
+    ref_attention_forward(&p.at, p.q64, p.k64, p.v64, want, want_lse);
+    assert_int_equal(f->dev.ops->attention_forward(&f->dev, &p.at, p.q.p, p.k.p, p.v.p, out.p, lse.p, NULL), DT_OK);
+    expect_gaps_untouched(want, &out, p.at.n_tok, p.at.o_ld, (int64_t)c->n_heads * c->head_dim);
+    zero_gaps(&out, p.at.n_tok, p.at.o_ld, (int64_t)c->n_heads * c->head_dim);
+    const double err = score_error(c) * (c->dropout_p > 0 ? 1 / (1 - (double)c->dropout_p) : 1);
+    assert_true(ref_near(&out, want, 8 * err, "attention out"));
+    assert_true(ref_near(&lse, want_lse, 8 * err, "attention lse"));
+    ref_drop(&out), ref_drop(&lse), free(want), free(want_lse), drop_problem(&p);
+}
+
+static void forward_is_softmax_attention(void **state)
+{
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        check_forward(*state, &cases[i], DT_F32);
+        check_forward(*state, &cases[i], DT_BF16);
+    }
+}
+
+typedef struct gradients {
+    ref_array dq, dk, dv;
+} gradients;
+
+/* out and lse are the device's own, so that rounding out to bf16 is part of what is compared. */
+static gradients device_gradients(fixture *f, problem *p)
+{
+    const dt_attention *at = &p->at;
+    ref_array out = ref_new(at->dt, at->n_tok * at->o_ld), lse = ref_new(DT_F32, (int64_t)at->n_tok * at->n_heads);
+    ref_array scratch = ref_new(DT_F32, f->dev.ops->attention_scratch_elems(&f->dev, at));
+    gradients g = {ref_new(at->dt, at->n_tok * at->q_ld), ref_new(at->dt, p->n_kv_rows * at->kv_ld), ref_new(at->dt, p->n_kv_rows * at->kv_ld)};
+    assert_int_equal(f->dev.ops->attention_forward(&f->dev, at, p->q.p, p->k.p, p->v.p, out.p, lse.p, NULL), DT_OK);
+    assert_int_equal(f->dev.ops->attention_backward(&f->dev, at, p->q.p, p->k.p, p->v.p, out.p, lse.p, p->dout.p, g.dq.p, g.dk.p, g.dv.p,
+                                                    scratch.p, NULL), DT_OK);
+    assert_true(ref_guards_hold(&scratch));
+    ref_drop(&out), ref_drop(&lse), ref_drop(&scratch);
+    return g;
+}
+
+static void drop_gradients(gradients *g) { ref_drop(&g->dq), ref_drop(&g->dk), ref_drop(&g->dv); }
+
+/* Rows of k that belong to no sequence stay as they were. */
+static void clear_unowned(problem *p, ref_array *a, double *want)
+{
+    const int64_t ld = p->at.kv_ld, width = (int64_t)p->at.n_kv_heads * p->at.head_dim;
+    for (int64_t r = 0; r < p->n_kv_rows; r++) {
+        bool owned = false;
+        for (int s = 0; s < p->at.n_seq; s++) owned |= r >= p->kv_start[s] && r < p->kv_start[s] + p->kv_len[s];
+        for (int64_t c = owned ? width : 0; c < ld; c++) {
+            assert_true(isnan(ref_get(a, r * ld + c)));
+            ref_set(a, r * ld + c, 0);
+            want[r * ld + c] = 0;
+        }
+    }
+}
+
+static void check_backward(fixture *f, const attention_case *c, dt_dtype dt)
+{
+    problem p;
+    make_problem(&p, c, dt);
+    const int64_t n_q = p.at.n_tok * p.at.q_ld, n_k = p.n_kv_rows * p.at.kv_ld, width = (int64_t)c->n_heads * c->head_dim;
+    double *dq = calloc((size_t)n_q + 1, sizeof *dq), *dk = calloc((size_t)n_k + 1, sizeof *dk), *dv = calloc((size_t)n_k + 1, sizeof *dv);
+    ref_attention_backward(&p.at, p.q64, p.k64, p.v64, p.dout64, dq, dk, dv);
+    gradients g = device_gradients(f, &p);
+    expect_gaps_untouched(dq, &g.dq, p.at.n_tok, p.at.q_ld, width);
+    zero_gaps(&g.dq, p.at.n_tok, p.at.q_ld, width);
+    clear_unowned(&p, &g.dk, dk);
+    clear_unowned(&p, &g.dv, dv);
+    /* ds carries the relative error of p times |dp - D| <= 2 d; D is formed from out, rounded to the type: 2^-9 sqrt(d) in bf16.
+     * dq and dk sum ds times |k|, |q| <= 2 with scale 1/sqrt(d); a key is summed over all its queries, of which probabilities
+     * sum to a few: a factor 8 covers the cases here. */
+    const double s = c->dropout_p > 0 ? 1 / (1 - (double)c->dropout_p) : 1, root = sqrt((double)c->head_dim);
+    const double err = s * (score_error(c) * root + (dt == DT_BF16 ? 0x1p-9 : 0x1p-24) * root) * 2 / root;
+    assert_true(ref_near(&g.dq, dq, 8 * err, "attention dq"));
+    assert_true(ref_near(&g.dk, dk, 16 * err, "attention dk"));
+    assert_true(ref_near(&g.dv, dv, 16 * s * score_error(c) * (1 + ref_largest(dv, n_k)), "attention dv"));
+    drop_gradients(&g), free(dq), free(dk), free(dv), drop_problem(&p);
+}
+
+static void backward_is_its_gradient(void **state)
+{
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        check_backward(*state, &cases[i], DT_F32);
+        check_backward(*state, &cases[i], DT_BF16);
+    }
+}
+
+/* Central differences of the reference forward: error h^2 |f'''| / 6 plus 2^-53 |f| / h, about 1e-9 at h = 1e-5. */
+static void reference_gradient_is_that_of_the_reference(void **state)
+{
+    const attention_case c = {2, {4, 3}, {6, 0}, 4, 2, 3, 3, 0.3f};
+    problem p;
+    make_problem(&p, &c, DT_F32);
+    const int64_t n_q = p.q.n, n_k = p.k.n, n_out = p.at.n_tok * p.at.o_ld;
+    double *grad = calloc((size_t)(n_q + 2 * n_k), sizeof *grad), *out = calloc((size_t)n_out, sizeof *out);
+    ref_attention_backward(&p.at, p.q64, p.k64, p.v64, p.dout64, grad, grad + n_q, grad + n_q + n_k);
+    double *const inputs[] = {p.q64, p.k64, p.v64};
+    for (int64_t i = 0; i < n_q + 2 * n_k; i++) {
+        double *x = i < n_q ? inputs[0] + i : i < n_q + n_k ? inputs[1] + i - n_q : inputs[2] + i - n_q - n_k, side[2];
+        const double was = *x, h = 1e-5;
+        for (int sign = 0; sign < 2; sign++) {
+            *x = was + (sign ? h : -h);
+            memset(out, 0, (size_t)n_out * sizeof *out);
+            ref_attention_forward(&p.at, p.q64, p.k64, p.v64, out, NULL);
+            side[sign] = 0;
+            for (int64_t o = 0; o < n_out; o++) side[sign] += out[o] == 0 ? 0 : out[o] * p.dout64[o];
+        }
+        *x = was;
+        assert_true(fabs((side[1] - side[0]) / (2 * h) - grad[i]) < 1e-7);
+    }
+    free(grad), free(out), drop_problem(&p);
+}
+
+/* One pass a sequence, or tiles on their own: which one is taken depends on the threads, its result must not. */
+static void threads_do_not_change_bits(void **state)
+{
+    fixture *f = *state;
+    const attention_case c = {1, {300}, {0}, 4, 2, 48, 0, 0};
+    problem p;
+    make_problem(&p, &c, DT_F32);
+    gradients first = device_gradients(f, &p);
+    for (int n_threads = 1; n_threads <= 5; n_threads += 2) {
+        fixture other = {0};
+        assert_int_equal(dt_device_open(&other.dev, "cpu", 0, n_threads, &other.ledger), DT_OK);
+        gradients g = device_gradients(&other, &p);
+        assert_memory_equal(g.dq.p, first.dq.p, (size_t)g.dq.n * 4);
+        assert_memory_equal(g.dk.p, first.dk.p, (size_t)g.dk.n * 4);
+        assert_memory_equal(g.dv.p, first.dv.p, (size_t)g.dv.n * 4);
+        drop_gradients(&g);
+        dt_device_close(&other.dev);
+    }
+    drop_gradients(&first), drop_problem(&p);
+}
+
+static int open_device(void **state)
+{
+    fixture *f = calloc(1, sizeof *f);
+    *state = f;
+    return dt_device_open(&f->dev, "cpu", 0, 2, &f->ledger) == DT_OK ? 0 : -1;
+}
+static int close_device(void **state)
+{
+    fixture *f = *state;
+    dt_device_close(&f->dev);
+    free(f);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reference_gradient_is_that_of_the_reference),
+        cmocka_unit_test(forward_is_softmax_attention),
+        cmocka_unit_test(backward_is_its_gradient),
+        cmocka_unit_test(threads_do_not_change_bits),
+    };
+    int failed = 0;
+    for (int i = 0; i < ref_n_isas(); i++) failed += cmocka_run_group_tests_name(ref_take_isa(i), tests, open_device, close_device);
+    return failed != 0;
+}
