@@ -42,7 +42,7 @@ setup:  ## install the packages that are missing, or say which they are
 demo: setup  ## from a bare machine to a trained model, some text by it and a picture of its loss
 	@tools/setup.sh demo
 	$(MAKEAGAIN) programs
-	@tools/demo.sh
+	@TEXT="$(TEXT)" tools/demo.sh
 test: setup  ## from a bare machine to the line "N passed, M failed, K skipped"
 	@tools/setup.sh test
 	$(MAKEAGAIN) check
