@@ -1,0 +1,638 @@
+/* mpi_zero.c - every stage, at every number of ranks, trains like plain loops on one rank; what it holds and sends is what the plan says.
+ *
+ * Gradients are multiples of 1/64 whose sums are exact in either type and any order, so the summed gradient, the norm, and with it every stage's
+ * update, have one right answer in bits. */
+#include "mpi_test.h"
+#include "dtrain/zero.h"
+#include "ref_zero.h"
+#include <math.h>
+#include <string.h>
+
+enum { N_JOBS = 12 /* micro-batches of a step: divides by 1, 2, 3, 4 ranks */, N_STEPS = 3 };
+
+/* ---- fixture -------------------------------------------------------------------------------------------------------- */
+
+typedef struct fixture {
+    dt_comm comm;
+    dt_device dev;
+    dt_ledger ledger;
+    dt_unit units[REF_ZERO_UNITS], frozen_units[REF_ZERO_UNITS];
+    int64_t total;
+} fixture;
+
+static MPI_Comm world(const fixture *f) { return *(MPI_Comm *)dt_comm_mpi_handle(&f->comm); }
+
+static int setup(void **state)
+{
+    fixture *f = calloc(1, sizeof *f);
+    *state = f;
+    if (!f || dt_comm_open(&f->comm) != DT_OK) return -1;
+    if (dt_device_open(&f->dev, "cpu", f->comm.local_rank, 1, &f->ledger) != DT_OK) return -1;
+    if (dt_comm_attach(&f->comm, &f->dev, "mpi", true) != DT_OK) return -1;
+    if (ref_zero_make_units(f->units, false) != DT_OK || ref_zero_make_units(f->frozen_units, true) != DT_OK) return -1;
+    f->total = ref_zero_total(f->units);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    fixture *f = *state;
+    ref_zero_free_units(f->units);
+    ref_zero_free_units(f->frozen_units);
+    dt_comm_close(&f->comm);
+    const size_t live = atomic_load(&f->ledger.total_now);
+    dt_device_close(&f->dev);
+    free(f);
+    return live == 0 ? 0 : -1;
+}
+
+/* ---- all states of all tensors, on every rank ----------------------------------------------------------------------- */
+
+typedef struct states {
+    float *param, *m, *v, *grad; /* each [total], unit after unit */
+} states;
+
+static states states_alloc(const fixture *f)
+{
+    states s;
+    float **const arrays[] = {&s.param, &s.m, &s.v, &s.grad};
+    for (int k = 0; k < 4; k++) *arrays[k] = calloc((size_t)f->total, sizeof(float));
+    return s;
+}
+
+static void states_free(states *s)
+{
+    free(s->param), free(s->m), free(s->v), free(s->grad);
+}
+
+static int64_t unit_begin(const dt_unit *units, int unit)
+{
+    int64_t n = 0;
+    for (int u = 0; u < unit; u++) n += units[u].flat_len;
+    return n;
+}
+
+/** Read this rank's pieces in two calls each, and join them with the other ranks'. */
+static bool collect_one(fixture *f, dt_zero *z, const dt_unit *units, dt_state s, float *out)
+{
+    memset(out, 0, (size_t)f->total * sizeof *out);
+    dt_err err = DT_OK;
+    for (int i = 0; i < dt_zero_n_pieces(z) && err == DT_OK; i++) {
+        const dt_piece *p = &dt_zero_pieces(z)[i];
+        const int64_t half = p->n / 2, at = unit_begin(units, p->unit) + dt_zero_tensor(z, p)->offset + p->first;
+        err = dt_zero_state_read(z, s, p, 0, half, out + at);
+        if (err == DT_OK) err = dt_zero_state_read(z, s, p, half, p->n - half, out + at + half);
+    }
+    /* -0 would become +0; both sides of a comparison go through this. */
+    MPI_Allreduce(MPI_IN_PLACE, out, (int)f->total, MPI_FLOAT, MPI_SUM, world(f));
+    return err == DT_OK;
+}
+
+static bool collect(fixture *f, dt_zero *z, const dt_unit *units, states *s)
+{
+    const bool ok = collect_one(f, z, units, DT_STATE_PARAM, s->param) & collect_one(f, z, units, DT_STATE_EXP_AVG, s->m) &
+                    collect_one(f, z, units, DT_STATE_EXP_AVG_SQ, s->v);
+    return ok;
+}
+
+static bool same_bits(const fixture *f, const float *a, const float *b)
+{
+    for (int64_t i = 0; i < f->total; i++)
+        if (a[i] != b[i] && !(isnan(a[i]) && isnan(b[i]))) {
+            print_error("element %lld: %.9g, expected %.9g\n", (long long)i, (double)a[i], (double)b[i]);
+            return false;
+        }
+    return true;
+}
+
+static bool same_states(const fixture *f, const states *a, const states *b)
+{
+    return same_bits(f, a->param, b->param) && same_bits(f, a->m, b->m) && same_bits(f, a->v, b->v);
+}
+
+/* ---- training ------------------------------------------------------------------------------------------------------- */
+
+static dt_adamw adamw_at(int64_t step)
+{
+    return (dt_adamw){.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f, .grad_scale = 0.25f,
+                      .fix1 = (float)(1 - pow(0.9, (double)step)), .fix2 = (float)(1 - pow(0.99, (double)step))};
+}
+
+typedef struct run_options {
+    dt_zero_options zero;
+    bool tied, frozen_tensors, inexact;
+} run_options;
+
+typedef struct run {
+    fixture *f;
+    run_options opt;
+    const dt_unit *units;
+    dt_zero *z;
+    ref_zero_model model;
+} run;
+
+static dt_err run_open(run *r, fixture *f, const run_options *opt)
+{
+    *r = (run){.f = f, .opt = *opt, .units = opt->frozen_tensors ? f->frozen_units : f->units};
+    DT_TRY(dt_zero_open(&r->z, &opt->zero, r->units, REF_ZERO_UNITS, &f->comm, &f->dev, NULL, NULL));
+    r->model = (ref_zero_model){.units = r->units, .source = dt_zero_source(r->z), .dev = &f->dev, .exact = !opt->inexact,
+                                .tied = opt->tied, .slack = 0x1p-8f /* half a unit of 8 bits */};
+    return DT_OK;
+}
+
+/** One optimizer step; step counts from 1. Gives the sum of squares of the gradients over all ranks. */
+static dt_err run_step(run *r, int64_t step, double *sum_squares)
+{
+    const int n_micro = N_JOBS / r->f->comm.nranks;
+    dt_err err = DT_OK;
+    for (int a = 0; a < n_micro; a++) {
+        dt_zero_begin_micro(r->z, a, n_micro);
+        const dt_err e = ref_zero_micro_step(&r->model, step, (int64_t)a * r->f->comm.nranks + r->f->comm.rank);
+        if (err == DT_OK) err = e;
+    }
+    const dt_err e = dt_zero_grad_sum_squares(r->z, sum_squares);
+    if (err == DT_OK) err = e;
+    DT_TRY(dt_comm_reduce_host_f64(&r->f->comm, sum_squares, 1, DT_SUM));
+    const dt_adamw opt = adamw_at(step);
+    const dt_err u = dt_zero_update(r->z, &opt);
+    return err == DT_OK ? u : err;
+}
+
+/** The same step in plain loops on s. Returns the sum of squares. */
+static double plain_step(const run *r, int64_t step, states *s)
+{
+    ref_zero_sum_grads(r->units, !r->opt.inexact, r->opt.tied, r->opt.zero.grad_dtype, step, N_JOBS, s->grad);
+    double sum = 0;
+    for (int64_t i = 0; i < r->f->total; i++) sum += (double)s->grad[i] * s->grad[i];
+    const dt_adamw opt = adamw_at(step);
+    ref_zero_adamw(r->units, &opt, s->grad, s->param, s->m, s->v);
+    return sum;
+}
+
+/** Rounding: a step adds to a parameter at most a few units of 2^-24 of itself and of lr times mhat/sqrt(vhat), which stays below 8 here;
+ *  m and v likewise with |g| <= 1/4. 16 units a step leave room for another order of the operations. */
+static bool close_to(const fixture *f, const states *a, const states *b, int n_steps)
+{
+    const float unit = 16 * 0x1p-24f * (float)n_steps;
+    for (int64_t i = 0; i < f->total; i++) {
+        const bool ok = fabsf(a->param[i] - b->param[i]) <= unit * (fabsf(b->param[i]) + 8e-2f) && fabsf(a->m[i] - b->m[i]) <= unit * 0.25f &&
+                        fabsf(a->v[i] - b->v[i]) <= unit * 0.0625f;
+        if (!ok) {
+            print_error("element %lld: %.9g %.9g %.9g, expected %.9g %.9g %.9g\n", (long long)i, (double)a->param[i], (double)a->m[i],
+                        (double)a->v[i], (double)b->param[i], (double)b->m[i], (double)b->v[i]);
+            return false;
+        }
+    }
+    return true;
+}
+
+static dt_zero_options zero_options(int stage, dt_dtype param, dt_dtype grad)
+{
+    return (dt_zero_options){.stage = stage, .param_dtype = param, .grad_dtype = grad};
+}
+
+/** Train N_STEPS from a random start; hold parameters that the model sees, norm and states against the plain loops. */
+static bool trains_like_plain_loops(fixture *f, const run_options *opt, states *end)
+{
+    run r;
+    states ref = states_alloc(f);
+    bool ok = run_open(&r, f, opt) == DT_OK && dt_zero_init_random(r.z, 7) == DT_OK && collect(f, r.z, r.units, &ref);
+    memcpy(end->param, ref.param, (size_t)f->total * sizeof(float));
+    r.model.expect = end->param;
+    for (int step = 1; ok && step <= N_STEPS; step++) {
+        double got, want = plain_step(&r, step, &ref);
+        ok = run_step(&r, step, &got) == DT_OK && got == want && r.model.n_wrong == 0;
+        if (!ok) print_error("stage %d, step %d: sum of squares %.17g, expected %.17g; %lld wrong elements in views\n", opt->zero.stage,
+                             step, got, want, (long long)r.model.n_wrong);
+        ok = collect(f, r.z, r.units, end) && ok; /* what the next step's views must show */
+    }
+    ok = ok && close_to(f, end, &ref, N_STEPS);
+    dt_zero_close(r.z);
+    states_free(&ref);
+    return ok;
+}
+
+/* ---- tests ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct types { dt_dtype param, grad; } types;
+static const types all_types[] = {{DT_F32, DT_F32}, {DT_BF16, DT_BF16}, {DT_BF16, DT_F32}};
+enum { N_TYPES = sizeof all_types / sizeof all_types[0] };
+
+/** All stages, with what `vary` sets, must end with the same bits, close to the plain loops. */
+static void check_all_stages(fixture *f, void (*vary)(run_options *, int variant), int n_variants)
+{
+    states first = states_alloc(f), other = states_alloc(f);
+    for (int t = 0; t < N_TYPES; t++) {
+        bool have = false;
+        for (int stage = 0; stage <= 3; stage++)
+            for (int variant = 0; variant < n_variants; variant++) {
+                run_options opt = {.zero = zero_options(stage, all_types[t].param, all_types[t].grad), .tied = true};
+                vary(&opt, variant);
+                assert_all(world(f), trains_like_plain_loops(f, &opt, have ? &other : &first));
+                assert_all(world(f), !have || same_states(f, &other, &first));
+                have = true;
+            }
+    }
+    states_free(&first);
+    states_free(&other);
+}
+
+static void vary_overlap(run_options *o, int variant)
+{
+    o->zero.overlap_comm = variant & 1;
+    o->zero.prefetch_bucket_size = variant & 1 ? 1 << 20 : 0;
+}
+static void every_stage_trains_like_plain_loops(void **state) { check_all_stages(*state, vary_overlap, 2); }
+
+static void vary_buckets(run_options *o, int variant)
+{
+    o->zero.overlap_comm = true;
+    o->zero.reduce_bucket_size = variant ? 1000 : 1; /* of up to 4160 elements: pieces of 16 elements a rank at the least */
+    o->zero.allgather_bucket_size = variant ? 777 : 1;
+    o->zero.prefetch_bucket_size = 1700; /* some blocks come early, some do not */
+    o->zero.param_persistence_threshold = variant ? 1700 : 2;
+}
+static void buckets_and_persistent_units_change_nothing(void **state) { check_all_stages(*state, vary_buckets, 2); }
+
+static void vary_untied(run_options *o, int variant)
+{
+    o->tied = false;
+    o->zero.untied = variant;
+    o->zero.overlap_comm = true;
+    o->zero.prefetch_bucket_size = 1 << 20;
+}
+static void untied_models_need_less_room(void **state) { check_all_stages(*state, vary_untied, 2); }
+
+static void vary_frozen(run_options *o, int variant)
+{
+    o->frozen_tensors = true;
+    o->zero.reproducible = variant;
+    o->zero.overlap_comm = true;
+}
+static void frozen_tensors_stay_and_their_gradients_are_ignored(void **state) { check_all_stages(*state, vary_frozen, 2); }
+
+static void reproducible_sums_are_a_left_fold_over_micro_batches(void **state)
+{
+    fixture *f = *state;
+    states ref = states_alloc(f), got = states_alloc(f);
+    for (int t = 0; t < N_TYPES; t++)
+        for (int stage = 0; stage <= 3; stage++) {
+            run_options opt = {.zero = zero_options(stage, all_types[t].param, all_types[t].grad), .tied = true, .inexact = true};
+            opt.zero.reproducible = true;
+            opt.zero.reduce_bucket_size = stage == 2 ? 500 : 0;
+            run r;
+            bool ok = run_open(&r, f, &opt) == DT_OK && dt_zero_init_random(r.z, 7) == DT_OK && collect(f, r.z, r.units, &ref);
+            for (int step = 1; ok && step <= N_STEPS; step++) {
+                ref_zero_sum_grads(r.units, false, true, opt.zero.grad_dtype, step, N_JOBS, ref.grad);
+                double sum, want = 0;
+                for (int64_t i = 0; i < f->total; i++) want += (double)ref.grad[i] * ref.grad[i];
+                ok = run_step(&r, step, &sum) == DT_OK && fabs(sum - want) <= 1e-12 * want;
+                /* the device's own AdamW, over whole tensors: bits must not depend on where shards are cut */
+                const dt_adamw all = adamw_at(step);
+                for (int u = 0; u < REF_ZERO_UNITS; u++)
+                    for (int k = 0; k < r.units[u].n_tensors; k++) {
+                        const dt_tensor *tensor = &r.units[u].tensors[k];
+                        const int64_t at = unit_begin(r.units, u) + tensor->offset;
+                        dt_adamw one = all;
+                        if (!tensor->decay) one.weight_decay = 0;
+                        f->dev.ops->adamw_step(&f->dev, &one, ref.grad + at, DT_F32, ref.param + at, ref.m + at, ref.v + at, NULL, DT_F32,
+                                               tensor->n_elems, NULL);
+                    }
+            }
+            ok = ok && collect(f, r.z, r.units, &got) && same_states(f, &got, &ref);
+            assert_all(world(f), ok);
+            dt_zero_close(r.z);
+        }
+    states_free(&ref);
+    states_free(&got);
+}
+
+/** FNV-1a and dt_rng_normal by the whole tensor: the start that any rank count and stage must give. */
+static void plain_init(const dt_unit *units, uint64_t seed, float *param)
+{
+    for (int u = 0; u < REF_ZERO_UNITS; param += units[u].flat_len, u++)
+        for (int k = 0; k < units[u].n_tensors; k++) {
+            const dt_tensor *t = &units[u].tensors[k];
+            uint64_t h = UINT64_C(14695981039346656037);
+            for (const char *c = t->name; *c; c++) h = (h ^ (uint64_t)(unsigned char)*c) * UINT64_C(1099511628211);
+            if (t->init_std > 0)
+                dt_rng_normal(dt_rng_key(seed, DT_RNG_INIT), h, 0, t->n_elems, t->init_std, param + t->offset);
+            else
+                for (int64_t i = 0; i < t->n_elems; i++) param[t->offset + i] = t->init_value;
+        }
+}
+
+static void the_random_start_depends_on_seed_and_names_alone(void **state)
+{
+    fixture *f = *state;
+    states s = states_alloc(f), want = states_alloc(f);
+    plain_init(f->units, 11, want.param);
+    for (int t = 0; t < N_TYPES; t++)
+        for (int stage = 0; stage <= 3; stage++) {
+            const run_options opt = {.zero = zero_options(stage, all_types[t].param, all_types[t].grad)};
+            run r;
+            const bool ok = run_open(&r, f, &opt) == DT_OK && dt_zero_init_random(r.z, 11) == DT_OK && collect(f, r.z, r.units, &s);
+            assert_all(world(f), ok && same_states(f, &s, &want));
+            dt_zero_close(r.z);
+        }
+    states_free(&s);
+    states_free(&want);
+}
+
+static void frozen_models_show_their_parameters(void **state)
+{
+    fixture *f = *state;
+    states want = states_alloc(f);
+    plain_init(f->units, 5, want.param);
+    for (int stage = 0; stage <= 3; stage++)
+        for (int t = 0; t < 2; t++) {
+            run_options opt = {.zero = zero_options(stage, all_types[t].param, all_types[t].grad)};
+            opt.zero.frozen = true;
+            run r;
+            bool ok = run_open(&r, f, &opt) == DT_OK && dt_zero_init_random(r.z, 5) == DT_OK;
+            ok = ok && dt_zero_state_dtype(r.z, DT_STATE_PARAM) == all_types[t].param;
+            r.model.expect = want.param;
+            dt_unit_view view;
+            for (int u = 0; ok && u < REF_ZERO_UNITS; u++) {
+                ok = r.model.source.params_acquire(r.model.source.self, u, &view) == DT_OK && view.dtype == all_types[t].param;
+                const float *p = want.param + unit_begin(f->units, u);
+                for (int64_t i = 0; ok && i < f->units[u].flat_len; i++)
+                    ok = t == 0 ? ((float *)view.data)[i] == p[i] : ((uint16_t *)view.data)[i] == dt_bf16_from_float(p[i]);
+                ok = r.model.source.params_release(r.model.source.self, u) == DT_OK && ok;
+            }
+            ok = ok && r.model.source.grads_acquire(r.model.source.self, 0, &view) == DT_ERR_ARG;
+            assert_all(world(f), ok);
+            dt_error_clear();
+            dt_zero_close(r.z);
+        }
+    states_free(&want);
+}
+
+static void pieces_cover_every_tensor_once(void **state)
+{
+    fixture *f = *state;
+    float *count = calloc((size_t)f->total, sizeof *count);
+    for (int stage = 0; stage <= 3; stage++) {
+        const run_options opt = {.zero = zero_options(stage, DT_F32, DT_F32)};
+        run r;
+        bool ok = run_open(&r, f, &opt) == DT_OK;
+        memset(count, 0, (size_t)f->total * sizeof *count);
+        int n = 0;
+        for (int u = 0; u < REF_ZERO_UNITS; u++)
+            for (int k = 0; ok && k < f->units[u].n_tensors; k++, n++) {
+                const dt_piece *p = &dt_zero_pieces(r.z)[n];
+                const dt_tensor *t = &f->units[u].tensors[k];
+                ok = p->unit == u && p->tensor == k && dt_zero_tensor(r.z, p) == t && p->n >= 0;
+                ok = ok && (p->n == 0 || p->flat == t->offset + p->first);
+                ok = ok && (p->n == 0 || dt_zero_state_ptr(r.z, DT_STATE_PARAM, p) != NULL); /* the CPU's memory is the host's */
+                for (int64_t i = 0; ok && i < p->n; i++) count[unit_begin(f->units, u) + t->offset + p->first + i]++;
+            }
+        ok = ok && n == dt_zero_n_pieces(r.z);
+        MPI_Allreduce(MPI_IN_PLACE, count, (int)f->total, MPI_FLOAT, MPI_SUM, world(f));
+        for (int u = 0; u < REF_ZERO_UNITS; u++)
+            for (int k = 0; k < f->units[u].n_tensors; k++)
+                for (int64_t i = 0; i < f->units[u].tensors[k].n_elems; i++)
+                    ok = ok && count[unit_begin(f->units, u) + f->units[u].tensors[k].offset + i] == 1;
+        assert_all(world(f), ok);
+        dt_zero_close(r.z);
+    }
+    free(count);
+}
+
+/** Write full tensors into z, by pieces, in two calls each. */
+static dt_err put_states(run *r, const states *s)
+{
+    const float *const arrays[] = {s->param, s->m, s->v};
+    for (int k = 0; k < DT_N_STATE; k++)
+        for (int i = 0; i < dt_zero_n_pieces(r->z); i++) {
+            const dt_piece *p = &dt_zero_pieces(r->z)[i];
+            const float *from = arrays[k] + unit_begin(r->units, p->unit) + dt_zero_tensor(r->z, p)->offset + p->first;
+            const int64_t some = p->n / 3;
+            DT_TRY(dt_zero_state_write(r->z, (dt_state)k, p, 0, some, from));
+            DT_TRY(dt_zero_state_write(r->z, (dt_state)k, p, some, p->n - some, from + some));
+        }
+    return dt_zero_state_written(r->z);
+}
+
+static void states_move_between_stages_and_go_on(void **state)
+{
+    fixture *f = *state;
+    states mid = states_alloc(f), want = states_alloc(f), got = states_alloc(f);
+    for (int t = 0; t < N_TYPES; t++) {
+        run_options opt = {.zero = zero_options(1, all_types[t].param, all_types[t].grad), .tied = true};
+        run a, b;
+        double sum;
+        bool ok = run_open(&a, f, &opt) == DT_OK && dt_zero_init_random(a.z, 3) == DT_OK && run_step(&a, 1, &sum) == DT_OK;
+        ok = ok && collect(f, a.z, a.units, &mid) && run_step(&a, 2, &sum) == DT_OK && collect(f, a.z, a.units, &want);
+        assert_all(world(f), ok);
+        dt_zero_close(a.z);
+        for (int stage = 0; stage <= 3; stage++) {
+            opt.zero.stage = stage;
+            ok = run_open(&b, f, &opt) == DT_OK && put_states(&b, &mid) == DT_OK && collect(f, b.z, b.units, &got) && same_states(f, &got, &mid);
+            b.model.expect = mid.param;
+            ok = ok && run_step(&b, 2, &sum) == DT_OK && b.model.n_wrong == 0;
+            ok = ok && collect(f, b.z, b.units, &got) && same_states(f, &got, &want);
+            assert_all(world(f), ok);
+            dt_zero_close(b.z);
+        }
+    }
+    states_free(&mid), states_free(&want), states_free(&got);
+}
+
+static void a_skipped_step_leaves_no_trace(void **state)
+{
+    fixture *f = *state;
+    states want = states_alloc(f), got = states_alloc(f);
+    for (int stage = 0; stage <= 3; stage++) {
+        run_options opt = {.zero = zero_options(stage, DT_BF16, DT_F32), .tied = true};
+        opt.zero.overlap_comm = true;
+        for (int skip = 0; skip < 2; skip++) {
+            run r;
+            double sum;
+            bool ok = run_open(&r, f, &opt) == DT_OK && dt_zero_init_random(r.z, 3) == DT_OK;
+            for (int a = 0; ok && skip && a < 2; a++) {
+                dt_zero_begin_micro(r.z, a, 2);
+                ok = ref_zero_micro_step(&r.model, 99, f->comm.rank) == DT_OK;
+            }
+            if (ok && skip) dt_zero_discard(r.z);
+            const dt_adamw adamw = adamw_at(1);
+            ok = ok && dt_zero_update(r.z, &adamw) == DT_ERR_ARG; /* there is nothing to update with */
+            dt_error_clear();
+            ok = ok && run_step(&r, 1, &sum) == DT_OK && collect(f, r.z, r.units, skip ? &got : &want);
+            assert_all(world(f), ok);
+            dt_zero_close(r.z);
+        }
+        assert_all(world(f), same_states(f, &got, &want));
+    }
+    states_free(&want), states_free(&got);
+}
+
+static void non_finite_gradients_make_the_norm_non_finite(void **state)
+{
+    fixture *f = *state;
+    for (int stage = 0; stage <= 3; stage++)
+        for (int reproducible = 0; reproducible < 2; reproducible++) {
+            run_options opt = {.zero = zero_options(stage, DT_BF16, DT_BF16)};
+            opt.zero.reproducible = reproducible;
+            run r;
+            double sum = 0;
+            dt_unit_view view;
+            bool ok = run_open(&r, f, &opt) == DT_OK;
+            dt_zero_begin_micro(r.z, 0, 1);
+            for (int u = 0; ok && u < REF_ZERO_UNITS; u++) {
+                ok = r.model.source.grads_acquire(r.model.source.self, u, &view) == DT_OK && !view.accumulate;
+                memset(view.data, 0, (size_t)f->units[u].flat_len * 2);
+                if (u == 2 && f->comm.rank == f->comm.nranks - 1) ((uint16_t *)view.data)[70] = 0x7f80; /* infinity, on the last rank */
+                ok = r.model.source.grads_release(r.model.source.self, u) == DT_OK && ok;
+            }
+            ok = ok && dt_zero_grad_sum_squares(r.z, &sum) == DT_OK && dt_comm_reduce_host_f64(&f->comm, &sum, 1, DT_SUM) == DT_OK;
+            assert_all(world(f), ok && !isfinite(sum));
+            dt_zero_close(r.z);
+        }
+}
+
+/* ---- bytes and volume ------------------------------------------------------------------------------------------------ */
+
+static void what_is_held_is_what_was_planned(void **state)
+{
+    fixture *f = *state;
+    for (int t = 0; t < N_TYPES; t++)
+        for (int stage = 0; stage <= 3; stage++)
+            for (int variant = 0; variant < 8; variant++) {
+                run_options opt = {.zero = zero_options(stage, all_types[t].param, all_types[t].grad), .tied = true};
+                opt.zero.overlap_comm = variant & 1;
+                opt.zero.prefetch_bucket_size = 1 << 20;
+                opt.zero.reproducible = variant & 2;
+                opt.zero.reduce_bucket_size = variant & 4 ? 300 : 0;
+                opt.zero.frozen = variant == 4;
+                size_t before[DT_N_MEMCAT];
+                for (int c = 0; c < DT_N_MEMCAT; c++) before[c] = atomic_load(&f->ledger.now[c]);
+                dt_zero_plan plan;
+                run r;
+                bool ok = dt_zero_plan_make(&opt.zero, f->units, REF_ZERO_UNITS, f->comm.nranks, &plan) == DT_OK && run_open(&r, f, &opt) == DT_OK;
+                for (int c = 0; c < DT_N_MEMCAT; c++) ok = ok && atomic_load(&f->ledger.now[c]) - before[c] == plan.bytes[c];
+                assert_all(world(f), ok);
+                const size_t n_allocs = atomic_load(&f->ledger.n_allocs);
+                double sum;
+                for (int step = 1; !opt.zero.frozen && step <= 2; step++) ok = ok && run_step(&r, step, &sum) == DT_OK;
+                assert_all(world(f), ok && atomic_load(&f->ledger.n_allocs) == n_allocs); /* a step allocates nothing */
+                dt_zero_close(r.z);
+            }
+}
+
+static void measured_state_bytes_are_the_papers_plus_padding(void **state)
+{
+    fixture *f = *state;
+    const double n = f->comm.nranks;
+    int64_t shards = 0, n_param = 0, whole = 0;
+    for (int u = 0; u < REF_ZERO_UNITS; u++) {
+        const dt_shards s = dt_shards_of(f->units[u].flat_len, f->comm.nranks);
+        shards += s.shard_len, whole += s.padded_len, n_param += f->units[u].n_param;
+    }
+    const double paper[] = {16, 4 + 12 / n, 2 + 14 / n, 16 / n};
+    const int whole_bytes[] = {16, 4, 2, 0};
+    for (int stage = 0; stage <= 3; stage++) {
+        const run_options opt = {.zero = zero_options(stage, DT_BF16, DT_BF16)};
+        const size_t before = atomic_load(&f->ledger.total_now), staging = atomic_load(&f->ledger.now[DT_MEM_STAGING]);
+        run r;
+        const bool ok = run_open(&r, f, &opt) == DT_OK;
+        const double held = (double)(atomic_load(&f->ledger.total_now) - before - (atomic_load(&f->ledger.now[DT_MEM_STAGING]) - staging));
+        /* Padding: what shards (and whole buffers, up to a multiple of DT_GROUP_ALIGN a unit) have above n_param. */
+        const double padding = whole_bytes[stage] * (double)(whole - n_param + REF_ZERO_UNITS * DT_GROUP_ALIGN) +
+                               (16 - whole_bytes[stage]) * ((double)shards - (double)n_param / n + REF_ZERO_UNITS * DT_GROUP_ALIGN);
+        assert_all(world(f), ok && held >= paper[stage] * (double)n_param && held <= paper[stage] * (double)n_param + padding);
+        dt_zero_close(r.z);
+    }
+}
+
+static void what_is_sent_is_what_was_planned(void **state)
+{
+    fixture *f = *state;
+    const int n_micro = N_JOBS / f->comm.nranks;
+    for (int stage = 0; stage <= 3; stage++)
+        for (int reproducible = 0; reproducible < 2; reproducible++) {
+            run_options opt = {.zero = zero_options(stage, DT_F32, DT_F32), .tied = true};
+            opt.zero.reproducible = reproducible;
+            opt.zero.overlap_comm = true;
+            opt.zero.prefetch_bucket_size = 1 << 20;
+            dt_zero_plan plan;
+            run r;
+            double sum;
+            bool ok = dt_zero_plan_make(&opt.zero, f->units, REF_ZERO_UNITS, f->comm.nranks, &plan) == DT_OK && run_open(&r, f, &opt) == DT_OK;
+            ok = ok && run_step(&r, 1, &sum) == DT_OK; /* stage 3 learns which unit follows which */
+            const double before = f->comm.traffic_bytes;
+            ok = ok && run_step(&r, 2, &sum) == DT_OK;
+            const double sent = (f->comm.traffic_bytes - before) / 4, planned = n_micro * plan.sent_elems_per_micro_step + plan.sent_elems_per_step;
+            if (stage < 3) ok = ok && sent == planned;
+            if (stage == 3) ok = ok && sent <= planned && sent >= planned / 2;
+            if (!ok) print_error("stage %d: %.17g elements sent, %.17g planned\n", stage, sent, planned);
+            assert_all(world(f), ok);
+            dt_zero_close(r.z);
+        }
+}
+
+/* ---- misuse ---------------------------------------------------------------------------------------------------------- */
+
+static void broken_brackets_are_refused(void **state)
+{
+    fixture *f = *state;
+    for (int stage = 0; stage <= 3; stage++) {
+        run_options opt = {.zero = zero_options(stage, DT_F32, DT_F32)};
+        opt.zero.untied = true;
+        run r;
+        bool ok = run_open(&r, f, &opt) == DT_OK;
+        const dt_param_source s = dt_zero_source(r.z);
+        dt_unit_view view;
+        ok = ok && s.params_release(s.self, 1) == DT_ERR_ARG && s.grads_release(s.self, 1) == DT_ERR_ARG;
+        ok = ok && s.params_acquire(s.self, REF_ZERO_UNITS, &view) == DT_ERR_ARG;
+        ok = ok && s.grads_acquire(s.self, 1, &view) == DT_ERR_ARG; /* no micro-step */
+        dt_zero_begin_micro(r.z, 0, 1);
+        ok = ok && s.grads_acquire(s.self, 1, &view) == DT_OK && s.grads_release(s.self, 1) == DT_OK;
+        ok = ok && s.grads_acquire(s.self, 1, &view) == DT_ERR_ARG; /* complete */
+        double sum;
+        ok = ok && dt_zero_grad_sum_squares(r.z, &sum) == DT_ERR_ARG; /* the other units' are missing */
+        if (stage == 3 && f->comm.nranks > 1) {
+            ok = ok && s.params_acquire(s.self, 1, &view) == DT_OK;
+            ok = ok && s.params_acquire(s.self, 2, &view) == DT_ERR_ARG && s.params_release(s.self, 1) == DT_OK; /* no room for both */
+        }
+        dt_error_clear();
+        assert_all(world(f), ok);
+        dt_zero_close(r.z);
+    }
+}
+
+static void too_few_live_parameters_are_refused_on_all_ranks(void **state)
+{
+    fixture *f = *state;
+    if (f->comm.nranks == 1) skip(); /* nothing is gathered on a lone rank */
+    run_options opt = {.zero = zero_options(3, DT_F32, DT_F32)};
+    opt.zero.max_live_parameters = 100;
+    run r;
+    const bool ok = run_open(&r, f, &opt) == DT_ERR_USAGE && r.z == NULL;
+    dt_error_clear();
+    assert_all(world(f), ok);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_stage_trains_like_plain_loops),
+        cmocka_unit_test(buckets_and_persistent_units_change_nothing),
+        cmocka_unit_test(untied_models_need_less_room),
+        cmocka_unit_test(frozen_tensors_stay_and_their_gradients_are_ignored),
+        cmocka_unit_test(reproducible_sums_are_a_left_fold_over_micro_batches),
+        cmocka_unit_test(the_random_start_depends_on_seed_and_names_alone),
+        cmocka_unit_test(frozen_models_show_their_parameters),
+        cmocka_unit_test(pieces_cover_every_tensor_once),
+        cmocka_unit_test(states_move_between_stages_and_go_on),
+        cmocka_unit_test(a_skipped_step_leaves_no_trace),
+        cmocka_unit_test(non_finite_gradients_make_the_norm_non_finite),
+        cmocka_unit_test(what_is_held_is_what_was_planned),
+        cmocka_unit_test(measured_state_bytes_are_the_papers_plus_padding),
+        cmocka_unit_test(what_is_sent_is_what_was_planned),
+        cmocka_unit_test(broken_brackets_are_refused),
+        cmocka_unit_test(too_few_live_parameters_are_refused_on_all_ranks),
+    };
+    mpi_test_begin(&argc, &argv);
+    return mpi_test_end(cmocka_run_group_tests(tests, setup, teardown));
+}

@@ -1,0 +1,192 @@
+/* ref_zero.c - see ref_zero.h. Slow and plain: one element at a time. */
+#include "ref_zero.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static dt_err add(dt_unit *u, const char *suffix, int64_t rows, int64_t cols, bool new_group, bool decay, float std, float value)
+{
+    char name[DT_NAME_MAX];
+    const int64_t shape[] = {rows, cols};
+    snprintf(name, sizeof name, "%s.%s", u->name, suffix);
+    return dt_unit_add(u, name, cols > 0 ? 2 : 1, shape, new_group, decay, std, value);
+}
+
+dt_err ref_zero_make_units(dt_unit *units, bool with_frozen)
+{
+    static const char *const names[REF_ZERO_UNITS] = {"embed", "block.0", "block.1", "block.2", "head"};
+    memset(units, 0, REF_ZERO_UNITS * sizeof *units);
+    for (int u = 0; u < REF_ZERO_UNITS; u++) snprintf(units[u].name, sizeof units[u].name, "%s", names[u]);
+    DT_TRY(add(&units[0], "wte", 4099, 0, true, true, 0.02f, 0));
+    DT_TRY(add(&units[0], "wpe", 5, 3, true, true, 0.01f, 0));
+    for (int u = 1; u <= 3; u++) {
+        DT_TRY(add(&units[u], "norm", 5, 0, true, false, 0, 1));
+        DT_TRY(add(&units[u], "q", 8, 8, true, true, 0.02f, 0));
+        DT_TRY(add(&units[u], "k", 3, 8, false, true, 0.02f, 0));
+        DT_TRY(add(&units[u], "bias", 1, 0, false, false, 0, 0));
+        DT_TRY(add(&units[u], "mlp", u == 2 ? 331 : 211, 7, true, true, 0.03f, 0));
+    }
+    DT_TRY(add(&units[4], "scale", 1, 0, true, false, 0, 1));
+    if (with_frozen) {
+        units[1].tensors[2].trainable = false; /* k, between two that are trained */
+        for (int i = 0; i < units[2].n_tensors; i++) units[2].tensors[i].trainable = false;
+    }
+    return DT_OK;
+}
+
+void ref_zero_free_units(dt_unit *units)
+{
+    for (int u = 0; u < REF_ZERO_UNITS; u++) dt_unit_free(&units[u]);
+}
+
+int64_t ref_zero_total(const dt_unit *units)
+{
+    int64_t n = 0;
+    for (int u = 0; u < REF_ZERO_UNITS; u++) n += units[u].flat_len;
+    return n;
+}
+
+float ref_zero_grad(bool exact, int64_t step, int64_t j, int unit, int64_t i, int half)
+{
+    if (j < 0) return 0;
+    const uint64_t h = dt_mix64(dt_mix64((uint64_t)(step * 1000 + j)) ^ dt_mix64((uint64_t)(i * 16 + unit * 2 + half)));
+    if (exact) return (float)((int)(h % 9) - 4) / 64;
+    const float x = ldexpf((float)(h & 0xffffff) * 0x1p-24f + 0.5f, (int)(h >> 24 & 7) - 6);
+    return h >> 40 & 1 ? -x : x;
+}
+
+/* ---- one micro-step of the model ------------------------------------------------------------------------------------ */
+
+static float get(const void *data, dt_dtype t, int64_t i)
+{
+    return t == DT_F32 ? ((const float *)data)[i] : dt_bf16_to_float(((const uint16_t *)data)[i]);
+}
+
+static void put(const dt_unit_view *view, int64_t i, bool accumulate, float x)
+{
+    if (accumulate) x += get(view->data, view->dtype, i);
+    if (view->dtype == DT_F32)
+        ((float *)view->data)[i] = x;
+    else
+        ((uint16_t *)view->data)[i] = dt_bf16_from_float(x);
+}
+
+static bool is_wrong(const ref_zero_model *m, float x, float want, dt_dtype t)
+{
+    if (t == DT_F32) return memcmp(&x, &want, sizeof x) != 0;
+    return !(fabsf(x - want) <= m->slack * fabsf(want));
+}
+
+static void look_at(ref_zero_model *m, int unit, const dt_unit_view *view)
+{
+    const dt_unit *u = &m->units[unit];
+    const float *want = m->expect;
+    for (int v = 0; want && v < unit; v++) want += m->units[v].flat_len;
+    int64_t at = 0;
+    for (int k = 0; k <= u->n_tensors; k++) {
+        const int64_t begin = k < u->n_tensors ? u->tensors[k].offset : u->flat_len;
+        for (; at < begin; at++) m->n_wrong += get(view->data, view->dtype, at) != 0; /* padding */
+        if (k == u->n_tensors) break;
+        for (; at < begin + u->tensors[k].n_elems; at++)
+            if (want) m->n_wrong += is_wrong(m, get(view->data, view->dtype, at), want[at], view->dtype);
+    }
+}
+
+static dt_err keep(dt_err first, dt_err then) { return first == DT_OK ? then : first; }
+
+static dt_err with_params(ref_zero_model *m, int unit)
+{
+    dt_unit_view view;
+    const dt_err err = m->source.params_acquire(m->source.self, unit, &view);
+    if (err == DT_OK) look_at(m, unit, &view);
+    return err;
+}
+
+static dt_err release_params(ref_zero_model *m, int unit) { return m->source.params_release(m->source.self, unit); }
+
+/** Write one part of a tensor's gradients; frozen ones get garbage. */
+static void write_tensor(const ref_zero_model *m, const dt_unit_view *view, int unit, int k, int64_t step, int64_t j, int half, bool add)
+{
+    const dt_tensor *t = &m->units[unit].tensors[k];
+    for (int64_t i = t->offset; i < t->offset + t->n_elems; i++)
+        put(view, i, add, t->trainable ? ref_zero_grad(m->exact, step, j, unit, i, half) : NAN);
+}
+
+static dt_err backward_unit(ref_zero_model *m, int unit, int64_t step, int64_t j)
+{
+    dt_unit_view view;
+    const dt_err err = m->source.grads_acquire(m->source.self, unit, &view);
+    if (err != DT_OK) return err;
+    for (int k = 0; k < m->units[unit].n_tensors; k++) {
+        const bool second = m->tied && unit == 0 && k == 0; /* the head has written its part of wte */
+        write_tensor(m, &view, unit, k, step, j, second, view.accumulate || second);
+    }
+    return m->source.grads_release(m->source.self, unit);
+}
+
+/** The tied embedding: acquired for the whole backward pass, and once more, nested, by the head. */
+static dt_err head_of_tied(ref_zero_model *m, int64_t step, int64_t j)
+{
+    dt_unit_view view;
+    dt_err err = m->source.grads_acquire(m->source.self, 0, &view);
+    if (err != DT_OK) return err;
+    err = with_params(m, 0);
+    err = keep(err, m->source.grads_acquire(m->source.self, 0, &view));
+    write_tensor(m, &view, 0, 0, step, j, 0, view.accumulate);
+    err = keep(err, m->source.grads_release(m->source.self, 0));
+    return keep(err, release_params(m, 0));
+}
+
+dt_err ref_zero_micro_step(ref_zero_model *m, int64_t step, int64_t j)
+{
+    const int last = REF_ZERO_UNITS - 1;
+    dt_err err = DT_OK;
+    for (int u = 0; u < last; u++) {
+        err = keep(err, with_params(m, u));
+        err = keep(err, release_params(m, u));
+    }
+    for (int u = last; u >= 0; u--) {
+        err = keep(err, with_params(m, u));
+        if (u == last && m->tied) err = keep(err, head_of_tied(m, step, j));
+        err = keep(err, backward_unit(m, u, step, j));
+        if (u == 0 && m->tied) err = keep(err, m->source.grads_release(m->source.self, 0));
+        err = keep(err, release_params(m, u));
+    }
+    return err;
+}
+
+/* ---- one rank, fp32, plain loops ------------------------------------------------------------------------------------ */
+
+static float rounded(float x, dt_dtype t) { return t == DT_F32 ? x : dt_bf16_to_float(dt_bf16_from_float(x)); }
+
+void ref_zero_sum_grads(const dt_unit *units, bool exact, bool tied, dt_dtype micro_dtype, int64_t step, int64_t n_micro, float *grad)
+{
+    for (int u = 0; u < REF_ZERO_UNITS; grad += units[u].flat_len, u++)
+        for (int k = 0; k < units[u].n_tensors; k++) {
+            const dt_tensor *t = &units[u].tensors[k];
+            for (int64_t i = t->offset; i < t->offset + t->n_elems; i++) {
+                grad[i] = 0;
+                for (int64_t j = 0; j < n_micro && t->trainable; j++) {
+                    float g = rounded(ref_zero_grad(exact, step, j, u, i, 0), micro_dtype);
+                    if (tied && u == 0 && k == 0) g = rounded(g + ref_zero_grad(exact, step, j, u, i, 1), micro_dtype);
+                    grad[i] += g;
+                }
+            }
+        }
+}
+
+void ref_zero_adamw(const dt_unit *units, const dt_adamw *opt, const float *grad, float *param, float *m, float *v)
+{
+    int64_t at = 0;
+    for (int u = 0; u < REF_ZERO_UNITS; at += units[u].flat_len, u++)
+        for (int k = 0; k < units[u].n_tensors; k++) {
+            const dt_tensor *t = &units[u].tensors[k];
+            const float wd = t->decay ? opt->weight_decay : 0;
+            for (int64_t i = at + t->offset; i < at + t->offset + t->n_elems && t->trainable; i++) {
+                const float g = opt->grad_scale * grad[i];
+                m[i] = opt->beta1 * m[i] + (1 - opt->beta1) * g;
+                v[i] = opt->beta2 * v[i] + (1 - opt->beta2) * g * g;
+                param[i] = param[i] * (1 - opt->lr * wd) - opt->lr * (m[i] / opt->fix1) / (sqrtf(v[i] / opt->fix2) + opt->eps);
+            }
+        }
+}
