@@ -1,0 +1,119 @@
+/* mpi_zero_fault.c - one rank fails inside zero, at each of its points: it alone gets the error, nobody hangs, and the vote tells all. */
+#include "mpi_test.h"
+#include "dtrain/zero.h"
+#include "ref_zero.h"
+#include <string.h>
+
+/* Faults are counted over the life of the process, so each test has its own passages. The failing rank is the last. A step of 2 micro-steps at
+ * stage 3 reduces each of REF_ZERO_UNITS units twice. */
+static void arm(int nranks)
+{
+    char text[256];
+    snprintf(text, sizeof text, "zero.reduce:%d:3:error,zero.update:%d:2:error,zero.gather:%d:1:nospace", nranks - 1, nranks - 1, nranks - 1);
+    setenv("DTRAIN_FAULT", text, 1);
+}
+
+typedef struct fixture {
+    dt_comm comm;
+    dt_device dev;
+    dt_ledger ledger;
+    dt_unit units[REF_ZERO_UNITS];
+    dt_zero *z;
+    ref_zero_model model;
+    dt_err err; /* of this rank, since the last vote */
+} fixture;
+
+static MPI_Comm world(const fixture *f) { return *(MPI_Comm *)dt_comm_mpi_handle(&f->comm); }
+
+static int setup(void **state)
+{
+    fixture *f = calloc(1, sizeof *f);
+    *state = f;
+    if (!f || dt_comm_open(&f->comm) != DT_OK) return -1;
+    if (dt_device_open(&f->dev, "cpu", f->comm.local_rank, 1, &f->ledger) != DT_OK) return -1;
+    if (dt_comm_attach(&f->comm, &f->dev, "mpi", true) != DT_OK || ref_zero_make_units(f->units, false) != DT_OK) return -1;
+    const dt_zero_options opt = {.stage = 3, .param_dtype = DT_BF16, .grad_dtype = DT_F32, .reproducible = true, .overlap_comm = true};
+    arm(f->comm.nranks);
+    if (dt_zero_open(&f->z, &opt, f->units, REF_ZERO_UNITS, &f->comm, &f->dev, NULL, NULL) != DT_OK) return -1;
+    f->model = (ref_zero_model){.units = f->units, .source = dt_zero_source(f->z), .dev = &f->dev, .tied = true};
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    fixture *f = *state;
+    dt_zero_close(f->z);
+    ref_zero_free_units(f->units);
+    dt_comm_close(&f->comm);
+    const size_t live = atomic_load(&f->ledger.total_now);
+    dt_device_close(&f->dev);
+    free(f);
+    return live == 0 ? 0 : -1;
+}
+
+static void step(fixture *f)
+{
+    f->err = DT_OK;
+    for (int a = 0; a < 2; a++) {
+        dt_zero_begin_micro(f->z, a, 2);
+        const dt_err err = ref_zero_micro_step(&f->model, 1, a * f->comm.nranks + f->comm.rank);
+        if (f->err == DT_OK) f->err = err;
+    }
+}
+
+static void update(fixture *f)
+{
+    const dt_adamw opt = {.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.9f, .eps = 1e-8f, .fix1 = 0.1f, .fix2 = 0.1f, .grad_scale = 1};
+    const dt_err err = dt_zero_update(f->z, &opt);
+    if (f->err == DT_OK) f->err = err;
+}
+
+/** Only the last rank has failed, with `want`, and after the vote all know; then go on. */
+static void check_vote(fixture *f, dt_err want)
+{
+    const bool mine = f->err == (f->comm.rank == f->comm.nranks - 1 ? want : DT_OK);
+    dt_vote vote = {.err = f->err};
+    const bool voted = dt_comm_vote(&f->comm, &vote) == DT_OK && vote.err == (int32_t)want && vote.failed_rank == f->comm.nranks - 1;
+    assert_all(world(f), mine);
+    assert_all(world(f), voted);
+    dt_error_clear();
+}
+
+static void a_fault_while_gathering_reaches_the_vote(void **state)
+{
+    fixture *f = *state;
+    f->err = dt_zero_init_random(f->z, 1); /* gathers nothing at stage 3, but passes the point */
+    check_vote(f, DT_ERR_WRITE);
+}
+
+static void a_fault_while_reducing_reaches_the_vote(void **state)
+{
+    fixture *f = *state;
+    step(f);
+    double sum;
+    if (dt_zero_grad_sum_squares(f->z, &sum) != DT_OK && f->err == DT_OK) f->err = DT_ERR_ARG;
+    check_vote(f, DT_ERR_FAULT);
+    dt_zero_discard(f->z);
+}
+
+static void a_fault_while_updating_reaches_the_vote(void **state)
+{
+    fixture *f = *state;
+    step(f);
+    update(f);
+    assert_all(world(f), f->err == DT_OK); /* nothing is left of the skipped step */
+    step(f);
+    update(f);
+    check_vote(f, DT_ERR_FAULT);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_fault_while_gathering_reaches_the_vote),
+        cmocka_unit_test(a_fault_while_reducing_reaches_the_vote),
+        cmocka_unit_test(a_fault_while_updating_reaches_the_vote),
+    };
+    mpi_test_begin(&argc, &argv);
+    return mpi_test_end(cmocka_run_group_tests(tests, setup, teardown));
+}

@@ -1,0 +1,294 @@
+/* test_zero_streams.c - zero on a device whose streams are really asynchronous (lazy_device.h): whatever order the events allow, all views and the
+ * final states have the bits that the order of the calls gives.
+ *
+ * Two ranks are two threads. The collectives below take the place of comm's: they queue on the stream they are given and meet the other rank when
+ * the queue comes to them, as NCCL's do; both ranks queue and run the same things in the same order, so they always meet. */
+#include "dtrain/zero.h"
+#include "lazy_device.h"
+#include "ref_zero.h"
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+enum { N_THREADS = 2, N_TRACE = 4096, N_STEPS = 3, N_MICRO = 2 };
+
+/* ---- two ranks ------------------------------------------------------------------------------------------------------- */
+
+typedef struct meeting {
+    pthread_barrier_t barrier;
+    const void *data[N_THREADS];
+} meeting;
+
+typedef struct rank_thread {
+    dt_comm comm;
+    dt_device dev;
+    lazy_device lazy;
+    dt_ledger ledger;
+    meeting *meet;
+    dt_zero_options opt;
+    lazy_mode mode;
+    dt_unit units[REF_ZERO_UNITS];
+    uint64_t trace[N_TRACE]; /* hashes of what the queued model saw */
+    int n_trace;
+    uint64_t states;         /* hash of all states at the end */
+    double norm;
+    dt_err err;
+} rank_thread;
+
+static rank_thread *thread_of(const dt_device *dev) { return (rank_thread *)((char *)dev - offsetof(rank_thread, dev)); }
+
+static void meet(const dt_comm *comm, const void *mine)
+{
+    meeting *m = thread_of(comm->dev)->meet;
+    m->data[comm->rank] = mine;
+    pthread_barrier_wait(&m->barrier);
+}
+static void part(const dt_comm *comm) { pthread_barrier_wait(&thread_of(comm->dev)->meet->barrier); }
+
+typedef struct exchange { dt_comm *comm; const void *send; void *recv; dt_dtype send_dt, recv_dt; int64_t count; bool accumulate; } exchange;
+
+static void do_reduce_scatter(dt_device *dev, void *args)
+{
+    const exchange *a = args;
+    const int64_t mine = a->comm->rank * a->count;
+    float *sum = calloc((size_t)a->count, sizeof *sum);
+    meet(a->comm, a->send);
+    for (int64_t i = 0; i < a->count; i++) {
+        if (a->accumulate) sum[i] = lazy_get(a->recv, a->recv_dt, i);
+        for (int r = 0; r < N_THREADS; r++) sum[i] += lazy_get(thread_of(dev)->meet->data[r], a->send_dt, mine + i);
+    }
+    part(a->comm); /* recv may lie in send, which the other one reads until here */
+    for (int64_t i = 0; i < a->count; i++) lazy_put(a->recv, a->recv_dt, i, sum[i]);
+    part(a->comm);
+    free(sum);
+}
+
+dt_err dt_comm_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt, int64_t count, bool accumulate,
+                              bool ordered, dt_stream *stream)
+{
+    const exchange a = {comm, send, recv, send_dt, recv_dt, count, accumulate};
+    return lazy_queue(comm->dev, stream, do_reduce_scatter, &a, sizeof a);
+}
+
+static void do_all_gather(dt_device *dev, void *args)
+{
+    const exchange *a = args;
+    meet(a->comm, a->send);
+    for (int r = 0; r < N_THREADS; r++)
+        memmove((char *)a->recv + (size_t)r * (size_t)a->count, thread_of(dev)->meet->data[r], (size_t)a->count);
+    part(a->comm);
+}
+
+dt_err dt_comm_all_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream)
+{
+    const exchange a = {.comm = comm, .send = send, .recv = recv, .count = (int64_t)nbytes};
+    return lazy_queue(comm->dev, stream, do_all_gather, &a, sizeof a);
+}
+
+dt_err dt_comm_agree(dt_comm *comm, dt_err err) { return err; }
+
+dt_err dt_comm_reduce_host_f64(dt_comm *comm, double *values, int n, dt_reduce_op op)
+{
+    double most = values[0];
+    meet(comm, values);
+    for (int r = 0; r < N_THREADS; r++) most = fmax(most, *(const double *)thread_of(comm->dev)->meet->data[r]);
+    part(comm);
+    values[0] = most;
+    part(comm);
+    return n == 1 && op == DT_MAX ? DT_OK : DT_ERR_ARG;
+}
+
+dt_err dt_comm_sum_host_u64(dt_comm *comm, uint64_t *values, int n)
+{
+    uint64_t sum[8] = {0};
+    meet(comm, values);
+    for (int r = 0; r < N_THREADS; r++)
+        for (int i = 0; i < n; i++) sum[i] += ((const uint64_t *)thread_of(comm->dev)->meet->data[r])[i];
+    part(comm);
+    memcpy(values, sum, (size_t)n * sizeof *sum);
+    part(comm);
+    return DT_OK;
+}
+
+/* ---- a model that queues its work ------------------------------------------------------------------------------------ */
+
+static uint64_t hash_bytes(uint64_t h, const void *data, size_t nbytes)
+{
+    for (size_t i = 0; i < nbytes; i++) h = (h ^ ((const unsigned char *)data)[i]) * UINT64_C(0x100000001b3);
+    return h;
+}
+
+typedef struct work { dt_unit_view view; const dt_unit *unit; int64_t step, job; int index, first_tensor, last_tensor, half; bool add; uint64_t *trace; } work;
+
+static void do_look(dt_device *dev, void *args)
+{
+    const work *w = args;
+    *w->trace = hash_bytes(1, w->view.data, (size_t)w->unit->flat_len * dt_dtype_size(w->view.dtype));
+}
+
+static void do_write(dt_device *dev, void *args)
+{
+    const work *w = args;
+    for (int k = w->first_tensor; k < w->last_tensor; k++) {
+        const dt_tensor *t = &w->unit->tensors[k];
+        const bool add = w->add || (w->half && k == 0);
+        for (int64_t i = t->offset; i < t->offset + t->n_elems; i++) {
+            const float g = ref_zero_grad(false, w->step, w->job, w->index, i, w->half && k == 0);
+            lazy_put(w->view.data, w->view.dtype, i, add ? lazy_get(w->view.data, w->view.dtype, i) + g : g);
+        }
+    }
+}
+
+static dt_err keep(dt_err first, dt_err then) { return first == DT_OK ? then : first; }
+
+static dt_err look(rank_thread *t, dt_param_source *s, int u)
+{
+    work w = {.unit = &t->units[u], .trace = &t->trace[t->n_trace++ % N_TRACE]};
+    DT_TRY(s->params_acquire(s->self, u, &w.view));
+    return lazy_queue(&t->dev, NULL, do_look, &w, sizeof w);
+}
+
+/** half 1: the second part of the tied tensor, and all others. */
+static dt_err write_grads(rank_thread *t, const dt_unit_view *view, int u, int64_t step, int64_t job, int last_tensor, int half)
+{
+    const work w = {.view = *view, .unit = &t->units[u], .step = step, .job = job, .index = u, .last_tensor = last_tensor, .half = half,
+                    .add = view->accumulate};
+    return lazy_queue(&t->dev, NULL, do_write, &w, sizeof w);
+}
+
+static dt_err queued_micro_step(rank_thread *t, dt_param_source *s, int64_t step, int64_t job)
+{
+    const int last = REF_ZERO_UNITS - 1;
+    dt_unit_view view;
+    dt_err err = DT_OK;
+    for (int u = 0; u < last; u++) {
+        err = keep(err, look(t, s, u));
+        err = keep(err, s->params_release(s->self, u));
+    }
+    for (int u = last; u >= 0; u--) {
+        err = keep(err, look(t, s, u));
+        if (u == last) { /* the head takes the tied embedding, and keeps its gradients */
+            err = keep(err, look(t, s, 0));
+            err = keep(err, s->grads_acquire(s->self, 0, &view));
+            err = keep(err, write_grads(t, &view, 0, step, job, 1, 0));
+            err = keep(err, s->params_release(s->self, 0));
+        }
+        err = keep(err, s->grads_acquire(s->self, u, &view));
+        err = keep(err, write_grads(t, &view, u, step, job, t->units[u].n_tensors, u == 0));
+        err = keep(err, s->grads_release(s->self, u));
+        if (u == 0) err = keep(err, s->grads_release(s->self, 0));
+        err = keep(err, s->params_release(s->self, u));
+    }
+    return err;
+}
+
+static dt_err hash_states(rank_thread *t, dt_zero *z)
+{
+    static const int64_t most = 1 << 16;
+    float *values = calloc((size_t)most, sizeof *values);
+    dt_err err = values ? DT_OK : DT_ERR_MEMORY;
+    for (int s = 0; s < DT_N_STATE; s++)
+        for (int i = 0; i < dt_zero_n_pieces(z) && err == DT_OK; i++) {
+            const dt_piece *p = &dt_zero_pieces(z)[i];
+            err = dt_zero_state_read(z, (dt_state)s, p, 0, p->n, values);
+            t->states = hash_bytes(t->states, values, (size_t)p->n * sizeof *values);
+        }
+    free(values);
+    return err;
+}
+
+static dt_err train(rank_thread *t, dt_zero *z)
+{
+    dt_param_source s = dt_zero_source(z);
+    DT_TRY(dt_zero_init_random(z, 1));
+    for (int step = 1; step <= N_STEPS; step++) {
+        for (int a = 0; a < N_MICRO; a++) {
+            dt_zero_begin_micro(z, a, N_MICRO);
+            DT_TRY(queued_micro_step(t, &s, step, a * N_THREADS + t->comm.rank));
+        }
+        if (step == 2) { /* a skipped step, without a look at the norm */
+            dt_zero_discard(z);
+            continue;
+        }
+        if (step == 1) DT_TRY(dt_zero_grad_sum_squares(z, &t->norm)); /* the last update waits by itself */
+        const dt_adamw opt = {.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f, .fix1 = 0.1f, .fix2 = 0.01f,
+                              .grad_scale = 0.5f};
+        DT_TRY(dt_zero_update(z, &opt));
+    }
+    return hash_states(t, z);
+}
+
+static void *run_thread(void *arg)
+{
+    rank_thread *t = arg;
+    dt_zero *z = NULL;
+    t->err = dt_zero_open(&z, &t->opt, t->units, REF_ZERO_UNITS, &t->comm, &t->dev, NULL, NULL);
+    if (t->err == DT_OK) t->err = train(t, z);
+    dt_zero_close(z);
+    return NULL;
+}
+
+/** Both ranks at one mode. An error (of the program) may strand the other thread: the test's timeout ends it. */
+static void run_ranks(rank_thread *t, const dt_zero_options *opt, lazy_mode mode)
+{
+    meeting m;
+    pthread_t id[N_THREADS];
+    assert_int_equal(pthread_barrier_init(&m.barrier, NULL, N_THREADS), 0);
+    for (int r = 0; r < N_THREADS; r++) {
+        memset(&t[r], 0, sizeof t[r]);
+        t[r].opt = *opt;
+        t[r].meet = &m;
+        assert_int_equal(ref_zero_make_units(t[r].units, false), DT_OK);
+        lazy_open(&t[r].dev, &t[r].lazy, mode, &t[r].ledger);
+        t[r].comm = (dt_comm){.rank = r, .nranks = N_THREADS, .dev = &t[r].dev};
+    }
+    for (int r = 0; r < N_THREADS; r++) assert_int_equal(pthread_create(&id[r], NULL, run_thread, &t[r]), 0);
+    for (int r = 0; r < N_THREADS; r++) {
+        pthread_join(id[r], NULL);
+        assert_int_equal(t[r].err, DT_OK);
+        assert_int_equal(atomic_load(&t[r].ledger.total_now), 0);
+        assert_true(t[r].n_trace > 0 && t[r].n_trace <= N_TRACE);
+        ref_zero_free_units(t[r].units);
+        lazy_close(&t[r].dev);
+    }
+    pthread_barrier_destroy(&m.barrier);
+}
+
+static void check_modes(bool reproducible, bool overlap, int64_t bucket)
+{
+    rank_thread *want = calloc(N_THREADS, sizeof *want), *got = calloc(N_THREADS, sizeof *got);
+    for (int stage = 0; stage <= 3; stage++) {
+        const dt_zero_options opt = {.stage = stage, .param_dtype = DT_BF16, .grad_dtype = DT_F32, .reproducible = reproducible,
+                                     .overlap_comm = overlap, .prefetch_bucket_size = 1 << 20, .reduce_bucket_size = bucket,
+                                     .allgather_bucket_size = bucket};
+        run_ranks(want, &opt, AT_ONCE);
+        for (int mode = 1; mode < N_LAZY_MODES; mode++) {
+            run_ranks(got, &opt, (lazy_mode)mode);
+            for (int r = 0; r < N_THREADS; r++) {
+                for (int i = 0; i < want[r].n_trace; i++)
+                    if (got[r].trace[i] != want[r].trace[i]) fail_msg("stage %d, mode %d, rank %d: view %d differs", stage, mode, r, i);
+                assert_true(got[r].norm == want[r].norm);
+                assert_true(got[r].states == want[r].states);
+            }
+        }
+    }
+    free(want);
+    free(got);
+}
+
+static void overlapped_exchange_changes_no_bit(void **state) { check_modes(false, true, 0); }
+static void overlapped_exchange_in_buckets_changes_no_bit(void **state) { check_modes(false, true, 600); }
+static void overlapped_reproducible_sums_change_no_bit(void **state) { check_modes(true, true, 0); }
+static void one_stream_needs_no_events(void **state) { check_modes(true, false, 600); }
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(overlapped_exchange_changes_no_bit),
+        cmocka_unit_test(overlapped_exchange_in_buckets_changes_no_bit),
+        cmocka_unit_test(overlapped_reproducible_sums_change_no_bit),
+        cmocka_unit_test(one_stream_needs_no_events),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
