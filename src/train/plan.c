@@ -35,18 +35,19 @@ static void print_head(FILE *out, const char *head)
     fprintf(out, " %12s", "total");
 }
 
-void run_log_plan(const dt_run *run, const stage_plan *plan)
+void run_compare_plan(dt_run *run, const stage_plan *plan)
 {
     char *text = NULL;
-    size_t nbytes = 0, now[DT_N_MEMCAT];
+    size_t nbytes = 0;
+    memcpy(run->planned, plan->bytes, sizeof run->planned);
+    for (int c = 0; c < DT_N_MEMCAT; c++) run->allocated[c] = atomic_load(&run->ledger.now[c]);
     FILE *f = open_memstream(&text, &nbytes);
     if (!f) return;
-    for (int c = 0; c < DT_N_MEMCAT; c++) now[c] = atomic_load(&run->ledger.now[c]);
     print_head(f, "a rank");
     fputc('\n', f);
     print_row(f, "planned", plan->bytes, plan->total);
     fputc('\n', f);
-    print_row(f, "allocated", now, atomic_load(&run->ledger.total_now));
+    print_row(f, "allocated", run->allocated, atomic_load(&run->ledger.total_now));
     fclose(f);
     DT_INFO("%s", text);
     DT_INFO("model states: %.3f bytes per parameter (formula %.3f; %" PRId64 " elements of padding)", plan->zero.state_bytes_per_param,

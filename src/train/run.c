@@ -150,7 +150,7 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
     dt_signals_install();
     DT_TRY(dt_comm_agree(comm, run_plan_stage(run, run->stage, run->nranks, comm->local_nranks, &plan)));
     DT_TRY(run_open_states(run));
-    run_log_plan(run, &plan);
+    run_compare_plan(run, &plan);
     return train(run);
 }
 

@@ -26,7 +26,7 @@ dt_err run_threads(const dt_run *run, int *n_threads);                     /* th
 /* plan.c: bytes by category of a rank at a stage, as run_open_states would allocate. */
 typedef struct stage_plan { dt_zero_plan zero; size_t bytes[DT_N_MEMCAT], total; } stage_plan;
 dt_err run_plan_stage(const dt_run *run, int stage, int nranks, int ranks_per_node, stage_plan *plan);
-void run_log_plan(const dt_run *run, const stage_plan *plan);
+void run_compare_plan(dt_run *run, const stage_plan *plan); /* with what is allocated now; logs both */
 
 /* resume.c */
 dt_err run_resume(dt_run *run, progress *p);       /* collective, agreed */
