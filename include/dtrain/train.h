@@ -77,6 +77,7 @@ typedef struct dt_run {
     dt_model_options model_opt;
     dt_zero_options zero_opt;
     dt_zero *zero;
+    dt_param_source source; /* of zero, for model */
     dt_model *model;
     dt_task_buffers buffers;
     dt_report *report;

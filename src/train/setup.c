@@ -205,7 +205,7 @@ dt_err run_open_states(dt_run *run)
     dt_phase_enter(&run->phase, "open", "");
     if (run->dev.ops->stream_create) DT_TRY(run->dev.ops->stream_create(&run->dev, &run->compute));
     DT_TRY(dt_zero_open(&run->zero, &run->zero_opt, run->units, run->n_units, run->comm, &run->dev, run->compute, &run->phase));
-    const dt_param_source source = dt_zero_source(run->zero);
-    DT_TRY(dt_model_open(&run->model, &run->mc, &run->model_opt, run->units, run->n_units, &run->dev, &source, run->compute, &run->phase));
+    run->source = dt_zero_source(run->zero);
+    DT_TRY(dt_model_open(&run->model, &run->mc, &run->model_opt, run->units, run->n_units, &run->dev, &run->source, run->compute, &run->phase));
     return dt_task_buffers_alloc(&run->buffers, run->model_opt.max_tok, &run->ledger);
 }
