@@ -1,0 +1,377 @@
+/* test_device_layers.c - elementwise operations, embedding, norms, rotation, dropout: on every instruction set, against double. */
+#include "ref_device.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+typedef struct fixture {
+    dt_device dev;
+    dt_ledger ledger;
+} fixture;
+
+#define OPS(f) ((f)->dev.ops)
+static const dt_dtype types[] = {DT_F32, DT_BF16};
+static const int64_t lengths[] = {1, 3, 17, 64, 1000, 40001}; /* below and beyond a vector, beyond two chunks */
+enum { N_LENGTHS = sizeof lengths / sizeof lengths[0] };
+
+/* ---- conversions and sums ------------------------------------------------------------------------------------------------- */
+
+static void conversion_rounds_like_the_scalar_function(void **state)
+{
+    fixture *f = *state;
+    enum { N = 4096 };
+    ref_array x = ref_new(DT_F32, N), h = ref_new(DT_BF16, N), back = ref_new(DT_F32, N);
+    uint32_t *bits = x.p;
+    for (int i = 0; i < N; i++) bits[i] = (uint32_t)dt_mix64((uint64_t)i); /* all kinds of numbers, NaN and Inf too */
+    for (int i = 0; i < 256; i++) bits[i] = (uint32_t)i << 24 | 0x8000u | ((uint32_t)i & 1) << 16; /* ties */
+    bits[256] = 0x7fffffffu, bits[257] = 0xff800001u, bits[258] = 0x7f7fffffu, bits[259] = 0x7f800000u;
+    assert_int_equal(OPS(f)->convert(&f->dev, x.p, DT_F32, h.p, DT_BF16, N, NULL), DT_OK);
+    assert_int_equal(OPS(f)->convert(&f->dev, h.p, DT_BF16, back.p, DT_F32, N, NULL), DT_OK);
+    for (int i = 0; i < N; i++) {
+        const uint16_t want = dt_bf16_from_float(((float *)x.p)[i]);
+        assert_int_equal(((uint16_t *)h.p)[i], want);
+        assert_int_equal(((uint32_t *)back.p)[i], (uint32_t)want << 16);
+    }
+    assert_true(ref_guards_hold(&h) && ref_guards_hold(&back));
+    ref_drop(&x), ref_drop(&h), ref_drop(&back);
+}
+
+static void sums_round_once(void **state)
+{
+    fixture *f = *state;
+    for (int way = 0; way < 8; way++)
+        for (int l = 0; l < N_LENGTHS; l++) {
+            const int64_t n = lengths[l];
+            const dt_dtype src = types[way & 1], dst = types[way >> 1 & 1];
+            ref_array x = ref_random(src, n, 1, 3), y = way & 4 ? ref_random(dst, n, 2, 3) : ref_new(dst, n), z = ref_random(src, n, 3, 3);
+            double *x64 = ref_doubles(&x), *want = ref_doubles(&y), *sum = ref_doubles(&z);
+            for (int64_t i = 0; i < n; i++) want[i] = (way & 4 ? want[i] : 0) + x64[i], sum[i] += x64[i];
+            assert_int_equal(OPS(f)->add_into(&f->dev, x.p, src, y.p, dst, way & 4, n, NULL), DT_OK);
+            assert_true(ref_near(&y, want, 0x1p-24 * 6, "add_into"));
+            assert_int_equal(OPS(f)->add(&f->dev, x.p, z.p, z.p, src, n, NULL), DT_OK); /* in place */
+            assert_true(ref_near(&z, sum, 0x1p-24 * 6, "add"));
+            ref_drop(&x), ref_drop(&y), ref_drop(&z), free(x64), free(want), free(sum);
+        }
+}
+
+static void rows_go_there_and_back(void **state)
+{
+    fixture *f = *state;
+    const int32_t index[] = {4, 0, 6, 1};
+    for (int t = 0; t < 2; t++) {
+        const int64_t width = 33;
+        ref_array x = ref_random(types[t], 7 * width, 1, 1), some = ref_new(types[t], 4 * width), y = ref_new(types[t], 7 * width);
+        assert_int_equal(OPS(f)->gather_rows(&f->dev, x.p, index, some.p, 4, width, types[t], NULL), DT_OK);
+        assert_int_equal(OPS(f)->scatter_rows(&f->dev, some.p, index, y.p, 4, width, types[t], NULL), DT_OK);
+        for (int64_t r = 0; r < 7; r++)
+            for (int64_t c = 0; c < width; c++) {
+                const bool moved = r == 4 || r == 0 || r == 6 || r == 1;
+                assert_true(moved ? ref_get(&y, r * width + c) == ref_get(&x, r * width + c) : isnan(ref_get(&y, r * width + c)));
+            }
+        assert_true(ref_guards_hold(&some) && ref_guards_hold(&y));
+        ref_drop(&x), ref_drop(&some), ref_drop(&y);
+    }
+}
+
+static void copy_and_zero(void **state)
+{
+    fixture *f = *state;
+    for (int l = 0; l < N_LENGTHS; l++) {
+        ref_array x = ref_random(DT_BF16, 20 * lengths[l], 1, 1), y = ref_new(DT_BF16, 20 * lengths[l]);
+        const size_t nbytes = (size_t)x.n * 2;
+        assert_int_equal(OPS(f)->copy(&f->dev, y.p, x.p, nbytes, NULL), DT_OK);
+        assert_memory_equal(x.p, y.p, nbytes);
+        assert_int_equal(OPS(f)->zero(&f->dev, y.p, nbytes, NULL), DT_OK);
+        for (size_t i = 0; i < nbytes; i++) assert_int_equal(((char *)y.p)[i], 0);
+        assert_true(ref_guards_hold(&y));
+        ref_drop(&x), ref_drop(&y);
+    }
+}
+
+/* ---- activations ------------------------------------------------------------------------------------------------------------- */
+
+/* Values over the range where something happens, and far outside. Rounding: the step s is within 3 units of 2^-24 (argument of the
+ * exponential up to 20 with one rounding: relative 20 * 2^-24 where s is not yet 0 or 1, but s times it stays below 4 * 2^-24),
+ * the product with x adds one; slopes add x ds, |x ds| < 1. */
+static double act_error(double x) { return 0x1p-24 * 16 * (fabs(x) < 8 ? 1 + fabs(x) : 9); }
+
+static void activations_and_their_slopes(void **state)
+{
+    fixture *f = *state;
+    for (int act = 0; act < 4; act++)
+        for (int t = 0; t < 2; t++)
+            for (int l = 0; l < N_LENGTHS; l++) {
+                const int64_t n = lengths[l];
+                ref_array x = ref_random(types[t], n, 1, l % 2 ? 6 : 100), dy = ref_random(types[t], n, 2, 1), y = ref_new(types[t], n);
+                double *want = ref_doubles(&x), *grad = ref_doubles(&dy), worst = 0;
+                for (int64_t i = 0; i < n; i++) {
+                    double slope;
+                    worst = fmax(worst, act_error(want[i]));
+                    want[i] = ref_act((dt_activation)act, want[i], &slope);
+                    grad[i] *= slope;
+                }
+                assert_int_equal(OPS(f)->act_forward(&f->dev, (dt_activation)act, x.p, y.p, types[t], n, NULL), DT_OK);
+                assert_true(ref_near(&y, want, worst, "act_forward"));
+                assert_int_equal(OPS(f)->act_backward(&f->dev, (dt_activation)act, x.p, dy.p, dy.p, types[t], n, NULL), DT_OK);
+                assert_true(ref_near(&dy, grad, worst, "act_backward"));
+                ref_drop(&x), ref_drop(&dy), ref_drop(&y), free(want), free(grad);
+            }
+}
+
+static void activations_keep_their_limits(void **state)
+{
+    fixture *f = *state;
+    for (int act = 0; act < 4; act++) {
+        float x[8] = {1e30f, -1e30f, 0, 200, -200, NAN, 3e38f, -3e38f}, y[8];
+        assert_int_equal(OPS(f)->act_forward(&f->dev, (dt_activation)act, x, y, DT_F32, 8, NULL), DT_OK);
+        assert_true(y[0] == x[0] && y[1] == 0 && y[2] == 0 && y[3] == 200 && y[4] == 0 && isnan(y[5]) && y[6] == x[6] && y[7] == 0);
+    }
+}
+
+static void gated_units(void **state)
+{
+    fixture *f = *state;
+    for (int act = 0; act < 4; act++)
+        for (int t = 0; t < 2; t++) {
+            const int64_t rows = 5, width = act * 20 + 33;
+            ref_array g = ref_random(types[t], rows * 2 * width, 1, 4), dy = ref_random(types[t], rows * width, 2, 1), y = ref_new(types[t], rows * width);
+            double *g64 = ref_doubles(&g), *dy64 = ref_doubles(&dy), *want = calloc((size_t)(rows * width), sizeof *want);
+            double *dg = calloc((size_t)(rows * 2 * width), sizeof *dg);
+            for (int64_t i = 0; i < rows * width; i++) {
+                const int64_t gate = i / width * 2 * width + i % width;
+                double slope, a = ref_act((dt_activation)act, g64[gate], &slope);
+                want[i] = a * g64[gate + width];
+                dg[gate] = dy64[i] * g64[gate + width] * slope;
+                dg[gate + width] = dy64[i] * a;
+            }
+            assert_int_equal(OPS(f)->glu_forward(&f->dev, (dt_activation)act, g.p, y.p, types[t], rows, width, NULL), DT_OK);
+            assert_true(ref_near(&y, want, 4 * act_error(4), "glu_forward"));
+            assert_int_equal(OPS(f)->glu_backward(&f->dev, (dt_activation)act, g.p, dy.p, g.p, types[t], rows, width, NULL), DT_OK);
+            assert_true(ref_near(&g, dg, 4 * act_error(4), "glu_backward"));
+            ref_drop(&g), ref_drop(&dy), ref_drop(&y), free(g64), free(dy64), free(want), free(dg);
+        }
+}
+
+/* ---- embedding ----------------------------------------------------------------------------------------------------------------- */
+
+static void embedding_and_its_gradient(void **state)
+{
+    fixture *f = *state;
+    const int32_t token[] = {3, 0, 3, 7, 3, 0}, order[] = {1, 5, 0, 2, 4, 3}, pos[] = {0, 1, 2, 0, 1, 2};
+    for (int way = 0; way < 8; way++) {
+        const dt_dtype dt = types[way & 1], gt = types[way >> 1 & 1];
+        const int64_t n_tok = 6, width = way & 4 ? 700 : 5;
+        ref_array wte = ref_random(dt, 8 * width, 1, 1), wpe = ref_random(dt, 3 * width, 2, 1), out = ref_new(dt, n_tok * width);
+        ref_array dout = ref_random(dt, n_tok * width, 3, 1), grad = ref_random(gt, 8 * width, 4, 1);
+        double *wte64 = ref_doubles(&wte), *wpe64 = ref_doubles(&wpe), *dout64 = ref_doubles(&dout), *want = ref_doubles(&grad);
+        double *sum = calloc((size_t)(n_tok * width), sizeof *sum);
+        for (int64_t i = 0; i < n_tok * width; i++) {
+            const int64_t t = i / width, c = i % width;
+            sum[i] = wte64[token[t] * width + c] + (way & 4 ? wpe64[pos[t] * width + c] : 0);
+            want[token[t] * width + c] += dout64[i];
+        }
+        assert_int_equal(OPS(f)->embedding_forward(&f->dev, token, pos, wte.p, way & 4 ? wpe.p : NULL, out.p, n_tok, width, dt, NULL), DT_OK);
+        assert_true(ref_near(&out, sum, 0x1p-24 * 2, "embedding"));
+        assert_int_equal(OPS(f)->embedding_backward(&f->dev, dout.p, token, order, grad.p, n_tok, width, dt, gt, NULL), DT_OK);
+        assert_true(ref_near(&grad, want, 0x1p-24 * 4 * 4, "embedding gradient"));
+        ref_drop(&wte), ref_drop(&wpe), ref_drop(&out), ref_drop(&dout), ref_drop(&grad);
+        free(wte64), free(wpe64), free(dout64), free(want), free(sum);
+    }
+}
+
+/* One id that fills several turns of the loop, beside others. */
+static void a_frequent_token_is_summed_once(void **state)
+{
+    fixture *f = *state;
+    enum { N = 1000 };
+    int32_t id[N], order[N];
+    float dout[N * 3], grad[3 * 3] = {0};
+    for (int i = 0; i < N; i++) id[i] = i < 10 ? 0 : i < 900 ? 1 : 2, order[i] = i;
+    for (int i = 0; i < N * 3; i++) dout[i] = 1; /* sums of ones are exact */
+    assert_int_equal(OPS(f)->embedding_backward(&f->dev, dout, id, order, grad, N, 3, DT_F32, DT_F32, NULL), DT_OK);
+    for (int c = 0; c < 3; c++) assert_true(grad[c] == 10 && grad[3 + c] == 890 && grad[6 + c] == 100);
+}
+
+/* ---- norms --------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct norm_case {
+    int64_t n_rows, width, group, group_ld, y_group_ld;
+} norm_case;
+
+static const norm_case norm_cases[] = {{1, 1, 1, 1, 1},     {3, 7, 1, 7, 7},       {130, 64, 1, 64, 64}, {5, 768, 1, 800, 768},
+                                       {12, 16, 4, 70, 64}, {200, 33, 2, 66, 90}};
+
+static int64_t element_of(const norm_case *k, int64_t i, int64_t ld)
+{
+    const int64_t r = i / k->width;
+    return r / k->group * ld + r % k->group * k->width + i % k->width;
+}
+
+/* The rows of a layout as one dense matrix, and back to an array for ref_near. */
+static ref_array dense(const norm_case *k, const ref_array *a, int64_t ld)
+{
+    ref_array d = ref_new(a->dt, k->n_rows * k->width);
+    for (int64_t i = 0; i < d.n; i++) ref_set(&d, i, ref_get(a, element_of(k, i, ld)));
+    return d;
+}
+
+/* Norms: xhat carries the rounding of mean and rstd, sums of width terms in float, 16 ways at least 4: width/4 roundings at worst, sqrt of
+ * it in practice. Values are of size |x rstd| <= sqrt(width), in fact about 2. */
+static double norm_error(const norm_case *k) { return 0x1p-24 * (8 + sqrt((double)k->width)) * 4; }
+
+static void check_norm(fixture *f, const norm_case *k, dt_dtype dt, dt_dtype gt, bool layer, bool add)
+{
+    const float eps = 1e-5f;
+    const int64_t n = k->n_rows * k->width, n_x = k->n_rows / k->group * k->group_ld, n_y = k->n_rows / k->group * k->y_group_ld;
+    ref_array x = ref_random(dt, n_x, 1, 2), w = ref_random(dt, k->width, 2, 1), b = ref_random(dt, k->width, 3, 1), y = ref_new(dt, n_y);
+    ref_array dy = ref_random(dt, n_y, 4, 1), dx = add ? ref_random(dt, n_x, 5, 1) : ref_new(dt, n_x), mean = ref_new(DT_F32, k->n_rows), rstd = ref_new(DT_F32, k->n_rows);
+    ref_array dw = add ? ref_random(gt, k->width, 6, 1) : ref_new(gt, k->width), db = add ? ref_random(gt, k->width, 7, 1) : ref_new(gt, k->width);
+    ref_array scratch = ref_new(DT_F32, OPS(f)->norm_scratch_elems(&f->dev, k->width));
+    ref_array x_dense = dense(k, &x, k->group_ld), dy_dense = dense(k, &dy, k->y_group_ld), dx_was = dense(k, &dx, k->group_ld);
+    double *x64 = ref_doubles(&x_dense), *w64 = ref_doubles(&w), *b64 = ref_doubles(&b), *dy64 = ref_doubles(&dy_dense), *dw64 = ref_doubles(&dw), *db64 = ref_doubles(&db);
+    double *y64 = calloc((size_t)n, 8), *dx64 = calloc((size_t)n, 8), *mean64 = calloc((size_t)k->n_rows, 8), *rstd64 = calloc((size_t)k->n_rows, 8);
+    for (int64_t c = 0; c < k->width && !add; c++) dw64[c] = db64[c] = 0;
+    ref_norm_forward(x64, w64, layer ? b64 : NULL, y64, mean64, rstd64, k->n_rows, k->width, (double)eps);
+    ref_norm_backward(x64, w64, mean64, rstd64, dy64, dx64, dw64, layer ? db64 : NULL, k->n_rows, k->width);
+    for (int64_t i = 0; i < n && add; i++) dx64[i] += ref_get(&dx_was, i);
+    if (layer) {
+        assert_int_equal(OPS(f)->layernorm_forward(&f->dev, x.p, w.p, b.p, y.p, mean.p, rstd.p, k->n_rows, k->width, eps, dt, NULL), DT_OK);
+        assert_int_equal(OPS(f)->layernorm_backward(&f->dev, x.p, w.p, mean.p, rstd.p, dy.p, dx.p, add, dw.p, db.p, gt, add, k->n_rows, k->width,
+                                                    scratch.p, dt, NULL), DT_OK);
+        assert_true(ref_near(&mean, mean64, norm_error(k), "mean"));
+    } else {
+        assert_int_equal(OPS(f)->rmsnorm_forward(&f->dev, x.p, w.p, y.p, rstd.p, k->n_rows, k->width, k->group, k->group_ld, k->y_group_ld, eps, dt, NULL), DT_OK);
+        assert_int_equal(OPS(f)->rmsnorm_backward(&f->dev, x.p, w.p, rstd.p, dy.p, dx.p, add, dw.p, gt, add, k->n_rows, k->width, k->group,
+                                                  k->group_ld, k->y_group_ld, scratch.p, dt, NULL), DT_OK);
+    }
+    const double large = 1 + ref_largest(rstd64, k->n_rows); /* a row of one element may have any variance */
+    ref_array y_dense = dense(k, &y, k->y_group_ld), dx_dense = dense(k, &dx, k->group_ld);
+    assert_true(ref_guards_hold(&y) && ref_guards_hold(&dx) && ref_guards_hold(&scratch));
+    assert_true(ref_near(&rstd, rstd64, norm_error(k) * large, "rstd"));
+    assert_true(ref_near(&y_dense, y64, norm_error(k) * large, "norm forward"));
+    assert_true(ref_near(&dx_dense, dx64, norm_error(k) * large * large, "norm dx"));
+    assert_true(ref_near(&dw, dw64, norm_error(k) * large * sqrt((double)k->n_rows), "norm dweight"));
+    if (layer) assert_true(ref_near(&db, db64, norm_error(k) * sqrt((double)k->n_rows), "norm dbias"));
+    ref_array *const all[] = {&x, &w, &b, &y, &dy, &dx, &mean, &rstd, &dw, &db, &scratch, &x_dense, &dy_dense, &dx_was, &y_dense, &dx_dense};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) ref_drop(all[i]);
+    free(x64), free(w64), free(b64), free(dy64), free(dw64), free(db64), free(y64), free(dx64), free(mean64), free(rstd64);
+}
+
+static void norms_and_their_gradients(void **state)
+{
+    for (size_t i = 0; i < sizeof norm_cases / sizeof norm_cases[0]; i++)
+        for (int way = 0; way < 8; way++) {
+            const norm_case *k = &norm_cases[i];
+            check_norm(*state, k, types[way & 1], types[way >> 1 & 1], false, way & 4);
+            if (k->group == 1 && k->group_ld == k->width && k->y_group_ld == k->width && k->width > 1)
+                check_norm(*state, k, types[way & 1], types[way >> 1 & 1], true, way & 4);
+        }
+}
+
+static void norm_gradients_may_go_over_dy(void **state)
+{
+    fixture *f = *state;
+    enum { ROWS = 9, WIDTH = 40 };
+    ref_array x = ref_random(DT_F32, ROWS * WIDTH, 1, 1), w = ref_random(DT_F32, WIDTH, 2, 1), dy = ref_random(DT_F32, ROWS * WIDTH, 3, 1);
+    ref_array dx = ref_new(DT_F32, ROWS * WIDTH), y = ref_new(DT_F32, ROWS * WIDTH), s = ref_new(DT_F32, OPS(f)->norm_scratch_elems(&f->dev, WIDTH));
+    float mean[ROWS], rstd[ROWS], dw[WIDTH], db[WIDTH];
+    for (int layer = 0; layer < 2; layer++) {
+        ref_array in_place = ref_copy(&dy);
+        for (int way = 0; way < 2; way++) {
+            ref_array *from = way ? &in_place : &dy, *to = way ? &in_place : &dx;
+            if (layer) {
+                OPS(f)->layernorm_forward(&f->dev, x.p, w.p, w.p, y.p, mean, rstd, ROWS, WIDTH, 1e-5f, DT_F32, NULL);
+                OPS(f)->layernorm_backward(&f->dev, x.p, w.p, mean, rstd, from->p, to->p, false, dw, db, DT_F32, false, ROWS, WIDTH, s.p, DT_F32, NULL);
+            } else {
+                OPS(f)->rmsnorm_forward(&f->dev, x.p, w.p, y.p, rstd, ROWS, WIDTH, 1, WIDTH, WIDTH, 1e-5f, DT_F32, NULL);
+                OPS(f)->rmsnorm_backward(&f->dev, x.p, w.p, rstd, from->p, to->p, false, dw, DT_F32, false, ROWS, WIDTH, 1, WIDTH, WIDTH, s.p, DT_F32, NULL);
+            }
+        }
+        assert_memory_equal(in_place.p, dx.p, ROWS * WIDTH * 4);
+        ref_drop(&in_place);
+    }
+    ref_drop(&x), ref_drop(&w), ref_drop(&dy), ref_drop(&dx), ref_drop(&y), ref_drop(&s);
+}
+
+/* ---- rotation, dropout ----------------------------------------------------------------------------------------------------------- */
+
+static void rotation_turns_and_turns_back(void **state)
+{
+    fixture *f = *state;
+    enum { N_TOK = 3, N_HEADS = 2, D = 34, LD = 80 };
+    const int32_t pos[N_TOK] = {0, 5, 2};
+    float table[6 * D];
+    for (int p = 0; p < 6; p++)
+        for (int i = 0; i < D / 2; i++) table[p * D + i] = cosf((float)p * 0.1f * (float)i), table[p * D + D / 2 + i] = sinf((float)p * 0.1f * (float)i);
+    for (int t = 0; t < 2; t++) {
+        ref_array x = ref_random(types[t], N_TOK * LD, 1, 1), y = ref_copy(&x);
+        double *was = ref_doubles(&x), *want = ref_doubles(&x);
+        for (int tok = 0; tok < N_TOK; tok++)
+            for (int h = 0; h < N_HEADS; h++)
+                for (int i = 0; i < D / 2; i++) {
+                    const double *a = was + tok * LD + h * D + i, c = (double)table[pos[tok] * D + i], s = (double)table[pos[tok] * D + D / 2 + i];
+                    want[tok * LD + h * D + i] = a[0] * c - a[D / 2] * s;
+                    want[tok * LD + h * D + D / 2 + i] = a[D / 2] * c + a[0] * s;
+                }
+        assert_int_equal(OPS(f)->rope(&f->dev, y.p, pos, table, N_TOK, N_HEADS, D, LD, false, types[t], NULL), DT_OK);
+        assert_true(ref_near(&y, want, 0x1p-24 * 4, "rope"));
+        assert_int_equal(OPS(f)->rope(&f->dev, y.p, pos, table, N_TOK, N_HEADS, D, LD, true, types[t], NULL), DT_OK);
+        assert_true(ref_near(&y, was, t ? 0x1p-8 * 2 : 0x1p-24 * 8, "rope back")); /* two roundings of values up to sqrt 2 */
+        ref_drop(&x), ref_drop(&y), free(was), free(want);
+    }
+}
+
+static void dropout_takes_the_word_of_its_place(void **state)
+{
+    fixture *f = *state;
+    const uint64_t token_key[3] = {7, 1ull << 40, dt_mix64(3)};
+    static const int64_t widths[] = {1, 5, 255, 600};
+    for (int w = 0; w < 4; w++)
+        for (int t = 0; t < 2; t++) {
+            const int64_t width = widths[w];
+            ref_array x = ref_random(types[t], 3 * width, 1, 1);
+            double *want = ref_doubles(&x);
+            for (int64_t i = 0; i < 3 * width; i++) want[i] *= ref_dropout(0.3f, 99, token_key[i / width], (uint64_t)(i % width));
+            assert_int_equal(OPS(f)->dropout(&f->dev, x.p, x.p, 0.3f, 99, token_key, 3, width, types[t], NULL), DT_OK);
+            assert_true(ref_near(&x, want, 0x1p-24 * 4, "dropout"));
+            ref_drop(&x), free(want);
+        }
+}
+
+static int open_device(void **state)
+{
+    fixture *f = calloc(1, sizeof *f);
+    *state = f;
+    return dt_device_open(&f->dev, "cpu", 0, 2, &f->ledger) == DT_OK ? 0 : -1;
+}
+static int close_device(void **state)
+{
+    fixture *f = *state;
+    dt_device_close(&f->dev);
+    free(f);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(conversion_rounds_like_the_scalar_function),
+        cmocka_unit_test(sums_round_once),
+        cmocka_unit_test(rows_go_there_and_back),
+        cmocka_unit_test(copy_and_zero),
+        cmocka_unit_test(activations_and_their_slopes),
+        cmocka_unit_test(activations_keep_their_limits),
+        cmocka_unit_test(gated_units),
+        cmocka_unit_test(embedding_and_its_gradient),
+        cmocka_unit_test(a_frequent_token_is_summed_once),
+        cmocka_unit_test(norms_and_their_gradients),
+        cmocka_unit_test(norm_gradients_may_go_over_dy),
+        cmocka_unit_test(rotation_turns_and_turns_back),
+        cmocka_unit_test(dropout_takes_the_word_of_its_place),
+    };
+    int failed = 0;
+    for (int i = 0; i < ref_n_isas(); i++) failed += cmocka_run_group_tests_name(ref_take_isa(i), tests, open_device, close_device);
+    return failed != 0;
+}

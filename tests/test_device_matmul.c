@@ -1,0 +1,130 @@
+/* test_device_matmul.c - matrix products and bias gradients against plain loops in double. */
+#include "ref_device.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+typedef struct fixture {
+    dt_device dev;
+    dt_ledger ledger;
+} fixture;
+
+/* Rounding: each of k products of |a b| <= 1 and each partial sum <= k rounds once: error below k 2^-24 sqrt(k) for random
+ * signs, taken 4 times; bf16 products are exact in float. Accumulation adds the rounding of what was there (|c| <= 1). */
+static double product_error(int64_t k) { return 4 * 0x1p-24 * ((double)k + 2) * 1.0; }
+
+static void check_product(fixture *f, const dt_matmul *mm, bool with_bias)
+{
+    ref_array a = ref_random(mm->dt, (mm->trans_a ? mm->k : mm->m) * mm->lda, 1, 1), b = ref_random(mm->dt, (mm->trans_b ? mm->n : mm->k) * mm->ldb, 2, 1);
+    ref_array bias = ref_random(mm->dt, mm->n, 3, 1), c = mm->accumulate ? ref_random(mm->c_dtype, mm->m * mm->ldc, 4, 1) : ref_new(mm->c_dtype, mm->m * mm->ldc);
+    double *a64 = ref_doubles(&a), *b64 = ref_doubles(&b), *bias64 = ref_doubles(&bias), *c64 = ref_doubles(&c);
+    ref_matmul(mm, a64, b64, with_bias ? bias64 : NULL, c64);
+    assert_int_equal(f->dev.ops->matmul(&f->dev, mm, a.p, b.p, with_bias ? bias.p : NULL, c.p, NULL), DT_OK);
+    for (int64_t r = 0; r < mm->m && !mm->accumulate; r++)
+        for (int64_t i = mm->n; i < mm->ldc; i++) {
+            assert_true(isnan(ref_get(&c, r * mm->ldc + i))); /* between the rows: not ours */
+            ref_set(&c, r * mm->ldc + i, 0);
+            c64[r * mm->ldc + i] = 0;
+        }
+    assert_true(ref_near(&c, c64, product_error(mm->k), "matmul"));
+    ref_drop(&a), ref_drop(&b), ref_drop(&bias), ref_drop(&c);
+    free(a64), free(b64), free(bias64), free(c64);
+}
+
+static void check_types(fixture *f, int64_t m, int64_t n, int64_t k, int form, int64_t extra)
+{
+    for (int types = 0; types < 3; types++)
+        for (int way = 0; way < 4; way++) {
+            dt_matmul mm = {.m = m, .n = n, .k = k, .trans_a = form & 1, .trans_b = form >> 1, .dt = types ? DT_BF16 : DT_F32,
+                            .c_dtype = types == 2 ? DT_BF16 : DT_F32, .accumulate = way & 1};
+            mm.lda = (mm.trans_a ? m : k) + extra, mm.ldb = (mm.trans_b ? k : n) + 2 * extra, mm.ldc = n + 3 * extra;
+            check_product(f, &mm, way >> 1);
+        }
+}
+
+static void products_of_all_forms_and_odd_sizes(void **state)
+{
+    static const int64_t sizes[][3] = {{1, 1, 1}, {1, 3, 17}, {17, 1, 3}, {3, 17, 1}, {129, 65, 33}, {64, 48, 16}, {80, 31, 129}, {5, 200, 0}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int form = 0; form < 4; form++) {
+            check_types(*state, sizes[i][0], sizes[i][1], sizes[i][2], form, 0);
+            check_types(*state, sizes[i][0], sizes[i][1], sizes[i][2], form, 3);
+        }
+}
+
+/* Long k (float through the primitive, conversion in several pieces) and more rows than a block. */
+static void products_longer_than_a_block(void **state)
+{
+    for (int form = 0; form < 4; form++) {
+        check_types(*state, 19, 7, 2100, form, 1);
+        check_types(*state, 1100, 9, 5, form, 2);
+        check_types(*state, 300, 1030, 3, form, 0);
+    }
+}
+
+static void every_number_of_tokens_works(void **state)
+{
+    for (int64_t m = 1; m < 140; m++) {
+        const dt_matmul mm = {.m = m, .n = 24, .k = 10, .trans_b = true, .lda = 10, .ldb = 10, .ldc = 24, .dt = DT_BF16, .c_dtype = DT_BF16};
+        check_product(*state, &mm, true);
+    }
+}
+
+static void a_wrong_row_distance_is_refused(void **state)
+{
+    fixture *f = *state;
+    float x[64] = {0};
+    const dt_matmul mm = {.m = 2, .n = 4, .k = 8, .lda = 7, .ldb = 4, .ldc = 4};
+    assert_int_equal(f->dev.ops->matmul(&f->dev, &mm, x, x, NULL, x, NULL), DT_ERR_ARG);
+    assert_non_null(strstr(dt_error_message(), "lda = 7"));
+    dt_error_clear();
+}
+
+static void bias_gradient_is_the_column_sum(void **state)
+{
+    fixture *f = *state;
+    static const int64_t sizes[][3] = {{1, 1, 1}, {3, 64, 64}, {129, 65, 70}, {70, 200, 200}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int way = 0; way < 8; way++) {
+            const int64_t m = sizes[i][0], n = sizes[i][1], ld = sizes[i][2];
+            const dt_dtype dt = way & 1 ? DT_BF16 : DT_F32, gt = way & 2 ? DT_BF16 : DT_F32;
+            ref_array dy = ref_random(dt, m * ld, 5, 1), db = way & 4 ? ref_random(gt, n, 6, 1) : ref_new(gt, n);
+            double *dy64 = ref_doubles(&dy), *want = ref_doubles(&db);
+            for (int64_t c = 0; c < n; c++) {
+                if (!(way & 4)) want[c] = 0;
+                for (int64_t r = 0; r < m; r++) want[c] += dy64[r * ld + c];
+            }
+            assert_int_equal(f->dev.ops->bias_backward(&f->dev, dy.p, m, n, ld, dt, db.p, gt, way & 4, NULL), DT_OK);
+            assert_true(ref_near(&db, want, 0x1p-24 * (double)m * 8, "bias")); /* m roundings of sums of size sqrt(m) */
+            ref_drop(&dy), ref_drop(&db), free(dy64), free(want);
+        }
+}
+
+static int open_device(void **state)
+{
+    fixture *f = calloc(1, sizeof *f);
+    *state = f;
+    return dt_device_open(&f->dev, "cpu", 0, 2, &f->ledger) == DT_OK ? 0 : -1;
+}
+static int close_device(void **state)
+{
+    fixture *f = *state;
+    dt_device_close(&f->dev);
+    free(f);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products_of_all_forms_and_odd_sizes), cmocka_unit_test(products_longer_than_a_block),
+        cmocka_unit_test(every_number_of_tokens_works), cmocka_unit_test(a_wrong_row_distance_is_refused),
+        cmocka_unit_test(bias_gradient_is_the_column_sum),
+    };
+    int failed = cmocka_run_group_tests_name("native bf16 where there is one", tests, open_device, close_device);
+    setenv("DTRAIN_NO_BF16", "1", 1); /* as on a processor without it */
+    for (int i = 0; i < ref_n_isas(); i++) failed += cmocka_run_group_tests_name(ref_take_isa(i), tests, open_device, close_device);
+    return failed != 0;
+}

@@ -1,0 +1,291 @@
+/* test_device_optimizer.c - classifier, AdamW and reductions on every instruction set; memory, buffers and opening of the device. */
+#include "ref_device.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+typedef struct fixture {
+    dt_device dev;
+    dt_ledger ledger;
+} fixture;
+
+#define OPS(f) ((f)->dev.ops)
+static const dt_dtype types[] = {DT_F32, DT_BF16};
+
+/* ---- classifier ------------------------------------------------------------------------------------------------------------ */
+
+/* e^(s-m) has a relative error of (|s - m| + 2) 2^-24 (the argument rounds once), sums of n of them average it; logp <= 60 rounds once;
+ * gradients are at most |w|/T <= 2. */
+static void check_classifier(fixture *f, int64_t n, float inv_t, double scale, dt_dtype out)
+{
+    enum { ROWS = 4 };
+    const int32_t target[ROWS] = {0, (int32_t)(n - 1), -1, (int32_t)(n / 2)};
+    const float weight[ROWS] = {1, -0.5f, 3, 0};
+    const int64_t ld = n + 3;
+    const dt_classifier cl = {.n_rows = ROWS, .n_vocab = n, .logits_ld = ld, .inv_temperature = inv_t, .dlogits_dtype = out};
+    ref_array z = ref_random(DT_F32, ROWS * ld, 1, scale), logp = ref_new(DT_F32, ROWS), entropy = ref_new(DT_F32, ROWS);
+    if (n > 4) ref_set(&z, 3, -INFINITY); /* a class that cannot be */
+    ref_array was = ref_copy(&z);
+    double *z64 = ref_doubles(&z), want_logp[ROWS], want_entropy[ROWS], *grad = calloc((size_t)n, sizeof *grad);
+    uint8_t hit[ROWS];
+    assert_int_equal(OPS(f)->classifier(&f->dev, &cl, z.p, target, NULL, logp.p, hit, entropy.p, NULL), DT_OK);
+    assert_memory_equal(z.p, was.p, (size_t)z.n * 4);
+    for (int r = 0; r < ROWS; r++) ref_classifier(z64 + r * ld, n, target[r], (double)inv_t, 0, &want_logp[r], &want_entropy[r], NULL);
+    const double err = 0x1p-24 * (8 + 4 * scale * (double)inv_t);
+    assert_true(ref_near(&logp, want_logp, err, "logp") && ref_near(&entropy, want_entropy, err * 4, "entropy"));
+    for (int r = 0; r < ROWS; r++) {
+        bool first = target[r] >= 0;
+        for (int64_t v = 0; v < n && first; v++) first = v < target[r] ? z64[r * ld + v] < z64[r * ld + target[r]] : z64[r * ld + v] <= z64[r * ld + target[r]];
+        assert_int_equal(hit[r], first);
+    }
+    assert_int_equal(OPS(f)->classifier(&f->dev, &cl, z.p, target, weight, logp.p, NULL, NULL, NULL), DT_OK);
+    assert_true(ref_near(&logp, want_logp, err, "logp"));
+    for (int r = 0; r < ROWS; r++) {
+        double unused[2];
+        ref_classifier(z64 + r * ld, n, target[r], (double)inv_t, (double)weight[r], &unused[0], &unused[1], grad);
+        ref_array row = ref_new(out, n);
+        memcpy(row.p, (float *)z.p + r * ld, (size_t)n * dt_dtype_size(out));
+        assert_true(ref_near(&row, grad, err * 2, "dlogits"));
+        for (int64_t v = n; v < ld; v++) assert_true(((float *)z.p)[r * ld + v] == ((float *)was.p)[r * ld + v]);
+        ref_drop(&row);
+    }
+    assert_true(ref_guards_hold(&z));
+    ref_drop(&z), ref_drop(&was), ref_drop(&logp), ref_drop(&entropy), free(z64), free(grad);
+}
+
+static void classifier_and_its_gradient(void **state)
+{
+    static const int64_t sizes[] = {1, 3, 17, 1024, 5001};
+    for (int i = 0; i < 5; i++)
+        for (int t = 0; t < 2; t++) {
+            check_classifier(*state, sizes[i], 1.0f, 5, types[t]);
+            check_classifier(*state, sizes[i], 0.7f, 30, types[t]);
+        }
+}
+
+/* A maximum that grows from block to block: the running sum is rescaled each time; and ties for the maximum. */
+static void classifier_follows_a_growing_maximum(void **state)
+{
+    fixture *f = *state;
+    enum { N = 4000 };
+    float *z = malloc(N * sizeof *z), logp, entropy;
+    double *z64 = malloc(N * sizeof *z64), want[2];
+    for (int i = 0; i < N; i++) z64[i] = (double)(z[i] = (float)i * 0.05f);
+    z64[N - 2] = (double)(z[N - 2] = z[N - 1]);
+    const dt_classifier cl = {.n_rows = 1, .n_vocab = N, .logits_ld = N, .inv_temperature = 1};
+    for (int32_t target = N - 2; target < N; target++) {
+        uint8_t hit;
+        ref_classifier(z64, N, target, 1, 0, &want[0], &want[1], NULL);
+        assert_int_equal(OPS(f)->classifier(&f->dev, &cl, z, &target, NULL, &logp, &hit, &entropy, NULL), DT_OK);
+        assert_true(fabs((double)logp - want[0]) < 1e-5 && fabs((double)entropy - want[1]) < 1e-5);
+        assert_int_equal(hit, target == N - 2);
+    }
+    free(z), free(z64);
+}
+
+/* ---- AdamW -------------------------------------------------------------------------------------------------------------------- */
+
+static void adamw_is_algorithm_2(void **state)
+{
+    fixture *f = *state;
+    static const int64_t sizes[] = {1, 17, 1000, 40001};
+    for (int i = 0; i < 4; i++)
+        for (int way = 0; way < 6; way++) {
+            const int64_t n = sizes[i];
+            const dt_dtype gt = types[way & 1];
+            const int param_kind = way >> 1; /* none, float, bf16 */
+            dt_adamw o = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .fix1 = 1 - 0.9f * 0.9f, .fix2 = 1 - 0.95f * 0.95f, .grad_scale = 0.5f};
+            ref_array g = ref_random(gt, n, 1, 2), p = ref_random(DT_F32, n, 2, 1), m = ref_random(DT_F32, n, 3, 0.1), v = ref_random(DT_F32, n, 4, 0.5);
+            for (int64_t j = 0; j < n; j++) ref_set(&v, j, fabs(ref_get(&v, j)));
+            ref_array out = ref_new(param_kind == 2 ? DT_BF16 : DT_F32, n);
+            double *g64 = ref_doubles(&g), *p64 = ref_doubles(&p), *m64 = ref_doubles(&m), *v64 = ref_doubles(&v);
+            for (int64_t j = 0; j < n; j++) {
+                const double gs = g64[j] * (double)o.grad_scale;
+                m64[j] = (double)o.beta1 * m64[j] + (1 - (double)o.beta1) * gs;
+                v64[j] = (double)o.beta2 * v64[j] + (1 - (double)o.beta2) * gs * gs;
+                p64[j] = p64[j] * (1 - (double)o.lr * (double)o.weight_decay) - (double)o.lr * (m64[j] / (double)o.fix1) / (sqrt(v64[j] / (double)o.fix2) + (double)o.eps);
+            }
+            assert_int_equal(OPS(f)->adamw_step(&f->dev, &o, g.p, gt, p.p, m.p, v.p, param_kind ? out.p : NULL, out.dt, n, NULL), DT_OK);
+            /* 1 - beta is exact; m, v a few roundings; the step lr m/sqrt(v) <= 0.01 * 40 (v may be tiny) some 8 of 2^-24 */
+            assert_true(ref_near(&m, m64, 0x1p-24 * 3, "m") && ref_near(&v, v64, 0x1p-24 * 3, "v") && ref_near(&p, p64, 0x1p-24 * 8, "p"));
+            for (int64_t j = 0; j < n && param_kind; j++) {
+                const float master = ((float *)p.p)[j];
+                assert_true(ref_get(&out, j) == (double)(param_kind == 2 ? dt_bf16_to_float(dt_bf16_from_float(master)) : master));
+            }
+            assert_true(ref_guards_hold(&out));
+            ref_drop(&g), ref_drop(&p), ref_drop(&m), ref_drop(&v), ref_drop(&out), free(g64), free(p64), free(m64), free(v64);
+        }
+}
+
+/* ---- reductions ------------------------------------------------------------------------------------------------------------------ */
+
+static void sums_of_squares(void **state)
+{
+    fixture *f = *state;
+    static const int64_t sizes[] = {0, 1, 17, 16385, 100003};
+    for (int i = 0; i < 5; i++)
+        for (int t = 0; t < 2; t++) {
+            const int64_t n = sizes[i];
+            ref_array x = ref_random(types[t], n, 1, 4);
+            double sum = 0, got = -1, largest = 0;
+            uint64_t exact = 0, fixed[2];
+            float max = -1;
+            for (int64_t j = 0; j < n; j++) {
+                const double d = ref_get(&x, j);
+                sum += d * d, largest = fmax(largest, fabs(d));
+                exact += (uint64_t)rint(ldexp(d * d, 30));
+            }
+            assert_int_equal(OPS(f)->sum_squares(&f->dev, x.p, types[t], n, &got, NULL), DT_OK);
+            assert_true(fabs(got - sum) <= 1e-12 * sum); /* n 2^-53, any order */
+            assert_int_equal(OPS(f)->abs_max(&f->dev, x.p, types[t], n, &max, NULL), DT_OK);
+            assert_true((double)max == largest);
+            assert_int_equal(OPS(f)->sum_squares_fixed(&f->dev, x.p, types[t], n, 30, fixed, NULL), DT_OK);
+            assert_true(fixed[0] == exact && fixed[1] == 0);
+            ref_drop(&x);
+        }
+}
+
+/* Terms just below 2^52 make the low word overflow: 2^13 of them exceed 2^64. */
+static void the_fixed_sum_carries(void **state)
+{
+    fixture *f = *state;
+    enum { N = 20000 };
+    float *x = malloc(N * sizeof *x);
+    for (int i = 0; i < N; i++) x[i] = 1.5f;
+    uint64_t fixed[2];
+    assert_int_equal(OPS(f)->sum_squares_fixed(&f->dev, x, DT_F32, N, 50, fixed, NULL), DT_OK); /* 2.25 * 2^50 each */
+    const unsigned __int128 want = (unsigned __int128)N * (9ull << 48);
+    assert_true(fixed[0] == (uint64_t)want && fixed[1] == (uint64_t)(want >> 64));
+    free(x);
+}
+
+static void non_finite_numbers_show(void **state)
+{
+    fixture *f = *state;
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (int b = 0; b < 3; b++)
+        for (int at = 0; at < 40; at += 13)
+            for (int t = 0; t < 2; t++) {
+                ref_array x = ref_random(types[t], 40, 1, 1);
+                double sum;
+                float max;
+                ref_set(&x, at, (double)bad[b]);
+                OPS(f)->sum_squares(&f->dev, x.p, types[t], 40, &sum, NULL);
+                OPS(f)->abs_max(&f->dev, x.p, types[t], 40, &max, NULL);
+                assert_true(!isfinite(sum) && max == INFINITY);
+                ref_drop(&x);
+            }
+}
+
+/* ---- memory and opening ------------------------------------------------------------------------------------------------------------- */
+
+static void buffers_are_zeroed_aligned_and_counted(void **state)
+{
+    fixture *f = *state;
+    static const size_t sizes[] = {1, 100, 1 << 20, (5 << 20) + 3};
+    for (int i = 0; i < 4; i++) {
+        dt_buf b;
+        assert_int_equal(dt_buf_alloc(&b, &f->dev, i % 2 ? DT_ON_HOST : DT_ON_DEVICE, sizes[i], DT_MEM_GRADS), DT_OK);
+        assert_int_equal((uintptr_t)b.ptr % 64, 0);
+        for (size_t j = 0; j < sizes[i]; j++) assert_int_equal(((char *)b.ptr)[j], 0);
+        memset(b.ptr, 1, sizes[i]);
+        assert_int_equal(atomic_load(&f->ledger.now[DT_MEM_GRADS]), sizes[i]);
+        dt_buf view = dt_buf_view(&b, 1, sizes[i] - 1);
+        assert_ptr_equal(view.ptr, (char *)b.ptr + 1);
+        dt_buf_free(&view);
+        assert_int_equal(atomic_load(&f->ledger.now[DT_MEM_GRADS]), sizes[i]);
+        dt_buf_free(&b), dt_buf_free(&b);
+        assert_int_equal(atomic_load(&f->ledger.total_now), 0);
+    }
+    dt_buf empty;
+    assert_int_equal(dt_buf_alloc(&empty, &f->dev, DT_ON_DEVICE, 0, DT_MEM_DATA), DT_OK);
+    assert_null(empty.ptr);
+    dt_buf_free(&empty);
+}
+
+static void too_much_memory_is_named(void **state)
+{
+    fixture *f = *state;
+    dt_buf b;
+    assert_int_equal(dt_buf_alloc(&b, &f->dev, DT_ON_DEVICE, SIZE_MAX / 4, DT_MEM_OPTIMIZER), DT_ERR_MEMORY);
+    assert_null(b.ptr);
+    assert_non_null(strstr(dt_error_message(), dt_memcat_name(DT_MEM_OPTIMIZER)));
+    assert_non_null(strstr(dt_error_message(), "asked for"));
+    assert_int_equal(atomic_load(&f->ledger.total_now), 0);
+    dt_error_clear();
+    assert_int_equal(dt_buf_alloc(&b, &f->dev, DT_ON_DEVICE, SIZE_MAX, DT_MEM_OPTIMIZER), DT_ERR_MEMORY);
+    dt_error_clear();
+    const size_t left = OPS(f)->memory_free(&f->dev);
+    assert_true(left > 1 << 20 && left < (size_t)1 << 50);
+}
+
+static void an_unknown_backend_names_those_built(void **state)
+{
+    dt_device dev;
+    dt_ledger ledger = {0};
+    assert_int_equal(dt_device_open(&dev, "tpu", 0, 0, &ledger), DT_ERR_USAGE);
+    assert_non_null(strstr(dt_error_message(), dt_device_backends()));
+    dt_error_clear();
+    dt_device_close(&dev);
+    assert_int_equal(dt_device_open(&dev, "auto", 0, 0, &ledger), DT_OK);
+    char text[200];
+    dev.ops->describe(&dev, text, sizeof text);
+    assert_non_null(strstr(text, "thread"));
+    assert_true(dt_device_overhead(&dev) > 0);
+    dt_device_close(&dev), dt_device_close(&dev);
+}
+
+static void streams_and_events(void **state)
+{
+    fixture *f = *state;
+    dt_stream *s;
+    dt_event *a, *b;
+    float ms = -1;
+    assert_int_equal(OPS(f)->stream_create(&f->dev, &s), DT_OK);
+    assert_int_equal(OPS(f)->event_create(&f->dev, &a), DT_OK);
+    assert_int_equal(OPS(f)->event_create(&f->dev, &b), DT_OK);
+    assert_int_equal(OPS(f)->event_record(&f->dev, a, s), DT_OK);
+    assert_int_equal(OPS(f)->event_wait(&f->dev, a, NULL), DT_OK);
+    assert_int_equal(OPS(f)->event_record(&f->dev, b, s), DT_OK);
+    assert_int_equal(OPS(f)->stream_sync(&f->dev, s), DT_OK);
+    assert_int_equal(OPS(f)->event_elapsed_ms(&f->dev, a, b, &ms), DT_OK);
+    assert_true(ms >= 0);
+    OPS(f)->event_destroy(&f->dev, a), OPS(f)->event_destroy(&f->dev, b), OPS(f)->stream_destroy(&f->dev, s);
+}
+
+static int open_device(void **state)
+{
+    fixture *f = calloc(1, sizeof *f);
+    *state = f;
+    return dt_device_open(&f->dev, "cpu", 0, 2, &f->ledger) == DT_OK ? 0 : -1;
+}
+static int close_device(void **state)
+{
+    fixture *f = *state;
+    dt_device_close(&f->dev);
+    free(f);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(classifier_and_its_gradient),
+        cmocka_unit_test(classifier_follows_a_growing_maximum),
+        cmocka_unit_test(adamw_is_algorithm_2),
+        cmocka_unit_test(sums_of_squares),
+        cmocka_unit_test(the_fixed_sum_carries),
+        cmocka_unit_test(non_finite_numbers_show),
+    };
+    const struct CMUnitTest device_tests[] = {
+        cmocka_unit_test(buffers_are_zeroed_aligned_and_counted),
+        cmocka_unit_test(too_much_memory_is_named),
+        cmocka_unit_test(an_unknown_backend_names_those_built),
+        cmocka_unit_test(streams_and_events),
+    };
+    int failed = cmocka_run_group_tests_name("device", device_tests, open_device, close_device);
+    for (int i = 0; i < ref_n_isas(); i++) failed += cmocka_run_group_tests_name(ref_take_isa(i), tests, open_device, close_device);
+    return failed != 0;
+}
