@@ -58,4 +58,40 @@ int64_t dt_dataset_n_written(const dt_dataset_writer *w, int64_t *n_documents); 
 dt_err dt_dataset_commit(dt_dataset_writer *w);
 void dt_dataset_discard(dt_dataset_writer *w); /* give up: nothing stays behind; NULL is fine */
 
+/* ---- making one from text or records (dtrain-data) ------------------------------------------------------------------- */
+
+typedef struct dt_make_stats {
+    int64_t nbytes_read, nbytes_total; /* total -1: not known (standard input) */
+    int64_t n_documents, n_tokens;     /* training file */
+    int64_t n_validation_documents, n_validation_tokens;
+    int64_t n_dropped;   /* sft records without any target */
+    int64_t n_truncated; /* cut at max_length */
+    int64_t n_bad;       /* malformed records left out (skip_bad) */
+    dt_dataset_kind kind;
+} dt_make_stats;
+
+typedef struct dt_make_options {
+    const char *output, *validation; /* validation NULL: none */
+    double validation_fraction;      /* share of documents, chosen by a hash of what they say: equal ones go to the same side */
+    const char *const *inputs;       /* files, folders (their .txt, .jsonl, .ndjson and .json files, by name), "-": standard input */
+    int n_inputs;
+    const char *kind;       /* auto (by the first document), tokens, sft */
+    const char *format;     /* auto (by the end of the name), text, json (lines or an array) */
+    const char *documents;  /* of plain text: files, lines, paragraphs, or separator */
+    const char *separator;  /* for documents = separator */
+    const char *tokenizer, *chat_template; /* "bytes"; "plain", "chatml", "alpaca" */
+    const char *weight_key; /* NULL, or the field of a record that holds its weight (sft) */
+    bool all_targets;       /* sft: every token but the first is a target */
+    int64_t max_length;     /* tokens of a document or sample; 0: no limit */
+    bool append_eos, skip_bad;
+    void (*progress)(void *self, const dt_make_stats *stats); /* NULL, or called every few thousand documents */
+    void *progress_self;
+} dt_make_options;
+
+/** Make one dataset, or two. Memory: one record, or one document (a block of one when documents are whole files). Errors: DT_ERR_DATA "FILE:LINE: reason"
+ *  for a malformed record, DT_ERR_USAGE for options that do not fit, DT_ERR_WRITE; the outputs are then as they were. */
+dt_err dt_make_datasets(const dt_make_options *opt, dt_make_stats *stats);
+/** Names of the chat templates with a line of help each, for --help. */
+const char *dt_make_template_help(void);
+
 #endif
