@@ -1,0 +1,287 @@
+/* ref_model.c - see ref_model.h. Plain loops; what is checked here besides is the contract of unit.h: balanced calls, no gradient read before
+ * it is written. */
+#include "ref_model.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the formula ---- */
+
+static uint64_t name_hash(const char *name)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+    for (; *name; name++) h = (h ^ (unsigned char)*name) * 0x100000001b3u;
+    return h;
+}
+
+static double number_of(uint64_t hash, int64_t i) { return (double)(dt_mix64(hash + (uint64_t)i) >> 40) * 0x1p-24 - 0.5; }
+double ref_number(const char *name, int64_t i) { return number_of(name_hash(name), i); }
+
+static double formula_weight(const dt_tensor *t, uint64_t hash, int64_t i)
+{
+    const size_t n = strlen(t->name);
+    const bool norm = t->n_dims == 1 && n > 6 && strcmp(t->name + n - 6, "weight") == 0;
+    return (norm ? 1 : 0) + 0.5 * number_of(hash, i);
+}
+
+/* ---- reading and writing elements of either type ---- */
+
+static double get(const void *p, dt_dtype t, int64_t i)
+{
+    return t == DT_F32 ? (double)((const float *)p)[i] : (double)dt_bf16_to_float(((const uint16_t *)p)[i]);
+}
+
+static void put(void *p, dt_dtype t, int64_t i, double x)
+{
+    if (t == DT_F32) ((float *)p)[i] = (float)x;
+    else ((uint16_t *)p)[i] = dt_bf16_from_float((float)x);
+}
+
+double ref_grad(const ref_model *r, int unit, int64_t i) { return get(r->grads[unit].ptr, r->opt.grad_dtype, i); }
+double ref_param(const ref_model *r, int unit, int64_t i) { return get(r->params[unit].ptr, r->opt.dtype, i); }
+void ref_set_param(ref_model *r, int unit, int64_t i, double value) { put(r->params[unit].ptr, r->opt.dtype, i, value); }
+
+/* ---- the parameter source ---- */
+
+enum { CALLS_SIZE = 1 << 16 };
+
+static void note(ref_model *r, const char *call, int unit)
+{
+    if (r->calls_len + 16 < CALLS_SIZE)
+        r->calls_len += (size_t)snprintf(r->calls + r->calls_len, CALLS_SIZE - r->calls_len, "%s%d ", call, unit);
+}
+
+static dt_err params_acquire(void *self, int unit, dt_unit_view *view)
+{
+    ref_model *r = self;
+    note(r, "p", unit);
+    r->param_holds[unit]++;
+    *view = (dt_unit_view){r->params[unit].ptr, r->opt.dtype, false};
+    return DT_OK;
+}
+
+static dt_err params_release(void *self, int unit)
+{
+    ref_model *r = self;
+    note(r, "P", unit);
+    r->misused = r->misused || r->param_holds[unit]-- <= 0;
+    return DT_OK;
+}
+
+static dt_err grads_acquire(void *self, int unit, dt_unit_view *view)
+{
+    ref_model *r = self;
+    note(r, "g", unit);
+    r->grad_holds[unit]++;
+    *view = (dt_unit_view){r->grads[unit].ptr, r->opt.grad_dtype, !r->grads_fresh[unit]};
+    return DT_OK;
+}
+
+static dt_err grads_release(void *self, int unit)
+{
+    ref_model *r = self;
+    note(r, "G", unit);
+    r->misused = r->misused || r->grad_holds[unit]-- <= 0;
+    if (r->grad_holds[unit] == 0) r->grads_fresh[unit] = false;
+    return DT_OK;
+}
+
+/* ---- open and close ---- */
+
+dt_model_options ref_options(int32_t max_tok, int32_t max_pos, dt_dtype dtype)
+{
+    return (dt_model_options){.dtype = dtype, .grad_dtype = DT_F32, .max_tok = max_tok, .max_seq = max_tok, .max_pos = max_pos,
+                              .training = true, .seed = 7};
+}
+
+static void fill_weights(ref_model *r)
+{
+    for (int u = 0; u < r->n_units; u++) {
+        for (int i = 0; i < r->units[u].n_tensors; i++) {
+            const dt_tensor *t = &r->units[u].tensors[i];
+            const uint64_t hash = name_hash(t->name);
+            for (int64_t e = 0; e < t->n_elems; e++) ref_set_param(r, u, t->offset + e, formula_weight(t, hash, e));
+        }
+    }
+}
+
+static dt_err alloc_units(ref_model *r)
+{
+    const size_t n = (size_t)r->n_units;
+    r->params = calloc(n, sizeof *r->params);
+    r->grads = calloc(n, sizeof *r->grads);
+    r->param_holds = calloc(n, sizeof *r->param_holds);
+    r->grad_holds = calloc(n, sizeof *r->grad_holds);
+    r->grads_fresh = calloc(n, sizeof *r->grads_fresh);
+    r->calls = calloc(CALLS_SIZE, 1);
+    DT_CHECK(r->params && r->grads && r->param_holds && r->grad_holds && r->grads_fresh && r->calls, DT_ERR_MEMORY, "no memory");
+    for (int u = 0; u < r->n_units; u++) {
+        const size_t len = (size_t)r->units[u].flat_len;
+        DT_TRY(dt_buf_alloc(&r->params[u], &r->dev, DT_ON_DEVICE, len * dt_dtype_size(r->opt.dtype), DT_MEM_PARAMS));
+        DT_TRY(dt_buf_alloc(&r->grads[u], &r->dev, DT_ON_DEVICE, len * dt_dtype_size(r->opt.grad_dtype), DT_MEM_GRADS));
+    }
+    return DT_OK;
+}
+
+dt_err ref_model_open(ref_model *r, const char *name, const char *config_json, const dt_model_options *opt)
+{
+    *r = (ref_model){.opt = *opt};
+    r->source = (dt_param_source){r, params_acquire, params_release, grads_acquire, grads_release};
+    DT_TRY(dt_device_open(&r->dev, "cpu", 0, 2, &r->ledger));
+    DT_TRY(dt_model_config_parse(&r->mc, name, config_json));
+    DT_TRY(dt_model_make_units(&r->mc, &r->units, &r->n_units));
+    DT_TRY(alloc_units(r));
+    fill_weights(r);
+    ref_model_forget_grads(r);
+    return dt_model_open(&r->model, &r->mc, &r->opt, r->units, r->n_units, &r->dev, &r->source, NULL, NULL);
+}
+
+static void free_rows(float **rows, int n)
+{
+    for (int i = 0; rows && i < n; i++) free(rows[i]);
+    free(rows);
+}
+
+void ref_model_close(ref_model *r)
+{
+    dt_model_close(r->model);
+    for (int u = 0; r->params && u < r->n_units; u++) dt_buf_free(&r->params[u]);
+    for (int u = 0; r->grads && u < r->n_units; u++) dt_buf_free(&r->grads[u]);
+    free_rows(r->master, r->n_units);
+    free_rows(r->m, r->n_units);
+    free_rows(r->v, r->n_units);
+    free(r->params);
+    free(r->grads);
+    free(r->param_holds);
+    free(r->grad_holds);
+    free(r->grads_fresh);
+    free(r->calls);
+    dt_model_free_units(r->units, r->n_units);
+    dt_model_config_free(&r->mc);
+    dt_device_close(&r->dev);
+    r->model = NULL;
+}
+
+size_t ref_model_left(const ref_model *r) { return atomic_load(&r->ledger.total_now); }
+
+void ref_model_forget_grads(ref_model *r)
+{
+    for (int u = 0; u < r->n_units; u++) {
+        r->grads_fresh[u] = true;
+        for (int i = 0; i < r->units[u].n_tensors; i++) {
+            const dt_tensor *t = &r->units[u].tensors[i];
+            for (int64_t e = 0; e < t->n_elems; e++) put(r->grads[u].ptr, r->opt.grad_dtype, t->offset + e, NAN);
+        }
+    }
+}
+
+/* ---- AdamW ---- */
+
+static float **alloc_rows(const ref_model *r)
+{
+    float **rows = calloc((size_t)r->n_units, sizeof *rows);
+    for (int u = 0; rows && u < r->n_units; u++) rows[u] = calloc((size_t)r->units[u].flat_len, sizeof **rows);
+    return rows;
+}
+
+static void update_tensor(ref_model *r, int u, const dt_tensor *t, double lr, double weight_decay, double factor)
+{
+    const double b1 = 0.9, b2 = 0.95, fix1 = 1 - pow(b1, (double)r->n_updates), fix2 = 1 - pow(b2, (double)r->n_updates);
+    for (int64_t i = t->offset; i < t->offset + t->n_elems; i++) {
+        const double g = factor * ref_grad(r, u, i), decay = t->decay ? weight_decay : 0;
+        const double m = b1 * r->m[u][i] + (1 - b1) * g, v = b2 * r->v[u][i] + (1 - b2) * g * g;
+        r->m[u][i] = (float)m;
+        r->v[u][i] = (float)v;
+        r->master[u][i] = (float)(r->master[u][i] * (1 - lr * decay) - lr * (m / fix1) / (sqrt(v / fix2) + 1e-8));
+        ref_set_param(r, u, i, r->master[u][i]);
+    }
+}
+
+double ref_model_adamw(ref_model *r, double lr, double weight_decay, double clip)
+{
+    double sum = 0;
+    if (!r->master) {
+        r->master = alloc_rows(r);
+        r->m = alloc_rows(r);
+        r->v = alloc_rows(r);
+        for (int u = 0; u < r->n_units; u++)
+            for (int64_t i = 0; i < r->units[u].flat_len; i++) r->master[u][i] = (float)ref_param(r, u, i);
+    }
+    for (int u = 0; u < r->n_units; u++)
+        for (int i = 0; i < r->units[u].n_tensors; i++)
+            for (int64_t e = 0; e < r->units[u].tensors[i].n_elems; e++) sum += pow(ref_grad(r, u, r->units[u].tensors[i].offset + e), 2);
+    const double norm = sqrt(sum), factor = clip > 0 ? fmin(1, clip / (norm + 1e-6)) : 1;
+    r->n_updates++;
+    for (int u = 0; u < r->n_units; u++)
+        for (int i = 0; i < r->units[u].n_tensors; i++) update_tensor(r, u, &r->units[u].tensors[i], lr, weight_decay, factor);
+    return norm;
+}
+
+/* ---- batches ---- */
+
+void ref_batch_fill(dt_batch *b, int64_t n_vocab, int64_t k, int n_seq, const int32_t *lens, int without_target_every)
+{
+    int32_t t = 0;
+    b->n_seq = n_seq;
+    b->seq_start[0] = 0;
+    for (int s = 0; s < n_seq; s++) {
+        const uint64_t seed = (uint64_t)(1000003 * k + 1009 * s);
+        for (int32_t i = 0; i < lens[s]; i++, t++) {
+            const bool none = without_target_every > 0 && (t + 1) % without_target_every == 0;
+            b->token[t] = (int32_t)(dt_mix64(seed + (uint64_t)i) % (uint64_t)n_vocab);
+            b->target[t] = none ? -1 : (int32_t)(dt_mix64(seed + (uint64_t)i + 1) % (uint64_t)n_vocab);
+            b->pos[t] = i;
+            b->weight[t] = none ? 0 : 1;
+            b->token_key[t] = dt_mix64(seed * 64 + (uint64_t)i);
+        }
+        b->seq_start[s + 1] = t;
+    }
+    b->n_tok = t;
+    b->n_samples = n_seq;
+    dt_batch_finish(b);
+}
+
+static double mean_loss(const dt_batch *b, const float *logp)
+{
+    double sum = 0;
+    for (int32_t t = 0; t < b->n_tok; t++) sum -= (double)logp[t];
+    return b->n_target > 0 ? sum / (double)b->n_target : 0;
+}
+
+dt_err ref_model_loss(ref_model *r, const dt_batch *b, bool train, int64_t step, double *loss, float *logp)
+{
+    float *own = calloc((size_t)b->max_tok + 1, sizeof *own);
+    DT_CHECK(own, DT_ERR_MEMORY, "no memory");
+    dt_err err = dt_model_forward(r->model, b, train, step);
+    if (err == DT_OK) err = dt_model_logp(r->model, b, 1, own, NULL, NULL);
+    if (err == DT_OK && loss) *loss = mean_loss(b, own);
+    if (err == DT_OK && logp) memcpy(logp, own, (size_t)b->n_tok * sizeof *logp);
+    free(own);
+    return err;
+}
+
+dt_err ref_model_grads(ref_model *r, const dt_batch *b, int64_t step, double scale, double *loss)
+{
+    float *logp = calloc((size_t)b->max_tok + 1, sizeof *logp), *u = calloc((size_t)b->max_tok + 1, sizeof *u);
+    dt_err err = logp && u ? dt_model_forward(r->model, b, true, step) : DT_ERR_MEMORY;
+    for (int32_t t = 0; u && t < b->n_tok; t++) u[t] = (float)(scale * (double)b->weight[t] / (double)b->n_target);
+    if (err == DT_OK) err = dt_model_head(r->model, b, u, 1, logp, NULL, NULL);
+    if (err == DT_OK) err = dt_model_backward(r->model, b);
+    if (err == DT_OK && loss) *loss = mean_loss(b, logp);
+    free(logp);
+    free(u);
+    return err;
+}
+
+char *ref_read_file(const char *path)
+{
+    FILE *f = fopen(path, "rb");
+    if (!f) return NULL;
+    fseek(f, 0, SEEK_END);
+    const long n = ftell(f);
+    char *text = n >= 0 ? calloc((size_t)n + 1, 1) : NULL;
+    rewind(f);
+    if (text && fread(text, 1, (size_t)n, f) != (size_t)n) text[0] = '\0';
+    fclose(f);
+    return text;
+}

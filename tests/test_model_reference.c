@@ -1,0 +1,183 @@
+/* test_model_reference.c - tiny models of every family against what transformers computed (tests/make_model_fixtures.py wrote the files). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "ref_model.h"
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_TOK = 32 };
+static const char *const CASES[] = {"gpt2", "gpt2_variant", "llama", "llama_linear", "llama_dynamic", "mistral", "qwen2", "qwen3"};
+enum { N_CASES = sizeof CASES / sizeof CASES[0] };
+
+struct fixture {
+    json_t *root;
+    char *config;
+    int32_t lens[8];
+    int n_seq;
+    int32_t longest;
+    ref_model r;
+    dt_batch b;
+};
+
+static void open_fixture(struct fixture *f, const char *name, dt_dtype dtype)
+{
+    char path[128];
+    memset(f, 0, sizeof *f);
+    snprintf(path, sizeof path, "tests/data/model/%s.json", name);
+    f->root = json_load_file(path, 0, NULL);
+    assert_non_null(f->root);
+    f->config = json_dumps(json_object_get(f->root, "config"), 0);
+    const json_t *lens = json_object_get(f->root, "lens");
+    for (f->n_seq = 0; f->n_seq < (int)json_array_size(lens); f->n_seq++) {
+        f->lens[f->n_seq] = (int32_t)json_integer_value(json_array_get(lens, (size_t)f->n_seq));
+        if (f->lens[f->n_seq] > f->longest) f->longest = f->lens[f->n_seq];
+    }
+    const dt_model_options opt = ref_options(MAX_TOK, f->longest, dtype);
+    if (ref_model_open(&f->r, name, f->config, &opt) != DT_OK) fail_msg("%s", dt_error_message());
+    assert_int_equal(dt_batch_alloc(&f->b, MAX_TOK, MAX_TOK, &f->r.ledger), DT_OK);
+    ref_batch_fill(&f->b, f->r.mc.vocab_size, 0, f->n_seq, f->lens, 0);
+}
+
+static void close_fixture(struct fixture *f)
+{
+    dt_batch_free(&f->b, &f->r.ledger);
+    ref_model_close(&f->r);
+    assert_false(f->r.misused);
+    assert_int_equal(ref_model_left(&f->r), 0);
+    free(f->config);
+    json_decref(f->root);
+}
+
+static double number(const json_t *v)
+{
+    assert_true(json_is_number(v));
+    return json_number_value(v);
+}
+
+static void assert_near(const char *what, const char *which, double expected, double found, double tolerance)
+{
+    if (!(fabs(found - expected) <= tolerance))
+        fail_msg("%s of %s: expected %.9g, found %.9g: off by %.2g, allowed %.2g", what, which, expected, found, fabs(found - expected),
+                 tolerance);
+}
+
+/* Logits of all tokens: one sequence per token, cut so that each prefix ends where the row is wanted. */
+static void check_logits(struct fixture *f, const char *name)
+{
+    const int64_t V = f->r.mc.vocab_size;
+    const json_t *rows = json_object_get(f->root, "logits");
+    float *logits = calloc((size_t)(MAX_TOK * V), sizeof *logits);
+    for (int32_t cut = 1; cut <= f->longest; cut++) {
+        int32_t lens[8], row = 0;
+        for (int s = 0; s < f->n_seq; s++) lens[s] = f->lens[s] < cut ? f->lens[s] : cut;
+        ref_batch_fill(&f->b, V, 0, f->n_seq, lens, 0);
+        assert_int_equal(dt_model_forward(f->r.model, &f->b, false, 0), DT_OK);
+        assert_int_equal(dt_model_last_logits(f->r.model, &f->b, logits), DT_OK);
+        for (int s = 0; s < f->n_seq; row += f->lens[s++]) {
+            const json_t *want = json_array_get(rows, (size_t)(row + lens[s] - 1));
+            /* both sides compute in float, and a logit of size 1 to 4 comes out of some 10 roundings in a row: 4 * 10 * 2^-24 = 2e-6;
+             * a factor 5 for the sums inside products and norms */
+            for (int64_t v = 0; v < V; v++) assert_near("logit", name, number(json_array_get(want, (size_t)v)), (double)logits[s * V + v], 1e-5);
+        }
+    }
+    free(logits);
+    ref_batch_fill(&f->b, V, 0, f->n_seq, f->lens, 0);
+}
+
+static void check_grads(struct fixture *f)
+{
+    const json_t *norms = json_object_get(f->root, "grad_norm"), *dots = json_object_get(f->root, "grad_dot");
+    size_t n_found = 0;
+    for (int u = 0; u < f->r.n_units; u++) {
+        for (int i = 0; i < f->r.units[u].n_tensors; i++) {
+            const dt_tensor *t = &f->r.units[u].tensors[i];
+            double sum = 0, dot = 0;
+            char name[DT_NAME_MAX + 8];
+            snprintf(name, sizeof name, "dot.%s", t->name);
+            for (int64_t e = 0; e < t->n_elems; e++) {
+                const double g = ref_grad(&f->r, u, t->offset + e);
+                sum += g * g;
+                dot += g * ref_number(name, e);
+            }
+            /* relative to the tensor's gradient: some 10^2 roundings of 2^-24 in the chain back to the first block, adding up like a random
+             * walk to 10 * 6e-8, with a factor 10; the product with numbers below 1/2 has the same error times at most sqrt(n)/4 */
+            const double norm = number(json_object_get(norms, t->name)), tolerance = 6e-6 * norm + 1e-9;
+            assert_near("gradient norm", t->name, norm, sqrt(sum), tolerance);
+            assert_near("gradient", t->name, number(json_object_get(dots, t->name)), dot, tolerance * fmax(1, sqrt((double)t->n_elems) / 4));
+            n_found++;
+        }
+    }
+    assert_int_equal(n_found, json_object_size(norms));
+}
+
+static void logits_loss_and_gradients_agree_with_transformers(void **state)
+{
+    for (int c = 0; c < N_CASES; c++) {
+        struct fixture f;
+        double loss;
+        open_fixture(&f, CASES[c], DT_F32);
+        check_logits(&f, CASES[c]);
+        ref_model_forget_grads(&f.r);
+        if (ref_model_grads(&f.r, &f.b, 0, 1, &loss) != DT_OK) fail_msg("%s: %s", CASES[c], dt_error_message());
+        assert_near("loss", CASES[c], number(json_object_get(f.root, "loss")), loss, 2e-6);
+        check_grads(&f);
+        close_fixture(&f);
+    }
+}
+
+static void train(struct fixture *f, const char *name, const char *key, double tolerance)
+{
+    const json_t *losses = json_object_get(f->root, key);
+    for (size_t step = 0; step < json_array_size(losses); step++) {
+        double loss;
+        ref_batch_fill(&f->b, f->r.mc.vocab_size, (int64_t)(step % 2), f->n_seq, f->lens, 0);
+        ref_model_forget_grads(&f->r);
+        assert_int_equal(ref_model_grads(&f->r, &f->b, (int64_t)step, 1, &loss), DT_OK);
+        ref_model_adamw(&f->r, number(json_object_get(f->root, "lr")), number(json_object_get(f->root, "weight_decay")),
+                        number(json_object_get(f->root, "clip")));
+        char what[48];
+        snprintf(what, sizeof what, "loss of step %zu", step);
+        assert_near(what, name, number(json_array_get(losses, step)), loss, tolerance * loss);
+    }
+}
+
+/* Differences of 10^-6 in gradients stay so in AdamW's steps, except where a gradient itself is of the size of its rounding: there an update may
+ * differ by lr, without an effect on the loss that its gradient could not have. */
+static void twenty_steps_of_adamw_give_the_losses_of_pytorch(void **state)
+{
+    for (int c = 0; c < N_CASES; c++) {
+        struct fixture f;
+        open_fixture(&f, CASES[c], DT_F32);
+        train(&f, CASES[c], "losses", 1e-5);
+        close_fixture(&f);
+    }
+}
+
+/* bf16 rounds to 2^-9 relative. A logit z passes some 10 roundings of the residual stream: sqrt(10) * 2^-9 * |z| / sqrt(3) = 0.4 % of values of size 2
+ * to 3: about 0.01 each, independent between the two sides and among 13 to 25 tokens: 0.01 * sqrt(2) / sqrt(13) = 0.004 of a loss of 2 to 4, that is
+ * 0.2 %. Over 20 steps the weights drift apart by that share of what the loss falls: 1 % bounds both. */
+static void twenty_steps_in_bf16_stay_near_those_of_pytorch(void **state)
+{
+    for (int c = 0; c < N_CASES; c++) {
+        struct fixture f;
+        open_fixture(&f, CASES[c], DT_BF16);
+        train(&f, CASES[c], "bf16_losses", 1e-2);
+        close_fixture(&f);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logits_loss_and_gradients_agree_with_transformers),
+        cmocka_unit_test(twenty_steps_of_adamw_give_the_losses_of_pytorch),
+        cmocka_unit_test(twenty_steps_in_bf16_stay_near_those_of_pytorch),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,498 @@
+/* test_model_step.c - what a training step promises whatever the family: recomputation, packing, accumulation, chunks of the head, empty batches,
+ * memory, the order of acquiring units, mistakes in batches. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "../src/model/model_private.h"
+#include "ref_model.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char GPT2[] = "{\"model_type\": \"gpt2\", \"n_embd\": 24, \"n_layer\": 3, \"n_head\": 3, \"vocab_size\": 61, \"n_positions\": 128, "
+                           "\"attn_pdrop\": 0.2, \"embd_pdrop\": 0.1, \"resid_pdrop\": 0.3}";
+static const char QWEN3[] = "{\"model_type\": \"qwen3\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 3, \"vocab_size\": 61, "
+                            "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, \"max_position_embeddings\": 256}";
+static const char LLAMA[] = "{\"model_type\": \"llama\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, \"vocab_size\": 61, "
+                            "\"num_attention_heads\": 5, \"max_position_embeddings\": 256}";
+static const char MISTRAL[] = "{\"model_type\": \"mistral\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "
+                              "\"vocab_size\": 61, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, \"sliding_window\": 4, "
+                              "\"tie_word_embeddings\": true}";
+
+static void open_model(ref_model *r, dt_batch *b, const char *config, const dt_model_options *opt)
+{
+    dt_error_clear();
+    if (ref_model_open(r, "test", config, opt) != DT_OK) fail_msg("%s", dt_error_message());
+    *b = (dt_batch){0};
+    assert_int_equal(dt_batch_alloc(b, opt->max_tok, opt->max_seq, &r->ledger), DT_OK);
+}
+
+static void close_model(ref_model *r, dt_batch *b)
+{
+    dt_batch_free(b, &r->ledger);
+    ref_model_close(r);
+    assert_false(r->misused);
+    assert_int_equal(ref_model_left(r), 0);
+}
+
+static void fill(const ref_model *r, dt_batch *b, int n_seq, const int32_t *lens) { ref_batch_fill(b, r->mc.vocab_size, 0, n_seq, lens, 5); }
+
+/* ---- recomputation, packing, accumulation ---- */
+
+static void same_gradients(const ref_model *a, const ref_model *b, double tolerance)
+{
+    for (int u = 0; u < a->n_units; u++) {
+        for (int i = 0; i < a->units[u].n_tensors; i++) {
+            const dt_tensor *t = &a->units[u].tensors[i];
+            double norm = 0;
+            for (int64_t e = t->offset; e < t->offset + t->n_elems; e++) norm += pow(ref_grad(a, u, e), 2);
+            for (int64_t e = t->offset; e < t->offset + t->n_elems; e++) {
+                const double x = ref_grad(a, u, e), y = ref_grad(b, u, e);
+                if (!(fabs(x - y) <= tolerance * sqrt(norm))) fail_msg("%s[%d]: %.9g and %.9g", t->name, (int)(e - t->offset), x, y);
+            }
+        }
+    }
+}
+
+static void recomputed_blocks_give_the_same_bits(void **state)
+{
+    static const char *const CONFIGS[] = {GPT2, QWEN3, MISTRAL};
+    static const int32_t LENS[] = {17, 1, 30};
+    for (int k = 0; k < 6; k++) {
+        dt_model_options opt = ref_options(48, 32, k % 2 ? DT_BF16 : DT_F32);
+        ref_model keep, recompute;
+        dt_batch b, c;
+        double loss[2];
+        open_model(&keep, &b, CONFIGS[k / 2], &opt);
+        opt.checkpoint_blocks = true;
+        open_model(&recompute, &c, CONFIGS[k / 2], &opt);
+        fill(&keep, &b, 3, LENS);
+        fill(&recompute, &c, 3, LENS);
+        assert_int_equal(ref_model_grads(&keep, &b, 5, 1, &loss[0]), DT_OK);
+        assert_int_equal(ref_model_grads(&recompute, &c, 5, 1, &loss[1]), DT_OK);
+        assert_true(loss[0] == loss[1]);
+        same_gradients(&keep, &recompute, 0);
+        close_model(&recompute, &c);
+        close_model(&keep, &b);
+    }
+}
+
+/* Values of size 4 out of sums of at most 60 terms, some of them in another order: a few 2^-24 * 4. */
+static const double ROUNDING = 4e-6;
+
+static void packed_sequences_give_the_losses_of_each_alone(void **state)
+{
+    static const char *const CONFIGS[] = {GPT2, QWEN3, MISTRAL, LLAMA};
+    static const int32_t LENS[] = {9, 14, 1, 24};
+    for (int k = 0; k < 4; k++) {
+        const dt_model_options opt = ref_options(48, 32, DT_F32);
+        ref_model r;
+        dt_batch b;
+        float packed[48], alone[48];
+        open_model(&r, &b, CONFIGS[k], &opt);
+        fill(&r, &b, 4, LENS);
+        assert_int_equal(ref_model_loss(&r, &b, true, 2, NULL, packed), DT_OK); /* dropout included: its numbers belong to tokens */
+        for (int s = 0, at = 0; s < 4; at += LENS[s++]) {
+            int32_t lens[4] = {0};
+            lens[s] = LENS[s];
+            ref_batch_fill(&b, r.mc.vocab_size, 0, 4, lens, 0); /* empty sequences beside it */
+            assert_int_equal(ref_model_loss(&r, &b, true, 2, NULL, alone), DT_OK);
+            for (int32_t t = 0; t < LENS[s]; t++)
+                if (packed[at + t] != 0 && !(fabs((double)(packed[at + t] - alone[t])) <= ROUNDING))
+                    fail_msg("config %d, sequence %d, token %d: %.9g packed, %.9g alone", k, s, t, (double)packed[at + t], (double)alone[t]);
+        }
+        close_model(&r, &b);
+    }
+}
+
+static void dropout_draws_anew_in_each_step_and_never_in_evaluation(void **state)
+{
+    const dt_model_options opt = ref_options(48, 32, DT_F32);
+    static const int32_t LENS[] = {20, 20};
+    ref_model r;
+    dt_batch b;
+    double a, again, next, eval, eval_next;
+    open_model(&r, &b, GPT2, &opt);
+    fill(&r, &b, 2, LENS);
+    assert_int_equal(ref_model_loss(&r, &b, true, 1, &a, NULL), DT_OK);
+    assert_int_equal(ref_model_loss(&r, &b, true, 2, &next, NULL), DT_OK);
+    assert_int_equal(ref_model_loss(&r, &b, true, 1, &again, NULL), DT_OK);
+    assert_int_equal(ref_model_loss(&r, &b, false, 1, &eval, NULL), DT_OK);
+    assert_int_equal(ref_model_loss(&r, &b, false, 2, &eval_next, NULL), DT_OK);
+    assert_true(a == again && a != next && eval == eval_next && eval != a);
+    close_model(&r, &b);
+}
+
+static void micro_batches_add_up_to_the_gradient_of_all(void **state)
+{
+    static const char *const CONFIGS[] = {GPT2, LLAMA, MISTRAL};
+    static const int32_t LENS[] = {9, 14, 11};
+    for (int k = 0; k < 3; k++) {
+        const dt_model_options opt = ref_options(48, 32, DT_F32);
+        ref_model all, parts;
+        dt_batch b, c;
+        open_model(&all, &b, CONFIGS[k], &opt);
+        open_model(&parts, &c, CONFIGS[k], &opt);
+        ref_batch_fill(&b, 61, 0, 3, LENS, 0);
+        assert_int_equal(ref_model_grads(&all, &b, 2, 1, NULL), DT_OK);
+        for (int s = 0; s < 3; s++) {
+            int32_t lens[3] = {0};
+            lens[s] = LENS[s];
+            ref_batch_fill(&c, 61, 0, 3, lens, 0);
+            assert_int_equal(ref_model_grads(&parts, &c, 2, LENS[s] / 34.0, NULL), DT_OK);
+        }
+        same_gradients(&all, &parts, 1e-5);
+        close_model(&parts, &c);
+        close_model(&all, &b);
+    }
+}
+
+/* ---- the head ---- */
+
+struct plain_head {
+    int64_t C, V;
+    double *y, *x_hat, *z, *dz, *dy, rstd;
+};
+
+/* Final norm and logits of hidden state x, in double. */
+static void plain_forward(const struct dt_model *m, const ref_model *r, struct plain_head *p, const float *x)
+{
+    const int head = r->n_units - 1, out = m->tied ? 0 : head;
+    double mean = 0, var = 0;
+    for (int64_t c = 0; c < p->C; c++) mean += m->mc->rms_norm ? 0 : (double)x[c] / (double)p->C;
+    for (int64_t c = 0; c < p->C; c++) var += pow((double)x[c] - mean, 2) / (double)p->C;
+    p->rstd = 1 / sqrt(var + m->mc->norm_eps);
+    for (int64_t c = 0; c < p->C; c++) {
+        p->x_hat[c] = ((double)x[c] - mean) * p->rstd;
+        p->y[c] = p->x_hat[c] * ref_param(r, head, m->final_norm.w_at + c);
+        if (m->final_norm.b_at >= 0) p->y[c] += ref_param(r, head, m->final_norm.b_at + c);
+    }
+    for (int64_t v = 0; v < p->V; v++) {
+        p->z[v] = 0;
+        for (int64_t c = 0; c < p->C; c++) p->z[v] += p->y[c] * ref_param(r, out, m->head.w_at + v * p->C + c);
+    }
+}
+
+/* Gradient of the norm's input, from p->dy. */
+static void plain_norm_backward(const struct dt_model *m, const ref_model *r, const struct plain_head *p, double *dx)
+{
+    double mean_g = 0, mean_gx = 0;
+    for (int64_t c = 0; c < p->C; c++) {
+        const double g = p->dy[c] * ref_param(r, r->n_units - 1, m->final_norm.w_at + c);
+        mean_g += m->mc->rms_norm ? 0 : g / (double)p->C;
+        mean_gx += g * p->x_hat[c] / (double)p->C;
+    }
+    for (int64_t c = 0; c < p->C; c++) {
+        const double g = p->dy[c] * ref_param(r, r->n_units - 1, m->final_norm.w_at + c);
+        dx[c] = p->rstd * (g - mean_g - p->x_hat[c] * mean_gx);
+    }
+}
+
+/* logp, hit and entropy of z/T, and dz = u/T (softmax - onehot). */
+static void plain_classifier(struct plain_head *p, double inv_t, int32_t target, double u, double *logp, int *hit, double *entropy)
+{
+    double top = -INFINITY, sum = 0;
+    *hit = 1;
+    for (int64_t v = 0; v < p->V; v++) top = fmax(top, p->z[v] * inv_t);
+    for (int64_t v = 0; v < p->V; v++) sum += exp(p->z[v] * inv_t - top);
+    const double lse = top + log(sum);
+    *logp = p->z[target] * inv_t - lse;
+    *entropy = 0;
+    for (int64_t v = 0; v < p->V; v++) {
+        const double lp = p->z[v] * inv_t - lse;
+        *entropy -= exp(lp) * lp;
+        if (p->z[v] > p->z[target]) *hit = 0;
+        p->dz[v] = u * inv_t * (exp(lp) - (v == target));
+    }
+}
+
+static void assert_close(const char *what, int64_t i, double expected, double found, double tolerance)
+{
+    if (!(fabs(expected - found) <= tolerance)) fail_msg("%s %d: expected %.9g, found %.9g", what, (int)i, expected, found);
+}
+
+static void check_head(const char *config)
+{
+    enum { N = 700 }; /* three chunks */
+    const dt_model_options opt = ref_options(N, 128, DT_F32);
+    static const int32_t LENS[] = {128, 100, 128, 1, 128, 128, 87};
+    static float u[N], logp[N], entropy[N];
+    static uint8_t hit[N];
+    ref_model r;
+    dt_batch b;
+    open_model(&r, &b, config, &opt);
+    ref_batch_fill(&b, 61, 0, 7, LENS, 3);
+    const struct dt_model *m = r.model;
+    assert_true(m->h.n_rows < N / 2);
+    for (int t = 0; t < N; t++) u[t] = (float)ref_number("u", t);
+    assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_OK);
+    assert_int_equal(dt_model_head(r.model, &b, u, 0.75f, logp, hit, entropy), DT_OK);
+
+    const int64_t C = m->C, V = m->V;
+    struct plain_head p = {C, V, calloc((size_t)C, 8), calloc((size_t)C, 8), calloc((size_t)V, 8), calloc((size_t)V, 8), calloc((size_t)C, 8), 0};
+    double *dw = calloc((size_t)(V * C), 8), *dnorm = calloc((size_t)C, 8), *dx = calloc((size_t)C, 8);
+    for (int32_t t = 0; t < b.n_tok; t++) {
+        const float *got = (const float *)m->s.dx + t * C;
+        double want_logp = 0, want_entropy = 0;
+        int want_hit = 0;
+        memset(dx, 0, (size_t)C * 8);
+        if (b.target[t] >= 0) {
+            plain_forward(m, &r, &p, (const float *)m->hidden + t * C);
+            plain_classifier(&p, 0.75, b.target[t], (double)u[t], &want_logp, &want_hit, &want_entropy);
+            for (int64_t c = 0; c < C; c++) {
+                p.dy[c] = 0;
+                for (int64_t v = 0; v < V; v++) {
+                    p.dy[c] += p.dz[v] * ref_param(&r, m->tied ? 0 : r.n_units - 1, m->head.w_at + v * C + c);
+                    dw[v * C + c] += p.dz[v] * p.y[c];
+                }
+                dnorm[c] += p.dy[c] * p.x_hat[c];
+            }
+            plain_norm_backward(m, &r, &p, dx);
+        }
+        /* the device rounds logits of size 4 to 2^-22 and sums 24 products; gradients are below 1 and sum at most 61 terms */
+        assert_close("logp", t, want_logp, (double)logp[t], 4e-6);
+        assert_close("entropy", t, want_entropy, (double)entropy[t], 1e-5);
+        assert_close("hit", t, want_hit, hit[t], 0);
+        for (int64_t c = 0; c < C; c++) assert_close("dx of token", t, dx[c], (double)got[c], 2e-6);
+    }
+    /* sums over some 470 tokens of terms below 1: random walk of 2^-24 times the running sum of size sqrt(470) */
+    for (int64_t i = 0; i < V * C; i++) assert_close("head gradient", i, dw[i], ref_grad(&r, m->tied ? 0 : r.n_units - 1, m->head.w_at + i), 3e-5);
+    for (int64_t c = 0; c < C; c++) assert_close("norm gradient", c, dnorm[c], ref_grad(&r, r.n_units - 1, m->final_norm.w_at + c), 3e-5);
+    assert_int_equal(dt_model_backward(r.model, &b), DT_OK);
+    double *const all[] = {p.y, p.x_hat, p.z, p.dz, p.dy, dw, dnorm, dx};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
+    close_model(&r, &b);
+}
+
+static void the_chunked_head_is_the_plain_loop(void **state)
+{
+    check_head(GPT2); /* tied, LayerNorm */
+    check_head(LLAMA); /* untied, RMSNorm */
+}
+
+/* ---- empty batches, order of units ---- */
+
+static void all_gradients(const ref_model *r, double expected)
+{
+    for (int u = 0; u < r->n_units; u++)
+        for (int i = 0; i < r->units[u].n_tensors; i++)
+            for (int64_t e = 0; e < r->units[u].tensors[i].n_elems; e++)
+                if (ref_grad(r, u, r->units[u].tensors[i].offset + e) != expected)
+                    fail_msg("%s[%d] is %g", r->units[u].tensors[i].name, (int)e, ref_grad(r, u, r->units[u].tensors[i].offset + e));
+}
+
+static void set_gradients(ref_model *r, float value)
+{
+    for (int u = 0; u < r->n_units; u++) {
+        r->grads_fresh[u] = false;
+        for (int64_t e = 0; e < r->units[u].flat_len; e++) ((float *)r->grads[u].ptr)[e] = value;
+    }
+}
+
+static void an_empty_batch_contributes_zero_in_the_same_order(void **state)
+{
+    static const char *const CONFIGS[] = {GPT2, LLAMA, MISTRAL, QWEN3};
+    static const int32_t LENS[] = {5, 6}, NONE[] = {0};
+    for (int k = 0; k < 8; k++) {
+        dt_model_options opt = ref_options(16, 16, DT_F32);
+        opt.checkpoint_blocks = k >= 4;
+        ref_model r;
+        dt_batch b;
+        float u[16] = {0}, logp[16];
+        open_model(&r, &b, CONFIGS[k % 4], &opt);
+        fill(&r, &b, 2, LENS);
+        assert_int_equal(ref_model_grads(&r, &b, 0, 1, NULL), DT_OK);
+        char *order = strdup(r.calls);
+        for (int without_target = 0; without_target < 2; without_target++) {
+            ref_batch_fill(&b, 61, 0, without_target ? 2 : without_target, without_target ? LENS : NONE, without_target);
+            assert_int_equal(b.n_target, 0);
+            for (int accumulate = 0; accumulate < 2; accumulate++) {
+                ref_model_forget_grads(&r);
+                if (accumulate) set_gradients(&r, 0.5f);
+                r.calls_len = 0;
+                assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_OK);
+                assert_int_equal(dt_model_head(r.model, &b, u, 1, logp, NULL, NULL), DT_OK);
+                assert_int_equal(dt_model_backward(r.model, &b), DT_OK);
+                all_gradients(&r, accumulate ? 0.5 : 0);
+                assert_string_equal(r.calls, order);
+            }
+        }
+        assert_int_equal(dt_model_forward(r.model, &b, false, 0), DT_OK);
+        assert_int_equal(dt_model_logp(r.model, &b, 1, logp, NULL, NULL), DT_OK);
+        free(order);
+        close_model(&r, &b);
+    }
+}
+
+static void units_are_held_only_while_needed_and_a_tied_table_until_its_gradient_is_whole(void **state)
+{
+    static const int32_t LENS[] = {5, 6};
+    const dt_model_options opt = ref_options(16, 16, DT_F32);
+    ref_model r;
+    dt_batch b;
+    open_model(&r, &b, MISTRAL, &opt);
+    fill(&r, &b, 2, LENS);
+    assert_int_equal(ref_model_grads(&r, &b, 0, 1, NULL), DT_OK);
+    assert_string_equal(r.calls, "p0 P0 p1 P1 p2 P2 p3 p0 g3 g0 G3 P0 P3 p2 g2 G2 P2 p1 g1 G1 P1 G0 ");
+    close_model(&r, &b);
+    open_model(&r, &b, LLAMA, &opt);
+    fill(&r, &b, 2, LENS);
+    assert_int_equal(ref_model_grads(&r, &b, 0, 1, NULL), DT_OK);
+    assert_string_equal(r.calls, "p0 P0 p1 P1 p2 P2 p3 g3 G3 P3 p2 g2 G2 P2 p1 g1 G1 P1 g0 G0 ");
+    close_model(&r, &b);
+}
+
+/* ---- memory ---- */
+
+static void open_allocates_what_the_plan_says_and_a_step_nothing(void **state)
+{
+    static const char *const CONFIGS[] = {GPT2, QWEN3, LLAMA};
+    static const int32_t LENS[] = {17, 1, 30};
+    for (int k = 0; k < 24; k++) {
+        dt_model_options opt = ref_options(48, 32, k & 1 ? DT_BF16 : DT_F32);
+        size_t planned[DT_N_MEMCAT], before[DT_N_MEMCAT];
+        ref_model r;
+        dt_batch b;
+        opt.training = !(k & 2);
+        opt.checkpoint_blocks = (k & 4) != 0;
+        opt.cache_seqs = k & 1 ? 3 : 0;
+        opt.cache_len = k & 1 ? 17 : 0;
+        open_model(&r, &b, CONFIGS[k / 8], &opt);
+        dt_model_close(r.model);
+        r.model = NULL;
+        for (int c = 0; c < DT_N_MEMCAT; c++) before[c] = atomic_load(&r.ledger.now[c]);
+        assert_int_equal(dt_model_plan(&r.mc, &opt, &r.dev, planned), DT_OK);
+        for (int c = 0; c < DT_N_MEMCAT; c++) assert_int_equal(atomic_load(&r.ledger.now[c]), before[c]);
+        assert_int_equal(dt_model_open(&r.model, &r.mc, &opt, r.units, r.n_units, &r.dev, &r.source, NULL, NULL), DT_OK);
+        for (int c = 0; c < DT_N_MEMCAT; c++) assert_int_equal(atomic_load(&r.ledger.now[c]) - before[c], planned[c]);
+        assert_true(planned[DT_MEM_ACTIVATIONS] > 0);
+
+        fill(&r, &b, 3, LENS);
+        const size_t n_allocs = atomic_load(&r.ledger.n_allocs);
+        if (opt.training) assert_int_equal(ref_model_grads(&r, &b, 0, 1, NULL), DT_OK);
+        assert_int_equal(ref_model_loss(&r, &b, false, 0, NULL, NULL), DT_OK);
+        assert_int_equal(atomic_load(&r.ledger.n_allocs), n_allocs);
+        close_model(&r, &b);
+    }
+}
+
+static void recomputation_saves_what_blocks_keep(void **state)
+{
+    dt_model_options opt = ref_options(48, 32, DT_F32);
+    size_t keep[DT_N_MEMCAT], recompute[DT_N_MEMCAT];
+    ref_model r;
+    dt_batch b;
+    open_model(&r, &b, GPT2, &opt);
+    assert_int_equal(dt_model_plan(&r.mc, &opt, &r.dev, keep), DT_OK);
+    opt.checkpoint_blocks = true;
+    assert_int_equal(dt_model_plan(&r.mc, &opt, &r.dev, recompute), DT_OK);
+    /* two of three sets: x_mid, two norms (3 C), qkv (3 C), attention (C), MLP (8 C), and statistics, lse */
+    assert_true(keep[DT_MEM_ACTIVATIONS] - recompute[DT_MEM_ACTIVATIONS] >= 2 * 48 * (15 * 24 + 4 + 3) * sizeof(float));
+    close_model(&r, &b);
+}
+
+/* ---- mistakes ---- */
+
+static void bad_batches_are_refused_with_what_was_expected(void **state)
+{
+    static const int32_t LENS[] = {5, 6};
+    const dt_model_options opt = ref_options(16, 8, DT_F32);
+    ref_model r;
+    dt_batch b;
+    float u[16] = {0}, logp[16];
+    open_model(&r, &b, GPT2, &opt);
+    fill(&r, &b, 2, LENS);
+    assert_int_equal(dt_model_logp(r.model, &b, 1, logp, NULL, NULL), DT_ERR_ARG); /* before any forward */
+    assert_int_equal(dt_model_backward(r.model, &b), DT_ERR_ARG);
+    dt_error_clear();
+    b.token[3] = 61;
+    assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "61"));
+    dt_error_clear();
+    b.token[3] = -1;
+    assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_ERR_DATA);
+    b.token[3] = 0;
+    dt_error_clear();
+    b.pos[4] = 8;
+    assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "position 8"));
+    b.pos[4] = 4;
+    b.target[0] = 61;
+    assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_OK);
+    assert_int_equal(dt_model_head(r.model, &b, u, 1, logp, NULL, NULL), DT_ERR_DATA);
+    b.target[0] = 1;
+    b.seq_start[1] = 12;
+    assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_ERR_ARG);
+    b.seq_start[1] = 5;
+    b.n_tok = 17;
+    assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_ERR_ARG);
+    fill(&r, &b, 2, LENS);
+    assert_int_equal(dt_model_forward(r.model, &b, false, 0), DT_OK);
+    assert_int_equal(dt_model_head(r.model, &b, u, 1, logp, NULL, NULL), DT_ERR_ARG); /* nothing was kept */
+    assert_int_equal(ref_model_grads(&r, &b, 0, 1, NULL), DT_OK);                    /* and all is well again */
+    close_model(&r, &b);
+}
+
+static void options_that_do_not_fit_the_model_are_refused(void **state)
+{
+    dt_model_options opt = ref_options(16, 128, DT_F32);
+    ref_model r;
+    dt_batch b;
+    dt_model *m;
+    open_model(&r, &b, GPT2, &opt);
+    dt_error_clear();
+    opt.max_pos = 129;
+    assert_int_equal(dt_model_open(&m, &r.mc, &opt, r.units, r.n_units, &r.dev, &r.source, NULL, NULL), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "128"));
+    opt.max_pos = 16;
+    opt.grad_dtype = DT_BF16;
+    assert_int_equal(dt_model_open(&m, &r.mc, &opt, r.units, r.n_units, &r.dev, &r.source, NULL, NULL), DT_ERR_ARG);
+    opt.grad_dtype = DT_F32;
+    assert_int_equal(dt_model_open(&m, &r.mc, &opt, r.units, r.n_units - 1, &r.dev, &r.source, NULL, NULL), DT_ERR_ARG);
+    opt.max_tok = INT32_MAX;
+    opt.max_pos = 128;
+    assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_OK); /* an empty batch, b as allocated */
+    close_model(&r, &b);
+}
+
+/* ---- bf16 gradients ---- */
+
+static void bf16_gradients_are_the_fp32_ones_rounded(void **state)
+{
+    static const int32_t LENS[] = {17, 1, 30};
+    dt_model_options opt = ref_options(48, 32, DT_BF16);
+    ref_model wide, narrow;
+    dt_batch b, c;
+    open_model(&wide, &b, LLAMA, &opt);
+    opt.grad_dtype = DT_BF16;
+    open_model(&narrow, &c, LLAMA, &opt);
+    fill(&wide, &b, 3, LENS);
+    fill(&narrow, &c, 3, LENS);
+    assert_int_equal(ref_model_grads(&wide, &b, 0, 1, NULL), DT_OK);
+    assert_int_equal(ref_model_grads(&narrow, &c, 0, 1, NULL), DT_OK);
+    same_gradients(&wide, &narrow, 0x1p-8); /* each element within 2^-9 of itself; embedding rows are summed before they are rounded */
+    close_model(&narrow, &c);
+    close_model(&wide, &b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(recomputed_blocks_give_the_same_bits),
+        cmocka_unit_test(packed_sequences_give_the_losses_of_each_alone),
+        cmocka_unit_test(dropout_draws_anew_in_each_step_and_never_in_evaluation),
+        cmocka_unit_test(micro_batches_add_up_to_the_gradient_of_all),
+        cmocka_unit_test(the_chunked_head_is_the_plain_loop),
+        cmocka_unit_test(an_empty_batch_contributes_zero_in_the_same_order),
+        cmocka_unit_test(units_are_held_only_while_needed_and_a_tied_table_until_its_gradient_is_whole),
+        cmocka_unit_test(open_allocates_what_the_plan_says_and_a_step_nothing),
+        cmocka_unit_test(recomputation_saves_what_blocks_keep),
+        cmocka_unit_test(bad_batches_are_refused_with_what_was_expected),
+        cmocka_unit_test(options_that_do_not_fit_the_model_are_refused),
+        cmocka_unit_test(bf16_gradients_are_the_fp32_ones_rounded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
