@@ -127,7 +127,7 @@ dt_err ref_model_open(ref_model *r, const char *name, const char *config_json, c
 {
     *r = (ref_model){.opt = *opt};
     r->source = (dt_param_source){r, params_acquire, params_release, grads_acquire, grads_release};
-    DT_TRY(dt_device_open(&r->dev, "cpu", 0, 2, &r->ledger));
+    DT_TRY(dt_device_open(&r->dev, "cpu", 0, 1, &r->ledger));
     DT_TRY(dt_model_config_parse(&r->mc, name, config_json));
     DT_TRY(dt_model_make_units(&r->mc, &r->units, &r->n_units));
     DT_TRY(alloc_units(r));

@@ -164,7 +164,8 @@ static void an_empty_step_passes_every_unit_and_changes_nothing(void **state)
 
 static void a_full_cache_and_wrong_slots_are_refused(void **state)
 {
-    static const int32_t START[SEQS] = {0}, FULL[SEQS] = {LEN, 1, 1}, MORE[SEQS] = {LEN + 1, 1, 1}, TWICE[SEQS] = {1, 1, 0}, OUTSIDE[SEQS] = {0, 1, SLOTS};
+    static const int32_t START[SEQS] = {0}, FULL[SEQS] = {LEN, 1, 1}, MORE[SEQS] = {LEN + 1, 1, 1}, TWICE[SEQS] = {1, 1, 0}, SECOND[SEQS] = {0, 1, 0},
+                         OUTSIDE[SEQS] = {0, 1, SLOTS};
     ref_model r;
     dt_batch b;
     float logits[SEQS * V];
@@ -177,7 +178,8 @@ static void a_full_cache_and_wrong_slots_are_refused(void **state)
     fill(&b, START, TWICE);
     assert_int_equal(dt_model_decode(r.model, &b, TWICE), DT_ERR_ARG);
     assert_int_equal(dt_model_decode(r.model, &b, OUTSIDE), DT_ERR_ARG);
-    assert_int_equal(dt_model_decode(r.model, &b, SLOT), DT_ERR_ARG); /* slot 2 is full, the text starts at 0 */
+    fill(&b, START, SECOND);
+    assert_int_equal(dt_model_decode(r.model, &b, SLOT), DT_ERR_ARG); /* slot 0 holds a token, the text starts at 0 */
     close_model(&r, &b);
 }
 
