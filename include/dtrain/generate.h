@@ -1,0 +1,88 @@
+/* generate.h - decoding: sequences grow by sampled tokens through a model with a key-value cache. algorithms.md, appendix B. */
+#ifndef DTRAIN_GENERATE_H
+#define DTRAIN_GENERATE_H
+
+#include "dtrain/comm.h"
+#include "dtrain/data.h"
+#include "dtrain/model.h"
+#include "dtrain/sampler.h"
+
+/* ---- prompts and text ---------------------------------------------------------------------------------------------- */
+
+typedef struct dt_prompt {
+    int32_t *ids;
+    size_t n_ids;
+} dt_prompt;
+
+typedef struct dt_prompts {
+    dt_prompt *prompt;
+    int n;
+} dt_prompts;
+
+typedef enum dt_prompt_format {
+    DT_PROMPT_WHOLE, /* the text is one prompt */
+    DT_PROMPT_LINES, /* one a line; empty lines do not count */
+    DT_PROMPT_JSONL  /* an object a line: {"prompt": "text"} or {"ids": [1, 2]} */
+} dt_prompt_format;
+
+/** Token ids of the prompts in a text. tok NULL: the text is made of ids, separated by blanks. name is what messages call the text. Local.
+ *  DT_ERR_DATA naming name, line and what was expected: not JSON, neither key, an id outside 0 .. vocab_size-1, no prompt. Free also after an error. */
+dt_err dt_prompts_parse(dt_prompts *p, const char *name, const char *text, size_t nbytes, dt_prompt_format format,
+                        const dt_tokenizer *tok, int64_t vocab_size);
+void dt_prompts_free(dt_prompts *p);
+
+/** The text of ids, malloc'ed, with a 0 behind it: bytes of the tokenizer, "<|300|>" for ids that it does not know, nothing for its special tokens; with
+ *  tok NULL the ids, separated by blanks. NULL: out of memory. */
+char *dt_render_tokens(const dt_tokenizer *tok, const int32_t *ids, int64_t n, size_t *nbytes);
+/** A copy that is valid UTF-8: U+FFFD for each byte that is not part of a character. NULL: out of memory. */
+char *dt_utf8_repair(const char *text, size_t nbytes, size_t *repaired_nbytes);
+
+/* ---- decoding ------------------------------------------------------------------------------------------------------ */
+
+typedef enum dt_finish { DT_FINISH_NONE, DT_FINISH_EOS, DT_FINISH_LENGTH } dt_finish;
+
+/** A sequence: prompt and what follows it. The caller owns ids [max_ids] and fills in the prompt. */
+typedef struct dt_sequence {
+    uint64_t number; /* among all of the job: keys its random numbers */
+    int32_t *ids;
+    int32_t n_prompt, n_ids, max_ids; /* 0 < n_prompt <= n_ids <= max_ids */
+    dt_finish finish;                 /* EOS: the last id ends it; LENGTH: max_ids reached */
+} dt_sequence;
+
+/** What dt_generate needs of a model. logits: host, [n_seq of b, vocab_size], of the last token of each sequence in b. */
+typedef struct dt_decoder {
+    void *self;
+    dt_err (*decode)(void *self, const dt_batch *b, const int32_t *slot, float *logits); /* also with an empty batch */
+    void (*forget)(void *self, int32_t slot);
+} dt_decoder;
+dt_decoder dt_decoder_of_model(dt_model *m);
+
+typedef struct dt_generate_options {
+    dt_sampling sampling;
+    const int32_t *eos;
+    int n_eos;
+    int64_t vocab_size;
+    int32_t n_slots; /* sequences at a time: those of the model's cache */
+    int32_t max_tok; /* tokens of a forward pass, at least n_slots: long prompts enter in pieces */
+    dt_comm
+        *lockstep; /* NULL, or the ranks that must run the same number of forward passes (ZeRO-3): the call is then collective */
+    dt_err (*on_token)(void *ctx,
+                       const dt_sequence *s); /* NULL, or told of every new token, the one that ends a sequence included */
+    void *ctx;
+    dt_ledger *ledger;
+} dt_generate_options;
+
+typedef struct dt_generate_stats {
+    int64_t n_forward, n_prompt_tok, n_new_tok;
+    double seconds;
+} dt_generate_stats;
+
+/** Decode every sequence to its end, in the order given: as one ends, the next takes its slot. A sequence's tokens depend on its number, its prompt and
+ *  the options alone, as far as the model's logits do not depend on what else is in the batch.
+ *
+ *  With lockstep all ranks return together as long as the model answers; an error of the model itself (DT_ERR_COMM and others) is returned at once, and the
+ *  caller ends the job. DT_ERR_NONFINITE: logits. Else what on_token returned. */
+dt_err dt_generate(const dt_decoder *d, dt_sequence *const *seqs, int n_seqs, const dt_generate_options *opt,
+                   dt_generate_stats *stats);
+
+#endif

@@ -1,0 +1,91 @@
+/* mpi_generate.c - ranks in lockstep run the same number of forward passes, however unequal their work is, and fail together. */
+#include "mpi_test.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "dtrain/generate.h"
+
+enum { VOCAB = 16, LEN = 40, N_SEQS = 9 };
+
+/* Token 0 ends a sequence; this decoder gives it probability 0, so each sequence runs to its length. */
+struct fake { int n_calls, n_empty; bool poisoned; };
+
+static dt_err fake_decode(void *self, const dt_batch *b, const int32_t *slot, float *logits)
+{
+    struct fake *f = self;
+    (void)slot;
+    f->n_calls++;
+    f->n_empty += b->n_tok == 0;
+    for (int i = 0; i < b->n_seq * VOCAB; i++) logits[i] = f->poisoned && f->n_calls == 5 ? NAN : i % VOCAB == 0 ? -INFINITY : 1;
+    return DT_OK;
+}
+static void fake_forget(void *self, int32_t slot) { (void)self, (void)slot; }
+
+struct work {
+    dt_sequence seqs[N_SEQS], *mine[N_SEQS];
+    int32_t ids[N_SEQS][LEN];
+    int n_mine;
+};
+
+static dt_err generate(dt_comm *comm, struct fake *f, struct work *w, bool rank_0_alone)
+{
+    static const int32_t eos[] = {0};
+    dt_ledger ledger = {0};
+    dt_generate_stats stats;
+    memset(w, 0, sizeof *w);
+    for (int i = 0; i < N_SEQS; i++) {
+        w->seqs[i] = (dt_sequence){.number = (uint64_t)i, .ids = w->ids[i], .n_prompt = 1 + i % 3, .n_ids = 1 + i % 3, .max_ids = 10 + 3 * i};
+        if (rank_0_alone ? comm->rank == 0 : i % comm->nranks == comm->rank) w->mine[w->n_mine++] = &w->seqs[i];
+    }
+    const dt_decoder d = {f, fake_decode, fake_forget};
+    const dt_generate_options opt = {.sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1}, .eos = eos, .n_eos = 1, .vocab_size = VOCAB,
+                                     .n_slots = 2, .max_tok = 4, .lockstep = comm, .ledger = &ledger};
+    return dt_generate(&d, w->mine, w->n_mine, &opt, &stats);
+}
+
+static void unequal_ranks_run_equally_many_passes(void **state)
+{
+    (void)state;
+    dt_comm comm;
+    struct work w;
+    assert_all(MPI_COMM_WORLD, dt_comm_open(&comm) == DT_OK);
+    for (int alone = 0; alone < 2; alone++) {
+        struct fake f = {0};
+        assert_all(MPI_COMM_WORLD, generate(&comm, &f, &w, alone) == DT_OK);
+        int64_t least = f.n_calls, most = f.n_calls;
+        bool finished = f.n_calls > 0;
+        for (int i = 0; i < w.n_mine; i++) finished &= w.mine[i]->finish == DT_FINISH_LENGTH;
+        assert_all(MPI_COMM_WORLD, dt_comm_reduce_host_i64(&comm, &least, 1, DT_MIN) == DT_OK);
+        assert_all(MPI_COMM_WORLD, dt_comm_reduce_host_i64(&comm, &most, 1, DT_MAX) == DT_OK);
+        assert_all(MPI_COMM_WORLD, finished && least == most);
+        assert_all(MPI_COMM_WORLD, !alone || comm.rank == 0 || f.n_empty == f.n_calls);
+    }
+    dt_comm_close(&comm);
+}
+
+static void one_rank_that_fails_stops_all(void **state)
+{
+    (void)state;
+    dt_comm comm;
+    assert_all(MPI_COMM_WORLD, dt_comm_open(&comm) == DT_OK);
+    for (int bad = 0; bad < comm.nranks; bad++) {
+        struct work w;
+        struct fake f = {.poisoned = comm.rank == bad};
+        dt_error_clear();
+        const dt_err err = generate(&comm, &f, &w, false);
+        assert_all(MPI_COMM_WORLD, err == DT_ERR_NONFINITE && f.n_calls == 5 && dt_comm_failed_together(&comm));
+        assert_all(MPI_COMM_WORLD, dt_comm_speaks(&comm) == (comm.rank == bad));
+    }
+    dt_error_clear();
+    dt_comm_close(&comm);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(unequal_ranks_run_equally_many_passes),
+        cmocka_unit_test(one_rank_that_fails_stops_all),
+    };
+    MPI_TEST_MAIN(argc, argv, tests);
+}

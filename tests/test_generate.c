@@ -1,0 +1,405 @@
+/* test_generate.c - prompts and text, the scheduling of sequences over slots, and decoding through a real model with its cache.
+ *
+ * `test_generate --make-checkpoint DIR` writes a small random model to DIR/checkpoints instead, for tests/e2e_generate.sh. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <mpi.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dtrain/checkpoint.h"
+#include "dtrain/generate.h"
+
+/* ---- a decoder that is a pure function of a sequence's tokens ------------------------------------------------------------ */
+
+enum { VOCAB = 50, MAX_SLOTS = 8, MAX_LEN = 64 };
+
+struct fake {
+    int32_t held[MAX_SLOTS][MAX_LEN], n[MAX_SLOTS];
+    int32_t max_tok;
+    int n_calls, n_bad; /* n_bad: broken promises of dt_generate */
+};
+
+static void fake_logits(const int32_t *ids, int32_t n, float *logits)
+{
+    uint64_t h = 1;
+    for (int32_t i = 0; i < n; i++) h = dt_mix64(h ^ (uint64_t)ids[i]);
+    for (int v = 0; v < VOCAB; v++) logits[v] = (float)(dt_mix64(h + (uint64_t)v) >> 40) * 0x1p-22f;
+}
+
+static dt_err fake_decode(void *self, const dt_batch *b, const int32_t *slot, float *logits)
+{
+    struct fake *f = self;
+    f->n_calls++;
+    f->n_bad += b->n_tok > f->max_tok || b->seq_start[0] != 0 || b->seq_start[b->n_seq] != b->n_tok;
+    for (int32_t s = 0; s < b->n_seq; s++) {
+        const int32_t k = slot[s];
+        f->n_bad += b->seq_start[s + 1] <= b->seq_start[s] || (s > 0 && slot[s - 1] >= k);
+        for (int32_t t = b->seq_start[s]; t < b->seq_start[s + 1]; t++) {
+            f->n_bad += b->pos[t] != f->n[k];
+            f->held[k][f->n[k]++] = b->token[t];
+        }
+        fake_logits(f->held[k], f->n[k], logits + (int64_t)s * VOCAB);
+    }
+    return DT_OK;
+}
+
+static void fake_forget(void *self, int32_t slot) { ((struct fake *)self)->n[slot] = 0; }
+
+/* ---- the same sequences by a plain loop ---------------------------------------------------------------------------------- */
+
+enum { N_SEQS = 11 };
+static const int32_t eos[] = {3, 17};
+static const dt_sampling how = {.temperature = 0.7, .top_k = 20, .top_p = 0.95, .repetition_penalty = 1.1, .seed = 5};
+
+struct work {
+    dt_sequence seqs[N_SEQS], *list[N_SEQS];
+    int32_t ids[N_SEQS][MAX_LEN];
+};
+
+static void make_work(struct work *w)
+{
+    for (int i = 0; i < N_SEQS; i++) {
+        const int32_t n_prompt = 1 + (int32_t)(dt_mix64((uint64_t)i) % 23); /* some longer than a pass */
+        for (int32_t t = 0; t < n_prompt; t++) w->ids[i][t] = (int32_t)(dt_mix64((uint64_t)(100 * i + t)) % VOCAB);
+        const int32_t max_ids = n_prompt + (i == 4 ? 0 : 1 + (int32_t)(dt_mix64((uint64_t)i + 77) % 40)); /* number 4 has no room at all */
+        w->seqs[i] = (dt_sequence){.number = (uint64_t)i, .ids = w->ids[i], .n_prompt = n_prompt, .n_ids = n_prompt, .max_ids = max_ids};
+        w->list[i] = &w->seqs[i];
+    }
+}
+
+static void ref_generate(dt_sequence *q)
+{
+    dt_sampler *s;
+    float logits[VOCAB];
+    assert_int_equal(dt_sampler_open(&s, &how, VOCAB), DT_OK);
+    while (q->finish == DT_FINISH_NONE && q->n_ids < q->max_ids) {
+        fake_logits(q->ids, q->n_ids, logits);
+        assert_int_equal(dt_sampler_draw(s, logits, q->ids, q->n_ids, q->number, (uint64_t)q->n_ids, &q->ids[q->n_ids]), DT_OK);
+        const int32_t token = q->ids[q->n_ids++];
+        if (token == eos[0] || token == eos[1]) q->finish = DT_FINISH_EOS;
+    }
+    if (q->finish == DT_FINISH_NONE) q->finish = DT_FINISH_LENGTH;
+    dt_sampler_close(s);
+}
+
+struct heard { int64_t n_tokens, n_ends; };
+
+static dt_err hear(void *ctx, const dt_sequence *s)
+{
+    struct heard *h = ctx;
+    h->n_tokens++;
+    h->n_ends += s->finish != DT_FINISH_NONE;
+    return DT_OK;
+}
+
+static void tokens_do_not_depend_on_slots_and_passes(void **state)
+{
+    (void)state;
+    struct work expected;
+    int64_t n_new = 0, n_prompt = 0;
+    make_work(&expected);
+    for (int i = 0; i < N_SEQS; i++) {
+        ref_generate(&expected.seqs[i]);
+        n_new += expected.seqs[i].n_ids - expected.seqs[i].n_prompt;
+        n_prompt += i == 4 ? 0 : expected.seqs[i].n_prompt;
+    }
+    const int32_t shapes[][2] = {{1, 1}, {1, 64}, {2, 3}, {3, 5}, {4, 4}, {5, 16}, {8, 9}, {8, 1000}};
+    for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
+        struct fake f = {.max_tok = shapes[k][1]};
+        struct work w;
+        struct heard heard = {0};
+        dt_ledger ledger = {0};
+        dt_generate_stats stats;
+        make_work(&w);
+        const dt_decoder d = {&f, fake_decode, fake_forget};
+        const dt_generate_options opt = {.sampling = how, .eos = eos, .n_eos = 2, .vocab_size = VOCAB, .n_slots = shapes[k][0], .max_tok = shapes[k][1],
+                                         .on_token = hear, .ctx = &heard, .ledger = &ledger};
+        assert_int_equal(dt_generate(&d, w.list, N_SEQS, &opt, &stats), DT_OK);
+        assert_int_equal(f.n_bad, 0);
+        for (int i = 0; i < N_SEQS; i++) {
+            assert_int_equal(w.seqs[i].n_ids, expected.seqs[i].n_ids);
+            assert_int_equal(w.seqs[i].finish, expected.seqs[i].finish);
+            assert_memory_equal(w.seqs[i].ids, expected.seqs[i].ids, (size_t)w.seqs[i].n_ids * sizeof(int32_t));
+        }
+        assert_int_equal(stats.n_new_tok, n_new);
+        assert_int_equal(stats.n_prompt_tok, n_prompt);
+        assert_int_equal(stats.n_forward, f.n_calls);
+        assert_int_equal(heard.n_tokens, n_new);
+        assert_int_equal(heard.n_ends, N_SEQS - 1); /* all but the one without room */
+        assert_int_equal(atomic_load(&ledger.total_now), 0);
+    }
+}
+
+static dt_err refuse(void *ctx, const dt_sequence *s)
+{
+    (void)ctx;
+    return s->n_ids - s->n_prompt == 2 ? dt_fail(DT_ERR_WRITE, "no more") : DT_OK;
+}
+
+static dt_err nan_decode(void *self, const dt_batch *b, const int32_t *slot, float *logits)
+{
+    const dt_err err = fake_decode(self, b, slot, logits);
+    logits[7] = NAN;
+    return err;
+}
+
+static void errors_come_back(void **state)
+{
+    (void)state;
+    struct fake f = {.max_tok = 64};
+    struct work w;
+    dt_ledger ledger = {0};
+    dt_generate_stats stats;
+    make_work(&w);
+    dt_generate_options opt = {.sampling = how, .vocab_size = VOCAB, .n_slots = 2, .max_tok = 64, .ledger = &ledger};
+    const dt_decoder bad = {&f, nan_decode, fake_forget}, good = {&f, fake_decode, fake_forget};
+    assert_int_equal(dt_generate(&bad, w.list, N_SEQS, &opt, &stats), DT_ERR_NONFINITE);
+    make_work(&w);
+    opt.on_token = refuse;
+    assert_int_equal(dt_generate(&good, w.list, N_SEQS, &opt, &stats), DT_ERR_WRITE);
+    opt.sampling.top_p = 2;
+    assert_int_equal(dt_generate(&good, w.list, 0, &opt, &stats), DT_ERR_USAGE);
+    assert_int_equal(atomic_load(&ledger.total_now), 0);
+    dt_error_clear();
+}
+
+/* ---- prompts and text ---------------------------------------------------------------------------------------------------- */
+
+static void assert_prompt(const dt_prompts *p, int i, size_t n, const int32_t *ids)
+{
+    assert_true(i < p->n);
+    assert_int_equal(p->prompt[i].n_ids, n);
+    for (size_t t = 0; t < n; t++) assert_int_equal(p->prompt[i].ids[t], ids[t]);
+}
+
+static dt_err parse(dt_prompts *p, const char *text, dt_prompt_format format, const dt_tokenizer *tok)
+{
+    dt_error_clear();
+    return dt_prompts_parse(p, "file", text, strlen(text), format, tok, 257);
+}
+
+static void prompts_come_as_text_lines_and_json(void **state)
+{
+    (void)state;
+    dt_tokenizer *tok;
+    dt_prompts p;
+    assert_int_equal(dt_tokenizer_open(&tok, "bytes"), DT_OK);
+    assert_int_equal(parse(&p, "a\nb", DT_PROMPT_WHOLE, tok), DT_OK);
+    assert_int_equal(p.n, 1);
+    assert_prompt(&p, 0, 3, (int32_t[]){'a', '\n', 'b'});
+    dt_prompts_free(&p);
+
+    assert_int_equal(parse(&p, "ab\r\n\nc", DT_PROMPT_LINES, tok), DT_OK);
+    assert_int_equal(p.n, 2);
+    assert_prompt(&p, 0, 2, (int32_t[]){'a', 'b'});
+    assert_prompt(&p, 1, 1, (int32_t[]){'c'});
+    dt_prompts_free(&p);
+
+    assert_int_equal(parse(&p, "{\"prompt\": \"x\\u0000\\u00e9\"}\n\n{\"ids\": [256, 0]}\n{\"prompt\": \"\"}\n", DT_PROMPT_JSONL, tok), DT_OK);
+    assert_int_equal(p.n, 3);
+    assert_prompt(&p, 0, 4, (int32_t[]){'x', 0, 0xc3, 0xa9});
+    assert_prompt(&p, 1, 2, (int32_t[]){256, 0});
+    assert_prompt(&p, 2, 0, NULL);
+    dt_prompts_free(&p);
+
+    assert_int_equal(parse(&p, "1 22,\t 256", DT_PROMPT_WHOLE, NULL), DT_OK);
+    assert_prompt(&p, 0, 3, (int32_t[]){1, 22, 256});
+    dt_prompts_free(&p);
+    dt_tokenizer_close(tok);
+}
+
+static void bad_prompts_are_named_by_line(void **state)
+{
+    (void)state;
+    const struct { const char *text; dt_prompt_format format; const char *message; } bad[] = {
+        {"{\"ids\": [1]}\n{\"ids\"", DT_PROMPT_JSONL, "file:2: "},  {"{\"ids\": [1, -1]}", DT_PROMPT_JSONL, "file:1: ids[1]"},
+        {"{\"ids\": 5}", DT_PROMPT_JSONL, "file:1: "},              {"{\"text\": \"a\"}", DT_PROMPT_JSONL, "\"prompt\""},
+        {"\n{\"ids\": [0, 257]}", DT_PROMPT_JSONL, "file:2: token 1 is 257"}, {"[1]", DT_PROMPT_JSONL, "file:1: "},
+        {"", DT_PROMPT_JSONL, "found none"},                        {"\n\r\n", DT_PROMPT_LINES, "found none"},
+        {"1 2x", DT_PROMPT_WHOLE, "'2x'"},                          {"3\n-1", DT_PROMPT_LINES, "file:2: "},
+        {"99999999999999999999", DT_PROMPT_WHOLE, "expected token ids"}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        dt_prompts p;
+        assert_int_equal(parse(&p, bad[i].text, bad[i].format, NULL), DT_ERR_DATA);
+        if (!strstr(dt_error_message(), bad[i].message)) fail_msg("case %zu: %s", i, dt_error_message());
+        dt_prompts_free(&p);
+    }
+    dt_error_clear();
+}
+
+static void ids_become_text(void **state)
+{
+    (void)state;
+    dt_tokenizer *tok;
+    size_t n;
+    assert_int_equal(dt_tokenizer_open(&tok, "bytes"), DT_OK);
+    char *text = dt_render_tokens(tok, (int32_t[]){'H', 'i', 256, 300, 0, '!'}, 6, &n);
+    assert_int_equal(n, 11);
+    assert_memory_equal(text, "Hi<|300|>\0!", 12);
+    free(text);
+    text = dt_render_tokens(NULL, (int32_t[]){5, 70000}, 2, &n);
+    assert_string_equal(text, "5 70000");
+    free(text);
+    text = dt_render_tokens(tok, NULL, 0, &n);
+    assert_true(n == 0 && text[0] == 0);
+    free(text);
+    dt_tokenizer_close(tok);
+}
+
+static void what_is_not_utf8_is_replaced(void **state)
+{
+    (void)state;
+#define R "\xef\xbf\xbd"
+    const struct { const char *in, *out; } cases[] = {{"a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80z", "a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80z"},
+                                                      {"\xc3", R}, {"\xe2\x82", R R}, {"\x80x", R "x"}, {"\xc0\xaf", R R}, {"\xed\xa0\x80", R R R},
+                                                      {"\xf4\x90\x80\x80", R R R R}, {"\xe0\x80\x80", R R R}, {"\xff", R}, {"\xc3(", R "("}, {"", ""}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        size_t n;
+        char *text = dt_utf8_repair(cases[i].in, strlen(cases[i].in), &n);
+        assert_string_equal(text, cases[i].out);
+        assert_int_equal(n, strlen(cases[i].out));
+        free(text);
+    }
+}
+
+/* ---- a small model on the CPU -------------------------------------------------------------------------------------------- */
+
+static const char *const configs[] = {
+    "{\"model_type\": \"llama\", \"hidden_size\": 32, \"intermediate_size\": 48, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
+    "\"num_key_value_heads\": 2, \"vocab_size\": 257, \"max_position_embeddings\": 64, \"eos_token_id\": 256, \"bos_token_id\": null, "
+    "\"tie_word_embeddings\": false, \"initializer_range\": 0.3}",
+    "{\"model_type\": \"gpt2\", \"n_embd\": 32, \"n_layer\": 2, \"n_head\": 4, \"vocab_size\": 60, \"n_positions\": 64, \"eos_token_id\": 59, "
+    "\"bos_token_id\": 59, \"initializer_range\": 0.3}"};
+
+struct stack {
+    dt_comm comm;
+    dt_ledger ledger;
+    dt_device dev;
+    dt_model_config mc;
+    dt_unit *units;
+    int n_units;
+    dt_zero *zero;
+    dt_param_source source;
+    dt_model *model;
+};
+
+static void open_stack(struct stack *k, const char *config)
+{
+    *k = (struct stack){0};
+    assert_int_equal(dt_comm_open(&k->comm), DT_OK);
+    assert_int_equal(dt_device_open(&k->dev, "cpu", 0, 1, &k->ledger), DT_OK);
+    assert_int_equal(dt_comm_attach(&k->comm, &k->dev, "auto", true), DT_OK);
+    assert_int_equal(dt_model_config_parse(&k->mc, "test", config), DT_OK);
+    assert_int_equal(dt_model_make_units(&k->mc, &k->units, &k->n_units), DT_OK);
+    const dt_zero_options zo = {.param_dtype = DT_F32, .grad_dtype = DT_F32, .frozen = true};
+    assert_int_equal(dt_zero_open(&k->zero, &zo, k->units, k->n_units, &k->comm, &k->dev, NULL, NULL), DT_OK);
+    assert_int_equal(dt_zero_init_random(k->zero, 1), DT_OK);
+    const dt_model_options mo = {.max_tok = MAX_LEN, .max_seq = 4, .max_pos = MAX_LEN, .cache_seqs = 4, .cache_len = MAX_LEN};
+    k->source = dt_zero_source(k->zero);
+    assert_int_equal(dt_model_open(&k->model, &k->mc, &mo, k->units, k->n_units, &k->dev, &k->source, NULL, NULL), DT_OK);
+}
+
+static void close_stack(struct stack *k)
+{
+    dt_model_close(k->model);
+    dt_zero_close(k->zero);
+    dt_model_free_units(k->units, k->n_units);
+    dt_model_config_free(&k->mc);
+    dt_comm_close(&k->comm);
+    dt_device_close(&k->dev);
+    assert_int_equal(atomic_load(&k->ledger.total_now), 0);
+}
+
+/* Logits of the token after ids, without a cache. */
+static void full_logits(struct stack *k, const int32_t *ids, int32_t n, float *logits)
+{
+    dt_batch b;
+    assert_int_equal(dt_batch_alloc(&b, n, 1, &k->ledger), DT_OK);
+    b.n_tok = n;
+    b.n_seq = 1;
+    b.seq_start[0] = 0;
+    b.seq_start[1] = n;
+    for (int32_t t = 0; t < n; t++) {
+        b.token[t] = ids[t];
+        b.pos[t] = t;
+        b.target[t] = -1;
+    }
+    dt_batch_finish(&b);
+    assert_int_equal(dt_model_forward(k->model, &b, false, 0), DT_OK);
+    assert_int_equal(dt_model_last_logits(k->model, &b, logits), DT_OK);
+    dt_batch_free(&b, &k->ledger);
+}
+
+/* Greedy tokens through the cache are those of the whole sequence run anew for each, unless the two best logits are so close that rounding may turn
+ * them: sums of at most 64 products of floats in another order differ by less than 64 * 2^-24 = 4e-6 of their size, a few layers deep; 1e-3 is far above. */
+static void the_cache_gives_the_tokens_of_full_passes(void **state)
+{
+    (void)state;
+    for (size_t c = 0; c < sizeof configs / sizeof configs[0]; c++) {
+        struct stack k;
+        open_stack(&k, configs[c]);
+        const int32_t lengths[] = {1, 5, 17, 30, 2, 9};
+        int32_t ids[6][MAX_LEN];
+        dt_sequence seqs[6], *list[6];
+        for (int i = 0; i < 6; i++) {
+            for (int32_t t = 0; t < lengths[i]; t++) ids[i][t] = (int32_t)(dt_mix64((uint64_t)(64 * i + t)) % 59);
+            seqs[i] = (dt_sequence){.number = (uint64_t)i, .ids = ids[i], .n_prompt = lengths[i], .n_ids = lengths[i], .max_ids = MAX_LEN - 3 * i};
+            list[i] = &seqs[i];
+        }
+        dt_generate_stats stats;
+        const dt_decoder d = dt_decoder_of_model(k.model);
+        const dt_generate_options opt = {.sampling = {.greedy = true, .top_p = 1, .repetition_penalty = 1}, .eos = k.mc.eos_token_id, .n_eos = k.mc.n_eos,
+                                         .vocab_size = k.mc.vocab_size, .n_slots = 4, .max_tok = 12, .ledger = &k.ledger};
+        assert_int_equal(dt_generate(&d, list, 6, &opt, &stats), DT_OK);
+        float logits[257];
+        for (int i = 0; i < 6; i++) {
+            assert_true(seqs[i].finish == DT_FINISH_EOS || seqs[i].n_ids == seqs[i].max_ids);
+            for (int32_t n = seqs[i].n_prompt; n < seqs[i].n_ids; n++) {
+                full_logits(&k, ids[i], n, logits);
+                float best = -INFINITY;
+                for (int64_t v = 0; v < k.mc.vocab_size; v++) best = fmaxf(best, logits[v]);
+                if (!(logits[ids[i][n]] >= best - 1e-3f)) fail_msg("model %zu, sequence %d, token %d: %g, best %g", c, i, n, logits[ids[i][n]], best);
+            }
+        }
+        close_stack(&k);
+    }
+}
+
+static int make_checkpoint(const char *dir)
+{
+    struct stack k;
+    char path[4096];
+    snprintf(path, sizeof path, "%s/checkpoints", dir);
+    open_stack(&k, configs[0]);
+    dt_ckpt_meta meta = {.step = 7, .seed = 1, .config = "", .model_config = k.mc.json};
+    const dt_err err = dt_checkpoint_save(&k.comm, k.zero, &meta, path, 0, NULL);
+    if (err != DT_OK) fprintf(stderr, "%s\n", dt_error_message());
+    close_stack(&k);
+    return dt_exit_code(err);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tokens_do_not_depend_on_slots_and_passes),
+        cmocka_unit_test(errors_come_back),
+        cmocka_unit_test(prompts_come_as_text_lines_and_json),
+        cmocka_unit_test(bad_prompts_are_named_by_line),
+        cmocka_unit_test(ids_become_text),
+        cmocka_unit_test(what_is_not_utf8_is_replaced),
+        cmocka_unit_test(the_cache_gives_the_tokens_of_full_passes),
+    };
+    int provided;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+    const int status = argc == 3 && strcmp(argv[1], "--make-checkpoint") == 0 ? make_checkpoint(argv[2])
+                                                                              : cmocka_run_group_tests_name("generate", tests, NULL, NULL);
+    MPI_Finalize();
+    return status;
+}
