@@ -1,0 +1,414 @@
+/* mpi_comm.c - the collectives on tensors give the right elements, in the right order of addition, on every layout of ranks and nodes.
+ *
+ * One machine stands for several nodes by DTRAIN_FAKE_NODES. Sums are compared exactly: small integers, which neither float nor bf16 rounds,
+ * or, for the ordered sum, arbitrary floats against the left fold written out. Every result lies between guard elements. */
+#include "mpi_test.h"
+#include "fake_device.h"
+#include "dtrain/comm.h"
+#include <math.h>
+
+typedef struct layout {
+    const char *nodes; /* DTRAIN_FAKE_NODES */
+    bool shared, far;
+} layout;
+
+static const layout layouts[] = {
+    {"", true, false}, {"", false, false},  {"2", true, false}, {"2:cyclic", true, false}, {"3", true, false},
+    {"4", true, false}, {"2", false, false}, {"", true, true},   {"2", true, true},
+};
+enum { N_LAYOUTS = sizeof layouts / sizeof layouts[0], GUARD = 67, GUARD_BYTE = 0x5a };
+
+typedef struct fixture {
+    dt_comm comm;
+    dt_device dev;
+    dt_ledger ledger;
+    far_queue queue;
+} fixture;
+
+static void open_layout(fixture *f, const layout *l)
+{
+    setenv("DTRAIN_FAKE_NODES", l->nodes, 1);
+    memset(f, 0, sizeof *f);
+    f->dev = (dt_device){.ops = l->far ? &far_device_ops : &near_device_ops, .ledger = &f->ledger, .impl = &f->queue};
+    assert_int_equal(dt_comm_open(&f->comm), DT_OK);
+    assert_all(MPI_COMM_WORLD, dt_comm_attach(&f->comm, &f->dev, "auto", l->shared) == DT_OK);
+}
+
+static void close_layout(fixture *f)
+{
+    dt_comm_close(&f->comm);
+    assert_int_equal(f->ledger.now[DT_MEM_STAGING], 0);
+    unsetenv("DTRAIN_FAKE_NODES");
+}
+
+/* ---- elements ---------------------------------------------------------------------------------------------------- */
+
+static void put(void *base, dt_dtype dt, int64_t i, float x)
+{
+    if (dt == DT_F32)
+        ((float *)base)[i] = x;
+    else
+        ((uint16_t *)base)[i] = dt_bf16_from_float(x);
+}
+
+static float get(const void *base, dt_dtype dt, int64_t i)
+{
+    return dt == DT_F32 ? ((const float *)base)[i] : dt_bf16_to_float(((const uint16_t *)base)[i]);
+}
+
+/** |x| <= 8: sums over 8 ranks and a start value stay below 256, exact in bf16. */
+static float small_integer(int r, int64_t i) { return (float)((i * 5 + r * 3) % 17 - 8); }
+
+/** Any sign, magnitudes from 2^-12 to 2^12: additions in another order give other bits. */
+static float wild(int r, int64_t i)
+{
+    const uint64_t h = dt_mix64((uint64_t)i * 1000003u + (uint64_t)r);
+    const float m = 1.0f + (float)(h & 0xffff) * 0x1p-16f;
+    return ldexpf(h >> 63 ? -m : m, (int)(h >> 32 & 31) % 25 - 12);
+}
+
+typedef struct job {
+    dt_dtype send_dt, recv_dt;
+    int64_t count;
+    bool accumulate, ordered, in_place;
+    float (*value)(int r, int64_t i);
+} job;
+
+/** An array of the device between guards, and its host face. */
+typedef struct guarded {
+    dt_buf buf;
+    size_t nbytes;
+} guarded;
+
+static void *host(const guarded *g) { return (char *)far_to_host(g->buf.ptr) + GUARD; }
+static void *device(const guarded *g) { return (char *)g->buf.ptr + GUARD; }
+
+static guarded guarded_alloc(fixture *f, size_t nbytes)
+{
+    guarded g = {.nbytes = nbytes};
+    assert_int_equal(dt_buf_alloc(&g.buf, &f->dev, DT_ON_DEVICE, nbytes + 2 * GUARD, DT_MEM_OTHER), DT_OK);
+    memset(far_to_host(g.buf.ptr), GUARD_BYTE, nbytes + 2 * GUARD);
+    return g;
+}
+
+static bool guards_stand(const guarded *g)
+{
+    const unsigned char *p = far_to_host(g->buf.ptr);
+    for (size_t i = 0; i < GUARD; i++)
+        if (p[i] != GUARD_BYTE || p[GUARD + g->nbytes + i] != GUARD_BYTE) return false;
+    return true;
+}
+
+static float start_value(int64_t i) { return (float)(i % 7 - 3); }
+
+/** The definition: a left fold over ranks, rounded at the end. */
+static float expected(const job *j, const dt_comm *c, int64_t i)
+{
+    float sum = j->accumulate ? start_value(i) : 0.0f;
+    for (int r = 0; r < c->nranks; r++) {
+        float x = j->value(r, c->rank * j->count + i);
+        if (j->send_dt == DT_BF16) x = dt_bf16_to_float(dt_bf16_from_float(x));
+        sum = r == 0 && !j->accumulate ? x : sum + x;
+    }
+    return j->recv_dt == DT_BF16 ? dt_bf16_to_float(dt_bf16_from_float(sum)) : sum;
+}
+
+/** Arrays begin GUARD + 1 bytes into their buffers: aligned to an element, and to nothing more. */
+static bool reduce_is_right(fixture *f, const job *j)
+{
+    dt_comm *c = &f->comm;
+    const size_t elem = dt_dtype_size(j->send_dt), n = (size_t)j->count;
+    guarded send = guarded_alloc(f, n * elem * (size_t)c->nranks + 1), recv = guarded_alloc(f, n * dt_dtype_size(j->recv_dt) + 1);
+    char *s = (char *)host(&send) + 1, *r = (char *)host(&recv) + 1;
+    for (int64_t i = 0; i < j->count * c->nranks; i++) put(s, j->send_dt, i, j->value(c->rank, i));
+    for (int64_t i = 0; i < j->count; i++) put(r, j->recv_dt, i, j->accumulate ? start_value(i) : NAN);
+    char *to = j->in_place ? (char *)device(&send) + 1 + (size_t)c->rank * n * elem : (char *)device(&recv) + 1;
+    bool ok = dt_comm_reduce_scatter(c, (char *)device(&send) + 1, j->send_dt, to, j->recv_dt, j->count, j->accumulate, j->ordered, NULL) == DT_OK;
+    ok = ok && f->dev.ops->stream_sync(&f->dev, NULL) == DT_OK;
+    const void *got = far_to_host(to);
+    for (int64_t i = 0; ok && i < j->count; i++) {
+        const float want = expected(j, c, i), have = get(got, j->recv_dt, i);
+        ok = memcmp(&want, &have, sizeof want) == 0 || (want == 0.0f && have == 0.0f);
+        if (!ok)
+            fprintf(stderr, "rank %d of %d, %s -> %s, count %lld%s%s%s: element %lld is %a instead of %a\n", c->rank, c->nranks,
+                    dt_dtype_name(j->send_dt), dt_dtype_name(j->recv_dt), (long long)j->count, j->accumulate ? " accumulate" : "",
+                    j->ordered ? " ordered" : "", j->in_place ? " in place" : "", (long long)i, (double)have, (double)want);
+    }
+    for (int64_t i = 0; ok && !j->in_place && i < j->count * c->nranks; i++) { /* send is the caller's */
+        const float x = j->value(c->rank, i);
+        ok = get(s, j->send_dt, i) == (j->send_dt == DT_BF16 ? dt_bf16_to_float(dt_bf16_from_float(x)) : x);
+    }
+    ok = ok && guards_stand(&send) && guards_stand(&recv);
+    dt_buf_free(&send.buf);
+    dt_buf_free(&recv.buf);
+    return ok;
+}
+
+/** All combinations of types and switches for one count. bit: send type, recv type, accumulate, ordered. */
+static bool reduce_is_right_for_all_switches(fixture *f, int64_t count, float (*value)(int, int64_t), bool only_ordered)
+{
+    bool ok = true;
+    for (int bits = 0; bits < 16; bits++) {
+        const job j = {.send_dt = bits & 1 ? DT_BF16 : DT_F32, .recv_dt = bits & 2 ? DT_BF16 : DT_F32, .count = count, .accumulate = bits & 4,
+                       .ordered = bits & 8, .value = value};
+        if (only_ordered && !j.ordered) continue;
+        ok = reduce_is_right(f, &j) && ok; /* always called: it is collective */
+    }
+    return ok;
+}
+
+static void reduce_scatter_leaves_exact_sums(void **state)
+{
+    fixture *f = *state;
+    const int64_t counts[] = {0, 1, 2, 63, 64, 65, 1000, 4099};
+    for (int l = 0; l < N_LAYOUTS; l++) {
+        open_layout(f, &layouts[l]);
+        for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k++)
+            assert_all(MPI_COMM_WORLD, reduce_is_right_for_all_switches(f, counts[k], small_integer, false));
+        close_layout(f);
+    }
+}
+
+/** Pieces that take many steps, and more than the pinned buffer of a far device holds. */
+static void reduce_scatter_takes_large_pieces(void **state)
+{
+    fixture *f = *state;
+    for (int l = 0; l < N_LAYOUTS; l++) {
+        open_layout(f, &layouts[l]);
+        const int64_t count = (layouts[l].far ? 4500007 : 1300003) / f->comm.nranks;
+        job j = {.send_dt = DT_F32, .recv_dt = DT_F32, .count = count, .value = small_integer};
+        assert_all(MPI_COMM_WORLD, reduce_is_right(f, &j));
+        j = (job){.send_dt = DT_BF16, .recv_dt = DT_F32, .count = count, .accumulate = true, .ordered = true, .value = wild};
+        assert_all(MPI_COMM_WORLD, reduce_is_right(f, &j));
+        close_layout(f);
+    }
+}
+
+/** A result of more than DT_STREAM_NBYTES is written around the cache. */
+static void reduce_scatter_writes_around_the_cache(void **state)
+{
+    fixture *f = *state;
+    open_layout(f, &layouts[0]);
+    for (int bits = 0; bits < 2; bits++) {
+        const job j = {.send_dt = DT_BF16, .recv_dt = bits ? DT_BF16 : DT_F32, .count = (bits ? 4 << 20 : 2 << 20) + 5, .value = small_integer};
+        assert_all(MPI_COMM_WORLD, reduce_is_right(f, &j));
+    }
+    close_layout(f);
+}
+
+static void ordered_sum_is_the_left_fold_on_every_layout(void **state)
+{
+    fixture *f = *state;
+    const int64_t counts[] = {1, 1001, 40003};
+    for (int l = 0; l < N_LAYOUTS; l++) {
+        open_layout(f, &layouts[l]);
+        for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k++)
+            assert_all(MPI_COMM_WORLD, reduce_is_right_for_all_switches(f, counts[k], wild, true));
+        close_layout(f);
+    }
+}
+
+static void reduce_scatter_works_in_place(void **state)
+{
+    fixture *f = *state;
+    const int64_t counts[] = {1, 65, 50021};
+    for (int l = 0; l < N_LAYOUTS; l++) {
+        open_layout(f, &layouts[l]);
+        for (int bits = 0; bits < 12; bits++) {
+            const dt_dtype dt = bits & 1 ? DT_BF16 : DT_F32;
+            const job j = {.send_dt = dt, .recv_dt = dt, .count = counts[bits / 4], .ordered = bits & 2, .in_place = true, .value = small_integer};
+            assert_all(MPI_COMM_WORLD, reduce_is_right(f, &j));
+        }
+        close_layout(f);
+    }
+}
+
+static void unordered_sum_repeats_its_bits(void **state)
+{
+    fixture *f = *state;
+    enum { COUNT = 30011 };
+    for (int l = 0; l < N_LAYOUTS; l++) {
+        if (layouts[l].far) continue;
+        open_layout(f, &layouts[l]);
+        float *send = malloc(sizeof *send * COUNT * (size_t)f->comm.nranks), *a = calloc(COUNT, sizeof *a), *b = calloc(COUNT, sizeof *b);
+        assert_true(send && a && b);
+        for (int64_t i = 0; i < (int64_t)COUNT * f->comm.nranks; i++) send[i] = wild(f->comm.rank, i);
+        bool ok = dt_comm_reduce_scatter(&f->comm, send, DT_F32, a, DT_F32, COUNT, false, false, NULL) == DT_OK;
+        ok = dt_comm_reduce_scatter(&f->comm, send, DT_F32, b, DT_F32, COUNT, false, false, NULL) == DT_OK && ok;
+        ok = ok && memcmp(a, b, COUNT * sizeof *a) == 0;
+        free(send);
+        free(a);
+        free(b);
+        assert_all(MPI_COMM_WORLD, ok);
+        close_layout(f);
+    }
+}
+
+/* ---- all-gather, broadcast --------------------------------------------------------------------------------------- */
+
+static unsigned char byte_of(int r, size_t i) { return (unsigned char)dt_mix64((uint64_t)r * 7919u + i / 3); }
+
+static bool gather_is_right(fixture *f, size_t nbytes, bool in_place)
+{
+    dt_comm *c = &f->comm;
+    guarded send = guarded_alloc(f, nbytes), recv = guarded_alloc(f, nbytes * (size_t)c->nranks);
+    guarded *from = in_place ? &recv : &send;
+    const size_t offset = in_place ? (size_t)c->rank * nbytes : 0;
+    for (size_t i = 0; i < nbytes; i++) ((unsigned char *)host(from))[offset + i] = byte_of(c->rank, i);
+    bool ok = dt_comm_all_gather(c, (char *)device(from) + offset, device(&recv), nbytes, NULL) == DT_OK;
+    ok = ok && f->dev.ops->stream_sync(&f->dev, NULL) == DT_OK;
+    const unsigned char *got = host(&recv);
+    for (int r = 0; ok && r < c->nranks; r++)
+        for (size_t i = 0; ok && i < nbytes; i++) {
+            ok = got[(size_t)r * nbytes + i] == byte_of(r, i);
+            if (!ok) fprintf(stderr, "rank %d of %d: %zu bytes: byte %zu of rank %d is wrong\n", c->rank, c->nranks, nbytes, i, r);
+        }
+    ok = ok && guards_stand(&send) && guards_stand(&recv);
+    dt_buf_free(&send.buf);
+    dt_buf_free(&recv.buf);
+    return ok;
+}
+
+static void all_gather_brings_every_piece(void **state)
+{
+    fixture *f = *state;
+    const size_t sizes[] = {0, 1, 3, 64, 4097, 200003, 2500001};
+    for (int l = 0; l < N_LAYOUTS; l++) {
+        open_layout(f, &layouts[l]);
+        for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++)
+            for (int in_place = 0; in_place < 2; in_place++) assert_all(MPI_COMM_WORLD, gather_is_right(f, sizes[k], in_place));
+        if (layouts[l].far) assert_all(MPI_COMM_WORLD, gather_is_right(f, (20u << 20) / (unsigned)f->comm.nranks + 1, true));
+        close_layout(f);
+    }
+}
+
+static bool broadcast_is_right(fixture *f, size_t nbytes, int root)
+{
+    guarded g = guarded_alloc(f, nbytes);
+    unsigned char *p = host(&g);
+    for (size_t i = 0; i < nbytes; i++) p[i] = f->comm.rank == root ? byte_of(root, i) : 0;
+    bool ok = dt_comm_broadcast(&f->comm, device(&g), nbytes, root, NULL) == DT_OK && f->dev.ops->stream_sync(&f->dev, NULL) == DT_OK;
+    for (size_t i = 0; ok && i < nbytes; i++) ok = p[i] == byte_of(root, i);
+    ok = ok && guards_stand(&g);
+    dt_buf_free(&g.buf);
+    return ok;
+}
+
+static void broadcast_makes_all_like_the_root(void **state)
+{
+    fixture *f = *state;
+    for (int l = 0; l < N_LAYOUTS; l++) {
+        open_layout(f, &layouts[l]);
+        for (int root = 0; root < f->comm.nranks; root++) {
+            assert_all(MPI_COMM_WORLD, broadcast_is_right(f, 0, root));
+            assert_all(MPI_COMM_WORLD, broadcast_is_right(f, 70001, root));
+        }
+        if (layouts[l].far) assert_all(MPI_COMM_WORLD, broadcast_is_right(f, (17u << 20) + 3, f->comm.nranks - 1));
+        close_layout(f);
+    }
+}
+
+/* ---- counts, contracts ------------------------------------------------------------------------------------------- */
+
+static void traffic_and_sequence_are_counted(void **state)
+{
+    fixture *f = *state;
+    open_layout(f, &layouts[0]);
+    dt_comm *c = &f->comm;
+    float *a = calloc(10u * (size_t)c->nranks, sizeof *a), b[10];
+    assert_non_null(a);
+    const long long before = c->sequence;
+    bool ok = dt_comm_reduce_scatter(c, a, DT_F32, b, DT_F32, 10, false, false, NULL) == DT_OK;
+    ok = dt_comm_all_gather(c, b, a, sizeof b, NULL) == DT_OK && ok;
+    ok = dt_comm_broadcast(c, b, sizeof b, 0, NULL) == DT_OK && ok;
+    free(a);
+    assert_all(MPI_COMM_WORLD, ok && c->sequence == before + 3);
+    const double each = (c->nranks - 1) * 40.0;
+    assert_all(MPI_COMM_WORLD, c->traffic_bytes == 2 * each + (c->rank == 0 ? 40.0 : 0.0));
+    close_layout(f);
+}
+
+static void overlap_that_is_not_ones_own_place_is_refused(void **state)
+{
+    fixture *f = *state;
+    open_layout(f, &layouts[0]);
+    dt_comm *c = &f->comm;
+    float *a = calloc(8u * (size_t)c->nranks, sizeof *a);
+    assert_non_null(a);
+    float *own = a + 4 * c->rank;
+    bool ok = dt_comm_reduce_scatter(c, a, DT_F32, own, DT_F32, 4, true, false, NULL) == DT_ERR_ARG;  /* accumulate */
+    ok = dt_comm_reduce_scatter(c, a, DT_F32, own, DT_BF16, 4, false, false, NULL) == DT_ERR_ARG && ok; /* types */
+    ok = dt_comm_reduce_scatter(c, a, DT_F32, own + 1, DT_F32, 4, false, false, NULL) == DT_ERR_ARG && ok;
+    ok = dt_comm_reduce_scatter(c, a, DT_F32, NULL, DT_F32, 4, false, false, NULL) == DT_ERR_ARG && ok;
+    ok = dt_comm_reduce_scatter(c, a, DT_F32, own, DT_F32, -1, false, false, NULL) == DT_ERR_ARG && ok;
+    ok = dt_comm_reduce_scatter(c, a, DT_F32, own, DT_F32, INT64_MAX / 2, false, false, NULL) == DT_ERR_ARG && ok;
+    ok = dt_comm_all_gather(c, own + 1, a, 16, NULL) == DT_ERR_ARG && ok;
+    ok = dt_comm_broadcast(c, a, 16, c->nranks, NULL) == DT_ERR_ARG && ok;
+    dt_error_clear();
+    free(a);
+    assert_all(MPI_COMM_WORLD, ok);
+    close_layout(f);
+}
+
+static void a_backend_that_was_not_built_is_refused_by_name(void **state)
+{
+    fixture *f = *state;
+    memset(f, 0, sizeof *f);
+    f->dev = (dt_device){.ops = &near_device_ops, .ledger = &f->ledger};
+    assert_int_equal(dt_comm_open(&f->comm), DT_OK);
+    dt_error_clear();
+    assert_all(MPI_COMM_WORLD, dt_comm_attach(&f->comm, &f->dev, "nccl", true) == DT_ERR_USAGE);
+    assert_all(MPI_COMM_WORLD, strstr(dt_error_message(), "nccl") && strstr(dt_error_message(), "auto, mpi"));
+    dt_error_clear();
+    assert_all(MPI_COMM_WORLD, dt_comm_reduce_scatter(&f->comm, NULL, DT_F32, NULL, DT_F32, 0, false, false, NULL) == DT_ERR_ARG);
+    dt_error_clear();
+    assert_all(MPI_COMM_WORLD, dt_comm_attach(&f->comm, &f->dev, "mpi", true) == DT_OK);
+    dt_comm_close(&f->comm);
+    dt_comm_close(&f->comm); /* twice is harmless */
+}
+
+static void ranks_find_their_nodes(void **state)
+{
+    fixture *f = *state;
+    for (int l = 0; l < N_LAYOUTS; l++) {
+        const int k = layouts[l].nodes[0] ? atoi(layouts[l].nodes) : 1;
+        const bool cyclic = strchr(layouts[l].nodes, ':') != NULL;
+        open_layout(f, &layouts[l]);
+        const dt_comm *c = &f->comm;
+        int local = 0, n_local = 0, n_nodes = k < c->nranks ? k : c->nranks, node = 0, last = -1;
+        for (int r = 0; r < c->nranks; r++) {
+            const int color = cyclic ? r % k : r * k / c->nranks, mine = cyclic ? c->rank % k : c->rank * k / c->nranks;
+            if (color == mine && r < c->rank) local++;
+            if (color == mine) n_local++;
+            if (!cyclic && r <= c->rank && color != last) node++;
+            last = color;
+        }
+        node = cyclic ? c->rank % k : node - 1;
+        assert_all(MPI_COMM_WORLD, c->n_nodes == n_nodes && c->node == node && c->local_rank == local && c->local_nranks == n_local);
+        close_layout(f);
+    }
+    setenv("DTRAIN_FAKE_NODES", "two", 1);
+    assert_int_equal(dt_comm_open(&f->comm), DT_ERR_USAGE);
+    unsetenv("DTRAIN_FAKE_NODES");
+    dt_error_clear();
+}
+
+int main(int argc, char **argv)
+{
+    static fixture f;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(ranks_find_their_nodes, &f),
+        cmocka_unit_test_prestate(reduce_scatter_leaves_exact_sums, &f),
+        cmocka_unit_test_prestate(reduce_scatter_takes_large_pieces, &f),
+        cmocka_unit_test_prestate(reduce_scatter_writes_around_the_cache, &f),
+        cmocka_unit_test_prestate(ordered_sum_is_the_left_fold_on_every_layout, &f),
+        cmocka_unit_test_prestate(reduce_scatter_works_in_place, &f),
+        cmocka_unit_test_prestate(unordered_sum_repeats_its_bits, &f),
+        cmocka_unit_test_prestate(all_gather_brings_every_piece, &f),
+        cmocka_unit_test_prestate(broadcast_makes_all_like_the_root, &f),
+        cmocka_unit_test_prestate(traffic_and_sequence_are_counted, &f),
+        cmocka_unit_test_prestate(overlap_that_is_not_ones_own_place_is_refused, &f),
+        cmocka_unit_test_prestate(a_backend_that_was_not_built_is_refused_by_name, &f),
+    };
+    MPI_TEST_MAIN(argc, argv, tests);
+}

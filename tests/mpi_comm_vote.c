@@ -1,0 +1,180 @@
+/* mpi_comm_vote.c - ranks come to one opinion, whoever fails, and small host values arrive whole. */
+#include "mpi_test.h"
+#include "../src/comm/internal.h"
+#include <math.h>
+#include <string.h>
+
+static int open_comm(void **state)
+{
+    static dt_comm comm;
+    *state = &comm;
+    return dt_comm_open(&comm) != DT_OK;
+}
+
+static int close_comm(void **state)
+{
+    dt_comm_close(*state);
+    return 0;
+}
+
+static void agreement_without_failure_is_ok(void **state)
+{
+    dt_comm *c = *state;
+    dt_error_clear();
+    assert_all(MPI_COMM_WORLD, dt_comm_agree(c, DT_OK) == DT_OK);
+    assert_all(MPI_COMM_WORLD, !dt_comm_speaks(c) && dt_error_message()[0] == '\0');
+}
+
+static void each_rank_that_fails_alone_is_named_on_all(void **state)
+{
+    dt_comm *c = *state;
+    for (int bad = 0; bad < c->nranks; bad++) {
+        char want[32];
+        snprintf(want, sizeof want, "rank %d failed: ", bad);
+        dt_error_clear();
+        dt_fail(DT_ERR_ARG, "something overcome earlier");
+        if (c->rank == bad) dt_error_clear();
+        dt_err err = c->rank == bad ? dt_fail(DT_ERR_WRITE, "my own words") : DT_OK;
+        err = dt_comm_agree(c, err);
+        assert_all(MPI_COMM_WORLD, err == DT_ERR_WRITE);
+        assert_all(MPI_COMM_WORLD, dt_comm_speaks(c) == (c->rank == bad));
+        assert_all(MPI_COMM_WORLD, c->rank == bad ? strcmp(dt_error_message(), "my own words") == 0
+                                     : strncmp(dt_error_message(), want, strlen(want)) == 0 && strstr(dt_error_message(), "writing failed"));
+    }
+    dt_error_clear();
+    assert_all(MPI_COMM_WORLD, dt_comm_agree(c, DT_OK) == DT_OK && !dt_comm_speaks(c));
+}
+
+/** Rank 0 has the highest code: the order is that of ranks, not of codes. */
+static void the_lowest_of_several_failing_ranks_wins(void **state)
+{
+    dt_comm *c = *state;
+    dt_error_clear();
+    const dt_err mine = c->rank == 0 ? DT_ERR_COMM : DT_ERR_USAGE;
+    assert_all(MPI_COMM_WORLD, dt_comm_agree(c, mine) == DT_ERR_COMM);
+    assert_all(MPI_COMM_WORLD, dt_comm_speaks(c) == (c->rank == 0));
+    dt_error_clear();
+}
+
+static void a_vote_sums_maximises_and_names_the_failing_rank(void **state)
+{
+    dt_comm *c = *state;
+    for (int bad = -1; bad < c->nranks; bad++) {
+        dt_vote v = {.err = bad >= 0 && c->rank >= bad ? DT_ERR_DATA + (c->rank - bad) % 2 : DT_OK, .failed_rank = 12345,
+                     .stop = c->rank == 1, .nonfinite = c->rank == c->nranks - 1 ? 2 : 0};
+        for (int i = 0; i < DT_VOTE_SUMS; i++) v.counts[i] = ((int64_t)1 << 40) + i * (c->rank + 1);
+        for (int i = 0; i < DT_VOTE_SUMS; i++) v.sums[i] = ldexp(1.0, -c->rank) * (i + 1);
+        for (int i = 0; i < DT_VOTE_MAXS; i++) v.maxs[i] = i % 2 ? c->rank - 100.0 : -(double)c->rank;
+        assert_all(MPI_COMM_WORLD, dt_comm_vote(c, &v) == DT_OK);
+        assert_all(MPI_COMM_WORLD, v.err == (bad < 0 ? DT_OK : DT_ERR_DATA) && v.failed_rank == bad);
+        assert_all(MPI_COMM_WORLD, v.stop == (c->nranks > 1) && v.nonfinite == 2);
+        assert_all(MPI_COMM_WORLD, dt_comm_speaks(c) == (bad == c->rank));
+        bool ok = true;
+        const int64_t n = c->nranks;
+        for (int i = 0; i < DT_VOTE_SUMS; i++) {
+            ok = ok && v.counts[i] == n * ((int64_t)1 << 40) + i * n * (n + 1) / 2;
+            ok = ok && v.sums[i] == (2.0 - ldexp(1.0, 1 - c->nranks)) * (i + 1);
+        }
+        for (int i = 0; i < DT_VOTE_MAXS; i++) ok = ok && v.maxs[i] == (i % 2 ? (double)n - 101.0 : 0.0);
+        assert_all(MPI_COMM_WORLD, ok);
+    }
+}
+
+static void a_nan_in_a_vote_reaches_all(void **state)
+{
+    dt_comm *c = *state;
+    for (int bad = 0; bad < c->nranks; bad++) {
+        dt_vote v = {0};
+        v.maxs[3] = c->rank == bad ? NAN : 1e300;
+        assert_all(MPI_COMM_WORLD, dt_comm_vote(c, &v) == DT_OK);
+        assert_all(MPI_COMM_WORLD, isnan(v.maxs[3]) && v.maxs[2] == 0.0);
+    }
+}
+
+static void sums_of_a_vote_are_the_same_bits_on_all_ranks(void **state)
+{
+    dt_comm *c = *state;
+    dt_vote v = {0};
+    for (int i = 0; i < DT_VOTE_SUMS; i++) v.sums[i] = sin(1.0 + c->rank * 17 + i) * ldexp(1.0, (c->rank * 13 + i) % 40);
+    assert_all(MPI_COMM_WORLD, dt_comm_vote(c, &v) == DT_OK);
+    dt_vote first = v;
+    assert_all(MPI_COMM_WORLD, dt_comm_broadcast_host(c, &first, sizeof first, 0) == DT_OK);
+    assert_all(MPI_COMM_WORLD, memcmp(&first, &v, sizeof v) == 0);
+}
+
+static void host_values_are_reduced(void **state)
+{
+    dt_comm *c = *state;
+    const int64_t n = c->nranks;
+    int64_t i64[2] = {c->rank, -c->rank};
+    assert_all(MPI_COMM_WORLD, dt_comm_reduce_host_i64(c, i64, 2, DT_SUM) == DT_OK && i64[0] == n * (n - 1) / 2 && i64[1] == -i64[0]);
+    i64[0] = c->rank;
+    assert_all(MPI_COMM_WORLD, dt_comm_reduce_host_i64(c, i64, 1, DT_MAX) == DT_OK && i64[0] == n - 1);
+    i64[0] = c->rank + 5;
+    assert_all(MPI_COMM_WORLD, dt_comm_reduce_host_i64(c, i64, 1, DT_MIN) == DT_OK && i64[0] == 5);
+    double f64 = c->rank + 0.5;
+    assert_all(MPI_COMM_WORLD, dt_comm_reduce_host_f64(c, &f64, 1, DT_SUM) == DT_OK && f64 == (double)n * (double)n / 2.0);
+    uint64_t u64 = UINT64_MAX - 1; /* -2 modulo 2^64 */
+    assert_all(MPI_COMM_WORLD, dt_comm_sum_host_u64(c, &u64, 1) == DT_OK && u64 == 0 - 2 * (uint64_t)n);
+    assert_all(MPI_COMM_WORLD, dt_comm_reduce_host_i64(c, NULL, 0, DT_SUM) == DT_OK);
+    assert_all(MPI_COMM_WORLD, dt_comm_barrier(c) == DT_OK);
+}
+
+/** The same loop splits above INT_MAX; a limit of a few bytes shows it at sizes on both sides of every boundary. */
+static void a_broadcast_above_the_limit_is_split(void **state)
+{
+    dt_comm *c = *state;
+    const size_t limit = c->mpi->max_message;
+    assert_true(limit <= INT32_MAX);
+    c->mpi->max_message = 7;
+    for (size_t n = 0; n < 30; n++)
+        for (int root = 0; root < c->nranks; root++) {
+            unsigned char b[32];
+            for (size_t i = 0; i < sizeof b; i++) b[i] = (unsigned char)(c->rank == root ? i + 1 : 0);
+            bool ok = dt_comm_broadcast_host(c, b, n, root) == DT_OK;
+            for (size_t i = 0; i < sizeof b; i++) ok = ok && b[i] == (i < n || c->rank == root ? i + 1 : 0);
+            assert_all(MPI_COMM_WORLD, ok);
+        }
+    c->mpi->max_message = limit;
+}
+
+static void an_error_of_mpi_comes_back_with_its_text(void **state)
+{
+    dt_comm *c = *state;
+    dt_error_clear();
+    const dt_err err = dt_comm_mpi_fail(MPI_ERR_COUNT, "MPI_Something(n)", "there.c", 12);
+    assert_all(MPI_COMM_WORLD, err == DT_ERR_COMM && strstr(dt_error_message(), "MPI_ERR_COUNT") && strstr(dt_error_message(), "MPI_Something(n)"));
+    dt_error_clear();
+    assert_all(MPI_COMM_WORLD, dt_comm_broadcast_host(c, NULL, 1, 0) == DT_ERR_ARG);
+    dt_error_clear();
+    assert_all(MPI_COMM_WORLD, dt_comm_mpi_handle(c) != NULL);
+}
+
+/** The collectives on tensors pass the points at which a test of the whole program makes one rank fail. */
+static void collectives_pass_their_fault_points(void **state)
+{
+    dt_comm *c = *state;
+    dt_error_clear();
+    assert_all(MPI_COMM_WORLD, dt_comm_reduce_scatter(c, NULL, DT_F32, NULL, DT_F32, 0, false, false, NULL) == DT_ERR_FAULT);
+    assert_all(MPI_COMM_WORLD, dt_comm_all_gather(c, NULL, NULL, 0, NULL) == DT_ERR_WRITE);
+    dt_error_clear();
+}
+
+int main(int argc, char **argv)
+{
+    setenv("DTRAIN_FAULT", "comm.reduce_scatter:*:1:error,comm.all_gather:*:1:nospace", 1);
+    mpi_test_begin(&argc, &argv);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(agreement_without_failure_is_ok),
+        cmocka_unit_test(each_rank_that_fails_alone_is_named_on_all),
+        cmocka_unit_test(the_lowest_of_several_failing_ranks_wins),
+        cmocka_unit_test(a_vote_sums_maximises_and_names_the_failing_rank),
+        cmocka_unit_test(a_nan_in_a_vote_reaches_all),
+        cmocka_unit_test(sums_of_a_vote_are_the_same_bits_on_all_ranks),
+        cmocka_unit_test(host_values_are_reduced),
+        cmocka_unit_test(a_broadcast_above_the_limit_is_split),
+        cmocka_unit_test(collectives_pass_their_fault_points),
+        cmocka_unit_test(an_error_of_mpi_comes_back_with_its_text),
+    };
+    return mpi_test_end(cmocka_run_group_tests(tests, open_comm, close_comm));
+}
