@@ -367,9 +367,35 @@ static void a_backend_that_was_not_built_is_refused_by_name(void **state)
     dt_comm_close(&f->comm); /* twice is harmless */
 }
 
+/** The pretended layouts are known here only when all ranks share one machine. */
+static bool on_one_machine(void)
+{
+    dt_comm c;
+    unsetenv("DTRAIN_FAKE_NODES");
+    assert_int_equal(dt_comm_open(&c), DT_OK);
+    const bool one = c.n_nodes == 1;
+    dt_comm_close(&c);
+    return one;
+}
+
+static void staging_is_what_was_planned(void **state)
+{
+    fixture *f = *state;
+    skip_all_if(!on_one_machine(), "ranks run on several machines");
+    for (int l = 0; l < N_LAYOUTS; l++) {
+        if (layouts[l].far) continue; /* the plan is that of the CPU: no pinned buffer */
+        open_layout(f, &layouts[l]);
+        const int k = layouts[l].nodes[0] ? atoi(layouts[l].nodes) : 1, per_node = (f->comm.nranks + k - 1) / k;
+        const bool alike = f->comm.nranks % k == 0; /* what the plan's number of ranks per node can say */
+        assert_all(MPI_COMM_WORLD, !alike || f->ledger.now[DT_MEM_STAGING] == dt_comm_plan_nbytes(f->comm.nranks, per_node, layouts[l].shared));
+        close_layout(f);
+    }
+}
+
 static void ranks_find_their_nodes(void **state)
 {
     fixture *f = *state;
+    skip_all_if(!on_one_machine(), "ranks run on several machines");
     for (int l = 0; l < N_LAYOUTS; l++) {
         const int k = layouts[l].nodes[0] ? atoi(layouts[l].nodes) : 1;
         const bool cyclic = strchr(layouts[l].nodes, ':') != NULL;
@@ -406,6 +432,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(unordered_sum_repeats_its_bits, &f),
         cmocka_unit_test_prestate(all_gather_brings_every_piece, &f),
         cmocka_unit_test_prestate(broadcast_makes_all_like_the_root, &f),
+        cmocka_unit_test_prestate(staging_is_what_was_planned, &f),
         cmocka_unit_test_prestate(traffic_and_sequence_are_counted, &f),
         cmocka_unit_test_prestate(overlap_that_is_not_ones_own_place_is_refused, &f),
         cmocka_unit_test_prestate(a_backend_that_was_not_built_is_refused_by_name, &f),

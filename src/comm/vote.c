@@ -72,6 +72,7 @@ dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote)
     dt_vote mine = *vote;
     mine.failed_rank = vote->err != DT_OK ? comm->rank : -1;
     comm->sequence++;
+    comm->mpi->failed_rank = -1; /* an exchange that fails is no agreement */
     DT_MPI(MPI_Allreduce(&mine, vote, 1, comm->mpi->vote_type, comm->mpi->vote_op, comm->mpi->world));
     comm->mpi->failed_rank = vote->failed_rank;
     return DT_OK;
@@ -82,6 +83,7 @@ dt_err dt_comm_agree(dt_comm *comm, dt_err err)
     DT_CHECK(comm && comm->mpi, DT_ERR_ARG, "dt_comm_agree: communicator not open");
     struct { int rank, err; } mine = {err ? comm->rank : INT_MAX, (int)err}, lowest;
     comm->sequence++;
+    comm->mpi->failed_rank = -1;
     DT_MPI(MPI_Allreduce(&mine, &lowest, 1, MPI_2INT, MPI_MINLOC, comm->mpi->world));
     comm->mpi->failed_rank = lowest.rank == INT_MAX ? -1 : lowest.rank;
     if (lowest.rank == INT_MAX) return DT_OK;
