@@ -4,9 +4,9 @@
  *
  * Runs alternate, so a machine that changes its speed changes it for both; the median of the pairs' ratios is what counts. A rate is bytes of
  * the whole buffer over the time of the slowest rank. bf16 has no counterpart in MPI and is shown beside. */
-#include "fake_device.h"
 #include "dtrain/comm.h"
 #include <mpi.h>
+#include <stdlib.h>
 
 enum { MAX_PAIRS = 101 };
 
@@ -96,26 +96,29 @@ int main(int argc, char **argv)
     int level;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
     bench b = {0};
-    dt_device dev = {.ops = &near_device_ops};
+    dt_device dev;
+    dt_ledger ledger = {0};
     check(dt_comm_open(&b.comm));
+    check(dt_device_open(&dev, "cpu", b.comm.local_rank, 1, &ledger));
     check(dt_comm_attach(&b.comm, &dev, "auto", getenv("BENCH_PLAIN") == NULL));
     const char *sizes[] = {"1", "16", "256"};
     const char **size = argc > 1 ? (const char **)argv + 1 : sizes;
     for (int k = 0; k < (argc > 1 ? argc - 1 : 3); k++) {
         b.nbytes = (size_t)(atof(size[k]) * (1 << 20)) / 64 / (size_t)b.comm.nranks * 64 * (size_t)b.comm.nranks;
-        void *p[2] = {NULL, NULL};
-        check(near_device_ops.alloc(&dev, DT_ON_DEVICE, b.nbytes, &p[0]));
-        check(near_device_ops.alloc(&dev, DT_ON_DEVICE, b.nbytes, &p[1]));
-        b.send = p[0];
-        b.recv = p[1];
+        dt_buf send, recv;
+        check(dt_buf_alloc(&send, &dev, DT_ON_DEVICE, b.nbytes, DT_MEM_OTHER));
+        check(dt_buf_alloc(&recv, &dev, DT_ON_DEVICE, b.nbytes, DT_MEM_OTHER));
+        b.send = send.ptr;
+        b.recv = recv.ptr;
         compare(&b, "reduce-scatter fp32", our_reduce, mpi_reduce);
         compare(&b, "reduce-scatter bf16->fp32", our_reduce_bf16, NULL);
         compare(&b, "all-gather", our_gather, mpi_gather);
         compare(&b, "all-gather in place", our_gather_in_place, mpi_gather_in_place);
-        free(b.send);
-        free(b.recv);
+        dt_buf_free(&send);
+        dt_buf_free(&recv);
     }
     dt_comm_close(&b.comm);
+    dt_device_close(&dev);
     MPI_Finalize();
     return 0;
 }

@@ -8,7 +8,6 @@
 #include "dtrain/device.h"
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #define FAR_OFFSET ((uintptr_t)1 << 60)
 enum { FAR_QUEUE = 1024 };
@@ -21,8 +20,7 @@ static inline void *far_to_host(const void *p) { return (void *)((uintptr_t)p & 
 static inline dt_err fake_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr)
 {
     char *p = NULL;
-    if (posix_memalign((void **)&p, nbytes >= 4u << 20 ? 2u << 20 : 64, nbytes ? nbytes : 1) != 0) return dt_fail(DT_ERR_MEMORY, "fake device: %zu bytes", nbytes);
-    if (nbytes >= 4u << 20) madvise(p, nbytes, MADV_HUGEPAGE); /* as the CPU device does */
+    if (posix_memalign((void **)&p, 64, nbytes ? nbytes : 1) != 0) return dt_fail(DT_ERR_MEMORY, "fake device: %zu bytes", nbytes);
     memset(p, 0, nbytes);
     *ptr = !dev->ops->host_accessible && place == DT_ON_DEVICE ? (void *)((uintptr_t)p | FAR_OFFSET) : p;
     return DT_OK;

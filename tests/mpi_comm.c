@@ -1,10 +1,11 @@
+// NP: 1 2 3 4 8
 /* mpi_comm.c - the collectives on tensors give the right elements, in the right order of addition, on every layout of ranks and nodes.
  *
  * One machine stands for several nodes by DTRAIN_FAKE_NODES. Sums are compared exactly: small integers, which neither float nor bf16 rounds,
  * or, for the ordered sum, arbitrary floats against the left fold written out. Every result lies between guard elements. */
 #include "mpi_test.h"
 #include "fake_device.h"
-#include "dtrain/comm.h"
+#include "../src/comm/transport.h"
 #include <math.h>
 
 typedef struct layout {
@@ -184,14 +185,18 @@ static void reduce_scatter_takes_large_pieces(void **state)
     }
 }
 
-/** A result of more than DT_STREAM_NBYTES is written around the cache. */
-static void reduce_scatter_writes_around_the_cache(void **state)
+static bool gather_is_right(fixture *f, size_t nbytes, bool in_place);
+
+/** Large results are written around the cache; here all are. */
+static void results_written_around_the_cache_are_right(void **state)
 {
     fixture *f = *state;
+    const int64_t counts[] = {1, 15, 33, 4099, 70001};
     open_layout(f, &layouts[0]);
-    for (int bits = 0; bits < 2; bits++) {
-        const job j = {.send_dt = DT_BF16, .recv_dt = bits ? DT_BF16 : DT_F32, .count = (bits ? 4 << 20 : 2 << 20) + 5, .value = small_integer};
-        assert_all(MPI_COMM_WORLD, reduce_is_right(f, &j));
+    dt_transport_of(&f->comm)->stream_nbytes = 0;
+    for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k++) {
+        assert_all(MPI_COMM_WORLD, reduce_is_right_for_all_switches(f, counts[k], small_integer, false));
+        for (int in_place = 0; in_place < 2; in_place++) assert_all(MPI_COMM_WORLD, gather_is_right(f, (size_t)counts[k], in_place));
     }
     close_layout(f);
 }
@@ -426,7 +431,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(ranks_find_their_nodes, &f),
         cmocka_unit_test_prestate(reduce_scatter_leaves_exact_sums, &f),
         cmocka_unit_test_prestate(reduce_scatter_takes_large_pieces, &f),
-        cmocka_unit_test_prestate(reduce_scatter_writes_around_the_cache, &f),
+        cmocka_unit_test_prestate(results_written_around_the_cache_are_right, &f),
         cmocka_unit_test_prestate(ordered_sum_is_the_left_fold_on_every_layout, &f),
         cmocka_unit_test_prestate(reduce_scatter_works_in_place, &f),
         cmocka_unit_test_prestate(unordered_sum_repeats_its_bits, &f),

@@ -1,3 +1,4 @@
+// NP: 1 2 3 4 8
 /* mpi_comm_vote.c - ranks come to one opinion, whoever fails, and small host values arrive whole. */
 #include "mpi_test.h"
 #include "../src/comm/internal.h"

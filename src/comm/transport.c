@@ -14,6 +14,7 @@ enum {
     NET_NBYTES = 8 << 20,     /* aim for a set of messages */
     PIECE_MIN = 32 << 10,     /* below, a message costs more in latency than in bytes */
     PIECE_MAX = 1 << 20,
+    STREAM_NBYTES = 8 << 20,  /* more than a core's cache holds besides the slots */
     PINNED_NBYTES = 16 << 20,
     PINNED_MIN_PER_RANK = 64 << 10,
     LINE = 64
@@ -56,6 +57,7 @@ static void plan_of(const dt_comm *comm, dt_transport *t)
     const layout l = {comm->nranks, comm->n_nodes, mpi->max_local, mpi->min_local, comm->use_shared_memory};
     plan(&l, t);
     t->n_threads = threads < cores ? threads : cores > 0 ? cores : 1;
+    t->stream_nbytes = STREAM_NBYTES;
     t->n_far = comm->nranks - (t->shared ? comm->local_nranks : 1);
 }
 

@@ -10,6 +10,7 @@ typedef struct dt_transport {
     bool shared;        /* ranks of one node exchange through the window, on every node alike */
     bool hierarchical;  /* several nodes with equally many ranks, more than one: sum inside the node, then exchange sums */
     int n_threads;      /* for copies and sums */
+    size_t stream_nbytes; /* results from this size on are written around the cache */
     int n_far;          /* ranks that are reached by messages */
     size_t piece_nbytes; /* most bytes of one message of a reduction */
     dt_buf net;          /* two sets of pieces received and node sums to send */
@@ -27,9 +28,6 @@ static inline bool dt_transport_near(const dt_comm *comm, int r)
 {
     return r == comm->rank || (dt_transport_of(comm)->shared && comm->mpi->node_of[r] == comm->node);
 }
-
-/** Results from this size on are written around the cache. */
-enum { DT_STREAM_NBYTES = 8 << 20 };
 
 dt_err dt_transport_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt, int64_t count,
                                    bool accumulate, bool ordered);

@@ -100,7 +100,7 @@ dt_err dt_transport_all_gather(dt_comm *comm, const void *send, void *recv, size
     for (size_t done = 0; done < nbytes; done += least(round, nbytes - done)) {
         gathering g = {.comm = comm, .t = dt_transport_of(comm), .send = (const char *)send + done, .recv = (char *)recv + done,
                        .stride = nbytes, .nbytes = least(round, nbytes - done),
-                       .stream = nbytes >= DT_STREAM_NBYTES / (size_t)comm->nranks};
+                       .stream = nbytes * (size_t)comm->nranks >= dt_transport_of(comm)->stream_nbytes};
         DT_TRY(gather_round(&g));
     }
     return DT_OK;

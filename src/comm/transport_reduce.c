@@ -185,7 +185,7 @@ dt_err dt_transport_reduce_scatter(dt_comm *comm, const void *send, dt_dtype sen
 {
     if (count == 0) return DT_OK;
     reduction d = {.comm = comm, .t = dt_transport_of(comm), .send = send, .send_dt = send_dt, .elem = dt_dtype_size(send_dt), .recv = recv,
-                   .recv_dt = recv_dt, .count = count, .accumulate = accumulate,
-                   .stream = (size_t)count * dt_dtype_size(recv_dt) >= DT_STREAM_NBYTES};
+                   .recv_dt = recv_dt, .count = count, .accumulate = accumulate};
+    d.stream = (size_t)count * dt_dtype_size(recv_dt) >= d.t->stream_nbytes;
     return d.t->hierarchical && !ordered ? reduce_hierarchical(&d) : reduce_flat(&d);
 }
