@@ -40,7 +40,7 @@ all: setup  ## the programs, at the top of the tree
 setup:  ## install the packages that are missing, or say which they are
 	@MPICC="$(MPICC)" tools/setup.sh build
 demo: setup  ## from a bare machine to a trained model, some text by it and a picture of its loss
-	@tools/setup.sh demo
+	@TEXT="$(TEXT)" tools/setup.sh demo
 	$(MAKEAGAIN) programs
 	@TEXT="$(TEXT)" tools/demo.sh
 test: setup  ## from a bare machine to the line "N passed, M failed, K skipped"

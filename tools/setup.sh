@@ -32,10 +32,11 @@ has() {
     esac
 }
 
-packages= names=
+packages='' names=''
 while read -r when probe package elsewhere; do
     [ -n "$when" ] || continue
     [ "$when" = build ] || [ "$when" = "$stage" ] || continue
+    [ "$probe" != command:bible ] || [ -z "${TEXT:-}" ] || continue # the user brings a text
     has "$probe" && continue
     case " $packages " in *" $package "*) ;; *) packages="$packages $package" ;; esac
     names="$names

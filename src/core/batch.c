@@ -32,7 +32,7 @@ dt_err dt_batch_alloc(dt_batch *b, int32_t max_tok, int32_t max_seq, dt_ledger *
     b->target = (int32_t *)(p += per_token);
     b->pos = (int32_t *)(p += per_token);
     b->order = (int32_t *)(p += per_token);
-    b->weight = (float *)(p += per_token);
+    b->weight = (float *)(void *)(p += per_token);
     b->seq_start = (int32_t *)(p += per_token);
     b->token_key = (uint64_t *)(p + padded(((size_t)max_seq + 1) * sizeof(int32_t)));
     return DT_OK;

@@ -29,22 +29,25 @@ static int unit_power(const char *text, size_t *len)
     return at ? (int)(at - letters) + 1 : 0;
 }
 
+/* A decimal number and its unit; negative when it is none. */
+static double parse(const char *p)
+{
+    char *end;
+    size_t len;
+    while (isspace((unsigned char)*p)) p++;
+    if (!isdigit((unsigned char)*p) || tolower((unsigned char)p[1]) == 'x') return -1; /* strtod would take hexadecimal */
+    double v = strtod(p, &end);
+    while (*end == ' ') end++;
+    v = ldexp(v, 10 * unit_power(end, &len));
+    end += len;
+    while (isspace((unsigned char)*end)) end++;
+    return *end == '\0' ? v : -1;
+}
+
 dt_err dt_parse_bytes(const char *text, uint64_t *nbytes)
 {
-    const char *p = text;
-    while (isspace((unsigned char)*p)) p++;
-    char *end = NULL;
-    double v = isdigit((unsigned char)*p) && tolower((unsigned char)p[1]) != 'x' ? strtod(p, &end) : -1;
-    bool ok = v >= 0;
-    if (ok) {
-        size_t len;
-        while (*end == ' ') end++;
-        v = ldexp(v, 10 * unit_power(end, &len));
-        end += len;
-        while (isspace((unsigned char)*end)) end++;
-        ok = *end == '\0' && v < 0x1p64;
-    }
-    DT_CHECK(ok, DT_ERR_USAGE, "expected a size in bytes such as 512M, 80G or 1.5T, found '%s'", text);
+    const double v = parse(text);
+    DT_CHECK(v >= 0 && v < 0x1p64, DT_ERR_USAGE, "expected a size in bytes such as 512M, 80G or 1.5T, found '%s'", text);
     *nbytes = (uint64_t)v;
     return DT_OK;
 }
