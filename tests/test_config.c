@@ -35,8 +35,10 @@ static void an_empty_file_gives_the_defaults(void **state)
 
 static void values_of_every_kind_are_read(void **state)
 {
-    const char *text = "\xef\xbb\xbf; a comment\n# another\n   ; an indented one\n\n[run]\r\nseed=7\r\ntask = sft ; what to do\noutput_dir: /tmp/a b\n"
-                       "[optimizer]\nlr = 1e-3\n[data]\nshuffle = No\ntrain = a.h5, b;c.h5:2\n[zero]\nreduce_bucket_size = 5e8\n[run]\nthreads=3";
+    const char *text = "\xef\xbb\xbf; a comment\n# another\n   ; an indented one\n\n[run]\r\nseed=7\r\ntask = sft ; what to "
+                       "do\noutput_dir: /tmp/a b\n"
+                       "[optimizer]\nlr = 1e-3\n[data]\nshuffle = No\ntrain = a.h5, b;c.h5:2\n[zero]\nreduce_bucket_size = "
+                       "5e8\n[run]\nthreads=3";
     dt_config cfg;
     assert_int_equal(parse(&cfg, text, NULL), DT_OK);
     assert_true(cfg.run_seed == 7 && cfg.run_threads == 3 && cfg.optimizer_lr == 1e-3 && !cfg.data_shuffle);
@@ -63,8 +65,10 @@ static void booleans_have_four_spellings(void **state)
 
 static void integers_may_be_written_with_an_exponent(void **state)
 {
-    const struct { const char *text; int64_t value; } cases[] = {
-        {"5e8", 500000000}, {"1.5e3", 1500}, {"+12", 12}, {"007", 7}, {"9223372036854775807", INT64_MAX}, {"12.0", 12}};
+    const struct {
+        const char *text;
+        int64_t value;
+    } cases[] = {{"5e8", 500000000}, {"1.5e3", 1500}, {"+12", 12}, {"007", 7}, {"9223372036854775807", INT64_MAX}, {"12.0", 12}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char override[60];
         dt_config cfg;
@@ -80,7 +84,8 @@ static void the_command_line_wins_and_the_last_of_it(void **state)
     const char *const overrides[] = {"batch.micro_batch_size=2", "data.train = x=y.h5 ", "batch.micro_batch_size=3"};
     dt_config cfg;
     char where[100];
-    assert_int_equal(dt_config_parse(&cfg, "input.ini", "[run]\nseed = 1\n[batch]\nmicro_batch_size = 1\n", 3, overrides), DT_ERR_USAGE);
+    assert_int_equal(dt_config_parse(&cfg, "input.ini", "[run]\nseed = 1\n[batch]\nmicro_batch_size = 1\n", 3, overrides),
+                     DT_ERR_USAGE);
     assert_string_equal(dt_error_message(), "command line: data.train : unknown key; the nearest is train");
     dt_error_clear();
     const char *const good[] = {"batch.micro_batch_size=2", "data.train= x=y.h5 ", "batch.micro_batch_size=3"};
@@ -88,7 +93,8 @@ static void the_command_line_wins_and_the_last_of_it(void **state)
     assert_int_equal(cfg.batch_micro_batch_size, 3);
     assert_string_equal(cfg.data_train, "x=y.h5");
     assert_string_equal(dt_config_where(&cfg, "run", "seed", where, sizeof where), "input.ini:2: [run] seed");
-    assert_string_equal(dt_config_where(&cfg, "batch", "micro_batch_size", where, sizeof where), "command line: batch.micro_batch_size");
+    assert_string_equal(dt_config_where(&cfg, "batch", "micro_batch_size", where, sizeof where),
+                        "command line: batch.micro_batch_size");
     assert_string_equal(dt_config_where(&cfg, "zero", "stage", where, sizeof where), "[zero] stage (default)");
     dt_config_free(&cfg);
 }
@@ -99,7 +105,8 @@ static void environment_variables_are_replaced(void **state)
     setenv("DTRAIN_TEST_DIR", "/scratch/me", 1);
     setenv("DTRAIN_TEST_N", "12", 1);
     assert_int_equal(parse(&cfg, "[run]\noutput_dir = ${DTRAIN_TEST_DIR}/run-${DTRAIN_TEST_N}$x\nseed = ${DTRAIN_TEST_N}\n",
-                           "data.train=${DTRAIN_TEST_DIR}"), DT_OK);
+                           "data.train=${DTRAIN_TEST_DIR}"),
+                     DT_OK);
     assert_string_equal(cfg.run_output_dir, "/scratch/me/run-12$x");
     assert_string_equal(cfg.data_train, "/scratch/me");
     assert_int_equal(cfg.run_seed, 12);
@@ -146,6 +153,7 @@ static void a_long_comment_is_skipped(void **state)
 
 static void every_mistake_is_named(void **state)
 {
+    /* clang-format off */
     const struct { const char *text, *override, *message; } cases[] = {
         {"[batch]\nmicro_batch_size = four\n", NULL, "input.ini:2: [batch] micro_batch_size: expected an integer from 0 to 2147483647, found 'four'"},
         {"[batch]\n\nmicro_batch_size = -1\n", NULL, "input.ini:3: [batch] micro_batch_size: expected an integer from 0 to 2147483647, found '-1'"},
@@ -192,6 +200,7 @@ static void every_mistake_is_named(void **state)
         /* the first mistake in the file is the one that is told */
         {"[run]\nseed = x\nthreads = y\n", "run.z=1", "input.ini:2: [run] seed: expected an integer from 0, found 'x'"},
     };
+    /* clang-format on */
     unsetenv("DTRAIN_TEST_UNSET");
     setenv("DTRAIN_TEST_ODD", "${HOME}", 1);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -254,8 +263,9 @@ static void same_values(const dt_config *a, const dt_config *b)
 
 static void every_key_survives_being_written(void **state)
 {
-    const char *text = "[run]\noutput_dir=#a; b;c\nseed=9007199254740993\nreproducible=yes\n[optimizer]\nlr=0.1234567890123456789\neps=1e-300\n"
-                       "[model]\nrope_scaling={\"rope_type\": \"llama3\", \"factor\": 8.0}\n[zero]\nstage=3\n";
+    const char *text =
+        "[run]\noutput_dir=#a; b;c\nseed=9007199254740993\nreproducible=yes\n[optimizer]\nlr=0.1234567890123456789\neps=1e-300\n"
+        "[model]\nrope_scaling={\"rope_type\": \"llama3\", \"factor\": 8.0}\n[zero]\nstage=3\n";
     dt_config a, b;
     assert_int_equal(parse(&a, text, "optimizer.weight_decay=0.1"), DT_OK);
     char *written = dt_config_text(&a), *again;
@@ -341,7 +351,9 @@ static void keys_are_printed_by_section_and_by_name(void **state)
     text = printed(dt_config_print_keys, "", &err);
     assert_true(err == DT_OK && strstr(text, "[run]") && strstr(text, "[log]"));
     free(text);
-    const struct { const char *filter, *message; } bad[] = {
+    const struct {
+        const char *filter, *message;
+    } bad[] = {
         {"rnu", "--keys rnu: unknown section; the nearest is [run]"},
         {"run.sed", "--keys run.sed: unknown key; the nearest is seed"},
     };
@@ -365,15 +377,18 @@ static void the_reference_page_is_up_to_date(void **state)
     dt_err err;
     char *want = printed(markdown, "", &err), *have = NULL;
     assert_int_equal(dt_config_read_file("docs/keys.md", &have), DT_OK); /* tests run at the top of the tree */
-    assert_true(strcmp(want, have) == 0);                                 /* otherwise: make docs */
+    assert_true(strcmp(want, have) == 0);                                /* otherwise: make docs */
     free(want);
     free(have);
 }
 
 static void lists_are_split_at_commas(void **state)
 {
-    const struct { const char *text; int n; const char *items[3]; } cases[] = {
-        {"", 0, {NULL}}, {" , ,", 0, {NULL}}, {"a", 1, {"a"}}, {" a b ,c,, d", 3, {"a b", "c", "d"}}};
+    const struct {
+        const char *text;
+        int n;
+        const char *items[3];
+    } cases[] = {{"", 0, {NULL}}, {" , ,", 0, {NULL}}, {"a", 1, {"a"}}, {" a b ,c,, d", 3, {"a b", "c", "d"}}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char **items;
         int n;

@@ -131,19 +131,32 @@ static void the_ledger_keeps_what_is_held_and_the_peak(void **state)
 
 static void sizes_are_shown_with_three_digits(void **state)
 {
-    const struct { double n; const char *text; } cases[] = {
-        {0, "0 B"},           {17, "17 B"},        {1023, "1023 B"},         {1024, "1.00 KiB"},         {1.5 * 0x1p30, "1.50 GiB"},
-        {812 * 1024, "812 KiB"}, {1048575, "1.00 MiB"}, {10.2 * 1024, "10.2 KiB"}, {0x1p60, "1.00 EiB"}, {-2048, "-2.00 KiB"}};
+    const struct {
+        double n;
+        const char *text;
+    } cases[] = {{0, "0 B"},
+                 {17, "17 B"},
+                 {1023, "1023 B"},
+                 {1024, "1.00 KiB"},
+                 {1.5 * 0x1p30, "1.50 GiB"},
+                 {812 * 1024, "812 KiB"},
+                 {1048575, "1.00 MiB"},
+                 {10.2 * 1024, "10.2 KiB"},
+                 {0x1p60, "1.00 EiB"},
+                 {-2048, "-2.00 KiB"}};
     char out[24];
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) assert_string_equal(dt_format_bytes(cases[i].n, out), cases[i].text);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        assert_string_equal(dt_format_bytes(cases[i].n, out), cases[i].text);
     assert_true(strlen(dt_format_bytes(1e300, out)) < sizeof out);
 }
 
 static void sizes_are_read_as_people_write_them(void **state)
 {
-    const struct { const char *text; uint64_t n; } good[] = {{"512", 512},           {"64K", 65536},          {"16G", 16ull << 30},
-                                                             {"1.5T", 3ull << 39},   {"2kib", 2048},          {"3 MB", 3 << 20},
-                                                             {"7B", 7},              {"0", 0},                {" 80G ", 80ull << 30}};
+    const struct {
+        const char *text;
+        uint64_t n;
+    } good[] = {{"512", 512}, {"64K", 65536}, {"16G", 16ull << 30},  {"1.5T", 3ull << 39}, {"2kib", 2048}, {"3 MB", 3 << 20},
+                {"7B", 7},    {"0", 0},       {" 80G ", 80ull << 30}};
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         uint64_t n = 1;
         assert_int_equal(dt_parse_bytes(good[i].text, &n), DT_OK);
@@ -187,10 +200,12 @@ static void a_fault_happens_at_the_nth_passage_on_its_rank(void **state)
 static void philox_gives_the_published_words(void **state)
 {
     /* Random123 1.09, tests/kat_vectors: "philox4x32 10" */
-    const struct { uint64_t key, hi, lo; uint32_t out[4]; } kat[] = {
-        {0, 0, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
-        {UINT64_MAX, UINT64_MAX, UINT64_MAX, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
-        {0x299f31d0a4093822, 0x0370734413198a2e, 0x85a308d3243f6a88, {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}}};
+    const struct {
+        uint64_t key, hi, lo;
+        uint32_t out[4];
+    } kat[] = {{0, 0, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+               {UINT64_MAX, UINT64_MAX, UINT64_MAX, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+               {0x299f31d0a4093822, 0x0370734413198a2e, 0x85a308d3243f6a88, {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}}};
     for (size_t i = 0; i < sizeof kat / sizeof kat[0]; i++) {
         uint32_t out[4];
         dt_philox4x32(kat[i].key, kat[i].hi, kat[i].lo, out);

@@ -45,7 +45,10 @@ void dt_batch_free(dt_batch *b, dt_ledger *ledger)
     *b = (dt_batch){0};
 }
 
-static int32_t *scratch(const dt_batch *b) { return (int32_t *)((char *)b->token_key + padded((size_t)b->max_tok * sizeof(uint64_t))); }
+static int32_t *scratch(const dt_batch *b)
+{
+    return (int32_t *)((char *)b->token_key + padded((size_t)b->max_tok * sizeof(uint64_t)));
+}
 
 /* One stable counting sort by the digit at `shift`; from NULL is the identity. */
 static void sort_by_digit(const int32_t *token, int32_t n, int shift, const int32_t *from, int32_t *to)

@@ -54,11 +54,19 @@ static dt_err assign(dt_config *cfg, int row, const char *text, const char *head
     DT_TRY(own(cfg, canonical));
     void *field = (char *)cfg + k->offset;
     switch (k->kind) {
-    case DT_KEY_INT: *(int64_t *)field = n.i; break;
-    case DT_KEY_REAL: *(double *)field = n.r; break;
-    case DT_KEY_BOOL: *(bool *)field = n.b; break;
+    case DT_KEY_INT:
+        *(int64_t *)field = n.i;
+        break;
+    case DT_KEY_REAL:
+        *(double *)field = n.r;
+        break;
+    case DT_KEY_BOOL:
+        *(bool *)field = n.b;
+        break;
     case DT_KEY_ENUM:
-    case DT_KEY_TEXT: *(const char **)field = canonical; break;
+    case DT_KEY_TEXT:
+        *(const char **)field = canonical;
+        break;
     }
     cfg->priv->value[row].text = canonical;
     return DT_OK;
@@ -102,9 +110,11 @@ static dt_err take_from_file(void *self, int line, const char *section, const ch
     char head[400];
     int row;
     head_of(cfg, source, section, key, head, sizeof head);
-    DT_CHECK(section[0], DT_ERR_USAGE, "%s:%d: %s: expected a [section] line before the first key", cfg->priv->file_name, line, key);
+    DT_CHECK(section[0], DT_ERR_USAGE, "%s:%d: %s: expected a [section] line before the first key", cfg->priv->file_name, line,
+             key);
     DT_TRY(find_row(section, key, head, &row));
-    DT_CHECK(cfg->priv->value[row].source.file < 0, DT_ERR_USAGE, "%s: set twice, first in line %d", head, cfg->priv->value[row].source.line);
+    DT_CHECK(cfg->priv->value[row].source.file < 0, DT_ERR_USAGE, "%s: set twice, first in line %d", head,
+             cfg->priv->value[row].source.line);
     DT_TRY(assign_expanded(cfg, row, value, head));
     cfg->priv->value[row].source = source;
     return DT_OK;
@@ -116,7 +126,8 @@ static dt_err take_override(dt_config *cfg, int position, const char *argument)
     const char *equals = strchr(argument, '='), *dot = equals ? memchr(argument, '.', (size_t)(equals - argument)) : NULL;
     char section[64], key[64], head[400];
     int row;
-    DT_CHECK(dot && dot > argument && equals > dot + 1, DT_ERR_USAGE, "command line: expected section.key=value, found '%.200s'", argument);
+    DT_CHECK(dot && dot > argument && equals > dot + 1, DT_ERR_USAGE, "command line: expected section.key=value, found '%.200s'",
+             argument);
     snprintf(section, sizeof section, "%.*s", (int)(dot - argument < 60 ? dot - argument : 60), argument);
     snprintf(key, sizeof key, "%.*s", (int)(equals - dot - 1 < 60 ? equals - dot - 1 : 60), dot + 1);
     head_of(cfg, source, section, key, head, sizeof head);
@@ -150,7 +161,10 @@ static dt_err read_stream(FILE *in, const char *path, char **text)
     char *all = malloc(MOST + 1);
     DT_CHECK(all, DT_ERR_MEMORY, "%s: no memory to read it", path);
     const size_t n = fread(all, 1, MOST + 1, in);
-    const char *why = ferror(in) ? strerror(errno) : n > MOST ? "larger than 1 MiB: not a configuration" : memchr(all, 0, n) ? "not a text file" : NULL;
+    const char *why = ferror(in)          ? strerror(errno)
+                      : n > MOST          ? "larger than 1 MiB: not a configuration"
+                      : memchr(all, 0, n) ? "not a text file"
+                                          : NULL;
     if (why) {
         free(all);
         return dt_fail(DT_ERR_USAGE, "%s: cannot read the configuration: %s", path, why);
@@ -193,7 +207,8 @@ bool dt_config_given(const dt_config *cfg, const char *section, const char *key)
 char *dt_config_where(const dt_config *cfg, const char *section, const char *key, char *out, size_t out_size)
 {
     const int row = dt_key_find(section, key);
-    return head_of(cfg, row >= 0 ? cfg->priv->value[row].source : (dt_config_source){.file = FROM_DEFAULT}, section, key, out, out_size);
+    return head_of(cfg, row >= 0 ? cfg->priv->value[row].source : (dt_config_source){.file = FROM_DEFAULT}, section, key, out,
+                   out_size);
 }
 
 dt_err dt_config_set(dt_config *cfg, const char *section, const char *key, const char *value)

@@ -28,10 +28,10 @@ static dt_err check_section(const reader *r, const char *line)
     snprintf(section, sizeof section, "%.*s", (int)(close - line - 1 < 60 ? close - line - 1 : 60), line + 1);
     const char *rest = close + 1;
     while (isspace((unsigned char)*rest)) rest++;
-    DT_CHECK(*rest == '\0' || (*rest == ';' && rest > close + 1), DT_ERR_USAGE, "%s:%d: expected the end of the line after [%s], found '%.60s'",
-             r->file_name, r->line, section, rest);
-    DT_CHECK(dt_key_section_exists(section), DT_ERR_USAGE, "%s:%d: [%s]: unknown section; the nearest is [%s]", r->file_name, r->line, section,
-             dt_key_nearest_section(section));
+    DT_CHECK(*rest == '\0' || (*rest == ';' && rest > close + 1), DT_ERR_USAGE,
+             "%s:%d: expected the end of the line after [%s], found '%.60s'", r->file_name, r->line, section, rest);
+    DT_CHECK(dt_key_section_exists(section), DT_ERR_USAGE, "%s:%d: [%s]: unknown section; the nearest is [%s]", r->file_name,
+             r->line, section, dt_key_nearest_section(section));
     return DT_OK;
 }
 
@@ -41,10 +41,11 @@ static dt_err check_line(const reader *r, const char *line)
     const char *p = line;
     while (isspace((unsigned char)*p)) p++;
     if (*p == '\0' || *p == ';' || *p == '#') return DT_OK;
-    DT_CHECK(p == line, DT_ERR_USAGE, "%s:%d: expected a key or a [section] in the first column, found an indented line: '%.60s'", r->file_name,
-             r->line, p);
+    DT_CHECK(p == line, DT_ERR_USAGE, "%s:%d: expected a key or a [section] in the first column, found an indented line: '%.60s'",
+             r->file_name, r->line, p);
     if (*p == '[') return check_section(r, line);
-    DT_CHECK(p[strcspn(p, "=:")] != '\0', DT_ERR_USAGE, "%s:%d: expected 'key = value' or '[section]', found '%.60s'", r->file_name, r->line, p);
+    DT_CHECK(p[strcspn(p, "=:")] != '\0', DT_ERR_USAGE, "%s:%d: expected 'key = value' or '[section]', found '%.60s'",
+             r->file_name, r->line, p);
     return DT_OK;
 }
 
@@ -71,8 +72,8 @@ static dt_err next_line(reader *r, char *line, size_t *len)
     if (r->line == 0 && strncmp(r->next, "\xef\xbb\xbf", 3) == 0) r->next += 3; /* byte order mark */
     *len = strcspn(r->next, "\n");
     r->line++;
-    DT_CHECK(*len <= DT_CONFIG_LINE_MAX, DT_ERR_USAGE, "%s:%d: expected lines of at most %d bytes, found %zu", r->file_name, r->line,
-             DT_CONFIG_LINE_MAX, *len);
+    DT_CHECK(*len <= DT_CONFIG_LINE_MAX, DT_ERR_USAGE, "%s:%d: expected lines of at most %d bytes, found %zu", r->file_name,
+             r->line, DT_CONFIG_LINE_MAX, *len);
     memcpy(line, r->next, *len);
     line[*len] = '\0';
     r->next += *len + (r->next[*len] == '\n');

@@ -2,6 +2,7 @@
 #include "config_private.h"
 #include <string.h>
 
+/* clang-format off */
 #define ROW_INT(s, k, d, lo, hi, unit_, help_)                                                                                             \
     {.section = #s, .name = #k, .kind = DT_KEY_INT, .offset = offsetof(dt_config, s##_##k), .initial.i = (d), .min.i = (lo), .max.i = (hi), \
      .unit = unit_, .help = help_},
@@ -15,6 +16,7 @@
      .help = help_},
 #define ROW_TEXT(s, k, d, help_)                                                                                                           \
     {.section = #s, .name = #k, .kind = DT_KEY_TEXT, .offset = offsetof(dt_config, s##_##k), .text = (d), .unit = "", .help = help_},
+/* clang-format on */
 
 const dt_key dt_key_table[] = {DT_CONFIG_KEYS(ROW_INT, ROW_REAL, ROW_BOOL, ROW_ENUM, ROW_TEXT)};
 const int dt_n_keys = sizeof dt_key_table / sizeof dt_key_table[0];
@@ -113,7 +115,8 @@ static void describe(const dt_key *k, const char *between_words, char *out, size
     if (k->kind == DT_KEY_ENUM) {
         int n = snprintf(out, size, "one of ");
         for (const char *p = k->words; *p && (size_t)n + 8 < size; p++)
-            n += *p == '|' ? snprintf(out + n, size - (size_t)n, "%s", between_words) : snprintf(out + n, size - (size_t)n, "%c", *p);
+            n += *p == '|' ? snprintf(out + n, size - (size_t)n, "%s", between_words)
+                           : snprintf(out + n, size - (size_t)n, "%c", *p);
         return;
     }
     char expected[160];
@@ -125,7 +128,8 @@ static void describe(const dt_key *k, const char *between_words, char *out, size
 static bool matches(const dt_key *k, const char *filter)
 {
     const size_t n = strlen(k->section);
-    return !filter[0] || (strncmp(filter, k->section, n) == 0 && (!filter[n] || (filter[n] == '.' && strcmp(filter + n + 1, k->name) == 0)));
+    return !filter[0] ||
+           (strncmp(filter, k->section, n) == 0 && (!filter[n] || (filter[n] == '.' && strcmp(filter + n + 1, k->name) == 0)));
 }
 
 static dt_err no_such_filter(const char *filter)
@@ -165,12 +169,15 @@ void dt_config_print_markdown(FILE *out)
 {
     char type[160], initial[160];
     const char *section = "";
-    fprintf(out, "# Configuration keys\n\nGenerated from `include/dtrain/config_keys.h` by `make docs`; `dtrain --keys` prints the same.\n"
-                 "Values on the command line, `section.key=value`, win over the file. `${NAME}` in a value is an environment variable.\n"
-                 "Lists are comma separated; a comment begins with `;` or `#` at the start of a line, or with ` ;` behind a value.\n");
+    fprintf(
+        out,
+        "# Configuration keys\n\nGenerated from `include/dtrain/config_keys.h` by `make docs`; `dtrain --keys` prints the same.\n"
+        "Values on the command line, `section.key=value`, win over the file. `${NAME}` in a value is an environment variable.\n"
+        "Lists are comma separated; a comment begins with `;` or `#` at the start of a line, or with ` ;` behind a value.\n");
     for (int i = 0; i < dt_n_keys; i++) {
         const dt_key *k = &dt_key_table[i];
-        if (strcmp(section, k->section) != 0) fprintf(out, "\n## [%s]\n\n| key | value | default | meaning |\n|---|---|---|---|\n", k->section);
+        if (strcmp(section, k->section) != 0)
+            fprintf(out, "\n## [%s]\n\n| key | value | default | meaning |\n|---|---|---|---|\n", k->section);
         section = k->section;
         describe(k, ", ", type, sizeof type);
         default_text(k, initial, sizeof initial);

@@ -44,7 +44,9 @@ void dt_key_expectation(const dt_key *k, char *out, size_t size)
         else
             snprintf(out, size, "%s from %s to %s", what, lo, hi);
         break;
-    case DT_KEY_BOOL: snprintf(out, size, "true or false"); break;
+    case DT_KEY_BOOL:
+        snprintf(out, size, "true or false");
+        break;
     case DT_KEY_ENUM: {
         size_t n = (size_t)snprintf(out, size, "one of ");
         for (const char *p = k->words; *p && n + 3 < size; p++) {
@@ -54,7 +56,9 @@ void dt_key_expectation(const dt_key *k, char *out, size_t size)
         out[n] = '\0';
         break;
     }
-    case DT_KEY_TEXT: snprintf(out, size, "text"); break;
+    case DT_KEY_TEXT:
+        snprintf(out, size, "text");
+        break;
     }
 }
 
@@ -100,11 +104,16 @@ static bool is_one_of(const char *text, const char *words)
 static bool read_number(const dt_key *k, const char *text, dt_key_number *n)
 {
     switch (k->kind) {
-    case DT_KEY_INT: return read_int(text, &n->i) && n->i >= k->min.i && n->i <= k->max.i;
-    case DT_KEY_REAL: return read_real(text, &n->r) && n->r >= k->min.r && n->r <= k->max.r;
-    case DT_KEY_BOOL: return read_bool(text, &n->b);
-    case DT_KEY_ENUM: return is_one_of(text, k->words);
-    case DT_KEY_TEXT: return true;
+    case DT_KEY_INT:
+        return read_int(text, &n->i) && n->i >= k->min.i && n->i <= k->max.i;
+    case DT_KEY_REAL:
+        return read_real(text, &n->r) && n->r >= k->min.r && n->r <= k->max.r;
+    case DT_KEY_BOOL:
+        return read_bool(text, &n->b);
+    case DT_KEY_ENUM:
+        return is_one_of(text, k->words);
+    case DT_KEY_TEXT:
+        return true;
     }
     return false;
 }
@@ -129,8 +138,8 @@ static dt_err check_writable(const dt_key *k, const char *value, const char *hea
     DT_CHECK(strlen(value) <= most, DT_ERR_USAGE, "%s: the value has %zu bytes, the limit is %zu", head, strlen(value), most);
     DT_CHECK(!strstr(value, "${"), DT_ERR_USAGE, "%s: '${' remains in the value after environment variables were replaced", head);
     for (const char *p = value; *p; p++) {
-        DT_CHECK(!iscntrl((unsigned char)*p) || *p == '\t', DT_ERR_USAGE, "%s: a control character (byte 0x%02x) in the value", head,
-                 (unsigned)(unsigned char)*p);
+        DT_CHECK(!iscntrl((unsigned char)*p) || *p == '\t', DT_ERR_USAGE, "%s: a control character (byte 0x%02x) in the value",
+                 head, (unsigned)(unsigned char)*p);
         DT_CHECK(*p != ';' || (p > value && !isspace((unsigned char)p[-1])), DT_ERR_USAGE,
                  "%s: ';' at the beginning of a value or after a blank starts a comment and cannot be part of the value", head);
     }
@@ -144,8 +153,8 @@ static dt_err expand_one(const char **p, const char *head, FILE *to)
     DT_CHECK(close, DT_ERR_USAGE, "%s: '${' without '}'", head);
     char name[256];
     const size_t n = (size_t)(close - *p);
-    DT_CHECK(n > 0 && n < sizeof name, DT_ERR_USAGE, "%s: expected the name of an environment variable in ${...}, found '%.*s'", head,
-             (int)(n < 100 ? n : 100), *p);
+    DT_CHECK(n > 0 && n < sizeof name, DT_ERR_USAGE, "%s: expected the name of an environment variable in ${...}, found '%.*s'",
+             head, (int)(n < 100 ? n : 100), *p);
     memcpy(name, *p, n);
     name[n] = '\0';
     const char *value = getenv(name);

@@ -9,8 +9,9 @@ enum { MESSAGE_SIZE = 2048 };
 
 static _Thread_local char message[MESSAGE_SIZE];
 
-static const char *const err_names[DT_N_ERR] = {"DT_OK",         "DT_ERR_USAGE",     "DT_ERR_DATA",  "DT_ERR_FAULT", "DT_ERR_ARG",
-                                                "DT_ERR_MEMORY", "DT_ERR_NONFINITE", "DT_ERR_WRITE", "DT_ERR_STOP",  "DT_ERR_COMM"};
+static const char *const err_names[DT_N_ERR] = {"DT_OK",       "DT_ERR_USAGE",  "DT_ERR_DATA",      "DT_ERR_FAULT",
+                                                "DT_ERR_ARG",  "DT_ERR_MEMORY", "DT_ERR_NONFINITE", "DT_ERR_WRITE",
+                                                "DT_ERR_STOP", "DT_ERR_COMM"};
 
 int dt_exit_code(dt_err err)
 {
@@ -26,7 +27,8 @@ dt_err dt_fail(dt_err err, const char *fmt, ...)
     int n = vsnprintf(message, sizeof message, fmt, args);
     va_end(args);
     if (n >= MESSAGE_SIZE) memcpy(message + MESSAGE_SIZE - 4, "...", 4);
-    if (n <= 0) snprintf(message, sizeof message, "error %s without a message", (unsigned)err < DT_N_ERR ? err_names[err] : "unknown");
+    if (n <= 0)
+        snprintf(message, sizeof message, "error %s without a message", (unsigned)err < DT_N_ERR ? err_names[err] : "unknown");
     return err;
 }
 

@@ -38,8 +38,8 @@ static void read_environment(void)
         char rank[12];
         long long nth = 0;
         int used = 0;
-        if (sscanf(p, "%47[^:,]:%11[^:,]:%lld:%15[a-z]%n", armed.fault[n].point, rank, &nth, armed.fault[n].kind, &used) == 4 && used > 0 &&
-            (p[used] == ',' || p[used] == '\0') && nth > 0 && kind_is_known(armed.fault[n].kind)) {
+        if (sscanf(p, "%47[^:,]:%11[^:,]:%lld:%15[a-z]%n", armed.fault[n].point, rank, &nth, armed.fault[n].kind, &used) == 4 &&
+            used > 0 && (p[used] == ',' || p[used] == '\0') && nth > 0 && kind_is_known(armed.fault[n].kind)) {
             armed.fault[n].rank = strcmp(rank, "*") == 0 ? -1 : atoi(rank);
             armed.fault[n++].nth = nth;
         } else {
@@ -56,7 +56,8 @@ static dt_err happen(const char *point, const char *kind)
     if (strcmp(kind, "kill") == 0) raise(SIGKILL);
     if (strcmp(kind, "exit") == 0) _exit(3);
     while (strcmp(kind, "hang") == 0) pause();
-    if (strcmp(kind, "nospace") == 0) return dt_fail(DT_ERR_WRITE, "%s: no space left on device (injected by DTRAIN_FAULT)", point);
+    if (strcmp(kind, "nospace") == 0)
+        return dt_fail(DT_ERR_WRITE, "%s: no space left on device (injected by DTRAIN_FAULT)", point);
     return dt_fail(DT_ERR_FAULT, "%s: a fault injected by DTRAIN_FAULT", point);
 }
 

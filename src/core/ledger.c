@@ -3,14 +3,16 @@
 
 const char *dt_memcat_name(dt_memcat c)
 {
-    static const char *const names[DT_N_MEMCAT] = {"parameters", "gradients", "optimizer", "activations", "staging", "data", "other"};
+    static const char *const names[DT_N_MEMCAT] = {"parameters", "gradients", "optimizer", "activations",
+                                                   "staging",    "data",      "other"};
     return (unsigned)c < DT_N_MEMCAT ? names[c] : "?";
 }
 
 static void raise_to(atomic_size_t *peak, size_t value)
 {
     size_t seen = atomic_load_explicit(peak, memory_order_relaxed);
-    while (seen < value && !atomic_compare_exchange_weak(peak, &seen, value)) {}
+    while (seen < value && !atomic_compare_exchange_weak(peak, &seen, value)) {
+    }
 }
 
 void dt_ledger_add(dt_ledger *l, dt_memcat c, size_t nbytes)

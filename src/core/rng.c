@@ -68,6 +68,7 @@ uint64_t dt_rng_permute(uint64_t key, uint64_t n, uint64_t i)
     while (bits < 64 && (n - 1) >> bits) bits++;
     if (bits == 0) return 0;
     const int bits_l = bits / 2, bits_r = bits - bits_l;
-    do i = feistel(key, bits_l, bits_r, i); while (i >= n); /* the domain is below 2n: two passes on average at most */
+    do i = feistel(key, bits_l, bits_r, i);
+    while (i >= n); /* the domain is below 2n: two passes on average at most */
     return i;
 }

@@ -18,11 +18,12 @@ dt_err dt_unit_add(dt_unit *u, const char *name, int n_dims, const int64_t *shap
                    float init_value)
 {
     dt_tensor t = {.n_dims = n_dims, .decay = decay, .trainable = true, .init_std = init_std, .init_value = init_value};
-    DT_CHECK(n_dims >= 1 && n_dims <= DT_MAX_DIMS, DT_ERR_ARG, "unit %s, tensor %s: %d dimensions, 1 to %d are possible", u->name, name,
-             n_dims, DT_MAX_DIMS);
+    DT_CHECK(n_dims >= 1 && n_dims <= DT_MAX_DIMS, DT_ERR_ARG, "unit %s, tensor %s: %d dimensions, 1 to %d are possible", u->name,
+             name, n_dims, DT_MAX_DIMS);
     DT_CHECK(strlen(name) < DT_NAME_MAX, DT_ERR_ARG, "unit %s: the tensor name %s is longer than %d characters", u->name, name,
              DT_NAME_MAX - 1);
-    DT_CHECK(count_elements(n_dims, shape, &t.n_elems), DT_ERR_ARG, "unit %s, tensor %s: its shape has no or too many elements", u->name, name);
+    DT_CHECK(count_elements(n_dims, shape, &t.n_elems), DT_ERR_ARG, "unit %s, tensor %s: its shape has no or too many elements",
+             u->name, name);
     memcpy(t.name, name, strlen(name) + 1);
     memcpy(t.shape, shape, (size_t)n_dims * sizeof shape[0]);
 
