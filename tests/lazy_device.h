@@ -47,7 +47,8 @@ static inline void lazy_run(dt_device *dev, dt_stream *s, int upto)
     }
 }
 
-static inline dt_err lazy_queue(dt_device *dev, dt_stream *stream, void (*run)(dt_device *, void *), const void *args, size_t size)
+static inline dt_err lazy_queue(dt_device *dev, dt_stream *stream, void (*run)(dt_device *, void *), const void *args,
+                                size_t size)
 {
     const lazy_device *lazy = dev->impl;
     dt_stream *s = lazy_stream(dev, stream);
@@ -148,7 +149,13 @@ static inline void lazy_put(void *x, dt_dtype t, int64_t i, float value)
         ((uint16_t *)x)[i] = dt_bf16_from_float(value);
 }
 
-typedef struct lazy_move { void *dst; const void *src; size_t nbytes; dt_dtype src_dt, dst_dt; int64_t n; } lazy_move;
+typedef struct lazy_move {
+    void *dst;
+    const void *src;
+    size_t nbytes;
+    dt_dtype src_dt, dst_dt;
+    int64_t n;
+} lazy_move;
 
 static inline void lazy_do_copy(dt_device *dev, void *args)
 {
@@ -180,13 +187,21 @@ static inline void lazy_do_convert(dt_device *dev, void *args)
     const lazy_move *a = args;
     for (int64_t i = 0; i < a->n; i++) lazy_put(a->dst, a->dst_dt, i, lazy_get(a->src, a->src_dt, i));
 }
-static inline dt_err lazy_convert(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n, dt_stream *s)
+static inline dt_err lazy_convert(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n,
+                                  dt_stream *s)
 {
     const lazy_move a = {.dst = dst, .src = src, .src_dt = src_dt, .dst_dt = dst_dt, .n = n};
     return lazy_queue(dev, s, lazy_do_convert, &a, sizeof a);
 }
 
-typedef struct lazy_adamw { dt_adamw opt; const void *grad; dt_dtype gt, param_dt; float *master, *m, *v; void *param; int64_t n; } lazy_adamw;
+typedef struct lazy_adamw {
+    dt_adamw opt;
+    const void *grad;
+    dt_dtype gt, param_dt;
+    float *master, *m, *v;
+    void *param;
+    int64_t n;
+} lazy_adamw;
 
 static inline void lazy_do_adamw(dt_device *dev, void *args)
 {
@@ -197,19 +212,25 @@ static inline void lazy_do_adamw(dt_device *dev, void *args)
         const float g = o->grad_scale * lazy_get(a->grad, a->gt, i);
         a->m[i] = o->beta1 * a->m[i] + (1 - o->beta1) * g;
         a->v[i] = o->beta2 * a->v[i] + (1 - o->beta2) * g * g;
-        a->master[i] = a->master[i] * (1 - o->lr * o->weight_decay) -
-                       o->lr * (a->m[i] / o->fix1) / (sqrtf(a->v[i] / o->fix2) + o->eps);
+        a->master[i] =
+            a->master[i] * (1 - o->lr * o->weight_decay) - o->lr * (a->m[i] / o->fix1) / (sqrtf(a->v[i] / o->fix2) + o->eps);
         if (a->param) lazy_put(a->param, a->param_dt, i, a->master[i]);
     }
 }
-static inline dt_err lazy_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m, float *v,
-                                     void *param, dt_dtype param_dt, int64_t n, dt_stream *s)
+static inline dt_err lazy_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m,
+                                     float *v, void *param, dt_dtype param_dt, int64_t n, dt_stream *s)
 {
     const lazy_adamw a = {*opt, grad, gt, param_dt, master, m, v, param, n};
     return lazy_queue(dev, s, lazy_do_adamw, &a, sizeof a);
 }
 
-typedef struct lazy_reduce { const void *x; dt_dtype dt; int64_t n; int shift; void *result; } lazy_reduce;
+typedef struct lazy_reduce {
+    const void *x;
+    dt_dtype dt;
+    int64_t n;
+    int shift;
+    void *result;
+} lazy_reduce;
 
 static inline void lazy_do_sum_squares(dt_device *dev, void *args)
 {
@@ -254,7 +275,8 @@ static inline void lazy_do_fixed(dt_device *dev, void *args)
     const uint64_t word[2] = {(uint64_t)sum, (uint64_t)(sum >> 64)};
     memcpy(a->result, word, sizeof word);
 }
-static inline dt_err lazy_sum_squares_fixed(dt_device *dev, const void *x, dt_dtype dt, int64_t n, int shift, uint64_t result[2], dt_stream *s)
+static inline dt_err lazy_sum_squares_fixed(dt_device *dev, const void *x, dt_dtype dt, int64_t n, int shift, uint64_t result[2],
+                                            dt_stream *s)
 {
     const lazy_reduce a = {x, dt, n, shift, result};
     return lazy_queue(dev, s, lazy_do_fixed, &a, sizeof a);

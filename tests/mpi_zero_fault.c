@@ -9,7 +9,8 @@
 static void arm(int nranks)
 {
     char text[256];
-    snprintf(text, sizeof text, "zero.reduce:%d:3:error,zero.update:%d:2:error,zero.gather:%d:1:nospace", nranks - 1, nranks - 1, nranks - 1);
+    snprintf(text, sizeof text, "zero.reduce:%d:3:error,zero.update:%d:2:error,zero.gather:%d:1:nospace", nranks - 1, nranks - 1,
+             nranks - 1);
     setenv("DTRAIN_FAULT", text, 1);
 }
 
@@ -32,7 +33,8 @@ static int setup(void **state)
     if (!f || dt_comm_open(&f->comm) != DT_OK) return -1;
     if (dt_device_open(&f->dev, "cpu", f->comm.local_rank, 1, &f->ledger) != DT_OK) return -1;
     if (dt_comm_attach(&f->comm, &f->dev, "mpi", true) != DT_OK || ref_zero_make_units(f->units, false) != DT_OK) return -1;
-    const dt_zero_options opt = {.stage = 3, .param_dtype = DT_BF16, .grad_dtype = DT_F32, .reproducible = true, .overlap_comm = true};
+    const dt_zero_options opt = {
+        .stage = 3, .param_dtype = DT_BF16, .grad_dtype = DT_F32, .reproducible = true, .overlap_comm = true};
     arm(f->comm.nranks);
     if (dt_zero_open(&f->z, &opt, f->units, REF_ZERO_UNITS, &f->comm, &f->dev, NULL, NULL) != DT_OK) return -1;
     f->model = (ref_zero_model){.units = f->units, .source = dt_zero_source(f->z), .dev = &f->dev, .tied = true};
@@ -73,7 +75,8 @@ static void check_vote(fixture *f, dt_err want)
 {
     const bool mine = f->err == (f->comm.rank == f->comm.nranks - 1 ? want : DT_OK);
     dt_vote vote = {.err = f->err};
-    const bool voted = dt_comm_vote(&f->comm, &vote) == DT_OK && vote.err == (int32_t)want && vote.failed_rank == f->comm.nranks - 1;
+    const bool voted =
+        dt_comm_vote(&f->comm, &vote) == DT_OK && vote.err == (int32_t)want && vote.failed_rank == f->comm.nranks - 1;
     assert_all(world(f), mine);
     assert_all(world(f), voted);
     dt_error_clear();

@@ -105,7 +105,8 @@ static dt_err with_params(ref_zero_model *m, int unit)
 static dt_err release_params(ref_zero_model *m, int unit) { return m->source.params_release(m->source.self, unit); }
 
 /** Write one part of a tensor's gradients; frozen ones get garbage. */
-static void write_tensor(const ref_zero_model *m, const dt_unit_view *view, int unit, int k, int64_t step, int64_t j, int half, bool add)
+static void write_tensor(const ref_zero_model *m, const dt_unit_view *view, int unit, int k, int64_t step, int64_t j, int half,
+                         bool add)
 {
     const dt_tensor *t = &m->units[unit].tensors[k];
     for (int64_t i = t->offset; i < t->offset + t->n_elems; i++)
@@ -159,7 +160,8 @@ dt_err ref_zero_micro_step(ref_zero_model *m, int64_t step, int64_t j)
 
 static float rounded(float x, dt_dtype t) { return t == DT_F32 ? x : dt_bf16_to_float(dt_bf16_from_float(x)); }
 
-void ref_zero_sum_grads(const dt_unit *units, bool exact, bool tied, dt_dtype micro_dtype, int64_t step, int64_t n_micro, float *grad)
+void ref_zero_sum_grads(const dt_unit *units, bool exact, bool tied, dt_dtype micro_dtype, int64_t step, int64_t n_micro,
+                        float *grad)
 {
     for (int u = 0; u < REF_ZERO_UNITS; grad += units[u].flat_len, u++)
         for (int k = 0; k < units[u].n_tensors; k++) {

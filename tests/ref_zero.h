@@ -32,7 +32,8 @@ typedef struct ref_zero_model {
 dt_err ref_zero_micro_step(ref_zero_model *m, int64_t step, int64_t j);
 
 /** fp32 training on one rank: sum gradients of micro-batches 0 .. n_micro-1 in order, from grad_dtype-rounded parts. */
-void ref_zero_sum_grads(const dt_unit *units, bool exact, bool tied, dt_dtype micro_dtype, int64_t step, int64_t n_micro, float *grad);
+void ref_zero_sum_grads(const dt_unit *units, bool exact, bool tied, dt_dtype micro_dtype, int64_t step, int64_t n_micro,
+                        float *grad);
 void ref_zero_adamw(const dt_unit *units, const dt_adamw *opt, const float *grad, float *param, float *m, float *v);
 
 #endif

@@ -175,8 +175,8 @@ static void small_units_persist(void **state)
 {
     dt_unit u[3];
     make_even_units(u);
-    const dt_zero_options opt = {.stage = 3, .param_dtype = DT_BF16, .grad_dtype = DT_BF16,
-                                 .param_persistence_threshold = 16 * 1024 * 21 + 1};
+    const dt_zero_options opt = {
+        .stage = 3, .param_dtype = DT_BF16, .grad_dtype = DT_BF16, .param_persistence_threshold = 16 * 1024 * 21 + 1};
     const dt_zero_plan p = plan_of(&opt, u, 3, 4);
     assert_int_equal(p.bytes[DT_MEM_PARAMS], 2 * 16 * 1024 * (21 + 126 / 4 /* = 31 */) + 2 * 16 * 1024 / 2);
     const double once = 16 * 1024 * 0.75;

@@ -31,7 +31,7 @@ typedef struct rank_thread {
     dt_unit units[REF_ZERO_UNITS];
     uint64_t trace[N_TRACE]; /* hashes of what the queued model saw */
     int n_trace;
-    uint64_t states;         /* hash of all states at the end */
+    uint64_t states; /* hash of all states at the end */
     double norm;
     dt_err err;
 } rank_thread;
@@ -46,7 +46,14 @@ static void meet(const dt_comm *comm, const void *mine)
 }
 static void part(const dt_comm *comm) { pthread_barrier_wait(&thread_of(comm->dev)->meet->barrier); }
 
-typedef struct exchange { dt_comm *comm; const void *send; void *recv; dt_dtype send_dt, recv_dt; int64_t count; bool accumulate; } exchange;
+typedef struct exchange {
+    dt_comm *comm;
+    const void *send;
+    void *recv;
+    dt_dtype send_dt, recv_dt;
+    int64_t count;
+    bool accumulate;
+} exchange;
 
 static void do_reduce_scatter(dt_device *dev, void *args)
 {
@@ -64,8 +71,8 @@ static void do_reduce_scatter(dt_device *dev, void *args)
     free(sum);
 }
 
-dt_err dt_comm_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt, int64_t count, bool accumulate,
-                              bool ordered, dt_stream *stream)
+dt_err dt_comm_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt, int64_t count,
+                              bool accumulate, bool ordered, dt_stream *stream)
 {
     const exchange a = {comm, send, recv, send_dt, recv_dt, count, accumulate};
     return lazy_queue(comm->dev, stream, do_reduce_scatter, &a, sizeof a);
@@ -119,7 +126,14 @@ static uint64_t hash_bytes(uint64_t h, const void *data, size_t nbytes)
     return h;
 }
 
-typedef struct work { dt_unit_view view; const dt_unit *unit; int64_t step, job; int index, first_tensor, last_tensor, half; bool add; uint64_t *trace; } work;
+typedef struct work {
+    dt_unit_view view;
+    const dt_unit *unit;
+    int64_t step, job;
+    int index, first_tensor, last_tensor, half;
+    bool add;
+    uint64_t *trace;
+} work;
 
 static void do_look(dt_device *dev, void *args)
 {
@@ -152,7 +166,13 @@ static dt_err look(rank_thread *t, dt_param_source *s, int u)
 /** half 1: the second part of the tied tensor, and all others. */
 static dt_err write_grads(rank_thread *t, const dt_unit_view *view, int u, int64_t step, int64_t job, int last_tensor, int half)
 {
-    const work w = {.view = *view, .unit = &t->units[u], .step = step, .job = job, .index = u, .last_tensor = last_tensor, .half = half,
+    const work w = {.view = *view,
+                    .unit = &t->units[u],
+                    .step = step,
+                    .job = job,
+                    .index = u,
+                    .last_tensor = last_tensor,
+                    .half = half,
                     .add = view->accumulate};
     return lazy_queue(&t->dev, NULL, do_write, &w, sizeof w);
 }
@@ -212,7 +232,13 @@ static dt_err train(rank_thread *t, dt_zero *z)
             continue;
         }
         if (step == 1) DT_TRY(dt_zero_grad_sum_squares(z, &t->norm)); /* the last update waits by itself */
-        const dt_adamw opt = {.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f, .fix1 = 0.1f, .fix2 = 0.01f,
+        const dt_adamw opt = {.lr = 1e-2f,
+                              .beta1 = 0.9f,
+                              .beta2 = 0.99f,
+                              .eps = 1e-8f,
+                              .weight_decay = 0.1f,
+                              .fix1 = 0.1f,
+                              .fix2 = 0.01f,
                               .grad_scale = 0.5f};
         DT_TRY(dt_zero_update(z, &opt));
     }
@@ -259,15 +285,21 @@ static void check_modes(bool reproducible, bool overlap, int64_t bucket)
 {
     rank_thread *want = calloc(N_THREADS, sizeof *want), *got = calloc(N_THREADS, sizeof *got);
     for (int stage = 0; stage <= 3; stage++) {
-        const dt_zero_options opt = {.stage = stage, .param_dtype = DT_BF16, .grad_dtype = DT_F32, .reproducible = reproducible,
-                                     .overlap_comm = overlap, .prefetch_bucket_size = 1 << 20, .reduce_bucket_size = bucket,
+        const dt_zero_options opt = {.stage = stage,
+                                     .param_dtype = DT_BF16,
+                                     .grad_dtype = DT_F32,
+                                     .reproducible = reproducible,
+                                     .overlap_comm = overlap,
+                                     .prefetch_bucket_size = 1 << 20,
+                                     .reduce_bucket_size = bucket,
                                      .allgather_bucket_size = bucket};
         run_ranks(want, &opt, AT_ONCE);
         for (int mode = 1; mode < N_LAZY_MODES; mode++) {
             run_ranks(got, &opt, (lazy_mode)mode);
             for (int r = 0; r < N_THREADS; r++) {
                 for (int i = 0; i < want[r].n_trace; i++)
-                    if (got[r].trace[i] != want[r].trace[i]) fail_msg("stage %d, mode %d, rank %d: view %d differs", stage, mode, r, i);
+                    if (got[r].trace[i] != want[r].trace[i])
+                        fail_msg("stage %d, mode %d, rank %d: view %d differs", stage, mode, r, i);
                 assert_true(got[r].norm == want[r].norm);
                 assert_true(got[r].states == want[r].states);
             }

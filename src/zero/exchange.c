@@ -34,13 +34,14 @@ static dt_err copy_columns(dt_zero *z, void *whole, int64_t shard_len, int64_t a
     for (int r = 0; r < z->comm->nranks; r++) {
         char *in_whole = (char *)whole + (size_t)(r * shard_len + a) * elem_size;
         char *in_bucket = (char *)z->bucket.ptr + (size_t)(r * count) * elem_size;
-        DT_TRY(z->dev->ops->copy(z->dev, to_bucket ? in_bucket : in_whole, to_bucket ? in_whole : in_bucket, (size_t)count * elem_size,
-                                 z->comm_stream));
+        DT_TRY(z->dev->ops->copy(z->dev, to_bucket ? in_bucket : in_whole, to_bucket ? in_whole : in_bucket,
+                                 (size_t)count * elem_size, z->comm_stream));
     }
     return DT_OK;
 }
 
-dt_err zero_reduce_unit(dt_zero *z, int u, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt, bool accumulate, dt_err err)
+dt_err zero_reduce_unit(dt_zero *z, int u, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt, bool accumulate,
+                        dt_err err)
 {
     const int64_t shard_len = z->lay.units[u].shards.shard_len, most = z->lay.reduce_per_rank;
     const bool ordered = z->opt.reproducible;
@@ -52,8 +53,8 @@ dt_err zero_reduce_unit(dt_zero *z, int u, const void *send, dt_dtype send_dt, v
         const int64_t count = shard_len - a < most ? shard_len - a : most;
         char *to = (char *)recv + (size_t)a * dt_dtype_size(recv_dt);
         err = zero_first_err(err, copy_columns(z, (void *)send, shard_len, a, count, dt_dtype_size(send_dt), true));
-        err = zero_first_err(
-            err, dt_comm_reduce_scatter(z->comm, z->bucket.ptr, send_dt, to, recv_dt, count, accumulate, ordered, z->comm_stream));
+        err = zero_first_err(err, dt_comm_reduce_scatter(z->comm, z->bucket.ptr, send_dt, to, recv_dt, count, accumulate, ordered,
+                                                         z->comm_stream));
     }
     return err;
 }

@@ -28,8 +28,8 @@ static dt_err free_place(dt_zero *z, int u)
     for (int v = 0; v < z->n_units; v++) {
         if (v == u || !overlap(&z->lay, u, v)) continue;
         DT_CHECK(z->state[v].grads_held == 0, DT_ERR_ARG,
-                 "gradients of unit %s have no room in the ring while those of unit %s are held%s", z->units[u].name, z->units[v].name,
-                 z->opt.untied ? " (dt_zero_options.untied is set)" : "");
+                 "gradients of unit %s have no room in the ring while those of unit %s are held%s", z->units[u].name,
+                 z->units[v].name, z->opt.untied ? " (dt_zero_options.untied is set)" : "");
         DT_TRY(wait_reduced(z, v));
     }
     return DT_OK;
@@ -38,10 +38,11 @@ static dt_err free_place(dt_zero *z, int u)
 dt_err zero_grads_acquire(void *self, int u, dt_unit_view *view)
 {
     dt_zero *z = self;
-    DT_CHECK(u >= 0 && u < z->n_units && z->lay.has_grads, DT_ERR_ARG, "gradients of unit %d of %d in a model that is %s", u, z->n_units,
-             z->lay.has_grads ? "trained" : "frozen");
+    DT_CHECK(u >= 0 && u < z->n_units && z->lay.has_grads, DT_ERR_ARG, "gradients of unit %d of %d in a model that is %s", u,
+             z->n_units, z->lay.has_grads ? "trained" : "frozen");
     zero_unit_state *s = &z->state[u];
-    DT_CHECK(z->in_micro, DT_ERR_ARG, "gradients of unit %s acquired outside a micro-step (dt_zero_begin_micro)", z->units[u].name);
+    DT_CHECK(z->in_micro, DT_ERR_ARG, "gradients of unit %s acquired outside a micro-step (dt_zero_begin_micro)",
+             z->units[u].name);
     DT_CHECK(s->micro_done != z->micro_serial, DT_ERR_ARG, "gradients of unit %s acquired again after they were complete",
              z->units[u].name);
     if (s->grads_held == 0) {
@@ -50,7 +51,8 @@ dt_err zero_grads_acquire(void *self, int u, dt_unit_view *view)
     }
     s->grads_held++;
     *view = (dt_unit_view){.dtype = z->lay.grad_dtype, .accumulate = z->lay.whole_grads && !z->first_micro};
-    view->data = z->lay.whole_grads ? zero_grad_at(z, u, 0) : zero_at(&z->grad_ring, z->lay.units[u].grad_place, z->lay.grad_dtype);
+    view->data =
+        z->lay.whole_grads ? zero_grad_at(z, u, 0) : zero_at(&z->grad_ring, z->lay.units[u].grad_place, z->lay.grad_dtype);
     return DT_OK;
 }
 
@@ -63,7 +65,9 @@ static dt_err clear_gaps(dt_zero *z, int u, void *grads)
     for (int k = 0; k <= ul->n_runs; k++) {
         const zero_run *run = &z->lay.runs[ul->first_run + k];
         const int64_t to = k < ul->n_runs ? run->start : ul->shards.padded_len;
-        if (to > from) DT_TRY(z->dev->ops->zero(z->dev, (char *)grads + (size_t)from * elem_size, (size_t)(to - from) * elem_size, z->compute));
+        if (to > from)
+            DT_TRY(
+                z->dev->ops->zero(z->dev, (char *)grads + (size_t)from * elem_size, (size_t)(to - from) * elem_size, z->compute));
         if (k < ul->n_runs) from = run->start + run->len;
     }
     return DT_OK;
@@ -84,7 +88,8 @@ static dt_err reduce_from_ring(dt_zero *z, int u, dt_err err)
     void *micro = zero_at(&z->grad_ring, z->lay.units[u].grad_place, z->lay.grad_dtype);
     err = zero_first_err(err, clear_gaps(z, u, micro));
     err = zero_first_err(err, zero_comm_after_compute(z));
-    return zero_reduce_unit(z, u, micro, z->lay.grad_dtype, zero_grad_at(z, u, zero_own(z, u)), z->lay.grad_kept, !z->first_micro, err);
+    return zero_reduce_unit(z, u, micro, z->lay.grad_dtype, zero_grad_at(z, u, zero_own(z, u)), z->lay.grad_kept, !z->first_micro,
+                            err);
 }
 
 dt_err zero_grads_release(void *self, int u)
@@ -141,9 +146,12 @@ static dt_err queue_one(dt_zero *z, square_op op, int u, int64_t lo, int64_t hi,
     const void *x = zero_grad_at(z, u, lo);
     void *result = (char *)z->results.ptr + (size_t)slot * 16;
     switch (op) {
-    case ABS_MAX: return ops->abs_max(z->dev, x, z->lay.grad_kept, hi - lo, result, z->compute);
-    case SUM_SQUARES: return ops->sum_squares(z->dev, x, z->lay.grad_kept, hi - lo, result, z->compute);
-    case SUM_SQUARES_FIXED: return ops->sum_squares_fixed(z->dev, x, z->lay.grad_kept, hi - lo, shift, result, z->compute);
+    case ABS_MAX:
+        return ops->abs_max(z->dev, x, z->lay.grad_kept, hi - lo, result, z->compute);
+    case SUM_SQUARES:
+        return ops->sum_squares(z->dev, x, z->lay.grad_kept, hi - lo, result, z->compute);
+    case SUM_SQUARES_FIXED:
+        return ops->sum_squares_fixed(z->dev, x, z->lay.grad_kept, hi - lo, shift, result, z->compute);
     }
     return DT_ERR_ARG;
 }
@@ -162,7 +170,8 @@ static dt_err over_own_grads(dt_zero *z, square_op op, int shift, int *n)
         }
         for (int k = 0; k < ul->n_runs; k++) {
             const zero_run *run = &z->lay.runs[ul->first_run + k];
-            const int64_t lo = run->start > own ? run->start : own, hi = run->start + run->len < end ? run->start + run->len : end;
+            const int64_t lo = run->start > own ? run->start : own,
+                          hi = run->start + run->len < end ? run->start + run->len : end;
             if (lo < hi) DT_TRY(queue_one(z, op, u, lo, hi, shift, (*n)++));
         }
     }

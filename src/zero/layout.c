@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-static const int64_t max_elems = INT64_C(1) << 56; /* of a unit: sums of bytes over many such units stay below 2^63 */
+static const int64_t max_elems = INT64_C(1) << 44; /* of a unit: bytes of 16 thousand such units stay below 2^62 */
 
 static int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -39,8 +39,8 @@ static dt_err check_unit(const dt_unit *u)
     for (int i = 0; i < u->n_tensors; i++) {
         const dt_tensor *t = &u->tensors[i];
         DT_CHECK(t->n_elems > 0 && t->offset >= end && t->n_elems <= u->flat_len - t->offset, DT_ERR_ARG,
-                 "unit %s: tensor %s at %" PRId64 " with %" PRId64 " elements overlaps its neighbour or the end (%" PRId64 ")", u->name,
-                 t->name, t->offset, t->n_elems, u->flat_len);
+                 "unit %s: tensor %s at %" PRId64 " with %" PRId64 " elements overlaps its neighbour or the end (%" PRId64 ")",
+                 u->name, t->name, t->offset, t->n_elems, u->flat_len);
         end = t->offset + t->n_elems;
         n_param += t->n_elems;
     }
@@ -112,12 +112,13 @@ static dt_err place_param_ring(zero_layout *l, const dt_zero_options *opt, const
     if (limit > 0 && alone > limit) {
         int largest = -1;
         for (int u = opt->untied ? 0 : 1; u < l->n_units; u++)
-            if (!l->units[u].whole_params && (largest < 0 || place_len(&l->units[u]) > place_len(&l->units[largest]))) largest = u;
+            if (!l->units[u].whole_params && (largest < 0 || place_len(&l->units[u]) > place_len(&l->units[largest])))
+                largest = u;
         return dt_fail(DT_ERR_USAGE,
-                       "zero.max_live_parameters = %" PRId64 " is too small: unit %s%s needs %" PRId64 " elements at once; set it to %" PRId64
-                       " or more",
-                       limit, units[largest < 0 ? 0 : largest].name, opt->untied || largest < 0 ? "" : " beside a tied embedding", alone,
-                       alone);
+                       "zero.max_live_parameters = %" PRId64 " is too small: unit %s%s needs %" PRId64
+                       " elements at once; set it to %" PRId64 " or more",
+                       limit, units[largest < 0 ? 0 : largest].name, opt->untied || largest < 0 ? "" : " beside a tied embedding",
+                       alone, alone);
     }
     l->param_ring_len = alone;
     if (!opt->overlap_comm || opt->prefetch_bucket_size <= 0) return DT_OK;

@@ -12,28 +12,28 @@ typedef struct zero_run {
 
 typedef struct zero_unit_layout {
     dt_shards shards;
-    bool whole_params;                  /* kept whole on every rank, else gathered into the ring while held */
-    bool all_trainable;                 /* no frozen tensor: what lies between the runs is padding alone */
-    int first_run, n_runs;              /* in zero_layout.runs, ascending */
-    int64_t param_at, grad_at, opt_at;  /* where the unit (or its shard) begins in the buffer of its kind, elements */
-    int64_t param_place, grad_place;    /* where it stands in the rings while it is held, elements */
+    bool whole_params;                 /* kept whole on every rank, else gathered into the ring while held */
+    bool all_trainable;                /* no frozen tensor: what lies between the runs is padding alone */
+    int first_run, n_runs;             /* in zero_layout.runs, ascending */
+    int64_t param_at, grad_at, opt_at; /* where the unit (or its shard) begins in the buffer of its kind, elements */
+    int64_t param_place, grad_place;   /* where it stands in the rings while it is held, elements */
 } zero_unit_layout;
 
 typedef struct zero_layout {
     int nranks, n_units;
-    int stage;            /* 1 on a lone rank, where a shard is the whole and all stages are the same */
-    bool has_grads;       /* not frozen */
-    bool whole_grads;     /* gradients gather in full buffers, else in shards by way of the gradient ring */
-    bool whole_opt;       /* every rank keeps and updates all optimizer states (stage 0) */
-    bool has_master;      /* fp32 weights beside bf16 parameters */
-    bool prefetch;        /* the parameter ring has room for a unit ahead of the one in hand */
+    int stage;                        /* 1 on a lone rank, where a shard is the whole and all stages are the same */
+    bool has_grads;                   /* not frozen */
+    bool whole_grads;                 /* gradients gather in full buffers, else in shards by way of the gradient ring */
+    bool whole_opt;                   /* every rank keeps and updates all optimizer states (stage 0) */
+    bool has_master;                  /* fp32 weights beside bf16 parameters */
+    bool prefetch;                    /* the parameter ring has room for a unit ahead of the one in hand */
     dt_dtype param_dtype, grad_dtype; /* grad_dtype: what backward writes */
     dt_dtype grad_kept;               /* what the kept gradients are summed in */
     zero_unit_layout *units;
     zero_run *runs;
     int n_runs;
-    int64_t params_len, grads_len, opt_len;  /* elements of each buffer; opt_len for each of master, exp_avg, exp_avg_sq */
-    int64_t param_ring_len, grad_ring_len;   /* elements */
+    int64_t params_len, grads_len, opt_len;   /* elements of each buffer; opt_len for each of master, exp_avg, exp_avg_sq */
+    int64_t param_ring_len, grad_ring_len;    /* elements */
     int64_t reduce_per_rank, gather_per_rank; /* most elements of a shard in one collective */
     size_t grad_ring_bytes, bucket_bytes, results_bytes, host_bytes;
     int n_results; /* slots of 16 bytes that reductions write on the device */

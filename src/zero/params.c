@@ -86,8 +86,8 @@ static dt_err take(dt_zero *z, int u)
 {
     zero_unit_state *s = &z->state[u];
     const int holder = holder_of_place(z, u);
-    DT_CHECK(holder < 0, DT_ERR_ARG, "unit %s cannot be gathered while unit %s is held: the ring has no room for both%s", z->units[u].name,
-             z->units[holder].name, z->opt.untied ? " (dt_zero_options.untied is set)" : "");
+    DT_CHECK(holder < 0, DT_ERR_ARG, "unit %s cannot be gathered while unit %s is held: the ring has no room for both%s",
+             z->units[u].name, z->units[holder].name, z->opt.untied ? " (dt_zero_options.untied is set)" : "");
     learn(z, u);
     return s->resident ? DT_OK : gather_into_ring(z, u);
 }
@@ -104,15 +104,17 @@ dt_err zero_params_acquire(void *self, int u, dt_unit_view *view)
     if (s->gather_pending && z->comm_stream != z->compute) DT_TRY(z->dev->ops->event_wait(z->dev, s->gathered, z->compute));
     s->gather_pending = false;
     if (sharded && first && z->lay.prefetch) DT_TRY(prefetch(z, u));
-    *view = (dt_unit_view){.data = sharded ? zero_at(&z->param_ring, ul->param_place, z->lay.param_dtype) : zero_param_at(z, u, 0),
-                           .dtype = z->lay.param_dtype};
+    *view =
+        (dt_unit_view){.data = sharded ? zero_at(&z->param_ring, ul->param_place, z->lay.param_dtype) : zero_param_at(z, u, 0),
+                       .dtype = z->lay.param_dtype};
     return DT_OK;
 }
 
 dt_err zero_params_release(void *self, int u)
 {
     dt_zero *z = self;
-    DT_CHECK(u >= 0 && u < z->n_units && z->state[u].params_held > 0, DT_ERR_ARG, "parameters of unit %d released but not held", u);
+    DT_CHECK(u >= 0 && u < z->n_units && z->state[u].params_held > 0, DT_ERR_ARG, "parameters of unit %d released but not held",
+             u);
     z->state[u].params_held--;
     return DT_OK;
 }

@@ -24,8 +24,8 @@ static void count_sent(const zero_layout *l, dt_zero_plan *plan)
         double micro = 0, step = 0;
         if (!ul->whole_params) micro += l->has_grads ? 2 * once : once; /* forward, and again in backward */
         if (l->has_grads) {
-            *(l->whole_grads ? &step : &micro) += once;                  /* reduce-scatter of gradients */
-            if (ul->whole_params) step += once; /* all-gather, of gradients at stage 0, of parameters at 1 and 2 */
+            *(l->whole_grads ? &step : &micro) += once; /* reduce-scatter of gradients */
+            if (ul->whole_params) step += once;         /* all-gather, of gradients at stage 0, of parameters at 1 and 2 */
         }
         plan->sent_elems_per_micro_step += micro;
         plan->sent_elems_per_step += step;

@@ -15,7 +15,8 @@ dt_err zero_pieces_make(dt_zero *z)
         const int64_t own = zero_own(z, u), end = own + z->lay.units[u].shards.shard_len;
         for (int i = 0; i < z->units[u].n_tensors; i++) {
             const dt_tensor *t = &z->units[u].tensors[i];
-            const int64_t lo = t->offset > own ? t->offset : own, hi = t->offset + t->n_elems < end ? t->offset + t->n_elems : end;
+            const int64_t lo = t->offset > own ? t->offset : own,
+                          hi = t->offset + t->n_elems < end ? t->offset + t->n_elems : end;
             dt_piece *p = &z->pieces[z->n_pieces++];
             *p = (dt_piece){.unit = u, .tensor = i, .flat = own}; /* none of it is here */
             if (lo < hi) {
@@ -58,9 +59,8 @@ void *dt_zero_state_ptr(dt_zero *z, dt_state s, const dt_piece *p)
 static dt_err check_range(const dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n)
 {
     DT_CHECK(s == DT_STATE_PARAM || z->lay.has_grads, DT_ERR_ARG, "a frozen model has no optimizer states");
-    DT_CHECK(skip >= 0 && n >= 0 && n <= p->n - skip, DT_ERR_ARG,
-             "tensor %s: elements %lld to %lld of a piece of %lld", dt_zero_tensor(z, p)->name, (long long)skip, (long long)(skip + n),
-             (long long)p->n);
+    DT_CHECK(skip >= 0 && n >= 0 && n <= p->n - skip, DT_ERR_ARG, "tensor %s: elements %lld to %lld of a piece of %lld",
+             dt_zero_tensor(z, p)->name, (long long)skip, (long long)(skip + n), (long long)p->n);
     return DT_OK;
 }
 
@@ -70,7 +70,8 @@ static dt_err copy_staged(dt_zero *z, char *device, char *host, size_t nbytes, b
     for (size_t done = 0; done < nbytes; done += z->lay.host_bytes) {
         const size_t some = nbytes - done < z->lay.host_bytes ? nbytes - done : z->lay.host_bytes;
         if (to_device) memcpy(z->host.ptr, host + done, some);
-        DT_TRY(z->dev->ops->copy(z->dev, to_device ? device + done : z->host.ptr, to_device ? z->host.ptr : device + done, some, z->compute));
+        DT_TRY(z->dev->ops->copy(z->dev, to_device ? device + done : z->host.ptr, to_device ? z->host.ptr : device + done, some,
+                                 z->compute));
         DT_TRY(z->dev->ops->stream_sync(z->dev, z->compute));
         if (!to_device) memcpy(host + done, z->host.ptr, some);
     }
@@ -107,7 +108,9 @@ static dt_err gather_replicas(dt_zero *z, dt_err err)
     dt_buf *const kept[] = {&z->exp_avg, &z->exp_avg_sq, z->lay.has_master ? &z->master : NULL};
     for (int u = 0; u < z->n_units; u++)
         for (int k = 0; k < 3 && err != DT_ERR_COMM; k++)
-            if (kept[k]) err = zero_gather_unit(z, u, zero_opt_at(z, kept[k], u, zero_own(z, u)), zero_opt_at(z, kept[k], u, 0), DT_F32, err);
+            if (kept[k])
+                err = zero_gather_unit(z, u, zero_opt_at(z, kept[k], u, zero_own(z, u)), zero_opt_at(z, kept[k], u, 0), DT_F32,
+                                       err);
     return err;
 }
 
@@ -158,7 +161,8 @@ static dt_err init_piece(dt_zero *z, uint64_t key, const dt_piece *p)
                 const uint16_t rounded = dt_bf16_from_float(values[i]);
                 memcpy((char *)values + 2 * i, &rounded, 2);
             }
-        DT_TRY(z->dev->ops->copy(z->dev, state_at(z, DT_STATE_PARAM, p, done), values, (size_t)n * dt_dtype_size(dtype), z->compute));
+        DT_TRY(z->dev->ops->copy(z->dev, state_at(z, DT_STATE_PARAM, p, done), values, (size_t)n * dt_dtype_size(dtype),
+                                 z->compute));
         DT_TRY(z->dev->ops->stream_sync(z->dev, z->compute)); /* the scratch is used again */
     }
     return DT_OK;

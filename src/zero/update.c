@@ -16,8 +16,9 @@ static dt_err update_range(dt_zero *z, int u, int64_t lo, int64_t hi, const void
         if (!run->decay) one.weight_decay = 0;
         const char *g = (const char *)grad + (size_t)(from - lo) * dt_dtype_size(grad_dtype);
         void *rounded = z->lay.has_master ? zero_param_at(z, u, from) : NULL;
-        DT_TRY(z->dev->ops->adamw_step(z->dev, &one, g, grad_dtype, zero_master_at(z, u, from), zero_opt_at(z, &z->exp_avg, u, from),
-                                       zero_opt_at(z, &z->exp_avg_sq, u, from), rounded, z->lay.param_dtype, to - from, z->compute));
+        DT_TRY(z->dev->ops->adamw_step(z->dev, &one, g, grad_dtype, zero_master_at(z, u, from),
+                                       zero_opt_at(z, &z->exp_avg, u, from), zero_opt_at(z, &z->exp_avg_sq, u, from), rounded,
+                                       z->lay.param_dtype, to - from, z->compute));
     }
     return DT_OK;
 }

@@ -60,8 +60,15 @@ dt_err dt_zero_open(dt_zero **out, const dt_zero_options *opt, const dt_unit *un
     dt_zero *z = calloc(1, sizeof *z);
     dt_err err = z ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for dt_zero");
     if (z) {
-        *z = (dt_zero){.opt = *opt, .units = units, .n_units = n_units, .comm = comm, .dev = dev, .compute = compute, .phase = phase,
-                       .last_unit = -1, .before_last = -1};
+        *z = (dt_zero){.opt = *opt,
+                       .units = units,
+                       .n_units = n_units,
+                       .comm = comm,
+                       .dev = dev,
+                       .compute = compute,
+                       .phase = phase,
+                       .last_unit = -1,
+                       .before_last = -1};
         err = zero_layout_make(&z->lay, opt, units, n_units, comm->nranks);
         if (err == DT_OK) err = open_local(z);
     }
@@ -90,8 +97,8 @@ void dt_zero_close(dt_zero *z)
     if (!z) return;
     (void)zero_sync(z); /* the last gather may still be on its way */
     destroy_streams(z);
-    dt_buf *const bufs[] = {&z->params, &z->grads, &z->master, &z->exp_avg, &z->exp_avg_sq, &z->param_ring, &z->grad_ring, &z->bucket,
-                            &z->results, &z->host};
+    dt_buf *const bufs[] = {&z->params,     &z->grads,     &z->master, &z->exp_avg, &z->exp_avg_sq,
+                            &z->param_ring, &z->grad_ring, &z->bucket, &z->results, &z->host};
     for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++) dt_buf_free(bufs[i]);
     zero_layout_free(&z->lay);
     free(z->pieces);

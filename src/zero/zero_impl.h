@@ -16,7 +16,9 @@ typedef struct zero_unit_state {
     bool reduce_pending; /* likewise for the reduction that `reduced` marks */
     int64_t micro_done;  /* serial of the micro-step in which its gradients were completed */
     dt_event *gathered, *reduced;
-    struct { int before, after; } seen[ZERO_N_SEEN]; /* learned: coming from unit `before`, unit `after` was next */
+    struct {
+        int before, after;
+    } seen[ZERO_N_SEEN]; /* learned: coming from unit `before`, unit `after` was next */
     int n_seen;
 } zero_unit_state;
 
@@ -61,7 +63,10 @@ static inline void zero_leave(dt_zero *z, zero_place before)
     if (before.name) dt_phase_enter(z->phase, before.name, before.unit);
 }
 
-static inline void *zero_at(const dt_buf *b, int64_t elem, dt_dtype t) { return (char *)b->ptr + (size_t)elem * dt_dtype_size(t); }
+static inline void *zero_at(const dt_buf *b, int64_t elem, dt_dtype t)
+{
+    return (char *)b->ptr + (size_t)elem * dt_dtype_size(t);
+}
 
 /** First element of this rank's shard in the unit's flat buffer. */
 static inline int64_t zero_own(const dt_zero *z, int u) { return z->comm->rank * z->lay.units[u].shards.shard_len; }
@@ -96,7 +101,8 @@ dt_err zero_sync(dt_zero *z); /* both, with the host */
 
 /** Sum one unit's gradients over the ranks: send [padded_len], recv [shard_len], in buckets, on the comm stream. Always joins; err is what went
  *  wrong before. recv may be the own place in send. */
-dt_err zero_reduce_unit(dt_zero *z, int u, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt, bool accumulate, dt_err err);
+dt_err zero_reduce_unit(dt_zero *z, int u, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt, bool accumulate,
+                        dt_err err);
 /** Gather one unit: send [shard_len] to whole [padded_len], in buckets, on the comm stream. Always joins. send may be the own place in whole. */
 dt_err zero_gather_unit(dt_zero *z, int u, const void *send, void *whole, dt_dtype dt, dt_err err);
 
