@@ -362,6 +362,33 @@ static void the_random_start_depends_on_seed_and_names_alone(void **state)
     states_free(&want);
 }
 
+/** Longer than the scratch through which it is made. */
+static void a_long_tensor_starts_as_in_one_piece(void **state)
+{
+    fixture *f = *state;
+    const int64_t n = 400003;
+    dt_unit unit = {.name = "long"};
+    float *want = malloc((size_t)n * sizeof *want);
+    bool ok = want && dt_unit_add(&unit, "w", 1, &n, true, true, 0.02f, 0) == DT_OK;
+    if (ok) dt_rng_normal(dt_rng_key(2, DT_RNG_INIT), UINT64_C(0xaf63ea4c86020456) /* FNV-1a of "w" */, 0, n, 0.02f, want);
+    for (int t = 0; t < 2; t++) {
+        dt_zero_options opt = zero_options(3, all_types[t].param, all_types[t].grad);
+        opt.frozen = true;
+        dt_zero *z = NULL;
+        ok = ok && dt_zero_open(&z, &opt, &unit, 1, &f->comm, &f->dev, NULL, NULL) == DT_OK && dt_zero_init_random(z, 2) == DT_OK;
+        assert_all(world(f), ok);
+        const dt_piece *p = dt_zero_pieces(z);
+        const void *got = dt_zero_state_ptr(z, DT_STATE_PARAM, p);
+        for (int64_t i = 0; ok && i < p->n; i++)
+            ok = t == 0 ? ((const float *)got)[i] == want[p->first + i]
+                        : ((const uint16_t *)got)[i] == dt_bf16_from_float(want[p->first + i]);
+        assert_all(world(f), ok);
+        dt_zero_close(z);
+    }
+    dt_unit_free(&unit);
+    free(want);
+}
+
 static void frozen_models_show_their_parameters(void **state)
 {
     fixture *f = *state;
@@ -655,6 +682,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(frozen_tensors_stay_and_their_gradients_are_ignored),
         cmocka_unit_test(reproducible_sums_are_a_left_fold_over_micro_batches),
         cmocka_unit_test(the_random_start_depends_on_seed_and_names_alone),
+        cmocka_unit_test(a_long_tensor_starts_as_in_one_piece),
         cmocka_unit_test(frozen_models_show_their_parameters),
         cmocka_unit_test(pieces_cover_every_tensor_once),
         cmocka_unit_test(states_move_between_stages_and_go_on),
