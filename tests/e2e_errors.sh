@@ -30,7 +30,7 @@ wrong "no output_dir" 64 'output_dir' "$tmp/tiny.ini"
 wrong "a device that was not built" 64 'cuda.*cpu' "$tmp/tiny.ini" $d run.device=cuda
 wrong "a transport that was not built" 64 'nccl.*mpi' "$tmp/tiny.ini" $d comm.backend=nccl
 wrong "a stage that makes no sense" 64 'zero.*stage' "$tmp/tiny.ini" $d run.task=eval zero.stage=2 model.path="$tmp" data.validation="$tmp/valid.h5"
-wrong "sequences longer than GPT-2 has positions" 64 'max_position_embeddings' "$tmp/tiny.ini" $d model.model_type=gpt2 data.seq_len=65
+wrong "sequences longer than GPT-2 has positions" 64 'max_position_embeddings' "$tmp/tiny.ini" $d model.model_type=gpt2 model.num_key_value_heads=4 data.seq_len=65
 wrong "unknown model_type" 64 'model_type.*mamba' "$tmp/tiny.ini" $d model.model_type=mamba
 wrong "max_live_parameters below a unit" 64 'max_live_parameters' "$tmp/tiny.ini" $d zero.stage=3 zero.max_live_parameters=10
 wrong "betas" 64 'betas' "$tmp/tiny.ini" $d optimizer.betas=0.9

@@ -100,7 +100,7 @@ static dt_err open_device(dt_run *run)
     int n_threads = 0;
     DT_TRY(run_threads(run, &n_threads));
     DT_TRY(dt_comm_agree(run->comm, dt_device_open(&run->dev, run->cfg.run_device, run->comm->local_rank, n_threads, &run->ledger)));
-    return dt_comm_attach(run->comm, &run->dev, run->cfg.comm_backend, run->cfg.comm_shared_memory);
+    return dt_comm_agree(run->comm, dt_comm_attach(run->comm, &run->dev, run->cfg.comm_backend, run->cfg.comm_shared_memory));
 }
 
 /* Up to where a run knows that it can go: all that --check does. */
