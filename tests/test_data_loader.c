@@ -202,6 +202,365 @@ static void samples_are_numbered_through_the_files(void **state)
     dt_loader_close(l);
 }
 
+/* ---- sft ---------------------------------------------------------------------------------------------------------------------- */
+
+static int n_targets(const document *d, int T)
+{
+    int n = 0;
+    for (int t = 1; t < d->n && t < T; t++) n += d->mask[t];
+    return n;
+}
+
+/* One sequence of a batch against the document it should be. */
+static void check_record(const dt_batch *b, int seq, const document *d, int T, bool sft, float weight)
+{
+    const int n = d->n < T ? d->n : T, at = b->seq_start[seq];
+    assert_int_equal(b->seq_start[seq + 1] - at, n);
+    for (int t = 0; t < n; t++) {
+        const bool predicts = t + 1 < n && (!sft || d->mask[t + 1]);
+        assert_int_equal(b->token[at + t], d->id[t]);
+        assert_int_equal(b->target[at + t], predicts ? d->id[t + 1] : -1);
+        assert_true(b->weight[at + t] == (predicts ? weight : 0));
+    }
+}
+
+static void records_are_shifted_once_and_those_without_target_left_out(void **state)
+{
+    static document d[N_DOC];
+    for (int round = 0; round < 4; round++) {
+        const bool weights = round % 2;
+        const int T = round < 2 ? 64 : 7;
+        draw_documents(d, N_DOC, 20, 300, 15);
+        d[0].n = 0;
+        write_documents(path_of(0), DT_DATASET_SFT, 300, d, N_DOC, weights);
+        dt_loader_options o = options(path_of(0), T, 6, 4);
+        dt_loader *l = open_loader(&o);
+        int kept[N_DOC], n_kept = 0;
+        for (int i = 0; i < N_DOC; i++)
+            if (n_targets(&d[i], T) > 0) kept[n_kept++] = i;
+        assert_int_equal(dt_loader_info(l)->n_samples, n_kept);
+        assert_int_equal(dt_loader_info(l)->n_dropped, N_DOC - n_kept);
+        assert_true(n_kept > 10 && n_kept < N_DOC - 3);
+        int k = 0;
+        for (int64_t step = 0; step < dt_loader_info(l)->steps_per_epoch; step++)
+            for (int a = 0; a < dt_loader_n_micro(l, step); a++) {
+                const dt_batch *b;
+                assert_int_equal(dt_loader_batch(l, step, a, &b), DT_OK);
+                check_form(b);
+                assert_int_equal(b->n_samples, b->n_seq);
+                for (int s = 0; s < b->n_seq; s++, k++) check_record(b, s, &d[kept[k]], T, true, weights ? d[kept[k]].weight : 1);
+            }
+        assert_int_equal(k, n_kept);
+        dt_loader_close(l);
+        check_counts(o, 1, 1);
+        check_counts(o, 4, 2);
+    }
+}
+
+/* Appendix C: ids (a, b, c), mask (0, 0, 1): one target, c, from the logits at b. */
+static void the_worked_example_of_the_shift(void **state)
+{
+    const document d = {.n = 3, .id = {'a', 'b', 'c'}, .mask = {0, 0, 1}};
+    write_documents(path_of(0), DT_DATASET_SFT, 257, &d, 1, false);
+    dt_loader_options o = options(path_of(0), 8, 1, 1);
+    dt_loader *l = open_loader(&o);
+    const dt_batch *b;
+    assert_int_equal(dt_loader_batch(l, 0, 0, &b), DT_OK);
+    const int32_t want[] = {-1, 'c', -1};
+    assert_int_equal(b->n_target, 1);
+    assert_memory_equal(b->target, want, sizeof want);
+    dt_loader_close(l);
+}
+
+/* ---- packed ------------------------------------------------------------------------------------------------------------------- */
+
+static bool same_ids(const dt_batch *b, int seq, const int32_t *id, int n)
+{
+    return b->seq_start[seq + 1] - b->seq_start[seq] == n && memcmp(b->token + b->seq_start[seq], id, (size_t)n * sizeof *id) == 0;
+}
+
+/* Every document (piece) stands in some row exactly once, whole, and rows are no longer than T. */
+static void check_packed(const document *d, int n_documents, int T, bool sft, bool split)
+{
+    dt_loader_options o = options(path_of(0), T, 3, 2);
+    o.packing = split ? "bfd_split" : "bfd";
+    dt_loader *l = open_loader(&o);
+    enum { MAX_PIECES = 1024 };
+    static int piece_doc[MAX_PIECES], piece_at[MAX_PIECES], piece_len[MAX_PIECES];
+    static bool found[MAX_PIECES];
+    int n_pieces = 0, n_found = 0;
+    memset(found, 0, sizeof found);
+    for (int i = 0; i < n_documents; i++)
+        for (int at = 0; at < d[i].n; at += T) {
+            const int len = d[i].n - at < T ? d[i].n - at : T;
+            if (at > 0 && !split) break;
+            if (sft ? n_targets(&d[i], T) == 0 : len < 2) continue;
+            piece_doc[n_pieces] = i, piece_at[n_pieces] = at, piece_len[n_pieces++] = len;
+        }
+    for (int64_t step = 0; step < dt_loader_info(l)->steps_per_epoch; step++)
+        for (int a = 0; a < dt_loader_n_micro(l, step); a++) {
+            const dt_batch *b;
+            assert_int_equal(dt_loader_batch(l, step, a, &b), DT_OK);
+            check_form(b);
+            for (int s = 0; s < b->n_seq; s++) {
+                int p = 0;
+                while (p < n_pieces && (found[p] || !same_ids(b, s, d[piece_doc[p]].id + piece_at[p], piece_len[p]))) p++;
+                assert_true(p < n_pieces);
+                found[p] = true;
+                n_found++;
+                document piece = d[piece_doc[p]];
+                if (split) {
+                    memmove(piece.id, piece.id + piece_at[p], (size_t)piece_len[p] * sizeof piece.id[0]);
+                    piece.n = piece_len[p];
+                }
+                check_record(b, s, &piece, T, sft, sft ? piece.weight : 1);
+            }
+        }
+    assert_int_equal(n_found, n_pieces);
+    dt_loader_close(l);
+    check_counts(o, 1, 0);
+    check_counts(o, 2, 1);
+}
+
+static void packed_rows_hold_every_document_once(void **state)
+{
+    static document d[N_DOC];
+    draw_documents(d, N_DOC, 40, 70000, 0);
+    d[3].n = 0;
+    d[4].n = 1;
+    write_documents(path_of(0), DT_DATASET_TOKENS, 70000, d, N_DOC, false);
+    check_packed(d, N_DOC, 64, false, false);
+    check_packed(d, N_DOC, 11, false, false);
+    check_packed(d, N_DOC, 11, false, true);
+    draw_documents(d, N_DOC, 40, 70000, 10);
+    write_documents(path_of(0), DT_DATASET_SFT, 70000, d, N_DOC, true);
+    check_packed(d, N_DOC, 64, true, false);
+    check_packed(d, N_DOC, 11, true, false);
+}
+
+/* ---- ranks, epochs, evaluation, mixing ------------------------------------------------------------------------------------------ */
+
+/* Sample i is the token i + 1 twice, so that a batch tells which samples it has. */
+static void write_numbered(const char *path, int first, int n)
+{
+    dt_dataset_writer *w;
+    assert_int_equal(dt_dataset_create(&w, path, DT_DATASET_SFT, 70000, "", false), DT_OK);
+    for (int i = first; i < first + n; i++) {
+        const int32_t id[] = {i + 1, i + 1};
+        const uint8_t mask[] = {0, 1};
+        assert_int_equal(dt_dataset_add(w, id, mask, 2), DT_OK);
+        assert_int_equal(dt_dataset_end_document(w, 1), DT_OK);
+    }
+    assert_int_equal(dt_dataset_commit(w), DT_OK);
+}
+
+static void every_sample_goes_to_one_rank_once_an_epoch(void **state)
+{
+    enum { N = 23 };
+    write_numbered(path_of(0), 0, N);
+    const int rank_counts[] = {1, 2, 3, 5, 16, 40};
+    for (size_t k = 0; k < sizeof rank_counts / sizeof rank_counts[0]; k++) {
+        int seen[N] = {0}, n_calls = -1, evaluated[N] = {0};
+        dt_loader_options o = options(path_of(0), 2, 7, 2);
+        o.shuffle = true;
+        o.nranks = rank_counts[k];
+        for (o.rank = 0; o.rank < o.nranks; o.rank++) {
+            dt_loader *l = open_loader(&o);
+            const dt_batch *b;
+            int calls = 0;
+            for (int64_t step = 0; step < dt_loader_info(l)->steps_per_epoch; step++)
+                for (int a = 0; a < dt_loader_n_micro(l, step); a++, calls++) {
+                    assert_int_equal(dt_loader_batch(l, step, a, &b), DT_OK);
+                    for (int s = 0; s < b->n_seq; s++) seen[b->token[b->seq_start[s]] - 1]++;
+                }
+            assert_true(n_calls < 0 || n_calls == calls); /* no rank waits for another */
+            n_calls = calls;
+            for (int64_t a = 0; a < dt_loader_n_eval(l); a++) {
+                assert_int_equal(dt_loader_eval_batch(l, a, &b), DT_OK);
+                for (int s = 0; s < b->n_seq; s++) evaluated[b->token[b->seq_start[s]] - 1]++;
+            }
+            dt_loader_close(l);
+        }
+        for (int i = 0; i < N; i++) assert_true(seen[i] == 1 && evaluated[i] == 1);
+    }
+}
+
+static void evaluation_takes_the_first_samples_in_order(void **state)
+{
+    write_numbered(path_of(0), 0, 10);
+    dt_loader_options o = options(path_of(0), 2, 4, 2);
+    o.shuffle = true;
+    o.max_samples = 5;
+    dt_loader *l = open_loader(&o);
+    int next = 1;
+    for (int64_t a = 0; a < dt_loader_n_eval(l); a++) {
+        const dt_batch *b;
+        assert_int_equal(dt_loader_eval_batch(l, a, &b), DT_OK);
+        for (int s = 0; s < b->n_seq; s++) assert_int_equal(b->token[b->seq_start[s]], next++);
+    }
+    assert_int_equal(next, 6);
+    dt_loader_close(l);
+}
+
+static void mixed_files_keep_their_shares(void **state)
+{
+    write_numbered(path_of(0), 0, 30);
+    write_numbered(path_of(1), 30, 300);
+    char list[300];
+    snprintf(list, sizeof list, "%s:3,%s", path_of(0), path_of(1));
+    dt_loader_options o = options(list, 2, 33, 33);
+    o.shuffle = true;
+    dt_loader *l = open_loader(&o);
+    int n_small = 0, n = 0, seen[330] = {0};
+    assert_int_equal(dt_loader_info(l)->n_samples, 330);
+    for (int64_t step = 0; step < 2 * dt_loader_info(l)->steps_per_epoch; step++) {
+        const dt_batch *b;
+        assert_int_equal(dt_loader_batch(l, step, 0, &b), DT_OK);
+        int here = 0;
+        for (int s = 0; s < b->n_seq; s++) {
+            const int sample = b->token[b->seq_start[s]] - 1;
+            here += sample < 30;
+            seen[sample]++;
+        }
+        assert_in_range(here, 23, 27); /* 3/4 of 33 is 24.75 */
+        n_small += here;
+        n += b->n_seq;
+    }
+    assert_int_equal(n, 660);
+    assert_int_equal(n_small, 495);
+    for (int i = 0; i < 330; i++) {
+        if (i < 30) assert_in_range(seen[i], 16, 17);
+        else assert_in_range(seen[i], 0, 1);
+    }
+    dt_loader_close(l);
+}
+
+static void a_colon_may_be_part_of_a_name(void **state)
+{
+    char path[160], list[300];
+    snprintf(path, sizeof path, "%s/a:b.h5", dir);
+    write_numbered(path, 0, 3);
+    dt_loader_options o = options(path, 2, 4, 2);
+    dt_loader_close(open_loader(&o));
+    snprintf(list, sizeof list, "%s:0.5", path);
+    o.files = list;
+    dt_loader_close(open_loader(&o));
+    const char *bad[] = {"0", "-1", "1e400"};
+    for (int i = 0; i < 3; i++) {
+        dt_loader *l;
+        snprintf(list, sizeof list, "%s:%s", path, bad[i]);
+        dt_error_clear();
+        assert_int_equal(dt_loader_open(&l, &o), DT_ERR_USAGE);
+        assert_non_null(strstr(dt_error_message(), "test.ini:3"));
+    }
+}
+
+/* ---- reading ahead -------------------------------------------------------------------------------------------------------------- */
+
+static void same_batch(const dt_batch *a, const dt_batch *b)
+{
+    const size_t n = (size_t)a->n_tok;
+    assert_int_equal(a->n_tok, b->n_tok);
+    assert_int_equal(a->n_seq, b->n_seq);
+    assert_int_equal(a->n_samples, b->n_samples);
+    assert_int_equal(a->weight_fixed, b->weight_fixed);
+    if (n == 0) return;
+    assert_memory_equal(a->token, b->token, n * sizeof *a->token);
+    assert_memory_equal(a->target, b->target, n * sizeof *a->target);
+    assert_memory_equal(a->pos, b->pos, n * sizeof *a->pos);
+    assert_memory_equal(a->order, b->order, n * sizeof *a->order);
+    assert_memory_equal(a->weight, b->weight, n * sizeof *a->weight);
+    assert_memory_equal(a->token_key, b->token_key, n * sizeof *a->token_key);
+    assert_memory_equal(a->seq_start, b->seq_start, (size_t)(a->n_seq + 1) * sizeof *a->seq_start);
+}
+
+static void reading_ahead_changes_nothing(void **state)
+{
+    static document d[N_DOC];
+    draw_documents(d, N_DOC, 20, 300, 30);
+    write_documents(path_of(0), DT_DATASET_SFT, 300, d, N_DOC, true);
+    for (int ahead = 1; ahead <= 9; ahead += 4) {
+        dt_ledger ledger = {0};
+        dt_loader_options o = options(path_of(0), 16, 7, 2), with = o;
+        with.prefetch = ahead;
+        with.ledger = &ledger;
+        o.shuffle = with.shuffle = true;
+        o.nranks = with.nranks = 2;
+        dt_loader *plain = open_loader(&o), *fast = open_loader(&with);
+        const size_t n_allocs = ledger.n_allocs;
+        const dt_batch *a, *b;
+        for (int turn = 0; turn < 60; turn++) {
+            const int64_t step = turn < 30 ? turn : (int)draw(20); /* in order, then at random */
+            for (int micro = 0; micro < dt_loader_n_micro(plain, step); micro++) {
+                assert_int_equal(dt_loader_batch(plain, step, micro, &a), DT_OK);
+                assert_int_equal(dt_loader_batch(fast, step, micro, &b), DT_OK);
+                same_batch(a, b);
+            }
+            if (turn % 7 == 3)
+                for (int64_t micro = 0; micro < dt_loader_n_eval(plain); micro++) {
+                    assert_int_equal(dt_loader_eval_batch(plain, micro, &a), DT_OK);
+                    assert_int_equal(dt_loader_eval_batch(fast, micro, &b), DT_OK);
+                    same_batch(a, b);
+                }
+        }
+        assert_int_equal(ledger.n_allocs, n_allocs); /* steps allocate nothing */
+        assert_int_equal(dt_loader_fingerprint(plain), dt_loader_fingerprint(fast));
+        dt_loader_close(plain);
+        dt_loader_close(fast);
+        assert_int_equal(ledger.total_now, 0);
+    }
+}
+
+static void closing_does_not_wait_for_use(void **state)
+{
+    write_numbered(path_of(0), 0, 10);
+    dt_loader_options o = options(path_of(0), 2, 4, 2);
+    o.prefetch = 3;
+    dt_loader_close(open_loader(&o)); /* nothing asked for */
+    for (int i = 0; i < 20; i++) {
+        dt_loader *l = open_loader(&o);
+        const dt_batch *b;
+        assert_int_equal(dt_loader_batch(l, 0, 0, &b), DT_OK);
+        dt_loader_close(l); /* in the middle of reading ahead */
+    }
+}
+
+/* A file that loses its end after it was opened: the error comes with the batch that needs it, not before, and not only once. */
+static void an_error_comes_with_the_batch_that_has_it(void **state)
+{
+    static document d[30];
+    for (int i = 0; i < 30; i++) {
+        d[i].n = 50;
+        for (int t = 0; t < 50; t++) d[i].id[t] = i;
+    }
+    write_documents(path_of(0), DT_DATASET_TOKENS, 70000, d, 30, false);
+    for (int ahead = 0; ahead <= 4; ahead += 2) {
+        write_documents(path_of(0), DT_DATASET_TOKENS, 70000, d, 30, false);
+        dt_loader_options o = options(path_of(0), 10, 1, 1);
+        o.prefetch = ahead;
+        dt_loader *l = open_loader(&o);
+        const dt_batch *b;
+        FILE *f = fopen(path_of(0), "r+");
+        fseek(f, 0, SEEK_END);
+        const long whole = ftell(f);
+        fclose(f);
+        assert_int_equal(dt_loader_batch(l, 0, 0, &b), DT_OK);
+        assert_int_equal(truncate(path_of(0), whole - 30 * 50 * 4 / 2 - 8 * 31), 0); /* about half of the tokens are left */
+        int64_t step = 1;
+        dt_err err = DT_OK;
+        dt_error_clear();
+        while (step < 149 && (err = dt_loader_batch(l, step, 0, &b)) == DT_OK) step++;
+        assert_int_equal(err, DT_ERR_DATA);
+        assert_non_null(strstr(dt_error_message(), "tokens"));
+        assert_non_null(strstr(dt_error_message(), path_of(0)));
+        dt_error_clear();
+        assert_int_equal(dt_loader_batch(l, step, 0, &b), DT_ERR_DATA);
+        assert_int_equal(dt_loader_batch(l, 2, 0, &b), DT_OK); /* what is there can still be read */
+        assert_int_equal(b->token[0], 0);
+        dt_loader_close(l);
+    }
+}
+
 int main(void)
 {
     snprintf(dir, sizeof dir, "/tmp/dtrain-test-loader-XXXXXX");
@@ -209,6 +568,16 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrapped_rows_follow_the_stream),
         cmocka_unit_test(samples_are_numbered_through_the_files),
+        cmocka_unit_test(records_are_shifted_once_and_those_without_target_left_out),
+        cmocka_unit_test(the_worked_example_of_the_shift),
+        cmocka_unit_test(packed_rows_hold_every_document_once),
+        cmocka_unit_test(every_sample_goes_to_one_rank_once_an_epoch),
+        cmocka_unit_test(evaluation_takes_the_first_samples_in_order),
+        cmocka_unit_test(mixed_files_keep_their_shares),
+        cmocka_unit_test(a_colon_may_be_part_of_a_name),
+        cmocka_unit_test(reading_ahead_changes_nothing),
+        cmocka_unit_test(closing_does_not_wait_for_use),
+        cmocka_unit_test(an_error_comes_with_the_batch_that_has_it),
     };
     const int status = cmocka_run_group_tests(tests, NULL, NULL);
     char command[100];
