@@ -116,7 +116,8 @@ static dt_err create_array(const dt_dataset_writer *w, hid_t file, output *o)
 {
     const hsize_t n = (hsize_t)o->from->n_elems;
     const hid_t space = H5Screate_simple(1, &n, NULL), plist = H5Pcreate(H5P_DATASET_CREATE);
-    if (space >= 0 && plist >= 0 && H5Pset_alloc_time(plist, H5D_ALLOC_TIME_EARLY) >= 0 && H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER) >= 0)
+    if (space >= 0 && plist >= 0 && H5Pset_alloc_time(plist, H5D_ALLOC_TIME_EARLY) >= 0 && H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER) >= 0 &&
+        H5Pset_obj_track_times(plist, false) >= 0) /* equal content, equal bytes */
         o->dset = H5Dcreate2(file, o->name, o->file_type, space, H5P_DEFAULT, plist, H5P_DEFAULT);
     if (space >= 0) H5Sclose(space);
     if (plist >= 0) H5Pclose(plist);

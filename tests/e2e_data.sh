@@ -1,0 +1,191 @@
+#!/bin/bash
+# e2e_data.sh - dtrain-data: datasets of text and records, held-out documents, what it says of bad input, info and show.
+. "$(dirname "$0")/e2e.sh"
+
+info() { ./dtrain-data info "$1" 2>&1; }
+field() { info "$1" | awk -v key="$2" '$1 == key { print $2; exit }'; }
+is() { if [ "$2" = "$3" ]; then ok "$1"; else not_ok "$1" "found '$2', expected '$3'"; fi; }
+
+# ---- command line
+run 0 ./dtrain-data --help
+expect_exit "help" 0
+expect_text "help shows the templates" "chatml"
+run 0 ./dtrain-data
+expect_exit "no output" 64
+run 0 ./dtrain-data -o "$tmp/x.h5"
+expect_exit "no input" 64
+run 0 ./dtrain-data --no-such-thing -o "$tmp/x.h5" README.md
+expect_exit "unknown option" 64
+expect_text "unknown option is named" "no-such-thing"
+run 0 ./dtrain-data -o "$tmp/x.h5" --max-length ten README.md
+expect_exit "a number that is none" 64
+run 0 ./dtrain-data -o "$tmp/x.h5" --kind words README.md
+expect_exit "unknown kind" 64
+run 0 ./dtrain-data -o "$tmp/x.h5" --template llama README.md
+expect_exit "unknown template" 64
+run 0 ./dtrain-data -o "$tmp/x.h5" --validation "$tmp/y.h5" README.md
+expect_exit "validation without a fraction" 64
+run 0 ./dtrain-data -o "$tmp/x.h5" "$tmp/absent.txt"
+expect_exit "absent input" 65
+expect_text "absent input is named" "absent.txt"
+
+# ---- text
+printf '\xef\xbb\xbfalpha beta\r\n\n   \ngamma\nlast without newline' >"$tmp/lines.txt"
+run 0 ./dtrain-data -o "$tmp/t.h5" --documents lines "$tmp/lines.txt"
+expect_exit "text by lines" 0
+is "blank lines are no documents" "$(field "$tmp/t.h5" documents)" 3
+is "bytes and one end of text each" "$(field "$tmp/t.h5" tokens)" $((10 + 5 + 20 + 3))
+is "no byte order mark, no carriage return" "$(./dtrain-data show "$tmp/t.h5" 0 | tail -1)" "alpha beta<eos>"
+run 0 ./dtrain-data -o "$tmp/t.h5" --no-append-eos "$tmp/lines.txt"
+is "a file is a document" "$(field "$tmp/t.h5" documents) $(field "$tmp/t.h5" tokens)" "1 43"
+run 0 ./dtrain-data -o "$tmp/t.h5" --documents paragraphs "$tmp/lines.txt"
+is "paragraphs" "$(field "$tmp/t.h5" documents)" 2
+is "a paragraph keeps its lines" "$(./dtrain-data show "$tmp/t.h5" 1 | tail -2)" "gamma
+last without newline<eos>"
+printf 'one<|end|>two\ntwo<|end|>\n<|end|>three' | ./dtrain-data -q -o "$tmp/t.h5" --separator '<|end|>' - >/dev/null
+is "documents up to a separator, from standard input" "$(field "$tmp/t.h5" documents)" 3
+run 0 ./dtrain-data -o "$tmp/t.h5" --max-length 4 --documents lines "$tmp/lines.txt"
+expect_text "cut documents are counted" "3 documents cut at 4 tokens"
+is "a cut document has no end of text" "$(./dtrain-data show "$tmp/t.h5" 0 | tail -1)" "alph"
+
+# ---- records
+cat >"$tmp/chat.jsonl" <<'RECORDS'
+{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}, {"role": "user", "content": "Bye"}, {"role": "assistant", "content": [{"type": "text", "text": "Ciao"}]}]}
+
+{"conversations": [{"from": "human", "value": "x"}, {"from": "gpt", "value": "\u00e9"}], "system": "Be brief."}
+{"prompt": "2+2=", "completion": "4"}
+{"instruction": "Add", "input": "1 2", "output": "3"}
+{"conversation": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
+{"messages": [{"role": "user", "content": "no answer"}]}
+RECORDS
+run 0 ./dtrain-data -o "$tmp/s.h5" "$tmp/chat.jsonl"
+expect_exit "records" 0
+expect_text "a record without a target is counted" "1 records without any target"
+is "kind by the first record" "$(field "$tmp/s.h5" kind)" sft
+is "samples" "$(field "$tmp/s.h5" samples)" 5
+is "only answers and their ends are targets" "$(./dtrain-data show "$tmp/s.h5" 0 | tail -n +2)" \
+    'User: Hi
+Assistant: {+Hello<eos>+}User: Bye
+Assistant: {+Ciao<eos>+}'
+is "completion" "$(./dtrain-data show "$tmp/s.h5" 2 | tail -1)" '2+2={+4<eos>+}'
+is "instruction with input" "$(./dtrain-data show "$tmp/s.h5" 3 | tail -n +2)" 'User: Add
+1 2
+Assistant: {+3<eos>+}'
+is "system first" "$(./dtrain-data show "$tmp/s.h5" 1 | sed -n 2p)" "Be brief."
+run 0 ./dtrain-data -o "$tmp/c.h5" --template chatml "$tmp/chat.jsonl"
+is "chatml" "$(./dtrain-data show "$tmp/c.h5" 4 | tail -n +2)" '<|im_start|>user
+q<|im_end|>
+<|im_start|>assistant
+{+a<|im_end|>+}
+{+<eos>+}'
+run 0 ./dtrain-data -o "$tmp/c.h5" --mask all "$tmp/chat.jsonl"
+is "all targets" "$(./dtrain-data show "$tmp/c.h5" 2 | tail -1)" '2{++2=4<eos>+}'
+run 0 ./dtrain-data -o "$tmp/c.h5" --max-length 17 "$tmp/chat.jsonl"
+expect_text "what has lost its answer is left out" "records without any target"
+
+(echo '['; grep . "$tmp/chat.jsonl" | sed '$!s/$/,/'; echo ']') >"$tmp/array.json"
+run 0 ./dtrain-data -o "$tmp/a.h5" "$tmp/array.json"
+expect "an array gives what lines give" cmp "$tmp/a.h5" "$tmp/s.h5"
+mkdir "$tmp/folder" && cp "$tmp/chat.jsonl" "$tmp/folder/b.jsonl" && cp "$tmp/array.json" "$tmp/folder/a.json" && echo no >"$tmp/folder/notes.md"
+run 0 ./dtrain-data -o "$tmp/a.h5" "$tmp/folder"
+is "a folder's files" "$(field "$tmp/a.h5" samples)" 10
+printf '{"text": "one"}\n{"text": "two"}\n' >"$tmp/text.jsonl"
+run 0 ./dtrain-data -o "$tmp/a.h5" "$tmp/text.jsonl"
+is "text records are tokens" "$(field "$tmp/a.h5" kind) $(field "$tmp/a.h5" tokens)" "tokens 8"
+run 0 ./dtrain-data -o "$tmp/a.h5" --kind sft --weight-key w "$tmp/text.jsonl"
+is "text records as sft on request" "$(field "$tmp/a.h5" kind) $(field "$tmp/a.h5" weights)" "sft yes"
+
+# ---- malformed
+bad() { # name, record, reason
+    printf '{"prompt": "p", "completion": "c"}\n\n%s\n' "$2" >"$tmp/bad.jsonl"
+    rm -f "$tmp/b.h5"
+    run 0 ./dtrain-data -o "$tmp/b.h5" "$tmp/bad.jsonl"
+    expect_exit "$1: code" 65
+    expect_text "$1: file, line, reason" "bad.jsonl:3: .*$3"
+    expect "$1: no output" test ! -e "$tmp/b.h5" -a ! -e "$tmp/b.h5.part"
+}
+bad "not JSON" '{"prompt": "p", ' "not valid JSON"
+bad "not an object" '[1, 2]' "object"
+bad "unknown keys" '{"question": "q", "reply": "a"}' "question, reply"
+bad "unknown role" '{"messages": [{"role": "wizard", "content": "x"}]}' "wizard"
+bad "content that is no text" '{"messages": [{"role": "user", "content": 3}]}' "content"
+bad "an empty chat" '{"messages": []}' "list of messages"
+bad "completion that is no text" '{"prompt": "p", "completion": null}' "completion"
+bad "text among sft records" '{"text": "x"}' "kind sft"
+bad "a lone surrogate" '{"text": "\ud800"}' "not valid JSON"
+run 0 ./dtrain-data -o "$tmp/b.h5" --skip-bad "$tmp/bad.jsonl"
+expect_exit "bad records can be skipped" 0
+expect_text "skipped ones are counted" "1 malformed"
+printf '[{"prompt": "p", "completion": "c"},\n{"prompt": "p"}]' >"$tmp/bad.json"
+run 0 ./dtrain-data -o "$tmp/b.h5" "$tmp/bad.json"
+expect_text "the line in an array" "bad.json:2: "
+printf '[{"prompt": "p", "completion": "c"}' >"$tmp/bad.json"
+run 0 ./dtrain-data -o "$tmp/b.h5" "$tmp/bad.json"
+expect_exit "an array without its end" 65
+: >"$tmp/empty.txt"
+run 0 ./dtrain-data -o "$tmp/b.h5" "$tmp/empty.txt"
+expect_exit "nothing in the input" 65
+
+# ---- held-out documents
+seq 1 3000 | sed 's/^/document number /' >"$tmp/many.txt"
+run 0 ./dtrain-data -o "$tmp/train.h5" --validation "$tmp/valid.h5" --validation-fraction 0.1 --documents lines "$tmp/many.txt" "$tmp/many.txt"
+expect_exit "a split" 0
+n_train=$(field "$tmp/train.h5" documents) n_valid=$(field "$tmp/valid.h5" documents)
+is "no document is lost" $((n_train + n_valid)) 6000
+is "equal documents stay together" $((n_valid % 2)) 0
+if [ "$n_valid" -gt 480 ] && [ "$n_valid" -lt 720 ]; then ok "about the fraction asked for"; else not_ok "about the fraction asked for" "$n_valid of 6000"; fi
+cp "$tmp/valid.h5" "$tmp/again.h5"
+run 0 ./dtrain-data -o "$tmp/train.h5" --validation "$tmp/valid.h5" --validation-fraction 0.1 --documents lines "$tmp/many.txt" "$tmp/many.txt"
+expect "the same again" cmp "$tmp/valid.h5" "$tmp/again.h5"
+run 0 ./dtrain-data -o "$tmp/train.h5" --validation "$tmp/valid.h5" --validation-fraction 0.1 "$tmp/many.txt"
+expect_exit "one document cannot be split" 65
+expect_text "what would help is said" "paragraphs"
+expect "files of before are kept" cmp "$tmp/valid.h5" "$tmp/again.h5"
+
+# ---- looking
+run 0 ./dtrain-data show "$tmp/s.h5" 5
+expect_exit "no such sample" 64
+run 0 ./dtrain-data info "$tmp/chat.jsonl"
+expect_exit "info of another file" 65
+python=$(command -v python3)
+if [ -n "$python" ]; then
+    cp "$tmp/again.h5" "$tmp/altered.h5"
+    "$python" - "$tmp/altered.h5" <<'PYTHON'
+import sys
+b = bytearray(open(sys.argv[1], "rb").read())
+at = b.find("document number".encode("utf-16-le"))
+b[at] ^= 1
+open(sys.argv[1], "wb").write(b)
+PYTHON
+    run 0 ./dtrain-data info "$tmp/altered.h5"
+    expect_exit "an altered file" 65
+    expect_text "an altered file: why" "checksum"
+else
+    skip "an altered file" "no python3"
+fi
+head -c 3000 "$tmp/again.h5" >"$tmp/short.h5"
+run 0 ./dtrain-data info "$tmp/short.h5"
+expect_exit "a file cut short" 65
+if command -v h5dump >/dev/null; then
+    run 0 h5dump -A "$tmp/s.h5"
+    expect_text "h5dump reads the attributes" '"dtrain-dataset"'
+else
+    skip "h5dump reads the attributes" "no h5dump"
+fi
+
+# ---- no room: a limit on the size of files stands for a full disk
+head -c 3000000 /dev/zero | tr '\0' 'x' >"$tmp/big.txt"
+echo old >"$tmp/full.h5"
+run 0 bash -c "ulimit -f 2000; exec ./dtrain-data -o '$tmp/full.h5' '$tmp/big.txt'"
+expect_exit "no room" 74
+is "no room: the old file is kept" "$(cat "$tmp/full.h5")" old
+expect "no room: nothing else is left" test ! -e "$tmp/full.h5.part"
+if [ "$(id -u)" = 0 ] && mkdir "$tmp/disk" && mount -t tmpfs -o size=9m none "$tmp/disk" 2>/dev/null; then
+    trap 'umount "$tmp/disk"; rm -rf "$tmp"' EXIT
+    run 0 ./dtrain-data -o "$tmp/disk/d.h5" "$tmp/big.txt" # 6 MB aside fit, 6 MB more do not
+    expect_exit "a full disk" 74
+    expect "a full disk: nothing is left" test -z "$(ls -A "$tmp/disk")"
+else
+    skip "a full disk" "no file system can be mounted here"
+fi
+e2e_done
