@@ -1,0 +1,156 @@
+/* fuzz_dataset.c - any bytes as a dataset file, and any contents in a well-formed one: an error, or batches of the right form whose counts are those that
+ * were announced.
+ *
+ * An input that begins as HDF5 files do is taken for the file. Any other one is a recipe: its first bytes choose kind, sizes and options, the rest fills
+ * the arrays. */
+#include "dtrain/data.h"
+#include "dtrain/dataset.h"
+#include "dtrain/io.h"
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { MAX_STEPS = 200, VOCAB = 300 };
+
+static void must(bool holds)
+{
+    if (!holds) abort();
+}
+
+typedef struct bytes {
+    const uint8_t *at;
+    size_t left;
+} bytes;
+
+static unsigned next(bytes *b)
+{
+    if (b->left == 0) return 0;
+    b->left--;
+    return *b->at++;
+}
+
+/* ---- a file by recipe ------------------------------------------------------------------------------------------------------------- */
+
+static void attribute(hid_t file, const char *name, int64_t value) { must(dt_h5_write_i64(file, "fuzz", name, value) == DT_OK); }
+
+static void array(hid_t file, const char *name, hid_t type, hid_t mem, size_t n, bool chunked, const void *values)
+{
+    const hsize_t dims = n, chunk = 4;
+    const hid_t space = H5Screate_simple(1, &dims, (const hsize_t[]){chunked ? H5S_UNLIMITED : n}), plist = H5Pcreate(H5P_DATASET_CREATE);
+    if (chunked) H5Pset_chunk(plist, 1, &chunk);
+    const hid_t d = H5Dcreate2(file, name, type, space, H5P_DEFAULT, plist, H5P_DEFAULT);
+    must(d >= 0 && (n == 0 || H5Dwrite(d, mem, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0));
+    H5Dclose(d);
+    H5Pclose(plist);
+    H5Sclose(space);
+}
+
+/* Mostly small steps upwards, now and then anything. */
+static uint64_t next_offset(bytes *b, uint64_t before)
+{
+    const unsigned c = next(b);
+    return c < 240 ? before + c % 16 : c < 250 ? before - c % 4 : (uint64_t)next(b) << (8 * (c % 8));
+}
+
+static void write_recipe(const char *path, bytes *b, unsigned flags)
+{
+    uint32_t tokens[512];
+    uint64_t offsets[65] = {0};
+    uint8_t mask[512];
+    float weights[64];
+    const size_t n_documents = next(b) % 64, n_mask_off = next(b) == 255;
+    size_t n = next(b) * 2u;
+    for (size_t i = 0; i < n_documents; i++) offsets[i + 1] = next_offset(b, offsets[i]);
+    if (flags & 4) offsets[n_documents] = n; /* as a rule the ends fit */
+    else if (offsets[n_documents] <= 512) n = (size_t)offsets[n_documents];
+    for (size_t i = 0; i < n; i++) {
+        const unsigned c = next(b);
+        tokens[i] = c == 255 ? (uint32_t)next(b) << 24 : c;
+        mask[i] = c == 254 ? 2 : c & 1;
+    }
+    for (size_t i = 0; i < n_documents; i++) weights[i] = (float)next(b) / 16 - (next(b) == 255);
+    const bool sft = flags & 1, chunked = flags & 2;
+    dt_h5_lock();
+    const hid_t f = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    must(f >= 0);
+    must(dt_h5_write_text(f, path, "format", "dtrain-dataset") == DT_OK && dt_h5_write_text(f, path, "kind", sft ? "sft" : "tokens") == DT_OK);
+    attribute(f, "version", 1);
+    attribute(f, "vocab_size", VOCAB);
+    array(f, "tokens", flags & 8 ? H5T_STD_U16LE : H5T_STD_U32LE, H5T_NATIVE_UINT32, n, chunked, tokens);
+    array(f, "offsets", H5T_STD_U64LE, H5T_NATIVE_UINT64, n_documents + 1, chunked, offsets);
+    if (sft) array(f, "loss_mask", H5T_STD_U8LE, H5T_NATIVE_UINT8, n_mask_off && n ? n - 1 : n, chunked, mask);
+    if (sft && flags & 16) array(f, "weights", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, n_documents, chunked, weights);
+    H5Fclose(f);
+    dt_h5_unlock();
+}
+
+/* ---- what must hold ----------------------------------------------------------------------------------------------------------------- */
+
+static void check_batch(const dt_batch *b)
+{
+    must(b->n_tok >= 0 && b->n_tok <= b->max_tok && b->n_seq >= 0 && b->n_seq <= b->max_seq && b->seq_start[0] == 0 && b->seq_start[b->n_seq] == b->n_tok);
+    for (int32_t s = 0; s < b->n_seq; s++) {
+        must(b->seq_start[s] < b->seq_start[s + 1]);
+        for (int32_t t = b->seq_start[s]; t < b->seq_start[s + 1]; t++) must(b->pos[t] == t - b->seq_start[s]);
+    }
+    for (int32_t t = 0; t < b->n_tok; t++) must(b->token[t] >= 0 && b->token[t] < VOCAB && b->target[t] >= -1 && b->target[t] < VOCAB && b->weight[t] >= 0);
+}
+
+static void read_steps(dt_loader *l)
+{
+    const int64_t n = dt_loader_info(l)->steps_per_epoch;
+    for (int64_t step = 0; step < n && step < MAX_STEPS; step++) {
+        dt_step_counts want, got = {0};
+        bool known;
+        must(dt_loader_step_counts(l, step, &want, &known) == DT_OK && known);
+        for (int a = 0; a < dt_loader_n_micro(l, step); a++) {
+            const dt_batch *b;
+            const dt_err err = dt_loader_batch(l, step, a, &b);
+            must(err == DT_OK || err == DT_ERR_DATA);
+            if (err != DT_OK) return;
+            check_batch(b);
+            got.n_tok += b->n_tok;
+            got.n_target += b->n_target;
+            got.n_samples += b->n_samples;
+            got.weight_fixed += b->weight_fixed;
+        }
+        must(memcmp(&want, &got, sizeof want) == 0);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static const uint8_t magic[4] = {0x89, 'H', 'D', 'F'};
+    static const char *const packings[] = {"auto", "auto", "bfd", "bfd_split"};
+    char path[] = "/tmp/dtrain-fuzz-XXXXXX"; /* a plain file: HDF5 resolves names */
+    const int fd = mkstemp(path);
+    must(fd >= 0);
+    bytes b = {data, size};
+    unsigned options = 0, seq_len = 8;
+    if (size >= 4 && memcmp(data, magic, 4) == 0) {
+        must(write(fd, data, size) == (ssize_t)size);
+        options = data[size - 1];
+    } else {
+        const unsigned flags = next(&b);
+        options = next(&b);
+        seq_len = 1 + next(&b) % 40;
+        write_recipe(path, &b, flags);
+    }
+    const dt_loader_options o = {.files = path, .where = "fuzz", .seq_len = seq_len, .packing = packings[options % 4], .document_mask = options & 4,
+                                 .shuffle = options & 8, .drop_last = options & 16, .prefetch = options & 32 ? 2 : 0, .train_batch_size = 5,
+                                 .micro_batch_size = 2, .nranks = 1, .vocab_size = VOCAB};
+    dt_error_clear();
+    dt_loader *l;
+    if (dt_loader_open(&l, &o) == DT_OK) {
+        read_steps(l);
+        dt_loader_close(l);
+    }
+    dt_dataset *d;
+    if (dt_dataset_open(&d, path) == DT_OK) dt_dataset_verify(d);
+    dt_dataset_close(d);
+    close(fd);
+    unlink(path);
+    return 0;
+}
