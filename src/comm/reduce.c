@@ -1,7 +1,7 @@
 /* reduce.c - why the fold looks as it does.
  *
  * Sources are pieces of other ranks' buffers in shared memory and come from the outer caches or from memory, so each is read once: the fold
- * goes through blocks of a few KiB with the running sum in the first-level cache, one pass per source, and stores the block at the end.
+ * goes through blocks of a few KiB with the running sum in the first-level cache, one pass per source; the last pass writes the result.
  * The order of additions for an element is that of the sources whatever the block, the thread or the vector width: only the grouping of
  * independent elements changes. There is no product in these loops, so nothing can be contracted into a fused operation.
  *
@@ -22,40 +22,46 @@
 
 enum { BLOCK = 2048, PARALLEL_BYTES = 64 * 1024 };
 
-DT_CLONES static void set_bf16(float *restrict acc, const uint16_t *restrict x, int64_t n)
+DT_CLONES static void widen(float *restrict out, const uint16_t *restrict x, int64_t n)
 {
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) acc[i] = dt_bf16_to_float(x[i]);
+    for (int64_t i = 0; i < n; i++) out[i] = dt_bf16_to_float(x[i]);
 }
 
-DT_CLONES static void add_f32(float *restrict acc, const float *restrict x, int64_t n)
+DT_CLONES static void round_bf16(uint16_t *restrict out, const float *restrict x, int64_t n)
 {
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) acc[i] += x[i];
+    for (int64_t i = 0; i < n; i++) out[i] = dt_bf16_from_float(x[i]);
 }
 
-DT_CLONES static void add_bf16(float *restrict acc, const uint16_t *restrict x, int64_t n)
+/* out may be a or b: elements meet only their own. */
+DT_CLONES static void sum_f32_f32(float *out, const float *a, const float *b, int64_t n)
 {
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) acc[i] += dt_bf16_to_float(x[i]);
+    for (int64_t i = 0; i < n; i++) out[i] = a[i] + b[i];
 }
 
-DT_CLONES static void sum2_f32(float *restrict acc, const float *restrict x, const float *restrict y, int64_t n)
+DT_CLONES static void sum_f32_bf16(float *out, const float *a, const uint16_t *b, int64_t n)
 {
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) acc[i] = x[i] + y[i];
+    for (int64_t i = 0; i < n; i++) out[i] = a[i] + dt_bf16_to_float(b[i]);
 }
 
-DT_CLONES static void sum2_bf16(float *restrict acc, const uint16_t *restrict x, const uint16_t *restrict y, int64_t n)
+DT_CLONES static void sum_bf16_bf16(float *out, const uint16_t *a, const uint16_t *b, int64_t n)
 {
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) acc[i] = dt_bf16_to_float(x[i]) + dt_bf16_to_float(y[i]);
+    for (int64_t i = 0; i < n; i++) out[i] = dt_bf16_to_float(a[i]) + dt_bf16_to_float(b[i]);
 }
 
-DT_CLONES static void round_bf16(uint16_t *restrict out, const float *restrict acc, int64_t n)
+/** out = a + b, in float; a is float wherever b is. */
+static void sum(float *out, const void *a, dt_dtype a_dt, const void *b, dt_dtype b_dt, int64_t n)
 {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) out[i] = dt_bf16_from_float(acc[i]);
+    if (b_dt == DT_F32)
+        sum_f32_f32(out, a, b, n);
+    else if (a_dt == DT_F32)
+        sum_f32_bf16(out, a, b, n);
+    else
+        sum_bf16_bf16(out, a, b, n);
 }
 
 #ifdef __SSE2__
@@ -78,65 +84,82 @@ static void copy_around_cache(char *restrict dst, const char *restrict src, size
     }
     memcpy(dst + i, src + i, nbytes - i);
 }
+
+static inline __m128 load4(const void *x, dt_dtype dt, int64_t i)
+{
+    if (dt == DT_F32) return _mm_loadu_ps((const float *)x + i);
+    const __m128i halves = _mm_loadl_epi64((const __m128i *)(const void *)((const uint16_t *)x + i));
+    return _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), halves)); /* bf16 is the upper half of a float */
+}
+
+/* Built once per pair of types: the types are constants where it is called. out is aligned to 16 bytes, n a multiple of 16. */
+__attribute__((always_inline)) static inline void sum_lines(float *out, const void *a, dt_dtype a_dt, const void *b, dt_dtype b_dt, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += 16)
+        for (int k = 0; k < 16; k += 4) _mm_stream_ps(out + i + k, _mm_add_ps(load4(a, a_dt, i + k), load4(b, b_dt, i + k)));
+}
+
+/** As sum(), writing around the cache. */
+static void sum_around_cache(float *out, const void *a, dt_dtype a_dt, const void *b, dt_dtype b_dt, int64_t n)
+{
+    const int64_t lines = (uintptr_t)out & 15u ? 0 : n & ~(int64_t)15;
+    if (b_dt == DT_F32)
+        sum_lines(out, a, DT_F32, b, DT_F32, lines);
+    else if (a_dt == DT_F32)
+        sum_lines(out, a, DT_F32, b, DT_BF16, lines);
+    else
+        sum_lines(out, a, DT_BF16, b, DT_BF16, lines);
+    const size_t a_nbytes = (size_t)lines * dt_dtype_size(a_dt), b_nbytes = (size_t)lines * dt_dtype_size(b_dt);
+    if (lines < n) sum(out + lines, (const char *)a + a_nbytes, a_dt, (const char *)b + b_nbytes, b_dt, n - lines);
+}
 static void stores_visible(void) { _mm_sfence(); }
 #else
 static void copy_around_cache(char *restrict dst, const char *restrict src, size_t nbytes) { memcpy(dst, src, nbytes); }
+static void sum_around_cache(float *out, const void *a, dt_dtype a_dt, const void *b, dt_dtype b_dt, int64_t n)
+{
+    sum(out, a, a_dt, b, b_dt, n);
+}
 static void stores_visible(void) {}
 #endif
 
 static const void *element(const void *base, dt_dtype dt, int64_t i) { return (const char *)base + (size_t)i * dt_dtype_size(dt); }
 
-static void set(float *acc, const void *x, dt_dtype dt, int64_t n)
-{
-    if (dt == DT_F32)
-        memcpy(acc, x, (size_t)n * sizeof *acc);
-    else
-        set_bf16(acc, x, n);
-}
-
-static void add(float *acc, const void *x, dt_dtype dt, int64_t n)
-{
-    if (dt == DT_F32)
-        add_f32(acc, x, n);
-    else
-        add_bf16(acc, x, n);
-}
-
-static void store(const float *acc, void *dst, dt_dtype dt, bool stream, int64_t n)
+static void store_bf16(const float *x, uint16_t *dst, bool stream, int64_t n)
 {
     uint16_t half[BLOCK] __attribute__((aligned(64)));
-    const void *from = acc;
-    if (dt == DT_BF16) {
-        round_bf16(half, acc, n);
-        from = half;
-    }
-    const size_t nbytes = (size_t)n * dt_dtype_size(dt);
+    round_bf16(half, x, n);
     if (stream)
-        copy_around_cache(dst, from, nbytes);
+        copy_around_cache((char *)dst, (const char *)half, (size_t)n * sizeof *half);
     else
-        memcpy(dst, from, nbytes);
+        memcpy(dst, half, (size_t)n * sizeof *half);
 }
 
+/* The running sum is a: at first a source or dst itself, untouched, then acc. The last addition goes straight to dst where that is float. */
 static void fold_block(const dt_fold *f, int64_t first, int64_t n)
 {
     float acc[BLOCK] __attribute__((aligned(64)));
-    char *dst = (char *)f->dst + (size_t)first * dt_dtype_size(f->dst_dt);
-    int s = 0;
-    if (f->accumulate) {
-        set(acc, dst, f->dst_dt, n);
-    } else if (f->n_src == 1) {
-        set(acc, element(f->src[0], f->src_dt, first), f->src_dt, n);
-        s = 1;
-    } else {
-        const void *x = element(f->src[0], f->src_dt, first), *y = element(f->src[1], f->src_dt, first);
-        if (f->src_dt == DT_F32)
-            sum2_f32(acc, x, y, n);
-        else
-            sum2_bf16(acc, x, y, n);
-        s = 2;
+    void *dst = (char *)f->dst + (size_t)first * dt_dtype_size(f->dst_dt);
+    int s = f->accumulate ? 0 : 1;
+    const void *a = f->accumulate ? dst : element(f->src[0], f->src_dt, first);
+    dt_dtype a_dt = f->accumulate ? f->dst_dt : f->src_dt;
+    if (a_dt == DT_BF16 && (f->src_dt == DT_F32 || s == f->n_src)) {
+        widen(acc, a, n);
+        a = acc;
+        a_dt = DT_F32;
     }
-    for (; s < f->n_src; s++) add(acc, element(f->src[s], f->src_dt, first), f->src_dt, n);
-    store(acc, dst, f->dst_dt, f->stream, n);
+    for (; s < f->n_src - (f->dst_dt == DT_F32); s++) {
+        sum(acc, a, a_dt, element(f->src[s], f->src_dt, first), f->src_dt, n);
+        a = acc;
+        a_dt = DT_F32;
+    }
+    if (f->dst_dt == DT_BF16)
+        store_bf16(a, dst, f->stream, n);
+    else if (s == f->n_src)
+        memcpy(dst, a, (size_t)n * sizeof(float)); /* one bf16 source, widened */
+    else if (f->stream)
+        sum_around_cache(dst, a, a_dt, element(f->src[s], f->src_dt, first), f->src_dt, n);
+    else
+        sum(dst, a, a_dt, element(f->src[s], f->src_dt, first), f->src_dt, n);
 }
 
 /** The part of n_blocks that belongs to thread t of nt. */
