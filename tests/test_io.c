@@ -30,7 +30,7 @@ static uint64_t plain_checksum(const unsigned char *p, int64_t first, int64_t n,
     return sum;
 }
 
-enum { N_BYTES = 9 << 20 }; /* above the size from which threads are used */
+enum { N_BYTES = 33 << 20 }; /* above the size from which threads are used */
 
 static unsigned char *random_bytes(void)
 {

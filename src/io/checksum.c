@@ -67,7 +67,7 @@ uint64_t dt_checksum(const void *data, int64_t first, int64_t n_elems, size_t el
     lane_table_fill(&table);
     const char *bytes = data;
     const int64_t end = first + n_elems, first_block = first / BLOCK, last_block = (end - 1) / BLOCK;
-    const bool large = (size_t)n_elems * elem_size >= (size_t)4 << 20; /* below, starting threads costs more than it saves */
+    const bool large = (size_t)n_elems * elem_size >= (size_t)32 << 20; /* below, waiting for a thread that another program holds up costs more */
     uint64_t sum = 0;
 #pragma omp parallel for schedule(static) reduction(+ : sum) if (large)
     for (int64_t b = first_block; b <= last_block; b++) {

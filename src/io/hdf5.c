@@ -1,7 +1,8 @@
 /* hdf5.c - HDF5's lock and words, and attributes that are checked before they are believed.
  *
- * Text is written as a variable-length UTF-8 string: a fixed-length one ends at 64 KiB in an object header, and h5py shows this form as str.
- * Both forms are read. Numbers are read through the widest type of their own signedness, because HDF5 clips what does not fit without a word. */
+ * Text is written as a fixed-length UTF-8 string, because that lies in an object header, which HDF5 guards with a checksum in files of the 1.8
+ * format; a variable-length one lies in a heap without any, and a flipped bit there has been seen to send HDF5 1.10 round a loop for ever. Older
+ * formats hold no more than 64 KiB in a header: what is longer is written variable-length there. Both forms are read. Numbers are read through the widest type of their own signedness, because HDF5 clips what does not fit without a word. */
 #include "dtrain/io.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -11,6 +12,7 @@
 #include <sys/stat.h>
 
 enum { MAX_TEXT = 256 << 20 }; /* bytes; a longer attribute is taken for damage */
+enum { HEADER_TEXT = 60000 };  /* bytes of text that fit an object header of the old format */
 
 static pthread_mutex_t h5_mutex = PTHREAD_MUTEX_INITIALIZER;
 
@@ -221,16 +223,26 @@ static dt_err write_attribute(hid_t obj, const char *path, const char *name, hid
     return dt_h5_fail(DT_ERR_WRITE, path, what);
 }
 
-dt_err dt_h5_write_text(hid_t obj, const char *path, const char *name, const char *text)
+static dt_err write_text_of_size(hid_t obj, const char *path, const char *name, size_t size, const void *value)
 {
     hid_t type = H5Tcopy(H5T_C_S1);
-    dt_err err = DT_OK;
-    if (type < 0 || H5Tset_size(type, H5T_VARIABLE) < 0 || H5Tset_cset(type, H5T_CSET_UTF8) < 0)
+    dt_err err;
+    if (type < 0 || H5Tset_size(type, size) < 0 || H5Tset_cset(type, H5T_CSET_UTF8) < 0)
         err = dt_h5_fail(DT_ERR_FAULT, path, "no text type");
     else
-        err = write_attribute(obj, path, name, type, type, &text);
+        err = write_attribute(obj, path, name, type, type, value);
     if (type >= 0) H5Tclose(type);
     return err;
+}
+
+dt_err dt_h5_write_text(hid_t obj, const char *path, const char *name, const char *text)
+{
+    const size_t size = strlen(text) + 1;
+    if (H5Aexists(obj, name) > 0) H5Adelete(obj, name); /* its length may differ */
+    H5O_info_t info;
+    const bool old_format = H5Oget_info2(obj, &info, H5O_INFO_HDR) < 0 || info.hdr.version < 2;
+    if (old_format && size > HEADER_TEXT) return write_text_of_size(obj, path, name, H5T_VARIABLE, &text);
+    return write_text_of_size(obj, path, name, size, text);
 }
 
 dt_err dt_h5_write_u64(hid_t obj, const char *path, const char *name, uint64_t value)
