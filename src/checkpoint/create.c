@@ -13,6 +13,7 @@
 #include <string.h>
 
 enum { PAGE = 4096, ALIGN_FROM = 64 << 10 }; /* bytes: arrays from ALIGN_FROM begin on a page */
+enum { META_FIXED = 16 << 10, META_PER_SLOT = 512 }; /* bytes of metadata: somewhat more than is needed, and it all lies together */
 
 dt_err ckpt_slots(dt_zero *z, bool with_optimizer, ckpt_slot **slots, int *n_slots)
 {
@@ -96,12 +97,13 @@ static dt_err create_datasets(hid_t file, const char *path, dt_zero *z, const ck
 }
 
 /* No file lock: the name ends in .part and nobody else opens it, and on some parallel file systems locking is an error. */
-static hid_t access_list(void)
+static hid_t access_list(int n_slots)
 {
+    const hsize_t meta = META_FIXED + (hsize_t)n_slots * META_PER_SLOT;
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     if (access < 0) return -1;
     if (H5Pset_file_locking(access, false, true) >= 0 && H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18) >= 0 &&
-        H5Pset_alignment(access, ALIGN_FROM, PAGE) >= 0)
+        H5Pset_alignment(access, ALIGN_FROM, PAGE) >= 0 && H5Pset_meta_block_size(access, meta) >= 0)
         return access;
     H5Pclose(access);
     return -1;
@@ -110,7 +112,7 @@ static hid_t access_list(void)
 dt_err ckpt_file_create(const char *path, const dt_ckpt_meta *meta, dt_zero *z, const ckpt_slot *slots, int n_slots, int64_t *offsets,
                         int64_t *file_size)
 {
-    hid_t access = access_list();
+    hid_t access = access_list(n_slots);
     hid_t file = access < 0 ? -1 : H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
     if (access >= 0) H5Pclose(access);
     if (file < 0) return dt_h5_fail(DT_ERR_WRITE, path, "cannot be created");
@@ -127,7 +129,7 @@ dt_err ckpt_file_create(const char *path, const dt_ckpt_meta *meta, dt_zero *z, 
 dt_err ckpt_file_seal(const char *path, const ckpt_slot *slots, int n_slots, const uint64_t *sums)
 {
     char name[256];
-    hid_t access = access_list();
+    hid_t access = access_list(n_slots);
     hid_t file = access < 0 ? -1 : H5Fopen(path, H5F_ACC_RDWR, access);
     if (access >= 0) H5Pclose(access);
     if (file < 0) return dt_h5_fail(DT_ERR_WRITE, path, "cannot be opened again");

@@ -2,7 +2,7 @@
  *
  *     create   rank 0: folder, metadata by HDF5, file closed (create.c)
  *     reserve  rank 0: the blocks of the whole file, so that a full disk is met here, by one rank, with nothing lost
- *     write    every rank: its runs of elements, by pwrite at the offsets that HDF5 gave out, checksummed on the way; then fsync
+ *     write    every rank: its runs of elements, by pwrite at the offsets that HDF5 gave out, checksummed on the way
  *     seal     rank 0: the checksums, fsync
  *     publish  rank 0: rename, `latest`
  *
@@ -17,6 +17,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 typedef struct save_job {
@@ -79,25 +80,39 @@ static dt_err reserve_blocks(const char *path, int64_t nbytes)
 }
 
 /* Would the data fit? Asked before HDF5 opens the file: it cannot close one whose metadata does not fit on the disk, and would hold its blocks
- * for the rest of the run. */
+ * for the rest of the run. Only a first look: what counts is the reservation. */
 static dt_err probe_space(const save_job *j)
 {
-    int64_t nbytes = (int64_t)1 << 16;
+    struct statvfs disk;
+    char needed[24], left[24];
+    double nbytes = 1 << 16;
     for (int i = 0; i < j->n_slots; i++)
-        nbytes += j->slots[i].tensor->n_elems * (int64_t)dt_dtype_size(dt_zero_state_dtype(j->z, j->slots[i].state)) + 512;
-    const dt_err err = reserve_blocks(j->part, nbytes);
-    if (err == DT_OK && truncate(j->part, 0) != 0) return fail_errno(j->part, "cannot be truncated");
+        nbytes += (double)j->slots[i].tensor->n_elems * (double)dt_dtype_size(dt_zero_state_dtype(j->z, j->slots[i].state)) + 512;
+    if (statvfs(j->dir, &disk) != 0 || disk.f_blocks == 0) return DT_OK; /* a file system that does not tell */
+    const double free_bytes = (double)(geteuid() == 0 ? disk.f_bfree : disk.f_bavail) * (double)disk.f_frsize;
+    DT_CHECK(free_bytes >= nbytes, DT_ERR_WRITE, "%s: no room for a checkpoint of %s: %s left on the disk", j->part, dt_format_bytes(nbytes, needed),
+             dt_format_bytes(free_bytes, left));
+    return DT_OK;
+}
+
+/* Written now, while there is room for it; synced before it is renamed. */
+static dt_err write_latest(const save_job *j)
+{
+    FILE *f = fopen(j->latest_part, "w");
+    if (!f) return fail_errno(j->latest_part, "cannot be created");
+    const bool ok = fputs(strrchr(j->path, '/') + 1, f) >= 0 && fflush(f) == 0;
+    const dt_err err = ok ? DT_OK : fail_errno(j->latest_part, "write failed");
+    fclose(f);
     return err;
 }
 
 static dt_err create(save_job *j)
 {
     if (j->comm->rank == 0) {
-        const char *name = strrchr(j->path, '/') + 1;
         DT_TRY(dt_make_dirs(j->dir));
         ckpt_remove_stale(j->dir);
         DT_TRY(probe_space(j));
-        DT_TRY(dt_write_file_sync(j->latest_part, name, strlen(name))); /* now, while there is room for it */
+        DT_TRY(write_latest(j));
         dt_h5_lock();
         const dt_err err = ckpt_file_create(j->part, j->meta, j->z, j->slots, j->n_slots, j->offsets, &j->file_size);
         dt_h5_unlock();
@@ -153,8 +168,10 @@ static dt_err write_slots(save_job *j)
         dt_phase_enter(j->phase, "save", j->slots[i].tensor->name);
         if ((err = dt_fault("save.write")) == DT_OK) err = write_slot(j, fd, i);
     }
+    /* On one node rank 0 syncs for all when the checksums are in; across nodes each has its own cache to empty, best at the same time. */
+    const bool sync = j->comm->rank != 0 || j->comm->n_nodes > 1;
     dt_phase_enter(j->phase, "save", "sync");
-    if (err == DT_OK && fsync(fd) != 0) err = fail_errno(j->part, "sync failed");
+    if (err == DT_OK && sync && fsync(fd) != 0) err = fail_errno(j->part, "sync failed");
     if (close(fd) != 0 && err == DT_OK) err = fail_errno(j->part, "close failed");
     return err;
 }
@@ -178,6 +195,7 @@ static dt_err seal(save_job *j)
         dt_h5_unlock();
         DT_TRY(err);
         DT_TRY(sync_file(j->part));
+        DT_TRY(sync_file(j->latest_part));
     }
     return dt_fault("save.rename");
 }
@@ -185,8 +203,8 @@ static dt_err seal(save_job *j)
 static dt_err publish(save_job *j)
 {
     if (j->comm->rank != 0) return DT_OK;
-    DT_TRY(dt_rename_durable(j->part, j->path));
-    return dt_rename_durable(j->latest_part, j->latest);
+    if (rename(j->part, j->path) != 0) return fail_errno(j->path, "rename failed");
+    return dt_rename_durable(j->latest_part, j->latest); /* same folder: its sync covers both */
 }
 
 static void clean_up(save_job *j, dt_err err, int64_t keep)
