@@ -1,0 +1,175 @@
+/* checkpoint_fixture.h - a small model whose every element is a function of its name and place, so that any rank can say what a file or a state
+ * must hold, whatever wrote it. */
+#ifndef DTRAIN_CHECKPOINT_FIXTURE_H
+#define DTRAIN_CHECKPOINT_FIXTURE_H
+
+#include "mpi_test.h"
+#include "dtrain/checkpoint.h"
+#include "dtrain/config.h"
+#include "dtrain/io.h"
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { N_UNITS = 3 };
+
+typedef struct fixture {
+    dt_ledger ledger;
+    dt_device dev;
+    dt_comm comm;
+    MPI_Comm mpi;
+    dt_unit units[N_UNITS];
+    dt_zero *z;
+    char dir[32]; /* an empty folder of the test's own */
+} fixture;
+
+static inline bool make_units(dt_unit units[N_UNITS])
+{
+    static const struct { int unit, n_dims; int64_t shape[4]; bool new_group; const char *name; } t[] = {
+        {0, 2, {37, 8}, true, "model.embed_tokens.weight"},
+        {1, 1, {5}, true, "model.layers.0.input_layernorm.weight"},
+        {1, 2, {67, 33}, true, "model.layers.0.self_attn.q_proj.weight"},
+        {1, 2, {1, 33}, false, "model.layers.0.self_attn.k_proj.weight"},
+        {1, 4, {3, 2, 5, 7}, true, "model.layers.0.conv.weight"},
+        {1, 1, {1}, true, "model.layers.0.gate"},
+        {2, 1, {4099}, true, "model.norm.weight"},
+    };
+    static const char *const names[N_UNITS] = {"embed", "block.0", "head"};
+    for (int u = 0; u < N_UNITS; u++) {
+        units[u] = (dt_unit){0};
+        snprintf(units[u].name, sizeof units[u].name, "%s", names[u]);
+    }
+    for (size_t i = 0; i < sizeof t / sizeof t[0]; i++)
+        if (dt_unit_add(&units[t[i].unit], t[i].name, t[i].n_dims, t[i].shape, t[i].new_group, true, 0.02f, 0) != DT_OK) return false;
+    return true;
+}
+
+/* Small integers: exact in fp16 and bf16, too. salt tells two fillings apart. */
+static inline float value_of(const char *name, dt_state state, int64_t i, int salt)
+{
+    uint64_t h = (uint64_t)state * 1000003 + (uint64_t)salt;
+    for (const char *c = name; *c; c++) h = h * 31 + (uint64_t)*c;
+    return (float)(dt_mix64(h + (uint64_t)i) % 257) - 128.0f;
+}
+
+static inline bool fill_states(dt_zero *z, bool with_optimizer, int salt)
+{
+    const dt_piece *p = dt_zero_pieces(z);
+    for (int k = 0; k < dt_zero_n_pieces(z); k++)
+        for (int s = 0; s < (with_optimizer ? DT_N_STATE : 1); s++)
+            for (int64_t i = 0; i < p[k].n; i++) {
+                const float f = value_of(dt_zero_tensor(z, &p[k])->name, (dt_state)s, p[k].first + i, salt);
+                const uint16_t h = dt_bf16_from_float(f);
+                const void *from = dt_zero_state_dtype(z, (dt_state)s) == DT_F32 ? (const void *)&f : &h;
+                if (dt_zero_state_write(z, (dt_state)s, &p[k], i, 1, from) != DT_OK) return false;
+            }
+    return dt_zero_state_written(z) == DT_OK;
+}
+
+static inline bool states_are(dt_zero *z, bool with_optimizer, int salt)
+{
+    const dt_piece *p = dt_zero_pieces(z);
+    for (int k = 0; k < dt_zero_n_pieces(z); k++)
+        for (int s = 0; s < (with_optimizer ? DT_N_STATE : 1); s++)
+            for (int64_t i = 0; i < p[k].n; i++) {
+                union { float f; uint16_t h; } x;
+                if (dt_zero_state_read(z, (dt_state)s, &p[k], i, 1, &x) != DT_OK) return false;
+                const float found = dt_zero_state_dtype(z, (dt_state)s) == DT_F32 ? x.f : dt_bf16_to_float(x.h);
+                if (found != value_of(dt_zero_tensor(z, &p[k])->name, (dt_state)s, p[k].first + i, salt)) return false;
+            }
+    return true;
+}
+
+static inline bool open_zero(fixture *f, int stage, dt_dtype dtype, bool frozen)
+{
+    const dt_zero_options opt = {.stage = stage, .param_dtype = dtype, .grad_dtype = dtype, .frozen = frozen, .reduce_bucket_size = 1 << 20,
+                                 .allgather_bucket_size = 1 << 20, .prefetch_bucket_size = 1 << 20, .max_live_parameters = 1 << 24};
+    return dt_zero_open(&f->z, &opt, f->units, N_UNITS, &f->comm, &f->dev, NULL, NULL) == DT_OK;
+}
+
+static inline void close_zero(fixture *f)
+{
+    dt_zero_close(f->z);
+    f->z = NULL;
+}
+
+static inline char *in_dir(const fixture *f, const char *name, char out[PATH_MAX])
+{
+    snprintf(out, PATH_MAX, "%s/%.2000s", f->dir, name);
+    return out;
+}
+
+static inline bool exists_in(const fixture *f, const char *name)
+{
+    char path[PATH_MAX];
+    return access(in_dir(f, name, path), F_OK) == 0;
+}
+
+static inline bool shell(const char *format, const char *arg)
+{
+    char command[PATH_MAX + 200];
+    snprintf(command, sizeof command, format, arg);
+    return system(command) == 0;
+}
+
+static inline int open_fixture(void **state)
+{
+    fixture *f = calloc(1, sizeof *f);
+    *state = f;
+    if (!f || dt_comm_open(&f->comm) != DT_OK || dt_device_open(&f->dev, "cpu", f->comm.local_rank, 1, &f->ledger) != DT_OK ||
+        dt_comm_attach(&f->comm, &f->dev, "mpi", true) != DT_OK || !make_units(f->units)) {
+        print_error("fixture: %s\n", dt_error_message());
+        return -1;
+    }
+    f->mpi = *(MPI_Comm *)dt_comm_mpi_handle(&f->comm);
+    return 0;
+}
+
+static inline int close_fixture(void **state)
+{
+    fixture *f = *state;
+    for (int u = 0; u < N_UNITS; u++) dt_unit_free(&f->units[u]);
+    dt_comm_close(&f->comm);
+    dt_device_close(&f->dev);
+    free(f);
+    return 0;
+}
+
+/* For each test: the folder, by rank 0's name. */
+static inline int make_dir(void **state)
+{
+    fixture *f = *state;
+    strcpy(f->dir, "/tmp/dtrain-ckpt-XXXXXX");
+    if (f->comm.rank == 0 && !mkdtemp(f->dir)) f->dir[0] = '\0';
+    MPI_Bcast(f->dir, sizeof f->dir, MPI_CHAR, 0, f->mpi);
+    dt_error_clear();
+    return f->dir[0] ? 0 : -1;
+}
+
+static inline int remove_dir(void **state)
+{
+    fixture *f = *state;
+    close_zero(f);
+    dt_error_clear();
+    MPI_Barrier(f->mpi);
+    return f->comm.rank != 0 || shell("rm -rf '%s'", f->dir) ? 0 : -1;
+}
+
+static inline dt_ckpt_meta meta_of(int64_t step)
+{
+    return (dt_ckpt_meta){.step = step, .samples = 8 * step, .tokens = 512 * step, .adam_steps = step - 1, .seed = UINT64_MAX - 5,
+                          .loss_scale = 65536.5, .config = (char *)"[run]\ntask = pretrain\n", .model_config = (char *)"{\"model_type\": \"llama\"}"};
+}
+
+static inline dt_err save_step(fixture *f, int64_t step, int64_t keep)
+{
+    const dt_ckpt_meta meta = meta_of(step);
+    const dt_err err = dt_checkpoint_save(&f->comm, f->z, &meta, f->dir, keep, NULL);
+    MPI_Barrier(f->mpi); /* rank 0 deletes old files after the vote */
+    return err;
+}
+
+#endif

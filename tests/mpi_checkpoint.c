@@ -1,0 +1,483 @@
+/* mpi_checkpoint.c - what is saved on any number of ranks, at any stage, comes back on others; what is damaged is refused.
+ *
+ * The file is looked at by rank 0 alone through plain HDF5, and files for loading are written by it alone, too: so a round trip at n ranks covers
+ * every pair of rank counts. */
+#include "checkpoint_fixture.h"
+#include <errno.h>
+#include <sys/mount.h>
+
+/* ---- what rank 0 sees -------------------------------------------------------------------------------------------------- */
+
+static const char *const groups[DT_N_STATE] = {"/model", "/optimizer/exp_avg", "/optimizer/exp_avg_sq"};
+
+static bool tensor_in_file_is(hid_t file, const dt_tensor *t, dt_state state, int salt)
+{
+    char name[256];
+    float *x = calloc((size_t)t->n_elems, sizeof *x);
+    snprintf(name, sizeof name, "%s/%s", groups[state], t->name);
+    hid_t d = H5Dopen2(file, name, H5P_DEFAULT);
+    bool same = d >= 0 && H5Dread(d, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, x) >= 0;
+    for (int64_t i = 0; same && i < t->n_elems; i++) same = x[i] == value_of(t->name, state, i, salt);
+    if (d >= 0) H5Dclose(d);
+    free(x);
+    return same;
+}
+
+static bool file_holds(const fixture *f, const char *name, int salt)
+{
+    char path[PATH_MAX];
+    hid_t file;
+    dt_h5_lock();
+    bool same = dt_h5_open(in_dir(f, name, path), &file) == DT_OK;
+    for (int u = 0; same && u < N_UNITS; u++)
+        for (int t = 0; same && t < f->units[u].n_tensors; t++)
+            for (int s = 0; same && s < DT_N_STATE; s++) same = tensor_in_file_is(file, &f->units[u].tensors[t], (dt_state)s, salt);
+    if (file >= 0) H5Fclose(file);
+    dt_h5_unlock();
+    return same && dt_checkpoint_verify(path, NULL) == DT_OK;
+}
+
+/* ---- round trips --------------------------------------------------------------------------------------------------------- */
+
+static void saved_tensors_stand_whole_and_come_back(void **state)
+{
+    fixture *f = *state;
+    char path[PATH_MAX];
+    for (int stage = 0; stage <= 3; stage++)
+        for (int dtype = 0; dtype < 2; dtype++) {
+            const int salt = 10 * stage + dtype;
+            assert_all(f->mpi, open_zero(f, stage, dtype ? DT_BF16 : DT_F32, false));
+            assert_all(f->mpi, fill_states(f->z, true, salt));
+            assert_all(f->mpi, save_step(f, 100 + salt, 0) == DT_OK);
+            snprintf(path, sizeof path, "step-%08d.h5", 100 + salt);
+            assert_all(f->mpi, f->comm.rank != 0 || file_holds(f, path, salt));
+            close_zero(f);
+
+            char full[PATH_MAX];
+            assert_all(f->mpi, open_zero(f, 3 - stage, dtype ? DT_F32 : DT_BF16, false)); /* other stage, other precision */
+            assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, in_dir(f, path, full), true, NULL) == DT_OK);
+            assert_all(f->mpi, states_are(f->z, true, salt));
+            close_zero(f);
+        }
+}
+
+static void the_file_does_not_depend_on_who_wrote_it(void **state)
+{
+    fixture *f = *state;
+    char a[PATH_MAX], b[PATH_MAX];
+    for (int stage = 0; stage <= 3; stage += 3) {
+        assert_all(f->mpi, open_zero(f, stage, DT_F32, false));
+        assert_all(f->mpi, fill_states(f->z, true, 1));
+        assert_all(f->mpi, save_step(f, 1, 0) == DT_OK);
+        close_zero(f);
+        if (stage == 0) assert_all(f->mpi, f->comm.rank != 0 || rename(in_dir(f, "step-00000001.h5", a), in_dir(f, "kept", b)) == 0);
+    }
+    char command[3 * PATH_MAX];
+    snprintf(command, sizeof command, "cmp '%s' '%s'", in_dir(f, "step-00000001.h5", a), in_dir(f, "kept", b));
+    assert_all(f->mpi, f->comm.rank != 0 || system(command) == 0);
+}
+
+static void a_frozen_model_keeps_its_bits(void **state)
+{
+    fixture *f = *state;
+    char path[PATH_MAX];
+    assert_all(f->mpi, open_zero(f, 3, DT_BF16, true));
+    assert_all(f->mpi, fill_states(f->z, false, 5));
+    assert_all(f->mpi, save_step(f, 1, 0) == DT_OK);
+    close_zero(f);
+    in_dir(f, "step-00000001.h5", path);
+    assert_all(f->mpi, f->comm.rank != 0 || dt_checkpoint_verify(path, NULL) == DT_OK);
+
+    for (int frozen = 0; frozen < 2; frozen++) { /* bf16 in the file, bf16 and fp32 in memory */
+        assert_all(f->mpi, open_zero(f, 0, frozen ? DT_BF16 : DT_F32, frozen));
+        assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, path, false, NULL) == DT_OK);
+        assert_all(f->mpi, states_are(f->z, false, 5));
+        close_zero(f);
+    }
+    assert_all(f->mpi, open_zero(f, 0, DT_F32, false));
+    assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, path, true, NULL) == DT_ERR_DATA);
+    assert_all(f->mpi, f->comm.rank != 0 || strstr(dt_error_message(), "/optimizer/exp_avg/model.embed_tokens.weight") != NULL);
+}
+
+static void meta_and_long_texts_come_back(void **state)
+{
+    fixture *f = *state;
+    char path[PATH_MAX];
+    dt_ckpt_meta meta = meta_of(3), read;
+    meta.config = calloc((200 << 10) + 1, 1);
+    for (int i = 0; i < 200 << 10; i++) meta.config[i] = (char)('a' + i % 23);
+    assert_all(f->mpi, open_zero(f, 0, DT_F32, false));
+    assert_all(f->mpi, dt_checkpoint_save(&f->comm, f->z, &meta, f->dir, 0, NULL) == DT_OK);
+    const bool readable = dt_checkpoint_read_meta(in_dir(f, "step-00000003.h5", path), &read) == DT_OK;
+    assert_all(f->mpi, readable);
+    const bool same = read.step == 3 && read.samples == 24 && read.tokens == 1536 && read.adam_steps == 2 && read.seed == UINT64_MAX - 5 &&
+                      read.loss_scale == 65536.5 && strcmp(read.config, meta.config) == 0 && strcmp(read.model_config, meta.model_config) == 0;
+    dt_ckpt_meta_free(&read);
+    free(meta.config);
+    assert_all(f->mpi, same);
+}
+
+/* ---- the folder ------------------------------------------------------------------------------------------------------------ */
+
+static bool latest_is(const fixture *f, const char *name)
+{
+    char path[PATH_MAX], text[64] = "";
+    FILE *l = fopen(in_dir(f, "latest", path), "r");
+    if (!l) return false;
+    const size_t n = fread(text, 1, sizeof text - 1, l);
+    fclose(l);
+    return n == strlen(name) && strcmp(text, name) == 0;
+}
+
+static void the_oldest_go_and_latest_follows(void **state)
+{
+    fixture *f = *state;
+    char path[PATH_MAX], **paths;
+    int n;
+    assert_all(f->mpi, dt_checkpoint_list(in_dir(f, "none", path), &paths, &n) == DT_OK && n == 0);
+    dt_config_free_list(paths, n);
+    assert_all(f->mpi, open_zero(f, 1, DT_F32, false));
+    if (f->comm.rank == 0) {
+        assert_true(shell("touch '%s/step-00000001.h5.part'", f->dir)); /* left by a killed save */
+        assert_true(shell("touch '%s/step-x.h5' '%1$s/other'", f->dir));
+    }
+    const int64_t steps[] = {5, 100000000, 20, 30};
+    for (int i = 0; i < 4; i++) assert_all(f->mpi, save_step(f, steps[i], 2) == DT_OK);
+    /* 30 was written last: it stays although the other two have higher steps or were there before */
+    assert_all(f->mpi, dt_checkpoint_list(f->dir, &paths, &n) == DT_OK);
+    const bool right = n == 2 && strstr(paths[0], "/step-100000000.h5") && strstr(paths[1], "/step-00000030.h5");
+    dt_config_free_list(paths, n);
+    assert_all(f->mpi, right);
+    assert_all(f->mpi, latest_is(f, "step-00000030.h5"));
+    assert_all(f->mpi, !exists_in(f, "step-00000001.h5.part") && !exists_in(f, "latest.part") && exists_in(f, "other"));
+
+    assert_all(f->mpi, save_step(f, 7, 1) == DT_OK); /* older than all others */
+    assert_all(f->mpi, dt_checkpoint_list(f->dir, &paths, &n) == DT_OK);
+    const bool only = n == 1 && strstr(paths[0], "/step-00000007.h5");
+    dt_config_free_list(paths, n);
+    assert_all(f->mpi, only && latest_is(f, "step-00000007.h5"));
+}
+
+/* ---- files of others ---------------------------------------------------------------------------------------------------------- */
+
+typedef enum foreign { FOREIGN_PLAIN, FOREIGN_CHUNKED, FOREIGN_HALF, FOREIGN_COMPACT } foreign;
+
+static bool write_foreign_tensor(hid_t file, const dt_tensor *t, foreign how)
+{
+    char name[256];
+    hsize_t dims[DT_MAX_DIMS], chunk[DT_MAX_DIMS];
+    float *x = malloc((size_t)t->n_elems * sizeof *x);
+    for (int64_t i = 0; i < t->n_elems; i++) x[i] = value_of(t->name, DT_STATE_PARAM, i, 9);
+    for (int d = 0; d < t->n_dims; d++) dims[d] = (hsize_t)t->shape[d], chunk[d] = dims[d] < 4 ? dims[d] : dims[d] / 2 + 1;
+    snprintf(name, sizeof name, "/model/%s", t->name);
+    hid_t space = H5Screate_simple(t->n_dims, dims, NULL), plist = H5Pcreate(H5P_DATASET_CREATE), type = H5Tcopy(H5T_IEEE_F32LE);
+    if (how == FOREIGN_CHUNKED) {
+        H5Pset_chunk(plist, t->n_dims, chunk);
+        H5Pset_deflate(plist, 1);
+    }
+    if (how == FOREIGN_COMPACT) H5Pset_layout(plist, H5D_COMPACT);
+    if (how == FOREIGN_HALF) {
+        H5Tset_fields(type, 15, 10, 5, 0, 10);
+        H5Tset_size(type, 2);
+        H5Tset_ebias(type, 15);
+    }
+    hid_t d = H5Dcreate2(file, name, type, space, H5P_DEFAULT, plist, H5P_DEFAULT);
+    const bool ok = d >= 0 && H5Dwrite(d, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, x) >= 0 &&
+                    (how != FOREIGN_CHUNKED || dt_h5_write_u64(d, name, "checksum", dt_checksum(x, 0, t->n_elems, 4)) == DT_OK);
+    H5Dclose(d);
+    H5Tclose(type);
+    H5Pclose(plist);
+    H5Sclose(space);
+    free(x);
+    return ok;
+}
+
+static bool write_foreign(const fixture *f, const char *path, foreign how)
+{
+    dt_h5_lock();
+    hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    hid_t group = H5Gcreate2(file, "/model", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    bool ok = dt_h5_write_text(file, path, "format", "dtrain-checkpoint") == DT_OK && dt_h5_write_i64(file, path, "version", 1) == DT_OK;
+    for (int u = 0; u < N_UNITS; u++)
+        for (int t = 0; t < f->units[u].n_tensors; t++) ok = ok && write_foreign_tensor(file, &f->units[u].tensors[t], how);
+    H5Gclose(group);
+    ok = H5Fclose(file) >= 0 && ok;
+    dt_h5_unlock();
+    return ok;
+}
+
+static void files_of_other_writers_load(void **state)
+{
+    fixture *f = *state;
+    char path[PATH_MAX];
+    in_dir(f, "foreign.h5", path);
+    for (int how = FOREIGN_PLAIN; how <= FOREIGN_COMPACT; how++)
+        for (int dtype = 0; dtype < 2; dtype++) {
+            assert_all(f->mpi, f->comm.rank != 0 || write_foreign(f, path, (foreign)how));
+            assert_all(f->mpi, open_zero(f, 2, dtype ? DT_BF16 : DT_F32, dtype));
+            assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, path, false, NULL) == DT_OK);
+            assert_all(f->mpi, states_are(f->z, false, 9));
+            close_zero(f);
+        }
+}
+
+/* Half precision in all its kinds: subnormals, signed zeros, infinities, the largest. Compared with HDF5's own conversion. */
+static void every_half_number_is_read_as_hdf5_reads_it(void **state)
+{
+    fixture *f = *state;
+    enum { N = 65536 };
+    char path[PATH_MAX];
+    in_dir(f, "half.h5", path);
+    dt_unit unit = {.name = "all"};
+    assert_int_equal(dt_unit_add(&unit, "w", 1, (int64_t[]){N}, true, true, 0, 0), DT_OK);
+    float *expected = calloc(N, sizeof *expected);
+    if (f->comm.rank == 0) {
+        uint16_t *bits = malloc(N * sizeof *bits);
+        for (int i = 0; i < N; i++) bits[i] = (uint16_t)i;
+        dt_h5_lock();
+        hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), type = H5Tcopy(H5T_IEEE_F32LE);
+        hid_t group = H5Gcreate2(file, "/model", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), space = H5Screate_simple(1, (hsize_t[]){N}, NULL);
+        H5Tset_fields(type, 15, 10, 5, 0, 10);
+        H5Tset_size(type, 2);
+        H5Tset_ebias(type, 15);
+        hid_t d = H5Dcreate2(file, "/model/w", type, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+        H5Dwrite(d, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, bits);
+        H5Dread(d, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, expected);
+        dt_h5_write_text(file, path, "format", "dtrain-checkpoint");
+        dt_h5_write_i64(file, path, "version", 1);
+        H5Dclose(d), H5Sclose(space), H5Gclose(group), H5Tclose(type), H5Fclose(file);
+        dt_h5_unlock();
+        free(bits);
+    }
+    MPI_Bcast(expected, N, MPI_FLOAT, 0, f->mpi);
+    const dt_zero_options opt = {.param_dtype = DT_F32, .grad_dtype = DT_F32, .frozen = true, .reduce_bucket_size = 1 << 20,
+                                 .allgather_bucket_size = 1 << 20, .prefetch_bucket_size = 1 << 20, .max_live_parameters = 1 << 24};
+    assert_all(f->mpi, dt_zero_open(&f->z, &opt, &unit, 1, &f->comm, &f->dev, NULL, NULL) == DT_OK);
+    assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, path, false, NULL) == DT_OK);
+    const dt_piece p = dt_zero_pieces(f->z)[0];
+    float *found = calloc((size_t)p.n + 1, sizeof *found);
+    bool same = dt_zero_state_read(f->z, DT_STATE_PARAM, &p, 0, p.n, found) == DT_OK;
+    for (int64_t i = 0; same && i < p.n; i++) {
+        const float e = expected[p.first + i];
+        same = e != e ? found[i] != found[i] : memcmp(&found[i], &e, 4) == 0; /* which NaN is not said */
+    }
+    free(found);
+    free(expected);
+    assert_all(f->mpi, same);
+    close_zero(f);
+    dt_unit_free(&unit);
+}
+
+/* ---- damage ---------------------------------------------------------------------------------------------------------------------- */
+
+static bool flip_bit(const char *path, int64_t offset)
+{
+    unsigned char byte;
+    const int fd = open(path, O_RDWR);
+    const bool ok = fd >= 0 && pread(fd, &byte, 1, offset) == 1 && (byte ^= 16, pwrite(fd, &byte, 1, offset) == 1);
+    close(fd);
+    return ok;
+}
+
+static int64_t place_in_file(const char *path, const char *name)
+{
+    hid_t file, d;
+    int64_t offset = -1;
+    dt_h5_lock();
+    if (dt_h5_open(path, &file) == DT_OK && (d = H5Dopen2(file, name, H5P_DEFAULT)) >= 0) {
+        offset = (int64_t)H5Dget_offset(d);
+        H5Dclose(d);
+    }
+    H5Fclose(file);
+    dt_h5_unlock();
+    return offset;
+}
+
+static bool set_attribute(const char *path, const char *object, const char *name, int64_t value)
+{
+    dt_h5_lock();
+    hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT), obj = H5Oopen(file, object, H5P_DEFAULT);
+    if (value < 0) H5Adelete(obj, name);
+    const bool ok = value < 0 || dt_h5_write_i64(obj, path, name, value) == DT_OK;
+    H5Oclose(obj), H5Fclose(file);
+    dt_h5_unlock();
+    return ok;
+}
+
+static bool replace_tensor(const char *path, int what)
+{
+    const char *name = "/model/model.norm.weight";
+    dt_h5_lock();
+    hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT), space = H5Screate_simple(1, (hsize_t[]){what == 1 ? 4098 : 4099}, NULL);
+    hid_t plist = H5Pcreate(H5P_DATASET_CREATE);
+    H5Pset_alloc_time(plist, H5D_ALLOC_TIME_EARLY);
+    bool ok = H5Ldelete(file, name, H5P_DEFAULT) >= 0;
+    if (ok && what > 0) {
+        hid_t d = H5Dcreate2(file, name, what == 2 ? H5T_STD_I32LE : H5T_IEEE_F32LE, space, H5P_DEFAULT, plist, H5P_DEFAULT);
+        ok = d >= 0 && H5Dclose(d) >= 0;
+    }
+    H5Pclose(plist), H5Sclose(space), H5Fclose(file);
+    dt_h5_unlock();
+    return ok;
+}
+
+static const char *damaged_tensor = "/optimizer/exp_avg/model.layers.0.self_attn.q_proj.weight";
+
+/* Damage number k to a good file; the word that the message must contain; NULL: no such k. */
+static const char *damage(int k, const char *path, bool *done)
+{
+    *done = true;
+    switch (k) {
+    case 0: *done = flip_bit(path, place_in_file(path, damaged_tensor) + 4 * 1234 + 3); return damaged_tensor;
+    case 1: *done = replace_tensor(path, 0); return "/model/model.norm.weight";
+    case 2: *done = replace_tensor(path, 1); return "[4099]";
+    case 3: *done = replace_tensor(path, 2); return "int32";
+    case 4: *done = set_attribute(path, "/", "version", 2); return "version 2";
+    case 5: *done = set_attribute(path, "/", "format", -1); return "`format`";
+    case 6: *done = truncate(path, 30000) == 0; return "cut short";
+    case 7: *done = truncate(path, 0) == 0; return "not an HDF5 file";
+    case 8: *done = unlink(path) == 0; return "No such file";
+    case 9: *done = set_attribute(path, damaged_tensor, "checksum", 12345); return damaged_tensor;
+    case 10: *done = flip_bit(path, place_in_file(path, "/optimizer/exp_avg_sq/model.norm.weight")); return "/optimizer/exp_avg_sq/model.norm.weight";
+    case 11: *done = unlink(path) == 0 && mkdir(path, 0777) == 0; return "a directory";
+    default: return NULL;
+    }
+}
+
+static void damaged_files_are_refused_by_name(void **state)
+{
+    fixture *f = *state;
+    char path[PATH_MAX];
+    in_dir(f, "step-00000004.h5", path);
+    assert_all(f->mpi, open_zero(f, 1, DT_F32, false));
+    assert_all(f->mpi, fill_states(f->z, true, 4));
+    for (int k = 0;; k++) {
+        bool done = true;
+        const char *word = "";
+        assert_all(f->mpi, save_step(f, 4, 0) == DT_OK);
+        if (f->comm.rank == 0) word = damage(k, path, &done);
+        int last = word == NULL;
+        MPI_Bcast(&last, 1, MPI_INT, 0, f->mpi);
+        if (last) break;
+        assert_all(f->mpi, done);
+        const dt_err err = dt_checkpoint_load(&f->comm, f->z, path, true, NULL);
+        assert_all(f->mpi, err == DT_ERR_DATA);
+        const bool named = f->comm.rank != 0 || (strstr(dt_error_message(), word) && strstr(dt_error_message(), path));
+        if (!named) print_error("damage %d: message lacks \"%s\": %s\n", k, word, dt_error_message());
+        assert_all(f->mpi, named);
+        dt_error_clear();
+        const bool refused = f->comm.rank != 0 || (k >= 1 && k <= 3) || dt_checkpoint_verify(path, NULL) == DT_ERR_DATA;
+        assert_all(f->mpi, refused); /* 1 to 3 are files that are whole in themselves */
+        dt_error_clear();
+        if (f->comm.rank == 0 && k == 11) assert_int_equal(rmdir(path), 0);
+        MPI_Barrier(f->mpi);
+    }
+}
+
+/* Every byte of the metadata in turn, a bit changed: refused, or read as it was. Never a crash, never other numbers. */
+static void no_flipped_bit_of_metadata_changes_what_is_loaded(void **state)
+{
+    fixture *f = *state;
+    char path[PATH_MAX];
+    struct stat st;
+    in_dir(f, "step-00000004.h5", path);
+    assert_all(f->mpi, open_zero(f, 1, DT_F32, false));
+    assert_all(f->mpi, fill_states(f->z, true, 4));
+    assert_all(f->mpi, save_step(f, 4, 0) == DT_OK);
+    assert_all(f->mpi, stat(path, &st) == 0);
+    int n_refused = 0;
+    for (int64_t at = 0; at < st.st_size && f->comm.nranks < 3; at += 97) {
+        assert_all(f->mpi, f->comm.rank != 0 || flip_bit(path, at));
+        const dt_err err = dt_checkpoint_load(&f->comm, f->z, path, true, NULL);
+        const bool right = err == DT_ERR_DATA || (err == DT_OK && states_are(f->z, true, 4));
+        if (!right) print_error("byte %" PRId64 "\n", at);
+        assert_all(f->mpi, right);
+        n_refused += err != DT_OK;
+        dt_error_clear();
+        assert_all(f->mpi, f->comm.rank != 0 || flip_bit(path, at));
+    }
+    assert_all(f->mpi, f->comm.nranks >= 3 || n_refused > st.st_size / 97 / 2); /* most of the file is data */
+}
+
+/* ---- a full disk ------------------------------------------------------------------------------------------------------------------ */
+
+static void a_full_disk_loses_nothing(void **state)
+{
+    fixture *f = *state;
+    char options[64], balloon[PATH_MAX];
+    int64_t one = 0;
+    for (int u = 0; u < N_UNITS; u++) one += f->units[u].n_param * 12;
+    int mounted = 0;
+    snprintf(options, sizeof options, "size=%lldk", (long long)(2 * one / 1024 + 128));
+    if (f->comm.rank == 0) mounted = mount("tmpfs", f->dir, "tmpfs", 0, options) == 0 ? 1 : -errno;
+    MPI_Bcast(&mounted, 1, MPI_INT, 0, f->mpi);
+    skip_all_if(mounted != 1, "mounting a small tmpfs is not permitted here");
+
+    bool ok = open_zero(f, 1, DT_F32, false) && fill_states(f->z, true, 1) && save_step(f, 1, 0) == DT_OK;
+    int n_full = 0;
+    in_dir(f, "balloon", balloon);
+    for (int64_t left = 2 * one; ok && left >= 0; left -= left > 16384 ? one / 3 : 4096) { /* room for ever less */
+        if (f->comm.rank == 0) {
+            const int fd = open(balloon, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+            int64_t nbytes = 3 * one;
+            while (nbytes > 0 && fallocate(fd, 0, 0, nbytes) != 0) nbytes -= 4096; /* all that is left */
+            ok = fd >= 0 && ftruncate(fd, nbytes > left ? nbytes - left : 0) == 0;
+            close(fd);
+        }
+        MPI_Barrier(f->mpi);
+        const dt_err err = save_step(f, 2, 0);
+        const bool there = exists_in(f, "step-00000002.h5");
+        ok = ok && (err == DT_OK ? there : err == DT_ERR_WRITE && !there) && !exists_in(f, "step-00000002.h5.part") && !exists_in(f, "latest.part");
+        if (err == DT_OK && f->comm.rank == 0) ok = ok && file_holds(f, "step-00000002.h5", 1);
+        ok = ok && (f->comm.rank != 0 || file_holds(f, "step-00000001.h5", 1)) && latest_is(f, err == DT_OK ? "step-00000002.h5" : "step-00000001.h5");
+        n_full += err != DT_OK;
+        if (!ok) print_error("with %lld bytes left: %s\n", (long long)left, dt_error_message());
+        int all_ok = ok;
+        MPI_Allreduce(MPI_IN_PLACE, &all_ok, 1, MPI_INT, MPI_MIN, f->mpi);
+        ok = all_ok;
+        dt_error_clear();
+        MPI_Barrier(f->mpi);
+        if (f->comm.rank == 0) { /* as before the attempt */
+            char path[PATH_MAX];
+            unlink(in_dir(f, "step-00000002.h5", path));
+            dt_write_file_atomic(in_dir(f, "latest", path), "step-00000001.h5", 16);
+        }
+        MPI_Barrier(f->mpi);
+    }
+    close_zero(f);
+    MPI_Barrier(f->mpi);
+    if (f->comm.rank == 0) ok = umount2(f->dir, MNT_DETACH) == 0 && ok;
+    assert_all(f->mpi, ok);
+    assert_all(f->mpi, n_full >= 3);
+}
+
+static void a_folder_that_cannot_be_made_is_a_write_error(void **state)
+{
+    fixture *f = *state;
+    char path[PATH_MAX];
+    const dt_ckpt_meta meta = meta_of(1);
+    if (f->comm.rank == 0) assert_int_equal(dt_write_file_atomic(in_dir(f, "file", path), "x", 1), DT_OK);
+    assert_all(f->mpi, open_zero(f, 1, DT_F32, false));
+    assert_all(f->mpi, dt_checkpoint_save(&f->comm, f->z, &meta, in_dir(f, "file/checkpoints", path), 0, NULL) == DT_ERR_WRITE);
+}
+
+#define IN_DIR(test) cmocka_unit_test_setup_teardown(test, make_dir, remove_dir)
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        IN_DIR(saved_tensors_stand_whole_and_come_back),
+        IN_DIR(the_file_does_not_depend_on_who_wrote_it),
+        IN_DIR(a_frozen_model_keeps_its_bits),
+        IN_DIR(meta_and_long_texts_come_back),
+        IN_DIR(the_oldest_go_and_latest_follows),
+        IN_DIR(files_of_other_writers_load),
+        IN_DIR(every_half_number_is_read_as_hdf5_reads_it),
+        IN_DIR(damaged_files_are_refused_by_name),
+        IN_DIR(no_flipped_bit_of_metadata_changes_what_is_loaded),
+        IN_DIR(a_full_disk_loses_nothing),
+        IN_DIR(a_folder_that_cannot_be_made_is_a_write_error),
+    };
+    mpi_test_begin(&argc, &argv);
+    return mpi_test_end(cmocka_run_group_tests(tests, open_fixture, close_fixture));
+}

@@ -1,0 +1,63 @@
+/* mpi_checkpoint_faults.c - one rank fails in each step of a save or load; all ranks see the same error, nothing is left behind, the checkpoint
+ * before stays, and the next attempt succeeds. The faults are armed for the n-th passage, so the order of the attempts below is the list's. */
+#include "checkpoint_fixture.h"
+
+static bool folder_is_as_before(const fixture *f)
+{
+    char path[PATH_MAX], text[64] = "";
+    FILE *l = fopen(in_dir(f, "latest", path), "r");
+    if (!l || !fgets(text, sizeof text, l)) return false;
+    fclose(l);
+    return strcmp(text, "step-00000001.h5") == 0 && exists_in(f, "step-00000001.h5") && !exists_in(f, "step-00000002.h5") &&
+           !exists_in(f, "step-00000002.h5.part") && !exists_in(f, "latest.part");
+}
+
+static void a_rank_that_fails_alone_fails_the_save_for_all(void **state)
+{
+    fixture *f = *state;
+    char path[PATH_MAX];
+    const dt_err expected[] = {DT_ERR_WRITE, DT_ERR_FAULT, DT_ERR_WRITE, DT_ERR_FAULT, DT_ERR_WRITE, DT_ERR_WRITE, DT_ERR_FAULT};
+    assert_all(f->mpi, open_zero(f, 1, DT_F32, false));
+    assert_all(f->mpi, fill_states(f->z, true, 1));
+    assert_all(f->mpi, save_step(f, 1, 1) == DT_OK);
+    for (size_t k = 0; k < sizeof expected / sizeof expected[0]; k++) {
+        const dt_err err = save_step(f, 2, 1);
+        if (err != expected[k]) print_error("attempt %zu: error %d\n", k, err);
+        assert_all(f->mpi, err == expected[k]);
+        assert_all(f->mpi, folder_is_as_before(f));
+        dt_error_clear();
+        MPI_Barrier(f->mpi);
+    }
+    assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, in_dir(f, "step-00000001.h5", path), true, NULL) == DT_ERR_FAULT);
+    dt_error_clear();
+    assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, path, true, NULL) == DT_OK && states_are(f->z, true, 1));
+    assert_all(f->mpi, save_step(f, 2, 1) == DT_OK);
+    assert_all(f->mpi, exists_in(f, "step-00000002.h5") && !exists_in(f, "step-00000001.h5"));
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_rank_that_fails_alone_fails_the_save_for_all, make_dir, remove_dir),
+    };
+    mpi_test_begin(&argc, &argv);
+    int last, n_slots = 0;
+    char list[600];
+    MPI_Comm_size(MPI_COMM_WORLD, &last);
+    last--;
+    const int nth = last == 0 ? 2 : 3; /* on a single rank the passage at which the fault before it happened is not counted */
+    /* The first save passes each point once, "save.write" once for each of the last rank's tensors that it holds a part of. */
+    dt_unit units[N_UNITS];
+    make_units(units);
+    for (int u = 0; u < N_UNITS; u++) {
+        const int64_t shard = dt_shards_of(units[u].flat_len, last + 1).shard_len;
+        for (int t = 0; t < units[u].n_tensors; t++) n_slots += DT_N_STATE * (units[u].tensors[t].offset + units[u].tensors[t].n_elems > last * shard);
+        dt_unit_free(&units[u]);
+    }
+    snprintf(list, sizeof list,
+             "save.create:0:2:nospace,save.create:%d:%d:error,save.reserve:0:2:nospace,save.reserve:%d:%d:error,save.write:%d:%d:nospace,"
+             "save.rename:0:2:nospace,save.rename:%d:%d:error,load.read:%d:1:error",
+             last, nth, last, nth, last, n_slots + 1, last, nth, last);
+    setenv("DTRAIN_FAULT", list, 1);
+    return mpi_test_end(cmocka_run_group_tests(tests, open_fixture, close_fixture));
+}
