@@ -18,6 +18,7 @@ typedef struct dt_progress {
 void dt_progress_open(dt_progress *p, int64_t total_steps, double flops_per_token);
 void dt_progress_train(dt_progress *p, const dt_train_record *rec);
 void dt_progress_validation(dt_progress *p, int64_t step, double loss, const dt_metric *more, int n_more);
+/** End the live line, if there is one; the next record begins another. */
 void dt_progress_close(dt_progress *p);
 
 /** The text of a record, without newline, into out (cleared first). left_s: time left, negative when unknown. */

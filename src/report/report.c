@@ -124,6 +124,7 @@ dt_err dt_report_validation(dt_report *r, int64_t step, double loss, const dt_me
 dt_err dt_report_flush(dt_report *r)
 {
     if (!r) return DT_OK;
+    if (r->to_stdout) dt_progress_close(&r->progress); /* what the caller does next has its own line in the log */
     if (r->to_jsonl) DT_TRY(dt_record_file_sync(&r->jsonl));
     if (r->to_tensorboard) DT_TRY(dt_events_sync(&r->events));
     return DT_OK;
