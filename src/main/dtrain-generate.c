@@ -490,7 +490,11 @@ static dt_err fetch_from(app *a, int from)
     int64_t n_words = 0;
     for (int i = from; i < a->n_seqs; i += a->comm.nranks) n_words += 2 + a->seqs[i].max_ids;
     int32_t *words = malloc((size_t)(n_words + 1) * sizeof *words);
-    TOGETHER(a, words ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the results of rank %d", from));
+    dt_err err = together(a, words ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the results of rank %d", from));
+    if (err != DT_OK) {
+        free(words);
+        return err;
+    }
     int32_t *w = words;
     for (int i = from; i < a->n_seqs && from == a->comm.rank; i += a->comm.nranks) {
         const dt_sequence *s = &a->seqs[i];
@@ -500,7 +504,7 @@ static dt_err fetch_from(app *a, int from)
         memset(w + 2 + s->n_ids, 0, (size_t)(s->max_ids - s->n_ids) * sizeof *w);
         w += 2 + s->max_ids;
     }
-    const dt_err err = dt_comm_broadcast_host(&a->comm, words, (size_t)n_words * sizeof *words, from);
+    err = dt_comm_broadcast_host(&a->comm, words, (size_t)n_words * sizeof *words, from);
     w = words;
     for (int i = from; i < a->n_seqs && err == DT_OK; i += a->comm.nranks) {
         dt_sequence *s = &a->seqs[i];
