@@ -413,12 +413,12 @@ static void events_are_framed_and_read_back(void **state)
 {
     struct fixture *f = *state;
     dt_report *r = open_report(f, false, true, 0);
-    const dt_metric more[] = {{"dpo/accuracy", 0.75}, {"accuracy", 0.5}};
+    const dt_metric more[] = {{"dpo/accuracy", 0.75}, {"accuracy", 0.5}, {"validation_accuracy", 0.25}};
     dt_train_record rec = record_of(300);
     rec.more = more;
     rec.n_more = 2;
     assert_int_equal(dt_report_train(r, &rec), DT_OK);
-    assert_int_equal(dt_report_validation(r, 300, 1.5, more + 1, 1), DT_OK);
+    assert_int_equal(dt_report_validation(r, 300, 1.5, more + 1, 2), DT_OK);
     dt_report_close(r);
 
     char paths[2][400];
@@ -434,10 +434,11 @@ static void events_are_framed_and_read_back(void **state)
     assert_true(e[2].value[0] == (float)rec.loss);
     assert_string_equal(e[2].tag[e[2].n_values - 2], "dpo/accuracy");
     assert_string_equal(e[2].tag[e[2].n_values - 1], "train/accuracy");
-    assert_int_equal(e[3].n_values, 2);
+    assert_int_equal(e[3].n_values, 3);
     assert_string_equal(e[3].tag[0], "validation/loss");
     assert_string_equal(e[3].tag[1], "validation/accuracy");
-    assert_true(e[3].value[0] == 1.5f && e[3].value[1] == 0.5f);
+    assert_string_equal(e[3].tag[2], "validation/accuracy");
+    assert_true(e[3].value[0] == 1.5f && e[3].value[1] == 0.5f && e[3].value[2] == 0.25f);
 }
 
 static void a_resumed_run_says_which_steps_it_repeats_in_a_later_file(void **state)

@@ -132,7 +132,9 @@ void dt_progress_validation(dt_progress *p, int64_t step, double loss, const dt_
 {
     dt_record text = {0};
     dt_record_printf(&text, "step %" PRId64 "  validation loss %.4f", step, loss);
-    for (int i = 0; i < n_more; i++) dt_record_printf(&text, "  %s %.4g", more[i].name, more[i].value);
+    for (int i = 0; i < n_more; i++)
+        dt_record_printf(&text, "  %s %.4g", more[i].name + (strncmp(more[i].name, "validation_", 11) == 0 ? 11 : 0),
+                         more[i].value);
     dt_progress_close(p); /* the training record stays readable above */
     if (!text.out_of_memory) DT_INFO("%.*s", (int)text.nbytes, text.data);
     dt_record_free(&text);

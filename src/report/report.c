@@ -63,12 +63,15 @@ dt_err dt_report_open(dt_report **r, const dt_report_options *opt)
     return err;
 }
 
-/* "train/NAME", unless the task gave the name a prefix of its own ("dpo/accuracy"). */
-static void add_event(dt_events *e, const char *prefix, const char *name, double value)
+/* "train/NAME", unless the task gave the name a prefix of its own ("dpo/accuracy"); "validation_accuracy" is "validation/accuracy". */
+static void add_event(dt_events *e, const char *group, const char *name, double value)
 {
     char tag[256];
-    if (strchr(name, '/')) prefix = "";
-    snprintf(tag, sizeof tag, "%s%s", prefix, name);
+    const size_t len = strlen(group);
+    if (strchr(name, '/'))
+        snprintf(tag, sizeof tag, "%s", name);
+    else
+        snprintf(tag, sizeof tag, "%s/%s", group, strncmp(name, group, len) == 0 && name[len] == '_' ? name + len + 1 : name);
     dt_events_add(e, tag, value);
 }
 
@@ -87,7 +90,7 @@ static dt_err train_event(dt_report *r, const dt_train_record *rec)
     dt_events_add(e, "memory/device", (double)rec->memory_device);
     dt_events_add(e, "memory/host", (double)rec->memory_host);
     if (rec->skipped) dt_events_add(e, "train/skipped", 1);
-    for (int i = 0; i < rec->n_more; i++) add_event(e, "train/", rec->more[i].name, rec->more[i].value);
+    for (int i = 0; i < rec->n_more; i++) add_event(e, "train", rec->more[i].name, rec->more[i].value);
     return dt_events_end(e);
 }
 
@@ -114,7 +117,7 @@ dt_err dt_report_validation(dt_report *r, int64_t step, double loss, const dt_me
     if (r->to_tensorboard) {
         dt_events_begin(&r->events, step);
         dt_events_add(&r->events, "validation/loss", loss);
-        for (int i = 0; i < n_more; i++) add_event(&r->events, "validation/", more[i].name, more[i].value);
+        for (int i = 0; i < n_more; i++) add_event(&r->events, "validation", more[i].name, more[i].value);
         DT_TRY(dt_events_end(&r->events));
     }
     if (r->to_stdout) dt_progress_validation(&r->progress, step, loss, more, n_more);
