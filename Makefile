@@ -47,14 +47,17 @@ test: setup  ## from a bare machine to the line "N passed, M failed, K skipped"
 	@tools/setup.sh test
 	$(MAKEAGAIN) check
 check: programs tests-build  ## the tests alone (ONLY=pattern runs those whose name contains it)
-	@BUILD=$(BUILD) tests/run.sh $(ONLY)
+	@BUILD=$(BUILD) SAN=$(SAN) tests/run.sh $(ONLY)
 bench: setup  ## tables of figures (the machine should be idle)
 	$(MAKEAGAIN) programs benches
 	@BUILD=$(BUILD) tools/bench.sh $(ONLY)
 
 programs: $(PROGRAMS)
-$(PROGRAMS): %: $(BUILD)/src/main/%.o $(LIB)
+$(PROGRAMS): %: $(BUILD)/% FORCE
+	@cmp -s $< $@ || { cp $< $@.new && mv -f $@.new $@; } # those at the top are of the build made last
+$(PROGRAMS:%=$(BUILD)/%): $(BUILD)/%: $(BUILD)/src/main/%.o $(LIB)
 	$(call SAY,LD,$@)$(MPICC) $(CFLAGS) $(LDFLAGS) -o $@ $< $(LIB) $(LDLIBS)
+FORCE:
 $(LIB): $(LIB_OBJ)
 	@rm -f $@
 	$(call SAY,AR,$@)ar rcs $@ $^
@@ -111,6 +114,6 @@ help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' Makefile | awk -F':  *' '{ printf "  make %-10s %s\n", $$1, $$2 }'
 clean:  ## remove all that was built
 	rm -rf build $(PROGRAMS)
-.PHONY: all setup demo test check bench programs tests-build benches fuzz fuzz-build valgrind docs lint format install info help clean
+.PHONY: all setup demo test check bench programs tests-build benches fuzz fuzz-build valgrind docs lint format install info help clean FORCE
 .SECONDARY:
 -include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(FUZZ:=.d) $(BENCHES:=.d)

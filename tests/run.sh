@@ -16,6 +16,7 @@ trap 'rm -rf "$work"' EXIT
 passed=0 failed=0 skipped=0
 
 if [ -n "${VALGRIND:-}" ]; then
+    command -v valgrind >/dev/null || { echo "valgrind is not installed"; exit 69; }
     valgrind="valgrind -q --suppressions=tests/valgrind.supp --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite"
     valgrind="$valgrind --show-leak-kinds=definite"
     TEST_TIMEOUT=$((TEST_TIMEOUT * 6))
@@ -65,7 +66,7 @@ each() { # counter label command...
     show "$label" $status
 }
 
-wanted() { case $1 in *"${pattern}"*) [ -x "$1" ] ;; *) false ;; esac; }
+wanted() { case $1 in *"${pattern}"*) [ -e "$1" ] ;; *) false ;; esac; }
 pattern=${1:-}
 for source in tests/test_*.c; do
     t=$BUILD/${source%.c}
@@ -75,6 +76,7 @@ for source in tests/mpi_*.c; do
     t=$BUILD/${source%.c}
     wanted "$t" || continue
     counts=$(sed -n 's|^// NP: *||p' "$source" | head -1)
+    if [ -n "$valgrind" ]; then counts=2; fi # slow; the other counts run the same code
     for np in ${counts:-1 2 3 4}; do each count_cmocka "$(basename "$t") on $np" mpirun -np "$np" $valgrind "$t"; done
 done
 for source in tests/fuzz/fuzz_*.c; do
@@ -85,4 +87,4 @@ if [ -z "$valgrind" ]; then
     for t in tests/e2e_*.sh; do wanted "$t" && TEST_TIMEOUT=$((TEST_TIMEOUT * 4)) each count_lines "$(basename "$t" .sh)" bash "$t"; done
 fi
 echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" = 0 ]
+[ "$failed" = 0 ] && [ $((passed + skipped)) -gt 0 ]
