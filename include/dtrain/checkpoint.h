@@ -30,6 +30,10 @@ dt_err dt_checkpoint_load(dt_comm *comm, dt_zero *z, const char *path, bool with
  *  files are not listed. Local. */
 dt_err dt_checkpoint_list(const char *dir, char ***paths, int *n_paths);
 
+/** The checkpoint that a path means: a file is itself; in a run's directory or a folder of checkpoints the one that `latest` names, else the highest
+ *  step. malloc'ed. DT_ERR_DATA when there is none. Local. */
+dt_err dt_checkpoint_find(const char *path, char **file);
+
 /** Recompute every checksum of a file. Prints a line per tensor to out when out is not NULL. Local. */
 dt_err dt_checkpoint_verify(const char *path, FILE *out);
 

@@ -47,6 +47,7 @@ typedef struct dt_zero_plan {
     double state_bytes_per_param;       /* params + grads + optimizer over n_param, padding included */
     double formula_bytes_per_param;     /* 16, 4+12/N, 2+14/N, 16/N (or what grad_dtype makes of them) */
     double sent_elems_per_micro_step, sent_elems_per_step;
+    double sent_bytes_per_micro_step, sent_bytes_per_step; /* the same in bytes of the types that are sent */
 } dt_zero_plan;
 dt_err dt_zero_plan_make(const dt_zero_options *opt, const dt_unit *units, int n_units, int nranks, dt_zero_plan *plan);
 

@@ -1,6 +1,5 @@
 /* evaluate.c - the loss over a whole set, each sample once: exact sums over micro-batches and ranks, divided at the end. */
 #include "run.h"
-#include <inttypes.h>
 #include <math.h>
 
 static dt_err sum_over_ranks(dt_comm *comm, dt_err err, dt_lm_sums *s)
@@ -28,13 +27,10 @@ dt_err run_validate(dt_run *run, int64_t step)
 
     const double loss = sums.nonfinite ? NAN : (double)sums.loss_fixed * DT_LOSS_UNIT / ((double)sums.weight_fixed * DT_WEIGHT_UNIT);
     const double accuracy = sums.n_target ? (double)sums.n_hit / (double)sums.n_target : 0;
-    const double elapsed_s = dt_now_s() - begin_s;
     const dt_metric more[] = {{"perplexity", exp(fmin(loss, 700))},
                               {"validation_accuracy", accuracy},
                               {"validation_targets", (double)sums.n_target},
                               {"validation_samples", (double)sums.n_samples},
-                              {"validation_time", elapsed_s}};
-    DT_INFO("validation at step %" PRId64 ": loss %.9g, perplexity %.6g, accuracy %.4f, %" PRId64 " samples, %.0f tokens/s", step, loss, more[0].value,
-            accuracy, sums.n_samples, (double)sums.n_tok / elapsed_s);
+                              {"validation_time", dt_now_s() - begin_s}};
     return dt_report_validation(run->report, step, loss, more, sizeof more / sizeof more[0]);
 }

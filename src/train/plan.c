@@ -100,9 +100,9 @@ dt_err dt_plan_print(dt_run *run, const dt_plan_request *req, FILE *out)
         if (ok && fits < 0) fits = stage;
         snprintf(head, sizeof head, "%d", stage);
         print_row(out, head, plan.bytes, plan.total);
-        const double grad = (double)dt_dtype_size(run->zero_opt.grad_dtype);
-        fprintf(out, " %11.3f %12s %12s  %s\n", plan.zero.state_bytes_per_param, dt_format_bytes(plan.zero.sent_elems_per_micro_step * grad, micro),
-                dt_format_bytes((plan.zero.sent_elems_per_step + plan.zero.sent_elems_per_micro_step * (double)run->batching.accumulation) * grad, step),
+        const double all = plan.zero.sent_bytes_per_step + plan.zero.sent_bytes_per_micro_step * (double)run->batching.accumulation;
+        fprintf(out, " %11.3f %12s %12s  %s\n", plan.zero.state_bytes_per_param, dt_format_bytes(plan.zero.sent_bytes_per_micro_step, micro),
+                dt_format_bytes(all, step),
                 ok ? "fits" : "does not fit");
     }
     if (fits >= 0) fprintf(out, "\nzero.stage = auto takes %d: the first that fits in 0.9 of the memory\n", fits);

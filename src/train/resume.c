@@ -4,35 +4,11 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 char *run_checkpoint_dir(const dt_run *run)
 {
     char *dir = NULL;
     return asprintf(&dir, "%s/checkpoints", run->cfg.run_output_dir) < 0 ? NULL : dir;
-}
-
-static bool is_dir(const char *path)
-{
-    struct stat st;
-    return !stat(path, &st) && S_ISDIR(st.st_mode);
-}
-
-dt_err run_find_checkpoint(const char *path, const char *where, char **file)
-{
-    struct stat st;
-    DT_CHECK(!stat(path, &st), DT_ERR_DATA, "%s: %s: no such file or directory", where, path);
-    if (!S_ISDIR(st.st_mode)) return (*file = strdup(path)) ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a path");
-
-    char *sub = NULL, **paths = NULL;
-    int n = 0;
-    if (asprintf(&sub, "%s/checkpoints", path) < 0) return dt_fail(DT_ERR_MEMORY, "no memory for a path");
-    dt_err err = dt_checkpoint_list(is_dir(sub) ? sub : path, &paths, &n);
-    if (err == DT_OK && !n) err = dt_fail(DT_ERR_DATA, "%s: %s: expected a checkpoint (step-*.h5) there, found none", where, path);
-    if (err == DT_OK && !(*file = strdup(paths[0]))) err = dt_fail(DT_ERR_MEMORY, "no memory for a path");
-    dt_config_free_list(paths, n);
-    free(sub);
-    return err;
 }
 
 /* A text that only rank 0 has, for all. NULL stays NULL. */
@@ -100,7 +76,7 @@ static dt_err list_candidates(dt_run *run, char ***paths, int *n)
             err = dt_fail(DT_ERR_USAGE, "%s: none, but %s holds %d checkpoints of an earlier run; use auto to go on, or another run.output_dir",
                           dt_config_where(&run->cfg, "checkpoint", "resume", where, sizeof where), dir, *n);
     } else if ((*paths = calloc(1, sizeof **paths))) {
-        err = run_find_checkpoint(resume, dt_config_where(&run->cfg, "checkpoint", "resume", where, sizeof where), &(*paths)[0]);
+        err = dt_checkpoint_find(resume, &(*paths)[0]);
         *n = err == DT_OK;
     } else {
         err = dt_fail(DT_ERR_MEMORY, "no memory for a path");

@@ -31,13 +31,14 @@ static dt_err open_report(dt_run *run, int64_t resume_step)
                              .resume_step = is_eval(run) ? INT64_MAX : resume_step,
                              .total_steps = run->total_steps,
                              .flops_per_token = dt_model_train_flops(&run->mc, 1, (double)run->cfg.data_seq_len)};
-    if (run->comm->rank || !*run->cfg.run_output_dir) return DT_OK;
+    const bool has_dir = *run->cfg.run_output_dir;
+    if (run->comm->rank) return DT_OK;
     DT_TRY(dt_config_split(run->cfg.log_report_to, &words, &n));
     dt_err err = DT_OK;
     for (int i = 0; i < n; i++) {
         if (!strcmp(words[i], "stdout")) opt.to_stdout = true;
-        else if (!strcmp(words[i], "jsonl")) opt.to_jsonl = true;
-        else if (!strcmp(words[i], "tensorboard")) opt.to_tensorboard = true;
+        else if (!strcmp(words[i], "jsonl")) opt.to_jsonl = has_dir;
+        else if (!strcmp(words[i], "tensorboard")) opt.to_tensorboard = has_dir;
         else err = dt_fail(DT_ERR_USAGE, "%s: expected stdout, jsonl, tensorboard, found '%s'", dt_config_where(&run->cfg, "log", "report_to", where, sizeof where), words[i]);
     }
     dt_config_free_list(words, n);
@@ -85,8 +86,8 @@ static dt_err check_checkpoints(const dt_run *run)
         DT_INFO("would resume from %s", paths[0]);
         err = dt_checkpoint_verify(paths[0], NULL);
     } else if (err == DT_OK && run->train && strcmp(resume, "auto") && strcmp(resume, "none")) {
-        char *file = NULL, where[512];
-        err = run_find_checkpoint(resume, dt_config_where(&run->cfg, "checkpoint", "resume", where, sizeof where), &file);
+        char *file = NULL;
+        err = dt_checkpoint_find(resume, &file);
         if (err == DT_OK) err = dt_checkpoint_verify(file, NULL);
         free(file);
     }

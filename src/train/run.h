@@ -32,7 +32,6 @@ void run_compare_plan(dt_run *run, const stage_plan *plan); /* with what is allo
 dt_err run_resume(dt_run *run, progress *p);       /* collective, agreed */
 dt_err run_save(dt_run *run, progress *p);         /* collective, agreed */
 char *run_checkpoint_dir(const dt_run *run);       /* malloc'ed */
-dt_err run_find_checkpoint(const char *path, const char *where, char **file); /* a file, a run's directory or its checkpoints */
 
 /* loop.c, evaluate.c: collective, agreed */
 dt_err run_loop(dt_run *run, progress *p);

@@ -29,12 +29,10 @@ static dt_err check_task(const dt_config *cfg)
 static dt_err open_model_config(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
-    char where[512];
-    dt_config_where(cfg, "model", "path", where, sizeof where);
     if (!*cfg->model_path) return dt_model_config_from_keys(&run->mc, cfg);
 
     dt_ckpt_meta meta = {0};
-    DT_TRY(run_find_checkpoint(cfg->model_path, where, &run->model_source));
+    DT_TRY(dt_checkpoint_find(cfg->model_path, &run->model_source));
     DT_TRY(dt_checkpoint_read_meta(run->model_source, &meta));
     const dt_err err = dt_model_config_parse(&run->mc, run->model_source, meta.model_config);
     dt_ckpt_meta_free(&meta);
@@ -81,6 +79,7 @@ static void fill_zero_options(dt_run *run)
         .frozen = eval,
         .reproducible = cfg->run_reproducible,
         .overlap_comm = cfg->zero_overlap_comm,
+        .untied = !run->mc.tie_word_embeddings,
         .reduce_bucket_size = cfg->zero_reduce_bucket_size,
         .allgather_bucket_size = cfg->zero_allgather_bucket_size,
         .prefetch_bucket_size = cfg->zero_prefetch_bucket_size,

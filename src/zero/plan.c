@@ -16,19 +16,20 @@ static double formula(const zero_layout *l, const dt_unit *units)
     return per_param + (l->whole_grads ? grads : grads / n) + (l->whole_opt ? opt : opt / n);
 }
 
-static void count_sent(const zero_layout *l, dt_zero_plan *plan)
+static void count_sent(const zero_layout *l, dt_dtype grad_dtype, dt_zero_plan *plan)
 {
+    const double param = (double)dt_dtype_size(l->param_dtype), grad = (double)dt_dtype_size(grad_dtype);
     for (int u = 0; u < l->n_units; u++) {
         const zero_unit_layout *ul = &l->units[u];
         const double once = (double)(ul->shards.padded_len - ul->shards.shard_len);
-        double micro = 0, step = 0;
-        if (!ul->whole_params) micro += l->has_grads ? 2 * once : once; /* forward, and again in backward */
-        if (l->has_grads) {
-            *(l->whole_grads ? &step : &micro) += once; /* reduce-scatter of gradients */
-            if (ul->whole_params) step += once;         /* all-gather, of gradients at stage 0, of parameters at 1 and 2 */
-        }
-        plan->sent_elems_per_micro_step += micro;
-        plan->sent_elems_per_step += step;
+        double gathers = 0, reduces = 0, final_gathers = 0, final_reduces = 0;
+        if (!ul->whole_params) gathers = l->has_grads ? 2 * once : once; /* forward, and again in backward */
+        if (l->has_grads) *(l->whole_grads ? &final_reduces : &reduces) = once;
+        if (l->has_grads && ul->whole_params) final_gathers = once; /* of gradients at stage 0, of parameters at 1 and 2 */
+        plan->sent_elems_per_micro_step += gathers + reduces;
+        plan->sent_elems_per_step += final_gathers + final_reduces;
+        plan->sent_bytes_per_micro_step += gathers * param + reduces * grad;
+        plan->sent_bytes_per_step += final_gathers * (l->whole_opt ? grad : param) + final_reduces * grad;
     }
 }
 
@@ -47,7 +48,7 @@ dt_err dt_zero_plan_make(const dt_zero_options *opt, const dt_unit *units, int n
     plan->n_padding = shards - l.n_param / nranks;
     plan->state_bytes_per_param = l.n_param > 0 ? (double)states / (double)l.n_param : 0;
     plan->formula_bytes_per_param = formula(&l, units);
-    count_sent(&l, plan);
+    count_sent(&l, opt->grad_dtype, plan);
     zero_layout_free(&l);
     return DT_OK;
 }
