@@ -13,7 +13,11 @@
 enum { FAR_QUEUE = 1024 };
 
 typedef struct far_copy { void *dst; const void *src; size_t nbytes; } far_copy;
-typedef struct far_queue { far_copy copies[FAR_QUEUE]; int n; } far_queue;
+typedef struct far_queue {
+    far_copy copies[FAR_QUEUE];
+    int n;
+    int fail_at; /* the copy that fails from now, 0: none */
+} far_queue;
 
 static inline void *far_to_host(const void *p) { return (void *)((uintptr_t)p & ~FAR_OFFSET); }
 
@@ -64,6 +68,7 @@ static inline dt_err far_sync(dt_device *dev, dt_stream *stream)
 static inline dt_err far_copy_later(dt_device *dev, void *dst, const void *src, size_t nbytes, dt_stream *stream)
 {
     far_queue *q = dev->impl;
+    if (q->fail_at > 0 && --q->fail_at == 0) return dt_fail(DT_ERR_FAULT, "far device: a copy failed");
     if (q->n == FAR_QUEUE) far_sync(dev, stream);
     q->copies[q->n++] = (far_copy){dst, src, nbytes};
     return DT_OK;

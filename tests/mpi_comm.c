@@ -313,6 +313,50 @@ static void broadcast_makes_all_like_the_root(void **state)
     }
 }
 
+/* ---- failure ----------------------------------------------------------------------------------------------------- */
+
+/** main() arms a fault on the last rank for the first passage. */
+static void a_rank_with_an_error_of_its_own_still_takes_part(void **state)
+{
+    fixture *f = *state;
+    open_layout(f, &layouts[0]);
+    dt_comm *c = &f->comm;
+    const bool bad = c->rank == c->nranks - 1;
+    float *all = calloc((size_t)c->nranks, sizeof *all), sum = 0.0f;
+    assert_non_null(all);
+    for (int r = 0; r < c->nranks; r++) all[r] = 1.0f;
+    dt_error_clear();
+    const dt_err reduced = dt_comm_reduce_scatter(c, all, DT_F32, &sum, DT_F32, 1, false, true, NULL);
+    const dt_err gathered = dt_comm_all_gather(c, &sum, all, sizeof sum, NULL);
+    dt_error_clear();
+    bool ok = reduced == (bad ? DT_ERR_FAULT : DT_OK) && gathered == (bad ? DT_ERR_WRITE : DT_OK);
+    for (int r = 0; r < c->nranks; r++) ok = ok && all[r] == (float)c->nranks;
+    free(all);
+    assert_all(MPI_COMM_WORLD, ok);
+    close_layout(f);
+}
+
+/** A copy to or from the device that fails on one rank, at each copy in turn. */
+static void a_failing_copy_does_not_strand_the_others(void **state)
+{
+    fixture *f = *state;
+    const layout far = {"", true, true};
+    for (int nth = 1; nth <= 3; nth++) {
+        open_layout(f, &far);
+        guarded send = guarded_alloc(f, 12u * (size_t)f->comm.nranks), recv = guarded_alloc(f, 12);
+        if (f->comm.rank == 0) f->queue.fail_at = nth;
+        dt_err err = dt_comm_reduce_scatter(&f->comm, device(&send), DT_BF16, device(&recv), DT_BF16, 3, true, false, NULL);
+        assert_all(MPI_COMM_WORLD, err == (f->comm.rank == 0 ? DT_ERR_FAULT : DT_OK));
+        if (f->comm.rank == 0) f->queue.fail_at = nth > 2 ? 1 : nth;
+        err = dt_comm_all_gather(&f->comm, device(&recv), device(&send), 12, NULL);
+        assert_all(MPI_COMM_WORLD, err == (f->comm.rank == 0 ? DT_ERR_FAULT : DT_OK));
+        dt_error_clear();
+        dt_buf_free(&send.buf);
+        dt_buf_free(&recv.buf);
+        close_layout(f);
+    }
+}
+
 /* ---- counts, contracts ------------------------------------------------------------------------------------------- */
 
 static void traffic_and_sequence_are_counted(void **state)
@@ -428,6 +472,8 @@ int main(int argc, char **argv)
 {
     static fixture f;
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(a_rank_with_an_error_of_its_own_still_takes_part, &f),
+        cmocka_unit_test_prestate(a_failing_copy_does_not_strand_the_others, &f),
         cmocka_unit_test_prestate(ranks_find_their_nodes, &f),
         cmocka_unit_test_prestate(reduce_scatter_leaves_exact_sums, &f),
         cmocka_unit_test_prestate(reduce_scatter_takes_large_pieces, &f),
@@ -442,5 +488,11 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(overlap_that_is_not_ones_own_place_is_refused, &f),
         cmocka_unit_test_prestate(a_backend_that_was_not_built_is_refused_by_name, &f),
     };
-    MPI_TEST_MAIN(argc, argv, tests);
+    mpi_test_begin(&argc, &argv);
+    int nranks;
+    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
+    char fault[96];
+    snprintf(fault, sizeof fault, "comm.reduce_scatter:%d:1:error,comm.all_gather:%d:1:nospace", nranks - 1, nranks - 1);
+    setenv("DTRAIN_FAULT", fault, 1); /* read at the first passage of any point */
+    return mpi_test_end(cmocka_run_group_tests(tests, NULL, NULL));
 }

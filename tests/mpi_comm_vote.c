@@ -151,19 +151,8 @@ static void an_error_of_mpi_comes_back_with_its_text(void **state)
     assert_all(MPI_COMM_WORLD, dt_comm_mpi_handle(c) != NULL);
 }
 
-/** The collectives on tensors pass the points at which a test of the whole program makes one rank fail. */
-static void collectives_pass_their_fault_points(void **state)
-{
-    dt_comm *c = *state;
-    dt_error_clear();
-    assert_all(MPI_COMM_WORLD, dt_comm_reduce_scatter(c, NULL, DT_F32, NULL, DT_F32, 0, false, false, NULL) == DT_ERR_FAULT);
-    assert_all(MPI_COMM_WORLD, dt_comm_all_gather(c, NULL, NULL, 0, NULL) == DT_ERR_WRITE);
-    dt_error_clear();
-}
-
 int main(int argc, char **argv)
 {
-    setenv("DTRAIN_FAULT", "comm.reduce_scatter:*:1:error,comm.all_gather:*:1:nospace", 1);
     mpi_test_begin(&argc, &argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agreement_without_failure_is_ok),
@@ -174,7 +163,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(sums_of_a_vote_are_the_same_bits_on_all_ranks),
         cmocka_unit_test(host_values_are_reduced),
         cmocka_unit_test(a_broadcast_above_the_limit_is_split),
-        cmocka_unit_test(collectives_pass_their_fault_points),
         cmocka_unit_test(an_error_of_mpi_comes_back_with_its_text),
     };
     return mpi_test_end(cmocka_run_group_tests(tests, open_comm, close_comm));

@@ -3,7 +3,9 @@
  * A communicator is opened over MPI_COMM_WORLD (duplicated, errors returned). Tensors move by the transport of the backend: "mpi" (through
  * shared memory windows between ranks of one node, MPI between nodes; serves device buffers by staging them in pinned memory) or "nccl".
  * Votes and small host values always go by MPI. Every function here is collective over all ranks unless said otherwise; counts and types must
- * agree. After DT_ERR_COMM the communicator is unusable: pass the error up, main ends the job. */
+ * agree. After DT_ERR_COMM the communicator is unusable: pass the error up, main ends the job. A collective on tensors that returns another
+ * error (of a copy to or from the device, or an injected one) has been joined by this rank all the same, with whatever its buffers held: keep
+ * the error for the next vote. DT_ERR_ARG alone means that the rank did not join. */
 #ifndef DTRAIN_COMM_H
 #define DTRAIN_COMM_H
 

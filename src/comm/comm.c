@@ -215,6 +215,8 @@ void dt_comm_close(dt_comm *comm)
 
 /* ---- collectives on tensors -------------------------------------------------------------------------------------- */
 
+/* A rank with an error of its own, an injected one too, takes part all the same and returns it afterwards: the others reach the next vote. */
+
 static dt_err check_reduce(const dt_comm *comm, const void *send, dt_dtype send_dt, const void *recv, dt_dtype recv_dt, int64_t count,
                            bool accumulate)
 {
@@ -235,17 +237,17 @@ static dt_err check_reduce(const dt_comm *comm, const void *send, dt_dtype send_
 dt_err dt_comm_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt, int64_t count,
                               bool accumulate, bool ordered, dt_stream *stream)
 {
-    DT_TRY(dt_fault("comm.reduce_scatter"));
+    const dt_err fault = dt_fault("comm.reduce_scatter");
     DT_TRY(check_reduce(comm, send, send_dt, recv, recv_dt, count, accumulate));
     comm->sequence++;
     DT_TRY(comm->ops->reduce_scatter(comm, send, send_dt, recv, recv_dt, count, accumulate, ordered, stream));
     comm->traffic_bytes += (double)(comm->nranks - 1) * (double)count * (double)dt_dtype_size(send_dt);
-    return DT_OK;
+    return fault;
 }
 
 dt_err dt_comm_all_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream)
 {
-    DT_TRY(dt_fault("comm.all_gather"));
+    const dt_err fault = dt_fault("comm.all_gather");
     DT_CHECK(comm && comm->ops, DT_ERR_ARG, "all_gather: no transport attached");
     DT_CHECK(nbytes <= SIZE_MAX / 2 / (size_t)comm->nranks, DT_ERR_ARG, "all_gather: %zu bytes for %d ranks", nbytes, comm->nranks);
     DT_CHECK(nbytes == 0 || (send && recv), DT_ERR_ARG, "all_gather: %s is NULL", send ? "recv" : "send");
@@ -255,7 +257,7 @@ dt_err dt_comm_all_gather(dt_comm *comm, const void *send, void *recv, size_t nb
     comm->sequence++;
     DT_TRY(comm->ops->all_gather(comm, send, recv, nbytes, stream));
     comm->traffic_bytes += (double)(comm->nranks - 1) * (double)nbytes;
-    return DT_OK;
+    return fault;
 }
 
 dt_err dt_comm_broadcast(dt_comm *comm, void *buf, size_t nbytes, int root, dt_stream *stream)

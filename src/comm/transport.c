@@ -133,58 +133,63 @@ static dt_err copy_on(dt_comm *comm, void *dst, const void *src, size_t nbytes, 
 
 static dt_err sync(dt_comm *comm, dt_stream *stream) { return comm->dev->ops->stream_sync(comm->dev, stream); }
 
+/** The first error stands, but for one of the exchange itself. A copy that fails does not keep this rank out of the exchange. */
+static dt_err first(dt_err err, dt_err then) { return err == DT_OK || then == DT_ERR_COMM ? then : err; }
+
 static dt_err staged_reduce_scatter(dt_comm *comm, const char *send, dt_dtype send_dt, char *recv, dt_dtype recv_dt, int64_t count,
                                     bool accumulate, bool ordered, dt_stream *stream)
 {
     const size_t elem = dt_dtype_size(send_dt), recv_elem = dt_dtype_size(recv_dt), nranks = (size_t)comm->nranks;
     char *pieces = dt_transport_of(comm)->pinned.ptr;
     const int64_t most = (int64_t)(dt_transport_of(comm)->pinned.nbytes / (nranks * elem + recv_elem)) / LINE * LINE;
-    for (int64_t done = 0; done < count;) {
+    char *sum = pieces + (size_t)most * nranks * elem;
+    dt_err err = DT_OK;
+    for (int64_t done = 0; done < count && err != DT_ERR_COMM; done += most) {
         const int64_t n = count - done < most ? count - done : most;
-        char *sum = pieces + (size_t)most * nranks * elem;
+        const size_t nbytes = (size_t)n * elem, recv_nbytes = (size_t)n * recv_elem;
+        char *to = recv + (size_t)done * recv_elem;
         for (size_t r = 0; r < nranks; r++)
-            DT_TRY(copy_on(comm, pieces + r * (size_t)n * elem, send + (r * (size_t)count + (size_t)done) * elem, (size_t)n * elem, stream));
-        if (accumulate) DT_TRY(copy_on(comm, sum, recv + (size_t)done * recv_elem, (size_t)n * recv_elem, stream));
-        DT_TRY(sync(comm, stream));
-        DT_TRY(dt_transport_reduce_scatter(comm, pieces, send_dt, sum, recv_dt, n, accumulate, ordered));
-        DT_TRY(copy_on(comm, recv + (size_t)done * recv_elem, sum, (size_t)n * recv_elem, stream));
-        DT_TRY(sync(comm, stream)); /* the next user of the pinned buffer may be on another stream */
-        done += n;
+            err = first(err, copy_on(comm, pieces + r * nbytes, send + (r * (size_t)count + (size_t)done) * elem, nbytes, stream));
+        if (accumulate) err = first(err, copy_on(comm, sum, to, recv_nbytes, stream));
+        err = first(err, sync(comm, stream));
+        err = first(err, dt_transport_reduce_scatter(comm, pieces, send_dt, sum, recv_dt, n, accumulate, ordered));
+        err = first(err, copy_on(comm, to, sum, recv_nbytes, stream));
+        err = first(err, sync(comm, stream)); /* the next user of the pinned buffer may be on another stream */
     }
-    return DT_OK;
+    return err;
 }
 
 static dt_err staged_all_gather(dt_comm *comm, const char *send, char *recv, size_t nbytes, dt_stream *stream)
 {
     char *pieces = dt_transport_of(comm)->pinned.ptr;
     const size_t most = dt_transport_of(comm)->pinned.nbytes / (size_t)comm->nranks / LINE * LINE;
-    for (size_t done = 0; done < nbytes;) {
+    dt_err err = DT_OK;
+    for (size_t done = 0; done < nbytes && err != DT_ERR_COMM; done += most) {
         const size_t n = nbytes - done < most ? nbytes - done : most;
         char *mine = pieces + (size_t)comm->rank * n;
-        DT_TRY(copy_on(comm, mine, send + done, n, stream));
-        DT_TRY(sync(comm, stream));
-        DT_TRY(dt_transport_all_gather(comm, mine, pieces, n));
+        err = first(err, copy_on(comm, mine, send + done, n, stream));
+        err = first(err, sync(comm, stream));
+        err = first(err, dt_transport_all_gather(comm, mine, pieces, n));
         for (size_t r = 0; r < (size_t)comm->nranks; r++)
-            if (recv + r * nbytes != send) DT_TRY(copy_on(comm, recv + r * nbytes + done, pieces + r * n, n, stream));
-        DT_TRY(sync(comm, stream));
-        done += n;
+            if (recv + r * nbytes != send) err = first(err, copy_on(comm, recv + r * nbytes + done, pieces + r * n, n, stream));
+        err = first(err, sync(comm, stream));
     }
-    return DT_OK;
+    return err;
 }
 
 static dt_err staged_broadcast(dt_comm *comm, char *buf, size_t nbytes, int root, dt_stream *stream)
 {
     const dt_buf *pinned = &dt_transport_of(comm)->pinned;
-    for (size_t done = 0; done < nbytes;) {
+    dt_err err = DT_OK;
+    for (size_t done = 0; done < nbytes && err != DT_ERR_COMM; done += pinned->nbytes) {
         const size_t n = nbytes - done < pinned->nbytes ? nbytes - done : pinned->nbytes;
-        if (comm->rank == root) DT_TRY(copy_on(comm, pinned->ptr, buf + done, n, stream));
-        DT_TRY(sync(comm, stream));
-        DT_TRY(dt_comm_bcast_bytes(comm, pinned->ptr, n, root));
-        if (comm->rank != root) DT_TRY(copy_on(comm, buf + done, pinned->ptr, n, stream));
-        DT_TRY(sync(comm, stream));
-        done += n;
+        if (comm->rank == root) err = first(err, copy_on(comm, pinned->ptr, buf + done, n, stream));
+        err = first(err, sync(comm, stream));
+        err = first(err, dt_comm_bcast_bytes(comm, pinned->ptr, n, root));
+        if (comm->rank != root) err = first(err, copy_on(comm, buf + done, pinned->ptr, n, stream));
+        err = first(err, sync(comm, stream));
     }
-    return DT_OK;
+    return err;
 }
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
