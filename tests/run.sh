@@ -66,7 +66,14 @@ each() { # counter label command...
     show "$label" $status
 }
 
-wanted() { case $1 in *"${pattern}"*) [ -e "$1" ] ;; *) false ;; esac; }
+wanted() {
+    case $1 in *"$pattern"*) ;; *) return 1 ;; esac
+    [ -e "$1" ] && return 0
+    case $1 in *'*'*) return 1 ;; esac # a glob without a match
+    echo "$1 is not built: make tests-build"
+    failed=$((failed + 1))
+    return 1
+}
 pattern=${1:-}
 for source in tests/test_*.c; do
     t=$BUILD/${source%.c}
