@@ -6,12 +6,11 @@ CLANG    ?= clang
 HDF5     ?= $(firstword $(foreach p,hdf5-openmpi hdf5-mpich hdf5,$(shell pkg-config --exists $(p) 2>/dev/null && echo $(p))))
 PREFIX   ?= /usr/local
 BUILD    ?= build/$(if $(SAN),san,release)
-PKGS      = $(HDF5) jansson
 CFLAGS   ?= -O2 -g
 WARNINGS  = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter
-CPPFLAGS += -Iinclude -D_GNU_SOURCE -DDT_VERSION='"$(VERSION)"' $(ISAS:%=-DDT_HAVE_ISA_%) $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+CPPFLAGS += -Iinclude -D_GNU_SOURCE -DDT_VERSION='"$(VERSION)"' $(ISAS:%=-DDT_HAVE_ISA_%) $(if $(HDF5),$(shell pkg-config --cflags $(HDF5)))
 override CFLAGS += -std=c11 $(WARNINGS) -fopenmp -fno-math-errno $(if $(SAN),-fsanitize=address$(,)undefined -fno-omit-frame-pointer)
-LDLIBS   += $(shell pkg-config --libs $(PKGS) 2>/dev/null) -linih -ldnnl -lm -lpthread -ldl
+LDLIBS   += $(if $(HDF5),$(shell pkg-config --libs $(HDF5)),-lhdf5) -ljansson -linih -ldnnl -lm -lpthread -ldl
 ,        := ,
 MAKEAGAIN = +@$(MAKE) --no-print-directory
 SAY       = $(if $(V),,@echo "  $(1) $(2)"; )# V=1 shows the commands

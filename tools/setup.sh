@@ -23,11 +23,17 @@ demo  command:gnuplot  gnuplot-nox         gnuplot
 '
 
 has_header() { echo "#include <$1>" | ${CC:-cc} -E -x c ${CPPFLAGS:-} - >/dev/null 2>&1; }
+# As the Makefile finds it: by pkg-config, else where the compiler looks anyway (a module's CPATH). A serial HDF5 will not do.
+has_parallel_hdf5() {
+    local p flags=
+    for p in hdf5-openmpi hdf5-mpich hdf5; do flags=$(pkg-config --cflags $p 2>/dev/null) && break; done
+    printf '#include <hdf5.h>\n#ifndef H5_HAVE_PARALLEL\n#error serial\n#endif\n' | "$mpicc" -E -x c $flags ${CPPFLAGS:-} - >/dev/null 2>&1
+}
 has() {
     case $1 in
     command:MPICC) command -v "$mpicc" >/dev/null ;;
     command:*) command -v "${1#command:}" >/dev/null ;;
-    hdf5) for p in hdf5-openmpi hdf5-mpich hdf5; do pkg-config --exists $p 2>/dev/null && return 0; done; return 1 ;;
+    hdf5) has_parallel_hdf5 ;;
     header:*) has_header "${1#header:}" ;;
     esac
 }
