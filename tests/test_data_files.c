@@ -22,7 +22,7 @@ typedef struct craft {
     int64_t vocab_size;
     const char *leave_out; /* an attribute or a dataset */
     hid_t token_type, offset_type, mask_type;
-    int token_rank;   /* dimensions */
+    int token_rank; /* dimensions */
     int n_mask, n_weights;
     uint64_t offsets[3];
     bool own_offsets;
@@ -88,9 +88,13 @@ static void make(const craft *c)
     const hid_t u32 = c->big_endian ? H5T_STD_U32BE : H5T_STD_U32LE;
     array(f, c, "tokens", c->token_type ? c->token_type : u32, H5T_NATIVE_UINT32, 10, c->token_rank ? c->token_rank : 1, tokens);
     if (!c->no_offsets)
-        array(f, c, "offsets", c->offset_type ? c->offset_type : c->big_endian ? H5T_STD_U64BE : H5T_STD_U64LE, H5T_NATIVE_UINT64,
-              c->n_offsets ? (hsize_t)c->n_offsets : 3, 1, offsets);
-    array(f, c, "loss_mask", c->mask_type ? c->mask_type : H5T_STD_U8LE, H5T_NATIVE_UINT8, c->n_mask ? (hsize_t)c->n_mask : 10, 1, mask);
+        array(f, c, "offsets",
+              c->offset_type  ? c->offset_type
+              : c->big_endian ? H5T_STD_U64BE
+                              : H5T_STD_U64LE,
+              H5T_NATIVE_UINT64, c->n_offsets ? (hsize_t)c->n_offsets : 3, 1, offsets);
+    array(f, c, "loss_mask", c->mask_type ? c->mask_type : H5T_STD_U8LE, H5T_NATIVE_UINT8, c->n_mask ? (hsize_t)c->n_mask : 10, 1,
+          mask);
     array(f, c, "weights", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, c->n_weights ? (hsize_t)c->n_weights : 2, 1, weights);
     H5Fclose(f), H5Pclose(create);
     dt_h5_unlock();
@@ -98,13 +102,25 @@ static void make(const craft *c)
 
 static dt_loader_options options(void)
 {
-    return (dt_loader_options){.files = path, .where = "test.ini:3: [data] train", .seq_len = 4, .packing = "auto", .train_batch_size = 2,
-                               .micro_batch_size = 2, .nranks = 1, .vocab_size = 100};
+    return (dt_loader_options){.files = path,
+                               .where = "test.ini:3: [data] train",
+                               .seq_len = 4,
+                               .packing = "auto",
+                               .train_batch_size = 2,
+                               .micro_batch_size = 2,
+                               .nranks = 1,
+                               .vocab_size = 100};
 }
 
 static void forms_that_other_programs_write_are_read_alike(void **state)
 {
-    const craft forms[] = {{0}, {.chunked = true}, {.gzip = true}, {.big_endian = true}, {.compact = true}, {.user_block = true}, {.token_type = H5T_STD_U16LE}};
+    const craft forms[] = {{0},
+                           {.chunked = true},
+                           {.gzip = true},
+                           {.big_endian = true},
+                           {.compact = true},
+                           {.user_block = true},
+                           {.token_type = H5T_STD_U16LE}};
     const int32_t want[] = {1, 2, 3, 4, 6, 7, 8, 9}, target[] = {-1, 3, 4, -1, 7, -1, 9, -1};
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
         make(&forms[i]);
@@ -148,7 +164,8 @@ static dt_err open_and_read(void)
 static void must_fail(const char *says)
 {
     assert_int_equal(open_and_read(), DT_ERR_DATA);
-    if (!strstr(dt_error_message(), says) || !strstr(dt_error_message(), path)) print_message("message: %s\nexpected: %s\n", dt_error_message(), says);
+    if (!strstr(dt_error_message(), says) || !strstr(dt_error_message(), path))
+        print_message("message: %s\nexpected: %s\n", dt_error_message(), says);
     assert_non_null(strstr(dt_error_message(), says));
     assert_non_null(strstr(dt_error_message(), path));
 }

@@ -42,7 +42,8 @@ static void draw_documents(document *d, int n_documents, int longest, int32_t vo
     }
 }
 
-static void write_documents(const char *path, dt_dataset_kind kind, int64_t vocab, const document *d, int n_documents, bool weights)
+static void write_documents(const char *path, dt_dataset_kind kind, int64_t vocab, const document *d, int n_documents,
+                            bool weights)
 {
     dt_dataset_writer *w;
     assert_int_equal(dt_dataset_create(&w, path, kind, vocab, "test", weights), DT_OK);
@@ -58,8 +59,15 @@ static void write_documents(const char *path, dt_dataset_kind kind, int64_t voca
 
 static dt_loader_options options(const char *files, int64_t seq_len, int64_t G, int64_t m)
 {
-    return (dt_loader_options){.files = files, .where = "test.ini:3: [data] train", .seq_len = seq_len, .packing = "auto", .train_batch_size = G,
-                               .micro_batch_size = m, .nranks = 1, .seed = 5, .vocab_size = 100000};
+    return (dt_loader_options){.files = files,
+                               .where = "test.ini:3: [data] train",
+                               .seq_len = seq_len,
+                               .packing = "auto",
+                               .train_batch_size = G,
+                               .micro_batch_size = m,
+                               .nranks = 1,
+                               .seed = 5,
+                               .vocab_size = 100000};
 }
 
 static dt_loader *open_loader(const dt_loader_options *o)
@@ -137,8 +145,10 @@ static void check_row(const dt_batch *b, int at, int64_t row, int T, const int32
         const bool has_target = !cut || !starts[g + 1];
         assert_int_equal(b->target[at + t], has_target ? id[g + 1] : -1);
         assert_true(b->weight[at + t] == (has_target ? 1 : 0));
-        if (t > 0) assert_int_equal(b->pos[at + t], cut && starts[g] ? 0 : b->pos[at + t - 1] + 1);
-        else assert_int_equal(b->pos[at], 0);
+        if (t > 0)
+            assert_int_equal(b->pos[at + t], cut && starts[g] ? 0 : b->pos[at + t - 1] + 1);
+        else
+            assert_int_equal(b->pos[at], 0);
     }
 }
 
@@ -276,7 +286,8 @@ static void the_worked_example_of_the_shift(void **state)
 
 static bool same_ids(const dt_batch *b, int seq, const int32_t *id, int n)
 {
-    return b->seq_start[seq + 1] - b->seq_start[seq] == n && memcmp(b->token + b->seq_start[seq], id, (size_t)n * sizeof *id) == 0;
+    return b->seq_start[seq + 1] - b->seq_start[seq] == n &&
+           memcmp(b->token + b->seq_start[seq], id, (size_t)n * sizeof *id) == 0;
 }
 
 /* Every document (piece) stands in some row exactly once, whole, and rows are no longer than T. */
@@ -429,8 +440,10 @@ static void mixed_files_keep_their_shares(void **state)
     assert_int_equal(n, 660);
     assert_int_equal(n_small, 495);
     for (int i = 0; i < 330; i++) {
-        if (i < 30) assert_in_range(seen[i], 16, 17);
-        else assert_in_range(seen[i], 0, 1);
+        if (i < 30)
+            assert_in_range(seen[i], 16, 17);
+        else
+            assert_in_range(seen[i], 0, 1);
     }
     dt_loader_close(l);
 }

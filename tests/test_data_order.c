@@ -121,7 +121,7 @@ static void shares_follow_the_weights(void **state)
         uint64_t occurrence;
         dt_mix_find(&mix, g, &e, &occurrence);
         assert_int_equal(occurrence, seen[e]++); /* counted without a gap */
-        for (int k = 0; k < 4; k++) /* never far from its share, so that every batch is a mixture */
+        for (int k = 0; k < 4; k++)              /* never far from its share, so that every batch is a mixture */
             assert_true(llabs(seen[k] * DT_MIX_SLOTS - (int64_t)(g + 1) * share[k]) <= 2 * DT_MIX_SLOTS);
     }
 }

@@ -46,7 +46,9 @@ static void check(const uint32_t *len, int64_t n, uint32_t capacity)
         for (int64_t k = p.row_start[r]; k < p.row_start[r + 1]; k++) {
             assert_int_equal(want[p.item[k]], r);
             want[p.item[k]] = -1; /* no piece twice */
-            if (k > p.row_start[r]) assert_true(len[p.item[k - 1]] > len[p.item[k]] || (len[p.item[k - 1]] == len[p.item[k]] && p.item[k - 1] < p.item[k]));
+            if (k > p.row_start[r])
+                assert_true(len[p.item[k - 1]] > len[p.item[k]] ||
+                            (len[p.item[k - 1]] == len[p.item[k]] && p.item[k - 1] < p.item[k]));
         }
     dt_packing_free(&p);
     free(want);
@@ -77,7 +79,8 @@ static void a_million_documents_are_packed_quickly(void **state)
     const double start = dt_now_s();
     assert_int_equal(dt_pack_bfd(&p, len, N, T), DT_OK);
     const double seconds = dt_now_s() - start;
-    print_message("%d documents in %lld rows, %.1f %% full, %.3f s\n", N, (long long)p.n_rows, 100.0 * (double)total / ((double)p.n_rows * T), seconds);
+    print_message("%d documents in %lld rows, %.1f %% full, %.3f s\n", N, (long long)p.n_rows,
+                  100.0 * (double)total / ((double)p.n_rows * T), seconds);
     assert_true((double)total > 0.95 * (double)p.n_rows * T);
     assert_true(seconds < 20); /* far from quadratic, even under valgrind */
     dt_packing_free(&p);

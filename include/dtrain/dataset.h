@@ -47,7 +47,8 @@ typedef struct dt_dataset_writer dt_dataset_writer;
 /** Begin PATH. Arrays grow in unnamed files beside it (memory stays fixed) and become one HDF5 file, PATH.part, renamed to PATH, at the commit.
  *  Tokens are stored as uint16 when vocab_size <= 65536, else uint32. tokenizer: NULL or "" for none. with_weights: sft only.
  *  DT_ERR_WRITE when the folder cannot be written. */
-dt_err dt_dataset_create(dt_dataset_writer **w, const char *path, dt_dataset_kind kind, int64_t vocab_size, const char *tokenizer, bool with_weights);
+dt_err dt_dataset_create(dt_dataset_writer **w, const char *path, dt_dataset_kind kind, int64_t vocab_size, const char *tokenizer,
+                         bool with_weights);
 /** Add n tokens to the document (sample) under way. mask: n values 0 or 1 for sft, NULL for tokens. */
 dt_err dt_dataset_add(dt_dataset_writer *w, const int32_t *ids, const uint8_t *mask, int64_t n);
 /** End the document under way (an empty one counts, too). weight is stored if the writer was opened with_weights. */
@@ -73,16 +74,16 @@ typedef struct dt_make_stats {
 typedef struct dt_make_options {
     const char *output, *validation; /* validation NULL: none */
     double validation_fraction;      /* share of documents, chosen by a hash of what they say: equal ones go to the same side */
-    const char *const *inputs;       /* files, folders (their .txt, .jsonl, .ndjson and .json files, by name), "-": standard input */
+    const char *const *inputs; /* files, folders (their .txt, .jsonl, .ndjson and .json files, by name), "-": standard input */
     int n_inputs;
-    const char *kind;       /* auto (by the first document), tokens, sft */
-    const char *format;     /* auto (by the end of the name), text, json (lines or an array) */
-    const char *documents;  /* of plain text: files, lines, paragraphs, or separator */
-    const char *separator;  /* for documents = separator */
+    const char *kind;                      /* auto (by the first document), tokens, sft */
+    const char *format;                    /* auto (by the end of the name), text, json (lines or an array) */
+    const char *documents;                 /* of plain text: files, lines, paragraphs, or separator */
+    const char *separator;                 /* for documents = separator */
     const char *tokenizer, *chat_template; /* "bytes"; "plain", "chatml", "alpaca" */
-    const char *weight_key; /* NULL, or the field of a record that holds its weight (sft) */
-    bool all_targets;       /* sft: every token but the first is a target */
-    int64_t max_length;     /* tokens of a document or sample; 0: no limit */
+    const char *weight_key;                /* NULL, or the field of a record that holds its weight (sft) */
+    bool all_targets;                      /* sft: every token but the first is a target */
+    int64_t max_length;                    /* tokens of a document or sample; 0: no limit */
     bool append_eos, skip_bad;
     void (*progress)(void *self, const dt_make_stats *stats); /* NULL, or called every few thousand documents */
     void *progress_self;

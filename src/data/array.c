@@ -14,10 +14,14 @@ enum { MAX_PREAD = 1 << 30 };
 static const char *type_names(int types)
 {
     switch (types) {
-    case DT_ARRAY_U8: return "uint8";
-    case DT_ARRAY_U16 | DT_ARRAY_U32: return "uint16 or uint32";
-    case DT_ARRAY_U64: return "uint64";
-    default: return "float32";
+    case DT_ARRAY_U8:
+        return "uint8";
+    case DT_ARRAY_U16 | DT_ARRAY_U32:
+        return "uint16 or uint32";
+    case DT_ARRAY_U64:
+        return "uint64";
+    default:
+        return "float32";
     }
 }
 
@@ -42,11 +46,16 @@ static int stored_type(hid_t dset, bool *little_endian)
 static hid_t memory_type(int type)
 {
     switch (type) {
-    case DT_ARRAY_U8: return H5T_NATIVE_UINT8;
-    case DT_ARRAY_U16: return H5T_NATIVE_UINT16;
-    case DT_ARRAY_U32: return H5T_NATIVE_UINT32;
-    case DT_ARRAY_U64: return H5T_NATIVE_UINT64;
-    default: return H5T_NATIVE_FLOAT;
+    case DT_ARRAY_U8:
+        return H5T_NATIVE_UINT8;
+    case DT_ARRAY_U16:
+        return H5T_NATIVE_UINT16;
+    case DT_ARRAY_U32:
+        return H5T_NATIVE_UINT32;
+    case DT_ARRAY_U64:
+        return H5T_NATIVE_UINT64;
+    default:
+        return H5T_NATIVE_FLOAT;
     }
 }
 
@@ -87,8 +96,9 @@ static dt_err find_place(dt_array *a, hid_t file, int64_t file_nbytes, bool litt
     if (at == HADDR_UNDEF) return DT_OK; /* never written: HDF5 gives the fill value */
     const int64_t nbytes = a->n_elems * a->elem_size;
     DT_CHECK(nbytes <= file_nbytes && at <= (haddr_t)(file_nbytes - nbytes), DT_ERR_DATA,
-             "%s: %s: %" PRId64 " elements at byte %llu pass the end of the file (%" PRId64 " bytes): the file is cut short or damaged", a->path,
-             a->name, a->n_elems, (unsigned long long)at, file_nbytes);
+             "%s: %s: %" PRId64 " elements at byte %llu pass the end of the file (%" PRId64
+             " bytes): the file is cut short or damaged",
+             a->path, a->name, a->n_elems, (unsigned long long)at, file_nbytes);
     a->offset = (int64_t)at;
     return DT_OK;
 }
@@ -101,7 +111,8 @@ static dt_err open_locked(dt_array *a, hid_t file, int64_t file_nbytes, int type
 
     bool little_endian = false;
     a->type = stored_type(a->dset, &little_endian);
-    DT_CHECK(a->type && (a->type & types), DT_ERR_DATA, "%s: %s: expected elements of type %s", a->path, a->name, type_names(types));
+    DT_CHECK(a->type && (a->type & types), DT_ERR_DATA, "%s: %s: expected elements of type %s", a->path, a->name,
+             type_names(types));
     a->elem_size = a->type == DT_ARRAY_F32 ? 4 : a->type;
     DT_TRY(check_shape(a));
     DT_TRY(find_place(a, file, file_nbytes, little_endian));
@@ -140,7 +151,8 @@ static dt_err read_plain(const dt_array *a, int64_t first, int64_t n, char *out)
         const ssize_t got = pread(a->fd, out, (size_t)(left < MAX_PREAD ? left : MAX_PREAD), (off_t)at);
         if (got < 0 && errno == EINTR) continue;
         DT_CHECK(got >= 0, DT_ERR_DATA, "%s: %s: reading at byte %" PRId64 ": %s", a->path, a->name, at, strerror(errno));
-        DT_CHECK(got > 0, DT_ERR_DATA, "%s: %s: the file ends at byte %" PRId64 ", inside the array: was it cut short after it was opened?", a->path,
+        DT_CHECK(got > 0, DT_ERR_DATA,
+                 "%s: %s: the file ends at byte %" PRId64 ", inside the array: was it cut short after it was opened?", a->path,
                  a->name, at);
         out += got;
         at += got;

@@ -21,7 +21,8 @@ static dt_err open_plain(dt_dataset *d)
     DT_CHECK(d->fd >= 0, DT_ERR_DATA, "%s: cannot open dataset: %s", d->path, strerror(errno));
     struct stat st;
     DT_CHECK(fstat(d->fd, &st) == 0, DT_ERR_DATA, "%s: %s", d->path, strerror(errno));
-    DT_CHECK(S_ISREG(st.st_mode), DT_ERR_DATA, "%s: expected a dataset file, found a %s", d->path, S_ISDIR(st.st_mode) ? "folder" : "special file");
+    DT_CHECK(S_ISREG(st.st_mode), DT_ERR_DATA, "%s: expected a dataset file, found a %s", d->path,
+             S_ISDIR(st.st_mode) ? "folder" : "special file");
     DT_CHECK(st.st_size > 0, DT_ERR_DATA, "%s: the file is empty", d->path);
     d->file_nbytes = (int64_t)st.st_size;
     return DT_OK;
@@ -57,7 +58,8 @@ static dt_err read_kind(dt_dataset *d)
 static dt_err read_attributes(dt_dataset *d)
 {
     char *format = NULL;
-    DT_CHECK(dt_h5_has(d->file, "format"), DT_ERR_DATA, "%s: no attribute format: not a dataset file of dtrain (dtrain-data makes one)", d->path);
+    DT_CHECK(dt_h5_has(d->file, "format"), DT_ERR_DATA,
+             "%s: no attribute format: not a dataset file of dtrain (dtrain-data makes one)", d->path);
     DT_TRY(dt_h5_read_text(d->file, d->path, "format", &format));
     dt_err err = DT_OK;
     if (strcmp(format, "dtrain-dataset") != 0)
@@ -67,12 +69,12 @@ static dt_err read_attributes(dt_dataset *d)
 
     int64_t version = 0;
     DT_TRY(dt_h5_read_i64(d->file, d->path, "version", &version));
-    DT_CHECK(version == FORMAT_VERSION, DT_ERR_DATA, "%s: attribute version: expected %d, found %" PRId64 "%s", d->path, FORMAT_VERSION, version,
-             version > FORMAT_VERSION ? " (made by a later dtrain)" : "");
+    DT_CHECK(version == FORMAT_VERSION, DT_ERR_DATA, "%s: attribute version: expected %d, found %" PRId64 "%s", d->path,
+             FORMAT_VERSION, version, version > FORMAT_VERSION ? " (made by a later dtrain)" : "");
     DT_TRY(read_kind(d));
     DT_TRY(dt_h5_read_i64(d->file, d->path, "vocab_size", &d->info.vocab_size));
-    DT_CHECK(d->info.vocab_size >= 1 && d->info.vocab_size <= INT32_MAX, DT_ERR_DATA, "%s: attribute vocab_size: expected 1 to %d, found %" PRId64,
-             d->path, INT32_MAX, d->info.vocab_size);
+    DT_CHECK(d->info.vocab_size >= 1 && d->info.vocab_size <= INT32_MAX, DT_ERR_DATA,
+             "%s: attribute vocab_size: expected 1 to %d, found %" PRId64, d->path, INT32_MAX, d->info.vocab_size);
     if (dt_h5_has(d->file, "tokenizer")) DT_TRY(dt_h5_read_text(d->file, d->path, "tokenizer", &d->tokenizer));
     return DT_OK;
 }
@@ -99,8 +101,9 @@ static dt_err check_offset_ends(dt_dataset *d)
     DT_TRY(dt_array_read(&d->offsets, 0, 1, &first));
     DT_TRY(dt_array_read(&d->offsets, d->offsets.n_elems - 1, 1, &last));
     DT_CHECK(first == 0, DT_ERR_DATA, "%s: offsets[0]: expected 0, found %" PRIu64, d->path, first);
-    DT_CHECK(last == (uint64_t)d->tokens.n_elems, DT_ERR_DATA, "%s: offsets[%" PRId64 "]: expected the number of tokens, %" PRId64 ", found %" PRIu64,
-             d->path, d->offsets.n_elems - 1, d->tokens.n_elems, last);
+    DT_CHECK(last == (uint64_t)d->tokens.n_elems, DT_ERR_DATA,
+             "%s: offsets[%" PRId64 "]: expected the number of tokens, %" PRId64 ", found %" PRIu64, d->path,
+             d->offsets.n_elems - 1, d->tokens.n_elems, last);
     d->info.n_documents = d->offsets.n_elems - 1;
     return DT_OK;
 }
@@ -116,12 +119,14 @@ static dt_err open_arrays(dt_dataset *d, bool has_offsets, bool has_weights)
     if (sft) {
         DT_TRY(open_one(d, &d->loss_mask, "loss_mask", DT_ARRAY_U8));
         DT_CHECK(d->loss_mask.n_elems == d->tokens.n_elems, DT_ERR_DATA,
-                 "%s: loss_mask: expected one element for each of %" PRId64 " tokens, found %" PRId64, d->path, d->tokens.n_elems, d->loss_mask.n_elems);
+                 "%s: loss_mask: expected one element for each of %" PRId64 " tokens, found %" PRId64, d->path, d->tokens.n_elems,
+                 d->loss_mask.n_elems);
     }
     if (has_weights) {
         DT_TRY(open_one(d, &d->weights, "weights", DT_ARRAY_F32));
         DT_CHECK(d->weights.n_elems == d->info.n_documents, DT_ERR_DATA,
-                 "%s: weights: expected one element for each of %" PRId64 " samples, found %" PRId64, d->path, d->info.n_documents, d->weights.n_elems);
+                 "%s: weights: expected one element for each of %" PRId64 " samples, found %" PRId64, d->path,
+                 d->info.n_documents, d->weights.n_elems);
     }
     return DT_OK;
 }
@@ -205,12 +210,14 @@ const dt_dataset_info *dt_dataset_get_info(const dt_dataset *d) { return &d->inf
 dt_err dt_dataset_document(dt_dataset *d, int64_t i, int64_t *first, int64_t *n)
 {
     DT_CHECK(d->info.n_documents >= 0, DT_ERR_DATA, "%s: the file has no /offsets: its documents are not marked", d->path);
-    DT_CHECK(i >= 0 && i < d->info.n_documents, DT_ERR_USAGE, "%s: expected a number from 0 to %" PRId64 ", found %" PRId64, d->path,
-             d->info.n_documents - 1, i);
+    DT_CHECK(i >= 0 && i < d->info.n_documents, DT_ERR_USAGE, "%s: expected a number from 0 to %" PRId64 ", found %" PRId64,
+             d->path, d->info.n_documents - 1, i);
     uint64_t o[2];
     DT_TRY(dt_array_read(&d->offsets, i, 2, o));
-    DT_CHECK(o[0] <= o[1] && o[1] <= (uint64_t)d->tokens.n_elems, DT_ERR_DATA, "%s: offsets[%" PRId64 "] = %" PRIu64 " is followed by %" PRIu64
-             " (of %" PRId64 " tokens): offsets must not decrease", d->path, i, o[0], o[1], d->tokens.n_elems);
+    DT_CHECK(o[0] <= o[1] && o[1] <= (uint64_t)d->tokens.n_elems, DT_ERR_DATA,
+             "%s: offsets[%" PRId64 "] = %" PRIu64 " is followed by %" PRIu64 " (of %" PRId64
+             " tokens): offsets must not decrease",
+             d->path, i, o[0], o[1], d->tokens.n_elems);
     *first = (int64_t)o[0];
     *n = (int64_t)(o[1] - o[0]);
     return DT_OK;
@@ -238,8 +245,8 @@ dt_err dt_dataset_read_tokens(dt_dataset *d, int64_t first, int64_t n, int32_t *
     if (largest < (uint32_t)d->info.vocab_size) return DT_OK;
     int64_t bad = 0;
     while ((uint32_t)ids[bad] < (uint32_t)d->info.vocab_size) bad++;
-    return dt_fail(DT_ERR_DATA, "%s: tokens[%" PRId64 "] = %" PRIu32 ", expected a token id below vocab_size = %" PRId64, d->path, first + bad,
-                   (uint32_t)ids[bad], d->info.vocab_size);
+    return dt_fail(DT_ERR_DATA, "%s: tokens[%" PRId64 "] = %" PRIu32 ", expected a token id below vocab_size = %" PRId64, d->path,
+                   first + bad, (uint32_t)ids[bad], d->info.vocab_size);
 }
 
 dt_err dt_dataset_read_mask(dt_dataset *d, int64_t first, int64_t n, uint8_t *mask)
@@ -254,13 +261,19 @@ dt_err dt_dataset_read_mask(dt_dataset *d, int64_t first, int64_t n, uint8_t *ma
     return dt_fail(DT_ERR_DATA, "%s: loss_mask[%" PRId64 "]: expected 0 or 1, found %u", d->path, first + bad, mask[bad]);
 }
 
+dt_err dt_dataset_read_weights(dt_dataset *d, int64_t first, int64_t n, float *weight)
+{
+    DT_TRY(dt_array_read(&d->weights, first, n, weight));
+    for (int64_t i = 0; i < n; i++) /* false for NaN */
+        DT_CHECK(weight[i] >= 0 && weight[i] <= 1e6f, DT_ERR_DATA, "%s: weights[%" PRId64 "]: expected 0 to 1e6, found %g",
+                 d->path, first + i, (double)weight[i]);
+    return DT_OK;
+}
+
 dt_err dt_dataset_read_weight(dt_dataset *d, int64_t i, float *weight)
 {
     *weight = 1;
-    if (!d->info.has_weights) return DT_OK;
-    DT_TRY(dt_array_read(&d->weights, i, 1, weight));
-    DT_CHECK(*weight >= 0 && *weight <= 1e6f, DT_ERR_DATA, "%s: weights[%" PRId64 "]: expected 0 to 1e6, found %g", d->path, i, (double)*weight);
-    return DT_OK;
+    return d->info.has_weights ? dt_dataset_read_weights(d, i, 1, weight) : DT_OK;
 }
 
 static dt_err check_block(const dt_dataset *d, int64_t first, int64_t n, const uint64_t *offset)
@@ -270,7 +283,9 @@ static dt_err check_block(const dt_dataset *d, int64_t first, int64_t n, const u
     if (!decreases) return DT_OK;
     int64_t bad = 0;
     while (bad < n && offset[bad + 1] >= offset[bad] && offset[bad + 1] <= (uint64_t)d->tokens.n_elems) bad++;
-    return dt_fail(DT_ERR_DATA, "%s: offsets[%" PRId64 "] = %" PRIu64 " is followed by %" PRIu64 " (of %" PRId64 " tokens): offsets must not decrease",
+    return dt_fail(DT_ERR_DATA,
+                   "%s: offsets[%" PRId64 "] = %" PRIu64 " is followed by %" PRIu64 " (of %" PRId64
+                   " tokens): offsets must not decrease",
                    d->path, first + bad, offset[bad], offset[bad + 1], d->tokens.n_elems);
 }
 
@@ -283,7 +298,7 @@ dt_err dt_dataset_each_block(dt_dataset *d, dt_documents_fn *fn, void *arg)
         const int64_t left = d->info.n_documents - first, n = left < BLOCK_DOCUMENTS ? left : BLOCK_DOCUMENTS;
         err = dt_array_read(&d->offsets, first, n + 1, offset);
         if (err == DT_OK) err = check_block(d, first, n, offset);
-        if (err == DT_OK) err = fn(arg, first, n, offset);
+        if (err == DT_OK && fn) err = fn(arg, first, n, offset);
     }
     free(offset);
     return err;
@@ -296,8 +311,10 @@ dt_err dt_dataset_fingerprint(const dt_dataset *d, uint64_t *hash)
     const ssize_t got = pread(d->fd, head, HEAD_NBYTES, 0);
     uint64_t h = dt_mix64((uint64_t)d->file_nbytes);
     if (got > 0) h = dt_mix64(h ^ dt_checksum(head, 0, got, 1));
-    const dt_array *arrays[] = {&d->tokens, &d->offsets, &d->loss_mask, &d->weights}; /* checksums of the whole, where there are any */
-    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) h = dt_mix64(h ^ dt_mix64((uint64_t)arrays[i]->n_elems) ^ arrays[i]->checksum);
+    const dt_array *arrays[] = {&d->tokens, &d->offsets, &d->loss_mask,
+                                &d->weights}; /* checksums of the whole, where there are any */
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
+        h = dt_mix64(h ^ dt_mix64((uint64_t)arrays[i]->n_elems) ^ arrays[i]->checksum);
     free(head);
     DT_CHECK(got > 0, DT_ERR_DATA, "%s: cannot read the head: %s", d->path, strerror(errno));
     *hash = h;

@@ -15,9 +15,12 @@ struct dt_dataset {
 };
 
 /** Walk through /offsets in blocks, once, checking that they never decrease: fn gets documents first .. first+n-1 with offset[0 .. n]; an error it
- *  returns ends the walk. */
+ *  returns ends the walk. fn NULL: the check alone. */
 typedef dt_err dt_documents_fn(void *arg, int64_t first, int64_t n, const uint64_t *offset);
 dt_err dt_dataset_each_block(dt_dataset *d, dt_documents_fn *fn, void *arg);
+
+/** Weights of samples first .. first+n-1, of a file that has them. */
+dt_err dt_dataset_read_weights(dt_dataset *d, int64_t first, int64_t n, float *weight);
 
 /** Hash of size and head of the file: differs where two ranks see different files. */
 dt_err dt_dataset_fingerprint(const dt_dataset *d, uint64_t *hash);

@@ -16,6 +16,7 @@ typedef struct text_buffer {
 
 static dt_err append(text_buffer *b, const char *text, size_t n)
 {
+    if (n == 0) return DT_OK;
     if (b->n + n > b->n_alloc) {
         const size_t want = 2 * b->n_alloc > b->n + n ? 2 * b->n_alloc : b->n + n + 256;
         char *more = realloc(b->text, want);
@@ -44,7 +45,8 @@ static dt_err check_read(const dt_input *in)
 dt_err dt_input_open(dt_input *in, const char *path, int64_t *n_read)
 {
     const bool is_stdin = strcmp(path, "-") == 0;
-    *in = (dt_input){.path = is_stdin ? "standard input" : path, .file = is_stdin ? stdin : fopen(path, "re"), .line = 1, .n_read = n_read};
+    *in = (dt_input){
+        .path = is_stdin ? "standard input" : path, .file = is_stdin ? stdin : fopen(path, "re"), .line = 1, .n_read = n_read};
     DT_CHECK(in->file, DT_ERR_DATA, "%s: cannot be opened: %s", path, strerror(errno));
     static const unsigned char mark[3] = {0xef, 0xbb, 0xbf};
     unsigned char head[3];
@@ -86,7 +88,7 @@ static dt_err emit(text_buffer *document, dt_text_fn *fn, void *self)
 {
     const size_t n = document->n;
     document->n = 0;
-    return is_blank(document->text, n) ? DT_OK : fn(self, document->text, n, true);
+    return n == 0 || is_blank(document->text, n) ? DT_OK : fn(self, document->text, n, true);
 }
 
 static size_t without_newline(const char *line, size_t n)
@@ -96,7 +98,8 @@ static size_t without_newline(const char *line, size_t n)
 }
 
 /* One line more: true in *done when it ends the document. */
-static dt_err take_line(const char *documents, const char *separator, text_buffer *document, const char *line, size_t n, bool *done)
+static dt_err take_line(const char *documents, const char *separator, text_buffer *document, const char *line, size_t n,
+                        bool *done)
 {
     *done = false;
     if (strcmp(documents, "lines") == 0) {
@@ -207,7 +210,8 @@ static dt_err each_element(dt_input *in, text_buffer *record, dt_json_fn *fn, vo
         }
     }
     c = next_visible(in);
-    DT_CHECK(c == EOF, DT_ERR_DATA, "%s:%" PRId64 ": expected the end of the file after the JSON array, found '%c'", in->path, in->line, c);
+    DT_CHECK(c == EOF, DT_ERR_DATA, "%s:%" PRId64 ": expected the end of the file after the JSON array, found '%c'", in->path,
+             in->line, c);
     return check_read(in);
 }
 

@@ -58,7 +58,8 @@ static dt_err make_batch(void *self, const dt_request *what, dt_batch *b)
     b->n_tok = b->n_seq = 0;
     b->n_samples = 0;
     DT_TRY(dt_fault("data.read"));
-    for (int64_t i = first; i < first + count; i++) DT_TRY(add_sample(l, what->eval ? i : dt_order_sample(&l->order, epoch, i), b));
+    for (int64_t i = first; i < first + count; i++)
+        DT_TRY(add_sample(l, what->eval ? i : dt_order_sample(&l->order, epoch, i), b));
     b->seq_start[b->n_seq] = b->n_tok;
     dt_batch_finish(b);
     return DT_OK;
@@ -85,14 +86,19 @@ static dt_err take(dt_loader *l, const dt_request *what, const dt_batch **b)
 
 static dt_err check_options(const dt_loader_options *o)
 {
-    DT_CHECK(o->seq_len >= 1 && o->micro_batch_size >= 1 && o->train_batch_size >= 1 && o->nranks >= 1 && o->rank >= 0 && o->rank < o->nranks &&
-                 o->prefetch >= 0 && o->max_samples >= 0,
-             DT_ERR_ARG, "loader: seq_len %" PRId64 ", micro_batch_size %" PRId64 ", train_batch_size %" PRId64 ", rank %d of %d, prefetch %d", o->seq_len,
-             o->micro_batch_size, o->train_batch_size, o->rank, o->nranks, o->prefetch);
+    DT_CHECK(o->seq_len >= 1 && o->micro_batch_size >= 1 && o->train_batch_size >= 1 && o->nranks >= 1 && o->rank >= 0 &&
+                 o->rank < o->nranks && o->prefetch >= 0 && o->max_samples >= 0,
+             DT_ERR_ARG,
+             "loader: seq_len %" PRId64 ", micro_batch_size %" PRId64 ", train_batch_size %" PRId64
+             ", rank %d of %d, prefetch %d",
+             o->seq_len, o->micro_batch_size, o->train_batch_size, o->rank, o->nranks, o->prefetch);
     DT_CHECK(o->micro_batch_size <= INT32_MAX / o->seq_len, DT_ERR_USAGE,
-             "%s: micro_batch_size * seq_len: expected at most %d tokens, found %" PRId64 " * %" PRId64, o->where, INT32_MAX, o->micro_batch_size, o->seq_len);
-    DT_CHECK(ceil_div(ceil_div(o->train_batch_size, o->micro_batch_size), o->nranks) <= INT_MAX && o->train_batch_size <= INT64_MAX / 4, DT_ERR_USAGE,
-             "%s: train_batch_size %" PRId64 " makes too many micro-batches of %" PRId64, o->where, o->train_batch_size, o->micro_batch_size);
+             "%s: micro_batch_size * seq_len: expected at most %d tokens, found %" PRId64 " * %" PRId64, o->where, INT32_MAX,
+             o->micro_batch_size, o->seq_len);
+    DT_CHECK(ceil_div(ceil_div(o->train_batch_size, o->micro_batch_size), o->nranks) <= INT_MAX &&
+                 o->train_batch_size <= INT64_MAX / 4,
+             DT_ERR_USAGE, "%s: train_batch_size %" PRId64 " makes too many micro-batches of %" PRId64, o->where,
+             o->train_batch_size, o->micro_batch_size);
     return DT_OK;
 }
 
@@ -100,11 +106,16 @@ static dt_err open_order(dt_loader *l)
 {
     const dt_loader_options *o = &l->opt;
     const int64_t n = l->sources.n_samples;
-    l->order = (dt_order){.n = o->max_samples > 0 && o->max_samples < n ? o->max_samples : n, .G = o->train_batch_size, .m = o->micro_batch_size,
-                          .nranks = o->nranks, .shuffle = o->shuffle, .seed = o->seed, .entry_first = l->sources.entry_first};
+    l->order = (dt_order){.n = o->max_samples > 0 && o->max_samples < n ? o->max_samples : n,
+                          .G = o->train_batch_size,
+                          .m = o->micro_batch_size,
+                          .nranks = o->nranks,
+                          .shuffle = o->shuffle,
+                          .seed = o->seed,
+                          .entry_first = l->sources.entry_first};
     if (l->sources.weighted) {
-        DT_CHECK(l->sources.n_entries <= DT_MIX_SLOTS, DT_ERR_USAGE, "%s: expected at most %d files with weights, found %d", o->where, DT_MIX_SLOTS,
-                 l->sources.n_entries);
+        DT_CHECK(l->sources.n_entries <= DT_MIX_SLOTS, DT_ERR_USAGE, "%s: expected at most %d files with weights, found %d",
+                 o->where, DT_MIX_SLOTS, l->sources.n_entries);
         l->mix = malloc(sizeof *l->mix);
         l->share = calloc((size_t)l->sources.n_entries, sizeof *l->share);
         DT_CHECK(l->mix && l->share, DT_ERR_MEMORY, "no memory to mix %d files", l->sources.n_entries);
@@ -112,8 +123,9 @@ static dt_err open_order(dt_loader *l)
         l->order.mix = l->mix;
     }
     dt_order_init(&l->order, o->drop_last);
-    DT_CHECK(l->order.n_eff > 0, DT_ERR_DATA, "%s: %" PRId64 " samples do not fill one micro-batch of %" PRId64 ", and drop_last leaves out the rest",
-             o->where, l->order.n, o->micro_batch_size);
+    DT_CHECK(l->order.n_eff > 0, DT_ERR_DATA,
+             "%s: %" PRId64 " samples do not fill one micro-batch of %" PRId64 ", and drop_last leaves out the rest", o->where,
+             l->order.n, o->micro_batch_size);
     return DT_OK;
 }
 
@@ -129,9 +141,11 @@ static dt_err open_batches(dt_loader *l)
     l->scratch.mask = malloc((size_t)T);
     DT_CHECK(l->batches && l->scratch.ids && l->scratch.mask, DT_ERR_MEMORY, "no memory for %d micro-batches", l->n_batches);
     dt_ledger_add(l->opt.ledger, DT_MEM_DATA, (size_t)(T + 1) * sizeof *l->scratch.ids + (size_t)T);
-    for (int i = 0; i < l->n_batches; i++) DT_TRY(dt_batch_alloc(&l->batches[i], l->info.max_tok, l->info.max_seq, l->opt.ledger));
+    for (int i = 0; i < l->n_batches; i++)
+        DT_TRY(dt_batch_alloc(&l->batches[i], l->info.max_tok, l->info.max_seq, l->opt.ledger));
     if (l->opt.prefetch == 0) return DT_OK;
-    return dt_prefetch_open(&l->prefetch, &(dt_maker){.self = l, .make = make_batch, .next = next_request}, l->batches, l->n_batches);
+    return dt_prefetch_open(&l->prefetch, &(dt_maker){.self = l, .make = make_batch, .next = next_request}, l->batches,
+                            l->n_batches);
 }
 
 static dt_err open_all(dt_loader *l)
@@ -139,7 +153,9 @@ static dt_err open_all(dt_loader *l)
     DT_TRY(check_options(&l->opt));
     DT_TRY(dt_sources_open(&l->sources, &l->opt));
     DT_TRY(open_order(l));
-    l->info = (dt_data_info){.n_samples = l->order.n, .n_tokens = l->sources.n_tokens, .n_dropped = l->sources.n_dropped,
+    l->info = (dt_data_info){.n_samples = l->order.n,
+                             .n_tokens = l->sources.n_tokens,
+                             .n_dropped = l->sources.n_dropped,
                              .steps_per_epoch = l->order.steps_per_epoch};
     return open_batches(l);
 }

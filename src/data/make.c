@@ -39,10 +39,12 @@ static dt_err begin_outputs(make *k, dt_dataset_kind kind)
     k->kind_known = true;
     k->stats->kind = kind;
     const bool weights = o->weight_key != NULL;
-    DT_CHECK(!weights || kind == DT_DATASET_SFT, DT_ERR_USAGE, "a weight key is for datasets of kind sft, these inputs make kind tokens");
+    DT_CHECK(!weights || kind == DT_DATASET_SFT, DT_ERR_USAGE,
+             "a weight key is for datasets of kind sft, these inputs make kind tokens");
     const int64_t vocab = dt_tokenizer_vocab_size(k->tokenizer);
     DT_TRY(dt_dataset_create(&k->train, o->output, kind, vocab, dt_tokenizer_name(k->tokenizer), weights));
-    return o->validation ? dt_dataset_create(&k->validation, o->validation, kind, vocab, dt_tokenizer_name(k->tokenizer), weights) : DT_OK;
+    return o->validation ? dt_dataset_create(&k->validation, o->validation, kind, vocab, dt_tokenizer_name(k->tokenizer), weights)
+                         : DT_OK;
 }
 
 static uint64_t hash_bytes(const void *data, size_t n)
@@ -73,7 +75,10 @@ static dt_err end_document(make *k, dt_dataset_writer *to, int64_t len, float we
     return DT_OK;
 }
 
-static dt_err encode(make *k, const char *text, size_t nbytes) { return dt_tokenizer_encode(k->tokenizer, text, nbytes, &k->ids, &k->n_ids, &k->ids_alloc); }
+static dt_err encode(make *k, const char *text, size_t nbytes)
+{
+    return dt_tokenizer_encode(k->tokenizer, text, nbytes, &k->ids, &k->n_ids, &k->ids_alloc);
+}
 
 /* ids [n_alloc] for one id more, mask as long as ids. */
 static dt_err reserve(make *k)
@@ -165,8 +170,8 @@ static dt_err record_weight(const make *k, const json_t *record, float *weight)
     *weight = 1;
     const json_t *w = k->opt->weight_key ? json_object_get(record, k->opt->weight_key) : NULL;
     if (!w) return DT_OK;
-    DT_CHECK(json_is_number(w) && json_number_value(w) >= 0 && json_number_value(w) <= 1e6, DT_ERR_DATA, "%s: expected a weight from 0 to 1e6",
-             k->opt->weight_key);
+    DT_CHECK(json_is_number(w) && json_number_value(w) >= 0 && json_number_value(w) <= 1e6, DT_ERR_DATA,
+             "%s: expected a weight from 0 to 1e6", k->opt->weight_key);
     *weight = (float)json_number_value(w);
     return DT_OK;
 }
@@ -190,10 +195,12 @@ static dt_err read_record(make *k, const json_t *record, float *weight)
     DT_TRY(dt_record_segments(record, k->form, k->opt->append_eos, &k->segments));
     DT_TRY(record_weight(k, record, weight));
     const bool text = dt_record_is_text(record), automatic = strcmp(k->opt->kind, "auto") == 0;
-    if (!k->kind_known) DT_TRY(begin_outputs(k, automatic ? (text ? DT_DATASET_TOKENS : DT_DATASET_SFT)
-                                                          : (strcmp(k->opt->kind, "sft") == 0 ? DT_DATASET_SFT : DT_DATASET_TOKENS)));
+    if (!k->kind_known)
+        DT_TRY(begin_outputs(k, automatic ? (text ? DT_DATASET_TOKENS : DT_DATASET_SFT)
+                                          : (strcmp(k->opt->kind, "sft") == 0 ? DT_DATASET_SFT : DT_DATASET_TOKENS)));
     DT_CHECK(!automatic || text == (k->stats->kind == DT_DATASET_TOKENS), DT_ERR_DATA,
-             "a record %s, but the first document made the dataset one of kind %s: give --kind tokens or --kind sft to have both made one",
+             "a record %s, but the first document made the dataset one of kind %s: give --kind tokens or --kind sft to have both "
+             "made one",
              text ? "of plain text" : "for sft", dt_dataset_kind_name(k->stats->kind));
     return DT_OK;
 }
@@ -217,7 +224,8 @@ static dt_err take_record(void *self, const char *text, size_t nbytes, int64_t l
     json_t *record = json_loadb(text, nbytes, JSON_ALLOW_NUL, &problem);
     float weight = 1;
     dt_err err = record ? read_record(k, record, &weight)
-                        : dt_fail(DT_ERR_DATA, "not valid JSON: %s (line %d, column %d of the record)", problem.text, problem.line, problem.column);
+                        : dt_fail(DT_ERR_DATA, "not valid JSON: %s (line %d, column %d of the record)", problem.text,
+                                  problem.line, problem.column);
     if (err != DT_OK) {
         json_decref(record);
         return bad_record(k, line, err);
@@ -235,7 +243,10 @@ static bool ends_with(const char *name, const char *end)
     return n > m && strcmp(name + n - m, end) == 0;
 }
 
-static bool is_json_name(const char *path) { return ends_with(path, ".jsonl") || ends_with(path, ".ndjson") || ends_with(path, ".json"); }
+static bool is_json_name(const char *path)
+{
+    return ends_with(path, ".jsonl") || ends_with(path, ".ndjson") || ends_with(path, ".json");
+}
 
 static dt_err read_file(make *k, const char *path)
 {
@@ -244,12 +255,17 @@ static dt_err read_file(make *k, const char *path)
     k->path = strcmp(path, "-") == 0 ? "standard input" : path;
     dt_err err = dt_input_open(&in, path, &k->stats->nbytes_read);
     const bool json = strcmp(o->format, "json") == 0 || (strcmp(o->format, "auto") == 0 && is_json_name(path));
-    if (err == DT_OK) err = json ? dt_input_each_record(&in, take_record, k) : dt_input_each_document(&in, o->documents, o->separator, take_text, k);
+    if (err == DT_OK)
+        err = json ? dt_input_each_record(&in, take_record, k)
+                   : dt_input_each_document(&in, o->documents, o->separator, take_text, k);
     dt_input_close(&in);
     return err;
 }
 
-static int wanted(const struct dirent *e) { return e->d_name[0] != '.' && (is_json_name(e->d_name) || ends_with(e->d_name, ".txt")); }
+static int wanted(const struct dirent *e)
+{
+    return e->d_name[0] != '.' && (is_json_name(e->d_name) || ends_with(e->d_name, ".txt"));
+}
 
 /* What fn does to one file, it does to every file of a folder, by name. */
 static dt_err each_file(make *k, const char *path, dt_err (*fn)(make *, const char *))
@@ -262,7 +278,8 @@ static dt_err each_file(make *k, const char *path, dt_err (*fn)(make *, const ch
     dt_err err = n > 0 ? DT_OK : dt_fail(DT_ERR_DATA, "%s: no .txt, .jsonl, .ndjson or .json file in the folder", path);
     for (int i = 0; i < n; i++) {
         char *whole = NULL;
-        if (err == DT_OK && asprintf(&whole, "%s/%s", path, names[i]->d_name) < 0) err = dt_fail(DT_ERR_MEMORY, "no memory for a file name");
+        if (err == DT_OK && asprintf(&whole, "%s/%s", path, names[i]->d_name) < 0)
+            err = dt_fail(DT_ERR_MEMORY, "no memory for a file name");
         if (err == DT_OK) err = fn(k, whole);
         if (whole) free(whole);
         free(names[i]);
@@ -273,10 +290,12 @@ static dt_err each_file(make *k, const char *path, dt_err (*fn)(make *, const ch
 
 static dt_err add_size(make *k, const char *path)
 {
-    struct stat st;
+    struct stat st = {0}; /* of standard input: no regular file */
     if (strcmp(path, "-") != 0) DT_CHECK(stat(path, &st) == 0, DT_ERR_DATA, "%s: cannot be opened: %s", path, strerror(errno));
-    if (strcmp(path, "-") == 0 || !S_ISREG(st.st_mode)) k->stats->nbytes_total = -1;
-    else if (k->stats->nbytes_total >= 0) k->stats->nbytes_total += (int64_t)st.st_size;
+    if (!S_ISREG(st.st_mode))
+        k->stats->nbytes_total = -1;
+    else if (k->stats->nbytes_total >= 0)
+        k->stats->nbytes_total += (int64_t)st.st_size;
     return DT_OK;
 }
 
@@ -292,15 +311,19 @@ static bool is_one_of(const char *word, const char *const *words)
 static dt_err check_options(const dt_make_options *o)
 {
     DT_CHECK(o->n_inputs > 0, DT_ERR_USAGE, "expected at least one input file");
-    DT_CHECK(is_one_of(o->kind, (const char *const[]){"auto", "tokens", "sft", NULL}), DT_ERR_USAGE, "kind: expected auto, tokens or sft, found %s", o->kind);
-    DT_CHECK(is_one_of(o->format, (const char *const[]){"auto", "text", "json", NULL}), DT_ERR_USAGE, "format: expected auto, text or json, found %s", o->format);
+    DT_CHECK(is_one_of(o->kind, (const char *const[]){"auto", "tokens", "sft", NULL}), DT_ERR_USAGE,
+             "kind: expected auto, tokens or sft, found %s", o->kind);
+    DT_CHECK(is_one_of(o->format, (const char *const[]){"auto", "text", "json", NULL}), DT_ERR_USAGE,
+             "format: expected auto, text or json, found %s", o->format);
     DT_CHECK(is_one_of(o->documents, (const char *const[]){"files", "lines", "paragraphs", "separator", NULL}), DT_ERR_USAGE,
              "documents: expected files, lines or paragraphs, found %s", o->documents);
-    DT_CHECK(strcmp(o->documents, "separator") != 0 || (o->separator && o->separator[0]), DT_ERR_USAGE, "separator: expected a text, found nothing");
+    DT_CHECK(strcmp(o->documents, "separator") != 0 || (o->separator && o->separator[0]), DT_ERR_USAGE,
+             "separator: expected a text, found nothing");
     DT_CHECK(o->validation ? o->validation_fraction > 0 && o->validation_fraction < 1 : o->validation_fraction == 0, DT_ERR_USAGE,
-             "a validation file and a validation fraction above 0 and below 1 go together, found %s and %g", o->validation ? o->validation : "no file",
-             o->validation_fraction);
-    DT_CHECK(!o->validation || strcmp(o->validation, o->output) != 0, DT_ERR_USAGE, "%s: the validation file must be another file than the output", o->output);
+             "a validation file and a validation fraction above 0 and below 1 go together, found %s and %g",
+             o->validation ? o->validation : "no file", o->validation_fraction);
+    DT_CHECK(!o->validation || strcmp(o->validation, o->output) != 0, DT_ERR_USAGE,
+             "%s: the validation file must be another file than the output", o->output);
     DT_CHECK(o->max_length >= 0, DT_ERR_USAGE, "max length: expected 0 or more, found %" PRId64, o->max_length);
     return DT_OK;
 }
@@ -309,10 +332,15 @@ static dt_err check_result(const make *k)
 {
     const dt_make_stats *s = k->stats;
     DT_CHECK(s->n_documents + s->n_validation_documents > 0, DT_ERR_DATA, "%s%s: no document in the inputs%s", k->opt->inputs[0],
-             k->opt->n_inputs > 1 ? " ..." : "", s->n_dropped ? " has a target" : s->n_bad ? " is well formed" : "");
+             k->opt->n_inputs > 1 ? " ..." : "",
+             s->n_dropped ? " has a target"
+             : s->n_bad   ? " is well formed"
+                          : "");
     DT_CHECK(s->n_documents > 0 && (s->n_validation_documents > 0 || !k->validation), DT_ERR_DATA,
-             "all %" PRId64 " documents fell to the %s file: a fraction of %g wants more documents (plain text can be cut: --documents paragraphs or lines)",
-             s->n_documents + s->n_validation_documents, s->n_documents > 0 ? "training" : "validation", k->opt->validation_fraction);
+             "all %" PRId64 " documents fell to the %s file: a fraction of %g wants more documents (plain text can be cut: "
+                            "--documents paragraphs or lines)",
+             s->n_documents + s->n_validation_documents, s->n_documents > 0 ? "training" : "validation",
+             k->opt->validation_fraction);
     return DT_OK;
 }
 

@@ -27,8 +27,8 @@ typedef struct dt_order {
     bool shuffle;
     uint64_t seed;
     int64_t steps_per_epoch;
-    const dt_mix *mix;              /* NULL: every sample once an epoch */
-    const int64_t *entry_first;     /* with mix: [n_entries + 1] sample numbers in the concatenation */
+    const dt_mix *mix;          /* NULL: every sample once an epoch */
+    const int64_t *entry_first; /* with mix: [n_entries + 1] sample numbers in the concatenation */
 } dt_order;
 
 /** Fill n_eff and steps_per_epoch from the rest. n_eff may come out 0 (drop_last and fewer than m samples). */

@@ -108,7 +108,8 @@ static void put_back(bins *b, uint32_t row, uint32_t free_space)
 /* ---- packing ------------------------------------------------------------------------------------------------------------------ */
 
 /* Stable, by length descending: two passes of 13 bits from the low end. */
-static void sort_pass(const uint32_t *len, uint32_t capacity, int shift, const uint32_t *from, uint32_t *to, int64_t n, int64_t *count)
+static void sort_pass(const uint32_t *len, uint32_t capacity, int shift, const uint32_t *from, uint32_t *to, int64_t n,
+                      int64_t *count)
 {
     memset(count, 0, (RADIX + 1) * sizeof *count);
     for (int64_t i = 0; i < n; i++) count[1 + (((capacity - len[i]) >> shift) & (RADIX - 1))]++;
@@ -147,12 +148,14 @@ static dt_err list_rows(dt_packing *p, const uint32_t *order, const uint32_t *ro
 dt_err dt_pack_bfd(dt_packing *p, const uint32_t *len, int64_t n, uint32_t capacity)
 {
     *p = (dt_packing){.n_items = n};
-    DT_CHECK(n >= 0 && n < NONE && capacity >= 1 && capacity <= 1u << 26, DT_ERR_ARG, "packing %" PRId64 " documents into rows of %" PRIu32, n, capacity);
+    DT_CHECK(n >= 0 && n < NONE && capacity >= 1 && capacity <= 1u << 26, DT_ERR_ARG,
+             "packing %" PRId64 " documents into rows of %" PRIu32, n, capacity);
     const size_t bytes = (size_t)(n > 0 ? n : 1) * sizeof(uint32_t);
     uint32_t *order = malloc(bytes), *other = malloc(bytes), *row_of = malloc(bytes);
     int64_t *count = malloc((RADIX + 1) * sizeof *count);
     bins b = {.left = malloc(bytes), .right = malloc(bytes), .root = malloc(((size_t)capacity + 1) * sizeof *b.root)};
-    const bool room = bit_tree_init(&b.members, (uint64_t)capacity + 1) && order && other && row_of && count && b.left && b.right && b.root;
+    const bool room =
+        bit_tree_init(&b.members, (uint64_t)capacity + 1) && order && other && row_of && count && b.left && b.right && b.root;
     dt_err err = DT_OK;
     if (room) {
         memset(b.root, 0xff, ((size_t)capacity + 1) * sizeof *b.root);

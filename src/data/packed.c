@@ -38,7 +38,8 @@ static dt_err reserve(pieces *p, int64_t n_more, bool weights, const char *path)
 {
     if (p->n + n_more <= p->n_alloc) return DT_OK;
     const int64_t n = p->n + n_more > 2 * p->n_alloc ? p->n + n_more : 2 * p->n_alloc;
-    DT_CHECK(p->n + n_more < UINT32_MAX, DT_ERR_DATA, "%s: more than %u documents to pack: cut the dataset into several files", path, UINT32_MAX - 1);
+    DT_CHECK(p->n + n_more < UINT32_MAX, DT_ERR_DATA, "%s: more than %u documents to pack: cut the dataset into several files",
+             path, UINT32_MAX - 1);
     int64_t *first = realloc(p->first, (size_t)n * sizeof *first);
     if (first) p->first = first;
     uint32_t *len = realloc(p->len, (size_t)n * sizeof *len);
@@ -47,7 +48,8 @@ static dt_err reserve(pieces *p, int64_t n_more, bool weights, const char *path)
     if (n_target) p->n_target = n_target;
     float *weight = weights ? realloc(p->weight, (size_t)n * sizeof *weight) : NULL;
     if (weight) p->weight = weight;
-    DT_CHECK(first && len && n_target && (weight || !weights), DT_ERR_MEMORY, "%s: no memory to pack %" PRId64 " documents", path, n);
+    DT_CHECK(first && len && n_target && (weight || !weights), DT_ERR_MEMORY, "%s: no memory to pack %" PRId64 " documents", path,
+             n);
     p->n_alloc = n;
     return DT_OK;
 }
@@ -126,8 +128,8 @@ static dt_err alloc_rows(dt_layout *l, packed *k, const pieces *p, const dt_pack
     k->first = dt_layout_alloc(l, k->n_pieces, sizeof *k->first);
     k->len = dt_layout_alloc(l, k->n_pieces, sizeof *k->len);
     if (p->weight) k->weight = dt_layout_alloc(l, k->n_pieces, sizeof *k->weight);
-    DT_CHECK(k->row_start && k->counts && k->first && k->len && (k->weight || !p->weight), DT_ERR_MEMORY, "%s: no memory for %" PRId64 " packed rows",
-             l->dataset->path, k->n_rows);
+    DT_CHECK(k->row_start && k->counts && k->first && k->len && (k->weight || !p->weight), DT_ERR_MEMORY,
+             "%s: no memory for %" PRId64 " packed rows", l->dataset->path, k->n_rows);
     return DT_OK;
 }
 
@@ -193,4 +195,5 @@ static dt_err packed_fill(const dt_layout *l, int64_t i, dt_batch *b, dt_fill_sc
     return DT_OK;
 }
 
-const dt_layout_ops dt_layout_packed = {.name = "packed", .open = packed_open, .close = packed_close, .counts = packed_counts, .fill = packed_fill};
+const dt_layout_ops dt_layout_packed = {
+    .name = "packed", .open = packed_open, .close = packed_close, .counts = packed_counts, .fill = packed_fill};

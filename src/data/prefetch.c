@@ -29,7 +29,10 @@ struct dt_prefetch {
     uint64_t generation; /* raised when what was made ahead is thrown away */
 };
 
-static bool same(const dt_request *a, const dt_request *b) { return a->eval == b->eval && a->step == b->step && a->micro == b->micro; }
+static bool same(const dt_request *a, const dt_request *b)
+{
+    return a->eval == b->eval && a->step == b->step && a->micro == b->micro;
+}
 
 static void make_one(dt_prefetch *p, int at, const dt_request *what)
 {
@@ -96,7 +99,8 @@ dt_err dt_prefetch_open(dt_prefetch **out, const dt_maker *maker, dt_batch *batc
         pthread_mutex_destroy(&p->mutex);
         free(slots);
         free(p);
-        return dt_fail(DT_ERR_FAULT, "cannot start the thread that reads ahead: %s (data.prefetch = 0 does without)", strerror(status));
+        return dt_fail(DT_ERR_FAULT, "cannot start the thread that reads ahead: %s (data.prefetch = 0 does without)",
+                       strerror(status));
     }
     *out = p;
     return DT_OK;

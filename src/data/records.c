@@ -20,8 +20,9 @@ typedef struct window {
 typedef struct scan {
     dt_layout *l;
     dt_records *r;
-    uint32_t *n_target; /* of a block's records */
-    int64_t n_target_len;
+    uint32_t *n_target; /* of a block's records; likewise weight */
+    float *weight;
+    int64_t block_alloc;
     /* the error of the lowest chunk: which one is reported must not depend on threads */
     dt_err err;
     int64_t err_chunk;
@@ -91,12 +92,13 @@ static dt_err add_dropped(dt_records *r, dt_layout *l, int64_t number)
 static dt_err keep_block(scan *s, int64_t first, int64_t n, const uint64_t *offset)
 {
     dt_records *r = s->r;
+    if (r->weight) DT_TRY(dt_dataset_read_weights(s->l->dataset, first, n, s->weight));
     for (int64_t i = 0; i < n; i++) {
         if (s->n_target[i] == 0) {
             DT_TRY(add_dropped(r, s->l, first + i));
             continue;
         }
-        if (r->weight) DT_TRY(dt_dataset_read_weight(s->l->dataset, first + i, &r->weight[r->n]));
+        if (r->weight) r->weight[r->n] = s->weight[i];
         r->len[r->n++] = (dt_record_len){(uint32_t)cut(s, offset[i + 1] - offset[i]), s->n_target[i]};
     }
     return DT_OK;
@@ -105,11 +107,13 @@ static dt_err keep_block(scan *s, int64_t first, int64_t n, const uint64_t *offs
 static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *offset)
 {
     scan *s = arg;
-    if (n > s->n_target_len) {
-        uint32_t *more = realloc(s->n_target, (size_t)n * sizeof *more);
-        DT_CHECK(more, DT_ERR_MEMORY, "%s: no memory to count targets", s->l->dataset->path);
-        s->n_target = more;
-        s->n_target_len = n;
+    if (n > s->block_alloc) {
+        uint32_t *n_target = realloc(s->n_target, (size_t)n * sizeof *n_target);
+        if (n_target) s->n_target = n_target;
+        float *weight = realloc(s->weight, (size_t)n * sizeof *weight);
+        if (weight) s->weight = weight;
+        DT_CHECK(n_target && weight, DT_ERR_MEMORY, "%s: no memory to count targets", s->l->dataset->path);
+        s->block_alloc = n;
     }
     const bool large = offset[n] - offset[0] > 1 << 20; /* below, starting threads costs more than it saves */
 #pragma omp parallel for schedule(dynamic) if (large)
@@ -126,11 +130,12 @@ dt_err dt_records_scan(dt_records *r, dt_layout *l)
     *r = (dt_records){.n_alloc = l->dataset->info.n_documents};
     r->len = dt_layout_alloc(l, r->n_alloc, sizeof *r->len);
     if (l->dataset->info.has_weights) r->weight = dt_layout_alloc(l, r->n_alloc, sizeof *r->weight);
-    DT_CHECK(r->len && (r->weight || !l->dataset->info.has_weights), DT_ERR_MEMORY, "%s: no memory for the lengths of %" PRId64 " samples",
-             l->dataset->path, r->n_alloc);
+    DT_CHECK(r->len && (r->weight || !l->dataset->info.has_weights), DT_ERR_MEMORY,
+             "%s: no memory for the lengths of %" PRId64 " samples", l->dataset->path, r->n_alloc);
     scan s = {.l = l, .r = r};
     const dt_err err = dt_dataset_each_block(l->dataset, scan_block, &s);
     free(s.n_target);
+    free(s.weight);
     return err;
 }
 
@@ -148,8 +153,10 @@ int64_t dt_records_number(const dt_records *r, int64_t k)
     int64_t lo = 0, hi = r->n_dropped;
     while (lo < hi) {
         const int64_t mid = lo + (hi - lo) / 2;
-        if (r->dropped[mid] - mid <= k) lo = mid + 1;
-        else hi = mid;
+        if (r->dropped[mid] - mid <= k)
+            lo = mid + 1;
+        else
+            hi = mid;
     }
     return k + lo;
 }

@@ -12,7 +12,7 @@ typedef struct dt_records {
     dt_record_len *len; /* [n_alloc], n of them used: kept records in the order of the file */
     float *weight;      /* the same, NULL when the file has none */
     int64_t n, n_alloc;
-    int64_t *dropped;   /* [n_dropped], ascending: numbers of records without any target */
+    int64_t *dropped; /* [n_dropped], ascending: numbers of records without any target */
     int64_t n_dropped, dropped_alloc;
 } dt_records;
 

@@ -43,7 +43,8 @@ static dt_err find_starts(dt_layout *l, rows *r)
 {
     r->first_start = dt_layout_alloc(l, l->n_samples + 1, sizeof *r->first_start);
     r->n_distinct = dt_layout_alloc(l, l->n_samples, sizeof *r->n_distinct);
-    DT_CHECK(r->first_start && r->n_distinct, DT_ERR_MEMORY, "%s: no memory for the document starts of its rows", l->dataset->path);
+    DT_CHECK(r->first_start && r->n_distinct, DT_ERR_MEMORY, "%s: no memory for the document starts of its rows",
+             l->dataset->path);
     walk w = {.l = l, .r = r};
     DT_TRY(dt_dataset_each_block(l->dataset, note_starts, &w));
     while (w.row <= l->n_samples) r->first_start[w.row++] = l->dataset->info.n_documents;
@@ -58,8 +59,6 @@ static dt_err find_starts(dt_layout *l, rows *r)
     return DT_OK;
 }
 
-static dt_err no_more(void *arg, int64_t first, int64_t n, const uint64_t *offset) { return DT_OK; }
-
 static dt_err rows_open(dt_layout *l)
 {
     rows *r = calloc(1, sizeof *r);
@@ -68,7 +67,8 @@ static dt_err rows_open(dt_layout *l)
     const int64_t n = l->dataset->info.n_tokens;
     l->n_samples = n > 0 ? (n - 1) / l->opt.seq_len : 0;
     if (l->opt.document_mask) return find_starts(l, r);
-    return l->dataset->info.n_documents >= 0 ? dt_dataset_each_block(l->dataset, no_more, NULL) : DT_OK; /* looked at, though not used */
+    return l->dataset->info.n_documents >= 0 ? dt_dataset_each_block(l->dataset, NULL, NULL)
+                                             : DT_OK; /* looked at, though not used */
 }
 
 static void rows_close(dt_layout *l)
@@ -98,7 +98,8 @@ static dt_err cut_at_starts(const dt_layout *l, int64_t i, dt_batch *b)
     int64_t previous = 0;
     for (int64_t k = 0; k < n; k++) {
         const int64_t at = (int64_t)r->starts[k] - i * T; /* in the row: 1 .. T */
-        DT_CHECK(at >= 1 && at <= T, DT_ERR_DATA, "%s: offsets[%lld] changed while the file was open", l->dataset->path, (long long)(r->first_start[i] + k));
+        DT_CHECK(at >= 1 && at <= T, DT_ERR_DATA, "%s: offsets[%lld] changed while the file was open", l->dataset->path,
+                 (long long)(r->first_start[i] + k));
         if (at == previous) continue;
         previous = at;
         b->target[base + at - 1] = -1;
@@ -129,4 +130,5 @@ static dt_err rows_fill(const dt_layout *l, int64_t i, dt_batch *b, dt_fill_scra
     return DT_OK;
 }
 
-const dt_layout_ops dt_layout_rows = {.name = "wrapped", .open = rows_open, .close = rows_close, .counts = rows_counts, .fill = rows_fill};
+const dt_layout_ops dt_layout_rows = {
+    .name = "wrapped", .open = rows_open, .close = rows_close, .counts = rows_counts, .fill = rows_fill};

@@ -39,7 +39,10 @@ static dt_err add_json(builder *b, const json_t *text, bool target)
     return dt_segments_add(b->out, json_string_value(text), json_string_length(text), target, false);
 }
 
-static dt_err add_constant(builder *b, const char *text, bool target) { return dt_segments_add(b->out, text, strlen(text), target, false); }
+static dt_err add_constant(builder *b, const char *text, bool target)
+{
+    return dt_segments_add(b->out, text, strlen(text), target, false);
+}
 
 static dt_err begin_turn(builder *b, dt_role role)
 {
@@ -74,8 +77,8 @@ static dt_err add_content(builder *b, const json_t *content, bool target, size_t
     json_array_foreach(content, i, part)
     {
         const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
-        DT_CHECK(json_is_string(text) && (!type || (json_is_string(type) && strcmp(json_string_value(type), "text") == 0)), DT_ERR_DATA,
-                 "message %zu: part %zu of its content: expected {\"type\": \"text\", \"text\": ...}", turn, i);
+        DT_CHECK(json_is_string(text) && (!type || (json_is_string(type) && strcmp(json_string_value(type), "text") == 0)),
+                 DT_ERR_DATA, "message %zu: part %zu of its content: expected {\"type\": \"text\", \"text\": ...}", turn, i);
         DT_TRY(add_json(b, text, target));
     }
     return DT_OK;
@@ -86,19 +89,29 @@ static dt_err find_role(const char *name, size_t turn, dt_role *role)
     static const struct {
         const char *name;
         dt_role role;
-    } roles[] = {{"system", DT_ROLE_SYSTEM},      {"developer", DT_ROLE_SYSTEM}, {"user", DT_ROLE_USER},        {"human", DT_ROLE_USER},
-                 {"assistant", DT_ROLE_ASSISTANT}, {"gpt", DT_ROLE_ASSISTANT},   {"function_call", DT_ROLE_ASSISTANT},
-                 {"tool", DT_ROLE_TOOL},           {"function", DT_ROLE_TOOL},   {"observation", DT_ROLE_TOOL}};
+    } roles[] = {{"system", DT_ROLE_SYSTEM},
+                 {"developer", DT_ROLE_SYSTEM},
+                 {"user", DT_ROLE_USER},
+                 {"human", DT_ROLE_USER},
+                 {"assistant", DT_ROLE_ASSISTANT},
+                 {"gpt", DT_ROLE_ASSISTANT},
+                 {"function_call", DT_ROLE_ASSISTANT},
+                 {"tool", DT_ROLE_TOOL},
+                 {"function", DT_ROLE_TOOL},
+                 {"observation", DT_ROLE_TOOL}};
     for (size_t i = 0; i < sizeof roles / sizeof roles[0]; i++)
         if (strcmp(roles[i].name, name) == 0) return *role = roles[i].role, DT_OK;
-    return dt_fail(DT_ERR_DATA, "message %zu: unknown role \"%s\": expected system, user, assistant or tool (human, gpt, observation, function_call)", turn,
-                   name);
+    return dt_fail(
+        DT_ERR_DATA,
+        "message %zu: unknown role \"%s\": expected system, user, assistant or tool (human, gpt, observation, function_call)",
+        turn, name);
 }
 
 static dt_err add_turn(builder *b, const json_t *message, const char *role_key, const char *text_key, size_t turn)
 {
     const json_t *name = json_object_get(message, role_key), *content = json_object_get(message, text_key);
-    DT_CHECK(json_is_string(name) && content, DT_ERR_DATA, "message %zu: expected {\"%s\": ..., \"%s\": ...}", turn, role_key, text_key);
+    DT_CHECK(json_is_string(name) && content, DT_ERR_DATA, "message %zu: expected {\"%s\": ..., \"%s\": ...}", turn, role_key,
+             text_key);
     dt_role role = DT_ROLE_USER;
     DT_TRY(find_role(json_string_value(name), turn, &role));
     DT_TRY(begin_turn(b, role));
@@ -157,7 +170,8 @@ static dt_err prompt_completion(builder *b, const json_t *prompt, const json_t *
         DT_TRY(add_turns(b, completion, "completion", "role", "content"));
         return end_chat(b);
     }
-    DT_CHECK(json_is_string(prompt) && json_is_string(completion), DT_ERR_DATA, "prompt and completion: expected two texts or two lists of messages");
+    DT_CHECK(json_is_string(prompt) && json_is_string(completion), DT_ERR_DATA,
+             "prompt and completion: expected two texts or two lists of messages");
     DT_TRY(add_json(b, prompt, false));
     DT_TRY(add_json(b, completion, true));
     return b->append_eos ? dt_segments_add(b->out, "", 0, true, true) : DT_OK;
@@ -197,13 +211,17 @@ static dt_err unknown_record(const json_t *record)
     size_t n = 0;
     for (void *it = json_object_iter((json_t *)record); it && n < sizeof keys; it = json_object_iter_next((json_t *)record, it))
         n += (size_t)snprintf(keys + n, sizeof keys - n, "%s%s", n ? ", " : "", json_object_iter_key(it));
-    return dt_fail(DT_ERR_DATA, "expected a record with text, messages, conversations, conversation, prompt and completion, or instruction and output; "
-                                "found the keys: %s", keys[0] ? keys : "(none)");
+    return dt_fail(
+        DT_ERR_DATA,
+        "expected a record with text, messages, conversations, conversation, prompt and completion, or instruction and output; "
+        "found the keys: %s",
+        keys[0] ? keys : "(none)");
 }
 
 bool dt_record_is_text(const json_t *r)
 {
-    return has(r, "text") && !has(r, "messages") && !has(r, "conversations") && !has(r, "conversation") && !has(r, "completion") && !has(r, "instruction");
+    return has(r, "text") && !has(r, "messages") && !has(r, "conversations") && !has(r, "conversation") &&
+           !has(r, "completion") && !has(r, "instruction");
 }
 
 dt_err dt_record_segments(const json_t *record, const dt_chat_template *form, bool append_eos, dt_segments *out)

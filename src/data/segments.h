@@ -30,7 +30,8 @@ typedef struct dt_turn_form {
 typedef struct dt_chat_template {
     const char *name;
     dt_turn_form turns[DT_N_ROLES];
-    bool eos_ends_turn; /* the end of text ends an assistant's turn (end stands in for it with append_eos off); else it ends the record */
+    bool
+        eos_ends_turn; /* the end of text ends an assistant's turn (end stands in for it with append_eos off); else it ends the record */
 } dt_chat_template;
 
 /** NULL for an unknown name. */

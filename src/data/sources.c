@@ -13,7 +13,8 @@ dt_err dt_sources_split_weight(char *item, const char *where, double *weight)
     if (!colon || colon == item || !strchr("+-.0123456789", colon[1]) || !colon[1]) return DT_OK;
     const double w = strtod(colon + 1, &end);
     if (*end) return DT_OK; /* a colon of the file's name */
-    DT_CHECK(isfinite(w) && w > 0, DT_ERR_USAGE, "%s: weight of %.*s: expected a number above 0, found %s", where, (int)(colon - item), item, colon + 1);
+    DT_CHECK(isfinite(w) && w > 0, DT_ERR_USAGE, "%s: weight of %.*s: expected a number above 0, found %s", where,
+             (int)(colon - item), item, colon + 1);
     *colon = '\0';
     *weight = w;
     return DT_OK;
@@ -25,22 +26,27 @@ static dt_err choose_layout(const dt_dataset *d, const dt_loader_options *opt, c
     const bool sft = d->info.kind == DT_DATASET_SFT, automatic = strcmp(packing, "auto") == 0;
     *lo = (dt_layout_options){.seq_len = opt->seq_len, .document_mask = opt->document_mask, .ledger = opt->ledger};
     if (automatic ? !sft : strcmp(packing, "wrapped") == 0) {
-        DT_CHECK(!sft, DT_ERR_USAGE, "%s: packing = wrapped is for datasets of kind tokens; %s has kind sft: expected auto, none or bfd", opt->where, d->path);
+        DT_CHECK(!sft, DT_ERR_USAGE,
+                 "%s: packing = wrapped is for datasets of kind tokens; %s has kind sft: expected auto, none or bfd", opt->where,
+                 d->path);
         *ops = &dt_layout_rows;
     } else if (automatic || strcmp(packing, "none") == 0) {
-        DT_CHECK(sft, DT_ERR_USAGE, "%s: packing = none is for datasets of kind sft; %s has kind tokens: expected auto, wrapped, bfd or bfd_split",
+        DT_CHECK(sft, DT_ERR_USAGE,
+                 "%s: packing = none is for datasets of kind sft; %s has kind tokens: expected auto, wrapped, bfd or bfd_split",
                  opt->where, d->path);
         *ops = &dt_layout_records;
     } else {
         lo->split = strcmp(packing, "bfd_split") == 0;
-        DT_CHECK(lo->split || strcmp(packing, "bfd") == 0, DT_ERR_USAGE, "%s: packing: expected auto, none, wrapped, bfd or bfd_split, found %s",
-                 opt->where, packing);
-        DT_CHECK(!sft || !lo->split, DT_ERR_USAGE, "%s: packing = bfd_split is for datasets of kind tokens; %s has kind sft: expected auto, none or bfd",
+        DT_CHECK(lo->split || strcmp(packing, "bfd") == 0, DT_ERR_USAGE,
+                 "%s: packing: expected auto, none, wrapped, bfd or bfd_split, found %s", opt->where, packing);
+        DT_CHECK(!sft || !lo->split, DT_ERR_USAGE,
+                 "%s: packing = bfd_split is for datasets of kind tokens; %s has kind sft: expected auto, none or bfd",
                  opt->where, d->path);
         *ops = &dt_layout_packed;
     }
-    DT_CHECK(*ops == &dt_layout_records || d->info.n_documents >= 0 || (*ops == &dt_layout_rows && !opt->document_mask), DT_ERR_DATA,
-             "%s: %s needs the starts of documents: dataset offsets is missing", d->path, *ops == &dt_layout_rows ? "document_mask = true" : "packing by document");
+    DT_CHECK(*ops == &dt_layout_records || d->info.n_documents >= 0 || (*ops == &dt_layout_rows && !opt->document_mask),
+             DT_ERR_DATA, "%s: %s needs the starts of documents: dataset offsets is missing", d->path,
+             *ops == &dt_layout_rows ? "document_mask = true" : "packing by document");
     return DT_OK;
 }
 
@@ -57,11 +63,12 @@ static dt_err grow(dt_sources *s)
 static dt_err check_file(const dt_sources *s, const dt_dataset *d, const dt_loader_options *opt)
 {
     DT_CHECK(opt->vocab_size <= 0 || d->info.vocab_size <= opt->vocab_size, DT_ERR_DATA,
-             "%s: vocab_size: the dataset was made with %" PRId64 ", the model has %" PRId64, d->path, d->info.vocab_size, opt->vocab_size);
+             "%s: vocab_size: the dataset was made with %" PRId64 ", the model has %" PRId64, d->path, d->info.vocab_size,
+             opt->vocab_size);
     if (s->n_files == 0) return DT_OK;
     const dt_dataset_info *other = &s->layouts[0].dataset->info;
-    DT_CHECK(other->kind == d->info.kind, DT_ERR_DATA, "%s: kind: found %s, but %s has %s: the files of a run are of one kind", d->path,
-             dt_dataset_kind_name(d->info.kind), other->path, dt_dataset_kind_name(other->kind));
+    DT_CHECK(other->kind == d->info.kind, DT_ERR_DATA, "%s: kind: found %s, but %s has %s: the files of a run are of one kind",
+             d->path, dt_dataset_kind_name(d->info.kind), other->path, dt_dataset_kind_name(other->kind));
     return DT_OK;
 }
 
@@ -110,8 +117,9 @@ static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
     for (int i = 0; i < n_paths && err == DT_OK; i++) err = add_file(s, paths[i], opt);
     dt_config_free_list(paths, n_paths);
     DT_TRY(err);
-    DT_CHECK(s->n_samples > s->entry_first[s->n_entries], DT_ERR_DATA, "%s: no sample in it: expected at least %" PRId64 " tokens for one%s", item,
-             opt->seq_len + 1, s->n_dropped ? " (samples without any target were left out)" : "");
+    DT_CHECK(s->n_samples > s->entry_first[s->n_entries], DT_ERR_DATA,
+             "%s: no sample in it: expected at least %" PRId64 " tokens for one%s", item, opt->seq_len + 1,
+             s->n_dropped ? " (samples without any target were left out)" : "");
     s->entry_first[++s->n_entries] = s->n_samples;
     return DT_OK;
 }
@@ -159,8 +167,10 @@ const dt_layout *dt_sources_find(const dt_sources *s, int64_t i, int64_t *in_fil
     int lo = 0, hi = s->n_files - 1; /* the last file with file_first <= i; empty files share their number with the next */
     while (lo < hi) {
         const int mid = lo + (hi - lo + 1) / 2;
-        if (s->file_first[mid] <= i) lo = mid;
-        else hi = mid - 1;
+        if (s->file_first[mid] <= i)
+            lo = mid;
+        else
+            hi = mid - 1;
     }
     *in_file = i - s->file_first[lo];
     return &s->layouts[lo];

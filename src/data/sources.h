@@ -8,11 +8,11 @@
 /* One item of the list (a path or a glob) is an entry: what a weight belongs to. Its files follow each other. */
 typedef struct dt_sources {
     int n_files, n_entries;
-    dt_layout *layouts;      /* [n_files] */
-    int64_t *file_first;     /* [n_files + 1]: number of a file's first sample */
-    int64_t *entry_first;    /* [n_entries + 1] */
-    double *weight;          /* [n_entries], 1 where none was given */
-    bool weighted;           /* some entry has a weight */
+    dt_layout *layouts;   /* [n_files] */
+    int64_t *file_first;  /* [n_files + 1]: number of a file's first sample */
+    int64_t *entry_first; /* [n_entries + 1] */
+    double *weight;       /* [n_entries], 1 where none was given */
+    bool weighted;        /* some entry has a weight */
     int64_t n_samples, n_tokens, n_dropped, max_seq;
     uint64_t fingerprint;
 } dt_sources;

@@ -25,7 +25,8 @@ static int open_unnamed(const char *path)
     int fd = open(name, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return fd;
 
-    if (snprintf(name, sizeof name, "%.*s.dtrain-data-XXXXXX", folder_len, path) >= (int)sizeof name) return errno = ENAMETOOLONG, -1;
+    if (snprintf(name, sizeof name, "%.*s.dtrain-data-XXXXXX", folder_len, path) >= (int)sizeof name)
+        return errno = ENAMETOOLONG, -1;
     fd = mkostemp(name, O_CLOEXEC);
     if (fd >= 0) unlink(name);
     return fd;

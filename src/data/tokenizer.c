@@ -41,15 +41,19 @@ static dt_err bytes_encode(const dt_tokenizer *t, const char *text, size_t nbyte
 
 static const char *bytes_bytes(const dt_tokenizer *t, int32_t id, size_t *nbytes)
 {
-#define ROW(x) x, x + 1, x + 2, x + 3, x + 4, x + 5, x + 6, x + 7, x + 8, x + 9, x + 10, x + 11, x + 12, x + 13, x + 14, x + 15
-    static const unsigned char all[256] = {ROW(0x00), ROW(0x10), ROW(0x20), ROW(0x30), ROW(0x40), ROW(0x50), ROW(0x60), ROW(0x70),
-                                           ROW(0x80), ROW(0x90), ROW(0xa0), ROW(0xb0), ROW(0xc0), ROW(0xd0), ROW(0xe0), ROW(0xf0)};
+#define ROW(x)                                                                                                                   \
+    (x) + 0, (x) + 1, (x) + 2, (x) + 3, (x) + 4, (x) + 5, (x) + 6, (x) + 7, (x) + 8, (x) + 9, (x) + 10, (x) + 11, (x) + 12,      \
+        (x) + 13, (x) + 14, (x) + 15
+    static const unsigned char all[256] = {ROW(0x00), ROW(0x10), ROW(0x20), ROW(0x30), ROW(0x40), ROW(0x50),
+                                           ROW(0x60), ROW(0x70), ROW(0x80), ROW(0x90), ROW(0xa0), ROW(0xb0),
+                                           ROW(0xc0), ROW(0xd0), ROW(0xe0), ROW(0xf0)};
 #undef ROW
     *nbytes = id >= 0 && id < 256;
     return *nbytes ? (const char *)&all[id] : "";
 }
 
-static const tokenizer_ops bytes_ops = {.name = "bytes", .vocab_size = 257, .eos = 256, .encode = bytes_encode, .bytes = bytes_bytes};
+static const tokenizer_ops bytes_ops = {
+    .name = "bytes", .vocab_size = 257, .eos = 256, .encode = bytes_encode, .bytes = bytes_bytes};
 
 /* ---- the seam ------------------------------------------------------------------------------------------------------------------ */
 

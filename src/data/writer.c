@@ -44,10 +44,12 @@ static dt_err open_spools(dt_dataset_writer *w)
     return dt_spool_add(&w->offsets, &zero, 1);
 }
 
-dt_err dt_dataset_create(dt_dataset_writer **out, const char *path, dt_dataset_kind kind, int64_t vocab_size, const char *tokenizer, bool with_weights)
+dt_err dt_dataset_create(dt_dataset_writer **out, const char *path, dt_dataset_kind kind, int64_t vocab_size,
+                         const char *tokenizer, bool with_weights)
 {
     *out = NULL;
-    DT_CHECK(vocab_size >= 1 && vocab_size <= INT32_MAX, DT_ERR_ARG, "%s: vocab_size %" PRId64 ", expected 1 to %d", path, vocab_size, INT32_MAX);
+    DT_CHECK(vocab_size >= 1 && vocab_size <= INT32_MAX, DT_ERR_ARG, "%s: vocab_size %" PRId64 ", expected 1 to %d", path,
+             vocab_size, INT32_MAX);
     dt_dataset_writer *w = calloc(1, sizeof *w);
     DT_CHECK(w, DT_ERR_MEMORY, "%s: no memory for a writer", path);
     *w = (dt_dataset_writer){.kind = kind, .vocab_size = vocab_size, .with_weights = with_weights && kind == DT_DATASET_SFT};
@@ -83,7 +85,8 @@ dt_err dt_dataset_add(dt_dataset_writer *w, const int32_t *ids, const uint8_t *m
     DT_CHECK((mask != NULL) == (w->kind == DT_DATASET_SFT) || n == 0, DT_ERR_ARG, "%s: kind %s and %s loss mask", w->path,
              dt_dataset_kind_name(w->kind), mask ? "a" : "no");
     for (int64_t i = 0; i < n; i++)
-        DT_CHECK(ids[i] >= 0 && ids[i] < w->vocab_size, DT_ERR_ARG, "%s: token id %" PRId32 ", expected 0 to %" PRId64, w->path, ids[i], w->vocab_size - 1);
+        DT_CHECK(ids[i] >= 0 && ids[i] < w->vocab_size, DT_ERR_ARG, "%s: token id %" PRId32 ", expected 0 to %" PRId64, w->path,
+                 ids[i], w->vocab_size - 1);
     w->open_document = true;
     DT_TRY(w->tokens.elem_size == 2 ? add_narrow(w, ids, n) : dt_spool_add(&w->tokens, ids, n));
     return mask ? dt_spool_add(&w->loss_mask, mask, n) : DT_OK;
@@ -116,7 +119,8 @@ static dt_err create_array(const dt_dataset_writer *w, hid_t file, output *o)
 {
     const hsize_t n = (hsize_t)o->from->n_elems;
     const hid_t space = H5Screate_simple(1, &n, NULL), plist = H5Pcreate(H5P_DATASET_CREATE);
-    if (space >= 0 && plist >= 0 && H5Pset_alloc_time(plist, H5D_ALLOC_TIME_EARLY) >= 0 && H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER) >= 0 &&
+    if (space >= 0 && plist >= 0 && H5Pset_alloc_time(plist, H5D_ALLOC_TIME_EARLY) >= 0 &&
+        H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER) >= 0 &&
         H5Pset_obj_track_times(plist, false) >= 0) /* equal content, equal bytes */
         o->dset = H5Dcreate2(file, o->name, o->file_type, space, H5P_DEFAULT, plist, H5P_DEFAULT);
     if (space >= 0) H5Sclose(space);
@@ -137,7 +141,8 @@ static dt_err write_attributes(const dt_dataset_writer *w, hid_t file)
 static dt_err claim_space(const dt_dataset_writer *w, hid_t file)
 {
     hsize_t nbytes = 0;
-    if (H5Fflush(file, H5F_SCOPE_LOCAL) < 0 || H5Fget_filesize(file, &nbytes) < 0) return dt_h5_fail(DT_ERR_WRITE, w->part, "cannot write");
+    if (H5Fflush(file, H5F_SCOPE_LOCAL) < 0 || H5Fget_filesize(file, &nbytes) < 0)
+        return dt_h5_fail(DT_ERR_WRITE, w->part, "cannot write");
     const int fd = open(w->part, O_WRONLY | O_CLOEXEC);
     const int status = fd < 0 ? errno : posix_fallocate(fd, 0, (off_t)nbytes);
     if (fd >= 0) close(fd);
@@ -168,7 +173,8 @@ static dt_err copy_array(const dt_dataset_writer *w, const output *o, char *buff
 static dt_err fill_file(const dt_dataset_writer *w, hid_t file, char *buffer)
 {
     output outputs[] = {
-        {&w->tokens, "tokens", w->tokens.elem_size == 2 ? H5T_STD_U16LE : H5T_STD_U32LE, w->tokens.elem_size == 2 ? H5T_NATIVE_UINT16 : H5T_NATIVE_UINT32, -1},
+        {&w->tokens, "tokens", w->tokens.elem_size == 2 ? H5T_STD_U16LE : H5T_STD_U32LE,
+         w->tokens.elem_size == 2 ? H5T_NATIVE_UINT16 : H5T_NATIVE_UINT32, -1},
         {&w->offsets, "offsets", H5T_STD_U64LE, H5T_NATIVE_UINT64, -1},
         {&w->loss_mask, "loss_mask", H5T_STD_U8LE, H5T_NATIVE_UINT8, -1},
         {&w->weights, "weights", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, -1},
@@ -181,7 +187,8 @@ static dt_err fill_file(const dt_dataset_writer *w, hid_t file, char *buffer)
     for (int i = 0; i < N && err == DT_OK; i++)
         if (outputs[i].from->path) err = copy_array(w, &outputs[i], buffer);
     for (int i = 0; i < N; i++)
-        if (outputs[i].dset >= 0 && H5Dclose(outputs[i].dset) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, w->part, outputs[i].name);
+        if (outputs[i].dset >= 0 && H5Dclose(outputs[i].dset) < 0 && err == DT_OK)
+            err = dt_h5_fail(DT_ERR_WRITE, w->part, outputs[i].name);
     return err;
 }
 

@@ -44,8 +44,9 @@ static const char usage[] =
     "  {instruction, input?, output or response}   Alpaca: written as a user's and an assistant's turn\n"
     "In chats the assistant's words and what ends its turn are the targets. Templates:\n";
 
-static const char after_templates[] = "\n"
-                                      "Exit codes: 0 done, 64 wrong command line, 65 bad or missing input, 70 fault, 74 writing failed.\n";
+static const char after_templates[] =
+    "\n"
+    "Exit codes: 0 done, 64 wrong command line, 65 bad or missing input, 70 fault, 74 writing failed.\n";
 
 /* ---- progress --------------------------------------------------------------------------------------------------------------------- */
 
@@ -64,19 +65,22 @@ static void show_progress(void *self, const dt_make_stats *s)
     char read[24], total[24], rate[24], share[48] = "";
     dt_format_bytes((double)s->nbytes_read / (now_s - m->start_s + 1e-9), rate);
     if (s->nbytes_total > 0)
-        snprintf(share, sizeof share, " of %s (%.0f%%)", dt_format_bytes((double)s->nbytes_total, total), 100.0 * (double)s->nbytes_read / (double)s->nbytes_total);
-    fprintf(stderr, "\r%s%s  %" PRId64 " documents  %" PRId64 " tokens  %s/s \033[K", dt_format_bytes((double)s->nbytes_read, read), share,
-            s->n_documents + s->n_validation_documents, s->n_tokens + s->n_validation_tokens, rate);
+        snprintf(share, sizeof share, " of %s (%.0f%%)", dt_format_bytes((double)s->nbytes_total, total),
+                 100.0 * (double)s->nbytes_read / (double)s->nbytes_total);
+    fprintf(stderr, "\r%s%s  %" PRId64 " documents  %" PRId64 " tokens  %s/s \033[K",
+            dt_format_bytes((double)s->nbytes_read, read), share, s->n_documents + s->n_validation_documents,
+            s->n_tokens + s->n_validation_tokens, rate);
     fflush(stderr);
 }
 
 static void report(const dt_make_options *o, const dt_make_stats *s, double seconds)
 {
     const char *noun = s->kind == DT_DATASET_SFT ? "samples" : "documents";
-    DT_INFO("%s: kind %s, %" PRId64 " %s, %" PRId64 " tokens", o->output, dt_dataset_kind_name(s->kind), s->n_documents, noun, s->n_tokens);
+    DT_INFO("%s: kind %s, %" PRId64 " %s, %" PRId64 " tokens", o->output, dt_dataset_kind_name(s->kind), s->n_documents, noun,
+            s->n_tokens);
     if (o->validation)
-        DT_INFO("%s: kind %s, %" PRId64 " %s, %" PRId64 " tokens", o->validation, dt_dataset_kind_name(s->kind), s->n_validation_documents, noun,
-                s->n_validation_tokens);
+        DT_INFO("%s: kind %s, %" PRId64 " %s, %" PRId64 " tokens", o->validation, dt_dataset_kind_name(s->kind),
+                s->n_validation_documents, noun, s->n_validation_tokens);
     if (s->n_truncated) DT_INFO("%" PRId64 " %s cut at %" PRId64 " tokens", s->n_truncated, noun, o->max_length);
     if (s->n_dropped) DT_INFO("%" PRId64 " records without any target left out", s->n_dropped);
     if (s->n_bad) DT_WARN("%" PRId64 " malformed records left out", s->n_bad);
@@ -86,8 +90,22 @@ static void report(const dt_make_options *o, const dt_make_stats *s, double seco
 
 /* ---- make ------------------------------------------------------------------------------------------------------------------------- */
 
-enum { OPT_VALIDATION = 256, OPT_FRACTION, OPT_KIND, OPT_FORMAT, OPT_DOCUMENTS, OPT_SEPARATOR, OPT_TOKENIZER, OPT_TEMPLATE, OPT_MASK, OPT_WEIGHT,
-       OPT_MAX_LENGTH, OPT_EOS, OPT_NO_EOS, OPT_SKIP_BAD };
+enum {
+    OPT_VALIDATION = 256,
+    OPT_FRACTION,
+    OPT_KIND,
+    OPT_FORMAT,
+    OPT_DOCUMENTS,
+    OPT_SEPARATOR,
+    OPT_TOKENIZER,
+    OPT_TEMPLATE,
+    OPT_MASK,
+    OPT_WEIGHT,
+    OPT_MAX_LENGTH,
+    OPT_EOS,
+    OPT_NO_EOS,
+    OPT_SKIP_BAD
+};
 
 static const struct option long_options[] = {
     {"output", required_argument, NULL, 'o'},
@@ -139,7 +157,8 @@ static dt_err parse_count(const char *name, const char *text, int64_t *value)
     char *end;
     errno = 0;
     *value = strtoll(text, &end, 10);
-    DT_CHECK(end != text && *end == '\0' && errno == 0 && *value >= 0, DT_ERR_USAGE, "--%s: expected a whole number from 0 on, found %s", name, text);
+    DT_CHECK(end != text && *end == '\0' && errno == 0 && *value >= 0, DT_ERR_USAGE,
+             "--%s: expected a whole number from 0 on, found %s", name, text);
     return DT_OK;
 }
 
@@ -152,44 +171,80 @@ static dt_err take_option(command *c, int which, char *arg)
 {
     dt_make_options *m = &c->make;
     switch (which) {
-    case 'o': m->output = arg; break;
-    case 'q': c->quiet = true; break;
-    case 'h': c->help = true; break;
-    case OPT_VALIDATION: m->validation = arg; break;
-    case OPT_FRACTION: return parse_number("validation-fraction", arg, &m->validation_fraction);
-    case OPT_KIND: m->kind = arg; break;
-    case OPT_FORMAT: m->format = arg; break;
-    case OPT_DOCUMENTS: m->documents = arg; break;
+    case 'o':
+        m->output = arg;
+        break;
+    case 'q':
+        c->quiet = true;
+        break;
+    case 'h':
+        c->help = true;
+        break;
+    case OPT_VALIDATION:
+        m->validation = arg;
+        break;
+    case OPT_FRACTION:
+        return parse_number("validation-fraction", arg, &m->validation_fraction);
+    case OPT_KIND:
+        m->kind = arg;
+        break;
+    case OPT_FORMAT:
+        m->format = arg;
+        break;
+    case OPT_DOCUMENTS:
+        m->documents = arg;
+        break;
     case OPT_SEPARATOR:
         m->documents = "separator";
         m->separator = unescape(arg);
         break;
-    case OPT_TOKENIZER: m->tokenizer = arg; break;
-    case OPT_TEMPLATE: m->chat_template = arg; break;
+    case OPT_TOKENIZER:
+        m->tokenizer = arg;
+        break;
+    case OPT_TEMPLATE:
+        m->chat_template = arg;
+        break;
     case OPT_MASK:
         m->all_targets = strcmp(arg, "all") == 0;
         DT_CHECK(m->all_targets || strcmp(arg, "answers") == 0, DT_ERR_USAGE, "--mask: expected answers or all, found %s", arg);
         break;
-    case OPT_WEIGHT: m->weight_key = arg; break;
-    case OPT_MAX_LENGTH: return parse_count("max-length", arg, &m->max_length);
-    case OPT_EOS: m->append_eos = true; break;
-    case OPT_NO_EOS: m->append_eos = false; break;
-    case OPT_SKIP_BAD: m->skip_bad = true; break;
-    case ':': return dt_fail(DT_ERR_USAGE, "an option without its value (dtrain-data --help lists them)");
-    default: return dt_fail(DT_ERR_USAGE, "unknown or ambiguous option (dtrain-data --help lists them)");
+    case OPT_WEIGHT:
+        m->weight_key = arg;
+        break;
+    case OPT_MAX_LENGTH:
+        return parse_count("max-length", arg, &m->max_length);
+    case OPT_EOS:
+        m->append_eos = true;
+        break;
+    case OPT_NO_EOS:
+        m->append_eos = false;
+        break;
+    case OPT_SKIP_BAD:
+        m->skip_bad = true;
+        break;
+    case ':':
+        return dt_fail(DT_ERR_USAGE, "an option without its value (dtrain-data --help lists them)");
+    default:
+        return dt_fail(DT_ERR_USAGE, "unknown or ambiguous option (dtrain-data --help lists them)");
     }
     return DT_OK;
 }
 
 static dt_err parse(int argc, char **argv, command *c)
 {
-    c->make = (dt_make_options){.kind = "auto", .format = "auto", .documents = "files", .tokenizer = "bytes", .chat_template = "plain", .append_eos = true};
+    c->make = (dt_make_options){.kind = "auto",
+                                .format = "auto",
+                                .documents = "files",
+                                .tokenizer = "bytes",
+                                .chat_template = "plain",
+                                .append_eos = true};
     opterr = 0;
     for (int which; (which = getopt_long(argc, argv, ":o:qh", long_options, NULL)) != -1;) {
         const dt_err err = take_option(c, which, optarg);
         if (err != DT_OK && (which == '?' || which == ':')) {
             dt_error_clear();
-            return dt_fail(err, "%s: %s (dtrain-data --help lists the options)", argv[optind - 1], which == ':' ? "a value is missing" : "unknown option");
+            return dt_fail(err, "%s: %s (dtrain-data --help lists the options)", argv[optind - 1],
+                           which == ':' ? "a value is missing" : "unknown option");
         }
         DT_TRY(err);
     }
@@ -242,7 +297,8 @@ static dt_err print_lengths(dt_dataset *d)
         if (!bins[k]) continue;
         const int64_t lo = k ? INT64_C(1) << (k - 1) : 0, hi = k ? (INT64_C(1) << k) - 1 : 0;
         const int width = (int)(40 * bins[k] / most);
-        printf("  %10" PRId64 " to %-10" PRId64 " %10" PRId64 "  %.*s\n", lo, hi, bins[k], width > 0 ? width : 1, "########################################");
+        printf("  %10" PRId64 " to %-10" PRId64 " %10" PRId64 "  %.*s\n", lo, hi, bins[k], width > 0 ? width : 1,
+               "########################################");
     }
     return DT_OK;
 }
@@ -264,10 +320,13 @@ static dt_err info(dt_dataset *d)
 {
     const dt_dataset_info *i = dt_dataset_get_info(d);
     const bool sft = i->kind == DT_DATASET_SFT;
-    printf("%s\nkind         %s\ntokens       %" PRId64 " (uint%d)\nvocab_size   %" PRId64 "\ntokenizer    %s\n", i->path, dt_dataset_kind_name(i->kind),
-           i->n_tokens, 8 * i->token_nbytes, i->vocab_size, i->tokenizer[0] ? i->tokenizer : "not named");
-    if (i->n_documents >= 0) printf("%s %" PRId64 "\n", sft ? "samples     " : "documents   ", i->n_documents);
-    else printf("documents    not marked\n");
+    printf("%s\nkind         %s\ntokens       %" PRId64 " (uint%d)\nvocab_size   %" PRId64 "\ntokenizer    %s\n", i->path,
+           dt_dataset_kind_name(i->kind), i->n_tokens, 8 * i->token_nbytes, i->vocab_size,
+           i->tokenizer[0] ? i->tokenizer : "not named");
+    if (i->n_documents >= 0)
+        printf("%s %" PRId64 "\n", sft ? "samples     " : "documents   ", i->n_documents);
+    else
+        printf("documents    not marked\n");
     if (i->n_documents > 0) DT_TRY(print_lengths(d));
     if (sft) {
         int64_t n_target;
@@ -276,7 +335,8 @@ static dt_err info(dt_dataset *d)
                i->n_tokens ? 100.0 * (double)n_target / (double)i->n_tokens : 0.0, i->has_weights ? "yes" : "no");
     }
     DT_TRY(dt_dataset_verify(d));
-    printf("verified     %s\n", i->has_checksums ? "offsets, token ids, checksums" : "offsets, token ids (the file carries no checksums)");
+    printf("verified     %s\n",
+           i->has_checksums ? "offsets, token ids, checksums" : "offsets, token ids (the file carries no checksums)");
     return DT_OK;
 }
 
@@ -290,8 +350,10 @@ static void print_bytes(const char *bytes, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         const unsigned char c = (unsigned char)bytes[i];
-        if ((c < 32 && c != '\n' && c != '\t') || c == 127) printf("\\x%02x", c);
-        else putchar(c);
+        if ((c < 32 && c != '\n' && c != '\t') || c == 127)
+            printf("\\x%02x", c);
+        else
+            putchar(c);
     }
 }
 
@@ -304,9 +366,12 @@ static void print_tokens(const dt_tokenizer *t, const int32_t *ids, const uint8_
         on = target;
         size_t nbytes = 0;
         const char *bytes = t ? dt_tokenizer_bytes(t, ids[i], &nbytes) : "";
-        if (nbytes) print_bytes(bytes, nbytes);
-        else if (t && ids[i] == dt_tokenizer_eos(t)) printf("<eos>");
-        else printf("<%" PRId32 ">", ids[i]);
+        if (nbytes)
+            print_bytes(bytes, nbytes);
+        else if (t && ids[i] == dt_tokenizer_eos(t))
+            printf("<eos>");
+        else
+            printf("<%" PRId32 ">", ids[i]);
     }
     if (on) fputs(m.off, stdout);
     putchar('\n');
@@ -318,8 +383,10 @@ static dt_err show(dt_dataset *d, int64_t number)
     const bool sft = i->kind == DT_DATASET_SFT;
     int64_t first = 0, n = i->n_tokens < 1024 ? i->n_tokens : 1024;
     float weight = 1;
-    if (i->n_documents >= 0) DT_TRY(dt_dataset_document(d, number, &first, &n));
-    else DT_CHECK(number == 0, DT_ERR_USAGE, "%s: its documents are not marked: only 0, its first tokens, can be shown", i->path);
+    if (i->n_documents >= 0)
+        DT_TRY(dt_dataset_document(d, number, &first, &n));
+    else
+        DT_CHECK(number == 0, DT_ERR_USAGE, "%s: its documents are not marked: only 0, its first tokens, can be shown", i->path);
     if (sft) DT_TRY(dt_dataset_read_weight(d, number, &weight));
 
     int32_t *ids = malloc((size_t)(n + 1) * sizeof *ids);
@@ -331,8 +398,8 @@ static dt_err show(dt_dataset *d, int64_t number)
     if (err == DT_OK && dt_tokenizer_open(&t, i->tokenizer) != DT_OK) dt_error_clear(); /* another tokenizer's: ids are shown */
     if (err == DT_OK) {
         const bool colour = isatty(STDOUT_FILENO);
-        printf("%s %" PRId64 " of %" PRId64 ": tokens %" PRId64 " to %" PRId64, sft ? "sample" : "document", number, i->n_documents < 0 ? 1 : i->n_documents,
-               first, first + n - 1);
+        printf("%s %" PRId64 " of %" PRId64 ": tokens %" PRId64 " to %" PRId64, sft ? "sample" : "document", number,
+               i->n_documents < 0 ? 1 : i->n_documents, first, first + n - 1);
         if (i->has_weights) printf(", weight %g", (double)weight);
         printf("%s\n", sft ? colour ? ", targets in colour" : ", targets in {+ +}" : "");
         print_tokens(t, ids, mask, n, colour ? (marks){"\033[7;32m", "\033[0m"} : (marks){"{+", "+}"});
@@ -347,7 +414,8 @@ static dt_err look(int argc, char **argv)
 {
     const bool showing = strcmp(argv[1], "show") == 0;
     int64_t number = 0;
-    DT_CHECK(argc == 3 || (showing && argc == 4), DT_ERR_USAGE, "expected: dtrain-data %s", showing ? "show FILE.h5 [N]" : "info FILE.h5");
+    DT_CHECK(argc == 3 || (showing && argc == 4), DT_ERR_USAGE, "expected: dtrain-data %s",
+             showing ? "show FILE.h5 [N]" : "info FILE.h5");
     if (argc == 4) {
         char *end;
         number = strtoll(argv[3], &end, 10);

@@ -38,7 +38,8 @@ static void attribute(hid_t file, const char *name, int64_t value) { must(dt_h5_
 static void array(hid_t file, const char *name, hid_t type, hid_t mem, size_t n, bool chunked, const void *values)
 {
     const hsize_t dims = n, chunk = 4;
-    const hid_t space = H5Screate_simple(1, &dims, (const hsize_t[]){chunked ? H5S_UNLIMITED : n}), plist = H5Pcreate(H5P_DATASET_CREATE);
+    const hid_t space = H5Screate_simple(1, &dims, (const hsize_t[]){chunked ? H5S_UNLIMITED : n}),
+                plist = H5Pcreate(H5P_DATASET_CREATE);
     if (chunked) H5Pset_chunk(plist, 1, &chunk);
     const hid_t d = H5Dcreate2(file, name, type, space, H5P_DEFAULT, plist, H5P_DEFAULT);
     must(d >= 0 && (n == 0 || H5Dwrite(d, mem, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0));
@@ -63,8 +64,10 @@ static void write_recipe(const char *path, bytes *b, unsigned flags)
     const size_t n_documents = next(b) % 64, n_mask_off = next(b) == 255;
     size_t n = next(b) * 2u;
     for (size_t i = 0; i < n_documents; i++) offsets[i + 1] = next_offset(b, offsets[i]);
-    if (flags & 4) offsets[n_documents] = n; /* as a rule the ends fit */
-    else if (offsets[n_documents] <= 512) n = (size_t)offsets[n_documents];
+    if (flags & 4)
+        offsets[n_documents] = n; /* as a rule the ends fit */
+    else if (offsets[n_documents] <= 512)
+        n = (size_t)offsets[n_documents];
     for (size_t i = 0; i < n; i++) {
         const unsigned c = next(b);
         tokens[i] = c == 255 ? (uint32_t)next(b) << 24 : c;
@@ -75,7 +78,8 @@ static void write_recipe(const char *path, bytes *b, unsigned flags)
     dt_h5_lock();
     const hid_t f = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
     must(f >= 0);
-    must(dt_h5_write_text(f, path, "format", "dtrain-dataset") == DT_OK && dt_h5_write_text(f, path, "kind", sft ? "sft" : "tokens") == DT_OK);
+    must(dt_h5_write_text(f, path, "format", "dtrain-dataset") == DT_OK &&
+         dt_h5_write_text(f, path, "kind", sft ? "sft" : "tokens") == DT_OK);
     attribute(f, "version", 1);
     attribute(f, "vocab_size", VOCAB);
     array(f, "tokens", flags & 8 ? H5T_STD_U16LE : H5T_STD_U32LE, H5T_NATIVE_UINT32, n, chunked, tokens);
@@ -90,12 +94,14 @@ static void write_recipe(const char *path, bytes *b, unsigned flags)
 
 static void check_batch(const dt_batch *b)
 {
-    must(b->n_tok >= 0 && b->n_tok <= b->max_tok && b->n_seq >= 0 && b->n_seq <= b->max_seq && b->seq_start[0] == 0 && b->seq_start[b->n_seq] == b->n_tok);
+    must(b->n_tok >= 0 && b->n_tok <= b->max_tok && b->n_seq >= 0 && b->n_seq <= b->max_seq && b->seq_start[0] == 0 &&
+         b->seq_start[b->n_seq] == b->n_tok);
     for (int32_t s = 0; s < b->n_seq; s++) {
         must(b->seq_start[s] < b->seq_start[s + 1]);
         for (int32_t t = b->seq_start[s]; t < b->seq_start[s + 1]; t++) must(b->pos[t] == t - b->seq_start[s]);
     }
-    for (int32_t t = 0; t < b->n_tok; t++) must(b->token[t] >= 0 && b->token[t] < VOCAB && b->target[t] >= -1 && b->target[t] < VOCAB && b->weight[t] >= 0);
+    for (int32_t t = 0; t < b->n_tok; t++)
+        must(b->token[t] >= 0 && b->token[t] < VOCAB && b->target[t] >= -1 && b->target[t] < VOCAB && b->weight[t] >= 0);
 }
 
 static void read_steps(dt_loader *l)
@@ -138,9 +144,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         seq_len = 1 + next(&b) % 40;
         write_recipe(path, &b, flags);
     }
-    const dt_loader_options o = {.files = path, .where = "fuzz", .seq_len = seq_len, .packing = packings[options % 4], .document_mask = options & 4,
-                                 .shuffle = options & 8, .drop_last = options & 16, .prefetch = options & 32 ? 2 : 0, .train_batch_size = 5,
-                                 .micro_batch_size = 2, .nranks = 1, .vocab_size = VOCAB};
+    const dt_loader_options o = {.files = path,
+                                 .where = "fuzz",
+                                 .seq_len = seq_len,
+                                 .packing = packings[options % 4],
+                                 .document_mask = options & 4,
+                                 .shuffle = options & 8,
+                                 .drop_last = options & 16,
+                                 .prefetch = options & 32 ? 2 : 0,
+                                 .train_batch_size = 5,
+                                 .micro_batch_size = 2,
+                                 .nranks = 1,
+                                 .vocab_size = VOCAB};
     dt_error_clear();
     dt_loader *l;
     if (dt_loader_open(&l, &o) == DT_OK) {

@@ -14,7 +14,8 @@ static void must(bool holds)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const char *const documents[] = {"files", "lines", "paragraphs", "separator"}, *const templates[] = {"plain", "chatml", "alpaca"};
+    static const char *const documents[] = {"files", "lines", "paragraphs", "separator"}, *const templates[] = {"plain", "chatml",
+                                                                                                                "alpaca"};
     if (size == 0) return 0;
     const unsigned how = data[0];
     const int fd = memfd_create("fuzz", MFD_CLOEXEC);
@@ -23,9 +24,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     snprintf(output, sizeof output, "/tmp/dtrain-fuzz-%d.h5", (int)getpid());
     must(write(fd, data + 1, size - 1) == (ssize_t)(size - 1));
     const char *inputs[] = {input};
-    const dt_make_options o = {.output = output, .inputs = inputs, .n_inputs = 1, .kind = how & 1 ? "auto" : "sft", .format = how & 2 ? "json" : "text",
-                               .documents = documents[how / 4 % 4], .separator = "ab", .tokenizer = "bytes", .chat_template = templates[how / 16 % 3],
-                               .append_eos = how & 64, .max_length = how & 128 ? 20 : 0, .skip_bad = how & 128};
+    const dt_make_options o = {.output = output,
+                               .inputs = inputs,
+                               .n_inputs = 1,
+                               .kind = how & 1 ? "auto" : "sft",
+                               .format = how & 2 ? "json" : "text",
+                               .documents = documents[how / 4 % 4],
+                               .separator = "ab",
+                               .tokenizer = "bytes",
+                               .chat_template = templates[how / 16 % 3],
+                               .append_eos = how & 64,
+                               .max_length = how & 128 ? 20 : 0,
+                               .skip_bad = how & 128};
     dt_make_stats stats;
     dt_error_clear();
     const dt_err err = dt_make_datasets(&o, &stats);
