@@ -95,6 +95,19 @@ bool ref_near(const ref_array *a, const double *want, double tol, const char *wh
     return true;
 }
 
+bool ref_rms_near(const ref_array *a, const double *want, double relative, const char *what)
+{
+    double error = 0, size = 0;
+    for (int64_t i = 0; i < a->n; i++) {
+        const double e = ref_get(a, i) - want[i];
+        error += e * e;
+        size += want[i] * want[i];
+    }
+    if (error <= relative * relative * size) return true; /* false for NaN */
+    fprintf(stderr, "%s (%s): root mean square error %.3g of %.3g, allowed %.3g of it\n", what, dt_dtype_name(a->dt), sqrt(error), sqrt(size), relative);
+    return false;
+}
+
 /* ---- products, activations, norms ------------------------------------------------------------------------------------------ */
 
 void ref_matmul(const dt_matmul *mm, const double *a, const double *b, const double *bias, double *c)

@@ -26,6 +26,8 @@ double ref_largest(const double *x, int64_t n);
  *  Rounding: 2^-8 |want| for bf16 (half a unit in the last place), 2^-24 |want| for float. */
 bool ref_near(const ref_array *a, const double *want, double tol, const char *what);
 bool ref_guards_hold(const ref_array *a);
+/** Root mean square of a - want at most relative times that of want: what roundings of random sign give. */
+bool ref_rms_near(const ref_array *a, const double *want, double relative, const char *what);
 
 /* ---- the operations ------------------------------------------------------------------------------------------------------ */
 

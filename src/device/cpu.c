@@ -7,6 +7,8 @@
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 struct dt_stream { int unused; };
 struct dt_event { double at_s; };
@@ -65,6 +67,37 @@ static dt_err choose_kernels(const dt_cpu_kernels **k)
     return DT_OK;
 }
 
+/* Linux hands out the state of AMX tiles on request (arch_prctl(2), ARCH_REQ_XCOMP_PERM), for the process. */
+static bool runs_amx(void)
+{
+#if defined(__x86_64__) && defined(SYS_arch_prctl) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
+    enum { REQUEST = 0x1023, TILE_DATA = 18 };
+    return __builtin_cpu_supports("amx-bf16") && syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+#else
+    return false;
+#endif
+}
+
+/* AMD's run at twice the rate of float multiply-adds, Intel's at the same: there converting to float is faster. */
+static bool runs_bf16_dot(bool wanted)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512bf16") && (wanted || __builtin_cpu_is("amd"));
+#else
+    return false;
+#endif
+}
+
+/* DTRAIN_BF16 = amx, dot or none holds it back, for tests. */
+static const dt_bf16_unit *choose_unit(const dt_cpu_kernels *k)
+{
+    const char *most = getenv("DTRAIN_BF16");
+    if (most && !strcmp(most, "none")) return NULL;
+    const bool dot = most && !strcmp(most, "dot");
+    if (k->amx_unit && !dot && runs_amx()) return k->amx_unit;
+    return k->dot_unit && runs_bf16_dot(dot) ? k->dot_unit : NULL;
+}
+
 /* ---- open, close ---------------------------------------------------------------------------------------------------- */
 
 static void read_processor_name(char *out, size_t out_size)
@@ -96,6 +129,7 @@ static void cpu_close(dt_device *dev)
 static dt_err open_parts(cpu_state *cpu)
 {
     DT_TRY(choose_kernels(&cpu->k));
+    cpu->unit = choose_unit(cpu->k);
     cpu->attention_scratch_elems = cpu->k->attention_scratch(CPU_MAX_HEAD_DIM);
     const size_t nbytes = (size_t)cpu->attention_scratch_elems * sizeof(float) * (size_t)cpu->n_threads;
     void *scratch;
@@ -121,8 +155,8 @@ static void cpu_describe(const dt_device *dev, char *out, size_t out_size)
 {
     const cpu_state *cpu = cpu_of(dev);
     const dnnl_version_t *v = dnnl_version();
-    snprintf(out, out_size, "%s, %d thread%s, kernels %s, oneDNN %d.%d", cpu->processor, cpu->n_threads, cpu->n_threads == 1 ? "" : "s",
-             cpu->k->isa, v->major, v->minor);
+    snprintf(out, out_size, "%s, %d thread%s, kernels %s%s%s, oneDNN %d.%d", cpu->processor, cpu->n_threads, cpu->n_threads == 1 ? "" : "s",
+             cpu->k->isa, cpu->unit ? " with " : "", cpu->unit ? cpu->unit->name : "", v->major, v->minor);
 }
 
 size_t dt_device_overhead(const dt_device *dev)

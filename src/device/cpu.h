@@ -12,6 +12,7 @@ typedef struct cpu_matmul cpu_matmul; /* cpu_matmul.c */
 typedef struct cpu_state {
     const dt_cpu_kernels *k;
     int n_threads;
+    const dt_bf16_unit *unit; /* what multiplies bf16 tiles in attention; NULL: they are converted to float */
     cpu_matmul *matmul;
     float *attention_scratch; /* n_threads pieces, of attention_scratch_elems floats each, for head_dim up to CPU_MAX_HEAD_DIM */
     int64_t attention_scratch_elems;

@@ -78,9 +78,12 @@ static void run_parts(cpu_state *cpu, const dt_attention *at, const dt_attention
         const int64_t thread = omp_get_thread_num();
         dt_attention_part part = {.scratch = cpu->attention_scratch + thread * cpu->attention_scratch_elems,
                                   .dkv = dkv ? dkv + thread * dkv_elems : NULL,
-                                  .with_dq = kind == BY_SEQUENCE};
+                                  .with_dq = kind == BY_SEQUENCE,
+                                  .unit = cpu->unit};
         walk w = {0};
+        if (cpu->unit) cpu->unit->begin();
         while (find_part(at, kind, &w, atomic_fetch_add(&next, 1), &part)) run(at, a, &part);
+        if (cpu->unit) cpu->unit->end();
     }
 }
 
@@ -90,7 +93,8 @@ dt_err cpu_attention_forward(dt_device *dev, const dt_attention *at, const void 
     cpu_state *cpu = cpu_of(dev);
     DT_TRY(check(at));
     const dt_attention_args a = {.q = q, .k = k, .v = v, .out_w = out, .lse_w = lse};
-    run_parts(cpu, at, &a, BY_QUERIES, cpu->k->attention_forward, NULL, 0);
+    const bool bf16 = at->dt == DT_BF16 && cpu->unit;
+    run_parts(cpu, at, &a, BY_QUERIES, bf16 ? cpu->k->attention_forward_bf16 : cpu->k->attention_forward, NULL, 0);
     return DT_OK;
 }
 
@@ -100,7 +104,8 @@ static bool by_sequence(const cpu_state *cpu, const dt_attention *at) { return (
 static int64_t dkv_elems(const cpu_state *cpu, const dt_attention *at)
 {
     const int64_t padded = (at->head_dim + DT_ATTENTION_PAD - 1) / DT_ATTENTION_PAD * DT_ATTENTION_PAD;
-    return 2 * padded * (by_sequence(cpu, at) ? at->max_kv_len : DT_ATTENTION_K_TILE);
+    const int64_t n_tiles_at_most = by_sequence(cpu, at) ? cpu_n_chunks(at->max_kv_len, DT_ATTENTION_K_TILE) : 1;
+    return 2 * padded * n_tiles_at_most * DT_ATTENTION_K_TILE;
 }
 
 /* First what each thread sums dk and dv in, then delta. */
@@ -122,11 +127,13 @@ dt_err cpu_attention_backward(dt_device *dev, const dt_attention *at, const void
         cpu->k->attention_delta(at, out, dout, i * TOKENS, cpu_min(TOKENS, at->n_tok - i * TOKENS), delta);
     }
     const dt_attention_args a = {.q = q, .k = k, .v = v, .dout = dout, .lse = lse, .delta = delta, .dq = dq, .dk = dk, .dv = dv};
+    const bool bf16 = at->dt == DT_BF16 && cpu->unit;
+    part_function *const for_kv = bf16 ? cpu->k->attention_backward_kv_bf16 : cpu->k->attention_backward_kv;
     if (by_sequence(cpu, at)) {
-        run_parts(cpu, at, &a, BY_SEQUENCE, cpu->k->attention_backward_kv, scratch, dkv_elems(cpu, at));
+        run_parts(cpu, at, &a, BY_SEQUENCE, for_kv, scratch, dkv_elems(cpu, at));
     } else {
-        run_parts(cpu, at, &a, BY_QUERIES, cpu->k->attention_backward_q, NULL, 0);
-        run_parts(cpu, at, &a, BY_KEYS, cpu->k->attention_backward_kv, scratch, dkv_elems(cpu, at));
+        run_parts(cpu, at, &a, BY_QUERIES, bf16 ? cpu->k->attention_backward_q_bf16 : cpu->k->attention_backward_q, NULL, 0);
+        run_parts(cpu, at, &a, BY_KEYS, for_kv, scratch, dkv_elems(cpu, at));
     }
     return DT_OK;
 }

@@ -10,13 +10,24 @@
 /** Columns summed at once by column_sums. */
 #define DT_CPU_COLS 64
 
+/** Products of bf16 tiles with float sums: C[m,n] (+)= A B; A [m][k]; B in pairs along k: b[p * ldb + j] holds B[2p][j] below and
+ *  B[2p+1][j] above. m and n are multiples of 16, k of 32. begin and end bracket a thread's use. */
+typedef struct dt_bf16_unit {
+    const char *name;
+    void (*begin)(void);
+    void (*end)(void);
+    void (*product)(int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda, const uint32_t *b, int64_t ldb, float *c, int64_t ldc,
+                    bool accumulate);
+} dt_bf16_unit;
+
 /** What one thread does of an attention call: some rows of one sequence and one head; see isa/attention.c. */
 typedef struct dt_attention_part {
     int seq, head;     /* head: of queries for forward and dq, of keys for dk and dv */
     int32_t first, n;  /* rows within the sequence: queries for forward and dq, keys for dk and dv */
     float *scratch;    /* this thread's, [attention_scratch(head_dim)] */
-    float *dkv;        /* float [2][n][padded head_dim]: sums of dk and dv, for backward_kv */
+    float *dkv;        /* float [2][n up to whole tiles][padded head_dim]: sums of dk and dv, for backward_kv */
     bool with_dq;      /* backward_kv covers all keys of the sequence and writes dq too */
+    const struct dt_bf16_unit *unit; /* for the _bf16 kernels */
 } dt_attention_part;
 
 typedef struct dt_attention_args {
@@ -29,7 +40,7 @@ typedef struct dt_attention_args {
 } dt_attention_args;
 
 /** Rows of queries and of keys in a tile; head_dim is padded to a multiple of DT_ATTENTION_PAD. */
-enum { DT_ATTENTION_Q_TILE = 64, DT_ATTENTION_K_TILE = 64, DT_ATTENTION_PAD = 16 };
+enum { DT_ATTENTION_Q_TILE = 64, DT_ATTENTION_K_TILE = 64, DT_ATTENTION_PAD = 32 };
 
 typedef struct dt_cpu_kernels {
     const char *isa;
@@ -75,6 +86,13 @@ typedef struct dt_cpu_kernels {
     void (*attention_delta)(const dt_attention *at, const void *out, const void *dout, int64_t first, int64_t n, float *delta);
     void (*attention_backward_q)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
     void (*attention_backward_kv)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
+
+    /* attention_bf16.c, product_bf16.c: the same on bf16 units, NULL in sets without them. Probabilities and their gradients are
+     * rounded to bf16 before they are multiplied, as on GPUs. */
+    void (*attention_forward_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
+    void (*attention_backward_q_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
+    void (*attention_backward_kv_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
+    const dt_bf16_unit *dot_unit, *amx_unit;
 } dt_cpu_kernels;
 
 /* The Makefile defines DT_HAVE_ISA_<name> for each set it compiles. */

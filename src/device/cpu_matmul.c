@@ -62,6 +62,8 @@ static const size_t tile_elems[3] = {(size_t)TILE_M *TILE_K, (size_t)TILE_K *TIL
 
 static bool processor_has_bf16(void)
 {
+    const char *most = getenv("DTRAIN_BF16");
+    if (most && !strcmp(most, "none")) return false; /* for tests */
 #if defined(__x86_64__)
     return __builtin_cpu_supports("avx512bf16") && dnnl_get_effective_cpu_isa() >= dnnl_cpu_isa_avx512_core_bf16;
 #else
@@ -76,7 +78,7 @@ dt_err cpu_matmul_open(cpu_state *cpu)
     omp_set_num_threads(cpu->n_threads);
     TRY_DNNL(dnnl_engine_create(&mmul->engine, dnnl_cpu, 0));
     TRY_DNNL(dnnl_stream_create(&mmul->stream, mmul->engine, dnnl_stream_in_order));
-    mmul->native_bf16 = processor_has_bf16() && !getenv("DTRAIN_NO_BF16");
+    mmul->native_bf16 = processor_has_bf16();
     for (int i = 0; i < 3 && !mmul->native_bf16; i++) {
         void *p;
         DT_CHECK(cpu_grab(tile_elems[i] * sizeof(float), cpu->n_threads, &p) == DT_OK, DT_ERR_MEMORY,

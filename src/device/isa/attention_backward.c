@@ -126,7 +126,7 @@ static void add_queries(const dt_attention *at, const dt_attention_args *a, cons
     if (part->with_dq) memset(t->acc, 0, (size_t)(d * TQ) * sizeof(float));
     for (int32_t key = begin; key < end; key += TK) {
         const int32_t n_keys = end - key < TK ? end - key : TK;
-        float *dk = part->dkv + (key - part->first) * dp, *dv = dk + part->n * dp;
+        float *dk = part->dkv + (key - part->first) * dp, *dv = dk + round_up(part->n, TK) * dp;
         load_keys(at, a, part->seq, part->head, key, n_keys, t, dp);
         form_tile(&qt, at, key, n_keys, t, dp);
         tile_product(false, n_keys, dp, n, t->s, TQ, t->do_rows, dp, dv, dp, true);
@@ -147,10 +147,10 @@ void ISA_NAME(attention_backward_kv)(const dt_attention *at, const dt_attention_
     const int group = at->n_heads / at->n_kv_heads;
     const int32_t n_q = at->q_start[part->seq + 1] - at->q_start[part->seq];
     const tiles t = carve(part->scratch, dp);
-    memset(part->dkv, 0, (size_t)(2 * part->n * dp) * sizeof(float));
+    memset(part->dkv, 0, (size_t)(2 * round_up(part->n, TK) * dp) * sizeof(float));
     for (int head = part->head * group; head < (part->head + 1) * group; head++)
         for (int32_t first = 0; first < n_q; first += TQ) add_queries(at, a, part, head, first, n_q - first < TQ ? n_q - first : TQ, &t, dp);
     const int64_t at_key = (at->kv_start[part->seq] + part->first) * at->kv_ld + part->head * d;
     store_rows(element_w(a->dk, at->dt, at_key), at->dt, at->kv_ld, part->dkv, part->n, d, dp);
-    store_rows(element_w(a->dv, at->dt, at_key), at->dt, at->kv_ld, part->dkv + part->n * dp, part->n, d, dp);
+    store_rows(element_w(a->dv, at->dt, at_key), at->dt, at->kv_ld, part->dkv + round_up(part->n, TK) * dp, part->n, d, dp);
 }

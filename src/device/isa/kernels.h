@@ -40,4 +40,15 @@ void ISA_NAME(attention_delta)(const dt_attention *at, const void *out, const vo
 void ISA_NAME(attention_backward_q)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
 void ISA_NAME(attention_backward_kv)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
 
+/* Units that multiply bf16 are asked for function by function, within the set that has the vectors for them. */
+#if defined(__x86_64__) && defined(__AVX512BW__) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
+#define HAVE_BF16_UNITS 1
+void ISA_NAME(attention_forward_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
+void ISA_NAME(attention_backward_q_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
+void ISA_NAME(attention_backward_kv_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
+extern const dt_bf16_unit ISA_NAME(dot_unit), ISA_NAME(amx_unit);
+#else
+#define HAVE_BF16_UNITS 0
+#endif
+
 #endif

@@ -31,4 +31,11 @@ const dt_cpu_kernels DT_JOIN(dt_cpu_kernels, DT_ISA) = {
     .attention_delta = ISA_NAME(attention_delta),
     .attention_backward_q = ISA_NAME(attention_backward_q),
     .attention_backward_kv = ISA_NAME(attention_backward_kv),
+#if HAVE_BF16_UNITS
+    .attention_forward_bf16 = ISA_NAME(attention_forward_bf16),
+    .attention_backward_q_bf16 = ISA_NAME(attention_backward_q_bf16),
+    .attention_backward_kv_bf16 = ISA_NAME(attention_backward_kv_bf16),
+    .dot_unit = &ISA_NAME(dot_unit),
+    .amx_unit = &ISA_NAME(amx_unit),
+#endif
 };

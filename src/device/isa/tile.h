@@ -117,16 +117,16 @@ static inline void transpose_in(float *restrict dst, const float *restrict rows,
         for (int64_t c = 0; c < d; c++) dst[c * TQ + i] = 0.0f;
 }
 
-/* Row i of dst = factor[i] * column i of src [d][TQ]. */
+/* Row i of dst = factor[i] * column i of src [d][TQ], through a square that both sides touch along their rows. */
 static inline void store_transposed(void *dst, dt_dtype dt, int64_t ld, const float *restrict src, int64_t n, int64_t d, const float *factor)
 {
-    for (int64_t i = 0; i < n; i++) {
-        void *row = element_w(dst, dt, i * ld);
-        if (dt == DT_F32) {
-            for (int64_t c = 0; c < d; c++) store(row, DT_F32, c, src[c * TQ + i] * factor[i]);
-        } else {
-            for (int64_t c = 0; c < d; c++) store(row, DT_BF16, c, src[c * TQ + i] * factor[i]);
-        }
+    enum { SQUARE = 16 };
+    float square[TQ][SQUARE];
+    for (int64_t c = 0; c < d; c += SQUARE) {
+        const int64_t width = d - c < SQUARE ? d - c : SQUARE;
+        for (int64_t l = 0; l < width; l++)
+            for (int64_t i = 0; i < n; i++) square[i][l] = src[(c + l) * TQ + i] * factor[i];
+        for (int64_t i = 0; i < n; i++) ISA_NAME(convert)(square[i], DT_F32, element_w(dst, dt, i * ld + c), dt, width);
     }
 }
 
@@ -184,7 +184,8 @@ typedef struct tiles {
     float *s, *dp, *drop;      /* [TK][TQ]: scores then probabilities, their gradients, dropout factors */
 } tiles;
 
-static inline int64_t tiles_elems(int64_t dp) { return 7 * TQ * dp + 3 * TK * TQ; }
+/* With room for the tiles of attention_bf16.c, which are smaller but more. */
+static inline int64_t tiles_elems(int64_t dp) { return 7 * TQ * dp + 5 * TK * TQ; }
 static inline tiles carve(float *p, int64_t dp)
 {
     tiles t;

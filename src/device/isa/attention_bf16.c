@@ -1,0 +1,380 @@
+/* attention_bf16.c - attention.c and attention_backward.c on a processor's bf16 units. The mathematics stands there; what differs is the
+ * operands of products: bf16, A by rows and B in pairs along the summed index, so
+ *     S^T  = K Q^T        K as it lies, Q in pairs of columns         O^T += V^T P^T    V transposed, P in pairs of keys
+ *     dP^T = V dO^T       V as it lies, dO in pairs of columns        dQ^T += K^T dS^T  K transposed, dS in pairs of keys
+ *     dV  += P^T dO       P by rows, dO in pairs of queries           dK  += dS^T Q     dS by rows, Q in pairs of queries
+ * A row of pairs of columns is a row of 32-bit words, so pairs of columns are a transpose of words, and a transpose of elements is
+ * that of pairs of rows. P and dS are rounded to bf16; sums over keys (l, delta) and scores stay float. */
+#include "tile.h"
+
+#if HAVE_BF16_UNITS
+
+typedef struct bf16_tiles {
+    uint16_t *rows;                    /* [64][dp]: queries, then gradients of out */
+    uint32_t *q_cols, *do_cols;        /* [dp/2][TQ] pairs of columns */
+    uint32_t *q_pairs, *do_pairs;      /* [TQ/2][dp] pairs of queries */
+    uint16_t *k, *v;                   /* [TK][dp] */
+    uint16_t *turned;                  /* [dp][TK]: V or K transposed */
+    uint32_t *pairs;                   /* [TK/2][dp]: on the way there */
+    float *acc;                        /* [dp][TQ]: sum of out or dq */
+    float *s, *ds, *drop;              /* [TK][TQ] */
+    uint16_t *p_rows, *ds_rows;        /* [TK][TQ] */
+    uint32_t *p_pairs;                 /* [TK/2][TQ]: P or dS in pairs of keys */
+} bf16_tiles;
+
+/* In floats: 10 of 32 dp, one of 64 dp: below tile.h's 7 * 64 dp; 3 + 1.5 of 64 * 64: below its 5. */
+static bf16_tiles carve_bf16(float *p, int64_t dp)
+{
+    bf16_tiles t;
+    void **const of_dp[] = {(void **)&t.rows, (void **)&t.q_cols, (void **)&t.do_cols, (void **)&t.q_pairs, (void **)&t.do_pairs,
+                            (void **)&t.k,    (void **)&t.v,      (void **)&t.turned,  (void **)&t.pairs};
+    void **const squares[] = {(void **)&t.p_rows, (void **)&t.ds_rows, (void **)&t.p_pairs};
+    for (size_t i = 0; i < sizeof of_dp / sizeof of_dp[0]; i++, p += TQ / 2 * dp) *of_dp[i] = p;
+    t.acc = p, p += TQ * dp;
+    t.s = p, p += TK * TQ;
+    t.ds = p, p += TK * TQ;
+    t.drop = p, p += TK * TQ;
+    for (size_t i = 0; i < 3; i++, p += TK * TQ / 2) *squares[i] = p;
+    return t;
+}
+
+/* ---- moving tiles ------------------------------------------------------------------------------------------------------------------ */
+
+/* dst [64][dp]: n rows of src, zeros beside and below. */
+static void copy_rows(uint16_t *restrict dst, const uint16_t *restrict src, int64_t ld, int64_t n, int64_t d, int64_t dp)
+{
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t c = 0; c < d; c++) dst[i * dp + c] = src[i * ld + c];
+        for (int64_t c = d; c < dp; c++) dst[i * dp + c] = 0;
+    }
+    memset(dst + n * dp, 0, (size_t)((64 - n) * dp) * sizeof *dst);
+}
+
+/* dst [n/2][dp]: rows 2i below, 2i + 1 above. */
+static void pair_rows(uint32_t *restrict dst, const uint16_t *restrict rows, int64_t n, int64_t dp)
+{
+    for (int64_t i = 0; i < n / 2; i++)
+        SIMD for (int64_t c = 0; c < dp; c++)
+            dst[i * dp + c] = (uint32_t)rows[2 * i * dp + c] | (uint32_t)rows[(2 * i + 1) * dp + c] << 16;
+}
+
+/* dst [width][n_rows] = src [n_rows][width], both multiples of 16. */
+static void transpose_words(uint32_t *restrict dst, const uint32_t *restrict src, int64_t n_rows, int64_t width)
+{
+    for (int64_t i = 0; i < n_rows; i += 16)
+        for (int64_t c = 0; c < width; c += 16) {
+            __m512i r[16], s[16];
+#pragma GCC unroll 16
+            for (int l = 0; l < 16; l++) r[l] = _mm512_loadu_si512(src + (i + l) * width + c);
+#pragma GCC unroll 8
+            for (int l = 0; l < 8; l++) { /* words, then pairs of words, then quarters */
+                s[2 * l] = _mm512_unpacklo_epi32(r[2 * l], r[2 * l + 1]);
+                s[2 * l + 1] = _mm512_unpackhi_epi32(r[2 * l], r[2 * l + 1]);
+            }
+#pragma GCC unroll 4
+            for (int l = 0; l < 4; l++) {
+                r[4 * l] = _mm512_unpacklo_epi64(s[4 * l], s[4 * l + 2]);
+                r[4 * l + 1] = _mm512_unpackhi_epi64(s[4 * l], s[4 * l + 2]);
+                r[4 * l + 2] = _mm512_unpacklo_epi64(s[4 * l + 1], s[4 * l + 3]);
+                r[4 * l + 3] = _mm512_unpackhi_epi64(s[4 * l + 1], s[4 * l + 3]);
+            }
+#pragma GCC unroll 4
+            for (int l = 0; l < 4; l++) {
+                s[l] = _mm512_shuffle_i32x4(r[l], r[4 + l], 0x88);
+                s[4 + l] = _mm512_shuffle_i32x4(r[l], r[4 + l], 0xdd);
+                s[8 + l] = _mm512_shuffle_i32x4(r[8 + l], r[12 + l], 0x88);
+                s[12 + l] = _mm512_shuffle_i32x4(r[8 + l], r[12 + l], 0xdd);
+            }
+#pragma GCC unroll 4
+            for (int l = 0; l < 4; l++) {
+                _mm512_storeu_si512(dst + (c + l) * n_rows + i, _mm512_shuffle_i32x4(s[l], s[8 + l], 0x88));
+                _mm512_storeu_si512(dst + (c + 8 + l) * n_rows + i, _mm512_shuffle_i32x4(s[l], s[8 + l], 0xdd));
+                _mm512_storeu_si512(dst + (c + 4 + l) * n_rows + i, _mm512_shuffle_i32x4(s[4 + l], s[12 + l], 0x88));
+                _mm512_storeu_si512(dst + (c + 12 + l) * n_rows + i, _mm512_shuffle_i32x4(s[4 + l], s[12 + l], 0xdd));
+            }
+        }
+}
+
+/* turned [dp][TK] = rows [TK][dp] transposed. */
+static void turn(const bf16_tiles *t, const uint16_t *rows, int64_t dp)
+{
+    pair_rows(t->pairs, rows, TK, dp);
+    transpose_words((uint32_t *)(void *)t->turned, t->pairs, TK / 2, dp);
+}
+
+static void load_keys(const dt_attention *at, const dt_attention_args *a, int seq, int kv_head, int32_t key, int32_t n_keys,
+                      const bf16_tiles *t, int64_t dp)
+{
+    const int64_t d = at->head_dim, first = (at->kv_start[seq] + key) * at->kv_ld + kv_head * d;
+    copy_rows(t->k, (const uint16_t *)a->k + first, at->kv_ld, n_keys, d, dp);
+    copy_rows(t->v, (const uint16_t *)a->v + first, at->kv_ld, n_keys, d, dp);
+}
+
+/* Two floats as bf16, the first below; rounding as dt_bf16_from_float but for NaNs, which arithmetic makes quiet already. */
+INLINE uint32_t round_up_half(float f)
+{
+    const uint32_t u = bits_of(f);
+    return u + 0x7fffu + ((u >> 16) & 1u);
+}
+INLINE uint32_t pair_of(float low, float high) { return round_up_half(low) >> 16 | (round_up_half(high) & 0xffff0000u); }
+
+/* ---- forward ------------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct running {
+    float max[TQ], sum[TQ];
+} running;
+
+static void scale_and_mask(float *s, float scale, const visible *vis, int32_t key, int32_t n_keys, int32_t n)
+{
+    if (all_visible(vis, key, n_keys)) {
+        for (int32_t j = 0; j < n_keys; j++)
+            SIMD for (int32_t i = 0; i < n; i++) s[j * TQ + i] *= scale;
+        return;
+    }
+    for (int32_t j = 0; j < n_keys; j++)
+        SIMD for (int32_t i = 0; i < n; i++)
+            s[j * TQ + i] = key + j >= vis->from[i] && key + j < vis->to[i] ? s[j * TQ + i] * scale : -INFINITY;
+}
+
+/* As exponentials() of attention.c; leaves P in pairs of keys, times dropout factors where f is not NULL. Rows from n_keys on to a
+ * multiple of 32 become zero. */
+static bool exponentials(const bf16_tiles *t, running *r, int32_t n_keys, int32_t n, float *restrict alpha, const float *restrict f)
+{
+    float max[TQ], sum[TQ];
+    const float *restrict s = t->s;
+    uint32_t *restrict pairs = t->p_pairs;
+    int moved = 0;
+    SIMD for (int32_t i = 0; i < n; i++) max[i] = r->max[i];
+    for (int32_t j = 0; j < n_keys; j++)
+        SIMD for (int32_t i = 0; i < n; i++) max[i] = s[j * TQ + i] > max[i] ? s[j * TQ + i] : max[i];
+    _Pragma("omp simd reduction(| : moved)") for (int32_t i = 0; i < n; i++)
+    {
+        moved |= max[i] > r->max[i];
+        const float base = max[i] == -INFINITY ? 0.0f : max[i];
+        alpha[i] = exp_f(r->max[i] - base);
+        r->max[i] = max[i];
+        max[i] = base;
+        sum[i] = 0.0f;
+    }
+    for (int32_t j = 0; j < (int32_t)round_up(n_keys, 32); j += 2) {
+        const float *lower = s + j * TQ, *upper = lower + TQ, *fl = f ? f + j * TQ : NULL;
+        if (j + 1 < n_keys && !f) {
+            SIMD for (int32_t i = 0; i < n; i++)
+            {
+                const float e0 = exp_f(lower[i] - max[i]), e1 = exp_f(upper[i] - max[i]);
+                sum[i] += e0 + e1;
+                pairs[j / 2 * TQ + i] = pair_of(e0, e1);
+            }
+            continue;
+        }
+        const float one = j < n_keys ? 1.0f : 0.0f, two = j + 1 < n_keys ? 1.0f : 0.0f;
+        for (int32_t i = 0; i < n; i++) {
+            const float e0 = one == 0.0f ? 0.0f : exp_f(lower[i] - max[i]), e1 = two == 0.0f ? 0.0f : exp_f(upper[i] - max[i]);
+            sum[i] += e0 + e1;
+            pairs[j / 2 * TQ + i] = f ? pair_of(one == 0.0f ? 0.0f : e0 * fl[i], two == 0.0f ? 0.0f : e1 * fl[TQ + i]) : pair_of(e0, e1);
+        }
+    }
+    SIMD for (int32_t i = 0; i < n; i++) r->sum[i] = FMA(r->sum[i], alpha[i], sum[i]);
+    return moved != 0;
+}
+
+static void rescale(float *restrict acc, int64_t d, int32_t n, const float *restrict alpha)
+{
+    for (int64_t c = 0; c < d; c++)
+        SIMD for (int32_t i = 0; i < n; i++) acc[c * TQ + i] *= alpha[i];
+}
+
+static void finish(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, const running *r, const float *acc)
+{
+    const int64_t d = at->head_dim, row = at->q_start[part->seq] + part->first;
+    float inverse[TQ];
+    for (int32_t i = 0; i < part->n; i++) {
+        inverse[i] = r->sum[i] > 0.0f ? 1.0f / r->sum[i] : r->sum[i] == 0.0f ? 0.0f : r->sum[i];
+        if (a->lse_w) a->lse_w[(row + i) * at->n_heads + part->head] = r->max[i] + logf(r->sum[i]);
+    }
+    store_transposed((uint16_t *)a->out_w + row * at->o_ld + part->head * d, DT_BF16, at->o_ld, acc, part->n, d, inverse);
+}
+
+void ISA_NAME(attention_forward_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part)
+{
+    const int64_t d = at->head_dim, dp = round_up(d, DT_ATTENTION_PAD), row = at->q_start[part->seq] + part->first;
+    const int kv_head = part->head / (at->n_heads / at->n_kv_heads);
+    const int32_t n = (int32_t)round_up(part->n, 16);
+    const bf16_tiles t = carve_bf16(part->scratch, dp);
+    visible vis;
+    running r;
+    float alpha[TQ];
+    find_visible(&vis, at, part->seq, part->first, part->n);
+    for (int32_t i = 0; i < TQ; i++) r.max[i] = -INFINITY, r.sum[i] = 0.0f;
+    copy_rows(t.rows, (const uint16_t *)a->q + row * at->q_ld + part->head * d, at->q_ld, part->n, d, dp);
+    transpose_words(t.q_cols, (const uint32_t *)(const void *)t.rows, TQ, dp / 2);
+    memset(t.acc, 0, (size_t)(dp * TQ) * sizeof(float));
+    for (int32_t key = vis.least_from / TK * TK; key < vis.most_to; key += TK) {
+        const int32_t n_keys = vis.most_to - key < TK ? vis.most_to - key : TK;
+        load_keys(at, a, part->seq, kv_head, key, n_keys, &t, dp);
+        turn(&t, t.v, dp);
+        part->unit->product(round_up(n_keys, 16), n, dp, t.k, dp, t.q_cols, TQ, t.s, TQ, false);
+        scale_and_mask(t.s, at->scale, &vis, key, n_keys, n);
+        if (at->dropout_p > 0) {
+            memset(t.drop, 0, TK * TQ * sizeof(float));
+            dropout_factors(t.drop, at, at->token_key + row, part->head, key, n_keys, part->n);
+        }
+        if (exponentials(&t, &r, n_keys, n, alpha, at->dropout_p > 0 ? t.drop : NULL)) rescale(t.acc, d, n, alpha);
+        part->unit->product(dp, n, round_up(n_keys, 32), t.turned, TK, t.p_pairs, TQ, t.acc, TQ, true);
+    }
+    finish(at, a, part, &r, t.acc);
+}
+
+/* ---- backward ------------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct query_tile {
+    visible vis;
+    int head;
+    int32_t n, n_padded;
+    int64_t row;
+    float lse[TQ], delta[TQ];
+} query_tile;
+
+static void load_queries(query_tile *qt, const dt_attention *at, const dt_attention_args *a, int seq, int head, int32_t first, int32_t n,
+                         const bf16_tiles *t, int64_t dp)
+{
+    const int64_t d = at->head_dim, row = at->q_start[seq] + first;
+    qt->head = head, qt->n = n, qt->n_padded = (int32_t)round_up(n, 32), qt->row = row;
+    find_visible(&qt->vis, at, seq, first, n);
+    if (n < qt->n_padded) qt->vis.least_to = 0; /* padding to 32 sees nothing either */
+    for (int32_t i = 0; i < TQ; i++) {
+        qt->lse[i] = i < n ? a->lse[(row + i) * at->n_heads + head] : 0.0f;
+        qt->delta[i] = i < n ? a->delta[(row + i) * at->n_heads + head] : 0.0f;
+    }
+    copy_rows(t->rows, (const uint16_t *)a->q + row * at->q_ld + head * d, at->q_ld, n, d, dp);
+    transpose_words(t->q_cols, (const uint32_t *)(const void *)t->rows, TQ, dp / 2);
+    pair_rows(t->q_pairs, t->rows, TQ, dp);
+    copy_rows(t->rows, (const uint16_t *)a->dout + row * at->o_ld + head * d, at->o_ld, n, d, dp);
+    transpose_words(t->do_cols, (const uint32_t *)(const void *)t->rows, TQ, dp / 2);
+    pair_rows(t->do_pairs, t->rows, TQ, dp);
+}
+
+/* Probability and its gradient for one key and query; f the dropout factor. */
+typedef struct tile_value {
+    float fp, ds;
+} tile_value;
+INLINE tile_value value_of(float s, float dp, float scale, float lse, float delta, float f, bool seen)
+{
+    const float p = seen ? exp_f(FMA(s, scale, -lse)) : 0.0f;
+    return (tile_value){f * p, p == 0.0f ? 0.0f : p * FMA(f, dp, -delta)};
+}
+
+INLINE void form_two_keys(const query_tile *qt, float scale, int32_t key, int32_t j, int32_t n_keys, const bf16_tiles *t, bool masked, bool drop)
+{
+    const float *restrict s = t->s + j * TQ, *restrict dp = t->ds + j * TQ, *restrict f = t->drop + j * TQ;
+    uint16_t *restrict p_rows = t->p_rows + j * TQ, *restrict ds_rows = t->ds_rows + j * TQ;
+    uint32_t *restrict pairs = t->p_pairs + j / 2 * TQ;
+    const int32_t n = qt->n_padded, low = key + j, high = low + 1;
+    const bool has_low = j < n_keys, has_high = j + 1 < n_keys;
+    SIMD for (int32_t i = 0; i < n; i++)
+    {
+        const bool see_low = !masked || (has_low && low >= qt->vis.from[i] && low < qt->vis.to[i]);
+        const bool see_high = !masked || (has_high && high >= qt->vis.from[i] && high < qt->vis.to[i]);
+        const tile_value x = value_of(s[i], dp[i], scale, qt->lse[i], qt->delta[i], drop ? f[i] : 1.0f, see_low);
+        const tile_value y = value_of(s[TQ + i], dp[TQ + i], scale, qt->lse[i], qt->delta[i], drop ? f[TQ + i] : 1.0f, see_high);
+        const uint32_t p = pair_of(x.fp, y.fp), ds = pair_of(x.ds, y.ds);
+        p_rows[i] = (uint16_t)p, p_rows[TQ + i] = (uint16_t)(p >> 16);
+        ds_rows[i] = (uint16_t)ds, ds_rows[TQ + i] = (uint16_t)(ds >> 16);
+        pairs[i] = ds;
+    }
+}
+
+/* Scores and gradients of probabilities for the loaded keys, then P and dS in the forms that the products want; keys from n_keys to
+ * a multiple of 32 are zero. */
+static void form_tile(const query_tile *qt, const dt_attention *at, const dt_bf16_unit *unit, int32_t key, int32_t n_keys,
+                      const bf16_tiles *t, int64_t dp)
+{
+    const bool all = all_visible(&qt->vis, key, n_keys) && n_keys % 32 == 0, drop = at->dropout_p > 0;
+    const int32_t rows = (int32_t)round_up(n_keys, 32);
+    unit->product(rows, qt->n_padded, dp, t->k, dp, t->q_cols, TQ, t->s, TQ, false);
+    unit->product(rows, qt->n_padded, dp, t->v, dp, t->do_cols, TQ, t->ds, TQ, false);
+    if (drop) {
+        memset(t->drop, 0, TK * TQ * sizeof(float));
+        dropout_factors(t->drop, at, at->token_key + qt->row, qt->head, key, n_keys, qt->n);
+    }
+    for (int32_t j = 0; j < rows; j += 2) {
+        if (drop) {
+            form_two_keys(qt, at->scale, key, j, n_keys, t, true, true);
+        } else if (!all) {
+            form_two_keys(qt, at->scale, key, j, n_keys, t, true, false);
+        } else {
+            form_two_keys(qt, at->scale, key, j, n_keys, t, false, false);
+        }
+    }
+}
+
+static void store_dq(const query_tile *qt, const dt_attention *at, const dt_attention_args *a, const float *acc)
+{
+    float factor[TQ];
+    for (int32_t i = 0; i < TQ; i++) factor[i] = at->scale;
+    store_transposed((uint16_t *)a->dq + qt->row * at->q_ld + qt->head * at->head_dim, DT_BF16, at->q_ld, acc, qt->n, at->head_dim, factor);
+}
+
+void ISA_NAME(attention_backward_q_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part)
+{
+    const int64_t dp = round_up(at->head_dim, DT_ATTENTION_PAD);
+    const int kv_head = part->head / (at->n_heads / at->n_kv_heads);
+    const bf16_tiles t = carve_bf16(part->scratch, dp);
+    query_tile qt;
+    load_queries(&qt, at, a, part->seq, part->head, part->first, part->n, &t, dp);
+    memset(t.acc, 0, (size_t)(dp * TQ) * sizeof(float));
+    for (int32_t key = qt.vis.least_from / TK * TK; key < qt.vis.most_to; key += TK) {
+        const int32_t n_keys = qt.vis.most_to - key < TK ? qt.vis.most_to - key : TK;
+        load_keys(at, a, part->seq, kv_head, key, n_keys, &t, dp);
+        turn(&t, t.k, dp);
+        form_tile(&qt, at, part->unit, key, n_keys, &t, dp);
+        part->unit->product(dp, qt.n_padded, round_up(n_keys, 32), t.turned, TK, t.p_pairs, TQ, t.acc, TQ, true);
+    }
+    store_dq(&qt, at, a, t.acc);
+}
+
+static void add_queries(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, int head, int32_t first, int32_t n,
+                        const bf16_tiles *t, int64_t dp)
+{
+    query_tile qt;
+    find_visible(&qt.vis, at, part->seq, first, n);
+    const int32_t end = part->first + part->n < qt.vis.most_to ? part->first + part->n : qt.vis.most_to;
+    const int32_t begin = qt.vis.least_from / TK * TK > part->first ? qt.vis.least_from / TK * TK : part->first;
+    if (begin >= end && !part->with_dq) return;
+    load_queries(&qt, at, a, part->seq, head, first, n, t, dp);
+    if (part->with_dq) memset(t->acc, 0, (size_t)(dp * TQ) * sizeof(float));
+    for (int32_t key = begin; key < end; key += TK) {
+        const int32_t n_keys = end - key < TK ? end - key : TK;
+        const int64_t rows = round_up(n_keys, 32);
+        float *dk = part->dkv + (key - part->first) * dp, *dv = dk + round_up(part->n, TK) * dp;
+        load_keys(at, a, part->seq, part->head, key, n_keys, t, dp);
+        form_tile(&qt, at, part->unit, key, n_keys, t, dp);
+        part->unit->product(rows, dp, qt.n_padded, t->p_rows, TQ, t->do_pairs, dp, dv, dp, true);
+        part->unit->product(rows, dp, qt.n_padded, t->ds_rows, TQ, t->q_pairs, dp, dk, dp, true);
+        if (!part->with_dq) continue;
+        turn(t, t->k, dp);
+        part->unit->product(dp, qt.n_padded, rows, t->turned, TK, t->p_pairs, TQ, t->acc, TQ, true);
+    }
+    if (part->with_dq) store_dq(&qt, at, a, t->acc);
+}
+
+static void store_rows(uint16_t *dst, int64_t ld, float *src, int64_t n, int64_t d, int64_t dp, float factor)
+{
+    for (int64_t i = 0; i < n; i++)
+        SIMD for (int64_t c = 0; c < d; c++) dst[i * ld + c] = bf16_of(factor * src[i * dp + c]);
+}
+
+void ISA_NAME(attention_backward_kv_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part)
+{
+    const int64_t d = at->head_dim, dp = round_up(d, DT_ATTENTION_PAD), n_dk = round_up(part->n, TK) * dp;
+    const int group = at->n_heads / at->n_kv_heads;
+    const int32_t n_q = at->q_start[part->seq + 1] - at->q_start[part->seq];
+    const bf16_tiles t = carve_bf16(part->scratch, dp);
+    memset(part->dkv, 0, (size_t)(2 * n_dk) * sizeof(float));
+    for (int head = part->head * group; head < (part->head + 1) * group; head++)
+        for (int32_t first = 0; first < n_q; first += TQ) add_queries(at, a, part, head, first, n_q - first < TQ ? n_q - first : TQ, &t, dp);
+    const int64_t at_key = (at->kv_start[part->seq] + part->first) * at->kv_ld + part->head * d;
+    store_rows((uint16_t *)a->dk + at_key, at->kv_ld, part->dkv, part->n, d, dp, at->scale);
+    store_rows((uint16_t *)a->dv + at_key, at->kv_ld, part->dkv + n_dk, part->n, d, dp, 1.0f);
+}
+#endif
