@@ -14,7 +14,10 @@ static void mask_scores(float *s, const visible *vis, int32_t key, int32_t n_key
 {
     for (int32_t j = 0; j < n_keys; j++)
         SIMD for (int32_t i = 0; i < n; i++)
-            s[j * TQ + i] = key + j >= vis->from[i] && key + j < vis->to[i] ? s[j * TQ + i] : -INFINITY;
+        {
+            const float score = s[j * TQ + i]; /* loaded either way: gcc 12 gives up on loads under a condition */
+            s[j * TQ + i] = sees(vis, i, key + j) ? score : -INFINITY;
+        }
 }
 
 /* Scores [n_keys][n] become exp(s - max); returns whether a maximum moved, alpha [n] then being what earlier sums are times. */
@@ -29,7 +32,7 @@ static bool exponentials(float *restrict s, running *r, int32_t n_keys, int32_t 
     {
         moved |= max[i] > r->max[i];
         const float base = max[i] == -INFINITY ? 0.0f : max[i];
-        alpha[i] = exp_f(r->max[i] - base);
+        alpha[i] = exp_below(r->max[i] - base);
         r->max[i] = max[i];
         max[i] = base;
         sum[i] = 0.0f;
@@ -37,7 +40,7 @@ static bool exponentials(float *restrict s, running *r, int32_t n_keys, int32_t 
     for (int32_t j = 0; j < n_keys; j++)
         SIMD for (int32_t i = 0; i < n; i++)
         {
-            const float e = exp_f(s[j * TQ + i] - max[i]);
+            const float e = exp_below(s[j * TQ + i] - max[i]);
             s[j * TQ + i] = e;
             sum[i] += e;
         }
@@ -51,15 +54,15 @@ static void rescale(float *restrict acc, int64_t d, int32_t n, const float *rest
         SIMD for (int32_t i = 0; i < n; i++) acc[c * TQ + i] *= alpha[i];
 }
 
-static void finish(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, const running *r, const float *acc)
+static void finish(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, const running *r, const tiles *t)
 {
     const int64_t d = at->head_dim, row = at->q_start[part->seq] + part->first;
-    float inverse[TQ];
+    float inverse[TQ] = {0};
     for (int32_t i = 0; i < part->n; i++) {
         inverse[i] = r->sum[i] > 0.0f ? 1.0f / r->sum[i] : r->sum[i] == 0.0f ? 0.0f : r->sum[i]; /* a NaN goes on */
         if (a->lse_w) a->lse_w[(row + i) * at->n_heads + part->head] = r->max[i] + logf(r->sum[i]);
     }
-    store_transposed(element_w(a->out_w, at->dt, row * at->o_ld + part->head * d), at->dt, at->o_ld, acc, part->n, d, inverse);
+    store_transposed(element_w(a->out_w, at->dt, row * at->o_ld + part->head * d), at->dt, at->o_ld, t->acc, part->n, d, inverse, t->s);
 }
 
 void ISA_NAME(attention_forward)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part)
@@ -74,8 +77,8 @@ void ISA_NAME(attention_forward)(const dt_attention *at, const dt_attention_args
     find_visible(&vis, at, part->seq, part->first, part->n);
     for (int32_t i = 0; i < TQ; i++) r.max[i] = -INFINITY, r.sum[i] = 0.0f;
     load_rows(t.q_rows, element(a->q, at->dt, row * at->q_ld + part->head * d), at->dt, at->q_ld, part->n, d, dp, at->scale);
-    transpose_in(t.qt, t.q_rows, part->n, d, dp);
-    memset(t.acc, 0, (size_t)(d * TQ) * sizeof(float));
+    transpose_in(t.qt, t.q_rows, part->n, dp);
+    memset(t.acc, 0, (size_t)(dp * TQ) * sizeof(float));
     for (int32_t key = vis.least_from / TK * TK; key < vis.most_to; key += TK) {
         const int32_t n_keys = vis.most_to - key < TK ? vis.most_to - key : TK;
         const int64_t at_key = (kv_row + key) * at->kv_ld + kv_col;
@@ -91,5 +94,5 @@ void ISA_NAME(attention_forward)(const dt_attention *at, const dt_attention_args
         }
         tile_product(true, d, n, n_keys, t.v, dp, t.s, TQ, t.acc, TQ, true);
     }
-    finish(at, a, part, &r, t.acc);
+    finish(at, a, part, &r, &t);
 }

@@ -47,8 +47,8 @@ static void load_queries(query_tile *qt, const dt_attention *at, const dt_attent
     }
     load_rows(t->q_rows, element(a->q, at->dt, row * at->q_ld + head * d), at->dt, at->q_ld, n, d, dp, at->scale);
     load_rows(t->do_rows, element(a->dout, at->dt, row * at->o_ld + head * d), at->dt, at->o_ld, n, d, dp, 1.0f);
-    transpose_in(t->qt, t->q_rows, n, d, dp);
-    transpose_in(t->dot, t->do_rows, n, d, dp);
+    transpose_in(t->qt, t->q_rows, n, dp);
+    transpose_in(t->dot, t->do_rows, n, dp);
 }
 
 static void load_keys(const dt_attention *at, const dt_attention_args *a, int seq, int kv_head, int32_t key, int32_t n_keys, const tiles *t,
@@ -67,32 +67,45 @@ static void form_tile(const query_tile *qt, const dt_attention *at, int32_t key,
     float *restrict s = t->s, *restrict ds = t->dp, *restrict f = t->drop;
     tile_product(false, n_keys, n, at->head_dim, t->k, dp, t->qt, TQ, s, TQ, false);
     tile_product(false, n_keys, n, at->head_dim, t->v, dp, t->dot, TQ, ds, TQ, false);
-    if (drop) dropout_factors(f, at, at->token_key + qt->row, qt->head, key, n_keys, qt->n);
+    if (drop) {
+        memset(f, 0, TK * TQ * sizeof(float));
+        dropout_factors(f, at, at->token_key + qt->row, qt->head, key, n_keys, qt->n);
+    }
     for (int32_t j = 0; j < n_keys; j++) {
         float *sj = s + j * TQ, *dsj = ds + j * TQ;
         if (all && !drop) {
             SIMD for (int32_t i = 0; i < n; i++)
             {
-                sj[i] = exp_f(sj[i] - qt->lse[i]);
+                sj[i] = exp_below(sj[i] - qt->lse[i]);
                 dsj[i] = sj[i] * (dsj[i] - qt->delta[i]);
+            }
+            continue;
+        }
+        if (drop) {
+            SIMD for (int32_t i = 0; i < n; i++)
+            {
+                const float e = exp_below(sj[i] - qt->lse[i]), p = sees(&qt->vis, i, key + j) ? e : 0.0f, fi = f[j * TQ + i];
+                const float d = p * (fi * dsj[i] - qt->delta[i]);
+                dsj[i] = p == 0.0f ? 0.0f : d;
+                sj[i] = fi * p;
             }
             continue;
         }
         SIMD for (int32_t i = 0; i < n; i++)
         {
-            const float p = key + j >= qt->vis.from[i] && key + j < qt->vis.to[i] ? exp_f(sj[i] - qt->lse[i]) : 0.0f;
-            const float fi = drop ? (i < qt->n ? f[j * TQ + i] : 0.0f) : 1.0f;
-            dsj[i] = p == 0.0f ? 0.0f : p * (fi * dsj[i] - qt->delta[i]);
-            sj[i] = fi * p;
+            const float e = exp_below(sj[i] - qt->lse[i]), d = e * (dsj[i] - qt->delta[i]);
+            const bool seen = sees(&qt->vis, i, key + j);
+            sj[i] = seen ? e : 0.0f;
+            dsj[i] = seen ? d : 0.0f; /* what is not seen may be infinite */
         }
     }
 }
 
-static void store_dq(const query_tile *qt, const dt_attention *at, const dt_attention_args *a, const float *acc)
+static void store_dq(const query_tile *qt, const dt_attention *at, const dt_attention_args *a, const tiles *t)
 {
     float factor[TQ];
     for (int32_t i = 0; i < TQ; i++) factor[i] = at->scale;
-    store_transposed(element_w(a->dq, at->dt, qt->row * at->q_ld + qt->head * at->head_dim), at->dt, at->q_ld, acc, qt->n, at->head_dim, factor);
+    store_transposed(element_w(a->dq, at->dt, qt->row * at->q_ld + qt->head * at->head_dim), at->dt, at->q_ld, t->acc, qt->n, at->head_dim, factor, t->s);
 }
 
 void ISA_NAME(attention_backward_q)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part)
@@ -102,14 +115,14 @@ void ISA_NAME(attention_backward_q)(const dt_attention *at, const dt_attention_a
     const tiles t = carve(part->scratch, dp);
     query_tile qt;
     load_queries(&qt, at, a, part->seq, part->head, part->first, part->n, &t, dp);
-    memset(t.acc, 0, (size_t)(d * TQ) * sizeof(float));
+    memset(t.acc, 0, (size_t)(dp * TQ) * sizeof(float));
     for (int32_t key = qt.vis.least_from / TK * TK; key < qt.vis.most_to; key += TK) {
         const int32_t n_keys = qt.vis.most_to - key < TK ? qt.vis.most_to - key : TK;
         load_keys(at, a, part->seq, kv_head, key, n_keys, &t, dp);
         form_tile(&qt, at, key, n_keys, &t, dp);
         tile_product(true, d, qt.n_padded, n_keys, t.k, dp, t.dp, TQ, t.acc, TQ, true);
     }
-    store_dq(&qt, at, a, t.acc);
+    store_dq(&qt, at, a, &t);
 }
 
 /* One tile of queries against the part's keys. */
@@ -123,7 +136,7 @@ static void add_queries(const dt_attention *at, const dt_attention_args *a, cons
     const int32_t begin = qt.vis.least_from / TK * TK > part->first ? qt.vis.least_from / TK * TK : part->first;
     if (begin >= end && !part->with_dq) return;
     load_queries(&qt, at, a, part->seq, head, first, n, t, dp);
-    if (part->with_dq) memset(t->acc, 0, (size_t)(d * TQ) * sizeof(float));
+    if (part->with_dq) memset(t->acc, 0, (size_t)(dp * TQ) * sizeof(float));
     for (int32_t key = begin; key < end; key += TK) {
         const int32_t n_keys = end - key < TK ? end - key : TK;
         float *dk = part->dkv + (key - part->first) * dp, *dv = dk + round_up(part->n, TK) * dp;
@@ -133,7 +146,7 @@ static void add_queries(const dt_attention *at, const dt_attention_args *a, cons
         tile_product(false, n_keys, dp, n, t->dp, TQ, t->q_rows, dp, dk, dp, true);
         if (part->with_dq) tile_product(true, d, qt.n_padded, n_keys, t->k, dp, t->dp, TQ, t->acc, TQ, true);
     }
-    if (part->with_dq) store_dq(&qt, at, a, t->acc);
+    if (part->with_dq) store_dq(&qt, at, a, t);
 }
 
 static void store_rows(void *dst, dt_dtype dt, int64_t ld, const float *src, int64_t n, int64_t d, int64_t dp)

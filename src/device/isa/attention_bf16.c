@@ -58,43 +58,6 @@ static void pair_rows(uint32_t *restrict dst, const uint16_t *restrict rows, int
             dst[i * dp + c] = (uint32_t)rows[2 * i * dp + c] | (uint32_t)rows[(2 * i + 1) * dp + c] << 16;
 }
 
-/* dst [width][n_rows] = src [n_rows][width], both multiples of 16. */
-static void transpose_words(uint32_t *restrict dst, const uint32_t *restrict src, int64_t n_rows, int64_t width)
-{
-    for (int64_t i = 0; i < n_rows; i += 16)
-        for (int64_t c = 0; c < width; c += 16) {
-            __m512i r[16], s[16];
-#pragma GCC unroll 16
-            for (int l = 0; l < 16; l++) r[l] = _mm512_loadu_si512(src + (i + l) * width + c);
-#pragma GCC unroll 8
-            for (int l = 0; l < 8; l++) { /* words, then pairs of words, then quarters */
-                s[2 * l] = _mm512_unpacklo_epi32(r[2 * l], r[2 * l + 1]);
-                s[2 * l + 1] = _mm512_unpackhi_epi32(r[2 * l], r[2 * l + 1]);
-            }
-#pragma GCC unroll 4
-            for (int l = 0; l < 4; l++) {
-                r[4 * l] = _mm512_unpacklo_epi64(s[4 * l], s[4 * l + 2]);
-                r[4 * l + 1] = _mm512_unpackhi_epi64(s[4 * l], s[4 * l + 2]);
-                r[4 * l + 2] = _mm512_unpacklo_epi64(s[4 * l + 1], s[4 * l + 3]);
-                r[4 * l + 3] = _mm512_unpackhi_epi64(s[4 * l + 1], s[4 * l + 3]);
-            }
-#pragma GCC unroll 4
-            for (int l = 0; l < 4; l++) {
-                s[l] = _mm512_shuffle_i32x4(r[l], r[4 + l], 0x88);
-                s[4 + l] = _mm512_shuffle_i32x4(r[l], r[4 + l], 0xdd);
-                s[8 + l] = _mm512_shuffle_i32x4(r[8 + l], r[12 + l], 0x88);
-                s[12 + l] = _mm512_shuffle_i32x4(r[8 + l], r[12 + l], 0xdd);
-            }
-#pragma GCC unroll 4
-            for (int l = 0; l < 4; l++) {
-                _mm512_storeu_si512(dst + (c + l) * n_rows + i, _mm512_shuffle_i32x4(s[l], s[8 + l], 0x88));
-                _mm512_storeu_si512(dst + (c + 8 + l) * n_rows + i, _mm512_shuffle_i32x4(s[l], s[8 + l], 0xdd));
-                _mm512_storeu_si512(dst + (c + 4 + l) * n_rows + i, _mm512_shuffle_i32x4(s[4 + l], s[12 + l], 0x88));
-                _mm512_storeu_si512(dst + (c + 12 + l) * n_rows + i, _mm512_shuffle_i32x4(s[4 + l], s[12 + l], 0xdd));
-            }
-        }
-}
-
 /* turned [dp][TK] = rows [TK][dp] transposed. */
 static void turn(const bf16_tiles *t, const uint16_t *rows, int64_t dp)
 {
@@ -133,7 +96,10 @@ static void scale_and_mask(float *s, float scale, const visible *vis, int32_t ke
     }
     for (int32_t j = 0; j < n_keys; j++)
         SIMD for (int32_t i = 0; i < n; i++)
-            s[j * TQ + i] = key + j >= vis->from[i] && key + j < vis->to[i] ? s[j * TQ + i] * scale : -INFINITY;
+        {
+            const float score = s[j * TQ + i] * scale;
+            s[j * TQ + i] = sees(vis, i, key + j) ? score : -INFINITY;
+        }
 }
 
 /* As exponentials() of attention.c; leaves P in pairs of keys, times dropout factors where f is not NULL. Rows from n_keys on to a
@@ -151,7 +117,7 @@ static bool exponentials(const bf16_tiles *t, running *r, int32_t n_keys, int32_
     {
         moved |= max[i] > r->max[i];
         const float base = max[i] == -INFINITY ? 0.0f : max[i];
-        alpha[i] = exp_f(r->max[i] - base);
+        alpha[i] = exp_below(r->max[i] - base);
         r->max[i] = max[i];
         max[i] = base;
         sum[i] = 0.0f;
@@ -161,7 +127,7 @@ static bool exponentials(const bf16_tiles *t, running *r, int32_t n_keys, int32_
         if (j + 1 < n_keys && !f) {
             SIMD for (int32_t i = 0; i < n; i++)
             {
-                const float e0 = exp_f(lower[i] - max[i]), e1 = exp_f(upper[i] - max[i]);
+                const float e0 = exp_below(lower[i] - max[i]), e1 = exp_below(upper[i] - max[i]);
                 sum[i] += e0 + e1;
                 pairs[j / 2 * TQ + i] = pair_of(e0, e1);
             }
@@ -169,7 +135,7 @@ static bool exponentials(const bf16_tiles *t, running *r, int32_t n_keys, int32_
         }
         const float one = j < n_keys ? 1.0f : 0.0f, two = j + 1 < n_keys ? 1.0f : 0.0f;
         for (int32_t i = 0; i < n; i++) {
-            const float e0 = one == 0.0f ? 0.0f : exp_f(lower[i] - max[i]), e1 = two == 0.0f ? 0.0f : exp_f(upper[i] - max[i]);
+            const float e0 = one == 0.0f ? 0.0f : exp_below(lower[i] - max[i]), e1 = two == 0.0f ? 0.0f : exp_below(upper[i] - max[i]);
             sum[i] += e0 + e1;
             pairs[j / 2 * TQ + i] = f ? pair_of(one == 0.0f ? 0.0f : e0 * fl[i], two == 0.0f ? 0.0f : e1 * fl[TQ + i]) : pair_of(e0, e1);
         }
@@ -184,15 +150,15 @@ static void rescale(float *restrict acc, int64_t d, int32_t n, const float *rest
         SIMD for (int32_t i = 0; i < n; i++) acc[c * TQ + i] *= alpha[i];
 }
 
-static void finish(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, const running *r, const float *acc)
+static void finish(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, const running *r, const bf16_tiles *t)
 {
     const int64_t d = at->head_dim, row = at->q_start[part->seq] + part->first;
-    float inverse[TQ];
+    float inverse[TQ] = {0};
     for (int32_t i = 0; i < part->n; i++) {
         inverse[i] = r->sum[i] > 0.0f ? 1.0f / r->sum[i] : r->sum[i] == 0.0f ? 0.0f : r->sum[i];
         if (a->lse_w) a->lse_w[(row + i) * at->n_heads + part->head] = r->max[i] + logf(r->sum[i]);
     }
-    store_transposed((uint16_t *)a->out_w + row * at->o_ld + part->head * d, DT_BF16, at->o_ld, acc, part->n, d, inverse);
+    store_transposed((uint16_t *)a->out_w + row * at->o_ld + part->head * d, DT_BF16, at->o_ld, t->acc, part->n, d, inverse, t->s);
 }
 
 void ISA_NAME(attention_forward_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part)
@@ -222,7 +188,7 @@ void ISA_NAME(attention_forward_bf16)(const dt_attention *at, const dt_attention
         if (exponentials(&t, &r, n_keys, n, alpha, at->dropout_p > 0 ? t.drop : NULL)) rescale(t.acc, d, n, alpha);
         part->unit->product(dp, n, round_up(n_keys, 32), t.turned, TK, t.p_pairs, TQ, t.acc, TQ, true);
     }
-    finish(at, a, part, &r, t.acc);
+    finish(at, a, part, &r, &t);
 }
 
 /* ---- backward ------------------------------------------------------------------------------------------------------------------------- */
@@ -260,8 +226,8 @@ typedef struct tile_value {
 } tile_value;
 INLINE tile_value value_of(float s, float dp, float scale, float lse, float delta, float f, bool seen)
 {
-    const float p = seen ? exp_f(FMA(s, scale, -lse)) : 0.0f;
-    return (tile_value){f * p, p == 0.0f ? 0.0f : p * FMA(f, dp, -delta)};
+    const float e = exp_below(FMA(s, scale, -lse)), p = seen ? e : 0.0f, ds = p * FMA(f, dp, -delta);
+    return (tile_value){f * p, seen ? ds : 0.0f}; /* what is not seen may be infinite */
 }
 
 INLINE void form_two_keys(const query_tile *qt, float scale, int32_t key, int32_t j, int32_t n_keys, const bf16_tiles *t, bool masked, bool drop)
@@ -273,8 +239,8 @@ INLINE void form_two_keys(const query_tile *qt, float scale, int32_t key, int32_
     const bool has_low = j < n_keys, has_high = j + 1 < n_keys;
     SIMD for (int32_t i = 0; i < n; i++)
     {
-        const bool see_low = !masked || (has_low && low >= qt->vis.from[i] && low < qt->vis.to[i]);
-        const bool see_high = !masked || (has_high && high >= qt->vis.from[i] && high < qt->vis.to[i]);
+        const bool see_low = (!masked) | (has_low & sees(&qt->vis, i, low));
+        const bool see_high = (!masked) | (has_high & sees(&qt->vis, i, high));
         const tile_value x = value_of(s[i], dp[i], scale, qt->lse[i], qt->delta[i], drop ? f[i] : 1.0f, see_low);
         const tile_value y = value_of(s[TQ + i], dp[TQ + i], scale, qt->lse[i], qt->delta[i], drop ? f[TQ + i] : 1.0f, see_high);
         const uint32_t p = pair_of(x.fp, y.fp), ds = pair_of(x.ds, y.ds);
@@ -308,11 +274,11 @@ static void form_tile(const query_tile *qt, const dt_attention *at, const dt_bf1
     }
 }
 
-static void store_dq(const query_tile *qt, const dt_attention *at, const dt_attention_args *a, const float *acc)
+static void store_dq(const query_tile *qt, const dt_attention *at, const dt_attention_args *a, const bf16_tiles *t)
 {
     float factor[TQ];
     for (int32_t i = 0; i < TQ; i++) factor[i] = at->scale;
-    store_transposed((uint16_t *)a->dq + qt->row * at->q_ld + qt->head * at->head_dim, DT_BF16, at->q_ld, acc, qt->n, at->head_dim, factor);
+    store_transposed((uint16_t *)a->dq + qt->row * at->q_ld + qt->head * at->head_dim, DT_BF16, at->q_ld, t->acc, qt->n, at->head_dim, factor, t->s);
 }
 
 void ISA_NAME(attention_backward_q_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part)
@@ -330,7 +296,7 @@ void ISA_NAME(attention_backward_q_bf16)(const dt_attention *at, const dt_attent
         form_tile(&qt, at, part->unit, key, n_keys, &t, dp);
         part->unit->product(dp, qt.n_padded, round_up(n_keys, 32), t.turned, TK, t.p_pairs, TQ, t.acc, TQ, true);
     }
-    store_dq(&qt, at, a, t.acc);
+    store_dq(&qt, at, a, &t);
 }
 
 static void add_queries(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, int head, int32_t first, int32_t n,
@@ -355,7 +321,7 @@ static void add_queries(const dt_attention *at, const dt_attention_args *a, cons
         turn(t, t->k, dp);
         part->unit->product(dp, qt.n_padded, rows, t->turned, TK, t->p_pairs, TQ, t->acc, TQ, true);
     }
-    if (part->with_dq) store_dq(&qt, at, a, t->acc);
+    if (part->with_dq) store_dq(&qt, at, a, t);
 }
 
 static void store_rows(uint16_t *dst, int64_t ld, float *src, int64_t n, int64_t d, int64_t dp, float factor)

@@ -29,12 +29,12 @@ INLINE void add_block(softmax_stats *st, const float *z, int64_t n, float inv_t,
     if (entropy) {
         _Pragma("omp simd reduction(+ : sum, sum_es)") for (int64_t i = 0; i < n; i++)
         {
-            const float d = z[i] * inv_t - m, e = exp_f(d);
+            const float d = z[i] * inv_t - m, e = exp_below(d);
             sum += e;
             sum_es += e > 0.0f ? e * d : 0.0f;
         }
     } else {
-        _Pragma("omp simd reduction(+ : sum)") for (int64_t i = 0; i < n; i++) sum += exp_f(z[i] * inv_t - m);
+        _Pragma("omp simd reduction(+ : sum)") for (int64_t i = 0; i < n; i++) sum += exp_below(z[i] * inv_t - m);
     }
     st->sum += (double)sum;
     st->sum_es += (double)sum_es;
@@ -56,7 +56,7 @@ static void write_gradient(float *z, int64_t n, dt_dtype dt, int32_t target, flo
     float block[BLOCK];
     for (int64_t first = 0; first < n; first += BLOCK) {
         const int64_t len = n - first < BLOCK ? n - first : BLOCK;
-        SIMD for (int64_t i = 0; i < len; i++) block[i] = scale * exp_f(z[first + i] * inv_t - max);
+        SIMD for (int64_t i = 0; i < len; i++) block[i] = scale * exp_below(z[first + i] * inv_t - max);
         if (target >= first && target < first + len) block[target - first] -= weight;
         if (dt == DT_F32) {
             SIMD for (int64_t i = 0; i < len; i++) z[first + i] = block[i];

@@ -72,7 +72,7 @@ INLINE void store(void *p, dt_dtype dt, int64_t i, float f)
 
 /* e^x = 2^k e^r with r in [-ln2/2, ln2/2]: k by adding 1.5*2^23, whose low bits then are k; ln2 in two parts (Cody and Waite);
  * e^r = 1 + r + r^2 q(r), q of degree 4 (least maximum of the relative error, 3e-9). Results below 2^-126 are 0. */
-INLINE float exp_f(float x)
+INLINE float exp_part(float x) /* -87.33654 <= x < 88.7228 */
 {
     const float t = FMA(x, 1.44269504f, 0x1.8p23f), k = t - 0x1.8p23f;
     float r = FMA(k, -0x1.62e4p-1f, x); /* 15 bits: k times it is exact */
@@ -83,10 +83,21 @@ INLINE float exp_f(float x)
     q = FMA(q, r, 0.166665211f);
     q = FMA(q, r, 0.49999994f);
     const float e = FMA(r * r, q, r) + 1.0f;
-    float y = float_of(bits_of(e) + (bits_of(t) << 23));
+    return float_of(bits_of(e) + (bits_of(t) << 23));
+}
+INLINE float exp_f(float x)
+{
+    float y = exp_part(x);
     y = x < -87.33654f ? 0.0f : y;
     y = x > 88.7228f ? INFINITY : y;
     return x != x ? x : y;
+}
+
+/* For what stays below 88, as score - maximum does. A NaN as arithmetic makes it (its low bits are 0) goes through. */
+INLINE float exp_below(float x)
+{
+    const float y = exp_part(x);
+    return x < -87.33654f ? 0.0f : y;
 }
 
 /* erf: x P(x^2) up to 1; 1 - exp(-x Q(x)) beyond, Q fitted to -log(erfc(x))/x (relative error 3e-9); 1 from 4.1 on. */

@@ -108,25 +108,79 @@ static inline void load_rows(float *restrict dst, const void *src, dt_dtype dt, 
     }
 }
 
-/* dst [d][TQ] from rows [n][dp]; columns from n up to the next multiple of LANES are zero. */
-static inline void transpose_in(float *restrict dst, const float *restrict rows, int64_t n, int64_t d, int64_t dp)
+/* dst [width][n_rows] = src [n_rows][width], both multiples of 16. */
+static inline void transpose_words(uint32_t *restrict dst, const uint32_t *restrict src, int64_t n_rows, int64_t width)
 {
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t c = 0; c < d; c++) dst[c * TQ + i] = rows[i * dp + c];
-    for (int64_t i = n; i < round_up(n, LANES); i++)
-        for (int64_t c = 0; c < d; c++) dst[c * TQ + i] = 0.0f;
+#if defined(__AVX512F__)
+    for (int64_t i = 0; i < n_rows; i += 16)
+        for (int64_t c = 0; c < width; c += 16) {
+            __m512i r[16], s[16];
+#pragma GCC unroll 16
+            for (int l = 0; l < 16; l++) r[l] = _mm512_loadu_si512(src + (i + l) * width + c);
+#pragma GCC unroll 8
+            for (int l = 0; l < 8; l++) { /* words, then pairs of words, then quarters */
+                s[2 * l] = _mm512_unpacklo_epi32(r[2 * l], r[2 * l + 1]);
+                s[2 * l + 1] = _mm512_unpackhi_epi32(r[2 * l], r[2 * l + 1]);
+            }
+#pragma GCC unroll 4
+            for (int l = 0; l < 4; l++) {
+                r[4 * l] = _mm512_unpacklo_epi64(s[4 * l], s[4 * l + 2]);
+                r[4 * l + 1] = _mm512_unpackhi_epi64(s[4 * l], s[4 * l + 2]);
+                r[4 * l + 2] = _mm512_unpacklo_epi64(s[4 * l + 1], s[4 * l + 3]);
+                r[4 * l + 3] = _mm512_unpackhi_epi64(s[4 * l + 1], s[4 * l + 3]);
+            }
+#pragma GCC unroll 4
+            for (int l = 0; l < 4; l++) {
+                s[l] = _mm512_shuffle_i32x4(r[l], r[4 + l], 0x88);
+                s[4 + l] = _mm512_shuffle_i32x4(r[l], r[4 + l], 0xdd);
+                s[8 + l] = _mm512_shuffle_i32x4(r[8 + l], r[12 + l], 0x88);
+                s[12 + l] = _mm512_shuffle_i32x4(r[8 + l], r[12 + l], 0xdd);
+            }
+#pragma GCC unroll 4
+            for (int l = 0; l < 4; l++) {
+                _mm512_storeu_si512(dst + (c + l) * n_rows + i, _mm512_shuffle_i32x4(s[l], s[8 + l], 0x88));
+                _mm512_storeu_si512(dst + (c + 8 + l) * n_rows + i, _mm512_shuffle_i32x4(s[l], s[8 + l], 0xdd));
+                _mm512_storeu_si512(dst + (c + 4 + l) * n_rows + i, _mm512_shuffle_i32x4(s[4 + l], s[12 + l], 0x88));
+                _mm512_storeu_si512(dst + (c + 12 + l) * n_rows + i, _mm512_shuffle_i32x4(s[4 + l], s[12 + l], 0xdd));
+            }
+        }
+#else
+    for (int64_t i = 0; i < n_rows; i++)
+        for (int64_t c = 0; c < width; c++) dst[c * n_rows + i] = src[i * width + c];
+#endif
+}
+/* Floats as words: moving bits does not care. */
+static inline void transpose(float *restrict dst, const float *restrict src, int64_t n_rows, int64_t width)
+{
+    transpose_words((uint32_t *)(void *)dst, (const uint32_t *)(const void *)src, n_rows, width);
 }
 
-/* Row i of dst = factor[i] * column i of src [d][TQ], through a square that both sides touch along their rows. */
-static inline void store_transposed(void *dst, dt_dtype dt, int64_t ld, const float *restrict src, int64_t n, int64_t d, const float *factor)
+/* dst [dp][TQ] from rows [TQ][dp], of which n count: columns from n up to the next multiple of LANES are zero. */
+static inline void transpose_in(float *restrict dst, float *restrict rows, int64_t n, int64_t dp)
 {
-    enum { SQUARE = 16 };
-    float square[TQ][SQUARE];
-    for (int64_t c = 0; c < d; c += SQUARE) {
-        const int64_t width = d - c < SQUARE ? d - c : SQUARE;
-        for (int64_t l = 0; l < width; l++)
-            for (int64_t i = 0; i < n; i++) square[i][l] = src[(c + l) * TQ + i] * factor[i];
-        for (int64_t i = 0; i < n; i++) ISA_NAME(convert)(square[i], DT_F32, element_w(dst, dt, i * ld + c), dt, width);
+    memset(rows + n * dp, 0, (size_t)((round_up(n, LANES) - n) * dp) * sizeof *rows);
+    transpose(dst, rows, TQ, dp);
+}
+
+/* Row i of dst = factor[i] * column i of src [.][TQ], by 32 columns at a time through scratch [2][32][TQ]. */
+static inline void store_transposed(void *dst, dt_dtype dt, int64_t ld, const float *restrict src, int64_t n, int64_t d, const float *factor,
+                                    float *restrict scratch)
+{
+    enum { WIDTH = 32 };
+    float *restrict scaled = scratch, *restrict rows = scratch + WIDTH * TQ;
+    for (int64_t c = 0; c < d; c += WIDTH) {
+        const int64_t width = d - c < WIDTH ? d - c : WIDTH;
+        for (int64_t l = 0; l < WIDTH; l++)
+            SIMD for (int64_t i = 0; i < TQ; i++) scaled[l * TQ + i] = src[(c + l) * TQ + i] * factor[i];
+        transpose(rows, scaled, WIDTH, TQ);
+        for (int64_t i = 0; i < n; i++) {
+            void *to = element_w(dst, dt, i * ld + c);
+            if (dt == DT_F32) {
+                SIMD for (int64_t l = 0; l < width; l++) ((float *)to)[l] = rows[i * WIDTH + l];
+            } else {
+                SIMD for (int64_t l = 0; l < width; l++) ((uint16_t *)to)[l] = bf16_of(rows[i * WIDTH + l]);
+            }
+        }
     }
 }
 
@@ -134,7 +188,7 @@ static inline void store_transposed(void *dst, dt_dtype dt, int64_t ld, const fl
 
 /* Queries first .. first+n-1 of a sequence; query i sees keys from[i] <= j < to[i]. Columns that hold no query see none. */
 typedef struct visible {
-    int32_t from[TQ], to[TQ];
+    int32_t from[TQ], to[TQ], n_seen[TQ]; /* n_seen = to - from: one comparison tells */
     int32_t least_from, most_to; /* over the n queries: keys outside are seen by none */
     int32_t most_from, least_to; /* keys from most_from to least_to are seen by all */
 } visible;
@@ -146,11 +200,13 @@ static inline void find_visible(visible *vis, const dt_attention *at, int seq, i
         const int32_t to = i < n ? len - n_q + first + i + 1 : 0;
         vis->to[i] = to < 0 ? 0 : to;
         vis->from[i] = i < n && at->window > 0 && to > at->window ? to - at->window : 0;
+        vis->n_seen[i] = vis->to[i] - vis->from[i];
     }
     vis->least_from = vis->from[0], vis->most_from = vis->from[n - 1];
     vis->least_to = n < round_up(n, LANES) ? 0 : vis->to[0], vis->most_to = vis->to[n - 1];
 }
 
+INLINE bool sees(const visible *vis, int32_t i, int32_t key) { return (uint32_t)(key - vis->from[i]) < (uint32_t)vis->n_seen[i]; }
 INLINE bool all_visible(const visible *vis, int32_t key, int32_t n_keys) { return vis->most_from <= key && key + n_keys <= vis->least_to; }
 
 /* ---- dropout of probabilities --------------------------------------------------------------------------------------- */
