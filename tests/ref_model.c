@@ -33,8 +33,10 @@ static double get(const void *p, dt_dtype t, int64_t i)
 
 static void put(void *p, dt_dtype t, int64_t i, double x)
 {
-    if (t == DT_F32) ((float *)p)[i] = (float)x;
-    else ((uint16_t *)p)[i] = dt_bf16_from_float((float)x);
+    if (t == DT_F32)
+        ((float *)p)[i] = (float)x;
+    else
+        ((uint16_t *)p)[i] = dt_bf16_from_float((float)x);
 }
 
 double ref_grad(const ref_model *r, int unit, int64_t i) { return get(r->grads[unit].ptr, r->opt.grad_dtype, i); }
@@ -90,8 +92,13 @@ static dt_err grads_release(void *self, int unit)
 
 dt_model_options ref_options(int32_t max_tok, int32_t max_pos, dt_dtype dtype)
 {
-    return (dt_model_options){.dtype = dtype, .grad_dtype = DT_F32, .max_tok = max_tok, .max_seq = max_tok, .max_pos = max_pos,
-                              .training = true, .seed = 7};
+    return (dt_model_options){.dtype = dtype,
+                              .grad_dtype = DT_F32,
+                              .max_tok = max_tok,
+                              .max_seq = max_tok,
+                              .max_pos = max_pos,
+                              .training = true,
+                              .seed = 7};
 }
 
 static void fill_weights(ref_model *r)
@@ -209,7 +216,8 @@ double ref_model_adamw(ref_model *r, double lr, double weight_decay, double clip
     }
     for (int u = 0; u < r->n_units; u++)
         for (int i = 0; i < r->units[u].n_tensors; i++)
-            for (int64_t e = 0; e < r->units[u].tensors[i].n_elems; e++) sum += pow(ref_grad(r, u, r->units[u].tensors[i].offset + e), 2);
+            for (int64_t e = 0; e < r->units[u].tensors[i].n_elems; e++)
+                sum += pow(ref_grad(r, u, r->units[u].tensors[i].offset + e), 2);
     const double norm = sqrt(sum), factor = clip > 0 ? fmin(1, clip / (norm + 1e-6)) : 1;
     r->n_updates++;
     for (int u = 0; u < r->n_units; u++)

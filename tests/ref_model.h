@@ -14,12 +14,12 @@ typedef struct ref_model {
     int n_units;
     dt_model *model;
     dt_param_source source;
-    dt_buf *params, *grads; /* [n_units] */
+    dt_buf *params, *grads;   /* [n_units] */
     float **master, **m, **v; /* [n_units][flat_len]: AdamW's, allocated by the first ref_model_adamw */
     int64_t n_updates;
     int *param_holds, *grad_holds;
-    bool *grads_fresh;  /* nothing is in the gradients yet */
-    char *calls;        /* the order of acquires and releases, as text */
+    bool *grads_fresh; /* nothing is in the gradients yet */
+    char *calls;       /* the order of acquires and releases, as text */
     size_t calls_len;
     bool misused;
 } ref_model;

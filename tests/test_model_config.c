@@ -54,7 +54,8 @@ static void absent_keys_have_the_family_s_defaults(void **state)
 
 static void spellings_of_one_thing_mean_the_same(void **state)
 {
-    dt_model_config a = parsed("{\"model_type\": \"llama\", \"rope_theta\": 500000, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 4}}");
+    dt_model_config a =
+        parsed("{\"model_type\": \"llama\", \"rope_theta\": 500000, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 4}}");
     dt_model_config b = parsed("{\"model_type\": \"llama\", \"rope_scaling\": null, \"rope_parameters\": "
                                "{\"rope_type\": \"linear\", \"factor\": 4.0, \"rope_theta\": 500000.0}}");
     assert_true(a.rope_type == DT_ROPE_LINEAR && b.rope_type == DT_ROPE_LINEAR && a.rope_factor == 4 && b.rope_factor == 4);
@@ -62,13 +63,16 @@ static void spellings_of_one_thing_mean_the_same(void **state)
     dt_model_config_free(&a);
     dt_model_config_free(&b);
 
-    a = parsed("{\"model_type\": \"gpt2\", \"hidden_size\": 24, \"num_attention_heads\": 3, \"num_hidden_layers\": 2, \"vocab_size\": 100, "
+    a = parsed("{\"model_type\": \"gpt2\", \"hidden_size\": 24, \"num_attention_heads\": 3, \"num_hidden_layers\": 2, "
+               "\"vocab_size\": 100, "
                "\"eos_token_id\": [3, 5], \"n_inner\": null, \"hidden_act\": \"gelu\"}");
-    assert_true(a.hidden_size == 24 && a.intermediate_size == 96 && a.n_eos == 2 && a.eos_token_id[1] == 5 && a.act == DT_ACT_GELU);
+    assert_true(a.hidden_size == 24 && a.intermediate_size == 96 && a.n_eos == 2 && a.eos_token_id[1] == 5 &&
+                a.act == DT_ACT_GELU);
     assert_int_equal(a.bos_token_id, -1); /* the default 50256 is outside a vocabulary of 100 */
     dt_model_config_free(&a);
 
-    a = parsed("{\"model_type\": \"qwen2\", \"num_hidden_layers\": 4, \"use_sliding_window\": true, \"sliding_window\": 64, \"max_window_layers\": 3}");
+    a = parsed("{\"model_type\": \"qwen2\", \"num_hidden_layers\": 4, \"use_sliding_window\": true, \"sliding_window\": 64, "
+               "\"max_window_layers\": 3}");
     assert_true(a.sliding && !a.sliding[2] && a.sliding[3] && a.sliding_window == 64);
     dt_model_config_free(&a);
     a = parsed("{\"model_type\": \"qwen3\", \"num_hidden_layers\": 2, \"use_sliding_window\": true, \"sliding_window\": 64, "
@@ -82,7 +86,8 @@ static void spellings_of_one_thing_mean_the_same(void **state)
 
 static void the_text_kept_parses_to_the_same(void **state)
 {
-    dt_model_config a = parsed("{\"model_type\": \"llama\", \"hidden_size\": 64, \"num_attention_heads\": 4, \"unknown\": [1, {\"x\": 2}]}");
+    dt_model_config a =
+        parsed("{\"model_type\": \"llama\", \"hidden_size\": 64, \"num_attention_heads\": 4, \"unknown\": [1, {\"x\": 2}]}");
     dt_model_config b = parsed(a.json);
     assert_string_equal(a.json, b.json);
     assert_true(a.hidden_size == b.hidden_size && a.head_dim == b.head_dim);
@@ -112,12 +117,17 @@ static void unsupported_values_are_named_with_file_and_key(void **state)
         {"{\"model_type\": \"llama\", \"num_local_experts\": 8}", "num_local_experts", "8"},
         {"{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"longrope\"}}", "rope_scaling.rope_type", "longrope"},
         {"{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"linear\"}}", "rope_scaling", "factor"},
-        {"{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}}", "rope_scaling", "low_freq_factor"},
+        {"{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}}", "rope_scaling",
+         "low_freq_factor"},
         {"{\"model_type\": \"llama\", \"rope_scaling\": \"linear\"}", "rope_scaling", "linear"},
-        {"{\"model_type\": \"llama\", \"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\"}}}", "rope_parameters", "full"},
-        {"{\"model_type\": \"llama\", \"layer_types\": [\"sliding_attention\"], \"num_hidden_layers\": 1}", "layer_types", "sliding"},
-        {"{\"model_type\": \"qwen2\", \"layer_types\": [\"full_attention\"], \"num_hidden_layers\": 2}", "layer_types", "2 words"},
-        {"{\"model_type\": \"qwen2\", \"layer_types\": [\"chunked_attention\"], \"num_hidden_layers\": 1}", "layer_types", "chunked"},
+        {"{\"model_type\": \"llama\", \"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\"}}}",
+         "rope_parameters", "full"},
+        {"{\"model_type\": \"llama\", \"layer_types\": [\"sliding_attention\"], \"num_hidden_layers\": 1}", "layer_types",
+         "sliding"},
+        {"{\"model_type\": \"qwen2\", \"layer_types\": [\"full_attention\"], \"num_hidden_layers\": 2}", "layer_types",
+         "2 words"},
+        {"{\"model_type\": \"qwen2\", \"layer_types\": [\"chunked_attention\"], \"num_hidden_layers\": 1}", "layer_types",
+         "chunked"},
         {"{\"model_type\": \"gpt2\", \"add_cross_attention\": true}", "add_cross_attention", "true"},
         {"{\"model_type\": \"gpt2\", \"resid_pdrop\": 1.5}", "resid_pdrop", "1.5"},
         {"{\"model_type\": \"gpt2\", \"eos_token_id\": \"x\"}", "eos_token_id", "x"},
@@ -130,7 +140,8 @@ static void unsupported_values_are_named_with_file_and_key(void **state)
         dt_error_clear();
         assert_int_equal(dt_model_config_parse(&mc, "config.json", BAD[i].json), DT_ERR_DATA);
         const char *text = dt_error_message();
-        if (!strstr(text, "config.json") || !strstr(text, BAD[i].key) || !strstr(text, BAD[i].value)) fail_msg("%s\n-> %s", BAD[i].json, text);
+        if (!strstr(text, "config.json") || !strstr(text, BAD[i].key) || !strstr(text, BAD[i].value))
+            fail_msg("%s\n-> %s", BAD[i].json, text);
         assert_null(mc.json);
         assert_null(mc.sliding);
     }
@@ -152,8 +163,9 @@ static dt_err from_ini(dt_model_config *mc, const char *ini)
 static void inline_keys_make_a_model_alone(void **state)
 {
     dt_model_config mc;
-    const char *ini = "[model]\nmodel_type = llama\nhidden_size = 64\nnum_attention_heads = 4\nnum_hidden_layers = 2\nintermediate_size = 96\n"
-                      "vocab_size = 256\nrope_scaling = {\"rope_type\": \"linear\", \"factor\": 2}\ntie_word_embeddings = true\n";
+    const char *ini =
+        "[model]\nmodel_type = llama\nhidden_size = 64\nnum_attention_heads = 4\nnum_hidden_layers = 2\nintermediate_size = 96\n"
+        "vocab_size = 256\nrope_scaling = {\"rope_type\": \"linear\", \"factor\": 2}\ntie_word_embeddings = true\n";
     if (from_ini(&mc, ini) != DT_OK) fail_msg("%s", dt_error_message());
     assert_true(mc.hidden_size == 64 && mc.num_hidden_layers == 2 && mc.tie_word_embeddings && mc.rope_factor == 2);
     assert_non_null(strstr(mc.json, "LlamaForCausalLM"));
@@ -162,7 +174,10 @@ static void inline_keys_make_a_model_alone(void **state)
     dt_model_config_free(&again);
     dt_model_config_free(&mc);
 
-    assert_int_equal(from_ini(&mc, "[model]\nmodel_type = gpt2\nhidden_size = 48\nnum_attention_heads = 4\ndropout = 0.25\nrms_norm_eps = 1e-6\n"), DT_OK);
+    assert_int_equal(
+        from_ini(&mc,
+                 "[model]\nmodel_type = gpt2\nhidden_size = 48\nnum_attention_heads = 4\ndropout = 0.25\nrms_norm_eps = 1e-6\n"),
+        DT_OK);
     assert_true(mc.hidden_size == 48 && mc.attn_pdrop == 0.25 && mc.embd_pdrop == 0.25 && mc.norm_eps == 1e-6);
     assert_non_null(strstr(mc.json, "n_embd"));
     dt_model_config_free(&mc);
@@ -174,8 +189,10 @@ static void inline_keys_override_a_file(void **state)
     const int fd = mkstemp(path);
     FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
     assert_non_null(f);
-    fputs("{\"model_type\": \"qwen3\", \"hidden_size\": 64, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"num_hidden_layers\": 2,\n"
-          "\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"rope_theta\": 1000}}", f);
+    fputs("{\"model_type\": \"qwen3\", \"hidden_size\": 64, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+          "\"num_hidden_layers\": 2,\n"
+          "\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"rope_theta\": 1000}}",
+          f);
     fclose(f);
     dt_model_config mc;
     snprintf(ini, sizeof ini, "[model]\nconfig = %s\nnum_hidden_layers = 3\nrope_theta = 500\n", path);
@@ -207,7 +224,8 @@ static void mistakes_in_inline_keys_are_usage_errors_that_name_the_line(void **s
     for (size_t i = 0; i < sizeof BAD / sizeof BAD[0]; i++) {
         dt_model_config mc;
         const dt_err err = from_ini(&mc, BAD[i].ini);
-        if (err != DT_ERR_USAGE || !strstr(dt_error_message(), BAD[i].say)) fail_msg("%s-> %d %s", BAD[i].ini, err, dt_error_message());
+        if (err != DT_ERR_USAGE || !strstr(dt_error_message(), BAD[i].say))
+            fail_msg("%s-> %d %s", BAD[i].ini, err, dt_error_message());
     }
     dt_error_clear();
 }
@@ -265,11 +283,14 @@ static void matrices_that_one_product_serves_are_adjacent(void **state)
 {
     dt_unit *u;
     int n;
-    dt_model_config mc = parsed("{\"model_type\": \"llama\", \"hidden_size\": 20, \"num_attention_heads\": 10, \"num_key_value_heads\": 5, \"head_dim\": 6, "
-                                "\"intermediate_size\": 27, \"num_hidden_layers\": 1, \"vocab_size\": 61, \"attention_bias\": true, \"mlp_bias\": true}");
-    static const char *const PAIRS[][2] = {{"self_attn.q_proj.weight", "self_attn.k_proj.weight"}, {"self_attn.k_proj.weight", "self_attn.v_proj.weight"},
-                                           {"self_attn.q_proj.bias", "self_attn.k_proj.bias"}, {"self_attn.k_proj.bias", "self_attn.v_proj.bias"},
-                                           {"mlp.gate_proj.weight", "mlp.up_proj.weight"}, {"mlp.gate_proj.bias", "mlp.up_proj.bias"}};
+    dt_model_config mc = parsed(
+        "{\"model_type\": \"llama\", \"hidden_size\": 20, \"num_attention_heads\": 10, \"num_key_value_heads\": 5, \"head_dim\": "
+        "6, "
+        "\"intermediate_size\": 27, \"num_hidden_layers\": 1, \"vocab_size\": 61, \"attention_bias\": true, \"mlp_bias\": true}");
+    static const char *const PAIRS[][2] = {
+        {"self_attn.q_proj.weight", "self_attn.k_proj.weight"}, {"self_attn.k_proj.weight", "self_attn.v_proj.weight"},
+        {"self_attn.q_proj.bias", "self_attn.k_proj.bias"},     {"self_attn.k_proj.bias", "self_attn.v_proj.bias"},
+        {"mlp.gate_proj.weight", "mlp.up_proj.weight"},         {"mlp.gate_proj.bias", "mlp.up_proj.bias"}};
     assert_int_equal(dt_model_make_units(&mc, &u, &n), DT_OK);
     for (size_t i = 0; i < sizeof PAIRS / sizeof PAIRS[0]; i++) {
         char a[96], b[96];
@@ -301,9 +322,13 @@ static double frequency(const dt_model_config *mc, int64_t i, int64_t n_pos, dou
 
 static void llama3_frequencies_are_the_worked_ones(void **state)
 {
-    dt_model_config mc = parsed("{\"model_type\": \"llama\", \"head_dim\": 64, \"rope_theta\": 500000.0, \"rope_scaling\": {\"rope_type\": \"llama3\", "
-                                "\"factor\": 32.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 8192}}");
-    static const struct { int i; double ratio; } WORKED[] = {{0, 1}, {14, 1}, {15, 0.605573}, {16, 0.303743}, {17, 0.103448}, {18, 0.03125}, {31, 0.03125}};
+    dt_model_config mc = parsed(
+        "{\"model_type\": \"llama\", \"head_dim\": 64, \"rope_theta\": 500000.0, \"rope_scaling\": {\"rope_type\": \"llama3\", "
+        "\"factor\": 32.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 8192}}");
+    static const struct {
+        int i;
+        double ratio;
+    } WORKED[] = {{0, 1}, {14, 1}, {15, 0.605573}, {16, 0.303743}, {17, 0.103448}, {18, 0.03125}, {31, 0.03125}};
     for (size_t k = 0; k < sizeof WORKED / sizeof WORKED[0]; k++) {
         double scale;
         const double f = frequency(&mc, WORKED[k].i, 2, &scale), base = pow(5e5, -2.0 * WORKED[k].i / 64);
@@ -315,9 +340,14 @@ static void llama3_frequencies_are_the_worked_ones(void **state)
 
 static void yarn_frequencies_are_the_worked_ones(void **state)
 {
-    dt_model_config mc = parsed("{\"model_type\": \"qwen2\", \"hidden_size\": 4096, \"num_attention_heads\": 32, \"rope_theta\": 1000000.0, "
-                                "\"max_position_embeddings\": 131072, \"rope_scaling\": {\"type\": \"yarn\", \"original_max_position_embeddings\": 32768}}");
-    static const struct { int i; double ratio; } WORKED[] = {{22, 1}, {23, 1}, {24, 0.955882}, {32, 0.602941}, {39, 0.294118}, {40, 0.25}, {63, 0.25}};
+    dt_model_config mc =
+        parsed("{\"model_type\": \"qwen2\", \"hidden_size\": 4096, \"num_attention_heads\": 32, \"rope_theta\": 1000000.0, "
+               "\"max_position_embeddings\": 131072, \"rope_scaling\": {\"type\": \"yarn\", "
+               "\"original_max_position_embeddings\": 32768}}");
+    static const struct {
+        int i;
+        double ratio;
+    } WORKED[] = {{22, 1}, {23, 1}, {24, 0.955882}, {32, 0.602941}, {39, 0.294118}, {40, 0.25}, {63, 0.25}};
     assert_true(mc.rope_factor == 4); /* absent: the two lengths' ratio */
     for (size_t k = 0; k < sizeof WORKED / sizeof WORKED[0]; k++) {
         double scale;

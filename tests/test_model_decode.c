@@ -83,7 +83,8 @@ static void decoded_logits(ref_model *r, dt_batch *b, const int32_t *from, const
 static void assert_same(const float *a, const float *b, double tolerance)
 {
     for (int i = 0; i < SEQS * V; i++)
-        if (!(fabs((double)(a[i] - b[i])) <= tolerance)) fail_msg("sequence %d, token %d: %.9g whole, %.9g decoded", i / V, i % V, (double)a[i], (double)b[i]);
+        if (!(fabs((double)(a[i] - b[i])) <= tolerance))
+            fail_msg("sequence %d, token %d: %.9g whole, %.9g decoded", i / V, i % V, (double)a[i], (double)b[i]);
 }
 
 /* The same sums in other tiles: a few 2^-24 of logits of size 4. In bf16 the projections of q and of k, v are the same products with one
@@ -106,13 +107,15 @@ static void decoding_gives_the_logits_of_the_whole_text(void **state)
         assert_same(whole, decoded, tolerance_of(dtype));
         while (to[0] < LEN) {
             memcpy(from, to, sizeof from);
-            for (int s = 0; s < SEQS; s++) to[s] += s + 1 <= LEN - to[s] ? s + 1 : LEN - to[s]; /* one, two or three tokens at a time, later none */
+            for (int s = 0; s < SEQS; s++)
+                to[s] += s + 1 <= LEN - to[s] ? s + 1 : LEN - to[s]; /* one, two or three tokens at a time, later none */
             if (to[2] == from[2]) {
                 float none[SEQS * V];
                 decoded_logits(&r, &b, from, to, SLOT, none);
                 whole_text_logits(&r, &b, to, whole);
                 assert_same(whole, none, 1e9); /* sequences at their end have no row; the others are compared next */
-                for (int v = 0; v < V; v++) assert_true(fabs((double)(whole[v] - none[v])) <= tolerance_of(dtype) && none[2 * V + v] == 0);
+                for (int v = 0; v < V; v++)
+                    assert_true(fabs((double)(whole[v] - none[v])) <= tolerance_of(dtype) && none[2 * V + v] == 0);
                 continue;
             }
             decoded_logits(&r, &b, from, to, SLOT, decoded);
@@ -164,8 +167,8 @@ static void an_empty_step_passes_every_unit_and_changes_nothing(void **state)
 
 static void a_full_cache_and_wrong_slots_are_refused(void **state)
 {
-    static const int32_t START[SEQS] = {0}, FULL[SEQS] = {LEN, 1, 1}, MORE[SEQS] = {LEN + 1, 1, 1}, TWICE[SEQS] = {1, 1, 0}, SECOND[SEQS] = {0, 1, 0},
-                         OUTSIDE[SEQS] = {0, 1, SLOTS};
+    static const int32_t START[SEQS] = {0}, FULL[SEQS] = {LEN, 1, 1}, MORE[SEQS] = {LEN + 1, 1, 1}, TWICE[SEQS] = {1, 1, 0},
+                         SECOND[SEQS] = {0, 1, 0}, OUTSIDE[SEQS] = {0, 1, SLOTS};
     ref_model r;
     dt_batch b;
     float logits[SEQS * V];

@@ -95,7 +95,8 @@ static void check_model(const char *name, const char *config)
 
 static void gradients_are_the_slopes_of_the_loss_in_every_family(void **state)
 {
-    static const char *const CASES[] = {"gpt2", "gpt2_variant", "llama", "llama_linear", "llama_dynamic", "mistral", "qwen2", "qwen3"};
+    static const char *const CASES[] = {"gpt2",          "gpt2_variant", "llama", "llama_linear",
+                                        "llama_dynamic", "mistral",      "qwen2", "qwen3"};
     for (size_t c = 0; c < sizeof CASES / sizeof CASES[0]; c++) {
         char path[128];
         snprintf(path, sizeof path, "tests/data/model/%s.json", CASES[c]);
@@ -110,8 +111,9 @@ static void gradients_are_the_slopes_of_the_loss_in_every_family(void **state)
 
 static void gradients_are_the_slopes_with_dropout_too(void **state)
 {
-    check_model("gpt2 with dropout", "{\"model_type\": \"gpt2\", \"n_embd\": 24, \"n_layer\": 2, \"n_head\": 3, \"vocab_size\": 61, "
-                                     "\"n_positions\": 32, \"attn_pdrop\": 0.2, \"embd_pdrop\": 0.1, \"resid_pdrop\": 0.3}");
+    check_model("gpt2 with dropout",
+                "{\"model_type\": \"gpt2\", \"n_embd\": 24, \"n_layer\": 2, \"n_head\": 3, \"vocab_size\": 61, "
+                "\"n_positions\": 32, \"attn_pdrop\": 0.2, \"embd_pdrop\": 0.1, \"resid_pdrop\": 0.3}");
 }
 
 int main(void)

@@ -12,7 +12,8 @@
 #include <string.h>
 
 enum { MAX_TOK = 32 };
-static const char *const CASES[] = {"gpt2", "gpt2_variant", "llama", "llama_linear", "llama_dynamic", "mistral", "qwen2", "qwen3"};
+static const char *const CASES[] = {"gpt2",          "gpt2_variant", "llama", "llama_linear",
+                                    "llama_dynamic", "mistral",      "qwen2", "qwen3"};
 enum { N_CASES = sizeof CASES / sizeof CASES[0] };
 
 struct fixture {
@@ -63,8 +64,8 @@ static double number(const json_t *v)
 static void assert_near(const char *what, const char *which, double expected, double found, double tolerance)
 {
     if (!(fabs(found - expected) <= tolerance))
-        fail_msg("%s of %s: expected %.9g, found %.9g: off by %.2g, allowed %.2g", what, which, expected, found, fabs(found - expected),
-                 tolerance);
+        fail_msg("%s of %s: expected %.9g, found %.9g: off by %.2g, allowed %.2g", what, which, expected, found,
+                 fabs(found - expected), tolerance);
 }
 
 /* Logits of all tokens: one sequence per token, cut so that each prefix ends where the row is wanted. */
@@ -83,7 +84,8 @@ static void check_logits(struct fixture *f, const char *name)
             const json_t *want = json_array_get(rows, (size_t)(row + lens[s] - 1));
             /* both sides compute in float, and a logit of size 1 to 4 comes out of some 10 roundings in a row: 4 * 10 * 2^-24 = 2e-6;
              * a factor 5 for the sums inside products and norms */
-            for (int64_t v = 0; v < V; v++) assert_near("logit", name, number(json_array_get(want, (size_t)v)), (double)logits[s * V + v], 1e-5);
+            for (int64_t v = 0; v < V; v++)
+                assert_near("logit", name, number(json_array_get(want, (size_t)v)), (double)logits[s * V + v], 1e-5);
         }
     }
     free(logits);
@@ -109,7 +111,8 @@ static void check_grads(struct fixture *f)
              * walk to 10 * 6e-8, with a factor 10; the product with numbers below 1/2 has the same error times at most sqrt(n)/4 */
             const double norm = number(json_object_get(norms, t->name)), tolerance = 6e-6 * norm + 1e-9;
             assert_near("gradient norm", t->name, norm, sqrt(sum), tolerance);
-            assert_near("gradient", t->name, number(json_object_get(dots, t->name)), dot, tolerance * fmax(1, sqrt((double)t->n_elems) / 4));
+            assert_near("gradient", t->name, number(json_object_get(dots, t->name)), dot,
+                        tolerance * fmax(1, sqrt((double)t->n_elems) / 4));
             n_found++;
         }
     }

@@ -26,9 +26,10 @@ static dt_err check_tokens(const dt_model *m, const dt_batch *b)
 {
     const int32_t V = (int32_t)m->V;
     for (int32_t t = 0; t < b->n_tok; t++) {
-        DT_CHECK(b->token[t] >= 0 && b->token[t] < V, DT_ERR_DATA, "token id %d is outside the model's vocabulary of %d", b->token[t], V);
-        DT_CHECK(b->pos[t] >= 0 && b->pos[t] < m->opt.max_pos, DT_ERR_DATA, "position %d is outside the %d positions the model was opened for",
-                 b->pos[t], m->opt.max_pos);
+        DT_CHECK(b->token[t] >= 0 && b->token[t] < V, DT_ERR_DATA, "token id %d is outside the model's vocabulary of %d",
+                 b->token[t], V);
+        DT_CHECK(b->pos[t] >= 0 && b->pos[t] < m->opt.max_pos, DT_ERR_DATA,
+                 "position %d is outside the %d positions the model was opened for", b->pos[t], m->opt.max_pos);
     }
     return DT_OK;
 }
@@ -87,7 +88,8 @@ dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const float *u, int64
     DT_CHECK(m->have_hidden && b->n_tok == m->n_tok, DT_ERR_ARG, "the head needs the forward of its own batch first");
     for (int32_t t = 0; t < b->n_tok; t++) {
         if (b->target[t] < 0) continue;
-        DT_CHECK(b->target[t] < m->V, DT_ERR_DATA, "target id %d is outside the model's vocabulary of %" PRId64, b->target[t], m->V);
+        DT_CHECK(b->target[t] < m->V, DT_ERR_DATA, "target id %d is outside the model's vocabulary of %" PRId64, b->target[t],
+                 m->V);
         h->row[n] = t;
         h->target[n] = b->target[t];
         h->weight[n++] = u ? u[t] : 0;

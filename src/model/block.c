@@ -11,10 +11,21 @@
 dt_attention dt_block_attention(const dt_model *m, int64_t layer)
 {
     const dt_model_config *mc = m->mc;
-    dt_attention at = {.n_seq = m->n_seq, .n_heads = (int)mc->num_attention_heads, .n_kv_heads = (int)mc->num_key_value_heads,
-                       .head_dim = (int)mc->head_dim, .q_start = m->device.q_start, .kv_start = m->device.kv_start,
-                       .kv_len = m->device.kv_len, .n_tok = m->n_tok, .max_q_len = m->max_q_len, .max_kv_len = m->max_kv_len,
-                       .q_ld = m->W, .kv_ld = m->W, .o_ld = m->Q, .scale = 1, .dt = m->opt.dtype};
+    dt_attention at = {.n_seq = m->n_seq,
+                       .n_heads = (int)mc->num_attention_heads,
+                       .n_kv_heads = (int)mc->num_key_value_heads,
+                       .head_dim = (int)mc->head_dim,
+                       .q_start = m->device.q_start,
+                       .kv_start = m->device.kv_start,
+                       .kv_len = m->device.kv_len,
+                       .n_tok = m->n_tok,
+                       .max_q_len = m->max_q_len,
+                       .max_kv_len = m->max_kv_len,
+                       .q_ld = m->W,
+                       .kv_ld = m->W,
+                       .o_ld = m->Q,
+                       .scale = 1,
+                       .dt = m->opt.dtype};
     if (mc->scale_attn_weights) at.scale = (float)(1 / sqrt((double)mc->head_dim));
     if (mc->scale_attn_by_inverse_layer_idx) at.scale /= (float)(layer + 1);
     if (mc->sliding && mc->sliding[layer]) at.window = (int32_t)mc->sliding_window;
@@ -35,26 +46,30 @@ static dt_err project_with_norms(const dt_model *m, const void *w, const struct 
     const float eps = (float)mc->norm_eps;
     DT_TRY(dt_linear_forward(m, &qk, w, a->norm1, m->C, a->qk_raw, QK, T, false));
     DT_TRY(dt_linear_forward(m, &v, w, a->norm1, m->C, dt_at(a->qkv, QK, m->elem), m->W, T, false));
-    DT_TRY(m->ops->rmsnorm_forward(m->dev, a->qk_raw, dt_at(w, m->block.q_norm_at, m->elem), a->qkv, a->rstd_q, T * Hq, D, Hq, QK, m->W,
-                                   eps, m->opt.dtype, m->stream));
+    DT_TRY(m->ops->rmsnorm_forward(m->dev, a->qk_raw, dt_at(w, m->block.q_norm_at, m->elem), a->qkv, a->rstd_q, T * Hq, D, Hq, QK,
+                                   m->W, eps, m->opt.dtype, m->stream));
     return m->ops->rmsnorm_forward(m->dev, dt_at(a->qk_raw, m->Q, m->elem), dt_at(w, m->block.k_norm_at, m->elem),
-                                   dt_at(a->qkv, m->Q, m->elem), a->rstd_k, T * Hk, D, Hk, QK, m->W, eps, m->opt.dtype, m->stream);
+                                   dt_at(a->qkv, m->Q, m->elem), a->rstd_k, T * Hk, D, Hk, QK, m->W, eps, m->opt.dtype,
+                                   m->stream);
 }
 
 dt_err dt_block_project_qkv(const dt_model *m, const void *w, const struct block_acts *a)
 {
     const dt_model_config *mc = m->mc;
     DT_TRY(dt_norm_forward(m, &m->block.norm1, w, a->x_in, a->norm1, a->mean1, a->rstd1, m->n_tok));
-    if (mc->qk_norm) DT_TRY(project_with_norms(m, w, a));
-    else DT_TRY(dt_linear_forward(m, &m->block.qkv, w, a->norm1, m->C, a->qkv, m->W, m->n_tok, false));
+    if (mc->qk_norm)
+        DT_TRY(project_with_norms(m, w, a));
+    else
+        DT_TRY(dt_linear_forward(m, &m->block.qkv, w, a->norm1, m->C, a->qkv, m->W, m->n_tok, false));
     if (!m->rope) return DT_OK;
     /* k follows q in the row: the heads of both turn in one call */
-    return m->ops->rope(m->dev, a->qkv, m->device.pos, m->rope, m->n_tok, mc->num_attention_heads + mc->num_key_value_heads, mc->head_dim,
-                        m->W, false, m->opt.dtype, m->stream);
+    return m->ops->rope(m->dev, a->qkv, m->device.pos, m->rope, m->n_tok, mc->num_attention_heads + mc->num_key_value_heads,
+                        mc->head_dim, m->W, false, m->opt.dtype, m->stream);
 }
 
 /* y = x + dropout(in W + b) */
-static dt_err add_branch(const dt_model *m, const struct linear *l, const void *w, const void *in, const void *x, void *y, uint64_t key)
+static dt_err add_branch(const dt_model *m, const struct linear *l, const void *w, const void *in, const void *x, void *y,
+                         uint64_t key)
 {
     const float p = m->train ? (float)m->mc->resid_pdrop : 0;
     const int64_t n = m->n_tok * m->C;
@@ -73,8 +88,10 @@ dt_err dt_block_finish(const dt_model *m, int64_t layer, const void *w, const st
     DT_TRY(add_branch(m, &m->block.o, w, a->att, a->x_in, a->x_mid, dt_dropout_key(m, layer, SITE_ATTENTION)));
     DT_TRY(dt_norm_forward(m, &m->block.norm2, w, a->x_mid, a->norm2, a->mean2, a->rstd2, m->n_tok));
     DT_TRY(dt_linear_forward(m, &m->block.up, w, a->norm2, m->C, a->up, m->U, m->n_tok, false));
-    if (mc->gated_mlp) DT_TRY(m->ops->glu_forward(m->dev, mc->act, a->up, a->act, m->opt.dtype, m->n_tok, m->F, m->stream));
-    else DT_TRY(m->ops->act_forward(m->dev, mc->act, a->up, a->act, m->opt.dtype, m->n_tok * m->F, m->stream));
+    if (mc->gated_mlp)
+        DT_TRY(m->ops->glu_forward(m->dev, mc->act, a->up, a->act, m->opt.dtype, m->n_tok, m->F, m->stream));
+    else
+        DT_TRY(m->ops->act_forward(m->dev, mc->act, a->up, a->act, m->opt.dtype, m->n_tok * m->F, m->stream));
     if (!want_output) return DT_OK;
     return add_branch(m, &m->block.down, w, a->act, a->x_mid, a->x_out, dt_dropout_key(m, layer, SITE_MLP));
 }

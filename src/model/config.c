@@ -27,17 +27,12 @@ static const struct family {
 };
 enum { N_FAMILIES = sizeof FAMILIES / sizeof FAMILIES[0] };
 
-static dt_err find_family(const reader *r, const json_t *root, const struct family **family)
+static const struct family *find_family(const json_t *root)
 {
-    const char *type = NULL;
-    DT_TRY(dt_json_string(r, root, "model_type", &type));
-    for (int i = 0; i < N_FAMILIES; i++) {
-        if (type && strcmp(type, FAMILIES[i].model_type) == 0) {
-            *family = &FAMILIES[i];
-            return DT_OK;
-        }
-    }
-    return dt_json_bad(r, "model_type", json_object_get(root, "model_type"), "gpt2, llama, mistral, qwen2 or qwen3");
+    const char *type = json_string_value(json_object_get(root, "model_type"));
+    for (int i = 0; type && i < N_FAMILIES; i++)
+        if (strcmp(type, FAMILIES[i].model_type) == 0) return &FAMILIES[i];
+    return NULL;
 }
 
 const char *dt_model_architecture(dt_family family)
@@ -52,9 +47,12 @@ static dt_err read_activation(const reader *r, const json_t *root, const char *k
     static const struct {
         const char *word;
         dt_activation act;
-    } WORDS[] = {{"silu", DT_ACT_SILU},          {"swish", DT_ACT_SILU},
-                 {"gelu", DT_ACT_GELU},          {"gelu_new", DT_ACT_GELU_TANH},
-                 {"quick_gelu", DT_ACT_QUICK_GELU}, {"gelu_pytorch_tanh", DT_ACT_GELU_TANH}};
+    } WORDS[] = {{"silu", DT_ACT_SILU},
+                 {"swish", DT_ACT_SILU},
+                 {"gelu", DT_ACT_GELU},
+                 {"gelu_new", DT_ACT_GELU_TANH},
+                 {"quick_gelu", DT_ACT_QUICK_GELU},
+                 {"gelu_pytorch_tanh", DT_ACT_GELU_TANH}};
     const char *word = NULL;
     DT_TRY(dt_json_string(r, root, key, &word));
     if (!word) return DT_OK;
@@ -73,10 +71,12 @@ static dt_err refuse_unsupported(const reader *r, const json_t *root)
     static const char *const EXPERTS[] = {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"};
     static const char *const SWITCHES[] = {"add_cross_attention", "is_encoder_decoder", "use_bidirectional_attention"};
     if (dt_json_get(root, "quantization_config"))
-        return dt_json_bad(r, "quantization_config", dt_json_get(root, "quantization_config"), "null (quantised weights are not read)");
+        return dt_json_bad(r, "quantization_config", dt_json_get(root, "quantization_config"),
+                           "null (quantised weights are not read)");
     for (size_t i = 0; i < sizeof EXPERTS / sizeof EXPERTS[0]; i++) {
         const json_t *v = dt_json_get(root, EXPERTS[i]);
-        if (v && json_number_value(v) != 0) return dt_json_bad(r, EXPERTS[i], v, "nothing (mixtures of experts are not supported)");
+        if (v && json_number_value(v) != 0)
+            return dt_json_bad(r, EXPERTS[i], v, "nothing (mixtures of experts are not supported)");
     }
     for (size_t i = 0; i < sizeof SWITCHES / sizeof SWITCHES[0]; i++) {
         const json_t *v = dt_json_get(root, SWITCHES[i]);
@@ -131,7 +131,8 @@ static dt_err read_sizes(const reader *r, const json_t *root, const struct famil
     DT_TRY(read_size(r, root, gpt2 ? "n_embd" : NULL, "hidden_size", MAX_WIDTH, &mc->hidden_size));
     DT_TRY(read_size(r, root, gpt2 ? "n_layer" : NULL, "num_hidden_layers", MAX_LAYERS, &mc->num_hidden_layers));
     DT_TRY(read_size(r, root, gpt2 ? "n_head" : NULL, "num_attention_heads", MAX_WIDTH, &mc->num_attention_heads));
-    DT_TRY(read_size(r, root, gpt2 ? "n_positions" : NULL, "max_position_embeddings", MAX_POSITIONS, &mc->max_position_embeddings));
+    DT_TRY(
+        read_size(r, root, gpt2 ? "n_positions" : NULL, "max_position_embeddings", MAX_POSITIONS, &mc->max_position_embeddings));
     DT_TRY(read_size(r, root, NULL, "vocab_size", MAX_POSITIONS, &mc->vocab_size));
 
     mc->intermediate_size = gpt2 ? 4 * mc->hidden_size : f->intermediate_size;
@@ -169,7 +170,8 @@ static dt_err read_gpt2(const reader *r, const json_t *root, dt_model_config *mc
     mc->norm_eps = 1e-5;
     mc->attn_pdrop = mc->embd_pdrop = mc->resid_pdrop = 0.1;
     DT_TRY(read_activation(r, root, dt_json_get(root, "activation_function") ? "activation_function" : "hidden_act", &mc->act));
-    DT_TRY(dt_json_real(r, root, dt_json_get(root, "layer_norm_epsilon") ? "layer_norm_epsilon" : "rms_norm_eps", 0, 1, &mc->norm_eps));
+    DT_TRY(dt_json_real(r, root, dt_json_get(root, "layer_norm_epsilon") ? "layer_norm_epsilon" : "rms_norm_eps", 0, 1,
+                        &mc->norm_eps));
     DT_TRY(dt_json_real(r, root, "attn_pdrop", 0, 0.99, &mc->attn_pdrop));
     DT_TRY(dt_json_real(r, root, "embd_pdrop", 0, 0.99, &mc->embd_pdrop));
     DT_TRY(dt_json_real(r, root, "resid_pdrop", 0, 0.99, &mc->resid_pdrop));
@@ -202,10 +204,10 @@ static dt_err read_llama_like(const reader *r, const json_t *root, dt_model_conf
 
 dt_err dt_model_config_from_json(dt_model_config *mc, const reader *r, const json_t *root)
 {
-    const struct family *f = NULL;
     *mc = (dt_model_config){0};
     if (!json_is_object(root)) return dt_json_bad(r, "the file", root, "one JSON object");
-    DT_TRY(find_family(r, root, &f));
+    const struct family *f = find_family(root);
+    if (!f) return dt_json_bad(r, "model_type", json_object_get(root, "model_type"), "gpt2, llama, mistral, qwen2 or qwen3");
     *mc = (dt_model_config){.family = f->family, .initializer_range = 0.02, .bos_token_id = f->bos, .n_eos = f->eos >= 0};
     mc->eos_token_id[0] = f->eos;
     DT_TRY(refuse_unsupported(r, root));

@@ -8,7 +8,14 @@
 #include <string.h>
 
 enum kind { INTEGER, NUMBER, BOOLEAN, WORD, OBJECT };
-enum readers { ALL = 31, GPT2 = 1 << DT_GPT2, LLAMA = 1 << DT_LLAMA, MISTRAL = 1 << DT_MISTRAL, QWEN2 = 1 << DT_QWEN2, QWEN3 = 1 << DT_QWEN3 };
+enum readers {
+    ALL = 31,
+    GPT2 = 1 << DT_GPT2,
+    LLAMA = 1 << DT_LLAMA,
+    MISTRAL = 1 << DT_MISTRAL,
+    QWEN2 = 1 << DT_QWEN2,
+    QWEN3 = 1 << DT_QWEN3
+};
 
 struct inline_key {
     const char *key, *gpt2_name, *value;
@@ -36,7 +43,8 @@ static dt_err to_json(const dt_config *cfg, const struct inline_key *k, json_t *
 
 static dt_err check_family_reads(const dt_config *cfg, const struct inline_key *k, const json_t *root)
 {
-    static const char *const TYPES[] = {[DT_GPT2] = "gpt2", [DT_LLAMA] = "llama", [DT_MISTRAL] = "mistral", [DT_QWEN2] = "qwen2", [DT_QWEN3] = "qwen3"};
+    static const char *const TYPES[] = {
+        [DT_GPT2] = "gpt2", [DT_LLAMA] = "llama", [DT_MISTRAL] = "mistral", [DT_QWEN2] = "qwen2", [DT_QWEN3] = "qwen3"};
     const char *type = json_string_value(json_object_get(root, "model_type"));
     char where[256];
     for (int f = DT_GPT2; type && f <= DT_QWEN3; f++) {
@@ -76,8 +84,8 @@ static dt_err merge_inline(const dt_config *cfg, json_t *root)
         DT_TRY(to_json(cfg, &keys[i], &v));
         const char *type = json_string_value(json_object_get(root, "model_type"));
         const bool gpt2 = type && strcmp(type, "gpt2") == 0 && keys[i].gpt2_name;
-        DT_CHECK(json_object_set_new(root, gpt2 ? keys[i].gpt2_name : keys[i].key, v) == 0, DT_ERR_MEMORY, "no memory for [model] %s",
-                 keys[i].key);
+        DT_CHECK(json_object_set_new(root, gpt2 ? keys[i].gpt2_name : keys[i].key, v) == 0, DT_ERR_MEMORY,
+                 "no memory for [model] %s", keys[i].key);
         DT_TRY(check_family_reads(cfg, &keys[i], root));
     }
     return DT_OK;
@@ -124,7 +132,8 @@ static dt_err finish(dt_model_config *mc, const dt_config *cfg, const reader *r,
     if (cfg->model_dropout >= 0) mc->attn_pdrop = mc->embd_pdrop = mc->resid_pdrop = cfg->model_dropout;
     const bool window = cfg->model_sliding_window[0] != '\0' && strcmp(cfg->model_sliding_window, "null") != 0;
     char where[256];
-    DT_CHECK(!window || mc->sliding, DT_ERR_USAGE, "%s: no block uses the window (use_sliding_window or layer_types of %s says so)",
+    DT_CHECK(!window || mc->sliding, DT_ERR_USAGE,
+             "%s: no block uses the window (use_sliding_window or layer_types of %s says so)",
              dt_config_where(cfg, "model", "sliding_window", where, sizeof where), r->name);
     return DT_OK;
 }

@@ -9,8 +9,11 @@ static dt_err rope_type_of(const reader *r, const char *key, const json_t *rope,
     static const struct {
         const char *word;
         dt_rope_type type;
-    } WORDS[] = {{"default", DT_ROPE_DEFAULT}, {"linear", DT_ROPE_LINEAR}, {"dynamic", DT_ROPE_DYNAMIC},
-                 {"llama3", DT_ROPE_LLAMA3},   {"yarn", DT_ROPE_YARN}};
+    } WORDS[] = {{"default", DT_ROPE_DEFAULT},
+                 {"linear", DT_ROPE_LINEAR},
+                 {"dynamic", DT_ROPE_DYNAMIC},
+                 {"llama3", DT_ROPE_LLAMA3},
+                 {"yarn", DT_ROPE_YARN}};
     const json_t *v = dt_json_get(rope, "rope_type");
     if (!v) v = dt_json_get(rope, "type");
     *type = DT_ROPE_DEFAULT;
@@ -96,7 +99,8 @@ dt_err dt_model_read_rope(const reader *r, const json_t *root, dt_model_config *
 static dt_err read_layer_types(const reader *r, const json_t *list, dt_model_config *mc)
 {
     char expected[96];
-    snprintf(expected, sizeof expected, "a list of %" PRId64 " words, full_attention or sliding_attention", mc->num_hidden_layers);
+    snprintf(expected, sizeof expected, "a list of %" PRId64 " words, full_attention or sliding_attention",
+             mc->num_hidden_layers);
     if (!json_is_array(list) || (int64_t)json_array_size(list) != mc->num_hidden_layers)
         return dt_json_bad(r, "layer_types", list, expected);
     for (int64_t i = 0; i < mc->num_hidden_layers; i++) {

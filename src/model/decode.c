@@ -10,13 +10,15 @@
 static dt_err check_slots(const dt_model *m, const dt_batch *b, const int32_t *slot)
 {
     for (int32_t s = 0; s < b->n_seq; s++) {
-        DT_CHECK(slot[s] >= 0 && slot[s] < m->opt.cache_seqs, DT_ERR_ARG, "cache slot %d; there are %d", slot[s], m->opt.cache_seqs);
-        for (int32_t r = 0; r < s; r++) DT_CHECK(slot[r] != slot[s], DT_ERR_ARG, "two sequences of a batch share cache slot %d", slot[s]);
+        DT_CHECK(slot[s] >= 0 && slot[s] < m->opt.cache_seqs, DT_ERR_ARG, "cache slot %d; there are %d", slot[s],
+                 m->opt.cache_seqs);
+        for (int32_t r = 0; r < s; r++)
+            DT_CHECK(slot[r] != slot[s], DT_ERR_ARG, "two sequences of a batch share cache slot %d", slot[s]);
         const int32_t n = b->n_tok > 0 ? b->seq_start[s + 1] - b->seq_start[s] : 0, used = m->cache_used[slot[s]];
-        DT_CHECK(n <= m->opt.cache_len - used, DT_ERR_DATA, "cache slot %d holds %d tokens and cannot take %d more: its length is %d", slot[s],
-                 used, n, m->opt.cache_len);
-        DT_CHECK(n == 0 || b->pos[b->seq_start[s]] == used, DT_ERR_ARG, "slot %d holds %d tokens, but the next has position %d", slot[s], used,
-                 b->pos[b->seq_start[s]]);
+        DT_CHECK(n <= m->opt.cache_len - used, DT_ERR_DATA,
+                 "cache slot %d holds %d tokens and cannot take %d more: its length is %d", slot[s], used, n, m->opt.cache_len);
+        DT_CHECK(n == 0 || b->pos[b->seq_start[s]] == used, DT_ERR_ARG, "slot %d holds %d tokens, but the next has position %d",
+                 slot[s], used, b->pos[b->seq_start[s]]);
     }
     return DT_OK;
 }
@@ -93,13 +95,14 @@ void dt_model_cache_clear(dt_model *m, int32_t slot)
 dt_err dt_model_cache_copy(dt_model *m, int32_t src, int32_t dst)
 {
     const int32_t n = m->opt.cache_seqs;
-    DT_CHECK(m->cache && src >= 0 && src < n && dst >= 0 && dst < n, DT_ERR_ARG, "cache slots %d and %d; there are %d", src, dst, n);
+    DT_CHECK(m->cache && src >= 0 && src < n && dst >= 0 && dst < n, DT_ERR_ARG, "cache slots %d and %d; there are %d", src, dst,
+             n);
     if (src == dst) return DT_OK;
     const int64_t row = 2 * m->K, slot = (int64_t)m->opt.cache_len * row;
     const size_t nbytes = (size_t)m->cache_used[src] * (size_t)row * m->elem;
     for (int64_t layer = 0; nbytes > 0 && layer < m->mc->num_hidden_layers; layer++)
-        DT_TRY(m->ops->copy(m->dev, dt_at(m->cache[layer], dst * slot, m->elem), dt_at(m->cache[layer], src * slot, m->elem), nbytes,
-                            m->stream));
+        DT_TRY(m->ops->copy(m->dev, dt_at(m->cache[layer], dst * slot, m->elem), dt_at(m->cache[layer], src * slot, m->elem),
+                            nbytes, m->stream));
     m->cache_used[dst] = m->cache_used[src];
     return DT_OK;
 }

@@ -27,7 +27,8 @@ static dt_err embed_dropout(const dt_model *m, void *x)
 {
     const float p = m->train ? (float)m->mc->embd_pdrop : 0;
     if (p == 0) return DT_OK;
-    return m->ops->dropout(m->dev, x, x, p, dt_dropout_key(m, 0, SITE_EMBED), m->device.token_key, m->n_tok, m->C, m->opt.dtype, m->stream);
+    return m->ops->dropout(m->dev, x, x, p, dt_dropout_key(m, 0, SITE_EMBED), m->device.token_key, m->n_tok, m->C, m->opt.dtype,
+                           m->stream);
 }
 
 dt_err dt_embed_forward(dt_model *m, void *x)
@@ -36,8 +37,8 @@ dt_err dt_embed_forward(dt_model *m, void *x)
     DT_TRY(m->source->params_acquire(m->source->self, 0, &w));
     if (m->n_tok > 0) {
         const void *wpe = m->wpe_at >= 0 ? dt_at(w.data, m->wpe_at, m->elem) : NULL;
-        DT_TRY(m->ops->embedding_forward(m->dev, m->device.token, m->device.pos, dt_at(w.data, m->wte_at, m->elem), wpe, x, m->n_tok, m->C,
-                                         m->opt.dtype, m->stream));
+        DT_TRY(m->ops->embedding_forward(m->dev, m->device.token, m->device.pos, dt_at(w.data, m->wte_at, m->elem), wpe, x,
+                                         m->n_tok, m->C, m->opt.dtype, m->stream));
         DT_TRY(embed_dropout(m, x));
     }
     return m->source->params_release(m->source->self, 0);
@@ -48,8 +49,8 @@ static dt_err clear_tables(const dt_model *m, const dt_unit_view *g)
 {
     if (!m->tied) return dt_zero_grads(m, 0, g);
     if (g->accumulate || m->wpe_at < 0) return DT_OK;
-    return m->ops->zero(m->dev, dt_grad_at(g, m->wpe_at), (size_t)(m->mc->max_position_embeddings * m->C) * dt_dtype_size(g->dtype),
-                        m->stream);
+    return m->ops->zero(m->dev, dt_grad_at(g, m->wpe_at),
+                        (size_t)(m->mc->max_position_embeddings * m->C) * dt_dtype_size(g->dtype), m->stream);
 }
 
 dt_err dt_embed_backward(dt_model *m)
@@ -59,11 +60,11 @@ dt_err dt_embed_backward(dt_model *m)
     DT_TRY(clear_tables(m, &g));
     if (m->n_tok > 0) {
         DT_TRY(embed_dropout(m, m->s.dx));
-        DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.token, m->device.order, dt_grad_at(&g, m->wte_at), m->n_tok, m->C,
-                                          m->opt.dtype, g.dtype, m->stream));
+        DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.token, m->device.order, dt_grad_at(&g, m->wte_at), m->n_tok,
+                                          m->C, m->opt.dtype, g.dtype, m->stream));
         if (m->wpe_at >= 0)
-            DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.pos, m->device.pos_order, dt_grad_at(&g, m->wpe_at), m->n_tok,
-                                              m->C, m->opt.dtype, g.dtype, m->stream));
+            DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.pos, m->device.pos_order, dt_grad_at(&g, m->wpe_at),
+                                              m->n_tok, m->C, m->opt.dtype, g.dtype, m->stream));
     }
     m->tied_held = false;
     return m->source->grads_release(m->source->self, 0);

@@ -17,13 +17,18 @@ static int64_t place(const dt_unit *u, const char *prefix, const char *name)
     return t ? t->offset : -1;
 }
 
-static struct linear linear_at(const dt_model *m, const dt_unit *u, const char *prefix, const char *name, int64_t n_in, int64_t n_out)
+static struct linear linear_at(const dt_model *m, const dt_unit *u, const char *prefix, const char *name, int64_t n_in,
+                               int64_t n_out)
 {
     char weight[64], bias[64];
     snprintf(weight, sizeof weight, "%s.weight", name);
     snprintf(bias, sizeof bias, "%s.bias", name);
-    return (struct linear){.n_in = n_in, .n_out = n_out, .w_at = place(u, prefix, weight), .b_at = place(u, prefix, bias),
-                           .w_ld = m->mc->conv1d ? n_out : n_in, .conv1d = m->mc->conv1d};
+    return (struct linear){.n_in = n_in,
+                           .n_out = n_out,
+                           .w_at = place(u, prefix, weight),
+                           .b_at = place(u, prefix, bias),
+                           .w_ld = m->mc->conv1d ? n_out : n_in,
+                           .conv1d = m->mc->conv1d};
 }
 
 static struct norm norm_at(const dt_unit *u, const char *prefix, const char *weight, const char *bias)
@@ -60,11 +65,14 @@ dt_err dt_model_find_layout(dt_model *m)
 {
     const bool gpt2 = m->mc->family == DT_GPT2;
     const dt_unit *embed = &m->units[0], *first = &m->units[1], *head = &m->units[m->n_units - 1];
-    DT_CHECK(m->n_units == m->mc->num_hidden_layers + 2, DT_ERR_ARG, "expected %d units, found %d", (int)m->mc->num_hidden_layers + 2,
-             m->n_units);
-    if (gpt2) find_gpt2_block(m, first, "transformer.h.0.");
-    else find_llama_block(m, first, "model.layers.0.");
-    m->final_norm = gpt2 ? norm_at(head, "transformer.", "ln_f.weight", "ln_f.bias") : norm_at(head, "model.", "norm.weight", "norm.bias");
+    DT_CHECK(m->n_units == m->mc->num_hidden_layers + 2, DT_ERR_ARG, "expected %d units, found %d",
+             (int)m->mc->num_hidden_layers + 2, m->n_units);
+    if (gpt2)
+        find_gpt2_block(m, first, "transformer.h.0.");
+    else
+        find_llama_block(m, first, "model.layers.0.");
+    m->final_norm =
+        gpt2 ? norm_at(head, "transformer.", "ln_f.weight", "ln_f.bias") : norm_at(head, "model.", "norm.weight", "norm.bias");
     m->wte_at = place(embed, "", gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight");
     m->wpe_at = place(embed, "", "transformer.wpe.weight");
     m->head = (struct linear){.n_in = m->C, .n_out = m->V, .w_ld = m->C, .b_at = -1};

@@ -29,19 +29,19 @@ struct block_layout {
 
 /** What one block leaves behind for its backward. Without backward one set serves all blocks, and x_in = x_mid = x_out. */
 struct block_acts {
-    void *x_in, *x_mid, *x_out; /* [T,C]: residual stream before, between and after the two halves */
-    void *norm1, *norm2;        /* [T,C] */
-    void *qk_raw;               /* [T,Q+K]: q and k before their norms (qk_norm alone) */
-    void *qkv;                  /* [T,W]: as attention reads them, after norms and rotation */
-    void *att;                  /* [T,Q] */
-    void *up;                   /* [T,U]: before the activation; backward leaves its gradient here (gated) */
-    void *act;                  /* [T,F] */
+    void *x_in, *x_mid, *x_out;           /* [T,C]: residual stream before, between and after the two halves */
+    void *norm1, *norm2;                  /* [T,C] */
+    void *qk_raw;                         /* [T,Q+K]: q and k before their norms (qk_norm alone) */
+    void *qkv;                            /* [T,W]: as attention reads them, after norms and rotation */
+    void *att;                            /* [T,Q] */
+    void *up;                             /* [T,U]: before the activation; backward leaves its gradient here (gated) */
+    void *act;                            /* [T,F] */
     float *mean1, *rstd1, *mean2, *rstd2; /* [T] */
     float *rstd_q, *rstd_k;               /* [T, heads] */
     float *lse;                           /* [T, heads] */
 };
 
-/** Work space that no two blocks need at once. */
+/** Work space that no two blocks need at once. All but dx and norm share their place with the head's. */
 struct scratch {
     void *dx;    /* [T,C]: gradient of the residual stream */
     void *drop;  /* [T,C]: a branch before (its gradient after) dropout */
@@ -104,7 +104,7 @@ struct dt_model {
 
     struct block_layout block;
     struct norm final_norm;
-    struct linear head; /* w_at inside the head's unit, or the embedding's when tied */
+    struct linear head;     /* w_at inside the head's unit, or the embedding's when tied */
     int64_t wte_at, wpe_at; /* wpe_at -1: rotary */
 
     dt_buf activations, data, staging, table;
@@ -121,7 +121,7 @@ struct dt_model {
     struct span image_span, rows_span, results_span;
     int32_t *pos_count; /* host [max_pos + 1]: counting sort */
 
-    void **cache; /* [layers]: [cache_seqs * cache_len, 2K], keys then values in each row */
+    void **cache;        /* [layers]: [cache_seqs * cache_len, 2K], keys then values in each row */
     int32_t *cache_used; /* [cache_seqs]: tokens there */
 
     /* the current micro-batch */
@@ -145,16 +145,18 @@ static inline void *dt_grad_at(const dt_unit_view *g, int64_t at) { return dt_at
 dt_err dt_model_find_layout(dt_model *m);
 
 /* linear.c */
-dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const void *w, const void *x, int64_t x_ld, void *y, int64_t y_ld, int64_t n_rows,
-                         bool accumulate);
+dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const void *w, const void *x, int64_t x_ld, void *y,
+                         int64_t y_ld, int64_t n_rows, bool accumulate);
 /** Gradients of the weights and bias into g, and of x into dx (added to it with add_to_dx; NULL: not wanted). */
-dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const void *w, const dt_unit_view *g, const void *x, int64_t x_ld,
-                          const void *dy, int64_t dy_ld, void *dx, int64_t dx_ld, bool add_to_dx, int64_t n_rows);
+dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const void *w, const dt_unit_view *g, const void *x,
+                          int64_t x_ld, const void *dy, int64_t dy_ld, void *dx, int64_t dx_ld, bool add_to_dx, int64_t n_rows);
 /** The outputs first .. first+n-1 of a linear layer. */
 struct linear dt_linear_slice(const struct linear *l, int64_t first, int64_t n);
-dt_err dt_norm_forward(const dt_model *m, const struct norm *n, const void *w, const void *x, void *y, float *mean, float *rstd, int64_t n_rows);
-dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const void *w, const dt_unit_view *g, bool accumulate, const void *x,
-                        const float *mean, const float *rstd, const void *dy, void *dx, bool add_to_dx, int64_t n_rows);
+dt_err dt_norm_forward(const dt_model *m, const struct norm *n, const void *w, const void *x, void *y, float *mean, float *rstd,
+                       int64_t n_rows);
+dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const void *w, const dt_unit_view *g, bool accumulate,
+                        const void *x, const float *mean, const float *rstd, const void *dy, void *dx, bool add_to_dx,
+                        int64_t n_rows);
 
 /* block.c, block_backward.c */
 dt_attention dt_block_attention(const dt_model *m, int64_t layer);

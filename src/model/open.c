@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* A chunk of the head: at most so many rows, and about so many bytes of logits. */
-enum { HEAD_ROWS = 256, HEAD_ROWS_LEAST = 16, HEAD_BYTES = 128 << 20 };
+enum { HEAD_ROWS = 512, HEAD_ROWS_LEAST = 16, HEAD_BYTES = 128 << 20 };
 
 /** Hands out pieces of a block, or only counts them when there is no block yet. */
 struct arena {
@@ -53,7 +53,8 @@ static void place_set(dt_model *m, struct arena *a, struct block_acts *s)
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-static void place_scratch(dt_model *m, struct arena *a)
+/* What is not needed at the same time shares its place: the two halves of a block's backward, and those with the head (place_work). */
+static void place_block_work(dt_model *m, struct arena *a)
 {
     const int64_t T = m->opt.max_tok;
     const size_t e = m->elem;
@@ -61,15 +62,17 @@ static void place_scratch(dt_model *m, struct arena *a)
     at.dropout_p = (float)m->mc->attn_pdrop;
     at.window = 0;
     m->s.attention_elems = m->ops->attention_scratch_elems(m->dev, &at);
-    m->s.dx = take(a, T, m->C, e);
     m->s.drop = take(a, m->mc->resid_pdrop > 0 ? T : 0, m->C, e);
-    m->s.dact = take(a, T, m->F, e);
     m->s.dnorm = take(a, T, m->C, e);
+    const size_t from = a->used;
+    m->s.dact = take(a, T, m->F, e);
+    const size_t mlp_end = a->used;
+    a->used = from;
     m->s.datt = take(a, T, m->Q, e);
     m->s.dqkv = take(a, T, m->W, e);
     m->s.dqk = take(a, m->mc->qk_norm ? T : 0, m->Q + m->K, e);
     m->s.attention = take(a, m->s.attention_elems, 1, sizeof(float));
-    m->s.norm = take(a, larger(m->ops->norm_scratch_elems(m->dev, m->C), m->ops->norm_scratch_elems(m->dev, m->mc->head_dim)), 1, sizeof(float));
+    if (mlp_end > a->used) a->used = mlp_end;
 }
 
 static void place_head(dt_model *m, struct arena *a)
@@ -84,6 +87,22 @@ static void place_head(dt_model *m, struct arena *a)
     h->mean = take(a, h->n_rows, 1, sizeof(float));
     h->rstd = take(a, h->n_rows, 1, sizeof(float));
     h->logits = take(a, h->n_rows, h->logits_ld, sizeof(float));
+}
+
+static void place_work(dt_model *m, struct arena *a)
+{
+    if (m->opt.training) {
+        const int64_t norm =
+            larger(m->ops->norm_scratch_elems(m->dev, m->C), m->ops->norm_scratch_elems(m->dev, m->mc->head_dim));
+        m->s.dx = take(a, m->opt.max_tok, m->C, m->elem);
+        m->s.norm = take(a, norm, 1, sizeof(float));
+    }
+    const size_t from = a->used;
+    if (m->opt.training) place_block_work(m, a);
+    const size_t block_end = a->used;
+    a->used = from;
+    place_head(m, a);
+    if (block_end > a->used) a->used = block_end;
 }
 
 static void place_image(const dt_model *m, struct arena *a, struct image *i)
@@ -149,8 +168,7 @@ static void place_all(dt_model *m, struct arena arenas[N_ARENAS])
     place_staging(m, &arenas[STAGING], &arenas[DATA]);
     for (int64_t i = 0; i < m->n_x; i++) m->x[i] = take(a, m->opt.max_tok, m->C, m->elem);
     for (int64_t i = 0; i < m->n_sets; i++) place_set(m, a, &m->sets[i]);
-    if (m->opt.training) place_scratch(m, a);
-    place_head(m, a);
+    place_work(m, a);
     for (int64_t i = 0; m->cache && i < m->mc->num_hidden_layers; i++)
         m->cache[i] = take(a, (int64_t)m->opt.cache_seqs * m->opt.cache_len, 2 * m->K, m->elem);
     m->rope = take(&arenas[TABLE], rotary ? m->opt.max_pos : 0, m->mc->head_dim, sizeof(float));
@@ -160,7 +178,8 @@ static void place_all(dt_model *m, struct arena arenas[N_ARENAS])
 static dt_err check_options(const dt_model_config *mc, const dt_model_options *o)
 {
     DT_CHECK(o->max_tok > 0 && o->max_seq > 0 && o->max_pos > 0 && o->cache_seqs >= 0 && o->cache_len >= 0, DT_ERR_ARG,
-             "max_tok=%d max_seq=%d max_pos=%d cache_seqs=%d cache_len=%d", o->max_tok, o->max_seq, o->max_pos, o->cache_seqs, o->cache_len);
+             "max_tok=%d max_seq=%d max_pos=%d cache_seqs=%d cache_len=%d", o->max_tok, o->max_seq, o->max_pos, o->cache_seqs,
+             o->cache_len);
     DT_CHECK(o->dtype == DT_BF16 || o->grad_dtype == DT_F32, DT_ERR_ARG, "an fp32 model has fp32 gradients");
     DT_CHECK(mc->family != DT_GPT2 || o->max_pos <= mc->max_position_embeddings, DT_ERR_DATA,
              "sequences of %d tokens, but the model has learned positions for %" PRId64 " (max_position_embeddings)", o->max_pos,
@@ -197,7 +216,8 @@ static dt_err prepare(dt_model *m, const dt_model_config *mc, const dt_model_opt
     const bool cached = opt->cache_seqs > 0 && opt->cache_len > 0;
     m->cache = cached ? calloc((size_t)L, sizeof *m->cache) : NULL;
     m->cache_used = cached ? calloc((size_t)opt->cache_seqs, sizeof *m->cache_used) : NULL;
-    DT_CHECK(m->x && m->sets && (!cached || (m->cache && m->cache_used)), DT_ERR_MEMORY, "no memory for the tables of %" PRId64 " blocks", L);
+    DT_CHECK(m->x && m->sets && (!cached || (m->cache && m->cache_used)), DT_ERR_MEMORY,
+             "no memory for the tables of %" PRId64 " blocks", L);
     return DT_OK;
 }
 
@@ -276,8 +296,10 @@ dt_err dt_model_open(dt_model **out, const dt_model_config *mc, const dt_model_o
     if (err == DT_OK) err = allocate(m);
     if (err == DT_OK) err = fill_rope(m);
     m->n_tok = m->n_seq = 0;
-    if (err == DT_OK) *out = m;
-    else dt_model_close(m);
+    if (err == DT_OK)
+        *out = m;
+    else
+        dt_model_close(m);
     return err;
 }
 

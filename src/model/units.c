@@ -24,9 +24,11 @@ static dt_err add(const struct builder *b, const char *name, bool new_group, enu
     const bool matrix = start == MATRIX || start == RESIDUAL_MATRIX;
     /* GPT-2 (Radford et al. 2019, section 2.3) scales what is added to the residual stream by its depth */
     const bool scaled = start == RESIDUAL_MATRIX && b->mc->family == DT_GPT2;
-    const double std = scaled ? b->mc->initializer_range / sqrt(2.0 * (double)b->mc->num_hidden_layers) : b->mc->initializer_range;
+    const double std =
+        scaled ? b->mc->initializer_range / sqrt(2.0 * (double)b->mc->num_hidden_layers) : b->mc->initializer_range;
     snprintf(full, sizeof full, "%s%s", b->prefix, name);
-    return dt_unit_add(b->unit, full, matrix ? 2 : 1, shape, new_group, matrix, matrix ? (float)std : 0, start == NORM_WEIGHT ? 1 : 0);
+    return dt_unit_add(b->unit, full, matrix ? 2 : 1, shape, new_group, matrix, matrix ? (float)std : 0,
+                       start == NORM_WEIGHT ? 1 : 0);
 }
 
 static dt_err build_gpt2_block(const struct builder *b)
