@@ -1,0 +1,68 @@
+/* bench_limits.c - what this machine can do now, for the limits of bench_train.sh: "fp32 GFLOP/s, bf16 GFLOP/s, GB/s" on one line.
+ *
+ *     bench_limits [threads] [rounds]
+ *
+ * The rates of matrix products are the best of a few large shapes, of the device's own library; the bandwidth is that of updating four arrays
+ * in place with three written back (what AdamW moves). Best of all rounds: a limit is what the machine reaches when it is let. */
+#include "dtrain/device.h"
+#include <omp.h>
+#include <stdlib.h>
+
+typedef struct shape { int64_t m, n, k; } shape;
+
+static double product_gflops(dt_device *dev, dt_dtype dt, const shape *s, const dt_buf *a, const dt_buf *b, const dt_buf *c)
+{
+    const dt_matmul mm = {.m = s->m, .n = s->n, .k = s->k, .trans_b = true, .lda = s->k, .ldb = s->k, .ldc = s->n, .dt = dt, .c_dtype = dt};
+    dev->ops->matmul(dev, &mm, a->ptr, b->ptr, NULL, c->ptr, NULL);
+    const double begin_s = dt_now_s();
+    int n = 0;
+    do {
+        if (dev->ops->matmul(dev, &mm, a->ptr, b->ptr, NULL, c->ptr, NULL)) return 0;
+        n++;
+    } while (dt_now_s() - begin_s < 0.1);
+    return 2e-9 * (double)s->m * (double)s->n * (double)s->k * n / (dt_now_s() - begin_s);
+}
+
+static double stream_gbs(float *x, int64_t n)
+{
+    float *g = x, *p = x + n, *m = x + 2 * n, *v = x + 3 * n;
+    const double begin_s = dt_now_s();
+#pragma omp parallel for simd schedule(static)
+    for (int64_t i = 0; i < n; i++) {
+        m[i] = 0.9f * m[i] + 0.1f * g[i];
+        v[i] = 0.9f * v[i] + 0.1f * g[i] * g[i];
+        p[i] -= m[i] * v[i];
+    }
+    return 28e-9 * (double)n / (dt_now_s() - begin_s);
+}
+
+int main(int argc, char **argv)
+{
+    enum { MAX = 4096 * 4096, STREAM = 16 << 20 };
+    static const shape shapes[] = {{1024, 3072, 768}, {1024, 4096, 4096}, {2048, 2048, 2048}};
+    const int n_threads = argc > 1 ? atoi(argv[1]) : 2, n_rounds = argc > 2 ? atoi(argv[2]) : 5;
+    dt_ledger ledger = {0};
+    dt_device dev = {0};
+    dt_buf a, b, c, x;
+    omp_set_num_threads(n_threads);
+    if (dt_device_open(&dev, "cpu", 0, n_threads, &ledger) || dt_buf_alloc(&a, &dev, DT_ON_DEVICE, MAX * 4, DT_MEM_OTHER) ||
+        dt_buf_alloc(&b, &dev, DT_ON_DEVICE, MAX * 4, DT_MEM_OTHER) || dt_buf_alloc(&c, &dev, DT_ON_DEVICE, MAX * 4, DT_MEM_OTHER) ||
+        dt_buf_alloc(&x, &dev, DT_ON_DEVICE, (size_t)STREAM * 16, DT_MEM_OTHER)) {
+        fprintf(stderr, "%s\n", dt_error_message());
+        return 1;
+    }
+    double best[3] = {0};
+    for (int r = 0; r < n_rounds; r++) {
+        for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
+            for (int d = 0; d < 2; d++) {
+                const double rate = product_gflops(&dev, d ? DT_BF16 : DT_F32, &shapes[s], &a, &b, &c);
+                if (rate > best[d]) best[d] = rate;
+            }
+        const double rate = stream_gbs(x.ptr, STREAM);
+        if (rate > best[2]) best[2] = rate;
+    }
+    printf("%.0f %.0f %.1f\n", best[0], best[1], best[2]);
+    dt_buf_free(&a), dt_buf_free(&b), dt_buf_free(&c), dt_buf_free(&x);
+    dt_device_close(&dev);
+    return 0;
+}
