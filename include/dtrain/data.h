@@ -46,10 +46,10 @@ uint64_t dt_loader_fingerprint(const dt_loader *l);
 
 /** Number of micro-steps of optimizer step `step` (counted from 0 over all epochs): the same on every rank. */
 int dt_loader_n_micro(const dt_loader *l, int64_t step);
-/** Sum over all ranks and micro-steps of the step of the loss weights (2^-20 units), of targets, tokens and samples: known before the first backward.
- *  Local: computed from the files, or summed by the caller when *known comes back false (then the out values are this rank's). */
+/** Sums over all ranks and micro-steps of the step: loss weights (2^-20 units), targets, tokens, samples: known before the first backward, on every
+ *  rank, without an exchange. */
 typedef struct dt_step_counts { int64_t weight_fixed, n_target, n_tok, n_samples; } dt_step_counts;
-dt_err dt_loader_step_counts(dt_loader *l, int64_t step, dt_step_counts *counts, bool *known);
+dt_err dt_loader_step_counts(dt_loader *l, int64_t step, dt_step_counts *counts);
 /** The micro-batch of this rank in micro-step `micro` of `step`; empty (n_tok 0) when there is none. Valid until the next call. Local. */
 dt_err dt_loader_batch(dt_loader *l, int64_t step, int micro, const dt_batch **b);
 

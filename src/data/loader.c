@@ -200,13 +200,12 @@ uint64_t dt_loader_fingerprint(const dt_loader *l) { return l->sources.fingerpri
 
 int dt_loader_n_micro(const dt_loader *l, int64_t step) { return (int)dt_order_n_micro(&l->order, step); }
 
-dt_err dt_loader_step_counts(dt_loader *l, int64_t step, dt_step_counts *counts, bool *known)
+dt_err dt_loader_step_counts(dt_loader *l, int64_t step, dt_step_counts *counts)
 {
     int64_t epoch, first, count;
     DT_CHECK(step >= 0, DT_ERR_ARG, "step %" PRId64, step);
     dt_order_step(&l->order, step, &epoch, &first, &count);
     *counts = (dt_step_counts){.n_samples = count};
-    *known = true;
     for (int64_t i = first; i < first + count; i++) {
         int64_t in_file;
         dt_sample_counts c;

@@ -37,21 +37,12 @@ static int stop_request(const dt_run *run, double step_s)
     return limit_s > 0 && used_s + 2 * step_s > limit_s ? STOP_TIME_LIMIT : STOP_NO;
 }
 
-/* Sum of weights of the step over all ranks: from the files where arithmetic gives it, else one small all-reduce. */
-static dt_err step_weight(dt_run *run, int64_t data_step, int64_t *weight_fixed)
+static dt_err compute_step(dt_run *run, const progress *p, dt_lm_sums *sums)
 {
-    dt_step_counts counts = {0};
-    bool known = false;
-    DT_TRY(dt_loader_step_counts(run->train, data_step, &counts, &known));
-    if (!known) DT_TRY(dt_comm_reduce_host_i64(run->comm, &counts.weight_fixed, 1, DT_SUM));
-    *weight_fixed = counts.weight_fixed;
-    return DT_OK;
-}
-
-static dt_err compute_step(dt_run *run, const progress *p, int64_t weight_fixed, dt_lm_sums *sums)
-{
+    dt_step_counts counts;
+    DT_TRY(dt_loader_step_counts(run->train, p->data_step, &counts));
     const int n_micro = dt_loader_n_micro(run->train, p->data_step);
-    const double inv_norm = weight_fixed > 0 ? 1 / ((double)weight_fixed * DT_WEIGHT_UNIT) : 0;
+    const double inv_norm = counts.weight_fixed > 0 ? 1 / ((double)counts.weight_fixed * DT_WEIGHT_UNIT) : 0;
     for (int a = 0; a < n_micro; a++) {
         const dt_batch *b = NULL;
         dt_phase_enter(&run->phase, "read", "train");
@@ -153,13 +144,11 @@ static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *e
     dt_lm_sums sums = {0};
     dt_vote vote;
     double sum_squares = 0;
-    int64_t weight_fixed = 0;
 
     atomic_store(&run->phase.step, p->step + 1);
     dt_phase_enter(&run->phase, "read", "train");
     DT_TRY(dt_fault("step.begin"));
-    DT_TRY(step_weight(run, p->data_step, &weight_fixed));
-    DT_TRY(compute_step(run, p, weight_fixed, &sums));
+    DT_TRY(compute_step(run, p, &sums));
     dt_phase_enter(&run->phase, "norm", "");
     DT_TRY(dt_zero_grad_sum_squares(run->zero, &sum_squares));
     dt_err err = agree_on_step(run, dt_fault("step.agree"), &sums, sum_squares, begin_s, &vote);
