@@ -9,7 +9,8 @@
 
 void dt_h5_lock(void);
 void dt_h5_unlock(void);
-/** Record DT_ERR_* with HDF5's own innermost message: "FILE: what: <HDF5's words>". Silences HDF5's printing at first use of the room. */
+/** Record DT_ERR_* with HDF5's own innermost message: "FILE: what: <HDF5's words>". To be called before any other
+ *  HDF5 function, closing included: each clears what the one before has said. Silences HDF5's printing at first use of the room. */
 dt_err dt_h5_fail(dt_err err, const char *path, const char *what);
 
 /** Open for reading, without HDF5's file lock (not every parallel file system has one). DT_ERR_DATA: missing, not HDF5, cut short. */

@@ -114,10 +114,11 @@ dt_err ckpt_file_create(const char *path, const dt_ckpt_meta *meta, dt_zero *z, 
 {
     hid_t access = access_list(n_slots);
     hid_t file = access < 0 ? -1 : H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
+    dt_err err = file < 0 ? dt_h5_fail(DT_ERR_WRITE, path, "cannot be created") : DT_OK;
     if (access >= 0) H5Pclose(access);
-    if (file < 0) return dt_h5_fail(DT_ERR_WRITE, path, "cannot be created");
+    if (file < 0) return err;
     haddr_t end = 0;
-    dt_err err = write_meta(file, path, meta);
+    err = write_meta(file, path, meta);
     if (err == DT_OK) err = make_groups(file, path);
     if (err == DT_OK) err = create_datasets(file, path, z, slots, n_slots, offsets);
     if (err == DT_OK && (H5Fflush(file, H5F_SCOPE_LOCAL) < 0 || H5Fget_eoa(file, &end) < 0)) err = dt_h5_fail(DT_ERR_WRITE, path, "flush failed");
@@ -131,9 +132,9 @@ dt_err ckpt_file_seal(const char *path, const ckpt_slot *slots, int n_slots, con
     char name[256];
     hid_t access = access_list(n_slots);
     hid_t file = access < 0 ? -1 : H5Fopen(path, H5F_ACC_RDWR, access);
+    dt_err err = file < 0 ? dt_h5_fail(DT_ERR_WRITE, path, "cannot be opened again") : DT_OK;
     if (access >= 0) H5Pclose(access);
-    if (file < 0) return dt_h5_fail(DT_ERR_WRITE, path, "cannot be opened again");
-    dt_err err = DT_OK;
+    if (file < 0) return err;
     for (int i = 0; i < n_slots && err == DT_OK; i++) {
         ckpt_slot_name(&slots[i], name, sizeof name);
         hid_t dset = H5Dopen2(file, name, H5P_DEFAULT);

@@ -50,8 +50,9 @@ dt_err dt_h5_open(const char *path, hid_t *file)
     DT_CHECK(H5Fis_hdf5(path) != 0, DT_ERR_DATA, "%s: is not an HDF5 file, or has lost its beginning", path);
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     if (access >= 0 && H5Pset_file_locking(access, false, true) >= 0) *file = H5Fopen(path, H5F_ACC_RDONLY, access);
+    const dt_err err = *file >= 0 ? DT_OK : dt_h5_fail(DT_ERR_DATA, path, "cannot be opened: cut short, damaged, or of a later HDF5");
     if (access >= 0) H5Pclose(access);
-    return *file >= 0 ? DT_OK : dt_h5_fail(DT_ERR_DATA, path, "cannot be opened: cut short, damaged, or of a later HDF5");
+    return err;
 }
 
 bool dt_h5_has(hid_t obj, const char *name) { return H5Aexists(obj, name) > 0; }
@@ -89,8 +90,9 @@ static dt_err open_attribute(hid_t obj, const char *path, const char *name, attr
     if (a->type < 0) {
         char what[200];
         snprintf(what, sizeof what, "attribute `%s` cannot be opened", name);
+        const dt_err err = dt_h5_fail(DT_ERR_DATA, path, what);
         close_attribute(a);
-        return dt_h5_fail(DT_ERR_DATA, path, what);
+        return err;
     }
     a->class = H5Tget_class(a->type);
     if (is_single(a->id)) return DT_OK;
@@ -205,22 +207,16 @@ dt_err dt_h5_read_f64(hid_t obj, const char *path, const char *name, double *val
 /* Writes over an attribute of the same name, which has the same type whenever it is one of ours. */
 static dt_err write_attribute(hid_t obj, const char *path, const char *name, hid_t file_type, hid_t mem_type, const void *value)
 {
-    hid_t space = -1, attr;
-    herr_t status = -1;
-    if (H5Aexists(obj, name) > 0)
-        attr = H5Aopen(obj, name, H5P_DEFAULT);
-    else {
-        space = H5Screate(H5S_SCALAR);
-        attr = space < 0 ? -1 : H5Acreate2(obj, name, file_type, space, H5P_DEFAULT, H5P_DEFAULT);
-    }
-    if (attr >= 0) status = H5Awrite(attr, mem_type, value);
-    if (attr >= 0 && H5Aclose(attr) < 0) status = -1;
-    if (space >= 0) H5Sclose(space);
-    if (status >= 0) return DT_OK;
-
+    hid_t space = H5Screate(H5S_SCALAR), attr = -1;
     char what[200];
+    dt_err err = DT_OK;
+    if (space >= 0)
+        attr = H5Aexists(obj, name) > 0 ? H5Aopen(obj, name, H5P_DEFAULT) : H5Acreate2(obj, name, file_type, space, H5P_DEFAULT, H5P_DEFAULT);
     snprintf(what, sizeof what, "attribute `%s` cannot be written", name);
-    return dt_h5_fail(DT_ERR_WRITE, path, what);
+    if (attr < 0 || H5Awrite(attr, mem_type, value) < 0) err = dt_h5_fail(DT_ERR_WRITE, path, what);
+    if (attr >= 0 && H5Aclose(attr) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, path, what);
+    if (space >= 0) H5Sclose(space);
+    return err;
 }
 
 static dt_err write_text_of_size(hid_t obj, const char *path, const char *name, size_t size, const void *value)

@@ -1,0 +1,58 @@
+/* fuzz_checkpoint.c - any bytes given as a checkpoint file: the readers refuse or read, in bounded time and memory.
+ *
+ * The bytes become a file in memory, opened by its name under /proc. Attributes, every array of the file and one tensor of a model are read. */
+#include "../../src/checkpoint/file.h"
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    setenv("DTRAIN_LOG", "error", 0);
+    dt_log_open(0, 1, "fuzz");
+    return 0;
+}
+
+/* What dt_checkpoint_load does on rank 0, and then the elements, through HDF5 and at the offset. */
+static void read_tensor(const char *path, int fd)
+{
+    dt_tensor tensor = {.name = "w", .n_dims = 2, .shape = {3, 5}, .n_elems = 15};
+    const ckpt_slot slot = {.state = DT_STATE_PARAM, .tensor = &tensor};
+    ckpt_place place;
+    hid_t file;
+    float x[15];
+    dt_h5_lock();
+    if (ckpt_file_open(path, &file) == DT_OK) {
+        if (ckpt_file_find(file, path, &slot, &place) == DT_OK) {
+            dt_h5_array a;
+            hid_t d = dt_h5_open_array(file, "/model/w");
+            if (place.offset >= 0) (void)dt_read_at(fd, path, place.offset, x, 15 * (place.type == DT_H5_F32 ? 4 : 2));
+            if (dt_h5_inspect(d, path, "w", &a) == DT_OK) (void)dt_h5_read_run(d, path, "w", &a, 2, 11, x);
+            H5Dclose(d);
+        }
+        H5Fclose(file);
+    }
+    dt_h5_unlock();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    char path[64];
+    dt_ckpt_meta meta;
+    const int fd = memfd_create("checkpoint", MFD_CLOEXEC);
+    if (fd < 0 || write(fd, data, size) != (ssize_t)size) abort();
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    if (dt_checkpoint_read_meta(path, &meta) == DT_OK) {
+        if (!meta.config || !meta.model_config || meta.step < 0) abort();
+        dt_ckpt_meta_free(&meta);
+    }
+    (void)dt_checkpoint_verify(path, NULL);
+    read_tensor(path, fd);
+    close(fd);
+    dt_error_clear();
+    return 0;
+}
