@@ -23,7 +23,7 @@ done
 
 # a byte of the data changed
 cp "$kept/good" "$tmp/altered.h5"
-at=$(grep -abo -P '\x00\x00\xe0\xc0\x00\x00\xc0\xc0' "$tmp/altered.h5" | head -1 | cut -d: -f1)
+at=$(LC_ALL=C grep -abo -P '\x00\x00\xe0\xc0\x00\x00\xc0\xc0' "$tmp/altered.h5" | head -1 | cut -d: -f1)
 printf '\x01' | dd of="$tmp/altered.h5" bs=1 seek="$at" conv=notrunc 2>/dev/null
 run 0 ./dtrain-info "$tmp/altered.h5"
 expect_exit "info notices an altered byte" 65
@@ -41,3 +41,4 @@ run 0 ./dtrain-info --frobnicate "$kept/good"
 expect_exit "info with an unknown option" 64
 run 0 ./dtrain-info --help
 expect_exit "info --help" 0
+e2e_done
