@@ -71,6 +71,8 @@ dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
     if (b->n_tok == 0) return DT_OK;
     DT_TRY(dt_model_settle(m));
     const size_t n = (size_t)b->n_tok;
+    const size_t nbytes = dt_model_place_image(m, m->image_span.host, b->n_tok, b->n_seq, &m->host);
+    dt_model_place_image(m, m->image_span.device, b->n_tok, b->n_seq, &m->device);
     memcpy(m->host.token, b->token, n * sizeof *b->token);
     memcpy(m->host.pos, b->pos, n * sizeof *b->pos);
     memcpy(m->host.order, b->order, n * sizeof *b->order);
@@ -78,7 +80,7 @@ dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
     if (m->wpe_at >= 0) sort_by_position(m, b);
     stage_sequences(m, b, slot);
     m->staged = true;
-    return m->ops->copy(m->dev, m->image_span.device, m->image_span.host, m->image_span.nbytes, m->stream);
+    return m->ops->copy(m->dev, m->image_span.device, m->image_span.host, nbytes, m->stream);
 }
 
 dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const float *u, int64_t *n_rows)
@@ -96,5 +98,7 @@ dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const float *u, int64
     }
     *n_rows = n;
     if (n == 0) return DT_OK;
-    return m->ops->copy(m->dev, m->rows_span.device, m->rows_span.host, m->rows_span.nbytes, m->stream);
+    DT_TRY(m->ops->copy(m->dev, m->device_rows.row, h->row, (size_t)n * sizeof *h->row, m->stream));
+    DT_TRY(m->ops->copy(m->dev, m->device_rows.target, h->target, (size_t)n * sizeof *h->target, m->stream));
+    return m->ops->copy(m->dev, m->device_rows.weight, h->weight, (size_t)n * sizeof *h->weight, m->stream);
 }

@@ -66,6 +66,5 @@ dt_err dt_embed_backward(dt_model *m)
             DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.pos, m->device.pos_order, dt_grad_at(&g, m->wpe_at),
                                               m->n_tok, m->C, m->opt.dtype, g.dtype, m->stream));
     }
-    m->tied_held = false;
     return m->source->grads_release(m->source->self, 0);
 }

@@ -32,7 +32,6 @@ static dt_err hold_units(dt_model *m, struct hold *h, bool grads)
     if (m->tied) {
         DT_TRY(dt_grads_acquire(m, 0, &h->g_out));
         m->tied_grads = h->g_out; /* until dt_embed_backward, which releases them */
-        m->tied_held = true;
     }
     h->accumulate_norm = h->g_head.accumulate;
     h->accumulate_out = h->g_out.accumulate;
@@ -172,7 +171,8 @@ dt_err dt_model_last_logits(dt_model *m, const dt_batch *b, float *logits)
              "logits need the forward of their own batch first");
     for (int32_t s = 0; b->n_tok > 0 && s < b->n_seq; s++)
         if (b->seq_start[s + 1] > b->seq_start[s]) m->host_rows.row[n_rows++] = b->seq_start[s + 1] - 1;
-    if (n_rows > 0) DT_TRY(m->ops->copy(m->dev, m->rows_span.device, m->rows_span.host, m->rows_span.nbytes, m->stream));
+    if (n_rows > 0)
+        DT_TRY(m->ops->copy(m->dev, m->device_rows.row, m->host_rows.row, (size_t)n_rows * sizeof *m->host_rows.row, m->stream));
     DT_TRY(hold_units(m, &h, false));
     int32_t s = 0; /* the sequence of the next row; those without a token get zeros */
     memset(logits, 0, (size_t)b->n_seq * (size_t)m->V * sizeof *logits);

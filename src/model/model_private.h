@@ -62,7 +62,7 @@ struct head_work {
     float *logits;             /* [R, logits_ld] */
 };
 
-/** A batch as the device sees it; filled on the host in pinned memory and copied as one piece. */
+/** A batch as the device sees it; filled on the host in pinned memory and copied as one piece, laid out anew for each batch's length. */
 struct image {
     uint64_t *token_key;
     int32_t *token, *pos, *order, *pos_order; /* [T]; pos_order: as order, but by position */
@@ -118,7 +118,7 @@ struct dt_model {
     struct image host, device;
     struct rows host_rows, device_rows;
     struct results host_results, device_results;
-    struct span image_span, rows_span, results_span;
+    struct span image_span, results_span;
     int32_t *pos_count; /* host [max_pos + 1]: counting sort */
 
     void **cache;        /* [layers]: [cache_seqs * cache_len, 2K], keys then values in each row */
@@ -131,7 +131,6 @@ struct dt_model {
     int64_t set_holds;       /* with checkpoint_blocks: the block whose activations the one set holds, -1: none */
     void *hidden;            /* [T,C]: output of the last block */
     dt_unit_view tied_grads; /* held from the head's backward to the embedding's */
-    bool tied_held;
     bool staged; /* the copy of the image may be under way; rows and results are waited for by the call that moves them */
 };
 
@@ -167,6 +166,10 @@ dt_err dt_block_finish(const dt_model *m, int64_t layer, const void *w, const st
 dt_err dt_block_forward(const dt_model *m, int64_t layer, const void *w, const struct block_acts *a, bool want_output);
 /** s.dx: in the gradient of x_out, out that of x_in. */
 dt_err dt_block_backward(const dt_model *m, int64_t layer, const void *w, const dt_unit_view *g, const struct block_acts *a);
+
+/* open.c */
+/** Lay an image out from base on (NULL: count only); bytes used. */
+size_t dt_model_place_image(const dt_model *m, char *base, int64_t n_tok, int64_t n_seq, struct image *i);
 
 /* batch.c */
 /** Check b against the model and copy it to the device. slot NULL: sequences attend to themselves; else the cache (decode). */

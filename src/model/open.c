@@ -105,19 +105,19 @@ static void place_work(dt_model *m, struct arena *a)
     if (block_end > a->used) a->used = block_end;
 }
 
-static void place_image(const dt_model *m, struct arena *a, struct image *i)
+size_t dt_model_place_image(const dt_model *m, char *base, int64_t n_tok, int64_t n_seq, struct image *i)
 {
-    const int64_t T = m->opt.max_tok, S = m->opt.max_seq;
-    const bool learned = m->mc->family == DT_GPT2;
-    i->token_key = take(a, T, 1, sizeof(uint64_t));
-    i->token = take(a, T, 1, sizeof(int32_t));
-    i->pos = take(a, T, 1, sizeof(int32_t));
-    i->order = take(a, T, 1, sizeof(int32_t));
-    i->pos_order = take(a, learned ? T : 0, 1, sizeof(int32_t));
-    i->cache_row = take(a, m->opt.cache_seqs > 0 ? T : 0, 1, sizeof(int32_t));
-    i->q_start = take(a, S + 1, 1, sizeof(int32_t));
-    i->kv_start = take(a, S, 1, sizeof(int32_t));
-    i->kv_len = take(a, S, 1, sizeof(int32_t));
+    struct arena a = {.base = base};
+    i->token_key = take(&a, n_tok, 1, sizeof(uint64_t));
+    i->token = take(&a, n_tok, 1, sizeof(int32_t));
+    i->pos = take(&a, n_tok, 1, sizeof(int32_t));
+    i->order = take(&a, n_tok, 1, sizeof(int32_t));
+    i->pos_order = take(&a, m->mc->family == DT_GPT2 ? n_tok : 0, 1, sizeof(int32_t));
+    i->cache_row = take(&a, m->opt.cache_seqs > 0 ? n_tok : 0, 1, sizeof(int32_t));
+    i->q_start = take(&a, n_seq + 1, 1, sizeof(int32_t));
+    i->kv_start = take(&a, n_seq, 1, sizeof(int32_t));
+    i->kv_len = take(&a, n_seq, 1, sizeof(int32_t));
+    return a.used;
 }
 
 static void place_rows(const dt_model *m, struct arena *a, struct rows *r)
@@ -134,30 +134,23 @@ static void place_results(const dt_model *m, struct arena *a, struct results *r)
     r->hit = take(a, m->opt.max_tok, 1, sizeof(uint8_t));
 }
 
-static struct span span_between(const struct arena *host, size_t host_from, const struct arena *device, size_t device_from)
+static struct span take_span(struct arena *host, struct arena *device, size_t nbytes)
 {
-    struct span s = {NULL, NULL, device->used - device_from};
-    if (host->base) s.host = host->base + host_from;
-    if (device->base) s.device = device->base + device_from;
-    return s;
+    return (struct span){take(host, 1, (int64_t)nbytes, 1), take(device, 1, (int64_t)nbytes, 1), nbytes};
 }
 
+/* The twins of what passes between host and device: the largest batch's image, rows, results. */
 static void place_staging(dt_model *m, struct arena *host, struct arena *device)
 {
-    size_t h = host->used, d = device->used;
-    place_image(m, host, &m->host);
-    place_image(m, device, &m->device);
-    m->image_span = span_between(host, h, device, d);
-    h = host->used;
-    d = device->used;
+    struct image largest;
+    m->image_span = take_span(host, device, dt_model_place_image(m, NULL, m->opt.max_tok, m->opt.max_seq, &largest));
     place_rows(m, host, &m->host_rows);
     place_rows(m, device, &m->device_rows);
-    m->rows_span = span_between(host, h, device, d);
-    h = host->used;
-    d = device->used;
+    const size_t at_host = host->used, at_device = device->used;
     place_results(m, host, &m->host_results);
     place_results(m, device, &m->device_results);
-    m->results_span = span_between(host, h, device, d);
+    m->results_span = (struct span){host->base ? host->base + at_host : NULL, device->base ? device->base + at_device : NULL,
+                                    device->used - at_device};
     m->pos_count = take(host, m->mc->family == DT_GPT2 ? m->opt.max_pos + 1 : 0, 1, sizeof(int32_t));
 }
 
@@ -180,6 +173,8 @@ static dt_err check_options(const dt_model_config *mc, const dt_model_options *o
     DT_CHECK(o->max_tok > 0 && o->max_seq > 0 && o->max_pos > 0 && o->cache_seqs >= 0 && o->cache_len >= 0, DT_ERR_ARG,
              "max_tok=%d max_seq=%d max_pos=%d cache_seqs=%d cache_len=%d", o->max_tok, o->max_seq, o->max_pos, o->cache_seqs,
              o->cache_len);
+    DT_CHECK((int64_t)o->cache_seqs * o->cache_len <= INT32_MAX, DT_ERR_ARG,
+             "a cache of %d sequences of %d tokens: rows are counted in 32 bits", o->cache_seqs, o->cache_len);
     DT_CHECK(o->dtype == DT_BF16 || o->grad_dtype == DT_F32, DT_ERR_ARG, "an fp32 model has fp32 gradients");
     DT_CHECK(mc->family != DT_GPT2 || o->max_pos <= mc->max_position_embeddings, DT_ERR_DATA,
              "sequences of %d tokens, but the model has learned positions for %" PRId64 " (max_position_embeddings)", o->max_pos,
