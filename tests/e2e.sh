@@ -11,7 +11,8 @@ set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 . tests/environment.sh
 tmp=$(mktemp -d) || exit 1
-trap 'rm -rf "$tmp"' EXIT
+trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$tmp"' EXIT
+trap 'exit 1' TERM INT HUP # a script that is stopped takes its runs along
 out=$tmp/.out code=0 n_not_ok=0
 
 ok() { echo "ok $1"; }

@@ -99,7 +99,7 @@ expect "latest names the newest" grep -q step-00000008 "$tmp/limited/checkpoints
 
 # a full disk
 if [ "$(id -u)" = 0 ] && mkdir -p "$tmp/small" && mount -t tmpfs -o size=2m tmpfs "$tmp/small" 2>/dev/null; then
-    trap 'umount -l "$tmp/small"; rm -rf "$tmp"' EXIT
+    trap 'kill $(jobs -p) 2>/dev/null; umount -l "$tmp/small"; rm -rf "$tmp"' EXIT
     for np in 1 3; do
         RUN_TIMEOUT=60 train "$np" small/run $steps zero.stage=2 model.hidden_size=96
         expect_exit "full disk on $np ranks: 74" 74

@@ -9,7 +9,7 @@
 # A case is what cmocka calls a test, or one of those lines. A crash or a timeout is a failed case. Output of what passes is not shown.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-export BUILD=${BUILD:-build/release} TEST_TIMEOUT=${TEST_TIMEOUT:-300}
+export BUILD=${BUILD:-build/release} TEST_TIMEOUT=${TEST_TIMEOUT:-900}
 . tests/environment.sh
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
