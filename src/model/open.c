@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A chunk of the head: at most so many rows, and about so many bytes of logits. */
+/* A chunk of the head: at most so many rows, about so many bytes of logits, and never more than half of a large micro-batch, so that its logits are
+ * never there whole. */
 enum { HEAD_ROWS = 512, HEAD_ROWS_LEAST = 16, HEAD_BYTES = 128 << 20 };
 
 /** Hands out pieces of a block, or only counts them when there is no block yet. */
@@ -80,7 +81,8 @@ static void place_head(dt_model *m, struct arena *a)
     struct head_work *h = &m->h;
     h->logits_ld = (m->V + 31) / 32 * 32;
     const int64_t fit = HEAD_BYTES / (h->logits_ld * (int64_t)sizeof(float)) / 16 * 16;
-    h->n_rows = smaller(m->opt.max_tok, smaller(HEAD_ROWS, larger(HEAD_ROWS_LEAST, fit)));
+    const int64_t half = (m->opt.max_tok / 2 + 15) / 16 * 16;
+    h->n_rows = smaller(m->opt.max_tok, smaller(smaller(HEAD_ROWS, larger(HEAD_ROWS_LEAST, half)), larger(HEAD_ROWS_LEAST, fit)));
     h->x = take(a, h->n_rows, m->C, m->elem);
     h->y = take(a, h->n_rows, m->C, m->elem);
     h->dy = take(a, m->opt.training ? h->n_rows : 0, m->C, m->elem);
