@@ -61,6 +61,7 @@ static void products_longer_than_a_block(void **state)
         check_types(*state, 19, 7, 2100, form, 1);
         check_types(*state, 1100, 9, 5, form, 2);
         check_types(*state, 300, 1030, 3, form, 0);
+        check_types(*state, 70, 1024, 5, form, 0); /* rows of B 4 KiB apart */
     }
 }
 
@@ -124,7 +125,7 @@ int main(void)
         cmocka_unit_test(bias_gradient_is_the_column_sum),
     };
     int failed = cmocka_run_group_tests_name("native bf16 where there is one", tests, open_device, close_device);
-    setenv("DTRAIN_BF16", "none", 1); /* as on a processor without it */
-    for (int i = 0; i < ref_n_isas(); i++) failed += cmocka_run_group_tests_name(ref_take_isa(i), tests, open_device, close_device);
+    setenv("DTRAIN_BF16", "none", 1); /* as on a processor without it; kernels only convert, so one set will do */
+    failed += cmocka_run_group_tests_name(ref_take_isa(0), tests, open_device, close_device);
     return failed != 0;
 }

@@ -280,13 +280,28 @@ static dt_err sgemm(const dt_matmul *mm, const float *a, const float *b, float *
     return DT_OK;
 }
 
+/* Rows of B a multiple of 4 KiB apart fall on the same cache sets while oneDNN packs them; in narrower pieces fewer do. Measured for
+ * 256 x 768 x 3072: 215 GFLOP/s whole, 237 in pieces of 768 columns, 270 with rows 16 elements further apart; no gain from
+ * some 1000 rows on. */
+static dt_err sgemm_in_columns(const dt_matmul *mm, const float *a, const float *b, float *c, bool accumulate)
+{
+    enum { COLUMNS = 768 };
+    if (mm->trans_a || mm->trans_b || mm->ldb % 1024 || mm->m > 512 || mm->m < 64) return sgemm(mm, a, b, c, accumulate);
+    for (int64_t j = 0; j < mm->n; j += COLUMNS) {
+        dt_matmul piece = *mm;
+        piece.n = cpu_min(COLUMNS, mm->n - j);
+        DT_TRY(sgemm(&piece, a, b + j, c + j, accumulate));
+    }
+    return DT_OK;
+}
+
 /* The BLAS entry knows no bias: C begins with it. */
 static dt_err run_sgemm(cpu_state *cpu, const dt_matmul *mm, const float *a, const float *b, const float *bias, float *c)
 {
     if (bias) {
         CPU_PARALLEL_FOR(cpu, i, mm->m) { cpu->k->add_into(bias, DT_F32, c + i * mm->ldc, DT_F32, mm->accumulate, mm->n); }
     }
-    return sgemm(mm, a, b, c, bias || mm->accumulate);
+    return sgemm_in_columns(mm, a, b, c, bias || mm->accumulate);
 }
 
 /* ---- bfloat16 without bfloat16 instructions ------------------------------------------------------------------------- */
