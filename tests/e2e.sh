@@ -13,6 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 tmp=$(mktemp -d) || exit 1
 trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$tmp"' EXIT
 trap 'exit 1' TERM INT HUP # a script that is stopped takes its runs along
+mkdir "$tmp/.mpi" && export OMPI_MCA_orte_tmpdir_base=$tmp/.mpi # shared with other jobs, one's end may remove another's
 out=$tmp/.out code=0 n_not_ok=0
 
 ok() { echo "ok $1"; }

@@ -147,22 +147,12 @@ run 0 ./dtrain-data show "$tmp/s.h5" 5
 expect_exit "no such sample" 64
 run 0 ./dtrain-data info "$tmp/chat.jsonl"
 expect_exit "info of another file" 65
-python=$(command -v python3)
-if [ -n "$python" ]; then
-    cp "$tmp/again.h5" "$tmp/altered.h5"
-    "$python" - "$tmp/altered.h5" <<'PYTHON'
-import sys
-b = bytearray(open(sys.argv[1], "rb").read())
-at = b.find("document number".encode("utf-16-le"))
-b[at] ^= 1
-open(sys.argv[1], "wb").write(b)
-PYTHON
-    run 0 ./dtrain-data info "$tmp/altered.h5"
-    expect_exit "an altered file" 65
-    expect_text "an altered file: why" "checksum"
-else
-    skip "an altered file" "no python3"
-fi
+cp "$tmp/again.h5" "$tmp/altered.h5" # tokens of bytes are two bytes each: "docu" becomes "eocu"
+at=$(LC_ALL=C grep -obUaP 'd\x00o\x00c\x00u\x00' "$tmp/altered.h5" | head -1 | cut -d: -f1)
+printf e | dd of="$tmp/altered.h5" bs=1 seek="$at" conv=notrunc 2>/dev/null
+run 0 ./dtrain-data info "$tmp/altered.h5"
+expect_exit "an altered file" 65
+expect_text "an altered file: why" "checksum"
 head -c 3000 "$tmp/again.h5" >"$tmp/short.h5"
 run 0 ./dtrain-data info "$tmp/short.h5"
 expect_exit "a file cut short" 65

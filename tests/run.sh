@@ -13,6 +13,7 @@ export BUILD=${BUILD:-build/release} TEST_TIMEOUT=${TEST_TIMEOUT:-900}
 . tests/environment.sh
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
+export OMPI_MCA_orte_tmpdir_base=$work # shared with other jobs, the end of one may remove the directory of another
 passed=0 failed=0 skipped=0
 
 if [ -n "${VALGRIND:-}" ]; then
