@@ -35,24 +35,32 @@ struct operation {
 
 /* ---- what the machine can do ----------------------------------------------------------------------------------------------- */
 
-/* Multiply-adds on registers: the device's own attention kernel is no yardstick for itself, so the compiler's vectors serve. */
-__attribute__((optimize("O3"), target("avx512f,fma,prefer-vector-width=512"))) static double spin_512(int64_t n)
+#if defined(__x86_64__)
+#include <immintrin.h>
+__attribute__((target("avx512f"))) static double spin_512(int64_t n)
 {
-    typedef float wide __attribute__((vector_size(64)));
-    wide s[12], a = {0}, b = {0};
-    a += 0.999f, b += 0.001f;
-    for (int i = 0; i < 12; i++) s[i] = a + (float)i;
+    __m512 s[12], a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(0.001f);
+    for (int i = 0; i < 12; i++) s[i] = _mm512_set1_ps((float)i);
     for (int64_t k = 0; k < n; k++)
 #pragma GCC unroll 12
-        for (int i = 0; i < 12; i++) s[i] = (wide)__builtin_ia32_vfmaddps512_mask(s[i], a, b, (unsigned short)-1, 4);
-    double sum = 0;
-    for (int i = 0; i < 12; i++) sum += (double)s[i][i];
-    return sum;
+        for (int i = 0; i < 12; i++) s[i] = _mm512_fmadd_ps(s[i], a, b);
+    float sum = 0, lane[16];
+    for (int i = 0; i < 12; i++) {
+        _mm512_storeu_ps(lane, s[i]);
+        sum += lane[i];
+    }
+    return (double)sum;
 }
+static bool can_spin(void) { return __builtin_cpu_supports("avx512f"); }
+#else
+static double spin_512(int64_t n) { return (double)n; }
+static bool can_spin(void) { return false; }
+#endif
 
+/* Multiply-adds on registers; 0 where this file has no code for the processor. */
 static double peak_gflops(int n_threads)
 {
-    if (!__builtin_cpu_supports("avx512f")) return 0;
+    if (!can_spin()) return 0;
     const int64_t n = 400000;
     volatile double sink = 0;
     double start = dt_now_s();

@@ -9,6 +9,9 @@
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 struct dt_stream { int unused; };
 struct dt_event { double at_s; };
@@ -72,7 +75,9 @@ static bool runs_amx(void)
 {
 #if defined(__x86_64__) && defined(SYS_arch_prctl) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
     enum { REQUEST = 0x1023, TILE_DATA = 18 };
-    return __builtin_cpu_supports("amx-bf16") && syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+    const unsigned need = 1u << 22 | 1u << 24; /* leaf 7, edx: AMX-BF16, AMX-TILE; compilers' names for them are too new */
+    unsigned eax, ebx, ecx, edx = 0;
+    return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & need) == need && syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
 #else
     return false;
 #endif
@@ -108,7 +113,7 @@ static void read_processor_name(char *out, size_t out_size)
     char line[256];
     while (fgets(line, sizeof line, f)) {
         const char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) || !colon) continue;
+        if (strncmp(line, "model name", 10) != 0 || !colon) continue;
         line[strcspn(line, "\n")] = 0;
         snprintf(out, out_size, "%s", colon + 2);
         break;

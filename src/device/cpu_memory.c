@@ -75,7 +75,7 @@ static uint64_t read_number(const char *path, const char *key)
     const size_t key_len = key ? strlen(key) : 0;
     while (value == UINT64_MAX && fgets(line, sizeof line, f)) {
         unsigned long long v;
-        if (key && (strncmp(line, key, key_len) || (line[key_len] != ' ' && line[key_len] != ':'))) continue;
+        if (key && (strncmp(line, key, key_len) != 0 || (line[key_len] != ' ' && line[key_len] != ':'))) continue;
         if (sscanf(line + key_len + (key && line[key_len] == ':'), "%llu", &v) == 1) value = v;
         if (!key) break;
     }

@@ -25,7 +25,7 @@ typedef struct bf16_tiles {
 /* In floats: 10 of 32 dp, one of 64 dp: below tile.h's 7 * 64 dp; 3 + 1.5 of 64 * 64: below its 5. */
 static bf16_tiles carve_bf16(float *p, int64_t dp)
 {
-    bf16_tiles t;
+    bf16_tiles t = {0};
     void **const of_dp[] = {(void **)&t.rows, (void **)&t.q_cols, (void **)&t.do_cols, (void **)&t.q_pairs, (void **)&t.do_pairs,
                             (void **)&t.k,    (void **)&t.v,      (void **)&t.turned,  (void **)&t.pairs};
     void **const squares[] = {(void **)&t.p_rows, (void **)&t.ds_rows, (void **)&t.p_pairs};

@@ -61,7 +61,7 @@ static void write_gradient(float *z, int64_t n, dt_dtype dt, int32_t target, flo
         if (dt == DT_F32) {
             SIMD for (int64_t i = 0; i < len; i++) z[first + i] = block[i];
         } else {
-            aliased_bf16 *out = (aliased_bf16 *)z + first;
+            aliased_bf16 *out = (aliased_bf16 *)(void *)z + first;
             SIMD for (int64_t i = 0; i < len; i++) out[i] = bf16_of(block[i]);
         }
     }

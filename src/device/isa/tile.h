@@ -244,7 +244,7 @@ typedef struct tiles {
 static inline int64_t tiles_elems(int64_t dp) { return 7 * TQ * dp + 5 * TK * TQ; }
 static inline tiles carve(float *p, int64_t dp)
 {
-    tiles t;
+    tiles t = {0};
     float **const of_dp[] = {&t.q_rows, &t.do_rows, &t.qt, &t.dot, &t.acc, &t.k, &t.v}, **const squares[] = {&t.s, &t.dp, &t.drop};
     for (size_t i = 0; i < 7; i++, p += TQ * dp) *of_dp[i] = p;
     for (size_t i = 0; i < 3; i++, p += TK * TQ) *squares[i] = p;
