@@ -1,3 +1,4 @@
+// NP: 2 4
 /* bench_comm.c - reduce-scatter and all-gather of the transport against MPI's own, on the same buffers, in turn.
  *
  * usage: mpirun -n N bench_comm [MiB ...]     (BENCH_PLAIN=1: without shared memory; default 1 16 256: bytes of the whole buffer, all ranks' pieces)

@@ -83,7 +83,7 @@ done
 for source in tests/mpi_*.c; do
     t=$BUILD/${source%.c}
     wanted "$t" || continue
-    counts=$(sed -n 's|^// NP: *||p' "$source" | head -1)
+    counts=$(sed -n 's|^[/ *]*NP: *\([0-9 ]*\).*|\1|p' "$source" | head -1)
     if [ -n "$valgrind" ]; then counts=2; fi # slow; the other counts run the same code
     for np in ${counts:-1 2 3 4}; do each count_cmocka "$(basename "$t") on $np" mpirun -np "$np" $valgrind "$t"; done
 done
