@@ -250,7 +250,9 @@ static void check_norm(fixture *f, const norm_case *k, dt_dtype dt, dt_dtype gt,
     ref_array y_dense = dense(k, &y, k->y_group_ld), dx_dense = dense(k, &dx, k->group_ld);
     assert_true(ref_guards_hold(&y) && ref_guards_hold(&dx) && ref_guards_hold(&scratch));
     assert_true(ref_near(&rstd, rstd64, norm_error(k) * large, "rstd"));
-    assert_true(ref_near(&y_dense, y64, norm_error(k) * large, "norm forward"));
+    /* RMSNorm in bf16 rounds xhat first: half a unit of |xhat weight| <= 8 more */
+    const double inner = !layer && dt == DT_BF16 ? 0x1p-9 * 8 : 0;
+    assert_true(ref_near(&y_dense, y64, norm_error(k) * large + inner, "norm forward"));
     assert_true(ref_near(&dx_dense, dx64, norm_error(k) * large * large, "norm dx"));
     assert_true(ref_near(&dw, dw64, norm_error(k) * large * sqrt((double)k->n_rows), "norm dweight"));
     if (layer) assert_true(ref_near(&db, db64, norm_error(k) * sqrt((double)k->n_rows), "norm dbias"));

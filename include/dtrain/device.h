@@ -167,7 +167,8 @@ typedef struct dt_device_ops {
     dt_err (*rmsnorm_forward)(dt_device *dev, const void *x, const void *weight, void *y, float *rstd, int64_t n_rows,
                               int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float eps, dt_dtype dt,
                               dt_stream *stream);
-    /** dx = (add_to_dx ? dx : 0) + gradient, x and dx in x's layout, dy in y's layout (dx may be dy when the layouts are equal and add_to_dx is
+    /** (forward rounds x * rstd to dt before the weight: algorithms.md 8.4)
+     *  dx = (add_to_dx ? dx : 0) + gradient, x and dx in x's layout, dy in y's layout (dx may be dy when the layouts are equal and add_to_dx is
      *  false); dweight (+)= per accumulate. scratch: float [norm_scratch_elems(width)]. */
     dt_err (*rmsnorm_backward)(dt_device *dev, const void *x, const void *weight, const float *rstd, const void *dy, void *dx,
                                bool add_to_dx, void *dweight, dt_dtype gt, bool accumulate, int64_t n_rows, int64_t width,

@@ -70,6 +70,9 @@ INLINE void store(void *p, dt_dtype dt, int64_t i, float f)
     }
 }
 
+/* The value that a store and a load would give. */
+INLINE float rounded(float f, dt_dtype dt) { return dt == DT_F32 ? f : float_of((uint32_t)bf16_of(f) << 16); }
+
 /* e^x = 2^k e^r with r in [-ln2/2, ln2/2]: k by adding 1.5*2^23, whose low bits then are k; ln2 in two parts (Cody and Waite);
  * e^r = 1 + r + r^2 q(r), q of degree 4 (least maximum of the relative error, 3e-9). Results below 2^-126 are 0. */
 INLINE float exp_part(float x) /* -87.33654 <= x < 88.7228 */

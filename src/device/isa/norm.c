@@ -15,7 +15,8 @@ INLINE float rmsnorm_forward_body(const void *x, const void *weight, void *y, in
         ss = FMA(v, v, ss);
     }
     const float rstd = 1.0f / sqrtf(ss / (float)width + eps);
-    SIMD for (int64_t c = 0; c < width; c++) store(y, T, c, load(x, T, c) * rstd * load(weight, T, c));
+    /* xhat is rounded to the activation type before the weight, as the families' own implementations do (algorithms.md 8.4) */
+    SIMD for (int64_t c = 0; c < width; c++) store(y, T, c, rounded(load(x, T, c) * rstd, T) * load(weight, T, c));
     return rstd;
 }
 float ISA_NAME(rmsnorm_forward)(const void *x, const void *weight, void *y, int64_t width, float eps, dt_dtype dt)
