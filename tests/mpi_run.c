@@ -3,6 +3,7 @@
 #include "mpi_test.h"
 #include "dtrain/io.h"
 #include "dtrain/train.h"
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -79,6 +80,7 @@ static int close_fixture(void **state)
 /* What a run leaves to look at. */
 typedef struct outcome {
     dt_err err;
+    bool together; /* was the end agreed on? */
     size_t n_allocs, planned[DT_N_MEMCAT], allocated[DT_N_MEMCAT], left;
     long n_large;
 } outcome;
@@ -101,6 +103,7 @@ static outcome run(struct fixture *f, const char *name, int n_args, const char *
     o.err = dt_comm_open(&comm);
     if (!o.err) o.err = dt_config_parse(&r.cfg, "mpi_run", text, n_args + 2, all);
     if (!o.err) o.err = dt_run_main(&r, &comm, DT_MODE_RUN);
+    o.together = dt_comm_failed_together(&comm);
     o.n_large = atomic_load(&n_large) - before;
     o.n_allocs = atomic_load(&r.ledger.n_allocs);
     memcpy(o.planned, r.planned, sizeof o.planned);
@@ -151,11 +154,53 @@ static void planned_is_allocated_in_every_category(void **state)
     }
 }
 
+/* Does every rank have an event in the file, and every event its fields? */
+static bool is_whole_trace(const char *path)
+{
+    int nranks, n_seen = 0;
+    bool seen[8] = {false}, ok = true;
+    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
+    json_t *root = json_load_file(path, 0, NULL);
+    const json_t *events = json_object_get(root, "traceEvents");
+    for (size_t i = 0; i < json_array_size(events); i++) {
+        const json_t *e = json_array_get(events, i);
+        const json_int_t pid = json_integer_value(json_object_get(e, "pid"));
+        ok = ok && json_is_string(json_object_get(e, "name")) && json_is_real(json_object_get(e, "ts")) && json_real_value(json_object_get(e, "dur")) >= 0;
+        ok = ok && pid >= 0 && pid < nranks && pid < 8;
+        if (ok && !seen[pid]) seen[pid] = true, n_seen++;
+    }
+    json_decref(root);
+    return ok && n_seen == nranks;
+}
+
+static void a_trace_holds_all_ranks(void **state)
+{
+    struct fixture *f = *state;
+    char path[192];
+    const char *args[] = {"log.trace=true", "run.max_steps=2"};
+    const outcome o = run(f, "trace", 2, args);
+    snprintf(path, sizeof path, "%s/trace/trace.json", f->dir);
+    assert_all(MPI_COMM_WORLD, !o.err && (this_rank() || is_whole_trace(path)));
+}
+
+/* Unless the last vote was for the stop, main takes it for one rank's own failure and aborts the job. */
+static void a_stop_is_agreed_on_with_and_without_trace(void **state)
+{
+    const char *args[] = {"run.time_limit=0.001", "run.max_steps=100", "log.trace=true"};
+    for (int n_args = 2; n_args <= 3; n_args++) {
+        const outcome o = run(*state, n_args == 2 ? "stop" : "stop-trace", n_args, args);
+        assert_all(MPI_COMM_WORLD, o.err == DT_ERR_STOP && o.together);
+        dt_error_clear();
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_allocates_nothing),
         cmocka_unit_test(nothing_is_live_at_exit),
+        cmocka_unit_test(a_trace_holds_all_ranks),
+        cmocka_unit_test(a_stop_is_agreed_on_with_and_without_trace),
         cmocka_unit_test(planned_is_allocated_in_every_category),
     };
     mpi_test_begin(&argc, &argv);

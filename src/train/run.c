@@ -118,20 +118,25 @@ static dt_err prepare(dt_run *run)
     return DT_OK;
 }
 
+static dt_err write_trace(dt_run *run)
+{
+    char *path = NULL;
+    if (asprintf(&path, "%s/trace.json", run->cfg.run_output_dir) < 0) return dt_fail(DT_ERR_MEMORY, "no memory for a path");
+    const dt_err err = dt_timeline_write(run->timeline, run->comm, path);
+    free(path);
+    return err;
+}
+
 static dt_err train(dt_run *run)
 {
     progress p;
     DT_TRY(run_resume(run, &p));
     DT_TRY(dt_comm_agree(run->comm, open_report(run, p.step)));
-    dt_err err = is_eval(run) ? run_validate(run, p.step) : run_loop(run, &p);
-    if ((err == DT_OK || err == DT_ERR_STOP) && run->cfg.log_trace && *run->cfg.run_output_dir) {
-        char *path = NULL;
-        if (asprintf(&path, "%s/trace.json", run->cfg.run_output_dir) < 0) return dt_fail(DT_ERR_MEMORY, "no memory for a path");
-        const dt_err traced = dt_timeline_write(run->timeline, run->comm, path);
-        free(path);
-        if (err == DT_OK) err = traced;
-    }
-    return err;
+    const dt_err err = is_eval(run) ? run_validate(run, p.step) : run_loop(run, &p);
+    if ((err != DT_OK && err != DT_ERR_STOP) || !run->cfg.log_trace || !*run->cfg.run_output_dir) return err;
+    const dt_err traced = write_trace(run);
+    if (err == DT_OK || traced == DT_ERR_COMM) return traced;
+    return dt_comm_agree(run->comm, err); /* main asks the last vote whether all leave together, and the trace has voted since the stop */
 }
 
 dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)

@@ -1,10 +1,12 @@
 /* timeline.c - one listener on the phase serves both the breakdown of a step and the trace: a change of phase ends one span and begins the next. */
 #include "dtrain/train.h"
 #include "dtrain/io.h"
-#include <jansson.h>
+#include <errno.h>
+#include <limits.h>
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { N_EVENTS = 65536 };
 
@@ -62,65 +64,101 @@ void dt_timeline_take(dt_timeline *t, double group_s[DT_N_TIME])
     memset(t->group_s, 0, sizeof t->group_s);
 }
 
-/* This rank's events as the inside of a JSON array; malloc'ed. Times in microseconds since the timeline was opened. */
-static char *events_json(const dt_timeline *t, int rank)
+/* This rank's events as JSON objects joined by commas; malloc'ed. Times in microseconds since the timeline was opened. Names of phases and units hold
+ * nothing that JSON would have escaped. */
+static char *events_text(const dt_timeline *t, int rank)
 {
-    json_t *list = json_array();
+    char *text = NULL;
+    size_t nbytes = 0;
+    FILE *f = open_memstream(&text, &nbytes);
+    if (!f) return NULL;
     const long long first = t->n_events > N_EVENTS ? t->n_events - N_EVENTS : 0;
     for (long long i = first; i < t->n_events; i++) {
         const event *e = &t->events[i % N_EVENTS];
         const bool named = e->unit && *e->unit;
-        json_array_append_new(list, json_pack("{s:s+, s:s, s:s, s:f, s:f, s:i, s:i}", "name", e->name, named ? " " : "", named ? e->unit : "",
-                                              "cat", e->name, "ph", "X", "ts", (e->begin_s - t->open_s) * 1e6, "dur",
-                                              (e->end_s - e->begin_s) * 1e6, "pid", rank, "tid", 0));
+        fprintf(f, "%s{\"name\":\"%s%s%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":0}", i > first ? ",\n" : "", e->name, named ? " " : "",
+                named ? e->unit : "", e->name, (e->begin_s - t->open_s) * 1e6, (e->end_s - e->begin_s) * 1e6, rank);
     }
-    char *text = json_dumps(list, JSON_COMPACT | JSON_REAL_PRECISION(12));
-    json_decref(list);
-    return text;
+    if (fclose(f) == 0) return text;
+    free(text);
+    return NULL;
+}
+
+enum { TAG_LENGTH = 11, TAG_TEXT };
+
+static dt_err no_exchange(void) { return dt_fail(DT_ERR_COMM, "the ranks' traces cannot be brought together"); }
+
+static dt_err send_text(dt_comm *comm, const char *text)
+{
+    const MPI_Comm world = *(MPI_Comm *)dt_comm_mpi_handle(comm);
+    const int n = (int)strlen(text); /* of N_EVENTS lines: far below 2^31 */
+    if (MPI_Send(&n, 1, MPI_INT, 0, TAG_LENGTH, world) || MPI_Send(text, n, MPI_CHAR, 0, TAG_TEXT, world)) return no_exchange();
+    return DT_OK;
+}
+
+static dt_err receive_text(dt_comm *comm, int rank, char **text, int *n)
+{
+    const MPI_Comm world = *(MPI_Comm *)dt_comm_mpi_handle(comm);
+    if (MPI_Recv(n, 1, MPI_INT, rank, TAG_LENGTH, world, MPI_STATUS_IGNORE)) return no_exchange();
+    char *grown = realloc(*text, (size_t)*n + 1);
+    DT_CHECK(grown, DT_ERR_MEMORY, "no memory for the trace of rank %d (%d bytes)", rank, *n);
+    *text = grown;
+    return MPI_Recv(*text, *n, MPI_CHAR, rank, TAG_TEXT, world, MPI_STATUS_IGNORE) ? no_exchange() : DT_OK;
+}
+
+/* Rank 0: one rank's text after the other goes to the file, so that memory and counts are those of one rank, however many there are. */
+static dt_err collect_texts(dt_comm *comm, const char *own, FILE *f)
+{
+    dt_err err = DT_OK;
+    char *text = NULL;
+    bool some = *own;
+    fprintf(f, "{\"traceEvents\":[%s", own);
+    for (int r = 1; r < comm->nranks && err == DT_OK; r++) {
+        int n = 0;
+        err = receive_text(comm, r, &text, &n);
+        if (err == DT_OK && n > 0) {
+            fprintf(f, "%s%.*s", some ? ",\n" : "", n, text);
+            some = true;
+        }
+    }
+    fputs("]}\n", f);
+    free(text);
+    return err;
+}
+
+static dt_err finish_file(FILE *f, const char *part, const char *path)
+{
+    const bool bad = ferror(f) != 0;
+    if (fclose(f) != 0 || bad) return dt_fail(DT_ERR_WRITE, "%s: write failed: %s", part, strerror(errno));
+    return dt_rename_durable(part, path);
+}
+
+static dt_err create_part(const char *path, char part[PATH_MAX], FILE **f)
+{
+    DT_CHECK(snprintf(part, PATH_MAX, "%s.part", path) < PATH_MAX, DT_ERR_WRITE, "%s: the path is too long", path);
+    *f = fopen(part, "w");
+    DT_CHECK(*f, DT_ERR_WRITE, "%s: cannot be created: %s", part, strerror(errno));
+    return DT_OK;
 }
 
 dt_err dt_timeline_write(dt_timeline *t, dt_comm *comm, const char *path)
 {
-    char *mine = t && t->events ? events_json(t, comm->rank) : NULL;
+    char part[PATH_MAX], *mine = t && t->events ? events_text(t, comm->rank) : NULL;
+    FILE *f = NULL;
     dt_err err = mine ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory to write the trace");
-    if ((err = dt_comm_agree(comm, err)) != DT_OK) {
-        free(mine);
-        return err;
+    if (err == DT_OK && comm->rank == 0) err = create_part(path, part, &f);
+    if ((err = dt_comm_agree(comm, err)) != DT_OK) goto done;
+    err = comm->rank ? send_text(comm, mine) : collect_texts(comm, mine, f);
+    if (err != DT_OK) goto done; /* this rank alone, with others waiting: ends the job through main */
+    if (f) {
+        err = finish_file(f, part, path);
+        f = NULL;
     }
-    /* "[a,b]" of each rank becomes "a,b": ranks are joined by commas, in order */
-    const size_t len = strlen(mine);
-    char *body = mine + 1;
-    body[len - 2] = '\0';
-
-    const MPI_Comm world = *(MPI_Comm *)dt_comm_mpi_handle(comm);
-    const int n = (int)strlen(body);
-    int *counts = comm->rank ? NULL : calloc(2 * (size_t)comm->nranks, sizeof *counts);
-    MPI_Gather(&n, 1, MPI_INT, counts, 1, MPI_INT, 0, world);
-    char *all = NULL;
-    if (comm->rank == 0) {
-        int *starts = counts + comm->nranks, total = 0;
-        for (int r = 0; r < comm->nranks; r++) starts[r] = total, total += counts[r];
-        all = malloc((size_t)total + 1);
-    }
-    MPI_Gatherv(body, n, MPI_CHAR, all, counts, counts ? counts + comm->nranks : NULL, MPI_CHAR, 0, world);
-    if (comm->rank == 0) {
-        char *text = NULL;
-        size_t nbytes = 0;
-        FILE *f = open_memstream(&text, &nbytes);
-        bool some = false;
-        fputs("{\"traceEvents\":[", f);
-        for (int r = 0; r < comm->nranks; r++) {
-            if (!counts[r]) continue;
-            fprintf(f, "%s%.*s", some ? ",\n" : "", counts[r], all + counts[comm->nranks + r]);
-            some = true;
-        }
-        fputs("]}\n", f);
-        fclose(f);
-        err = dt_write_file_atomic(path, text, nbytes);
-        free(text);
-    }
-    free(all), free(counts), free(mine);
-    return dt_comm_agree(comm, err);
+    err = dt_comm_agree(comm, err);
+done:
+    if (f) fclose(f), unlink(part);
+    free(mine);
+    return err;
 }
 
 void dt_timeline_close(dt_timeline *t)
