@@ -30,6 +30,14 @@ train 3 moved-bf16 $steps precision.dtype=bf16 zero.stage=3 run.max_steps=4
 train 1 moved-bf16 $steps precision.dtype=bf16 zero.stage=1
 expect_exit "bf16 moved from 3 ranks to 1" 0
 
+# another batch size: the place in the data is a number of samples
+batch="batch.train_batch_size=0 batch.micro_batch_size=2 checkpoint.save_steps=2"
+train 2 wider $batch run.max_steps=4
+train 4 wider $batch run.max_steps=5
+expect_text "twice the ranks, twice the batch: data goes on where it was" "data goes on at sample 16 of epoch 0"
+train 3 wider $batch run.max_steps=6
+expect_text "and from there with batches that do not divide it" "data goes on at sample 24 of epoch 0"
+
 # killed at any moment, by itself and with the others
 for point in step.begin:1:6 step.agree:0:5 comm.reduce_scatter:1:9 zero.update:1:5 save.create:0:2 save.reserve:0:2 save.write:1:2 save.rename:0:2; do
     rm -rf "$tmp/killed"

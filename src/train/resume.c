@@ -21,26 +21,22 @@ static dt_err share_text(dt_comm *comm, char **text)
     return dt_comm_broadcast_host(comm, *text, (size_t)len, 0);
 }
 
-/* The loader's step that follows `samples` samples: the same unless the batch size was changed in between. */
-static dt_err place_in_data(dt_run *run, const dt_ckpt_meta *meta, progress *p)
+/* The loader's step that follows so many samples. An epoch takes as many whatever the batch size (with drop_last: whole micro-batches), so their number
+ * tells the place also when ranks or batch sizes are others now; inside a step it goes back to the step's begin. */
+static int64_t data_step_after(const dt_run *run, int64_t samples)
 {
-    dt_config old = {0};
-    if (meta->config && dt_config_parse(&old, "checkpoint", meta->config, 0, NULL) == DT_OK) {
-        const int64_t before = old.batch_train_batch_size, now = run->batching.train_batch_size;
-        const dt_data_info *info = dt_loader_info(run->train);
-        p->data_step = p->step;
-        if (before && before != now) {
-            const int64_t epoch = meta->samples / info->n_samples, inside = meta->samples % info->n_samples;
-            p->data_step = epoch * info->steps_per_epoch + inside / now;
-            DT_INFO("train_batch_size was %" PRId64 " and is %" PRId64 ": data goes on at sample %" PRId64 " of epoch %" PRId64, before, now,
-                    inside / now * now, epoch);
-        }
-    } else {
-        dt_error_clear();
-        p->data_step = p->step;
-    }
-    dt_config_free(&old);
-    return DT_OK;
+    const dt_data_info *info = dt_loader_info(run->train);
+    const int64_t n = info->n_samples, m = run->batching.micro_batch_size, in_epoch = run->cfg.data_drop_last ? n - n % m : n;
+    return samples / in_epoch * info->steps_per_epoch + samples % in_epoch / run->batching.train_batch_size;
+}
+
+static void place_in_data(const dt_run *run, progress *p)
+{
+    const int64_t per_epoch = dt_loader_info(run->train)->steps_per_epoch;
+    p->data_step = data_step_after(run, p->samples);
+    if (p->data_step != p->step)
+        DT_INFO("batches had another size before: data goes on at sample %" PRId64 " of epoch %" PRId64,
+                p->data_step % per_epoch * run->batching.train_batch_size, p->data_step / per_epoch);
 }
 
 /* Load one file into zero; agreed. */
@@ -54,7 +50,7 @@ static dt_err load_one(dt_run *run, const char *path, progress *p)
         p->samples = meta.samples, p->tokens = meta.tokens, p->updates = meta.adam_steps;
         if (meta.seed != (uint64_t)run->cfg.run_seed)
             DT_WARN("%s: was made with seed %" PRIu64 "; the configuration's %" PRId64 " holds from here on", path, meta.seed, run->cfg.run_seed);
-        err = place_in_data(run, &meta, p);
+        place_in_data(run, p);
     }
     dt_ckpt_meta_free(&meta);
     return err;

@@ -4,7 +4,7 @@
 
 #include "dtrain/train.h"
 
-/* How far a run has come; all but `saved_step` goes into checkpoints. */
+/* How far a run has come. The first four go into checkpoints. */
 typedef struct progress {
     int64_t step, samples, tokens; /* supersteps done, samples and tokens seen */
     int64_t updates;               /* of them, those that changed the weights */
