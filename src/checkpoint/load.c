@@ -87,7 +87,8 @@ static void convert(const char *raw, dt_h5_type from, char *out, dt_dtype to, in
     }
 }
 
-static dt_err fetch_through_hdf5(const load_job *j, const ckpt_slot *s, int64_t first, int64_t n, void *out)
+/* type: what rank 0 found; out has room for elements of that. */
+static dt_err fetch_through_hdf5(const load_job *j, const ckpt_slot *s, dt_h5_type type, int64_t first, int64_t n, void *out)
 {
     char name[256];
     dt_h5_array a;
@@ -95,7 +96,7 @@ static dt_err fetch_through_hdf5(const load_job *j, const ckpt_slot *s, int64_t 
     dt_h5_lock();
     hid_t dset = dt_h5_open_array(j->file, name);
     dt_err err = dset < 0 ? dt_h5_fail(DT_ERR_DATA, j->path, name) : dt_h5_inspect(dset, j->path, name, &a);
-    if (err == DT_OK && a.n_elems != s->tensor->n_elems) err = dt_fail(DT_ERR_DATA, "%s: tensor `%s` differs between ranks", j->path, name);
+    if (err == DT_OK && (a.n_elems != s->tensor->n_elems || a.type != type)) err = dt_fail(DT_ERR_DATA, "%s: tensor `%s` differs between ranks", j->path, name);
     if (err == DT_OK) err = dt_h5_read_run(dset, j->path, name, &a, first, n, out);
     if (dset >= 0) H5Dclose(dset);
     dt_h5_unlock();
@@ -116,7 +117,7 @@ static dt_err read_slot(load_job *j, int i)
         const int64_t n = s->piece->n - at < step ? s->piece->n - at : step, first = s->piece->first + at;
         char *to = in_place ? in_place + (size_t)at * size : j->raw;
         DT_TRY(p->offset >= 0 ? dt_read_at(j->fd, j->path, p->offset + first * (int64_t)size, to, (size_t)n * size)
-                              : fetch_through_hdf5(j, s, first, n, to));
+                              : fetch_through_hdf5(j, s, type, first, n, to));
         j->sums[i] += dt_checksum(to, first, n, size);
         if (in_place) continue;
         if (!same) convert(j->raw, type, j->converted, keep, n);
