@@ -2,12 +2,12 @@
 #include "run.h"
 #include <math.h>
 
-static dt_err sum_over_ranks(dt_comm *comm, dt_err err, dt_lm_sums *s)
+static dt_err sum_over_ranks(dt_comm *comm, dt_lm_sums *s)
 {
-    dt_vote vote = {.err = err, .nonfinite = s->nonfinite, .counts = {s->loss_fixed, s->weight_fixed, s->n_target, s->n_hit, s->n_tok, s->n_samples}};
+    dt_vote vote = {.nonfinite = s->nonfinite, .counts = {s->loss_fixed, s->weight_fixed, s->n_target, s->n_hit, s->n_tok, s->n_samples}};
     DT_TRY(dt_comm_vote(comm, &vote));
     *s = (dt_lm_sums){vote.counts[0], vote.counts[1], vote.counts[2], vote.counts[3], vote.counts[4], vote.counts[5], vote.nonfinite != 0};
-    return vote.err;
+    return DT_OK;
 }
 
 dt_err run_validate(dt_run *run, int64_t step)
@@ -22,8 +22,8 @@ dt_err run_validate(dt_run *run, int64_t step)
         DT_TRY(dt_task_evaluate(run->model, &dt_objective_lm, b, &run->buffers, &sums, &run->phase));
     }
     dt_phase_enter(&run->phase, "agree", "validation");
-    DT_TRY(sum_over_ranks(run->comm, DT_OK, &sums));
-    DT_CHECK(sums.weight_fixed > 0, DT_ERR_DATA, "[data] validation: there is no target token in it");
+    DT_TRY(sum_over_ranks(run->comm, &sums));
+    if (sums.weight_fixed <= 0) return dt_comm_agree(run->comm, dt_fail(DT_ERR_DATA, "[data] validation: there is no target token in it"));
 
     const double loss = sums.nonfinite ? NAN : (double)sums.loss_fixed * DT_LOSS_UNIT / ((double)sums.weight_fixed * DT_WEIGHT_UNIT);
     const double accuracy = sums.n_target ? (double)sums.n_hit / (double)sums.n_target : 0;

@@ -1,7 +1,7 @@
 /* loop.c - the superstep: read, compute, exchange, agree, update, report, checkpoint.
  *
- * Ranks meet in one vote. What a rank learns alone (a signal, a time limit, a number that is not finite, a failed write of the report) becomes everybody's
- * decision there; what fails between votes and before the units' collectives are done cannot be voted on and ends the job through main. */
+ * Ranks meet in one vote. What a rank learns alone (a signal, a time limit, a number that is not finite) becomes everybody's decision there;
+ * what fails between votes and before the units' collectives are done cannot be voted on and ends the job through main. */
 #include "run.h"
 #include <inttypes.h>
 #include <math.h>
@@ -169,7 +169,7 @@ static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *e
     in->seconds += dt_now_s() - begin_s, in->n_steps++;
     in->n_tokens += vote.counts[COUNT_TOKENS], in->n_hit += vote.counts[COUNT_HITS], in->n_target += vote.counts[COUNT_TARGETS], in->n_skipped += skip;
 
-    err = DT_OK; /* rank 0's report may fail (disk full): known to all at the next vote or save */
+    err = DT_OK; /* rank 0's report may fail (disk full): as any failure between votes it ends the job through main */
     if (due(every->log, p->step) || p->step == run->total_steps || *stop) err = report_step(run, p, in, &vote, lr, norm);
     if (err == DT_OK && p->skipped_in_row >= run->cfg.run_max_skipped_steps)
         return dt_comm_agree(run->comm, dt_fail(DT_ERR_NONFINITE, "loss or gradients were not finite in %" PRId64 " steps in a row, the last is step %" PRId64,
