@@ -13,11 +13,11 @@ typedef struct progress {
     int64_t skipped_in_row;
 } progress;
 
-/* setup.c: local parts of opening a run, from the configuration. They fail alike on all ranks except where files are read. */
+/* setup.c: the parts of opening a run, from the configuration. The first two are local and fail alike on all ranks except where files are read. */
 dt_err run_open_config_objects(dt_run *run); /* batch sizes, model configuration, units, options */
 dt_err run_open_data(dt_run *run);           /* loaders, number of steps, schedule */
-dt_err run_settle_stage(dt_run *run, int ranks_per_node, size_t free_bytes);
-dt_err run_open_states(dt_run *run);         /* zero, model, buffers: collective inside */
+dt_err run_settle_stage(dt_run *run, int ranks_per_node, size_t free_bytes); /* zero.stage = auto: the same on all ranks; collective */
+dt_err run_open_states(dt_run *run);         /* zero, model, buffers: collective, agreed */
 
 dt_err run_betas(const dt_config *cfg, double *beta1, double *beta2); /* [optimizer] betas: two numbers in [0, 1) */
 

@@ -181,22 +181,35 @@ dt_err run_open_data(dt_run *run)
     return DT_OK;
 }
 
+/* The first stage whose plan fits; 4: none does. */
+static dt_err first_stage_that_fits(const dt_run *run, int ranks_per_node, size_t budget, int64_t *fits, size_t *needed)
+{
+    stage_plan plan;
+    for (*fits = 0; *fits <= 3; *fits += run->zero_opt.frozen ? 3 : 1) {
+        DT_TRY(run_plan_stage(run, (int)*fits, run->nranks, ranks_per_node, &plan));
+        *needed = plan.total;
+        if (plan.total <= budget) return DT_OK;
+    }
+    *fits = 4;
+    return DT_OK;
+}
+
 dt_err run_settle_stage(dt_run *run, int ranks_per_node, size_t free_bytes)
 {
     if (strcmp(run->cfg.zero_stage, "auto")) return DT_OK;
-    const bool eval = run->zero_opt.frozen;
     const size_t budget = (size_t)(0.9 * (double)free_bytes);
+    size_t needed = 0;
+    int64_t stage = 0;
     char need[24], have[24];
-    stage_plan plan = {0};
-    for (int stage = 0; stage <= 3; stage += eval ? 3 : 1) {
-        DT_TRY(run_plan_stage(run, stage, run->nranks, ranks_per_node, &plan));
-        if (plan.total > budget) continue;
-        run->stage = run->zero_opt.stage = stage;
-        const char text[2] = {(char)('0' + stage), '\0'};
-        return dt_config_set(&run->cfg, "zero", "stage", text);
-    }
-    return dt_fail(DT_ERR_MEMORY, "[zero] stage = auto: even stage 3 needs %s a rank, and 0.9 of the free memory is %s; use more ranks or smaller micro-batches",
-                   dt_format_bytes((double)plan.total, need), dt_format_bytes((double)budget, have));
+    const dt_err err = first_stage_that_fits(run, ranks_per_node, budget, &stage, &needed);
+    DT_TRY(dt_comm_agree(run->comm, err));
+    /* Scratch depends on a node's processors and buffers on its number of ranks: the largest is taken by all. */
+    DT_TRY(dt_comm_reduce_host_i64(run->comm, &stage, 1, DT_MAX));
+    if (stage > 3)
+        return dt_fail(DT_ERR_MEMORY, "[zero] stage = auto: even stage 3 needs %s a rank, and 0.9 of the free memory is %s; use more ranks or smaller micro-batches",
+                       dt_format_bytes((double)needed, need), dt_format_bytes((double)budget, have));
+    run->stage = run->zero_opt.stage = (int)stage;
+    return dt_config_set(&run->cfg, "zero", "stage", (const char[2]){(char)('0' + stage), '\0'});
 }
 
 dt_err run_open_states(dt_run *run)
@@ -205,6 +218,7 @@ dt_err run_open_states(dt_run *run)
     if (run->dev.ops->stream_create) DT_TRY(run->dev.ops->stream_create(&run->dev, &run->compute));
     DT_TRY(dt_zero_open(&run->zero, &run->zero_opt, run->units, run->n_units, run->comm, &run->dev, run->compute, &run->phase));
     run->source = dt_zero_source(run->zero);
-    DT_TRY(dt_model_open(&run->model, &run->mc, &run->model_opt, run->units, run->n_units, &run->dev, &run->source, run->compute, &run->phase));
-    return dt_task_buffers_alloc(&run->buffers, run->model_opt.max_tok, &run->ledger);
+    dt_err err = dt_model_open(&run->model, &run->mc, &run->model_opt, run->units, run->n_units, &run->dev, &run->source, run->compute, &run->phase);
+    if (err == DT_OK) err = dt_task_buffers_alloc(&run->buffers, run->model_opt.max_tok, &run->ledger);
+    return dt_comm_agree(run->comm, err);
 }
