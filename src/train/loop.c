@@ -162,7 +162,8 @@ static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *e
 
     p->step++, p->data_step++, p->updates += !skip;
     p->samples += vote.counts[COUNT_SAMPLES], p->tokens += vote.counts[COUNT_TOKENS];
-    p->skipped_in_row = skip ? p->skipped_in_row + 1 : 0;
+    if (vote.nonfinite) p->skipped_in_row++;
+    else if (!skip) p->skipped_in_row = 0; /* a step without targets says nothing about the numbers */
     in->loss += vote.nonfinite              ? NAN
                 : vote.counts[COUNT_WEIGHT] ? (double)vote.counts[COUNT_LOSS] * DT_LOSS_UNIT / ((double)vote.counts[COUNT_WEIGHT] * DT_WEIGHT_UNIT)
                                             : 0;
