@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Limits far beyond any model, low enough that products of two of them stay in 63 bits. */
+/* Limits far beyond any model, low enough that products of two of them stay in 63 bits; check_total bounds the whole. */
 enum { MAX_WIDTH = 1 << 24, MAX_LAYERS = 1 << 16, MAX_POSITIONS = 1 << 30 };
 
 static const struct family {
@@ -121,6 +121,17 @@ static dt_err read_size(const reader *r, const json_t *root, const char *own, co
     return dt_json_int(r, root, common, 1, hi, out);
 }
 
+/* Each size may be plausible and their product not. In double, where nothing overflows; norms and biases do not matter. */
+static dt_err check_total(const reader *r, const dt_model_config *mc)
+{
+    const double C = (double)mc->hidden_size, D = (double)mc->head_dim, most = 0x1p44;
+    const double attention = 2 * C * D * (double)(mc->num_attention_heads + mc->num_key_value_heads), mlp = 3 * C * (double)mc->intermediate_size;
+    const double n = (double)mc->num_hidden_layers * (attention + mlp) + C * (2 * (double)mc->vocab_size + (mc->family == DT_GPT2 ? (double)mc->max_position_embeddings : 0));
+    DT_CHECK(n <= most, r->err, "%s: hidden_size, intermediate_size, vocab_size, num_hidden_layers: expected at most %.0f parameters, found some %.3g",
+             r->name, most, n);
+    return DT_OK;
+}
+
 static dt_err read_sizes(const reader *r, const json_t *root, const struct family *f, dt_model_config *mc)
 {
     const bool gpt2 = f->family == DT_GPT2;
@@ -154,7 +165,7 @@ static dt_err read_sizes(const reader *r, const json_t *root, const struct famil
     DT_CHECK(mc->num_attention_heads * mc->head_dim <= MAX_WIDTH, r->err,
              "%s: head_dim: expected num_attention_heads * head_dim of at most %d, found %" PRId64, r->name, MAX_WIDTH,
              mc->num_attention_heads * mc->head_dim);
-    return DT_OK;
+    return check_total(r, mc);
 }
 
 static dt_err read_gpt2(const reader *r, const json_t *root, dt_model_config *mc)

@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-static const int64_t max_elems = INT64_C(1) << 44; /* of a unit: bytes of 16 thousand such units stay below 2^62 */
+static const int64_t max_elems = INT64_C(1) << 44; /* of a unit; the model bounds all units together by as many: 16 bytes for each stay far below 2^63 */
 
 static int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
