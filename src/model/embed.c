@@ -9,7 +9,7 @@ uint64_t dt_dropout_key(const dt_model *m, int64_t layer, enum dropout_site site
     return dt_mix64(of_step + (uint64_t)layer * N_SITES + (uint64_t)site);
 }
 
-dt_err dt_zero_grads(const dt_model *m, int unit, const dt_unit_view *g)
+dt_err dt_model_clear_grads(const dt_model *m, int unit, const dt_unit_view *g)
 {
     if (g->accumulate) return DT_OK;
     return m->ops->zero(m->dev, g->data, (size_t)m->units[unit].flat_len * dt_dtype_size(g->dtype), m->stream);
@@ -47,7 +47,7 @@ dt_err dt_embed_forward(dt_model *m, void *x)
 /* What nobody has written yet in this micro-step: all of the unit, or (tied) all but the token table, which the head's gradient fills. */
 static dt_err clear_tables(const dt_model *m, const dt_unit_view *g)
 {
-    if (!m->tied) return dt_zero_grads(m, 0, g);
+    if (!m->tied) return dt_model_clear_grads(m, 0, g);
     if (g->accumulate || m->wpe_at < 0) return DT_OK;
     return m->ops->zero(m->dev, dt_grad_at(g, m->wpe_at),
                         (size_t)(m->mc->max_position_embeddings * m->C) * dt_dtype_size(g->dtype), m->stream);

@@ -49,7 +49,7 @@ static dt_err release_units(dt_model *m, const struct hold *h)
 /* No row has a target: gradients that nobody has written become zero. */
 static dt_err zero_head_grads(const dt_model *m, const struct hold *h)
 {
-    DT_TRY(dt_zero_grads(m, head_unit(m), &h->g_head));
+    DT_TRY(dt_model_clear_grads(m, head_unit(m), &h->g_head));
     if (!m->tied || h->g_out.accumulate) return DT_OK;
     return m->ops->zero(m->dev, dt_grad_at(&h->g_out, m->head.w_at), (size_t)(m->V * m->C) * dt_dtype_size(h->g_out.dtype),
                         m->stream);

@@ -50,7 +50,7 @@ static dt_err backward_unit(dt_model *m, int64_t layer)
     DT_TRY(src->params_acquire(src->self, unit, &w));
     DT_TRY(dt_grads_acquire(m, unit, &g));
     if (m->n_tok == 0) {
-        DT_TRY(dt_zero_grads(m, unit, &g));
+        DT_TRY(dt_model_clear_grads(m, unit, &g));
     } else {
         if (m->opt.checkpoint_blocks && m->set_holds != layer) DT_TRY(dt_block_forward(m, layer, w.data, &a, false));
         m->set_holds = -1; /* backward overwrites parts of it */

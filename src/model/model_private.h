@@ -184,7 +184,7 @@ uint64_t dt_dropout_key(const dt_model *m, int64_t layer, enum dropout_site site
 dt_err dt_embed_forward(dt_model *m, void *x);
 dt_err dt_embed_backward(dt_model *m);
 /** A unit's gradients of an empty micro-batch. */
-dt_err dt_zero_grads(const dt_model *m, int unit, const dt_unit_view *g);
+dt_err dt_model_clear_grads(const dt_model *m, int unit, const dt_unit_view *g);
 dt_err dt_grads_acquire(dt_model *m, int unit, dt_unit_view *g);
 
 #endif
