@@ -98,8 +98,10 @@ train 2 altered $steps zero.stage=2
 expect_text "an altered one: a warning that names file and tensor" "step-00000008.h5.*trying the one before"
 train 2 altered2 $steps zero.stage=2 checkpoint.resume="$tmp/does-not-exist.h5"
 expect_exit "a given checkpoint that is missing: 65" 65
-train 2 whole checkpoint.resume=none
+cp "$tmp/whole/config.ini" "$tmp/.config"
+train 2 whole checkpoint.resume=none run.seed=8
 expect_exit "a fresh start over an old run is refused" 64
+expect "and leaves its config.ini alone" cmp "$tmp/.config" "$tmp/whole/config.ini"
 
 train 2 limited $steps zero.stage=2 checkpoint.save_total_limit=2
 expect "save_total_limit keeps two" test "$(ls "$tmp/limited/checkpoints" | grep -c 'step-.*h5$')" = 2

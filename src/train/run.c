@@ -131,6 +131,8 @@ static dt_err train(dt_run *run)
 {
     progress p;
     DT_TRY(run_resume(run, &p));
+    /* only now: a start that is refused leaves the earlier run's file as it was */
+    if (!is_eval(run)) DT_TRY(dt_comm_agree(run->comm, run->comm->rank ? DT_OK : write_config(run)));
     DT_TRY(dt_comm_agree(run->comm, open_report(run, p.step)));
     const dt_err err = is_eval(run) ? run_validate(run, p.step) : run_loop(run, &p);
     if ((err != DT_OK && err != DT_ERR_STOP) || !run->cfg.log_trace || !*run->cfg.run_output_dir) return err;
@@ -152,7 +154,6 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
         DT_INFO("check passed: no step was taken");
         return DT_OK;
     }
-    if (*run->cfg.run_output_dir && !is_eval(run)) DT_TRY(dt_comm_agree(comm, comm->rank ? DT_OK : write_config(run)));
     dt_signals_install();
     DT_TRY(dt_comm_agree(comm, run_plan_stage(run, run->stage, run->nranks, comm->local_nranks, &plan)));
     DT_TRY(run_open_states(run));
