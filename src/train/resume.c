@@ -11,13 +11,14 @@ char *run_checkpoint_dir(const dt_run *run)
     return asprintf(&dir, "%s/checkpoints", run->cfg.run_output_dir) < 0 ? NULL : dir;
 }
 
-/* A text that only rank 0 has, for all. NULL stays NULL. */
-static dt_err share_text(dt_comm *comm, char **text)
+/* A text that rank 0 has (own), for all; malloc'ed. Agreed, as memory may be short on one rank. */
+static dt_err share_text(dt_comm *comm, const char *own, char **text)
 {
-    int64_t len = comm->rank == 0 && *text ? (int64_t)strlen(*text) : -1;
+    int64_t len = comm->rank == 0 ? (int64_t)strlen(own) : 0;
     DT_TRY(dt_comm_broadcast_host(comm, &len, sizeof len, 0));
-    if (len < 0) return DT_OK;
-    if (comm->rank && !(*text = calloc(1, (size_t)len + 1))) return dt_fail(DT_ERR_MEMORY, "no memory for a text of %" PRId64 " bytes", len);
+    *text = calloc(1, (size_t)len + 1);
+    DT_TRY(dt_comm_agree(comm, *text ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a text of %" PRId64 " bytes", len)));
+    if (comm->rank == 0) memcpy(*text, own, (size_t)len);
     return dt_comm_broadcast_host(comm, *text, (size_t)len, 0);
 }
 
@@ -103,8 +104,8 @@ dt_err run_resume(dt_run *run, progress *p)
     if (err == DT_OK) err = dt_comm_broadcast_host(run->comm, &n, sizeof n, 0);
     bool loaded = false;
     for (int64_t i = 0; err == DT_OK && i < n && !loaded; i++) {
-        char *path = run->comm->rank ? NULL : strdup(paths[i]);
-        err = share_text(run->comm, &path);
+        char *path = NULL;
+        err = share_text(run->comm, run->comm->rank ? NULL : paths[i], &path);
         if (err == DT_OK) {
             const dt_err bad = load_one(run, path, p);
             loaded = bad == DT_OK;

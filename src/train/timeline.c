@@ -150,7 +150,7 @@ dt_err dt_timeline_write(dt_timeline *t, dt_comm *comm, const char *path)
     if ((err = dt_comm_agree(comm, err)) != DT_OK) goto done;
     err = comm->rank ? send_text(comm, mine) : collect_texts(comm, mine, f);
     if (err != DT_OK) goto done; /* this rank alone, with others waiting: ends the job through main */
-    if (f) {
+    if (comm->rank == 0) {
         err = finish_file(f, part, path);
         f = NULL;
     }
