@@ -88,9 +88,6 @@ dt_err dt_shm_run(dt_shm *shm, int64_t n_steps, dt_shm_fill fill, dt_shm_consume
 
 static dt_err map_peers(dt_shm *shm)
 {
-    shm->flags = calloc((size_t)shm->n, sizeof *shm->flags);
-    shm->slots = calloc((size_t)shm->n, sizeof *shm->slots);
-    DT_CHECK(shm->flags && shm->slots, DT_ERR_MEMORY, "no memory for the table of %d ranks of this node", shm->n);
     for (int l = 0; l < shm->n; l++) {
         MPI_Aint nbytes;
         int unit;
@@ -125,7 +122,7 @@ static dt_err open_window(dt_shm *shm, const dt_comm *comm)
     return DT_OK;
 }
 
-dt_err dt_shm_open(dt_shm *shm, const dt_comm *comm, bool shared, size_t slot_nbytes)
+dt_err dt_shm_prepare(dt_shm *shm, const dt_comm *comm, bool shared, size_t slot_nbytes)
 {
     *shm = (dt_shm){.n = 1, .win = MPI_WIN_NULL, .progress = MPI_COMM_NULL, .slot_nbytes = slot_nbytes};
     if (!shared || comm->local_nranks == 1) return DT_OK;
@@ -134,7 +131,19 @@ dt_err dt_shm_open(dt_shm *shm, const dt_comm *comm, bool shared, size_t slot_nb
     shm->spins = comm->mpi->cores_per_rank > 0 ? 1000 : 0;
     shm->yields = 200;
     if (comm->n_nodes > 1) shm->progress = comm->mpi->world;
-    return open_window(shm, comm);
+    shm->flags = calloc((size_t)shm->n, sizeof *shm->flags);
+    shm->slots = calloc((size_t)shm->n, sizeof *shm->slots);
+    DT_CHECK(shm->flags && shm->slots, DT_ERR_MEMORY, "no memory for the table of %d ranks of this node", shm->n);
+    return DT_OK;
+}
+
+dt_err dt_shm_open(dt_shm *shm, const dt_comm *comm) { return shm->n > 1 ? open_window(shm, comm) : DT_OK; }
+
+void dt_shm_forget(dt_shm *shm)
+{
+    free(shm->flags);
+    free(shm->slots);
+    *shm = (dt_shm){.n = 1, .win = MPI_WIN_NULL, .progress = MPI_COMM_NULL};
 }
 
 void dt_shm_close(dt_shm *shm)
@@ -143,7 +152,5 @@ void dt_shm_close(dt_shm *shm)
         MPI_Win_unlock_all(shm->win);
         MPI_Win_free(&shm->win);
     }
-    free(shm->flags);
-    free(shm->slots);
-    *shm = (dt_shm){.n = 1, .win = MPI_WIN_NULL, .progress = MPI_COMM_NULL};
+    dt_shm_forget(shm);
 }

@@ -28,9 +28,12 @@ typedef dt_err (*dt_shm_consume)(void *arg, int64_t step);
 /** Bytes of a rank's share of the window. */
 size_t dt_shm_window_nbytes(size_t slot_nbytes);
 
-/** Collective over the node. shared false: no window, as if this rank were alone. */
-dt_err dt_shm_open(dt_shm *shm, const dt_comm *comm, bool shared, size_t slot_nbytes);
-void dt_shm_close(dt_shm *shm);
+/** Local: all that may fail on one rank alone. shared false: no window, as if this rank were alone. */
+dt_err dt_shm_prepare(dt_shm *shm, const dt_comm *comm, bool shared, size_t slot_nbytes);
+/** Collective over the node, after all have prepared. */
+dt_err dt_shm_open(dt_shm *shm, const dt_comm *comm);
+void dt_shm_close(dt_shm *shm);  /* collective over the node */
+void dt_shm_forget(dt_shm *shm); /* local: frees the tables alone, after a failure to open; safe on what was not prepared */
 
 /** Run steps 0 .. n_steps-1: fill(i + 1) comes before consume(i), so that ranks copy in while others still add. Collective over the node. */
 dt_err dt_shm_run(dt_shm *shm, int64_t n_steps, dt_shm_fill fill, dt_shm_consume consume, void *arg);

@@ -103,11 +103,12 @@ static dt_err mpi_open(dt_comm *comm)
         t->shm = (dt_shm){.n = 1, .win = MPI_WIN_NULL};
         plan_of(comm, t);
         err = alloc_buffers(comm, t);
+        if (!err) err = dt_shm_prepare(&t->shm, comm, t->shared, SLOT_NBYTES);
     }
     err = dt_comm_agree(comm, err); /* the window is made by all ranks together, or by none */
-    if (!err) err = dt_shm_open(&t->shm, comm, t->shared, SLOT_NBYTES);
+    if (!err) err = dt_shm_open(&t->shm, comm);
     if (err) {
-        if (t) free_buffers(t);
+        if (t) dt_shm_forget(&t->shm), free_buffers(t);
         return err;
     }
     count_window(comm, t->shm.window_nbytes, true);
