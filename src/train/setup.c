@@ -30,6 +30,8 @@ static dt_err open_model_config(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
     if (!*cfg->model_path) return dt_model_config_from_keys(&run->mc, cfg);
+    if ((*cfg->model_config || *cfg->model_model_type) && (!run->comm || run->comm->rank == 0))
+        DT_WARN("[model] path is given: the model is what that checkpoint says, %s is not used", *cfg->model_config ? "config" : "model_type and its keys");
 
     dt_ckpt_meta meta = {0};
     DT_TRY(dt_checkpoint_find(cfg->model_path, &run->model_source));
