@@ -1,0 +1,58 @@
+/* test_signals.c - a signal in the middle of a matrix product leaves the process whole (signals.c says what happens otherwise). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "dtrain/train.h"
+#include <dnnl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Small products of all shapes, as a tiny model has them, and what they allocate: a second's work. Sums of small integers are exact, so that
+ * each result is the same however often it is computed. */
+static int multiply(void)
+{
+    const int sizes[] = {32, 88, 257, 64, 16, 8, 1, 33};
+    enum { N_SIZES = sizeof sizes / sizeof sizes[0], ELEMS = 257 * 257 };
+    float *a = malloc(ELEMS * sizeof *a), *b = malloc(ELEMS * sizeof *b), *c = malloc(ELEMS * sizeof *c), *first = malloc(ELEMS * sizeof *first);
+    for (int i = 0; i < ELEMS; i++) a[i] = (float)(i % 7 - 3), b[i] = (float)(i % 5 - 2);
+    for (int s = 0; s < N_SIZES * N_SIZES * N_SIZES; s++) {
+        const int m = sizes[s % N_SIZES], n = sizes[s / N_SIZES % N_SIZES], k = sizes[s / N_SIZES / N_SIZES];
+        for (int repeat = 0; repeat < 100; repeat++) {
+            dnnl_sgemm('N', 'N', m, n, k, 1, a, k, b, n, 0, c, n);
+            if (repeat == 0) memcpy(first, c, (size_t)(m * n) * sizeof *c);
+            if (memcmp(first, c, (size_t)(m * n) * sizeof *c) != 0) return 1;
+        }
+    }
+    free(a), free(b), free(c), free(first);
+    return 0;
+}
+
+static void a_product_survives_signals(void **state)
+{
+    fflush(stdout);
+    const pid_t worker = fork();
+    if (worker == 0) {
+        dt_signals_install();
+        _exit(multiply());
+    }
+    int status = 0;
+    usleep(50000); /* until the handler is there */
+    while (waitpid(worker, &status, WNOHANG) == 0) {
+        kill(worker, SIGUSR1);
+        usleep(50);
+    }
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_product_survives_signals)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
