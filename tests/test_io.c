@@ -309,6 +309,11 @@ static void a_file_is_replaced_whole(void **state)
     assert_says("No such file or directory");
     assert_int_equal(dt_rename_durable(in_folder(*state, "absent"), path), DT_ERR_WRITE);
     assert_says("absent");
+    const char *fifo = in_folder(*state, "fifo"); /* stands for /dev/null, which root's rename would replace */
+    assert_int_equal(mkfifo(fifo, 0600), 0);
+    assert_int_equal(dt_write_file_atomic(fifo, "x", 1), DT_ERR_WRITE);
+    assert_says("device, pipe or socket");
+    assert_int_equal(unlink(in_folder(*state, "fifo")), 0);
     assert_int_equal(mkdir(in_folder(*state, "dir"), 0777), 0); /* the rename fails: the part goes */
     assert_int_equal(dt_write_file_atomic(in_folder(*state, "dir"), "x", 1), DT_ERR_WRITE);
     assert_int_equal(access(in_folder(*state, "dir.part"), F_OK), -1);

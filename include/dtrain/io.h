@@ -83,7 +83,9 @@ dt_err dt_make_dirs(const char *path);
 dt_err dt_write_file_atomic(const char *path, const char *text, size_t nbytes);
 /** Write text to path itself and fsync; on failure no file is left. DT_ERR_WRITE. */
 dt_err dt_write_file_sync(const char *path, const char *text, size_t nbytes);
-/** Rename and make it durable (fsync of the folder). DT_ERR_WRITE. */
+/** That a file may take the place of path: a rename would put one over /dev/null, too, when root asks. DT_ERR_WRITE. */
+dt_err dt_check_replaceable(const char *path);
+/** Rename onto a file or nothing, and make it durable (fsync of the folder). DT_ERR_WRITE. */
 dt_err dt_rename_durable(const char *from, const char *to);
 /** Files that match a comma-free pattern, sorted by name; a plain path must exist. DT_ERR_DATA when nothing matches. Free with dt_config_free_list. */
 dt_err dt_glob(const char *pattern, char ***paths, int *n_paths);

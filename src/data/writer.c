@@ -48,6 +48,7 @@ dt_err dt_dataset_create(dt_dataset_writer **out, const char *path, dt_dataset_k
                          const char *tokenizer, bool with_weights)
 {
     *out = NULL;
+    DT_TRY(dt_check_replaceable(path)); /* now, not after all has been read */
     DT_CHECK(vocab_size >= 1 && vocab_size <= INT32_MAX, DT_ERR_ARG, "%s: vocab_size %" PRId64 ", expected 1 to %d", path,
              vocab_size, INT32_MAX);
     dt_dataset_writer *w = calloc(1, sizeof *w);

@@ -89,8 +89,16 @@ static dt_err sync_folder_of(const char *path)
     return err;
 }
 
+dt_err dt_check_replaceable(const char *path)
+{
+    struct stat st;
+    if (lstat(path, &st) != 0 || S_ISREG(st.st_mode) || S_ISLNK(st.st_mode)) return DT_OK;
+    return dt_fail(DT_ERR_WRITE, "%s: expected a file or nothing there, found %s", path, S_ISDIR(st.st_mode) ? "a directory" : "a device, pipe or socket");
+}
+
 dt_err dt_rename_durable(const char *from, const char *to)
 {
+    DT_TRY(dt_check_replaceable(to));
     DT_CHECK(strlen(to) < PATH_MAX, DT_ERR_WRITE, "%s: the path is too long", to);
     if (rename(from, to) != 0) {
         const int number = errno;
