@@ -33,7 +33,7 @@ static inline bool make_units(dt_unit units[N_UNITS])
         {1, 1, {5}, true, "model.layers.0.input_layernorm.weight"},
         {1, 2, {67, 33}, true, "model.layers.0.self_attn.q_proj.weight"},
         {1, 2, {1, 33}, false, "model.layers.0.self_attn.k_proj.weight"},
-        {1, 4, {3, 2, 5, 7}, true, "model.layers.0.conv.weight"},
+        {1, 4, {3, 2, 5, 7}, true, "transformer.h.0.conv.weight"},
         {1, 1, {1}, true, "model.layers.0.gate"},
         {2, 1, {4099}, true, "model.norm.weight"},
     };

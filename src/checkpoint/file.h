@@ -26,6 +26,8 @@ typedef struct ckpt_place {
 dt_err ckpt_slots(dt_zero *z, bool with_optimizer, ckpt_slot **slots, int *n_slots);
 /** "/model/NAME", "/optimizer/exp_avg/NAME", ... */
 void ckpt_slot_name(const ckpt_slot *s, char *out, size_t out_size);
+/** Open the tensor under its name, or GPT-2's without "transformer."; name: as found, else as looked for. Negative when there is none. */
+hid_t ckpt_slot_open(hid_t file, const ckpt_slot *s, char *name, size_t name_size);
 
 /** Create the file with all its metadata, checksums as zeros; give each slot's offset and the size of the whole file. Local. */
 dt_err ckpt_file_create(const char *path, const dt_ckpt_meta *meta, dt_zero *z, const ckpt_slot *slots, int n_slots, int64_t *offsets,

@@ -92,9 +92,8 @@ static dt_err fetch_through_hdf5(const load_job *j, const ckpt_slot *s, dt_h5_ty
 {
     char name[256];
     dt_h5_array a;
-    ckpt_slot_name(s, name, sizeof name);
     dt_h5_lock();
-    hid_t dset = dt_h5_open_array(j->file, name);
+    hid_t dset = ckpt_slot_open(j->file, s, name, sizeof name);
     dt_err err = dset < 0 ? dt_h5_fail(DT_ERR_DATA, j->path, name) : dt_h5_inspect(dset, j->path, name, &a);
     if (err == DT_OK && (a.n_elems != s->tensor->n_elems || a.type != type)) err = dt_fail(DT_ERR_DATA, "%s: tensor `%s` differs between ranks", j->path, name);
     if (err == DT_OK) err = dt_h5_read_run(dset, j->path, name, &a, first, n, out);

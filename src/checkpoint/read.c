@@ -11,6 +11,19 @@ void ckpt_slot_name(const ckpt_slot *s, char *out, size_t out_size)
     snprintf(out, out_size, "%s/%s", state_group[s->state], s->tensor->name);
 }
 
+hid_t ckpt_slot_open(hid_t file, const ckpt_slot *s, char *name, size_t name_size)
+{
+    static const char prefix[] = "transformer."; /* some files of GPT-2 leave it out */
+    ckpt_slot_name(s, name, name_size);
+    hid_t dset = dt_h5_open_array(file, name);
+    if (dset >= 0 || strncmp(s->tensor->name, prefix, sizeof prefix - 1) != 0) return dset;
+    char bare[256];
+    snprintf(bare, sizeof bare, "%s/%s", state_group[s->state], s->tensor->name + sizeof prefix - 1);
+    dset = dt_h5_open_array(file, bare);
+    if (dset >= 0) snprintf(name, name_size, "%s", bare);
+    return dset;
+}
+
 static dt_err check_format(hid_t file, const char *path)
 {
     char *format = NULL;
@@ -119,8 +132,7 @@ dt_err ckpt_file_find(hid_t file, const char *path, const ckpt_slot *slot, ckpt_
 {
     char name[256];
     dt_h5_array a;
-    ckpt_slot_name(slot, name, sizeof name);
-    hid_t dset = dt_h5_open_array(file, name);
+    hid_t dset = ckpt_slot_open(file, slot, name, sizeof name);
     if (dset < 0) {
         H5Eclear2(H5E_DEFAULT);
         return dt_fail(DT_ERR_DATA, "%s: tensor `%s` is missing or cannot be opened", path, name);
