@@ -4,6 +4,7 @@
 #include "dtrain/io.h"
 #include "dtrain/train.h"
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -194,6 +195,41 @@ static void a_stop_is_agreed_on_with_and_without_trace(void **state)
     }
 }
 
+/* As a checkpoint made elsewhere: no checksum, and one value that is not a number. */
+static bool spoil(const char *path)
+{
+    const float bad = NAN;
+    const hsize_t first = 3;
+    const hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT), dset = H5Dopen2(file, "/model/model.norm.weight", H5P_DEFAULT);
+    const hid_t at = H5Dget_space(dset), one = H5Screate(H5S_SCALAR);
+    H5Sselect_elements(at, H5S_SELECT_SET, 1, &first);
+    const bool ok = H5Dwrite(dset, H5T_NATIVE_FLOAT, one, at, H5P_DEFAULT, &bad) >= 0 && H5Adelete(dset, "checksum") >= 0;
+    H5Sclose(one), H5Sclose(at), H5Dclose(dset);
+    return H5Fclose(file) >= 0 && ok;
+}
+
+/* Even when the run is shorter than max_skipped_steps: a run without one finite step has trained nothing. */
+static void a_run_without_a_finite_step_says_so(void **state)
+{
+    const struct fixture *f = *state;
+    char valid[200], from[200];
+    snprintf(valid, sizeof valid, "data.validation=%s/train.h5", f->dir);
+    snprintf(from, sizeof from, "model.path=%s/bad/checkpoints/step-00000001.h5", f->dir);
+    const char *make[] = {"run.max_steps=1"}, *train[] = {"run.max_steps=3", from};
+    const char *eval[] = {"run.task=eval", from, "data.max_validation_samples=4", valid};
+    assert_all(MPI_COMM_WORLD, !run(*state, "bad", 1, make).err);
+    assert_all(MPI_COMM_WORLD, this_rank() || spoil(strchr(from, '/')));
+    assert_all(MPI_COMM_WORLD, run(*state, "nonfinite", 2, train).err == DT_ERR_NONFINITE);
+    assert_all(MPI_COMM_WORLD, run(*state, "nonfinite-eval", 4, eval).err == DT_ERR_NONFINITE);
+}
+
+static void mistakes_have_their_own_errors(void **state)
+{
+    const char *rule[] = {"optimizer.lr_scale_rule=linear"}, *config[] = {"model.model_type=", "model.config=/nonexistent/config.json"};
+    assert_all(MPI_COMM_WORLD, run(*state, "rule", 1, rule).err == DT_ERR_USAGE);
+    assert_all(MPI_COMM_WORLD, run(*state, "config", 2, config).err == DT_ERR_DATA);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -202,6 +238,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_trace_holds_all_ranks),
         cmocka_unit_test(a_stop_is_agreed_on_with_and_without_trace),
         cmocka_unit_test(planned_is_allocated_in_every_category),
+        cmocka_unit_test(a_run_without_a_finite_step_says_so),
+        cmocka_unit_test(mistakes_have_their_own_errors),
     };
     mpi_test_begin(&argc, &argv);
     return mpi_test_end(cmocka_run_group_tests(tests, open_fixture, close_fixture));

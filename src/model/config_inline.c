@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum kind { INTEGER, NUMBER, BOOLEAN, WORD, OBJECT };
 enum readers {
@@ -110,6 +111,7 @@ static dt_err load_file(const char *path, json_t **root)
     json_error_t where;
     char *text = NULL;
     errno = 0;
+    DT_CHECK(access(path, R_OK) == 0, DT_ERR_DATA, "%s: cannot read the model's configuration: %s", path, strerror(errno));
     DT_TRY(dt_config_read_file(path, &text));
     *root = json_loads(text, JSON_REJECT_DUPLICATES, &where);
     free(text);

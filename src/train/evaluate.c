@@ -1,6 +1,7 @@
 /* evaluate.c - the loss over a whole set, each sample once: exact sums over micro-batches and ranks, divided at the end. */
 #include "run.h"
 #include <math.h>
+#include <string.h>
 
 static dt_err sum_over_ranks(dt_comm *comm, dt_lm_sums *s)
 {
@@ -27,10 +28,12 @@ dt_err run_validate(dt_run *run, int64_t step)
 
     const double loss = sums.nonfinite ? NAN : (double)sums.loss_fixed * DT_LOSS_UNIT / ((double)sums.weight_fixed * DT_WEIGHT_UNIT);
     const double accuracy = sums.n_target ? (double)sums.n_hit / (double)sums.n_target : 0;
-    const dt_metric more[] = {{"perplexity", exp(fmin(loss, 700))},
+    const dt_metric more[] = {{"perplexity", exp(loss > 700 ? 700 : loss)},
                               {"validation_accuracy", accuracy},
                               {"validation_targets", (double)sums.n_target},
                               {"validation_samples", (double)sums.n_samples},
                               {"validation_time", dt_now_s() - begin_s}};
-    return dt_report_validation(run->report, step, loss, more, sizeof more / sizeof more[0]);
+    DT_TRY(dt_report_validation(run->report, step, loss, more, sizeof more / sizeof more[0]));
+    DT_CHECK(!sums.nonfinite || strcmp(run->cfg.run_task, "eval") != 0, DT_ERR_NONFINITE, "the validation loss is not finite");
+    return DT_OK;
 }

@@ -192,6 +192,7 @@ dt_err run_loop(dt_run *run, progress *p)
     const cadence every = {.log = dt_interval_steps(run->cfg.log_logging_steps, run->total_steps),
                            .validate = dt_interval_steps(run->cfg.data_validation_steps, run->total_steps),
                            .save = dt_interval_steps(run->cfg.checkpoint_save_steps, run->total_steps)};
+    const int64_t first = p->step;
     int stop = STOP_NO;
     if (p->step >= run->total_steps) DT_INFO("nothing to do: step %" PRId64 " of %" PRId64 " is done", p->step, run->total_steps);
     while (p->step < run->total_steps && !stop) {
@@ -200,6 +201,8 @@ dt_err run_loop(dt_run *run, progress *p)
         if (last) stop = STOP_NO; /* all is done: there is nothing left to stop */
         DT_TRY(after_step(run, p, &every, last, stop));
     }
+    if (p->step > first && p->skipped_in_row == p->step - first) /* a short run would end before max_skipped_steps */
+        return dt_comm_agree(run->comm, dt_fail(DT_ERR_NONFINITE, "loss or gradients were not finite in any of this run's %" PRId64 " steps", p->step - first));
     if (!stop) return DT_OK;
     return dt_comm_agree(run->comm, dt_fail(DT_ERR_STOP, "stopped by %s at step %" PRId64 " of %" PRId64 "%s; submit again to go on",
                                             stop == STOP_SIGNAL ? "a signal" : "run.time_limit", p->step, run->total_steps,

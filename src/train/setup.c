@@ -56,6 +56,15 @@ dt_err run_betas(const dt_config *cfg, double *beta1, double *beta2)
     return DT_OK;
 }
 
+static dt_err check_lr_rule(const dt_config *cfg)
+{
+    char where[512];
+    DT_CHECK(!strcmp(cfg->optimizer_lr_scale_rule, "none") || cfg->optimizer_lr_base_batch_size > 0, DT_ERR_USAGE,
+             "%s: %s needs lr_base_batch_size, the batch size that lr was chosen for",
+             dt_config_where(cfg, "optimizer", "lr_scale_rule", where, sizeof where), cfg->optimizer_lr_scale_rule);
+    return DT_OK;
+}
+
 static dt_err check_length(const dt_run *run)
 {
     char where[512];
@@ -113,6 +122,7 @@ dt_err run_open_config_objects(dt_run *run)
     double beta1, beta2;
     DT_TRY(check_task(cfg));
     DT_TRY(run_betas(cfg, &beta1, &beta2));
+    DT_TRY(check_lr_rule(cfg));
     DT_TRY(dt_batching_resolve(&run->batching, cfg, run->nranks));
     DT_CHECK(run->batching.micro_batch_size * cfg->data_seq_len <= INT32_MAX, DT_ERR_USAGE,
              "%s: a micro-batch of %" PRId64 " samples of %" PRId64 " tokens has more than 2^31 tokens",
