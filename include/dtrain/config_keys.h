@@ -37,7 +37,7 @@
     ENUM(model, attention, "auto", "auto|flash", "kernel of the attention; flash: exact, in tiles, without the matrix of scores") \
     ENUM(model, activation_checkpointing, "none", "none|block", "block: keep each block's input alone and recompute the rest in backward") \
     REAL(model, dropout, -1, -1, 0.99, "probability", "overrides the three dropout keys of config.json; -1: as there (0 but for GPT-2)") \
-    TEXT(data, train, "", "dataset files: paths, globs, path:weight, comma separated") \
+    TEXT(data, train, "", "dataset files: paths, globs, comma separated; with any path:weight samples are mixed in that proportion (1 where none is given)") \
     TEXT(data, validation, "", "the same for validation") \
     INT (data, seq_len, 1024, 1, 16777216, "tokens", "length of a row of tokens; longest SFT sample, longer ones keep their first tokens") \
     ENUM(data, packing, "auto", "auto|none|wrapped|bfd|bfd_split", "wrapped: cut the stream into rows (tokens); none: a row is a sample (sft); bfd: best-fit decreasing by document") \
