@@ -8,7 +8,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 . tests/environment.sh
 unset OMP_NUM_THREADS
-bin=${BUILD:-build/release}/tests rounds=${ROUNDS:-3} threads=${THREADS:-2} steps=${STEPS:-6}
+bin=${BUILD:-build/release}/tests rounds=${ROUNDS:-2} threads=${THREADS:-2} steps=${STEPS:-5}
 tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT
 PYTHON=${PYTHON:-python3}
 "$PYTHON" -c 'import torch' 2>/dev/null || PYTHON=

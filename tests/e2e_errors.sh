@@ -48,6 +48,9 @@ expect_exit "--version" 0
 wrong "missing dataset" 65 'missing.h5' "$tmp/tiny.ini" $d data.train="$tmp/missing.h5"
 head -c 3000 "$tmp/train.h5" >"$tmp/cut.h5"
 wrong "dataset cut short" 65 'cut.h5' "$tmp/tiny.ini" $d data.train="$tmp/cut.h5"
+cp "$tmp/train.h5" "$tmp/altered.h5"
+printf '\377' | dd of="$tmp/altered.h5" bs=1 seek=$(($(stat -c %s "$tmp/train.h5") / 2)) conv=notrunc 2>/dev/null
+wrong "--check reads the data to the last byte" 65 'altered.h5' --check "$tmp/tiny.ini" $d data.train="$tmp/altered.h5"
 wrong "not HDF5" 65 'text.txt' "$tmp/tiny.ini" $d data.train="$tmp/text.txt"
 wrong "token ids beyond the vocabulary" 65 'train.h5.*100' "$tmp/tiny.ini" $d model.vocab_size=100
 wrong "too short for one sample" 65 'valid.h5' "$tmp/tiny.ini" $d data.train="$tmp/valid.h5" data.seq_len=100000 model.max_position_embeddings=100000

@@ -45,7 +45,7 @@ struct dt_comm {
     const dt_comm_ops *ops;
     bool use_shared_memory;
     double traffic_bytes; /* sent by this rank through the collectives below, as their formulas count it */
-    long long sequence;   /* collectives issued: for the watchdog's report */
+    atomic_llong sequence; /* collectives issued: for the watchdog's report, which another thread makes */
     struct dt_comm_mpi *mpi; /* communicators and windows */
     void *impl;              /* the transport's own state */
 };

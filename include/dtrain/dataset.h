@@ -53,7 +53,6 @@ dt_err dt_dataset_create(dt_dataset_writer **w, const char *path, dt_dataset_kin
 dt_err dt_dataset_add(dt_dataset_writer *w, const int32_t *ids, const uint8_t *mask, int64_t n);
 /** End the document under way (an empty one counts, too). weight is stored if the writer was opened with_weights. */
 dt_err dt_dataset_end_document(dt_dataset_writer *w, float weight);
-int64_t dt_dataset_n_written(const dt_dataset_writer *w, int64_t *n_documents); /* tokens so far */
 /** Write the file whole, with checksums, make it durable, free w (whatever the outcome; PATH is touched by success alone). A document under way is
  *  ended first. DT_ERR_WRITE. */
 dt_err dt_dataset_commit(dt_dataset_writer *w);

@@ -196,6 +196,15 @@ void dt_loader_close(dt_loader *l)
 const dt_data_info *dt_loader_info(const dt_loader *l) { return &l->info; }
 uint64_t dt_loader_fingerprint(const dt_loader *l) { return l->sources.fingerprint; }
 
+dt_err dt_loader_verify(const dt_loader *l, dt_phase *phase)
+{
+    for (int i = 0; i < l->sources.n_files; i++) {
+        dt_phase_enter(phase, "verify", "");
+        DT_TRY(dt_dataset_verify(l->sources.layouts[i].dataset));
+    }
+    return DT_OK;
+}
+
 /* ---- steps --------------------------------------------------------------------------------------------------------------- */
 
 int dt_loader_n_micro(const dt_loader *l, int64_t step) { return (int)dt_order_n_micro(&l->order, step); }

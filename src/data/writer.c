@@ -102,12 +102,6 @@ dt_err dt_dataset_end_document(dt_dataset_writer *w, float weight)
     return w->with_weights ? dt_spool_add(&w->weights, &weight, 1) : DT_OK;
 }
 
-int64_t dt_dataset_n_written(const dt_dataset_writer *w, int64_t *n_documents)
-{
-    if (n_documents) *n_documents = w->n_documents;
-    return w->tokens.n_elems;
-}
-
 /* ---- the HDF5 file ----------------------------------------------------------------------------------------------------- */
 
 typedef struct output {

@@ -74,12 +74,15 @@ static void describe(const dt_run *run)
     if (run->valid) DT_INFO("validation: %" PRId64 " samples", dt_loader_info(run->valid)->n_samples);
 }
 
-/* --check: what a run would begin from, verified to the last byte; on rank 0. */
-static dt_err check_checkpoints(const dt_run *run)
+/* --check: all that a run would read, verified to the last byte; on rank 0. */
+static dt_err check_files(dt_run *run)
 {
     char **paths = NULL, *dir = run_checkpoint_dir(run);
     int n = 0;
     dt_err err = dir ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a path");
+    if (err == DT_OK && run->train) err = dt_loader_verify(run->train, &run->phase);
+    if (err == DT_OK && run->valid) err = dt_loader_verify(run->valid, &run->phase);
+    dt_phase_enter(&run->phase, "verify", "checkpoint");
     const char *resume = run->cfg.checkpoint_resume;
     if (err == DT_OK && run->model_source) err = dt_checkpoint_verify(run->model_source, NULL);
     if (err == DT_OK && run->train && !strcmp(resume, "auto") && (err = dt_checkpoint_list(dir, &paths, &n)) == DT_OK && n) {
@@ -150,7 +153,7 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
     DT_TRY(dt_timeline_open(&run->timeline, &run->phase, run->cfg.log_trace));
     DT_TRY(prepare(run));
     if (mode == DT_MODE_CHECK) {
-        DT_TRY(dt_comm_agree(comm, comm->rank ? DT_OK : check_checkpoints(run)));
+        DT_TRY(dt_comm_agree(comm, comm->rank ? DT_OK : check_files(run)));
         DT_INFO("check passed: no step was taken");
         return DT_OK;
     }
@@ -167,6 +170,7 @@ void dt_run_close(dt_run *run)
     dt_timeline_close(run->timeline);
     dt_report_close(run->report);
     dt_task_buffers_free(&run->buffers, &run->ledger);
+    if (run->dev.ops) run->dev.ops->stream_sync(&run->dev, run->compute); /* nothing queued may outlive its buffers */
     dt_model_close(run->model);
     dt_zero_close(run->zero);
     dt_loader_close(run->train);

@@ -49,7 +49,7 @@ static void *watch(void *arg)
         if (idle_s <= w->timeout_s) continue;
         dt_log(DT_LOG_ERROR, "no progress for %.0f s (comm.timeout): host %s, step %lld, phase %s%s%s, collective %lld", idle_s, w->comm->host,
                (long long)atomic_load(&w->phase->step), atomic_load(&w->phase->name), *atomic_load(&w->phase->unit) ? ", unit " : "",
-               atomic_load(&w->phase->unit), w->comm->sequence);
+               atomic_load(&w->phase->unit), (long long)atomic_load(&w->comm->sequence));
         if (wait_or_stop(w, SPEAK_FIRST_S)) break;
         pthread_t last_resort;
         pthread_create(&last_resort, NULL, give_up, NULL);
