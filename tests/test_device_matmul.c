@@ -65,6 +65,15 @@ static void products_longer_than_a_block(void **state)
     }
 }
 
+/* A vocabulary's size: C is written slab by slab. */
+static void products_as_large_as_a_vocabulary(void **state)
+{
+    for (int form = 0; form < 4; form++) {
+        check_types(*state, 16390, 3, 5, form, 1);
+        check_types(*state, 3, 16390, 5, form, 1);
+    }
+}
+
 static void every_number_of_tokens_works(void **state)
 {
     for (int64_t m = 1; m < 140; m++) {
@@ -121,6 +130,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_of_all_forms_and_odd_sizes), cmocka_unit_test(products_longer_than_a_block),
+        cmocka_unit_test(products_as_large_as_a_vocabulary),
         cmocka_unit_test(every_number_of_tokens_works), cmocka_unit_test(a_wrong_row_distance_is_refused),
         cmocka_unit_test(bias_gradient_is_the_column_sum),
     };

@@ -271,6 +271,23 @@ static dt_err run_blocks(cpu_state *cpu, const dt_matmul *mm, const void *a, con
     return DT_OK;
 }
 
+/* A C as large as a vocabulary is cut into slabs whose part of C stays in cache while it is written: for GPT-2's head with 128 and 256 tokens on
+ * two threads (AMX) weight gradients 59 -> 28 ms, logits 22 -> 15 ms and 31 -> 30. Each element is the same sum as before. */
+static dt_err run_slabs(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c)
+{
+    enum { LARGE = 16384, SLAB_M = 1024, SLAB_N = 8192 };
+    const int64_t rows = mm->trans_a && mm->m > LARGE ? SLAB_M : mm->m, cols = !mm->trans_a && mm->n > LARGE ? SLAB_N : mm->n;
+    for (int64_t i = 0; i < mm->m; i += rows)
+        for (int64_t j = 0; j < mm->n; j += cols) {
+            dt_matmul slab = *mm;
+            slab.m = cpu_min(rows, mm->m - i);
+            slab.n = cpu_min(cols, mm->n - j);
+            DT_TRY(run_blocks(cpu, &slab, cpu_at(a, mm->dt, mm->trans_a ? i : i * mm->lda), cpu_at(b, mm->dt, mm->trans_b ? j * mm->ldb : j),
+                              bias ? cpu_at(bias, mm->dt, j) : NULL, cpu_at_w(c, mm->c_dtype, i * mm->ldc + j)));
+        }
+    return DT_OK;
+}
+
 /* ---- float through the BLAS entry ---------------------------------------------------------------------------------- */
 
 static dt_err sgemm(const dt_matmul *mm, const float *a, const float *b, float *c, bool accumulate)
@@ -376,7 +393,7 @@ dt_err cpu_matmul_run(dt_device *dev, const dt_matmul *mm, const void *a, const 
         return DT_OK;
     }
     if (omp_get_max_threads() != cpu->n_threads) omp_set_num_threads(cpu->n_threads); /* oneDNN asks OpenMP */
-    if (mm->dt == DT_BF16) return cpu->matmul->native_bf16 ? run_blocks(cpu, mm, a, b, bias, c) : run_converted(cpu, mm, a, b, bias, c);
+    if (mm->dt == DT_BF16) return cpu->matmul->native_bf16 ? run_slabs(cpu, mm, a, b, bias, c) : run_converted(cpu, mm, a, b, bias, c);
     if (mm->trans_b && !mm->trans_a && mm->k >= 2048) return run_blocks(cpu, mm, a, b, bias, c);
     return run_sgemm(cpu, mm, a, b, bias, c);
 }
