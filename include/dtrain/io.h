@@ -16,7 +16,8 @@ dt_err dt_h5_fail(dt_err err, const char *path, const char *what);
 /** Open for reading, without HDF5's file lock (not every parallel file system has one). DT_ERR_DATA: missing, not HDF5, cut short. */
 dt_err dt_h5_open(const char *path, hid_t *file);
 
-/** Attribute readers and writers on an open object. Missing or of the wrong class or shape: DT_ERR_DATA naming path and attribute. Text is malloc'ed. */
+/** Attribute readers and writers on an open object. Missing or of the wrong class or shape: DT_ERR_DATA naming path and attribute. Text is malloc'ed.
+ *  HDF5 1.10 may crash on variable-length text whose heap is damaged; our own files hold fixed-length text. */
 dt_err dt_h5_read_text(hid_t obj, const char *path, const char *name, char **text);
 dt_err dt_h5_read_u64(hid_t obj, const char *path, const char *name, uint64_t *value);
 dt_err dt_h5_read_i64(hid_t obj, const char *path, const char *name, int64_t *value);
