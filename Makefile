@@ -71,7 +71,7 @@ endef
 $(foreach i,$(ISAS),$(eval $(call ISA_RULE,$(i))))
 tests-build: $(TESTS) $(FUZZ)
 benches: $(BENCHES)
-$(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(if $(FUZZER),,$(BUILD)/tests/fuzz/replay.o) $(LIB)
+$(FUZZ): $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(if $(FUZZER),,$(BUILD)/tests/fuzz/replay.o) $(LIB)
 	$(call SAY,LD,$@)$(MPICC) $(CFLAGS) $(FUZZER) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_SUP) $(LIB)
 	$(call SAY,LD,$@)$(MPICC) $(CFLAGS) $(LDFLAGS) -o $@ $< $(TEST_SUP) $(LIB) -lcmocka $(LDLIBS)
