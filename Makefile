@@ -22,7 +22,7 @@ ISA_CFLAGS_v3   ?= -march=x86-64-v3
 ISA_CFLAGS_v4   ?= -march=x86-64-v4 -mprefer-vector-width=512
 ISA_CFLAGS_base ?=
 
-ROOMS     = core device comm io zero model data checkpoint report task train
+ROOMS     = core device comm io text zero model data checkpoint report task train
 ISA_SRC   = $(wildcard src/device/isa/*.c)
 LIB_SRC   = $(foreach r,$(ROOMS),$(wildcard src/$(r)/*.c) $(filter-out $(ISA_SRC),$(wildcard src/$(r)/*/*.c)))
 LIB_OBJ   = $(LIB_SRC:%.c=$(BUILD)/%.o) $(foreach i,$(ISAS),$(ISA_SRC:%.c=$(BUILD)/%.$(i).o))

@@ -175,34 +175,36 @@ static void errors_come_back(void **state)
 static void assert_prompt(const dt_prompts *p, int i, size_t n, const int32_t *ids)
 {
     assert_true(i < p->n);
-    assert_int_equal(p->prompt[i].n_ids, n);
-    for (size_t t = 0; t < n; t++) assert_int_equal(p->prompt[i].ids[t], ids[t]);
+    assert_int_equal(p->prompt[i].n, n);
+    for (size_t t = 0; t < n; t++) assert_int_equal(p->prompt[i].id[t], ids[t]);
 }
 
-static dt_err parse(dt_prompts *p, const char *text, dt_prompt_format format, const dt_tokenizer *tok)
+static dt_err parse(dt_prompts *p, const char *text, dt_prompt_format format, dt_encoder *encoder)
 {
     dt_error_clear();
-    return dt_prompts_parse(p, "file", text, strlen(text), format, tok, 257);
+    return dt_prompts_parse(p, "file", text, strlen(text), format, encoder, 257);
 }
 
 static void prompts_come_as_text_lines_and_json(void **state)
 {
     (void)state;
     dt_tokenizer *tok;
+    dt_encoder *enc;
     dt_prompts p;
     assert_int_equal(dt_tokenizer_open(&tok, "bytes"), DT_OK);
-    assert_int_equal(parse(&p, "a\nb", DT_PROMPT_WHOLE, tok), DT_OK);
+    assert_int_equal(dt_encoder_open(&enc, tok), DT_OK);
+    assert_int_equal(parse(&p, "a\nb", DT_PROMPT_WHOLE, enc), DT_OK);
     assert_int_equal(p.n, 1);
     assert_prompt(&p, 0, 3, (int32_t[]){'a', '\n', 'b'});
     dt_prompts_free(&p);
 
-    assert_int_equal(parse(&p, "ab\r\n\nc", DT_PROMPT_LINES, tok), DT_OK);
+    assert_int_equal(parse(&p, "ab\r\n\nc", DT_PROMPT_LINES, enc), DT_OK);
     assert_int_equal(p.n, 2);
     assert_prompt(&p, 0, 2, (int32_t[]){'a', 'b'});
     assert_prompt(&p, 1, 1, (int32_t[]){'c'});
     dt_prompts_free(&p);
 
-    assert_int_equal(parse(&p, "{\"prompt\": \"x\\u0000\\u00e9\"}\n\n{\"ids\": [256, 0]}\n{\"prompt\": \"\"}\n", DT_PROMPT_JSONL, tok), DT_OK);
+    assert_int_equal(parse(&p, "{\"prompt\": \"x\\u0000\\u00e9\"}\n\n{\"ids\": [256, 0]}\n{\"prompt\": \"\"}\n", DT_PROMPT_JSONL, enc), DT_OK);
     assert_int_equal(p.n, 3);
     assert_prompt(&p, 0, 4, (int32_t[]){'x', 0, 0xc3, 0xa9});
     assert_prompt(&p, 1, 2, (int32_t[]){256, 0});
@@ -212,6 +214,7 @@ static void prompts_come_as_text_lines_and_json(void **state)
     assert_int_equal(parse(&p, "1 22,\t 256", DT_PROMPT_WHOLE, NULL), DT_OK);
     assert_prompt(&p, 0, 3, (int32_t[]){1, 22, 256});
     dt_prompts_free(&p);
+    dt_encoder_close(enc);
     dt_tokenizer_close(tok);
 }
 
@@ -232,41 +235,6 @@ static void bad_prompts_are_named_by_line(void **state)
         dt_prompts_free(&p);
     }
     dt_error_clear();
-}
-
-static void ids_become_text(void **state)
-{
-    (void)state;
-    dt_tokenizer *tok;
-    size_t n;
-    assert_int_equal(dt_tokenizer_open(&tok, "bytes"), DT_OK);
-    char *text = dt_render_tokens(tok, (int32_t[]){'H', 'i', 256, 300, 0, '!'}, 6, &n);
-    assert_int_equal(n, 11);
-    assert_memory_equal(text, "Hi<|300|>\0!", 12);
-    free(text);
-    text = dt_render_tokens(NULL, (int32_t[]){5, 70000}, 2, &n);
-    assert_string_equal(text, "5 70000");
-    free(text);
-    text = dt_render_tokens(tok, NULL, 0, &n);
-    assert_true(n == 0 && text[0] == 0);
-    free(text);
-    dt_tokenizer_close(tok);
-}
-
-static void what_is_not_utf8_is_replaced(void **state)
-{
-    (void)state;
-#define R "\xef\xbf\xbd"
-    const struct { const char *in, *out; } cases[] = {{"a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80z", "a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80z"},
-                                                      {"\xc3", R}, {"\xe2\x82", R R}, {"\x80x", R "x"}, {"\xc0\xaf", R R}, {"\xed\xa0\x80", R R R},
-                                                      {"\xf4\x90\x80\x80", R R R R}, {"\xe0\x80\x80", R R R}, {"\xff", R}, {"\xc3(", R "("}, {"", ""}};
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        size_t n;
-        char *text = dt_utf8_repair(cases[i].in, strlen(cases[i].in), &n);
-        assert_string_equal(text, cases[i].out);
-        assert_int_equal(n, strlen(cases[i].out));
-        free(text);
-    }
 }
 
 /* ---- a small model on the CPU -------------------------------------------------------------------------------------------- */
@@ -392,8 +360,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(errors_come_back),
         cmocka_unit_test(prompts_come_as_text_lines_and_json),
         cmocka_unit_test(bad_prompts_are_named_by_line),
-        cmocka_unit_test(ids_become_text),
-        cmocka_unit_test(what_is_not_utf8_is_replaced),
         cmocka_unit_test(the_cache_gives_the_tokens_of_full_passes),
     };
     int provided;

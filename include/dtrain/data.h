@@ -59,18 +59,4 @@ dt_err dt_loader_batch(dt_loader *l, int64_t step, int micro, const dt_batch **b
 int64_t dt_loader_n_eval(const dt_loader *l); /* micro-steps per rank */
 dt_err dt_loader_eval_batch(dt_loader *l, int64_t micro, const dt_batch **b);
 
-/* ---- making datasets (dtrain-data) ----------------------------------------------------------------------------------- */
-
-/** A tokenizer behind a seam. The one built in so far works on bytes: ids 0..255 are bytes, 256 is the end of text. */
-typedef struct dt_tokenizer dt_tokenizer;
-dt_err dt_tokenizer_open(dt_tokenizer **t, const char *name); /* "bytes"; DT_ERR_USAGE naming those there are */
-void dt_tokenizer_close(dt_tokenizer *t);
-const char *dt_tokenizer_name(const dt_tokenizer *t);
-int32_t dt_tokenizer_vocab_size(const dt_tokenizer *t);
-int32_t dt_tokenizer_eos(const dt_tokenizer *t);
-/** Append the ids of text to *ids (grown with realloc; *n used, *cap there). */
-dt_err dt_tokenizer_encode(const dt_tokenizer *t, const char *text, size_t nbytes, int32_t **ids, size_t *n, size_t *cap);
-/** Bytes of one id (may be a piece of a character); 0 bytes for special tokens. Returns a pointer that lives as long as t. */
-const char *dt_tokenizer_bytes(const dt_tokenizer *t, int32_t id, size_t *nbytes);
-
 #endif

@@ -3,19 +3,14 @@
 #define DTRAIN_GENERATE_H
 
 #include "dtrain/comm.h"
-#include "dtrain/data.h"
 #include "dtrain/model.h"
 #include "dtrain/sampler.h"
+#include "dtrain/tokenizer.h"
 
-/* ---- prompts and text ---------------------------------------------------------------------------------------------- */
-
-typedef struct dt_prompt {
-    int32_t *ids;
-    size_t n_ids;
-} dt_prompt;
+/* ---- prompts ---------------------------------------------------------------------------------------------- */
 
 typedef struct dt_prompts {
-    dt_prompt *prompt;
+    dt_ids *prompt;
     int n;
 } dt_prompts;
 
@@ -25,17 +20,11 @@ typedef enum dt_prompt_format {
     DT_PROMPT_JSONL  /* an object a line: {"prompt": "text"} or {"ids": [1, 2]} */
 } dt_prompt_format;
 
-/** Token ids of the prompts in a text. tok NULL: the text is made of ids, separated by blanks. name is what messages call the text. Local.
+/** Token ids of the prompts in a text. encoder NULL: the text is made of ids, separated by blanks. name is what messages call the text. Local.
  *  DT_ERR_DATA naming name, line and what was expected: not JSON, neither key, an id outside 0 .. vocab_size-1, no prompt. Free also after an error. */
 dt_err dt_prompts_parse(dt_prompts *p, const char *name, const char *text, size_t nbytes, dt_prompt_format format,
-                        const dt_tokenizer *tok, int64_t vocab_size);
+                        dt_encoder *encoder, int64_t vocab_size);
 void dt_prompts_free(dt_prompts *p);
-
-/** The text of ids, malloc'ed, with a 0 behind it: bytes of the tokenizer, "<|300|>" for ids that it does not know, nothing for its special tokens; with
- *  tok NULL the ids, separated by blanks. NULL: out of memory. */
-char *dt_render_tokens(const dt_tokenizer *tok, const int32_t *ids, int64_t n, size_t *nbytes);
-/** A copy that is valid UTF-8: U+FFFD for each byte that is not part of a character. NULL: out of memory. */
-char *dt_utf8_repair(const char *text, size_t nbytes, size_t *repaired_nbytes);
 
 /* ---- decoding ------------------------------------------------------------------------------------------------------ */
 

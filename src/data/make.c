@@ -2,8 +2,8 @@
  * validation file by a hash of what it says, so that running again, or over more files, never moves one across, and equal ones stay together.
  *
  * Pieces of a record are tokenized one by one: the boundary between prompt and completion is then a boundary of tokens. */
-#include "dtrain/data.h"
 #include "dtrain/dataset.h"
+#include "dtrain/tokenizer.h"
 #include "input.h"
 #include "segments.h"
 #include <dirent.h>
@@ -19,14 +19,15 @@ typedef struct make {
     const dt_make_options *opt;
     dt_make_stats *stats;
     dt_tokenizer *tokenizer;
+    dt_encoder *encoder;
     const dt_chat_template *form;
     bool kind_known;
     dt_dataset_writer *train, *validation;
     const char *path; /* of the input */
     dt_segments segments;
-    int32_t *ids; /* of the document or the piece of it at hand */
+    dt_ids ids; /* of the document or the piece of it at hand */
     uint8_t *mask;
-    size_t n_ids, ids_alloc, mask_alloc;
+    size_t mask_alloc;
     dt_dataset_writer *to; /* of a document that comes in pieces, NULL between documents */
     int64_t document_len;
 } make;
@@ -41,10 +42,11 @@ static dt_err begin_outputs(make *k, dt_dataset_kind kind)
     const bool weights = o->weight_key != NULL;
     DT_CHECK(!weights || kind == DT_DATASET_SFT, DT_ERR_USAGE,
              "a weight key is for datasets of kind sft, these inputs make kind tokens");
-    const int64_t vocab = dt_tokenizer_vocab_size(k->tokenizer);
-    DT_TRY(dt_dataset_create(&k->train, o->output, kind, vocab, dt_tokenizer_name(k->tokenizer), weights));
-    return o->validation ? dt_dataset_create(&k->validation, o->validation, kind, vocab, dt_tokenizer_name(k->tokenizer), weights)
-                         : DT_OK;
+    const int64_t vocab = dt_tokenizer_get_info(k->tokenizer)->vocab_size;
+    DT_TRY(dt_dataset_create(&k->train, o->output, kind, vocab, dt_tokenizer_get_info(k->tokenizer)->name, weights));
+    return o->validation
+               ? dt_dataset_create(&k->validation, o->validation, kind, vocab, dt_tokenizer_get_info(k->tokenizer)->name, weights)
+               : DT_OK;
 }
 
 static uint64_t hash_bytes(const void *data, size_t n)
@@ -77,25 +79,18 @@ static dt_err end_document(make *k, dt_dataset_writer *to, int64_t len, float we
 
 static dt_err encode(make *k, const char *text, size_t nbytes)
 {
-    return dt_tokenizer_encode(k->tokenizer, text, nbytes, &k->ids, &k->n_ids, &k->ids_alloc);
+    return dt_encode(k->encoder, &(dt_span){.text = text, .nbytes = nbytes}, 1, DT_ENCODE_GOES_ON, &k->ids, NULL);
 }
 
-/* ids [n_alloc] for one id more, mask as long as ids. */
+/* ids for one more, mask as long as ids. */
 static dt_err reserve(make *k)
 {
-    if (k->n_ids == k->ids_alloc) {
-        const size_t want = 2 * k->ids_alloc + 64;
-        int32_t *ids = realloc(k->ids, want * sizeof *ids);
-        DT_CHECK(ids, DT_ERR_MEMORY, "no memory for a record of %zu tokens", want);
-        k->ids = ids;
-        k->ids_alloc = want;
-    }
-    if (k->mask_alloc < k->ids_alloc) {
-        uint8_t *mask = realloc(k->mask, k->ids_alloc);
-        DT_CHECK(mask, DT_ERR_MEMORY, "no memory for a record of %zu tokens", k->ids_alloc);
-        k->mask = mask;
-        k->mask_alloc = k->ids_alloc;
-    }
+    DT_TRY(dt_ids_reserve(&k->ids, 1));
+    if (k->mask_alloc >= k->ids.n_alloc) return DT_OK;
+    uint8_t *mask = realloc(k->mask, k->ids.n_alloc);
+    DT_CHECK(mask, DT_ERR_MEMORY, "no memory for a record of %zu tokens", k->ids.n_alloc);
+    k->mask = mask;
+    k->mask_alloc = k->ids.n_alloc;
     return DT_OK;
 }
 
@@ -103,7 +98,7 @@ static dt_err reserve(make *k)
 
 static dt_err add_text_ids(make *k)
 {
-    int64_t n = (int64_t)k->n_ids;
+    int64_t n = (int64_t)k->ids.n;
     const int64_t room = k->opt->max_length > 0 ? k->opt->max_length - k->document_len : INT64_MAX;
     const bool cut = n > room;
     if (cut) n = room > 0 ? room : 0;
@@ -111,7 +106,7 @@ static dt_err add_text_ids(make *k)
     DT_TRY(reserve(k));
     if (k->stats->kind == DT_DATASET_SFT) memset(k->mask, 1, (size_t)n);
     if (k->stats->kind == DT_DATASET_SFT && k->document_len == 0 && n > 0) k->mask[0] = 0;
-    DT_TRY(dt_dataset_add(k->to, k->ids, k->stats->kind == DT_DATASET_SFT ? k->mask : NULL, n));
+    DT_TRY(dt_dataset_add(k->to, k->ids.id, k->stats->kind == DT_DATASET_SFT ? k->mask : NULL, n));
     k->document_len += n + cut; /* past max_length: cut has been counted, and no end of text follows */
     return DT_OK;
 }
@@ -127,15 +122,15 @@ static dt_err take_text(void *self, const char *text, size_t nbytes, bool last)
         k->to = choose(k, hash_bytes(text, nbytes < HASHED_NBYTES ? nbytes : HASHED_NBYTES));
         k->document_len = 0;
     }
-    k->n_ids = 0;
+    k->ids.n = 0;
     DT_TRY(encode(k, text, nbytes));
     DT_TRY(add_text_ids(k));
     if (k->opt->progress && !last) k->opt->progress(k->opt->progress_self, k->stats);
     if (!last) return DT_OK;
     if (k->opt->append_eos && (k->opt->max_length == 0 || k->document_len <= k->opt->max_length)) {
-        k->n_ids = 0;
+        k->ids.n = 0;
         DT_TRY(reserve(k));
-        k->ids[k->n_ids++] = dt_tokenizer_eos(k->tokenizer);
+        k->ids.id[k->ids.n++] = dt_tokenizer_get_info(k->tokenizer)->eos;
         DT_TRY(add_text_ids(k));
     }
     dt_dataset_writer *to = k->to;
@@ -148,18 +143,18 @@ static dt_err take_text(void *self, const char *text, size_t nbytes, bool last)
 
 static dt_err encode_segments(make *k)
 {
-    k->n_ids = 0;
+    k->ids.n = 0;
     for (int i = 0; i < k->segments.n; i++) {
         const dt_segment *s = &k->segments.items[i];
-        const size_t from = k->n_ids;
+        const size_t from = k->ids.n;
         DT_TRY(encode(k, s->text, s->nbytes));
         DT_TRY(reserve(k));
-        if (s->eos) k->ids[k->n_ids++] = dt_tokenizer_eos(k->tokenizer);
-        memset(k->mask + from, s->target || k->opt->all_targets, k->n_ids - from);
+        if (s->eos) k->ids.id[k->ids.n++] = dt_tokenizer_get_info(k->tokenizer)->eos;
+        memset(k->mask + from, s->target || k->opt->all_targets, k->ids.n - from);
     }
-    if (k->n_ids > 0) k->mask[0] = 0; /* token 0 is never a target */
-    if (k->opt->max_length > 0 && k->n_ids > (size_t)k->opt->max_length) {
-        k->n_ids = (size_t)k->opt->max_length;
+    if (k->ids.n > 0) k->mask[0] = 0; /* token 0 is never a target */
+    if (k->opt->max_length > 0 && k->ids.n > (size_t)k->opt->max_length) {
+        k->ids.n = (size_t)k->opt->max_length;
         k->stats->n_truncated++;
     }
     return DT_OK;
@@ -179,13 +174,13 @@ static dt_err record_weight(const make *k, const json_t *record, float *weight)
 static dt_err store_record(make *k, float weight)
 {
     const bool sft = k->stats->kind == DT_DATASET_SFT;
-    if (sft && (k->n_ids == 0 || !memchr(k->mask, 1, k->n_ids))) {
+    if (sft && (k->ids.n == 0 || !memchr(k->mask, 1, k->ids.n))) {
         k->stats->n_dropped++;
         return DT_OK;
     }
-    dt_dataset_writer *to = choose(k, hash_bytes(k->ids, k->n_ids * sizeof *k->ids));
-    DT_TRY(dt_dataset_add(to, k->ids, sft ? k->mask : NULL, (int64_t)k->n_ids));
-    return end_document(k, to, (int64_t)k->n_ids, weight);
+    dt_dataset_writer *to = choose(k, hash_bytes(k->ids.id, k->ids.n * sizeof *k->ids.id));
+    DT_TRY(dt_dataset_add(to, k->ids.id, sft ? k->mask : NULL, (int64_t)k->ids.n));
+    return end_document(k, to, (int64_t)k->ids.n, weight);
 }
 
 /* What can be wrong with a record itself: nothing has been written when it is. */
@@ -338,7 +333,7 @@ static dt_err check_result(const make *k)
                           : "");
     DT_CHECK(s->n_documents > 0 && (s->n_validation_documents > 0 || !k->validation), DT_ERR_DATA,
              "all %" PRId64 " documents fell to the %s file: a fraction of %g wants more documents (plain text can be cut: "
-                            "--documents paragraphs or lines)",
+             "--documents paragraphs or lines)",
              s->n_documents + s->n_validation_documents, s->n_documents > 0 ? "training" : "validation",
              k->opt->validation_fraction);
     return DT_OK;
@@ -349,6 +344,7 @@ static dt_err run(make *k)
     const dt_make_options *o = k->opt;
     DT_TRY(check_options(o));
     DT_TRY(dt_tokenizer_open(&k->tokenizer, o->tokenizer));
+    DT_TRY(dt_encoder_open(&k->encoder, k->tokenizer));
     k->form = dt_chat_template_find(o->chat_template);
     DT_CHECK(k->form, DT_ERR_USAGE, "template: expected plain, chatml or alpaca, found %s", o->chat_template);
     for (int i = 0; i < o->n_inputs; i++) DT_TRY(each_file(k, o->inputs[i], add_size));
@@ -370,9 +366,10 @@ dt_err dt_make_datasets(const dt_make_options *opt, dt_make_stats *stats)
     const dt_err err = run(&k);
     dt_dataset_discard(k.train);
     dt_dataset_discard(k.validation);
+    dt_encoder_close(k.encoder);
     dt_tokenizer_close(k.tokenizer);
     dt_segments_free(&k.segments);
-    free(k.ids);
+    free(k.ids.id);
     free(k.mask);
     return err;
 }

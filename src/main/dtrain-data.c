@@ -1,6 +1,6 @@
 /* dtrain-data.c - the program that makes datasets and looks into them. What it does is in the room data; here are its command line and its words. */
-#include "dtrain/data.h"
 #include "dtrain/dataset.h"
+#include "dtrain/tokenizer.h"
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -368,7 +368,7 @@ static void print_tokens(const dt_tokenizer *t, const int32_t *ids, const uint8_
         const char *bytes = t ? dt_tokenizer_bytes(t, ids[i], &nbytes) : "";
         if (nbytes)
             print_bytes(bytes, nbytes);
-        else if (t && ids[i] == dt_tokenizer_eos(t))
+        else if (t && ids[i] == dt_tokenizer_get_info(t)->eos)
             printf("<eos>");
         else
             printf("<%" PRId32 ">", ids[i]);

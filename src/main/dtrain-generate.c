@@ -34,7 +34,8 @@ typedef struct app {
     dt_device dev;
     dt_frozen frozen;
     dt_model *model;
-    dt_tokenizer *tok; /* NULL: ids are read and printed */
+    dt_tokenizer *tok; /* NULL: ids are read and printed; so is encoder then */
+    dt_encoder *encoder;
     int32_t eos[DT_MAX_EOS + 1];
     int n_eos;
     dt_prompts prompts;
@@ -223,7 +224,7 @@ static dt_err open_tokenizer(app *a)
 {
     const char *name = a->opt.tokenizer ? a->opt.tokenizer : "bytes";
     if (strcmp(name, "ids") != 0) DT_TRY(dt_tokenizer_open(&a->tok, name));
-    if (a->tok && a->frozen.mc.vocab_size < dt_tokenizer_vocab_size(a->tok) && !a->opt.tokenizer) {
+    if (a->tok && a->frozen.mc.vocab_size < dt_tokenizer_get_info(a->tok)->vocab_size && !a->opt.tokenizer) {
         if (a->comm.rank == 0)
             DT_WARN("the model's vocabulary of %" PRId64
                     " tokens is smaller than that of the tokenizer (%s): token ids are read and printed",
@@ -231,8 +232,9 @@ static dt_err open_tokenizer(app *a)
         dt_tokenizer_close(a->tok);
         a->tok = NULL;
     }
+    if (a->tok) DT_TRY(dt_encoder_open(&a->encoder, a->tok));
     for (int i = 0; i < a->frozen.mc.n_eos; i++) add_eos(a, a->frozen.mc.eos_token_id[i]);
-    if (a->tok) add_eos(a, dt_tokenizer_eos(a->tok));
+    if (a->tok) add_eos(a, dt_tokenizer_get_info(a->tok)->eos);
     return DT_OK;
 }
 
@@ -293,23 +295,22 @@ static dt_err share_prompts(app *a, char **text)
     TOGETHER(a, nbytes > 0 ? dt_comm_broadcast_host(&a->comm, *text, nbytes, 0) : DT_OK);
     const dt_prompt_format format = o->standard_input ? DT_PROMPT_LINES : o->prompts ? DT_PROMPT_JSONL : DT_PROMPT_WHOLE;
     const char *name = o->prompt ? "--prompt" : o->standard_input || !o->prompts ? "standard input" : o->prompts;
-    TOGETHER(a, dt_prompts_parse(&a->prompts, name, *text, nbytes, format, a->tok, a->frozen.mc.vocab_size));
+    TOGETHER(a, dt_prompts_parse(&a->prompts, name, *text, nbytes, format, a->encoder, a->frozen.mc.vocab_size));
     return DT_OK;
 }
 
 /* A model cannot continue nothing: an empty prompt becomes the token that stands between documents. */
-static dt_err begin_prompt(const app *a, dt_prompt *p)
+static dt_err begin_prompt(const app *a, dt_ids *p)
 {
-    if (p->n_ids > 0) return DT_OK;
+    if (p->n > 0) return DT_OK;
     const int32_t first = a->frozen.mc.bos_token_id >= 0 && a->frozen.mc.bos_token_id < a->frozen.mc.vocab_size
                               ? a->frozen.mc.bos_token_id
                           : a->n_eos > 0 ? a->eos[0]
                                          : -1;
     DT_CHECK(first >= 0, DT_ERR_USAGE,
              "an empty prompt: the model has no token to begin with; expected --prompt, --prompts or -");
-    p->ids = malloc(sizeof *p->ids);
-    DT_CHECK(p->ids, DT_ERR_MEMORY, "out of memory for a prompt");
-    p->ids[p->n_ids++] = first;
+    DT_TRY(dt_ids_reserve(p, 1));
+    p->id[p->n++] = first;
     return DT_OK;
 }
 
@@ -321,18 +322,18 @@ static dt_err make_sequences(app *a)
     a->seqs = calloc((size_t)n, sizeof *a->seqs);
     DT_CHECK(a->seqs, DT_ERR_MEMORY, "out of memory for %" PRId64 " sequences", n);
     for (; a->n_seqs < n; a->n_seqs++) {
-        dt_prompt *p = &a->prompts.prompt[a->n_seqs / a->opt.num_samples];
+        dt_ids *p = &a->prompts.prompt[a->n_seqs / a->opt.num_samples];
         dt_sequence *s = &a->seqs[a->n_seqs];
         DT_TRY(begin_prompt(a, p));
-        DT_CHECK((int64_t)p->n_ids < limit, DT_ERR_DATA,
+        DT_CHECK((int64_t)p->n < limit, DT_ERR_DATA,
                  "prompt %" PRId64 " has %zu tokens: the model takes %" PRId64 ", new ones included",
-                 a->n_seqs / a->opt.num_samples, p->n_ids, limit);
-        const int64_t most = (int64_t)p->n_ids + a->opt.max_new_tokens;
-        *s = (dt_sequence){.number = (uint64_t)a->n_seqs, .n_prompt = (int32_t)p->n_ids, .n_ids = (int32_t)p->n_ids};
+                 a->n_seqs / a->opt.num_samples, p->n, limit);
+        const int64_t most = (int64_t)p->n + a->opt.max_new_tokens;
+        *s = (dt_sequence){.number = (uint64_t)a->n_seqs, .n_prompt = (int32_t)p->n, .n_ids = (int32_t)p->n};
         s->max_ids = (int32_t)(most < limit ? most : limit);
         s->ids = malloc((size_t)s->max_ids * sizeof *s->ids);
         DT_CHECK(s->ids, DT_ERR_MEMORY, "out of memory for sequence %d of %d tokens", a->n_seqs, s->max_ids);
-        memcpy(s->ids, p->ids, p->n_ids * sizeof *s->ids);
+        memcpy(s->ids, p->id, p->n * sizeof *s->ids);
     }
     return DT_OK;
 }
@@ -348,24 +349,32 @@ static void put_text(const app *a, const char *bytes, size_t n)
     }
 }
 
-static dt_err put_tokens(const app *a, const int32_t *ids, int64_t n)
+/* Tokens as they come, so that what is the first half of a character is completed by the next. */
+static void put_tokens(const app *a, const int32_t *ids, int64_t n)
 {
-    size_t nbytes;
-    char *bytes = dt_render_tokens(a->tok, ids, n, &nbytes);
-    DT_CHECK(bytes, DT_ERR_MEMORY, "out of memory for the text of %" PRId64 " tokens", n);
-    put_text(a, bytes, nbytes);
-    free(bytes);
-    return DT_OK;
+    for (int64_t i = 0; i < n; i++) {
+        size_t nbytes = 0;
+        const char *bytes = a->tok ? dt_tokenizer_bytes(a->tok, ids[i], &nbytes) : "";
+        if (!a->tok)
+            printf(i ? " %" PRId32 : "%" PRId32, ids[i]);
+        else if (nbytes == 0 && !dt_tokenizer_token(a->tok, ids[i]))
+            printf("<|%" PRId32 "|>", ids[i]);
+        put_text(a, bytes, nbytes);
+    }
 }
 
-/* Only valid UTF-8 is JSON: a byte tokenizer's model may write, or stop at, a part of a character. */
+/* Ids are the text where there is no tokenizer. */
 static json_t *json_text(const app *a, const int32_t *ids, int64_t n)
 {
-    size_t raw_len = 0, len = 0;
-    char *raw = dt_render_tokens(a->tok, ids, n, &raw_len), *good = raw ? dt_utf8_repair(raw, raw_len, &len) : NULL;
-    json_t *text = good ? json_stringn(good, len) : NULL;
-    free(raw);
-    free(good);
+    size_t nbytes = 0;
+    char *bytes = NULL;
+    if (a->tok) {
+        bytes = dt_decode(a->tok, ids, n, true, &nbytes);
+    } else if ((bytes = malloc(12 * (size_t)n + 1)) != NULL) {
+        for (int64_t i = 0; i < n; i++) nbytes += (size_t)sprintf(bytes + nbytes, i ? " %" PRId32 : "%" PRId32, ids[i]);
+    }
+    json_t *text = bytes ? json_stringn(bytes, nbytes) : NULL;
+    free(bytes);
     return text;
 }
 
@@ -393,7 +402,7 @@ static dt_err put_sequence(const app *a, const dt_sequence *s)
     if (a->n_seqs > 1)
         printf("%s==> prompt %" PRIu64 ", sample %" PRIu64 " <==\n", s->number ? "\n" : "",
                s->number / (uint64_t)a->opt.num_samples, s->number % (uint64_t)a->opt.num_samples);
-    DT_TRY(put_tokens(a, s->ids, s->n_ids));
+    put_tokens(a, s->ids, s->n_ids);
     putchar('\n');
     return DT_OK;
 }
@@ -416,7 +425,7 @@ static dt_err stream_token(void *ctx, const dt_sequence *s)
 {
     app *a = ctx;
     if (!a->tok) putchar(' ');
-    DT_TRY(put_tokens(a, s->ids + s->n_ids - 1, 1));
+    put_tokens(a, s->ids + s->n_ids - 1, 1);
     if (s->finish != DT_FINISH_NONE) putchar('\n');
     return flush_output();
 }
@@ -447,7 +456,7 @@ static dt_err stream_all(app *a, const dt_decoder *decoder, const dt_generate_op
     for (int i = 0; i < a->n_seqs; i++) {
         dt_sequence *s = &a->seqs[i];
         dt_generate_stats one;
-        DT_TRY(put_tokens(a, s->ids, s->n_prompt));
+        put_tokens(a, s->ids, s->n_prompt);
         DT_TRY(flush_output());
         DT_TRY(dt_generate(decoder, &s, 1, g, &one));
         stats->n_prompt_tok += one.n_prompt_tok;
@@ -578,6 +587,7 @@ static void close_all(app *a, bool in_order)
     for (int i = 0; i < a->n_seqs; i++) free(a->seqs[i].ids);
     free(a->seqs);
     dt_prompts_free(&a->prompts);
+    dt_encoder_close(a->encoder);
     dt_tokenizer_close(a->tok);
     if (a->comm_open && in_order) dt_comm_close(&a->comm);
     dt_device_close(&a->dev);

@@ -1,0 +1,84 @@
+/* utf8.c - what is a character and what is none. */
+#include "tokenizer_ops.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void dt_text_append(dt_text *t, const char *bytes, size_t n)
+{
+    if (t->failed) return;
+    if (t->n_alloc - t->n <= n) { /* one more for the 0 at the end */
+        const size_t n_alloc = 2 * (t->n + n) + 64;
+        char *grown = realloc(t->bytes, n_alloc);
+        if (!grown) {
+            t->failed = true;
+            return;
+        }
+        t->bytes = grown;
+        t->n_alloc = n_alloc;
+    }
+    if (n > 0) memcpy(t->bytes + t->n, bytes, n);
+    t->n += n;
+    t->bytes[t->n] = 0;
+}
+
+char *dt_text_finish(dt_text *t, size_t *nbytes)
+{
+    dt_text_append(t, "", 0);
+    *nbytes = t->n;
+    if (!t->failed) return t->bytes;
+    free(t->bytes);
+    return NULL;
+}
+
+/* How many bytes a character has that begins with a, 0 for none; and whether b may be its second. */
+static size_t length_by_lead(unsigned char a)
+{
+    return a < 0x80 ? 1 : a >= 0xc2 && a < 0xe0 ? 2 : a >= 0xe0 && a < 0xf0 ? 3 : a >= 0xf0 && a < 0xf5 ? 4 : 0;
+}
+
+static bool may_follow(unsigned char a, unsigned char b)
+{
+    if ((b & 0xc0) != 0x80) return false;
+    return !((a == 0xe0 && b < 0xa0) || (a == 0xed && b > 0x9f) || (a == 0xf0 && b < 0x90) || (a == 0xf4 && b > 0x8f));
+}
+
+/* Bytes of the longest beginning of a character that stands here, and whether it is whole. */
+static size_t subpart(const unsigned char *p, size_t n, bool *whole)
+{
+    const size_t len = length_by_lead(p[0]);
+    size_t i = 1;
+    while (i < len && i < n && (i == 1 ? may_follow(p[0], p[1]) : (p[i] & 0xc0) == 0x80)) i++;
+    *whole = len > 0 && i == len;
+    return i;
+}
+
+size_t dt_utf8_length(const char *text, size_t n)
+{
+    bool whole;
+    const size_t len = subpart((const unsigned char *)text, n, &whole);
+    return whole ? len : 0;
+}
+
+char *dt_utf8_repair(const char *bytes, size_t nbytes, size_t *repaired_nbytes)
+{
+    dt_text t = {0};
+    for (size_t i = 0; i < nbytes;) {
+        bool whole;
+        const size_t len = subpart((const unsigned char *)bytes + i, nbytes - i, &whole);
+        if (whole)
+            dt_text_append(&t, bytes + i, len);
+        else
+            dt_text_append(&t, "\xef\xbf\xbd", 3);
+        i += len;
+    }
+    return dt_text_finish(&t, repaired_nbytes);
+}
+
+char *dt_text_repaired(dt_text *t, size_t *nbytes)
+{
+    size_t n;
+    char *raw = dt_text_finish(t, &n), *good = raw ? dt_utf8_repair(raw, n, nbytes) : NULL;
+    free(raw);
+    return good;
+}
