@@ -1,15 +1,7 @@
 /* test_device_attention.c - attention on every instruction set of this machine against plain loops in double. */
-#include "ref_device.h"
+#include "device_fixture.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
-
-typedef struct fixture {
-    dt_device dev;
-    dt_ledger ledger;
-} fixture;
 
 /* A case: lengths of queries and keys by sequence, heads, head_dim, window, dropout. */
 typedef struct attention_case {
@@ -249,20 +241,6 @@ static void threads_do_not_change_bits(void **state)
 {
     check_threads(*state, DT_F32);
     check_threads(*state, DT_BF16);
-}
-
-static int open_device(void **state)
-{
-    fixture *f = calloc(1, sizeof *f);
-    *state = f;
-    return dt_device_open(&f->dev, "cpu", 0, 2, &f->ledger) == DT_OK ? 0 : -1;
-}
-static int close_device(void **state)
-{
-    fixture *f = *state;
-    dt_device_close(&f->dev);
-    free(f);
-    return 0;
 }
 
 int main(void)

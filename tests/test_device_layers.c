@@ -1,15 +1,7 @@
 /* test_device_layers.c - elementwise operations, embedding, norms, rotation, dropout: on every instruction set, against double. */
-#include "ref_device.h"
+#include "device_fixture.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
-
-typedef struct fixture {
-    dt_device dev;
-    dt_ledger ledger;
-} fixture;
 
 #define OPS(f) ((f)->dev.ops)
 static const dt_dtype types[] = {DT_F32, DT_BF16};
@@ -340,20 +332,6 @@ static void dropout_takes_the_word_of_its_place(void **state)
             assert_true(ref_near(&x, want, 0x1p-24 * 4, "dropout"));
             ref_drop(&x), free(want);
         }
-}
-
-static int open_device(void **state)
-{
-    fixture *f = calloc(1, sizeof *f);
-    *state = f;
-    return dt_device_open(&f->dev, "cpu", 0, 2, &f->ledger) == DT_OK ? 0 : -1;
-}
-static int close_device(void **state)
-{
-    fixture *f = *state;
-    dt_device_close(&f->dev);
-    free(f);
-    return 0;
 }
 
 int main(void)

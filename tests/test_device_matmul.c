@@ -1,15 +1,7 @@
 /* test_device_matmul.c - matrix products and bias gradients against plain loops in double. */
-#include "ref_device.h"
+#include "device_fixture.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
-
-typedef struct fixture {
-    dt_device dev;
-    dt_ledger ledger;
-} fixture;
 
 /* Rounding: each of k products of |a b| <= 1 and each partial sum <= k rounds once: error below k 2^-24 sqrt(k) for random
  * signs, taken 4 times; bf16 products are exact in float. Accumulation adds the rounding of what was there (|c| <= 1). */
@@ -110,20 +102,6 @@ static void bias_gradient_is_the_column_sum(void **state)
             assert_true(ref_near(&db, want, 0x1p-24 * (double)m * 8, "bias")); /* m roundings of sums of size sqrt(m) */
             ref_drop(&dy), ref_drop(&db), free(dy64), free(want);
         }
-}
-
-static int open_device(void **state)
-{
-    fixture *f = calloc(1, sizeof *f);
-    *state = f;
-    return dt_device_open(&f->dev, "cpu", 0, 2, &f->ledger) == DT_OK ? 0 : -1;
-}
-static int close_device(void **state)
-{
-    fixture *f = *state;
-    dt_device_close(&f->dev);
-    free(f);
-    return 0;
 }
 
 int main(void)

@@ -1,15 +1,7 @@
 /* test_device_optimizer.c - classifier, AdamW and reductions on every instruction set; memory, buffers and opening of the device. */
-#include "ref_device.h"
+#include "device_fixture.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
-
-typedef struct fixture {
-    dt_device dev;
-    dt_ledger ledger;
-} fixture;
 
 #define OPS(f) ((f)->dev.ops)
 static const dt_dtype types[] = {DT_F32, DT_BF16};
@@ -253,20 +245,6 @@ static void streams_and_events(void **state)
     assert_int_equal(OPS(f)->event_elapsed_ms(&f->dev, a, b, &ms), DT_OK);
     assert_true(ms >= 0);
     OPS(f)->event_destroy(&f->dev, a), OPS(f)->event_destroy(&f->dev, b), OPS(f)->stream_destroy(&f->dev, s);
-}
-
-static int open_device(void **state)
-{
-    fixture *f = calloc(1, sizeof *f);
-    *state = f;
-    return dt_device_open(&f->dev, "cpu", 0, 2, &f->ledger) == DT_OK ? 0 : -1;
-}
-static int close_device(void **state)
-{
-    fixture *f = *state;
-    dt_device_close(&f->dev);
-    free(f);
-    return 0;
 }
 
 int main(void)
