@@ -42,9 +42,10 @@ demo: setup  ## from a bare machine to a trained model, some text by it and a pi
 	@TEXT="$(TEXT)" tools/setup.sh demo
 	$(MAKEAGAIN) programs
 	@TEXT="$(TEXT)" tools/demo.sh
-test: setup  ## from a bare machine to the line "N passed, M failed, K skipped"
-	@tools/setup.sh test
+test: test-setup  ## from a bare machine to the line "N passed, M failed, K skipped"
 	$(MAKEAGAIN) check
+test-setup: setup
+	@tools/setup.sh test
 check: programs tests-build  ## the tests alone (ONLY=pattern runs those whose name contains it)
 	@BUILD=$(BUILD) SAN=$(SAN) tests/run.sh $(ONLY)
 bench: setup  ## tables of figures (the machine should be idle)
@@ -76,7 +77,11 @@ $(FUZZ): $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(if $(FUZZER),,$(BUILD)
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_SUP) $(LIB)
 	$(call SAY,LD,$@)$(MPICC) $(CFLAGS) $(LDFLAGS) -o $@ $< $(TEST_SUP) $(LIB) -lcmocka $(LDLIBS)
 
-fuzz:  ## run each fuzz target for FUZZ_SECONDS (needs clang)
+sanitize: test-setup  ## the tests under the address and undefined-behaviour sanitizers, then each fuzz target for FUZZ_SECONDS
+	$(MAKEAGAIN) SAN=1 check
+	$(MAKEAGAIN) fuzz
+fuzz:  ## run each fuzz target for FUZZ_SECONDS (default 60; clang)
+	@tools/setup.sh fuzz
 	+@OMPI_CC=$(CLANG) MPICH_CC=$(CLANG) $(MAKE) --no-print-directory BUILD=build/fuzz SAN=1 CFLAGS="-O1 -g -fsanitize=fuzzer-no-link -Wno-pass-failed" \
 	  FUZZER=-fsanitize=fuzzer fuzz-build
 	@tests/fuzz/fuzz.sh build/fuzz/tests/fuzz $(or $(FUZZ_SECONDS),60)
@@ -113,6 +118,6 @@ help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' Makefile | awk -F':  *' '{ printf "  make %-10s %s\n", $$1, $$2 }'
 clean:  ## remove all that was built
 	rm -rf build $(PROGRAMS)
-.PHONY: all setup demo test check bench programs tests-build benches fuzz fuzz-build valgrind docs lint format install info help clean FORCE
+.PHONY: all setup demo test test-setup check bench programs tests-build benches sanitize fuzz fuzz-build valgrind docs lint format install info help clean FORCE
 .SECONDARY:
 -include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(FUZZ:=.d) $(BENCHES:=.d)

@@ -1,5 +1,5 @@
 #!/bin/bash
-# setup.sh [build|test|demo] - see that what a target needs is there. Nothing is missing: does nothing and says nothing. Otherwise, on
+# setup.sh [build|test|fuzz|demo] - see that what a target needs is there. Nothing is missing: does nothing and says nothing. Otherwise, on
 # Debian and Ubuntu as root or with sudo that asks no password, installs it; elsewhere says what is missing and exits with 69.
 set -eu
 stage=${1:-build}
@@ -19,6 +19,8 @@ build header:dnnl.h    libdnnl-dev         onednn, dnnl
 test  header:cmocka.h  libcmocka-dev       cmocka
 test? command:h5dump   hdf5-tools          hdf5
 test? command:gnuplot  gnuplot-nox         gnuplot
+fuzz  command:clang    clang               llvm
+fuzz  libfuzzer        libclang-rt-dev     llvm
 demo  command:bible    bible-kjv           (none; see tools/demo.sh)
 demo  command:gnuplot  gnuplot-nox         gnuplot
 '
@@ -36,6 +38,7 @@ has() {
     command:*) command -v "${1#command:}" >/dev/null ;;
     hdf5) has_parallel_hdf5 ;;
     header:*) has_header "${1#header:}" ;;
+    libfuzzer) echo 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return 0; }' | clang -fsanitize=fuzzer,address -x c -o /dev/null - >/dev/null 2>&1 ;;
     esac
 }
 
