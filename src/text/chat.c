@@ -1,0 +1,321 @@
+/* chat.c - a template meets a tokenizer when it is opened: its texts are cut at the tokens that the tokenizer has. Rendering then only lists pieces. */
+#include "chat_form.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A text of the template, cut. */
+typedef struct dt_parts {
+    dt_span *span;
+    int n;
+} parts;
+
+typedef struct turn_parts {
+    parts prefix, lead, end, after, open, close;
+} turn_parts;
+
+struct dt_chat {
+    dt_chat_form form;
+    json_t *root; /* owns the texts of a form that was read */
+    const dt_tokenizer *tokenizer;
+    parts begin, think_off;
+    turn_parts turns[DT_N_ROLES];
+    dt_wrap wrap;
+    bool wrapped; /* BOS comes from the tokenizer */
+};
+
+/* ---- opening ------------------------------------------------------------------------------------------------------------ */
+
+static dt_err add_part(parts *p, dt_span span)
+{
+    if (span.text && span.nbytes == 0) return DT_OK;
+    dt_span *more = realloc(p->span, ((size_t)p->n + 1) * sizeof *more);
+    DT_CHECK(more, DT_ERR_MEMORY, "no memory for a chat template");
+    p->span = more;
+    p->span[p->n++] = span;
+    return DT_OK;
+}
+
+/* Length of the token that is written here, 0 for none. *id -1: one that this tokenizer has not, but that stands for no text ({bos}, {eos}). */
+static size_t token_here(const dt_tokenizer *t, const char *text, int32_t *id)
+{
+    const dt_tokenizer_info *info = dt_tokenizer_get_info(t);
+    if (strncmp(text, "{bos}", 5) == 0) return *id = info->bos, 5;
+    if (strncmp(text, "{eos}", 5) == 0) return *id = info->eos, 5;
+    if (*text != '<' && *text != '[') return 0;
+    const char *close = strchr(text, *text == '<' ? '>' : ']');
+    char name[64];
+    const size_t n = close ? (size_t)(close - text) + 1 : 0;
+    if (n < 3 || n >= sizeof name) return 0;
+    memcpy(name, text, n);
+    name[n] = '\0';
+    *id = dt_tokenizer_find(t, name);
+    return *id >= 0 && dt_tokenizer_is_special(t, *id) ? n : 0;
+}
+
+static dt_err cut(const dt_chat *c, const char *text, parts *p)
+{
+    const char *from = text ? text : "";
+    for (const char *at = from; *at;) {
+        int32_t id;
+        const size_t n = token_here(c->tokenizer, at, &id);
+        if (n == 0) {
+            at++;
+            continue;
+        }
+        DT_TRY(add_part(p, (dt_span){.text = from, .nbytes = (size_t)(at - from)}));
+        if (id >= 0) DT_TRY(add_part(p, (dt_span){.id = id}));
+        from = at += n;
+    }
+    return add_part(p, (dt_span){.text = from, .nbytes = strlen(from)});
+}
+
+static dt_err cut_turn(const dt_chat *c, const dt_turn_form *f, turn_parts *t)
+{
+    DT_TRY(cut(c, f->prefix, &t->prefix));
+    DT_TRY(cut(c, f->lead, &t->lead));
+    DT_TRY(cut(c, f->end, &t->end));
+    DT_TRY(cut(c, f->after, &t->after));
+    DT_TRY(cut(c, f->open, &t->open));
+    return cut(c, f->close, &t->close);
+}
+
+static dt_err unknown_name(const char *name)
+{
+    char names[512] = "";
+    const char *one, *about;
+    for (int i = 0, n = 0; dt_chat_named(i, &one, &about) && n < (int)sizeof names; i++)
+        n += snprintf(names + n, sizeof names - (size_t)n, "%s%s", i ? ", " : "", one);
+    return dt_fail(DT_ERR_USAGE, "template: expected auto, %s, or a JSON file, found %s", names, name);
+}
+
+static bool ends_with(const char *name, const char *end)
+{
+    const size_t n = strlen(name), m = strlen(end);
+    return n > m && strcmp(name + n - m, end) == 0;
+}
+
+static dt_err find_form(dt_chat *c, const char *name)
+{
+    if (strchr(name, '/') || ends_with(name, ".json")) return dt_chat_form_read(name, &c->form, &c->root);
+    const dt_tokenizer_info *info = dt_tokenizer_get_info(c->tokenizer);
+    const bool automatic = strcmp(name, "auto") == 0;
+    const dt_chat_form *form = !automatic            ? dt_chat_form_find(name)
+                               : info->chat_template ? dt_chat_form_recognise(info->chat_template)
+                                                     : dt_chat_form_find("plain");
+    DT_CHECK(form || !automatic, DT_ERR_USAGE,
+             "template: the chat_template in %s is none of those known: name one (or a JSON file)",
+             info->directory ? info->directory : info->name);
+    if (!form) return unknown_name(name);
+    c->form = *form;
+    return DT_OK;
+}
+
+static dt_err open_chat(dt_chat *c, const char *name)
+{
+    DT_TRY(find_form(c, name));
+    DT_TRY(cut(c, c->form.begin, &c->begin));
+    DT_TRY(cut(c, c->form.think_off, &c->think_off));
+    for (int r = 0; r < DT_N_ROLES; r++) DT_TRY(cut_turn(c, &c->form.turns[r], &c->turns[r]));
+    DT_TRY(dt_wrap_probe(&c->wrap, c->tokenizer));
+    const char *user = c->form.turns[DT_ROLE_USER].prefix;
+    c->wrapped = !(c->form.begin && strstr(c->form.begin, "{bos}")) && !(user && strncmp(user, "{bos}", 5) == 0);
+    return DT_OK;
+}
+
+dt_err dt_chat_open(dt_chat **out, const char *name, const dt_tokenizer *t)
+{
+    *out = NULL;
+    dt_chat *c = calloc(1, sizeof *c);
+    DT_CHECK(c, DT_ERR_MEMORY, "no memory for a chat template");
+    c->tokenizer = t;
+    const dt_err err = open_chat(c, name);
+    if (err != DT_OK) {
+        dt_chat_close(c);
+        return err;
+    }
+    *out = c;
+    return DT_OK;
+}
+
+void dt_chat_close(dt_chat *c)
+{
+    if (!c) return;
+    free(c->begin.span);
+    free(c->think_off.span);
+    for (int r = 0; r < DT_N_ROLES; r++) {
+        const turn_parts *t = &c->turns[r];
+        const parts *all[] = {&t->prefix, &t->lead, &t->end, &t->after, &t->open, &t->close};
+        for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]->span);
+    }
+    json_decref(c->root);
+    free(c);
+}
+
+const char *dt_chat_name(const dt_chat *c) { return c->form.name; }
+const char *dt_chat_input_join(const dt_chat *c) { return c->form.input_join ? c->form.input_join : "\n"; }
+const dt_wrap *dt_chat_wrap(const dt_chat *c) { return c->wrapped ? &c->wrap : NULL; }
+
+int32_t dt_chat_end_token(const dt_chat *c)
+{
+    const parts *end = &c->turns[DT_ROLE_ASSISTANT].end;
+    for (int i = end->n; i-- > 0;)
+        if (!end->span[i].text) return end->span[i].id;
+    return -1;
+}
+
+/* ---- rendering ------------------------------------------------------------------------------------------------------------ */
+
+typedef struct render {
+    const dt_chat *c;
+    const dt_message *message;
+    int n;
+    unsigned flags;
+    int last_user, last; /* index of the last user's message; of the last message */
+    dt_pieces *out;
+} render;
+
+static dt_err put(render *r, const parts *p, bool target)
+{
+    for (int i = 0; i < p->n; i++)
+        DT_TRY(p->span[i].text ? dt_pieces_text(r->out, p->span[i].text, p->span[i].nbytes, target)
+                               : dt_pieces_token(r->out, p->span[i].id, target));
+    return DT_OK;
+}
+
+/* White space as Python's str.strip knows it: length of the one that begins at text, 0 for none. */
+static size_t space_length(const char *text, size_t n)
+{
+    const unsigned char *p = (const unsigned char *)text;
+    if ((p[0] >= 9 && p[0] <= 13) || (p[0] >= 28 && p[0] <= 32)) return 1;
+    if (n >= 2 && p[0] == 0xc2 && (p[1] == 0x85 || p[1] == 0xa0)) return 2;
+    if (n < 3) return 0;
+    const unsigned code = (p[0] & 15u) << 12 | (p[1] & 63u) << 6 | (p[2] & 63u);
+    const bool three = (p[0] & 0xf0) == 0xe0 && (p[1] & 0xc0) == 0x80 && (p[2] & 0xc0) == 0x80;
+    const bool space = code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 || code == 0x2029 ||
+                       code == 0x202f || code == 0x205f || code == 0x3000;
+    return three && space ? 3 : 0;
+}
+
+static void trim_left(const char **text, size_t *n)
+{
+    for (size_t len; *n > 0 && (len = space_length(*text, *n)) > 0; *text += len) *n -= len;
+}
+
+static void trim_right(const char *text, size_t *n)
+{
+    for (bool more = true; more && *n > 0;) {
+        more = false;
+        for (size_t len = 1; len <= 3 && len <= *n && !more; len++)
+            if (space_length(text + *n - len, len) == len) more = true, *n -= len;
+    }
+}
+
+static const char *find_last(const char *text, size_t n, const char *word)
+{
+    const size_t len = strlen(word);
+    for (size_t i = n < len ? 0 : n - len + 1; i-- > 0;)
+        if (memcmp(text + i, word, len) == 0) return text + i;
+    return NULL;
+}
+
+/* Thoughts stay in answers to the last question alone; the last answer, if it has none, gets the empty block. */
+static dt_err put_thoughts(render *r, int i, const char **text, size_t *nbytes)
+{
+    static const char end[] = "</think>";
+    const char *thought_end = find_last(*text, *nbytes, end);
+    if (!thought_end) return i == r->last && i > r->last_user ? put(r, &r->c->think_off, false) : DT_OK;
+    if (i > r->last_user) return DT_OK;
+    const char *after = thought_end + sizeof end - 1, *stop = *text + *nbytes;
+    while (after < stop && *after == '\n') after++;
+    *text = after;
+    *nbytes = (size_t)(stop - after);
+    return DT_OK;
+}
+
+static dt_err put_content(render *r, int i, bool after_system)
+{
+    const dt_message *m = &r->message[i];
+    const char *text = m->text;
+    size_t n = m->nbytes;
+    if (r->c->form.think_off && m->role == DT_ROLE_ASSISTANT) DT_TRY(put_thoughts(r, i, &text, &n));
+    if (r->c->form.trim && !after_system) trim_left(&text, &n);
+    if (r->c->form.trim) trim_right(text, &n);
+    return dt_pieces_text(r->out, text, n, m->learn & DT_LEARN_CONTENT);
+}
+
+/* inner: a system message that has its place in this turn, or NULL. */
+static dt_err put_turn(render *r, int i, const dt_message *inner)
+{
+    const dt_message *m = &r->message[i];
+    const turn_parts *t = &r->c->turns[m->role], *system = &r->c->turns[DT_ROLE_SYSTEM];
+    if (i == 0 || m[-1].role != m->role) DT_TRY(put(r, &t->open, m->learn & DT_LEARN_HEADER));
+    DT_TRY(put(r, &t->prefix, m->learn & DT_LEARN_HEADER));
+    if (inner) {
+        DT_TRY(put(r, &system->prefix, false));
+        DT_TRY(dt_pieces_text(r->out, inner->text, inner->nbytes, false));
+        DT_TRY(put(r, &system->after, false));
+    }
+    DT_TRY(put(r, &t->lead, m->learn & DT_LEARN_CONTENT));
+    DT_TRY(put_content(r, i, inner != NULL));
+    DT_TRY(put(r, &t->end, m->learn & DT_LEARN_CONTENT));
+    DT_TRY(put(r, &t->after, m->learn & DT_LEARN_AFTER));
+    return i + 1 == r->n || m[1].role != m->role ? put(r, &t->close, m->learn & DT_LEARN_AFTER) : DT_OK;
+}
+
+static dt_err put_system(render *r, const dt_message *m)
+{
+    const turn_parts *t = &r->c->turns[DT_ROLE_SYSTEM];
+    DT_TRY(put(r, &t->open, false));
+    DT_TRY(put(r, &t->prefix, false));
+    DT_TRY(dt_pieces_text(r->out, m->text, m->nbytes, false));
+    DT_TRY(put(r, &t->end, false));
+    DT_TRY(put(r, &t->after, false));
+    return put(r, &t->close, false);
+}
+
+static dt_err put_all(render *r)
+{
+    const bool inside = r->c->form.system != DT_SYSTEM_TURN, late = r->c->form.system == DT_SYSTEM_LAST_USER;
+    const char *words = r->n > 0 && r->message[0].role == DT_ROLE_SYSTEM ? NULL : r->c->form.default_system;
+    const dt_message system = {.role = DT_ROLE_SYSTEM, .text = words, .nbytes = words ? strlen(words) : 0};
+    const dt_message *waiting = inside && words ? &system : NULL;
+    DT_TRY(put(r, &r->c->begin, false));
+    if (words && !inside) DT_TRY(put_system(r, &system));
+    for (int i = 0; i < r->n; i++) {
+        const dt_message *m = &r->message[i];
+        if (inside && m->role == DT_ROLE_SYSTEM) {
+            DT_CHECK(!waiting && r->last_user > i, DT_ERR_DATA,
+                     "message %d: the template %s writes a system message inside a user's: expected one system message with a "
+                     "user's behind it",
+                     i, r->c->form.name);
+            waiting = m;
+            continue;
+        }
+        const bool takes = waiting && m->role == DT_ROLE_USER && (!late || i == r->last_user);
+        DT_TRY(put_turn(r, i, takes ? waiting : NULL));
+        if (takes) waiting = NULL;
+    }
+    if (!(r->flags & DT_CHAT_GENERATE)) return DT_OK;
+    DT_TRY(put(r, &r->c->turns[DT_ROLE_ASSISTANT].open, false));
+    DT_TRY(put(r, &r->c->turns[DT_ROLE_ASSISTANT].prefix, false));
+    return r->flags & DT_CHAT_NO_THINK ? put(r, &r->c->think_off, false) : DT_OK;
+}
+
+dt_err dt_chat_render(const dt_chat *c, const dt_message *messages, int n, unsigned flags, dt_pieces *out)
+{
+    render r = {.c = c, .message = messages, .n = n, .flags = flags, .last_user = -1, .last = n - 1, .out = out};
+    for (int i = 0; i < n; i++)
+        if (messages[i].role == DT_ROLE_USER) r.last_user = i;
+    return put_all(&r);
+}
+
+dt_err dt_chat_encode(const dt_chat *c, dt_encoder *e, const dt_message *messages, int n, unsigned flags, dt_ids *ids)
+{
+    dt_pieces p = {0};
+    bool parted;
+    dt_err err = dt_chat_render(c, messages, n, flags, &p);
+    if (err == DT_OK) err = dt_pieces_encode(e, c->tokenizer, &p, dt_chat_wrap(c), ids, NULL, &parted);
+    dt_pieces_free(&p);
+    return err;
+}

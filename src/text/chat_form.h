@@ -1,0 +1,39 @@
+/* chat_form.h - a chat template as it is written down, before it meets a tokenizer. */
+#ifndef DTRAIN_TEXT_CHAT_FORM_H
+#define DTRAIN_TEXT_CHAT_FORM_H
+
+#include "dtrain/chat.h"
+
+/** One turn is  prefix lead CONTENT end after. NULL: nothing. In all texts {bos} and {eos} are the tokenizer's. */
+typedef struct dt_turn_form {
+    const char *prefix; /* the header, never a target of its own */
+    const char *lead;   /* belongs to the content: a target with it, and left to the model when it generates */
+    const char *end;    /* ends the turn: a target with the content */
+    const char *after;
+    const char *open, *close; /* around neighbouring turns of this role */
+} dt_turn_form;
+
+typedef enum dt_system_place {
+    DT_SYSTEM_TURN,       /* a turn of its own */
+    DT_SYSTEM_FIRST_USER, /* its turn stands inside the next user's turn, before the words */
+    DT_SYSTEM_LAST_USER   /* inside the last user's turn */
+} dt_system_place;
+
+typedef struct dt_chat_form {
+    const char *name, *help;
+    const char *begin;
+    const char *default_system; /* of a conversation that does not begin with a system message */
+    dt_turn_form turns[DT_N_ROLES];
+    const char *think_off;  /* an answer without thoughts; NULL: the template knows no thoughts */
+    const char *input_join; /* NULL: a newline */
+    dt_system_place system;
+    bool trim; /* white space around contents is left out */
+} dt_chat_form;
+
+const dt_chat_form *dt_chat_form_find(const char *name); /* NULL: none */
+/** By the marks in a Jinja template. NULL: none of ours. */
+const dt_chat_form *dt_chat_form_recognise(const char *jinja);
+/** From a JSON file; texts are borrowed from *root, which the caller decrefs. */
+dt_err dt_chat_form_read(const char *path, dt_chat_form *form, json_t **root);
+
+#endif

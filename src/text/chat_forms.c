@@ -1,0 +1,157 @@
+/* chat_forms.c - the templates that have names. Facts: algorithms.md A.3, and the chat_template of the models named. */
+#include "chat_form.h"
+
+#include <string.h>
+
+#define IM(role)                                                                                                                 \
+    {                                                                                                                            \
+        .prefix = "<|im_start|>" role "\n", .end = "<|im_end|>", .after = "\n"                                                   \
+    }
+#define HEADER(role)                                                                                                             \
+    {                                                                                                                            \
+        .prefix = "<|start_header_id|>" role "<|end_header_id|>\n\n", .end = "<|eot_id|>"                                        \
+    }
+/* Results of tools are a user's turn of their own; neighbours share one. */
+#define QWEN_TOOL                                                                                                                \
+    {                                                                                                                            \
+        .open = "<|im_start|>user", .prefix = "\n<tool_response>\n", .after = "\n</tool_response>", .close = "<|im_end|>\n"      \
+    }
+#define QWEN_TURNS                                                                                                               \
+    {                                                                                                                            \
+        [DT_ROLE_SYSTEM] = IM("system"), [DT_ROLE_USER] = IM("user"), [DT_ROLE_ASSISTANT] = IM("assistant"),                     \
+        [DT_ROLE_TOOL] = QWEN_TOOL                                                                                               \
+    }
+
+static const dt_chat_form forms[] = {
+    {.name = "plain",
+     .help = "CONTENT blank line (system); \"User: CONTENT\" newline; \"Assistant: CONTENT\" end-of-text",
+     .turns = {[DT_ROLE_SYSTEM] = {.after = "\n\n"},
+               [DT_ROLE_USER] = {.prefix = "User: ", .after = "\n"},
+               [DT_ROLE_ASSISTANT] = {.prefix = "Assistant:", .lead = " ", .end = "{eos}"},
+               [DT_ROLE_TOOL] = {.prefix = "Tool: ", .after = "\n"}}},
+    {.name = "chatml",
+     .help = "\"<|im_start|>ROLE\" newline \"CONTENT<|im_end|>\" newline",
+     .turns = {[DT_ROLE_SYSTEM] = IM("system"),
+               [DT_ROLE_USER] = IM("user"),
+               [DT_ROLE_ASSISTANT] = IM("assistant"),
+               [DT_ROLE_TOOL] = IM("tool")}},
+    {.name = "qwen2",
+     .help = "chatml, with \"You are a helpful assistant.\" where there is no system message",
+     .default_system = "You are a helpful assistant.",
+     .turns = QWEN_TURNS},
+    {.name = "qwen2.5",
+     .help = "chatml, with the system message of Qwen2.5-Instruct where there is none",
+     .default_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
+     .turns = QWEN_TURNS},
+    {.name = "qwen3",
+     .help = "chatml; an empty think block before a last answer without thoughts, earlier thoughts left out",
+     .turns = QWEN_TURNS,
+     .think_off = "<think>\n\n</think>\n\n"},
+    {.name = "llama-3",
+     .help = "BOS, then \"<|start_header_id|>ROLE<|end_header_id|>\" blank line \"CONTENT<|eot_id|>\"",
+     .begin = "{bos}",
+     .turns = {[DT_ROLE_SYSTEM] = HEADER("system"),
+               [DT_ROLE_USER] = HEADER("user"),
+               [DT_ROLE_ASSISTANT] = HEADER("assistant"),
+               [DT_ROLE_TOOL] = HEADER("tool")},
+     .trim = true},
+    {.name = "llama-2",
+     .help = "BOS \"[INST] \" <<SYS>> lines, if any, \"CONTENT [/INST] CONTENT \" EOS",
+     .turns = {[DT_ROLE_SYSTEM] = {.prefix = "<<SYS>>\n", .after = "\n<</SYS>>\n\n"},
+               [DT_ROLE_USER] = {.prefix = "{bos}[INST] ", .after = " [/INST]"},
+               [DT_ROLE_ASSISTANT] = {.lead = " ", .end = " {eos}"},
+               [DT_ROLE_TOOL] = {.prefix = "{bos}[INST] ", .after = " [/INST]"}},
+     .system = DT_SYSTEM_FIRST_USER,
+     .trim = true},
+    {.name = "mistral-v1",
+     .help = "BOS, then \"[INST] CONTENT [/INST] CONTENT\" EOS (7B-Instruct v0.1 and v0.2)",
+     .begin = "{bos}",
+     .turns = {[DT_ROLE_SYSTEM] = {.after = "\n\n"},
+               [DT_ROLE_USER] = {.prefix = "[INST] ", .after = " [/INST]"},
+               [DT_ROLE_ASSISTANT] = {.lead = " ", .end = "{eos}"},
+               [DT_ROLE_TOOL] = {.prefix = "[INST] ", .after = " [/INST]"}},
+     .system = DT_SYSTEM_FIRST_USER},
+    {.name = "mistral-v3",
+     .help = "BOS, then \"[INST] CONTENT[/INST] CONTENT\" EOS; system in the last question (7B-Instruct v0.3)",
+     .begin = "{bos}",
+     .turns = {[DT_ROLE_SYSTEM] = {.after = "\n\n"},
+               [DT_ROLE_USER] = {.prefix = "[INST] ", .after = "[/INST]"},
+               [DT_ROLE_ASSISTANT] = {.lead = " ", .end = "{eos}"},
+               [DT_ROLE_TOOL] = {.prefix = "[TOOL_RESULTS] ", .after = "[/TOOL_RESULTS]"}},
+     .system = DT_SYSTEM_LAST_USER},
+    {.name = "mistral-tekken",
+     .help = "BOS, then \"[INST]CONTENT[/INST]CONTENT\" EOS; system in the last question (Nemo)",
+     .begin = "{bos}",
+     .turns = {[DT_ROLE_SYSTEM] = {.after = "\n\n"},
+               [DT_ROLE_USER] = {.prefix = "[INST]", .after = "[/INST]"},
+               [DT_ROLE_ASSISTANT] = {.end = "{eos}"},
+               [DT_ROLE_TOOL] = {.prefix = "[TOOL_RESULTS]", .after = "[/TOOL_RESULTS]"}},
+     .system = DT_SYSTEM_LAST_USER},
+    {.name = "mistral-v7",
+     .help = "BOS, then \"[SYSTEM_PROMPT]CONTENT[/SYSTEM_PROMPT]\", \"[INST]CONTENT[/INST]CONTENT\" EOS (Small 2501)",
+     .begin = "{bos}",
+     .turns = {[DT_ROLE_SYSTEM] = {.prefix = "[SYSTEM_PROMPT]", .after = "[/SYSTEM_PROMPT]"},
+               [DT_ROLE_USER] = {.prefix = "[INST]", .after = "[/INST]"},
+               [DT_ROLE_ASSISTANT] = {.end = "{eos}"},
+               [DT_ROLE_TOOL] = {.prefix = "[TOOL_RESULTS]", .after = "[/TOOL_RESULTS]"}}},
+    {.name = "alpaca",
+     .help = "a preamble; \"### Instruction:\" newline CONTENT blank line; \"### Response:\" newline CONTENT EOS",
+     .default_system =
+         "Below is an instruction that describes a task. Write a response that appropriately completes the request.",
+     .turns = {[DT_ROLE_SYSTEM] = {.after = "\n\n"},
+               [DT_ROLE_USER] = {.prefix = "### Instruction:\n", .after = "\n\n"},
+               [DT_ROLE_ASSISTANT] = {.prefix = "### Response:\n", .end = "{eos}"},
+               [DT_ROLE_TOOL] = {.prefix = "### Tool:\n", .after = "\n\n"}},
+     .input_join = "\n\n### Input:\n"},
+    {.name = "vicuna",
+     .help = "a preamble; \"USER: CONTENT ASSISTANT: CONTENT\" EOS",
+     .default_system = "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, "
+                       "detailed, and polite answers to the user's questions.",
+     .turns = {[DT_ROLE_SYSTEM] = {.after = " "},
+               [DT_ROLE_USER] = {.prefix = "USER: ", .after = " "},
+               [DT_ROLE_ASSISTANT] = {.prefix = "ASSISTANT:", .lead = " ", .end = "{eos}"},
+               [DT_ROLE_TOOL] = {.prefix = "TOOL: ", .after = " "}}},
+};
+enum { N_FORMS = sizeof forms / sizeof forms[0] };
+
+const dt_chat_form *dt_chat_form_find(const char *name)
+{
+    if (strcmp(name, "mistral") == 0) name = "mistral-v1";
+    for (int i = 0; i < N_FORMS; i++)
+        if (strcmp(forms[i].name, name) == 0) return &forms[i];
+    return NULL;
+}
+
+bool dt_chat_named(int i, const char **name, const char **help)
+{
+    if (i < 0 || i >= N_FORMS) return false;
+    *name = forms[i].name;
+    *help = forms[i].help;
+    return true;
+}
+
+/* ---- recognition ------------------------------------------------------------------------------------------------------ */
+
+const dt_chat_form *dt_chat_form_recognise(const char *jinja)
+{
+    /* the first row all of whose marks are in the text; the more telling come first */
+    static const struct {
+        const char *mark, *also, *name;
+    } rows[] = {
+        {"<|im_start|>", "enable_thinking", "qwen3"},
+        {"<|im_start|>", "You are Qwen, created by Alibaba Cloud", "qwen2.5"},
+        {"<|im_start|>", "You are a helpful assistant", "qwen2"},
+        {"<|im_start|>", "", "chatml"},
+        {"<|start_header_id|>", "", "llama-3"},
+        {"[INST]", "<<SYS>>", "llama-2"},
+        {"[INST]", "[SYSTEM_PROMPT]", "mistral-v7"},
+        {"[INST]", " [/INST]", "mistral-v1"},
+        {"[INST] ", "", "mistral-v3"},
+        {"[INST]", "", "mistral-tekken"},
+        {"### Instruction:", "### Response:", "alpaca"},
+        {"USER: ", "ASSISTANT:", "vicuna"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (strstr(jinja, rows[i].mark) && strstr(jinja, rows[i].also)) return dt_chat_form_find(rows[i].name);
+    return NULL;
+}

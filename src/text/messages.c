@@ -1,0 +1,112 @@
+/* messages.c - who said what, out of JSON. Every value is checked to be what it should be: a conversation that is half read trains on the wrong thing. */
+#include "dtrain/chat.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+bool dt_role_parse(const char *name, dt_role *role)
+{
+    static const struct {
+        const char *name;
+        dt_role role;
+    } roles[] = {{"system", DT_ROLE_SYSTEM},   {"developer", DT_ROLE_SYSTEM},        {"user", DT_ROLE_USER},
+                 {"human", DT_ROLE_USER},      {"assistant", DT_ROLE_ASSISTANT},     {"gpt", DT_ROLE_ASSISTANT},
+                 {"model", DT_ROLE_ASSISTANT}, {"function_call", DT_ROLE_ASSISTANT}, {"tool", DT_ROLE_TOOL},
+                 {"function", DT_ROLE_TOOL},   {"observation", DT_ROLE_TOOL}};
+    for (size_t i = 0; i < sizeof roles / sizeof roles[0]; i++)
+        if (strcmp(roles[i].name, name) == 0) return *role = roles[i].role, true;
+    return false;
+}
+
+dt_err dt_messages_add(dt_messages *m, dt_role role, const char *text, size_t nbytes)
+{
+    if (m->n == m->n_alloc) {
+        const int n = m->n_alloc ? 2 * m->n_alloc : 16;
+        dt_message *more = realloc(m->item, (size_t)n * sizeof *more);
+        DT_CHECK(more, DT_ERR_MEMORY, "no memory for %d messages", n);
+        m->item = more;
+        m->n_alloc = n;
+    }
+    m->item[m->n++] = (dt_message){.role = role, .text = text, .nbytes = nbytes};
+    return DT_OK;
+}
+
+static dt_err own(dt_messages *m, size_t nbytes, char **text)
+{
+    char **more = realloc(m->owned, ((size_t)m->n_owned + 1) * sizeof *more);
+    if (more) m->owned = more;
+    *text = malloc(nbytes + 1);
+    if (!more || !*text) free(*text);
+    DT_CHECK(more && *text, DT_ERR_MEMORY, "no memory for a message of %zu bytes", nbytes);
+    m->owned[m->n_owned++] = *text;
+    return DT_OK;
+}
+
+static dt_err check_parts(const json_t *parts, size_t turn, size_t *nbytes)
+{
+    size_t i;
+    const json_t *part;
+    *nbytes = 0;
+    json_array_foreach(parts, i, part)
+    {
+        const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
+        DT_CHECK(json_is_string(text) && (!type || (json_is_string(type) && strcmp(json_string_value(type), "text") == 0)),
+                 DT_ERR_DATA, "message %zu: part %zu of its content: expected {\"type\": \"text\", \"text\": ...}", turn, i);
+        *nbytes += json_string_length(text);
+    }
+    return DT_OK;
+}
+
+/* A text, or a list of parts of type text. */
+static dt_err read_content(dt_messages *m, const json_t *content, size_t turn, dt_role role)
+{
+    if (json_is_string(content)) return dt_messages_add(m, role, json_string_value(content), json_string_length(content));
+    DT_CHECK(json_is_array(content), DT_ERR_DATA, "message %zu: content: expected a text", turn);
+    size_t nbytes, i;
+    char *text = NULL, *to;
+    const json_t *part;
+    DT_TRY(check_parts(content, turn, &nbytes));
+    DT_TRY(own(m, nbytes, &text));
+    to = text;
+    json_array_foreach(content, i, part)
+    {
+        const json_t *words = json_object_get(part, "text");
+        memcpy(to, json_string_value(words), json_string_length(words));
+        to += json_string_length(words);
+    }
+    return dt_messages_add(m, role, text, nbytes);
+}
+
+dt_err dt_messages_parse(dt_messages *m, const json_t *list, const char *what, const char *role_key, const char *text_key)
+{
+    DT_CHECK(json_is_array(list) && json_array_size(list) > 0, DT_ERR_DATA, "%s: expected a list of messages", what);
+    size_t i;
+    const json_t *message;
+    json_array_foreach(list, i, message)
+    {
+        const json_t *name = json_object_get(message, role_key), *content = json_object_get(message, text_key);
+        DT_CHECK(json_is_string(name) && content, DT_ERR_DATA, "message %zu: expected {\"%s\": ..., \"%s\": ...}", i, role_key,
+                 text_key);
+        dt_role role = DT_ROLE_USER;
+        DT_CHECK(dt_role_parse(json_string_value(name), &role), DT_ERR_DATA,
+                 "message %zu: unknown role \"%s\": expected system, user, assistant or tool (human, gpt, observation, "
+                 "function_call)",
+                 i, json_string_value(name));
+        DT_TRY(read_content(m, content, i, role));
+    }
+    return DT_OK;
+}
+
+void dt_messages_clear(dt_messages *m)
+{
+    for (int i = 0; i < m->n_owned; i++) free(m->owned[i]);
+    m->n_owned = m->n = 0;
+}
+
+void dt_messages_free(dt_messages *m)
+{
+    dt_messages_clear(m);
+    free(m->owned);
+    free(m->item);
+    *m = (dt_messages){0};
+}

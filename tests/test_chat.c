@@ -1,0 +1,377 @@
+/* test_chat.c - chat templates: equal to transformers' apply_chat_template (tests/make_chat_fixtures.py), marks of targets, BOS once, templates from
+ * files, and tokens that reach across the border between prompt and answer. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "../src/text/tokenizer_ops.h"
+#include "dtrain/chat.h"
+
+/* ---- a tokenizer with the tokens of all families: bytes, tokens from 256 on, and "ab" as one token ------------------------------------ */
+
+static const char *const tokens[] = {
+    "<s>",        "</s>",   "<|im_start|>", "<|im_end|>",      "<|start_header_id|>", "<|end_header_id|>",
+    "<|eot_id|>", "[INST]", "[/INST]",      "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"};
+enum { N_TOKENS = sizeof tokens / sizeof tokens[0], BOS = 256, EOS = 257, AB = 256 + N_TOKENS };
+
+static bool fake_is_special(const dt_tokenizer *t, int32_t id) { return id >= 256 && id < AB; }
+static const char *fake_token(const dt_tokenizer *t, int32_t id) { return fake_is_special(t, id) ? tokens[id - 256] : NULL; }
+static int32_t fake_find(const dt_tokenizer *t, const char *text)
+{
+    for (int i = 0; i < N_TOKENS; i++)
+        if (strcmp(text, tokens[i]) == 0) return 256 + i;
+    return -1;
+}
+static void fake_put(dt_ids *ids, int32_t id)
+{
+    assert_int_equal(dt_ids_reserve(ids, 1), DT_OK);
+    ids->id[ids->n++] = id;
+}
+/* "ab" is one token, also where a border of pieces lies in it: after a, before b of the next piece. */
+static dt_err fake_encode(dt_encoder *e, const dt_span *s, int n, unsigned flags, dt_ids *ids, int64_t *ends)
+{
+    const bool wraps = e->tokenizer->impl != NULL;
+    bool open = false; /* the last id was made of an a */
+    if (wraps && flags & DT_ENCODE_WRAP) fake_put(ids, BOS);
+    for (int i = 0; i < n; i++) {
+        if (!s[i].text) fake_put(ids, s[i].id);
+        if (!s[i].text) open = false;
+        for (size_t k = 0; s[i].text && k < s[i].nbytes; k++) {
+            const bool joins = open && s[i].text[k] == 'b';
+            if (joins) ids->id[ids->n - 1] = AB;
+            if (joins && k == 0 && i > 0 && ends) ends[i - 1] = -1;
+            if (!joins) fake_put(ids, (unsigned char)s[i].text[k]);
+            open = !joins && s[i].text[k] == 'a';
+        }
+        if (ends) ends[i] = (int64_t)ids->n;
+    }
+    if (wraps && flags & DT_ENCODE_WRAP) fake_put(ids, EOS);
+    return DT_OK;
+}
+static const dt_tokenizer_ops fake_ops = {
+    .is_special = fake_is_special, .token = fake_token, .find = fake_find, .encode = fake_encode};
+static dt_tokenizer fake = {.ops = &fake_ops, .info = {.name = "fake", .vocab_size = AB + 1, .bos = BOS, .eos = EOS, .pad = -1}},
+                    wrapping = {.ops = &fake_ops,
+                                .info = {.name = "fake", .vocab_size = AB + 1, .bos = BOS, .eos = EOS, .pad = -1},
+                                .impl = &fake};
+
+/* What the pieces say, targets in braces. */
+static char *shown(const dt_pieces *p, bool marks)
+{
+    static char text[8192];
+    size_t n = 0;
+    for (int i = 0; i < p->n; i++) {
+        const dt_span *s = &p->span[i];
+        if (marks && p->target[i] && (i == 0 || !p->target[i - 1])) text[n++] = '{';
+        const char *bytes = s->text ? s->text : fake_token(&fake, s->id);
+        const size_t len = s->text ? s->nbytes : strlen(bytes);
+        assert_true(n + len + 3 < sizeof text);
+        memcpy(text + n, bytes, len);
+        n += len;
+        if (marks && p->target[i] && (i + 1 == p->n || !p->target[i + 1])) text[n++] = '}';
+    }
+    text[n] = '\0';
+    return text;
+}
+
+static json_t *read_json(const char *path)
+{
+    json_error_t e;
+    json_t *root = json_load_file(path, 0, &e);
+    if (!root) print_message("%s: %s\n", path, e.text);
+    assert_non_null(root);
+    return root;
+}
+
+/* ---- tests -------------------------------------------------------------------------------------------------------------------------- */
+
+static void templates_write_what_transformers_writes(void **state)
+{
+    json_t *cases = read_json("tests/data/chat/cases.json");
+    size_t i;
+    const json_t *one;
+    assert_true(json_array_size(cases) > 100);
+    json_array_foreach(cases, i, one)
+    {
+        dt_chat *c;
+        dt_messages m = {0};
+        dt_pieces p = {0};
+        const char *name = json_string_value(json_object_get(one, "template")),
+                   *want = json_string_value(json_object_get(one, "text"));
+        assert_int_equal(dt_chat_open(&c, name, &fake), DT_OK);
+        assert_int_equal(dt_messages_parse(&m, json_object_get(one, "messages"), "messages", "role", "content"), DT_OK);
+        const unsigned flags = (json_is_true(json_object_get(one, "generate")) ? DT_CHAT_GENERATE : 0u) |
+                               (json_is_true(json_object_get(one, "thinking")) ? 0u : DT_CHAT_NO_THINK);
+        assert_int_equal(dt_chat_render(c, m.item, m.n, flags, &p), DT_OK);
+        if (strcmp(shown(&p, false), want) != 0)
+            print_message("case %zu, %s\nfound:    %s\nexpected: %s\n", i, name, shown(&p, false), want);
+        assert_string_equal(shown(&p, false), want);
+        dt_pieces_free(&p);
+        dt_messages_free(&m);
+        dt_chat_close(c);
+    }
+    json_decref(cases);
+}
+
+static void templates_are_recognised(void **state)
+{
+    json_t *all = read_json("tests/data/chat/jinja.json"), *value;
+    const char *name;
+    json_object_foreach(all, name, value)
+    {
+        dt_tokenizer t = fake;
+        t.info.chat_template = json_string_value(value);
+        dt_chat *c;
+        assert_int_equal(dt_chat_open(&c, "auto", &t), DT_OK);
+        assert_string_equal(dt_chat_name(c), name);
+        dt_chat_close(c);
+    }
+    json_decref(all);
+    dt_chat *c;
+    assert_int_equal(dt_chat_open(&c, "auto", &fake), DT_OK);
+    assert_string_equal(dt_chat_name(c), "plain");
+    dt_chat_close(c);
+    dt_tokenizer t = fake;
+    t.info.chat_template = "{{ messages }}";
+    assert_int_equal(dt_chat_open(&c, "auto", &t), DT_ERR_USAGE);
+    dt_error_clear();
+    assert_int_equal(dt_chat_open(&c, "wizard", &fake), DT_ERR_USAGE);
+    assert_non_null(strstr(dt_error_message(), "qwen2.5"));
+    assert_non_null(strstr(dt_error_message(), "wizard"));
+    dt_error_clear();
+}
+
+/* A conversation of two answers, all turns learnt: content and what ends it, nothing else. */
+static void marked(const char *name, const char *want)
+{
+    dt_chat *c;
+    dt_pieces p = {0};
+    const dt_message m[] = {{DT_ROLE_USER, "q", 1, 0},
+                            {DT_ROLE_ASSISTANT, "x", 1, DT_LEARN_CONTENT},
+                            {DT_ROLE_USER, "r", 1, 0},
+                            {DT_ROLE_ASSISTANT, "y", 1, DT_LEARN_CONTENT}};
+    assert_int_equal(dt_chat_open(&c, name, &fake), DT_OK);
+    assert_int_equal(dt_chat_render(c, m, 4, 0, &p), DT_OK);
+    assert_string_equal(shown(&p, true), want);
+    dt_pieces_free(&p);
+    dt_chat_close(c);
+}
+
+static void targets_are_the_words_and_what_ends_them(void **state)
+{
+    marked("plain", "User: q\nAssistant:{ x</s>}User: r\nAssistant:{ y</s>}");
+    marked("chatml", "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n{x<|im_end|>}\n"
+                     "<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n{y<|im_end|>}\n");
+    marked("qwen3", "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n{x<|im_end|>}\n"
+                    "<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n{y<|im_end|>}\n");
+    marked("llama-3", "<s><|start_header_id|>user<|end_header_id|>\n\nq<|eot_id|>"
+                      "<|start_header_id|>assistant<|end_header_id|>\n\n{x<|eot_id|>}"
+                      "<|start_header_id|>user<|end_header_id|>\n\nr<|eot_id|>"
+                      "<|start_header_id|>assistant<|end_header_id|>\n\n{y<|eot_id|>}");
+    marked("llama-2", "<s>[INST] q [/INST]{ x </s>}<s>[INST] r [/INST]{ y </s>}");
+    marked("mistral", "<s>[INST] q [/INST]{ x</s>}[INST] r [/INST]{ y</s>}");
+}
+
+static void tokens_of_a_template_are_ids_where_there_are_any(void **state)
+{
+    dt_chat *c;
+    dt_tokenizer *bytes;
+    dt_pieces p = {0};
+    const dt_message m = {DT_ROLE_USER, "q", 1, 0};
+    assert_int_equal(dt_chat_open(&c, "chatml", &fake), DT_OK);
+    assert_int_equal(dt_chat_end_token(c), 256 + 3);
+    assert_int_equal(dt_chat_render(c, &m, 1, 0, &p), DT_OK);
+    assert_true(!p.span[0].text && p.span[0].id == 256 + 2);
+    dt_chat_close(c);
+    p.n = 0;
+    assert_int_equal(dt_tokenizer_open(&bytes, "bytes"), DT_OK);
+    assert_int_equal(dt_chat_open(&c, "chatml", bytes), DT_OK);
+    assert_int_equal(dt_chat_end_token(c), -1);
+    assert_int_equal(dt_chat_render(c, &m, 1, 0, &p), DT_OK);
+    assert_true(p.span[0].text && memcmp(p.span[0].text, "<|im_start|>user\n", 17) == 0);
+    dt_chat_close(c);
+    dt_pieces_free(&p);
+    dt_tokenizer_close(bytes);
+}
+
+static void ids_of(const char *name, dt_tokenizer *t, dt_ids *ids)
+{
+    dt_chat *c;
+    dt_encoder *e;
+    const dt_message m = {DT_ROLE_USER, "q", 1, 0};
+    ids->n = 0;
+    assert_int_equal(dt_encoder_open(&e, t), DT_OK);
+    assert_int_equal(dt_chat_open(&c, name, t), DT_OK);
+    assert_int_equal(dt_chat_encode(c, e, &m, 1, DT_CHAT_GENERATE, ids), DT_OK);
+    dt_chat_close(c);
+    dt_encoder_close(e);
+}
+
+static void bos_stands_at_the_start_once(void **state)
+{
+    static const char *const names[] = {"llama-3", "llama-2", "mistral", "mistral-v7", "plain", "chatml", "vicuna"};
+    dt_ids ids = {0};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        ids_of(names[i], &wrapping, &ids);
+        assert_int_equal(ids.id[0], BOS);
+        for (size_t k = 1; k < ids.n; k++) assert_true(ids.id[k] != BOS && ids.id[k] != EOS);
+    }
+    ids_of("chatml", &fake, &ids); /* neither the template nor the tokenizer wants one */
+    assert_int_equal(ids.id[0], 256 + 2);
+    free(ids.id);
+}
+
+static void a_text_that_begins_with_bos_gets_no_other(void **state)
+{
+    dt_encoder *e;
+    dt_wrap wrap;
+    dt_ids ids = {0};
+    dt_pieces p = {0};
+    bool parted;
+    assert_int_equal(dt_wrap_probe(&wrap, &wrapping), DT_OK);
+    assert_true(wrap.n_before == 1 && wrap.n_after == 1);
+    assert_int_equal(dt_encoder_open(&e, &wrapping), DT_OK);
+    assert_int_equal(dt_pieces_text(&p, "<s>q", 4, true), DT_OK);
+    assert_int_equal(dt_pieces_encode(e, &wrapping, &p, &wrap, &ids, NULL, &parted), DT_OK);
+    assert_int_equal(ids.id[0], '<'); /* this tokenizer recognises no tokens in texts: no BOS was added is what is looked at */
+    dt_encoder_close(e);
+    dt_pieces_free(&p);
+    free(ids.id);
+}
+
+static void a_token_across_the_border_parts_the_sides(void **state)
+{
+    dt_encoder *e;
+    dt_ids ids = {0};
+    uint8_t *mask = NULL;
+    dt_pieces p = {0};
+    bool parted;
+    assert_int_equal(dt_encoder_open(&e, &fake), DT_OK);
+    assert_int_equal(dt_pieces_text(&p, "xa", 2, false), DT_OK);
+    assert_int_equal(dt_pieces_text(&p, "bab", 3, true), DT_OK);
+    assert_int_equal(dt_pieces_token(&p, EOS, true), DT_OK);
+    assert_int_equal(dt_pieces_encode(e, &fake, &p, NULL, &ids, &mask, &parted), DT_OK);
+    assert_true(parted);
+    const int32_t want[] = {'x', 'a', 'b', AB, EOS};
+    const uint8_t want_mask[] = {0, 0, 1, 1, 1};
+    assert_int_equal(ids.n, 5);
+    assert_memory_equal(ids.id, want, sizeof want);
+    assert_memory_equal(mask, want_mask, sizeof want_mask);
+
+    p.n = ids.n = 0; /* where both sides are of one kind, the token stays */
+    assert_int_equal(dt_pieces_text(&p, "xa", 2, true), DT_OK);
+    assert_int_equal(dt_pieces_text(&p, "b", 1, true), DT_OK);
+    assert_int_equal(dt_pieces_encode(e, &fake, &p, NULL, &ids, &mask, &parted), DT_OK);
+    assert_true(!parted && ids.n == 2 && ids.id[1] == AB);
+    dt_encoder_close(e);
+    dt_pieces_free(&p);
+    free(mask);
+    free(ids.id);
+}
+
+static char path[64];
+
+static dt_err open_file(const char *text, dt_chat **c)
+{
+    FILE *f = fopen(path, "w");
+    fputs(text, f);
+    fclose(f);
+    dt_error_clear();
+    return dt_chat_open(c, path, &fake);
+}
+
+static void a_template_can_come_from_a_file(void **state)
+{
+    dt_chat *c;
+    dt_pieces p = {0};
+    const dt_message m[] = {{DT_ROLE_USER, " q ", 3, 0}, {DT_ROLE_ASSISTANT, "x", 1, DT_LEARN_CONTENT | DT_LEARN_AFTER}};
+    assert_int_equal(open_file("{\"name\": \"mine\", \"begin\": \"{bos}\", \"default_system\": \"S\", \"trim\": true, "
+                               "\"system_place\": \"first_user\","
+                               "\"system\": {\"prefix\": \"(\", \"after\": \")\"}, \"user\": {\"prefix\": \"Q\"},"
+                               "\"assistant\": {\"prefix\": \"A\", \"lead\": \":\", \"end\": \"{eos}\", \"after\": \"|\"}}",
+                               &c),
+                     DT_OK);
+    assert_string_equal(dt_chat_name(c), "mine");
+    assert_int_equal(dt_chat_end_token(c), EOS);
+    assert_int_equal(dt_chat_render(c, m, 2, 0, &p), DT_OK);
+    assert_string_equal(shown(&p, true), "<s>Q(S) qA{:x</s>|}");
+    dt_pieces_free(&p);
+    dt_chat_close(c);
+}
+
+static void bad_templates_say_what_is_wrong(void **state)
+{
+    static const struct {
+        const char *text, *says;
+    } cases[] = {{"{", "not valid JSON"},
+                 {"[]", "object"},
+                 {"{\"user\": {}}", "assistant: missing"},
+                 {"{\"assistant\": {\"end\": \"x\"}}", "user: missing"},
+                 {"{\"user\": {}, \"assistant\": {}}", "assistant.end"},
+                 {"{\"user\": {\"prefx\": \"\"}, \"assistant\": {\"end\": \"x\"}}", "user.prefx"},
+                 {"{\"user\": {\"prefix\": 1}, \"assistant\": {\"end\": \"x\"}}", "user.prefix: expected a text"},
+                 {"{\"user\": 1, \"assistant\": {\"end\": \"x\"}}", "user: expected an object"},
+                 {"{\"jinja\": \"\"}", "jinja: unknown key"},
+                 {"{\"trim\": 1}", "trim"},
+                 {"{\"system_place\": \"top\"}", "system_place"}};
+    dt_chat *c;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_int_equal(open_file(cases[i].text, &c), DT_ERR_DATA);
+        assert_non_null(strstr(dt_error_message(), cases[i].says));
+        assert_non_null(strstr(dt_error_message(), path));
+        assert_null(c);
+    }
+    unlink(path);
+    dt_error_clear();
+    assert_int_equal(dt_chat_open(&c, path, &fake), DT_ERR_DATA);
+    dt_error_clear();
+}
+
+static void a_system_message_without_its_place_is_an_error(void **state)
+{
+    dt_chat *c;
+    dt_pieces p = {0};
+    const dt_message m[] = {{DT_ROLE_USER, "q", 1, 0}, {DT_ROLE_SYSTEM, "s", 1, 0}, {DT_ROLE_ASSISTANT, "x", 1, 0}};
+    assert_int_equal(dt_chat_open(&c, "llama-2", &fake), DT_OK);
+    assert_int_equal(dt_chat_render(c, m, 3, 0, &p), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "message 1"));
+    dt_error_clear();
+    dt_pieces_free(&p);
+    dt_chat_close(c);
+}
+
+static void contents_in_parts_are_joined(void **state)
+{
+    json_t *list =
+        json_loads("[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\\u0000\"}, {\"text\": \"b\"}]}]",
+                   JSON_ALLOW_NUL, NULL);
+    dt_messages m = {0};
+    assert_int_equal(dt_messages_parse(&m, list, "messages", "role", "content"), DT_OK);
+    assert_true(m.n == 1 && m.item[0].nbytes == 3 && memcmp(m.item[0].text, "a\0b", 3) == 0);
+    dt_messages_clear(&m);
+    dt_messages_free(&m);
+    json_decref(list);
+}
+
+int main(void)
+{
+    snprintf(path, sizeof path, "/tmp/dtrain-test-chat-%d.json", (int)getpid());
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(templates_write_what_transformers_writes),
+        cmocka_unit_test(templates_are_recognised),
+        cmocka_unit_test(targets_are_the_words_and_what_ends_them),
+        cmocka_unit_test(tokens_of_a_template_are_ids_where_there_are_any),
+        cmocka_unit_test(bos_stands_at_the_start_once),
+        cmocka_unit_test(a_text_that_begins_with_bos_gets_no_other),
+        cmocka_unit_test(a_token_across_the_border_parts_the_sides),
+        cmocka_unit_test(a_template_can_come_from_a_file),
+        cmocka_unit_test(bad_templates_say_what_is_wrong),
+        cmocka_unit_test(a_system_message_without_its_place_is_an_error),
+        cmocka_unit_test(contents_in_parts_are_joined),
+    };
+    return cmocka_run_group_tests_name("chat", tests, NULL, NULL);
+}
