@@ -115,6 +115,47 @@ static void forward_is_softmax_attention(void **state)
     }
 }
 
+/* As above: scores, e^x and a mean of |v| <= 1; P stays float. */
+static void check_rows(fixture *f, const attention_case *c, dt_dtype dt)
+{
+    problem p;
+    make_problem(&p, c, dt);
+    p.at.by_row = true;
+    const int64_t n_out = p.at.n_tok * p.at.o_ld;
+    ref_array out = ref_new(dt, n_out), pieces = ref_new(dt, n_out);
+    double *want = calloc((size_t)n_out + 1, sizeof *want), *want_lse = calloc((size_t)(p.at.n_tok * c->n_heads) + 1, sizeof *want_lse);
+    ref_attention_forward(&p.at, p.q64, p.k64, p.v64, want, want_lse);
+    assert_int_equal(f->dev.ops->attention_forward(&f->dev, &p.at, p.q.p, p.k.p, p.v.p, out.p, NULL, NULL), DT_OK);
+    expect_gaps_untouched(want, &out, p.at.n_tok, p.at.o_ld, (int64_t)c->n_heads * c->head_dim);
+
+    /* each sequence on its own, in pieces of one, two, three ... queries */
+    const size_t size = dt_dtype_size(dt);
+    for (int s = 0; s < c->n_seq; s++)
+        for (int32_t first = 0, n = 1, n_q = p.q_start[s + 1] - p.q_start[s]; first < n_q; first += n++) {
+            const int32_t take = n < n_q - first ? n : n_q - first, q_start[2] = {0, take}, kv_len = p.kv_len[s] - n_q + first + take;
+            const int64_t row = p.q_start[s] + first;
+            dt_attention at = p.at;
+            at.n_seq = 1, at.q_start = q_start, at.kv_start = &p.kv_start[s], at.kv_len = &kv_len, at.n_tok = take;
+            assert_int_equal(f->dev.ops->attention_forward(&f->dev, &at, (char *)p.q.p + (size_t)(row * at.q_ld) * size, p.k.p, p.v.p,
+                                                           (char *)pieces.p + (size_t)(row * at.o_ld) * size, NULL, NULL), DT_OK);
+        }
+    assert_memory_equal(out.p, pieces.p, (size_t)n_out * size);
+    zero_gaps(&out, p.at.n_tok, p.at.o_ld, (int64_t)c->n_heads * c->head_dim);
+    assert_true(ref_near(&out, want, 8 * score_error(c), "attention by rows"));
+    ref_drop(&out), ref_drop(&pieces), free(want), free(want_lse), drop_problem(&p);
+}
+
+static void rows_of_generation_do_not_depend_on_one_another(void **state)
+{
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        if (cases[i].dropout_p > 0) continue;
+        check_rows(*state, &cases[i], DT_F32);
+        check_rows(*state, &cases[i], DT_BF16);
+    }
+    const attention_case wide = {2, {3, 1}, {70, 130}, 140, 2, 8, 0, 0}; /* more heads of a group than rows of a tile */
+    check_rows(*state, &wide, DT_F32);
+}
+
 typedef struct gradients {
     ref_array dq, dk, dv;
 } gradients;
@@ -248,6 +289,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reference_gradient_is_that_of_the_reference),
         cmocka_unit_test(forward_is_softmax_attention),
+        cmocka_unit_test(rows_of_generation_do_not_depend_on_one_another),
         cmocka_unit_test(backward_is_its_gradient),
         cmocka_unit_test(threads_do_not_change_bits),
     };

@@ -46,10 +46,11 @@ static void fill(dt_batch *b, const int32_t *from, const int32_t *to)
     dt_batch_finish(b);
 }
 
-static void open_model(ref_model *r, dt_batch *b, const char *config, dt_dtype dtype)
+static void open_model_by(ref_model *r, dt_batch *b, const char *config, dt_dtype dtype, bool by_row)
 {
     dt_model_options opt = ref_options(SEQS * LEN, 16, dtype);
     opt.training = false;
+    opt.by_row = by_row;
     opt.cache_seqs = SLOTS;
     opt.cache_len = LEN;
     dt_error_clear();
@@ -57,6 +58,8 @@ static void open_model(ref_model *r, dt_batch *b, const char *config, dt_dtype d
     *b = (dt_batch){0};
     assert_int_equal(dt_batch_alloc(b, opt.max_tok, opt.max_seq, &r->ledger), DT_OK);
 }
+
+static void open_model(ref_model *r, dt_batch *b, const char *config, dt_dtype dtype) { open_model_by(r, b, config, dtype, false); }
 
 static void close_model(ref_model *r, dt_batch *b)
 {
@@ -126,6 +129,66 @@ static void decoding_gives_the_logits_of_the_whole_text(void **state)
     }
 }
 
+/* Logits behind every token of the three texts, [SEQS][LEN][V], from each text on its own, a token at a time. */
+static void logits_one_by_one(ref_model *r, dt_batch *b, float *all)
+{
+    float logits[SEQS * V];
+    for (int s = 0; s < SEQS; s++)
+        for (int32_t i = 0; i < LEN; i++) {
+            int32_t from[SEQS] = {0}, to[SEQS] = {0};
+            from[s] = i, to[s] = i + 1;
+            decoded_logits(r, b, from, to, SLOT, logits);
+            memcpy(all + (s * LEN + i) * V, logits + s * V, V * sizeof *all);
+        }
+    dt_model_cache_clear(r->model, -1);
+}
+
+/* The same texts in a batch, in pieces that a random number cuts: every logit must have the same bits. */
+static void check_random_pieces(ref_model *r, dt_batch *b, const float *all, uint64_t seed)
+{
+    int32_t from[SEQS] = {0}, to[SEQS] = {0}, slot[SEQS];
+    float logits[SEQS * V];
+    for (int s = 0; s < SEQS; s++) slot[s] = (int32_t)((uint64_t)SLOT[s] + seed) % SLOTS;
+    for (bool more = true; more;) {
+        more = false;
+        for (int s = 0; s < SEQS; s++) {
+            const int32_t n = (int32_t)(dt_mix64(seed++) % 6), left = LEN - to[s];
+            from[s] = to[s];
+            to[s] += n < left ? n : left;
+            more |= to[s] < LEN;
+        }
+        decoded_logits(r, b, from, to, slot, logits);
+        for (int s = 0; s < SEQS; s++)
+            if (to[s] > from[s]) assert_memory_equal(logits + s * V, all + (s * LEN + to[s] - 1) * V, V * sizeof *all);
+    }
+    dt_model_cache_clear(r->model, -1);
+}
+
+static void logits_by_row_do_not_depend_on_batch_and_pieces(void **state)
+{
+    for (int k = 0; k < 2 * N_CONFIGS; k++) {
+        const dt_dtype dtype = k % 2 ? DT_BF16 : DT_F32;
+        static const int32_t ZERO[SEQS] = {0}, ALL[SEQS] = {LEN, LEN, LEN};
+        ref_model r;
+        dt_batch b;
+        float *all = malloc(SEQS * LEN * V * sizeof *all), whole[SEQS * V], decoded[SEQS * V];
+        open_model_by(&r, &b, CONFIGS[k / 2], dtype, true);
+        logits_one_by_one(&r, &b, all);
+        for (uint64_t seed = 1; seed < 200; seed += 20) check_random_pieces(&r, &b, all, seed);
+        decoded_logits(&r, &b, ZERO, ALL, SLOT, decoded);
+        whole_text_logits(&r, &b, ALL, whole); /* without the cache */
+        for (int s = 0; s < SEQS; s++) assert_memory_equal(decoded + s * V, all + (s * LEN + LEN - 1) * V, V * sizeof *all);
+        assert_memory_equal(whole, decoded, sizeof whole);
+        close_model(&r, &b);
+
+        open_model(&r, &b, CONFIGS[k / 2], dtype); /* the products of training: the same but for rounding */
+        whole_text_logits(&r, &b, ALL, whole);
+        assert_same(whole, decoded, tolerance_of(dtype));
+        close_model(&r, &b);
+        free(all);
+    }
+}
+
 static void a_copied_slot_goes_on_like_its_source(void **state)
 {
     static const int32_t START[SEQS] = {0}, PROMPT[SEQS] = {5, 0, 0}, NEXT[SEQS] = {6, 0, 0}, COPY[SEQS] = {1, 0, 3};
@@ -190,6 +253,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decoding_gives_the_logits_of_the_whole_text),
+        cmocka_unit_test(logits_by_row_do_not_depend_on_batch_and_pieces),
         cmocka_unit_test(a_copied_slot_goes_on_like_its_source),
         cmocka_unit_test(an_empty_step_passes_every_unit_and_changes_nothing),
         cmocka_unit_test(a_full_cache_and_wrong_slots_are_refused),

@@ -55,6 +55,7 @@ typedef struct dt_matmul {
     dt_dtype dt;      /* of A, B and bias */
     dt_dtype c_dtype; /* of C: dt or DT_F32 */
     bool accumulate;
+    bool by_row; /* a row of C has the same bits whatever m and the other rows of A are (generation); A is not transposed */
 } dt_matmul;
 
 /** Exact softmax attention, in tiles: out = softmax(scale q k^T + mask) v for each query head, per sequence.
@@ -79,6 +80,7 @@ typedef struct dt_attention {
     float dropout_p;
     uint64_t dropout_key;      /* step and layer mixed in by the caller */
     const uint64_t *token_key; /* [n_tok], NULL without dropout */
+    bool by_row; /* forward alone, without lse and dropout: made for few queries; a row of out has the same bits whatever other queries are in the call */
 } dt_attention;
 
 /** One call of AdamW over n elements (Loshchilov & Hutter, arXiv:1711.05101, algorithm 2; decay times lr).

@@ -76,6 +76,7 @@ typedef struct dt_model_options {
     bool training;         /* keep what backward needs */
     bool checkpoint_blocks; /* keep block inputs alone, recompute in backward */
     int32_t cache_seqs, cache_len; /* key-value cache for generation: sequences and tokens each; 0: none */
+    bool by_row; /* logits of a token have the same bits whatever else is in the batch and however its sequence was cut; forward alone */
     uint64_t seed;         /* for dropout */
 } dt_model_options;
 

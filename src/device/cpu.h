@@ -14,6 +14,7 @@ typedef struct cpu_state {
     int n_threads;
     const dt_bf16_unit *unit; /* what multiplies bf16 tiles in attention; NULL: they are converted to float */
     cpu_matmul *matmul;
+    bool pairs; /* bf16 products by rows use the processor's pairwise dot products */
     float *attention_scratch; /* n_threads pieces, of attention_scratch_elems floats each, for head_dim up to CPU_MAX_HEAD_DIM */
     int64_t attention_scratch_elems;
     size_t nbytes_held; /* by attention and reductions; cpu_matmul counts its own */
@@ -55,6 +56,10 @@ void cpu_matmul_close(cpu_state *cpu);
 size_t cpu_matmul_held(const cpu_state *cpu);
 dt_err cpu_matmul_run(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c,
                       dt_stream *stream);
+
+/* cpu_rows.c: dt_matmul.by_row, checked by the caller */
+bool cpu_rows_use_pairs(const dt_cpu_kernels *k);
+void cpu_rows_product(const cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c);
 
 /* cpu_layers.c, cpu_attention.c, cpu_optimizer.c fill in their part of the table */
 dt_err cpu_convert(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n, dt_stream *stream);

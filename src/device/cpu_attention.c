@@ -22,7 +22,7 @@ static dt_err check(const dt_attention *at)
     return DT_OK;
 }
 
-typedef enum part_kind { BY_QUERIES, BY_KEYS, BY_SEQUENCE } part_kind;
+typedef enum part_kind { BY_QUERIES, BY_GROUP /* of heads that share a key head */, BY_KEYS, BY_SEQUENCE } part_kind;
 typedef void part_function(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
 
 /* Where a walk through the parts stands: the parts of sequence seq begin with number base. */
@@ -31,12 +31,18 @@ typedef struct walk {
     int64_t base;
 } walk;
 
+static int32_t tile_len(const dt_attention *at, part_kind kind)
+{
+    const int group = at->n_heads / at->n_kv_heads;
+    if (kind == BY_GROUP) return group < DT_ATTENTION_Q_TILE ? DT_ATTENTION_Q_TILE / group : 1;
+    return kind == BY_QUERIES ? DT_ATTENTION_Q_TILE : DT_ATTENTION_K_TILE;
+}
+
 static int32_t n_tiles(const dt_attention *at, part_kind kind, int seq)
 {
     if (kind == BY_SEQUENCE) return 1;
-    const int32_t n = kind == BY_QUERIES ? at->q_start[seq + 1] - at->q_start[seq] : at->kv_len[seq];
-    const int32_t tile = kind == BY_QUERIES ? DT_ATTENTION_Q_TILE : DT_ATTENTION_K_TILE;
-    return (n + tile - 1) / tile;
+    const int32_t n = kind == BY_QUERIES || kind == BY_GROUP ? at->q_start[seq + 1] - at->q_start[seq] : at->kv_len[seq];
+    return (int32_t)cpu_n_chunks(n, tile_len(at, kind));
 }
 
 /* Part number index, at or after the walk's place. False past the end. */
@@ -53,9 +59,9 @@ static bool find_part(const dt_attention *at, part_kind kind, walk *w, int64_t i
         part->seq = w->seq;
         part->head = (int)(here % n_heads);
         const int32_t place = (int32_t)(here / n_heads), n_q = at->q_start[w->seq + 1] - at->q_start[w->seq], n_kv = at->kv_len[w->seq];
-        if (kind == BY_QUERIES) { /* late queries see most keys */
-            part->first = (tiles - 1 - place) * DT_ATTENTION_Q_TILE;
-            part->n = (int32_t)cpu_min(DT_ATTENTION_Q_TILE, n_q - part->first);
+        if (kind == BY_QUERIES || kind == BY_GROUP) { /* late queries see most keys */
+            part->first = (tiles - 1 - place) * tile_len(at, kind);
+            part->n = (int32_t)cpu_min(tile_len(at, kind), n_q - part->first);
         } else if (kind == BY_KEYS) { /* early keys are seen by most queries */
             part->first = place * DT_ATTENTION_K_TILE;
             part->n = (int32_t)cpu_min(DT_ATTENTION_K_TILE, n_kv - part->first);
@@ -93,6 +99,11 @@ dt_err cpu_attention_forward(dt_device *dev, const dt_attention *at, const void 
     cpu_state *cpu = cpu_of(dev);
     DT_TRY(check(at));
     const dt_attention_args a = {.q = q, .k = k, .v = v, .out_w = out, .lse_w = lse};
+    if (at->by_row) {
+        DT_CHECK(!lse && at->dropout_p == 0, DT_ERR_ARG, "attention by rows has neither lse nor dropout");
+        run_parts(cpu, at, &a, BY_GROUP, cpu->k->attention_rows, NULL, 0);
+        return DT_OK;
+    }
     const bool bf16 = at->dt == DT_BF16 && cpu->unit;
     run_parts(cpu, at, &a, BY_QUERIES, bf16 ? cpu->k->attention_forward_bf16 : cpu->k->attention_forward, NULL, 0);
     return DT_OK;

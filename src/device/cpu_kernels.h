@@ -30,6 +30,14 @@ typedef struct dt_attention_part {
     const struct dt_bf16_unit *unit; /* for the _bf16 kernels */
 } dt_attention_part;
 
+/** A product whose rows do not depend on one another (dt_matmul.by_row): mm, plain A, B either way. */
+typedef struct dt_rows_product {
+    const dt_matmul *mm;
+    const void *a, *b, *bias;
+    void *c;
+    bool pairs; /* bf16 by the processor's pairwise dot products, where B is stored [n,k] */
+} dt_rows_product;
+
 typedef struct dt_attention_args {
     const void *q, *k, *v;
     void *out_w; /* forward */
@@ -78,6 +86,10 @@ typedef struct dt_cpu_kernels {
     double (*sum_squares)(const void *x, dt_dtype dt, int64_t n);
     float (*abs_max)(const void *x, dt_dtype dt, int64_t n);
     void (*sum_squares_fixed)(const void *x, dt_dtype dt, int64_t n, int shift, uint64_t sum[2]); /* n <= 2^11 */
+
+    /* product_rows.c, attention_rows.c: for generation */
+    void (*product_rows)(const dt_rows_product *p, int64_t first, int64_t n); /* n columns of C from first on */
+    void (*attention_rows)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part); /* head: of keys */
 
     /* attention.c, attention_backward.c */
     int64_t (*attention_scratch)(int head_dim);

@@ -387,9 +387,14 @@ dt_err cpu_matmul_run(dt_device *dev, const dt_matmul *mm, const void *a, const 
 {
     cpu_state *cpu = cpu_of(dev);
     DT_TRY(check(mm, bias));
+    DT_CHECK(!mm->by_row || !mm->trans_a, DT_ERR_ARG, "matmul: by rows, with A transposed");
     if (mm->m == 0 || mm->n == 0) return DT_OK;
     if (mm->k == 0) {
         empty_product(cpu, mm, bias, c);
+        return DT_OK;
+    }
+    if (mm->by_row) {
+        cpu_rows_product(cpu, mm, a, b, bias, c);
         return DT_OK;
     }
     if (omp_get_max_threads() != cpu->n_threads) omp_set_num_threads(cpu->n_threads); /* oneDNN asks OpenMP */

@@ -25,7 +25,8 @@ dt_attention dt_block_attention(const dt_model *m, int64_t layer)
                        .kv_ld = m->W,
                        .o_ld = m->Q,
                        .scale = 1,
-                       .dt = m->opt.dtype};
+                       .dt = m->opt.dtype,
+                       .by_row = m->opt.by_row};
     if (mc->scale_attn_weights) at.scale = (float)(1 / sqrt((double)mc->head_dim));
     if (mc->scale_attn_by_inverse_layer_idx) at.scale /= (float)(layer + 1);
     if (mc->sliding && mc->sliding[layer]) at.window = (int32_t)mc->sliding_window;

@@ -22,7 +22,8 @@ dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const void *
                           .ldc = y_ld,
                           .dt = m->opt.dtype,
                           .c_dtype = m->opt.dtype,
-                          .accumulate = accumulate};
+                          .accumulate = accumulate,
+                          .by_row = m->opt.by_row};
     const void *bias = l->b_at >= 0 ? dt_at(w, l->b_at, m->elem) : NULL;
     return m->ops->matmul(m->dev, &mm, x, dt_at(w, l->w_at, m->elem), bias, y, m->stream);
 }

@@ -1,6 +1,6 @@
 /* product_bf16.c - products of bf16 tiles on the processor's units for them: pairwise dot products in vectors (AVX512_BF16), or the
- * matrix unit (AMX). Both take A by rows and B in pairs along k. */
-#include "kernels.h"
+ * matrix unit (AMX). Both take A by rows and B in pairs along k. And the dot products of product_rows.c. */
+#include "rows.h"
 
 #if HAVE_BF16_UNITS
 #include <immintrin.h>
@@ -10,15 +10,15 @@ static void nothing(void) {}
 
 /* ---- dot products ------------------------------------------------------------------------------------------------------------ */
 
-enum { ROWS = 4, VECS = 4 }; /* 16 sums hide the latency; 4 of B and a broadcast */
+enum { DOT_ROWS = 4, VECS = 4 }; /* 16 sums hide the latency; 4 of B and a broadcast */
 
 __attribute__((target("avx512bf16"), always_inline)) static inline void dot_block(int vecs, int64_t k, const uint16_t *a, int64_t lda,
                                                                                   const uint32_t *b, int64_t ldb, float *c, int64_t ldc,
                                                                                   bool accumulate)
 {
-    __m512 sum[ROWS][VECS];
+    __m512 sum[DOT_ROWS][VECS];
 #pragma GCC unroll 4
-    for (int i = 0; i < ROWS; i++)
+    for (int i = 0; i < DOT_ROWS; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < vecs; j++) sum[i][j] = accumulate ? _mm512_loadu_ps(c + i * ldc + 16 * j) : _mm512_setzero_ps();
     for (int64_t p = 0; p < k / 2; p++) {
@@ -26,7 +26,7 @@ __attribute__((target("avx512bf16"), always_inline)) static inline void dot_bloc
 #pragma GCC unroll 4
         for (int j = 0; j < vecs; j++) bp[j] = _mm512_loadu_si512(b + p * ldb + 16 * j);
 #pragma GCC unroll 4
-        for (int i = 0; i < ROWS; i++) {
+        for (int i = 0; i < DOT_ROWS; i++) {
             int32_t pair;
             memcpy(&pair, a + i * lda + 2 * p, sizeof pair);
             const __m512i x = _mm512_set1_epi32(pair);
@@ -35,7 +35,7 @@ __attribute__((target("avx512bf16"), always_inline)) static inline void dot_bloc
         }
     }
 #pragma GCC unroll 4
-    for (int i = 0; i < ROWS; i++)
+    for (int i = 0; i < DOT_ROWS; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < vecs; j++) _mm512_storeu_ps(c + i * ldc + 16 * j, sum[i][j]);
 }
@@ -43,7 +43,7 @@ __attribute__((target("avx512bf16"), always_inline)) static inline void dot_bloc
 __attribute__((target("avx512bf16"))) static void dot_product(int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda,
                                                               const uint32_t *b, int64_t ldb, float *c, int64_t ldc, bool accumulate)
 {
-    for (int64_t i = 0; i < m; i += ROWS) {
+    for (int64_t i = 0; i < m; i += DOT_ROWS) {
         int64_t j = 0;
         for (; j + 16 * VECS <= n; j += 16 * VECS) dot_block(VECS, k, a + i * lda, lda, b + j, ldb, c + i * ldc + j, ldc, accumulate);
         for (; j < n; j += 16) dot_block(1, k, a + i * lda, lda, b + j, ldb, c + i * ldc + j, ldc, accumulate);
@@ -51,6 +51,50 @@ __attribute__((target("avx512bf16"))) static void dot_product(int64_t m, int64_t
 }
 
 const dt_bf16_unit ISA_NAME(dot_unit) = {.name = "avx512_bf16", .begin = nothing, .end = nothing, .product = dot_product};
+
+/* ---- rows of A with rows of B (product_rows.c) -------------------------------------------------------------------------------
+ * Lane l sums pairs 2l, 2l + 1 of every 32 elements: 16 sums hide the latency. */
+
+enum { PAIRS = 32, PAIR_CHUNK = 2048 };
+
+__attribute__((target("avx512bf16"), always_inline)) static inline void pair_sums(int rows, int cols, int64_t k, const uint16_t *a, int64_t lda,
+                                                                                  const uint16_t *b, int64_t ldb, float *sums)
+{
+    vec sum[LANES];
+#pragma GCC unroll 16
+    for (int s = 0; s < LANES; s++) sum[s] = v_set(0.0f);
+    const int64_t whole = k / PAIRS * PAIRS;
+    for (int64_t p = 0; p < whole; p += PAIRS) {
+        __m512i x[4];
+#pragma GCC unroll 4
+        for (int i = 0; i < rows; i++) x[i] = _mm512_loadu_si512(a + i * lda + p);
+#pragma GCC unroll 16
+        for (int j = 0; j < cols; j++) {
+            const __m512i y = _mm512_loadu_si512(b + j * ldb + p);
+#pragma GCC unroll 4
+            for (int i = 0; i < rows; i++) sum[i * cols + j] = _mm512_dpbf16_ps(sum[i * cols + j], (__m512bh)x[i], (__m512bh)y);
+        }
+    }
+    const __mmask32 rest = (__mmask32)((1u << (k - whole)) - 1);
+    for (int j = 0; whole < k && j < cols; j++)
+        for (int i = 0; i < rows; i++)
+            sum[i * cols + j] = _mm512_dpbf16_ps(sum[i * cols + j], (__m512bh)_mm512_maskz_loadu_epi16(rest, a + i * lda + whole),
+                                                 (__m512bh)_mm512_maskz_loadu_epi16(rest, b + j * ldb + whole));
+    v_store(sums, add_lanes(sum));
+}
+
+#define PAIR_DOTS(name, rows, cols)                                                                                    \
+    __attribute__((target("avx512bf16"))) static void name(int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb, float *sums) \
+    {                                                                                                                  \
+        pair_sums(rows, cols, k, a, lda, b, ldb, sums);                                                                \
+    }
+PAIR_DOTS(pairs_1, 1, LANES)
+PAIR_DOTS(pairs_2, 2, LANES / 2)
+PAIR_DOTS(pairs_4, 4, LANES / 4)
+PAIR_DOTS(pairs_1x1, 1, 1)
+PAIR_DOTS(pairs_2x1, 2, 1)
+PAIR_DOTS(pairs_4x1, 4, 1)
+const dot_shapes ISA_NAME(pair_dots) = {PAIR_CHUNK, {pairs_1, pairs_2, pairs_4}, {pairs_1x1, pairs_2x1, pairs_4x1}};
 
 /* ---- matrix unit --------------------------------------------------------------------------------------------------------------
  * Tiles of 16 rows of 64 bytes: 0 to 3 sums (two by two), 4 and 5 of A, 6 and 7 of B. */

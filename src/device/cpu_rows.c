@@ -1,0 +1,38 @@
+/* cpu_rows.c - products whose rows do not depend on one another: which thread does which columns.
+ *
+ * Columns are dealt out in pieces small enough that all threads end together and large enough that a piece is read at the speed of memory. */
+#include "cpu.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* Bytes of B a thread takes at a time. B stored [k,n] is read in runs, which should be long. */
+enum { PIECE_BYTES = 128 << 10, COLUMNS = 16, LEAST_RUN = 256, MOST_RUN = 1024 };
+
+static bool has_pairs(void)
+{
+    const char *most = getenv("DTRAIN_BF16");
+    if (most && !strcmp(most, "none")) return false; /* for tests */
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512bf16");
+#else
+    return false;
+#endif
+}
+
+bool cpu_rows_use_pairs(const dt_cpu_kernels *k) { return k->dot_unit != NULL && has_pairs(); }
+
+static int64_t piece_columns(const cpu_state *cpu, const dt_matmul *mm)
+{
+    const int64_t share = cpu_n_chunks(cpu_n_chunks(mm->n, cpu->n_threads), COLUMNS) * COLUMNS;
+    if (!mm->trans_b) return share < LEAST_RUN ? LEAST_RUN : cpu_min(share, MOST_RUN);
+    const int64_t row = mm->k * (int64_t)dt_dtype_size(mm->dt) * COLUMNS, n = PIECE_BYTES / (row > 0 ? row : 1);
+    return cpu_min(share, COLUMNS * (n < 1 ? 1 : n > 4 ? 4 : n));
+}
+
+void cpu_rows_product(const cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c)
+{
+    const dt_rows_product p = {.mm = mm, .a = a, .b = b, .bias = bias, .c = c, .pairs = cpu->pairs};
+    const int64_t columns = piece_columns(cpu, mm), n_pieces = cpu_n_chunks(mm->n, columns);
+#pragma omp parallel for num_threads(cpu->n_threads) schedule(dynamic, 1) if (n_pieces > 1)
+    for (int64_t i = 0; i < n_pieces; i++) cpu->k->product_rows(&p, i * columns, cpu_min(columns, mm->n - i * columns));
+}

@@ -1,0 +1,133 @@
+/* attention_rows.c - attention for generation (dt_attention.by_row): the query heads that share a key head, of one token or a few, against the keys in a cache.
+ *
+ * The sums are those of attention.c, by rows: keys in tiles of TK that begin at multiples of TK of the sequence, in a tile the same order always, with
+ * what a query does not see as probability 0. So a row has the same bits whichever queries are in the call. Keys are read where they lie. */
+#include "rows.h"
+
+enum { ROWS_AT_ONCE = 64 };
+
+typedef struct run_state {
+    float max[ROWS_AT_ONCE], sum[ROWS_AT_ONCE];
+    int32_t from[ROWS_AT_ONCE], to[ROWS_AT_ONCE]; /* keys that the row sees */
+} run_state;
+
+INLINE void dots(int rows, int cols, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *sums)
+{
+    vec sum[LANES];
+#pragma GCC unroll 16
+    for (int s = 0; s < LANES; s++) sum[s] = v_set(0.0f);
+    for (int64_t p = 0; p < k; p += LANES) {
+        vec x[4];
+#pragma GCC unroll 4
+        for (int i = 0; i < rows; i++) x[i] = v_load(a + i * lda + p);
+#pragma GCC unroll 16
+        for (int j = 0; j < cols; j++) {
+            const vec y = v_load(b + j * ldb + p);
+#pragma GCC unroll 4
+            for (int i = 0; i < rows; i++) sum[i * cols + j] = v_fma(x[i], y, sum[i * cols + j]);
+        }
+    }
+    v_store(sums, add_lanes(sum));
+}
+
+INLINE void score_rows(int rows, int64_t n_keys, int64_t k, const float *q, int64_t ldq, const float *keys, int64_t ldk, float *s)
+{
+    const int cols = LANES / rows;
+    float sums[LANES];
+    for (int64_t j = 0; j < n_keys; j += cols) {
+        const bool whole = j + cols <= n_keys;
+        if (whole) {
+            dots(rows, cols, k, q, ldq, keys + j * ldk, ldk, sums);
+            for (int i = 0; i < rows; i++)
+                for (int c = 0; c < cols; c++) s[i * TK + j + c] = sums[i * cols + c];
+            continue;
+        }
+        for (int64_t c = j; c < n_keys; c++) {
+            dots(rows, 1, k, q, ldq, keys + c * ldk, ldk, sums);
+            for (int i = 0; i < rows; i++) s[i * TK + c] = sums[i];
+        }
+    }
+}
+
+static void scores(int64_t rows, int64_t n_keys, int64_t k, const float *q, int64_t ldq, const float *keys, int64_t ldk, float *s)
+{
+    int64_t i = 0;
+    for (; i + 4 <= rows; i += 4) score_rows(4, n_keys, k, q + i * ldq, ldq, keys, ldk, s + i * TK);
+    for (; i + 2 <= rows; i += 2) score_rows(2, n_keys, k, q + i * ldq, ldq, keys, ldk, s + i * TK);
+    for (; i < rows; i++) score_rows(1, n_keys, k, q + i * ldq, ldq, keys, ldk, s + i * TK);
+}
+
+/* Scores of one row become exp(s - max); acc and sum are brought to the new maximum. */
+static void exponentials(float *restrict s, run_state *r, int64_t i, int32_t key, int32_t n_keys, float *restrict acc, int64_t width)
+{
+    float max = r->max[i], lane_sum[16] = {0}, sum = 0.0f;
+    for (int32_t j = 0; j < TK; j++) {
+        const bool seen = j < n_keys && key + j >= r->from[i] && key + j < r->to[i];
+        s[j] = seen ? s[j] : -INFINITY;
+    }
+    for (int32_t j = 0; j < TK; j++) max = s[j] > max ? s[j] : max;
+    const float base = max == -INFINITY ? 0.0f : max;
+    SIMD for (int32_t j = 0; j < TK; j++) s[j] = exp_below(s[j] - base);
+    for (int32_t j = 0; j < TK; j += 16)
+        SIMD for (int32_t l = 0; l < 16; l++) lane_sum[l] += s[j + l];
+    for (int32_t l = 0; l < 16; l++) sum += lane_sum[l];
+    if (max > r->max[i]) {
+        const float alpha = exp_below(r->max[i] - base);
+        SIMD for (int64_t c = 0; c < width; c++) acc[c] *= alpha;
+        r->sum[i] *= alpha;
+        r->max[i] = max;
+    }
+    r->sum[i] += sum;
+}
+
+/* A tile of rows as floats: where they lie, if they are floats of whole vectors, or a copy with zeros behind. */
+static const float *tile_rows(const dt_attention *at, const void *base, int64_t first, int64_t n, float *copy, int64_t dp, int64_t *ld)
+{
+    if (at->dt == DT_F32 && at->head_dim % LANES == 0) {
+        *ld = at->kv_ld;
+        return element(base, DT_F32, first);
+    }
+    load_rows(copy, element(base, at->dt, first), at->dt, at->kv_ld, n, at->head_dim, dp, 1.0f);
+    *ld = dp;
+    return copy;
+}
+
+/* Row i is head i % n_heads (from head on) of token i / n_heads (from first on). */
+static void some_heads(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, int head, int n_heads)
+{
+    const int64_t d = at->head_dim, dp = round_up(d, DT_ATTENTION_PAD), width = round_up(d, LANES), rows = (int64_t)part->n * n_heads;
+    const int32_t n_q = at->q_start[part->seq + 1] - at->q_start[part->seq], seen_before = at->kv_len[part->seq] - n_q;
+    const int64_t token = at->q_start[part->seq] + part->first;
+    const tiles t = carve(part->scratch, dp);
+    run_state r;
+    for (int64_t i = 0; i < rows; i++) {
+        const int64_t row = token + i / n_heads, at_head = (head + i % n_heads) * d;
+        r.to[i] = seen_before + part->first + (int32_t)(i / n_heads) + 1;
+        r.from[i] = at->window > 0 && r.to[i] > at->window ? r.to[i] - at->window : 0;
+        r.max[i] = -INFINITY, r.sum[i] = 0.0f;
+        load_rows(t.q_rows + i * dp, element(a->q, at->dt, row * at->q_ld + at_head), at->dt, at->q_ld, 1, d, dp, at->scale);
+    }
+    memset(t.acc, 0, (size_t)(rows * dp) * sizeof(float));
+    const int32_t end = r.to[rows - 1];
+    for (int32_t key = r.from[0] / TK * TK; key < end; key += TK) {
+        const int32_t n_keys = end - key < TK ? end - key : TK;
+        const int64_t at_key = ((int64_t)at->kv_start[part->seq] + key) * at->kv_ld + part->head * d;
+        int64_t ldk, ldv;
+        const float *keys = tile_rows(at, a->k, at_key, n_keys, t.k, dp, &ldk), *values = tile_rows(at, a->v, at_key, n_keys, t.v, dp, &ldv);
+        scores(rows, n_keys, width, t.q_rows, dp, keys, ldk, t.s);
+        for (int64_t i = 0; i < rows; i++) exponentials(t.s + i * TK, &r, i, key, n_keys, t.acc + i * dp, width);
+        tile_product(false, rows, width, n_keys, t.s, TK, values, ldv, t.acc, dp, true);
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        const float inverse = r.sum[i] == 0.0f ? 0.0f : 1.0f / r.sum[i]; /* a NaN goes on */
+        void *out = element_w(a->out_w, at->dt, (token + i / n_heads) * at->o_ld + (head + i % n_heads) * d);
+        for (int64_t c = 0; c < d; c++) store(out, at->dt, c, t.acc[i * dp + c] * inverse);
+    }
+}
+
+void ISA_NAME(attention_rows)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part)
+{
+    const int group = at->n_heads / at->n_kv_heads;
+    for (int g = 0; g < group; g += ROWS_AT_ONCE)
+        some_heads(at, a, part, part->head * group + g, group - g < ROWS_AT_ONCE ? group - g : ROWS_AT_ONCE);
+}

@@ -1,0 +1,210 @@
+/* product_rows.c - matrix products in which a row of C has the same bits whatever other rows are computed with it (dt_matmul.by_row).
+ *
+ * Each element is one sum in one order, fixed by k and by the form of B alone; rows and columns are blocked around it:
+ *     B stored [n,k]   k in pieces of CHUNK; in a piece lane l sums the products p = l, l + LANES, ..., then the lanes are added in a tree; pieces in order
+ *     B stored [k,n]   p = 0, 1, ..., k - 1
+ * then bias and what was in C, rounded once. With few rows B is read once, at the speed of memory; with many, blocks of it stay in cache. */
+#include "rows.h"
+
+enum { BLOCK_M = 64, BLOCK_N = 64, CHUNK = 1024 };
+
+/* ---- B stored [n,k]: dot products ------------------------------------------------------------------------------------ */
+
+/* rows x cols dot products of length k; slot i * cols + j of sums. */
+INLINE void dots(int rows, int cols, dt_dtype dt, int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb, float *sums)
+{
+    vec sum[LANES];
+#pragma GCC unroll 16
+    for (int s = 0; s < LANES; s++) sum[s] = v_set(0.0f);
+    const int64_t whole = k / LANES * LANES;
+    for (int64_t p = 0; p < whole; p += LANES) {
+        vec x[4];
+#pragma GCC unroll 4
+        for (int i = 0; i < rows; i++) x[i] = load_lanes(a, dt, i * lda + p);
+#pragma GCC unroll 16
+        for (int j = 0; j < cols; j++) {
+            const vec y = load_lanes(b, dt, j * ldb + p);
+#pragma GCC unroll 4
+            for (int i = 0; i < rows; i++) sum[i * cols + j] = v_fma(x[i], y, sum[i * cols + j]);
+        }
+    }
+    for (int j = 0; whole < k && j < cols; j++)
+        for (int i = 0; i < rows; i++)
+            sum[i * cols + j] = v_fma(load_some(a, dt, i * lda + whole, k - whole), load_some(b, dt, j * ldb + whole, k - whole), sum[i * cols + j]);
+    v_store(sums, add_lanes(sum));
+}
+
+#define DOTS(name, rows, cols, dt)                                                                                     \
+    static void name(int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb, float *sums)                   \
+    {                                                                                                                  \
+        dots(rows, cols, dt, k, a, lda, b, ldb, sums);                                                                 \
+    }
+DOTS(float_1, 1, LANES, DT_F32)
+DOTS(float_2, 2, LANES / 2, DT_F32)
+DOTS(float_4, 4, LANES / 4, DT_F32)
+DOTS(float_1x1, 1, 1, DT_F32)
+DOTS(float_2x1, 2, 1, DT_F32)
+DOTS(float_4x1, 4, 1, DT_F32)
+DOTS(bf16_1, 1, LANES, DT_BF16)
+DOTS(bf16_2, 2, LANES / 2, DT_BF16)
+DOTS(bf16_4, 4, LANES / 4, DT_BF16)
+DOTS(bf16_1x1, 1, 1, DT_BF16)
+DOTS(bf16_2x1, 2, 1, DT_BF16)
+DOTS(bf16_4x1, 4, 1, DT_BF16)
+static const dot_shapes float_dots = {CHUNK, {float_1, float_2, float_4}, {float_1x1, float_2x1, float_4x1}};
+static const dot_shapes bf16_dots = {CHUNK, {bf16_1, bf16_2, bf16_4}, {bf16_1x1, bf16_2x1, bf16_4x1}};
+
+INLINE void put_sums(float (*total)[BLOCK_N], int64_t i, int64_t j, int rows, int cols, const float *sums, bool add)
+{
+    for (int r = 0; r < rows; r++)
+        for (int c = 0; c < cols; c++) total[i + r][j + c] = (add ? total[i + r][j + c] : 0.0f) + sums[r * cols + c];
+}
+
+/* One piece of k for m x n elements: down the rows first, so that the columns of B in use stay in the nearest cache. */
+static void add_piece(const dot_shapes *shapes, dt_dtype dt, int64_t m, int64_t n, int64_t k, const void *a, int64_t lda, const void *b,
+                      int64_t ldb, float (*total)[BLOCK_N], bool add)
+{
+    float sums[LANES];
+    for (int64_t i = 0, rows; i < m; i += rows) { /* shapes of one kind side by side */
+        const int shape = m - i >= 4 ? 2 : m - i >= 2 ? 1 : 0;
+        const int64_t cols = LANES >> shape, end = shape == 2 ? i + (m - i) / 4 * 4 : i + (1 << shape);
+        rows = end - i;
+        for (int64_t j = 0, step; j < n; j += step) {
+            const bool wide = n - j >= cols;
+            step = wide ? cols : 1;
+            dots_function *run = wide ? shapes->wide[shape] : shapes->narrow[shape];
+            for (int64_t r = i; r < end; r += 1 << shape) {
+                run(k, element(a, dt, r * lda), lda, element(b, dt, j * ldb), ldb, sums);
+                put_sums(total, r, j, 1 << shape, (int)step, sums, add);
+            }
+        }
+    }
+}
+
+/* Bias and what was in C, rounded once. */
+static void store_block(const dt_rows_product *p, int64_t i, int64_t j, int64_t m, int64_t n, const float *total, int64_t ld)
+{
+    const dt_matmul *mm = p->mm;
+    for (int64_t r = 0; r < m; r++) {
+        const float *from = total + r * ld;
+        void *to = element_w(p->c, mm->c_dtype, (i + r) * mm->ldc + j);
+        for (int64_t c = 0; c < n; c++) {
+            float x = from[c];
+            if (p->bias) x += load(p->bias, mm->dt, j + c);
+            if (mm->accumulate) x += load(to, mm->c_dtype, c);
+            store(to, mm->c_dtype, c, x);
+        }
+    }
+}
+
+static void dot_columns(const dt_rows_product *p, const dot_shapes *shapes, int64_t first, int64_t n)
+{
+    const dt_matmul *mm = p->mm;
+    float total[BLOCK_M][BLOCK_N];
+    for (int64_t j = first; j < first + n; j += BLOCK_N)
+        for (int64_t i = 0; i < mm->m; i += BLOCK_M) {
+            const int64_t rows = least(BLOCK_M, mm->m - i), cols = least(BLOCK_N, first + n - j);
+            for (int64_t at = 0; at < mm->k; at += shapes->chunk)
+                add_piece(shapes, mm->dt, rows, cols, least(shapes->chunk, mm->k - at), element(p->a, mm->dt, i * mm->lda + at), mm->lda,
+                          element(p->b, mm->dt, j * mm->ldb + at), mm->ldb, total, at > 0);
+            store_block(p, i, j, rows, cols, &total[0][0], BLOCK_N);
+        }
+}
+
+/* ---- B stored [k,n]: columns in lanes -------------------------------------------------------------------------------- */
+
+enum { FEW = 4, FEW_N = 1024, AT_ONCE = 8, PACK_K = 128, PACK_N = 128 };
+
+/* total[i][..] += sum over `rows of B` q < depth of a[i][q] B[q][..], in order. */
+INLINE void add_rows_of_b(int rows, int depth, dt_dtype dt, const void *a, int64_t lda, const void *b, int64_t ldb, int64_t n,
+                          float (*total)[FEW_N])
+{
+    float x[FEW][AT_ONCE];
+    for (int i = 0; i < rows; i++)
+        for (int q = 0; q < depth; q++) x[i][q] = load(a, dt, i * lda + q);
+    int64_t j = 0;
+    for (; j + LANES <= n; j += LANES) {
+        vec sum[FEW];
+#pragma GCC unroll 4
+        for (int i = 0; i < rows; i++) sum[i] = v_load(&total[i][j]);
+#pragma GCC unroll 8
+        for (int q = 0; q < depth; q++) {
+            __builtin_prefetch(element(b, dt, (q + depth) * ldb + j)); /* the runs are too short for the processor to see where they go on */
+            const vec y = load_lanes(b, dt, q * ldb + j);
+#pragma GCC unroll 4
+            for (int i = 0; i < rows; i++) sum[i] = v_fma(v_set(x[i][q]), y, sum[i]);
+        }
+#pragma GCC unroll 4
+        for (int i = 0; i < rows; i++) v_store(&total[i][j], sum[i]);
+    }
+    for (; j < n; j++)
+        for (int i = 0; i < rows; i++)
+            for (int q = 0; q < depth; q++) total[i][j] = FMA(x[i][q], load(b, dt, q * ldb + j), total[i][j]);
+}
+
+INLINE void few_rows(int rows, dt_dtype dt, const dt_rows_product *p, int64_t first, int64_t n)
+{
+    const dt_matmul *mm = p->mm;
+    float total[FEW][FEW_N];
+    for (int64_t j = first; j < first + n; j += FEW_N) {
+        const int64_t cols = least(FEW_N, first + n - j);
+        memset(total, 0, (size_t)rows * sizeof total[0]);
+        int64_t q = 0;
+        for (; q + AT_ONCE <= mm->k; q += AT_ONCE)
+            add_rows_of_b(rows, AT_ONCE, dt, element(p->a, dt, q), mm->lda, element(p->b, dt, q * mm->ldb + j), mm->ldb, cols, total);
+        for (; q < mm->k; q++)
+            add_rows_of_b(rows, 1, dt, element(p->a, dt, q), mm->lda, element(p->b, dt, q * mm->ldb + j), mm->ldb, cols, total);
+        store_block(p, 0, j, rows, cols, &total[0][0], FEW_N);
+    }
+}
+
+/* Blocks of A and B as floats, B's columns from n to a multiple of LANES zero. */
+static void many_rows(const dt_rows_product *p, int64_t first, int64_t n)
+{
+    const dt_matmul *mm = p->mm;
+    float total[BLOCK_M][PACK_N], rows_a[BLOCK_M][PACK_K], rows_b[PACK_K][PACK_N];
+    for (int64_t j = first; j < first + n; j += PACK_N)
+        for (int64_t i = 0; i < mm->m; i += BLOCK_M) {
+            const int64_t rows = least(BLOCK_M, mm->m - i), cols = least(PACK_N, first + n - j), padded = round_up(cols, LANES);
+            for (int64_t at = 0; at < mm->k; at += PACK_K) {
+                const int64_t depth = least(PACK_K, mm->k - at);
+                load_rows(&rows_a[0][0], element(p->a, mm->dt, i * mm->lda + at), mm->dt, mm->lda, rows, depth, PACK_K, 1.0f);
+                load_rows(&rows_b[0][0], element(p->b, mm->dt, at * mm->ldb + j), mm->dt, mm->ldb, depth, cols, PACK_N, 1.0f);
+                tile_product(false, rows, padded, depth, &rows_a[0][0], PACK_K, &rows_b[0][0], PACK_N, &total[0][0], PACK_N, at > 0);
+            }
+            store_block(p, i, j, rows, cols, &total[0][0], PACK_N);
+        }
+}
+
+#define FEW_ROWS(dt)                                                                                                   \
+    switch (p->mm->m) {                                                                                                \
+    case 1:                                                                                                            \
+        few_rows(1, dt, p, first, n);                                                                                  \
+        break;                                                                                                         \
+    case 2:                                                                                                            \
+        few_rows(2, dt, p, first, n);                                                                                  \
+        break;                                                                                                         \
+    case 3:                                                                                                            \
+        few_rows(3, dt, p, first, n);                                                                                  \
+        break;                                                                                                         \
+    default:                                                                                                           \
+        few_rows(4, dt, p, first, n);                                                                                  \
+    }
+
+void ISA_NAME(product_rows)(const dt_rows_product *p, int64_t first, int64_t n)
+{
+    const bool bf16 = p->mm->dt == DT_BF16;
+    if (p->mm->trans_b) {
+#if HAVE_BF16_UNITS
+        if (bf16 && p->pairs) {
+            dot_columns(p, &ISA_NAME(pair_dots), first, n);
+            return;
+        }
+#endif
+        dot_columns(p, bf16 ? &bf16_dots : &float_dots, first, n);
+    } else if (p->mm->m > FEW) {
+        many_rows(p, first, n);
+    } else {
+        BY_TYPE(p->mm->dt, FEW_ROWS);
+    }
+}

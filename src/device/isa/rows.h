@@ -1,0 +1,76 @@
+/* rows.h - what the kernels for generation share: vectors of either type, and sums of many vectors' lanes at once. */
+#ifndef DTRAIN_ISA_ROWS_H
+#define DTRAIN_ISA_ROWS_H
+
+#include "tile.h"
+
+/* Dot products of a few rows of A with a few rows of B, as many as there are lanes (wide), or with one row of B (narrow); for 1, 2 and 4 rows of A. */
+typedef void dots_function(int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb, float *sums);
+typedef struct dot_shapes {
+    int64_t chunk; /* of k in one call */
+    dots_function *wide[3], *narrow[3];
+} dot_shapes;
+
+#if HAVE_BF16_UNITS
+extern const dot_shapes ISA_NAME(pair_dots); /* product_bf16.c */
+#endif
+
+INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+INLINE vec load_lanes(const void *p, dt_dtype dt, int64_t i)
+{
+    if (dt == DT_F32) return v_load((const float *)p + i);
+    const uint16_t *from = (const uint16_t *)p + i;
+#if defined(__AVX512F__)
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)from)), 16));
+#elif defined(__AVX2__) && defined(__FMA__)
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)from)), 16));
+#else
+    float x[LANES];
+    for (int l = 0; l < LANES; l++) x[l] = float_of((uint32_t)from[l] << 16);
+    return v_load(x);
+#endif
+}
+
+/* n < LANES elements, then zeros. */
+INLINE vec load_some(const void *p, dt_dtype dt, int64_t i, int64_t n)
+{
+    float x[LANES] = {0};
+    for (int64_t l = 0; l < n; l++) x[l] = load(p, dt, i + l);
+    return v_load(x);
+}
+
+/* Lane s of the result is the sum of the lanes of x[s], by the same tree for each: l + (l + 2), neighbours, then halves. */
+INLINE vec add_lanes(const vec *x)
+{
+#if defined(__AVX512F__)
+    __m512 quarter[4];
+#pragma GCC unroll 4
+    for (int g = 0; g < 4; g++) {
+        const __m512 a = x[4 * g], b = x[4 * g + 1], c = x[4 * g + 2], d = x[4 * g + 3];
+        const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+        const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+        quarter[g] = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+    }
+    const __m512 low = _mm512_add_ps(_mm512_shuffle_f32x4(quarter[0], quarter[1], 0x88), _mm512_shuffle_f32x4(quarter[0], quarter[1], 0xdd));
+    const __m512 high = _mm512_add_ps(_mm512_shuffle_f32x4(quarter[2], quarter[3], 0x88), _mm512_shuffle_f32x4(quarter[2], quarter[3], 0xdd));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(low, high, 0x88), _mm512_shuffle_f32x4(low, high, 0xdd));
+#elif defined(__AVX2__) && defined(__FMA__)
+    __m256 half[2];
+#pragma GCC unroll 2
+    for (int g = 0; g < 2; g++) {
+        const __m256 a = x[4 * g], b = x[4 * g + 1], c = x[4 * g + 2], d = x[4 * g + 3];
+        const __m256 ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+        const __m256 cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+        half[g] = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
+    }
+    return _mm256_add_ps(_mm256_permute2f128_ps(half[0], half[1], 0x20), _mm256_permute2f128_ps(half[0], half[1], 0x31));
+#else
+    float in[4][LANES], out[LANES];
+    for (int s = 0; s < LANES; s++) v_store(in[s], x[s]);
+    for (int s = 0; s < LANES; s++) out[s] = (in[s][0] + in[s][2]) + (in[s][1] + in[s][3]);
+    return v_load(out);
+#endif
+}
+
+#endif

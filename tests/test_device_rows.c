@@ -1,0 +1,114 @@
+/* test_device_rows.c - products by rows (generation) on every instruction set: right, and the same bits whatever other rows are in the call. */
+#include "device_fixture.h"
+#include <math.h>
+#include <string.h>
+
+typedef struct product {
+    dt_matmul mm;
+    ref_array a, b, bias, c;
+    bool with_bias;
+} product;
+
+static product make_product(int64_t m, int64_t n, int64_t k, bool trans_b, dt_dtype dt, dt_dtype c_dtype, int way)
+{
+    product p = {.mm = {.m = m, .n = n, .k = k, .trans_b = trans_b, .lda = k + 3, .ldb = (trans_b ? k : n) + 2, .ldc = n + 1, .dt = dt,
+                        .c_dtype = c_dtype, .accumulate = way & 1, .by_row = true},
+                 .with_bias = way >> 1};
+    p.a = ref_random(dt, m * p.mm.lda, 1, 1), p.b = ref_random(dt, (trans_b ? n : k) * p.mm.ldb, 2, 1), p.bias = ref_random(dt, n, 3, 1);
+    p.c = ref_random(c_dtype, m * p.mm.ldc, 4, 1);
+    return p;
+}
+
+static void drop_product(product *p) { ref_drop(&p->a), ref_drop(&p->b), ref_drop(&p->bias), ref_drop(&p->c); }
+
+static char *at(const ref_array *x, int64_t i) { return (char *)x->p + (size_t)i * dt_dtype_size(x->dt); }
+
+/* Rows first .. first+m-1 of the product into c. */
+static void run_rows(fixture *f, const product *p, int64_t first, int64_t m, const ref_array *c)
+{
+    dt_matmul mm = p->mm;
+    mm.m = m;
+    const void *bias = p->with_bias ? p->bias.p : NULL;
+    assert_int_equal(OPS(f)->matmul(&f->dev, &mm, at(&p->a, first * mm.lda), p->b.p, bias, at(c, first * mm.ldc), NULL), DT_OK);
+}
+
+/* Rounding as in test_device_matmul.c: k products of at most 1, partial sums of at most k; four times that of random signs. */
+static void check_value(fixture *f, const product *p)
+{
+    ref_array c = ref_copy(&p->c);
+    double *a = ref_doubles(&p->a), *b = ref_doubles(&p->b), *bias = ref_doubles(&p->bias), *want = ref_doubles(&p->c);
+    ref_matmul(&p->mm, a, b, p->with_bias ? bias : NULL, want);
+    run_rows(f, p, 0, p->mm.m, &c);
+    assert_true(ref_near(&c, want, 4 * 0x1p-24 * ((double)p->mm.k + 2), "product by rows"));
+    ref_drop(&c), free(a), free(b), free(bias), free(want);
+}
+
+static void check_pieces(fixture *f, const product *p)
+{
+    static const int64_t pieces[] = {1, 2, 3, 5, 17};
+    const size_t nbytes = (size_t)(p->mm.m * p->mm.ldc) * dt_dtype_size(p->mm.c_dtype);
+    ref_array whole = ref_copy(&p->c);
+    run_rows(f, p, 0, p->mm.m, &whole);
+    for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++) {
+        ref_array c = ref_copy(&p->c);
+        for (int64_t r = 0; r < p->mm.m; r += pieces[i]) run_rows(f, p, r, p->mm.m - r < pieces[i] ? p->mm.m - r : pieces[i], &c);
+        assert_memory_equal(c.p, whole.p, nbytes);
+        ref_drop(&c);
+    }
+    ref_drop(&whole);
+}
+
+static const int64_t sizes[][3] = {{1, 1, 1},   {2, 3, 17},  {3, 17, 2},   {70, 65, 33},  {19, 48, 64},  {7, 31, 129},
+                                   {5, 40, 0},  {9, 7, 2100}, {6, 70, 1030}, {8, 300, 40}, {66, 530, 130}, {4, 1100, 24}};
+
+static void for_all_sizes(fixture *f, void (*check)(fixture *f, const product *p))
+{
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int types = 0; types < 3; types++)
+            for (int way = 0; way < 8; way++) {
+                product p = make_product(sizes[i][0], sizes[i][1], sizes[i][2], way & 1, types ? DT_BF16 : DT_F32,
+                                         types == 2 ? DT_BF16 : DT_F32, way >> 1);
+                check(f, &p);
+                drop_product(&p);
+            }
+}
+
+static void products_by_rows_are_products(void **state) { for_all_sizes(*state, check_value); }
+static void a_row_does_not_depend_on_the_others(void **state) { for_all_sizes(*state, check_pieces); }
+
+static void threads_do_not_change_a_row(void **state)
+{
+    fixture *f = *state, other = {0};
+    product p = make_product(3, 1100, 70, true, DT_BF16, DT_F32, 0);
+    ref_array c = ref_copy(&p.c), d = ref_copy(&p.c);
+    assert_int_equal(dt_device_open(&other.dev, "cpu", 0, 5, &other.ledger), DT_OK);
+    run_rows(f, &p, 0, 3, &c);
+    run_rows(&other, &p, 0, 3, &d);
+    assert_memory_equal(c.p, d.p, (size_t)(p.mm.m * p.mm.ldc) * sizeof(float));
+    dt_device_close(&other.dev);
+    ref_drop(&c), ref_drop(&d), drop_product(&p);
+}
+
+static void a_transposed_a_is_refused(void **state)
+{
+    fixture *f = *state;
+    float x[64] = {0};
+    const dt_matmul mm = {.m = 2, .n = 4, .k = 8, .trans_a = true, .lda = 2, .ldb = 4, .ldc = 4, .by_row = true};
+    assert_int_equal(OPS(f)->matmul(&f->dev, &mm, x, x, NULL, x, NULL), DT_ERR_ARG);
+    dt_error_clear();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products_by_rows_are_products),
+        cmocka_unit_test(a_row_does_not_depend_on_the_others),
+        cmocka_unit_test(threads_do_not_change_a_row),
+        cmocka_unit_test(a_transposed_a_is_refused),
+    };
+    int failed = 0;
+    for (int i = 0; i < ref_n_isas(); i++) failed += cmocka_run_group_tests_name(ref_take_isa(i), tests, open_device, close_device);
+    setenv("DTRAIN_BF16", "none", 1); /* the last set again, without pairwise dot products */
+    failed += cmocka_run_group_tests_name("none", tests, open_device, close_device);
+    return failed != 0;
+}
