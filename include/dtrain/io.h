@@ -78,6 +78,15 @@ dt_err dt_read_at(int fd, const char *path, int64_t offset, void *out, size_t nb
 
 /* ---- plain files -------------------------------------------------------------------------------------------------------- */
 
+/** A whole file in a malloc'ed buffer with a 0 behind it. DT_ERR_DATA with the reason: no file, more than max_bytes. */
+dt_err dt_read_file(const char *path, size_t max_bytes, char **text, size_t *nbytes);
+/** Write exactly nbytes at a byte offset. DT_ERR_WRITE. */
+dt_err dt_write_at(int fd, const char *path, int64_t offset, const void *bytes, size_t nbytes);
+/** Reserve the blocks of a file, made when it is not there, so that a full disk is met now; does nothing where the file system cannot. what: "a checkpoint".
+ *  DT_ERR_WRITE. */
+dt_err dt_reserve_file(const char *path, int64_t nbytes, const char *what);
+/** Is there so much room on the disk of a folder? A first look only: what counts is the reservation. DT_ERR_WRITE naming path and what. */
+dt_err dt_check_space(const char *folder, const char *path, double nbytes, const char *what);
 /** Make a directory and its parents. DT_ERR_WRITE with the reason. */
 dt_err dt_make_dirs(const char *path);
 /** Write text to path by way of path.part, fsync, rename, fsync of the folder. DT_ERR_WRITE. */

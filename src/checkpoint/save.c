@@ -17,7 +17,6 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 typedef struct save_job {
@@ -60,39 +59,14 @@ static dt_err prepare(save_job *j)
 
 /* ---- rank 0: create and reserve ---------------------------------------------------------------------------------------- */
 
-/* Where the file system cannot reserve (older Lustre, NFS before 4.2) the writes themselves tell. posix_fallocate would then write a byte
- * into each 4 KiB, and so the whole file twice. */
-static dt_err reserve_blocks(const char *path, int64_t nbytes)
-{
-    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    if (fd < 0) return fail_errno(path, "cannot be created");
-    int status;
-    do status = fallocate(fd, 0, 0, (off_t)nbytes);
-    while (status != 0 && errno == EINTR);
-    dt_err err = DT_OK;
-    if (status != 0 && errno != EOPNOTSUPP && errno != ENOSYS) {
-        const int number = errno;
-        char size[24];
-        err = dt_fail(DT_ERR_WRITE, "%s: no room for a checkpoint of %s: %s", path, dt_format_bytes((double)nbytes, size), strerror(number));
-    }
-    close(fd);
-    return err;
-}
-
 /* Would the data fit? Asked before HDF5 opens the file: it cannot close one whose metadata does not fit on the disk, and would hold its blocks
  * for the rest of the run. Only a first look: what counts is the reservation. */
 static dt_err probe_space(const save_job *j)
 {
-    struct statvfs disk;
-    char needed[24], left[24];
     double nbytes = 1 << 16;
     for (int i = 0; i < j->n_slots; i++)
         nbytes += (double)j->slots[i].tensor->n_elems * (double)dt_dtype_size(dt_zero_state_dtype(j->z, j->slots[i].state)) + 512;
-    if (statvfs(j->dir, &disk) != 0 || disk.f_blocks == 0) return DT_OK; /* a file system that does not tell */
-    const double free_bytes = (double)(geteuid() == 0 ? disk.f_bfree : disk.f_bavail) * (double)disk.f_frsize;
-    DT_CHECK(free_bytes >= nbytes, DT_ERR_WRITE, "%s: no room for a checkpoint of %s: %s left on the disk", j->part, dt_format_bytes(nbytes, needed),
-             dt_format_bytes(free_bytes, left));
-    return DT_OK;
+    return dt_check_space(j->dir, j->part, nbytes, "a checkpoint");
 }
 
 /* Written now, while there is room for it; synced before it is renamed. */
@@ -123,24 +97,11 @@ static dt_err create(save_job *j)
 
 static dt_err reserve(save_job *j)
 {
-    if (j->comm->rank == 0) DT_TRY(reserve_blocks(j->part, j->file_size));
+    if (j->comm->rank == 0) DT_TRY(dt_reserve_file(j->part, j->file_size, "a checkpoint"));
     return dt_fault("save.reserve");
 }
 
 /* ---- every rank: write --------------------------------------------------------------------------------------------------- */
-
-static dt_err write_at(int fd, const char *path, int64_t offset, const char *bytes, size_t nbytes)
-{
-    for (size_t done = 0; done < nbytes;) {
-        const ssize_t n = pwrite(fd, bytes + done, nbytes - done, (off_t)(offset + (int64_t)done));
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return fail_errno(path, "write failed");
-        done += (size_t)n;
-    }
-    /* Begin with the disk's part of the work now; a hint, so its result does not matter. */
-    if (nbytes >= CKPT_BUFFER) (void)sync_file_range(fd, (off_t)offset, (off_t)nbytes, SYNC_FILE_RANGE_WRITE);
-    return DT_OK;
-}
 
 static dt_err write_slot(const save_job *j, int fd, int i)
 {
@@ -153,7 +114,7 @@ static dt_err write_slot(const save_job *j, int fd, int i)
         const char *from = in_place ? in_place + (size_t)at * size : j->staging;
         if (!in_place) DT_TRY(dt_zero_state_read(j->z, s->state, s->piece, at, n, j->staging));
         j->sums[i] += dt_checksum(from, first + at, n, size);
-        DT_TRY(write_at(fd, j->part, j->offsets[i] + (first + at) * (int64_t)size, from, (size_t)n * size));
+        DT_TRY(dt_write_at(fd, j->part, j->offsets[i] + (first + at) * (int64_t)size, from, (size_t)n * size));
     }
     return DT_OK;
 }

@@ -15,6 +15,34 @@ static dt_err fail_errno(dt_err err, const char *path, const char *what)
     return dt_fail(err, "%s: %s: %s", path, what, strerror(number));
 }
 
+static dt_err read_open_file(int fd, const char *path, size_t max_bytes, char **text, size_t *nbytes)
+{
+    struct stat st;
+    if (fstat(fd, &st) != 0) return fail_errno(DT_ERR_DATA, path, "cannot be read");
+    DT_CHECK(S_ISREG(st.st_mode), DT_ERR_DATA, "%s: expected a file, found %s", path, S_ISDIR(st.st_mode) ? "a directory" : "a device, pipe or socket");
+    DT_CHECK((uintmax_t)st.st_size <= max_bytes, DT_ERR_DATA, "%s: expected at most %zu bytes, found %lld", path, max_bytes, (long long)st.st_size);
+    *nbytes = (size_t)st.st_size;
+    *text = malloc(*nbytes + 1);
+    DT_CHECK(*text, DT_ERR_MEMORY, "%s: no memory for its %zu bytes", path, *nbytes);
+    (*text)[*nbytes] = '\0';
+    const dt_err err = dt_read_at(fd, path, 0, *text, *nbytes);
+    if (err == DT_OK) return DT_OK;
+    free(*text);
+    *text = NULL;
+    return err;
+}
+
+dt_err dt_read_file(const char *path, size_t max_bytes, char **text, size_t *nbytes)
+{
+    *text = NULL;
+    *nbytes = 0;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe that nobody writes to must not hold us here */
+    if (fd < 0) return fail_errno(DT_ERR_DATA, path, "cannot be opened");
+    const dt_err err = read_open_file(fd, path, max_bytes, text, nbytes);
+    close(fd);
+    return err;
+}
+
 static dt_err make_dir(const char *path)
 {
     struct stat st;

@@ -1,0 +1,59 @@
+/* place.c - large files that several processes fill in: space is looked for and reserved before anything is written, so that a full disk is met by
+ * one process, with nothing lost. */
+#include "dtrain/io.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+enum { WRITE_BEHIND_FROM = 8 << 20 }; /* bytes */
+
+static dt_err fail_errno(const char *path, const char *what)
+{
+    const int number = errno;
+    return dt_fail(DT_ERR_WRITE, "%s: %s: %s", path, what, strerror(number));
+}
+
+dt_err dt_write_at(int fd, const char *path, int64_t offset, const void *bytes, size_t nbytes)
+{
+    for (size_t done = 0; done < nbytes;) {
+        const ssize_t n = pwrite(fd, (const char *)bytes + done, nbytes - done, (off_t)(offset + (int64_t)done));
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return fail_errno(path, "write failed");
+        done += (size_t)n;
+    }
+    /* Begin with the disk's part of the work now; a hint, so its result does not matter. */
+    if (nbytes >= WRITE_BEHIND_FROM) (void)sync_file_range(fd, (off_t)offset, (off_t)nbytes, SYNC_FILE_RANGE_WRITE);
+    return DT_OK;
+}
+
+/* Where the file system cannot reserve (older Lustre, NFS before 4.2) the writes themselves tell. posix_fallocate would then write a byte
+ * into each 4 KiB, and so the whole file twice. */
+dt_err dt_reserve_file(const char *path, int64_t nbytes, const char *what)
+{
+    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0) return fail_errno(path, "cannot be created");
+    int status;
+    do status = fallocate(fd, 0, 0, (off_t)nbytes);
+    while (status != 0 && errno == EINTR);
+    dt_err err = DT_OK;
+    if (status != 0 && errno != EOPNOTSUPP && errno != ENOSYS) {
+        const int number = errno;
+        char size[24];
+        err = dt_fail(DT_ERR_WRITE, "%s: no room for %s of %s: %s", path, what, dt_format_bytes((double)nbytes, size), strerror(number));
+    }
+    close(fd);
+    return err;
+}
+
+dt_err dt_check_space(const char *folder, const char *path, double nbytes, const char *what)
+{
+    struct statvfs disk;
+    char needed[24], left[24];
+    if (statvfs(folder, &disk) != 0 || disk.f_blocks == 0) return DT_OK; /* a file system that does not tell */
+    const double free_bytes = (double)(geteuid() == 0 ? disk.f_bfree : disk.f_bavail) * (double)disk.f_frsize;
+    DT_CHECK(free_bytes >= nbytes, DT_ERR_WRITE, "%s: no room for %s of %s: %s left on the disk", path, what, dt_format_bytes(nbytes, needed),
+             dt_format_bytes(free_bytes, left));
+    return DT_OK;
+}

@@ -1,0 +1,169 @@
+/* safetensors_layout.c - where each tensor of a model to be written goes, worked out alike by every process that writes.
+ *
+ * The text of a header is the safetensors library's own to the byte (compact JSON, metadata first, tensors by name, spaces up to a multiple of 8), so a
+ * model that goes through this program unchanged comes out as the same file. */
+#include "safetensors_private.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t n_elems_of(const dt_st_entry *e)
+{
+    int64_t n = 1;
+    for (int d = 0; d < e->n_dims; d++) n *= e->shape[d];
+    return n;
+}
+
+static int64_t nbytes_of(const dt_st_layout *l, const dt_st_entry *e) { return n_elems_of(e) * (int64_t)dt_st_type_size(l->type); }
+
+/* Which file: full ones are left behind. */
+static void deal_out(dt_st_layout *l, const dt_st_entry *entries, int64_t shard_size)
+{
+    int64_t filled = 0;
+    int in_file = 0;
+    l->n_files = 1;
+    for (int i = 0; i < l->n_tensors; i++) {
+        const int64_t nbytes = nbytes_of(l, &entries[i]);
+        if (in_file > 0 && nbytes > shard_size - filled) {
+            l->n_files++;
+            filled = in_file = 0;
+        }
+        l->file[i] = l->n_files - 1;
+        filled += nbytes;
+        in_file++;
+    }
+}
+
+typedef struct sorted {
+    const dt_st_entry *entry;
+    int number;
+} sorted;
+
+static int by_name(const void *a, const void *b) { return strcmp(((const sorted *)a)->entry->name, ((const sorted *)b)->entry->name); }
+
+static void print_string(FILE *out, const char *text)
+{
+    char *quoted = NULL;
+    json_t *s = json_string(text);
+    if (s) quoted = json_dumps(s, JSON_ENCODE_ANY);
+    fputs(quoted ? quoted : "\"\"", out);
+    free(quoted);
+    json_decref(s);
+}
+
+static void print_entry(FILE *out, const dt_st_layout *l, const dt_st_entry *e, int64_t begin)
+{
+    fputc(',', out);
+    print_string(out, e->name);
+    fprintf(out, ":{\"dtype\":\"%s\",\"shape\":[", dt_st_type_name(l->type));
+    for (int d = 0; d < e->n_dims; d++) fprintf(out, "%s%" PRId64, d ? "," : "", e->shape[d]);
+    fprintf(out, "],\"data_offsets\":[%" PRId64 ",%" PRId64 "]}", begin, begin + nbytes_of(l, e));
+}
+
+/* The header of file f, and the offsets of its tensors. */
+static dt_err make_header(dt_st_layout *l, int f, const sorted *by, int n)
+{
+    size_t len = 0;
+    int64_t at = 0;
+    FILE *out = open_memstream(&l->headers[f], &l->header_len[f]);
+    DT_CHECK(out, DT_ERR_MEMORY, "no memory for the header of a safetensors file");
+    fwrite("\0\0\0\0\0\0\0", 1, 8, out); /* its length, below */
+    fputs("{\"__metadata__\":{\"format\":\"pt\"}", out);
+    for (int i = 0; i < n; i++) {
+        if (l->file[by[i].number] != f) continue;
+        print_entry(out, l, by[i].entry, at);
+        l->offset[by[i].number] = at;
+        at += nbytes_of(l, by[i].entry);
+    }
+    fputc('}', out);
+    fflush(out);
+    for (len = l->header_len[f]; len % 8 != 0; len++) fputc(' ', out);
+    DT_CHECK(fclose(out) == 0 && l->headers[f], DT_ERR_MEMORY, "no memory for the header of a safetensors file");
+    for (int i = 0; i < 8; i++) l->headers[f][i] = (char)((len - 8) >> 8 * i & 0xff);
+    for (int i = 0; i < n; i++)
+        if (l->file[i] == f) l->offset[i] += (int64_t)len;
+    l->size[f] = (int64_t)len + at;
+    return DT_OK;
+}
+
+static dt_err make_headers(dt_st_layout *l, const dt_st_entry *entries)
+{
+    sorted *by = calloc((size_t)l->n_tensors + 1, sizeof *by);
+    DT_CHECK(by, DT_ERR_MEMORY, "no memory for a list of %d tensors", l->n_tensors);
+    for (int i = 0; i < l->n_tensors; i++) by[i] = (sorted){&entries[i], i};
+    qsort(by, (size_t)l->n_tensors, sizeof *by, by_name);
+    dt_err err = DT_OK;
+    for (int f = 0; f < l->n_files && err == DT_OK; f++) err = make_header(l, f, by, l->n_tensors);
+    free(by);
+    return err;
+}
+
+static dt_err name_files(dt_st_layout *l)
+{
+    for (int f = 0; f < l->n_files; f++) {
+        const int len = l->n_files == 1 ? asprintf(&l->names[f], "%s", ST_SINGLE)
+                                        : asprintf(&l->names[f], "model-%05d-of-%05d.safetensors", f + 1, l->n_files);
+        if (len < 0) l->names[f] = NULL;
+        DT_CHECK(len > 0, DT_ERR_MEMORY, "no memory for the names of %d files", l->n_files);
+    }
+    return DT_OK;
+}
+
+/* Sorted by tensor, as transformers writes it. */
+static dt_err make_index(dt_st_layout *l, const dt_st_entry *entries)
+{
+    int64_t total = 0;
+    if (l->n_files == 1) return DT_OK;
+    json_t *map = json_object();
+    for (int i = 0; i < l->n_tensors; i++) {
+        total += nbytes_of(l, &entries[i]);
+        if (map) json_object_set_new(map, entries[i].name, json_string(l->names[l->file[i]]));
+    }
+    json_t *root = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)total, "weight_map", map);
+    l->index = root ? json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
+    json_decref(root);
+    DT_CHECK(l->index, DT_ERR_MEMORY, "no memory for the index of %d tensors", l->n_tensors);
+    return DT_OK;
+}
+
+static dt_err make(dt_st_layout *l, const dt_st_entry *entries, int64_t shard_size)
+{
+    l->file = calloc((size_t)l->n_tensors + 1, sizeof *l->file);
+    l->offset = calloc((size_t)l->n_tensors + 1, sizeof *l->offset);
+    DT_CHECK(l->file && l->offset, DT_ERR_MEMORY, "no memory for a list of %d tensors", l->n_tensors);
+    deal_out(l, entries, shard_size);
+    l->names = calloc((size_t)l->n_files, sizeof *l->names);
+    l->headers = calloc((size_t)l->n_files, sizeof *l->headers);
+    l->header_len = calloc((size_t)l->n_files, sizeof *l->header_len);
+    l->size = calloc((size_t)l->n_files, sizeof *l->size);
+    DT_CHECK(l->names && l->headers && l->header_len && l->size, DT_ERR_MEMORY, "no memory for a list of %d files", l->n_files);
+    DT_TRY(name_files(l));
+    DT_TRY(make_headers(l, entries));
+    return make_index(l, entries);
+}
+
+dt_err dt_st_layout_make(dt_st_layout *l, const dt_st_entry *entries, int n_entries, dt_st_type type, int64_t shard_size)
+{
+    *l = (dt_st_layout){.type = type, .n_tensors = n_entries};
+    DT_CHECK(type != DT_ST_OTHER && n_entries > 0 && shard_size > 0, DT_ERR_ARG, "%d tensors in files of %" PRId64 " bytes", n_entries, shard_size);
+    const dt_err err = make(l, entries, shard_size);
+    if (err != DT_OK) dt_st_layout_free(l);
+    return err;
+}
+
+void dt_st_layout_free(dt_st_layout *l)
+{
+    for (int f = 0; f < l->n_files; f++) {
+        if (l->names) free(l->names[f]);
+        if (l->headers) free(l->headers[f]);
+    }
+    free(l->file);
+    free(l->offset);
+    free(l->names);
+    free(l->headers);
+    free(l->header_len);
+    free(l->size);
+    free(l->index);
+    *l = (dt_st_layout){0};
+}

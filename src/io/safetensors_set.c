@@ -1,0 +1,173 @@
+/* safetensors_set.c - the files of a model together: which they are, and that each tensor is in exactly the one that the index says. */
+#include "safetensors_private.h"
+#include "dtrain/io.h"
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { MAX_INDEX = 100000000 /* bytes */, MAX_FILES = 4096 };
+
+static int by_name(const void *a, const void *b) { return strcmp(((const dt_st_tensor *)a)->name, ((const dt_st_tensor *)b)->name); }
+
+const dt_st_tensor *dt_safetensors_find(const dt_safetensors *s, const char *name)
+{
+    const dt_st_tensor key = {.name = (char *)name};
+    return s->n_tensors ? bsearch(&key, s->tensors, (size_t)s->n_tensors, sizeof key, by_name) : NULL;
+}
+
+static dt_err add_file(dt_safetensors *s, const char *path)
+{
+    DT_CHECK(s->n_files < MAX_FILES, DT_ERR_DATA, "%s: a model of more than %d files is not read", path, (int)MAX_FILES);
+    char **files = realloc(s->files, ((size_t)s->n_files + 1) * sizeof *files);
+    DT_CHECK(files, DT_ERR_MEMORY, "%s: no memory for its name", path);
+    s->files = files;
+    DT_CHECK((files[s->n_files] = strdup(path)), DT_ERR_MEMORY, "%s: no memory for its name", path);
+    s->n_files++;
+    return DT_OK;
+}
+
+/* The tensors of file number f, behind those that are there. */
+static dt_err add_tensors(dt_safetensors *s, int f)
+{
+    dt_st_tensor *more = NULL;
+    int n = 0;
+    dt_err err = dt_st_read_file(s->files[f], &more, &n);
+    dt_st_tensor *all = err == DT_OK && n <= INT_MAX - s->n_tensors ? realloc(s->tensors, (size_t)(s->n_tensors + n + 1) * sizeof *all) : NULL;
+    if (err == DT_OK && !all) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for its %d tensors", s->files[f], n);
+    if (all) s->tensors = all;
+    for (int i = 0; i < n; i++) {
+        more[i].file = f;
+        if (err == DT_OK)
+            s->tensors[s->n_tensors++] = more[i];
+        else
+            free(more[i].name);
+    }
+    free(more);
+    return err;
+}
+
+/* ---- the index ---------------------------------------------------------------------------------------------------------------- */
+
+/* A plain name: what an index says must not lead out of its directory. */
+static bool is_plain(const char *name)
+{
+    return name && name[0] != '\0' && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
+}
+
+static int file_of(const dt_safetensors *s, const char *name)
+{
+    for (int f = 0; f < s->n_files; f++)
+        if (strcmp(strrchr(s->files[f], '/') + 1, name) == 0) return f;
+    return -1;
+}
+
+static dt_err add_files_of_index(dt_safetensors *s, const char *dir, const char *index, const json_t *map)
+{
+    char path[PATH_MAX];
+    const char *tensor;
+    json_t *value;
+    const char *before = ""; /* neighbours are mostly in the same file */
+    DT_CHECK(json_is_object(map) && json_object_size(map) > 0, DT_ERR_DATA, "%s: weight_map: expected an object that says which tensor is in which file", index);
+    json_object_foreach((json_t *)map, tensor, value) {
+        const char *name = json_string_value(value);
+        DT_CHECK(is_plain(name), DT_ERR_DATA, "%s: tensor `%.200s`: expected the name of a file in the same directory, found %.200s", index, tensor,
+                 name ? name : "no text");
+        if (strcmp(name, before) == 0 || file_of(s, name) >= 0) continue;
+        DT_CHECK((size_t)snprintf(path, sizeof path, "%s/%s", dir, name) < sizeof path, DT_ERR_DATA, "%s: the name of file %.200s is too long", index, name);
+        DT_TRY(add_file(s, path));
+        before = name;
+    }
+    return DT_OK;
+}
+
+/* Each tensor is in the file that the index says, and nowhere else; with as many tensors as entries none is missing then. */
+static dt_err check_index(const dt_safetensors *s, const char *index, const json_t *map)
+{
+    const char *name;
+    json_t *value;
+    for (int i = 0; i < s->n_tensors; i++) {
+        const dt_st_tensor *t = &s->tensors[i];
+        const char *said = json_string_value(json_object_get(map, t->name));
+        DT_CHECK(said, DT_ERR_DATA, "%s: tensor `%.200s` is not in %s", s->files[t->file], t->name, index);
+        DT_CHECK(strcmp(said, strrchr(s->files[t->file], '/') + 1) == 0, DT_ERR_DATA, "%s: tensor `%.200s` should be in %.200s alone, says %s", s->files[t->file],
+                 t->name, said, index);
+    }
+    if ((size_t)s->n_tensors == json_object_size(map)) return DT_OK;
+    json_object_foreach((json_t *)map, name, value) {
+        const int f = file_of(s, json_string_value(value));
+        DT_CHECK(dt_safetensors_find(s, name), DT_ERR_DATA, "%s: tensor `%.200s` is missing, which %s puts there", s->files[f], name, index);
+    }
+    return DT_OK;
+}
+
+static dt_err sort_tensors(dt_safetensors *s)
+{
+    if (s->n_tensors) qsort(s->tensors, (size_t)s->n_tensors, sizeof *s->tensors, by_name);
+    return DT_OK;
+}
+
+static dt_err open_index(dt_safetensors *s, const char *dir, const char *index)
+{
+    char *text;
+    size_t nbytes;
+    json_error_t where;
+    DT_TRY(dt_read_file(index, MAX_INDEX, &text, &nbytes));
+    json_t *root = json_loadb(text, nbytes, JSON_REJECT_DUPLICATES, &where);
+    free(text);
+    DT_CHECK(root, DT_ERR_DATA, "%s:%d:%d: expected JSON: %s", index, where.line, where.column, where.text);
+    const json_t *map = json_object_get(root, "weight_map");
+    dt_err err = add_files_of_index(s, dir, index, map);
+    for (int f = 0; f < s->n_files && err == DT_OK; f++) err = add_tensors(s, f);
+    if (err == DT_OK) err = sort_tensors(s);
+    if (err == DT_OK) err = check_index(s, index, map);
+    json_decref(root);
+    return err;
+}
+
+/* ---- which files ----------------------------------------------------------------------------------------------------------------- */
+
+static bool exists(const char *dir, const char *name, char path[PATH_MAX])
+{
+    struct stat st;
+    return (size_t)snprintf(path, PATH_MAX, "%s/%s", dir, name) < PATH_MAX && stat(path, &st) == 0;
+}
+
+static dt_err fail_without_weights(const char *dir)
+{
+    static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack"};
+    char path[PATH_MAX];
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        DT_CHECK(!exists(dir, others[i], path), DT_ERR_DATA,
+                 "%s: weights in this form are not read (a pickle may run any code); expected %s or %s: save the model again with save_pretrained(..., safe_serialization=True)",
+                 path, ST_SINGLE, ST_INDEX);
+    return dt_fail(DT_ERR_DATA, "%s: expected the weights as %s, or several files with %s; there is neither", dir, ST_SINGLE, ST_INDEX);
+}
+
+static dt_err open_one(dt_safetensors *s, const char *path)
+{
+    DT_TRY(add_file(s, path));
+    DT_TRY(add_tensors(s, 0));
+    return sort_tensors(s);
+}
+
+dt_err dt_safetensors_open(dt_safetensors *s, const char *path)
+{
+    struct stat st;
+    char file[PATH_MAX];
+    DT_CHECK(stat(path, &st) == 0, DT_ERR_DATA, "%s: cannot be opened: %s", path, strerror(errno));
+    if (!S_ISDIR(st.st_mode)) return open_one(s, path);
+    if (exists(path, ST_SINGLE, file)) return open_one(s, file);
+    if (exists(path, ST_INDEX, file)) return open_index(s, path, file);
+    return fail_without_weights(path);
+}
+
+void dt_safetensors_close(dt_safetensors *s)
+{
+    for (int i = 0; i < s->n_tensors; i++) free(s->tensors[i].name);
+    for (int f = 0; f < s->n_files; f++) free(s->files[f]);
+    free(s->tensors);
+    free(s->files);
+    *s = (dt_safetensors){0};
+}
