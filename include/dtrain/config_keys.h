@@ -14,7 +14,8 @@
     BOOL(run, reproducible, false, "bit-identical losses and weights whatever the number of ranks, the ZeRO stage and the offload") \
     REAL(run, time_limit, 0, 0, 1e9, "seconds", "save and leave (exit code 75) before so much time has passed since the start; 0: no limit") \
     INT (run, max_skipped_steps, 20, 1, INT64_MAX, "optimizer steps", "consecutive steps left out for non-finite gradients before the run ends (exit code 71)") \
-    TEXT(model, path, "", "checkpoint file, or a run's checkpoints directory, to start from") \
+    TEXT(model, path, "", "what to start from: a Hugging Face directory (config.json, safetensors), a checkpoint file, or a run's directory") \
+    TEXT(model, tokenizer, "", "directory (or tokenizer.json) whose files go with exports and are used for generation, or bytes; default: that of path, or of the data") \
     TEXT(model, config, "", "config.json of the model to start from random weights") \
     TEXT(model, model_type, "", "gpt2, llama, mistral, qwen2 or qwen3 (inline model, with the keys below, named as in config.json)") \
     TEXT(model, hidden_size, "", "width of the model") \

@@ -2,13 +2,11 @@
 #ifndef DTRAIN_FROZEN_H
 #define DTRAIN_FROZEN_H
 
-#include "dtrain/checkpoint.h"
-#include "dtrain/model.h"
+#include "dtrain/pretrained.h"
 
 /** {0} to start from. Not to be moved after dt_frozen_load: models borrow units and source. */
 typedef struct dt_frozen {
-    char *path; /* of the checkpoint */
-    dt_ckpt_meta meta;
+    dt_pretrained from; /* its path, tokenizer, sampling defaults */
     dt_model_config mc;
     dt_unit *units;
     int n_units;
@@ -16,8 +14,8 @@ typedef struct dt_frozen {
     dt_param_source source;
 } dt_frozen;
 
-/** Find the checkpoint (a file; or a run's output_dir or its checkpoints directory: the one that `latest` names, else the highest step) and read all of
- *  it but the tensors. Local. DT_ERR_DATA naming what was looked for. */
+/** Find the model (a Hugging Face directory; a checkpoint; a run's output_dir or its checkpoints directory: the one that `latest` names, else the highest
+ *  step) and read all of it but the tensors. Local. DT_ERR_DATA naming what was looked for. */
 dt_err dt_frozen_describe(dt_frozen *f, const char *model);
 
 /** Load the parameters, whole on every rank (stage 0) or shared out (stage 3). Collective; all ranks return the same code but for DT_ERR_COMM. */

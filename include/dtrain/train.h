@@ -5,6 +5,7 @@
 #include "dtrain/checkpoint.h"
 #include "dtrain/config.h"
 #include "dtrain/data.h"
+#include "dtrain/pretrained.h"
 #include "dtrain/report.h"
 #include "dtrain/task.h"
 
@@ -86,7 +87,8 @@ typedef struct dt_run {
     dt_schedule schedule;
     int64_t total_steps;
     double start_s;
-    char *model_source; /* checkpoint to start from, or NULL */
+    bool has_pretrained;       /* is there a model to start from? */
+    dt_pretrained pretrained;
 } dt_run;
 
 typedef enum dt_mode { DT_MODE_RUN, DT_MODE_CHECK } dt_mode;

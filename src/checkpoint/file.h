@@ -1,9 +1,10 @@
-/* file.h - the checkpoint file as one process sees it (interface.md, "Checkpoint file"). Private to checkpoint. */
+/* file.h - files with tensors as one process sees them: the checkpoint file (interface.md, "Checkpoint file"), safetensors. Private to checkpoint. */
 #ifndef DTRAIN_CHECKPOINT_FILE_H
 #define DTRAIN_CHECKPOINT_FILE_H
 
 #include "dtrain/checkpoint.h"
 #include "dtrain/io.h"
+#include "dtrain/safetensors.h"
 
 enum { CKPT_VERSION = 1, CKPT_BUFFER = 8 << 20 /* bytes moved at a time: inside the second cache's reach, far above a disk's favourite size */ };
 
@@ -14,13 +15,43 @@ typedef struct ckpt_slot {
     const dt_tensor *tensor;
 } ckpt_slot;
 
-/** Where a slot's elements are in the file: found by rank 0, sent to all as bytes. */
+/** Where a slot's elements are: found by rank 0, sent to all as bytes. */
 typedef struct ckpt_place {
     int64_t offset; /* bytes; -1: not in one piece, ask HDF5 */
     uint64_t checksum;
-    int32_t type; /* dt_h5_type */
+    int32_t type; /* dt_st_type */
     int32_t has_checksum;
+    int32_t file; /* of ckpt_found */
+    int32_t bare; /* found without "transformer." */
 } ckpt_place;
+
+/** What rank 0 found for a list of slots. */
+typedef struct ckpt_found {
+    ckpt_place *places; /* [n_slots], the caller's */
+    char *files;        /* malloc'ed: paths, each with its 0, one after the other */
+    size_t files_len;
+    int32_t embed;   /* slot of the embedding, -1: there is none that a head could be tied to */
+    int32_t has_head; /* lm_head.weight is there, though the model is tied */
+    ckpt_place head;
+} ckpt_found;
+#define CKPT_HEAD "lm_head.weight"
+
+/** Finders: every slot has its place, and no tensor is there that no slot asks for. Local. DT_ERR_DATA naming file and tensor. */
+dt_err ckpt_find_in_checkpoint(const char *path, const ckpt_slot *slots, int n_slots, ckpt_found *found);
+dt_err ckpt_find_in_directory(const char *dir, const ckpt_slot *slots, int n_slots, ckpt_found *found);
+
+typedef dt_err (*ckpt_finder)(const char *path, const ckpt_slot *slots, int n_slots, ckpt_found *found);
+/** Collective: rank 0 finds, every rank reads its pieces. */
+dt_err ckpt_load(dt_comm *comm, dt_zero *z, const char *path, ckpt_finder find, bool with_optimizer, dt_phase *phase);
+
+/* names.c: GPT-2's tensors may lack "transformer." in files; some buffers of older models are no weights. */
+const char *ckpt_bare_name(const char *name); /* NULL: it has no prefix to leave out */
+bool ckpt_is_ignored(const char *name);
+char *ckpt_shape_text(int n_dims, const int64_t *shape, char *out, size_t out_size); /* "[768, 3072]" */
+dt_err ckpt_check_shape(const char *path, const char *name, const dt_tensor *t, int n_dims, const int64_t *shape);
+/** Look for the embedding among the slots; -1 when the model has a head of its own. */
+int32_t ckpt_tied_embedding(const ckpt_slot *slots, int n_slots);
+dt_err ckpt_add_file(ckpt_found *found, const char *path);
 
 /** The slots of z: parameters, and the moments when with_optimizer and z has them. malloc'ed. */
 dt_err ckpt_slots(dt_zero *z, bool with_optimizer, ckpt_slot **slots, int *n_slots);
@@ -28,6 +59,7 @@ dt_err ckpt_slots(dt_zero *z, bool with_optimizer, ckpt_slot **slots, int *n_slo
 void ckpt_slot_name(const ckpt_slot *s, char *out, size_t out_size);
 /** Open the tensor under its name, or GPT-2's without "transformer."; name: as found, else as looked for. Negative when there is none. */
 hid_t ckpt_slot_open(hid_t file, const ckpt_slot *s, char *name, size_t name_size);
+dt_st_type ckpt_type_of(dt_h5_type t);
 
 /** Create the file with all its metadata, checksums as zeros; give each slot's offset and the size of the whole file. Local. */
 dt_err ckpt_file_create(const char *path, const dt_ckpt_meta *meta, dt_zero *z, const ckpt_slot *slots, int n_slots, int64_t *offsets,

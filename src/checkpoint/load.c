@@ -1,9 +1,10 @@
-/* load.c - the reverse of save.c, for whatever layout the ranks have now.
+/* load.c - the reverse of save.c, for whatever layout the ranks have now, from a checkpoint or from safetensors files.
  *
- * Rank 0 alone opens the file's metadata, checks it against the model and tells the others where each tensor is: at a thousand ranks that is one
+ * Rank 0 alone opens the files' metadata, checks it against the model and tells the others where each tensor is: at a thousand ranks that is one
  * open and a few reads, not a thousand. Each rank then reads its own runs of elements, straight into the states where the host reaches them and
- * the type is the same. The checksums are formed over what was read: the parts of all ranks add up to the sum of the whole tensor. A file whose
- * tensors others have chunked or compressed is read through HDF5 by each rank. */
+ * the type is the same. The checksums are formed over what was read: the parts of all ranks add up to the sum of the whole tensor. A checkpoint whose
+ * tensors others have chunked or compressed is read through HDF5 by each rank. A head that is stored beside the embedding it is tied to is compared with
+ * it, each rank a part. */
 #include "file.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -18,130 +19,113 @@ typedef struct load_job {
     const char *path;
     dt_phase *phase;
     ckpt_slot *slots;
-    ckpt_place *places;
+    ckpt_found found;
+    const char **files; /* [n_files] of found */
     uint64_t *sums;
     int n_slots;
-    int fd;
-    hid_t file;                /* -1 unless a tensor has to be read through HDF5 */
-    char *raw, *converted;     /* CKPT_BUFFER bytes each: elements as in the file, and as z keeps them */
+    int fd, fd_file;       /* the file that is open, and its number */
+    hid_t file;            /* -1 unless a tensor has to be read through HDF5 */
+    char *raw, *converted; /* CKPT_BUFFER bytes each: elements as in the file, and as z keeps them */
 } load_job;
 
 static dt_err prepare(load_job *j, bool with_optimizer)
 {
     DT_TRY(ckpt_slots(j->z, with_optimizer, &j->slots, &j->n_slots));
-    j->places = calloc((size_t)j->n_slots + 1, sizeof *j->places);
+    j->found.places = calloc((size_t)j->n_slots + 1, sizeof *j->found.places);
     j->sums = calloc((size_t)j->n_slots + 1, sizeof *j->sums);
     j->raw = malloc(CKPT_BUFFER);
     j->converted = malloc(CKPT_BUFFER);
-    DT_CHECK(j->places && j->sums && j->raw && j->converted, DT_ERR_MEMORY, "no memory for a checkpoint's buffers of %d MiB", 2 * CKPT_BUFFER >> 20);
+    DT_CHECK(j->found.places && j->sums && j->raw && j->converted, DT_ERR_MEMORY, "no memory for a checkpoint's buffers of %d MiB", 2 * CKPT_BUFFER >> 20);
     return DT_OK;
 }
 
-static dt_err find_all(load_job *j)
+static dt_err list_files(load_job *j)
 {
-    hid_t file;
-    int n_without = 0;
-    if (j->comm->rank != 0) return DT_OK;
-    dt_h5_lock();
-    dt_err err = ckpt_file_open(j->path, &file);
-    for (int i = 0; i < j->n_slots && err == DT_OK; i++) {
-        err = ckpt_file_find(file, j->path, &j->slots[i], &j->places[i]);
-        n_without += !j->places[i].has_checksum;
+    int n = 0;
+    for (size_t i = 0; i < j->found.files_len; i++) n += j->found.files[i] == '\0';
+    j->files = calloc((size_t)n + 1, sizeof *j->files);
+    DT_CHECK(j->files, DT_ERR_MEMORY, "%s: no memory for the names of %d files", j->path, n);
+    const char *name = j->found.files;
+    for (int f = 0; f < n; f++, name += strlen(name) + 1) j->files[f] = name;
+    return DT_OK;
+}
+
+/* What rank 0 found, for all. Collective, agreed. */
+static dt_err share(load_job *j)
+{
+    ckpt_found *f = &j->found, from_first = *f;
+    DT_TRY(dt_comm_broadcast_host(j->comm, &from_first, sizeof from_first, 0));
+    if (j->comm->rank != 0) {
+        from_first.places = f->places;
+        from_first.files = malloc(from_first.files_len);
+        *f = from_first;
     }
-    if (file >= 0) H5Fclose(file);
-    dt_h5_unlock();
-    if (err == DT_OK && n_without)
-        DT_WARN("%s: %d of %d tensors carry no checksum: damage to them would not be noticed", j->path, n_without, j->n_slots);
-    return err;
+    DT_TRY(dt_comm_agree(j->comm, f->files ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for the names of %s's files", j->path)));
+    DT_TRY(dt_comm_broadcast_host(j->comm, f->files, f->files_len, 0));
+    DT_TRY(dt_comm_broadcast_host(j->comm, f->places, (size_t)j->n_slots * sizeof *f->places, 0));
+    return dt_comm_agree(j->comm, list_files(j));
 }
 
 /* ---- reading -------------------------------------------------------------------------------------------------------------- */
 
-static float half_to_float(uint16_t h)
+static dt_err open_file(load_job *j, int file)
 {
-    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = (h >> 10) & 31u, fraction = h & 1023u;
-    union { uint32_t u; float f; } x;
-    if (exponent == 0)
-        x.f = (float)fraction * 0x1p-24f; /* subnormal in half, exact in float */
-    else
-        x.u = (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | fraction << 13;
-    x.u |= sign;
-    return x.f;
-}
-
-static float element(const char *raw, int64_t i, dt_h5_type type)
-{
-    if (type == DT_H5_F32) return ((const float *)raw)[i];
-    const uint16_t h = ((const uint16_t *)raw)[i];
-    return type == DT_H5_F16 ? half_to_float(h) : dt_bf16_to_float(h);
-}
-
-static void convert(const char *raw, dt_h5_type from, char *out, dt_dtype to, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        const float f = element(raw, i, from);
-        if (to == DT_F32)
-            ((float *)out)[i] = f;
-        else
-            ((uint16_t *)out)[i] = dt_bf16_from_float(f);
-    }
+    if (j->fd >= 0 && j->fd_file == file) return DT_OK;
+    if (j->fd >= 0) close(j->fd);
+    j->fd = open(j->files[file], O_RDONLY | O_CLOEXEC);
+    j->fd_file = file;
+    DT_CHECK(j->fd >= 0, DT_ERR_DATA, "%s: cannot be opened by this rank: %s", j->files[file], strerror(errno));
+    (void)posix_fadvise(j->fd, 0, 0, POSIX_FADV_SEQUENTIAL); /* a hint */
+    return DT_OK;
 }
 
 /* type: what rank 0 found; out has room for elements of that. */
-static dt_err fetch_through_hdf5(const load_job *j, const ckpt_slot *s, dt_h5_type type, int64_t first, int64_t n, void *out)
+static dt_err fetch_through_hdf5(load_job *j, const ckpt_slot *s, dt_st_type type, int64_t first, int64_t n, void *out)
 {
     char name[256];
     dt_h5_array a;
     dt_h5_lock();
-    hid_t dset = ckpt_slot_open(j->file, s, name, sizeof name);
-    dt_err err = dset < 0 ? dt_h5_fail(DT_ERR_DATA, j->path, name) : dt_h5_inspect(dset, j->path, name, &a);
-    if (err == DT_OK && (a.n_elems != s->tensor->n_elems || a.type != type)) err = dt_fail(DT_ERR_DATA, "%s: tensor `%s` differs between ranks", j->path, name);
+    dt_err err = j->file >= 0 ? DT_OK : ckpt_file_open(j->path, &j->file);
+    hid_t dset = err == DT_OK ? ckpt_slot_open(j->file, s, name, sizeof name) : -1;
+    if (err == DT_OK) err = dset < 0 ? dt_h5_fail(DT_ERR_DATA, j->path, name) : dt_h5_inspect(dset, j->path, name, &a);
+    if (err == DT_OK && (a.n_elems != s->tensor->n_elems || ckpt_type_of(a.type) != type)) err = dt_fail(DT_ERR_DATA, "%s: tensor `%s` differs between ranks", j->path, name);
     if (err == DT_OK) err = dt_h5_read_run(dset, j->path, name, &a, first, n, out);
     if (dset >= 0) H5Dclose(dset);
     dt_h5_unlock();
     return err;
 }
 
+/* Elements as they stand in the file. */
+static dt_err fetch(load_job *j, const ckpt_slot *s, const ckpt_place *p, int64_t first, int64_t n, void *out)
+{
+    const size_t size = dt_st_type_size((dt_st_type)p->type);
+    if (p->offset < 0) return fetch_through_hdf5(j, s, (dt_st_type)p->type, first, n, out);
+    DT_TRY(open_file(j, p->file));
+    return dt_read_at(j->fd, j->files[p->file], p->offset + first * (int64_t)size, out, (size_t)n * size);
+}
+
 static dt_err read_slot(load_job *j, int i)
 {
     const ckpt_slot *s = &j->slots[i];
-    const ckpt_place *p = &j->places[i];
-    const dt_h5_type type = (dt_h5_type)p->type;
-    const dt_dtype keep = dt_zero_state_dtype(j->z, s->state);
-    const bool same = type == (keep == DT_F32 ? DT_H5_F32 : DT_H5_BF16);
-    const size_t size = type == DT_H5_F32 ? 4 : 2;
+    const ckpt_place *p = &j->found.places[i];
+    const dt_st_type type = (dt_st_type)p->type, keep = dt_st_type_of(dt_zero_state_dtype(j->z, s->state));
+    const size_t size = dt_st_type_size(type);
     const int64_t step = CKPT_BUFFER / 4;
-    char *in_place = same ? dt_zero_state_ptr(j->z, s->state, s->piece) : NULL;
+    char *in_place = type == keep ? dt_zero_state_ptr(j->z, s->state, s->piece) : NULL;
     for (int64_t at = 0; at < s->piece->n; at += step) {
         const int64_t n = s->piece->n - at < step ? s->piece->n - at : step, first = s->piece->first + at;
         char *to = in_place ? in_place + (size_t)at * size : j->raw;
-        DT_TRY(p->offset >= 0 ? dt_read_at(j->fd, j->path, p->offset + first * (int64_t)size, to, (size_t)n * size)
-                              : fetch_through_hdf5(j, s, type, first, n, to));
-        j->sums[i] += dt_checksum(to, first, n, size);
+        DT_TRY(fetch(j, s, p, first, n, to));
+        if (p->has_checksum) j->sums[i] += dt_checksum(to, first, n, size);
         if (in_place) continue;
-        if (!same) convert(j->raw, type, j->converted, keep, n);
-        DT_TRY(dt_zero_state_write(j->z, s->state, s->piece, at, n, same ? j->raw : j->converted));
+        if (type != keep) dt_st_convert(j->raw, type, j->converted, keep, n);
+        DT_TRY(dt_zero_state_write(j->z, s->state, s->piece, at, n, type == keep ? j->raw : j->converted));
     }
     return DT_OK;
 }
 
-static dt_err open_file(load_job *j)
-{
-    bool through_hdf5 = false;
-    for (int i = 0; i < j->n_slots; i++) through_hdf5 |= j->places[i].offset < 0;
-    j->fd = open(j->path, O_RDONLY | O_CLOEXEC);
-    DT_CHECK(j->fd >= 0, DT_ERR_DATA, "%s: cannot be opened by this rank: %s", j->path, strerror(errno));
-    (void)posix_fadvise(j->fd, 0, 0, POSIX_FADV_SEQUENTIAL); /* a hint */
-    if (!through_hdf5) return DT_OK;
-    dt_h5_lock();
-    const dt_err err = ckpt_file_open(j->path, &j->file);
-    dt_h5_unlock();
-    return err;
-}
-
 static dt_err read_slots(load_job *j)
 {
-    DT_TRY(open_file(j));
     for (int i = 0; i < j->n_slots; i++) {
         if (j->slots[i].piece->n == 0) continue;
         dt_phase_enter(j->phase, "load", j->slots[i].tensor->name);
@@ -151,19 +135,53 @@ static dt_err read_slots(load_job *j)
     return DT_OK;
 }
 
+/* ---- a head beside a tied embedding --------------------------------------------------------------------------------------- */
+
+static dt_err compare_part(load_job *j, const ckpt_slot *head, int64_t first, int64_t n)
+{
+    const ckpt_slot *embed = &j->slots[j->found.embed];
+    const ckpt_place *p = &j->found.places[j->found.embed], *q = &j->found.head;
+    char *const raw[2] = {j->raw, j->raw + CKPT_BUFFER / 2}, *const floats[2] = {j->converted, j->converted + CKPT_BUFFER / 2};
+    DT_TRY(fetch(j, embed, p, first, n, raw[0]));
+    DT_TRY(fetch(j, head, q, first, n, raw[1]));
+    dt_st_convert(raw[0], (dt_st_type)p->type, floats[0], DT_ST_F32, n);
+    dt_st_convert(raw[1], (dt_st_type)q->type, floats[1], DT_ST_F32, n);
+    DT_CHECK(memcmp(floats[0], floats[1], (size_t)n * sizeof(float)) == 0, DT_ERR_DATA,
+             "%s: tensor `%s` differs from `%s`, to which the configuration ties it (tie_word_embeddings = true)", j->files[q->file], head->tensor->name,
+             embed->tensor->name);
+    return DT_OK;
+}
+
+/* Each rank an equal part. */
+static dt_err compare_head(load_job *j)
+{
+    if (!j->found.has_head) return DT_OK;
+    dt_tensor tensor = *j->slots[j->found.embed].tensor;
+    snprintf(tensor.name, sizeof tensor.name, "%s", CKPT_HEAD);
+    const ckpt_slot head = {.state = DT_STATE_PARAM, .tensor = &tensor};
+    const int64_t each = tensor.n_elems / j->comm->nranks + 1, begin = each * j->comm->rank;
+    const int64_t end = begin + each < tensor.n_elems ? begin + each : tensor.n_elems, step = CKPT_BUFFER / 8;
+    dt_phase_enter(j->phase, "load", "lm_head.weight");
+    for (int64_t at = begin; at < end; at += step) DT_TRY(compare_part(j, &head, at, end - at < step ? end - at : step));
+    return DT_OK;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------------------------------------ */
+
 /* The same on all ranks: sums are those of whole tensors here. */
 static dt_err compare(const load_job *j)
 {
+    const ckpt_place *places = j->found.places;
     char name[256];
     int n_bad = 0, first_bad = -1;
     for (int i = 0; i < j->n_slots; i++) {
-        if (!j->places[i].has_checksum || j->sums[i] == j->places[i].checksum) continue;
+        if (!places[i].has_checksum || j->sums[i] == places[i].checksum) continue;
         if (n_bad++ == 0) first_bad = i;
     }
     if (n_bad == 0) return DT_OK;
     ckpt_slot_name(&j->slots[first_bad], name, sizeof name);
     return dt_fail(DT_ERR_DATA, "%s: tensor `%s` was altered: checksum %016" PRIx64 ", expected %016" PRIx64 " (%d of %d tensors differ)", j->path, name,
-                   j->sums[first_bad], j->places[first_bad].checksum, n_bad, j->n_slots);
+                   j->sums[first_bad], places[first_bad].checksum, n_bad, j->n_slots);
 }
 
 static void clean_up(load_job *j)
@@ -175,23 +193,31 @@ static void clean_up(load_job *j)
         dt_h5_unlock();
     }
     free(j->slots);
-    free(j->places);
+    free(j->found.places);
+    free(j->found.files);
+    free(j->files);
     free(j->sums);
     free(j->raw);
     free(j->converted);
 }
 
-dt_err dt_checkpoint_load(dt_comm *comm, dt_zero *z, const char *path, bool with_optimizer, dt_phase *phase)
+dt_err ckpt_load(dt_comm *comm, dt_zero *z, const char *path, ckpt_finder find, bool with_optimizer, dt_phase *phase)
 {
     load_job job = {.comm = comm, .z = z, .path = path, .phase = phase, .fd = -1, .file = -1};
     dt_phase_enter(phase, "load", "open");
     dt_err err = dt_comm_agree(comm, prepare(&job, with_optimizer));
-    if (err == DT_OK) err = dt_comm_agree(comm, find_all(&job));
-    if (err == DT_OK) err = dt_comm_broadcast_host(comm, job.places, (size_t)job.n_slots * sizeof *job.places, 0);
+    if (err == DT_OK) err = dt_comm_agree(comm, comm->rank == 0 ? find(path, job.slots, job.n_slots, &job.found) : DT_OK);
+    if (err == DT_OK) err = share(&job);
     if (err == DT_OK) err = dt_comm_agree(comm, read_slots(&job));
     if (err == DT_OK) err = dt_comm_sum_host_u64(comm, job.sums, job.n_slots);
     if (err == DT_OK) err = dt_comm_agree(comm, compare(&job));
+    if (err == DT_OK) err = dt_comm_agree(comm, compare_head(&job));
     if (err == DT_OK) err = dt_comm_agree(comm, dt_zero_state_written(z));
     clean_up(&job);
     return err;
+}
+
+dt_err dt_checkpoint_load(dt_comm *comm, dt_zero *z, const char *path, bool with_optimizer, dt_phase *phase)
+{
+    return ckpt_load(comm, z, path, ckpt_find_in_checkpoint, with_optimizer, phase);
 }

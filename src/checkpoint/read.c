@@ -13,15 +13,20 @@ void ckpt_slot_name(const ckpt_slot *s, char *out, size_t out_size)
 
 hid_t ckpt_slot_open(hid_t file, const ckpt_slot *s, char *name, size_t name_size)
 {
-    static const char prefix[] = "transformer."; /* some files of GPT-2 leave it out */
+    const char *bare_name = ckpt_bare_name(s->tensor->name);
     ckpt_slot_name(s, name, name_size);
     hid_t dset = dt_h5_open_array(file, name);
-    if (dset >= 0 || strncmp(s->tensor->name, prefix, sizeof prefix - 1) != 0) return dset;
+    if (dset >= 0 || !bare_name) return dset;
     char bare[256];
-    snprintf(bare, sizeof bare, "%s/%s", state_group[s->state], s->tensor->name + sizeof prefix - 1);
+    snprintf(bare, sizeof bare, "%s/%s", state_group[s->state], bare_name);
     dset = dt_h5_open_array(file, bare);
     if (dset >= 0) snprintf(name, name_size, "%s", bare);
     return dset;
+}
+
+dt_st_type ckpt_type_of(dt_h5_type t)
+{
+    return t == DT_H5_F32 ? DT_ST_F32 : t == DT_H5_F16 ? DT_ST_F16 : t == DT_H5_BF16 ? DT_ST_BF16 : DT_ST_OTHER;
 }
 
 static dt_err check_format(hid_t file, const char *path)
@@ -106,23 +111,10 @@ void dt_ckpt_meta_free(dt_ckpt_meta *m)
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------------- */
 
-/* "[768, 3072]" */
-static char *shape_text(int n_dims, const int64_t *shape, char *out, size_t out_size)
-{
-    size_t len = (size_t)snprintf(out, out_size, "[");
-    for (int d = 0; d < n_dims && len < out_size; d++) len += (size_t)snprintf(out + len, out_size - len, "%s%" PRId64, d ? ", " : "", shape[d]);
-    if (len < out_size) snprintf(out + len, out_size - len, "]");
-    return out;
-}
-
 static dt_err check_tensor(const char *path, const char *name, const dt_tensor *t, const dt_h5_array *a)
 {
-    char expected[128], found[256];
-    bool same = t->n_dims == a->n_dims;
-    for (int d = 0; same && d < t->n_dims; d++) same = t->shape[d] == a->shape[d];
-    DT_CHECK(same, DT_ERR_DATA, "%s: tensor `%s`: expected the shape %s of this model, found %s", path, name,
-             shape_text(t->n_dims, t->shape, expected, sizeof expected), shape_text(a->n_dims, a->shape, found, sizeof found));
-    DT_CHECK(a->type == DT_H5_F32 || a->type == DT_H5_F16 || a->type == DT_H5_BF16, DT_ERR_DATA,
+    DT_TRY(ckpt_check_shape(path, name, t, a->n_dims, a->shape));
+    DT_CHECK(ckpt_type_of(a->type) != DT_ST_OTHER, DT_ERR_DATA,
              "%s: tensor `%s`: expected fp32, fp16 or bf16 (uint16 with the attribute dtype = \"bf16\"), found %s", path, name,
              dt_h5_type_name(a->type));
     return DT_OK;
@@ -130,7 +122,7 @@ static dt_err check_tensor(const char *path, const char *name, const dt_tensor *
 
 dt_err ckpt_file_find(hid_t file, const char *path, const ckpt_slot *slot, ckpt_place *place)
 {
-    char name[256];
+    char name[256], asked[256];
     dt_h5_array a;
     hid_t dset = ckpt_slot_open(file, slot, name, sizeof name);
     if (dset < 0) {
@@ -141,8 +133,74 @@ dt_err ckpt_file_find(hid_t file, const char *path, const ckpt_slot *slot, ckpt_
     H5Dclose(dset);
     DT_TRY(err);
     DT_TRY(check_tensor(path, name, slot->tensor, &a));
-    *place = (ckpt_place){.offset = a.offset, .checksum = a.checksum, .type = (int32_t)a.type, .has_checksum = a.has_checksum};
+    ckpt_slot_name(slot, asked, sizeof asked);
+    *place = (ckpt_place){.offset = a.offset, .checksum = a.checksum, .type = (int32_t)ckpt_type_of(a.type), .has_checksum = a.has_checksum, .bare = strcmp(name, asked) != 0};
     return DT_OK;
+}
+
+/* ---- all tensors of a file ----------------------------------------------------------------------------------------------- */
+
+typedef struct find_job {
+    const char *path;
+    const ckpt_slot *slots;
+    int n_slots;
+    ckpt_found *found;
+    bool head_there;
+} find_job;
+
+static bool is_asked_for(const find_job *job, const char *name)
+{
+    for (int i = 0; i < job->n_slots; i++) {
+        const char *full = job->slots[i].tensor->name, *bare = ckpt_bare_name(full);
+        if (job->slots[i].state == DT_STATE_PARAM && strcmp(name, job->found->places[i].bare ? bare : full) == 0) return true;
+    }
+    return ckpt_is_ignored(name);
+}
+
+static dt_err visit_weight(hid_t dset, const char *name, void *ctx)
+{
+    static const char group[] = "model/";
+    find_job *job = ctx;
+    if (strncmp(name, group, sizeof group - 1) != 0) return DT_OK;
+    const char *tensor = name + sizeof group - 1;
+    if (is_asked_for(job, tensor)) return DT_OK;
+    if (job->found->embed >= 0 && strcmp(tensor, CKPT_HEAD) == 0) {
+        job->head_there = true;
+        return DT_OK;
+    }
+    return dt_fail(DT_ERR_DATA, "%s: tensor `%s`: this model has no such tensor", job->path, name);
+}
+
+static dt_err find_head(hid_t file, find_job *job)
+{
+    if (!job->head_there) return DT_OK;
+    dt_tensor head = *job->slots[job->found->embed].tensor;
+    const ckpt_slot slot = {.state = DT_STATE_PARAM, .tensor = &head};
+    snprintf(head.name, sizeof head.name, "%s", CKPT_HEAD);
+    job->found->has_head = true;
+    return ckpt_file_find(file, job->path, &slot, &job->found->head);
+}
+
+dt_err ckpt_find_in_checkpoint(const char *path, const ckpt_slot *slots, int n_slots, ckpt_found *found)
+{
+    hid_t file;
+    int n_without = 0;
+    find_job job = {.path = path, .slots = slots, .n_slots = n_slots, .found = found};
+    found->embed = ckpt_tied_embedding(slots, n_slots);
+    DT_TRY(ckpt_add_file(found, path));
+    dt_h5_lock();
+    dt_err err = ckpt_file_open(path, &file);
+    for (int i = 0; i < n_slots && err == DT_OK; i++) {
+        err = ckpt_file_find(file, path, &slots[i], &found->places[i]);
+        n_without += !found->places[i].has_checksum;
+    }
+    if (err == DT_OK) err = dt_h5_each_array(file, path, visit_weight, &job);
+    if (err == DT_OK) err = find_head(file, &job);
+    if (file >= 0) H5Fclose(file);
+    dt_h5_unlock();
+    if (err == DT_OK && n_without)
+        DT_WARN("%s: %d of %d tensors carry no checksum: damage to them would not be noticed", path, n_without, n_slots);
+    return err;
 }
 
 /* ---- every checksum of a file -------------------------------------------------------------------------------------------- */
@@ -167,7 +225,7 @@ static dt_err verify_array(hid_t dset, const char *name, void *ctx)
     if (!a.has_checksum) job->n_without++;
     if (job->out)
         fprintf(job->out, "%-8s %016" PRIx64 "  %s %s %s\n", bad ? "ALTERED" : a.has_checksum ? "ok" : "no sum", sum, name,
-                shape_text(a.n_dims, a.shape, shape, sizeof shape), dt_h5_type_name(a.type));
+                ckpt_shape_text(a.n_dims, a.shape, shape, sizeof shape), dt_h5_type_name(a.type));
     return DT_OK;
 }
 

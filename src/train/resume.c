@@ -84,9 +84,9 @@ static dt_err list_candidates(dt_run *run, char ***paths, int *n)
 
 static dt_err start_fresh(dt_run *run)
 {
-    if (!run->model_source) return dt_zero_init_random(run->zero, (uint64_t)run->cfg.run_seed);
-    DT_INFO("starting from the weights of %s", run->model_source);
-    return dt_checkpoint_load(run->comm, run->zero, run->model_source, false, &run->phase);
+    if (!run->has_pretrained) return dt_zero_init_random(run->zero, (uint64_t)run->cfg.run_seed);
+    DT_INFO("starting from the weights of %s", run->pretrained.path);
+    return dt_pretrained_load(run->comm, run->zero, &run->pretrained, &run->phase);
 }
 
 dt_err run_resume(dt_run *run, progress *p)

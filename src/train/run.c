@@ -84,7 +84,7 @@ static dt_err check_files(dt_run *run)
     if (err == DT_OK && run->valid) err = dt_loader_verify(run->valid, &run->phase);
     dt_phase_enter(&run->phase, "verify", "checkpoint");
     const char *resume = run->cfg.checkpoint_resume;
-    if (err == DT_OK && run->model_source) err = dt_checkpoint_verify(run->model_source, NULL);
+    if (err == DT_OK && run->has_pretrained) err = dt_pretrained_verify(&run->pretrained, run->units, run->n_units);
     if (err == DT_OK && run->train && !strcmp(resume, "auto") && (err = dt_checkpoint_list(dir, &paths, &n)) == DT_OK && n) {
         DT_INFO("would resume from %s", paths[0]);
         err = dt_checkpoint_verify(paths[0], NULL);
@@ -178,6 +178,6 @@ void dt_run_close(dt_run *run)
     dt_model_free_units(run->units, run->n_units);
     dt_model_config_free(&run->mc);
     if (run->compute && run->dev.ops) run->dev.ops->stream_destroy(&run->dev, run->compute);
-    free(run->model_source);
+    dt_pretrained_free(&run->pretrained);
     dt_config_free(&run->cfg);
 }

@@ -14,7 +14,7 @@ static dt_err check_task(const dt_config *cfg)
     DT_CHECK(*files, DT_ERR_USAGE, "%s: expected dataset files for task %s, found nothing",
              dt_config_where(cfg, "data", needed, where, sizeof where), cfg->run_task);
     if (eval) {
-        DT_CHECK(*cfg->model_path, DT_ERR_USAGE, "%s: expected a checkpoint to evaluate, found nothing",
+        DT_CHECK(*cfg->model_path, DT_ERR_USAGE, "%s: expected a model to evaluate, found nothing",
                  dt_config_where(cfg, "model", "path", where, sizeof where));
         DT_CHECK(strcmp(cfg->zero_stage, "1") && strcmp(cfg->zero_stage, "2"), DT_ERR_USAGE,
                  "%s: stage %s shares out gradients and optimizer states, which task eval has not; expected 0 or 3",
@@ -31,14 +31,11 @@ static dt_err open_model_config(dt_run *run)
     const dt_config *cfg = &run->cfg;
     if (!*cfg->model_path) return dt_model_config_from_keys(&run->mc, cfg);
     if ((*cfg->model_config || *cfg->model_model_type) && (!run->comm || run->comm->rank == 0))
-        DT_WARN("[model] path is given: the model is what that checkpoint says, %s is not used", *cfg->model_config ? "config" : "model_type and its keys");
+        DT_WARN("[model] path is given: the model is what is said there, %s is not used", *cfg->model_config ? "config" : "model_type and its keys");
 
-    dt_ckpt_meta meta = {0};
-    DT_TRY(dt_checkpoint_find(cfg->model_path, &run->model_source));
-    DT_TRY(dt_checkpoint_read_meta(run->model_source, &meta));
-    const dt_err err = dt_model_config_parse(&run->mc, run->model_source, meta.model_config);
-    dt_ckpt_meta_free(&meta);
-    return err;
+    DT_TRY(dt_pretrained_describe(&run->pretrained, cfg->model_path));
+    run->has_pretrained = true;
+    return dt_model_config_parse(&run->mc, run->pretrained.config_name, run->pretrained.model_config);
 }
 
 static dt_err apply_dropout(dt_run *run)

@@ -29,7 +29,7 @@ static void read_tensor(const char *path, int fd)
         if (ckpt_file_find(file, path, &slot, &place) == DT_OK) {
             dt_h5_array a;
             hid_t d = dt_h5_open_array(file, "/model/w");
-            if (place.offset >= 0) (void)dt_read_at(fd, path, place.offset, x, 15 * (place.type == DT_H5_F32 ? 4 : 2));
+            if (place.offset >= 0) (void)dt_read_at(fd, path, place.offset, x, 15 * dt_st_type_size((dt_st_type)place.type));
             if (dt_h5_inspect(d, path, "w", &a) == DT_OK) (void)dt_h5_read_run(d, path, "w", &a, 2, 11, x);
             H5Dclose(d);
         }

@@ -1,0 +1,44 @@
+/* pretrained.h - where a model's parameters come from: a checkpoint of ours, or a Hugging Face model directory (config.json and safetensors files). */
+#ifndef DTRAIN_PRETRAINED_H
+#define DTRAIN_PRETRAINED_H
+
+#include "dtrain/checkpoint.h"
+#include "dtrain/model.h"
+
+/** What a model's generation_config.json asks for. */
+typedef struct dt_generation_defaults {
+    int32_t eos[DT_MAX_EOS];
+    int n_eos;                /* 0: not given there; then config.json's hold */
+    int32_t bos, pad;         /* -1: not given */
+    int do_sample;            /* -1: not given; 0: greedy */
+    double temperature, top_p, min_p, repetition_penalty; /* below 0: not given */
+    int64_t top_k, num_beams, max_new_tokens;             /* below 0: not given */
+} dt_generation_defaults;
+
+typedef enum dt_pretrained_kind { DT_PRETRAINED_CHECKPOINT, DT_PRETRAINED_HF } dt_pretrained_kind;
+
+/** {0} to start from. Strings are malloc'ed. */
+typedef struct dt_pretrained {
+    dt_pretrained_kind kind;
+    char *path;         /* the checkpoint file, or the directory */
+    char *config_name;  /* what messages call the configuration: the file it is in */
+    char *model_config; /* text of config.json */
+    char *tokenizer;    /* a directory with its files, a tokenizer.json, or "bytes"; NULL: not known */
+    dt_generation_defaults generation;
+    dt_ckpt_meta meta;  /* of a checkpoint; else zeros */
+} dt_pretrained;
+
+/** Find out what a path means and read all but the tensors: a directory with config.json is a Hugging Face model; anything else is for
+ *  dt_checkpoint_find. Local. DT_ERR_DATA naming path, file, key and value. */
+dt_err dt_pretrained_describe(dt_pretrained *p, const char *path);
+void dt_pretrained_free(dt_pretrained *p); /* safe on {0} and after an error */
+
+/** Fill the parameters of z. Every rank reads the elements that it is in charge of, and no others. Collective; all ranks return the same code; on failure z's
+ *  contents are undefined. DT_ERR_DATA naming file and tensor: missing, of another shape or type, altered (checkpoints), one that this model does not have
+ *  (rotary_emb.inv_freq, attn.bias and attn.masked_bias apart), or an lm_head.weight that differs from the embedding where the two are tied. */
+dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_phase *phase);
+
+/** All that can be known without loading: every tensor of the units is there with its shape and no other is; a checkpoint's checksums. Local. DT_ERR_DATA. */
+dt_err dt_pretrained_verify(const dt_pretrained *p, const dt_unit *units, int n_units);
+
+#endif

@@ -1,0 +1,139 @@
+/* pretrained.c - two kinds of things that a model may come from, told apart once. Everything but the tensors is small and read here. */
+#include "dtrain/pretrained.h"
+#include "dtrain/config.h"
+#include "file.h"
+#include "generation.h"
+#include "tokenizer_files.h"
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { MAX_CONFIG = 1 << 26 }; /* bytes */
+
+static bool exists(const char *dir, const char *name, char path[PATH_MAX])
+{
+    struct stat st;
+    return (size_t)snprintf(path, PATH_MAX, "%s/%s", dir, name) < PATH_MAX && stat(path, &st) == 0;
+}
+
+static dt_err copy_text(char **to, const char *from)
+{
+    *to = strdup(from);
+    DT_CHECK(*to, DT_ERR_MEMORY, "no memory for a text of %zu bytes", strlen(from));
+    return DT_OK;
+}
+
+/* ---- a Hugging Face directory ------------------------------------------------------------------------------------------- */
+
+static dt_err describe_directory(dt_pretrained *p, const char *dir, const char *config)
+{
+    size_t nbytes;
+    p->kind = DT_PRETRAINED_HF;
+    DT_TRY(copy_text(&p->path, dir));
+    DT_TRY(copy_text(&p->config_name, config));
+    DT_TRY(dt_read_file(config, MAX_CONFIG, &p->model_config, &nbytes));
+    DT_CHECK(strlen(p->model_config) == nbytes, DT_ERR_DATA, "%s: expected JSON, found a zero byte", config);
+    DT_TRY(generation_read(&p->generation, dir));
+    return tokenizer_dir_has_files(dir) ? copy_text(&p->tokenizer, dir) : DT_OK;
+}
+
+/* ---- a checkpoint --------------------------------------------------------------------------------------------------------- */
+
+/* What the run that wrote it used. A configuration of another version may not parse; then nothing is known. */
+static dt_err find_tokenizer_of(dt_pretrained *p)
+{
+    dt_config cfg = {0};
+    struct stat st;
+    dt_err err = DT_OK;
+    if (dt_config_parse(&cfg, p->path, p->meta.config, 0, NULL) == DT_OK && *cfg.model_tokenizer) err = copy_text(&p->tokenizer, cfg.model_tokenizer);
+    else dt_error_clear();
+    dt_config_free(&cfg);
+    DT_TRY(err);
+    /* the directory may be gone, or be on another machine: whoever needs it will say so */
+    return p->tokenizer && stat(p->tokenizer, &st) == 0 && S_ISDIR(st.st_mode) ? generation_read(&p->generation, p->tokenizer) : DT_OK;
+}
+
+static dt_err describe_checkpoint(dt_pretrained *p, const char *path)
+{
+    p->kind = DT_PRETRAINED_CHECKPOINT;
+    DT_TRY(dt_checkpoint_find(path, &p->path));
+    DT_TRY(copy_text(&p->config_name, p->path));
+    DT_TRY(dt_checkpoint_read_meta(p->path, &p->meta));
+    DT_CHECK(p->meta.model_config && p->meta.model_config[0], DT_ERR_DATA, "%s: attribute model_config is empty", p->path);
+    DT_TRY(copy_text(&p->model_config, p->meta.model_config));
+    return find_tokenizer_of(p);
+}
+
+/* ---- both ------------------------------------------------------------------------------------------------------------------ */
+
+static dt_err describe(dt_pretrained *p, const char *path)
+{
+    static const char *const signs[] = {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"};
+    char file[PATH_MAX];
+    struct stat st;
+    DT_CHECK(stat(path, &st) == 0, DT_ERR_DATA, "%s: %s", path, strerror(errno));
+    const char *ending = strrchr(path, '.');
+    DT_CHECK(S_ISDIR(st.st_mode) || !ending || strcmp(ending, ".safetensors") != 0, DT_ERR_DATA,
+             "%s: expected the directory that holds this file and its config.json", path);
+    if (!S_ISDIR(st.st_mode)) return describe_checkpoint(p, path);
+    if (exists(path, "config.json", file)) return describe_directory(p, path, file);
+    for (size_t i = 0; i < sizeof signs / sizeof signs[0]; i++)
+        DT_CHECK(!exists(path, signs[i], file), DT_ERR_DATA, "%s: the model's config.json is missing beside %s", path, signs[i]);
+    return describe_checkpoint(p, path);
+}
+
+dt_err dt_pretrained_describe(dt_pretrained *p, const char *path)
+{
+    *p = (dt_pretrained){.generation = generation_none()};
+    const dt_err err = describe(p, path);
+    if (err != DT_OK) dt_pretrained_free(p);
+    return err;
+}
+
+void dt_pretrained_free(dt_pretrained *p)
+{
+    dt_ckpt_meta_free(&p->meta);
+    free(p->path);
+    free(p->config_name);
+    free(p->model_config);
+    free(p->tokenizer);
+    *p = (dt_pretrained){0};
+}
+
+static ckpt_finder finder_of(const dt_pretrained *p) { return p->kind == DT_PRETRAINED_HF ? ckpt_find_in_directory : ckpt_find_in_checkpoint; }
+
+dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_phase *phase)
+{
+    return ckpt_load(comm, z, p->path, finder_of(p), false, phase);
+}
+
+/* ---- without loading ---------------------------------------------------------------------------------------------------- */
+
+static dt_err list_slots(const dt_unit *units, int n_units, ckpt_slot **slots, int *n_slots)
+{
+    int n = 0;
+    for (int u = 0; u < n_units; u++) n += units[u].n_tensors;
+    *n_slots = 0;
+    *slots = calloc((size_t)n + 1, sizeof **slots);
+    DT_CHECK(*slots, DT_ERR_MEMORY, "no memory for a list of %d tensors", n);
+    for (int u = 0; u < n_units; u++)
+        for (int t = 0; t < units[u].n_tensors; t++) (*slots)[(*n_slots)++] = (ckpt_slot){.state = DT_STATE_PARAM, .tensor = &units[u].tensors[t]};
+    return DT_OK;
+}
+
+dt_err dt_pretrained_verify(const dt_pretrained *p, const dt_unit *units, int n_units)
+{
+    ckpt_slot *slots;
+    int n_slots;
+    ckpt_found found = {0};
+    DT_TRY(list_slots(units, n_units, &slots, &n_slots));
+    found.places = calloc((size_t)n_slots + 1, sizeof *found.places);
+    dt_err err = found.places ? finder_of(p)(p->path, slots, n_slots, &found) : dt_fail(DT_ERR_MEMORY, "no memory for a list of %d tensors", n_slots);
+    if (err == DT_OK && p->kind == DT_PRETRAINED_CHECKPOINT) err = dt_checkpoint_verify(p->path, NULL);
+    free(found.places);
+    free(found.files);
+    free(slots);
+    return err;
+}
