@@ -32,7 +32,7 @@ static void ref_distribution(const dt_sampling *how, int n, const float *logits,
     for (int i = 0; i < n_seen; i++) was_seen[seen[i]] = true;
     for (int v = 0; v < n; v++) {
         double z = logits[v];
-        if (was_seen[v]) z = z > 0 ? z / how->repetition_penalty : z * how->repetition_penalty;
+        if (was_seen[v]) z = (float)(z > 0 ? z / how->repetition_penalty : z * how->repetition_penalty); /* a logit is a float */
         list[v] = (struct ref_token){.id = v, .score = z};
     }
     qsort(list, (size_t)n, sizeof list[0], by_falling_score);
@@ -79,6 +79,23 @@ static void assert_p(const double *p, const double *expected, int n)
 {
     for (int v = 0; v < n; v++)
         if (!(fabs(p[v] - expected[v]) <= 1e-6 * expected[v])) fail_msg("p[%d] = %.9g, expected %.9g", v, p[v], expected[v]);
+}
+
+/* The sum of floats in double, by the library: 2^-50 for each of the two. */
+static void log_sum_exp_is_that(void **state)
+{
+    (void)state;
+    float z[MAX_VOCAB];
+    for (int n = 1; n <= MAX_VOCAB; n += 7)
+        for (int wide = 1; wide < 2000; wide *= 5) {
+            double sum = 0, top = -INFINITY;
+            for (int v = 0; v < n; v++) z[v] = (float)wide * ((float)(dt_mix64((uint64_t)(n * 1000 + v)) >> 40) * 0x1p-24f - 0.5f);
+            for (int v = 0; v < n; v++) top = z[v] > top ? z[v] : top;
+            for (int v = 0; v < n; v++) sum += exp((double)z[v] - top);
+            assert_true(fabs(dt_log_sum_exp(z, n) - (top + log(sum))) <= 0x1p-49 * (1 + fabs(top)));
+        }
+    z[0] = z[1] = -INFINITY;
+    assert_true(dt_log_sum_exp(z, 2) == -INFINITY);
 }
 
 /* ---- worked by hand ----------------------------------------------------------------------------------------------------- */
@@ -280,6 +297,7 @@ static void frequencies_follow_the_probabilities(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(log_sum_exp_is_that),
         cmocka_unit_test(each_transform_does_what_it_says),
         cmocka_unit_test(top_p_counts_within_top_k_and_after_the_temperature),
         cmocka_unit_test(ties_go_to_the_lowest_id),

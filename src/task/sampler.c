@@ -1,20 +1,27 @@
-/* sampler.c - top-k and top-p keep a beginning of the list of tokens by falling probability. A heap gives that beginning without sorting the rest, since of a
- * hundred thousand tokens a few dozen are kept as a rule. Sums run in double and in the order of ids, so that a draw is the same on every machine with the
- * same logits. */
+/* sampler.c - top-k and top-p keep a beginning of the list of tokens by falling probability. The list is never sorted: tokens are counted into bins by score,
+ * the bin in which the beginning ends is found, and it alone is put in order. Sums run in double and in a fixed order, so that a draw is the same on every
+ * machine with the same logits. */
 #include "dtrain/sampler.h"
+#include "logits.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+enum { N_BINS = 4096 };
+
 struct dt_sampler {
     dt_sampling how;
     int64_t n_vocab;
-    double *weight; /* [n_vocab] exp((z - max z) / T), then 0 for what is left out: probabilities but for their sum */
-    double *score;  /* [n_vocab] logits after the penalty */
-    int32_t *heap;  /* [n_vocab] ids */
-    bool *mark;     /* [n_vocab] all false between calls */
+    float *score;   /* [n_vocab] logits after the penalty */
+    double *weight; /* [n_vocab] exp((z - max z) / T): probabilities but for their sum */
+    int32_t *kept;  /* [n_vocab] ids that are in, ascending; n_kept of them */
+    int64_t n_kept;
+    int32_t *heap; /* [n_vocab] */
+    bool *mark;    /* [n_vocab] all false between calls */
+    int64_t bin_count[N_BINS];
+    double bin_sum[N_BINS];
 };
 
 dt_sampling dt_sampling_default(void) { return (dt_sampling){.temperature = 1, .top_p = 1, .repetition_penalty = 1}; }
@@ -42,11 +49,12 @@ dt_err dt_sampler_open(dt_sampler **s, const dt_sampling *how, int64_t vocab_siz
     if (made)
         *made = (dt_sampler){.how = *how,
                              .n_vocab = vocab_size,
-                             .weight = calloc(n, sizeof *made->weight),
                              .score = calloc(n, sizeof *made->score),
+                             .weight = calloc(n, sizeof *made->weight),
+                             .kept = calloc(n, sizeof *made->kept),
                              .heap = calloc(n, sizeof *made->heap),
                              .mark = calloc(n, sizeof *made->mark)};
-    if (made && made->weight && made->score && made->heap && made->mark) {
+    if (made && made->score && made->weight && made->kept && made->heap && made->mark) {
         *s = made;
         return DT_OK;
     }
@@ -57,8 +65,9 @@ dt_err dt_sampler_open(dt_sampler **s, const dt_sampling *how, int64_t vocab_siz
 void dt_sampler_close(dt_sampler *s)
 {
     if (!s) return;
-    free(s->weight);
     free(s->score);
+    free(s->weight);
+    free(s->kept);
     free(s->heap);
     free(s->mark);
     free(s);
@@ -73,38 +82,23 @@ double dt_sampler_uniform(uint64_t seed, uint64_t sequence, uint64_t position)
 
 /* ---- the transforms ------------------------------------------------------------------------------------------------ */
 
-static dt_err load_scores(dt_sampler *s, const float *logits, const int32_t *seen, int64_t n_seen)
+void dt_logits_penalise(float *logits, int64_t n, const int32_t *seen, int64_t n_seen, double penalty, bool *mark)
 {
-    const double rho = s->how.repetition_penalty;
-    for (int64_t v = 0; v < s->n_vocab; v++) s->score[v] = logits[v];
-    for (int64_t i = 0; rho != 1 && i < n_seen; i++) {
+    if (penalty == 1) return;
+    for (int64_t i = 0; i < n_seen; i++) {
         const int32_t v = seen[i];
-        if (v < 0 || v >= s->n_vocab || s->mark[v]) continue;
-        s->mark[v] = true;
-        s->score[v] = s->score[v] > 0 ? s->score[v] / rho : s->score[v] * rho;
+        if (v < 0 || v >= n || mark[v]) continue;
+        mark[v] = true;
+        logits[v] = (float)(logits[v] > 0 ? logits[v] / penalty : logits[v] * penalty);
     }
-    for (int64_t i = 0; rho != 1 && i < n_seen; i++)
-        if (seen[i] >= 0 && seen[i] < s->n_vocab) s->mark[seen[i]] = false;
-
-    for (int64_t v = 0; v < s->n_vocab; v++)
-        DT_CHECK(s->score[v] < INFINITY, DT_ERR_NONFINITE,
-                 "logit %" PRId64 " is %g: the model's weights or activations are not finite", v, s->score[v]);
-    return DT_OK;
-}
-
-static dt_err find_best(const dt_sampler *s, int32_t *best)
-{
-    *best = 0;
-    for (int64_t v = 1; v < s->n_vocab; v++)
-        if (s->score[v] > s->score[*best]) *best = (int32_t)v;
-    DT_CHECK(s->score[*best] > -INFINITY, DT_ERR_NONFINITE, "all %" PRId64 " logits are -inf", s->n_vocab);
-    return DT_OK;
+    for (int64_t i = 0; i < n_seen; i++)
+        if (seen[i] >= 0 && seen[i] < n) mark[seen[i]] = false;
 }
 
 /* Comes a before b in the list by falling probability? */
-static bool before(const double *score, int32_t a, int32_t b) { return score[a] > score[b] || (score[a] == score[b] && a < b); }
+static bool before(const float *score, int32_t a, int32_t b) { return score[a] > score[b] || (score[a] == score[b] && a < b); }
 
-static void sift_down(const double *score, int32_t *heap, int64_t n, int64_t at)
+static void sift_down(const float *score, int32_t *heap, int64_t n, int64_t at)
 {
     const int32_t id = heap[at];
     for (int64_t child; (child = 2 * at + 1) < n; at = child) {
@@ -115,54 +109,90 @@ static void sift_down(const double *score, int32_t *heap, int64_t n, int64_t at)
     heap[at] = id;
 }
 
-/* Move the next id of the list behind the heap, which shrinks to n - 1: the list grows from the array's end. */
-static int32_t pop(const double *score, int32_t *heap, int64_t n)
+/* Bins fall with the score: in the first those near the largest, in the last all that are 64 temperatures or more below (e^-64 of its probability). */
+static int bin_of(const dt_sampler *s, int32_t v, float largest)
 {
-    const int32_t first = heap[0];
-    heap[0] = heap[n - 1];
-    if (n > 1) sift_down(score, heap, n - 1, 0);
-    heap[n - 1] = first;
-    return first;
+    const double below = ((double)largest - s->score[v]) / s->how.temperature * (N_BINS / 64.0);
+    return below < N_BINS - 1 ? (int)below : N_BINS - 1;
 }
 
-/* Leave the weights of a beginning of the list alone: the first top_k, and of these the fewest that reach top_p of their sum. */
-static void keep_most_probable(dt_sampler *s)
+/* The bin in which the beginning of at most `most` tokens, or of those that reach `goal`, ends; count and sum of the bins before it. */
+static int find_last_bin(dt_sampler *s, float largest, int64_t most, double goal, int64_t *count, double *sum)
 {
-    const int64_t n = s->n_vocab, k = s->how.top_k > 0 && s->how.top_k < n ? s->how.top_k : n;
-    for (int64_t v = 0; v < n; v++) s->heap[v] = (int32_t)v;
-    for (int64_t at = n / 2; at-- > 0;) sift_down(s->score, s->heap, n, at);
-
-    double total = 0, sum = 0;
-    int64_t popped = 0, kept = 0;
-    if (k < n)
-        for (; popped < k; popped++) total += s->weight[pop(s->score, s->heap, n - popped)];
-    else
-        for (int64_t v = 0; v < n; v++) total += s->weight[v];
-
-    /* The list stands backwards at the end of the heap's array. */
-    while (kept < k && (kept == 0 || s->how.top_p >= 1 || sum < s->how.top_p * total)) {
-        if (popped == kept) pop(s->score, s->heap, n - popped), popped++;
-        sum += s->weight[s->heap[n - 1 - kept++]];
+    memset(s->bin_count, 0, sizeof s->bin_count);
+    memset(s->bin_sum, 0, sizeof s->bin_sum);
+    for (int64_t i = 0; i < s->n_kept; i++) {
+        const int bin = bin_of(s, s->kept[i], largest);
+        s->bin_count[bin]++;
+        s->bin_sum[bin] += s->weight[s->kept[i]];
     }
-    for (int64_t i = 0; i < n - kept; i++) s->weight[s->heap[i]] = 0;
+    int bin = 0;
+    for (*count = 0, *sum = 0; bin < N_BINS - 1; bin++) {
+        if (*count + s->bin_count[bin] >= most || *sum + s->bin_sum[bin] >= goal) break;
+        *count += s->bin_count[bin];
+        *sum += s->bin_sum[bin];
+    }
+    return bin;
 }
 
-/* Weights of the final distribution. */
+/* Keep a beginning of the list: at least one token, at most `most`, and no more than it takes to reach `goal`. */
+static void keep_beginning(dt_sampler *s, float largest, int64_t most, double goal)
+{
+    int64_t count, n = 0, kept = 0;
+    double sum;
+    const int last = find_last_bin(s, largest, most, goal, &count, &sum);
+    for (int64_t i = 0; i < s->n_kept; i++)
+        if (bin_of(s, s->kept[i], largest) == last) s->heap[n++] = s->kept[i];
+    for (int64_t at = n / 2; at-- > 0;) sift_down(s->score, s->heap, n, at);
+    for (; n > 0 && (count == 0 || (count < most && sum < goal)); count++) {
+        const int32_t first = s->heap[0];
+        s->mark[first] = true;
+        sum += s->weight[first];
+        s->heap[0] = s->heap[--n];
+        if (n > 0) sift_down(s->score, s->heap, n, 0);
+    }
+    for (int64_t i = 0; i < s->n_kept; i++) {
+        const int32_t v = s->kept[i];
+        if (s->mark[v] || bin_of(s, v, largest) < last) s->kept[kept++] = v;
+        s->mark[v] = false;
+    }
+    s->n_kept = kept;
+}
+
+static double kept_sum(const dt_sampler *s)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < s->n_kept; i++) sum += s->weight[s->kept[i]];
+    return sum;
+}
+
+static void keep_min_p(dt_sampler *s)
+{
+    int64_t kept = 0;
+    for (int64_t i = 0; i < s->n_kept; i++)
+        if (s->weight[s->kept[i]] >= s->how.min_p) s->kept[kept++] = s->kept[i]; /* the most probable has weight 1 */
+    s->n_kept = kept;
+}
+
+/* Weights of the final distribution, of those in kept. */
 static dt_err transform(dt_sampler *s, const float *logits, const int32_t *seen, int64_t n_seen)
 {
+    const int64_t n = s->n_vocab;
     int32_t best;
-    DT_TRY(load_scores(s, logits, seen, n_seen));
-    DT_TRY(find_best(s, &best));
-    if (s->how.greedy || s->how.temperature == 0) {
-        memset(s->weight, 0, (size_t)s->n_vocab * sizeof *s->weight);
-        s->weight[best] = 1;
-        return DT_OK;
-    }
-    const double largest = s->score[best];
-    for (int64_t v = 0; v < s->n_vocab; v++) s->weight[v] = exp((s->score[v] - largest) / s->how.temperature);
-    if (s->how.top_p < 1 || (s->how.top_k > 0 && s->how.top_k < s->n_vocab)) keep_most_probable(s);
-    for (int64_t v = 0; s->how.min_p > 0 && v < s->n_vocab; v++)
-        if (s->weight[v] < s->how.min_p) s->weight[v] = 0; /* the most probable has weight 1 */
+    memcpy(s->score, logits, (size_t)n * sizeof *s->score);
+    dt_logits_penalise(s->score, n, seen, n_seen, s->how.repetition_penalty, s->mark);
+    DT_TRY(dt_logits_best(s->score, n, &best));
+    s->kept[0] = best;
+    s->n_kept = 1;
+    s->weight[best] = 1;
+    if (s->how.greedy || s->how.temperature == 0) return DT_OK;
+    const float largest = s->score[best];
+    dt_logits_exp(s->score, n, largest, 1 / s->how.temperature, s->weight);
+    for (int64_t v = 0; v < n; v++) s->kept[v] = (int32_t)v;
+    s->n_kept = n;
+    if (s->how.top_k > 0 && s->how.top_k < n) keep_beginning(s, largest, s->how.top_k, INFINITY);
+    if (s->how.top_p < 1) keep_beginning(s, largest, INT64_MAX, s->how.top_p * kept_sum(s));
+    if (s->how.min_p > 0) keep_min_p(s);
     return DT_OK;
 }
 
@@ -172,12 +202,12 @@ dt_err dt_sampler_draw(dt_sampler *s, const float *logits, const int32_t *seen, 
                        uint64_t position, int32_t *token)
 {
     DT_TRY(transform(s, logits, seen, n_seen));
-    double total = 0, sum = 0;
-    for (int64_t v = 0; v < s->n_vocab; v++) total += s->weight[v];
-    const double target = dt_sampler_uniform(s->how.seed, sequence, position) * total;
-    for (int64_t v = 0; v < s->n_vocab; v++) {
+    const double target = dt_sampler_uniform(s->how.seed, sequence, position) * kept_sum(s);
+    double sum = 0;
+    for (int64_t i = 0; i < s->n_kept; i++) {
+        const int32_t v = s->kept[i];
         if (s->weight[v] == 0) continue;
-        *token = (int32_t)v; /* the last of them if rounding lets target reach total */
+        *token = v; /* the last of them if rounding lets target reach the sum */
         sum += s->weight[v];
         if (sum > target) break;
     }
@@ -187,8 +217,8 @@ dt_err dt_sampler_draw(dt_sampler *s, const float *logits, const int32_t *seen, 
 dt_err dt_sampler_distribution(dt_sampler *s, const float *logits, const int32_t *seen, int64_t n_seen, double *p)
 {
     DT_TRY(transform(s, logits, seen, n_seen));
-    double total = 0;
-    for (int64_t v = 0; v < s->n_vocab; v++) total += s->weight[v];
-    for (int64_t v = 0; v < s->n_vocab; v++) p[v] = s->weight[v] / total;
+    const double total = kept_sum(s);
+    memset(p, 0, (size_t)s->n_vocab * sizeof *p);
+    for (int64_t i = 0; i < s->n_kept; i++) p[s->kept[i]] = s->weight[s->kept[i]] / total;
     return DT_OK;
 }

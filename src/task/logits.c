@@ -1,0 +1,83 @@
+/* logits.c - e^x by plain multiplications and additions in double: the compiler turns the loops into vectors, and no library decides the last bit. */
+#include "logits.h"
+#include "dtrain/sampler.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+/* e^x = 2^k e^r, |r| <= ln2/2: k by adding 1.5 * 2^52, whose low bits then are k; ln2 in two parts (Cody and Waite); e^r by its series to r^13, whose
+ * remainder is below 5e-18. -708 <= x <= 0. */
+static inline double exp_of(double x)
+{
+    const double t = x * 1.4426950408889634 + 0x1.8p52, k = t - 0x1.8p52;
+    const double r = (x - k * 0x1.62e42fee00000p-1) - k * 0x1.a39ef35793c76p-33;
+    double p = 1.0 / 6227020800.0;
+    p = p * r + 1.0 / 479001600.0;
+    p = p * r + 1.0 / 39916800.0;
+    p = p * r + 1.0 / 3628800.0;
+    p = p * r + 1.0 / 362880.0;
+    p = p * r + 1.0 / 40320.0;
+    p = p * r + 1.0 / 5040.0;
+    p = p * r + 1.0 / 720.0;
+    p = p * r + 1.0 / 120.0;
+    p = p * r + 1.0 / 24.0;
+    p = p * r + 1.0 / 6.0;
+    p = p * r + 0.5;
+    p = p * r + 1.0;
+    p = p * r + 1.0;
+    union { double d; uint64_t u; } magic = {.d = t}, e = {.d = p};
+    e.u += magic.u << 52;
+    return e.d;
+}
+
+void dt_logits_exp(const float *x, int64_t n, double top, double scale, double *out)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        const double z = ((double)x[i] - top) * scale, inside = z < -708.0 ? -708.0 : z, e = exp_of(inside);
+        out[i] = z < -708.0 ? 0.0 : e;
+    }
+}
+
+dt_err dt_logits_best(const float *x, int64_t n, int32_t *best)
+{
+    enum { BLOCK = 64 };
+    float top = -INFINITY;
+    int64_t at = 0; /* the block of the largest */
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        const int64_t end = i + BLOCK < n ? i + BLOCK : n;
+        float most = -INFINITY;
+        int bad = 0;
+#pragma omp simd reduction(max : most) reduction(| : bad)
+        for (int64_t v = i; v < end; v++) {
+            most = x[v] > most ? x[v] : most;
+            bad |= !(x[v] < INFINITY);
+        }
+        for (int64_t v = i; bad && v < end; v++)
+            DT_CHECK(x[v] < INFINITY, DT_ERR_NONFINITE, "logit %" PRId64 " is %g: the model's weights or activations are not finite", v, (double)x[v]);
+        if (most > top) top = most, at = i;
+    }
+    DT_CHECK(top > -INFINITY, DT_ERR_NONFINITE, "all %" PRId64 " logits are -inf", n);
+    while (x[at] != top) at++;
+    *best = (int32_t)at;
+    return DT_OK;
+}
+
+double dt_log_sum_exp(const float *logits, int64_t n)
+{
+    enum { BLOCK = 256, LANES = 8 };
+    double e[BLOCK], lane[LANES] = {0};
+    float top = -INFINITY;
+#pragma omp simd reduction(max : top)
+    for (int64_t i = 0; i < n; i++) top = logits[i] > top ? logits[i] : top;
+    if (!(fabs((double)top) < INFINITY)) return top;
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        const int64_t len = n - i < BLOCK ? n - i : BLOCK;
+        dt_logits_exp(logits + i, len, top, 1, e);
+        memset(e + len, 0, (size_t)(BLOCK - len) * sizeof *e);
+        for (int64_t k = 0; k < BLOCK; k += LANES)
+            for (int l = 0; l < LANES; l++) lane[l] += e[k + l];
+    }
+    return top + log(((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7])));
+}
