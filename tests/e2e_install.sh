@@ -5,7 +5,7 @@ root=$tmp/root prefix=/opt/dtrain
 
 run 0 make --no-print-directory install BUILD="$BUILD" SAN="${SAN:-}" DESTDIR="$root" PREFIX=$prefix MAKEFLAGS=
 expect_exit "make install" 0
-for program in dtrain dtrain-data dtrain-generate dtrain-info dtrain-plot; do
+for program in dtrain dtrain-convert dtrain-data dtrain-generate dtrain-info dtrain-plot; do
     run 0 "$root$prefix/bin/$program" --help
     expect_exit "$program --help, installed" 0
 done

@@ -19,6 +19,9 @@ void dt_ckpt_meta_free(dt_ckpt_meta *m);
  *  (0: keep all). Collective; all ranks return the same code. DT_ERR_WRITE (disk full, ...): the .part is removed, everything older untouched. */
 dt_err dt_checkpoint_save(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, const char *dir, int64_t keep, dt_phase *phase);
 
+/** The same into one file of any name, whose folder is made when it is not there; no other file is touched. Collective. */
+dt_err dt_checkpoint_save_as(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, const char *path, dt_phase *phase);
+
 /** Root attributes of a file, after checking format and version. Local. DT_ERR_DATA naming file and attribute. */
 dt_err dt_checkpoint_read_meta(const char *path, dt_ckpt_meta *meta);
 

@@ -79,6 +79,8 @@
     INT (checkpoint, save_total_limit, 0, 0, INT64_MAX, "files", "keep the newest so many; 0: all") \
     TEXT(checkpoint, resume, "auto", "auto: the newest good checkpoint of output_dir, else a fresh start; none; or a path") \
     BOOL(checkpoint, save_on_signal, true, "write a checkpoint when a signal or the time limit ends the run") \
+    ENUM(checkpoint, export, "none", "none|hf", "at the end of the run; hf: OUTPUT_DIR/hf, a Hugging Face directory with the tokenizer's files") \
+    ENUM(checkpoint, export_dtype, "auto", "auto|fp32|bf16|fp16", "data type of the exported weights; auto: precision.dtype") \
     REAL(log, logging_steps, 1, 0, 1e12, "optimizer steps", "report every so many steps; below 1: that share of all steps") \
     TEXT(log, report_to, "stdout, jsonl, tensorboard", "any of stdout, jsonl, tensorboard") \
     BOOL(log, wall_clock_breakdown, false, "milliseconds of each phase, least, mean and most over ranks") \

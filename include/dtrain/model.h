@@ -48,6 +48,8 @@ dt_err dt_model_config_parse(dt_model_config *mc, const char *name, const char *
 /** From [model]: `config` (a file), or the inline keys; keys given inline besides `config` override it. Not for `path`. DT_ERR_USAGE / DT_ERR_DATA. */
 dt_err dt_model_config_from_keys(dt_model_config *mc, const dt_config *cfg);
 void dt_model_config_free(dt_model_config *mc);
+/** The first of config.json's architectures: "LlamaForCausalLM". */
+const char *dt_model_architecture(dt_family family);
 
 /** The units of a model, malloc'ed; free with dt_model_free_units. Unit 0 is the embedding, the last the head (final norm; lm_head.weight unless tied).
  *  Names are those that transformers' save_pretrained writes: for GPT-2 with the prefix "transformer." (the first published files lack it).

@@ -4,6 +4,7 @@
 
 #include "dtrain/checkpoint.h"
 #include "dtrain/model.h"
+#include "dtrain/safetensors.h"
 
 /** What a model's generation_config.json asks for. */
 typedef struct dt_generation_defaults {
@@ -37,6 +38,9 @@ void dt_pretrained_free(dt_pretrained *p); /* safe on {0} and after an error */
  *  contents are undefined. DT_ERR_DATA naming file and tensor: missing, of another shape or type, altered (checkpoints), one that this model does not have
  *  (rotary_emb.inv_freq, attn.bias and attn.masked_bias apart), or an lm_head.weight that differs from the embedding where the two are tied. */
 dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_phase *phase);
+
+/** The type of all weights in a Hugging Face directory; DT_ST_OTHER when they have several, and for a checkpoint. Reads headers. Local. DT_ERR_DATA. */
+dt_err dt_pretrained_type(const dt_pretrained *p, dt_st_type *type);
 
 /** All that can be known without loading: every tensor of the units is there with its shape and no other is; a checkpoint's checksums. Local. DT_ERR_DATA. */
 dt_err dt_pretrained_verify(const dt_pretrained *p, const dt_unit *units, int n_units);

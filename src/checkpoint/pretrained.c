@@ -109,6 +109,22 @@ dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_
     return ckpt_load(comm, z, p->path, finder_of(p), false, phase);
 }
 
+dt_err dt_pretrained_type(const dt_pretrained *p, dt_st_type *type)
+{
+    dt_safetensors s = {0};
+    bool any = false;
+    *type = DT_ST_OTHER;
+    if (p->kind != DT_PRETRAINED_HF) return DT_OK;
+    const dt_err err = dt_safetensors_open(&s, p->path);
+    for (int i = 0; i < s.n_tensors; i++) {
+        if (ckpt_is_ignored(s.tensors[i].name)) continue;
+        *type = !any || *type == s.tensors[i].type ? s.tensors[i].type : DT_ST_OTHER;
+        any = true;
+    }
+    dt_safetensors_close(&s);
+    return err;
+}
+
 /* ---- without loading ---------------------------------------------------------------------------------------------------- */
 
 static dt_err list_slots(const dt_unit *units, int n_units, ckpt_slot **slots, int *n_slots)

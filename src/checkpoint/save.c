@@ -41,7 +41,8 @@ static dt_err fail_errno(const char *path, const char *what)
     return dt_fail(DT_ERR_WRITE, "%s: %s: %s", path, what, strerror(number));
 }
 
-static dt_err prepare(save_job *j)
+/* The names of a run's checkpoint and of the file that says which is the newest. */
+static dt_err name_in_dir(save_job *j)
 {
     const bool fits = (size_t)snprintf(j->path, PATH_MAX, "%s/step-%08" PRId64 ".h5", j->dir, j->meta->step) < PATH_MAX &&
                       (size_t)snprintf(j->part, PATH_MAX, "%s/step-%08" PRId64 ".h5.part", j->dir, j->meta->step) < PATH_MAX &&
@@ -49,6 +50,23 @@ static dt_err prepare(save_job *j)
                       (size_t)snprintf(j->latest_part, PATH_MAX, "%s/latest.part", j->dir) < PATH_MAX;
     DT_CHECK(fits, DT_ERR_WRITE, "%s: the path is too long", j->dir);
     DT_CHECK(j->meta->step >= 0, DT_ERR_ARG, "step %" PRId64, j->meta->step);
+    return DT_OK;
+}
+
+/* One file by itself: nothing names it, nothing older goes. */
+static dt_err name_alone(save_job *j, const char *path, char folder[PATH_MAX])
+{
+    const char *slash = strrchr(path, '/');
+    const int len = slash ? (int)(slash == path ? 1 : slash - path) : 1;
+    const bool fits = (size_t)snprintf(j->path, PATH_MAX, "%s", path) < PATH_MAX && (size_t)snprintf(j->part, PATH_MAX, "%s.part", path) < PATH_MAX &&
+                      (size_t)snprintf(folder, PATH_MAX, "%.*s", len, slash ? path : ".") < PATH_MAX;
+    DT_CHECK(fits, DT_ERR_WRITE, "%s: the path is too long", path);
+    j->dir = folder;
+    return DT_OK;
+}
+
+static dt_err prepare(save_job *j)
+{
     DT_TRY(ckpt_slots(j->z, true, &j->slots, &j->n_slots));
     j->offsets = calloc((size_t)j->n_slots + 1, sizeof *j->offsets);
     j->sums = calloc((size_t)j->n_slots + 1, sizeof *j->sums);
@@ -83,10 +101,11 @@ static dt_err write_latest(const save_job *j)
 static dt_err create(save_job *j)
 {
     if (j->comm->rank == 0) {
+        DT_TRY(dt_check_replaceable(j->path));
         DT_TRY(dt_make_dirs(j->dir));
-        ckpt_remove_stale(j->dir);
+        if (j->latest[0]) ckpt_remove_stale(j->dir);
         DT_TRY(probe_space(j));
-        DT_TRY(write_latest(j));
+        if (j->latest[0]) DT_TRY(write_latest(j));
         dt_h5_lock();
         const dt_err err = ckpt_file_create(j->part, j->meta, j->z, j->slots, j->n_slots, j->offsets, &j->file_size);
         dt_h5_unlock();
@@ -156,7 +175,7 @@ static dt_err seal(save_job *j)
         dt_h5_unlock();
         DT_TRY(err);
         DT_TRY(sync_file(j->part));
-        DT_TRY(sync_file(j->latest_part));
+        if (j->latest[0]) DT_TRY(sync_file(j->latest_part));
     }
     return dt_fault("save.rename");
 }
@@ -164,6 +183,7 @@ static dt_err seal(save_job *j)
 static dt_err publish(save_job *j)
 {
     if (j->comm->rank != 0) return DT_OK;
+    if (!j->latest[0]) return dt_rename_durable(j->part, j->path);
     if (rename(j->part, j->path) != 0) return fail_errno(j->path, "rename failed");
     return dt_rename_durable(j->latest_part, j->latest); /* same folder: its sync covers both */
 }
@@ -179,19 +199,33 @@ static void clean_up(save_job *j, dt_err err, int64_t keep)
     free(j->staging);
 }
 
+/* named: whether this rank could make the names. */
+static dt_err save(save_job *j, dt_err named, int64_t keep)
+{
+    dt_comm *comm = j->comm;
+    dt_phase_enter(j->phase, "save", "create");
+    dt_err err = dt_comm_agree(comm, named == DT_OK ? prepare(j) : named);
+    if (err == DT_OK) err = dt_comm_agree(comm, create(j));
+    if (err == DT_OK) err = dt_comm_agree(comm, reserve(j));
+    if (err == DT_OK) err = dt_comm_broadcast_host(comm, j->offsets, (size_t)j->n_slots * sizeof *j->offsets, 0);
+    if (err == DT_OK) err = dt_comm_agree(comm, write_slots(j));
+    if (err == DT_OK) err = dt_comm_sum_host_u64(comm, j->sums, j->n_slots);
+    dt_phase_enter(j->phase, "save", "publish");
+    if (err == DT_OK) err = dt_comm_agree(comm, seal(j));
+    if (err == DT_OK) err = dt_comm_agree(comm, publish(j));
+    clean_up(j, err, keep);
+    return err;
+}
+
 dt_err dt_checkpoint_save(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, const char *dir, int64_t keep, dt_phase *phase)
 {
     save_job job = {.comm = comm, .z = z, .meta = meta, .dir = dir, .phase = phase};
-    dt_phase_enter(phase, "save", "create");
-    dt_err err = dt_comm_agree(comm, prepare(&job));
-    if (err == DT_OK) err = dt_comm_agree(comm, create(&job));
-    if (err == DT_OK) err = dt_comm_agree(comm, reserve(&job));
-    if (err == DT_OK) err = dt_comm_broadcast_host(comm, job.offsets, (size_t)job.n_slots * sizeof *job.offsets, 0);
-    if (err == DT_OK) err = dt_comm_agree(comm, write_slots(&job));
-    if (err == DT_OK) err = dt_comm_sum_host_u64(comm, job.sums, job.n_slots);
-    dt_phase_enter(phase, "save", "publish");
-    if (err == DT_OK) err = dt_comm_agree(comm, seal(&job));
-    if (err == DT_OK) err = dt_comm_agree(comm, publish(&job));
-    clean_up(&job, err, keep);
-    return err;
+    return save(&job, name_in_dir(&job), keep);
+}
+
+dt_err dt_checkpoint_save_as(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, const char *path, dt_phase *phase)
+{
+    char folder[PATH_MAX];
+    save_job job = {.comm = comm, .z = z, .meta = meta, .phase = phase};
+    return save(&job, name_alone(&job, path, folder), 0);
 }

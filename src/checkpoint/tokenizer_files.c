@@ -1,18 +1,146 @@
 /* tokenizer_files.c - which files belong to a tokenizer. They are carried along as they are: nothing here reads what is in them. */
 #include "tokenizer_files.h"
+#include "dtrain/export.h"
+#include "dtrain/io.h"
+#include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* The first N_VOCABULARIES can each be a tokenizer by itself; what follows says more about one. */
 static const char *const FILES[] = {"tokenizer.json",          "tokenizer.model",   "vocab.json",       "merges.txt", "tokenizer_config.json",
                                     "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "generation_config.json"};
 enum { N_FILES = sizeof FILES / sizeof FILES[0], N_VOCABULARIES = 3 };
 
-bool tokenizer_dir_has_files(const char *dir)
+static bool join(char path[PATH_MAX], const char *dir, const char *name, const char *ending)
+{
+    return (size_t)snprintf(path, PATH_MAX, "%s/%s%s", dir, name, ending) < PATH_MAX;
+}
+
+static bool is_file(const char *path)
 {
     struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+static bool is_dir(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+bool tokenizer_dir_has_files(const char *dir)
+{
     char path[PATH_MAX];
     for (int i = 0; i < N_VOCABULARIES; i++)
-        if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, FILES[i]) < sizeof path && stat(path, &st) == 0 && S_ISREG(st.st_mode)) return true;
+        if (join(path, dir, FILES[i], "") && is_file(path)) return true;
     return false;
+}
+
+dt_err dt_export_check_tokenizer(const char *tokenizer)
+{
+    if (!tokenizer || !*tokenizer || strcmp(tokenizer, "bytes") == 0 || is_file(tokenizer)) return DT_OK;
+    DT_CHECK(is_dir(tokenizer), DT_ERR_DATA, "%s: expected a tokenizer (a directory, a tokenizer.json, or bytes): %s", tokenizer, strerror(errno));
+    DT_CHECK(tokenizer_dir_has_files(tokenizer), DT_ERR_DATA, "%s: expected a tokenizer.json (or tokenizer.model, vocab.json) in this directory, found none", tokenizer);
+    return DT_OK;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------------------------ */
+
+static dt_err copy_open_file(int fd, const char *from, const char *to)
+{
+    enum { CHUNK = 1 << 20 };
+    const int out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    DT_CHECK(out >= 0, DT_ERR_WRITE, "%s: cannot create: %s", to, strerror(errno));
+    char *chunk = malloc(CHUNK);
+    dt_err err = chunk ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory to copy %s", from);
+    for (int64_t at = 0; err == DT_OK;) {
+        const ssize_t n = pread(fd, chunk, CHUNK, (off_t)at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) err = dt_fail(DT_ERR_DATA, "%s: cannot be read: %s", from, strerror(errno));
+        if (n <= 0) break;
+        err = dt_write_at(out, to, at, chunk, (size_t)n);
+        at += n;
+    }
+    free(chunk);
+    if (err == DT_OK && fsync(out) != 0) err = dt_fail(DT_ERR_WRITE, "%s: sync failed: %s", to, strerror(errno));
+    if (close(out) != 0 && err == DT_OK) err = dt_fail(DT_ERR_WRITE, "%s: close failed: %s", to, strerror(errno));
+    return err;
+}
+
+/* Copy to DIR/NAME.part. */
+static dt_err copy_file(const char *from, const char *dir, const char *name)
+{
+    char part[PATH_MAX];
+    DT_CHECK(join(part, dir, name, ".part"), DT_ERR_WRITE, "%s/%s: the path is too long", dir, name);
+    const int fd = open(from, O_RDONLY | O_CLOEXEC);
+    DT_CHECK(fd >= 0, DT_ERR_DATA, "%s: cannot be opened: %s", from, strerror(errno));
+    const dt_err err = copy_open_file(fd, from, part);
+    close(fd);
+    return err;
+}
+
+static dt_err write_text(const char *dir, const char *name, char *text)
+{
+    char part[PATH_MAX];
+    dt_err err = text ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for %s", name);
+    if (err == DT_OK && !join(part, dir, name, ".part")) err = dt_fail(DT_ERR_WRITE, "%s/%s: the path is too long", dir, name);
+    if (err == DT_OK) err = dt_write_file_sync(part, text, strlen(text));
+    free(text);
+    return err;
+}
+
+/* json: the file that is the tokenizer.json, whatever it is called; NULL: the one of the directory. */
+static dt_err copy_files(const char *from_dir, const char *json, const char *dir)
+{
+    char path[PATH_MAX];
+    if (json) DT_TRY(copy_file(json, dir, FILES[0]));
+    for (int i = json ? 1 : 0; i < N_FILES; i++)
+        if (join(path, from_dir, FILES[i], "") && is_file(path)) DT_TRY(copy_file(path, dir, FILES[i]));
+    return DT_OK;
+}
+
+dt_err tokenizer_files_create(const char *tokenizer, const char *dir)
+{
+    char folder[PATH_MAX];
+    if (!tokenizer || !*tokenizer) return DT_OK;
+    if (strcmp(tokenizer, "bytes") == 0) {
+        DT_TRY(write_text(dir, "tokenizer.json", bytes_tokenizer_json()));
+        return write_text(dir, "tokenizer_config.json", bytes_tokenizer_config_json());
+    }
+    DT_TRY(dt_export_check_tokenizer(tokenizer));
+    if (is_dir(tokenizer)) return copy_files(tokenizer, NULL, dir);
+    const char *slash = strrchr(tokenizer, '/');
+    const int len = slash == tokenizer ? 1 : slash ? (int)(slash - tokenizer) : 1;
+    DT_CHECK((size_t)snprintf(folder, sizeof folder, "%.*s", len, slash ? tokenizer : ".") < sizeof folder, DT_ERR_DATA, "%s: the path is too long", tokenizer);
+    return copy_files(folder, tokenizer, dir);
+}
+
+static bool has_part(const char *dir, int i)
+{
+    char part[PATH_MAX];
+    return join(part, dir, FILES[i], ".part") && is_file(part);
+}
+
+dt_err tokenizer_files_publish(const char *dir)
+{
+    char part[PATH_MAX], path[PATH_MAX];
+    bool any = false;
+    for (int i = 0; i < N_FILES; i++) any = any || has_part(dir, i);
+    for (int i = 0; i < N_FILES && any; i++) {
+        DT_CHECK(join(part, dir, FILES[i], ".part") && join(path, dir, FILES[i], ""), DT_ERR_WRITE, "%s: the path is too long", dir);
+        if (is_file(part)) DT_TRY(dt_rename_durable(part, path));
+        else if (unlink(path) != 0 && errno != ENOENT) return dt_fail(DT_ERR_WRITE, "%s: an earlier tokenizer's file cannot be removed: %s", path, strerror(errno));
+    }
+    return DT_OK;
+}
+
+void tokenizer_files_discard(const char *dir)
+{
+    char part[PATH_MAX];
+    for (int i = 0; i < N_FILES; i++)
+        if (join(part, dir, FILES[i], ".part")) unlink(part);
 }

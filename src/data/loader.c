@@ -156,7 +156,8 @@ static dt_err open_all(dt_loader *l)
     l->info = (dt_data_info){.n_samples = l->order.n,
                              .n_tokens = l->sources.n_tokens,
                              .n_dropped = l->sources.n_dropped,
-                             .steps_per_epoch = l->order.steps_per_epoch};
+                             .steps_per_epoch = l->order.steps_per_epoch,
+                             .tokenizer = dt_dataset_get_info(l->sources.layouts[0].dataset)->tokenizer};
     return open_batches(l);
 }
 

@@ -12,6 +12,4 @@ dt_err dt_model_config_from_json(dt_model_config *mc, const reader *r, const jso
 dt_err dt_model_read_rope(const reader *r, const json_t *root, dt_model_config *mc);
 dt_err dt_model_read_window(const reader *r, const json_t *root, dt_model_config *mc);
 
-const char *dt_model_architecture(dt_family family);
-
 #endif

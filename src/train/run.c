@@ -113,6 +113,7 @@ static dt_err prepare(dt_run *run)
     DT_TRY(open_device(run));
     DT_TRY(dt_comm_agree(run->comm, run_open_config_objects(run)));
     DT_TRY(dt_comm_agree(run->comm, run_open_data(run)));
+    DT_TRY(dt_comm_agree(run->comm, run_settle_tokenizer(run)));
     DT_TRY(check_same_files(run));
     int64_t free_bytes = (int64_t)(run->dev.ops->memory_free(&run->dev) / (size_t)run->comm->local_nranks);
     DT_TRY(dt_comm_reduce_host_i64(run->comm, &free_bytes, 1, DT_MIN));
@@ -137,7 +138,8 @@ static dt_err train(dt_run *run)
     /* only now: a start that is refused leaves the earlier run's file as it was */
     if (!is_eval(run)) DT_TRY(dt_comm_agree(run->comm, run->comm->rank ? DT_OK : write_config(run)));
     DT_TRY(dt_comm_agree(run->comm, open_report(run, p.step)));
-    const dt_err err = is_eval(run) ? run_validate(run, p.step) : run_loop(run, &p);
+    dt_err err = is_eval(run) ? run_validate(run, p.step) : run_loop(run, &p);
+    if (err == DT_OK) err = run_export(run);
     if ((err != DT_OK && err != DT_ERR_STOP) || !run->cfg.log_trace || !*run->cfg.run_output_dir) return err;
     const dt_err traced = write_trace(run);
     if (err == DT_OK || traced == DT_ERR_COMM) return traced;

@@ -33,6 +33,10 @@ dt_err run_resume(dt_run *run, progress *p);       /* collective, agreed */
 dt_err run_save(dt_run *run, progress *p);         /* collective, agreed */
 char *run_checkpoint_dir(const dt_run *run);       /* malloc'ed */
 
+/* export.c */
+dt_err run_settle_tokenizer(dt_run *run); /* [model] tokenizer, and into the configuration; local */
+dt_err run_export(dt_run *run);           /* what checkpoint.export asks for; collective, agreed */
+
 /* loop.c, evaluate.c: collective, agreed */
 dt_err run_loop(dt_run *run, progress *p);
 dt_err run_validate(dt_run *run, int64_t step);

@@ -1,0 +1,10 @@
+/* export_config.h - config.json as it goes out. Private to checkpoint. */
+#ifndef DTRAIN_CHECKPOINT_EXPORT_CONFIG_H
+#define DTRAIN_CHECKPOINT_EXPORT_CONFIG_H
+
+#include "dtrain/export.h"
+
+/** malloc'ed. DT_ERR_DATA: model_config is not valid. */
+dt_err export_config_make(const char *model_config, dt_st_type dtype, const char *tokenizer, char **text);
+
+#endif

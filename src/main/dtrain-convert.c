@@ -1,0 +1,335 @@
+/* dtrain-convert.c - a checkpoint as a Hugging Face directory and back. The model goes through ZeRO's stage 3, so that on N ranks each holds, reads and
+ * writes an N-th of it. */
+#include "dtrain/export.h"
+#include "dtrain/frozen.h"
+#include "dtrain/io.h"
+#include <dirent.h>
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <mpi.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char usage[] =
+    "usage: dtrain-convert [options] FROM TO\n"
+    "Turns a checkpoint into a Hugging Face model directory, or the other way round. Under mpirun each rank does its part.\n"
+    "  FROM   a checkpoint (.h5), a run's output_dir, or a directory with config.json and safetensors files\n"
+    "  TO     of a checkpoint: the directory to make; of a directory: the checkpoint to make (FILE.h5, else a folder for it)\n"
+    "\n"
+    "  --to KIND          checkpoint, or hf: a directory, also of a directory (other shards, another type)\n"
+    "  --dtype TYPE       fp32, bf16, or fp16 (directories alone). Default: for a directory what the run computed with or, for weights from a\n"
+    "                     directory, what they were there; for a checkpoint bf16 when all of the weights are, else fp32, which holds all three exactly\n"
+    "  --shard-size SIZE  most bytes of tensors in a file, such as 5GB or 2GiB (default 5GB)\n"
+    "  --tokenizer NAME   directory or tokenizer.json whose files go along, bytes, or none (default: that of FROM)\n"
+    "  --force            write into a directory that is not empty, over a file that exists\n"
+    "  --help, --version\n"
+    "\n"
+    "exit codes: 0 done, 64 usage, 65 bad checkpoint or model, 70 fault, 74 writing failed, 76 communication failed\n";
+
+enum kind { KIND_NONE, KIND_CHECKPOINT, KIND_HF };
+
+typedef struct options {
+    const char *from, *to, *tokenizer; /* tokenizer NULL: not given */
+    enum kind kind;
+    dt_st_type dtype; /* DT_ST_OTHER: not given */
+    int64_t shard_size;
+    bool force, help, version;
+} options;
+
+typedef struct app {
+    options opt;
+    dt_comm comm;
+    bool comm_open;
+    dt_ledger ledger;
+    dt_device dev;
+    dt_frozen frozen;
+    enum kind kind;
+    dt_st_type dtype;      /* of what is written */
+    dt_dtype kept;         /* in memory */
+    const char *tokenizer; /* NULL: none */
+    char *full_tokenizer;  /* its full path */
+} app;
+
+/* ---- the command line ------------------------------------------------------------------------------------------------ */
+
+static dt_err parse_dtype(const char *text, dt_st_type *dtype)
+{
+    *dtype = !strcmp(text, "fp32") ? DT_ST_F32 : !strcmp(text, "bf16") ? DT_ST_BF16 : !strcmp(text, "fp16") ? DT_ST_F16 : DT_ST_OTHER;
+    DT_CHECK(*dtype != DT_ST_OTHER, DT_ERR_USAGE, "--dtype: expected fp32, bf16 or fp16, found '%s'", text);
+    return DT_OK;
+}
+
+/* As transformers writes sizes: GB are 10^9 bytes, GiB 2^30. */
+static dt_err parse_size(const char *text, int64_t *nbytes)
+{
+    static const char units[] = "kmgt";
+    char *end;
+    const double x = strtod(text, &end);
+    double scale = 1;
+    const char *unit = *end ? strchr(units, *end | 0x20) : NULL;
+    if (unit) {
+        scale = pow(end[1] == 'i' ? 1024 : 1000, (double)(unit - units + 1));
+        end += end[1] == 'i' ? 2 : 1;
+    }
+    if (*end == 'B' || *end == 'b') end++;
+    DT_CHECK(end != text && !*end && x * scale >= 1 && x * scale < 1e18, DT_ERR_USAGE, "--shard-size: expected a size such as 5GB, found '%s'", text);
+    *nbytes = (int64_t)(x * scale);
+    return DT_OK;
+}
+
+static dt_err parse_kind(const char *text, enum kind *kind)
+{
+    *kind = !strcmp(text, "hf") ? KIND_HF : !strcmp(text, "checkpoint") ? KIND_CHECKPOINT : KIND_NONE;
+    DT_CHECK(*kind != KIND_NONE, DT_ERR_USAGE, "--to: expected checkpoint or hf, found '%s'", text);
+    return DT_OK;
+}
+
+static dt_err parse_options(options *o, int argc, char **argv)
+{
+    enum { TO = 1, DTYPE, SHARD, TOKENIZER, FORCE, HELP, VERSION };
+    static const struct option table[] = {{"to", 1, 0, TO},       {"dtype", 1, 0, DTYPE}, {"shard-size", 1, 0, SHARD}, {"tokenizer", 1, 0, TOKENIZER},
+                                          {"force", 0, 0, FORCE}, {"help", 0, 0, HELP},   {"version", 0, 0, VERSION},  {0}};
+    *o = (options){.shard_size = DT_ST_SHARD_SIZE};
+    opterr = 0;
+    for (int c; (c = getopt_long(argc, argv, ":h", table, NULL)) != -1;) {
+        switch (c) {
+        case TO: DT_TRY(parse_kind(optarg, &o->kind)); break;
+        case DTYPE: DT_TRY(parse_dtype(optarg, &o->dtype)); break;
+        case SHARD: DT_TRY(parse_size(optarg, &o->shard_size)); break;
+        case TOKENIZER: o->tokenizer = optarg; break;
+        case FORCE: o->force = true; break;
+        case VERSION: o->version = true; break;
+        case 'h':
+        case HELP: o->help = true; break;
+        default: return dt_fail(DT_ERR_USAGE, "%s: %s; see dtrain-convert --help", argv[optind - 1], c == ':' ? "expected a value" : "unknown option");
+        }
+    }
+    if (o->help || o->version) return DT_OK;
+    DT_CHECK(argc - optind == 2, DT_ERR_USAGE, "expected FROM and TO, found %d names; see dtrain-convert --help", argc - optind);
+    o->from = argv[optind];
+    o->to = argv[optind + 1];
+    return DT_OK;
+}
+
+/* ---- ranks ----------------------------------------------------------------------------------------------------------- */
+
+/* All ranks go on, or none. After an error of communication there is no way to tell the others: main ends the job. */
+static dt_err together(app *a, dt_err err) { return err == DT_ERR_COMM ? err : dt_comm_agree(&a->comm, err); }
+#define TOGETHER(a, call) DT_TRY(together((a), (call)))
+
+/* ---- what is to be done --------------------------------------------------------------------------------------------- */
+
+static bool ends_in_h5(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    return dot && (!strcmp(dot, ".h5") || !strcmp(dot, ".hdf5"));
+}
+
+static dt_err choose_kind(app *a)
+{
+    const bool from_hf = a->frozen.from.kind == DT_PRETRAINED_HF;
+    a->kind = a->opt.kind != KIND_NONE ? a->opt.kind : from_hf ? KIND_CHECKPOINT : KIND_HF;
+    DT_CHECK(a->kind == KIND_HF || from_hf, DT_ERR_USAGE, "--to checkpoint: %s is a checkpoint already", a->frozen.from.path);
+    DT_CHECK(a->kind == KIND_CHECKPOINT || !ends_in_h5(a->opt.to), DT_ERR_USAGE, "%s: expected the name of a directory (%s), found that of a checkpoint", a->opt.to,
+             from_hf ? "--to hf" : "FROM is a checkpoint");
+    return DT_OK;
+}
+
+static bool is_empty(const char *dir)
+{
+    int n = 0;
+    DIR *d = opendir(dir);
+    if (!d) return true; /* whoever writes into it will say why it cannot */
+    for (struct dirent *e = readdir(d); e && n <= 2; e = readdir(d)) n++;
+    closedir(d);
+    return n <= 2;
+}
+
+/* Rank 0. */
+static dt_err check_target(const app *a)
+{
+    struct stat st;
+    const char *to = a->opt.to;
+    if (stat(to, &st) != 0) return DT_OK;
+    if (a->kind == KIND_HF) DT_CHECK(S_ISDIR(st.st_mode), DT_ERR_USAGE, "%s: expected a directory to write the model to, found a file", to);
+    DT_CHECK(a->opt.force || (S_ISDIR(st.st_mode) && is_empty(to)), DT_ERR_USAGE, "%s: %s; --force writes all the same", to,
+             S_ISDIR(st.st_mode) ? "this directory is not empty" : "this file exists");
+    return DT_OK;
+}
+
+/* What config.json calls the type of its weights. */
+static dt_st_type type_in_config(const char *text)
+{
+    json_t *root = json_loads(text, 0, NULL);
+    const json_t *v = json_object_get(root, "dtype");
+    const char *word = json_string_value(v ? v : json_object_get(root, "torch_dtype"));
+    const dt_st_type type = !word                                        ? DT_ST_OTHER
+                            : strstr(word, "bfloat16")                   ? DT_ST_BF16
+                            : strstr(word, "float16")                    ? DT_ST_F16
+                            : strstr(word, "float32")                    ? DT_ST_F32
+                                                                         : DT_ST_OTHER;
+    json_decref(root);
+    return type;
+}
+
+/* What a run computed with; DT_ST_OTHER: the checkpoint comes from no run. */
+static dt_st_type type_of_run(const dt_pretrained *p)
+{
+    dt_config cfg = {0};
+    dt_st_type type = DT_ST_OTHER;
+    if (!p->meta.config) return type;
+    if (dt_config_parse(&cfg, p->path, p->meta.config, 0, NULL) != DT_OK) dt_error_clear();
+    else if (dt_config_given(&cfg, "precision", "dtype")) type = strcmp(cfg.precision_dtype, "bf16") ? DT_ST_F32 : DT_ST_BF16;
+    dt_config_free(&cfg);
+    return type;
+}
+
+static dt_err choose_dtype(app *a)
+{
+    const dt_pretrained *p = &a->frozen.from;
+    dt_st_type stored;
+    DT_TRY(dt_pretrained_type(p, &stored));
+    dt_st_type usual = stored != DT_ST_OTHER ? stored : type_of_run(p);
+    if (usual == DT_ST_OTHER) usual = type_in_config(p->model_config);
+    if (usual == DT_ST_OTHER) usual = DT_ST_F32;
+    if (a->kind == KIND_CHECKPOINT) {
+        DT_CHECK(a->opt.dtype != DT_ST_F16, DT_ERR_USAGE, "--dtype: a checkpoint keeps fp32 or bf16, found fp16 (fp32 holds it exactly)");
+        usual = stored == DT_ST_BF16 ? DT_ST_BF16 : DT_ST_F32;
+    }
+    a->dtype = a->opt.dtype != DT_ST_OTHER ? a->opt.dtype : usual;
+    a->kept = a->dtype == DT_ST_BF16 || stored == DT_ST_BF16 ? DT_BF16 : DT_F32;
+    if (a->kind == KIND_CHECKPOINT) a->kept = a->dtype == DT_ST_BF16 ? DT_BF16 : DT_F32;
+    return DT_OK;
+}
+
+static dt_err choose_tokenizer(app *a)
+{
+    const char *asked = a->opt.tokenizer;
+    if (asked && !strcmp(asked, "none")) return DT_OK;
+    a->tokenizer = asked ? asked : a->frozen.from.tokenizer;
+    const dt_err err = dt_export_check_tokenizer(a->tokenizer);
+    if (err != DT_OK && asked) return err;
+    if (err != DT_OK) { /* FROM names it, and it is gone: the weights are worth having without */
+        if (a->comm.rank == 0) DT_WARN("%s; its files do not go along (see --tokenizer)", dt_error_message());
+        dt_error_clear();
+        a->tokenizer = NULL;
+    }
+    if (a->tokenizer && strcmp(a->tokenizer, "bytes")) {
+        a->full_tokenizer = realpath(a->tokenizer, NULL);
+        DT_CHECK(a->full_tokenizer, DT_ERR_DATA, "%s: %s", a->tokenizer, strerror(errno));
+        a->tokenizer = a->full_tokenizer;
+    }
+    if (!a->tokenizer && a->kind == KIND_HF && a->comm.rank == 0) DT_WARN("no tokenizer is known for this model; --tokenizer names one");
+    return DT_OK;
+}
+
+static dt_err choose(app *a)
+{
+    DT_TRY(choose_kind(a));
+    if (a->comm.rank == 0) DT_TRY(check_target(a));
+    DT_TRY(choose_dtype(a));
+    return choose_tokenizer(a);
+}
+
+/* ---- doing it ------------------------------------------------------------------------------------------------------------ */
+
+static dt_err open_device(app *a)
+{
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    const int threads = cores > a->comm.local_nranks ? (int)(cores / a->comm.local_nranks) : 1;
+    return dt_device_open(&a->dev, "cpu", a->comm.local_rank, threads, &a->ledger);
+}
+
+/* config.json with the type that the files have, so that the way back knows it. malloc'ed. */
+static char *config_with_type(const dt_pretrained *p)
+{
+    static const char *const names[] = {NULL, "float32", "float16", "bfloat16"};
+    dt_st_type stored = DT_ST_OTHER;
+    if (dt_pretrained_type(p, &stored) != DT_OK) dt_error_clear(); /* it could be read a moment ago; then the load will say */
+    json_t *root = names[stored] ? json_loads(p->model_config, 0, NULL) : NULL;
+    if (!root) return strdup(p->model_config);
+    if (json_object_get(root, "dtype") || !json_object_get(root, "torch_dtype")) json_object_set_new(root, "dtype", json_string(names[stored]));
+    if (json_object_get(root, "torch_dtype")) json_object_set_new(root, "torch_dtype", json_string(names[stored]));
+    char *text = json_dumps(root, JSON_INDENT(2));
+    json_decref(root);
+    return text;
+}
+
+static char *config_with_tokenizer(const app *a)
+{
+    char *text = NULL;
+    const bool fits = a->tokenizer && !strpbrk(a->tokenizer, "\r\n;#$"); /* else it would be read as something else */
+    if (a->tokenizer && !fits && a->comm.rank == 0) DT_WARN("%s: a configuration cannot hold this name, so the checkpoint does not name its tokenizer", a->tokenizer);
+    return asprintf(&text, "[model]\ntokenizer =%s%s\n", fits ? " " : "", fits ? a->tokenizer : "") < 0 ? NULL : text;
+}
+
+static dt_err write_checkpoint(app *a)
+{
+    char *config = config_with_tokenizer(a), *model_config = config_with_type(&a->frozen.from);
+    dt_err err = together(a, config && model_config ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for the configuration"));
+    const dt_ckpt_meta meta = {.loss_scale = 1, .config = config, .model_config = model_config};
+    if (err == DT_OK && ends_in_h5(a->opt.to)) err = dt_checkpoint_save_as(&a->comm, a->frozen.zero, &meta, a->opt.to, NULL);
+    else if (err == DT_OK) err = dt_checkpoint_save(&a->comm, a->frozen.zero, &meta, a->opt.to, 0, NULL);
+    free(config);
+    free(model_config);
+    return err;
+}
+
+static dt_err write_directory(app *a)
+{
+    const dt_export_options e = {
+        .dir = a->opt.to, .dtype = a->dtype, .shard_size = a->opt.shard_size, .model_config = a->frozen.mc.json, .tokenizer = a->tokenizer};
+    return dt_export(&a->comm, a->frozen.zero, &e, NULL);
+}
+
+static void say_what_was_done(const app *a)
+{
+    int64_t n_param = 0;
+    char size[24];
+    for (int u = 0; u < a->frozen.n_units; u++) n_param += a->frozen.units[u].n_param;
+    DT_INFO("%s: %" PRId64 " parameters from %s as %s %s, %s", a->opt.to, n_param, a->frozen.from.path, a->kind == KIND_HF ? "a Hugging Face directory in" : "a checkpoint in",
+            dt_st_type_name(a->dtype), dt_format_bytes((double)n_param * (double)dt_st_type_size(a->dtype), size));
+}
+
+static dt_err run(app *a, dt_err parsed)
+{
+    DT_TRY(dt_comm_open(&a->comm));
+    a->comm_open = true;
+    dt_log_open(a->comm.rank, a->comm.nranks, a->comm.host);
+    TOGETHER(a, parsed);
+    TOGETHER(a, dt_frozen_describe(&a->frozen, a->opt.from));
+    TOGETHER(a, choose(a));
+    TOGETHER(a, open_device(a));
+    TOGETHER(a, dt_comm_attach(&a->comm, &a->dev, "auto", true));
+    TOGETHER(a, dt_frozen_load(&a->frozen, &a->comm, &a->dev, 3, a->kept));
+    TOGETHER(a, a->kind == KIND_HF ? write_directory(a) : write_checkpoint(a));
+    say_what_was_done(a);
+    return DT_OK;
+}
+
+int main(int argc, char **argv)
+{
+    app a = {0};
+    const dt_err parsed = parse_options(&a.opt, argc, argv);
+    if (parsed == DT_OK && (a.opt.help || a.opt.version)) {
+        fputs(a.opt.help ? usage : "dtrain-convert " DT_VERSION "\n", stdout);
+        return 0;
+    }
+    int provided;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+    const dt_err err = run(&a, parsed);
+    const bool in_order = err == DT_OK || (a.comm_open && dt_comm_failed_together(&a.comm));
+    if (err != DT_OK && (!in_order || dt_comm_speaks(&a.comm))) dt_log(DT_LOG_ERROR, "%s", dt_error_message());
+    if (!in_order && a.comm_open && a.comm.nranks > 1) MPI_Abort(MPI_COMM_WORLD, dt_exit_code(err));
+    dt_frozen_close(&a.frozen);
+    free(a.full_tokenizer);
+    if (a.comm_open && in_order) dt_comm_close(&a.comm);
+    dt_device_close(&a.dev);
+    MPI_Finalize();
+    return dt_exit_code(err);
+}
