@@ -95,7 +95,7 @@ typedef struct run {
 } run;
 
 static double first_new; /* clock: prompts are through */
-static dt_err note_first(void *ctx, const dt_sequence *s)
+static dt_err note_first(void *ctx, dt_sequence *s)
 {
     if (s->n_ids == s->n_prompt + 1) first_new = dt_now_s();
     return DT_OK;

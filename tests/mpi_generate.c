@@ -20,7 +20,7 @@ static dt_err fake_decode(void *self, const dt_batch *b, const int32_t *slot, fl
     for (int i = 0; i < b->n_seq * VOCAB; i++) logits[i] = f->poisoned && f->n_calls == 5 ? NAN : i % VOCAB == 0 ? -INFINITY : 1;
     return DT_OK;
 }
-static void fake_forget(void *self, int32_t slot) { (void)self, (void)slot; }
+static void fake_keep(void *self, int32_t slot, int32_t n) { (void)self, (void)slot, (void)n; }
 
 struct work {
     dt_sequence seqs[N_SEQS], *mine[N_SEQS];
@@ -28,7 +28,13 @@ struct work {
     int n_mine;
 };
 
-static dt_err generate(dt_comm *comm, struct fake *f, struct work *w, bool rank_0_alone)
+static dt_err fake_copy(void *self, int32_t src, int32_t dst, int32_t first)
+{
+    (void)self, (void)src, (void)dst, (void)first;
+    return DT_OK;
+}
+
+static dt_err generate(dt_comm *comm, struct fake *f, struct work *w, bool rank_0_alone, bool beams)
 {
     static const int32_t eos[] = {0};
     dt_ledger ledger = {0};
@@ -38,10 +44,11 @@ static dt_err generate(dt_comm *comm, struct fake *f, struct work *w, bool rank_
         w->seqs[i] = (dt_sequence){.number = (uint64_t)i, .ids = w->ids[i], .n_prompt = 1 + i % 3, .n_ids = 1 + i % 3, .max_ids = 10 + 3 * i};
         if (rank_0_alone ? comm->rank == 0 : i % comm->nranks == comm->rank) w->mine[w->n_mine++] = &w->seqs[i];
     }
-    const dt_decoder d = {f, fake_decode, fake_forget};
+    const dt_decoder d = {.self = f, .decode = fake_decode, .keep = fake_keep, .copy = fake_copy};
+    const dt_beam_options how = {.n_beams = 2, .n_return = 1, .length_penalty = 1};
     const dt_generate_options opt = {.sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1}, .eos = eos, .n_eos = 1, .vocab_size = VOCAB,
                                      .n_slots = 2, .max_tok = 4, .lockstep = comm, .ledger = &ledger};
-    return dt_generate(&d, w->mine, w->n_mine, &opt, &stats);
+    return beams ? dt_beam_search(&d, w->mine, w->n_mine, &how, &opt, &stats) : dt_generate(&d, w->mine, w->n_mine, &opt, &stats);
 }
 
 static void unequal_ranks_run_equally_many_passes(void **state)
@@ -50,9 +57,10 @@ static void unequal_ranks_run_equally_many_passes(void **state)
     dt_comm comm;
     struct work w;
     assert_all(MPI_COMM_WORLD, dt_comm_open(&comm) == DT_OK);
-    for (int alone = 0; alone < 2; alone++) {
+    for (int way = 0; way < 4; way++) {
+        const bool alone = way % 2, beams = way / 2;
         struct fake f = {0};
-        assert_all(MPI_COMM_WORLD, generate(&comm, &f, &w, alone) == DT_OK);
+        assert_all(MPI_COMM_WORLD, generate(&comm, &f, &w, alone, beams) == DT_OK);
         int64_t least = f.n_calls, most = f.n_calls;
         bool finished = f.n_calls > 0;
         for (int i = 0; i < w.n_mine; i++) finished &= w.mine[i]->finish == DT_FINISH_LENGTH;
@@ -69,11 +77,12 @@ static void one_rank_that_fails_stops_all(void **state)
     (void)state;
     dt_comm comm;
     assert_all(MPI_COMM_WORLD, dt_comm_open(&comm) == DT_OK);
-    for (int bad = 0; bad < comm.nranks; bad++) {
+    for (int way = 0; way < 2 * comm.nranks; way++) {
+        const int bad = way / 2;
         struct work w;
         struct fake f = {.poisoned = comm.rank == bad};
         dt_error_clear();
-        const dt_err err = generate(&comm, &f, &w, false);
+        const dt_err err = generate(&comm, &f, &w, false, way % 2);
         assert_all(MPI_COMM_WORLD, err == DT_ERR_NONFINITE && f.n_calls == 5 && dt_comm_failed_together(&comm));
         assert_all(MPI_COMM_WORLD, dt_comm_speaks(&comm) == (comm.rank == bad));
     }

@@ -50,7 +50,7 @@ static dt_err fake_decode(void *self, const dt_batch *b, const int32_t *slot, fl
     return DT_OK;
 }
 
-static void fake_forget(void *self, int32_t slot) { ((struct fake *)self)->n[slot] = 0; }
+static void fake_keep(void *self, int32_t slot, int32_t n) { ((struct fake *)self)->n[slot] = n; }
 
 /* ---- the same sequences by a plain loop ---------------------------------------------------------------------------------- */
 
@@ -91,7 +91,7 @@ static void ref_generate(dt_sequence *q)
 
 struct heard { int64_t n_tokens, n_ends; };
 
-static dt_err hear(void *ctx, const dt_sequence *s)
+static dt_err hear(void *ctx, dt_sequence *s)
 {
     struct heard *h = ctx;
     h->n_tokens++;
@@ -118,7 +118,7 @@ static void tokens_do_not_depend_on_slots_and_passes(void **state)
         dt_ledger ledger = {0};
         dt_generate_stats stats;
         make_work(&w);
-        const dt_decoder d = {&f, fake_decode, fake_forget};
+        const dt_decoder d = {.self = &f, .decode = fake_decode, .keep = fake_keep};
         const dt_generate_options opt = {.sampling = how, .eos = eos, .n_eos = 2, .vocab_size = VOCAB, .n_slots = shapes[k][0], .max_tok = shapes[k][1],
                                          .on_token = hear, .ctx = &heard, .ledger = &ledger};
         assert_int_equal(dt_generate(&d, w.list, N_SEQS, &opt, &stats), DT_OK);
@@ -137,7 +137,7 @@ static void tokens_do_not_depend_on_slots_and_passes(void **state)
     }
 }
 
-static dt_err refuse(void *ctx, const dt_sequence *s)
+static dt_err refuse(void *ctx, dt_sequence *s)
 {
     (void)ctx;
     return s->n_ids - s->n_prompt == 2 ? dt_fail(DT_ERR_WRITE, "no more") : DT_OK;
@@ -159,7 +159,7 @@ static void errors_come_back(void **state)
     dt_generate_stats stats;
     make_work(&w);
     dt_generate_options opt = {.sampling = how, .vocab_size = VOCAB, .n_slots = 2, .max_tok = 64, .ledger = &ledger};
-    const dt_decoder bad = {&f, nan_decode, fake_forget}, good = {&f, fake_decode, fake_forget};
+    const dt_decoder bad = {.self = &f, .decode = nan_decode, .keep = fake_keep}, good = {.self = &f, .decode = fake_decode, .keep = fake_keep};
     assert_int_equal(dt_generate(&bad, w.list, N_SEQS, &opt, &stats), DT_ERR_NONFINITE);
     make_work(&w);
     opt.on_token = refuse;

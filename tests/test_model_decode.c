@@ -197,14 +197,14 @@ static void a_copied_slot_goes_on_like_its_source(void **state)
     float first[SEQS * V], second[SEQS * V];
     open_model(&r, &b, CONFIGS[3], DT_F32);
     decoded_logits(&r, &b, START, PROMPT, SLOT, first);
-    assert_int_equal(dt_model_cache_copy(r.model, SLOT[0], COPY[0]), DT_OK);
+    assert_int_equal(dt_model_cache_copy(r.model, SLOT[0], COPY[0], 0), DT_OK);
     decoded_logits(&r, &b, PROMPT, NEXT, SLOT, first);
     decoded_logits(&r, &b, PROMPT, NEXT, COPY, second);
     assert_memory_equal(first, second, V * sizeof *first);
     dt_model_cache_clear(r.model, -1);
     decoded_logits(&r, &b, START, NEXT, SLOT, second);
     for (int v = 0; v < V; v++) assert_true(fabs((double)(first[v] - second[v])) <= 4e-6);
-    assert_int_equal(dt_model_cache_copy(r.model, 0, SLOTS), DT_ERR_ARG);
+    assert_int_equal(dt_model_cache_copy(r.model, 0, SLOTS, 0), DT_ERR_ARG);
     close_model(&r, &b);
 }
 

@@ -28,21 +28,28 @@ void dt_prompts_free(dt_prompts *p);
 
 /* ---- decoding ------------------------------------------------------------------------------------------------------ */
 
-typedef enum dt_finish { DT_FINISH_NONE, DT_FINISH_EOS, DT_FINISH_LENGTH } dt_finish;
+/* STOP: on_token asked for it. MISSING: a beam search found fewer sequences than were to be returned. */
+typedef enum dt_finish { DT_FINISH_NONE, DT_FINISH_EOS, DT_FINISH_LENGTH, DT_FINISH_STOP, DT_FINISH_MISSING } dt_finish;
 
 /** A sequence: prompt and what follows it. The caller owns ids [max_ids] and fills in the prompt. */
 typedef struct dt_sequence {
     uint64_t number; /* among all of the job: keys its random numbers */
     int32_t *ids;
     int32_t n_prompt, n_ids, max_ids; /* 0 < n_prompt <= n_ids <= max_ids */
-    dt_finish finish;                 /* EOS: the last id ends it; LENGTH: max_ids reached */
+    int32_t n_cached; /* tokens that slot 0 of the cache holds, below n_prompt: a conversation that goes on (one slot alone); after the call those in the slot */
+    dt_finish finish; /* EOS: the last id ends it; LENGTH: max_ids reached */
+    double logp;      /* with options.logp, and after beam search: log-probability of what follows the prompt, by the untransformed logits */
+    double score;     /* beam search: logp / length^length_penalty */
+    float *logps;     /* NULL, or the caller's [max_ids]: with options.logp those of each new token */
 } dt_sequence;
 
-/** What dt_generate needs of a model. logits: host, [n_seq of b, vocab_size], of the last token of each sequence in b. */
+/** What generation needs of a model. logits: host, [n_seq of b, vocab_size], of the last token of each sequence in b; the caller may change them. */
 typedef struct dt_decoder {
     void *self;
     dt_err (*decode)(void *self, const dt_batch *b, const int32_t *slot, float *logits); /* also with an empty batch */
-    void (*forget)(void *self, int32_t slot);
+    void (*keep)(void *self, int32_t slot, int32_t n_tok);                               /* forget all but the first n_tok tokens of a slot */
+    /** Slot dst becomes what src is; the first tokens of both are the same already. */
+    dt_err (*copy)(void *self, int32_t src, int32_t dst, int32_t first);
 } dt_decoder;
 dt_decoder dt_decoder_of_model(dt_model *m);
 
@@ -53,10 +60,11 @@ typedef struct dt_generate_options {
     int64_t vocab_size;
     int32_t n_slots; /* sequences at a time: those of the model's cache */
     int32_t max_tok; /* tokens of a forward pass, at least n_slots: long prompts enter in pieces */
+    bool logp;       /* fill in log-probabilities */
     dt_comm
         *lockstep; /* NULL, or the ranks that must run the same number of forward passes (ZeRO-3): the call is then collective */
-    dt_err (*on_token)(void *ctx,
-                       const dt_sequence *s); /* NULL, or told of every new token, the one that ends a sequence included */
+    dt_err (*on_token)(void *ctx, dt_sequence *s); /* NULL, or told of every new token, the one that ends a sequence included; may set s->finish to STOP. Beam
+                                                      search: told of every sequence once, at its end */
     void *ctx;
     dt_ledger *ledger;
 } dt_generate_options;
@@ -73,5 +81,17 @@ typedef struct dt_generate_stats {
  *  caller ends the job. DT_ERR_NONFINITE: logits. Else what on_token returned. */
 dt_err dt_generate(const dt_decoder *d, dt_sequence *const *seqs, int n_seqs, const dt_generate_options *opt,
                    dt_generate_stats *stats);
+
+typedef struct dt_beam_options {
+    int n_beams, n_return; /* n_return <= n_beams */
+    double length_penalty; /* a: score = log-probability / (new tokens)^a, the one that ends the sequence included */
+    bool early_stopping;   /* a prompt is done when n_beams sequences are finished; else when no running beam can beat the worst of them */
+} dt_beam_options;
+
+/** Beam search: for each prompt the n_return best sequences, by falling score; equal candidates by lower beam, then lower token id. seqs: n_return in a row
+ *  for each prompt, which is read from the first; where fewer are found the rest become MISSING. Of opt->sampling the repetition penalty alone counts;
+ *  opt->n_slots is for n_slots / n_beams prompts at a time. Otherwise as dt_generate. DT_ERR_USAGE: numbers of how. */
+dt_err dt_beam_search(const dt_decoder *d, dt_sequence *const *seqs, int n_prompts, const dt_beam_options *how,
+                      const dt_generate_options *opt, dt_generate_stats *stats);
 
 #endif

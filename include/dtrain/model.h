@@ -120,7 +120,9 @@ dt_err dt_model_last_logits(dt_model *m, const dt_batch *b, float *logits);
 dt_err dt_model_decode(dt_model *m, const dt_batch *b, const int32_t *slot);
 /** Forget the contents of cache slots (all: slot -1). */
 void dt_model_cache_clear(dt_model *m, int32_t slot);
-/** Copy cache slot src over dst (beam search). */
-dt_err dt_model_cache_copy(dt_model *m, int32_t src, int32_t dst);
+/** Forget all but the first n_tok tokens of a slot. */
+void dt_model_cache_keep(dt_model *m, int32_t slot, int32_t n_tok);
+/** Copy cache slot src over dst (beam search), of which the first tokens are there already: the same in both. */
+dt_err dt_model_cache_copy(dt_model *m, int32_t src, int32_t dst, int32_t first);
 
 #endif

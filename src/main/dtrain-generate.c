@@ -421,7 +421,7 @@ static dt_err put_finished(app *a)
     return flush_output();
 }
 
-static dt_err stream_token(void *ctx, const dt_sequence *s)
+static dt_err stream_token(void *ctx, dt_sequence *s)
 {
     app *a = ctx;
     if (!a->tok) putchar(' ');
@@ -430,7 +430,7 @@ static dt_err stream_token(void *ctx, const dt_sequence *s)
     return flush_output();
 }
 
-static dt_err print_when_finished(void *ctx, const dt_sequence *s)
+static dt_err print_when_finished(void *ctx, dt_sequence *s)
 {
     return s->finish != DT_FINISH_NONE ? put_finished(ctx) : DT_OK;
 }

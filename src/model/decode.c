@@ -92,16 +92,23 @@ void dt_model_cache_clear(dt_model *m, int32_t slot)
         if (slot < 0 || s == slot) m->cache_used[s] = 0;
 }
 
-dt_err dt_model_cache_copy(dt_model *m, int32_t src, int32_t dst)
+void dt_model_cache_keep(dt_model *m, int32_t slot, int32_t n_tok)
+{
+    if (m->cache_used[slot] > n_tok) m->cache_used[slot] = n_tok;
+}
+
+dt_err dt_model_cache_copy(dt_model *m, int32_t src, int32_t dst, int32_t first)
 {
     const int32_t n = m->opt.cache_seqs;
     DT_CHECK(m->cache && src >= 0 && src < n && dst >= 0 && dst < n, DT_ERR_ARG, "cache slots %d and %d; there are %d", src, dst,
              n);
+    DT_CHECK(first >= 0 && first <= m->cache_used[src] && first <= m->cache_used[dst], DT_ERR_ARG,
+             "cache slots %d and %d hold %d and %d tokens, not %d in common", src, dst, m->cache_used[src], m->cache_used[dst], first);
     if (src == dst) return DT_OK;
-    const int64_t row = 2 * m->K, slot = (int64_t)m->opt.cache_len * row;
-    const size_t nbytes = (size_t)m->cache_used[src] * (size_t)row * m->elem;
+    const int64_t row = 2 * m->K, slot = (int64_t)m->opt.cache_len * row, from = first * row;
+    const size_t nbytes = (size_t)(m->cache_used[src] - first) * (size_t)row * m->elem;
     for (int64_t layer = 0; nbytes > 0 && layer < m->mc->num_hidden_layers; layer++)
-        DT_TRY(m->ops->copy(m->dev, dt_at(m->cache[layer], dst * slot, m->elem), dt_at(m->cache[layer], src * slot, m->elem),
+        DT_TRY(m->ops->copy(m->dev, dt_at(m->cache[layer], dst * slot + from, m->elem), dt_at(m->cache[layer], src * slot + from, m->elem),
                             nbytes, m->stream));
     m->cache_used[dst] = m->cache_used[src];
     return DT_OK;

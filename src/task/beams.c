@@ -1,0 +1,348 @@
+/* beams.c - beam search (algorithms.md, appendix B): many prompts at a time, each in a group of n_beams slots of the cache.
+ *
+ * A beam's first child takes over its slot; what the other children need is copied to the slots of beams that died, from the prompt's end on alone, as all
+ * slots of a group hold the same prompt. Scores are sums of log-probabilities in double. */
+#include "dtrain/generate.h"
+#include "pass.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct beam {
+    int32_t *ids;
+    double score;         /* log-probability of what follows the prompt */
+    int32_t slot, parent; /* parent: the slot that holds all but its last token; slot -1: it has none yet */
+} beam;
+
+typedef struct candidate {
+    double score;
+    int beam;
+    int32_t token;
+} candidate;
+
+typedef struct hypothesis {
+    int32_t *ids, n_ids;
+    double logp, score;
+    dt_finish finish;
+} hypothesis;
+
+typedef struct group {
+    int prompt; /* -1: free */
+    int32_t n_ids, n_prompt, max_ids;
+    int n_live, n_done;
+    beam *live, *next; /* [n_beams]; next: scratch */
+    hypothesis *done;  /* [n_beams] by falling score, of equal ones the earlier first */
+    bool *filled;      /* [n_beams] does the slot hold the prompt? */
+} group;
+
+typedef struct searcher {
+    dt_pass pass;
+    const dt_beam_options *how;
+    dt_sequence *const *seqs;
+    int n_prompts, next;
+    int n_groups;
+    group *groups;
+    int32_t *id_store; /* [n_groups][3 n_beams][len] */
+    candidate *best;   /* [n_best]: a heap with the worst on top, then sorted */
+    int n_best, n_found;
+    bool *mark; /* [vocab_size] */
+} searcher;
+
+/* ---- the best continuations ------------------------------------------------------------------------------------------ */
+
+static bool better(const candidate *a, const candidate *b)
+{
+    if (a->score != b->score) return a->score > b->score;
+    return a->beam != b->beam ? a->beam < b->beam : a->token < b->token;
+}
+
+static void sift_down(candidate *heap, int n, int at)
+{
+    const candidate c = heap[at];
+    for (int child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && better(&heap[child], &heap[child + 1])) child++;
+        if (!better(&c, &heap[child])) break;
+        heap[at] = heap[child];
+    }
+    heap[at] = c;
+}
+
+static void offer(searcher *s, const candidate *c)
+{
+    if (s->n_found < s->n_best) {
+        s->best[s->n_found++] = *c;
+        if (s->n_found == s->n_best)
+            for (int at = s->n_found / 2; at-- > 0;) sift_down(s->best, s->n_found, at);
+    } else if (better(c, &s->best[0])) {
+        s->best[0] = *c;
+        sift_down(s->best, s->n_found, 0);
+    }
+}
+
+static int by_falling_score(const void *a, const void *b) { return better(a, b) ? -1 : 1; }
+
+static dt_err offer_tokens(searcher *s, const group *g, int number)
+{
+    const dt_generate_options *opt = s->pass.opt;
+    const beam *b = &g->live[number];
+    float *logits = dt_pass_logits(&s->pass, b->slot);
+    dt_logits_penalise(logits, opt->vocab_size, b->ids, g->n_ids, opt->sampling.repetition_penalty, s->mark);
+    const double sum = dt_log_sum_exp(logits, opt->vocab_size);
+    DT_CHECK(fabs(sum) < INFINITY, DT_ERR_NONFINITE, "the logits' sum of exponentials is %g: the model's weights or activations are not finite", sum);
+    for (int64_t v = 0; v < opt->vocab_size; v++) {
+        const candidate c = {.score = b->score + ((double)logits[v] - sum), .beam = number, .token = (int32_t)v};
+        if (c.score > -INFINITY && (s->n_found < s->n_best || c.score >= s->best[0].score)) offer(s, &c);
+    }
+    return DT_OK;
+}
+
+/* ---- a step of a group ----------------------------------------------------------------------------------------------- */
+
+static void add_hypothesis(searcher *s, group *g, const candidate *c, dt_finish finish)
+{
+    const int n_beams = s->how->n_beams;
+    const double length = g->n_ids + 1 - g->n_prompt, score = c->score / pow(length, s->how->length_penalty);
+    if (g->n_done == n_beams && score <= g->done[n_beams - 1].score) return;
+    hypothesis *last = &g->done[g->n_done == n_beams ? n_beams - 1 : g->n_done++];
+    hypothesis h = {.ids = last->ids, .n_ids = g->n_ids + 1, .logp = c->score, .score = score, .finish = finish};
+    memcpy(h.ids, g->live[c->beam].ids, (size_t)g->n_ids * sizeof *h.ids);
+    h.ids[g->n_ids] = c->token;
+    int at = (int)(last - g->done);
+    for (; at > 0 && g->done[at - 1].score < score; at--) g->done[at] = g->done[at - 1];
+    g->done[at] = h;
+}
+
+/* Those that end become hypotheses when they are among the first n_beams; of the others the first n_beams live on. */
+static int sort_out(searcher *s, group *g)
+{
+    const int n_beams = s->how->n_beams;
+    const bool full = g->n_ids + 1 == g->max_ids;
+    int n_next = 0;
+    for (int i = 0; i < s->n_found && (n_next < n_beams || i < n_beams); i++) {
+        const candidate *c = &s->best[i];
+        const bool eos = dt_pass_ends(s->pass.opt, c->token);
+        if ((eos || full) && i < n_beams) add_hypothesis(s, g, c, eos ? DT_FINISH_EOS : DT_FINISH_LENGTH);
+        if (eos || full || n_next == n_beams) continue;
+        beam *b = &g->next[n_next++]; /* next keeps its own ids */
+        memcpy(b->ids, g->live[c->beam].ids, (size_t)g->n_ids * sizeof *b->ids);
+        b->ids[g->n_ids] = c->token;
+        b->score = c->score;
+        b->parent = g->live[c->beam].slot;
+        b->slot = -1;
+    }
+    return n_next;
+}
+
+static dt_err place_children(searcher *s, group *g, int n_next)
+{
+    const int n_beams = s->how->n_beams, first = (int)(g - s->groups) * n_beams;
+    const dt_decoder *d = s->pass.decoder;
+    bool *taken = s->mark; /* of the group's slots; false again below */
+    dt_err err = DT_OK;
+    for (int i = 0; i < n_next; i++) {
+        beam *b = &g->next[i];
+        if (taken[b->parent - first]) continue;
+        taken[b->parent - first] = true;
+        b->slot = b->parent;
+    }
+    for (int i = 0, k = 0; i < n_next && err == DT_OK; i++) { /* a slot that is free here was a dead beam's */
+        beam *b = &g->next[i];
+        if (b->slot >= 0) continue;
+        while (taken[k]) k++;
+        taken[k] = true;
+        b->slot = first + k;
+        err = d->copy(d->self, b->parent, b->slot, g->filled[k] ? g->n_prompt : 0);
+        g->filled[k] = true;
+    }
+    memset(taken, 0, (size_t)n_beams * sizeof *taken);
+    return err;
+}
+
+static bool cannot_improve(const searcher *s, const group *g, int n_next)
+{
+    if (n_next == 0) return true;
+    if (g->n_done < s->how->n_beams) return false;
+    const double length = g->n_ids + 1 - g->n_prompt;
+    return s->how->early_stopping || g->next[0].score / pow(length, s->how->length_penalty) <= g->done[g->n_done - 1].score;
+}
+
+static dt_err hand_back(searcher *s, group *g)
+{
+    const dt_generate_options *opt = s->pass.opt;
+    const int n_beams = s->how->n_beams, first = (int)(g - s->groups) * n_beams;
+    for (int r = 0; r < s->how->n_return; r++) {
+        dt_sequence *q = s->seqs[g->prompt * s->how->n_return + r];
+        q->finish = DT_FINISH_MISSING;
+        if (r < g->n_done) {
+            const hypothesis *h = &g->done[r];
+            memcpy(q->ids, h->ids, (size_t)h->n_ids * sizeof *q->ids);
+            q->n_ids = h->n_ids;
+            q->logp = h->logp;
+            q->score = h->score;
+            q->finish = h->finish;
+        }
+        s->pass.stats->n_new_tok += q->n_ids - q->n_prompt;
+        if (opt->on_token) DT_TRY(opt->on_token(opt->ctx, q));
+    }
+    for (int i = 0; i < n_beams; i++) s->pass.slots[first + i] = (pass_slot){0};
+    g->prompt = -1;
+    return DT_OK;
+}
+
+static dt_err step_group(searcher *s, group *g)
+{
+    const int n_beams = s->how->n_beams, first = (int)(g - s->groups) * n_beams;
+    s->n_found = 0;
+    for (int i = 0; i < g->n_live; i++) DT_TRY(offer_tokens(s, g, i));
+    qsort(s->best, (size_t)s->n_found, sizeof *s->best, by_falling_score);
+    const int n_next = sort_out(s, g);
+    if (cannot_improve(s, g, n_next)) return hand_back(s, g);
+    DT_TRY(place_children(s, g, n_next));
+    beam *old = g->live;
+    g->live = g->next;
+    g->next = old;
+    g->n_live = n_next;
+    g->n_ids++;
+    for (int i = 0; i < n_beams; i++) s->pass.slots[first + i].ids = NULL;
+    for (int i = 0; i < n_next; i++)
+        s->pass.slots[g->live[i].slot] = (pass_slot){.ids = g->live[i].ids, .n_ids = g->n_ids, .done = g->n_ids - 1};
+    return DT_OK;
+}
+
+/* ---- scheduling ------------------------------------------------------------------------------------------------------ */
+
+static void begin_group(searcher *s, group *g, int prompt)
+{
+    const int n_beams = s->how->n_beams, first = (int)(g - s->groups) * n_beams;
+    const dt_sequence *q = s->seqs[prompt * s->how->n_return];
+    const dt_decoder *d = s->pass.decoder;
+    g->prompt = prompt;
+    g->n_ids = g->n_prompt = q->n_prompt;
+    g->max_ids = q->max_ids;
+    g->n_live = 1;
+    g->n_done = 0;
+    memcpy(g->live[0].ids, q->ids, (size_t)q->n_prompt * sizeof *q->ids);
+    g->live[0].score = 0;
+    g->live[0].slot = first;
+    for (int i = 0; i < n_beams; i++) {
+        d->keep(d->self, first + i, 0);
+        g->filled[i] = i == 0;
+        s->pass.slots[first + i] = (pass_slot){0};
+    }
+    s->pass.slots[first] = (pass_slot){.ids = g->live[0].ids, .n_ids = g->n_ids};
+}
+
+static bool admit(void *self)
+{
+    searcher *s = self;
+    bool any = false;
+    for (group *g = s->groups; g < s->groups + s->n_groups; g++) {
+        while (g->prompt < 0 && s->next < s->n_prompts) {
+            const int prompt = s->next++;
+            dt_sequence *const *q = s->seqs + prompt * s->how->n_return;
+            if (q[0]->n_ids < q[0]->max_ids) {
+                begin_group(s, g, prompt);
+                continue;
+            }
+            for (int r = 0; r < s->how->n_return; r++) q[r]->finish = r == 0 ? DT_FINISH_LENGTH : DT_FINISH_MISSING;
+        }
+        any |= g->prompt >= 0;
+    }
+    return any;
+}
+
+static dt_err step_groups(void *self)
+{
+    searcher *s = self;
+    for (group *g = s->groups; g < s->groups + s->n_groups; g++) {
+        if (g->prompt < 0) continue;
+        const pass_slot *slot = &s->pass.slots[g->live[0].slot];
+        const int32_t before = slot->done - slot->take;
+        s->pass.stats->n_prompt_tok += before < g->n_prompt ? (slot->done < g->n_prompt ? slot->done : g->n_prompt) - before : 0;
+        if (dt_pass_logits(&s->pass, g->live[0].slot)) DT_TRY(step_group(s, g)); /* all live beams have one token left, so they pass together */
+    }
+    return DT_OK;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------------------------------- */
+
+static dt_err check(const searcher *s, const dt_generate_options *opt)
+{
+    const dt_beam_options *how = s->how;
+    DT_CHECK(how->n_beams > 0 && how->n_return > 0 && how->n_return <= how->n_beams && isfinite(how->length_penalty), DT_ERR_USAGE,
+             "%d beams, %d to return, length penalty %g", how->n_beams, how->n_return, how->length_penalty);
+    DT_CHECK(opt->n_slots >= how->n_beams, DT_ERR_ARG, "%d slots for %d beams", opt->n_slots, how->n_beams);
+    DT_CHECK(opt->vocab_size > 0, DT_ERR_ARG, "a vocabulary of %" PRId64 " tokens", opt->vocab_size);
+    for (int i = 0; i < s->n_prompts * how->n_return; i++)
+        DT_CHECK(s->seqs[i]->n_prompt > 0 && s->seqs[i]->n_ids == s->seqs[i]->n_prompt && s->seqs[i]->n_ids <= s->seqs[i]->max_ids, DT_ERR_ARG,
+                 "sequence %d: a prompt of %d tokens, %d tokens of %d", i, s->seqs[i]->n_prompt, s->seqs[i]->n_ids, s->seqs[i]->max_ids);
+    return DT_OK;
+}
+
+static dt_err open_group(searcher *s, group *g, int32_t *store, int32_t len)
+{
+    const size_t n = (size_t)s->how->n_beams;
+    *g = (group){.prompt = -1,
+                 .live = calloc(n, sizeof *g->live),
+                 .next = calloc(n, sizeof *g->next),
+                 .done = calloc(n, sizeof *g->done),
+                 .filled = calloc(n, sizeof *g->filled)};
+    DT_CHECK(g->live && g->next && g->done && g->filled, DT_ERR_MEMORY, "out of memory for %d beams", s->how->n_beams);
+    for (size_t i = 0; i < n; i++) {
+        g->live[i].ids = store + (int64_t)(3 * i) * len;
+        g->next[i].ids = store + (int64_t)(3 * i + 1) * len;
+        g->done[i].ids = store + (int64_t)(3 * i + 2) * len;
+    }
+    return DT_OK;
+}
+
+static dt_err open_searcher(searcher *s, const dt_decoder *d, const dt_generate_options *opt, dt_generate_stats *stats)
+{
+    const int n_beams = s->how->n_beams;
+    int32_t len = 1;
+    DT_TRY(check(s, opt));
+    DT_TRY(dt_pass_open(&s->pass, d, opt, stats));
+    for (int i = 0; i < s->n_prompts; i++)
+        if (s->seqs[i * s->how->n_return]->max_ids > len) len = s->seqs[i * s->how->n_return]->max_ids;
+    /* with several tokens that end a sequence a beam may have as many best continuations that are no use */
+    s->n_best = n_beams * (1 + (opt->n_eos > 1 ? opt->n_eos : 1));
+    s->best = calloc((size_t)s->n_best, sizeof *s->best);
+    s->mark = calloc((size_t)(opt->vocab_size > n_beams ? opt->vocab_size : n_beams), sizeof *s->mark);
+    s->groups = calloc((size_t)(opt->n_slots / n_beams), sizeof *s->groups);
+    s->id_store = calloc((size_t)(opt->n_slots / n_beams) * 3 * (size_t)n_beams, (size_t)len * sizeof *s->id_store);
+    DT_CHECK(s->best && s->mark && s->groups && s->id_store, DT_ERR_MEMORY, "out of memory for %d beams of %d tokens", opt->n_slots, len);
+    for (s->n_groups = 0; s->n_groups < opt->n_slots / n_beams; s->n_groups++)
+        DT_TRY(open_group(s, &s->groups[s->n_groups], s->id_store + (int64_t)s->n_groups * 3 * n_beams * len, len));
+    return DT_OK;
+}
+
+static void close_searcher(searcher *s)
+{
+    for (int i = 0; s->groups && i < s->pass.opt->n_slots / s->how->n_beams; i++) {
+        free(s->groups[i].live);
+        free(s->groups[i].next);
+        free(s->groups[i].done);
+        free(s->groups[i].filled);
+    }
+    free(s->groups);
+    free(s->id_store);
+    free(s->best);
+    free(s->mark);
+    dt_pass_close(&s->pass);
+}
+
+dt_err dt_beam_search(const dt_decoder *d, dt_sequence *const *seqs, int n_prompts, const dt_beam_options *how,
+                      const dt_generate_options *opt, dt_generate_stats *stats)
+{
+    searcher s = {.pass = {.opt = opt}, .how = how, .seqs = seqs, .n_prompts = n_prompts};
+    *stats = (dt_generate_stats){0};
+    const double start = dt_now_s();
+    dt_err err = open_searcher(&s, d, opt, stats);
+    if (opt->lockstep) err = dt_comm_agree(opt->lockstep, err);
+    if (err == DT_OK) err = dt_pass_loop(&s.pass, &s, admit, step_groups);
+    stats->seconds = dt_now_s() - start;
+    close_searcher(&s);
+    return err;
+}

@@ -1,0 +1,108 @@
+/* pass.c - see pass.h. */
+#include "pass.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+bool dt_pass_ends(const dt_generate_options *opt, int32_t token)
+{
+    for (int i = 0; i < opt->n_eos; i++)
+        if (opt->eos[i] == token) return true;
+    return false;
+}
+
+/* How many tokens of each slot go into this pass: those with one token left first, for each of them gives a new token. */
+static void share_out(dt_pass *p)
+{
+    int32_t room = p->opt->max_tok;
+    for (int round = 0; round < 2; round++) {
+        for (int32_t k = 0; k < p->opt->n_slots; k++) {
+            pass_slot *s = &p->slots[k];
+            if (round == 0) s->take = 0;
+            const int32_t left = s->ids ? s->n_ids - s->done : 0;
+            if ((round == 0) != (left == 1)) continue;
+            s->take = left < room ? left : room;
+            room -= s->take;
+        }
+    }
+}
+
+static void fill_batch(dt_pass *p)
+{
+    dt_batch *b = &p->batch;
+    b->n_tok = b->n_seq = 0;
+    b->n_samples = 0;
+    b->seq_start[0] = 0;
+    for (int32_t k = 0; k < p->opt->n_slots; k++) {
+        pass_slot *s = &p->slots[k];
+        s->row = -1;
+        if (s->take == 0) continue;
+        for (int32_t i = 0; i < s->take; i++, b->n_tok++) {
+            b->token[b->n_tok] = s->ids[s->done + i];
+            b->pos[b->n_tok] = s->done + i;
+            b->target[b->n_tok] = -1;
+            b->weight[b->n_tok] = 0;
+            b->token_key[b->n_tok] = 0;
+        }
+        s->row = b->n_seq;
+        p->slot_of[b->n_seq++] = k;
+        b->seq_start[b->n_seq] = b->n_tok;
+    }
+    dt_batch_finish(b);
+}
+
+/* Ranks in lockstep go on while any of them has work, and stop together when one has failed. */
+static dt_err stay_together(dt_comm *comm, dt_err err, bool *work)
+{
+    if (!comm) return err;
+    int64_t any[2] = {*work, err != DT_OK};
+    DT_TRY(dt_comm_reduce_host_i64(comm, any, 2, DT_MAX));
+    *work = any[0] > 0;
+    return any[1] > 0 ? dt_comm_agree(comm, err) : DT_OK;
+}
+
+dt_err dt_pass_loop(dt_pass *p, void *self, bool (*admit)(void *self), dt_err (*use)(void *self))
+{
+    for (dt_err err = DT_OK;;) {
+        bool work = err == DT_OK && admit(self);
+        DT_TRY(stay_together(p->opt->lockstep, err, &work));
+        if (!work) return DT_OK;
+        share_out(p);
+        fill_batch(p);
+        DT_TRY(p->decoder->decode(p->decoder->self, &p->batch, p->slot_of, p->logits));
+        p->stats->n_forward++;
+        for (int32_t k = 0; k < p->opt->n_slots; k++) p->slots[k].done += p->slots[k].take;
+        err = use(self);
+    }
+}
+
+float *dt_pass_logits(const dt_pass *p, int32_t slot)
+{
+    const pass_slot *s = &p->slots[slot];
+    return s->ids && s->row >= 0 && s->done == s->n_ids ? p->logits + (int64_t)s->row * p->opt->vocab_size : NULL;
+}
+
+dt_err dt_pass_open(dt_pass *p, const dt_decoder *d, const dt_generate_options *opt, dt_generate_stats *stats)
+{
+    *p = (dt_pass){.decoder = d, .opt = opt, .stats = stats};
+    DT_CHECK(opt->n_slots > 0 && opt->max_tok >= opt->n_slots, DT_ERR_ARG, "%d slots and %d tokens a pass", opt->n_slots,
+             opt->max_tok);
+    DT_TRY(dt_batch_alloc(&p->batch, opt->max_tok, opt->n_slots, opt->ledger));
+    p->slots = calloc((size_t)opt->n_slots, sizeof *p->slots);
+    p->slot_of = calloc((size_t)opt->n_slots, sizeof *p->slot_of);
+    p->logits = calloc((size_t)opt->n_slots * (size_t)opt->vocab_size, sizeof *p->logits);
+    DT_CHECK(p->slots && p->slot_of && p->logits, DT_ERR_MEMORY,
+             "out of memory for the logits of %d sequences (%" PRId64 " floats each)", opt->n_slots, opt->vocab_size);
+    p->nbytes = (size_t)opt->n_slots * (size_t)opt->vocab_size * sizeof *p->logits;
+    dt_ledger_add(opt->ledger, DT_MEM_DATA, p->nbytes);
+    return DT_OK;
+}
+
+void dt_pass_close(dt_pass *p)
+{
+    if (p->nbytes) dt_ledger_sub(p->opt->ledger, DT_MEM_DATA, p->nbytes);
+    free(p->logits);
+    free(p->slot_of);
+    free(p->slots);
+    dt_batch_free(&p->batch, p->opt->ledger);
+}

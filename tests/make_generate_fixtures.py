@@ -1,0 +1,62 @@
+"""What transformers generates with tiny models of each family, greedily and by beam search: the expectations of test_beams.c.
+
+    python tests/make_generate_fixtures.py tests/data/generate
+
+needs torch and transformers; nothing else in the tree does. Models are those of make_model_fixtures.py (weights by formula), so a file holds
+the configuration, prompts and results only. Several ids end a sequence, so that some do.
+"""
+import json
+import os
+import sys
+
+import torch
+
+from make_model_fixtures import CASES, build, mix64, np
+
+NAMES = ["gpt2", "gpt2_variant", "llama", "llama_linear", "mistral", "qwen2", "qwen3"]
+EOS, NEW, LENS = [2, 13, 28, 40], 12, [1, 4, 9]
+SEARCHES = [dict(num_beams=3, length_penalty=1.0, early_stopping=False, num_return=3),
+            dict(num_beams=4, length_penalty=0.0, early_stopping=True, num_return=2),
+            dict(num_beams=5, length_penalty=2.0, early_stopping=False, num_return=1),
+            dict(num_beams=2, length_penalty=-0.5, early_stopping=False, num_return=2),
+            dict(num_beams=8, length_penalty=0.7, early_stopping=True, num_return=8)]
+
+
+def prompts(vocab_size):
+    with np.errstate(over="ignore"):
+        ids = [mix64(np.uint64(7777 * s) + np.arange(n, dtype=np.uint64)) % np.uint64(vocab_size) for s, n in enumerate(LENS)]
+    return [[int(i) for i in row] for row in ids]
+
+
+def run(model, prompt, **how):
+    with torch.no_grad():
+        out = model.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), do_sample=False,
+                             max_new_tokens=NEW, eos_token_id=EOS, pad_token_id=60, return_dict_in_generate=True, output_scores=True, **how)
+    rows = []
+    for row in out.sequences.tolist():
+        new = row[len(prompt):]
+        ends = [i for i, t in enumerate(new) if t in EOS]
+        rows.append(new[:ends[0] + 1] if ends else new)
+    return rows, out
+
+
+def make(name):
+    model = build(CASES[name], torch.float32).eval()
+    result = dict(config=CASES[name], eos=EOS, max_new_tokens=NEW, prompts=prompts(CASES[name]["vocab_size"]), greedy=[], searches=[])
+    for prompt in result["prompts"]:
+        result["greedy"].append(run(model, prompt)[0][0])
+    for how in SEARCHES:
+        found = []
+        for prompt in result["prompts"]:
+            rows, out = run(model, prompt, num_beams=how["num_beams"], length_penalty=how["length_penalty"], early_stopping=how["early_stopping"],
+                            num_return_sequences=how["num_return"])
+            found.append([dict(ids=ids, score=float("%.9g" % s)) for ids, s in zip(rows, out.sequences_scores.tolist())])
+        result["searches"].append(dict(how, found=found))
+    return result
+
+
+if __name__ == "__main__":
+    for name in NAMES:
+        with open(os.path.join(sys.argv[1], name + ".json"), "w") as f:
+            json.dump(make(name), f, separators=(",", ":"))
+            f.write("\n")
