@@ -24,6 +24,8 @@ static double formula_weight(const dt_tensor *t, uint64_t hash, int64_t i)
     return (norm ? 1 : 0) + 0.5 * number_of(hash, i);
 }
 
+double ref_weight(const dt_tensor *t, int64_t i) { return formula_weight(t, name_hash(t->name), i); }
+
 /* ---- reading and writing elements of either type ---- */
 
 static double get(const void *p, dt_dtype t, int64_t i)

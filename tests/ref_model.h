@@ -43,6 +43,8 @@ double ref_model_adamw(ref_model *r, double lr, double weight_decay, double clip
 
 /** Number i that belongs to a name, in [-1/2, 1/2). */
 double ref_number(const char *name, int64_t i);
+/** Element i of a tensor by the formula. */
+double ref_weight(const dt_tensor *t, int64_t i);
 
 /** Batch k of sequences of these lengths; all tokens but `without_target` in every so many (0: none) have targets. */
 void ref_batch_fill(dt_batch *b, int64_t n_vocab, int64_t k, int n_seq, const int32_t *lens, int without_target_every);

@@ -1,0 +1,71 @@
+"""The tiny models of make_model_fixtures.py as Hugging Face directories, saved by transformers itself: what mpi_pretrained.c and others load.
+
+    python tests/make_hf_fixtures.py tests/data/hf
+
+needs torch and transformers. The weights are the formula's, so tests/data/model/NAME.json says what each computes; the directories in half precision carry
+the loss of their rounded weights in expected.json.
+"""
+import json
+import os
+import shutil
+import sys
+
+import torch
+
+from make_model_fixtures import CASES, batch, build, digits, loss_of
+
+
+def strip(path):
+    """What transformers adds about itself changes with its version and is read by nobody here."""
+    with open(os.path.join(path, "config.json")) as f:
+        config = json.load(f)
+    config.pop("transformers_version", None)
+    with open(os.path.join(path, "config.json"), "w") as f:
+        json.dump(config, f, indent=2, sort_keys=True)
+        f.write("\n")
+    generation = os.path.join(path, "generation_config.json")
+    if os.path.exists(generation):
+        os.remove(generation)
+
+
+def save(model, root, name, **options):
+    path = os.path.join(root, name)
+    shutil.rmtree(path, ignore_errors=True)
+    model.save_pretrained(path, **options)
+    strip(path)
+    print(name)
+    return path
+
+
+def rounded(case, dtype):
+    """A model whose weights went through dtype, in fp32, and its loss on the first batch."""
+    model = build(CASES[case], dtype).float()
+    loss, _ = loss_of(model, batch(dict(config=CASES[case], lens=[7, 12, 1, 5]), 0))
+    return build(CASES[case], dtype), digits(float(loss))
+
+
+def write_expected(path, case, loss):
+    with open(os.path.join(path, "expected.json"), "w") as f:
+        json.dump(dict(case=case, loss=loss), f)
+        f.write("\n")
+
+
+def main():
+    torch.set_num_threads(1)
+    root = sys.argv[1]
+    os.makedirs(root, exist_ok=True)
+    for name in CASES:
+        save(build(CASES[name], torch.float32), root, name)
+    save(build(CASES["llama"], torch.float32), root, "llama_sharded", max_shard_size="20KB")
+    save(build(CASES["gpt2"], torch.float32).transformer, root, "gpt2_bare")
+    for case, dtype, name in (("mistral", torch.bfloat16, "mistral_bf16"), ("qwen3", torch.float16, "qwen3_f16")):
+        model, loss = rounded(case, dtype)
+        write_expected(save(model, root, name), case, loss)
+    with open(os.path.join(root, "qwen3_f16", "generation_config.json"), "w") as f:
+        json.dump(dict(bos_token_id=1, eos_token_id=[2, 7], pad_token_id=0, do_sample=True, temperature=0.6, top_k=20, top_p=0.95,
+                       repetition_penalty=1.05, transformers_version="4.51.0"), f, indent=2)
+        f.write("\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,410 @@
+/* mpi_pretrained.c - models that transformers saved: every family loads on any number of ranks at every stage, and computes and trains as it does there;
+ * what does not fit the configuration is refused by name.
+ * NP: 1 2 3 */
+#include "pretrained_fixture.h"
+#include "dtrain/task.h"
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+
+static const char *const CASES[] = {"gpt2", "gpt2_variant", "llama", "llama_linear", "llama_dynamic", "mistral", "qwen2", "qwen3"};
+enum { N_CASES = sizeof CASES / sizeof CASES[0], MAX_TOK = 32, MAX_SEQ = 8 };
+
+static char *fixture_path(const char *name, char out[PATH_MAX])
+{
+    snprintf(out, PATH_MAX, "tests/data/hf/%s", name);
+    return out;
+}
+
+static void every_family_loads_at_every_stage(void **state)
+{
+    static const struct { const char *name; dt_st_type type; } more[] = {
+        {"llama_sharded", DT_ST_F32}, {"gpt2_bare", DT_ST_F32}, {"mistral_bf16", DT_ST_BF16}, {"qwen3_f16", DT_ST_F16}};
+    fixture *f = *state;
+    char path[PATH_MAX];
+    for (int c = 0; c < N_CASES + 4; c++) {
+        const char *name = c < N_CASES ? CASES[c] : more[c - N_CASES].name;
+        const dt_st_type type = c < N_CASES ? DT_ST_F32 : more[c - N_CASES].type;
+        for (int stage = 0; stage <= 3; stage++) {
+            const dt_dtype dtype = stage % 2 ? DT_BF16 : DT_F32;
+            assert_all(f->mpi, open_model(f, fixture_path(name, path), stage, dtype, false) == DT_OK && weights_are(f, type));
+        }
+        assert_all(f->mpi, open_model(f, path, 3, DT_BF16, true) == DT_OK && weights_are(f, type));
+        assert_all(f->mpi, dt_pretrained_verify(&f->from, f->units, f->n_units) == DT_OK);
+    }
+}
+
+/* ---- what they compute ---------------------------------------------------------------------------------------------------- */
+
+/* The first rank has the batch, the others none: sums are the same then whatever the number of ranks. */
+typedef struct trainer {
+    fixture *f;
+    json_t *root; /* tests/data/model/NAME.json */
+    int32_t lens[MAX_SEQ], longest;
+    int n_seq;
+    dt_model *model;
+    dt_param_source source;
+    dt_batch b;
+    dt_task_buffers buffers;
+    int64_t n_updates;
+} trainer;
+
+static bool open_trainer(trainer *t, fixture *f, const char *expected)
+{
+    char path[PATH_MAX];
+    *t = (trainer){.f = f};
+    snprintf(path, sizeof path, "tests/data/model/%s.json", expected);
+    t->root = json_load_file(path, 0, NULL);
+    const json_t *lens = json_object_get(t->root, "lens");
+    for (; t->n_seq < (int)json_array_size(lens); t->n_seq++) {
+        t->lens[t->n_seq] = (int32_t)json_integer_value(json_array_get(lens, (size_t)t->n_seq));
+        t->longest = t->lens[t->n_seq] > t->longest ? t->lens[t->n_seq] : t->longest;
+    }
+    const dt_model_options opt = {.dtype = DT_F32, .grad_dtype = DT_F32, .max_tok = MAX_TOK, .max_seq = MAX_TOK, .max_pos = t->longest, .training = true};
+    t->source = dt_zero_source(f->z);
+    return t->n_seq > 0 && dt_model_open(&t->model, &f->mc, &opt, f->units, f->n_units, &f->dev, &t->source, NULL, NULL) == DT_OK &&
+           dt_batch_alloc(&t->b, MAX_TOK, MAX_TOK, &f->ledger) == DT_OK && dt_task_buffers_alloc(&t->buffers, MAX_TOK, &f->ledger) == DT_OK;
+}
+
+static void close_trainer(trainer *t)
+{
+    dt_task_buffers_free(&t->buffers, &t->f->ledger);
+    dt_batch_free(&t->b, &t->f->ledger);
+    dt_model_close(t->model);
+    json_decref(t->root);
+}
+
+static void fill(trainer *t, int64_t k, int32_t longest)
+{
+    int32_t lens[MAX_SEQ];
+    for (int s = 0; s < t->n_seq; s++) lens[s] = t->lens[s] < longest ? t->lens[s] : longest;
+    ref_batch_fill(&t->b, t->f->mc.vocab_size, k, t->f->comm.rank == 0 ? t->n_seq : 0, lens, 0);
+    dt_batch_finish(&t->b);
+}
+
+static double number(const json_t *v) { return json_is_number(v) ? json_number_value(v) : NAN; }
+
+/* Relative to the size of the expected value: the contract with whoever brings a model is 1e-4. */
+static bool near(const char *what, const char *which, double want, double found, double scale)
+{
+    if (fabs(found - want) <= 1e-4 * scale) return true;
+    print_error("%s of %s: expected %.9g, found %.9g\n", what, which, want, found);
+    return false;
+}
+
+/* Logits of each sequence's tokens, by cutting the sequences; the scale of a row of logits is its largest. */
+static bool logits_are_those_of(trainer *t, const char *name)
+{
+    const json_t *rows = json_object_get(t->root, "logits");
+    const int64_t V = t->f->mc.vocab_size;
+    float *logits = calloc((size_t)(MAX_TOK * V), sizeof *logits);
+    bool ok = logits != NULL;
+    for (int32_t cut = 1; cut <= t->longest; cut++) {
+        fill(t, 0, cut);
+        ok = dt_model_forward(t->model, &t->b, false, 0) == DT_OK && dt_model_last_logits(t->model, &t->b, logits) == DT_OK && ok;
+        for (int s = 0, row = 0; ok && s < t->b.n_seq; row += t->lens[s++]) {
+            const json_t *want = json_array_get(rows, (size_t)(row + (t->lens[s] < cut ? t->lens[s] : cut) - 1));
+            double scale = 0;
+            for (int64_t v = 0; v < V; v++) scale = fmax(scale, fabs(number(json_array_get(want, (size_t)v))));
+            for (int64_t v = 0; v < V && ok; v++) ok = near("logit", name, number(json_array_get(want, (size_t)v)), (double)logits[s * V + v], scale);
+        }
+    }
+    free(logits);
+    return ok;
+}
+
+/* Loss and gradient norm of batch k; collective. */
+static bool step_of(trainer *t, int64_t k, int64_t step, double *loss, double *norm)
+{
+    int64_t n_target = 0;
+    double sum = 0;
+    fill(t, k, t->longest);
+    for (int s = 0; s < t->n_seq; s++) n_target += t->lens[s];
+    dt_lm_sums sums = {0};
+    dt_zero_begin_micro(t->f->z, 0, 1);
+    bool ok = dt_task_micro_step(t->model, &dt_objective_lm, &t->b, &t->buffers, 1.0 / (double)n_target, step, &sums, NULL) == DT_OK;
+    ok = dt_zero_grad_sum_squares(t->f->z, &sum) == DT_OK && ok;
+    dt_vote vote = {.counts = {sums.loss_fixed, sums.weight_fixed}, .sums = {sum}};
+    ok = dt_comm_vote(&t->f->comm, &vote) == DT_OK && ok;
+    *loss = (double)vote.counts[0] * DT_LOSS_UNIT / ((double)vote.counts[1] * DT_WEIGHT_UNIT);
+    *norm = sqrt(vote.sums[0]);
+    return ok;
+}
+
+static bool update(trainer *t, double norm)
+{
+    const double steps = (double)++t->n_updates, clip = number(json_object_get(t->root, "clip"));
+    const dt_adamw opt = {.lr = (float)number(json_object_get(t->root, "lr")), .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f,
+                          .weight_decay = (float)number(json_object_get(t->root, "weight_decay")), .fix1 = (float)(1 - pow(0.9, steps)),
+                          .fix2 = (float)(1 - pow(0.95, steps)), .grad_scale = (float)fmin(1, clip / (norm + 1e-6))};
+    return dt_zero_update(t->f->z, &opt) == DT_OK;
+}
+
+static double whole_norm(const trainer *t)
+{
+    const char *name;
+    json_t *v;
+    double sum = 0;
+    json_object_foreach(json_object_get(t->root, "grad_norm"), name, v) sum += number(v) * number(v);
+    return sqrt(sum);
+}
+
+static bool twenty_steps_are_those_of(trainer *t, const char *name)
+{
+    const json_t *losses = json_object_get(t->root, "losses");
+    bool ok = json_array_size(losses) == 20;
+    for (size_t step = 0; step < 20; step++) {
+        double loss = 0, norm = 0;
+        const double want = number(json_array_get(losses, step));
+        ok = step_of(t, (int64_t)(step % 2), (int64_t)step, &loss, &norm) && ok;
+        ok = near("loss", name, want, loss, want) && ok;
+        if (step == 0) ok = near("gradient norm", name, whole_norm(t), norm, norm) && ok;
+        ok = update(t, norm) && ok;
+    }
+    return ok;
+}
+
+static void a_directory_computes_and_trains_as_in_pytorch(void **state)
+{
+    fixture *f = *state;
+    char path[PATH_MAX];
+    for (int c = 0; c < N_CASES; c++) {
+        trainer t;
+        assert_all(f->mpi, open_model(f, fixture_path(CASES[c], path), c % 4, DT_F32, false) == DT_OK);
+        assert_all(f->mpi, open_trainer(&t, f, CASES[c]));
+        assert_all(f->mpi, logits_are_those_of(&t, CASES[c]));
+        assert_all(f->mpi, twenty_steps_are_those_of(&t, CASES[c]));
+        close_trainer(&t);
+    }
+}
+
+static void half_precision_files_give_the_loss_of_their_weights(void **state)
+{
+    static const char *const names[] = {"mistral_bf16", "qwen3_f16"};
+    fixture *f = *state;
+    for (int i = 0; i < 2; i++) {
+        char path[PATH_MAX], file[PATH_MAX + 32];
+        trainer t;
+        double loss, norm;
+        snprintf(file, sizeof file, "%s/expected.json", fixture_path(names[i], path));
+        json_t *expected = json_load_file(file, 0, NULL);
+        assert_all(f->mpi, open_model(f, path, 3, DT_F32, false) == DT_OK);
+        assert_all(f->mpi, open_trainer(&t, f, json_string_value(json_object_get(expected, "case"))));
+        assert_all(f->mpi, step_of(&t, 0, 0, &loss, &norm) && near("loss", names[i], number(json_object_get(expected, "loss")), loss, loss));
+        close_trainer(&t);
+        json_decref(expected);
+    }
+}
+
+static void sampling_defaults_and_ends_are_read(void **state)
+{
+    fixture *f = *state;
+    assert_all(f->mpi, open_model(f, "tests/data/hf/qwen3_f16", 0, DT_F32, true) == DT_OK);
+    const dt_generation_defaults *g = &f->from.generation;
+    assert_all(f->mpi, g->n_eos == 2 && g->eos[0] == 2 && g->eos[1] == 7 && g->bos == 1 && g->pad == 0 && g->do_sample == 1 && g->top_k == 20);
+    assert_all(f->mpi, g->temperature == 0.6 && g->top_p == 0.95 && g->repetition_penalty == 1.05 && g->min_p < 0 && g->max_new_tokens < 0);
+    assert_all(f->mpi, open_model(f, "tests/data/hf/qwen3", 0, DT_F32, true) == DT_OK && f->from.generation.n_eos == 0 && f->from.generation.do_sample < 0);
+}
+
+/* ---- what does not fit -------------------------------------------------------------------------------------------------------- */
+
+/* A copy of a directory in one file, with one tensor changed. */
+typedef struct alteration {
+    const char *from, *tensor; /* tensor: the one left out, reshaped or doubled; NULL: none */
+    const char *add;           /* a tensor more: of add_shape, or a copy of `tensor` when add_shape is 0 */
+    int64_t add_shape;
+    bool drop, reshape, differ; /* differ: the added copy differs in its last element */
+    const char *word;           /* of the message; NULL: loads */
+} alteration;
+
+enum { MAX_TENSORS = 64 };
+
+static bool fill_in(const dt_st_layout *l, const char *dir, const dt_safetensors *s, const int *source, bool differ)
+{
+    char path[PATH_MAX];
+    float *x = calloc(1 << 16, sizeof *x);
+    snprintf(path, sizeof path, "%s/%s.part", dir, l->names[0]);
+    const int fd = open(path, O_WRONLY);
+    bool ok = x && fd >= 0;
+    for (int i = 0; i < l->n_tensors && ok; i++) {
+        if (source[i] < 0) continue; /* zeros */
+        const dt_st_tensor *t = &s->tensors[source[i]];
+        ok = t->n_elems <= 1 << 16 && dt_safetensors_read(s, t, 0, t->n_elems, DT_F32, x) == DT_OK;
+        if (differ && i == l->n_tensors - 1) x[t->n_elems - 1] += 1;
+        ok = ok && dt_write_at(fd, path, l->offset[i], x, (size_t)t->n_elems * sizeof *x) == DT_OK;
+    }
+    close(fd);
+    free(x);
+    return ok;
+}
+
+static bool alter(const fixture *f, const void *what)
+{
+    const alteration *a = what;
+    char from[PATH_MAX];
+    dt_safetensors s = {0};
+    dt_st_entry e[MAX_TENSORS];
+    dt_st_layout l;
+    int source[MAX_TENSORS], n = 0;
+    int64_t flat = 0;
+    fixture_path(a->from, from);
+    if (!shell("rm -rf '%s'/*", f->dir, "") || !shell("cp '%s'/config.json '%s'", from, f->dir) || dt_safetensors_open(&s, from) != DT_OK) return false;
+    for (int i = 0; i < s.n_tensors && n < MAX_TENSORS - 1; i++) {
+        const bool chosen = a->tensor && strcmp(s.tensors[i].name, a->tensor) == 0;
+        if (chosen && a->drop) continue;
+        source[n] = i;
+        e[n++] = (dt_st_entry){s.tensors[i].name, s.tensors[i].n_dims, s.tensors[i].shape};
+        if (chosen && a->reshape) {
+            flat = s.tensors[i].n_elems;
+            e[n - 1].n_dims = 1;
+            e[n - 1].shape = &flat;
+        }
+    }
+    const dt_st_tensor *twin = a->tensor ? dt_safetensors_find(&s, a->tensor) : NULL;
+    if (a->add) {
+        source[n] = a->add_shape ? -1 : (int)(twin - s.tensors);
+        e[n++] = a->add_shape ? (dt_st_entry){a->add, 1, &a->add_shape} : (dt_st_entry){a->add, twin->n_dims, twin->shape};
+    }
+    bool ok = dt_st_layout_make(&l, e, n, DT_ST_F32, DT_ST_SHARD_SIZE) == DT_OK;
+    ok = ok && dt_st_layout_create(&l, f->dir) == DT_OK && fill_in(&l, f->dir, &s, source, a->differ) && dt_st_layout_publish(&l, f->dir) == DT_OK;
+    dt_st_layout_free(&l);
+    dt_safetensors_close(&s);
+    return ok;
+}
+
+static void what_does_not_fit_the_model_is_refused_by_name(void **state)
+{
+    static const char embed[] = "model.embed_tokens.weight", wte[] = "transformer.wte.weight";
+    static const alteration all[] = {
+        {"qwen2", NULL, NULL, 0, false, false, false, NULL},
+        {"qwen2", "model.norm.weight", NULL, 0, true, false, false, "`model.norm.weight` is missing"},
+        {"qwen2", "model.layers.1.mlp.up_proj.weight", NULL, 0, false, true, false, "`model.layers.1.mlp.up_proj.weight`: expected the shape [28, 20] of this model, found [560]"},
+        {"qwen2", NULL, "model.layers.2.mlp.up_proj.weight", 5, false, false, false, "`model.layers.2.mlp.up_proj.weight`: this model has no such tensor"},
+        {"qwen2", NULL, "model.layers.1.self_attn.rotary_emb.inv_freq", 5, false, false, false, NULL},
+        {"qwen2", embed, "lm_head.weight", 0, false, false, false, NULL},
+        {"qwen2", embed, "lm_head.weight", 0, false, false, true, "`lm_head.weight` differs from `model.embed_tokens.weight`"},
+        {"qwen2", NULL, "lm_head.weight", 61, false, false, false, "`lm_head.weight`: expected the shape [61, 20]"},
+        {"llama", "lm_head.weight", NULL, 0, true, false, false, "`lm_head.weight` is missing"},
+        {"gpt2", NULL, "h.0.attn.bias", 9, false, false, false, NULL},
+        {"gpt2", NULL, "transformer.h.1.attn.masked_bias", 1, false, false, false, NULL},
+        {"gpt2", wte, "wte.weight", 0, false, false, false, "`wte.weight`: this model has no such tensor"},
+        {"gpt2", wte, "lm_head.weight", 0, false, false, true, "`lm_head.weight` differs from `transformer.wte.weight`"},
+    };
+    fixture *f = *state;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        const alteration *a = &all[i];
+        assert_all(f->mpi, on_first(f, alter, a));
+        const dt_err err = open_model(f, f->dir, (int)i % 4, DT_F32, false);
+        const bool speaks = err == DT_OK || dt_comm_speaks(&f->comm);
+        if (err != (a->word ? DT_ERR_DATA : DT_OK)) print_error("alteration %zu: error %d\n", i, err);
+        assert_all(f->mpi, err == (a->word ? DT_ERR_DATA : DT_OK));
+        assert_all(f->mpi, !a->word || !speaks || strstr(dt_error_message(), a->word));
+        dt_error_clear();
+        /* --check finds it too, but for a head's numbers */
+        const dt_err checked = f->comm.rank == 0 ? dt_pretrained_verify(&f->from, f->units, f->n_units) : err;
+        assert_all(f->mpi, checked == err || a->differ);
+        dt_error_clear();
+    }
+}
+
+/* ---- the same in checkpoints ------------------------------------------------------------------------------------------------------ */
+
+static bool add_array(const char *path, const char *name, const float *x, int n_dims, const hsize_t *dims)
+{
+    dt_h5_lock();
+    const hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT), space = H5Screate_simple(n_dims, dims, NULL);
+    const hid_t d = H5Dcreate2(file, name, H5T_IEEE_F32LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    const bool ok = H5Dwrite(d, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, x) >= 0;
+    H5Dclose(d), H5Sclose(space), H5Fclose(file);
+    dt_h5_unlock();
+    return ok;
+}
+
+typedef struct addition { const char *path, *name; bool differ; } addition;
+
+static bool add_head(const fixture *f, const void *what)
+{
+    const addition *a = what;
+    dt_safetensors s = {0};
+    float x[61 * 20];
+    const hsize_t dims[2] = {61, 20};
+    bool ok = dt_safetensors_open(&s, "tests/data/hf/qwen2") == DT_OK;
+    ok = ok && dt_safetensors_read(&s, dt_safetensors_find(&s, "model.embed_tokens.weight"), 0, 61 * 20, DT_F32, x) == DT_OK;
+    dt_safetensors_close(&s);
+    if (a->differ) x[7] = -x[7];
+    return ok && add_array(a->path, a->name, x, 2, dims);
+}
+
+static void a_checkpoint_may_not_hold_what_the_model_has_not(void **state)
+{
+    static const struct { const char *name; bool differ; const char *word; } all[] = {
+        {"/model/lm_head.weight", false, NULL},
+        {"/model/lm_head.weight", true, "`lm_head.weight` differs from `model.embed_tokens.weight`"},
+        {"/model/score.weight", false, "model/score.weight`: this model has no such tensor"},
+        {"/model/model.layers.0.self_attn.rotary_emb.inv_freq", false, NULL},
+        {"/extra", false, NULL},
+    };
+    fixture *f = *state;
+    char path[PATH_MAX];
+    in_dir(f, "sub/model.h5", path);
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        assert_all(f->mpi, open_model(f, "tests/data/hf/qwen2", 1, DT_F32, true) == DT_OK);
+        const dt_ckpt_meta meta = {.loss_scale = 1, .config = (char *)"[model]\ntokenizer = bytes\n", .model_config = f->mc.json};
+        assert_all(f->mpi, dt_checkpoint_save_as(&f->comm, f->z, &meta, path, NULL) == DT_OK);
+        assert_all(f->mpi, exists_in(f, "sub/model.h5") && !exists_in(f, "sub/model.h5.part") && !exists_in(f, "sub/latest"));
+        const addition a = {path, all[i].name, all[i].differ};
+        assert_all(f->mpi, on_first(f, add_head, &a));
+        const dt_err err = open_model(f, path, (int)i % 4, DT_F32, false);
+        assert_all(f->mpi, err == (all[i].word ? DT_ERR_DATA : DT_OK));
+        assert_all(f->mpi, err == DT_OK || !dt_comm_speaks(&f->comm) || strstr(dt_error_message(), all[i].word));
+        assert_all(f->mpi, err != DT_OK || (weights_are(f, DT_ST_F32) && strcmp(f->from.tokenizer, "bytes") == 0));
+        dt_error_clear();
+    }
+}
+
+/* ---- what is no model --------------------------------------------------------------------------------------------------------------- */
+
+static bool prepare_directory(const fixture *f, const void *what) { return shell("rm -rf '%s'/*; cd '%s'", f->dir, f->dir) && shell("cd '%s' && %s", f->dir, what); }
+
+static void a_directory_without_a_model_says_what_is_missing(void **state)
+{
+    static const struct { const char *command, *word; } all[] = {
+        {"true", "expected a"},
+        {"touch model.safetensors", "config.json is missing"},
+        {"echo '{\"model_type\": \"llama\"}' > config.json", "expected the weights as model.safetensors"},
+        {"echo '{\"model_type\": \"llama\"}' > config.json; touch pytorch_model.bin", "pickle"},
+        {"echo '{\"model_type\": \"mamba\"}' > config.json; touch model.safetensors", "mamba"},
+        {"echo '{' > config.json; touch model.safetensors", "config.json"},
+        {"printf '{}\\0' > config.json; touch model.safetensors", "zero byte"},
+        {"mkdir config.json", "config.json: expected a file"},
+        {"mkfifo config.json", "config.json: expected a file"},
+        {"echo '{\"model_type\": \"llama\"}' > config.json; echo '{\"eos_token_id\": \"x\"}' > generation_config.json", "generation_config.json: eos_token_id"},
+        {"echo '{\"model_type\": \"llama\"}' > config.json; echo '{\"top_p\": 2}' > generation_config.json", "generation_config.json: top_p"},
+    };
+    fixture *f = *state;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        assert_all(f->mpi, on_first(f, prepare_directory, all[i].command));
+        dt_err err = dt_comm_agree(&f->comm, dt_pretrained_describe(&f->from, f->dir));
+        if (err == DT_OK) err = dt_comm_agree(&f->comm, dt_model_config_parse(&f->mc, f->from.config_name, f->from.model_config));
+        if (err == DT_OK) err = dt_pretrained_verify(&f->from, NULL, 0);
+        if (!strstr(dt_error_message(), all[i].word)) print_error("case %zu: expected %s\n", i, all[i].word);
+        assert_all(f->mpi, err == DT_ERR_DATA && strstr(dt_error_message(), all[i].word));
+        close_model(f);
+        dt_error_clear();
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        IN_DIR(every_family_loads_at_every_stage),
+        IN_DIR(a_directory_computes_and_trains_as_in_pytorch),
+        IN_DIR(half_precision_files_give_the_loss_of_their_weights),
+        IN_DIR(sampling_defaults_and_ends_are_read),
+        IN_DIR(what_does_not_fit_the_model_is_refused_by_name),
+        IN_DIR(a_checkpoint_may_not_hold_what_the_model_has_not),
+        IN_DIR(a_directory_without_a_model_says_what_is_missing),
+    };
+    mpi_test_begin(&argc, &argv);
+    return mpi_test_end(cmocka_run_group_tests(tests, open_fixture, close_fixture));
+}
