@@ -10,7 +10,7 @@ CFLAGS   ?= -O2 -g
 WARNINGS  = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter
 CPPFLAGS += -Iinclude -D_GNU_SOURCE -DDT_VERSION='"$(VERSION)"' $(ISAS:%=-DDT_HAVE_ISA_%) $(if $(HDF5),$(shell pkg-config --cflags $(HDF5)))
 override CFLAGS += -std=c11 $(WARNINGS) -fopenmp -fno-math-errno $(if $(SAN),-fsanitize=address$(,)undefined -fno-omit-frame-pointer)
-LDLIBS   += $(if $(HDF5),$(shell pkg-config --libs $(HDF5)),-lhdf5) -ljansson -linih -ldnnl -lm -lpthread -ldl
+LDLIBS   += $(if $(HDF5),$(shell pkg-config --libs $(HDF5)),-lhdf5) -ljansson -linih -lpcre2-8 -lutf8proc -ldnnl -lm -lpthread -ldl
 ,        := ,
 MAKEAGAIN = +@$(MAKE) --no-print-directory
 SAY       = $(if $(V),,@echo "  $(1) $(2)"; )# V=1 shows the commands

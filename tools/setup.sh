@@ -15,6 +15,8 @@ build command:MPICC    libopenmpi-dev      openmpi, mpich
 build hdf5             libhdf5-openmpi-dev hdf5-parallel, phdf5, hdf5/openmpi
 build header:jansson.h libjansson-dev      jansson
 build header:ini.h     libinih-dev         inih
+build header:pcre2.h   libpcre2-dev        pcre2
+build header:utf8proc.h libutf8proc-dev    utf8proc
 build header:dnnl.h    libdnnl-dev         onednn, dnnl
 test  header:cmocka.h  libcmocka-dev       cmocka
 test? command:h5dump   hdf5-tools          hdf5
@@ -25,7 +27,7 @@ demo  command:bible    bible-kjv           (none; see tools/demo.sh)
 demo  command:gnuplot  gnuplot-nox         gnuplot
 '
 
-has_header() { echo "#include <$1>" | ${CC:-cc} -E -x c ${CPPFLAGS:-} - >/dev/null 2>&1; }
+has_header() { printf '#define PCRE2_CODE_UNIT_WIDTH 8\n#include <%s>\n' "$1" | ${CC:-cc} -E -x c ${CPPFLAGS:-} - >/dev/null 2>&1; }
 # As the Makefile finds it: by pkg-config, else where the compiler looks anyway (a module's CPATH). A serial HDF5 will not do.
 has_parallel_hdf5() {
     local p flags=

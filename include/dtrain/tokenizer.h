@@ -54,8 +54,8 @@ void dt_encoder_close(dt_encoder *e);                          /* safe on NULL *
 
 enum {
     DT_ENCODE_WRAP = 1, /* with what the tokenizer puts around a text: BOS, EOS */
-    DT_ENCODE_GOES_ON =
-        2, /* the spans go on with a text that was cut (dt_text_cut): nothing is done that belongs to the start of a text */
+    DT_ENCODE_GOES_ON = 2, /* the spans go on with a text that was cut (dt_text_cut): nothing is done that belongs to the start of a text */
+    DT_ENCODE_MORE = 4,    /* the text goes on in another call: nothing is put behind it */
 };
 /** Append the ids of the text that the spans make together, as if it were one. ends, when not NULL, [n_spans]: ids->n at the end of each span, or -1 when
  *  a token reaches across that end into the next span. Special tokens written in the text are recognised. DT_ERR_MEMORY, DT_ERR_DATA (a limit of the

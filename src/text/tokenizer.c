@@ -7,10 +7,17 @@
 dt_err dt_tokenizer_open(dt_tokenizer **out, const char *name)
 {
     *out = NULL;
-    DT_CHECK(strcmp(name, "bytes") == 0, DT_ERR_USAGE, "tokenizer: expected bytes, found \"%s\"", name);
     dt_tokenizer *t = calloc(1, sizeof *t);
     DT_CHECK(t, DT_ERR_MEMORY, "no memory for a tokenizer");
-    dt_tokenizer_open_bytes(t);
+    dt_err err = DT_OK;
+    if (strcmp(name, "bytes") == 0)
+        dt_tokenizer_open_bytes(t);
+    else
+        err = dt_tokenizer_open_json(t, name);
+    if (err != DT_OK) {
+        dt_tokenizer_close(t);
+        return err;
+    }
     *out = t;
     return DT_OK;
 }

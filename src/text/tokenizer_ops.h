@@ -29,6 +29,7 @@ struct dt_encoder {
 };
 
 void dt_tokenizer_open_bytes(dt_tokenizer *t);
+dt_err dt_tokenizer_open_json(dt_tokenizer *t, const char *path); /* a tokenizer.json or its directory */
 
 /* ---- text that grows --------------------------------------------------------------------------------------------------- */
 
@@ -45,5 +46,13 @@ char *dt_text_repaired(dt_text *t, size_t *nbytes);
 
 /** Length of the character that begins here, 0 when none does (RFC 3629: no overlong forms, no surrogates, up to U+10FFFF). n > 0. */
 size_t dt_utf8_length(const char *text, size_t n);
+/** Length of the longest beginning that is valid UTF-8. */
+size_t dt_utf8_valid(const char *text, size_t n);
+/** Length of what is replaced as one by U+FFFD where no character begins. n > 0. */
+size_t dt_utf8_bad(const char *text, size_t n);
+/** Code point of the character that begins here, in text that is valid UTF-8; *text moves behind it. */
+uint32_t dt_utf8_next(const char **text);
+/** Write a code point as UTF-8; returns its length. */
+size_t dt_utf8_put(uint32_t code, char out[4]);
 
 #endif

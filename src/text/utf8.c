@@ -60,6 +60,54 @@ size_t dt_utf8_length(const char *text, size_t n)
     return whole ? len : 0;
 }
 
+size_t dt_utf8_bad(const char *text, size_t n)
+{
+    bool whole;
+    return subpart((const unsigned char *)text, n, &whole);
+}
+
+size_t dt_utf8_valid(const char *text, size_t n)
+{
+    size_t i = 0;
+    while (i < n) {
+        uint64_t word;
+        if (n - i >= sizeof word) {
+            memcpy(&word, text + i, sizeof word);
+            if (!(word & 0x8080808080808080u)) {
+                i += sizeof word;
+                continue;
+            }
+        }
+        const size_t len = dt_utf8_length(text + i, n - i);
+        if (!len) break;
+        i += len;
+    }
+    return i;
+}
+
+uint32_t dt_utf8_next(const char **text)
+{
+    const unsigned char *p = (const unsigned char *)*text;
+    const size_t len = p[0] < 0x80 ? 1 : length_by_lead(p[0]);
+    *text += len ? len : 1;
+    switch (len) {
+    case 2: return (p[0] & 0x1fu) << 6 | (p[1] & 0x3fu);
+    case 3: return (p[0] & 0x0fu) << 12 | (p[1] & 0x3fu) << 6 | (p[2] & 0x3fu);
+    case 4: return (p[0] & 0x07u) << 18 | (p[1] & 0x3fu) << 12 | (p[2] & 0x3fu) << 6 | (p[3] & 0x3fu);
+    default: return p[0];
+    }
+}
+
+size_t dt_utf8_put(uint32_t c, char out[4])
+{
+    if (c < 0x80) return out[0] = (char)c, 1;
+    if (c < 0x800) return out[0] = (char)(0xc0 | c >> 6), out[1] = (char)(0x80 | (c & 0x3f)), 2;
+    out[0] = (char)(c < 0x10000 ? 0xe0 | c >> 12 : 0xf0 | c >> 18);
+    const int n = c < 0x10000 ? 3 : 4;
+    for (int i = 1; i < n; i++) out[i] = (char)(0x80 | (c >> 6 * (n - 1 - i) & 0x3f));
+    return (size_t)n;
+}
+
 char *dt_utf8_repair(const char *bytes, size_t nbytes, size_t *repaired_nbytes)
 {
     dt_text t = {0};

@@ -1,0 +1,179 @@
+/* added.c - added tokens in a tree of bytes; of those that begin at a place the longest is taken. */
+#include "added.h"
+
+#include <stdlib.h>
+
+static dt_err trie_add(dt_trie *t, const char *text, size_t n, int token)
+{
+    if (t->n_nodes + n + 1 > t->n_alloc) {
+        const size_t n_alloc = 2 * (t->n_nodes + n + 1);
+        DT_CHECK(n_alloc < INT32_MAX, DT_ERR_DATA, "fewer added tokens");
+        dt_trie_node *grown = realloc(t->node, n_alloc * sizeof *grown);
+        DT_CHECK(grown, DT_ERR_MEMORY, "no memory for added tokens");
+        t->node = grown;
+        t->n_alloc = n_alloc;
+        if (!t->n_nodes) t->n_nodes = 1;
+    }
+    int32_t at = 0;
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char byte = (unsigned char)text[i];
+        int32_t *first = i ? &t->node[at].child : &t->root[byte], child = *first;
+        while (child && t->node[child].byte != byte) child = t->node[child].sibling;
+        if (!child) {
+            child = (int32_t)t->n_nodes++;
+            t->node[child] = (dt_trie_node){.sibling = *first, .token = -1, .byte = byte};
+            *first = child;
+        }
+        at = child;
+    }
+    if (n > 0 && t->node[at].token < 0) t->node[at].token = token;
+    if (n > t->longest) t->longest = n;
+    return DT_OK;
+}
+
+int dt_trie_longest(const dt_trie *t, const char *text, size_t nbytes, size_t *n)
+{
+    int best = -1;
+    int32_t at = nbytes ? t->root[(unsigned char)text[0]] : 0;
+    for (size_t i = 1; at; i++) {
+        if (t->node[at].token >= 0) best = t->node[at].token, *n = i;
+        if (i == nbytes) break;
+        for (at = t->node[at].child; at && t->node[at].byte != (unsigned char)text[i];) at = t->node[at].sibling;
+    }
+    return best;
+}
+
+bool dt_trie_touches(const dt_trie *t, const char *text, size_t n, size_t least, size_t at)
+{
+    if (!t->longest) return false;
+    for (size_t i = least > t->longest ? least - t->longest : 0, len; i <= at && i < n; i++)
+        if (dt_trie_longest(t, text + i, n - i, &len) >= 0 && i + len >= least) return true;
+    return false;
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------------------------ */
+
+/* What a token that is looked for in normalised text is written as there. */
+static dt_err add_normalized(dt_added *a, const char *content, int k, const dt_normalizer *normalizer, dt_matcher *m)
+{
+    dt_text buffer[2] = {0};
+    dt_piece p = {.text = content, .to = strlen(content), .at_start = true};
+    dt_err err = dt_normalize(normalizer, m, buffer, &p, false);
+    if (err == DT_OK) err = trie_add(&a->trie[1], p.text + p.from, p.to - p.from, k);
+    free(buffer[0].bytes);
+    free(buffer[1].bytes);
+    return err;
+}
+
+static dt_err name_place(const dt_spec *s, dt_err err)
+{
+    if (err != DT_ERR_DATA) return err;
+    char why[256];
+    snprintf(why, sizeof why, "%s", dt_error_message());
+    dt_error_clear();
+    return dt_fail(err, "%s: %s: expected %s", s->file, s->where, why);
+}
+
+static dt_err read_token(dt_added *a, const dt_spec *s, dt_vocab *vocab, const dt_normalizer *normalizer, dt_matcher *m)
+{
+    const char *content;
+    int64_t id = -1;
+    bool lstrip = false, rstrip = false, single = false, special = false, normalized;
+    DT_TRY(dt_spec_only(s, "id content single_word lstrip rstrip normalized special"));
+    DT_TRY(dt_spec_need_string(s, "content", &content));
+    DT_TRY(dt_spec_int(s, "id", 0, DT_VOCAB_MAX_ID, &id));
+    DT_TRY(dt_spec_bool(s, "lstrip", &lstrip));
+    DT_TRY(dt_spec_bool(s, "rstrip", &rstrip));
+    DT_TRY(dt_spec_bool(s, "single_word", &single));
+    DT_TRY(dt_spec_bool(s, "special", &special));
+    normalized = !special;
+    DT_TRY(dt_spec_bool(s, "normalized", &normalized));
+    if (id < 0) return dt_spec_bad(s, "id", "an id");
+    if (!content[0]) return dt_spec_bad(s, "content", "a text that is not empty");
+    const dt_vocab_entry *known = dt_vocab_get(vocab, (int32_t)id);
+    if (known && (known->flags & DT_TOKEN_ADDED)) return dt_spec_bad(s, "id", "an id that no other added token has");
+    DT_TRY(name_place(s, dt_vocab_add(vocab, (int32_t)id, content, strlen(content), DT_TOKEN_ADDED | (special ? DT_TOKEN_SPECIAL : 0))));
+    const int k = a->n_tokens++;
+    a->token[k] = (dt_added_token){.id = (int32_t)id, .flags = (lstrip ? DT_ADDED_LSTRIP : 0) | (rstrip ? DT_ADDED_RSTRIP : 0) |
+                                                               (single ? DT_ADDED_SINGLE_WORD : 0) | (normalized ? DT_ADDED_NORMALIZED : 0)};
+    return normalized ? add_normalized(a, content, k, normalizer, m) : trie_add(&a->trie[0], content, strlen(content), k);
+}
+
+dt_err dt_added_read(dt_added *a, const dt_spec *root, dt_vocab *vocab, const dt_normalizer *normalizer, dt_matcher *m)
+{
+    static const char word[] = "\\A[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}]";
+    dt_spec list;
+    *a = (dt_added){0};
+    DT_TRY(dt_regex_compile(&a->word, word, sizeof word - 1, DT_REGEX_PCRE2));
+    if (!dt_spec_get(root, "added_tokens", &list)) return DT_OK;
+    if (!json_is_array(list.value)) return dt_spec_bad(root, "added_tokens", "an array");
+    const size_t n = json_array_size(list.value);
+    a->token = calloc(n + 1, sizeof *a->token);
+    DT_CHECK(a->token, DT_ERR_MEMORY, "%s: no memory for %zu added tokens", root->file, n);
+    for (size_t i = 0; i < n; i++) {
+        const dt_spec item = dt_spec_item(&list, i);
+        DT_TRY(read_token(a, &item, vocab, normalizer, m));
+    }
+    return DT_OK;
+}
+
+void dt_added_free(dt_added *a)
+{
+    free(a->token);
+    free(a->trie[0].node);
+    free(a->trie[1].node);
+    dt_regex_free(a->word);
+    *a = (dt_added){0};
+}
+
+/* ---- finding ------------------------------------------------------------------------------------------------------------ */
+
+static dt_err is_word(const dt_added *a, dt_matcher *m, const char *text, size_t n, bool *yes)
+{
+    dt_matches at = {0};
+    return dt_regex_next(a->word, m, text, n, &at, yes);
+}
+
+/* Does a word go on before or behind? */
+static dt_err within_word(const dt_added *a, dt_matcher *m, const dt_piece *p, size_t begin, size_t end, bool *yes)
+{
+    *yes = false;
+    if (begin > p->from) {
+        size_t before = begin - 1;
+        while (before > p->from && ((unsigned char)p->text[before] & 0xc0) == 0x80) before--;
+        DT_TRY(is_word(a, m, p->text + before, begin - before, yes));
+    }
+    if (*yes || end == p->to) return DT_OK;
+    const size_t len = dt_utf8_length(p->text + end, p->to - end);
+    return is_word(a, m, p->text + end, len, yes);
+}
+
+dt_err dt_added_next(const dt_added *a, int which, dt_matcher *m, const dt_piece *p, dt_added_match *match, bool *found)
+{
+    const dt_trie *t = &a->trie[which];
+    *found = false;
+    if (!t->longest) return DT_OK;
+    for (size_t i = match->from, n; i < p->to;) {
+        const int k = t->root[(unsigned char)p->text[i]] ? dt_trie_longest(t, p->text + i, p->to - i, &n) : -1;
+        if (k < 0) {
+            i++;
+            continue;
+        }
+        const dt_added_token *token = &a->token[k];
+        bool within = false;
+        if (token->flags & DT_ADDED_SINGLE_WORD) DT_TRY(within_word(a, m, p, i, i + n, &within));
+        if (within) {
+            i += n;
+            continue;
+        }
+        *match = (dt_added_match){.from = i + n, .text_from = match->text_from, .begin = i, .end = i + n, .id = token->id};
+        if (token->flags & DT_ADDED_LSTRIP) {
+            match->begin -= dt_spaces_at_end(p->text + p->from, i - p->from);
+            if (match->begin < match->text_from) match->begin = match->text_from;
+        }
+        if (token->flags & DT_ADDED_RSTRIP) match->end += dt_spaces_at_start(p->text + match->end, p->to - match->end);
+        *found = true;
+        return DT_OK;
+    }
+    return DT_OK;
+}

@@ -1,0 +1,53 @@
+/* added.h - tokens that are found in a text before anything else looks at it. */
+#ifndef DTRAIN_TEXT_ADDED_H
+#define DTRAIN_TEXT_ADDED_H
+
+#include "bpe.h"
+#include "normalizer.h"
+
+enum { DT_ADDED_LSTRIP = 1, DT_ADDED_RSTRIP = 2, DT_ADDED_SINGLE_WORD = 4, DT_ADDED_NORMALIZED = 8 };
+typedef struct dt_added_token {
+    int32_t id;
+    unsigned flags;
+} dt_added_token;
+
+/** A tree of bytes. Node 0 is none. */
+typedef struct dt_trie_node {
+    int32_t child, sibling; /* 0: none */
+    int32_t token;          /* index of the token that ends here, -1: none */
+    unsigned char byte;
+} dt_trie_node;
+typedef struct dt_trie {
+    dt_trie_node *node;
+    size_t n_nodes, n_alloc;
+    int32_t root[256];
+    size_t longest;
+} dt_trie;
+
+typedef struct dt_added {
+    dt_added_token *token;
+    int n_tokens;
+    dt_trie trie[2]; /* those looked for in the text as it is, and those in the normalised one, as the normaliser writes them */
+    dt_regex *word;  /* a character of a word */
+} dt_added;
+
+/** Read "added_tokens" and put them into the vocabulary. DT_ERR_DATA, DT_ERR_MEMORY. Free it in any case. */
+dt_err dt_added_read(dt_added *a, const dt_spec *root, dt_vocab *vocab, const dt_normalizer *normalizer, dt_matcher *m);
+void dt_added_free(dt_added *a); /* safe on {0} */
+
+/** The longest token that begins at text, -1: none; *n its bytes. */
+int dt_trie_longest(const dt_trie *t, const char *text, size_t nbytes, size_t *n);
+
+/** The next token in a piece: of all that begin first the longest. from: where to look from; text_from: where the text that no token has taken begins. *found: is there one;
+ *  then it takes begin .. end, and the search goes on at *from. */
+typedef struct dt_added_match {
+    size_t from, text_from;
+    size_t begin, end;
+    int32_t id;
+} dt_added_match;
+dt_err dt_added_next(const dt_added *a, int which, dt_matcher *m, const dt_piece *p, dt_added_match *match, bool *found);
+
+/** Does any token's text lie at or across a place: end at `least` or later, and begin at `at` or before? */
+bool dt_trie_touches(const dt_trie *t, const char *text, size_t n, size_t least, size_t at);
+
+#endif

@@ -1,0 +1,257 @@
+/* json_config.c - what stands around texts, and what the files beside tokenizer.json say about it.
+ *
+ * tokenizer_config.json decides, then special_tokens_map.json. Without either, BOS is what the post-processor puts first and EOS what it puts last, or else a
+ * special token of a usual name. A key add_bos_token or add_eos_token takes the place of the post-processor, as transformers has it. */
+#include "json_tokenizer.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { MAX_CONFIG = 64 << 20 };
+
+/* ---- post_processor ------------------------------------------------------------------------------------------------------ */
+
+static dt_err known_id(const dt_spec *s, const char *key, int64_t id, const dt_vocab *vocab)
+{
+    return dt_vocab_get(vocab, (int32_t)id) ? DT_OK : dt_spec_bad(s, key, "ids of the vocabulary");
+}
+
+static dt_err add_special(dt_wrap *w, const dt_spec *processor, const char *name, const dt_vocab *vocab, bool after)
+{
+    dt_spec all, one, ids;
+    DT_TRY(dt_spec_need(processor, "special_tokens", JSON_OBJECT, &all));
+    DT_TRY(dt_spec_need(&all, name, JSON_OBJECT, &one));
+    DT_TRY(dt_spec_need(&one, "ids", JSON_ARRAY, &ids));
+    for (size_t i = 0; i < json_array_size(ids.value); i++) {
+        const dt_spec item = dt_spec_item(&ids, i);
+        int *n = after ? &w->n_after : &w->n_before;
+        if (!json_is_integer(item.value) || json_integer_value(item.value) < 0 || json_integer_value(item.value) > DT_VOCAB_MAX_ID)
+            return dt_spec_bad(&item, NULL, "an id");
+        DT_TRY(known_id(&item, NULL, json_integer_value(item.value), vocab));
+        if (*n == DT_WRAP_MAX) return dt_spec_bad(&ids, NULL, "fewer tokens around a text");
+        (after ? w->after : w->before)[(*n)++] = (int32_t)json_integer_value(item.value);
+    }
+    return DT_OK;
+}
+
+static dt_err read_template(dt_wrap *w, const dt_spec *s, const dt_vocab *vocab)
+{
+    dt_spec single, part;
+    const char *name;
+    bool after = false;
+    DT_TRY(dt_spec_only(s, "type single pair special_tokens"));
+    DT_TRY(dt_spec_need(s, "single", JSON_ARRAY, &single));
+    for (size_t i = 0; i < json_array_size(single.value); i++) {
+        const dt_spec item = dt_spec_item(&single, i);
+        if (dt_spec_get(&item, "SpecialToken", &part)) {
+            DT_TRY(dt_spec_need_string(&part, "id", &name));
+            DT_TRY(add_special(w, s, name, vocab, after));
+        } else {
+            DT_TRY(dt_spec_need(&item, "Sequence", JSON_OBJECT, &part));
+            DT_TRY(dt_spec_need_string(&part, "id", &name));
+            if (strcmp(name, "A") != 0 || after) return dt_spec_bad(&item, NULL, "the sequence A, once");
+            after = true;
+        }
+    }
+    return after ? DT_OK : dt_spec_bad(&single, NULL, "the sequence A");
+}
+
+/* ["[SEP]", 2]. */
+static dt_err read_pair(const dt_spec *s, const char *key, const dt_vocab *vocab, int32_t *id)
+{
+    dt_spec pair;
+    DT_TRY(dt_spec_need(s, key, JSON_ARRAY, &pair));
+    const json_t *value = json_array_get(pair.value, 1);
+    if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) > DT_VOCAB_MAX_ID) return dt_spec_bad(&pair, NULL, "a token and its id");
+    *id = (int32_t)json_integer_value(value);
+    return known_id(&pair, NULL, *id, vocab);
+}
+
+static dt_err read_processor(dt_wrap *w, const dt_spec *s, const dt_vocab *vocab)
+{
+    const char *type;
+    dt_spec list;
+    dt_wrap inner = *w, outer = {0};
+    DT_TRY(dt_spec_need_string(s, "type", &type));
+    if (strcmp(type, "Sequence") == 0) {
+        DT_TRY(dt_spec_only(s, "type processors"));
+        DT_TRY(dt_spec_need(s, "processors", JSON_ARRAY, &list));
+        for (size_t i = 0; i < json_array_size(list.value); i++) {
+            const dt_spec item = dt_spec_item(&list, i);
+            DT_TRY(read_processor(w, &item, vocab));
+        }
+        return DT_OK;
+    }
+    if (strcmp(type, "ByteLevel") == 0) return dt_spec_only(s, "type add_prefix_space trim_offsets use_regex");
+    if (strcmp(type, "TemplateProcessing") == 0) {
+        DT_TRY(read_template(&outer, s, vocab));
+    } else if (strcmp(type, "RobertaProcessing") == 0 || strcmp(type, "BertProcessing") == 0) {
+        DT_TRY(dt_spec_only(s, "type sep cls trim_offsets add_prefix_space"));
+        DT_TRY(read_pair(s, "cls", vocab, &outer.before[0]));
+        DT_TRY(read_pair(s, "sep", vocab, &outer.after[0]));
+        outer.n_before = outer.n_after = 1;
+    } else {
+        return dt_spec_bad(s, "type", "ByteLevel, TemplateProcessing, RobertaProcessing, BertProcessing or Sequence");
+    }
+    if (inner.n_before + outer.n_before > DT_WRAP_MAX || inner.n_after + outer.n_after > DT_WRAP_MAX) return dt_spec_bad(s, NULL, "fewer tokens around a text");
+    memcpy(outer.before + outer.n_before, inner.before, (size_t)inner.n_before * sizeof inner.before[0]);
+    memcpy(inner.after + inner.n_after, outer.after, (size_t)outer.n_after * sizeof outer.after[0]);
+    outer.n_before += inner.n_before;
+    inner.n_after += outer.n_after;
+    memcpy(outer.after, inner.after, sizeof outer.after);
+    outer.n_after = inner.n_after;
+    *w = outer;
+    return DT_OK;
+}
+
+dt_err dt_wrap_read(dt_wrap *w, const dt_spec *root, const dt_vocab *vocab)
+{
+    dt_spec s;
+    *w = (dt_wrap){0};
+    return dt_spec_get(root, "post_processor", &s) ? read_processor(w, &s, vocab) : DT_OK;
+}
+
+/* ---- files beside it ----------------------------------------------------------------------------------------------------- */
+
+/* A file of the directory; one that is not there is an empty object. */
+static dt_err load_beside(const dt_json_tokenizer *j, const char *name, char **path, dt_spec *root)
+{
+    *root = (dt_spec){0};
+    DT_CHECK(asprintf(path, "%s/%s", j->directory, name) >= 0 || (*path = NULL), DT_ERR_MEMORY, "no memory for a path");
+    return access(*path, F_OK) == 0 ? dt_spec_load(root, *path, MAX_CONFIG, NULL, NULL) : DT_OK;
+}
+
+/* A token as a string, or an object with its content. *text NULL: none is named. */
+static dt_err named_token(const dt_spec *s, const char *key, const char **text)
+{
+    dt_spec v;
+    *text = NULL;
+    if (!dt_spec_get(s, key, &v)) return DT_OK;
+    if (json_is_object(v.value)) return dt_spec_need_string(&v, "content", text);
+    return dt_spec_string(s, key, text);
+}
+
+static dt_err read_token(const dt_tokenizer *t, const dt_spec files[2], const char *key, int32_t *id)
+{
+    for (int f = 0; f < 2; f++) {
+        const char *text;
+        DT_TRY(named_token(&files[f], key, &text));
+        if (!text) continue;
+        *id = t->ops->find(t, text);
+        return *id >= 0 ? DT_OK : dt_spec_bad(&files[f], key, "a token of tokenizer.json");
+    }
+    return DT_OK;
+}
+
+static int32_t usual(const dt_tokenizer *t, const char *const names[], size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const int32_t id = t->ops->find(t, names[i]);
+        if (id >= 0 && t->ops->is_special(t, id)) return id;
+    }
+    return -1;
+}
+
+/* algorithms.md A.2: the token named, else one that is kept for it or for nothing, else EOS. One that is named and is not in the vocabulary would make the model
+ * grow for something that is never a target. */
+static int32_t choose_pad(const dt_tokenizer *t, const dt_spec files[2])
+{
+    static const char *const names[] = {"<pad>", "<|pad|>", "[PAD]", "<PAD>", "<|finetune_right_pad_id|>", "<｜▁pad▁｜>", "<|PAD_TOKEN|>"};
+    const dt_json_tokenizer *j = t->impl;
+    int32_t id = -1;
+    if (read_token(t, files, "pad_token", &id) != DT_OK) {
+        DT_WARN("%s; another token is taken", dt_error_message());
+        dt_error_clear();
+        id = -1;
+    }
+    if (id < 0) id = usual(t, names, sizeof names / sizeof names[0]);
+    for (int32_t i = 0; i < j->bpe.vocab.n_ids && id < 0; i++) {
+        const dt_vocab_entry *e = dt_vocab_get(&j->bpe.vocab, i);
+        if (!e || !(e->flags & DT_TOKEN_SPECIAL)) continue;
+        const char *text = dt_vocab_text(&j->bpe.vocab, e);
+        if (strstr(text, "reserved") || strstr(text, "unused")) id = i;
+    }
+    return id >= 0 ? id : t->info.eos;
+}
+
+/* add_bos_token and add_eos_token. */
+static dt_err read_adding(const dt_spec *config, const char *key, int32_t id, int32_t *list, int *n)
+{
+    dt_spec v;
+    bool add = false;
+    if (!dt_spec_get(config, key, &v)) return DT_OK;
+    DT_TRY(dt_spec_bool(config, key, &add));
+    if (add && id < 0) return dt_spec_bad(config, key, "false where no such token is named");
+    *n = add;
+    list[0] = add ? id : 0;
+    return DT_OK;
+}
+
+/* A template as it stands, or the one named default of several. */
+static dt_err read_chat_template(dt_json_tokenizer *j, const dt_spec *config)
+{
+    dt_spec v;
+    const char *text = NULL;
+    if (dt_spec_get(config, "chat_template", &v) && json_is_array(v.value)) {
+        for (size_t i = 0; i < json_array_size(v.value); i++) {
+            const dt_spec item = dt_spec_item(&v, i);
+            const char *name;
+            DT_TRY(dt_spec_need_string(&item, "name", &name));
+            if (strcmp(name, "default") == 0) DT_TRY(dt_spec_need_string(&item, "template", &text));
+        }
+    } else {
+        DT_TRY(dt_spec_string(config, "chat_template", &text));
+    }
+    if (text) DT_CHECK((j->chat_template = strdup(text)), DT_ERR_MEMORY, "no memory for a chat template");
+    return DT_OK;
+}
+
+/* A file chat_template.jinja goes before the key. */
+static dt_err read_chat_file(dt_json_tokenizer *j)
+{
+    char *path;
+    DT_CHECK(asprintf(&path, "%s/chat_template.jinja", j->directory) >= 0, DT_ERR_MEMORY, "no memory for a path");
+    dt_err err = DT_OK;
+    if (access(path, F_OK) == 0) {
+        size_t n;
+        free(j->chat_template);
+        j->chat_template = NULL;
+        err = dt_read_text_file(path, MAX_CONFIG, &j->chat_template, &n);
+        if (err == DT_OK && strlen(j->chat_template) != n) err = dt_fail(DT_ERR_DATA, "%s: expected text, found a zero byte", path);
+    }
+    free(path);
+    return err;
+}
+
+static dt_err apply(dt_tokenizer *t, const dt_spec files[2])
+{
+    static const char *const names[] = {"</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<｜end▁of▁sentence｜>", "[EOS]"};
+    dt_json_tokenizer *j = t->impl;
+    dt_wrap *w = &j->wrap;
+    t->info.bos = w->n_before ? w->before[0] : -1;
+    t->info.eos = w->n_after ? w->after[w->n_after - 1] : -1;
+    if (!files[0].value && !files[1].value && t->info.eos < 0) t->info.eos = usual(t, names, sizeof names / sizeof names[0]);
+    DT_TRY(read_token(t, files, "bos_token", &t->info.bos));
+    DT_TRY(read_token(t, files, "eos_token", &t->info.eos));
+    t->info.pad = choose_pad(t, files);
+    DT_TRY(read_adding(&files[0], "add_bos_token", t->info.bos, w->before, &w->n_before));
+    DT_TRY(read_adding(&files[0], "add_eos_token", t->info.eos, w->after, &w->n_after));
+    DT_TRY(read_chat_template(j, &files[0]));
+    DT_TRY(read_chat_file(j));
+    t->info.chat_template = j->chat_template;
+    return DT_OK;
+}
+
+dt_err dt_tokenizer_read_config(dt_tokenizer *t)
+{
+    dt_spec files[2] = {{0}, {0}};
+    char *path[2] = {NULL, NULL};
+    dt_err err = load_beside(t->impl, "tokenizer_config.json", &path[0], &files[0]);
+    if (err == DT_OK) err = load_beside(t->impl, "special_tokens_map.json", &path[1], &files[1]);
+    if (err == DT_OK) err = apply(t, files);
+    for (int i = 0; i < 2; i++) {
+        dt_spec_unload(&files[i]);
+        free(path[i]);
+    }
+    return err;
+}

@@ -1,0 +1,179 @@
+/* json_tokenizer.c - a tokenizer.json is read, and its tokens are looked up. */
+#include "json_tokenizer.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+enum { MAX_FILE = 256 << 20 };
+
+static bool is_special(const dt_tokenizer *t, int32_t id)
+{
+    const dt_json_tokenizer *j = t->impl;
+    const dt_vocab_entry *e = dt_vocab_get(&j->bpe.vocab, id);
+    return !e || (e->flags & DT_TOKEN_SPECIAL);
+}
+
+static const char *token(const dt_tokenizer *t, int32_t id)
+{
+    const dt_json_tokenizer *j = t->impl;
+    const dt_vocab_entry *e = dt_vocab_get(&j->bpe.vocab, id);
+    return e ? dt_vocab_text(&j->bpe.vocab, e) : NULL;
+}
+
+static int32_t find(const dt_tokenizer *t, const char *text)
+{
+    const dt_json_tokenizer *j = t->impl;
+    return dt_vocab_find(&j->bpe.vocab, text, strlen(text), DT_TOKEN_MODEL | DT_TOKEN_ADDED);
+}
+
+static const char *bytes_of(const dt_tokenizer *t, int32_t id, size_t *nbytes)
+{
+    const dt_json_tokenizer *j = t->impl;
+    *nbytes = 0;
+    if (is_special(t, id)) return "";
+    const size_t begin = id ? j->running.end[id - 1] : 0;
+    *nbytes = j->running.end[id] - begin;
+    return j->running.text.bytes + begin;
+}
+
+/* ---- decoding ----------------------------------------------------------------------------------------------------------- */
+
+static dt_err decode(const dt_json_tokenizer *j, const int32_t *ids, int64_t n, bool skip_special, dt_matcher *m, dt_texts row[2])
+{
+    for (int64_t i = 0; i < n; i++) {
+        const dt_vocab_entry *e = dt_vocab_get(&j->bpe.vocab, ids[i]);
+        if (!e || (skip_special && (e->flags & DT_TOKEN_SPECIAL))) continue;
+        DT_TRY(dt_texts_append(&row[0], dt_vocab_text(&j->bpe.vocab, e), e->n));
+    }
+    return dt_decoder_run(&j->decoder, m, row, false);
+}
+
+static bool has_patterns(const dt_decoder *d)
+{
+    for (int i = 0; i < d->n_steps; i++)
+        if (d->step[i].pattern) return true;
+    return false;
+}
+
+char *dt_json_decode(const dt_tokenizer *t, const int32_t *ids, int64_t n, bool skip_special, size_t *nbytes)
+{
+    const dt_json_tokenizer *j = t->impl;
+    dt_texts row[2] = {0};
+    dt_matcher *m = NULL;
+    dt_err err = has_patterns(&j->decoder) ? dt_matcher_open(&m) : DT_OK;
+    if (err == DT_OK) err = decode(j, ids, n, skip_special, m, row);
+    dt_matcher_close(m);
+    dt_texts_free(&row[1]);
+    free(row[0].end);
+    if (err == DT_OK) return dt_text_finish(&row[0].text, nbytes);
+    free(row[0].text.bytes);
+    return NULL;
+}
+
+/* What each token is within a text. */
+static dt_err find_running(dt_json_tokenizer *j, dt_matcher *m, dt_texts row[2])
+{
+    const dt_vocab *v = &j->bpe.vocab;
+    for (int32_t id = 0; id < v->n_ids; id++) {
+        const dt_vocab_entry *e = dt_vocab_get(v, id);
+        row[0].n = row[0].text.n = 0;
+        if (e && !(e->flags & DT_TOKEN_SPECIAL)) DT_TRY(dt_texts_append(&row[0], dt_vocab_text(v, e), e->n));
+        if (row[0].n) DT_TRY(dt_decoder_run(&j->decoder, m, row, true));
+        DT_TRY(dt_texts_append(&j->running, row[0].text.bytes ? row[0].text.bytes : "", row[0].text.n));
+    }
+    return DT_OK;
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------------------------ */
+
+static dt_err read_stages(dt_json_tokenizer *j, const dt_spec *root, dt_matcher *m)
+{
+    dt_spec model;
+    dt_texts row[2] = {0};
+    DT_TRY(dt_spec_need(root, "model", JSON_OBJECT, &model));
+    DT_TRY(dt_normalizer_read(&j->normalizer, root));
+    DT_TRY(dt_splitter_read(&j->splitter, root));
+    DT_TRY(dt_bpe_read(&j->bpe, &model, j->splitter.ends_with_bytes));
+    if (!j->bpe.of_bytes) DT_TRY(dt_splitter_map_bytes(&j->splitter));
+    DT_TRY(dt_added_read(&j->added, root, &j->bpe.vocab, &j->normalizer, m));
+    DT_TRY(dt_wrap_read(&j->wrap, root, &j->bpe.vocab));
+    DT_TRY(dt_decoder_read(&j->decoder, root));
+    const dt_err err = find_running(j, m, row);
+    dt_texts_free(&row[0]);
+    dt_texts_free(&row[1]);
+    dt_json_plan_cuts(j);
+    return err;
+}
+
+static dt_err read_file(dt_json_tokenizer *j, const char *file)
+{
+    dt_spec root;
+    char *text = NULL;
+    size_t n = 0;
+    dt_matcher *m = NULL;
+    dt_err err = dt_spec_load(&root, file, MAX_FILE, &text, &n);
+    if (err == DT_OK) snprintf(j->name, sizeof j->name, "tokenizer.json:%016llx", (unsigned long long)dt_hash_bytes(text, n));
+    free(text);
+    if (err == DT_OK) err = dt_matcher_open(&m);
+    if (err == DT_OK) err = read_stages(j, &root, m);
+    dt_matcher_close(m);
+    dt_spec_unload(&root);
+    return err;
+}
+
+static void close_json(dt_tokenizer *t)
+{
+    dt_json_tokenizer *j = t->impl;
+    if (!j) return;
+    dt_normalizer_free(&j->normalizer);
+    dt_splitter_free(&j->splitter);
+    dt_added_free(&j->added);
+    dt_bpe_free(&j->bpe);
+    dt_decoder_free(&j->decoder);
+    dt_texts_free(&j->running);
+    free(j->directory);
+    free(j->chat_template);
+    free(j);
+}
+
+static const dt_tokenizer_ops json_ops = {.close = close_json,
+                                          .is_special = is_special,
+                                          .token = token,
+                                          .find = find,
+                                          .bytes = bytes_of,
+                                          .encoder_open = dt_json_encoder_open,
+                                          .encoder_close = dt_json_encoder_close,
+                                          .encode = dt_json_encode,
+                                          .cut = dt_json_cut,
+                                          .decode = dt_json_decode};
+
+/* The file, and the directory that it is in. */
+static dt_err find_file(const char *path, char **file, char **directory)
+{
+    struct stat st;
+    DT_CHECK(stat(path, &st) == 0, DT_ERR_USAGE, "tokenizer: expected bytes, a tokenizer.json or a directory with one, found \"%s\" (%s)", path, strerror(errno));
+    const char *slash = strrchr(path, '/');
+    if (S_ISDIR(st.st_mode)) {
+        *directory = strdup(path);
+        if (asprintf(file, "%s/tokenizer.json", path) < 0) *file = NULL;
+    } else {
+        *directory = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
+        *file = strdup(path);
+    }
+    return *file && *directory ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a tokenizer");
+}
+
+dt_err dt_tokenizer_open_json(dt_tokenizer *t, const char *path)
+{
+    char *file = NULL;
+    t->ops = &json_ops;
+    dt_json_tokenizer *j = t->impl = calloc(1, sizeof *j);
+    DT_CHECK(j, DT_ERR_MEMORY, "no memory for a tokenizer");
+    dt_err err = find_file(path, &file, &j->directory);
+    if (err == DT_OK) err = read_file(j, file);
+    free(file);
+    DT_TRY(err);
+    t->info = (dt_tokenizer_info){.name = j->name, .directory = j->directory, .vocab_size = j->bpe.vocab.n_ids, .bos = -1, .eos = -1, .pad = -1};
+    return dt_tokenizer_read_config(t);
+}

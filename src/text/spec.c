@@ -1,0 +1,150 @@
+/* spec.c - JSON read with jansson. */
+#include "spec.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+dt_err dt_read_text_file(const char *file, size_t max_nbytes, char **text, size_t *nbytes)
+{
+    FILE *f = fopen(file, "rb");
+    DT_CHECK(f, DT_ERR_DATA, "%s: %s", file, strerror(errno));
+    struct stat st;
+    dt_err err = DT_OK;
+    char *buffer = NULL;
+    if (fstat(fileno(f), &st) != 0 || !S_ISREG(st.st_mode))
+        err = dt_fail(DT_ERR_DATA, "%s: expected a file, found something else", file);
+    else if ((uint64_t)st.st_size > max_nbytes)
+        err = dt_fail(DT_ERR_DATA, "%s: expected at most %zu bytes, found %lld", file, max_nbytes, (long long)st.st_size);
+    else if (!(buffer = malloc((size_t)st.st_size + 1)))
+        err = dt_fail(DT_ERR_MEMORY, "%s: no memory for %lld bytes", file, (long long)st.st_size);
+    else if ((*nbytes = fread(buffer, 1, (size_t)st.st_size, f)) != (size_t)st.st_size)
+        err = dt_fail(DT_ERR_DATA, "%s: cannot be read: %s", file, ferror(f) ? strerror(errno) : "it ends before its size");
+    fclose(f);
+    if (err != DT_OK) {
+        free(buffer);
+        return err;
+    }
+    buffer[*nbytes] = 0;
+    *text = buffer;
+    return DT_OK;
+}
+
+dt_err dt_spec_load(dt_spec *root, const char *file, size_t max_nbytes, char **text, size_t *nbytes)
+{
+    json_error_t why;
+    char *bytes;
+    size_t n;
+    *root = (dt_spec){.file = file};
+    DT_TRY(dt_read_text_file(file, max_nbytes, &bytes, &n));
+    root->value = json_loadb(bytes, n, JSON_REJECT_DUPLICATES, &why);
+    if (text && root->value) {
+        *text = bytes;
+        *nbytes = n;
+    } else {
+        free(bytes);
+    }
+    DT_CHECK(root->value, DT_ERR_DATA, "%s:%d:%d: %s", file, why.line, why.column, why.text);
+    return json_is_object(root->value) ? DT_OK : dt_spec_bad(root, NULL, "an object");
+}
+
+void dt_spec_unload(dt_spec *root)
+{
+    json_decref((json_t *)root->value);
+    *root = (dt_spec){0};
+}
+
+dt_err dt_spec_bad(const dt_spec *s, const char *key, const char *expected)
+{
+    const json_t *value = key ? json_object_get(s->value, key) : s->value;
+    char *text = value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+    const dt_err err = dt_fail(DT_ERR_DATA, "%s: %s%s%s: expected %s, found %.80s%s", s->file, s->where, key && s->where[0] ? "." : "",
+                               key ? key : "", expected, text ? text : "nothing", text && strlen(text) > 80 ? "..." : "");
+    free(text);
+    return err;
+}
+
+bool dt_spec_get(const dt_spec *s, const char *key, dt_spec *child)
+{
+    const json_t *value = json_object_get(s->value, key);
+    if (!value || json_is_null(value)) return false;
+    dt_spec found = {.file = s->file, .value = value};
+    snprintf(found.where, sizeof found.where, "%.60s%s%.60s", s->where, s->where[0] ? "." : "", key);
+    *child = found;
+    return true;
+}
+
+dt_spec dt_spec_item(const dt_spec *array, size_t i)
+{
+    dt_spec item = {.file = array->file, .value = json_array_get(array->value, i)};
+    snprintf(item.where, sizeof item.where, "%.100s[%zu]", array->where, i);
+    return item;
+}
+
+dt_err dt_spec_bool(const dt_spec *s, const char *key, bool *out)
+{
+    dt_spec v;
+    if (!dt_spec_get(s, key, &v)) return DT_OK;
+    if (!json_is_boolean(v.value)) return dt_spec_bad(&v, NULL, "true or false");
+    *out = json_is_true(v.value);
+    return DT_OK;
+}
+
+dt_err dt_spec_string(const dt_spec *s, const char *key, const char **out)
+{
+    dt_spec v;
+    if (!dt_spec_get(s, key, &v)) return DT_OK;
+    if (!json_is_string(v.value)) return dt_spec_bad(&v, NULL, "a string");
+    *out = json_string_value(v.value);
+    return DT_OK;
+}
+
+dt_err dt_spec_int(const dt_spec *s, const char *key, int64_t lo, int64_t hi, int64_t *out)
+{
+    dt_spec v;
+    if (!dt_spec_get(s, key, &v)) return DT_OK;
+    char expected[80];
+    snprintf(expected, sizeof expected, "an integer from %lld to %lld", (long long)lo, (long long)hi);
+    if (!json_is_integer(v.value) || json_integer_value(v.value) < lo || json_integer_value(v.value) > hi)
+        return dt_spec_bad(&v, NULL, expected);
+    *out = json_integer_value(v.value);
+    return DT_OK;
+}
+
+dt_err dt_spec_need(const dt_spec *s, const char *key, json_type type, dt_spec *child)
+{
+    const char *expected = type == JSON_OBJECT ? "an object" : type == JSON_ARRAY ? "an array" : "a string";
+    if (!dt_spec_get(s, key, child) || json_typeof(child->value) != type) return dt_spec_bad(s, key, expected);
+    return DT_OK;
+}
+
+dt_err dt_spec_need_string(const dt_spec *s, const char *key, const char **out)
+{
+    dt_spec v;
+    DT_TRY(dt_spec_need(s, key, JSON_STRING, &v));
+    *out = json_string_value(v.value);
+    return DT_OK;
+}
+
+static bool listed(const char *keys, const char *key)
+{
+    const size_t len = strlen(key);
+    for (const char *k = keys; (k = strstr(k, key)); k += len)
+        if ((k == keys || k[-1] == ' ') && (k[len] == ' ' || !k[len])) return len > 0;
+    return false;
+}
+
+dt_err dt_spec_only(const dt_spec *s, const char *keys)
+{
+    if (!json_is_object(s->value)) return dt_spec_bad(s, NULL, "an object");
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)s->value, key, value)
+        if (!json_is_null(value) && !listed(keys, key)) {
+            char expected[256];
+            snprintf(expected, sizeof expected, "no such key (known: %s)", keys);
+            return dt_spec_bad(s, key, expected);
+        }
+    return DT_OK;
+}

@@ -1,0 +1,42 @@
+/* spec.h - reading a JSON file whose values say what to do: every message names file, key and value, and no key is passed over. */
+#ifndef DTRAIN_TEXT_SPEC_H
+#define DTRAIN_TEXT_SPEC_H
+
+#include "dtrain/core.h"
+#include <jansson.h>
+
+/** A value and where it stands. */
+typedef struct dt_spec {
+    const char *file;
+    const json_t *value;
+    char where[128]; /* "pre_tokenizer.pretokenizers[1]", "" for the whole file */
+} dt_spec;
+
+/** A whole file of up to max_nbytes, malloc'ed, with a 0 behind it. DT_ERR_DATA: missing, no plain file, too large. */
+dt_err dt_read_text_file(const char *file, size_t max_nbytes, char **text, size_t *nbytes);
+
+/** Read a file of up to max_nbytes as a JSON object. DT_ERR_DATA: missing, too large, not JSON, a key twice, no object. root->value is the caller's
+ *  (json_decref); text and nbytes, when not NULL, are given the file's contents, malloc'ed. */
+dt_err dt_spec_load(dt_spec *root, const char *file, size_t max_nbytes, char **text, size_t *nbytes);
+void dt_spec_unload(dt_spec *root); /* safe on {0} */
+
+/** DT_ERR_DATA "FILE: WHERE.KEY: expected EXPECTED, found VALUE"; key NULL: the value of s itself. */
+dt_err dt_spec_bad(const dt_spec *s, const char *key, const char *expected);
+
+/** The value of a key: false when absent or null, or s is no object. */
+bool dt_spec_get(const dt_spec *s, const char *key, dt_spec *child);
+/** The i-th value of an array. */
+dt_spec dt_spec_item(const dt_spec *array, size_t i);
+
+/* These leave *out alone when the key is absent or null. */
+dt_err dt_spec_bool(const dt_spec *s, const char *key, bool *out);
+dt_err dt_spec_string(const dt_spec *s, const char *key, const char **out); /* borrowed */
+dt_err dt_spec_int(const dt_spec *s, const char *key, int64_t lo, int64_t hi, int64_t *out);
+/** The value must be there, and an object or array. */
+dt_err dt_spec_need(const dt_spec *s, const char *key, json_type type, dt_spec *child);
+dt_err dt_spec_need_string(const dt_spec *s, const char *key, const char **out);
+
+/** That an object has no other keys than these (separated by spaces), but for keys whose value is null. */
+dt_err dt_spec_only(const dt_spec *s, const char *keys);
+
+#endif
