@@ -22,6 +22,7 @@ ISA_CFLAGS_v3   ?= -march=x86-64-v3
 ISA_CFLAGS_v4   ?= -march=x86-64-v4 -mprefer-vector-width=512
 ISA_CFLAGS_base ?=
 
+GENERATE  = $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/main/generate/*.c))
 ROOMS     = core device comm io text zero model data checkpoint report task train
 ISA_SRC   = $(wildcard src/device/isa/*.c)
 LIB_SRC   = $(foreach r,$(ROOMS),$(wildcard src/$(r)/*.c) $(filter-out $(ISA_SRC),$(wildcard src/$(r)/*/*.c)))
@@ -56,7 +57,8 @@ programs: $(PROGRAMS)
 $(PROGRAMS): %: $(BUILD)/% FORCE
 	@cmp -s $< $@ || { cp $< $@.new && mv -f $@.new $@; } # those at the top are of the build made last
 $(PROGRAMS:%=$(BUILD)/%): $(BUILD)/%: $(BUILD)/src/main/%.o $(LIB)
-	$(call SAY,LD,$@)$(MPICC) $(CFLAGS) $(LDFLAGS) -o $@ $< $(LIB) $(LDLIBS)
+	$(call SAY,LD,$@)$(MPICC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LIB) $(LDLIBS)
+$(BUILD)/dtrain-generate: $(GENERATE)
 FORCE:
 $(LIB): $(LIB_OBJ)
 	@rm -f $@
@@ -120,4 +122,4 @@ clean:  ## remove all that was built
 	rm -rf build $(PROGRAMS)
 .PHONY: all setup demo test test-setup check bench programs tests-build benches sanitize fuzz fuzz-build valgrind docs lint format install info help clean FORCE
 .SECONDARY:
--include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(FUZZ:=.d) $(BENCHES:=.d)
+-include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(GENERATE:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(FUZZ:=.d) $(BENCHES:=.d)

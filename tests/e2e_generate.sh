@@ -42,11 +42,84 @@ generate 0 "$m" --prompt "97 98" --greedy --max-new-tokens 6 --tokenizer ids
 expect ids_go_in_and_out grep -qE '^97 98( [0-9]+){1,6}$' "$tmp/text"
 printf '{"prompt": "ab"}\n{"ids": [97, 98]}\n' >"$tmp/prompts.jsonl"
 generate 2 "$m" --prompts "$tmp/prompts.jsonl" --greedy --max-new-tokens 6 --jsonl --threads 1
-expect text_and_ids_are_the_same_prompt test "$(sed 's/"index":[0-9]*//' "$tmp/text" | sort -u | wc -l)" = 1
+expect text_and_ids_are_the_same_prompt test "$(sed 's/"index":[0-9]*//; s/,"prompt_ids":[^]]*]//' "$tmp/text" | sort -u | wc -l)" = 1
 printf 'ab\n\nab\n' | timeout 60 ./dtrain-generate "$m" - --greedy --max-new-tokens 6 --jsonl >"$tmp/text" 2>"$out"
 expect standard_input_gives_a_prompt_a_line test "$(sed 's/"index":[0-9]*//' "$tmp/text" | sort -u | wc -l)-$(wc -l <"$tmp/text")" = 1-2
 generate 0 "$m" --prompt "ab" --max-new-tokens 1000 --jsonl --temperature 3
 expect the_models_length_is_kept grep -qE '"n_new_tokens":62,"finish":"length"|"finish":"eos"' "$tmp/text"
+
+
+# beam search: the same on any number of ranks, for any number of searches at a time
+printf '{"prompt": "ab", "answer": {"x": [1, 2]}}\n{"prompt": "In the beginning"}\n{"messages": [{"role": "user", "content": "hi"}]}\n{"ids": [7]}\n' >"$tmp/prompts.jsonl"
+search=("$m" --prompts "$tmp/prompts.jsonl" --num-beams 3 --num-return 2 --length-penalty 0.5 --max-new-tokens 12 --threads 1 --jsonl)
+generate 0 "${search[@]}" --batch-size 1
+expect_exit beam_search 0
+cp "$tmp/text" "$tmp/expected"
+expect beams_come_with_scores test "$(grep -c '"score":-[0-9.]*,"logprob":-' "$tmp/expected")" = 8
+for case in "0 7 0" "2 6 0" "2 3 3" "3 16 3"; do
+    read -r np batch stage <<<"$case"
+    generate "$np" "${search[@]}" --batch-size "$batch" --zero-stage "$stage"
+    expect "same_beams_on_${np}_ranks_batch_${batch}_stage_$stage" cmp "$tmp/text" "$tmp/expected"
+done
+expect other_fields_come_back grep -q '"answer":{"x":\[1,2\]}' "$tmp/expected"
+expect ids_of_a_prompt_come_back grep -q '"prompt_ids":\[7\]' "$tmp/expected"
+generate 0 "$m" --prompts "$tmp/prompts.jsonl" --jsonl --logprobs --max-new-tokens 3 --threads 1
+expect log_probabilities_of_each_token test "$(grep -cE '"logprob":-[0-9.]+,"logprobs":\[-[^,]*(,-[^,]*){0,2}\]' "$tmp/text")" = 4
+generate 2 "$m" --prompts "$tmp/prompts.jsonl" --jsonl --logprobs --max-new-tokens 3 --threads 1 --batch-size 1
+expect and_from_other_ranks test "$(grep -cE '"logprob":-[0-9.]+,"logprobs":\[-[^,]*(,-[^,]*){0,2}\]' "$tmp/text")" = 4
+
+# a stop text, which is not printed: the first letter or digit of some answer
+generate 0 "$m" --prompt "ab" --num-samples 8 --max-new-tokens 30 --jsonl --threads 1
+read -r sample stop <<<"$(awk '{ split($0, a, /"ids":\[|\],"n_prompt/); n = split(a[2], id, ",");
+    for (i = 2; i <= n; i++) if (id[i] >= 97 && id[i] <= 122) { printf "%d %c\n", NR, id[i]; exit } }' "$tmp/text")"
+generate 0 "$m" --prompt "ab" --num-samples 8 --max-new-tokens 30 --jsonl --threads 1 --stop nowhere --stop "$stop"
+expect a_stop_text_ends_the_answer eval 'sed -n "${sample}p" "$tmp/text" | grep -q "\"finish\":\"stop\""'
+expect a_stop_text_is_left_out eval '! sed "s/.*\"text\":\(.*\),\"ids\".*/\1/; s/\\\\u[0-9A-F]*//g; s/\\\\[a-z]//g" "$tmp/text" | grep -q "$stop"'
+generate 0 "$m" --prompt "97 98" --greedy --max-new-tokens 6 --tokenizer ids --threads 1
+cp "$tmp/text" "$tmp/expected"
+generate 2 "$m" --prompt "97 98" --greedy --max-new-tokens 6 --tokenizer ids --stream --zero-stage 3 --threads 1
+expect a_shared_model_streams cmp "$tmp/text" "$tmp/expected"
+
+# a conversation
+printf 'hello\n\nand you\n' | timeout 60 ./dtrain-generate "$m" --chat --system "be brief" --max-new-tokens 5 --threads 1 >"$tmp/talk" 2>"$out"
+expect_text a_conversation_keeps_what_was_said ' [1-9][0-9]* kept'
+expect a_line_an_answer test "$(wc -l <"$tmp/talk")" -ge 2
+printf 'hello\n\nand you\n' | timeout 60 mpirun -np 2 ./dtrain-generate "$m" --chat --system "be brief" --max-new-tokens 5 --threads 1 --zero-stage 3 >"$tmp/text" 2>"$out"
+expect the_same_conversation_on_2_ranks cmp "$tmp/text" "$tmp/talk"
+printf 'hello\nand you\nand I\n' | timeout 60 ./dtrain-generate "$m" --chat --context 40 --max-new-tokens 5 --threads 1 >"$tmp/text" 2>"$out"
+expect_text a_long_conversation_forgets_its_beginning 'its beginning is forgotten'
+
+# a Hugging Face directory, and what its generation_config.json says
+run 0 ./dtrain-convert "$m" "$tmp/hf" --dtype fp32
+generate 0 "${many[@]:1}" --batch-size 3 "$tmp/hf"
+expect_exit a_model_directory_generates 0
+generate 0 "${many[@]}"
+cp "$tmp/text" "$tmp/expected"
+generate 2 "${many[@]:1}" "$tmp/hf" --zero-stage 3
+expect a_model_directory_gives_the_same_text cmp "$tmp/text" "$tmp/expected"
+echo '{"do_sample": false, "max_new_tokens": 6, "top_k": 3}' >"$tmp/hf/generation_config.json"
+generate 0 "$tmp/hf" --prompt ab --threads 1 --verbose
+expect the_models_defaults_hold cmp "$tmp/text" "$tmp/plain"
+expect_text settings_are_told 'at most 6 new tokens, repetition penalty 1, greedy'
+generate 0 "$tmp/hf" --prompt ab --threads 1 --verbose --temperature 2 --max-new-tokens 4
+expect_text the_command_line_wins 'at most 4 new tokens, repetition penalty 1, temperature 2, top-k 3,'
+
+# one rank fails, or hangs: no one waits
+for case in "error 0 0" "error 1 3" "exit 1 3"; do
+    read -r kind rank stage <<<"$case"
+    export DTRAIN_FAULT=generate.pass:$rank:3:$kind
+    generate 2 "${many[@]}" --zero-stage "$stage"
+    unset DTRAIN_FAULT
+    expect "all_ranks_end_when_rank_${rank}_has_an_${kind}_at_stage_$stage" test "$code" -ne 0 -a "$code" -ne 124
+    [ "$kind" = exit ] || expect_exit "exit_code_after_${kind}_of_rank_$rank" 70
+done
+for stage in 0 3; do
+    export DTRAIN_FAULT=generate.pass:1:3:hang
+    generate 2 "${many[@]}" --zero-stage "$stage" --timeout 1
+    unset DTRAIN_FAULT
+    expect_exit "a_rank_that_hangs_at_stage_${stage}_is_given_up" 76
+    expect_text "and_says_so_at_stage_$stage" 'no progress for [0-9]+ s .*phase'
+done
 
 run 0 ./dtrain-generate --help
 expect_exit help 0
@@ -60,6 +133,14 @@ run 0 ./dtrain-generate "$m" --prompt a --prompts b
 expect_exit two_sources_of_prompts_are_a_usage_error 64
 run 2 ./dtrain-generate "$m" --stream
 expect_exit streaming_on_two_ranks_is_a_usage_error 64
+run 0 ./dtrain-generate "$m" --num-beams 2 --top-k 3
+expect_exit beams_do_not_draw 64
+run 0 ./dtrain-generate "$m" --num-beams 2 --num-return 3
+expect_exit more_sequences_than_beams_is_a_usage_error 64
+run 0 ./dtrain-generate "$m" --chat --tokenizer ids
+expect_exit a_conversation_needs_text 64
+run 0 ./dtrain-generate "$m" --chat --chat-template nonesuch
+expect_exit an_unknown_template_is_a_usage_error 64
 run 0 ./dtrain-generate "$tmp"
 expect_exit no_checkpoint_is_a_data_error 65
 run 2 ./dtrain-generate "$m" --prompts "$tmp/nowhere.jsonl"

@@ -2,6 +2,7 @@
 #ifndef DTRAIN_GENERATE_H
 #define DTRAIN_GENERATE_H
 
+#include "dtrain/chat.h"
 #include "dtrain/comm.h"
 #include "dtrain/model.h"
 #include "dtrain/sampler.h"
@@ -9,21 +10,40 @@
 
 /* ---- prompts ---------------------------------------------------------------------------------------------- */
 
+typedef struct dt_prompt {
+    dt_ids ids;
+    json_t *record; /* what it was read from; NULL for plain text */
+} dt_prompt;
+
 typedef struct dt_prompts {
-    dt_ids *prompt;
+    dt_prompt *prompt;
     int n;
 } dt_prompts;
 
 typedef enum dt_prompt_format {
     DT_PROMPT_WHOLE, /* the text is one prompt */
     DT_PROMPT_LINES, /* one a line; empty lines do not count */
-    DT_PROMPT_JSONL  /* an object a line: {"prompt": "text"} or {"ids": [1, 2]} */
+    DT_PROMPT_JSONL  /* an object a line, or a JSON array of objects: {"prompt": "text"}, {"messages": [{"role": "user", "content": "text"}]} or {"ids": [1, 2]}
+                        and any other fields */
 } dt_prompt_format;
 
-/** Token ids of the prompts in a text. encoder NULL: the text is made of ids, separated by blanks. name is what messages call the text. Local.
- *  DT_ERR_DATA naming name, line and what was expected: not JSON, neither key, an id outside 0 .. vocab_size-1, no prompt. Free also after an error. */
-dt_err dt_prompts_parse(dt_prompts *p, const char *name, const char *text, size_t nbytes, dt_prompt_format format,
-                        dt_encoder *encoder, int64_t vocab_size);
+/** What texts are read with. */
+typedef struct dt_prompt_reader {
+    const dt_tokenizer *tokenizer; /* borrowed, with its encoder; both NULL: texts are made of ids, separated by blanks */
+    dt_encoder *encoder;
+    const char *chat_template; /* for messages; NULL: auto */
+    const char *system;        /* NULL, or what comes first where messages do not begin with a system message */
+    unsigned chat_flags;       /* DT_CHAT_NO_THINK */
+    int64_t vocab_size;
+    dt_chat *chat; /* opened when it is first needed */
+} dt_prompt_reader;
+/** Open the template. DT_ERR_USAGE, DT_ERR_DATA as dt_chat_open. */
+dt_err dt_prompt_reader_chat(dt_prompt_reader *r);
+void dt_prompt_reader_close(dt_prompt_reader *r);
+
+/** Token ids of the prompts in a text, with BOS where the tokenizer begins texts with it; an empty text gives no ids. name is what messages call the text.
+ *  Local. DT_ERR_DATA naming name, line and what was expected: not JSON, no such field, an id outside 0 .. vocab_size-1, no prompt. Free also after an error. */
+dt_err dt_prompts_parse(dt_prompts *p, const char *name, const char *text, size_t nbytes, dt_prompt_format format, dt_prompt_reader *r);
 void dt_prompts_free(dt_prompts *p);
 
 /* ---- decoding ------------------------------------------------------------------------------------------------------ */
@@ -71,7 +91,7 @@ typedef struct dt_generate_options {
 
 typedef struct dt_generate_stats {
     int64_t n_forward, n_prompt_tok, n_new_tok;
-    double seconds;
+    double seconds, prompt_seconds; /* all, and the part that prompts had in it: passes are shared out by tokens */
 } dt_generate_stats;
 
 /** Decode every sequence to its end, in the order given: as one ends, the next takes its slot. A sequence's tokens depend on its number, its prompt and

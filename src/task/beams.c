@@ -207,7 +207,7 @@ static dt_err step_group(searcher *s, group *g)
     g->n_ids++;
     for (int i = 0; i < n_beams; i++) s->pass.slots[first + i].ids = NULL;
     for (int i = 0; i < n_next; i++)
-        s->pass.slots[g->live[i].slot] = (pass_slot){.ids = g->live[i].ids, .n_ids = g->n_ids, .done = g->n_ids - 1};
+        s->pass.slots[g->live[i].slot] = (pass_slot){.ids = g->live[i].ids, .n_ids = g->n_ids, .done = g->n_ids - 1, .n_prompt = g->n_prompt};
     return DT_OK;
 }
 
@@ -231,7 +231,7 @@ static void begin_group(searcher *s, group *g, int prompt)
         g->filled[i] = i == 0;
         s->pass.slots[first + i] = (pass_slot){0};
     }
-    s->pass.slots[first] = (pass_slot){.ids = g->live[0].ids, .n_ids = g->n_ids};
+    s->pass.slots[first] = (pass_slot){.ids = g->live[0].ids, .n_ids = g->n_ids, .n_prompt = g->n_prompt};
 }
 
 static bool admit(void *self)
@@ -258,9 +258,6 @@ static dt_err step_groups(void *self)
     searcher *s = self;
     for (group *g = s->groups; g < s->groups + s->n_groups; g++) {
         if (g->prompt < 0) continue;
-        const pass_slot *slot = &s->pass.slots[g->live[0].slot];
-        const int32_t before = slot->done - slot->take;
-        s->pass.stats->n_prompt_tok += before < g->n_prompt ? (slot->done < g->n_prompt ? slot->done : g->n_prompt) - before : 0;
         if (dt_pass_logits(&s->pass, g->live[0].slot)) DT_TRY(step_group(s, g)); /* all live beams have one token left, so they pass together */
     }
     return DT_OK;

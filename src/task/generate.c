@@ -39,7 +39,7 @@ static bool admit(void *self)
             q->finish = q->n_ids >= q->max_ids ? DT_FINISH_LENGTH : DT_FINISH_NONE; /* no room for a token: nothing to decode */
             if (q->finish != DT_FINISH_NONE) continue;
             g->seq_of[k] = g->next - 1;
-            g->pass.slots[k] = (pass_slot){.ids = q->ids, .n_ids = q->n_ids, .done = q->n_cached};
+            g->pass.slots[k] = (pass_slot){.ids = q->ids, .n_ids = q->n_ids, .done = q->n_cached, .n_prompt = q->n_prompt};
             d->keep(d->self, k, q->n_cached);
         }
         any |= g->seq_of[k] >= 0;
@@ -71,8 +71,6 @@ static dt_err draw_tokens(void *self)
         pass_slot *s = &g->pass.slots[k];
         if (g->seq_of[k] < 0) continue;
         dt_sequence *q = g->seqs[g->seq_of[k]];
-        const int32_t before = s->done - s->take;
-        g->pass.stats->n_prompt_tok += before < q->n_prompt ? (s->done < q->n_prompt ? s->done : q->n_prompt) - before : 0;
         q->n_cached = s->done;
         const float *logits = dt_pass_logits(&g->pass, k);
         if (!logits) continue;

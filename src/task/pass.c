@@ -51,6 +51,17 @@ static void fill_batch(dt_pass *p)
     dt_batch_finish(b);
 }
 
+static int32_t count_prompt_tokens(const dt_pass *p)
+{
+    int32_t n = 0;
+    for (int32_t k = 0; k < p->opt->n_slots; k++) {
+        const pass_slot *s = &p->slots[k];
+        const int32_t end = s->done + s->take < s->n_prompt ? s->done + s->take : s->n_prompt;
+        if (s->ids && end > s->done) n += end - s->done;
+    }
+    return n;
+}
+
 /* Ranks in lockstep go on while any of them has work, and stop together when one has failed. */
 static dt_err stay_together(dt_comm *comm, dt_err err, bool *work)
 {
@@ -67,12 +78,17 @@ dt_err dt_pass_loop(dt_pass *p, void *self, bool (*admit)(void *self), dt_err (*
         bool work = err == DT_OK && admit(self);
         DT_TRY(stay_together(p->opt->lockstep, err, &work));
         if (!work) return DT_OK;
+        const double since = dt_now_s();
         share_out(p);
         fill_batch(p);
         DT_TRY(p->decoder->decode(p->decoder->self, &p->batch, p->slot_of, p->logits));
-        p->stats->n_forward++;
+        const int32_t n_prompt_tok = count_prompt_tokens(p);
         for (int32_t k = 0; k < p->opt->n_slots; k++) p->slots[k].done += p->slots[k].take;
         err = use(self);
+        if (err == DT_OK) err = dt_fault("generate.pass");
+        p->stats->n_forward++;
+        p->stats->n_prompt_tok += n_prompt_tok;
+        if (p->batch.n_tok > 0) p->stats->prompt_seconds += (dt_now_s() - since) * n_prompt_tok / p->batch.n_tok;
     }
 }
 

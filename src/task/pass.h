@@ -10,6 +10,7 @@
 typedef struct pass_slot {
     const int32_t *ids; /* NULL: nothing to decode */
     int32_t n_ids, done; /* tokens there are, and of these in the cache */
+    int32_t n_prompt;    /* the first of them, for the statistics */
     int32_t take;        /* of these in the pass */
     int32_t row;         /* of its logits in the last pass, -1: none */
 } pass_slot;

@@ -1,27 +1,28 @@
-/* prompts.c - from texts to token ids. */
+/* prompts.c - from texts and JSON records to token ids. */
 #include "dtrain/generate.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- reading ------------------------------------------------------------------------------------------------------- */
 
 /* Where a prompt stands, for messages. */
 typedef struct place {
     const char *name;
-    int64_t line; /* 0: the text as a whole */
+    int64_t line, record; /* 0: the text as a whole; record: in a JSON array, counted from 1 */
 } place;
 
 static const char *where(const place *at, char *out, size_t size)
 {
     if (at->line > 0)
         snprintf(out, size, "%s:%" PRId64, at->name, at->line);
+    else if (at->record > 0)
+        snprintf(out, size, "%s: record %" PRId64, at->name, at->record);
     else
         snprintf(out, size, "%s", at->name);
     return out;
 }
+
+/* ---- ids -------------------------------------------------------------------------------------------------------------- */
 
 static dt_err append_id(dt_ids *p, int64_t id)
 {
@@ -49,60 +50,157 @@ static dt_err parse_ids(dt_ids *p, const place *at, const char *text, size_t nby
     return DT_OK;
 }
 
-static dt_err encode(dt_ids *p, const place *at, const char *text, size_t nbytes, dt_encoder *encoder)
-{
-    if (!encoder) return parse_ids(p, at, text, nbytes);
-    return dt_encode(encoder, &(dt_span){.text = text, .nbytes = nbytes}, 1, DT_ENCODE_WRAP, p, NULL);
-}
-
-static dt_err from_json(dt_ids *p, const place *at, const char *text, size_t nbytes, dt_encoder *encoder)
+static dt_err take_ids(dt_ids *p, const place *at, const json_t *list)
 {
     char head[512];
-    json_error_t error;
-    json_t *object = json_loadb(text, nbytes, JSON_ALLOW_NUL, &error);
-    DT_CHECK(object, DT_ERR_DATA, "%s: expected a JSON object: %s", where(at, head, sizeof head), error.text);
-    const json_t *prompt = json_object_get(object, "prompt"), *ids = json_object_get(object, "ids");
-    dt_err err = DT_OK;
-    if (json_is_string(prompt)) {
-        err = encode(p, at, json_string_value(prompt), json_string_length(prompt), encoder);
-    } else if (json_is_array(ids)) {
-        for (size_t i = 0; err == DT_OK && i < json_array_size(ids); i++) {
-            const json_t *id = json_array_get(ids, i);
-            if (json_is_integer(id) && json_integer_value(id) >= 0 && json_integer_value(id) <= INT32_MAX)
-                err = append_id(p, json_integer_value(id));
-            else
-                err = dt_fail(DT_ERR_DATA, "%s: ids[%zu]: expected a token id", where(at, head, sizeof head), i);
-        }
-    } else {
-        err = dt_fail(DT_ERR_DATA, "%s: expected an object with \"prompt\" (a string) or \"ids\" (an array)",
-                      where(at, head, sizeof head));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *id = json_array_get(list, i);
+        DT_CHECK(json_is_integer(id) && json_integer_value(id) >= 0 && json_integer_value(id) <= INT32_MAX, DT_ERR_DATA,
+                 "%s: ids[%zu]: expected a token id", where(at, head, sizeof head), i);
+        DT_TRY(append_id(p, json_integer_value(id)));
     }
-    json_decref(object);
-    return err;
-}
-
-static dt_err add_prompt(dt_prompts *ps, const place *at, const char *text, size_t nbytes, dt_prompt_format format,
-                         dt_encoder *encoder, int64_t vocab_size)
-{
-    char head[512];
-    dt_ids *grown = realloc(ps->prompt, ((size_t)ps->n + 1) * sizeof *grown);
-    DT_CHECK(grown, DT_ERR_MEMORY, "out of memory for %d prompts", ps->n + 1);
-    ps->prompt = grown;
-    dt_ids *p = &ps->prompt[ps->n++];
-    *p = (dt_ids){0};
-    DT_TRY(format == DT_PROMPT_JSONL ? from_json(p, at, text, nbytes, encoder) : encode(p, at, text, nbytes, encoder));
-    for (size_t i = 0; i < p->n; i++)
-        DT_CHECK(p->id[i] >= 0 && p->id[i] < vocab_size, DT_ERR_DATA,
-                 "%s: token %zu is %" PRId32 ", but the model's vocabulary has %" PRId64 " tokens", where(at, head, sizeof head),
-                 i, p->id[i], vocab_size);
     return DT_OK;
 }
 
-dt_err dt_prompts_parse(dt_prompts *p, const char *name, const char *text, size_t nbytes, dt_prompt_format format,
-                        dt_encoder *encoder, int64_t vocab_size)
+/* ---- texts and messages --------------------------------------------------------------------------------------------------- */
+
+/* BOS where the tokenizer begins texts with it; what it would end them with is left out, since the text goes on. */
+static dt_err encode(dt_ids *p, const place *at, const char *text, size_t nbytes, dt_prompt_reader *r)
 {
-    *p = (dt_prompts){0};
-    if (format == DT_PROMPT_WHOLE) return add_prompt(p, &(place){name, 0}, text, nbytes, format, encoder, vocab_size);
+    if (!r->encoder) return parse_ids(p, at, text, nbytes);
+    dt_wrap wrap;
+    dt_pieces pieces = {0};
+    bool parted = false;
+    if (nbytes == 0) return DT_OK;
+    DT_TRY(dt_wrap_probe(&wrap, r->tokenizer));
+    dt_err err = dt_pieces_text(&pieces, text, nbytes, false);
+    if (err == DT_OK) err = dt_pieces_encode(r->encoder, r->tokenizer, &pieces, &wrap, p, NULL, &parted);
+    dt_pieces_free(&pieces);
+    return err;
+}
+
+dt_err dt_prompt_reader_chat(dt_prompt_reader *r)
+{
+    if (r->chat) return DT_OK;
+    DT_CHECK(r->encoder, DT_ERR_USAGE, "messages need a tokenizer; see --tokenizer");
+    return dt_chat_open(&r->chat, r->chat_template ? r->chat_template : "auto", r->tokenizer);
+}
+
+void dt_prompt_reader_close(dt_prompt_reader *r)
+{
+    dt_chat_close(r->chat);
+    r->chat = NULL;
+}
+
+static bool begins_with_system(const json_t *list)
+{
+    dt_role role;
+    const json_t *name = json_object_get(json_array_get(list, 0), "role");
+    return json_is_string(name) && dt_role_parse(json_string_value(name), &role) && role == DT_ROLE_SYSTEM;
+}
+
+static dt_err encode_messages(dt_ids *p, const place *at, const json_t *list, const char *key, dt_prompt_reader *r)
+{
+    char head[512], what[600];
+    dt_messages m = {0};
+    snprintf(what, sizeof what, "%s: %s", where(at, head, sizeof head), key);
+    DT_CHECK(json_array_size(list) > 0, DT_ERR_DATA, "%s: expected messages, found none", what);
+    DT_TRY(dt_prompt_reader_chat(r));
+    dt_err err = DT_OK;
+    if (r->system && !begins_with_system(list)) err = dt_messages_add(&m, DT_ROLE_SYSTEM, r->system, strlen(r->system));
+    if (err == DT_OK) err = dt_messages_parse(&m, list, what, "role", "content");
+    if (err == DT_OK) err = dt_chat_encode(r->chat, r->encoder, m.item, m.n, DT_CHAT_GENERATE | r->chat_flags, p);
+    dt_messages_free(&m);
+    return err;
+}
+
+/* ---- records ------------------------------------------------------------------------------------------------------------ */
+
+static dt_err from_record(dt_ids *p, const place *at, const json_t *record, dt_prompt_reader *r)
+{
+    char head[512];
+    const json_t *prompt = json_object_get(record, "prompt"), *ids = json_object_get(record, "ids"), *messages = json_object_get(record, "messages");
+    if (json_is_array(messages)) return encode_messages(p, at, messages, "messages", r);
+    if (json_is_array(prompt)) return encode_messages(p, at, prompt, "prompt", r);
+    if (json_is_string(prompt)) return encode(p, at, json_string_value(prompt), json_string_length(prompt), r);
+    DT_CHECK(json_is_array(ids), DT_ERR_DATA,
+             "%s: expected an object with \"prompt\" (a string), \"messages\" (a list of roles and contents) or \"ids\" (a list of integers)",
+             where(at, head, sizeof head));
+    return take_ids(p, at, ids);
+}
+
+static dt_err add_room(dt_prompts *ps)
+{
+    dt_prompt *grown = realloc(ps->prompt, ((size_t)ps->n + 1) * sizeof *grown);
+    DT_CHECK(grown, DT_ERR_MEMORY, "out of memory for %d prompts", ps->n + 1);
+    ps->prompt = grown;
+    ps->prompt[ps->n++] = (dt_prompt){0};
+    return DT_OK;
+}
+
+static dt_err check_ids(const dt_prompt *p, const place *at, int64_t vocab_size)
+{
+    char head[512];
+    for (size_t i = 0; i < p->ids.n; i++)
+        DT_CHECK(p->ids.id[i] >= 0 && p->ids.id[i] < vocab_size, DT_ERR_DATA,
+                 "%s: token %zu is %" PRId32 ", but the model's vocabulary has %" PRId64 " tokens", where(at, head, sizeof head), i,
+                 p->ids.id[i], vocab_size);
+    return DT_OK;
+}
+
+static dt_err add_text(dt_prompts *ps, const place *at, const char *text, size_t nbytes, dt_prompt_reader *r)
+{
+    DT_TRY(add_room(ps));
+    dt_prompt *p = &ps->prompt[ps->n - 1];
+    DT_TRY(encode(&p->ids, at, text, nbytes, r));
+    return check_ids(p, at, r->vocab_size);
+}
+
+/* Takes over the reference to record. */
+static dt_err add_record(dt_prompts *ps, const place *at, json_t *record, dt_prompt_reader *r)
+{
+    char head[512];
+    const dt_err err = add_room(ps);
+    if (err != DT_OK) json_decref(record);
+    DT_TRY(err);
+    dt_prompt *p = &ps->prompt[ps->n - 1];
+    p->record = record;
+    DT_CHECK(json_is_object(record), DT_ERR_DATA, "%s: expected a JSON object", where(at, head, sizeof head));
+    DT_TRY(from_record(&p->ids, at, record, r));
+    return check_ids(p, at, r->vocab_size);
+}
+
+static dt_err add_line(dt_prompts *ps, const place *at, const char *text, size_t nbytes, dt_prompt_format format, dt_prompt_reader *r)
+{
+    char head[512];
+    json_error_t error;
+    if (format != DT_PROMPT_JSONL) return add_text(ps, at, text, nbytes, r);
+    json_t *record = json_loadb(text, nbytes, JSON_ALLOW_NUL, &error);
+    DT_CHECK(record, DT_ERR_DATA, "%s: expected a JSON object: %s", where(at, head, sizeof head), error.text);
+    return add_record(ps, at, record, r);
+}
+
+static dt_err parse_array(dt_prompts *ps, const char *name, const char *text, size_t nbytes, dt_prompt_reader *r)
+{
+    json_error_t error;
+    json_t *list = json_loadb(text, nbytes, JSON_ALLOW_NUL, &error);
+    DT_CHECK(list, DT_ERR_DATA, "%s:%d: expected a JSON array: %s", name, error.line, error.text);
+    dt_err err = DT_OK;
+    for (size_t i = 0; err == DT_OK && i < json_array_size(list); i++)
+        err = add_record(ps, &(place){.name = name, .record = (int64_t)i + 1}, json_incref(json_array_get(list, i)), r);
+    json_decref(list);
+    return err;
+}
+
+static bool is_blank(const char *text, size_t nbytes)
+{
+    for (size_t i = 0; i < nbytes; i++)
+        if (!strchr(" \t\r\n", text[i]) || !text[i]) return false;
+    return true;
+}
+
+static dt_err parse_lines(dt_prompts *p, const char *name, const char *text, size_t nbytes, dt_prompt_format format, dt_prompt_reader *r)
+{
     int64_t line = 0;
     for (size_t i = 0; i < nbytes; i++) {
         const char *newline = memchr(text + i, '\n', nbytes - i);
@@ -110,16 +208,34 @@ dt_err dt_prompts_parse(dt_prompts *p, const char *name, const char *text, size_
         const size_t next = i + len;
         if (len > 0 && text[i + len - 1] == '\r') len--;
         line++;
-        if (len > 0) DT_TRY(add_prompt(p, &(place){name, line}, text + i, len, format, encoder, vocab_size));
+        const bool skip = format == DT_PROMPT_JSONL ? is_blank(text + i, len) : len == 0;
+        if (!skip) DT_TRY(add_line(p, &(place){.name = name, .line = line}, text + i, len, format, r));
         i = next;
     }
+    return DT_OK;
+}
+
+dt_err dt_prompts_parse(dt_prompts *p, const char *name, const char *text, size_t nbytes, dt_prompt_format format, dt_prompt_reader *r)
+{
+    *p = (dt_prompts){0};
+    if (format == DT_PROMPT_WHOLE) return add_text(p, &(place){.name = name}, text, nbytes, r);
+    if (nbytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) text += 3, nbytes -= 3;
+    size_t first = 0;
+    while (first < nbytes && is_blank(text + first, 1)) first++;
+    if (format == DT_PROMPT_JSONL && first < nbytes && text[first] == '[')
+        DT_TRY(parse_array(p, name, text, nbytes, r));
+    else
+        DT_TRY(parse_lines(p, name, text, nbytes, format, r));
     DT_CHECK(p->n > 0, DT_ERR_DATA, "%s: expected prompts, found none", name);
     return DT_OK;
 }
 
 void dt_prompts_free(dt_prompts *p)
 {
-    for (int i = 0; i < p->n; i++) free(p->prompt[i].id);
+    for (int i = 0; i < p->n; i++) {
+        free(p->prompt[i].ids.id);
+        json_decref(p->prompt[i].record);
+    }
     free(p->prompt);
     *p = (dt_prompts){0};
 }

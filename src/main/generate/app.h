@@ -1,0 +1,81 @@
+/* app.h - what the files of dtrain-generate share. */
+#ifndef DTRAIN_MAIN_GENERATE_APP_H
+#define DTRAIN_MAIN_GENERATE_APP_H
+
+#include "dtrain/frozen.h"
+#include "dtrain/generate.h"
+#include "dtrain/train.h"
+
+enum { MAX_STOPS = 16 };
+
+typedef struct options {
+    const char *model, *prompt, *prompts; /* prompts: a file, "-" for standard input as JSON lines */
+    bool standard_input;                  /* a prompt a line */
+    const char *tokenizer, *device;
+    dt_dtype dtype;
+    dt_sampling sampling;
+    struct {
+        bool temperature, top_k, top_p, min_p, penalty, greedy, beams, max_new;
+    } given; /* on the command line: those win over generation_config.json */
+    dt_beam_options beams;
+    int64_t max_new_tokens, num_samples, batch_size, threads, stage, context;
+    const char *stop[MAX_STOPS];
+    int n_stop;
+    bool chat, no_think;
+    const char *system, *chat_template;
+    double timeout_s;
+    bool stream, jsonl, logprobs, verbose, help;
+} options;
+
+typedef struct app {
+    options opt;
+    dt_comm comm;
+    bool comm_open;
+    dt_phase phase;
+    dt_watchdog *watchdog;
+    dt_ledger ledger;
+    dt_device dev;
+    dt_frozen frozen;
+    dt_model *model;
+    dt_tokenizer *tok; /* NULL: ids are read and printed; so is encoder then */
+    dt_encoder *encoder;
+    int32_t eos[DT_MAX_EOS + 2];
+    int n_eos;
+    dt_prompt_reader reader;
+    dt_prompts prompts;
+    dt_sequence *seqs; /* all of the job, n_out in a row for each prompt */
+    int n_seqs, n_out, printed;
+    size_t shown;        /* bytes of the running answer that are on the screen */
+    bool plain_terminal; /* text goes to a terminal: control characters are not let through */
+} app;
+
+/* options.c */
+extern const char generate_usage[];
+dt_err generate_parse_options(options *o, int argc, char **argv);
+/** What generation_config.json asks for and the command line does not. */
+dt_err generate_take_defaults(options *o, const dt_generation_defaults *from);
+void generate_print_settings(const app *a);
+
+/* sequences.c: from prompts to sequences, whose they are, and results to all ranks */
+dt_err generate_make_sequences(app *a);
+int generate_owner(const app *a, int sequence);
+dt_err generate_fetch_from(app *a, int from); /* collective */
+
+/* output.c */
+/** Text of what follows the prompt, malloc'ed: without special tokens, up to a stop text; *stopped: there was one. NULL: out of memory. */
+char *generate_new_text(const app *a, const dt_sequence *s, size_t *nbytes, bool *stopped);
+void generate_put_prompt(const app *a, const dt_sequence *s);
+dt_err generate_put_finished(app *a); /* those that are finished, in the order of their numbers */
+dt_err generate_stream(app *a, const dt_sequence *s, bool last); /* what is new on the screen, whole characters alone */
+/** Has the newest token completed a stop text? */
+bool generate_stops(const app *a, const dt_sequence *s);
+dt_err generate_flush(void);
+
+/* chat.c */
+dt_err generate_chat(app *a, const dt_decoder *d, dt_generate_options *g, int32_t max_len); /* collective */
+
+/** All ranks go on, or none. After an error of communication there is no way to tell the others: main ends the job. */
+static inline dt_err together(app *a, dt_err err) { return err == DT_ERR_COMM ? err : dt_comm_agree(&a->comm, err); }
+#define TOGETHER(a, call) DT_TRY(together((a), (call)))
+
+#endif

@@ -1,0 +1,292 @@
+/* options.c - the command line of dtrain-generate. */
+#include "app.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEFAULT_BATCH = 16, DEFAULT_NEW = 128 };
+
+const char generate_usage[] =
+    "Usage: dtrain-generate MODEL [-] [options]\n"
+    "Continue prompts with a trained model, alone or under mpirun. MODEL is a checkpoint (.h5), a run's output_dir, or a Hugging Face model directory.\n\n"
+    "Prompts\n"
+    "      --prompt TEXT           the prompt; without any, the model begins by itself\n"
+    "      --prompts FILE          many prompts, - for standard input: JSON objects, one a line or in an array, with \"prompt\" (a text), \"messages\"\n"
+    "                              (a conversation) or \"ids\" (numbers); other fields come back with --jsonl\n"
+    "  -                           prompts from standard input, one a line\n"
+    "      --chat                  talk: a line is a message, Ctrl-C stops an answer, Ctrl-D ends\n"
+    "      --system TEXT           what a conversation begins with\n"
+    "      --chat-template NAME    template of conversations: a name, a JSON file, or auto, the tokenizer's own (default)\n"
+    "      --no-think              ask for an answer without thinking, where the template knows how\n"
+    "Tokens (what is not given is taken from the model's generation_config.json, where it has one)\n"
+    "      --max-new-tokens N      longest continuation (default 128)\n"
+    "      --stop TEXT             end a continuation at this text; may be given several times\n"
+    "      --temperature T         divides the logits (default 1; 0: greedy)\n"
+    "      --top-k K               from the K most probable tokens alone (default 0: all)\n"
+    "      --top-p P               from the fewest most probable that reach P (default 1: all)\n"
+    "      --min-p P               from those with at least P times the largest probability (default 0: all)\n"
+    "      --repetition-penalty R  of tokens seen before (default 1: none)\n"
+    "      --greedy                always the most probable token\n"
+    "      --num-samples N         continuations of each prompt (default 1)\n"
+    "      --seed N                of the random numbers (default 42)\n"
+    "      --num-beams B           beam search with B beams (default 1: none)\n"
+    "      --length-penalty A      a beam's score is its log-probability / (new tokens)^A (default 1)\n"
+    "      --early-stopping        a search is done when B sequences are finished, even if another could be better\n"
+    "      --num-return N          the best N sequences of each search (default 1)\n"
+    "Output\n"
+    "      --stream                print tokens as they come\n"
+    "      --jsonl                 print a JSON object for each continuation, in the order of the prompts\n"
+    "      --logprobs              with --jsonl: log-probabilities of the new tokens and their sum\n"
+    "      --verbose               say on standard error which settings hold\n"
+    "Running\n"
+    "      --tokenizer NAME        a directory or tokenizer.json; bytes; or ids: prompts and continuations are numbers separated by blanks\n"
+    "                              (default: the model's own, else bytes)\n"
+    "      --batch-size B          sequences at a time on a rank (default 16)\n"
+    "      --context N             most tokens of a conversation with --chat (default: what the model takes, at most 4096)\n"
+    "      --dtype TYPE            fp32 or bf16 (default fp32)\n"
+    "      --zero-stage N          0, or 3: each rank keeps a part of the parameters (default 0)\n"
+    "      --threads N             of a rank (default: the cores shared among the ranks of a node)\n"
+    "      --device NAME           auto, cpu or cuda (default auto)\n"
+    "      --timeout S             longest time without progress before the run ends with exit code 76 (default 1800)\n"
+    "      --help                  this text\n\n"
+    "Results do not depend on the number of ranks, the stage or the batch size.\n"
+    "Exit codes: 0 done, 64 usage, 65 bad model or prompts, 70 fault, 71 logits not finite, 74 writing failed, 76 communication failed\n";
+
+/* clang-format off */
+enum option_id {
+    PROMPT = 256, PROMPTS, CHAT, SYSTEM, TEMPLATE, NO_THINK, MAX_NEW, STOP, TEMPERATURE, TOP_K, TOP_P, MIN_P, PENALTY, GREEDY, SAMPLES, SEED, BEAMS,
+    LENGTH_PENALTY, EARLY, RETURN, STREAM, JSONL, LOGPROBS, VERBOSE, TOKENIZER, BATCH, CONTEXT, DTYPE, STAGE, THREADS, DEVICE, TIMEOUT, HELP
+};
+static const struct option long_options[] = {
+    {"prompt", 1, 0, PROMPT}, {"prompts", 1, 0, PROMPTS}, {"chat", 0, 0, CHAT}, {"system", 1, 0, SYSTEM}, {"chat-template", 1, 0, TEMPLATE},
+    {"no-think", 0, 0, NO_THINK}, {"max-new-tokens", 1, 0, MAX_NEW}, {"stop", 1, 0, STOP}, {"temperature", 1, 0, TEMPERATURE}, {"top-k", 1, 0, TOP_K},
+    {"top-p", 1, 0, TOP_P}, {"min-p", 1, 0, MIN_P}, {"repetition-penalty", 1, 0, PENALTY}, {"greedy", 0, 0, GREEDY}, {"num-samples", 1, 0, SAMPLES},
+    {"seed", 1, 0, SEED}, {"num-beams", 1, 0, BEAMS}, {"length-penalty", 1, 0, LENGTH_PENALTY}, {"early-stopping", 0, 0, EARLY},
+    {"num-return", 1, 0, RETURN}, {"stream", 0, 0, STREAM}, {"jsonl", 0, 0, JSONL}, {"logprobs", 0, 0, LOGPROBS}, {"verbose", 0, 0, VERBOSE},
+    {"tokenizer", 1, 0, TOKENIZER}, {"batch-size", 1, 0, BATCH}, {"context", 1, 0, CONTEXT}, {"dtype", 1, 0, DTYPE}, {"zero-stage", 1, 0, STAGE},
+    {"threads", 1, 0, THREADS}, {"device", 1, 0, DEVICE}, {"timeout", 1, 0, TIMEOUT}, {"help", 0, 0, HELP}, {0}};
+/* clang-format on */
+
+static dt_err parse_int(const char *name, const char *text, int64_t low, int64_t high, int64_t *value)
+{
+    char *end;
+    errno = 0;
+    const long long v = strtoll(text, &end, 10);
+    DT_CHECK(end != text && !*end && errno == 0 && v >= low && v <= high, DT_ERR_USAGE,
+             "--%s: expected an integer from %" PRId64 " to %" PRId64 ", found '%s'", name, low, high, text);
+    *value = v;
+    return DT_OK;
+}
+
+static dt_err parse_real(const char *name, const char *text, double *value)
+{
+    char *end;
+    *value = strtod(text, &end);
+    DT_CHECK(end != text && !*end && isfinite(*value), DT_ERR_USAGE, "--%s: expected a number, found '%s'", name, text);
+    return DT_OK;
+}
+
+static dt_err parse_dtype(const char *text, dt_dtype *dtype)
+{
+    DT_CHECK(strcmp(text, "fp32") == 0 || strcmp(text, "bf16") == 0, DT_ERR_USAGE, "--dtype: expected fp32 or bf16, found '%s'",
+             text);
+    *dtype = text[0] == 'f' ? DT_F32 : DT_BF16;
+    return DT_OK;
+}
+
+static dt_err parse_stop(options *o, const char *text)
+{
+    DT_CHECK(text[0], DT_ERR_USAGE, "--stop: expected a text");
+    DT_CHECK(o->n_stop < MAX_STOPS, DT_ERR_USAGE, "--stop: at most %d texts", MAX_STOPS);
+    o->stop[o->n_stop++] = text;
+    return DT_OK;
+}
+
+static dt_err parse_token_option(options *o, int id, const char *name, const char *text)
+{
+    int64_t n = 0;
+    switch (id) {
+    case MAX_NEW:
+        o->given.max_new = true;
+        return parse_int(name, text, 1, INT32_MAX, &o->max_new_tokens);
+    case STOP:
+        return parse_stop(o, text);
+    case TEMPERATURE:
+        o->given.temperature = true;
+        return parse_real(name, text, &o->sampling.temperature);
+    case TOP_K:
+        o->given.top_k = true;
+        return parse_int(name, text, 0, INT32_MAX, &o->sampling.top_k);
+    case TOP_P:
+        o->given.top_p = true;
+        return parse_real(name, text, &o->sampling.top_p);
+    case MIN_P:
+        o->given.min_p = true;
+        return parse_real(name, text, &o->sampling.min_p);
+    case PENALTY:
+        o->given.penalty = true;
+        return parse_real(name, text, &o->sampling.repetition_penalty);
+    case GREEDY:
+        o->sampling.greedy = o->given.greedy = true;
+        return DT_OK;
+    case SAMPLES:
+        return parse_int(name, text, 1, INT32_MAX, &o->num_samples);
+    case SEED:
+        DT_TRY(parse_int(name, text, 0, INT64_MAX, &n));
+        o->sampling.seed = (uint64_t)n;
+        return DT_OK;
+    case BEAMS:
+        DT_TRY(parse_int(name, text, 1, 1 << 16, &n));
+        o->given.beams = true;
+        o->beams.n_beams = (int)n;
+        return DT_OK;
+    case LENGTH_PENALTY:
+        return parse_real(name, text, &o->beams.length_penalty);
+    case EARLY:
+        o->beams.early_stopping = true;
+        return DT_OK;
+    default: /* RETURN */
+        DT_TRY(parse_int(name, text, 1, 1 << 16, &n));
+        o->beams.n_return = (int)n;
+        return DT_OK;
+    }
+}
+
+static dt_err parse_one(options *o, int id, const char *name, const char *text)
+{
+    const struct {
+        int id;
+        const char **text;
+    } texts[] = {{PROMPT, &o->prompt}, {PROMPTS, &o->prompts}, {SYSTEM, &o->system}, {TEMPLATE, &o->chat_template}, {TOKENIZER, &o->tokenizer}, {DEVICE, &o->device}};
+    const struct {
+        int id;
+        bool *flag;
+    } flags[] = {{CHAT, &o->chat}, {NO_THINK, &o->no_think}, {STREAM, &o->stream}, {JSONL, &o->jsonl}, {LOGPROBS, &o->logprobs}, {VERBOSE, &o->verbose}, {HELP, &o->help}};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        if (texts[i].id == id) {
+            *texts[i].text = text;
+            return DT_OK;
+        }
+    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
+        if (flags[i].id == id) {
+            *flags[i].flag = true;
+            return DT_OK;
+        }
+    switch (id) {
+    case BATCH:
+        return parse_int(name, text, 1, 1 << 20, &o->batch_size);
+    case CONTEXT:
+        return parse_int(name, text, 2, INT32_MAX, &o->context);
+    case DTYPE:
+        return parse_dtype(text, &o->dtype);
+    case STAGE:
+        return parse_int(name, text, 0, 3, &o->stage);
+    case THREADS:
+        return parse_int(name, text, 0, 4096, &o->threads);
+    case TIMEOUT:
+        DT_TRY(parse_real(name, text, &o->timeout_s));
+        DT_CHECK(o->timeout_s >= 1 && o->timeout_s <= 1e9, DT_ERR_USAGE, "--timeout: expected seconds from 1 to 1e9, found '%s'", text);
+        return DT_OK;
+    default:
+        return parse_token_option(o, id, name, text);
+    }
+}
+
+static bool draws(const options *o) { return o->given.temperature || o->given.top_k || o->given.top_p || o->given.min_p; }
+
+static dt_err check_beams(const options *o)
+{
+    const dt_beam_options *b = &o->beams;
+    DT_CHECK(b->n_beams == 1 || (!draws(o) && o->num_samples == 1), DT_ERR_USAGE,
+             "--num-beams: a search does not draw; --temperature, --top-k, --top-p, --min-p and --num-samples do not go with it");
+    DT_CHECK(b->n_return <= b->n_beams, DT_ERR_USAGE, "--num-return: expected at most --num-beams = %d, found %d", b->n_beams, b->n_return);
+    DT_CHECK(b->n_beams == 1 || (!o->stream && !o->chat && o->n_stop == 0), DT_ERR_USAGE, "--num-beams: --stream, --chat and --stop do not go with it");
+    return DT_OK;
+}
+
+static dt_err check_options(const options *o)
+{
+    const bool ids = o->tokenizer && strcmp(o->tokenizer, "ids") == 0;
+    DT_CHECK(o->model, DT_ERR_USAGE, "expected a checkpoint, a run's directory or a model directory; see dtrain-generate --help");
+    DT_CHECK(!!o->prompt + !!o->prompts + o->standard_input + o->chat <= 1, DT_ERR_USAGE,
+             "--prompt, --prompts, - and --chat: expected one of them");
+    DT_CHECK(o->stage == 0 || o->stage == 3, DT_ERR_USAGE,
+             "--zero-stage: expected 0 or 3 (there are parameters alone to share), found %" PRId64, o->stage);
+    DT_CHECK(o->stream + o->jsonl + o->chat <= 1, DT_ERR_USAGE, "--stream, --jsonl and --chat: expected one of them");
+    DT_CHECK(!o->logprobs || o->jsonl, DT_ERR_USAGE, "--logprobs goes with --jsonl");
+    DT_CHECK(!ids || (o->n_stop == 0 && !o->chat), DT_ERR_USAGE, "--tokenizer ids: there is no text, so neither --stop nor --chat");
+    DT_CHECK(!o->chat || o->num_samples == 1, DT_ERR_USAGE, "--chat: one answer a message, not --num-samples %" PRId64, o->num_samples);
+    DT_TRY(check_beams(o));
+    return dt_sampling_check(&o->sampling);
+}
+
+dt_err generate_parse_options(options *o, int argc, char **argv)
+{
+    *o = (options){.device = "auto",
+                   .sampling = dt_sampling_default(),
+                   .beams = {.n_beams = 1, .n_return = 1, .length_penalty = 1},
+                   .max_new_tokens = DEFAULT_NEW,
+                   .num_samples = 1,
+                   .batch_size = DEFAULT_BATCH,
+                   .timeout_s = 1800};
+    o->sampling.seed = 42;
+    opterr = 0;
+    for (int c, at = -1; (c = getopt_long(argc, argv, ":", long_options, &at)) != -1; at = -1) {
+        DT_CHECK(c != ':', DT_ERR_USAGE, "%s: expected a value; see dtrain-generate --help", argv[optind - 1]);
+        DT_CHECK(c != '?', DT_ERR_USAGE, "%s: unknown option; see dtrain-generate --help", argv[optind - 1]);
+        DT_TRY(parse_one(o, c, long_options[at].name, optarg));
+    }
+    if (o->help) return DT_OK;
+    for (; optind < argc; optind++) {
+        if (strcmp(argv[optind], "-") == 0) {
+            o->standard_input = true;
+        } else {
+            DT_CHECK(!o->model, DT_ERR_USAGE, "expected one model, found '%s' and '%s'", o->model, argv[optind]);
+            o->model = argv[optind];
+        }
+    }
+    return check_options(o);
+}
+
+/* ---- what the model asks for --------------------------------------------------------------------------------------------- */
+
+dt_err generate_take_defaults(options *o, const dt_generation_defaults *from)
+{
+    dt_sampling *s = &o->sampling;
+    const bool plain = !draws(o) && !o->stream && !o->chat && o->num_samples == 1 && o->n_stop == 0;
+    if (!o->given.penalty && from->repetition_penalty >= 0) s->repetition_penalty = from->repetition_penalty;
+    if (!o->given.max_new && from->max_new_tokens > 0) o->max_new_tokens = from->max_new_tokens < INT32_MAX ? from->max_new_tokens : INT32_MAX;
+    if (!o->given.beams && !o->given.greedy && plain && from->do_sample != 1 && from->num_beams > 1 && from->num_beams <= 1 << 16)
+        o->beams.n_beams = (int)from->num_beams;
+    if (o->beams.n_beams > 1 || o->given.greedy) return DT_OK;
+    if (from->do_sample == 0 && !draws(o)) {
+        s->greedy = o->num_samples == 1; /* several samples are asked for: they are to differ */
+        if (s->greedy) return DT_OK;
+    }
+    if (!o->given.temperature && from->temperature >= 0) s->temperature = from->temperature;
+    if (!o->given.top_k && from->top_k >= 0) s->top_k = from->top_k;
+    if (!o->given.top_p && from->top_p >= 0) s->top_p = from->top_p;
+    if (!o->given.min_p && from->min_p >= 0) s->min_p = from->min_p;
+    return dt_sampling_check(s);
+}
+
+void generate_print_settings(const app *a)
+{
+    const options *o = &a->opt;
+    const dt_sampling *s = &o->sampling;
+    fprintf(stderr, "dtrain-generate: %s, tokenizer %s, at most %" PRId64 " new tokens, repetition penalty %g, ", a->frozen.from.path,
+            a->tok ? dt_tokenizer_get_info(a->tok)->name : "ids", o->max_new_tokens, s->repetition_penalty);
+    if (o->beams.n_beams > 1)
+        fprintf(stderr, "%d beams, length penalty %g%s", o->beams.n_beams, o->beams.length_penalty, o->beams.early_stopping ? ", early stopping" : "");
+    else if (s->greedy || s->temperature == 0)
+        fprintf(stderr, "greedy");
+    else
+        fprintf(stderr, "temperature %g, top-k %" PRId64 ", top-p %g, min-p %g, seed %" PRIu64, s->temperature, s->top_k, s->top_p, s->min_p, s->seed);
+    fprintf(stderr, ", ends at");
+    for (int i = 0; i < a->n_eos; i++) fprintf(stderr, " %" PRId32, a->eos[i]);
+    fprintf(stderr, a->n_eos ? "\n" : " nothing\n");
+}

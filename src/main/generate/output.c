@@ -1,0 +1,236 @@
+/* output.c - sequences as text and as JSON. */
+#include "app.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+dt_err generate_flush(void)
+{
+    DT_CHECK(fflush(stdout) == 0 && !ferror(stdout), DT_ERR_WRITE, "standard output: cannot write: %s", strerror(errno));
+    return DT_OK;
+}
+
+/* ---- text ---------------------------------------------------------------------------------------------------------------- */
+
+/* Ids are the text where there is no tokenizer. */
+static char *text_of(const app *a, const int32_t *ids, int64_t n, size_t *nbytes)
+{
+    if (a->tok) return dt_decode(a->tok, ids, n, true, nbytes);
+    char *text = malloc(12 * (size_t)n + 1);
+    *nbytes = 0;
+    if (text) text[0] = 0;
+    for (int64_t i = 0; text && i < n; i++) *nbytes += (size_t)sprintf(text + *nbytes, i ? " %" PRId32 : "%" PRId32, ids[i]);
+    return text;
+}
+
+static bool is_conversation(const app *a, const dt_sequence *s)
+{
+    if (a->opt.chat) return true;
+    const json_t *record = a->prompts.prompt[s->number / (uint64_t)a->n_out].record;
+    return record && (json_is_array(json_object_get(record, "messages")) || json_is_array(json_object_get(record, "prompt")));
+}
+
+/* The first place of any stop text, or n. */
+static size_t find_stop(const app *a, const char *text, size_t n)
+{
+    size_t first = n;
+    for (int i = 0; i < a->opt.n_stop; i++) {
+        const char *at = memmem(text, n, a->opt.stop[i], strlen(a->opt.stop[i]));
+        if (at && (size_t)(at - text) < first) first = (size_t)(at - text);
+    }
+    return first;
+}
+
+bool generate_stops(const app *a, const dt_sequence *s)
+{
+    enum { SPARE = 8 }; /* tokens that are the rest of a character before, or no text */
+    size_t longest = 0, n = 0;
+    for (int i = 0; i < a->opt.n_stop; i++) longest = strlen(a->opt.stop[i]) > longest ? strlen(a->opt.stop[i]) : longest;
+    if (longest == 0) return false;
+    const int64_t first = s->n_ids - s->n_prompt > (int64_t)longest + SPARE ? s->n_ids - (int64_t)longest - SPARE : s->n_prompt;
+    char *text = text_of(a, s->ids + first, s->n_ids - first, &n);
+    const bool found = text && find_stop(a, text, n) < n;
+    free(text);
+    return found;
+}
+
+/* A tokenizer may leave out the blank before the first word of a text: so what is new is what the whole has more than the prompt. */
+char *generate_new_text(const app *a, const dt_sequence *s, size_t *nbytes, bool *stopped)
+{
+    size_t n_whole, n_prompt;
+    char *text = NULL;
+    if (a->tok && !is_conversation(a, s)) {
+        char *whole = text_of(a, s->ids, s->n_ids, &n_whole), *prompt = text_of(a, s->ids, s->n_prompt, &n_prompt);
+        if (whole && prompt && n_whole >= n_prompt && memcmp(whole, prompt, n_prompt) == 0) {
+            *nbytes = n_whole - n_prompt;
+            memmove(whole, whole + n_prompt, *nbytes + 1);
+            text = whole;
+            whole = NULL;
+        }
+        free(whole);
+        free(prompt);
+    }
+    if (!text) text = text_of(a, s->ids + s->n_prompt, s->n_ids - s->n_prompt, nbytes);
+    if (!text) return NULL;
+    const size_t end = find_stop(a, text, *nbytes);
+    *stopped = end < *nbytes;
+    *nbytes = end;
+    text[end] = 0;
+    return text;
+}
+
+static void put_text(const app *a, const char *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char)bytes[i];
+        const bool two = c == 0xc2 && i + 1 < n && (unsigned char)bytes[i + 1] < 0xa0; /* U+0080 to U+009F */
+        const bool control = (c < 0x20 && c != '\n' && c != '\t') || c == 0x7f || two;
+        putchar(control && a->plain_terminal ? '?' : c);
+        if (two && a->plain_terminal) i++;
+    }
+}
+
+void generate_put_prompt(const app *a, const dt_sequence *s)
+{
+    size_t n = 0;
+    char *text = text_of(a, s->ids, s->n_prompt, &n);
+    if (text) put_text(a, text, n);
+    free(text);
+}
+
+/* ---- as it comes ----------------------------------------------------------------------------------------------------------- */
+
+/* How much of a text that grows may be shown: not the characters that the next token may complete, nor what may become a stop text. */
+static size_t settled(const app *a, const char *text, size_t n)
+{
+    static const char incomplete[] = "\xef\xbf\xbd";
+    size_t end = n;
+    for (int i = 0; i < 3 && end >= 3 && memcmp(text + end - 3, incomplete, 3) == 0; i++) end -= 3;
+    for (int i = 0; i < a->opt.n_stop; i++) {
+        const size_t len = strlen(a->opt.stop[i]);
+        for (size_t k = len - 1; k > 0; k--)
+            if (n >= k && n - k < end && memcmp(text + n - k, a->opt.stop[i], k) == 0) end = n - k;
+    }
+    return end;
+}
+
+dt_err generate_stream(app *a, const dt_sequence *s, bool last)
+{
+    size_t n = 0;
+    bool stopped;
+    if (!a->tok) {
+        printf(" %" PRId32, s->ids[s->n_ids - 1]);
+        return generate_flush();
+    }
+    char *text = generate_new_text(a, s, &n, &stopped);
+    DT_CHECK(text, DT_ERR_MEMORY, "out of memory for the text of %d tokens", s->n_ids);
+    const size_t end = last || stopped ? n : settled(a, text, n);
+    if (end > a->shown) {
+        put_text(a, text + a->shown, end - a->shown);
+        a->shown = end;
+    }
+    free(text);
+    return generate_flush();
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------------------------------------ */
+
+static const char *finish_name(const app *a, const dt_sequence *s, bool stopped)
+{
+    if (stopped || s->finish == DT_FINISH_STOP) return "stop";
+    return s->finish == DT_FINISH_EOS ? "eos" : "length";
+}
+
+static json_t *id_list(const int32_t *ids, int32_t n)
+{
+    json_t *list = json_array();
+    for (int32_t i = 0; i < n; i++) json_array_append_new(list, json_integer(ids[i]));
+    return list;
+}
+
+static json_t *take_text(char *text, size_t n)
+{
+    json_t *t = text ? json_stringn(text, n) : NULL;
+    free(text);
+    return t;
+}
+
+static void add_scores(const app *a, const dt_sequence *s, json_t *object)
+{
+    const bool beams = a->opt.beams.n_beams > 1;
+    if (beams) json_object_set_new(object, "score", json_real(s->score));
+    if (beams || a->opt.logprobs) json_object_set_new(object, "logprob", json_real(s->logp));
+    if (beams || !s->logps) return;
+    json_t *list = json_array();
+    for (int32_t i = s->n_prompt; i < s->n_ids; i++) json_array_append_new(list, json_real((double)s->logps[i]));
+    json_object_set_new(object, "logprobs", list);
+}
+
+/* Fields of ours, then what else the record has. */
+static json_t *record_of(const app *a, const dt_sequence *s)
+{
+    json_t *from = a->prompts.prompt[s->number / (uint64_t)a->n_out].record, *object = json_object();
+    size_t n_text = 0, n_prompt = 0;
+    bool stopped = false;
+    char *text = generate_new_text(a, s, &n_text, &stopped);
+    json_object_set_new(object, "index", json_integer((json_int_t)s->number / a->n_out));
+    json_object_set_new(object, "sample", json_integer((json_int_t)s->number % a->n_out));
+    if (from && json_object_get(from, "prompt")) {
+        json_object_set(object, "prompt", json_object_get(from, "prompt"));
+    } else if (!is_conversation(a, s)) {
+        char *prompt = text_of(a, s->ids, s->n_prompt, &n_prompt);
+        json_object_set_new(object, "prompt", take_text(prompt, n_prompt));
+    }
+    json_object_set_new(object, "text", take_text(text, n_text));
+    json_object_set_new(object, "ids", id_list(s->ids + s->n_prompt, s->n_ids - s->n_prompt));
+    json_object_set_new(object, "n_prompt_tokens", json_integer(s->n_prompt));
+    json_object_set_new(object, "n_new_tokens", json_integer(s->n_ids - s->n_prompt));
+    json_object_set_new(object, "finish", json_string(finish_name(a, s, stopped)));
+    add_scores(a, s, object);
+    if (from) {
+        if (json_object_get(from, "ids")) json_object_set_new(object, "prompt_ids", id_list(s->ids, s->n_prompt));
+        json_object_update_missing(object, from);
+    }
+    return object;
+}
+
+static dt_err put_json(const app *a, const dt_sequence *s)
+{
+    json_t *object = record_of(a, s);
+    char *line = object && json_object_get(object, "text") && json_object_get(object, "ids") ? json_dumps(object, JSON_COMPACT) : NULL;
+    json_decref(object);
+    DT_CHECK(line, DT_ERR_MEMORY, "out of memory for the record of sequence %" PRIu64, s->number);
+    puts(line);
+    free(line);
+    return DT_OK;
+}
+
+/* ---- whole sequences --------------------------------------------------------------------------------------------------------- */
+
+static dt_err put_sequence(const app *a, const dt_sequence *s)
+{
+    size_t n = 0;
+    bool stopped;
+    if (s->finish == DT_FINISH_MISSING) return DT_OK;
+    if (a->opt.jsonl) return put_json(a, s);
+    if (a->n_seqs > 1)
+        printf("%s==> prompt %" PRIu64 ", sample %" PRIu64 " <==\n", s->number ? "\n" : "", s->number / (uint64_t)a->n_out,
+               s->number % (uint64_t)a->n_out);
+    char *text = generate_new_text(a, s, &n, &stopped);
+    DT_CHECK(text, DT_ERR_MEMORY, "out of memory for the text of %d tokens", s->n_ids);
+    if (!is_conversation(a, s)) generate_put_prompt(a, s);
+    if (!a->tok && n > 0) putchar(' ');
+    put_text(a, text, n);
+    putchar('\n');
+    free(text);
+    return DT_OK;
+}
+
+dt_err generate_put_finished(app *a)
+{
+    while (a->printed < a->n_seqs && a->seqs[a->printed].finish != DT_FINISH_NONE)
+        DT_TRY(put_sequence(a, &a->seqs[a->printed++]));
+    return generate_flush();
+}

@@ -1,0 +1,116 @@
+/* sequences.c - from prompts to sequences, which rank works on which, and their results to rank 0. */
+#include "app.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+int generate_owner(const app *a, int sequence)
+{
+    const int unit = a->opt.beams.n_beams > 1 ? sequence / a->n_out : sequence; /* the sequences of a search belong together */
+    return unit % a->comm.nranks;
+}
+
+/* A model cannot continue nothing: an empty prompt becomes the token that stands between documents. */
+static dt_err begin_prompt(const app *a, dt_ids *p)
+{
+    if (p->n > 0) return DT_OK;
+    const int64_t vocab_size = a->frozen.mc.vocab_size;
+    const int32_t given = a->frozen.from.generation.bos, bos = given >= 0 ? given : a->frozen.mc.bos_token_id;
+    const int32_t first = bos >= 0 && bos < vocab_size ? bos : a->n_eos > 0 ? a->eos[0] : -1;
+    DT_CHECK(first >= 0, DT_ERR_USAGE,
+             "an empty prompt: the model has no token to begin with; expected --prompt, --prompts or -");
+    DT_TRY(dt_ids_reserve(p, 1));
+    p->id[p->n++] = first;
+    return DT_OK;
+}
+
+static dt_err make_sequence(app *a, dt_sequence *s, int prompt)
+{
+    dt_ids *p = &a->prompts.prompt[prompt].ids;
+    const int64_t limit = a->frozen.mc.max_position_embeddings;
+    DT_TRY(begin_prompt(a, p));
+    DT_CHECK((int64_t)p->n < limit, DT_ERR_DATA, "prompt %d has %zu tokens: the model takes %" PRId64 ", new ones included", prompt, p->n, limit);
+    const int64_t most = (int64_t)p->n + a->opt.max_new_tokens;
+    *s = (dt_sequence){.number = (uint64_t)a->n_seqs, .n_prompt = (int32_t)p->n, .n_ids = (int32_t)p->n};
+    s->max_ids = (int32_t)(most < limit ? most : limit);
+    s->ids = malloc((size_t)s->max_ids * sizeof *s->ids);
+    s->logps = a->opt.logprobs ? calloc((size_t)s->max_ids, sizeof *s->logps) : NULL;
+    DT_CHECK(s->ids && (s->logps || !a->opt.logprobs), DT_ERR_MEMORY, "out of memory for sequence %d of %d tokens", a->n_seqs, s->max_ids);
+    memcpy(s->ids, p->id, p->n * sizeof *s->ids);
+    return DT_OK;
+}
+
+dt_err generate_make_sequences(app *a)
+{
+    a->n_out = a->opt.beams.n_beams > 1 ? a->opt.beams.n_return : (int)a->opt.num_samples;
+    const int64_t n = (int64_t)a->prompts.n * a->n_out;
+    DT_CHECK(n <= INT_MAX / 2, DT_ERR_USAGE, "%d prompts with %d continuations each are too many", a->prompts.n, a->n_out);
+    a->seqs = calloc((size_t)n, sizeof *a->seqs);
+    DT_CHECK(a->seqs, DT_ERR_MEMORY, "out of memory for %" PRId64 " sequences", n);
+    while (a->n_seqs < n) {
+        dt_sequence *s = &a->seqs[a->n_seqs];
+        const dt_err err = make_sequence(a, s, a->n_seqs / a->n_out);
+        a->n_seqs++; /* main frees what there is of it */
+        DT_TRY(err);
+    }
+    return DT_OK;
+}
+
+/* ---- results ------------------------------------------------------------------------------------------------------------- */
+
+typedef struct result_head {
+    double logp, score;
+    int32_t n_ids, finish;
+} result_head;
+
+static size_t result_nbytes(const dt_sequence *s)
+{
+    const size_t room = (size_t)s->max_ids;
+    return sizeof(result_head) + (room * sizeof *s->ids + (s->logps ? room * sizeof *s->logps : 0) + 7) / 8 * 8;
+}
+
+static void pack(char *to, const dt_sequence *s)
+{
+    const result_head head = {.logp = s->logp, .score = s->score, .n_ids = s->n_ids, .finish = (int32_t)s->finish};
+    memcpy(to, &head, sizeof head);
+    to += sizeof head;
+    memcpy(to, s->ids, (size_t)s->n_ids * sizeof *s->ids);
+    if (s->logps) memcpy(to + (size_t)s->max_ids * sizeof *s->ids, s->logps, (size_t)s->max_ids * sizeof *s->logps);
+}
+
+static void unpack(const char *from, dt_sequence *s)
+{
+    result_head head;
+    memcpy(&head, from, sizeof head);
+    from += sizeof head;
+    s->logp = head.logp, s->score = head.score;
+    s->n_ids = head.n_ids;
+    s->finish = (dt_finish)head.finish;
+    memcpy(s->ids, from, (size_t)s->n_ids * sizeof *s->ids);
+    if (s->logps) memcpy(s->logps, from + (size_t)s->max_ids * sizeof *s->ids, (size_t)s->max_ids * sizeof *s->logps);
+}
+
+/* One message a rank. */
+dt_err generate_fetch_from(app *a, int from)
+{
+    size_t nbytes = 0;
+    for (int i = 0; i < a->n_seqs; i++) nbytes += generate_owner(a, i) == from ? result_nbytes(&a->seqs[i]) : 0;
+    char *all = calloc(nbytes + 1, 1), *at = all;
+    dt_err err = together(a, all ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the results of rank %d", from));
+    for (int i = 0; err == DT_OK && i < a->n_seqs && a->comm.rank == from; i++) {
+        if (generate_owner(a, i) != from) continue;
+        pack(at, &a->seqs[i]);
+        at += result_nbytes(&a->seqs[i]);
+    }
+    if (err == DT_OK) err = dt_comm_broadcast_host(&a->comm, all, nbytes, from);
+    at = all;
+    for (int i = 0; err == DT_OK && i < a->n_seqs; i++) {
+        if (generate_owner(a, i) != from) continue;
+        unpack(at, &a->seqs[i]);
+        at += result_nbytes(&a->seqs[i]);
+    }
+    free(all);
+    return err;
+}
