@@ -1,0 +1,101 @@
+#!/bin/bash
+# e2e_convert.sh - Hugging Face directories in and out as users do it: training from one, export at the end, dtrain-convert both ways, and mistakes.
+. "$(dirname "$0")/e2e.sh"
+. "$(dirname "$0")/train_common.sh"
+make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
+hf=tests/data/hf
+
+# bit for bit, on any ranks
+for case in "gpt2 1 2" "llama 3 1" "qwen3_f16 2 3" "mistral_bf16 1 1"; do
+    read -r name np back <<<"$case"
+    run "$np" ./dtrain-convert "$hf/$name" "$tmp/$name.h5"
+    expect_exit "$name to a checkpoint on $np ranks" 0
+    run "$back" ./dtrain-convert "$tmp/$name.h5" "$tmp/$name"
+    expect "$name back on $back ranks has the same bytes" cmp "$tmp/$name/model.safetensors" "$hf/$name/model.safetensors"
+done
+run 0 ./dtrain-info "$tmp/mistral_bf16.h5"
+expect_text "a bf16 directory becomes a bf16 checkpoint" 'bf16'
+run 2 ./dtrain-convert "$hf/llama_sharded" "$tmp/sharded-run"
+expect "a name without .h5 is a folder of checkpoints" test -s "$tmp/sharded-run/step-00000000.h5" -a -s "$tmp/sharded-run/latest"
+run 2 ./dtrain-convert "$tmp/sharded-run" "$tmp/one" --shard-size 1TB
+expect "shards become one file" cmp "$tmp/one/model.safetensors" "$hf/llama/model.safetensors"
+run 2 ./dtrain-convert --to hf --shard-size 20KB "$hf/llama" "$tmp/many"
+expect "a directory is cut into shards" test -s "$tmp/many/model.safetensors.index.json" -a -s "$tmp/many/model-00001-of-00003.safetensors"
+run 2 ./dtrain-convert --to hf "$tmp/many" "$tmp/again"
+expect "and put together" cmp "$tmp/again/model.safetensors" "$hf/llama/model.safetensors"
+run 0 ./dtrain-convert "$tmp/gpt2.h5" "$tmp/half" --dtype bf16
+expect "another type is half as large" test "$(stat -c %s "$tmp/half/model.safetensors")" -lt "$(($(stat -c %s "$hf/gpt2/model.safetensors") * 6 / 10))"
+expect "and is named in config.json" grep -q '"dtype": "bfloat16"' "$tmp/half/config.json"
+
+# a run: from a directory, to a directory
+run 0 ./dtrain-data --documents lines -o "$tmp/small.h5" "$tmp/valid.txt"
+train 2 base run.max_steps=3 zero.stage=3 checkpoint.export=hf
+expect_exit "a run that exports" 0
+expect "the export has what transformers asks for" test -s "$tmp/base/hf/config.json" -a -s "$tmp/base/hf/model.safetensors" -a -s "$tmp/base/hf/tokenizer.json" -a -s "$tmp/base/hf/tokenizer_config.json"
+run 3 ./dtrain-convert "$tmp/base" "$tmp/converted"
+expect "dtrain-convert makes the same of its checkpoint" diff -r "$tmp/base/hf" "$tmp/converted"
+train 3 tuned model.path="$tmp/base/hf" run.max_steps=3 zero.stage=1 optimizer.lr=1e-3 checkpoint.export=hf
+expect_exit "a run that starts from an export" 0
+train 2 tuned2 model.path="$tmp/base" run.max_steps=3 zero.stage=3 optimizer.lr=1e-3
+expect "is the run that starts from the checkpoint" close_losses tuned tuned2 1e-5
+expect "a checkpoint remembers the tokenizer" grep -q "^tokenizer = $(realpath "$tmp/base/hf")" "$tmp/tuned/config.ini"
+expect "its files go on with the next export" cmp "$tmp/tuned/hf/tokenizer.json" "$tmp/base/hf/tokenizer.json"
+run 2 ./dtrain "$tmp/tiny.ini" run.task=eval model.path="$tmp/base/hf" data.validation="$tmp/small.h5" zero.stage=3 log.report_to=stdout
+expect_text "an export is evaluated" 'validation'
+run 2 ./dtrain-generate "$tmp/base/hf" --tokenizer ids --prompt "97 98" --greedy --max-new-tokens 4 --zero-stage 3
+expect_text "an export is sampled from" '97 98 [0-9]+'
+run 0 ./dtrain --plan --ranks 4 "$tmp/tiny.ini" model.path="$tmp/base/hf" run.output_dir="$tmp/x"
+expect_text "an export is planned for" 'model: [0-9]+ parameters'
+run 2 ./dtrain --check "$tmp/tiny.ini" model.path="$hf/llama" data.train="$tmp/none.h5" run.output_dir="$tmp/x"
+expect_exit "--check with a directory and no data" 65
+train 2 stopped run.max_steps=100000 run.time_limit=0.5 checkpoint.export=hf
+expect "a run that was stopped does not export" test "$code" = 75 -a ! -e "$tmp/stopped/hf"
+
+# mistakes
+wrong() { # NAME CODE REGEX ARGS...
+    local name=$1 want=$2 regex=$3
+    shift 3
+    run 2 "$@"
+    if [ "$code" != "$want" ]; then not_ok "$name" "exit code $code, expected $want"
+    elif [ "$(grep -cE -- "$regex" "$out")" != 1 ]; then not_ok "$name" "expected one line with $regex"
+    else ok "$name"; fi
+}
+run 0 ./dtrain-convert --help
+expect_exit "help" 0
+wrong "no names" 64 'expected FROM and TO' ./dtrain-convert
+wrong "a directory that is not empty" 64 'not empty.*--force' ./dtrain-convert "$tmp/gpt2.h5" "$tmp/half"
+wrong "a checkpoint that exists" 64 'exists.*--force' ./dtrain-convert "$hf/gpt2" "$tmp/llama.h5"
+run 2 ./dtrain-convert "$tmp/gpt2.h5" "$tmp/half" --force
+expect "--force replaces" cmp "$tmp/half/model.safetensors" "$hf/gpt2/model.safetensors"
+wrong "an unknown type" 64 'dtype.*int4' ./dtrain-convert "$hf/gpt2" "$tmp/x.h5" --dtype int4
+wrong "a checkpoint in fp16" 64 'fp16' ./dtrain-convert "$hf/gpt2" "$tmp/x.h5" --dtype fp16
+wrong "a size that is none" 64 'shard-size.*many' ./dtrain-convert "$hf/gpt2" "$tmp/x" --to hf --shard-size many
+wrong "nothing there" 65 'nowhere' ./dtrain-convert "$tmp/nowhere" "$tmp/x.h5"
+wrong "no such tokenizer" 65 'nowhere' ./dtrain-convert "$tmp/gpt2.h5" "$tmp/x" --tokenizer "$tmp/nowhere"
+wrong "a dataset is no model" 65 'dtrain-checkpoint' ./dtrain-convert "$tmp/train.h5" "$tmp/x"
+wrong "a tokenizer that is not there, before any step" 64 'model.*tokenizer.*nowhere' ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/x" model.tokenizer="$tmp/nowhere"
+mkdir "$tmp/pickle" && cp "$hf/gpt2/config.json" "$tmp/pickle" && touch "$tmp/pickle/pytorch_model.bin"
+wrong "pickled weights" 65 'pytorch_model.bin.*safetensors' ./dtrain-convert "$tmp/pickle" "$tmp/x.h5"
+cp -r "$hf/llama" "$tmp/cut" && truncate -s -4 "$tmp/cut/model.safetensors"
+wrong "weights that were cut short" 65 'model.safetensors.*tensor.*cut short' ./dtrain-convert "$tmp/cut" "$tmp/x.h5"
+cp -r "$hf/llama_sharded" "$tmp/lost" && rm "$tmp/lost/model-00002-of-00003.safetensors"
+wrong "a shard that is missing" 65 'model-00002-of-00003.safetensors' ./dtrain-convert "$tmp/lost" "$tmp/x.h5"
+sed 's/"vocab_size": 61/"vocab_size": 62/' "$hf/llama/config.json" >"$tmp/cut/config.json" && cp "$hf/llama/model.safetensors" "$tmp/cut"
+wrong "a configuration of another model" 65 'embed_tokens.weight.*\[62, 20\].*\[61, 20\]' ./dtrain-convert "$tmp/cut" "$tmp/x.h5"
+expect "nothing was made of any of them" test ! -e "$tmp/x" -a ! -e "$tmp/x.h5"
+
+# a full disk
+mkdir "$tmp/small"
+if mount -t tmpfs -o size=200k tmpfs "$tmp/small" 2>/dev/null; then
+    wrong "no room for an export" 74 'no room|space' ./dtrain-convert "$tmp/base" "$tmp/small/out" --dtype fp32 --shard-size 50KB
+    expect "leaves nothing" test -z "$(ls -A "$tmp/small")"
+    run 2 ./dtrain "$tmp/tiny.ini" run.max_steps=1 run.output_dir="$tmp/full" checkpoint.export=hf
+    ln -sfn "$tmp/small" "$tmp/link" && rm -rf "$tmp/full/hf" && ln -s "$tmp/small" "$tmp/full/hf" && fallocate -l 120k "$tmp/small/balloon"
+    run 2 ./dtrain "$tmp/tiny.ini" run.max_steps=2 run.output_dir="$tmp/full" checkpoint.export=hf
+    expect_exit "no room for the export of a run" 74
+    expect "its checkpoint is there" test -s "$tmp/full/checkpoints/step-00000002.h5"
+    umount "$tmp/small"
+else
+    skip "no room for an export" "mounting a small tmpfs is not permitted here"
+fi
+e2e_done

@@ -1,0 +1,314 @@
+/* test_safetensors.c - files of tensors: what is right is read, whatever is wrong is refused and named, and what is written is what the safetensors library
+ * writes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "dtrain/io.h"
+#include "dtrain/safetensors.h"
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char dir[] = "/tmp/dtrain-st-XXXXXX";
+
+static int open_dir(void **state)
+{
+    strcpy(dir + sizeof dir - 7, "XXXXXX");
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int remove_dir(void **state)
+{
+    char command[64];
+    snprintf(command, sizeof command, "rm -rf '%s'", dir);
+    dt_error_clear();
+    return system(command);
+}
+
+static const char *in_dir(const char *name)
+{
+    static char path[4][PATH_MAX];
+    static int next;
+    char *p = path[next++ % 4];
+    snprintf(p, PATH_MAX, "%s/%s", dir, name);
+    return p;
+}
+
+/* A file of a header and n bytes 0, 1, 2, ... of data. */
+static void write_file(const char *name, const char *header, size_t n)
+{
+    const size_t len = strlen(header);
+    char *all = calloc(1, 8 + len + n + 1);
+    for (int i = 0; i < 8; i++) all[i] = (char)(len >> 8 * i);
+    memcpy(all + 8, header, len);
+    for (size_t i = 0; i < n; i++) all[8 + len + i] = (char)i;
+    assert_int_equal(dt_write_file_sync(in_dir(name), all, 8 + len + n), DT_OK);
+    free(all);
+}
+
+static void write_text(const char *name, const char *text) { assert_int_equal(dt_write_file_sync(in_dir(name), text, strlen(text)), DT_OK); }
+
+static void assert_refused(const char *path, const char *word)
+{
+    dt_safetensors s = {0};
+    dt_error_clear();
+    const dt_err err = dt_safetensors_open(&s, path);
+    dt_safetensors_close(&s);
+    if (err != DT_ERR_DATA || !strstr(dt_error_message(), word)) fail_msg("expected '%s', found error %d: %s", word, err, dt_error_message());
+}
+
+/* ---- numbers --------------------------------------------------------------------------------------------------------------- */
+
+static void every_half_number_survives_the_way_through_float(void **state)
+{
+    for (uint32_t h = 0; h < 0x10000; h++) {
+        const uint16_t in = (uint16_t)h;
+        float f;
+        uint16_t out;
+        assert_int_equal(dt_st_convert(&in, DT_ST_F16, &f, DT_ST_F32, 1), 0);
+        assert_int_equal(dt_st_convert(&f, DT_ST_F32, &out, DT_ST_F16, 1), 0);
+        assert_int_equal(in, out);
+    }
+}
+
+static float half_value(uint16_t h)
+{
+    float f;
+    dt_st_convert(&h, DT_ST_F16, &f, DT_ST_F32, 1);
+    return f;
+}
+
+/* Between two neighbours: the nearer one, and the even one from the middle. */
+static void floats_round_to_the_nearest_half_number(void **state)
+{
+    for (uint16_t h = 0; h < 0x7bff; h++) {
+        const float lo = half_value(h), hi = half_value((uint16_t)(h + 1)), middle = (lo + hi) / 2; /* exact: 12 bits */
+        const float in[3] = {nextafterf(middle, lo), middle, nextafterf(middle, hi)};
+        uint16_t out[3];
+        assert_int_equal(dt_st_convert(in, DT_ST_F32, out, DT_ST_F16, 3), 0);
+        assert_int_equal(out[0], h);
+        assert_int_equal(out[1], h % 2 ? h + 1 : h);
+        assert_int_equal(out[2], h + 1);
+    }
+    const float far[6] = {65519.996f, 65520, 1e30f, -65520, INFINITY, NAN};
+    uint16_t out[6];
+    assert_int_equal(dt_st_convert(far, DT_ST_F32, out, DT_ST_F16, 6), 3);
+    assert_int_equal(out[0], 0x7bff);
+    assert_int_equal(out[1], 0x7c00);
+    assert_int_equal(out[3], 0xfc00);
+    assert_int_equal(out[4], 0x7c00);
+    assert_true(isnan(half_value(out[5])));
+    assert_int_equal(dt_st_convert(&(float){3.4e38f}, DT_ST_F32, out, DT_ST_BF16, 1), 1);
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------------------------------ */
+
+static void a_good_file_is_read(void **state)
+{
+    dt_safetensors s = {0};
+    float x[4];
+    uint16_t h[2];
+    write_file("a.safetensors",
+               "{\"__metadata__\":{\"format\":\"pt\"},\"b\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[4,20]},"
+               "\"none\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[4,4]},\"one\":{\"dtype\":\"BF16\",\"shape\":[],\"data_offsets\":[20,22]},"
+               "\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,4]},\"flags\":{\"dtype\":\"BOOL\",\"shape\":[3],\"data_offsets\":[22,25]}}   ",
+               25);
+    assert_int_equal(dt_safetensors_open(&s, in_dir("a.safetensors")), DT_OK);
+    assert_int_equal(s.n_tensors, 5);
+    const dt_st_tensor *a = dt_safetensors_find(&s, "a"), *b = dt_safetensors_find(&s, "b"), *one = dt_safetensors_find(&s, "one");
+    assert_null(dt_safetensors_find(&s, "c"));
+    assert_true(a->type == DT_ST_F16 && a->n_dims == 1 && a->n_elems == 2 && b->n_dims == 2 && one->n_dims == 0 && one->n_elems == 1);
+    assert_int_equal(dt_safetensors_read(&s, b, 1, 3, DT_F32, x), DT_OK);
+    assert_memory_equal(x, "\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f\x10\x11\x12\x13", 12);
+    assert_int_equal(dt_safetensors_read(&s, one, 0, 1, DT_BF16, h), DT_OK);
+    assert_memory_equal(h, "\x14\x15", 2);
+    assert_int_equal(dt_safetensors_read(&s, b, 2, 3, DT_F32, x), DT_ERR_ARG);
+    assert_int_equal(dt_safetensors_read(&s, dt_safetensors_find(&s, "flags"), 0, 1, DT_F32, x), DT_ERR_DATA);
+    assert_int_equal(dt_safetensors_read(&s, dt_safetensors_find(&s, "none"), 0, 0, DT_F32, x), DT_OK);
+    assert_int_equal(truncate(in_dir("a.safetensors"), 200), 0);
+    assert_int_equal(dt_safetensors_read(&s, b, 0, 4, DT_F32, x), DT_ERR_DATA);
+    dt_safetensors_close(&s);
+    dt_safetensors_close(&s);
+}
+
+#define T(name, dtype, shape, offsets) "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
+
+static void a_bad_header_is_refused_by_name(void **state)
+{
+    static const struct { const char *header; size_t n; const char *word; } all[] = {
+        {"{" T("a", "F32", "[2]", "[0,8]") "}", 7, "`a`: its data ends at byte 8, and the file has 7: it was cut short"},
+        {"{" T("a", "F32", "[2]", "[0,8]") "}", 9, "has 1 bytes behind its last tensor"},
+        {"{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[1]", "[4,8]") "}", 8, "`b`: its data begins at byte 4 and the one before ends at 8: they overlap"},
+        {"{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[2]", "[0,8]") "}", 8, "they overlap"},
+        {"{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[1]", "[9,13]") "}", 13, "`b`: its data begins at byte 9 and the one before ends at 8: there is a gap"},
+        {"{" T("a", "F32", "[2]", "[8,16]") "}", 16, "there is a gap"},
+        {"{" T("a", "F32", "[2]", "[0,12]") "}", 12, "`a`: data_offsets: expected begin and end, 8 bytes apart for F32 and this shape, found [0,12]"},
+        {"{" T("a", "F32", "[2]", "[8,0]") "}", 8, "`a`: data_offsets"},
+        {"{" T("a", "F32", "[2]", "[-8,0]") "}", 8, "`a`: data_offsets"},
+        {"{" T("a", "F32", "[2]", "[0.0,8.0]") "}", 8, "`a`: data_offsets"},
+        {"{" T("a", "F32", "[2]", "[0,8,8]") "}", 8, "`a`: data_offsets"},
+        {"{" T("a", "F32", "[-2]", "[0,8]") "}", 8, "`a`: shape: expected sizes from 0 on, found [-2]"},
+        {"{" T("a", "F32", "[2.0]", "[0,8]") "}", 8, "`a`: shape"},
+        {"{" T("a", "F32", "2", "[0,8]") "}", 8, "`a`: shape"},
+        {"{" T("a", "F32", "[1,1,1,1,1,1,1,1,2]", "[0,8]") "}", 8, "`a`: shape: expected a list of at most 8 sizes"},
+        {"{" T("a", "F32", "[4294967296,4294967296]", "[0,0]") "}", 0, "`a`: shape"},
+        {"{" T("a", "F32", "[3037000500,3037000500,0]", "[0,0]") "}", 0, "`a`: shape"},
+        {"{" T("a", "F32", "[9223372036854775807]", "[0,8]") "}", 8, "`a`: shape"},
+        {"{" T("a", "F4", "[3]", "[0,1]") "}", 1, "`a`: shape: expected a whole number of bytes"},
+        {"{" T("a", "F33", "[2]", "[0,8]") "}", 8, "`a`: dtype: expected a data type of the format"},
+        {"{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "`a`: dtype"},
+        {"{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,8]}}", 8, "`a`: shape"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", 8, "`a`: data_offsets"},
+        {"{\"a\":7}", 0, "`a`: entry: expected an object"},
+        {"{\"__metadata__\":7}", 0, "__metadata__"},
+        {"{" T("a", "F32", "[1]", "[0,4]") "," T("a", "F32", "[1]", "[4,8]") "}", 8, "duplicate"},
+        {"{\"a\\u0000b\":7}", 0, "expected JSON"},
+        {"{\"\xff\":7}", 0, "expected JSON"},
+        {"[1,2]", 0, "expected an object"},
+        {"{}x", 0, "expected JSON"},
+        {"{\"a\":", 0, "expected JSON"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        write_file("model.safetensors", all[i].header, all[i].n);
+        assert_refused(in_dir("model.safetensors"), all[i].word);
+        assert_refused(dir, "model.safetensors");
+    }
+}
+
+static void a_bad_length_is_refused(void **state)
+{
+    static const struct { const char *bytes; size_t n; const char *word; } all[] = {
+        {"", 0, "found 0 bytes"},
+        {"\2\0\0\0\0\0\0", 7, "found 7 bytes"},
+        {"\2\0\0\0\0\0\0\0{", 9, "was cut short: its header has 2 bytes"},
+        {"\0\0\0\0\0\0\0\0{}", 10, "header of 2 to 100000000 bytes, found 0"},
+        {"\1\341\365\5\0\0\0\0{}", 10, "found 100000001"},
+        {"\377\377\377\377\377\377\377\377{}", 10, "found 18446744073709551615"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        assert_int_equal(dt_write_file_sync(in_dir("x.safetensors"), all[i].bytes, all[i].n), DT_OK);
+        assert_refused(in_dir("x.safetensors"), all[i].word);
+    }
+    assert_refused(in_dir("nowhere.safetensors"), "nowhere.safetensors");
+}
+
+/* ---- several files --------------------------------------------------------------------------------------------------------------- */
+
+static void an_index_is_held_against_its_files(void **state)
+{
+    static const struct { const char *index, *word; } all[] = {
+        {"{\"weight_map\":{\"a\":\"1\",\"b\":\"2\"}}", NULL},
+        {"{\"weight_map\":{\"a\":\"1\",\"b\":\"1\"}}", "1: tensor `b` is missing"},
+        {"{\"weight_map\":{\"a\":\"1\",\"b\":\"2\",\"c\":\"2\"}}", "2: tensor `c` is missing"},
+        {"{\"weight_map\":{\"a\":\"1\",\"c\":\"2\"}}", "2: tensor `b` is not in"},
+        {"{\"weight_map\":{\"a\":\"2\",\"b\":\"1\"}}", "1: tensor `a` should be in 2 alone"},
+        {"{\"weight_map\":{\"a\":\"1\",\"b\":\"2\",\"c\":\"3\"}}", "3: tensor `a` should be in 1 alone"},
+        {"{\"weight_map\":{\"a\":\"1\",\"b\":\"4\"}}", "4: cannot be opened"},
+        {"{\"weight_map\":{\"a\":\"../x\",\"b\":\"2\"}}", "`a`: expected the name of a file in the same directory, found ../x"},
+        {"{\"weight_map\":{\"a\":\"/etc/passwd\",\"b\":\"2\"}}", "`a`: expected the name of a file in the same directory"},
+        {"{\"weight_map\":{\"a\":\"..\",\"b\":\"2\"}}", "`a`: expected the name"},
+        {"{\"weight_map\":{\"a\":\"\",\"b\":\"2\"}}", "`a`: expected the name"},
+        {"{\"weight_map\":{\"a\":1,\"b\":\"2\"}}", "`a`: expected the name"},
+        {"{\"weight_map\":{\"a\":\"sub\",\"b\":\"2\"}}", "sub: expected a file"},
+        {"{\"weight_map\":{}}", "weight_map"},
+        {"{\"weight_map\":[]}", "weight_map"},
+        {"{}", "weight_map"},
+        {"[]", "weight_map"},
+        {"{\"weight_map\":{\"a\":\"1\",\"a\":\"2\"}}", "duplicate"},
+        {"{", "expected JSON"},
+    };
+    write_file("1", "{" T("a", "F32", "[1]", "[0,4]") "}", 4);
+    write_file("2", "{" T("b", "BF16", "[1]", "[0,2]") "}", 2);
+    write_file("3", "{" T("a", "F32", "[1]", "[0,4]") "," T("c", "F32", "[1]", "[4,8]") "}", 8);
+    assert_int_equal(dt_make_dirs(in_dir("sub")), DT_OK);
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        dt_safetensors s = {0};
+        write_text("model.safetensors.index.json", all[i].index);
+        if (all[i].word) {
+            assert_refused(dir, all[i].word);
+            continue;
+        }
+        assert_int_equal(dt_safetensors_open(&s, dir), DT_OK);
+        assert_true(s.n_files == 2 && s.n_tensors == 2 && dt_safetensors_find(&s, "b")->file == 1);
+        dt_safetensors_close(&s);
+    }
+}
+
+static void pickled_weights_are_named(void **state)
+{
+    assert_refused(dir, "expected the weights as model.safetensors");
+    write_text("pytorch_model.bin", "");
+    assert_refused(dir, "pytorch_model.bin: weights in this form are not read");
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------------------------------------ */
+
+static void the_layout_is_the_librarys(void **state)
+{
+    static const char header[] = "{\"__metadata__\":{\"format\":\"pt\"},\"a\\\"\":{\"dtype\":\"F16\",\"shape\":[3],\"data_offsets\":[0,6]},"
+                                 "\"b\":{\"dtype\":\"F16\",\"shape\":[2,2],\"data_offsets\":[6,14]}}";
+    const int64_t four[] = {2, 2}, three[] = {3};
+    const dt_st_entry e[] = {{"b", 2, four}, {"a\"", 1, three}};
+    dt_st_layout l;
+    dt_safetensors s = {0};
+    assert_int_equal(dt_st_layout_make(&l, e, 2, DT_ST_F16, DT_ST_SHARD_SIZE), DT_OK);
+    assert_true(l.n_files == 1 && !l.index && l.header_len[0] % 8 == 0 && l.size[0] == (int64_t)l.header_len[0] + 14);
+    assert_memory_equal(l.headers[0] + 8, header, sizeof header - 1);
+    for (size_t i = 8 + sizeof header - 1; i < l.header_len[0]; i++) assert_int_equal(l.headers[0][i], ' ');
+    assert_true(l.offset[1] == (int64_t)l.header_len[0] && l.offset[0] == l.offset[1] + 6);
+    assert_int_equal(dt_st_layout_create(&l, dir), DT_OK);
+    assert_int_equal(dt_st_layout_sync(&l, dir, 0), DT_OK);
+    assert_refused(dir, "expected the weights"); /* not before it is published */
+    assert_int_equal(dt_st_layout_publish(&l, dir), DT_OK);
+    assert_int_equal(dt_safetensors_open(&s, dir), DT_OK);
+    assert_int_equal(dt_safetensors_find(&s, "a\"")->offset, l.offset[1]);
+    dt_safetensors_close(&s);
+    dt_st_layout_free(&l);
+}
+
+static void files_are_filled_in_order(void **state)
+{
+    const int64_t ten[] = {10}, hundred[] = {100};
+    const dt_st_entry e[] = {{"c", 1, ten}, {"b", 1, ten}, {"a", 1, hundred}, {"d", 1, ten}};
+    const int want[3][4] = {{0, 0, 1, 2}, {0, 1, 2, 3}, {0, 0, 0, 0}};
+    const int64_t sizes[] = {80, 79, 520};
+    for (int i = 0; i < 3; i++) {
+        dt_st_layout l;
+        dt_safetensors s = {0};
+        assert_int_equal(dt_st_layout_make(&l, e, 4, DT_ST_F32, sizes[i]), DT_OK);
+        assert_memory_equal(l.file, want[i], sizeof want[i]);
+        assert_string_equal(l.names[0], i == 0 ? "model-00001-of-00003.safetensors" : i == 1 ? "model-00001-of-00004.safetensors" : "model.safetensors");
+        assert_int_equal(dt_st_layout_create(&l, dir), DT_OK);
+        assert_int_equal(dt_st_layout_publish(&l, dir), DT_OK);
+        assert_int_equal(dt_safetensors_open(&s, dir), DT_OK);
+        assert_true(s.n_files == l.n_files && s.n_tensors == 4);
+        if (l.index) assert_non_null(strstr(l.index, "\"total_size\": 520"));
+        dt_safetensors_close(&s);
+        dt_st_layout_discard(&l, dir);
+        dt_st_layout_free(&l);
+    }
+}
+
+#define IN_DIR(test) cmocka_unit_test_setup_teardown(test, open_dir, remove_dir)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_half_number_survives_the_way_through_float),
+        cmocka_unit_test(floats_round_to_the_nearest_half_number),
+        IN_DIR(a_good_file_is_read),
+        IN_DIR(a_bad_header_is_refused_by_name),
+        IN_DIR(a_bad_length_is_refused),
+        IN_DIR(an_index_is_held_against_its_files),
+        IN_DIR(pickled_weights_are_named),
+        IN_DIR(the_layout_is_the_librarys),
+        IN_DIR(files_are_filled_in_order),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
