@@ -35,13 +35,13 @@ run 0 ./dtrain-data -o "$tmp/t.h5" --documents lines "$tmp/lines.txt"
 expect_exit "text by lines" 0
 is "blank lines are no documents" "$(field "$tmp/t.h5" documents)" 3
 is "bytes and one end of text each" "$(field "$tmp/t.h5" tokens)" $((10 + 5 + 20 + 3))
-is "no byte order mark, no carriage return" "$(./dtrain-data show "$tmp/t.h5" 0 | tail -1)" "alpha beta<eos>"
+is "no byte order mark, no carriage return" "$(./dtrain-data show "$tmp/t.h5" 0 | tail -1)" "alpha beta<|endoftext|>"
 run 0 ./dtrain-data -o "$tmp/t.h5" --no-append-eos "$tmp/lines.txt"
 is "a file is a document" "$(field "$tmp/t.h5" documents) $(field "$tmp/t.h5" tokens)" "1 43"
 run 0 ./dtrain-data -o "$tmp/t.h5" --documents paragraphs "$tmp/lines.txt"
 is "paragraphs" "$(field "$tmp/t.h5" documents)" 2
 is "a paragraph keeps its lines" "$(./dtrain-data show "$tmp/t.h5" 1 | tail -2)" "gamma
-last without newline<eos>"
+last without newline<|endoftext|>"
 printf 'one<|end|>two\ntwo<|end|>\n<|end|>three' | ./dtrain-data -q -o "$tmp/t.h5" --separator '<|end|>' - >/dev/null
 is "documents up to a separator, from standard input" "$(field "$tmp/t.h5" documents)" 3
 run 0 ./dtrain-data -o "$tmp/t.h5" --max-length 4 --documents lines "$tmp/lines.txt"
@@ -65,21 +65,21 @@ is "kind by the first record" "$(field "$tmp/s.h5" kind)" sft
 is "samples" "$(field "$tmp/s.h5" samples)" 5
 is "only answers and their ends are targets" "$(./dtrain-data show "$tmp/s.h5" 0 | tail -n +2)" \
     'User: Hi
-Assistant: {+Hello<eos>+}User: Bye
-Assistant: {+Ciao<eos>+}'
-is "completion" "$(./dtrain-data show "$tmp/s.h5" 2 | tail -1)" '2+2={+4<eos>+}'
+Assistant:{+ Hello<|endoftext|>+}User: Bye
+Assistant:{+ Ciao<|endoftext|>+}'
+is "completion" "$(./dtrain-data show "$tmp/s.h5" 2 | tail -1)" '2+2={+4<|endoftext|>+}'
 is "instruction with input" "$(./dtrain-data show "$tmp/s.h5" 3 | tail -n +2)" 'User: Add
 1 2
-Assistant: {+3<eos>+}'
+Assistant:{+ 3<|endoftext|>+}'
 is "system first" "$(./dtrain-data show "$tmp/s.h5" 1 | sed -n 2p)" "Be brief."
 run 0 ./dtrain-data -o "$tmp/c.h5" --template chatml "$tmp/chat.jsonl"
 is "chatml" "$(./dtrain-data show "$tmp/c.h5" 4 | tail -n +2)" '<|im_start|>user
 q<|im_end|>
 <|im_start|>assistant
 {+a<|im_end|>+}
-{+<eos>+}'
+{+<|endoftext|>+}'
 run 0 ./dtrain-data -o "$tmp/c.h5" --mask all "$tmp/chat.jsonl"
-is "all targets" "$(./dtrain-data show "$tmp/c.h5" 2 | tail -1)" '2{++2=4<eos>+}'
+is "all targets" "$(./dtrain-data show "$tmp/c.h5" 2 | tail -1)" '2{++2=4<|endoftext|>+}'
 run 0 ./dtrain-data -o "$tmp/c.h5" --max-length 17 "$tmp/chat.jsonl"
 expect_text "what has lost its answer is left out" "records without any target"
 

@@ -8,8 +8,19 @@
 
 /* ---- looking into a file --------------------------------------------------------------------------------------------- */
 
-typedef enum dt_dataset_kind { DT_DATASET_TOKENS, DT_DATASET_SFT } dt_dataset_kind;
-const char *dt_dataset_kind_name(dt_dataset_kind kind); /* "tokens", "sft": the attribute's words */
+typedef enum dt_dataset_kind {
+    DT_DATASET_TOKENS,
+    DT_DATASET_SFT,
+    DT_DATASET_PREFERENCE,
+    DT_DATASET_PROMPTS,
+    DT_N_DATASET_KINDS
+} dt_dataset_kind;
+const char *dt_dataset_kind_name(dt_dataset_kind kind); /* "tokens", "sft", "preference", "prompts": the attribute's words */
+
+/** A sample has one or two texts: that of tokens and sft, the chosen and the rejected one, or the prompt and its answer. */
+typedef enum dt_side { DT_SIDE_MAIN, DT_SIDE_OTHER, DT_N_SIDES } dt_side;
+/** Is an answer safe? As stored. */
+typedef enum dt_safety { DT_SAFETY_UNKNOWN, DT_SAFETY_SAFE, DT_SAFETY_UNSAFE, DT_N_SAFETY } dt_safety;
 
 typedef struct dt_dataset dt_dataset;
 
@@ -22,15 +33,16 @@ typedef struct dt_dataset_info {
     const char *path, *tokenizer; /* tokenizer "" when the file names none; strings live as long as the dataset */
     dt_dataset_kind kind;
     int64_t vocab_size;
-    int64_t n_tokens;
-    int64_t n_documents; /* documents or samples; -1: the file has no /offsets */
-    int token_nbytes;    /* 2 or 4 */
-    bool has_weights, has_checksums;
+    int64_t n_tokens;       /* of the main side */
+    int64_t n_other_tokens; /* of rejected texts, of answers */
+    int64_t n_documents;    /* documents or samples; -1: the file has no /offsets */
+    int token_nbytes;       /* 2 or 4 */
+    bool has_weights, has_margins, has_safety, has_answers, has_checksums;
 } dt_dataset_info;
 const dt_dataset_info *dt_dataset_get_info(const dt_dataset *d);
 
-/** Read everything once: offsets never decrease, every token id is below vocab_size, masks are 0 or 1, weights finite and not negative, checksums
- *  (where the file carries them) agree. DT_ERR_DATA naming the first thing that is wrong and its index. */
+/** Read everything once: offsets never decrease, every token id is below vocab_size, masks are 0 or 1, weights and margins finite, prompts not longer than
+ *  their samples, checksums (where the file carries them) agree. DT_ERR_DATA naming the first thing that is wrong and its index. */
 dt_err dt_dataset_verify(dt_dataset *d);
 
 /** Where document i lies: tokens first .. first+n-1. */
@@ -39,35 +51,86 @@ dt_err dt_dataset_document(dt_dataset *d, int64_t i, int64_t *first, int64_t *n)
 dt_err dt_dataset_read_tokens(dt_dataset *d, int64_t first, int64_t n, int32_t *ids);
 dt_err dt_dataset_read_mask(dt_dataset *d, int64_t first, int64_t n, uint8_t *mask);
 dt_err dt_dataset_read_weight(dt_dataset *d, int64_t i, float *weight); /* 1 where the file has none */
+/** The same of either side: chosen and rejected, prompt and answer. */
+dt_err dt_dataset_side_document(dt_dataset *d, dt_side side, int64_t i, int64_t *first, int64_t *n);
+dt_err dt_dataset_read_side(dt_dataset *d, dt_side side, int64_t first, int64_t n, int32_t *ids);
+
+/** What goes with a pair. */
+typedef struct dt_pair {
+    uint32_t prompt_length[DT_N_SIDES]; /* tokens of the prompt at the start of each side */
+    float margin;                       /* 0 where the file has none */
+    dt_safety safety[DT_N_SIDES];       /* unknown where the file has none */
+} dt_pair;
+dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair); /* preference */
+
+/** How the samples of a file fill rows of seq_len tokens with a packing (none, wrapped, bfd, bfd_split), as training would pack them. DT_ERR_USAGE: not for
+ *  this kind. Memory as in training. */
+typedef struct dt_packing_info {
+    int64_t n_rows, n_tok, n_target, n_dropped;
+} dt_packing_info;
+dt_err dt_dataset_packing(dt_dataset *d, const char *packing, int64_t seq_len, dt_packing_info *info);
+
+/* ---- for people -------------------------------------------------------------------------------------------------------- */
+
+/** Print what is in a file, and verify all of it. seq_len > 0: also how its samples fill rows of so many tokens. DT_ERR_DATA. */
+dt_err dt_dataset_print_info(dt_dataset *d, int64_t seq_len);
+/** Print document or sample i as text, targets (or completions) between marks. tokenizer: as dt_tokenizer_open; must be the one that the file was made with
+ *  (DT_ERR_USAGE); NULL: the file's if that is bytes, else ids are printed. colour: marks are colours of a terminal. */
+dt_err dt_dataset_print_sample(dt_dataset *d, int64_t i, const char *tokenizer, bool colour);
 
 /* ---- writing a file -------------------------------------------------------------------------------------------------- */
 
 typedef struct dt_dataset_writer dt_dataset_writer;
 
-/** Begin PATH. Arrays grow in unnamed files beside it (memory stays fixed) and become one HDF5 file, PATH.part, renamed to PATH, at the commit.
- *  Tokens are stored as uint16 when vocab_size <= 65536, else uint32. tokenizer: NULL or "" for none. with_weights: sft only.
- *  DT_ERR_WRITE when the folder cannot be written. */
+/** Begin PATH. Arrays grow in unnamed files beside it (memory stays fixed) and become one HDF5 file, PATH.part, renamed to PATH, at the commit; or several,
+ *  see dt_commit. Tokens are stored as uint16 when vocab_size <= 65536, else uint32. tokenizer: NULL or "" for none. with_weights: sft only. Margins,
+ *  safety and answers are in the file when some sample has one. DT_ERR_WRITE when the folder cannot be written. */
 dt_err dt_dataset_create(dt_dataset_writer **w, const char *path, dt_dataset_kind kind, int64_t vocab_size, const char *tokenizer,
                          bool with_weights);
-/** Add n tokens to the document (sample) under way. mask: n values 0 or 1 for sft, NULL for tokens. */
+/** Add n tokens to the document (sample) under way. mask: n values 0 or 1 for sft, NULL else. */
 dt_err dt_dataset_add(dt_dataset_writer *w, const int32_t *ids, const uint8_t *mask, int64_t n);
-/** End the document under way (an empty one counts, too). weight is stored if the writer was opened with_weights. */
+/** The same for either side of a pair, or for an answer. */
+dt_err dt_dataset_add_side(dt_dataset_writer *w, dt_side side, const int32_t *ids, int64_t n);
+/** End the document or sample under way (an empty one counts, too). weight is stored if the writer was opened with_weights. */
 dt_err dt_dataset_end_document(dt_dataset_writer *w, float weight);
-/** Write the file whole, with checksums, make it durable, free w (whatever the outcome; PATH is touched by success alone). A document under way is
- *  ended first. DT_ERR_WRITE. */
-dt_err dt_dataset_commit(dt_dataset_writer *w);
-void dt_dataset_discard(dt_dataset_writer *w); /* give up: nothing stays behind; NULL is fine */
+dt_err dt_dataset_end_pair(dt_dataset_writer *w, const dt_pair *pair); /* the same for a pair */
+/** How a dataset becomes files. */
+typedef struct dt_commit {
+    /* several files, "STEM-00000-of-00004.h5" and so on for PATH "STEM.h5", that hold the samples in order: n_shards of about equal size, or (n_shards 0)
+     * as many as are needed for none to have more than shard_nbytes of arrays (one sample may have more). Both 0: one file, PATH. */
+    int64_t n_shards;
+    uint64_t shard_nbytes;
+    const atomic_bool *stop; /* NULL, or looked at between pieces: DT_ERR_STOP */
+    int64_t n_files;         /* out */
+} dt_commit;
+/** Write n datasets whole, with checksums, make them durable, free the writers (whatever the outcome). A document under way is ended first. No file has its
+ *  name before all are complete, and after an error none is left. how: [n], or NULL: one file each. DT_ERR_WRITE, DT_ERR_STOP. */
+dt_err dt_datasets_commit(dt_dataset_writer **w, dt_commit *how, int n);
+dt_err dt_dataset_commit(dt_dataset_writer *w); /* one, into one file */
+void dt_dataset_discard(dt_dataset_writer *w);  /* give up: nothing stays behind; NULL is fine */
 
 /* ---- making one from text or records (dtrain-data) ------------------------------------------------------------------- */
 
+/** Records that were left out for one reason: numbers in the reasons apart, they read alike. */
+typedef struct dt_problem {
+    int64_t n;
+    char first[512], reason[512]; /* FILE:LINE of the first, and its reason */
+} dt_problem;
+enum { DT_MAX_PROBLEMS = 16 };
+
 typedef struct dt_make_stats {
     int64_t nbytes_read, nbytes_total; /* total -1: not known (standard input) */
-    int64_t n_documents, n_tokens;     /* training file */
+    int64_t n_documents, n_tokens;     /* training file; tokens of both sides */
     int64_t n_validation_documents, n_validation_tokens;
-    int64_t n_dropped;   /* sft records without any target */
+    int64_t n_dropped;   /* records without any target (sft), without an answer (preference), without a prompt */
     int64_t n_truncated; /* cut at max_length */
+    int64_t n_too_long;  /* left out for max_length */
+    int64_t n_parted;    /* prompt and completion encoded one by one, because a token reached across the border */
     int64_t n_bad;       /* malformed records left out (skip_bad) */
+    dt_problem problems[DT_MAX_PROBLEMS];
+    int n_problems; /* the rest of n_bad had other reasons */
     dt_dataset_kind kind;
+    int n_shards; /* files of the output */
 } dt_make_stats;
 
 typedef struct dt_make_options {
@@ -75,23 +138,31 @@ typedef struct dt_make_options {
     double validation_fraction;      /* share of documents, chosen by a hash of what they say: equal ones go to the same side */
     const char *const *inputs; /* files, folders (their .txt, .jsonl, .ndjson and .json files, by name), "-": standard input */
     int n_inputs;
-    const char *kind;                      /* auto (by the first document), tokens, sft */
-    const char *format;                    /* auto (by the end of the name), text, json (lines or an array) */
-    const char *documents;                 /* of plain text: files, lines, paragraphs, or separator */
-    const char *separator;                 /* for documents = separator */
-    const char *tokenizer, *chat_template; /* "bytes"; "plain", "chatml", "alpaca" */
-    const char *weight_key;                /* NULL, or the field of a record that holds its weight (sft) */
-    bool all_targets;                      /* sft: every token but the first is a target */
-    int64_t max_length;                    /* tokens of a document or sample; 0: no limit */
+    const char *kind;          /* auto (by the first document), tokens, sft, preference, prompts */
+    const char *format;        /* auto (by the end of the name), text, json (lines or an array) */
+    const char *documents;     /* of plain text: files, lines, paragraphs, or separator */
+    const char *separator;     /* for documents = separator */
+    const char *tokenizer;     /* as dt_tokenizer_open */
+    const char *chat_template; /* as dt_chat_open */
+    const char *mask;          /* auto (by the form of the record), full, completion, assistant */
+    const char *prefer;        /* which of two answers PKU-SafeRLHF's records prefer: better, safer */
+    const char *truncate;      /* auto (preference: drop, prompts: keep_end, else keep_start), keep_start, keep_end, drop */
+    const char *weight_key;    /* NULL, or the field of a record that holds its weight (sft) */
+    bool as_chat;              /* texts of prompts and completions become turns of user and assistant */
+    bool turn_budgets;         /* chats: source and target of each turn share max_length (algorithms.md 1.1, ShareGPT turns) */
+    int64_t max_length;        /* tokens of a document or sample; 0: no limit */
     bool append_eos, skip_bad;
-    void (*progress)(void *self, const dt_make_stats *stats); /* NULL, or called every few thousand documents */
+    int n_threads; /* 0: as many as the process may use cores */
+    int64_t n_shards;
+    uint64_t shard_nbytes;                                    /* of the output (dt_commit) */
+    const atomic_bool *stop;                                  /* NULL, or give up when it is true: DT_ERR_STOP */
+    void (*progress)(void *self, const dt_make_stats *stats); /* NULL, or called now and then */
     void *progress_self;
 } dt_make_options;
 
-/** Make one dataset, or two. Memory: one record, or one document (a block of one when documents are whole files). Errors: DT_ERR_DATA "FILE:LINE: reason"
- *  for a malformed record, DT_ERR_USAGE for options that do not fit, DT_ERR_WRITE; the outputs are then as they were. */
+/** Make one dataset, or two. What is written does not depend on n_threads. Memory: a few hundred KiB a thread, and the largest record; documents of plain
+ *  text may have any length. Errors: DT_ERR_DATA "FILE:LINE: reason" for a malformed record (the first in the order of the input), DT_ERR_USAGE for options
+ *  that do not fit, DT_ERR_WRITE, DT_ERR_STOP; the outputs are then as they were. */
 dt_err dt_make_datasets(const dt_make_options *opt, dt_make_stats *stats);
-/** Names of the chat templates with a line of help each, for --help. */
-const char *dt_make_template_help(void);
 
 #endif

@@ -12,12 +12,20 @@ struct dt_dataset {
     hid_t file; /* open while an array needs HDF5, else H5I_INVALID_HID */
     int64_t file_nbytes;
     dt_array tokens, offsets, loss_mask, weights; /* n_elems 0 where the file has none */
+    dt_array other_tokens, other_offsets;         /* of rejected texts, of answers */
+    dt_array prompt_length[DT_N_SIDES], margins, safety[DT_N_SIDES];
 };
+
+enum { DT_N_ARRAYS = 11 };
+/** All arrays of a file, those that it has not with path NULL. */
+void dt_dataset_arrays(const dt_dataset *d, const dt_array *all[DT_N_ARRAYS]);
 
 /** Walk through /offsets in blocks, once, checking that they never decrease: fn gets documents first .. first+n-1 with offset[0 .. n]; an error it
  *  returns ends the walk. fn NULL: the check alone. */
 typedef dt_err dt_documents_fn(void *arg, int64_t first, int64_t n, const uint64_t *offset);
 dt_err dt_dataset_each_block(dt_dataset *d, dt_documents_fn *fn, void *arg);
+/** The same walk over the offsets of either side. */
+dt_err dt_dataset_each_side_block(dt_dataset *d, dt_side side, dt_documents_fn *fn, void *arg);
 
 /** Weights of samples first .. first+n-1, of a file that has them. */
 dt_err dt_dataset_read_weights(dt_dataset *d, int64_t first, int64_t n, float *weight);

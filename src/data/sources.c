@@ -65,6 +65,9 @@ static dt_err check_file(const dt_sources *s, const dt_dataset *d, const dt_load
     DT_CHECK(opt->vocab_size <= 0 || d->info.vocab_size <= opt->vocab_size, DT_ERR_DATA,
              "%s: vocab_size: the dataset was made with %" PRId64 ", the model has %" PRId64, d->path, d->info.vocab_size,
              opt->vocab_size);
+    DT_CHECK(d->info.kind == DT_DATASET_TOKENS || d->info.kind == DT_DATASET_SFT, DT_ERR_DATA,
+             "%s: kind %s: expected tokens or sft: no task of this program trains on it yet", d->path,
+             dt_dataset_kind_name(d->info.kind));
     if (s->n_files == 0) return DT_OK;
     const dt_dataset_info *other = &s->layouts[0].dataset->info;
     DT_CHECK(other->kind == d->info.kind, DT_ERR_DATA, "%s: kind: found %s, but %s has %s: the files of a run are of one kind",

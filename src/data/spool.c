@@ -1,7 +1,6 @@
 /* spool.c - why a detour: HDF5 arrays that can grow are chunked, and chunked ones cannot be read with pread. Writing twice buys every later run a file
  * of plain arrays. The unnamed file vanishes with the process, however that ends. */
 #include "spool.h"
-#include "dtrain/io.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -43,8 +42,6 @@ dt_err dt_spool_open(dt_spool *s, const char *path, int elem_size)
 
 static dt_err flush(dt_spool *s)
 {
-    const int64_t n = (int64_t)s->n_buffered / s->elem_size;
-    s->checksum += dt_checksum(s->buffer, s->n_elems - n, n, (size_t)s->elem_size);
     for (size_t done = 0; done < s->n_buffered;) {
         const ssize_t put = write(s->fd, s->buffer + done, s->n_buffered - done);
         if (put < 0 && errno == EINTR) continue;

@@ -5,24 +5,36 @@
 
 enum { PIECE = 1 << 18 }; /* elements */
 
+typedef dt_err check_fn(dt_dataset *d, int64_t first, int64_t n, void *buffer);
+
 static dt_err verify_tokens(dt_dataset *d, int64_t first, int64_t n, void *buffer)
 {
     return dt_dataset_read_tokens(d, first, n, buffer);
+}
+static dt_err verify_other(dt_dataset *d, int64_t first, int64_t n, void *buffer)
+{
+    return dt_dataset_read_side(d, DT_SIDE_OTHER, first, n, buffer);
 }
 static dt_err verify_mask(dt_dataset *d, int64_t first, int64_t n, void *buffer)
 {
     return dt_dataset_read_mask(d, first, n, buffer);
 }
-
 static dt_err verify_weights(dt_dataset *d, int64_t first, int64_t n, void *buffer)
 {
     return dt_dataset_read_weights(d, first, n, buffer);
 }
+/* Prompts, margins and safety in one, with the first array that belongs to pairs. */
+static dt_err verify_pairs(dt_dataset *d, int64_t first, int64_t n, void *buffer)
+{
+    dt_pair pair;
+    for (int64_t i = first; i < first + n; i++) DT_TRY(dt_dataset_read_pair(d, i, &pair));
+    return DT_OK;
+}
 
 /* One pass: values by check (may be NULL), then the same piece as it is stored for the checksum. */
-static dt_err verify_array(dt_dataset *d, const dt_array *a, dt_err (*check)(dt_dataset *, int64_t, int64_t, void *),
-                           void *buffer)
+static dt_err verify_array(dt_dataset *d, const dt_array *a, check_fn *check, void *buffer)
 {
+    if (!a->path) return DT_OK;
     uint64_t sum = 0;
     for (int64_t first = 0; first < a->n_elems; first += PIECE) {
         const int64_t left = a->n_elems - first, n = left < PIECE ? left : PIECE;
@@ -39,14 +51,19 @@ static dt_err verify_array(dt_dataset *d, const dt_array *a, dt_err (*check)(dt_
 
 static dt_err verify_all(dt_dataset *d, void *buffer)
 {
-    if (d->info.n_documents >= 0) {
-        DT_TRY(dt_dataset_each_block(d, NULL, NULL));
-        DT_TRY(verify_array(d, &d->offsets, NULL, buffer));
-    }
+    if (d->offsets.path) DT_TRY(dt_dataset_each_block(d, NULL, NULL));
+    if (d->other_offsets.path) DT_TRY(dt_dataset_each_side_block(d, DT_SIDE_OTHER, NULL, NULL));
+    DT_TRY(verify_array(d, &d->offsets, NULL, buffer));
+    DT_TRY(verify_array(d, &d->other_offsets, NULL, buffer));
     DT_TRY(verify_array(d, &d->tokens, verify_tokens, buffer));
-    if (d->info.kind == DT_DATASET_SFT) DT_TRY(verify_array(d, &d->loss_mask, verify_mask, buffer));
-    if (d->info.has_weights) DT_TRY(verify_array(d, &d->weights, verify_weights, buffer));
-    return DT_OK;
+    DT_TRY(verify_array(d, &d->other_tokens, verify_other, buffer));
+    DT_TRY(verify_array(d, &d->loss_mask, verify_mask, buffer));
+    DT_TRY(verify_array(d, &d->weights, verify_weights, buffer));
+    DT_TRY(verify_array(d, &d->prompt_length[0], verify_pairs, buffer));
+    DT_TRY(verify_array(d, &d->prompt_length[1], NULL, buffer));
+    DT_TRY(verify_array(d, &d->margins, NULL, buffer));
+    DT_TRY(verify_array(d, &d->safety[0], NULL, buffer));
+    return verify_array(d, &d->safety[1], NULL, buffer);
 }
 
 dt_err dt_dataset_verify(dt_dataset *d)

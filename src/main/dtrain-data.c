@@ -1,9 +1,12 @@
 /* dtrain-data.c - the program that makes datasets and looks into them. What it does is in the room data; here are its command line and its words. */
+#include "dtrain/chat.h"
+#include "dtrain/config.h"
 #include "dtrain/dataset.h"
-#include "dtrain/tokenizer.h"
+#include "dtrain/io.h"
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,29 +14,45 @@
 
 static const char usage[] =
     "usage: dtrain-data [options] -o OUT.h5 INPUT...\n"
-    "       dtrain-data info FILE.h5          what is in a dataset; verifies all of it\n"
-    "       dtrain-data show FILE.h5 [N]      decode document or sample N, targets marked\n"
+    "       dtrain-data info [--seq-len L] FILE.h5...            what is in datasets; verifies all of it\n"
+    "       dtrain-data show [--tokenizer NAME] FILE.h5 [N]      decode document or sample N, targets marked\n"
     "\n"
     "Makes a dataset for dtrain from plain text, JSON lines or a JSON array. INPUT: files, folders (their .txt, .jsonl, .ndjson\n"
-    "and .json files, by name), or - for standard input. The output appears only when it is complete.\n"
+    "and .json files, by name), or - for standard input. The output appears only when it is complete, and does not depend on\n"
+    "the number of threads.\n"
     "\n"
     "  -o, --output FILE           the dataset\n"
     "  --validation FILE           a second dataset of documents held out of the first\n"
-    "  --validation-fraction F     their share, above 0 and below 1; chosen by a hash of the document's content\n"
-    "  --kind auto|tokens|sft      tokens: text to learn whole; sft: with a loss mask. auto: by the first document\n"
+    "  --validation-fraction F     their share, above 0 and below 1; chosen by a hash of the document's content (pairs: of the "
+    "prompt)\n"
+    "  --shards N                  make N files of about equal size, OUT-00000-of-0000N.h5 and so on, to be read in order\n"
+    "  --shard-size SIZE           or as many as are needed for none to have more than SIZE (500M, 2G)\n"
+    "  --kind auto|tokens|sft|preference|prompts\n"
+    "                              tokens: text to learn whole; sft: with a loss mask; auto: by the first document\n"
     "  --format auto|text|json     auto: json for names that end in .jsonl, .ndjson or .json (lines or an array), else text\n"
     "  --documents files|lines|paragraphs\n"
     "                              how plain text is cut into documents (default: files); blank ones are left out\n"
     "  --separator TEXT            plain text: documents end at TEXT (\\n, \\t and \\\\ are understood)\n"
-    "  --tokenizer NAME            bytes (ids 0 to 255 are bytes, 256 is the end of text)\n"
-    "  --template NAME             how chats are written as text (default: plain), see below\n"
-    "  --mask answers|all          sft targets: answers (default) or every token but the first\n"
+    "  --tokenizer NAME            bytes (ids 0 to 255 are bytes, 256 is the end of text), a tokenizer.json, or a folder with "
+    "one\n"
+    "  --template NAME             how chats are written as text, see below (default: auto)\n"
+    "  --as-chat                   texts of prompts and completions are turns of user and assistant, too\n"
+    "  --mask auto|full|completion|assistant\n"
+    "                              sft targets: all tokens but the first; those behind the prompt (of a chat: its last answer);\n"
+    "                              the answers and what ends them. auto: full for text, completion for records with a prompt,\n"
+    "                              assistant for chats\n"
     "  --weight-key NAME           sft: the field of a record that holds its weight in the loss\n"
-    "  --max-length N              keep the first N tokens of a document or sample (default 0: all)\n"
+    "  --prefer better|safer       which answer PKU-SafeRLHF's records prefer (default: better)\n"
+    "  --max-length N              most tokens of a document or sample (default 0: any number)\n"
+    "  --truncate keep_start|keep_end|drop\n"
+    "                              what is done to longer ones (default: keep_start; pairs: drop; prompts: keep_end)\n"
+    "  --turn-budgets              chats: question and answer of each turn are cut to their shares of --max-length\n"
     "  --append-eos, --no-append-eos\n"
-    "                              end-of-text after each document and answer (default: on)\n"
-    "  --skip-bad                  leave malformed records out and count them; without it the first one ends the run\n"
-    "  -q, --quiet                 no progress line\n"
+    "                              end-of-text after each document and answer that its template does not end (default: on)\n"
+    "  --skip-bad                  leave malformed records out, and say how many for which reason; else the first one ends the "
+    "run\n"
+    "  --threads N                 that encode (default: one for each core)\n"
+    "  -q, --quiet                 no progress\n"
     "  -h, --help                  this text\n"
     "\n"
     "Records (JSON objects):\n"
@@ -42,7 +61,14 @@ static const char usage[] =
     "  {conversations: [{from, value}], system?, tools?}   ShareGPT\n"
     "  {prompt, completion}                        two texts (or two lists of messages): the completion is the target\n"
     "  {instruction, input?, output or response}   Alpaca: written as a user's and an assistant's turn\n"
-    "In chats the assistant's words and what ends its turn are the targets. Templates:\n";
+    "  {prompt?, chosen, rejected, margin?}        a preference, of texts or lists of messages; without a prompt, it is what "
+    "both\n"
+    "                                              begin with; also {conversations, chosen, rejected},\n"
+    "                                              {prompt, chosen_response, rejected_response, safety_labels?}, PKU-SafeRLHF\n"
+    "  {prompt, answer?}, {question, answer}       a prompt to generate from; a question is a user's turn\n"
+    "\n"
+    "Templates (--template); auto: what the tokenizer's chat_template is recognised as, plain where it has none; or a JSON "
+    "file:\n";
 
 static const char after_templates[] =
     "\n"
@@ -51,41 +77,77 @@ static const char after_templates[] =
 /* ---- progress --------------------------------------------------------------------------------------------------------------------- */
 
 typedef struct meter {
-    double start_s, last_s;
-    bool shown;
+    double start_s, last_s, every_s;
+    bool terminal, shown;
 } meter;
+
+static void format_seconds(double s, char *out, size_t size)
+{
+    const int64_t n = (int64_t)(s + 0.5);
+    if (n >= 3600)
+        snprintf(out, size, "%" PRId64 ":%02d:%02d", n / 3600, (int)(n / 60 % 60), (int)(n % 60));
+    else
+        snprintf(out, size, "%d:%02d", (int)(n / 60), (int)(n % 60));
+}
 
 static void show_progress(void *self, const dt_make_stats *s)
 {
     meter *m = self;
-    const double now_s = dt_now_s();
-    if (now_s - m->last_s < 0.25) return;
+    const double now_s = dt_now_s(), seconds = now_s - m->start_s + 1e-9;
+    if (now_s - m->last_s < m->every_s) return;
     m->last_s = now_s;
-    m->shown = true;
-    char read[24], total[24], rate[24], share[48] = "";
-    dt_format_bytes((double)s->nbytes_read / (now_s - m->start_s + 1e-9), rate);
-    if (s->nbytes_total > 0)
+    m->shown = m->terminal;
+    char read[24], total[24], rate[24], left[24], share[48] = "", eta[40] = "", line[256];
+    dt_format_bytes((double)s->nbytes_read / seconds, rate);
+    if (s->nbytes_total > 0 && s->nbytes_read > 0) {
         snprintf(share, sizeof share, " of %s (%.0f%%)", dt_format_bytes((double)s->nbytes_total, total),
                  100.0 * (double)s->nbytes_read / (double)s->nbytes_total);
-    fprintf(stderr, "\r%s%s  %" PRId64 " documents  %" PRId64 " tokens  %s/s \033[K",
-            dt_format_bytes((double)s->nbytes_read, read), share, s->n_documents + s->n_validation_documents,
-            s->n_tokens + s->n_validation_tokens, rate);
-    fflush(stderr);
+        format_seconds(seconds * (double)(s->nbytes_total - s->nbytes_read) / (double)s->nbytes_read, left, sizeof left);
+        snprintf(eta, sizeof eta, "  ETA %s", left);
+    }
+    snprintf(line, sizeof line, "%s%s  %" PRId64 " documents  %" PRId64 " tokens  %s/s%s",
+             dt_format_bytes((double)s->nbytes_read, read), share, s->n_documents + s->n_validation_documents,
+             s->n_tokens + s->n_validation_tokens, rate, eta);
+    if (m->terminal)
+        fprintf(stderr, "\r%s \033[K", line), fflush(stderr);
+    else
+        DT_INFO("%s", line);
+}
+
+static void report_problems(const dt_make_stats *s)
+{
+    int64_t n_listed = 0;
+    if (s->n_bad) DT_WARN("%" PRId64 " malformed records left out", s->n_bad);
+    for (int i = 0; i < s->n_problems; n_listed += s->problems[i++].n)
+        DT_WARN("  %" PRId64 " x %s (first: %s)", s->problems[i].n, s->problems[i].reason, s->problems[i].first);
+    if (n_listed < s->n_bad) DT_WARN("  %" PRId64 " for other reasons", s->n_bad - n_listed);
+}
+
+static void report_left_out(const dt_make_options *o, const dt_make_stats *s, const char *noun)
+{
+    static const char *const missing[] = {"any token", "any target", "a completion on both sides", "a prompt"};
+    if (s->n_truncated) DT_INFO("%" PRId64 " %s cut at %" PRId64 " tokens", s->n_truncated, noun, o->max_length);
+    if (s->n_too_long) DT_INFO("%" PRId64 " %s of more than %" PRId64 " tokens left out", s->n_too_long, noun, o->max_length);
+    if (s->n_dropped) DT_INFO("%" PRId64 " records without %s left out", s->n_dropped, missing[s->kind]);
+    if (s->n_parted)
+        DT_INFO("%" PRId64 " %s whose prompt and completion were encoded one by one, because a token reached across", s->n_parted,
+                noun);
 }
 
 static void report(const dt_make_options *o, const dt_make_stats *s, double seconds)
 {
-    const char *noun = s->kind == DT_DATASET_SFT ? "samples" : "documents";
-    DT_INFO("%s: kind %s, %" PRId64 " %s, %" PRId64 " tokens", o->output, dt_dataset_kind_name(s->kind), s->n_documents, noun,
-            s->n_tokens);
+    const char *noun = s->kind == DT_DATASET_TOKENS ? "documents" : "samples";
+    char text[24], rate[24], files[40] = "";
+    if (o->n_shards || o->shard_nbytes) snprintf(files, sizeof files, " in %d files", s->n_shards);
+    DT_INFO("%s: kind %s, %" PRId64 " %s, %" PRId64 " tokens%s", o->output, dt_dataset_kind_name(s->kind), s->n_documents, noun,
+            s->n_tokens, files);
     if (o->validation)
         DT_INFO("%s: kind %s, %" PRId64 " %s, %" PRId64 " tokens", o->validation, dt_dataset_kind_name(s->kind),
                 s->n_validation_documents, noun, s->n_validation_tokens);
-    if (s->n_truncated) DT_INFO("%" PRId64 " %s cut at %" PRId64 " tokens", s->n_truncated, noun, o->max_length);
-    if (s->n_dropped) DT_INFO("%" PRId64 " records without any target left out", s->n_dropped);
-    if (s->n_bad) DT_WARN("%" PRId64 " malformed records left out", s->n_bad);
-    char text[24];
-    DT_INFO("%s read in %.1f s", dt_format_bytes((double)s->nbytes_read, text), seconds);
+    report_left_out(o, s, noun);
+    report_problems(s);
+    DT_INFO("%s read in %.1f s, %s/s", dt_format_bytes((double)s->nbytes_read, text), seconds,
+            dt_format_bytes((double)s->nbytes_read / (seconds + 1e-9), rate));
 }
 
 /* ---- make ------------------------------------------------------------------------------------------------------------------------- */
@@ -93,36 +155,51 @@ static void report(const dt_make_options *o, const dt_make_stats *s, double seco
 enum {
     OPT_VALIDATION = 256,
     OPT_FRACTION,
+    OPT_SHARDS,
+    OPT_SHARD_SIZE,
     OPT_KIND,
     OPT_FORMAT,
     OPT_DOCUMENTS,
     OPT_SEPARATOR,
     OPT_TOKENIZER,
     OPT_TEMPLATE,
+    OPT_AS_CHAT,
     OPT_MASK,
     OPT_WEIGHT,
+    OPT_PREFER,
     OPT_MAX_LENGTH,
+    OPT_TRUNCATE,
+    OPT_BUDGETS,
     OPT_EOS,
     OPT_NO_EOS,
-    OPT_SKIP_BAD
+    OPT_SKIP_BAD,
+    OPT_THREADS,
+    OPT_SEQ_LEN
 };
 
 static const struct option long_options[] = {
     {"output", required_argument, NULL, 'o'},
     {"validation", required_argument, NULL, OPT_VALIDATION},
     {"validation-fraction", required_argument, NULL, OPT_FRACTION},
+    {"shards", required_argument, NULL, OPT_SHARDS},
+    {"shard-size", required_argument, NULL, OPT_SHARD_SIZE},
     {"kind", required_argument, NULL, OPT_KIND},
     {"format", required_argument, NULL, OPT_FORMAT},
     {"documents", required_argument, NULL, OPT_DOCUMENTS},
     {"separator", required_argument, NULL, OPT_SEPARATOR},
     {"tokenizer", required_argument, NULL, OPT_TOKENIZER},
     {"template", required_argument, NULL, OPT_TEMPLATE},
+    {"as-chat", no_argument, NULL, OPT_AS_CHAT},
     {"mask", required_argument, NULL, OPT_MASK},
     {"weight-key", required_argument, NULL, OPT_WEIGHT},
+    {"prefer", required_argument, NULL, OPT_PREFER},
     {"max-length", required_argument, NULL, OPT_MAX_LENGTH},
+    {"truncate", required_argument, NULL, OPT_TRUNCATE},
+    {"turn-budgets", no_argument, NULL, OPT_BUDGETS},
     {"append-eos", no_argument, NULL, OPT_EOS},
     {"no-append-eos", no_argument, NULL, OPT_NO_EOS},
     {"skip-bad", no_argument, NULL, OPT_SKIP_BAD},
+    {"threads", required_argument, NULL, OPT_THREADS},
     {"quiet", no_argument, NULL, 'q'},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
@@ -159,6 +236,13 @@ static dt_err parse_count(const char *name, const char *text, int64_t *value)
     *value = strtoll(text, &end, 10);
     DT_CHECK(end != text && *end == '\0' && errno == 0 && *value >= 0, DT_ERR_USAGE,
              "--%s: expected a whole number from 0 on, found %s", name, text);
+    return DT_OK;
+}
+
+static dt_err parse_positive(const char *name, const char *text, int64_t *value)
+{
+    DT_TRY(parse_count(name, text, value));
+    DT_CHECK(*value > 0, DT_ERR_USAGE, "--%s: expected a whole number from 1 on, found %s", name, text);
     return DT_OK;
 }
 
@@ -204,10 +288,33 @@ static dt_err take_option(command *c, int which, char *arg)
     case OPT_TEMPLATE:
         m->chat_template = arg;
         break;
-    case OPT_MASK:
-        m->all_targets = strcmp(arg, "all") == 0;
-        DT_CHECK(m->all_targets || strcmp(arg, "answers") == 0, DT_ERR_USAGE, "--mask: expected answers or all, found %s", arg);
+    case OPT_AS_CHAT:
+        m->as_chat = true;
         break;
+    case OPT_MASK: /* answers and all are older names */
+        m->mask = strcmp(arg, "answers") == 0 ? "auto" : strcmp(arg, "all") == 0 ? "full" : arg;
+        break;
+    case OPT_PREFER:
+        m->prefer = arg;
+        break;
+    case OPT_TRUNCATE:
+        m->truncate = arg;
+        break;
+    case OPT_BUDGETS:
+        m->turn_budgets = true;
+        break;
+    case OPT_SHARDS:
+        return parse_positive("shards", arg, &m->n_shards);
+    case OPT_SHARD_SIZE:
+        DT_CHECK(dt_parse_bytes(arg, &m->shard_nbytes) == DT_OK && m->shard_nbytes > 0, DT_ERR_USAGE,
+                 "--shard-size: expected a size as 500M or 2G, found %s", arg);
+        break;
+    case OPT_THREADS: {
+        int64_t n = 0;
+        DT_TRY(parse_positive("threads", arg, &n));
+        m->n_threads = n < INT_MAX ? (int)n : INT_MAX;
+        break;
+    }
     case OPT_WEIGHT:
         m->weight_key = arg;
         break;
@@ -236,7 +343,10 @@ static dt_err parse(int argc, char **argv, command *c)
                                 .format = "auto",
                                 .documents = "files",
                                 .tokenizer = "bytes",
-                                .chat_template = "plain",
+                                .chat_template = "auto",
+                                .mask = "auto",
+                                .prefer = "better",
+                                .truncate = "auto",
                                 .append_eos = true};
     opterr = 0;
     for (int which; (which = getopt_long(argc, argv, ":o:qh", long_options, NULL)) != -1;) {
@@ -256,20 +366,47 @@ static dt_err parse(int argc, char **argv, command *c)
     return DT_OK;
 }
 
+static void print_help(void)
+{
+    fputs(usage, stdout);
+    const char *name, *about;
+    for (int i = 0; dt_chat_named(i, &name, &about); i++) printf("  %-15s %s\n", name, about);
+    fputs(after_templates, stdout);
+}
+
+/* A signal ends the making in order; main then lets the signal have its way. A second one does so at once. */
+static atomic_bool stop;
+static volatile sig_atomic_t stop_signal;
+
+static void on_signal(int number)
+{
+    stop_signal = number;
+    atomic_store(&stop, true);
+}
+
+static void catch_signals(void)
+{
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        struct sigaction before, action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+        if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(numbers[i], &action, NULL);
+    }
+}
+
 static dt_err make_main(int argc, char **argv)
 {
     command c = {0};
     DT_TRY(parse(argc, argv, &c));
-    if (c.help) {
-        printf("%s%s%s", usage, dt_make_template_help(), after_templates);
-        return DT_OK;
-    }
-    meter m = {.start_s = dt_now_s()};
+    if (c.help) return print_help(), DT_OK;
+    meter m = {.start_s = dt_now_s(), .terminal = isatty(STDERR_FILENO)};
     m.last_s = m.start_s;
-    if (!c.quiet && isatty(STDERR_FILENO)) {
+    m.every_s = m.terminal ? 0.25 : 30;
+    if (!c.quiet) {
         c.make.progress = show_progress;
         c.make.progress_self = &m;
     }
+    c.make.stop = &stop;
+    catch_signals();
     dt_make_stats stats;
     const dt_err err = dt_make_datasets(&c.make, &stats);
     if (m.shown) fputs("\r\033[K", stderr);
@@ -277,156 +414,67 @@ static dt_err make_main(int argc, char **argv)
     return err;
 }
 
-/* ---- info ------------------------------------------------------------------------------------------------------------------------- */
+/* ---- looking ---------------------------------------------------------------------------------------------------------------------- */
 
-enum { N_BINS = 41 }; /* bin k > 0: lengths 2^(k-1) .. 2^k - 1; bin 0: empty */
+typedef struct look {
+    bool show;
+    const char *tokenizer;
+    int64_t seq_len, number;
+} look;
 
-static dt_err print_lengths(dt_dataset *d)
+static const struct option look_options[] = {
+    {"seq-len", required_argument, NULL, OPT_SEQ_LEN}, {"tokenizer", required_argument, NULL, OPT_TOKENIZER}, {NULL, 0, NULL, 0}};
+
+static dt_err look_one(const look *l, const char *path)
 {
-    const int64_t n = dt_dataset_get_info(d)->n_documents;
-    int64_t bins[N_BINS] = {0}, longest = 0, most = 1, first, len;
-    for (int64_t i = 0; i < n; i++) {
-        DT_TRY(dt_dataset_document(d, i, &first, &len));
-        int k = 0;
-        while (k < N_BINS - 1 && len >> k) k++;
-        if (++bins[k] > most) most = bins[k];
-        if (len > longest) longest = len;
-    }
-    printf("longest      %" PRId64 " tokens\nlengths\n", longest);
-    for (int k = 0; k < N_BINS; k++) {
-        if (!bins[k]) continue;
-        const int64_t lo = k ? INT64_C(1) << (k - 1) : 0, hi = k ? (INT64_C(1) << k) - 1 : 0;
-        const int width = (int)(40 * bins[k] / most);
-        printf("  %10" PRId64 " to %-10" PRId64 " %10" PRId64 "  %.*s\n", lo, hi, bins[k], width > 0 ? width : 1,
-               "########################################");
-    }
-    return DT_OK;
-}
-
-static dt_err count_targets(dt_dataset *d, int64_t *n_target)
-{
-    uint8_t piece[1 << 16];
-    const int64_t n = dt_dataset_get_info(d)->n_tokens;
-    *n_target = 0;
-    for (int64_t first = 0; first < n; first += (int64_t)sizeof piece) {
-        const int64_t k = n - first < (int64_t)sizeof piece ? n - first : (int64_t)sizeof piece;
-        DT_TRY(dt_dataset_read_mask(d, first, k, piece));
-        for (int64_t i = 0; i < k; i++) *n_target += piece[i];
-    }
-    return DT_OK;
-}
-
-static dt_err info(dt_dataset *d)
-{
-    const dt_dataset_info *i = dt_dataset_get_info(d);
-    const bool sft = i->kind == DT_DATASET_SFT;
-    printf("%s\nkind         %s\ntokens       %" PRId64 " (uint%d)\nvocab_size   %" PRId64 "\ntokenizer    %s\n", i->path,
-           dt_dataset_kind_name(i->kind), i->n_tokens, 8 * i->token_nbytes, i->vocab_size,
-           i->tokenizer[0] ? i->tokenizer : "not named");
-    if (i->n_documents >= 0)
-        printf("%s %" PRId64 "\n", sft ? "samples     " : "documents   ", i->n_documents);
-    else
-        printf("documents    not marked\n");
-    if (i->n_documents > 0) DT_TRY(print_lengths(d));
-    if (sft) {
-        int64_t n_target;
-        DT_TRY(count_targets(d, &n_target));
-        printf("targets      %" PRId64 " (%.1f %% of the tokens)\nweights      %s\n", n_target,
-               i->n_tokens ? 100.0 * (double)n_target / (double)i->n_tokens : 0.0, i->has_weights ? "yes" : "no");
-    }
-    DT_TRY(dt_dataset_verify(d));
-    printf("verified     %s\n",
-           i->has_checksums ? "offsets, token ids, checksums" : "offsets, token ids (the file carries no checksums)");
-    return DT_OK;
-}
-
-/* ---- show ------------------------------------------------------------------------------------------------------------------------- */
-
-typedef struct marks {
-    const char *on, *off;
-} marks;
-
-static void print_bytes(const char *bytes, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        const unsigned char c = (unsigned char)bytes[i];
-        if ((c < 32 && c != '\n' && c != '\t') || c == 127)
-            printf("\\x%02x", c);
-        else
-            putchar(c);
-    }
-}
-
-static void print_tokens(const dt_tokenizer *t, const int32_t *ids, const uint8_t *mask, int64_t n, marks m)
-{
-    bool on = false;
-    for (int64_t i = 0; i < n; i++) {
-        const bool target = mask && mask[i];
-        if (target != on) fputs(target ? m.on : m.off, stdout);
-        on = target;
-        size_t nbytes = 0;
-        const char *bytes = t ? dt_tokenizer_bytes(t, ids[i], &nbytes) : "";
-        if (nbytes)
-            print_bytes(bytes, nbytes);
-        else if (t && ids[i] == dt_tokenizer_get_info(t)->eos)
-            printf("<eos>");
-        else
-            printf("<%" PRId32 ">", ids[i]);
-    }
-    if (on) fputs(m.off, stdout);
-    putchar('\n');
-}
-
-static dt_err show(dt_dataset *d, int64_t number)
-{
-    const dt_dataset_info *i = dt_dataset_get_info(d);
-    const bool sft = i->kind == DT_DATASET_SFT;
-    int64_t first = 0, n = i->n_tokens < 1024 ? i->n_tokens : 1024;
-    float weight = 1;
-    if (i->n_documents >= 0)
-        DT_TRY(dt_dataset_document(d, number, &first, &n));
-    else
-        DT_CHECK(number == 0, DT_ERR_USAGE, "%s: its documents are not marked: only 0, its first tokens, can be shown", i->path);
-    if (sft) DT_TRY(dt_dataset_read_weight(d, number, &weight));
-
-    int32_t *ids = malloc((size_t)(n + 1) * sizeof *ids);
-    uint8_t *mask = sft ? malloc((size_t)n + 1) : NULL;
-    dt_tokenizer *t = NULL;
-    dt_err err = ids && (mask || !sft) ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: no memory for %" PRId64 " tokens", i->path, n);
-    if (err == DT_OK) err = dt_dataset_read_tokens(d, first, n, ids);
-    if (err == DT_OK && sft) err = dt_dataset_read_mask(d, first, n, mask);
-    if (err == DT_OK && dt_tokenizer_open(&t, i->tokenizer) != DT_OK) dt_error_clear(); /* another tokenizer's: ids are shown */
-    if (err == DT_OK) {
-        const bool colour = isatty(STDOUT_FILENO);
-        printf("%s %" PRId64 " of %" PRId64 ": tokens %" PRId64 " to %" PRId64, sft ? "sample" : "document", number,
-               i->n_documents < 0 ? 1 : i->n_documents, first, first + n - 1);
-        if (i->has_weights) printf(", weight %g", (double)weight);
-        printf("%s\n", sft ? colour ? ", targets in colour" : ", targets in {+ +}" : "");
-        print_tokens(t, ids, mask, n, colour ? (marks){"\033[7;32m", "\033[0m"} : (marks){"{+", "+}"});
-    }
-    dt_tokenizer_close(t);
-    free(ids);
-    free(mask);
-    return err;
-}
-
-static dt_err look(int argc, char **argv)
-{
-    const bool showing = strcmp(argv[1], "show") == 0;
-    int64_t number = 0;
-    DT_CHECK(argc == 3 || (showing && argc == 4), DT_ERR_USAGE, "expected: dtrain-data %s",
-             showing ? "show FILE.h5 [N]" : "info FILE.h5");
-    if (argc == 4) {
-        char *end;
-        number = strtoll(argv[3], &end, 10);
-        DT_CHECK(end != argv[3] && *end == '\0', DT_ERR_USAGE, "expected the number of a document or sample, found %s", argv[3]);
-    }
     dt_dataset *d;
-    DT_TRY(dt_dataset_open(&d, argv[2]));
-    dt_err err = showing ? show(d, number) : info(d);
+    DT_TRY(dt_dataset_open(&d, path));
+    const dt_err err = l->show ? dt_dataset_print_sample(d, l->number, l->tokenizer, isatty(STDOUT_FILENO))
+                               : dt_dataset_print_info(d, l->seq_len);
     dt_dataset_close(d);
-    if (err == DT_OK && fflush(stdout) != 0) err = dt_fail(DT_ERR_WRITE, "standard output: %s", strerror(errno));
     return err;
+}
+
+/* A path, or a pattern that the shell has left alone. */
+static dt_err look_at(const look *l, const char *pattern)
+{
+    char **paths;
+    int n;
+    if (access(pattern, F_OK) == 0) return look_one(l, pattern);
+    DT_TRY(dt_glob(pattern, &paths, &n));
+    dt_err err = DT_OK;
+    for (int i = 0; i < n && err == DT_OK; i++) err = look_one(l, paths[i]);
+    dt_config_free_list(paths, n);
+    return err;
+}
+
+static dt_err parse_look(int argc, char **argv, look *l)
+{
+    opterr = 0;
+    for (int which; (which = getopt_long(argc, argv, ":", look_options, NULL)) != -1;) {
+        DT_CHECK(which == OPT_TOKENIZER || which == OPT_SEQ_LEN, DT_ERR_USAGE, "%s: %s (dtrain-data --help lists the options)",
+                 argv[optind - 1], which == ':' ? "a value is missing" : "unknown option");
+        if (which == OPT_TOKENIZER) l->tokenizer = optarg;
+        if (which == OPT_SEQ_LEN) DT_TRY(parse_positive("seq-len", optarg, &l->seq_len));
+    }
+    const int n = argc - optind;
+    DT_CHECK(l->show ? n == 1 || n == 2 : n >= 1, DT_ERR_USAGE, "expected: dtrain-data %s",
+             l->show ? "show [--tokenizer NAME] FILE.h5 [N]" : "info [--seq-len L] FILE.h5...");
+    if (!l->show || n == 1) return DT_OK;
+    char *end;
+    l->number = strtoll(argv[optind + 1], &end, 10);
+    DT_CHECK(end != argv[optind + 1] && *end == '\0', DT_ERR_USAGE, "expected the number of a document or sample, found %s",
+             argv[optind + 1]);
+    return DT_OK;
+}
+
+static dt_err look_main(int argc, char **argv)
+{
+    look l = {.show = strcmp(argv[0], "show") == 0};
+    DT_TRY(parse_look(argc, argv, &l));
+    for (int i = optind; i < (l.show ? optind + 1 : argc); i++) DT_TRY(look_at(&l, argv[i]));
+    DT_CHECK(fflush(stdout) == 0, DT_ERR_WRITE, "standard output: %s", strerror(errno));
+    return DT_OK;
 }
 
 int main(int argc, char **argv)
@@ -434,7 +482,11 @@ int main(int argc, char **argv)
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is then an error of write, as a full disk is */
     dt_log_open(0, 1, "");
     const bool looking = argc >= 2 && (strcmp(argv[1], "info") == 0 || strcmp(argv[1], "show") == 0);
-    const dt_err err = looking ? look(argc, argv) : make_main(argc, argv);
+    const dt_err err = looking ? look_main(argc - 1, argv + 1) : make_main(argc, argv);
     if (err != DT_OK) dt_log(DT_LOG_ERROR, "%s", dt_error_message());
+    if (err == DT_ERR_STOP && stop_signal) {
+        signal(stop_signal, SIG_DFL);
+        raise(stop_signal);
+    }
     return dt_exit_code(err);
 }

@@ -1,0 +1,362 @@
+/* commit.c - spools become HDF5 files of plain arrays, one or several. A full disk shows before the copying: a file gets its whole size first
+ * (posix_fallocate), because HDF5 may learn of it only when it is closed, when nothing can be said any more.
+ *
+ * All files are complete beside their names before the first takes its name. */
+#include "writer.h"
+#include "dtrain/io.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { COPY_NBYTES = 1 << 20 };
+
+/* One file: samples first .. first+n-1, and of each side the tokens they have. */
+typedef struct shard {
+    char *path, *part;
+    int64_t first, n;
+    uint64_t token[DT_N_SIDES], token_end[DT_N_SIDES];
+} shard;
+
+typedef struct commit {
+    dt_dataset_writer *w;
+    dt_commit how;
+    shard *shards;
+    int64_t n_shards;
+    char *buffer; /* [COPY_NBYTES] */
+} commit;
+
+/* An array of a file, and the range of the spool that it is. */
+typedef struct output {
+    const dt_spool *from;
+    const char *name;
+    int64_t first, n;
+    uint64_t base; /* what is taken off its elements: offsets count from the shard's first token */
+    hid_t file_type, mem_type, dset;
+} output;
+
+static bool is_alone(const commit *k) { return k->how.n_shards == 0 && k->how.shard_nbytes == 0; }
+
+/* ---- which samples go where --------------------------------------------------------------------------------------------- */
+
+static dt_err offset_at(const dt_dataset_writer *w, dt_side side, int64_t i, uint64_t *value)
+{
+    const dt_spool *s = &w->column[side == DT_SIDE_MAIN ? DT_COL_OFFSETS : DT_COL_OTHER_OFFSETS];
+    *value = 0;
+    return s->path ? dt_spool_read(s, i, 1, value) : DT_OK;
+}
+
+/* Bytes of all arrays before sample i. */
+static dt_err nbytes_before(const dt_dataset_writer *w, int64_t i, uint64_t *nbytes)
+{
+    *nbytes = 0;
+    for (int c = 0; c < DT_N_COLUMNS; c++) {
+        if (!w->wanted[c]) continue;
+        uint64_t n = (uint64_t)i;
+        if (dt_column_per((dt_column)c) == DT_PER_TOKEN) DT_TRY(offset_at(w, dt_column_side((dt_column)c), i, &n));
+        *nbytes += n * (uint64_t)w->column[c].elem_size;
+    }
+    return DT_OK;
+}
+
+/* The smallest i in lo .. hi with nbytes_before(i) >= goal; hi where there is none. */
+static dt_err sample_at(const dt_dataset_writer *w, uint64_t goal, int64_t lo, int64_t hi, int64_t *out)
+{
+    while (lo < hi) {
+        const int64_t mid = lo + (hi - lo) / 2;
+        uint64_t nbytes;
+        DT_TRY(nbytes_before(w, mid, &nbytes));
+        if (nbytes >= goal)
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    *out = lo;
+    return DT_OK;
+}
+
+static dt_err add_shard(commit *k, int64_t first, int64_t end)
+{
+    shard *more = realloc(k->shards, (size_t)(k->n_shards + 1) * sizeof *more);
+    DT_CHECK(more, DT_ERR_MEMORY, "%s: no memory for %" PRId64 " shards", k->w->path, k->n_shards + 1);
+    k->shards = more;
+    shard *s = &k->shards[k->n_shards++];
+    *s = (shard){.first = first, .n = end - first};
+    for (int side = 0; side < DT_N_SIDES; side++) {
+        DT_TRY(offset_at(k->w, (dt_side)side, first, &s->token[side]));
+        DT_TRY(offset_at(k->w, (dt_side)side, end, &s->token_end[side]));
+    }
+    return DT_OK;
+}
+
+static dt_err cut_equal(commit *k)
+{
+    const int64_t n = k->w->n_documents, n_shards = k->how.n_shards;
+    DT_CHECK(n >= n_shards, DT_ERR_DATA, "%s: %" PRId64 " shards are asked for, but there are %" PRId64 " samples", k->w->path,
+             n_shards, n);
+    uint64_t total;
+    DT_TRY(nbytes_before(k->w, n, &total));
+    for (int64_t s = 0, first = 0; s < n_shards; s++) { /* at least one sample in each, also in those that follow */
+        int64_t end = n;
+        const uint64_t goal = (uint64_t)((double)total * (double)(s + 1) / (double)n_shards);
+        if (s + 1 < n_shards) DT_TRY(sample_at(k->w, goal, first + 1, n - (n_shards - s - 1), &end));
+        DT_TRY(add_shard(k, first, end));
+        first = end;
+    }
+    return DT_OK;
+}
+
+static dt_err cut_by_size(commit *k)
+{
+    const int64_t n = k->w->n_documents;
+    for (int64_t first = 0; first < n;) {
+        uint64_t from, until;
+        int64_t end;
+        DT_TRY(nbytes_before(k->w, first, &from));
+        DT_TRY(sample_at(k->w, from + k->how.shard_nbytes, first + 1, n, &end));
+        DT_TRY(nbytes_before(k->w, end, &until));
+        if (end > first + 1 && until - from > k->how.shard_nbytes) end--;
+        DT_TRY(add_shard(k, first, end));
+        first = end;
+    }
+    return DT_OK;
+}
+
+static dt_err name_shards(commit *k)
+{
+    const char *path = k->w->path;
+    const size_t n = strlen(path), stem = n > 3 && strcmp(path + n - 3, ".h5") == 0 ? n - 3 : n;
+    for (int64_t i = 0; i < k->n_shards; i++) {
+        shard *s = &k->shards[i];
+        const int made = is_alone(k)
+                             ? asprintf(&s->path, "%s", path)
+                             : asprintf(&s->path, "%.*s-%05" PRId64 "-of-%05" PRId64 ".h5", (int)stem, path, i, k->n_shards);
+        if (made < 0) s->path = NULL;
+        if (s->path && asprintf(&s->part, "%s.part", s->path) < 0) s->part = NULL;
+        DT_CHECK(s->path && s->part, DT_ERR_MEMORY, "%s: no memory for a file name", path);
+        DT_TRY(dt_check_replaceable(s->path));
+    }
+    return DT_OK;
+}
+
+/* ---- one file ------------------------------------------------------------------------------------------------------------- */
+
+static dt_err create_array(const shard *s, hid_t file, output *o)
+{
+    const hsize_t n = (hsize_t)o->n;
+    const hid_t space = H5Screate_simple(1, &n, NULL), plist = H5Pcreate(H5P_DATASET_CREATE), link = H5Pcreate(H5P_LINK_CREATE);
+    if (space >= 0 && plist >= 0 && link >= 0 && H5Pset_create_intermediate_group(link, 1) >= 0 &&
+        H5Pset_alloc_time(plist, H5D_ALLOC_TIME_EARLY) >= 0 && H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER) >= 0 &&
+        H5Pset_obj_track_times(plist, false) >= 0) /* equal content, equal bytes */
+        o->dset = H5Dcreate2(file, o->name, o->file_type, space, link, plist, H5P_DEFAULT);
+    if (space >= 0) H5Sclose(space);
+    if (plist >= 0) H5Pclose(plist);
+    if (link >= 0) H5Pclose(link);
+    if (o->dset < 0) return dt_h5_fail(DT_ERR_WRITE, s->part, o->name);
+    return dt_h5_write_u64(o->dset, s->part, "checksum", 0); /* has its place; the value follows the copying */
+}
+
+static dt_err set_checksum(const shard *s, const output *o, uint64_t sum)
+{
+    const hid_t a = H5Aopen(o->dset, "checksum", H5P_DEFAULT);
+    const bool ok = a >= 0 && H5Awrite(a, H5T_NATIVE_UINT64, &sum) >= 0;
+    const dt_err err = ok ? DT_OK : dt_h5_fail(DT_ERR_WRITE, s->part, o->name);
+    if (a >= 0) H5Aclose(a);
+    return err;
+}
+
+static dt_err write_attributes(const dt_dataset_writer *w, const shard *s, hid_t file)
+{
+    DT_TRY(dt_h5_write_text(file, s->part, "format", "dtrain-dataset"));
+    DT_TRY(dt_h5_write_i64(file, s->part, "version", 1));
+    DT_TRY(dt_h5_write_text(file, s->part, "kind", dt_dataset_kind_name(w->kind)));
+    DT_TRY(dt_h5_write_i64(file, s->part, "vocab_size", w->vocab_size));
+    return w->tokenizer[0] ? dt_h5_write_text(file, s->part, "tokenizer", w->tokenizer) : DT_OK;
+}
+
+static dt_err claim_space(const shard *s, hid_t file)
+{
+    hsize_t nbytes = 0;
+    if (H5Fflush(file, H5F_SCOPE_LOCAL) < 0 || H5Fget_filesize(file, &nbytes) < 0)
+        return dt_h5_fail(DT_ERR_WRITE, s->part, "cannot write");
+    const int fd = open(s->part, O_WRONLY | O_CLOEXEC);
+    const int status = fd < 0 ? errno : posix_fallocate(fd, 0, (off_t)nbytes);
+    if (fd >= 0) close(fd);
+    char text[24];
+    DT_CHECK(status == 0 || status == EOPNOTSUPP || status == EINVAL, DT_ERR_WRITE, "%s: no room for %s: %s", s->part,
+             dt_format_bytes((double)nbytes, text), strerror(status));
+    return DT_OK;
+}
+
+static dt_err write_piece(const shard *s, const output *o, int64_t first, int64_t n, const char *buffer)
+{
+    const hsize_t start = (hsize_t)first, count = (hsize_t)n;
+    const hid_t to = H5Dget_space(o->dset), mem = H5Screate_simple(1, &count, NULL);
+    herr_t ok = to < 0 || mem < 0 ? -1 : H5Sselect_hyperslab(to, H5S_SELECT_SET, &start, NULL, &count, NULL);
+    if (ok >= 0) ok = H5Dwrite(o->dset, o->mem_type, mem, to, H5P_DEFAULT, buffer);
+    const dt_err err = ok >= 0 ? DT_OK : dt_h5_fail(DT_ERR_WRITE, s->part, o->name);
+    if (to >= 0) H5Sclose(to);
+    if (mem >= 0) H5Sclose(mem);
+    return err;
+}
+
+static dt_err copy_array(const commit *k, const shard *s, const output *o)
+{
+    const int64_t piece = COPY_NBYTES / o->from->elem_size;
+    uint64_t sum = 0;
+    for (int64_t first = 0; first < o->n; first += piece) {
+        const int64_t n = o->n - first < piece ? o->n - first : piece;
+        DT_CHECK(!k->how.stop || !atomic_load(k->how.stop), DT_ERR_STOP, "stopped before %s was complete", s->path);
+        DT_TRY(dt_spool_read(o->from, o->first + first, n, k->buffer));
+        uint64_t *offset = (uint64_t *)(void *)k->buffer;
+        for (int64_t i = 0; o->base && i < n; i++) offset[i] -= o->base;
+        sum += dt_checksum(k->buffer, first, n, (size_t)o->from->elem_size);
+        DT_TRY(write_piece(s, o, first, n, k->buffer));
+    }
+    return set_checksum(s, o, sum);
+}
+
+static void output_types(output *o, dt_column c)
+{
+    const bool real = c == DT_COL_WEIGHTS || c == DT_COL_MARGINS;
+    switch (o->from->elem_size) {
+    case 1:
+        o->file_type = H5T_STD_U8LE, o->mem_type = H5T_NATIVE_UINT8;
+        break;
+    case 2:
+        o->file_type = H5T_STD_U16LE, o->mem_type = H5T_NATIVE_UINT16;
+        break;
+    case 4:
+        o->file_type = real ? H5T_IEEE_F32LE : H5T_STD_U32LE, o->mem_type = real ? H5T_NATIVE_FLOAT : H5T_NATIVE_UINT32;
+        break;
+    default:
+        o->file_type = H5T_STD_U64LE, o->mem_type = H5T_NATIVE_UINT64;
+    }
+}
+
+static int list_outputs(const dt_dataset_writer *w, const shard *s, output *outputs)
+{
+    int n = 0;
+    for (int c = 0; c < DT_N_COLUMNS; c++) {
+        if (!w->wanted[c]) continue;
+        const dt_side side = dt_column_side((dt_column)c);
+        const dt_per per = dt_column_per((dt_column)c);
+        output *o = &outputs[n++];
+        *o = (output){
+            .from = &w->column[c], .name = dt_column_name(w->kind, (dt_column)c), .first = s->first, .n = s->n, .dset = -1};
+        if (per == DT_PER_TOKEN) o->first = (int64_t)s->token[side], o->n = (int64_t)(s->token_end[side] - s->token[side]);
+        if (per == DT_PER_OFFSET) o->n = s->n + 1, o->base = s->token[side];
+        output_types(o, (dt_column)c);
+    }
+    return n;
+}
+
+static dt_err fill_file(const commit *k, const shard *s, hid_t file)
+{
+    output outputs[DT_N_COLUMNS];
+    const int n = list_outputs(k->w, s, outputs);
+    dt_err err = write_attributes(k->w, s, file);
+    for (int i = 0; i < n && err == DT_OK; i++) err = create_array(s, file, &outputs[i]);
+    if (err == DT_OK) err = claim_space(s, file);
+    for (int i = 0; i < n && err == DT_OK; i++) err = copy_array(k, s, &outputs[i]);
+    for (int i = 0; i < n; i++)
+        if (outputs[i].dset >= 0 && H5Dclose(outputs[i].dset) < 0 && err == DT_OK)
+            err = dt_h5_fail(DT_ERR_WRITE, s->part, outputs[i].name);
+    return err;
+}
+
+static dt_err sync_part(const shard *s)
+{
+    const int fd = open(s->part, O_RDONLY | O_CLOEXEC);
+    const bool ok = fd >= 0 && fsync(fd) == 0;
+    const int number = errno;
+    if (fd >= 0) close(fd);
+    DT_CHECK(ok, DT_ERR_WRITE, "%s: cannot sync: %s", s->part, strerror(number));
+    return DT_OK;
+}
+
+static dt_err write_part(const commit *k, const shard *s)
+{
+    dt_h5_lock();
+    const hid_t file = H5Fcreate(s->part, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    dt_err err = file < 0 ? dt_h5_fail(DT_ERR_WRITE, s->part, "cannot create") : fill_file(k, s, file);
+    if (file >= 0 && H5Fclose(file) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, s->part, "cannot close");
+    dt_h5_unlock();
+    return err == DT_OK ? sync_part(s) : err;
+}
+
+/* ---- all of them ------------------------------------------------------------------------------------------------------------ */
+
+/* Shards of an earlier run with another count would be taken along by a glob. */
+static void warn_of_others(const commit *k)
+{
+    const size_t n = strlen(k->w->path), stem = n > 3 && strcmp(k->w->path + n - 3, ".h5") == 0 ? n - 3 : n;
+    char *pattern = NULL, ours[32];
+    glob_t found = {0};
+    snprintf(ours, sizeof ours, "-of-%05" PRId64 ".h5", k->n_shards);
+    if (asprintf(&pattern, "%.*s-[0-9]*-of-[0-9]*.h5", (int)stem, k->w->path) < 0) return;
+    if (glob(pattern, 0, NULL, &found) == 0)
+        for (size_t i = 0; i < found.gl_pathc; i++)
+            if (!strstr(found.gl_pathv[i] + stem, ours)) {
+                DT_WARN("%s is a shard of another dataset of this name: a pattern for all shards matches it, too",
+                        found.gl_pathv[i]);
+                break;
+            }
+    globfree(&found);
+    free(pattern);
+}
+
+static dt_err prepare(commit *k)
+{
+    dt_dataset_writer *w = k->w;
+    if (w->open_document) DT_TRY(dt_dataset_end_document(w, 1));
+    for (int c = 0; c < DT_N_COLUMNS; c++)
+        if (w->column[c].path) DT_TRY(dt_spool_finish(&w->column[c]));
+    DT_TRY(is_alone(k) ? add_shard(k, 0, w->n_documents) : k->how.n_shards ? cut_equal(k) : cut_by_size(k));
+    DT_TRY(name_shards(k));
+    k->buffer = malloc(COPY_NBYTES);
+    DT_CHECK(k->buffer, DT_ERR_MEMORY, "%s: no memory for a buffer", w->path);
+    for (int64_t i = 0; i < k->n_shards; i++) DT_TRY(write_part(k, &k->shards[i]));
+    return DT_OK;
+}
+
+static dt_err publish(const commit *k)
+{
+    for (int64_t i = 0; i < k->n_shards; i++) DT_TRY(dt_rename_durable(k->shards[i].part, k->shards[i].path));
+    if (!is_alone(k)) warn_of_others(k);
+    return DT_OK;
+}
+
+static void end(commit *k, bool failed)
+{
+    for (int64_t i = 0; i < k->n_shards; i++) {
+        if (failed && k->shards[i].part) unlink(k->shards[i].part);
+        free(k->shards[i].path);
+        free(k->shards[i].part);
+    }
+    free(k->shards);
+    free(k->buffer);
+    dt_dataset_discard(k->w);
+}
+
+dt_err dt_datasets_commit(dt_dataset_writer **w, dt_commit *how, int n)
+{
+    commit k[2] = {0};
+    DT_CHECK(n >= 1 && n <= 2, DT_ERR_ARG, "%d datasets to commit together", n);
+    dt_err err = DT_OK;
+    for (int i = 0; i < n; i++) {
+        k[i] = (commit){.w = w[i], .how = how ? how[i] : (dt_commit){0}};
+        if (err == DT_OK) err = prepare(&k[i]);
+    }
+    for (int i = 0; i < n && err == DT_OK; i++) err = publish(&k[i]);
+    for (int i = 0; i < n; i++) {
+        if (how) how[i].n_files = k[i].n_shards;
+        end(&k[i], err != DT_OK);
+    }
+    return err;
+}
+
+dt_err dt_dataset_commit(dt_dataset_writer *w) { return dt_datasets_commit(&w, NULL, 1); }

@@ -1,0 +1,123 @@
+/* encode.c - records and texts to ids. Every rule of algorithms.md 1.1 about which token is a target is applied here or in the pieces. */
+#include "encode.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { HASHED_NBYTES = 1 << 16 };
+
+dt_truncate dt_truncate_of(const dt_recipe *r, dt_dataset_kind kind)
+{
+    if (r->truncate != DT_TRUNCATE_AUTO) return r->truncate;
+    return kind == DT_DATASET_PREFERENCE ? DT_TRUNCATE_DROP : kind == DT_DATASET_PROMPTS ? DT_TRUNCATE_END : DT_TRUNCATE_START;
+}
+
+uint64_t dt_hash_bytes(const void *data, size_t n)
+{
+    const char *p = data;
+    uint64_t h = dt_mix64(n);
+    for (; n > 0; p += n < 8 ? n : 8, n -= n < 8 ? n : 8) {
+        uint64_t word = 0;
+        memcpy(&word, p, n < 8 ? n : 8);
+        h = dt_mix64(h ^ word);
+    }
+    return h;
+}
+
+/* One id more, unless it stands there already (a text that ends with its own end of text). */
+static dt_err append_eos(dt_ids *ids, uint8_t **mask, size_t first, int32_t eos, bool target)
+{
+    if (eos < 0 || (ids->n > first && ids->id[ids->n - 1] == eos)) return DT_OK;
+    DT_TRY(dt_ids_reserve(ids, 1));
+    uint8_t *more = realloc(*mask, ids->n_alloc);
+    DT_CHECK(more, DT_ERR_MEMORY, "no memory for a record of %zu tokens", ids->n_alloc);
+    *mask = more;
+    (*mask)[ids->n] = target;
+    ids->id[ids->n++] = eos;
+    return DT_OK;
+}
+
+static size_t find_target(const uint8_t *mask, size_t n)
+{
+    const uint8_t *one = n ? memchr(mask, 1, n) : NULL;
+    return one ? (size_t)(one - mask) : n;
+}
+
+static void drop_front(int32_t *id, uint8_t *mask, size_t n, size_t kept)
+{
+    memmove(id, id + n - kept, kept * sizeof *id);
+    memmove(mask, mask + n - kept, kept);
+}
+
+static void truncate(const dt_recipe *recipe, dt_ids *ids, uint8_t *mask, size_t first, dt_sample *s)
+{
+    const size_t most = (size_t)recipe->max_length, n = ids->n - first;
+    if (most == 0 || n <= most) return;
+    const dt_truncate how = dt_truncate_of(recipe, s->kind);
+    if (how == DT_TRUNCATE_DROP) {
+        s->too_long = true;
+        return;
+    }
+    if (how == DT_TRUNCATE_END) drop_front(ids->id + first, mask + first, n, most);
+    ids->n = first + most;
+    s->truncated = true;
+}
+
+static dt_err encode_side(const dt_recipe *recipe, dt_encoder *e, const dt_form *r, dt_side side, dt_parcel *p, dt_sample *s)
+{
+    const dt_text_side *t = &r->side[side];
+    dt_ids *ids = &p->ids[side];
+    const size_t first = ids->n;
+    bool parted = false, cut = false;
+    const bool turns = recipe->turn_budgets && r->is_chat && s->kind == DT_DATASET_SFT && recipe->max_length > 0;
+    if (turns)
+        DT_TRY(dt_encode_turns(recipe, e, t, ids, &p->mask[side], &cut));
+    else
+        DT_TRY(dt_pieces_encode(e, recipe->tokenizer, &t->pieces, t->wrap, ids, &p->mask[side], &parted));
+    if (t->eos && recipe->append_eos && !turns)
+        DT_TRY(append_eos(ids, &p->mask[side], first, dt_tokenizer_get_info(recipe->tokenizer)->eos, t->eos_target));
+    s->parted |= parted;
+    s->truncated |= cut;
+    truncate(recipe, ids, p->mask[side], first, s);
+    s->n[side] = ids->n - first;
+    if (recipe->rules.mask == DT_MASK_FULL && s->kind == DT_DATASET_SFT && ids->n > first)
+        memset(p->mask[side] + first, 1, ids->n - first);
+    s->pair.prompt_length[side] = (uint32_t)find_target(p->mask[side] + first, s->n[side]);
+    if (ids->n > first) p->mask[side][first] = 0; /* token 0 is never a target */
+    return DT_OK;
+}
+
+dt_err dt_encode_record(const dt_recipe *recipe, dt_encoder *e, const dt_form *record, dt_parcel *p, dt_sample *s)
+{
+    s->kind = record->kind;
+    s->weight = record->weight;
+    s->pair = record->pair;
+    s->has_other = record->has_other;
+    DT_TRY(encode_side(recipe, e, record, DT_SIDE_MAIN, p, s));
+    if (s->has_other) DT_TRY(encode_side(recipe, e, record, DT_SIDE_OTHER, p, s));
+    const int32_t *ids =
+        p->ids[0].id + p->ids[0].n - s->n[0]; /* pairs by their prompt, so that none is on both sides of the split */
+    const size_t n = s->kind == DT_DATASET_PREFERENCE ? s->pair.prompt_length[0] : s->n[0];
+    s->hash = dt_hash_bytes(ids, n * sizeof *ids);
+    return DT_OK;
+}
+
+dt_err dt_encode_text(const dt_recipe *recipe, dt_encoder *e, const char *text, size_t nbytes, bool begins, dt_parcel *p,
+                      dt_sample *s)
+{
+    dt_ids *ids = &p->ids[0];
+    const size_t first = ids->n;
+    s->text = true;
+    s->kind = recipe->rules.any_kind ? DT_DATASET_TOKENS : recipe->rules.kind;
+    DT_CHECK(s->kind <= DT_DATASET_SFT, DT_ERR_DATA, "plain text, but the dataset is to be one of kind %s: expected JSON records",
+             dt_dataset_kind_name(s->kind));
+    dt_span span = {.text = text, .nbytes = nbytes};
+    bool target = true, parted;
+    const dt_pieces piece = {.span = &span, .target = &target, .n = 1};
+    if (begins)
+        DT_TRY(dt_pieces_encode(e, recipe->tokenizer, &piece, &recipe->rules.wrap, ids, NULL, &parted));
+    else
+        DT_TRY(dt_encode(e, &span, 1, DT_ENCODE_GOES_ON, ids, NULL));
+    s->n[0] = ids->n - first;
+    if (begins) s->hash = dt_hash_bytes(text, nbytes < HASHED_NBYTES ? nbytes : HASHED_NBYTES);
+    return DT_OK;
+}

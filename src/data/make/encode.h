@@ -1,0 +1,34 @@
+/* encode.h - from a record to a sample: ids and mask, the end of text, what is too long. algorithms.md 1.1. */
+#ifndef DTRAIN_DATA_MAKE_ENCODE_H
+#define DTRAIN_DATA_MAKE_ENCODE_H
+
+#include "forms.h"
+#include "parcel.h"
+
+typedef enum dt_truncate { DT_TRUNCATE_AUTO, DT_TRUNCATE_START, DT_TRUNCATE_END, DT_TRUNCATE_DROP } dt_truncate;
+
+/** What all samples of a run are made by; shared by the threads. */
+typedef struct dt_recipe {
+    dt_rules rules;
+    const dt_tokenizer *tokenizer;
+    int64_t max_length; /* 0: none */
+    dt_truncate truncate;
+    bool append_eos, turn_budgets;
+} dt_recipe;
+
+/** What is done with a sample of this kind that is too long. */
+dt_truncate dt_truncate_of(const dt_recipe *r, dt_dataset_kind kind);
+
+uint64_t dt_hash_bytes(const void *data, size_t n);
+
+/** Append the sample of one record to the parcel's ids and masks. DT_ERR_DATA with the reason: encoding met a limit; what has been appended is then taken
+ *  back by the caller. */
+dt_err dt_encode_record(const dt_recipe *recipe, dt_encoder *e, const dt_form *record, dt_parcel *p, dt_sample *s);
+/** Append a document of plain text, or a piece of one. Its end and its length are looked at when it is written. */
+dt_err dt_encode_text(const dt_recipe *recipe, dt_encoder *e, const char *text, size_t nbytes, bool begins, dt_parcel *p,
+                      dt_sample *s);
+
+/** The turns of a chat, each within its share of max_length (budgets.c). */
+dt_err dt_encode_turns(const dt_recipe *recipe, dt_encoder *e, const dt_text_side *side, dt_ids *ids, uint8_t **mask, bool *cut);
+
+#endif

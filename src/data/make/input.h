@@ -1,0 +1,38 @@
+/* input.h - text and JSON files, cut into documents and records as they are read. */
+#ifndef DTRAIN_DATA_MAKE_INPUT_H
+#define DTRAIN_DATA_MAKE_INPUT_H
+
+#include "dtrain/tokenizer.h"
+
+/** Receives a document in one piece or several; the last one with last. An error ends the reading. */
+typedef dt_err dt_text_fn(void *self, const char *text, size_t nbytes, bool last);
+/** Receives a record as JSON text, with the line it begins on. */
+typedef dt_err dt_json_fn(void *self, const char *text, size_t nbytes, int64_t line);
+
+typedef struct dt_input {
+    const char *path; /* as messages call it */
+    int fd;
+    char *buffer;
+    size_t at, end;              /* what is in the buffer and not yet taken */
+    int64_t line;                /* of the next byte, from 1 (JSON arrays) */
+    int64_t *n_read;             /* bytes, added to while reading */
+    bool (*stopped)(void *self); /* NULL, or asked where reading waits: DT_ERR_STOP */
+    void *stopped_self;
+} dt_input;
+
+/** "-": standard input. A byte order mark is skipped. n_read: counts on, over several inputs. */
+dt_err dt_input_open(dt_input *in, const char *path, int64_t *n_read);
+void dt_input_close(dt_input *in);
+
+/** How plain text is cut into documents: "files", "lines", "paragraphs", "separator". Blank documents are left out, but for files. A long document comes in
+ *  pieces that t encodes one by one as it would the whole (dt_text_cut). */
+typedef struct dt_document_rules {
+    const char *documents, *separator;
+    const dt_tokenizer *tokenizer;
+    size_t piece_nbytes; /* about */
+} dt_document_rules;
+dt_err dt_input_each_document(dt_input *in, const dt_document_rules *rules, dt_text_fn *fn, void *self);
+/** JSON lines, or one array; blank lines are skipped. */
+dt_err dt_input_each_record(dt_input *in, dt_json_fn *fn, void *self);
+
+#endif

@@ -1,0 +1,232 @@
+/* make.c - inputs to datasets, in one pass: a reader cuts the inputs into documents and records, workers turn them into ids and masks, and the outputs
+ * take them in the order of the input. So nothing that is written, and no error that is reported, depends on how many threads there are. */
+#include "outputs.h"
+#include "pipeline.h"
+#include "reader.h"
+#include <inttypes.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_THREADS = 1024 };
+
+typedef struct worker {
+    dt_encoder *encoder;
+    dt_form record;
+} worker;
+
+typedef struct make {
+    const dt_make_options *opt;
+    dt_make_stats *stats;
+    dt_tokenizer *tokenizer;
+    dt_chat *chat;
+    char why_no_chat[256];
+    dt_recipe recipe;
+    dt_reader reader;
+    dt_outputs outputs;
+    worker *workers;
+    int n_threads;
+} make;
+
+/* ---- the work ------------------------------------------------------------------------------------------------------------------- */
+
+static dt_err work_on_record(const make *k, worker *w, dt_parcel *p, const dt_item *item, dt_sample *s)
+{
+    json_error_t problem;
+    json_t *json = json_loadb(p->text + item->first, item->nbytes, JSON_ALLOW_NUL, &problem);
+    DT_CHECK(json, DT_ERR_DATA, "not valid JSON: %s (line %d, column %d of the record)", problem.text, problem.line,
+             problem.column);
+    dt_err err = dt_form_read(&w->record, json, &k->recipe.rules);
+    if (err == DT_OK) err = dt_encode_record(&k->recipe, w->encoder, &w->record, p, s);
+    json_decref(json);
+    return err;
+}
+
+/* What is wrong with a record is its sample's problem, and leaves no ids behind; anything else ends the parcel. */
+static dt_err work_on_item(const make *k, worker *w, dt_parcel *p, const dt_item *item)
+{
+    const size_t before[DT_N_SIDES] = {p->ids[0].n, p->ids[1].n};
+    dt_sample *s;
+    DT_TRY(dt_parcel_sample(p, &s));
+    s->item = item;
+    const dt_err err = item->json
+                           ? work_on_record(k, w, p, item, s)
+                           : dt_encode_text(&k->recipe, w->encoder, p->text + item->first, item->nbytes, item->begins, p, s);
+    if (err != DT_ERR_DATA) return err;
+    s->problem = strdup(dt_error_message());
+    dt_error_clear();
+    for (int side = 0; side < DT_N_SIDES; side++) {
+        p->ids[side].n = before[side];
+        s->n[side] = 0;
+    }
+    return s->problem ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for an error message");
+}
+
+/* Text needs no mask in the parcel, records do: the two are never told apart in the writer by where they stand, so both have one. */
+static dt_err level_mask(dt_parcel *p)
+{
+    uint8_t *mask = realloc(p->mask[0], p->ids[0].n_alloc ? p->ids[0].n_alloc : 1);
+    DT_CHECK(mask, DT_ERR_MEMORY, "no memory for the mask of %zu tokens", p->ids[0].n_alloc);
+    p->mask[0] = mask;
+    return DT_OK;
+}
+
+static void work(void *self, int thread, dt_parcel *p)
+{
+    const make *k = self;
+    dt_error_clear();
+    for (int i = 0; i < p->n_items && p->err == DT_OK; i++) p->err = work_on_item(k, &k->workers[thread], p, &p->items[i]);
+    if (p->err == DT_OK) p->err = level_mask(p);
+    if (p->err != DT_OK) snprintf(p->message, sizeof p->message, "%s", dt_error_message());
+}
+
+static dt_err read_inputs(void *self, dt_pipeline *pipeline)
+{
+    make *k = self;
+    return dt_reader_run(&k->reader, pipeline);
+}
+
+static dt_err write_parcel(void *self, dt_parcel *p)
+{
+    make *k = self;
+    return dt_outputs_write(&k->outputs, p);
+}
+
+static dt_err tick(void *self)
+{
+    const make *k = self;
+    DT_CHECK(!k->opt->stop || !atomic_load(k->opt->stop), DT_ERR_STOP, "stopped before %s was complete", k->opt->output);
+    if (k->opt->progress) k->opt->progress(k->opt->progress_self, k->stats);
+    return DT_OK;
+}
+
+/* ---- options -------------------------------------------------------------------------------------------------------------------- */
+
+static const char *const kinds[] = {"tokens", "sft", "preference", "prompts", "auto", NULL};
+static const char *const masks[] = {"auto", "full", "completion", "assistant", NULL};
+static const char *const truncations[] = {"auto", "keep_start", "keep_end", "drop", NULL};
+static const char *const formats[] = {"auto", "text", "json", NULL};
+static const char *const documents[] = {"files", "lines", "paragraphs", "separator", NULL};
+static const char *const preferences[] = {"better", "safer", NULL};
+
+static dt_err find_word(const char *option, const char *word, const char *const *words, int *index)
+{
+    char list[160] = "";
+    for (*index = 0; words[*index]; ++*index) {
+        if (strcmp(word, words[*index]) == 0) return DT_OK;
+        const size_t n = strlen(list);
+        snprintf(list + n, sizeof list - n, "%s%s", n ? ", " : "", words[*index]);
+    }
+    return dt_fail(DT_ERR_USAGE, "%s: expected %s, found %s", option, list, word);
+}
+
+static dt_err check_options(const dt_make_options *o)
+{
+    DT_CHECK(o->n_inputs > 0, DT_ERR_USAGE, "expected at least one input file");
+    DT_CHECK(strcmp(o->documents, "separator") != 0 || (o->separator && o->separator[0]), DT_ERR_USAGE,
+             "separator: expected a text, found nothing");
+    DT_CHECK(!o->separator || strlen(o->separator) <= 4096, DT_ERR_USAGE, "separator: expected at most 4096 bytes");
+    DT_CHECK(o->validation ? o->validation_fraction > 0 && o->validation_fraction < 1 : o->validation_fraction == 0, DT_ERR_USAGE,
+             "a validation file and a validation fraction above 0 and below 1 go together, found %s and %g",
+             o->validation ? o->validation : "no file", o->validation_fraction);
+    DT_CHECK(!o->validation || strcmp(o->validation, o->output) != 0, DT_ERR_USAGE,
+             "%s: the validation file must be another file than the output", o->output);
+    DT_CHECK(o->max_length >= 0 && o->max_length <= INT32_MAX, DT_ERR_USAGE, "max length: expected 0 to %d, found %" PRId64,
+             INT32_MAX, o->max_length);
+    DT_CHECK(!o->turn_budgets || o->max_length > 0, DT_ERR_USAGE, "turn budgets are shares of a max length, which is not given");
+    DT_CHECK(o->n_threads >= 0 && o->n_threads <= MAX_THREADS, DT_ERR_USAGE, "threads: expected 0 to %d, found %d", MAX_THREADS,
+             o->n_threads);
+    DT_CHECK(o->n_shards == 0 || o->shard_nbytes == 0, DT_ERR_USAGE,
+             "expected a number of shards or a size of shards, found both");
+    DT_CHECK(o->n_shards >= 0 && o->n_shards <= 99999, DT_ERR_USAGE, "shards: expected 1 to 99999, found %" PRId64, o->n_shards);
+    return DT_OK;
+}
+
+static dt_err read_options(make *k)
+{
+    const dt_make_options *o = k->opt;
+    int kind, mask, truncation, preference, unused;
+    DT_TRY(find_word("kind", o->kind, kinds, &kind));
+    DT_TRY(find_word("format", o->format, formats, &unused));
+    DT_TRY(find_word("documents", o->documents, documents, &unused));
+    DT_TRY(find_word("mask", o->mask, masks, &mask));
+    DT_TRY(find_word("truncate", o->truncate, truncations, &truncation));
+    DT_TRY(find_word("prefer", o->prefer, preferences, &preference));
+    DT_TRY(check_options(o));
+    k->recipe.rules = (dt_rules){.any_kind = kind == DT_N_DATASET_KINDS,
+                                 .kind = (dt_dataset_kind)kind,
+                                 .mask = (dt_mask)mask,
+                                 .as_chat = o->as_chat,
+                                 .safer = preference == 1,
+                                 .weight_key = o->weight_key};
+    k->recipe.max_length = o->max_length;
+    k->recipe.truncate = (dt_truncate)truncation;
+    k->recipe.append_eos = o->append_eos;
+    k->recipe.turn_budgets = o->turn_budgets;
+    return DT_OK;
+}
+
+static int n_cores(void)
+{
+    cpu_set_t set;
+    const int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    return n < MAX_THREADS ? n : MAX_THREADS;
+}
+
+/* ---- the whole -------------------------------------------------------------------------------------------------------------------- */
+
+/* A template that is not recognised is missed by the first chat, if there is one. */
+static dt_err open_chat(make *k)
+{
+    const dt_err err = dt_chat_open(&k->chat, k->opt->chat_template, k->tokenizer);
+    if (err != DT_ERR_USAGE || strcmp(k->opt->chat_template, "auto") != 0) return err;
+    snprintf(k->why_no_chat, sizeof k->why_no_chat, "%s", dt_error_message());
+    k->recipe.rules.why_no_chat = k->why_no_chat;
+    dt_error_clear();
+    return DT_OK;
+}
+
+static dt_err open_all(make *k)
+{
+    const dt_make_options *o = k->opt;
+    DT_TRY(read_options(k));
+    DT_TRY(dt_tokenizer_open(&k->tokenizer, o->tokenizer));
+    DT_TRY(open_chat(k));
+    k->recipe.tokenizer = k->tokenizer;
+    k->recipe.rules.chat = k->chat;
+    DT_TRY(dt_wrap_probe(&k->recipe.rules.wrap, k->tokenizer));
+    DT_TRY(dt_reader_open(&k->reader, o, k->tokenizer));
+    k->stats->nbytes_total = k->reader.nbytes_total;
+    k->outputs = (dt_outputs){.opt = o, .recipe = &k->recipe, .stats = k->stats};
+    k->n_threads = o->n_threads ? o->n_threads : n_cores();
+    k->workers = calloc((size_t)k->n_threads, sizeof *k->workers);
+    DT_CHECK(k->workers, DT_ERR_MEMORY, "no memory for %d threads", k->n_threads);
+    for (int i = 0; i < k->n_threads; i++) DT_TRY(dt_encoder_open(&k->workers[i].encoder, k->tokenizer));
+    return DT_OK;
+}
+
+static dt_err run(make *k)
+{
+    DT_TRY(open_all(k));
+    const dt_pipeline_jobs jobs = {.read = read_inputs, .work = work, .write = write_parcel, .tick = tick, .self = k};
+    DT_TRY(dt_pipeline_run(&jobs, k->n_threads));
+    return dt_outputs_commit(&k->outputs);
+}
+
+dt_err dt_make_datasets(const dt_make_options *opt, dt_make_stats *stats)
+{
+    *stats = (dt_make_stats){0};
+    json_object_seed(0); /* before there are threads */
+    make k = {.opt = opt, .stats = stats};
+    const dt_err err = run(&k);
+    dt_outputs_free(&k.outputs);
+    dt_reader_close(&k.reader);
+    for (int i = 0; k.workers && i < k.n_threads; i++) {
+        dt_encoder_close(k.workers[i].encoder);
+        dt_form_free(&k.workers[i].record);
+    }
+    free(k.workers);
+    dt_chat_close(k.chat);
+    dt_tokenizer_close(k.tokenizer);
+    return err;
+}

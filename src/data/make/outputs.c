@@ -1,0 +1,236 @@
+/* outputs.c - the kind is known at the first document, and the files are begun then. A document goes to the training or the validation file by a hash of
+ * what it says, so that running again, or over more files, never moves one across, and equal ones stay together. */
+#include "outputs.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- files ------------------------------------------------------------------------------------------------------------------------ */
+
+static dt_err begin(dt_outputs *o, dt_dataset_kind kind)
+{
+    const dt_make_options *opt = o->opt;
+    const dt_tokenizer_info *t = dt_tokenizer_get_info(o->recipe->tokenizer);
+    o->kind_known = true;
+    o->stats->kind = kind;
+    const bool weights = opt->weight_key != NULL;
+    DT_CHECK(!weights || kind == DT_DATASET_SFT, DT_ERR_USAGE,
+             "a weight key is for datasets of kind sft, these inputs make kind %s", dt_dataset_kind_name(kind));
+    DT_TRY(dt_dataset_create(&o->train, opt->output, kind, t->vocab_size, t->name, weights));
+    return opt->validation ? dt_dataset_create(&o->validation, opt->validation, kind, t->vocab_size, t->name, weights) : DT_OK;
+}
+
+static dt_dataset_writer *choose(const dt_outputs *o, uint64_t hash)
+{
+    return o->validation && (double)(hash >> 11) * 0x1p-53 < o->opt->validation_fraction ? o->validation : o->train;
+}
+
+static dt_err count(dt_outputs *o, const dt_dataset_writer *to, int64_t n_tokens)
+{
+    const bool held_out = to == o->validation;
+    *(held_out ? &o->stats->n_validation_tokens : &o->stats->n_tokens) += n_tokens;
+    *(held_out ? &o->stats->n_validation_documents : &o->stats->n_documents) += 1;
+    return DT_OK;
+}
+
+/* ---- plain text ----------------------------------------------------------------------------------------------------------------- */
+
+static dt_err add(dt_outputs *o, const int32_t *ids, int64_t n)
+{
+    if (n <= 0) return DT_OK;
+    if (o->stats->kind == DT_DATASET_TOKENS) return dt_dataset_add(o->to, ids, NULL, n);
+    if ((size_t)n > o->mask_alloc) {
+        uint8_t *mask = realloc(o->mask, (size_t)n);
+        DT_CHECK(mask, DT_ERR_MEMORY, "no memory for the mask of %" PRId64 " tokens", n);
+        memset(mask, 1, (size_t)n);
+        o->mask = mask;
+        o->mask_alloc = (size_t)n;
+    }
+    o->mask[0] = o->document_len > 0; /* token 0 is never a target */
+    const dt_err err = dt_dataset_add(o->to, ids, o->mask, n);
+    o->mask[0] = 1;
+    return err;
+}
+
+/* Ids of a document that keeps its start: written as they come, up to the limit. */
+static dt_err add_start(dt_outputs *o, const int32_t *ids, int64_t n)
+{
+    const int64_t most = o->recipe->max_length > 0 ? o->recipe->max_length : INT64_MAX, room = most - o->document_len;
+    DT_TRY(add(o, ids, n < room ? n : room));
+    o->document_len += n;
+    return DT_OK;
+}
+
+/* Ids of one that keeps its end, or is dropped whole: held until it has ended, twice the limit of them at most. */
+static dt_err hold(dt_outputs *o, const int32_t *ids, int64_t n)
+{
+    const size_t most = (size_t)o->recipe->max_length;
+    for (int64_t done = 0; done < n;) {
+        const size_t k = (size_t)(n - done) < most ? (size_t)(n - done) : most;
+        if (o->held.n + k > 2 * most) {
+            memmove(o->held.id, o->held.id + o->held.n - most, most * sizeof *ids);
+            o->held.n = most;
+        }
+        DT_TRY(dt_ids_reserve(&o->held, k));
+        memcpy(o->held.id + o->held.n, ids + done, k * sizeof *ids);
+        o->held.n += k;
+        done += (int64_t)k;
+    }
+    o->document_len += n;
+    return DT_OK;
+}
+
+static dt_err end_held(dt_outputs *o, bool drops, bool *kept)
+{
+    const int64_t len = o->document_len, most = o->recipe->max_length;
+    *kept = !(drops && len > most);
+    if (!*kept) return DT_OK;
+    const size_t n = o->held.n < (size_t)most ? o->held.n : (size_t)most;
+    o->document_len = 0; /* add looks at what has been written */
+    const dt_err err = add(o, o->held.id + o->held.n - n, (int64_t)n);
+    o->document_len = len;
+    return err;
+}
+
+static dt_err end_text(dt_outputs *o, bool holds, bool drops, dt_err (*take)(dt_outputs *, const int32_t *, int64_t))
+{
+    const int64_t most = o->recipe->max_length;
+    const int32_t eos = dt_tokenizer_get_info(o->recipe->tokenizer)->eos;
+    bool kept = true;
+    if (o->recipe->append_eos && eos >= 0) DT_TRY(take(o, &eos, 1));
+    if (holds) DT_TRY(end_held(o, drops, &kept));
+    const bool cut = most > 0 && o->document_len > most;
+    *(kept ? &o->stats->n_truncated : &o->stats->n_too_long) += cut;
+    dt_dataset_writer *to = o->to;
+    o->to = NULL;
+    if (!kept) return DT_OK;
+    DT_TRY(dt_dataset_end_document(to, 1));
+    return count(o, to, cut ? most : o->document_len);
+}
+
+/* The first piece decides where the document goes. */
+static dt_err write_text(dt_outputs *o, const dt_sample *s, const int32_t *ids)
+{
+    const dt_truncate how = dt_truncate_of(o->recipe, s->kind);
+    const bool holds = o->recipe->max_length > 0 && how != DT_TRUNCATE_START;
+    dt_err (*take)(dt_outputs *, const int32_t *, int64_t) = holds ? hold : add_start;
+    if (s->item->begins) {
+        o->to = choose(o, s->hash);
+        o->document_len = 0;
+        o->held.n = 0;
+    }
+    DT_TRY(take(o, ids, (int64_t)s->n[0]));
+    return s->item->ends ? end_text(o, holds, how == DT_TRUNCATE_DROP, take) : DT_OK;
+}
+
+/* ---- records -------------------------------------------------------------------------------------------------------------------- */
+
+/* Is there anything to learn, or to begin from? */
+static bool is_empty(const dt_sample *s, const uint8_t *mask)
+{
+    switch (s->kind) {
+    case DT_DATASET_SFT:
+        return s->n[0] == 0 || !memchr(mask, 1, s->n[0]);
+    case DT_DATASET_PREFERENCE:
+        return s->pair.prompt_length[0] >= s->n[0] || s->pair.prompt_length[1] >= s->n[1];
+    case DT_DATASET_PROMPTS:
+        return s->n[0] == 0;
+    default:
+        return false;
+    }
+}
+
+static dt_err write_record(dt_outputs *o, const dt_sample *s, const int32_t *const ids[DT_N_SIDES], const uint8_t *mask)
+{
+    if (s->too_long || is_empty(s, mask)) {
+        *(s->too_long ? &o->stats->n_too_long : &o->stats->n_dropped) += 1;
+        return DT_OK;
+    }
+    o->stats->n_truncated += s->truncated;
+    o->stats->n_parted += s->parted;
+    dt_dataset_writer *to = choose(o, s->hash);
+    DT_TRY(dt_dataset_add(to, ids[0], s->kind == DT_DATASET_SFT ? mask : NULL, (int64_t)s->n[0]));
+    if (s->has_other) DT_TRY(dt_dataset_add_side(to, DT_SIDE_OTHER, ids[1], (int64_t)s->n[1]));
+    DT_TRY(s->kind == DT_DATASET_PREFERENCE ? dt_dataset_end_pair(to, &s->pair) : dt_dataset_end_document(to, s->weight));
+    return count(o, to, (int64_t)(s->n[0] + s->n[1]));
+}
+
+static dt_err bad(dt_outputs *o, const dt_item *item, const char *reason)
+{
+    if (!item->json) return dt_fail(DT_ERR_DATA, "%s: %s", item->path, reason);
+    if (!o->opt->skip_bad) return dt_fail(DT_ERR_DATA, "%s:%" PRId64 ": %s", item->path, item->line, reason);
+    dt_problems_add(o->stats, item, reason);
+    return DT_OK;
+}
+
+static dt_err mixed(dt_outputs *o, const dt_sample *s)
+{
+    char reason[300];
+    const bool texts = s->kind <= DT_DATASET_SFT && o->stats->kind <= DT_DATASET_SFT;
+    snprintf(reason, sizeof reason, "%s makes kind %s, but the first document made the dataset one of kind %s%s",
+             s->text ? "plain text" : "the record", dt_dataset_kind_name(s->kind), dt_dataset_kind_name(o->stats->kind),
+             texts ? ": give --kind tokens or --kind sft to have both made one" : "");
+    return bad(o, s->item, reason);
+}
+
+static dt_err write_sample(dt_outputs *o, const dt_sample *s, const int32_t *const ids[DT_N_SIDES], const uint8_t *mask)
+{
+    if (s->problem) return bad(o, s->item, s->problem);
+    if (!o->kind_known) DT_TRY(begin(o, s->kind));
+    if (s->kind != o->stats->kind) return mixed(o, s);
+    return s->text ? write_text(o, s, ids[0]) : write_record(o, s, ids, mask);
+}
+
+dt_err dt_outputs_write(dt_outputs *o, const dt_parcel *p)
+{
+    const int32_t *ids[DT_N_SIDES] = {p->ids[0].id, p->ids[1].id};
+    const uint8_t *mask = p->mask[0];
+    for (int i = 0; i < p->n_samples; i++) {
+        const dt_sample *s = &p->samples[i];
+        DT_TRY(write_sample(o, s, ids, mask));
+        for (int side = 0; side < DT_N_SIDES; side++)
+            if (ids[side]) ids[side] += s->n[side];
+        if (mask) mask += s->n[0];
+    }
+    o->stats->nbytes_read = p->nbytes_read;
+    return p->err == DT_OK ? DT_OK : dt_fail(p->err, "%s", p->message);
+}
+
+/* ---- the end -------------------------------------------------------------------------------------------------------------------- */
+
+static dt_err check_result(const dt_outputs *o)
+{
+    const dt_make_stats *s = o->stats;
+    const int64_t n = s->n_documents + s->n_validation_documents;
+    DT_CHECK(n > 0, DT_ERR_DATA, "%s%s: no document in the inputs%s", o->opt->inputs[0], o->opt->n_inputs > 1 ? " ..." : "",
+             s->n_too_long  ? " is short enough"
+             : s->n_dropped ? " has a target"
+             : s->n_bad     ? " is well formed"
+                            : "");
+    DT_CHECK(s->n_documents > 0 && (s->n_validation_documents > 0 || !o->validation), DT_ERR_DATA,
+             "all %" PRId64 " documents fell to the %s file: a fraction of %g wants more documents (plain text can be cut: "
+             "--documents paragraphs or lines)",
+             n, s->n_documents > 0 ? "training" : "validation", o->opt->validation_fraction);
+    return DT_OK;
+}
+
+dt_err dt_outputs_commit(dt_outputs *o)
+{
+    DT_TRY(check_result(o));
+    dt_dataset_writer *w[2] = {o->train, o->validation};
+    dt_commit how[2] = {{.n_shards = o->opt->n_shards, .shard_nbytes = o->opt->shard_nbytes, .stop = o->opt->stop},
+                        {.stop = o->opt->stop}};
+    const int n = o->validation ? 2 : 1;
+    o->train = o->validation = NULL; /* committing frees */
+    const dt_err err = dt_datasets_commit(w, how, n);
+    o->stats->n_shards = (int)how[0].n_files;
+    return err;
+}
+
+void dt_outputs_free(dt_outputs *o)
+{
+    dt_dataset_discard(o->train);
+    dt_dataset_discard(o->validation);
+    free(o->held.id);
+    free(o->mask);
+}

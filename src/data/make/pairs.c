@@ -1,0 +1,207 @@
+/* pairs.c - records of preferences. A prompt and two completions, each texts or messages, from the forms of several projects; where no prompt is given it is
+ * what both sides begin with. */
+#include "forms.h"
+#include <ctype.h>
+#include <math.h>
+#include <string.h>
+
+bool dt_form_is_pair(const json_t *json)
+{
+    return (dt_has(json, "chosen") && dt_has(json, "rejected")) ||
+           (dt_has(json, "chosen_response") && dt_has(json, "rejected_response")) ||
+           (dt_has(json, "response_0") && dt_has(json, "response_1"));
+}
+
+typedef struct words {
+    const char *text;
+    size_t n;
+} words;
+
+static words words_of(const json_t *text) { return (words){json_string_value(text), json_string_length(text)}; }
+
+/* ---- texts --------------------------------------------------------------------------------------------------------------------- */
+
+/* join stands between prompt and completion, and belongs to the prompt. */
+static dt_err add_texts(dt_form *r, const dt_rules *rules, words prompt, const char *join, const words completion[DT_N_SIDES])
+{
+    for (int s = 0; s < DT_N_SIDES; s++) {
+        dt_text_side *side = &r->side[s];
+        if (rules->as_chat) {
+            DT_TRY(dt_messages_add(&r->messages[s], DT_ROLE_USER, prompt.text, prompt.n));
+            DT_TRY(dt_messages_add(&r->messages[s], DT_ROLE_ASSISTANT, completion[s].text, completion[s].n));
+            dt_learn_completion(&r->messages[s], 1);
+            DT_TRY(dt_render_side(r, (dt_side)s, rules, 0));
+            continue;
+        }
+        side->wrap = &rules->wrap;
+        side->eos = side->eos_target = true;
+        DT_TRY(dt_pieces_text(&side->pieces, prompt.text, prompt.n, false));
+        DT_TRY(dt_pieces_text(&side->pieces, join, strlen(join), false));
+        DT_TRY(dt_pieces_text(&side->pieces, completion[s].text, completion[s].n, true));
+    }
+    return DT_OK;
+}
+
+/* The longest common beginning, cut back to before its last white space, which goes with the completions. */
+static size_t common_prompt(words a, words b)
+{
+    size_t n = 0;
+    while (n < a.n && n < b.n && a.text[n] == b.text[n]) n++;
+    while (n > 0 && !isspace((unsigned char)a.text[n - 1])) n--;
+    return n > 0 ? n - 1 : 0;
+}
+
+static dt_err read_text_pair(dt_form *r, const json_t *prompt, const json_t *chosen, const json_t *rejected,
+                             const dt_rules *rules)
+{
+    words side[DT_N_SIDES] = {words_of(chosen), words_of(rejected)};
+    if (prompt) return add_texts(r, rules, words_of(prompt), "", side);
+    const size_t n = common_prompt(side[0], side[1]);
+    const words common = {side[0].text, n};
+    for (int s = 0; s < DT_N_SIDES; s++) side[s] = (words){side[s].text + n, side[s].n - n};
+    return add_texts(r, rules, common, "", side);
+}
+
+/* ---- messages -------------------------------------------------------------------------------------------------------------------- */
+
+static dt_err add_list(dt_messages *m, const json_t *list, const char *what)
+{
+    const bool roles = dt_has(json_array_get(list, 0), "role");
+    return dt_messages_parse(m, list, what, roles ? "role" : "from", roles ? "content" : "value");
+}
+
+/* A completion in a chat: a list of messages, one message, or a text, which is an answer. */
+static dt_err add_completion(dt_messages *m, const json_t *completion, const char *what)
+{
+    if (json_is_string(completion))
+        return dt_messages_add(m, DT_ROLE_ASSISTANT, json_string_value(completion), json_string_length(completion));
+    if (json_is_array(completion)) return add_list(m, completion, what);
+    DT_CHECK(json_is_object(completion), DT_ERR_DATA, "%s: expected a text, a message or a list of messages", what);
+    json_t *list = json_pack("[O]", completion);
+    DT_CHECK(list, DT_ERR_MEMORY, "no memory for a list of one message");
+    const dt_err err = add_list(m, list, what); /* texts are the message's, which lives on */
+    json_decref(list);
+    return err;
+}
+
+static bool equal(const dt_message *a, const dt_message *b)
+{
+    return a->role == b->role && a->nbytes == b->nbytes && memcmp(a->text, b->text, a->nbytes) == 0;
+}
+
+/* Messages that both begin with, but for the last of each. */
+static int common_messages(const dt_messages *a, const dt_messages *b)
+{
+    int n = 0;
+    while (n + 1 < a->n && n + 1 < b->n && equal(&a->item[n], &b->item[n])) n++;
+    return n;
+}
+
+static dt_err render_pair(dt_form *r, int n_prompt, const dt_rules *rules)
+{
+    for (int s = 0; s < DT_N_SIDES; s++) {
+        dt_learn_completion(&r->messages[s], n_prompt);
+        DT_TRY(dt_render_side(r, (dt_side)s, rules, 0));
+    }
+    return DT_OK;
+}
+
+/* prompt: a list, or a text (which lists that begin with a question repeat), or NULL. */
+static dt_err read_chat_pair(dt_form *r, const json_t *prompt, const char *prompt_key,
+                             const json_t *const completion[DT_N_SIDES], const dt_rules *rules)
+{
+    static const char *const names[DT_N_SIDES] = {"chosen", "rejected"};
+    int n_prompt = 0;
+    for (int s = 0; s < DT_N_SIDES; s++) {
+        dt_messages *m = &r->messages[s];
+        if (prompt && json_is_array(prompt)) DT_TRY(add_list(m, prompt, prompt_key));
+        n_prompt = m->n;
+        DT_TRY(add_completion(m, completion[s], names[s]));
+    }
+    if (prompt && json_is_array(prompt)) return render_pair(r, n_prompt, rules);
+    const dt_message *first = &r->messages[0].item[0];
+    if (prompt && first->role == DT_ROLE_ASSISTANT) { /* the text is the question */
+        const words w = words_of(prompt);
+        for (int s = 0; s < DT_N_SIDES; s++) {
+            dt_messages *m = &r->messages[s];
+            DT_TRY(dt_messages_add(m, DT_ROLE_USER, w.text, w.n));
+            memmove(m->item + 1, m->item, (size_t)(m->n - 1) * sizeof *m->item);
+            m->item[0] = (dt_message){.role = DT_ROLE_USER, .text = w.text, .nbytes = w.n};
+        }
+        return render_pair(r, 1, rules);
+    }
+    return render_pair(r, common_messages(&r->messages[0], &r->messages[1]), rules);
+}
+
+/* ---- the forms --------------------------------------------------------------------------------------------------------------------- */
+
+static dt_err read_chosen(dt_form *r, const json_t *json, const dt_rules *rules)
+{
+    const json_t *completion[DT_N_SIDES] = {json_object_get(json, "chosen"), json_object_get(json, "rejected")};
+    const char *key = dt_has(json, "prompt") ? "prompt" : "conversations";
+    const json_t *prompt = json_object_get(json, key);
+    if (json_is_null(prompt)) prompt = NULL;
+    DT_CHECK(!prompt || json_is_string(prompt) || json_is_array(prompt), DT_ERR_DATA, "%s: expected a text or a list of messages",
+             key);
+    const bool texts = json_is_string(completion[0]) && json_is_string(completion[1]);
+    if (texts && (!prompt || json_is_string(prompt))) return read_text_pair(r, prompt, completion[0], completion[1], rules);
+    return read_chat_pair(r, prompt, key, completion, rules);
+}
+
+/* One label of safety: true, false, or a number, safe above 0. */
+static dt_err read_safety(const json_t *label, const char *key, dt_safety *safety)
+{
+    if (!label || json_is_null(label)) return DT_OK;
+    DT_CHECK(json_is_boolean(label) || json_is_number(label), DT_ERR_DATA, "%s: expected true, false, 1 or -1", key);
+    *safety = json_is_true(label) || (json_is_number(label) && json_number_value(label) > 0) ? DT_SAFETY_SAFE : DT_SAFETY_UNSAFE;
+    return DT_OK;
+}
+
+/* mmdpo: {prompt, chosen_response, rejected_response, dimension?, safety_labels?}, labels as [chosen, rejected] or by name. */
+static dt_err read_responses(dt_form *r, const json_t *json, const dt_rules *rules)
+{
+    const json_t *prompt, *chosen, *rejected, *labels = json_object_get(json, "safety_labels");
+    DT_TRY(dt_required_text(json, "prompt", &prompt));
+    DT_TRY(dt_required_text(json, "chosen_response", &chosen));
+    DT_TRY(dt_required_text(json, "rejected_response", &rejected));
+    DT_CHECK(!labels || json_is_null(labels) || json_is_object(labels) || (json_is_array(labels) && json_array_size(labels) == 2),
+             DT_ERR_DATA, "safety_labels: expected [chosen, rejected]");
+    const bool list = json_is_array(labels);
+    DT_TRY(
+        read_safety(list ? json_array_get(labels, 0) : json_object_get(labels, "chosen"), "safety_labels", &r->pair.safety[0]));
+    DT_TRY(
+        read_safety(list ? json_array_get(labels, 1) : json_object_get(labels, "rejected"), "safety_labels", &r->pair.safety[1]));
+    return add_texts(r, rules, words_of(prompt), "\n", (const words[DT_N_SIDES]){words_of(chosen), words_of(rejected)});
+}
+
+/* PKU-SafeRLHF as published: two answers, and the numbers of the better and of the safer one. */
+static dt_err read_pku(dt_form *r, const json_t *json, const dt_rules *rules)
+{
+    const json_t *prompt, *response[2];
+    const char *key = rules->safer ? "safer_response_id" : "better_response_id";
+    const json_t *id = json_object_get(json, key);
+    DT_TRY(dt_required_text(json, "prompt", &prompt));
+    DT_TRY(dt_required_text(json, "response_0", &response[0]));
+    DT_TRY(dt_required_text(json, "response_1", &response[1]));
+    DT_CHECK(json_is_integer(id) && (json_integer_value(id) == 0 || json_integer_value(id) == 1), DT_ERR_DATA,
+             "%s: expected 0 or 1", key);
+    const int chosen = (int)json_integer_value(id);
+    for (int s = 0; s < DT_N_SIDES; s++) {
+        const char *label = (chosen ^ s) ? "is_response_1_safe" : "is_response_0_safe";
+        DT_TRY(read_safety(json_object_get(json, label), label, &r->pair.safety[s]));
+    }
+    return add_texts(r, rules, words_of(prompt), "\n",
+                     (const words[DT_N_SIDES]){words_of(response[chosen]), words_of(response[!chosen])});
+}
+
+dt_err dt_form_read_pair(dt_form *r, const json_t *json, const dt_rules *rules)
+{
+    const json_t *margin = json_object_get(json, "margin");
+    r->has_other = true;
+    if (margin && !json_is_null(margin)) {
+        DT_CHECK(json_is_number(margin) && isfinite((float)json_number_value(margin)), DT_ERR_DATA, "margin: expected a number");
+        r->pair.margin = (float)json_number_value(margin);
+    }
+    if (dt_has(json, "chosen") && dt_has(json, "rejected")) return read_chosen(r, json, rules);
+    return dt_has(json, "chosen_response") ? read_responses(r, json, rules) : read_pku(r, json, rules);
+}

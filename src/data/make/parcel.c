@@ -1,0 +1,83 @@
+/* parcel.c - the memory of parcels. */
+#include "parcel.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { KEPT_NBYTES = 8 * DT_PARCEL_NBYTES }; /* of a buffer; ids have four bytes, and a byte is a token at worst */
+
+static dt_err grow(void **items, int n, int *n_alloc, size_t size)
+{
+    if (n < *n_alloc) return DT_OK;
+    const int want = *n_alloc ? 2 * *n_alloc : 256;
+    void *more = realloc(*items, (size_t)want * size);
+    DT_CHECK(more, DT_ERR_MEMORY, "no memory for %d records", want);
+    *items = more;
+    *n_alloc = want;
+    return DT_OK;
+}
+
+dt_err dt_parcel_add(dt_parcel *p, const char *text, size_t nbytes, dt_item item)
+{
+    if (nbytes > p->text_alloc - p->n_text) {
+        const size_t need = p->n_text + nbytes, want = need > DT_PARCEL_NBYTES ? need + need / 4 : 2 * (size_t)DT_PARCEL_NBYTES;
+        char *more = realloc(p->text, want);
+        DT_CHECK(more, DT_ERR_MEMORY, "%s: no memory for a document of %zu bytes", item.path, nbytes);
+        p->text = more;
+        p->text_alloc = want;
+    }
+    void *items = p->items;
+    const dt_err err = grow(&items, p->n_items, &p->items_alloc, sizeof *p->items);
+    p->items = items;
+    DT_TRY(err);
+    if (nbytes) memcpy(p->text + p->n_text, text, nbytes);
+    item.first = p->n_text;
+    item.nbytes = nbytes;
+    p->items[p->n_items++] = item;
+    p->n_text += nbytes;
+    return DT_OK;
+}
+
+dt_err dt_parcel_sample(dt_parcel *p, dt_sample **s)
+{
+    void *samples = p->samples;
+    const dt_err err = grow(&samples, p->n_samples, &p->samples_alloc, sizeof *p->samples);
+    p->samples = samples;
+    DT_TRY(err);
+    *s = &p->samples[p->n_samples++];
+    **s = (dt_sample){.weight = 1};
+    return DT_OK;
+}
+
+void dt_parcel_clear(dt_parcel *p)
+{
+    for (int i = 0; i < p->n_samples; i++) free(p->samples[i].problem);
+    p->n_samples = p->n_items = 0;
+    p->n_text = 0;
+    p->err = DT_OK;
+    if (p->text_alloc > KEPT_NBYTES) {
+        free(p->text);
+        p->text = NULL;
+        p->text_alloc = 0;
+    }
+    for (int s = 0; s < DT_N_SIDES; s++) {
+        p->ids[s].n = 0;
+        if (p->ids[s].n_alloc <= KEPT_NBYTES) continue;
+        free(p->ids[s].id);
+        free(p->mask[s]);
+        p->ids[s] = (dt_ids){0};
+        p->mask[s] = NULL;
+    }
+}
+
+void dt_parcel_free(dt_parcel *p)
+{
+    dt_parcel_clear(p);
+    free(p->text);
+    free(p->items);
+    free(p->samples);
+    for (int s = 0; s < DT_N_SIDES; s++) {
+        free(p->ids[s].id);
+        free(p->mask[s]);
+    }
+    *p = (dt_parcel){0};
+}

@@ -1,0 +1,34 @@
+/* problems.c - malformed records that were left out, by reason. Numbers in a reason (which message, which column) do not make another reason of it. */
+#include "outputs.h"
+#include <ctype.h>
+#include <inttypes.h>
+#include <string.h>
+
+/* Equal, but for the values of numbers in them. */
+static bool alike(const char *a, const char *b)
+{
+    while (*a && *b) {
+        if (isdigit((unsigned char)*a) && isdigit((unsigned char)*b)) {
+            while (isdigit((unsigned char)*a)) a++;
+            while (isdigit((unsigned char)*b)) b++;
+        } else if (*a++ != *b++) {
+            return false;
+        }
+    }
+    return *a == *b;
+}
+
+void dt_problems_add(dt_make_stats *stats, const dt_item *item, const char *reason)
+{
+    stats->n_bad++;
+    for (int i = 0; i < stats->n_problems; i++)
+        if (alike(stats->problems[i].reason, reason)) {
+            stats->problems[i].n++;
+            return;
+        }
+    if (stats->n_problems == DT_MAX_PROBLEMS) return;
+    dt_problem *p = &stats->problems[stats->n_problems++];
+    p->n = 1;
+    snprintf(p->first, sizeof p->first, "%s:%" PRId64, item->path, item->line);
+    snprintf(p->reason, sizeof p->reason, "%s", reason);
+}

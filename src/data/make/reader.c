@@ -1,0 +1,149 @@
+/* reader.c - files to parcels. A parcel is handed over when it has enough, wherever files end in it. */
+#include "reader.h"
+#include "input.h"
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* ---- which files ------------------------------------------------------------------------------------------------------------------ */
+
+static bool ends_with(const char *name, const char *end)
+{
+    const size_t n = strlen(name), m = strlen(end);
+    return n > m && strcmp(name + n - m, end) == 0;
+}
+
+static bool is_json_name(const char *path)
+{
+    return ends_with(path, ".jsonl") || ends_with(path, ".ndjson") || ends_with(path, ".json");
+}
+
+static int wanted(const struct dirent *e)
+{
+    return e->d_name[0] != '.' && (is_json_name(e->d_name) || ends_with(e->d_name, ".txt"));
+}
+
+/* Takes path. */
+static dt_err add_path(dt_reader *r, char *path)
+{
+    struct stat st = {0}; /* of standard input: no regular file */
+    const bool found = path && (strcmp(path, "-") == 0 || stat(path, &st) == 0);
+    const int number = errno;
+    if (path && found && r->n_paths == r->paths_alloc) {
+        const int n = r->paths_alloc ? 2 * r->paths_alloc : 16;
+        char **more = realloc(r->paths, (size_t)n * sizeof *more);
+        if (more) r->paths = more, r->paths_alloc = n;
+    }
+    dt_err err = DT_OK;
+    if (path && !found) err = dt_fail(DT_ERR_DATA, "%s: cannot be opened: %s", path, strerror(number));
+    if (err == DT_OK && (!path || r->n_paths == r->paths_alloc))
+        err = dt_fail(DT_ERR_MEMORY, "no memory for the names of the inputs");
+    if (err != DT_OK) {
+        free(path);
+        return err;
+    }
+    r->paths[r->n_paths++] = path;
+    if (!S_ISREG(st.st_mode))
+        r->nbytes_total = -1;
+    else if (r->nbytes_total >= 0)
+        r->nbytes_total += (int64_t)st.st_size;
+    return DT_OK;
+}
+
+static dt_err add_input(dt_reader *r, const char *path)
+{
+    struct stat st;
+    if (strcmp(path, "-") == 0 || stat(path, &st) != 0 || !S_ISDIR(st.st_mode)) return add_path(r, strdup(path));
+    struct dirent **names;
+    const int n = scandir(path, &names, wanted, alphasort);
+    DT_CHECK(n >= 0, DT_ERR_DATA, "%s: the folder cannot be read: %s", path, strerror(errno));
+    dt_err err = n > 0 ? DT_OK : dt_fail(DT_ERR_DATA, "%s: no .txt, .jsonl, .ndjson or .json file in the folder", path);
+    for (int i = 0; i < n; i++) {
+        char *whole = NULL;
+        if (err == DT_OK && asprintf(&whole, "%s/%s", path, names[i]->d_name) < 0) whole = NULL;
+        if (err == DT_OK) err = add_path(r, whole);
+        free(names[i]);
+    }
+    free(names);
+    return err;
+}
+
+dt_err dt_reader_open(dt_reader *r, const dt_make_options *opt, const dt_tokenizer *tokenizer)
+{
+    *r = (dt_reader){.opt = opt, .tokenizer = tokenizer};
+    for (int i = 0; i < opt->n_inputs; i++) DT_TRY(add_input(r, opt->inputs[i]));
+    return DT_OK;
+}
+
+void dt_reader_close(dt_reader *r)
+{
+    for (int i = 0; i < r->n_paths; i++) free(r->paths[i]);
+    free(r->paths);
+    *r = (dt_reader){0};
+}
+
+/* ---- parcels ---------------------------------------------------------------------------------------------------------------------- */
+
+static void hand_over(dt_reader *r)
+{
+    if (!r->parcel) return;
+    r->parcel->nbytes_read = r->n_read;
+    dt_pipeline_submit(r->pipeline);
+    r->parcel = NULL;
+}
+
+static dt_err put(dt_reader *r, const char *text, size_t nbytes, dt_item item)
+{
+    if (r->parcel && (r->parcel->n_items == DT_PARCEL_ITEMS || r->parcel->n_text + nbytes > DT_PARCEL_NBYTES)) hand_over(r);
+    if (!r->parcel) r->parcel = dt_pipeline_parcel(r->pipeline);
+    DT_CHECK(r->parcel, DT_ERR_STOP, "stopped while reading %s", r->path);
+    return dt_parcel_add(r->parcel, text, nbytes, item);
+}
+
+static dt_err put_text(void *self, const char *text, size_t nbytes, bool last)
+{
+    dt_reader *r = self;
+    const bool begins = !r->begun;
+    r->begun = !last;
+    return put(r, text, nbytes, (dt_item){.path = r->path, .begins = begins, .ends = last});
+}
+
+static dt_err put_record(void *self, const char *text, size_t nbytes, int64_t line)
+{
+    dt_reader *r = self;
+    return put(r, text, nbytes, (dt_item){.path = r->path, .line = line, .json = true, .begins = true, .ends = true});
+}
+
+static bool stopped(void *self)
+{
+    const dt_reader *r = self;
+    return dt_pipeline_stopped(r->pipeline);
+}
+
+static dt_err read_file(dt_reader *r, const char *path)
+{
+    const dt_make_options *o = r->opt;
+    const dt_document_rules rules = {
+        .documents = o->documents, .separator = o->separator, .tokenizer = r->tokenizer, .piece_nbytes = DT_PARCEL_NBYTES};
+    dt_input in;
+    dt_err err = dt_input_open(&in, path, &r->n_read);
+    in.stopped = stopped;
+    in.stopped_self = r;
+    r->path = strcmp(path, "-") == 0 ? "standard input" : path;
+    r->begun = false;
+    const bool json = strcmp(o->format, "json") == 0 || (strcmp(o->format, "auto") == 0 && is_json_name(path));
+    if (err == DT_OK) err = json ? dt_input_each_record(&in, put_record, r) : dt_input_each_document(&in, &rules, put_text, r);
+    dt_input_close(&in);
+    return err;
+}
+
+dt_err dt_reader_run(dt_reader *r, dt_pipeline *pipeline)
+{
+    r->pipeline = pipeline;
+    dt_err err = DT_OK;
+    for (int i = 0; i < r->n_paths && err == DT_OK; i++) err = read_file(r, r->paths[i]);
+    hand_over(r); /* what was read before an error counts, too: its own errors come first */
+    return err;
+}

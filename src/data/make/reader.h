@@ -1,0 +1,27 @@
+/* reader.h - the inputs of a run: files and folders, read into parcels. */
+#ifndef DTRAIN_DATA_MAKE_READER_H
+#define DTRAIN_DATA_MAKE_READER_H
+
+#include "pipeline.h"
+
+typedef struct dt_reader {
+    const dt_make_options *opt;
+    const dt_tokenizer *tokenizer;
+    char **paths; /* of all files, in order; they outlive the parcels */
+    int n_paths, paths_alloc;
+    int64_t nbytes_total; /* -1: not known */
+    /* of the thread that reads */
+    dt_pipeline *pipeline;
+    dt_parcel *parcel; /* being filled */
+    const char *path;
+    bool begun; /* a document that comes in pieces */
+    int64_t n_read;
+} dt_reader;
+
+/** List the files of the inputs, those of a folder by name, and add up their sizes. DT_ERR_DATA: one cannot be found. */
+dt_err dt_reader_open(dt_reader *r, const dt_make_options *opt, const dt_tokenizer *tokenizer);
+/** Read them all. */
+dt_err dt_reader_run(dt_reader *r, dt_pipeline *pipeline);
+void dt_reader_close(dt_reader *r);
+
+#endif

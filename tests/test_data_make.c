@@ -1,0 +1,731 @@
+/* test_data_make.c - datasets from records: every form with its ids and its mask, what is cut and what is left out, shards, threads, memory, and who is told
+ * of what is wrong. Byte tokens: a sample is shown as its text, targets in braces, $ for the end of text. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "dtrain/data.h"
+#include "dtrain/dataset.h"
+
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* rows of tables leave out what is as usual */
+
+static char dir[64], input[128], output[128], other[128];
+
+static dt_make_options options(void)
+{
+    static const char *inputs[1];
+    inputs[0] = input;
+    return (dt_make_options){.output = output,
+                             .inputs = inputs,
+                             .n_inputs = 1,
+                             .kind = "auto",
+                             .format = "json",
+                             .documents = "lines",
+                             .tokenizer = "bytes",
+                             .chat_template = "plain",
+                             .mask = "auto",
+                             .prefer = "better",
+                             .truncate = "auto",
+                             .append_eos = true,
+                             .n_threads = 2};
+}
+
+static void write_input(const char *text)
+{
+    FILE *f = fopen(input, "w");
+    fputs(text, f);
+    fclose(f);
+}
+
+static dt_err make(const char *text, const dt_make_options *o, dt_make_stats *stats)
+{
+    if (text) write_input(text);
+    dt_error_clear();
+    return dt_make_datasets(o, stats);
+}
+
+static dt_dataset *open_output(const char *path)
+{
+    dt_dataset *d;
+    if (dt_dataset_open(&d, path) != DT_OK) print_message("%s\n", dt_error_message());
+    assert_int_equal(dt_dataset_verify(d), DT_OK);
+    return d;
+}
+
+/* One side of a sample; marks: from n_prompt on when that is not negative, else by the mask of sft. */
+static void show(dt_dataset *d, dt_side side, int64_t i, int64_t n_prompt, char *out)
+{
+    int64_t first, n;
+    assert_int_equal(dt_dataset_side_document(d, side, i, &first, &n), DT_OK);
+    int32_t ids[4096];
+    uint8_t mask[4096] = {0};
+    assert_true(n < 4096);
+    assert_int_equal(dt_dataset_read_side(d, side, first, n, ids), DT_OK);
+    if (dt_dataset_get_info(d)->kind == DT_DATASET_SFT) assert_int_equal(dt_dataset_read_mask(d, first, n, mask), DT_OK);
+    if (n_prompt >= 0) memset(mask + n_prompt, 1, (size_t)(n - n_prompt));
+    for (int64_t k = 0; k < n; k++) {
+        if (mask[k] && (k == 0 || !mask[k - 1])) *out++ = '{';
+        *out++ = ids[k] == 256 ? '$' : (char)ids[k];
+        if (mask[k] && (k + 1 == n || !mask[k + 1])) *out++ = '}';
+    }
+    *out = '\0';
+}
+
+typedef struct form {
+    const char *record, *want, *want_other; /* other: rejected, or the answer */
+    const char *kind, *mask, *chat;         /* options; NULL: as usual */
+    bool as_chat, no_eos;
+} form;
+
+static void must_give(const form *f)
+{
+    dt_make_options o = options();
+    dt_make_stats stats;
+    char found[8192];
+    if (f->kind) o.kind = f->kind;
+    if (f->mask) o.mask = f->mask;
+    if (f->chat) o.chat_template = f->chat;
+    o.as_chat = f->as_chat;
+    o.append_eos = !f->no_eos;
+    if (make(f->record, &o, &stats) != DT_OK) print_message("%s\n%s\n", f->record, dt_error_message());
+    assert_string_equal(dt_error_message(), "");
+    dt_dataset *d = open_output(output);
+    dt_pair pair = {.prompt_length = {(uint32_t)-1, (uint32_t)-1}};
+    const bool pairs = dt_dataset_get_info(d)->kind == DT_DATASET_PREFERENCE;
+    if (pairs) assert_int_equal(dt_dataset_read_pair(d, 0, &pair), DT_OK);
+    show(d, DT_SIDE_MAIN, 0, pairs ? (int64_t)pair.prompt_length[0] : -1, found);
+    if (strcmp(found, f->want) != 0) print_message("%s\n", f->record);
+    assert_string_equal(found, f->want);
+    if (f->want_other) {
+        show(d, DT_SIDE_OTHER, 0, pairs ? (int64_t)pair.prompt_length[1] : -1, found);
+        assert_string_equal(found, f->want_other);
+    }
+    dt_dataset_close(d);
+}
+#define MUST_GIVE(forms)                                                                                                         \
+    for (size_t i_ = 0; i_ < sizeof forms / sizeof forms[0]; i_++) must_give(&forms[i_])
+
+#define CHAT                                                                                                                     \
+    "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\"}, {\"role\": \"user\", "            \
+    "\"content\": \"r\"}, "                                                                                                      \
+    "{\"role\": \"assistant\", \"content\": \"b\"}]"
+
+/* ---- forms ---------------------------------------------------------------------------------------------------------------------------- */
+
+static void text_is_learnt_whole(void **state)
+{
+    static const form forms[] = {{"{\"text\": \"ab\"}", "ab$"},
+                                 {"{\"text\": \"ab\"}", "ab", .no_eos = true},
+                                 {"{\"text\": \"ab\"}", "a{b$}", .kind = "sft"},
+                                 {"{\"text\": \"a\\u0000b\", \"title\": \"t\"}", "a", .no_eos = true}};
+    for (int i = 0; i < 3; i++) must_give(&forms[i]);
+    dt_make_options o = options();
+    dt_make_stats stats;
+    assert_int_equal(make(forms[3].record, &o, &stats), DT_OK); /* the zero byte is a token, too */
+    assert_int_equal(stats.n_tokens, 4);
+}
+
+static void chats_teach_answers_and_their_ends(void **state)
+{
+    static const form forms[] = {
+        {"{\"messages\": " CHAT "}", "User: q\nAssistant:{ a$}User: r\nAssistant:{ b$}"},
+        {"{\"conversation\": " CHAT "}", "User: q\nAssistant:{ a$}User: r\nAssistant:{ b$}"},
+        {"{\"messages\": " CHAT "}", "User: q\nAssistant: a$User: r\nAssistant:{ b$}", .mask = "completion"},
+        {"{\"messages\": " CHAT "}", "U{ser: q\nAssistant: a$User: r\nAssistant: b$}", .mask = "full"},
+        {"{\"messages\": " CHAT "}",
+         "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n{a<|im_end|>}\n<|im_start|>user\nr<|im_end|>\n<|im_start|>"
+         "assistant\n"
+         "{b<|im_end|>}\n{$}",
+         .chat = "chatml"},
+        {"{\"messages\": " CHAT "}",
+         "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n<|im_start|>user\nr<|im_end|>\n<|im_start|>"
+         "assistant\n"
+         "{b<|im_end|>\n$}",
+         .chat = "chatml", .mask = "completion"},
+        {"{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"gpt\", \"value\": \"a\"}, {\"from\": "
+         "\"observation\", \"value\": "
+         "\"o\"}, {\"from\": \"gpt\", \"value\": \"b\"}], \"system\": \"s\"}",
+         "s\n\nUser: q\nAssistant:{ a$}Tool: o\nAssistant:{ b$}"},
+        {"{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"gpt\", \"value\": \"a\"}], \"system\": "
+         "\"s\", \"tools\": \"t\"}",
+         "s\n\nt\n\nUser: q\nAssistant:{ a$}"},
+        {"{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"gpt\", \"value\": \"a\"}], \"tools\": "
+         "[{\"n\": 1}]}",
+         "[{\"n\": 1}]\n\nUser: q\nAssistant:{ a$}"},
+        {"{\"conversations\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\"}]}",
+         "User: q\nAssistant:{ a$}"},
+        {"{\"messages\": " CHAT "}", "User: q\nAssistant: a$User: r\nAssistant: b$", .kind = "tokens"},
+    };
+    MUST_GIVE(forms);
+}
+
+static void prompts_are_not_learnt(void **state)
+{
+    static const form forms[] = {
+        {"{\"prompt\": \"2+2=\", \"completion\": \"4\"}", "2+2={4$}"},
+        {"{\"prompt\": \"2+2=\", \"completion\": \"4\"}", "2+2={4}", .no_eos = true},
+        {"{\"prompt\": \"2+2=\", \"completion\": \"4\"}", "2{+2=4$}", .mask = "full"},
+        {"{\"prompt\": \"\", \"completion\": \"ab\"}", "a{b$}"},
+        {"{\"prompt\": \"q\", \"completion\": \"a\"}", "User: q\nAssistant:{ a$}", .as_chat = true},
+        {"{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\"}, {\"role\": "
+         "\"user\", \"content\": \"r\"}], "
+         "\"completion\": [{\"role\": \"assistant\", \"content\": \"b\"}]}",
+         "User: q\nAssistant: a$User: r\nAssistant:{ b$}"},
+        {"{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}], \"completion\": [{\"role\": \"assistant\", \"content\": "
+         "\"a\"}, {\"role\": \"tool\", "
+         "\"content\": \"o\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}",
+         "User: q\nAssistant:{ a$Tool: o\nAssistant: b$}"},
+        {"{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}], \"completion\": [{\"role\": \"assistant\", \"content\": "
+         "\"a\"}, {\"role\": \"tool\", "
+         "\"content\": \"o\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}",
+         "User: q\nAssistant:{ a$}Tool: o\nAssistant:{ b$}", .mask = "assistant"},
+        {"{\"instruction\": \"Add\", \"input\": \"1 2\", \"output\": \"3\"}", "User: Add\n1 2\nAssistant:{ 3$}"},
+        {"{\"instruction\": \"Add\", \"input\": \"\", \"response\": \"3\"}", "User: Add\nAssistant:{ 3$}"},
+        {"{\"instruction\": \"Add\", \"input\": \"1 2\", \"output\": \"3\"}",
+         "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
+         "### Instruction:\nAdd\n\n### Input:\n1 2\n\n### Response:\n{3$}",
+         .chat = "alpaca"},
+    };
+    MUST_GIVE(forms);
+}
+
+static void preferences_have_two_sides(void **state)
+{
+    static const form forms[] = {
+        {"{\"prompt\": \"Q: \", \"chosen\": \"good\", \"rejected\": \"bad\"}", "Q: {good$}", "Q: {bad$}"},
+        {"{\"prompt\": \"Q\", \"chosen\": \"good\", \"rejected\": \"bad\"}", "User: Q\nAssistant:{ good$}",
+         "User: Q\nAssistant:{ bad$}", .as_chat = true},
+        {"{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}], \"chosen\": [{\"role\": \"assistant\", \"content\": \"c\"}], "
+         "\"rejected\": "
+         "[{\"role\": \"assistant\", \"content\": \"r\"}]}",
+         "User: q\nAssistant:{ c$}", "User: q\nAssistant:{ r$}"},
+        {"{\"prompt\": \"q\", \"chosen\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": "
+         "\"c\"}], \"rejected\": "
+         "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"r\"}]}",
+         "User: q\nAssistant:{ c$}", "User: q\nAssistant:{ r$}"},
+        {"{\"prompt\": \"q\", \"chosen\": [{\"role\": \"assistant\", \"content\": \"c\"}], \"rejected\": [{\"role\": "
+         "\"assistant\", \"content\": \"r\"}]}",
+         "User: q\nAssistant:{ c$}", "User: q\nAssistant:{ r$}"},
+        /* the prompt is what both begin with, up to a message or white space */
+        {"{\"chosen\": \"Human: hi there\\n\\nAssistant: yes\", \"rejected\": \"Human: hi there\\n\\nAssistant: yonder\"}",
+         "Human: hi there\n\nAssistant:{ yes$}", "Human: hi there\n\nAssistant:{ yonder$}"},
+        {"{\"chosen\": \"ab\", \"rejected\": \"ac\"}", "{ab$}", "{ac$}"},
+        {"{\"chosen\": \"a b c\", \"rejected\": \"a b\"}", "a{ b c$}", "a{ b$}"},
+        {"{\"chosen\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"c\"}], \"rejected\": "
+         "[{\"role\": \"user\", "
+         "\"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"r\"}]}",
+         "User: q\nAssistant:{ c$}", "User: q\nAssistant:{ r$}"},
+        {"{\"chosen\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"same\"}], "
+         "\"rejected\": [{\"role\": \"user\", "
+         "\"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"same\"}]}",
+         "User: q\nAssistant:{ same$}", "User: q\nAssistant:{ same$}"},
+        {"{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}], \"chosen\": {\"from\": \"gpt\", \"value\": \"c\"}, "
+         "\"rejected\": {\"from\": "
+         "\"gpt\", \"value\": \"r\"}}",
+         "User: q\nAssistant:{ c$}", "User: q\nAssistant:{ r$}"},
+        {"{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}], \"chosen\": \"c\", \"rejected\": \"r\"}",
+         "User: q\nAssistant:{ c$}", "User: q\nAssistant:{ r$}"},
+        {"{\"prompt\": \"q\", \"chosen_response\": \"c\", \"rejected_response\": \"r\", \"dimension\": \"helpful\"}", "q\n{c$}",
+         "q\n{r$}"},
+        {"{\"prompt\": \"q\", \"response_0\": \"x\", \"response_1\": \"y\", \"better_response_id\": 1, \"safer_response_id\": 0}",
+         "q\n{y$}", "q\n{x$}"},
+    };
+    MUST_GIVE(forms);
+}
+
+static void what_goes_with_a_pair_is_kept(void **state)
+{
+    dt_make_options o = options();
+    dt_make_stats stats;
+    dt_pair pair;
+    o.prefer = "safer";
+    assert_int_equal(
+        make("{\"prompt\": \"q\", \"chosen\": \"c\", \"rejected\": \"r\", \"margin\": -0.5}\n"
+             "{\"prompt\": \"q\", \"chosen_response\": \"c\", \"rejected_response\": \"r\", \"safety_labels\": [1, -1]}\n"
+             "{\"prompt\": \"q\", \"chosen_response\": \"c\", \"rejected_response\": \"r\", \"safety_labels\": {\"rejected\": "
+             "false}}\n"
+             "{\"prompt\": \"q\", \"response_0\": \"x\", \"response_1\": \"y\", \"better_response_id\": 1, "
+             "\"safer_response_id\": 0,"
+             " \"is_response_0_safe\": true, \"is_response_1_safe\": false}\n",
+             &o, &stats),
+        DT_OK);
+    dt_dataset *d = open_output(output);
+    assert_true(dt_dataset_get_info(d)->has_margins && dt_dataset_get_info(d)->has_safety);
+    static const struct {
+        float margin;
+        dt_safety safety[2];
+        uint32_t n_prompt;
+    } want[] = {{-0.5f, {0, 0}, 1},
+                {0, {DT_SAFETY_SAFE, DT_SAFETY_UNSAFE}, 2},
+                {0, {0, DT_SAFETY_UNSAFE}, 2},
+                {0, {DT_SAFETY_SAFE, DT_SAFETY_UNSAFE}, 2}};
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(dt_dataset_read_pair(d, i, &pair), DT_OK);
+        assert_true(pair.margin == want[i].margin && pair.safety[0] == want[i].safety[0] && pair.safety[1] == want[i].safety[1]);
+        assert_int_equal(pair.prompt_length[0], want[i].n_prompt);
+    }
+    dt_dataset_close(d);
+    assert_int_equal(make("{\"prompt\": \"q\", \"chosen\": \"c\", \"rejected\": \"r\"}", &o, &stats), DT_OK);
+    d = open_output(output); /* no array of what no record has */
+    assert_true(!dt_dataset_get_info(d)->has_margins && !dt_dataset_get_info(d)->has_safety);
+    dt_dataset_close(d);
+}
+
+static void prompts_end_where_an_answer_begins(void **state)
+{
+    static const form forms[] = {
+        {"{\"prompt\": \"tell\"}", "tell"},
+        {"{\"prompt\": \"tell\", \"answer\": 7}", "tell", "7"},
+        {"{\"prompt\": \"q\"}", "User: q\nAssistant:", .as_chat = true},
+        {"{\"question\": \"q\", \"answer\": \"42\"}", "User: q\nAssistant:", "42"},
+        {"{\"prompt\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": \"user\", \"content\": \"q\"}]}",
+         "s\n\nUser: q\nAssistant:"},
+        {"{\"prompt\": \"p\", \"completion\": \"c\"}", "p", .kind = "prompts"},
+    };
+    MUST_GIVE(forms);
+}
+
+/* ---- what is too long --------------------------------------------------------------------------------------------------------------------- */
+
+static void must_cut(const char *record, const char *truncation, int64_t max_length, const char *want, int64_t n_truncated,
+                     int64_t n_too_long)
+{
+    char found[4096], both[512];
+    dt_make_options o = options();
+    dt_make_stats stats;
+    const bool text = record[0] != '{';
+    o.max_length = max_length;
+    o.truncate = truncation;
+    o.format = text ? "text" : "json";
+    snprintf(both, sizeof both, "%s\n%s", record,
+             text                           ? "a"
+             : strstr(record, "chosen")     ? "{\"prompt\": \"\", \"chosen\": \"a\", \"rejected\": \"b\"}"
+             : strstr(record, "completion") ? "{\"prompt\": \"\", \"completion\": \"ab\"}"
+                                            : "{\"prompt\": \"a\"}");
+    assert_int_equal(make(both, &o, &stats), DT_OK);
+    assert_int_equal(stats.n_truncated, n_truncated);
+    assert_int_equal(stats.n_too_long, n_too_long);
+    dt_dataset *d = open_output(output);
+    assert_int_equal(dt_dataset_get_info(d)->n_documents, n_too_long ? 1 : 2);
+    dt_pair pair = {.prompt_length = {(uint32_t)-1}};
+    const bool pairs = dt_dataset_get_info(d)->kind == DT_DATASET_PREFERENCE;
+    if (pairs) assert_int_equal(dt_dataset_read_pair(d, 0, &pair), DT_OK);
+    show(d, DT_SIDE_MAIN, 0, pairs ? (int64_t)pair.prompt_length[0] : -1, found);
+    if (!n_too_long) assert_string_equal(found, want);
+    dt_dataset_close(d);
+}
+
+static void what_is_too_long_is_cut_or_left_out(void **state)
+{
+    static const char sft[] = "{\"prompt\": \"abc\", \"completion\": \"def\"}",
+                      pair[] = "{\"prompt\": \"abc\", \"chosen\": \"def\", \"rejected\": \"g\"}";
+    must_cut(sft, "auto", 5, "abc{de}", 1, 0); /* no end of text where there was none */
+    must_cut(sft, "keep_end", 5, "c{def$}", 1, 0);
+    must_cut(sft, "keep_end", 3, "e{f$}", 1, 0);
+    must_cut(sft, "drop", 5, "", 0, 1);
+    must_cut(sft, "drop", 7, "abc{def$}", 0, 0);
+    must_cut(pair, "auto", 6, "", 0, 1);
+    must_cut(pair, "keep_start", 6, "abc{def}", 1, 0);
+    must_cut(pair, "keep_end", 6, "bc{def$}", 1, 0);
+    must_cut("{\"prompt\": \"abcdef\"}", "auto", 4, "cdef", 1, 0);
+    must_cut("abcdef", "auto", 4, "abcd", 1, 0);
+    must_cut("abcdef", "keep_end", 4, "def$", 1, 0);
+    must_cut("abcdef", "drop", 4, "", 0, 1);
+    must_cut("abc", "drop", 4, "abc$", 0, 0);
+}
+
+static void what_has_nothing_to_learn_is_counted(void **state)
+{
+    dt_make_options o = options();
+    dt_make_stats stats;
+    assert_int_equal(
+        make("{\"prompt\": \"p\", \"completion\": \"c\"}\n{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}]}\n", &o,
+             &stats),
+        DT_OK);
+    assert_true(stats.n_documents == 1 && stats.n_dropped == 1);
+    o.append_eos = false;
+    assert_int_equal(make("{\"prompt\": \"p\", \"chosen\": \"c\", \"rejected\": \"r\"}\n{\"prompt\": \"p\", \"chosen\": \"c\", "
+                          "\"rejected\": \"\"}\n",
+                          &o, &stats),
+                     DT_OK);
+    assert_true(stats.n_documents == 1 && stats.n_dropped == 1);
+}
+
+/* algorithms.md 1.1: of L tokens a turn of |src| and |tgt| has floor(L |src| / (|src| + |tgt|)), and floor(L |tgt| / ...) with its end. */
+static void turns_share_the_length(void **state)
+{
+    dt_make_options o = options();
+    dt_make_stats stats;
+    char found[4096];
+    o.turn_budgets = true;
+    o.max_length = 12;
+    o.chat_template = other;
+    FILE *f = fopen(other, "w");
+    fputs("{\"user\": {}, \"assistant\": {\"end\": \"{eos}\"}}", f);
+    fclose(f);
+    static const char turns[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"%s\"}, {\"role\": \"assistant\", "
+                                "\"content\": \"%s\"}, {\"role\": \"user\", "
+                                "\"content\": \"%s\"}, {\"role\": \"assistant\", \"content\": \"%s\"}]}";
+    static const char *const cases[][5] = {
+        /* 2 + 3 (with the end) fit, then 4 + 3 fit */
+        {"ab", "AB", "cdef", "CD", "ab{AB$}cdef{CD$}"},
+        /* 16 + 8 share 12: 8 and 4, of which one is the end; the second turn finds no room */
+        {"abcdefghijklmnop", "ABCDEFG", "x", "y", "abcdefgh{ABC$}"},
+        /* the second turn is one token too long for what is left */
+        {"abc", "ABC", "xyz", "XY", "abc{ABC$}"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char record[512];
+        snprintf(record, sizeof record, turns, cases[i][0], cases[i][1], cases[i][2], cases[i][3]);
+        assert_int_equal(make(record, &o, &stats), DT_OK);
+        dt_dataset *d = open_output(output);
+        show(d, DT_SIDE_MAIN, 0, -1, found);
+        if (i == 2) assert_int_equal(stats.n_truncated, 1);
+        assert_string_equal(found, cases[i][4]);
+        dt_dataset_close(d);
+    }
+    unlink(other);
+}
+
+/* ---- threads, order, memory ----------------------------------------------------------------------------------------------------------------- */
+
+static bool equal_files(const char *a, const char *b)
+{
+    FILE *f = fopen(a, "rb"), *g = fopen(b, "rb");
+    assert_true(f && g);
+    int c, d;
+    do c = getc(f), d = getc(g);
+    while (c == d && c != EOF);
+    fclose(f);
+    fclose(g);
+    return c == d;
+}
+
+/* Enough for many parcels: chats, with one long record in the middle. */
+static void write_chats(int64_t nbytes)
+{
+    FILE *f = fopen(input, "w");
+    uint64_t x = 1;
+    for (int64_t n = 0; n < nbytes;) {
+        x = dt_mix64(x);
+        const int len = x % 997 == 0 ? 600000 : (int)(x % 400);
+        n += fprintf(
+            f, "{\"messages\": [{\"role\": \"user\", \"content\": \"%*s\"}, {\"role\": \"assistant\", \"content\": \"%d\"}]}\n",
+            len, "q", len);
+    }
+    fclose(f);
+}
+
+static void threads_do_not_change_a_byte(void **state)
+{
+    static const int threads[] = {2, 3, 5};
+    dt_make_options o = options();
+    dt_make_stats stats;
+    write_chats(4 << 20);
+    o.n_threads = 1;
+    assert_int_equal(make(NULL, &o, &stats), DT_OK);
+    assert_int_equal(stats.nbytes_read, stats.nbytes_total);
+    o.output = other;
+    for (size_t i = 0; i < sizeof threads / sizeof threads[0]; i++) {
+        o.n_threads = threads[i];
+        assert_int_equal(make(NULL, &o, &stats), DT_OK);
+        assert_true(equal_files(output, other));
+    }
+    unlink(other);
+}
+
+static void a_document_in_pieces_is_the_document(void **state)
+{
+    dt_make_options o = options();
+    dt_make_stats stats;
+    static char text[(1 << 20) + 77];
+    for (size_t i = 0; i + 1 < sizeof text; i++) text[i] = (char)('a' + dt_mix64(i) % 26);
+    text[500000] = '\n';
+    write_input(text);
+    static const char *const documents[] = {"files", "lines", "paragraphs", "separator"};
+    static const int64_t n_documents[] = {1, 2, 1, 2}, n_less[] = {0, 1, 0, 4};
+    memcpy(text + 800000, "@==@", 4);
+    write_input(text);
+    o.format = "text";
+    o.separator = "@==@";
+    for (int i = 0; i < 4; i++) {
+        o.documents = documents[i];
+        assert_int_equal(make(NULL, &o, &stats), DT_OK);
+        assert_int_equal(stats.n_documents, n_documents[i]);
+        assert_int_equal(stats.n_tokens, (int64_t)sizeof text - 1 - n_less[i] + n_documents[i]);
+        dt_dataset *d = open_output(output);
+        int32_t id[2000];
+        assert_int_equal(dt_dataset_read_tokens(d, 262144 - 1000, 2000, id), DT_OK); /* around the first cut */
+        for (int k = 0; k < 2000; k++) assert_int_equal(id[k], text[262144 - 1000 + k]);
+        dt_dataset_close(d);
+    }
+    o.documents = "files"; /* the end of a long one, and a limit that it passes */
+    o.max_length = 1000;
+    o.truncate = "keep_end";
+    assert_int_equal(make(NULL, &o, &stats), DT_OK);
+    dt_dataset *d = open_output(output);
+    int32_t id[1000];
+    assert_int_equal(dt_dataset_get_info(d)->n_tokens, 1000);
+    assert_int_equal(dt_dataset_read_tokens(d, 0, 1000, id), DT_OK);
+    for (size_t k = 0; k < 999; k++) assert_int_equal(id[k], text[sizeof text - 1 - 999 + k]);
+    assert_int_equal(id[999], 256);
+    dt_dataset_close(d);
+}
+
+static void the_first_error_is_the_one_reported(void **state)
+{
+    dt_make_options o = options();
+    dt_make_stats stats;
+    FILE *f = fopen(input, "w");
+    for (int i = 1; i <= 9000; i++) /* quick to refuse behind slow to read */
+        fprintf(f, i > 4000 && i % 500 == 3 ? "{\"bad\": %d}\n" : "{\"prompt\": \"%0200d\", \"completion\": \"x\"}\n", i);
+    fclose(f);
+    for (int n = 1; n <= 5; n += 2) {
+        o.n_threads = n;
+        for (int turn = 0; turn < 5; turn++) {
+            assert_int_equal(make(NULL, &o, &stats), DT_ERR_DATA);
+            assert_non_null(strstr(dt_error_message(), ":4003: "));
+            assert_true(access(output, F_OK) != 0);
+        }
+    }
+}
+
+static void errors_are_told_by_reason(void **state)
+{
+    dt_make_options o = options();
+    dt_make_stats stats;
+    o.skip_bad = true;
+    assert_int_equal(
+        make("{\"prompt\": \"p\", \"completion\": \"c\"}\n\n{\"messages\": [{\"role\": \"user\", \"content\": 1}]}\nnothing\n"
+             "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"user\", \"content\": 2}]}\n{\"text\": "
+             "\"t\"}\n",
+             &o, &stats),
+        DT_OK);
+    assert_int_equal(stats.n_bad, 4);
+    assert_int_equal(stats.n_problems, 3);
+    assert_int_equal(stats.problems[0].n, 2);
+    assert_non_null(strstr(stats.problems[0].first, ":3"));
+    assert_non_null(strstr(stats.problems[0].reason, "message 0: content"));
+    assert_non_null(strstr(stats.problems[1].first, ":4"));
+    assert_non_null(strstr(stats.problems[2].reason, "kind tokens"));
+}
+
+static void memory_does_not_grow_with_the_input(void **state)
+{
+    dt_make_options o = options();
+    dt_make_stats stats;
+    struct rusage before, after;
+    o.format = "text";
+    o.documents = "files";
+    FILE *f = fopen(input, "w");
+    char block[1 << 16];
+    memset(block, 'x', sizeof block);
+    for (int i = 0; i < 16; i++) fwrite(block, 1, sizeof block, f);
+    fclose(f);
+    assert_int_equal(make(NULL, &o, &stats), DT_OK); /* what is allocated once */
+    f = fopen(input, "a");
+    for (int i = 0; i < 1600; i++) fwrite(block, 1, sizeof block, f);
+    fclose(f);
+    getrusage(RUSAGE_SELF, &before);
+    assert_int_equal(make(NULL, &o, &stats), DT_OK); /* 100 MiB of text, 200 MiB of ids */
+    getrusage(RUSAGE_SELF, &after);
+    assert_int_equal(stats.n_tokens, 1616 * (int64_t)sizeof block + 1);
+#ifndef __SANITIZE_ADDRESS__ /* which keeps what is freed for a while */
+    assert_true(after.ru_maxrss - before.ru_maxrss <
+                24 * 1024); /* KiB: 6 parcels of 256 KiB of text and 1 MiB of ids, and 3 MiB of buffers, twice */
+#endif
+}
+
+/* ---- shards ------------------------------------------------------------------------------------------------------------------------------ */
+
+static void shards_hold_the_samples_in_order(void **state)
+{
+    char pattern[256], path[256];
+    dt_make_options o = options();
+    dt_make_stats stats;
+    FILE *f = fopen(input, "w");
+    for (int i = 0; i < 100; i++)
+        fprintf(f, "{\"prompt\": \"%d\", \"chosen\": \"%0*d\", \"rejected\": \"r%d\", \"margin\": %d}\n", i, i, 0, i, i);
+    fclose(f);
+    for (int by_size = 0; by_size < 2; by_size++) {
+        o.n_shards = by_size ? 0 : 3;
+        o.shard_nbytes = by_size ? 5000 : 0;
+        assert_int_equal(make(NULL, &o, &stats), DT_OK);
+        assert_true(by_size ? stats.n_shards > 2 : stats.n_shards == 3);
+        for (int s = 0, number = 0; s < stats.n_shards; s++) {
+            snprintf(path, sizeof path, "%.*s-%05d-of-%05d.h5", (int)strlen(output) - 3, output, s, stats.n_shards);
+            dt_dataset *d = open_output(path);
+            const int64_t n = dt_dataset_get_info(d)->n_documents;
+            assert_true(n > 0);
+            for (int64_t i = 0; i < n; i++, number++) {
+                char found[512], want[512];
+                dt_pair pair;
+                assert_int_equal(dt_dataset_read_pair(d, i, &pair), DT_OK);
+                assert_true(pair.margin == (float)number);
+                show(d, DT_SIDE_OTHER, i, pair.prompt_length[1], found);
+                snprintf(want, sizeof want, "%d{r%d$}", number, number);
+                assert_string_equal(found, want);
+            }
+            if (by_size) {
+                struct stat st;
+                assert_int_equal(stat(path, &st), 0);
+                assert_true(st.st_size < 5000 + 8192); /* arrays, and what HDF5 needs for eight of them */
+            }
+            dt_dataset_close(d);
+            unlink(path);
+            assert_int_equal(number == 100, s + 1 == stats.n_shards);
+        }
+    }
+    o.n_shards = 101;
+    o.shard_nbytes = 0;
+    assert_int_equal(make(NULL, &o, &stats), DT_ERR_DATA);
+    snprintf(pattern, sizeof pattern, "test -z \"$(ls %s | grep -v input)\"", dir);
+    assert_int_equal(system(pattern), 0);
+}
+
+/* Wherever shards end: the same samples as from one file. */
+static void shards_train_as_the_whole(void **state)
+{
+    char pattern[256];
+    dt_make_options o = options();
+    dt_make_stats stats;
+    FILE *f = fopen(input, "w");
+    for (int i = 0; i < 60; i++) fprintf(f, "{\"prompt\": \"%d\", \"completion\": \"%0*d\"}\n", i, 1 + i % 7, i);
+    fclose(f);
+    assert_int_equal(make(NULL, &o, &stats), DT_OK);
+    o.n_shards = 4;
+    assert_int_equal(make(NULL, &o, &stats), DT_OK);
+    snprintf(pattern, sizeof pattern, "%.*s-*.h5", (int)strlen(output) - 3, output);
+    dt_loader_options lo = {.files = output,
+                            .where = "test",
+                            .seq_len = 32,
+                            .packing = "auto",
+                            .train_batch_size = 5,
+                            .micro_batch_size = 5,
+                            .nranks = 1,
+                            .vocab_size = 257};
+    dt_loader *whole, *parts;
+    assert_int_equal(dt_loader_open(&whole, &lo), DT_OK);
+    lo.files = pattern;
+    assert_int_equal(dt_loader_open(&parts, &lo), DT_OK);
+    for (int s = 0; s < 12; s++) {
+        const dt_batch *a, *b;
+        assert_int_equal(dt_loader_batch(whole, s, 0, &a), DT_OK);
+        assert_int_equal(dt_loader_batch(parts, s, 0, &b), DT_OK);
+        assert_int_equal(a->n_tok, b->n_tok);
+        assert_memory_equal(a->token, b->token, (size_t)a->n_tok * sizeof *a->token);
+        assert_memory_equal(a->target, b->target, (size_t)a->n_tok * sizeof *a->target);
+    }
+    dt_loader_close(whole);
+    dt_loader_close(parts);
+    snprintf(pattern, sizeof pattern, "rm -f %s/out*", dir);
+    assert_int_equal(system(pattern), 0);
+}
+
+static void training_refuses_what_it_cannot_learn_yet(void **state)
+{
+    dt_make_options o = options();
+    dt_make_stats stats;
+    dt_loader *l;
+    assert_int_equal(make("{\"prompt\": \"q\", \"chosen\": \"c\", \"rejected\": \"r\"}", &o, &stats), DT_OK);
+    const dt_loader_options lo = {.files = output,
+                                  .where = "test",
+                                  .seq_len = 4,
+                                  .packing = "auto",
+                                  .train_batch_size = 1,
+                                  .micro_batch_size = 1,
+                                  .nranks = 1};
+    assert_int_equal(dt_loader_open(&l, &lo), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "kind preference"));
+    dt_error_clear();
+}
+
+static void stopping_leaves_nothing(void **state)
+{
+    static const atomic_bool stop = true;
+    char test[128];
+    dt_make_options o = options();
+    dt_make_stats stats;
+    write_chats(1 << 20);
+    unlink(output);
+    o.stop = &stop;
+    assert_int_equal(make(NULL, &o, &stats), DT_ERR_STOP);
+    snprintf(test, sizeof test, "test -z \"$(ls -A %s | grep -v input)\"", dir);
+    assert_int_equal(system(test), 0);
+    dt_error_clear();
+}
+
+static void options_that_do_not_fit_are_refused(void **state)
+{
+    dt_make_stats stats;
+    write_input("{\"text\": \"t\"}\n");
+#define REFUSED(change, says)                                                                                                    \
+    do {                                                                                                                         \
+        dt_make_options o = options();                                                                                           \
+        change;                                                                                                                  \
+        assert_int_equal(make(NULL, &o, &stats), DT_ERR_USAGE);                                                                  \
+        assert_non_null(strstr(dt_error_message(), says));                                                                       \
+    } while (0)
+    REFUSED(o.kind = "words", "kind: expected tokens, sft");
+    REFUSED(o.mask = "answers", "mask: expected auto, full");
+    REFUSED(o.truncate = "middle", "truncate");
+    REFUSED(o.prefer = "worse", "prefer");
+    REFUSED(o.n_threads = 5000, "threads");
+    REFUSED((o.n_shards = 2, o.shard_nbytes = 5), "found both");
+    REFUSED(o.turn_budgets = true, "max length");
+    REFUSED(o.weight_key = "w", "weight key");
+    REFUSED(o.tokenizer = "none", "tokenizer");
+    REFUSED(o.chat_template = "none", "template");
+    dt_error_clear();
+}
+
+static int open_folder(void **state)
+{
+    snprintf(dir, sizeof dir, "/tmp/dtrain-test-make-XXXXXX");
+    if (!mkdtemp(dir)) return 1;
+    snprintf(input, sizeof input, "%s/input", dir);
+    snprintf(output, sizeof output, "%s/out.h5", dir);
+    snprintf(other, sizeof other, "%s/other.json", dir);
+    return 0;
+}
+
+static int clear(void **state) { return unlink(output), unlink(other), 0; }
+
+static int remove_folder(void **state)
+{
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    return system(command);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(text_is_learnt_whole, clear),
+        cmocka_unit_test_setup(chats_teach_answers_and_their_ends, clear),
+        cmocka_unit_test_setup(prompts_are_not_learnt, clear),
+        cmocka_unit_test_setup(preferences_have_two_sides, clear),
+        cmocka_unit_test_setup(what_goes_with_a_pair_is_kept, clear),
+        cmocka_unit_test_setup(prompts_end_where_an_answer_begins, clear),
+        cmocka_unit_test_setup(what_is_too_long_is_cut_or_left_out, clear),
+        cmocka_unit_test_setup(what_has_nothing_to_learn_is_counted, clear),
+        cmocka_unit_test_setup(turns_share_the_length, clear),
+        cmocka_unit_test_setup(threads_do_not_change_a_byte, clear),
+        cmocka_unit_test_setup(a_document_in_pieces_is_the_document, clear),
+        cmocka_unit_test_setup(the_first_error_is_the_one_reported, clear),
+        cmocka_unit_test_setup(errors_are_told_by_reason, clear),
+        cmocka_unit_test_setup(memory_does_not_grow_with_the_input, clear),
+        cmocka_unit_test_setup(shards_hold_the_samples_in_order, clear),
+        cmocka_unit_test_setup(shards_train_as_the_whole, clear),
+        cmocka_unit_test_setup(training_refuses_what_it_cannot_learn_yet, clear),
+        cmocka_unit_test_setup(stopping_leaves_nothing, clear),
+        cmocka_unit_test_setup(options_that_do_not_fit_are_refused, clear),
+    };
+    return cmocka_run_group_tests_name("data_make", tests, open_folder, remove_folder);
+}
