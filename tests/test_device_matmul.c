@@ -66,11 +66,57 @@ static void products_as_large_as_a_vocabulary(void **state)
     }
 }
 
+/* More than one block of rows, columns and k, half a pair at the end, tiles cut at both borders; and C in whole lines, written around the cache. */
+static void bf16_products_of_several_blocks(void **state)
+{
+    static const int64_t sizes[][3] = {{40, 100, 2101}, {270, 60, 1030}, {275, 430, 33}, {520, 512, 24}, {33, 48, 1025}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int form = 0; form < 4; form++)
+            for (int way = 0; way < 4; way++) {
+                const int64_t m = sizes[i][0], n = sizes[i][1], k = sizes[i][2];
+                const dt_matmul mm = {.m = m, .n = n, .k = k, .trans_a = form & 1, .trans_b = form >> 1, .lda = form & 1 ? m : k, .ldb = form >> 1 ? k : n,
+                                      .ldc = n, .dt = DT_BF16, .c_dtype = way & 2 ? DT_BF16 : DT_F32, .accumulate = way & 1};
+                check_product(*state, &mm, (form + way) & 1);
+            }
+}
+
+/* C of one product on n_threads; skips where the kernel is not to be had: what oneDNN does with threads is its own affair. */
+static ref_array product_on(int n_threads, const dt_matmul *mm, const ref_array *a, const ref_array *b)
+{
+    dt_device dev;
+    dt_ledger ledger = {0};
+    ref_array c = ref_new(mm->c_dtype, mm->m * mm->ldc);
+    assert_int_equal(dt_device_open(&dev, "cpu", 0, n_threads, &ledger), DT_OK);
+    char text[256];
+    dev.ops->describe(&dev, text, sizeof text);
+    if (!strstr(text, "avx512_bf16")) skip();
+    assert_int_equal(dev.ops->matmul(&dev, mm, a->p, b->p, NULL, c.p, NULL), DT_OK);
+    dt_device_close(&dev);
+    return c;
+}
+
+static void bf16_products_do_not_depend_on_threads(void **state)
+{
+    for (int form = 0; form < 3; form++) {
+        const dt_matmul mm = {.m = 300, .n = 200, .k = 1100, .trans_a = form == 2, .trans_b = form == 1, .lda = form == 2 ? 300 : 1100,
+                              .ldb = form == 1 ? 1100 : 200, .ldc = 200, .dt = DT_BF16, .c_dtype = DT_F32};
+        ref_array a = ref_random(DT_BF16, 300 * 1100, 1, 1), b = ref_random(DT_BF16, 200 * 1100, 2, 1), one = product_on(1, &mm, &a, &b);
+        for (int n = 2; n <= 7; n++) {
+            ref_array c = product_on(n, &mm, &a, &b);
+            assert_memory_equal(c.p, one.p, 300 * 200 * sizeof(float));
+            ref_drop(&c);
+        }
+        ref_drop(&a), ref_drop(&b), ref_drop(&one);
+    }
+}
+
 static void every_number_of_tokens_works(void **state)
 {
     for (int64_t m = 1; m < 140; m++) {
-        const dt_matmul mm = {.m = m, .n = 24, .k = 10, .trans_b = true, .lda = 10, .ldb = 10, .ldc = 24, .dt = DT_BF16, .c_dtype = DT_BF16};
-        check_product(*state, &mm, true);
+        for (int64_t n = 24; n <= 72; n += 48) {
+            const dt_matmul mm = {.m = m, .n = n, .k = 10, .trans_b = true, .lda = 10, .ldb = 10, .ldc = n, .dt = DT_BF16, .c_dtype = DT_BF16};
+            check_product(*state, &mm, true);
+        }
     }
 }
 
@@ -113,6 +159,9 @@ int main(void)
         cmocka_unit_test(bias_gradient_is_the_column_sum),
     };
     int failed = cmocka_run_group_tests_name("native bf16 where there is one", tests, open_device, close_device);
+    setenv("DTRAIN_BF16", "dot", 1);
+    const struct CMUnitTest dots[] = {cmocka_unit_test(bf16_products_of_several_blocks), cmocka_unit_test(bf16_products_do_not_depend_on_threads)};
+    failed += cmocka_run_group_tests_name("pairwise dot products", dots, open_device, close_device);
     setenv("DTRAIN_BF16", "none", 1); /* as on a processor without it; kernels only convert, so one set will do */
     failed += cmocka_run_group_tests_name(ref_take_isa(0), tests, open_device, close_device);
     return failed != 0;

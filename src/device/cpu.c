@@ -126,6 +126,7 @@ static void cpu_close(dt_device *dev)
     cpu_state *cpu = cpu_of(dev);
     if (!cpu) return;
     cpu_matmul_close(cpu);
+    cpu_gemm_close(cpu);
     cpu_drop(cpu->attention_scratch, (size_t)cpu->attention_scratch_elems * sizeof(float) * (size_t)cpu->n_threads);
     free(cpu);
     dev->impl = NULL;
@@ -142,6 +143,7 @@ static dt_err open_parts(cpu_state *cpu)
     DT_CHECK(cpu_grab(nbytes, cpu->n_threads, &scratch) == DT_OK, DT_ERR_MEMORY, "cpu device: %zu bytes of scratch for attention", nbytes);
     cpu->attention_scratch = scratch;
     cpu->nbytes_held = nbytes + sizeof *cpu;
+    DT_TRY(cpu_gemm_open(cpu));
     return cpu_matmul_open(cpu);
 }
 

@@ -15,6 +15,8 @@ typedef struct cpu_state {
     const dt_bf16_unit *unit; /* what multiplies bf16 tiles in attention; NULL: they are converted to float */
     cpu_matmul *matmul;
     bool pairs; /* bf16 products by rows use the processor's pairwise dot products */
+    void *gemm_scratch; /* n_threads pieces of gemm_scratch_nbytes; NULL: bf16 products are oneDNN's */
+    size_t gemm_scratch_nbytes;
     float *attention_scratch; /* n_threads pieces, of attention_scratch_elems floats each, for head_dim up to CPU_MAX_HEAD_DIM */
     int64_t attention_scratch_elems;
     size_t nbytes_held; /* by attention and reductions; cpu_matmul counts its own */
@@ -60,6 +62,12 @@ dt_err cpu_matmul_run(dt_device *dev, const dt_matmul *mm, const void *a, const 
 /* cpu_rows.c: dt_matmul.by_row, checked by the caller */
 bool cpu_rows_use_pairs(const dt_cpu_kernels *k);
 void cpu_rows_product(const cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c);
+
+/* cpu_gemm.c: bf16 products by our own kernel */
+dt_err cpu_gemm_open(cpu_state *cpu);
+void cpu_gemm_close(cpu_state *cpu);
+bool cpu_gemm_takes(const cpu_state *cpu, const dt_matmul *mm);
+void cpu_gemm_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c);
 
 /* cpu_layers.c, cpu_attention.c, cpu_optimizer.c fill in their part of the table */
 dt_err cpu_convert(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n, dt_stream *stream);

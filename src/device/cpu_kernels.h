@@ -20,6 +20,18 @@ typedef struct dt_bf16_unit {
                     bool accumulate);
 } dt_bf16_unit;
 
+/** A product of bf16 matrices, and what one thread computes of it: rows and columns of C, cut between tiles. */
+typedef struct dt_gemm {
+    const dt_matmul *mm;
+    const void *a, *b, *bias;
+    void *c;
+} dt_gemm;
+typedef struct dt_gemm_part {
+    int64_t first_row, end_row, first_col, end_col;
+    void *scratch; /* this thread's, gemm_scratch() bytes, on a cache line */
+} dt_gemm_part;
+enum { DT_GEMM_ROWS = 8, DT_GEMM_COLS = 48 }; /* a tile of C */
+
 /** What one thread does of an attention call: some rows of one sequence and one head; see isa/attention.c. */
 typedef struct dt_attention_part {
     int seq, head;     /* head: of queries for forward and dq, of keys for dk and dv */
@@ -105,6 +117,10 @@ typedef struct dt_cpu_kernels {
     void (*attention_backward_q_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
     void (*attention_backward_kv_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
     const dt_bf16_unit *dot_unit, *amx_unit;
+
+    /* gemm_bf16.c: with dot_unit only */
+    size_t (*gemm_scratch)(void);
+    void (*gemm_bf16)(const dt_gemm *g, const dt_gemm_part *part);
 } dt_cpu_kernels;
 
 /* The Makefile defines DT_HAVE_ISA_<name> for each set it compiles. */

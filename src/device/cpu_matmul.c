@@ -397,6 +397,10 @@ dt_err cpu_matmul_run(dt_device *dev, const dt_matmul *mm, const void *a, const 
         cpu_rows_product(cpu, mm, a, b, bias, c);
         return DT_OK;
     }
+    if (cpu_gemm_takes(cpu, mm)) {
+        cpu_gemm_run(cpu, mm, a, b, bias, c);
+        return DT_OK;
+    }
     if (omp_get_max_threads() != cpu->n_threads) omp_set_num_threads(cpu->n_threads); /* oneDNN asks OpenMP */
     if (mm->dt == DT_BF16) return cpu->matmul->native_bf16 ? run_slabs(cpu, mm, a, b, bias, c) : run_converted(cpu, mm, a, b, bias, c);
     if (mm->trans_b && !mm->trans_a && mm->k >= 2048) return run_blocks(cpu, mm, a, b, bias, c);

@@ -50,6 +50,8 @@ void ISA_NAME(attention_forward_bf16)(const dt_attention *at, const dt_attention
 void ISA_NAME(attention_backward_q_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
 void ISA_NAME(attention_backward_kv_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
 extern const dt_bf16_unit ISA_NAME(dot_unit), ISA_NAME(amx_unit);
+size_t ISA_NAME(gemm_scratch)(void);
+void ISA_NAME(gemm_bf16)(const dt_gemm *g, const dt_gemm_part *part);
 #else
 #define HAVE_BF16_UNITS 0
 #endif

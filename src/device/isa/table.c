@@ -39,5 +39,7 @@ const dt_cpu_kernels DT_JOIN(dt_cpu_kernels, DT_ISA) = {
     .attention_backward_kv_bf16 = ISA_NAME(attention_backward_kv_bf16),
     .dot_unit = &ISA_NAME(dot_unit),
     .amx_unit = &ISA_NAME(amx_unit),
+    .gemm_scratch = ISA_NAME(gemm_scratch),
+    .gemm_bf16 = ISA_NAME(gemm_bf16),
 #endif
 };
