@@ -98,4 +98,9 @@ if mount -t tmpfs -o size=200k tmpfs "$tmp/small" 2>/dev/null; then
 else
     skip "no room for an export" "mounting a small tmpfs is not permitted here"
 fi
+# the example of the README, in small
+run 0 env RUNS="$tmp/example" SETTINGS=run.max_steps=4 PYTHON=false tools/chat.sh
+expect_exit "chats fine-tune a directory into another" 0
+expect "which stands there whole" test -s "$tmp/example/chat/hf/model.safetensors" -a -s "$tmp/example/chat/hf/tokenizer.json" -a -s "$tmp/example/chat-data/answer.jsonl"
+
 e2e_done

@@ -185,14 +185,12 @@ static json_t *record_of(const app *a, const dt_sequence *s)
     }
     json_object_set_new(object, "text", take_text(text, n_text));
     json_object_set_new(object, "ids", id_list(s->ids + s->n_prompt, s->n_ids - s->n_prompt));
+    json_object_set_new(object, "prompt_ids", id_list(s->ids, s->n_prompt));
     json_object_set_new(object, "n_prompt_tokens", json_integer(s->n_prompt));
     json_object_set_new(object, "n_new_tokens", json_integer(s->n_ids - s->n_prompt));
     json_object_set_new(object, "finish", json_string(finish_name(a, s, stopped)));
     add_scores(a, s, object);
-    if (from) {
-        if (json_object_get(from, "ids")) json_object_set_new(object, "prompt_ids", id_list(s->ids, s->n_prompt));
-        json_object_update_missing(object, from);
-    }
+    if (from) json_object_update_missing(object, from);
     return object;
 }
 
