@@ -1,11 +1,16 @@
 #!/usr/bin/env python3
-"""Write tests/data/chat/cases.json: conversations as transformers' apply_chat_template writes them.
+"""Write tests/data/chat: conversations as transformers' apply_chat_template writes them, and their ids and targets.
+
+    cases.json   texts of every template; tokens are written as <s>, </s>
+    jinja.json   the templates, which are to be recognised
+    ids.json     ids and masks of conversations and of prompts with completions, by the tokenizers of tests/data/tokenizer
 
 The templates below are those of the models named, without their checks of roles and their tools. Run with a Python that has
-transformers; the tests need none. Tokens are written as <s>, </s>; C test: tests/test_chat.c.
+transformers; the tests need none. C test: tests/test_chat.c.
 """
 import json
 import os
+import re
 
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
@@ -146,6 +151,67 @@ def late_system(template, messages):
     return template in ("mistral-v3", "mistral-tekken") and messages[0]["role"] == "system" and messages[-1]["role"] != "user"
 
 
+FAMILIES = [  # tokenizer, its files' settings, template, and the answers with their ends
+    ("qwen2", {"eos_token": "<|im_end|>"}, "qwen2.5", r"<\|im_start\|>assistant\n(.*?<\|im_end\|>)"),
+    ("smollm", {"eos_token": "<|im_end|>"}, "chatml", r"<\|im_start\|>assistant\n(.*?<\|im_end\|>)"),
+    ("llama3", {"bos_token": "<|begin_of_text|>", "eos_token": "<|endoftext|>"}, "llama-3",
+     r"assistant<\|end_header_id\|>\n\n(.*?<\|eot_id\|>)"),
+    ("llama2", {"bos_token": "<s>", "eos_token": "</s>"}, "llama-2", r"\[/INST\](.*?</s>)"),
+    ("llama2", {"bos_token": "<s>", "eos_token": "</s>"}, "vicuna", r"ASSISTANT:(.*?</s>)"),
+    ("mistral", {"bos_token": "<s>", "eos_token": "</s>"}, "mistral-v1", r"\[/INST\](.*?</s>)"),
+    ("tekken", {"bos_token": "<s>", "eos_token": "</s>"}, "mistral-tekken", r"\[/INST\](.*?</s>)"),
+    ("gpt2", {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}, "alpaca", r"### Response:\n(.*?<\|endoftext\|>)"),
+]
+PAIRS = [("2+2=", "4"), ("Hello", " world"), ("hel", "lo world"), ("Question: \u4f60", "\u597d"), ("a b ", "c"), ("x\n", "\ny"), ("", "all")]
+
+
+def load(name, settings):
+    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "tokenizer", name)
+    return PreTrainedTokenizerFast(tokenizer_file=os.path.join(folder, "tokenizer.json"), **settings)
+
+
+def encode_chat(tok, text, bos, answers):
+    """Ids, and 1 for tokens that lie in an answer; None where a token lies in part in one."""
+    spans = [m.span(1) for m in re.finditer(answers, text, re.S)]
+    enc = tok(text, add_special_tokens=not bos, return_offsets_mapping=True)
+    mask = []
+    for begin, end in enc["offset_mapping"]:
+        inside = [begin < e and end > b for b, e in spans]
+        if any(begin < b < end or begin < e < end for b, e in spans):
+            return None
+        mask.append(int(any(inside)))
+    return enc["input_ids"], [0] + mask[1:]
+
+
+def encode_pair(tok, prompt, completion, eos):
+    """The whole, and where the prompt ends in it; else the completion alone behind the prompt."""
+    whole, alone = tok(prompt + completion)["input_ids"], tok(prompt)["input_ids"]
+    parted = whole[: len(alone)] != alone
+    if parted:
+        whole = alone + tok(completion, add_special_tokens=False)["input_ids"]
+    ids = whole + ([eos] if whole[-1:] != [eos] else [])
+    return {"ids": ids, "n_prompt": len(alone), "parted": parted}
+
+
+def family(name, settings, template, answers):
+    tok = load(name, settings)
+    settings = dict(settings, chat_template=TEMPLATES[template])
+    out = {"tokenizer": name, "template": template, "config": settings, "chats": [], "pairs": []}
+    for messages in CONVERSATIONS:
+        if late_system(template, messages):
+            continue
+        text = tok.apply_chat_template(messages, chat_template=TEMPLATES[template], tokenize=False)
+        found = encode_chat(tok, text, template not in ("alpaca", "vicuna"), answers)
+        if found and template == "llama-3" and messages[-1]["role"] == "assistant":  # <|eot_id|> is no token here: the end of text follows
+            found = (found[0] + [tok.eos_token_id], found[1] + [1])
+        if found:
+            out["chats"].append({"messages": messages, "ids": found[0], "mask": found[1]})
+    if name != "llama2" and name != "mistral":  # these put a space before a text that is encoded alone
+        for prompt, completion in PAIRS:
+            out["pairs"].append(dict(encode_pair(tok, prompt, completion, tok.eos_token_id), prompt=prompt, completion=completion))
+    return out
+
+
 def main():
     tok = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), bos_token="<s>", eos_token="</s>")
     cases = []
@@ -162,6 +228,8 @@ def main():
     folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "chat")
     with open(os.path.join(folder, "cases.json"), "w") as f:
         f.write("[\n" + ",\n".join(json.dumps(c) for c in cases) + "\n]\n")
+    with open(os.path.join(folder, "ids.json"), "w") as f:
+        f.write("[\n" + ",\n".join(json.dumps(family(*f)) for f in FAMILIES) + "\n]\n")
     with open(os.path.join(folder, "jinja.json"), "w") as f:
         json.dump(TEMPLATES, f, indent=1)
         f.write("\n")

@@ -5,6 +5,7 @@
 #include <setjmp.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -289,6 +290,93 @@ static void prompts_end_where_an_answer_begins(void **state)
         {"{\"prompt\": \"p\", \"completion\": \"c\"}", "p", .kind = "prompts"},
     };
     MUST_GIVE(forms);
+}
+
+/* ---- tokenizers with merges: ids and masks as transformers gives them (tests/make_chat_fixtures.py) ------------------------------------------- */
+
+/* A folder as people have it: tokenizer.json, and a tokenizer_config.json with the tokens and the chat template. */
+static void write_tokenizer(const char *name, const json_t *config)
+{
+    char from[512], to[256], cwd[256];
+    assert_non_null(getcwd(cwd, sizeof cwd));
+    snprintf(from, sizeof from, "%s/tests/data/tokenizer/%s/tokenizer.json", cwd, name);
+    snprintf(to, sizeof to, "%s/tokenizer/tokenizer.json", dir);
+    unlink(to);
+    assert_int_equal(symlink(from, to), 0);
+    snprintf(to, sizeof to, "%s/tokenizer/tokenizer_config.json", dir);
+    assert_int_equal(json_dump_file(config, to, 0), 0);
+}
+
+static void must_equal(const json_t *want_ids, const json_t *want_mask, int64_t n_prompt)
+{
+    dt_dataset *d = open_output(output);
+    int32_t ids[2000];
+    uint8_t mask[2000];
+    const int64_t n = dt_dataset_get_info(d)->n_tokens;
+    assert_int_equal(n, json_array_size(want_ids));
+    assert_int_equal(dt_dataset_read_tokens(d, 0, n, ids), DT_OK);
+    assert_int_equal(dt_dataset_read_mask(d, 0, n, mask), DT_OK);
+    for (int64_t i = 0; i < n; i++) {
+        assert_int_equal(ids[i], json_integer_value(json_array_get(want_ids, (size_t)i)));
+        const int64_t target = want_mask ? json_integer_value(json_array_get(want_mask, (size_t)i)) : i > 0 && i >= n_prompt;
+        assert_int_equal(mask[i], target);
+    }
+    dt_dataset_close(d);
+}
+
+static bool has_one(const json_t *mask)
+{
+    for (size_t i = 0; i < json_array_size(mask); i++)
+        if (json_integer_value(json_array_get(mask, i))) return true;
+    return false;
+}
+
+static void check_family(const json_t *family)
+{
+    char tokenizer[256];
+    dt_make_options o = options();
+    dt_make_stats stats;
+    size_t i;
+    const json_t *one;
+    snprintf(tokenizer, sizeof tokenizer, "%s/tokenizer", dir);
+    write_tokenizer(json_string_value(json_object_get(family, "tokenizer")), json_object_get(family, "config"));
+    o.tokenizer = tokenizer;
+    o.chat_template = "auto";
+    json_array_foreach(json_object_get(family, "chats"), i, one)
+    {
+        if (!has_one(json_object_get(one, "mask"))) continue;
+        assert_int_equal(json_dump_file(one, input, 0), 0);
+        if (make(NULL, &o, &stats) != DT_OK) print_message("%s\n", dt_error_message());
+        must_equal(json_object_get(one, "ids"), json_object_get(one, "mask"), 0);
+        assert_int_equal(stats.n_parted, 0);
+    }
+    json_array_foreach(json_object_get(family, "pairs"), i, one)
+    {
+        assert_int_equal(json_dump_file(one, input, 0), 0);
+        assert_int_equal(make(NULL, &o, &stats), DT_OK);
+        must_equal(json_object_get(one, "ids"), NULL, json_integer_value(json_object_get(one, "n_prompt")));
+        assert_int_equal(stats.n_parted, json_is_true(json_object_get(one, "parted")));
+    }
+}
+
+static void ids_and_masks_are_those_of_transformers(void **state)
+{
+    char folder[128];
+    json_t *families = json_load_file("tests/data/chat/ids.json", 0, NULL);
+    size_t i;
+    const json_t *family;
+    assert_true(json_array_size(families) >= 8);
+    snprintf(folder, sizeof folder, "%s/tokenizer", dir);
+    assert_int_equal(mkdir(folder, 0777), 0);
+    json_array_foreach(families, i, family)
+    {
+        print_message("%s, %s\n", json_string_value(json_object_get(family, "tokenizer")),
+                      json_string_value(json_object_get(family, "template")));
+        check_family(family);
+    }
+    json_decref(families);
+    snprintf(folder, sizeof folder, "rm -r %s/tokenizer", dir);
+    assert_int_equal(system(folder), 0);
 }
 
 /* ---- what is too long --------------------------------------------------------------------------------------------------------------------- */
@@ -713,6 +801,7 @@ int main(void)
         cmocka_unit_test_setup(preferences_have_two_sides, clear),
         cmocka_unit_test_setup(what_goes_with_a_pair_is_kept, clear),
         cmocka_unit_test_setup(prompts_end_where_an_answer_begins, clear),
+        cmocka_unit_test_setup(ids_and_masks_are_those_of_transformers, clear),
         cmocka_unit_test_setup(what_is_too_long_is_cut_or_left_out, clear),
         cmocka_unit_test_setup(what_has_nothing_to_learn_is_counted, clear),
         cmocka_unit_test_setup(turns_share_the_length, clear),
