@@ -65,8 +65,14 @@ expect other_fields_come_back grep -q '"answer":{"x":\[1,2\]}' "$tmp/expected"
 expect ids_of_a_prompt_come_back grep -q '"prompt_ids":\[7\]' "$tmp/expected"
 generate 0 "$m" --prompts "$tmp/prompts.jsonl" --jsonl --logprobs --max-new-tokens 3 --threads 1
 expect log_probabilities_of_each_token test "$(grep -cE '"logprob":-[0-9.]+,"logprobs":\[-[^,]*(,-[^,]*){0,2}\]' "$tmp/text")" = 4
-generate 2 "$m" --prompts "$tmp/prompts.jsonl" --jsonl --logprobs --max-new-tokens 3 --threads 1 --batch-size 1
-expect and_from_other_ranks test "$(grep -cE '"logprob":-[0-9.]+,"logprobs":\[-[^,]*(,-[^,]*){0,2}\]' "$tmp/text")" = 4
+for dtype in fp32 bf16; do # 17 digits of each: not a bit of a logit depends on how the work is cut
+    generate 0 "${many[@]}" --logprobs --dtype "$dtype" --batch-size 1
+    cp "$tmp/text" "$tmp/expected"
+    generate 0 "${many[@]}" --logprobs --dtype "$dtype" --batch-size 5 --threads 3
+    expect "${dtype}_log_probabilities_do_not_depend_on_batch_and_threads" cmp "$tmp/text" "$tmp/expected"
+    generate 3 "${many[@]}" --logprobs --dtype "$dtype" --batch-size 2 --zero-stage 3
+    expect "${dtype}_log_probabilities_do_not_depend_on_ranks" cmp "$tmp/text" "$tmp/expected"
+done
 
 # a stop text, which is not printed: the first letter or digit of some answer
 generate 0 "$m" --prompt "ab" --num-samples 8 --max-new-tokens 30 --jsonl --threads 1

@@ -150,6 +150,36 @@ static dt_err nan_decode(void *self, const dt_batch *b, const int32_t *slot, flo
     return err;
 }
 
+/* A text that goes on: what the cache holds does not pass through again, and the tokens are those of a fresh start. */
+static void a_cached_beginning_is_not_run_again(void **state)
+{
+    (void)state;
+    dt_ledger ledger = {0};
+    struct fake f = {.max_tok = 4};
+    const dt_decoder d = {.self = &f, .decode = fake_decode, .keep = fake_keep};
+    const dt_generate_options opt = {.sampling = how, .vocab_size = VOCAB, .n_slots = 1, .max_tok = 4, .ledger = &ledger};
+    dt_generate_stats stats;
+    int32_t ids[2][MAX_LEN] = {{5, 6, 7, 8}};
+    dt_sequence talk = {.number = 3, .ids = ids[0], .n_prompt = 4, .n_ids = 4, .max_ids = 10}, *one = &talk, fresh, *other = &fresh;
+    assert_int_equal(dt_generate(&d, &one, 1, &opt, &stats), DT_OK);
+    assert_true(stats.n_prompt_tok == 4 && talk.n_cached == 9 && talk.n_ids == 10);
+    talk.n_cached = 7; /* the rest was said otherwise */
+    for (int32_t t = 7; t < 12; t++) talk.ids[t] = t;
+    talk.n_prompt = talk.n_ids = 12, talk.max_ids = 20;
+    memcpy(ids[1], ids[0], sizeof ids[0]);
+    fresh = talk;
+    fresh.ids = ids[1], fresh.n_cached = 0;
+    assert_int_equal(dt_generate(&d, &one, 1, &opt, &stats), DT_OK);
+    assert_true(stats.n_prompt_tok == 5 && talk.finish == DT_FINISH_LENGTH);
+    assert_int_equal(dt_generate(&d, &other, 1, &opt, &stats), DT_OK);
+    assert_true(stats.n_prompt_tok == 12);
+    assert_memory_equal(ids[0], ids[1], 20 * sizeof ids[0][0]);
+    talk.n_prompt = talk.n_ids = talk.n_cached = 12;
+    assert_int_equal(dt_generate(&d, &one, 1, &opt, &stats), DT_ERR_ARG); /* nothing left to decode */
+    assert_int_equal(f.n_bad, 0);
+    dt_error_clear();
+}
+
 static void errors_come_back(void **state)
 {
     (void)state;
@@ -384,7 +414,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokens_do_not_depend_on_slots_and_passes),
-        cmocka_unit_test(errors_come_back),
+        cmocka_unit_test(a_cached_beginning_is_not_run_again), cmocka_unit_test(errors_come_back),
         cmocka_unit_test(prompts_come_as_text_lines_and_json),
         cmocka_unit_test(bad_prompts_are_named_by_line),
         cmocka_unit_test(the_cache_gives_the_tokens_of_full_passes),

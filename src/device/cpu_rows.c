@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* Bytes of B a thread takes at a time. B stored [k,n] is read in runs, which should be long. */
-enum { PIECE_BYTES = 128 << 10, COLUMNS = 16, LEAST_RUN = 256, MOST_RUN = 1024 };
+enum { PIECE_BYTES = 128 << 10, COLUMNS = 16, LEAST_RUN = 256, MOST_RUN = 512 };
 
 static bool has_pairs(void)
 {

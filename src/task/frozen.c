@@ -8,7 +8,7 @@ dt_err dt_frozen_describe(dt_frozen *f, const char *model)
     return dt_model_make_units(&f->mc, &f->units, &f->n_units);
 }
 
-dt_err dt_frozen_load(dt_frozen *f, dt_comm *comm, dt_device *dev, int stage, dt_dtype dtype)
+dt_err dt_frozen_load(dt_frozen *f, dt_comm *comm, dt_device *dev, int stage, dt_dtype dtype, dt_phase *phase)
 {
     const dt_zero_options opt = {.stage = stage,
                                  .param_dtype = dtype,
@@ -17,10 +17,10 @@ dt_err dt_frozen_load(dt_frozen *f, dt_comm *comm, dt_device *dev, int stage, dt
                                  .untied = !f->mc.tie_word_embeddings,
                                  .overlap_comm = true,
                                  .prefetch_bucket_size = INT64_MAX};
-    const dt_err err = dt_zero_open(&f->zero, &opt, f->units, f->n_units, comm, dev, NULL, NULL);
+    const dt_err err = dt_zero_open(&f->zero, &opt, f->units, f->n_units, comm, dev, NULL, phase);
     DT_TRY(err == DT_ERR_COMM ? err : dt_comm_agree(comm, err));
     f->source = dt_zero_source(f->zero);
-    return dt_pretrained_load(comm, f->zero, &f->from, NULL);
+    return dt_pretrained_load(comm, f->zero, &f->from, phase);
 }
 
 void dt_frozen_close(dt_frozen *f)

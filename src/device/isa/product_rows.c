@@ -113,28 +113,28 @@ static void dot_columns(const dt_rows_product *p, const dot_shapes *shapes, int6
 
 /* ---- B stored [k,n]: columns in lanes -------------------------------------------------------------------------------- */
 
-enum { FEW = 4, FEW_N = 1024, AT_ONCE = 8, PACK_K = 128, PACK_N = 128 };
+enum { FEW = 8, FEW_N = 512, AT_ONCE = 8, PACK_K = 128, PACK_N = 128 };
 
-/* total[i][..] += sum over `rows of B` q < depth of a[i][q] B[q][..], in order. */
-INLINE void add_rows_of_b(int rows, int depth, dt_dtype dt, const void *a, int64_t lda, const void *b, int64_t ldb, int64_t n,
+/* total[i][..] += sum over `rows of B` q < depth of a[i][q] B[q][..], in order. Of the rows of A m are there; the last stands in for the others. */
+INLINE void add_rows_of_b(int rows, int64_t m, int depth, dt_dtype dt, const void *a, int64_t lda, const void *b, int64_t ldb, int64_t n,
                           float (*total)[FEW_N])
 {
     float x[FEW][AT_ONCE];
     for (int i = 0; i < rows; i++)
-        for (int q = 0; q < depth; q++) x[i][q] = load(a, dt, i * lda + q);
+        for (int q = 0; q < depth; q++) x[i][q] = load(a, dt, least(i, m - 1) * lda + q);
     int64_t j = 0;
     for (; j + LANES <= n; j += LANES) {
         vec sum[FEW];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int i = 0; i < rows; i++) sum[i] = v_load(&total[i][j]);
 #pragma GCC unroll 8
         for (int q = 0; q < depth; q++) {
             __builtin_prefetch(element(b, dt, (q + depth) * ldb + j)); /* the runs are too short for the processor to see where they go on */
             const vec y = load_lanes(b, dt, q * ldb + j);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
             for (int i = 0; i < rows; i++) sum[i] = v_fma(v_set(x[i][q]), y, sum[i]);
         }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int i = 0; i < rows; i++) v_store(&total[i][j], sum[i]);
     }
     for (; j < n; j++)
@@ -151,10 +151,10 @@ INLINE void few_rows(int rows, dt_dtype dt, const dt_rows_product *p, int64_t fi
         memset(total, 0, (size_t)rows * sizeof total[0]);
         int64_t q = 0;
         for (; q + AT_ONCE <= mm->k; q += AT_ONCE)
-            add_rows_of_b(rows, AT_ONCE, dt, element(p->a, dt, q), mm->lda, element(p->b, dt, q * mm->ldb + j), mm->ldb, cols, total);
+            add_rows_of_b(rows, mm->m, AT_ONCE, dt, element(p->a, dt, q), mm->lda, element(p->b, dt, q * mm->ldb + j), mm->ldb, cols, total);
         for (; q < mm->k; q++)
-            add_rows_of_b(rows, 1, dt, element(p->a, dt, q), mm->lda, element(p->b, dt, q * mm->ldb + j), mm->ldb, cols, total);
-        store_block(p, 0, j, rows, cols, &total[0][0], FEW_N);
+            add_rows_of_b(rows, mm->m, 1, dt, element(p->a, dt, q), mm->lda, element(p->b, dt, q * mm->ldb + j), mm->ldb, cols, total);
+        store_block(p, 0, j, mm->m, cols, &total[0][0], FEW_N);
     }
 }
 
@@ -176,20 +176,19 @@ static void many_rows(const dt_rows_product *p, int64_t first, int64_t n)
         }
 }
 
+/* One pass over B for up to FEW rows. */
 #define FEW_ROWS(dt)                                                                                                   \
-    switch (p->mm->m) {                                                                                                \
-    case 1:                                                                                                            \
-        few_rows(1, dt, p, first, n);                                                                                  \
-        break;                                                                                                         \
-    case 2:                                                                                                            \
-        few_rows(2, dt, p, first, n);                                                                                  \
-        break;                                                                                                         \
-    case 3:                                                                                                            \
-        few_rows(3, dt, p, first, n);                                                                                  \
-        break;                                                                                                         \
-    default:                                                                                                           \
-        few_rows(4, dt, p, first, n);                                                                                  \
-    }
+    do {                                                                                                               \
+        if (p->mm->m == 1) {                                                                                           \
+            few_rows(1, dt, p, first, n);                                                                              \
+        } else if (p->mm->m == 2) {                                                                                    \
+            few_rows(2, dt, p, first, n);                                                                              \
+        } else if (p->mm->m <= 4) {                                                                                    \
+            few_rows(4, dt, p, first, n);                                                                              \
+        } else {                                                                                                       \
+            few_rows(FEW, dt, p, first, n);                                                                            \
+        }                                                                                                              \
+    } while (0)
 
 void ISA_NAME(product_rows)(const dt_rows_product *p, int64_t first, int64_t n)
 {
