@@ -275,7 +275,7 @@ static dt_err encode_cached(const dt_bpe *b, dt_bpe_work *w, const char *text, s
     c->n_key = (uint8_t)n;
     c->n_ids = (uint8_t)(ids->n - first);
     memcpy(c->key, text, n);
-    memcpy(c->id, ids->id + first, c->n_ids * sizeof c->id[0]);
+    if (c->n_ids > 0) memcpy(c->id, ids->id + first, c->n_ids * sizeof c->id[0]);
     return DT_OK;
 }
 

@@ -1,17 +1,18 @@
 /* regex_syntax.c - Oniguruma's syntax (its own, of Unicode strings) as PCRE2 reads it.
  *
  * Source   Oniguruma's doc/RE, doc/SYNTAX.md; pcre2pattern(3).
- * Different in meaning, and rewritten: \s (PCRE2 counts U+180E), \w (Alphabetic, M, Nd, Pc), \b and \B (by that \w), \h (a hexadecimal digit), \v, \u,
+ * Different in meaning, and rewritten: \s (PCRE2 counts U+180E), \w (Alphabetic, M, Nd, Pc and six of No), \b and \B (by that \w), \h (a hexadecimal digit), \v, \u,
  * {,n}, (?m: (the dot matches a newline), scripts (\p{Han} is the script alone, without its extensions).
  * Different and refused: possessive and lazy intervals ({n,m}+ and {n}? are something else there), options that hold to the end of a group, [:posix:],
- * sets within sets and &&, names, back references, and every escape not named here. */
+ * sets within sets and &&, names, back references, and every escape not named here.
+ * What is a letter or a number depends on the version of Unicode: PCRE2 10.42 has 14.0, so characters added to Unicode since are none to it. */
 #include "regex.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define SPACES "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
-#define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+#define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}" /* its tables have these of Latin-1, too */
 #define HEX "0-9A-Fa-f"
 #define IS_WORD "[" WORD "]"
 
@@ -91,7 +92,7 @@ static dt_err set_escape(syntax *s, bool in_class)
         put(s, set);
         put(s, in_class ? "" : "]");
     }
-    if (in_class && next_is(s, "-")) put(s, "\\"), put_char(s); /* no range begins with a set */
+    if (in_class && next_is(s, "-") && !next_is(s, "-]")) return refuse(s, "a range that begins with a set");
     return DT_OK;
 }
 

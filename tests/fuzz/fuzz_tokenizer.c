@@ -1,0 +1,85 @@
+/* fuzz_tokenizer.c - any bytes as a tokenizer.json, and any text: an error, or ids that are known, whose number does not depend on how the text is cut into spans,
+ * and that decode to UTF-8.
+ *
+ * The text stands behind a zero byte; without one it is the file itself. */
+#include "dtrain/tokenizer.h"
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+
+enum { MAX_TEXT = 2000 };
+
+static void must(bool holds)
+{
+    if (!holds) abort();
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    setenv("DTRAIN_LOG", "error", 0);
+    dt_log_open(0, 1, "fuzz");
+    return 0;
+}
+
+static void ids_decode(const dt_tokenizer *t, const dt_ids *ids)
+{
+    size_t n, n_valid;
+    char *text = dt_decode(t, ids->id, (int64_t)ids->n, true, &n);
+    if (!text) return; /* a limit of an expression */
+    char *valid = dt_utf8_repair(text, n, &n_valid);
+    must(valid && n == n_valid && memcmp(text, valid, n) == 0);
+    free(valid);
+    free(text);
+}
+
+/* Whole, and as three spans. */
+static void encode(const dt_tokenizer *t, dt_encoder *e, const char *text, size_t n)
+{
+    dt_ids whole = {0}, parts = {0};
+    int64_t ends[3];
+    const size_t a = n / 3, b = n / 2;
+    const dt_span one = {.text = text, .nbytes = n};
+    const dt_span three[] = {{.text = text, .nbytes = a}, {.text = text + a, .nbytes = b - a}, {.text = text + b, .nbytes = n - b}};
+    if (dt_encode(e, &one, 1, DT_ENCODE_WRAP, &whole, NULL) == DT_OK && dt_encode(e, three, 3, DT_ENCODE_WRAP, &parts, ends) == DT_OK) {
+        must(whole.n == parts.n && (whole.n == 0 || memcmp(whole.id, parts.id, whole.n * sizeof *whole.id) == 0));
+        for (int i = 0; i < 3; i++) must(ends[i] >= -1 && ends[i] <= (int64_t)parts.n);
+        for (size_t i = 0; i < whole.n; i++) must(dt_tokenizer_token(t, whole.id[i]) != NULL);
+        ids_decode(t, &whole);
+    }
+    free(whole.id);
+    free(parts.id);
+    const size_t cut = dt_text_cut(t, text, n);
+    must(cut <= n && (cut > 0 || n == 0));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    char path[64] = "/dev/shm/dtrain-fuzz-XXXXXX";
+    const uint8_t *zero = memchr(data, 0, size);
+    const size_t n_file = zero ? (size_t)(zero - data) : size;
+    const char *text = (const char *)(zero ? zero + 1 : data);
+    const size_t rest = zero ? size - n_file - 1 : size, n_text = rest < MAX_TEXT ? rest : MAX_TEXT;
+    int fd = mkstemp(path);
+    if (fd < 0) fd = mkstemp(strcpy(path, "/tmp/dtrain-fuzz-XXXXXX"));
+    must(fd >= 0 && write(fd, data, n_file) == (ssize_t)n_file);
+    dt_tokenizer *t;
+    dt_encoder *e;
+    dt_error_clear();
+    if (dt_tokenizer_open(&t, path) == DT_OK) {
+        const dt_tokenizer_info *i = dt_tokenizer_get_info(t);
+        must(i->vocab_size > 0 && i->bos < i->vocab_size && i->eos < i->vocab_size && i->pad < i->vocab_size);
+        if (dt_encoder_open(&e, t) == DT_OK) encode(t, e, text, n_text);
+        dt_encoder_close(e);
+        dt_tokenizer_close(t);
+    } else {
+        must(dt_error_message()[0] != 0);
+    }
+    close(fd);
+    unlink(path);
+    dt_error_clear();
+    return 0;
+}
