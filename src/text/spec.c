@@ -130,8 +130,9 @@ dt_err dt_spec_need_string(const dt_spec *s, const char *key, const char **out)
 static bool listed(const char *keys, const char *key)
 {
     const size_t len = strlen(key);
+    if (len == 0 || strchr(key, ' ')) return false;
     for (const char *k = keys; (k = strstr(k, key)); k += len)
-        if ((k == keys || k[-1] == ' ') && (k[len] == ' ' || !k[len])) return len > 0;
+        if ((k == keys || k[-1] == ' ') && (k[len] == ' ' || !k[len])) return true;
     return false;
 }
 
