@@ -124,9 +124,9 @@ static bool step_of(trainer *t, int64_t k, int64_t step, double *loss, double *n
     dt_zero_begin_micro(t->f->z, 0, 1);
     bool ok = dt_task_micro_step(t->model, &dt_objective_lm, &t->b, &t->buffers, 1.0 / (double)n_target, step, &sums, NULL) == DT_OK;
     ok = dt_zero_grad_sum_squares(t->f->z, &sum) == DT_OK && ok;
-    dt_vote vote = {.counts = {sums.loss_fixed, sums.weight_fixed}, .sums = {sum}};
+    dt_vote vote = {.counts = {sums.loss_fixed, sums.loss_high, sums.weight_fixed}, .sums = {sum}};
     ok = dt_comm_vote(&t->f->comm, &vote) == DT_OK && ok;
-    *loss = (double)vote.counts[0] * DT_LOSS_UNIT / ((double)vote.counts[1] * DT_WEIGHT_UNIT);
+    *loss = dt_lm_mean_loss(&(dt_lm_sums){.loss_fixed = vote.counts[0], .loss_high = vote.counts[1], .weight_fixed = vote.counts[2]});
     *norm = sqrt(vote.sums[0]);
     return ok;
 }

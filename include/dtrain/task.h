@@ -8,15 +8,20 @@
 #include "dtrain/model.h"
 
 /** Sums over target tokens, exact so that they are free of order: added over micro-steps and ranks, then divided once.
- *  Fixed-point units: losses 2^-28 (DT_LOSS_UNIT), weights 2^-20 (DT_WEIGHT_UNIT). */
+ *  Fixed-point units: weights 2^-20 (DT_WEIGHT_UNIT); the loss of a micro-batch is split, what is below 16 in units of 2^-28 (DT_LOSS_UNIT) and
+ *  the rest in units of 16 (DT_LOSS_HIGH), so that neither a diverging loss nor 10^19 nats of validation overflow. */
 #define DT_LOSS_UNIT 0x1p-28
+#define DT_LOSS_HIGH 0x1p4
 #define DT_WEIGHT_UNIT 0x1p-20
 typedef struct dt_lm_sums {
-    int64_t loss_fixed;   /* sum of weight * -logp */
+    int64_t loss_fixed, loss_high; /* sum of weight * -logp */
     int64_t weight_fixed; /* sum of weights */
     int64_t n_target, n_hit, n_tok, n_samples;
-    bool nonfinite;       /* a loss that is no number was met (and left out of loss_fixed) */
+    bool nonfinite;       /* a loss that is no number, or beyond 2^50 a micro-batch, was met (and left out of the sums) */
 } dt_lm_sums;
+
+/** The mean loss per unit of weight; 0 when there is no weight, NAN when nonfinite. */
+double dt_lm_mean_loss(const dt_lm_sums *sums);
 
 typedef struct dt_objective dt_objective;
 struct dt_objective {

@@ -9,6 +9,25 @@ static dt_err lm_weights(const dt_objective *o, const dt_batch *b, const float *
     return DT_OK;
 }
 
+/* Both parts of a loss below 2^50 are exact, and a sum of 2^17 such micro-batches still fits. */
+static void add_loss(dt_lm_sums *sums, double loss)
+{
+    if (!(fabs(loss) < 0x1p50)) {
+        sums->nonfinite = true;
+        return;
+    }
+    const double high = floor(loss / DT_LOSS_HIGH);
+    sums->loss_high += (int64_t)high;
+    sums->loss_fixed += llrint((loss - high * DT_LOSS_HIGH) / DT_LOSS_UNIT);
+}
+
+double dt_lm_mean_loss(const dt_lm_sums *sums)
+{
+    if (sums->nonfinite) return NAN;
+    const double loss = (double)sums->loss_high * DT_LOSS_HIGH + (double)sums->loss_fixed * DT_LOSS_UNIT;
+    return sums->weight_fixed > 0 ? loss / ((double)sums->weight_fixed * DT_WEIGHT_UNIT) : 0;
+}
+
 static void lm_metrics(const dt_objective *o, const dt_batch *b, const float *logp, const uint8_t *hit, dt_lm_sums *sums)
 {
     (void)o;
@@ -18,8 +37,7 @@ static void lm_metrics(const dt_objective *o, const dt_batch *b, const float *lo
         loss -= (double)b->weight[t] * logp[t];
         sums->n_hit += hit[t];
     }
-    if (isfinite(loss)) sums->loss_fixed += llrint(loss / DT_LOSS_UNIT);
-    else sums->nonfinite = true;
+    add_loss(sums, loss);
     sums->weight_fixed += b->weight_fixed;
     sums->n_target += b->n_target;
     sums->n_tok += b->n_tok;

@@ -1,13 +1,14 @@
 /* evaluate.c - the loss over a whole set, each sample once: exact sums over micro-batches and ranks, divided at the end. */
 #include "run.h"
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 static dt_err sum_over_ranks(dt_comm *comm, dt_lm_sums *s)
 {
-    dt_vote vote = {.nonfinite = s->nonfinite, .counts = {s->loss_fixed, s->weight_fixed, s->n_target, s->n_hit, s->n_tok, s->n_samples}};
+    dt_vote vote = {.nonfinite = s->nonfinite, .counts = {s->loss_fixed, s->loss_high, s->weight_fixed, s->n_target, s->n_hit, s->n_tok, s->n_samples}};
     DT_TRY(dt_comm_vote(comm, &vote));
-    *s = (dt_lm_sums){vote.counts[0], vote.counts[1], vote.counts[2], vote.counts[3], vote.counts[4], vote.counts[5], vote.nonfinite != 0};
+    *s = (dt_lm_sums){vote.counts[0], vote.counts[1], vote.counts[2], vote.counts[3], vote.counts[4], vote.counts[5], vote.counts[6], vote.nonfinite != 0};
     return DT_OK;
 }
 
@@ -26,13 +27,15 @@ dt_err run_validate(dt_run *run, int64_t step)
     DT_TRY(sum_over_ranks(run->comm, &sums));
     if (sums.weight_fixed <= 0) return dt_comm_agree(run->comm, dt_fail(DT_ERR_DATA, "[data] validation: there is no target token in it"));
 
-    const double loss = sums.nonfinite ? NAN : (double)sums.loss_fixed * DT_LOSS_UNIT / ((double)sums.weight_fixed * DT_WEIGHT_UNIT);
+    const double loss = dt_lm_mean_loss(&sums);
     const double accuracy = sums.n_target ? (double)sums.n_hit / (double)sums.n_target : 0;
     const dt_metric more[] = {{"perplexity", exp(loss > 700 ? 700 : loss)},
                               {"validation_accuracy", accuracy},
                               {"validation_targets", (double)sums.n_target},
                               {"validation_samples", (double)sums.n_samples},
                               {"validation_time", dt_now_s() - begin_s}};
+    if (!strcmp(run->cfg.run_task, "eval") && !strstr(run->cfg.log_report_to, "stdout")) /* the one result must be seen somewhere */
+        DT_INFO("validation loss %.9g over %" PRId64 " targets", loss, sums.n_target);
     DT_TRY(dt_report_validation(run->report, step, loss, more, sizeof more / sizeof more[0]));
     DT_CHECK(!sums.nonfinite || strcmp(run->cfg.run_task, "eval") != 0, DT_ERR_NONFINITE, "the validation loss is not finite");
     return DT_OK;

@@ -10,7 +10,7 @@
 
 enum { STOP_NO, STOP_TIME_LIMIT, STOP_SIGNAL };
 /* what the vote carries, besides err, stop and nonfinite */
-enum { COUNT_LOSS, COUNT_WEIGHT, COUNT_TARGETS, COUNT_HITS, COUNT_TOKENS, COUNT_SAMPLES };
+enum { COUNT_LOSS, COUNT_LOSS_HIGH, COUNT_WEIGHT, COUNT_TARGETS, COUNT_HITS, COUNT_TOKENS, COUNT_SAMPLES };
 enum { SUM_SQUARES, SUM_TIME };
 enum { MAX_STEP_TIME, MAX_DEVICE_MEMORY, MAX_HOST_MEMORY, MAX_TIME, MAX_MINUS_TIME = MAX_TIME + DT_N_TIME };
 
@@ -62,7 +62,7 @@ static dt_err agree_on_step(dt_run *run, dt_err err, const dt_lm_sums *sums, dou
     *vote = (dt_vote){.err = err,
                       .stop = stop_request(run, step_s),
                       .nonfinite = sums->nonfinite || !isfinite(sum_squares),
-                      .counts = {sums->loss_fixed, sums->weight_fixed, sums->n_target, sums->n_hit, sums->n_tok, sums->n_samples}};
+                      .counts = {sums->loss_fixed, sums->loss_high, sums->weight_fixed, sums->n_target, sums->n_hit, sums->n_tok, sums->n_samples}};
     vote->sums[SUM_SQUARES] = sum_squares;
     vote->maxs[MAX_STEP_TIME] = step_s;
     vote->maxs[MAX_DEVICE_MEMORY] = (double)atomic_load(&run->ledger.total_peak);
@@ -164,9 +164,10 @@ static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *e
     p->samples += vote.counts[COUNT_SAMPLES], p->tokens += vote.counts[COUNT_TOKENS];
     if (vote.nonfinite) p->skipped_in_row++;
     else if (!skip) p->skipped_in_row = 0; /* a step without targets says nothing about the numbers */
-    in->loss += vote.nonfinite              ? NAN
-                : vote.counts[COUNT_WEIGHT] ? (double)vote.counts[COUNT_LOSS] * DT_LOSS_UNIT / ((double)vote.counts[COUNT_WEIGHT] * DT_WEIGHT_UNIT)
-                                            : 0;
+    in->loss += dt_lm_mean_loss(&(dt_lm_sums){.loss_fixed = vote.counts[COUNT_LOSS],
+                                              .loss_high = vote.counts[COUNT_LOSS_HIGH],
+                                              .weight_fixed = vote.counts[COUNT_WEIGHT],
+                                              .nonfinite = vote.nonfinite != 0});
     in->seconds += dt_now_s() - begin_s, in->n_steps++;
     in->n_tokens += vote.counts[COUNT_TOKENS], in->n_hit += vote.counts[COUNT_HITS], in->n_target += vote.counts[COUNT_TARGETS], in->n_skipped += skip;
 

@@ -1,0 +1,78 @@
+/* test_objective.c - the sums behind every loss that is reported: exact, free of order, and not to be overflown by a run that diverges. */
+#include "dtrain/task.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+enum { N_TOK = 8 };
+
+/* One micro-batch whose targets have the weights and losses given. */
+static void add(dt_lm_sums *sums, const float *weight, const float *loss)
+{
+    static dt_ledger ledger;
+    dt_batch b;
+    float logp[N_TOK];
+    uint8_t hit[N_TOK] = {0};
+    assert_int_equal(dt_batch_alloc(&b, N_TOK, 1, &ledger), DT_OK);
+    b.n_tok = N_TOK, b.n_seq = 1, b.n_samples = 1;
+    for (int t = 0; t < N_TOK; t++) {
+        b.weight[t] = weight[t], b.target[t] = weight[t] > 0 ? 1 : -1;
+        logp[t] = -loss[t];
+    }
+    dt_batch_finish(&b);
+    dt_objective_lm.metrics(&dt_objective_lm, &b, logp, hit, sums);
+    dt_batch_free(&b, &ledger);
+}
+
+static void the_mean_is_over_weights(void **state)
+{
+    (void)state;
+    const float weight[N_TOK] = {1, 0, 2, 0.5f, 1, 0, 0, 1}, loss[N_TOK] = {1, 99, 2.5f, 4, 0.125f, 99, 99, 3};
+    dt_lm_sums sums = {0};
+    assert_true(dt_lm_mean_loss(&sums) == 0); /* nothing seen */
+    add(&sums, weight, loss);
+    add(&sums, weight, loss);
+    assert_true(dt_lm_mean_loss(&sums) == (1 + 5 + 2 + 0.125 + 3) / 5.5); /* every term is exact */
+}
+
+static void losses_of_any_size_add_up(void **state)
+{
+    (void)state;
+    const float ones[N_TOK] = {1, 1, 1, 1, 1, 1, 1, 1}, heavy[N_TOK] = {1e6f, 1e6f, 1e6f, 1e6f, 1e6f, 1e6f, 1e6f, 1e6f};
+    const float sizes[] = {0x1p-20f, 1, 15.5f, 16, 0x1p20f, 0x1p36f, 0x1p46f};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        float loss[N_TOK];
+        for (int t = 0; t < N_TOK; t++) loss[t] = sizes[i];
+        dt_lm_sums sums = {0};
+        for (int k = 0; k < 100; k++) add(&sums, ones, loss);
+        assert_false(sums.nonfinite);
+        assert_true(dt_lm_mean_loss(&sums) == (double)sizes[i]);
+        if (sizes[i] > 0x1p20f) continue;
+        sums = (dt_lm_sums){0};
+        for (int k = 0; k < 10000; k++) add(&sums, heavy, loss);
+        assert_true(fabs(dt_lm_mean_loss(&sums) - (double)sizes[i]) <= 1e-9 * (double)sizes[i]); /* 10^6 x 2^-20 is no multiple of the unit */
+    }
+}
+
+static void a_loss_that_is_no_number_marks_the_sums(void **state)
+{
+    (void)state;
+    const float ones[N_TOK] = {1, 1, 1, 1, 1, 1, 1, 1}, bad[] = {NAN, INFINITY, -INFINITY, 0x1p50f, 3e38f};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        float loss[N_TOK] = {1, 1, 1, bad[i], 1, 1, 1, 1};
+        dt_lm_sums sums = {0};
+        add(&sums, ones, loss);
+        assert_true(sums.nonfinite && isnan(dt_lm_mean_loss(&sums)));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_mean_is_over_weights),
+        cmocka_unit_test(losses_of_any_size_add_up),
+        cmocka_unit_test(a_loss_that_is_no_number_marks_the_sums),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
