@@ -33,6 +33,12 @@ wrong "a stage that makes no sense" 64 'zero.*stage' "$tmp/tiny.ini" $d run.task
 wrong "sequences longer than GPT-2 has positions" 64 'max_position_embeddings' "$tmp/tiny.ini" $d model.model_type=gpt2 model.num_key_value_heads=4 data.seq_len=65
 wrong "unknown model_type" 64 'model_type.*mamba' "$tmp/tiny.ini" $d model.model_type=mamba
 wrong "max_live_parameters below a unit" 64 'max_live_parameters' "$tmp/tiny.ini" $d zero.stage=3 zero.max_live_parameters=10
+grep -v '^train = ' "$tmp/tiny.ini" >"$tmp/no-data.ini"
+wrong "a key that is not set: the file is named all the same" 64 'no-data.ini: \[data\] train' "$tmp/no-data.ini" $d
+ini '[comm]\nbackend = nccl\n'; wrong "a transport that was not built: its line is named" 64 'bad.ini:[0-9]+: \[comm\] backend.*nccl.*mpi' "$tmp/bad.ini" $d
+wrong "a model that does not fit together names the line" 64 'command line: model.hidden_size: .*multiple' "$tmp/tiny.ini" $d model.hidden_size=30
+wrong "an interval that is neither a share nor whole" 64 'checkpoint.save_steps.*1.5' "$tmp/tiny.ini" $d checkpoint.save_steps=1.5
+wrong "output_dir is a file" 64 'run.output_dir.*text.txt' "$tmp/tiny.ini" run.output_dir="$tmp/text.txt"
 wrong "betas" 64 'betas' "$tmp/tiny.ini" $d optimizer.betas=0.9
 run 0 ./dtrain --frobnicate
 expect_exit "unknown option" 64
@@ -44,6 +50,12 @@ run 0 ./dtrain --keys zero.stage
 expect_text "--keys of one key" 'stage'
 run 0 ./dtrain --version
 expect_exit "--version" 0
+for result in --keys --version --help "--plan $tmp/tiny.ini $d"; do
+    run 0 sh -c "./dtrain $result >/dev/full"
+    expect_exit "${result%% *} into a full disk: 74" 74
+done
+run 0 sh -c "./dtrain-info $tmp/train.h5 >/dev/full"
+expect_exit "dtrain-info into a full disk: 74" 74
 
 wrong "missing dataset" 65 'missing.h5' "$tmp/tiny.ini" $d data.train="$tmp/missing.h5"
 head -c 3000 "$tmp/train.h5" >"$tmp/cut.h5"

@@ -61,6 +61,14 @@ expect_text "each rank says where it stands" "rank 0 .*no progress.*step 3, phas
 expect_text "the hanging one too" "rank 1 .*no progress.*step 3, phase read"
 
 # signals
+./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/early" run.max_steps=100000 run.time_limit=100 checkpoint.save_steps=0 >"$out" 2>&1 &
+pid=$!
+for _ in $(seq 200); do # until SIGUSR1, bit 9, is caught
+    grep -q "SigCgt:.*[2367abef]..$" /proc/$pid/status 2>/dev/null && [ "$(cat /proc/$pid/comm)" = dtrain ] && break; sleep 0.01; done
+kill -USR1 "$pid"
+wait "$pid"
+code=$?
+expect_exit "SIGUSR1 while a run starts: 75" 75
 for sig in USR1 TERM INT; do
     rm -rf "$tmp/signal"
     ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/signal" run.max_steps=100000 run.time_limit=100 checkpoint.save_steps=0 >"$out" 2>&1 &
@@ -86,6 +94,9 @@ expect_exit "run.time_limit: 75" 75
 rm -rf "$tmp/damaged" && cp -r "$tmp/whole" "$tmp/damaged"
 f=$(newest damaged)
 truncate -s -1000 "$f"
+run 1 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/damaged" $steps
+expect_exit "--check takes the one before a damaged one, as a run does" 0
+expect_text "and says which" "would resume from .*step-00000006.h5"
 train 2 damaged $steps zero.stage=2
 expect_exit "the newest cut short: the one before is taken" 0
 expect_text "with a warning that names it" "step-00000008.h5.*trying the one before"

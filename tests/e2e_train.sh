@@ -57,13 +57,37 @@ for np in 1 3; do
     run $np ./dtrain "$tmp/tiny.ini" run.task=eval model.path="$tmp/ref" data.validation="$tmp/valid.h5" run.output_dir="$tmp/eval$np"
     expect_exit "eval on $np ranks" 0
 done
+for np in 5 16; do # batch sizes of the training say nothing about an evaluation
+    run $np ./dtrain "$tmp/tiny.ini" run.task=eval model.path="$tmp/ref" data.validation="$tmp/valid.h5" run.output_dir= log.report_to=jsonl
+    expect_exit "eval on $np ranks, which do not divide the batch" 0
+    expect_text "its result is said where nothing else reports it" "validation loss [0-9]"
+done
 expect "eval counts each sample once whatever the ranks" sh -c "grep -o '\"validation_loss\": *[0-9.]*' $tmp/eval1/metrics.jsonl > $tmp/.e1; grep -o '\"validation_loss\": *[0-9.]*' $tmp/eval3/metrics.jsonl | cmp - $tmp/.e1"
 
+train 1 noclip optimizer.max_grad_norm=0
+train 1 negative optimizer.max_grad_norm=-1
+expect "max_grad_norm below 0 does not clip either" close_losses noclip negative 0
+
 # plan and check
+planned() { # NP RANKS ARGS...: the rows of --plan --ranks RANKS and of a run on NP ranks
+    local np=$1 ranks=$2 stage=$3
+    shift 3
+    ./dtrain --plan --ranks "$ranks" "$tmp/tiny.ini" run.output_dir="$tmp/x" "$@" 2>/dev/null | grep "^$stage  " | cut -c 13-116
+    rm -rf "$tmp/planned"
+    mpirun -np "$np" ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/planned" run.max_steps=1 zero.stage="$stage" "$@" 2>&1 | grep "^allocated " | cut -c 13-116
+}
+for threads in 0 2; do
+    planned 2 2 "$((threads + 1))" run.threads=$threads >"$tmp/.plan"
+    expect "--plan is what a run allocates, run.threads = $threads" sh -c "[ \$(wc -l <$tmp/.plan) = 2 ] && [ \$(uniq $tmp/.plan | wc -l) = 1 ] || { cat $tmp/.plan; exit 1; }"
+done
 run 0 ./dtrain --plan --ranks 4 "$tmp/tiny.ini" run.output_dir="$tmp/plan"
 expect_exit "--plan without MPI" 0
 expect "--plan makes no files" test ! -e "$tmp/plan"
 run 2 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/plan"
 expect_exit "--check on 2 ranks" 0
+WORLD_SIZE=5 run 2 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/plan"
+expect_text "a WORLD_SIZE that is neither ranks nor nodes: a warning" "warning: WORLD_SIZE is 5"
+WORLD_SIZE=2 run 2 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/plan"
+expect "one that is: none" sh -c "! grep -q WORLD_SIZE $out"
 expect "--check makes no files" test ! -e "$tmp/plan"
 e2e_done

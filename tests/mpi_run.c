@@ -151,7 +151,7 @@ static void planned_is_allocated_in_every_category(void **state)
         const char *args[] = {zero, i < 4 ? "precision.dtype=fp32" : "precision.dtype=bf16", "run.max_steps=1"};
         const outcome o = run(*state, name, 3, args);
         assert_all(MPI_COMM_WORLD, !o.err);
-        for (int c = 0; c < DT_MEM_OTHER; c++) { /* OTHER is the matrix library's own, told but not allocated by us */
+        for (int c = 0; c < DT_N_MEMCAT; c++) {
             if (o.planned[c] != o.allocated[c])
                 print_error("stage %d, %s: %s: planned %zu, allocated %zu\n", i % 4, args[1], dt_memcat_name((dt_memcat)c), o.planned[c], o.allocated[c]);
             assert_all(MPI_COMM_WORLD, o.planned[c] == o.allocated[c]);

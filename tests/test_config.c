@@ -95,7 +95,7 @@ static void the_command_line_wins_and_the_last_of_it(void **state)
     assert_string_equal(dt_config_where(&cfg, "run", "seed", where, sizeof where), "input.ini:2: [run] seed");
     assert_string_equal(dt_config_where(&cfg, "batch", "micro_batch_size", where, sizeof where),
                         "command line: batch.micro_batch_size");
-    assert_string_equal(dt_config_where(&cfg, "zero", "stage", where, sizeof where), "[zero] stage (default)");
+    assert_string_equal(dt_config_where(&cfg, "zero", "stage", where, sizeof where), "input.ini: [zero] stage (default)");
     dt_config_free(&cfg);
 }
 

@@ -221,7 +221,10 @@ static void mistakes_in_inline_keys_are_usage_errors_that_name_the_line(void **s
         {"[model]\nmodel_type = qwen2\nsliding_window = 64\n", "use_sliding_window"},
         {"[model]\nmodel_type = bert\n", "model_type"},
         {"[model]\nhidden_size = 64\n", "model_type"},
-        {"[model]\nmodel_type = llama\nhidden_size = 65\n", "hidden_size"},
+        {"[model]\nmodel_type = llama\nhidden_size = 65\n", "input.ini:3: [model] hidden_size: expected a multiple"},
+        {"[model]\nmodel_type = gpt2\nhidden_size = 65\n", "input.ini:3: [model] hidden_size: expected a multiple"},
+        {"[model]\nmodel_type = llama\n\nnum_key_value_heads = 7\n", "input.ini:4: [model] num_key_value_heads"},
+        {"[model]\nmodel_type = llama\nnum_attention_heads = 31\n", "input.ini: [model] hidden_size (default)"},
         {"[model]\nmodel_type = llama\nrope_scaling = {\"type\"\n", "rope_scaling"},
     };
     for (size_t i = 0; i < sizeof BAD / sizeof BAD[0]; i++) {

@@ -57,6 +57,27 @@ static void sizes_that_do_not_multiply_name_what_would(void **state)
     dt_error_clear();
 }
 
+static void an_evaluation_takes_any_batch_sizes(void **state)
+{
+    (void)state;
+    const struct { const char *text; int nranks; int64_t m; } cases[] = {
+        {"[run]\ntask = eval\n[batch]\ntrain_batch_size = 25\nmicro_batch_size = 2\n", 3, 2},
+        {"[run]\ntask = eval\n[batch]\ntrain_batch_size = 6\nmicro_batch_size = 2\ngradient_accumulation_steps = 3\n", 4, 2},
+        {"[run]\ntask = eval\n[batch]\ntrain_batch_size = 24\ngradient_accumulation_steps = 2\n", 3, 4},
+        {"[run]\ntask = eval\n[batch]\ntrain_batch_size = 3\n", 16, 1},
+        {"[run]\ntask = eval\n", 5, 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dt_config cfg = config(cases[i].text);
+        dt_batching b;
+        assert_int_equal(dt_batching_resolve(&b, &cfg, cases[i].nranks), DT_OK);
+        assert_int_equal(b.micro_batch_size, cases[i].m);
+        assert_int_equal(b.train_batch_size, cases[i].m * cases[i].nranks);
+        assert_int_equal(b.accumulation, 1);
+        dt_config_free(&cfg);
+    }
+}
+
 static void assert_lr(const char *text, int64_t total, int64_t done, double want)
 {
     dt_config cfg = config(text);
@@ -96,13 +117,34 @@ static void intervals_below_one_are_shares(void **state)
     assert_int_equal(dt_interval_steps(7, 100), 7);
 }
 
+static void an_interval_is_a_share_or_whole(void **state)
+{
+    (void)state;
+    const struct { const char *text; dt_err want; const char *say; } cases[] = {
+        {"[checkpoint]\nsave_steps = 0.5\n[log]\nlogging_steps = 10\n[data]\nvalidation_steps = 1\n", DT_OK, ""},
+        {"[checkpoint]\nsave_steps = 1.5\n", DT_ERR_USAGE, "test.ini:2: [checkpoint] save_steps"},
+        {"[log]\nlogging_steps = 2.25\n", DT_ERR_USAGE, "test.ini:2: [log] logging_steps"},
+        {"[data]\nvalidation_steps = 100.1\n", DT_ERR_USAGE, "test.ini:2: [data] validation_steps"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dt_config cfg = config(cases[i].text);
+        dt_error_clear();
+        assert_int_equal(dt_intervals_check(&cfg), cases[i].want);
+        assert_non_null(strstr(dt_error_message(), cases[i].say));
+        dt_config_free(&cfg);
+    }
+    dt_error_clear();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_two_batch_sizes_give_the_third),
         cmocka_unit_test(sizes_that_do_not_multiply_name_what_would),
+        cmocka_unit_test(an_evaluation_takes_any_batch_sizes),
         cmocka_unit_test(schedules_give_the_worked_numbers),
         cmocka_unit_test(intervals_below_one_are_shares),
+        cmocka_unit_test(an_interval_is_a_share_or_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

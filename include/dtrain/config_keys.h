@@ -55,7 +55,7 @@
     TEXT(optimizer, betas, "0.9, 0.999", "decay of the two moments") \
     REAL(optimizer, eps, 1e-8, 0, 1, "", "added to the root of the second moment") \
     REAL(optimizer, weight_decay, 0, 0, 10, "", "decoupled; not on biases and norm weights") \
-    REAL(optimizer, max_grad_norm, 1, 0, 1e30, "", "clip the global gradient norm; 0: do not clip") \
+    REAL(optimizer, max_grad_norm, 1, -1e30, 1e30, "", "clip the global gradient norm; 0 or less: do not clip") \
     ENUM(optimizer, lr_scale_rule, "none", "none|linear|sqrt", "scale lr with train_batch_size / lr_base_batch_size") \
     INT (optimizer, lr_base_batch_size, 0, 0, INT64_MAX, "samples", "the batch size that lr was chosen for") \
     ENUM(scheduler, type, "cosine", "constant|linear|cosine|wsd", "shape of the learning rate after the warm-up") \

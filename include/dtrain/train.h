@@ -14,7 +14,8 @@
 /** train_batch_size = micro_batch_size * gradient_accumulation_steps * nranks. */
 typedef struct dt_batching { int64_t train_batch_size, micro_batch_size, accumulation; } dt_batching;
 
-/** Any two of [batch] give the third (one alone: accumulation 1). DT_ERR_USAGE, naming the nearest values that work, when they do not multiply. */
+/** Any two of [batch] give the third (one alone: accumulation 1). DT_ERR_USAGE, naming the nearest values that work, when they do not multiply.
+ *  Task eval takes the micro-batch size, or what the others come to a rank, and nothing else. */
 dt_err dt_batching_resolve(dt_batching *b, const dt_config *cfg, int nranks);
 
 /* ---- schedule ------------------------------------------------------------------------------------------------------ */
@@ -31,6 +32,8 @@ double dt_schedule_lr(const dt_schedule *s, int64_t updates_done);
 
 /** 0: never but at the end; below 1: that share of total, rounded up; else the number itself. For save_steps, logging_steps, validation_steps. */
 int64_t dt_interval_steps(double value, int64_t total_steps);
+/** These keys are numbers because of the shares: DT_ERR_USAGE for one that is neither a share nor a whole number of steps. */
+dt_err dt_intervals_check(const dt_config *cfg);
 
 /* ---- watchdog, signals, timeline ---------------------------------------------------------------------------------------- */
 
@@ -39,7 +42,7 @@ typedef struct dt_watchdog dt_watchdog;
 dt_err dt_watchdog_start(dt_watchdog **w, const dt_phase *phase, const dt_comm *comm, double timeout_s);
 void dt_watchdog_stop(dt_watchdog *w);
 
-/** SIGTERM, SIGUSR1, SIGINT ask to stop; a second SIGINT leaves at once. */
+/** SIGTERM, SIGUSR1, SIGINT ask to stop; a second SIGINT leaves at once. A write beyond the limit of file sizes fails instead of ending the process. */
 void dt_signals_install(void);
 int dt_signals_pending(void); /* the signal that asked, or 0 */
 

@@ -29,7 +29,7 @@ static char *head_of(const dt_config *cfg, dt_config_source source, const char *
     else if (source.file == FROM_COMMAND_LINE)
         snprintf(out, size, "command line: %s.%s", section, key);
     else
-        snprintf(out, size, "[%s] %s (default)", section, key);
+        snprintf(out, size, "%s: [%s] %s (default)", cfg->priv->file_name, section, key);
     return out;
 }
 

@@ -3,6 +3,7 @@
  * Everything about a file is collected first and printed then, as text or as JSON, so that the two cannot tell different things. */
 #include "dtrain/checkpoint.h"
 #include "dtrain/io.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -41,7 +42,7 @@ static const char usage[] = "usage: dtrain-info [options] FILE...\n"
                             "  --no-verify  do not read the data\n"
                             "  --json       one JSON object a line for each file\n"
                             "  --help, --version\n"
-                            "Exit status: 0; 64 wrong usage; 65 a file is missing, damaged or of another kind.\n";
+                            "Exit status: 0; 64 wrong usage; 65 a file is missing, damaged or of another kind; 74 standard output cannot be written.\n";
 
 /* ---- collecting ---------------------------------------------------------------------------------------------------------- */
 
@@ -401,6 +402,10 @@ int main(int argc, char **argv)
     for (int i = 0; i < o.n_files; i++) {
         const dt_err one = show(o.files[i], &o);
         if (err == DT_OK) err = one;
+    }
+    if (fflush(stdout) || ferror(stdout)) {
+        fprintf(stderr, "dtrain-info: standard output: %s\n", strerror(errno));
+        if (err == DT_OK) err = DT_ERR_WRITE;
     }
     return dt_exit_code(err);
 }

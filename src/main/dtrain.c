@@ -1,6 +1,7 @@
 /* dtrain.c - the program: options, MPI, one run, an exit code. All that can fail is below run_program(); only here is the job ended. */
 #include "dtrain/train.h"
 #include "dtrain/io.h"
+#include <errno.h>
 #include <getopt.h>
 #include <mpi.h>
 #include <stdlib.h>
@@ -98,18 +99,10 @@ static void print_version(void)
     printf("dtrain %s\ndevices: %s\nMPI: %s (standard %d.%d)\nHDF5: %u.%u.%u\n", DT_VERSION, dt_device_backends(), mpi, major, minor, h5[0], h5[1], h5[2]);
 }
 
-/* What needs no MPI. */
-static dt_err run_alone(const options *o)
+static dt_err print_plan(const options *o)
 {
     char *text = NULL;
     dt_run run = {0};
-    switch (o->action) {
-    case ACTION_HELP: fputs(usage, stdout); return DT_OK;
-    case ACTION_VERSION: print_version(); return DT_OK;
-    case ACTION_KEYS: return dt_config_print_keys(stdout, o->filter);
-    case ACTION_MARKDOWN: dt_config_print_markdown(stdout); return DT_OK;
-    default: break;
-    }
     dt_err err = dt_config_read_file(o->input, &text);
     if (err == DT_OK) err = dt_config_parse(&run.cfg, o->input, text, o->n_overrides, o->overrides);
     if (err == DT_OK) err = dt_plan_print(&run, &o->plan, stdout);
@@ -117,6 +110,22 @@ static dt_err run_alone(const options *o)
     dt_device_close(&run.dev);
     free(text);
     return err;
+}
+
+/* What needs no MPI. What is printed is the result: it must have arrived. */
+static dt_err run_alone(const options *o)
+{
+    dt_err err = DT_OK;
+    switch (o->action) {
+    case ACTION_HELP: fputs(usage, stdout); break;
+    case ACTION_VERSION: print_version(); break;
+    case ACTION_KEYS: err = dt_config_print_keys(stdout, o->filter); break;
+    case ACTION_MARKDOWN: dt_config_print_markdown(stdout); break;
+    default: err = print_plan(o); break;
+    }
+    if (err != DT_OK) return err;
+    DT_CHECK(fflush(stdout) == 0 && !ferror(stdout), DT_ERR_WRITE, "standard output: %s", strerror(errno));
+    return DT_OK;
 }
 
 /* People set NCCL_TIMEOUT to mean "fail after so many seconds without progress"; NCCL itself does not read it. */
@@ -165,6 +174,7 @@ static int run_ranks(const options *o)
     int provided;
     dt_comm comm = {0};
     dt_run run = {.start_s = dt_now_s()};
+    if (o->action == ACTION_RUN) dt_signals_install(); /* from here on: a request during start-up is met after the first step */
     MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
     dt_err err = dt_comm_open(&comm);
     if (err == DT_OK) dt_log_open(comm.rank, comm.nranks, comm.host);

@@ -4,6 +4,8 @@
  * a mistake of usage, not of data, and an inline key that the family does not read is refused: in a file it may concern others, here not. */
 #include "config_private.h"
 #include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,19 +17,52 @@ enum readers {
     LLAMA = 1 << DT_LLAMA,
     MISTRAL = 1 << DT_MISTRAL,
     QWEN2 = 1 << DT_QWEN2,
-    QWEN3 = 1 << DT_QWEN3
+    QWEN3 = 1 << DT_QWEN3,
+    ROTARY = LLAMA | MISTRAL | QWEN2 | QWEN3
 };
 
-struct inline_key {
-    const char *key, *gpt2_name, *value;
+typedef struct inline_key {
+    const char *key, *gpt2_name;
+    size_t value; /* its place in dt_config */
     enum kind kind;
     unsigned read_by; /* families */
-};
+} inline_key;
 
-static dt_err to_json(const dt_config *cfg, const struct inline_key *k, json_t **out)
+#define ROW(key, gpt2_name, kind, read_by) {#key, gpt2_name, offsetof(dt_config, model_##key), kind, read_by}
+static const inline_key KEYS[] = {
+    ROW(model_type, NULL, WORD, ALL), /* first: decides how the others are named */
+    ROW(hidden_size, "n_embd", INTEGER, ALL),
+    ROW(intermediate_size, "n_inner", INTEGER, ALL),
+    ROW(num_hidden_layers, "n_layer", INTEGER, ALL),
+    ROW(num_attention_heads, "n_head", INTEGER, ALL),
+    ROW(num_key_value_heads, NULL, INTEGER, ALL),
+    ROW(head_dim, NULL, INTEGER, ALL),
+    ROW(vocab_size, NULL, INTEGER, ALL),
+    ROW(max_position_embeddings, "n_positions", INTEGER, ALL),
+    ROW(rope_theta, NULL, NUMBER, ROTARY),
+    ROW(rope_scaling, NULL, OBJECT, ROTARY),
+    ROW(rms_norm_eps, "layer_norm_epsilon", NUMBER, ALL),
+    ROW(hidden_act, "activation_function", WORD, ALL),
+    ROW(tie_word_embeddings, NULL, BOOLEAN, ALL),
+    ROW(attention_bias, NULL, BOOLEAN, LLAMA | QWEN3),
+    ROW(mlp_bias, NULL, BOOLEAN, LLAMA),
+    ROW(sliding_window, NULL, INTEGER, MISTRAL | QWEN2 | QWEN3),
+    ROW(initializer_range, NULL, NUMBER, ALL),
+};
+enum { N_KEYS = sizeof KEYS / sizeof KEYS[0] };
+
+static const char *value_of(const dt_config *cfg, const inline_key *k)
+{
+    const char *value;
+    memcpy(&value, (const char *)cfg + k->value, sizeof value);
+    return value;
+}
+
+static dt_err to_json(const dt_config *cfg, const inline_key *k, json_t **out)
 {
     static const char *const EXPECTED[] = {"an integer", "a number", "true or false", "a word", "a JSON object or null"};
-    json_t *v = k->kind == WORD ? json_string(k->value) : json_loads(k->value, JSON_DECODE_ANY, NULL);
+    const char *value = value_of(cfg, k);
+    json_t *v = k->kind == WORD ? json_string(value) : json_loads(value, JSON_DECODE_ANY, NULL);
     const bool nullable = k->kind == OBJECT || strcmp(k->key, "sliding_window") == 0;
     const bool fits = v && ((json_is_null(v) && nullable) || (k->kind == INTEGER && json_is_number(v)) ||
                             (k->kind == NUMBER && json_is_number(v)) || (k->kind == BOOLEAN && json_is_boolean(v)) ||
@@ -39,10 +74,10 @@ static dt_err to_json(const dt_config *cfg, const struct inline_key *k, json_t *
     char where[256];
     json_decref(v);
     return dt_fail(DT_ERR_USAGE, "%s: expected %s, found %s", dt_config_where(cfg, "model", k->key, where, sizeof where),
-                   EXPECTED[k->kind], k->value);
+                   EXPECTED[k->kind], value);
 }
 
-static dt_err check_family_reads(const dt_config *cfg, const struct inline_key *k, const json_t *root)
+static dt_err check_family_reads(const dt_config *cfg, const inline_key *k, const json_t *root)
 {
     static const char *const TYPES[] = {
         [DT_GPT2] = "gpt2", [DT_LLAMA] = "llama", [DT_MISTRAL] = "mistral", [DT_QWEN2] = "qwen2", [DT_QWEN3] = "qwen3"};
@@ -51,43 +86,23 @@ static dt_err check_family_reads(const dt_config *cfg, const struct inline_key *
     for (int f = DT_GPT2; type && f <= DT_QWEN3; f++) {
         DT_CHECK(strcmp(type, TYPES[f]) != 0 || (k->read_by & 1u << f), DT_ERR_USAGE,
                  "%s: expected nothing with model_type %s, which has no such key, found %s",
-                 dt_config_where(cfg, "model", k->key, where, sizeof where), type, k->value);
+                 dt_config_where(cfg, "model", k->key, where, sizeof where), type, value_of(cfg, k));
     }
     return DT_OK;
 }
 
 static dt_err merge_inline(const dt_config *cfg, json_t *root)
 {
-    const unsigned rotary = ALL & ~(unsigned)GPT2;
-    const struct inline_key keys[] = {
-        {"model_type", NULL, cfg->model_model_type, WORD, ALL}, /* first: decides how the others are named */
-        {"hidden_size", "n_embd", cfg->model_hidden_size, INTEGER, ALL},
-        {"intermediate_size", "n_inner", cfg->model_intermediate_size, INTEGER, ALL},
-        {"num_hidden_layers", "n_layer", cfg->model_num_hidden_layers, INTEGER, ALL},
-        {"num_attention_heads", "n_head", cfg->model_num_attention_heads, INTEGER, ALL},
-        {"num_key_value_heads", NULL, cfg->model_num_key_value_heads, INTEGER, ALL},
-        {"head_dim", NULL, cfg->model_head_dim, INTEGER, ALL},
-        {"vocab_size", NULL, cfg->model_vocab_size, INTEGER, ALL},
-        {"max_position_embeddings", "n_positions", cfg->model_max_position_embeddings, INTEGER, ALL},
-        {"rope_theta", NULL, cfg->model_rope_theta, NUMBER, rotary},
-        {"rope_scaling", NULL, cfg->model_rope_scaling, OBJECT, rotary},
-        {"rms_norm_eps", "layer_norm_epsilon", cfg->model_rms_norm_eps, NUMBER, ALL},
-        {"hidden_act", "activation_function", cfg->model_hidden_act, WORD, ALL},
-        {"tie_word_embeddings", NULL, cfg->model_tie_word_embeddings, BOOLEAN, ALL},
-        {"attention_bias", NULL, cfg->model_attention_bias, BOOLEAN, LLAMA | QWEN3},
-        {"mlp_bias", NULL, cfg->model_mlp_bias, BOOLEAN, LLAMA},
-        {"sliding_window", NULL, cfg->model_sliding_window, INTEGER, MISTRAL | QWEN2 | QWEN3},
-        {"initializer_range", NULL, cfg->model_initializer_range, NUMBER, ALL},
-    };
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+    for (int i = 0; i < N_KEYS; i++) {
+        const inline_key *k = &KEYS[i];
         json_t *v = NULL;
-        if (!keys[i].value || keys[i].value[0] == '\0') continue;
-        DT_TRY(to_json(cfg, &keys[i], &v));
+        if (value_of(cfg, k)[0] == '\0') continue;
+        DT_TRY(to_json(cfg, k, &v));
         const char *type = json_string_value(json_object_get(root, "model_type"));
-        const bool gpt2 = type && strcmp(type, "gpt2") == 0 && keys[i].gpt2_name;
-        DT_CHECK(json_object_set_new(root, gpt2 ? keys[i].gpt2_name : keys[i].key, v) == 0, DT_ERR_MEMORY,
-                 "no memory for [model] %s", keys[i].key);
-        DT_TRY(check_family_reads(cfg, &keys[i], root));
+        const bool gpt2 = type && strcmp(type, "gpt2") == 0 && k->gpt2_name;
+        DT_CHECK(json_object_set_new(root, gpt2 ? k->gpt2_name : k->key, v) == 0, DT_ERR_MEMORY, "no memory for [model] %s",
+                 k->key);
+        DT_TRY(check_family_reads(cfg, k, root));
     }
     return DT_OK;
 }
@@ -118,6 +133,21 @@ static dt_err load_file(const char *path, json_t **root)
     DT_CHECK(*root, DT_ERR_DATA, "%s:%d:%d: expected JSON: %s", path, where.line, where.column, where.text);
     DT_CHECK(json_is_object(*root), DT_ERR_DATA, "%s: expected one JSON object", path);
     return DT_OK;
+}
+
+/* A mistake that only the whole model shows, "[model]: KEY: what", with the line that set KEY. */
+static dt_err at_its_line(const dt_config *cfg, dt_err err)
+{
+    char key[64], where[512], what[1024];
+    if (sscanf(dt_error_message(), "[model]: %63[a-z0-9_]%1023[^\n]", key, what) != 2) return err;
+    for (int i = 0; i < N_KEYS; i++) {
+        const inline_key *k = &KEYS[i];
+        if (strcmp(key, k->key) != 0 && (!k->gpt2_name || strcmp(key, k->gpt2_name) != 0)) continue;
+        dt_config_where(cfg, "model", k->key, where, sizeof where);
+        dt_error_clear();
+        return dt_fail(err, "%s%s", where, what);
+    }
+    return err;
 }
 
 static dt_err finish(dt_model_config *mc, const dt_config *cfg, const reader *r, json_t *root, bool inline_only)
@@ -158,6 +188,7 @@ dt_err dt_model_config_from_keys(dt_model_config *mc, const dt_config *cfg)
     const reader r = {file ? cfg->model_config : "[model]", file ? DT_ERR_DATA : DT_ERR_USAGE};
     const dt_err err = finish(mc, cfg, &r, root, !file);
     json_decref(root);
-    if (err != DT_OK) dt_model_config_free(mc);
-    return err;
+    if (err == DT_OK) return DT_OK;
+    dt_model_config_free(mc);
+    return file ? err : at_its_line(cfg, err);
 }

@@ -1,6 +1,7 @@
 /* batching.c - train_batch_size = micro_batch_size * gradient_accumulation_steps * ranks, and nothing is rounded in silence. */
 #include "dtrain/train.h"
 #include <inttypes.h>
+#include <string.h>
 
 static dt_err remainder_error(const dt_config *cfg, const char *key, const char *name, int64_t G, int64_t unit, const char *unit_text)
 {
@@ -14,12 +15,26 @@ static dt_err remainder_error(const dt_config *cfg, const char *key, const char 
                    where, name, G, unit_text, unit, below, above);
 }
 
+/* An evaluation takes no optimizer step: what a training configuration says of one must not stop it on any number of ranks. */
+static void for_evaluation(dt_batching *b, const dt_config *cfg, int64_t nranks)
+{
+    const int64_t A = cfg->batch_gradient_accumulation_steps ? cfg->batch_gradient_accumulation_steps : 1;
+    int64_t m = cfg->batch_micro_batch_size ? cfg->batch_micro_batch_size : cfg->batch_train_batch_size / A / nranks;
+    if (m < 1) m = 1;
+    if (m > INT32_MAX) m = INT32_MAX;
+    *b = (dt_batching){.train_batch_size = m * nranks, .micro_batch_size = m, .accumulation = 1};
+}
+
 dt_err dt_batching_resolve(dt_batching *b, const dt_config *cfg, int nranks)
 {
     int64_t G = cfg->batch_train_batch_size, m = cfg->batch_micro_batch_size, A = cfg->batch_gradient_accumulation_steps;
     char where[512], unit_text[96];
     const int64_t N = nranks;
 
+    if (!strcmp(cfg->run_task, "eval")) {
+        for_evaluation(b, cfg, N);
+        return DT_OK;
+    }
     if (!A && !(G && m)) A = 1;
     if (G && m && !A) {
         snprintf(unit_text, sizeof unit_text, "micro_batch_size x ranks = %" PRId64 " x %d", m, nranks);

@@ -41,13 +41,16 @@ void run_compare_plan(dt_run *run, const stage_plan *plan)
     size_t nbytes = 0;
     memcpy(run->planned, plan->bytes, sizeof run->planned);
     for (int c = 0; c < DT_N_MEMCAT; c++) run->allocated[c] = atomic_load(&run->ledger.now[c]);
+    run->allocated[DT_MEM_OTHER] += dt_device_overhead(&run->dev); /* held by the device outside the ledger */
+    size_t total = 0;
+    for (int c = 0; c < DT_N_MEMCAT; c++) total += run->allocated[c];
     FILE *f = open_memstream(&text, &nbytes);
     if (!f) return;
     print_head(f, "a rank");
     fputc('\n', f);
     print_row(f, "planned", plan->bytes, plan->total);
     fputc('\n', f);
-    print_row(f, "allocated", run->allocated, atomic_load(&run->ledger.total_now));
+    print_row(f, "allocated", run->allocated, total);
     fclose(f);
     DT_INFO("%s", text);
     DT_INFO("model states: %.3f bytes per parameter (formula %.3f; %" PRId64 " elements of padding)", plan->zero.state_bytes_per_param,
@@ -56,9 +59,9 @@ void run_compare_plan(dt_run *run, const stage_plan *plan)
 }
 
 /* The data may not be there yet when a run is planned: then full rows of seq_len are assumed. */
-static dt_err open_for_plan(dt_run *run)
+static dt_err open_for_plan(dt_run *run, int ranks_per_node)
 {
-    DT_TRY(dt_device_open(&run->dev, run->cfg.run_device, 0, 1, &run->ledger));
+    DT_TRY(run_open_device(run, 0, run_threads_planned(run, ranks_per_node)));
     DT_TRY(run_open_config_objects(run));
     if (run_open_data(run) == DT_OK) return DT_OK;
     DT_INFO("%s; planning for full rows of seq_len tokens", dt_error_message());
@@ -84,7 +87,7 @@ dt_err dt_plan_print(dt_run *run, const dt_plan_request *req, FILE *out)
     int fits = -1;
 
     run->nranks = req->nranks;
-    DT_TRY(open_for_plan(run));
+    DT_TRY(open_for_plan(run, per_node));
     const size_t device_free = budget(run, req, per_node);
     DT_TRY(run_plan_stage(run, 0, req->nranks, per_node, &plan));
     fprintf(out, "model: %" PRId64 " parameters in %d units; %s\n", plan.zero.n_param, run->n_units, dt_dtype_name(run->zero_opt.param_dtype));

@@ -55,6 +55,17 @@ static dt_err check_same_files(dt_run *run)
     return dt_comm_agree(run->comm, err);
 }
 
+/* Other launchers set WORLD_SIZE to the number of ranks or of nodes; here MPI alone tells, and a third number is a mistake worth a word. */
+static void check_world_size(const dt_run *run)
+{
+    const char *text = getenv("WORLD_SIZE");
+    char *end = NULL;
+    const long n = text ? strtol(text, &end, 10) : 0;
+    if (!text || (end != text && !*end && (n == run->nranks || n == run->comm->n_nodes))) return;
+    DT_WARN("WORLD_SIZE is %s and not used: MPI has started %d rank%s on %d node%s", text, run->nranks, run->nranks > 1 ? "s" : "", run->comm->n_nodes,
+            run->comm->n_nodes > 1 ? "s" : "");
+}
+
 static void describe(const dt_run *run)
 {
     char text[256];
@@ -74,6 +85,19 @@ static void describe(const dt_run *run)
     if (run->valid) DT_INFO("validation: %" PRId64 " samples", dt_loader_info(run->valid)->n_samples);
 }
 
+/* As a run would: the newest that verifies. */
+static dt_err check_candidates(char *const *paths, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const dt_err err = dt_checkpoint_verify(paths[i], NULL);
+        if (err == DT_OK) DT_INFO("would resume from %s", paths[i]);
+        if (err != DT_ERR_DATA || i + 1 == n) return err;
+        DT_WARN("%s; a run would try the one before", dt_error_message());
+        dt_error_clear();
+    }
+    return DT_OK;
+}
+
 /* --check: all that a run would read, verified to the last byte; on rank 0. */
 static dt_err check_files(dt_run *run)
 {
@@ -85,9 +109,9 @@ static dt_err check_files(dt_run *run)
     dt_phase_enter(&run->phase, "verify", "checkpoint");
     const char *resume = run->cfg.checkpoint_resume;
     if (err == DT_OK && run->has_pretrained) err = dt_pretrained_verify(&run->pretrained, run->units, run->n_units);
-    if (err == DT_OK && run->train && !strcmp(resume, "auto") && (err = dt_checkpoint_list(dir, &paths, &n)) == DT_OK && n) {
-        DT_INFO("would resume from %s", paths[0]);
-        err = dt_checkpoint_verify(paths[0], NULL);
+    if (err == DT_OK && run->train && !strcmp(resume, "auto")) {
+        err = dt_checkpoint_list(dir, &paths, &n);
+        if (err == DT_OK && n) err = check_candidates(paths, n);
     } else if (err == DT_OK && run->train && strcmp(resume, "auto") && strcmp(resume, "none")) {
         char *file = NULL;
         err = dt_checkpoint_find(resume, &file);
@@ -99,12 +123,27 @@ static dt_err check_files(dt_run *run)
     return err;
 }
 
+/* device and comm know nothing of a configuration: what they refuse is said again with the line that asked for it. */
+static dt_err at_key(const dt_run *run, const char *section, const char *key, dt_err err)
+{
+    char where[512], text[512];
+    if (err != DT_ERR_USAGE) return err;
+    snprintf(text, sizeof text, "%s", dt_error_message());
+    dt_error_clear();
+    return dt_fail(err, "%s: %s", dt_config_where(&run->cfg, section, key, where, sizeof where), text);
+}
+
+dt_err run_open_device(dt_run *run, int local_rank, int n_threads)
+{
+    return at_key(run, "run", "device", dt_device_open(&run->dev, run->cfg.run_device, local_rank, n_threads, &run->ledger));
+}
+
 static dt_err open_device(dt_run *run)
 {
     int n_threads = 0;
     DT_TRY(run_threads(run, &n_threads));
-    DT_TRY(dt_comm_agree(run->comm, dt_device_open(&run->dev, run->cfg.run_device, run->comm->local_rank, n_threads, &run->ledger)));
-    return dt_comm_agree(run->comm, dt_comm_attach(run->comm, &run->dev, run->cfg.comm_backend, run->cfg.comm_shared_memory));
+    DT_TRY(dt_comm_agree(run->comm, run_open_device(run, run->comm->local_rank, n_threads)));
+    return dt_comm_agree(run->comm, at_key(run, "comm", "backend", dt_comm_attach(run->comm, &run->dev, run->cfg.comm_backend, run->cfg.comm_shared_memory)));
 }
 
 /* Up to where a run knows that it can go: all that --check does. */
@@ -119,6 +158,7 @@ static dt_err prepare(dt_run *run)
     DT_TRY(dt_comm_reduce_host_i64(run->comm, &free_bytes, 1, DT_MIN));
     DT_TRY(dt_comm_agree(run->comm, run_settle_stage(run, run->comm->local_nranks, (size_t)free_bytes)));
     describe(run);
+    if (run->comm->rank == 0) check_world_size(run);
     return DT_OK;
 }
 
@@ -159,7 +199,6 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
         DT_INFO("check passed: no step was taken");
         return DT_OK;
     }
-    dt_signals_install();
     DT_TRY(dt_comm_agree(comm, run_plan_stage(run, run->stage, run->nranks, comm->local_nranks, &plan)));
     DT_TRY(run_open_states(run));
     run_compare_plan(run, &plan);

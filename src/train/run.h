@@ -13,6 +13,8 @@ typedef struct progress {
     int64_t skipped_in_row;
 } progress;
 
+dt_err run_open_device(dt_run *run, int local_rank, int n_threads); /* run.c; local */
+
 /* setup.c: the parts of opening a run, from the configuration. The first two are local and fail alike on all ranks except where files are read. */
 dt_err run_open_config_objects(dt_run *run); /* batch sizes, model configuration, units, options */
 dt_err run_open_data(dt_run *run);           /* loaders, number of steps, schedule */
@@ -21,7 +23,9 @@ dt_err run_open_states(dt_run *run);         /* zero, model, buffers: collective
 
 dt_err run_betas(const dt_config *cfg, double *beta1, double *beta2); /* [optimizer] betas: two numbers in [0, 1) */
 
-dt_err run_threads(const dt_run *run, int *n_threads);                     /* threads.c; collective */
+/* threads.c: the first is collective; the second is what the first would give ranks_per_node ranks that share this machine. */
+dt_err run_threads(const dt_run *run, int *n_threads);
+int run_threads_planned(const dt_run *run, int ranks_per_node);
 
 /* plan.c: bytes by category of a rank at a stage, as run_open_states would allocate. */
 typedef struct stage_plan { dt_zero_plan zero; size_t bytes[DT_N_MEMCAT], total; } stage_plan;

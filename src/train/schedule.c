@@ -10,6 +10,19 @@ int64_t dt_interval_steps(double value, int64_t total_steps)
     return (int64_t)value;
 }
 
+dt_err dt_intervals_check(const dt_config *cfg)
+{
+    const struct { const char *section, *key; double value; } intervals[] = {{"data", "validation_steps", cfg->data_validation_steps},
+                                                                           {"checkpoint", "save_steps", cfg->checkpoint_save_steps},
+                                                                           {"log", "logging_steps", cfg->log_logging_steps}};
+    char where[512];
+    for (size_t i = 0; i < sizeof intervals / sizeof intervals[0]; i++)
+        DT_CHECK(intervals[i].value < 1 || intervals[i].value == floor(intervals[i].value), DT_ERR_USAGE,
+                 "%s: expected a whole number of steps, or a share of all steps below 1, found %g",
+                 dt_config_where(cfg, intervals[i].section, intervals[i].key, where, sizeof where), intervals[i].value);
+    return DT_OK;
+}
+
 static double scaled_peak(const dt_config *cfg, int64_t train_batch_size)
 {
     const double base = cfg->optimizer_lr_base_batch_size ? (double)cfg->optimizer_lr_base_batch_size : (double)train_batch_size;

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static dt_err check_task(const dt_config *cfg)
 {
@@ -24,6 +25,16 @@ static dt_err check_task(const dt_config *cfg)
     DT_CHECK(*cfg->run_output_dir, DT_ERR_USAGE, "%s: expected a directory for the run's files, found nothing",
              dt_config_where(cfg, "run", "output_dir", where, sizeof where));
     return DT_OK;
+}
+
+static dt_err check_output_dir(const dt_run *run)
+{
+    char where[512];
+    struct stat st;
+    const char *dir = run->cfg.run_output_dir;
+    if (!*dir || stat(dir, &st) != 0 || S_ISDIR(st.st_mode)) return DT_OK;
+    return dt_fail(DT_ERR_USAGE, "%s: expected a directory, or a name that is free; %s is neither",
+                   dt_config_where(&run->cfg, "run", "output_dir", where, sizeof where), dir);
 }
 
 static dt_err open_model_config(dt_run *run)
@@ -118,8 +129,10 @@ dt_err run_open_config_objects(dt_run *run)
     char where[512];
     double beta1, beta2;
     DT_TRY(check_task(cfg));
+    if (!run->comm || run->comm->rank == 0) DT_TRY(check_output_dir(run));
     DT_TRY(run_betas(cfg, &beta1, &beta2));
     DT_TRY(check_lr_rule(cfg));
+    DT_TRY(dt_intervals_check(cfg));
     DT_TRY(dt_batching_resolve(&run->batching, cfg, run->nranks));
     DT_CHECK(run->batching.micro_batch_size * cfg->data_seq_len <= INT32_MAX, DT_ERR_USAGE,
              "%s: a micro-batch of %" PRId64 " samples of %" PRId64 " tokens has more than 2^31 tokens",

@@ -27,6 +27,7 @@ void dt_signals_install(void)
     sigaltstack(&stack, NULL);
     sigemptyset(&sa.sa_mask);
     for (size_t i = 0; i < sizeof sigs / sizeof sigs[0]; i++) sigaction(sigs[i], &sa, NULL);
+    signal(SIGXFSZ, SIG_IGN); /* a file beyond the limit is then a write that fails, and is reported as one */
 }
 
 int dt_signals_pending(void) { return pending_signal; }

@@ -5,6 +5,20 @@
 #include <sched.h>
 #include <stdlib.h>
 
+static void own_cores(cpu_set_t *set)
+{
+    CPU_ZERO(set);
+    if (sched_getaffinity(0, sizeof *set, set)) CPU_SET(0, set);
+}
+
+int run_threads_planned(const dt_run *run, int ranks_per_node)
+{
+    cpu_set_t set;
+    own_cores(&set);
+    const int shared = CPU_COUNT(&set) / ranks_per_node;
+    return run->cfg.run_threads > 0 ? (int)run->cfg.run_threads : shared > 1 ? shared : 1;
+}
+
 dt_err run_threads(const dt_run *run, int *n_threads)
 {
     enum { WORDS = CPU_SETSIZE / 64 };
@@ -16,7 +30,7 @@ dt_err run_threads(const dt_run *run, int *n_threads)
         *n_threads = (int)run->cfg.run_threads;
         return DT_OK;
     }
-    if (sched_getaffinity(0, sizeof set, &set)) CPU_SET(0, &set);
+    own_cores(&set);
     for (int c = 0; c < CPU_SETSIZE; c++)
         if (CPU_ISSET(c, &set)) mine[c / 64] |= 1ull << (c % 64), counts[0]++;
 
