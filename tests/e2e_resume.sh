@@ -63,8 +63,10 @@ expect_text "the hanging one too" "rank 1 .*no progress.*step 3, phase read"
 # signals
 ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/early" run.max_steps=100000 run.time_limit=100 checkpoint.save_steps=0 >"$out" 2>&1 &
 pid=$!
-for _ in $(seq 200); do # until SIGUSR1, bit 9, is caught
-    grep -q "SigCgt:.*[2367abef]..$" /proc/$pid/status 2>/dev/null && [ "$(cat /proc/$pid/comm)" = dtrain ] && break; sleep 0.01; done
+for _ in $(seq 500); do # until SIGUSR1, bit 9, is waited for
+    grep -q "SigBlk:.*[2367abef]..$" /proc/$pid/status 2>/dev/null && break
+    sleep 0.01
+done
 kill -USR1 "$pid"
 wait "$pid"
 code=$?

@@ -42,8 +42,9 @@ typedef struct dt_watchdog dt_watchdog;
 dt_err dt_watchdog_start(dt_watchdog **w, const dt_phase *phase, const dt_comm *comm, double timeout_s);
 void dt_watchdog_stop(dt_watchdog *w);
 
-/** SIGTERM, SIGUSR1, SIGINT ask to stop; a second SIGINT leaves at once. A write beyond the limit of file sizes fails instead of ending the process. */
-void dt_signals_install(void);
+/** SIGTERM, SIGUSR1, SIGINT ask to stop; a second SIGINT leaves at once. A write beyond the limit of file sizes fails instead of ending the process.
+ *  To be called before the process has a second thread: threads inherit that these signals are not theirs. DT_ERR_FAULT without a thread. */
+dt_err dt_signals_install(void);
 int dt_signals_pending(void); /* the signal that asked, or 0 */
 
 /** Where the time of a superstep went: phases in groups. */

@@ -174,9 +174,10 @@ static int run_ranks(const options *o)
     int provided;
     dt_comm comm = {0};
     dt_run run = {.start_s = dt_now_s()};
-    if (o->action == ACTION_RUN) dt_signals_install(); /* from here on: a request during start-up is met after the first step */
+    dt_err err = o->action == ACTION_RUN ? dt_signals_install() : DT_OK; /* a request during start-up is met after the first step */
+    if (err != DT_OK) return tell(err, true), dt_exit_code(err);
     MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
-    dt_err err = dt_comm_open(&comm);
+    err = dt_comm_open(&comm);
     if (err == DT_OK) dt_log_open(comm.rank, comm.nranks, comm.host);
     if (err == DT_OK && provided < MPI_THREAD_MULTIPLE) DT_WARN("this MPI has no MPI_THREAD_MULTIPLE: the watchdog may not be able to end a hung job");
     if (err == DT_OK) err = share_config(o, &comm, &run.cfg);
