@@ -42,7 +42,8 @@ dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_
 /** The type of all weights in a Hugging Face directory; DT_ST_OTHER when they have several, and for a checkpoint. Reads headers. Local. DT_ERR_DATA. */
 dt_err dt_pretrained_type(const dt_pretrained *p, dt_st_type *type);
 
-/** All that can be known without loading: every tensor of the units is there with its shape and no other is; a checkpoint's checksums. Local. DT_ERR_DATA. */
+/** All that can be known without loading: every tensor of the units is there with its shape and no other is; a head beside a tied
+ *  embedding is equal to it; a checkpoint's checksums. Local. DT_ERR_DATA. */
 dt_err dt_pretrained_verify(const dt_pretrained *p, const dt_unit *units, int n_units);
 
 #endif

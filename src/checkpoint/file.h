@@ -44,6 +44,9 @@ typedef dt_err (*ckpt_finder)(const char *path, const ckpt_slot *slots, int n_sl
 /** Collective: rank 0 finds, every rank reads its pieces. */
 dt_err ckpt_load(dt_comm *comm, dt_zero *z, const char *path, ckpt_finder find, bool with_optimizer, dt_phase *phase);
 
+/** What loading would find wrong with names, shapes and a tied head, without loading. Local. */
+dt_err ckpt_verify(const char *path, ckpt_finder find, ckpt_slot *slots, int n_slots);
+
 /* names.c: GPT-2's tensors may lack "transformer." in files; some buffers of older models are no weights. */
 const char *ckpt_bare_name(const char *name); /* NULL: it has no prefix to leave out */
 bool ckpt_is_ignored(const char *name);

@@ -28,15 +28,20 @@ typedef struct load_job {
     char *raw, *converted; /* CKPT_BUFFER bytes each: elements as in the file, and as z keeps them */
 } load_job;
 
-static dt_err prepare(load_job *j, bool with_optimizer)
+static dt_err alloc_buffers(load_job *j)
 {
-    DT_TRY(ckpt_slots(j->z, with_optimizer, &j->slots, &j->n_slots));
     j->found.places = calloc((size_t)j->n_slots + 1, sizeof *j->found.places);
     j->sums = calloc((size_t)j->n_slots + 1, sizeof *j->sums);
     j->raw = malloc(CKPT_BUFFER);
     j->converted = malloc(CKPT_BUFFER);
     DT_CHECK(j->found.places && j->sums && j->raw && j->converted, DT_ERR_MEMORY, "no memory for a checkpoint's buffers of %d MiB", 2 * CKPT_BUFFER >> 20);
     return DT_OK;
+}
+
+static dt_err prepare(load_job *j, bool with_optimizer)
+{
+    DT_TRY(ckpt_slots(j->z, with_optimizer, &j->slots, &j->n_slots));
+    return alloc_buffers(j);
 }
 
 static dt_err list_files(load_job *j)
@@ -152,14 +157,14 @@ static dt_err compare_part(load_job *j, const ckpt_slot *head, int64_t first, in
     return DT_OK;
 }
 
-/* Each rank an equal part. */
-static dt_err compare_head(load_job *j)
+/* One of n_parts equal parts. */
+static dt_err compare_head(load_job *j, int part, int n_parts)
 {
     if (!j->found.has_head) return DT_OK;
     dt_tensor tensor = *j->slots[j->found.embed].tensor;
     snprintf(tensor.name, sizeof tensor.name, "%s", CKPT_HEAD);
     const ckpt_slot head = {.state = DT_STATE_PARAM, .tensor = &tensor};
-    const int64_t each = tensor.n_elems / j->comm->nranks + 1, begin = each * j->comm->rank;
+    const int64_t each = tensor.n_elems / n_parts + 1, begin = each * part;
     const int64_t end = begin + each < tensor.n_elems ? begin + each : tensor.n_elems, step = CKPT_BUFFER / 8;
     dt_phase_enter(j->phase, "load", "lm_head.weight");
     for (int64_t at = begin; at < end; at += step) DT_TRY(compare_part(j, &head, at, end - at < step ? end - at : step));
@@ -192,7 +197,6 @@ static void clean_up(load_job *j)
         H5Fclose(j->file);
         dt_h5_unlock();
     }
-    free(j->slots);
     free(j->found.places);
     free(j->found.files);
     free(j->files);
@@ -211,8 +215,20 @@ dt_err ckpt_load(dt_comm *comm, dt_zero *z, const char *path, ckpt_finder find, 
     if (err == DT_OK) err = dt_comm_agree(comm, read_slots(&job));
     if (err == DT_OK) err = dt_comm_sum_host_u64(comm, job.sums, job.n_slots);
     if (err == DT_OK) err = dt_comm_agree(comm, compare(&job));
-    if (err == DT_OK) err = dt_comm_agree(comm, compare_head(&job));
+    if (err == DT_OK) err = dt_comm_agree(comm, compare_head(&job, comm->rank, comm->nranks));
     if (err == DT_OK) err = dt_comm_agree(comm, dt_zero_state_written(z));
+    clean_up(&job);
+    free(job.slots);
+    return err;
+}
+
+dt_err ckpt_verify(const char *path, ckpt_finder find, ckpt_slot *slots, int n_slots)
+{
+    load_job job = {.path = path, .slots = slots, .n_slots = n_slots, .fd = -1, .file = -1};
+    dt_err err = alloc_buffers(&job);
+    if (err == DT_OK) err = find(path, slots, n_slots, &job.found);
+    if (err == DT_OK) err = list_files(&job);
+    if (err == DT_OK) err = compare_head(&job, 0, 1);
     clean_up(&job);
     return err;
 }

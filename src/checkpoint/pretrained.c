@@ -143,13 +143,9 @@ dt_err dt_pretrained_verify(const dt_pretrained *p, const dt_unit *units, int n_
 {
     ckpt_slot *slots;
     int n_slots;
-    ckpt_found found = {0};
     DT_TRY(list_slots(units, n_units, &slots, &n_slots));
-    found.places = calloc((size_t)n_slots + 1, sizeof *found.places);
-    dt_err err = found.places ? finder_of(p)(p->path, slots, n_slots, &found) : dt_fail(DT_ERR_MEMORY, "no memory for a list of %d tensors", n_slots);
+    dt_err err = ckpt_verify(p->path, finder_of(p), slots, n_slots);
     if (err == DT_OK && p->kind == DT_PRETRAINED_CHECKPOINT) err = dt_checkpoint_verify(p->path, NULL);
-    free(found.places);
-    free(found.files);
     free(slots);
     return err;
 }
