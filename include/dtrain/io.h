@@ -78,6 +78,10 @@ dt_err dt_read_at(int fd, const char *path, int64_t offset, void *out, size_t nb
 
 /* ---- plain files -------------------------------------------------------------------------------------------------------- */
 
+/** "DIR/NAME" and an ending; false when it does not fit into out [PATH_MAX]. */
+bool dt_join_path(char *out, const char *dir, const char *name, const char *ending);
+bool dt_is_file(const char *path); /* a regular one, or a link to one */
+bool dt_is_directory(const char *path);
 /** A whole file in a malloc'ed buffer with a 0 behind it. DT_ERR_DATA with the reason: no file, more than max_bytes. */
 dt_err dt_read_file(const char *path, size_t max_bytes, char **text, size_t *nbytes);
 /** Write exactly nbytes at a byte offset. DT_ERR_WRITE. */

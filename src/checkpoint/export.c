@@ -48,8 +48,7 @@ static dt_err make_layout(export_job *j)
 
 static dt_err prepare(export_job *j)
 {
-    const bool fits = (size_t)snprintf(j->config_path, PATH_MAX, "%s/config.json", j->opt->dir) < PATH_MAX &&
-                      (size_t)snprintf(j->config_part, PATH_MAX, "%s/config.json.part", j->opt->dir) < PATH_MAX;
+    const bool fits = dt_join_path(j->config_path, j->opt->dir, "config.json", "") && dt_join_path(j->config_part, j->opt->dir, "config.json", ".part");
     DT_CHECK(fits, DT_ERR_WRITE, "%s: the path is too long", j->opt->dir);
     DT_TRY(ckpt_slots(j->z, false, &j->slots, &j->n_slots));
     DT_TRY(make_layout(j));
@@ -96,7 +95,7 @@ static dt_err close_file(export_job *j)
 
 static dt_err open_file(export_job *j, int file, char path[PATH_MAX])
 {
-    DT_CHECK((size_t)snprintf(path, PATH_MAX, "%s/%s.part", j->opt->dir, j->layout.names[file]) < PATH_MAX, DT_ERR_WRITE, "%s: the path is too long", j->opt->dir);
+    DT_CHECK(dt_join_path(path, j->opt->dir, j->layout.names[file], ".part"), DT_ERR_WRITE, "%s: the path is too long", j->opt->dir);
     if (j->fd >= 0 && j->fd_file == file) return DT_OK;
     DT_TRY(close_file(j));
     j->fd = open(path, O_WRONLY | O_CLOEXEC);

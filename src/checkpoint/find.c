@@ -1,18 +1,13 @@
 /* find.c - what people name when they mean a checkpoint: the file, a run's directory, or the folder with its checkpoints. */
 #include "dtrain/checkpoint.h"
 #include "dtrain/config.h"
+#include "dtrain/io.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-static bool is_file(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
-}
 
 /* What `latest` names, else the highest step; malloc'ed in *path, left alone where there is none. */
 static dt_err newest_in(const char *dir, char **path)
@@ -22,7 +17,7 @@ static dt_err newest_in(const char *dir, char **path)
     FILE *f = fopen(file, "re");
     if (f && fgets(name, sizeof name, f)) name[strcspn(name, "\r\n")] = 0;
     if (f) fclose(f);
-    if (name[0] && snprintf(file, sizeof file, "%s/%s", dir, name) < (int)sizeof file && is_file(file)) {
+    if (name[0] && snprintf(file, sizeof file, "%s/%s", dir, name) < (int)sizeof file && dt_is_file(file)) {
         *path = strdup(file);
         return *path ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the name of %s", file);
     }

@@ -112,7 +112,7 @@ dt_err generation_read(dt_generation_defaults *g, const char *dir)
     char path[PATH_MAX], *text;
     size_t nbytes;
     *g = generation_none();
-    DT_CHECK((size_t)snprintf(path, sizeof path, "%s/generation_config.json", dir) < sizeof path, DT_ERR_DATA, "%s: the path is too long", dir);
+    DT_CHECK(dt_join_path(path, dir, "generation_config.json", ""), DT_ERR_DATA, "%s: the path is too long", dir);
     if (access(path, F_OK) != 0) return DT_OK;
     DT_TRY(dt_read_file(path, MAX_FILE, &text, &nbytes));
     const dt_err err = generation_parse(g, path, text, nbytes);

@@ -8,15 +8,11 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 enum { MAX_CONFIG = 1 << 26 }; /* bytes */
 
-static bool exists(const char *dir, const char *name, char path[PATH_MAX])
-{
-    struct stat st;
-    return (size_t)snprintf(path, PATH_MAX, "%s/%s", dir, name) < PATH_MAX && stat(path, &st) == 0;
-}
+static bool exists(const char *dir, const char *name, char path[PATH_MAX]) { return dt_join_path(path, dir, name, "") && access(path, F_OK) == 0; }
 
 static dt_err copy_text(char **to, const char *from)
 {
@@ -45,14 +41,13 @@ static dt_err describe_directory(dt_pretrained *p, const char *dir, const char *
 static dt_err find_tokenizer_of(dt_pretrained *p)
 {
     dt_config cfg = {0};
-    struct stat st;
     dt_err err = DT_OK;
     if (dt_config_parse(&cfg, p->path, p->meta.config, 0, NULL) == DT_OK && *cfg.model_tokenizer) err = copy_text(&p->tokenizer, cfg.model_tokenizer);
     else dt_error_clear();
     dt_config_free(&cfg);
     DT_TRY(err);
     /* the directory may be gone, or be on another machine: whoever needs it will say so */
-    return p->tokenizer && stat(p->tokenizer, &st) == 0 && S_ISDIR(st.st_mode) ? generation_read(&p->generation, p->tokenizer) : DT_OK;
+    return p->tokenizer && dt_is_directory(p->tokenizer) ? generation_read(&p->generation, p->tokenizer) : DT_OK;
 }
 
 static dt_err describe_checkpoint(dt_pretrained *p, const char *path)
@@ -72,12 +67,11 @@ static dt_err describe(dt_pretrained *p, const char *path)
 {
     static const char *const signs[] = {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"};
     char file[PATH_MAX];
-    struct stat st;
-    DT_CHECK(stat(path, &st) == 0, DT_ERR_DATA, "%s: %s", path, strerror(errno));
+    DT_CHECK(access(path, F_OK) == 0, DT_ERR_DATA, "%s: %s", path, strerror(errno));
     const char *ending = strrchr(path, '.');
-    DT_CHECK(S_ISDIR(st.st_mode) || !ending || strcmp(ending, ".safetensors") != 0, DT_ERR_DATA,
+    DT_CHECK(dt_is_directory(path) || !ending || strcmp(ending, ".safetensors") != 0, DT_ERR_DATA,
              "%s: expected the directory that holds this file and its config.json", path);
-    if (!S_ISDIR(st.st_mode)) return describe_checkpoint(p, path);
+    if (!dt_is_directory(path)) return describe_checkpoint(p, path);
     if (exists(path, "config.json", file)) return describe_directory(p, path, file);
     for (size_t i = 0; i < sizeof signs / sizeof signs[0]; i++)
         DT_CHECK(!exists(path, signs[i], file), DT_ERR_DATA, "%s: the model's config.json is missing beside %s", path, signs[i]);

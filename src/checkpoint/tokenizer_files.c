@@ -7,7 +7,6 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* The first N_VOCABULARIES can each be a tokenizer by itself; what follows says more about one. */
@@ -15,35 +14,18 @@ static const char *const FILES[] = {"tokenizer.json",          "tokenizer.model"
                                     "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "generation_config.json"};
 enum { N_FILES = sizeof FILES / sizeof FILES[0], N_VOCABULARIES = 3 };
 
-static bool join(char path[PATH_MAX], const char *dir, const char *name, const char *ending)
-{
-    return (size_t)snprintf(path, PATH_MAX, "%s/%s%s", dir, name, ending) < PATH_MAX;
-}
-
-static bool is_file(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
-}
-
-static bool is_dir(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
 bool tokenizer_dir_has_files(const char *dir)
 {
     char path[PATH_MAX];
     for (int i = 0; i < N_VOCABULARIES; i++)
-        if (join(path, dir, FILES[i], "") && is_file(path)) return true;
+        if (dt_join_path(path, dir, FILES[i], "") && dt_is_file(path)) return true;
     return false;
 }
 
 dt_err dt_export_check_tokenizer(const char *tokenizer)
 {
-    if (!tokenizer || !*tokenizer || strcmp(tokenizer, "bytes") == 0 || is_file(tokenizer)) return DT_OK;
-    DT_CHECK(is_dir(tokenizer), DT_ERR_DATA, "%s: expected a tokenizer (a directory, a tokenizer.json, or bytes): %s", tokenizer, strerror(errno));
+    if (!tokenizer || !*tokenizer || strcmp(tokenizer, "bytes") == 0 || dt_is_file(tokenizer)) return DT_OK;
+    DT_CHECK(dt_is_directory(tokenizer), DT_ERR_DATA, "%s: expected a tokenizer (a directory, a tokenizer.json, or bytes): %s", tokenizer, strerror(errno));
     DT_CHECK(tokenizer_dir_has_files(tokenizer), DT_ERR_DATA, "%s: expected a tokenizer.json (or tokenizer.model, vocab.json) in this directory, found none", tokenizer);
     return DT_OK;
 }
@@ -75,7 +57,7 @@ static dt_err copy_open_file(int fd, const char *from, const char *to)
 static dt_err copy_file(const char *from, const char *dir, const char *name)
 {
     char part[PATH_MAX];
-    DT_CHECK(join(part, dir, name, ".part"), DT_ERR_WRITE, "%s/%s: the path is too long", dir, name);
+    DT_CHECK(dt_join_path(part, dir, name, ".part"), DT_ERR_WRITE, "%s/%s: the path is too long", dir, name);
     const int fd = open(from, O_RDONLY | O_CLOEXEC);
     DT_CHECK(fd >= 0, DT_ERR_DATA, "%s: cannot be opened: %s", from, strerror(errno));
     const dt_err err = copy_open_file(fd, from, part);
@@ -87,7 +69,7 @@ static dt_err write_text(const char *dir, const char *name, char *text)
 {
     char part[PATH_MAX];
     dt_err err = text ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for %s", name);
-    if (err == DT_OK && !join(part, dir, name, ".part")) err = dt_fail(DT_ERR_WRITE, "%s/%s: the path is too long", dir, name);
+    if (err == DT_OK && !dt_join_path(part, dir, name, ".part")) err = dt_fail(DT_ERR_WRITE, "%s/%s: the path is too long", dir, name);
     if (err == DT_OK) err = dt_write_file_sync(part, text, strlen(text));
     free(text);
     return err;
@@ -99,7 +81,7 @@ static dt_err copy_files(const char *from_dir, const char *json, const char *dir
     char path[PATH_MAX];
     if (json) DT_TRY(copy_file(json, dir, FILES[0]));
     for (int i = json ? 1 : 0; i < N_FILES; i++)
-        if (join(path, from_dir, FILES[i], "") && is_file(path)) DT_TRY(copy_file(path, dir, FILES[i]));
+        if (dt_join_path(path, from_dir, FILES[i], "") && dt_is_file(path)) DT_TRY(copy_file(path, dir, FILES[i]));
     return DT_OK;
 }
 
@@ -112,7 +94,7 @@ dt_err tokenizer_files_create(const char *tokenizer, const char *dir)
         return write_text(dir, "tokenizer_config.json", bytes_tokenizer_config_json());
     }
     DT_TRY(dt_export_check_tokenizer(tokenizer));
-    if (is_dir(tokenizer)) return copy_files(tokenizer, NULL, dir);
+    if (dt_is_directory(tokenizer)) return copy_files(tokenizer, NULL, dir);
     const char *slash = strrchr(tokenizer, '/');
     const int len = slash == tokenizer ? 1 : slash ? (int)(slash - tokenizer) : 1;
     DT_CHECK((size_t)snprintf(folder, sizeof folder, "%.*s", len, slash ? tokenizer : ".") < sizeof folder, DT_ERR_DATA, "%s: the path is too long", tokenizer);
@@ -122,7 +104,7 @@ dt_err tokenizer_files_create(const char *tokenizer, const char *dir)
 static bool has_part(const char *dir, int i)
 {
     char part[PATH_MAX];
-    return join(part, dir, FILES[i], ".part") && is_file(part);
+    return dt_join_path(part, dir, FILES[i], ".part") && dt_is_file(part);
 }
 
 dt_err tokenizer_files_publish(const char *dir)
@@ -131,8 +113,8 @@ dt_err tokenizer_files_publish(const char *dir)
     bool any = false;
     for (int i = 0; i < N_FILES; i++) any = any || has_part(dir, i);
     for (int i = 0; i < N_FILES && any; i++) {
-        DT_CHECK(join(part, dir, FILES[i], ".part") && join(path, dir, FILES[i], ""), DT_ERR_WRITE, "%s: the path is too long", dir);
-        if (is_file(part)) DT_TRY(dt_rename_durable(part, path));
+        DT_CHECK(dt_join_path(part, dir, FILES[i], ".part") && dt_join_path(path, dir, FILES[i], ""), DT_ERR_WRITE, "%s: the path is too long", dir);
+        if (dt_is_file(part)) DT_TRY(dt_rename_durable(part, path));
         else if (unlink(path) != 0 && errno != ENOENT) return dt_fail(DT_ERR_WRITE, "%s: an earlier tokenizer's file cannot be removed: %s", path, strerror(errno));
     }
     return DT_OK;
@@ -142,5 +124,5 @@ void tokenizer_files_discard(const char *dir)
 {
     char part[PATH_MAX];
     for (int i = 0; i < N_FILES; i++)
-        if (join(part, dir, FILES[i], ".part")) unlink(part);
+        if (dt_join_path(part, dir, FILES[i], ".part")) unlink(part);
 }

@@ -15,6 +15,23 @@ static dt_err fail_errno(dt_err err, const char *path, const char *what)
     return dt_fail(err, "%s: %s: %s", path, what, strerror(number));
 }
 
+bool dt_join_path(char *out, const char *dir, const char *name, const char *ending)
+{
+    return (size_t)snprintf(out, PATH_MAX, "%s/%s%s", dir, name, ending) < PATH_MAX;
+}
+
+bool dt_is_file(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+bool dt_is_directory(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 static dt_err read_open_file(int fd, const char *path, size_t max_bytes, char **text, size_t *nbytes)
 {
     struct stat st;

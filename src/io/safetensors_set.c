@@ -1,11 +1,10 @@
 /* safetensors_set.c - the files of a model together: which they are, and that each tensor is in exactly the one that the index says. */
 #include "safetensors_private.h"
 #include "dtrain/io.h"
-#include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 enum { MAX_INDEX = 100000000 /* bytes */, MAX_FILES = 4096 };
 
@@ -75,7 +74,7 @@ static dt_err add_files_of_index(dt_safetensors *s, const char *dir, const char 
         DT_CHECK(is_plain(name), DT_ERR_DATA, "%s: tensor `%.200s`: expected the name of a file in the same directory, found %.200s", index, tensor,
                  name ? name : "no text");
         if (strcmp(name, before) == 0 || file_of(s, name) >= 0) continue;
-        DT_CHECK((size_t)snprintf(path, sizeof path, "%s/%s", dir, name) < sizeof path, DT_ERR_DATA, "%s: the name of file %.200s is too long", index, name);
+        DT_CHECK(dt_join_path(path, dir, name, ""), DT_ERR_DATA, "%s: the name of file %.200s is too long", index, name);
         DT_TRY(add_file(s, path));
         before = name;
     }
@@ -128,11 +127,7 @@ static dt_err open_index(dt_safetensors *s, const char *dir, const char *index)
 
 /* ---- which files ----------------------------------------------------------------------------------------------------------------- */
 
-static bool exists(const char *dir, const char *name, char path[PATH_MAX])
-{
-    struct stat st;
-    return (size_t)snprintf(path, PATH_MAX, "%s/%s", dir, name) < PATH_MAX && stat(path, &st) == 0;
-}
+static bool exists(const char *dir, const char *name, char path[PATH_MAX]) { return dt_join_path(path, dir, name, "") && access(path, F_OK) == 0; }
 
 static dt_err fail_without_weights(const char *dir)
 {
@@ -154,10 +149,8 @@ static dt_err open_one(dt_safetensors *s, const char *path)
 
 dt_err dt_safetensors_open(dt_safetensors *s, const char *path)
 {
-    struct stat st;
     char file[PATH_MAX];
-    DT_CHECK(stat(path, &st) == 0, DT_ERR_DATA, "%s: cannot be opened: %s", path, strerror(errno));
-    if (!S_ISDIR(st.st_mode)) return open_one(s, path);
+    if (!dt_is_directory(path)) return open_one(s, path);
     if (exists(path, ST_SINGLE, file)) return open_one(s, file);
     if (exists(path, ST_INDEX, file)) return open_index(s, path, file);
     return fail_without_weights(path);

@@ -18,7 +18,7 @@ static dt_err fail_errno(const char *path, const char *what)
 
 static dt_err join(char path[PATH_MAX], const char *dir, const char *name, const char *ending)
 {
-    DT_CHECK((size_t)snprintf(path, PATH_MAX, "%s/%s%s", dir, name, ending) < PATH_MAX, DT_ERR_WRITE, "%s/%s: the path is too long", dir, name);
+    DT_CHECK(dt_join_path(path, dir, name, ending), DT_ERR_WRITE, "%s/%s: the path is too long", dir, name);
     return DT_OK;
 }
 
