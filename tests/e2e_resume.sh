@@ -120,6 +120,11 @@ train 2 limited $steps zero.stage=2 checkpoint.save_total_limit=2
 expect "save_total_limit keeps two" test "$(ls "$tmp/limited/checkpoints" | grep -c 'step-.*h5$')" = 2
 expect "latest names the newest" grep -q step-00000008 "$tmp/limited/checkpoints/latest"
 
+# a limit on the size of files, as a quota: the disk has room and says so
+RUN_TIMEOUT=60 run 0 bash -c "ulimit -f 5000; exec ./dtrain $tmp/tiny.ini run.output_dir=$tmp/large $steps model.hidden_size=256"
+expect_exit "a checkpoint beyond the limit of file sizes: 74" 74
+expect_text "named, with its size" "step-00000002.h5.part: no room for a checkpoint of .*File too large"
+
 # a full disk
 if [ "$(id -u)" = 0 ] && mkdir -p "$tmp/small" && mount -t tmpfs -o size=2m tmpfs "$tmp/small" 2>/dev/null; then
     trap 'kill $(jobs -p) 2>/dev/null; umount -l "$tmp/small"; rm -rf "$tmp"' EXIT

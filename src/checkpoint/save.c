@@ -77,14 +77,16 @@ static dt_err prepare(save_job *j)
 
 /* ---- rank 0: create and reserve ---------------------------------------------------------------------------------------- */
 
-/* Would the data fit? Asked before HDF5 opens the file: it cannot close one whose metadata does not fit on the disk, and would hold its blocks
- * for the rest of the run. Only a first look: what counts is the reservation. */
+/* Would the data fit? Asked before HDF5 opens the file: it cannot close one whose metadata cannot be written, would hold its blocks for the rest
+ * of the run, and faults when it ends with the process. The room left on the disk says nothing of quotas and limits of file sizes, so that much is
+ * reserved once under the name, and given back as HDF5 begins the file anew. Only a first look: what counts is the reservation of the real size. */
 static dt_err probe_space(const save_job *j)
 {
     double nbytes = 1 << 16;
     for (int i = 0; i < j->n_slots; i++)
         nbytes += (double)j->slots[i].tensor->n_elems * (double)dt_dtype_size(dt_zero_state_dtype(j->z, j->slots[i].state)) + 512;
-    return dt_check_space(j->dir, j->part, nbytes, "a checkpoint");
+    DT_TRY(dt_check_space(j->dir, j->part, nbytes, "a checkpoint"));
+    return dt_reserve_file(j->part, (int64_t)nbytes, "a checkpoint");
 }
 
 /* Written now, while there is room for it; synced before it is renamed. */
