@@ -5,12 +5,13 @@
 #include <string.h>
 
 /* Faults are counted over the life of the process, so each test has its own passages. The failing rank is the last. A step of 2 micro-steps at
- * stage 3 reduces each of REF_ZERO_UNITS units twice. */
+ * stage 3 reduces each of REF_ZERO_UNITS units twice. A passage that fails is counted by the one fault that it met: the second of zero.update
+ * happens at the third passage. */
 static void arm(int nranks)
 {
     char text[256];
-    snprintf(text, sizeof text, "zero.reduce:%d:3:error,zero.update:%d:2:error,zero.gather:%d:1:nospace", nranks - 1, nranks - 1,
-             nranks - 1);
+    snprintf(text, sizeof text, "zero.reduce:%d:3:error,zero.update:%d:2:error,zero.gather:%d:1:nospace,zero.update:%d:2:error", nranks - 1,
+             nranks - 1, nranks - 1, nranks - 1);
     setenv("DTRAIN_FAULT", text, 1);
 }
 
@@ -110,12 +111,29 @@ static void a_fault_while_updating_reaches_the_vote(void **state)
     check_vote(f, DT_ERR_FAULT);
 }
 
+/* At stage 0 the update gathers the gradients: the rank that fails brings its sums all the same. */
+static void a_fault_while_updating_at_stage_0_reaches_the_vote(void **state)
+{
+    fixture *f = *state, whole = *f;
+    const dt_zero_options opt = {.stage = 0, .param_dtype = DT_BF16, .grad_dtype = DT_F32, .overlap_comm = true};
+    assert_all(world(f), dt_zero_open(&whole.z, &opt, whole.units, REF_ZERO_UNITS, &whole.comm, &whole.dev, NULL, NULL) == DT_OK);
+    whole.model.source = dt_zero_source(whole.z);
+    step(&whole);
+    update(&whole);
+    check_vote(&whole, DT_ERR_FAULT);
+    step(&whole);
+    update(&whole);
+    assert_all(world(f), whole.err == DT_OK);
+    dt_zero_close(whole.z);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_fault_while_gathering_reaches_the_vote),
         cmocka_unit_test(a_fault_while_reducing_reaches_the_vote),
         cmocka_unit_test(a_fault_while_updating_reaches_the_vote),
+        cmocka_unit_test(a_fault_while_updating_at_stage_0_reaches_the_vote),
     };
     mpi_test_begin(&argc, &argv);
     return mpi_test_end(cmocka_run_group_tests(tests, setup, teardown));

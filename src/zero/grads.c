@@ -73,13 +73,14 @@ static dt_err clear_gaps(dt_zero *z, int u, void *grads)
     return DT_OK;
 }
 
-/** Full gradients, last micro-step: the sum lands in the own place; at stage 0 it is gathered at once. */
+/** Full gradients, last micro-step: the sum lands in the own place; at stage 0 it is gathered at once, beside the rest of backward, or by the
+ *  update (sums_stay). */
 static dt_err reduce_in_place(dt_zero *z, int u, dt_err err)
 {
     void *whole = zero_grad_at(z, u, 0), *own = zero_grad_at(z, u, zero_own(z, u));
     err = zero_first_err(err, zero_comm_after_compute(z));
     err = zero_reduce_unit(z, u, whole, z->lay.grad_dtype, own, z->lay.grad_dtype, false, err);
-    if (z->lay.whole_opt && err != DT_ERR_COMM) err = zero_gather_unit(z, u, own, whole, z->lay.grad_dtype, err);
+    if (z->lay.whole_opt && !z->sums_stay && err != DT_ERR_COMM) err = zero_gather_unit(z, u, own, whole, z->lay.grad_dtype, err);
     return err;
 }
 
@@ -110,9 +111,13 @@ dt_err zero_grads_release(void *self, int u)
     return err;
 }
 
-dt_err zero_gather_grads(dt_zero *z, int u, dt_err err)
+dt_err zero_gather_columns(dt_zero *z, int u, int64_t a, int64_t count, dt_err err)
 {
-    return zero_gather_unit(z, u, zero_grad_at(z, u, zero_own(z, u)), z->grad_ring.ptr, DT_F32, err);
+    const zero_place before = zero_enter(z, "gather", z->units[u].name);
+    const void *own = zero_grad_at(z, u, zero_own(z, u) + a);
+    err = zero_first_err(err, dt_comm_all_gather(z->comm, own, z->bucket.ptr, (size_t)count * dt_dtype_size(z->lay.grad_kept), z->comm_stream));
+    zero_leave(z, before);
+    return err;
 }
 
 void dt_zero_begin_micro(dt_zero *z, int index, int n_micro)

@@ -162,26 +162,25 @@ static int64_t per_rank(int64_t bucket, int nranks, int64_t longest)
 
 static void size_buckets(zero_layout *l, const dt_zero_options *opt)
 {
+    enum { UPDATE_BUCKET = 1 << 20 }; /* elements: small enough for a processor's last cache, large beside what a collective costs */
     const int64_t longest = longest_shard(l);
     l->reduce_per_rank = per_rank(opt->reduce_bucket_size, l->nranks, longest);
     l->gather_per_rank = per_rank(opt->allgather_bucket_size, l->nranks, longest);
-    size_t reduce = 0, gather = 0;
+    l->update_per_rank = per_rank(UPDATE_BUCKET, l->nranks, l->gather_per_rank);
+    size_t reduce = 0, gather = 0, update = 0;
     if (l->has_grads && l->nranks > 1 && l->reduce_per_rank < longest)
         reduce = (size_t)(l->nranks * l->reduce_per_rank) * dt_dtype_size(l->grad_dtype);
     if (l->nranks > 1 && l->gather_per_rank < longest)
         gather = (size_t)(l->nranks * l->gather_per_rank) * (l->whole_opt ? sizeof(float) : dt_dtype_size(l->param_dtype));
+    if (l->whole_opt) update = (size_t)(l->nranks * l->update_per_rank) * dt_dtype_size(l->grad_kept);
     l->bucket_bytes = reduce > gather ? reduce : gather;
+    if (update > l->bucket_bytes) l->bucket_bytes = update;
 }
 
 static void size_staging(zero_layout *l, const dt_zero_options *opt)
 {
     size_buckets(l, opt);
     l->grad_ring_bytes = (size_t)l->grad_ring_len * dt_dtype_size(l->grad_dtype);
-    /* Stage 0 in reproducible mode gathers a unit's sums there, in fp32, before it updates the whole unit. */
-    if (l->whole_opt && l->has_grads && !l->whole_grads) {
-        const size_t unit = (size_t)(l->nranks * longest_shard(l)) * sizeof(float);
-        if (unit > l->grad_ring_bytes) l->grad_ring_bytes = unit;
-    }
     l->n_results = l->has_grads ? l->n_runs + l->n_units : 0;
     l->results_bytes = (size_t)l->n_results * 16;
     l->host_bytes = ZERO_HOST_CHUNK * sizeof(float);

@@ -35,6 +35,7 @@ typedef struct zero_layout {
     int64_t params_len, grads_len, opt_len;   /* elements of each buffer; opt_len for each of master, exp_avg, exp_avg_sq */
     int64_t param_ring_len, grad_ring_len;    /* elements */
     int64_t reduce_per_rank, gather_per_rank; /* most elements of a shard in one collective */
+    int64_t update_per_rank;                  /* likewise where the update gathers gradients (stage 0) */
     size_t grad_ring_bytes, bucket_bytes, results_bytes, host_bytes;
     int n_results; /* slots of 16 bytes that reductions write on the device */
     size_t bytes[DT_N_MEMCAT];

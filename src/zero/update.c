@@ -23,18 +23,27 @@ static dt_err update_range(dt_zero *z, int u, int64_t lo, int64_t hi, const void
     return DT_OK;
 }
 
-/** Stage 0 in reproducible mode: the owned fp32 sums of the unit are gathered first, so that every rank updates with the same bits. */
+/** Stage 0, where the sums are still with their owners: columns a .. a+count-1 of all shards are gathered, so every rank updates with the same
+ *  bits, and used up while they are in the processor's cache. */
 static dt_err update_from_sums(dt_zero *z, int u, const dt_adamw *opt, dt_err err)
 {
-    err = zero_first_err(err, zero_comm_after_compute(z)); /* the ring may still be read by the unit before */
-    err = zero_gather_grads(z, u, err);
-    if (err == DT_OK) err = zero_compute_after_comm(z);
-    return err == DT_OK ? update_range(z, u, 0, z->lay.units[u].shards.padded_len, z->grad_ring.ptr, DT_F32, opt) : err;
+    const int64_t shard_len = z->lay.units[u].shards.shard_len, most = z->lay.update_per_rank;
+    for (int64_t a = 0; a < shard_len && err != DT_ERR_COMM; a += most) {
+        const int64_t count = shard_len - a < most ? shard_len - a : most;
+        err = zero_first_err(err, zero_comm_after_compute(z)); /* the bucket may still be read by the update before */
+        err = zero_gather_columns(z, u, a, count, err);
+        if (err == DT_OK) err = zero_compute_after_comm(z);
+        for (int r = 0; r < z->comm->nranks && err == DT_OK; r++) {
+            const int64_t lo = r * shard_len + a;
+            err = update_range(z, u, lo, lo + count, zero_at(&z->bucket, r * count, z->lay.grad_kept), z->lay.grad_kept, opt);
+        }
+    }
+    return err;
 }
 
 static dt_err update_unit(dt_zero *z, int u, const dt_adamw *opt, dt_err err)
 {
-    if (z->lay.whole_opt && !z->lay.whole_grads) return update_from_sums(z, u, opt, err);
+    if (z->lay.whole_opt && z->sums_stay) return update_from_sums(z, u, opt, err);
     if (err != DT_OK) return err;
     const int64_t lo = z->lay.whole_opt ? 0 : zero_own(z, u);
     const int64_t hi = z->lay.whole_opt ? z->lay.units[u].shards.padded_len : lo + z->lay.units[u].shards.shard_len;

@@ -30,6 +30,7 @@ static dt_err make_streams(dt_zero *z)
 {
     const dt_device_ops *ops = z->dev->ops;
     z->comm_stream = z->compute;
+    z->sums_stay = !z->lay.whole_grads || ops->host_accessible;
     if (z->opt.overlap_comm) {
         DT_TRY(ops->stream_create(z->dev, &z->comm_stream));
         z->own_stream = true;

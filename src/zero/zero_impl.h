@@ -30,6 +30,8 @@ struct dt_zero {
     dt_device *dev;
     dt_stream *compute, *comm_stream; /* comm_stream is compute itself without overlap_comm */
     bool own_stream;
+    bool sums_stay; /* stage 0: reduced gradients stay with their owners until the update gathers them. In reproducible mode there is no room for
+                     * them elsewhere; and where streams run in order nothing is gained by gathering early, and two passes over memory are lost */
     dt_event *mark; /* orders one stream after the other */
     dt_phase *phase;
     zero_layout lay;
@@ -120,8 +122,9 @@ dt_err zero_params_release(void *self, int unit);
 dt_err zero_grads_acquire(void *self, int unit, dt_unit_view *view);
 dt_err zero_grads_release(void *self, int unit);
 
-/** The whole sums of a unit's gradients in fp32, for stage 0 in reproducible mode; on the comm stream, into the gradient ring. */
-dt_err zero_gather_grads(dt_zero *z, int u, dt_err err);
+/** Gather columns a .. a+count-1 (at most update_per_rank) of a unit's summed gradients, side by side by rank, on the comm stream, into the bucket.
+ *  Always joins. */
+dt_err zero_gather_columns(dt_zero *z, int u, int64_t a, int64_t count, dt_err err);
 
 dt_err zero_pieces_make(dt_zero *z);
 
