@@ -4,10 +4,15 @@
  * usage: mpirun -n N bench_comm [MiB ...]     (BENCH_PLAIN=1: without shared memory; default 1 16 256: bytes of the whole buffer, all ranks' pieces)
  *
  * Runs alternate, so a machine that changes its speed changes it for both; the median of the pairs' ratios is what counts. A rate is bytes of
- * the whole buffer over the time of the slowest rank. bf16 has no counterpart in MPI and is shown beside. */
+ * the whole buffer over the time of the slowest rank. bf16 has no counterpart in MPI and is shown beside.
+ *
+ * "of copy": the same turn's time of each rank copying, with memcpy and all ranks at once, as many bytes from its own memory as an all-gather
+ * brings it, over our time. Every gathered byte must be read and written once at least, so no exchange between private buffers goes beyond 1 while
+ * the pieces do not fit the caches. Buffers are the device's: touched before, in huge pages, for MPI's calls as for ours. */
 #include "dtrain/comm.h"
 #include <mpi.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { MAX_PAIRS = 101 };
 
@@ -54,6 +59,14 @@ static void mpi_gather_in_place(bench *b)
     MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, b->recv, (int)(b->nbytes / (size_t)b->comm.nranks), MPI_BYTE, MPI_COMM_WORLD);
 }
 
+/** What an all-gather writes at a rank, from its own memory. */
+static void copy_alone(bench *b)
+{
+    const size_t n = b->nbytes / (size_t)b->comm.nranks;
+    for (int r = 0; r < b->comm.nranks; r++)
+        if (r != b->comm.rank) memcpy(b->recv + n * (size_t)r, b->send + n * (size_t)r, n);
+}
+
 /** Seconds of the slowest rank, over n_calls. */
 static double timed(bench *b, run_fn run, int n_calls)
 {
@@ -73,9 +86,10 @@ static double median(double *x, int n)
     return x[n / 2];
 }
 
-static void compare(bench *b, const char *name, run_fn ours, run_fn theirs)
+/* theirs: MPI's, NULL where there is none; limit: what bounds both, or NULL. */
+static void compare(bench *b, const char *name, run_fn ours, run_fn theirs, run_fn limit)
 {
-    double a[MAX_PAIRS], m[MAX_PAIRS], ratio[MAX_PAIRS];
+    double a[MAX_PAIRS], m[MAX_PAIRS], ratio[MAX_PAIRS], share[MAX_PAIRS];
     const int n_calls = b->nbytes >= 16u << 20 ? 1 : 8, n = b->nbytes > 64u << 20 ? 9 : 31;
     timed(b, ours, 2);
     if (theirs) timed(b, theirs, 2);
@@ -83,11 +97,13 @@ static void compare(bench *b, const char *name, run_fn ours, run_fn theirs)
         a[i] = timed(b, ours, n_calls);
         m[i] = theirs ? timed(b, theirs, n_calls) : a[i];
         ratio[i] = m[i] / a[i];
+        share[i] = limit ? timed(b, limit, n_calls) / a[i] : 0;
     }
     const double gb = (double)b->nbytes * 1e-9, q = median(ratio, n);
     if (b->comm.rank != 0) return;
     printf("%d ranks  %7.2f MiB  %-24s %7.2f GB/s", b->comm.nranks, (double)b->nbytes / (1 << 20), name, gb / median(a, n));
     if (theirs) printf("   MPI %7.2f GB/s   ratio %5.1f", gb / median(m, n), q);
+    if (limit) printf("   of copy %4.2f", median(share, n));
     printf("\n");
     fflush(stdout);
 }
@@ -111,10 +127,10 @@ int main(int argc, char **argv)
         check(dt_buf_alloc(&recv, &dev, DT_ON_DEVICE, b.nbytes, DT_MEM_OTHER));
         b.send = send.ptr;
         b.recv = recv.ptr;
-        compare(&b, "reduce-scatter fp32", our_reduce, mpi_reduce);
-        compare(&b, "reduce-scatter bf16->fp32", our_reduce_bf16, NULL);
-        compare(&b, "all-gather", our_gather, mpi_gather);
-        compare(&b, "all-gather in place", our_gather_in_place, mpi_gather_in_place);
+        compare(&b, "reduce-scatter fp32", our_reduce, mpi_reduce, NULL);
+        compare(&b, "reduce-scatter bf16->fp32", our_reduce_bf16, NULL, NULL);
+        compare(&b, "all-gather", our_gather, mpi_gather, copy_alone);
+        compare(&b, "all-gather in place", our_gather_in_place, mpi_gather_in_place, copy_alone);
         dt_buf_free(&send);
         dt_buf_free(&recv);
     }
