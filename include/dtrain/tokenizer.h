@@ -1,7 +1,8 @@
 /* tokenizer.h - text to token ids and back. algorithms.md A.2.
  *
  * A tokenizer is read once and never changes: any number of threads may share it. What encoding needs besides (caches, match data) is an encoder, one a
- * thread. Every text is bytes; what is not UTF-8 in it is encoded all the same. */
+ * thread. Every text is bytes. What is not UTF-8 in it is encoded as its replacement (dt_utf8_repair), but by "bytes", which keeps it: the reference for
+ * all others, Hugging Face's tokenizers, is given valid text only. */
 #ifndef DTRAIN_TOKENIZER_H
 #define DTRAIN_TOKENIZER_H
 
@@ -9,18 +10,19 @@
 
 typedef struct dt_tokenizer dt_tokenizer;
 
-/** "bytes": ids 0..255 are bytes, 256 is the end of text. Else a tokenizer.json, or a directory that holds one (and beside it perhaps
- *  tokenizer_config.json and special_tokens_map.json, which say what bos, eos and pad are). Local. DT_ERR_USAGE: neither; DT_ERR_DATA naming file, key and
- *  value: not valid, or a kind of tokenizer that is not supported. */
+/** "bytes": ids 0..255 are bytes, 256 is the end of text. Else a tokenizer.json with a BPE model, or a directory that holds one. Beside it may stand
+ *  tokenizer_config.json and special_tokens_map.json, which say what bos, eos and pad are and whether they are put around texts, and
+ *  chat_template.jinja. "truncation" and "padding" of a tokenizer.json are left to who asks for them. Local. DT_ERR_USAGE: there is no such file;
+ *  DT_ERR_DATA naming file, key and value: not valid, or a kind of tokenizer that is not supported. */
 dt_err dt_tokenizer_open(dt_tokenizer **t, const char *name);
 void dt_tokenizer_close(dt_tokenizer *t); /* safe on NULL */
 
 typedef struct dt_tokenizer_info {
     const char *name;          /* what datasets made with it carry: "bytes", or a hash of the file's contents */
     const char *directory;     /* where its files are; NULL for those built in */
-    const char *chat_template; /* tokenizer_config.json's, as it stands there; NULL: none */
+    const char *chat_template; /* chat_template.jinja, or tokenizer_config.json's, as it stands there; NULL: none */
     int32_t vocab_size;        /* largest id + 1 */
-    int32_t bos, eos, pad;     /* -1: there is none */
+    int32_t bos, eos, pad;     /* -1: there is none. pad: the one named, else a reserved one, else eos */
 } dt_tokenizer_info;
 const dt_tokenizer_info *dt_tokenizer_get_info(const dt_tokenizer *t); /* lives as long as t */
 
@@ -54,17 +56,19 @@ void dt_encoder_close(dt_encoder *e);                          /* safe on NULL *
 
 enum {
     DT_ENCODE_WRAP = 1, /* with what the tokenizer puts around a text: BOS, EOS */
-    DT_ENCODE_GOES_ON = 2, /* the spans go on with a text that was cut (dt_text_cut): nothing is done that belongs to the start of a text */
-    DT_ENCODE_MORE = 4,    /* the text goes on in another call: nothing is put behind it */
+    DT_ENCODE_GOES_ON =
+        2, /* the spans go on with a text that was cut (dt_text_cut): nothing is done that belongs to the start of a text */
+    DT_ENCODE_MORE = 4, /* the text goes on in another call: nothing is put behind it */
 };
 /** Append the ids of the text that the spans make together, as if it were one. ends, when not NULL, [n_spans]: ids->n at the end of each span, or -1 when
  *  a token reaches across that end into the next span. Special tokens written in the text are recognised. DT_ERR_MEMORY, DT_ERR_DATA (a limit of the
  *  expression library was met; says which bytes). */
 dt_err dt_encode(dt_encoder *e, const dt_span *spans, int n_spans, unsigned flags, dt_ids *ids, int64_t *ends);
 
-/** Where a long text may be cut so that its parts, encoded one by one (all but the first with DT_ENCODE_GOES_ON), have the ids of the whole: the largest such
- *  place up to nbytes that this tokenizer is known to keep apart (as a rule behind a line's end, before a character that is no space); where there is none,
- *  the end of the last whole character: the ids may then differ from the whole's around that place. At least 1 for nbytes > 0. */
+/** Where a long text may be cut so that its parts, encoded one by one (all but the first with DT_ENCODE_GOES_ON, all but the last with DT_ENCODE_MORE), have
+ *  the ids of the whole: the largest such place up to nbytes that this tokenizer is known to keep apart (behind a line's end and before a letter, or before
+ *  a space between two letters); where there is none, the end of the last whole character: the ids may then differ from the whole's around that place. At
+ *  least 1 for nbytes > 0. */
 size_t dt_text_cut(const dt_tokenizer *t, const char *text, size_t nbytes);
 
 /* ---- ids to text ------------------------------------------------------------------------------------------------------ */

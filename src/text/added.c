@@ -92,10 +92,12 @@ static dt_err read_token(dt_added *a, const dt_spec *s, dt_vocab *vocab, const d
     if (!content[0]) return dt_spec_bad(s, "content", "a text that is not empty");
     const dt_vocab_entry *known = dt_vocab_get(vocab, (int32_t)id);
     if (known && (known->flags & DT_TOKEN_ADDED)) return dt_spec_bad(s, "id", "an id that no other added token has");
-    DT_TRY(name_place(s, dt_vocab_add(vocab, (int32_t)id, content, strlen(content), DT_TOKEN_ADDED | (special ? DT_TOKEN_SPECIAL : 0))));
+    DT_TRY(name_place(
+        s, dt_vocab_add(vocab, (int32_t)id, content, strlen(content), DT_TOKEN_ADDED | (special ? DT_TOKEN_SPECIAL : 0))));
     const int k = a->n_tokens++;
-    a->token[k] = (dt_added_token){.id = (int32_t)id, .flags = (lstrip ? DT_ADDED_LSTRIP : 0) | (rstrip ? DT_ADDED_RSTRIP : 0) |
-                                                               (single ? DT_ADDED_SINGLE_WORD : 0) | (normalized ? DT_ADDED_NORMALIZED : 0)};
+    a->token[k] = (dt_added_token){.id = (int32_t)id,
+                                   .flags = (lstrip ? DT_ADDED_LSTRIP : 0) | (rstrip ? DT_ADDED_RSTRIP : 0) |
+                                            (single ? DT_ADDED_SINGLE_WORD : 0) | (normalized ? DT_ADDED_NORMALIZED : 0)};
     return normalized ? add_normalized(a, content, k, normalizer, m) : trie_add(&a->trie[0], content, strlen(content), k);
 }
 

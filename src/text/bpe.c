@@ -55,10 +55,7 @@ void dt_bpe_work_close(dt_bpe_work *w)
 
 /* ---- a word's symbols --------------------------------------------------------------------------------------------------- */
 
-static void add(dt_bpe_work *w, int32_t id, size_t n)
-{
-    w->symbol[w->n_symbols++] = (symbol){.id = id, .n = (uint32_t)n};
-}
+static void add(dt_bpe_work *w, int32_t id, size_t n) { w->symbol[w->n_symbols++] = (symbol){.id = id, .n = (uint32_t)n}; }
 
 static int32_t char_symbol(const dt_bpe *b, const char *text, size_t n, bool first, bool last)
 {
@@ -67,7 +64,8 @@ static int32_t char_symbol(const dt_bpe *b, const char *text, size_t n, bool fir
         return dt_vocab_find(&b->vocab, text, n, DT_TOKEN_MODEL);
     }
     char with[80];
-    const int len = snprintf(with, sizeof with, "%s%.*s%s", !first && b->prefix ? b->prefix : "", (int)n, text, last && b->suffix ? b->suffix : "");
+    const int len = snprintf(with, sizeof with, "%s%.*s%s", !first && b->prefix ? b->prefix : "", (int)n, text,
+                             last && b->suffix ? b->suffix : "");
     return dt_vocab_find(&b->vocab, with, (size_t)len, DT_TOKEN_MODEL);
 }
 

@@ -13,17 +13,18 @@ typedef struct dt_merge {
 } dt_merge;
 
 typedef struct dt_bpe {
-    dt_vocab vocab; /* the added tokens, too */
+    dt_vocab vocab;  /* the added tokens, too */
     dt_merge *merge; /* open addressing */
     size_t n_merge_slots;
     bool of_bytes; /* a piece is raw bytes, each of which is one symbol (the vocabulary writes it as a character) */
     bool ignore_merges, fuse_unk, byte_fallback;
-    int32_t unk;             /* -1: what is unknown is left out */
+    int32_t unk;              /* -1: what is unknown is left out */
     int32_t byte_symbol[256]; /* of_bytes: the symbols; else those that stand for a byte of an unknown character. -1: none */
-    int32_t ascii[128];      /* symbols of characters, not with prefix or suffix */
-    bool all_known;          /* no text becomes unk or is left out */
-    char *prefix, *suffix;   /* of what continues a word and of what ends one; NULL: none */
-    uint64_t *pair;          /* bit set over pairs of neighbours (bytes or characters) that occur within a token; NULL: a piece is never parted */
+    int32_t ascii[128];       /* symbols of characters, not with prefix or suffix */
+    bool all_known;           /* no text becomes unk or is left out */
+    char *prefix, *suffix;    /* of what continues a word and of what ends one; NULL: none */
+    uint64_t *
+        pair; /* bit set over pairs of neighbours (bytes or characters) that occur within a token; NULL: a piece is never parted */
     uint64_t pair_mask;
 } dt_bpe;
 

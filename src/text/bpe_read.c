@@ -3,7 +3,8 @@
 
 #include <stdlib.h>
 
-static const char *const keys = "type dropout unk_token continuing_subword_prefix end_of_word_suffix fuse_unk byte_fallback ignore_merges vocab merges";
+static const char *const keys =
+    "type dropout unk_token continuing_subword_prefix end_of_word_suffix fuse_unk byte_fallback ignore_merges vocab merges";
 
 static dt_err read_vocab(dt_bpe *b, const dt_spec *model)
 {
@@ -15,14 +16,15 @@ static dt_err read_vocab(dt_bpe *b, const dt_spec *model)
     {
         int64_t value = -1;
         if (!json_is_integer(id) || (value = json_integer_value(id)) < 0 || value > DT_VOCAB_MAX_ID)
-            return dt_fail(DT_ERR_DATA, "%s: model.vocab: expected an id from 0 to %d for \"%.60s\"", vocab.file, DT_VOCAB_MAX_ID, text);
+            return dt_fail(DT_ERR_DATA, "%s: model.vocab: expected an id from 0 to %d for \"%.60s\"", vocab.file, DT_VOCAB_MAX_ID,
+                           text);
         if (dt_vocab_add(&b->vocab, (int32_t)value, text, strlen(text), DT_TOKEN_MODEL) != DT_OK) {
             const int32_t have = (int32_t)value;
             const dt_vocab_entry *e = dt_vocab_get(&b->vocab, have);
             if (!e) return DT_ERR_MEMORY;
             dt_error_clear();
-            return dt_fail(DT_ERR_DATA, "%s: model.vocab: expected one token for id %d, found \"%.60s\" and \"%.60s\"", vocab.file, have,
-                           dt_vocab_text(&b->vocab, e), text);
+            return dt_fail(DT_ERR_DATA, "%s: model.vocab: expected one token for id %d, found \"%.60s\" and \"%.60s\"",
+                           vocab.file, have, dt_vocab_text(&b->vocab, e), text);
         }
     }
     return b->vocab.n_used ? DT_OK : dt_spec_bad(&vocab, NULL, "tokens");
@@ -35,7 +37,8 @@ static uint64_t hash_pair(int32_t left, int32_t right) { return dt_mix64((uint64
 static dt_merge *merge_slot(const dt_bpe *b, int32_t left, int32_t right)
 {
     size_t i = hash_pair(left, right) & (b->n_merge_slots - 1);
-    while (b->merge[i].left >= 0 && (b->merge[i].left != left || b->merge[i].right != right)) i = (i + 1) & (b->n_merge_slots - 1);
+    while (b->merge[i].left >= 0 && (b->merge[i].left != left || b->merge[i].right != right))
+        i = (i + 1) & (b->n_merge_slots - 1);
     return &b->merge[i];
 }
 
@@ -68,7 +71,8 @@ static dt_err read_merge(dt_bpe *b, const dt_spec *item, int32_t rank, dt_text *
     size_t len[2];
     if (!split_merge(item->value, half, len)) return dt_spec_bad(item, NULL, "two tokens");
     const size_t prefix = b->prefix ? strlen(b->prefix) : 0;
-    const int32_t left = dt_vocab_find(&b->vocab, half[0], len[0], DT_TOKEN_MODEL), right = dt_vocab_find(&b->vocab, half[1], len[1], DT_TOKEN_MODEL);
+    const int32_t left = dt_vocab_find(&b->vocab, half[0], len[0], DT_TOKEN_MODEL),
+                  right = dt_vocab_find(&b->vocab, half[1], len[1], DT_TOKEN_MODEL);
     if (left < 0 || right < 0 || len[1] < prefix) return dt_spec_bad(item, NULL, "two tokens of the vocabulary");
     joined->n = 0;
     dt_text_append(joined, half[0], len[0]);
@@ -76,7 +80,8 @@ static dt_err read_merge(dt_bpe *b, const dt_spec *item, int32_t rank, dt_text *
     DT_CHECK(!joined->failed, DT_ERR_MEMORY, "%s: no memory", item->file);
     const int32_t id = dt_vocab_find(&b->vocab, joined->bytes, joined->n, DT_TOKEN_MODEL);
     if (id < 0) return dt_spec_bad(item, NULL, "two tokens that make one of the vocabulary");
-    *merge_slot(b, left, right) = (dt_merge){.left = left, .right = right, .rank = rank, .joined = id}; /* of two that are the same the later one counts */
+    *merge_slot(b, left, right) =
+        (dt_merge){.left = left, .right = right, .rank = rank, .joined = id}; /* of two that are the same the later one counts */
     return DT_OK;
 }
 
@@ -86,7 +91,8 @@ static dt_err read_merges(dt_bpe *b, const dt_spec *model)
     DT_TRY(dt_spec_need(model, "merges", JSON_ARRAY, &merges));
     const size_t n = json_array_size(merges.value);
     if (n > INT32_MAX / 4) return dt_spec_bad(&merges, NULL, "fewer merges");
-    for (b->n_merge_slots = 64; b->n_merge_slots < n + n / 2; b->n_merge_slots *= 2) {}
+    for (b->n_merge_slots = 64; b->n_merge_slots < n + n / 2; b->n_merge_slots *= 2) {
+    }
     b->merge = malloc(b->n_merge_slots * sizeof *b->merge);
     DT_CHECK(b->merge, DT_ERR_MEMORY, "%s: no memory for %zu merges", model->file, n);
     for (size_t i = 0; i < b->n_merge_slots; i++) b->merge[i].left = -1;
@@ -119,7 +125,8 @@ bool dt_bpe_keeps_apart(const dt_bpe *b, uint32_t x, uint32_t y)
     if (!b->pair) return false;
     const uint64_t bit = pair_bit(b, x, y);
     if (b->pair[bit / 64] >> (bit % 64) & 1) return false;
-    return b->all_known || (is_symbol(b, x) && is_symbol(b, y)); /* what is left out does not part its neighbours; unk may take in the next one */
+    return b->all_known ||
+           (is_symbol(b, x) && is_symbol(b, y)); /* what is left out does not part its neighbours; unk may take in the next one */
 }
 
 static void note_pairs(dt_bpe *b, const dt_vocab_entry *e)

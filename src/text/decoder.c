@@ -39,12 +39,14 @@ static dt_err read_replace(const dt_spec *s, dt_decode_step *step)
 static dt_err read_kind(const dt_spec *s, const char *type, dt_decode_step *step)
 {
     bool split;
-    if (strcmp(type, "ByteLevel") == 0) return step->kind = DT_DECODE_BYTES, dt_spec_only(s, "type add_prefix_space trim_offsets use_regex");
+    if (strcmp(type, "ByteLevel") == 0)
+        return step->kind = DT_DECODE_BYTES, dt_spec_only(s, "type add_prefix_space trim_offsets use_regex");
     if (strcmp(type, "ByteFallback") == 0) return step->kind = DT_DECODE_BYTE_FALLBACK, dt_spec_only(s, "type");
     if (strcmp(type, "Fuse") == 0) return step->kind = DT_DECODE_FUSE, dt_spec_only(s, "type");
     if (strcmp(type, "Replace") == 0) return read_replace(s, step);
     if (strcmp(type, "Strip") == 0) return read_strip(s, step);
-    if (strcmp(type, "Metaspace") == 0) return step->kind = DT_DECODE_METASPACE, dt_metaspace_read(s, step->character, &step->where, &split);
+    if (strcmp(type, "Metaspace") == 0)
+        return step->kind = DT_DECODE_METASPACE, dt_metaspace_read(s, step->character, &step->where, &split);
     if (strcmp(type, "BPEDecoder") != 0)
         return dt_spec_bad(s, "type", "ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace, BPEDecoder or Sequence");
     step->kind = DT_DECODE_SUFFIX;
@@ -162,7 +164,10 @@ static dt_err bytes(const dt_texts *in, dt_texts *out, bool running)
     return texts_end(out);
 }
 
-static int hex(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; }
+static int hex(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
 
 static int written_byte(view v)
 {
@@ -176,7 +181,8 @@ static dt_err byte_fallback(const dt_texts *in, dt_texts *out, bool running)
     for (size_t i = 0; i < in->n;) {
         const size_t begin = out->text.n;
         size_t n = 0;
-        for (int byte; i < in->n && (byte = written_byte(get(in, i))) >= 0; i++, n++) dt_text_append(&out->text, (char[]){(char)byte}, 1);
+        for (int byte; i < in->n && (byte = written_byte(get(in, i))) >= 0; i++, n++)
+            dt_text_append(&out->text, (char[]){(char)byte}, 1);
         if (n > 0 && !running && !out->text.failed && dt_utf8_valid(out->text.bytes + begin, n) != n) {
             out->text.n = begin;
             for (size_t k = 0; k < n; k++) dt_text_append(&out->text, "\xef\xbf\xbd", 3);
@@ -226,15 +232,19 @@ static dt_err metaspace(const dt_decode_step *s, view v, bool first, dt_texts *o
     return texts_end(out);
 }
 
-static dt_err step_one(const dt_decode_step *s, dt_matcher *m, view v, size_t i, size_t n, bool running, bool fused, dt_texts *out)
+static dt_err step_one(const dt_decode_step *s, dt_matcher *m, view v, size_t i, size_t n, bool running, bool fused,
+                       dt_texts *out)
 {
     switch (s->kind) {
-    case DT_DECODE_REPLACE: return replace_in(s->pattern, m, v, s->content, out);
+    case DT_DECODE_REPLACE:
+        return replace_in(s->pattern, m, v, s->content, out);
     case DT_DECODE_STRIP:
         if (!running || !fused) v = stripped(s, v);
         return dt_texts_append(out, v.text, v.n);
-    case DT_DECODE_METASPACE: return metaspace(s, v, i == 0 && !running, out);
-    default: return replace_in(s->pattern, m, v, i + 1 == n && !running ? "" : " ", out);
+    case DT_DECODE_METASPACE:
+        return metaspace(s, v, i == 0 && !running, out);
+    default:
+        return replace_in(s->pattern, m, v, i + 1 == n && !running ? "" : " ", out);
     }
 }
 

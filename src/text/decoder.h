@@ -7,14 +7,17 @@
 typedef enum dt_decode_kind {
     DT_DECODE_BYTES,         /* characters that stand for bytes, of all tokens together */
     DT_DECODE_BYTE_FALLBACK, /* tokens <0xHH> */
-    DT_DECODE_REPLACE, DT_DECODE_FUSE, DT_DECODE_STRIP, DT_DECODE_METASPACE,
+    DT_DECODE_REPLACE,
+    DT_DECODE_FUSE,
+    DT_DECODE_STRIP,
+    DT_DECODE_METASPACE,
     DT_DECODE_SUFFIX /* the end of a word */
 } dt_decode_kind;
 
 typedef struct dt_decode_step {
     dt_decode_kind kind;
     dt_regex *pattern;
-    char *content; /* what is put in; the suffix */
+    char *content;     /* what is put in; the suffix */
     char character[5]; /* stripped, or for a space */
     int64_t start, stop;
     dt_prefix_where where;

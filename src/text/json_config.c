@@ -25,7 +25,8 @@ static dt_err add_special(dt_wrap *w, const dt_spec *processor, const char *name
     for (size_t i = 0; i < json_array_size(ids.value); i++) {
         const dt_spec item = dt_spec_item(&ids, i);
         int *n = after ? &w->n_after : &w->n_before;
-        if (!json_is_integer(item.value) || json_integer_value(item.value) < 0 || json_integer_value(item.value) > DT_VOCAB_MAX_ID)
+        if (!json_is_integer(item.value) || json_integer_value(item.value) < 0 ||
+            json_integer_value(item.value) > DT_VOCAB_MAX_ID)
             return dt_spec_bad(&item, NULL, "an id");
         DT_TRY(known_id(&item, NULL, json_integer_value(item.value), vocab));
         if (*n == DT_WRAP_MAX) return dt_spec_bad(&ids, NULL, "fewer tokens around a text");
@@ -62,7 +63,8 @@ static dt_err read_pair(const dt_spec *s, const char *key, const dt_vocab *vocab
     dt_spec pair;
     DT_TRY(dt_spec_need(s, key, JSON_ARRAY, &pair));
     const json_t *value = json_array_get(pair.value, 1);
-    if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) > DT_VOCAB_MAX_ID) return dt_spec_bad(&pair, NULL, "a token and its id");
+    if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) > DT_VOCAB_MAX_ID)
+        return dt_spec_bad(&pair, NULL, "a token and its id");
     *id = (int32_t)json_integer_value(value);
     return known_id(&pair, NULL, *id, vocab);
 }
@@ -93,7 +95,8 @@ static dt_err read_processor(dt_wrap *w, const dt_spec *s, const dt_vocab *vocab
     } else {
         return dt_spec_bad(s, "type", "ByteLevel, TemplateProcessing, RobertaProcessing, BertProcessing or Sequence");
     }
-    if (inner.n_before + outer.n_before > DT_WRAP_MAX || inner.n_after + outer.n_after > DT_WRAP_MAX) return dt_spec_bad(s, NULL, "fewer tokens around a text");
+    if (inner.n_before + outer.n_before > DT_WRAP_MAX || inner.n_after + outer.n_after > DT_WRAP_MAX)
+        return dt_spec_bad(s, NULL, "fewer tokens around a text");
     memcpy(outer.before + outer.n_before, inner.before, (size_t)inner.n_before * sizeof inner.before[0]);
     memcpy(inner.after + inner.n_after, outer.after, (size_t)outer.n_after * sizeof outer.after[0]);
     outer.n_before += inner.n_before;
@@ -156,7 +159,8 @@ static int32_t usual(const dt_tokenizer *t, const char *const names[], size_t n)
  * grow for something that is never a target. */
 static int32_t choose_pad(const dt_tokenizer *t, const dt_spec files[2])
 {
-    static const char *const names[] = {"<pad>", "<|pad|>", "[PAD]", "<PAD>", "<|finetune_right_pad_id|>", "<｜▁pad▁｜>", "<|PAD_TOKEN|>"};
+    static const char *const names[] = {"<pad>",       "<|pad|>",      "[PAD]", "<PAD>", "<|finetune_right_pad_id|>",
+                                        "<｜▁pad▁｜>", "<|PAD_TOKEN|>"};
     const dt_json_tokenizer *j = t->impl;
     int32_t id = -1;
     if (read_token(t, files, "pad_token", &id) != DT_OK) {
@@ -217,7 +221,8 @@ static dt_err read_chat_file(dt_json_tokenizer *j)
         free(j->chat_template);
         j->chat_template = NULL;
         err = dt_read_text_file(path, MAX_CONFIG, &j->chat_template, &n);
-        if (err == DT_OK && strlen(j->chat_template) != n) err = dt_fail(DT_ERR_DATA, "%s: expected text, found a zero byte", path);
+        if (err == DT_OK && strlen(j->chat_template) != n)
+            err = dt_fail(DT_ERR_DATA, "%s: expected text, found a zero byte", path);
     }
     free(path);
     return err;

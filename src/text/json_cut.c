@@ -21,7 +21,8 @@ static dt_split_there plan(const dt_json_tokenizer *j, bool line)
         if (s->kind == DT_SPLIT_PATTERN && replaced && !own) return DT_THERE_UNKNOWN; /* it sees something else than the text */
         if (there == DT_THERE_SPLIT) {
             for (int k = i + 1; k < j->splitter.n_steps; k++) /* a part would not be given the prefix of its first piece */
-                if (j->splitter.step[k].kind == DT_SPLIT_SPACES && j->splitter.step[k].where == DT_PREFIX_ALWAYS) return DT_THERE_UNKNOWN;
+                if (j->splitter.step[k].kind == DT_SPLIT_SPACES && j->splitter.step[k].where == DT_PREFIX_ALWAYS)
+                    return DT_THERE_UNKNOWN;
             return DT_THERE_SPLIT;
         }
         if (s->kind == DT_SPLIT_SPACES && s->where == DT_PREFIX_ALWAYS && i > 0) return DT_THERE_UNKNOWN;
@@ -42,7 +43,8 @@ void dt_json_plan_cuts(dt_json_tokenizer *j)
 static size_t char_before(const char *text, size_t at)
 {
     size_t i = at;
-    while (i > 0 && at - i < 4 && ((unsigned char)text[--i] & 0xc0) == 0x80) {}
+    while (i > 0 && at - i < 4 && ((unsigned char)text[--i] & 0xc0) == 0x80) {
+    }
     return dt_utf8_length(text + i, at - i) == at - i ? i : at;
 }
 
@@ -102,7 +104,8 @@ static bool model_keeps_apart(const dt_json_tokenizer *j, const dt_piece *left, 
 {
     const char *before = left->text + char_before(left->text, left->to), *after = right->text + right->from;
     for (int i = 0; i < j->splitter.n_steps; i++)
-        if (j->splitter.step[i].kind == DT_SPLIT_SPACES && j->splitter.step[i].replaces && *after == ' ') after = j->splitter.step[i].prefix;
+        if (j->splitter.step[i].kind == DT_SPLIT_SPACES && j->splitter.step[i].replaces && *after == ' ')
+            after = j->splitter.step[i].prefix;
     if (j->bpe.of_bytes) return dt_bpe_keeps_apart(&j->bpe, (unsigned char)left->text[left->to - 1], (unsigned char)*after);
     return dt_bpe_keeps_apart(&j->bpe, dt_utf8_next(&before), dt_utf8_next(&after));
 }
@@ -131,7 +134,8 @@ static bool allows(const dt_json_tokenizer *j, const char *text, size_t at, size
     to = at + valid;
     window left, right;
     const bool whole = normalized_side(j, text, from, at, &left);
-    const bool yes = normalized_side(j, text, at, to, &right) && whole && sides_allow(j, &left.piece, &right.piece, line, by_model);
+    const bool yes =
+        normalized_side(j, text, at, to, &right) && whole && sides_allow(j, &left.piece, &right.piece, line, by_model);
     for (int i = 0; i < 2; i++) free(left.buffer[i].bytes), free(right.buffer[i].bytes);
     return yes;
 }
@@ -139,7 +143,8 @@ static bool allows(const dt_json_tokenizer *j, const char *text, size_t at, size
 size_t dt_json_cut(const dt_tokenizer *t, const char *text, size_t nbytes)
 {
     const dt_json_tokenizer *j = t->impl;
-    const size_t longest = j->added.trie[0].longest > j->added.trie[1].longest ? j->added.trie[0].longest : j->added.trie[1].longest;
+    const size_t longest =
+        j->added.trie[0].longest > j->added.trie[1].longest ? j->added.trie[0].longest : j->added.trie[1].longest;
     if (nbytes <= longest + 8) return 0;
     for (size_t at = nbytes - longest - 8; at > 0; at--) {
         if (j->at_line != DT_THERE_UNKNOWN && is_line_place(text, at, nbytes) && allows(j, text, at, nbytes, true)) return at;

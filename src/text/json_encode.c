@@ -86,7 +86,8 @@ static dt_err encode_added(json_encoder *x, const dt_piece *p, const dt_added_ma
     dt_mark *m = x->marks.next;
     while (m < p->mark_end && m->at <= match->begin) m++;
     dt_marks_pass(&x->marks, m);
-    for (; x->marks.next < p->mark_end && x->marks.next->at < match->end; x->marks.next++) x->marks.ends[x->marks.next->span] = -1;
+    for (; x->marks.next < p->mark_end && x->marks.next->at < match->end; x->marks.next++)
+        x->marks.ends[x->marks.next->span] = -1;
     return append_id(x->ids, match->id);
 }
 
@@ -116,8 +117,13 @@ static dt_err encode_between(json_encoder *x, int which, dt_piece *p)
         DT_TRY(dt_normalize(&j->normalizer, x->matcher, x->normal, p, p->at_start && x->goes_on));
         if (p->to > p->from) DT_TRY(encode_with_added(x, 1, p));
     } else {
-        const dt_split_run run = {.splitter = &j->splitter, .matcher = x->matcher, .buffer = x->step, .goes_on = x->goes_on, .marks = &x->marks,
-                                  .visit = encode_piece, .ctx = x};
+        const dt_split_run run = {.splitter = &j->splitter,
+                                  .matcher = x->matcher,
+                                  .buffer = x->step,
+                                  .goes_on = x->goes_on,
+                                  .marks = &x->marks,
+                                  .visit = encode_piece,
+                                  .ctx = x};
         DT_TRY(dt_split(&run, p));
     }
     dt_marks_pass(&x->marks, end);
@@ -146,7 +152,8 @@ static dt_err repair(json_encoder *x, dt_piece *p)
 /* Spans of text that stand together become one text. */
 static dt_err encode_spans(json_encoder *x, const dt_span *spans, int first, int end, bool at_start, int64_t *ends)
 {
-    dt_piece p = {.text = spans[first].text, .to = spans[first].nbytes, .mark = x->mark, .mark_end = x->mark, .at_start = at_start};
+    dt_piece p = {
+        .text = spans[first].text, .to = spans[first].nbytes, .mark = x->mark, .mark_end = x->mark, .at_start = at_start};
     if (end > first + 1) {
         x->joined.n = 0;
         for (int s = first; s < end; s++) {
@@ -169,7 +176,8 @@ static dt_err encode_spans(json_encoder *x, const dt_span *spans, int first, int
 static void drop_second_bos(const dt_tokenizer *t, const dt_wrap *w, dt_ids *ids, size_t first, int64_t *ends, int n_spans)
 {
     const size_t text = first + (size_t)w->n_before;
-    if (w->n_before == 0 || t->info.bos < 0 || ids->n <= text || ids->id[text] != t->info.bos || ids->id[text - 1] != t->info.bos) return;
+    if (w->n_before == 0 || t->info.bos < 0 || ids->n <= text || ids->id[text] != t->info.bos || ids->id[text - 1] != t->info.bos)
+        return;
     memmove(ids->id + text - 1, ids->id + text, (ids->n - text) * sizeof *ids->id);
     ids->n--;
     for (int s = 0; ends && s < n_spans; s++)
@@ -210,6 +218,7 @@ dt_err dt_json_encode(dt_encoder *e, const dt_span *spans, int n_spans, unsigned
     for (int i = 0; begins && i < w->n_before; i++) DT_TRY(append_id(ids, w->before[i]));
     DT_TRY(encode_all(x, spans, n_spans, ends));
     if (begins) drop_second_bos(e->tokenizer, w, ids, first, ends, n_spans);
-    for (int i = 0; (flags & DT_ENCODE_WRAP) && !(flags & DT_ENCODE_MORE) && i < w->n_after; i++) DT_TRY(append_id(ids, w->after[i]));
+    for (int i = 0; (flags & DT_ENCODE_WRAP) && !(flags & DT_ENCODE_MORE) && i < w->n_after; i++)
+        DT_TRY(append_id(ids, w->after[i]));
     return DT_OK;
 }

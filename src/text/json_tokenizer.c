@@ -152,7 +152,8 @@ static const dt_tokenizer_ops json_ops = {.close = close_json,
 static dt_err find_file(const char *path, char **file, char **directory)
 {
     struct stat st;
-    DT_CHECK(stat(path, &st) == 0, DT_ERR_USAGE, "tokenizer: expected bytes, a tokenizer.json or a directory with one, found \"%s\" (%s)", path, strerror(errno));
+    DT_CHECK(stat(path, &st) == 0, DT_ERR_USAGE,
+             "tokenizer: expected bytes, a tokenizer.json or a directory with one, found \"%s\" (%s)", path, strerror(errno));
     const char *slash = strrchr(path, '/');
     if (S_ISDIR(st.st_mode)) {
         *directory = strdup(path);
@@ -174,6 +175,7 @@ dt_err dt_tokenizer_open_json(dt_tokenizer *t, const char *path)
     if (err == DT_OK) err = read_file(j, file);
     free(file);
     DT_TRY(err);
-    t->info = (dt_tokenizer_info){.name = j->name, .directory = j->directory, .vocab_size = j->bpe.vocab.n_ids, .bos = -1, .eos = -1, .pad = -1};
+    t->info = (dt_tokenizer_info){
+        .name = j->name, .directory = j->directory, .vocab_size = j->bpe.vocab.n_ids, .bos = -1, .eos = -1, .pad = -1};
     return dt_tokenizer_read_config(t);
 }

@@ -52,8 +52,10 @@ static dt_err read_replace(const dt_spec *s, dt_normal_step *step)
 
 static dt_err read_step(dt_normalizer *n, const dt_spec *s)
 {
-    static const struct { const char *type; dt_normal_kind kind; } plain[] = {{"NFC", DT_NFC}, {"NFD", DT_NFD}, {"NFKC", DT_NFKC}, {"NFKD", DT_NFKD},
-                                                                              {"Lowercase", DT_LOWERCASE}};
+    static const struct {
+        const char *type;
+        dt_normal_kind kind;
+    } plain[] = {{"NFC", DT_NFC}, {"NFD", DT_NFD}, {"NFKC", DT_NFKC}, {"NFKD", DT_NFKD}, {"Lowercase", DT_LOWERCASE}};
     const char *type;
     dt_spec list;
     DT_TRY(dt_spec_need_string(s, "type", &type));
@@ -112,8 +114,9 @@ bool dt_normalizer_is_local(const dt_normalizer *n)
 static bool stays(dt_normal_kind kind, uint32_t c)
 {
     if (kind != DT_NFC) return c < 0x80;
-    return c < 0x300 || (c >= 0x388 && c <= 0x482) || (c >= 0x48a && c <= 0x590) || (c >= 0x2010 && c <= 0x2027) || (c >= 0x3041 && c <= 0x3096) ||
-           (c >= 0x30a1 && c <= 0x30ff) || (c >= 0x3400 && c <= 0x9fff) || (c >= 0xac00 && c <= 0xd7a3) || (c >= 0x1f300 && c <= 0x1faff);
+    return c < 0x300 || (c >= 0x388 && c <= 0x482) || (c >= 0x48a && c <= 0x590) || (c >= 0x2010 && c <= 0x2027) ||
+           (c >= 0x3041 && c <= 0x3096) || (c >= 0x30a1 && c <= 0x30ff) || (c >= 0x3400 && c <= 0x9fff) ||
+           (c >= 0xac00 && c <= 0xd7a3) || (c >= 0x1f300 && c <= 0x1faff);
 }
 
 /* Where text from i on need not be looked at by the library: the end of the stretch. *last: where its last character begins. */
@@ -150,7 +153,8 @@ static dt_err form_stretch(dt_edit *e, dt_normal_kind kind, size_t from, size_t 
     utf8proc_uint8_t *formed;
     const utf8proc_uint8_t *text = (const utf8proc_uint8_t *)e->piece->text + from;
     const utf8proc_ssize_t n = utf8proc_map(text, (utf8proc_ssize_t)(to - from), &formed, option);
-    DT_CHECK(n >= 0, n == UTF8PROC_ERROR_NOMEM ? DT_ERR_MEMORY : DT_ERR_DATA, "a text cannot be normalised: %s", utf8proc_errmsg(n));
+    DT_CHECK(n >= 0, n == UTF8PROC_ERROR_NOMEM ? DT_ERR_MEMORY : DT_ERR_DATA, "a text cannot be normalised: %s",
+             utf8proc_errmsg(n));
     if ((size_t)n == to - from && memcmp(formed, text, (size_t)n) == 0)
         dt_edit_keep(e, from, to);
     else
@@ -255,13 +259,20 @@ dt_err dt_normalize(const dt_normalizer *n, dt_matcher *m, dt_text buffer[2], dt
         const dt_normal_step *s = &n->step[i];
         dt_text *out = &buffer[p->text == buffer[0].bytes];
         switch (s->kind) {
-        case DT_LOWERCASE: DT_TRY(lowercase(out, p)); break;
+        case DT_LOWERCASE:
+            DT_TRY(lowercase(out, p));
+            break;
         case DT_PREPEND:
             if (!goes_on) DT_TRY(prepend(s, out, p));
             break;
-        case DT_REPLACE: DT_TRY(replace(s, m, out, p)); break;
-        case DT_STRIP: strip(s, p, goes_on); break;
-        default: DT_TRY(form(s->kind, out, p));
+        case DT_REPLACE:
+            DT_TRY(replace(s, m, out, p));
+            break;
+        case DT_STRIP:
+            strip(s, p, goes_on);
+            break;
+        default:
+            DT_TRY(form(s->kind, out, p));
         }
     }
     return DT_OK;

@@ -43,15 +43,20 @@ void dt_marks_pass(dt_marks *m, const dt_mark *end)
 
 dt_piece dt_piece_part(const dt_piece *p, const dt_marks *m, size_t from, size_t to)
 {
-    dt_piece part = {.text = p->text, .from = from, .to = to, .mark = m->next, .mark_end = m->next, .at_start = p->at_start && from == p->from};
+    dt_piece part = {.text = p->text,
+                     .from = from,
+                     .to = to,
+                     .mark = m->next,
+                     .mark_end = m->next,
+                     .at_start = p->at_start && from == p->from};
     while (part.mark_end < p->mark_end && part.mark_end->at < to) part.mark_end++;
     return part;
 }
 
 bool dt_is_space(uint32_t c)
 {
-    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 ||
-           c == 0x202f || c == 0x205f || c == 0x3000;
+    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
+           c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
 size_t dt_spaces_at_start(const char *text, size_t n)

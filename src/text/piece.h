@@ -6,7 +6,7 @@
 
 /** The end of a span. */
 typedef struct dt_mark {
-    size_t at;   /* in the text that it is in at the time */
+    size_t at; /* in the text that it is in at the time */
     int span;
     bool inside; /* it stood within something that was changed as a whole: what is at `at` now reaches across it */
 } dt_mark;

@@ -9,7 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_PATTERN = 16384, STEPS_MIN = 200000, STEPS_A_BYTE = 16, JIT_STACK_MIN = 32 << 10, JIT_STACK_MAX = 16 << 20, HEAP_KIB = 64 << 10 };
+enum {
+    MAX_PATTERN = 16384,
+    STEPS_MIN = 20000,
+    STEPS_A_BYTE = 16,
+    JIT_STACK_MIN = 32 << 10,
+    JIT_STACK_MAX = 16 << 20,
+    HEAP_KIB = 64 << 10
+};
 
 struct dt_regex {
     pcre2_code *code;
@@ -101,8 +108,9 @@ static dt_err match_failed(int code, const char *text, size_t n, size_t at)
     char why[160];
     pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
     const size_t shown = n - at < 40 ? n - at : 40;
-    return dt_fail(code == PCRE2_ERROR_NOMEMORY ? DT_ERR_MEMORY : DT_ERR_DATA, "the tokenizer's expression fails at byte %zu of a text of %zu, \"%.*s\": %s", at, n,
-                   (int)shown, text + at, why);
+    return dt_fail(code == PCRE2_ERROR_NOMEMORY ? DT_ERR_MEMORY : DT_ERR_DATA,
+                   "the tokenizer's expression fails at byte %zu of a text of %zu, \"%.*s\": %s", at, n, (int)shown, text + at,
+                   why);
 }
 
 dt_err dt_regex_next(const dt_regex *r, dt_matcher *m, const char *text, size_t n, dt_matches *s, bool *found)

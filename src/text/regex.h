@@ -10,7 +10,7 @@ typedef struct dt_regex dt_regex;     /* shared by threads */
 typedef struct dt_matcher dt_matcher; /* what matching needs besides; one a thread */
 
 typedef enum dt_regex_syntax {
-    DT_REGEX_LITERAL,    /* the text itself */
+    DT_REGEX_LITERAL, /* the text itself */
     DT_REGEX_ONIGURUMA,
     DT_REGEX_PCRE2
 } dt_regex_syntax;

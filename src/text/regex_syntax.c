@@ -37,9 +37,20 @@ static dt_err refuse(const syntax *s, const char *what)
 /* \p{...}, \P{...}, \p{^...}; s->p is at the p. */
 static dt_err property(syntax *s)
 {
-    static const char *const general[][2] = {{"Letter", "L"}, {"Mark", "M"}, {"Number", "N"}, {"Punctuation", "P"}, {"Symbol", "S"}, {"Separator", "Z"},
-        {"Other", "C"}, {"Uppercase_Letter", "Lu"}, {"Lowercase_Letter", "Ll"}, {"Decimal_Number", "Nd"}, {"Alphabetic", "Alphabetic"},
-        {"White_Space", "White_Space"}, {"Alpha", "Alphabetic"}, {"Digit", "Nd"}};
+    static const char *const general[][2] = {{"Letter", "L"},
+                                             {"Mark", "M"},
+                                             {"Number", "N"},
+                                             {"Punctuation", "P"},
+                                             {"Symbol", "S"},
+                                             {"Separator", "Z"},
+                                             {"Other", "C"},
+                                             {"Uppercase_Letter", "Lu"},
+                                             {"Lowercase_Letter", "Ll"},
+                                             {"Decimal_Number", "Nd"},
+                                             {"Alphabetic", "Alphabetic"},
+                                             {"White_Space", "White_Space"},
+                                             {"Alpha", "Alphabetic"},
+                                             {"Digit", "Nd"}};
     bool negated = *s->p == 'P';
     s->p++;
     if (!next_is(s, "{")) return refuse(s, "a property without braces");
@@ -105,8 +116,10 @@ static dt_err escape(syntax *s, bool in_class)
     if (c == 'p' || c == 'P') return property(s);
     if (c == 'x' || c == 'u') return code_point(s);
     if (c == 'v') return put(s, "\\x{b}"), s->p++, DT_OK;
-    if (!in_class && c == 'b') return put(s, "(?:(?<=" IS_WORD ")(?!" IS_WORD ")|(?<!" IS_WORD ")(?=" IS_WORD "))"), s->p++, DT_OK;
-    if (!in_class && c == 'B') return put(s, "(?:(?<=" IS_WORD ")(?=" IS_WORD ")|(?<!" IS_WORD ")(?!" IS_WORD "))"), s->p++, DT_OK;
+    if (!in_class && c == 'b')
+        return put(s, "(?:(?<=" IS_WORD ")(?!" IS_WORD ")|(?<!" IS_WORD ")(?=" IS_WORD "))"), s->p++, DT_OK;
+    if (!in_class && c == 'B')
+        return put(s, "(?:(?<=" IS_WORD ")(?=" IS_WORD ")|(?<!" IS_WORD ")(?!" IS_WORD "))"), s->p++, DT_OK;
     if (strchr("nrtfae", c) || (!in_class && strchr("AzZ", c)) || (c < 0x80 && strchr("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~ ", c)))
         return put(s, "\\"), put_char(s), DT_OK;
     if (c >= 0x80) return put_char(s), DT_OK; /* the rest of the character follows as it stands */

@@ -59,8 +59,9 @@ dt_err dt_spec_bad(const dt_spec *s, const char *key, const char *expected)
 {
     const json_t *value = key ? json_object_get(s->value, key) : s->value;
     char *text = value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
-    const dt_err err = dt_fail(DT_ERR_DATA, "%s: %s%s%s: expected %s, found %.80s%s", s->file, s->where, key && s->where[0] ? "." : "",
-                               key ? key : "", expected, text ? text : "nothing", text && strlen(text) > 80 ? "..." : "");
+    const dt_err err =
+        dt_fail(DT_ERR_DATA, "%s: %s%s%s: expected %s, found %.80s%s", s->file, s->where, key && s->where[0] ? "." : "",
+                key ? key : "", expected, text ? text : "nothing", text && strlen(text) > 80 ? "..." : "");
     free(text);
     return err;
 }
@@ -141,11 +142,11 @@ dt_err dt_spec_only(const dt_spec *s, const char *keys)
     if (!json_is_object(s->value)) return dt_spec_bad(s, NULL, "an object");
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)s->value, key, value)
-        if (!json_is_null(value) && !listed(keys, key)) {
-            char expected[256];
-            snprintf(expected, sizeof expected, "no such key (known: %s)", keys);
-            return dt_spec_bad(s, key, expected);
-        }
+    json_object_foreach((json_t *)s->value, key, value) if (!json_is_null(value) && !listed(keys, key))
+    {
+        char expected[256];
+        snprintf(expected, sizeof expected, "no such key (known: %s)", keys);
+        return dt_spec_bad(s, key, expected);
+    }
     return DT_OK;
 }

@@ -11,7 +11,11 @@ typedef enum dt_split_kind {
     DT_SPLIT_MAP      /* bytes become the characters that stand for them */
 } dt_split_kind;
 typedef enum dt_split_behavior {
-    DT_SPLIT_REMOVED, DT_SPLIT_ISOLATED, DT_SPLIT_WITH_PREVIOUS, DT_SPLIT_WITH_NEXT, DT_SPLIT_CONTIGUOUS
+    DT_SPLIT_REMOVED,
+    DT_SPLIT_ISOLATED,
+    DT_SPLIT_WITH_PREVIOUS,
+    DT_SPLIT_WITH_NEXT,
+    DT_SPLIT_CONTIGUOUS
 } dt_split_behavior;
 
 /** Where a prefix is put: before every piece, only where the whole text begins, or nowhere. */
@@ -25,7 +29,7 @@ typedef struct dt_split_step {
     dt_regex *pattern;
     bool invert;
     dt_split_behavior behavior;
-    bool replaces;     /* spaces by prefix */
+    bool replaces; /* spaces by prefix */
     char prefix[5];
     dt_prefix_where where;
     dt_split_there at_line, at_space; /* between a line's end and a letter, between a letter and a space that a letter follows */

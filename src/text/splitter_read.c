@@ -11,18 +11,23 @@
 static const char gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
 /* Those that split between "x\n" and a letter (x no space), and before " a" after a letter, whatever stands around; and those that no match of reaches across. */
-static const struct { const char *pattern; dt_split_there line, space; } known[] = {
+static const struct {
+    const char *pattern;
+    dt_split_there line, space;
+} known[] = {
     {gpt2, DT_THERE_SPLIT, DT_THERE_SPLIT},
     {"'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", DT_THERE_SPLIT, DT_THERE_SPLIT},
     {NUMBERED("\\p{L}", "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*") ENDING, DT_THERE_SPLIT, DT_THERE_SPLIT}, /* Llama 3 */
     {NUMBERED("\\p{L}", "\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*") ENDING, DT_THERE_SPLIT, DT_THERE_SPLIT},      /* Qwen 2, 3 */
     {NUMBERED("[\\p{L}\\p{M}]", "\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*") ENDING, DT_THERE_SPLIT, DT_THERE_SPLIT},
-    {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+", DT_THERE_SPLIT,
-     DT_THERE_SPLIT},
+    {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,3}| "
+     "?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+",
+     DT_THERE_SPLIT, DT_THERE_SPLIT},
     {CASED("") "|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" ENDING, DT_THERE_SPLIT, DT_THERE_SPLIT}, /* Mistral's Tekken */
     {CASED(SHORT_FORMS) "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" ENDING, DT_THERE_SPLIT, DT_THERE_SPLIT},
-    {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*" ENDING, DT_THERE_SPLIT,
-     DT_THERE_SPLIT}, /* DeepSeek V3 */
+    {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
+     "?[\\p{P}\\p{S}]+[\\r\\n]*" ENDING,
+     DT_THERE_SPLIT, DT_THERE_SPLIT}, /* DeepSeek V3 */
     {"[\\r\\n]", DT_THERE_SPLIT, DT_THERE_LOCAL},
     {"\\s?\\p{L}+", DT_THERE_UNKNOWN, DT_THERE_SPLIT},
     {"\\p{N}{1,3}", DT_THERE_LOCAL, DT_THERE_LOCAL},
@@ -60,8 +65,8 @@ static dt_err new_step(dt_splitter *s, const dt_spec *spec, dt_split_step **step
 }
 
 /* Split by an expression of our own. */
-static dt_err add_pattern(dt_splitter *s, const dt_spec *spec, const char *pattern, dt_regex_syntax syntax, dt_split_behavior behavior, bool invert,
-                          dt_split_step **out)
+static dt_err add_pattern(dt_splitter *s, const dt_spec *spec, const char *pattern, dt_regex_syntax syntax,
+                          dt_split_behavior behavior, bool invert, dt_split_step **out)
 {
     DT_TRY(new_step(s, spec, out));
     (*out)->behavior = behavior;
@@ -126,7 +131,8 @@ static dt_err read_scheme(const dt_spec *spec, dt_prefix_where *where)
     *where = add_prefix ? DT_PREFIX_ALWAYS : DT_PREFIX_NEVER;
     if (!scheme) return DT_OK;
     *where = strcmp(scheme, "always") == 0 ? DT_PREFIX_ALWAYS : strcmp(scheme, "first") == 0 ? DT_PREFIX_FIRST : DT_PREFIX_NEVER;
-    if (*where == DT_PREFIX_NEVER && strcmp(scheme, "never") != 0) return dt_spec_bad(spec, "prepend_scheme", "always, first or never");
+    if (*where == DT_PREFIX_NEVER && strcmp(scheme, "never") != 0)
+        return dt_spec_bad(spec, "prepend_scheme", "always, first or never");
     return DT_OK;
 }
 
@@ -181,7 +187,8 @@ static dt_err read_punctuation(dt_splitter *s, const dt_spec *spec)
 
 static dt_err read_whitespace(dt_splitter *s, const dt_spec *spec, bool words)
 {
-    static const char words_pattern[] = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}]+|[^\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}\\p{White_Space}]+";
+    static const char words_pattern[] = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}]+|[^\\p{Alphabetic}\\p{M}\\p{Nd}"
+                                        "\\p{Pc}\\x{200c}\\x{200d}\\p{White_Space}]+";
     dt_split_step *step = NULL;
     DT_TRY(dt_spec_only(spec, "type"));
     DT_TRY(add_pattern(s, spec, words ? words_pattern : "\\p{White_Space}", DT_REGEX_PCRE2, DT_SPLIT_REMOVED, words, &step));

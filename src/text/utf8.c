@@ -91,10 +91,14 @@ uint32_t dt_utf8_next(const char **text)
     const size_t len = p[0] < 0x80 ? 1 : length_by_lead(p[0]);
     *text += len ? len : 1;
     switch (len) {
-    case 2: return (p[0] & 0x1fu) << 6 | (p[1] & 0x3fu);
-    case 3: return (p[0] & 0x0fu) << 12 | (p[1] & 0x3fu) << 6 | (p[2] & 0x3fu);
-    case 4: return (p[0] & 0x07u) << 18 | (p[1] & 0x3fu) << 12 | (p[2] & 0x3fu) << 6 | (p[3] & 0x3fu);
-    default: return p[0];
+    case 2:
+        return (p[0] & 0x1fu) << 6 | (p[1] & 0x3fu);
+    case 3:
+        return (p[0] & 0x0fu) << 12 | (p[1] & 0x3fu) << 6 | (p[2] & 0x3fu);
+    case 4:
+        return (p[0] & 0x07u) << 18 | (p[1] & 0x3fu) << 12 | (p[2] & 0x3fu) << 6 | (p[3] & 0x3fu);
+    default:
+        return p[0];
     }
 }
 

@@ -1,5 +1,5 @@
-/* fuzz_tokenizer.c - any bytes as a tokenizer.json, and any text: an error, or ids that are known, whose number does not depend on how the text is cut into spans,
- * and that decode to UTF-8.
+/* fuzz_tokenizer.c - any bytes as a tokenizer.json, and any text: an error, or ids that are known, that are the same for the text as a whole, as spans and in
+ * parts, and that decode to UTF-8.
  *
  * The text stands behind a zero byte; without one it is the file itself. */
 #include "dtrain/tokenizer.h"
@@ -36,7 +36,20 @@ static void ids_decode(const dt_tokenizer *t, const dt_ids *ids)
     free(text);
 }
 
-/* Whole, and as three spans. */
+/* In two parts, where a place is known that keeps them apart (else the cut is at the end). */
+static void cut_in_two(const dt_tokenizer *t, dt_encoder *e, const char *text, size_t n, const dt_ids *whole)
+{
+    dt_ids parts = {0};
+    const size_t cut = dt_text_cut(t, text, n);
+    const dt_span first = {.text = text, .nbytes = cut}, second = {.text = text + cut, .nbytes = n - cut};
+    must(cut <= n && (cut > 0 || n == 0));
+    if (cut + 4 <= n && dt_encode(e, &first, 1, DT_ENCODE_WRAP | DT_ENCODE_MORE, &parts, NULL) == DT_OK &&
+        dt_encode(e, &second, 1, DT_ENCODE_WRAP | DT_ENCODE_GOES_ON, &parts, NULL) == DT_OK)
+        must(whole->n == parts.n && (parts.n == 0 || memcmp(whole->id, parts.id, parts.n * sizeof *parts.id) == 0));
+    free(parts.id);
+}
+
+/* Whole, as three spans, and in two parts. */
 static void encode(const dt_tokenizer *t, dt_encoder *e, const char *text, size_t n)
 {
     dt_ids whole = {0}, parts = {0};
@@ -49,11 +62,10 @@ static void encode(const dt_tokenizer *t, dt_encoder *e, const char *text, size_
         for (int i = 0; i < 3; i++) must(ends[i] >= -1 && ends[i] <= (int64_t)parts.n);
         for (size_t i = 0; i < whole.n; i++) must(dt_tokenizer_token(t, whole.id[i]) != NULL);
         ids_decode(t, &whole);
+        cut_in_two(t, e, text, n, &whole);
     }
     free(whole.id);
     free(parts.id);
-    const size_t cut = dt_text_cut(t, text, n);
-    must(cut <= n && (cut > 0 || n == 0));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
