@@ -44,6 +44,8 @@ run 2 ./dtrain "$tmp/tiny.ini" run.task=eval model.path="$tmp/base/hf" data.vali
 expect_text "an export is evaluated" 'validation'
 run 2 ./dtrain-generate "$tmp/base/hf" --tokenizer ids --prompt "97 98" --greedy --max-new-tokens 4 --zero-stage 3
 expect_text "an export is sampled from" '97 98 [0-9]+'
+for model in base base/hf; do ./dtrain-generate "$tmp/$model" --prompt "the é" --greedy --max-new-tokens 6 >"$tmp/text$(basename $model)" 2>/dev/null </dev/null; done
+expect "with its own tokenizer it writes what the checkpoint writes" test -s "$tmp/textbase" -a "$(cat "$tmp/textbase")" = "$(cat "$tmp/texthf")"
 run 0 ./dtrain --plan --ranks 4 "$tmp/tiny.ini" model.path="$tmp/base/hf" run.output_dir="$tmp/x"
 expect_text "an export is planned for" 'model: [0-9]+ parameters'
 run 2 ./dtrain --check "$tmp/tiny.ini" model.path="$hf/llama" data.train="$tmp/none.h5" run.output_dir="$tmp/x"

@@ -9,13 +9,16 @@
 
 static dt_err export_to(fixture *f, const char *dir, dt_st_type dtype, int64_t shard_size, const char *tokenizer)
 {
-    const dt_export_options opt = {.dir = dir, .dtype = dtype, .shard_size = shard_size, .model_config = f->mc.json, .tokenizer = tokenizer};
+    const dt_export_options opt = {
+        .dir = dir, .dtype = dtype, .shard_size = shard_size, .model_config = f->mc.json, .tokenizer = tokenizer};
     const dt_err err = dt_export(&f->comm, f->z, &opt, NULL);
     MPI_Barrier(f->mpi); /* rank 0 removes what there was of a failed one after the vote */
     return err;
 }
 
-typedef struct two_files { char a[PATH_MAX], b[PATH_MAX]; } two_files;
+typedef struct two_files {
+    char a[PATH_MAX], b[PATH_MAX];
+} two_files;
 static bool are_same(const fixture *f, const void *what)
 {
     const two_files *t = what;
@@ -35,9 +38,12 @@ static int count_files(const char *dir)
 
 static void what_was_read_comes_out_as_the_same_bytes(void **state)
 {
-    static const struct { const char *name; dt_st_type type; dt_dtype kept; } all[] = {
-        {"gpt2", DT_ST_F32, DT_F32}, {"llama", DT_ST_F32, DT_F32}, {"qwen3", DT_ST_F32, DT_F32}, {"mistral_bf16", DT_ST_BF16, DT_BF16},
-        {"mistral_bf16", DT_ST_BF16, DT_F32}, {"qwen3_f16", DT_ST_F16, DT_F32}};
+    static const struct {
+        const char *name;
+        dt_st_type type;
+        dt_dtype kept;
+    } all[] = {{"gpt2", DT_ST_F32, DT_F32},           {"llama", DT_ST_F32, DT_F32},         {"qwen3", DT_ST_F32, DT_F32},
+               {"mistral_bf16", DT_ST_BF16, DT_BF16}, {"mistral_bf16", DT_ST_BF16, DT_F32}, {"qwen3_f16", DT_ST_F16, DT_F32}};
     fixture *f = *state;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         for (int stage = 0; stage <= 3; stage++) {
@@ -59,7 +65,8 @@ static void the_configuration_says_what_the_files_are(void **state)
     char path[PATH_MAX];
     assert_all(f->mpi, open_model(f, "tests/data/hf/qwen3", 3, DT_F32, true) == DT_OK);
     assert_all(f->mpi, export_to(f, f->dir, DT_ST_BF16, 0, NULL) == DT_OK);
-    json_t *found = json_load_file(in_dir(f, "config.json", path), JSON_REJECT_DUPLICATES, NULL), *want = json_load_file("tests/data/hf/qwen3/config.json", 0, NULL);
+    json_t *found = json_load_file(in_dir(f, "config.json", path), JSON_REJECT_DUPLICATES, NULL),
+           *want = json_load_file("tests/data/hf/qwen3/config.json", 0, NULL);
     json_object_set_new(want, "dtype", json_string("bfloat16"));
     json_object_set_new(want, "torch_dtype", json_string("bfloat16"));
     const bool same = json_equal(found, want);
@@ -82,14 +89,17 @@ static void shards_are_as_large_as_allowed_and_replace_what_was_there(void **sta
         const int n = count_files(f->dir) - 2; /* config.json; the index, or none and one file */
         assert_all(f->mpi, i != 0 || n == n_tensors);
         assert_all(f->mpi, n_files[i] == 0 ? n > 1 && n < n_tensors : i == 0 || n == 0);
-        assert_all(f->mpi, exists_in(f, "model.safetensors.index.json") == (n > 0) && exists_in(f, "model.safetensors") == (n == 0));
+        assert_all(f->mpi,
+                   exists_in(f, "model.safetensors.index.json") == (n > 0) && exists_in(f, "model.safetensors") == (n == 0));
         assert_all(f->mpi, open_model(f, strcpy(text, f->dir), i % 4, DT_F32, false) == DT_OK && weights_are(f, DT_ST_F32));
     }
 }
 
 static bool make_tokenizer(const fixture *f, const void *what)
 {
-    return shell("cd '%s' && mkdir tok && cd tok && echo '{}' > tokenizer.json && echo a > merges.txt && echo b > chat_template.jinja && echo c > other && %s", f->dir, what);
+    return shell("cd '%s' && mkdir tok && cd tok && echo '{}' > tokenizer.json && echo a > merges.txt && echo b > "
+                 "chat_template.jinja && echo c > other && %s",
+                 f->dir, what);
 }
 
 static void the_tokenizers_files_go_along(void **state)
@@ -99,9 +109,11 @@ static void the_tokenizers_files_go_along(void **state)
     assert_all(f->mpi, open_model(f, "tests/data/hf/gpt2", 2, DT_F32, false) == DT_OK);
     assert_all(f->mpi, on_first(f, make_tokenizer, "echo '{\"top_k\": 3}' > generation_config.json"));
     assert_all(f->mpi, export_to(f, in_dir(f, "out", out), DT_ST_F32, 0, in_dir(f, "tok", tok)) == DT_OK);
-    assert_all(f->mpi, count_files(out) == 6 && exists_in(f, "out/tokenizer.json") && exists_in(f, "out/chat_template.jinja") && !exists_in(f, "out/other"));
+    assert_all(f->mpi, count_files(out) == 6 && exists_in(f, "out/tokenizer.json") && exists_in(f, "out/chat_template.jinja") &&
+                           !exists_in(f, "out/other"));
     assert_all(f->mpi, export_to(f, out, DT_ST_F32, 0, in_dir(f, "tok/tokenizer.json", file)) == DT_OK && count_files(out) == 6);
-    assert_all(f->mpi, open_model(f, out, 0, DT_F32, true) == DT_OK && f->from.generation.top_k == 3 && strcmp(f->from.tokenizer, out) == 0);
+    assert_all(f->mpi, open_model(f, out, 0, DT_F32, true) == DT_OK && f->from.generation.top_k == 3 &&
+                           strcmp(f->from.tokenizer, out) == 0);
     /* another tokenizer takes the place of all its files */
     assert_all(f->mpi, export_to(f, out, DT_ST_F32, 0, "bytes") == DT_OK && count_files(out) == 4);
     assert_all(f->mpi, !exists_in(f, "out/merges.txt") && exists_in(f, "out/tokenizer_config.json"));
@@ -114,17 +126,22 @@ static void the_tokenizer_of_bytes_is_written_for_others(void **state)
 {
     fixture *f = *state;
     char path[PATH_MAX];
-    assert_all(f->mpi, open_model(f, "tests/data/hf/gpt2", 0, DT_F32, false) == DT_OK && export_to(f, f->dir, DT_ST_F32, 0, "bytes") == DT_OK);
-    json_t *root = json_load_file(in_dir(f, "tokenizer.json", path), JSON_REJECT_DUPLICATES, NULL), *model = json_object_get(root, "model");
+    assert_all(f->mpi, open_model(f, "tests/data/hf/gpt2", 0, DT_F32, false) == DT_OK &&
+                           export_to(f, f->dir, DT_ST_F32, 0, "bytes") == DT_OK);
+    json_t *root = json_load_file(in_dir(f, "tokenizer.json", path), JSON_REJECT_DUPLICATES, NULL),
+           *model = json_object_get(root, "model");
     const json_t *vocab = json_object_get(model, "vocab"), *end = json_array_get(json_object_get(root, "added_tokens"), 0);
     bool seen[256] = {false}, ok = json_object_size(vocab) == 256 && json_array_size(json_object_get(model, "merges")) == 0;
     const char *token;
     json_t *id;
     json_object_foreach((json_t *)vocab, token, id) seen[json_integer_value(id) & 255] = true;
     for (int i = 0; i < 256; i++) ok = ok && seen[i];
-    ok = ok && json_integer_value(json_object_get(vocab, "a")) == 'a' && json_integer_value(json_object_get(vocab, "\xc4\xa0")) == ' ' &&
-         json_integer_value(json_object_get(vocab, "\xc4\x8a")) == '\n' && json_integer_value(json_object_get(vocab, "\xc3\xbf")) == 0xff;
-    ok = ok && json_integer_value(json_object_get(end, "id")) == 256 && strcmp(json_string_value(json_object_get(end, "content")), "<|endoftext|>") == 0;
+    ok = ok && json_integer_value(json_object_get(vocab, "a")) == 'a' &&
+         json_integer_value(json_object_get(vocab, "\xc4\xa0")) == ' ' &&
+         json_integer_value(json_object_get(vocab, "\xc4\x8a")) == '\n' &&
+         json_integer_value(json_object_get(vocab, "\xc3\xbf")) == 0xff;
+    ok = ok && json_integer_value(json_object_get(end, "id")) == 256 &&
+         strcmp(json_string_value(json_object_get(end, "content")), "<|endoftext|>") == 0;
     json_decref(root);
     assert_all(f->mpi, ok);
 }
@@ -136,7 +153,8 @@ static void a_number_too_large_for_the_type_is_refused(void **state)
     assert_all(f->mpi, open_model(f, "tests/data/hf/gpt2", 3, DT_F32, false) == DT_OK);
     const dt_piece *p = dt_zero_pieces(f->z);
     for (int k = 0; k < dt_zero_n_pieces(f->z); k++)
-        if (strcmp(dt_zero_tensor(f->z, &p[k])->name, "transformer.ln_f.bias") == 0 && p[k].n > 0) dt_zero_state_write(f->z, DT_STATE_PARAM, &p[k], 0, 1, &large);
+        if (strcmp(dt_zero_tensor(f->z, &p[k])->name, "transformer.ln_f.bias") == 0 && p[k].n > 0)
+            dt_zero_state_write(f->z, DT_STATE_PARAM, &p[k], 0, 1, &large);
     assert_all(f->mpi, dt_zero_state_written(f->z) == DT_OK);
     assert_all(f->mpi, export_to(f, f->dir, DT_ST_F16, 0, NULL) == DT_ERR_DATA && count_files(f->dir) == 0);
     assert_all(f->mpi, !dt_comm_speaks(&f->comm) || strstr(dt_error_message(), "`transformer.ln_f.bias`"));
@@ -189,8 +207,11 @@ static void a_full_disk_leaves_what_was_there(void **state)
         MPI_Barrier(f->mpi);
         const dt_err err = export_to(f, out, DT_ST_F32, 20000, "bytes"); /* other files than those that are there */
         n_full += err != DT_OK;
-        ok = ok && (err == DT_OK || err == DT_ERR_WRITE) && (err == DT_OK) == exists_in(f, "out/model.safetensors.index.json") && count_files(out) == (err == DT_OK ? 7 : 4);
-        if (!ok) print_error("with %lld bytes left: error %d, %d files: %s\n", (long long)left, err, count_files(out), dt_error_message());
+        ok = ok && (err == DT_OK || err == DT_ERR_WRITE) && (err == DT_OK) == exists_in(f, "out/model.safetensors.index.json") &&
+             count_files(out) == (err == DT_OK ? 7 : 4);
+        if (!ok)
+            print_error("with %lld bytes left: error %d, %d files: %s\n", (long long)left, err, count_files(out),
+                        dt_error_message());
         int all_ok = ok;
         MPI_Allreduce(MPI_IN_PLACE, &all_ok, 1, MPI_INT, MPI_MIN, f->mpi);
         ok = all_ok;
@@ -221,12 +242,15 @@ static int tensors_of(int rank, int nranks)
 {
     fixture f = {0};
     int n = 0;
-    if (dt_pretrained_describe(&f.from, "tests/data/hf/llama_sharded") != DT_OK || dt_model_config_parse(&f.mc, "", f.from.model_config) != DT_OK ||
+    if (dt_pretrained_describe(&f.from, "tests/data/hf/llama_sharded") != DT_OK ||
+        dt_model_config_parse(&f.mc, "", f.from.model_config) != DT_OK ||
         dt_model_make_units(&f.mc, &f.units, &f.n_units) != DT_OK)
         abort();
     for (int u = 0; u < f.n_units; u++) {
-        const int64_t begin = rank * dt_shards_of(f.units[u].flat_len, nranks).shard_len, end = begin + dt_shards_of(f.units[u].flat_len, nranks).shard_len;
-        for (int t = 0; t < f.units[u].n_tensors; t++) n += f.units[u].tensors[t].offset < end && f.units[u].tensors[t].offset + f.units[u].tensors[t].n_elems > begin;
+        const int64_t begin = rank * dt_shards_of(f.units[u].flat_len, nranks).shard_len,
+                      end = begin + dt_shards_of(f.units[u].flat_len, nranks).shard_len;
+        for (int t = 0; t < f.units[u].n_tensors; t++)
+            n += f.units[u].tensors[t].offset < end && f.units[u].tensors[t].offset + f.units[u].tensors[t].n_elems > begin;
     }
     close_model(&f);
     return n;
@@ -253,7 +277,8 @@ int main(int argc, char **argv)
     /* On one rank both faults of a point are the same rank's, and a passage that meets the first does not count for the second. */
     const int second = last == 0 ? 1 : 2;
     snprintf(list, sizeof list,
-             "export.create:0:1:nospace,export.create:%d:%d:error,export.write:%d:1:nospace,export.write:%d:1:error,export.publish:0:1:nospace,"
+             "export.create:0:1:nospace,export.create:%d:%d:error,export.write:%d:1:nospace,export.write:%d:1:error,export."
+             "publish:0:1:nospace,"
              "export.publish:%d:%d:error,load.read:%d:%d:error",
              last, second, last, last, last, second, last, tensors_of(last, last + 1) + 1);
     setenv("DTRAIN_FAULT", list, 1);

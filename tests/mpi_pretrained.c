@@ -7,7 +7,8 @@
 #include <jansson.h>
 #include <math.h>
 
-static const char *const CASES[] = {"gpt2", "gpt2_variant", "llama", "llama_linear", "llama_dynamic", "mistral", "qwen2", "qwen3"};
+static const char *const CASES[] = {"gpt2",          "gpt2_variant", "llama", "llama_linear",
+                                    "llama_dynamic", "mistral",      "qwen2", "qwen3"};
 enum { N_CASES = sizeof CASES / sizeof CASES[0], MAX_TOK = 32, MAX_SEQ = 8 };
 
 static char *fixture_path(const char *name, char out[PATH_MAX])
@@ -18,8 +19,10 @@ static char *fixture_path(const char *name, char out[PATH_MAX])
 
 static void every_family_loads_at_every_stage(void **state)
 {
-    static const struct { const char *name; dt_st_type type; } more[] = {
-        {"llama_sharded", DT_ST_F32}, {"gpt2_bare", DT_ST_F32}, {"mistral_bf16", DT_ST_BF16}, {"qwen3_f16", DT_ST_F16}};
+    static const struct {
+        const char *name;
+        dt_st_type type;
+    } more[] = {{"llama_sharded", DT_ST_F32}, {"gpt2_bare", DT_ST_F32}, {"mistral_bf16", DT_ST_BF16}, {"qwen3_f16", DT_ST_F16}};
     fixture *f = *state;
     char path[PATH_MAX];
     for (int c = 0; c < N_CASES + 4; c++) {
@@ -60,10 +63,13 @@ static bool open_trainer(trainer *t, fixture *f, const char *expected)
         t->lens[t->n_seq] = (int32_t)json_integer_value(json_array_get(lens, (size_t)t->n_seq));
         t->longest = t->lens[t->n_seq] > t->longest ? t->lens[t->n_seq] : t->longest;
     }
-    const dt_model_options opt = {.dtype = DT_F32, .grad_dtype = DT_F32, .max_tok = MAX_TOK, .max_seq = MAX_TOK, .max_pos = t->longest, .training = true};
+    const dt_model_options opt = {
+        .dtype = DT_F32, .grad_dtype = DT_F32, .max_tok = MAX_TOK, .max_seq = MAX_TOK, .max_pos = t->longest, .training = true};
     t->source = dt_zero_source(f->z);
-    return t->n_seq > 0 && dt_model_open(&t->model, &f->mc, &opt, f->units, f->n_units, &f->dev, &t->source, NULL, NULL) == DT_OK &&
-           dt_batch_alloc(&t->b, MAX_TOK, MAX_TOK, &f->ledger) == DT_OK && dt_task_buffers_alloc(&t->buffers, MAX_TOK, &f->ledger) == DT_OK;
+    return t->n_seq > 0 &&
+           dt_model_open(&t->model, &f->mc, &opt, f->units, f->n_units, &f->dev, &t->source, NULL, NULL) == DT_OK &&
+           dt_batch_alloc(&t->b, MAX_TOK, MAX_TOK, &f->ledger) == DT_OK &&
+           dt_task_buffers_alloc(&t->buffers, MAX_TOK, &f->ledger) == DT_OK;
 }
 
 static void close_trainer(trainer *t)
@@ -106,7 +112,8 @@ static bool logits_are_those_of(trainer *t, const char *name)
             const json_t *want = json_array_get(rows, (size_t)(row + (t->lens[s] < cut ? t->lens[s] : cut) - 1));
             double scale = 0;
             for (int64_t v = 0; v < V; v++) scale = fmax(scale, fabs(number(json_array_get(want, (size_t)v))));
-            for (int64_t v = 0; v < V && ok; v++) ok = near("logit", name, number(json_array_get(want, (size_t)v)), (double)logits[s * V + v], scale);
+            for (int64_t v = 0; v < V && ok; v++)
+                ok = near("logit", name, number(json_array_get(want, (size_t)v)), (double)logits[s * V + v], scale);
         }
     }
     free(logits);
@@ -122,11 +129,13 @@ static bool step_of(trainer *t, int64_t k, int64_t step, double *loss, double *n
     for (int s = 0; s < t->n_seq; s++) n_target += t->lens[s];
     dt_lm_sums sums = {0};
     dt_zero_begin_micro(t->f->z, 0, 1);
-    bool ok = dt_task_micro_step(t->model, &dt_objective_lm, &t->b, &t->buffers, 1.0 / (double)n_target, step, &sums, NULL) == DT_OK;
+    bool ok =
+        dt_task_micro_step(t->model, &dt_objective_lm, &t->b, &t->buffers, 1.0 / (double)n_target, step, &sums, NULL) == DT_OK;
     ok = dt_zero_grad_sum_squares(t->f->z, &sum) == DT_OK && ok;
     dt_vote vote = {.counts = {sums.loss_fixed, sums.loss_high, sums.weight_fixed}, .sums = {sum}};
     ok = dt_comm_vote(&t->f->comm, &vote) == DT_OK && ok;
-    *loss = dt_lm_mean_loss(&(dt_lm_sums){.loss_fixed = vote.counts[0], .loss_high = vote.counts[1], .weight_fixed = vote.counts[2]});
+    *loss =
+        dt_lm_mean_loss(&(dt_lm_sums){.loss_fixed = vote.counts[0], .loss_high = vote.counts[1], .weight_fixed = vote.counts[2]});
     *norm = sqrt(vote.sums[0]);
     return ok;
 }
@@ -134,9 +143,14 @@ static bool step_of(trainer *t, int64_t k, int64_t step, double *loss, double *n
 static bool update(trainer *t, double norm)
 {
     const double steps = (double)++t->n_updates, clip = number(json_object_get(t->root, "clip"));
-    const dt_adamw opt = {.lr = (float)number(json_object_get(t->root, "lr")), .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f,
-                          .weight_decay = (float)number(json_object_get(t->root, "weight_decay")), .fix1 = (float)(1 - pow(0.9, steps)),
-                          .fix2 = (float)(1 - pow(0.95, steps)), .grad_scale = (float)fmin(1, clip / (norm + 1e-6))};
+    const dt_adamw opt = {.lr = (float)number(json_object_get(t->root, "lr")),
+                          .beta1 = 0.9f,
+                          .beta2 = 0.95f,
+                          .eps = 1e-8f,
+                          .weight_decay = (float)number(json_object_get(t->root, "weight_decay")),
+                          .fix1 = (float)(1 - pow(0.9, steps)),
+                          .fix2 = (float)(1 - pow(0.95, steps)),
+                          .grad_scale = (float)fmin(1, clip / (norm + 1e-6))};
     return dt_zero_update(t->f->z, &opt) == DT_OK;
 }
 
@@ -190,7 +204,8 @@ static void half_precision_files_give_the_loss_of_their_weights(void **state)
         json_t *expected = json_load_file(file, 0, NULL);
         assert_all(f->mpi, open_model(f, path, 3, DT_F32, false) == DT_OK);
         assert_all(f->mpi, open_trainer(&t, f, json_string_value(json_object_get(expected, "case"))));
-        assert_all(f->mpi, step_of(&t, 0, 0, &loss, &norm) && near("loss", names[i], number(json_object_get(expected, "loss")), loss, loss));
+        assert_all(f->mpi, step_of(&t, 0, 0, &loss, &norm) &&
+                               near("loss", names[i], number(json_object_get(expected, "loss")), loss, loss));
         close_trainer(&t);
         json_decref(expected);
     }
@@ -201,9 +216,12 @@ static void sampling_defaults_and_ends_are_read(void **state)
     fixture *f = *state;
     assert_all(f->mpi, open_model(f, "tests/data/hf/qwen3_f16", 0, DT_F32, true) == DT_OK);
     const dt_generation_defaults *g = &f->from.generation;
-    assert_all(f->mpi, g->n_eos == 2 && g->eos[0] == 2 && g->eos[1] == 7 && g->bos == 1 && g->pad == 0 && g->do_sample == 1 && g->top_k == 20);
-    assert_all(f->mpi, g->temperature == 0.6 && g->top_p == 0.95 && g->repetition_penalty == 1.05 && g->min_p < 0 && g->max_new_tokens < 0);
-    assert_all(f->mpi, open_model(f, "tests/data/hf/qwen3", 0, DT_F32, true) == DT_OK && f->from.generation.n_eos == 0 && f->from.generation.do_sample < 0);
+    assert_all(f->mpi, g->n_eos == 2 && g->eos[0] == 2 && g->eos[1] == 7 && g->bos == 1 && g->pad == 0 && g->do_sample == 1 &&
+                           g->top_k == 20);
+    assert_all(f->mpi, g->temperature == 0.6 && g->top_p == 0.95 && g->repetition_penalty == 1.05 && g->min_p < 0 &&
+                           g->max_new_tokens < 0);
+    assert_all(f->mpi, open_model(f, "tests/data/hf/qwen3", 0, DT_F32, true) == DT_OK && f->from.generation.n_eos == 0 &&
+                           f->from.generation.do_sample < 0);
 }
 
 /* ---- what does not fit -------------------------------------------------------------------------------------------------------- */
@@ -248,7 +266,9 @@ static bool alter(const fixture *f, const void *what)
     int source[MAX_TENSORS], n = 0;
     int64_t flat = 0;
     fixture_path(a->from, from);
-    if (!shell("rm -rf '%s'/*", f->dir, "") || !shell("cp '%s'/config.json '%s'", from, f->dir) || dt_safetensors_open(&s, from) != DT_OK) return false;
+    if (!shell("rm -rf '%s'/*", f->dir, "") || !shell("cp '%s'/config.json '%s'", from, f->dir) ||
+        dt_safetensors_open(&s, from) != DT_OK)
+        return false;
     for (int i = 0; i < s.n_tensors && n < MAX_TENSORS - 1; i++) {
         const bool chosen = a->tensor && strcmp(s.tensors[i].name, a->tensor) == 0;
         if (chosen && a->drop) continue;
@@ -266,7 +286,8 @@ static bool alter(const fixture *f, const void *what)
         e[n++] = a->add_shape ? (dt_st_entry){a->add, 1, &a->add_shape} : (dt_st_entry){a->add, twin->n_dims, twin->shape};
     }
     bool ok = dt_st_layout_make(&l, e, n, DT_ST_F32, DT_ST_SHARD_SIZE) == DT_OK;
-    ok = ok && dt_st_layout_create(&l, f->dir) == DT_OK && fill_in(&l, f->dir, &s, source, a->differ) && dt_st_layout_publish(&l, f->dir) == DT_OK;
+    ok = ok && dt_st_layout_create(&l, f->dir) == DT_OK && fill_in(&l, f->dir, &s, source, a->differ) &&
+         dt_st_layout_publish(&l, f->dir) == DT_OK;
     dt_st_layout_free(&l);
     dt_safetensors_close(&s);
     return ok;
@@ -278,8 +299,10 @@ static void what_does_not_fit_the_model_is_refused_by_name(void **state)
     static const alteration all[] = {
         {"qwen2", NULL, NULL, 0, false, false, false, NULL},
         {"qwen2", "model.norm.weight", NULL, 0, true, false, false, "`model.norm.weight` is missing"},
-        {"qwen2", "model.layers.1.mlp.up_proj.weight", NULL, 0, false, true, false, "`model.layers.1.mlp.up_proj.weight`: expected the shape [28, 20] of this model, found [560]"},
-        {"qwen2", NULL, "model.layers.2.mlp.up_proj.weight", 5, false, false, false, "`model.layers.2.mlp.up_proj.weight`: this model has no such tensor"},
+        {"qwen2", "model.layers.1.mlp.up_proj.weight", NULL, 0, false, true, false,
+         "`model.layers.1.mlp.up_proj.weight`: expected the shape [28, 20] of this model, found [560]"},
+        {"qwen2", NULL, "model.layers.2.mlp.up_proj.weight", 5, false, false, false,
+         "`model.layers.2.mlp.up_proj.weight`: this model has no such tensor"},
         {"qwen2", NULL, "model.layers.1.self_attn.rotary_emb.inv_freq", 5, false, false, false, NULL},
         {"qwen2", embed, "lm_head.weight", 0, false, false, false, NULL},
         {"qwen2", embed, "lm_head.weight", 0, false, false, true, "`lm_head.weight` differs from `model.embed_tokens.weight`"},
@@ -320,7 +343,10 @@ static bool add_array(const char *path, const char *name, const float *x, int n_
     return ok;
 }
 
-typedef struct addition { const char *path, *name; bool differ; } addition;
+typedef struct addition {
+    const char *path, *name;
+    bool differ;
+} addition;
 
 static bool add_head(const fixture *f, const void *what)
 {
@@ -337,7 +363,11 @@ static bool add_head(const fixture *f, const void *what)
 
 static void a_checkpoint_may_not_hold_what_the_model_has_not(void **state)
 {
-    static const struct { const char *name; bool differ; const char *word; } all[] = {
+    static const struct {
+        const char *name;
+        bool differ;
+        const char *word;
+    } all[] = {
         {"/model/lm_head.weight", false, NULL},
         {"/model/lm_head.weight", true, "`lm_head.weight` differs from `model.embed_tokens.weight`"},
         {"/model/score.weight", false, "model/score.weight`: this model has no such tensor"},
@@ -364,11 +394,16 @@ static void a_checkpoint_may_not_hold_what_the_model_has_not(void **state)
 
 /* ---- what is no model --------------------------------------------------------------------------------------------------------------- */
 
-static bool prepare_directory(const fixture *f, const void *what) { return shell("rm -rf '%s'/*; cd '%s'", f->dir, f->dir) && shell("cd '%s' && %s", f->dir, what); }
+static bool prepare_directory(const fixture *f, const void *what)
+{
+    return shell("rm -rf '%s'/*; cd '%s'", f->dir, f->dir) && shell("cd '%s' && %s", f->dir, what);
+}
 
 static void a_directory_without_a_model_says_what_is_missing(void **state)
 {
-    static const struct { const char *command, *word; } all[] = {
+    static const struct {
+        const char *command, *word;
+    } all[] = {
         {"true", "expected a"},
         {"touch model.safetensors", "config.json is missing"},
         {"echo '{\"model_type\": \"llama\"}' > config.json", "expected the weights as model.safetensors"},
@@ -378,8 +413,10 @@ static void a_directory_without_a_model_says_what_is_missing(void **state)
         {"printf '{}\\0' > config.json; touch model.safetensors", "zero byte"},
         {"mkdir config.json", "config.json: expected a file"},
         {"mkfifo config.json", "config.json: expected a file"},
-        {"echo '{\"model_type\": \"llama\"}' > config.json; echo '{\"eos_token_id\": \"x\"}' > generation_config.json", "generation_config.json: eos_token_id"},
-        {"echo '{\"model_type\": \"llama\"}' > config.json; echo '{\"top_p\": 2}' > generation_config.json", "generation_config.json: top_p"},
+        {"echo '{\"model_type\": \"llama\"}' > config.json; echo '{\"eos_token_id\": \"x\"}' > generation_config.json",
+         "generation_config.json: eos_token_id"},
+        {"echo '{\"model_type\": \"llama\"}' > config.json; echo '{\"top_p\": 2}' > generation_config.json",
+         "generation_config.json: top_p"},
     };
     fixture *f = *state;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {

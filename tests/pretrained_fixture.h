@@ -46,7 +46,8 @@ static inline dt_err open_model(fixture *f, const char *path, int stage, dt_dtyp
     DT_TRY(dt_pretrained_describe(&f->from, path));
     DT_TRY(dt_model_config_parse(&f->mc, f->from.config_name, f->from.model_config));
     DT_TRY(dt_model_make_units(&f->mc, &f->units, &f->n_units));
-    const dt_zero_options opt = {.stage = stage, .param_dtype = dtype, .grad_dtype = DT_F32, .frozen = frozen, .untied = !f->mc.tie_word_embeddings};
+    const dt_zero_options opt = {
+        .stage = stage, .param_dtype = dtype, .grad_dtype = DT_F32, .frozen = frozen, .untied = !f->mc.tie_word_embeddings};
     DT_TRY(dt_zero_open(&f->z, &opt, f->units, f->n_units, &f->comm, &f->dev, NULL, NULL));
     return dt_pretrained_load(&f->comm, f->z, &f->from, NULL);
 }

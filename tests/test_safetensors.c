@@ -52,7 +52,10 @@ static void write_file(const char *name, const char *header, size_t n)
     free(all);
 }
 
-static void write_text(const char *name, const char *text) { assert_int_equal(dt_write_file_sync(in_dir(name), text, strlen(text)), DT_OK); }
+static void write_text(const char *name, const char *text)
+{
+    assert_int_equal(dt_write_file_sync(in_dir(name), text, strlen(text)), DT_OK);
+}
 
 static void assert_refused(const char *path, const char *word)
 {
@@ -60,7 +63,8 @@ static void assert_refused(const char *path, const char *word)
     dt_error_clear();
     const dt_err err = dt_safetensors_open(&s, path);
     dt_safetensors_close(&s);
-    if (err != DT_ERR_DATA || !strstr(dt_error_message(), word)) fail_msg("expected '%s', found error %d: %s", word, err, dt_error_message());
+    if (err != DT_ERR_DATA || !strstr(dt_error_message(), word))
+        fail_msg("expected '%s', found error %d: %s", word, err, dt_error_message());
 }
 
 /* ---- numbers --------------------------------------------------------------------------------------------------------------- */
@@ -116,14 +120,18 @@ static void a_good_file_is_read(void **state)
     uint16_t h[2];
     write_file("a.safetensors",
                "{\"__metadata__\":{\"format\":\"pt\"},\"b\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[4,20]},"
-               "\"none\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[4,4]},\"one\":{\"dtype\":\"BF16\",\"shape\":[],\"data_offsets\":[20,22]},"
-               "\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,4]},\"flags\":{\"dtype\":\"BOOL\",\"shape\":[3],\"data_offsets\":[22,25]}}   ",
+               "\"none\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[4,4]},\"one\":{\"dtype\":\"BF16\",\"shape\":[],"
+               "\"data_offsets\":[20,22]},"
+               "\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,4]},\"flags\":{\"dtype\":\"BOOL\",\"shape\":[3],"
+               "\"data_offsets\":[22,25]}}   ",
                25);
     assert_int_equal(dt_safetensors_open(&s, in_dir("a.safetensors")), DT_OK);
     assert_int_equal(s.n_tensors, 5);
-    const dt_st_tensor *a = dt_safetensors_find(&s, "a"), *b = dt_safetensors_find(&s, "b"), *one = dt_safetensors_find(&s, "one");
+    const dt_st_tensor *a = dt_safetensors_find(&s, "a"), *b = dt_safetensors_find(&s, "b"),
+                       *one = dt_safetensors_find(&s, "one");
     assert_null(dt_safetensors_find(&s, "c"));
-    assert_true(a->type == DT_ST_F16 && a->n_dims == 1 && a->n_elems == 2 && b->n_dims == 2 && one->n_dims == 0 && one->n_elems == 1);
+    assert_true(a->type == DT_ST_F16 && a->n_dims == 1 && a->n_elems == 2 && b->n_dims == 2 && one->n_dims == 0 &&
+                one->n_elems == 1);
     assert_int_equal(dt_safetensors_read(&s, b, 1, 3, DT_F32, x), DT_OK);
     assert_memory_equal(x, "\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f\x10\x11\x12\x13", 12);
     assert_int_equal(dt_safetensors_read(&s, one, 0, 1, DT_BF16, h), DT_OK);
@@ -141,14 +149,21 @@ static void a_good_file_is_read(void **state)
 
 static void a_bad_header_is_refused_by_name(void **state)
 {
-    static const struct { const char *header; size_t n; const char *word; } all[] = {
+    static const struct {
+        const char *header;
+        size_t n;
+        const char *word;
+    } all[] = {
         {"{" T("a", "F32", "[2]", "[0,8]") "}", 7, "`a`: its data ends at byte 8, and the file has 7: it was cut short"},
         {"{" T("a", "F32", "[2]", "[0,8]") "}", 9, "has 1 bytes behind its last tensor"},
-        {"{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[1]", "[4,8]") "}", 8, "`b`: its data begins at byte 4 and the one before ends at 8: they overlap"},
+        {"{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[1]", "[4,8]") "}", 8,
+         "`b`: its data begins at byte 4 and the one before ends at 8: they overlap"},
         {"{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[2]", "[0,8]") "}", 8, "they overlap"},
-        {"{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[1]", "[9,13]") "}", 13, "`b`: its data begins at byte 9 and the one before ends at 8: there is a gap"},
+        {"{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[1]", "[9,13]") "}", 13,
+         "`b`: its data begins at byte 9 and the one before ends at 8: there is a gap"},
         {"{" T("a", "F32", "[2]", "[8,16]") "}", 16, "there is a gap"},
-        {"{" T("a", "F32", "[2]", "[0,12]") "}", 12, "`a`: data_offsets: expected begin and end, 8 bytes apart for F32 and this shape, found [0,12]"},
+        {"{" T("a", "F32", "[2]", "[0,12]") "}", 12,
+         "`a`: data_offsets: expected begin and end, 8 bytes apart for F32 and this shape, found [0,12]"},
         {"{" T("a", "F32", "[2]", "[8,0]") "}", 8, "`a`: data_offsets"},
         {"{" T("a", "F32", "[2]", "[-8,0]") "}", 8, "`a`: data_offsets"},
         {"{" T("a", "F32", "[2]", "[0.0,8.0]") "}", 8, "`a`: data_offsets"},
@@ -183,7 +198,11 @@ static void a_bad_header_is_refused_by_name(void **state)
 
 static void a_bad_length_is_refused(void **state)
 {
-    static const struct { const char *bytes; size_t n; const char *word; } all[] = {
+    static const struct {
+        const char *bytes;
+        size_t n;
+        const char *word;
+    } all[] = {
         {"", 0, "found 0 bytes"},
         {"\2\0\0\0\0\0\0", 7, "found 7 bytes"},
         {"\2\0\0\0\0\0\0\0{", 9, "was cut short: its header has 2 bytes"},
@@ -202,7 +221,9 @@ static void a_bad_length_is_refused(void **state)
 
 static void an_index_is_held_against_its_files(void **state)
 {
-    static const struct { const char *index, *word; } all[] = {
+    static const struct {
+        const char *index, *word;
+    } all[] = {
         {"{\"weight_map\":{\"a\":\"1\",\"b\":\"2\"}}", NULL},
         {"{\"weight_map\":{\"a\":\"1\",\"b\":\"1\"}}", "1: tensor `b` is missing"},
         {"{\"weight_map\":{\"a\":\"1\",\"b\":\"2\",\"c\":\"2\"}}", "2: tensor `c` is missing"},
@@ -251,8 +272,9 @@ static void pickled_weights_are_named(void **state)
 
 static void the_layout_is_the_librarys(void **state)
 {
-    static const char header[] = "{\"__metadata__\":{\"format\":\"pt\"},\"a\\\"\":{\"dtype\":\"F16\",\"shape\":[3],\"data_offsets\":[0,6]},"
-                                 "\"b\":{\"dtype\":\"F16\",\"shape\":[2,2],\"data_offsets\":[6,14]}}";
+    static const char header[] =
+        "{\"__metadata__\":{\"format\":\"pt\"},\"a\\\"\":{\"dtype\":\"F16\",\"shape\":[3],\"data_offsets\":[0,6]},"
+        "\"b\":{\"dtype\":\"F16\",\"shape\":[2,2],\"data_offsets\":[6,14]}}";
     const int64_t four[] = {2, 2}, three[] = {3};
     const dt_st_entry e[] = {{"b", 2, four}, {"a\"", 1, three}};
     dt_st_layout l;
@@ -283,7 +305,9 @@ static void files_are_filled_in_order(void **state)
         dt_safetensors s = {0};
         assert_int_equal(dt_st_layout_make(&l, e, 4, DT_ST_F32, sizes[i]), DT_OK);
         assert_memory_equal(l.file, want[i], sizeof want[i]);
-        assert_string_equal(l.names[0], i == 0 ? "model-00001-of-00003.safetensors" : i == 1 ? "model-00001-of-00004.safetensors" : "model.safetensors");
+        assert_string_equal(l.names[0], i == 0   ? "model-00001-of-00003.safetensors"
+                                        : i == 1 ? "model-00001-of-00004.safetensors"
+                                                 : "model.safetensors");
         assert_int_equal(dt_st_layout_create(&l, dir), DT_OK);
         assert_int_equal(dt_st_layout_publish(&l, dir), DT_OK);
         assert_int_equal(dt_safetensors_open(&s, dir), DT_OK);

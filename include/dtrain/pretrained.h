@@ -9,9 +9,9 @@
 /** What a model's generation_config.json asks for. */
 typedef struct dt_generation_defaults {
     int32_t eos[DT_MAX_EOS];
-    int n_eos;                /* 0: not given there; then config.json's hold */
-    int32_t bos, pad;         /* -1: not given */
-    int do_sample;            /* -1: not given; 0: greedy */
+    int n_eos;                                            /* 0: not given there; then config.json's hold */
+    int32_t bos, pad;                                     /* -1: not given */
+    int do_sample;                                        /* -1: not given; 0: greedy */
     double temperature, top_p, min_p, repetition_penalty; /* below 0: not given */
     int64_t top_k, num_beams, max_new_tokens;             /* below 0: not given */
 } dt_generation_defaults;
@@ -26,7 +26,7 @@ typedef struct dt_pretrained {
     char *model_config; /* text of config.json */
     char *tokenizer;    /* a directory with its files, a tokenizer.json, or "bytes"; NULL: not known */
     dt_generation_defaults generation;
-    dt_ckpt_meta meta;  /* of a checkpoint; else zeros */
+    dt_ckpt_meta meta; /* of a checkpoint; else zeros */
 } dt_pretrained;
 
 /** Find out what a path means and read all but the tensors: a directory with config.json is a Hugging Face model; anything else is for

@@ -61,13 +61,13 @@ dt_err dt_safetensors_read(const dt_safetensors *s, const dt_st_tensor *t, int64
 typedef struct dt_st_layout {
     dt_st_type type;
     int n_files, n_tensors;
-    int *file;        /* [n_tensors] */
-    int64_t *offset;  /* [n_tensors] bytes from the start of its file */
-    char **names;     /* [n_files] "model.safetensors", or "model-00001-of-00002.safetensors", ... */
-    char **headers;   /* [n_files] all that stands before the data */
+    int *file;       /* [n_tensors] */
+    int64_t *offset; /* [n_tensors] bytes from the start of its file */
+    char **names;    /* [n_files] "model.safetensors", or "model-00001-of-00002.safetensors", ... */
+    char **headers;  /* [n_files] all that stands before the data */
     size_t *header_len;
-    int64_t *size;    /* [n_files] bytes */
-    char *index;      /* text of model.safetensors.index.json; NULL for one file */
+    int64_t *size; /* [n_files] bytes */
+    char *index;   /* text of model.safetensors.index.json; NULL for one file */
 } dt_st_layout;
 
 typedef struct dt_st_entry {

@@ -8,7 +8,10 @@
 
 static const char eos_token[] = "<|endoftext|>";
 
-static bool is_printable(int byte) { return (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || (byte >= 0xae && byte <= 0xff); }
+static bool is_printable(int byte)
+{
+    return (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || (byte >= 0xae && byte <= 0xff);
+}
 
 /* UTF-8 of a code point below U+0800 */
 static json_t *character(int code)
@@ -38,17 +41,19 @@ static char *dump(json_t *root)
 
 char *bytes_tokenizer_json(void)
 {
-    return dump(json_pack("{s:s, s:n, s:n, s:[{s:i, s:s, s:b, s:b, s:b, s:b, s:b}], s:n, s:{s:s, s:b, s:b, s:b}, s:n, s:{s:s, s:b, s:b, s:b},"
-                          " s:{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:o, s:[]}}",
-                          "version", "1.0", "truncation", "padding", "added_tokens", "id", (int)BYTES_EOS, "content", eos_token, "single_word", 0, "lstrip",
-                          0, "rstrip", 0, "normalized", 0, "special", 1, "normalizer", "pre_tokenizer", "type", "ByteLevel", "add_prefix_space", 0,
-                          "trim_offsets", 0, "use_regex", 0, "post_processor", "decoder", "type", "ByteLevel", "add_prefix_space", 0, "trim_offsets", 0,
-                          "use_regex", 0, "model", "type", "BPE", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0,
-                          "byte_fallback", 0, "ignore_merges", 0, "vocab", make_vocabulary(), "merges"));
+    return dump(json_pack(
+        "{s:s, s:n, s:n, s:[{s:i, s:s, s:b, s:b, s:b, s:b, s:b}], s:n, s:{s:s, s:b, s:b, s:b}, s:n, s:{s:s, s:b, s:b, s:b},"
+        " s:{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:o, s:[]}}",
+        "version", "1.0", "truncation", "padding", "added_tokens", "id", (int)BYTES_EOS, "content", eos_token, "single_word", 0,
+        "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1, "normalizer", "pre_tokenizer", "type", "ByteLevel",
+        "add_prefix_space", 0, "trim_offsets", 0, "use_regex", 0, "post_processor", "decoder", "type", "ByteLevel",
+        "add_prefix_space", 0, "trim_offsets", 0, "use_regex", 0, "model", "type", "BPE", "dropout", "unk_token",
+        "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0, "byte_fallback", 0, "ignore_merges", 0, "vocab",
+        make_vocabulary(), "merges"));
 }
 
 char *bytes_tokenizer_config_json(void)
 {
-    return dump(json_pack("{s:s, s:s, s:s, s:b}", "tokenizer_class", "PreTrainedTokenizerFast", "bos_token", eos_token, "eos_token", eos_token,
-                          "clean_up_tokenization_spaces", 0));
+    return dump(json_pack("{s:s, s:s, s:s, s:b}", "tokenizer_class", "PreTrainedTokenizerFast", "bos_token", eos_token,
+                          "eos_token", eos_token, "clean_up_tokenization_spaces", 0));
 }

@@ -26,11 +26,11 @@ typedef struct export_job {
     ckpt_slot *slots;
     int n_slots;
     dt_st_layout layout;
-    char *config;            /* text of config.json */
-    char *raw, *converted;   /* CKPT_BUFFER bytes each */
+    char *config;          /* text of config.json */
+    char *raw, *converted; /* CKPT_BUFFER bytes each */
     char config_path[PATH_MAX], config_part[PATH_MAX];
-    int fd, fd_file;         /* the file that is open for writing, and its number */
-    bool made_dir, created;  /* rank 0: what there is to undo */
+    int fd, fd_file;        /* the file that is open for writing, and its number */
+    bool made_dir, created; /* rank 0: what there is to undo */
 } export_job;
 
 static dt_err make_layout(export_job *j)
@@ -41,14 +41,16 @@ static dt_err make_layout(export_job *j)
         const dt_tensor *t = j->slots[i].tensor;
         entries[i] = (dt_st_entry){.name = t->name, .n_dims = t->n_dims, .shape = t->shape};
     }
-    const dt_err err = dt_st_layout_make(&j->layout, entries, j->n_slots, j->opt->dtype, j->opt->shard_size ? j->opt->shard_size : DT_ST_SHARD_SIZE);
+    const dt_err err = dt_st_layout_make(&j->layout, entries, j->n_slots, j->opt->dtype,
+                                         j->opt->shard_size ? j->opt->shard_size : DT_ST_SHARD_SIZE);
     free(entries);
     return err;
 }
 
 static dt_err prepare(export_job *j)
 {
-    const bool fits = dt_join_path(j->config_path, j->opt->dir, "config.json", "") && dt_join_path(j->config_part, j->opt->dir, "config.json", ".part");
+    const bool fits = dt_join_path(j->config_path, j->opt->dir, "config.json", "") &&
+                      dt_join_path(j->config_part, j->opt->dir, "config.json", ".part");
     DT_CHECK(fits, DT_ERR_WRITE, "%s: the path is too long", j->opt->dir);
     DT_TRY(ckpt_slots(j->z, false, &j->slots, &j->n_slots));
     DT_TRY(make_layout(j));
@@ -88,19 +90,23 @@ static dt_err close_file(export_job *j)
     /* On one node rank 0 syncs for all; across nodes each has its own cache to empty. */
     const bool sync = j->comm->n_nodes > 1;
     j->fd = -1;
-    dt_err err = sync && fsync(fd) != 0 ? dt_fail(DT_ERR_WRITE, "%s/%s.part: sync failed: %s", j->opt->dir, name, strerror(errno)) : DT_OK;
-    if (close(fd) != 0 && err == DT_OK) err = dt_fail(DT_ERR_WRITE, "%s/%s.part: close failed: %s", j->opt->dir, name, strerror(errno));
+    dt_err err =
+        sync && fsync(fd) != 0 ? dt_fail(DT_ERR_WRITE, "%s/%s.part: sync failed: %s", j->opt->dir, name, strerror(errno)) : DT_OK;
+    if (close(fd) != 0 && err == DT_OK)
+        err = dt_fail(DT_ERR_WRITE, "%s/%s.part: close failed: %s", j->opt->dir, name, strerror(errno));
     return err;
 }
 
 static dt_err open_file(export_job *j, int file, char path[PATH_MAX])
 {
-    DT_CHECK(dt_join_path(path, j->opt->dir, j->layout.names[file], ".part"), DT_ERR_WRITE, "%s: the path is too long", j->opt->dir);
+    DT_CHECK(dt_join_path(path, j->opt->dir, j->layout.names[file], ".part"), DT_ERR_WRITE, "%s: the path is too long",
+             j->opt->dir);
     if (j->fd >= 0 && j->fd_file == file) return DT_OK;
     DT_TRY(close_file(j));
     j->fd = open(path, O_WRONLY | O_CLOEXEC);
     j->fd_file = file;
-    DT_CHECK(j->fd >= 0, DT_ERR_WRITE, "%s: cannot be opened by this rank (is the folder shared between the nodes?): %s", path, strerror(errno));
+    DT_CHECK(j->fd >= 0, DT_ERR_WRITE, "%s: cannot be opened by this rank (is the folder shared between the nodes?): %s", path,
+             strerror(errno));
     return DT_OK;
 }
 
@@ -118,8 +124,10 @@ static dt_err write_slot(export_job *j, int i)
         const char *from = in_place ? in_place + (size_t)at * kept_size : j->raw;
         if (!in_place) DT_TRY(dt_zero_state_read(j->z, s->state, s->piece, at, n, j->raw));
         const int64_t n_lost = kept == type ? 0 : dt_st_convert(from, kept, j->converted, type, n);
-        DT_CHECK(n_lost == 0, DT_ERR_DATA, "tensor `%s`: %" PRId64 " numbers are too large for %s: use another data type", s->tensor->name, n_lost, dt_st_type_name(type));
-        DT_TRY(dt_write_at(j->fd, path, j->layout.offset[i] + (s->piece->first + at) * (int64_t)size, kept == type ? from : j->converted, (size_t)n * size));
+        DT_CHECK(n_lost == 0, DT_ERR_DATA, "tensor `%s`: %" PRId64 " numbers are too large for %s: use another data type",
+                 s->tensor->name, n_lost, dt_st_type_name(type));
+        DT_TRY(dt_write_at(j->fd, path, j->layout.offset[i] + (s->piece->first + at) * (int64_t)size,
+                           kept == type ? from : j->converted, (size_t)n * size));
     }
     return DT_OK;
 }
@@ -149,7 +157,8 @@ static dt_err sync_files(export_job *j)
 static dt_err publish(export_job *j)
 {
     if (j->comm->rank != 0) return DT_OK;
-    DT_CHECK(unlink(j->config_path) == 0 || errno == ENOENT, DT_ERR_WRITE, "%s: cannot be replaced: %s", j->config_path, strerror(errno));
+    DT_CHECK(unlink(j->config_path) == 0 || errno == ENOENT, DT_ERR_WRITE, "%s: cannot be replaced: %s", j->config_path,
+             strerror(errno));
     DT_TRY(dt_st_layout_publish(&j->layout, j->opt->dir));
     DT_TRY(tokenizer_files_publish(j->opt->dir));
     return dt_rename_durable(j->config_part, j->config_path);

@@ -32,19 +32,19 @@ static dt_err newest_in(const char *dir, char **path)
     return DT_OK;
 }
 
-dt_err dt_checkpoint_find(const char *model, char **path)
+dt_err dt_checkpoint_find(const char *path, char **file)
 {
     struct stat st;
     char dir[PATH_MAX];
-    *path = NULL;
-    DT_CHECK(stat(model, &st) == 0, DT_ERR_DATA, "%s: %s", model, strerror(errno));
+    *file = NULL;
+    DT_CHECK(stat(path, &st) == 0, DT_ERR_DATA, "%s: %s", path, strerror(errno));
     if (!S_ISDIR(st.st_mode)) {
-        *path = strdup(model);
-        return *path ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the name of %s", model);
+        *file = strdup(path);
+        return *file ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the name of %s", path);
     }
-    DT_CHECK(snprintf(dir, sizeof dir, "%s/checkpoints", model) < (int)sizeof dir, DT_ERR_DATA, "%s: the name is too long", model);
-    DT_TRY(newest_in(dir, path));
-    if (!*path) DT_TRY(newest_in(model, path));
-    DT_CHECK(*path, DT_ERR_DATA, "%s: expected a checkpoint (.h5), or a directory with checkpoints; there are none in %s", model, dir);
+    DT_CHECK(snprintf(dir, sizeof dir, "%s/checkpoints", path) < (int)sizeof dir, DT_ERR_DATA, "%s: the name is too long", path);
+    DT_TRY(newest_in(dir, file));
+    if (!*file) DT_TRY(newest_in(path, file));
+    DT_CHECK(*file, DT_ERR_DATA, "%s: expected a checkpoint (.h5), or a directory with checkpoints; there are none in %s", path, dir);
     return DT_OK;
 }

@@ -13,8 +13,16 @@ enum { MAX_FILE = 1 << 24 }; /* bytes */
 
 dt_generation_defaults generation_none(void)
 {
-    return (dt_generation_defaults){.bos = -1, .pad = -1, .do_sample = -1, .temperature = -1, .top_p = -1, .min_p = -1, .repetition_penalty = -1,
-                                    .top_k = -1, .num_beams = -1, .max_new_tokens = -1};
+    return (dt_generation_defaults){.bos = -1,
+                                    .pad = -1,
+                                    .do_sample = -1,
+                                    .temperature = -1,
+                                    .top_p = -1,
+                                    .min_p = -1,
+                                    .repetition_penalty = -1,
+                                    .top_k = -1,
+                                    .num_beams = -1,
+                                    .max_new_tokens = -1};
 }
 
 static dt_err bad(const char *name, const char *key, const json_t *value, const char *expected)
@@ -48,7 +56,8 @@ static dt_err read_int(const char *name, const json_t *root, const char *key, in
 {
     const json_t *v = get(root, key);
     if (!v) return DT_OK;
-    if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > INT32_MAX) return bad(name, key, v, "an integer from 0 on");
+    if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > INT32_MAX)
+        return bad(name, key, v, "an integer from 0 on");
     *out = json_integer_value(v);
     return DT_OK;
 }
@@ -58,7 +67,8 @@ static dt_err read_id(const char *name, const json_t *root, const char *key, int
 {
     const json_t *v = get(root, key), *id = json_is_array(v) ? json_array_get(v, 0) : v;
     if (!id) return DT_OK;
-    if (!json_is_integer(id) || json_integer_value(id) < -1 || json_integer_value(id) > INT32_MAX) return bad(name, key, v, "a token id");
+    if (!json_is_integer(id) || json_integer_value(id) < -1 || json_integer_value(id) > INT32_MAX)
+        return bad(name, key, v, "a token id");
     *out = (int32_t)json_integer_value(id);
     return DT_OK;
 }

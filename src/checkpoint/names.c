@@ -25,7 +25,8 @@ bool ckpt_is_ignored(const char *name)
 char *ckpt_shape_text(int n_dims, const int64_t *shape, char *out, size_t out_size)
 {
     size_t len = (size_t)snprintf(out, out_size, "[");
-    for (int d = 0; d < n_dims && len < out_size; d++) len += (size_t)snprintf(out + len, out_size - len, "%s%" PRId64, d ? ", " : "", shape[d]);
+    for (int d = 0; d < n_dims && len < out_size; d++)
+        len += (size_t)snprintf(out + len, out_size - len, "%s%" PRId64, d ? ", " : "", shape[d]);
     if (len < out_size) snprintf(out + len, out_size - len, "]");
     return out;
 }
@@ -36,7 +37,8 @@ dt_err ckpt_check_shape(const char *path, const char *name, const dt_tensor *t, 
     bool same = t->n_dims == n_dims;
     for (int d = 0; same && d < n_dims; d++) same = t->shape[d] == shape[d];
     DT_CHECK(same, DT_ERR_DATA, "%s: tensor `%s`: expected the shape %s of this model, found %s", path, name,
-             ckpt_shape_text(t->n_dims, t->shape, expected, sizeof expected), ckpt_shape_text(n_dims, shape, found, sizeof found));
+             ckpt_shape_text(t->n_dims, t->shape, expected, sizeof expected),
+             ckpt_shape_text(n_dims, shape, found, sizeof found));
     return DT_OK;
 }
 

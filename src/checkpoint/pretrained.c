@@ -12,7 +12,10 @@
 
 enum { MAX_CONFIG = 1 << 26 }; /* bytes */
 
-static bool exists(const char *dir, const char *name, char path[PATH_MAX]) { return dt_join_path(path, dir, name, "") && access(path, F_OK) == 0; }
+static bool exists(const char *dir, const char *name, char path[PATH_MAX])
+{
+    return dt_join_path(path, dir, name, "") && access(path, F_OK) == 0;
+}
 
 static dt_err copy_text(char **to, const char *from)
 {
@@ -42,8 +45,10 @@ static dt_err find_tokenizer_of(dt_pretrained *p)
 {
     dt_config cfg = {0};
     dt_err err = DT_OK;
-    if (dt_config_parse(&cfg, p->path, p->meta.config, 0, NULL) == DT_OK && *cfg.model_tokenizer) err = copy_text(&p->tokenizer, cfg.model_tokenizer);
-    else dt_error_clear();
+    if (dt_config_parse(&cfg, p->path, p->meta.config, 0, NULL) == DT_OK && *cfg.model_tokenizer)
+        err = copy_text(&p->tokenizer, cfg.model_tokenizer);
+    else
+        dt_error_clear();
     dt_config_free(&cfg);
     DT_TRY(err);
     /* the directory may be gone, or be on another machine: whoever needs it will say so */
@@ -65,7 +70,8 @@ static dt_err describe_checkpoint(dt_pretrained *p, const char *path)
 
 static dt_err describe(dt_pretrained *p, const char *path)
 {
-    static const char *const signs[] = {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"};
+    static const char *const signs[] = {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
+                                        "pytorch_model.bin.index.json"};
     char file[PATH_MAX];
     DT_CHECK(access(path, F_OK) == 0, DT_ERR_DATA, "%s: %s", path, strerror(errno));
     const char *ending = strrchr(path, '.');
@@ -96,7 +102,10 @@ void dt_pretrained_free(dt_pretrained *p)
     *p = (dt_pretrained){0};
 }
 
-static ckpt_finder finder_of(const dt_pretrained *p) { return p->kind == DT_PRETRAINED_HF ? ckpt_find_in_directory : ckpt_find_in_checkpoint; }
+static ckpt_finder finder_of(const dt_pretrained *p)
+{
+    return p->kind == DT_PRETRAINED_HF ? ckpt_find_in_directory : ckpt_find_in_checkpoint;
+}
 
 dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_phase *phase)
 {
@@ -129,7 +138,8 @@ static dt_err list_slots(const dt_unit *units, int n_units, ckpt_slot **slots, i
     *slots = calloc((size_t)n + 1, sizeof **slots);
     DT_CHECK(*slots, DT_ERR_MEMORY, "no memory for a list of %d tensors", n);
     for (int u = 0; u < n_units; u++)
-        for (int t = 0; t < units[u].n_tensors; t++) (*slots)[(*n_slots)++] = (ckpt_slot){.state = DT_STATE_PARAM, .tensor = &units[u].tensors[t]};
+        for (int t = 0; t < units[u].n_tensors; t++)
+            (*slots)[(*n_slots)++] = (ckpt_slot){.state = DT_STATE_PARAM, .tensor = &units[u].tensors[t]};
     return DT_OK;
 }
 

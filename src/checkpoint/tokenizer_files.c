@@ -10,8 +10,9 @@
 #include <unistd.h>
 
 /* The first N_VOCABULARIES can each be a tokenizer by itself; what follows says more about one. */
-static const char *const FILES[] = {"tokenizer.json",          "tokenizer.model",   "vocab.json",       "merges.txt", "tokenizer_config.json",
-                                    "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "generation_config.json"};
+static const char *const FILES[] = {"tokenizer.json",    "tokenizer.model",       "vocab.json",
+                                    "merges.txt",        "tokenizer_config.json", "special_tokens_map.json",
+                                    "added_tokens.json", "chat_template.jinja",   "generation_config.json"};
 enum { N_FILES = sizeof FILES / sizeof FILES[0], N_VOCABULARIES = 3 };
 
 bool tokenizer_dir_has_files(const char *dir)
@@ -25,8 +26,10 @@ bool tokenizer_dir_has_files(const char *dir)
 dt_err dt_export_check_tokenizer(const char *tokenizer)
 {
     if (!tokenizer || !*tokenizer || strcmp(tokenizer, "bytes") == 0 || dt_is_file(tokenizer)) return DT_OK;
-    DT_CHECK(dt_is_directory(tokenizer), DT_ERR_DATA, "%s: expected a tokenizer (a directory, a tokenizer.json, or bytes): %s", tokenizer, strerror(errno));
-    DT_CHECK(tokenizer_dir_has_files(tokenizer), DT_ERR_DATA, "%s: expected a tokenizer.json (or tokenizer.model, vocab.json) in this directory, found none", tokenizer);
+    DT_CHECK(dt_is_directory(tokenizer), DT_ERR_DATA, "%s: expected a tokenizer (a directory, a tokenizer.json, or bytes): %s",
+             tokenizer, strerror(errno));
+    DT_CHECK(tokenizer_dir_has_files(tokenizer), DT_ERR_DATA,
+             "%s: expected a tokenizer.json (or tokenizer.model, vocab.json) in this directory, found none", tokenizer);
     return DT_OK;
 }
 
@@ -69,7 +72,8 @@ static dt_err write_text(const char *dir, const char *name, char *text)
 {
     char part[PATH_MAX];
     dt_err err = text ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for %s", name);
-    if (err == DT_OK && !dt_join_path(part, dir, name, ".part")) err = dt_fail(DT_ERR_WRITE, "%s/%s: the path is too long", dir, name);
+    if (err == DT_OK && !dt_join_path(part, dir, name, ".part"))
+        err = dt_fail(DT_ERR_WRITE, "%s/%s: the path is too long", dir, name);
     if (err == DT_OK) err = dt_write_file_sync(part, text, strlen(text));
     free(text);
     return err;
@@ -97,7 +101,8 @@ dt_err tokenizer_files_create(const char *tokenizer, const char *dir)
     if (dt_is_directory(tokenizer)) return copy_files(tokenizer, NULL, dir);
     const char *slash = strrchr(tokenizer, '/');
     const int len = slash == tokenizer ? 1 : slash ? (int)(slash - tokenizer) : 1;
-    DT_CHECK((size_t)snprintf(folder, sizeof folder, "%.*s", len, slash ? tokenizer : ".") < sizeof folder, DT_ERR_DATA, "%s: the path is too long", tokenizer);
+    DT_CHECK((size_t)snprintf(folder, sizeof folder, "%.*s", len, slash ? tokenizer : ".") < sizeof folder, DT_ERR_DATA,
+             "%s: the path is too long", tokenizer);
     return copy_files(folder, tokenizer, dir);
 }
 
@@ -113,9 +118,12 @@ dt_err tokenizer_files_publish(const char *dir)
     bool any = false;
     for (int i = 0; i < N_FILES; i++) any = any || has_part(dir, i);
     for (int i = 0; i < N_FILES && any; i++) {
-        DT_CHECK(dt_join_path(part, dir, FILES[i], ".part") && dt_join_path(path, dir, FILES[i], ""), DT_ERR_WRITE, "%s: the path is too long", dir);
-        if (dt_is_file(part)) DT_TRY(dt_rename_durable(part, path));
-        else if (unlink(path) != 0 && errno != ENOENT) return dt_fail(DT_ERR_WRITE, "%s: an earlier tokenizer's file cannot be removed: %s", path, strerror(errno));
+        DT_CHECK(dt_join_path(part, dir, FILES[i], ".part") && dt_join_path(path, dir, FILES[i], ""), DT_ERR_WRITE,
+                 "%s: the path is too long", dir);
+        if (dt_is_file(part))
+            DT_TRY(dt_rename_durable(part, path));
+        else if (unlink(path) != 0 && errno != ENOENT)
+            return dt_fail(DT_ERR_WRITE, "%s: an earlier tokenizer's file cannot be removed: %s", path, strerror(errno));
     }
     return DT_OK;
 }

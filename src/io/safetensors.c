@@ -16,18 +16,20 @@ static const struct dtype {
     int bits;
     dt_st_type type;
 } DTYPES[] = {
-    {"F32", 32, DT_ST_F32},       {"F16", 16, DT_ST_F16},           {"BF16", 16, DT_ST_BF16},         {"F64", 64, DT_ST_OTHER},    {"I64", 64, DT_ST_OTHER},
-    {"I32", 32, DT_ST_OTHER},     {"I16", 16, DT_ST_OTHER},         {"I8", 8, DT_ST_OTHER},           {"U64", 64, DT_ST_OTHER},    {"U32", 32, DT_ST_OTHER},
-    {"U16", 16, DT_ST_OTHER},     {"U8", 8, DT_ST_OTHER},           {"BOOL", 8, DT_ST_OTHER},         {"F8_E4M3", 8, DT_ST_OTHER}, {"F8_E5M2", 8, DT_ST_OTHER},
-    {"F8_E8M0", 8, DT_ST_OTHER},  {"F8_E4M3FNUZ", 8, DT_ST_OTHER},  {"F8_E5M2FNUZ", 8, DT_ST_OTHER},  {"F6_E2M3", 6, DT_ST_OTHER}, {"F6_E3M2", 6, DT_ST_OTHER},
-    {"F4", 4, DT_ST_OTHER},       {"C64", 64, DT_ST_OTHER},
+    {"F32", 32, DT_ST_F32},          {"F16", 16, DT_ST_F16},          {"BF16", 16, DT_ST_BF16},    {"F64", 64, DT_ST_OTHER},
+    {"I64", 64, DT_ST_OTHER},        {"I32", 32, DT_ST_OTHER},        {"I16", 16, DT_ST_OTHER},    {"I8", 8, DT_ST_OTHER},
+    {"U64", 64, DT_ST_OTHER},        {"U32", 32, DT_ST_OTHER},        {"U16", 16, DT_ST_OTHER},    {"U8", 8, DT_ST_OTHER},
+    {"BOOL", 8, DT_ST_OTHER},        {"F8_E4M3", 8, DT_ST_OTHER},     {"F8_E5M2", 8, DT_ST_OTHER}, {"F8_E8M0", 8, DT_ST_OTHER},
+    {"F8_E4M3FNUZ", 8, DT_ST_OTHER}, {"F8_E5M2FNUZ", 8, DT_ST_OTHER}, {"F6_E2M3", 6, DT_ST_OTHER}, {"F6_E3M2", 6, DT_ST_OTHER},
+    {"F4", 4, DT_ST_OTHER},          {"C64", 64, DT_ST_OTHER},
 };
 enum { N_DTYPES = sizeof DTYPES / sizeof DTYPES[0] };
 
 static dt_err bad(const char *path, const char *name, const char *key, const json_t *value, const char *expected)
 {
     char *found = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-    const dt_err err = dt_fail(DT_ERR_DATA, "%s: tensor `%.200s`: %s: expected %s, found %.100s", path, name, key, expected, found ? found : "nothing");
+    const dt_err err = dt_fail(DT_ERR_DATA, "%s: tensor `%.200s`: %s: expected %s, found %.100s", path, name, key, expected,
+                               found ? found : "nothing");
     free(found);
     return err;
 }
@@ -106,10 +108,12 @@ static dt_err check_cover(const char *path, dt_st_tensor *t, int n, int64_t data
     int64_t end = 0;
     qsort(t, (size_t)n, sizeof *t, by_offset);
     for (int i = 0; i < n; i++) {
-        DT_CHECK(t[i].offset == end, DT_ERR_DATA, "%s: tensor `%.200s`: its data begins at byte %" PRId64 " and the one before ends at %" PRId64 ": %s", path,
+        DT_CHECK(t[i].offset == end, DT_ERR_DATA,
+                 "%s: tensor `%.200s`: its data begins at byte %" PRId64 " and the one before ends at %" PRId64 ": %s", path,
                  t[i].name, t[i].offset, end, t[i].offset < end ? "they overlap" : "there is a gap");
         end = t[i].offset + t[i].nbytes;
-        DT_CHECK(end <= data_len, DT_ERR_DATA, "%s: tensor `%.200s`: its data ends at byte %" PRId64 ", and the file has %" PRId64 ": it was cut short", path,
+        DT_CHECK(end <= data_len, DT_ERR_DATA,
+                 "%s: tensor `%.200s`: its data ends at byte %" PRId64 ", and the file has %" PRId64 ": it was cut short", path,
                  t[i].name, end, data_len);
     }
     DT_CHECK(end == data_len, DT_ERR_DATA, "%s: has %" PRId64 " bytes behind its last tensor", path, data_len - end);
@@ -126,8 +130,10 @@ static dt_err read_header(int fd, const char *path, json_t **root, int64_t *data
     DT_CHECK(st.st_size >= 8, DT_ERR_DATA, "%s: expected a safetensors file, found %lld bytes", path, (long long)st.st_size);
     DT_TRY(dt_read_at(fd, path, 0, raw, sizeof raw));
     for (int i = 0; i < 8; i++) len |= (uint64_t)raw[i] << 8 * i;
-    DT_CHECK(len >= 2 && len <= MAX_HEADER, DT_ERR_DATA, "%s: expected a safetensors header of 2 to %d bytes, found %" PRIu64, path, (int)MAX_HEADER, len);
-    DT_CHECK(len <= (uint64_t)st.st_size - 8, DT_ERR_DATA, "%s: was cut short: its header has %" PRIu64 " bytes, the whole file %lld", path, len, (long long)st.st_size);
+    DT_CHECK(len >= 2 && len <= MAX_HEADER, DT_ERR_DATA, "%s: expected a safetensors header of 2 to %d bytes, found %" PRIu64,
+             path, (int)MAX_HEADER, len);
+    DT_CHECK(len <= (uint64_t)st.st_size - 8, DT_ERR_DATA,
+             "%s: was cut short: its header has %" PRIu64 " bytes, the whole file %lld", path, len, (long long)st.st_size);
 
     char *text = malloc(len);
     DT_CHECK(text, DT_ERR_MEMORY, "%s: no memory for its header of %" PRIu64 " bytes", path, len);
@@ -147,7 +153,8 @@ static dt_err read_entries(const char *path, const json_t *root, dt_st_tensor **
     DT_CHECK(json_is_object(root), DT_ERR_DATA, "%s: header: expected an object", path);
     *tensors = calloc(json_object_size(root) + 1, sizeof **tensors);
     DT_CHECK(*tensors, DT_ERR_MEMORY, "%s: no memory for its %zu tensors", path, json_object_size(root));
-    json_object_foreach((json_t *)root, name, entry) {
+    json_object_foreach((json_t *)root, name, entry)
+    {
         if (strcmp(name, "__metadata__") == 0) {
             DT_CHECK(json_is_object(entry), DT_ERR_DATA, "%s: header: __metadata__: expected an object", path);
             continue;
@@ -192,9 +199,10 @@ static dt_err read_elements(int fd, const char *path, const dt_st_tensor *t, int
 dt_err dt_safetensors_read(const dt_safetensors *s, const dt_st_tensor *t, int64_t first, int64_t n, dt_dtype dtype, void *out)
 {
     const char *path = s->files[t->file];
-    DT_CHECK(first >= 0 && n >= 0 && first <= t->n_elems && n <= t->n_elems - first, DT_ERR_ARG, "%s: tensor `%.200s`: elements %" PRId64 " to %" PRId64 " of %" PRId64, path,
-             t->name, first, first + n, t->n_elems);
-    DT_CHECK(t->type != DT_ST_OTHER, DT_ERR_DATA, "%s: tensor `%.200s`: expected F32, F16 or BF16, found %s", path, t->name, t->dtype);
+    DT_CHECK(first >= 0 && n >= 0 && first <= t->n_elems && n <= t->n_elems - first, DT_ERR_ARG,
+             "%s: tensor `%.200s`: elements %" PRId64 " to %" PRId64 " of %" PRId64, path, t->name, first, first + n, t->n_elems);
+    DT_CHECK(t->type != DT_ST_OTHER, DT_ERR_DATA, "%s: tensor `%.200s`: expected F32, F16 or BF16, found %s", path, t->name,
+             t->dtype);
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     DT_CHECK(fd >= 0, DT_ERR_DATA, "%s: cannot be opened: %s", path, strerror(errno));
     const dt_err err = read_elements(fd, path, t, first, n, dt_st_type_of(dtype), out);

@@ -15,7 +15,10 @@ static int64_t n_elems_of(const dt_st_entry *e)
     return n;
 }
 
-static int64_t nbytes_of(const dt_st_layout *l, const dt_st_entry *e) { return n_elems_of(e) * (int64_t)dt_st_type_size(l->type); }
+static int64_t nbytes_of(const dt_st_layout *l, const dt_st_entry *e)
+{
+    return n_elems_of(e) * (int64_t)dt_st_type_size(l->type);
+}
 
 /* Which file: full ones are left behind. */
 static void deal_out(dt_st_layout *l, const dt_st_entry *entries, int64_t shard_size)
@@ -40,7 +43,10 @@ typedef struct sorted {
     int number;
 } sorted;
 
-static int by_name(const void *a, const void *b) { return strcmp(((const sorted *)a)->entry->name, ((const sorted *)b)->entry->name); }
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const sorted *)a)->entry->name, ((const sorted *)b)->entry->name);
+}
 
 static void print_string(FILE *out, const char *text)
 {
@@ -146,7 +152,8 @@ static dt_err make(dt_st_layout *l, const dt_st_entry *entries, int64_t shard_si
 dt_err dt_st_layout_make(dt_st_layout *l, const dt_st_entry *entries, int n_entries, dt_st_type type, int64_t shard_size)
 {
     *l = (dt_st_layout){.type = type, .n_tensors = n_entries};
-    DT_CHECK(type != DT_ST_OTHER && n_entries > 0 && shard_size > 0, DT_ERR_ARG, "%d tensors in files of %" PRId64 " bytes", n_entries, shard_size);
+    DT_CHECK(type != DT_ST_OTHER && n_entries > 0 && shard_size > 0, DT_ERR_ARG, "%d tensors in files of %" PRId64 " bytes",
+             n_entries, shard_size);
     const dt_err err = make(l, entries, shard_size);
     if (err != DT_OK) dt_st_layout_free(l);
     return err;

@@ -8,7 +8,10 @@
 
 enum { MAX_INDEX = 100000000 /* bytes */, MAX_FILES = 4096 };
 
-static int by_name(const void *a, const void *b) { return strcmp(((const dt_st_tensor *)a)->name, ((const dt_st_tensor *)b)->name); }
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const dt_st_tensor *)a)->name, ((const dt_st_tensor *)b)->name);
+}
 
 const dt_st_tensor *dt_safetensors_find(const dt_safetensors *s, const char *name)
 {
@@ -33,7 +36,8 @@ static dt_err add_tensors(dt_safetensors *s, int f)
     dt_st_tensor *more = NULL;
     int n = 0;
     dt_err err = dt_st_read_file(s->files[f], &more, &n);
-    dt_st_tensor *all = err == DT_OK && n <= INT_MAX - s->n_tensors ? realloc(s->tensors, (size_t)(s->n_tensors + n + 1) * sizeof *all) : NULL;
+    dt_st_tensor *all =
+        err == DT_OK && n <= INT_MAX - s->n_tensors ? realloc(s->tensors, (size_t)(s->n_tensors + n + 1) * sizeof *all) : NULL;
     if (err == DT_OK && !all) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for its %d tensors", s->files[f], n);
     if (all) s->tensors = all;
     for (int i = 0; i < n; i++) {
@@ -68,10 +72,13 @@ static dt_err add_files_of_index(dt_safetensors *s, const char *dir, const char 
     const char *tensor;
     json_t *value;
     const char *before = ""; /* neighbours are mostly in the same file */
-    DT_CHECK(json_is_object(map) && json_object_size(map) > 0, DT_ERR_DATA, "%s: weight_map: expected an object that says which tensor is in which file", index);
-    json_object_foreach((json_t *)map, tensor, value) {
+    DT_CHECK(json_is_object(map) && json_object_size(map) > 0, DT_ERR_DATA,
+             "%s: weight_map: expected an object that says which tensor is in which file", index);
+    json_object_foreach((json_t *)map, tensor, value)
+    {
         const char *name = json_string_value(value);
-        DT_CHECK(is_plain(name), DT_ERR_DATA, "%s: tensor `%.200s`: expected the name of a file in the same directory, found %.200s", index, tensor,
+        DT_CHECK(is_plain(name), DT_ERR_DATA,
+                 "%s: tensor `%.200s`: expected the name of a file in the same directory, found %.200s", index, tensor,
                  name ? name : "no text");
         if (strcmp(name, before) == 0 || file_of(s, name) >= 0) continue;
         DT_CHECK(dt_join_path(path, dir, name, ""), DT_ERR_DATA, "%s: the name of file %.200s is too long", index, name);
@@ -90,13 +97,15 @@ static dt_err check_index(const dt_safetensors *s, const char *index, const json
         const dt_st_tensor *t = &s->tensors[i];
         const char *said = json_string_value(json_object_get(map, t->name));
         DT_CHECK(said, DT_ERR_DATA, "%s: tensor `%.200s` is not in %s", s->files[t->file], t->name, index);
-        DT_CHECK(strcmp(said, strrchr(s->files[t->file], '/') + 1) == 0, DT_ERR_DATA, "%s: tensor `%.200s` should be in %.200s alone, says %s", s->files[t->file],
-                 t->name, said, index);
+        DT_CHECK(strcmp(said, strrchr(s->files[t->file], '/') + 1) == 0, DT_ERR_DATA,
+                 "%s: tensor `%.200s` should be in %.200s alone, says %s", s->files[t->file], t->name, said, index);
     }
     if ((size_t)s->n_tensors == json_object_size(map)) return DT_OK;
-    json_object_foreach((json_t *)map, name, value) {
+    json_object_foreach((json_t *)map, name, value)
+    {
         const int f = file_of(s, json_string_value(value));
-        DT_CHECK(dt_safetensors_find(s, name), DT_ERR_DATA, "%s: tensor `%.200s` is missing, which %s puts there", s->files[f], name, index);
+        DT_CHECK(dt_safetensors_find(s, name), DT_ERR_DATA, "%s: tensor `%.200s` is missing, which %s puts there", s->files[f],
+                 name, index);
     }
     return DT_OK;
 }
@@ -127,17 +136,23 @@ static dt_err open_index(dt_safetensors *s, const char *dir, const char *index)
 
 /* ---- which files ----------------------------------------------------------------------------------------------------------------- */
 
-static bool exists(const char *dir, const char *name, char path[PATH_MAX]) { return dt_join_path(path, dir, name, "") && access(path, F_OK) == 0; }
+static bool exists(const char *dir, const char *name, char path[PATH_MAX])
+{
+    return dt_join_path(path, dir, name, "") && access(path, F_OK) == 0;
+}
 
 static dt_err fail_without_weights(const char *dir)
 {
-    static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack"};
+    static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5",
+                                         "flax_model.msgpack"};
     char path[PATH_MAX];
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         DT_CHECK(!exists(dir, others[i], path), DT_ERR_DATA,
-                 "%s: weights in this form are not read (a pickle may run any code); expected %s or %s: save the model again with save_pretrained(..., safe_serialization=True)",
+                 "%s: weights in this form are not read (a pickle may run any code); expected %s or %s: save the model again "
+                 "with save_pretrained(..., safe_serialization=True)",
                  path, ST_SINGLE, ST_INDEX);
-    return dt_fail(DT_ERR_DATA, "%s: expected the weights as %s, or several files with %s; there is neither", dir, ST_SINGLE, ST_INDEX);
+    return dt_fail(DT_ERR_DATA, "%s: expected the weights as %s, or several files with %s; there is neither", dir, ST_SINGLE,
+                   ST_INDEX);
 }
 
 static dt_err open_one(dt_safetensors *s, const char *path)

@@ -22,8 +22,10 @@ static const char usage[] =
     "  TO     of a checkpoint: the directory to make; of a directory: the checkpoint to make (FILE.h5, else a folder for it)\n"
     "\n"
     "  --to KIND          checkpoint, or hf: a directory, also of a directory (other shards, another type)\n"
-    "  --dtype TYPE       fp32, bf16, or fp16 (directories alone). Default: for a directory what the run computed with or, for weights from a\n"
-    "                     directory, what they were there; for a checkpoint bf16 when all of the weights are, else fp32, which holds all three exactly\n"
+    "  --dtype TYPE       fp32, bf16, or fp16 (directories alone). Default: for a directory what the run computed with or, for "
+    "weights from a\n"
+    "                     directory, what they were there; for a checkpoint bf16 when all of the weights are, else fp32, which "
+    "holds all three exactly\n"
     "  --shard-size SIZE  most bytes of tensors in a file, such as 5GB or 2GiB (default 5GB)\n"
     "  --tokenizer NAME   directory or tokenizer.json whose files go along, bytes, or none (default: that of FROM)\n"
     "  --force            write into a directory that is not empty, over a file that exists\n"
@@ -59,7 +61,10 @@ typedef struct app {
 
 static dt_err parse_dtype(const char *text, dt_st_type *dtype)
 {
-    *dtype = !strcmp(text, "fp32") ? DT_ST_F32 : !strcmp(text, "bf16") ? DT_ST_BF16 : !strcmp(text, "fp16") ? DT_ST_F16 : DT_ST_OTHER;
+    *dtype = !strcmp(text, "fp32")   ? DT_ST_F32
+             : !strcmp(text, "bf16") ? DT_ST_BF16
+             : !strcmp(text, "fp16") ? DT_ST_F16
+                                     : DT_ST_OTHER;
     DT_CHECK(*dtype != DT_ST_OTHER, DT_ERR_USAGE, "--dtype: expected fp32, bf16 or fp16, found '%s'", text);
     return DT_OK;
 }
@@ -77,7 +82,8 @@ static dt_err parse_size(const char *text, int64_t *nbytes)
         end += end[1] == 'i' ? 2 : 1;
     }
     if (*end == 'B' || *end == 'b') end++;
-    DT_CHECK(end != text && !*end && x * scale >= 1 && x * scale < 1e18, DT_ERR_USAGE, "--shard-size: expected a size such as 5GB, found '%s'", text);
+    DT_CHECK(end != text && !*end && x * scale >= 1 && x * scale < 1e18, DT_ERR_USAGE,
+             "--shard-size: expected a size such as 5GB, found '%s'", text);
     *nbytes = (int64_t)(x * scale);
     return DT_OK;
 }
@@ -92,21 +98,38 @@ static dt_err parse_kind(const char *text, enum kind *kind)
 static dt_err parse_options(options *o, int argc, char **argv)
 {
     enum { TO = 1, DTYPE, SHARD, TOKENIZER, FORCE, HELP, VERSION };
-    static const struct option table[] = {{"to", 1, 0, TO},       {"dtype", 1, 0, DTYPE}, {"shard-size", 1, 0, SHARD}, {"tokenizer", 1, 0, TOKENIZER},
-                                          {"force", 0, 0, FORCE}, {"help", 0, 0, HELP},   {"version", 0, 0, VERSION},  {0}};
+    static const struct option table[] = {
+        {"to", 1, 0, TO},       {"dtype", 1, 0, DTYPE}, {"shard-size", 1, 0, SHARD}, {"tokenizer", 1, 0, TOKENIZER},
+        {"force", 0, 0, FORCE}, {"help", 0, 0, HELP},   {"version", 0, 0, VERSION},  {0}};
     *o = (options){.shard_size = DT_ST_SHARD_SIZE};
     opterr = 0;
     for (int c; (c = getopt_long(argc, argv, ":h", table, NULL)) != -1;) {
         switch (c) {
-        case TO: DT_TRY(parse_kind(optarg, &o->kind)); break;
-        case DTYPE: DT_TRY(parse_dtype(optarg, &o->dtype)); break;
-        case SHARD: DT_TRY(parse_size(optarg, &o->shard_size)); break;
-        case TOKENIZER: o->tokenizer = optarg; break;
-        case FORCE: o->force = true; break;
-        case VERSION: o->version = true; break;
+        case TO:
+            DT_TRY(parse_kind(optarg, &o->kind));
+            break;
+        case DTYPE:
+            DT_TRY(parse_dtype(optarg, &o->dtype));
+            break;
+        case SHARD:
+            DT_TRY(parse_size(optarg, &o->shard_size));
+            break;
+        case TOKENIZER:
+            o->tokenizer = optarg;
+            break;
+        case FORCE:
+            o->force = true;
+            break;
+        case VERSION:
+            o->version = true;
+            break;
         case 'h':
-        case HELP: o->help = true; break;
-        default: return dt_fail(DT_ERR_USAGE, "%s: %s; see dtrain-convert --help", argv[optind - 1], c == ':' ? "expected a value" : "unknown option");
+        case HELP:
+            o->help = true;
+            break;
+        default:
+            return dt_fail(DT_ERR_USAGE, "%s: %s; see dtrain-convert --help", argv[optind - 1],
+                           c == ':' ? "expected a value" : "unknown option");
         }
     }
     if (o->help || o->version) return DT_OK;
@@ -135,7 +158,8 @@ static dt_err choose_kind(app *a)
     const bool from_hf = a->frozen.from.kind == DT_PRETRAINED_HF;
     a->kind = a->opt.kind != KIND_NONE ? a->opt.kind : from_hf ? KIND_CHECKPOINT : KIND_HF;
     DT_CHECK(a->kind == KIND_HF || from_hf, DT_ERR_USAGE, "--to checkpoint: %s is a checkpoint already", a->frozen.from.path);
-    DT_CHECK(a->kind == KIND_CHECKPOINT || !ends_in_h5(a->opt.to), DT_ERR_USAGE, "%s: expected the name of a directory (%s), found that of a checkpoint", a->opt.to,
+    DT_CHECK(a->kind == KIND_CHECKPOINT || !ends_in_h5(a->opt.to), DT_ERR_USAGE,
+             "%s: expected the name of a directory (%s), found that of a checkpoint", a->opt.to,
              from_hf ? "--to hf" : "FROM is a checkpoint");
     return DT_OK;
 }
@@ -156,7 +180,8 @@ static dt_err check_target(const app *a)
     struct stat st;
     const char *to = a->opt.to;
     if (stat(to, &st) != 0) return DT_OK;
-    if (a->kind == KIND_HF) DT_CHECK(S_ISDIR(st.st_mode), DT_ERR_USAGE, "%s: expected a directory to write the model to, found a file", to);
+    if (a->kind == KIND_HF)
+        DT_CHECK(S_ISDIR(st.st_mode), DT_ERR_USAGE, "%s: expected a directory to write the model to, found a file", to);
     DT_CHECK(a->opt.force || (S_ISDIR(st.st_mode) && is_empty(to)), DT_ERR_USAGE, "%s: %s; --force writes all the same", to,
              S_ISDIR(st.st_mode) ? "this directory is not empty" : "this file exists");
     return DT_OK;
@@ -168,11 +193,11 @@ static dt_st_type type_in_config(const char *text)
     json_t *root = json_loads(text, 0, NULL);
     const json_t *v = json_object_get(root, "dtype");
     const char *word = json_string_value(v ? v : json_object_get(root, "torch_dtype"));
-    const dt_st_type type = !word                                        ? DT_ST_OTHER
-                            : strstr(word, "bfloat16")                   ? DT_ST_BF16
-                            : strstr(word, "float16")                    ? DT_ST_F16
-                            : strstr(word, "float32")                    ? DT_ST_F32
-                                                                         : DT_ST_OTHER;
+    const dt_st_type type = !word                      ? DT_ST_OTHER
+                            : strstr(word, "bfloat16") ? DT_ST_BF16
+                            : strstr(word, "float16")  ? DT_ST_F16
+                            : strstr(word, "float32")  ? DT_ST_F32
+                                                       : DT_ST_OTHER;
     json_decref(root);
     return type;
 }
@@ -183,8 +208,10 @@ static dt_st_type type_of_run(const dt_pretrained *p)
     dt_config cfg = {0};
     dt_st_type type = DT_ST_OTHER;
     if (!p->meta.config) return type;
-    if (dt_config_parse(&cfg, p->path, p->meta.config, 0, NULL) != DT_OK) dt_error_clear();
-    else if (dt_config_given(&cfg, "precision", "dtype")) type = strcmp(cfg.precision_dtype, "bf16") ? DT_ST_F32 : DT_ST_BF16;
+    if (dt_config_parse(&cfg, p->path, p->meta.config, 0, NULL) != DT_OK)
+        dt_error_clear();
+    else if (dt_config_given(&cfg, "precision", "dtype"))
+        type = strcmp(cfg.precision_dtype, "bf16") ? DT_ST_F32 : DT_ST_BF16;
     dt_config_free(&cfg);
     return type;
 }
@@ -198,7 +225,8 @@ static dt_err choose_dtype(app *a)
     if (usual == DT_ST_OTHER) usual = type_in_config(p->model_config);
     if (usual == DT_ST_OTHER) usual = DT_ST_F32;
     if (a->kind == KIND_CHECKPOINT) {
-        DT_CHECK(a->opt.dtype != DT_ST_F16, DT_ERR_USAGE, "--dtype: a checkpoint keeps fp32 or bf16, found fp16 (fp32 holds it exactly)");
+        DT_CHECK(a->opt.dtype != DT_ST_F16, DT_ERR_USAGE,
+                 "--dtype: a checkpoint keeps fp32 or bf16, found fp16 (fp32 holds it exactly)");
         usual = stored == DT_ST_BF16 ? DT_ST_BF16 : DT_ST_F32;
     }
     a->dtype = a->opt.dtype != DT_ST_OTHER ? a->opt.dtype : usual;
@@ -224,7 +252,8 @@ static dt_err choose_tokenizer(app *a)
         DT_CHECK(a->full_tokenizer, DT_ERR_DATA, "%s: %s", a->tokenizer, strerror(errno));
         a->tokenizer = a->full_tokenizer;
     }
-    if (!a->tokenizer && a->kind == KIND_HF && a->comm.rank == 0) DT_WARN("no tokenizer is known for this model; --tokenizer names one");
+    if (!a->tokenizer && a->kind == KIND_HF && a->comm.rank == 0)
+        DT_WARN("no tokenizer is known for this model; --tokenizer names one");
     return DT_OK;
 }
 
@@ -253,7 +282,8 @@ static char *config_with_type(const dt_pretrained *p)
     if (dt_pretrained_type(p, &stored) != DT_OK) dt_error_clear(); /* it could be read a moment ago; then the load will say */
     json_t *root = names[stored] ? json_loads(p->model_config, 0, NULL) : NULL;
     if (!root) return strdup(p->model_config);
-    if (json_object_get(root, "dtype") || !json_object_get(root, "torch_dtype")) json_object_set_new(root, "dtype", json_string(names[stored]));
+    if (json_object_get(root, "dtype") || !json_object_get(root, "torch_dtype"))
+        json_object_set_new(root, "dtype", json_string(names[stored]));
     if (json_object_get(root, "torch_dtype")) json_object_set_new(root, "torch_dtype", json_string(names[stored]));
     char *text = json_dumps(root, JSON_INDENT(2));
     json_decref(root);
@@ -264,7 +294,8 @@ static char *config_with_tokenizer(const app *a)
 {
     char *text = NULL;
     const bool fits = a->tokenizer && !strpbrk(a->tokenizer, "\r\n;#$"); /* else it would be read as something else */
-    if (a->tokenizer && !fits && a->comm.rank == 0) DT_WARN("%s: a configuration cannot hold this name, so the checkpoint does not name its tokenizer", a->tokenizer);
+    if (a->tokenizer && !fits && a->comm.rank == 0)
+        DT_WARN("%s: a configuration cannot hold this name, so the checkpoint does not name its tokenizer", a->tokenizer);
     return asprintf(&text, "[model]\ntokenizer =%s%s\n", fits ? " " : "", fits ? a->tokenizer : "") < 0 ? NULL : text;
 }
 
@@ -273,8 +304,10 @@ static dt_err write_checkpoint(app *a)
     char *config = config_with_tokenizer(a), *model_config = config_with_type(&a->frozen.from);
     dt_err err = together(a, config && model_config ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for the configuration"));
     const dt_ckpt_meta meta = {.loss_scale = 1, .config = config, .model_config = model_config};
-    if (err == DT_OK && ends_in_h5(a->opt.to)) err = dt_checkpoint_save_as(&a->comm, a->frozen.zero, &meta, a->opt.to, NULL);
-    else if (err == DT_OK) err = dt_checkpoint_save(&a->comm, a->frozen.zero, &meta, a->opt.to, 0, NULL);
+    if (err == DT_OK && ends_in_h5(a->opt.to))
+        err = dt_checkpoint_save_as(&a->comm, a->frozen.zero, &meta, a->opt.to, NULL);
+    else if (err == DT_OK)
+        err = dt_checkpoint_save(&a->comm, a->frozen.zero, &meta, a->opt.to, 0, NULL);
     free(config);
     free(model_config);
     return err;
@@ -282,8 +315,11 @@ static dt_err write_checkpoint(app *a)
 
 static dt_err write_directory(app *a)
 {
-    const dt_export_options e = {
-        .dir = a->opt.to, .dtype = a->dtype, .shard_size = a->opt.shard_size, .model_config = a->frozen.mc.json, .tokenizer = a->tokenizer};
+    const dt_export_options e = {.dir = a->opt.to,
+                                 .dtype = a->dtype,
+                                 .shard_size = a->opt.shard_size,
+                                 .model_config = a->frozen.mc.json,
+                                 .tokenizer = a->tokenizer};
     return dt_export(&a->comm, a->frozen.zero, &e, NULL);
 }
 
@@ -292,8 +328,9 @@ static void say_what_was_done(const app *a)
     int64_t n_param = 0;
     char size[24];
     for (int u = 0; u < a->frozen.n_units; u++) n_param += a->frozen.units[u].n_param;
-    DT_INFO("%s: %" PRId64 " parameters from %s as %s %s, %s", a->opt.to, n_param, a->frozen.from.path, a->kind == KIND_HF ? "a Hugging Face directory in" : "a checkpoint in",
-            dt_st_type_name(a->dtype), dt_format_bytes((double)n_param * (double)dt_st_type_size(a->dtype), size));
+    DT_INFO("%s: %" PRId64 " parameters from %s as %s %s, %s", a->opt.to, n_param, a->frozen.from.path,
+            a->kind == KIND_HF ? "a Hugging Face directory in" : "a checkpoint in", dt_st_type_name(a->dtype),
+            dt_format_bytes((double)n_param * (double)dt_st_type_size(a->dtype), size));
 }
 
 static dt_err run(app *a, dt_err parsed)

@@ -26,11 +26,13 @@ dt_err run_settle_tokenizer(dt_run *run)
     if (err != DT_OK && *run->cfg.model_tokenizer) {
         char *why = strdup(dt_error_message());
         dt_error_clear();
-        err = dt_fail(DT_ERR_USAGE, "%s: %s", dt_config_where(&run->cfg, "model", "tokenizer", where, sizeof where), why ? why : "");
+        err = dt_fail(DT_ERR_USAGE, "%s: %s", dt_config_where(&run->cfg, "model", "tokenizer", where, sizeof where),
+                      why ? why : "");
         free(why);
     }
     if (err == DT_OK && exports(run) && !*tokenizer && run->comm && run->comm->rank == 0)
-        DT_WARN("[checkpoint] export = hf: no tokenizer is known for this model, its files will be missing; [model] tokenizer names one");
+        DT_WARN("[checkpoint] export = hf: no tokenizer is known for this model, its files will be missing; [model] tokenizer "
+                "names one");
     if (err == DT_OK && *tokenizer) err = dt_config_set(&run->cfg, "model", "tokenizer", full ? full : tokenizer);
     free(full);
     return err;
@@ -50,7 +52,8 @@ dt_err run_export(dt_run *run)
     const double begin_s = dt_now_s();
     const bool named = asprintf(&dir, "%s/hf", run->cfg.run_output_dir) >= 0;
     dt_err err = dt_comm_agree(run->comm, named ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a path"));
-    const dt_export_options opt = {.dir = dir, .dtype = export_type(run), .model_config = run->mc.json, .tokenizer = run->cfg.model_tokenizer};
+    const dt_export_options opt = {
+        .dir = dir, .dtype = export_type(run), .model_config = run->mc.json, .tokenizer = run->cfg.model_tokenizer};
     if (err == DT_OK) err = dt_export(run->comm, run->zero, &opt, &run->phase);
     if (err == DT_OK) DT_INFO("model exported to %s in %.2f s", dir, dt_now_s() - begin_s);
     if (named) free(dir);

@@ -38,7 +38,8 @@ static void try_config(const char *text)
     try_units(&mc);
     must(export_config_make(text, DT_ST_BF16, "bytes", &out) == DT_OK);
     must(dt_model_config_parse(&again, "again", out) == DT_OK);
-    must(again.hidden_size == mc.hidden_size && again.vocab_size == mc.vocab_size && again.tie_word_embeddings == mc.tie_word_embeddings);
+    must(again.hidden_size == mc.hidden_size && again.vocab_size == mc.vocab_size &&
+         again.tie_word_embeddings == mc.tie_word_embeddings);
     free(out);
     dt_model_config_free(&again);
     dt_model_config_free(&mc);
@@ -73,7 +74,8 @@ static void try_index(const char *text, size_t n)
     put(dir, "model.safetensors.index.json", text, n);
     const dt_err err = dt_safetensors_open(&s, dir);
     must(err == DT_OK || (err == DT_ERR_DATA && dt_error_message()[0]));
-    for (int f = 0; f < s.n_files; f++) must(strncmp(s.files[f], dir, strlen(dir)) == 0 && !strchr(s.files[f] + strlen(dir) + 1, '/'));
+    for (int f = 0; f < s.n_files; f++)
+        must(strncmp(s.files[f], dir, strlen(dir)) == 0 && !strchr(s.files[f] + strlen(dir) + 1, '/'));
     dt_safetensors_close(&s);
     const char *const names[] = {"a", "b", "model.safetensors.index.json"};
     for (int i = 0; i < 3; i++) {
