@@ -86,7 +86,13 @@ sed 's/"vocab_size": 61/"vocab_size": 62/' "$hf/llama/config.json" >"$tmp/cut/co
 wrong "a configuration of another model" 65 'embed_tokens.weight.*\[62, 20\].*\[61, 20\]' ./dtrain-convert "$tmp/cut" "$tmp/x.h5"
 expect "nothing was made of any of them" test ! -e "$tmp/x" -a ! -e "$tmp/x.h5"
 
-# a full disk
+# a limit of file sizes, a full disk
+train 2 large run.max_steps=1 model.hidden_size=256 model.intermediate_size=1024 checkpoint.export=hf # 8 MB; MPI itself needs some
+for to in limited limited.h5; do
+    run 0 bash -c "ulimit -f 5000; exec ./dtrain-convert '$tmp/large$([ $to = limited ] || echo /hf)' '$tmp/$to'"
+    expect_exit "no room below the limit of file sizes for $to" 74
+    expect "nothing is left of $to" test ! -e "$tmp/$to" -a ! -e "$tmp/$to.part"
+done
 mkdir "$tmp/small"
 if mount -t tmpfs -o size=200k tmpfs "$tmp/small" 2>/dev/null; then
     wrong "no room for an export" 74 'no room|space' ./dtrain-convert "$tmp/base" "$tmp/small/out" --dtype fp32 --shard-size 50KB
