@@ -95,6 +95,87 @@ is "text records are tokens" "$(field "$tmp/a.h5" kind) $(field "$tmp/a.h5" toke
 run 0 ./dtrain-data -o "$tmp/a.h5" --kind sft --weight-key w "$tmp/text.jsonl"
 is "text records as sft on request" "$(field "$tmp/a.h5" kind) $(field "$tmp/a.h5" weights)" "sft yes"
 
+printf '\xef\xbb\xbf\r\n{"prompt": "p", "completion": "c"}\r\n   \r\n{"prompt": "q", "completion": "d"}' >"$tmp/crlf.jsonl"
+run 0 ./dtrain-data -o "$tmp/a.h5" "$tmp/crlf.jsonl"
+is "a byte order mark, carriage returns, blank lines" "$(field "$tmp/a.h5" samples)" 2
+printf '\xef\xbb\xbf [\r\n{"prompt": "p", "completion": "c"} ,\r\n\r\n{"prompt": "q", "completion": "d"}\r\n]\r\n' >"$tmp/crlf.json"
+run 0 ./dtrain-data -o "$tmp/b.h5" "$tmp/crlf.json"
+expect "the same in an array" cmp "$tmp/a.h5" "$tmp/b.h5"
+
+# ---- preferences and prompts
+cat >"$tmp/pairs.jsonl" <<'RECORDS'
+{"prompt": "Q: ", "chosen": "good", "rejected": "bad", "margin": 0.5}
+{"chosen": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "c"}], "rejected": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "r"}]}
+{"prompt": "q", "response_0": "x", "response_1": "y", "better_response_id": 1, "safer_response_id": 0, "is_response_0_safe": true, "is_response_1_safe": false}
+RECORDS
+run 0 ./dtrain-data -o "$tmp/p.h5" "$tmp/pairs.jsonl"
+expect_exit "preferences" 0
+is "kind preference" "$(field "$tmp/p.h5" kind) $(field "$tmp/p.h5" samples) $(field "$tmp/p.h5" margins)" "preference 3 yes"
+is "both sides are shown" "$(./dtrain-data show "$tmp/p.h5" 2 | tail -n +3)" "---- chosen: 4 tokens, 2 of them prompt, unsafe
+q
+{+y<|endoftext|>+}
+---- rejected: 4 tokens, 2 of them prompt, safe
+q
+{+x<|endoftext|>+}"
+run 0 ./dtrain-info "$tmp/p.h5"
+expect_text "dtrain-info knows pairs" "rejected/prompt_length"
+cat >"$tmp/prompts.jsonl" <<'RECORDS'
+{"prompt": "tell"}
+{"question": "1+1?", "answer": 2}
+RECORDS
+run 0 ./dtrain-data -o "$tmp/r.h5" "$tmp/prompts.jsonl"
+is "kind prompts" "$(field "$tmp/r.h5" kind) $(field "$tmp/r.h5" answers)" "prompts yes"
+is "a question is a turn, with its answer" "$(./dtrain-data show "$tmp/r.h5" 1 | tail -n +2)" "User: 1+1?
+Assistant:
+---- answer: 1 tokens
+2"
+printf '[run]\ntask = sft\noutput_dir = %s\n[model]\nmodel_type = gpt2\nhidden_size = 8\nnum_hidden_layers = 1\nnum_attention_heads = 1\nvocab_size = 257\nmax_position_embeddings = 32\n[data]\ntrain = %s\nseq_len = 16\n[batch]\ntrain_batch_size = 1\n' "$tmp/run" "$tmp/p.h5" >"$tmp/p.ini"
+run 0 ./dtrain --check "$tmp/p.ini"
+expect_exit "no task trains on preferences yet" 65
+expect_text "and says so" "p.h5: kind preference"
+
+# ---- threads, shards
+for n in 1 2 3 5; do ./dtrain-data -q --threads $n -o "$tmp/threads$n.h5" "$tmp/chat.jsonl" README.md --kind sft --documents lines >/dev/null 2>&1; done
+for n in 2 3 5; do expect "$n threads write what one writes" cmp "$tmp/threads1.h5" "$tmp/threads$n.h5"; done
+run 0 ./dtrain-data -o "$tmp/sh.h5" --shards 2 "$tmp/chat.jsonl"
+expect_exit "shards" 0
+is "shards are named in order" "$(cd "$tmp" && echo sh*.h5)" "sh-00000-of-00002.h5 sh-00001-of-00002.h5"
+is "shards together have all samples" "$(./dtrain-data info "$tmp/sh-*.h5" | awk '$1 == "samples" { n += $2 } END { print n }')" 5
+run 0 ./dtrain-data -o "$tmp/sh.h5" --shard-size 200 "$tmp/chat.jsonl"
+expect_text "how many files" "in [2-5] files"
+expect_text "shards of before are told of" "is a shard of another dataset"
+run 0 ./dtrain-data -o "$tmp/sh.h5" --shards 6 "$tmp/chat.jsonl"
+expect_exit "more shards than samples" 65
+run 0 ./dtrain-data -o "$tmp/sh.h5" --shards 0 "$tmp/chat.jsonl"
+expect_exit "no shards" 64
+run 0 ./dtrain-data -o "$tmp/sh.h5" --threads 0 "$tmp/chat.jsonl"
+expect_exit "no threads" 64
+run 0 ./dtrain-data info --seq-len 64 "$tmp/s.h5"
+expect_text "rows as they will be packed" "bfd +[0-9]+ rows"
+
+# ---- tokenizers and templates
+run 0 ./dtrain-data -o "$tmp/q.h5" --tokenizer tests/data/tokenizer/qwen2 --template qwen2.5 "$tmp/chat.jsonl"
+expect_exit "a tokenizer.json" 0
+is "its special tokens by name" "$(./dtrain-data show --tokenizer tests/data/tokenizer/qwen2/tokenizer.json "$tmp/q.h5" 4 | tail -n +2)" \
+    '<|im_start|>system
+You are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>
+<|im_start|>user
+q<|im_end|>
+<|im_start|>assistant
+{+a<|im_end|>+}'
+run 0 ./dtrain-data show "$tmp/q.h5" 4
+expect_text "without its tokenizer, ids" "<[0-9]+><[0-9]+>"
+run 0 ./dtrain-data show --tokenizer tests/data/tokenizer/gpt2 "$tmp/q.h5" 4
+expect_exit "another tokenizer" 64
+expect_text "another tokenizer: why" "was made with the tokenizer"
+echo '{"user": {"prefix": "<"}, "assistant": {"prefix": ">", "end": "{eos}"}}' >"$tmp/own.json"
+run 0 ./dtrain-data -o "$tmp/c.h5" --template "$tmp/own.json" "$tmp/chat.jsonl"
+is "a template of one's own" "$(./dtrain-data show "$tmp/c.h5" 4 | tail -1)" '<q>{+a<|endoftext|>+}'
+echo '{"user": {"prefx": "<"}}' >"$tmp/own.json"
+run 0 ./dtrain-data -o "$tmp/c.h5" --template "$tmp/own.json" "$tmp/chat.jsonl"
+expect_exit "a bad one" 65
+expect_text "a bad one: which key" "own.json: user.prefx"
+
 # ---- malformed
 bad() { # name, record, reason
     printf '{"prompt": "p", "completion": "c"}\n\n%s\n' "$2" >"$tmp/bad.jsonl"
@@ -116,6 +197,7 @@ bad "a lone surrogate" '{"text": "\ud800"}' "not valid JSON"
 run 0 ./dtrain-data -o "$tmp/b.h5" --skip-bad "$tmp/bad.jsonl"
 expect_exit "bad records can be skipped" 0
 expect_text "skipped ones are counted" "1 malformed"
+expect_text "and told by reason" "1 x not valid JSON.*\(first: .*bad.jsonl:3\)"
 printf '[{"prompt": "p", "completion": "c"},\n{"prompt": "p"}]' >"$tmp/bad.json"
 run 0 ./dtrain-data -o "$tmp/b.h5" "$tmp/bad.json"
 expect_text "the line in an array" "bad.json:2: "
@@ -178,4 +260,14 @@ if [ "$(id -u)" = 0 ] && mkdir "$tmp/disk" && mount -t tmpfs -o size=9m none "$t
 else
     skip "a full disk" "no file system can be mounted here"
 fi
+
+# ---- stopped
+mkdir "$tmp/stopped"
+yes "a document without end" | ./dtrain-data -q -o "$tmp/stopped/x.h5" --documents lines - >"$out" 2>&1 &
+pid=$!
+sleep 1
+kill -TERM $pid
+wait $pid
+is "a signal ends it as signals do" $? 143
+is "and leaves nothing behind" "$(ls -A "$tmp/stopped")" ""
 e2e_done
