@@ -167,7 +167,7 @@ static dt_err stream_all(app *a, const dt_decoder *decoder, const dt_generate_op
         dt_generate_stats one;
         a->shown = 0;
         if (a->comm.rank == 0) generate_put_prompt(a, s);
-        DT_TRY(generate_flush());
+        TOGETHER(a, generate_flush());
         DT_TRY(dt_generate(decoder, &s, 1, g, &one));
         stats->n_prompt_tok += one.n_prompt_tok;
         stats->n_new_tok += one.n_new_tok;
