@@ -23,6 +23,8 @@ run 2 ./dtrain-convert --to hf --shard-size 20KB "$hf/llama" "$tmp/many"
 expect "a directory is cut into shards" test -s "$tmp/many/model.safetensors.index.json" -a -s "$tmp/many/model-00001-of-00003.safetensors"
 run 2 ./dtrain-convert --to hf "$tmp/many" "$tmp/again"
 expect "and put together" cmp "$tmp/again/model.safetensors" "$hf/llama/model.safetensors"
+run 2 ./dtrain-convert --to hf "$hf/qwen3_f16" "$tmp/same" --tokenizer bytes
+expect "generation_config.json goes along" cmp "$tmp/same/generation_config.json" "$hf/qwen3_f16/generation_config.json"
 run 0 ./dtrain-convert "$tmp/gpt2.h5" "$tmp/half" --dtype bf16
 expect "another type is half as large" test "$(stat -c %s "$tmp/half/model.safetensors")" -lt "$(($(stat -c %s "$hf/gpt2/model.safetensors") * 6 / 10))"
 expect "and is named in config.json" grep -q '"dtype": "bfloat16"' "$tmp/half/config.json"

@@ -11,6 +11,7 @@ typedef struct dt_export_options {
     int64_t shard_size;       /* bytes of data in a file; 0: DT_ST_SHARD_SIZE */
     const char *model_config; /* text of config.json; goes out with architectures, model_type and the data type as they are now */
     const char *tokenizer;    /* a directory, a tokenizer.json (files beside it go along), or "bytes"; NULL or "": none */
+    const char *generation_from; /* directory of a generation_config.json, for where the tokenizer has none beside it; may be NULL */
 } dt_export_options;
 
 /** Write the parameters of z. Every rank writes the elements that it is in charge of, so no rank ever holds more of the model than before, and a few MiB.

@@ -13,7 +13,7 @@
 static const char *const FILES[] = {"tokenizer.json",    "tokenizer.model",       "vocab.json",
                                     "merges.txt",        "tokenizer_config.json", "special_tokens_map.json",
                                     "added_tokens.json", "chat_template.jinja",   "generation_config.json"};
-enum { N_FILES = sizeof FILES / sizeof FILES[0], N_VOCABULARIES = 3 };
+enum { N_FILES = sizeof FILES / sizeof FILES[0], N_VOCABULARIES = 3, GENERATION = N_FILES - 1 /* the model's rather */ };
 
 bool tokenizer_dir_has_files(const char *dir)
 {
@@ -89,7 +89,7 @@ static dt_err copy_files(const char *from_dir, const char *json, const char *dir
     return DT_OK;
 }
 
-dt_err tokenizer_files_create(const char *tokenizer, const char *dir)
+static dt_err create_tokenizer(const char *tokenizer, const char *dir)
 {
     char folder[PATH_MAX];
     if (!tokenizer || !*tokenizer) return DT_OK;
@@ -112,17 +112,25 @@ static bool has_part(const char *dir, int i)
     return dt_join_path(part, dir, FILES[i], ".part") && dt_is_file(part);
 }
 
+dt_err tokenizer_files_create(const char *tokenizer, const char *generation_from, const char *dir)
+{
+    char path[PATH_MAX];
+    DT_TRY(create_tokenizer(tokenizer, dir));
+    if (!generation_from || has_part(dir, GENERATION)) return DT_OK;
+    return dt_join_path(path, generation_from, FILES[GENERATION], "") && dt_is_file(path) ? copy_file(path, dir, FILES[GENERATION]) : DT_OK;
+}
+
 dt_err tokenizer_files_publish(const char *dir)
 {
     char part[PATH_MAX], path[PATH_MAX];
     bool any = false;
-    for (int i = 0; i < N_FILES; i++) any = any || has_part(dir, i);
-    for (int i = 0; i < N_FILES && any; i++) {
+    for (int i = 0; i < GENERATION; i++) any = any || has_part(dir, i);
+    for (int i = 0; i < N_FILES; i++) {
         DT_CHECK(dt_join_path(part, dir, FILES[i], ".part") && dt_join_path(path, dir, FILES[i], ""), DT_ERR_WRITE,
                  "%s: the path is too long", dir);
         if (dt_is_file(part))
             DT_TRY(dt_rename_durable(part, path));
-        else if (unlink(path) != 0 && errno != ENOENT)
+        else if (any && unlink(path) != 0 && errno != ENOENT)
             return dt_fail(DT_ERR_WRITE, "%s: an earlier tokenizer's file cannot be removed: %s", path, strerror(errno));
     }
     return DT_OK;

@@ -320,7 +320,8 @@ static dt_err write_directory(app *a)
                                  .dtype = a->dtype,
                                  .shard_size = a->opt.shard_size,
                                  .model_config = a->frozen.mc.json,
-                                 .tokenizer = a->tokenizer};
+                                 .tokenizer = a->tokenizer,
+                                 .generation_from = a->frozen.from.kind == DT_PRETRAINED_HF ? a->frozen.from.path : NULL};
     return dt_export(&a->comm, a->frozen.zero, &e, NULL);
 }
 

@@ -52,8 +52,12 @@ dt_err run_export(dt_run *run)
     const double begin_s = dt_now_s();
     const bool named = asprintf(&dir, "%s/hf", run->cfg.run_output_dir) >= 0;
     dt_err err = dt_comm_agree(run->comm, named ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a path"));
-    const dt_export_options opt = {
-        .dir = dir, .dtype = export_type(run), .model_config = run->mc.json, .tokenizer = run->cfg.model_tokenizer};
+    const bool from_hf = run->has_pretrained && run->pretrained.kind == DT_PRETRAINED_HF;
+    const dt_export_options opt = {.dir = dir,
+                                   .dtype = export_type(run),
+                                   .model_config = run->mc.json,
+                                   .tokenizer = run->cfg.model_tokenizer,
+                                   .generation_from = from_hf ? run->pretrained.path : NULL};
     if (err == DT_OK) err = dt_export(run->comm, run->zero, &opt, &run->phase);
     if (err == DT_OK) DT_INFO("model exported to %s in %.2f s", dir, dt_now_s() - begin_s);
     if (named) free(dir);
