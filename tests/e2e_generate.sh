@@ -95,6 +95,20 @@ expect the_same_conversation_on_2_ranks cmp "$tmp/text" "$tmp/talk"
 printf 'hello\nand you\nand I\n' | timeout 60 ./dtrain-generate "$m" --chat --context 40 --max-new-tokens 5 --threads 1 >"$tmp/text" 2>"$out"
 expect_text a_long_conversation_forgets_its_beginning 'its beginning is forgotten'
 
+mkfifo "$tmp/line"
+./dtrain-generate "$m" --chat --max-new-tokens 5 --threads 1 <"$tmp/line" >"$tmp/text" 2>"$out" &
+exec 7>"$tmp/line"
+echo hello >&7
+for _ in $(seq 100); do [ ! -s "$tmp/text" ] || break; sleep 0.1; done # the first answer is there: it waits for a line
+kill -INT $!
+sleep 0.2
+echo again >&7
+exec 7>&-
+wait $!
+code=$?
+expect_exit an_interrupt_between_answers_ends_nothing 0
+expect_text and_the_next_line_is_answered '^dtrain-generate: ([6-9]|10) new tokens'
+
 # a Hugging Face directory, and what its generation_config.json says
 run 0 ./dtrain-convert "$m" "$tmp/hf" --dtype fp32
 generate 0 "${many[@]:1}" --batch-size 3 "$tmp/hf"

@@ -43,7 +43,7 @@ static char *read_line(void)
         if (n < 0 && (errno == EINTR || interrupted)) {
             interrupted = 0;
             clearerr(stdin);
-            putchar('\n');
+            if (is_terminal()) putchar('\n');
             continue;
         }
         if (n < 0) break;
