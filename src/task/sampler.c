@@ -96,7 +96,7 @@ void dt_logits_penalise(float *logits, int64_t n, const int32_t *seen, int64_t n
 }
 
 /* Comes a before b in the list by falling probability? */
-static bool before(const float *score, int32_t a, int32_t b) { return score[a] > score[b] || (score[a] == score[b] && a < b); }
+static bool before(const float *score, int32_t a, int32_t b) { return score[a] > score[b] || (a < b && score[a] == score[b]); }
 
 static void sift_down(const float *score, int32_t *heap, int64_t n, int64_t at)
 {

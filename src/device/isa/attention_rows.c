@@ -108,8 +108,9 @@ static void some_heads(const dt_attention *at, const dt_attention_args *a, const
         load_rows(t.q_rows + i * dp, element(a->q, at->dt, row * at->q_ld + at_head), at->dt, at->q_ld, 1, d, dp, at->scale);
     }
     memset(t.acc, 0, (size_t)(rows * dp) * sizeof(float));
-    const int32_t end = r.to[rows - 1];
-    for (int32_t key = r.from[0] / TK * TK; key < end; key += TK) {
+    const int32_t first_to = seen_before + part->first + 1, end = first_to + part->n - 1;
+    const int32_t begin = at->window > 0 && first_to > at->window ? first_to - at->window : 0;
+    for (int32_t key = begin / TK * TK; key < end; key += TK) {
         const int32_t n_keys = end - key < TK ? end - key : TK;
         const int64_t at_key = ((int64_t)at->kv_start[part->seq] + key) * at->kv_ld + part->head * d;
         int64_t ldk, ldv;

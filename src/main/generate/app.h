@@ -72,7 +72,7 @@ bool generate_stops(const app *a, const dt_sequence *s);
 dt_err generate_flush(void);
 
 /* chat.c */
-dt_err generate_chat(app *a, const dt_decoder *d, dt_generate_options *g, int32_t max_len); /* collective */
+dt_err generate_chat(app *a, const dt_decoder *d, const dt_generate_options *g, int32_t max_len); /* collective */
 
 /** All ranks go on, or none. After an error of communication there is no way to tell the others: main ends the job. */
 static inline dt_err together(app *a, dt_err err) { return err == DT_ERR_COMM ? err : dt_comm_agree(&a->comm, err); }

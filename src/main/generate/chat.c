@@ -14,7 +14,7 @@
 typedef struct chat {
     app *a;
     const dt_decoder *decoder;
-    dt_generate_options *g;
+    dt_generate_options g;
     dt_sequence seq;
     int32_t max_len;
     dt_messages messages;
@@ -155,10 +155,10 @@ static dt_err answer(chat *c)
     interrupted = 0;
     a->shown = 0;
     TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, a->opt.timeout_s));
-    err = dt_generate(c->decoder, &seq, 1, c->g, &stats);
+    err = dt_generate(c->decoder, &seq, 1, &c->g, &stats);
     dt_watchdog_stop(a->watchdog);
     a->watchdog = NULL;
-    DT_TRY(c->g->lockstep ? err : together(a, err));
+    DT_TRY(c->g.lockstep ? err : together(a, err));
     c->total.n_prompt_tok += stats.n_prompt_tok;
     c->total.n_new_tok += stats.n_new_tok;
     c->total.seconds += stats.seconds;
@@ -190,16 +190,16 @@ static void report(const chat *c)
             new_s > 0 ? (double)t->n_new_tok / new_s : 0, t->n_prompt_tok, prompt_s > 0 ? (double)t->n_prompt_tok / prompt_s : 0, c->n_kept);
 }
 
-dt_err generate_chat(app *a, const dt_decoder *d, dt_generate_options *g, int32_t max_len)
+dt_err generate_chat(app *a, const dt_decoder *d, const dt_generate_options *g, int32_t max_len)
 {
-    chat c = {.a = a, .decoder = d, .g = g, .max_len = max_len};
+    chat c = {.a = a, .decoder = d, .g = *g, .max_len = max_len};
     const struct sigaction act = {.sa_handler = on_interrupt}; /* without SA_RESTART: a line under way is left */
     struct sigaction before;
     c.seq.ids = malloc((size_t)max_len * sizeof *c.seq.ids);
     dt_err err = c.seq.ids ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for %d tokens", max_len);
     if (err == DT_OK && a->opt.system) err = dt_messages_add(&c.messages, DT_ROLE_SYSTEM, a->opt.system, strlen(a->opt.system));
-    g->on_token = on_token;
-    g->ctx = &c;
+    c.g.on_token = on_token;
+    c.g.ctx = &c;
     sigaction(SIGINT, &act, &before);
     err = together(a, err);
     if (err == DT_OK) err = talk(&c);
