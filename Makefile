@@ -103,7 +103,7 @@ install: all  ## to PREFIX (DESTDIR honoured): programs, man page, documentation
 	  $(addprefix $(DESTDIR)$(PREFIX)/share/,dtrain/input dtrain/jobs modulefiles/dtrain)
 	install -m 755 $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 docs/dtrain.1 $(DESTDIR)$(PREFIX)/share/man/man1
-	install -m 644 README.md docs/keys.md $(DESTDIR)$(PREFIX)/share/doc/dtrain
+	install -m 644 README.md docs/keys.md docs/data.md $(DESTDIR)$(PREFIX)/share/doc/dtrain
 	install -m 644 $(wildcard input/*) $(DESTDIR)$(PREFIX)/share/dtrain/input
 	install -m 644 $(wildcard jobs/*) $(DESTDIR)$(PREFIX)/share/dtrain/jobs
 	sed -e 's|@PREFIX@|$(PREFIX)|g; s|@VERSION@|$(VERSION)|g' tools/modulefile.in > $(DESTDIR)$(PREFIX)/share/modulefiles/dtrain/$(VERSION)

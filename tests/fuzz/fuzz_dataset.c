@@ -48,11 +48,46 @@ static void array(hid_t file, const char *name, hid_t type, hid_t mem, size_t n,
     H5Sclose(space);
 }
 
+static void group(hid_t file, const char *name)
+{
+    const hid_t g = H5Gcreate2(file, name, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    must(g >= 0);
+    H5Gclose(g);
+}
+
 /* Mostly small steps upwards, now and then anything. */
 static uint64_t next_offset(bytes *b, uint64_t before)
 {
     const unsigned c = next(b);
     return c < 240 ? before + c % 16 : c < 250 ? before - c % 4 : (uint64_t)next(b) << (8 * (c % 8));
+}
+
+/* Arrays of samples with two texts; both sides say the same, which is as good as any. */
+static void write_sides(hid_t f, bytes *b, bool pairs, bool chunked, size_t n, const uint32_t *tokens, size_t n_documents,
+                        const uint64_t *offsets, const float *margins)
+{
+    uint32_t prompt[64];
+    uint8_t safety[64];
+    for (size_t i = 0; i < n_documents; i++) {
+        const uint64_t len = offsets[i + 1] - offsets[i];
+        const unsigned c = next(b);
+        prompt[i] = c == 255 ? 1u << 31 : (uint32_t)(len ? c % len : 0);
+        safety[i] = c % 64 == 63 ? 3 : c % 3;
+    }
+    const char *const names[] = {pairs ? "chosen" : "answers", "rejected"};
+    for (int s = 0; s < (pairs ? 2 : 1); s++) {
+        char name[64];
+        group(f, names[s]);
+        snprintf(name, sizeof name, "%s/tokens", names[s]);
+        array(f, name, H5T_STD_U16LE, H5T_NATIVE_UINT32, n, chunked, tokens);
+        snprintf(name, sizeof name, "%s/offsets", names[s]);
+        array(f, name, H5T_STD_U64LE, H5T_NATIVE_UINT64, n_documents + 1, chunked, offsets);
+        snprintf(name, sizeof name, "%s/prompt_length", names[s]);
+        array(f, name, H5T_STD_U32LE, H5T_NATIVE_UINT32, n_documents, chunked, prompt);
+        snprintf(name, sizeof name, "%s/safety", names[s]);
+        array(f, name, H5T_STD_U8LE, H5T_NATIVE_UINT8, n_documents, chunked, safety);
+    }
+    array(f, "margins", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, n_documents, chunked, margins);
 }
 
 static void write_recipe(const char *path, bytes *b, unsigned flags)
@@ -74,18 +109,19 @@ static void write_recipe(const char *path, bytes *b, unsigned flags)
         mask[i] = c == 254 ? 2 : c & 1;
     }
     for (size_t i = 0; i < n_documents; i++) weights[i] = (float)next(b) / 16 - (next(b) == 255);
-    const bool sft = flags & 1, chunked = flags & 2;
+    const bool two = flags & 32, sft = flags & 1 && !two, chunked = flags & 2;
+    const char *kind = two ? flags & 1 ? "preference" : "prompts" : sft ? "sft" : "tokens";
     dt_h5_lock();
     const hid_t f = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
     must(f >= 0);
-    must(dt_h5_write_text(f, path, "format", "dtrain-dataset") == DT_OK &&
-         dt_h5_write_text(f, path, "kind", sft ? "sft" : "tokens") == DT_OK);
+    must(dt_h5_write_text(f, path, "format", "dtrain-dataset") == DT_OK && dt_h5_write_text(f, path, "kind", kind) == DT_OK);
     attribute(f, "version", 1);
     attribute(f, "vocab_size", VOCAB);
     array(f, "tokens", flags & 8 ? H5T_STD_U16LE : H5T_STD_U32LE, H5T_NATIVE_UINT32, n, chunked, tokens);
     array(f, "offsets", H5T_STD_U64LE, H5T_NATIVE_UINT64, n_documents + 1, chunked, offsets);
     if (sft) array(f, "loss_mask", H5T_STD_U8LE, H5T_NATIVE_UINT8, n_mask_off && n ? n - 1 : n, chunked, mask);
     if (sft && flags & 16) array(f, "weights", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, n_documents, chunked, weights);
+    if (two) write_sides(f, b, flags & 1, chunked, n, tokens, n_documents, offsets, weights);
     H5Fclose(f);
     dt_h5_unlock();
 }
@@ -143,6 +179,30 @@ static bool has_variable_text(const char *path)
     return variable;
 }
 
+/* What verifies can be read, every sample of it. */
+static void look(const char *path, int64_t seq_len)
+{
+    dt_dataset *d;
+    if (dt_dataset_open(&d, path) == DT_OK) {
+        const bool good = dt_dataset_verify(d) == DT_OK;
+        const dt_dataset_info *info = dt_dataset_get_info(d);
+        const bool pairs = info->kind == DT_DATASET_PREFERENCE;
+        for (int64_t i = 0; i < info->n_documents && i < 64; i++) {
+            dt_pair pair;
+            int64_t first, n;
+            const dt_err err = pairs ? dt_dataset_read_pair(d, i, &pair) : DT_OK;
+            must(!good || err == DT_OK);
+            if (pairs || info->has_answers) must(dt_dataset_side_document(d, DT_SIDE_OTHER, i, &first, &n) == DT_OK || !good);
+        }
+        static const char *const names[] = {"none", "wrapped", "bfd", "bfd_split"};
+        dt_packing_info rows;
+        for (int k = 0; k < 4; k++)
+            if (dt_dataset_packing(d, names[k], seq_len, &rows) == DT_OK)
+                must(rows.n_tok <= rows.n_rows * seq_len && rows.n_target <= rows.n_tok);
+    }
+    dt_dataset_close(d);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const uint8_t magic[4] = {0x89, 'H', 'D', 'F'};
@@ -184,9 +244,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         read_steps(l);
         dt_loader_close(l);
     }
-    dt_dataset *d;
-    if (dt_dataset_open(&d, path) == DT_OK) dt_dataset_verify(d);
-    dt_dataset_close(d);
+    look(path, seq_len);
     close(fd);
     unlink(path);
     return 0;
