@@ -138,6 +138,10 @@ static void chats_teach_answers_and_their_ends(void **state)
         {"{\"messages\": " CHAT "}", "User: q\nAssistant:{ a$}User: r\nAssistant:{ b$}"},
         {"{\"conversation\": " CHAT "}", "User: q\nAssistant:{ a$}User: r\nAssistant:{ b$}"},
         {"{\"messages\": " CHAT "}", "User: q\nAssistant: a$User: r\nAssistant:{ b$}", .mask = "completion"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\"}, {\"role\": "
+         "\"user\", "
+         "\"content\": \"r\"}]}",
+         "User: q\nAssistant:{ a$}User: r\n", .mask = "completion"},
         {"{\"messages\": " CHAT "}", "U{ser: q\nAssistant: a$User: r\nAssistant: b$}", .mask = "full"},
         {"{\"messages\": " CHAT "}",
          "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n{a<|im_end|>}\n<|im_start|>user\nr<|im_end|>\n<|im_start|>"

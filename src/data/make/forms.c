@@ -61,13 +61,13 @@ static dt_err write_json(dt_form *r, const json_t *value, size_t *nbytes)
 
 /* ---- fine-tuning ------------------------------------------------------------------------------------------------------------ */
 
-/* Which turns of a chat are learnt: all answers, or with mask completion the last one with what follows. */
+/* Which turns of a chat are learnt: all answers, or with mask completion the last one. */
 static dt_err render_chat(dt_form *r, const dt_rules *rules)
 {
     dt_messages *m = &r->messages[0];
     int last = m->n - 1;
     while (last >= 0 && m->item[last].role != DT_ROLE_ASSISTANT) last--;
-    if (rules->mask == DT_MASK_COMPLETION && last >= 0) dt_learn_completion(m, last);
+    if (rules->mask == DT_MASK_COMPLETION && last >= 0) m->item[last].learn = DT_LEARN_CONTENT | DT_LEARN_AFTER;
     for (int i = 0; i < m->n && rules->mask != DT_MASK_COMPLETION; i++)
         if (m->item[i].role == DT_ROLE_ASSISTANT) m->item[i].learn = DT_LEARN_CONTENT;
     return dt_render_side(r, DT_SIDE_MAIN, rules, 0);
@@ -80,7 +80,7 @@ static dt_err read_chat(dt_form *r, const json_t *json, const char *key, const d
 }
 
 /* ShareGPT: tools stand in the system message, as text or as JSON. */
-static dt_err add_system(dt_form *r, const json_t *json, char **joined)
+static dt_err add_system(dt_form *r, const json_t *json)
 {
     const json_t *system, *tools = json_object_get(json, "tools");
     DT_TRY(dt_optional_text(json, "system", &system));
@@ -97,20 +97,19 @@ static dt_err add_system(dt_form *r, const json_t *json, char **joined)
     if (!tools_text)
         return dt_messages_add(&r->messages[0], DT_ROLE_SYSTEM, json_string_value(system), json_string_length(system));
     const size_t n_system = system ? json_string_length(system) : 0, gap = system ? 2 : 0;
-    *joined = malloc(n_system + gap + n_tools + 1);
-    DT_CHECK(*joined, DT_ERR_MEMORY, "no memory for a system message");
-    if (system) memcpy(*joined, json_string_value(system), n_system);
-    memcpy(*joined + n_system, "\n\n", gap);
-    memcpy(*joined + n_system + gap, tools_text, n_tools);
+    char *joined = malloc(n_system + gap + n_tools + 1);
+    DT_CHECK(joined, DT_ERR_MEMORY, "no memory for a system message");
+    if (system) memcpy(joined, json_string_value(system), n_system);
+    memcpy(joined + n_system, "\n\n", gap);
+    memcpy(joined + n_system + gap, tools_text, n_tools);
     free(r->owned);
-    r->owned = *joined;
-    return dt_messages_add(&r->messages[0], DT_ROLE_SYSTEM, *joined, n_system + gap + n_tools);
+    r->owned = joined;
+    return dt_messages_add(&r->messages[0], DT_ROLE_SYSTEM, joined, n_system + gap + n_tools);
 }
 
 static dt_err read_sharegpt(dt_form *r, const json_t *json, const dt_rules *rules)
 {
-    char *joined = NULL;
-    DT_TRY(add_system(r, json, &joined));
+    DT_TRY(add_system(r, json));
     const json_t *list = json_object_get(json, "conversations");
     const bool roles = dt_has(json_array_get(list, 0), "role"); /* both spellings are met under this key */
     DT_TRY(dt_messages_parse(&r->messages[0], list, "conversations", roles ? "role" : "from", roles ? "content" : "value"));
@@ -179,7 +178,6 @@ static dt_err read_text(dt_form *r, const json_t *json, const dt_rules *rules)
 {
     const json_t *text;
     DT_TRY(dt_required_text(json, "text", &text));
-    r->is_text = true;
     r->side[0].wrap = &rules->wrap;
     r->side[0].eos = r->side[0].eos_target = true;
     return dt_add_json_text(&r->side[0].pieces, text, true);
@@ -263,7 +261,7 @@ static void reset(dt_form *r)
         r->side[s].pieces.n = 0;
         r->side[s] = (dt_text_side){.pieces = r->side[s].pieces};
     }
-    r->has_other = r->is_chat = r->is_text = false;
+    r->has_other = r->is_chat = false;
     r->weight = 1;
     r->pair = (dt_pair){0};
 }

@@ -29,7 +29,6 @@ typedef struct dt_text_side {
 /** One record; kept from record to record for its memory. Texts are borrowed from the JSON value and from owned. */
 typedef struct dt_form {
     dt_dataset_kind kind; /* what it makes */
-    bool is_text;         /* of one text, nothing else */
     dt_text_side side[DT_N_SIDES];
     bool has_other;
     bool is_chat;

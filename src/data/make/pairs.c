@@ -107,8 +107,8 @@ static dt_err render_pair(dt_form *r, int n_prompt, const dt_rules *rules)
 }
 
 /* prompt: a list, or a text (which lists that begin with a question repeat), or NULL. */
-static dt_err read_chat_pair(dt_form *r, const json_t *prompt, const char *prompt_key,
-                             const json_t *const completion[DT_N_SIDES], const dt_rules *rules)
+static dt_err read_chat_pair(dt_form *r, const json_t *prompt, const char *prompt_key, const json_t *const completion[DT_N_SIDES],
+                             const dt_rules *rules)
 {
     static const char *const names[DT_N_SIDES] = {"chosen", "rejected"};
     int n_prompt = 0;
