@@ -1,0 +1,176 @@
+/* dataset_read.c - what is in an open dataset file, checked as it is read: nothing that was not looked at leaves this file. */
+#include "dataset_file.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { BLOCK_DOCUMENTS = 1 << 16, HEAD_NBYTES = 1 << 16 };
+
+static const dt_array *tokens_of(const dt_dataset *d, dt_side side)
+{
+    return side == DT_SIDE_MAIN ? &d->tokens : &d->other_tokens;
+}
+static const dt_array *offsets_of(const dt_dataset *d, dt_side side)
+{
+    return side == DT_SIDE_MAIN ? &d->offsets : &d->other_offsets;
+}
+
+dt_err dt_dataset_side_document(dt_dataset *d, dt_side side, int64_t i, int64_t *first, int64_t *n)
+{
+    const dt_array *offsets = offsets_of(d, side);
+    const int64_t n_tokens = tokens_of(d, side)->n_elems;
+    DT_CHECK(d->info.n_documents >= 0, DT_ERR_DATA, "%s: the file has no /offsets: its documents are not marked", d->path);
+    DT_CHECK(offsets->path, DT_ERR_ARG, "%s: its samples have one text", d->path);
+    DT_CHECK(i >= 0 && i < d->info.n_documents, DT_ERR_USAGE, "%s: expected a number from 0 to %" PRId64 ", found %" PRId64,
+             d->path, d->info.n_documents - 1, i);
+    uint64_t o[2];
+    DT_TRY(dt_array_read(offsets, i, 2, o));
+    DT_CHECK(o[0] <= o[1] && o[1] <= (uint64_t)n_tokens, DT_ERR_DATA,
+             "%s: %s[%" PRId64 "] = %" PRIu64 " is followed by %" PRIu64 " (of %" PRId64 " tokens): offsets must not decrease",
+             d->path, offsets->name, i, o[0], o[1], n_tokens);
+    *first = (int64_t)o[0];
+    *n = (int64_t)(o[1] - o[0]);
+    return DT_OK;
+}
+
+dt_err dt_dataset_document(dt_dataset *d, int64_t i, int64_t *first, int64_t *n)
+{
+    return dt_dataset_side_document(d, DT_SIDE_MAIN, i, first, n);
+}
+
+/* uint16 in the upper half of the buffer become int32 in place: element i is written at byte 4i after the last element at or before it was read. */
+static void widen(int32_t *ids, int64_t n)
+{
+    const char *from = (const char *)ids + 2 * n;
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t id;
+        memcpy(&id, from + 2 * i, sizeof id);
+        ids[i] = id;
+    }
+}
+
+dt_err dt_dataset_read_side(dt_dataset *d, dt_side side, int64_t first, int64_t n, int32_t *ids)
+{
+    const dt_array *tokens = tokens_of(d, side);
+    const bool narrow = tokens->elem_size == 2;
+    DT_TRY(dt_array_read(tokens, first, n, narrow ? (void *)((char *)ids + 2 * n) : (void *)ids));
+    if (narrow) widen(ids, n);
+
+    uint32_t largest = 0;
+    for (int64_t i = 0; i < n; i++) largest = (uint32_t)ids[i] > largest ? (uint32_t)ids[i] : largest;
+    if (largest < (uint32_t)d->info.vocab_size) return DT_OK;
+    int64_t bad = 0;
+    while ((uint32_t)ids[bad] < (uint32_t)d->info.vocab_size) bad++;
+    return dt_fail(DT_ERR_DATA, "%s: %s[%" PRId64 "] = %" PRIu32 ", expected a token id below vocab_size = %" PRId64, d->path,
+                   tokens->name, first + bad, (uint32_t)ids[bad], d->info.vocab_size);
+}
+
+dt_err dt_dataset_read_tokens(dt_dataset *d, int64_t first, int64_t n, int32_t *ids)
+{
+    return dt_dataset_read_side(d, DT_SIDE_MAIN, first, n, ids);
+}
+
+dt_err dt_dataset_read_mask(dt_dataset *d, int64_t first, int64_t n, uint8_t *mask)
+{
+    DT_CHECK(d->info.kind == DT_DATASET_SFT, DT_ERR_ARG, "%s: a dataset of kind %s has no loss_mask", d->path,
+             dt_dataset_kind_name(d->info.kind));
+    DT_TRY(dt_array_read(&d->loss_mask, first, n, mask));
+    uint8_t all = 0;
+    for (int64_t i = 0; i < n; i++) all |= mask[i];
+    if (all <= 1) return DT_OK;
+    int64_t bad = 0;
+    while (mask[bad] <= 1) bad++;
+    return dt_fail(DT_ERR_DATA, "%s: loss_mask[%" PRId64 "]: expected 0 or 1, found %u", d->path, first + bad, mask[bad]);
+}
+
+dt_err dt_dataset_read_weights(dt_dataset *d, int64_t first, int64_t n, float *weight)
+{
+    DT_TRY(dt_array_read(&d->weights, first, n, weight));
+    for (int64_t i = 0; i < n; i++) /* false for NaN */
+        DT_CHECK(weight[i] >= 0 && weight[i] <= 1e6f, DT_ERR_DATA, "%s: weights[%" PRId64 "]: expected 0 to 1e6, found %g",
+                 d->path, first + i, (double)weight[i]);
+    return DT_OK;
+}
+
+dt_err dt_dataset_read_weight(dt_dataset *d, int64_t i, float *weight)
+{
+    *weight = 1;
+    return d->info.has_weights ? dt_dataset_read_weights(d, i, 1, weight) : DT_OK;
+}
+
+dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair)
+{
+    DT_CHECK(d->info.kind == DT_DATASET_PREFERENCE, DT_ERR_ARG, "%s: a dataset of kind %s has no pairs", d->path,
+             dt_dataset_kind_name(d->info.kind));
+    *pair = (dt_pair){0};
+    for (int s = 0; s < DT_N_SIDES; s++) {
+        int64_t first, n;
+        uint8_t safety = 0;
+        DT_TRY(dt_dataset_side_document(d, (dt_side)s, i, &first, &n));
+        DT_TRY(dt_array_read(&d->prompt_length[s], i, 1, &pair->prompt_length[s]));
+        DT_CHECK(pair->prompt_length[s] <= n, DT_ERR_DATA,
+                 "%s: %s[%" PRId64 "] = %" PRIu32 ", but the sample has %" PRId64 " tokens", d->path, d->prompt_length[s].name, i,
+                 pair->prompt_length[s], n);
+        if (d->info.has_safety) DT_TRY(dt_array_read(&d->safety[s], i, 1, &safety));
+        DT_CHECK(safety < DT_N_SAFETY, DT_ERR_DATA, "%s: %s[%" PRId64 "]: expected 0, 1 or 2, found %u", d->path,
+                 d->safety[s].name, i, safety);
+        pair->safety[s] = (dt_safety)safety;
+    }
+    if (d->info.has_margins) DT_TRY(dt_array_read(&d->margins, i, 1, &pair->margin));
+    DT_CHECK(isfinite(pair->margin), DT_ERR_DATA, "%s: margins[%" PRId64 "]: expected a number, found %g", d->path, i,
+             (double)pair->margin);
+    return DT_OK;
+}
+
+static dt_err check_block(const dt_dataset *d, dt_side side, int64_t first, int64_t n, const uint64_t *offset)
+{
+    const uint64_t n_tokens = (uint64_t)tokens_of(d, side)->n_elems;
+    uint64_t decreases = offset[n] > n_tokens;
+    for (int64_t i = 0; i < n; i++) decreases |= offset[i + 1] < offset[i];
+    if (!decreases) return DT_OK;
+    int64_t bad = 0;
+    while (bad < n && offset[bad + 1] >= offset[bad] && offset[bad + 1] <= n_tokens) bad++;
+    return dt_fail(DT_ERR_DATA,
+                   "%s: %s[%" PRId64 "] = %" PRIu64 " is followed by %" PRIu64 " (of %" PRIu64
+                   " tokens): offsets must not decrease",
+                   d->path, offsets_of(d, side)->name, first + bad, offset[bad], offset[bad + 1], n_tokens);
+}
+
+dt_err dt_dataset_each_side_block(dt_dataset *d, dt_side side, dt_documents_fn *fn, void *arg)
+{
+    uint64_t *offset = malloc((BLOCK_DOCUMENTS + 1) * sizeof *offset);
+    DT_CHECK(offset, DT_ERR_MEMORY, "%s: no memory to read its offsets", d->path);
+    dt_err err = DT_OK;
+    for (int64_t first = 0; first < d->info.n_documents && err == DT_OK; first += BLOCK_DOCUMENTS) {
+        const int64_t left = d->info.n_documents - first, n = left < BLOCK_DOCUMENTS ? left : BLOCK_DOCUMENTS;
+        err = dt_array_read(offsets_of(d, side), first, n + 1, offset);
+        if (err == DT_OK) err = check_block(d, side, first, n, offset);
+        if (err == DT_OK && fn) err = fn(arg, first, n, offset);
+    }
+    free(offset);
+    return err;
+}
+
+dt_err dt_dataset_each_block(dt_dataset *d, dt_documents_fn *fn, void *arg)
+{
+    return dt_dataset_each_side_block(d, DT_SIDE_MAIN, fn, arg);
+}
+
+dt_err dt_dataset_fingerprint(const dt_dataset *d, uint64_t *hash)
+{
+    char *head = malloc(HEAD_NBYTES);
+    DT_CHECK(head, DT_ERR_MEMORY, "%s: no memory to read the head", d->path);
+    const ssize_t got = pread(d->fd, head, HEAD_NBYTES, 0);
+    uint64_t h = dt_mix64((uint64_t)d->file_nbytes);
+    if (got > 0) h = dt_mix64(h ^ dt_checksum(head, 0, got, 1));
+    const dt_array *arrays[DT_N_ARRAYS]; /* checksums of the whole, where there are any */
+    dt_dataset_arrays(d, arrays);
+    for (int i = 0; i < DT_N_ARRAYS; i++) h = dt_mix64(h ^ dt_mix64((uint64_t)arrays[i]->n_elems) ^ arrays[i]->checksum);
+    free(head);
+    DT_CHECK(got > 0, DT_ERR_DATA, "%s: cannot read the head: %s", d->path, strerror(errno));
+    *hash = h;
+    return DT_OK;
+}
