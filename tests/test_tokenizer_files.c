@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "../src/text/regex.h"
+#include "../src/text/json/regex.h"
 
 static char folder[64];
 

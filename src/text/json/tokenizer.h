@@ -1,4 +1,4 @@
-/* json_tokenizer.h - a tokenizer.json: the stages of tokenizer.h's calls, in the order that text goes through them.
+/* tokenizer.h - a tokenizer.json: the stages of tokenizer.h's calls, in the order that text goes through them.
  *
  *     text -> added tokens -> normalizer -> added tokens -> splitter -> bpe -> ids -> what is put around them -> decoder -> text */
 #ifndef DTRAIN_TEXT_JSON_TOKENIZER_H

@@ -4,7 +4,7 @@
 #ifndef DTRAIN_TEXT_REGEX_H
 #define DTRAIN_TEXT_REGEX_H
 
-#include "tokenizer_ops.h"
+#include "../tokenizer_ops.h"
 
 typedef struct dt_regex dt_regex;     /* shared by threads */
 typedef struct dt_matcher dt_matcher; /* what matching needs besides; one a thread */

@@ -1,8 +1,8 @@
-/* json_encode.c - text goes through the stages of a tokenizer.json.
+/* encode.c - text goes through the stages of a tokenizer.json.
  *
  * The spans are joined first, for a token may reach from one into the next. What is not UTF-8 is replaced (dt_utf8_repair), as it is before the reference
  * sees a text. Ends of spans travel as marks. */
-#include "json_tokenizer.h"
+#include "tokenizer.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
 #ifndef DTRAIN_TEXT_VOCAB_H
 #define DTRAIN_TEXT_VOCAB_H
 
-#include "tokenizer_ops.h"
+#include "../tokenizer_ops.h"
 
 #include <string.h>
 

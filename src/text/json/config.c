@@ -1,8 +1,8 @@
-/* json_config.c - what stands around texts, and what the files beside tokenizer.json say about it.
+/* config.c - what stands around texts, and what the files beside tokenizer.json say about it.
  *
  * tokenizer_config.json decides, then special_tokens_map.json. Without either, BOS is what the post-processor puts first and EOS what it puts last, or else a
  * special token of a usual name. A key add_bos_token or add_eos_token takes the place of the post-processor, as transformers has it. */
-#include "json_tokenizer.h"
+#include "tokenizer.h"
 
 #include <stdlib.h>
 #include <unistd.h>

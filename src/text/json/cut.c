@@ -1,9 +1,9 @@
-/* json_cut.c - where a text may be cut so that its parts have the ids of the whole.
+/* cut.c - where a text may be cut so that its parts have the ids of the whole.
  *
  * Two kinds of places are looked at: behind a line's end, between it and a letter, when what stands before it is no space; and before a space that stands
  * between two letters. For the expressions that the families use it is known that they split there whatever stands around (splitter_read.c); where nothing
  * splits, the model must keep the two neighbours apart. An added token must not lie across the place nor at it. */
-#include "json_tokenizer.h"
+#include "tokenizer.h"
 
 #include <stdlib.h>
 #include <utf8proc.h>

@@ -1,5 +1,5 @@
-/* json_tokenizer.c - a tokenizer.json is read, and its tokens are looked up. */
-#include "json_tokenizer.h"
+/* tokenizer.c - a tokenizer.json is read, and its tokens are looked up. */
+#include "tokenizer.h"
 
 #include <errno.h>
 #include <stdlib.h>

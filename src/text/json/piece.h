@@ -2,7 +2,7 @@
 #ifndef DTRAIN_TEXT_PIECE_H
 #define DTRAIN_TEXT_PIECE_H
 
-#include "tokenizer_ops.h"
+#include "../tokenizer_ops.h"
 
 /** The end of a span. */
 typedef struct dt_mark {
