@@ -132,10 +132,11 @@ static bool step_of(trainer *t, int64_t k, int64_t step, double *loss, double *n
     bool ok =
         dt_task_micro_step(t->model, &dt_objective_lm, &t->b, &t->buffers, 1.0 / (double)n_target, step, &sums, NULL) == DT_OK;
     ok = dt_zero_grad_sum_squares(t->f->z, &sum) == DT_OK && ok;
-    dt_vote vote = {.counts = {sums.loss_fixed, sums.loss_high, sums.weight_fixed}, .sums = {sum}};
+    dt_vote vote = {.sums = {sum}};
+    dt_lm_sums_to_counts(&sums, vote.counts);
     ok = dt_comm_vote(&t->f->comm, &vote) == DT_OK && ok;
-    *loss =
-        dt_lm_mean_loss(&(dt_lm_sums){.loss_fixed = vote.counts[0], .loss_high = vote.counts[1], .weight_fixed = vote.counts[2]});
+    sums = dt_lm_sums_from_counts(vote.counts, vote.nonfinite != 0);
+    *loss = dt_lm_mean_loss(&sums);
     *norm = sqrt(vote.sums[0]);
     return ok;
 }

@@ -12,16 +12,16 @@ static void add(dt_lm_sums *sums, const float *weight, const float *loss)
 {
     static dt_ledger ledger;
     dt_batch b;
-    float logp[N_TOK];
+    float logp[N_TOK], entropy[N_TOK];
     uint8_t hit[N_TOK] = {0};
     assert_int_equal(dt_batch_alloc(&b, N_TOK, 1, &ledger), DT_OK);
     b.n_tok = N_TOK, b.n_seq = 1, b.n_samples = 1;
     for (int t = 0; t < N_TOK; t++) {
         b.weight[t] = weight[t], b.target[t] = weight[t] > 0 ? 1 : -1;
-        logp[t] = -loss[t];
+        logp[t] = -loss[t], entropy[t] = (float)t;
     }
     dt_batch_finish(&b);
-    dt_objective_lm.metrics(&dt_objective_lm, &b, logp, hit, sums);
+    dt_objective_lm.metrics(&dt_objective_lm, &b, logp, hit, entropy, sums);
     dt_batch_free(&b, &ledger);
 }
 
@@ -34,6 +34,12 @@ static void the_mean_is_over_weights(void **state)
     add(&sums, weight, loss);
     add(&sums, weight, loss);
     assert_true(dt_lm_mean_loss(&sums) == (1 + 5 + 2 + 0.125 + 3) / 5.5); /* every term is exact */
+    assert_true(dt_lm_mean_entropy(&sums) == (0 + 2 + 3 + 4 + 7) / 5.0);  /* over targets, whatever their weight */
+
+    int64_t counts[8];
+    dt_lm_sums_to_counts(&sums, counts);
+    const dt_lm_sums back = dt_lm_sums_from_counts(counts, sums.nonfinite);
+    assert_memory_equal(&back, &sums, sizeof counts); /* the rest is nonfinite and padding */
 }
 
 static void losses_of_any_size_add_up(void **state)

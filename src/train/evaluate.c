@@ -6,9 +6,10 @@
 
 static dt_err sum_over_ranks(dt_comm *comm, dt_lm_sums *s)
 {
-    dt_vote vote = {.nonfinite = s->nonfinite, .counts = {s->loss_fixed, s->loss_high, s->weight_fixed, s->n_target, s->n_hit, s->n_tok, s->n_samples}};
+    dt_vote vote = {.nonfinite = s->nonfinite};
+    dt_lm_sums_to_counts(s, vote.counts);
     DT_TRY(dt_comm_vote(comm, &vote));
-    *s = (dt_lm_sums){vote.counts[0], vote.counts[1], vote.counts[2], vote.counts[3], vote.counts[4], vote.counts[5], vote.counts[6], vote.nonfinite != 0};
+    *s = dt_lm_sums_from_counts(vote.counts, vote.nonfinite != 0);
     return DT_OK;
 }
 
@@ -28,9 +29,9 @@ dt_err run_validate(dt_run *run, int64_t step)
     if (sums.weight_fixed <= 0) return dt_comm_agree(run->comm, dt_fail(DT_ERR_DATA, "[data] validation: there is no target token in it"));
 
     const double loss = dt_lm_mean_loss(&sums);
-    const double accuracy = sums.n_target ? (double)sums.n_hit / (double)sums.n_target : 0;
     const dt_metric more[] = {{"perplexity", exp(loss > 700 ? 700 : loss)},
-                              {"validation_accuracy", accuracy},
+                              {"validation_accuracy", dt_lm_accuracy(&sums)},
+                              {"validation_entropy", dt_lm_mean_entropy(&sums)},
                               {"validation_targets", (double)sums.n_target},
                               {"validation_samples", (double)sums.n_samples},
                               {"validation_time", dt_now_s() - begin_s}};

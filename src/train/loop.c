@@ -9,15 +9,15 @@
 #include <sys/resource.h>
 
 enum { STOP_NO, STOP_TIME_LIMIT, STOP_SIGNAL };
-/* what the vote carries, besides err, stop and nonfinite */
-enum { COUNT_LOSS, COUNT_LOSS_HIGH, COUNT_WEIGHT, COUNT_TARGETS, COUNT_HITS, COUNT_TOKENS, COUNT_SAMPLES };
+/* what the vote carries, besides err, stop, nonfinite and the objective's sums */
 enum { SUM_SQUARES, SUM_TIME };
 enum { MAX_STEP_TIME, MAX_DEVICE_MEMORY, MAX_HOST_MEMORY, MAX_TIME, MAX_MINUS_TIME = MAX_TIME + DT_N_TIME };
 
 /* What is averaged between two records. */
 typedef struct interval {
     double loss, seconds;
-    int64_t n_steps, n_tokens, n_hit, n_target, n_skipped;
+    dt_lm_sums sums; /* counts alone: the loss is a mean over steps */
+    int64_t n_steps, n_skipped;
 } interval;
 
 typedef struct cadence { int64_t log, validate, save; } cadence;
@@ -61,8 +61,8 @@ static dt_err agree_on_step(dt_run *run, dt_err err, const dt_lm_sums *sums, dou
     const double step_s = dt_now_s() - begin_s;
     *vote = (dt_vote){.err = err,
                       .stop = stop_request(run, step_s),
-                      .nonfinite = sums->nonfinite || !isfinite(sum_squares),
-                      .counts = {sums->loss_fixed, sums->loss_high, sums->weight_fixed, sums->n_target, sums->n_hit, sums->n_tok, sums->n_samples}};
+                      .nonfinite = sums->nonfinite || !isfinite(sum_squares)};
+    dt_lm_sums_to_counts(sums, vote->counts);
     vote->sums[SUM_SQUARES] = sum_squares;
     vote->maxs[MAX_STEP_TIME] = step_s;
     vote->maxs[MAX_DEVICE_MEMORY] = (double)atomic_load(&run->ledger.total_peak);
@@ -99,7 +99,8 @@ static dt_err update(dt_run *run, const progress *p, double lr, double norm)
 static int more_metrics(const dt_run *run, const progress *p, const interval *in, const dt_vote *vote, dt_metric *more, char names[][40])
 {
     int n = 0;
-    more[n++] = (dt_metric){"accuracy", in->n_target ? (double)in->n_hit / (double)in->n_target : 0};
+    more[n++] = (dt_metric){"accuracy", dt_lm_accuracy(&in->sums)};
+    more[n++] = (dt_metric){"entropy", dt_lm_mean_entropy(&in->sums)};
     more[n++] = (dt_metric){"epoch", (double)p->samples / (double)dt_loader_info(run->train)->n_samples};
     if (!run->cfg.log_wall_clock_breakdown) return n;
     for (int g = 0; g < DT_N_TIME; g++) {
@@ -115,8 +116,8 @@ static int more_metrics(const dt_run *run, const progress *p, const interval *in
 
 static dt_err report_step(dt_run *run, const progress *p, interval *in, const dt_vote *vote, double lr, double norm)
 {
-    dt_metric more[2 + 3 * DT_N_TIME];
-    char names[2 + 3 * DT_N_TIME][40];
+    dt_metric more[3 + 3 * DT_N_TIME];
+    char names[3 + 3 * DT_N_TIME][40];
     const int n_more = more_metrics(run, p, in, vote, more, names);
     const dt_train_record rec = {.step = p->step,
                                  .loss = in->loss / (double)in->n_steps,
@@ -125,7 +126,7 @@ static dt_err report_step(dt_run *run, const progress *p, interval *in, const dt
                                  .tokens = p->tokens,
                                  .samples = p->samples,
                                  .step_time = in->seconds / (double)in->n_steps,
-                                 .tokens_per_second = (double)in->n_tokens / in->seconds,
+                                 .tokens_per_second = (double)in->sums.n_tok / in->seconds,
                                  .memory_device = (int64_t)vote->maxs[MAX_DEVICE_MEMORY],
                                  .memory_host = (int64_t)vote->maxs[MAX_HOST_MEMORY],
                                  .skipped = in->n_skipped > 0,
@@ -156,20 +157,19 @@ static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *e
     *stop = vote.stop;
 
     const double norm = sqrt(vote.sums[SUM_SQUARES]), lr = dt_schedule_lr(&run->schedule, p->updates);
-    const bool skip = vote.nonfinite || vote.counts[COUNT_WEIGHT] == 0;
+    const dt_lm_sums all = dt_lm_sums_from_counts(vote.counts, vote.nonfinite != 0);
+    const bool skip = vote.nonfinite || all.weight_fixed == 0;
     if (skip) dt_zero_discard(run->zero);
     else DT_TRY(update(run, p, lr, norm));
 
     p->step++, p->data_step++, p->updates += !skip;
-    p->samples += vote.counts[COUNT_SAMPLES], p->tokens += vote.counts[COUNT_TOKENS];
+    p->samples += all.n_samples, p->tokens += all.n_tok;
     if (vote.nonfinite) p->skipped_in_row++;
     else if (!skip) p->skipped_in_row = 0; /* a step without targets says nothing about the numbers */
-    in->loss += dt_lm_mean_loss(&(dt_lm_sums){.loss_fixed = vote.counts[COUNT_LOSS],
-                                              .loss_high = vote.counts[COUNT_LOSS_HIGH],
-                                              .weight_fixed = vote.counts[COUNT_WEIGHT],
-                                              .nonfinite = vote.nonfinite != 0});
+    in->loss += dt_lm_mean_loss(&all);
     in->seconds += dt_now_s() - begin_s, in->n_steps++;
-    in->n_tokens += vote.counts[COUNT_TOKENS], in->n_hit += vote.counts[COUNT_HITS], in->n_target += vote.counts[COUNT_TARGETS], in->n_skipped += skip;
+    in->sums.n_tok += all.n_tok, in->sums.n_target += all.n_target, in->sums.n_hit += all.n_hit;
+    in->sums.entropy_fixed += all.entropy_fixed, in->n_skipped += skip;
 
     err = DT_OK; /* rank 0's report may fail (disk full): as any failure between votes it ends the job through main */
     if (due(every->log, p->step) || p->step == run->total_steps || *stop) err = report_step(run, p, in, &vote, lr, norm);
