@@ -37,6 +37,33 @@ static void every_family_loads_at_every_stage(void **state)
     }
 }
 
+/* Bytes that this process has asked files for; -1: the system does not say. */
+static int64_t bytes_read(void)
+{
+    FILE *in = fopen("/proc/self/io", "re");
+    long long n = -1;
+    if (in && fscanf(in, "rchar: %lld", &n) != 1) n = -1;
+    if (in) fclose(in);
+    return n;
+}
+
+static void a_rank_reads_what_it_is_in_charge_of(void **state)
+{
+    enum { SLACK = 2048 }; /* reading the counter, MPI's own wake-ups; a shard has 20000 bytes and more */
+    fixture *f = *state;
+    char path[PATH_MAX];
+    assert_all(f->mpi, open_model(f, fixture_path("gpt2", path), 3, DT_F32, false) == DT_OK);
+    int64_t own = 0;
+    for (int i = 0; i < dt_zero_n_pieces(f->z); i++) own += dt_zero_pieces(f->z)[i].n * 4;
+    const int64_t before = bytes_read(), header = f->comm.rank == 0 ? 8192 : 0; /* the first rank looks where the tensors are */
+    const bool loaded = dt_pretrained_load(&f->comm, f->z, &f->from, NULL) == DT_OK;
+    const int64_t read = bytes_read() - before;
+    assert_all(f->mpi, loaded && own > 20000);
+    if (before < 0) skip();
+    if (read < own || read > own + header + SLACK) print_error("%" PRId64 " bytes read, %" PRId64 " owned\n", read, own);
+    assert_all(f->mpi, read >= own && read <= own + header + SLACK);
+}
+
 /* ---- what they compute ---------------------------------------------------------------------------------------------------- */
 
 /* The first rank has the batch, the others none: sums are the same then whatever the number of ranks. */
@@ -436,6 +463,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         IN_DIR(every_family_loads_at_every_stage),
+        IN_DIR(a_rank_reads_what_it_is_in_charge_of),
         IN_DIR(a_directory_computes_and_trains_as_in_pytorch),
         IN_DIR(half_precision_files_give_the_loss_of_their_weights),
         IN_DIR(sampling_defaults_and_ends_are_read),
