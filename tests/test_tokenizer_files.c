@@ -126,6 +126,46 @@ static void what_is_not_supported_is_named(void **state)
     }
 }
 
+/* What a file may make of a text is bounded: long contents, and steps that double what the steps before made. */
+static void growth_is_bounded(void **state)
+{
+    (void)state;
+    char x[1026], part[2048];
+    memset(x, 'x', 1025);
+    x[1025] = 0;
+    snprintf(part, sizeof part, "\"normalizer\":{\"type\":\"Prepend\",\"prepend\":\"%s\"}", x);
+    whole_file(part);
+    refused(DT_ERR_DATA, folder, "normalizer.prepend: expected at most 1024 bytes, found 1025");
+    snprintf(part, sizeof part, "\"added_tokens\":[{\"id\":7,\"content\":\"%s\"}]", x);
+    whole_file(part);
+    refused(DT_ERR_DATA, folder, "an added token of at most 1024 bytes, found 1025");
+    snprintf(part, sizeof part, "\"added_tokens\":[{\"id\":7,\"content\":\"c\"}],\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"c\"},\"content\":\"%s\"}", x + 1);
+    whole_file(part);
+    dt_tokenizer *t;
+    if (dt_tokenizer_open(&t, folder) != DT_OK) fail_msg("%s", dt_error_message());
+    dt_tokenizer_close(t);
+
+    char steps[2048] = "";
+    for (int i = 0; i < 31; i++) {
+        const size_t n = strlen(steps);
+        snprintf(steps + n, sizeof steps - n, "%s{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aa\"}", i ? "," : "");
+    }
+    char whole[3072];
+    snprintf(whole, sizeof whole, "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[%s]}", steps);
+    whole_file(whole);
+    if (dt_tokenizer_open(&t, folder) != DT_OK) fail_msg("%s", dt_error_message());
+    dt_encoder *e;
+    dt_ids ids = {0};
+    assert_int_equal(dt_encoder_open(&e, t), DT_OK);
+    const dt_span text = {.text = "a", .nbytes = 1};
+    assert_int_equal(dt_encode(e, &text, 1, 0, &ids, NULL), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "more than 64 times as long"));
+    dt_error_clear();
+    dt_encoder_close(e);
+    dt_tokenizer_close(t);
+    free(ids.id);
+}
+
 static void deep_nesting_is_refused(void **state)
 {
     (void)state;
@@ -304,6 +344,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_bad_file_is_refused_by_name),     cmocka_unit_test(what_is_not_supported_is_named),
+        cmocka_unit_test(growth_is_bounded),
         cmocka_unit_test(deep_nesting_is_refused),           cmocka_unit_test(config_says_what_tokens_are_for),
         cmocka_unit_test(expressions_mean_what_they_mean_to_oniguruma), cmocka_unit_test(a_hostile_expression_ends_in_an_error),
     };

@@ -53,12 +53,19 @@ bool dt_trie_touches(const dt_trie *t, const char *text, size_t n, size_t least,
 
 /* ---- reading ------------------------------------------------------------------------------------------------------------ */
 
+/* A search may look through a whole token at each byte of a text. */
+static dt_err too_long(size_t n)
+{
+    return dt_fail(DT_ERR_DATA, "an added token of at most %d bytes, found %zu", DT_CONTENT_MAX, n);
+}
+
 /* What a token that is looked for in normalised text is written as there. */
 static dt_err add_normalized(dt_added *a, const char *content, int k, const dt_normalizer *normalizer, dt_matcher *m)
 {
     dt_text buffer[2] = {0};
     dt_piece p = {.text = content, .to = strlen(content), .at_start = true};
     dt_err err = dt_normalize(normalizer, m, buffer, &p, false);
+    if (err == DT_OK && p.to - p.from > DT_CONTENT_MAX) err = too_long(p.to - p.from);
     if (err == DT_OK) err = trie_add(&a->trie[1], p.text + p.from, p.to - p.from, k);
     free(buffer[0].bytes);
     free(buffer[1].bytes);
@@ -90,6 +97,7 @@ static dt_err read_token(dt_added *a, const dt_spec *s, dt_vocab *vocab, const d
     DT_TRY(dt_spec_bool(s, "normalized", &normalized));
     if (id < 0) return dt_spec_bad(s, "id", "an id");
     if (!content[0]) return dt_spec_bad(s, "content", "a text that is not empty");
+    if (strlen(content) > DT_CONTENT_MAX) return name_place(s, too_long(strlen(content)));
     const dt_vocab_entry *known = dt_vocab_get(vocab, (int32_t)id);
     if (known && (known->flags & DT_TOKEN_ADDED)) return dt_spec_bad(s, "id", "an id that no other added token has");
     DT_TRY(name_place(

@@ -8,6 +8,9 @@
 #include <string.h>
 #include <utf8proc.h>
 
+/* Steps multiply each other's growth, so a small file could ask for any amount of memory. No form of Unicode makes a text 20 times as long. */
+enum { MAX_GROWTH = 64, ALWAYS_ALLOWED = 1 << 16 };
+
 /* ---- reading ------------------------------------------------------------------------------------------------------------ */
 
 dt_err dt_pattern_read(const dt_spec *s, dt_regex **out, const char **text, bool *literal)
@@ -31,6 +34,8 @@ static dt_err read_content(const dt_spec *s, const char *key, dt_normal_step *st
     const char *content;
     DT_TRY(dt_spec_need_string(s, key, &content));
     step->n_content = strlen(content);
+    DT_CHECK(step->n_content <= DT_CONTENT_MAX, DT_ERR_DATA, "%s: %s.%s: expected at most %d bytes, found %zu", s->file, s->where, key,
+             DT_CONTENT_MAX, step->n_content);
     DT_CHECK((step->content = strdup(content)), DT_ERR_MEMORY, "%s: no memory", s->file);
     return DT_OK;
 }
@@ -206,7 +211,13 @@ static dt_err lowercase(dt_text *out, dt_piece *p)
     return dt_edit_end(&e);
 }
 
-static dt_err replace_byte(const dt_normal_step *s, dt_text *out, dt_piece *p)
+static dt_err within(size_t n, size_t most)
+{
+    DT_CHECK(n <= most, DT_ERR_DATA, "the tokenizer's normalizer makes a text more than %d times as long", MAX_GROWTH);
+    return DT_OK;
+}
+
+static dt_err replace_byte(const dt_normal_step *s, size_t most, dt_text *out, dt_piece *p)
 {
     dt_edit e = dt_edit_begin(out, p);
     for (size_t i = p->from; i < p->to;) {
@@ -214,14 +225,15 @@ static dt_err replace_byte(const dt_normal_step *s, dt_text *out, dt_piece *p)
         const size_t end = hit ? (size_t)(hit - p->text) : p->to;
         dt_edit_keep(&e, i, end);
         if (hit) dt_edit_change(&e, end, end + 1, s->content, s->n_content);
+        DT_TRY(within(out->n, most));
         i = end + (hit != NULL);
     }
     return dt_edit_end(&e);
 }
 
-static dt_err replace(const dt_normal_step *s, dt_matcher *m, dt_text *out, dt_piece *p)
+static dt_err replace(const dt_normal_step *s, size_t most, dt_matcher *m, dt_text *out, dt_piece *p)
 {
-    if (!s->pattern) return replace_byte(s, out, p);
+    if (!s->pattern) return replace_byte(s, most, out, p);
     dt_edit e = dt_edit_begin(out, p);
     dt_matches at = {0};
     size_t kept = p->from;
@@ -230,6 +242,7 @@ static dt_err replace(const dt_normal_step *s, dt_matcher *m, dt_text *out, dt_p
         if (!found) break;
         dt_edit_keep(&e, kept, p->from + at.begin);
         dt_edit_change(&e, p->from + at.begin, p->from + at.end, s->content, s->n_content);
+        DT_TRY(within(out->n, most));
         kept = p->from + at.end;
     }
     dt_edit_keep(&e, kept, p->to);
@@ -255,6 +268,7 @@ static void strip(const dt_normal_step *s, dt_piece *p, bool goes_on)
 
 dt_err dt_normalize(const dt_normalizer *n, dt_matcher *m, dt_text buffer[2], dt_piece *p, bool goes_on)
 {
+    const size_t most = MAX_GROWTH * (p->to - p->from) + ALWAYS_ALLOWED;
     for (int i = 0; i < n->n_steps && p->to > p->from; i++) {
         const dt_normal_step *s = &n->step[i];
         dt_text *out = &buffer[p->text == buffer[0].bytes];
@@ -266,7 +280,7 @@ dt_err dt_normalize(const dt_normalizer *n, dt_matcher *m, dt_text buffer[2], dt
             if (!goes_on) DT_TRY(prepend(s, out, p));
             break;
         case DT_REPLACE:
-            DT_TRY(replace(s, m, out, p));
+            DT_TRY(replace(s, most, m, out, p));
             break;
         case DT_STRIP:
             strip(s, p, goes_on);

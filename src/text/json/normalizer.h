@@ -17,7 +17,8 @@ typedef struct dt_normal_step {
     bool left, right; /* strip */
 } dt_normal_step;
 
-enum { DT_NORMAL_MAX = 32 };
+/* steps; bytes that a step puts in, and of an added token */
+enum { DT_NORMAL_MAX = 32, DT_CONTENT_MAX = 1024 };
 typedef struct dt_normalizer {
     dt_normal_step step[DT_NORMAL_MAX];
     int n_steps;
