@@ -90,4 +90,14 @@ expect_text "a WORLD_SIZE that is neither ranks nor nodes: a warning" "warning: 
 WORLD_SIZE=2 run 2 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/plan"
 expect "one that is: none" sh -c "! grep -q WORLD_SIZE $out"
 expect "--check makes no files" test ! -e "$tmp/plan"
+
+# ---- data of another tokenizer than the model's
+tokenizers=tests/data/tokenizer
+./dtrain-data -q -o "$tmp/other.h5" --tokenizer $tokenizers/qwen2 "$tmp/text.txt" >/dev/null 2>&1
+run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/other" model.tokenizer=$tokenizers/llama2
+expect_text "data of another tokenizer: a warning names both" "warning: .*train.h5 was made with the tokenizer bytes, but that of the model, $tokenizers/llama2, is tokenizer.json:"
+run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/other" model.vocab_size=1024 data.train="$tmp/train.h5,$tmp/other.h5"
+expect_text "files of different tokenizers: a warning" "warning: .*train.h5 and .*other.h5 were made with different tokenizers"
+run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/other" model.vocab_size=1024 model.tokenizer=$tokenizers/qwen2 data.train="$tmp/other.h5"
+expect "data of the model's tokenizer: no warning" test -z "$(grep -i tokenizer "$out" | grep warning)"
 e2e_done

@@ -33,7 +33,8 @@ typedef struct dt_data_info {
     int64_t n_dropped;        /* samples without any target */
     int64_t steps_per_epoch;  /* optimizer steps, the last one may be short */
     int32_t max_tok, max_seq; /* most of a micro-batch: what the model must be opened for */
-    const char *tokenizer;    /* that the first file was made with; "" when it names none */
+    const char *path, *tokenizer; /* of the first file, and what it was made with; "" when it names none */
+    const char *other_path; /* the first file that was made with another tokenizer than that; NULL: none */
 } dt_data_info;
 
 /** Open and check the files (DT_ERR_DATA naming file and dataset: missing, wrong format or version, offsets that decrease or pass the end, token

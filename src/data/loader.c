@@ -148,6 +148,16 @@ static dt_err open_batches(dt_loader *l)
                             l->n_batches);
 }
 
+static const char *other_tokenizer(const dt_sources *s)
+{
+    const char *first = dt_dataset_get_info(s->layouts[0].dataset)->tokenizer;
+    for (int i = 1; i < s->n_files; i++) {
+        const dt_dataset_info *info = dt_dataset_get_info(s->layouts[i].dataset);
+        if (*first && *info->tokenizer && strcmp(info->tokenizer, first) != 0) return info->path;
+    }
+    return NULL;
+}
+
 static dt_err open_all(dt_loader *l)
 {
     DT_TRY(check_options(&l->opt));
@@ -157,7 +167,9 @@ static dt_err open_all(dt_loader *l)
                              .n_tokens = l->sources.n_tokens,
                              .n_dropped = l->sources.n_dropped,
                              .steps_per_epoch = l->order.steps_per_epoch,
-                             .tokenizer = dt_dataset_get_info(l->sources.layouts[0].dataset)->tokenizer};
+                             .path = dt_dataset_get_info(l->sources.layouts[0].dataset)->path,
+                             .tokenizer = dt_dataset_get_info(l->sources.layouts[0].dataset)->tokenizer,
+                             .other_path = other_tokenizer(&l->sources)};
     return open_batches(l);
 }
 

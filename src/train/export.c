@@ -1,5 +1,6 @@
 /* export.c - a run's model for other programs, and the tokenizer that goes with it. */
 #include "dtrain/export.h"
+#include "dtrain/tokenizer.h"
 #include "run.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -14,6 +15,27 @@ static const char *choose_tokenizer(const dt_run *run)
     if (*run->cfg.model_tokenizer) return run->cfg.model_tokenizer;
     if (run->has_pretrained && run->pretrained.tokenizer) return run->pretrained.tokenizer;
     return !strcmp(data, "bytes") ? "bytes" : "";
+}
+
+static void warn_of_data(const dt_loader *l, const char *tokenizer, const char *name)
+{
+    const dt_data_info *data = l ? dt_loader_info(l) : NULL;
+    if (!data) return;
+    if (data->other_path) DT_WARN("%s and %s were made with different tokenizers", data->path, data->other_path);
+    if (name && *data->tokenizer && strcmp(data->tokenizer, name) != 0)
+        DT_WARN("%s was made with the tokenizer %s, but that of the model, %s, is %s: its ids mean other text", data->path,
+                data->tokenizer, tokenizer, name);
+}
+
+/* A tokenizer that is not to be had here, or of a kind that is only carried along, says nothing. */
+static void warn_of_other_tokenizers(const dt_run *run, const char *tokenizer)
+{
+    dt_tokenizer *t = NULL;
+    if (*tokenizer && dt_tokenizer_open(&t, tokenizer) != DT_OK) dt_error_clear();
+    const char *name = t ? dt_tokenizer_get_info(t)->name : NULL;
+    warn_of_data(run->train, tokenizer, name);
+    warn_of_data(run->valid, tokenizer, name);
+    dt_tokenizer_close(t);
 }
 
 /* Full paths: the text goes into checkpoints, which are read from other working directories. */
@@ -33,6 +55,7 @@ dt_err run_settle_tokenizer(dt_run *run)
     if (err == DT_OK && exports(run) && !*tokenizer && run->comm && run->comm->rank == 0)
         DT_WARN("[checkpoint] export = hf: no tokenizer is known for this model, its files will be missing; [model] tokenizer "
                 "names one");
+    if (err == DT_OK && run->comm && run->comm->rank == 0) warn_of_other_tokenizers(run, tokenizer);
     if (err == DT_OK && *tokenizer) err = dt_config_set(&run->cfg, "model", "tokenizer", full ? full : tokenizer);
     free(full);
     return err;
