@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "../src/text/tokenizer_ops.h"
 #include "dtrain/chat.h"
+#include "../src/text/chat/chat_form.h"
 
 /* ---- a tokenizer with the tokens of all families: bytes, tokens from 256 on, and "ab" as one token ------------------------------------ */
 
@@ -143,6 +144,31 @@ static void templates_are_recognised(void **state)
     assert_non_null(strstr(dt_error_message(), "qwen2.5"));
     assert_non_null(strstr(dt_error_message(), "wizard"));
     dt_error_clear();
+}
+
+/* What a template has of its own and a named form has not is told of, or the template is none of ours. */
+static void what_recognition_leaves_out_is_known(void **state)
+{
+    (void)state;
+    const struct { const char *jinja, *name, *left_out; } all[] = {
+        {"{{'<|im_start|>system\nYou are SmolLM<|im_end|>\n'}}", "chatml", "its own default system message"},
+        {"{{'<|im_start|>system\\nYou are SmolLM<|im_end|>\\n'}}", "chatml", "its own default system message"},
+        {"{{'<|im_start|>system\nYou are a helpful assistant<|im_end|>\n'}}", "chatml", "its own default system message"},
+        {"{{'<|im_start|>system\n' + m + '<|im_end|>\n'}}", "chatml", NULL},
+        {"{{'<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n'}}", "qwen2", NULL},
+        {"{{'<|start_header_id|>'}} Cutting Knowledge Date: x", "llama-3", "its lines with dates"},
+        {"{{'<|start_header_id|>'}}", "llama-3", NULL},
+        {"{{'<|im_start|>system<|im_sep|>'}}", NULL, NULL},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        const dt_chat_form *form = dt_chat_form_recognise(all[i].jinja);
+        assert_int_equal(form == NULL, all[i].name == NULL);
+        if (!form) continue;
+        assert_string_equal(form->name, all[i].name);
+        const char *left = dt_chat_form_left_out(form, all[i].jinja);
+        assert_int_equal(left == NULL, all[i].left_out == NULL);
+        if (left) assert_string_equal(left, all[i].left_out);
+    }
 }
 
 /* A conversation of two answers, all turns learnt: content and what ends it, nothing else. */
@@ -363,6 +389,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(templates_write_what_transformers_writes),
         cmocka_unit_test(templates_are_recognised),
+        cmocka_unit_test(what_recognition_leaves_out_is_known),
         cmocka_unit_test(targets_are_the_words_and_what_ends_them),
         cmocka_unit_test(tokens_of_a_template_are_ids_where_there_are_any),
         cmocka_unit_test(bos_stands_at_the_start_once),

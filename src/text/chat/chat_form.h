@@ -33,6 +33,8 @@ typedef struct dt_chat_form {
 const dt_chat_form *dt_chat_form_find(const char *name); /* NULL: none */
 /** By the marks in a Jinja template. NULL: none of ours. */
 const dt_chat_form *dt_chat_form_recognise(const char *jinja);
+/** What the Jinja template writes and the form that it is recognised as does not. NULL: nothing that is known. */
+const char *dt_chat_form_left_out(const dt_chat_form *form, const char *jinja);
 /** From a JSON file; texts are borrowed from *root, which the caller decrefs. */
 dt_err dt_chat_form_read(const char *path, dt_chat_form *form, json_t **root);
 

@@ -140,7 +140,7 @@ const dt_chat_form *dt_chat_form_recognise(const char *jinja)
     } rows[] = {
         {"<|im_start|>", "enable_thinking", "qwen3"},
         {"<|im_start|>", "You are Qwen, created by Alibaba Cloud", "qwen2.5"},
-        {"<|im_start|>", "You are a helpful assistant", "qwen2"},
+        {"<|im_start|>", "You are a helpful assistant.<|im_end|>", "qwen2"},
         {"<|im_start|>", "", "chatml"},
         {"<|start_header_id|>", "", "llama-3"},
         {"[INST]", "<<SYS>>", "llama-2"},
@@ -151,7 +151,27 @@ const dt_chat_form *dt_chat_form_recognise(const char *jinja)
         {"### Instruction:", "### Response:", "alpaca"},
         {"USER: ", "ASSISTANT:", "vicuna"},
     };
+    if (strstr(jinja, "<|im_sep|>")) return NULL; /* Phi-4's: ChatML but for its headers */
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (strstr(jinja, rows[i].mark) && strstr(jinja, rows[i].also)) return dt_chat_form_find(rows[i].name);
+    return NULL;
+}
+
+/* A system turn whose content is written out in the template. */
+static bool has_default_system(const char *jinja)
+{
+    static const char head[] = "<|im_start|>system";
+    for (const char *at = jinja; (at = strstr(at, head));) {
+        at += sizeof head - 1;
+        const char *content = strncmp(at, "\\n", 2) == 0 ? at + 2 : *at == '\n' ? at + 1 : NULL;
+        if (content && !strchr("'\"<{", *content)) return true;
+    }
+    return false;
+}
+
+const char *dt_chat_form_left_out(const dt_chat_form *form, const char *jinja)
+{
+    if (strcmp(form->name, "llama-3") == 0 && strstr(jinja, "Cutting Knowledge Date")) return "its lines with dates";
+    if (strcmp(form->name, "chatml") == 0 && has_default_system(jinja)) return "its own default system message";
     return NULL;
 }
