@@ -25,6 +25,14 @@ run 2 ./dtrain-convert --to hf "$tmp/many" "$tmp/again"
 expect "and put together" cmp "$tmp/again/model.safetensors" "$hf/llama/model.safetensors"
 run 2 ./dtrain-convert --to hf "$hf/qwen3_f16" "$tmp/same" --tokenizer bytes
 expect "generation_config.json goes along" cmp "$tmp/same/generation_config.json" "$hf/qwen3_f16/generation_config.json"
+for type in fp32 bf16; do run 0 ./dtrain-convert --to hf --dtype $type --shard-size 1B "$hf/llama" "$tmp/mixed-$type"; done # a tensor a file
+for shard in "$tmp"/mixed-bf16/model-00001-*; do cp "$shard" "$tmp/mixed-fp32/"; done
+sed -i 's/"float32"/"float16"/' "$tmp/mixed-fp32/config.json"
+run 2 ./dtrain-convert --to hf "$tmp/mixed-fp32" "$tmp/mixed"
+expect "weights of several types go out in the one that holds them all" grep -q '"dtype": "float32"' "$tmp/mixed/config.json"
+run 2 ./dtrain-convert "$tmp/mixed-fp32" "$tmp/mixed.h5"
+run 0 ./dtrain-convert "$tmp/mixed.h5" "$tmp/mixed-back"
+expect "and so do they by way of a checkpoint" cmp "$tmp/mixed-back/model.safetensors" "$tmp/mixed/model.safetensors"
 run 0 ./dtrain-convert "$tmp/gpt2.h5" "$tmp/half" --dtype bf16
 expect "another type is half as large" test "$(stat -c %s "$tmp/half/model.safetensors")" -lt "$(($(stat -c %s "$hf/gpt2/model.safetensors") * 6 / 10))"
 expect "and is named in config.json" grep -q '"dtype": "bfloat16"' "$tmp/half/config.json"

@@ -25,7 +25,7 @@ static const char usage[] =
     "  --to KIND          checkpoint, or hf: a directory, also of a directory (other shards, another type)\n"
     "  --dtype TYPE       fp32, bf16, or fp16 (directories alone). Default: for a directory what the run computed with or, for "
     "weights from a\n"
-    "                     directory, what they were there; for a checkpoint bf16 when all of the weights are, else fp32, which "
+    "                     directory, what they were there (of several types: fp32); for a checkpoint bf16 when all of the weights are, else fp32, which "
     "holds all three exactly\n"
     "  --shard-size SIZE  most bytes of tensors in a file, such as 5GB or 2GiB (default 5GB)\n"
     "  --tokenizer NAME   directory or tokenizer.json whose files go along, bytes, or none (default: that of FROM)\n"
@@ -223,7 +223,7 @@ static dt_err choose_dtype(app *a)
     dt_st_type stored;
     DT_TRY(dt_pretrained_type(p, &stored));
     dt_st_type usual = stored != DT_ST_OTHER ? stored : type_of_run(p);
-    if (usual == DT_ST_OTHER) usual = type_in_config(p->model_config);
+    if (usual == DT_ST_OTHER && p->kind == DT_PRETRAINED_CHECKPOINT) usual = type_in_config(p->model_config);
     if (usual == DT_ST_OTHER) usual = DT_ST_F32;
     if (a->kind == KIND_CHECKPOINT) {
         DT_CHECK(a->opt.dtype != DT_ST_F16, DT_ERR_USAGE,
@@ -281,6 +281,7 @@ static char *config_with_type(const dt_pretrained *p)
     static const char *const names[] = {NULL, "float32", "float16", "bfloat16"};
     dt_st_type stored = DT_ST_OTHER;
     if (dt_pretrained_type(p, &stored) != DT_OK) dt_error_clear(); /* it could be read a moment ago; then the load will say */
+    if (stored == DT_ST_OTHER && p->kind == DT_PRETRAINED_HF) stored = DT_ST_F32; /* of several types: what holds them all */
     json_t *root = names[stored] ? json_loads(p->model_config, 0, NULL) : NULL;
     if (!root) return strdup(p->model_config);
     if (json_object_get(root, "dtype") || !json_object_get(root, "torch_dtype"))
