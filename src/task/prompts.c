@@ -108,10 +108,14 @@ static dt_err encode_messages(dt_ids *p, const place *at, const json_t *list, co
     DT_TRY(dt_prompt_reader_chat(r));
     dt_err err = DT_OK;
     if (r->system && !begins_with_system(list)) err = dt_messages_add(&m, DT_ROLE_SYSTEM, r->system, strlen(r->system));
-    if (err == DT_OK) err = dt_messages_parse(&m, list, what, "role", "content");
+    if (err == DT_OK) err = dt_messages_parse(&m, list, key, "role", "content");
     if (err == DT_OK) err = dt_chat_encode(r->chat, r->encoder, m.item, m.n, DT_CHAT_GENERATE | r->chat_flags, p);
     dt_messages_free(&m);
-    return err;
+    if (err != DT_ERR_DATA) return err;
+    char why[512]; /* messages count themselves; which file and line they stand in is known here */
+    snprintf(why, sizeof why, "%s", dt_error_message());
+    dt_error_clear();
+    return dt_fail(err, "%s: %s", what, why);
 }
 
 /* ---- records ------------------------------------------------------------------------------------------------------------ */
