@@ -166,6 +166,23 @@ expect_exit no_checkpoint_is_a_data_error 65
 run 2 ./dtrain-generate "$m" --prompts "$tmp/nowhere.jsonl"
 expect_exit missing_prompts_are_a_data_error 65
 expect_text missing_prompts_are_named 'nowhere.jsonl'
+# dynamic rotary embedding goes on beyond max_position_embeddings (8), up to its factor (2) times that, whatever else is asked for
+printf '{"ids":[3,4,5]}\n' >"$tmp/short.jsonl"
+printf '{"ids":[3,4,5]}\n{"ids":[9,8,7,6,5,4,3,2,1,11]}\n' >"$tmp/long.jsonl"
+generate 0 tests/data/hf/llama_dynamic --tokenizer ids --greedy --prompts "$tmp/short.jsonl" --threads 1
+expect the_dynamic_rule_continues_as_transformers_does test "$(cat "$tmp/text")" = "3 4 5 58 44 13 12 47 49 44 37 2" # generate(..., do_sample=False)
+cp "$tmp/text" "$tmp/short"
+generate 2 tests/data/hf/llama_dynamic --tokenizer ids --greedy --prompts "$tmp/long.jsonl" --threads 1
+expect a_longer_neighbour_changes_nothing cmp <(sed -n 2p "$tmp/text") "$tmp/short"
+expect a_prompt_beyond_the_trained_length_is_continued test "$(sed -n 5p "$tmp/text" | wc -w)" -gt 10
+run 0 ./dtrain-generate tests/data/hf/llama_dynamic --tokenizer ids --prompt "1 2 3 4 5 6 7 8 9 8 7 6 5 4 3 2"
+expect_text a_stretched_length_is_a_limit_too 'has 16 tokens: the model takes 16'
+for line in '{"messages":[{"role":"user"}]}' '{"messages":[{"role":"alien","content":"x"}]}'; do
+    printf '{"prompt":"a"}\n%s\n' "$line" >"$tmp/messages.jsonl"
+    run 2 ./dtrain-generate "$m" --prompts "$tmp/messages.jsonl" --threads 1
+    expect_exit "bad_message_is_a_data_error: $line" 65
+    expect_text "bad_message_is_named_with_its_line: $line" 'messages.jsonl:2: messages: message 0: '
+done
 run 0 ./dtrain-generate "$m" --prompt "$(printf 'a%.0s' {1..64})"
 expect_exit prompt_beyond_the_model_is_a_data_error 65
 expect_text prompt_beyond_the_model_says_both_lengths 'has 64 tokens: the model takes 64'

@@ -319,7 +319,7 @@ static double frequency(const dt_model_config *mc, int64_t i, int64_t n_pos, dou
     const int64_t d = mc->head_dim;
     float *table = calloc((size_t)(n_pos * d), sizeof *table);
     assert_non_null(table);
-    dt_model_rope_table(mc, n_pos, table);
+    dt_model_rope_table(mc, n_pos, false, table);
     const double c = (double)table[d + i], s = (double)table[d + d / 2 + i];
     free(table);
     *scale = hypot(c, s);
@@ -375,6 +375,44 @@ static void dynamic_frequencies_depend_on_the_length_beyond_the_trained_one(void
     dt_model_config_free(&mc);
 }
 
+static void with_a_cache_dynamic_angles_are_those_of_the_sequence_that_ends_there(void **state)
+{
+    enum { D = 8, P = 5, N = 12 };
+    dt_model_config mc = parsed("{\"model_type\": \"llama\", \"head_dim\": 8, \"max_position_embeddings\": 5, "
+                                "\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 3}}");
+    float growing[N * D], fixed[N * D];
+    dt_model_rope_table(&mc, N, true, growing);
+    for (int64_t p = 0; p < N; p++) {
+        dt_model_rope_table(&mc, p + 1, false, fixed);
+        assert_memory_equal(&growing[p * D], &fixed[p * D], D * sizeof(float));
+    }
+    dt_model_rope_table(&mc, P, false, fixed); /* a longer table begins with the shorter */
+    assert_memory_equal(growing, fixed, P * D * sizeof(float));
+    dt_model_config_free(&mc);
+}
+
+static void a_stretched_model_takes_longer_sequences(void **state)
+{
+    static const struct {
+        const char *rope;
+        int64_t longest;
+    } CASES[] = {{"null", 64},
+                 {"{\"type\": \"linear\", \"factor\": 4}", 256},
+                 {"{\"type\": \"linear\", \"factor\": 0.5}", 64},
+                 {"{\"type\": \"dynamic\", \"factor\": 2.5}", 160},
+                 {"{\"type\": \"yarn\", \"factor\": 4, \"original_max_position_embeddings\": 16}", 64},
+                 {"{\"type\": \"yarn\", \"factor\": 4}", 256},
+                 {"{\"type\": \"linear\", \"factor\": 1e9}", INT32_MAX / 2},
+                 {"{\"type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4}", 64}};
+    for (size_t i = 0; i < sizeof CASES / sizeof CASES[0]; i++) {
+        char text[256];
+        snprintf(text, sizeof text, "{\"model_type\": \"llama\", \"max_position_embeddings\": 64, \"rope_scaling\": %s}", CASES[i].rope);
+        dt_model_config mc = parsed(text);
+        assert_int_equal(dt_model_max_length(&mc), CASES[i].longest);
+        dt_model_config_free(&mc);
+    }
+}
+
 /* ---- operations ---- */
 
 static void operations_of_gpt2_are_six_per_weight_and_token(void **state)
@@ -401,6 +439,8 @@ int main(void)
         cmocka_unit_test(llama3_frequencies_are_the_worked_ones),
         cmocka_unit_test(yarn_frequencies_are_the_worked_ones),
         cmocka_unit_test(dynamic_frequencies_depend_on_the_length_beyond_the_trained_one),
+        cmocka_unit_test(with_a_cache_dynamic_angles_are_those_of_the_sequence_that_ends_there),
+        cmocka_unit_test(a_stretched_model_takes_longer_sequences),
         cmocka_unit_test(operations_of_gpt2_are_six_per_weight_and_token),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -58,8 +58,11 @@ dt_err dt_model_make_units(const dt_model_config *mc, dt_unit **units, int *n_un
 void dt_model_free_units(dt_unit *units, int n_units);
 
 /** cos and sin of the rotary table, [n_pos, head_dim] as dt_device_ops.rope wants it (algorithms.md 8.5), computed in double. The dynamic rule takes
- *  n_pos as its length: a model opened for max_pos uses that one table in training and generation. */
-void dt_model_rope_table(const dt_model_config *mc, int64_t n_pos, float *cos_sin);
+ *  n_pos as its length or, growing (a model with a key-value cache), for each position the length of the sequence that ends there. */
+void dt_model_rope_table(const dt_model_config *mc, int64_t n_pos, bool growing, float *cos_sin);
+
+/** The longest sequence that makes sense: max_position_embeddings, stretched by the factor of the linear, dynamic and yarn rules. */
+int64_t dt_model_max_length(const dt_model_config *mc);
 
 /** Floating-point operations of forward and backward for sequences of these lengths: 6 per parameter of matrices and token (the embedding's look-up is
  *  none, the head is one also when tied), and attention's over the causal half of the squares. */

@@ -219,7 +219,7 @@ static dt_err generate(app *a, dt_sequence *const *mine, int n_mine, dt_generate
 
 static dt_err converse(app *a)
 {
-    const int64_t limit = a->frozen.mc.max_position_embeddings;
+    const int64_t limit = dt_model_max_length(&a->frozen.mc);
     const int64_t wanted = a->opt.context > 0 ? a->opt.context : CHAT_LEN, len = wanted < limit ? wanted : limit;
     dt_generate_options g = make_options(a);
     g.n_slots = 1;

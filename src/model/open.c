@@ -271,7 +271,7 @@ static dt_err fill_rope(dt_model *m)
     const size_t nbytes = (size_t)m->opt.max_pos * (size_t)m->mc->head_dim * sizeof(float);
     float *table = malloc(nbytes);
     DT_CHECK(table, DT_ERR_MEMORY, "no memory for a rotary table of %zu bytes", nbytes);
-    dt_model_rope_table(m->mc, m->opt.max_pos, table);
+    dt_model_rope_table(m->mc, m->opt.max_pos, m->opt.cache_seqs > 0, table);
     dt_err err = m->ops->copy(m->dev, m->rope, table, nbytes, m->stream);
     if (err == DT_OK) err = m->ops->stream_sync(m->dev, m->stream);
     free(table);

@@ -1,9 +1,9 @@
 /* rope.c - the rotary table (Su et al., arXiv:2104.09864), with the frequency rules of algorithms.md 8.5. Formed in double: an angle is a
  * position times a frequency, and in float it has lost four digits at position 10^4.
  *
- * The dynamic rule depends on a length. Here it is n_pos, the longest sequence that the model was opened for, in training and in generation
- * alike: were it the length of the moment, results would depend on how samples are batched, and keys in the cache would have been turned
- * by other angles than the queries that meet them. */
+ * The dynamic rule depends on a length. Without a cache it is n_pos, the longest sequence that the model was opened for. A cache grows: there a
+ * position's angles are those of the sequence that ends with it, and what is in the cache stays as it was turned. So they depend on the
+ * position alone, not on what else is in a batch or how long a sequence may become; up to max_position_embeddings nothing differs. */
 #include "model_private.h"
 #include <math.h>
 
@@ -48,13 +48,13 @@ static double yarn_scale(const dt_model_config *mc)
     return 0.1 * log_factor + 1;
 }
 
-static double frequency(const dt_model_config *mc, int64_t i, int64_t n_pos)
+static double frequency(const dt_model_config *mc, int64_t i, int64_t length)
 {
     const double d = (double)mc->head_dim, longest = (double)mc->max_position_embeddings;
     double theta = mc->rope_theta;
-    if (mc->rope_type == DT_ROPE_DYNAMIC && (double)n_pos > longest) {
+    if (mc->rope_type == DT_ROPE_DYNAMIC && (double)length > longest) {
         const double s = mc->rope_factor;
-        theta *= pow(s * (double)n_pos / longest - (s - 1), d / (d - 2));
+        theta *= pow(s * (double)length / longest - (s - 1), d / (d - 2));
     }
     const double f = pow(theta, -2.0 * (double)i / d);
     if (mc->rope_type == DT_ROPE_LINEAR) return f / mc->rope_factor;
@@ -63,15 +63,26 @@ static double frequency(const dt_model_config *mc, int64_t i, int64_t n_pos)
     return f;
 }
 
-void dt_model_rope_table(const dt_model_config *mc, int64_t n_pos, float *cos_sin)
+void dt_model_rope_table(const dt_model_config *mc, int64_t n_pos, bool growing, float *cos_sin)
 {
+    const bool by_position = growing && mc->rope_type == DT_ROPE_DYNAMIC;
     const int64_t half = mc->head_dim / 2;
     const double scale = mc->rope_type == DT_ROPE_YARN ? yarn_scale(mc) : 1;
     for (int64_t i = 0; i < half; i++) {
-        const double f = frequency(mc, i, n_pos);
+        double f = frequency(mc, i, n_pos);
         for (int64_t p = 0; p < n_pos; p++) {
+            if (by_position) f = frequency(mc, i, p + 1);
             cos_sin[p * mc->head_dim + i] = (float)(scale * cos((double)p * f));
             cos_sin[p * mc->head_dim + half + i] = (float)(scale * sin((double)p * f));
         }
     }
+}
+
+int64_t dt_model_max_length(const dt_model_config *mc)
+{
+    const double P = (double)mc->max_position_embeddings;
+    double longest = P;
+    if (mc->rope_type == DT_ROPE_LINEAR || mc->rope_type == DT_ROPE_DYNAMIC) longest = P * mc->rope_factor;
+    if (mc->rope_type == DT_ROPE_YARN) longest = (double)mc->rope_original_max_position * mc->rope_factor;
+    return (int64_t)fmin(fmax(longest, P), INT32_MAX / 2);
 }

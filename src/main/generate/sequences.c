@@ -29,7 +29,7 @@ static dt_err begin_prompt(const app *a, dt_ids *p)
 static dt_err make_sequence(app *a, dt_sequence *s, int prompt)
 {
     dt_ids *p = &a->prompts.prompt[prompt].ids;
-    const int64_t limit = a->frozen.mc.max_position_embeddings;
+    const int64_t limit = dt_model_max_length(&a->frozen.mc);
     DT_TRY(begin_prompt(a, p));
     DT_CHECK((int64_t)p->n < limit, DT_ERR_DATA, "prompt %d has %zu tokens: the model takes %" PRId64 ", new ones included", prompt, p->n, limit);
     const int64_t most = (int64_t)p->n + a->opt.max_new_tokens;
