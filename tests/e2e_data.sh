@@ -78,7 +78,7 @@ q<|im_end|>
 <|im_start|>assistant
 {+a<|im_end|>+}
 {+<|endoftext|>+}'
-run 0 ./dtrain-data -o "$tmp/c.h5" --mask all "$tmp/chat.jsonl"
+run 0 ./dtrain-data -o "$tmp/c.h5" --mask full "$tmp/chat.jsonl"
 is "all targets" "$(./dtrain-data show "$tmp/c.h5" 2 | tail -1)" '2{++2=4<|endoftext|>+}'
 run 0 ./dtrain-data -o "$tmp/c.h5" --max-length 17 "$tmp/chat.jsonl"
 expect_text "what has lost its answer is left out" "records without any target"

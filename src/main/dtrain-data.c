@@ -251,90 +251,94 @@ typedef struct command {
     bool quiet, help;
 } command;
 
-static dt_err take_option(command *c, int which, char *arg)
+/* Where the word of an option goes; NULL: it is none that takes a word as it stands. */
+static const char **word_of(command *c, int which)
 {
     dt_make_options *m = &c->make;
     switch (which) {
     case 'o':
-        m->output = arg;
-        break;
-    case 'q':
-        c->quiet = true;
-        break;
-    case 'h':
-        c->help = true;
-        break;
+        return &m->output;
     case OPT_VALIDATION:
-        m->validation = arg;
-        break;
+        return &m->validation;
+    case OPT_KIND:
+        return &m->kind;
+    case OPT_FORMAT:
+        return &m->format;
+    case OPT_DOCUMENTS:
+        return &m->documents;
+    case OPT_TOKENIZER:
+        return &m->tokenizer;
+    case OPT_TEMPLATE:
+        return &m->chat_template;
+    case OPT_MASK:
+        return &m->mask;
+    case OPT_PREFER:
+        return &m->prefer;
+    case OPT_TRUNCATE:
+        return &m->truncate;
+    case OPT_WEIGHT:
+        return &m->weight_key;
+    default:
+        return NULL;
+    }
+}
+
+/* What an option without a value switches, on unless it is OPT_NO_EOS; NULL: it is none. */
+static bool *switch_of(command *c, int which)
+{
+    switch (which) {
+    case 'q':
+        return &c->quiet;
+    case 'h':
+        return &c->help;
+    case OPT_AS_CHAT:
+        return &c->make.as_chat;
+    case OPT_BUDGETS:
+        return &c->make.turn_budgets;
+    case OPT_EOS:
+    case OPT_NO_EOS:
+        return &c->make.append_eos;
+    case OPT_SKIP_BAD:
+        return &c->make.skip_bad;
+    default:
+        return NULL;
+    }
+}
+
+static dt_err take_value(dt_make_options *m, int which, char *arg)
+{
+    int64_t n = 0;
+    switch (which) {
     case OPT_FRACTION:
         return parse_number("validation-fraction", arg, &m->validation_fraction);
-    case OPT_KIND:
-        m->kind = arg;
-        break;
-    case OPT_FORMAT:
-        m->format = arg;
-        break;
-    case OPT_DOCUMENTS:
-        m->documents = arg;
-        break;
+    case OPT_SHARDS:
+        return parse_positive("shards", arg, &m->n_shards);
+    case OPT_MAX_LENGTH:
+        return parse_count("max-length", arg, &m->max_length);
     case OPT_SEPARATOR:
         m->documents = "separator";
         m->separator = unescape(arg);
-        break;
-    case OPT_TOKENIZER:
-        m->tokenizer = arg;
-        break;
-    case OPT_TEMPLATE:
-        m->chat_template = arg;
-        break;
-    case OPT_AS_CHAT:
-        m->as_chat = true;
-        break;
-    case OPT_MASK: /* answers and all are older names */
-        m->mask = strcmp(arg, "answers") == 0 ? "auto" : strcmp(arg, "all") == 0 ? "full" : arg;
-        break;
-    case OPT_PREFER:
-        m->prefer = arg;
-        break;
-    case OPT_TRUNCATE:
-        m->truncate = arg;
-        break;
-    case OPT_BUDGETS:
-        m->turn_budgets = true;
-        break;
-    case OPT_SHARDS:
-        return parse_positive("shards", arg, &m->n_shards);
+        return DT_OK;
     case OPT_SHARD_SIZE:
         DT_CHECK(dt_parse_bytes(arg, &m->shard_nbytes) == DT_OK && m->shard_nbytes > 0, DT_ERR_USAGE,
                  "--shard-size: expected a size as 500M or 2G, found %s", arg);
-        break;
-    case OPT_THREADS: {
-        int64_t n = 0;
+        return DT_OK;
+    case OPT_THREADS:
         DT_TRY(parse_positive("threads", arg, &n));
         m->n_threads = n < INT_MAX ? (int)n : INT_MAX;
-        break;
-    }
-    case OPT_WEIGHT:
-        m->weight_key = arg;
-        break;
-    case OPT_MAX_LENGTH:
-        return parse_count("max-length", arg, &m->max_length);
-    case OPT_EOS:
-        m->append_eos = true;
-        break;
-    case OPT_NO_EOS:
-        m->append_eos = false;
-        break;
-    case OPT_SKIP_BAD:
-        m->skip_bad = true;
-        break;
-    case ':':
-        return dt_fail(DT_ERR_USAGE, "an option without its value (dtrain-data --help lists them)");
+        return DT_OK;
     default:
-        return dt_fail(DT_ERR_USAGE, "unknown or ambiguous option (dtrain-data --help lists them)");
+        return dt_fail(DT_ERR_ARG, "option %d has no place", which);
     }
-    return DT_OK;
+}
+
+static dt_err take_option(command *c, int which, char *arg)
+{
+    const char **word = word_of(c, which);
+    bool *on = switch_of(c, which);
+    if (word) *word = arg;
+    if (on) *on = which != OPT_NO_EOS;
+    return word || on ? DT_OK : take_value(&c->make, which, arg);
 }
 
 static dt_err parse(int argc, char **argv, command *c)
@@ -350,13 +354,9 @@ static dt_err parse(int argc, char **argv, command *c)
                                 .append_eos = true};
     opterr = 0;
     for (int which; (which = getopt_long(argc, argv, ":o:qh", long_options, NULL)) != -1;) {
-        const dt_err err = take_option(c, which, optarg);
-        if (err != DT_OK && (which == '?' || which == ':')) {
-            dt_error_clear();
-            return dt_fail(err, "%s: %s (dtrain-data --help lists the options)", argv[optind - 1],
-                           which == ':' ? "a value is missing" : "unknown option");
-        }
-        DT_TRY(err);
+        DT_CHECK(which != '?' && which != ':', DT_ERR_USAGE, "%s: %s (dtrain-data --help lists the options)", argv[optind - 1],
+                 which == ':' ? "a value is missing" : "unknown option");
+        DT_TRY(take_option(c, which, optarg));
     }
     if (c->help) return DT_OK;
     c->make.inputs = (const char *const *)argv + optind;
