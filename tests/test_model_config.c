@@ -311,7 +311,7 @@ static void matrices_that_one_product_serves_are_adjacent(void **state)
     dt_model_config_free(&mc);
 }
 
-/* ---- rotary tables: appendix C of algorithms.md ---- */
+/* ---- rotary tables: algorithms.md 8.5 ---- */
 
 /* Frequency i and the scale of the table, read back from row 1: angles below 1 at position 1, so the arc tangent is unique. */
 static double frequency(const dt_model_config *mc, int64_t i, int64_t n_pos, double *scale)

@@ -18,7 +18,7 @@ typedef struct dt_zero_options {
     dt_dtype param_dtype; /* DT_BF16: fp32 master weights are kept beside the parameters; DT_F32: the parameters are the master */
     dt_dtype grad_dtype;  /* what backward writes: param_dtype, or DT_F32 where micro-steps accumulate (architecture.md, idea 2) */
     bool frozen;          /* parameters alone: no gradients, no optimizer */
-    bool reproducible;    /* reduce in every micro-step, ordered left fold (architecture.md, idea 6) */
+    bool reproducible;    /* reduce in every micro-step, ordered left fold (algorithms.md 9.3) */
     bool overlap_comm;
     bool untied;          /* unit 0 is never held together with another unit: no room is kept for that (false is always right) */
     int64_t reduce_bucket_size, allgather_bucket_size; /* most elements (of all ranks) that one collective moves; 0: no limit */
