@@ -249,17 +249,37 @@ static void put_picture(FILE *f, const dt_picture *pic)
 
 /* ---- gnuplot --------------------------------------------------------------------------------------------------------- */
 
+/* Texts are UTF-8 and numbers have points, whatever the user's language: gnuplot 6 takes both from the locale. NULL: out of memory. Free the array. */
+static char **gnuplot_environment(void)
+{
+    static char locale[] = "LC_ALL=C.UTF-8";
+    size_t n = 0, kept = 0;
+    while (environ[n]) n++;
+    char **env = calloc(n + 2, sizeof *env);
+    if (!env) return NULL;
+    for (size_t i = 0; i < n; i++)
+        if (strncmp(environ[i], "LC_ALL=", 7) != 0) env[kept++] = environ[i];
+    env[kept] = locale;
+    return env;
+}
+
 static dt_err start_gnuplot(pid_t *pid, FILE **script)
 {
     int ends[2];
-    DT_CHECK(pipe(ends) == 0, DT_ERR_FAULT, "cannot make a pipe to gnuplot: %s", strerror(errno));
+    char **env = gnuplot_environment();
+    DT_CHECK(env, DT_ERR_MEMORY, "out of memory for gnuplot's environment");
+    if (pipe(ends) != 0) {
+        free(env);
+        return dt_fail(DT_ERR_FAULT, "cannot make a pipe to gnuplot: %s", strerror(errno));
+    }
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, ends[0], STDIN_FILENO);
     posix_spawn_file_actions_addclose(&actions, ends[0]);
     posix_spawn_file_actions_addclose(&actions, ends[1]);
     char *const argv[] = {"gnuplot", NULL};
-    const int why = posix_spawnp(pid, "gnuplot", &actions, NULL, argv, environ);
+    const int why = posix_spawnp(pid, "gnuplot", &actions, NULL, argv, env);
+    free(env);
     posix_spawn_file_actions_destroy(&actions);
     close(ends[0]);
     *script = why == 0 ? fdopen(ends[1], "w") : NULL;
