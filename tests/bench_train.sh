@@ -17,7 +17,7 @@ head -c 1200000 /dev/urandom >"$tmp/noise"
 
 gpt2() { # NP RANK_THREADS DTYPE MICRO_BATCH SEQ_LEN STAGE: median tokens/s and peak memory over plan
     rm -rf "$tmp/run"
-    mpirun -np "$1" ./dtrain /dev/stdin run.output_dir="$tmp/run" run.threads="$2" precision.dtype="$3" batch.micro_batch_size="$4" data.seq_len="$5" \
+    $MPIRUN -np "$1" ./dtrain /dev/stdin run.output_dir="$tmp/run" run.threads="$2" precision.dtype="$3" batch.micro_batch_size="$4" data.seq_len="$5" \
         zero.stage="$6" run.max_steps=$((steps + 2)) checkpoint.save_steps=0 data.train="$tmp/noise.h5" log.report_to=jsonl model.dropout=0 \
         model.model_type=gpt2 model.hidden_size=768 model.num_hidden_layers=12 model.num_attention_heads=12 model.vocab_size=50257 \
         model.max_position_embeddings=1024 </dev/null >"$tmp/log" 2>&1 || { cat "$tmp/log" >&2; return 1; }
@@ -66,7 +66,7 @@ for np in 2 16; do
     for _ in 1 2 3 4 5; do
         rm -rf "$tmp/run"
         begin=$(date +%s.%N)
-        mpirun -np $np ./dtrain /dev/stdin run.output_dir="$tmp/run" run.threads=1 run.max_steps=1 data.train="$tmp/noise.h5" data.seq_len=32 \
+        $MPIRUN -np $np ./dtrain /dev/stdin run.output_dir="$tmp/run" run.threads=1 run.max_steps=1 data.train="$tmp/noise.h5" data.seq_len=32 \
             model.model_type=llama model.hidden_size=32 model.intermediate_size=64 model.num_hidden_layers=2 model.num_attention_heads=2 model.vocab_size=257 \
             model.max_position_embeddings=64 </dev/null >"$tmp/log" 2>&1 || cat "$tmp/log"
         date +%s.%N | awk -v b="$begin" '{ print $1 - b }'

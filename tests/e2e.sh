@@ -13,7 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 tmp=$(mktemp -d) || exit 1
 trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$tmp"' EXIT
 trap 'exit 1' TERM INT HUP # a script that is stopped takes its runs along
-mkdir "$tmp/.mpi" && export OMPI_MCA_orte_tmpdir_base=$tmp/.mpi # shared with other jobs, one's end may remove another's
+mkdir "$tmp/.mpi" && keep_mpi_files_in "$tmp/.mpi"
 out=$tmp/.out code=0 n_not_ok=0
 
 ok() { echo "ok $1"; }
@@ -27,7 +27,7 @@ not_ok() {
 run() {
     local np=$1
     shift
-    if [ "$np" -gt 0 ]; then set -- mpirun -np "$np" "$@"; fi
+    if [ "$np" -gt 0 ]; then set -- $MPIRUN -np "$np" "$@"; fi
     timeout -k 5 "${RUN_TIMEOUT:-240}" "$@" >"$out" 2>&1 </dev/null
     code=$?
 }

@@ -10,7 +10,7 @@ expect a_small_checkpoint_is_made test -s "$m/checkpoints/step-00000007.h5"
 generate() { # NP ARGUMENTS...: standard output alone into $tmp/text
     local np=$1
     shift
-    if [ "$np" -gt 0 ]; then set -- mpirun -np "$np" ./dtrain-generate "$@"; else set -- ./dtrain-generate "$@"; fi
+    if [ "$np" -gt 0 ]; then set -- $MPIRUN -np "$np" ./dtrain-generate "$@"; else set -- ./dtrain-generate "$@"; fi
     timeout -k 5 60 "$@" >"$tmp/text" 2>"$out" </dev/null
     code=$?
 }
@@ -90,7 +90,7 @@ expect a_shared_model_streams cmp "$tmp/text" "$tmp/expected"
 printf 'hello\n\nand you\n' | timeout 60 ./dtrain-generate "$m" --chat --system "be brief" --max-new-tokens 5 --threads 1 >"$tmp/talk" 2>"$out"
 expect_text a_conversation_keeps_what_was_said ' [1-9][0-9]* kept'
 expect a_line_an_answer test "$(wc -l <"$tmp/talk")" -ge 2
-printf 'hello\n\nand you\n' | timeout 60 mpirun -np 2 ./dtrain-generate "$m" --chat --system "be brief" --max-new-tokens 5 --threads 1 --zero-stage 3 >"$tmp/text" 2>"$out"
+printf 'hello\n\nand you\n' | timeout 60 $MPIRUN -np 2 ./dtrain-generate "$m" --chat --system "be brief" --max-new-tokens 5 --threads 1 --zero-stage 3 >"$tmp/text" 2>"$out"
 expect the_same_conversation_on_2_ranks cmp "$tmp/text" "$tmp/talk"
 printf 'hello\nand you\nand I\n' | timeout 60 ./dtrain-generate "$m" --chat --context 40 --max-new-tokens 5 --threads 1 >"$tmp/text" 2>"$out"
 expect_text a_long_conversation_forgets_its_beginning 'its beginning is forgotten'

@@ -82,7 +82,7 @@ for sig in USR1 TERM INT; do
     expect_exit "SIG$sig saves and leaves with 75" 75
     expect "SIG$sig: a checkpoint is there" test -f "$(newest signal)"
 done
-mpirun -np 2 ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/signal2" run.max_steps=100000 checkpoint.save_steps=0 >"$out" 2>&1 &
+$MPIRUN -np 2 ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/signal2" run.max_steps=100000 checkpoint.save_steps=0 >"$out" 2>&1 &
 pid=$!
 for _ in $(seq 100); do [ -s "$tmp/signal2/metrics.jsonl" ] && break; sleep 0.1; done
 kill -USR1 "$pid"

@@ -74,7 +74,7 @@ planned() { # NP RANKS ARGS...: the rows of --plan --ranks RANKS and of a run on
     shift 3
     ./dtrain --plan --ranks "$ranks" "$tmp/tiny.ini" run.output_dir="$tmp/x" "$@" 2>/dev/null | grep "^$stage  " | cut -c 13-116
     rm -rf "$tmp/planned"
-    mpirun -np "$np" ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/planned" run.max_steps=1 zero.stage="$stage" "$@" 2>&1 | grep "^allocated " | cut -c 13-116
+    $MPIRUN -np "$np" ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/planned" run.max_steps=1 zero.stage="$stage" "$@" 2>&1 | grep "^allocated " | cut -c 13-116
 }
 for threads in 0 2; do
     planned 2 2 "$((threads + 1))" run.threads=$threads >"$tmp/.plan"

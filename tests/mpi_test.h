@@ -48,7 +48,8 @@ static inline bool vote_all(MPI_Comm comm, bool cond, const char *text, const ch
     } while (0)
 
 /** main() of such a test: `int main(int argc, char **argv) { const struct CMUnitTest tests[] = {...}; MPI_TEST_MAIN(argc, argv, tests); }`.
- *  Results are rank 0's stdout; other ranks are heard on stderr alone. The status is the verdict of all ranks. */
+ *  Results are rank 0's stdout, in the file TEST_RESULTS where that is set; other ranks are heard on stderr alone. The status is the verdict
+ *  of all ranks. */
 #define MPI_TEST_MAIN(argc, argv, tests)                                                                                         \
     do {                                                                                                                         \
         mpi_test_begin(&(argc), &(argv));                                                                                        \
@@ -63,7 +64,8 @@ static inline void mpi_test_begin(int *argc, char ***argv)
     MPI_Comm_size(MPI_COMM_WORLD, &nranks);
     dt_log_open(rank, nranks, "test");
     if (provided < MPI_THREAD_MULTIPLE) MPI_Abort(MPI_COMM_WORLD, 70);
-    if (rank > 0 && !freopen("/dev/null", "w", stdout)) MPI_Abort(MPI_COMM_WORLD, 70);
+    const char *results = rank > 0 ? "/dev/null" : getenv("TEST_RESULTS");
+    if (results && !freopen(results, "w", stdout)) MPI_Abort(MPI_COMM_WORLD, 70);
 }
 
 static inline int mpi_test_end(int n_failed)

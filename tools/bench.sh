@@ -12,7 +12,7 @@ for source in tests/bench_*.c tests/bench_*.sh; do
     *.sh) bash "$source" || status=1 ;;
     *) counts=$(sed -n 's|^[/ *]*NP: *\([0-9 ]*\).*|\1|p' "$source" | head -1)
        if [ -z "$counts" ]; then "$BUILD/${source%.c}" || status=1; fi
-       for np in $counts; do mpirun -np "$np" "$BUILD/${source%.c}" || status=1; done ;;
+       for np in $counts; do $MPIRUN -np "$np" "$BUILD/${source%.c}" || status=1; done ;;
     esac
 done
 exit $status

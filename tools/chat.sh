@@ -19,7 +19,7 @@ if [ -z "$model" ]; then
     model=$runs/chat-base
     rm -rf $runs/chat-base $runs/chat-pretrain
     ./dtrain-data --template plain --kind tokens -o $data/base.h5 "$chats"
-    mpirun -np "$np" ./dtrain input/demo.ini run.output_dir=$runs/chat-pretrain run.max_steps=100 data.train=$data/base.h5 data.validation= \
+    $MPIRUN -np "$np" ./dtrain input/demo.ini run.output_dir=$runs/chat-pretrain run.max_steps=100 data.train=$data/base.h5 data.validation= \
         data.validation_steps=0 model.hidden_size=128 model.intermediate_size=384 model.num_hidden_layers=4 batch.micro_batch_size=4 checkpoint.save_steps=0 $settings
     ./dtrain-convert $runs/chat-pretrain $model
     settings="optimizer.lr=1e-3 run.epochs=20 $settings"
@@ -29,9 +29,9 @@ say "the chats as token ids"
 ./dtrain-data --tokenizer "$model" --template auto -o $data/train.h5 "$chats"
 ./dtrain-data show $data/train.h5 0 --tokenizer "$model"
 
-say "fine-tuning on $np ranks: mpirun -np $np ./dtrain input/chat.ini model.path=$model $settings"
+say "fine-tuning on $np ranks: $MPIRUN -np $np ./dtrain input/chat.ini model.path=$model $settings"
 rm -rf $runs/chat
-mpirun -np "$np" ./dtrain input/chat.ini run.output_dir=$runs/chat data.train=$data/train.h5 model.path="$model" $settings
+$MPIRUN -np "$np" ./dtrain input/chat.ini run.output_dir=$runs/chat data.train=$data/train.h5 model.path="$model" $settings
 
 say "dtrain: $question"
 echo "{\"messages\": [{\"role\": \"user\", \"content\": \"$question\"}]}" >$data/question.jsonl

@@ -24,9 +24,9 @@ wc -c $data/train.txt $data/validation.txt | awk 'NR < 3 { printf "%s: %.1f MB\n
 say "datasets"
 for set in train validation; do ./dtrain-data -o $data/$set.h5 $data/$set.txt; done
 
-say "training on $np ranks: mpirun -np $np ./dtrain input/demo.ini"
+say "training on $np ranks: $MPIRUN -np $np ./dtrain input/demo.ini"
 if [ -e $run/finished ]; then rm -rf $run; fi # an unfinished run goes on where it stopped
-mpirun -np "$np" ./dtrain input/demo.ini
+$MPIRUN -np "$np" ./dtrain input/demo.ini
 
 say "what it writes"
 ./dtrain-generate $run --prompt "And the LORD said unto " --max-new-tokens 240 --temperature 0.8 --num-samples 3
