@@ -5,10 +5,11 @@ MPICC    ?= mpicc
 CLANG    ?= clang
 HDF5     ?= $(firstword $(foreach p,hdf5-openmpi hdf5-mpich hdf5,$(shell pkg-config --exists $(p) 2>/dev/null && echo $(p))))
 PREFIX   ?= /usr/local
+COMMIT   ?= $(if $(wildcard .git),$(shell git -c safe.directory=$(CURDIR) describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null))
 BUILD    ?= build/$(if $(SAN),san,release)
 CFLAGS   ?= -O2 -g
 WARNINGS  = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter
-CPPFLAGS += -Iinclude -D_GNU_SOURCE -DDT_VERSION='"$(VERSION)"' $(ISAS:%=-DDT_HAVE_ISA_%) $(if $(HDF5),$(shell pkg-config --cflags $(HDF5)))
+CPPFLAGS += -Iinclude -D_GNU_SOURCE $(ISAS:%=-DDT_HAVE_ISA_%) $(if $(HDF5),$(shell pkg-config --cflags $(HDF5)))
 override CFLAGS += -std=c11 $(WARNINGS) -fopenmp -fno-math-errno $(if $(SAN),-fsanitize=address$(,)undefined -fno-omit-frame-pointer)
 LDLIBS   += $(if $(HDF5),$(shell pkg-config --libs $(HDF5)),-lhdf5) -ljansson -linih -lpcre2-8 -lutf8proc -ldnnl -lm -lpthread -ldl
 ,        := ,
@@ -22,6 +23,7 @@ ISA_CFLAGS_v3   ?= -march=x86-64-v3
 ISA_CFLAGS_v4   ?= -march=x86-64-v4 -mprefer-vector-width=512
 ISA_CFLAGS_base ?=
 
+TOOL      = $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/main/tool/*.c))
 GENERATE  = $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/main/generate/*.c))
 ROOMS     = core device comm io text zero model data checkpoint report task train
 ISA_SRC   = $(wildcard src/device/isa/*.c)
@@ -58,7 +60,16 @@ $(PROGRAMS): %: $(BUILD)/% FORCE
 	@cmp -s $< $@ || { cp $< $@.new && mv -f $@.new $@; } # those at the top are of the build made last
 $(PROGRAMS:%=$(BUILD)/%): $(BUILD)/%: $(BUILD)/src/main/%.o $(LIB)
 	$(call SAY,LD,$@)$(MPICC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LIB) $(LDLIBS)
+$(PROGRAMS:%=$(BUILD)/%): $(TOOL)
 $(BUILD)/dtrain-generate: $(GENERATE)
+# What --version says. The file keeps its time while its text is the same, so that nothing is compiled again for it. COMMIT=... where there is no .git.
+$(BUILD)/build_version.h: FORCE
+	@mkdir -p $(@D)
+	@{ echo '#define BUILD_VERSION "$(VERSION)"'; echo '#define BUILD_COMMIT "$(or $(COMMIT),unknown)"'; \
+	   echo '#define BUILD_FLAGS "$(subst ",\",$(filter-out -W%,$(CFLAGS)))"'; echo '#define BUILD_ISAS "$(ISAS)"'; } >$@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+$(BUILD)/src/main/tool/version.o: $(BUILD)/build_version.h
+$(BUILD)/src/main/tool/version.o: CPPFLAGS += -I$(BUILD)
 FORCE:
 $(LIB): $(LIB_OBJ)
 	@rm -f $@
@@ -122,4 +133,4 @@ clean:  ## remove all that was built
 	rm -rf build $(PROGRAMS)
 .PHONY: all setup demo test test-setup check bench programs tests-build benches sanitize fuzz fuzz-build valgrind docs lint format install info help clean FORCE
 .SECONDARY:
--include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(GENERATE:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(FUZZ:=.d) $(BENCHES:=.d)
+-include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(GENERATE:.o=.d) $(TOOL:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(FUZZ:=.d) $(BENCHES:=.d)

@@ -90,6 +90,14 @@ static void speak_as_rank_3(void)
     DT_DEBUG("detail");
 }
 
+static void speak_as_another_program(void)
+{
+    dt_log_open(0, 1, "node7");
+    dt_log_name("dtrain-info");
+    DT_WARN("a warning");
+    dt_log_name("dtrain");
+}
+
 static void speak_at_length(void)
 {
     dt_log_open(0, 1, "node7");
@@ -106,6 +114,8 @@ static void warnings_name_the_rank_and_information_is_said_once(void **state)
     assert_string_equal(out, "dtrain: [rank 3 node7] warning: a warning\n");
     captured(speak_as_rank_3, STDOUT_FILENO, out, sizeof out);
     assert_string_equal(out, "");
+    captured(speak_as_another_program, STDERR_FILENO, out, sizeof out);
+    assert_string_equal(out, "dtrain-info: warning: a warning\n");
     captured(speak_at_length, STDOUT_FILENO, out, sizeof out);
     assert_int_equal(strspn(out, "y"), 4999);
     assert_string_equal(out + 4999, "\n");

@@ -60,6 +60,10 @@ typedef enum dt_log_level { DT_LOG_ERROR, DT_LOG_WARN, DT_LOG_INFO, DT_LOG_DEBUG
 /** Say who speaks. Before this call the log speaks as rank 0 of 1. DTRAIN_LOG=debug|info|warn|error sets the level. */
 void dt_log_open(int rank, int nranks, const char *host);
 
+/** The program that warnings and errors come from ("dtrain" until it is said); name must stay valid. */
+void dt_log_name(const char *program);
+const char *dt_log_program(void);
+
 /** Information: from rank 0 alone, to stdout. Warnings and errors: from the rank concerned, with "[rank R host]" where
  *  there are several ranks, to stderr. Debug: from every rank, to stderr. A newline is added. One write per line. */
 void dt_log(dt_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

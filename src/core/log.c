@@ -9,10 +9,11 @@
 #include "core_private.h"
 
 static struct {
+    const char *program;
     int rank, nranks;
     char host[64];
     atomic_int level; /* 0: the environment was not asked yet, else 1 + dt_log_level */
-} who = {.nranks = 1};
+} who = {.program = "dtrain", .nranks = 1};
 
 static int level_from_environment(void)
 {
@@ -29,6 +30,10 @@ bool dt_log_wants(dt_log_level level)
     if (known == 0) atomic_store_explicit(&who.level, known = 1 + level_from_environment(), memory_order_relaxed);
     return (int)level < known;
 }
+
+void dt_log_name(const char *program) { who.program = program; }
+
+const char *dt_log_program(void) { return who.program; }
 
 int dt_log_rank(void) { return who.rank; }
 
@@ -53,8 +58,8 @@ static int print_head(dt_log_level level, char *out, size_t size)
 {
     static const char *const words[] = {"error: ", "warning: ", "", "debug: "};
     if (level == DT_LOG_INFO) return 0;
-    if (who.nranks == 1) return snprintf(out, size, "dtrain: %s", words[level]);
-    return snprintf(out, size, "dtrain: [rank %d %s] %s", who.rank, who.host, words[level]);
+    if (who.nranks == 1) return snprintf(out, size, "%s: %s", who.program, words[level]);
+    return snprintf(out, size, "%s: [rank %d %s] %s", who.program, who.rank, who.host, words[level]);
 }
 
 void dt_log(dt_log_level level, const char *fmt, ...)

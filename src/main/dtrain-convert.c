@@ -3,14 +3,13 @@
 #include "dtrain/export.h"
 #include "dtrain/frozen.h"
 #include "dtrain/io.h"
+#include "tool/tool.h"
 #include <dirent.h>
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 #include <mpi.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -18,21 +17,30 @@
 
 static const char usage[] =
     "usage: dtrain-convert [options] FROM TO\n"
-    "Turns a checkpoint into a Hugging Face model directory, or the other way round. Under mpirun each rank does its part.\n"
-    "  FROM   a checkpoint (.h5), a run's output_dir, or a directory with config.json and safetensors files\n"
-    "  TO     of a checkpoint: the directory to make; of a directory: the checkpoint to make (FILE.h5, else a folder for it)\n"
+    "Turns a checkpoint into a Hugging Face model directory, or the other way round.\n"
+    "Under mpirun each rank reads and writes its part of the model.\n"
+    "  FROM   a checkpoint (.h5), a run's output_dir, or a directory with config.json and\n"
+    "         safetensors files\n"
+    "  TO     of a checkpoint: the directory to make; of a directory: the checkpoint to make\n"
+    "         (FILE.h5, or a folder for it)\n"
     "\n"
-    "  --to KIND          checkpoint, or hf: a directory, also of a directory (other shards, another type)\n"
-    "  --dtype TYPE       fp32, bf16, or fp16 (directories alone). Default: for a directory what the run computed with or, for "
-    "weights from a\n"
-    "                     directory, what they were there (of several types: fp32); for a checkpoint bf16 when all of the weights are, else fp32, which "
-    "holds all three exactly\n"
-    "  --shard-size SIZE  most bytes of tensors in a file, such as 5GB or 2GiB (default 5GB)\n"
-    "  --tokenizer NAME   directory or tokenizer.json whose files go along, bytes, or none (default: that of FROM)\n"
+    "  --to KIND          checkpoint or hf. hf makes a directory, also of a directory (with other\n"
+    "                     shards or another type)\n"
+    "  --dtype TYPE       fp32, bf16, or fp16 (directories only). The default for a directory is\n"
+    "                     the type that the run computed with or, for weights that come from a\n"
+    "                     directory, the type they have there (of several types: fp32). The\n"
+    "                     default for a checkpoint is bf16 when all weights are bf16, else fp32,\n"
+    "                     which holds all three types exactly\n"
+    "  --shard-size SIZE  at most so many bytes of tensors in a file, such as 5GB or 2GiB\n"
+    "                     (default 5GB)\n"
+    "  --tokenizer NAME   directory or tokenizer.json whose files go along; bytes; or none\n"
+    "                     (default: the tokenizer of FROM)\n"
     "  --force            write into a directory that is not empty, over a file that exists\n"
-    "  --help, --version\n"
+    "  -h, --help         this text\n"
+    "  -V, --version      version, commit and build\n"
     "\n"
-    "exit codes: 0 done, 64 usage, 65 bad checkpoint or model, 70 fault, 74 writing failed, 76 communication failed\n";
+    "exit codes: 0 done, 64 usage, 65 bad checkpoint or model, 70 fault, 74 writing failed,\n"
+    "            76 communication failed\n";
 
 enum kind { KIND_NONE, KIND_CHECKPOINT, KIND_HF };
 
@@ -98,13 +106,14 @@ static dt_err parse_kind(const char *text, enum kind *kind)
 
 static dt_err parse_options(options *o, int argc, char **argv)
 {
-    enum { TO = 1, DTYPE, SHARD, TOKENIZER, FORCE, HELP, VERSION };
+    enum { TO = 256, DTYPE, SHARD, TOKENIZER, FORCE };
     static const struct option table[] = {
         {"to", 1, 0, TO},       {"dtype", 1, 0, DTYPE}, {"shard-size", 1, 0, SHARD}, {"tokenizer", 1, 0, TOKENIZER},
-        {"force", 0, 0, FORCE}, {"help", 0, 0, HELP},   {"version", 0, 0, VERSION},  {0}};
+        {"force", 0, 0, FORCE}, TOOL_OPTIONS,           {0}};
     *o = (options){.shard_size = DT_ST_SHARD_SIZE};
-    opterr = 0;
-    for (int c; (c = getopt_long(argc, argv, ":h", table, NULL)) != -1;) {
+    for (int c, at;;) {
+        DT_TRY(tool_option(argc, argv, ":" TOOL_LETTERS, table, &c, &at));
+        if (c == -1) break;
         switch (c) {
         case TO:
             DT_TRY(parse_kind(optarg, &o->kind));
@@ -121,16 +130,12 @@ static dt_err parse_options(options *o, int argc, char **argv)
         case FORCE:
             o->force = true;
             break;
-        case VERSION:
+        case 'V':
             o->version = true;
             break;
-        case 'h':
-        case HELP:
+        default:
             o->help = true;
             break;
-        default:
-            return dt_fail(DT_ERR_USAGE, "%s: %s; see dtrain-convert --help", argv[optind - 1],
-                           c == ':' ? "expected a value" : "unknown option");
         }
     }
     if (o->help || o->version) return DT_OK;
@@ -355,22 +360,21 @@ static dt_err run(app *a, dt_err parsed)
 int main(int argc, char **argv)
 {
     app a = {0};
+    tool_start("dtrain-convert");
     const dt_err parsed = parse_options(&a.opt, argc, argv);
-    if (parsed == DT_OK && (a.opt.help || a.opt.version)) {
-        fputs(a.opt.help ? usage : "dtrain-convert " DT_VERSION "\n", stdout);
-        return 0;
-    }
+    if (parsed == DT_OK && a.opt.help) fputs(usage, stdout);
+    if (parsed == DT_OK && a.opt.version) tool_print_version();
+    if (parsed == DT_OK && (a.opt.help || a.opt.version)) return tool_end(DT_OK);
     int provided;
-    signal(SIGXFSZ, SIG_IGN); /* a file beyond the limit is then a write that fails, and is reported as one */
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
     const dt_err err = run(&a, parsed);
     const bool in_order = err == DT_OK || (a.comm_open && dt_comm_failed_together(&a.comm));
-    if (err != DT_OK && (!in_order || dt_comm_speaks(&a.comm))) dt_log(DT_LOG_ERROR, "%s", dt_error_message());
+    const int code = !in_order || dt_comm_speaks(&a.comm) ? tool_end(err) : dt_exit_code(err);
     if (!in_order && a.comm_open && a.comm.nranks > 1) MPI_Abort(MPI_COMM_WORLD, dt_exit_code(err));
     dt_frozen_close(&a.frozen);
     free(a.full_tokenizer);
     if (a.comm_open && in_order) dt_comm_close(&a.comm);
     dt_device_close(&a.dev);
     MPI_Finalize();
-    return dt_exit_code(err);
+    return code;
 }

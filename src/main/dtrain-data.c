@@ -3,8 +3,7 @@
 #include "dtrain/config.h"
 #include "dtrain/dataset.h"
 #include "dtrain/io.h"
-#include <errno.h>
-#include <getopt.h>
+#include "tool/tool.h"
 #include <inttypes.h>
 #include <limits.h>
 #include <signal.h>
@@ -14,65 +13,79 @@
 
 static const char usage[] =
     "usage: dtrain-data [options] -o OUT.h5 INPUT...\n"
-    "       dtrain-data info [--seq-len L] FILE.h5...            what is in datasets; verifies all of it\n"
-    "       dtrain-data show [--tokenizer NAME] FILE.h5 [N]      decode document or sample N, targets marked\n"
+    "       dtrain-data info [--seq-len L] FILE.h5...        what is in datasets; verifies all of it\n"
+    "       dtrain-data show [--tokenizer NAME] FILE.h5 [N]  decode document or sample N, targets\n"
+    "                                                        marked\n"
     "\n"
-    "Makes a dataset for dtrain from plain text, JSON lines or a JSON array. INPUT: files, folders (their .txt, .jsonl, .ndjson\n"
-    "and .json files, by name), or - for standard input. The output appears only when it is complete, and does not depend on\n"
-    "the number of threads.\n"
+    "Makes a dataset for dtrain from plain text, JSON lines or a JSON array. INPUT: files, folders\n"
+    "(their .txt, .jsonl, .ndjson and .json files, by name), or - for standard input. The output\n"
+    "appears only when it is complete, and does not depend on the number of threads.\n"
     "\n"
-    "  -o, --output FILE           the dataset\n"
-    "  --validation FILE           a second dataset of documents held out of the first\n"
-    "  --validation-fraction F     their share, above 0 and below 1; chosen by a hash of the document's content (pairs: of the "
-    "prompt)\n"
-    "  --shards N                  make N files of about equal size, OUT-00000-of-0000N.h5 and so on, to be read in order\n"
-    "  --shard-size SIZE           or as many as are needed for none to have more than SIZE (500M, 2G)\n"
-    "  --kind auto|tokens|sft|preference|prompts\n"
-    "                              tokens: text to learn whole; sft: with a loss mask; auto: by the first document\n"
-    "  --format auto|text|json     auto: json for names that end in .jsonl, .ndjson or .json (lines or an array), else text\n"
-    "  --documents files|lines|paragraphs\n"
-    "                              how plain text is cut into documents (default: files); blank ones are left out\n"
-    "  --separator TEXT            plain text: documents end at TEXT (\\n, \\t and \\\\ are understood)\n"
-    "  --tokenizer NAME            bytes (ids 0 to 255 are bytes, 256 is the end of text), a tokenizer.json, or a folder with "
-    "one\n"
-    "  --template NAME             how chats are written as text, see below (default: auto)\n"
-    "  --as-chat                   texts of prompts and completions are turns of user and assistant, too\n"
-    "  --mask auto|full|completion|assistant\n"
-    "                              sft targets: all tokens but the first; those behind the prompt (of a chat: its last answer);\n"
-    "                              the answers and what ends them. auto: full for text, completion for records with a prompt,\n"
-    "                              assistant for chats\n"
-    "  --weight-key NAME           sft: the field of a record that holds its weight in the loss\n"
-    "  --prefer better|safer       which answer PKU-SafeRLHF's records prefer (default: better)\n"
-    "  --max-length N              most tokens of a document or sample (default 0: any number)\n"
-    "  --truncate keep_start|keep_end|drop\n"
-    "                              what is done to longer ones (default: keep_start; pairs: drop; prompts: keep_end)\n"
-    "  --turn-budgets              chats: question and answer of each turn are cut to their shares of --max-length\n"
+    "  -o, --output FILE         the dataset\n"
+    "  --validation FILE         a second dataset of documents that are kept out of the first\n"
+    "  --validation-fraction F   the fraction of documents that goes there, above 0 and below 1;\n"
+    "                            chosen by a hash of the document's content (pairs: of the prompt)\n"
+    "  --shards N                make N files of about equal size, OUT-00000-of-0000N.h5 and so on,\n"
+    "                            to be read in order\n"
+    "  --shard-size SIZE         or as many as are needed for none to have more than SIZE (500M, 2G)\n"
+    "  --kind KIND               auto, tokens (text to train on whole), sft (with a loss mask),\n"
+    "                            preference or prompts (default auto: by the first document)\n"
+    "  --format FORMAT           auto, text or json (default auto: json for names that end in .jsonl,\n"
+    "                            .ndjson or .json, lines or an array, else text)\n"
+    "  --documents HOW           files, lines or paragraphs: how plain text is cut into documents\n"
+    "                            (default files); blank ones are left out\n"
+    "  --separator TEXT          plain text: documents end at TEXT (\\n, \\t and \\\\ are understood)\n"
+    "  --tokenizer NAME          bytes (ids 0 to 255 are bytes, 256 is the end of text), a\n"
+    "                            tokenizer.json, or a folder with one\n"
+    "  --template NAME           how chats are written as text, see below (default auto)\n"
+    "  --as-chat                 prompts and completions that are plain texts become turns of user\n"
+    "                            and assistant\n"
+    "  --mask MASK               auto, full, completion or assistant. Targets of sft: all tokens but\n"
+    "                            the first; those behind the prompt (of a chat: its last answer); the\n"
+    "                            answers and what ends them. auto: full for text, completion for\n"
+    "                            records with a prompt, assistant for chats\n"
+    "  --weight-key NAME         sft: the field of a record that holds its weight in the loss\n"
+    "  --prefer WHICH            better or safer: which answer PKU-SafeRLHF's records prefer\n"
+    "                            (default better)\n"
+    "  --max-length N            at most N tokens in a document or sample (default 0: any number)\n"
+    "  --truncate HOW            keep_start, keep_end or drop: what is done to longer ones\n"
+    "                            (default keep_start; pairs: drop; prompts: keep_end)\n"
+    "  --turn-budgets            chats: the question and the answer of each turn are cut to their\n"
+    "                            parts of --max-length\n"
     "  --append-eos, --no-append-eos\n"
-    "                              end-of-text after each document and answer that its template does not end (default: on)\n"
-    "  --skip-bad                  leave malformed records out, and say how many for which reason; else the first one ends the "
-    "run\n"
-    "  --threads N                 that encode (default: one for each core)\n"
-    "  -q, --quiet                 no progress\n"
-    "  -h, --help                  this text\n"
+    "                            end-of-text after each document and answer that its template does\n"
+    "                            not end (default: on)\n"
+    "  --skip-bad                leave malformed records out, and say how many for which reason;\n"
+    "                            without it the first one ends the program\n"
+    "  --threads N               that encode (default: one for each core)\n"
+    "  -q, --quiet               no progress\n"
+    "  -h, --help                this text\n"
+    "  -V, --version             version, commit and build\n"
+    "\n"
+    "info: --seq-len L           also how many samples of L tokens there are\n"
     "\n"
     "Records (JSON objects):\n"
-    "  {text}                                      a document\n"
-    "  {messages: [{role, content}]}               chat; also as {conversation: ...}\n"
-    "  {conversations: [{from, value}], system?, tools?}   ShareGPT\n"
-    "  {prompt, completion}                        two texts (or two lists of messages): the completion is the target\n"
-    "  {instruction, input?, output or response}   Alpaca: written as a user's and an assistant's turn\n"
-    "  {prompt?, chosen, rejected, margin?}        a preference, of texts or lists of messages; without a prompt, it is what "
-    "both\n"
-    "                                              begin with; also {conversations, chosen, rejected},\n"
-    "                                              {prompt, chosen_response, rejected_response, safety_labels?}, PKU-SafeRLHF\n"
-    "  {prompt, answer?}, {question, answer}       a prompt to generate from; a question is a user's turn\n"
+    "  {text}                                    a document\n"
+    "  {messages: [{role, content}]}             chat; also as {conversation: ...}\n"
+    "  {conversations: [{from, value}], system?, tools?}\n"
+    "                                            ShareGPT\n"
+    "  {prompt, completion}                      two texts (or two lists of messages): the completion\n"
+    "                                            is the target\n"
+    "  {instruction, input?, output or response} Alpaca: written as a user's and an assistant's turn\n"
+    "  {prompt?, chosen, rejected, margin?}      a preference, of texts or lists of messages; without\n"
+    "                                            a prompt, it is what both begin with; also\n"
+    "                                            {conversations, chosen, rejected} and\n"
+    "                                            {prompt, chosen_response, rejected_response,\n"
+    "                                            safety_labels?}, PKU-SafeRLHF\n"
+    "  {prompt, answer?}, {question, answer}     a prompt to generate from; a question is a user's\n"
+    "                                            turn\n"
     "\n"
-    "Templates (--template); auto: what the tokenizer's chat_template is recognised as, plain where it has none; or a JSON "
-    "file:\n";
+    "Templates (--template); auto: what the tokenizer's chat_template is recognised as, plain where\n"
+    "it has none; or a JSON file:\n";
 
 static const char after_templates[] =
     "\n"
-    "Exit codes: 0 done, 64 wrong command line, 65 bad or missing input, 70 fault, 74 writing failed.\n";
+    "exit codes: 0 done, 64 usage, 65 bad or missing input, 70 fault, 74 writing failed\n";
 
 /* ---- progress --------------------------------------------------------------------------------------------------------------------- */
 
@@ -201,7 +214,7 @@ static const struct option long_options[] = {
     {"skip-bad", no_argument, NULL, OPT_SKIP_BAD},
     {"threads", required_argument, NULL, OPT_THREADS},
     {"quiet", no_argument, NULL, 'q'},
-    {"help", no_argument, NULL, 'h'},
+    TOOL_OPTIONS,
     {NULL, 0, NULL, 0},
 };
 
@@ -221,34 +234,9 @@ static char *unescape(char *text)
     return text;
 }
 
-static dt_err parse_number(const char *name, const char *text, double *value)
-{
-    char *end;
-    *value = strtod(text, &end);
-    DT_CHECK(end != text && *end == '\0', DT_ERR_USAGE, "--%s: expected a number, found %s", name, text);
-    return DT_OK;
-}
-
-static dt_err parse_count(const char *name, const char *text, int64_t *value)
-{
-    char *end;
-    errno = 0;
-    *value = strtoll(text, &end, 10);
-    DT_CHECK(end != text && *end == '\0' && errno == 0 && *value >= 0, DT_ERR_USAGE,
-             "--%s: expected a whole number from 0 on, found %s", name, text);
-    return DT_OK;
-}
-
-static dt_err parse_positive(const char *name, const char *text, int64_t *value)
-{
-    DT_TRY(parse_count(name, text, value));
-    DT_CHECK(*value > 0, DT_ERR_USAGE, "--%s: expected a whole number from 1 on, found %s", name, text);
-    return DT_OK;
-}
-
 typedef struct command {
     dt_make_options make;
-    bool quiet, help;
+    bool quiet, help, version;
 } command;
 
 /* Where the word of an option goes; NULL: it is none that takes a word as it stands. */
@@ -291,6 +279,8 @@ static bool *switch_of(command *c, int which)
         return &c->quiet;
     case 'h':
         return &c->help;
+    case 'V':
+        return &c->version;
     case OPT_AS_CHAT:
         return &c->make.as_chat;
     case OPT_BUDGETS:
@@ -310,11 +300,11 @@ static dt_err take_value(dt_make_options *m, int which, char *arg)
     int64_t n = 0;
     switch (which) {
     case OPT_FRACTION:
-        return parse_number("validation-fraction", arg, &m->validation_fraction);
+        return tool_parse_real("validation-fraction", arg, &m->validation_fraction);
     case OPT_SHARDS:
-        return parse_positive("shards", arg, &m->n_shards);
+        return tool_parse_int("shards", arg, 1, INT64_MAX, &m->n_shards);
     case OPT_MAX_LENGTH:
-        return parse_count("max-length", arg, &m->max_length);
+        return tool_parse_int("max-length", arg, 0, INT64_MAX, &m->max_length);
     case OPT_SEPARATOR:
         m->documents = "separator";
         m->separator = unescape(arg);
@@ -324,8 +314,8 @@ static dt_err take_value(dt_make_options *m, int which, char *arg)
                  "--shard-size: expected a size as 500M or 2G, found %s", arg);
         return DT_OK;
     case OPT_THREADS:
-        DT_TRY(parse_positive("threads", arg, &n));
-        m->n_threads = n < INT_MAX ? (int)n : INT_MAX;
+        DT_TRY(tool_parse_int("threads", arg, 1, INT_MAX, &n));
+        m->n_threads = (int)n;
         return DT_OK;
     default:
         return dt_fail(DT_ERR_ARG, "option %d has no place", which);
@@ -352,13 +342,12 @@ static dt_err parse(int argc, char **argv, command *c)
                                 .prefer = "better",
                                 .truncate = "auto",
                                 .append_eos = true};
-    opterr = 0;
-    for (int which; (which = getopt_long(argc, argv, ":o:qh", long_options, NULL)) != -1;) {
-        DT_CHECK(which != '?' && which != ':', DT_ERR_USAGE, "%s: %s (dtrain-data --help lists the options)", argv[optind - 1],
-                 which == ':' ? "a value is missing" : "unknown option");
+    for (int which, at;;) {
+        DT_TRY(tool_option(argc, argv, ":o:q" TOOL_LETTERS, long_options, &which, &at));
+        if (which == -1) break;
         DT_TRY(take_option(c, which, optarg));
     }
-    if (c->help) return DT_OK;
+    if (c->help || c->version) return DT_OK;
     c->make.inputs = (const char *const *)argv + optind;
     c->make.n_inputs = argc - optind;
     DT_CHECK(c->make.output, DT_ERR_USAGE, "expected -o OUT.h5 (dtrain-data --help)");
@@ -366,11 +355,27 @@ static dt_err parse(int argc, char **argv, command *c)
     return DT_OK;
 }
 
+/* Words of text from column INDENT on, in lines of at most COLUMNS. */
+static void print_wrapped(const char *text)
+{
+    enum { INDENT = 18, COLUMNS = 100 };
+    for (int column = INDENT; *text;) {
+        const int len = (int)strcspn(text, " ");
+        if (column > INDENT && column + 1 + len > COLUMNS) column = printf("\n%*s", INDENT, "") - 1;
+        column += printf(column > INDENT ? " %.*s" : "%.*s", len, text);
+        text += len + (text[len] == ' ');
+    }
+    putchar('\n');
+}
+
 static void print_help(void)
 {
     fputs(usage, stdout);
     const char *name, *about;
-    for (int i = 0; dt_chat_named(i, &name, &about); i++) printf("  %-15s %s\n", name, about);
+    for (int i = 0; dt_chat_named(i, &name, &about); i++) {
+        printf("  %-15s ", name);
+        print_wrapped(about);
+    }
     fputs(after_templates, stdout);
 }
 
@@ -397,7 +402,9 @@ static dt_err make_main(int argc, char **argv)
 {
     command c = {0};
     DT_TRY(parse(argc, argv, &c));
-    if (c.help) return print_help(), DT_OK;
+    if (c.help) print_help();
+    if (c.version) tool_print_version();
+    if (c.help || c.version) return DT_OK;
     meter m = {.start_s = dt_now_s(), .terminal = isatty(STDERR_FILENO)};
     m.last_s = m.start_s;
     m.every_s = m.terminal ? 0.25 : 30;
@@ -450,12 +457,11 @@ static dt_err look_at(const look *l, const char *pattern)
 
 static dt_err parse_look(int argc, char **argv, look *l)
 {
-    opterr = 0;
-    for (int which; (which = getopt_long(argc, argv, ":", look_options, NULL)) != -1;) {
-        DT_CHECK(which == OPT_TOKENIZER || which == OPT_SEQ_LEN, DT_ERR_USAGE, "%s: %s (dtrain-data --help lists the options)",
-                 argv[optind - 1], which == ':' ? "a value is missing" : "unknown option");
+    for (int which, at;;) {
+        DT_TRY(tool_option(argc, argv, ":", look_options, &which, &at));
+        if (which == -1) break;
         if (which == OPT_TOKENIZER) l->tokenizer = optarg;
-        if (which == OPT_SEQ_LEN) DT_TRY(parse_positive("seq-len", optarg, &l->seq_len));
+        if (which == OPT_SEQ_LEN) DT_TRY(tool_parse_int("seq-len", optarg, 1, INT64_MAX, &l->seq_len));
     }
     const int n = argc - optind;
     DT_CHECK(l->show ? n == 1 || n == 2 : n >= 1, DT_ERR_USAGE, "expected: dtrain-data %s",
@@ -473,20 +479,18 @@ static dt_err look_main(int argc, char **argv)
     look l = {.show = strcmp(argv[0], "show") == 0};
     DT_TRY(parse_look(argc, argv, &l));
     for (int i = optind; i < (l.show ? optind + 1 : argc); i++) DT_TRY(look_at(&l, argv[i]));
-    DT_CHECK(fflush(stdout) == 0, DT_ERR_WRITE, "standard output: %s", strerror(errno));
     return DT_OK;
 }
 
 int main(int argc, char **argv)
 {
-    signal(SIGXFSZ, SIG_IGN); /* a file size limit is then an error of write, as a full disk is */
-    dt_log_open(0, 1, "");
+    tool_start("dtrain-data");
     const bool looking = argc >= 2 && (strcmp(argv[1], "info") == 0 || strcmp(argv[1], "show") == 0);
     const dt_err err = looking ? look_main(argc - 1, argv + 1) : make_main(argc, argv);
-    if (err != DT_OK) dt_log(DT_LOG_ERROR, "%s", dt_error_message());
+    const int code = tool_end(err);
     if (err == DT_ERR_STOP && stop_signal) {
         signal(stop_signal, SIG_DFL);
         raise(stop_signal);
     }
-    return dt_exit_code(err);
+    return code;
 }

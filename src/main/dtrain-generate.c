@@ -1,6 +1,7 @@
 /* dtrain-generate.c - samples from a trained model, on one rank or many. The model is the trainer's own, frozen behind ZeRO: at stage 0 each rank holds all of
  * it and works through its share of the prompts alone; at stage 3, for models larger than a rank, all ranks run the same forward passes. */
 #include "generate/app.h"
+#include "tool/tool.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -335,20 +336,20 @@ static void close_all(app *a, bool in_order)
 int main(int argc, char **argv)
 {
     app a = {0};
+    tool_start("dtrain-generate");
     const dt_err parsed = generate_parse_options(&a.opt, argc, argv);
-    if (parsed == DT_OK && a.opt.help) {
-        fputs(generate_usage, stdout);
-        return 0;
-    }
+    if (parsed == DT_OK && a.opt.help) fputs(generate_usage, stdout);
+    if (parsed == DT_OK && a.opt.version) tool_print_version();
+    if (parsed == DT_OK && (a.opt.help || a.opt.version)) return tool_end(DT_OK);
     setenv("DTRAIN_LOG", "warn", 0); /* standard output is for the text */
     int provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
     a.plain_terminal = isatty(STDOUT_FILENO);
     const dt_err err = run(&a, parsed);
     const bool in_order = err == DT_OK || (a.comm_open && dt_comm_failed_together(&a.comm));
-    if (err != DT_OK && (!in_order || dt_comm_speaks(&a.comm))) dt_log(DT_LOG_ERROR, "%s", dt_error_message());
+    const int code = !in_order || dt_comm_speaks(&a.comm) ? tool_end(err) : dt_exit_code(err);
     if (!in_order && a.comm_open && a.comm.nranks > 1) MPI_Abort(MPI_COMM_WORLD, dt_exit_code(err));
     close_all(&a, in_order);
     MPI_Finalize();
-    return dt_exit_code(err);
+    return code;
 }

@@ -3,7 +3,7 @@
  * Everything about a file is collected first and printed then, as text or as JSON, so that the two cannot tell different things. */
 #include "dtrain/checkpoint.h"
 #include "dtrain/io.h"
-#include <errno.h>
+#include "tool/tool.h"
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -35,14 +35,19 @@ typedef struct file_info {
     double verify_s;
 } file_info;
 
-static const char usage[] = "usage: dtrain-info [options] FILE...\n"
-                            "Shows dtrain checkpoints and datasets, and verifies their checksums.\n"
-                            "  --tensors    a line for every tensor\n"
-                            "  --config     the configuration and model that a checkpoint was made with\n"
-                            "  --no-verify  do not read the data\n"
-                            "  --json       one JSON object a line for each file\n"
-                            "  --help, --version\n"
-                            "Exit status: 0; 64 wrong usage; 65 a file is missing, damaged or of another kind; 74 standard output cannot be written.\n";
+static const char usage[] =
+    "usage: dtrain-info [options] FILE...\n"
+    "Shows dtrain checkpoints and datasets, and verifies their checksums.\n"
+    "\n"
+    "  --tensors      a line for every tensor\n"
+    "  --config       the configuration and model that a checkpoint was made with\n"
+    "  --no-verify    do not read the data\n"
+    "  --json         one JSON object a line for each file\n"
+    "  -h, --help     this text\n"
+    "  -V, --version  version, commit and build\n"
+    "\n"
+    "exit codes: 0 done, 64 usage, 65 a file is missing, damaged or of another kind, 70 fault,\n"
+    "            74 standard output cannot be written\n";
 
 /* ---- collecting ---------------------------------------------------------------------------------------------------------- */
 
@@ -353,7 +358,7 @@ static dt_err show(const char *path, const options *o)
         print_json(&f, o, err);
     else if (whole)
         print_text(&f, o);
-    if (err != DT_OK) fprintf(stderr, "dtrain-info: %s\n", dt_error_message());
+    if (err != DT_OK) dt_log(DT_LOG_ERROR, "%s", dt_error_message());
     dt_error_clear();
     release(&f);
     return err;
@@ -361,51 +366,44 @@ static dt_err show(const char *path, const options *o)
 
 static dt_err parse(int argc, char **argv, options *o)
 {
-    *o = (options){.verify = true, .files = argv + 1};
-    bool only_files = false;
-    for (int i = 1; i < argc; i++) {
-        const char *a = argv[i];
-        if (only_files || a[0] != '-')
-            o->files[o->n_files++] = argv[i];
-        else if (strcmp(a, "--") == 0)
-            only_files = true;
-        else if (strcmp(a, "--tensors") == 0)
-            o->tensors = true;
-        else if (strcmp(a, "--config") == 0)
-            o->config = true;
-        else if (strcmp(a, "--no-verify") == 0)
-            o->verify = false;
-        else if (strcmp(a, "--json") == 0)
-            o->json = true;
-        else if (strcmp(a, "--help") == 0)
-            o->help = true;
-        else if (strcmp(a, "--version") == 0)
-            o->version = true;
-        else
-            return dt_fail(DT_ERR_USAGE, "unknown option %s", a);
+    enum { TENSORS = 256, CONFIG, NO_VERIFY, JSON };
+    static const struct option table[] = {{"tensors", no_argument, NULL, TENSORS},
+                                          {"config", no_argument, NULL, CONFIG},
+                                          {"no-verify", no_argument, NULL, NO_VERIFY},
+                                          {"json", no_argument, NULL, JSON},
+                                          TOOL_OPTIONS,
+                                          {0}};
+    *o = (options){.verify = true};
+    for (int c, at;;) {
+        DT_TRY(tool_option(argc, argv, ":" TOOL_LETTERS, table, &c, &at));
+        if (c == -1) break;
+        if (c == TENSORS) o->tensors = true;
+        if (c == CONFIG) o->config = true;
+        if (c == NO_VERIFY) o->verify = false;
+        if (c == JSON) o->json = true;
+        if (c == 'h') o->help = true;
+        if (c == 'V') o->version = true;
     }
-    DT_CHECK(o->n_files > 0 || o->help || o->version, DT_ERR_USAGE, "no file given");
+    o->n_files = argc - optind;
+    o->files = argv + optind;
+    DT_CHECK(o->n_files > 0 || o->help || o->version, DT_ERR_USAGE, "expected the name of a file; see dtrain-info --help");
     return DT_OK;
 }
 
 int main(int argc, char **argv)
 {
     options o;
-    dt_err err = parse(argc, argv, &o);
-    if (err != DT_OK) {
-        fprintf(stderr, "dtrain-info: %s\n%s", dt_error_message(), usage);
-        return dt_exit_code(err);
-    }
+    tool_start("dtrain-info");
+    const dt_err parsed = parse(argc, argv, &o);
+    if (parsed != DT_OK) return tool_end(parsed);
     if (o.help) fputs(usage, stdout);
-    if (o.version) printf("dtrain-info %s\n", DT_VERSION);
-    if (o.help || o.version) return 0;
+    if (o.version) tool_print_version();
+    if (o.help || o.version) return tool_end(DT_OK);
+    dt_err err = DT_OK;
     for (int i = 0; i < o.n_files; i++) {
         const dt_err one = show(o.files[i], &o);
         if (err == DT_OK) err = one;
     }
-    if (fflush(stdout) || ferror(stdout)) {
-        fprintf(stderr, "dtrain-info: standard output: %s\n", strerror(errno));
-        if (err == DT_OK) err = DT_ERR_WRITE;
-    }
-    return dt_exit_code(err);
+    const int written = tool_end(DT_OK); /* each file's own message is out */
+    return err != DT_OK ? dt_exit_code(err) : written;
 }

@@ -1,16 +1,14 @@
 /* dtrain-plot.c - pictures of a run's metrics: which curves go into which panel. */
-#include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "dtrain/config.h"
 #include "dtrain/picture.h"
+#include "tool/tool.h"
 
 enum { MAX_POINTS = 2000 };
 
@@ -25,17 +23,25 @@ typedef struct options {
     int n_names;
     int64_t smooth; /* records; 0: a fortieth of them */
     dt_axis axis;
+    bool help, version;
 } options;
 
 static const char usage[] =
-    "Usage: dtrain-plot [options] RUN_DIR...\n"
-    "Draw the metrics of one or several runs: loss, learning rate and gradient norm, throughput.\n"
-    "RUN_DIR is a run's output_dir, or a metrics.jsonl. Needs gnuplot.\n\n"
-    "  -o, --output FILE       one picture, FILE.png or FILE.svg (default: loss.png and loss.svg in the first RUN_DIR)\n"
+    "usage: dtrain-plot [options] RUN_DIR...\n"
+    "Draws the metrics of one or several runs: loss, learning rate and gradient norm, throughput.\n"
+    "RUN_DIR is a run's output_dir, or a metrics.jsonl. Needs gnuplot.\n"
+    "\n"
+    "  -o, --output FILE       one picture, FILE.png or FILE.svg (default: loss.png and loss.svg in\n"
+    "                          the first RUN_DIR)\n"
     "  -m, --metrics NAME,...  these numbers of metrics.jsonl instead, a panel each\n"
-    "  -s, --smooth W          weighted mean over W records (default: a fortieth of a run's records; 1: none)\n"
+    "  -s, --smooth W          weighted mean over W records (default: a fortieth of a run's records;\n"
+    "                          1: none)\n"
     "  -x, --x AXIS            step, tokens or time (seconds of training)\n"
-    "  -h, --help              this text\n";
+    "  -h, --help              this text\n"
+    "  -V, --version           version, commit and build\n"
+    "\n"
+    "exit codes: 0 done, 64 usage, 65 no metrics, 70 fault (gnuplot missing or failed),\n"
+    "            74 writing failed\n";
 
 /* ---- the command line ------------------------------------------------------------------------------------------------ */
 
@@ -50,53 +56,32 @@ static dt_err parse_axis(const char *text, dt_axis *axis)
     return dt_fail(DT_ERR_USAGE, "--x: expected step, tokens or time, found '%s'", text);
 }
 
-static dt_err parse_smooth(const char *text, int64_t *smooth)
-{
-    char *end;
-    errno = 0;
-    const long long value = strtoll(text, &end, 10);
-    DT_CHECK(end != text && !*end && errno == 0 && value >= 1, DT_ERR_USAGE,
-             "--smooth: expected a number of records from 1 on, found '%s'", text);
-    *smooth = value;
-    return DT_OK;
-}
-
 static bool ends_with(const char *text, const char *end)
 {
     const size_t n = strlen(text), k = strlen(end);
     return n > k && strcmp(text + n - k, end) == 0;
 }
 
-static dt_err parse_options(options *opt, int argc, char **argv, bool *help)
+static dt_err parse_options(options *opt, int argc, char **argv)
 {
-    static const struct option longs[] = {{"output", required_argument, 0, 'o'}, {"metrics", required_argument, 0, 'm'},
-                                          {"smooth", required_argument, 0, 's'}, {"x", required_argument, 0, 'x'},
-                                          {"help", no_argument, 0, 'h'},         {0}};
-    opterr = 0;
-    for (int c; (c = getopt_long(argc, argv, ":o:m:s:x:h", longs, NULL)) != -1;) {
-        switch (c) {
-        case 'o':
-            opt->output = optarg;
-            break;
-        case 'm':
-            dt_config_free_list(opt->names, opt->n_names);
-            DT_TRY(dt_config_split(optarg, &opt->names, &opt->n_names));
-            break;
-        case 's':
-            DT_TRY(parse_smooth(optarg, &opt->smooth));
-            break;
-        case 'x':
-            DT_TRY(parse_axis(optarg, &opt->axis));
-            break;
-        case 'h':
-            *help = true;
-            return DT_OK;
-        case ':':
-            return dt_fail(DT_ERR_USAGE, "%s: expected a value; see dtrain-plot --help", argv[optind - 1]);
-        default:
-            return dt_fail(DT_ERR_USAGE, "%s: unknown option; see dtrain-plot --help", argv[optind - 1]);
-        }
+    static const struct option longs[] = {{"output", required_argument, 0, 'o'},
+                                          {"metrics", required_argument, 0, 'm'},
+                                          {"smooth", required_argument, 0, 's'},
+                                          {"x", required_argument, 0, 'x'},
+                                          TOOL_OPTIONS,
+                                          {0}};
+    for (int c, at;;) {
+        DT_TRY(tool_option(argc, argv, ":o:m:s:x:" TOOL_LETTERS, longs, &c, &at));
+        if (c == -1) break;
+        if (c == 'o') opt->output = optarg;
+        if (c == 'm') dt_config_free_list(opt->names, opt->n_names);
+        if (c == 'm') DT_TRY(dt_config_split(optarg, &opt->names, &opt->n_names));
+        if (c == 's') DT_TRY(tool_parse_int("smooth", optarg, 1, INT64_MAX, &opt->smooth));
+        if (c == 'x') DT_TRY(parse_axis(optarg, &opt->axis));
+        if (c == 'h') opt->help = true;
+        if (c == 'V') opt->version = true;
     }
+    if (opt->help || opt->version) return DT_OK;
     DT_CHECK(optind < argc, DT_ERR_USAGE, "expected the directory of a run; see dtrain-plot --help");
     DT_CHECK(!opt->output || ends_with(opt->output, ".png") || ends_with(opt->output, ".svg"), DT_ERR_USAGE,
              "--output: expected a name that ends in .png or .svg, found '%s'", opt->output);
@@ -290,12 +275,10 @@ static dt_err draw_all(const run *runs, int n_runs, const char *first, const opt
 
 static dt_err plot(int argc, char **argv, options *opt, run **runs, int *n_runs)
 {
-    bool help = false;
-    DT_TRY(parse_options(opt, argc, argv, &help));
-    if (help) {
-        fputs(usage, stdout);
-        return DT_OK;
-    }
+    DT_TRY(parse_options(opt, argc, argv));
+    if (opt->help) fputs(usage, stdout);
+    if (opt->version) tool_print_version();
+    if (opt->help || opt->version) return DT_OK;
     *runs = calloc((size_t)(argc - optind), sizeof **runs);
     DT_CHECK(*runs, DT_ERR_MEMORY, "out of memory for %d runs", argc - optind);
     for (int i = optind; i < argc; i++) DT_TRY(read_run(&(*runs)[(*n_runs)++], argv[i]));
@@ -308,7 +291,7 @@ int main(int argc, char **argv)
     options opt = {0};
     run *runs = NULL;
     int n_runs = 0;
-    signal(SIGPIPE, SIG_IGN); /* gnuplot's end is seen in its status */
+    tool_start("dtrain-plot"); /* and gnuplot's end is seen in its status, not by a signal */
     const dt_err err = plot(argc, argv, &opt, &runs, &n_runs);
     for (int i = 0; i < n_runs; i++) {
         dt_metrics_free(&runs[i].metrics);
@@ -316,6 +299,5 @@ int main(int argc, char **argv)
     }
     free(runs);
     dt_config_free_list(opt.names, opt.n_names);
-    if (err != DT_OK) fprintf(stderr, "dtrain-plot: %s\n", dt_error_message());
-    return dt_exit_code(err);
+    return tool_end(err);
 }

@@ -1,8 +1,7 @@
 /* dtrain.c - the program: options, MPI, one run, an exit code. All that can fail is below run_program(); only here is the job ended. */
 #include "dtrain/train.h"
 #include "dtrain/io.h"
-#include <errno.h>
-#include <getopt.h>
+#include "tool/tool.h"
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,10 +17,12 @@ static const char usage[] =
     "      --device-memory SIZE  memory of a device, such as 80G (this machine's)\n"
     "      --host-memory SIZE    memory of a node (this machine's)\n"
     "  --keys [section[.key]]  every configuration key: type, default, range, unit, help\n"
-    "  --version, --help\n"
+    "  -h, --help              this text\n"
+    "  -V, --version           version, commit, build, devices and libraries\n"
     "\n"
-    "exit codes: 0 done, 64 usage or configuration, 65 bad data or checkpoint, 70 fault, 71 not finite, 74 writing failed,\n"
-    "            75 stopped early with a checkpoint (submit again), 76 communication failed or timed out\n";
+    "exit codes: 0 done, 64 usage or configuration, 65 bad data or checkpoint, 70 fault,\n"
+    "            71 not finite, 74 writing failed, 75 stopped early with a checkpoint (submit again),\n"
+    "            76 communication failed or timed out\n";
 
 typedef struct options {
     enum { ACTION_RUN, ACTION_CHECK, ACTION_PLAN, ACTION_KEYS, ACTION_MARKDOWN, ACTION_VERSION, ACTION_HELP } action;
@@ -43,7 +44,7 @@ static dt_err parse_count(const char *name, const char *text, int *value)
 
 static dt_err parse_options(int argc, char **argv, options *o)
 {
-    enum { CHECK = 1, PLAN, RANKS, PER_NODE, DEVICE_MEMORY, HOST_MEMORY, KEYS, MARKDOWN, VERSION, HELP };
+    enum { CHECK = 256, PLAN, RANKS, PER_NODE, DEVICE_MEMORY, HOST_MEMORY, KEYS, MARKDOWN };
     static const struct option table[] = {
         {"check", no_argument, NULL, CHECK},
         {"plan", no_argument, NULL, PLAN},
@@ -53,13 +54,13 @@ static dt_err parse_options(int argc, char **argv, options *o)
         {"host-memory", required_argument, NULL, HOST_MEMORY},
         {"keys", no_argument, NULL, KEYS},
         {"keys-markdown", no_argument, NULL, MARKDOWN},
-        {"version", no_argument, NULL, VERSION},
-        {"help", no_argument, NULL, HELP},
+        TOOL_OPTIONS,
         {NULL, 0, NULL, 0},
     };
     *o = (options){.plan = {.nranks = 1}, .filter = ""};
-    opterr = 0;
-    for (int c; (c = getopt_long(argc, argv, "h", table, NULL)) != -1;) {
+    for (int c, at;;) {
+        DT_TRY(tool_option(argc, argv, ":" TOOL_LETTERS, table, &c, &at));
+        if (c == -1) break;
         switch (c) {
         case CHECK: o->action = ACTION_CHECK; break;
         case PLAN: o->action = ACTION_PLAN; break;
@@ -69,10 +70,8 @@ static dt_err parse_options(int argc, char **argv, options *o)
         case HOST_MEMORY: DT_TRY(dt_parse_bytes(optarg, &o->plan.host_memory)); break;
         case KEYS: o->action = ACTION_KEYS; break;
         case MARKDOWN: o->action = ACTION_MARKDOWN; break;
-        case VERSION: o->action = ACTION_VERSION; break;
-        case 'h':
-        case HELP: o->action = ACTION_HELP; break;
-        default: return dt_fail(DT_ERR_USAGE, "unknown option or missing value: %s (see dtrain --help)", argv[optind - 1]);
+        case 'V': o->action = ACTION_VERSION; break;
+        default: o->action = ACTION_HELP; break;
         }
     }
     argc -= optind, argv += optind;
@@ -84,19 +83,6 @@ static dt_err parse_options(int argc, char **argv, options *o)
         o->input = argv[0], o->n_overrides = argc - 1, o->overrides = (const char *const *)argv + 1;
     }
     return DT_OK;
-}
-
-static void print_version(void)
-{
-    int major, minor;
-    char mpi[MPI_MAX_LIBRARY_VERSION_STRING];
-    int len;
-    unsigned h5[3];
-    MPI_Get_version(&major, &minor);
-    MPI_Get_library_version(mpi, &len);
-    mpi[strcspn(mpi, ",\n")] = '\0';
-    H5get_libversion(&h5[0], &h5[1], &h5[2]);
-    printf("dtrain %s\ndevices: %s\nMPI: %s (standard %d.%d)\nHDF5: %u.%u.%u\n", DT_VERSION, dt_device_backends(), mpi, major, minor, h5[0], h5[1], h5[2]);
 }
 
 static dt_err print_plan(const options *o)
@@ -112,20 +98,18 @@ static dt_err print_plan(const options *o)
     return err;
 }
 
-/* What needs no MPI. What is printed is the result: it must have arrived. */
+/* What needs no MPI. */
 static dt_err run_alone(const options *o)
 {
     dt_err err = DT_OK;
     switch (o->action) {
     case ACTION_HELP: fputs(usage, stdout); break;
-    case ACTION_VERSION: print_version(); break;
+    case ACTION_VERSION: tool_print_version(); break;
     case ACTION_KEYS: err = dt_config_print_keys(stdout, o->filter); break;
     case ACTION_MARKDOWN: dt_config_print_markdown(stdout); break;
     default: err = print_plan(o); break;
     }
-    if (err != DT_OK) return err;
-    DT_CHECK(fflush(stdout) == 0 && !ferror(stdout), DT_ERR_WRITE, "standard output: %s", strerror(errno));
-    return DT_OK;
+    return err;
 }
 
 /* People set NCCL_TIMEOUT to mean "fail after so many seconds without progress"; NCCL itself does not read it. */
@@ -196,9 +180,8 @@ static int run_ranks(const options *o)
 int main(int argc, char **argv)
 {
     options o;
-    dt_err err = parse_options(argc, argv, &o);
-    if (err == DT_OK && o.action <= ACTION_CHECK) return run_ranks(&o);
-    if (err == DT_OK) err = run_alone(&o);
-    tell(err, true);
-    return dt_exit_code(err);
+    tool_start("dtrain");
+    const dt_err parsed = parse_options(argc, argv, &o);
+    if (parsed != DT_OK) return tool_end(parsed);
+    return o.action <= ACTION_CHECK ? run_ranks(&o) : tool_end(run_alone(&o));
 }

@@ -1,65 +1,78 @@
 /* options.c - the command line of dtrain-generate. */
 #include "app.h"
+#include "../tool/tool.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { DEFAULT_BATCH = 16, DEFAULT_NEW = 128 };
 
 const char generate_usage[] =
-    "Usage: dtrain-generate MODEL [-] [options]\n"
-    "Continue prompts with a trained model, alone or under mpirun. MODEL is a checkpoint (.h5), a run's output_dir, or a Hugging Face model directory.\n\n"
+    "usage: dtrain-generate MODEL [-] [options]\n"
+    "Continues prompts with a trained model, alone or under mpirun. MODEL is a checkpoint (.h5), a\n"
+    "run's output_dir, or a Hugging Face model directory.\n"
+    "\n"
     "Prompts\n"
-    "      --prompt TEXT           the prompt; without any, the model begins by itself\n"
-    "      --prompts FILE          many prompts, - for standard input: JSON objects, one a line or in an array, with \"prompt\" (a text), \"messages\"\n"
-    "                              (a conversation) or \"ids\" (numbers); other fields come back with --jsonl\n"
-    "  -                           prompts from standard input, one a line\n"
-    "      --chat                  talk: a line is a message, Ctrl-C stops an answer, Ctrl-D ends\n"
-    "      --system TEXT           what a conversation begins with\n"
-    "      --chat-template NAME    template of conversations: a name, a JSON file, or auto, the tokenizer's own (default)\n"
-    "      --no-think              ask for an answer without thinking, where the template knows how\n"
-    "Tokens (what is not given is taken from the model's generation_config.json, where it has one)\n"
-    "      --max-new-tokens N      longest continuation (default 128)\n"
-    "      --stop TEXT             end a continuation at this text; may be given several times\n"
-    "      --temperature T         divides the logits (default 1; 0: greedy)\n"
-    "      --top-k K               from the K most probable tokens alone (default 0: all)\n"
-    "      --top-p P               from the fewest most probable that reach P (default 1: all)\n"
-    "      --min-p P               from those with at least P times the largest probability (default 0: all)\n"
-    "      --repetition-penalty R  of tokens seen before (default 1: none)\n"
-    "      --greedy                always the most probable token\n"
-    "      --num-samples N         continuations of each prompt (default 1)\n"
-    "      --seed N                of the random numbers (default 42)\n"
-    "      --num-beams B           beam search with B beams (default 1: none)\n"
-    "      --length-penalty A      a beam's score is its log-probability / (new tokens)^A (default 1)\n"
-    "      --early-stopping        a search is done when B sequences are finished, even if another could be better\n"
-    "      --num-return N          the best N sequences of each search (default 1)\n"
+    "  --prompt TEXT           the prompt; without one the model begins by itself\n"
+    "  --prompts FILE          many prompts, - for standard input: JSON objects, one a line or in an\n"
+    "                          array, with \"prompt\" (a text), \"messages\" (a conversation) or \"ids\"\n"
+    "                          (numbers); other fields come back with --jsonl\n"
+    "  -                       prompts from standard input, one a line\n"
+    "  --chat                  talk: a line is a message, /help lists the commands, Ctrl-C stops an\n"
+    "                          answer, Ctrl-D or /exit ends\n"
+    "  --system TEXT           what a conversation begins with\n"
+    "  --chat-template NAME    template of conversations: a name, a JSON file, or auto, the\n"
+    "                          tokenizer's own (default auto)\n"
+    "  --no-think              ask for an answer without thinking, where the template knows how\n"
+    "\n"
+    "Tokens (what is not given is taken from the model's generation_config.json, if it has one)\n"
+    "  --max-new-tokens N      longest continuation (default 128)\n"
+    "  --stop TEXT             end a continuation at this text; may be given several times\n"
+    "  --temperature T         divides the logits (default 1; 0: greedy)\n"
+    "  --top-k K               draw from the K most probable tokens only (default 0: all)\n"
+    "  --top-p P               from the fewest most probable tokens that reach P (default 1: all)\n"
+    "  --min-p P               from tokens with at least P times the largest probability (default 0)\n"
+    "  --repetition-penalty R  for tokens seen before (default 1: none)\n"
+    "  --greedy                always the most probable token\n"
+    "  --num-samples N         continuations of each prompt (default 1)\n"
+    "  --seed N                of the random numbers (default 42)\n"
+    "  --num-beams B           beam search with B beams (default 1: none)\n"
+    "  --length-penalty A      a beam's score is its log-probability / (new tokens)^A (default 1)\n"
+    "  --early-stopping        a search is done when B sequences are finished, even if another could\n"
+    "                          be better\n"
+    "  --num-return N          the best N sequences of each search (default 1)\n"
+    "\n"
     "Output\n"
-    "      --stream                print tokens as they come\n"
-    "      --jsonl                 print a JSON object for each continuation, in the order of the prompts\n"
-    "      --logprobs              with --jsonl: log-probabilities of the new tokens and their sum\n"
-    "      --verbose               say on standard error which settings hold\n"
+    "  --stream                print tokens as they come\n"
+    "  --jsonl                 print a JSON object for each continuation, in the order of the prompts\n"
+    "  --logprobs              with --jsonl: log-probabilities of the new tokens and their sum\n"
+    "  --verbose               say on standard error which settings are used\n"
+    "\n"
     "Running\n"
-    "      --tokenizer NAME        a directory or tokenizer.json; bytes; or ids: prompts and continuations are numbers separated by blanks\n"
-    "                              (default: the model's own, else bytes)\n"
-    "      --batch-size B          sequences at a time on a rank (default 16)\n"
-    "      --context N             most tokens of a conversation with --chat (default: what the model takes, at most 4096)\n"
-    "      --dtype TYPE            fp32 or bf16 (default fp32)\n"
-    "      --zero-stage N          0, or 3: each rank keeps a part of the parameters (default 0)\n"
-    "      --threads N             of a rank (default: the cores shared among the ranks of a node)\n"
-    "      --device NAME           auto, cpu or cuda (default auto)\n"
-    "      --timeout S             longest time without progress before the run ends with exit code 76 (default 1800)\n"
-    "      --help                  this text\n\n"
+    "  --tokenizer NAME        a directory or tokenizer.json; bytes; or ids: prompts and continuations\n"
+    "                          are numbers separated by blanks (default: the model's own, else bytes)\n"
+    "  --batch-size B          sequences at a time on a rank (default 16)\n"
+    "  --context N             at most so many tokens in a conversation with --chat (default: what\n"
+    "                          the model takes, at most 4096)\n"
+    "  --dtype TYPE            fp32 or bf16 (default fp32)\n"
+    "  --zero-stage N          0, or 3: the parameters are sharded over the ranks (default 0)\n"
+    "  --threads N             of a rank (default: the node's cores divided by its ranks)\n"
+    "  --device NAME           auto, cpu or cuda (default auto)\n"
+    "  --timeout S             seconds without progress after which the run ends with exit code 76\n"
+    "                          (default 1800)\n"
+    "  -h, --help              this text\n"
+    "  -V, --version           version, commit and build\n"
+    "\n"
     "Results do not depend on the number of ranks, the stage or the batch size.\n"
-    "Exit codes: 0 done, 64 usage, 65 bad model or prompts, 70 fault, 71 logits not finite, 74 writing failed, 76 communication failed\n";
+    "exit codes: 0 done, 64 usage, 65 bad model or prompts, 70 fault, 71 logits not finite,\n"
+    "            74 writing failed, 76 communication failed\n";
 
 /* clang-format off */
 enum option_id {
     PROMPT = 256, PROMPTS, CHAT, SYSTEM, TEMPLATE, NO_THINK, MAX_NEW, STOP, TEMPERATURE, TOP_K, TOP_P, MIN_P, PENALTY, GREEDY, SAMPLES, SEED, BEAMS,
-    LENGTH_PENALTY, EARLY, RETURN, STREAM, JSONL, LOGPROBS, VERBOSE, TOKENIZER, BATCH, CONTEXT, DTYPE, STAGE, THREADS, DEVICE, TIMEOUT, HELP
+    LENGTH_PENALTY, EARLY, RETURN, STREAM, JSONL, LOGPROBS, VERBOSE, TOKENIZER, BATCH, CONTEXT, DTYPE, STAGE, THREADS, DEVICE, TIMEOUT
 };
 static const struct option long_options[] = {
     {"prompt", 1, 0, PROMPT}, {"prompts", 1, 0, PROMPTS}, {"chat", 0, 0, CHAT}, {"system", 1, 0, SYSTEM}, {"chat-template", 1, 0, TEMPLATE},
@@ -68,27 +81,8 @@ static const struct option long_options[] = {
     {"seed", 1, 0, SEED}, {"num-beams", 1, 0, BEAMS}, {"length-penalty", 1, 0, LENGTH_PENALTY}, {"early-stopping", 0, 0, EARLY},
     {"num-return", 1, 0, RETURN}, {"stream", 0, 0, STREAM}, {"jsonl", 0, 0, JSONL}, {"logprobs", 0, 0, LOGPROBS}, {"verbose", 0, 0, VERBOSE},
     {"tokenizer", 1, 0, TOKENIZER}, {"batch-size", 1, 0, BATCH}, {"context", 1, 0, CONTEXT}, {"dtype", 1, 0, DTYPE}, {"zero-stage", 1, 0, STAGE},
-    {"threads", 1, 0, THREADS}, {"device", 1, 0, DEVICE}, {"timeout", 1, 0, TIMEOUT}, {"help", 0, 0, HELP}, {0}};
+    {"threads", 1, 0, THREADS}, {"device", 1, 0, DEVICE}, {"timeout", 1, 0, TIMEOUT}, TOOL_OPTIONS, {0}};
 /* clang-format on */
-
-static dt_err parse_int(const char *name, const char *text, int64_t low, int64_t high, int64_t *value)
-{
-    char *end;
-    errno = 0;
-    const long long v = strtoll(text, &end, 10);
-    DT_CHECK(end != text && !*end && errno == 0 && v >= low && v <= high, DT_ERR_USAGE,
-             "--%s: expected an integer from %" PRId64 " to %" PRId64 ", found '%s'", name, low, high, text);
-    *value = v;
-    return DT_OK;
-}
-
-static dt_err parse_real(const char *name, const char *text, double *value)
-{
-    char *end;
-    *value = strtod(text, &end);
-    DT_CHECK(end != text && !*end && isfinite(*value), DT_ERR_USAGE, "--%s: expected a number, found '%s'", name, text);
-    return DT_OK;
-}
 
 static dt_err parse_dtype(const char *text, dt_dtype *dtype)
 {
@@ -112,45 +106,45 @@ static dt_err parse_token_option(options *o, int id, const char *name, const cha
     switch (id) {
     case MAX_NEW:
         o->given.max_new = true;
-        return parse_int(name, text, 1, INT32_MAX, &o->max_new_tokens);
+        return tool_parse_int(name, text, 1, INT32_MAX, &o->max_new_tokens);
     case STOP:
         return parse_stop(o, text);
     case TEMPERATURE:
         o->given.temperature = true;
-        return parse_real(name, text, &o->sampling.temperature);
+        return tool_parse_real(name, text, &o->sampling.temperature);
     case TOP_K:
         o->given.top_k = true;
-        return parse_int(name, text, 0, INT32_MAX, &o->sampling.top_k);
+        return tool_parse_int(name, text, 0, INT32_MAX, &o->sampling.top_k);
     case TOP_P:
         o->given.top_p = true;
-        return parse_real(name, text, &o->sampling.top_p);
+        return tool_parse_real(name, text, &o->sampling.top_p);
     case MIN_P:
         o->given.min_p = true;
-        return parse_real(name, text, &o->sampling.min_p);
+        return tool_parse_real(name, text, &o->sampling.min_p);
     case PENALTY:
         o->given.penalty = true;
-        return parse_real(name, text, &o->sampling.repetition_penalty);
+        return tool_parse_real(name, text, &o->sampling.repetition_penalty);
     case GREEDY:
         o->sampling.greedy = o->given.greedy = true;
         return DT_OK;
     case SAMPLES:
-        return parse_int(name, text, 1, INT32_MAX, &o->num_samples);
+        return tool_parse_int(name, text, 1, INT32_MAX, &o->num_samples);
     case SEED:
-        DT_TRY(parse_int(name, text, 0, INT64_MAX, &n));
+        DT_TRY(tool_parse_int(name, text, 0, INT64_MAX, &n));
         o->sampling.seed = (uint64_t)n;
         return DT_OK;
     case BEAMS:
-        DT_TRY(parse_int(name, text, 1, 1 << 16, &n));
+        DT_TRY(tool_parse_int(name, text, 1, 1 << 16, &n));
         o->given.beams = true;
         o->beams.n_beams = (int)n;
         return DT_OK;
     case LENGTH_PENALTY:
-        return parse_real(name, text, &o->beams.length_penalty);
+        return tool_parse_real(name, text, &o->beams.length_penalty);
     case EARLY:
         o->beams.early_stopping = true;
         return DT_OK;
     default: /* RETURN */
-        DT_TRY(parse_int(name, text, 1, 1 << 16, &n));
+        DT_TRY(tool_parse_int(name, text, 1, 1 << 16, &n));
         o->beams.n_return = (int)n;
         return DT_OK;
     }
@@ -165,7 +159,7 @@ static dt_err parse_one(options *o, int id, const char *name, const char *text)
     const struct {
         int id;
         bool *flag;
-    } flags[] = {{CHAT, &o->chat}, {NO_THINK, &o->no_think}, {STREAM, &o->stream}, {JSONL, &o->jsonl}, {LOGPROBS, &o->logprobs}, {VERBOSE, &o->verbose}, {HELP, &o->help}};
+    } flags[] = {{CHAT, &o->chat}, {NO_THINK, &o->no_think}, {STREAM, &o->stream}, {JSONL, &o->jsonl}, {LOGPROBS, &o->logprobs}, {VERBOSE, &o->verbose}, {'h', &o->help}, {'V', &o->version}};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         if (texts[i].id == id) {
             *texts[i].text = text;
@@ -178,17 +172,17 @@ static dt_err parse_one(options *o, int id, const char *name, const char *text)
         }
     switch (id) {
     case BATCH:
-        return parse_int(name, text, 1, 1 << 20, &o->batch_size);
+        return tool_parse_int(name, text, 1, 1 << 20, &o->batch_size);
     case CONTEXT:
-        return parse_int(name, text, 2, INT32_MAX, &o->context);
+        return tool_parse_int(name, text, 2, INT32_MAX, &o->context);
     case DTYPE:
         return parse_dtype(text, &o->dtype);
     case STAGE:
-        return parse_int(name, text, 0, 3, &o->stage);
+        return tool_parse_int(name, text, 0, 3, &o->stage);
     case THREADS:
-        return parse_int(name, text, 0, 4096, &o->threads);
+        return tool_parse_int(name, text, 0, 4096, &o->threads);
     case TIMEOUT:
-        DT_TRY(parse_real(name, text, &o->timeout_s));
+        DT_TRY(tool_parse_real(name, text, &o->timeout_s));
         DT_CHECK(o->timeout_s >= 1 && o->timeout_s <= 1e9, DT_ERR_USAGE, "--timeout: expected seconds from 1 to 1e9, found '%s'", text);
         return DT_OK;
     default:
@@ -234,13 +228,12 @@ dt_err generate_parse_options(options *o, int argc, char **argv)
                    .batch_size = DEFAULT_BATCH,
                    .timeout_s = 1800};
     o->sampling.seed = 42;
-    opterr = 0;
-    for (int c, at = -1; (c = getopt_long(argc, argv, ":", long_options, &at)) != -1; at = -1) {
-        DT_CHECK(c != ':', DT_ERR_USAGE, "%s: expected a value; see dtrain-generate --help", argv[optind - 1]);
-        DT_CHECK(c != '?', DT_ERR_USAGE, "%s: unknown option; see dtrain-generate --help", argv[optind - 1]);
-        DT_TRY(parse_one(o, c, long_options[at].name, optarg));
+    for (int c, at;;) {
+        DT_TRY(tool_option(argc, argv, ":" TOOL_LETTERS, long_options, &c, &at));
+        if (c == -1) break;
+        DT_TRY(parse_one(o, c, at >= 0 ? long_options[at].name : "", optarg));
     }
-    if (o->help) return DT_OK;
+    if (o->help || o->version) return DT_OK;
     for (; optind < argc; optind++) {
         if (strcmp(argv[optind], "-") == 0) {
             o->standard_input = true;

@@ -1,0 +1,85 @@
+/* tool.c - the name of the program is the log's; nothing else is remembered. */
+#include "tool.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void tool_start(const char *name)
+{
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
+    dt_log_name(name);
+}
+
+static bool reader_has_left(void)
+{
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    return poll(&out, 1, 0) == 1 && (out.revents & POLLERR);
+}
+
+int tool_end(dt_err err)
+{
+    errno = 0;
+    const bool lost = fflush(stdout) != 0 || ferror(stdout);
+    const int why = errno ? errno : EIO;
+    if ((lost || err == DT_ERR_WRITE) && reader_has_left()) return err == DT_ERR_WRITE ? 0 : dt_exit_code(err);
+    if (err == DT_OK && lost) err = dt_fail(DT_ERR_WRITE, "standard output: %s", strerror(why));
+    if (err != DT_OK) dt_log(DT_LOG_ERROR, "%s", *dt_error_message() ? dt_error_message() : "failed without a message");
+    return dt_exit_code(err);
+}
+
+/* ---- options --------------------------------------------------------------------------------------------------------- */
+
+static int n_matching(const struct option *longs, const char *word, size_t len)
+{
+    int n = 0;
+    for (; longs->name; longs++) n += strncmp(longs->name, word, len) == 0;
+    return n;
+}
+
+static dt_err refuse(const char *word, const struct option *longs)
+{
+    const char *help = dt_log_program();
+    const char *name = strncmp(word, "--", 2) == 0 ? word + 2 : NULL;
+    const size_t len = name ? strcspn(name, "=") : 0;
+    const int n = name ? n_matching(longs, name, len) : 0;
+    if (!name && optopt) return dt_fail(DT_ERR_USAGE, "-%c: unknown option; see %s --help", optopt, help);
+    DT_CHECK(n != 1, DT_ERR_USAGE, "%.*s: this option takes no value, found %s", (int)len + 2, word, word + 2 + len);
+    DT_CHECK(n == 0, DT_ERR_USAGE, "%s: %d options begin like this; see %s --help", word, n, help);
+    return dt_fail(DT_ERR_USAGE, "%s: unknown option; see %s --help", word, help);
+}
+
+dt_err tool_option(int argc, char **argv, const char *shorts, const struct option *longs, int *which, int *at)
+{
+    opterr = 0;
+    *at = -1;
+    *which = getopt_long(argc, argv, shorts, longs, at);
+    const char *word = *which == -1 ? "" : argv[optind - 1];
+    DT_CHECK(*which != ':', DT_ERR_USAGE, "%s: expected a value behind this option; see %s --help", word, dt_log_program());
+    return *which == '?' ? refuse(word, longs) : DT_OK;
+}
+
+dt_err tool_parse_int(const char *name, const char *text, int64_t low, int64_t high, int64_t *value)
+{
+    char *end;
+    errno = 0;
+    const long long v = strtoll(text, &end, 10);
+    DT_CHECK(end != text && !*end && errno == 0 && v >= low && v <= high, DT_ERR_USAGE,
+             "--%s: expected a whole number from %" PRId64 " to %" PRId64 ", found '%s'", name, low, high, text);
+    *value = v;
+    return DT_OK;
+}
+
+dt_err tool_parse_real(const char *name, const char *text, double *value)
+{
+    char *end;
+    *value = strtod(text, &end);
+    DT_CHECK(end != text && !*end && isfinite(*value), DT_ERR_USAGE, "--%s: expected a number, found '%s'", name, text);
+    return DT_OK;
+}
