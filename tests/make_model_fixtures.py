@@ -1,10 +1,10 @@
 """What PyTorch and transformers compute for tiny models of each family: the expectations of test_model_reference.c.
 
-    python tests/make_model_fixtures.py tests/data/model
+    python tests/make_model_fixtures.py tests/data/model [NAME...]
 
 needs torch and transformers; nothing else in the tree does. Weights and tokens are a formula that the test repeats (ref_model.c), so a file
 holds a configuration and results only:
-  logits     of the first batch, one list per token
+  logits     of the first batch, one list per token; of a model whose rotary embedding depends on the length, each of the text that ends there
   loss       mean over all tokens of the first batch
   grad_norm, grad_dot   per tensor: the norm of its gradient, and its product with the formula's numbers for "dot." + name
   losses     of 20 steps of AdamW with decay groups and clipping, on two batches in turn
@@ -95,9 +95,25 @@ def build(config, dtype):
     return model.to(dtype).train()
 
 
+def forget_length(model):
+    """The dynamic rule remembers the longest sequence it has seen: each is to be turned as if it were the first."""
+    if "dynamic" in str(getattr(model.config, "rope_parameters", None)):
+        model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
+
+
+def prefix_logits(model, data):
+    rows = []
+    for inputs, _ in data:
+        for n in range(1, len(inputs) + 1):
+            forget_length(model)
+            rows.append(model(input_ids=inputs[None, :n], use_cache=False).logits[0, -1].float())
+    return torch.stack(rows)
+
+
 def loss_of(model, data):
     total, count, logits = 0.0, 0, []
     for inputs, targets in data:
+        forget_length(model)
         z = model(input_ids=inputs[None], use_cache=False).logits[0].float()
         total = total + torch.nn.functional.cross_entropy(z, targets, reduction="sum")
         count += len(targets)
@@ -138,11 +154,14 @@ def digits(x):
 
 
 def make(name, config):
-    lens = [13] if name == "llama_dynamic" else [7, 12, 1, 5]
+    dynamic = name == "llama_dynamic"
+    lens = [11, 8, 1, 12] if dynamic else [7, 12, 1, 5]
     case = dict(name=name, config=config, lens=lens, lr=LR, weight_decay=DECAY, clip=CLIP)
     model = build(config, torch.float32)
     loss, logits = loss_of(model, batch(case, 0))
     loss.backward()
+    if dynamic:
+        logits = prefix_logits(model, batch(case, 0))
     case["logits"] = [[digits(v) for v in row] for row in logits.detach().tolist()]
     case["loss"] = digits(float(loss))
     case["grad_norm"], case["grad_dot"] = {}, {}
@@ -158,7 +177,8 @@ def make(name, config):
 def main():
     torch.set_num_threads(1)
     os.makedirs(sys.argv[1], exist_ok=True)
-    for name, config in CASES.items():
+    for name in sys.argv[2:] or CASES:
+        config = CASES[name]
         with open(os.path.join(sys.argv[1], name + ".json"), "w") as f:
             json.dump(make(name, config), f, separators=(",", ":"))
             f.write("\n")

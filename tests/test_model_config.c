@@ -319,7 +319,7 @@ static double frequency(const dt_model_config *mc, int64_t i, int64_t n_pos, dou
     const int64_t d = mc->head_dim;
     float *table = calloc((size_t)(n_pos * d), sizeof *table);
     assert_non_null(table);
-    dt_model_rope_table(mc, n_pos, false, table);
+    dt_model_rope_rows(mc, n_pos, 0, n_pos, table);
     const double c = (double)table[d + i], s = (double)table[d + d / 2 + i];
     free(table);
     *scale = hypot(c, s);
@@ -375,20 +375,23 @@ static void dynamic_frequencies_depend_on_the_length_beyond_the_trained_one(void
     dt_model_config_free(&mc);
 }
 
-static void with_a_cache_dynamic_angles_are_those_of_the_sequence_that_ends_there(void **state)
+static void rotary_rows_of_a_piece_are_those_of_the_whole(void **state)
 {
-    enum { D = 8, P = 5, N = 12 };
-    dt_model_config mc = parsed("{\"model_type\": \"llama\", \"head_dim\": 8, \"max_position_embeddings\": 5, "
-                                "\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 3}}");
-    float growing[N * D], fixed[N * D];
-    dt_model_rope_table(&mc, N, true, growing);
-    for (int64_t p = 0; p < N; p++) {
-        dt_model_rope_table(&mc, p + 1, false, fixed);
-        assert_memory_equal(&growing[p * D], &fixed[p * D], D * sizeof(float));
+    enum { D = 8, N = 12 };
+    static const char *const RULES[] = {"dynamic", "linear"};
+    for (int k = 0; k < 2; k++) {
+        char text[256];
+        snprintf(text, sizeof text, "{\"model_type\": \"llama\", \"head_dim\": 8, \"max_position_embeddings\": 5, "
+                                    "\"rope_scaling\": {\"type\": \"%s\", \"factor\": 3}}", RULES[k]);
+        dt_model_config mc = parsed(text);
+        float whole[N * D], piece[N * D], shorter[N * D];
+        dt_model_rope_rows(&mc, N, 0, N, whole);
+        dt_model_rope_rows(&mc, N, 4, 3, piece);
+        assert_memory_equal(piece, &whole[4 * D], 3 * D * sizeof(float));
+        dt_model_rope_rows(&mc, N - 1, 0, N, shorter); /* the dynamic rule looks at the length, no other does */
+        assert_int_equal(memcmp(shorter, whole, sizeof whole) != 0, k == 0);
+        dt_model_config_free(&mc);
     }
-    dt_model_rope_table(&mc, P, false, fixed); /* a longer table begins with the shorter */
-    assert_memory_equal(growing, fixed, P * D * sizeof(float));
-    dt_model_config_free(&mc);
 }
 
 static void a_stretched_model_takes_longer_sequences(void **state)
@@ -439,7 +442,7 @@ int main(void)
         cmocka_unit_test(llama3_frequencies_are_the_worked_ones),
         cmocka_unit_test(yarn_frequencies_are_the_worked_ones),
         cmocka_unit_test(dynamic_frequencies_depend_on_the_length_beyond_the_trained_one),
-        cmocka_unit_test(with_a_cache_dynamic_angles_are_those_of_the_sequence_that_ends_there),
+        cmocka_unit_test(rotary_rows_of_a_piece_are_those_of_the_whole),
         cmocka_unit_test(a_stretched_model_takes_longer_sequences),
         cmocka_unit_test(operations_of_gpt2_are_six_per_weight_and_token),
     };

@@ -28,7 +28,7 @@ enum { N_CONFIGS = sizeof CONFIGS / sizeof CONFIGS[0] };
 
 static int32_t text(int s, int i) { return (int32_t)(dt_mix64((uint64_t)(s * 100 + i)) % V); }
 
-/* Tokens from[s] .. to[s]-1 of each text. */
+/* Tokens from[s] .. to[s]-1 of each text: a piece of a prompt of LEN tokens. */
 static void fill(dt_batch *b, const int32_t *from, const int32_t *to)
 {
     int32_t t = 0;
@@ -40,6 +40,7 @@ static void fill(dt_batch *b, const int32_t *from, const int32_t *to)
             b->pos[t] = i;
         }
         b->seq_start[s + 1] = t;
+        b->full_len[s] = LEN;
     }
     b->n_seq = SEQS;
     b->n_tok = t;

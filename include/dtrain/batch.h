@@ -13,6 +13,7 @@ typedef struct dt_batch {
     int32_t *target;     /* [n_tok], -1: none. The shift is done here, once */
     int32_t *pos;        /* [n_tok], 0 at the start of each sequence */
     int32_t *seq_start;  /* [n_seq + 1] */
+    int32_t *full_len;   /* [n_seq]: tokens of the sequence of which the batch may hold a piece (a long prompt); 0: its last position + 1. May be NULL */
     int32_t *order;      /* [n_tok]: 0..n_tok-1 sorted by token, equal tokens ascending (for embedding_backward) */
     float *weight;       /* [n_tok]: weight of the target in the loss: 0 without target, 1 as a rule (dataset weights) */
     uint64_t *token_key; /* [n_tok]: dt_mix64 of (sample number in the dataset, place in the sample): for random numbers */

@@ -57,9 +57,9 @@ const char *dt_model_architecture(dt_family family);
 dt_err dt_model_make_units(const dt_model_config *mc, dt_unit **units, int *n_units);
 void dt_model_free_units(dt_unit *units, int n_units);
 
-/** cos and sin of the rotary table, [n_pos, head_dim] as dt_device_ops.rope wants it (algorithms.md 8.5), computed in double. The dynamic rule takes
- *  n_pos as its length or, growing (a model with a key-value cache), for each position the length of the sequence that ends there. */
-void dt_model_rope_table(const dt_model_config *mc, int64_t n_pos, bool growing, float *cos_sin);
+/** Rows of a rotary table as dt_device_ops.rope wants them (cos, then sin; algorithms.md 8.5), computed in double: those of the positions
+ *  first .. first+n-1 of a sequence of `length` tokens. The dynamic rule alone looks at the length. cos_sin: [n, head_dim]. */
+void dt_model_rope_rows(const dt_model_config *mc, int64_t length, int64_t first, int64_t n, float *cos_sin);
 
 /** The longest sequence that makes sense: max_position_embeddings, stretched by the factor of the linear, dynamic and yarn rules. */
 int64_t dt_model_max_length(const dt_model_config *mc);

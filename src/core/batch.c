@@ -12,8 +12,8 @@ static size_t padded(size_t nbytes) { return (nbytes + ALIGN - 1) / ALIGN * ALIG
 size_t dt_batch_nbytes(int32_t max_tok, int32_t max_seq)
 {
     const size_t per_token = padded((size_t)max_tok * sizeof(int32_t));
-    /* token, target, pos, order, weight, scratch; seq_start; token_key */
-    return 6 * per_token + padded(((size_t)max_seq + 1) * sizeof(int32_t)) + padded((size_t)max_tok * sizeof(uint64_t));
+    /* token, target, pos, order, weight, scratch; seq_start, full_len; token_key */
+    return 6 * per_token + 2 * padded(((size_t)max_seq + 1) * sizeof(int32_t)) + padded((size_t)max_tok * sizeof(uint64_t));
 }
 
 dt_err dt_batch_alloc(dt_batch *b, int32_t max_tok, int32_t max_seq, dt_ledger *ledger)
@@ -33,7 +33,8 @@ dt_err dt_batch_alloc(dt_batch *b, int32_t max_tok, int32_t max_seq, dt_ledger *
     b->pos = (int32_t *)(p += per_token);
     b->order = (int32_t *)(p += per_token);
     b->weight = (float *)(void *)(p += per_token);
-    b->seq_start = (int32_t *)(p += per_token);
+    b->seq_start = (int32_t *)(void *)(p += per_token);
+    b->full_len = (int32_t *)(p += padded(((size_t)max_seq + 1) * sizeof(int32_t)));
     b->token_key = (uint64_t *)(p + padded(((size_t)max_seq + 1) * sizeof(int32_t)));
     return DT_OK;
 }

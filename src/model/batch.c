@@ -79,6 +79,7 @@ dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
     memcpy(m->host.token_key, b->token_key, n * sizeof *b->token_key);
     if (m->wpe_at >= 0) sort_by_position(m, b);
     stage_sequences(m, b, slot);
+    DT_TRY(dt_stretch_batch(m, b));
     m->staged = true;
     return m->ops->copy(m->dev, m->image_span.device, m->image_span.host, nbytes, m->stream);
 }

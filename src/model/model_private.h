@@ -65,7 +65,7 @@ struct head_work {
 /** A batch as the device sees it; filled on the host in pinned memory and copied as one piece, laid out anew for each batch's length. */
 struct image {
     uint64_t *token_key;
-    int32_t *token, *pos, *order, *pos_order; /* [T]; pos_order: as order, but by position */
+    int32_t *token, *pos, *order, *pos_order; /* [T]; pos: with a rotary table the token's row in it; pos_order: as order, but by position */
     int32_t *q_start, *kv_start, *kv_len;     /* [n_seq + 1], [n_seq], [n_seq] */
     int32_t *cache_row;                       /* [T]: where in the cache a new token's key goes (decode) */
 };
@@ -84,6 +84,19 @@ struct results {
 struct span {
     char *host, *device;
     size_t nbytes;
+};
+
+/** Rows of the rotary table for the positions first .. first+n-1 of sequences of `length` tokens, beyond max_position_embeddings. */
+struct stretched_rows {
+    int32_t length, first, n, row;
+};
+
+/** The part of the rotary table that follows the sequences of the micro-batch (stretch.c). */
+struct stretch {
+    int64_t base_rows, max_rows; /* rows that never change; of this part, 0: no sequence can be that long, or the rule has no length */
+    float *host;                 /* [max_rows, head_dim], pinned */
+    struct stretched_rows *have; /* [max_seq] what is in the table */
+    int32_t n_have, n_rows;
 };
 
 struct dt_model {
@@ -108,7 +121,8 @@ struct dt_model {
     int64_t wte_at, wpe_at; /* wpe_at -1: rotary */
 
     dt_buf activations, data, staging, table;
-    float *rope; /* [max_pos, head_dim]; NULL: learned positions */
+    float *rope; /* [stretch.base_rows + stretch.max_rows, head_dim]; NULL: learned positions */
+    struct stretch stretch;
     void **x;    /* [n_x]: inputs of blocks; the last is the output */
     int64_t n_x;
     struct block_acts *sets;
@@ -178,6 +192,15 @@ dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
 dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const float *u, int64_t *n_rows);
 /** Wait for what reads the pinned block. */
 dt_err dt_model_settle(dt_model *m);
+
+/* stretch.c */
+/** Sizes of the rotary table. */
+void dt_stretch_size(dt_model *m);
+/** Host arrays. */
+dt_err dt_stretch_open(dt_model *m);
+void dt_stretch_close(dt_model *m);
+/** Turn the positions of the host's image into rows of the rotary table, and bring the rows that are missing there. */
+dt_err dt_stretch_batch(dt_model *m, const dt_batch *b);
 
 /* embed.c */
 uint64_t dt_dropout_key(const dt_model *m, int64_t layer, enum dropout_site site);

@@ -153,21 +153,22 @@ static void place_staging(dt_model *m, struct arena *host, struct arena *device)
     place_results(m, device, &m->device_results);
     m->results_span = (struct span){host->base ? host->base + at_host : NULL, device->base ? device->base + at_device : NULL,
                                     device->used - at_device};
+    m->stretch.host = take(host, m->stretch.max_rows, m->mc->head_dim, sizeof(float));
     m->pos_count = take(host, m->mc->family == DT_GPT2 ? m->opt.max_pos + 1 : 0, 1, sizeof(int32_t));
 }
 
 static void place_all(dt_model *m, struct arena arenas[N_ARENAS])
 {
     struct arena *a = &arenas[ACTIVATIONS];
-    const bool rotary = m->mc->rope_type != DT_ROPE_NONE;
+    const int64_t rope_rows = m->stretch.base_rows + m->stretch.max_rows;
     place_staging(m, &arenas[STAGING], &arenas[DATA]);
     for (int64_t i = 0; i < m->n_x; i++) m->x[i] = take(a, m->opt.max_tok, m->C, m->elem);
     for (int64_t i = 0; i < m->n_sets; i++) place_set(m, a, &m->sets[i]);
     place_work(m, a);
     for (int64_t i = 0; m->cache && i < m->mc->num_hidden_layers; i++)
         m->cache[i] = take(a, (int64_t)m->opt.cache_seqs * m->opt.cache_len, 2 * m->K, m->elem);
-    m->rope = take(&arenas[TABLE], rotary ? m->opt.max_pos : 0, m->mc->head_dim, sizeof(float));
-    if (!rotary) m->rope = NULL;
+    m->rope = take(&arenas[TABLE], rope_rows, m->mc->head_dim, sizeof(float));
+    if (rope_rows == 0) m->rope = NULL;
 }
 
 static dt_err check_options(const dt_model_config *mc, const dt_model_options *o)
@@ -209,6 +210,7 @@ static dt_err prepare(dt_model *m, const dt_model_config *mc, const dt_model_opt
     m->n_x = opt->training ? L + 1 : 1;
     m->n_sets = opt->training && !opt->checkpoint_blocks ? L : 1;
     m->set_holds = -1;
+    dt_stretch_size(m);
     m->x = calloc((size_t)m->n_x, sizeof *m->x);
     m->sets = calloc((size_t)m->n_sets, sizeof *m->sets);
     const bool cached = opt->cache_seqs > 0 && opt->cache_len > 0;
@@ -216,11 +218,12 @@ static dt_err prepare(dt_model *m, const dt_model_config *mc, const dt_model_opt
     m->cache_used = cached ? calloc((size_t)opt->cache_seqs, sizeof *m->cache_used) : NULL;
     DT_CHECK(m->x && m->sets && (!cached || (m->cache && m->cache_used)), DT_ERR_MEMORY,
              "no memory for the tables of %" PRId64 " blocks", L);
-    return DT_OK;
+    return dt_stretch_open(m);
 }
 
 static void free_tables(dt_model *m)
 {
+    dt_stretch_close(m);
     free(m->x);
     free(m->sets);
     free(m->cache);
@@ -268,10 +271,11 @@ static dt_err allocate(dt_model *m)
 static dt_err fill_rope(dt_model *m)
 {
     if (!m->rope) return DT_OK;
-    const size_t nbytes = (size_t)m->opt.max_pos * (size_t)m->mc->head_dim * sizeof(float);
+    const int64_t n = m->stretch.base_rows;
+    const size_t nbytes = (size_t)n * (size_t)m->mc->head_dim * sizeof(float);
     float *table = malloc(nbytes);
     DT_CHECK(table, DT_ERR_MEMORY, "no memory for a rotary table of %zu bytes", nbytes);
-    dt_model_rope_table(m->mc, m->opt.max_pos, m->opt.cache_seqs > 0, table);
+    dt_model_rope_rows(m->mc, n, 0, n, table);
     dt_err err = m->ops->copy(m->dev, m->rope, table, nbytes, m->stream);
     if (err == DT_OK) err = m->ops->stream_sync(m->dev, m->stream);
     free(table);

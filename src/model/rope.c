@@ -1,9 +1,6 @@
 /* rope.c - the rotary table (Su et al., arXiv:2104.09864), with the frequency rules of algorithms.md 8.5. Formed in double: an angle is a
- * position times a frequency, and in float it has lost four digits at position 10^4.
- *
- * The dynamic rule depends on a length. Without a cache it is n_pos, the longest sequence that the model was opened for. A cache grows: there a
- * position's angles are those of the sequence that ends with it, and what is in the cache stays as it was turned. So they depend on the
- * position alone, not on what else is in a batch or how long a sequence may become; up to max_position_embeddings nothing differs. */
+ * position times a frequency, and in float it has lost four digits at position 10^4. Only the dynamic rule depends on the length of a sequence
+ * (stretch.c). */
 #include "model_private.h"
 #include <math.h>
 
@@ -63,17 +60,16 @@ static double frequency(const dt_model_config *mc, int64_t i, int64_t length)
     return f;
 }
 
-void dt_model_rope_table(const dt_model_config *mc, int64_t n_pos, bool growing, float *cos_sin)
+void dt_model_rope_rows(const dt_model_config *mc, int64_t length, int64_t first, int64_t n, float *cos_sin)
 {
-    const bool by_position = growing && mc->rope_type == DT_ROPE_DYNAMIC;
     const int64_t half = mc->head_dim / 2;
     const double scale = mc->rope_type == DT_ROPE_YARN ? yarn_scale(mc) : 1;
     for (int64_t i = 0; i < half; i++) {
-        double f = frequency(mc, i, n_pos);
-        for (int64_t p = 0; p < n_pos; p++) {
-            if (by_position) f = frequency(mc, i, p + 1);
-            cos_sin[p * mc->head_dim + i] = (float)(scale * cos((double)p * f));
-            cos_sin[p * mc->head_dim + half + i] = (float)(scale * sin((double)p * f));
+        const double f = frequency(mc, i, length);
+        for (int64_t r = 0; r < n; r++) {
+            const double angle = (double)(first + r) * f;
+            cos_sin[r * mc->head_dim + i] = (float)(scale * cos(angle));
+            cos_sin[r * mc->head_dim + half + i] = (float)(scale * sin(angle));
         }
     }
 }

@@ -45,6 +45,7 @@ static void fill_batch(dt_pass *p)
             b->token_key[b->n_tok] = 0;
         }
         s->row = b->n_seq;
+        b->full_len[b->n_seq] = s->n_ids;
         p->slot_of[b->n_seq++] = k;
         b->seq_start[b->n_seq] = b->n_tok;
     }
