@@ -11,15 +11,17 @@ import sys
 
 import torch
 
-from make_model_fixtures import CASES, build, mix64, np
+from make_model_fixtures import CASES, build, forget_length, mix64, np
 
-NAMES = ["gpt2", "gpt2_variant", "llama", "llama_linear", "mistral", "qwen2", "qwen3"]
+NAMES = ["gpt2", "gpt2_variant", "llama", "llama_linear", "llama_dynamic", "mistral", "qwen2", "qwen3"]
 EOS, NEW, LENS = [2, 13, 28, 40], 12, [1, 4, 9]
 SEARCHES = [dict(num_beams=3, length_penalty=1.0, early_stopping=False, num_return=3),
             dict(num_beams=4, length_penalty=0.0, early_stopping=True, num_return=2),
             dict(num_beams=5, length_penalty=2.0, early_stopping=False, num_return=1),
             dict(num_beams=2, length_penalty=-0.5, early_stopping=False, num_return=2),
-            dict(num_beams=8, length_penalty=0.7, early_stopping=True, num_return=8)]
+            dict(num_beams=8, length_penalty=0.7, early_stopping=True, num_return=8),
+            dict(num_beams=4, length_penalty=1.0, early_stopping=False, num_return=4, repetition_penalty=1.3),
+            dict(num_beams=3, length_penalty=0.5, early_stopping=True, num_return=2, repetition_penalty=0.7)]
 
 
 def prompts(vocab_size):
@@ -29,6 +31,7 @@ def prompts(vocab_size):
 
 
 def run(model, prompt, **how):
+    forget_length(model)
     with torch.no_grad():
         out = model.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), do_sample=False,
                              max_new_tokens=NEW, eos_token_id=EOS, pad_token_id=60, return_dict_in_generate=True, output_scores=True, **how)
@@ -49,7 +52,7 @@ def make(name):
         found = []
         for prompt in result["prompts"]:
             rows, out = run(model, prompt, num_beams=how["num_beams"], length_penalty=how["length_penalty"], early_stopping=how["early_stopping"],
-                            num_return_sequences=how["num_return"])
+                            num_return_sequences=how["num_return"], repetition_penalty=how.get("repetition_penalty", 1.0))
             found.append([dict(ids=ids, score=float("%.9g" % s)) for ids, s in zip(rows, out.sequences_scores.tolist())])
         result["searches"].append(dict(how, found=found))
     return result

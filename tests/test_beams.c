@@ -106,14 +106,14 @@ static void run_search(search *w, fake *f, dt_ledger *ledger)
 
 typedef struct text {
     int32_t ids[MAX_LEN], n;
-    double logp, score;
+    double logp, sum, score; /* sum: of log-probabilities after the penalty */
     int beam;
 } text;
 
-static int by_logp(const void *a, const void *b)
+static int by_sum(const void *a, const void *b)
 {
     const text *x = a, *y = b;
-    if (x->logp != y->logp) return x->logp > y->logp ? -1 : 1;
+    if (x->sum != y->sum) return x->sum > y->sum ? -1 : 1;
     return x->beam != y->beam ? x->beam - y->beam : x->ids[x->n - 1] - y->ids[y->n - 1];
 }
 
@@ -124,7 +124,14 @@ static bool is_eos(const search *w, int32_t id)
     return false;
 }
 
-static void extend(const fake *f, const text *t, int beam, text *out)
+static bool is_in(const text *t, int32_t id)
+{
+    for (int32_t i = 0; i < t->n; i++)
+        if (t->ids[i] == id) return true;
+    return false;
+}
+
+static void extend(const fake *f, const text *t, int beam, double penalty, text *out)
 {
     float z[MAX_VOCAB];
     double sum = 0, top = -INFINITY;
@@ -134,7 +141,9 @@ static void extend(const fake *f, const text *t, int beam, text *out)
     for (int v = 0; v < f->n_vocab; v++) {
         out[v] = *t;
         out[v].ids[out[v].n++] = v;
-        out[v].logp += (double)z[v] - (top + log(sum));
+        const double logp = (double)z[v] - (top + log(sum));
+        out[v].logp += logp;
+        out[v].sum += is_in(t, v) ? penalty * logp : logp;
         out[v].beam = beam;
     }
 }
@@ -161,17 +170,17 @@ static int plain_search(const search *w, const fake *f, const dt_sequence *promp
         const bool full = live[0].n + 1 == prompt->max_ids;
         const double divisor = pow(length, w->how.length_penalty);
         int n_all = n_live * f->n_vocab, n_next = 0;
-        for (int i = 0; i < n_live; i++) extend(f, &live[i], i, all + i * f->n_vocab);
-        qsort(all, (size_t)n_all, sizeof *all, by_logp);
+        for (int i = 0; i < n_live; i++) extend(f, &live[i], i, w->opt.sampling.repetition_penalty, all + i * f->n_vocab);
+        qsort(all, (size_t)n_all, sizeof *all, by_sum);
         const int most = b * (1 + (w->opt.n_eos > 1 ? w->opt.n_eos : 1));
         for (int i = 0; i < n_all && i < most; i++) {
             const bool ends = full || is_eos(w, all[i].ids[all[i].n - 1]);
-            all[i].score = all[i].logp / divisor;
+            all[i].score = all[i].sum / divisor;
             if (ends && i < b) insert(found, &n_found, b, &all[i]);
             if (!ends && n_next < b) live[n_next++] = all[i];
         }
         n_live = n_next;
-        if (n_found == b && (w->how.early_stopping || n_live == 0 || live[0].logp / divisor <= found[b - 1].score)) break;
+        if (n_found == b && (w->how.early_stopping || n_live == 0 || live[0].sum / divisor <= found[b - 1].score)) break;
     }
     free(live), free(all);
     return n_found;
@@ -205,6 +214,7 @@ static void the_plain_loop_finds_the_same(void **state)
         const dt_beam_options how = {.n_beams = n_beams, .n_return = 1 + (int)(dt_mix64(k + 2000) % (uint64_t)n_beams),
                                      .length_penalty = (double)(k % 5) * 0.5 - 0.5, .early_stopping = k % 2};
         make_search(&w, &how, f.n_vocab, eos, (int)(k % 3) + 1 - (k % 7 == 0), 1 + (int)(k % 3), 1 + (int)(k % 12));
+        w.opt.sampling.repetition_penalty = k % 4 == 1 ? 1.5 : k % 4 == 3 ? 0.5 : 1;
         run_search(&w, &f, &ledger);
         for (int p = 0; p < N_PROMPTS; p++) check_against(&w, found, plain_search(&w, &f, &w.seqs[p * how.n_return], found), p);
         free_search(&w);
@@ -215,10 +225,10 @@ static void the_plain_loop_finds_the_same(void **state)
 static void enumerate(const search *w, const fake *f, const text *t, const dt_sequence *prompt, text *found, int *n)
 {
     text next[MAX_VOCAB];
-    extend(f, t, 0, next);
+    extend(f, t, 0, w->opt.sampling.repetition_penalty, next);
     for (int v = 0; v < f->n_vocab; v++) {
         const bool ends = is_eos(w, v) || next[v].n == prompt->max_ids;
-        next[v].score = next[v].logp / pow(next[v].n - prompt->n_prompt, w->how.length_penalty);
+        next[v].score = next[v].sum / pow(next[v].n - prompt->n_prompt, w->how.length_penalty);
         if (ends) insert(found, n, MAX_BEAMS, &next[v]);
         else enumerate(w, f, &next[v], prompt, found, n);
     }
@@ -235,6 +245,7 @@ static void enough_beams_find_the_best_of_all_sequences(void **state)
         search w;
         const dt_beam_options how = {.n_beams = 125, .n_return = 40, .length_penalty = penalties[k]};
         make_search(&w, &how, f.n_vocab, eos, 1, 1, 3);
+        w.opt.sampling.repetition_penalty = 1 + 0.2 * k;
         run_search(&w, &f, &ledger);
         for (int p = 0; p < N_PROMPTS; p++) {
             const dt_sequence *prompt = &w.seqs[p * how.n_return];
@@ -325,8 +336,10 @@ static void check_search(ref_model *r, const json_t *fixture, const json_t *how,
                                 .n_return = (int)json_integer_value(json_object_get(how, "num_return")),
                                 .length_penalty = json_number_value(json_object_get(how, "length_penalty")),
                                 .early_stopping = json_is_true(json_object_get(how, "early_stopping"))};
-    const dt_generate_options opt = {.sampling = dt_sampling_default(), .eos = eos, .n_eos = n_eos, .vocab_size = r->mc.vocab_size,
+    dt_generate_options opt = {.sampling = dt_sampling_default(), .eos = eos, .n_eos = n_eos, .vocab_size = r->mc.vocab_size,
                                      .n_slots = groups * bo.n_beams, .max_tok = 20, .ledger = &r->ledger};
+    const json_t *penalty = json_object_get(how, "repetition_penalty");
+    if (penalty) opt.sampling.repetition_penalty = json_number_value(penalty);
     const dt_decoder d = dt_decoder_of_model(r->model);
     fill_prompts(fixture, "max_new_tokens", bo.n_return, seqs, list, ids);
     assert_int_equal(dt_beam_search(&d, list, (int)json_array_size(found), &bo, &opt, &stats), DT_OK);
@@ -380,7 +393,7 @@ static void check_fixture(const char *name)
 
 static void transformers_finds_the_same(void **state)
 {
-    static const char *const names[] = {"gpt2", "gpt2_variant", "llama", "llama_linear", "mistral", "qwen2", "qwen3"};
+    static const char *const names[] = {"gpt2", "gpt2_variant", "llama", "llama_linear", "llama_dynamic", "mistral", "qwen2", "qwen3"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) check_fixture(names[i]);
 }
 

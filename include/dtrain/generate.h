@@ -59,7 +59,7 @@ typedef struct dt_sequence {
     int32_t n_cached; /* tokens that slot 0 of the cache holds, below n_prompt: a conversation that goes on (one slot alone); after the call those in the slot */
     dt_finish finish; /* EOS: the last id ends it; LENGTH: max_ids reached */
     double logp;      /* with options.logp, and after beam search: log-probability of what follows the prompt, by the untransformed logits */
-    double score;     /* beam search: logp / length^length_penalty */
+    double score;     /* beam search: sum of the log-probabilities after the repetition penalty / length^length_penalty */
     float *logps;     /* NULL, or the caller's [max_ids]: with options.logp those of each new token */
 } dt_sequence;
 
@@ -104,12 +104,12 @@ dt_err dt_generate(const dt_decoder *d, dt_sequence *const *seqs, int n_seqs, co
 
 typedef struct dt_beam_options {
     int n_beams, n_return; /* n_return <= n_beams */
-    double length_penalty; /* a: score = log-probability / (new tokens)^a, the one that ends the sequence included */
+    double length_penalty; /* a: score = sum of log-probabilities / (new tokens)^a, the one that ends the sequence included */
     bool early_stopping;   /* a prompt is done when n_beams sequences are finished; else when no running beam can beat the worst of them */
 } dt_beam_options;
 
 /** Beam search: for each prompt the n_return best sequences, by falling score; equal candidates by lower beam, then lower token id. seqs: n_return in a row
- *  for each prompt, which is read from the first; where fewer are found the rest become MISSING. Of opt->sampling the repetition penalty alone counts;
+ *  for each prompt, which is read from the first; where fewer are found the rest become MISSING. Of opt->sampling the repetition penalty alone counts, a factor on the log-probabilities of tokens seen before (transformers);
  *  opt->n_slots is for n_slots / n_beams prompts at a time. Otherwise as dt_generate. DT_ERR_USAGE: numbers of how. */
 dt_err dt_beam_search(const dt_decoder *d, dt_sequence *const *seqs, int n_prompts, const dt_beam_options *how,
                       const dt_generate_options *opt, dt_generate_stats *stats);

@@ -43,10 +43,6 @@ double dt_sampler_uniform(uint64_t seed, uint64_t sequence, uint64_t position);
 /** log(sum over v of e^logits[v]), in double: logits[t] minus it is the log-probability of t. +inf or NaN among the logits give no number. */
 double dt_log_sum_exp(const float *logits, int64_t n);
 
-/** The repetition penalty in place: logits of the ids in seen (each once) are divided by penalty where positive, multiplied otherwise. mark: [n], all
- *  false before and after. */
-void dt_logits_penalise(float *logits, int64_t n, const int32_t *seen, int64_t n_seen, double penalty, bool *mark);
-
 /** For tests and tools: the distribution that dt_sampler_draw would draw from, p [vocab_size], sum 1 to rounding. Greedy: a single 1. */
 dt_err dt_sampler_distribution(dt_sampler *s, const float *logits, const int32_t *seen, int64_t n_seen, double *p);
 

@@ -1,7 +1,8 @@
 /* beams.c - beam search (algorithms.md, appendix B): many prompts at a time, each in a group of n_beams slots of the cache.
  *
  * A beam's first child takes over its slot; what the other children need is copied to the slots of beams that died, from the prompt's end on alone, as all
- * slots of a group hold the same prompt. Scores are sums of log-probabilities in double. */
+ * slots of a group hold the same prompt. Scores are sums of log-probabilities in double; as in transformers' beam search, but not in its sampling,
+ * the repetition penalty is applied to the log-probabilities, not to the logits. */
 #include "dtrain/generate.h"
 #include "pass.h"
 
@@ -12,12 +13,12 @@
 
 typedef struct beam {
     int32_t *ids;
-    double score;         /* log-probability of what follows the prompt */
+    double score, logp;   /* sums over what follows the prompt: of log-probabilities after the penalty, and as the model gave them */
     int32_t slot, parent; /* parent: the slot that holds all but its last token; slot -1: it has none yet */
 } beam;
 
 typedef struct candidate {
-    double score;
+    double score, logp;
     int beam;
     int32_t token;
 } candidate;
@@ -83,18 +84,27 @@ static void offer(searcher *s, const candidate *c)
 
 static int by_falling_score(const void *a, const void *b) { return better(a, b) ? -1 : 1; }
 
+/* Ids outside the vocabulary cannot come again. */
+static void mark_seen(searcher *s, const int32_t *ids, int32_t n_ids, bool seen)
+{
+    for (int32_t i = 0; i < n_ids; i++)
+        if (ids[i] >= 0 && ids[i] < s->pass.opt->vocab_size) s->mark[ids[i]] = seen;
+}
+
 static dt_err offer_tokens(searcher *s, const group *g, int number)
 {
     const dt_generate_options *opt = s->pass.opt;
     const beam *b = &g->live[number];
-    float *logits = dt_pass_logits(&s->pass, b->slot);
-    dt_logits_penalise(logits, opt->vocab_size, b->ids, g->n_ids, opt->sampling.repetition_penalty, s->mark);
-    const double sum = dt_log_sum_exp(logits, opt->vocab_size);
+    const float *logits = dt_pass_logits(&s->pass, b->slot);
+    const double penalty = opt->sampling.repetition_penalty, sum = dt_log_sum_exp(logits, opt->vocab_size);
     DT_CHECK(fabs(sum) < INFINITY, DT_ERR_NONFINITE, "the logits' sum of exponentials is %g: the model's weights or activations are not finite", sum);
+    mark_seen(s, b->ids, g->n_ids, true);
     for (int64_t v = 0; v < opt->vocab_size; v++) {
-        const candidate c = {.score = b->score + ((double)logits[v] - sum), .beam = number, .token = (int32_t)v};
+        const double logp = (double)logits[v] - sum, after = s->mark[v] ? logp * penalty : logp; /* never positive */
+        const candidate c = {.score = b->score + after, .logp = b->logp + logp, .beam = number, .token = (int32_t)v};
         if (c.score > -INFINITY && (s->n_found < s->n_best || c.score >= s->best[0].score)) offer(s, &c);
     }
+    mark_seen(s, b->ids, g->n_ids, false);
     return DT_OK;
 }
 
@@ -106,7 +116,7 @@ static void add_hypothesis(searcher *s, group *g, const candidate *c, dt_finish 
     const double length = g->n_ids + 1 - g->n_prompt, score = c->score / pow(length, s->how->length_penalty);
     if (g->n_done == n_beams && score <= g->done[n_beams - 1].score) return;
     hypothesis *last = &g->done[g->n_done == n_beams ? n_beams - 1 : g->n_done++];
-    hypothesis h = {.ids = last->ids, .n_ids = g->n_ids + 1, .logp = c->score, .score = score, .finish = finish};
+    hypothesis h = {.ids = last->ids, .n_ids = g->n_ids + 1, .logp = c->logp, .score = score, .finish = finish};
     memcpy(h.ids, g->live[c->beam].ids, (size_t)g->n_ids * sizeof *h.ids);
     h.ids[g->n_ids] = c->token;
     int at = (int)(last - g->done);
@@ -129,6 +139,7 @@ static int sort_out(searcher *s, group *g)
         memcpy(b->ids, g->live[c->beam].ids, (size_t)g->n_ids * sizeof *b->ids);
         b->ids[g->n_ids] = c->token;
         b->score = c->score;
+        b->logp = c->logp;
         b->parent = g->live[c->beam].slot;
         b->slot = -1;
     }
@@ -224,7 +235,7 @@ static void begin_group(searcher *s, group *g, int prompt)
     g->n_live = 1;
     g->n_done = 0;
     memcpy(g->live[0].ids, q->ids, (size_t)q->n_prompt * sizeof *q->ids);
-    g->live[0].score = 0;
+    g->live[0].score = g->live[0].logp = 0;
     g->live[0].slot = first;
     for (int i = 0; i < n_beams; i++) {
         d->keep(d->self, first + i, 0);

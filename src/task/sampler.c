@@ -82,7 +82,8 @@ double dt_sampler_uniform(uint64_t seed, uint64_t sequence, uint64_t position)
 
 /* ---- the transforms ------------------------------------------------------------------------------------------------ */
 
-void dt_logits_penalise(float *logits, int64_t n, const int32_t *seen, int64_t n_seen, double penalty, bool *mark)
+/* In place: logits of the ids in seen (each once) are divided by penalty where positive, multiplied otherwise. mark: [n], all false before and after. */
+static void penalise(float *logits, int64_t n, const int32_t *seen, int64_t n_seen, double penalty, bool *mark)
 {
     if (penalty == 1) return;
     for (int64_t i = 0; i < n_seen; i++) {
@@ -180,7 +181,7 @@ static dt_err transform(dt_sampler *s, const float *logits, const int32_t *seen,
     const int64_t n = s->n_vocab;
     int32_t best;
     memcpy(s->score, logits, (size_t)n * sizeof *s->score);
-    dt_logits_penalise(s->score, n, seen, n_seen, s->how.repetition_penalty, s->mark);
+    penalise(s->score, n, seen, n_seen, s->how.repetition_penalty, s->mark);
     DT_TRY(dt_logits_best(s->score, n, &best));
     s->kept[0] = best;
     s->n_kept = 1;
