@@ -3,9 +3,11 @@
 #include "run.h"
 #include <inttypes.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static dt_err check_task(const dt_config *cfg)
 {
@@ -37,16 +39,44 @@ static dt_err check_output_dir(const dt_run *run)
                    dt_config_where(&run->cfg, "run", "output_dir", where, sizeof where), dir);
 }
 
+/* A shape given beside path says which model the file is for: what differs from the model that is there is said, and path wins. */
+static dt_err compare_shape(const dt_config *cfg, const dt_model_config *found)
+{
+    static const struct { const char *key; size_t at; } SIZES[] = {
+        {"hidden_size", offsetof(dt_model_config, hidden_size)},
+        {"intermediate_size", offsetof(dt_model_config, intermediate_size)},
+        {"num_hidden_layers", offsetof(dt_model_config, num_hidden_layers)},
+        {"num_attention_heads", offsetof(dt_model_config, num_attention_heads)},
+        {"num_key_value_heads", offsetof(dt_model_config, num_key_value_heads)},
+        {"head_dim", offsetof(dt_model_config, head_dim)},
+        {"vocab_size", offsetof(dt_model_config, vocab_size)},
+    };
+    dt_model_config given;
+    DT_TRY(dt_model_config_from_keys(&given, cfg));
+    for (size_t i = 0; i < sizeof SIZES / sizeof SIZES[0]; i++) {
+        int64_t want, have;
+        memcpy(&want, (const char *)&given + SIZES[i].at, sizeof want);
+        memcpy(&have, (const char *)found + SIZES[i].at, sizeof have);
+        if (want != have)
+            DT_WARN("[model] %s = %" PRId64 " is not used: the model of path = %s has %" PRId64, SIZES[i].key, want, cfg->model_path, have);
+    }
+    dt_model_config_free(&given);
+    return DT_OK;
+}
+
 static dt_err open_model_config(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
+    const bool shape = *cfg->model_config || *cfg->model_model_type;
     if (!*cfg->model_path) return dt_model_config_from_keys(&run->mc, cfg);
-    if ((*cfg->model_config || *cfg->model_model_type) && (!run->comm || run->comm->rank == 0))
-        DT_WARN("[model] path is given: the model is what is said there, %s is not used", *cfg->model_config ? "config" : "model_type and its keys");
-
+    if (!run->comm && shape && access(cfg->model_path, F_OK) != 0) { /* --plan, before a model is downloaded */
+        DT_INFO("%s is not there: planning for the shape given in [model]", cfg->model_path);
+        return dt_model_config_from_keys(&run->mc, cfg);
+    }
     DT_TRY(dt_pretrained_describe(&run->pretrained, cfg->model_path));
     run->has_pretrained = true;
-    return dt_model_config_parse(&run->mc, run->pretrained.config_name, run->pretrained.model_config);
+    DT_TRY(dt_model_config_parse(&run->mc, run->pretrained.config_name, run->pretrained.model_config));
+    return shape && (!run->comm || run->comm->rank == 0) ? compare_shape(cfg, &run->mc) : DT_OK;
 }
 
 static dt_err apply_dropout(dt_run *run)

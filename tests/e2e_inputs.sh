@@ -1,0 +1,75 @@
+#!/bin/bash
+# e2e_inputs.sh - the configurations of input/: every one can be planned as it is; those of input/models have the shapes of the published models.
+. "$(dirname "$0")/e2e.sh"
+. "$(dirname "$0")/train_common.sh"
+export DATA=$tmp # some files name their data so
+
+# Parameters as counted in the published safetensors files, without the copy of the embedding that those of Qwen3-0.6B and -1.7B hold as lm_head.
+published='
+qwen2.5-0.5b 494032768
+qwen2.5-1.5b 1543714304
+qwen2.5-3b 3085938688
+qwen2.5-7b 7615616512
+qwen2.5-14b 14770033664
+qwen2.5-32b 32763876352
+qwen2.5-72b 72706203648
+qwen3-0.6b 596049920
+qwen3-1.7b 1720574976
+qwen3-4b 4022468096
+qwen3-8b 8190735360
+qwen3-14b 14768307200
+qwen3-32b 32762123264
+llama-3.1-8b 8030261248
+llama-3.1-70b 70553706496
+llama-3.1-405b 405853388800
+llama-3.2-1b 1235814400
+llama-3.2-3b 3212749824
+mistral-7b-v0.1 7241732096
+mistral-7b-v0.3 7248023552
+'
+plan() { run 0 ./dtrain --plan --ranks "$1" --ranks-per-node 8 --host-memory 2048G "$2"; }
+
+while read -r name count; do
+    [ -n "$name" ] || continue
+    plan 1024 "input/models/$name.ini"
+    if [ "$code" = 0 ] && grep -q "^model: $count parameters" "$out"; then ok "$name has $count parameters"
+    else not_ok "$name has $count parameters" "exit code $code, $(grep '^model:' "$out")"; fi
+done <<<"$published"
+for file in input/models/*.ini; do
+    name=$(basename "$file" .ini)
+    grep -q "^$name " <<<"$published" || not_ok "$name is a published model" "it is missing in the table of this test"
+done
+for file in input/*.ini; do
+    case $file in
+    input/sft.ini | input/chat.ini | input/eval.ini) continue ;; # their models are made by the demo and tools/chat.sh
+    esac
+    plan 8 "$file"
+    expect_exit "$file can be planned" 0
+done
+
+# A shape beside path: what differs is said, and the model that is there is used.
+make_data
+train 1 base run.max_steps=1 checkpoint.export=hf
+sed -e 's/^task = .*/task = eval/' -e "s|^train = .*|validation = $tmp/valid.h5|" -e "s|^model_type|path = $tmp/base/hf\nmodel_type|" \
+    -e 's/^train_batch_size.*//' "$tmp/tiny.ini" >"$tmp/shape.ini"
+run 1 ./dtrain "$tmp/shape.ini"
+expect_exit "a model with the shape that its file names" 0
+expect "is not warned of" sh -c "! grep -q 'is not used' '$out'"
+run 1 ./dtrain "$tmp/shape.ini" model.hidden_size=64
+expect_exit "another model than the file names" 0
+expect_text "is warned of, with both sizes" 'hidden_size = 64 is not used: the model of path = .* has 32'
+mkdir "$tmp/elsewhere"
+run 0 ./dtrain --plan "$tmp/shape.ini" model.path="$tmp/elsewhere/model"
+expect_text "before the download, the shape is planned for" 'planning for the shape given in \[model\]'
+
+# One file for every task, with data of their own kind.
+set -- run.output_dir="$tmp/ini" data.train="$tmp/train.h5" data.seq_len=32 run.max_steps=2
+run 1 ./dtrain input/pretrain.ini "$@" data.validation="$tmp/valid.h5" model.max_position_embeddings=32 model.hidden_size=32 model.intermediate_size=64
+expect_exit "input/pretrain.ini" 0
+run 1 ./dtrain input/eval.ini model.path="$tmp/ini" data.validation="$tmp/valid.h5" data.seq_len=32
+expect_exit "input/eval.ini" 0
+printf '{"prompt": "two and two is", "completion": " four"}\n{"prompt": "one and one is", "completion": " two"}\n' >"$tmp/chat.jsonl"
+./dtrain-data -o "$tmp/sft.h5" "$tmp/chat.jsonl" >"$tmp/.data" 2>&1
+run 1 ./dtrain input/sft.ini model.path="$tmp/ini" run.output_dir="$tmp/sft" data.train="$tmp/sft.h5" data.seq_len=32
+expect_exit "input/sft.ini" 0
+e2e_done
