@@ -13,6 +13,15 @@ CPPFLAGS += -Iinclude -D_GNU_SOURCE $(ISAS:%=-DDT_HAVE_ISA_%) $(if $(HDF5),$(she
 override CFLAGS += -std=c11 $(WARNINGS) -fopenmp -fno-math-errno $(if $(SAN),-fsanitize=address$(,)undefined -fno-omit-frame-pointer)
 LDLIBS   += $(if $(HDF5),$(shell pkg-config --libs $(HDF5)),-lhdf5) -ljansson -linih -lpcre2-8 -lutf8proc -ldnnl -lm -lpthread -ldl
 ,        := ,
+# Libraries of modules are found without the modules' LD_LIBRARY_PATH: the folders that were searched are written into the programs. RUNPATH= turns it off.
+SYSTEM_LIB = /lib /lib64 /usr/lib /usr/lib64 $(foreach m,$(shell $(MPICC) -print-multiarch 2>/dev/null),/lib/$(m) /usr/lib/$(m) /usr/lib/$(m)/%)
+RUNPATH   ?= $(filter-out $(SYSTEM_LIB) %/stubs,$(patsubst -L%,%,$(filter -L%,$(LDFLAGS) $(LDLIBS))) $(subst :, ,$(LIBRARY_PATH)))
+override LDFLAGS := $(LDFLAGS) $(RUNPATH:%=-Wl$(,)-rpath$(,)%)
+# All cores, where the user gave no -j: a -j on the command line wins over this line, one in the environment is looked for. Not with
+# "make clean all", which must go in order. Only at the top: a make below takes part in the count of the one above.
+ifeq ($(MAKELEVEL)$(filter clean,$(MAKECMDGOALS))$(findstring j,$(shell printf %s "$$MAKEFLAGS")),0)
+MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2)
+endif
 MAKEAGAIN = +@$(MAKE) --no-print-directory
 SAY       = $(if $(V),,@echo "  $(1) $(2)"; )# V=1 shows the commands
 
@@ -41,14 +50,14 @@ all: setup  ## the programs, at the top of the tree
 	$(MAKEAGAIN) programs
 setup:  ## install the packages that are missing, or say which they are
 	@MPICC="$(MPICC)" tools/setup.sh build
-demo: setup  ## from a bare machine to a trained model, some text by it and a picture of its loss
-	@TEXT="$(TEXT)" tools/setup.sh demo
+demo:  ## from a bare machine to a trained model, some text by it and a picture of its loss
+	@MPICC="$(MPICC)" TEXT="$(TEXT)" tools/setup.sh demo
 	$(MAKEAGAIN) programs
 	@TEXT="$(TEXT)" tools/demo.sh
 test: test-setup  ## from a bare machine to the line "N passed, M failed, K skipped"
 	$(MAKEAGAIN) check
-test-setup: setup
-	@tools/setup.sh test
+test-setup:
+	@MPICC="$(MPICC)" tools/setup.sh test
 check: programs tests-build  ## the tests alone (ONLY=pattern runs those whose name contains it)
 	@BUILD=$(BUILD) SAN=$(SAN) tests/run.sh $(ONLY)
 bench: setup  ## tables of figures (the machine should be idle)
@@ -74,6 +83,7 @@ FORCE:
 $(LIB): $(LIB_OBJ)
 	@rm -f $@
 	$(call SAY,AR,$@)ar rcs $@ $^
+	@echo "$$LOADEDMODULES" | tr : ' ' > $(BUILD)/modules # for make install
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	$(call SAY,CC,$@)$(MPICC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
@@ -109,15 +119,21 @@ lint:  ## clang-tidy and cppcheck
 format:  ## clang-format in place
 	@clang-format -i $$(git ls-files '*.c' '*.h')
 
-install: all  ## to PREFIX (DESTDIR honoured): programs, man page, documentation, examples, job scripts, modulefile
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/doc/dtrain \
-	  $(addprefix $(DESTDIR)$(PREFIX)/share/,dtrain/input dtrain/jobs modulefiles/dtrain)
-	install -m 755 $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
-	install -m 644 docs/dtrain.1 $(DESTDIR)$(PREFIX)/share/man/man1
-	install -m 644 README.md docs/keys.md docs/data.md $(DESTDIR)$(PREFIX)/share/doc/dtrain
-	install -m 644 $(wildcard input/*) $(DESTDIR)$(PREFIX)/share/dtrain/input
-	install -m 644 $(wildcard jobs/*) $(DESTDIR)$(PREFIX)/share/dtrain/jobs
-	sed -e 's|@PREFIX@|$(PREFIX)|g; s|@VERSION@|$(VERSION)|g' tools/modulefile.in > $(DESTDIR)$(PREFIX)/share/modulefiles/dtrain/$(VERSION)
+DEST      = $(DESTDIR)$(PREFIX)
+DOCUMENTS = README.md LICENSE CHANGELOG.md CITATION.cff CONTRIBUTING.md
+BUILT_WITH = $(firstword $(notdir $(MPICC))), $(shell $(MPICC) --version 2>/dev/null | head -1), MPI $(shell mpirun --version 2>/dev/null | head -1), HDF5 $(or $(shell pkg-config --modversion $(HDF5) 2>/dev/null),unknown)
+MODULES   ?= $(shell cat $(BUILD)/modules 2>/dev/null)# environment modules that the installed one asks for: those loaded when this was built
+install: all  ## to PREFIX (DESTDIR honoured): programs, man pages, documentation, examples, job scripts, modulefiles
+	install -d $(addprefix $(DEST)/,bin share/man/man1 share/doc/dtrain/docs share/dtrain/input/models share/dtrain/jobs share/modulefiles/dtrain)
+	install -m 755 $(PROGRAMS) $(DEST)/bin
+	install -m 644 $(wildcard docs/*.1) $(DEST)/share/man/man1
+	install -m 644 $(DOCUMENTS) $(DEST)/share/doc/dtrain
+	install -m 644 $(wildcard docs/*.md) $(DEST)/share/doc/dtrain/docs
+	install -m 644 $(wildcard input/*.ini input/*.jsonl) $(DEST)/share/dtrain/input
+	install -m 644 $(wildcard input/models/*) $(DEST)/share/dtrain/input/models
+	for job in $(wildcard jobs/*); do sed 's|^bin=.*|bin=$(PREFIX)/bin|' $$job > $(DEST)/share/dtrain/$$job && chmod 644 $(DEST)/share/dtrain/$$job || exit 1; done
+	for form in '' .lua; do sed -e 's|@PREFIX@|$(PREFIX)|g; s|@VERSION@|$(VERSION)|g; s|@MODULES@|$(MODULES)|g; s|@BUILT_WITH@|$(BUILT_WITH)|g' \
+	  tools/modulefile$$form.in > $(DEST)/share/modulefiles/dtrain/$(VERSION)$$form || exit 1; done
 info:  ## what was found and what it turns on
 	@echo "version    $(VERSION)"
 	@echo "compiler   $(shell $(MPICC) --version 2>/dev/null | head -1)"
@@ -126,6 +142,7 @@ info:  ## what was found and what it turns on
 	@echo "CPU sets   $(ISAS)"
 	@echo "flags      $(CFLAGS)"
 	@echo "libraries  $(LDLIBS)"
+	@echo "run path   $(or $(RUNPATH),that of the system)"
 	@echo "build      $(BUILD)"
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' Makefile | awk -F':  *' '{ printf "  make %-10s %s\n", $$1, $$2 }'

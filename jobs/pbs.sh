@@ -8,8 +8,18 @@
 #PBS -r y
 
 cd "$PBS_O_WORKDIR" || exit 1
+bin= # make install writes the programs' folder here
 module load dtrain 2>/dev/null || true
-mpirun --map-by slot:PE=16 dtrain "$INPUT" run.time_limit=42600
+# The program: $DTRAIN, the one installed with this script, the one in PATH, or the one in the folder the job was submitted from.
+for dtrain in "${DTRAIN:-}" ${bin:+"$bin/dtrain"} "$(command -v dtrain)" "$PBS_O_WORKDIR/dtrain" ''; do
+    if [ -f "$dtrain" ] && [ -x "$dtrain" ]; then break; fi
+done
+if [ -z "$dtrain" ]; then
+    echo "dtrain is not in PATH and not in $PBS_O_WORKDIR: run make there, load its module, or set DTRAIN=/path/to/dtrain" >&2
+    exit 127
+fi
+
+mpirun --map-by slot:PE=16 "$dtrain" "$INPUT" run.time_limit=42600
 code=$?
-if [ "$code" = 75 ]; then qsub -v INPUT="$INPUT" jobs/pbs.sh; fi
+if [ "$code" = 75 ]; then qsub -v INPUT="$INPUT" "$0"; fi
 exit "$code"

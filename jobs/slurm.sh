@@ -13,8 +13,19 @@
 #SBATCH --output=dtrain-%j.log
 ##SBATCH --gpus-per-task=1
 
+bin= # make install writes the programs' folder here
 module load dtrain 2>/dev/null || true
-srun --mpi=pmix --cpus-per-task="$SLURM_CPUS_PER_TASK" dtrain "$@"
+# The program: $DTRAIN, the one installed or built with this script, the one in PATH, or the one in the folder the job was submitted from.
+script=$(scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/^ *Command=\([^ ]*\).*/\1/p')
+for dtrain in "${DTRAIN:-}" ${bin:+"$bin/dtrain"} ${script:+"${script%/*}/../dtrain"} "$(command -v dtrain)" "$SLURM_SUBMIT_DIR/dtrain" ''; do
+    if [ -f "$dtrain" ] && [ -x "$dtrain" ]; then break; fi
+done
+if [ -z "$dtrain" ]; then
+    echo "dtrain is not beside ${script:-this script}, not in PATH and not in $SLURM_SUBMIT_DIR: run make there, load its module, or set DTRAIN=/path/to/dtrain" >&2
+    exit 127
+fi
+
+srun --mpi=pmix --cpus-per-task="$SLURM_CPUS_PER_TASK" "$dtrain" "$@"
 code=$?
 if [ "$code" = 75 ]; then scontrol requeue "$SLURM_JOB_ID"; fi
 exit "$code"

@@ -1,22 +1,125 @@
 #!/bin/bash
-# e2e_install.sh - what make install leaves, and that it runs from there.
+# e2e_install.sh - what make install leaves, and that it runs from there; set-up; job scripts.
 . "$(dirname "$0")/e2e.sh"
-root=$tmp/root prefix=/opt/dtrain
+root=$tmp/root prefix=/opt/dtrain version=$(sed -n 's/^VERSION *?= *//p' Makefile)
+doc=$root$prefix/share/doc/dtrain modules=$root$prefix/share/modulefiles/dtrain
 
-run 0 make --no-print-directory install BUILD="$BUILD" SAN="${SAN:-}" DESTDIR="$root" PREFIX=$prefix MAKEFLAGS=
+run 0 make --no-print-directory install BUILD="$BUILD" SAN="${SAN:-}" DESTDIR="$root" PREFIX=$prefix MODULES="gcc/12 openmpi/4.1" MAKEFLAGS=
 expect_exit "make install" 0
 for program in dtrain dtrain-convert dtrain-data dtrain-generate dtrain-info dtrain-plot; do
     run 0 "$root$prefix/bin/$program" --help
     expect_exit "$program --help, installed" 0
 done
-for file in share/man/man1/dtrain.1 share/doc/dtrain/README.md share/doc/dtrain/keys.md share/dtrain/input/demo.ini share/dtrain/jobs/slurm.sh; do
+for file in share/man/man1/dtrain.1 share/doc/dtrain/README.md share/doc/dtrain/LICENSE share/doc/dtrain/docs/keys.md share/dtrain/input/demo.ini \
+    share/dtrain/input/models/qwen2.5-7b.ini share/dtrain/jobs/slurm.sh; do
     expect "$file is installed" test -s "$root$prefix/$file"
 done
-expect "the modulefile names the prefix" grep -rq "prepend-path PATH *\"$prefix/bin\"" "$root$prefix/share/modulefiles/dtrain"
 expect "nothing outside of the prefix" test "$(ls "$root")" = opt
+
+# Links of the documents, here and as installed.
+broken_links() {
+    local file link
+    for file in "$1"/*.md "$1"/docs/*.md; do
+        grep -o '](\([^)#]*\)[^)]*)' "$file" | sed 's/^](//; s/[#)].*//' | grep -v '^https\?:' | grep . | while read -r link; do
+            [ -e "$(dirname "$file")/$link" ] || echo "$file: $link"
+        done
+    done
+}
+expect "links of the documents work" test -z "$(broken_links .)"
+expect "and where they are installed" test -z "$(broken_links "$doc")"
+expect "all documents are indexed" sh -c 'for f in docs/*.md; do f=${f#docs/}; [ $f = README.md ] || grep -q "($f)" docs/README.md || exit 1; done'
+
+# Modulefiles, read by stand-ins for the commands of the two languages.
+cat >"$tmp/module.tcl" <<'TCL'
+proc prepend-path {name value} { puts "$name $value" }
+proc setenv {name value} { puts "$name $value" }
+proc module-whatis {text} { puts "whatis $text" }
+proc conflict {name} {}
+proc module-info {what value} { return [expr {$value eq "load"}] }
+proc is-loaded {name} { return [expr {$name eq "gcc/12"}] }
+proc module {verb name} { puts "$verb $name" }
+source [lindex $argv 0]
+TCL
+cat >"$tmp/module.lua" <<'LUA'
+function help() end
+function conflict() end
+function whatis(text) print("whatis " .. text) end
+function depends_on(name) print("load " .. name) end
+function prepend_path(name, value) print(name .. " " .. value) end
+function setenv(name, value) print(name .. " " .. value) end
+dofile(arg[1])
+LUA
+check_module() { # language, command...
+    local language=$1
+    shift
+    if ! command -v "$1" >/dev/null; then skip "the $language modulefile" "no $1"; return; fi
+    run 0 "$@"
+    expect_text "the $language modulefile puts the programs into PATH" "^PATH $prefix/bin$"
+    expect_text "and loads the modules that dtrain was built with" '^load openmpi/4.1$'
+    expect_text "and says what they were" 'whatis Built with: .*HDF5 [0-9]'
+}
+check_module Tcl tclsh "$tmp/module.tcl" "$modules/$version"
+check_module Lua lua "$tmp/module.lua" "$modules/$version.lua"
+expect "no placeholder is left" sh -c "! grep -rq '@[A-Z_]*@' '$modules'"
+run 0 env LIBRARY_PATH=/opt/hdf5/lib:/usr/lib:/opt/cuda/lib64/stubs make -nB V=1 BUILD="$BUILD" MAKEFLAGS= "$BUILD/dtrain-info"
+expect_text "libraries of modules are found without LD_LIBRARY_PATH" '-o [^ ]*dtrain-info .*|.*-Wl,-rpath,/opt/hdf5/lib'
+expect "those of the system need no help" sh -c "! grep -qE -- '-rpath,(/usr/lib|[^ ]*stubs)' '$out'"
+
+# The job scripts find the program: stand-ins for the schedulers' commands start it on one rank.
+jobs=$root$prefix/share/dtrain/jobs
+mkdir "$tmp/path" "$tmp/submit" "$tmp/tree" "$tmp/tree/jobs" "$tmp/here" "$tmp/spool"
+stand_in() { printf '#!/bin/sh\n%s\n' "$2" >"$tmp/path/$1" && chmod +x "$tmp/path/$1"; }
+stand_in srun 'while :; do case $1 in -*) shift ;; *) break ;; esac; done; exec "$@"'
+stand_in mpirun 'while :; do case $1 in --map-by) shift 2 ;; *) break ;; esac; done; exec "$@"'
+stand_in scontrol '[ "$1 $2" != "show job" ] || echo "   Command=$JOB_COMMAND"; [ "$1" != requeue ] || echo "requeued $2"'
+stand_in qsub 'echo "submitted again: $*"'
+program() { mkdir -p "$(dirname "$1")" && printf '#!/bin/sh\necho "started %s $*"\nexit ${CODE:-0}\n' "$1" >"$1" && chmod +x "$1"; }
+job() { # script, as the scheduler's copy of it
+    cp "$1" "$tmp/spool/job"
+    (cd "$tmp/submit" && PATH=$tmp/path:$PATH JOB_COMMAND=$1 SLURM_JOB_ID=1 SLURM_CPUS_PER_TASK=2 SLURM_SUBMIT_DIR=$tmp/submit PBS_O_WORKDIR=$tmp/submit \
+        INPUT=input.ini bash "$tmp/spool/job" input.ini) >"$out" 2>&1
+    code=$?
+}
+cp jobs/* "$tmp/tree/jobs"
+for script in jobs/*.sh; do
+    name=$(basename "$script")
+    rm -rf "$tmp/tree/dtrain" "$tmp/submit/dtrain" "$tmp/path/dtrain"
+    job "$tmp/tree/jobs/$name"
+    expect_exit "$name without a program" 127
+    expect_text "says where it looked and what to do" 'dtrain is not .*set DTRAIN='
+    program "$tmp/submit/dtrain"
+    job "$tmp/tree/jobs/$name"
+    expect_text "$name starts the program of the submit directory" "^started $tmp/submit/dtrain input.ini"
+    program "$tmp/path/dtrain"
+    job "$tmp/tree/jobs/$name"
+    expect_text "$name starts the one in PATH" "^started $tmp/path/dtrain input.ini"
+    if [ "$name" != pbs.sh ]; then # PBS does not tell where a script came from
+        program "$tmp/tree/dtrain"
+        job "$tmp/tree/jobs/$name"
+        expect_text "$name starts the one it was built with" "^started $tmp/tree/dtrain input.ini"
+    fi
+    sed "s|^bin=.*|bin=$tmp/here|" "$script" >"$tmp/here/$name"
+    program "$tmp/here/dtrain"
+    job "$tmp/here/$name"
+    expect_text "$name starts the one it was installed with" "^started $tmp/here/dtrain input.ini"
+    expect "$name, installed, knows the place" grep -q "^bin=$prefix/bin$" "$jobs/$name"
+    export CODE=75
+    job "$tmp/here/$name"
+    expect_text "$name queues itself again after 75" '^requeued 1|^submitted again: -v INPUT=input.ini .*/spool/job'
+    unset CODE
+done
+
 run 0 make --no-print-directory help MAKEFLAGS=
 expect_text "make help names the targets" '^ *make test .*passed'
 run 0 tools/setup.sh test
 expect_exit "set-up has nothing to do" 0
 expect "and says nothing" test ! -s "$out"
+
+# Without headers and without the right to install: one command for all that the build, the demo and the tests need.
+stand_in id 'echo 1000'
+stand_in sudo 'exit 1'
+run 0 env PATH="$tmp/path:$PATH" CPPFLAGS="-nostdinc" tools/setup.sh build
+expect_exit "set-up without the right to install" 69
+expect_text "names what to install elsewhere" 'libjansson-dev \(elsewhere: jansson\)'
+expect_text "and one command for build, demo and tests" 'apt-get install --no-install-recommends .*libjansson-dev.* libcmocka-dev'
 e2e_done

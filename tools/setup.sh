@@ -1,6 +1,7 @@
 #!/bin/bash
-# setup.sh [build|test|fuzz|demo] - see that what a target needs is there. Nothing is missing: does nothing and says nothing. Otherwise, on
-# Debian and Ubuntu as root or with sudo that asks no password, installs it; elsewhere says what is missing and exits with 69.
+# setup.sh [build|test|fuzz|demo] - see that what a target needs is there (what the build needs, always). Nothing is missing: does nothing and says
+# nothing. Otherwise, on Debian and Ubuntu as root or with sudo that asks no password, installs it; elsewhere says what is missing, gives one
+# command that installs it and everything that make demo and make test will ask for, and exits with 69.
 set -eu
 stage=${1:-build}
 mpicc=${MPICC:-mpicc}
@@ -21,6 +22,7 @@ build header:dnnl.h    libdnnl-dev         onednn, dnnl
 test  header:cmocka.h  libcmocka-dev       cmocka
 test? command:h5dump   hdf5-tools          hdf5
 test? command:gnuplot  gnuplot-nox         gnuplot
+test? command:lua      lua5.4              lua
 fuzz  command:clang    clang               llvm
 fuzz  libfuzzer        libclang-rt-dev     llvm
 demo  command:bible    bible-kjv           (none; see tools/demo.sh)
@@ -44,13 +46,16 @@ has() {
     esac
 }
 
-packages='' names='' wanted=''
+packages='' names='' wanted='' together='' # together: missing for build, test and demo
+add() { case " ${!1} " in *" $2 "*) ;; *) printf -v "$1" '%s %s' "${!1}" "$2" ;; esac; }
 while read -r when probe package elsewhere; do
     [ -n "$when" ] || continue
-    [ "$when" = build ] || [ "${when%\?}" = "$stage" ] || continue
+    [ "$when" != fuzz ] || [ "$stage" = fuzz ] || continue
     [ "$probe" != command:bible ] || [ -z "${TEXT:-}" ] || continue # the user brings a text
     has "$probe" && continue
-    case " $packages " in *" $package "*) ;; *) packages="$packages $package" ;; esac
+    add together "$package"
+    [ "$when" = build ] || [ "${when%\?}" = "$stage" ] || continue
+    add packages "$package"
     case $when in
     *\?) wanted="$wanted $package" ;;
     *) names="$names
@@ -79,6 +84,8 @@ if [ -z "$names" ]; then
 fi
 {
     echo "setup: these are missing (Debian names):$names"
+    echo "setup: one command installs them, and what make demo and make test need besides:"
+    echo "    sudo apt-get install --no-install-recommends$together"
     echo "setup: on a cluster try 'module avail' and 'module load' for the names given; headers are searched for in CPATH, libraries in LIBRARY_PATH"
 } >&2
 exit 69
