@@ -63,6 +63,8 @@ void dt_log_open(int rank, int nranks, const char *host);
 /** The program that warnings and errors come from ("dtrain" until it is said); name must stay valid. */
 void dt_log_name(const char *program);
 const char *dt_log_program(void);
+/** To be called where a write to stdout failed (errno): a warning, once. */
+void dt_log_stdout_lost(void);
 
 /** Information: from rank 0 alone, to stdout. Warnings and errors: from the rank concerned, with "[rank R host]" where
  *  there are several ranks, to stderr. Debug: from every rank, to stderr. A newline is added. One write per line. */

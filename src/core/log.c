@@ -12,6 +12,7 @@ static struct {
     const char *program;
     int rank, nranks;
     char host[64];
+    atomic_bool stdout_lost; /* said once */
     atomic_int level; /* 0: the environment was not asked yet, else 1 + dt_log_level */
 } who = {.program = "dtrain", .nranks = 1};
 
@@ -45,13 +46,20 @@ void dt_log_open(int rank, int nranks, const char *host)
     atomic_store(&who.level, 1 + level_from_environment());
 }
 
-static void write_all(int fd, const char *text, size_t n)
+static bool write_all(int fd, const char *text, size_t n)
 {
     while (n > 0) {
         ssize_t w = write(fd, text, n);
-        if (w < 0 && errno != EINTR && errno != EAGAIN) return; /* nobody listens: the run is worth more than its log */
+        if (w < 0 && errno != EINTR && errno != EAGAIN) return false; /* nobody listens: the run is worth more than its log */
         if (w > 0) text += w, n -= (size_t)w;
     }
+    return true;
+}
+
+void dt_log_stdout_lost(void)
+{
+    if (atomic_exchange(&who.stdout_lost, true)) return;
+    DT_WARN("standard output cannot be written (%s): the run goes on without it", strerror(errno));
 }
 
 static int print_head(dt_log_level level, char *out, size_t size)
@@ -88,6 +96,6 @@ void dt_log(dt_log_level level, const char *fmt, ...)
     va_end(again);
     line[len] = '\n';
     fflush(stdout);
-    write_all(level == DT_LOG_INFO ? STDOUT_FILENO : STDERR_FILENO, line, len + 1);
+    if (!write_all(level == DT_LOG_INFO ? STDOUT_FILENO : STDERR_FILENO, line, len + 1) && level == DT_LOG_INFO) dt_log_stdout_lost();
     if (line != small) free(line);
 }

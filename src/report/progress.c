@@ -20,13 +20,16 @@ static int terminal_columns(void)
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
-/* What cannot be shown is lost without an error: a closed terminal is no reason to end a run. */
+/* What cannot be shown is lost with one warning: a closed terminal is no reason to end a run. */
 static void show(const char *data, size_t nbytes)
 {
     while (nbytes > 0) {
         const ssize_t n = write(STDOUT_FILENO, data, nbytes);
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return;
+        if (n <= 0) {
+            dt_log_stdout_lost();
+            return;
+        }
         data += n;
         nbytes -= (size_t)n;
     }
