@@ -86,17 +86,25 @@ bool dt_is_directory(const char *path);
 dt_err dt_read_file(const char *path, size_t max_bytes, char **text, size_t *nbytes);
 /** Write exactly nbytes at a byte offset. DT_ERR_WRITE. */
 dt_err dt_write_at(int fd, const char *path, int64_t offset, const void *bytes, size_t nbytes);
-/** Reserve the blocks of a file, made when it is not there, so that a full disk is met now; does nothing where the file system cannot. what: "a checkpoint".
+/** Reserve the blocks of a file that is there (dt_create_file), so that a full disk is met now; does nothing where the file system cannot. what: "a checkpoint".
  *  DT_ERR_WRITE. */
 dt_err dt_reserve_file(const char *path, int64_t nbytes, const char *what);
 /** Is there so much room on the disk of a folder? A first look only: what counts is the reservation. DT_ERR_WRITE naming path and what. */
 dt_err dt_check_space(const char *folder, const char *path, double nbytes, const char *what);
 /** Make a directory and its parents. DT_ERR_WRITE with the reason. */
 dt_err dt_make_dirs(const char *path);
+/** A new, empty file, open for writing. Whatever has the name (the rest of a killed run, a link that somebody planted) is removed, never written
+ *  through: all that this program writes begins here, under the name FINAL.part as a rule. DT_ERR_WRITE with the reason: a directory, no right. */
+dt_err dt_create_file(const char *path, int *fd);
+/** The same, closed again: for a library that opens files by name. */
+dt_err dt_create_empty_file(const char *path);
 /** Write text to path by way of path.part, fsync, rename, fsync of the folder. DT_ERR_WRITE. */
 dt_err dt_write_file_atomic(const char *path, const char *text, size_t nbytes);
 /** Write text to path itself and fsync; on failure no file is left. DT_ERR_WRITE. */
 dt_err dt_write_file_sync(const char *path, const char *text, size_t nbytes);
+/** That a tool may write its result to path: it is none of the inputs (same device and inode, so also through links; "-" is standard input), and
+ *  nothing is there unless force. DT_ERR_USAGE with the next step. */
+dt_err dt_check_output(const char *path, bool force, const char *const *inputs, int n_inputs);
 /** That a file may take the place of path: a rename would put one over /dev/null, too, when root asks. DT_ERR_WRITE. */
 dt_err dt_check_replaceable(const char *path);
 /** Rename onto a file or nothing, and make it durable (fsync of the folder). DT_ERR_WRITE. */

@@ -103,7 +103,7 @@ static dt_err open_file(export_job *j, int file, char path[PATH_MAX])
              j->opt->dir);
     if (j->fd >= 0 && j->fd_file == file) return DT_OK;
     DT_TRY(close_file(j));
-    j->fd = open(path, O_WRONLY | O_CLOEXEC);
+    j->fd = open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
     j->fd_file = file;
     DT_CHECK(j->fd >= 0, DT_ERR_WRITE, "%s: cannot be opened by this rank (is the folder shared between the nodes?): %s", path,
              strerror(errno));

@@ -86,18 +86,15 @@ static dt_err probe_space(const save_job *j)
     for (int i = 0; i < j->n_slots; i++)
         nbytes += (double)j->slots[i].tensor->n_elems * (double)dt_dtype_size(dt_zero_state_dtype(j->z, j->slots[i].state)) + 512;
     DT_TRY(dt_check_space(j->dir, j->part, nbytes, "a checkpoint"));
+    DT_TRY(dt_create_empty_file(j->part));
     return dt_reserve_file(j->part, (int64_t)nbytes, "a checkpoint");
 }
 
-/* Written now, while there is room for it; synced before it is renamed. */
+/* Written now, while there is room for it; renamed when the checkpoint is. */
 static dt_err write_latest(const save_job *j)
 {
-    FILE *f = fopen(j->latest_part, "w");
-    if (!f) return fail_errno(j->latest_part, "cannot be created");
-    const bool ok = fputs(strrchr(j->path, '/') + 1, f) >= 0 && fflush(f) == 0;
-    const dt_err err = ok ? DT_OK : fail_errno(j->latest_part, "write failed");
-    fclose(f);
-    return err;
+    const char *name = strrchr(j->path, '/') + 1;
+    return dt_write_file_sync(j->latest_part, name, strlen(name));
 }
 
 static dt_err create(save_job *j)
@@ -142,7 +139,7 @@ static dt_err write_slot(const save_job *j, int fd, int i)
 
 static dt_err write_slots(save_job *j)
 {
-    const int fd = open(j->part, O_WRONLY | O_CLOEXEC);
+    const int fd = open(j->part, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0) return fail_errno(j->part, "cannot be opened by this rank (is the folder shared between the nodes?)");
     dt_err err = DT_OK;
     for (int i = 0; i < j->n_slots && err == DT_OK; i++) {
@@ -177,7 +174,6 @@ static dt_err seal(save_job *j)
         dt_h5_unlock();
         DT_TRY(err);
         DT_TRY(sync_file(j->part));
-        if (j->latest[0]) DT_TRY(sync_file(j->latest_part));
     }
     return dt_fault("save.rename");
 }

@@ -38,8 +38,8 @@ dt_err dt_export_check_tokenizer(const char *tokenizer)
 static dt_err copy_open_file(int fd, const char *from, const char *to)
 {
     enum { CHUNK = 1 << 20 };
-    const int out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    DT_CHECK(out >= 0, DT_ERR_WRITE, "%s: cannot create: %s", to, strerror(errno));
+    int out;
+    DT_TRY(dt_create_file(to, &out));
     char *chunk = malloc(CHUNK);
     dt_err err = chunk ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory to copy %s", from);
     for (int64_t at = 0; err == DT_OK;) {

@@ -96,10 +96,26 @@ static dt_err write_all(int fd, const char *path, const char *bytes, size_t nbyt
     return DT_OK;
 }
 
+dt_err dt_create_file(const char *path, int *fd)
+{
+    *fd = -1;
+    if (unlink(path) != 0 && errno != ENOENT && errno != ENOTDIR) return fail_errno(DT_ERR_WRITE, path, "what stands there cannot be removed");
+    *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    return *fd >= 0 ? DT_OK : fail_errno(DT_ERR_WRITE, path, "cannot be created");
+}
+
+dt_err dt_create_empty_file(const char *path)
+{
+    int fd;
+    DT_TRY(dt_create_file(path, &fd));
+    close(fd);
+    return DT_OK;
+}
+
 dt_err dt_write_file_sync(const char *path, const char *text, size_t nbytes)
 {
-    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) return fail_errno(DT_ERR_WRITE, path, "cannot create");
+    int fd;
+    DT_TRY(dt_create_file(path, &fd));
     dt_err err = write_all(fd, path, text, nbytes);
     if (err == DT_OK && fsync(fd) != 0) err = fail_errno(DT_ERR_WRITE, path, "sync failed");
     if (close(fd) != 0 && err == DT_OK) err = fail_errno(DT_ERR_WRITE, path, "close failed"); /* NFS tells of a full disk here */
@@ -132,6 +148,28 @@ static dt_err sync_folder_of(const char *path)
     const dt_err err = failed ? fail_errno(DT_ERR_WRITE, path, "sync of its folder failed") : DT_OK;
     close(fd);
     return err;
+}
+
+static bool same_file(const char *path, const char *input)
+{
+    struct stat a, b;
+    if (stat(path, &a) != 0) return false;
+    const int found = strcmp(input, "-") == 0 ? fstat(STDIN_FILENO, &b) : stat(input, &b);
+    return found == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+dt_err dt_check_output(const char *path, bool force, const char *const *inputs, int n_inputs)
+{
+    char part[PATH_MAX];
+    struct stat st;
+    DT_CHECK((size_t)snprintf(part, sizeof part, "%s.part", path) < sizeof part, DT_ERR_USAGE, "%s: the path is too long", path);
+    for (int i = 0; i < n_inputs; i++) {
+        DT_CHECK(!same_file(path, inputs[i]), DT_ERR_USAGE, "%s: is an input (%s) and would be overwritten; choose another name for the output", path, inputs[i]);
+        DT_CHECK(!same_file(part, inputs[i]), DT_ERR_USAGE, "%s: is an input (%s) and the name that %s has while it is written; choose another name for the output",
+                 part, inputs[i], path);
+    }
+    DT_CHECK(force || lstat(path, &st) != 0, DT_ERR_USAGE, "%s: exists; choose another name, or replace it with --force", path);
+    return DT_OK;
 }
 
 dt_err dt_check_replaceable(const char *path)

@@ -32,8 +32,8 @@ dt_err dt_write_at(int fd, const char *path, int64_t offset, const void *bytes, 
  * into each 4 KiB, and so the whole file twice. */
 dt_err dt_reserve_file(const char *path, int64_t nbytes, const char *what)
 {
-    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    if (fd < 0) return fail_errno(path, "cannot be created");
+    const int fd = open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return fail_errno(path, "cannot be opened");
     int status;
     do status = fallocate(fd, 0, 0, (off_t)nbytes);
     while (status != 0 && errno == EINTR);

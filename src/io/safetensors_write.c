@@ -26,9 +26,9 @@ static dt_err create_one(const dt_st_layout *l, const char *dir, int f)
 {
     char path[PATH_MAX];
     DT_TRY(join(path, dir, l->names[f], ".part"));
-    if (unlink(path) != 0 && errno != ENOENT) return fail_errno(path, "cannot be replaced");
+    DT_TRY(dt_create_empty_file(path));
     DT_TRY(dt_reserve_file(path, l->size[f], "a model's file"));
-    const int fd = open(path, O_WRONLY | O_CLOEXEC);
+    const int fd = open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0) return fail_errno(path, "cannot be opened");
     dt_err err = ftruncate(fd, (off_t)l->size[f]) == 0
                      ? DT_OK
@@ -61,7 +61,7 @@ dt_err dt_st_layout_sync(const dt_st_layout *l, const char *dir, int f)
 {
     char path[PATH_MAX];
     DT_TRY(join(path, dir, l->names[f], ".part"));
-    const int fd = open(path, O_WRONLY | O_CLOEXEC);
+    const int fd = open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0) return fail_errno(path, "cannot be opened");
     const dt_err err = fsync(fd) == 0 ? DT_OK : fail_errno(path, "sync failed");
     close(fd);

@@ -121,8 +121,9 @@ dt_err dt_jsonl_cut(const char *path, int64_t last_step, int64_t *n_bad)
     char part[PATH_MAX];
     DT_CHECK(snprintf(part, sizeof part, "%s.part", path) < (int)sizeof part, DT_ERR_WRITE, "%s: the name is too long", path);
 
+    if (access(path, F_OK) != 0 && errno == ENOENT) return DT_OK;
+    DT_TRY(dt_check_replaceable(path)); /* of a pipe the end never comes */
     FILE *in = fopen(path, "re");
-    if (!in && errno == ENOENT) return DT_OK;
     DT_CHECK(in, DT_ERR_DATA, "%s: cannot read: %s", path, strerror(errno));
 
     dt_record_file to;

@@ -2,6 +2,7 @@
  * be a dependency of the trainer for the sake of a tool. Ranges, units and labels are chosen here: gnuplot's own choices warn about flat curves and print
  * exponents in tics. */
 #include "dtrain/picture.h"
+#include "dtrain/io.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -263,7 +264,8 @@ static char **gnuplot_environment(void)
     return env;
 }
 
-static dt_err start_gnuplot(pid_t *pid, FILE **script)
+/* Its standard output is the picture: it opens no file by name. */
+static dt_err start_gnuplot(pid_t *pid, FILE **script, int picture)
 {
     int ends[2];
     char **env = gnuplot_environment();
@@ -275,6 +277,7 @@ static dt_err start_gnuplot(pid_t *pid, FILE **script)
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, ends[0], STDIN_FILENO);
+    posix_spawn_file_actions_adddup2(&actions, picture, STDOUT_FILENO);
     posix_spawn_file_actions_addclose(&actions, ends[0]);
     posix_spawn_file_actions_addclose(&actions, ends[1]);
     char *const argv[] = {"gnuplot", NULL};
@@ -308,19 +311,15 @@ static dt_err finish_gnuplot(pid_t pid, FILE *script, const char *part, const ch
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
     DT_CHECK(sent && status == 0 && stat(part, &st) == 0 && st.st_size > 0, DT_ERR_FAULT,
              "%s: gnuplot failed (status %d); its own message stands above", path, WIFEXITED(status) ? WEXITSTATUS(status) : -1);
-    DT_CHECK(rename(part, path) == 0, DT_ERR_WRITE, "%s: cannot write: %s", path, strerror(errno));
-    return DT_OK;
+    return dt_rename_durable(part, path);
 }
 
-static dt_err draw_part(const dt_picture *p, const char *part, const char *path)
+static dt_err draw_part(const dt_picture *p, int picture, const char *part, const char *path)
 {
     pid_t pid;
     FILE *script;
-    DT_TRY(start_gnuplot(&pid, &script));
+    DT_TRY(start_gnuplot(&pid, &script, picture));
     put_terminal(script, path, p->n_panels <= 2 ? 420 + 180 * p->n_panels : 330 * p->n_panels);
-    fprintf(script, "set output ");
-    put_quoted(script, part);
-    fprintf(script, "\n");
     put_picture(script, p);
     return finish_gnuplot(pid, script, part, path);
 }
@@ -330,10 +329,11 @@ dt_err dt_picture_draw(const dt_picture *p, const char *path)
 {
     char part[PATH_MAX];
     DT_CHECK(snprintf(part, sizeof part, "%s.part", path) < (int)sizeof part, DT_ERR_WRITE, "%s: the name is too long", path);
-    FILE *probe = fopen(part, "we"); /* gnuplot's own message would not tell a folder that cannot be written from a fault */
-    DT_CHECK(probe, DT_ERR_WRITE, "%s: cannot write: %s", path, strerror(errno));
-    fclose(probe);
-    const dt_err err = draw_part(p, part, path);
+    DT_TRY(dt_check_replaceable(path));
+    int picture;
+    DT_TRY(dt_create_file(part, &picture));
+    const dt_err err = draw_part(p, picture, part, path);
+    close(picture);
     if (err != DT_OK) unlink(part);
     return err;
 }

@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "dtrain/io.h"
+
 static bool reserve(dt_record *r, size_t more)
 {
     if (r->out_of_memory) return false;
@@ -53,15 +55,27 @@ void dt_record_free(dt_record *r)
     *r = (dt_record){0};
 }
 
+/* O_NONBLOCK: a pipe that nobody reads must not hold us here; of a regular file it changes nothing. */
+static dt_err open_kept(const char *path, int *fd)
+{
+    struct stat st;
+    *fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC, 0666);
+    DT_CHECK(*fd >= 0 || (errno != ENXIO && errno != ELOOP), DT_ERR_WRITE, "%s: expected a file or nothing there, found a %s; remove it, or choose another directory",
+             path, errno == ELOOP ? "symbolic link" : "pipe, socket or device");
+    DT_CHECK(*fd >= 0, DT_ERR_WRITE, "%s: cannot open for writing: %s", path, strerror(errno));
+    DT_CHECK(fstat(*fd, &st) == 0 && S_ISREG(st.st_mode), DT_ERR_WRITE, "%s: expected a file or nothing there, found a pipe or device; remove it, or choose another directory", path);
+    return DT_OK;
+}
+
 dt_err dt_record_file_open(dt_record_file *f, const char *path, bool keep)
 {
     *f = (dt_record_file){.fd = -1};
     f->path = strdup(path);
     DT_CHECK(f->path, DT_ERR_MEMORY, "out of memory for the name of %s", path);
-    f->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (keep ? 0 : O_TRUNC), 0666);
-    DT_CHECK(f->fd >= 0, DT_ERR_WRITE, "%s: cannot open for writing: %s", path, strerror(errno));
+    if (!keep) DT_TRY(dt_check_replaceable(path));
+    DT_TRY(keep ? open_kept(path, &f->fd) : dt_create_file(path, &f->fd));
     struct stat st;
-    DT_CHECK(fstat(f->fd, &st) == 0, DT_ERR_WRITE, "%s: cannot look at the open file: %s", path, strerror(errno));
+    DT_CHECK(fcntl(f->fd, F_SETFL, O_APPEND) == 0 && fstat(f->fd, &st) == 0, DT_ERR_WRITE, "%s: cannot look at the open file: %s", path, strerror(errno));
     f->nbytes = st.st_size;
     return DT_OK;
 }
@@ -88,8 +102,7 @@ dt_err dt_record_file_write(dt_record_file *f, const dt_record *r)
 
 dt_err dt_record_file_sync(dt_record_file *f)
 {
-    /* EINVAL, EROFS: a pipe or a device in place of the file, which has no disk to reach. */
-    if (f->fd >= 0 && fsync(f->fd) != 0 && errno != EINVAL && errno != EROFS)
+    if (f->fd >= 0 && fsync(f->fd) != 0)
         return dt_fail(DT_ERR_WRITE, "%s: cannot flush to the disk: %s", f->path, strerror(errno));
     return DT_OK;
 }

@@ -136,8 +136,11 @@ static dt_err finish_file(FILE *f, const char *part, const char *path)
 static dt_err create_part(const char *path, char part[PATH_MAX], FILE **f)
 {
     DT_CHECK(snprintf(part, PATH_MAX, "%s.part", path) < PATH_MAX, DT_ERR_WRITE, "%s: the path is too long", path);
-    *f = fopen(part, "w");
-    DT_CHECK(*f, DT_ERR_WRITE, "%s: cannot be created: %s", part, strerror(errno));
+    int fd;
+    DT_TRY(dt_create_file(part, &fd));
+    *f = fdopen(fd, "w");
+    if (!*f) close(fd);
+    DT_CHECK(*f, DT_ERR_MEMORY, "%s: no memory to write it", part);
     return DT_OK;
 }
 
