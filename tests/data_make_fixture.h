@@ -36,6 +36,7 @@ static inline dt_make_options options(void)
                              .prefer = "better",
                              .truncate = "auto",
                              .append_eos = true,
+                             .force = true,
                              .n_threads = 2};
 }
 

@@ -12,39 +12,39 @@ expect_exit "help" 0
 expect_text "help shows the templates" "chatml"
 run 0 ./dtrain-data
 expect_exit "no output" 64
-run 0 ./dtrain-data -o "$tmp/x.h5"
+run 0 ./dtrain-data --force -o "$tmp/x.h5"
 expect_exit "no input" 64
 run 0 ./dtrain-data --no-such-thing -o "$tmp/x.h5" README.md
 expect_exit "unknown option" 64
 expect_text "unknown option is named" "no-such-thing"
-run 0 ./dtrain-data -o "$tmp/x.h5" --max-length ten README.md
+run 0 ./dtrain-data --force -o "$tmp/x.h5" --max-length ten README.md
 expect_exit "a number that is none" 64
-run 0 ./dtrain-data -o "$tmp/x.h5" --kind words README.md
+run 0 ./dtrain-data --force -o "$tmp/x.h5" --kind words README.md
 expect_exit "unknown kind" 64
-run 0 ./dtrain-data -o "$tmp/x.h5" --template llama README.md
+run 0 ./dtrain-data --force -o "$tmp/x.h5" --template llama README.md
 expect_exit "unknown template" 64
-run 0 ./dtrain-data -o "$tmp/x.h5" --validation "$tmp/y.h5" README.md
+run 0 ./dtrain-data --force -o "$tmp/x.h5" --validation "$tmp/y.h5" README.md
 expect_exit "validation without a fraction" 64
-run 0 ./dtrain-data -o "$tmp/x.h5" "$tmp/absent.txt"
+run 0 ./dtrain-data --force -o "$tmp/x.h5" "$tmp/absent.txt"
 expect_exit "absent input" 65
 expect_text "absent input is named" "absent.txt"
 
 # ---- text
 printf '\xef\xbb\xbfalpha beta\r\n\n   \ngamma\nlast without newline' >"$tmp/lines.txt"
-run 0 ./dtrain-data -o "$tmp/t.h5" --documents lines "$tmp/lines.txt"
+run 0 ./dtrain-data --force -o "$tmp/t.h5" --documents lines "$tmp/lines.txt"
 expect_exit "text by lines" 0
 is "blank lines are no documents" "$(field "$tmp/t.h5" documents)" 3
 is "bytes and one end of text each" "$(field "$tmp/t.h5" tokens)" $((10 + 5 + 20 + 3))
 is "no byte order mark, no carriage return" "$(./dtrain-data show "$tmp/t.h5" 0 | tail -1)" "alpha beta<|endoftext|>"
-run 0 ./dtrain-data -o "$tmp/t.h5" --no-append-eos "$tmp/lines.txt"
+run 0 ./dtrain-data --force -o "$tmp/t.h5" --no-append-eos "$tmp/lines.txt"
 is "a file is a document" "$(field "$tmp/t.h5" documents) $(field "$tmp/t.h5" tokens)" "1 43"
-run 0 ./dtrain-data -o "$tmp/t.h5" --documents paragraphs "$tmp/lines.txt"
+run 0 ./dtrain-data --force -o "$tmp/t.h5" --documents paragraphs "$tmp/lines.txt"
 is "paragraphs" "$(field "$tmp/t.h5" documents)" 2
 is "a paragraph keeps its lines" "$(./dtrain-data show "$tmp/t.h5" 1 | tail -2)" "gamma
 last without newline<|endoftext|>"
-printf 'one<|end|>two\ntwo<|end|>\n<|end|>three' | ./dtrain-data -q -o "$tmp/t.h5" --separator '<|end|>' - >/dev/null
+printf 'one<|end|>two\ntwo<|end|>\n<|end|>three' | ./dtrain-data --force -q -o "$tmp/t.h5" --separator '<|end|>' - >/dev/null
 is "documents up to a separator, from standard input" "$(field "$tmp/t.h5" documents)" 3
-run 0 ./dtrain-data -o "$tmp/t.h5" --max-length 4 --documents lines "$tmp/lines.txt"
+run 0 ./dtrain-data --force -o "$tmp/t.h5" --max-length 4 --documents lines "$tmp/lines.txt"
 expect_text "cut documents are counted" "3 documents cut at 4 tokens"
 is "a cut document has no end of text" "$(./dtrain-data show "$tmp/t.h5" 0 | tail -1)" "alph"
 
@@ -58,7 +58,7 @@ cat >"$tmp/chat.jsonl" <<'RECORDS'
 {"conversation": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
 {"messages": [{"role": "user", "content": "no answer"}]}
 RECORDS
-run 0 ./dtrain-data -o "$tmp/s.h5" "$tmp/chat.jsonl"
+run 0 ./dtrain-data --force -o "$tmp/s.h5" "$tmp/chat.jsonl"
 expect_exit "records" 0
 expect_text "a record without a target is counted" "1 records without any target"
 is "kind by the first record" "$(field "$tmp/s.h5" kind)" sft
@@ -72,34 +72,34 @@ is "instruction with input" "$(./dtrain-data show "$tmp/s.h5" 3 | tail -n +2)" '
 1 2
 Assistant:{+ 3<|endoftext|>+}'
 is "system first" "$(./dtrain-data show "$tmp/s.h5" 1 | sed -n 2p)" "Be brief."
-run 0 ./dtrain-data -o "$tmp/c.h5" --template chatml "$tmp/chat.jsonl"
+run 0 ./dtrain-data --force -o "$tmp/c.h5" --template chatml "$tmp/chat.jsonl"
 is "chatml" "$(./dtrain-data show "$tmp/c.h5" 4 | tail -n +2)" '<|im_start|>user
 q<|im_end|>
 <|im_start|>assistant
 {+a<|im_end|>+}
 {+<|endoftext|>+}'
-run 0 ./dtrain-data -o "$tmp/c.h5" --mask full "$tmp/chat.jsonl"
+run 0 ./dtrain-data --force -o "$tmp/c.h5" --mask full "$tmp/chat.jsonl"
 is "all targets" "$(./dtrain-data show "$tmp/c.h5" 2 | tail -1)" '2{++2=4<|endoftext|>+}'
-run 0 ./dtrain-data -o "$tmp/c.h5" --max-length 17 "$tmp/chat.jsonl"
+run 0 ./dtrain-data --force -o "$tmp/c.h5" --max-length 17 "$tmp/chat.jsonl"
 expect_text "what has lost its answer is left out" "records without any target"
 
 (echo '['; grep . "$tmp/chat.jsonl" | sed '$!s/$/,/'; echo ']') >"$tmp/array.json"
-run 0 ./dtrain-data -o "$tmp/a.h5" "$tmp/array.json"
+run 0 ./dtrain-data --force -o "$tmp/a.h5" "$tmp/array.json"
 expect "an array gives what lines give" cmp "$tmp/a.h5" "$tmp/s.h5"
 mkdir "$tmp/folder" && cp "$tmp/chat.jsonl" "$tmp/folder/b.jsonl" && cp "$tmp/array.json" "$tmp/folder/a.json" && echo no >"$tmp/folder/notes.md"
-run 0 ./dtrain-data -o "$tmp/a.h5" "$tmp/folder"
+run 0 ./dtrain-data --force -o "$tmp/a.h5" "$tmp/folder"
 is "a folder's files" "$(field "$tmp/a.h5" samples)" 10
 printf '{"text": "one"}\n{"text": "two"}\n' >"$tmp/text.jsonl"
-run 0 ./dtrain-data -o "$tmp/a.h5" "$tmp/text.jsonl"
+run 0 ./dtrain-data --force -o "$tmp/a.h5" "$tmp/text.jsonl"
 is "text records are tokens" "$(field "$tmp/a.h5" kind) $(field "$tmp/a.h5" tokens)" "tokens 8"
-run 0 ./dtrain-data -o "$tmp/a.h5" --kind sft --weight-key w "$tmp/text.jsonl"
+run 0 ./dtrain-data --force -o "$tmp/a.h5" --kind sft --weight-key w "$tmp/text.jsonl"
 is "text records as sft on request" "$(field "$tmp/a.h5" kind) $(field "$tmp/a.h5" weights)" "sft yes"
 
 printf '\xef\xbb\xbf\r\n{"prompt": "p", "completion": "c"}\r\n   \r\n{"prompt": "q", "completion": "d"}' >"$tmp/crlf.jsonl"
-run 0 ./dtrain-data -o "$tmp/a.h5" "$tmp/crlf.jsonl"
+run 0 ./dtrain-data --force -o "$tmp/a.h5" "$tmp/crlf.jsonl"
 is "a byte order mark, carriage returns, blank lines" "$(field "$tmp/a.h5" samples)" 2
 printf '\xef\xbb\xbf [\r\n{"prompt": "p", "completion": "c"} ,\r\n\r\n{"prompt": "q", "completion": "d"}\r\n]\r\n' >"$tmp/crlf.json"
-run 0 ./dtrain-data -o "$tmp/b.h5" "$tmp/crlf.json"
+run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/crlf.json"
 expect "the same in an array" cmp "$tmp/a.h5" "$tmp/b.h5"
 
 # ---- preferences and prompts
@@ -108,7 +108,7 @@ cat >"$tmp/pairs.jsonl" <<'RECORDS'
 {"chosen": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "c"}], "rejected": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "r"}]}
 {"prompt": "q", "response_0": "x", "response_1": "y", "better_response_id": 1, "safer_response_id": 0, "is_response_0_safe": true, "is_response_1_safe": false}
 RECORDS
-run 0 ./dtrain-data -o "$tmp/p.h5" "$tmp/pairs.jsonl"
+run 0 ./dtrain-data --force -o "$tmp/p.h5" "$tmp/pairs.jsonl"
 expect_exit "preferences" 0
 is "kind preference" "$(field "$tmp/p.h5" kind) $(field "$tmp/p.h5" samples) $(field "$tmp/p.h5" margins)" "preference 3 yes"
 is "both sides are shown" "$(./dtrain-data show "$tmp/p.h5" 2 | tail -n +3)" "---- chosen: 4 tokens, 2 of them prompt, unsafe
@@ -123,7 +123,7 @@ cat >"$tmp/prompts.jsonl" <<'RECORDS'
 {"prompt": "tell"}
 {"question": "1+1?", "answer": 2}
 RECORDS
-run 0 ./dtrain-data -o "$tmp/r.h5" "$tmp/prompts.jsonl"
+run 0 ./dtrain-data --force -o "$tmp/r.h5" "$tmp/prompts.jsonl"
 is "kind prompts" "$(field "$tmp/r.h5" kind) $(field "$tmp/r.h5" answers)" "prompts yes"
 is "a question is a turn, with its answer" "$(./dtrain-data show "$tmp/r.h5" 1 | tail -n +2)" "User: 1+1?
 Assistant:
@@ -137,24 +137,24 @@ expect_text "and says so" "p.h5: kind preference"
 # ---- threads, shards
 for n in 1 2 3 5; do ./dtrain-data -q --threads $n -o "$tmp/threads$n.h5" "$tmp/chat.jsonl" README.md --kind sft --documents lines >/dev/null 2>&1; done
 for n in 2 3 5; do expect "$n threads write what one writes" cmp "$tmp/threads1.h5" "$tmp/threads$n.h5"; done
-run 0 ./dtrain-data -o "$tmp/sh.h5" --shards 2 "$tmp/chat.jsonl"
+run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shards 2 "$tmp/chat.jsonl"
 expect_exit "shards" 0
 is "shards are named in order" "$(cd "$tmp" && echo sh*.h5)" "sh-00000-of-00002.h5 sh-00001-of-00002.h5"
 is "shards together have all samples" "$(./dtrain-data info "$tmp/sh-*.h5" | awk '$1 == "samples" { n += $2 } END { print n }')" 5
-run 0 ./dtrain-data -o "$tmp/sh.h5" --shard-size 200 "$tmp/chat.jsonl"
+run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shard-size 200 "$tmp/chat.jsonl"
 expect_text "how many files" "in [2-5] files"
 expect_text "shards of before are told of" "is a shard of another dataset"
-run 0 ./dtrain-data -o "$tmp/sh.h5" --shards 6 "$tmp/chat.jsonl"
+run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shards 6 "$tmp/chat.jsonl"
 expect_exit "more shards than samples" 65
-run 0 ./dtrain-data -o "$tmp/sh.h5" --shards 0 "$tmp/chat.jsonl"
+run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shards 0 "$tmp/chat.jsonl"
 expect_exit "no shards" 64
-run 0 ./dtrain-data -o "$tmp/sh.h5" --threads 0 "$tmp/chat.jsonl"
+run 0 ./dtrain-data --force -o "$tmp/sh.h5" --threads 0 "$tmp/chat.jsonl"
 expect_exit "no threads" 64
 run 0 ./dtrain-data info --seq-len 64 "$tmp/s.h5"
 expect_text "rows as they will be packed" "bfd +[0-9]+ rows"
 
 # ---- tokenizers and templates
-run 0 ./dtrain-data -o "$tmp/q.h5" --tokenizer tests/data/tokenizer/qwen2 --template qwen2.5 "$tmp/chat.jsonl"
+run 0 ./dtrain-data --force -o "$tmp/q.h5" --tokenizer tests/data/tokenizer/qwen2 --template qwen2.5 "$tmp/chat.jsonl"
 expect_exit "a tokenizer.json" 0
 is "its special tokens by name" "$(./dtrain-data show --tokenizer tests/data/tokenizer/qwen2/tokenizer.json "$tmp/q.h5" 4 | tail -n +2)" \
     '<|im_start|>system
@@ -169,10 +169,10 @@ run 0 ./dtrain-data show --tokenizer tests/data/tokenizer/gpt2 "$tmp/q.h5" 4
 expect_exit "another tokenizer" 64
 expect_text "another tokenizer: why" "was made with the tokenizer"
 echo '{"user": {"prefix": "<"}, "assistant": {"prefix": ">", "end": "{eos}"}}' >"$tmp/own.json"
-run 0 ./dtrain-data -o "$tmp/c.h5" --template "$tmp/own.json" "$tmp/chat.jsonl"
+run 0 ./dtrain-data --force -o "$tmp/c.h5" --template "$tmp/own.json" "$tmp/chat.jsonl"
 is "a template of one's own" "$(./dtrain-data show "$tmp/c.h5" 4 | tail -1)" '<q>{+a<|endoftext|>+}'
 echo '{"user": {"prefx": "<"}}' >"$tmp/own.json"
-run 0 ./dtrain-data -o "$tmp/c.h5" --template "$tmp/own.json" "$tmp/chat.jsonl"
+run 0 ./dtrain-data --force -o "$tmp/c.h5" --template "$tmp/own.json" "$tmp/chat.jsonl"
 expect_exit "a bad one" 65
 expect_text "a bad one: which key" "own.json: user.prefx"
 
@@ -180,7 +180,7 @@ expect_text "a bad one: which key" "own.json: user.prefx"
 bad() { # name, record, reason
     printf '{"prompt": "p", "completion": "c"}\n\n%s\n' "$2" >"$tmp/bad.jsonl"
     rm -f "$tmp/b.h5"
-    run 0 ./dtrain-data -o "$tmp/b.h5" "$tmp/bad.jsonl"
+    run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/bad.jsonl"
     expect_exit "$1: code" 65
     expect_text "$1: file, line, reason" "bad.jsonl:3: .*$3"
     expect "$1: no output" test ! -e "$tmp/b.h5" -a ! -e "$tmp/b.h5.part"
@@ -194,32 +194,32 @@ bad "an empty chat" '{"messages": []}' "list of messages"
 bad "completion that is no text" '{"prompt": "p", "completion": null}' "completion"
 bad "text among sft records" '{"text": "x"}' "kind sft"
 bad "a lone surrogate" '{"text": "\ud800"}' "not valid JSON"
-run 0 ./dtrain-data -o "$tmp/b.h5" --skip-bad "$tmp/bad.jsonl"
+run 0 ./dtrain-data --force -o "$tmp/b.h5" --skip-bad "$tmp/bad.jsonl"
 expect_exit "bad records can be skipped" 0
 expect_text "skipped ones are counted" "1 malformed"
 expect_text "and told by reason" "1 x not valid JSON.*\(first: .*bad.jsonl:3\)"
 printf '[{"prompt": "p", "completion": "c"},\n{"prompt": "p"}]' >"$tmp/bad.json"
-run 0 ./dtrain-data -o "$tmp/b.h5" "$tmp/bad.json"
+run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/bad.json"
 expect_text "the line in an array" "bad.json:2: "
 printf '[{"prompt": "p", "completion": "c"}' >"$tmp/bad.json"
-run 0 ./dtrain-data -o "$tmp/b.h5" "$tmp/bad.json"
+run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/bad.json"
 expect_exit "an array without its end" 65
 : >"$tmp/empty.txt"
-run 0 ./dtrain-data -o "$tmp/b.h5" "$tmp/empty.txt"
+run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/empty.txt"
 expect_exit "nothing in the input" 65
 
 # ---- held-out documents
 seq 1 3000 | sed 's/^/document number /' >"$tmp/many.txt"
-run 0 ./dtrain-data -o "$tmp/train.h5" --validation "$tmp/valid.h5" --validation-fraction 0.1 --documents lines "$tmp/many.txt" "$tmp/many.txt"
+run 0 ./dtrain-data --force -o "$tmp/train.h5" --validation "$tmp/valid.h5" --validation-fraction 0.1 --documents lines "$tmp/many.txt" "$tmp/many.txt"
 expect_exit "a split" 0
 n_train=$(field "$tmp/train.h5" documents) n_valid=$(field "$tmp/valid.h5" documents)
 is "no document is lost" $((n_train + n_valid)) 6000
 is "equal documents stay together" $((n_valid % 2)) 0
 if [ "$n_valid" -gt 480 ] && [ "$n_valid" -lt 720 ]; then ok "about the fraction asked for"; else not_ok "about the fraction asked for" "$n_valid of 6000"; fi
 cp "$tmp/valid.h5" "$tmp/again.h5"
-run 0 ./dtrain-data -o "$tmp/train.h5" --validation "$tmp/valid.h5" --validation-fraction 0.1 --documents lines "$tmp/many.txt" "$tmp/many.txt"
+run 0 ./dtrain-data --force -o "$tmp/train.h5" --validation "$tmp/valid.h5" --validation-fraction 0.1 --documents lines "$tmp/many.txt" "$tmp/many.txt"
 expect "the same again" cmp "$tmp/valid.h5" "$tmp/again.h5"
-run 0 ./dtrain-data -o "$tmp/train.h5" --validation "$tmp/valid.h5" --validation-fraction 0.1 "$tmp/many.txt"
+run 0 ./dtrain-data --force -o "$tmp/train.h5" --validation "$tmp/valid.h5" --validation-fraction 0.1 "$tmp/many.txt"
 expect_exit "one document cannot be split" 65
 expect_text "what would help is said" "paragraphs"
 expect "files of before are kept" cmp "$tmp/valid.h5" "$tmp/again.h5"
@@ -248,13 +248,13 @@ fi
 # ---- no room: a limit on the size of files stands for a full disk
 head -c 3000000 /dev/zero | tr '\0' 'x' >"$tmp/big.txt"
 echo old >"$tmp/full.h5"
-run 0 bash -c "ulimit -f 2000; exec ./dtrain-data -o '$tmp/full.h5' '$tmp/big.txt'"
+run 0 bash -c "ulimit -f 2000; exec ./dtrain-data --force -o '$tmp/full.h5' '$tmp/big.txt'"
 expect_exit "no room" 74
 is "no room: the old file is kept" "$(cat "$tmp/full.h5")" old
 expect "no room: nothing else is left" test ! -e "$tmp/full.h5.part"
 if [ "$(id -u)" = 0 ] && mkdir "$tmp/disk" && mount -t tmpfs -o size=9m none "$tmp/disk" 2>/dev/null; then
     trap 'umount "$tmp/disk"; rm -rf "$tmp"' EXIT
-    run 0 ./dtrain-data -o "$tmp/disk/d.h5" "$tmp/big.txt" # 6 MB aside fit, 6 MB more do not
+    run 0 ./dtrain-data --force -o "$tmp/disk/d.h5" "$tmp/big.txt" # 6 MB aside fit, 6 MB more do not
     expect_exit "a full disk" 74
     expect "a full disk: nothing is left" test -z "$(ls -A "$tmp/disk")"
 else
@@ -263,7 +263,7 @@ fi
 
 # ---- stopped
 mkdir "$tmp/stopped"
-yes "a document without end" | ./dtrain-data -q -o "$tmp/stopped/x.h5" --documents lines - >"$out" 2>&1 &
+yes "a document without end" | ./dtrain-data --force -q -o "$tmp/stopped/x.h5" --documents lines - >"$out" 2>&1 &
 pid=$!
 sleep 1
 kill -TERM $pid

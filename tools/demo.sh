@@ -22,7 +22,7 @@ awk -v d=$data '{ print > (int(NR / 50) % 20 == 19 ? d "/validation.txt" : d "/t
 wc -c $data/train.txt $data/validation.txt | awk 'NR < 3 { printf "%s: %.1f MB\n", $2, $1 / 1e6 }'
 
 say "datasets"
-for set in train validation; do ./dtrain-data -o $data/$set.h5 $data/$set.txt; done
+for set in train validation; do ./dtrain-data --force -o $data/$set.h5 $data/$set.txt; done
 
 say "training on $np ranks: $MPIRUN -np $np ./dtrain input/demo.ini"
 if [ -e $run/finished ]; then rm -rf $run; fi # an unfinished run goes on where it stopped

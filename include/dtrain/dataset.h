@@ -100,6 +100,9 @@ typedef struct dt_commit {
      * as many as are needed for none to have more than shard_nbytes of arrays (one sample may have more). Both 0: one file, PATH. */
     int64_t n_shards;
     uint64_t shard_nbytes;
+    bool keep_existing;         /* a file that is there already is an error: DT_ERR_USAGE */
+    const char *const *inputs;  /* files that are never replaced: DT_ERR_USAGE */
+    int n_inputs;
     const atomic_bool *stop; /* NULL, or looked at between pieces: DT_ERR_STOP */
     int64_t n_files;         /* out */
 } dt_commit;
@@ -152,6 +155,7 @@ typedef struct dt_make_options {
     bool turn_budgets;         /* chats: source and target of each turn share max_length (algorithms.md 1.1, ShareGPT turns) */
     int64_t max_length;        /* tokens of a document or sample; 0: no limit */
     bool append_eos, skip_bad;
+    bool force;    /* replace outputs that exist; an input never is one */
     int n_threads; /* 0: as many as the process may use cores */
     int64_t n_shards;
     uint64_t shard_nbytes;                                    /* of the output (dt_commit) */

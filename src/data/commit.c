@@ -138,6 +138,8 @@ static dt_err name_shards(commit *k)
         if (s->path && asprintf(&s->part, "%s.part", s->path) < 0) s->part = NULL;
         DT_CHECK(s->path && s->part, DT_ERR_MEMORY, "%s: no memory for a file name", path);
         DT_TRY(dt_check_replaceable(s->path));
+        if (k->how.keep_existing) DT_TRY(dt_check_output(s->path, false, NULL, 0));
+        DT_TRY(dt_check_output(s->path, true, k->how.inputs, k->how.n_inputs));
     }
     return DT_OK;
 }
@@ -182,7 +184,7 @@ static dt_err claim_space(const shard *s, hid_t file)
     hsize_t nbytes = 0;
     if (H5Fflush(file, H5F_SCOPE_LOCAL) < 0 || H5Fget_filesize(file, &nbytes) < 0)
         return dt_h5_fail(DT_ERR_WRITE, s->part, "cannot write");
-    const int fd = open(s->part, O_WRONLY | O_CLOEXEC);
+    const int fd = open(s->part, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
     const int status = fd < 0 ? errno : posix_fallocate(fd, 0, (off_t)nbytes);
     if (fd >= 0) close(fd);
     char text[24];
@@ -280,6 +282,7 @@ static dt_err sync_part(const shard *s)
 
 static dt_err write_part(const commit *k, const shard *s)
 {
+    DT_TRY(dt_create_empty_file(s->part));
     dt_h5_lock();
     const hid_t file = H5Fcreate(s->part, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
     dt_err err = file < 0 ? dt_h5_fail(DT_ERR_WRITE, s->part, "cannot create") : fill_file(k, s, file);

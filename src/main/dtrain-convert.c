@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <limits.h>
 #include <math.h>
 #include <mpi.h>
 #include <stdlib.h>
@@ -180,11 +181,27 @@ static bool is_empty(const char *dir)
     return n <= 2;
 }
 
+/* Neither the model that is read, nor a file of its directory: not even with --force. */
+static dt_err check_no_input(const app *a)
+{
+    char path[PATH_MAX];
+    const char *from = a->frozen.from.path, *const file = path;
+    DT_TRY(dt_check_output(a->opt.to, true, &from, 1));
+    DIR *d = opendir(from);
+    if (!d) return DT_OK; /* a checkpoint */
+    dt_err err = DT_OK;
+    for (struct dirent *e = readdir(d); e && err == DT_OK; e = readdir(d))
+        if (e->d_name[0] != '.' && dt_join_path(path, from, e->d_name, "")) err = dt_check_output(a->opt.to, true, &file, 1);
+    closedir(d);
+    return err;
+}
+
 /* Rank 0. */
 static dt_err check_target(const app *a)
 {
     struct stat st;
     const char *to = a->opt.to;
+    DT_TRY(check_no_input(a));
     if (stat(to, &st) != 0) return DT_OK;
     if (a->kind == KIND_HF)
         DT_CHECK(S_ISDIR(st.st_mode), DT_ERR_USAGE, "%s: expected a directory to write the model to, found a file", to);

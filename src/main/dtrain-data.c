@@ -57,6 +57,7 @@ static const char usage[] =
     "                            not end (default: on)\n"
     "  --skip-bad                leave malformed records out, and say how many for which reason;\n"
     "                            without it the first one ends the program\n"
+    "  --force                   replace outputs that exist; a file that is an input is never replaced\n"
     "  --threads N               that encode (default: one for each core)\n"
     "  -q, --quiet               no progress\n"
     "  -h, --help                this text\n"
@@ -186,6 +187,7 @@ enum {
     OPT_EOS,
     OPT_NO_EOS,
     OPT_SKIP_BAD,
+    OPT_FORCE,
     OPT_THREADS,
     OPT_SEQ_LEN
 };
@@ -212,6 +214,7 @@ static const struct option long_options[] = {
     {"append-eos", no_argument, NULL, OPT_EOS},
     {"no-append-eos", no_argument, NULL, OPT_NO_EOS},
     {"skip-bad", no_argument, NULL, OPT_SKIP_BAD},
+    {"force", no_argument, NULL, OPT_FORCE},
     {"threads", required_argument, NULL, OPT_THREADS},
     {"quiet", no_argument, NULL, 'q'},
     TOOL_OPTIONS,
@@ -290,6 +293,8 @@ static bool *switch_of(command *c, int which)
         return &c->make.append_eos;
     case OPT_SKIP_BAD:
         return &c->make.skip_bad;
+    case OPT_FORCE:
+        return &c->make.force;
     default:
         return NULL;
     }

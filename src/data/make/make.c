@@ -1,5 +1,6 @@
 /* make.c - inputs to datasets, in one pass: a reader cuts the inputs into documents and records, workers turn them into ids and masks, and the outputs
  * take them in the order of the input. So nothing that is written, and no error that is reported, depends on how many threads there are. */
+#include "dtrain/io.h"
 #include "outputs.h"
 #include "pipeline.h"
 #include "reader.h"
@@ -186,6 +187,15 @@ static dt_err open_chat(make *k)
     return DT_OK;
 }
 
+/* Before anything is read. The names of shards are known when their number is: those are looked at again by the commit. */
+static dt_err check_outputs(const make *k)
+{
+    const dt_make_options *o = k->opt;
+    const char *const *inputs = (const char *const *)k->reader.paths;
+    if (!o->n_shards && !o->shard_nbytes) DT_TRY(dt_check_output(o->output, o->force, inputs, k->reader.n_paths));
+    return o->validation ? dt_check_output(o->validation, o->force, inputs, k->reader.n_paths) : DT_OK;
+}
+
 static dt_err open_all(make *k)
 {
     const dt_make_options *o = k->opt;
@@ -196,8 +206,9 @@ static dt_err open_all(make *k)
     k->recipe.rules.chat = k->chat;
     DT_TRY(dt_wrap_probe(&k->recipe.rules.wrap, k->tokenizer));
     DT_TRY(dt_reader_open(&k->reader, o, k->tokenizer));
+    DT_TRY(check_outputs(k));
     k->stats->nbytes_total = k->reader.nbytes_total;
-    k->outputs = (dt_outputs){.opt = o, .recipe = &k->recipe, .stats = k->stats};
+    k->outputs = (dt_outputs){.opt = o, .recipe = &k->recipe, .stats = k->stats, .inputs = (const char *const *)k->reader.paths, .n_inputs = k->reader.n_paths};
     k->n_threads = o->n_threads ? o->n_threads : n_cores();
     k->workers = calloc((size_t)k->n_threads, sizeof *k->workers);
     DT_CHECK(k->workers, DT_ERR_MEMORY, "no memory for %d threads", k->n_threads);

@@ -218,8 +218,10 @@ dt_err dt_outputs_commit(dt_outputs *o)
 {
     DT_TRY(check_result(o));
     dt_dataset_writer *w[2] = {o->train, o->validation};
-    dt_commit how[2] = {{.n_shards = o->opt->n_shards, .shard_nbytes = o->opt->shard_nbytes, .stop = o->opt->stop},
-                        {.stop = o->opt->stop}};
+    dt_commit how[2];
+    for (int i = 0; i < 2; i++)
+        how[i] = (dt_commit){.keep_existing = !o->opt->force, .inputs = o->inputs, .n_inputs = o->n_inputs, .stop = o->opt->stop};
+    how[0].n_shards = o->opt->n_shards, how[0].shard_nbytes = o->opt->shard_nbytes;
     const int n = o->validation ? 2 : 1;
     o->train = o->validation = NULL; /* committing frees */
     const dt_err err = dt_datasets_commit(w, how, n);

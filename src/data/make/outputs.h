@@ -7,6 +7,8 @@
 typedef struct dt_outputs {
     const dt_make_options *opt;
     const dt_recipe *recipe;
+    const char *const *inputs; /* [n_inputs] files that are read */
+    int n_inputs;
     dt_make_stats *stats;
     bool kind_known;
     dt_dataset_writer *train, *validation;
