@@ -44,6 +44,13 @@ expect_exit "a run that exports" 0
 expect "the export has what transformers asks for" test -s "$tmp/base/hf/config.json" -a -s "$tmp/base/hf/model.safetensors" -a -s "$tmp/base/hf/tokenizer.json" -a -s "$tmp/base/hf/tokenizer_config.json"
 run 3 ./dtrain-convert "$tmp/base" "$tmp/converted"
 expect "dtrain-convert makes the same of its checkpoint" diff -r "$tmp/base/hf" "$tmp/converted"
+sed -i '2i \  "model_max_length": 1000000000000000019884624838656,' "$tmp/base/hf/tokenizer_config.json" # as transformers writes it
+run 0 ./dtrain-data --documents lines --tokenizer "$tmp/base/hf" -o "$tmp/by-export.h5" "$tmp/text.txt"
+expect_exit "dtrain-data reads a tokenizer_config.json without a length" 0
+run 0 ./dtrain-generate "$tmp/base/hf" --prompt x --greedy --max-new-tokens 2
+expect_exit "dtrain-generate, too" 0
+run 0 ./dtrain-convert "$tmp/base/hf" "$tmp/with-length.h5"
+expect_exit "and dtrain-convert" 0
 train 3 tuned model.path="$tmp/base/hf" run.max_steps=3 zero.stage=1 optimizer.lr=1e-3 checkpoint.export=hf
 expect_exit "a run that starts from an export" 0
 train 2 tuned2 model.path="$tmp/base" run.max_steps=3 zero.stage=3 optimizer.lr=1e-3

@@ -278,7 +278,7 @@ static void bad_prompts_are_named_by_line(void **state)
         {"{\"ids\": [1]}\n{\"ids\"", DT_PROMPT_JSONL, "file:2: "},  {"{\"ids\": [1, -1]}", DT_PROMPT_JSONL, "file:1: ids[1]"},
         {"{\"ids\": 5}", DT_PROMPT_JSONL, "file:1: "},              {"{\"text\": \"a\"}", DT_PROMPT_JSONL, "\"prompt\""},
         {"\n{\"ids\": [0, 257]}", DT_PROMPT_JSONL, "file:2: token 1 is 257"}, {"[1]", DT_PROMPT_JSONL, "file: record 1: "},
-        {"[{\"ids\": [1]}, ", DT_PROMPT_JSONL, "file:1: expected a JSON array"}, {"{\"messages\": []}", DT_PROMPT_JSONL, "file:1: messages: "},
+        {"[{\"ids\": [1]}, ", DT_PROMPT_JSONL, "file:1:15: not valid JSON"}, {"{\"messages\": []}", DT_PROMPT_JSONL, "file:1: messages: "},
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"b\"}]}", DT_PROMPT_JSONL, "need a tokenizer"},
         {"", DT_PROMPT_JSONL, "found none"},                        {"\n\r\n", DT_PROMPT_LINES, "found none"},
         {"1 2x", DT_PROMPT_WHOLE, "'2x'"},                          {"3\n-1", DT_PROMPT_LINES, "file:2: "},

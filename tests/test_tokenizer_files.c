@@ -85,7 +85,6 @@ static void a_bad_file_is_refused_by_name(void **state)
         {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"speed\":1}}", "model.speed: expected no such key"},
         {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"unk_token\":\"<unk>\"}}", "model.unk_token"},
         {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"fuse_unk\":1}}", "model.fuse_unk: expected true or false"},
-        {"{\"model\":{\"vocab\":{\"a\\u0000\":0},\"merges\":[]}}", "tokenizer.json:1"},
     };
     for (size_t i = 0; i < sizeof whole / sizeof whole[0]; i++) {
         write_file("tokenizer.json", whole[i].text);
@@ -93,8 +92,37 @@ static void a_bad_file_is_refused_by_name(void **state)
     }
     refused(DT_ERR_USAGE, "/nowhere/at/all", "a tokenizer.json or a directory with one, found \"/nowhere/at/all\"");
     remove_file("tokenizer.json");
-    refused(DT_ERR_DATA, folder, "tokenizer.json: No such file");
+    refused(DT_ERR_DATA, folder, "tokenizer.json: cannot be opened: No such file");
     refused(DT_ERR_DATA, "/dev/null", "/dev/null: expected a file");
+}
+
+/* As transformers writes tokenizer_config.json where no length is set, and vocabularies of characters that begin at U+0000. */
+static void what_published_files_contain_is_read(void **state)
+{
+    (void)state;
+    dt_tokenizer *t;
+    dt_encoder *e;
+    dt_ids ids = {0};
+    write_file("tokenizer.json", "\xef\xbb\xbf{\"added_tokens\":[{\"id\":4,\"content\":\"</s>\",\"special\":true},{\"id\":5,\"content\":\"z\\u0000\"}],"
+                                 "\"model\":{\"vocab\":{\"\\u0000\":0,\"a\":1,\"a\\u0000\":2,\"\\u0000a\\u0000\":3},"
+                                 "\"merges\":[\"a \\u0000\",[\"\\u0000\",\"a\\u0000\"]]},\"decoder\":{\"type\":\"Fuse\"}}");
+    write_file("tokenizer_config.json", "{\"eos_token\":\"</s>\",\"model_max_length\":1000000000000000019884624838656,\"sp_model_kwargs\":{\"\\u0000\":NaN}}");
+    if (dt_tokenizer_open(&t, folder) != DT_OK) fail_msg("%s", dt_error_message());
+    assert_int_equal(dt_tokenizer_get_info(t)->eos, 4);
+    assert_int_equal(dt_encoder_open(&e, t), DT_OK);
+    assert_int_equal(dt_encode(e, &(dt_span){.text = "a\0\0a\0z\0\0", .nbytes = 8}, 1, 0, &ids, NULL), DT_OK);
+    const int32_t expected[] = {2, 3, 5, 0};
+    assert_int_equal(ids.n, 4);
+    assert_memory_equal(ids.id, expected, sizeof expected);
+    size_t n;
+    char *text = dt_decode(t, ids.id, (int64_t)ids.n, false, &n);
+    assert_int_equal(n, 8);
+    assert_memory_equal(text, "a\0\0a\0z\0\0", 8);
+    free(text);
+    free(ids.id);
+    dt_encoder_close(e);
+    dt_tokenizer_close(t);
+    remove_file("tokenizer_config.json");
 }
 
 static void what_is_not_supported_is_named(void **state)
@@ -344,7 +372,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_bad_file_is_refused_by_name),     cmocka_unit_test(what_is_not_supported_is_named),
-        cmocka_unit_test(growth_is_bounded),
+        cmocka_unit_test(growth_is_bounded),                 cmocka_unit_test(what_published_files_contain_is_read),
         cmocka_unit_test(deep_nesting_is_refused),           cmocka_unit_test(config_says_what_tokens_are_for),
         cmocka_unit_test(expressions_mean_what_they_mean_to_oniguruma), cmocka_unit_test(a_hostile_expression_ends_in_an_error),
     };

@@ -6,7 +6,7 @@
 #define DTRAIN_CHAT_H
 
 #include "dtrain/tokenizer.h"
-#include <jansson.h>
+#include "dtrain/json.h"
 
 /* ---- pieces ---------------------------------------------------------------------------------------------------------- */
 

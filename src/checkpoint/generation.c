@@ -1,9 +1,9 @@
 /* generation.c - a model's generation_config.json: which tokens end a text, and how its authors want it sampled. */
 #include "generation.h"
 #include "dtrain/io.h"
+#include "dtrain/json.h"
 #include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,10 +108,9 @@ static dt_err read_all(dt_generation_defaults *g, const char *name, const json_t
 
 dt_err generation_parse(dt_generation_defaults *g, const char *name, const char *text, size_t nbytes)
 {
-    json_error_t where;
+    json_t *root;
     *g = generation_none();
-    json_t *root = json_loadb(text, nbytes, JSON_REJECT_DUPLICATES, &where);
-    DT_CHECK(root, DT_ERR_DATA, "%s:%d:%d: expected JSON: %s", name, where.line, where.column, where.text);
+    DT_TRY(dt_json_parse(&root, name, text, nbytes, 0));
     const dt_err err = read_all(g, name, root);
     json_decref(root);
     return err;

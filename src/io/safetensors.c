@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -125,7 +126,7 @@ static dt_err read_header(int fd, const char *path, json_t **root, int64_t *data
     struct stat st;
     uint8_t raw[8];
     uint64_t len = 0;
-    json_error_t where;
+    char header[PATH_MAX + 16];
     DT_CHECK(fstat(fd, &st) == 0 && S_ISREG(st.st_mode), DT_ERR_DATA, "%s: expected a file", path);
     DT_CHECK(st.st_size >= 8, DT_ERR_DATA, "%s: expected a safetensors file, found %lld bytes", path, (long long)st.st_size);
     DT_TRY(dt_read_at(fd, path, 0, raw, sizeof raw));
@@ -138,8 +139,8 @@ static dt_err read_header(int fd, const char *path, json_t **root, int64_t *data
     char *text = malloc(len);
     DT_CHECK(text, DT_ERR_MEMORY, "%s: no memory for its header of %" PRIu64 " bytes", path, len);
     dt_err err = dt_read_at(fd, path, 8, text, len);
-    if (err == DT_OK && !(*root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &where)))
-        err = dt_fail(DT_ERR_DATA, "%s: header: expected JSON: %s (at byte %d)", path, where.text, 8 + where.position);
+    snprintf(header, sizeof header, "%s: header", path);
+    if (err == DT_OK) err = dt_json_parse(root, header, text, len, 0);
     free(text);
     *data_at = 8 + (int64_t)len;
     *data_len = (int64_t)st.st_size - *data_at;

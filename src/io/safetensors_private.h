@@ -3,7 +3,7 @@
 #define DT_IO_SAFETENSORS_PRIVATE_H
 
 #include "dtrain/safetensors.h"
-#include <jansson.h>
+#include "dtrain/json.h"
 
 #define ST_SINGLE "model.safetensors"
 #define ST_INDEX "model.safetensors.index.json"

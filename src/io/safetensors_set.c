@@ -120,13 +120,13 @@ static dt_err open_index(dt_safetensors *s, const char *dir, const char *index)
 {
     char *text;
     size_t nbytes;
-    json_error_t where;
+    json_t *root;
     DT_TRY(dt_read_file(index, MAX_INDEX, &text, &nbytes));
-    json_t *root = json_loadb(text, nbytes, JSON_REJECT_DUPLICATES, &where);
+    dt_err err = dt_json_parse(&root, index, text, nbytes, 0);
     free(text);
-    DT_CHECK(root, DT_ERR_DATA, "%s:%d:%d: expected JSON: %s", index, where.line, where.column, where.text);
+    DT_TRY(err);
     const json_t *map = json_object_get(root, "weight_map");
-    dt_err err = add_files_of_index(s, dir, index, map);
+    err = add_files_of_index(s, dir, index, map);
     for (int f = 0; f < s->n_files && err == DT_OK; f++) err = add_tensors(s, f);
     if (err == DT_OK) err = sort_tensors(s);
     if (err == DT_OK) err = check_index(s, index, map);

@@ -3,11 +3,11 @@
 #include "dtrain/export.h"
 #include "dtrain/frozen.h"
 #include "dtrain/io.h"
+#include "dtrain/json.h"
 #include "tool/tool.h"
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <limits.h>
 #include <math.h>
 #include <mpi.h>
@@ -210,10 +210,18 @@ static dt_err check_target(const app *a)
     return DT_OK;
 }
 
+/* The caller's; NULL: not JSON. */
+static json_t *parse_config(const char *text)
+{
+    json_t *root;
+    if (dt_json_parse(&root, "config.json", text, strlen(text), DT_JSON_LAST_KEY) != DT_OK) dt_error_clear();
+    return root;
+}
+
 /* What config.json calls the type of its weights. */
 static dt_st_type type_in_config(const char *text)
 {
-    json_t *root = json_loads(text, 0, NULL);
+    json_t *root = parse_config(text);
     const json_t *v = json_object_get(root, "dtype");
     const char *word = json_string_value(v ? v : json_object_get(root, "torch_dtype"));
     const dt_st_type type = !word                      ? DT_ST_OTHER
@@ -304,7 +312,7 @@ static char *config_with_type(const dt_pretrained *p)
     dt_st_type stored = DT_ST_OTHER;
     if (dt_pretrained_type(p, &stored) != DT_OK) dt_error_clear(); /* it could be read a moment ago; then the load will say */
     if (stored == DT_ST_OTHER && p->kind == DT_PRETRAINED_HF) stored = DT_ST_F32; /* of several types: what holds them all */
-    json_t *root = names[stored] ? json_loads(p->model_config, 0, NULL) : NULL;
+    json_t *root = names[stored] ? parse_config(p->model_config) : NULL;
     if (!root) return strdup(p->model_config);
     if (json_object_get(root, "dtype") || !json_object_get(root, "torch_dtype"))
         json_object_set_new(root, "dtype", json_string(names[stored]));

@@ -3,9 +3,9 @@
  * Everything about a file is collected first and printed then, as text or as JSON, so that the two cannot tell different things. */
 #include "dtrain/checkpoint.h"
 #include "dtrain/io.h"
+#include "dtrain/json.h"
 #include "tool/tool.h"
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -226,10 +226,17 @@ static void print_groups(const file_info *f)
     }
 }
 
+/* The caller's; NULL: it is not JSON. */
+static json_t *model_config(const file_info *f)
+{
+    json_t *model;
+    if (dt_json_parse(&model, f->path, f->meta.model_config, strlen(f->meta.model_config), DT_JSON_LAST_KEY) != DT_OK) dt_error_clear();
+    return model;
+}
+
 static void print_model(const file_info *f)
 {
-    json_error_t reason;
-    json_t *model = json_loads(f->meta.model_config, 0, &reason);
+    json_t *model = model_config(f);
     printf("  model        ");
     if (json_is_object(model)) {
         const char *type = json_string_value(json_object_get(model, "model_type"));
@@ -311,7 +318,7 @@ static void add_checkpoint(json_t *root, const file_info *f, const options *o)
     json_object_set_new(root, "seed", json_string(seed));
     json_object_set_new(root, "loss_scale", json_real(f->meta.loss_scale));
     json_object_set_new(root, "parameters", json_integer(n_parameters(f)));
-    json_t *model = json_loads(f->meta.model_config, 0, NULL);
+    json_t *model = model_config(f);
     json_object_set_new(root, "model", model ? model : json_null());
     if (o->config) json_object_set_new(root, "config", json_string(f->meta.config));
 }

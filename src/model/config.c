@@ -235,10 +235,9 @@ dt_err dt_model_config_from_json(dt_model_config *mc, const reader *r, const jso
 dt_err dt_model_config_parse(dt_model_config *mc, const char *name, const char *json_text)
 {
     const reader r = {name, DT_ERR_DATA};
-    json_error_t where;
+    json_t *root;
     *mc = (dt_model_config){0};
-    json_t *root = json_loads(json_text, JSON_REJECT_DUPLICATES, &where);
-    DT_CHECK(root, DT_ERR_DATA, "%s:%d:%d: expected JSON: %s", name, where.line, where.column, where.text);
+    DT_TRY(dt_json_parse(&root, name, json_text, strlen(json_text), 0));
     const dt_err err = dt_model_config_from_json(mc, &r, root);
     json_decref(root);
     return err;

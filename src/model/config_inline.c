@@ -62,7 +62,8 @@ static dt_err to_json(const dt_config *cfg, const inline_key *k, json_t **out)
 {
     static const char *const EXPECTED[] = {"an integer", "a number", "true or false", "a word", "a JSON object or null"};
     const char *value = value_of(cfg, k);
-    json_t *v = k->kind == WORD ? json_string(value) : json_loads(value, JSON_DECODE_ANY, NULL);
+    json_t *v = k->kind == WORD ? json_string(value) : NULL;
+    if (k->kind != WORD && dt_json_parse(&v, k->key, value, strlen(value), DT_JSON_ANY) != DT_OK) dt_error_clear();
     const bool nullable = k->kind == OBJECT || strcmp(k->key, "sliding_window") == 0;
     const bool fits = v && ((json_is_null(v) && nullable) || (k->kind == INTEGER && json_is_number(v)) ||
                             (k->kind == NUMBER && json_is_number(v)) || (k->kind == BOOLEAN && json_is_boolean(v)) ||
@@ -123,14 +124,13 @@ static void put_rope_first(const dt_config *cfg, json_t *root)
 
 static dt_err load_file(const char *path, json_t **root)
 {
-    json_error_t where;
     char *text = NULL;
     errno = 0;
     DT_CHECK(access(path, R_OK) == 0, DT_ERR_DATA, "%s: cannot read the model's configuration: %s", path, strerror(errno));
     DT_TRY(dt_config_read_file(path, &text));
-    *root = json_loads(text, JSON_REJECT_DUPLICATES, &where);
+    const dt_err err = dt_json_parse(root, path, text, strlen(text), 0);
     free(text);
-    DT_CHECK(*root, DT_ERR_DATA, "%s:%d:%d: expected JSON: %s", path, where.line, where.column, where.text);
+    DT_TRY(err);
     DT_CHECK(json_is_object(*root), DT_ERR_DATA, "%s: expected one JSON object", path);
     return DT_OK;
 }

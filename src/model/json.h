@@ -2,8 +2,7 @@
 #ifndef DT_MODEL_JSON_H
 #define DT_MODEL_JSON_H
 
-#include "dtrain/core.h"
-#include <jansson.h>
+#include "dtrain/json.h"
 
 /** Where values come from and what a bad one counts as. */
 typedef struct reader {

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -12,6 +11,7 @@
 #include <unistd.h>
 
 #include "dtrain/io.h"
+#include "dtrain/json.h"
 
 static void put_key(dt_record *out, const char *name)
 {
@@ -83,7 +83,8 @@ void dt_jsonl_validation(dt_record *out, int64_t step, double loss, const dt_met
 static int64_t line_step(const char *line, size_t nbytes)
 {
     if (nbytes == 0 || line[nbytes - 1] != '\n') return -1;
-    json_t *object = json_loadb(line, nbytes, 0, NULL);
+    json_t *object;
+    if (dt_json_parse(&object, "", line, nbytes, DT_JSON_LAST_KEY | DT_JSON_RECORD) != DT_OK) dt_error_clear();
     const json_t *step = json_object_get(object, "step"); /* NULL for what is no object */
     const int64_t value = json_is_integer(step) ? (int64_t)json_integer_value(step) : -1;
     json_decref(object);

@@ -1,9 +1,9 @@
 /* metrics.c - the file is read into columns, since a picture asks for names and not for records. */
 #include "dtrain/metrics.h"
+#include "dtrain/json.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,10 +68,11 @@ static dt_err add_row(dt_metrics *m, json_t *object)
 }
 
 /* NULL when the line is not an object with a step; then *why says what it is. */
-static json_t *parse_line(const char *line, size_t nbytes, const char **why, json_error_t *error)
+static json_t *parse_line(const char *line, size_t nbytes, const char **why)
 {
-    json_t *object = json_loadb(line, nbytes, 0, error);
-    *why = !object ? error->text : !json_is_object(object) ? "not an object" : "without an integer \"step\"";
+    json_t *object;
+    if (dt_json_parse(&object, "", line, nbytes, DT_JSON_LAST_KEY | DT_JSON_RECORD) != DT_OK) dt_error_clear();
+    *why = !object ? "not JSON" : !json_is_object(object) ? "not an object" : "without an integer \"step\"";
     if (object && json_is_integer(json_object_get(object, "step"))) return object;
     json_decref(object);
     return NULL;
@@ -81,13 +82,12 @@ static dt_err read_lines(dt_metrics *m, FILE *f, const char *path, char **line)
 {
     size_t cap = 0;
     ssize_t n;
-    json_error_t error;
     const char *why = NULL;
     int64_t n_line = 0;
     for (errno = 0; (n = getline(line, &cap, f)) >= 0; errno = 0) {
         DT_CHECK(!why, DT_ERR_DATA, "%s:%" PRId64 ": expected a record of metrics, found a line that is %s", path, n_line, why);
         n_line++;
-        json_t *object = parse_line(*line, (size_t)n, &why, &error);
+        json_t *object = parse_line(*line, (size_t)n, &why);
         if (!object) continue;
         why = NULL;
         const dt_err err = add_row(m, object);

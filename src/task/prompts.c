@@ -1,5 +1,6 @@
 /* prompts.c - from texts and JSON records to token ids. */
 #include "dtrain/generate.h"
+#include "dtrain/json.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -177,18 +178,16 @@ static dt_err add_record(dt_prompts *ps, const place *at, json_t *record, dt_pro
 static dt_err add_line(dt_prompts *ps, const place *at, const char *text, size_t nbytes, dt_prompt_format format, dt_prompt_reader *r)
 {
     char head[512];
-    json_error_t error;
+    json_t *record;
     if (format != DT_PROMPT_JSONL) return add_text(ps, at, text, nbytes, r);
-    json_t *record = json_loadb(text, nbytes, JSON_ALLOW_NUL, &error);
-    DT_CHECK(record, DT_ERR_DATA, "%s: expected a JSON object: %s", where(at, head, sizeof head), error.text);
+    DT_TRY(dt_json_parse(&record, where(at, head, sizeof head), text, nbytes, DT_JSON_NUL | DT_JSON_LAST_KEY | DT_JSON_RECORD));
     return add_record(ps, at, record, r);
 }
 
 static dt_err parse_array(dt_prompts *ps, const char *name, const char *text, size_t nbytes, dt_prompt_reader *r)
 {
-    json_error_t error;
-    json_t *list = json_loadb(text, nbytes, JSON_ALLOW_NUL, &error);
-    DT_CHECK(list, DT_ERR_DATA, "%s:%d: expected a JSON array: %s", name, error.line, error.text);
+    json_t *list;
+    DT_TRY(dt_json_parse(&list, name, text, nbytes, DT_JSON_NUL | DT_JSON_LAST_KEY));
     dt_err err = DT_OK;
     for (size_t i = 0; err == DT_OK && i < json_array_size(list); i++)
         err = add_record(ps, &(place){.name = name, .record = (int64_t)i + 1}, json_incref(json_array_get(list, i)), r);

@@ -4,6 +4,7 @@
 #include "outputs.h"
 #include "pipeline.h"
 #include "reader.h"
+#include "dtrain/json.h"
 #include <inttypes.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -33,10 +34,8 @@ typedef struct make {
 
 static dt_err work_on_record(const make *k, worker *w, dt_parcel *p, const dt_item *item, dt_sample *s)
 {
-    json_error_t problem;
-    json_t *json = json_loadb(p->text + item->first, item->nbytes, JSON_ALLOW_NUL, &problem);
-    DT_CHECK(json, DT_ERR_DATA, "not valid JSON: %s (line %d, column %d of the record)", problem.text, problem.line,
-             problem.column);
+    json_t *json;
+    DT_TRY(dt_json_parse(&json, "", p->text + item->first, item->nbytes, DT_JSON_NUL | DT_JSON_LAST_KEY | DT_JSON_RECORD));
     dt_err err = dt_form_read(&w->record, json, &k->recipe.rules);
     if (err == DT_OK) err = dt_encode_record(&k->recipe, w->encoder, &w->record, p, s);
     json_decref(json);

@@ -5,8 +5,9 @@
  *      "assistant": {"prefix": "A:", "lead": " ", "end": "{eos}", "after": "\n"}}
  */
 #include "chat_form.h"
+#include "dtrain/io.h"
+#include "dtrain/json.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,30 +89,16 @@ static dt_err check_form(const char *path, const json_t *root, const dt_chat_for
     return DT_OK;
 }
 
-static dt_err load(const char *path, json_t **root)
-{
-    FILE *f = fopen(path, "re");
-    DT_CHECK(f, DT_ERR_DATA, "%s: cannot be opened: %s", path, strerror(errno));
-    static const size_t no_more = (size_t)MAX_NBYTES;
-    char *bytes = malloc(no_more + 1);
-    const size_t n = bytes ? fread(bytes, 1, no_more + 1, f) : 0;
-    const bool failed = ferror(f) != 0;
-    fclose(f);
-    json_error_t problem = {0};
-    *root = bytes && !failed && n <= no_more ? json_loadb(bytes, n, JSON_REJECT_DUPLICATES, &problem) : NULL;
-    free(bytes);
-    DT_CHECK(bytes, DT_ERR_MEMORY, "%s: no memory to read it", path);
-    DT_CHECK(!failed, DT_ERR_DATA, "%s: cannot be read: %s", path, strerror(errno));
-    DT_CHECK(n <= no_more, DT_ERR_DATA, "%s: expected a chat template of at most 1 MiB", path);
-    DT_CHECK(*root, DT_ERR_DATA, "%s:%d: not valid JSON: %s", path, problem.line, problem.text);
-    return DT_OK;
-}
-
 dt_err dt_chat_form_read(const char *path, dt_chat_form *form, json_t **root)
 {
     *form = (dt_chat_form){.name = path};
     *root = NULL;
-    DT_TRY(load(path, root));
+    char *text;
+    size_t n;
+    DT_TRY(dt_read_file(path, MAX_NBYTES, &text, &n));
+    const dt_err err = dt_json_parse(root, path, text, n, 0);
+    free(text);
+    DT_TRY(err);
     DT_CHECK(json_is_object(*root), DT_ERR_DATA, "%s: expected a JSON object", path);
     for (void *it = json_object_iter(*root); it; it = json_object_iter_next(*root, it))
         DT_TRY(read_key(path, json_object_iter_key(it), json_object_iter_value(it), form));

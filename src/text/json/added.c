@@ -60,10 +60,10 @@ static dt_err too_long(size_t n)
 }
 
 /* What a token that is looked for in normalised text is written as there. */
-static dt_err add_normalized(dt_added *a, const char *content, int k, const dt_normalizer *normalizer, dt_matcher *m)
+static dt_err add_normalized(dt_added *a, const char *content, size_t n, int k, const dt_normalizer *normalizer, dt_matcher *m)
 {
     dt_text buffer[2] = {0};
-    dt_piece p = {.text = content, .to = strlen(content), .at_start = true};
+    dt_piece p = {.text = content, .to = n, .at_start = true};
     dt_err err = dt_normalize(normalizer, m, buffer, &p, false);
     if (err == DT_OK && p.to - p.from > DT_CONTENT_MAX) err = too_long(p.to - p.from);
     if (err == DT_OK) err = trie_add(&a->trie[1], p.text + p.from, p.to - p.from, k);
@@ -84,10 +84,11 @@ static dt_err name_place(const dt_spec *s, dt_err err)
 static dt_err read_token(dt_added *a, const dt_spec *s, dt_vocab *vocab, const dt_normalizer *normalizer, dt_matcher *m)
 {
     const char *content;
+    size_t n;
     int64_t id = -1;
     bool lstrip = false, rstrip = false, single = false, special = false, normalized;
     DT_TRY(dt_spec_only(s, "id content single_word lstrip rstrip normalized special"));
-    DT_TRY(dt_spec_need_string(s, "content", &content));
+    DT_TRY(dt_spec_need_bytes(s, "content", &content, &n));
     DT_TRY(dt_spec_int(s, "id", 0, DT_VOCAB_MAX_ID, &id));
     DT_TRY(dt_spec_bool(s, "lstrip", &lstrip));
     DT_TRY(dt_spec_bool(s, "rstrip", &rstrip));
@@ -96,17 +97,17 @@ static dt_err read_token(dt_added *a, const dt_spec *s, dt_vocab *vocab, const d
     normalized = !special;
     DT_TRY(dt_spec_bool(s, "normalized", &normalized));
     if (id < 0) return dt_spec_bad(s, "id", "an id");
-    if (!content[0]) return dt_spec_bad(s, "content", "a text that is not empty");
-    if (strlen(content) > DT_CONTENT_MAX) return name_place(s, too_long(strlen(content)));
+    if (n == 0) return dt_spec_bad(s, "content", "a text that is not empty");
+    if (n > DT_CONTENT_MAX) return name_place(s, too_long(n));
     const dt_vocab_entry *known = dt_vocab_get(vocab, (int32_t)id);
     if (known && (known->flags & DT_TOKEN_ADDED)) return dt_spec_bad(s, "id", "an id that no other added token has");
     DT_TRY(name_place(
-        s, dt_vocab_add(vocab, (int32_t)id, content, strlen(content), DT_TOKEN_ADDED | (special ? DT_TOKEN_SPECIAL : 0))));
+        s, dt_vocab_add(vocab, (int32_t)id, content, n, DT_TOKEN_ADDED | (special ? DT_TOKEN_SPECIAL : 0))));
     const int k = a->n_tokens++;
     a->token[k] = (dt_added_token){.id = (int32_t)id,
                                    .flags = (lstrip ? DT_ADDED_LSTRIP : 0) | (rstrip ? DT_ADDED_RSTRIP : 0) |
                                             (single ? DT_ADDED_SINGLE_WORD : 0) | (normalized ? DT_ADDED_NORMALIZED : 0)};
-    return normalized ? add_normalized(a, content, k, normalizer, m) : trie_add(&a->trie[0], content, strlen(content), k);
+    return normalized ? add_normalized(a, content, n, k, normalizer, m) : trie_add(&a->trie[0], content, n, k);
 }
 
 dt_err dt_added_read(dt_added *a, const dt_spec *root, dt_vocab *vocab, const dt_normalizer *normalizer, dt_matcher *m)

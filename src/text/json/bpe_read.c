@@ -6,27 +6,34 @@
 static const char *const keys =
     "type dropout unk_token continuing_subword_prefix end_of_word_suffix fuse_unk byte_fallback ignore_merges vocab merges";
 
+/* token: room for the key's bytes. */
+static dt_err read_entry(dt_bpe *b, const dt_spec *vocab, const char *key, const json_t *id, dt_text *token)
+{
+    const int64_t value = json_is_integer(id) ? json_integer_value(id) : -1;
+    if (value < 0 || value > DT_VOCAB_MAX_ID)
+        return dt_fail(DT_ERR_DATA, "%s: model.vocab: expected an id from 0 to %d for \"%.60s\"", vocab->file, DT_VOCAB_MAX_ID, key);
+    token->n = 0;
+    dt_text_append(token, key, strlen(key));
+    DT_CHECK(!token->failed, DT_ERR_MEMORY, "%s: no memory for a token", vocab->file);
+    const dt_err err = dt_vocab_add(&b->vocab, (int32_t)value, token->bytes, dt_json_key(key, token->bytes), DT_TOKEN_MODEL);
+    const dt_vocab_entry *other = dt_vocab_get(&b->vocab, (int32_t)value);
+    if (err != DT_ERR_DATA || !other) return err;
+    dt_error_clear();
+    return dt_fail(DT_ERR_DATA, "%s: model.vocab: expected one token for id %d, found \"%.60s\" and \"%.60s\"", vocab->file,
+                   (int)value, dt_vocab_text(&b->vocab, other), key);
+}
+
 static dt_err read_vocab(dt_bpe *b, const dt_spec *model)
 {
     dt_spec vocab;
-    const char *text;
+    const char *key;
     json_t *id;
+    dt_text token = {0};
+    dt_err err = DT_OK;
     DT_TRY(dt_spec_need(model, "vocab", JSON_OBJECT, &vocab));
-    json_object_foreach((json_t *)vocab.value, text, id)
-    {
-        int64_t value = -1;
-        if (!json_is_integer(id) || (value = json_integer_value(id)) < 0 || value > DT_VOCAB_MAX_ID)
-            return dt_fail(DT_ERR_DATA, "%s: model.vocab: expected an id from 0 to %d for \"%.60s\"", vocab.file, DT_VOCAB_MAX_ID,
-                           text);
-        if (dt_vocab_add(&b->vocab, (int32_t)value, text, strlen(text), DT_TOKEN_MODEL) != DT_OK) {
-            const int32_t have = (int32_t)value;
-            const dt_vocab_entry *e = dt_vocab_get(&b->vocab, have);
-            if (!e) return DT_ERR_MEMORY;
-            dt_error_clear();
-            return dt_fail(DT_ERR_DATA, "%s: model.vocab: expected one token for id %d, found \"%.60s\" and \"%.60s\"",
-                           vocab.file, have, dt_vocab_text(&b->vocab, e), text);
-        }
-    }
+    json_object_foreach((json_t *)vocab.value, key, id) if ((err = read_entry(b, &vocab, key, id, &token)) != DT_OK) break;
+    free(token.bytes);
+    DT_TRY(err);
     return b->vocab.n_used ? DT_OK : dt_spec_bad(&vocab, NULL, "tokens");
 }
 
@@ -59,9 +66,10 @@ static bool split_merge(const json_t *value, const char *half[2], size_t len[2])
         }
         return json_array_size(value) == 2;
     }
-    const char *text = json_string_value(value), *space = text ? strchr(text, ' ') : NULL;
-    if (!space || strchr(space + 1, ' ')) return false;
-    half[0] = text, len[0] = (size_t)(space - text), half[1] = space + 1, len[1] = strlen(space + 1);
+    const char *text = json_string_value(value), *end = text + json_string_length(value);
+    const char *space = text ? memchr(text, ' ', (size_t)(end - text)) : NULL;
+    if (!space || memchr(space + 1, ' ', (size_t)(end - space - 1))) return false;
+    half[0] = text, len[0] = (size_t)(space - text), half[1] = space + 1, len[1] = (size_t)(end - space - 1);
     return true;
 }
 

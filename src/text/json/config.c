@@ -3,6 +3,7 @@
  * tokenizer_config.json decides, then special_tokens_map.json. Without either, BOS is what the post-processor puts first and EOS what it puts last, or else a
  * special token of a usual name. A key add_bos_token or add_eos_token takes the place of the post-processor, as transformers has it. */
 #include "tokenizer.h"
+#include "dtrain/io.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -220,7 +221,7 @@ static dt_err read_chat_file(dt_json_tokenizer *j)
         size_t n;
         free(j->chat_template);
         j->chat_template = NULL;
-        err = dt_read_text_file(path, MAX_CONFIG, &j->chat_template, &n);
+        err = dt_read_file(path, MAX_CONFIG, &j->chat_template, &n);
         if (err == DT_OK && strlen(j->chat_template) != n)
             err = dt_fail(DT_ERR_DATA, "%s: expected text, found a zero byte", path);
     }

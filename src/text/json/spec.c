@@ -1,51 +1,26 @@
 /* spec.c - JSON read with jansson. */
 #include "spec.h"
+#include "dtrain/io.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-
-dt_err dt_read_text_file(const char *file, size_t max_nbytes, char **text, size_t *nbytes)
-{
-    FILE *f = fopen(file, "rb");
-    DT_CHECK(f, DT_ERR_DATA, "%s: %s", file, strerror(errno));
-    struct stat st;
-    dt_err err = DT_OK;
-    char *buffer = NULL;
-    if (fstat(fileno(f), &st) != 0 || !S_ISREG(st.st_mode))
-        err = dt_fail(DT_ERR_DATA, "%s: expected a file, found something else", file);
-    else if ((uint64_t)st.st_size > max_nbytes)
-        err = dt_fail(DT_ERR_DATA, "%s: expected at most %zu bytes, found %lld", file, max_nbytes, (long long)st.st_size);
-    else if (!(buffer = malloc((size_t)st.st_size + 1)))
-        err = dt_fail(DT_ERR_MEMORY, "%s: no memory for %lld bytes", file, (long long)st.st_size);
-    else if ((*nbytes = fread(buffer, 1, (size_t)st.st_size, f)) != (size_t)st.st_size)
-        err = dt_fail(DT_ERR_DATA, "%s: cannot be read: %s", file, ferror(f) ? strerror(errno) : "it ends before its size");
-    fclose(f);
-    if (err != DT_OK) {
-        free(buffer);
-        return err;
-    }
-    buffer[*nbytes] = 0;
-    *text = buffer;
-    return DT_OK;
-}
 
 dt_err dt_spec_load(dt_spec *root, const char *file, size_t max_nbytes, char **text, size_t *nbytes)
 {
-    json_error_t why;
     char *bytes;
     size_t n;
+    json_t *value;
     *root = (dt_spec){.file = file};
-    DT_TRY(dt_read_text_file(file, max_nbytes, &bytes, &n));
-    root->value = json_loadb(bytes, n, JSON_REJECT_DUPLICATES, &why);
-    if (text && root->value) {
+    DT_TRY(dt_read_file(file, max_nbytes, &bytes, &n));
+    const dt_err err = dt_json_parse(&value, file, bytes, n, DT_JSON_NUL_KEYS);
+    root->value = value;
+    if (text && value) {
         *text = bytes;
         *nbytes = n;
     } else {
         free(bytes);
     }
-    DT_CHECK(root->value, DT_ERR_DATA, "%s:%d:%d: %s", file, why.line, why.column, why.text);
+    DT_TRY(err);
     return json_is_object(root->value) ? DT_OK : dt_spec_bad(root, NULL, "an object");
 }
 
@@ -92,13 +67,19 @@ dt_err dt_spec_bool(const dt_spec *s, const char *key, bool *out)
     return DT_OK;
 }
 
+/* Where a text ends is told by a 0. */
+static dt_err text_of(const dt_spec *v, const char **out)
+{
+    *out = json_string_value(v->value);
+    return strlen(*out) == json_string_length(v->value) ? DT_OK : dt_spec_bad(v, NULL, "a string without U+0000");
+}
+
 dt_err dt_spec_string(const dt_spec *s, const char *key, const char **out)
 {
     dt_spec v;
     if (!dt_spec_get(s, key, &v)) return DT_OK;
     if (!json_is_string(v.value)) return dt_spec_bad(&v, NULL, "a string");
-    *out = json_string_value(v.value);
-    return DT_OK;
+    return text_of(&v, out);
 }
 
 dt_err dt_spec_int(const dt_spec *s, const char *key, int64_t lo, int64_t hi, int64_t *out)
@@ -124,7 +105,15 @@ dt_err dt_spec_need_string(const dt_spec *s, const char *key, const char **out)
 {
     dt_spec v;
     DT_TRY(dt_spec_need(s, key, JSON_STRING, &v));
+    return text_of(&v, out);
+}
+
+dt_err dt_spec_need_bytes(const dt_spec *s, const char *key, const char **out, size_t *nbytes)
+{
+    dt_spec v;
+    DT_TRY(dt_spec_need(s, key, JSON_STRING, &v));
     *out = json_string_value(v.value);
+    *nbytes = json_string_length(v.value);
     return DT_OK;
 }
 

@@ -2,8 +2,7 @@
 #ifndef DTRAIN_TEXT_SPEC_H
 #define DTRAIN_TEXT_SPEC_H
 
-#include "dtrain/core.h"
-#include <jansson.h>
+#include "dtrain/json.h"
 
 /** A value and where it stands. */
 typedef struct dt_spec {
@@ -11,9 +10,6 @@ typedef struct dt_spec {
     const json_t *value;
     char where[128]; /* "pre_tokenizer.pretokenizers[1]", "" for the whole file */
 } dt_spec;
-
-/** A whole file of up to max_nbytes, malloc'ed, with a 0 behind it. DT_ERR_DATA: missing, no plain file, too large. */
-dt_err dt_read_text_file(const char *file, size_t max_nbytes, char **text, size_t *nbytes);
 
 /** Read a file of up to max_nbytes as a JSON object. DT_ERR_DATA: missing, too large, not JSON, a key twice, no object. root->value is the caller's
  *  (json_decref); text and nbytes, when not NULL, are given the file's contents, malloc'ed. */
@@ -34,7 +30,8 @@ dt_err dt_spec_string(const dt_spec *s, const char *key, const char **out); /* b
 dt_err dt_spec_int(const dt_spec *s, const char *key, int64_t lo, int64_t hi, int64_t *out);
 /** The value must be there, and an object or array. */
 dt_err dt_spec_need(const dt_spec *s, const char *key, json_type type, dt_spec *child);
-dt_err dt_spec_need_string(const dt_spec *s, const char *key, const char **out);
+dt_err dt_spec_need_string(const dt_spec *s, const char *key, const char **out);                /* without U+0000 */
+dt_err dt_spec_need_bytes(const dt_spec *s, const char *key, const char **out, size_t *nbytes); /* any string */
 
 /** That an object has no other keys than these (separated by spaces), but for keys whose value is null. */
 dt_err dt_spec_only(const dt_spec *s, const char *keys);

@@ -1,0 +1,144 @@
+/* test_json.c - what published files contain beyond JSON is read, and what is wrong is refused by name and place. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+#include "dtrain/json.h"
+
+static json_t *parse(const char *text, unsigned flags)
+{
+    json_t *root;
+    if (dt_json_parse(&root, "file", text, strlen(text), flags) != DT_OK) fail_msg("%s: %s", text, dt_error_message());
+    return root;
+}
+
+static void refused(const char *text, unsigned flags, const char *words)
+{
+    json_t *root;
+    dt_error_clear();
+    const dt_err err = dt_json_parse(&root, "file", text, strlen(text), flags);
+    if (err != DT_ERR_DATA || root || !strstr(dt_error_message(), words))
+        fail_msg("%s: expected \"%s\", found %d \"%s\"", text, words, err, dt_error_message());
+    dt_error_clear();
+}
+
+static void numbers_beyond_64_bits_are_reals(void **state)
+{
+    (void)state;
+    json_t *root = parse("{\"model_max_length\": 1000000000000000019884624838656, \"n\": 9223372036854775807, \"m\": -9223372036854775809,"
+                         " \"e\": 1e30, \"huge\": [1e400, -1e400], \"zero\": -0, \"text\": \"99999999999999999999\"}",
+                         0);
+    assert_true(json_is_real(json_object_get(root, "model_max_length")));
+    assert_float_equal(json_real_value(json_object_get(root, "model_max_length")), 1e30, 0); /* the nearest double */
+    assert_true(json_integer_value(json_object_get(root, "n")) == INT64_MAX); /* integers that fit stay integers beside others */
+    assert_true(json_is_real(json_object_get(root, "m")));
+    assert_true(json_is_real(json_object_get(root, "e")));
+    assert_true(json_real_value(json_array_get(json_object_get(root, "huge"), 0)) >= 1e308);
+    assert_true(json_real_value(json_array_get(json_object_get(root, "huge"), 1)) <= -1e308);
+    assert_true(json_is_integer(json_object_get(root, "zero")));
+    assert_string_equal(json_string_value(json_object_get(root, "text")), "99999999999999999999");
+    json_decref(root);
+    root = parse("123456789012345678901234567890", DT_JSON_ANY);
+    assert_true(json_is_real(root));
+    json_decref(root);
+    json_t *part;
+    assert_int_equal(dt_json_parse(&part, "", "{\"a\":1e999}9999", 11, 0), DT_OK); /* what follows in memory is no part of it */
+    json_decref(part);
+}
+
+static void numbers_of_python_are_words(void **state)
+{
+    (void)state;
+    json_t *root = parse("{\"a\": NaN, \"b\": [Infinity, -Infinity], \"c\": \"NaN Infinity \\\" NaN\", \"d\": 1}", 0);
+    assert_string_equal(json_string_value(json_object_get(root, "a")), "NaN");
+    assert_string_equal(json_string_value(json_array_get(json_object_get(root, "b"), 0)), "Infinity");
+    assert_string_equal(json_string_value(json_array_get(json_object_get(root, "b"), 1)), "-Infinity");
+    assert_string_equal(json_string_value(json_object_get(root, "c")), "NaN Infinity \" NaN");
+    assert_int_equal(json_integer_value(json_object_get(root, "d")), 1);
+    json_decref(root);
+}
+
+static void a_byte_order_mark_is_passed_by(void **state)
+{
+    (void)state;
+    json_t *root = parse("\xef\xbb\xbf{\"a\": 1}", 0);
+    assert_int_equal(json_integer_value(json_object_get(root, "a")), 1);
+    json_decref(root);
+}
+
+/* Every key comes back as it was: U+0000, the noncharacter that it is escaped by, backslashes before a "u0000" that is plain text. */
+static void keys_may_contain_nul(void **state)
+{
+    (void)state;
+    const struct {
+        const char *json, *bytes;
+        size_t n;
+    } keys[] = {
+        {"\\u0000", "\0", 1},
+        {"a\\u0000b\\u0000", "a\0b\0", 4},
+        {"\xef\xb7\x90", "\xef\xb7\x90", 3},
+        {"\\ufdd0\\u0000\\uFDD0", "\xef\xb7\x90\0\xef\xb7\x90", 7},
+        {"\xef\xb7\x90" "0", "\xef\xb7\x90" "0", 4},
+        {"\\\\u0000", "\\u0000", 6},
+        {"\\\"\\u0000\\\\", "\"\0\\", 3},
+        {"\\u0001\\t", "\1\t", 2},
+        {"plain", "plain", 5},
+    };
+    enum { N = sizeof keys / sizeof keys[0] };
+    char text[1024] = "{", found[64];
+    for (size_t i = 0; i < N; i++) snprintf(text + strlen(text), sizeof text - strlen(text), "%s\"%s\" :%zu", i ? "," : "", keys[i].json, i);
+    strcat(text, ",\"value\":\"\\u0000\"}");
+    json_t *root = parse(text, DT_JSON_NUL_KEYS), *value;
+    const char *key;
+    assert_int_equal(json_object_size(root), N + 1);
+    json_object_foreach(root, key, value)
+    {
+        if (json_is_string(value)) {
+            assert_int_equal(json_string_length(value), 1);
+            continue;
+        }
+        const size_t i = (size_t)json_integer_value(value);
+        assert_int_equal(dt_json_key(key, found), keys[i].n);
+        assert_memory_equal(found, keys[i].bytes, keys[i].n);
+    }
+    json_decref(root);
+    refused("{\"\\u0000\": 1}", 0, "file:1:");
+    refused("{\"a\": \"\\u0000\"}", 0, "\\u0000");
+    refused("{\"\\u0000\": 1, \"\\u0000\": 2}", DT_JSON_NUL_KEYS, "duplicate");
+}
+
+static void what_is_wrong_is_named(void **state)
+{
+    (void)state;
+    static char deep[20001];
+    memset(deep, '[', 20000);
+    refused(deep, 0, "depth");
+    refused("", 0, "file:1:0: not valid JSON: ");
+    refused("{\"a\": 1,\n \"a\": 2}", 0, "file:2:");
+    refused("{\"a\": 1,\n \"a\": 2}", 0, "duplicate object key near '\"a\"'");
+    refused("{\"a\": NaM}", 0, "file:1:");
+    refused("{\"a\": 01}", 0, "file:1:");
+    refused("{\"a\": -}", 0, "file:1:");
+    refused("{\"a\": 99999999999999999999 x}", 0, "file:1:");
+    refused("3", 0, "file:1:");
+    refused("{\"a", 0, "file:1:");
+    refused("{\"a\\", 0, "file:1:");
+    refused("{} {}", 0, "end of file expected");
+    refused("{\"a\":}", DT_JSON_RECORD, "file: not valid JSON: ");
+    json_t *root = parse("{\"a\": 1, \"a\": 99999999999999999999}", DT_JSON_LAST_KEY);
+    assert_true(json_is_real(json_object_get(root, "a")));
+    json_decref(root);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_beyond_64_bits_are_reals), cmocka_unit_test(numbers_of_python_are_words),
+        cmocka_unit_test(a_byte_order_mark_is_passed_by),   cmocka_unit_test(keys_may_contain_nul),
+        cmocka_unit_test(what_is_wrong_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
