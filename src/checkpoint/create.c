@@ -1,9 +1,8 @@
 /* create.c - the checkpoint file's metadata, written by one process before and after the data.
  *
- * Rank 0 alone speaks HDF5. It creates every dataset contiguous, allocated early and never filled, so that each has its place in the file before
- * anything is in it, and closes the file. Closing is what makes the direct writes that follow safe: HDF5 then holds no cache that it could
- * flush over them, and since nothing was ever written through it, it has none of the data. The checksums were created as zeros and are
- * overwritten in place afterwards, so this second opening needs no space either.
+ * Rank 0 alone speaks HDF5, and on a file in memory (image.c). It creates every dataset contiguous, allocated early and never filled, so that
+ * each has its place in the file before anything is in it, and closes the file: what HDF5 made is then copied to the disk once. The checksums were
+ * created as zeros and are overwritten in place afterwards, so this second opening moves nothing.
  *
  * With HDF5 doing the writing, every rank would take part in every metadata operation, a few hundred collectives a save, and a full disk would be
  * noticed by none of them (platform.md). The 1.8 file format is asked for: its object headers and trees carry checksums of their own. */
@@ -12,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PAGE = 4096, ALIGN_FROM = 64 << 10 }; /* bytes: arrays from ALIGN_FROM begin on a page */
 enum { META_FIXED = 16 << 10, META_PER_SLOT = 512 }; /* bytes of metadata: somewhat more than is needed, and it all lies together */
 
 dt_err ckpt_slots(dt_zero *z, bool with_optimizer, ckpt_slot **slots, int *n_slots)
@@ -96,42 +94,53 @@ static dt_err create_datasets(hid_t file, const char *path, dt_zero *z, const ck
     return err;
 }
 
-/* No file lock: the name ends in .part and nobody else opens it, and on some parallel file systems locking is an error. */
+/* The image has no name of its own, and HDF5's other driver wants to know the real path of what it opens. */
 static hid_t access_list(int n_slots)
 {
     const hsize_t meta = META_FIXED + (hsize_t)n_slots * META_PER_SLOT;
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     if (access < 0) return -1;
-    if (H5Pset_file_locking(access, false, true) >= 0 && H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18) >= 0 &&
-        H5Pset_alignment(access, ALIGN_FROM, PAGE) >= 0 && H5Pset_meta_block_size(access, meta) >= 0)
+    if (H5Pset_fapl_stdio(access) >= 0 && H5Pset_file_locking(access, false, true) >= 0 && H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18) >= 0 &&
+        H5Pset_alignment(access, CKPT_ALIGN_FROM, CKPT_PAGE) >= 0 && H5Pset_meta_block_size(access, meta) >= 0)
         return access;
     H5Pclose(access);
     return -1;
 }
 
-dt_err ckpt_file_create(const char *path, const dt_ckpt_meta *meta, dt_zero *z, const ckpt_slot *slots, int n_slots, int64_t *offsets,
-                        int64_t *file_size)
+static dt_err leave_out_tensors(ckpt_image *image, dt_zero *z, const ckpt_slot *slots, int n_slots, const int64_t *offsets)
 {
-    hid_t access = access_list(n_slots);
-    hid_t file = access < 0 ? -1 : H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
-    dt_err err = file < 0 ? dt_h5_fail(DT_ERR_WRITE, path, "cannot be created") : DT_OK;
-    if (access >= 0) H5Pclose(access);
-    if (file < 0) return err;
-    haddr_t end = 0;
-    err = write_meta(file, path, meta);
-    if (err == DT_OK) err = make_groups(file, path);
-    if (err == DT_OK) err = create_datasets(file, path, z, slots, n_slots, offsets);
-    if (err == DT_OK && (H5Fflush(file, H5F_SCOPE_LOCAL) < 0 || H5Fget_eoa(file, &end) < 0)) err = dt_h5_fail(DT_ERR_WRITE, path, "flush failed");
-    if (H5Fclose(file) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, path, "close failed");
-    *file_size = (int64_t)end;
+    ckpt_extent *extents = malloc(((size_t)n_slots + 1) * sizeof *extents);
+    DT_CHECK(extents, DT_ERR_MEMORY, "no memory for the places of %d tensors", n_slots);
+    for (int i = 0; i < n_slots; i++) {
+        const int64_t size = (int64_t)dt_dtype_size(dt_zero_state_dtype(z, slots[i].state));
+        extents[i] = (ckpt_extent){.offset = offsets[i], .nbytes = slots[i].tensor->n_elems * size};
+    }
+    const dt_err err = ckpt_image_leave_out(image, extents, n_slots);
+    free(extents);
     return err;
 }
 
-dt_err ckpt_file_seal(const char *path, const ckpt_slot *slots, int n_slots, const uint64_t *sums)
+dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta *meta, dt_zero *z, const ckpt_slot *slots, int n_slots,
+                        int64_t *offsets, int64_t *file_size)
+{
+    hid_t access = access_list(n_slots);
+    hid_t file = access < 0 ? -1 : H5Fcreate(image->path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
+    dt_err err = file < 0 ? dt_h5_fail(DT_ERR_WRITE, path, "cannot be created") : DT_OK;
+    if (access >= 0) H5Pclose(access);
+    if (file < 0) return err;
+    err = write_meta(file, path, meta);
+    if (err == DT_OK) err = make_groups(file, path);
+    if (err == DT_OK) err = create_datasets(file, path, z, slots, n_slots, offsets);
+    if (H5Fclose(file) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, path, "close failed");
+    if (err == DT_OK) err = ckpt_image_size(image, file_size); /* closing gave it its whole length */
+    return err == DT_OK ? leave_out_tensors(image, z, slots, n_slots, offsets) : err;
+}
+
+dt_err ckpt_file_seal(const ckpt_image *image, const char *path, const ckpt_slot *slots, int n_slots, const uint64_t *sums)
 {
     char name[256];
     hid_t access = access_list(n_slots);
-    hid_t file = access < 0 ? -1 : H5Fopen(path, H5F_ACC_RDWR, access);
+    hid_t file = access < 0 ? -1 : H5Fopen(image->path, H5F_ACC_RDWR, access);
     dt_err err = file < 0 ? dt_h5_fail(DT_ERR_WRITE, path, "cannot be opened again") : DT_OK;
     if (access >= 0) H5Pclose(access);
     if (file < 0) return err;

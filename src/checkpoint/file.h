@@ -7,6 +7,7 @@
 #include "dtrain/safetensors.h"
 
 enum { CKPT_VERSION = 1, CKPT_BUFFER = 8 << 20 /* bytes moved at a time: inside the second cache's reach, far above a disk's favourite size */ };
+enum { CKPT_PAGE = 4096, CKPT_ALIGN_FROM = 64 << 10 }; /* bytes: arrays from there on begin on a page */
 
 /** A tensor of one state: a dataset of the file. The list is the same on all ranks, in the order of the file. */
 typedef struct ckpt_slot {
@@ -64,11 +65,31 @@ void ckpt_slot_name(const ckpt_slot *s, char *out, size_t out_size);
 hid_t ckpt_slot_open(hid_t file, const ckpt_slot *s, char *name, size_t name_size);
 dt_st_type ckpt_type_of(dt_h5_type t);
 
-/** Create the file with all its metadata, checksums as zeros; give each slot's offset and the size of the whole file. Local. */
-dt_err ckpt_file_create(const char *path, const dt_ckpt_meta *meta, dt_zero *z, const ckpt_slot *slots, int n_slots, int64_t *offsets,
-                        int64_t *file_size);
-/** Put the checksums into a file made by ckpt_file_create. Local. */
-dt_err ckpt_file_seal(const char *path, const ckpt_slot *slots, int n_slots, const uint64_t *sums);
+/** Bytes that a tensor takes in the file. */
+typedef struct ckpt_extent {
+    int64_t offset, nbytes; /* offset -1: none */
+} ckpt_extent;
+
+/** The file's metadata while HDF5 works on it: a file in memory, sparse, as long as the checkpoint (image.c). {.fd = -1} to start from. */
+typedef struct ckpt_image {
+    int fd;
+    char path[32];
+    ckpt_extent *extents; /* of the tensors, by offset */
+    int n_extents;
+} ckpt_image;
+dt_err ckpt_image_open(ckpt_image *m);
+void ckpt_image_close(ckpt_image *m); /* safe on {.fd = -1} */
+dt_err ckpt_image_size(const ckpt_image *m, int64_t *nbytes);
+/** Say where the tensors are. */
+dt_err ckpt_image_leave_out(ckpt_image *m, const ckpt_extent *extents, int n);
+/** Write all but the tensors into the file at path, open as fd. DT_ERR_WRITE. */
+dt_err ckpt_image_write(const ckpt_image *m, int fd, const char *path, int64_t file_size);
+
+/** Make the metadata in the image, checksums as zeros; give each slot's offset and the size of the whole file. path: for messages. Local. */
+dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta *meta, dt_zero *z, const ckpt_slot *slots, int n_slots,
+                        int64_t *offsets, int64_t *file_size);
+/** Put the checksums into an image made by ckpt_file_create. Local. */
+dt_err ckpt_file_seal(const ckpt_image *image, const char *path, const ckpt_slot *slots, int n_slots, const uint64_t *sums);
 
 /** Open for reading and check format and version. */
 dt_err ckpt_file_open(const char *path, hid_t *file);

@@ -1,15 +1,15 @@
 /* save.c - all ranks write one file, and either all of them know that it is safe on the disk or nothing is left of it.
  *
- *     create   rank 0: folder, metadata by HDF5, file closed (create.c)
+ *     create   rank 0: folder, metadata by HDF5 in memory (create.c, image.c)
  *     reserve  rank 0: the blocks of the whole file, so that a full disk is met here, by one rank, with nothing lost
  *     write    every rank: its runs of elements, by pwrite at the offsets that HDF5 gave out, checksummed on the way
- *     seal     rank 0: the checksums, fsync
+ *     seal     rank 0: the checksums in memory, the metadata to the file, fsync
  *     publish  rank 0: rename, `latest`
  *
  * Each step ends with a vote, so no rank is ever ahead of a failure. A piece is one run of elements and a dataset one run of bytes, so what a
  * rank has to write is a few long, disjoint runs: the access that local disks, NFS, Lustre and GPFS all take at full speed, without the
  * exchange between ranks that collective MPI-IO would add. Ranks open the file after rank 0 closed it and sync before rank 0 opens it again, which is
- * what NFS asks for. Errors of pwrite and fsync reach us, as those of MPI-IO may not (platform.md). */
+ * what NFS asks for. HDF5 never writes to the disk: every write is ours, and so is its error. */
 #include "file.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -32,6 +32,7 @@ typedef struct save_job {
     int64_t *offsets; /* of each slot's dataset, in bytes */
     uint64_t *sums;   /* of each slot: this rank's part, then the whole */
     int64_t file_size;
+    ckpt_image image; /* rank 0 */
     char *staging; /* CKPT_BUFFER bytes, for states out of the host's reach */
 } save_job;
 
@@ -77,14 +78,15 @@ static dt_err prepare(save_job *j)
 
 /* ---- rank 0: create and reserve ---------------------------------------------------------------------------------------- */
 
-/* Would the data fit? Asked before HDF5 opens the file: it cannot close one whose metadata cannot be written, would hold its blocks for the rest
- * of the run, and faults when it ends with the process. The room left on the disk says nothing of quotas and limits of file sizes, so that much is
- * reserved once under the name, and given back as HDF5 begins the file anew. Only a first look: what counts is the reservation of the real size. */
+/* Would the data fit? The room left on the disk says nothing of quotas and limits of file sizes, so that much is reserved under the name; what is
+ * more than the real size is given back. A little too much rather than too little: HDF5 could not make its image beyond a limit of file sizes. */
 static dt_err probe_space(const save_job *j)
 {
     double nbytes = 1 << 16;
-    for (int i = 0; i < j->n_slots; i++)
-        nbytes += (double)j->slots[i].tensor->n_elems * (double)dt_dtype_size(dt_zero_state_dtype(j->z, j->slots[i].state)) + 512;
+    for (int i = 0; i < j->n_slots; i++) {
+        const double array = (double)j->slots[i].tensor->n_elems * (double)dt_dtype_size(dt_zero_state_dtype(j->z, j->slots[i].state));
+        nbytes += array + 512 + (array >= CKPT_ALIGN_FROM ? CKPT_PAGE : 0);
+    }
     DT_TRY(dt_check_space(j->dir, j->part, nbytes, "a checkpoint"));
     DT_TRY(dt_create_empty_file(j->part));
     return dt_reserve_file(j->part, (int64_t)nbytes, "a checkpoint");
@@ -105,8 +107,9 @@ static dt_err create(save_job *j)
         if (j->latest[0]) ckpt_remove_stale(j->dir);
         DT_TRY(probe_space(j));
         if (j->latest[0]) DT_TRY(write_latest(j));
+        DT_TRY(ckpt_image_open(&j->image));
         dt_h5_lock();
-        const dt_err err = ckpt_file_create(j->part, j->meta, j->z, j->slots, j->n_slots, j->offsets, &j->file_size);
+        const dt_err err = ckpt_file_create(&j->image, j->part, j->meta, j->z, j->slots, j->n_slots, j->offsets, &j->file_size);
         dt_h5_unlock();
         DT_TRY(err);
     }
@@ -115,7 +118,10 @@ static dt_err create(save_job *j)
 
 static dt_err reserve(save_job *j)
 {
-    if (j->comm->rank == 0) DT_TRY(dt_reserve_file(j->part, j->file_size, "a checkpoint"));
+    if (j->comm->rank == 0) {
+        if (truncate(j->part, (off_t)j->file_size) != 0) return fail_errno(j->part, "cannot be given its size");
+        DT_TRY(dt_reserve_file(j->part, j->file_size, "a checkpoint"));
+    }
     return dt_fault("save.reserve");
 }
 
@@ -157,12 +163,13 @@ static dt_err write_slots(save_job *j)
 
 /* ---- rank 0: seal and publish ---------------------------------------------------------------------------------------------- */
 
-static dt_err sync_file(const char *path)
+static dt_err write_metadata(const save_job *j)
 {
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return fail_errno(path, "cannot be opened");
-    const dt_err err = fsync(fd) == 0 ? DT_OK : fail_errno(path, "sync failed");
-    close(fd);
+    const int fd = open(j->part, O_WRONLY | O_CLOEXEC);
+    if (fd < 0) return fail_errno(j->part, "cannot be opened again");
+    dt_err err = ckpt_image_write(&j->image, fd, j->part, j->file_size);
+    if (err == DT_OK && fsync(fd) != 0) err = fail_errno(j->part, "sync failed");
+    if (close(fd) != 0 && err == DT_OK) err = fail_errno(j->part, "close failed");
     return err;
 }
 
@@ -170,10 +177,10 @@ static dt_err seal(save_job *j)
 {
     if (j->comm->rank == 0) {
         dt_h5_lock();
-        const dt_err err = ckpt_file_seal(j->part, j->slots, j->n_slots, j->sums);
+        const dt_err err = ckpt_file_seal(&j->image, j->part, j->slots, j->n_slots, j->sums);
         dt_h5_unlock();
         DT_TRY(err);
-        DT_TRY(sync_file(j->part));
+        DT_TRY(write_metadata(j));
     }
     return dt_fault("save.rename");
 }
@@ -183,7 +190,9 @@ static dt_err publish(save_job *j)
     if (j->comm->rank != 0) return DT_OK;
     if (!j->latest[0]) return dt_rename_durable(j->part, j->path);
     if (rename(j->part, j->path) != 0) return fail_errno(j->path, "rename failed");
-    return dt_rename_durable(j->latest_part, j->latest); /* same folder: its sync covers both */
+    const dt_err err = dt_rename_durable(j->latest_part, j->latest); /* same folder: its sync covers both */
+    if (err != DT_OK && access(j->latest_part, F_OK) == 0) unlink(j->path); /* `latest` names the one before: that is what there is */
+    return err;
 }
 
 static void clean_up(save_job *j, dt_err err, int64_t keep)
@@ -191,6 +200,7 @@ static void clean_up(save_job *j, dt_err err, int64_t keep)
     if (j->comm->rank == 0 && err == DT_OK) ckpt_prune(j->dir, keep, j->path);
     if (j->comm->rank == 0 && err != DT_OK && j->part[0]) unlink(j->part);
     if (j->comm->rank == 0 && err != DT_OK && j->latest_part[0]) unlink(j->latest_part);
+    ckpt_image_close(&j->image);
     free(j->slots);
     free(j->offsets);
     free(j->sums);
@@ -217,13 +227,13 @@ static dt_err save(save_job *j, dt_err named, int64_t keep)
 
 dt_err dt_checkpoint_save(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, const char *dir, int64_t keep, dt_phase *phase)
 {
-    save_job job = {.comm = comm, .z = z, .meta = meta, .dir = dir, .phase = phase};
+    save_job job = {.comm = comm, .z = z, .meta = meta, .dir = dir, .phase = phase, .image.fd = -1};
     return save(&job, name_in_dir(&job), keep);
 }
 
 dt_err dt_checkpoint_save_as(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, const char *path, dt_phase *phase)
 {
     char folder[PATH_MAX];
-    save_job job = {.comm = comm, .z = z, .meta = meta, .phase = phase};
+    save_job job = {.comm = comm, .z = z, .meta = meta, .phase = phase, .image.fd = -1};
     return save(&job, name_alone(&job, path, folder), 0);
 }

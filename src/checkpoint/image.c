@@ -1,0 +1,85 @@
+/* image.c - the metadata of a checkpoint as a file in memory, for HDF5 to work on, and its way to the disk.
+ *
+ * HDF5 cannot close a file whose metadata cannot be written: it keeps the blocks until the process ends and faults in its exit handler. So it never
+ * meets the disk. It works on an anonymous file in memory, sparse, in which the tensors take no room; what lies between the tensors is copied to the
+ * checkpoint by our own writes, whose errors are ours to report. The tensors themselves are written by all ranks (save.c) and are left out here, so
+ * that the copy made by the seal does not touch them. */
+#include "file.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { COPY_BYTES = 1 << 20 };
+
+dt_err ckpt_image_open(ckpt_image *m)
+{
+    m->fd = memfd_create("dtrain-checkpoint", MFD_CLOEXEC);
+    DT_CHECK(m->fd >= 0, DT_ERR_MEMORY, "no file in memory for a checkpoint's metadata: %s", strerror(errno));
+    snprintf(m->path, sizeof m->path, "/proc/self/fd/%d", m->fd);
+    return DT_OK;
+}
+
+void ckpt_image_close(ckpt_image *m)
+{
+    if (m->fd >= 0) close(m->fd);
+    m->fd = -1;
+    free(m->extents);
+    m->extents = NULL;
+}
+
+dt_err ckpt_image_size(const ckpt_image *m, int64_t *nbytes)
+{
+    struct stat st;
+    DT_CHECK(fstat(m->fd, &st) == 0, DT_ERR_FAULT, "a checkpoint's metadata cannot be looked at: %s", strerror(errno));
+    *nbytes = (int64_t)st.st_size;
+    return DT_OK;
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const ckpt_extent *x = a, *y = b;
+    return (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+dt_err ckpt_image_leave_out(ckpt_image *m, const ckpt_extent *extents, int n)
+{
+    m->extents = malloc(((size_t)n + 1) * sizeof *m->extents);
+    DT_CHECK(m->extents, DT_ERR_MEMORY, "no memory for the places of %d tensors", n);
+    memcpy(m->extents, extents, (size_t)n * sizeof *extents);
+    qsort(m->extents, (size_t)n, sizeof *m->extents, by_offset);
+    m->n_extents = n;
+    return DT_OK;
+}
+
+/* What is zero is so in the file already: it was reserved, or is a hole. */
+static bool is_zero(const char *bytes, int64_t n) { return n == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, (size_t)n - 1) == 0); }
+
+static dt_err copy(const ckpt_image *m, int fd, const char *path, int64_t begin, int64_t end, char *buffer)
+{
+    for (int64_t at = begin; at < end; at += COPY_BYTES) {
+        const int64_t n = end - at < COPY_BYTES ? end - at : COPY_BYTES;
+        DT_TRY(dt_read_at(m->fd, m->path, at, buffer, (size_t)n));
+        if (!is_zero(buffer, n)) DT_TRY(dt_write_at(fd, path, at, buffer, (size_t)n));
+    }
+    return DT_OK;
+}
+
+dt_err ckpt_image_write(const ckpt_image *m, int fd, const char *path, int64_t file_size)
+{
+    char *buffer = malloc(COPY_BYTES);
+    DT_CHECK(buffer, DT_ERR_MEMORY, "no memory to copy a checkpoint's metadata");
+    int64_t at = 0;
+    dt_err err = DT_OK;
+    for (int i = 0; i < m->n_extents && err == DT_OK; i++) {
+        if (m->extents[i].offset < 0) continue; /* a tensor without elements has no place */
+        err = copy(m, fd, path, at, m->extents[i].offset, buffer);
+        at = m->extents[i].offset + m->extents[i].nbytes;
+    }
+    if (err == DT_OK) err = copy(m, fd, path, at, file_size, buffer);
+    free(buffer);
+    return err;
+}

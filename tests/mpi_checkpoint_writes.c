@@ -1,0 +1,124 @@
+/* mpi_checkpoint_writes.c - every call of a save that changes the disk fails in turn, with every errno that disks and quotas give: all ranks get
+ * DT_ERR_WRITE, the failing rank's message names errno and path, and the checkpoint before is what the folder holds.
+ *
+ * The calls below take the C library's place for the whole process, the libraries included; only files in the test's folder are looked at. That the
+ * process ends with 0 is part of the test: HDF5 faults in its exit handler when it was kept from writing. NP: 1 2 3 */
+#include "checkpoint_fixture.h"
+#include <errno.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+
+static struct {
+    char dir[64];
+    int countdown, error; /* the countdown-th call from now fails; 0: none */
+    bool hit;
+} fail_at;
+
+static bool is_ours(const char *path) { return fail_at.dir[0] && strncmp(path, fail_at.dir, strlen(fail_at.dir)) == 0; }
+
+static bool fails(const char *path)
+{
+    if (!fail_at.countdown || !is_ours(path) || --fail_at.countdown > 0) return false;
+    fail_at.hit = true;
+    errno = fail_at.error;
+    return true;
+}
+
+static bool fd_fails(int fd)
+{
+    char link[32], path[PATH_MAX];
+    if (!fail_at.countdown) return false;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    const ssize_t n = readlink(link, path, sizeof path - 1);
+    if (n < 0) return false;
+    path[n] = '\0';
+    return fails(path);
+}
+
+ssize_t write(int fd, const void *bytes, size_t n) { return fd_fails(fd) ? -1 : syscall(SYS_write, fd, bytes, n); }
+ssize_t pwrite(int fd, const void *bytes, size_t n, off_t at) { return fd_fails(fd) ? -1 : syscall(SYS_pwrite64, fd, bytes, n, at); }
+ssize_t pwrite64(int fd, const void *bytes, size_t n, off_t at) { return pwrite(fd, bytes, n, at); }
+int fsync(int fd) { return fd_fails(fd) ? -1 : (int)syscall(SYS_fsync, fd); }
+int ftruncate(int fd, off_t n) { return fd_fails(fd) ? -1 : (int)syscall(SYS_ftruncate, fd, n); }
+int ftruncate64(int fd, off_t n) { return ftruncate(fd, n); }
+int truncate(const char *path, off_t n) { return fails(path) ? -1 : (int)syscall(SYS_truncate, path, n); }
+int fallocate(int fd, int mode, off_t at, off_t n) { return fd_fails(fd) ? -1 : (int)syscall(SYS_fallocate, fd, mode, at, n); }
+int rename(const char *from, const char *to) { return fails(from) ? -1 : (int)syscall(SYS_renameat, AT_FDCWD, from, AT_FDCWD, to); }
+
+static bool folder_is_as_before(const fixture *f)
+{
+    char path[PATH_MAX], text[64] = "";
+    FILE *l = fopen(in_dir(f, "latest", path), "r");
+    if (!l || !fgets(text, sizeof text, l)) return false;
+    fclose(l);
+    if (strcmp(text, "step-00000001.h5") != 0 || exists_in(f, "step-00000002.h5.part") || exists_in(f, "latest.part")) return false;
+    return !exists_in(f, "step-00000002.h5") && dt_checkpoint_verify(in_dir(f, "step-00000001.h5", path), NULL) == DT_OK;
+}
+
+/* The sync of the folder is the last call: behind it stands the new checkpoint, whole, and named by `latest`. */
+static bool folder_is_as_after(const fixture *f)
+{
+    char path[PATH_MAX], *newest = NULL;
+    const bool ok = dt_checkpoint_find(f->dir, &newest) == DT_OK && !strcmp(newest, in_dir(f, "step-00000002.h5", path)) &&
+                    dt_checkpoint_verify(newest, NULL) == DT_OK && !exists_in(f, "latest.part");
+    free(newest);
+    return ok;
+}
+
+static void arm(const fixture *f, int rank, int countdown, int error)
+{
+    if (f->comm.rank != rank) return;
+    snprintf(fail_at.dir, sizeof fail_at.dir, "%s", f->dir);
+    fail_at.countdown = countdown, fail_at.error = error, fail_at.hit = false;
+}
+
+/* One save in which the n-th call fails on one rank; false: it makes fewer than n such calls. */
+static bool a_save_fails(fixture *f, int rank, int n, int error)
+{
+    arm(f, rank, n, error);
+    const dt_err err = save_step(f, 2, 0);
+    fail_at.countdown = 0;
+    char text[600];
+    int hit = fail_at.hit;
+    fail_at.hit = false;
+    snprintf(text, sizeof text, "%s", dt_error_message());
+    dt_error_clear();
+    MPI_Bcast(&hit, 1, MPI_INT, rank, f->mpi);
+    if (!hit) {
+        assert_all(f->mpi, err == DT_OK);
+        return false;
+    }
+    assert_all(f->mpi, err == DT_ERR_WRITE);
+    assert_all(f->mpi, f->comm.rank != rank || (strstr(text, strerror(error)) && strstr(text, f->dir)));
+    assert_all(f->mpi, f->comm.rank != 0 || folder_is_as_before(f) || folder_is_as_after(f));
+    dt_error_clear();
+    MPI_Barrier(f->mpi);
+    assert_all(f->mpi, f->comm.rank != 0 || shell("cd '%s' && rm -f step-00000002.h5 && printf step-00000001.h5 >latest", f->dir));
+    return true;
+}
+
+static void every_write_that_fails_leaves_the_checkpoint_before(void **state)
+{
+    fixture *f = *state;
+    const int errors[] = {EIO, ENOSPC, EDQUOT}, last = f->comm.nranks - 1;
+    int n_failed = 0;
+    assert_all(f->mpi, open_zero(f, 1, DT_F32, false));
+    assert_all(f->mpi, fill_states(f->z, true, 1));
+    for (int e = 0; e < 3; e++)
+        for (int rank = 0; rank <= last; rank += last > 0 ? last : 1) {
+            assert_all(f->mpi, f->comm.rank != 0 || shell("rm -rf '%s'/*", f->dir));
+            assert_all(f->mpi, save_step(f, 1, 0) == DT_OK);
+            for (int n = 1; a_save_fails(f, rank, n, errors[e]); n++) n_failed++;
+        }
+    assert_all(f->mpi, n_failed >= 3 * 8);
+    if (f->comm.rank == 0) print_message("%d calls failed in turn\n", n_failed);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(every_write_that_fails_leaves_the_checkpoint_before, make_dir, remove_dir),
+    };
+    mpi_test_begin(&argc, &argv);
+    return mpi_test_end(cmocka_run_group_tests(tests, open_fixture, close_fixture));
+}
