@@ -149,6 +149,98 @@ static void a_long_comment_is_skipped(void **state)
     dt_config_free(&cfg);
 }
 
+static void values_may_be_written_as_elsewhere(void **state)
+{
+    const struct {
+        const char *override, *key, *text;
+    } cases[] = {
+        {"precision.dtype=bfloat16", "precision.dtype", "bf16"},
+        {"precision.dtype=BF16", "precision.dtype", "bf16"},
+        {"precision.dtype=float32", "precision.dtype", "fp32"},
+        {"checkpoint.export_dtype=half", "checkpoint.export_dtype", "fp16"},
+        {"scheduler.type=constant_with_warmup", "scheduler.type", "constant"},
+        {"run.task=\"sft\"", "run.task", "sft"},
+        {"run.output_dir='my runs/a'", "run.output_dir", "my runs/a"},
+        {"run.output_dir=\" 'x' \"", "run.output_dir", "x"},
+        {"run.output_dir='it''s", "run.output_dir", "'it''s"},
+        {"data.train=\"a.h5\", 'b.h5'", "data.train", "\"a.h5\", 'b.h5'"},
+        {"run.max_steps=1_000", "run.max_steps", "1000"},
+        {"run.max_steps=1e6", "run.max_steps", "1000000"},
+        {"run.shuffle=True", NULL, NULL},
+        {"data.shuffle=True", "data.shuffle", "true"},
+        {"run.time_limit=90", "run.time_limit", "90"},
+        {"run.time_limit=1:30", "run.time_limit", "90"},
+        {"run.time_limit=01:00:05", "run.time_limit", "3605"},
+        {"run.time_limit=2-00:00:00", "run.time_limit", "172800"},
+        {"comm.timeout=30m", "comm.timeout", "1800"},
+        {"run.time_limit=1.5h", "run.time_limit", "5400"},
+        {"model.hidden_size=1_024", "model.hidden_size", "1024"},
+        {"model.rope_theta=500000.0", "model.rope_theta", "500000"},
+        {"model.tie_word_embeddings=True", "model.tie_word_embeddings", "true"},
+        {"model.sliding_window=null", "model.sliding_window", "null"},
+        {"model.sliding_window=", "model.sliding_window", ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dt_config a, b;
+        char line[80];
+        if (!cases[i].key) {
+            assert_int_equal(parse(&a, "", cases[i].override), DT_ERR_USAGE);
+            continue;
+        }
+        if (parse(&a, "", cases[i].override) != DT_OK) fail_msg("%s", dt_error_message());
+        char *text = dt_config_text(&a), *again;
+        const char *name = strchr(cases[i].key, '.') + 1;
+        snprintf(line, sizeof line, "\n%s =%s%s\n", name, *cases[i].text ? " " : "", cases[i].text);
+        if (!strstr(text, line)) fail_msg("%s: not%s", cases[i].override, line);
+        assert_int_equal(parse(&b, text, NULL), DT_OK);
+        assert_string_equal(again = dt_config_text(&b), text);
+        free(text), free(again);
+        dt_config_free(&a), dt_config_free(&b);
+    }
+}
+
+static void keys_with_mistakes_are_doubted_and_the_rest_is_read(void **state)
+{
+    const char *const overrides[] = {"optimzer.lr=1", "learning_rate=2", "run.epochs=3"};
+    dt_config cfg;
+    dt_mistakes mistakes = {0};
+    unsetenv("DTRAIN_TEST_UNSET");
+    dt_error_clear();
+    assert_int_equal(dt_config_read(&cfg, "input.ini", "[run]\nsede = 1\nseed = 5\nthreads = x\n[data]\ntrain = ${DTRAIN_TEST_UNSET}/a\n", 3,
+                                    overrides, DT_VARIABLES_MUST_BE_SET, &mistakes),
+                     DT_OK);
+    assert_int_equal(mistakes.n, 5);
+    assert_true(cfg.run_seed == 5 && cfg.run_epochs == 3 && cfg.run_threads == 0 && cfg.optimizer_lr == 3e-4);
+    assert_true(dt_config_doubted(&cfg, "run", "threads") && dt_config_doubted(&cfg, "optimizer", "lr"));
+    assert_true(dt_config_doubted(&cfg, "data", "train") && !dt_config_doubted(&cfg, "data", "validation"));
+    assert_true(dt_config_doubted(&cfg, "run", NULL) && !dt_config_doubted(&cfg, "model", NULL));
+    assert_int_equal(dt_mistakes_end(&mistakes), DT_ERR_USAGE);
+    assert_non_null(strstr(dt_error_message(), "DTRAIN_TEST_UNSET is not set"));
+    dt_error_clear();
+    dt_config_free(&cfg);
+
+    assert_int_equal(dt_config_read(&cfg, "input.ini", "[data]\ntrain = ${DTRAIN_TEST_UNSET}/a\n", 0, NULL, DT_VARIABLES_MAY_BE_UNSET, &mistakes),
+                     DT_OK);
+    assert_true(mistakes.n == 0 && dt_config_doubted(&cfg, "data", "train"));
+    dt_config_free(&cfg);
+}
+
+static void a_list_of_mistakes_has_each_once_and_the_lowest_exit_code(void **state)
+{
+    dt_mistakes m = {0};
+    dt_error_clear();
+    dt_mistakes_add(&m, DT_OK);
+    assert_int_equal(dt_mistakes_end(&m), DT_OK);
+    dt_mistakes_add(&m, dt_fail(DT_ERR_WRITE, "disk"));
+    dt_mistakes_add(&m, dt_fail(DT_ERR_DATA, "b"));
+    dt_mistakes_add(&m, dt_fail(DT_ERR_DATA, "a b"));
+    dt_mistakes_add(&m, dt_fail(DT_ERR_DATA, "b"));
+    assert_int_equal(m.n, 3);
+    assert_int_equal(dt_mistakes_end(&m), DT_ERR_DATA);
+    assert_string_equal(dt_error_message(), "disk\nb\na b");
+    dt_error_clear();
+}
+
 /* ---- what is refused, and the words ---- */
 
 static void every_mistake_is_named(void **state)
@@ -190,15 +282,46 @@ static void every_mistake_is_named(void **state)
         {"", "run.output_dir=a\nb", "command line: run.output_dir: a control character (byte 0x0a) in the value"},
         {"", "run.output_dir=a ;b", "command line: run.output_dir: ';' at the beginning of a value or after a blank starts a comment and cannot be part of the value"},
         {"", "run.output_dir=;b", "command line: run.output_dir: ';' at the beginning of a value or after a blank starts a comment and cannot be part of the value"},
-        {"", "seed=1", "command line: expected section.key=value, found 'seed=1'"},
+        {"", "seed=1", "command line: expected section.key=value, found 'seed=1'; did you mean run.seed=1?"},
+        {"", "lr=1e-3", "command line: expected section.key=value, found 'lr=1e-3'; did you mean optimizer.lr=1e-3?"},
+        {"", "learning_rate=1e-3", "command line: expected section.key=value, found 'learning_rate=1e-3'; did you mean optimizer.lr=1e-3?"},
+        {"", "nonsense=1", "command line: expected section.key=value, found 'nonsense=1'"},
         {"", "run.seed", "command line: expected section.key=value, found 'run.seed'"},
         {"", ".seed=1", "command line: expected section.key=value, found '.seed=1'"},
         {"", "run.=1", "command line: expected section.key=value, found 'run.=1'"},
         {"", "rum.seed=1", "command line: rum.seed: unknown section; the nearest is [run]"},
         {"", "run.sede=1", "command line: run.sede: unknown key; the nearest is seed"},
         {"", "zero.stage=4", "command line: zero.stage: expected one of auto, 0, 1, 2, 3, found '4'"},
-        /* the first mistake in the file is the one that is told */
-        {"[run]\nseed = x\nthreads = y\n", "run.z=1", "input.ini:2: [run] seed: expected an integer from 0, found 'x'"},
+        /* names of other programs */
+        {"[optimizer]\nlearning_rate = 1\n", NULL, "input.ini:2: [optimizer] learning_rate: unknown key; learning_rate is lr in [optimizer] here"},
+        {"[run]\nper_device_train_batch_size = 1\n", NULL, "input.ini:2: [run] per_device_train_batch_size: unknown key; per_device_train_batch_size is micro_batch_size in [batch] here"},
+        {"[run]\ngradient_accumulation_steps = 1\n", NULL, "input.ini:2: [run] gradient_accumulation_steps: unknown key; gradient_accumulation_steps belongs to [batch]"},
+        {"[run]\nnum_train_epochs = 1\n", NULL, "input.ini:2: [run] num_train_epochs: unknown key; num_train_epochs is epochs in [run] here"},
+        {"[run]\nbf16 = true\n", NULL, "input.ini:2: [run] bf16: unknown key; bf16 is dtype in [precision] here: bf16 = true is dtype = bf16"},
+        {"[zero_optimization]\nstage = 2\n", NULL, "input.ini:1: [zero_optimization]: unknown section; such settings stand in [zero]"},
+        {"", "run.lr_scheduler_type=cosine", "command line: run.lr_scheduler_type: unknown key; lr_scheduler_type is type in [scheduler] here"},
+        {"[optimizer]\ngradient_clipping = 1\n", NULL, "input.ini:2: [optimizer] gradient_clipping: unknown key; gradient_clipping is max_grad_norm in [optimizer] here"},
+        {"[precision]\ndtype = half\n", NULL, "input.ini:2: [precision] dtype: expected one of fp32, bf16, found 'half' (fp16 is not supported here; bf16 has the same size and needs no loss scale)"},
+        {"[data]\nseq_len = 4k\n", NULL, "input.ini:2: [data] seq_len: expected an integer from 1 to 16777216, found '4k' (write the number out: 4000 or 4096)"},
+        {"[data]\nseq_len = 1_\n", NULL, "input.ini:2: [data] seq_len: expected an integer from 1 to 16777216, found '1_'"},
+        {"[scheduler]\nwarmup_ratio = 10%\n", NULL, "input.ini:2: [scheduler] warmup_ratio: expected a number from 0 to 1, found '10%' (a share is written as a number: 0.1)"},
+        {"[run]\ntime_limit = 1:99:00\n", NULL, "input.ini:2: [run] time_limit: expected a number from 0 to 1e+09, found '1:99:00'"},
+        /* nothing is near */
+        {"[comm]\nqwertyuiop = 1\n", NULL, "input.ini:2: [comm] qwertyuiop: unknown key; [comm] has backend, timeout, shared_memory"},
+        /* types of [model] */
+        {"[model]\nhidden_size = wide\n", NULL, "input.ini:2: [model] hidden_size: expected an integer from 1 to 16777216, found 'wide'"},
+        {"[model]\nrms_norm_eps = 2\n", NULL, "input.ini:2: [model] rms_norm_eps: expected a number from 0 to 1, found '2'"},
+        {"[model]\nsliding_window = none\n", NULL, "input.ini:2: [model] sliding_window: expected an integer from 1 to 2147483647, or null, found 'none'"},
+        {"[model]\nmodel_type = mamba\n", NULL, "input.ini:2: [model] model_type: expected one of gpt2, llama, mistral, qwen2, qwen3, found 'mamba'"},
+        /* all are told, in order; after a section that is none, its keys are not judged */
+        {"[run]\nseed = x\nthreads = y\n", "run.z=1", "input.ini:2: [run] seed: expected an integer from 0, found 'x'\n"
+         "input.ini:3: [run] threads: expected an integer from 0 to 4096, found 'y'\n"
+         "command line: run.z: unknown key; [run] has task, output_dir, seed, max_steps, epochs, device, threads, reproducible, time_limit, max_skipped_steps"},
+        {"[optimzer]\nlr = 1\nfoo = 2\n[run]\n  seed = 1\nseed = 2\nseed = 3\n[data]\nseq_len = 0\n", NULL,
+         "input.ini:1: [optimzer]: unknown section; the nearest is [optimizer]\n"
+         "input.ini:5: expected a key or a [section] in the first column, found an indented line: 'seed = 1'\n"
+         "input.ini:7: [run] seed: set twice, first in line 6\n"
+         "input.ini:9: [data] seq_len: expected an integer from 1 to 16777216, found '0'"},
     };
     /* clang-format on */
     unsetenv("DTRAIN_TEST_UNSET");
@@ -258,7 +381,7 @@ static void same_values(const dt_config *a, const dt_config *b)
 {
 #define SAME_NUMBER(s, k, ...) assert_true(a->s##_##k == b->s##_##k);
 #define SAME_TEXT(s, k, ...) assert_string_equal(a->s##_##k, b->s##_##k);
-    DT_CONFIG_KEYS(SAME_NUMBER, SAME_NUMBER, SAME_NUMBER, SAME_TEXT, SAME_TEXT)
+    DT_CONFIG_KEYS(SAME_NUMBER, SAME_NUMBER, SAME_NUMBER, SAME_TEXT, SAME_TEXT, SAME_TEXT)
 }
 
 static void every_key_survives_being_written(void **state)
@@ -275,7 +398,7 @@ static void every_key_survives_being_written(void **state)
     assert_non_null(strstr(written, "weight_decay = 0.1\n"));
     assert_non_null(strstr(written, "reproducible = true\n"));
 #define IS_THERE(s, k, ...) assert_non_null(strstr(written, "\n" #k " ="));
-    DT_CONFIG_KEYS(IS_THERE, IS_THERE, IS_THERE, IS_THERE, IS_THERE)
+    DT_CONFIG_KEYS(IS_THERE, IS_THERE, IS_THERE, IS_THERE, IS_THERE, IS_THERE)
     free(again);
     free(written);
     dt_config_free(&a);
@@ -342,13 +465,17 @@ static void keys_are_printed_by_section_and_by_name(void **state)
     dt_err err;
     char *text = printed(dt_config_print_keys, "batch.micro_batch_size", &err);
     assert_int_equal(err, DT_OK);
-    assert_string_equal(text, "[batch]\n  micro_batch_size             integer from 0 to 2147483647, samples; default 0\n"
-                              "      samples a rank and micro-step; 0: from the other two\n");
+    assert_string_equal(text, "[batch]\n  micro_batch_size             integer from 0 to 2147483647, samples; default: 0\n"
+                              "      samples that a rank processes at a time; 0: computed from the other two\n");
     free(text);
     text = printed(dt_config_print_keys, "zero", &err);
     assert_true(err == DT_OK && strstr(text, "[zero]") && strstr(text, "stage ") && !strstr(text, "[run]"));
     free(text);
+    text = printed(dt_config_print_keys, "warmup_steps", &err);
+    assert_true(err == DT_OK && strstr(text, "[scheduler]\n  warmup_steps "));
+    free(text);
     text = printed(dt_config_print_keys, "", &err);
+    for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) assert_true(end - line <= 120);
     assert_true(err == DT_OK && strstr(text, "[run]") && strstr(text, "[log]"));
     free(text);
     const struct {
@@ -356,6 +483,8 @@ static void keys_are_printed_by_section_and_by_name(void **state)
     } bad[] = {
         {"rnu", "--keys rnu: unknown section; the nearest is [run]"},
         {"run.sed", "--keys run.sed: unknown key; the nearest is seed"},
+        {"learning_rate", "--keys learning_rate: learning_rate is optimizer.lr here"},
+        {"optimiser", "--keys optimiser: unknown section; the nearest is [optimizer]"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         free(printed(dt_config_print_keys, bad[i].filter, &err));
@@ -388,7 +517,8 @@ static void lists_are_split_at_commas(void **state)
         const char *text;
         int n;
         const char *items[3];
-    } cases[] = {{"", 0, {NULL}}, {" , ,", 0, {NULL}}, {"a", 1, {"a"}}, {" a b ,c,, d", 3, {"a b", "c", "d"}}};
+    } cases[] = {{"", 0, {NULL}}, {" , ,", 0, {NULL}}, {"a", 1, {"a"}}, {" a b ,c,, d", 3, {"a b", "c", "d"}},
+                 {"\"a b\", 'c'", 2, {"a b", "c"}}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char **items;
         int n;
@@ -414,6 +544,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(environment_variables_are_replaced),
         cmocka_unit_test(lines_up_to_4000_bytes_are_read_whole),
         cmocka_unit_test(a_long_comment_is_skipped),
+        cmocka_unit_test(values_may_be_written_as_elsewhere),
+        cmocka_unit_test(keys_with_mistakes_are_doubted_and_the_rest_is_read),
+        cmocka_unit_test(a_list_of_mistakes_has_each_once_and_the_lowest_exit_code),
         cmocka_unit_test(every_mistake_is_named),
         cmocka_unit_test(a_line_over_4000_bytes_is_refused),
         cmocka_unit_test(files_that_are_no_configuration_are_refused),

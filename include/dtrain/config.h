@@ -5,7 +5,7 @@
 
 #include "dtrain/core.h"
 
-/* The table: DT_CONFIG_KEYS(INT, REAL, BOOL, ENUM, TEXT), rows in the order of --keys. */
+/* The table: DT_CONFIG_KEYS(INT, REAL, BOOL, ENUM, TEXT, MAYBE), rows in the order of --keys. */
 #include "dtrain/config_keys.h"
 
 #define DT_FIELD_INT(section, key, ...) int64_t section##_##key;
@@ -13,6 +13,7 @@
 #define DT_FIELD_BOOL(section, key, ...) bool section##_##key;
 #define DT_FIELD_ENUM(section, key, ...) const char *section##_##key; /* one of the allowed words, interned */
 #define DT_FIELD_TEXT(section, key, ...) const char *section##_##key; /* owned by the config; "" when not given */
+#define DT_FIELD_MAYBE(section, key, ...) const char *section##_##key; /* the value's text, checked; "" when not given */
 
 /** Where a key's value came from. */
 typedef struct dt_config_source {
@@ -22,7 +23,7 @@ typedef struct dt_config_source {
 
 /** A parsed configuration; cfg.SECTION_KEY is the value of [SECTION] KEY. Free with dt_config_free. */
 typedef struct dt_config {
-    DT_CONFIG_KEYS(DT_FIELD_INT, DT_FIELD_REAL, DT_FIELD_BOOL, DT_FIELD_ENUM, DT_FIELD_TEXT)
+    DT_CONFIG_KEYS(DT_FIELD_INT, DT_FIELD_REAL, DT_FIELD_BOOL, DT_FIELD_ENUM, DT_FIELD_TEXT, DT_FIELD_MAYBE)
     struct dt_config_private *priv;
 } dt_config;
 
@@ -30,8 +31,21 @@ typedef struct dt_config {
  *  error. name is what messages call the text (the file's path). Local; the text is what rank 0 read and broadcast.
  *
  *  Errors (DT_ERR_USAGE; message "FILE:LINE: [section] key: expected ..., found ..."): unknown section or key (with the nearest
- *  known one), key twice, wrong type, out of range, not one of the words, unset ${NAME}, line over 4000 bytes, indented line. */
+ *  known one), key twice, wrong type, out of range, not one of the words, unset ${NAME}, line over 4000 bytes, indented line.
+ *  All mistakes are told, a line each. */
 dt_err dt_config_parse(dt_config *cfg, const char *name, const char *text, int n_overrides, const char *const *overrides);
+
+/** What a ${NAME} whose variable is not set is: a mistake, or the end of what is known of its key (which is doubted then). */
+typedef enum dt_config_variables { DT_VARIABLES_MUST_BE_SET, DT_VARIABLES_MAY_BE_UNSET } dt_config_variables;
+
+/** As dt_config_parse, but every mistake joins the list and the rest is read all the same: keys with mistakes keep their defaults and
+ *  are doubted. Returns DT_OK or DT_ERR_MEMORY; cfg must be freed in any case. */
+dt_err dt_config_read(dt_config *cfg, const char *name, const char *text, int n_overrides, const char *const *overrides,
+                      dt_config_variables variables, dt_mistakes *mistakes);
+
+/** Is the key's value not what its writer meant (a mistake in it, or in a name that is near to it)? Then nothing follows from it.
+ *  key NULL: any key of the section. */
+bool dt_config_doubted(const dt_config *cfg, const char *section, const char *key);
 
 /** Read a whole file into a malloc'ed string. DT_ERR_USAGE with the reason when it cannot be read or is not text. */
 dt_err dt_config_read_file(const char *path, char **text);
@@ -51,7 +65,7 @@ dt_err dt_config_set(dt_config *cfg, const char *section, const char *key, const
 /** The resolved configuration as INI text, every key with its value, in table order; malloc'ed. Parses back to the same. */
 char *dt_config_text(const dt_config *cfg);
 
-/** Print the table (--keys): type, default, range, unit, help; filter is "", "section" or "section.key".
+/** Print the table (--keys): type, default, range, unit, help; filter is "", "section", "section.key" or "key".
  *  DT_ERR_USAGE naming the nearest one when the filter matches nothing. */
 dt_err dt_config_print_keys(FILE *out, const char *filter);
 

@@ -1,90 +1,173 @@
-/* config_keys.h - every configuration key, once: section, key, default, limits, unit, help. See config.h. */
+/* config_keys.h - every configuration key, once: section, key, default, limits, unit, help. See config.h.
+ *
+ *     INT, REAL   (section, key, default, least, greatest, unit, help)
+ *     BOOL        (section, key, default, help)
+ *     ENUM        (section, key, default, words, help)
+ *     TEXT        (section, key, default, help)
+ *     MAYBE       (section, key, type, least, greatest, words, unit, help): a value of type integer, number, boolean or
+ *                 word, or not set. words: those allowed; for the other types one more word that is allowed, or "".
+ *                 The field holds the text of the value, "" where the key is not set. */
 #ifndef DTRAIN_CONFIG_KEYS_H
 #define DTRAIN_CONFIG_KEYS_H
 
-#define DT_CONFIG_KEYS(INT, REAL, BOOL, ENUM, TEXT)                                                                    \
-    /* clang-format off */ \
-    ENUM(run, task, "pretrain", "pretrain|sft|eval", "what to do") \
-    TEXT(run, output_dir, "", "directory of the run: config.ini, metrics.jsonl, checkpoints/, events; needed by all tasks but eval") \
-    INT (run, seed, 42, 0, INT64_MAX, "", "seed of every random number: order of samples, initial weights, dropout") \
-    INT (run, max_steps, 0, 0, INT64_MAX, "optimizer steps", "stop after so many steps; 0: epochs decides") \
-    REAL(run, epochs, 1, 0, 1e9, "passes over the data", "used when max_steps is 0") \
-    ENUM(run, device, "auto", "auto|cpu|cuda", "where tensors live and kernels run") \
-    INT (run, threads, 0, 0, 4096, "threads a rank", "threads of the CPU device; 0: the cores of the node shared among its ranks") \
-    BOOL(run, reproducible, false, "bit-identical losses and weights whatever the number of ranks, the ZeRO stage and the offload") \
-    REAL(run, time_limit, 0, 0, 1e9, "seconds", "save and leave (exit code 75) before so much time has passed since the start; 0: no limit") \
-    INT (run, max_skipped_steps, 20, 1, INT64_MAX, "optimizer steps", "consecutive steps left out for non-finite gradients before the run ends (exit code 71)") \
-    TEXT(model, path, "", "what to start from: a Hugging Face directory (config.json, safetensors), a checkpoint file, or a run's directory") \
-    TEXT(model, tokenizer, "", "directory (or tokenizer.json) whose files go with exports and are used for generation, or bytes; default: that of path, or of the data") \
-    TEXT(model, config, "", "config.json of the model to start from random weights") \
-    TEXT(model, model_type, "", "gpt2, llama, mistral, qwen2 or qwen3 (inline model, with the keys below, named as in config.json)") \
-    TEXT(model, hidden_size, "", "width of the model") \
-    TEXT(model, intermediate_size, "", "width inside the MLP") \
-    TEXT(model, num_hidden_layers, "", "blocks") \
-    TEXT(model, num_attention_heads, "", "query heads") \
-    TEXT(model, num_key_value_heads, "", "key and value heads") \
-    TEXT(model, head_dim, "", "width of a head") \
-    TEXT(model, vocab_size, "", "rows of the embedding") \
-    TEXT(model, max_position_embeddings, "", "longest sequence") \
-    TEXT(model, rope_theta, "", "base of the rotary frequencies") \
-    TEXT(model, rope_scaling, "", "JSON object, as in config.json") \
-    TEXT(model, rms_norm_eps, "", "epsilon of the norms (layer_norm_epsilon of GPT-2 too)") \
-    TEXT(model, hidden_act, "", "activation: silu, gelu, gelu_new, gelu_pytorch_tanh, quick_gelu") \
-    TEXT(model, tie_word_embeddings, "", "true: the head is the embedding") \
-    TEXT(model, attention_bias, "", "biases on the attention projections (Llama, Qwen3)") \
-    TEXT(model, mlp_bias, "", "biases in the MLP (Llama)") \
-    TEXT(model, sliding_window, "", "a token attends to so many tokens, itself included (Mistral)") \
-    TEXT(model, initializer_range, "", "standard deviation of random weights") \
-    ENUM(model, attention, "auto", "auto|flash", "kernel of the attention; flash: exact, in tiles, without the matrix of scores") \
-    ENUM(model, activation_checkpointing, "none", "none|block", "block: keep each block's input alone and recompute the rest in backward") \
-    REAL(model, dropout, -1, -1, 0.99, "probability", "overrides the three dropout keys of config.json; -1: as there (0 but for GPT-2)") \
-    TEXT(data, train, "", "dataset files: paths, globs, comma separated; with any path:weight samples are mixed in that proportion (1 where none is given)") \
-    TEXT(data, validation, "", "the same for validation") \
-    INT (data, seq_len, 1024, 1, 16777216, "tokens", "length of a row of tokens; longest SFT sample, longer ones keep their first tokens") \
-    ENUM(data, packing, "auto", "auto|none|wrapped|bfd|bfd_split", "wrapped: cut the stream into rows (tokens); none: a row is a sample (sft); bfd: best-fit decreasing by document") \
-    BOOL(data, document_mask, false, "wrapped rows: attention, positions and targets do not cross documents (bfd rows never do)") \
-    BOOL(data, shuffle, true, "a permutation that depends on seed and epoch alone") \
-    BOOL(data, drop_last, false, "leave out the last incomplete micro-batch of an epoch") \
-    REAL(data, validation_steps, 0, 0, 1e12, "optimizer steps", "validate every so many steps; below 1: that share of all steps; 0: at the end only") \
-    INT (data, max_validation_samples, 0, 0, INT64_MAX, "samples", "validate on the first so many samples; 0: all") \
-    INT (data, prefetch, 2, 0, 1024, "micro-batches", "read ahead in the background; 0: read when needed") \
-    INT (batch, train_batch_size, 0, 0, INT64_MAX, "samples", "samples an optimizer step, all ranks together; 0: from the other two") \
-    INT (batch, micro_batch_size, 0, 0, INT32_MAX, "samples", "samples a rank and micro-step; 0: from the other two") \
-    INT (batch, gradient_accumulation_steps, 0, 0, INT32_MAX, "micro-steps", "micro-steps an optimizer step; 0: from the other two") \
+/* clang-format off */
+#define DT_CONFIG_KEYS(INT, REAL, BOOL, ENUM, TEXT, MAYBE) \
+    ENUM(run, task, "pretrain", "pretrain|sft|eval", \
+         "what the run does: pretrain on tokens, sft: fine-tune on samples with answers, eval: measure the loss on " \
+         "data.validation") \
+    TEXT(run, output_dir, "", \
+         "directory that the run writes to: config.ini, metrics.jsonl, checkpoints/, TensorBoard events; every " \
+         "task but eval needs it") \
+    INT (run, seed, 42, 0, INT64_MAX, "", \
+         "seed of all random numbers: order of samples, initial weights, dropout") \
+    INT (run, max_steps, 0, 0, INT64_MAX, "optimizer steps", \
+         "stop after this many steps; 0: run.epochs decides") \
+    REAL(run, epochs, 1, 0, 1e9, "passes over the data", "length of the run when max_steps is 0") \
+    ENUM(run, device, "auto", "auto|cpu|cuda", \
+         "device that computes; auto: the best one that this program was built for") \
+    INT (run, threads, 0, 0, 4096, "threads per rank", \
+         "threads of the CPU device; 0: the node's cores divided by its ranks") \
+    BOOL(run, reproducible, false, \
+         "losses and weights are bit-identical for any number of ranks, ZeRO stage and offload (slower)") \
+    REAL(run, time_limit, 0, 0, 1e9, "seconds", \
+         "save a checkpoint and exit with code 75 before this much time has passed since the start; 0: no limit") \
+    INT (run, max_skipped_steps, 20, 1, INT64_MAX, "optimizer steps", \
+         "stop with exit code 71 after this many steps in a row were skipped because of non-finite gradients") \
+    TEXT(model, path, "", \
+         "model to start from: a Hugging Face directory (config.json, safetensors), a checkpoint file, or the " \
+         "directory of a run") \
+    TEXT(model, tokenizer, "", \
+         "directory of the tokenizer, its tokenizer.json, or the word bytes; exported and used for generation; " \
+         "empty: the tokenizer of model.path, else that of the data") \
+    TEXT(model, config, "", "config.json of a model that starts from random weights") \
+    MAYBE(model, model_type, word, 0, 0, "gpt2|llama|mistral|qwen2|qwen3", "", \
+         "architecture of a model that is described here, by this key and those below; they have the names and " \
+         "meanings of config.json") \
+    MAYBE(model, hidden_size, integer, 1, 1 << 24, "", "", "width of the model") \
+    MAYBE(model, intermediate_size, integer, 1, 1 << 24, "", "", "width of the hidden layer of the MLP") \
+    MAYBE(model, num_hidden_layers, integer, 1, 1 << 16, "", "blocks", "number of transformer blocks") \
+    MAYBE(model, num_attention_heads, integer, 1, 1 << 24, "", "heads", "number of query heads") \
+    MAYBE(model, num_key_value_heads, integer, 1, 1 << 24, "", "heads", \
+         "number of key and value heads; a divisor of num_attention_heads") \
+    MAYBE(model, head_dim, integer, 1, 1 << 24, "", "", "width of one attention head") \
+    MAYBE(model, vocab_size, integer, 1, 1 << 30, "", "tokens", "size of the vocabulary: rows of the embedding") \
+    MAYBE(model, max_position_embeddings, integer, 1, 1 << 30, "", "tokens", \
+         "longest sequence that the model is made for") \
+    MAYBE(model, rope_theta, number, 1, 1e30, "", "", "base of the rotary position embedding") \
+    TEXT(model, rope_scaling, "", \
+         "JSON object as in config.json: how the rotary position embedding is scaled for longer sequences; null: " \
+         "not scaled") \
+    MAYBE(model, rms_norm_eps, number, 0, 1, "", "", \
+         "epsilon of the normalisation layers (for GPT-2: layer_norm_epsilon)") \
+    MAYBE(model, hidden_act, word, 0, 0, "silu|swish|gelu|gelu_new|gelu_pytorch_tanh|quick_gelu", "", \
+         "activation function of the MLP") \
+    MAYBE(model, tie_word_embeddings, boolean, 0, 0, "", "", \
+         "true: the output layer uses the weights of the embedding") \
+    MAYBE(model, attention_bias, boolean, 0, 0, "", "", \
+         "true: the attention projections have biases (llama, qwen3)") \
+    MAYBE(model, mlp_bias, boolean, 0, 0, "", "", "true: the layers of the MLP have biases (llama)") \
+    MAYBE(model, sliding_window, integer, 1, INT32_MAX, "null", "tokens", \
+         "each token attends to at most this many tokens, itself included (mistral, qwen2, qwen3); null: to all " \
+         "before it") \
+    MAYBE(model, initializer_range, number, 0, 100, "", "", "standard deviation of random initial weights") \
+    ENUM(model, attention, "auto", "auto|flash", \
+         "attention kernel; flash: exact, computed in tiles, never stores the matrix of scores") \
+    ENUM(model, activation_checkpointing, "none", "none|block", \
+         "block: keep only the input of each block and recompute the rest in the backward pass (less memory, about " \
+         "a third more work)") \
+    REAL(model, dropout, -1, -1, 0.99, "probability", \
+         "replaces the dropout probabilities of config.json; -1: keep those (0 except for GPT-2)") \
+    TEXT(data, train, "", \
+         "dataset files to train on, made by dtrain-data: paths and globs, comma separated; path:weight mixes the " \
+         "files in these proportions (a file without a weight has 1)") \
+    TEXT(data, validation, "", "dataset files to validate on, written as for data.train") \
+    INT (data, seq_len, 1024, 1, 16777216, "tokens", \
+         "length of a training sequence; a longer sample is cut after this many tokens") \
+    ENUM(data, packing, "auto", "auto|none|wrapped|bfd|bfd_split", \
+         "how sequences are made. wrapped: the stream of tokens is cut every seq_len; none: one sample each; bfd: " \
+         "whole documents are packed together (best-fit decreasing); bfd_split: the same, documents over seq_len " \
+         "are split; auto: wrapped for tokens, none for sft") \
+    BOOL(data, document_mask, false, \
+         "wrapped sequences: attention, positions and targets stop at document boundaries (with bfd they always " \
+         "do)") \
+    BOOL(data, shuffle, true, \
+         "visit the samples in an order that depends only on run.seed and the epoch; false: in the order of the " \
+         "files") \
+    BOOL(data, drop_last, false, "leave out the last micro-batch of an epoch if it is incomplete") \
+    REAL(data, validation_steps, 0, 0, 1e12, "optimizer steps", \
+         "validate every this many steps; below 1: a fraction of all steps; 0: only at the end") \
+    INT (data, max_validation_samples, 0, 0, INT64_MAX, "samples", \
+         "validate on the first samples only, this many; 0: on all") \
+    INT (data, prefetch, 2, 0, 1024, "micro-batches", \
+         "micro-batches that are read ahead in the background; 0: none") \
+    INT (batch, train_batch_size, 0, 0, INT64_MAX, "samples", \
+         "samples per optimizer step, over all ranks = micro_batch_size x gradient_accumulation_steps x ranks; 0: " \
+         "computed from the other two") \
+    INT (batch, micro_batch_size, 0, 0, INT32_MAX, "samples", \
+         "samples that a rank processes at a time; 0: computed from the other two") \
+    INT (batch, gradient_accumulation_steps, 0, 0, INT32_MAX, "micro-steps", \
+         "micro-batches of a rank whose gradients are added up for one optimizer step; 0: computed from the other " \
+         "two") \
     REAL(optimizer, lr, 3e-4, 0, 10, "", "peak learning rate") \
-    TEXT(optimizer, betas, "0.9, 0.999", "decay of the two moments") \
-    REAL(optimizer, eps, 1e-8, 0, 1, "", "added to the root of the second moment") \
-    REAL(optimizer, weight_decay, 0, 0, 10, "", "decoupled; not on biases and norm weights") \
-    REAL(optimizer, max_grad_norm, 1, -1e30, 1e30, "", "clip the global gradient norm; 0 or less: do not clip") \
-    ENUM(optimizer, lr_scale_rule, "none", "none|linear|sqrt", "scale lr with train_batch_size / lr_base_batch_size") \
-    INT (optimizer, lr_base_batch_size, 0, 0, INT64_MAX, "samples", "the batch size that lr was chosen for") \
-    ENUM(scheduler, type, "cosine", "constant|linear|cosine|wsd", "shape of the learning rate after the warm-up") \
-    INT (scheduler, warmup_steps, 0, 0, INT64_MAX, "optimizer steps", "linear from 0; wins over warmup_ratio") \
-    REAL(scheduler, warmup_ratio, 0, 0, 1, "of all steps", "used when warmup_steps is 0") \
-    REAL(scheduler, min_lr_ratio, 0, 0, 1, "of lr", "end of linear, cosine and wsd") \
-    REAL(scheduler, decay_ratio, 0.1, 0, 1, "of all steps", "length of the decay at the end (wsd)") \
-    ENUM(scheduler, decay_type, "linear", "linear|cosine|sqrt", "shape of the decay (wsd); sqrt: 1 - sqrt") \
-    ENUM(precision, dtype, "fp32", "fp32|bf16", "parameters and activations; bf16 keeps fp32 master weights and moments") \
-    ENUM(zero, stage, "0", "auto|0|1|2|3", "what the ranks share out: 1 optimizer, 2 and gradients, 3 and parameters; auto: the first that fits") \
-    INT (zero, reduce_bucket_size, 500000000, 1, INT64_MAX, "elements", "most gradients a collective reduces at once") \
-    INT (zero, allgather_bucket_size, 500000000, 1, INT64_MAX, "elements", "most parameters a collective gathers at once") \
-    INT (zero, prefetch_bucket_size, 50000000, 0, INT64_MAX, "elements", "stage 3: gather the next unit ahead when it is no larger than this") \
-    INT (zero, param_persistence_threshold, 0, 0, INT64_MAX, "elements", "stage 3: keep units smaller than this whole on every rank") \
-    INT (zero, max_live_parameters, 1000000000, 1, INT64_MAX, "elements", "stage 3: most gathered parameters at a time") \
-    BOOL(zero, overlap_comm, true, "communicate beside the computation where the device can") \
-    ENUM(comm, backend, "auto", "auto|mpi|nccl", "what moves tensors between ranks") \
-    REAL(comm, timeout, 1800, 1, 1e9, "seconds", "longest time without progress before the run ends (exit code 76)") \
-    BOOL(comm, shared_memory, true, "exchange through shared memory between ranks of a node") \
-    REAL(checkpoint, save_steps, 500, 0, 1e12, "optimizer steps", "save every so many steps; below 1: that share of all steps; 0: at the end only") \
-    INT (checkpoint, save_total_limit, 0, 0, INT64_MAX, "files", "keep the newest so many; 0: all") \
-    TEXT(checkpoint, resume, "auto", "auto: the newest good checkpoint of output_dir, else a fresh start; none; or a path") \
-    BOOL(checkpoint, save_on_signal, true, "write a checkpoint when a signal or the time limit ends the run") \
-    ENUM(checkpoint, export, "none", "none|hf", "at the end of the run; hf: OUTPUT_DIR/hf, a Hugging Face directory with the tokenizer's files") \
-    ENUM(checkpoint, export_dtype, "auto", "auto|fp32|bf16|fp16", "data type of the exported weights; auto: precision.dtype") \
-    REAL(log, logging_steps, 1, 0, 1e12, "optimizer steps", "report every so many steps; below 1: that share of all steps") \
-    TEXT(log, report_to, "stdout, jsonl, tensorboard", "any of stdout, jsonl, tensorboard") \
-    BOOL(log, wall_clock_breakdown, false, "milliseconds of each phase, least, mean and most over ranks") \
-    BOOL(log, trace, false, "write trace.json (Chrome trace format) of the phases and units of every rank")
-    /* clang-format on */
+    TEXT(optimizer, betas, "0.9, 0.999", "decay rates of the first and the second moment of AdamW") \
+    REAL(optimizer, eps, 1e-8, 0, 1, "", "epsilon of AdamW, added to the square root of the second moment") \
+    REAL(optimizer, weight_decay, 0, 0, 10, "", \
+         "decoupled weight decay; biases and normalisation weights do not decay") \
+    REAL(optimizer, max_grad_norm, 1, -1e30, 1e30, "", \
+         "clip gradients to this global norm; 0 or less: do not clip") \
+    ENUM(optimizer, lr_scale_rule, "none", "none|linear|sqrt", \
+         "multiply lr by train_batch_size / lr_base_batch_size (linear) or by its square root (sqrt)") \
+    INT (optimizer, lr_base_batch_size, 0, 0, INT64_MAX, "samples", \
+         "batch size that lr was chosen for (lr_scale_rule)") \
+    ENUM(scheduler, type, "cosine", "constant|linear|cosine|wsd", \
+         "how the learning rate develops after the warm-up; wsd: constant, then a decay at the end") \
+    INT (scheduler, warmup_steps, 0, 0, INT64_MAX, "optimizer steps", \
+         "steps in which the learning rate rises from 0 to lr; 0: warmup_ratio decides") \
+    REAL(scheduler, warmup_ratio, 0, 0, 1, "of all steps", "length of the warm-up when warmup_steps is 0") \
+    REAL(scheduler, min_lr_ratio, 0, 0, 1, "of lr", "learning rate at the end of the run (linear, cosine, wsd)") \
+    REAL(scheduler, decay_ratio, 0.1, 0, 1, "of all steps", "length of the decay at the end of the run (wsd)") \
+    ENUM(scheduler, decay_type, "linear", "linear|cosine|sqrt", \
+         "shape of the decay (wsd); sqrt: 1 - square root of progress") \
+    ENUM(precision, dtype, "fp32", "fp32|bf16", \
+         "data type of parameters and activations; bf16 keeps fp32 master weights and optimizer states") \
+    ENUM(zero, stage, "0", "auto|0|1|2|3", \
+         "what is sharded over the ranks. 0: nothing; 1: optimizer states; 2: and gradients; 3: and parameters; " \
+         "auto: the lowest stage that fits in memory") \
+    INT (zero, reduce_bucket_size, 500000000, 1, INT64_MAX, "elements", \
+         "at most this many gradients are reduced in one collective") \
+    INT (zero, allgather_bucket_size, 500000000, 1, INT64_MAX, "elements", \
+         "at most this many parameters are gathered in one collective") \
+    INT (zero, prefetch_bucket_size, 50000000, 0, INT64_MAX, "elements", \
+         "stage 3: gather the parameters of the next block ahead of time if it has at most this many; 0: never") \
+    INT (zero, param_persistence_threshold, 0, 0, INT64_MAX, "elements", \
+         "stage 3: blocks with fewer parameters than this are replicated, not sharded") \
+    INT (zero, max_live_parameters, 1000000000, 1, INT64_MAX, "elements", \
+         "stage 3: a rank holds at most this many gathered parameters at a time") \
+    BOOL(zero, overlap_comm, true, "communicate while computing, where the device can") \
+    ENUM(comm, backend, "auto", "auto|mpi|nccl", "library that moves tensors between ranks") \
+    REAL(comm, timeout, 1800, 1, 1e9, "seconds", \
+         "end the run with exit code 76 when nothing has progressed for this long") \
+    BOOL(comm, shared_memory, true, "ranks of one node exchange data through shared memory") \
+    REAL(checkpoint, save_steps, 500, 0, 1e12, "optimizer steps", \
+         "save a checkpoint every this many steps; below 1: a fraction of all steps; 0: only at the end") \
+    INT (checkpoint, save_total_limit, 0, 0, INT64_MAX, "files", \
+         "keep at most this many checkpoints, the newest; 0: all") \
+    TEXT(checkpoint, resume, "auto", \
+         "auto: continue from the newest intact checkpoint in output_dir, or start anew if there is none; none: " \
+         "start anew; or the path of a checkpoint") \
+    BOOL(checkpoint, save_on_signal, true, "save a checkpoint when a signal or the time limit ends the run") \
+    ENUM(checkpoint, export, "none", "none|hf", \
+         "at the end of the run; hf: write the model and its tokenizer to OUTPUT_DIR/hf as a Hugging Face " \
+         "directory") \
+    ENUM(checkpoint, export_dtype, "auto", "auto|fp32|bf16|fp16", \
+         "data type of the exported weights; auto: precision.dtype") \
+    REAL(log, logging_steps, 1, 0, 1e12, "optimizer steps", \
+         "report every this many steps; below 1: a fraction of all steps") \
+    TEXT(log, report_to, "stdout, jsonl, tensorboard", \
+         "where metrics go: any of stdout, jsonl, tensorboard, comma separated") \
+    BOOL(log, wall_clock_breakdown, false, \
+         "log the milliseconds of each phase: minimum, mean and maximum over the ranks") \
+    BOOL(log, trace, false, "write trace.json (Chrome trace format): every phase and block on every rank")
+/* clang-format on */
 
 #endif

@@ -53,6 +53,19 @@ void dt_error_clear(void);
         if (!(cond)) return dt_fail((err), __VA_ARGS__);                                                               \
     } while (0)
 
+/** Mistakes of the user that are told together, a line each: {0} to begin. */
+typedef struct dt_mistakes {
+    char *text;
+    int n;
+    dt_err err; /* the one of lowest exit code: what the whole list comes to */
+} dt_mistakes;
+
+/** The message that err left in this thread joins the list, unless it is there already, and is cleared, so that work can go on to the
+ *  next mistake. Nothing happens for DT_OK. */
+void dt_mistakes_add(dt_mistakes *m, dt_err err);
+/** DT_OK, or the error of the list with all messages as one; the list is empty afterwards. */
+dt_err dt_mistakes_end(dt_mistakes *m);
+
 /* ---- log --------------------------------------------------------------------------------------------------------- */
 
 typedef enum dt_log_level { DT_LOG_ERROR, DT_LOG_WARN, DT_LOG_INFO, DT_LOG_DEBUG } dt_log_level;

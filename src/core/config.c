@@ -15,11 +15,14 @@ typedef struct owned_text {
 
 typedef struct dt_config_private {
     char *file_name;
+    bool lenient; /* variables that are not set are no mistakes */
     owned_text *texts; /* every value ever set */
     struct {
         const char *text; /* shortest form */
         dt_config_source source;
-    } value[]; /* by row of the table */
+        bool doubted; /* what was written, or meant, is not known */
+        bool unset;   /* because it needs an environment variable that is not set */
+    } value[];        /* by row of the table */
 } dt_config_private;
 
 static char *head_of(const dt_config *cfg, dt_config_source source, const char *section, const char *key, char *out, size_t size)
@@ -53,21 +56,10 @@ static dt_err assign(dt_config *cfg, int row, const char *text, const char *head
     DT_TRY(dt_key_read(k, text, head, &n, &canonical));
     DT_TRY(own(cfg, canonical));
     void *field = (char *)cfg + k->offset;
-    switch (k->kind) {
-    case DT_KEY_INT:
-        *(int64_t *)field = n.i;
-        break;
-    case DT_KEY_REAL:
-        *(double *)field = n.r;
-        break;
-    case DT_KEY_BOOL:
-        *(bool *)field = n.b;
-        break;
-    case DT_KEY_ENUM:
-    case DT_KEY_TEXT:
-        *(const char **)field = canonical;
-        break;
-    }
+    if (k->maybe || k->kind == DT_KEY_ENUM || k->kind == DT_KEY_TEXT) *(const char **)field = canonical;
+    else if (k->kind == DT_KEY_INT) *(int64_t *)field = n.i;
+    else if (k->kind == DT_KEY_REAL) *(double *)field = n.r;
+    else *(bool *)field = n.b;
     cfg->priv->value[row].text = canonical;
     return DT_OK;
 }
@@ -81,26 +73,47 @@ static dt_err assign_expanded(dt_config *cfg, int row, const char *text, const c
     return err;
 }
 
+/* A value from outside. Where it has a mistake the key keeps what it had, and is doubted. */
+static dt_err take(dt_config *cfg, int row, const char *text, const char *head, dt_config_source source)
+{
+    char name[256];
+    cfg->priv->value[row].source = source;
+    cfg->priv->value[row].unset = cfg->priv->lenient && dt_key_unset_variable(text, name, sizeof name);
+    const dt_err err = cfg->priv->value[row].unset ? DT_OK : assign_expanded(cfg, row, text, head);
+    cfg->priv->value[row].doubted = err != DT_OK || cfg->priv->value[row].unset;
+    return err;
+}
+
 static dt_err set_defaults(dt_config *cfg)
 {
     for (int i = 0; i < dt_n_keys; i++) {
         const dt_key *k = &dt_key_table[i];
         char number[DT_KEY_NUMBER_TEXT], head[160];
-        if (k->kind < DT_KEY_ENUM) dt_key_format(k, k->initial, number);
+        const bool is_number = k->kind < DT_KEY_ENUM && !k->maybe;
+        if (is_number) dt_key_format(k, k->initial, number);
         cfg->priv->value[i].source = (dt_config_source){.file = FROM_DEFAULT};
         head_of(cfg, cfg->priv->value[i].source, k->section, k->name, head, sizeof head);
-        DT_TRY(assign(cfg, i, k->kind < DT_KEY_ENUM ? number : k->text, head));
+        DT_TRY(assign(cfg, i, is_number ? number : k->text, head));
     }
     return DT_OK;
 }
 
-static dt_err find_row(const char *section, const char *key, const char *head, int *row)
+/* meant: the row that the message names instead. */
+static dt_err find_row(const char *section, const char *key, const char *head, int *row, int *meant)
 {
-    char why[200];
-    *row = dt_key_find(section, key);
+    char why[DT_KEY_WHY];
+    *row = *meant = dt_key_find(section, key);
     if (*row >= 0) return DT_OK;
-    dt_key_explain_unknown(section, key, why, sizeof why);
+    *meant = dt_key_explain_unknown(section, key, why, sizeof why);
     return dt_fail(DT_ERR_USAGE, "%s: %s", head, why);
+}
+
+static void doubt_section(dt_config *cfg, const char *name)
+{
+    char why[DT_KEY_WHY];
+    const char *section = dt_key_section_exists(name) ? name : dt_key_table[dt_key_explain_unknown(name, "", why, sizeof why)].section;
+    for (int i = 0; i < dt_n_keys; i++)
+        if (strcmp(dt_key_table[i].section, section) == 0) cfg->priv->value[i].doubted = true;
 }
 
 static dt_err take_from_file(void *self, int line, const char *section, const char *key, const char *value)
@@ -108,16 +121,29 @@ static dt_err take_from_file(void *self, int line, const char *section, const ch
     dt_config *cfg = self;
     const dt_config_source source = {.file = 0, .line = line};
     char head[400];
-    int row;
+    int row, meant;
+    if (!key) return doubt_section(cfg, section), DT_OK;
     head_of(cfg, source, section, key, head, sizeof head);
     DT_CHECK(section[0], DT_ERR_USAGE, "%s:%d: %s: expected a [section] line before the first key", cfg->priv->file_name, line,
              key);
-    DT_TRY(find_row(section, key, head, &row));
+    const dt_err err = find_row(section, key, head, &row, &meant);
+    if (err != DT_OK) return cfg->priv->value[meant].doubted = true, err;
     DT_CHECK(cfg->priv->value[row].source.file < 0, DT_ERR_USAGE, "%s: set twice, first in line %d", head,
              cfg->priv->value[row].source.line);
-    DT_TRY(assign_expanded(cfg, row, value, head));
-    cfg->priv->value[row].source = source;
-    return DT_OK;
+    return take(cfg, row, value, head, source);
+}
+
+/* "lr=1e-3" */
+static dt_err without_section(dt_config *cfg, const char *argument, const char *equals)
+{
+    char key[64];
+    snprintf(key, sizeof key, "%.*s", (int)(equals && equals - argument < 60 ? equals - argument : 60), argument);
+    const int meant = dt_key_without_section(key);
+    if (meant < 0)
+        return dt_fail(DT_ERR_USAGE, "command line: expected section.key=value, found '%.200s'", argument);
+    cfg->priv->value[meant].doubted = true;
+    return dt_fail(DT_ERR_USAGE, "command line: expected section.key=value, found '%.200s'; did you mean %s.%s%.200s?", argument,
+                   dt_key_table[meant].section, dt_key_table[meant].name, equals ? equals : "=...");
 }
 
 static dt_err take_override(dt_config *cfg, int position, const char *argument)
@@ -125,34 +151,45 @@ static dt_err take_override(dt_config *cfg, int position, const char *argument)
     const dt_config_source source = {.file = FROM_COMMAND_LINE, .line = position};
     const char *equals = strchr(argument, '='), *dot = equals ? memchr(argument, '.', (size_t)(equals - argument)) : NULL;
     char section[64], key[64], head[400];
-    int row;
-    DT_CHECK(dot && dot > argument && equals > dot + 1, DT_ERR_USAGE, "command line: expected section.key=value, found '%.200s'",
-             argument);
+    int row, meant;
+    if (!dot || dot == argument || equals == dot + 1) return without_section(cfg, argument, equals);
     snprintf(section, sizeof section, "%.*s", (int)(dot - argument < 60 ? dot - argument : 60), argument);
     snprintf(key, sizeof key, "%.*s", (int)(equals - dot - 1 < 60 ? equals - dot - 1 : 60), dot + 1);
     head_of(cfg, source, section, key, head, sizeof head);
-    DT_TRY(find_row(section, key, head, &row));
-    DT_TRY(assign_expanded(cfg, row, equals + 1, head));
-    cfg->priv->value[row].source = source;
-    return DT_OK;
+    const dt_err err = find_row(section, key, head, &row, &meant);
+    if (err != DT_OK) return cfg->priv->value[meant].doubted = true, err;
+    return take(cfg, row, equals + 1, head, source);
 }
 
-static dt_err parse(dt_config *cfg, const char *name, const char *text, int n_overrides, const char *const *overrides)
+dt_err dt_config_read(dt_config *cfg, const char *name, const char *text, int n_overrides, const char *const *overrides,
+                      dt_config_variables variables, dt_mistakes *mistakes)
 {
+    *cfg = (dt_config){0};
     cfg->priv = calloc(1, sizeof *cfg->priv + (size_t)dt_n_keys * sizeof cfg->priv->value[0]);
     DT_CHECK(cfg->priv && (cfg->priv->file_name = strdup(name)), DT_ERR_MEMORY, "%s: no memory for the configuration", name);
+    cfg->priv->lenient = variables == DT_VARIABLES_MAY_BE_UNSET;
     DT_TRY(set_defaults(cfg));
-    DT_TRY(dt_ini_read(name, text, take_from_file, cfg));
-    for (int i = 0; i < n_overrides; i++) DT_TRY(take_override(cfg, i, overrides[i]));
+    DT_TRY(dt_ini_read(name, text, take_from_file, cfg, mistakes));
+    for (int i = 0; i < n_overrides; i++) dt_mistakes_add(mistakes, take_override(cfg, i, overrides[i]));
     return DT_OK;
 }
 
 dt_err dt_config_parse(dt_config *cfg, const char *name, const char *text, int n_overrides, const char *const *overrides)
 {
-    *cfg = (dt_config){0};
-    const dt_err err = parse(cfg, name, text, n_overrides, overrides);
+    dt_mistakes mistakes = {0};
+    dt_err err = dt_config_read(cfg, name, text, n_overrides, overrides, DT_VARIABLES_MUST_BE_SET, &mistakes);
+    dt_mistakes_add(&mistakes, err);
+    err = dt_mistakes_end(&mistakes);
     if (err != DT_OK) dt_config_free(cfg);
     return err;
+}
+
+bool dt_config_doubted(const dt_config *cfg, const char *section, const char *key)
+{
+    for (int i = 0; i < dt_n_keys; i++)
+        if (cfg->priv->value[i].doubted && !strcmp(dt_key_table[i].section, section) && (!key || !strcmp(dt_key_table[i].name, key)))
+            return true;
+    return false;
 }
 
 static dt_err read_stream(FILE *in, const char *path, char **text)
@@ -214,9 +251,9 @@ char *dt_config_where(const dt_config *cfg, const char *section, const char *key
 dt_err dt_config_set(dt_config *cfg, const char *section, const char *key, const char *value)
 {
     char head[400];
-    int row;
+    int row, meant;
     dt_config_where(cfg, section, key, head, sizeof head);
-    DT_TRY(find_row(section, key, head, &row));
+    DT_TRY(find_row(section, key, head, &row, &meant));
     return assign_expanded(cfg, row, value, head);
 }
 

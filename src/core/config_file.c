@@ -14,29 +14,39 @@ enum { SHORT_LINE = 190 }; /* bytes that surely fit inih's buffer of 200 */
 typedef struct reader {
     const char *file_name, *next; /* next: where the next line begins, NULL after an error */
     int line;
+    bool skipping;    /* in a section that is none */
     char *long_value; /* value of the present line when inih could not hold it, else NULL */
-    dt_err err;
     dt_ini_handler handler;
     void *self;
+    dt_mistakes *mistakes;
 } reader;
 
-static dt_err check_section(const reader *r, const char *line)
+static dt_err judge_section(const reader *r, const char *line, const char *section, size_t n)
+{
+    char why[DT_KEY_WHY];
+    DT_CHECK(line[1 + n] == ']', DT_ERR_USAGE, "%s:%d: expected [section], found '%.60s'", r->file_name, r->line, line);
+    const char *rest = line + n + 2;
+    while (isspace((unsigned char)*rest)) rest++;
+    DT_CHECK(*rest == '\0' || (*rest == ';' && rest > line + n + 2), DT_ERR_USAGE,
+             "%s:%d: expected the end of the line after [%s], found '%.60s'", r->file_name, r->line, section, rest);
+    if (dt_key_section_exists(section)) return DT_OK;
+    dt_key_explain_unknown(section, "", why, sizeof why);
+    return dt_fail(DT_ERR_USAGE, "%s:%d: [%s]: %s", r->file_name, r->line, section, why);
+}
+
+static dt_err check_section(reader *r, const char *line)
 {
     char section[64];
-    const char *close = strchr(line, ']');
-    DT_CHECK(close, DT_ERR_USAGE, "%s:%d: expected [section], found '%.60s'", r->file_name, r->line, line);
-    snprintf(section, sizeof section, "%.*s", (int)(close - line - 1 < 60 ? close - line - 1 : 60), line + 1);
-    const char *rest = close + 1;
-    while (isspace((unsigned char)*rest)) rest++;
-    DT_CHECK(*rest == '\0' || (*rest == ';' && rest > close + 1), DT_ERR_USAGE,
-             "%s:%d: expected the end of the line after [%s], found '%.60s'", r->file_name, r->line, section, rest);
-    DT_CHECK(dt_key_section_exists(section), DT_ERR_USAGE, "%s:%d: [%s]: unknown section; the nearest is [%s]", r->file_name,
-             r->line, section, dt_key_nearest_section(section));
-    return DT_OK;
+    const size_t n = strcspn(line + 1, "]");
+    snprintf(section, sizeof section, "%.*s", (int)(n < 60 ? n : 60), line + 1);
+    const dt_err err = judge_section(r, line, section, n);
+    r->skipping = err != DT_OK;
+    if (r->skipping) r->handler(r->self, r->line, section, NULL, NULL);
+    return err;
 }
 
 /* Blank lines and comments may be of any form, all else must begin in the first column. */
-static dt_err check_line(const reader *r, const char *line)
+static dt_err check_line(reader *r, const char *line)
 {
     const char *p = line;
     while (isspace((unsigned char)*p)) p++;
@@ -67,57 +77,65 @@ static dt_err keep_long_value(reader *r, char *line)
     return DT_OK;
 }
 
-static dt_err next_line(reader *r, char *line, size_t *len)
+/* The bytes of the next line, unchecked; false at the end of the text. */
+static bool cut_line(reader *r, const char **begin, size_t *len)
 {
+    if (*r->next == '\0') return false;
     if (r->line == 0 && strncmp(r->next, "\xef\xbb\xbf", 3) == 0) r->next += 3; /* byte order mark */
+    *begin = r->next;
     *len = strcspn(r->next, "\n");
-    r->line++;
-    DT_CHECK(*len <= DT_CONFIG_LINE_MAX, DT_ERR_USAGE, "%s:%d: expected lines of at most %d bytes, found %zu", r->file_name,
-             r->line, DT_CONFIG_LINE_MAX, *len);
-    memcpy(line, r->next, *len);
-    line[*len] = '\0';
     r->next += *len + (r->next[*len] == '\n');
+    r->line++;
+    return true;
+}
+
+static dt_err take_line(reader *r, const char *begin, size_t len, char *line)
+{
+    DT_CHECK(len <= DT_CONFIG_LINE_MAX, DT_ERR_USAGE, "%s:%d: expected lines of at most %d bytes, found %zu", r->file_name, r->line,
+             DT_CONFIG_LINE_MAX, len);
+    memcpy(line, begin, len);
+    line[len] = '\0';
     DT_TRY(check_line(r, line));
-    if (*len >= SHORT_LINE) {
+    if (r->skipping) {
+        *line = '\0';
+    } else if (len >= SHORT_LINE) {
         DT_TRY(keep_long_value(r, line));
         line[r->long_value ? strcspn(line, "=:") + 1 : 0] = '\0';
-        *len = strlen(line);
     }
     return DT_OK;
 }
 
-/* fgets() for inih. */
+/* fgets() for inih. A line with a mistake is an empty one to it. */
 static char *read_line(char *out, int size, void *stream)
 {
     reader *r = stream;
     char line[DT_CONFIG_LINE_MAX + 1];
+    const char *begin;
     size_t len;
     free(r->long_value);
     r->long_value = NULL;
-    if (r->err != DT_OK || *r->next == '\0') return NULL;
-    r->err = next_line(r, line, &len);
-    if (r->err == DT_OK && len + 2 > (size_t)size)
-        r->err = dt_fail(DT_ERR_USAGE, "%s:%d: the line is too long for the INI library (%d bytes)", r->file_name, r->line, size);
-    if (r->err != DT_OK) return NULL;
-    memcpy(out, line, len);
-    memcpy(out + len, "\n", 2);
+    if (!cut_line(r, &begin, &len)) return NULL;
+    dt_err err = take_line(r, begin, len, line);
+    if (err == DT_OK && strlen(line) + 2 > (size_t)size)
+        err = dt_fail(DT_ERR_USAGE, "%s:%d: the line is too long for the INI library (%d bytes)", r->file_name, r->line, size);
+    dt_mistakes_add(r->mistakes, err);
+    snprintf(out, (size_t)size, "%s\n", err == DT_OK ? line : "");
     return out;
 }
 
 static int take_value(void *user, const char *section, const char *name, const char *value)
 {
     reader *r = user;
-    if (r->err == DT_OK) r->err = r->handler(r->self, r->line, section, name, r->long_value ? r->long_value : value);
+    dt_mistakes_add(r->mistakes, r->handler(r->self, r->line, section, name, r->long_value ? r->long_value : value));
     return 1;
 }
 
-dt_err dt_ini_read(const char *file_name, const char *text, dt_ini_handler handler, void *self)
+dt_err dt_ini_read(const char *file_name, const char *text, dt_ini_handler handler, void *self, dt_mistakes *mistakes)
 {
-    reader r = {.file_name = file_name, .next = text, .handler = handler, .self = self};
+    reader r = {.file_name = file_name, .next = text, .handler = handler, .self = self, .mistakes = mistakes};
     const int status = ini_parse_stream(read_line, &r, take_value, &r);
     free(r.long_value);
-    DT_TRY(r.err);
     DT_CHECK(status != -2, DT_ERR_MEMORY, "%s: no memory to read it", file_name);
-    DT_CHECK(status == 0, DT_ERR_USAGE, "%s:%d: expected 'key = value' or '[section]'", file_name, status);
+    if (status != 0) dt_mistakes_add(mistakes, dt_fail(DT_ERR_USAGE, "%s:%d: expected 'key = value' or '[section]'", file_name, status));
     return DT_OK;
 }

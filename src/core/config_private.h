@@ -21,7 +21,8 @@ typedef struct dt_key {
     size_t offset; /* of the field in dt_config */
     dt_key_number initial, min, max;
     const char *text;  /* ENUM, TEXT: the default */
-    const char *words; /* ENUM: "a|b|c" */
+    const char *words; /* ENUM: "a|b|c"; of another kind with maybe: one more word that is allowed, or "" */
+    bool maybe;        /* may be absent: the field is the value's text whatever the kind, "" when absent */
     const char *unit, *help;
 } dt_key;
 
@@ -31,8 +32,12 @@ extern const int dt_n_keys;
 int dt_key_find(const char *section, const char *name); /* row, or -1 */
 bool dt_key_section_exists(const char *section);
 const char *dt_key_nearest_section(const char *section);
-/** Why there is no such key, for people: "unknown section; the nearest is ...", "unknown key; ...". */
-void dt_key_explain_unknown(const char *section, const char *name, char *out, size_t size);
+enum { DT_KEY_WHY = 600 }; /* bytes */
+/** Why there is no such key, for people: "unknown section; the nearest is ...", "unknown key; ...". Returns the row that it names, which
+ *  the writer may have meant. */
+int dt_key_explain_unknown(const char *section, const char *name, char *out, size_t size);
+/** The row that a name without its section may mean: the key of that name, or a foreign one's; -1: none. */
+int dt_key_without_section(const char *name);
 
 /* config_value.c */
 enum { DT_KEY_NUMBER_TEXT = 32 };
@@ -44,9 +49,20 @@ dt_err dt_key_read(const dt_key *k, const char *text, const char *head, dt_key_n
 /** Replace ${NAME} by the environment; refuse what could not be written back to a file. *out is malloc'ed. */
 dt_err dt_key_expand(const dt_key *k, const char *text, const char *head, char **out);
 
+char *dt_key_unquote(char *text); /* what stands between quotes that pair; in place */
+/** Is there a ${NAME} whose variable is not set? Its name to name. */
+bool dt_key_unset_variable(const char *text, char *name, size_t size);
+
+/* config_foreign.c */
+/** The row that does what a key, section or option of another program does (learning_rate, zero_optimization, ...), or -1; *note: how
+ *  its value is to be written here where it differs, or "". */
+int dt_key_foreign(const char *name, const char **note);
+const char *dt_key_foreign_section(const char *name); /* ours that holds such settings, or NULL */
+
 /* config_file.c */
 typedef dt_err (*dt_ini_handler)(void *self, int line, const char *section, const char *name, const char *value);
-/** Hand each "name = value" of an INI text to the handler, in order, until it returns an error. */
-dt_err dt_ini_read(const char *file_name, const char *text, dt_ini_handler handler, void *self);
+/** Hand each "name = value" of an INI text to the handler, in order. What is wrong with a line, or is so to the handler, joins mistakes
+ *  and reading goes on; after a section that is unknown its keys are left out, and the handler gets the section's name with name NULL. */
+dt_err dt_ini_read(const char *file_name, const char *text, dt_ini_handler handler, void *self, dt_mistakes *mistakes);
 
 #endif

@@ -16,9 +16,21 @@
      .help = help_},
 #define ROW_TEXT(s, k, d, help_)                                                                                                           \
     {.section = #s, .name = #k, .kind = DT_KEY_TEXT, .offset = offsetof(dt_config, s##_##k), .text = (d), .unit = "", .help = help_},
+#define LEAST_integer(v) .min.i = (v)
+#define LEAST_number(v) .min.r = (v)
+#define LEAST_boolean(v) .min.b = (v)
+#define LEAST_word(v) .min.i = (v)
+#define MOST_integer(v) .max.i = (v)
+#define MOST_number(v) .max.r = (v)
+#define MOST_boolean(v) .max.b = (v)
+#define MOST_word(v) .max.i = (v)
+enum { KIND_integer = DT_KEY_INT, KIND_number = DT_KEY_REAL, KIND_boolean = DT_KEY_BOOL, KIND_word = DT_KEY_ENUM };
+#define ROW_MAYBE(s, k, type, lo, hi, words_, unit_, help_)                                                                                \
+    {.section = #s, .name = #k, .kind = (dt_key_kind)KIND_##type, .offset = offsetof(dt_config, s##_##k), LEAST_##type(lo),                \
+     MOST_##type(hi), .text = "", .words = words_, .maybe = true, .unit = unit_, .help = help_},
 /* clang-format on */
 
-const dt_key dt_key_table[] = {DT_CONFIG_KEYS(ROW_INT, ROW_REAL, ROW_BOOL, ROW_ENUM, ROW_TEXT)};
+const dt_key dt_key_table[] = {DT_CONFIG_KEYS(ROW_INT, ROW_REAL, ROW_BOOL, ROW_ENUM, ROW_TEXT, ROW_MAYBE)};
 const int dt_n_keys = sizeof dt_key_table / sizeof dt_key_table[0];
 
 int dt_key_find(const char *section, const char *name)
@@ -79,71 +91,132 @@ static int nearest_key(const char *section, const char *name, int *distance)
     return best;
 }
 
-void dt_key_explain_unknown(const char *section, const char *name, char *out, size_t size)
+/* Near enough to be a slip of the pen: at most half of the letters differ. */
+static bool is_near(const char *name, const char *other)
 {
-    if (!dt_key_section_exists(section)) {
-        snprintf(out, size, "unknown section; the nearest is [%s]", dt_key_nearest_section(section));
-        return;
-    }
-    int here, anywhere;
-    const dt_key *near = &dt_key_table[nearest_key(section, name, &here)];
-    const dt_key *other = &dt_key_table[nearest_key(NULL, name, &anywhere)];
-    if (anywhere == 0)
-        snprintf(out, size, "unknown key; %s belongs to [%s]", other->name, other->section);
-    else if (anywhere + 1 < here) /* a key of this section is named unless another one fits clearly better */
-        snprintf(out, size, "unknown key; the nearest is %s in [%s]", other->name, other->section);
-    else
-        snprintf(out, size, "unknown key; the nearest is %s", near->name);
+    return 2 * edit_distance(name, other) <= (int)strlen(name) + 1;
 }
 
-static const char *kind_name(dt_key_kind kind)
+/* "zero, comm, ..." without repetition, or the keys of one section. */
+static void list_names(const char *section, char *out, size_t size)
 {
-    static const char *const names[] = {"integer", "number", "true or false", "one of", "text"};
-    return names[kind];
+    size_t n = 0;
+    out[0] = '\0';
+    for (int i = 0; i < dt_n_keys && n < size; i++) {
+        const dt_key *k = &dt_key_table[i];
+        if (section ? strcmp(k->section, section) != 0 : i > 0 && !strcmp(k->section, dt_key_table[i - 1].section)) continue;
+        n += (size_t)snprintf(out + n, size - n, "%s%s", n ? ", " : "", section ? k->name : k->section);
+    }
+}
+
+static int explain_section(const char *section, const char *name, char *out, size_t size)
+{
+    char names[DT_KEY_WHY - 60];
+    const char *foreign = dt_key_foreign_section(section), *near = foreign ? foreign : dt_key_nearest_section(section);
+    list_names(NULL, names, sizeof names);
+    if (foreign)
+        snprintf(out, size, "unknown section; such settings stand in [%s]", near);
+    else if (!is_near(section, near))
+        snprintf(out, size, "unknown section; expected one of %s", names);
+    else
+        snprintf(out, size, "unknown section; the nearest is [%s]", near);
+    int distance;
+    const int row = dt_key_find(near, name);
+    return row >= 0 ? row : nearest_key(near, name, &distance);
+}
+
+int dt_key_explain_unknown(const char *section, const char *name, char *out, size_t size)
+{
+    if (!dt_key_section_exists(section)) return explain_section(section, name, out, size);
+
+    int here, anywhere;
+    const int near = nearest_key(section, name, &here), other = nearest_key(NULL, name, &anywhere);
+    const char *note, *their_name = dt_key_table[other].name, *their_section = dt_key_table[other].section;
+    const int foreign = anywhere > 0 ? dt_key_foreign(name, &note) : -1;
+    if (foreign >= 0) {
+        snprintf(out, size, "unknown key; %s is %s in [%s] here%s%s", name, dt_key_table[foreign].name, dt_key_table[foreign].section,
+                 *note ? ": " : "", note);
+        return foreign;
+    }
+    if (anywhere == 0) {
+        snprintf(out, size, "unknown key; %s belongs to [%s]", their_name, their_section);
+        return other;
+    }
+    if (anywhere + 1 < here && is_near(name, their_name)) { /* a key of this section is named unless another one fits clearly better */
+        snprintf(out, size, "unknown key; the nearest is %s in [%s]", their_name, their_section);
+        return other;
+    }
+    char names[DT_KEY_WHY - 60];
+    list_names(section, names, sizeof names);
+    if (is_near(name, dt_key_table[near].name))
+        snprintf(out, size, "unknown key; the nearest is %s", dt_key_table[near].name);
+    else
+        snprintf(out, size, "unknown key; [%s] has %s", section, names);
+    return near;
+}
+
+int dt_key_without_section(const char *name)
+{
+    int distance;
+    const char *note;
+    const int row = nearest_key(NULL, name, &distance);
+    return distance == 0 ? row : dt_key_foreign(name, &note);
 }
 
 static void default_text(const dt_key *k, char *out, size_t size)
 {
     char number[DT_KEY_NUMBER_TEXT];
-    if (k->kind < DT_KEY_ENUM) dt_key_format(k, k->initial, number);
-    snprintf(out, size, "%s", k->kind < DT_KEY_ENUM ? number : k->text[0] ? k->text : "empty");
+    const bool is_number = k->kind < DT_KEY_ENUM && !k->maybe;
+    if (is_number) dt_key_format(k, k->initial, number);
+    snprintf(out, size, "%s", is_number ? number : k->maybe ? "not set" : k->text[0] ? k->text : "empty");
 }
 
 /* "integer from 0 to 7, samples" */
-static void describe(const dt_key *k, const char *between_words, char *out, size_t size)
+static void describe(const dt_key *k, char *out, size_t size)
 {
-    if (k->kind == DT_KEY_ENUM) {
-        int n = snprintf(out, size, "one of ");
-        for (const char *p = k->words; *p && (size_t)n + 8 < size; p++)
-            n += *p == '|' ? snprintf(out + n, size - (size_t)n, "%s", between_words)
-                           : snprintf(out + n, size - (size_t)n, "%c", *p);
-        return;
-    }
-    char expected[160];
+    char expected[200];
     dt_key_expectation(k, expected, sizeof expected);
-    const char *what = k->kind == DT_KEY_INT || k->kind == DT_KEY_REAL ? strchr(expected, ' ') + 1 : kind_name(k->kind);
+    const char *what = k->kind == DT_KEY_INT || k->kind == DT_KEY_REAL ? strchr(expected, ' ') + 1 : expected;
     snprintf(out, size, "%s%s%s", what, k->unit[0] ? ", " : "", k->unit);
+}
+
+/* Indented lines of at most 100 columns. */
+static void print_wrapped(FILE *out, const char *text)
+{
+    enum { INDENT = 6, WIDTH = 100 - INDENT };
+    while (*text) {
+        size_t n = strlen(text);
+        if (n > WIDTH)
+            for (n = WIDTH; n > 1 && text[n] != ' ';) n--;
+        fprintf(out, "%*s%.*s\n", INDENT, "", (int)n, text);
+        for (text += n; *text == ' ';) text++;
+    }
 }
 
 static bool matches(const dt_key *k, const char *filter)
 {
     const size_t n = strlen(k->section);
-    return !filter[0] ||
+    return !filter[0] || strcmp(filter, k->name) == 0 ||
            (strncmp(filter, k->section, n) == 0 && (!filter[n] || (filter[n] == '.' && strcmp(filter + n + 1, k->name) == 0)));
 }
 
 static dt_err no_such_filter(const char *filter)
 {
-    char section[64], why[160];
-    const char *dot = strchr(filter, '.');
+    char section[64], why[DT_KEY_WHY];
+    const char *dot = strchr(filter, '.'), *note;
+    const int foreign = dot ? -1 : dt_key_foreign(filter, &note);
     snprintf(section, sizeof section, "%.*s", dot ? (int)(dot - filter) : 60, filter);
-    dt_key_explain_unknown(section, dot ? dot + 1 : "", why, sizeof why);
+    if (foreign >= 0)
+        snprintf(why, sizeof why, "%s is %s.%s here%s%s", filter, dt_key_table[foreign].section, dt_key_table[foreign].name,
+                 *note ? ": " : "", note);
+    else
+        dt_key_explain_unknown(section, dot ? dot + 1 : "", why, sizeof why);
     return dt_fail(DT_ERR_USAGE, "--keys %s: %s", filter, why);
 }
 
 dt_err dt_config_print_keys(FILE *out, const char *filter)
 {
-    char type[160], initial[160];
+    char type[240], initial[160];
     const char *section = "";
     int n = 0;
     for (int i = 0; i < dt_n_keys; i++) {
@@ -151,9 +224,10 @@ dt_err dt_config_print_keys(FILE *out, const char *filter)
         if (!matches(k, filter)) continue;
         if (strcmp(section, k->section) != 0) fprintf(out, "%s[%s]\n", n ? "\n" : "", k->section);
         section = k->section;
-        describe(k, ", ", type, sizeof type);
+        describe(k, type, sizeof type);
         default_text(k, initial, sizeof initial);
-        fprintf(out, "  %-28s %s; default %s\n      %s\n", k->name, type, initial, k->help);
+        fprintf(out, "  %-28s %s; default: %s\n", k->name, type, initial);
+        print_wrapped(out, k->help);
         n++;
     }
     return n ? DT_OK : no_such_filter(filter);
@@ -167,7 +241,7 @@ static void print_cell(FILE *out, const char *text)
 
 void dt_config_print_markdown(FILE *out)
 {
-    char type[160], initial[160];
+    char type[240], initial[160];
     const char *section = "";
     fprintf(
         out,
@@ -179,7 +253,7 @@ void dt_config_print_markdown(FILE *out)
         if (strcmp(section, k->section) != 0)
             fprintf(out, "\n## [%s]\n\n| key | value | default | meaning |\n|---|---|---|---|\n", k->section);
         section = k->section;
-        describe(k, ", ", type, sizeof type);
+        describe(k, type, sizeof type);
         default_text(k, initial, sizeof initial);
         fprintf(out, "| `%s` | %s | %s | ", k->name, type, initial);
         print_cell(out, k->help);

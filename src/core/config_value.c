@@ -60,6 +60,8 @@ void dt_key_expectation(const dt_key *k, char *out, size_t size)
         snprintf(out, size, "text");
         break;
     }
+    const size_t n = strlen(out);
+    if (k->maybe && k->kind != DT_KEY_ENUM && k->words[0]) snprintf(out + n, size - n, ", or %s", k->words);
 }
 
 /* Decimal only: strtod would take hexadecimal, "inf" and "nan", too. */
@@ -85,6 +87,33 @@ static bool read_int(const char *text, int64_t *v)
     return true;
 }
 
+/* 1_000_000 without its underscores, which may stand between digits only. */
+static void drop_underscores(const char *text, char out[64])
+{
+    size_t n = 0;
+    for (const char *p = text; *p && n < 63; p++)
+        if (*p != '_' || p == text || !isdigit((unsigned char)p[-1]) || !isdigit((unsigned char)p[1])) out[n++] = *p;
+    out[n] = '\0';
+}
+
+/* 90s, 30m, 2h, 1d; and as Slurm writes times: minutes:seconds, hours:minutes:seconds, days-hours:minutes:seconds. */
+static bool read_seconds(const char *text, double *v)
+{
+    static const char units[] = "smhd";
+    static const double seconds[] = {1, 60, 3600, 86400};
+    char unit, rest;
+    unsigned days = 0, a, b, c;
+    if (sscanf(text, "%lf%c%c", v, &unit, &rest) == 2 && strchr(units, unit) && isdigit((unsigned char)text[0]))
+        return *v *= seconds[strchr(units, unit) - units], true;
+    const char *dash = strchr(text, '-'), *time = dash ? dash + 1 : text;
+    if (dash && sscanf(text, "%u-%c", &days, &rest) != 2) return false;
+    if (text[strspn(text, "0123456789:-")] != '\0') return false;
+    const int n = sscanf(time, "%u:%u:%u%c", &a, &b, &c, &rest);
+    if (n == 3) return *v = days * 86400.0 + a * 3600.0 + b * 60.0 + c, b < 60 && c < 60;
+    if (n == 2 && !dash) return *v = a * 60.0 + b, b < 60;
+    return false;
+}
+
 static bool read_bool(const char *text, bool *v)
 {
     static const char *const words[2][4] = {{"false", "no", "off", "0"}, {"true", "yes", "on", "1"}};
@@ -93,40 +122,86 @@ static bool read_bool(const char *text, bool *v)
     return false;
 }
 
-static bool is_one_of(const char *text, const char *words)
+/* The word of the list "a|b|c" that this is, in upper or lower case; NULL: none. */
+static const char *find_word(const char *words, const char *text)
 {
     const size_t n = strlen(text);
-    for (const char *p = words; n && p; p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL)
-        if (strncmp(p, text, n) == 0 && (p[n] == '|' || p[n] == '\0')) return strchr(text, '|') == NULL;
-    return false;
+    if (n == 0 || strchr(text, '|')) return NULL;
+    for (const char *p = words; p; p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL)
+        if (strncasecmp(p, text, n) == 0 && (p[n] == '|' || p[n] == '\0')) return p;
+    return NULL;
 }
 
-static bool read_number(const dt_key *k, const char *text, dt_key_number *n)
+/* Names that other programs have for our words. */
+static const char *usual_word(const char *text)
 {
+    static const char *const names[][2] = {
+        {"bfloat16", "bf16"}, {"torch.bfloat16", "bf16"}, {"float32", "fp32"}, {"torch.float32", "fp32"},
+        {"float", "fp32"},    {"float16", "fp16"},        {"half", "fp16"},    {"torch.float16", "fp16"},
+        {"constant_with_warmup", "constant"},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcasecmp(text, names[i][0]) == 0) return names[i][1];
+    return text;
+}
+
+/* Numbers go to n, words to *word (up to a bar or the end). */
+static bool read_value(const dt_key *k, const char *text, dt_key_number *n, const char **word)
+{
+    char plain[64];
+    *word = NULL;
+    if (k->maybe && (*word = k->kind == DT_KEY_ENUM ? NULL : find_word(k->words, text))) return true;
+    drop_underscores(text, plain);
     switch (k->kind) {
     case DT_KEY_INT:
-        return read_int(text, &n->i) && n->i >= k->min.i && n->i <= k->max.i;
+        return read_int(plain, &n->i) && n->i >= k->min.i && n->i <= k->max.i;
     case DT_KEY_REAL:
-        return read_real(text, &n->r) && n->r >= k->min.r && n->r <= k->max.r;
+        if (!read_real(plain, &n->r) && (strcmp(k->unit, "seconds") != 0 || !read_seconds(text, &n->r))) return false;
+        return n->r >= k->min.r && n->r <= k->max.r;
     case DT_KEY_BOOL:
         return read_bool(text, &n->b);
     case DT_KEY_ENUM:
-        return is_one_of(text, k->words);
+        *word = find_word(k->words, text);
+        if (!*word) *word = find_word(k->words, usual_word(text));
+        return *word != NULL;
     case DT_KEY_TEXT:
+        *word = text;
         return true;
     }
     return false;
 }
 
+/* What the writer may have meant: " (...)", or "". */
+static const char *hint(const dt_key *k, const char *text, char *out, size_t size)
+{
+    static const char letters[] = "kmgKMG";
+    char *unit;
+    const double v = strtod(text, &unit);
+    out[0] = '\0';
+    if (k->kind == DT_KEY_ENUM && strcmp(usual_word(text), "fp16") == 0)
+        snprintf(out, size, " (fp16 is not supported here; bf16 has the same size and needs no loss scale)");
+    if ((k->kind != DT_KEY_INT && k->kind != DT_KEY_REAL) || unit == text || strlen(unit) != 1) return out;
+    const char *at = strchr(letters, *unit);
+    const double thousands[] = {1e3, 1e6, 1e9}, powers[] = {1024, 1048576, 1073741824};
+    if (at && *unit) {
+        const long i = (at - letters) % 3;
+        snprintf(out, size, " (write the number out: %.0f or %.0f)", v * thousands[i], v * powers[i]);
+    }
+    if (*unit == '%') snprintf(out, size, " (a share is written as a number: %g)", v / 100);
+    return out;
+}
+
 dt_err dt_key_read(const dt_key *k, const char *text, const char *head, dt_key_number *n, char **canonical)
 {
-    char expected[200], number[DT_KEY_NUMBER_TEXT];
-    if (!read_number(k, text, n)) {
+    char expected[200], number[DT_KEY_NUMBER_TEXT], meant[120];
+    const char *word = "";
+    const bool absent = k->maybe && !*text;
+    if (!absent && !read_value(k, text, n, &word)) {
         dt_key_expectation(k, expected, sizeof expected);
-        return dt_fail(DT_ERR_USAGE, "%s: expected %s, found '%.200s'", head, expected, text);
+        return dt_fail(DT_ERR_USAGE, "%s: expected %s, found '%.200s'%s", head, expected, text, hint(k, text, meant, sizeof meant));
     }
-    if (k->kind < DT_KEY_ENUM) dt_key_format(k, *n, number);
-    *canonical = strdup(k->kind < DT_KEY_ENUM ? number : text);
+    if (!word) dt_key_format(k, *n, number);
+    *canonical = !word ? strdup(number) : strndup(word, k->kind == DT_KEY_TEXT ? strlen(word) : strcspn(word, "|"));
     DT_CHECK(*canonical, DT_ERR_MEMORY, "%s: no memory for its value", head);
     return DT_OK;
 }
@@ -186,6 +261,27 @@ static char *trimmed(char *text)
     return begin;
 }
 
+/* In place: "x" and 'x' without their quotes, as often as there are any: what is written must read back the same. */
+char *dt_key_unquote(char *text)
+{
+    for (size_t n; (n = strlen(text)) >= 2; text = trimmed(text)) {
+        const char quote = text[0];
+        if ((quote != '"' && quote != '\'') || strchr(text + 1, quote) != text + n - 1) break;
+        text[n - 1] = '\0';
+        text++;
+    }
+    return text;
+}
+
+bool dt_key_unset_variable(const char *text, char *name, size_t size)
+{
+    for (const char *p = text; (p = strstr(p, "${")); p += 2) {
+        snprintf(name, size, "%.*s", (int)strcspn(p + 2, "}"), p + 2);
+        if (*name && !getenv(name)) return true;
+    }
+    return false;
+}
+
 dt_err dt_key_expand(const dt_key *k, const char *text, const char *head, char **out)
 {
     size_t size;
@@ -196,7 +292,7 @@ dt_err dt_key_expand(const dt_key *k, const char *text, const char *head, char *
     dt_err err = expand_into(text, head, to);
     if (fclose(to) != 0 && err == DT_OK) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for its value", head);
     if (err == DT_OK) {
-        const char *value = trimmed(expanded);
+        const char *value = dt_key_unquote(trimmed(expanded));
         err = check_writable(k, value, head);
         if (err == DT_OK && !(*out = strdup(value))) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for its value", head);
     }

@@ -1,11 +1,12 @@
 /* error.c - the first message wins: it is written where the cause is known, and what follows on the way up or during cleaning up
  * is a consequence. One message a thread, in a fixed buffer, so that running out of memory can be reported too. */
 #include "dtrain/core.h"
+#include <stdlib.h>
 #include <string.h>
 
 #include "core_private.h"
 
-enum { MESSAGE_SIZE = 2048 };
+enum { MESSAGE_SIZE = 8192 }; /* many mistakes of a configuration are one message */
 
 static _Thread_local char message[MESSAGE_SIZE];
 
@@ -42,3 +43,37 @@ dt_err dt_trace(dt_err err, const char *file, int line, const char *call)
 const char *dt_error_message(void) { return message; }
 
 void dt_error_clear(void) { message[0] = '\0'; }
+
+static bool is_there(const dt_mistakes *m, const char *text)
+{
+    const size_t n = strlen(text);
+    for (const char *p = m->text; p && (p = strstr(p, text)); p += n)
+        if ((p == m->text || p[-1] == '\n') && (p[n] == '\n' || p[n] == '\0')) return true;
+    return false;
+}
+
+void dt_mistakes_add(dt_mistakes *m, dt_err err)
+{
+    if (err == DT_OK) return;
+    if (m->err == DT_OK || dt_exit_code(err) < dt_exit_code(m->err)) m->err = err;
+    if (!is_there(m, message)) {
+        const size_t have = m->text ? strlen(m->text) + 1 : 0;
+        char *longer = realloc(m->text, have + strlen(message) + 1);
+        if (longer) {
+            if (have) longer[have - 1] = '\n';
+            strcpy(longer + have, message);
+            m->text = longer;
+        }
+        m->n++;
+    }
+    dt_error_clear();
+}
+
+dt_err dt_mistakes_end(dt_mistakes *m)
+{
+    const dt_err err = m->err;
+    if (err != DT_OK) dt_fail(err, "%s", m->text ? m->text : "no memory for the messages of what is wrong");
+    free(m->text);
+    *m = (dt_mistakes){0};
+    return err;
+}

@@ -1,5 +1,5 @@
 /* list.c - comma separated lists, as several keys hold them. */
-#include "dtrain/config.h"
+#include "config_private.h"
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +34,8 @@ dt_err dt_config_split(const char *text, char ***items, int *n_items)
             *n_items = 0;
             return dt_fail(DT_ERR_MEMORY, "no memory for a list of %zu items", most);
         }
+        const char *value = dt_key_unquote(item);
+        memmove(item, value, strlen(value) + 1);
         (*items)[(*n_items)++] = item;
     }
     return DT_OK;

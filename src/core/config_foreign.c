@@ -1,0 +1,137 @@
+/* config_foreign.c - what keys and sections of transformers, TRL, DeepSpeed, Megatron and nanoGPT are called here. */
+#include "config_private.h"
+#include <string.h>
+#include <strings.h>
+
+typedef struct foreign_name {
+    const char *name, *section, *key;
+    const char *note; /* how the value is to be written, where it is not the same; or NULL */
+} foreign_name;
+
+static const foreign_name keys[] = {
+    {"learning_rate", "optimizer", "lr", NULL},
+    {"per_device_train_batch_size", "batch", "micro_batch_size", NULL},
+    {"per_device_eval_batch_size", "batch", "micro_batch_size", NULL},
+    {"per_gpu_train_batch_size", "batch", "micro_batch_size", NULL},
+    {"train_micro_batch_size_per_gpu", "batch", "micro_batch_size", NULL},
+    {"batch_size", "batch", "micro_batch_size", "samples of one rank; train_batch_size counts those of all ranks"},
+    {"global_batch_size", "batch", "train_batch_size", NULL},
+    {"grad_accum_steps", "batch", "gradient_accumulation_steps", NULL},
+    {"num_train_epochs", "run", "epochs", NULL},
+    {"num_epochs", "run", "epochs", NULL},
+    {"max_train_steps", "run", "max_steps", NULL},
+    {"num_train_steps", "run", "max_steps", NULL},
+    {"train_iters", "run", "max_steps", NULL},
+    {"max_iters", "run", "max_steps", NULL},
+    {"total_num_steps", "run", "max_steps", NULL},
+    {"random_seed", "run", "seed", NULL},
+    {"data_seed", "run", "seed", NULL},
+    {"full_determinism", "run", "reproducible", NULL},
+    {"save_dir", "run", "output_dir", NULL},
+    {"out_dir", "run", "output_dir", NULL},
+    {"logging_dir", "run", "output_dir", NULL},
+    {"bf16", "precision", "dtype", "bf16 = true is dtype = bf16"},
+    {"fp16", "precision", "dtype", "fp32 or bf16; fp16 is not supported"},
+    {"fp32", "precision", "dtype", "fp32 = true is dtype = fp32"},
+    {"torch_dtype", "precision", "dtype", "fp32 or bf16"},
+    {"mixed_precision", "precision", "dtype", "fp32 or bf16"},
+    {"zero_optimization", "zero", "stage", "its keys stand in section [zero]"},
+    {"zero_stage", "zero", "stage", NULL},
+    {"deepspeed", "zero", "stage", "the keys of the JSON file stand in the sections here, those of zero_optimization in [zero]"},
+    {"fsdp", "zero", "stage", "full_shard is stage 3, shard_grad_op stage 2, no_shard stage 0"},
+    {"stage3_prefetch_bucket_size", "zero", "prefetch_bucket_size", NULL},
+    {"stage3_param_persistence_threshold", "zero", "param_persistence_threshold", NULL},
+    {"stage3_max_live_parameters", "zero", "max_live_parameters", NULL},
+    {"lr_scheduler_type", "scheduler", "type", NULL},
+    {"lr_scheduler", "scheduler", "type", NULL},
+    {"lr_decay_style", "scheduler", "type", NULL},
+    {"warmup", "scheduler", "warmup_steps", NULL},
+    {"warmup_num_steps", "scheduler", "warmup_steps", NULL},
+    {"warmup_iters", "scheduler", "warmup_steps", NULL},
+    {"min_lr", "scheduler", "min_lr_ratio", "as a fraction of lr"},
+    {"warmup_max_lr", "optimizer", "lr", NULL},
+    {"gradient_clipping", "optimizer", "max_grad_norm", NULL},
+    {"grad_clip", "optimizer", "max_grad_norm", NULL},
+    {"clip_grad", "optimizer", "max_grad_norm", NULL},
+    {"adam_beta1", "optimizer", "betas", "both in one key: 0.9, 0.999"},
+    {"adam_beta2", "optimizer", "betas", "both in one key: 0.9, 0.999"},
+    {"beta1", "optimizer", "betas", "both in one key: 0.9, 0.999"},
+    {"beta2", "optimizer", "betas", "both in one key: 0.9, 0.999"},
+    {"adam_epsilon", "optimizer", "eps", NULL},
+    {"adam_eps", "optimizer", "eps", NULL},
+    {"model_name_or_path", "model", "path", NULL},
+    {"pretrained_model_name_or_path", "model", "path", NULL},
+    {"base_model", "model", "path", NULL},
+    {"tokenizer_name_or_path", "model", "tokenizer", NULL},
+    {"tokenizer_name", "model", "tokenizer", NULL},
+    {"gradient_checkpointing", "model", "activation_checkpointing", "block or none"},
+    {"use_gradient_checkpointing", "model", "activation_checkpointing", "block or none"},
+    {"recompute_activations", "model", "activation_checkpointing", "block or none"},
+    {"attn_implementation", "model", "attention", NULL},
+    {"use_flash_attention", "model", "attention", "auto or flash"},
+    {"n_embd", "model", "hidden_size", NULL},
+    {"n_layer", "model", "num_hidden_layers", NULL},
+    {"num_layers", "model", "num_hidden_layers", NULL},
+    {"n_head", "model", "num_attention_heads", NULL},
+    {"num_query_groups", "model", "num_key_value_heads", NULL},
+    {"n_inner", "model", "intermediate_size", NULL},
+    {"ffn_hidden_size", "model", "intermediate_size", NULL},
+    {"n_positions", "model", "max_position_embeddings", NULL},
+    {"layer_norm_epsilon", "model", "rms_norm_eps", NULL},
+    {"activation_function", "model", "hidden_act", NULL},
+    {"dataset_name", "data", "train", "a file made by dtrain-data"},
+    {"train_dataset", "data", "train", "a file made by dtrain-data"},
+    {"train_file", "data", "train", "a file made by dtrain-data"},
+    {"train_data", "data", "train", "a file made by dtrain-data"},
+    {"data_path", "data", "train", "a file made by dtrain-data"},
+    {"eval_dataset", "data", "validation", "a file made by dtrain-data"},
+    {"validation_file", "data", "validation", "a file made by dtrain-data"},
+    {"max_seq_length", "data", "seq_len", NULL},
+    {"max_seq_len", "data", "seq_len", NULL},
+    {"max_length", "data", "seq_len", NULL},
+    {"model_max_length", "data", "seq_len", NULL},
+    {"seq_length", "data", "seq_len", NULL},
+    {"block_size", "data", "seq_len", NULL},
+    {"cutoff_len", "data", "seq_len", NULL},
+    {"eval_steps", "data", "validation_steps", NULL},
+    {"eval_interval", "data", "validation_steps", NULL},
+    {"eval_strategy", "data", "validation_steps", "a number of steps; 0: only at the end"},
+    {"evaluation_strategy", "data", "validation_steps", "a number of steps; 0: only at the end"},
+    {"max_eval_samples", "data", "max_validation_samples", NULL},
+    {"dataloader_drop_last", "data", "drop_last", NULL},
+    {"dataloader_num_workers", "data", "prefetch", "micro-batches that are read ahead"},
+    {"dataloader_prefetch_factor", "data", "prefetch", "micro-batches that are read ahead"},
+    {"num_workers", "data", "prefetch", "micro-batches that are read ahead"},
+    {"save_interval", "checkpoint", "save_steps", NULL},
+    {"save_strategy", "checkpoint", "save_steps", "a number of steps; 0: only at the end"},
+    {"resume_from_checkpoint", "checkpoint", "resume", "auto, none or the path of a checkpoint"},
+    {"overwrite_output_dir", "checkpoint", "resume", "auto continues; another run.output_dir starts anew"},
+    {"steps_per_print", "log", "logging_steps", NULL},
+    {"log_interval", "log", "logging_steps", NULL},
+    {"ddp_timeout", "comm", "timeout", NULL},
+    {"ddp_backend", "comm", "backend", NULL},
+};
+
+static const char *const sections[][2] = {
+    {"zero_optimization", "zero"}, {"deepspeed", "zero"}, {"fsdp", "zero"},          {"training", "run"},
+    {"train", "run"},              {"trainer", "run"},    {"training_args", "run"},  {"dataset", "data"},
+    {"datasets", "data"},          {"bf16", "precision"}, {"fp16", "precision"},     {"lr_scheduler", "scheduler"},
+    {"tokenizer", "model"},        {"logging", "log"},    {"checkpointing", "checkpoint"}, {"distributed", "comm"},
+};
+
+int dt_key_foreign(const char *name, const char **note)
+{
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        if (strcasecmp(name, keys[i].name) != 0) continue;
+        *note = keys[i].note ? keys[i].note : "";
+        return dt_key_find(keys[i].section, keys[i].key);
+    }
+    return -1;
+}
+
+const char *dt_key_foreign_section(const char *name)
+{
+    for (size_t i = 0; i < sizeof sections / sizeof sections[0]; i++)
+        if (strcasecmp(name, sections[i][0]) == 0) return sections[i][1];
+    return NULL;
+}
