@@ -42,7 +42,7 @@ static void the_first_message_wins_until_cleared(void **state)
 
 static void a_long_message_is_cut_with_dots(void **state)
 {
-    char long_text[4000];
+    char long_text[20000];
     memset(long_text, 'x', sizeof long_text);
     long_text[sizeof long_text - 1] = '\0';
     dt_error_clear();
@@ -98,6 +98,13 @@ static void speak_as_another_program(void)
     dt_log_name("dtrain");
 }
 
+static void speak_in_lines(void)
+{
+    dt_log_open(0, 1, NULL);
+    dt_log_name("dtrain");
+    dt_log(DT_LOG_ERROR, "one\n%s\n", "two");
+}
+
 static void speak_at_length(void)
 {
     dt_log_open(0, 1, "node7");
@@ -116,6 +123,8 @@ static void warnings_name_the_rank_and_information_is_said_once(void **state)
     assert_string_equal(out, "");
     captured(speak_as_another_program, STDERR_FILENO, out, sizeof out);
     assert_string_equal(out, "dtrain-info: warning: a warning\n");
+    captured(speak_in_lines, STDERR_FILENO, out, sizeof out);
+    assert_string_equal(out, "dtrain: error: one\ndtrain: error: two\n");
     captured(speak_at_length, STDOUT_FILENO, out, sizeof out);
     assert_int_equal(strspn(out, "y"), 4999);
     assert_string_equal(out + 4999, "\n");

@@ -70,6 +70,15 @@ static int print_head(dt_log_level level, char *out, size_t size)
     return snprintf(out, size, "%s: [rank %d %s] %s", who.program, who.rank, who.host, words[level]);
 }
 
+/* Who speaks stands before every line. */
+static void log_each_line(dt_log_level level, const char *text)
+{
+    for (size_t n; *text; text += n + (text[n] == '\n')) {
+        n = strcspn(text, "\n");
+        dt_log(level, "%.*s", (int)n, text);
+    }
+}
+
 void dt_log(dt_log_level level, const char *fmt, ...)
 {
     if (!dt_log_wants(level) || (level == DT_LOG_INFO && who.rank != 0)) return;
@@ -94,6 +103,12 @@ void dt_log(dt_log_level level, const char *fmt, ...)
         }
     }
     va_end(again);
+    line[len] = '\0';
+    if (head > 0 && strchr(line + head, '\n')) {
+        log_each_line(level, line + head);
+        if (line != small) free(line);
+        return;
+    }
     line[len] = '\n';
     fflush(stdout);
     if (!write_all(level == DT_LOG_INFO ? STDOUT_FILENO : STDERR_FILENO, line, len + 1) && level == DT_LOG_INFO) dt_log_stdout_lost();
