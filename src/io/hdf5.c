@@ -231,13 +231,23 @@ static dt_err write_text_of_size(hid_t obj, const char *path, const char *name, 
     return err;
 }
 
+/* An object header of HDF5's first format holds no attribute over 64 KiB. */
+static bool has_old_header(hid_t obj)
+{
+#if H5_VERSION_GE(1, 12, 0)
+    H5O_native_info_t info;
+    return H5Oget_native_info(obj, &info, H5O_NATIVE_INFO_HDR) < 0 || info.hdr.version < 2;
+#else
+    H5O_info_t info;
+    return H5Oget_info2(obj, &info, H5O_INFO_HDR) < 0 || info.hdr.version < 2;
+#endif
+}
+
 dt_err dt_h5_write_text(hid_t obj, const char *path, const char *name, const char *text)
 {
     const size_t size = strlen(text) + 1;
     if (H5Aexists(obj, name) > 0) H5Adelete(obj, name); /* its length may differ */
-    H5O_info_t info;
-    const bool old_format = H5Oget_info2(obj, &info, H5O_INFO_HDR) < 0 || info.hdr.version < 2;
-    if (old_format && size > HEADER_TEXT) return write_text_of_size(obj, path, name, H5T_VARIABLE, &text);
+    if (has_old_header(obj) && size > HEADER_TEXT) return write_text_of_size(obj, path, name, H5T_VARIABLE, &text);
     return write_text_of_size(obj, path, name, size, text);
 }
 
