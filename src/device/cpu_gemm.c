@@ -1,6 +1,6 @@
-/* cpu_gemm.c - bf16 products by our own kernel (isa/gemm_bf16.c): who computes what part of C.
+/* cpu_gemm.c - products by our own kernels, isa/product.c for all forms and isa/gemm_bf16.c for large ones of bf16: who computes what part of C.
  *
- * Against oneDNN 2.6's primitive on plain strides, which it stands in for where the processor multiplies pairs of bf16 in vectors:
+ * gemm_bf16 against oneDNN 2.6's primitive on plain strides, which it stands in for where the processor multiplies pairs of bf16 in vectors:
  * see docs/performance.md. Elements are the same sums whatever the number of threads. */
 #include "cpu.h"
 
@@ -49,7 +49,9 @@ static grid best_grid(int n_threads, int64_t row_tiles, int64_t col_tiles)
 /* Border number i of n_parts pieces of n elements, cut between whole tiles. */
 static int64_t border(int64_t n, int64_t tile, int n_parts, int64_t i) { return cpu_min(n, cpu_n_chunks(n, tile) * i / n_parts * tile); }
 
-void cpu_gemm_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c)
+typedef void gemm_kernel(const dt_gemm *g, const dt_gemm_part *part);
+
+static void run_grid(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c, gemm_kernel *kernel)
 {
     const dt_gemm g = {.mm = mm, .a = a, .b = b, .bias = bias, .c = c};
     const grid cut = best_grid(cpu->n_threads, cpu_n_chunks(mm->m, DT_GEMM_ROWS), cpu_n_chunks(mm->n, DT_GEMM_COLS));
@@ -60,7 +62,18 @@ void cpu_gemm_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void
                                    .end_row = border(mm->m, DT_GEMM_ROWS, cut.rows, r + 1),
                                    .first_col = border(mm->n, DT_GEMM_COLS, cut.cols, q),
                                    .end_col = border(mm->n, DT_GEMM_COLS, cut.cols, q + 1),
-                                   .scratch = (char *)cpu->gemm_scratch + (size_t)i * cpu->gemm_scratch_nbytes};
-        cpu->k->gemm_bf16(&g, &part);
+                                   .scratch = cpu->gemm_scratch ? (char *)cpu->gemm_scratch + (size_t)i * cpu->gemm_scratch_nbytes : NULL,
+                                   .unit = cpu->unit};
+        kernel(&g, &part);
     }
+}
+
+void cpu_gemm_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c)
+{
+    run_grid(cpu, mm, a, b, bias, c, cpu->k->gemm_bf16);
+}
+
+void cpu_product_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c)
+{
+    run_grid(cpu, mm, a, b, bias, c, cpu->k->product);
 }

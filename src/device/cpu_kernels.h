@@ -20,7 +20,7 @@ typedef struct dt_bf16_unit {
                     bool accumulate);
 } dt_bf16_unit;
 
-/** A product of bf16 matrices, and what one thread computes of it: rows and columns of C, cut between tiles. */
+/** A product of matrices, and what one thread computes of it: rows and columns of C, cut between tiles. */
 typedef struct dt_gemm {
     const dt_matmul *mm;
     const void *a, *b, *bias;
@@ -28,7 +28,8 @@ typedef struct dt_gemm {
 } dt_gemm;
 typedef struct dt_gemm_part {
     int64_t first_row, end_row, first_col, end_col;
-    void *scratch; /* this thread's, gemm_scratch() bytes, on a cache line */
+    void *scratch; /* this thread's, gemm_scratch() bytes, on a cache line: for gemm_bf16 */
+    const dt_bf16_unit *unit; /* for product: multiplies bf16; NULL: as floats */
 } dt_gemm_part;
 enum { DT_GEMM_ROWS = 8, DT_GEMM_COLS = 48 }; /* a tile of C */
 
@@ -98,6 +99,9 @@ typedef struct dt_cpu_kernels {
     double (*sum_squares)(const void *x, dt_dtype dt, int64_t n);
     float (*abs_max)(const void *x, dt_dtype dt, int64_t n);
     void (*sum_squares_fixed)(const void *x, dt_dtype dt, int64_t n, int shift, uint64_t sum[2]); /* n <= 2^11 */
+
+    /* product.c: any form, size and type */
+    void (*product)(const dt_gemm *g, const dt_gemm_part *part);
 
     /* product_rows.c, attention_rows.c: for generation */
     void (*product_rows)(const dt_rows_product *p, int64_t first, int64_t n); /* n columns of C from first on */

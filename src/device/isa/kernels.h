@@ -34,6 +34,7 @@ double ISA_NAME(sum_squares)(const void *x, dt_dtype dt, int64_t n);
 float ISA_NAME(abs_max)(const void *x, dt_dtype dt, int64_t n);
 void ISA_NAME(sum_squares_fixed)(const void *x, dt_dtype dt, int64_t n, int shift, uint64_t sum[2]);
 
+void ISA_NAME(product)(const dt_gemm *g, const dt_gemm_part *part);
 void ISA_NAME(product_rows)(const dt_rows_product *p, int64_t first, int64_t n);
 void ISA_NAME(attention_rows)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
 

@@ -81,22 +81,6 @@ static void add_piece(const dot_shapes *shapes, dt_dtype dt, int64_t m, int64_t 
     }
 }
 
-/* Bias and what was in C, rounded once. */
-static void store_block(const dt_rows_product *p, int64_t i, int64_t j, int64_t m, int64_t n, const float *total, int64_t ld)
-{
-    const dt_matmul *mm = p->mm;
-    for (int64_t r = 0; r < m; r++) {
-        const float *from = total + r * ld;
-        void *to = element_w(p->c, mm->c_dtype, (i + r) * mm->ldc + j);
-        for (int64_t c = 0; c < n; c++) {
-            float x = from[c];
-            if (p->bias) x += load(p->bias, mm->dt, j + c);
-            if (mm->accumulate) x += load(to, mm->c_dtype, c);
-            store(to, mm->c_dtype, c, x);
-        }
-    }
-}
-
 static void dot_columns(const dt_rows_product *p, const dot_shapes *shapes, int64_t first, int64_t n)
 {
     const dt_matmul *mm = p->mm;
@@ -107,7 +91,7 @@ static void dot_columns(const dt_rows_product *p, const dot_shapes *shapes, int6
             for (int64_t at = 0; at < mm->k; at += shapes->chunk)
                 add_piece(shapes, mm->dt, rows, cols, least(shapes->chunk, mm->k - at), element(p->a, mm->dt, i * mm->lda + at), mm->lda,
                           element(p->b, mm->dt, j * mm->ldb + at), mm->ldb, total, at > 0);
-            store_block(p, i, j, rows, cols, &total[0][0], BLOCK_N);
+            store_block(mm, p->bias, p->c, i, j, rows, cols, &total[0][0], BLOCK_N);
         }
 }
 
@@ -154,7 +138,7 @@ INLINE void few_rows(int rows, dt_dtype dt, const dt_rows_product *p, int64_t fi
             add_rows_of_b(rows, mm->m, AT_ONCE, dt, element(p->a, dt, q), mm->lda, element(p->b, dt, q * mm->ldb + j), mm->ldb, cols, total);
         for (; q < mm->k; q++)
             add_rows_of_b(rows, mm->m, 1, dt, element(p->a, dt, q), mm->lda, element(p->b, dt, q * mm->ldb + j), mm->ldb, cols, total);
-        store_block(p, 0, j, mm->m, cols, &total[0][0], FEW_N);
+        store_block(mm, p->bias, p->c, 0, j, mm->m, cols, &total[0][0], FEW_N);
     }
 }
 
@@ -172,7 +156,7 @@ static void many_rows(const dt_rows_product *p, int64_t first, int64_t n)
                 load_rows(&rows_b[0][0], element(p->b, mm->dt, at * mm->ldb + j), mm->dt, mm->ldb, depth, cols, PACK_N, 1.0f);
                 tile_product(false, rows, padded, depth, &rows_a[0][0], PACK_K, &rows_b[0][0], PACK_N, &total[0][0], PACK_N, at > 0);
             }
-            store_block(p, i, j, rows, cols, &total[0][0], PACK_N);
+            store_block(mm, p->bias, p->c, i, j, rows, cols, &total[0][0], PACK_N);
         }
 }
 

@@ -1,4 +1,4 @@
-/* rows.h - what the kernels for generation share: vectors of either type, and sums of many vectors' lanes at once. */
+/* rows.h - what products of either type share: vectors, sums of many vectors' lanes at once, blocks of C. */
 #ifndef DTRAIN_ISA_ROWS_H
 #define DTRAIN_ISA_ROWS_H
 
@@ -71,6 +71,22 @@ INLINE vec add_lanes(const vec *x)
     for (int s = 0; s < LANES; s++) out[s] = (in[s][0] + in[s][2]) + (in[s][1] + in[s][3]);
     return v_load(out);
 #endif
+}
+
+/* A block of C from its sums: bias and what was in C, rounded once. */
+static inline void store_block(const dt_matmul *mm, const void *bias, void *c_first, int64_t i, int64_t j, int64_t m, int64_t n, const float *total,
+                               int64_t ld)
+{
+    for (int64_t r = 0; r < m; r++) {
+        const float *from = total + r * ld;
+        void *to = element_w(c_first, mm->c_dtype, (i + r) * mm->ldc + j);
+        for (int64_t c = 0; c < n; c++) {
+            float x = from[c];
+            if (bias) x += load(bias, mm->dt, j + c);
+            if (mm->accumulate) x += load(to, mm->c_dtype, c);
+            store(to, mm->c_dtype, c, x);
+        }
+    }
 }
 
 #endif

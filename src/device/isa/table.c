@@ -26,6 +26,7 @@ const dt_cpu_kernels DT_JOIN(dt_cpu_kernels, DT_ISA) = {
     .sum_squares = ISA_NAME(sum_squares),
     .abs_max = ISA_NAME(abs_max),
     .sum_squares_fixed = ISA_NAME(sum_squares_fixed),
+    .product = ISA_NAME(product),
     .product_rows = ISA_NAME(product_rows),
     .attention_rows = ISA_NAME(attention_rows),
     .attention_scratch = ISA_NAME(attention_scratch),
