@@ -2,6 +2,7 @@
 #include "device_fixture.h"
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Rounding: each of k products of |a b| <= 1 and each partial sum <= k rounds once: error below k 2^-24 sqrt(k) for random
  * signs, taken 4 times; bf16 products are exact in float. Accumulation adds the rounding of what was there (|c| <= 1). */
@@ -44,6 +45,23 @@ static void products_of_all_forms_and_odd_sizes(void **state)
             check_types(*state, sizes[i][0], sizes[i][1], sizes[i][2], form, 0);
             check_types(*state, sizes[i][0], sizes[i][1], sizes[i][2], form, 3);
         }
+}
+
+/* Where strides are ambiguous to a library: single rows, columns and terms, with any distance between rows. */
+static void thin_products(void **state)
+{
+    for (int form = 0; form < 4; form++) {
+        for (int64_t size = 0; size < 27; size++)
+            for (int64_t extra = 0; extra < 3; extra++) check_types(*state, size / 9 + 1, size / 3 % 3 + 1, size % 3 + 1, form, extra);
+        for (int64_t extra = 0; extra < 2; extra++) {
+            check_types(*state, 1, 200, 129, form, extra);
+            check_types(*state, 300, 1, 257, form, extra);
+            check_types(*state, 140, 150, 1, form, extra);
+            check_types(*state, 1, 1, 2100, form, extra);
+        }
+        check_types(*state, 16385, 2, 3, form, 1); /* slabs: the last one is thin */
+        check_types(*state, 2, 16385, 3, form, 1);
+    }
 }
 
 /* Long k (float through the primitive, conversion in several pieces) and more rows than a block. */
@@ -120,6 +138,25 @@ static void every_number_of_tokens_works(void **state)
     }
 }
 
+/* A form that the library gets wrong when it is tried first: DTRAIN_FAULT says so of one form. */
+static void a_form_that_the_library_gets_wrong_is_ours(void **state)
+{
+    char path[] = "/tmp/dtrain-test-XXXXXX", text[1024] = {0};
+    const int file = mkstemp(path), err = dup(STDERR_FILENO), out = dup(STDOUT_FILENO);
+    assert_true(file >= 0 && unlink(path) == 0);
+    fflush(stdout);
+    dup2(file, STDERR_FILENO), dup2(file, STDOUT_FILENO);
+    check_types(*state, 65, 70, 33, 1, 2);
+    check_types(*state, 65, 70, 33, 1, 0);
+    fflush(stdout);
+    dup2(err, STDERR_FILENO), dup2(out, STDOUT_FILENO);
+    assert_true(pread(file, text, sizeof text - 1, 0) > 0);
+    close(file), close(err), close(out);
+    const char *first = strstr(text, "computes wrong matrix products (first seen: fp32, A transposed, B plain)");
+    assert_non_null(first);
+    assert_null(strstr(first + 1, "computes wrong matrix products"));
+}
+
 static void a_wrong_row_distance_is_refused(void **state)
 {
     fixture *f = *state;
@@ -154,11 +191,17 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_of_all_forms_and_odd_sizes), cmocka_unit_test(products_longer_than_a_block),
-        cmocka_unit_test(products_as_large_as_a_vocabulary),
+        cmocka_unit_test(products_as_large_as_a_vocabulary), cmocka_unit_test(thin_products),
         cmocka_unit_test(every_number_of_tokens_works), cmocka_unit_test(a_wrong_row_distance_is_refused),
         cmocka_unit_test(bias_gradient_is_the_column_sum),
     };
-    int failed = cmocka_run_group_tests_name("native bf16 where there is one", tests, open_device, close_device);
+    setenv("DTRAIN_FAULT", "product.check:*:1:error", 1);
+    const struct CMUnitTest wrong[] = {cmocka_unit_test(a_form_that_the_library_gets_wrong_is_ours)};
+    int failed = cmocka_run_group_tests_name("a library with a wrong product", wrong, open_device, close_device);
+    failed += cmocka_run_group_tests_name("native bf16 where there is one", tests, open_device, close_device);
+    setenv("DTRAIN_ONEDNN", "none", 1);
+    failed += cmocka_run_group_tests_name("our own kernels alone", tests, open_device, close_device);
+    unsetenv("DTRAIN_ONEDNN");
     setenv("DTRAIN_BF16", "dot", 1);
     const struct CMUnitTest dots[] = {cmocka_unit_test(bf16_products_of_several_blocks), cmocka_unit_test(bf16_products_do_not_depend_on_threads)};
     failed += cmocka_run_group_tests_name("pairwise dot products", dots, open_device, close_device);

@@ -9,9 +9,12 @@
  * of 16 through scratch: 1024/64 + 4 shapes serve every number of tokens. Where it is k (weight gradients) the exact shape is
  * made: another pass over the gradient would cost more than the primitive.
  *
- * Processors without bfloat16 instructions convert tiles to float and use the BLAS entry: oneDNN's emulation is slower. */
+ * Processors without bfloat16 instructions convert tiles to float and use the BLAS entry: oneDNN's emulation is slower.
+ *
+ * A form of product goes to the library once it has been seen to compute it (cpu_product_check.c: some 2 ms, when the form is first used), and
+ * never with a single row, column or term, where strides are ambiguous and versions have been wrong; else our own kernel takes it. */
 #include "cpu.h"
-#include <dnnl.h>
+#include "cpu_onednn.h"
 #include <inttypes.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -25,18 +28,14 @@ enum {
     TILE_M = 256, TILE_N = 1024, TILE_K = 2048 /* of the conversion to float */
 };
 
-/* What a primitive is made for. No padding, so that keys compare as bytes. */
-typedef struct matmul_key {
-    int64_t m, n, k, lda, ldb, ldc;
-    int32_t trans_a, trans_b, dt, c_dtype, accumulate, bias;
-} matmul_key;
-
 typedef struct matmul_entry {
-    matmul_key key;
+    onednn_key key;
     uint64_t used; /* 0: empty */
-    dnnl_primitive_t primitive;
-    dnnl_memory_t a, b, c, bias, scratchpad;
+    onednn_product product;
 } matmul_entry;
+
+typedef enum library_way { BY_PRIMITIVE, BY_SGEMM } library_way;
+typedef enum verdict { UNTRIED, RIGHT, WRONG } verdict;
 
 struct cpu_matmul {
     dnnl_engine_t engine;
@@ -49,26 +48,25 @@ struct cpu_matmul {
     size_t pad_a_size, pad_c_size;
     float *tile[3]; /* A, B, C converted to float; NULL where bfloat16 is native */
     bool native_bf16;
+    uint8_t verdicts[128]; /* by form_number() */
+    bool warned, own_alone;
 };
-
-#define TRY_DNNL(call)                                                                                                 \
-    do {                                                                                                               \
-        const dnnl_status_t s_ = (call);                                                                               \
-        if (s_ != dnnl_success)                                                                                        \
-            return dt_fail(s_ == dnnl_out_of_memory ? DT_ERR_MEMORY : DT_ERR_FAULT, "oneDNN status %d from %s", (int)s_, #call); \
-    } while (0)
 
 static const size_t tile_elems[3] = {(size_t)TILE_M *TILE_K, (size_t)TILE_K *TILE_N, (size_t)TILE_M *TILE_N};
 
-static bool processor_has_bf16(void)
+/* Processors of other kinds than x86 are asked by making a primitive: oneDNN's build decides, too. */
+static bool has_native_bf16(const cpu_matmul *mmul)
 {
     const char *most = getenv("DTRAIN_BF16");
     if (most && !strcmp(most, "none")) return false; /* for tests */
 #if defined(__x86_64__)
-    return __builtin_cpu_supports("avx512bf16") && dnnl_get_effective_cpu_isa() >= dnnl_cpu_isa_avx512_core_bf16;
-#else
-    return true; /* oneDNN's own choice */
+    if (!__builtin_cpu_supports("avx512bf16") || dnnl_get_effective_cpu_isa() < dnnl_cpu_isa_avx512_core_bf16) return false;
 #endif
+    const onednn_key key = {.m = 16, .n = 16, .k = 16, .lda = 16, .ldb = 16, .ldc = 16, .dt = DT_BF16, .c_dtype = DT_F32};
+    onednn_product p;
+    const bool made = onednn_create(mmul->engine, &key, &p) == dnnl_success;
+    onednn_destroy(&p);
+    return made;
 }
 
 dt_err cpu_matmul_open(cpu_state *cpu)
@@ -78,7 +76,9 @@ dt_err cpu_matmul_open(cpu_state *cpu)
     omp_set_num_threads(cpu->n_threads);
     TRY_DNNL(dnnl_engine_create(&mmul->engine, dnnl_cpu, 0));
     TRY_DNNL(dnnl_stream_create(&mmul->stream, mmul->engine, dnnl_stream_in_order));
-    mmul->native_bf16 = processor_has_bf16();
+    const char *library = getenv("DTRAIN_ONEDNN"); /* none: our own kernels alone, for tests */
+    mmul->own_alone = library && !strcmp(library, "none");
+    mmul->native_bf16 = has_native_bf16(mmul);
     for (int i = 0; i < 3 && !mmul->native_bf16; i++) {
         void *p;
         DT_CHECK(cpu_grab(tile_elems[i] * sizeof(float), cpu->n_threads, &p) == DT_OK, DT_ERR_MEMORY,
@@ -90,10 +90,7 @@ dt_err cpu_matmul_open(cpu_state *cpu)
 
 static void drop_entry(matmul_entry *e)
 {
-    if (e->primitive) dnnl_primitive_destroy(e->primitive);
-    dnnl_memory_t *const all[] = {&e->a, &e->b, &e->c, &e->bias, &e->scratchpad};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        if (*all[i]) dnnl_memory_destroy(*all[i]);
+    onednn_destroy(&e->product);
     *e = (matmul_entry){0};
 }
 
@@ -132,63 +129,16 @@ static dt_err grow(const cpu_state *cpu, void **p, size_t *size, size_t wanted)
 
 /* ---- primitives ------------------------------------------------------------------------------------------------------ */
 
-static dnnl_data_type_t dnnl_type(int32_t dt) { return dt == DT_F32 ? dnnl_f32 : dnnl_bf16; }
-
-static dt_err describe_matrix(dnnl_memory_desc_t *md, int64_t rows, int64_t cols, int64_t ld, bool transposed, int32_t dt)
-{
-    const dnnl_dims_t dims = {rows, cols}, strides = {transposed ? 1 : ld, transposed ? ld : 1};
-    TRY_DNNL(dnnl_memory_desc_init_by_strides(md, 2, dims, dnnl_type(dt), strides));
-    return DT_OK;
-}
-
-static dt_err create_primitive(cpu_matmul *mmul, const dnnl_matmul_desc_t *desc, bool accumulate, dnnl_primitive_t *primitive,
-                               dnnl_memory_desc_t *scratchpad)
-{
-    dnnl_primitive_attr_t attr;
-    TRY_DNNL(dnnl_primitive_attr_create(&attr));
-    dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
-    dnnl_post_ops_t ops = NULL;
-    if (accumulate && dnnl_post_ops_create(&ops) == dnnl_success) {
-        dnnl_post_ops_append_sum(ops, 1.0f);
-        dnnl_primitive_attr_set_post_ops(attr, ops);
-        dnnl_post_ops_destroy(ops);
-    }
-    dnnl_primitive_desc_t pd = NULL;
-    dnnl_status_t status = dnnl_primitive_desc_create(&pd, desc, attr, mmul->engine, NULL);
-    dnnl_primitive_attr_destroy(attr);
-    if (status == dnnl_success) {
-        *scratchpad = *dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
-        status = dnnl_primitive_create(primitive, pd);
-        dnnl_primitive_desc_destroy(pd);
-    }
-    TRY_DNNL(status);
-    return DT_OK;
-}
-
-static dt_err create_entry(cpu_state *cpu, matmul_entry *e, const matmul_key *key)
+static dt_err create_entry(cpu_state *cpu, matmul_entry *e, const onednn_key *key)
 {
     cpu_matmul *mmul = cpu->matmul;
-    dnnl_memory_desc_t a, b, c, bias, scratchpad;
-    const dnnl_dims_t bias_dims = {1, key->n}, bias_strides = {key->n, 1};
     e->key = *key;
-    DT_TRY(describe_matrix(&a, key->m, key->k, key->lda, key->trans_a, key->dt));
-    DT_TRY(describe_matrix(&b, key->k, key->n, key->ldb, key->trans_b, key->dt));
-    DT_TRY(describe_matrix(&c, key->m, key->n, key->ldc, false, key->c_dtype));
-    TRY_DNNL(dnnl_memory_desc_init_by_strides(&bias, 2, bias_dims, dnnl_type(key->dt), bias_strides));
-    dnnl_matmul_desc_t desc;
-    TRY_DNNL(dnnl_matmul_desc_init(&desc, &a, &b, key->bias ? &bias : NULL, &c));
-    DT_TRY(create_primitive(mmul, &desc, key->accumulate, &e->primitive, &scratchpad));
-    DT_TRY(grow(cpu, &mmul->scratchpad, &mmul->scratchpad_size, dnnl_memory_desc_get_size(&scratchpad)));
-    TRY_DNNL(dnnl_memory_create(&e->a, &a, mmul->engine, DNNL_MEMORY_NONE));
-    TRY_DNNL(dnnl_memory_create(&e->b, &b, mmul->engine, DNNL_MEMORY_NONE));
-    TRY_DNNL(dnnl_memory_create(&e->c, &c, mmul->engine, DNNL_MEMORY_NONE));
-    if (key->bias) TRY_DNNL(dnnl_memory_create(&e->bias, &bias, mmul->engine, DNNL_MEMORY_NONE));
-    TRY_DNNL(dnnl_memory_create(&e->scratchpad, &scratchpad, mmul->engine, DNNL_MEMORY_NONE));
-    return DT_OK;
+    TRY_DNNL(onednn_create(mmul->engine, key, &e->product));
+    return grow(cpu, &mmul->scratchpad, &mmul->scratchpad_size, e->product.scratchpad_nbytes);
 }
 
 /* The primitive of this key: found, or made in the place of its set's oldest. */
-static dt_err find_entry(cpu_state *cpu, const matmul_key *key, matmul_entry **found)
+static dt_err find_entry(cpu_state *cpu, const onednn_key *key, matmul_entry **found)
 {
     cpu_matmul *mmul = cpu->matmul;
     uint64_t hash = 0;
@@ -215,23 +165,75 @@ static dt_err find_entry(cpu_state *cpu, const matmul_key *key, matmul_entry **f
     return DT_OK;
 }
 
-static dt_err run_primitive(cpu_state *cpu, const dt_matmul *mm, int64_t m, const void *a, const void *b, const void *bias, void *c)
+static dt_err library_primitive(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c)
 {
     cpu_matmul *mmul = cpu->matmul;
-    const matmul_key key = {.m = m, .n = mm->n, .k = mm->k, .lda = mm->lda, .ldb = mm->ldb, .ldc = mm->ldc, .trans_a = mm->trans_a,
+    const onednn_key key = {.m = mm->m, .n = mm->n, .k = mm->k, .lda = mm->lda, .ldb = mm->ldb, .ldc = mm->ldc, .trans_a = mm->trans_a,
                             .trans_b = mm->trans_b, .dt = mm->dt, .c_dtype = mm->c_dtype, .accumulate = mm->accumulate, .bias = bias != NULL};
     matmul_entry *e = NULL;
     DT_TRY(find_entry(cpu, &key, &e));
-    TRY_DNNL(dnnl_memory_set_data_handle(e->a, (void *)(uintptr_t)a));
-    TRY_DNNL(dnnl_memory_set_data_handle(e->b, (void *)(uintptr_t)b));
-    TRY_DNNL(dnnl_memory_set_data_handle(e->c, c));
-    TRY_DNNL(dnnl_memory_set_data_handle(e->scratchpad, mmul->scratchpad));
-    if (bias) TRY_DNNL(dnnl_memory_set_data_handle(e->bias, (void *)(uintptr_t)bias));
-    const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, e->a}, {DNNL_ARG_WEIGHTS, e->b}, {DNNL_ARG_DST, e->c},
-                                    {DNNL_ARG_SCRATCHPAD, e->scratchpad}, {DNNL_ARG_BIAS, e->bias}};
-    TRY_DNNL(dnnl_primitive_execute(e->primitive, mmul->stream, bias ? 5 : 4, args));
+    const onednn_operands x = {.a = a, .b = b, .bias = bias, .c = c, .scratchpad = mmul->scratchpad};
+    TRY_DNNL(onednn_run(&e->product, mmul->stream, &x));
     return DT_OK;
 }
+
+static dt_err library_sgemm(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c)
+{
+    TRY_DNNL(dnnl_sgemm(mm->trans_a ? 'T' : 'N', mm->trans_b ? 'T' : 'N', mm->m, mm->n, mm->k, 1.0f, a, mm->lda, b, mm->ldb,
+                        mm->accumulate ? 1.0f : 0.0f, c, mm->ldc));
+    return DT_OK;
+}
+
+/* ---- what is left to the library ------------------------------------------------------------------------------------- */
+
+static int form_number(const dt_matmul *mm, bool bias, library_way way)
+{
+    return mm->trans_a | mm->trans_b << 1 | (mm->dt == DT_BF16) << 2 | (mm->c_dtype == DT_BF16) << 3 | mm->accumulate << 4 | bias << 5 | (int)way << 6;
+}
+
+static void warn_of_form(cpu_matmul *mmul, const dt_matmul *mm, bool bias)
+{
+    if (mmul->warned) return;
+    const dnnl_version_t *v = dnnl_version();
+    DT_INFO("oneDNN %d.%d.%d computes wrong matrix products (first seen: %s, A %s, B %s%s%s): dtrain's own kernel takes these, which is slower; "
+            "another version of oneDNN may help",
+            v->major, v->minor, v->patch, dt_dtype_name(mm->dt), mm->trans_a ? "transposed" : "plain", mm->trans_b ? "transposed" : "plain",
+            mm->accumulate ? ", added to C" : "", bias ? ", with bias" : "");
+    mmul->warned = true;
+}
+
+static bool library_computes(cpu_state *cpu, const dt_matmul *mm, bool bias, library_way way)
+{
+    cpu_matmul *mmul = cpu->matmul;
+    if (mmul->own_alone || mm->m == 1 || mm->n == 1 || mm->k == 1) return false;
+    uint8_t *v = &mmul->verdicts[form_number(mm, bias, way)];
+    if (*v == UNTRIED) {
+        *v = cpu_product_is_right(cpu, mm, bias, way == BY_SGEMM ? library_sgemm : library_primitive) ? RIGHT : WRONG;
+        if (*v == WRONG) warn_of_form(mmul, mm, bias);
+    }
+    return *v == RIGHT;
+}
+
+static dt_err run_primitive(cpu_state *cpu, const dt_matmul *mm, int64_t m, const void *a, const void *b, const void *bias, void *c)
+{
+    dt_matmul part = *mm;
+    part.m = m;
+    if (library_computes(cpu, &part, bias != NULL, BY_PRIMITIVE)) return library_primitive(cpu, &part, a, b, bias, c);
+    cpu_product_run(cpu, &part, a, b, bias, c);
+    return DT_OK;
+}
+
+static dt_err sgemm(cpu_state *cpu, const dt_matmul *mm, const float *a, const float *b, float *c, bool accumulate)
+{
+    dt_matmul part = *mm;
+    part.dt = part.c_dtype = DT_F32;
+    part.accumulate = accumulate;
+    if (library_computes(cpu, &part, false, BY_SGEMM)) return library_sgemm(cpu, &part, a, b, NULL, c);
+    cpu_product_run(cpu, &part, a, b, NULL, c);
+    return DT_OK;
+}
+
+/* ---- blocks of rows ---------------------------------------------------------------------------------------------------- */
 
 /* The last rows (fewer than 64) in a shape of a multiple of PAD_M rows. What the padding computes is not read. */
 static dt_err run_padded(cpu_state *cpu, const dt_matmul *mm, int64_t m, const char *a, const void *b, const void *bias, char *c)
@@ -290,24 +292,17 @@ static dt_err run_slabs(cpu_state *cpu, const dt_matmul *mm, const void *a, cons
 
 /* ---- float through the BLAS entry ---------------------------------------------------------------------------------- */
 
-static dt_err sgemm(const dt_matmul *mm, const float *a, const float *b, float *c, bool accumulate)
-{
-    TRY_DNNL(dnnl_sgemm(mm->trans_a ? 'T' : 'N', mm->trans_b ? 'T' : 'N', mm->m, mm->n, mm->k, 1.0f, a, mm->lda, b, mm->ldb,
-                        accumulate ? 1.0f : 0.0f, c, mm->ldc));
-    return DT_OK;
-}
-
 /* Rows of B a multiple of 4 KiB apart fall on the same cache sets while oneDNN packs them; in narrower pieces fewer do. Measured for
  * 256 x 768 x 3072: 215 GFLOP/s whole, 237 in pieces of 768 columns, 270 with rows 16 elements further apart; no gain from
  * some 1000 rows on. */
-static dt_err sgemm_in_columns(const dt_matmul *mm, const float *a, const float *b, float *c, bool accumulate)
+static dt_err sgemm_in_columns(cpu_state *cpu, const dt_matmul *mm, const float *a, const float *b, float *c, bool accumulate)
 {
     enum { COLUMNS = 768 };
-    if (mm->trans_a || mm->trans_b || mm->ldb % 1024 || mm->m > 512 || mm->m < 64) return sgemm(mm, a, b, c, accumulate);
+    if (mm->trans_a || mm->trans_b || mm->ldb % 1024 || mm->m > 512 || mm->m < 64) return sgemm(cpu, mm, a, b, c, accumulate);
     for (int64_t j = 0; j < mm->n; j += COLUMNS) {
         dt_matmul piece = *mm;
         piece.n = cpu_min(COLUMNS, mm->n - j);
-        DT_TRY(sgemm(&piece, a, b + j, c + j, accumulate));
+        DT_TRY(sgemm(cpu, &piece, a, b + j, c + j, accumulate));
     }
     return DT_OK;
 }
@@ -318,7 +313,7 @@ static dt_err run_sgemm(cpu_state *cpu, const dt_matmul *mm, const float *a, con
     if (bias) {
         CPU_PARALLEL_FOR(cpu, i, mm->m) { cpu->k->add_into(bias, DT_F32, c + i * mm->ldc, DT_F32, mm->accumulate, mm->n); }
     }
-    return sgemm_in_columns(mm, a, b, c, bias || mm->accumulate);
+    return sgemm_in_columns(cpu, mm, a, b, c, bias || mm->accumulate);
 }
 
 /* ---- bfloat16 without bfloat16 instructions ------------------------------------------------------------------------- */
@@ -341,7 +336,7 @@ static dt_err converted_tile(cpu_state *cpu, const dt_matmul *mm, int64_t i, int
         t.ldb = t.trans_b ? t.k : t.n;
         to_float(cpu, cpu_at(a, DT_BF16, t.trans_a ? p * mm->lda + i : i * mm->lda + p), t.trans_a ? t.k : t.m, t.lda, mm->lda, mmul->tile[0]);
         to_float(cpu, cpu_at(b, DT_BF16, t.trans_b ? j * mm->ldb + p : p * mm->ldb + j), t.trans_b ? t.n : t.k, t.ldb, mm->ldb, mmul->tile[1]);
-        DT_TRY(sgemm(&t, mmul->tile[0], mmul->tile[1], mmul->tile[2], p > 0));
+        DT_TRY(sgemm(cpu, &t, mmul->tile[0], mmul->tile[1], mmul->tile[2], p > 0));
     }
     CPU_PARALLEL_FOR(cpu, r, t.m)
     {
