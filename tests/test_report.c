@@ -340,13 +340,76 @@ static struct field next_field(const uint8_t **p)
     return f;
 }
 
-struct event { double wall_time; int64_t step; char version[32]; int session_status, n_values; char tag[16][40]; float value[16]; };
+struct event {
+    double wall_time;
+    int64_t step;
+    char version[32];
+    int session_status, n_values;
+    char tag[16][40];
+    float value[16];
+    char plugin[16][16], text[16][400]; /* of a value with a tensor: its metadata's plugin, its one string */
+    char hparams[16][40];               /* "name=value" of a session that begins */
+    int n_hparams, end_status;
+};
+
+static struct field inner(const uint8_t **p, int number)
+{
+    const struct field f = next_field(p);
+    assert_int_equal(f.number, number);
+    return f;
+}
+
+static void read_hparam(struct event *e, const uint8_t *p)
+{
+    const struct field name = inner(&p, 1), message = inner(&p, 2);
+    const uint8_t *v = message.bytes;
+    const struct field value = next_field(&v);
+    const union { uint64_t u; double d; } x = {.u = value.value};
+    char *out = e->hparams[e->n_hparams++];
+    if (value.number == 2) snprintf(out, 40, "%.*s=%g", (int)name.value, (const char *)name.bytes, x.d);
+    if (value.number == 3) snprintf(out, 40, "%.*s='%.*s'", (int)name.value, (const char *)name.bytes, (int)value.value, (const char *)value.bytes);
+    if (value.number == 4) snprintf(out, 40, "%.*s=%s", (int)name.value, (const char *)name.bytes, value.value ? "true" : "false");
+}
+
+static void read_session(struct event *e, const uint8_t *p, const uint8_t *end)
+{
+    const struct field session = next_field(&p);
+    assert_ptr_equal(session.bytes + session.value, end);
+    for (p = session.bytes; p < end;) {
+        const struct field f = next_field(&p);
+        if (session.number == 3 && f.number == 1) read_hparam(e, f.bytes);
+        if (session.number == 4 && f.number == 1) e->end_status = (int)f.value;
+    }
+}
+
+static void read_metadata(struct event *e, const uint8_t *p)
+{
+    const struct field plugin = inner(&p, 1);
+    const uint8_t *in = plugin.bytes, *end = in + plugin.value;
+    const struct field name = inner(&in, 1);
+    snprintf(e->plugin[e->n_values], 16, "%.*s", (int)name.value, (const char *)name.bytes);
+    if (in < end) {
+        const struct field content = inner(&in, 2);
+        read_session(e, content.bytes, content.bytes + content.value);
+    }
+}
+
+static void read_tensor(struct event *e, const uint8_t *p, const uint8_t *end)
+{
+    assert_int_equal(inner(&p, 1).value, 7); /* DT_STRING */
+    const struct field shape = inner(&p, 2), text = inner(&p, 8);
+    assert_memory_equal(shape.bytes, "\x12\x02\x08\x01", 4); /* one dimension of size 1 */
+    snprintf(e->text[e->n_values], 400, "%.*s", (int)text.value, (const char *)text.bytes);
+    assert_ptr_equal(p, end);
+}
 
 static void read_value(struct event *e, const uint8_t *p, const uint8_t *end)
 {
     while (p < end) {
         const struct field f = next_field(&p);
         if (f.number == 1) snprintf(e->tag[e->n_values], 40, "%.*s", (int)f.value, (const char *)f.bytes);
+        if (f.number == 8) read_tensor(e, f.bytes, f.bytes + f.value);
+        if (f.number == 9) read_metadata(e, f.bytes);
         if (f.number == 2) {
             const union { uint32_t u; float f; } x = {.u = (uint32_t)f.value};
             e->value[e->n_values] = x.f;
@@ -430,15 +493,42 @@ static void events_are_framed_and_read_back(void **state)
     assert_int_equal(e[1].session_status, 1);
     assert_int_equal(e[1].step, 0);
     assert_int_equal(e[2].step, 300);
-    assert_string_equal(e[2].tag[0], "train/loss");
+    assert_string_equal(e[2].tag[0], "Loss/train");
     assert_true(e[2].value[0] == (float)rec.loss);
     assert_string_equal(e[2].tag[e[2].n_values - 2], "dpo/accuracy");
     assert_string_equal(e[2].tag[e[2].n_values - 1], "train/accuracy");
     assert_int_equal(e[3].n_values, 3);
-    assert_string_equal(e[3].tag[0], "validation/loss");
+    assert_string_equal(e[3].tag[0], "Loss/validation");
     assert_string_equal(e[3].tag[1], "validation/accuracy");
     assert_string_equal(e[3].tag[2], "validation/accuracy");
     assert_true(e[3].value[0] == 1.5f && e[3].value[1] == 0.5f && e[3].value[2] == 0.25f);
+}
+
+static void the_configuration_is_a_text_and_hyperparameters(void **state)
+{
+    struct fixture *f = *state;
+    dt_report *r = NULL;
+    char paths[2][400];
+    struct event e[8];
+    const dt_report_options opt = {.output_dir = f->dir, .to_tensorboard = true,
+                                   .config = "[run]\ntask = sft\nseed = 7\nreproducible = false\ntime_limit =\n\n[optimizer]\nlr = 3e-4\nbetas = 0.9, 0.95\n"};
+    assert_int_equal(dt_report_open(&r, &opt), DT_OK);
+    assert_int_equal(dt_report_done(r), DT_OK);
+    dt_report_close(r);
+    assert_int_equal(event_files(f, paths, 2), 1);
+    assert_int_equal(read_events(paths[0], e, 8), 4);
+    assert_int_equal(e[2].n_values, 2);
+    assert_string_equal(e[2].tag[0], "config");
+    assert_string_equal(e[2].plugin[0], "text");
+    assert_string_equal(e[2].text[0], "    [run]\n    task = sft\n    seed = 7\n    reproducible = false\n    time_limit =\n    \n    [optimizer]\n    lr = 3e-4\n"
+                                      "    betas = 0.9, 0.95\n");
+    assert_string_equal(e[2].tag[1], "_hparams_/session_start_info");
+    assert_string_equal(e[2].plugin[1], "hparams");
+    const char *const expected[] = {"run.task='sft'", "run.seed=7", "run.reproducible=false", "optimizer.lr=0.0003", "optimizer.betas='0.9, 0.95'"};
+    assert_int_equal(e[2].n_hparams, 5);
+    for (int i = 0; i < 5; i++) assert_string_equal(e[2].hparams[i], expected[i]);
+    assert_string_equal(e[3].tag[0], "_hparams_/session_end_info");
+    assert_int_equal(e[3].end_status, 1);
 }
 
 static void a_resumed_run_says_which_steps_it_repeats_in_a_later_file(void **state)
@@ -457,6 +547,77 @@ static void a_resumed_run_says_which_steps_it_repeats_in_a_later_file(void **sta
     assert_int_equal(e[1].step, 42);
 }
 
+/* ---- metrics.csv ----------------------------------------------------------------------------------------------------- */
+
+#define CSV_FIXED "step,loss,lr,grad_norm,tokens,samples,step_time,tokens_per_second,memory_device,memory_host,skipped,validation_loss"
+
+static void csv_columns_keep_their_places(void **state)
+{
+    struct fixture *f = *state;
+    dt_report *r = NULL;
+    char path[128];
+    dt_report_options opt = {.output_dir = f->dir, .to_csv = true};
+    const dt_metric first[] = {{"accuracy", 0.5}}, valid[] = {{"perplexity", NAN}, {"odd, \"name\"", -2}}, both[] = {{"perplexity", 4}, {"accuracy", 0.25}};
+    dt_train_record rec = {.step = 1, .loss = 1.0 / 3, .lr = 1e-3, .tokens = 1LL << 40, .more = first, .n_more = 1};
+    snprintf(path, sizeof path, "%s/metrics.csv", f->dir);
+    assert_int_equal(dt_report_open(&r, &opt), DT_OK);
+    assert_int_equal(dt_report_train(r, &rec), DT_OK);
+    assert_int_equal(dt_report_validation(r, 1, 2.5, valid, 2), DT_OK);
+    rec = (dt_train_record){.step = 2, .loss = INFINITY, .skipped = true, .more = both, .n_more = 2};
+    assert_int_equal(dt_report_train(r, &rec), DT_OK);
+    dt_report_close(r);
+    const char *const two = CSV_FIXED ",accuracy,perplexity,\"odd, \"\"name\"\"\"\n1,0.333333333,0.001,0,1099511627776,0,0,0,0,0,0,,0.5,,\n"
+                            "1,,,,,,,,,,,2.5,,nan,-2\n";
+    char expected[1000];
+    snprintf(expected, sizeof expected, "%s2,inf,0,0,0,0,0,0,0,0,1,,0.25,4,\n", two);
+    assert_file(path, expected);
+
+    /* a resumed run goes on: the same columns, no row twice, nothing of a torn one */
+    FILE *torn = fopen(path, "a");
+    fputs("3,0.1", torn);
+    fclose(torn);
+    opt.resume_step = 1;
+    assert_int_equal(dt_report_open(&r, &opt), DT_OK);
+    assert_file(path, two);
+    rec = (dt_train_record){.step = 2, .loss = 1, .more = first, .n_more = 1};
+    assert_int_equal(dt_report_train(r, &rec), DT_OK);
+    dt_report_close(r);
+    snprintf(expected, sizeof expected, "%s2,1,0,0,0,0,0,0,0,0,0,,0.5,,\n", two);
+    assert_file(path, expected);
+    opt.resume_step = 0;
+    assert_int_equal(dt_report_open(&r, &opt), DT_OK);
+    dt_report_close(r);
+    assert_file(path, CSV_FIXED "\n");
+}
+
+static void a_table_of_something_else_is_refused(void **state)
+{
+    struct fixture *f = *state;
+    dt_report *r = NULL;
+    char path[128];
+    const dt_report_options opt = {.output_dir = f->dir, .to_csv = true, .resume_step = 1};
+    snprintf(path, sizeof path, "%s/metrics.csv", f->dir);
+    spill(path, "name,age\nme,3\n");
+    assert_int_equal(dt_report_open(&r, &opt), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "the column step in place 1"));
+    assert_file(path, "name,age\nme,3\n");
+    dt_error_clear();
+}
+
+static void sinks_are_chosen_by_name(void **state)
+{
+    (void)state;
+    dt_report_options opt = {0};
+    assert_int_equal(dt_report_choose(&opt, "csv, stdout", "here"), DT_OK);
+    assert_true(opt.to_csv && opt.to_stdout && !opt.to_jsonl && !opt.to_tensorboard);
+    assert_int_equal(dt_report_choose(&opt, "jsonl, comet", "here"), DT_ERR_USAGE);
+    assert_string_equal(dt_error_message(), "here: expected any of stdout, jsonl, csv, tensorboard, found 'comet'");
+    dt_error_clear();
+    assert_int_equal(dt_report_choose(&opt, "wandb", "here"), DT_ERR_USAGE);
+    assert_non_null(strstr(dt_error_message(), "wandb_offline.py"));
+    dt_error_clear();
+}
+
 /* ---- the progress line ----------------------------------------------------------------------------------------------- */
 
 static void the_progress_line_says_it_all(void **state)
@@ -473,13 +634,53 @@ static void the_progress_line_says_it_all(void **state)
     dt_record_free(&text);
 }
 
+static void a_validation_line_has_units(void **state)
+{
+    (void)state;
+    dt_record text = {0};
+    const dt_metric more[] = {{"perplexity", 12.25}, {"validation_accuracy", 0.305}, {"validation_entropy", 1.5}, {"validation_targets", 4096},
+                              {"validation_samples", 64}, {"validation_time", 2.34}, {"rec/hr@10", 0.125}};
+    dt_progress_format_validation(&text, 25, 200, 2.50553, more, 7);
+    assert_string_equal(text.data, "step 25/200  validation loss 2.5055  perplexity 12.25  accuracy 30.5 %  entropy 1.5 nats  4096 target tokens  64 samples"
+                                   "  in 2.34 s  rec/hr@10 0.125");
+    dt_record_free(&text);
+}
+
+/* Reports once a second (or a tenth) for a day: a screenful a minute at the most, and never ten minutes of silence. */
+static void lines_of_a_log_are_sparse_and_steady(void **state)
+{
+    (void)state;
+    const struct { double step_s, until_s; int most, least; } cases[] = {{0.1, 1.05, 10, 10}, {0.1, 60, 16, 15}, {1, 3600, 165, 150}, {1, 86400, 400, 300}, {900, 86400, 96, 95}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dt_cadence c = {0};
+        int n = 0;
+        double last = 0, longest = 0;
+        for (int64_t k = 1; (double)k * cases[i].step_s < cases[i].until_s; k++) {
+            const double now = (double)k * cases[i].step_s;
+            if (!dt_cadence_shows(&c, -1, 0, now)) continue;
+            longest = fmax(longest, now - last);
+            last = now;
+            n++;
+        }
+        assert_in_range(n, cases[i].least, cases[i].most);
+        assert_true(longest <= fmax(600, cases[i].step_s) + cases[i].step_s);
+    }
+    dt_cadence all = {0}, minute = {0};
+    int n = 0;
+    for (int s = 1; s <= 600; s++) {
+        assert_true(dt_cadence_shows(&all, 0, 0, s));
+        n += dt_cadence_shows(&minute, 60, 0, s);
+    }
+    assert_int_equal(n, 10);
+}
+
 static void durations_are_short(void **state)
 {
     (void)state;
     const struct { double s; const char *text; } cases[] = {{0, "0s"}, {59.4, "59s"}, {59.6, "1m00s"}, {3599, "59m59s"}, {3600, "1h00m"},
                                                             {86399, "23h59m"}, {90000, "1d01h"}, {NAN, "?"}, {-1, "?"}, {INFINITY, "?"}};
     char out[24];
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) assert_string_equal(dt_progress_duration(cases[i].s, out), cases[i].text);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) assert_string_equal(dt_format_duration(cases[i].s, out), cases[i].text);
 }
 
 /* ---- reading back, and curves ---------------------------------------------------------------------------------------- */
@@ -590,7 +791,13 @@ int main(void)
         WITH_DIR(events_are_framed_and_read_back),
         WITH_DIR(a_resumed_run_says_which_steps_it_repeats_in_a_later_file),
         cmocka_unit_test(the_progress_line_says_it_all),
+        cmocka_unit_test(a_validation_line_has_units),
+        cmocka_unit_test(lines_of_a_log_are_sparse_and_steady),
         cmocka_unit_test(durations_are_short),
+        cmocka_unit_test(sinks_are_chosen_by_name),
+        WITH_DIR(the_configuration_is_a_text_and_hyperparameters),
+        WITH_DIR(csv_columns_keep_their_places),
+        WITH_DIR(a_table_of_something_else_is_refused),
         WITH_DIR(metrics_read_refuses_bad_lines_but_the_last),
         WITH_DIR(curves_know_steps_tokens_and_time),
         cmocka_unit_test(smoothing_is_a_centred_weighted_mean),

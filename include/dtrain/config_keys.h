@@ -164,7 +164,11 @@
     REAL(log, logging_steps, 1, 0, 1e12, "optimizer steps", \
          "report every this many steps; below 1: a fraction of all steps") \
     TEXT(log, report_to, "stdout, jsonl, tensorboard", \
-         "where metrics go: any of stdout, jsonl, tensorboard, comma separated") \
+         "where metrics go: any of stdout, jsonl, csv, tensorboard, comma separated") \
+    REAL(log, stdout_every, -1, -1, 1e9, "seconds", \
+         "print a line at most every this many seconds where standard output is no terminal (metrics files get all); " \
+         "0: print every report; -1: print the first ten, then one in 10 seconds or in 2% of the run's time, whichever " \
+         "is longer, and at least one in 10 minutes") \
     BOOL(log, wall_clock_breakdown, false, \
          "log the milliseconds of each phase: minimum, mean and maximum over the ranks") \
     BOOL(log, trace, false, "write trace.json (Chrome trace format): every phase and block on every rank")

@@ -136,6 +136,10 @@ void dt_ledger_sub(dt_ledger *l, dt_memcat c, size_t nbytes);
 
 /** "1.50 GiB", "812 KiB": for people. Writes into out [at least 24] and returns it. */
 char *dt_format_bytes(double nbytes, char *out);
+/** 3 significant digits and a letter of 1000: "835", "12.3k", "1.20M". */
+char *dt_format_count(double n, char *out);
+/** "45s", "12m30s", "3h05m", "2d04h"; "?" for what is no length of time. */
+char *dt_format_duration(double seconds, char *out);
 
 /** "512", "64K", "16G", "1.5T" (powers of 1024, optional B or iB): bytes. DT_ERR_USAGE when it is none of these. */
 dt_err dt_parse_bytes(const char *text, uint64_t *nbytes);

@@ -1,6 +1,7 @@
 /* bytes.c - sizes in bytes, for people: three significant digits, powers of 1024. */
 #include "dtrain/core.h"
 #include <ctype.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,36 @@ char *dt_format_bytes(double nbytes, char *out)
     while (v >= 1023.5 && u < 6) v /= 1024, u++; /* 1023.5 would be shown as 1024 */
     int digits = u == 0 || v >= 99.95 ? 0 : v >= 9.995 ? 1 : 2;
     snprintf(out, 24, v < 1e6 ? "%s%.*f %s" : "%s%.*e %s", nbytes < 0 ? "-" : "", v < 1e6 ? digits : 3, v, units[u]);
+    return out;
+}
+
+char *dt_format_count(double n, char *out)
+{
+    static const char letters[] = {0, 'k', 'M', 'G', 'T', 'P', 'E'};
+    size_t i = 0;
+    if (!isfinite(n)) n = 0;
+    for (; n >= 999.5 && i + 1 < sizeof letters; i++) n /= 1000;
+    const char unit[2] = {letters[i], 0};
+    snprintf(out, 24, "%.*f%s", n >= 99.95 || (i == 0 && (n >= 10 || n == rint(n))) ? 0 : n >= 9.995 ? 1 : 2, n, unit);
+    return out;
+}
+
+char *dt_format_duration(double seconds, char *out)
+{
+    enum { SIZE = 24, MINUTE = 60, HOUR = 3600, DAY = 86400 };
+    if (!(seconds >= 0) || seconds > 1e5 * DAY) {
+        snprintf(out, SIZE, "?");
+        return out;
+    }
+    const int64_t s = (int64_t)(seconds + 0.5);
+    if (s < MINUTE)
+        snprintf(out, SIZE, "%" PRId64 "s", s);
+    else if (s < HOUR)
+        snprintf(out, SIZE, "%" PRId64 "m%02" PRId64 "s", s / MINUTE, s % MINUTE);
+    else if (s < DAY)
+        snprintf(out, SIZE, "%" PRId64 "h%02" PRId64 "m", s / HOUR, s % HOUR / MINUTE);
+    else
+        snprintf(out, SIZE, "%" PRId64 "d%02" PRId64 "h", s / DAY, s % DAY / HOUR);
     return out;
 }
 

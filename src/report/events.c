@@ -1,16 +1,26 @@
-/* events.c - the four messages of TensorBoard that we need are encoded by hand; a protobuf library would be the larger part of the program.
+/* events.c - the few messages of TensorBoard that are written here are encoded by hand; a protobuf library would be the larger part of the program.
  *
  * Frame (TFRecord), little-endian:  uint64 length | uint32 masked CRC of the length | data | uint32 masked CRC of the data.
  * Data (tensorflow/core/util/event.proto, framework/summary.proto), number in front of a field:
  *     Event       1 double wall_time   2 int64 step   3 string file_version   5 Summary summary   7 SessionLog session_log
- *     Summary     1 repeated Value value            Value  1 string tag   2 float simple_value
- *     SessionLog  1 enum status (1: START) */
+ *     Summary     1 repeated Value value
+ *     Value       1 string tag   2 float simple_value   8 TensorProto tensor   9 SummaryMetadata metadata
+ *     SessionLog  1 enum status (1: START)
+ * A text is a tensor of one string for the plugin "text"; what a run was started with is told to the plugin "hparams" in the metadata of a value
+ * (tensorboard/plugins/hparams/plugin_data.proto):
+ *     SummaryMetadata  1 PluginData {1 string plugin_name, 2 bytes content}   4 enum data_class (2: TENSOR)
+ *     TensorProto      1 enum dtype (7: string)   2 shape {2 repeated dim {1 int64 size}}   8 repeated bytes string_val
+ *     content          3 SessionStartInfo {1 map<string, Value> hparams, 5 double start_time_secs}
+ *                      4 SessionEndInfo {1 enum status (1: SUCCESS), 2 double end_time_secs}
+ *     Value            2 double number   3 string text   4 bool flag */
 #include "events.h"
+#include "protobuf.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -18,8 +28,8 @@
 
 #define FILE_PREFIX "events.out.tfevents."
 
-enum { WIRE_VARINT = 0, WIRE_64BIT = 1, WIRE_BYTES = 2, WIRE_32BIT = 5 };
 enum { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMARY = 5, EVENT_SESSION_LOG = 7 };
+enum { SUMMARY_VALUE = 1, VALUE_TAG = 1, VALUE_SIMPLE = 2, VALUE_TENSOR = 8, VALUE_METADATA = 9 };
 
 uint32_t dt_crc32c(const void *data, size_t nbytes)
 {
@@ -37,53 +47,13 @@ uint32_t dt_crc32c(const void *data, size_t nbytes)
     return ~crc;
 }
 
-static void put_fixed(dt_record *r, uint64_t value, int nbytes)
-{
-    uint8_t b[8];
-    for (int i = 0; i < nbytes; i++) b[i] = (uint8_t)(value >> (8 * i));
-    dt_record_bytes(r, b, (size_t)nbytes);
-}
-
-static void put_varint(dt_record *r, uint64_t value)
-{
-    uint8_t b[10];
-    size_t n = 0;
-    do {
-        b[n++] = (uint8_t)((value & 0x7f) | (value > 0x7f ? 0x80 : 0));
-        value >>= 7;
-    } while (value > 0);
-    dt_record_bytes(r, b, n);
-}
-
-static void put_key(dt_record *r, int field, int wire) { put_varint(r, (uint64_t)field << 3 | (uint64_t)wire); }
-
-static void put_bytes(dt_record *r, int field, const void *data, size_t nbytes)
-{
-    put_key(r, field, WIRE_BYTES);
-    put_varint(r, nbytes);
-    dt_record_bytes(r, data, nbytes);
-}
-
-static size_t varint_len(uint64_t value)
-{
-    size_t n = 1;
-    while (value >>= 7) n++;
-    return n;
-}
-
 static void begin_event(dt_events *e, int64_t step)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    union {
-        double d;
-        uint64_t u;
-    } wall = {.d = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec};
     e->event.nbytes = 0;
-    put_key(&e->event, EVENT_WALL_TIME, WIRE_64BIT);
-    put_fixed(&e->event, wall.u, 8);
-    put_key(&e->event, EVENT_STEP, WIRE_VARINT);
-    put_varint(&e->event, (uint64_t)step);
+    dt_pb_double(&e->event, EVENT_WALL_TIME, (double)now.tv_sec + 1e-9 * (double)now.tv_nsec);
+    dt_pb_varint(&e->event, EVENT_STEP, (uint64_t)step);
 }
 
 static uint32_t masked_crc(const void *data, size_t nbytes)
@@ -96,11 +66,11 @@ static dt_err write_event(dt_events *e)
 {
     dt_record *f = &e->frame;
     f->nbytes = 0;
-    put_fixed(f, e->event.nbytes, 8);
-    put_fixed(f, masked_crc(f->data, f->nbytes), 4);
+    dt_pb_fixed(f, e->event.nbytes, 8);
+    dt_pb_fixed(f, masked_crc(f->data, f->nbytes), 4);
     dt_record_bytes(f, e->event.data, e->event.nbytes);
-    put_fixed(f, masked_crc(e->event.data, e->event.nbytes), 4);
-    f->out_of_memory |= e->event.out_of_memory || e->summary.out_of_memory;
+    dt_pb_fixed(f, masked_crc(e->event.data, e->event.nbytes), 4);
+    f->out_of_memory |= e->event.out_of_memory;
     return dt_record_file_write(&e->file, f);
 }
 
@@ -129,14 +99,13 @@ dt_err dt_events_open(dt_events *e, const char *dir, int64_t first_step)
     DT_CHECK(n < (int)sizeof path, DT_ERR_WRITE, "%s: the name of its event file is too long", dir);
     DT_TRY(dt_record_file_open(&e->file, path, false));
 
-    static const char version[] = "brain.Event:2";
     begin_event(e, 0);
-    put_bytes(&e->event, EVENT_FILE_VERSION, version, sizeof version - 1);
+    dt_pb_text(&e->event, EVENT_FILE_VERSION, "brain.Event:2");
     DT_TRY(write_event(e));
 
-    static const uint8_t session_start[] = {1 << 3 | WIRE_VARINT, 1};
     begin_event(e, first_step);
-    put_bytes(&e->event, EVENT_SESSION_LOG, session_start, sizeof session_start);
+    dt_pb_varint(&e->summary, 1, 1); /* status: START */
+    dt_pb_message(&e->event, EVENT_SESSION_LOG, &e->summary);
     return write_event(e);
 }
 
@@ -148,23 +117,129 @@ void dt_events_begin(dt_events *e, int64_t step)
 
 void dt_events_add(dt_events *e, const char *tag, double value)
 {
-    const size_t tag_len = strlen(tag);
-    union {
-        float f;
-        uint32_t u;
-    } x = {.f = (float)value};
-    put_key(&e->summary, 1, WIRE_BYTES);
-    put_varint(&e->summary, 1 + varint_len(tag_len) + tag_len + 1 + 4);
-    put_bytes(&e->summary, 1, tag, tag_len);
-    put_key(&e->summary, 2, WIRE_32BIT);
-    put_fixed(&e->summary, x.u, 4);
+    dt_pb_text(&e->value, VALUE_TAG, tag);
+    dt_pb_float(&e->value, VALUE_SIMPLE, (float)value);
+    dt_pb_message(&e->summary, SUMMARY_VALUE, &e->value);
 }
 
 dt_err dt_events_end(dt_events *e)
 {
     begin_event(e, e->step);
-    put_bytes(&e->event, EVENT_SUMMARY, e->summary.data, e->summary.nbytes);
+    dt_pb_message(&e->event, EVENT_SUMMARY, &e->summary);
     return write_event(e);
+}
+
+/* ---- what a run was started with ----------------------------------------------------------------------------------------- */
+
+/* TensorBoard gives values of "hparams" their class and a tensor itself. */
+static void put_plugin(dt_record *value, const char *plugin, dt_record *content)
+{
+    dt_record data = {0}, metadata = {0};
+    dt_pb_text(&data, 1, plugin);
+    if (content) dt_pb_message(&data, 2, content);
+    dt_pb_message(&metadata, 1, &data);
+    if (!content) dt_pb_varint(&metadata, 4, 2);
+    dt_pb_message(value, VALUE_METADATA, &metadata);
+    dt_record_free(&data);
+    dt_record_free(&metadata);
+}
+
+static void put_tensor_of_text(dt_record *value, const dt_record *text)
+{
+    dt_record dim = {0}, shape = {0}, tensor = {0};
+    dt_pb_varint(&dim, 1, 1);
+    dt_pb_message(&shape, 2, &dim);
+    dt_pb_varint(&tensor, 1, 7);
+    dt_pb_message(&tensor, 2, &shape);
+    dt_pb_bytes(&tensor, 8, text->data, text->nbytes);
+    tensor.out_of_memory |= text->out_of_memory;
+    dt_pb_message(value, VALUE_TENSOR, &tensor);
+    dt_record_free(&dim);
+    dt_record_free(&shape);
+    dt_record_free(&tensor);
+}
+
+/* Markdown is what TensorBoard shows: lines that begin with four blanks stand as they are. */
+static void put_config_text(dt_events *e, const char *ini)
+{
+    dt_record text = {0};
+    while (*ini) {
+        const int len = (int)strcspn(ini, "\n");
+        dt_record_printf(&text, "    %.*s\n", len, ini);
+        ini += len + (ini[len] == '\n');
+    }
+    dt_pb_text(&e->value, VALUE_TAG, "config");
+    put_tensor_of_text(&e->value, &text);
+    put_plugin(&e->value, "text", NULL);
+    dt_pb_message(&e->summary, SUMMARY_VALUE, &e->value);
+    dt_record_free(&text);
+}
+
+static void put_hparam(dt_record *start, const char *name, const char *text)
+{
+    dt_record value = {0}, entry = {0};
+    char *end;
+    const double number = strtod(text, &end);
+    const bool yes = strcmp(text, "true") == 0, no = strcmp(text, "false") == 0;
+    if (yes || no)
+        dt_pb_varint(&value, 4, yes);
+    else if (*end == '\0' && isfinite(number))
+        dt_pb_double(&value, 2, number);
+    else
+        dt_pb_text(&value, 3, text);
+    dt_pb_text(&entry, 1, name);
+    dt_pb_message(&entry, 2, &value);
+    dt_pb_message(start, 1, &entry);
+    dt_record_free(&value);
+    dt_record_free(&entry);
+}
+
+/* The resolved configuration has one "key = value" a line below "[section]"; what is empty is left out. */
+static void put_hparams(dt_record *start, const char *ini)
+{
+    char section[64] = "", key[64], line[4200], name[160];
+    for (size_t len; *ini; ini += len + (ini[len] == '\n')) {
+        len = strcspn(ini, "\n");
+        snprintf(line, sizeof line, "%.*s", (int)len, ini);
+        const char *value = strstr(line, " = ");
+        if (sscanf(line, "[%63[^]]]", section) == 1 || !value || sscanf(line, "%63[^ =]", key) != 1) continue;
+        snprintf(name, sizeof name, "%s.%s", section, key);
+        put_hparam(start, name, value + 3);
+    }
+}
+
+static void put_session(dt_events *e, const char *tag, int field, dt_record *info)
+{
+    dt_record content = {0};
+    dt_pb_message(&content, field, info);
+    dt_pb_text(&e->value, VALUE_TAG, tag);
+    put_plugin(&e->value, "hparams", &content);
+    dt_pb_message(&e->summary, SUMMARY_VALUE, &e->value);
+    dt_record_free(&content);
+    dt_record_free(info);
+}
+
+static double wall_time(void) { return (double)time(NULL); }
+
+dt_err dt_events_config(dt_events *e, int64_t step, const char *ini)
+{
+    dt_record start = {0};
+    dt_events_begin(e, step);
+    put_config_text(e, ini);
+    put_hparams(&start, ini);
+    dt_pb_double(&start, 5, wall_time());
+    put_session(e, "_hparams_/session_start_info", 3, &start);
+    return dt_events_end(e);
+}
+
+dt_err dt_events_done(dt_events *e)
+{
+    dt_record end = {0};
+    dt_events_begin(e, e->step);
+    dt_pb_varint(&end, 1, 1);
+    dt_pb_double(&end, 2, wall_time());
+    put_session(e, "_hparams_/session_end_info", 4, &end);
+    return dt_events_end(e);
 }
 
 dt_err dt_events_sync(dt_events *e) { return dt_record_file_sync(&e->file); }
@@ -172,6 +247,7 @@ dt_err dt_events_sync(dt_events *e) { return dt_record_file_sync(&e->file); }
 void dt_events_close(dt_events *e)
 {
     dt_record_file_close(&e->file);
+    dt_record_free(&e->value);
     dt_record_free(&e->summary);
     dt_record_free(&e->event);
     dt_record_free(&e->frame);

@@ -9,7 +9,7 @@ uint32_t dt_crc32c(const void *data, size_t nbytes);
 
 typedef struct dt_events {
     dt_record_file file;
-    dt_record summary, event, frame; /* from the inside to the outside */
+    dt_record value, summary, event, frame; /* from the inside to the outside */
     int64_t step;
 } dt_events;
 
@@ -20,6 +20,10 @@ dt_err dt_events_open(dt_events *e, const char *dir, int64_t first_step);
 void dt_events_begin(dt_events *e, int64_t step);
 void dt_events_add(dt_events *e, const char *tag, double value);
 dt_err dt_events_end(dt_events *e);
+/** The configuration (INI text) as a text, and its values as hyperparameters of the run. DT_ERR_WRITE. */
+dt_err dt_events_config(dt_events *e, int64_t step, const char *ini);
+/** The run has done all of its steps. DT_ERR_WRITE. */
+dt_err dt_events_done(dt_events *e);
 dt_err dt_events_sync(dt_events *e);
 void dt_events_close(dt_events *e);
 

@@ -35,37 +35,6 @@ static void show(const char *data, size_t nbytes)
     }
 }
 
-char *dt_progress_duration(double seconds, char *out)
-{
-    enum { SIZE = 24, MINUTE = 60, HOUR = 3600, DAY = 86400 };
-    if (!(seconds >= 0) || seconds > 1e5 * DAY) {
-        snprintf(out, SIZE, "?");
-        return out;
-    }
-    const int64_t s = (int64_t)(seconds + 0.5);
-    if (s < MINUTE)
-        snprintf(out, SIZE, "%" PRId64 "s", s);
-    else if (s < HOUR)
-        snprintf(out, SIZE, "%" PRId64 "m%02" PRId64 "s", s / MINUTE, s % MINUTE);
-    else if (s < DAY)
-        snprintf(out, SIZE, "%" PRId64 "h%02" PRId64 "m", s / HOUR, s % HOUR / MINUTE);
-    else
-        snprintf(out, SIZE, "%" PRId64 "d%02" PRId64 "h", s / DAY, s % DAY / HOUR);
-    return out;
-}
-
-/* 3 significant digits and a letter: "835", "12.3k", "1.20M". */
-static char *rate(double x, char *out, size_t out_size)
-{
-    static const char letters[] = {0, 'k', 'M', 'G', 'T', 'P', 'E'};
-    size_t i = 0;
-    if (!isfinite(x)) x = 0;
-    for (; x >= 999.5 && i + 1 < sizeof letters; i++) x /= 1000;
-    const char unit[2] = {letters[i], 0};
-    snprintf(out, out_size, "%.*f%s", x >= 99.95 || (i == 0 && x >= 10) ? 0 : x >= 9.995 ? 1 : 2, x, unit);
-    return out;
-}
-
 void dt_progress_format(dt_record *out, const dt_train_record *rec, int64_t total_steps, double flops_per_token, double left_s)
 {
     char text[24];
@@ -74,19 +43,36 @@ void dt_progress_format(dt_record *out, const dt_train_record *rec, int64_t tota
     if (total_steps > 0)
         dt_record_printf(out, "/%" PRId64 " (%.0f%%)", total_steps, floor(100.0 * (double)rec->step / (double)total_steps));
     dt_record_printf(out, "  loss %.4f  grad %.3g  lr %.2e  %s tok/s", rec->loss, rec->grad_norm, rec->lr,
-                     rate(rec->tokens_per_second, text, sizeof text));
-    if (left_s >= 0) dt_record_printf(out, "  left %s", dt_progress_duration(left_s, text));
+                     dt_format_count(rec->tokens_per_second, text));
+    if (left_s >= 0) dt_record_printf(out, "  left %s", dt_format_duration(left_s, text));
     const int64_t held = rec->memory_device > 0 ? rec->memory_device : rec->memory_host;
     if (held > 0) dt_record_printf(out, "  mem %s", dt_format_bytes((double)held, text));
     if (flops_per_token > 0)
-        dt_record_printf(out, "  %sflop/s", rate(flops_per_token * rec->tokens_per_second, text, sizeof text));
+        dt_record_printf(out, "  %sflop/s", dt_format_count(flops_per_token * rec->tokens_per_second, text));
     if (rec->skipped) dt_record_printf(out, "  skipped");
 }
 
-void dt_progress_open(dt_progress *p, int64_t total_steps, double flops_per_token)
+bool dt_cadence_shows(dt_cadence *c, double every_s, double start_s, double now_s)
 {
-    *p = (dt_progress){
-        .live = terminal_columns() > 0, .total_steps = total_steps, .flops_per_token = flops_per_token, .first_step = -1};
+    enum { FIRST = 10 };
+    const double share_s = 0.02 * (now_s - start_s), spaced_s = fmin(fmax(share_s, 10), 600);
+    if (every_s < 0 && c->n_shown < FIRST)
+        ; /* all of them */
+    else if (c->n_shown > 0 && now_s - c->last_s < (every_s < 0 ? spaced_s : every_s))
+        return false;
+    c->n_shown++;
+    c->last_s = now_s;
+    return true;
+}
+
+void dt_progress_open(dt_progress *p, int64_t total_steps, double flops_per_token, double every_s)
+{
+    *p = (dt_progress){.live = terminal_columns() > 0,
+                       .total_steps = total_steps,
+                       .flops_per_token = flops_per_token,
+                       .every_s = every_s,
+                       .open_s = dt_now_s(),
+                       .first_step = -1};
 }
 
 /* From the wall clock since the first record of this start, so that validation and checkpoints count; that step's own time until there are two. */
@@ -121,31 +107,68 @@ void dt_progress_train(dt_progress *p, const dt_train_record *rec)
     const double now = dt_now_s();
     dt_progress_format(&p->line, rec, p->total_steps, p->flops_per_token, time_left(p, rec, now));
     if (p->line.out_of_memory) return;
+    p->pending = true;
     if (!p->live) {
-        DT_INFO("%.*s", (int)p->line.nbytes, p->line.data);
+        if (dt_cadence_shows(&p->train, p->every_s, p->open_s, now)) dt_progress_close(p);
         return;
     }
-    p->pending = true;
     if (now - p->shown_s < REWRITE_S && rec->step < p->total_steps) return;
     p->shown_s = now;
     rewrite(p, "");
 }
 
+/* " 12 samples": the number, what it counts or measures, and how it is written. */
+static void put_validation_metric(dt_record *out, const dt_metric *m)
+{
+    static const struct {
+        const char *name, *format;
+        double scale;
+    } known[] = {{"accuracy", "  accuracy %.1f %%", 100}, {"entropy", "  entropy %.4g nats", 1}, {"targets", "  %.0f target tokens", 1},
+                 {"samples", "  %.0f samples", 1},        {"time", "  in %.3g s", 1}};
+    const char *name = m->name + (strncmp(m->name, "validation_", 11) == 0 ? 11 : 0);
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        if (strcmp(known[i].name, name) != 0) continue;
+        dt_record_printf(out, known[i].format, m->value * known[i].scale);
+        return;
+    }
+    dt_record_printf(out, "  %s %.4g", name, m->value);
+}
+
+void dt_progress_format_validation(dt_record *out, int64_t step, int64_t total_steps, double loss, const dt_metric *more, int n_more)
+{
+    out->nbytes = 0;
+    dt_record_printf(out, "step %" PRId64, step);
+    if (total_steps > 0) dt_record_printf(out, "/%" PRId64, total_steps);
+    dt_record_printf(out, "  validation loss %.4f", loss);
+    for (int i = 0; i < n_more; i++) put_validation_metric(out, &more[i]);
+}
+
 void dt_progress_validation(dt_progress *p, int64_t step, double loss, const dt_metric *more, int n_more)
 {
+    const bool last = p->total_steps <= 0 || step >= p->total_steps;
+    if (!dt_cadence_shows(&p->validation, p->every_s, p->open_s, dt_now_s()) && !last) return;
     dt_record text = {0};
-    dt_record_printf(&text, "step %" PRId64 "  validation loss %.4f", step, loss);
-    for (int i = 0; i < n_more; i++)
-        dt_record_printf(&text, "  %s %.4g", more[i].name + (strncmp(more[i].name, "validation_", 11) == 0 ? 11 : 0),
-                         more[i].value);
+    dt_progress_format_validation(&text, step, p->total_steps, loss, more, n_more);
     dt_progress_close(p); /* the training record stays readable above */
     if (!text.out_of_memory) DT_INFO("%.*s", (int)text.nbytes, text.data);
     dt_record_free(&text);
 }
 
+void dt_progress_end_line(dt_progress *p)
+{
+    if (p->live) dt_progress_close(p);
+}
+
 void dt_progress_close(dt_progress *p)
 {
-    if (p->live && p->pending) rewrite(p, "\n");
+    if (p->pending && p->live) rewrite(p, "\n");
+    if (p->pending && !p->live) DT_INFO("%.*s", (int)p->line.nbytes, p->line.data);
     p->pending = false;
+    p->line.nbytes = 0;
+}
+
+void dt_progress_free(dt_progress *p)
+{
+    dt_progress_close(p);
     dt_record_free(&p->line);
 }

@@ -1,4 +1,4 @@
-/* report.c - hands each record to the line, the JSON file and the event file. All three take whole records at once, so that what was reported before a
+/* report.c - hands each record to the line, the JSON file, the table and the event file. All of them take whole records at once, so that what was reported before a
  * kill is there after it, and a resumed run can cut back to the step of its checkpoint. */
 #include "dtrain/report.h"
 
@@ -7,17 +7,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dtrain/config.h"
 #include "dtrain/io.h"
+#include "csv.h"
 #include "events.h"
 #include "jsonl.h"
 #include "progress.h"
 
 struct dt_report {
-    bool to_stdout, to_jsonl, to_tensorboard;
+    bool to_stdout, to_jsonl, to_csv, to_tensorboard;
     double flops_per_token;
     dt_progress progress;
     dt_record line;
     dt_record_file jsonl;
+    dt_csv csv;
     dt_events events;
 };
 
@@ -36,24 +39,64 @@ static dt_err open_jsonl(dt_report *r, const dt_report_options *opt)
     return DT_OK;
 }
 
+static dt_err open_csv(dt_report *r, const dt_report_options *opt)
+{
+    char path[PATH_MAX];
+    DT_CHECK(snprintf(path, sizeof path, "%s/metrics.csv", opt->output_dir) < (int)sizeof path, DT_ERR_WRITE,
+             "%s: the name of its metrics.csv is too long", opt->output_dir);
+    DT_TRY(dt_csv_open(&r->csv, path, opt->resume_step));
+    r->to_csv = true;
+    return DT_OK;
+}
+
+static dt_err open_events(dt_report *r, const dt_report_options *opt)
+{
+    DT_TRY(dt_events_open(&r->events, opt->output_dir, opt->resume_step > 0 ? opt->resume_step + 1 : 0));
+    if (opt->config) DT_TRY(dt_events_config(&r->events, opt->resume_step, opt->config));
+    r->to_tensorboard = true;
+    return DT_OK;
+}
+
 static dt_err open_sinks(dt_report *r, const dt_report_options *opt)
 {
-    if (opt->to_jsonl || opt->to_tensorboard) DT_TRY(dt_make_dirs(opt->output_dir));
+    if (opt->to_jsonl || opt->to_csv || opt->to_tensorboard) DT_TRY(dt_make_dirs(opt->output_dir));
     if (opt->to_jsonl) DT_TRY(open_jsonl(r, opt));
-    if (opt->to_tensorboard) {
-        DT_TRY(dt_events_open(&r->events, opt->output_dir, opt->resume_step > 0 ? opt->resume_step + 1 : 0));
-        r->to_tensorboard = true;
-    }
-    if (opt->to_stdout) dt_progress_open(&r->progress, opt->total_steps, opt->flops_per_token);
+    if (opt->to_csv) DT_TRY(open_csv(r, opt));
+    if (opt->to_tensorboard) DT_TRY(open_events(r, opt));
+    if (opt->to_stdout) dt_progress_open(&r->progress, opt->total_steps, opt->flops_per_token, opt->stdout_every_s);
     r->to_stdout = opt->to_stdout;
     return DT_OK;
+}
+
+dt_err dt_report_choose(dt_report_options *opt, const char *list, const char *where)
+{
+    const struct {
+        const char *word;
+        bool *wanted;
+    } sinks[] = {{"stdout", &opt->to_stdout}, {"jsonl", &opt->to_jsonl}, {"csv", &opt->to_csv}, {"tensorboard", &opt->to_tensorboard}};
+    char **words;
+    int n;
+    dt_err err = dt_config_split(list, &words, &n);
+    for (int i = 0; i < n && err == DT_OK; i++) {
+        bool known = false;
+        for (size_t k = 0; k < sizeof sinks / sizeof sinks[0]; k++)
+            if (strcmp(words[i], sinks[k].word) == 0) known = *sinks[k].wanted = true;
+        if (!known && strcmp(words[i], "wandb") == 0)
+            err = dt_fail(DT_ERR_USAGE, "%s: wandb is not written by the run itself, which may have no network: keep jsonl here, then "
+                          "`python3 wandb_offline.py OUTPUT_DIR` makes a directory for `wandb sync` (tools/ of the source, share/dtrain/tools where installed)",
+                          where);
+        else if (!known)
+            err = dt_fail(DT_ERR_USAGE, "%s: expected any of stdout, jsonl, csv, tensorboard, found '%s'", where, words[i]);
+    }
+    dt_config_free_list(words, n);
+    return err;
 }
 
 dt_err dt_report_open(dt_report **r, const dt_report_options *opt)
 {
     *r = calloc(1, sizeof **r);
     DT_CHECK(*r, DT_ERR_MEMORY, "out of memory for the report (%zu bytes)", sizeof **r);
-    (*r)->jsonl.fd = (*r)->events.file.fd = -1;
+    (*r)->jsonl.fd = (*r)->csv.file.fd = (*r)->events.file.fd = -1;
     (*r)->flops_per_token = opt->flops_per_token;
     const dt_err err = open_sinks(*r, opt);
     if (err != DT_OK) {
@@ -79,7 +122,7 @@ static dt_err train_event(dt_report *r, const dt_train_record *rec)
 {
     dt_events *e = &r->events;
     dt_events_begin(e, rec->step);
-    dt_events_add(e, "train/loss", rec->loss);
+    dt_events_add(e, "Loss/train", rec->loss); /* TensorBoard sorts groups by name, upper case first: the loss is on top */
     dt_events_add(e, "train/lr", rec->lr);
     dt_events_add(e, "train/grad_norm", rec->grad_norm);
     dt_events_add(e, "train/tokens", (double)rec->tokens);
@@ -102,6 +145,7 @@ dt_err dt_report_train(dt_report *r, const dt_train_record *rec)
         dt_jsonl_train(&r->line, rec, r->flops_per_token);
         DT_TRY(dt_record_file_write(&r->jsonl, &r->line));
     }
+    if (r->to_csv) DT_TRY(dt_csv_train(&r->csv, rec));
     if (r->to_tensorboard) DT_TRY(train_event(r, rec));
     if (r->to_stdout) dt_progress_train(&r->progress, rec);
     return DT_OK;
@@ -114,9 +158,10 @@ dt_err dt_report_validation(dt_report *r, int64_t step, double loss, const dt_me
         dt_jsonl_validation(&r->line, step, loss, more, n_more);
         DT_TRY(dt_record_file_write(&r->jsonl, &r->line));
     }
+    if (r->to_csv) DT_TRY(dt_csv_validation(&r->csv, step, loss, more, n_more));
     if (r->to_tensorboard) {
         dt_events_begin(&r->events, step);
-        dt_events_add(&r->events, "validation/loss", loss);
+        dt_events_add(&r->events, "Loss/validation", loss);
         for (int i = 0; i < n_more; i++) add_event(&r->events, "validation", more[i].name, more[i].value);
         DT_TRY(dt_events_end(&r->events));
     }
@@ -124,10 +169,18 @@ dt_err dt_report_validation(dt_report *r, int64_t step, double loss, const dt_me
     return DT_OK;
 }
 
+dt_err dt_report_done(dt_report *r)
+{
+    if (!r) return DT_OK;
+    if (r->to_stdout) dt_progress_close(&r->progress);
+    return r->to_tensorboard ? dt_events_done(&r->events) : DT_OK;
+}
+
 dt_err dt_report_flush(dt_report *r)
 {
     if (!r) return DT_OK;
-    if (r->to_stdout) dt_progress_close(&r->progress); /* what the caller does next has its own line in the log */
+    if (r->to_stdout) dt_progress_end_line(&r->progress); /* what the caller does next has its own line in the log */
+    if (r->to_csv) DT_TRY(dt_record_file_sync(&r->csv.file));
     if (r->to_jsonl) DT_TRY(dt_record_file_sync(&r->jsonl));
     if (r->to_tensorboard) DT_TRY(dt_events_sync(&r->events));
     return DT_OK;
@@ -136,8 +189,9 @@ dt_err dt_report_flush(dt_report *r)
 void dt_report_close(dt_report *r)
 {
     if (!r) return;
-    if (r->to_stdout) dt_progress_close(&r->progress);
+    if (r->to_stdout) dt_progress_free(&r->progress);
     dt_record_file_close(&r->jsonl);
+    dt_csv_close(&r->csv);
     dt_events_close(&r->events);
     dt_record_free(&r->line);
     free(r);

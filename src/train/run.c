@@ -24,25 +24,21 @@ static dt_err write_config(const dt_run *run)
 
 static dt_err open_report(dt_run *run, int64_t resume_step)
 {
-    char **words, where[512];
-    int n;
+    char *config = NULL, where[512];
     dt_report_options opt = {.output_dir = run->cfg.run_output_dir,
+                             .stdout_every_s = run->cfg.log_stdout_every,
                              /* an evaluation adds to what a run wrote */
                              .resume_step = is_eval(run) ? INT64_MAX : resume_step,
                              .total_steps = run->total_steps,
                              .flops_per_token = dt_model_train_flops(&run->mc, 1, (double)run->cfg.data_seq_len)};
-    const bool has_dir = *run->cfg.run_output_dir;
     if (run->comm->rank) return DT_OK;
-    DT_TRY(dt_config_split(run->cfg.log_report_to, &words, &n));
-    dt_err err = DT_OK;
-    for (int i = 0; i < n; i++) {
-        if (!strcmp(words[i], "stdout")) opt.to_stdout = true;
-        else if (!strcmp(words[i], "jsonl")) opt.to_jsonl = has_dir;
-        else if (!strcmp(words[i], "tensorboard")) opt.to_tensorboard = has_dir;
-        else err = dt_fail(DT_ERR_USAGE, "%s: expected stdout, jsonl, tensorboard, found '%s'", dt_config_where(&run->cfg, "log", "report_to", where, sizeof where), words[i]);
-    }
-    dt_config_free_list(words, n);
-    return err == DT_OK ? dt_report_open(&run->report, &opt) : err;
+    DT_TRY(dt_report_choose(&opt, run->cfg.log_report_to, dt_config_where(&run->cfg, "log", "report_to", where, sizeof where)));
+    const bool has_dir = *run->cfg.run_output_dir;
+    opt.to_jsonl &= has_dir, opt.to_csv &= has_dir, opt.to_tensorboard &= has_dir;
+    if (!is_eval(run)) opt.config = config = dt_config_text(&run->cfg);
+    const dt_err err = dt_report_open(&run->report, &opt);
+    free(config);
+    return err;
 }
 
 /* All ranks must read the same files: a node that sees an old copy would train on other data in silence. */
@@ -178,8 +174,13 @@ static dt_err train(dt_run *run)
     /* only now: a start that is refused leaves the earlier run's file as it was */
     if (!is_eval(run)) DT_TRY(dt_comm_agree(run->comm, run->comm->rank ? DT_OK : write_config(run)));
     DT_TRY(dt_comm_agree(run->comm, open_report(run, p.step)));
+    const progress from = p;
+    const double begin_s = dt_now_s();
     dt_err err = is_eval(run) ? run_validate(run, p.step) : run_loop(run, &p);
+    const double loop_s = dt_now_s() - begin_s;
     if (err == DT_OK) err = run_export(run);
+    if (err == DT_OK) err = dt_comm_agree(run->comm, is_eval(run) ? DT_OK : dt_report_done(run->report));
+    if (err == DT_OK || err == DT_ERR_STOP) run_say_closing(run, &from, &p, loop_s);
     if ((err != DT_OK && err != DT_ERR_STOP) || !run->cfg.log_trace || !*run->cfg.run_output_dir) return err;
     const dt_err traced = write_trace(run);
     if (err == DT_OK || traced == DT_ERR_COMM) return traced;

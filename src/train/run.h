@@ -41,6 +41,9 @@ char *run_checkpoint_dir(const dt_run *run);       /* malloc'ed */
 dt_err run_settle_tokenizer(dt_run *run); /* [model] tokenizer, and into the configuration; local */
 dt_err run_export(dt_run *run);           /* what checkpoint.export asks for; collective, agreed */
 
+/* closing.c: what this start has done, where it is and what to do with it; rank 0. loop_s: time of the steps from `from` to `to`. */
+void run_say_closing(const dt_run *run, const progress *from, const progress *to, double loop_s);
+
 /* loop.c, evaluate.c: collective, agreed */
 dt_err run_loop(dt_run *run, progress *p);
 dt_err run_validate(dt_run *run, int64_t step);

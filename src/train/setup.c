@@ -162,6 +162,7 @@ dt_err run_open_config_objects(dt_run *run)
     if (!run->comm || run->comm->rank == 0) DT_TRY(check_output_dir(run));
     DT_TRY(run_betas(cfg, &beta1, &beta2));
     DT_TRY(check_lr_rule(cfg));
+    DT_TRY(dt_report_choose(&(dt_report_options){0}, cfg->log_report_to, dt_config_where(cfg, "log", "report_to", where, sizeof where)));
     DT_TRY(dt_intervals_check(cfg));
     DT_TRY(dt_batching_resolve(&run->batching, cfg, run->nranks));
     DT_CHECK(run->batching.micro_batch_size * cfg->data_seq_len <= INT32_MAX, DT_ERR_USAGE,

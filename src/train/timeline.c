@@ -64,20 +64,30 @@ void dt_timeline_take(dt_timeline *t, double group_s[DT_N_TIME])
     memset(t->group_s, 0, sizeof t->group_s);
 }
 
-/* This rank's events as JSON objects joined by commas; malloc'ed. Times in microseconds since the timeline was opened. Names of phases and units hold
+/* What a viewer calls this rank, and its place in the order. */
+static void put_names(FILE *f, const dt_comm *comm)
+{
+    const int rank = comm->rank;
+    fprintf(f, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d on %s\"}},\n", rank, rank, comm->host);
+    fprintf(f, "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"sort_index\":%d}},\n", rank, rank);
+    fprintf(f, "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":0,\"args\":{\"name\":\"phases\"}}", rank);
+}
+
+/* This rank's events as JSON objects joined by commas; malloc'ed. Times in microseconds since the timeline was opened. Names of hosts, phases and units hold
  * nothing that JSON would have escaped. */
-static char *events_text(const dt_timeline *t, int rank)
+static char *events_text(const dt_timeline *t, const dt_comm *comm)
 {
     char *text = NULL;
     size_t nbytes = 0;
     FILE *f = open_memstream(&text, &nbytes);
     if (!f) return NULL;
+    put_names(f, comm);
     const long long first = t->n_events > N_EVENTS ? t->n_events - N_EVENTS : 0;
     for (long long i = first; i < t->n_events; i++) {
         const event *e = &t->events[i % N_EVENTS];
         const bool named = e->unit && *e->unit;
-        fprintf(f, "%s{\"name\":\"%s%s%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":0}", i > first ? ",\n" : "", e->name, named ? " " : "",
-                named ? e->unit : "", e->name, (e->begin_s - t->open_s) * 1e6, (e->end_s - e->begin_s) * 1e6, rank);
+        fprintf(f, ",\n{\"name\":\"%s%s%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":0}", e->name, named ? " " : "",
+                named ? e->unit : "", e->name, (e->begin_s - t->open_s) * 1e6, (e->end_s - e->begin_s) * 1e6, comm->rank);
     }
     if (fclose(f) == 0) return text;
     free(text);
@@ -146,7 +156,7 @@ static dt_err create_part(const char *path, char part[PATH_MAX], FILE **f)
 
 dt_err dt_timeline_write(dt_timeline *t, dt_comm *comm, const char *path)
 {
-    char part[PATH_MAX], *mine = t && t->events ? events_text(t, comm->rank) : NULL;
+    char part[PATH_MAX], *mine = t && t->events ? events_text(t, comm) : NULL;
     FILE *f = NULL;
     dt_err err = mine ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory to write the trace");
     if (err == DT_OK && comm->rank == 0) err = create_part(path, part, &f);

@@ -1,0 +1,243 @@
+/* csv.c - RFC 4180 as far as numbers need it: names of metrics are quoted where they must be, cells are numbers or empty.
+ *
+ * A new column goes to the right, so that a reader that knows the table finds what it knew in its place. Old rows get an empty cell there. */
+#include "csv.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "dtrain/io.h"
+
+static const char *const fixed[] = {"step",      "loss",              "lr",            "grad_norm",   "tokens",  "samples",
+                                    "step_time", "tokens_per_second", "memory_device", "memory_host", "skipped", "validation_loss"};
+enum { N_FIXED = sizeof fixed / sizeof fixed[0] };
+
+/* ---- columns ----------------------------------------------------------------------------------------------------------- */
+
+static dt_err add_column(dt_csv *c, const char *name, size_t len)
+{
+    if (c->n_columns == c->room) {
+        const int room = c->room ? 2 * c->room : 32;
+        char **names = realloc(c->names, (size_t)room * sizeof *names);
+        if (names) c->names = names;
+        double *cells = realloc(c->cells, (size_t)room * sizeof *cells);
+        if (cells) c->cells = cells;
+        bool *set = realloc(c->set, (size_t)room * sizeof *set);
+        if (set) c->set = set;
+        DT_CHECK(names && cells && set, DT_ERR_MEMORY, "%s: out of memory for %d columns", c->path, room);
+        c->room = room;
+    }
+    c->names[c->n_columns] = strndup(name, len);
+    DT_CHECK(c->names[c->n_columns], DT_ERR_MEMORY, "%s: out of memory for a column", c->path);
+    c->set[c->n_columns++] = false;
+    return DT_OK;
+}
+
+static int find_column(const dt_csv *c, const char *name)
+{
+    for (int i = 0; i < c->n_columns; i++)
+        if (strcmp(c->names[i], name) == 0) return i;
+    return -1;
+}
+
+static void put_header(const dt_csv *c, dt_record *out)
+{
+    for (int i = 0; i < c->n_columns; i++) {
+        if (i) dt_record_bytes(out, ",", 1);
+        const bool plain = !strpbrk(c->names[i], ",\"\r\n");
+        if (!plain) dt_record_bytes(out, "\"", 1);
+        for (const char *p = c->names[i]; *p; p++) {
+            if (*p == '"') dt_record_bytes(out, p, 1);
+            dt_record_bytes(out, p, 1);
+        }
+        if (!plain) dt_record_bytes(out, "\"", 1);
+    }
+    dt_record_bytes(out, "\n", 1);
+}
+
+/* One name of a header line, in place; NULL behind the last. */
+static char *next_name(char **at)
+{
+    char *name = *at, *to = name, *from = name;
+    if (!name) return NULL;
+    const bool quoted = *from == '"';
+    for (from += quoted; *from && *from != '\n' && (quoted || *from != ','); from++) {
+        if (quoted && *from == '"' && *++from != '"') break;
+        *to++ = *from;
+    }
+    *at = *from == ',' ? from + 1 : NULL;
+    *to = '\0';
+    return name;
+}
+
+static dt_err read_header(dt_csv *c, char *line)
+{
+    const char *name;
+    for (char *at = line; (name = next_name(&at));) DT_TRY(add_column(c, name, strlen(name)));
+    for (int i = 0; i < N_FIXED; i++)
+        DT_CHECK(i < c->n_columns && strcmp(c->names[i], fixed[i]) == 0, DT_ERR_DATA,
+                 "%s: expected a table of metrics with the column %s in place %d; move the file away", c->path, fixed[i], i + 1);
+    return DT_OK;
+}
+
+/* ---- the file ---------------------------------------------------------------------------------------------------------- */
+
+static int n_cells(const char *line)
+{
+    int n = 1;
+    for (; *line; line++) n += *line == ',';
+    return n;
+}
+
+/* Whole rows of steps up to last_step, with as many cells as there are columns now. */
+static dt_err copy_rows(dt_csv *c, FILE *in, dt_record_file *to, int64_t last_step)
+{
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t n;
+    dt_err err = DT_OK;
+    while (err == DT_OK && (n = getline(&line, &cap, in)) > 0) {
+        char *end;
+        const long long step = strtoll(line, &end, 10);
+        if (line[n - 1] != '\n' || end == line || step > last_step) continue;
+        c->row.nbytes = 0;
+        dt_record_bytes(&c->row, line, (size_t)n - 1);
+        for (int i = n_cells(line); i < c->n_columns; i++) dt_record_bytes(&c->row, ",", 1);
+        dt_record_bytes(&c->row, "\n", 1);
+        err = dt_record_file_write(to, &c->row);
+    }
+    if (err == DT_OK && ferror(in)) err = dt_fail(DT_ERR_DATA, "%s: cannot read: %s", c->path, strerror(errno));
+    free(line);
+    return err;
+}
+
+/* The table again, with the columns of now; in: behind the header of the old one. */
+static dt_err write_again(dt_csv *c, FILE *in, int64_t last_step)
+{
+    char part[PATH_MAX];
+    DT_CHECK(snprintf(part, sizeof part, "%s.part", c->path) < PATH_MAX, DT_ERR_WRITE, "%s: the name is too long", c->path);
+    dt_record_file to;
+    dt_err err = dt_record_file_open(&to, part, false);
+    c->row.nbytes = 0;
+    put_header(c, &c->row);
+    if (err == DT_OK) err = dt_record_file_write(&to, &c->row);
+    if (err == DT_OK && in) err = copy_rows(c, in, &to, last_step);
+    if (err == DT_OK) err = dt_record_file_sync(&to);
+    dt_record_file_close(&to);
+    if (err == DT_OK) return dt_rename_durable(part, c->path);
+    unlink(part);
+    return err;
+}
+
+static dt_err begin(dt_csv *c, FILE *in, int64_t last_step)
+{
+    char *line = NULL;
+    size_t cap = 0;
+    dt_err err = DT_OK;
+    if (in && getline(&line, &cap, in) > 0) {
+        err = read_header(c, line);
+    } else {
+        for (int i = 0; i < N_FIXED && err == DT_OK; i++) err = add_column(c, fixed[i], strlen(fixed[i]));
+    }
+    free(line);
+    DT_TRY(err);
+    DT_TRY(write_again(c, in, last_step));
+    return dt_record_file_open(&c->file, c->path, true);
+}
+
+dt_err dt_csv_open(dt_csv *c, const char *path, int64_t resume_step)
+{
+    *c = (dt_csv){.file.fd = -1, .path = strdup(path)};
+    DT_CHECK(c->path, DT_ERR_MEMORY, "out of memory for the name of %s", path);
+    const bool there = resume_step > 0 && (access(path, F_OK) == 0 || errno != ENOENT);
+    if (there) DT_TRY(dt_check_replaceable(path)); /* of a pipe the end never comes */
+    FILE *in = there ? fopen(path, "re") : NULL;
+    DT_CHECK(in || !there, DT_ERR_DATA, "%s: cannot read: %s", path, strerror(errno));
+    const dt_err err = begin(c, in, resume_step);
+    if (in) fclose(in);
+    return err;
+}
+
+static dt_err widen(dt_csv *c)
+{
+    char *header = NULL;
+    size_t cap = 0;
+    FILE *in = fopen(c->path, "re");
+    DT_CHECK(in, DT_ERR_DATA, "%s: cannot read: %s", c->path, strerror(errno));
+    dt_err err = getline(&header, &cap, in) > 0 ? DT_OK : dt_fail(DT_ERR_DATA, "%s: its first line is gone", c->path);
+    if (err == DT_OK) err = write_again(c, in, INT64_MAX);
+    free(header);
+    fclose(in);
+    DT_TRY(err);
+    dt_record_file_close(&c->file);
+    return dt_record_file_open(&c->file, c->path, true);
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------------- */
+
+static void set_cell(dt_csv *c, int column, double value)
+{
+    c->cells[column] = value;
+    c->set[column] = true;
+}
+
+static dt_err set_more(dt_csv *c, const dt_metric *more, int n_more)
+{
+    const int before = c->n_columns;
+    for (int i = 0; i < n_more; i++)
+        if (find_column(c, more[i].name) < 0) DT_TRY(add_column(c, more[i].name, strlen(more[i].name)));
+    if (c->n_columns > before) DT_TRY(widen(c));
+    for (int i = 0; i < n_more; i++) set_cell(c, find_column(c, more[i].name), more[i].value);
+    return DT_OK;
+}
+
+/* Whole numbers with all their digits, others with 9 significant ones. */
+static dt_err write_row(dt_csv *c)
+{
+    c->row.nbytes = 0;
+    for (int i = 0; i < c->n_columns; i++) {
+        const double x = c->cells[i];
+        if (i) dt_record_bytes(&c->row, ",", 1);
+        if (c->set[i]) dt_record_printf(&c->row, x == rint(x) && fabs(x) < 0x1p53 ? "%.0f" : "%.9g", isnan(x) ? NAN : x);
+        c->set[i] = false;
+    }
+    dt_record_bytes(&c->row, "\n", 1);
+    return dt_record_file_write(&c->file, &c->row);
+}
+
+dt_err dt_csv_train(dt_csv *c, const dt_train_record *rec)
+{
+    const double values[] = {(double)rec->step,          rec->loss,      rec->lr,
+                             rec->grad_norm,             (double)rec->tokens, (double)rec->samples,
+                             rec->step_time,             rec->tokens_per_second,
+                             (double)rec->memory_device, (double)rec->memory_host};
+    for (int i = 0; i < (int)(sizeof values / sizeof values[0]); i++) set_cell(c, i, values[i]);
+    set_cell(c, N_FIXED - 2, rec->skipped);
+    DT_TRY(set_more(c, rec->more, rec->n_more));
+    return write_row(c);
+}
+
+dt_err dt_csv_validation(dt_csv *c, int64_t step, double loss, const dt_metric *more, int n_more)
+{
+    set_cell(c, 0, (double)step);
+    set_cell(c, N_FIXED - 1, loss);
+    DT_TRY(set_more(c, more, n_more));
+    return write_row(c);
+}
+
+void dt_csv_close(dt_csv *c)
+{
+    dt_record_file_close(&c->file);
+    dt_record_free(&c->row);
+    for (int i = 0; i < c->n_columns; i++) free(c->names[i]);
+    free(c->names);
+    free(c->cells);
+    free(c->set);
+    free(c->path);
+    *c = (dt_csv){.file.fd = -1};
+}

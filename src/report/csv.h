@@ -1,0 +1,27 @@
+/* csv.h - metrics.csv: a table of the records, for spreadsheets and data frames. */
+#ifndef DTRAIN_REPORT_CSV_H
+#define DTRAIN_REPORT_CSV_H
+
+#include "dtrain/report.h"
+#include "record.h"
+
+/** A column keeps its place: step first, then the fixed fields, then the others in the order in which they first came. A cell that a record does not have is
+ *  empty. {0} with file.fd = -1 to start from. */
+typedef struct dt_csv {
+    dt_record_file file;
+    char *path;
+    char **names;
+    double *cells; /* of the row that is put together */
+    bool *set;
+    int n_columns, room;
+    dt_record row;
+} dt_csv;
+
+/** resume_step > 0: keep the rows up to that step and their columns; 0: start anew. DT_ERR_WRITE, DT_ERR_DATA (what is there is no such table). */
+dt_err dt_csv_open(dt_csv *c, const char *path, int64_t resume_step);
+/** A metric that the table has no column for yet makes it be written again with one more (by way of PATH.part). DT_ERR_WRITE. */
+dt_err dt_csv_train(dt_csv *c, const dt_train_record *rec);
+dt_err dt_csv_validation(dt_csv *c, int64_t step, double loss, const dt_metric *more, int n_more);
+void dt_csv_close(dt_csv *c); /* safe on a closed one */
+
+#endif

@@ -1,0 +1,16 @@
+/* protobuf.h - the wire format of protocol buffers, as far as it is written here. A message is a record; what is inside of another is put together first. */
+#ifndef DTRAIN_REPORT_PROTOBUF_H
+#define DTRAIN_REPORT_PROTOBUF_H
+
+#include "record.h"
+
+void dt_pb_fixed(dt_record *r, uint64_t value, int nbytes); /* little-endian, without a field number */
+void dt_pb_varint(dt_record *r, int field, uint64_t value);
+void dt_pb_bytes(dt_record *r, int field, const void *data, size_t nbytes);
+void dt_pb_text(dt_record *r, int field, const char *text);
+void dt_pb_double(dt_record *r, int field, double value);
+void dt_pb_float(dt_record *r, int field, float value);
+/** inner as field of r; inner is emptied for the next. */
+void dt_pb_message(dt_record *r, int field, dt_record *inner);
+
+#endif

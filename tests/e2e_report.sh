@@ -1,0 +1,50 @@
+#!/bin/bash
+# e2e_report.sh - what a run tells: lines in a log, its closing lines, metrics.csv, names in the trace.
+. "$(dirname "$0")/e2e.sh"
+. "$(dirname "$0")/train_common.sh"
+make_data || { not_ok "data of the test" "dtrain-data failed"; exit 1; }
+lines() { grep -cE '^step [0-9]+/[0-9]+ \([0-9]+%\)' "$out"; }
+
+train 0 plain log.report_to=stdout,jsonl run.max_steps=300 log.stdout_every=-1
+expect_exit "a run of 300 steps" 0
+expect "its log has the first ten lines and the last" test "$(lines)" -ge 11
+expect "and not many more" test "$(lines)" -le 25
+expect_text "the last step is among them" '^step 300/300 \(100%\)'
+expect "metrics.jsonl has all steps" test "$(wc -l <"$tmp/plain/metrics.jsonl")" = 300
+expect_text "the closing line tells steps, tokens, rate and time" '^done: 300 steps \(300 of 300\), [0-9.]+k tokens, [0-9.]+k? tokens/s on average, [0-9ms]+ from start to end$'
+expect_text "and where the results are" "^results in $tmp/plain\$"
+expect_text "and what to do with them" "^next: dtrain-generate $tmp/plain "
+train 2 every log.report_to=stdout run.max_steps=30 log.stdout_every=0
+expect "log.stdout_every = 0 shows every report" test "$(lines)" = 30
+expect "the closing lines come once" test "$(grep -c '^done: ' "$out")" = 1
+train 0 seldom log.report_to=stdout run.max_steps=30 log.stdout_every=3600
+expect "log.stdout_every = 3600 shows the first and the last" test "$(lines)" = 2
+train 0 valid log.report_to=stdout data.validation="$tmp/valid.h5" data.validation_steps=2
+expect_text "validation lines have units" '^step 6/6  validation loss [0-9.]+  perplexity [0-9.]+  accuracy [0-9.]+ %  entropy [0-9.]+ nats  [0-9]+ target tokens  [0-9]+ samples  in [0-9.e-]+ s$'
+
+# CSV: whole runs and resumed ones end with the same columns and steps
+csv="log.report_to=csv data.validation=$tmp/valid.h5 data.validation_steps=2 checkpoint.save_steps=2"
+train 0 whole $csv
+train 0 parts $csv run.max_steps=4
+train 2 parts $csv
+expect_exit "a resumed run goes on with its table" 0
+for dir in whole parts; do
+    expect "the table of $dir begins with step and loss" sh -c "head -1 $tmp/$dir/metrics.csv | grep -q '^step,loss,lr,grad_norm,tokens,samples,.*,validation_loss,'"
+    expect "all rows of $dir have as many cells" awk -F, 'NR == 1 { n = NF } NF != n { exit 1 }' "$tmp/$dir/metrics.csv"
+done
+expect "no step is repeated or left out" test "$(cut -d, -f1 "$tmp/parts/metrics.csv" | tr '\n' ' ')" = "$(cut -d, -f1 "$tmp/whole/metrics.csv" | tr '\n' ' ')"
+expect "and the columns are the same" cmp <(head -1 "$tmp/whole/metrics.csv") <(head -1 "$tmp/parts/metrics.csv")
+
+for mode in --check ''; do
+    run 0 ./dtrain $mode "$tmp/tiny.ini" run.output_dir="$tmp/none" log.report_to=jsonl,wandb
+    expect_exit "wandb is refused before the first step ($mode)" 64
+    expect_text "and the message says how ($mode)" 'report_to: wandb is not written by the run itself.*wandb_offline.py OUTPUT_DIR'
+done
+
+train 2 traced log.trace=true run.max_steps=2
+for rank in 0 1; do
+    expect "the trace names rank $rank and its host" grep -q "\"process_name\",\"ph\":\"M\",\"pid\":$rank,\"args\":{\"name\":\"rank $rank on $(hostname)\"}" "$tmp/traced/trace.json"
+    expect "and puts rank $rank in its place" grep -q "\"process_sort_index\",\"ph\":\"M\",\"pid\":$rank,\"args\":{\"sort_index\":$rank}" "$tmp/traced/trace.json"
+done
+expect "the trace is JSON" python3 -c "import json; json.load(open('$tmp/traced/trace.json'))"
+e2e_done
