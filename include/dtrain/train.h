@@ -38,7 +38,8 @@ dt_err dt_intervals_check(const dt_config *cfg);
 /* ---- watchdog, signals, timeline ---------------------------------------------------------------------------------------- */
 
 typedef struct dt_watchdog dt_watchdog;
-/** A thread that ends the job with exit code 76 when the phase has not changed for timeout_s, after every rank said where it stands. */
+/** A thread that ends the job with exit code 76 when the phase has not changed for timeout_s, after every rank said where it stands. Time in which this
+ *  process was stopped does not count. */
 dt_err dt_watchdog_start(dt_watchdog **w, const dt_phase *phase, const dt_comm *comm, double timeout_s);
 void dt_watchdog_stop(dt_watchdog *w);
 

@@ -40,7 +40,6 @@ dt_err dt_signals_install(void)
     sigset_t before;
     pthread_t thread;
     signal(SIGXFSZ, SIG_IGN); /* a file beyond the limit is then a write that fails, and is reported as one */
-    signal(SIGPIPE, SIG_IGN); /* `dtrain ... | head -1`: the run is worth more than its lines */
     pthread_sigmask(SIG_BLOCK, &set, &before);
     const int number = pthread_create(&thread, NULL, wait_for_signals, NULL);
     if (number == 0) return pthread_detach(thread), DT_OK;

@@ -1,12 +1,16 @@
 /* watchdog.c - no rank waits for ever. Every rank has its own watchdog, for a rank that waits in a collective looks the same from outside as the one
- * that it waits for; the line that each prints tells them apart. They print first and abort a moment later, so that all have spoken. */
+ * that it waits for; the line that each prints tells them apart. They print first and abort a moment later, so that all have spoken.
+ *
+ * Time is counted in the watchdog's own ticks: one that took much longer than asked means that this process stood still (SIGSTOP, Slurm's suspend, a
+ * machine that slept), and so did the work. A job that is suspended whole goes on where it was; of one that is suspended in part, the other ranks do
+ * wait, tick, and end the job after comm.timeout. */
 #include "dtrain/train.h"
 #include <mpi.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { SPEAK_FIRST_S = 2, ABORT_PATIENCE_S = 5 };
+enum { SPEAK_FIRST_S = 2, ABORT_PATIENCE_S = 5, STOOD_STILL_S = 5 };
 
 struct dt_watchdog {
     pthread_t thread;
@@ -16,6 +20,7 @@ struct dt_watchdog {
     const dt_phase *phase;
     const dt_comm *comm;
     double timeout_s;
+    double seen_since_s, idle_s; /* the phase's last change that was seen, and what has been counted since */
 };
 
 /* Wait for s seconds or until told to stop; true: stop. */
@@ -40,12 +45,26 @@ static void *give_up(void *arg)
     _exit(dt_exit_code(DT_ERR_COMM));
 }
 
+/* Seconds without progress, after a tick that took tick_s where pause_s were asked for. A tick on a busy machine may take longer, too: up to twice the
+ * time is believed. */
+static double count_idle(dt_watchdog *w, double tick_s, double pause_s)
+{
+    const double since_s = atomic_load(&w->phase->since_s), most_s = 2 * pause_s;
+    if (tick_s > most_s + STOOD_STILL_S)
+        DT_INFO("this process stood still for %.0f s (stopped or suspended); comm.timeout does not count them", tick_s - pause_s);
+    if (since_s != w->seen_since_s) w->idle_s = 0;
+    else w->idle_s += tick_s < most_s ? tick_s : most_s;
+    w->seen_since_s = since_s;
+    return w->idle_s;
+}
+
 static void *watch(void *arg)
 {
     dt_watchdog *w = arg;
     const double pause_s = w->timeout_s < 4 ? w->timeout_s / 8 : 0.5;
-    while (!wait_or_stop(w, pause_s)) {
-        const double idle_s = dt_now_s() - atomic_load(&w->phase->since_s);
+    for (double last_s = dt_now_s(), now_s; !wait_or_stop(w, pause_s); last_s = now_s) {
+        now_s = dt_now_s();
+        const double idle_s = count_idle(w, now_s - last_s, pause_s);
         if (idle_s <= w->timeout_s) continue;
         dt_log(DT_LOG_ERROR, "no progress for %.0f s (comm.timeout): host %s, step %lld, phase %s%s%s, collective %lld", idle_s, w->comm->host,
                (long long)atomic_load(&w->phase->step), atomic_load(&w->phase->name), *atomic_load(&w->phase->unit) ? ", unit " : "",
