@@ -146,7 +146,8 @@
     BOOL(zero, overlap_comm, true, "communicate while computing, where the device can") \
     ENUM(comm, backend, "auto", "auto|mpi|nccl", "library that moves tensors between ranks") \
     REAL(comm, timeout, 1800, 1, 1e9, "seconds", \
-         "end the run with exit code 76 when nothing has progressed for this long; time in which the job is suspended does not count") \
+         "end the run with exit code 76 when nothing has progressed for this long; " \
+         "time in which the job is suspended does not count") \
     BOOL(comm, shared_memory, true, "ranks of one node exchange data through shared memory") \
     REAL(checkpoint, save_steps, 500, 0, 1e12, "optimizer steps", \
          "save a checkpoint every this many steps; below 1: a fraction of all steps; 0: only at the end") \
