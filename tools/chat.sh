@@ -18,13 +18,8 @@ if [ -z "$model" ]; then
     say "a small model to begin with"
     model=$runs/chat-base
     rm -rf $runs/chat-base $runs/chat-pretrain
-<<<<<<< HEAD
-    ./dtrain-data --template plain --kind tokens -o $data/base.h5 "$chats"
-    $MPIRUN -np "$np" ./dtrain input/demo.ini run.output_dir=$runs/chat-pretrain run.max_steps=100 data.train=$data/base.h5 data.validation= \
-=======
     ./dtrain-data --force --template plain --kind tokens -o $data/base.h5 "$chats"
-    mpirun -np "$np" ./dtrain input/demo.ini run.output_dir=$runs/chat-pretrain run.max_steps=100 data.train=$data/base.h5 data.validation= \
->>>>>>> 6a29a40 (data, convert: no output replaces a file unasked, and never an input)
+    $MPIRUN -np "$np" ./dtrain input/demo.ini run.output_dir=$runs/chat-pretrain run.max_steps=100 data.train=$data/base.h5 data.validation= \
         data.validation_steps=0 model.hidden_size=128 model.intermediate_size=384 model.num_hidden_layers=4 batch.micro_batch_size=4 checkpoint.save_steps=0 $settings
     ./dtrain-convert $runs/chat-pretrain $model
     settings="optimizer.lr=1e-3 run.epochs=20 $settings"

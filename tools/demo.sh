@@ -17,8 +17,14 @@ if [ -n "${TEXT:-}" ]; then
 else
     bible -f gen1:1-rev22:21 </dev/null | sed 's/^[^ ]* //' >$data/all.txt # a verse a line, without its number
 fi
-# One block of 50 lines in 20 is held back, so that both sets are of the same kind.
-awk -v d=$data '{ print > (int(NR / 50) % 20 == 19 ? d "/validation.txt" : d "/train.txt") }' $data/all.txt
+# One block of 50 lines in 20 is held back, so that both sets are of the same kind. Of a short text: smaller blocks.
+lines=$(wc -l <$data/all.txt)
+if [ "$lines" -lt 20 ]; then
+    echo "demo: the text has $lines lines; 20 are needed, and some thousand for a model that learns something" >&2
+    exit 65
+fi
+block=$((lines < 1000 ? lines / 20 : 50))
+awk -v d=$data -v block=$block '{ print > (int((NR - 1) / block) % 20 == 19 ? d "/validation.txt" : d "/train.txt") }' $data/all.txt
 wc -c $data/train.txt $data/validation.txt | awk 'NR < 3 { printf "%s: %.1f MB\n", $2, $1 / 1e6 }'
 
 say "datasets"
