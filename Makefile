@@ -10,7 +10,7 @@ BUILD    ?= build/$(if $(SAN),san,release)
 CFLAGS   ?= -O2 -g
 WARNINGS  = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter
 CPPFLAGS += -Iinclude -D_GNU_SOURCE $(ISAS:%=-DDT_HAVE_ISA_%) $(if $(HDF5),$(shell pkg-config --cflags $(HDF5)))
-override CFLAGS += -std=c11 $(WARNINGS) -fopenmp -fno-math-errno $(if $(SAN),-fsanitize=address$(,)undefined -fno-omit-frame-pointer)
+override CFLAGS += -std=c11 $(WARNINGS) -fopenmp -fno-math-errno -fno-trapping-math $(if $(SAN),-fsanitize=address$(,)undefined -fno-omit-frame-pointer)
 LDLIBS   += $(if $(HDF5),$(shell pkg-config --libs $(HDF5)),-lhdf5) -ljansson -linih -lpcre2-8 -lutf8proc -ldnnl -lm -lpthread -ldl
 ,        := ,
 # Libraries of modules are found without the modules' LD_LIBRARY_PATH: the folders that were searched are written into the programs. RUNPATH= turns it off.

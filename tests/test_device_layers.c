@@ -122,6 +122,30 @@ static void activations_keep_their_limits(void **state)
     }
 }
 
+/* In a vector, in the rest behind the last one or alone: rows of a batch must not depend on where they lie in it. */
+static void an_element_has_the_same_bits_wherever_it_lies(void **state)
+{
+    enum { N = 100, MOST = 40 };
+    fixture *f = *state;
+    for (int act = 0; act < 4; act++)
+        for (int t = 0; t < 2; t++) {
+            const size_t e = dt_dtype_size(types[t]);
+            ref_array x = ref_random(types[t], N, 1, 5), dy = ref_random(types[t], N, 2, 1), y = ref_new(types[t], N), dx = ref_new(types[t], N);
+            assert_int_equal(OPS(f)->act_forward(&f->dev, (dt_activation)act, x.p, y.p, types[t], N, NULL), DT_OK);
+            assert_int_equal(OPS(f)->act_backward(&f->dev, (dt_activation)act, x.p, dy.p, dx.p, types[t], N, NULL), DT_OK);
+            for (size_t from = 0; from < N; from += 7)
+                for (size_t n = 1; n <= MOST && from + n <= N; n += 3) {
+                    char piece[MOST * sizeof(float)], slope[MOST * sizeof(float)];
+                    const char *at = (const char *)x.p + from * e, *dy_at = (const char *)dy.p + from * e;
+                    assert_int_equal(OPS(f)->act_forward(&f->dev, (dt_activation)act, at, piece, types[t], (int64_t)n, NULL), DT_OK);
+                    assert_int_equal(OPS(f)->act_backward(&f->dev, (dt_activation)act, at, dy_at, slope, types[t], (int64_t)n, NULL), DT_OK);
+                    assert_memory_equal(piece, (char *)y.p + from * e, n * e);
+                    assert_memory_equal(slope, (char *)dx.p + from * e, n * e);
+                }
+            ref_drop(&x), ref_drop(&dy), ref_drop(&y), ref_drop(&dx);
+        }
+}
+
 static void gated_units(void **state)
 {
     fixture *f = *state;
@@ -343,6 +367,7 @@ int main(void)
         cmocka_unit_test(copy_and_zero),
         cmocka_unit_test(activations_and_their_slopes),
         cmocka_unit_test(activations_keep_their_limits),
+        cmocka_unit_test(an_element_has_the_same_bits_wherever_it_lies),
         cmocka_unit_test(gated_units),
         cmocka_unit_test(embedding_and_its_gradient),
         cmocka_unit_test(a_frequent_token_is_summed_once),

@@ -75,7 +75,7 @@ INLINE float rounded(float f, dt_dtype dt) { return dt == DT_F32 ? f : float_of(
 
 /* e^x = 2^k e^r with r in [-ln2/2, ln2/2]: k by adding 1.5*2^23, whose low bits then are k; ln2 in two parts (Cody and Waite);
  * e^r = 1 + r + r^2 q(r), q of degree 4 (least maximum of the relative error, 3e-9). Results below 2^-126 are 0. */
-INLINE float exp_part(float x) /* -87.33654 <= x < 88.7228 */
+INLINE float exp_reduced(float x, float *magic) /* e^r, with k in the low bits of *magic; -87.33654 <= x < 88.7228 */
 {
     const float t = FMA(x, 1.44269504f, 0x1.8p23f), k = t - 0x1.8p23f;
     float r = FMA(k, -0x1.62e4p-1f, x); /* 15 bits: k times it is exact */
@@ -85,21 +85,22 @@ INLINE float exp_part(float x) /* -87.33654 <= x < 88.7228 */
     q = FMA(q, r, 0.041668389f);
     q = FMA(q, r, 0.166665211f);
     q = FMA(q, r, 0.49999994f);
-    const float e = FMA(r * r, q, r) + 1.0f;
-    return float_of(bits_of(e) + (bits_of(t) << 23));
+    *magic = t;
+    return FMA(r * r, q, r) + 1.0f;
 }
 INLINE float exp_f(float x)
 {
-    float y = exp_part(x);
+    float t, e = exp_reduced(x, &t), y = float_of(bits_of(e) + (bits_of(t) << 23));
     y = x < -87.33654f ? 0.0f : y;
     y = x > 88.7228f ? INFINITY : y;
     return x != x ? x : y;
 }
 
-/* For what stays below 88, as score - maximum does. A NaN as arithmetic makes it (its low bits are 0) goes through. */
+/* For what stays below 88, as score - maximum does: 2^k is then a float, and a product lets every NaN through, whatever its low bits. */
 INLINE float exp_below(float x)
 {
-    const float y = exp_part(x);
+    float t;
+    const float e = exp_reduced(x, &t), y = e * float_of((bits_of(t) << 23) + 0x3f800000u);
     return x < -87.33654f ? 0.0f : y;
 }
 

@@ -1,0 +1,456 @@
+/* test_device_nonfinite.c - what is no number must not get lost on its way to the loss and the norm of the gradients, where the vote looks for
+ * it: a NaN or an infinity in any input of any operation shows in an output, on every instruction set; and one in any parameter of a model
+ * shows in the loss or in a gradient. */
+#include "device_fixture.h"
+#include "ref_model.h"
+#include <math.h>
+#include <string.h>
+
+enum { ROWS = 5, WIDTH = 67, MAX_ARRAYS = 6 };
+static const dt_dtype types[] = {DT_F32, DT_BF16};
+
+/* A call: inputs that are poisoned in turn, what it writes. */
+typedef struct call {
+    fixture *f;
+    dt_dtype dt;
+    int how; /* the operation's own choice */
+    ref_array in[MAX_ARRAYS], out[MAX_ARRAYS];
+} call;
+
+typedef struct operation {
+    const char *name;
+    int n_ways;
+    bool inf_may_vanish; /* one of the infinities has a limit that is a number, such as gelu(-inf) = 0 */
+    void (*make)(call *c);
+    void (*run)(call *c);
+} operation;
+
+static const int32_t ids[ROWS] = {3, 0, 2, 2, 1}, order[ROWS] = {1, 4, 2, 3, 0};
+static const uint64_t keys[ROWS] = {1, 2, 3, 4, 5};
+
+static void must(dt_err err) { assert_int_equal(err, DT_OK); }
+#define DEV &c->f->dev
+#define CALL(op, ...) must(OPS(c->f)->op(DEV, __VA_ARGS__, NULL))
+
+/* ---- the operations ------------------------------------------------------------------------------------------------------------- */
+
+static void make_elements(call *c)
+{
+    for (int i = 0; i < 2; i++) c->in[i] = ref_random(c->dt, ROWS * WIDTH, (uint64_t)i, 1);
+    c->out[0] = ref_new(c->dt, ROWS * WIDTH);
+}
+static void make_two_to_one(call *c)
+{
+    make_elements(c);
+    ref_drop(&c->in[1]);
+    c->in[1] = ref_random(DT_F32, ROWS * WIDTH, 3, 1);
+}
+static void make_one(call *c)
+{
+    c->in[0] = ref_random(c->dt, ROWS * WIDTH, 1, 1);
+    c->out[0] = ref_new(c->dt, ROWS * WIDTH);
+}
+static void make_to_other(call *c)
+{
+    c->in[0] = ref_random(c->dt, ROWS * WIDTH, 1, 1);
+    c->out[0] = ref_new(c->how ? DT_F32 : DT_BF16, ROWS * WIDTH);
+}
+static void run_convert(call *c) { CALL(convert, c->in[0].p, c->dt, c->out[0].p, c->out[0].dt, ROWS * WIDTH); }
+static void run_add(call *c) { CALL(add, c->in[0].p, c->in[1].p, c->out[0].p, c->dt, ROWS * WIDTH); }
+static void run_add_into(call *c)
+{
+    memcpy(c->out[0].p, c->in[0].p, (size_t)(ROWS * WIDTH) * dt_dtype_size(c->dt));
+    CALL(add_into, c->in[1].p, DT_F32, c->out[0].p, c->dt, true, ROWS * WIDTH);
+}
+static void run_act_forward(call *c) { CALL(act_forward, (dt_activation)c->how, c->in[0].p, c->out[0].p, c->dt, ROWS * WIDTH); }
+static void run_act_backward(call *c)
+{
+    CALL(act_backward, (dt_activation)c->how, c->in[0].p, c->in[1].p, c->out[0].p, c->dt, ROWS * WIDTH);
+}
+static void make_glu(call *c)
+{
+    c->in[0] = ref_random(c->dt, 2 * ROWS * WIDTH, 1, 1);
+    c->in[1] = ref_random(c->dt, ROWS * WIDTH, 2, 1);
+    c->out[0] = ref_new(c->dt, 2 * ROWS * WIDTH);
+}
+static void make_glu_forward(call *c)
+{
+    c->in[0] = ref_random(c->dt, 2 * ROWS * WIDTH, 1, 1);
+    c->out[0] = ref_new(c->dt, ROWS * WIDTH);
+}
+static void run_glu_forward(call *c) { CALL(glu_forward, (dt_activation)c->how, c->in[0].p, c->out[0].p, c->dt, ROWS, WIDTH); }
+static void run_glu_backward(call *c)
+{
+    CALL(glu_backward, (dt_activation)c->how, c->in[0].p, c->in[1].p, c->out[0].p, c->dt, ROWS, WIDTH);
+}
+/* so rare that every element is kept */
+static void run_dropout(call *c) { CALL(dropout, c->in[0].p, c->out[0].p, 1e-7f, 1, keys, ROWS, WIDTH, c->dt); }
+static void make_rope(call *c)
+{
+    c->in[0] = ref_random(c->dt, ROWS * 3 * 64, 1, 1);
+    c->in[1] = ref_random(DT_F32, 4 * 64, 2, 1);
+    c->out[0] = ref_new(c->dt, ROWS * 3 * 64);
+}
+static void run_rope(call *c)
+{
+    memcpy(c->out[0].p, c->in[0].p, (size_t)c->in[0].n * dt_dtype_size(c->dt));
+    CALL(rope, c->out[0].p, ids, c->in[1].p, ROWS, 3, 64, 3 * 64, c->how, c->dt);
+}
+static void make_embedding(call *c)
+{
+    for (int i = 0; i < 2; i++) c->in[i] = ref_random(c->dt, 4 * WIDTH, (uint64_t)i, 1);
+    c->out[0] = ref_new(c->dt, ROWS * WIDTH);
+}
+static void run_embedding_forward(call *c)
+{
+    CALL(embedding_forward, ids, ids, c->in[0].p, c->in[1].p, c->out[0].p, ROWS, WIDTH, c->dt);
+}
+static void make_table(call *c)
+{
+    c->in[0] = ref_random(c->dt, ROWS * WIDTH, 1, 1);
+    c->in[1] = ref_random(DT_F32, 4 * WIDTH, 2, 1);
+    c->out[0] = ref_new(DT_F32, 4 * WIDTH);
+}
+static void run_embedding_backward(call *c)
+{
+    memcpy(c->out[0].p, c->in[1].p, 4 * WIDTH * sizeof(float));
+    CALL(embedding_backward, c->in[0].p, ids, order, c->out[0].p, ROWS, WIDTH, c->dt, DT_F32);
+}
+static void make_bias(call *c)
+{
+    c->in[0] = ref_random(c->dt, ROWS * WIDTH, 1, 1);
+    c->out[0] = ref_new(c->dt, WIDTH);
+}
+static void run_bias_backward(call *c) { CALL(bias_backward, c->in[0].p, ROWS, WIDTH, WIDTH, c->dt, c->out[0].p, c->dt, false); }
+
+/* Forms of products: how & 1 A transposed, & 2 B transposed, & 4 C added to, & 8 by rows; m, k and n with rests of every width. */
+enum { M = 37, N = 53, K = 71 };
+static void make_product(call *c)
+{
+    c->in[0] = ref_random(c->dt, M * K, 1, 1);
+    c->in[1] = ref_random(c->dt, K * N, 2, 1);
+    c->in[2] = ref_random(c->dt, N, 3, 1);
+    c->in[3] = ref_random(DT_F32, M * N, 4, 1);
+    c->out[0] = ref_new(DT_F32, M * N);
+}
+static void run_product(call *c)
+{
+    const bool ta = c->how & 1, tb = c->how & 2;
+    const dt_matmul mm = {.m = M, .n = N, .k = K, .trans_a = ta, .trans_b = tb, .lda = ta ? M : K, .ldb = tb ? K : N, .ldc = N,
+                          .dt = c->dt, .c_dtype = DT_F32, .accumulate = true, .by_row = c->how & 4};
+    memcpy(c->out[0].p, c->in[3].p, M * N * sizeof(float));
+    if (ta && mm.by_row) { /* refused: the plain one instead */
+        dt_matmul plain = mm;
+        plain.by_row = false;
+        CALL(matmul, &plain, c->in[0].p, c->in[1].p, c->in[2].p, c->out[0].p);
+        return;
+    }
+    CALL(matmul, &mm, c->in[0].p, c->in[1].p, c->in[2].p, c->out[0].p);
+}
+
+/* Norms: x, weight, bias, dy. */
+static void make_norm(call *c)
+{
+    c->in[0] = ref_random(c->dt, ROWS * WIDTH, 1, 1);
+    c->in[1] = ref_random(c->dt, WIDTH, 2, 1);
+    if (c->how) c->in[2] = ref_random(c->dt, WIDTH, 3, 1);
+    c->out[0] = ref_new(c->dt, ROWS * WIDTH);
+}
+static void norm_forward(call *c, void *y, float *mean, float *rstd)
+{
+    if (c->how)
+        CALL(layernorm_forward, c->in[0].p, c->in[1].p, c->in[2].p, y, mean, rstd, ROWS, WIDTH, 1e-5f, c->dt);
+    else
+        CALL(rmsnorm_forward, c->in[0].p, c->in[1].p, y, rstd, ROWS, WIDTH, 1, WIDTH, WIDTH, 1e-5f, c->dt);
+}
+static void run_norm_forward(call *c)
+{
+    float mean[ROWS], rstd[ROWS];
+    norm_forward(c, c->out[0].p, mean, rstd);
+}
+static void make_norm_backward(call *c)
+{
+    c->in[0] = ref_random(c->dt, ROWS * WIDTH, 1, 1);
+    c->in[1] = ref_random(c->dt, WIDTH, 2, 1);
+    c->in[3] = ref_random(c->dt, ROWS * WIDTH, 4, 1);
+    c->out[0] = ref_new(c->dt, ROWS * WIDTH);
+    c->out[1] = ref_new(DT_F32, WIDTH);
+    if (c->how) c->out[2] = ref_new(DT_F32, WIDTH);
+}
+static void run_norm_backward(call *c)
+{
+    float mean[ROWS], rstd[ROWS], *scratch = calloc((size_t)OPS(c->f)->norm_scratch_elems(DEV, WIDTH), sizeof *scratch);
+    ref_array y = ref_new(c->dt, ROWS * WIDTH), bias = ref_random(c->dt, WIDTH, 3, 1);
+    c->in[2] = bias;
+    norm_forward(c, y.p, mean, rstd);
+    c->in[2] = (ref_array){0};
+    if (c->how)
+        CALL(layernorm_backward, c->in[0].p, c->in[1].p, mean, rstd, c->in[3].p, c->out[0].p, false, c->out[1].p, c->out[2].p, DT_F32, false,
+             ROWS, WIDTH, scratch, c->dt);
+    else
+        CALL(rmsnorm_backward, c->in[0].p, c->in[1].p, rstd, c->in[3].p, c->out[0].p, false, c->out[1].p, DT_F32, false, ROWS, WIDTH, 1,
+             WIDTH, WIDTH, scratch, c->dt);
+    ref_drop(&y), ref_drop(&bias), free(scratch);
+}
+
+/* Attention over 70 tokens, two tiles: q, k, v, dout. A score of -inf is a key that cannot be seen. */
+enum { TOK = 70, HEADS = 2, DIM = 24 };
+static const int32_t q_start[2] = {0, TOK}, kv_start[1] = {0}, kv_len[1] = {TOK};
+static dt_attention attention_of(const call *c)
+{
+    return (dt_attention){.n_seq = 1, .n_heads = HEADS, .n_kv_heads = 1, .head_dim = DIM, .q_start = q_start, .kv_start = kv_start,
+                          .kv_len = kv_len, .n_tok = TOK, .max_q_len = TOK, .max_kv_len = TOK, .q_ld = HEADS * DIM, .kv_ld = DIM,
+                          .o_ld = HEADS * DIM, .scale = 0.2f, .dt = c->dt};
+}
+static void make_attention(call *c)
+{
+    c->in[0] = ref_random(c->dt, TOK * HEADS * DIM, 1, 1);
+    c->in[1] = ref_random(c->dt, TOK * DIM, 2, 1);
+    c->in[2] = ref_random(c->dt, TOK * DIM, 3, 1);
+    c->out[0] = ref_new(c->dt, TOK * HEADS * DIM);
+}
+static void run_attention_forward(call *c)
+{
+    dt_attention at = attention_of(c);
+    float lse[TOK * HEADS];
+    at.by_row = c->how;
+    CALL(attention_forward, &at, c->in[0].p, c->in[1].p, c->in[2].p, c->out[0].p, c->how ? NULL : lse);
+}
+static void make_attention_backward(call *c)
+{
+    make_attention(c);
+    c->in[3] = ref_random(c->dt, TOK * HEADS * DIM, 4, 1);
+    c->out[1] = ref_new(c->dt, TOK * DIM);
+    c->out[2] = ref_new(c->dt, TOK * DIM);
+}
+static void run_attention_backward(call *c)
+{
+    const dt_attention at = attention_of(c);
+    float lse[TOK * HEADS], *scratch = calloc((size_t)OPS(c->f)->attention_scratch_elems(DEV, &at) + 1, sizeof *scratch);
+    ref_array out = ref_new(c->dt, TOK * HEADS * DIM);
+    CALL(attention_forward, &at, c->in[0].p, c->in[1].p, c->in[2].p, out.p, lse);
+    CALL(attention_backward, &at, c->in[0].p, c->in[1].p, c->in[2].p, out.p, lse, c->in[3].p, c->out[0].p, c->out[1].p, c->out[2].p, scratch);
+    ref_drop(&out), free(scratch);
+}
+
+/* The classifier: logits of a row of two blocks, and the weights of the rows. A logit of -inf is a token that cannot be. */
+enum { VOCAB = 1500 };
+static void make_classifier(call *c)
+{
+    c->in[0] = ref_random(DT_F32, 2 * VOCAB, 1, 5);
+    c->in[1] = ref_random(DT_F32, 2, 2, 1);
+    c->out[0] = ref_new(DT_F32, 2 * VOCAB); /* dlogits of type dt: as many as there are */
+    c->out[1] = ref_new(DT_F32, 2);         /* logp */
+}
+static void run_classifier(call *c)
+{
+    static const int32_t target[2] = {7, 1300};
+    const dt_classifier cl = {.n_rows = 2, .n_vocab = VOCAB, .logits_ld = VOCAB, .inv_temperature = 1, .dlogits_dtype = c->dt};
+    float entropy[2], logp[2];
+    memcpy(c->out[0].p, c->in[0].p, 2 * VOCAB * sizeof(float));
+    CALL(classifier, &cl, c->out[0].p, target, c->in[1].p, c->out[1].p, NULL, c->how ? entropy : NULL);
+    ref_array z = ref_copy(&c->in[0]); /* without gradients logp must tell on its own */
+    CALL(classifier, &cl, z.p, target, NULL, logp, NULL, NULL);
+    const bool poisoned = isnan(logp[0]) || isnan(logp[1]);
+    assert_true(poisoned || (isfinite(((float *)c->out[1].p)[0]) && isfinite(((float *)c->out[1].p)[1])));
+    ref_drop(&z);
+    if (c->dt == DT_BF16) /* one value of each row's gradients for the check, which reads floats */
+        for (int r = 0; r < 2; r++) {
+            float sum = 0;
+            const uint16_t *d = (const uint16_t *)((const float *)c->out[0].p + r * VOCAB);
+            for (int v = 0; v < VOCAB; v++) sum += dt_bf16_to_float(d[v]);
+            for (int v = 0; v < VOCAB; v++) ((float *)c->out[0].p)[r * VOCAB + v] = sum;
+        }
+}
+
+/* AdamW: grad, master, m, v. A moment of -inf in v is no square. */
+static void make_adamw(call *c)
+{
+    c->in[0] = ref_random(c->dt, WIDTH, 1, 1);
+    for (int i = 1; i < 4; i++) {
+        c->in[i] = ref_random(DT_F32, WIDTH, (uint64_t)i, 1);
+        c->out[i] = ref_new(DT_F32, WIDTH);
+    }
+    for (int64_t i = 0; i < WIDTH; i++) ref_set(&c->in[3], i, fabs(ref_get(&c->in[3], i)));
+    c->out[0] = ref_new(c->dt, WIDTH);
+}
+static void run_adamw(call *c)
+{
+    const dt_adamw opt = {.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f, .fix1 = 0.1f, .fix2 = 0.01f, .grad_scale = 1};
+    for (int i = 1; i < 4; i++) memcpy(c->out[i].p, c->in[i].p, WIDTH * sizeof(float));
+    CALL(adamw_step, &opt, c->in[0].p, c->dt, c->out[1].p, c->out[2].p, c->out[3].p, c->out[0].p, c->dt, WIDTH);
+}
+
+static const operation operations[] = {
+    {"convert", 2, false, make_to_other, run_convert},
+    {"add", 1, false, make_elements, run_add},
+    {"add_into", 1, false, make_two_to_one, run_add_into},
+    {"act_forward", 4, true, make_one, run_act_forward},
+    {"act_backward", 4, true, make_elements, run_act_backward},
+    {"glu_forward", 4, true, make_glu_forward, run_glu_forward},
+    {"glu_backward", 4, true, make_glu, run_glu_backward},
+    {"dropout", 1, false, make_one, run_dropout},
+    {"rope", 2, false, make_rope, run_rope},
+    {"embedding_forward", 1, false, make_embedding, run_embedding_forward},
+    {"embedding_backward", 1, false, make_table, run_embedding_backward},
+    {"bias_backward", 1, false, make_bias, run_bias_backward},
+    {"matmul", 8, false, make_product, run_product},
+    {"norm_forward", 2, false, make_norm, run_norm_forward},
+    {"norm_backward", 2, false, make_norm_backward, run_norm_backward},
+    {"attention_forward", 2, true, make_attention, run_attention_forward},
+    {"attention_backward", 1, true, make_attention_backward, run_attention_backward},
+    {"classifier", 2, true, make_classifier, run_classifier},
+    {"adamw_step", 1, false, make_adamw, run_adamw},
+};
+
+/* ---- the property ------------------------------------------------------------------------------------------------------------------ */
+
+/* 0x7fffffff: a NaN whose low bits are set, as damaged files have them; arithmetic keeps such bits. bf16 takes the upper half of each. */
+static const uint32_t BAD[] = {0x7fc00000u, 0x7fffffffu, 0xffffffffu, 0x7f800000u, 0xff800000u};
+enum { N_NANS = 3, N_BAD = 5 };
+
+static void poison(ref_array *a, int64_t i, uint32_t bits)
+{
+    if (a->dt == DT_F32)
+        ((uint32_t *)a->p)[i] = bits;
+    else
+        ((uint16_t *)a->p)[i] = (uint16_t)(bits >> 16);
+}
+
+static bool shows(const call *c)
+{
+    for (int o = 0; o < MAX_ARRAYS; o++)
+        for (int64_t i = 0; i < c->out[o].n; i++)
+            if (!isfinite(ref_get(&c->out[o], i))) return true;
+    return false;
+}
+
+static void check_input(const operation *op, call *c, int input)
+{
+    ref_array *a = &c->in[input], was = ref_copy(a);
+    const size_t nbytes = (size_t)a->n * dt_dtype_size(a->dt);
+    for (int k = 0; k < 5; k++)
+        for (int b = 0; b < N_BAD; b++) {
+            if (b >= N_NANS && op->inf_may_vanish) continue;
+            const int64_t at = k == 0 ? 0 : k == 1 ? a->n - 1 : (int64_t)(dt_mix64((uint64_t)k) % (uint64_t)a->n);
+            poison(a, at, BAD[b]);
+            op->run(c);
+            if (!shows(c))
+                fail_msg("%s, way %d, %s: 0x%08x at %lld of input %d does not show", op->name, c->how, dt_dtype_name(c->dt), BAD[b], (long long)at, input);
+            memcpy(a->p, was.p, nbytes);
+        }
+    ref_drop(&was);
+}
+
+static void what_is_no_number_shows_in_an_output(void **state)
+{
+    for (size_t o = 0; o < sizeof operations / sizeof operations[0]; o++)
+        for (int t = 0; t < 2; t++)
+            for (int how = 0; how < operations[o].n_ways; how++) {
+                call c = {.f = *state, .dt = types[t], .how = how};
+                operations[o].make(&c);
+                operations[o].run(&c);
+                if (shows(&c)) fail_msg("%s, way %d, %s: not finite without cause", operations[o].name, how, dt_dtype_name(types[t]));
+                for (int i = 0; i < MAX_ARRAYS; i++)
+                    if (c.in[i].n > 0) check_input(&operations[o], &c, i);
+                for (int i = 0; i < MAX_ARRAYS; i++) ref_drop(&c.in[i]), ref_drop(&c.out[i]);
+            }
+}
+
+/* An infinite logit, gate or score that would be the largest has no finite softmax; and act(inf) = inf. */
+static void a_positive_infinity_shows_where_the_negative_has_a_limit(void **state)
+{
+    for (size_t o = 0; o < sizeof operations / sizeof operations[0]; o++) {
+        const bool forward = !strcmp(operations[o].name, "act_forward") || !strcmp(operations[o].name, "classifier");
+        for (int t = 0; forward && t < 2; t++) {
+            call c = {.f = *state, .dt = types[t]};
+            operations[o].make(&c);
+            poison(&c.in[0], 11, 0x7f800000u);
+            operations[o].run(&c);
+            assert_true(shows(&c));
+            for (int i = 0; i < MAX_ARRAYS; i++) ref_drop(&c.in[i]), ref_drop(&c.out[i]);
+        }
+    }
+}
+
+/* ---- models ----------------------------------------------------------------------------------------------------------------------------- */
+
+static bool gradient_is_finite(const ref_model *r)
+{
+    for (int u = 0; u < r->n_units; u++)
+        for (int i = 0; i < r->units[u].n_tensors; i++) {
+            const dt_tensor *t = &r->units[u].tensors[i];
+            double sum;
+            const void *g = (const char *)r->grads[u].ptr + (size_t)t->offset * dt_dtype_size(r->opt.grad_dtype);
+            must(r->dev.ops->sum_squares((dt_device *)&r->dev, g, r->opt.grad_dtype, t->n_elems, &sum, NULL));
+            if (!isfinite(sum)) return false;
+        }
+    return true;
+}
+
+/* Rows of tables that the batch does not use are not looked at: the row of its first token, or of position 0. */
+static int64_t used_element(const dt_tensor *t, const dt_batch *b)
+{
+    const bool table = strstr(t->name, "embed_tokens") || strstr(t->name, "wte");
+    if (strstr(t->name, "wpe")) return 3;
+    return table ? b->token[0] * t->shape[1] + 3 : t->n_elems / 2;
+}
+
+static void check_model(const char *name, const char *config, dt_dtype dtype)
+{
+    static const int32_t lens[] = {7, 12, 1};
+    const dt_model_options opt = ref_options(32, 12, dtype);
+    ref_model r;
+    dt_batch b;
+    must(ref_model_open(&r, name, config, &opt));
+    must(dt_batch_alloc(&b, 32, 32, &r.ledger));
+    ref_batch_fill(&b, r.mc.vocab_size, 0, 3, lens, 0);
+    for (int u = 0; u < r.n_units; u++)
+        for (int i = 0; i < r.units[u].n_tensors; i++)
+            for (int k = 0; k < N_BAD; k++) {
+                const dt_tensor *t = &r.units[u].tensors[i];
+                const int64_t at = t->offset + used_element(t, &b);
+                const double was = ref_param(&r, u, at);
+                ref_array p = {.dt = dtype, .n = at + 1, .p = r.params[u].ptr};
+                double loss;
+                poison(&p, at, BAD[k]);
+                ref_model_forget_grads(&r);
+                must(ref_model_grads(&r, &b, 0, 1, &loss));
+                if (isfinite(loss) && gradient_is_finite(&r)) fail_msg("%s: 0x%08x in %s: loss %g, finite gradients", name, BAD[k], t->name, loss);
+                if (k < N_NANS && isfinite(loss)) fail_msg("%s: a NaN in %s: loss %g", name, t->name, loss);
+                ref_set_param(&r, u, at, was);
+            }
+    dt_batch_free(&b, &r.ledger);
+    ref_model_close(&r);
+}
+
+static void a_bad_parameter_shows_in_the_loss(void **state)
+{
+    static const char *const names[] = {"gpt2", "gpt2_variant", "llama", "mistral", "qwen2", "qwen3"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char path[128];
+        snprintf(path, sizeof path, "tests/data/model/%s.json", names[i]);
+        char *text = ref_read_file(path), *config = text ? strstr(text, "\"config\":") + 9 : NULL;
+        assert_non_null(config);
+        char *end = config;
+        for (int depth = 0; *end; end++) {
+            depth += (*end == '{') - (*end == '}');
+            if (depth == 0) break;
+        }
+        end[1] = '\0';
+        for (int t = 0; t < 2; t++) check_model(names[i], config, types[t]);
+        free(text);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_no_number_shows_in_an_output),
+        cmocka_unit_test(a_positive_infinity_shows_where_the_negative_has_a_limit),
+        cmocka_unit_test(a_bad_parameter_shows_in_the_loss),
+    };
+    int failed = 0;
+    for (int i = 0; i < ref_n_isas(); i++) failed += cmocka_run_group_tests_name(ref_take_isa(i), tests, open_device, close_device);
+    return failed != 0;
+}
