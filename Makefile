@@ -33,6 +33,7 @@ ISA_CFLAGS_v4   ?= -march=x86-64-v4 -mprefer-vector-width=512
 ISA_CFLAGS_base ?=
 
 TOOL      = $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/main/tool/*.c))
+INFO      = $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/main/info/*.c))
 GENERATE  = $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/main/generate/*.c))
 ROOMS     = core device comm io text zero model data checkpoint report task train
 ISA_SRC   = $(wildcard src/device/isa/*.c)
@@ -71,6 +72,7 @@ $(PROGRAMS:%=$(BUILD)/%): $(BUILD)/%: $(BUILD)/src/main/%.o $(LIB)
 	$(call SAY,LD,$@)$(MPICC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LIB) $(LDLIBS)
 $(PROGRAMS:%=$(BUILD)/%): $(TOOL)
 $(BUILD)/dtrain-generate: $(GENERATE)
+$(BUILD)/dtrain-info: $(INFO)
 # What --version says. The file keeps its time while its text is the same, so that nothing is compiled again for it. COMMIT=... where there is no .git.
 $(BUILD)/build_version.h: FORCE
 	@mkdir -p $(@D)
@@ -150,4 +152,4 @@ clean:  ## remove all that was built
 	rm -rf build $(PROGRAMS)
 .PHONY: all setup demo test test-setup check bench programs tests-build benches sanitize fuzz fuzz-build valgrind docs lint format install info help clean FORCE
 .SECONDARY:
--include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(GENERATE:.o=.d) $(TOOL:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(FUZZ:=.d) $(BENCHES:=.d)
+-include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(GENERATE:.o=.d) $(TOOL:.o=.d) $(INFO:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(FUZZ:=.d) $(BENCHES:=.d)

@@ -41,4 +41,47 @@ run 0 ./dtrain-info --frobnicate "$kept/good"
 expect_exit "info with an unknown option" 64
 run 0 ./dtrain-info --help
 expect_exit "info --help" 0
+
+# a run's directory
+. "$(dirname "$0")/train_common.sh"
+make_data || { not_ok "data of the test" "dtrain-data failed"; exit 1; }
+train 0 run run.max_steps=6 checkpoint.save_steps=2 data.validation="$tmp/valid.h5" data.validation_steps=2
+run 0 ./dtrain-info "$tmp/run"
+expect_exit "info shows a run" 0
+expect_text "its task" '^  task +pretrain$'
+expect_text "its model" '^  model +LlamaForCausalLM, 2 layers, hidden 32, 4 heads, vocabulary 257, 39648 parameters$'
+expect_text "that it is done" '^  state +done, metrics written [0-9]+s ago$'
+expect_text "its steps" '^  steps +6 of 6 \(100%\), 4.61k tokens$'
+expect_text "its last metrics" '^  training +step 6: loss [0-9.]+, '
+expect_text "its validation" '^  validation +step 6: loss ([0-9.]+); best \1 at step 6$'
+expect_text "its checkpoints" "^  checkpoints +3 in $tmp/run/checkpoints, "
+expect_text "the one to go on from" '^  latest +step-00000006.h5$'
+expect_text "and the best" '^  best +step-00000006.h5 \(validation loss '
+cp "$out" "$tmp/text"
+run 0 ./dtrain-info "$tmp/run/checkpoints"
+expect "the folder of checkpoints tells the same" cmp <(grep -E "task|model|steps|training|latest" "$out") <(grep -E "task|model|steps|training|latest" "$tmp/text")
+run 0 ./dtrain-info --json "$tmp/run"
+expect_text "as JSON" '"kind":"run","ok":true,"task":"pretrain","model":"LlamaForCausalLM","parameters":39648,"state":"done","step":6,"total_steps":6,'
+sed -i 's/^max_steps = 6/max_steps = 600/' "$tmp/run/config.ini"
+run 0 ./dtrain-info "$tmp/run"
+expect_text "a run whose metrics are fresh is running" '^  state +running, it seems, metrics written [0-9]+s ago$'
+expect_text "with time left" '^  steps +6 of 600 \(1%\), 4.61k tokens, [0-9a-z]+ of steps left$'
+touch -d '1 hour ago' "$tmp/run/metrics.jsonl"
+run 0 ./dtrain-info "$tmp/run"
+expect_text "one whose metrics are old is stopped" '^  state +stopped, metrics written 1h00m ago$'
+sed -i 's/^max_steps = 600/max_steps = 0/; s/^epochs = 1$/epochs = 2/' "$tmp/run/config.ini"
+run 0 ./dtrain-info "$tmp/run"
+expect_text "steps follow from epochs" '^  steps +6 of 26 '
+rm -r "$tmp/run/checkpoints"
+run 0 ./dtrain-info "$tmp/run"
+expect_text "a run without checkpoints" '^  checkpoints  none$'
+expect_text "its model is that of its configuration" ' 39648 parameters$'
+echo nonsense >>"$tmp/run/config.ini"
+run 0 ./dtrain-info "$tmp/run"
+expect_exit "a configuration that cannot be read" 0
+expect_text "is warned of" '^dtrain-info: warning: .*config.ini'
+mkdir "$tmp/empty"
+run 0 ./dtrain-info "$tmp/empty"
+expect_exit "info of a directory without a run" 65
+expect_text "says what it looked for" "$tmp/empty: expected the directory of a run"
 e2e_done

@@ -3,6 +3,7 @@
  * Everything about a file is collected first and printed then, as text or as JSON, so that the two cannot tell different things. */
 #include "dtrain/checkpoint.h"
 #include "dtrain/io.h"
+#include "info/run_dir.h"
 #include "dtrain/json.h"
 #include "tool/tool.h"
 #include <inttypes.h>
@@ -36,8 +37,10 @@ typedef struct file_info {
 } file_info;
 
 static const char usage[] =
-    "usage: dtrain-info [options] FILE...\n"
-    "Shows dtrain checkpoints and datasets, and verifies their checksums.\n"
+    "usage: dtrain-info [options] FILE|RUN_DIR...\n"
+    "Shows dtrain checkpoints and datasets, and verifies their checksums. Of a run's output_dir, or\n"
+    "of its folder of checkpoints: what the run is, whether it is running, how far it has come, its\n"
+    "last metrics and its checkpoints.\n"
     "\n"
     "  --tensors      a line for every tensor\n"
     "  --config       the configuration and model that a checkpoint was made with\n"
@@ -352,8 +355,17 @@ static void print_json(const file_info *f, const options *o, dt_err err)
 
 /* ---- main ---------------------------------------------------------------------------------------------------------------------- */
 
+static dt_err show_directory(const char *path, const options *o)
+{
+    const dt_err err = info_show_run(path, o->json);
+    if (err != DT_OK) dt_log(DT_LOG_ERROR, "%s", dt_error_message());
+    dt_error_clear();
+    return err;
+}
+
 static dt_err show(const char *path, const options *o)
 {
+    if (dt_is_directory(path)) return show_directory(path, o);
     file_info f = {.path = path, .verify = o->verify};
     dt_err err = collect(&f);
     const bool whole = err == DT_OK;
@@ -393,7 +405,7 @@ static dt_err parse(int argc, char **argv, options *o)
     }
     o->n_files = argc - optind;
     o->files = argv + optind;
-    DT_CHECK(o->n_files > 0 || o->help || o->version, DT_ERR_USAGE, "expected the name of a file; see dtrain-info --help");
+    DT_CHECK(o->n_files > 0 || o->help || o->version, DT_ERR_USAGE, "expected a file or a run's directory; see dtrain-info --help");
     return DT_OK;
 }
 

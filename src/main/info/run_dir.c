@@ -1,0 +1,323 @@
+/* run_dir.c - a run as its files tell it: config.ini (what it is), metrics.jsonl (how far it has come), checkpoints/ (what is kept). Each of them may be missing:
+ * a run that has just begun has no checkpoint, one copied from elsewhere may have nothing else. */
+#include "run_dir.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "dtrain/checkpoint.h"
+#include "dtrain/config.h"
+#include "dtrain/io.h"
+#include "dtrain/metrics.h"
+#include "dtrain/model.h"
+
+typedef struct run_info {
+    const char *dir;
+    char home[PATH_MAX], folder[PATH_MAX]; /* output_dir, and where its checkpoints are */
+    bool has_config;
+    dt_config cfg;
+    dt_metrics metrics; /* n_rows 0: none */
+    double age_s;       /* since metrics.jsonl was written last */
+    char **paths;       /* checkpoints, newest first */
+    int n_paths;
+    char *latest; /* the one a run resumes from; NULL: none */
+    bool has_model;
+    dt_model_config mc;
+    int64_t n_param;
+    int64_t last, last_valid, best; /* rows of metrics, -1: none: of training, of validation, of the lowest validation loss */
+    int64_t step, total_steps;      /* total_steps 0: not known */
+} run_info;
+
+/* ---- collecting ---------------------------------------------------------------------------------------------------------- */
+
+static dt_err find_places(run_info *r)
+{
+    char config[PATH_MAX], metrics[PATH_MAX];
+    const bool fits = snprintf(r->home, sizeof r->home, "%s", r->dir) < PATH_MAX && snprintf(config, sizeof config, "%s/config.ini", r->dir) < PATH_MAX &&
+                      snprintf(metrics, sizeof metrics, "%s/metrics.jsonl", r->dir) < PATH_MAX &&
+                      snprintf(r->folder, sizeof r->folder, "%s/checkpoints", r->dir) < PATH_MAX;
+    DT_CHECK(fits, DT_ERR_DATA, "%s: the name is too long", r->dir);
+    if (dt_is_file(config) || dt_is_file(metrics) || dt_is_directory(r->folder)) return DT_OK;
+    snprintf(r->folder, sizeof r->folder, "%s", r->dir); /* the checkpoints themselves: the run is one up */
+    snprintf(r->home, sizeof r->home, "%.*s/..", PATH_MAX - 4, r->dir);
+    return DT_OK;
+}
+
+static dt_err read_config(run_info *r)
+{
+    char path[PATH_MAX + 16], *text = NULL;
+    snprintf(path, sizeof path, "%s/config.ini", r->home);
+    if (!dt_is_file(path)) return DT_OK;
+    DT_TRY(dt_config_read_file(path, &text));
+    const dt_err err = dt_config_parse(&r->cfg, path, text, 0, NULL);
+    free(text);
+    r->has_config = err == DT_OK;
+    if (err != DT_ERR_USAGE) return err;
+    DT_WARN("%s; what it says is left out", dt_error_message()); /* written by another version, or by hand */
+    dt_error_clear();
+    return DT_OK;
+}
+
+/* The last row with a value of the name, or the one with the least. */
+static int64_t find_row(const dt_metrics *m, const char *name, bool least)
+{
+    const double *column = dt_metrics_column(m, name);
+    int64_t row = -1;
+    for (int64_t i = 0; column && i < m->n_rows; i++)
+        if (isfinite(column[i]) && (row < 0 || !least || column[i] < column[row])) row = i;
+    return row;
+}
+
+static double value(const run_info *r, const char *name, int64_t row)
+{
+    const double *column = row >= 0 ? dt_metrics_column(&r->metrics, name) : NULL;
+    return column ? column[row] : NAN;
+}
+
+static dt_err read_metrics(run_info *r)
+{
+    char path[PATH_MAX + 16];
+    struct stat st;
+    r->last = r->last_valid = r->best = -1;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", r->home);
+    if (stat(path, &st) != 0 || st.st_size == 0) return DT_OK;
+    r->age_s = difftime(time(NULL), st.st_mtime);
+    DT_TRY(dt_metrics_read(&r->metrics, path));
+    r->last = find_row(&r->metrics, "tokens", false); /* every training record has it, whatever its loss is */
+    r->last_valid = find_row(&r->metrics, "validation_loss", false);
+    r->best = find_row(&r->metrics, "validation_loss", true);
+    return DT_OK;
+}
+
+static dt_err read_model(run_info *r)
+{
+    dt_ckpt_meta meta = {0};
+    dt_unit *units = NULL;
+    int n_units = 0;
+    dt_err err = DT_OK;
+    if (r->latest) {
+        err = dt_checkpoint_read_meta(r->latest, &meta);
+        if (err == DT_OK) err = dt_model_config_parse(&r->mc, r->latest, meta.model_config);
+        if (err == DT_OK && meta.step > r->step) r->step = meta.step;
+    } else if (r->has_config && !*r->cfg.model_path) {
+        err = dt_model_config_from_keys(&r->mc, &r->cfg);
+    } else {
+        return DT_OK;
+    }
+    if (err == DT_OK) err = dt_model_make_units(&r->mc, &units, &n_units);
+    for (int u = 0; u < n_units; u++) r->n_param += units[u].n_param;
+    r->has_model = err == DT_OK;
+    dt_model_free_units(units, n_units);
+    dt_ckpt_meta_free(&meta);
+    return err;
+}
+
+/* Without max_steps it follows from what an epoch took so far. */
+static int64_t count_steps(const run_info *r)
+{
+    const double epoch = value(r, "epoch", r->last), samples = value(r, "samples", r->last), step = value(r, "step", r->last);
+    if (!r->has_config) return 0;
+    if (r->cfg.run_max_steps > 0) return r->cfg.run_max_steps;
+    if (!(epoch > 0) || !(samples > 0)) return 0;
+    const double steps_per_epoch = ceil(samples / epoch / (samples / step) - 1e-6);
+    return (int64_t)ceil(r->cfg.run_epochs * steps_per_epoch - 1e-6);
+}
+
+static dt_err collect(run_info *r)
+{
+    DT_TRY(find_places(r));
+    DT_TRY(dt_checkpoint_list(r->folder, &r->paths, &r->n_paths));
+    if (r->n_paths > 0) DT_TRY(dt_checkpoint_find(r->folder, &r->latest));
+    DT_TRY(read_config(r));
+    DT_TRY(read_metrics(r));
+    DT_CHECK(r->has_config || r->metrics.n_rows > 0 || r->n_paths > 0, DT_ERR_DATA,
+             "%s: expected the directory of a run; there is no config.ini, no metrics.jsonl and no checkpoint in it", r->dir);
+    if (r->last >= 0) r->step = (int64_t)value(r, "step", r->last);
+    DT_TRY(read_model(r));
+    r->total_steps = count_steps(r);
+    return DT_OK;
+}
+
+static void release(run_info *r)
+{
+    dt_config_free(&r->cfg);
+    dt_metrics_free(&r->metrics);
+    dt_config_free_list(r->paths, r->n_paths);
+    free(r->latest);
+    dt_model_config_free(&r->mc);
+}
+
+/* ---- derived ------------------------------------------------------------------------------------------------------------- */
+
+/* Seconds between two records of the run as it went last. */
+static double record_seconds(const run_info *r)
+{
+    const double every = r->has_config && r->cfg.log_logging_steps >= 1 ? r->cfg.log_logging_steps : 1;
+    const double step_s = value(r, "step_time", r->last);
+    return isfinite(step_s) ? every * step_s : 0;
+}
+
+/* Of steps to come, by the time that the last ones took. Negative: not known. */
+static double seconds_left(const run_info *r)
+{
+    const double step_s = value(r, "step_time", r->last);
+    return r->total_steps > r->step && isfinite(step_s) ? step_s * (double)(r->total_steps - r->step) : -1;
+}
+
+static const char *state_of(const run_info *r)
+{
+    const bool fresh = r->metrics.n_rows > 0 && r->age_s < fmax(60, 5 * record_seconds(r));
+    if (r->total_steps > 0 && r->step >= r->total_steps) return "done";
+    if (r->metrics.n_rows == 0 && r->n_paths == 0) return "not started";
+    return fresh ? "running" : "stopped";
+}
+
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static int64_t step_of(const char *path)
+{
+    int64_t step = -1;
+    return sscanf(base_name(path), "step-%" SCNd64, &step) == 1 ? step : -1;
+}
+
+/* The kept checkpoint of the lowest validation loss among those that have one; NULL: none has. */
+static const char *best_checkpoint(const run_info *r, double *loss)
+{
+    const double *steps = dt_metrics_column(&r->metrics, "step"), *losses = dt_metrics_column(&r->metrics, "validation_loss");
+    const char *best = NULL;
+    for (int i = 0; losses && i < r->n_paths; i++)
+        for (int64_t row = 0; row < r->metrics.n_rows; row++) {
+            if ((int64_t)steps[row] != step_of(r->paths[i]) || !isfinite(losses[row]) || (best && losses[row] >= *loss)) continue;
+            best = r->paths[i];
+            *loss = losses[row];
+        }
+    return best;
+}
+
+static double total_bytes(const run_info *r)
+{
+    double nbytes = 0;
+    struct stat st;
+    for (int i = 0; i < r->n_paths; i++)
+        if (stat(r->paths[i], &st) == 0) nbytes += (double)st.st_size;
+    return nbytes;
+}
+
+/* ---- text ---------------------------------------------------------------------------------------------------------------- */
+
+static void print_state(const run_info *r)
+{
+    char text[24];
+    const char *state = state_of(r);
+    const bool running = strcmp(state, "running") == 0;
+    printf("  state        %s", state);
+    if (r->metrics.n_rows > 0) printf("%s, metrics written %s ago", running ? ", it seems" : "", dt_format_duration(fmax(0, r->age_s), text));
+    printf("\n  steps        %" PRId64, r->step);
+    if (r->total_steps > 0) printf(" of %" PRId64 " (%.0f%%)", r->total_steps, floor(100.0 * (double)r->step / (double)r->total_steps));
+    if (r->last >= 0) printf(", %s tokens", dt_format_count(value(r, "tokens", r->last), text));
+    if (seconds_left(r) >= 0) printf(", %s of steps left", dt_format_duration(seconds_left(r), text));
+    printf("\n");
+}
+
+static void print_metrics(const run_info *r)
+{
+    char rate[24];
+    if (r->last >= 0)
+        printf("  training     step %.0f: loss %.4f, grad_norm %.3g, lr %.2e, %s tokens/s\n", value(r, "step", r->last), value(r, "loss", r->last),
+               value(r, "grad_norm", r->last), value(r, "lr", r->last), dt_format_count(value(r, "tokens_per_second", r->last), rate));
+    if (r->last_valid >= 0)
+        printf("  validation   step %.0f: loss %.4f; best %.4f at step %.0f\n", value(r, "step", r->last_valid), value(r, "validation_loss", r->last_valid),
+               value(r, "validation_loss", r->best), value(r, "step", r->best));
+}
+
+static void print_checkpoints(const run_info *r)
+{
+    char size[24];
+    double loss = NAN;
+    const char *best = best_checkpoint(r, &loss);
+    printf("  checkpoints  ");
+    if (r->n_paths == 0) {
+        printf("none\n");
+        return;
+    }
+    printf("%d in %s, %s\n", r->n_paths, r->folder, dt_format_bytes(total_bytes(r), size));
+    printf("  latest       %s\n", base_name(r->latest));
+    if (strcmp(r->paths[0], r->latest) != 0) printf("  newest       %s\n", base_name(r->paths[0]));
+    if (best) printf("  best         %s (validation loss %.4f)\n", base_name(best), loss);
+}
+
+static void print_text(const run_info *r)
+{
+    printf("%s\n  kind         run\n", r->dir);
+    if (r->has_config) printf("  task         %s\n", r->cfg.run_task);
+    if (r->has_config && *r->cfg.model_path) printf("  started from %s\n", r->cfg.model_path);
+    if (r->has_model)
+        printf("  model        %s, %" PRId64 " layers, hidden %" PRId64 ", %" PRId64 " heads, vocabulary %" PRId64 ", %" PRId64 " parameters\n",
+               dt_model_architecture(r->mc.family), r->mc.num_hidden_layers, r->mc.hidden_size, r->mc.num_attention_heads, r->mc.vocab_size, r->n_param);
+    if (r->has_config && *r->cfg.data_train) printf("  data         %s\n", r->cfg.data_train);
+    print_state(r);
+    print_metrics(r);
+    print_checkpoints(r);
+}
+
+/* ---- JSON ---------------------------------------------------------------------------------------------------------------- */
+
+/* All that a record holds. */
+static json_t *record_of(const run_info *r, int64_t row)
+{
+    json_t *record = row >= 0 ? json_object() : json_null();
+    for (int c = 0; row >= 0 && c < r->metrics.n_columns; c++) {
+        const double x = r->metrics.columns[c][row];
+        if (isfinite(x)) json_object_set_new(record, r->metrics.names[c], x == rint(x) && fabs(x) < 0x1p53 ? json_integer((json_int_t)x) : json_real(x));
+    }
+    return record;
+}
+
+static json_t *text_or_null(const char *text) { return text && *text ? json_string(text) : json_null(); }
+
+static void print_json(const run_info *r)
+{
+    double loss;
+    json_t *root = json_object(), *list = json_array();
+    for (int i = 0; i < r->n_paths; i++) json_array_append_new(list, json_string(r->paths[i]));
+    json_object_set_new(root, "directory", json_string(r->dir));
+    json_object_set_new(root, "kind", json_string("run"));
+    json_object_set_new(root, "ok", json_true());
+    json_object_set_new(root, "task", text_or_null(r->has_config ? r->cfg.run_task : NULL));
+    json_object_set_new(root, "model", text_or_null(r->has_model ? dt_model_architecture(r->mc.family) : NULL));
+    json_object_set_new(root, "parameters", r->has_model ? json_integer(r->n_param) : json_null());
+    json_object_set_new(root, "state", json_string(state_of(r)));
+    json_object_set_new(root, "step", json_integer(r->step));
+    json_object_set_new(root, "total_steps", r->total_steps > 0 ? json_integer(r->total_steps) : json_null());
+    json_object_set_new(root, "seconds_left", seconds_left(r) >= 0 ? json_real(seconds_left(r)) : json_null());
+    json_object_set_new(root, "training", record_of(r, r->last));
+    json_object_set_new(root, "validation", record_of(r, r->last_valid));
+    json_object_set_new(root, "best_validation", record_of(r, r->best));
+    json_object_set_new(root, "checkpoints", list);
+    json_object_set_new(root, "latest", text_or_null(r->latest));
+    json_object_set_new(root, "best", text_or_null(best_checkpoint(r, &loss)));
+    char *text = json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    puts(text ? text : "{}");
+    free(text);
+    json_decref(root);
+}
+
+dt_err info_show_run(const char *dir, bool json)
+{
+    run_info r = {.dir = dir};
+    const dt_err err = collect(&r);
+    if (err == DT_OK && json) print_json(&r);
+    if (err == DT_OK && !json) print_text(&r);
+    release(&r);
+    return err;
+}
