@@ -48,4 +48,59 @@ kill -STOP $(ranks_of one | tail -1)
 finish one $one
 expect_exit "a run of which one rank alone is suspended ends with 76" 76
 expect_text "and the waiting rank says where it stands" "rank [01] .*no progress for"
+
+# ---- two runs in one directory
+start 2 shared run.max_steps=100000; first=$job
+wait_for_step shared 1
+train 1 shared
+expect_exit "a second run in the same directory is refused" 64
+expect_text "and told who has it" "another run has this output_dir: process [0-9]+ on $(hostname).*since 20.*--force"
+train 2 shared run.task=eval model.path="$tmp/both" data.validation="$tmp/valid.h5"
+expect_exit "an evaluation that would write to it, too" 64
+run 0 ./dtrain-info $(ls "$tmp"/both/checkpoints/*.h5)
+expect_exit "reading is not hindered" 0
+kill -KILL $(ranks_of shared) 2>/dev/null
+wait $first
+expect "a killed run leaves its lock" test -e "$tmp/shared/run.lock"
+train 2 shared
+expect_exit "which stops nobody" 0
+expect_text "and is named" "run.lock was left behind by a run that has ended"
+expect "a run that ends removes its lock" test ! -e "$tmp/shared/run.lock"
+expect "and leaves nothing else of it" sh -c "! ls '$tmp/shared' | grep run.lock"
+
+# of other hosts: pid 1 is alive here, and means nothing there
+lock() { mkdir -p "$tmp/$1"; printf 'host elsewhere\npid 1\nstart 5\nboot b\nspace 4\njob %s\nrestart %s\nsince 1700000000\n' "$2" "$3" >"$tmp/$1/run.lock"; }
+lock old "" 0
+touch -d '1 hour ago' "$tmp/old/run.lock"
+train 2 old
+expect_exit "the lock of another host that was not refreshed for an hour" 0
+lock fresh "" 0
+start 3 fresh comm.timeout=5; fresh=$job
+lock living "" 0
+(while sleep 2; do touch "$tmp/living/run.lock"; done) &
+toucher=$!
+train 2 living
+kill $toucher
+expect_exit "the lock of another host that is refreshed" 64
+expect_text "names host and time" "process 1 on elsewhere, since 2023-11-14 22:13:20 UTC"
+train 2 living --force
+expect_exit "--force takes it over" 0
+expect_text "and says so" "--force: .*is taken from process 1 on elsewhere"
+lock requeued "Slurm job 77" 0
+SLURM_JOB_ID=77 SLURM_RESTART_COUNT=1 train 2 requeued
+expect_exit "a requeued job is not stopped by itself before" 0
+start 1 robbed run.max_steps=100000; robbed=$job
+wait_for_step robbed 1
+rm "$tmp/robbed/run.lock" && lock robbed "" 0
+finish robbed $robbed
+expect_exit "a run whose directory was taken over ends" 74
+expect_text "and says why" "run.lock was taken over by another run"
+finish fresh $fresh
+expect_exit "a lock of another host that is not refreshed while it is watched is stale" 0
+expect_text "waiting is said, and no matter of comm.timeout" "watching for 35 s whether it is alive"
+for rank in 0 1 2; do
+    RUN_TIMEOUT=60 DTRAIN_FAULT=lock.take:$rank:1:error train 3 "lockfault$rank"
+    expect_exit "rank $rank fails at the lock: all leave with 70" 70
+    expect "and no lock is left by rank $rank" sh -c "! ls '$tmp/lockfault$rank' 2>/dev/null | grep run.lock"
+done
 e2e_done

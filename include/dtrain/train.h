@@ -43,6 +43,12 @@ typedef struct dt_watchdog dt_watchdog;
 dt_err dt_watchdog_start(dt_watchdog **w, const dt_phase *phase, const dt_comm *comm, double timeout_s);
 void dt_watchdog_stop(dt_watchdog *w);
 
+typedef struct dt_lock dt_lock;
+/** Take DIR/run.lock, or wait until it is certain that a run from another host that has it is dead (at most 35 s). force: take it from whoever has it.
+ *  DT_ERR_USAGE naming the holder when another run is alive. Collective, agreed. *lock is NULL on ranks other than 0. */
+dt_err dt_lock_take(dt_lock **lock, dt_comm *comm, const char *dir, bool force, dt_phase *phase);
+void dt_lock_release(dt_lock *lock); /* local; safe on NULL */
+
 /** SIGTERM, SIGUSR1, SIGINT ask to stop; a second SIGINT leaves at once. A write beyond the limit of file sizes fails instead of ending the process.
  *  To be called before the process has a second thread: threads inherit that these signals are not theirs. DT_ERR_FAULT without a thread. */
 dt_err dt_signals_install(void);
@@ -88,6 +94,8 @@ typedef struct dt_run {
     dt_task_buffers buffers;
     dt_report *report;
     dt_watchdog *watchdog;
+    bool force; /* take the directory from a run that seems to be alive */
+    dt_lock *lock; /* rank 0 */
     dt_timeline *timeline;
     dt_schedule schedule;
     int64_t total_steps;

@@ -11,6 +11,7 @@ static const char usage[] =
     "  trains as the file says; settings on the command line win. Under mpirun or srun: on all ranks.\n"
     "\n"
     "  --check                 open and validate all that the run would use, take no step\n"
+    "  --force                 take the output_dir from another run that has it, when it is dead for certain\n"
     "  --plan                  memory a rank and communication a step for every ZeRO stage; with\n"
     "      --ranks N             ranks (1)\n"
     "      --ranks-per-node N    ranks on a node (all)\n"
@@ -28,6 +29,7 @@ typedef struct options {
     enum { ACTION_RUN, ACTION_CHECK, ACTION_PLAN, ACTION_KEYS, ACTION_MARKDOWN, ACTION_VERSION, ACTION_HELP } action;
     dt_plan_request plan;
     const char *filter; /* of --keys */
+    bool force;
     const char *input;
     int n_overrides;
     const char *const *overrides;
@@ -44,9 +46,10 @@ static dt_err parse_count(const char *name, const char *text, int *value)
 
 static dt_err parse_options(int argc, char **argv, options *o)
 {
-    enum { CHECK = 256, PLAN, RANKS, PER_NODE, DEVICE_MEMORY, HOST_MEMORY, KEYS, MARKDOWN };
+    enum { CHECK = 256, PLAN, RANKS, PER_NODE, DEVICE_MEMORY, HOST_MEMORY, KEYS, MARKDOWN, FORCE };
     static const struct option table[] = {
         {"check", no_argument, NULL, CHECK},
+        {"force", no_argument, NULL, FORCE},
         {"plan", no_argument, NULL, PLAN},
         {"ranks", required_argument, NULL, RANKS},
         {"ranks-per-node", required_argument, NULL, PER_NODE},
@@ -69,6 +72,7 @@ static dt_err parse_options(int argc, char **argv, options *o)
         case DEVICE_MEMORY: DT_TRY(dt_parse_bytes(optarg, &o->plan.device_memory)); break;
         case HOST_MEMORY: DT_TRY(dt_parse_bytes(optarg, &o->plan.host_memory)); break;
         case KEYS: o->action = ACTION_KEYS; break;
+        case FORCE: o->force = true; break;
         case MARKDOWN: o->action = ACTION_MARKDOWN; break;
         case 'V': o->action = ACTION_VERSION; break;
         default: o->action = ACTION_HELP; break;
@@ -157,7 +161,7 @@ static int run_ranks(const options *o)
 {
     int provided;
     dt_comm comm = {0};
-    dt_run run = {.start_s = dt_now_s()};
+    dt_run run = {.start_s = dt_now_s(), .force = o->force};
     dt_err err = o->action == ACTION_RUN ? dt_signals_install() : DT_OK; /* a request during start-up is met after the first step */
     if (err != DT_OK) return tell(err, true), dt_exit_code(err);
     MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided);

@@ -203,6 +203,7 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
         DT_INFO("check passed: no step was taken");
         return DT_OK;
     }
+    if (*run->cfg.run_output_dir) DT_TRY(dt_lock_take(&run->lock, comm, run->cfg.run_output_dir, run->force, &run->phase));
     DT_TRY(dt_comm_agree(comm, run_plan_stage(run, run->stage, run->nranks, comm->local_nranks, &plan)));
     DT_TRY(run_open_states(run));
     run_compare_plan(run, &plan);
@@ -214,6 +215,7 @@ void dt_run_close(dt_run *run)
     dt_watchdog_stop(run->watchdog);
     dt_timeline_close(run->timeline);
     dt_report_close(run->report);
+    dt_lock_release(run->lock);
     dt_task_buffers_free(&run->buffers, &run->ledger);
     if (run->dev.ops) run->dev.ops->stream_sync(&run->dev, run->compute); /* nothing queued may outlive its buffers */
     dt_model_close(run->model);

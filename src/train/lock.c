@@ -1,0 +1,324 @@
+/* lock.c - one run in a directory at a time, also on NFS and Lustre, where flock(2) is not to be relied on: a file with a name that one process can make
+ * (link(2) is atomic there), which says who holds it.
+ *
+ * A crash leaves the file behind. It is recognised as stale
+ *   - on the same host, boot and pid namespace: when the process is gone, or its number belongs to another one (other start time);
+ *   - when it is of the same batch job before that was requeued (same id, lower restart count): the scheduler has ended it before;
+ *   - else, from other hosts: the holder refreshes the file's time every REFRESH_S. Only whether that time changes is looked at, so clocks need
+ *     not agree; one that is older than SURELY_OLD_S is believed at once.
+ * A file that was taken over by mistake (--force, or from a holder that was suspended) is noticed by the holder at its next refresh: it ends. */
+#include "dtrain/io.h"
+#include "dtrain/train.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <mpi.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { REFRESH_S = 10, OBSERVE_S = 3 * REFRESH_S + 5, SURELY_OLD_S = 600, TEXT_SIZE = 1024 };
+
+typedef struct holder {
+    char host[256], boot[64], job[128]; /* boot: the kernel's id of this start of the machine; job: "Slurm job 12", "" for none */
+    long long pid, start, space;        /* start: of the process, in ticks since boot; space: its pid namespace */
+    long long restart, since;           /* how often the job was requeued; seconds of the clock on the wall */
+} holder;
+
+struct dt_lock {
+    char path[PATH_MAX], own[PATH_MAX]; /* own: the file before it has the name */
+    char text[TEXT_SIZE];
+    int fd;
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t wake;
+    bool stop, has_thread;
+    /* while somebody else's is looked at */
+    struct timespec seen; /* its time, when it was first looked at */
+    double seen_s;
+};
+
+/* ---- who ---------------------------------------------------------------------------------------------------------------- */
+
+/* State and start time of a process; false: there is none, or /proc does not tell. */
+static bool process_start(long long pid, char *state, long long *start)
+{
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%lld/stat", pid);
+    FILE *f = fopen(path, "re");
+    const size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f) fclose(f);
+    text[n] = '\0';
+    const char *behind_name = strrchr(text, ')'); /* the name may hold anything */
+    return behind_name && sscanf(behind_name, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %lld", state, start) == 2;
+}
+
+static void find_job(holder *h)
+{
+    static const struct { const char *name, *id, *restart; } schedulers[] = {
+        {"Slurm", "SLURM_JOB_ID", "SLURM_RESTART_COUNT"}, {"PBS", "PBS_JOBID", NULL}, {"LSF", "LSB_JOBID", NULL}};
+    for (size_t i = 0; i < sizeof schedulers / sizeof schedulers[0]; i++) {
+        const char *id = getenv(schedulers[i].id), *restart = schedulers[i].restart ? getenv(schedulers[i].restart) : NULL;
+        if (!id || !*id) continue;
+        snprintf(h->job, sizeof h->job, "%s job %.100s", schedulers[i].name, id);
+        h->restart = restart ? strtoll(restart, NULL, 10) : 0;
+        return;
+    }
+}
+
+static void describe_self(holder *h)
+{
+    struct stat st;
+    char state;
+    *h = (holder){.pid = getpid(), .since = (long long)time(NULL)};
+    if (gethostname(h->host, sizeof h->host - 1) != 0) snprintf(h->host, sizeof h->host, "unknown");
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (!f || fscanf(f, "%63s", h->boot) != 1) snprintf(h->boot, sizeof h->boot, "unknown");
+    if (f) fclose(f);
+    process_start(h->pid, &state, &h->start);
+    if (stat("/proc/self/ns/pid", &st) == 0) h->space = (long long)st.st_ino;
+    find_job(h);
+}
+
+static void format(const holder *h, char text[TEXT_SIZE])
+{
+    snprintf(text, TEXT_SIZE, "host %s\npid %lld\nstart %lld\nboot %s\nspace %lld\njob %s\nrestart %lld\nsince %lld\n", h->host, h->pid, h->start, h->boot,
+             h->space, h->job, h->restart, h->since);
+}
+
+/* What a file says; what it does not say stays empty, and its holder is then one of another host. */
+static void parse(const char *text, holder *h)
+{
+    *h = (holder){.host = "an unknown host"};
+    for (const char *line = text; line && *line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
+        sscanf(line, "host %255[^\n]", h->host);
+        sscanf(line, "pid %lld", &h->pid);
+        sscanf(line, "start %lld", &h->start);
+        sscanf(line, "boot %63[^\n]", h->boot);
+        sscanf(line, "space %lld", &h->space);
+        if (!strncmp(line, "job ", 4)) snprintf(h->job, sizeof h->job, "%.*s", (int)strcspn(line + 4, "\n"), line + 4); /* may be empty */
+        sscanf(line, "restart %lld", &h->restart);
+        sscanf(line, "since %lld", &h->since);
+    }
+}
+
+/* ---- is it stale? ------------------------------------------------------------------------------------------------------------ */
+
+typedef enum verdict { ALIVE, STALE, UNSURE } verdict;
+
+static verdict judge_process(const holder *h)
+{
+    char state;
+    long long start;
+    if (kill((pid_t)h->pid, 0) != 0 && errno == ESRCH) return STALE;
+    if (!process_start(h->pid, &state, &start)) return ALIVE; /* of another user, whose /proc is hidden */
+    return start != h->start || state == 'Z' || state == 'X' ? STALE : ALIVE;
+}
+
+/* From another host. Opened anew each time: NFS then asks its server instead of a cache. */
+static verdict judge_time(dt_lock *l)
+{
+    struct stat st, now;
+    const int fd = open(l->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    const bool known = fd >= 0 && fstat(fd, &st) == 0;
+    if (fd >= 0) close(fd);
+    if (!known) return UNSURE;
+    /* our own file, touched now, has the file server's idea of the time */
+    if (utimensat(AT_FDCWD, l->own, NULL, AT_SYMLINK_NOFOLLOW) == 0 && stat(l->own, &now) == 0 && now.st_mtim.tv_sec - st.st_mtim.tv_sec > SURELY_OLD_S) return STALE;
+    if (l->seen_s == 0) {
+        l->seen = st.st_mtim, l->seen_s = dt_now_s();
+        return UNSURE;
+    }
+    if (st.st_mtim.tv_sec != l->seen.tv_sec || st.st_mtim.tv_nsec != l->seen.tv_nsec) return ALIVE;
+    return dt_now_s() - l->seen_s > OBSERVE_S ? STALE : UNSURE;
+}
+
+static verdict judge(dt_lock *l, const holder *mine, const holder *h)
+{
+    if (*mine->job && !strcmp(mine->job, h->job) && mine->restart > h->restart) return STALE;
+    const bool here = !strcmp(mine->host, h->host) && !strcmp(mine->boot, h->boot) && mine->space == h->space && h->pid > 0;
+    return here ? judge_process(h) : judge_time(l);
+}
+
+static const char *who(const holder *h, char *out, size_t size)
+{
+    char when[64] = "an unknown time";
+    const time_t since = (time_t)h->since;
+    struct tm t;
+    if (h->since > 0 && gmtime_r(&since, &t)) strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S UTC", &t);
+    snprintf(out, size, "process %lld on %s%s%s%s, since %s", h->pid, h->host, *h->job ? " (" : "", h->job, *h->job ? ")" : "", when);
+    return out;
+}
+
+/* ---- taking, on rank 0 ------------------------------------------------------------------------------------------------------- */
+
+typedef enum outcome { FAILED, TAKEN, WAIT } outcome;
+
+/* Give our file the name, unless there is one. */
+static bool take_free_name(dt_lock *l)
+{
+    struct stat st;
+    if (link(l->own, l->path) == 0) return true;
+    const int number = errno;
+    if (stat(l->own, &st) == 0 && st.st_nlink == 2) return true; /* NFS: done, and the answer was lost */
+    if (number == EEXIST) return errno = EEXIST, false;
+    const int fd = open(l->path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666); /* a file system without hard links */
+    if (fd < 0) return false;
+    close(fd);
+    return rename(l->own, l->path) == 0;
+}
+
+/* Two that find the same stale file both rename; the second is the holder, and the first notices at its refresh. */
+static outcome take_over(dt_lock *l, const char *judged, const holder *h, bool force, dt_err *err)
+{
+    char *text = NULL, name[512];
+    size_t n;
+    const bool same = dt_read_file(l->path, TEXT_SIZE, &text, &n) == DT_OK && !strcmp(text, judged);
+    dt_error_clear();
+    free(text);
+    if (!same && !force) return WAIT; /* somebody else was quicker */
+    if (rename(l->own, l->path) != 0) {
+        *err = dt_fail(DT_ERR_WRITE, "%s: cannot be taken over: %s", l->path, strerror(errno));
+        return FAILED;
+    }
+    who(h, name, sizeof name);
+    if (force) DT_WARN("--force: %s is taken from %s", l->path, name);
+    else DT_INFO("%s was left behind by a run that has ended (%s)", l->path, name);
+    return TAKEN;
+}
+
+static outcome look_at_holder(dt_lock *l, const holder *mine, bool force, dt_err *err)
+{
+    char *text = NULL, name[512];
+    size_t n;
+    holder h;
+    if (dt_read_file(l->path, TEXT_SIZE, &text, &n) != DT_OK) dt_error_clear(); /* gone again, or no file of ours: judged by its time */
+    parse(text ? text : "", &h);
+    const verdict v = force ? STALE : judge(l, mine, &h);
+    outcome o = WAIT;
+    if (v == ALIVE) {
+        *err = dt_fail(DT_ERR_USAGE, "another run has this output_dir: %s (%s). Wait for it, stop it, or choose another run.output_dir; if it is certain that "
+                                     "it is dead, --force takes over", who(&h, name, sizeof name), l->path);
+        o = FAILED;
+    } else if (v == STALE && (text || force)) {
+        o = take_over(l, text ? text : "", &h, force, err);
+    } else if (v == UNSURE && text && l->seen_s > 0 && dt_now_s() - l->seen_s < 0.5) {
+        DT_INFO("%s was written by %s; watching for %d s whether it is alive", l->path, who(&h, name, sizeof name), OBSERVE_S);
+    }
+    free(text);
+    return o;
+}
+
+static outcome try_to_take(dt_lock *l, const holder *mine, bool force, dt_err *err)
+{
+    if (take_free_name(l)) return TAKEN;
+    if (errno == EEXIST) return look_at_holder(l, mine, force, err);
+    *err = dt_fail(DT_ERR_WRITE, "%s: cannot be created: %s", l->path, strerror(errno));
+    return FAILED;
+}
+
+/* ---- holding ------------------------------------------------------------------------------------------------------------------ */
+
+static bool is_ours(const dt_lock *l)
+{
+    struct stat named, held;
+    const int fd = open(l->path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return errno != ENOENT && errno != ELOOP; /* a server that does not answer now says nothing */
+    const bool same = fstat(fd, &named) != 0 || fstat(l->fd, &held) != 0 || (named.st_ino == held.st_ino && named.st_dev == held.st_dev);
+    close(fd);
+    return same;
+}
+
+static void *refresh(void *arg)
+{
+    dt_lock *l = arg;
+    struct timespec until;
+    pthread_mutex_lock(&l->mutex);
+    for (clock_gettime(CLOCK_MONOTONIC, &until); !l->stop;) {
+        until.tv_sec += REFRESH_S;
+        while (!l->stop && pthread_cond_timedwait(&l->wake, &l->mutex, &until) == 0) {}
+        if (l->stop) break;
+        pthread_mutex_unlock(&l->mutex);
+        if (!is_ours(l)) {
+            dt_log(DT_LOG_ERROR, "%s was taken over by another run, or removed: this one ends, as both would write to the same files", l->path);
+            MPI_Abort(MPI_COMM_WORLD, dt_exit_code(DT_ERR_WRITE));
+            _exit(dt_exit_code(DT_ERR_WRITE));
+        }
+        futimens(l->fd, NULL);
+        pthread_mutex_lock(&l->mutex);
+        clock_gettime(CLOCK_MONOTONIC, &until); /* after a suspension: not one turn for each that was missed */
+    }
+    pthread_mutex_unlock(&l->mutex);
+    return NULL;
+}
+
+static dt_err hold(dt_lock *l)
+{
+    unlink(l->own);
+    l->own[0] = '\0';
+    l->fd = open(l->path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+    DT_CHECK(l->fd >= 0, DT_ERR_WRITE, "%s: cannot be opened: %s", l->path, strerror(errno));
+    pthread_condattr_t attr;
+    pthread_mutex_init(&l->mutex, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&l->wake, &attr);
+    pthread_condattr_destroy(&attr);
+    l->has_thread = pthread_create(&l->thread, NULL, refresh, l) == 0;
+    DT_CHECK(l->has_thread, DT_ERR_FAULT, "%s: no thread to refresh it", l->path);
+    return DT_OK;
+}
+
+static dt_err prepare(dt_lock *l, const char *dir, holder *mine)
+{
+    describe_self(mine);
+    format(mine, l->text);
+    const bool fits = (size_t)snprintf(l->path, sizeof l->path, "%s/run.lock", dir) < sizeof l->path &&
+                      (size_t)snprintf(l->own, sizeof l->own, "%s/run.lock.%s.%lld", dir, mine->host, mine->pid) < sizeof l->own;
+    DT_CHECK(fits, DT_ERR_WRITE, "%s: the path is too long", dir);
+    DT_TRY(dt_make_dirs(dir));
+    return dt_write_file_sync(l->own, l->text, strlen(l->text));
+}
+
+dt_err dt_lock_take(dt_lock **out, dt_comm *comm, const char *dir, bool force, dt_phase *phase)
+{
+    holder mine;
+    dt_err err = dt_fault("lock.take");
+    dt_lock *l = comm->rank == 0 && err == DT_OK ? calloc(1, sizeof *l) : NULL;
+    if (comm->rank == 0 && err == DT_OK) err = l ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for the lock of %s", dir);
+    if (l) l->fd = -1;
+    *out = l;
+    if (err == DT_OK && l) err = prepare(l, dir, &mine);
+    err = dt_comm_agree(comm, err);
+    /* All take every turn: a rank that waits for long must show progress to its watchdog. */
+    for (int state = WAIT; err == DT_OK && state == WAIT;) {
+        dt_phase_enter(phase, "lock", "");
+        if (l) state = (int)try_to_take(l, &mine, force, &err);
+        if ((err = dt_comm_agree(comm, err)) == DT_OK) err = dt_comm_broadcast_host(comm, &state, sizeof state, 0);
+        if (err == DT_OK && state == WAIT) nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL);
+    }
+    if (err == DT_OK) err = dt_comm_agree(comm, l ? hold(l) : DT_OK);
+    return err;
+}
+
+void dt_lock_release(dt_lock *l)
+{
+    if (!l) return;
+    if (l->has_thread) {
+        pthread_mutex_lock(&l->mutex);
+        l->stop = true;
+        pthread_cond_signal(&l->wake);
+        pthread_mutex_unlock(&l->mutex);
+        pthread_join(l->thread, NULL);
+        pthread_cond_destroy(&l->wake);
+        pthread_mutex_destroy(&l->mutex);
+    }
+    if (l->fd >= 0 && is_ours(l)) unlink(l->path);
+    if (l->fd >= 0) close(l->fd);
+    if (*l->own) unlink(l->own);
+    free(l);
+}
