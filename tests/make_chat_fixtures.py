@@ -7,10 +7,14 @@
 
 The templates below are those of the models named, without their checks of roles and their tools. Run with a Python that has
 transformers; the tests need none. C test: tests/test_chat.c.
+
+    python tests/make_chat_fixtures.py [FOLDER [DRAWN [SEED]]]    a trial with more conversations: DTRAIN_CHAT_CASES=FOLDER/cases.json test_chat
 """
 import json
 import os
+import random
 import re
+import sys
 
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
@@ -90,9 +94,10 @@ MISTRAL_V3 = SYSTEM_APART + (
     "{%- for message in loop_messages %}{%- if message['role'] == 'user' %}"
     "{%- if loop.last and system_message is defined %}{{- '[INST] ' + system_message + '\n\n' + message['content'] + '[/INST]' }}"
     "{%- else %}{{- '[INST] ' + message['content'] + '[/INST]' }}{%- endif %}"
-    "{%- else %}{{- ' ' + message['content'] + eos_token }}{%- endif %}{%- endfor %}"
+    "{%- else %}{{- ' ' + message['content']|trim + eos_token }}{%- endif %}{%- endfor %}"
 )
-MISTRAL_TEKKEN = MISTRAL_V3.replace("'[INST] '", "'[INST]'").replace("' ' + message", "message")
+MINISTRAL = MISTRAL_V3.replace("'[INST] '", "'[INST]'")
+MISTRAL_TEKKEN = MINISTRAL.replace("' ' + message['content']|trim", "message['content']")
 MISTRAL_V7 = (
     "{{- bos_token }}{%- for message in messages %}{%- if message['role'] == 'user' %}"
     "{{- '[INST]' + message['content'] + '[/INST]' }}{%- elif message['role'] == 'system' %}"
@@ -118,7 +123,7 @@ VICUNA = (
 )
 TEMPLATES = {
     "chatml": CHATML, "qwen2": QWEN2, "qwen2.5": QWEN25, "qwen3": QWEN3, "llama-3": LLAMA3, "llama-2": LLAMA2,
-    "mistral-v1": MISTRAL_V1, "mistral-v3": MISTRAL_V3, "mistral-tekken": MISTRAL_TEKKEN, "mistral-v7": MISTRAL_V7,
+    "mistral-v1": MISTRAL_V1, "mistral-v3": MISTRAL_V3, "ministral": MINISTRAL, "mistral-tekken": MISTRAL_TEKKEN, "mistral-v7": MISTRAL_V7,
     "alpaca": ALPACA, "vicuna": VICUNA,
 }
 
@@ -146,9 +151,34 @@ TOOLS = [
 ]
 
 
+N_DRAWN = 10
+SAID = ["", " ", "\n", "x", "Hello!", "  two words ", "\n\nlines\n\nbetween\n", "\u3000\u4f60\u597d\u00a0", "\t<b>\x1f", "{{ x }} [INST] <|im_end|", "</s>", "'s\u2028"]
+THOUGHT = ["<think>\nwhy\n</think>\n\n", "<think></think>", "<think>\n\n</think>\n\n", "\n<think> a\n\nb </think>", "no opening</think>\n", "<think>one</think><think>two</think>\n",
+           "<think>\n<think>\n\nin\n</think>\n", "<think>open", "before<think>\nlate\n</think>", "</think>", "\n\n</think>\n\n</think>\n\n"]
+
+
+def draw(rng, tools):
+    """A conversation: at times a system message, questions and answers in turn, or results of tools for a question; thoughts in any answer."""
+    turns = [("s", rng.choice(SAID))] if rng.random() < 0.4 else []
+    for i in range(rng.randint(1, 4)):
+        if tools and i and rng.random() < 0.4:
+            turns += [("t", rng.choice(SAID))] * rng.randint(1, 2)
+        else:
+            turns.append(("u", rng.choice(SAID + (["<tool_response>\nr\n</tool_response>", "<tool_response>r"] if tools else []))))
+        turns.append(("a", (rng.choice(THOUGHT) if rng.random() < 0.5 else "") + rng.choice(SAID)))
+    return say(*(turns[:-1] if rng.random() < 0.3 else turns))
+
+
+def drawn(name, n, seed):
+    """The same for all templates that know no tools."""
+    tools = name in ("qwen2.5", "qwen3")
+    rng = random.Random(seed)
+    return [draw(rng, tools) for _ in range(n * (3 if name == "qwen3" else 1))]
+
+
 def late_system(template, messages):
     """mistral v3 and tekken place the system message in a last question; their Jinja has none where an answer is last."""
-    return template in ("mistral-v3", "mistral-tekken") and messages[0]["role"] == "system" and messages[-1]["role"] != "user"
+    return template in ("mistral-v3", "mistral-tekken", "ministral") and messages[0]["role"] == "system" and messages[-1]["role"] != "user"
 
 
 FAMILIES = [  # tokenizer, its files' settings, template, and the answers with their ends
@@ -212,11 +242,11 @@ def family(name, settings, template, answers):
     return out
 
 
-def main():
+def main(folder, n_drawn, seed):
     tok = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), bos_token="<s>", eos_token="</s>")
     cases = []
     for name, jinja in TEMPLATES.items():
-        todo = CONVERSATIONS + (THOUGHTS if name == "qwen3" else []) + (TOOLS if name in ("qwen2.5", "qwen3") else [])
+        todo = CONVERSATIONS + drawn(name, n_drawn, seed) + (THOUGHTS if name == "qwen3" else []) + (TOOLS if name in ("qwen2.5", "qwen3") else [])
         for messages in todo:
             if late_system(name, messages):
                 continue
@@ -225,7 +255,6 @@ def main():
                     text = tok.apply_chat_template(messages, chat_template=jinja, tokenize=False, add_generation_prompt=generate,
                                                    enable_thinking=thinking)
                     cases.append({"template": name, "generate": generate, "thinking": thinking, "messages": messages, "text": text})
-    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "chat")
     with open(os.path.join(folder, "cases.json"), "w") as f:
         f.write("[\n" + ",\n".join(json.dumps(c) for c in cases) + "\n]\n")
     with open(os.path.join(folder, "ids.json"), "w") as f:
@@ -235,4 +264,6 @@ def main():
         f.write("\n")
 
 
-main()
+if __name__ == "__main__":
+    here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "chat")
+    main(sys.argv[1] if len(sys.argv) > 1 else here, int(sys.argv[2]) if len(sys.argv) > 2 else N_DRAWN, int(sys.argv[3]) if len(sys.argv) > 3 else 1)

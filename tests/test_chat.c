@@ -92,7 +92,8 @@ static json_t *read_json(const char *path)
 
 static void templates_write_what_transformers_writes(void **state)
 {
-    json_t *cases = read_json("tests/data/chat/cases.json");
+    const char *path = getenv("DTRAIN_CHAT_CASES");
+    json_t *cases = read_json(path ? path : "tests/data/chat/cases.json");
     size_t i;
     const json_t *one;
     assert_true(json_array_size(cases) > 100);
@@ -116,6 +117,24 @@ static void templates_write_what_transformers_writes(void **state)
         dt_chat_close(c);
     }
     json_decref(cases);
+}
+
+/* Thoughts of the last answer are trained on in the form that the template gives them; the block that stands for none is not. */
+static void thoughts_are_targets(void **state)
+{
+    static const struct {
+        const char *answer, *shown;
+    } cases[] = {{"<think>why</think>\nyes", "{<think>\nwhy\n</think>\n\nyes<|im_end|>}\n"}, {"\nyes", "<think>\n\n</think>\n\n{yes<|im_end|>}\n"}};
+    for (size_t i = 0; i < 2; i++) {
+        const dt_message m[] = {{DT_ROLE_USER, "q", 1, 0}, {DT_ROLE_ASSISTANT, cases[i].answer, strlen(cases[i].answer), DT_LEARN_CONTENT}};
+        dt_chat *c;
+        dt_pieces p = {0};
+        assert_int_equal(dt_chat_open(&c, "qwen3", &fake), DT_OK);
+        assert_int_equal(dt_chat_render(c, m, 2, 0, &p), DT_OK);
+        assert_string_equal(strstr(shown(&p, true), "assistant\n") + 10, cases[i].shown);
+        dt_pieces_free(&p);
+        dt_chat_close(c);
+    }
 }
 
 static void templates_are_recognised(void **state)
@@ -388,6 +407,7 @@ int main(void)
     snprintf(path, sizeof path, "/tmp/dtrain-test-chat-%d.json", (int)getpid());
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(templates_write_what_transformers_writes),
+        cmocka_unit_test(thoughts_are_targets),
         cmocka_unit_test(templates_are_recognised),
         cmocka_unit_test(what_recognition_leaves_out_is_known),
         cmocka_unit_test(targets_are_the_words_and_what_ends_them),

@@ -117,8 +117,12 @@ static void prompts_are_not_learnt(void **state)
         {"{\"instruction\": \"Add\", \"input\": \"1 2\", \"output\": \"3\"}", "User: Add\n1 2\nAssistant:{ 3$}"},
         {"{\"instruction\": \"Add\", \"input\": \"\", \"response\": \"3\"}", "User: Add\nAssistant:{ 3$}"},
         {"{\"instruction\": \"Add\", \"input\": \"1 2\", \"output\": \"3\"}",
+         "Below is an instruction that describes a task, paired with an input that provides further context. Write a response that "
+         "appropriately completes the request.\n\n### Instruction:\nAdd\n\n### Input:\n1 2\n\n### Response:\n{3$}",
+         .chat = "alpaca"},
+        {"{\"instruction\": \"Add\", \"input\": \"\", \"output\": \"3\"}",
          "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
-         "### Instruction:\nAdd\n\n### Input:\n1 2\n\n### Response:\n{3$}",
+         "### Instruction:\nAdd\n\n### Response:\n{3$}",
          .chat = "alpaca"},
     };
     MUST_GIVE(forms);

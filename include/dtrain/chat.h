@@ -80,6 +80,8 @@ const char *dt_chat_name(const dt_chat *c);
 int32_t dt_chat_end_token(const dt_chat *c);
 /** What stands between instruction and input of an Alpaca record. */
 const char *dt_chat_input_join(const dt_chat *c);
+/** The system message of an Alpaca record with an input. NULL: the template has none of its own for these. */
+const char *dt_chat_input_system(const dt_chat *c);
 /** The i-th named template, i from 0, with a line about it; false: there are no more. */
 bool dt_chat_named(int i, const char **name, const char **help);
 

@@ -169,9 +169,11 @@ static dt_err read_instruction(dt_form *r, const json_t *json, const dt_rules *r
     memcpy(r->owned, json_string_value(question), n_question);
     memcpy(r->owned + n_question, join, n_join);
     if (input) memcpy(r->owned + n_question + n_join, json_string_value(input), n_input);
+    const char *system = input && rules->chat ? dt_chat_input_system(rules->chat) : NULL;
+    if (system) DT_TRY(dt_messages_add(&r->messages[0], DT_ROLE_SYSTEM, system, strlen(system)));
     DT_TRY(dt_messages_add(&r->messages[0], DT_ROLE_USER, r->owned, n_question + n_join + n_input));
     DT_TRY(add_turn(r, DT_ROLE_ASSISTANT, answer));
-    return render_completion(r, 1, rules);
+    return render_completion(r, system ? 2 : 1, rules);
 }
 
 static dt_err read_text(dt_form *r, const json_t *json, const dt_rules *rules)

@@ -158,6 +158,7 @@ void dt_chat_close(dt_chat *c)
 
 const char *dt_chat_name(const dt_chat *c) { return c->form.name; }
 const char *dt_chat_input_join(const dt_chat *c) { return c->form.input_join ? c->form.input_join : "\n"; }
+const char *dt_chat_input_system(const dt_chat *c) { return c->form.input_system; }
 const dt_wrap *dt_chat_wrap(const dt_chat *c) { return c->wrapped ? &c->wrap : NULL; }
 
 int32_t dt_chat_end_token(const dt_chat *c)
@@ -175,7 +176,8 @@ typedef struct render {
     const dt_message *message;
     int n;
     unsigned flags;
-    int last_user, last; /* index of the last user's message; of the last message */
+    int last_user;  /* index of the last user's message */
+    int last_query; /* the same, without results of tools that a user's message is made of; none: of the last message */
     dt_pieces *out;
 } render;
 
@@ -223,29 +225,80 @@ static const char *find_last(const char *text, size_t n, const char *word)
     return NULL;
 }
 
-/* Thoughts stay in answers to the last question alone; the last answer, if it has none, gets the empty block. */
-static dt_err put_thoughts(render *r, int i, const char **text, size_t *nbytes)
+typedef struct view {
+    const char *text;
+    size_t n;
+} view;
+
+static view without_newlines(view v)
 {
-    static const char end[] = "</think>";
-    const char *thought_end = find_last(*text, *nbytes, end);
-    if (!thought_end) return i == r->last && i > r->last_user ? put(r, &r->c->think_off, false) : DT_OK;
-    if (i > r->last_user) return DT_OK;
-    const char *after = thought_end + sizeof end - 1, *stop = *text + *nbytes;
-    while (after < stop && *after == '\n') after++;
-    *text = after;
-    *nbytes = (size_t)(stop - after);
-    return DT_OK;
+    while (v.n > 0 && *v.text == '\n') v.text++, v.n--;
+    while (v.n > 0 && v.text[v.n - 1] == '\n') v.n--;
+    return v;
+}
+
+/* "<think>THOUGHTS</think>ANSWER", as Qwen3's template reads it: what stands before the first </think>, and behind the last one. */
+static bool part_thoughts(view *answer, view *thoughts)
+{
+    static const char begin[] = "<think>", end[] = "</think>";
+    const char *stop = memmem(answer->text, answer->n, end, strlen(end));
+    *thoughts = (view){answer->text, 0};
+    if (!stop) return false;
+    *thoughts = without_newlines((view){answer->text, (size_t)(stop - answer->text)});
+    const char *start = find_last(thoughts->text, thoughts->n, begin);
+    if (start) thoughts->n -= (size_t)(start + strlen(begin) - thoughts->text), thoughts->text = start + strlen(begin);
+    *thoughts = without_newlines(*thoughts);
+    const char *after = find_last(answer->text, answer->n, end) + strlen(end);
+    answer->n -= (size_t)(after - answer->text);
+    answer->text = after;
+    while (answer->n > 0 && *answer->text == '\n') answer->text++, answer->n--;
+    return true;
+}
+
+static dt_err put_view(render *r, view v, bool target) { return dt_pieces_text(r->out, v.text, v.n, target); }
+
+/* Thoughts stay in answers to the last question alone, in one form; the last answer has a block of them in any case. */
+static dt_err put_thoughts(render *r, int i, view *answer)
+{
+    static const char begin[] = "<think>\n", end[] = "\n</think>\n\n";
+    const bool target = r->message[i].learn & DT_LEARN_CONTENT, last = i + 1 == r->n;
+    view thoughts;
+    const bool has = part_thoughts(answer, &thoughts);
+    if (i <= r->last_query || !(last || thoughts.n)) return DT_OK;
+    while (answer->n > 0 && *answer->text == '\n') answer->text++, answer->n--;
+    if (!has) return put(r, &r->c->think_off, false);
+    DT_TRY(put_view(r, (view){begin, strlen(begin)}, target));
+    DT_TRY(put_view(r, thoughts, target));
+    return put_view(r, (view){end, strlen(end)}, target);
 }
 
 static dt_err put_content(render *r, int i, bool after_system)
 {
     const dt_message *m = &r->message[i];
-    const char *text = m->text;
+    const bool answer = m->role == DT_ROLE_ASSISTANT, trim = r->c->form.trim || (answer && r->c->form.trim_answer);
+    view v = {m->text, m->nbytes};
+    if (r->c->form.think_off && answer) DT_TRY(put_thoughts(r, i, &v));
+    if (trim && !after_system) trim_left(&v.text, &v.n);
+    if (trim) trim_right(v.text, &v.n);
+    return put_view(r, v, m->learn & DT_LEARN_CONTENT);
+}
+
+static bool is_blank(const dt_message *m)
+{
     size_t n = m->nbytes;
-    if (r->c->form.think_off && m->role == DT_ROLE_ASSISTANT) DT_TRY(put_thoughts(r, i, &text, &n));
-    if (r->c->form.trim && !after_system) trim_left(&text, &n);
-    if (r->c->form.trim) trim_right(text, &n);
-    return dt_pieces_text(r->out, text, n, m->learn & DT_LEARN_CONTENT);
+    trim_right(m->text, &n);
+    return n == 0;
+}
+
+/* What stands between a system message and a question of white space alone is trimmed with the question. */
+static dt_err put_trimmed(render *r, const parts *p)
+{
+    for (int i = 0; i < p->n; i++) {
+        dt_span s = p->span[i];
+        if (s.text && i + 1 == p->n) trim_right(s.text, &s.nbytes);
+        DT_TRY(s.text ? dt_pieces_text(r->out, s.text, s.nbytes, false) : dt_pieces_token(r->out, s.id, false));
+    }
+    return DT_OK;
 }
 
 /* inner: a system message that has its place in this turn, or NULL. */
@@ -258,7 +311,7 @@ static dt_err put_turn(render *r, int i, const dt_message *inner)
     if (inner) {
         DT_TRY(put(r, &system->prefix, false));
         DT_TRY(dt_pieces_text(r->out, inner->text, inner->nbytes, false));
-        DT_TRY(put(r, &system->after, false));
+        DT_TRY(r->c->form.trim && is_blank(m) ? put_trimmed(r, &system->after) : put(r, &system->after, false));
     }
     DT_TRY(put(r, &t->lead, m->learn & DT_LEARN_CONTENT));
     DT_TRY(put_content(r, i, inner != NULL));
@@ -306,11 +359,22 @@ static dt_err put_all(render *r)
     return r->flags & DT_CHAT_NO_THINK ? put(r, &r->c->think_off, false) : DT_OK;
 }
 
+/* Results of tools, written as a user's message. */
+static bool is_tool_response(const dt_message *m)
+{
+    static const char begin[] = "<tool_response>", end[] = "</tool_response>";
+    const size_t n_begin = strlen(begin), n_end = strlen(end);
+    return m->nbytes >= n_end && memcmp(m->text, begin, n_begin) == 0 && memcmp(m->text + m->nbytes - n_end, end, n_end) == 0;
+}
+
 dt_err dt_chat_render(const dt_chat *c, const dt_message *messages, int n, unsigned flags, dt_pieces *out)
 {
-    render r = {.c = c, .message = messages, .n = n, .flags = flags, .last_user = -1, .last = n - 1, .out = out};
+    render r = {.c = c, .message = messages, .n = n, .flags = flags, .last_user = -1, .last_query = n - 1, .out = out};
     for (int i = 0; i < n; i++)
         if (messages[i].role == DT_ROLE_USER) r.last_user = i;
+    int query = n - 1;
+    while (query >= 0 && (messages[query].role != DT_ROLE_USER || is_tool_response(&messages[query]))) query--;
+    if (query >= 0) r.last_query = query;
     return put_all(&r);
 }
 

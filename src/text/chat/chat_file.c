@@ -64,17 +64,18 @@ static dt_err read_key(const char *path, const char *key, const json_t *value, d
                 {"begin", &f->begin},
                 {"default_system", &f->default_system},
                 {"think_off", &f->think_off},
-                {"input_join", &f->input_join}};
+                {"input_join", &f->input_join},
+                {"input_system", &f->input_system}};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (strcmp(key, keys[i].key) == 0) return text(path, "", key, value, keys[i].to);
     if (strcmp(key, "system_place") == 0) return read_place(path, value, &f->system);
-    DT_CHECK(
-        strcmp(key, "trim") == 0, DT_ERR_DATA,
-        "%s: %s: unknown key: expected name, begin, default_system, think_off, input_join, system_place, trim, system, user, "
-        "assistant or tool",
-        path, key);
-    DT_CHECK(json_is_boolean(value), DT_ERR_DATA, "%s: trim: expected true or false", path);
-    f->trim = json_is_true(value);
+    bool *flag = strcmp(key, "trim") == 0 ? &f->trim : strcmp(key, "trim_answer") == 0 ? &f->trim_answer : NULL;
+    DT_CHECK(flag, DT_ERR_DATA,
+             "%s: %s: unknown key: expected name, begin, default_system, think_off, input_join, input_system, system_place, trim, "
+             "trim_answer, system, user, assistant or tool",
+             path, key);
+    DT_CHECK(json_is_boolean(value), DT_ERR_DATA, "%s: %s: expected true or false", path, key);
+    *flag = json_is_true(value);
     return DT_OK;
 }
 

@@ -24,10 +24,12 @@ typedef struct dt_chat_form {
     const char *begin;
     const char *default_system; /* of a conversation that does not begin with a system message */
     dt_turn_form turns[DT_N_ROLES];
-    const char *think_off;  /* an answer without thoughts; NULL: the template knows no thoughts */
+    const char *think_off;  /* before an answer without thoughts; NULL: the template knows none, else they are written as Qwen3 writes them */
     const char *input_join; /* NULL: a newline */
+    const char *input_system; /* the system message of an instruction with an input; NULL: as without */
     dt_system_place system;
-    bool trim; /* white space around contents is left out */
+    bool trim;        /* white space around contents is left out */
+    bool trim_answer; /* the same of the assistant's alone */
 } dt_chat_form;
 
 const dt_chat_form *dt_chat_form_find(const char *name); /* NULL: none */
