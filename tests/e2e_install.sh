@@ -109,6 +109,20 @@ for script in jobs/*.sh; do
     unset CODE
 done
 
+# Recipes of package managers: readable, of this version, and with every library that set-up knows.
+recipes="tools/packaging/spack/package.py tools/packaging/easybuild/dtrain-$version-*.eb"
+expect "recipes are of this version" sh -c "ls $recipes && grep -q '^version: $version' CITATION.cff && grep -q '^## $version' CHANGELOG.md"
+if command -v python3 >/dev/null; then
+    expect "recipes are Python" python3 -c 'import ast, sys; [ast.parse(open(name).read()) for name in sys.argv[1:]]' $recipes
+else
+    skip "recipes are Python" "no python3"
+fi
+for recipe in $recipes; do
+    missing=
+    for library in $(sed -n 's/^build header:[^ ]* *[^ ]* *\([a-z0-9]*\).*/\1/p' tools/setup.sh) hdf5; do grep -qi "'$library'\|\"$library[\"@]" "$recipe" || missing="$missing $library"; done
+    if [ -z "$missing" ]; then ok "$recipe has all libraries"; else not_ok "$recipe has all libraries" "missing:$missing"; fi
+done
+
 run 0 make --no-print-directory help MAKEFLAGS=
 expect_text "make help names the targets" '^ *make test .*passed'
 run 0 tools/setup.sh test
