@@ -103,4 +103,34 @@ for rank in 0 1 2; do
     expect_exit "rank $rank fails at the lock: all leave with 70" 70
     expect "and no lock is left by rank $rank" sh -c "! ls '$tmp/lockfault$rank' 2>/dev/null | grep run.lock"
 done
+
+# ---- the launcher of another MPI, which starts two processes that do not see each other
+for v in "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0" "MV2_COMM_WORLD_SIZE=4 MV2_COMM_WORLD_RANK=0"; do
+    run 0 env $v ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/foreign"
+    expect_exit "another MPI's launcher is noticed (${v%%=*})" 64
+    expect_text "and both are named (${v%%=*})" "started [24] processes \\(${v%%=*}\\), but MPI sees only this one.*built with"
+done
+run 0 env OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/foreign"
+expect_exit "the other processes leave" 64
+expect "and say nothing" test ! -s "$out"
+expect "nothing was written" test ! -e "$tmp/foreign"
+run 0 bash -c 'export SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 SLURM_TASK_PID=$$; exec ./dtrain "$@"' x "$tmp/tiny.ini" run.output_dir="$tmp/foreign"
+expect_exit "srun whose kind of MPI is another is noticed" 64
+for tool in "dtrain-generate $tmp/both" "dtrain-convert $tmp/planted $tmp/x.h5"; do
+    run 0 env OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 ./$tool
+    expect_exit "by ${tool%% *}, too" 64
+done
+# variables that others have left: a shell in a step, a batch script, an mpirun whose daemons were started by srun
+SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 SLURM_TASK_PID=1 SLURM_NTASKS=8 SLURM_JOB_ID=5 train 0 shell
+expect_exit "a run on one rank in a shell of a Slurm step" 0
+SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=1 SLURM_TASK_PID=1 PMI_SIZE=3 train 2 daemons
+expect_exit "mpirun in a Slurm step" 0
+
+# ---- alone: no daemon of the library
+start 0 alone run.max_steps=100000; alone=$job
+wait_for_step alone 1
+pid=$(ranks_of alone)
+expect "a run without mpirun starts no other process" test -z "$(pgrep -P "$pid")"
+kill -KILL "$pid"
+wait "$alone" 2>/dev/null
 e2e_done

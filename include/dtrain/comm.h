@@ -50,7 +50,11 @@ struct dt_comm {
     void *impl;              /* the transport's own state */
 };
 
-/** After MPI_Init_thread: find ranks and nodes; no device yet, votes work. */
+/** Start MPI. *threads: it may be called by several threads. DT_ERR_USAGE when the launcher has started several processes and MPI sees one alone, because
+ *  they are of different libraries (MPI is then finalised again). Started without a launcher, Open MPI is kept from starting a daemon. */
+dt_err dt_comm_start(bool *threads);
+
+/** After dt_comm_start: find ranks and nodes; no device yet, votes work. */
 dt_err dt_comm_open(dt_comm *comm);
 /** Choose the transport ("auto", "mpi", "nccl") for dev and set up its staging buffers (category DT_MEM_STAGING of dev's ledger). */
 dt_err dt_comm_attach(dt_comm *comm, dt_device *dev, const char *backend, bool shared_memory);

@@ -390,8 +390,9 @@ int main(int argc, char **argv)
     if (parsed == DT_OK && a.opt.help) fputs(usage, stdout);
     if (parsed == DT_OK && a.opt.version) tool_print_version();
     if (parsed == DT_OK && (a.opt.help || a.opt.version)) return tool_end(DT_OK);
-    int provided;
-    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+    bool threads;
+    const dt_err started = dt_comm_start(&threads);
+    if (started != DT_OK) return tool_end(started);
     const dt_err err = run(&a, parsed);
     const bool in_order = err == DT_OK || (a.comm_open && dt_comm_failed_together(&a.comm));
     const int code = !in_order || dt_comm_speaks(&a.comm) ? tool_end(err) : dt_exit_code(err);

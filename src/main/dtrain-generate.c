@@ -342,8 +342,9 @@ int main(int argc, char **argv)
     if (parsed == DT_OK && a.opt.version) tool_print_version();
     if (parsed == DT_OK && (a.opt.help || a.opt.version)) return tool_end(DT_OK);
     setenv("DTRAIN_LOG", "warn", 0); /* standard output is for the text */
-    int provided;
-    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+    bool threads;
+    const dt_err started = dt_comm_start(&threads);
+    if (started != DT_OK) return tool_end(started);
     a.plain_terminal = isatty(STDOUT_FILENO);
     const dt_err err = run(&a, parsed);
     const bool in_order = err == DT_OK || (a.comm_open && dt_comm_failed_together(&a.comm));

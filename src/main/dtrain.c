@@ -159,15 +159,15 @@ static void tell(dt_err err, bool speaks)
 
 static int run_ranks(const options *o)
 {
-    int provided;
+    bool threads;
     dt_comm comm = {0};
     dt_run run = {.start_s = dt_now_s(), .force = o->force};
     dt_err err = o->action == ACTION_RUN ? dt_signals_install() : DT_OK; /* a request during start-up is met after the first step */
     if (err != DT_OK) return tell(err, true), dt_exit_code(err);
-    MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
+    if ((err = dt_comm_start(&threads)) != DT_OK) return tell(err, true), dt_exit_code(err);
     err = dt_comm_open(&comm);
     if (err == DT_OK) dt_log_open(comm.rank, comm.nranks, comm.host);
-    if (err == DT_OK && provided < MPI_THREAD_MULTIPLE) DT_WARN("this MPI has no MPI_THREAD_MULTIPLE: the watchdog may not be able to end a hung job");
+    if (err == DT_OK && !threads) DT_WARN("this MPI has no MPI_THREAD_MULTIPLE: the watchdog may not be able to end a hung job");
     if (err == DT_OK) err = share_config(o, &comm, &run.cfg);
     if (err == DT_OK) err = dt_run_main(&run, &comm, o->action == ACTION_CHECK ? DT_MODE_CHECK : DT_MODE_RUN);
 

@@ -1,0 +1,72 @@
+/* launch.c - MPI is started, and asked whether it sees what the launcher has started. A program that is started by the launcher of another MPI gets N
+ * worlds of one rank each: N trainings in one directory, and nothing says so. */
+#include "internal.h"
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct launcher { const char *name, *size, *rank; } launcher;
+
+/* How many processes each says that it has started, and which of them this is. */
+static const launcher launchers[] = {
+    {"Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+    {"mpiexec of MPICH or Intel MPI, or srun --mpi=pmi2", "PMI_SIZE", "PMI_RANK"},
+    {"MVAPICH's mpirun", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"},
+    {"Slurm's srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"},
+};
+enum { N_LAUNCHERS = sizeof launchers / sizeof launchers[0], SLURM = N_LAUNCHERS - 1 };
+
+static long number(const char *variable)
+{
+    const char *text = getenv(variable);
+    char *end;
+    const long n = text ? strtol(text, &end, 10) : -1;
+    return text && end != text && !*end ? n : -1;
+}
+
+/* Of srun the variables are inherited by all that runs in a step, such as a shell or the daemons of mpirun: they speak of the task itself alone. */
+static bool speaks_of_us(int l) { return l != SLURM || number("SLURM_TASK_PID") == (long)getpid(); }
+
+static bool is_launched(void)
+{
+    static const char *const marks[] = {"PMIX_RANK", "PMIX_NAMESPACE", "PMI_FD", "PMI_PORT", "PALS_RANKID", "FLUX_TASK_RANK"};
+    for (int l = 0; l < N_LAUNCHERS; l++)
+        if (getenv(launchers[l].size) && speaks_of_us(l)) return true;
+    for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++)
+        if (getenv(marks[i])) return true;
+    return false;
+}
+
+static dt_err compare(int size)
+{
+    char library[MPI_MAX_LIBRARY_VERSION_STRING] = "an MPI";
+    int len;
+    for (int l = 0; l < N_LAUNCHERS && size == 1; l++) {
+        const long n = number(launchers[l].size);
+        if (n <= 1 || !speaks_of_us(l)) continue;
+        if (number(launchers[l].rank) > 0) { /* one message: from the first, which is ended by nobody before it has spoken */
+            sleep(2);
+            _exit(dt_exit_code(DT_ERR_USAGE));
+        }
+        MPI_Get_library_version(library, &len);
+        library[strcspn(library, ",\n")] = '\0';
+        return dt_fail(DT_ERR_USAGE,
+                       "%s started %ld processes (%s), but MPI sees only this one, and each would run alone. This program was built with %s: start it with the launcher "
+                       "of that MPI, or under Slurm with an srun --mpi=... that it knows (srun --mpi=list). If one rank is meant: env -u %s",
+                       launchers[l].name, n, launchers[l].size, library, launchers[l].size);
+    }
+    return DT_OK;
+}
+
+dt_err dt_comm_start(bool *threads)
+{
+    int provided = 0, size = 1;
+    /* alone: Open MPI 4 would start a daemon of its own beside the program, for features that are not used here, and it may outlive the program */
+    if (!is_launched()) setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
+    DT_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided));
+    DT_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
+    *threads = provided >= MPI_THREAD_MULTIPLE;
+    const dt_err err = compare(size);
+    if (err != DT_OK) MPI_Finalize();
+    return err;
+}
