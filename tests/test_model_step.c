@@ -368,8 +368,9 @@ static void open_allocates_what_the_plan_says_and_a_step_nothing(void **state)
 {
     static const char *const CONFIGS[] = {GPT2, QWEN3, LLAMA};
     static const int32_t LENS[] = {17, 1, 30};
-    for (int k = 0; k < 24; k++) {
+    for (int k = 0; k < 48; k++) {
         dt_model_options opt = ref_options(48, 32, k & 1 ? DT_BF16 : DT_F32);
+        if (k >= 24) opt.grad_dtype = opt.dtype;
         size_t planned[DT_N_MEMCAT], before[DT_N_MEMCAT];
         ref_model r;
         dt_batch b;
@@ -377,7 +378,7 @@ static void open_allocates_what_the_plan_says_and_a_step_nothing(void **state)
         opt.checkpoint_blocks = (k & 4) != 0;
         opt.cache_seqs = k & 1 ? 3 : 0;
         opt.cache_len = k & 1 ? 17 : 0;
-        open_model(&r, &b, CONFIGS[k / 8], &opt);
+        open_model(&r, &b, CONFIGS[k % 24 / 8], &opt);
         dt_model_close(r.model);
         r.model = NULL;
         for (int c = 0; c < DT_N_MEMCAT; c++) before[c] = atomic_load(&r.ledger.now[c]);
@@ -477,23 +478,137 @@ static void options_that_do_not_fit_the_model_are_refused(void **state)
 
 /* ---- bf16 gradients ---- */
 
-static void bf16_gradients_are_the_fp32_ones_rounded(void **state)
+/* So many rows that the head takes three chunks, or few, in one. */
+enum { MANY_TOK = 1200, MANY_SEQ = 40, MANY_LEN = 30 };
+static void fill_many(const ref_model *r, dt_batch *b, int n_seq)
 {
-    static const int32_t LENS[] = {17, 1, 30};
-    dt_model_options opt = ref_options(48, 32, DT_BF16);
-    ref_model wide, narrow;
-    dt_batch b, c;
-    open_model(&wide, &b, LLAMA, &opt);
+    int32_t lens[MANY_SEQ];
+    for (int s = 0; s < n_seq; s++) lens[s] = MANY_LEN;
+    ref_batch_fill(b, r->mc.vocab_size, 0, n_seq, lens, 0);
+}
+
+/* The same products and sums in fp32, rounded at the end: each element is within 2^-8 of itself. Sums of products may be in another order
+ * where oneDNN stores another type: 1200 of them, each rounded by at most 2^-24 of a partial sum, which stays below the tensor's norm. */
+static void expect_rounded(const ref_model *wide, const ref_model *narrow)
+{
+    for (int u = 0; u < wide->n_units; u++)
+        for (int i = 0; i < wide->units[u].n_tensors; i++) {
+            const dt_tensor *t = &wide->units[u].tensors[i];
+            double norm = 0;
+            for (int64_t e = t->offset; e < t->offset + t->n_elems; e++) norm += pow(ref_grad(wide, u, e), 2);
+            for (int64_t e = t->offset; e < t->offset + t->n_elems; e++) {
+                const double x = ref_grad(wide, u, e), y = ref_grad(narrow, u, e);
+                if (!(fabs(x - y) <= 0x1p-8 * fabs(x) + MANY_TOK * 0x1p-24 * sqrt(norm) / 8))
+                    fail_msg("%s[%d]: %.9g in fp32, %.9g in bf16", t->name, (int)(e - t->offset), x, y);
+            }
+        }
+}
+
+static void bf16_gradients_are_the_fp32_ones_rounded_once(void **state)
+{
+    for (int k = 0; k < 6; k++) {
+        dt_model_options opt = ref_options(MANY_TOK, 32, DT_BF16);
+        ref_model wide, narrow;
+        dt_batch b, c;
+        const char *config = k % 3 == 0 ? GPT2 : k % 3 == 1 ? LLAMA : MISTRAL; /* the second is not tied */
+        opt.max_seq = MANY_SEQ;
+        open_model(&wide, &b, config, &opt);
+        opt.grad_dtype = DT_BF16;
+        open_model(&narrow, &c, config, &opt);
+        fill_many(&wide, &b, k < 3 ? MANY_SEQ : 2);
+        fill_many(&narrow, &c, k < 3 ? MANY_SEQ : 2);
+        assert_int_equal(ref_model_grads(&wide, &b, 0, 1, NULL), DT_OK);
+        assert_int_equal(ref_model_grads(&narrow, &c, 0, 1, NULL), DT_OK);
+        expect_rounded(&wide, &narrow);
+        close_model(&narrow, &c);
+        close_model(&wide, &b);
+    }
+}
+
+/* The CPU device, of which the factors of the vocabulary product's gradient are added up in double on the way. */
+static struct {
+    const dt_device_ops *cpu;
+    int64_t n_vocab, width;
+    double *sum, *size; /* [n_vocab, width]: of products, and of their absolute values */
+    int n_calls;
+} spied;
+
+static dt_err spy_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c, dt_stream *stream)
+{
+    const uint16_t *x = a, *y = b;
+    if (mm->trans_a && mm->m == spied.n_vocab && mm->n == spied.width) {
+        spied.n_calls++;
+        for (int64_t r = 0; r < mm->k; r++)
+            for (int64_t v = 0; v < mm->m; v++)
+                for (int64_t i = 0; i < mm->n; i++) {
+                    const double product = (double)dt_bf16_to_float(x[r * mm->lda + v]) * (double)dt_bf16_to_float(y[r * mm->ldb + i]);
+                    spied.sum[v * mm->n + i] += product;
+                    spied.size[v * mm->n + i] += fabs(product);
+                }
+    }
+    return spied.cpu->matmul(dev, mm, a, b, bias, c, stream);
+}
+
+/* And of the rows that are added to the embedding's. */
+static dt_err spy_embedding_backward(dt_device *dev, const void *dout, const int32_t *id, const int32_t *order, void *table_grad, int64_t n_tok,
+                                     int64_t width, dt_dtype dt, dt_dtype gt, dt_stream *stream)
+{
+    const uint16_t *rows = dout;
+    for (int64_t t = 0; t < n_tok * width; t++) {
+        const double x = (double)dt_bf16_to_float(rows[t]);
+        spied.sum[id[t / width] * width + t % width] += x;
+        spied.size[id[t / width] * width + t % width] += fabs(x);
+    }
+    return spied.cpu->embedding_backward(dev, dout, id, order, table_grad, n_tok, width, dt, gt, stream);
+}
+
+/* One rounding to bf16, 2^-8 of the value, and sums of n terms in fp32, n 2^-24 of their absolute values at most. */
+static void check_vocabulary_gradient(const char *config, bool tied, const char *name)
+{
+    dt_model_options opt = ref_options(MANY_TOK, 32, DT_BF16);
+    ref_model r;
+    dt_batch b;
+    opt.max_seq = MANY_SEQ;
     opt.grad_dtype = DT_BF16;
-    open_model(&narrow, &c, LLAMA, &opt);
-    fill(&wide, &b, 3, LENS);
-    fill(&narrow, &c, 3, LENS);
-    assert_int_equal(ref_model_grads(&wide, &b, 0, 1, NULL), DT_OK);
-    assert_int_equal(ref_model_grads(&narrow, &c, 0, 1, NULL), DT_OK);
-    same_gradients(&wide, &narrow,
-                   0x1p-8); /* each element within 2^-9 of itself; embedding rows are summed before they are rounded */
-    close_model(&narrow, &c);
-    close_model(&wide, &b);
+    open_model(&r, &b, config, &opt);
+    dt_device_ops ops = *r.dev.ops;
+    spied.cpu = r.dev.ops;
+    spied.n_calls = 0;
+    spied.n_vocab = r.mc.vocab_size;
+    spied.width = r.mc.hidden_size;
+    const int64_t n = spied.n_vocab * spied.width;
+    spied.sum = calloc((size_t)n, sizeof *spied.sum);
+    spied.size = calloc((size_t)n, sizeof *spied.size);
+    ops.matmul = spy_matmul;
+    if (tied) ops.embedding_backward = spy_embedding_backward;
+    dt_model_close(r.model);
+    r.dev.ops = &ops;
+    assert_int_equal(dt_model_open(&r.model, &r.mc, &opt, r.units, r.n_units, &r.dev, &r.source, NULL, NULL), DT_OK);
+    fill_many(&r, &b, MANY_SEQ);
+    assert_int_equal(ref_model_grads(&r, &b, 0, 1, NULL), DT_OK);
+    assert_true(spied.n_calls > 2);
+    const int unit = tied ? 0 : r.n_units - 1;
+    int found = 0;
+    for (int i = 0; i < r.units[unit].n_tensors; i++) {
+        const dt_tensor *t = &r.units[unit].tensors[i];
+        if (strcmp(t->name, name) != 0) continue;
+        found++;
+        for (int64_t e = 0; e < n; e++) {
+            const double want = spied.sum[e], got = ref_grad(&r, unit, t->offset + e);
+            const double sums = 2.0 * MANY_TOK * 0x1p-24 * spied.size[e];
+            if (!(fabs(got - want) <= 0x1p-8 * (fabs(want) + sums) + sums)) fail_msg("%s[%d]: expected %.9g, found %.9g", name, (int)e, want, got);
+        }
+    }
+    assert_int_equal(found, 1);
+    r.dev.ops = spied.cpu;
+    free(spied.sum), free(spied.size);
+    close_model(&r, &b);
+}
+
+static void the_vocabulary_gradient_is_rounded_once(void **state)
+{
+    check_vocabulary_gradient(LLAMA, false, "lm_head.weight");
+    check_vocabulary_gradient(MISTRAL, true, "model.embed_tokens.weight");
 }
 
 int main(void)
@@ -510,7 +625,8 @@ int main(void)
         cmocka_unit_test(recomputation_saves_what_blocks_keep),
         cmocka_unit_test(bad_batches_are_refused_with_what_was_expected),
         cmocka_unit_test(options_that_do_not_fit_the_model_are_refused),
-        cmocka_unit_test(bf16_gradients_are_the_fp32_ones_rounded),
+        cmocka_unit_test(bf16_gradients_are_the_fp32_ones_rounded_once),
+        cmocka_unit_test(the_vocabulary_gradient_is_rounded_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

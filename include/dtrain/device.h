@@ -220,6 +220,10 @@ typedef struct dt_device_ops {
     dt_err (*classifier)(dt_device *dev, const dt_classifier *cl, float *logits, const int32_t *target, const float *weight,
                          float *logp, uint8_t *hit, float *entropy, dt_stream *stream);
 
+    /** Rows of logits, n_vocab wide, that the head should work on at a time, of at most n_tok: enough for its products to run at full speed, few
+     *  enough that the logits of a large micro-batch are never there whole. From 1 to n_tok. */
+    int64_t (*classifier_rows)(const dt_device *dev, int64_t n_vocab, int64_t n_tok);
+
     /* optimizer and reductions. Results of reductions are written to device memory: copy, sync, then read. */
     /** master: float [n], updated. param: NULL, or [n] of type param_dt which receives the rounded master. */
     dt_err (*adamw_step)(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m, float *v,

@@ -272,6 +272,7 @@ const dt_device_ops dt_device_cpu_ops = {
     .glu_backward = cpu_glu_backward,
     .dropout = cpu_dropout,
     .classifier = cpu_classifier,
+    .classifier_rows = cpu_classifier_rows,
     .adamw_step = cpu_adamw_step,
     .sum_squares = cpu_sum_squares,
     .abs_max = cpu_abs_max,

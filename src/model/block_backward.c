@@ -25,7 +25,8 @@ static dt_err mlp_backward(const dt_model *m, int64_t layer, const void *w, cons
     else
         DT_TRY(m->ops->act_backward(m->dev, mc->act, a->up, m->s.dact, dup, m->opt.dtype, T * m->F, m->stream));
     DT_TRY(dt_linear_backward(m, &m->block.up, w, g, a->norm2, m->C, dup, m->U, m->s.dnorm, m->C, false, T));
-    return dt_norm_backward(m, &m->block.norm2, w, g, g->accumulate, a->x_mid, a->mean2, a->rstd2, m->s.dnorm, m->s.dx, true, T);
+    const struct norm_grads dnorm = dt_norm_grads_in(&m->block.norm2, g);
+    return dt_norm_backward(m, &m->block.norm2, w, &dnorm, a->x_mid, a->mean2, a->rstd2, m->s.dnorm, m->s.dx, true, T);
 }
 
 static dt_err head_norm_backward(const dt_model *m, const void *w, const dt_unit_view *g, const struct block_acts *a,
@@ -70,8 +71,8 @@ static dt_err attention_backward(const dt_model *m, int64_t layer, const void *w
                                       m->s.datt, m->s.dqkv, dt_at(m->s.dqkv, m->Q, e), dt_at(m->s.dqkv, m->Q + m->K, e),
                                       m->s.attention, m->stream));
     DT_TRY(qkv_backward(m, w, g, a));
-    return dt_norm_backward(m, &m->block.norm1, w, g, g->accumulate, a->x_in, a->mean1, a->rstd1, m->s.dnorm, m->s.dx, true,
-                            m->n_tok);
+    const struct norm_grads dnorm = dt_norm_grads_in(&m->block.norm1, g);
+    return dt_norm_backward(m, &m->block.norm1, w, &dnorm, a->x_in, a->mean1, a->rstd1, m->s.dnorm, m->s.dx, true, m->n_tok);
 }
 
 dt_err dt_block_backward(const dt_model *m, int64_t layer, const void *w, const dt_unit_view *g, const struct block_acts *a)

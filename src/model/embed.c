@@ -1,6 +1,7 @@
 /* embed.c - the first unit, forward and backward, and small things about gradients and dropout that all units share.
  *
- * The table's gradient is sparse, its buffer is not: rows of tokens that do not occur must hold zero, so a first write clears it. */
+ * The table's gradient is sparse, its buffer is not: rows of tokens that do not occur must hold zero, so a first write clears it. A tied table may
+ * hold the head's part in fp32 (head.c): then ours is added there, and both are rounded once. */
 #include "model_private.h"
 
 uint64_t dt_dropout_key(const dt_model *m, int64_t layer, enum dropout_site site)
@@ -53,18 +54,25 @@ static dt_err clear_tables(const dt_model *m, const dt_unit_view *g)
                         (size_t)(m->mc->max_position_embeddings * m->C) * dt_dtype_size(g->dtype), m->stream);
 }
 
+static dt_err token_table_backward(const dt_model *m, const dt_unit_view *g)
+{
+    float *sum = m->tied ? m->h.sums.out : NULL;
+    void *grad = dt_grad_at(g, m->wte_at);
+    if (m->n_tok > 0)
+        DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.token, m->device.order, sum ? sum : grad, m->n_tok, m->C,
+                                          m->opt.dtype, sum ? DT_F32 : g->dtype, m->stream));
+    return sum ? m->ops->add_into(m->dev, sum, DT_F32, grad, g->dtype, g->accumulate, m->V * m->C, m->stream) : DT_OK;
+}
+
 dt_err dt_embed_backward(dt_model *m)
 {
     dt_unit_view g = m->tied_grads;
     if (!m->tied) DT_TRY(dt_grads_acquire(m, 0, &g));
     DT_TRY(clear_tables(m, &g));
-    if (m->n_tok > 0) {
-        DT_TRY(embed_dropout(m, m->s.dx));
-        DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.token, m->device.order, dt_grad_at(&g, m->wte_at), m->n_tok,
-                                          m->C, m->opt.dtype, g.dtype, m->stream));
-        if (m->wpe_at >= 0)
-            DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.pos, m->device.pos_order, dt_grad_at(&g, m->wpe_at),
-                                              m->n_tok, m->C, m->opt.dtype, g.dtype, m->stream));
-    }
+    if (m->n_tok > 0) DT_TRY(embed_dropout(m, m->s.dx));
+    DT_TRY(token_table_backward(m, &g));
+    if (m->n_tok > 0 && m->wpe_at >= 0)
+        DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.pos, m->device.pos_order, dt_grad_at(&g, m->wpe_at), m->n_tok, m->C,
+                                          m->opt.dtype, g.dtype, m->stream));
     return m->source->grads_release(m->source->self, 0);
 }

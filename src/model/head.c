@@ -3,9 +3,8 @@
  * Logits are the largest tensor of a small model and never exist whole: a chunk's logits are turned into their own gradient in place and
  * used up before the next chunk. Rows without a target cost nothing.
  *
- * A chunk has up to 512 rows (open.c), fewer where the vocabulary is large or the micro-batch small: each chunk reads the vocabulary matrix twice and reads and writes its
- * gradient, whatever its rows. Measured for 1024 rows of GPT-2's vocabulary in chunks of 128, 256, 512, 1024 (one thread, bench_model's clock): bf16
- * 1300, 840, 610, 510 ms; fp32 2280, 2110, 2050, 1950. */
+ * The device says how many rows a chunk has. Gradients of parameters are sums over chunks: where they are stored in a narrower type than fp32 they are
+ * added up in fp32 and rounded once, at the end or, tied, when the embedding has added its part (embed.c). */
 #include "model_private.h"
 #include <string.h>
 
@@ -13,7 +12,10 @@
 struct hold {
     dt_unit_view w_head, w_out, g_head, g_out;
     bool grads;
-    bool accumulate_norm, accumulate_out;
+    struct norm_grads d_norm; /* where the chunks' gradients go: of the final norm */
+    void *d_out;              /* and of the vocabulary product */
+    dt_dtype d_out_dtype;
+    bool accumulate_out;
 };
 
 static int head_unit(const dt_model *m) { return m->n_units - 1; }
@@ -33,9 +35,42 @@ static dt_err hold_units(dt_model *m, struct hold *h, bool grads)
         DT_TRY(dt_grads_acquire(m, 0, &h->g_out));
         m->tied_grads = h->g_out; /* until dt_embed_backward, which releases them */
     }
-    h->accumulate_norm = h->g_head.accumulate;
+    h->d_norm = dt_norm_grads_in(&m->final_norm, &h->g_head);
+    h->d_out = dt_grad_at(&h->g_out, m->head.w_at);
+    h->d_out_dtype = h->g_out.dtype;
     h->accumulate_out = h->g_out.accumulate;
     return DT_OK;
+}
+
+static bool sums_out(const dt_model *m, int64_t n_rows) { return m->h.sums.out && (m->tied || n_rows > m->h.n_rows); }
+static bool sums_norm(const dt_model *m, int64_t n_rows) { return m->h.sums.norm && n_rows > m->h.n_rows; }
+
+/* Gradients that will be added to more than once go to fp32 first. */
+static void begin_sums(const dt_model *m, struct hold *h, int64_t n_rows)
+{
+    float *norm = m->h.sums.norm;
+    if (sums_norm(m, n_rows)) h->d_norm = (struct norm_grads){norm, m->final_norm.b_at >= 0 ? norm + m->C : NULL, DT_F32, false};
+    if (!sums_out(m, n_rows)) return;
+    h->d_out = m->h.sums.out;
+    h->d_out_dtype = DT_F32;
+    h->accumulate_out = false;
+}
+
+static dt_err round_sum(const dt_model *m, const void *sum, void *grad, const dt_unit_view *g, int64_t n)
+{
+    return m->ops->add_into(m->dev, sum, DT_F32, grad, g->dtype, g->accumulate, n, m->stream);
+}
+
+/* A tied table's waits for the embedding. */
+static dt_err end_sums(const dt_model *m, const struct hold *h, int64_t n_rows)
+{
+    if (sums_norm(m, n_rows)) {
+        const struct norm_grads to = dt_norm_grads_in(&m->final_norm, &h->g_head);
+        DT_TRY(round_sum(m, h->d_norm.weight, to.weight, &h->g_head, m->C));
+        if (to.bias) DT_TRY(round_sum(m, h->d_norm.bias, to.bias, &h->g_head, m->C));
+    }
+    if (m->tied || !sums_out(m, n_rows)) return DT_OK;
+    return round_sum(m, h->d_out, dt_grad_at(&h->g_out, m->head.w_at), &h->g_out, m->V * m->C);
 }
 
 static dt_err release_units(dt_model *m, const struct hold *h)
@@ -50,9 +85,8 @@ static dt_err release_units(dt_model *m, const struct hold *h)
 static dt_err zero_head_grads(const dt_model *m, const struct hold *h)
 {
     DT_TRY(dt_model_clear_grads(m, head_unit(m), &h->g_head));
-    if (!m->tied || h->g_out.accumulate) return DT_OK;
-    return m->ops->zero(m->dev, dt_grad_at(&h->g_out, m->head.w_at), (size_t)(m->V * m->C) * dt_dtype_size(h->g_out.dtype),
-                        m->stream);
+    if (!m->tied || h->accumulate_out) return DT_OK;
+    return m->ops->zero(m->dev, h->d_out, (size_t)(m->V * m->C) * dt_dtype_size(h->d_out_dtype), m->stream);
 }
 
 /* logits[n,V] = norm(x[index]) Wout^T */
@@ -87,15 +121,14 @@ static dt_err chunk_backward(dt_model *m, struct hold *h, const int32_t *index, 
                           .ldb = m->C,
                           .ldc = m->C,
                           .dt = m->opt.dtype,
-                          .c_dtype = h->g_out.dtype,
+                          .c_dtype = h->d_out_dtype,
                           .accumulate = h->accumulate_out};
     const dt_matmul dy = {
         .m = n, .n = m->C, .k = m->V, .lda = ld, .ldb = m->C, .ldc = m->C, .dt = m->opt.dtype, .c_dtype = m->opt.dtype};
-    DT_TRY(m->ops->matmul(m->dev, &dw, k->logits, k->y, NULL, dt_grad_at(&h->g_out, m->head.w_at), m->stream));
+    DT_TRY(m->ops->matmul(m->dev, &dw, k->logits, k->y, NULL, h->d_out, m->stream));
     DT_TRY(m->ops->matmul(m->dev, &dy, k->logits, dt_at(h->w_out.data, m->head.w_at, m->elem), NULL, k->dy, m->stream));
-    DT_TRY(dt_norm_backward(m, &m->final_norm, h->w_head.data, &h->g_head, h->accumulate_norm, k->x, k->mean, k->rstd, k->dy,
-                            k->dy, false, n));
-    h->accumulate_out = h->accumulate_norm = true;
+    DT_TRY(dt_norm_backward(m, &m->final_norm, h->w_head.data, &h->d_norm, k->x, k->mean, k->rstd, k->dy, k->dy, false, n));
+    h->accumulate_out = h->d_norm.accumulate = true;
     return m->ops->scatter_rows(m->dev, k->dy, index, m->s.dx, n, m->C, m->opt.dtype, m->stream);
 }
 
@@ -157,8 +190,10 @@ dt_err dt_model_head(dt_model *m, const dt_batch *b, const float *u, float inv_t
     DT_CHECK(m->train, DT_ERR_ARG, "the head's backward needs a forward in training mode");
     DT_TRY(dt_model_stage_rows(m, b, u, &n_rows));
     DT_TRY(hold_units(m, &h, true));
+    begin_sums(m, &h, n_rows);
     if (n_rows == 0) DT_TRY(zero_head_grads(m, &h));
     DT_TRY(run_chunks(m, &h, n_rows, inv_temperature, hit != NULL, entropy != NULL));
+    DT_TRY(end_sums(m, &h, n_rows));
     DT_TRY(release_units(m, &h));
     m->have_dx = true;
     return hand_back(m, n_rows, logp, hit, entropy);

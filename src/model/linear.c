@@ -82,15 +82,18 @@ dt_err dt_norm_forward(const dt_model *m, const struct norm *n, const void *w, c
                                      m->opt.dtype, m->stream);
 }
 
-dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const void *w, const dt_unit_view *g, bool accumulate,
-                        const void *x, const float *mean, const float *rstd, const void *dy, void *dx, bool add_to_dx,
-                        int64_t n_rows)
+struct norm_grads dt_norm_grads_in(const struct norm *n, const dt_unit_view *g)
+{
+    return (struct norm_grads){dt_grad_at(g, n->w_at), n->b_at >= 0 ? dt_grad_at(g, n->b_at) : NULL, g->dtype, g->accumulate};
+}
+
+dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const void *w, const struct norm_grads *g, const void *x,
+                        const float *mean, const float *rstd, const void *dy, void *dx, bool add_to_dx, int64_t n_rows)
 {
     const void *weight = dt_at(w, n->w_at, m->elem);
-    void *dweight = dt_grad_at(g, n->w_at);
     if (m->mc->rms_norm)
-        return m->ops->rmsnorm_backward(m->dev, x, weight, rstd, dy, dx, add_to_dx, dweight, g->dtype, accumulate, n_rows, m->C,
+        return m->ops->rmsnorm_backward(m->dev, x, weight, rstd, dy, dx, add_to_dx, g->weight, g->dtype, g->accumulate, n_rows, m->C,
                                         1, m->C, m->C, m->s.norm, m->opt.dtype, m->stream);
-    return m->ops->layernorm_backward(m->dev, x, weight, mean, rstd, dy, dx, add_to_dx, dweight, dt_grad_at(g, n->b_at), g->dtype,
-                                      accumulate, n_rows, m->C, m->s.norm, m->opt.dtype, m->stream);
+    return m->ops->layernorm_backward(m->dev, x, weight, mean, rstd, dy, dx, add_to_dx, g->weight, g->bias, g->dtype, g->accumulate,
+                                      n_rows, m->C, m->s.norm, m->opt.dtype, m->stream);
 }

@@ -54,12 +54,26 @@ struct scratch {
     int64_t attention_elems;
 };
 
+/** Where gradients that are added up several times within a micro-step stand in fp32 until they are rounded once: only with gradients of another type. */
+struct head_sums {
+    float *norm; /* [2,C]: weight and bias of the final norm; several chunks */
+    float *out;  /* [V,C]: of the vocabulary product; several chunks, or tied, when the embedding's part is added */
+};
+
 /** One chunk of the head. */
 struct head_work {
     int64_t n_rows, logits_ld; /* R; V rounded up so that rows are aligned */
     void *x, *y, *dy;          /* [R,C]: hidden states, after the final norm, gradient */
     float *mean, *rstd;        /* [R] */
     float *logits;             /* [R, logits_ld] */
+    struct head_sums sums;
+};
+
+/** Where a norm's gradients go. */
+struct norm_grads {
+    void *weight, *bias; /* bias NULL: it has none */
+    dt_dtype dtype;
+    bool accumulate;
 };
 
 /** A batch as the device sees it; filled on the host in pinned memory and copied as one piece, laid out anew for each batch's length. */
@@ -144,7 +158,7 @@ struct dt_model {
     int64_t step;
     int64_t set_holds;       /* with checkpoint_blocks: the block whose activations the one set holds, -1: none */
     void *hidden;            /* [T,C]: output of the last block */
-    dt_unit_view tied_grads; /* held from the head's backward to the embedding's */
+    dt_unit_view tied_grads; /* held from the head's backward to the embedding's; what it has so far is in h.sums.out, where that exists */
     bool staged; /* the copy of the image may be under way; rows and results are waited for by the call that moves them */
 };
 
@@ -167,9 +181,10 @@ dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const void 
 struct linear dt_linear_slice(const struct linear *l, int64_t first, int64_t n);
 dt_err dt_norm_forward(const dt_model *m, const struct norm *n, const void *w, const void *x, void *y, float *mean, float *rstd,
                        int64_t n_rows);
-dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const void *w, const dt_unit_view *g, bool accumulate,
-                        const void *x, const float *mean, const float *rstd, const void *dy, void *dx, bool add_to_dx,
-                        int64_t n_rows);
+/** Their place in their unit's gradients. */
+struct norm_grads dt_norm_grads_in(const struct norm *n, const dt_unit_view *g);
+dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const void *w, const struct norm_grads *g, const void *x,
+                        const float *mean, const float *rstd, const void *dy, void *dx, bool add_to_dx, int64_t n_rows);
 
 /* block.c, block_backward.c */
 dt_attention dt_block_attention(const dt_model *m, int64_t layer);

@@ -5,10 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A chunk of the head: at most so many rows, about so many bytes of logits, and never more than half of a large micro-batch, so that its logits are
- * never there whole. */
-enum { HEAD_ROWS = 512, HEAD_ROWS_LEAST = 16, HEAD_BYTES = 128 << 20 };
-
 /** Hands out pieces of a block, or only counts them when there is no block yet. */
 struct arena {
     char *base;
@@ -52,7 +48,6 @@ static void place_set(dt_model *m, struct arena *a, struct block_acts *s)
 }
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* What is not needed at the same time shares its place: the two halves of a block's backward, and those with the head (place_work). */
 static void place_block_work(dt_model *m, struct arena *a)
@@ -76,19 +71,32 @@ static void place_block_work(dt_model *m, struct arena *a)
     if (mlp_end > a->used) a->used = mlp_end;
 }
 
+/* Are gradients of the head added up over chunks in a type that would round each time? */
+static bool chunked_sums(const dt_model *m)
+{
+    return m->opt.training && m->opt.grad_dtype != DT_F32 && m->h.n_rows < m->opt.max_tok;
+}
+
+/* A tied table's gradient gets the head's part and the embedding's, with all blocks between them. */
+static void place_tied_sums(dt_model *m, struct arena *a)
+{
+    const bool wanted = m->tied && m->opt.training && m->opt.grad_dtype != DT_F32;
+    if (m->tied) m->h.sums.out = wanted ? take(a, m->V, m->C, sizeof(float)) : NULL;
+}
+
 static void place_head(dt_model *m, struct arena *a)
 {
     struct head_work *h = &m->h;
     h->logits_ld = (m->V + 31) / 32 * 32;
-    const int64_t fit = HEAD_BYTES / (h->logits_ld * (int64_t)sizeof(float)) / 16 * 16;
-    const int64_t half = (m->opt.max_tok / 2 + 15) / 16 * 16;
-    h->n_rows = smaller(m->opt.max_tok, smaller(smaller(HEAD_ROWS, larger(HEAD_ROWS_LEAST, half)), larger(HEAD_ROWS_LEAST, fit)));
+    h->n_rows = m->ops->classifier_rows(m->dev, h->logits_ld, m->opt.max_tok);
     h->x = take(a, h->n_rows, m->C, m->elem);
     h->y = take(a, h->n_rows, m->C, m->elem);
     h->dy = take(a, m->opt.training ? h->n_rows : 0, m->C, m->elem);
     h->mean = take(a, h->n_rows, 1, sizeof(float));
     h->rstd = take(a, h->n_rows, 1, sizeof(float));
     h->logits = take(a, h->n_rows, h->logits_ld, sizeof(float));
+    h->sums.norm = chunked_sums(m) ? take(a, 2, m->C, sizeof(float)) : NULL;
+    if (!m->tied) h->sums.out = chunked_sums(m) ? take(a, m->V, m->C, sizeof(float)) : NULL;
 }
 
 static void place_work(dt_model *m, struct arena *a)
@@ -99,6 +107,7 @@ static void place_work(dt_model *m, struct arena *a)
         m->s.dx = take(a, m->opt.max_tok, m->C, m->elem);
         m->s.norm = take(a, norm, 1, sizeof(float));
     }
+    place_tied_sums(m, a);
     const size_t from = a->used;
     if (m->opt.training) place_block_work(m, a);
     const size_t block_end = a->used;

@@ -119,7 +119,7 @@ static void fill_zero_options(dt_run *run)
     const dt_config *cfg = &run->cfg;
     const bool eval = !strcmp(cfg->run_task, "eval");
     const dt_dtype dtype = strcmp(cfg->precision_dtype, "bf16") ? DT_F32 : DT_BF16;
-    /* with one micro-step nothing is added to a gradient after it was written: the parameters' type is enough */
+    /* with one micro-step a gradient is written once, and rounded once (the model adds up in fp32): the parameters' type is enough */
     const bool fp32_grads = dtype == DT_F32 || run->batching.accumulation > 1 || cfg->run_reproducible;
     run->zero_opt = (dt_zero_options){
         .stage = run->stage,
