@@ -26,10 +26,18 @@ MAKEAGAIN = +@$(MAKE) --no-print-directory
 SAY       = $(if $(V),,@echo "  $(1) $(2)"; )# V=1 shows the commands
 
 # Kernels in src/device/isa are compiled once for each instruction set and chosen when the program runs. DT_ISA is the name of the set.
-ISAS     ?= $(if $(filter x86_64 amd64,$(shell uname -m)),$(if $(shell $(MPICC) -march=x86-64-v4 -E -x c /dev/null 2>/dev/null),v2 v3 v4,base),base)
+TARGET   := $(firstword $(subst -, ,$(shell $(MPICC) -dumpmachine 2>/dev/null)))
+compiles  = $(shell $(MPICC) $(1) -E -x c /dev/null >/dev/null 2>&1 && echo yes)
+ISAS_x86_64  = $(if $(call compiles,-march=x86-64-v4),v2 v3 v4)
+ISAS_aarch64 = neon sve $(if $(call compiles,-march=armv8.2-a+sve+bf16),neon_bf16 sve_bf16)
+ISAS     ?= $(or $(strip $(ISAS_$(TARGET))),base)
 ISA_CFLAGS_v2   ?= -march=x86-64-v2
 ISA_CFLAGS_v3   ?= -march=x86-64-v3
 ISA_CFLAGS_v4   ?= -march=x86-64-v4 -mprefer-vector-width=512
+ISA_CFLAGS_neon      ?= -march=armv8-a
+ISA_CFLAGS_neon_bf16 ?= -march=armv8.2-a+bf16
+ISA_CFLAGS_sve       ?= -march=armv8.2-a+sve
+ISA_CFLAGS_sve_bf16  ?= -march=armv8.2-a+sve+bf16
 ISA_CFLAGS_base ?=
 
 TOOL      = $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/main/tool/*.c))
@@ -92,7 +100,7 @@ $(BUILD)/%.o: %.c
 define ISA_RULE
 $(BUILD)/src/device/isa/%.$(1).o: src/device/isa/%.c
 	@mkdir -p $$(@D)
-	$$(call SAY,CC,$$@)$(MPICC) $(CPPFLAGS) $(CFLAGS) -O3 $(ISA_CFLAGS_$(1)) -DDT_ISA=$(1) -MMD -MP -c -o $$@ $$<
+	$$(call SAY,CC,$$@)$(MPICC) $(CPPFLAGS) $(CFLAGS) -O3 -ffp-contract=off $(ISA_CFLAGS_$(1)) -DDT_ISA=$(1) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach i,$(ISAS),$(eval $(call ISA_RULE,$(i))))
 tests-build: $(TESTS) $(FUZZ)

@@ -11,6 +11,8 @@
 #include <unistd.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
 #endif
 
 struct dt_stream { int unused; };
@@ -34,6 +36,20 @@ static bool runs_v3(void)
 #ifdef DT_HAVE_ISA_v2
 static bool runs_v2(void) { return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt"); }
 #endif
+#if defined(__aarch64__) && defined(DT_HAVE_ISA_neon)
+/* Bits of AT_HWCAP and AT_HWCAP2; kernels' headers may be older than the processor. */
+enum { HAS_SVE = 1 << 22, HAS_BF16 = 1 << 14 };
+static bool runs_neon(void) { return true; }
+#ifdef DT_HAVE_ISA_neon_bf16
+static bool runs_neon_bf16(void) { return getauxval(AT_HWCAP2) & HAS_BF16; }
+#endif
+#ifdef DT_HAVE_ISA_sve
+static bool runs_sve(void) { return getauxval(AT_HWCAP) & HAS_SVE; }
+#endif
+#ifdef DT_HAVE_ISA_sve_bf16
+static bool runs_sve_bf16(void) { return runs_sve() && runs_neon_bf16(); }
+#endif
+#endif
 #ifdef DT_HAVE_ISA_base
 static bool runs_base(void) { return true; }
 #endif
@@ -50,6 +66,18 @@ static const struct {
 #endif
 #ifdef DT_HAVE_ISA_v2
     {&dt_cpu_kernels_v2, runs_v2},
+#endif
+#ifdef DT_HAVE_ISA_sve_bf16
+    {&dt_cpu_kernels_sve_bf16, runs_sve_bf16},
+#endif
+#ifdef DT_HAVE_ISA_neon_bf16
+    {&dt_cpu_kernels_neon_bf16, runs_neon_bf16},
+#endif
+#ifdef DT_HAVE_ISA_sve
+    {&dt_cpu_kernels_sve, runs_sve},
+#endif
+#ifdef DT_HAVE_ISA_neon
+    {&dt_cpu_kernels_neon, runs_neon},
 #endif
 #ifdef DT_HAVE_ISA_base
     {&dt_cpu_kernels_base, runs_base},
@@ -89,7 +117,7 @@ static bool runs_bf16_dot(bool wanted)
 #if defined(__x86_64__)
     return __builtin_cpu_supports("avx512bf16") && (wanted || __builtin_cpu_is("amd"));
 #else
-    return false;
+    return true; /* Arm's sets with it run where the processor has it */
 #endif
 }
 

@@ -13,7 +13,7 @@ bool cpu_gemm_takes(const cpu_state *cpu, const dt_matmul *mm)
 
 dt_err cpu_gemm_open(cpu_state *cpu)
 {
-    if (!cpu->unit || cpu->unit != cpu->k->dot_unit) return DT_OK;
+    if (!cpu->unit || cpu->unit != cpu->k->dot_unit || !cpu->k->gemm_bf16) return DT_OK;
     cpu->gemm_scratch_nbytes = (cpu->k->gemm_scratch() + 4095) / 4096 * 4096;
     const size_t nbytes = cpu->gemm_scratch_nbytes * (size_t)cpu->n_threads;
     void *p;

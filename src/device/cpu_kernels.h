@@ -122,12 +122,13 @@ typedef struct dt_cpu_kernels {
     void (*attention_backward_kv_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
     const dt_bf16_unit *dot_unit, *amx_unit;
 
-    /* gemm_bf16.c: with dot_unit only */
+    /* gemm_bf16.c: where x86 has dot_unit; NULL elsewhere */
     size_t (*gemm_scratch)(void);
     void (*gemm_bf16)(const dt_gemm *g, const dt_gemm_part *part);
 } dt_cpu_kernels;
 
 /* The Makefile defines DT_HAVE_ISA_<name> for each set it compiles. */
 extern const dt_cpu_kernels dt_cpu_kernels_v2, dt_cpu_kernels_v3, dt_cpu_kernels_v4, dt_cpu_kernels_base;
+extern const dt_cpu_kernels dt_cpu_kernels_neon, dt_cpu_kernels_neon_bf16, dt_cpu_kernels_sve, dt_cpu_kernels_sve_bf16;
 
 #endif

@@ -46,7 +46,7 @@ struct cpu_matmul {
     size_t scratchpad_size;
     void *pad_a, *pad_c; /* PAD rows of A and of C, grown like the scratchpad */
     size_t pad_a_size, pad_c_size;
-    float *tile[3]; /* A, B, C converted to float; NULL where bfloat16 is native */
+    float *tile[3]; /* A, B, C converted to float; NULL where bfloat16 is native or has a unit */
     bool native_bf16;
     uint8_t verdicts[128]; /* by form_number() */
     bool warned, own_alone;
@@ -79,7 +79,7 @@ dt_err cpu_matmul_open(cpu_state *cpu)
     const char *library = getenv("DTRAIN_ONEDNN"); /* none: our own kernels alone, for tests */
     mmul->own_alone = library && !strcmp(library, "none");
     mmul->native_bf16 = has_native_bf16(mmul);
-    for (int i = 0; i < 3 && !mmul->native_bf16; i++) {
+    for (int i = 0; i < 3 && !mmul->native_bf16 && !cpu->unit; i++) {
         void *p;
         DT_CHECK(cpu_grab(tile_elems[i] * sizeof(float), cpu->n_threads, &p) == DT_OK, DT_ERR_MEMORY,
                  "cpu device: %zu bytes to convert bf16 matrices", tile_elems[i] * sizeof(float));
@@ -354,6 +354,15 @@ static dt_err run_converted(cpu_state *cpu, const dt_matmul *mm, const void *a, 
     return DT_OK;
 }
 
+/* The library where it has such products, else the processor's unit, else as floats. */
+static dt_err run_bf16(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c)
+{
+    if (cpu->matmul->native_bf16) return run_slabs(cpu, mm, a, b, bias, c);
+    if (!cpu->unit) return run_converted(cpu, mm, a, b, bias, c);
+    cpu_product_run(cpu, mm, a, b, bias, c);
+    return DT_OK;
+}
+
 /* ---- which way ------------------------------------------------------------------------------------------------------ */
 
 static dt_err check(const dt_matmul *mm, const void *bias)
@@ -397,7 +406,7 @@ dt_err cpu_matmul_run(dt_device *dev, const dt_matmul *mm, const void *a, const 
         return DT_OK;
     }
     if (omp_get_max_threads() != cpu->n_threads) omp_set_num_threads(cpu->n_threads); /* oneDNN asks OpenMP */
-    if (mm->dt == DT_BF16) return cpu->matmul->native_bf16 ? run_slabs(cpu, mm, a, b, bias, c) : run_converted(cpu, mm, a, b, bias, c);
+    if (mm->dt == DT_BF16) return run_bf16(cpu, mm, a, b, bias, c);
     if (mm->trans_b && !mm->trans_a && mm->k >= 2048) return run_blocks(cpu, mm, a, b, bias, c);
     return run_sgemm(cpu, mm, a, b, bias, c);
 }

@@ -13,7 +13,7 @@
  * within a block of k, blocks one after the other. */
 #include "kernels.h"
 
-#if HAVE_BF16_UNITS
+#if HAVE_X86_UNITS
 #include <immintrin.h>
 #include <string.h>
 

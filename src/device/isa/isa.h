@@ -20,10 +20,9 @@
 #define INLINE static inline __attribute__((always_inline))
 #define SIMD _Pragma("omp simd")
 
-/* Contraction is written, not left to the compiler: it must be there at -std=c11 and be the same in every build. */
-#ifdef __FMA__
-#define FMA(a, b, c) __builtin_fmaf((a), (b), (c))
-#elif defined(__aarch64__)
+/* Contraction is written, not left to the compiler (-ffp-contract=off): it must be the same in every build, and here and in tile.h's v_fma, or
+ * an element's bits depend on whether a vector or a rest computes it. */
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
 #define FMA(a, b, c) __builtin_fmaf((a), (b), (c))
 #else
 #define FMA(a, b, c) ((a) * (b) + (c))

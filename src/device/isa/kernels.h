@@ -44,17 +44,29 @@ void ISA_NAME(attention_delta)(const dt_attention *at, const void *out, const vo
 void ISA_NAME(attention_backward_q)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
 void ISA_NAME(attention_backward_kv)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
 
-/* Units that multiply bf16 are asked for function by function, within the set that has the vectors for them. */
+/* Units that multiply bf16. On x86 they are asked for function by function, within the set that has the vectors for them; on Arm they have sets
+ * of their own. */
 #if defined(__x86_64__) && defined(__AVX512BW__) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
-#define HAVE_BF16_UNITS 1
+#define HAVE_X86_UNITS 1
+#else
+#define HAVE_X86_UNITS 0
+#endif
+#if defined(__aarch64__) && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define HAVE_ARM_UNITS 1
+#else
+#define HAVE_ARM_UNITS 0
+#endif
+#define HAVE_BF16_UNITS (HAVE_X86_UNITS || HAVE_ARM_UNITS)
+#if HAVE_BF16_UNITS
 void ISA_NAME(attention_forward_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
 void ISA_NAME(attention_backward_q_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
 void ISA_NAME(attention_backward_kv_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
-extern const dt_bf16_unit ISA_NAME(dot_unit), ISA_NAME(amx_unit);
+extern const dt_bf16_unit ISA_NAME(dot_unit);
+#endif
+#if HAVE_X86_UNITS
+extern const dt_bf16_unit ISA_NAME(amx_unit);
 size_t ISA_NAME(gemm_scratch)(void);
 void ISA_NAME(gemm_bf16)(const dt_gemm *g, const dt_gemm_part *part);
-#else
-#define HAVE_BF16_UNITS 0
 #endif
 
 #endif

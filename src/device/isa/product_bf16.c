@@ -2,7 +2,7 @@
  * matrix unit (AMX). Both take A by rows and B in pairs along k. And the dot products of product_rows.c. */
 #include "rows.h"
 
-#if HAVE_BF16_UNITS
+#if HAVE_X86_UNITS
 #include <immintrin.h>
 #include <string.h>
 

@@ -39,6 +39,8 @@ const dt_cpu_kernels DT_JOIN(dt_cpu_kernels, DT_ISA) = {
     .attention_backward_q_bf16 = ISA_NAME(attention_backward_q_bf16),
     .attention_backward_kv_bf16 = ISA_NAME(attention_backward_kv_bf16),
     .dot_unit = &ISA_NAME(dot_unit),
+#endif
+#if HAVE_X86_UNITS
     .amx_unit = &ISA_NAME(amx_unit),
     .gemm_scratch = ISA_NAME(gemm_scratch),
     .gemm_bf16 = ISA_NAME(gemm_bf16),

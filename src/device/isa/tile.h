@@ -10,6 +10,8 @@
 #include <string.h>
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 enum { TQ = DT_ATTENTION_Q_TILE, TK = DT_ATTENTION_K_TILE };
@@ -28,6 +30,13 @@ INLINE vec v_load(const float *p) { return _mm256_loadu_ps(p); }
 INLINE void v_store(float *p, vec x) { _mm256_storeu_ps(p, x); }
 INLINE vec v_set(float x) { return _mm256_set1_ps(x); }
 INLINE vec v_fma(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
+#elif defined(__aarch64__)
+enum { LANES = 4, PANEL = 4, ROWS = 6 }; /* 24 sums, 4 of B, 1 broadcast of 32 registers; in the sets with SVE, too, whose vectors have no fixed length */
+typedef float32x4_t vec;
+INLINE vec v_load(const float *p) { return vld1q_f32(p); }
+INLINE void v_store(float *p, vec x) { vst1q_f32(p, x); }
+INLINE vec v_set(float x) { return vdupq_n_f32(x); }
+INLINE vec v_fma(vec a, vec b, vec c) { return vfmaq_f32(c, a, b); }
 #else
 enum { LANES = 4, PANEL = 2, ROWS = 4 }; /* any processor with 16 registers of 4 floats, through the compiler's vectors */
 typedef float vec __attribute__((vector_size(16)));
