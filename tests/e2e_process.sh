@@ -49,6 +49,46 @@ finish one $one
 expect_exit "a run of which one rank alone is suspended ends with 76" 76
 expect_text "and the waiting rank says where it stands" "rank [01] .*no progress for"
 
+# ---- shared memory: too small, not there, not to be mapped by one rank; what killed jobs have left
+train 3 with
+expect_exit "three ranks with shared memory" 0
+for np in 2 3 4; do
+    DTRAIN_SHM_DIR=$tmp/nowhere train $np nowhere$np
+    expect_exit "no folder for shared memory, $np ranks: by messages" 0
+    expect "said once ($np)" test "$(grep -c 'exchange by messages instead' "$out")" = 1
+done
+expect "and the numbers agree" close_losses with nowhere3 1e-5
+mkdir "$tmp/shm"
+for fault in shm.make:0 shm.make:1 shm.map:0 shm.map:2; do
+    RUN_TIMEOUT=60 DTRAIN_SHM_DIR=$tmp/shm DTRAIN_FAULT=$fault:1:error train 3 "fault-$fault"
+    expect_exit "one rank fails at $fault: all exchange by messages" 0
+    expect_text "and that is said ($fault)" "shm.ma.*exchange by messages instead"
+done
+expect "no segment is left" test -z "$(ls -A "$tmp/shm")"
+touch -d '2 minutes ago' "$tmp/shm/dtrain-1-aa" "$tmp/shm/dtrain-2-bb" "$tmp/shm/other"
+touch "$tmp/shm/dtrain-3-cc"
+flock -s "$tmp/shm/dtrain-2-bb" sleep 60 &
+locker=$!
+export DTRAIN_SHM_DIR=$tmp/shm
+start 2 mapped run.max_steps=100000; mapped=$job
+unset DTRAIN_SHM_DIR
+wait_for_step mapped 1
+kill $locker
+expect "what a killed job left is removed; what is locked, young or of others stays" test "$(ls "$tmp/shm" | tr '\n' ' ')" = "dtrain-2-bb dtrain-3-cc other "
+expect "shared memory is used" grep -q "dtrain-.*(deleted)" "/proc/$(ranks_of mapped | head -1)/maps"
+kill -KILL $(ranks_of mapped)
+wait $mapped
+expect "a killed run leaves no segment" test "$(ls "$tmp/shm" | wc -l)" = 3
+if [ "$(id -u)" = 0 ] && mkdir "$tmp/small" && mount -t tmpfs -o size=3m none "$tmp/small" 2>/dev/null; then
+    trap 'kill $(jobs -p) 2>/dev/null; umount "$tmp/small"; rm -rf "$tmp"' EXIT
+    DTRAIN_SHM_DIR=$tmp/small train 3 too-small
+    expect_exit "too little shared memory: by messages" 0
+    expect_text "with place and sizes" "no room in $tmp/small for 2.00 MiB of shared memory, .* left"
+    expect "too little shared memory: nothing is left there" test -z "$(ls -A "$tmp/small")"
+else
+    skip "too little shared memory" "no file system can be mounted here"
+fi
+
 # ---- two runs in one directory
 start 2 shared run.max_steps=100000; first=$job
 wait_for_step shared 1

@@ -8,12 +8,23 @@
  * Between nodes a message may leave this rank only while it is inside MPI. A rank that waits for a neighbour therefore looks into MPI now and
  * then; otherwise two nodes could wait for each other through a message that its sender believes gone. */
 #include "shm.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
+#include <unistd.h>
 
-enum { LINE = 64, HEADER = 4096, N_SLOTS = 2, SLEEP_NS = 20000 };
+enum { LINE = 64, HEADER = 4096, N_SLOTS = 2, SLEEP_NS = 20000, SEGMENT_NAME = 512 };
+#define PREFIX "dtrain-"
+
+typedef struct segment_id { long pid; unsigned long long nonce; } segment_id;
 
 struct dt_shm_flags {
     atomic_ullong published;
@@ -88,46 +99,108 @@ dt_err dt_shm_run(dt_shm *shm, int64_t n_steps, dt_shm_fill fill, dt_shm_consume
     return DT_OK;
 }
 
-static dt_err map_peers(dt_shm *shm)
+size_t dt_shm_window_nbytes(size_t slot_nbytes) { return HEADER + N_SLOTS * slot_nbytes; }
+
+/* ---- segments ------------------------------------------------------------------------------------------------------------
+ *
+ * Each rank makes a segment of its own, so that its pages are near it, with all its pages reserved: where /dev/shm is too small (64 MiB in a container)
+ * that is an error here and not a signal later. It loses its name as soon as the ranks of the node have mapped it, so a job that is killed leaves
+ * nothing; for the moment before that the maker holds a lock on it, which ends with the process however that ends. */
+
+static const char *segment_dir(void)
 {
+    const char *asked = getenv("DTRAIN_SHM_DIR"); /* for tests */
+    return asked && *asked ? asked : "/dev/shm";
+}
+
+static bool segment_name(char out[SEGMENT_NAME], const segment_id *id)
+{
+    return snprintf(out, SEGMENT_NAME, "%s/" PREFIX "%ld-%016llx", segment_dir(), id->pid, id->nonce) < SEGMENT_NAME;
+}
+
+/* What killed jobs of this user left: nobody holds a lock on it. A young one may not be locked yet. */
+static void remove_stale_segments(void)
+{
+    enum { YOUNG_S = 60 };
+    DIR *d = opendir(segment_dir());
+    for (struct dirent *e; d && (e = readdir(d));) {
+        struct stat st;
+        if (strncmp(e->d_name, PREFIX, strlen(PREFIX)) != 0) continue;
+        const int fd = openat(dirfd(d), e->d_name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+        if (fd < 0) continue;
+        if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() && time(NULL) - st.st_mtime > YOUNG_S && flock(fd, LOCK_EX | LOCK_NB) == 0)
+            unlinkat(dirfd(d), e->d_name, 0);
+        close(fd);
+    }
+    if (d) closedir(d);
+}
+
+static dt_err fail_segment(const char *name, const char *what, int number) { return dt_fail(DT_ERR_MEMORY, "%s: %s: %s", name, what, strerror(number)); }
+
+/* Reserve all pages, and leave as much again to others: MPI has segments there, too, which it fills only later. */
+static dt_err reserve_segment(int fd, size_t nbytes)
+{
+    struct statvfs disk;
+    char need[24], left[24];
+    const int number = posix_fallocate(fd, 0, (off_t)nbytes);
+    const bool known = fstatvfs(fd, &disk) == 0 && disk.f_blocks > 0;
+    const double room = known ? (double)disk.f_bavail * (double)disk.f_frsize : 0;
+    DT_CHECK(!number && (!known || room >= (double)nbytes), DT_ERR_MEMORY, "no room in %s for %s of shared memory, %s left%s%s", segment_dir(),
+             dt_format_bytes((double)nbytes, need), dt_format_bytes(room, left), number && number != ENOSPC ? ": " : "", number && number != ENOSPC ? strerror(number) : "");
+    return DT_OK;
+}
+
+static dt_err map_segment(int fd, const char *name, size_t nbytes, char **base)
+{
+    void *at = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED) return fail_segment(name, "cannot be mapped", errno);
+    *base = at;
+    return DT_OK;
+}
+
+static dt_err make_segment(dt_shm *shm, segment_id *mine)
+{
+    char name[SEGMENT_NAME];
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    *mine = (segment_id){.pid = (long)getpid(), .nonce = dt_mix64((uint64_t)now.tv_nsec ^ dt_mix64((uint64_t)now.tv_sec + (uint64_t)getpid()))};
+    DT_CHECK(segment_name(name, mine), DT_ERR_MEMORY, "%s: the name is too long", segment_dir());
+    shm->fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (shm->fd < 0) return fail_segment(name, "cannot be created", errno);
+    dt_err err = flock(shm->fd, LOCK_SH) == 0 ? DT_OK : fail_segment(name, "cannot be locked", errno);
+    if (err == DT_OK) err = reserve_segment(shm->fd, shm->window_nbytes);
+    if (err == DT_OK) err = map_segment(shm->fd, name, shm->window_nbytes, &shm->segments[shm->me]);
+    if (err == DT_OK) memset(shm->segments[shm->me], 0, shm->window_nbytes);
+    return err;
+}
+
+static dt_err map_peer(dt_shm *shm, int l, const segment_id *id)
+{
+    char name[SEGMENT_NAME];
+    struct stat st;
+    segment_name(name, id);
+    const int fd = open(name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return fail_segment(name, "shared memory of a rank of this node cannot be opened", errno);
+    const bool whole = fstat(fd, &st) == 0 && st.st_size == (off_t)shm->window_nbytes && st.st_uid == geteuid();
+    const dt_err err = whole ? map_segment(fd, name, shm->window_nbytes, &shm->segments[l]) : dt_fail(DT_ERR_MEMORY, "%s: is not the shared memory of a rank", name);
+    close(fd);
+    return err;
+}
+
+static dt_err map_peers(dt_shm *shm, const segment_id *ids)
+{
+    DT_TRY(dt_fault("shm.map"));
+    for (int l = 0; l < shm->n; l++)
+        if (l != shm->me) DT_TRY(map_peer(shm, l, &ids[l]));
     for (int l = 0; l < shm->n; l++) {
-        MPI_Aint nbytes;
-        int unit;
-        char *base = NULL;
-        DT_MPI(MPI_Win_shared_query(shm->win, l, &nbytes, &unit, &base));
-        DT_CHECK(base && (size_t)nbytes == shm->window_nbytes, DT_ERR_COMM,
-                 "shared memory of local rank %d has %lld bytes instead of %zu", l, (long long)nbytes, shm->window_nbytes);
-        shm->flags[l] = (dt_shm_flags *)(void *)base;
-        shm->slots[l] = base + HEADER;
+        shm->flags[l] = (dt_shm_flags *)(void *)shm->segments[l];
+        shm->slots[l] = shm->segments[l] + HEADER;
     }
     return DT_OK;
 }
 
-size_t dt_shm_window_nbytes(size_t slot_nbytes) { return HEADER + N_SLOTS * slot_nbytes; }
-
-static dt_err open_window(dt_shm *shm, const dt_comm *comm)
+static dt_err prepare(dt_shm *shm, const dt_comm *comm, segment_id *mine)
 {
-    shm->window_nbytes = dt_shm_window_nbytes(shm->slot_nbytes);
-    MPI_Info info;
-    char *base = NULL;
-    DT_MPI(MPI_Info_create(&info));
-    DT_MPI(MPI_Info_set(info, "alloc_shared_noncontig", "true")); /* each rank's share on its own pages: near its owner */
-    const int code = MPI_Win_allocate_shared((MPI_Aint)shm->window_nbytes, 1, info, comm->mpi->node, &base, &shm->win);
-    MPI_Info_free(&info);
-    DT_MPI(code);
-    DT_MPI(MPI_Win_set_errhandler(shm->win, MPI_ERRORS_RETURN));
-    DT_MPI(MPI_Win_lock_all(MPI_MODE_NOCHECK, shm->win));
-    memset(base, 0, shm->window_nbytes); /* flags at 0, and the first touch by the owner */
-    DT_TRY(map_peers(shm));
-    DT_MPI(MPI_Win_sync(shm->win));
-    DT_MPI(MPI_Barrier(comm->mpi->node));
-    return DT_OK;
-}
-
-dt_err dt_shm_prepare(dt_shm *shm, const dt_comm *comm, bool shared, size_t slot_nbytes)
-{
-    *shm = (dt_shm){.n = 1, .win = MPI_WIN_NULL, .progress = MPI_COMM_NULL, .slot_nbytes = slot_nbytes};
-    if (!shared || comm->local_nranks == 1) return DT_OK;
     shm->me = comm->local_rank;
     shm->n = comm->local_nranks;
     shm->spins = comm->mpi->cores_per_rank > 0 ? 1000 : 0;
@@ -135,24 +208,60 @@ dt_err dt_shm_prepare(dt_shm *shm, const dt_comm *comm, bool shared, size_t slot
     if (comm->n_nodes > 1) shm->progress = comm->mpi->world;
     shm->flags = calloc((size_t)shm->n, sizeof *shm->flags);
     shm->slots = calloc((size_t)shm->n, sizeof *shm->slots);
-    DT_CHECK(shm->flags && shm->slots, DT_ERR_MEMORY, "no memory for the table of %d ranks of this node", shm->n);
+    shm->segments = calloc((size_t)shm->n, sizeof *shm->segments);
+    DT_CHECK(shm->flags && shm->slots && shm->segments, DT_ERR_MEMORY, "no memory for the table of %d ranks of this node", shm->n);
+    if (shm->me == 0) remove_stale_segments();
+    DT_TRY(dt_fault("shm.make"));
+    return make_segment(shm, mine);
+}
+
+/* The segment has no name any more, whatever came of it. */
+static void give_up_name(dt_shm *shm, const segment_id *mine)
+{
+    char name[SEGMENT_NAME];
+    if (shm->fd < 0) return;
+    if (segment_name(name, mine)) unlink(name);
+    close(shm->fd);
+    shm->fd = -1;
+}
+
+/* Each rank's opinion, made that of all without an error: without shared memory they go on by messages. The reason is told by the first that has one. */
+static dt_err all_have_it(dt_comm *comm, dt_err mine, bool *all)
+{
+    int64_t first = mine == DT_OK ? INT64_MAX : comm->rank;
+    DT_TRY(dt_comm_reduce_host_i64(comm, &first, 1, DT_MIN));
+    if (first == comm->rank)
+        DT_WARN("%s; ranks of a node exchange by messages instead, which is slower (comm.shared_memory = false says so from the start)", dt_error_message());
+    if (mine != DT_OK) dt_error_clear();
+    *all = first == INT64_MAX;
     return DT_OK;
 }
 
-dt_err dt_shm_open(dt_shm *shm, const dt_comm *comm) { return shm->n > 1 ? open_window(shm, comm) : DT_OK; }
-
-void dt_shm_forget(dt_shm *shm)
+dt_err dt_shm_open(dt_shm *shm, dt_comm *comm, size_t slot_nbytes, bool *opened)
 {
-    free(shm->flags);
-    free(shm->slots);
-    *shm = (dt_shm){.n = 1, .win = MPI_WIN_NULL, .progress = MPI_COMM_NULL};
+    const bool alone = comm->local_nranks == 1;
+    segment_id mine = {0}, *ids = NULL;
+    *shm = (dt_shm){.n = 1, .progress = MPI_COMM_NULL, .slot_nbytes = slot_nbytes, .fd = -1, .window_nbytes = alone ? 0 : dt_shm_window_nbytes(slot_nbytes)};
+    dt_err err = alone ? DT_OK : prepare(shm, comm, &mine);
+    if (!alone && err == DT_OK && !(ids = calloc((size_t)shm->n, sizeof *ids))) err = dt_fail(DT_ERR_MEMORY, "no memory for the table of %d ranks of this node", shm->n);
+    dt_err agreed = all_have_it(comm, err, opened);
+    if (agreed == DT_OK && *opened) {
+        const int code = alone ? MPI_SUCCESS : MPI_Allgather(&mine, (int)sizeof mine, MPI_BYTE, ids, (int)sizeof mine, MPI_BYTE, comm->mpi->node);
+        if (code) agreed = dt_comm_mpi_fail(code, "exchange of the names of shared memory", __FILE__, __LINE__);
+        if (agreed == DT_OK) agreed = all_have_it(comm, alone ? DT_OK : map_peers(shm, ids), opened);
+    }
+    give_up_name(shm, &mine);
+    free(ids);
+    if (agreed != DT_OK || !*opened) dt_shm_close(shm);
+    return agreed;
 }
 
 void dt_shm_close(dt_shm *shm)
 {
-    if (shm->win != MPI_WIN_NULL && shm->n > 1) {
-        MPI_Win_unlock_all(shm->win);
-        MPI_Win_free(&shm->win);
-    }
-    dt_shm_forget(shm);
+    for (int l = 0; shm->segments && l < shm->n; l++)
+        if (shm->segments[l]) munmap(shm->segments[l], shm->window_nbytes);
+    free(shm->flags);
+    free(shm->slots);
+    free(shm->segments);
+    *shm = (dt_shm){.n = 1, .fd = -1, .progress = MPI_COMM_NULL, .slot_nbytes = shm->slot_nbytes};
 }

@@ -11,12 +11,13 @@ typedef struct dt_shm_flags dt_shm_flags;
 
 typedef struct dt_shm {
     int me, n; /* local_rank, local_nranks; n == 1: no window, no waiting */
-    size_t slot_nbytes;
+    size_t slot_nbytes; /* of a step, with and without a window */
     unsigned long long step; /* steps finished */
     int spins, yields;       /* turns of the wait before the processor is given up, and before it sleeps */
     dt_shm_flags **flags;    /* [n] */
     char **slots;            /* [n] two slots each */
-    MPI_Win win;
+    char **segments;         /* [n] what is mapped */
+    int fd;                  /* of this rank's segment while it has a name, else -1 */
     MPI_Comm progress;    /* where messages to other nodes may be on their way while we wait; MPI_COMM_NULL: none */
     size_t window_nbytes; /* this rank's share */
 } dt_shm;
@@ -28,12 +29,10 @@ typedef dt_err (*dt_shm_consume)(void *arg, int64_t step);
 /** Bytes of a rank's share of the window. */
 size_t dt_shm_window_nbytes(size_t slot_nbytes);
 
-/** Local: all that may fail on one rank alone. shared false: no window, as if this rank were alone. */
-dt_err dt_shm_prepare(dt_shm *shm, const dt_comm *comm, bool shared, size_t slot_nbytes);
-/** Collective over the node, after all have prepared. */
-dt_err dt_shm_open(dt_shm *shm, const dt_comm *comm);
-void dt_shm_close(dt_shm *shm);  /* collective over the node */
-void dt_shm_forget(dt_shm *shm); /* local: frees the tables alone, after a failure to open; safe on what was not prepared */
+/** Make and map the segments of this node's ranks. *opened false, and a warning: some rank of any node could not (no room in /dev/shm, another container):
+ *  all then exchange by messages. Collective over all ranks, agreed. */
+dt_err dt_shm_open(dt_shm *shm, dt_comm *comm, size_t slot_nbytes, bool *opened);
+void dt_shm_close(dt_shm *shm); /* local; safe on {.n = 1} */
 
 /** Run steps 0 .. n_steps-1: fill(i + 1) comes before consume(i), so that ranks copy in while others still add. Collective over the node. */
 dt_err dt_shm_run(dt_shm *shm, int64_t n_steps, dt_shm_fill fill, dt_shm_consume consume, void *arg);

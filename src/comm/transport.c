@@ -50,11 +50,11 @@ size_t dt_comm_plan_nbytes(int nranks, int ranks_per_node, bool shared_memory)
     return 2 * t.net_set_nbytes + (t.shared ? dt_shm_window_nbytes(SLOT_NBYTES) : 0);
 }
 
-static void plan_of(const dt_comm *comm, dt_transport *t)
+static void plan_of(const dt_comm *comm, bool shared_memory, dt_transport *t)
 {
     const struct dt_comm_mpi *mpi = comm->mpi;
     const int threads = omp_get_max_threads(), cores = mpi->cores_per_rank;
-    const layout l = {comm->nranks, comm->n_nodes, mpi->max_local, mpi->min_local, comm->use_shared_memory};
+    const layout l = {comm->nranks, comm->n_nodes, mpi->max_local, mpi->min_local, shared_memory};
     plan(&l, t);
     t->n_threads = threads < cores ? threads : cores > 0 ? cores : 1;
     t->stream_nbytes = STREAM_NBYTES;
@@ -96,19 +96,21 @@ static void count_window(const dt_comm *comm, size_t nbytes, bool add)
 static dt_err mpi_open(dt_comm *comm)
 {
     dt_transport *t = calloc(1, sizeof *t);
-    dt_err err = DT_OK;
-    if (!t) {
-        err = dt_fail(DT_ERR_MEMORY, "no memory for the transport");
-    } else {
-        t->shm = (dt_shm){.n = 1, .win = MPI_WIN_NULL};
-        plan_of(comm, t);
-        err = alloc_buffers(comm, t);
-        if (!err) err = dt_shm_prepare(&t->shm, comm, t->shared, SLOT_NBYTES);
+    bool opened = false;
+    dt_err err = dt_comm_agree(comm, t ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for the transport"));
+    if (err != DT_OK) {
+        free(t);
+        return err;
     }
-    err = dt_comm_agree(comm, err); /* the window is made by all ranks together, or by none */
-    if (!err) err = dt_shm_open(&t->shm, comm);
-    if (err) {
-        if (t) dt_shm_forget(&t->shm), free_buffers(t);
+    t->shm = (dt_shm){.n = 1, .fd = -1, .progress = MPI_COMM_NULL, .slot_nbytes = SLOT_NBYTES};
+    err = comm->use_shared_memory && comm->mpi->max_local > 1 ? dt_shm_open(&t->shm, comm, SLOT_NBYTES, &opened) : DT_OK;
+    if (err == DT_OK) {
+        plan_of(comm, opened, t);
+        err = dt_comm_agree(comm, alloc_buffers(comm, t));
+    }
+    if (err != DT_OK) {
+        dt_shm_close(&t->shm);
+        free_buffers(t);
         return err;
     }
     count_window(comm, t->shm.window_nbytes, true);
