@@ -10,6 +10,11 @@ typedef struct dt_ckpt_meta {
     int64_t adam_steps;            /* updates applied (attribute `updates`) */
     uint64_t seed;
     double loss_scale;
+    uint64_t data_fingerprint; /* of the training data (dt_loader_fingerprint); 0: not known */
+    bool validation_due;       /* this step's validation was put off or interrupted */
+    int64_t best_step;         /* the step of the best validation, 0: none; its metric; and validations without a better one since */
+    double best_metric;
+    int64_t n_not_better;
     char *config;       /* resolved INI */
     char *model_config; /* config.json */
 } dt_ckpt_meta;
@@ -22,6 +27,9 @@ dt_err dt_checkpoint_save(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, c
 /** The same into one file of any name, whose folder is made when it is not there; no other file is touched. Collective. */
 dt_err dt_checkpoint_save_as(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, const char *path, dt_phase *phase);
 
+/** Do the parameters in the file have the names and shapes of these units? Nothing is loaded. Local. DT_ERR_DATA naming file and tensor. */
+dt_err dt_checkpoint_fits(const char *path, const dt_unit *units, int n_units);
+
 /** Root attributes of a file, after checking format and version. Local. DT_ERR_DATA naming file and attribute. */
 dt_err dt_checkpoint_read_meta(const char *path, dt_ckpt_meta *meta);
 
@@ -33,8 +41,18 @@ dt_err dt_checkpoint_load(dt_comm *comm, dt_zero *z, const char *path, bool with
  *  files are not listed. Local. */
 dt_err dt_checkpoint_list(const char *dir, char ***paths, int *n_paths);
 
+/** The checkpoints of a directory that a run may go on from, best choice first: the one that `latest` names, then those of lower steps. What has a
+ *  higher step than `latest` belongs to a branch that was left, and does not count. Local; free with dt_config_free_list. */
+dt_err dt_checkpoint_candidates(const char *dir, char ***paths, int *n_paths);
+
+/** The step in a checkpoint's file name, -1 where it has none. */
+int64_t dt_checkpoint_step_of(const char *path);
+
+/** Let DIR/NAME ("latest", "best") name the file of a step, durably; step 0: remove it. Local. DT_ERR_WRITE. */
+dt_err dt_checkpoint_point(const char *dir, const char *name, int64_t step);
+
 /** The checkpoint that a path means: a file is itself; in a run's directory or a folder of checkpoints the one that `latest` names, else the highest
- *  step. malloc'ed. DT_ERR_DATA when there is none. Local. */
+ *  step; of the files `latest` and `best` what they name. malloc'ed. DT_ERR_DATA when there is none. Local. */
 dt_err dt_checkpoint_find(const char *path, char **file);
 
 /** Recompute every checksum of a file. Prints a line per tensor to out when out is not NULL. Local. */

@@ -156,7 +156,11 @@ typedef struct dt_phase {
     _Atomic double since_s; /* dt_now_s() at the last change: progress, for the watchdog */
     void (*listener)(void *self, const char *name, const char *unit, double now_s); /* NULL, or told of every change (trace) */
     void *listener_self;
+    int (*stop_asked)(void); /* NULL, or whether the user wants the program to end: looked at where a rank works long and alone */
 } dt_phase;
+
+/** DT_ERR_STOP when the user wants the program to end; to be carried to the next vote like any error. p may be NULL. */
+dt_err dt_phase_poll(const dt_phase *p);
 
 static inline void dt_phase_enter(dt_phase *p, const char *name, const char *unit)
 {

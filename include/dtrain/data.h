@@ -24,6 +24,7 @@ typedef struct dt_loader_options {
     int prefetch;           /* micro-batches ahead; 0: none */
     int64_t vocab_size;     /* of the model: token ids must be below */
     dt_ledger *ledger;
+    dt_phase *phase;        /* told of each file that is opened, and polled; may be NULL */
 } dt_loader_options;
 
 /** What a set of files holds. */

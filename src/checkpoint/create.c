@@ -43,6 +43,11 @@ static dt_err write_meta(hid_t file, const char *path, const dt_ckpt_meta *m)
     DT_TRY(dt_h5_write_i64(file, path, "updates", m->adam_steps));
     DT_TRY(dt_h5_write_u64(file, path, "seed", m->seed));
     DT_TRY(dt_h5_write_f64(file, path, "loss_scale", m->loss_scale));
+    DT_TRY(dt_h5_write_u64(file, path, "data_fingerprint", m->data_fingerprint));
+    DT_TRY(dt_h5_write_i64(file, path, "validation_due", m->validation_due));
+    DT_TRY(dt_h5_write_i64(file, path, "best_step", m->best_step));
+    DT_TRY(dt_h5_write_f64(file, path, "best_metric", m->best_metric));
+    DT_TRY(dt_h5_write_i64(file, path, "not_better", m->n_not_better));
     DT_TRY(dt_h5_write_text(file, path, "config", config));
     DT_TRY(dt_h5_write_text(file, path, "model_config", model));
     return dt_h5_write_u64(file, path, "checksum", sum); /* of the two texts, one after the other */

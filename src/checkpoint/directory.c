@@ -86,11 +86,12 @@ void ckpt_remove_stale(const char *dir)
     free_entries(parts, n);
 }
 
-static void read_latest(const char *dir, char *out, size_t out_size)
+/* The name in DIR/latest or DIR/best, "" without one. */
+static void read_pointer(const char *dir, const char *pointer, char *out, size_t out_size)
 {
     char path[PATH_MAX];
     out[0] = '\0';
-    if ((size_t)snprintf(path, sizeof path, "%s/latest", dir) >= sizeof path) return;
+    if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, pointer) >= sizeof path) return;
     FILE *f = fopen(path, "r");
     if (!f) return;
     if (!fgets(out, (int)out_size, f)) out[0] = '\0';
@@ -100,7 +101,7 @@ static void read_latest(const char *dir, char *out, size_t out_size)
 
 void ckpt_prune(const char *dir, int64_t keep, const char *written)
 {
-    char latest[NAME_MAX + 2];
+    char latest[NAME_MAX + 2], best[NAME_MAX + 2];
     entry *all;
     int n;
     if (keep <= 0) return;
@@ -109,11 +110,12 @@ void ckpt_prune(const char *dir, int64_t keep, const char *written)
         dt_error_clear();
         return;
     }
-    read_latest(dir, latest, sizeof latest);
+    read_pointer(dir, "latest", latest, sizeof latest);
+    read_pointer(dir, "best", best, sizeof best);
     int64_t left = n;
     for (int i = n - 1; i >= 0 && left > keep; i--) {
         const char *name = strrchr(all[i].path, '/') + 1;
-        if (strcmp(all[i].path, written) == 0 || strcmp(name, latest) == 0) continue;
+        if (strcmp(all[i].path, written) == 0 || strcmp(name, latest) == 0 || strcmp(name, best) == 0) continue;
         if (unlink(all[i].path) == 0)
             left--;
         else
@@ -139,4 +141,34 @@ dt_err dt_checkpoint_list(const char *dir, char ***paths, int *n_paths)
     *paths = list;
     *n_paths = n;
     return DT_OK;
+}
+
+int64_t dt_checkpoint_step_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return step_of(slash ? slash + 1 : path, ".h5");
+}
+
+dt_err dt_checkpoint_candidates(const char *dir, char ***paths, int *n_paths)
+{
+    char latest[NAME_MAX + 2];
+    int n_newer = 0;
+    DT_TRY(dt_checkpoint_list(dir, paths, n_paths));
+    read_pointer(dir, "latest", latest, sizeof latest);
+    const int64_t step = step_of(latest, ".h5");
+    while (step >= 0 && n_newer < *n_paths && dt_checkpoint_step_of((*paths)[n_newer]) > step) n_newer++;
+    if (n_newer == *n_paths) return DT_OK; /* nothing up to there is left: `latest` says no more */
+    for (int i = 0; i < n_newer; i++) free((*paths)[i]);
+    *n_paths -= n_newer;
+    memmove(*paths, *paths + n_newer, (size_t)*n_paths * sizeof **paths);
+    return DT_OK;
+}
+
+dt_err dt_checkpoint_point(const char *dir, const char *name, int64_t step)
+{
+    char path[PATH_MAX], text[40];
+    DT_CHECK(dt_join_path(path, dir, name, ""), DT_ERR_WRITE, "%s: the path is too long", dir);
+    DT_CHECK(step > 0 || unlink(path) == 0 || errno == ENOENT, DT_ERR_WRITE, "%s: cannot be removed: %s", path, strerror(errno));
+    snprintf(text, sizeof text, "step-%08" PRId64 ".h5", step);
+    return step > 0 ? dt_write_file_atomic(path, text, strlen(text)) : DT_OK;
 }

@@ -122,6 +122,7 @@ static dt_err write_slot(export_job *j, int i)
     for (int64_t at = 0; at < s->piece->n; at += step) {
         const int64_t n = s->piece->n - at < step ? s->piece->n - at : step;
         const char *from = in_place ? in_place + (size_t)at * kept_size : j->raw;
+        DT_TRY(dt_phase_poll(j->phase));
         if (!in_place) DT_TRY(dt_zero_state_read(j->z, s->state, s->piece, at, n, j->raw));
         const int64_t n_lost = kept == type ? 0 : dt_st_convert(from, kept, j->converted, type, n);
         DT_CHECK(n_lost == 0, DT_ERR_DATA, "tensor `%s`: %" PRId64 " numbers are too large for %s: use another data type",

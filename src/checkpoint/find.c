@@ -9,21 +9,27 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* What `latest` names, else the highest step; malloc'ed in *path, left alone where there is none. */
-static dt_err newest_in(const char *dir, char **path)
+/* The file that DIR/POINTER names; malloc'ed in *path, left alone where there is none. */
+static dt_err follow(const char *dir, const char *pointer, char **path)
 {
     char file[PATH_MAX], name[NAME_MAX + 2] = "";
-    if (snprintf(file, sizeof file, "%s/latest", dir) >= (int)sizeof file) return DT_OK;
+    if (!dt_join_path(file, dir, pointer, "")) return DT_OK;
     FILE *f = fopen(file, "re");
     if (f && fgets(name, sizeof name, f)) name[strcspn(name, "\r\n")] = 0;
     if (f) fclose(f);
-    if (name[0] && snprintf(file, sizeof file, "%s/%s", dir, name) < (int)sizeof file && dt_is_file(file)) {
-        *path = strdup(file);
-        return *path ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the name of %s", file);
-    }
+    if (!name[0] || !dt_join_path(file, dir, name, "") || !dt_is_file(file)) return DT_OK;
+    *path = strdup(file);
+    return *path ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the name of %s", file);
+}
+
+/* What `latest` names, else the first candidate; malloc'ed in *path, left alone where there is none. */
+static dt_err newest_in(const char *dir, char **path)
+{
     char **paths;
     int n = 0;
-    DT_TRY(dt_checkpoint_list(dir, &paths, &n));
+    DT_TRY(follow(dir, "latest", path));
+    if (*path) return DT_OK;
+    DT_TRY(dt_checkpoint_candidates(dir, &paths, &n));
     if (n > 0) {
         *path = paths[0];
         paths[0] = NULL;
@@ -39,6 +45,13 @@ dt_err dt_checkpoint_find(const char *path, char **file)
     *file = NULL;
     DT_CHECK(stat(path, &st) == 0, DT_ERR_DATA, "%s: %s", path, strerror(errno));
     if (!S_ISDIR(st.st_mode)) {
+        const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+        if (strcmp(name, "latest") == 0 || strcmp(name, "best") == 0) {
+            snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+            DT_TRY(follow(slash == path ? "/" : dir, name, file));
+            DT_CHECK(*file, DT_ERR_DATA, "%s: expected the name of a checkpoint beside it, found none", path);
+            return DT_OK;
+        }
         *file = strdup(path);
         return *file ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the name of %s", path);
     }

@@ -120,6 +120,7 @@ static dt_err read_slot(load_job *j, int i)
     for (int64_t at = 0; at < s->piece->n; at += step) {
         const int64_t n = s->piece->n - at < step ? s->piece->n - at : step, first = s->piece->first + at;
         char *to = in_place ? in_place + (size_t)at * size : j->raw;
+        DT_TRY(dt_phase_poll(j->phase));
         DT_TRY(fetch(j, s, p, first, n, to));
         if (p->has_checksum) j->sums[i] += dt_checksum(to, first, n, size);
         if (in_place) continue;

@@ -143,6 +143,20 @@ static dt_err list_slots(const dt_unit *units, int n_units, ckpt_slot **slots, i
     return DT_OK;
 }
 
+dt_err dt_checkpoint_fits(const char *path, const dt_unit *units, int n_units)
+{
+    ckpt_slot *slots;
+    int n_slots;
+    DT_TRY(list_slots(units, n_units, &slots, &n_slots));
+    ckpt_found found = {.places = calloc((size_t)n_slots + 1, sizeof *found.places)};
+    const dt_err err = found.places ? ckpt_find_in_checkpoint(path, slots, n_slots, &found)
+                                    : dt_fail(DT_ERR_MEMORY, "no memory for a list of %d tensors", n_slots);
+    free(found.places);
+    free(found.files);
+    free(slots);
+    return err;
+}
+
 dt_err dt_pretrained_verify(const dt_pretrained *p, const dt_unit *units, int n_units)
 {
     ckpt_slot *slots;

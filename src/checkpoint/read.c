@@ -70,17 +70,34 @@ static dt_err check_texts(hid_t file, const char *path, const dt_ckpt_meta *m)
     return DT_OK;
 }
 
+/* What files of other writers, and older ones, may lack. */
+static dt_err read_optional(hid_t file, const char *path, dt_ckpt_meta *m)
+{
+    int64_t due = 0;
+    m->adam_steps = m->step; /* true unless steps were skipped */
+    if (dt_h5_has(file, "updates")) DT_TRY(dt_h5_read_i64(file, path, "updates", &m->adam_steps));
+    if (dt_h5_has(file, "data_fingerprint")) DT_TRY(dt_h5_read_u64(file, path, "data_fingerprint", &m->data_fingerprint));
+    if (dt_h5_has(file, "validation_due")) DT_TRY(dt_h5_read_i64(file, path, "validation_due", &due));
+    if (dt_h5_has(file, "best_step")) DT_TRY(dt_h5_read_i64(file, path, "best_step", &m->best_step));
+    if (dt_h5_has(file, "best_metric")) DT_TRY(dt_h5_read_f64(file, path, "best_metric", &m->best_metric));
+    if (dt_h5_has(file, "not_better")) DT_TRY(dt_h5_read_i64(file, path, "not_better", &m->n_not_better));
+    m->validation_due = due != 0;
+    DT_CHECK(m->best_step >= 0 && m->best_step <= m->step && m->n_not_better >= 0, DT_ERR_DATA,
+             "%s: attributes `best_step`, `not_better`: expected 0 to %" PRId64 ", and 0 or more, found %" PRId64 " and %" PRId64, path, m->step,
+             m->best_step, m->n_not_better);
+    return DT_OK;
+}
+
 static dt_err read_meta(hid_t file, const char *path, dt_ckpt_meta *m)
 {
     DT_TRY(dt_h5_read_i64(file, path, "step", &m->step));
     DT_TRY(dt_h5_read_i64(file, path, "samples", &m->samples));
     DT_TRY(dt_h5_read_i64(file, path, "tokens", &m->tokens));
-    m->adam_steps = m->step; /* true unless steps were skipped; files of other writers may say no more */
-    if (dt_h5_has(file, "updates")) DT_TRY(dt_h5_read_i64(file, path, "updates", &m->adam_steps));
     DT_TRY(dt_h5_read_u64(file, path, "seed", &m->seed));
     DT_TRY(dt_h5_read_f64(file, path, "loss_scale", &m->loss_scale));
     DT_TRY(dt_h5_read_text(file, path, "config", &m->config));
     DT_TRY(dt_h5_read_text(file, path, "model_config", &m->model_config));
+    DT_TRY(read_optional(file, path, m));
     DT_CHECK(m->step >= 0 && m->samples >= 0 && m->tokens >= 0 && m->adam_steps >= 0, DT_ERR_DATA,
              "%s: attributes `step`, `samples`, `tokens`, `updates`: expected 0 or more, found %" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64, path,
              m->step, m->samples, m->tokens, m->adam_steps);

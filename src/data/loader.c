@@ -213,6 +213,7 @@ dt_err dt_loader_verify(const dt_loader *l, dt_phase *phase)
 {
     for (int i = 0; i < l->sources.n_files; i++) {
         dt_phase_enter(phase, "verify", "");
+        DT_TRY(dt_phase_poll(phase));
         DT_TRY(dt_dataset_verify(l->sources.layouts[i].dataset));
     }
     return DT_OK;

@@ -117,7 +117,11 @@ static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
     int n_paths;
     DT_TRY(dt_glob(item, &paths, &n_paths));
     dt_err err = DT_OK;
-    for (int i = 0; i < n_paths && err == DT_OK; i++) err = add_file(s, paths[i], opt);
+    for (int i = 0; i < n_paths && err == DT_OK; i++) {
+        dt_phase_enter(opt->phase, "open", "data");
+        err = dt_phase_poll(opt->phase);
+        if (err == DT_OK) err = add_file(s, paths[i], opt);
+    }
     dt_config_free_list(paths, n_paths);
     DT_TRY(err);
     DT_CHECK(s->n_samples > s->entry_first[s->n_entries], DT_ERR_DATA,
