@@ -188,14 +188,14 @@ static void cutting_keeps_whole_records_alone(void **state)
     struct fixture *f = *state;
     int64_t n_bad;
     spill(f->jsonl, "{\"step\": 1}\n[1]\n{\"step\": 2.5}\n\n{\"step\": -3}\n{\"loss\": 1}\n\"step\"\n{\"step\": 1, \"step\n{\"step\": 2}\n{\"step\": 3}\n{\"step\": 2}");
-    assert_int_equal(dt_jsonl_cut(f->jsonl, 2, &n_bad), DT_OK);
+    assert_int_equal(dt_jsonl_cut(f->jsonl, 2, false, &n_bad), DT_OK);
     assert_file(f->jsonl, "{\"step\": 1}\n{\"step\": 2}\n");
     assert_int_equal(n_bad, 8);
     /* nothing left to take away: the same bytes again */
-    assert_int_equal(dt_jsonl_cut(f->jsonl, 2, &n_bad), DT_OK);
+    assert_int_equal(dt_jsonl_cut(f->jsonl, 2, false, &n_bad), DT_OK);
     assert_file(f->jsonl, "{\"step\": 1}\n{\"step\": 2}\n");
     assert_int_equal(n_bad, 0);
-    assert_int_equal(dt_jsonl_cut(f->jsonl, 0, &n_bad), DT_OK);
+    assert_int_equal(dt_jsonl_cut(f->jsonl, 0, false, &n_bad), DT_OK);
     assert_file(f->jsonl, "");
 }
 
@@ -208,7 +208,7 @@ static void cutting_a_long_file_keeps_every_byte(void **state)
     size_t before, after;
     int64_t n_bad;
     char *a = slurp(f->jsonl, &before);
-    assert_int_equal(dt_jsonl_cut(f->jsonl, 1500, &n_bad), DT_OK);
+    assert_int_equal(dt_jsonl_cut(f->jsonl, 1500, false, &n_bad), DT_OK);
     char *b = slurp(f->jsonl, &after);
     assert_true(before > 2 << 16 && before < (1 << 20) - 1);
     assert_int_equal(before, after);

@@ -79,19 +79,21 @@ void dt_jsonl_validation(dt_record *out, int64_t step, double loss, const dt_met
     put_more_and_end(out, more, n_more);
 }
 
-/* The step of a whole line, or -1. */
-static int64_t line_step(const char *line, size_t nbytes)
+/* The step of a whole line, or -1; is it a validation's? */
+static int64_t line_step(const char *line, size_t nbytes, bool *is_validation)
 {
+    *is_validation = false;
     if (nbytes == 0 || line[nbytes - 1] != '\n') return -1;
     json_t *object;
     if (dt_json_parse(&object, "", line, nbytes, DT_JSON_LAST_KEY | DT_JSON_RECORD) != DT_OK) dt_error_clear();
     const json_t *step = json_object_get(object, "step"); /* NULL for what is no object */
     const int64_t value = json_is_integer(step) ? (int64_t)json_integer_value(step) : -1;
+    *is_validation = json_object_get(object, "validation_loss") != NULL;
     json_decref(object);
     return value;
 }
 
-static dt_err copy_lines(FILE *in, const char *path, dt_record_file *to, int64_t last_step, int64_t *n_bad)
+static dt_err copy_lines(FILE *in, const char *path, dt_record_file *to, int64_t last_step, bool redo_validation, int64_t *n_bad)
 {
     enum { BATCH = 1 << 16 }; /* bytes gathered before a write */
     dt_record batch = {0};
@@ -101,9 +103,10 @@ static dt_err copy_lines(FILE *in, const char *path, dt_record_file *to, int64_t
     ssize_t n;
     errno = 0;
     while (err == DT_OK && (n = getline(&line, &cap, in)) >= 0) {
-        const int64_t step = line_step(line, (size_t)n);
+        bool is_validation;
+        const int64_t step = line_step(line, (size_t)n, &is_validation);
         if (step < 0) ++*n_bad;
-        if (step < 0 || step > last_step) continue;
+        if (step < 0 || step > last_step || (redo_validation && is_validation && step == last_step)) continue;
         dt_record_bytes(&batch, line, (size_t)n);
         if (batch.nbytes < BATCH && !batch.out_of_memory) continue;
         err = dt_record_file_write(to, &batch);
@@ -116,7 +119,7 @@ static dt_err copy_lines(FILE *in, const char *path, dt_record_file *to, int64_t
     return err;
 }
 
-dt_err dt_jsonl_cut(const char *path, int64_t last_step, int64_t *n_bad)
+dt_err dt_jsonl_cut(const char *path, int64_t last_step, bool redo_validation, int64_t *n_bad)
 {
     *n_bad = 0;
     char part[PATH_MAX];
@@ -129,7 +132,7 @@ dt_err dt_jsonl_cut(const char *path, int64_t last_step, int64_t *n_bad)
 
     dt_record_file to;
     dt_err err = dt_record_file_open(&to, part, false);
-    if (err == DT_OK) err = copy_lines(in, path, &to, last_step, n_bad);
+    if (err == DT_OK) err = copy_lines(in, path, &to, last_step, redo_validation, n_bad);
     if (err == DT_OK) err = dt_record_file_sync(&to);
     dt_record_file_close(&to);
     fclose(in);
