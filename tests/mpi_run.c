@@ -170,6 +170,7 @@ static bool is_whole_trace(const char *path)
     for (size_t i = 0; i < json_array_size(events); i++) {
         const json_t *e = json_array_get(events, i);
         const json_int_t pid = json_integer_value(json_object_get(e, "pid"));
+        if (json_is_string(json_object_get(e, "ph")) && !strcmp(json_string_value(json_object_get(e, "ph")), "M")) continue; /* a name */
         ok = ok && json_is_string(json_object_get(e, "name")) && json_is_real(json_object_get(e, "ts")) && json_real_value(json_object_get(e, "dur")) >= 0;
         ok = ok && pid >= 0 && pid < nranks && pid < 8;
         if (ok && !seen[pid]) seen[pid] = true, n_seen++;

@@ -47,6 +47,10 @@ dt_err dt_config_read(dt_config *cfg, const char *name, const char *text, int n_
  *  key NULL: any key of the section. */
 bool dt_config_doubted(const dt_config *cfg, const char *section, const char *key);
 
+/** Tell of every key whose value differs between two configurations, in the order of the table. */
+typedef void (*dt_config_visit)(void *self, const char *section, const char *key, const char *before, const char *now);
+void dt_config_compare(const dt_config *before, const dt_config *now, dt_config_visit visit, void *self);
+
 /** Read a whole file into a malloc'ed string. DT_ERR_USAGE with the reason when it cannot be read or is not text. */
 dt_err dt_config_read_file(const char *path, char **text);
 

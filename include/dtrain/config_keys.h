@@ -30,7 +30,12 @@
     BOOL(run, reproducible, false, \
          "losses and weights are bit-identical for any number of ranks, ZeRO stage and offload (slower)") \
     REAL(run, time_limit, 0, 0, 1e9, "seconds", \
-         "save a checkpoint and exit with code 75 before this much time has passed since the start; 0: no limit") \
+         "save a checkpoint and exit with code 75 before this much time has passed since the start; 0: the end of the " \
+         "Slurm job where it is known (SLURM_JOB_END_TIME), else no limit") \
+    INT (run, early_stopping_patience, 0, 0, INT64_MAX, "validations", \
+         "end the run when this many validations in a row were not better than the best; 0: never") \
+    REAL(run, early_stopping_threshold, 0, 0, 1e30, "", \
+         "a validation is better only when its metric improves on the best by more than this") \
     INT (run, max_skipped_steps, 20, 1, INT64_MAX, "optimizer steps", \
          "stop with exit code 71 after this many steps in a row were skipped because of non-finite gradients") \
     TEXT(model, path, "", \
@@ -152,10 +157,21 @@
     REAL(checkpoint, save_steps, 500, 0, 1e12, "optimizer steps", \
          "save a checkpoint every this many steps; below 1: a fraction of all steps; 0: only at the end") \
     INT (checkpoint, save_total_limit, 0, 0, INT64_MAX, "files", \
-         "keep at most this many checkpoints, the newest; 0: all") \
+         "keep at most this many checkpoints, the newest, and besides them the best; 0: all") \
     TEXT(checkpoint, resume, "auto", \
          "auto: continue from the newest intact checkpoint in output_dir, or start anew if there is none; none: " \
          "start anew; or the path of a checkpoint") \
+    TEXT(checkpoint, allow_changes, "", \
+         "keys that a resumed run may change although its checkpoint would be refused for them, such as run.task, " \
+         "data.train, data.seq_len; or all") \
+    BOOL(checkpoint, load_best_model_at_end, false, \
+         "save whenever a validation is the best so far, keep that checkpoint (the file `best` names it), and end " \
+         "the run with its weights, which are then exported") \
+    ENUM(checkpoint, metric_for_best_model, "validation_loss", \
+         "validation_loss|validation_accuracy|validation_entropy", \
+         "metric that tells which validation is the best (eval_loss of transformers is validation_loss)") \
+    ENUM(checkpoint, greater_is_better, "auto", "auto|true|false", \
+         "whether the best metric is the greatest; auto: only of validation_accuracy") \
     BOOL(checkpoint, save_on_signal, true, "save a checkpoint when a signal or the time limit ends the run") \
     ENUM(checkpoint, export, "none", "none|hf", \
          "at the end of the run; hf: write the model and its tokenizer to OUTPUT_DIR/hf as a Hugging Face " \

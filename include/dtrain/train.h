@@ -34,6 +34,8 @@ double dt_schedule_lr(const dt_schedule *s, int64_t updates_done);
 int64_t dt_interval_steps(double value, int64_t total_steps);
 /** These keys are numbers because of the shares: DT_ERR_USAGE for one that is neither a share nor a whole number of steps. */
 dt_err dt_intervals_check(const dt_config *cfg);
+/** load_best_model_at_end: every save must come with a validation. DT_ERR_USAGE naming the nearest save_steps that fit. */
+dt_err dt_best_intervals_check(const dt_config *cfg, int64_t total_steps);
 
 /* ---- watchdog, signals, timeline ---------------------------------------------------------------------------------------- */
 
@@ -100,6 +102,14 @@ typedef struct dt_run {
     dt_schedule schedule;
     int64_t total_steps;
     double start_s;
+    bool only_check;           /* --check: nothing is written */
+    double deadline_s;         /* dt_now_s() at which the run must have ended; 0: none */
+    const char *deadline_name; /* whose that is */
+    double save_s, step_s;     /* how long a save, and a superstep, may take */
+    bool save_is_measured;
+    char **resume_paths;       /* rank 0: checkpoints to go on from, best first */
+    int n_resume_paths, resume_first;
+    bool resume_is_given;      /* by path: no other will do */
     bool has_pretrained;       /* is there a model to start from? */
     dt_pretrained pretrained;
 } dt_run;

@@ -274,3 +274,11 @@ char *dt_config_text(const dt_config *cfg)
     }
     return text;
 }
+
+void dt_config_compare(const dt_config *before, const dt_config *now, dt_config_visit visit, void *self)
+{
+    for (int i = 0; i < dt_n_keys; i++) {
+        const char *a = before->priv->value[i].text, *b = now->priv->value[i].text;
+        if (strcmp(a, b) != 0) visit(self, dt_key_table[i].section, dt_key_table[i].name, a, b);
+    }
+}

@@ -8,7 +8,6 @@
 #include <string.h>
 #include <sys/resource.h>
 
-enum { STOP_NO, STOP_TIME_LIMIT, STOP_SIGNAL };
 /* what the vote carries, besides err, stop, nonfinite and the objective's sums */
 enum { SUM_SQUARES, SUM_TIME };
 enum { MAX_STEP_TIME, MAX_DEVICE_MEMORY, MAX_HOST_MEMORY, MAX_TIME, MAX_MINUS_TIME = MAX_TIME + DT_N_TIME };
@@ -29,12 +28,11 @@ static double host_memory_peak(void)
     return (double)ru.ru_maxrss * 1024;
 }
 
-/* Stop before the limit: one more step and a save must still fit. */
-static int stop_request(const dt_run *run, double step_s)
+/* Room for one more step: steps differ in length, so twice a long one. */
+static double next_step_s(dt_run *run, double step_s)
 {
-    if (dt_signals_pending()) return STOP_SIGNAL;
-    const double limit_s = run->cfg.run_time_limit, used_s = dt_now_s() - run->start_s;
-    return limit_s > 0 && used_s + 2 * step_s > limit_s ? STOP_TIME_LIMIT : STOP_NO;
+    run->step_s = fmax(step_s, 0.9 * run->step_s);
+    return 2 * run->step_s;
 }
 
 static dt_err compute_step(dt_run *run, const progress *p, dt_lm_sums *sums)
@@ -60,7 +58,7 @@ static dt_err agree_on_step(dt_run *run, dt_err err, const dt_lm_sums *sums, dou
     dt_timeline_take(run->timeline, group_s);
     const double step_s = dt_now_s() - begin_s;
     *vote = (dt_vote){.err = err,
-                      .stop = stop_request(run, step_s),
+                      .stop = run_stop_request(run, next_step_s(run, step_s)),
                       .nonfinite = sums->nonfinite || !isfinite(sum_squares)};
     dt_lm_sums_to_counts(sums, vote->counts);
     vote->sums[SUM_SQUARES] = sum_squares;
@@ -179,12 +177,67 @@ static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *e
     return err;
 }
 
-/* Validate and save where it is time to. */
-static dt_err after_step(dt_run *run, progress *p, const cadence *every, bool last, bool stop)
+/* ---- between supersteps -------------------------------------------------------------------------------------------------- */
+
+/* A save or a validation took its time: was there a request meanwhile? */
+static dt_err vote_on_stop(dt_run *run, int *stop)
 {
-    if (run->valid && (due(every->validate, p->step) || (last && !stop))) DT_TRY(run_validate(run, p->step));
-    const bool save = last || due(every->save, p->step) || (stop && run->cfg.checkpoint_save_on_signal);
-    return save && p->saved_step != p->step ? run_save(run, p) : DT_OK;
+    dt_vote vote = {.err = dt_fault("loop.vote"), .stop = run_stop_request(run, 2 * run->step_s)};
+    DT_TRY(dt_comm_vote(run->comm, &vote));
+    *stop = vote.stop;
+    return (dt_err)vote.err;
+}
+
+/* Interrupted: it stays due. */
+static dt_err validate(dt_run *run, progress *p, int *stop)
+{
+    validation v;
+    validation_end end;
+    DT_TRY(run_validate(run, p->step, &v, &end));
+    p->validation_due = end.stop != STOP_NO;
+    *stop = end.stop;
+    if (end.stop)
+        DT_INFO("the validation of step %" PRId64 " was interrupted after %" PRId64 " of %" PRId64 " micro-batches per rank and will be done again",
+                p->step, end.n_done, end.n);
+    else run_best_take(run, p, &v);
+    return DT_OK;
+}
+
+/* What is left to do when the last step is done, besides a validation. */
+static bool work_follows(const dt_run *run) { return strcmp(run->cfg.checkpoint_export, "none") != 0; }
+
+/* Validate and save where it is time to. Whoever asked for a stop waits for a save alone: a validation is put off. */
+static dt_err after_step(dt_run *run, progress *p, const cadence *every, bool last, int *stop)
+{
+    const bool validate_now = run->valid && (due(every->validate, p->step) || last);
+    p->validation_due = validate_now;
+    if (last && !validate_now && !work_follows(run)) *stop = STOP_NO; /* all is done: there is nothing left to stop */
+    if (validate_now && !*stop) DT_TRY(validate(run, p, stop));
+    const bool save = last || due(every->save, p->step) || run_best_is_new(run, p) || run_best_gives_up(run, p) ||
+                      (*stop && run->cfg.checkpoint_save_on_signal);
+    const bool saves = save && p->saved_step != p->step;
+    if (saves) DT_TRY(run_save(run, p));
+    return (saves || validate_now) && !last && !*stop ? vote_on_stop(run, stop) : DT_OK;
+}
+
+/* The validation that the run before this one owed. A run that begins with it and cannot end it never will. */
+static dt_err validate_first(dt_run *run, progress *p, int *stop)
+{
+    if (!p->validation_due) return DT_OK;
+    DT_INFO("the validation of step %" PRId64 " comes first: it was due when the run was stopped", p->step);
+    DT_TRY(validate(run, p, stop));
+    if (*stop == STOP_TIME_LIMIT)
+        return dt_comm_agree(run->comm, dt_fail(DT_ERR_USAGE, "the validation of step %" PRId64 " does not fit into %s although the run began with it: give "
+                                                "more time, or a smaller data.max_validation_samples", p->step, run_stop_name(run, *stop)));
+    return *stop ? DT_OK : run_save(run, p);
+}
+
+static dt_err say_stop(dt_run *run, const progress *p, int stop)
+{
+    return dt_comm_agree(run->comm, dt_fail(DT_ERR_STOP, "stopped by %s at step %" PRId64 " of %" PRId64 "%s%s; submit again to go on",
+                                            run_stop_name(run, stop), p->step, run->total_steps,
+                                            p->saved_step == p->step ? ", a checkpoint is written" : "",
+                                            p->validation_due ? ", its validation is still due" : ""));
 }
 
 dt_err run_loop(dt_run *run, progress *p)
@@ -195,17 +248,18 @@ dt_err run_loop(dt_run *run, progress *p)
                            .save = dt_interval_steps(run->cfg.checkpoint_save_steps, run->total_steps)};
     const int64_t first = p->step;
     int stop = STOP_NO;
-    if (p->step >= run->total_steps) DT_INFO("nothing to do: step %" PRId64 " of %" PRId64 " is done", p->step, run->total_steps);
-    while (p->step < run->total_steps && !stop) {
+    if (p->step >= run->total_steps && !p->validation_due)
+        DT_INFO("nothing to do: step %" PRId64 " of %" PRId64 " is done", p->step, run->total_steps);
+    DT_TRY(validate_first(run, p, &stop));
+    while (p->step < run->total_steps && !stop && !run_best_gives_up(run, p)) {
         DT_TRY(superstep(run, p, &in, &every, &stop));
-        const bool last = p->step == run->total_steps;
-        if (last) stop = STOP_NO; /* all is done: there is nothing left to stop */
-        DT_TRY(after_step(run, p, &every, last, stop));
+        DT_TRY(after_step(run, p, &every, p->step == run->total_steps, &stop));
     }
     if (p->step > first && p->skipped_in_row == p->step - first) /* a short run would end before max_skipped_steps */
         return dt_comm_agree(run->comm, dt_fail(DT_ERR_NONFINITE, "loss or gradients were not finite in any of this run's %" PRId64 " steps", p->step - first));
-    if (!stop) return DT_OK;
-    return dt_comm_agree(run->comm, dt_fail(DT_ERR_STOP, "stopped by %s at step %" PRId64 " of %" PRId64 "%s; submit again to go on",
-                                            stop == STOP_SIGNAL ? "a signal" : "run.time_limit", p->step, run->total_steps,
-                                            p->saved_step == p->step ? ", a checkpoint is written" : ""));
+    if (stop) return say_stop(run, p, stop);
+    if (run_best_gives_up(run, p))
+        DT_INFO("ended at step %" PRId64 " of %" PRId64 ": %" PRId64 " validations were not better than that of step %" PRId64
+                " (run.early_stopping_patience)", p->step, run->total_steps, p->n_not_better, p->best_step);
+    return run_best_load(run, p);
 }

@@ -2,8 +2,10 @@
 #include "run.h"
 #include "dtrain/io.h"
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 char *run_checkpoint_dir(const dt_run *run)
 {
@@ -31,54 +33,171 @@ static int64_t data_step_after(const dt_run *run, int64_t samples)
     return samples / in_epoch * info->steps_per_epoch + samples % in_epoch / run->batching.train_batch_size;
 }
 
-static void place_in_data(const dt_run *run, progress *p)
+/* What is left of the epochs is counted in the present batches. */
+static void place_in_data(dt_run *run, progress *p)
 {
     const int64_t per_epoch = dt_loader_info(run->train)->steps_per_epoch;
     p->data_step = data_step_after(run, p->samples);
-    if (p->data_step != p->step)
-        DT_INFO("batches had another size before: data goes on at sample %" PRId64 " of epoch %" PRId64,
-                p->data_step % per_epoch * run->batching.train_batch_size, p->data_step / per_epoch);
+    if (p->data_step == p->step) return;
+    DT_INFO("batches had another size before: data goes on at sample %" PRId64 " of epoch %" PRId64,
+            p->data_step % per_epoch * run->batching.train_batch_size, p->data_step / per_epoch);
+    if (run->cfg.run_max_steps) return;
+    run->total_steps = p->step + (run->total_steps > p->data_step ? run->total_steps - p->data_step : 0);
+    dt_schedule_make(&run->schedule, &run->cfg, run->total_steps, run->batching.train_batch_size);
+}
+
+/* ---- which checkpoint ----------------------------------------------------------------------------------------------------- */
+
+static bool is_word(const dt_run *run, const char *word) { return !strcmp(run->cfg.checkpoint_resume, word); }
+
+static bool in_folder(const char *path, const char *dir)
+{
+    struct stat a, b;
+    char folder[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path + 1) : 1, slash ? path : ".");
+    return stat(folder, &a) == 0 && stat(dir, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+/* Was the newest checkpoint here made by this very run, begun from the same path? Then it was stopped and submitted again, and goes on. */
+static bool is_submitted_again(const dt_run *run, const char *newest)
+{
+    dt_ckpt_meta meta;
+    dt_config before = {0};
+    dt_mistakes unknown = {0};
+    bool same = false;
+    if (dt_checkpoint_read_meta(newest, &meta) == DT_OK) {
+        if (dt_config_read(&before, newest, meta.config, 0, NULL, DT_VARIABLES_MAY_BE_UNSET, &unknown) == DT_OK &&
+            !strcmp(before.checkpoint_resume, run->cfg.checkpoint_resume) && run_same_settings(run, newest, &meta, &same) != DT_OK)
+            same = false;
+        dt_config_free(&before);
+        dt_ckpt_meta_free(&meta);
+    }
+    free(unknown.text);
+    dt_error_clear();
+    return same;
+}
+
+/* resume = PATH, and the directory's own candidates are in the list. */
+static dt_err choose_given(dt_run *run, const char *dir)
+{
+    char where[512], *file = NULL;
+    const char *resume = run->cfg.checkpoint_resume;
+    DT_TRY(dt_checkpoint_find(resume, &file));
+    const int n = run->n_resume_paths;
+    if (n && strcmp(file, run->resume_paths[0]) != 0 && is_submitted_again(run, run->resume_paths[0])) {
+        DT_INFO("this run was begun from %s and goes on from its own newest checkpoint", resume);
+        free(file);
+        return DT_OK;
+    }
+    const bool own = in_folder(file, dir);
+    dt_config_free_list(run->resume_paths, n);
+    run->resume_paths = NULL, run->n_resume_paths = 0, run->resume_is_given = true;
+    if (n && !own) {
+        free(file);
+        return dt_fail(DT_ERR_USAGE, "%s: %s is of another run, but %s holds %d checkpoint%s already; use auto to go on with those, or another "
+                       "run.output_dir", dt_config_where(&run->cfg, "checkpoint", "resume", where, sizeof where), resume, dir, n, n > 1 ? "s" : "");
+    }
+    if (!(run->resume_paths = calloc(1, sizeof *run->resume_paths))) {
+        free(file);
+        return dt_fail(DT_ERR_MEMORY, "no memory for a path");
+    }
+    run->resume_paths[0] = file, run->n_resume_paths = 1;
+    return DT_OK;
+}
+
+/* Candidates on rank 0: the files to try, best first. */
+static dt_err list_candidates(dt_run *run, const char *dir)
+{
+    char where[512];
+    if (!run->only_check) DT_TRY(run_finish_leaving(run->cfg.run_output_dir));
+    DT_TRY(dt_checkpoint_candidates(dir, &run->resume_paths, &run->n_resume_paths));
+    if (is_word(run, "auto")) return DT_OK;
+    if (!is_word(run, "none")) return choose_given(run, dir);
+    DT_CHECK(run->n_resume_paths == 0, DT_ERR_USAGE,
+             "%s: none, but %s holds %d checkpoints of an earlier run; use auto to go on, or another run.output_dir",
+             dt_config_where(&run->cfg, "checkpoint", "resume", where, sizeof where), dir, run->n_resume_paths);
+    return DT_OK;
+}
+
+/* Can this run go on from there? Nothing is loaded. Names and shapes come last: what is wrong with them although the model is the same is damage. */
+static dt_err look_at(const dt_run *run, const char *path)
+{
+    dt_ckpt_meta meta;
+    DT_TRY(dt_checkpoint_read_meta(path, &meta));
+    dt_err err = run_check_changes(run, path, &meta);
+    if (err == DT_OK) err = dt_checkpoint_fits(path, run->units, run->n_units);
+    dt_ckpt_meta_free(&meta);
+    return err;
+}
+
+/* May the one before be tried? Not a path that was given; and starting anew would bury what the user still has. */
+static bool next_is_tried(const dt_run *run, dt_err err, int64_t i, int64_t n) { return err == DT_ERR_DATA && !run->resume_is_given && i + 1 < n; }
+
+static dt_err choose(dt_run *run)
+{
+    char *dir = run_checkpoint_dir(run);
+    DT_CHECK(dir, DT_ERR_MEMORY, "no memory for a path");
+    dt_err err = list_candidates(run, dir);
+    free(dir);
+    for (int i = 0; err == DT_OK && i < run->n_resume_paths; i++) {
+        err = look_at(run, run->resume_paths[i]);
+        run->resume_first = i;
+        if (err == DT_OK || !next_is_tried(run, err, i, run->n_resume_paths)) break;
+        DT_WARN("%s; trying the one before", dt_error_message());
+        dt_error_clear();
+        err = DT_OK;
+    }
+    return err;
+}
+
+dt_err run_choose_checkpoint(dt_run *run)
+{
+    const dt_err err = run->comm->rank == 0 && run->train ? choose(run) : DT_OK;
+    return run_agree(run, err == DT_OK ? dt_fault("resume.choose") : err);
+}
+
+/* ---- loading it ------------------------------------------------------------------------------------------------------------- */
+
+/* A best validation by another metric says nothing. */
+static void take_best(const dt_run *run, const char *path, const dt_ckpt_meta *meta, progress *p)
+{
+    dt_config before = {0};
+    dt_mistakes unknown = {0};
+    p->validation_due = meta->validation_due && run->valid;
+    p->best_step = meta->best_step, p->best_metric = meta->best_metric, p->n_not_better = meta->n_not_better;
+    if (dt_config_read(&before, path, meta->config, 0, NULL, DT_VARIABLES_MAY_BE_UNSET, &unknown) == DT_OK && !run_best_same_metric(&before, &run->cfg))
+        p->best_step = 0, p->n_not_better = 0;
+    dt_config_free(&before);
+    free(unknown.text);
+    dt_error_clear();
 }
 
 /* Load one file into zero; agreed. */
 static dt_err load_one(dt_run *run, const char *path, progress *p)
 {
     dt_ckpt_meta meta = {0};
-    dt_err err = dt_comm_agree(run->comm, dt_checkpoint_read_meta(path, &meta));
+    dt_err err = run_agree(run, dt_checkpoint_read_meta(path, &meta));
     if (err == DT_OK) err = dt_checkpoint_load(run->comm, run->zero, path, true, &run->phase);
     if (err == DT_OK) {
         p->step = p->saved_step = meta.step;
         p->samples = meta.samples, p->tokens = meta.tokens, p->updates = meta.adam_steps;
-        if (meta.seed != (uint64_t)run->cfg.run_seed)
-            DT_WARN("%s: was made with seed %" PRIu64 "; the configuration's %" PRId64 " holds from here on", path, meta.seed, run->cfg.run_seed);
+        take_best(run, path, &meta, p);
         place_in_data(run, p);
     }
     dt_ckpt_meta_free(&meta);
     return err;
 }
 
-static bool is_auto(const dt_run *run) { return !strcmp(run->cfg.checkpoint_resume, "auto"); }
-
-/* Candidates on rank 0: the files to try, newest first. */
-static dt_err list_candidates(dt_run *run, char ***paths, int *n)
+/* The i-th candidate: looked at again unless that was done before anything was allocated. */
+static dt_err try_candidate(dt_run *run, int64_t i, progress *p)
 {
-    char where[512];
-    const char *resume = run->cfg.checkpoint_resume;
-    char *dir = run_checkpoint_dir(run);
-    DT_CHECK(dir, DT_ERR_MEMORY, "no memory for a path");
-    dt_err err = DT_OK;
-    if (is_auto(run) || !strcmp(resume, "none")) {
-        err = dt_checkpoint_list(dir, paths, n);
-        if (err == DT_OK && *n && !is_auto(run))
-            err = dt_fail(DT_ERR_USAGE, "%s: none, but %s holds %d checkpoints of an earlier run; use auto to go on, or another run.output_dir",
-                          dt_config_where(&run->cfg, "checkpoint", "resume", where, sizeof where), dir, *n);
-    } else if ((*paths = calloc(1, sizeof **paths))) {
-        err = dt_checkpoint_find(resume, &(*paths)[0]);
-        *n = err == DT_OK;
-    } else {
-        err = dt_fail(DT_ERR_MEMORY, "no memory for a path");
-    }
-    free(dir);
+    char *path = NULL;
+    DT_TRY(share_text(run->comm, run->comm->rank ? NULL : run->resume_paths[i], &path));
+    dt_err err = dt_comm_agree(run->comm, run->comm->rank || i == run->resume_first ? DT_OK : look_at(run, path));
+    if (err == DT_OK) err = load_one(run, path, p);
+    if (err == DT_OK) DT_INFO("resumed from %s: step %" PRId64 ", %" PRId64 " samples", path, p->step, p->samples);
+    free(path);
     return err;
 }
 
@@ -89,40 +208,39 @@ static dt_err start_fresh(dt_run *run)
     return dt_pretrained_load(run->comm, run->zero, &run->pretrained, &run->phase);
 }
 
-dt_err run_resume(dt_run *run, progress *p)
+/* What the directory holds follows the checkpoint that was loaded. */
+static dt_err settle_directory(dt_run *run, progress *p)
 {
-    char **paths = NULL;
-    int64_t n = 0;
-    *p = (progress){.saved_step = -1};
-    dt_err err = DT_OK;
-    if (run->comm->rank == 0 && run->train) {
-        int found = 0;
-        err = list_candidates(run, &paths, &found);
-        n = found;
-    }
+    char *dir = run_checkpoint_dir(run);
+    dt_err err = dir ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a path");
+    if (err == DT_OK && run->comm->rank == 0) err = run_leave_branch(run->cfg.run_output_dir, p->step);
     err = dt_comm_agree(run->comm, err);
-    if (err == DT_OK) err = dt_comm_broadcast_host(run->comm, &n, sizeof n, 0);
-    bool loaded = false;
-    for (int64_t i = 0; err == DT_OK && i < n && !loaded; i++) {
-        char *path = NULL;
-        err = share_text(run->comm, run->comm->rank ? NULL : paths[i], &path);
-        if (err == DT_OK) {
-            const dt_err bad = load_one(run, path, p);
-            loaded = bad == DT_OK;
-            if (loaded) DT_INFO("resumed from %s: step %" PRId64 ", %" PRId64 " samples", path, p->step, p->samples);
-            else if (bad != DT_ERR_DATA || !is_auto(run)) err = bad;
-            else if (i + 1 == n) err = bad; /* starting anew would bury what the user still has */
-            else {
-                if (dt_comm_speaks(run->comm)) DT_WARN("%s; trying the one before", dt_error_message());
-                dt_error_clear();
-            }
-        }
-        free(path);
-    }
-    if (run->comm->rank == 0) dt_config_free_list(paths, (int)n);
-    if (err == DT_OK && !loaded) err = start_fresh(run);
+    if (err == DT_OK) err = run_best_settle(run, p, dir);
+    free(dir);
     return err;
 }
+
+dt_err run_resume(dt_run *run, progress *p)
+{
+    int64_t range[2] = {run->resume_first, run->n_resume_paths}; /* rank 0's */
+    *p = (progress){.saved_step = -1};
+    DT_TRY(dt_comm_broadcast_host(run->comm, range, sizeof range, 0));
+    run->resume_first = (int)range[0];
+    dt_err err = DT_OK;
+    bool loaded = false;
+    for (int64_t i = range[0]; i < range[1] && !loaded && err == DT_OK; i++) {
+        err = try_candidate(run, i, p);
+        loaded = err == DT_OK;
+        if (loaded || !next_is_tried(run, err, i, range[1])) break;
+        if (dt_comm_speaks(run->comm)) DT_WARN("%s; trying the one before", dt_error_message());
+        dt_error_clear();
+        err = DT_OK;
+    }
+    if (err != DT_OK) return err;
+    return loaded ? settle_directory(run, p) : start_fresh(run);
+}
+
+/* ---- saving ------------------------------------------------------------------------------------------------------------------- */
 
 dt_err run_save(dt_run *run, progress *p)
 {
@@ -132,12 +250,16 @@ dt_err run_save(dt_run *run, progress *p)
     if (err == DT_OK) {
         const double begin_s = dt_now_s();
         const dt_ckpt_meta meta = {.step = p->step, .samples = p->samples, .tokens = p->tokens, .adam_steps = p->updates,
-                                   .seed = (uint64_t)run->cfg.run_seed, .loss_scale = 1, .config = config, .model_config = run->mc.json};
+                                   .seed = (uint64_t)run->cfg.run_seed, .loss_scale = 1, .config = config, .model_config = run->mc.json,
+                                   .data_fingerprint = dt_loader_fingerprint(run->train), .validation_due = p->validation_due,
+                                   .best_step = p->best_step, .best_metric = p->best_metric, .n_not_better = p->n_not_better};
         dt_phase_enter(&run->phase, "save", "");
         err = dt_checkpoint_save(run->comm, run->zero, &meta, dir, run->cfg.checkpoint_save_total_limit, &run->phase);
         if (err == DT_OK) {
             p->saved_step = p->step;
+            run_stop_measure(run, dt_now_s() - begin_s);
             DT_INFO("checkpoint of step %" PRId64 " written in %.2f s", p->step, dt_now_s() - begin_s);
+            err = run_best_publish(run, p, dir);
         }
     }
     free(dir), free(config);

@@ -22,13 +22,14 @@ static dt_err write_config(const dt_run *run)
     return err;
 }
 
-static dt_err open_report(dt_run *run, int64_t resume_step)
+static dt_err open_report(dt_run *run, const progress *p)
 {
     char *config = NULL, where[512];
     dt_report_options opt = {.output_dir = run->cfg.run_output_dir,
                              .stdout_every_s = run->cfg.log_stdout_every,
                              /* an evaluation adds to what a run wrote */
-                             .resume_step = is_eval(run) ? INT64_MAX : resume_step,
+                             .resume_step = is_eval(run) ? INT64_MAX : p->step,
+                             .redo_validation = p->validation_due,
                              .total_steps = run->total_steps,
                              .flops_per_token = dt_model_train_flops(&run->mc, 1, (double)run->cfg.data_seq_len)};
     if (run->comm->rank) return DT_OK;
@@ -81,13 +82,13 @@ static void describe(const dt_run *run)
     if (run->valid) DT_INFO("validation: %" PRId64 " samples", dt_loader_info(run->valid)->n_samples);
 }
 
-/* As a run would: the newest that verifies. */
-static dt_err check_candidates(char *const *paths, int n)
+/* As a run would: the best candidate that verifies. */
+static dt_err check_candidates(const dt_run *run)
 {
-    for (int i = 0; i < n; i++) {
-        const dt_err err = dt_checkpoint_verify(paths[i], NULL);
-        if (err == DT_OK) DT_INFO("would resume from %s", paths[i]);
-        if (err != DT_ERR_DATA || i + 1 == n) return err;
+    for (int i = run->resume_first; i < run->n_resume_paths; i++) {
+        const dt_err err = dt_checkpoint_verify(run->resume_paths[i], NULL);
+        if (err == DT_OK) DT_INFO("would resume from %s", run->resume_paths[i]);
+        if (err != DT_ERR_DATA || i + 1 == run->n_resume_paths) return err;
         DT_WARN("%s; a run would try the one before", dt_error_message());
         dt_error_clear();
     }
@@ -97,26 +98,11 @@ static dt_err check_candidates(char *const *paths, int n)
 /* --check: all that a run would read, verified to the last byte; on rank 0. */
 static dt_err check_files(dt_run *run)
 {
-    char **paths = NULL, *dir = run_checkpoint_dir(run);
-    int n = 0;
-    dt_err err = dir ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a path");
-    if (err == DT_OK && run->train) err = dt_loader_verify(run->train, &run->phase);
-    if (err == DT_OK && run->valid) err = dt_loader_verify(run->valid, &run->phase);
+    if (run->train) DT_TRY(dt_loader_verify(run->train, &run->phase));
+    if (run->valid) DT_TRY(dt_loader_verify(run->valid, &run->phase));
     dt_phase_enter(&run->phase, "verify", "checkpoint");
-    const char *resume = run->cfg.checkpoint_resume;
-    if (err == DT_OK && run->has_pretrained) err = dt_pretrained_verify(&run->pretrained, run->units, run->n_units);
-    if (err == DT_OK && run->train && !strcmp(resume, "auto")) {
-        err = dt_checkpoint_list(dir, &paths, &n);
-        if (err == DT_OK && n) err = check_candidates(paths, n);
-    } else if (err == DT_OK && run->train && strcmp(resume, "auto") && strcmp(resume, "none")) {
-        char *file = NULL;
-        err = dt_checkpoint_find(resume, &file);
-        if (err == DT_OK) err = dt_checkpoint_verify(file, NULL);
-        free(file);
-    }
-    dt_config_free_list(paths, n);
-    free(dir);
-    return err;
+    if (run->has_pretrained) DT_TRY(dt_pretrained_verify(&run->pretrained, run->units, run->n_units));
+    return check_candidates(run);
 }
 
 /* device and comm know nothing of a configuration: what they refuse is said again with the line that asked for it. */
@@ -138,21 +124,23 @@ static dt_err open_device(dt_run *run)
 {
     int n_threads = 0;
     DT_TRY(run_threads(run, &n_threads));
-    DT_TRY(dt_comm_agree(run->comm, run_open_device(run, run->comm->local_rank, n_threads)));
-    return dt_comm_agree(run->comm, at_key(run, "comm", "backend", dt_comm_attach(run->comm, &run->dev, run->cfg.comm_backend, run->cfg.comm_shared_memory)));
+    DT_TRY(run_agree(run, run_open_device(run, run->comm->local_rank, n_threads)));
+    return run_agree(run, at_key(run, "comm", "backend", dt_comm_attach(run->comm, &run->dev, run->cfg.comm_backend, run->cfg.comm_shared_memory)));
 }
 
 /* Up to where a run knows that it can go: all that --check does. */
 static dt_err prepare(dt_run *run)
 {
     DT_TRY(open_device(run));
-    DT_TRY(dt_comm_agree(run->comm, run_open_config_objects(run)));
-    DT_TRY(dt_comm_agree(run->comm, run_open_data(run)));
-    DT_TRY(dt_comm_agree(run->comm, run_settle_tokenizer(run)));
+    DT_TRY(run_agree(run, run_open_config_objects(run)));
+    DT_TRY(run_agree(run, run_open_data(run)));
+    DT_TRY(run_agree(run, run_settle_tokenizer(run)));
+    DT_TRY(run_agree(run, run_best_check(run)));
     DT_TRY(check_same_files(run));
+    DT_TRY(run_choose_checkpoint(run));
     int64_t free_bytes = (int64_t)(run->dev.ops->memory_free(&run->dev) / (size_t)run->comm->local_nranks);
     DT_TRY(dt_comm_reduce_host_i64(run->comm, &free_bytes, 1, DT_MIN));
-    DT_TRY(dt_comm_agree(run->comm, run_settle_stage(run, run->comm->local_nranks, (size_t)free_bytes)));
+    DT_TRY(run_agree(run, run_settle_stage(run, run->comm->local_nranks, (size_t)free_bytes)));
     describe(run);
     if (run->comm->rank == 0) check_world_size(run);
     return DT_OK;
@@ -167,18 +155,27 @@ static dt_err write_trace(dt_run *run)
     return err;
 }
 
+static dt_err export_result(dt_run *run, const progress *p)
+{
+    const dt_err err = run_export(run);
+    if (err != DT_ERR_STOP) return err;
+    dt_error_clear();
+    return dt_fail(err, "stopped by a signal while the model was exported: step %" PRId64 " of %" PRId64 " is done and saved; submit again to export",
+                   p->step, run->total_steps);
+}
+
 static dt_err train(dt_run *run)
 {
     progress p;
     DT_TRY(run_resume(run, &p));
     /* only now: a start that is refused leaves the earlier run's file as it was */
     if (!is_eval(run)) DT_TRY(dt_comm_agree(run->comm, run->comm->rank ? DT_OK : write_config(run)));
-    DT_TRY(dt_comm_agree(run->comm, open_report(run, p.step)));
+    DT_TRY(run_agree(run, open_report(run, &p)));
     const progress from = p;
     const double begin_s = dt_now_s();
-    dt_err err = is_eval(run) ? run_validate(run, p.step) : run_loop(run, &p);
+    dt_err err = is_eval(run) ? run_evaluate(run, p.step) : run_loop(run, &p);
     const double loop_s = dt_now_s() - begin_s;
-    if (err == DT_OK) err = run_export(run);
+    if (err == DT_OK) err = export_result(run, &p);
     if (err == DT_OK) err = dt_comm_agree(run->comm, is_eval(run) ? DT_OK : dt_report_done(run->report));
     if (err == DT_OK || err == DT_ERR_STOP) run_say_closing(run, &from, &p, loop_s);
     if ((err != DT_OK && err != DT_ERR_STOP) || !run->cfg.log_trace || !*run->cfg.run_output_dir) return err;
@@ -191,6 +188,11 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
 {
     stage_plan plan;
     run->comm = comm, run->nranks = comm->nranks;
+    run->only_check = mode == DT_MODE_CHECK;
+    if (!run->only_check) {
+        run->phase.stop_asked = dt_signals_pending;
+        run_stop_open(run);
+    }
     dt_phase_enter(&run->phase, "start", "");
     DT_TRY(dt_watchdog_start(&run->watchdog, &run->phase, comm, run->cfg.comm_timeout));
     DT_TRY(dt_timeline_open(&run->timeline, &run->phase, run->cfg.log_trace));
@@ -207,6 +209,7 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
     DT_TRY(dt_comm_agree(comm, run_plan_stage(run, run->stage, run->nranks, comm->local_nranks, &plan)));
     DT_TRY(run_open_states(run));
     run_compare_plan(run, &plan);
+    run_stop_estimate(run);
     return train(run);
 }
 
@@ -226,5 +229,6 @@ void dt_run_close(dt_run *run)
     dt_model_config_free(&run->mc);
     if (run->compute && run->dev.ops) run->dev.ops->stream_destroy(&run->dev, run->compute);
     dt_pretrained_free(&run->pretrained);
+    dt_config_free_list(run->resume_paths, run->n_resume_paths);
     dt_config_free(&run->cfg);
 }

@@ -11,6 +11,10 @@ typedef struct progress {
     int64_t saved_step;            /* newest checkpoint of this run, -1: none */
     int64_t data_step;             /* the loader's step of superstep `step`: differs after a resume with another batch size */
     int64_t skipped_in_row;
+    bool validation_due;           /* this step's was put off, or did not come to its end */
+    int64_t best_step;             /* of the best validation, 0: none */
+    double best_metric;            /* its metric */
+    int64_t n_not_better;          /* validations since that were not better */
 } progress;
 
 dt_err run_open_device(dt_run *run, int local_rank, int n_threads); /* run.c; local */
@@ -32,7 +36,36 @@ typedef struct stage_plan { dt_zero_plan zero; size_t bytes[DT_N_MEMCAT], total;
 dt_err run_plan_stage(const dt_run *run, int stage, int nranks, int ranks_per_node, stage_plan *plan);
 void run_compare_plan(dt_run *run, const stage_plan *plan); /* with what is allocated now; logs both */
 
+/* stop.c: when a run ends early. Everything but run_agree is local. */
+enum { STOP_NO, STOP_TIME_LIMIT, STOP_SIGNAL };
+void run_stop_open(dt_run *run);                       /* where the time ends, if anywhere */
+void run_stop_estimate(dt_run *run);                   /* how long the first save may take, from the plan */
+void run_stop_measure(dt_run *run, double save_s);     /* a save took so long */
+int run_stop_request(const dt_run *run, double more_s); /* would a save still fit after more_s seconds? */
+const char *run_stop_name(const dt_run *run, int stop); /* "a signal", "run.time_limit", "the end of the Slurm job" */
+dt_err run_agree(dt_run *run, dt_err err);             /* dt_comm_agree; a signal ends a run that is still starting. Collective */
+
+/* changes.c: what differs from the run that wrote a checkpoint is said or refused (DT_ERR_USAGE); local. */
+dt_err run_check_changes(const dt_run *run, const char *path, const dt_ckpt_meta *meta);
+dt_err run_same_settings(const dt_run *run, const char *path, const dt_ckpt_meta *meta, bool *same); /* nothing that would be said? */
+
+/* branch.c: local, on rank 0. */
+dt_err run_leave_branch(const char *output_dir, int64_t step); /* newer checkpoints are moved away, where there are any */
+dt_err run_finish_leaving(const char *output_dir);             /* what a kill interrupted */
+
+/* best.c: the best validation, and when there have been enough that were not better. */
+typedef struct validation { dt_metric metrics[8]; int n; } validation;
+dt_err run_best_check(const dt_run *run);                          /* do the keys go together? Local, alike on all ranks */
+bool run_best_same_metric(const dt_config *a, const dt_config *b);
+void run_best_take(const dt_run *run, progress *p, const validation *v);
+bool run_best_is_new(const dt_run *run, const progress *p);        /* the best is of this step, and is to be kept */
+bool run_best_gives_up(const dt_run *run, const progress *p);      /* early stopping */
+dt_err run_best_settle(dt_run *run, progress *p, const char *dir); /* after resuming; collective, agreed */
+dt_err run_best_publish(dt_run *run, const progress *p, const char *dir); /* after a save; collective, agreed */
+dt_err run_best_load(dt_run *run, const progress *p);              /* at the end; collective, agreed */
+
 /* resume.c */
+dt_err run_choose_checkpoint(dt_run *run);         /* before anything is allocated; collective, agreed */
 dt_err run_resume(dt_run *run, progress *p);       /* collective, agreed */
 dt_err run_save(dt_run *run, progress *p);         /* collective, agreed */
 char *run_checkpoint_dir(const dt_run *run);       /* malloc'ed */
@@ -46,6 +79,9 @@ void run_say_closing(const dt_run *run, const progress *from, const progress *to
 
 /* loop.c, evaluate.c: collective, agreed */
 dt_err run_loop(dt_run *run, progress *p);
-dt_err run_validate(dt_run *run, int64_t step);
+/** *stop: STOP_NO, or why all ranks left it before its end; then nothing was reported and v is empty. n_done of n micro-steps were done. */
+typedef struct validation_end { int stop; int64_t n_done, n; } validation_end;
+dt_err run_validate(dt_run *run, int64_t step, validation *v, validation_end *end);
+dt_err run_evaluate(dt_run *run, int64_t step); /* task eval */
 
 #endif

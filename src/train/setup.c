@@ -199,6 +199,7 @@ static dt_err open_loader(dt_run *run, dt_loader **l, const char *key, const cha
         .prefetch = training ? (int)cfg->data_prefetch : 0,
         .vocab_size = run->mc.vocab_size,
         .ledger = &run->ledger,
+        .phase = &run->phase,
     };
     return dt_loader_open(l, &opt);
 }

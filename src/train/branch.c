@@ -1,0 +1,137 @@
+/* branch.c - a run that goes back to an older checkpoint leaves a branch: newer checkpoints and records that are not its past.
+ *
+ * They are moved to OUTPUT_DIR/left/after-step-NNNNNNNN, which is laid out as a run's directory. What a kill at any moment leaves is finished or undone
+ * at the next start:
+ *
+ *     left/unfinished/               made, with a copy of metrics.jsonl
+ *     left/unfinished/step           the step that is gone back to, written whole: from here on the branch is left
+ *     checkpoints/latest             names that step
+ *     left/unfinished/checkpoints/   the newer checkpoints, one rename each
+ *     left/after-step-NNNNNNNN       the folder's last name
+ *
+ * Before the second line nothing has changed and the folder is removed; after it the rest is done again from there. */
+#include "run.h"
+#include "dtrain/io.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct places {
+    char checkpoints[PATH_MAX], metrics[PATH_MAX];
+    char left[PATH_MAX], folder[PATH_MAX], folder_checkpoints[PATH_MAX], folder_metrics[PATH_MAX], folder_step[PATH_MAX];
+} places;
+
+static dt_err find_places(places *p, const char *output_dir)
+{
+    const bool fit = dt_join_path(p->checkpoints, output_dir, "checkpoints", "") && dt_join_path(p->metrics, output_dir, "metrics.jsonl", "") &&
+                     dt_join_path(p->left, output_dir, "left", "") && dt_join_path(p->folder, output_dir, "left/unfinished", "") &&
+                     dt_join_path(p->folder_checkpoints, output_dir, "left/unfinished/checkpoints", "") &&
+                     dt_join_path(p->folder_metrics, output_dir, "left/unfinished/metrics.jsonl", "") &&
+                     dt_join_path(p->folder_step, output_dir, "left/unfinished/step", "");
+    DT_CHECK(fit, DT_ERR_WRITE, "%s: the path is too long", output_dir);
+    return DT_OK;
+}
+
+/* Whole or not at all, as the folder may be used for nothing else. */
+static dt_err copy_metrics(const places *p)
+{
+    enum { MOST = 1 << 30 };
+    char *text;
+    size_t nbytes;
+    if (!dt_is_file(p->metrics)) return DT_OK;
+    DT_TRY(dt_read_file(p->metrics, MOST, &text, &nbytes));
+    const dt_err err = dt_write_file_atomic(p->folder_metrics, text, nbytes);
+    free(text);
+    return err;
+}
+
+static dt_err move_newer(const places *p, int64_t step)
+{
+    char **paths, to[PATH_MAX];
+    int n;
+    dt_err err = DT_OK;
+    DT_TRY(dt_checkpoint_list(p->checkpoints, &paths, &n));
+    for (int i = 0; i < n && err == DT_OK && dt_checkpoint_step_of(paths[i]) > step; i++) {
+        const bool fits = dt_join_path(to, p->folder_checkpoints, strrchr(paths[i], '/') + 1, "");
+        err = fits ? dt_rename_durable(paths[i], to) : dt_fail(DT_ERR_WRITE, "%s: the path is too long", p->folder_checkpoints);
+        if (err == DT_OK) err = dt_fault("branch.move");
+    }
+    dt_config_free_list(paths, n);
+    return err;
+}
+
+/* The first free one of after-step-4, after-step-4.2, ... */
+static dt_err name_folder(const places *p, int64_t step)
+{
+    char name[64], to[PATH_MAX], name_of_step[PATH_MAX];
+    for (int k = 1; k < 100000; k++) {
+        snprintf(name, sizeof name, k == 1 ? "after-step-%08" PRId64 : "after-step-%08" PRId64 ".%d", step, k);
+        DT_CHECK(dt_join_path(to, p->left, name, ""), DT_ERR_WRITE, "%s: the path is too long", p->left);
+        if (access(to, F_OK) == 0) continue;
+        DT_CHECK(rename(p->folder, to) == 0, DT_ERR_WRITE, "%s: cannot be renamed to %s: %s", p->folder, to, strerror(errno));
+        if (dt_join_path(name_of_step, to, "step", "")) unlink(name_of_step);
+        DT_WARN("step %" PRId64 " is gone back to: what an earlier run made after it is in %s now", step, to);
+        return DT_OK;
+    }
+    return dt_fail(DT_ERR_WRITE, "%s: has too many folders", p->left);
+}
+
+static void undo(const places *p)
+{
+    unlink(p->folder_metrics), rmdir(p->folder_checkpoints), rmdir(p->folder), rmdir(p->left);
+}
+
+static dt_err read_step(const places *p, int64_t *step)
+{
+    char *text;
+    size_t nbytes;
+    DT_TRY(dt_read_file(p->folder_step, 64, &text, &nbytes));
+    *step = strtoll(text, NULL, 10);
+    free(text);
+    DT_CHECK(*step > 0, DT_ERR_DATA, "%s: expected the number of a step", p->folder_step);
+    return DT_OK;
+}
+
+static dt_err finish(const places *p)
+{
+    int64_t step = 0;
+    DT_TRY(read_step(p, &step));
+    DT_TRY(dt_fault("branch.latest"));
+    DT_TRY(dt_checkpoint_point(p->checkpoints, "latest", step));
+    DT_TRY(dt_make_dirs(p->folder_checkpoints));
+    DT_TRY(dt_fault("branch.begin"));
+    DT_TRY(move_newer(p, step));
+    DT_TRY(dt_fault("branch.name"));
+    return name_folder(p, step);
+}
+
+dt_err run_finish_leaving(const char *output_dir)
+{
+    places p;
+    DT_TRY(find_places(&p, output_dir));
+    if (access(p.folder, F_OK) != 0) return DT_OK;
+    if (dt_is_file(p.folder_step)) return finish(&p);
+    undo(&p);
+    return DT_OK;
+}
+
+dt_err run_leave_branch(const char *output_dir, int64_t step)
+{
+    places p;
+    char **paths, text[32];
+    int n;
+    DT_TRY(find_places(&p, output_dir));
+    DT_TRY(dt_checkpoint_list(p.checkpoints, &paths, &n));
+    const bool any = n > 0 && dt_checkpoint_step_of(paths[0]) > step;
+    dt_config_free_list(paths, n);
+    if (!any) return DT_OK;
+    DT_TRY(dt_make_dirs(p.folder));
+    DT_TRY(copy_metrics(&p));
+    DT_TRY(dt_fault("branch.copied"));
+    snprintf(text, sizeof text, "%" PRId64 "\n", step);
+    DT_TRY(dt_write_file_atomic(p.folder_step, text, strlen(text)));
+    return finish(&p);
+}

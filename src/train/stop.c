@@ -1,0 +1,73 @@
+/* stop.c - when a run ends early: a signal asked for it, or its time is over.
+ *
+ * Time ends at run.time_limit, or else at the job's own end where the scheduler says when that is (rank 0's environment). A save must still fit
+ * before it: what the last one took, and half as much again, is kept free, and until there was one an estimate from its size. */
+#include "run.h"
+#include <stdlib.h>
+#include <time.h>
+
+enum { JOB_END_MARGIN_S = 5 };          /* for the processes to end after the save */
+static const double FIRST_SAVE_RATE = 5e8; /* bytes a second and node: a slow shared disk */
+static const double SAVE_SHARE = 1.5;   /* a shared disk is not always as fast as the last time */
+
+/* Seconds since the epoch, 0: not known. */
+static double job_end(void)
+{
+    const char *text = getenv("SLURM_JOB_END_TIME");
+    char *end;
+    const long long at = text ? strtoll(text, &end, 10) : 0;
+    return text && *text && !*end && at > 0 ? (double)at : 0;
+}
+
+void run_stop_open(dt_run *run)
+{
+    if (run->cfg.run_time_limit > 0) {
+        run->deadline_s = run->start_s + run->cfg.run_time_limit;
+        run->deadline_name = "run.time_limit";
+        return;
+    }
+    const double end = job_end(), now = (double)time(NULL);
+    if (run->comm->rank || end <= now) return;
+    run->deadline_s = dt_now_s() + end - now - JOB_END_MARGIN_S;
+    run->deadline_name = "the end of the Slurm job";
+    DT_INFO("the Slurm job ends in %.0f s: a checkpoint is saved before", end - now);
+}
+
+void run_stop_estimate(dt_run *run)
+{
+    double nbytes = 0;
+    for (int u = 0; u < run->n_units; u++) nbytes += 12 * (double)run->units[u].n_param; /* fp32, and two moments */
+    run->save_s = nbytes / (FIRST_SAVE_RATE * run->comm->n_nodes);
+    if (run->deadline_s > 0) { /* a guess must not eat up a short run */
+        const double left = run->deadline_s - dt_now_s();
+        if (run->save_s > left / 4) run->save_s = left > 0 ? left / 4 : 0;
+    }
+}
+
+void run_stop_measure(dt_run *run, double save_s)
+{
+    run->save_s = run->save_is_measured && run->save_s * 0.9 > save_s ? run->save_s * 0.9 : save_s;
+    run->save_is_measured = true;
+}
+
+int run_stop_request(const dt_run *run, double more_s)
+{
+    if (dt_signals_pending()) return STOP_SIGNAL;
+    if (run->deadline_s <= 0) return STOP_NO;
+    const double save_s = run->cfg.checkpoint_save_on_signal ? SAVE_SHARE * run->save_s : 0;
+    return dt_now_s() + more_s + save_s > run->deadline_s ? STOP_TIME_LIMIT : STOP_NO;
+}
+
+const char *run_stop_name(const dt_run *run, int stop)
+{
+    if (stop == STOP_SIGNAL) return "a signal";
+    return run->deadline_name ? run->deadline_name : "the time limit";
+}
+
+dt_err run_agree(dt_run *run, dt_err err)
+{
+    if (err == DT_OK) err = dt_fault("start.agree");
+    if (err == DT_OK && dt_signals_pending())
+        err = dt_fail(DT_ERR_STOP, "stopped by a signal while the run was starting: nothing was changed; submit again to go on");
+    return dt_comm_agree(run->comm, err);
+}

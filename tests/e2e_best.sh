@@ -1,0 +1,63 @@
+#!/bin/bash
+# e2e_best.sh - the best checkpoint and early stopping: found, kept, exported, and remembered through stops and other layouts.
+. "$(dirname "$0")/e2e.sh"
+. "$(dirname "$0")/train_common.sh"
+make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
+# The letters of the training data without its words: the validation loss goes down while letters are learned, and up when words are.
+awk 'BEGIN { srand(11); l = "eeeetttaaooiinnsshhrrdlu"; for (d = 0; d < 12; d++) { s = "";
+     for (i = 0; i < 300; i++) s = s (rand() < 0.25 ? " " : substr(l, int(rand() * length(l)) + 1, 1)); print s } }' >"$tmp/other.txt"
+./dtrain-data --documents lines -o "$tmp/other.h5" "$tmp/other.txt" >/dev/null 2>&1
+set -- data.validation="$tmp/other.h5" data.validation_steps=2 checkpoint.save_steps=4 checkpoint.load_best_model_at_end=true run.max_steps=24
+validation_lines() { sed -n 's/.*"step": *\([0-9]*\), "validation_loss": *\([-+0-9.eE]*\).*/\1 \2/p' "$tmp/$1/metrics.jsonl"; }
+best_step() { validation_lines "$1" | sort -g -k2 | head -1 | cut -d' ' -f1; }
+name_of() { printf 'step-%08d.h5' "$1"; }
+
+train 2 a "$@" checkpoint.save_total_limit=1 checkpoint.export=hf
+expect_exit "a run that keeps its best" 0
+best=$(best_step a)
+expect "the best is neither the first nor the last ($best)" test "$best" -gt 2 -a "$best" -lt 24
+expect "the file best names it" test "$(cat "$tmp/a/checkpoints/best")" = "$(name_of "$best")"
+expect "it is kept, with the newest, by save_total_limit = 1" test "$(ls "$tmp/a/checkpoints" | grep -c '^step-.*h5$')" = 2
+expect_text "its weights are the result" "the best model is that of step $best "
+./dtrain-convert "$tmp/a/checkpoints/best" "$tmp/best-hf" >/dev/null 2>&1
+expect "and what is exported" cmp "$tmp/best-hf/model.safetensors" "$tmp/a/hf/model.safetensors"
+
+# stopped, and resumed on another layout
+train 2 b "$@" run.max_steps=24 zero.stage=2
+for end in 3 6 13; do train 3 c "$@" run.max_steps=24 zero.stage=3 run.time_limit=0.001; done
+train 1 c "$@" run.max_steps=24 zero.stage=0
+expect "the best is remembered through stops and other layouts" cmp "$tmp/b/checkpoints/best" "$tmp/c/checkpoints/best"
+
+# early stopping
+train 2 d "$@" run.early_stopping_patience=2 run.max_steps=60
+expect_exit "early stopping ends a run in order" 0
+expect_text "and says so" "ended at step [0-9]+ of 60: 2 validations were not better than that of step"
+last=$(validation_lines d | tail -1 | cut -d' ' -f1)
+expect "two validations after the best" test "$last" = $(($(best_step d) + 4))
+train 3 d "$@" run.early_stopping_patience=2 run.max_steps=60
+expect_text "resumed it ends again" "ended at step $last of 60"
+train 1 d "$@" run.early_stopping_patience=3 run.max_steps=60
+expect_text "with more patience it goes on" "ended at step $((last + 2)) of 60"
+train 2 t "$@" run.early_stopping_patience=2 run.early_stopping_threshold=100 run.max_steps=60
+expect_text "a threshold that nothing passes" "ended at step 6 of 60"
+
+# going back before the best
+rm -rf "$tmp/g" && cp -r "$tmp/b" "$tmp/g"
+first=$(ls "$tmp/g/checkpoints" | grep '^step' | head -1)
+train 2 g "$@" run.max_steps=24 zero.stage=2 checkpoint.resume="$tmp/g/checkpoints/$first" optimizer.lr=1e-5
+expect_exit "back before the best" 0
+expect "the best is of the branch that is there" test -f "$tmp/g/checkpoints/$(cat "$tmp/g/checkpoints/best")"
+
+# keys that do not go together
+refused() { local name=$1 text=$2; shift 2; train 1 r "$@"; expect_exit "$name: 64" 64; expect_text "$name: says what fits" "$text"; }
+refused "saves without a validation" "multiple of data.validation_steps = 3, found 7; the nearest are 6 and 9" "$@" data.validation_steps=3 checkpoint.save_steps=7
+refused "more saves than validations" "the nearest is 8" "$@" data.validation_steps=8 checkpoint.save_steps=4
+refused "no validation on the way" "give data.validation_steps = 4 or a divisor" "$@" data.validation_steps=0
+refused "no validation data" "needs data.validation, which is empty" "$@" data.validation=
+refused "patience without validations" "needs validations on the way" data.validation="$tmp/other.h5" run.early_stopping_patience=2
+for point in best.publish best.load; do
+    rm -rf "$tmp/f"
+    RUN_TIMEOUT=60 DTRAIN_FAULT=$point:1:1:error train 2 f "$@"
+    expect_exit "one rank fails at $point: 70" 70
+done
+e2e_done
