@@ -115,6 +115,8 @@ typedef struct dt_device_ops {
     void (*describe)(const dt_device *dev, char *out, size_t out_size);
     /** Bytes free for this process on the device now, as far as the system tells (host memory for cpu). */
     size_t (*memory_free)(const dt_device *dev);
+    /** Bytes that the backend holds besides what passes through the ledger (scratch of its own and of its libraries). */
+    size_t (*overhead)(const dt_device *dev);
 
     /* memory; use dt_buf_* */
     dt_err (*alloc)(dt_device *dev, dt_place place, size_t nbytes, void **ptr);
@@ -246,14 +248,17 @@ struct dt_device {
 };
 
 /** Open "auto" (cuda where one is built and found, else cpu), "cpu" or "cuda". n_threads 0: the backend's choice.
- *  DT_ERR_USAGE naming what was built when the backend is not there. Logs what auto took. */
+ *  DT_ERR_USAGE naming what was built when the backend is not there. Logs what auto took. DTRAIN_DEVICE=queue puts the queue
+ *  device in the place of the CPU. */
 dt_err dt_device_open(dt_device *dev, const char *name, int local_rank, int n_threads, dt_ledger *ledger);
 void dt_device_close(dt_device *dev); /* safe on {0} */
 
-/** Bytes that the CPU/GPU backend itself holds besides what passes through the ledger (library scratch): for the plan. */
+/** Bytes that the backend itself holds besides what passes through the ledger: for the plan. */
 size_t dt_device_overhead(const dt_device *dev);
 
 extern const dt_device_ops dt_device_cpu_ops;
+/** The CPU's operations behind queues that run late and out of order: for tests, see queue.c. */
+extern const dt_device_ops dt_device_queue_ops;
 
 /** Names of the backends in this binary, comma separated. */
 const char *dt_device_backends(void);

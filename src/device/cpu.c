@@ -195,10 +195,7 @@ static void cpu_describe(const dt_device *dev, char *out, size_t out_size)
              cpu->k->isa, cpu->unit ? " with " : "", cpu->unit ? cpu->unit->name : "", v->major, v->minor);
 }
 
-size_t dt_device_overhead(const dt_device *dev)
-{
-    return dev->ops == &dt_device_cpu_ops ? cpu_of(dev)->nbytes_held + cpu_matmul_held(cpu_of(dev)) : 0;
-}
+static size_t cpu_overhead(const dt_device *dev) { return cpu_of(dev)->nbytes_held + cpu_matmul_held(cpu_of(dev)); }
 
 /* ---- streams and events --------------------------------------------------------------------------------------------- */
 
@@ -263,6 +260,7 @@ const dt_device_ops dt_device_cpu_ops = {
     .close = cpu_close,
     .describe = cpu_describe,
     .memory_free = cpu_memory_free,
+    .overhead = cpu_overhead,
     .alloc = cpu_alloc,
     .free = cpu_free,
     .host_accessible = true,

@@ -1,10 +1,18 @@
 /* device.c - which backends this binary has, and buffers that know who pays for them. */
 #include "dtrain/device.h"
+#include <stdlib.h>
 #include <string.h>
 
 /* The one list of backends, in the order in which "auto" prefers them. */
 static const dt_device_ops *const backends[] = {&dt_device_cpu_ops};
 enum { N_BACKENDS = sizeof backends / sizeof backends[0] };
+
+/* In the place of the CPU, when a test asks for it. */
+static const dt_device_ops *cpu_or_queue(const dt_device_ops *ops)
+{
+    const char *wanted = getenv("DTRAIN_DEVICE");
+    return ops == &dt_device_cpu_ops && wanted && !strcmp(wanted, "queue") ? &dt_device_queue_ops : ops;
+}
 
 const char *dt_device_backends(void) { return "cpu"; }
 
@@ -19,7 +27,7 @@ static const dt_device_ops *find_backend(const char *name)
 dt_err dt_device_open(dt_device *dev, const char *name, int local_rank, int n_threads, dt_ledger *ledger)
 {
     *dev = (dt_device){0};
-    const dt_device_ops *ops = find_backend(name);
+    const dt_device_ops *ops = cpu_or_queue(find_backend(name));
     DT_CHECK(ops, DT_ERR_USAGE, "run.device = %s: this program was built with: %s (or auto)", name, dt_device_backends());
     DT_CHECK(ledger && n_threads >= 0, DT_ERR_ARG, "dt_device_open: ledger %p, n_threads %d", (void *)ledger, n_threads);
     *dev = (dt_device){.ops = ops, .ledger = ledger, .local_rank = local_rank};
@@ -37,6 +45,8 @@ void dt_device_close(dt_device *dev)
     if (dev->ops) dev->ops->close(dev);
     *dev = (dt_device){0};
 }
+
+size_t dt_device_overhead(const dt_device *dev) { return dev->ops->overhead(dev); }
 
 dt_err dt_buf_alloc(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt_memcat category)
 {

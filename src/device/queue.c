@@ -1,0 +1,557 @@
+/* queue.c - a device that is honest about time, for tests: the CPU's operations, run as late and in as odd an order as the contract allows.
+ *
+ * On the CPU device all is done when a call returns, and the host can read what it likes, so a missing event, copy or synchronisation never
+ * shows. Here an operation only joins its stream. Streams run by turns drawn from DTRAIN_QUEUE_SEED: at once, now and then, or not before
+ * somebody waits; an event is the only order between two of them. Copies from and to the host read and write when they run, not when they
+ * are called. Device memory is out of the host's reach: addresses carry a bit that no mapping has, so touching one ends the program, and an
+ * operation that is handed host memory is refused. What fails in a queue is returned by the next synchronisation.
+ *
+ * DTRAIN_DEVICE=queue puts it in the place of the CPU device. */
+#include "dtrain/device.h"
+#include <stdlib.h>
+#include <string.h>
+
+#define FAR_BIT ((uintptr_t)1 << 54) /* beyond what Linux hands out on x86-64 and on aarch64 */
+enum { ARGS_MAX = 320, N_STREAMS = 8, TURN = 32 };
+
+typedef struct entry {
+    enum { RUN, RECORD, WAIT } kind;
+    dt_err (*run)(dt_device *cpu, const void *args);
+    dt_event *event; /* of RECORD and WAIT */
+    int64_t serial;  /* of the record that this makes or waits for */
+    _Alignas(16) char args[ARGS_MAX];
+} entry;
+
+struct dt_stream {
+    entry *entries;
+    int n, n_max, done;
+    unsigned eagerness; /* of 8: how often an entry runs before somebody waits */
+};
+
+struct dt_event {
+    int64_t recorded, done; /* serials: of the last record in a queue, and of the last that was reached */
+    int n_queued;           /* entries that point here */
+    bool destroyed;
+    double at_s;
+};
+
+typedef struct queue_state {
+    dt_device cpu;
+    dt_stream first; /* the default stream */
+    dt_stream *streams[N_STREAMS];
+    int n_streams;
+    uint64_t draws;
+    int64_t n_pushed;
+    bool host_argument; /* an operation that is being queued was handed host memory */
+    dt_err err;         /* of the first entry that failed since the last synchronisation */
+} queue_state;
+
+static queue_state *state_of(const dt_device *dev) { return dev->impl; }
+static dt_stream *stream_of(const dt_device *dev, dt_stream *s) { return s ? s : &state_of(dev)->first; }
+static unsigned draw(queue_state *q, unsigned n) { return (unsigned)(dt_mix64(q->draws++) % n); }
+
+static bool is_far(const void *p) { return ((uintptr_t)p & FAR_BIT) != 0; }
+static void *near(const void *p) { return (void *)((uintptr_t)p & ~FAR_BIT); }
+/* The argument of an operation: device memory, or none. */
+static void *device_arg(queue_state *q, const void *p)
+{
+    if (p && !is_far(p)) q->host_argument = true;
+    return near(p);
+}
+
+/* ---- running ------------------------------------------------------------------------------------------------------- */
+
+static bool ready(const dt_stream *s)
+{
+    if (s->done == s->n) return false;
+    const entry *e = &s->entries[s->done];
+    return e->kind != WAIT || e->event->done >= e->serial;
+}
+
+static void release_event(dt_event *e)
+{
+    if (--e->n_queued == 0 && e->destroyed) free(e);
+}
+
+static void run_one(queue_state *q, dt_stream *s)
+{
+    const entry *e = &s->entries[s->done++];
+    if (e->kind == RUN) {
+        const dt_err err = e->run(&q->cpu, e->args);
+        if (q->err == DT_OK) q->err = err;
+    } else {
+        if (e->kind == RECORD) e->event->done = e->serial, e->event->at_s = dt_now_s();
+        release_event(e->event);
+    }
+    if (s->done == s->n) s->done = s->n = 0;
+}
+
+/* What would have run by itself by now. */
+static void run_some(queue_state *q)
+{
+    if (q->n_pushed++ % TURN == 0)
+        for (int i = 0; i < q->n_streams; i++) q->streams[i]->eagerness = (unsigned[]){0, 1, 4, 8}[draw(q, 4)];
+    for (int i = 0; i < q->n_streams; i++)
+        while (ready(q->streams[i]) && draw(q, 8) < q->streams[i]->eagerness) run_one(q, q->streams[i]);
+}
+
+/* Run s to its end, the other streams as far as it waits for them, and now and then further. */
+static dt_err drain(queue_state *q, dt_stream *s)
+{
+    while (s->done < s->n) {
+        if (ready(s) && draw(q, 4) > 0) {
+            run_one(q, s);
+            continue;
+        }
+        int n_ready = 0;
+        for (int i = 0; i < q->n_streams; i++) n_ready += ready(q->streams[i]);
+        DT_CHECK(n_ready > 0, DT_ERR_FAULT, "queue device: a stream waits for an event that no queued work will reach");
+        int pick = (int)draw(q, (unsigned)n_ready), i = 0;
+        while (!ready(q->streams[i]) || pick-- > 0) i++;
+        run_one(q, q->streams[i]);
+    }
+    return DT_OK;
+}
+
+static dt_err append(queue_state *q, dt_stream *s, const entry *e)
+{
+    if (s->n == s->n_max) {
+        const int n_max = s->n_max ? 2 * s->n_max : 256;
+        entry *grown = realloc(s->entries, (size_t)n_max * sizeof *grown);
+        DT_CHECK(grown, DT_ERR_MEMORY, "queue device: no memory for %d queued operations", n_max);
+        s->entries = grown, s->n_max = n_max;
+    }
+    s->entries[s->n++] = *e;
+    run_some(q);
+    return DT_OK;
+}
+
+static dt_err push(dt_device *dev, dt_stream *stream, const char *name, dt_err (*run)(dt_device *, const void *), const void *args,
+                   size_t nbytes)
+{
+    queue_state *q = state_of(dev);
+    entry e = {.kind = RUN, .run = run};
+    const bool host_argument = q->host_argument;
+    q->host_argument = false;
+    DT_CHECK(!host_argument, DT_ERR_ARG, "%s: an array is host memory, expected device memory", name);
+    DT_CHECK(nbytes <= sizeof e.args, DT_ERR_ARG, "%s: %zu bytes of arguments", name, nbytes);
+    memcpy(e.args, args, nbytes);
+    return append(q, stream_of(dev, stream), &e);
+}
+
+/* ---- open, close, memory ------------------------------------------------------------------------------------------- */
+
+static dt_err queue_open(dt_device *dev, int local_rank, int n_threads)
+{
+    const char *seed = getenv("DTRAIN_QUEUE_SEED");
+    queue_state *q = calloc(1, sizeof *q);
+    DT_CHECK(q, DT_ERR_MEMORY, "queue device: no memory for its state");
+    q->draws = dt_mix64((seed ? strtoull(seed, NULL, 10) : 1) * 1024 + (uint64_t)local_rank);
+    q->streams[q->n_streams++] = &q->first;
+    q->cpu = (dt_device){.ops = &dt_device_cpu_ops, .ledger = dev->ledger, .local_rank = local_rank};
+    const dt_err err = q->cpu.ops->open(&q->cpu, local_rank, n_threads);
+    if (err != DT_OK) free(q);
+    else dev->impl = q;
+    return err;
+}
+
+static void queue_close(dt_device *dev)
+{
+    queue_state *q = state_of(dev);
+    if (!q) return;
+    q->cpu.ops->close(&q->cpu);
+    free(q->first.entries);
+    free(q);
+    dev->impl = NULL;
+}
+
+static void queue_describe(const dt_device *dev, char *out, size_t out_size)
+{
+    char cpu[192];
+    state_of(dev)->cpu.ops->describe(&state_of(dev)->cpu, cpu, sizeof cpu);
+    snprintf(out, out_size, "queue over %s", cpu);
+}
+
+static size_t queue_memory_free(const dt_device *dev) { return dt_device_cpu_ops.memory_free(&state_of(dev)->cpu); }
+static size_t queue_overhead(const dt_device *dev) { return dt_device_cpu_ops.overhead(&state_of(dev)->cpu); }
+
+static dt_err queue_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr)
+{
+    DT_TRY(dt_device_cpu_ops.alloc(&state_of(dev)->cpu, place, nbytes, ptr));
+    if (place == DT_ON_DEVICE) *ptr = (void *)((uintptr_t)*ptr | FAR_BIT);
+    return DT_OK;
+}
+
+/* What is queued may still use it, as with cudaFree, which waits for the device. */
+static void queue_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes)
+{
+    queue_state *q = state_of(dev);
+    for (int i = 0; i < q->n_streams; i++)
+        if (drain(q, q->streams[i]) != DT_OK) break;
+    dt_device_cpu_ops.free(&q->cpu, place, near(ptr), nbytes);
+}
+
+/* ---- streams and events -------------------------------------------------------------------------------------------- */
+
+static dt_err queue_stream_create(dt_device *dev, dt_stream **stream)
+{
+    queue_state *q = state_of(dev);
+    DT_CHECK(q->n_streams < N_STREAMS, DT_ERR_FAULT, "queue device: more than %d streams", N_STREAMS);
+    *stream = calloc(1, sizeof **stream);
+    DT_CHECK(*stream, DT_ERR_MEMORY, "no memory for a stream");
+    q->streams[q->n_streams++] = *stream;
+    return DT_OK;
+}
+
+static void queue_stream_destroy(dt_device *dev, dt_stream *stream)
+{
+    queue_state *q = state_of(dev);
+    int i = 0;
+    (void)drain(q, stream);
+    while (q->streams[i] != stream) i++;
+    q->streams[i] = q->streams[--q->n_streams];
+    free(stream->entries);
+    free(stream);
+}
+
+static dt_err queue_stream_sync(dt_device *dev, dt_stream *stream)
+{
+    queue_state *q = state_of(dev);
+    DT_TRY(drain(q, stream_of(dev, stream)));
+    const dt_err err = q->err;
+    q->err = DT_OK;
+    return err;
+}
+
+static dt_err queue_event_create(dt_device *dev, dt_event **event)
+{
+    *event = calloc(1, sizeof **event);
+    DT_CHECK(*event, DT_ERR_MEMORY, "no memory for an event");
+    return DT_OK;
+}
+
+static void queue_event_destroy(dt_device *dev, dt_event *event)
+{
+    event->destroyed = true;
+    event->n_queued++;
+    release_event(event);
+}
+
+static dt_err queue_event_record(dt_device *dev, dt_event *event, dt_stream *stream)
+{
+    event->n_queued++;
+    return append(state_of(dev), stream_of(dev, stream), &(entry){.kind = RECORD, .event = event, .serial = ++event->recorded});
+}
+
+static dt_err queue_event_wait(dt_device *dev, dt_event *event, dt_stream *stream)
+{
+    event->n_queued++;
+    return append(state_of(dev), stream_of(dev, stream), &(entry){.kind = WAIT, .event = event, .serial = event->recorded});
+}
+
+static dt_err queue_event_elapsed_ms(dt_device *dev, dt_event *from, dt_event *to, float *ms)
+{
+    *ms = (float)((to->at_s - from->at_s) * 1e3);
+    return DT_OK;
+}
+
+/* ---- operations: a struct of arguments, the call when its turn comes, and the entry of the table ----------------------- */
+
+#define CALL(op, fields, ...)                                                                                                        \
+    typedef struct op##_call {                                                                                                       \
+        fields;                                                                                                                      \
+    } op##_call;                                                                                                                     \
+    static dt_err op##_run(dt_device *cpu, const void *args)                                                                         \
+    {                                                                                                                                \
+        const op##_call *x = args;                                                                                                   \
+        return cpu->ops->op(cpu, __VA_ARGS__, NULL);                                                                                 \
+    }
+#define PUSH(op, ...) push(dev, s, #op, op##_run, &(op##_call){__VA_ARGS__}, sizeof(op##_call))
+#define AT(p) device_arg(state_of(dev), p)
+
+CALL(copy, void *dst; const void *src; size_t nbytes, x->dst, x->src, x->nbytes)
+static dt_err queue_copy(dt_device *dev, void *dst, const void *src, size_t nbytes, dt_stream *s)
+{
+    return PUSH(copy, near(dst), near(src), nbytes); /* the host's side may be any memory */
+}
+
+CALL(zero, void *dst; size_t nbytes, x->dst, x->nbytes)
+static dt_err queue_zero(dt_device *dev, void *dst, size_t nbytes, dt_stream *s) { return PUSH(zero, AT(dst), nbytes); }
+
+CALL(convert, const void *src; dt_dtype src_dt; void *dst; dt_dtype dst_dt; int64_t n, x->src, x->src_dt, x->dst, x->dst_dt, x->n)
+static dt_err queue_convert(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n, dt_stream *s)
+{
+    return PUSH(convert, AT(src), src_dt, AT(dst), dst_dt, n);
+}
+
+CALL(add_into, const void *src; dt_dtype src_dt; void *dst; dt_dtype dst_dt; bool accumulate; int64_t n, x->src, x->src_dt, x->dst,
+     x->dst_dt, x->accumulate, x->n)
+static dt_err queue_add_into(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate, int64_t n,
+                             dt_stream *s)
+{
+    return PUSH(add_into, AT(src), src_dt, AT(dst), dst_dt, accumulate, n);
+}
+
+CALL(add, const void *a; const void *b; void *c; dt_dtype dt; int64_t n, x->a, x->b, x->c, x->dt, x->n)
+static dt_err queue_add(dt_device *dev, const void *a, const void *b, void *c, dt_dtype dt, int64_t n, dt_stream *s)
+{
+    return PUSH(add, AT(a), AT(b), AT(c), dt, n);
+}
+
+CALL(gather_rows, const void *src; const int32_t *index; void *dst; int64_t n_rows; int64_t width; dt_dtype dt, x->src, x->index, x->dst,
+     x->n_rows, x->width, x->dt)
+static dt_err queue_gather_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width,
+                                dt_dtype dt, dt_stream *s)
+{
+    return PUSH(gather_rows, AT(src), AT(index), AT(dst), n_rows, width, dt);
+}
+
+CALL(scatter_rows, const void *src; const int32_t *index; void *dst; int64_t n_rows; int64_t width; dt_dtype dt, x->src, x->index,
+     x->dst, x->n_rows, x->width, x->dt)
+static dt_err queue_scatter_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width,
+                                 dt_dtype dt, dt_stream *s)
+{
+    return PUSH(scatter_rows, AT(src), AT(index), AT(dst), n_rows, width, dt);
+}
+
+CALL(matmul, dt_matmul mm; const void *a; const void *b; const void *bias; void *c, &x->mm, x->a, x->b, x->bias, x->c)
+static dt_err queue_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c, dt_stream *s)
+{
+    return PUSH(matmul, *mm, AT(a), AT(b), AT(bias), AT(c));
+}
+
+CALL(bias_backward, const void *dy; int64_t m; int64_t n; int64_t ld; dt_dtype dt; void *dbias; dt_dtype gt; bool accumulate, x->dy,
+     x->m, x->n, x->ld, x->dt, x->dbias, x->gt, x->accumulate)
+static dt_err queue_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n, int64_t ld, dt_dtype dt, void *dbias, dt_dtype gt,
+                                  bool accumulate, dt_stream *s)
+{
+    return PUSH(bias_backward, AT(dy), m, n, ld, dt, AT(dbias), gt, accumulate);
+}
+
+CALL(embedding_forward, const int32_t *token; const int32_t *pos; const void *wte; const void *wpe; void *out; int64_t n_tok;
+     int64_t width; dt_dtype dt, x->token, x->pos, x->wte, x->wpe, x->out, x->n_tok, x->width, x->dt)
+static dt_err queue_embedding_forward(dt_device *dev, const int32_t *token, const int32_t *pos, const void *wte, const void *wpe,
+                                      void *out, int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *s)
+{
+    return PUSH(embedding_forward, AT(token), AT(pos), AT(wte), AT(wpe), AT(out), n_tok, width, dt);
+}
+
+CALL(embedding_backward, const void *dout; const int32_t *id; const int32_t *order; void *grad; int64_t n_tok; int64_t width;
+     dt_dtype dt; dt_dtype gt, x->dout, x->id, x->order, x->grad, x->n_tok, x->width, x->dt, x->gt)
+static dt_err queue_embedding_backward(dt_device *dev, const void *dout, const int32_t *id, const int32_t *order, void *table_grad,
+                                       int64_t n_tok, int64_t width, dt_dtype dt, dt_dtype gt, dt_stream *s)
+{
+    return PUSH(embedding_backward, AT(dout), AT(id), AT(order), AT(table_grad), n_tok, width, dt, gt);
+}
+
+CALL(rmsnorm_forward, const void *in; const void *weight; void *y; float *rstd; int64_t n_rows; int64_t width; int64_t group;
+     int64_t group_ld; int64_t y_group_ld; float eps; dt_dtype dt, x->in, x->weight, x->y, x->rstd, x->n_rows, x->width, x->group,
+     x->group_ld, x->y_group_ld, x->eps, x->dt)
+static dt_err queue_rmsnorm_forward(dt_device *dev, const void *x, const void *weight, void *y, float *rstd, int64_t n_rows,
+                                    int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float eps, dt_dtype dt,
+                                    dt_stream *s)
+{
+    return PUSH(rmsnorm_forward, AT(x), AT(weight), AT(y), AT(rstd), n_rows, width, group, group_ld, y_group_ld, eps, dt);
+}
+
+CALL(rmsnorm_backward, const void *in; const void *weight; const float *rstd; const void *dy; void *dx; bool add_to_dx; void *dweight;
+     dt_dtype gt; bool accumulate; int64_t n_rows; int64_t width; int64_t group; int64_t group_ld; int64_t y_group_ld; float *scratch;
+     dt_dtype dt, x->in, x->weight, x->rstd, x->dy, x->dx, x->add_to_dx, x->dweight, x->gt, x->accumulate, x->n_rows, x->width,
+     x->group, x->group_ld, x->y_group_ld, x->scratch, x->dt)
+static dt_err queue_rmsnorm_backward(dt_device *dev, const void *x, const void *weight, const float *rstd, const void *dy, void *dx,
+                                     bool add_to_dx, void *dweight, dt_dtype gt, bool accumulate, int64_t n_rows, int64_t width,
+                                     int64_t group, int64_t group_ld, int64_t y_group_ld, float *scratch, dt_dtype dt, dt_stream *s)
+{
+    return PUSH(rmsnorm_backward, AT(x), AT(weight), AT(rstd), AT(dy), AT(dx), add_to_dx, AT(dweight), gt, accumulate, n_rows, width,
+                group, group_ld, y_group_ld, AT(scratch), dt);
+}
+
+CALL(layernorm_forward, const void *in; const void *weight; const void *bias; void *y; float *mean; float *rstd; int64_t n_rows;
+     int64_t width; float eps; dt_dtype dt, x->in, x->weight, x->bias, x->y, x->mean, x->rstd, x->n_rows, x->width, x->eps, x->dt)
+static dt_err queue_layernorm_forward(dt_device *dev, const void *x, const void *weight, const void *bias, void *y, float *mean,
+                                      float *rstd, int64_t n_rows, int64_t width, float eps, dt_dtype dt, dt_stream *s)
+{
+    return PUSH(layernorm_forward, AT(x), AT(weight), AT(bias), AT(y), AT(mean), AT(rstd), n_rows, width, eps, dt);
+}
+
+CALL(layernorm_backward, const void *in; const void *weight; const float *mean; const float *rstd; const void *dy; void *dx;
+     bool add_to_dx; void *dweight; void *dbias; dt_dtype gt; bool accumulate; int64_t n_rows; int64_t width; float *scratch;
+     dt_dtype dt, x->in, x->weight, x->mean, x->rstd, x->dy, x->dx, x->add_to_dx, x->dweight, x->dbias, x->gt, x->accumulate,
+     x->n_rows, x->width, x->scratch, x->dt)
+static dt_err queue_layernorm_backward(dt_device *dev, const void *x, const void *weight, const float *mean, const float *rstd,
+                                       const void *dy, void *dx, bool add_to_dx, void *dweight, void *dbias, dt_dtype gt,
+                                       bool accumulate, int64_t n_rows, int64_t width, float *scratch, dt_dtype dt, dt_stream *s)
+{
+    return PUSH(layernorm_backward, AT(x), AT(weight), AT(mean), AT(rstd), AT(dy), AT(dx), add_to_dx, AT(dweight), AT(dbias), gt,
+                accumulate, n_rows, width, AT(scratch), dt);
+}
+
+static int64_t queue_norm_scratch_elems(const dt_device *dev, int64_t width)
+{
+    return dt_device_cpu_ops.norm_scratch_elems(&state_of(dev)->cpu, width);
+}
+
+CALL(rope, void *in; const int32_t *pos; const float *cos_sin; int64_t n_tok; int64_t n_heads; int64_t head_dim; int64_t ld;
+     bool inverse; dt_dtype dt, x->in, x->pos, x->cos_sin, x->n_tok, x->n_heads, x->head_dim, x->ld, x->inverse, x->dt)
+static dt_err queue_rope(dt_device *dev, void *x, const int32_t *pos, const float *cos_sin, int64_t n_tok, int64_t n_heads,
+                         int64_t head_dim, int64_t ld, bool inverse, dt_dtype dt, dt_stream *s)
+{
+    return PUSH(rope, AT(x), AT(pos), AT(cos_sin), n_tok, n_heads, head_dim, ld, inverse, dt);
+}
+
+/* The arrays of offsets that a description points to are device memory, too. */
+static dt_attention near_attention(dt_device *dev, const dt_attention *at)
+{
+    dt_attention mine = *at;
+    mine.q_start = AT(at->q_start);
+    mine.kv_start = AT(at->kv_start);
+    mine.kv_len = AT(at->kv_len);
+    mine.token_key = AT(at->token_key);
+    return mine;
+}
+
+CALL(attention_forward, dt_attention at; const void *q; const void *k; const void *v; void *out; float *lse, &x->at, x->q, x->k, x->v,
+     x->out, x->lse)
+static dt_err queue_attention_forward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v, void *out,
+                                      float *lse, dt_stream *s)
+{
+    return PUSH(attention_forward, near_attention(dev, at), AT(q), AT(k), AT(v), AT(out), AT(lse));
+}
+
+CALL(attention_backward, dt_attention at; const void *q; const void *k; const void *v; const void *out; const float *lse;
+     const void *dout; void *dq; void *dk; void *dv; float *scratch, &x->at, x->q, x->k, x->v, x->out, x->lse, x->dout, x->dq, x->dk,
+     x->dv, x->scratch)
+static dt_err queue_attention_backward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
+                                       const void *out, const float *lse, const void *dout, void *dq, void *dk, void *dv,
+                                       float *scratch, dt_stream *s)
+{
+    return PUSH(attention_backward, near_attention(dev, at), AT(q), AT(k), AT(v), AT(out), AT(lse), AT(dout), AT(dq), AT(dk), AT(dv),
+                AT(scratch));
+}
+
+static int64_t queue_attention_scratch_elems(const dt_device *dev, const dt_attention *at)
+{
+    return dt_device_cpu_ops.attention_scratch_elems(&state_of(dev)->cpu, at);
+}
+
+CALL(act_forward, dt_activation act; const void *in; void *y; dt_dtype dt; int64_t n, x->act, x->in, x->y, x->dt, x->n)
+static dt_err queue_act_forward(dt_device *dev, dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n, dt_stream *s)
+{
+    return PUSH(act_forward, act, AT(x), AT(y), dt, n);
+}
+
+CALL(act_backward, dt_activation act; const void *in; const void *dy; void *dx; dt_dtype dt; int64_t n, x->act, x->in, x->dy, x->dx,
+     x->dt, x->n)
+static dt_err queue_act_backward(dt_device *dev, dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt, int64_t n,
+                                 dt_stream *s)
+{
+    return PUSH(act_backward, act, AT(x), AT(dy), AT(dx), dt, n);
+}
+
+CALL(glu_forward, dt_activation act; const void *gate_up; void *y; dt_dtype dt; int64_t n_rows; int64_t width, x->act, x->gate_up,
+     x->y, x->dt, x->n_rows, x->width)
+static dt_err queue_glu_forward(dt_device *dev, dt_activation act, const void *gate_up, void *y, dt_dtype dt, int64_t n_rows,
+                                int64_t width, dt_stream *s)
+{
+    return PUSH(glu_forward, act, AT(gate_up), AT(y), dt, n_rows, width);
+}
+
+CALL(glu_backward, dt_activation act; const void *gate_up; const void *dy; void *dgate_up; dt_dtype dt; int64_t n_rows; int64_t width,
+     x->act, x->gate_up, x->dy, x->dgate_up, x->dt, x->n_rows, x->width)
+static dt_err queue_glu_backward(dt_device *dev, dt_activation act, const void *gate_up, const void *dy, void *dgate_up, dt_dtype dt,
+                                 int64_t n_rows, int64_t width, dt_stream *s)
+{
+    return PUSH(glu_backward, act, AT(gate_up), AT(dy), AT(dgate_up), dt, n_rows, width);
+}
+
+CALL(dropout, const void *in; void *y; float p; uint64_t key; const uint64_t *token_key; int64_t n_tok; int64_t width; dt_dtype dt,
+     x->in, x->y, x->p, x->key, x->token_key, x->n_tok, x->width, x->dt)
+static dt_err queue_dropout(dt_device *dev, const void *x, void *y, float p, uint64_t key, const uint64_t *token_key, int64_t n_tok,
+                            int64_t width, dt_dtype dt, dt_stream *s)
+{
+    return PUSH(dropout, AT(x), AT(y), p, key, AT(token_key), n_tok, width, dt);
+}
+
+CALL(classifier, dt_classifier cl; float *logits; const int32_t *target; const float *weight; float *logp; uint8_t *hit;
+     float *entropy, &x->cl, x->logits, x->target, x->weight, x->logp, x->hit, x->entropy)
+static dt_err queue_classifier(dt_device *dev, const dt_classifier *cl, float *logits, const int32_t *target, const float *weight,
+                               float *logp, uint8_t *hit, float *entropy, dt_stream *s)
+{
+    return PUSH(classifier, *cl, AT(logits), AT(target), AT(weight), AT(logp), AT(hit), AT(entropy));
+}
+
+CALL(adamw_step, dt_adamw opt; const void *grad; dt_dtype gt; float *master; float *m; float *v; void *param; dt_dtype param_dt;
+     int64_t n, &x->opt, x->grad, x->gt, x->master, x->m, x->v, x->param, x->param_dt, x->n)
+static dt_err queue_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m, float *v,
+                               void *param, dt_dtype param_dt, int64_t n, dt_stream *s)
+{
+    return PUSH(adamw_step, *opt, AT(grad), gt, AT(master), AT(m), AT(v), AT(param), param_dt, n);
+}
+
+CALL(sum_squares, const void *in; dt_dtype dt; int64_t n; double *result, x->in, x->dt, x->n, x->result)
+static dt_err queue_sum_squares(dt_device *dev, const void *x, dt_dtype dt, int64_t n, double *result, dt_stream *s)
+{
+    return PUSH(sum_squares, AT(x), dt, n, AT(result));
+}
+
+CALL(abs_max, const void *in; dt_dtype dt; int64_t n; float *result, x->in, x->dt, x->n, x->result)
+static dt_err queue_abs_max(dt_device *dev, const void *x, dt_dtype dt, int64_t n, float *result, dt_stream *s)
+{
+    return PUSH(abs_max, AT(x), dt, n, AT(result));
+}
+
+CALL(sum_squares_fixed, const void *in; dt_dtype dt; int64_t n; int shift; uint64_t *result, x->in, x->dt, x->n, x->shift, x->result)
+static dt_err queue_sum_squares_fixed(dt_device *dev, const void *x, dt_dtype dt, int64_t n, int shift, uint64_t result[2], dt_stream *s)
+{
+    return PUSH(sum_squares_fixed, AT(x), dt, n, shift, AT(result));
+}
+
+const dt_device_ops dt_device_queue_ops = {
+    .name = "queue",
+    .open = queue_open,
+    .close = queue_close,
+    .describe = queue_describe,
+    .memory_free = queue_memory_free,
+    .overhead = queue_overhead,
+    .alloc = queue_alloc,
+    .free = queue_free,
+    .host_accessible = false,
+    .stream_create = queue_stream_create,
+    .stream_destroy = queue_stream_destroy,
+    .stream_sync = queue_stream_sync,
+    .event_create = queue_event_create,
+    .event_destroy = queue_event_destroy,
+    .event_record = queue_event_record,
+    .event_wait = queue_event_wait,
+    .event_elapsed_ms = queue_event_elapsed_ms,
+    .copy = queue_copy,
+    .zero = queue_zero,
+    .convert = queue_convert,
+    .add_into = queue_add_into,
+    .add = queue_add,
+    .gather_rows = queue_gather_rows,
+    .scatter_rows = queue_scatter_rows,
+    .matmul = queue_matmul,
+    .bias_backward = queue_bias_backward,
+    .embedding_forward = queue_embedding_forward,
+    .embedding_backward = queue_embedding_backward,
+    .rmsnorm_forward = queue_rmsnorm_forward,
+    .rmsnorm_backward = queue_rmsnorm_backward,
+    .layernorm_forward = queue_layernorm_forward,
+    .layernorm_backward = queue_layernorm_backward,
+    .norm_scratch_elems = queue_norm_scratch_elems,
+    .rope = queue_rope,
+    .attention_forward = queue_attention_forward,
+    .attention_backward = queue_attention_backward,
+    .attention_scratch_elems = queue_attention_scratch_elems,
+    .act_forward = queue_act_forward,
+    .act_backward = queue_act_backward,
+    .glu_forward = queue_glu_forward,
+    .glu_backward = queue_glu_backward,
+    .dropout = queue_dropout,
+    .classifier = queue_classifier,
+    .adamw_step = queue_adamw_step,
+    .sum_squares = queue_sum_squares,
+    .abs_max = queue_abs_max,
+    .sum_squares_fixed = queue_sum_squares_fixed,
+};
