@@ -37,7 +37,13 @@ static void plan(const layout *l, dt_transport *t)
     t->n_requests = 2 * (int)n_pieces;
 }
 
-size_t dt_comm_plan_nbytes(int nranks, int ranks_per_node, bool shared_memory)
+/* Through which tensors of a device that the host cannot reach go to MPI and back. */
+static size_t pinned_nbytes(int nranks, bool host_accessible)
+{
+    return host_accessible ? 0 : clamp(PINNED_NBYTES, (size_t)(nranks + 2) * PINNED_MIN_PER_RANK, SIZE_MAX);
+}
+
+size_t dt_comm_plan_nbytes(int nranks, int ranks_per_node, bool shared_memory, bool host_accessible)
 {
     const int rest = nranks % ranks_per_node;
     const layout l = {.nranks = nranks,
@@ -47,7 +53,7 @@ size_t dt_comm_plan_nbytes(int nranks, int ranks_per_node, bool shared_memory)
                       .use_shared_memory = shared_memory};
     dt_transport t = {0};
     plan(&l, &t);
-    return 2 * t.net_set_nbytes + (t.shared ? dt_shm_window_nbytes(SLOT_NBYTES) : 0);
+    return pinned_nbytes(nranks, host_accessible) + 2 * t.net_set_nbytes + (t.shared ? dt_shm_window_nbytes(SLOT_NBYTES) : 0);
 }
 
 static void plan_of(const dt_comm *comm, bool shared_memory, dt_transport *t)
@@ -64,10 +70,7 @@ static void plan_of(const dt_comm *comm, bool shared_memory, dt_transport *t)
 static dt_err alloc_buffers(dt_comm *comm, dt_transport *t)
 {
     DT_TRY(dt_buf_alloc(&t->net, comm->dev, DT_ON_HOST, 2 * t->net_set_nbytes, DT_MEM_STAGING));
-    if (!comm->dev->ops->host_accessible) {
-        const size_t nbytes = clamp(PINNED_NBYTES, (size_t)(comm->nranks + 2) * PINNED_MIN_PER_RANK, SIZE_MAX);
-        DT_TRY(dt_buf_alloc(&t->pinned, comm->dev, DT_ON_HOST, nbytes, DT_MEM_STAGING));
-    }
+    DT_TRY(dt_buf_alloc(&t->pinned, comm->dev, DT_ON_HOST, pinned_nbytes(comm->nranks, comm->dev->ops->host_accessible), DT_MEM_STAGING));
     t->src = calloc((size_t)comm->nranks, sizeof *t->src);
     t->requests = malloc((2 * (size_t)t->n_requests + 1) * sizeof(MPI_Request));
     DT_CHECK(t->src && t->requests, DT_ERR_MEMORY, "no memory for the tables of %d ranks", comm->nranks);

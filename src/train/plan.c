@@ -13,7 +13,8 @@ dt_err run_plan_stage(const dt_run *run, int stage, int nranks, int ranks_per_no
     DT_TRY(dt_zero_plan_make(&opt, run->units, run->n_units, nranks, &plan->zero));
     DT_TRY(dt_model_plan(&run->mc, &run->model_opt, &run->dev, plan->bytes));
     for (int c = 0; c < DT_N_MEMCAT; c++) plan->bytes[c] += plan->zero.bytes[c];
-    plan->bytes[DT_MEM_STAGING] += dt_comm_plan_nbytes(nranks, ranks_per_node, run->cfg.comm_shared_memory);
+    plan->bytes[DT_MEM_STAGING] += dt_comm_plan_nbytes(nranks, ranks_per_node, run->cfg.comm_shared_memory,
+                                                        run->dev.ops->host_accessible);
     plan->bytes[DT_MEM_DATA] += dt_task_buffers_nbytes(run->model_opt.max_tok) + run->loader_nbytes;
     plan->bytes[DT_MEM_OTHER] += dt_device_overhead(&run->dev);
     for (int c = 0; c < DT_N_MEMCAT; c++) plan->total += plan->bytes[c];
