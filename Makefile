@@ -110,6 +110,9 @@ $(FUZZ): $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(if $(FUZZER),,$(BUILD)
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_SUP) $(LIB)
 	$(call SAY,LD,$@)$(MPICC) $(CFLAGS) $(LDFLAGS) -o $@ $< $(TEST_SUP) $(LIB) -lcmocka $(LDLIBS)
 
+check-queue: programs tests-build  ## the tests on the device whose streams run late and out of order (tests/run.sh), with twenty seeds
+	@BUILD=$(BUILD) QUEUE_ONLY=1 QUEUE_SEEDS="$(shell seq 20)" tests/run.sh $(ONLY)
+	@for t in train resume errors generate convert; do DTRAIN_DEVICE=queue BUILD=$(BUILD) tests/run.sh e2e_$$t || exit 1; done
 sanitize: test-setup  ## the tests under the address and undefined-behaviour sanitizers, then each fuzz target for FUZZ_SECONDS
 	$(MAKEAGAIN) SAN=1 check
 	$(MAKEAGAIN) fuzz
@@ -158,6 +161,6 @@ help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' Makefile | awk -F':  *' '{ printf "  make %-10s %s\n", $$1, $$2 }'
 clean:  ## remove all that was built
 	rm -rf build $(PROGRAMS)
-.PHONY: all setup demo test test-setup check bench programs tests-build benches sanitize fuzz fuzz-build valgrind docs lint format install info help clean FORCE
+.PHONY: all setup demo test test-setup check check-queue bench programs tests-build benches sanitize fuzz fuzz-build valgrind docs lint format install info help clean FORCE
 .SECONDARY:
 -include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(GENERATE:.o=.d) $(TOOL:.o=.d) $(INFO:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(FUZZ:=.d) $(BENCHES:=.d)

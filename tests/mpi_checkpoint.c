@@ -1,7 +1,8 @@
 /* mpi_checkpoint.c - what is saved on any number of ranks, at any stage, comes back on others; what is damaged is refused.
  *
  * The file is looked at by rank 0 alone through plain HDF5, and files for loading are written by it alone, too: so a round trip at n ranks covers
- * every pair of rank counts. */
+ * every pair of rank counts.
+ * DEVICES: cpu queue */
 #include "checkpoint_fixture.h"
 #include <errno.h>
 #include <sys/mount.h>

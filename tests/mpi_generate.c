@@ -1,4 +1,5 @@
-/* mpi_generate.c - ranks in lockstep run the same number of forward passes, however unequal their work is, and fail together. */
+/* mpi_generate.c - ranks in lockstep run the same number of forward passes, however unequal their work is, and fail together.
+ * DEVICES: cpu queue */
 #include "mpi_test.h"
 
 #include <math.h>

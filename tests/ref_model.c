@@ -41,9 +41,27 @@ static void put(void *p, dt_dtype t, int64_t i, double x)
         ((uint16_t *)p)[i] = dt_bf16_from_float((float)x);
 }
 
-double ref_grad(const ref_model *r, int unit, int64_t i) { return get(r->grads[unit].ptr, r->opt.grad_dtype, i); }
-double ref_param(const ref_model *r, int unit, int64_t i) { return get(r->params[unit].ptr, r->opt.dtype, i); }
-void ref_set_param(ref_model *r, int unit, int64_t i, double value) { put(r->params[unit].ptr, r->opt.dtype, i, value); }
+/* Tests work on copies in host memory: the host may not reach the device's. */
+static void move(ref_model *r, void *dst, const void *src, size_t nbytes)
+{
+    const dt_device_ops *ops = r->dev.ops;
+    if (ops->copy(&r->dev, dst, src, nbytes, NULL) != DT_OK || ops->stream_sync(&r->dev, NULL) != DT_OK) abort();
+}
+
+double ref_grad(ref_model *r, int unit, int64_t i)
+{
+    for (int u = 0; r->grads_changed && u < r->n_units; u++) move(r, r->host_grads[u], r->grads[u].ptr, r->grads[u].nbytes);
+    r->grads_changed = false;
+    return get(r->host_grads[unit], r->opt.grad_dtype, i);
+}
+
+double ref_param(const ref_model *r, int unit, int64_t i) { return get(r->host_params[unit], r->opt.dtype, i); }
+
+void ref_set_param(ref_model *r, int unit, int64_t i, double value)
+{
+    put(r->host_params[unit], r->opt.dtype, i, value);
+    r->params_changed[unit] = true;
+}
 
 /* ---- the parameter source ---- */
 
@@ -60,6 +78,8 @@ static dt_err params_acquire(void *self, int unit, dt_unit_view *view)
     ref_model *r = self;
     note(r, "p", unit);
     r->param_holds[unit]++;
+    if (r->params_changed[unit]) move(r, r->params[unit].ptr, r->host_params[unit], r->params[unit].nbytes);
+    r->params_changed[unit] = false;
     *view = (dt_unit_view){r->params[unit].ptr, r->opt.dtype, false};
     return DT_OK;
 }
@@ -77,6 +97,7 @@ static dt_err grads_acquire(void *self, int unit, dt_unit_view *view)
     ref_model *r = self;
     note(r, "g", unit);
     r->grad_holds[unit]++;
+    r->grads_changed = true;
     *view = (dt_unit_view){r->grads[unit].ptr, r->opt.grad_dtype, !r->grads_fresh[unit]};
     return DT_OK;
 }
@@ -122,10 +143,18 @@ static dt_err alloc_units(ref_model *r)
     r->param_holds = calloc(n, sizeof *r->param_holds);
     r->grad_holds = calloc(n, sizeof *r->grad_holds);
     r->grads_fresh = calloc(n, sizeof *r->grads_fresh);
+    r->host_params = calloc(n, sizeof *r->host_params);
+    r->host_grads = calloc(n, sizeof *r->host_grads);
+    r->params_changed = calloc(n, sizeof *r->params_changed);
     r->calls = calloc(CALLS_SIZE, 1);
-    DT_CHECK(r->params && r->grads && r->param_holds && r->grad_holds && r->grads_fresh && r->calls, DT_ERR_MEMORY, "no memory");
+    DT_CHECK(r->params && r->grads && r->param_holds && r->grad_holds && r->grads_fresh && r->host_params && r->host_grads &&
+                 r->params_changed && r->calls,
+             DT_ERR_MEMORY, "no memory");
     for (int u = 0; u < r->n_units; u++) {
         const size_t len = (size_t)r->units[u].flat_len;
+        r->host_params[u] = calloc(len, sizeof(float));
+        r->host_grads[u] = calloc(len, sizeof(float));
+        DT_CHECK(r->host_params[u] && r->host_grads[u], DT_ERR_MEMORY, "no memory");
         DT_TRY(dt_buf_alloc(&r->params[u], &r->dev, DT_ON_DEVICE, len * dt_dtype_size(r->opt.dtype), DT_MEM_PARAMS));
         DT_TRY(dt_buf_alloc(&r->grads[u], &r->dev, DT_ON_DEVICE, len * dt_dtype_size(r->opt.grad_dtype), DT_MEM_GRADS));
     }
@@ -145,9 +174,9 @@ dt_err ref_model_open(ref_model *r, const char *name, const char *config_json, c
     return dt_model_open(&r->model, &r->mc, &r->opt, r->units, r->n_units, &r->dev, &r->source, NULL, NULL);
 }
 
-static void free_rows(float **rows, int n)
+static void free_rows(void *rows, int n)
 {
-    for (int i = 0; rows && i < n; i++) free(rows[i]);
+    for (int i = 0; rows && i < n; i++) free(((void **)rows)[i]);
     free(rows);
 }
 
@@ -159,6 +188,9 @@ void ref_model_close(ref_model *r)
     free_rows(r->master, r->n_units);
     free_rows(r->m, r->n_units);
     free_rows(r->v, r->n_units);
+    free_rows(r->host_params, r->n_units);
+    free_rows(r->host_grads, r->n_units);
+    free(r->params_changed);
     free(r->params);
     free(r->grads);
     free(r->param_holds);
@@ -173,15 +205,19 @@ void ref_model_close(ref_model *r)
 
 size_t ref_model_left(const ref_model *r) { return atomic_load(&r->ledger.total_now); }
 
-void ref_model_forget_grads(ref_model *r)
+void ref_model_fill_grads(ref_model *r, double value)
 {
     for (int u = 0; u < r->n_units; u++) {
-        r->grads_fresh[u] = true;
-        for (int i = 0; i < r->units[u].n_tensors; i++) {
-            const dt_tensor *t = &r->units[u].tensors[i];
-            for (int64_t e = 0; e < t->n_elems; e++) put(r->grads[u].ptr, r->opt.grad_dtype, t->offset + e, NAN);
-        }
+        for (int64_t e = 0; e < r->units[u].flat_len; e++) put(r->host_grads[u], r->opt.grad_dtype, e, value);
+        move(r, r->grads[u].ptr, r->host_grads[u], r->grads[u].nbytes);
     }
+    r->grads_changed = false;
+}
+
+void ref_model_forget_grads(ref_model *r)
+{
+    ref_model_fill_grads(r, NAN);
+    for (int u = 0; u < r->n_units; u++) r->grads_fresh[u] = true;
 }
 
 /* ---- AdamW ---- */

@@ -14,7 +14,10 @@ typedef struct ref_model {
     int n_units;
     dt_model *model;
     dt_param_source source;
-    dt_buf *params, *grads;   /* [n_units] */
+    dt_buf *params, *grads;   /* [n_units], on the device */
+    void **host_params, **host_grads; /* [n_units][flat_len]: what the tests read and write; see ref_model_sync */
+    bool *params_changed;             /* on the host, since the device had them */
+    bool grads_changed;               /* on the device, since the host had them */
     float **master, **m, **v; /* [n_units][flat_len]: AdamW's, allocated by the first ref_model_adamw */
     int64_t n_updates;
     int *param_holds, *grad_holds;
@@ -35,7 +38,9 @@ size_t ref_model_left(const ref_model *r);
 
 /** Forget gradients: fills them with NaN, so that a tensor that is not written shows. */
 void ref_model_forget_grads(ref_model *r);
-double ref_grad(const ref_model *r, int unit, int64_t i);
+/** The same with any value for every element, padding included. */
+void ref_model_fill_grads(ref_model *r, double value);
+double ref_grad(ref_model *r, int unit, int64_t i); /* waits for the device where it has newer ones */
 double ref_param(const ref_model *r, int unit, int64_t i);
 void ref_set_param(ref_model *r, int unit, int64_t i, double value);
 /** The last norm of all gradients, and AdamW with clipping, decay groups. Returns the norm. */

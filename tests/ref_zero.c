@@ -2,6 +2,7 @@
 #include "ref_zero.h"
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static dt_err add(dt_unit *u, const char *suffix, int64_t rows, int64_t cols, bool new_group, bool decay, float std, float value)
@@ -62,13 +63,29 @@ static float get(const void *data, dt_dtype t, int64_t i)
     return t == DT_F32 ? ((const float *)data)[i] : dt_bf16_to_float(((const uint16_t *)data)[i]);
 }
 
-static void put(const dt_unit_view *view, int64_t i, bool accumulate, float x)
+static void put(void *data, dt_dtype t, int64_t i, bool accumulate, float x)
 {
-    if (accumulate) x += get(view->data, view->dtype, i);
-    if (view->dtype == DT_F32)
-        ((float *)view->data)[i] = x;
+    if (accumulate) x += get(data, t, i);
+    if (t == DT_F32)
+        ((float *)data)[i] = x;
     else
-        ((uint16_t *)view->data)[i] = dt_bf16_from_float(x);
+        ((uint16_t *)data)[i] = dt_bf16_from_float(x);
+}
+
+static size_t view_nbytes(const dt_unit *unit, const dt_unit_view *view) { return (size_t)unit->flat_len * dt_dtype_size(view->dtype); }
+
+void *ref_zero_read_view(dt_device *dev, const dt_unit *unit, const dt_unit_view *view)
+{
+    void *host = malloc(view_nbytes(unit, view));
+    if (host && dev->ops->copy(dev, host, view->data, view_nbytes(unit, view), NULL) == DT_OK && dev->ops->stream_sync(dev, NULL) == DT_OK)
+        return host;
+    free(host);
+    return NULL;
+}
+
+dt_err ref_zero_write_view(dt_device *dev, const dt_unit *unit, const dt_unit_view *view, const void *host)
+{
+    return dev->ops->copy(dev, view->data, host, view_nbytes(unit, view), NULL);
 }
 
 static bool is_wrong(const ref_zero_model *m, float x, float want, dt_dtype t)
@@ -80,16 +97,22 @@ static bool is_wrong(const ref_zero_model *m, float x, float want, dt_dtype t)
 static void look_at(ref_zero_model *m, int unit, const dt_unit_view *view)
 {
     const dt_unit *u = &m->units[unit];
+    void *data = ref_zero_read_view(m->dev, u, view);
+    if (!data) {
+        m->n_wrong++;
+        return;
+    }
     const float *want = m->expect;
     for (int v = 0; want && v < unit; v++) want += m->units[v].flat_len;
     int64_t at = 0;
     for (int k = 0; k <= u->n_tensors; k++) {
         const int64_t begin = k < u->n_tensors ? u->tensors[k].offset : u->flat_len;
-        for (; at < begin; at++) m->n_wrong += get(view->data, view->dtype, at) != 0; /* padding */
+        for (; at < begin; at++) m->n_wrong += get(data, view->dtype, at) != 0; /* padding */
         if (k == u->n_tensors) break;
         for (; at < begin + u->tensors[k].n_elems; at++)
-            if (want) m->n_wrong += is_wrong(m, get(view->data, view->dtype, at), want[at], view->dtype);
+            if (want) m->n_wrong += is_wrong(m, get(data, view->dtype, at), want[at], view->dtype);
     }
+    free(data);
 }
 
 static dt_err keep(dt_err first, dt_err then) { return first == DT_OK ? then : first; }
@@ -104,25 +127,34 @@ static dt_err with_params(ref_zero_model *m, int unit)
 
 static dt_err release_params(ref_zero_model *m, int unit) { return m->source.params_release(m->source.self, unit); }
 
-/** Write one part of a tensor's gradients; frozen ones get garbage. */
-static void write_tensor(const ref_zero_model *m, const dt_unit_view *view, int unit, int k, int64_t step, int64_t j, int half,
-                         bool add)
+/** Add one part of a tensor's gradients, or write it; frozen ones get garbage. */
+static void write_tensor(const ref_zero_model *m, void *data, dt_dtype dtype, int unit, int k, int64_t step, int64_t j, int half, bool add)
 {
     const dt_tensor *t = &m->units[unit].tensors[k];
     for (int64_t i = t->offset; i < t->offset + t->n_elems; i++)
-        put(view, i, add, t->trainable ? ref_zero_grad(m->exact, step, j, unit, i, half) : NAN);
+        put(data, dtype, i, add, t->trainable ? ref_zero_grad(m->exact, step, j, unit, i, half) : NAN);
+}
+
+/* What the device holds, changed on the host by tensors first .. last, and sent back without waiting. */
+static dt_err change_grads(ref_zero_model *m, const dt_unit_view *view, int unit, int first, int last, int64_t step, int64_t j)
+{
+    void *data = ref_zero_read_view(m->dev, &m->units[unit], view);
+    if (!data) return DT_ERR_FAULT;
+    m->lent[m->n_lent++] = data;
+    for (int k = first; k <= last; k++) {
+        const bool second = first != last && m->tied && unit == 0 && k == 0; /* the head has written its part of wte */
+        write_tensor(m, data, view->dtype, unit, k, step, j, second, view->accumulate || second);
+    }
+    return ref_zero_write_view(m->dev, &m->units[unit], view, data);
 }
 
 static dt_err backward_unit(ref_zero_model *m, int unit, int64_t step, int64_t j)
 {
     dt_unit_view view;
-    const dt_err err = m->source.grads_acquire(m->source.self, unit, &view);
+    dt_err err = m->source.grads_acquire(m->source.self, unit, &view);
     if (err != DT_OK) return err;
-    for (int k = 0; k < m->units[unit].n_tensors; k++) {
-        const bool second = m->tied && unit == 0 && k == 0; /* the head has written its part of wte */
-        write_tensor(m, &view, unit, k, step, j, second, view.accumulate || second);
-    }
-    return m->source.grads_release(m->source.self, unit);
+    err = change_grads(m, &view, unit, 0, m->units[unit].n_tensors - 1, step, j);
+    return keep(err, m->source.grads_release(m->source.self, unit));
 }
 
 /** The tied embedding: acquired for the whole backward pass, and once more, nested, by the head. */
@@ -133,7 +165,7 @@ static dt_err head_of_tied(ref_zero_model *m, int64_t step, int64_t j)
     if (err != DT_OK) return err;
     err = with_params(m, 0);
     err = keep(err, m->source.grads_acquire(m->source.self, 0, &view));
-    write_tensor(m, &view, 0, 0, step, j, 0, view.accumulate);
+    if (err == DT_OK) err = change_grads(m, &view, 0, 0, 0, step, j);
     err = keep(err, m->source.grads_release(m->source.self, 0));
     return keep(err, release_params(m, 0));
 }
@@ -153,6 +185,8 @@ dt_err ref_zero_micro_step(ref_zero_model *m, int64_t step, int64_t j)
         if (u == 0 && m->tied) err = keep(err, m->source.grads_release(m->source.self, 0));
         err = keep(err, release_params(m, u));
     }
+    err = keep(err, m->dev->ops->stream_sync(m->dev, NULL));
+    while (m->n_lent > 0) free(m->lent[--m->n_lent]);
     return err;
 }
 

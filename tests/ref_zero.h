@@ -26,7 +26,14 @@ typedef struct ref_zero_model {
     const float *expect; /* NULL, or parameters that params_acquire must show (fp32: in these bits; bf16: these, rounded) */
     float slack;         /* how far bf16 parameters may be off, in parts of the value */
     int64_t n_wrong;     /* elements of views that were not as expected, padding included */
+    void *lent[4 * REF_ZERO_UNITS]; /* host memory that queued copies read: freed at the end of the micro-step */
+    int n_lent;
 } ref_zero_model;
+
+/** A unit's view in host memory, malloc'ed; waits for the device. NULL: an error. And the way back, queued on the default stream: host is
+ *  borrowed until that is synchronised. */
+void *ref_zero_read_view(dt_device *dev, const dt_unit *unit, const dt_unit_view *view);
+dt_err ref_zero_write_view(dt_device *dev, const dt_unit *unit, const dt_unit_view *view, const void *host);
 
 /** Micro-batch j < 0 is an empty one: gradients are zero. Returns the first error, but makes all calls. */
 dt_err ref_zero_micro_step(ref_zero_model *m, int64_t step, int64_t j);

@@ -6,6 +6,9 @@
 #   BUILD/tests/fuzz/*   replay of the corpus tests/data/fuzz/NAME
 #   tests/e2e_*.sh       print "ok NAME", "not ok NAME: why", "skip NAME: why" lines
 #
+# With a line "DEVICES: cpu queue" in its source a cmocka program runs once on each of these devices (src/device/queue.c; seeds in
+# QUEUE_SEEDS, default 1; QUEUE_ONLY leaves out the rest). DTRAIN_DEVICE=queue in the environment puts everything on the queue device.
+#
 # A case is what cmocka calls a test, or one of those lines. A crash or a timeout is a failed case. Output of what passes is not shown.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -79,23 +82,31 @@ wanted() {
     failed=$((failed + 1))
     return 1
 }
+# A cmocka program on each device that its source names: label, source, command.
+on_devices() {
+    local label=$1 source=$2 seed
+    shift 2
+    [ -n "${QUEUE_ONLY:-}" ] || each count_cmocka "$label" "$@"
+    [ -z "${DTRAIN_DEVICE:-}$valgrind" ] && grep -q 'DEVICES:.*queue' "$source" || return 0
+    for seed in ${QUEUE_SEEDS:-1}; do each count_cmocka "$label, queue $seed" env DTRAIN_DEVICE=queue DTRAIN_QUEUE_SEED="$seed" "$@"; done
+}
 pattern=${1:-}
 for source in tests/test_*.c; do
     t=$BUILD/${source%.c}
-    wanted "$t" && each count_cmocka "$(basename "$t")" $valgrind "$t"
+    wanted "$t" && on_devices "$(basename "$t")" "$source" $valgrind "$t"
 done
 for source in tests/mpi_*.c; do
     t=$BUILD/${source%.c}
     wanted "$t" || continue
     counts=$(sed -n 's|^[/ *]*NP: *\([0-9 ]*\).*|\1|p' "$source" | head -1)
     if [ -n "$valgrind" ]; then counts=2; fi # slow; the other counts run the same code
-    for np in ${counts:-1 2 3 4}; do each count_cmocka "$(basename "$t") on $np" $MPIRUN -np "$np" $valgrind "$t"; done
+    for np in ${counts:-1 2 3 4}; do on_devices "$(basename "$t") on $np" "$source" $MPIRUN -np "$np" $valgrind "$t"; done
 done
-for source in tests/fuzz/fuzz_*.c; do
+[ -n "${QUEUE_ONLY:-}" ] || for source in tests/fuzz/fuzz_*.c; do
     t=$BUILD/${source%.c} name=$(basename "$source" .c)
     wanted "$t" && each count_lines "$name (corpus)" $valgrind "$t" "tests/data/fuzz/${name#fuzz_}"
 done
-if [ -z "$valgrind" ]; then
+if [ -z "$valgrind${QUEUE_ONLY:-}" ]; then
     for t in tests/e2e_*.sh; do wanted "$t" && TEST_TIMEOUT=$((TEST_TIMEOUT * 4)) each count_lines "$(basename "$t" .sh)" bash "$t"; done
 fi
 echo "$passed passed, $failed failed, $skipped skipped"

@@ -1,6 +1,7 @@
 /* test_generate.c - prompts and text, the scheduling of sequences over slots, and decoding through a real model with its cache.
  *
- * `test_generate --make-checkpoint DIR` writes a small random model to DIR/checkpoints instead, for tests/e2e_generate.sh. */
+ * `test_generate --make-checkpoint DIR` writes a small random model to DIR/checkpoints instead, for tests/e2e_generate.sh.
+ * DEVICES: cpu queue */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* test_model_decode.c - generation with the cache against the forward of the whole text. */
+/* test_model_decode.c - generation with the cache against the forward of the whole text.
+ * DEVICES: cpu queue */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

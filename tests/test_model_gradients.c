@@ -3,7 +3,8 @@
  * For a direction d (a unit vector inside one tensor) the slope of f(e) = loss(w + e d) at 0 is compared with g.d. With the five-point formula
  *     D(h) = (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / (12 h)
  * the truncation error is c h^4, so |D(2h) - D(h)| / 15 estimates it; and a rounding error r of f becomes at most 18 r / (12 h). h starts wide and is
- * halved until truncation is the smaller of the two: a direction that lies in a few rows of the embedding bends fast. */
+ * halved until truncation is the smaller of the two: a direction that lies in a few rows of the embedding bends fast.
+ * DEVICES: cpu queue */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +23,7 @@ static double rounding(double h) { return 18 * 1e-6 / (12 * h); }
 
 enum direction { RANDOM_SIGNS, ALONG_GRADIENT, ONE_ELEMENT };
 
-static double component(const ref_model *r, int u, const dt_tensor *t, enum direction kind, int64_t i, double norm)
+static double component(ref_model *r, int u, const dt_tensor *t, enum direction kind, int64_t i, double norm)
 {
     if (kind == RANDOM_SIGNS) return (ref_number(t->name, i) < 0 ? -1 : 1) / sqrt((double)t->n_elems);
     if (kind == ALONG_GRADIENT) return norm > 0 ? ref_grad(r, u, t->offset + i) / norm : 0;

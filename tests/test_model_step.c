@@ -1,5 +1,6 @@
 /* test_model_step.c - what a training step promises whatever the family: recomputation, packing, accumulation, chunks of the head, empty batches,
- * memory, the order of acquiring units, mistakes in batches. */
+ * memory, the order of acquiring units, mistakes in batches.
+ * DEVICES: cpu queue */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -49,7 +50,7 @@ static void fill(const ref_model *r, dt_batch *b, int n_seq, const int32_t *lens
 
 /* ---- recomputation, packing, accumulation ---- */
 
-static void same_gradients(const ref_model *a, const ref_model *b, double tolerance)
+static void same_gradients(ref_model *a, ref_model *b, double tolerance)
 {
     for (int u = 0; u < a->n_units; u++) {
         for (int i = 0; i < a->units[u].n_tensors; i++) {
@@ -225,6 +226,14 @@ static void assert_close(const char *what, int64_t i, double expected, double fo
     if (!(fabs(expected - found) <= tolerance)) fail_msg("%s %d: expected %.9g, found %.9g", what, (int)i, expected, found);
 }
 
+static void *from_device(ref_model *r, const void *src, size_t nbytes)
+{
+    void *host = malloc(nbytes);
+    assert_int_equal(r->dev.ops->copy(&r->dev, host, src, nbytes, NULL), DT_OK);
+    assert_int_equal(r->dev.ops->stream_sync(&r->dev, NULL), DT_OK);
+    return host;
+}
+
 static void check_head(const char *config)
 {
     enum { N = 1540 }; /* 1027 rows with a target: three chunks */
@@ -244,16 +253,17 @@ static void check_head(const char *config)
     assert_int_equal(dt_model_head(r.model, &b, u, 0.75f, logp, hit, entropy), DT_OK);
 
     const int64_t C = m->C, V = m->V;
+    float *hidden = from_device(&r, m->hidden, (size_t)(N * C) * sizeof(float)), *dx_all = from_device(&r, m->s.dx, (size_t)(N * C) * sizeof(float));
     struct plain_head p = {
         C, V, calloc((size_t)C, 8), calloc((size_t)C, 8), calloc((size_t)V, 8), calloc((size_t)V, 8), calloc((size_t)C, 8), 0};
     double *dw = calloc((size_t)(V * C), 8), *dnorm = calloc((size_t)C, 8), *dx = calloc((size_t)C, 8);
     for (int32_t t = 0; t < b.n_tok; t++) {
-        const float *got = (const float *)m->s.dx + t * C;
+        const float *got = dx_all + t * C;
         double want_logp = 0, want_entropy = 0;
         int want_hit = 0;
         memset(dx, 0, (size_t)C * 8);
         if (b.target[t] >= 0) {
-            plain_forward(m, &r, &p, (const float *)m->hidden + t * C);
+            plain_forward(m, &r, &p, hidden + t * C);
             plain_classifier(&p, 0.75, b.target[t], (double)u[t], &want_logp, &want_hit, &want_entropy);
             for (int64_t c = 0; c < C; c++) {
                 p.dy[c] = 0;
@@ -278,7 +288,7 @@ static void check_head(const char *config)
     for (int64_t c = 0; c < C; c++)
         assert_close("norm gradient", c, dnorm[c], ref_grad(&r, r.n_units - 1, m->final_norm.w_at + c), 3e-5);
     assert_int_equal(dt_model_backward(r.model, &b), DT_OK);
-    double *const all[] = {p.y, p.x_hat, p.z, p.dz, p.dy, dw, dnorm, dx};
+    void *const all[] = {p.y, p.x_hat, p.z, p.dz, p.dy, dw, dnorm, dx, hidden, dx_all};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
     close_model(&r, &b);
 }
@@ -291,7 +301,7 @@ static void the_chunked_head_is_the_plain_loop(void **state)
 
 /* ---- empty batches, order of units ---- */
 
-static void all_gradients(const ref_model *r, double expected)
+static void all_gradients(ref_model *r, double expected)
 {
     for (int u = 0; u < r->n_units; u++)
         for (int i = 0; i < r->units[u].n_tensors; i++)
@@ -303,10 +313,8 @@ static void all_gradients(const ref_model *r, double expected)
 
 static void set_gradients(ref_model *r, float value)
 {
-    for (int u = 0; u < r->n_units; u++) {
-        r->grads_fresh[u] = false;
-        for (int64_t e = 0; e < r->units[u].flat_len; e++) ((float *)r->grads[u].ptr)[e] = value;
-    }
+    for (int u = 0; u < r->n_units; u++) r->grads_fresh[u] = false;
+    ref_model_fill_grads(r, value);
 }
 
 static void an_empty_batch_contributes_zero_in_the_same_order(void **state)
