@@ -47,6 +47,20 @@ expect "dtrain-convert makes the same of its checkpoint" diff -r "$tmp/base/hf" 
 sed -i '2i \  "model_max_length": 1000000000000000019884624838656,' "$tmp/base/hf/tokenizer_config.json" # as transformers writes it
 run 0 ./dtrain-data --documents lines --tokenizer "$tmp/base/hf" -o "$tmp/by-export.h5" "$tmp/text.txt"
 expect_exit "dtrain-data reads a tokenizer_config.json without a length" 0
+expect "and finds the tokenizer of bytes in it" grep -q "tokenizer *bytes" <(./dtrain-info "$tmp/by-export.h5")
+expect "which makes the same ids" h5diff "$tmp/by-export.h5" "$tmp/train.h5" /tokens /tokens
+: >"$tmp/warnings"
+for data in train by-export; do
+    for from in "model.path=$tmp/base" "model.path=$tmp/base/hf" "model.tokenizer=$tmp/base/hf" "model.tokenizer=$tmp/base/hf/tokenizer.json" "model.tokenizer=bytes"; do
+        run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/combined" data.train="$tmp/$data.h5" data.validation="$tmp/valid.h5" "$from"
+        grep -i "other text\|different tokenizers" "$out" >>"$tmp/warnings"
+    done
+done
+run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/combined" data.train="$tmp/train.h5,$tmp/by-export.h5" model.path="$tmp/base/hf"
+grep -i "other text\|different tokenizers" "$out" >>"$tmp/warnings"
+expect "no warning that ids mean other text, whichever of the two names it" test "$code" = 0 -a ! -s "$tmp/warnings"
+run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/combined" model.tokenizer=tests/data/tokenizer/gpt2
+expect_text "another tokenizer is warned of" "its ids mean other text"
 run 0 ./dtrain-generate "$tmp/base/hf" --prompt x --greedy --max-new-tokens 2
 expect_exit "dtrain-generate, too" 0
 run 0 ./dtrain-convert "$tmp/base/hf" "$tmp/with-length.h5"

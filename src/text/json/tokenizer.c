@@ -165,6 +165,16 @@ static dt_err find_file(const char *path, char **file, char **directory)
     return *file && *directory ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a tokenizer");
 }
 
+/* Are its ids those of "bytes": 0 to 255 the bytes, 256 the end of text? An export of a model of bytes has such a file (bytes_tokenizer.c). */
+static bool stands_for_bytes(const dt_tokenizer *t)
+{
+    const dt_json_tokenizer *j = t->impl;
+    const dt_bpe *b = &j->bpe;
+    bool same = b->of_bytes && b->vocab.n_ids == 257 && b->vocab.n_used == 257 && t->info.eos == 256 && is_special(t, 256);
+    for (int i = 0; i < 256 && same; i++) same = b->byte_symbol[i] == i;
+    return same && j->normalizer.n_steps == 0 && j->splitter.n_steps == 0 && j->wrap.n_before + j->wrap.n_after == 0;
+}
+
 dt_err dt_tokenizer_open_json(dt_tokenizer *t, const char *path)
 {
     char *file = NULL;
@@ -177,5 +187,7 @@ dt_err dt_tokenizer_open_json(dt_tokenizer *t, const char *path)
     DT_TRY(err);
     t->info = (dt_tokenizer_info){
         .name = j->name, .directory = j->directory, .vocab_size = j->bpe.vocab.n_ids, .bos = -1, .eos = -1, .pad = -1};
-    return dt_tokenizer_read_config(t);
+    DT_TRY(dt_tokenizer_read_config(t));
+    if (stands_for_bytes(t)) strcpy(j->name, "bytes"); /* datasets of either are one kind */
+    return DT_OK;
 }
