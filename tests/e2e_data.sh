@@ -60,7 +60,7 @@ cat >"$tmp/chat.jsonl" <<'RECORDS'
 RECORDS
 run 0 ./dtrain-data --force -o "$tmp/s.h5" "$tmp/chat.jsonl"
 expect_exit "records" 0
-expect_text "a record without a target is counted" "1 records without any target"
+expect_text "a record without a target is counted" "1 records without any token to train on"
 is "kind by the first record" "$(field "$tmp/s.h5" kind)" sft
 is "samples" "$(field "$tmp/s.h5" samples)" 5
 is "only answers and their ends are targets" "$(./dtrain-data show "$tmp/s.h5" 0 | tail -n +2)" \
@@ -81,7 +81,7 @@ q<|im_end|>
 run 0 ./dtrain-data --force -o "$tmp/c.h5" --mask full "$tmp/chat.jsonl"
 is "all targets" "$(./dtrain-data show "$tmp/c.h5" 2 | tail -1)" '2{++2=4<|endoftext|>+}'
 run 0 ./dtrain-data --force -o "$tmp/c.h5" --max-length 17 "$tmp/chat.jsonl"
-expect_text "what has lost its answer is left out" "records without any target"
+expect_text "what has lost its answer is left out" "records without any token to train on"
 
 (echo '['; grep . "$tmp/chat.jsonl" | sed '$!s/$/,/'; echo ']') >"$tmp/array.json"
 run 0 ./dtrain-data --force -o "$tmp/a.h5" "$tmp/array.json"

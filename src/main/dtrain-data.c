@@ -22,7 +22,7 @@ static const char usage[] =
     "appears only when it is complete, and does not depend on the number of threads.\n"
     "\n"
     "  -o, --output FILE         the dataset\n"
-    "  --validation FILE         a second dataset of documents that are kept out of the first\n"
+    "  --validation FILE         a second dataset, of documents that the first does not contain\n"
     "  --validation-fraction F   the fraction of documents that goes there, above 0 and below 1;\n"
     "                            chosen by a hash of the document's content (pairs: of the prompt)\n"
     "  --shards N                make N files of about equal size, OUT-00000-of-0000N.h5 and so on,\n"
@@ -33,32 +33,32 @@ static const char usage[] =
     "  --format FORMAT           auto, text or json (default auto: json for names that end in .jsonl,\n"
     "                            .ndjson or .json, lines or an array, else text)\n"
     "  --documents HOW           files, lines or paragraphs: how plain text is cut into documents\n"
-    "                            (default files); blank ones are left out\n"
+    "                            (default files); blank ones are skipped\n"
     "  --separator TEXT          plain text: documents end at TEXT (\\n, \\t and \\\\ are understood)\n"
     "  --tokenizer NAME          bytes (ids 0 to 255 are bytes, 256 is the end of text), a\n"
     "                            tokenizer.json, or a folder with one\n"
     "  --template NAME           how chats are written as text, see below (default auto)\n"
-    "  --as-chat                 prompts and completions that are plain texts become turns of user\n"
-    "                            and assistant\n"
-    "  --mask MASK               auto, full, completion or assistant. Targets of sft: all tokens but\n"
-    "                            the first; those behind the prompt (of a chat: its last answer); the\n"
-    "                            answers and what ends them. auto: full for text, completion for\n"
-    "                            records with a prompt, assistant for chats\n"
-    "  --weight-key NAME         sft: the field of a record that holds its weight in the loss\n"
-    "  --prefer WHICH            better or safer: which answer PKU-SafeRLHF's records prefer\n"
-    "                            (default better)\n"
-    "  --max-length N            at most N tokens in a document or sample (default 0: any number)\n"
+    "  --as-chat                 plain-text prompts and completions become a user's and an\n"
+    "                            assistant's turn\n"
+    "  --mask MASK               which tokens of sft are trained on: full (all but the first),\n"
+    "                            completion (everything after the prompt; of a chat, the last answer),\n"
+    "                            assistant (all answers and what ends them), or auto: full for text,\n"
+    "                            completion for records with a prompt, assistant for chats\n"
+    "  --weight-key NAME         sft: the field of a record that is its weight in the loss\n"
+    "  --prefer WHICH            better or safer: which answer of a PKU-SafeRLHF record is the chosen\n"
+    "                            one (default better)\n"
+    "  --max-length N            at most N tokens in a document or sample (default 0: no limit)\n"
     "  --truncate HOW            keep_start, keep_end or drop: what is done to longer ones\n"
-    "                            (default keep_start; pairs: drop; prompts: keep_end)\n"
-    "  --turn-budgets            chats: the question and the answer of each turn are cut to their\n"
-    "                            parts of --max-length\n"
+    "                            (default keep_start; preferences: drop; prompts: keep_end)\n"
+    "  --turn-budgets            chats: cut the question and the answer of each turn to their shares\n"
+    "                            of --max-length\n"
     "  --append-eos, --no-append-eos\n"
-    "                            end-of-text after each document and answer that its template does\n"
-    "                            not end (default: on)\n"
-    "  --skip-bad                leave malformed records out, and say how many for which reason;\n"
-    "                            without it the first one ends the program\n"
+    "                            end-of-text after each document, and after each answer that the\n"
+    "                            template does not end with a token (default: on)\n"
+    "  --skip-bad                skip malformed records and count them by reason; without it the\n"
+    "                            first one is an error\n"
     "  --force                   replace outputs that exist; a file that is an input is never replaced\n"
-    "  --threads N               that encode (default: one for each core)\n"
+    "  --threads N               threads that encode (default: one per core)\n"
     "  -q, --quiet               no progress\n"
     "  -h, --help                this text\n"
     "  -V, --version             version, commit and build\n"
@@ -74,15 +74,15 @@ static const char usage[] =
     "                                            is the target\n"
     "  {instruction, input?, output or response} Alpaca: written as a user's and an assistant's turn\n"
     "  {prompt?, chosen, rejected, margin?}      a preference, of texts or lists of messages; without\n"
-    "                                            a prompt, it is what both begin with; also\n"
+    "                                            prompt: what both have in common at the start; also\n"
     "                                            {conversations, chosen, rejected} and\n"
     "                                            {prompt, chosen_response, rejected_response,\n"
     "                                            safety_labels?}, PKU-SafeRLHF\n"
     "  {prompt, answer?}, {question, answer}     a prompt to generate from; a question is a user's\n"
     "                                            turn\n"
     "\n"
-    "Templates (--template); auto: what the tokenizer's chat_template is recognised as, plain where\n"
-    "it has none; or a JSON file:\n";
+    "Templates (--template). auto recognises the tokenizer's chat_template, and takes plain if it has\n"
+    "none. Your own template is a JSON file (docs/data.md). By name:\n";
 
 static const char after_templates[] =
     "\n"
@@ -139,12 +139,12 @@ static void report_problems(const dt_make_stats *s)
 
 static void report_left_out(const dt_make_options *o, const dt_make_stats *s, const char *noun)
 {
-    static const char *const missing[] = {"any token", "any target", "a completion on both sides", "a prompt"};
+    static const char *const missing[] = {"any token", "any token to train on", "a completion on both sides", "a prompt"};
     if (s->n_truncated) DT_INFO("%" PRId64 " %s cut at %" PRId64 " tokens", s->n_truncated, noun, o->max_length);
-    if (s->n_too_long) DT_INFO("%" PRId64 " %s of more than %" PRId64 " tokens left out", s->n_too_long, noun, o->max_length);
-    if (s->n_dropped) DT_INFO("%" PRId64 " records without %s left out", s->n_dropped, missing[s->kind]);
+    if (s->n_too_long) DT_INFO("%" PRId64 " %s of more than %" PRId64 " tokens dropped", s->n_too_long, noun, o->max_length);
+    if (s->n_dropped) DT_INFO("%" PRId64 " records without %s dropped", s->n_dropped, missing[s->kind]);
     if (s->n_parted)
-        DT_INFO("%" PRId64 " %s whose prompt and completion were encoded one by one, because a token reached across", s->n_parted,
+        DT_INFO("%" PRId64 " %s whose prompt and completion were encoded separately, because a token would span the boundary", s->n_parted,
                 noun);
 }
 

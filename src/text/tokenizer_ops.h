@@ -39,6 +39,7 @@ typedef struct dt_text {
     bool failed; /* out of memory: nothing more is appended */
 } dt_text;
 void dt_text_append(dt_text *t, const char *bytes, size_t n);
+void dt_text_reserve(dt_text *t, size_t n); /* room for n more bytes and a 0 */
 /** The text, with a 0 behind it, and the caller's from now on. NULL: out of memory. */
 char *dt_text_finish(dt_text *t, size_t *nbytes);
 /** The same, made valid UTF-8 (dt_utf8_repair). */

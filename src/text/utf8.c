@@ -4,19 +4,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+void dt_text_reserve(dt_text *t, size_t n)
+{
+    if (t->failed || t->n_alloc - t->n > n) return; /* one more for the 0 at the end */
+    const size_t n_alloc = 2 * (t->n + n) + 64;
+    char *grown = realloc(t->bytes, n_alloc);
+    if (!grown) {
+        t->failed = true;
+        return;
+    }
+    t->bytes = grown;
+    t->n_alloc = n_alloc;
+}
+
 void dt_text_append(dt_text *t, const char *bytes, size_t n)
 {
+    dt_text_reserve(t, n);
     if (t->failed) return;
-    if (t->n_alloc - t->n <= n) { /* one more for the 0 at the end */
-        const size_t n_alloc = 2 * (t->n + n) + 64;
-        char *grown = realloc(t->bytes, n_alloc);
-        if (!grown) {
-            t->failed = true;
-            return;
-        }
-        t->bytes = grown;
-        t->n_alloc = n_alloc;
-    }
     if (n > 0) memcpy(t->bytes + t->n, bytes, n);
     t->n += n;
     t->bytes[t->n] = 0;

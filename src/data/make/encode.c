@@ -108,7 +108,7 @@ dt_err dt_encode_text(const dt_recipe *recipe, dt_encoder *e, const char *text, 
     const size_t first = ids->n;
     s->text = true;
     s->kind = recipe->rules.any_kind ? DT_DATASET_TOKENS : recipe->rules.kind;
-    DT_CHECK(s->kind <= DT_DATASET_SFT, DT_ERR_DATA, "plain text, but the dataset is to be one of kind %s: expected JSON records",
+    DT_CHECK(s->kind <= DT_DATASET_SFT, DT_ERR_DATA, "found plain text, but a dataset of kind %s needs JSON records",
              dt_dataset_kind_name(s->kind));
     dt_span span = {.text = text, .nbytes = nbytes};
     bool target = true, parted;

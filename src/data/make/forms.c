@@ -240,7 +240,7 @@ static dt_err check_kind(const dt_rules *rules, dt_dataset_kind *kind)
 {
     if (rules->any_kind || *kind == rules->kind) return DT_OK;
     const bool texts = *kind <= DT_DATASET_SFT && rules->kind <= DT_DATASET_SFT; /* either can be made of the other */
-    DT_CHECK(texts, DT_ERR_DATA, "a record %s, but the dataset is to be one of kind %s", description(*kind),
+    DT_CHECK(texts, DT_ERR_DATA, "found a record %s, but the dataset is of kind %s", description(*kind),
              dt_dataset_kind_name(rules->kind));
     *kind = rules->kind;
     return DT_OK;

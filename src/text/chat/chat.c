@@ -104,7 +104,7 @@ static dt_err find_form(dt_chat *c, const char *name)
                                : info->chat_template ? dt_chat_form_recognise(info->chat_template)
                                                      : dt_chat_form_find("plain");
     DT_CHECK(form || !automatic, DT_ERR_USAGE,
-             "template: the chat_template in %s is none of those known: name one (or a JSON file)",
+             "template: the chat_template in %s is not recognised: name a template (dtrain-data --help lists them) or a JSON file",
              info->directory ? info->directory : info->name);
     if (!form) return unknown_name(name);
     const char *lost = automatic && info->chat_template ? dt_chat_form_left_out(form, info->chat_template) : NULL;

@@ -7,7 +7,7 @@ static dt_err trie_add(dt_trie *t, const char *text, size_t n, int token)
 {
     if (t->n_nodes + n + 1 > t->n_alloc) {
         const size_t n_alloc = 2 * (t->n_nodes + n + 1);
-        DT_CHECK(n_alloc < INT32_MAX, DT_ERR_DATA, "fewer added tokens");
+        DT_CHECK(n_alloc < INT32_MAX, DT_ERR_DATA, "added tokens of less than 2 GiB together");
         dt_trie_node *grown = realloc(t->node, n_alloc * sizeof *grown);
         DT_CHECK(grown, DT_ERR_MEMORY, "no memory for added tokens");
         t->node = grown;
@@ -112,10 +112,8 @@ static dt_err read_token(dt_added *a, const dt_spec *s, dt_vocab *vocab, const d
 
 dt_err dt_added_read(dt_added *a, const dt_spec *root, dt_vocab *vocab, const dt_normalizer *normalizer, dt_matcher *m)
 {
-    static const char word[] = "\\A[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}]";
     dt_spec list;
     *a = (dt_added){0};
-    DT_TRY(dt_regex_compile(&a->word, word, sizeof word - 1, DT_REGEX_PCRE2));
     if (!dt_spec_get(root, "added_tokens", &list)) return DT_OK;
     if (!json_is_array(list.value)) return dt_spec_bad(root, "added_tokens", "an array");
     const size_t n = json_array_size(list.value);
@@ -133,37 +131,25 @@ void dt_added_free(dt_added *a)
     free(a->token);
     free(a->trie[0].node);
     free(a->trie[1].node);
-    dt_regex_free(a->word);
     *a = (dt_added){0};
 }
 
 /* ---- finding ------------------------------------------------------------------------------------------------------------ */
 
-static dt_err is_word(const dt_added *a, dt_matcher *m, const char *text, size_t n, bool *yes)
-{
-    dt_matches at = {0};
-    return dt_regex_next(a->word, m, text, n, &at, yes);
-}
-
 /* Does a word go on before or behind? */
-static dt_err within_word(const dt_added *a, dt_matcher *m, const dt_piece *p, size_t begin, size_t end, bool *yes)
+static bool within_word(const dt_piece *p, size_t begin, size_t end)
 {
-    *yes = false;
-    if (begin > p->from) {
-        size_t before = begin - 1;
-        while (before > p->from && ((unsigned char)p->text[before] & 0xc0) == 0x80) before--;
-        DT_TRY(is_word(a, m, p->text + before, begin - before, yes));
+    size_t before = begin, n;
+    while (before > p->from && ((unsigned char)p->text[--before] & 0xc0) == 0x80) {
     }
-    if (*yes || end == p->to) return DT_OK;
-    const size_t len = dt_utf8_length(p->text + end, p->to - end);
-    return is_word(a, m, p->text + end, len, yes);
+    return (before < begin && dt_unicode_is_word(dt_utf8_decode(p->text + before, &n))) ||
+           (end < p->to && dt_unicode_is_word(dt_utf8_decode(p->text + end, &n)));
 }
 
-dt_err dt_added_next(const dt_added *a, int which, dt_matcher *m, const dt_piece *p, dt_added_match *match, bool *found)
+bool dt_added_next(const dt_added *a, int which, const dt_piece *p, dt_added_match *match)
 {
     const dt_trie *t = &a->trie[which];
-    *found = false;
-    if (!t->longest) return DT_OK;
+    if (!t->longest) return false;
     for (size_t i = match->from, n; i < p->to;) {
         const int k = t->root[(unsigned char)p->text[i]] ? dt_trie_longest(t, p->text + i, p->to - i, &n) : -1;
         if (k < 0) {
@@ -171,9 +157,7 @@ dt_err dt_added_next(const dt_added *a, int which, dt_matcher *m, const dt_piece
             continue;
         }
         const dt_added_token *token = &a->token[k];
-        bool within = false;
-        if (token->flags & DT_ADDED_SINGLE_WORD) DT_TRY(within_word(a, m, p, i, i + n, &within));
-        if (within) {
+        if (token->flags & DT_ADDED_SINGLE_WORD && within_word(p, i, i + n)) {
             i += n;
             continue;
         }
@@ -183,8 +167,7 @@ dt_err dt_added_next(const dt_added *a, int which, dt_matcher *m, const dt_piece
             if (match->begin < match->text_from) match->begin = match->text_from;
         }
         if (token->flags & DT_ADDED_RSTRIP) match->end += dt_spaces_at_start(p->text + match->end, p->to - match->end);
-        *found = true;
-        return DT_OK;
+        return true;
     }
-    return DT_OK;
+    return false;
 }

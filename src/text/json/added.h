@@ -28,7 +28,6 @@ typedef struct dt_added {
     dt_added_token *token;
     int n_tokens;
     dt_trie trie[2]; /* those looked for in the text as it is, and those in the normalised one, as the normaliser writes them */
-    dt_regex *word;  /* a character of a word */
 } dt_added;
 
 /** Read "added_tokens" and put them into the vocabulary. DT_ERR_DATA, DT_ERR_MEMORY. Free it in any case. */
@@ -45,7 +44,7 @@ typedef struct dt_added_match {
     size_t begin, end;
     int32_t id;
 } dt_added_match;
-dt_err dt_added_next(const dt_added *a, int which, dt_matcher *m, const dt_piece *p, dt_added_match *match, bool *found);
+bool dt_added_next(const dt_added *a, int which, const dt_piece *p, dt_added_match *match);
 
 /** Does any token's text lie at or across a place: end at `least` or later, and begin at `at` or before? */
 bool dt_trie_touches(const dt_trie *t, const char *text, size_t n, size_t least, size_t at);

@@ -98,7 +98,7 @@ static dt_err read_merges(dt_bpe *b, const dt_spec *model)
     dt_spec merges;
     DT_TRY(dt_spec_need(model, "merges", JSON_ARRAY, &merges));
     const size_t n = json_array_size(merges.value);
-    if (n > INT32_MAX / 4) return dt_spec_bad(&merges, NULL, "fewer merges");
+    if (n > INT32_MAX / 4) return dt_spec_bad(&merges, NULL, "at most 536870911 merges");
     for (b->n_merge_slots = 64; b->n_merge_slots < n + n / 2; b->n_merge_slots *= 2) {
     }
     b->merge = malloc(b->n_merge_slots * sizeof *b->merge);

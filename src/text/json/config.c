@@ -30,7 +30,7 @@ static dt_err add_special(dt_wrap *w, const dt_spec *processor, const char *name
             json_integer_value(item.value) > DT_VOCAB_MAX_ID)
             return dt_spec_bad(&item, NULL, "an id");
         DT_TRY(known_id(&item, NULL, json_integer_value(item.value), vocab));
-        if (*n == DT_WRAP_MAX) return dt_spec_bad(&ids, NULL, "fewer tokens around a text");
+        if (*n == DT_WRAP_MAX) return dt_spec_bad(&ids, NULL, "at most 16 tokens around a text");
         (after ? w->after : w->before)[(*n)++] = (int32_t)json_integer_value(item.value);
     }
     return DT_OK;
@@ -97,7 +97,7 @@ static dt_err read_processor(dt_wrap *w, const dt_spec *s, const dt_vocab *vocab
         return dt_spec_bad(s, "type", "ByteLevel, TemplateProcessing, RobertaProcessing, BertProcessing or Sequence");
     }
     if (inner.n_before + outer.n_before > DT_WRAP_MAX || inner.n_after + outer.n_after > DT_WRAP_MAX)
-        return dt_spec_bad(s, NULL, "fewer tokens around a text");
+        return dt_spec_bad(s, NULL, "at most 16 tokens around a text");
     memcpy(outer.before + outer.n_before, inner.before, (size_t)inner.n_before * sizeof inner.before[0]);
     memcpy(inner.after + inner.n_after, outer.after, (size_t)outer.n_after * sizeof outer.after[0]);
     outer.n_before += inner.n_before;

@@ -6,7 +6,6 @@
 #include "tokenizer.h"
 
 #include <stdlib.h>
-#include <utf8proc.h>
 
 static dt_split_there plan(const dt_json_tokenizer *j, bool line)
 {
@@ -54,8 +53,7 @@ static bool is_letter(const char *text, size_t at, size_t n)
     const char *p = text + at;
     const uint32_t c = dt_utf8_next(&p);
     if (c < 0x80) return (c | 32) >= 'a' && (c | 32) <= 'z';
-    const utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)c);
-    return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
+    return dt_unicode_is_letter(c);
 }
 
 static bool is_line_place(const char *text, size_t at, size_t n)

@@ -70,7 +70,7 @@ static dt_err read_step(dt_decoder *d, const dt_spec *s)
         }
         return DT_OK;
     }
-    if (d->n_steps == DT_DECODE_MAX) return dt_spec_bad(s, NULL, "fewer decoders");
+    if (d->n_steps == DT_DECODE_MAX) return dt_spec_bad(s, NULL, "at most 32 decoders");
     dt_decode_step *step = &d->step[d->n_steps++];
     *step = (dt_decode_step){0};
     return read_kind(s, type, step);
@@ -197,11 +197,12 @@ static dt_err byte_fallback(const dt_texts *in, dt_texts *out, bool running)
 
 static dt_err replace_in(const dt_regex *pattern, dt_matcher *m, view v, const char *content, dt_texts *out)
 {
-    dt_matches at = {0};
+    dt_matches at;
     size_t done = 0;
     if (dt_utf8_valid(v.text, v.n) != v.n) return dt_texts_append(out, v.text, v.n); /* a byte of a character in running text */
+    DT_TRY(dt_matches_begin(&at, pattern, m, v.text, v.n, NULL));
     for (bool found;;) {
-        DT_TRY(dt_regex_next(pattern, m, v.text, v.n, &at, &found));
+        DT_TRY(dt_regex_next(&at, &found));
         if (!found) break;
         dt_text_append(&out->text, v.text + done, at.begin - done);
         dt_text_append(&out->text, content, strlen(content));

@@ -94,8 +94,8 @@ static dt_err encode_added(json_encoder *x, const dt_piece *p, const dt_added_ma
 static dt_err encode_with_added(json_encoder *x, int which, dt_piece *p)
 {
     dt_added_match match = {.from = p->from, .text_from = p->from};
-    for (bool found;;) {
-        DT_TRY(dt_added_next(&x->tokenizer->added, which, x->matcher, p, &match, &found));
+    for (;;) {
+        const bool found = dt_added_next(&x->tokenizer->added, which, p, &match);
         const size_t end = found ? match.begin : p->to;
         if (match.text_from < end) {
             dt_piece part = dt_piece_part(p, &x->marks, match.text_from, end);

@@ -1,7 +1,8 @@
-/* normalizer.c - Unicode's forms and case by utf8proc, a stretch at a time; replacing, prepending, stripping.
+/* normalizer.c - Unicode's forms by utf8proc, a stretch at a time; case, replacing, prepending, stripping.
  *
- * Most text is in form C already. Stretches of characters that no form changes, and that no neighbour composes with, are copied; what lies between them, with the
- * character before it, is given to the library. */
+ * Most text is in form C already. Stretches of characters that the form leaves as they are (dt_unicode_normal) are copied; what lies between them, with the
+ * character before it, is given to the library. It is given only characters of the Unicode version of that table, whose forms never change in a later one, so
+ * the library's own version does not matter. */
 #include "normalizer.h"
 
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 
 /* Steps multiply each other's growth, so a small file could ask for any amount of memory. No form of Unicode makes a text 20 times as long. */
 enum { MAX_GROWTH = 64, ALWAYS_ALLOWED = 1 << 16 };
+enum { OLDEST_UNICODE = 12 }; /* what dt_unicode_normal was measured on has this version */
 
 /* ---- reading ------------------------------------------------------------------------------------------------------------ */
 
@@ -72,7 +74,7 @@ static dt_err read_step(dt_normalizer *n, const dt_spec *s)
         }
         return DT_OK;
     }
-    if (n->n_steps == DT_NORMAL_MAX) return dt_spec_bad(s, NULL, "fewer normalizers");
+    if (n->n_steps == DT_NORMAL_MAX) return dt_spec_bad(s, NULL, "at most 32 normalizers");
     dt_normal_step *step = &n->step[n->n_steps++];
     for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++)
         if (strcmp(type, plain[i].type) == 0) return step->kind = plain[i].kind, dt_spec_only(s, "type");
@@ -90,11 +92,23 @@ static dt_err read_step(dt_normalizer *n, const dt_spec *s)
     return dt_spec_bool(s, "strip_right", &step->right);
 }
 
+static dt_err make_chars(dt_normalizer *n)
+{
+    DT_CHECK(atof(utf8proc_unicode_version()) >= OLDEST_UNICODE, DT_ERR_DATA,
+             "a normalizer of Unicode forms needs the library utf8proc of Unicode %d or later, found %s", OLDEST_UNICODE,
+             utf8proc_unicode_version());
+    return dt_char_table_make(&n->chars, dt_unicode_normal, dt_unicode_normal_n);
+}
+
 dt_err dt_normalizer_read(dt_normalizer *n, const dt_spec *root)
 {
     dt_spec s;
     *n = (dt_normalizer){0};
-    return dt_spec_get(root, "normalizer", &s) ? read_step(n, &s) : DT_OK;
+    if (!dt_spec_get(root, "normalizer", &s)) return DT_OK;
+    DT_TRY(read_step(n, &s));
+    for (int i = 0; i < n->n_steps; i++)
+        if (n->step[i].kind <= DT_NFKD && !n->chars.cell) DT_TRY(make_chars(n));
+    return DT_OK;
 }
 
 void dt_normalizer_free(dt_normalizer *n)
@@ -103,6 +117,7 @@ void dt_normalizer_free(dt_normalizer *n)
         free(n->step[i].content);
         dt_regex_free(n->step[i].pattern);
     }
+    dt_char_table_free(&n->chars);
     *n = (dt_normalizer){0};
 }
 
@@ -115,38 +130,35 @@ bool dt_normalizer_is_local(const dt_normalizer *n)
 
 /* ---- forms -------------------------------------------------------------------------------------------------------------- */
 
-/* Ranges that form C leaves as they are, whatever stands before: nothing in them has a combining class, is composed away or stands second in a composition. */
-static bool stays(dt_normal_kind kind, uint32_t c)
+/* May the form change this character, move it, or compose it with the one before? */
+static bool is_active(dt_normal_kind kind, uint8_t value)
 {
-    if (kind != DT_NFC) return c < 0x80;
-    return c < 0x300 || (c >= 0x388 && c <= 0x482) || (c >= 0x48a && c <= 0x590) || (c >= 0x2010 && c <= 0x2027) ||
-           (c >= 0x3041 && c <= 0x3096) || (c >= 0x30a1 && c <= 0x30ff) || (c >= 0x3400 && c <= 0x9fff) ||
-           (c >= 0xac00 && c <= 0xd7a3) || (c >= 0x1f300 && c <= 0x1faff);
+    const bool composes = kind == DT_NFC || kind == DT_NFKC;
+    return value & (1 << kind | DT_NORMAL_MOVES | (composes ? DT_NORMAL_COMPOSES : 0));
 }
 
-/* Where text from i on need not be looked at by the library: the end of the stretch. *last: where its last character begins. */
-static size_t staying(const dt_piece *p, dt_normal_kind kind, size_t i, size_t *last)
+/* The end of a stretch of characters from i on that stay. *last: where its last character begins if something may compose with it, else the end, too. */
+static size_t staying(const dt_char_table *chars, const dt_piece *p, dt_normal_kind kind, size_t i, size_t *last)
 {
     *last = i;
     while (i < p->to) {
-        const char *at = p->text + i;
-        if ((unsigned char)*at < 0x80) {
-            *last = i++;
-            continue;
-        }
-        if (!stays(kind, dt_utf8_next(&at))) break;
-        *last = i;
-        i = (size_t)(at - p->text);
+        size_t n;
+        const uint32_t c = dt_utf8_decode(p->text + i, &n);
+        const uint8_t value = c < 0x80 ? DT_NORMAL_BEGINS : dt_char_value(chars, c);
+        if (is_active(kind, value)) break;
+        *last = value & DT_NORMAL_BEGINS ? i : i + n;
+        i += n;
     }
     return i;
 }
 
-static size_t changing(const dt_piece *p, dt_normal_kind kind, size_t i)
+static size_t changing(const dt_char_table *chars, const dt_piece *p, dt_normal_kind kind, size_t i)
 {
     while (i < p->to) {
-        const char *at = p->text + i;
-        if (stays(kind, dt_utf8_next(&at))) break;
-        i = (size_t)(at - p->text);
+        size_t n;
+        const uint32_t c = dt_utf8_decode(p->text + i, &n);
+        if (c < 0x80 || !is_active(kind, dt_char_value(chars, c))) break;
+        i += n;
     }
     return i;
 }
@@ -168,25 +180,25 @@ static dt_err form_stretch(dt_edit *e, dt_normal_kind kind, size_t from, size_t 
     return DT_OK;
 }
 
-static dt_err form(dt_normal_kind kind, dt_text *out, dt_piece *p)
+static dt_err form(const dt_char_table *chars, dt_normal_kind kind, dt_text *out, dt_piece *p)
 {
-    size_t last, i = staying(p, kind, p->from, &last);
+    size_t last, i = staying(chars, p, kind, p->from, &last);
     if (i == p->to) return DT_OK;
     dt_edit e = dt_edit_begin(out, p);
     for (size_t done = p->from; done < p->to;) {
         if (i == p->to) last = i;
         dt_edit_keep(&e, done, last);
-        const size_t end = i < p->to ? changing(p, kind, i) : i;
+        const size_t end = i < p->to ? changing(chars, p, kind, i) : i;
         if (end > last) DT_TRY(form_stretch(&e, kind, last, end));
         done = end;
-        i = staying(p, kind, done, &last);
+        i = staying(chars, p, kind, done, &last);
     }
     return dt_edit_end(&e);
 }
 
 /* ---- the other steps ---------------------------------------------------------------------------------------------------- */
 
-/* One character by one, as the reference does: no final sigma. The one character that becomes two is not in the library. */
+/* One character by one, as the reference does: no final sigma. The one character that becomes two is U+0130. */
 static dt_err lowercase(dt_text *out, dt_piece *p)
 {
     dt_edit e = dt_edit_begin(out, p);
@@ -194,7 +206,7 @@ static dt_err lowercase(dt_text *out, dt_piece *p)
     for (size_t i = p->from; i < p->to;) {
         const char *next = p->text + i;
         const uint32_t c = dt_utf8_next(&next);
-        const uint32_t low = c < 0x80 ? (c >= 'A' && c <= 'Z' ? c + 32 : c) : (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
+        const uint32_t low = c < 0x80 ? (c >= 'A' && c <= 'Z' ? c + 32 : c) : dt_unicode_lower(c);
         const size_t end = (size_t)(next - p->text);
         if (low != c || c == 0x130) {
             char bytes[4];
@@ -235,10 +247,11 @@ static dt_err replace(const dt_normal_step *s, size_t most, dt_matcher *m, dt_te
 {
     if (!s->pattern) return replace_byte(s, most, out, p);
     dt_edit e = dt_edit_begin(out, p);
-    dt_matches at = {0};
+    dt_matches at;
     size_t kept = p->from;
+    DT_TRY(dt_matches_begin(&at, s->pattern, m, p->text + p->from, p->to - p->from, NULL));
     for (bool found;;) {
-        DT_TRY(dt_regex_next(s->pattern, m, p->text + p->from, p->to - p->from, &at, &found));
+        DT_TRY(dt_regex_next(&at, &found));
         if (!found) break;
         dt_edit_keep(&e, kept, p->from + at.begin);
         dt_edit_change(&e, p->from + at.begin, p->from + at.end, s->content, s->n_content);
@@ -286,7 +299,7 @@ dt_err dt_normalize(const dt_normalizer *n, dt_matcher *m, dt_text buffer[2], dt
             strip(s, p, goes_on);
             break;
         default:
-            DT_TRY(form(s->kind, out, p));
+            DT_TRY(form(&n->chars, s->kind, out, p));
         }
     }
     return DT_OK;

@@ -21,12 +21,14 @@ enum {
 struct dt_regex {
     pcre2_code *code;
     bool jit;
+    dt_char_table chars; /* the byte that PCRE2 sees for a character; empty: it sees the text itself */
 };
 
 struct dt_matcher {
     pcre2_match_data *data;
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
+    dt_text buffer;
 };
 
 static dt_err compile(dt_regex *r, const char *pattern, size_t n, uint32_t options)
@@ -36,7 +38,7 @@ static dt_err compile(dt_regex *r, const char *pattern, size_t n, uint32_t optio
     pcre2_compile_context *context = pcre2_compile_context_create(NULL);
     DT_CHECK(context, DT_ERR_MEMORY, "no memory for a regular expression");
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
-    r->code = pcre2_compile((PCRE2_SPTR)pattern, n, options | PCRE2_UTF, &code, &at, context);
+    r->code = pcre2_compile((PCRE2_SPTR)pattern, n, options, &code, &at, context);
     pcre2_compile_context_free(context);
     if (!r->code) {
         char why[160];
@@ -53,14 +55,13 @@ dt_err dt_regex_compile(dt_regex **out, const char *pattern, size_t n, dt_regex_
     DT_CHECK(n <= MAX_PATTERN, DT_ERR_DATA, "an expression of at most %d bytes, found %zu", MAX_PATTERN, n);
     dt_regex *r = calloc(1, sizeof *r);
     DT_CHECK(r, DT_ERR_MEMORY, "no memory for a regular expression");
-    const uint32_t options = syntax == DT_REGEX_LITERAL ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
     dt_text translated = {0};
     dt_err err = DT_OK;
-    if (syntax == DT_REGEX_ONIGURUMA) {
-        err = dt_regex_translate(pattern, n, &translated);
-        if (err == DT_OK) err = compile(r, translated.bytes, translated.n, options | PCRE2_MULTILINE);
+    if (syntax == DT_REGEX_LITERAL) {
+        err = compile(r, pattern, n, PCRE2_LITERAL);
     } else {
-        err = compile(r, pattern, n, options);
+        err = dt_regex_translate(pattern, n, syntax == DT_REGEX_OURS, &translated, &r->chars);
+        if (err == DT_OK) err = compile(r, translated.bytes, translated.n, PCRE2_NEVER_BACKSLASH_C | PCRE2_NEVER_UTF | PCRE2_MULTILINE);
     }
     free(translated.bytes);
     if (err != DT_OK) {
@@ -73,7 +74,9 @@ dt_err dt_regex_compile(dt_regex **out, const char *pattern, size_t n, dt_regex_
 
 void dt_regex_free(dt_regex *r)
 {
-    if (r) pcre2_code_free(r->code);
+    if (!r) return;
+    pcre2_code_free(r->code);
+    dt_char_table_free(&r->chars);
     free(r);
 }
 
@@ -100,6 +103,7 @@ void dt_matcher_close(dt_matcher *m)
     pcre2_match_data_free(m->data);
     pcre2_match_context_free(m->context);
     pcre2_jit_stack_free(m->stack);
+    free(m->buffer.bytes);
     free(m);
 }
 
@@ -113,26 +117,83 @@ static dt_err match_failed(int code, const char *text, size_t n, size_t at)
                    why);
 }
 
-dt_err dt_regex_next(const dt_regex *r, dt_matcher *m, const char *text, size_t n, dt_matches *s, bool *found)
+/* The byte of each character, ASCII eight at a time. */
+static dt_err write_subject(const dt_char_table *chars, const char *text, size_t n, dt_text *out)
 {
+    out->n = 0;
+    dt_text_reserve(out, n);
+    DT_CHECK(!out->failed, DT_ERR_MEMORY, "no memory for a text of %zu bytes", n);
+    char *to = out->bytes;
+    for (size_t i = 0, len; i < n; i += len) {
+        uint64_t word;
+        if (n - i >= sizeof word && (memcpy(&word, text + i, len = sizeof word), !(word & 0x8080808080808080u))) {
+            memcpy(to, &word, sizeof word);
+            to += sizeof word;
+        } else {
+            *to++ = (char)dt_char_value(chars, dt_utf8_decode(text + i, &len));
+        }
+    }
+    out->n = (size_t)(to - out->bytes);
+    return DT_OK;
+}
+
+static bool is_ascii(const char *text, size_t n)
+{
+    uint64_t word, all = 0;
+    size_t i = 0;
+    for (; n - i >= sizeof word; i += sizeof word) memcpy(&word, text + i, sizeof word), all |= word;
+    for (; i < n; i++) all |= (unsigned char)text[i];
+    return !(all & 0x8080808080808080u);
+}
+
+dt_err dt_matches_begin(dt_matches *s, const dt_regex *r, dt_matcher *m, const char *text, size_t n, dt_text *buffer)
+{
+    *s = (dt_matches){.regex = r, .matcher = m, .text = text, .subject = text, .n = n, .n_subject = n};
+    if (!r->chars.cell || is_ascii(text, n)) return DT_OK;
+    if (!buffer) buffer = &m->buffer;
+    DT_TRY(write_subject(&r->chars, text, n, buffer));
+    s->subject = buffer->bytes;
+    s->n_subject = buffer->n;
+    return DT_OK;
+}
+
+/* Where the character at a place of the subject begins in the text. Places are asked for in order. */
+static size_t place_in_text(dt_matches *s, size_t at)
+{
+    if (s->subject == s->text) return at;
+    while (s->char_at < at) {
+        const unsigned char c = (unsigned char)s->text[s->byte_at];
+        s->byte_at += c < 0x80 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
+        s->char_at++;
+    }
+    return s->byte_at;
+}
+
+dt_err dt_regex_next(dt_matches *s, bool *found)
+{
+    const dt_regex *r = s->regex;
+    const dt_matcher *m = s->matcher;
+    const size_t n = s->n_subject;
+    PCRE2_SPTR subject = (PCRE2_SPTR)s->subject;
     const uint64_t steps = STEPS_MIN + (uint64_t)STEPS_A_BYTE * n;
     pcre2_set_match_limit(m->context, steps < UINT32_MAX ? (uint32_t)steps : UINT32_MAX);
     *found = false;
     while (s->at <= n) {
-        const int code = r->jit ? pcre2_jit_match(r->code, (PCRE2_SPTR)text, n, s->at, 0, m->data, m->context)
-                                : pcre2_match(r->code, (PCRE2_SPTR)text, n, s->at, PCRE2_NO_UTF_CHECK, m->data, m->context);
+        const int code = r->jit ? pcre2_jit_match(r->code, subject, n, s->at, 0, m->data, m->context)
+                                : pcre2_match(r->code, subject, n, s->at, 0, m->data, m->context);
         if (code == PCRE2_ERROR_NOMATCH) return DT_OK;
-        if (code < 0) return match_failed(code, text, n, s->at);
+        if (code < 0) return match_failed(code, s->text, s->n, place_in_text(s, s->at));
         const PCRE2_SIZE *where = pcre2_get_ovector_pointer(m->data);
-        s->begin = where[0];
-        s->end = where[1];
-        if (s->begin < s->at || s->end < s->begin || s->end > n) return match_failed(PCRE2_ERROR_INTERNAL, text, n, s->at);
-        if (s->end > s->begin || !s->any || s->last_end != s->end) {
-            s->at = s->last_end = s->end;
+        const size_t begin = where[0], end = where[1];
+        if (begin < s->at || end < begin || end > n) return match_failed(PCRE2_ERROR_INTERNAL, s->text, s->n, place_in_text(s, s->at));
+        if (end > begin || !s->any || s->last_end != end) {
+            s->begin = place_in_text(s, begin);
+            s->end = place_in_text(s, end);
+            s->at = s->last_end = end;
             s->any = *found = true;
             return DT_OK;
         }
-        s->at += s->at < n ? dt_utf8_length(text + s->at, n - s->at) : 1; /* no empty match right behind the last one */
+        s->at++; /* no empty match right behind the last one */
     }
     return DT_OK;
 }

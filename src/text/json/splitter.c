@@ -43,10 +43,11 @@ static dt_err take(const dt_split_run *run, int k, const dt_piece *p, segment *l
 static dt_err split_by_pattern(const dt_split_run *run, int k, const dt_piece *p)
 {
     segment last = {0};
-    dt_matches at = {0};
+    dt_matches at;
     size_t done = p->from;
+    DT_TRY(dt_matches_begin(&at, run->splitter->step[k].pattern, run->matcher, p->text + p->from, p->to - p->from, &run->buffer[k]));
     for (bool found;;) {
-        DT_TRY(dt_regex_next(run->splitter->step[k].pattern, run->matcher, p->text + p->from, p->to - p->from, &at, &found));
+        DT_TRY(dt_regex_next(&at, &found));
         if (!found) break;
         if (p->from + at.begin > done) DT_TRY(take(run, k, p, &last, done, p->from + at.begin, false));
         DT_TRY(take(run, k, p, &last, p->from + at.begin, p->from + at.end, true));

@@ -58,7 +58,7 @@ void dt_split_known(const char *raw, dt_split_step *step)
 
 static dt_err new_step(dt_splitter *s, const dt_spec *spec, dt_split_step **step)
 {
-    if (s->n_steps == DT_SPLIT_MAX) return dt_spec_bad(spec, NULL, "fewer pre-tokenizers");
+    if (s->n_steps == DT_SPLIT_MAX) return dt_spec_bad(spec, NULL, "at most 32 pre-tokenizers");
     *step = &s->step[s->n_steps++];
     **step = (dt_split_step){0};
     return DT_OK;
@@ -169,7 +169,7 @@ static dt_err read_digits(dt_splitter *s, const dt_spec *spec)
     dt_split_step *step = NULL;
     DT_TRY(dt_spec_only(spec, "type individual_digits"));
     DT_TRY(dt_spec_bool(spec, "individual_digits", &individual));
-    DT_TRY(add_pattern(s, spec, "\\p{N}", DT_REGEX_PCRE2, individual ? DT_SPLIT_ISOLATED : DT_SPLIT_CONTIGUOUS, false, &step));
+    DT_TRY(add_pattern(s, spec, "\\p{numeric}", DT_REGEX_OURS, individual ? DT_SPLIT_ISOLATED : DT_SPLIT_CONTIGUOUS, false, &step));
     step->at_line = step->at_space = DT_THERE_LOCAL;
     return DT_OK;
 }
@@ -180,7 +180,7 @@ static dt_err read_punctuation(dt_splitter *s, const dt_spec *spec)
     dt_split_step *step = NULL;
     DT_TRY(dt_spec_only(spec, "type behavior"));
     DT_TRY(read_behavior(spec, &behavior));
-    DT_TRY(add_pattern(s, spec, "[\\p{P}$+<=>^`|~]", DT_REGEX_PCRE2, behavior, false, &step));
+    DT_TRY(add_pattern(s, spec, "\\p{punct}", DT_REGEX_OURS, behavior, false, &step));
     step->at_line = step->at_space = DT_THERE_LOCAL;
     return DT_OK;
 }
@@ -191,7 +191,7 @@ static dt_err read_whitespace(dt_splitter *s, const dt_spec *spec, bool words)
                                         "\\p{Pc}\\x{200c}\\x{200d}\\p{White_Space}]+";
     dt_split_step *step = NULL;
     DT_TRY(dt_spec_only(spec, "type"));
-    DT_TRY(add_pattern(s, spec, words ? words_pattern : "\\p{White_Space}", DT_REGEX_PCRE2, DT_SPLIT_REMOVED, words, &step));
+    DT_TRY(add_pattern(s, spec, words ? words_pattern : "\\p{White_Space}", DT_REGEX_OURS, DT_SPLIT_REMOVED, words, &step));
     step->at_line = step->at_space = DT_THERE_SPLIT;
     return DT_OK;
 }
@@ -224,7 +224,7 @@ static dt_err read_step(dt_splitter *s, const dt_spec *spec)
 dt_err dt_splitter_map_bytes(dt_splitter *s)
 {
     if (!s->ends_with_bytes) return DT_OK;
-    DT_CHECK(s->n_steps < DT_SPLIT_MAX, DT_ERR_DATA, "fewer pre-tokenizers");
+    DT_CHECK(s->n_steps < DT_SPLIT_MAX, DT_ERR_DATA, "at most 32 pre-tokenizers");
     s->step[s->n_steps++] = (dt_split_step){.kind = DT_SPLIT_MAP, .at_line = DT_THERE_LOCAL, .at_space = DT_THERE_LOCAL};
     s->ends_with_bytes = false;
     return DT_OK;

@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""Write src/text/unicode_tables.c: what Hugging Face's tokenizers knows of each character, asked of the library itself.
+
+    python tools/make_unicode.py > src/text/unicode_tables.c        (needs the packages tokenizers and regex)
+
+The library takes its knowledge from several places, each with its own version of Unicode (Oniguruma, Rust's standard library, two crates), so every table is
+measured. A table is a list of runs: the first code point times 256 plus the value that holds up to the next run. tests/make_unicode_fixtures.py checks it.
+"""
+import tokenizers
+from regex import _regex_core
+from tokenizers import Regex, normalizers, pre_tokenizers
+
+ALL = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+TEXT = "".join(map(chr, ALL))
+CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co Cn".split()
+ALPHABETIC, NUMERIC, PUNCTUATION = 32, 64, 128
+FORMS = [normalizers.NFC(), normalizers.NFD(), normalizers.NFKC(), normalizers.NFKD()]
+MOVES, COMPOSES, BEGINS = 16, 32, 64  # after a flag for each form that changes the character
+
+
+def left_out(splitter):
+    """The code points that a pre-tokenizer leaves out."""
+    kept = bytearray(len(ALL))
+    for _, (begin, end) in splitter.pre_tokenize_str(TEXT):
+        kept[begin:end] = b"\1" * (end - begin)
+    return [c for c, k in zip(ALL, kept) if not k]
+
+
+def with_property(name):
+    return left_out(pre_tokenizers.Split(Regex(r"\p{%s}" % name), "removed"))
+
+
+def apart(splitter):
+    """The code points that stand apart between two letters."""
+    return [c for c in ALL if len(splitter.pre_tokenize_str("x" + chr(c) + "x")) == 3]
+
+
+def general():
+    value = [0] * 0x110000
+    for i, name in enumerate(CATEGORIES):
+        for c in with_property(name):
+            value[c] = i
+    for found, flag in ((with_property("Alphabetic"), ALPHABETIC), (apart(pre_tokenizers.Digits(True)), NUMERIC),
+                        (apart(pre_tokenizers.Punctuation()), PUNCTUATION)):
+        for c in found:
+            value[c] |= flag
+    return value
+
+
+def known(name):
+    try:
+        Regex(r"\p{%s}" % name)
+        return True
+    except Exception:  # newer than the library
+        return False
+
+
+def scripts():
+    """Names of each script (at most three), value of each code point: 1 + its script's place in the list."""
+    names = {}
+    for name, code in _regex_core.PROPERTIES["SCRIPT"][1].items():
+        if known(name):
+            names.setdefault(code, []).append(name.lower().replace("_", ""))
+    value, listed = [0] * 0x110000, list(names.values())
+    for i, aliases in enumerate(listed):
+        for c in with_property(aliases[0]):
+            assert value[c] == 0
+            value[c] = i + 1
+    return listed, value
+
+
+def normal():
+    value = [0] * 0x110000
+    nfc, nfd = FORMS[0].normalize_str, FORMS[1].normalize_str
+    for c in ALL:
+        s = chr(c)
+        for i, form in enumerate(FORMS):
+            if form.normalize_str(s) != s:
+                value[c] |= 1 << i
+        if nfd("a\u0345" + s) != "a\u0345" + nfd(s) or nfd("a" + s + "\u0334") != "a" + nfd(s) + "\u0334":
+            value[c] |= MOVES
+        parts = nfd(s)
+        if len(parts) > 1 and nfc(parts) == s:  # a composite: of what, and what?
+            value[ord(parts[-1])] |= COMPOSES
+            first = nfc(parts[:-1])
+            assert len(first) == 1
+            value[ord(first)] |= BEGINS
+    return value
+
+
+def lower():
+    """Runs (first, last, step, distance) of characters with a lower case."""
+    form, runs = normalizers.Lowercase().normalize_str, []
+    for c in ALL:
+        low = form(chr(c))
+        if len(low) > 1:
+            assert c == 0x130 and low == "i\u0307"
+            continue
+        d = ord(low) - c
+        if d == 0:
+            continue
+        if runs and runs[-1][3] == d and (c - runs[-1][1] == runs[-1][2] or (runs[-1][0] == runs[-1][1] and c - runs[-1][1] in (1, 2))):
+            runs[-1][2], runs[-1][1] = c - runs[-1][1], c
+        else:
+            runs.append([c, c, 1, d])
+    return runs
+
+
+def wrapped(items):
+    line = "   "
+    for item in items:
+        if len(line) + len(item) + 2 > 120:
+            print(line)
+            line = "   "
+        line += " " + item + ","
+    print(line)
+
+
+def put_runs(name, value):
+    value[0xD800:0xE000] = [value[0xD7FF]] * 0x800  # no text has these
+    runs = [c << 8 | value[c] for c in range(0x110000) if c == 0 or value[c] != value[c - 1]]
+    print(f"\nconst uint32_t dt_unicode_{name}[] = {{")
+    wrapped("%#x" % r for r in runs)
+    print(f"}};\nconst size_t dt_unicode_{name}_n = {len(runs)};")
+
+
+def main():
+    names, script = scripts()
+    print(f"/* unicode_tables.c - made by tools/make_unicode.py with tokenizers {tokenizers.__version__}; see unicode.h. */")
+    print('#include "unicode.h"')
+    put_runs("general", general())
+    put_runs("normal", normal())
+    put_runs("script", script)
+    print("\nconst char *const dt_unicode_script_names[][3] = {")
+    wrapped("{" + ", ".join('"%s"' % name for name in aliases) + "}" for aliases in names)
+    print(f"}};\nconst size_t dt_unicode_n_scripts = {len(names)};")
+    runs = lower()
+    print("\nconst dt_lower_run dt_unicode_lower_runs[] = {")
+    wrapped("{%#x, %#x, %d, %d}" % tuple(r) for r in runs)
+    print(f"}};\nconst size_t dt_unicode_n_lower_runs = {len(runs)};")
+
+
+main()
