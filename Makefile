@@ -80,6 +80,10 @@ $(PROGRAMS:%=$(BUILD)/%): $(BUILD)/%: $(BUILD)/src/main/%.o $(LIB)
 	$(call SAY,LD,$@)$(MPICC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LIB) $(LDLIBS)
 $(PROGRAMS:%=$(BUILD)/%): $(TOOL)
 $(BUILD)/dtrain-generate: $(GENERATE)
+# Editing of lines in --chat, where libedit is.
+LIBEDIT  ?= $(shell pkg-config --exists libedit 2>/dev/null && echo libedit)
+$(BUILD)/src/main/generate/line.o: CPPFLAGS += $(if $(LIBEDIT),-DDT_HAVE_LIBEDIT $(shell pkg-config --cflags $(LIBEDIT)))
+$(BUILD)/dtrain-generate: LDLIBS += $(if $(LIBEDIT),$(shell pkg-config --libs $(LIBEDIT)))
 $(BUILD)/dtrain-info: $(INFO)
 # What --version says. The file keeps its time while its text is the same, so that nothing is compiled again for it. COMMIT=... where there is no .git.
 $(BUILD)/build_version.h: FORCE

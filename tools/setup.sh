@@ -19,6 +19,7 @@ build header:ini.h     libinih-dev         inih
 build header:pcre2.h   libpcre2-dev        pcre2
 build header:utf8proc.h libutf8proc-dev    utf8proc
 build header:dnnl.h    libdnnl-dev         onednn, dnnl
+build? header:histedit.h libedit-dev       libedit
 test  header:cmocka.h  libcmocka-dev       cmocka
 test? command:h5dump   hdf5-tools          hdf5
 test? command:gnuplot  gnuplot-nox         gnuplot
@@ -54,7 +55,7 @@ while read -r when probe package elsewhere; do
     [ "$probe" != command:bible ] || [ -z "${TEXT:-}" ] || continue # the user brings a text
     has "$probe" && continue
     add together "$package"
-    [ "$when" = build ] || [ "${when%\?}" = "$stage" ] || continue
+    case $when in build | build\? | "$stage" | "$stage?") ;; *) continue ;; esac
     add packages "$package"
     case $when in
     *\?) wanted="$wanted $package" ;;
@@ -79,7 +80,7 @@ if [ "$sudo" != none ] && command -v apt-get >/dev/null; then
     echo "setup: apt-get could not install$packages" >&2
 fi
 if [ -z "$names" ]; then
-    echo "setup: without$wanted some tests are skipped" >&2
+    echo "setup: goes on without$wanted: what needs it is left out" >&2
     exit 0
 fi
 {

@@ -3,16 +3,18 @@
  * Each message is rendered by the template with all before it; as many tokens as agree with those in the cache are kept. All ranks do the same work, so that
  * a model shared out among them can be talked to; rank 0 reads and prints, and what only it knows (a line, Ctrl-C) is told to the others. */
 #include "app.h"
+#include "console.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef struct chat {
     app *a;
+    console console; /* rank 0 */
+    const char *system;
     const dt_decoder *decoder;
     dt_generate_options g;
     dt_sequence seq;
@@ -27,46 +29,30 @@ typedef struct chat {
 static volatile sig_atomic_t interrupted;
 static void on_interrupt(int signal_number) { interrupted = 1; }
 
-static bool is_terminal(void) { return isatty(STDIN_FILENO) && isatty(STDOUT_FILENO); }
-
-/* ---- lines --------------------------------------------------------------------------------------------------------------- */
-
-/* Rank 0: the next line that is not empty; NULL at the end. A line under Ctrl-C is dropped. */
-static char *read_line(void)
-{
-    char *line = NULL;
-    size_t room = 0;
-    for (;;) {
-        if (is_terminal()) fputs("> ", stdout), fflush(stdout);
-        errno = 0;
-        const ssize_t n = getline(&line, &room, stdin);
-        if (n < 0 && (errno == EINTR || interrupted)) {
-            interrupted = 0;
-            clearerr(stdin);
-            if (is_terminal()) putchar('\n');
-            continue;
-        }
-        if (n < 0) break;
-        line[strcspn(line, "\r\n")] = 0;
-        if (line[0]) return line;
-    }
-    free(line);
-    if (is_terminal()) putchar('\n');
-    return NULL;
-}
-
-static dt_err next_line(chat *c, char **line)
+/* Rank 0 asks, all hear: what to do, and with which text. */
+static dt_err next_action(chat *c, console_action *action, char **text)
 {
     app *a = c->a;
-    uint64_t n = 0; /* length with the 0 behind it */
-    *line = NULL;
-    if (a->comm.rank == 0 && (*line = read_line()) != NULL) n = strlen(*line) + 1;
-    if (a->comm.nranks == 1) return DT_OK;
-    TOGETHER(a, dt_comm_broadcast_host(&a->comm, &n, sizeof n, 0));
-    if (n == 0) return DT_OK;
-    if (a->comm.rank != 0) *line = malloc(n);
-    TOGETHER(a, *line ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for a message of %" PRIu64 " bytes", n));
-    TOGETHER(a, dt_comm_broadcast_host(&a->comm, *line, n, 0));
+    struct {
+        int64_t action;
+        uint64_t nbytes; /* of text with the 0 behind it; 0: none */
+    } head = {0};
+    *text = NULL;
+    dt_err err = DT_OK;
+    if (a->comm.rank == 0) {
+        err = console_next(&c->console, &c->messages, action, text);
+        head.action = *action;
+        head.nbytes = *text ? strlen(*text) + 1 : 0;
+        interrupted = 0;
+    }
+    if (a->comm.nranks == 1) return err;
+    TOGETHER(a, err);
+    TOGETHER(a, dt_comm_broadcast_host(&a->comm, &head, sizeof head, 0));
+    *action = (console_action)head.action;
+    if (head.nbytes == 0) return DT_OK;
+    if (a->comm.rank != 0) *text = malloc(head.nbytes);
+    TOGETHER(a, *text ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for a message of %" PRIu64 " bytes", head.nbytes));
+    TOGETHER(a, dt_comm_broadcast_host(&a->comm, *text, head.nbytes, 0));
     return DT_OK;
 }
 
@@ -171,15 +157,53 @@ static dt_err answer(chat *c)
     return DT_OK;
 }
 
+/* From the system message on, if there is one. What was said stays ours until the end. */
+static dt_err begin_again(chat *c, const char *system)
+{
+    dt_messages_clear(&c->messages);
+    return *system ? dt_messages_add(&c->messages, DT_ROLE_SYSTEM, system, strlen(system)) : DT_OK;
+}
+
+static dt_err change_system(chat *c, char *text)
+{
+    if (!*text) {
+        free(text);
+        return begin_again(c, c->system = "");
+    }
+    dt_messages_clear(&c->messages);
+    c->system = text;
+    return say(c, DT_ROLE_SYSTEM, text, strlen(text));
+}
+
 static dt_err talk(chat *c)
 {
     app *a = c->a;
-    for (char *line;;) {
-        DT_TRY(next_line(c, &line));
-        if (!line) return DT_OK;
-        TOGETHER(a, say(c, DT_ROLE_USER, line, strlen(line)));
-        DT_TRY(answer(c));
+    for (;;) {
+        console_action action = CONSOLE_EXIT;
+        char *text;
+        DT_TRY(next_action(c, &action, &text));
+        if (action == CONSOLE_SAY) {
+            TOGETHER(a, say(c, DT_ROLE_USER, text, strlen(text)));
+            DT_TRY(answer(c));
+            continue;
+        }
+        if (action == CONSOLE_SYSTEM) {
+            TOGETHER(a, change_system(c, text));
+            console_note(&c->console, *c->system ? "a new conversation with another system message" : "a new conversation without a system message");
+            continue;
+        }
+        free(text);
+        if (action == CONSOLE_EXIT) return DT_OK;
+        TOGETHER(a, begin_again(c, c->system));
+        console_note(&c->console, "what was said is forgotten");
     }
+}
+
+static void greet(const chat *c)
+{
+    const app *a = c->a;
+    console_note(&c->console, "talking to %s (template %s, at most %d tokens)", a->frozen.from.path, dt_chat_name(a->reader.chat), c->max_len);
+    console_note(&c->console, "/help lists the commands; Ctrl-C stops an answer, Ctrl-D or /exit leaves");
 }
 
 static void report(const chat *c)
@@ -197,17 +221,21 @@ dt_err generate_chat(app *a, const dt_decoder *d, const dt_generate_options *g, 
     struct sigaction before;
     c.seq.ids = malloc((size_t)max_len * sizeof *c.seq.ids);
     dt_err err = c.seq.ids ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for %d tokens", max_len);
-    if (err == DT_OK && a->opt.system) err = dt_messages_add(&c.messages, DT_ROLE_SYSTEM, a->opt.system, strlen(a->opt.system));
+    c.system = a->opt.system ? a->opt.system : "";
+    if (err == DT_OK) err = begin_again(&c, c.system);
+    if (err == DT_OK && a->comm.rank == 0) err = console_open(&c.console);
     c.g.on_token = on_token;
     c.g.ctx = &c;
     sigaction(SIGINT, &act, &before);
     err = together(a, err);
+    if (err == DT_OK) greet(&c);
     if (err == DT_OK) err = talk(&c);
     sigaction(SIGINT, &before, NULL);
     if (err == DT_OK && a->comm.rank == 0) report(&c);
     for (int i = 0; i < c.n_texts; i++) free(c.texts[i]);
     free(c.texts);
     dt_messages_free(&c.messages);
+    console_close(&c.console);
     free(c.seq.ids);
     return err;
 }

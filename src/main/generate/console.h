@@ -1,0 +1,29 @@
+/* console.h - what somebody at a terminal says to --chat: messages of several lines, and commands. */
+#ifndef DTRAIN_MAIN_GENERATE_CONSOLE_H
+#define DTRAIN_MAIN_GENERATE_CONSOLE_H
+
+#include "dtrain/chat.h"
+#include "line.h"
+
+typedef enum console_action {
+    CONSOLE_EXIT,   /* end of input, or /exit */
+    CONSOLE_SAY,    /* text: a message */
+    CONSOLE_CLEAR,  /* forget what was said */
+    CONSOLE_SYSTEM, /* forget it, and begin with text ("": with nothing) from now on */
+} console_action;
+
+typedef struct console {
+    line_reader *lines;
+    bool terminal; /* else a line is a message, and there are no commands */
+    bool colours;
+} console;
+
+/** Is this a terminal, and one that shows colours? NO_COLOR (https://no-color.org) and TERM=dumb turn them off. */
+dt_err console_open(console *c);
+/** Rank 0: what to do next. *text malloc'ed (NULL for EXIT and CLEAR). What needs nobody else (/help, /save) is done here; Ctrl-C drops the line under way. */
+dt_err console_next(console *c, const dt_messages *said, console_action *action, char **text);
+/** A remark of the program, not of the model; only on a terminal. */
+void console_note(const console *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void console_close(console *c);
+
+#endif

@@ -1,0 +1,11 @@
+#!/bin/bash
+# e2e_chat.sh - dtrain-generate --chat on a terminal.
+. "$(dirname "$0")/e2e.sh"
+if ! command -v python3 >/dev/null; then skip chat_on_a_terminal "no python3 for the pseudo-terminal"; exit 0; fi
+"$BUILD/tests/test_generate" --make-checkpoint "$tmp/run" >"$out" 2>&1
+expect "a small checkpoint is made" test -s "$tmp/run/checkpoints/step-00000007.h5"
+timeout 500 python3 tests/chat_terminal.py "$tmp/run" "$tmp/said.json" >"$tmp/results" 2>"$out"
+code=$?
+cat "$tmp/results"
+expect_exit "the conversation goes to its end" 0
+! grep -q '^not ok' "$tmp/results" && e2e_done
