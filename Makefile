@@ -128,8 +128,9 @@ fuzz:  ## run each fuzz target for FUZZ_SECONDS (default 60; clang)
 fuzz-build: $(FUZZ)
 valgrind: programs tests-build  ## the tests under valgrind (slow)
 	@BUILD=$(BUILD) VALGRIND=1 tests/run.sh $(ONLY)
-docs: $(BUILD)/tests/test_config  ## write docs/keys.md from the table of keys
+docs: $(BUILD)/tests/test_config programs  ## write docs/keys.md from the table of keys, manual pages from --help
 	@mkdir -p docs && $(BUILD)/tests/test_config --markdown > docs/keys.md
+	@for p in $(filter-out dtrain,$(PROGRAMS)); do tools/man.sh $$p > docs/$$p.1; done
 lint:  ## clang-tidy and cppcheck
 	@cppcheck -q --std=c11 --enable=warning,portability --inline-suppr -Iinclude -D_GNU_SOURCE --error-exitcode=1 src
 	@clang-tidy --quiet $(LIB_SRC) -- $(CPPFLAGS) $(shell $(MPICC) --showme:compile 2>/dev/null) -std=c11 -fopenmp
