@@ -497,7 +497,7 @@ static void fill_many(const ref_model *r, dt_batch *b, int n_seq)
 
 /* The same products and sums in fp32, rounded at the end: each element is within 2^-8 of itself. Sums of products may be in another order
  * where oneDNN stores another type: 1200 of them, each rounded by at most 2^-24 of a partial sum, which stays below the tensor's norm. */
-static void expect_rounded(ref_model *wide, const ref_model *narrow)
+static void expect_rounded(ref_model *wide, ref_model *narrow)
 {
     for (int u = 0; u < wide->n_units; u++)
         for (int i = 0; i < wide->units[u].n_tensors; i++) {
