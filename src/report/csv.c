@@ -94,8 +94,17 @@ static int n_cells(const char *line)
     return n;
 }
 
-/* Whole rows of steps up to last_step, with as many cells as there are columns now. */
-static dt_err copy_rows(dt_csv *c, FILE *in, dt_record_file *to, int64_t last_step)
+/* What of a table is kept: rows of steps up to last_step, with redo_validation without that step's validation, whose second cell, the loss, is empty. */
+typedef struct kept { int64_t last_step; bool redo_validation; } kept;
+
+static bool is_kept(const kept *k, long long step, const char *behind_step)
+{
+    if (step > k->last_step) return false;
+    return !k->redo_validation || step < k->last_step || strncmp(behind_step, ",,", 2) != 0;
+}
+
+/* Whole rows, with as many cells as there are columns now. */
+static dt_err copy_rows(dt_csv *c, FILE *in, dt_record_file *to, const kept *k)
 {
     char *line = NULL;
     size_t cap = 0;
@@ -104,7 +113,7 @@ static dt_err copy_rows(dt_csv *c, FILE *in, dt_record_file *to, int64_t last_st
     while (err == DT_OK && (n = getline(&line, &cap, in)) > 0) {
         char *end;
         const long long step = strtoll(line, &end, 10);
-        if (line[n - 1] != '\n' || end == line || step > last_step) continue;
+        if (line[n - 1] != '\n' || end == line || !is_kept(k, step, end)) continue;
         c->row.nbytes = 0;
         dt_record_bytes(&c->row, line, (size_t)n - 1);
         for (int i = n_cells(line); i < c->n_columns; i++) dt_record_bytes(&c->row, ",", 1);
@@ -117,7 +126,7 @@ static dt_err copy_rows(dt_csv *c, FILE *in, dt_record_file *to, int64_t last_st
 }
 
 /* The table again, with the columns of now; in: behind the header of the old one. */
-static dt_err write_again(dt_csv *c, FILE *in, int64_t last_step)
+static dt_err write_again(dt_csv *c, FILE *in, const kept *k)
 {
     char part[PATH_MAX];
     DT_CHECK(snprintf(part, sizeof part, "%s.part", c->path) < PATH_MAX, DT_ERR_WRITE, "%s: the name is too long", c->path);
@@ -126,7 +135,7 @@ static dt_err write_again(dt_csv *c, FILE *in, int64_t last_step)
     c->row.nbytes = 0;
     put_header(c, &c->row);
     if (err == DT_OK) err = dt_record_file_write(&to, &c->row);
-    if (err == DT_OK && in) err = copy_rows(c, in, &to, last_step);
+    if (err == DT_OK && in) err = copy_rows(c, in, &to, k);
     if (err == DT_OK) err = dt_record_file_sync(&to);
     dt_record_file_close(&to);
     if (err == DT_OK) return dt_rename_durable(part, c->path);
@@ -134,7 +143,7 @@ static dt_err write_again(dt_csv *c, FILE *in, int64_t last_step)
     return err;
 }
 
-static dt_err begin(dt_csv *c, FILE *in, int64_t last_step)
+static dt_err begin(dt_csv *c, FILE *in, const kept *k)
 {
     char *line = NULL;
     size_t cap = 0;
@@ -146,11 +155,11 @@ static dt_err begin(dt_csv *c, FILE *in, int64_t last_step)
     }
     free(line);
     DT_TRY(err);
-    DT_TRY(write_again(c, in, last_step));
+    DT_TRY(write_again(c, in, k));
     return dt_record_file_open(&c->file, c->path, true);
 }
 
-dt_err dt_csv_open(dt_csv *c, const char *path, int64_t resume_step)
+dt_err dt_csv_open(dt_csv *c, const char *path, int64_t resume_step, bool redo_validation)
 {
     *c = (dt_csv){.file.fd = -1, .path = strdup(path)};
     DT_CHECK(c->path, DT_ERR_MEMORY, "out of memory for the name of %s", path);
@@ -158,7 +167,7 @@ dt_err dt_csv_open(dt_csv *c, const char *path, int64_t resume_step)
     if (there) DT_TRY(dt_check_replaceable(path)); /* of a pipe the end never comes */
     FILE *in = there ? fopen(path, "re") : NULL;
     DT_CHECK(in || !there, DT_ERR_DATA, "%s: cannot read: %s", path, strerror(errno));
-    const dt_err err = begin(c, in, resume_step);
+    const dt_err err = begin(c, in, &(kept){resume_step, redo_validation});
     if (in) fclose(in);
     return err;
 }
@@ -170,7 +179,7 @@ static dt_err widen(dt_csv *c)
     FILE *in = fopen(c->path, "re");
     DT_CHECK(in, DT_ERR_DATA, "%s: cannot read: %s", c->path, strerror(errno));
     dt_err err = getline(&header, &cap, in) > 0 ? DT_OK : dt_fail(DT_ERR_DATA, "%s: its first line is gone", c->path);
-    if (err == DT_OK) err = write_again(c, in, INT64_MAX);
+    if (err == DT_OK) err = write_again(c, in, &(kept){.last_step = INT64_MAX});
     free(header);
     fclose(in);
     DT_TRY(err);

@@ -44,7 +44,7 @@ static dt_err open_csv(dt_report *r, const dt_report_options *opt)
     char path[PATH_MAX];
     DT_CHECK(snprintf(path, sizeof path, "%s/metrics.csv", opt->output_dir) < (int)sizeof path, DT_ERR_WRITE,
              "%s: the name of its metrics.csv is too long", opt->output_dir);
-    DT_TRY(dt_csv_open(&r->csv, path, opt->resume_step));
+    DT_TRY(dt_csv_open(&r->csv, path, opt->resume_step, opt->redo_validation));
     r->to_csv = true;
     return DT_OK;
 }
