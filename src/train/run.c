@@ -137,7 +137,6 @@ static dt_err prepare(dt_run *run)
     DT_TRY(run_agree(run, run_settle_tokenizer(run)));
     DT_TRY(run_agree(run, run_best_check(run)));
     DT_TRY(check_same_files(run));
-    DT_TRY(run_choose_checkpoint(run));
     int64_t free_bytes = (int64_t)(run->dev.ops->memory_free(&run->dev) / (size_t)run->comm->local_nranks);
     DT_TRY(dt_comm_reduce_host_i64(run->comm, &free_bytes, 1, DT_MIN));
     DT_TRY(run_agree(run, run_settle_stage(run, run->comm->local_nranks, (size_t)free_bytes)));
@@ -198,6 +197,7 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
     DT_TRY(dt_timeline_open(&run->timeline, &run->phase, run->cfg.log_trace));
     DT_TRY(prepare(run));
     if (mode == DT_MODE_CHECK) {
+        DT_TRY(run_choose_checkpoint(run));
         /* Rank 0 reads files of any size alone and nothing is exchanged meanwhile: comm.timeout says nothing about how long that may take. */
         dt_watchdog_stop(run->watchdog);
         run->watchdog = NULL;
@@ -206,6 +206,7 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
         return DT_OK;
     }
     if (*run->cfg.run_output_dir) DT_TRY(dt_lock_take(&run->lock, comm, run->cfg.run_output_dir, run->force, &run->phase));
+    DT_TRY(run_choose_checkpoint(run));
     DT_TRY(dt_comm_agree(comm, run_plan_stage(run, run->stage, run->nranks, comm->local_nranks, &plan)));
     DT_TRY(run_open_states(run));
     run_compare_plan(run, &plan);
