@@ -463,6 +463,61 @@ static void a_folder_that_cannot_be_made_is_a_write_error(void **state)
     assert_all(f->mpi, dt_checkpoint_save(&f->comm, f->z, &meta, in_dir(f, "file/checkpoints", path), 0, NULL) == DT_ERR_WRITE);
 }
 
+static int asked(void) { return 1; }
+
+/* The signal may have reached one rank alone. */
+static void a_load_ends_for_all_when_one_rank_is_asked_to_stop(void **state)
+{
+    fixture *f = *state;
+    char path[PATH_MAX];
+    for (int stage = 0; stage <= 3; stage += 3) {
+        assert_all(f->mpi, open_zero(f, stage, DT_F32, false));
+        assert_all(f->mpi, fill_states(f->z, stage > 0, 1));
+        assert_all(f->mpi, save_step(f, 1, 0) == DT_OK);
+        dt_phase phase = {.stop_asked = f->comm.rank == f->comm.nranks - 1 ? asked : NULL};
+        assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, in_dir(f, "step-00000001.h5", path), true, &phase) == DT_ERR_STOP);
+        assert_all(f->mpi, dt_comm_failed_together(&f->comm));
+        dt_error_clear();
+        assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, path, true, NULL) == DT_OK && states_are(f->z, stage > 0, 1));
+        close_zero(f);
+    }
+}
+
+static bool candidates_are(const fixture *f, const char *first, int n_expected)
+{
+    char **paths;
+    int n;
+    if (dt_checkpoint_candidates(f->dir, &paths, &n) != DT_OK) return false;
+    const bool ok = n == n_expected && (n == 0 || !strcmp(strrchr(paths[0], '/') + 1, first));
+    dt_config_free_list(paths, n);
+    return ok;
+}
+
+static void latest_decides_and_the_best_is_spared(void **state)
+{
+    fixture *f = *state;
+    char path[PATH_MAX], *file = NULL;
+    const bool first = f->comm.rank == 0;
+    assert_all(f->mpi, open_zero(f, 1, DT_F32, false));
+    assert_all(f->mpi, fill_states(f->z, true, 1));
+    assert_all(f->mpi, save_step(f, 1, 1) == DT_OK);
+    assert_all(f->mpi, !first || dt_checkpoint_point(f->dir, "best", 1) == DT_OK);
+    assert_all(f->mpi, save_step(f, 2, 1) == DT_OK && save_step(f, 3, 1) == DT_OK);
+    assert_all(f->mpi, exists_in(f, "step-00000001.h5") && !exists_in(f, "step-00000002.h5") && exists_in(f, "step-00000003.h5"));
+    assert_all(f->mpi, save_step(f, 2, 0) == DT_OK); /* as after going back */
+    assert_all(f->mpi, candidates_are(f, "step-00000002.h5", 2));
+    assert_all(f->mpi, dt_checkpoint_find(in_dir(f, "best", path), &file) == DT_OK && strstr(file, "step-00000001.h5"));
+    free(file);
+    assert_all(f->mpi, dt_checkpoint_find(in_dir(f, "latest", path), &file) == DT_OK && strstr(file, "step-00000002.h5"));
+    free(file);
+    MPI_Barrier(f->mpi);
+    assert_all(f->mpi, !first || shell("rm '%s'/step-00000002.h5", f->dir));
+    assert_all(f->mpi, candidates_are(f, "step-00000001.h5", 1)); /* the one that latest names is gone: those before it */
+    MPI_Barrier(f->mpi);
+    assert_all(f->mpi, !first || dt_checkpoint_point(f->dir, "latest", 0) == DT_OK);
+    assert_all(f->mpi, candidates_are(f, "step-00000003.h5", 2));
+}
+
 #define IN_DIR(test) cmocka_unit_test_setup_teardown(test, make_dir, remove_dir)
 
 int main(int argc, char **argv)
@@ -479,6 +534,8 @@ int main(int argc, char **argv)
         IN_DIR(no_flipped_bit_of_metadata_changes_what_is_loaded),
         IN_DIR(a_full_disk_loses_nothing),
         IN_DIR(a_folder_that_cannot_be_made_is_a_write_error),
+        IN_DIR(a_load_ends_for_all_when_one_rank_is_asked_to_stop),
+        IN_DIR(latest_decides_and_the_best_is_spared),
     };
     mpi_test_begin(&argc, &argv);
     return mpi_test_end(cmocka_run_group_tests(tests, open_fixture, close_fixture));

@@ -136,6 +136,29 @@ static void an_interval_is_a_share_or_whole(void **state)
     dt_error_clear();
 }
 
+static void saves_of_the_best_come_with_validations(void **state)
+{
+    (void)state;
+    const char *on = "[data]\nvalidation_steps = %g\n[checkpoint]\nload_best_model_at_end = true\nsave_steps = %g\n";
+    const struct { double validate, save; dt_err want; const char *say; } cases[] = {
+        {50, 100, DT_OK, ""},    {100, 100, DT_OK, ""},  {0.1, 0.2, DT_OK, ""}, {0, 0, DT_OK, ""}, {70, 0, DT_OK, ""},
+        {0, 1000, DT_OK, ""}, /* both at the end */
+        {60, 100, DT_ERR_USAGE, "the nearest are 60 and 120"},
+        {100, 60, DT_ERR_USAGE, "the nearest is 100"},
+        {0, 100, DT_ERR_USAGE, "data.validation_steps = 100 or a divisor"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[200];
+        snprintf(text, sizeof text, on, cases[i].validate, cases[i].save);
+        dt_config cfg = config(text);
+        dt_error_clear();
+        assert_int_equal(dt_best_intervals_check(&cfg, 1000), cases[i].want);
+        assert_non_null(strstr(dt_error_message(), cases[i].say));
+        dt_config_free(&cfg);
+    }
+    dt_error_clear();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -145,6 +168,7 @@ int main(void)
         cmocka_unit_test(schedules_give_the_worked_numbers),
         cmocka_unit_test(intervals_below_one_are_shares),
         cmocka_unit_test(an_interval_is_a_share_or_whole),
+        cmocka_unit_test(saves_of_the_best_come_with_validations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
