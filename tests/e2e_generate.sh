@@ -7,11 +7,14 @@ m=$tmp/run
 "${BUILD:-build/release}/tests/test_generate" --make-checkpoint "$m" >"$out" 2>&1
 expect a_small_checkpoint_is_made test -s "$m/checkpoints/step-00000007.h5"
 
-generate() { # NP ARGUMENTS...: standard output alone into $tmp/text
+generate() { # NP ARGUMENTS...: the text alone into $tmp/text; a launcher may mix it with messages, so ranks write the file
     local np=$1
     shift
-    if [ "$np" -gt 0 ]; then set -- $MPIRUN -np "$np" ./dtrain-generate "$@"; else set -- ./dtrain-generate "$@"; fi
-    timeout -k 5 60 "$@" >"$tmp/text" 2>"$out" </dev/null
+    if [ "$np" -gt 0 ]; then
+        timeout -k 5 60 $MPIRUN -np "$np" ./dtrain-generate "$@" -o "$tmp/text" --force >"$out" 2>&1 </dev/null
+    else
+        timeout -k 5 60 ./dtrain-generate "$@" >"$tmp/text" 2>"$out" </dev/null
+    fi
     code=$?
 }
 many=("$m" --prompt "In the beginning" --num-samples 7 --max-new-tokens 40 --temperature 0.9 --top-k 40 --top-p 0.95 --threads 1 --jsonl)
@@ -74,6 +77,24 @@ for dtype in fp32 bf16; do # 17 digits of each: not a bit of a logit depends on 
     expect "${dtype}_log_probabilities_do_not_depend_on_ranks" cmp "$tmp/text" "$tmp/expected"
 done
 
+# into a file
+short=("$m" --prompt "ab" --greedy --max-new-tokens 6 --threads 1)
+generate 0 "${short[@]}"
+cp "$tmp/text" "$tmp/expected"
+run 2 ./dtrain-generate "${short[@]}" -o "$tmp/written"
+expect the_text_goes_into_a_file cmp "$tmp/written" "$tmp/expected"
+expect_text nothing_else_is_printed '^dtrain-generate: .* tokens/s'
+run 2 ./dtrain-generate "${short[@]}" -o "$tmp/written"
+expect_exit an_output_that_exists_is_kept 64
+expect_text and_the_next_step_is_said 'written: exists; .*--force'
+DTRAIN_FAULT=generate.output:0:1:error run 2 ./dtrain-generate "${short[@]}" -o "$tmp/failed"
+expect_exit a_failure_on_one_rank_ends_all 70
+expect no_half_file_is_left test ! -e "$tmp/failed" -a ! -e "$tmp/failed.part"
+run 2 ./dtrain-generate "${short[@]}" -o "$tmp/no/such/folder"
+expect_exit an_output_without_a_folder 74
+run 0 ./dtrain-generate "$m" --prompts "$tmp/prompts.jsonl" -o "$tmp/prompts.jsonl" --force
+expect_exit the_prompts_are_never_the_output 64
+
 # a stop text, which is not printed: the first letter or digit of some answer
 generate 0 "$m" --prompt "ab" --num-samples 8 --max-new-tokens 30 --jsonl --threads 1
 read -r sample stop <<<"$(awk '{ split($0, a, /"ids":\[|\],"n_prompt/); n = split(a[2], id, ",");
@@ -90,7 +111,7 @@ expect a_shared_model_streams cmp "$tmp/text" "$tmp/expected"
 printf 'hello\n\nand you\n' | timeout 60 ./dtrain-generate "$m" --chat --system "be brief" --max-new-tokens 5 --threads 1 >"$tmp/talk" 2>"$out"
 expect_text a_conversation_keeps_what_was_said ' [1-9][0-9]* kept'
 expect a_line_an_answer test "$(wc -l <"$tmp/talk")" -ge 2
-printf 'hello\n\nand you\n' | timeout 60 $MPIRUN -np 2 ./dtrain-generate "$m" --chat --system "be brief" --max-new-tokens 5 --threads 1 --zero-stage 3 >"$tmp/text" 2>"$out"
+printf 'hello\n\nand you\n' | timeout 60 $MPIRUN -np 2 ./dtrain-generate "$m" --chat --system "be brief" --max-new-tokens 5 --threads 1 --zero-stage 3 -o "$tmp/text" --force >"$out" 2>&1
 expect the_same_conversation_on_2_ranks cmp "$tmp/text" "$tmp/talk"
 printf 'hello\nand you\nand I\n' | timeout 60 ./dtrain-generate "$m" --chat --context 40 --max-new-tokens 5 --threads 1 >"$tmp/text" 2>"$out"
 expect_text a_long_conversation_forgets_its_beginning 'its beginning is forgotten'

@@ -35,7 +35,7 @@ $MPIRUN -np "$np" ./dtrain input/chat.ini run.output_dir=$runs/chat data.train=$
 
 say "dtrain: $question"
 echo "{\"messages\": [{\"role\": \"user\", \"content\": \"$question\"}]}" >$data/question.jsonl
-./dtrain-generate $runs/chat/hf --system "$system" --prompts $data/question.jsonl --greedy --max-new-tokens 100 --jsonl >$data/answer.jsonl
+./dtrain-generate $runs/chat/hf --system "$system" --prompts $data/question.jsonl --greedy --max-new-tokens 100 --jsonl -o $data/answer.jsonl --force
 sed 's/.*"text":"\([^"]*\)".*/\1/' $data/answer.jsonl
 
 say "transformers: the same"

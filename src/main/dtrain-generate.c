@@ -293,6 +293,7 @@ static dt_err run(app *a, dt_err parsed)
     TOGETHER(a, o->stream && a->comm.nranks > 1 && o->stage == 0
                     ? dt_fail(DT_ERR_USAGE, "--stream: expected one rank, or --zero-stage 3, found %d ranks", a->comm.nranks)
                     : DT_OK);
+    TOGETHER(a, a->comm.rank == 0 ? generate_begin_output(a) : DT_OK);
     TOGETHER(a, dt_frozen_describe(&a->frozen, o->model));
     TOGETHER(a, generate_take_defaults(&a->opt, &a->frozen.from.generation));
     TOGETHER(a, open_tokenizer(a));
@@ -311,7 +312,9 @@ static dt_err run(app *a, dt_err parsed)
     dt_watchdog_stop(a->watchdog);
     a->watchdog = NULL;
     TOGETHER(a, err);
-    return o->chat ? converse(a) : run_sequences(a);
+    DT_TRY(o->chat ? converse(a) : run_sequences(a));
+    TOGETHER(a, generate_end_output(a)); /* on ranks without one it does nothing */
+    return DT_OK;
 }
 
 /* in_order: all ranks end here, for the same reason */
@@ -349,6 +352,7 @@ int main(int argc, char **argv)
     const dt_err err = run(&a, parsed);
     const bool in_order = err == DT_OK || (a.comm_open && dt_comm_failed_together(&a.comm));
     const int code = !in_order || dt_comm_speaks(&a.comm) ? tool_end(err) : dt_exit_code(err);
+    generate_drop_output(&a);
     if (!in_order && a.comm_open && a.comm.nranks > 1) MPI_Abort(MPI_COMM_WORLD, dt_exit_code(err));
     close_all(&a, in_order);
     MPI_Finalize();

@@ -4,6 +4,7 @@
 
 #include "dtrain/frozen.h"
 #include "dtrain/generate.h"
+#include "dtrain/io.h"
 #include "dtrain/train.h"
 
 enum { MAX_STOPS = 16 };
@@ -11,6 +12,8 @@ enum { MAX_STOPS = 16 };
 typedef struct options {
     const char *model, *prompt, *prompts; /* prompts: a file, "-" for standard input as JSON lines */
     bool standard_input;                  /* a prompt a line */
+    const char *output; /* a file; NULL: standard output */
+    bool force;
     const char *tokenizer, *device;
     dt_dtype dtype;
     dt_sampling sampling;
@@ -46,6 +49,7 @@ typedef struct app {
     dt_sequence *seqs; /* all of the job, n_out in a row for each prompt */
     int n_seqs, n_out, printed;
     size_t shown;        /* bytes of the running answer that are on the screen */
+    char *part;          /* while the output is being written: its name until it is complete */
     bool plain_terminal; /* text goes to a terminal: control characters are not let through */
 } app;
 
@@ -62,6 +66,10 @@ int generate_owner(const app *a, int sequence);
 dt_err generate_fetch_from(app *a, int from); /* collective */
 
 /* output.c */
+/** Rank 0, where -o asks for it: standard output is the file from here on, as FILE.part. */
+dt_err generate_begin_output(app *a);
+dt_err generate_end_output(app *a);  /* FILE.part becomes FILE, durably */
+void generate_drop_output(app *a);   /* what was not ended leaves no file */
 /** Text of what follows the prompt, malloc'ed: without special tokens, up to a stop text; *stopped: there was one. NULL: out of memory. */
 char *generate_new_text(const app *a, const dt_sequence *s, size_t *nbytes, bool *stopped);
 void generate_put_prompt(const app *a, const dt_sequence *s);

@@ -45,6 +45,9 @@ const char generate_usage[] =
     "  --num-return N          the best N sequences of each search (default 1)\n"
     "\n"
     "Output\n"
+    "  -o, --output FILE       write the text to FILE, which appears when it is complete, instead of\n"
+    "                          standard output (launchers may mix what ranks print)\n"
+    "  --force                 replace FILE when it exists\n"
     "  --stream                print tokens as they come\n"
     "  --jsonl                 print a JSON object for each continuation, in the order of the prompts\n"
     "  --logprobs              with --jsonl: log-probabilities of the new tokens and their sum\n"
@@ -72,7 +75,7 @@ const char generate_usage[] =
 /* clang-format off */
 enum option_id {
     PROMPT = 256, PROMPTS, CHAT, SYSTEM, TEMPLATE, NO_THINK, MAX_NEW, STOP, TEMPERATURE, TOP_K, TOP_P, MIN_P, PENALTY, GREEDY, SAMPLES, SEED, BEAMS,
-    LENGTH_PENALTY, EARLY, RETURN, STREAM, JSONL, LOGPROBS, VERBOSE, TOKENIZER, BATCH, CONTEXT, DTYPE, STAGE, THREADS, DEVICE, TIMEOUT
+    LENGTH_PENALTY, EARLY, RETURN, STREAM, JSONL, LOGPROBS, VERBOSE, TOKENIZER, BATCH, CONTEXT, DTYPE, STAGE, THREADS, DEVICE, TIMEOUT, FORCE
 };
 static const struct option long_options[] = {
     {"prompt", 1, 0, PROMPT}, {"prompts", 1, 0, PROMPTS}, {"chat", 0, 0, CHAT}, {"system", 1, 0, SYSTEM}, {"chat-template", 1, 0, TEMPLATE},
@@ -81,7 +84,7 @@ static const struct option long_options[] = {
     {"seed", 1, 0, SEED}, {"num-beams", 1, 0, BEAMS}, {"length-penalty", 1, 0, LENGTH_PENALTY}, {"early-stopping", 0, 0, EARLY},
     {"num-return", 1, 0, RETURN}, {"stream", 0, 0, STREAM}, {"jsonl", 0, 0, JSONL}, {"logprobs", 0, 0, LOGPROBS}, {"verbose", 0, 0, VERBOSE},
     {"tokenizer", 1, 0, TOKENIZER}, {"batch-size", 1, 0, BATCH}, {"context", 1, 0, CONTEXT}, {"dtype", 1, 0, DTYPE}, {"zero-stage", 1, 0, STAGE},
-    {"threads", 1, 0, THREADS}, {"device", 1, 0, DEVICE}, {"timeout", 1, 0, TIMEOUT}, TOOL_OPTIONS, {0}};
+    {"threads", 1, 0, THREADS}, {"device", 1, 0, DEVICE}, {"timeout", 1, 0, TIMEOUT}, {"output", 1, 0, 'o'}, {"force", 0, 0, FORCE}, TOOL_OPTIONS, {0}};
 /* clang-format on */
 
 static dt_err parse_dtype(const char *text, dt_dtype *dtype)
@@ -155,11 +158,11 @@ static dt_err parse_one(options *o, int id, const char *name, const char *text)
     const struct {
         int id;
         const char **text;
-    } texts[] = {{PROMPT, &o->prompt}, {PROMPTS, &o->prompts}, {SYSTEM, &o->system}, {TEMPLATE, &o->chat_template}, {TOKENIZER, &o->tokenizer}, {DEVICE, &o->device}};
+    } texts[] = {{PROMPT, &o->prompt}, {PROMPTS, &o->prompts}, {SYSTEM, &o->system}, {TEMPLATE, &o->chat_template}, {TOKENIZER, &o->tokenizer}, {DEVICE, &o->device}, {'o', &o->output}};
     const struct {
         int id;
         bool *flag;
-    } flags[] = {{CHAT, &o->chat}, {NO_THINK, &o->no_think}, {STREAM, &o->stream}, {JSONL, &o->jsonl}, {LOGPROBS, &o->logprobs}, {VERBOSE, &o->verbose}, {'h', &o->help}, {'V', &o->version}};
+    } flags[] = {{CHAT, &o->chat}, {NO_THINK, &o->no_think}, {STREAM, &o->stream}, {JSONL, &o->jsonl}, {LOGPROBS, &o->logprobs}, {VERBOSE, &o->verbose}, {FORCE, &o->force}, {'h', &o->help}, {'V', &o->version}};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         if (texts[i].id == id) {
             *texts[i].text = text;
@@ -211,6 +214,8 @@ static dt_err check_options(const options *o)
     DT_CHECK(o->stage == 0 || o->stage == 3, DT_ERR_USAGE,
              "--zero-stage: expected 0 or 3 (there are parameters alone to share), found %" PRId64, o->stage);
     DT_CHECK(o->stream + o->jsonl + o->chat <= 1, DT_ERR_USAGE, "--stream, --jsonl and --chat: expected one of them");
+    DT_CHECK(!o->force || o->output, DT_ERR_USAGE, "--force goes with -o: it replaces that file");
+    DT_CHECK(!o->output || o->output[0], DT_ERR_USAGE, "-o: expected the name of a file");
     DT_CHECK(!o->logprobs || o->jsonl, DT_ERR_USAGE, "--logprobs goes with --jsonl");
     DT_CHECK(!ids || (o->n_stop == 0 && !o->chat), DT_ERR_USAGE, "--tokenizer ids: there is no text, so neither --stop nor --chat");
     DT_CHECK(!o->chat || o->num_samples == 1, DT_ERR_USAGE, "--chat: one answer a message, not --num-samples %" PRId64, o->num_samples);
@@ -229,7 +234,7 @@ dt_err generate_parse_options(options *o, int argc, char **argv)
                    .timeout_s = 1800};
     o->sampling.seed = 42;
     for (int c, at;;) {
-        DT_TRY(tool_option(argc, argv, ":" TOOL_LETTERS, long_options, &c, &at));
+        DT_TRY(tool_option(argc, argv, ":o:" TOOL_LETTERS, long_options, &c, &at));
         if (c == -1) break;
         DT_TRY(parse_one(o, c, at >= 0 ? long_options[at].name : "", optarg));
     }

@@ -5,11 +5,53 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 dt_err generate_flush(void)
 {
     DT_CHECK(fflush(stdout) == 0 && !ferror(stdout), DT_ERR_WRITE, "standard output: cannot write: %s", strerror(errno));
     return DT_OK;
+}
+
+/* ---- into a file ----------------------------------------------------------------------------------------------------------- */
+
+/* All text is rank 0's standard output, so that is what becomes the file. */
+dt_err generate_begin_output(app *a)
+{
+    const char *path = a->opt.output, *const inputs[] = {a->opt.prompts};
+    int fd = -1;
+    if (!path) return DT_OK;
+    DT_TRY(dt_check_output(path, a->opt.force, inputs, a->opt.prompts ? 1 : 0));
+    DT_TRY(dt_check_replaceable(path));
+    if (asprintf(&a->part, "%s.part", path) < 0) a->part = NULL;
+    DT_CHECK(a->part, DT_ERR_MEMORY, "out of memory for the name of %s", path);
+    const dt_err err = dt_create_file(a->part, &fd);
+    if (err != DT_OK || dup2(fd, STDOUT_FILENO) < 0) {
+        if (fd >= 0) close(fd);
+        if (err != DT_OK) free(a->part), a->part = NULL; /* not ours to remove */
+        return err != DT_OK ? err : dt_fail(DT_ERR_WRITE, "%s: cannot be written: %s", path, strerror(errno));
+    }
+    close(fd);
+    a->plain_terminal = false;
+    return DT_OK;
+}
+
+dt_err generate_end_output(app *a)
+{
+    if (!a->part) return DT_OK;
+    DT_TRY(dt_fault("generate.output"));
+    DT_CHECK(fflush(stdout) == 0 && !ferror(stdout) && fsync(STDOUT_FILENO) == 0, DT_ERR_WRITE, "%s: cannot be written: %s", a->part, strerror(errno));
+    DT_TRY(dt_rename_durable(a->part, a->opt.output));
+    free(a->part);
+    a->part = NULL;
+    return DT_OK;
+}
+
+void generate_drop_output(app *a)
+{
+    if (a->part) unlink(a->part);
+    free(a->part);
+    a->part = NULL;
 }
 
 /* ---- text ---------------------------------------------------------------------------------------------------------------- */
