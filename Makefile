@@ -3,15 +3,21 @@
 VERSION  ?= 0.1.0
 MPICC    ?= mpicc
 CLANG    ?= clang
-HDF5     ?= $(firstword $(foreach p,hdf5-openmpi hdf5-mpich hdf5,$(shell pkg-config --exists $(p) 2>/dev/null && echo $(p))))
+MPIRUN   ?= $(if $(findstring mpicc,$(MPICC)),$(subst mpicc,mpirun,$(MPICC)),mpirun)
+MPI      := $(shell tools/mpi.sh kind $(MPICC))# openmpi, mpich or unknown
+ifeq ($(origin HDF5),undefined)
+HDF5     := $(shell tools/mpi.sh hdf5 $(MPI))# pkg-config's name of the one that was made for this MPI
+endif
+HDF5_CFLAGS := $(if $(HDF5),$(shell pkg-config --cflags $(HDF5)))
+HDF5_LIBS   := $(if $(HDF5),$(shell pkg-config --libs $(HDF5)),-lhdf5)
 PREFIX   ?= /usr/local
 COMMIT   ?= $(if $(wildcard .git),$(shell git -c safe.directory=$(CURDIR) describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null))
 BUILD    ?= build/$(if $(SAN),san,release)
 CFLAGS   ?= -O2 -g
 WARNINGS  = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter
-CPPFLAGS += -Iinclude -D_GNU_SOURCE $(ISAS:%=-DDT_HAVE_ISA_%) $(if $(HDF5),$(shell pkg-config --cflags $(HDF5)))
+CPPFLAGS += -Iinclude -D_GNU_SOURCE $(ISAS:%=-DDT_HAVE_ISA_%) $(HDF5_CFLAGS)
 override CFLAGS += -std=c11 $(WARNINGS) -fopenmp -fno-math-errno -fno-trapping-math $(if $(SAN),-fsanitize=address$(,)undefined -fno-omit-frame-pointer)
-LDLIBS   += $(if $(HDF5),$(shell pkg-config --libs $(HDF5)),-lhdf5) -ljansson -linih -lpcre2-8 -lutf8proc -ldnnl -lm -lpthread -ldl
+LDLIBS   += $(HDF5_LIBS) -ljansson -linih -lpcre2-8 -lutf8proc -ldnnl -lm -lpthread -ldl
 ,        := ,
 # Libraries of modules are found without the modules' LD_LIBRARY_PATH: the folders that were searched are written into the programs. RUNPATH= turns it off.
 SYSTEM_LIB = /lib /lib64 /usr/lib /usr/lib64 $(foreach m,$(shell $(MPICC) -print-multiarch 2>/dev/null),/lib/$(m) /usr/lib/$(m) /usr/lib/$(m)/%)
@@ -62,16 +68,17 @@ setup:  ## install the packages that are missing, or say which they are
 demo:  ## from a bare machine to a trained model, some text by it and a picture of its loss
 	@MPICC="$(MPICC)" TEXT="$(TEXT)" tools/setup.sh demo
 	$(MAKEAGAIN) programs
-	@TEXT="$(TEXT)" tools/demo.sh
+	@MPIRUN="$(MPIRUN)" TEXT="$(TEXT)" tools/demo.sh
 test: test-setup  ## from a bare machine to the line "N passed, M failed, K skipped"
 	$(MAKEAGAIN) check
 test-setup:
 	@MPICC="$(MPICC)" tools/setup.sh test
 check: programs tests-build  ## the tests alone (ONLY=pattern runs those whose name contains it)
-	@BUILD=$(BUILD) SAN=$(SAN) tests/run.sh $(ONLY)
+	@$(FOR_TESTS) SAN=$(SAN) tests/run.sh $(ONLY)
+FOR_TESTS = BUILD=$(BUILD) MPICC="$(MPICC)" MPIRUN="$(MPIRUN)" HDF5="$(HDF5)"
 bench: setup  ## tables of figures (the machine should be idle)
 	$(MAKEAGAIN) programs benches
-	@BUILD=$(BUILD) tools/bench.sh $(ONLY)
+	@$(FOR_TESTS) tools/bench.sh $(ONLY)
 
 programs: $(PROGRAMS)
 $(PROGRAMS): %: $(BUILD)/% FORCE
@@ -98,11 +105,15 @@ $(LIB): $(LIB_OBJ)
 	@rm -f $@
 	$(call SAY,AR,$@)ar rcs $@ $^
 	@echo "$$LOADEDMODULES" | tr : ' ' > $(BUILD)/modules # for make install
-$(BUILD)/%.o: %.c
+# What all objects were compiled for. Another MPI or HDF5 in the same folder: everything is compiled again. Two MPIs at a time: refused.
+$(BUILD)/mpi: FORCE
+	@mkdir -p $(@D)
+	@echo "$(MPI) $(HDF5)" | cmp -s - $@ || { tools/mpi.sh check "$(MPICC)" "$(CPPFLAGS)" "$(HDF5_LIBS)" && echo "$(MPI) $(HDF5)" >$@; }
+$(BUILD)/%.o: %.c $(BUILD)/mpi
 	@mkdir -p $(@D)
 	$(call SAY,CC,$@)$(MPICC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 define ISA_RULE
-$(BUILD)/src/device/isa/%.$(1).o: src/device/isa/%.c
+$(BUILD)/src/device/isa/%.$(1).o: src/device/isa/%.c $(BUILD)/mpi
 	@mkdir -p $$(@D)
 	$$(call SAY,CC,$$@)$(MPICC) $(CPPFLAGS) $(CFLAGS) -O3 -ffp-contract=off $(ISA_CFLAGS_$(1)) -DDT_ISA=$(1) -MMD -MP -c -o $$@ $$<
 endef
@@ -127,7 +138,19 @@ fuzz:  ## run each fuzz target for FUZZ_SECONDS (default 60; clang)
 	@tests/fuzz/fuzz.sh build/fuzz/tests/fuzz $(or $(FUZZ_SECONDS),60)
 fuzz-build: $(FUZZ)
 valgrind: programs tests-build  ## the tests under valgrind (slow)
-	@BUILD=$(BUILD) VALGRIND=1 tests/run.sh $(ONLY)
+	@$(FOR_TESTS) VALGRIND=1 tests/run.sh $(ONLY)
+# Other compilers, libraries and machines: docs/portability.md. The programs at the top of the tree are those of the usual build again afterwards.
+ELSEWHERE = BUILD=build/$(1) check ONLY="$(or $(ONLY),$(2))"; status=$$?; $(MAKE) --no-print-directory programs; exit $$status
+test-mpich: programs  ## build with MPICH and its HDF5, run the tests of several ranks (ONLY=pattern for others)
+	@MPICC=mpicc.mpich tools/setup.sh test
+	+@$(MAKE) --no-print-directory MPICC=mpicc.mpich $(call ELSEWHERE,mpich,mpi_)
+test-clang: programs  ## build with clang, run the tests of the kernels (ONLY=pattern for others)
+	@tools/setup.sh clang
+	+@OMPI_CC=$(CLANG) MPICH_CC=$(CLANG) $(MAKE) --no-print-directory $(call ELSEWHERE,clang,test_device)
+test-debian13:  ## make test in a chroot of Debian 13, that is gcc 14, Open MPI 5, HDF5 1.14, oneDNN 3 (root, debootstrap)
+	@ONLY="$(ONLY)" tools/chroot.sh trixie amd64 make test
+test-aarch64:  ## make test in a chroot of Debian 12 for arm64, by qemu where the machine is another (root, debootstrap)
+	@ONLY="$(ONLY)" QEMU_CPU=$(or $(QEMU_CPU),max) TEST_TIMEOUT=$(or $(TEST_TIMEOUT),3600) tools/chroot.sh bookworm arm64 make test
 docs: $(BUILD)/tests/test_config programs  ## write docs/keys.md from the table of keys, manual pages from --help
 	@mkdir -p docs && $(BUILD)/tests/test_config --markdown > docs/keys.md
 	@for p in $(filter-out dtrain,$(PROGRAMS)); do tools/man.sh $$p > docs/$$p.1; done
@@ -139,7 +162,7 @@ format:  ## clang-format in place
 
 DEST      = $(DESTDIR)$(PREFIX)
 DOCUMENTS = README.md LICENSE CHANGELOG.md CITATION.cff CONTRIBUTING.md
-BUILT_WITH = $(firstword $(notdir $(MPICC))), $(shell $(MPICC) --version 2>/dev/null | head -1), $(shell mpirun --version 2>/dev/null | sed -n "1s/^mpirun //p"), HDF5 $(or $(shell pkg-config --modversion $(HDF5) 2>/dev/null),unknown)
+BUILT_WITH = $(firstword $(notdir $(MPICC))), $(shell $(MPICC) --version 2>/dev/null | head -1), $(shell $(MPIRUN) --version 2>/dev/null | sed -n "1s/^mpirun //p"), HDF5 $(or $(shell pkg-config --modversion $(HDF5) 2>/dev/null),unknown)
 MODULES   ?= $(shell cat $(BUILD)/modules 2>/dev/null)# environment modules that the installed one asks for: those loaded when this was built
 install: all  ## to PREFIX (DESTDIR honoured): programs, man pages, documentation, examples, job scripts, modulefiles
 	install -d $(addprefix $(DEST)/,bin share/man/man1 share/doc/dtrain/docs share/dtrain/input/models share/dtrain/jobs share/dtrain/tools share/modulefiles/dtrain)
@@ -156,17 +179,18 @@ install: all  ## to PREFIX (DESTDIR honoured): programs, man pages, documentatio
 info:  ## what was found and what it turns on
 	@echo "version    $(VERSION)"
 	@echo "compiler   $(shell $(MPICC) --version 2>/dev/null | head -1)"
-	@echo "MPI        $(shell command -v $(MPICC) || echo missing) $(shell mpirun --version 2>/dev/null | head -1)"
+	@echo "MPI        $(shell command -v $(MPICC) || echo missing) ($(MPI)); started by $(MPIRUN): $(shell $(MPIRUN) --version 2>/dev/null | head -1)"
 	@echo "HDF5       $(or $(HDF5),missing) $(shell pkg-config --modversion $(HDF5) 2>/dev/null)"
+	@tools/mpi.sh check "$(MPICC)" "$(CPPFLAGS)" "$(HDF5_LIBS)" || true
 	@echo "CPU sets   $(ISAS)"
 	@echo "flags      $(CFLAGS)"
 	@echo "libraries  $(LDLIBS)"
 	@echo "run path   $(or $(RUNPATH),that of the system)"
 	@echo "build      $(BUILD)"
 help:  ## this list
-	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' Makefile | awk -F':  *' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z0-9-]*\):.*##/\1:/p' Makefile | awk -F':  *' '{ printf "  make %-13s %s\n", $$1, $$2 }'
 clean:  ## remove all that was built
 	rm -rf build $(PROGRAMS)
-.PHONY: all setup demo test test-setup check check-queue bench programs tests-build benches sanitize fuzz fuzz-build valgrind docs lint format install info help clean FORCE
+.PHONY: all setup demo test test-setup check check-queue bench programs tests-build benches sanitize fuzz fuzz-build valgrind test-mpich test-clang test-debian13 test-aarch64 docs lint format install info help clean FORCE
 .SECONDARY:
 -include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(GENERATE:.o=.d) $(TOOL:.o=.d) $(INFO:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(FUZZ:=.d) $(BENCHES:=.d)

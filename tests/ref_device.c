@@ -280,7 +280,7 @@ void ref_classifier(const double *z, int64_t n, int32_t target, double inv_t, do
 
 /* ---- instruction sets ------------------------------------------------------------------------------------------------------- */
 
-static const char *const isas[] = {"v2", "v3", "v4", "base"};
+static const char *const isas[] = {"v2", "v3", "v4", "neon", "neon_bf16", "sve", "sve_bf16", "base"};
 
 static bool isa_runs(const char *isa)
 {

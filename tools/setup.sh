@@ -1,17 +1,19 @@
 #!/bin/bash
-# setup.sh [build|test|fuzz|demo] - see that what a target needs is there (what the build needs, always). Nothing is missing: does nothing and says
+# setup.sh [build|test|fuzz|clang|demo] - see that what a target needs is there (what the build needs, always). Nothing is missing: does nothing and says
 # nothing. Otherwise, on Debian and Ubuntu as root or with sudo that asks no password, installs it; elsewhere says what is missing, gives one
 # command that installs it and everything that make demo and make test will ask for, and exits with 69.
 set -eu
 stage=${1:-build}
 mpicc=${MPICC:-mpicc}
+mpirun=${MPIRUN:-mpirun}
+case ${mpicc##*/} in *mpicc*) mpirun=${MPIRUN:-${mpicc/%${mpicc##*/}/$(sed s/mpicc/mpirun/ <<<"${mpicc##*/}")}} ;; esac
 
 # stage ("?": wanted where it can be installed; what needs it is skipped otherwise), how to probe, Debian package, usual names of modules or packages elsewhere
 needed='
 build command:cc       build-essential     gcc
 build command:make     build-essential     make
 build command:pkg-config pkg-config        pkgconf
-build command:mpirun   openmpi-bin         openmpi, mpich
+build command:MPIRUN   openmpi-bin         openmpi, mpich
 build command:MPICC    libopenmpi-dev      openmpi, mpich
 build hdf5             libhdf5-openmpi-dev hdf5-parallel, phdf5, hdf5/openmpi
 build header:jansson.h libjansson-dev      jansson
@@ -25,6 +27,8 @@ test? command:h5dump   hdf5-tools          hdf5
 test? command:gnuplot  gnuplot-nox         gnuplot
 test? command:lua      lua5.4              lua
 fuzz  command:clang    clang               llvm
+clang command:clang    clang               llvm
+clang clang-openmp     libomp-dev          llvm
 fuzz  libfuzzer        libclang-rt-dev     llvm
 demo  command:bible    bible-kjv           (none; see tools/demo.sh)
 demo  command:gnuplot  gnuplot-nox         gnuplot
@@ -33,25 +37,30 @@ demo  command:gnuplot  gnuplot-nox         gnuplot
 has_header() { printf '#define PCRE2_CODE_UNIT_WIDTH 8\n#include <%s>\n' "$1" | ${CC:-cc} -E -x c ${CPPFLAGS:-} - >/dev/null 2>&1; }
 # As the Makefile finds it: by pkg-config, else where the compiler looks anyway (a module's CPATH). A serial HDF5 will not do.
 has_parallel_hdf5() {
-    local p flags=
-    for p in hdf5-openmpi hdf5-mpich hdf5; do flags=$(pkg-config --cflags $p 2>/dev/null) && break; done
+    local flags
+    flags=$(pkg-config --cflags "$("$(dirname "$0")/mpi.sh" hdf5 "$("$(dirname "$0")/mpi.sh" kind $mpicc)")" 2>/dev/null)
     printf '#include <hdf5.h>\n#ifndef H5_HAVE_PARALLEL\n#error serial\n#endif\n' | "$mpicc" -E -x c $flags ${CPPFLAGS:-} - >/dev/null 2>&1
 }
 has() {
     case $1 in
+    command:MPIRUN) command -v "$mpirun" >/dev/null ;;
     command:MPICC) command -v "$mpicc" >/dev/null ;;
     command:*) command -v "${1#command:}" >/dev/null ;;
     hdf5) has_parallel_hdf5 ;;
     header:*) has_header "${1#header:}" ;;
+    clang-openmp) echo '#include <omp.h>' | clang -fopenmp -E -x c - >/dev/null 2>&1 ;;
     libfuzzer) echo 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return 0; }' | clang -fsanitize=fuzzer,address -x c -o /dev/null - >/dev/null 2>&1 ;;
     esac
 }
+
+# MPICH by its Debian name: its packages instead of Open MPI's.
+case ${mpicc##*/} in *mpich*) needed=$(sed 's/openmpi-bin /mpich /; s/libopenmpi-dev /libmpich-dev /; s/libhdf5-openmpi-dev /libhdf5-mpich-dev /' <<<"$needed") ;; esac
 
 packages='' names='' wanted='' together='' # together: missing for build, test and demo
 add() { case " ${!1} " in *" $2 "*) ;; *) printf -v "$1" '%s %s' "${!1}" "$2" ;; esac; }
 while read -r when probe package elsewhere; do
     [ -n "$when" ] || continue
-    [ "$when" != fuzz ] || [ "$stage" = fuzz ] || continue
+    case $when in fuzz | clang) [ "$stage" = "$when" ] || continue ;; esac
     [ "$probe" != command:bible ] || [ -z "${TEXT:-}" ] || continue # the user brings a text
     has "$probe" && continue
     add together "$package"

@@ -1,0 +1,53 @@
+#!/bin/bash
+# mpi.sh - which MPI a compiler wrapper stands for, and whether HDF5 was made for the same one: a program with two of them starts as many single ranks.
+#
+#   mpi.sh kind MPICC                 openmpi, mpich (and what descends from it) or unknown
+#   mpi.sh hdf5 KIND                  pkg-config's name of the HDF5 for it, or nothing
+#   mpi.sh check MPICC CPPFLAGS LIBS  exit 0 when a program of both holds one MPI; else says which two, and what to do
+set -u
+
+# By the macros of mpi.h: names of wrappers say little.
+kind() {
+    printf '#include <mpi.h>\n#if defined(OPEN_MPI)\nkind openmpi\n#elif defined(MPICH_VERSION) || defined(MPICH_NAME)\nkind mpich\n#endif\n' |
+        "$@" -E -P -x c - 2>/dev/null | sed -n 's/^kind //p' | grep . || echo unknown
+}
+
+hdf5() { # a plain "hdf5" is whatever the modules have loaded
+    local p
+    for p in hdf5-openmpi hdf5-mpich hdf5; do
+        case $p in "hdf5-$1" | hdf5) pkg-config --exists "$p" 2>/dev/null && { echo "$p"; return; } ;; esac
+    done
+}
+
+# The MPI libraries that a program of both needs, as the linker sees them.
+libraries() { # MPICC CPPFLAGS LIBS
+    local probe
+    probe=$(mktemp) || exit 1
+    printf '#include <mpi.h>\n#include <hdf5.h>\nint main(void) { return MPI_Init(0, 0) + H5Pset_fapl_mpio(0, MPI_COMM_WORLD, MPI_INFO_NULL); }\n' |
+        $1 $2 -x c - -o "$probe" -x none $3 2>/dev/null && ldd "$probe" 2>/dev/null | sed -n 's/^[[:space:]]*\(libmpi\(ch\)\{0,1\}\.so\.[0-9]*\) .*/\1/p' | sort -u
+    rm -f "$probe"
+}
+
+# Two can meet in two ways: HDF5's flags find another mpi.h first, or the program needs both libraries.
+check() { # MPICC CPPFLAGS LIBS
+    local own found
+    own=$(kind $1)
+    found=$(kind $1 $2)
+    [ "$own" = "$found" ] || found="the headers of $found"
+    if [ "$own" = "$found" ]; then
+        found=$(libraries "$@")
+        [ "$(printf '%s' "$found" | grep -c .)" -gt 1 ] || return 0 # none: the build itself will say what is missing
+        found="the libraries $(echo $found)"
+    fi
+    {
+        echo "mpi.sh: $1 is $own, but the flags of HDF5 bring in another MPI: $found"
+        echo "mpi.sh: a program of two MPIs starts N single ranks. Use the HDF5 that was made for this one (Debian: libhdf5-$own-dev), load the"
+        echo "mpi.sh: modules of one MPI, or choose by make MPICC=... HDF5=... (HDF5 is a name of pkg-config)"
+    } >&2
+    return 69
+}
+
+case ${1:-} in
+kind | hdf5 | check) "$@" ;;
+*) sed -n '2,6s/^# \{0,1\}//p' "$0" >&2; exit 64 ;;
+esac
