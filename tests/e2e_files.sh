@@ -39,6 +39,43 @@ for to in "$tmp/planted/hf" "$tmp/planted/hf/model.safetensors"; do
 done
 expect "the model is whole" ./dtrain-convert "$tmp/planted/hf" "$tmp/again.h5"
 
+# ---- a bit that changed: dtrain-info and training agree, in headers always, in data when training is asked to look
+flip() { # OUT BYTE BIT
+    local byte
+    cp "$tmp/train.h5" "$1"
+    byte=$(od -An -tu1 -j "$2" -N 1 "$1" | tr -d ' ')
+    printf "\\x$(printf %02x $((byte ^ (1 << $3))))" | dd of="$1" bs=1 seek="$2" conv=notrunc 2>/dev/null
+}
+agree() { # NAME FROM UNTIL N TRAINING-ARGS...: N flips in that part of the file
+    local name=$1 from=$2 until=$3 n=$4 at bit info bad=0 k
+    shift 4
+    for k in $(seq "$n"); do
+        at=$((from + k * 7919 % (until - from))) bit=$((k % 8))
+        flip "$tmp/flipped.h5" $at $bit
+        run 0 ./dtrain-info "$tmp/flipped.h5"
+        info=$code
+        rm -rf "$tmp/flip"
+        train 0 flip run.max_steps=1 data.train="$tmp/flipped.h5" "$@"
+        [ "$info" = 65 ] && [ "$code" = 65 ] || { bad=1; echo "    bit $bit of byte $at: dtrain-info $info, dtrain $code"; }
+    done
+    if [ $bad = 0 ]; then ok "$name"; else not_ok "$name" "see above"; fi
+}
+nbytes=$(stat -c %s "$tmp/train.h5")
+run 0 ./dtrain-info "$tmp/train.h5"
+expect_text "dtrain-info says that the header has a checksum" "header +verified"
+agree "changed bits of the header are refused by both" 0 800 12
+agree "and those of the end" $((nbytes - 48)) "$nbytes" 8
+agree "changed bits anywhere, with data.verify" 0 "$nbytes" 12 data.verify=true
+for np in 1 2 3; do
+    train $np verified$np run.max_steps=1 data.verify=true data.validation="$tmp/valid.h5" comm.timeout=5
+    expect_exit "data.verify of good files on $np ranks" 0
+    RUN_TIMEOUT=60 DTRAIN_FAULT=data.verify:$((np - 1)):1:error train $np verify-fault run.max_steps=1 data.verify=true
+    expect_exit "one of $np ranks fails there: all leave with 70" 70
+done
+if [ -x /usr/bin/h5dump ]; then
+    expect "HDF5's own tools read the file" h5dump -H "$tmp/train.h5"
+fi
+
 # ---- dtrain-data: an existing file, an input
 for f in one two; do echo "this is book $f" >"$tmp/$f.txt"; done
 before=$(cat "$tmp/one.txt")

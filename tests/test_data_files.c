@@ -286,6 +286,76 @@ static void an_altered_file_does_not_verify(void **state)
     dt_dataset_close(d);
 }
 
+typedef struct places { int64_t from[8], until[8]; int n; } places;
+
+static dt_err note_place(hid_t dset, const char *name, void *ctx)
+{
+    places *p = ctx;
+    dt_h5_array a;
+    DT_TRY(dt_h5_inspect(dset, path, name, &a));
+    p->from[p->n] = a.offset;
+    p->until[p->n++] = a.offset + a.n_elems * (int64_t)a.elem_size;
+    return DT_OK;
+}
+
+static places places_of_arrays(void)
+{
+    places p = {0};
+    hid_t file;
+    dt_h5_lock();
+    assert_int_equal(dt_h5_open(path, &file), DT_OK);
+    assert_int_equal(dt_h5_each_array(file, path, note_place, &p), DT_OK);
+    H5Fclose(file);
+    dt_h5_unlock();
+    return p;
+}
+
+static bool is_in_array(const places *p, int64_t at)
+{
+    for (int i = 0; i < p->n; i++)
+        if (at >= p->from[i] && at < p->until[i]) return true;
+    return false;
+}
+
+/* One bit of each byte in turn: outside of the arrays opening refuses it, inside the full check. */
+static void no_altered_bit_goes_unnoticed(void **state)
+{
+    dt_dataset_writer *w;
+    const int32_t ids[] = {1, 2, 3, 4, 5};
+    const uint8_t mask[] = {0, 1, 0, 1, 1};
+    assert_int_equal(dt_dataset_create(&w, path, DT_DATASET_SFT, 257, "bytes", true), DT_OK);
+    assert_int_equal(dt_dataset_add(w, ids, mask, 5), DT_OK);
+    assert_int_equal(dt_dataset_end_document(w, 0.5f), DT_OK);
+    assert_int_equal(dt_dataset_commit(w), DT_OK);
+    const places arrays = places_of_arrays();
+    assert_int_equal(arrays.n, 4);
+    FILE *f = fopen(path, "r+");
+    setbuf(f, NULL);
+    fseek(f, 0, SEEK_END);
+    const long nbytes = ftell(f);
+    for (long at = 0; at < nbytes; at++) {
+        fseek(f, at, SEEK_SET);
+        const int byte = fgetc(f);
+        fseek(f, at, SEEK_SET);
+        fputc(byte ^ 1 << (at * 5 + at / 8) % 8, f);
+        dt_dataset *d;
+        dt_err err = dt_dataset_open(&d, path);
+        if (!is_in_array(&arrays, at) && err != DT_ERR_DATA) fail_msg("byte %ld of %ld: a changed bit was not noticed", at, nbytes);
+        if (err == DT_OK) err = dt_dataset_verify(d), dt_dataset_close(d);
+        if (err != DT_ERR_DATA) fail_msg("byte %ld of %ld: a changed bit of an array was not noticed", at, nbytes);
+        dt_error_clear();
+        fseek(f, at, SEEK_SET);
+        fputc(byte, f);
+    }
+    fclose(f);
+    dt_dataset *d;
+    assert_int_equal(dt_dataset_open(&d, path), DT_OK);
+    assert_true(dt_dataset_get_info(d)->sealed);
+    dt_dataset_close(d);
+    assert_int_equal(truncate(path, nbytes - 8), 0);
+    must_fail("lost the checksum of its header");
+}
+
 static void options_that_do_not_fit_the_file_are_refused(void **state)
 {
     const struct {
@@ -373,6 +443,7 @@ int main(void)
         cmocka_unit_test(files_that_are_no_datasets_are_refused),
         cmocka_unit_test(a_file_cut_short_is_refused_at_every_length),
         cmocka_unit_test(an_altered_file_does_not_verify),
+        cmocka_unit_test(no_altered_bit_goes_unnoticed),
         cmocka_unit_test(options_that_do_not_fit_the_file_are_refused),
         cmocka_unit_test(a_failed_writer_leaves_the_old_file),
     };

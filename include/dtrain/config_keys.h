@@ -103,6 +103,8 @@
          "validate every this many steps; below 1: a fraction of all steps; 0: only at the end") \
     INT (data, max_validation_samples, 0, 0, INT64_MAX, "samples", \
          "validate on the first samples only, this many; 0: on all") \
+    BOOL(data, verify, false, \
+         "read all datasets whole before the first step and compare their checksums; their headers always are") \
     INT (data, prefetch, 2, 0, 1024, "micro-batches", \
          "micro-batches that are read ahead in the background; 0: none") \
     INT (batch, train_batch_size, 0, 0, INT64_MAX, "samples", \

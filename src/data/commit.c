@@ -3,6 +3,7 @@
  *
  * All files are complete beside their names before the first takes its name. */
 #include "writer.h"
+#include "seal.h"
 #include "dtrain/io.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -176,6 +177,7 @@ static dt_err write_attributes(const dt_dataset_writer *w, const shard *s, hid_t
     DT_TRY(dt_h5_write_i64(file, s->part, "version", 1));
     DT_TRY(dt_h5_write_text(file, s->part, "kind", dt_dataset_kind_name(w->kind)));
     DT_TRY(dt_h5_write_i64(file, s->part, "vocab_size", w->vocab_size));
+    DT_TRY(dt_h5_write_i64(file, s->part, "sealed", 1)); /* the seal follows when the file is closed: one that has lost it is not the file that was made */
     return w->tokenizer[0] ? dt_h5_write_text(file, s->part, "tokenizer", w->tokenizer) : DT_OK;
 }
 
@@ -256,7 +258,18 @@ static int list_outputs(const dt_dataset_writer *w, const shard *s, output *outp
     return n;
 }
 
-static dt_err fill_file(const commit *k, const shard *s, hid_t file)
+/* Where the arrays lie; empty ones have no place. */
+static int find_ranges(const output *outputs, int n, dt_range ranges[DT_N_COLUMNS])
+{
+    int n_ranges = 0;
+    for (int i = 0; i < n; i++) {
+        const haddr_t at = outputs[i].n > 0 ? H5Dget_offset(outputs[i].dset) : HADDR_UNDEF;
+        if (at != HADDR_UNDEF) ranges[n_ranges++] = (dt_range){(int64_t)at, outputs[i].n * outputs[i].from->elem_size};
+    }
+    return n_ranges;
+}
+
+static dt_err fill_file(const commit *k, const shard *s, hid_t file, dt_range ranges[DT_N_COLUMNS], int *n_ranges)
 {
     output outputs[DT_N_COLUMNS];
     const int n = list_outputs(k->w, s, outputs);
@@ -264,6 +277,7 @@ static dt_err fill_file(const commit *k, const shard *s, hid_t file)
     for (int i = 0; i < n && err == DT_OK; i++) err = create_array(s, file, &outputs[i]);
     if (err == DT_OK) err = claim_space(s, file);
     for (int i = 0; i < n && err == DT_OK; i++) err = copy_array(k, s, &outputs[i]);
+    if (err == DT_OK) *n_ranges = find_ranges(outputs, n, ranges);
     for (int i = 0; i < n; i++)
         if (outputs[i].dset >= 0 && H5Dclose(outputs[i].dset) < 0 && err == DT_OK)
             err = dt_h5_fail(DT_ERR_WRITE, s->part, outputs[i].name);
@@ -282,12 +296,15 @@ static dt_err sync_part(const shard *s)
 
 static dt_err write_part(const commit *k, const shard *s)
 {
+    dt_range ranges[DT_N_COLUMNS];
+    int n_ranges = 0;
     DT_TRY(dt_create_empty_file(s->part));
     dt_h5_lock();
     const hid_t file = H5Fcreate(s->part, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
-    dt_err err = file < 0 ? dt_h5_fail(DT_ERR_WRITE, s->part, "cannot create") : fill_file(k, s, file);
+    dt_err err = file < 0 ? dt_h5_fail(DT_ERR_WRITE, s->part, "cannot create") : fill_file(k, s, file, ranges, &n_ranges);
     if (file >= 0 && H5Fclose(file) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, s->part, "cannot close");
     dt_h5_unlock();
+    if (err == DT_OK) err = dt_seal_write(s->part, ranges, n_ranges);
     return err == DT_OK ? sync_part(s) : err;
 }
 

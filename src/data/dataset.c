@@ -1,6 +1,7 @@
 /* dataset.c - a dataset file is opened with open(2), so that arrays can be read with pread, and with HDF5, which knows where they are. When every array
  * is contiguous HDF5's handle is closed again: an open training run then holds one descriptor a file and no lock of HDF5. */
 #include "dataset_file.h"
+#include "seal.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -26,7 +27,7 @@ void dt_dataset_arrays(const dt_dataset *d, const dt_array *all[DT_N_ARRAYS])
 
 static dt_err open_plain(dt_dataset *d)
 {
-    d->fd = open(d->path, O_RDONLY | O_CLOEXEC);
+    d->fd = open(d->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     DT_CHECK(d->fd >= 0, DT_ERR_DATA, "%s: cannot open dataset: %s", d->path, strerror(errno));
     struct stat st;
     DT_CHECK(fstat(d->fd, &st) == 0, DT_ERR_DATA, "%s: %s", d->path, strerror(errno));
@@ -34,7 +35,7 @@ static dt_err open_plain(dt_dataset *d)
              S_ISDIR(st.st_mode) ? "folder" : "special file");
     DT_CHECK(st.st_size > 0, DT_ERR_DATA, "%s: the file is empty", d->path);
     d->file_nbytes = (int64_t)st.st_size;
-    return DT_OK;
+    return dt_seal_check(d->fd, d->path, d->file_nbytes, &d->info.sealed); /* before HDF5, which may fault on damaged metadata */
 }
 
 /* File locks are left out where the file system has none (some parallel ones): reading needs none. */
@@ -88,6 +89,10 @@ static dt_err read_attributes(dt_dataset *d)
     DT_TRY(dt_h5_read_i64(d->file, d->path, "vocab_size", &d->info.vocab_size));
     DT_CHECK(d->info.vocab_size >= 1 && d->info.vocab_size <= INT32_MAX, DT_ERR_DATA,
              "%s: attribute vocab_size: expected 1 to %d, found %" PRId64, d->path, INT32_MAX, d->info.vocab_size);
+    DT_CHECK(d->info.sealed || !dt_h5_has(d->file, "sealed"), DT_ERR_DATA,
+             "%s: has lost the checksum of its header: it was cut short or changed after dtrain-data made it; make it again (or, where it was changed on purpose, "
+             "remove its attribute `sealed`)",
+             d->path);
     if (dt_h5_has(d->file, "tokenizer")) DT_TRY(dt_h5_read_text(d->file, d->path, "tokenizer", &d->tokenizer));
     return DT_OK;
 }

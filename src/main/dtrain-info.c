@@ -2,6 +2,7 @@
  *
  * Everything about a file is collected first and printed then, as text or as JSON, so that the two cannot tell different things. */
 #include "dtrain/checkpoint.h"
+#include "dtrain/dataset.h"
 #include "dtrain/io.h"
 #include "info/run_dir.h"
 #include "dtrain/json.h"
@@ -26,7 +27,7 @@ typedef struct array_info {
 
 typedef struct file_info {
     const char *path;
-    bool is_checkpoint;
+    bool is_checkpoint, sealed; /* sealed: a dataset whose header has a checksum, which matches */
     dt_ckpt_meta meta; /* of a checkpoint */
     char *kind, *tokenizer; /* of a dataset */
     int64_t vocab_size;
@@ -107,12 +108,30 @@ static dt_err read_format(hid_t file, file_info *f)
     return err;
 }
 
+/* All that training looks at before it begins: what this program passes it may not refuse, nor the other way round. */
+static dt_err open_as_training_does(file_info *f)
+{
+    dt_dataset *d;
+    DT_TRY(dt_dataset_open(&d, f->path));
+    f->sealed = dt_dataset_get_info(d)->sealed;
+    dt_dataset_close(d);
+    return DT_OK;
+}
+
 static dt_err collect(file_info *f)
 {
     hid_t file;
     dt_h5_lock();
     dt_err err = dt_h5_open(f->path, &file);
     if (err == DT_OK) err = read_format(file, f);
+    if (err == DT_OK && !f->is_checkpoint) { /* HDF5 does not open a file a second time in another way */
+        H5Fclose(file);
+        file = H5I_INVALID_HID;
+        dt_h5_unlock();
+        err = open_as_training_does(f);
+        dt_h5_lock();
+        if (err == DT_OK) err = dt_h5_open(f->path, &file);
+    }
     dt_h5_unlock();
     if (err == DT_OK && f->is_checkpoint) err = dt_checkpoint_read_meta(f->path, &f->meta);
     const double start = dt_now_s();
@@ -263,6 +282,7 @@ static void print_verdict(const file_info *f)
     for (int i = 0; i < f->n_arrays; i++)
         if (f->arrays[i].verdict == VERIFIED || f->arrays[i].verdict == ALTERED) nbytes += (double)nbytes_of(&f->arrays[i]);
     const int n_with = f->n_arrays - count_verdict(f, NO_CHECKSUM);
+    if (!f->is_checkpoint) printf("  header       %s\n", f->sealed ? "verified" : "has no checksum (made by an earlier dtrain, or another program)");
     printf("  checksums    ");
     if (n_with == 0)
         printf("none in this file\n");

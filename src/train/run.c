@@ -183,6 +183,26 @@ static dt_err train(dt_run *run)
     return dt_comm_agree(run->comm, err); /* main asks the last vote whether all leave together, and the trace has voted since the stop */
 }
 
+static dt_err verify_sets(dt_run *run)
+{
+    DT_TRY(dt_fault("data.verify"));
+    if (run->comm->rank) return DT_OK;
+    if (run->train) DT_TRY(dt_loader_verify(run->train, &run->phase));
+    return run->valid ? dt_loader_verify(run->valid, &run->phase) : DT_OK;
+}
+
+/* Rank 0 reads files of any size, and the others wait: that is no matter of comm.timeout. */
+static dt_err verify_data(dt_run *run)
+{
+    const double begin_s = dt_now_s();
+    dt_watchdog_stop(run->watchdog);
+    run->watchdog = NULL;
+    DT_TRY(dt_comm_agree(run->comm, verify_sets(run)));
+    DT_INFO("datasets verified in %.1f s", dt_now_s() - begin_s);
+    dt_phase_enter(&run->phase, "start", "");
+    return dt_comm_agree(run->comm, dt_watchdog_start(&run->watchdog, &run->phase, run->comm, run->cfg.comm_timeout));
+}
+
 dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
 {
     stage_plan plan;
@@ -205,6 +225,7 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
         DT_INFO("check passed: no step was taken");
         return DT_OK;
     }
+    if (run->cfg.data_verify) DT_TRY(verify_data(run));
     if (*run->cfg.run_output_dir) DT_TRY(dt_lock_take(&run->lock, comm, run->cfg.run_output_dir, run->force, &run->phase));
     DT_TRY(run_choose_checkpoint(run));
     DT_TRY(dt_comm_agree(comm, run_plan_stage(run, run->stage, run->nranks, comm->local_nranks, &plan)));
