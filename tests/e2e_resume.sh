@@ -34,9 +34,9 @@ expect_exit "bf16 moved from 3 ranks to 1" 0
 batch="batch.train_batch_size=0 batch.micro_batch_size=2 checkpoint.save_steps=2"
 train 2 wider $batch run.max_steps=4
 train 4 wider $batch run.max_steps=5
-expect_text "twice the ranks, twice the batch: data goes on where it was" "data goes on at sample 16 of epoch 0"
+expect_text "twice the ranks, twice the batch: data goes on where it was" "data continues at sample 16 of epoch 0"
 train 3 wider $batch run.max_steps=6
-expect_text "and from there with batches that do not divide it" "data goes on at sample 24 of epoch 0"
+expect_text "and from there with batches that do not divide it" "data continues at sample 24 of epoch 0"
 
 # killed at any moment, by itself and with the others
 for point in step.begin:1:6 step.agree:0:5 comm.reduce_scatter:1:9 zero.update:1:5 save.create:0:2 save.reserve:0:2 save.write:1:2 save.rename:0:2; do
@@ -101,14 +101,14 @@ expect_exit "--check takes the one before a damaged one, as a run does" 0
 expect_text "and says which" "would resume from .*step-00000006.h5"
 train 2 damaged $steps zero.stage=2
 expect_exit "the newest cut short: the one before is taken" 0
-expect_text "with a warning that names it" "step-00000008.h5.*trying the one before"
+expect_text "with a warning that names it" "step-00000008.h5.*trying the previous checkpoint"
 expect "and the run ends the same" same_model "$(newest whole)" "$(newest damaged)"
 rm -rf "$tmp/altered" && cp -r "$tmp/whole" "$tmp/altered"
 f=$(newest altered)
 size=$(stat -c %s "$f")
 printf '\377\377\377\377' | dd of="$f" bs=1 seek=$((size / 2)) conv=notrunc 2>/dev/null
 train 2 altered $steps zero.stage=2
-expect_text "an altered one: a warning that names file and tensor" "step-00000008.h5.*trying the one before"
+expect_text "an altered one: a warning that names file and tensor" "step-00000008.h5.*trying the previous checkpoint"
 train 2 altered2 $steps zero.stage=2 checkpoint.resume="$tmp/does-not-exist.h5"
 expect_exit "a given checkpoint that is missing: 65" 65
 cp "$tmp/whole/config.ini" "$tmp/.config"
@@ -123,7 +123,7 @@ expect "latest names the newest" grep -q step-00000008 "$tmp/limited/checkpoints
 # a limit on the size of files, as a quota: the disk has room and says so
 RUN_TIMEOUT=60 run 0 bash -c "ulimit -f 5000; exec ./dtrain $tmp/tiny.ini run.output_dir=$tmp/large $steps model.hidden_size=256"
 expect_exit "a checkpoint beyond the limit of file sizes: 74" 74
-expect_text "named, with its size" "step-00000002.h5.part: no room for a checkpoint of .*File too large"
+expect_text "named, with its size" "step-00000002.h5.part: no space for a checkpoint of .*File too large"
 
 # a full disk
 if [ "$(id -u)" = 0 ] && mkdir -p "$tmp/small" && mount -t tmpfs -o size=2m tmpfs "$tmp/small" 2>/dev/null; then

@@ -86,7 +86,7 @@ expect "--plan makes no files" test ! -e "$tmp/plan"
 run 2 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/plan"
 expect_exit "--check on 2 ranks" 0
 WORLD_SIZE=5 run 2 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/plan"
-expect_text "a WORLD_SIZE that is neither ranks nor nodes: a warning" "warning: WORLD_SIZE is 5"
+expect_text "a WORLD_SIZE that is neither ranks nor nodes: a warning" "warning: WORLD_SIZE = 5"
 WORLD_SIZE=2 run 2 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/plan"
 expect "one that is: none" sh -c "! grep -q WORLD_SIZE $out"
 expect "--check makes no files" test ! -e "$tmp/plan"

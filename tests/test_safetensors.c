@@ -155,7 +155,7 @@ static void a_bad_header_is_refused_by_name(void **state)
         const char *word;
     } all[] = {
         {"{" T("a", "F32", "[2]", "[0,8]") "}", 7, "`a`: its data ends at byte 8, and the file has 7: it was cut short"},
-        {"{" T("a", "F32", "[2]", "[0,8]") "}", 9, "has 1 bytes behind its last tensor"},
+        {"{" T("a", "F32", "[2]", "[0,8]") "}", 9, "has 1 bytes after its last tensor"},
         {"{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[1]", "[4,8]") "}", 8,
          "`b`: its data begins at byte 4 and the one before ends at 8: they overlap"},
         {"{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[2]", "[0,8]") "}", 8, "they overlap"},
@@ -168,7 +168,7 @@ static void a_bad_header_is_refused_by_name(void **state)
         {"{" T("a", "F32", "[2]", "[-8,0]") "}", 8, "`a`: data_offsets"},
         {"{" T("a", "F32", "[2]", "[0.0,8.0]") "}", 8, "`a`: data_offsets"},
         {"{" T("a", "F32", "[2]", "[0,8,8]") "}", 8, "`a`: data_offsets"},
-        {"{" T("a", "F32", "[-2]", "[0,8]") "}", 8, "`a`: shape: expected sizes from 0 on, found [-2]"},
+        {"{" T("a", "F32", "[-2]", "[0,8]") "}", 8, "`a`: shape: expected sizes from 0, found [-2]"},
         {"{" T("a", "F32", "[2.0]", "[0,8]") "}", 8, "`a`: shape"},
         {"{" T("a", "F32", "2", "[0,8]") "}", 8, "`a`: shape"},
         {"{" T("a", "F32", "[1,1,1,1,1,1,1,1,2]", "[0,8]") "}", 8, "`a`: shape: expected a list of at most 8 sizes"},
@@ -228,8 +228,8 @@ static void an_index_is_held_against_its_files(void **state)
         {"{\"weight_map\":{\"a\":\"1\",\"b\":\"1\"}}", "1: tensor `b` is missing"},
         {"{\"weight_map\":{\"a\":\"1\",\"b\":\"2\",\"c\":\"2\"}}", "2: tensor `c` is missing"},
         {"{\"weight_map\":{\"a\":\"1\",\"c\":\"2\"}}", "2: tensor `b` is not in"},
-        {"{\"weight_map\":{\"a\":\"2\",\"b\":\"1\"}}", "1: tensor `a` should be in 2 alone"},
-        {"{\"weight_map\":{\"a\":\"1\",\"b\":\"2\",\"c\":\"3\"}}", "3: tensor `a` should be in 1 alone"},
+        {"{\"weight_map\":{\"a\":\"2\",\"b\":\"1\"}}", "1: tensor `a` is in this file, but belongs into 2"},
+        {"{\"weight_map\":{\"a\":\"1\",\"b\":\"2\",\"c\":\"3\"}}", "3: tensor `a` is in this file, but belongs into 1"},
         {"{\"weight_map\":{\"a\":\"1\",\"b\":\"4\"}}", "4: cannot be opened"},
         {"{\"weight_map\":{\"a\":\"../x\",\"b\":\"2\"}}", "`a`: expected the name of a file in the same directory, found ../x"},
         {"{\"weight_map\":{\"a\":\"/etc/passwd\",\"b\":\"2\"}}", "`a`: expected the name of a file in the same directory"},

@@ -79,7 +79,7 @@ static void a_bad_file_is_refused_by_name(void **state)
         {"{\"model\":{\"vocab\":{\"a\":-1}, \"merges\":[]}}", "for \"a\""}, {"{\"model\":{\"vocab\":{\"a\":4194304}, \"merges\":[]}}", "4194303"},
         {"{\"model\":{\"vocab\":{\"a\":1e3}, \"merges\":[]}}", "an id"}, {"{\"model\":{\"vocab\":{\"a\":0}}}", "model.merges: expected an array"},
         {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a c\"]}}", "model.merges[0]: expected two tokens of the vocabulary, found \"a c\""},
-        {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a a\"]}}", "that make one"}, {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a\"]}}", "two tokens"},
+        {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a a\"]}}", "that together are"}, {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a\"]}}", "two tokens"},
         {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[[\"a\"]]}}", "two tokens"}, {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[[\"a\",3]]}}", "two tokens"},
         {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"dropout\":0.1}}", "model.dropout: expected null, found 0.1"},
         {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"speed\":1}}", "model.speed: expected no such key"},

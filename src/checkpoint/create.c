@@ -115,7 +115,7 @@ static hid_t access_list(int n_slots)
 static dt_err leave_out_tensors(ckpt_image *image, dt_zero *z, const ckpt_slot *slots, int n_slots, const int64_t *offsets)
 {
     ckpt_extent *extents = malloc(((size_t)n_slots + 1) * sizeof *extents);
-    DT_CHECK(extents, DT_ERR_MEMORY, "no memory for the places of %d tensors", n_slots);
+    DT_CHECK(extents, DT_ERR_MEMORY, "no memory for the offsets of %d tensors", n_slots);
     for (int i = 0; i < n_slots; i++) {
         const int64_t size = (int64_t)dt_dtype_size(dt_zero_state_dtype(z, slots[i].state));
         extents[i] = (ckpt_extent){.offset = offsets[i], .nbytes = slots[i].tensor->n_elems * size};

@@ -57,7 +57,7 @@ static dt_err read_int(const char *name, const json_t *root, const char *key, in
     const json_t *v = get(root, key);
     if (!v) return DT_OK;
     if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > INT32_MAX)
-        return bad(name, key, v, "an integer from 0 on");
+        return bad(name, key, v, "an integer from 0");
     *out = json_integer_value(v);
     return DT_OK;
 }

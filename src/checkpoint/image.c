@@ -34,7 +34,7 @@ void ckpt_image_close(ckpt_image *m)
 dt_err ckpt_image_size(const ckpt_image *m, int64_t *nbytes)
 {
     struct stat st;
-    DT_CHECK(fstat(m->fd, &st) == 0, DT_ERR_FAULT, "a checkpoint's metadata cannot be looked at: %s", strerror(errno));
+    DT_CHECK(fstat(m->fd, &st) == 0, DT_ERR_FAULT, "a checkpoint's metadata cannot be read back: %s", strerror(errno));
     *nbytes = (int64_t)st.st_size;
     return DT_OK;
 }
@@ -48,7 +48,7 @@ static int by_offset(const void *a, const void *b)
 dt_err ckpt_image_leave_out(ckpt_image *m, const ckpt_extent *extents, int n)
 {
     m->extents = malloc(((size_t)n + 1) * sizeof *m->extents);
-    DT_CHECK(m->extents, DT_ERR_MEMORY, "no memory for the places of %d tensors", n);
+    DT_CHECK(m->extents, DT_ERR_MEMORY, "no memory for the offsets of %d tensors", n);
     memcpy(m->extents, extents, (size_t)n * sizeof *extents);
     qsort(m->extents, (size_t)n, sizeof *m->extents, by_offset);
     m->n_extents = n;

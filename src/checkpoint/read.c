@@ -216,7 +216,7 @@ dt_err ckpt_find_in_checkpoint(const char *path, const ckpt_slot *slots, int n_s
     if (file >= 0) H5Fclose(file);
     dt_h5_unlock();
     if (err == DT_OK && n_without)
-        DT_WARN("%s: %d of %d tensors carry no checksum: damage to them would not be noticed", path, n_without, n_slots);
+        DT_WARN("%s: %d of %d tensors have no checksum: damage to them would not be noticed", path, n_without, n_slots);
     return err;
 }
 

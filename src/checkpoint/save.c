@@ -119,7 +119,7 @@ static dt_err create(save_job *j)
 static dt_err reserve(save_job *j)
 {
     if (j->comm->rank == 0) {
-        if (truncate(j->part, (off_t)j->file_size) != 0) return fail_errno(j->part, "cannot be given its size");
+        if (truncate(j->part, (off_t)j->file_size) != 0) return fail_errno(j->part, "cannot be extended to its full size");
         DT_TRY(dt_reserve_file(j->part, j->file_size, "a checkpoint"));
     }
     return dt_fault("save.reserve");

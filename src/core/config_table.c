@@ -115,7 +115,7 @@ static int explain_section(const char *section, const char *name, char *out, siz
     const char *foreign = dt_key_foreign_section(section), *near = foreign ? foreign : dt_key_nearest_section(section);
     list_names(NULL, names, sizeof names);
     if (foreign)
-        snprintf(out, size, "unknown section; such settings stand in [%s]", near);
+        snprintf(out, size, "unknown section; such settings are in [%s]", near);
     else if (!is_near(section, near))
         snprintf(out, size, "unknown section; expected one of %s", names);
     else
@@ -247,7 +247,7 @@ void dt_config_print_markdown(FILE *out)
         out,
         "# Configuration keys\n\nGenerated from `include/dtrain/config_keys.h` by `make docs`; `dtrain --keys` prints the same.\n"
         "Values on the command line, `section.key=value`, win over the file. `${NAME}` in a value is an environment variable.\n"
-        "Lists are comma separated; a comment begins with `;` or `#` at the start of a line, or with ` ;` behind a value.\n");
+        "Lists are comma separated; a comment begins with `;` or `#` at the start of a line, or with ` ;` after a value.\n");
     for (int i = 0; i < dt_n_keys; i++) {
         const dt_key *k = &dt_key_table[i];
         if (strcmp(section, k->section) != 0)

@@ -187,7 +187,7 @@ static const char *hint(const dt_key *k, const char *text, char *out, size_t siz
         const long i = (at - letters) % 3;
         snprintf(out, size, " (write the number out: %.0f or %.0f)", v * thousands[i], v * powers[i]);
     }
-    if (*unit == '%') snprintf(out, size, " (a share is written as a number: %g)", v / 100);
+    if (*unit == '%') snprintf(out, size, " (write a fraction as a number: %g)", v / 100);
     return out;
 }
 

@@ -18,7 +18,7 @@ dt_err dt_unit_add(dt_unit *u, const char *name, int n_dims, const int64_t *shap
                    float init_value)
 {
     dt_tensor t = {.n_dims = n_dims, .decay = decay, .trainable = true, .init_std = init_std, .init_value = init_value};
-    DT_CHECK(n_dims >= 1 && n_dims <= DT_MAX_DIMS, DT_ERR_ARG, "unit %s, tensor %s: %d dimensions, 1 to %d are possible", u->name,
+    DT_CHECK(n_dims >= 1 && n_dims <= DT_MAX_DIMS, DT_ERR_ARG, "unit %s, tensor %s: %d dimensions; 1 to %d are supported", u->name,
              name, n_dims, DT_MAX_DIMS);
     DT_CHECK(strlen(name) < DT_NAME_MAX, DT_ERR_ARG, "unit %s: the tensor name %s is longer than %d characters", u->name, name,
              DT_NAME_MAX - 1);

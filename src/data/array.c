@@ -96,7 +96,7 @@ static dt_err find_place(dt_array *a, hid_t file, int64_t file_nbytes, bool litt
     if (at == HADDR_UNDEF) return DT_OK; /* never written: HDF5 gives the fill value */
     const int64_t nbytes = a->n_elems * a->elem_size;
     DT_CHECK(nbytes <= file_nbytes && at <= (haddr_t)(file_nbytes - nbytes), DT_ERR_DATA,
-             "%s: %s: %" PRId64 " elements at byte %llu pass the end of the file (%" PRId64
+             "%s: %s: %" PRId64 " elements at byte %llu go past the end of the file (%" PRId64
              " bytes): the file is cut short or damaged",
              a->path, a->name, a->n_elems, (unsigned long long)at, file_nbytes);
     a->offset = (int64_t)at;

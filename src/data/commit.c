@@ -96,7 +96,7 @@ static dt_err add_shard(commit *k, int64_t first, int64_t end)
 static dt_err cut_equal(commit *k)
 {
     const int64_t n = k->w->n_documents, n_shards = k->how.n_shards;
-    DT_CHECK(n >= n_shards, DT_ERR_DATA, "%s: %" PRId64 " shards are asked for, but there are %" PRId64 " samples", k->w->path,
+    DT_CHECK(n >= n_shards, DT_ERR_DATA, "%s: %" PRId64 " shards were requested, but there are only %" PRId64 " samples", k->w->path,
              n_shards, n);
     uint64_t total;
     DT_TRY(nbytes_before(k->w, n, &total));
@@ -190,7 +190,7 @@ static dt_err claim_space(const shard *s, hid_t file)
     const int status = fd < 0 ? errno : posix_fallocate(fd, 0, (off_t)nbytes);
     if (fd >= 0) close(fd);
     char text[24];
-    DT_CHECK(status == 0 || status == EOPNOTSUPP || status == EINVAL, DT_ERR_WRITE, "%s: no room for %s: %s", s->part,
+    DT_CHECK(status == 0 || status == EOPNOTSUPP || status == EINVAL, DT_ERR_WRITE, "%s: no space for %s: %s", s->part,
              dt_format_bytes((double)nbytes, text), strerror(status));
     return DT_OK;
 }

@@ -23,7 +23,7 @@ dt_err dt_dataset_side_document(dt_dataset *d, dt_side side, int64_t i, int64_t 
     const dt_array *offsets = offsets_of(d, side);
     const int64_t n_tokens = tokens_of(d, side)->n_elems;
     DT_CHECK(d->info.n_documents >= 0, DT_ERR_DATA, "%s: the file has no /offsets: its documents are not marked", d->path);
-    DT_CHECK(offsets->path, DT_ERR_ARG, "%s: its samples have one text", d->path);
+    DT_CHECK(offsets->path, DT_ERR_ARG, "%s: a sample of it has one text, not two", d->path);
     DT_CHECK(i >= 0 && i < d->info.n_documents, DT_ERR_USAGE, "%s: expected a number from 0 to %" PRId64 ", found %" PRId64,
              d->path, d->info.n_documents - 1, i);
     uint64_t o[2];
@@ -162,7 +162,7 @@ dt_err dt_dataset_each_block(dt_dataset *d, dt_documents_fn *fn, void *arg)
 dt_err dt_dataset_fingerprint(const dt_dataset *d, uint64_t *hash)
 {
     char *head = malloc(HEAD_NBYTES);
-    DT_CHECK(head, DT_ERR_MEMORY, "%s: no memory to read the head", d->path);
+    DT_CHECK(head, DT_ERR_MEMORY, "%s: no memory to read its beginning", d->path);
     const ssize_t got = pread(d->fd, head, HEAD_NBYTES, 0);
     uint64_t h = dt_mix64((uint64_t)d->file_nbytes);
     if (got > 0) h = dt_mix64(h ^ dt_checksum(head, 0, got, 1));
@@ -170,7 +170,7 @@ dt_err dt_dataset_fingerprint(const dt_dataset *d, uint64_t *hash)
     dt_dataset_arrays(d, arrays);
     for (int i = 0; i < DT_N_ARRAYS; i++) h = dt_mix64(h ^ dt_mix64((uint64_t)arrays[i]->n_elems) ^ arrays[i]->checksum);
     free(head);
-    DT_CHECK(got > 0, DT_ERR_DATA, "%s: cannot read the head: %s", d->path, strerror(errno));
+    DT_CHECK(got > 0, DT_ERR_DATA, "%s: cannot read its beginning: %s", d->path, strerror(errno));
     *hash = h;
     return DT_OK;
 }

@@ -70,7 +70,7 @@ static dt_err check_file(const dt_sources *s, const dt_dataset *d, const dt_load
              dt_dataset_kind_name(d->info.kind));
     if (s->n_files == 0) return DT_OK;
     const dt_dataset_info *other = &s->layouts[0].dataset->info;
-    DT_CHECK(other->kind == d->info.kind, DT_ERR_DATA, "%s: kind: found %s, but %s has %s: the files of a run are of one kind",
+    DT_CHECK(other->kind == d->info.kind, DT_ERR_DATA, "%s: kind: found %s, but %s has %s: all files of a run must be of one kind",
              d->path, dt_dataset_kind_name(d->info.kind), other->path, dt_dataset_kind_name(other->kind));
     return DT_OK;
 }
@@ -125,7 +125,7 @@ static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
     dt_config_free_list(paths, n_paths);
     DT_TRY(err);
     DT_CHECK(s->n_samples > s->entry_first[s->n_entries], DT_ERR_DATA,
-             "%s: no sample in it: expected at least %" PRId64 " tokens for one%s", item, opt->seq_len + 1,
+             "%s: no sample in it: one needs at least %" PRId64 " tokens%s", item, opt->seq_len + 1,
              s->n_dropped ? " (samples without any target were left out)" : "");
     s->entry_first[++s->n_entries] = s->n_samples;
     return DT_OK;

@@ -94,7 +94,7 @@ static dt_err choose_kernels(const dt_cpu_kernels **k)
         if (named && choices[i].runs()) *k = choices[i].kernels;
     }
     DT_CHECK(*k, DT_ERR_USAGE, "%s%s: this processor does not run %s", wanted ? "DTRAIN_ISA=" : "cpu device", wanted ? wanted : "",
-             wanted ? "such kernels, or there are none of that name" : "the least that this program was built for");
+             wanted ? "such kernels, or this program has none of that name" : "even the simplest kernels of this program; build it on this machine");
     return DT_OK;
 }
 

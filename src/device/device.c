@@ -60,7 +60,7 @@ dt_err dt_buf_alloc(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt
     const dt_err err = dev->ops->alloc(dev, place, nbytes, &ptr);
     if (err == DT_ERR_MEMORY) {
         char asked[24], held[24], left[24];
-        return dt_fail(err, "%s memory for %s: %s asked for, %s held by this process, %s free", place == DT_ON_HOST ? "host" : dev->ops->name,
+        return dt_fail(err, "not enough %s memory for %s: %s requested, %s in use by this process, %s free", place == DT_ON_HOST ? "host" : dev->ops->name,
                        dt_memcat_name(category), dt_format_bytes((double)nbytes, asked),
                        dt_format_bytes((double)atomic_load(&dev->ledger->total_now), held),
                        dt_format_bytes((double)dev->ops->memory_free(dev), left));

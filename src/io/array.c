@@ -65,11 +65,11 @@ static dt_err read_shape(hid_t dset, const char *path, const char *name, dt_h5_a
     a->n_elems = 1;
     for (int d = 0; d < n; d++) {
         const bool fits = dims[d] <= INT64_MAX && !__builtin_mul_overflow(a->n_elems, (int64_t)dims[d], &a->n_elems);
-        DT_CHECK(fits, DT_ERR_DATA, "%s: `%s`: more than 2^63 elements are not credible", path, name);
+        DT_CHECK(fits, DT_ERR_DATA, "%s: `%s`: more than 2^63 elements cannot be right: the file is damaged", path, name);
         a->shape[d] = (int64_t)dims[d];
     }
     int64_t nbytes;
-    DT_CHECK(!__builtin_mul_overflow(a->n_elems, (int64_t)a->elem_size, &nbytes), DT_ERR_DATA, "%s: `%s`: more than 2^63 bytes are not credible",
+    DT_CHECK(!__builtin_mul_overflow(a->n_elems, (int64_t)a->elem_size, &nbytes), DT_ERR_DATA, "%s: `%s`: more than 2^63 bytes cannot be right: the file is damaged",
              path, name);
     return DT_OK;
 }

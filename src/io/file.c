@@ -99,7 +99,7 @@ static dt_err write_all(int fd, const char *path, const char *bytes, size_t nbyt
 dt_err dt_create_file(const char *path, int *fd)
 {
     *fd = -1;
-    if (unlink(path) != 0 && errno != ENOENT && errno != ENOTDIR) return fail_errno(DT_ERR_WRITE, path, "what stands there cannot be removed");
+    if (unlink(path) != 0 && errno != ENOENT && errno != ENOTDIR) return fail_errno(DT_ERR_WRITE, path, "the file that is there cannot be removed");
     *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     return *fd >= 0 ? DT_OK : fail_errno(DT_ERR_WRITE, path, "cannot be created");
 }

@@ -120,7 +120,7 @@ static dt_err read_fixed_text(const attribute *a, const char *path, const char *
 {
     const size_t size = H5Tget_size(a->type);
     DT_CHECK(size > 0 && size <= MAX_TEXT && H5Aget_storage_size(a->id) == size, DT_ERR_DATA,
-             "%s: attribute `%s`: a text of %zu bytes is not credible", path, name, size);
+             "%s: attribute `%s`: a text of %zu bytes cannot be right: the file is damaged", path, name, size);
     char *t = calloc(size + 1, 1);
     DT_CHECK(t, DT_ERR_MEMORY, "%s: attribute `%s`: no memory for %zu bytes", path, name, size);
     if (H5Aread(a->id, a->type, t) < 0) {

@@ -41,7 +41,7 @@ dt_err dt_reserve_file(const char *path, int64_t nbytes, const char *what)
     if (status != 0 && errno != EOPNOTSUPP && errno != ENOSYS) {
         const int number = errno;
         char size[24];
-        err = dt_fail(DT_ERR_WRITE, "%s: no room for %s of %s: %s", path, what, dt_format_bytes((double)nbytes, size),
+        err = dt_fail(DT_ERR_WRITE, "%s: no space for %s of %s: %s", path, what, dt_format_bytes((double)nbytes, size),
                       strerror(number));
     }
     close(fd);
@@ -54,7 +54,7 @@ dt_err dt_check_space(const char *folder, const char *path, double nbytes, const
     char needed[24], left[24];
     if (statvfs(folder, &disk) != 0 || disk.f_blocks == 0) return DT_OK; /* a file system that does not tell */
     const double free_bytes = (double)(geteuid() == 0 ? disk.f_bfree : disk.f_bavail) * (double)disk.f_frsize;
-    DT_CHECK(free_bytes >= nbytes, DT_ERR_WRITE, "%s: no room for %s of %s: %s left on the disk", path, what,
+    DT_CHECK(free_bytes >= nbytes, DT_ERR_WRITE, "%s: no space for %s of %s: %s left on the disk", path, what,
              dt_format_bytes(nbytes, needed), dt_format_bytes(free_bytes, left));
     return DT_OK;
 }

@@ -61,7 +61,7 @@ static dt_err read_shape(const char *path, const json_t *entry, dt_st_tensor *t,
     for (size_t d = 0; d < n; d++) {
         const json_t *size = json_array_get(v, d);
         const json_int_t len = json_integer_value(size);
-        if (!json_is_integer(size) || len < 0 || len > most) return bad(path, t->name, "shape", v, "sizes from 0 on");
+        if (!json_is_integer(size) || len < 0 || len > most) return bad(path, t->name, "shape", v, "sizes from 0");
         if (len > 0 && t->n_elems > most / len) return bad(path, t->name, "shape", v, "a number of elements below 2^57");
         t->shape[d] = len;
         t->n_elems *= len;
@@ -117,7 +117,7 @@ static dt_err check_cover(const char *path, dt_st_tensor *t, int n, int64_t data
                  "%s: tensor `%.200s`: its data ends at byte %" PRId64 ", and the file has %" PRId64 ": it was cut short", path,
                  t[i].name, end, data_len);
     }
-    DT_CHECK(end == data_len, DT_ERR_DATA, "%s: has %" PRId64 " bytes behind its last tensor", path, data_len - end);
+    DT_CHECK(end == data_len, DT_ERR_DATA, "%s: has %" PRId64 " bytes after its last tensor", path, data_len - end);
     return DT_OK;
 }
 

@@ -98,13 +98,13 @@ static dt_err check_index(const dt_safetensors *s, const char *index, const json
         const char *said = json_string_value(json_object_get(map, t->name));
         DT_CHECK(said, DT_ERR_DATA, "%s: tensor `%.200s` is not in %s", s->files[t->file], t->name, index);
         DT_CHECK(strcmp(said, strrchr(s->files[t->file], '/') + 1) == 0, DT_ERR_DATA,
-                 "%s: tensor `%.200s` should be in %.200s alone, says %s", s->files[t->file], t->name, said, index);
+                 "%s: tensor `%.200s` is in this file, but belongs into %.200s according to %s", s->files[t->file], t->name, said, index);
     }
     if ((size_t)s->n_tensors == json_object_size(map)) return DT_OK;
     json_object_foreach((json_t *)map, name, value)
     {
         const int f = file_of(s, json_string_value(value));
-        DT_CHECK(dt_safetensors_find(s, name), DT_ERR_DATA, "%s: tensor `%.200s` is missing, which %s puts there", s->files[f],
+        DT_CHECK(dt_safetensors_find(s, name), DT_ERR_DATA, "%s: tensor `%.200s` is missing, but should be in this file according to %s", s->files[f],
                  name, index);
     }
     return DT_OK;

@@ -32,7 +32,7 @@ static dt_err create_one(const dt_st_layout *l, const char *dir, int f)
     if (fd < 0) return fail_errno(path, "cannot be opened");
     dt_err err = ftruncate(fd, (off_t)l->size[f]) == 0
                      ? DT_OK
-                     : fail_errno(path, "cannot be given its size"); /* where nothing could be reserved */
+                     : fail_errno(path, "cannot be extended to its full size"); /* where nothing could be reserved */
     if (err == DT_OK) err = dt_write_at(fd, path, 0, l->headers[f], l->header_len[f]);
     if (close(fd) != 0 && err == DT_OK) err = fail_errno(path, "close failed");
     return err;

@@ -32,7 +32,7 @@ static const char usage[] =
     "                     directory, the type they have there (of several types: fp32). The\n"
     "                     default for a checkpoint is bf16 when all weights are bf16, else fp32,\n"
     "                     which holds all three types exactly\n"
-    "  --shard-size SIZE  at most so many bytes of tensors in a file, such as 5GB or 2GiB\n"
+    "  --shard-size SIZE  at most SIZE bytes of tensors in a file, such as 5GB or 2GiB\n"
     "                     (default 5GB)\n"
     "  --tokenizer NAME   directory or tokenizer.json whose files go along; bytes; or none\n"
     "                     (default: the tokenizer of FROM)\n"
@@ -205,7 +205,7 @@ static dt_err check_target(const app *a)
     if (stat(to, &st) != 0) return DT_OK;
     if (a->kind == KIND_HF)
         DT_CHECK(S_ISDIR(st.st_mode), DT_ERR_USAGE, "%s: expected a directory to write the model to, found a file", to);
-    DT_CHECK(a->opt.force || (S_ISDIR(st.st_mode) && is_empty(to)), DT_ERR_USAGE, "%s: %s; --force writes all the same", to,
+    DT_CHECK(a->opt.force || (S_ISDIR(st.st_mode) && is_empty(to)), DT_ERR_USAGE, "%s: %s; --force writes there anyway", to,
              S_ISDIR(st.st_mode) ? "this directory is not empty" : "this file exists");
     return DT_OK;
 }
@@ -274,7 +274,7 @@ static dt_err choose_tokenizer(app *a)
     const dt_err err = dt_export_check_tokenizer(a->tokenizer);
     if (err != DT_OK && asked) return err;
     if (err != DT_OK) { /* FROM names it, and it is gone: the weights are worth having without */
-        if (a->comm.rank == 0) DT_WARN("%s; its files do not go along (see --tokenizer)", dt_error_message());
+        if (a->comm.rank == 0) DT_WARN("%s; its files are not copied (see --tokenizer)", dt_error_message());
         dt_error_clear();
         a->tokenizer = NULL;
     }
@@ -327,7 +327,7 @@ static char *config_with_tokenizer(const app *a)
     char *text = NULL;
     const bool fits = a->tokenizer && !strpbrk(a->tokenizer, "\r\n;#$"); /* else it would be read as something else */
     if (a->tokenizer && !fits && a->comm.rank == 0)
-        DT_WARN("%s: a configuration cannot hold this name, so the checkpoint does not name its tokenizer", a->tokenizer);
+        DT_WARN("%s: this name cannot be written into a configuration, so the checkpoint does not name its tokenizer", a->tokenizer);
     return asprintf(&text, "[model]\ntokenizer =%s%s\n", fits ? " " : "", fits ? a->tokenizer : "") < 0 ? NULL : text;
 }
 

@@ -46,7 +46,7 @@ static const char usage[] =
     "  --tensors      a line for every tensor\n"
     "  --config       the configuration and model that a checkpoint was made with\n"
     "  --no-verify    do not read the data\n"
-    "  --json         one JSON object a line for each file\n"
+    "  --json         one JSON object per line, for each file\n"
     "  -h, --help     this text\n"
     "  -V, --version  version, commit and build\n"
     "\n"

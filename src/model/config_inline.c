@@ -86,7 +86,7 @@ static dt_err check_family_reads(const dt_config *cfg, const inline_key *k, cons
     char where[256];
     for (int f = DT_GPT2; type && f <= DT_QWEN3; f++) {
         DT_CHECK(strcmp(type, TYPES[f]) != 0 || (k->read_by & 1u << f), DT_ERR_USAGE,
-                 "%s: expected nothing with model_type %s, which has no such key, found %s",
+                 "%s: a model of type %s has no such key: remove it (its value is %s)",
                  dt_config_where(cfg, "model", k->key, where, sizeof where), type, value_of(cfg, k));
     }
     return DT_OK;

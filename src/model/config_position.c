@@ -131,7 +131,7 @@ static dt_err fill_window(const reader *r, const json_t *root, dt_model_config *
         if (!list) mc->sliding[i] = use && i >= first;
         any = any || mc->sliding[i];
     }
-    if (any && !use) return dt_json_bad(r, "layer_types", list, "full_attention alone, as no sliding window is in use");
+    if (any && !use) return dt_json_bad(r, "layer_types", list, "full_attention only, because no sliding window is in use");
     mc->sliding_window = any ? window : 0;
     return DT_OK;
 }

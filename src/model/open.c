@@ -248,7 +248,7 @@ static dt_err count(dt_model *m, struct arena arenas[N_ARENAS])
     bool overflow = false;
     place_all(m, arenas);
     for (int i = 0; i < N_ARENAS; i++) overflow = overflow || arenas[i].overflow;
-    DT_CHECK(!overflow, DT_ERR_MEMORY, "activations of %d tokens do not fit an address space", m->opt.max_tok);
+    DT_CHECK(!overflow, DT_ERR_MEMORY, "activations of %d tokens do not fit into the address space", m->opt.max_tok);
     return DT_OK;
 }
 

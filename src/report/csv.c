@@ -81,7 +81,7 @@ static dt_err read_header(dt_csv *c, char *line)
     for (char *at = line; (name = next_name(&at));) DT_TRY(add_column(c, name, strlen(name)));
     for (int i = 0; i < N_FIXED; i++)
         DT_CHECK(i < c->n_columns && strcmp(c->names[i], fixed[i]) == 0, DT_ERR_DATA,
-                 "%s: expected a table of metrics with the column %s in place %d; move the file away", c->path, fixed[i], i + 1);
+                 "%s: expected a table of metrics with the column %s at position %d; move the file away", c->path, fixed[i], i + 1);
     return DT_OK;
 }
 
@@ -178,7 +178,7 @@ static dt_err widen(dt_csv *c)
     size_t cap = 0;
     FILE *in = fopen(c->path, "re");
     DT_CHECK(in, DT_ERR_DATA, "%s: cannot read: %s", c->path, strerror(errno));
-    dt_err err = getline(&header, &cap, in) > 0 ? DT_OK : dt_fail(DT_ERR_DATA, "%s: its first line is gone", c->path);
+    dt_err err = getline(&header, &cap, in) > 0 ? DT_OK : dt_fail(DT_ERR_DATA, "%s: its header line is missing", c->path);
     if (err == DT_OK) err = write_again(c, in, &(kept){.last_step = INT64_MAX});
     free(header);
     fclose(in);

@@ -288,7 +288,7 @@ static dt_err start_gnuplot(pid_t *pid, FILE **script, int picture)
     *script = why == 0 ? fdopen(ends[1], "w") : NULL;
     if (!*script) close(ends[1]);
     DT_CHECK(why != ENOENT, DT_ERR_FAULT,
-             "gnuplot is not there: install it (Debian and Ubuntu: apt install gnuplot-nox), or load its module");
+             "gnuplot was not found: install it (Debian and Ubuntu: apt install gnuplot-nox), or load its module");
     DT_CHECK(why == 0, DT_ERR_FAULT, "cannot start gnuplot: %s", strerror(why));
     DT_CHECK(*script, DT_ERR_MEMORY, "out of memory for the pipe to gnuplot");
     return DT_OK;
@@ -310,7 +310,7 @@ static dt_err finish_gnuplot(pid_t pid, FILE *script, const char *part, const ch
     const bool sent = fclose(script) == 0;
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
     DT_CHECK(sent && status == 0 && stat(part, &st) == 0 && st.st_size > 0, DT_ERR_FAULT,
-             "%s: gnuplot failed (status %d); its own message stands above", path, WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+             "%s: gnuplot failed (status %d); see its own message above", path, WIFEXITED(status) ? WEXITSTATUS(status) : -1);
     return dt_rename_durable(part, path);
 }
 

@@ -75,7 +75,7 @@ dt_err dt_record_file_open(dt_record_file *f, const char *path, bool keep)
     if (!keep) DT_TRY(dt_check_replaceable(path));
     DT_TRY(keep ? open_kept(path, &f->fd) : dt_create_file(path, &f->fd));
     struct stat st;
-    DT_CHECK(fcntl(f->fd, F_SETFL, O_APPEND) == 0 && fstat(f->fd, &st) == 0, DT_ERR_WRITE, "%s: cannot look at the open file: %s", path, strerror(errno));
+    DT_CHECK(fcntl(f->fd, F_SETFL, O_APPEND) == 0 && fstat(f->fd, &st) == 0, DT_ERR_WRITE, "%s: cannot inspect the open file: %s", path, strerror(errno));
     f->nbytes = st.st_size;
     return DT_OK;
 }
@@ -92,7 +92,7 @@ dt_err dt_record_file_write(dt_record_file *f, const dt_record *r)
             /* A part of the record may be there already (the disk filled up in the middle of it): take it away again. */
             const bool cut = done == 0 || ftruncate(f->fd, f->nbytes) == 0;
             return dt_fail(DT_ERR_WRITE, "%s: cannot write after byte %lld: %s%s", f->path, (long long)f->nbytes, strerror(why),
-                           cut ? "" : " (its last line is torn)");
+                           cut ? "" : " (its last line is incomplete)");
         }
         done += (size_t)n;
     }

@@ -23,7 +23,7 @@ static void warn_of_data(const dt_loader *l, const char *tokenizer, const char *
     if (!data) return;
     if (data->other_path) DT_WARN("%s and %s were made with different tokenizers", data->path, data->other_path);
     if (name && *data->tokenizer && strcmp(data->tokenizer, name) != 0)
-        DT_WARN("%s was made with the tokenizer %s, but that of the model, %s, is %s: its ids mean other text", data->path,
+        DT_WARN("%s was made with the tokenizer %s, but that of the model, %s, is %s: so its ids stand for other text", data->path,
                 data->tokenizer, tokenizer, name);
 }
 
@@ -53,8 +53,8 @@ dt_err run_settle_tokenizer(dt_run *run)
         free(why);
     }
     if (err == DT_OK && exports(run) && !*tokenizer && run->comm && run->comm->rank == 0)
-        DT_WARN("[checkpoint] export = hf: no tokenizer is known for this model, its files will be missing; [model] tokenizer "
-                "names one");
+        DT_WARN("[checkpoint] export = hf: no tokenizer is known for this model, so its files will be missing; name one with "
+                "[model] tokenizer");
     if (err == DT_OK && run->comm && run->comm->rank == 0) warn_of_other_tokenizers(run, tokenizer);
     if (err == DT_OK && *tokenizer) err = dt_config_set(&run->cfg, "model", "tokenizer", full ? full : tokenizer);
     free(full);

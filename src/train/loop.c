@@ -234,7 +234,7 @@ static dt_err validate_first(dt_run *run, progress *p, int *stop)
 
 static dt_err say_stop(dt_run *run, const progress *p, int stop)
 {
-    return dt_comm_agree(run->comm, dt_fail(DT_ERR_STOP, "stopped by %s at step %" PRId64 " of %" PRId64 "%s%s; submit again to go on",
+    return dt_comm_agree(run->comm, dt_fail(DT_ERR_STOP, "stopped by %s at step %" PRId64 " of %" PRId64 "%s%s; start it again to continue",
                                             run_stop_name(run, stop), p->step, run->total_steps,
                                             p->saved_step == p->step ? ", a checkpoint is written" : "",
                                             p->validation_due ? ", its validation is still due" : ""));

@@ -39,7 +39,7 @@ static void place_in_data(dt_run *run, progress *p)
     const int64_t per_epoch = dt_loader_info(run->train)->steps_per_epoch;
     p->data_step = data_step_after(run, p->samples);
     if (p->data_step == p->step) return;
-    DT_INFO("batches had another size before: data goes on at sample %" PRId64 " of epoch %" PRId64,
+    DT_INFO("the batch size was different before: data continues at sample %" PRId64 " of epoch %" PRId64,
             p->data_step % per_epoch * run->batching.train_batch_size, p->data_step / per_epoch);
     if (run->cfg.run_max_steps) return;
     run->total_steps = p->step + (run->total_steps > p->data_step ? run->total_steps - p->data_step : 0);
@@ -115,7 +115,7 @@ static dt_err list_candidates(dt_run *run, const char *dir)
     if (is_word(run, "auto")) return DT_OK;
     if (!is_word(run, "none")) return choose_given(run, dir);
     DT_CHECK(run->n_resume_paths == 0, DT_ERR_USAGE,
-             "%s: none, but %s holds %d checkpoints of an earlier run; use auto to go on, or another run.output_dir",
+             "%s: none, but %s holds %d checkpoints of an earlier run; use auto to continue, or another run.output_dir",
              dt_config_where(&run->cfg, "checkpoint", "resume", where, sizeof where), dir, run->n_resume_paths);
     return DT_OK;
 }
@@ -144,7 +144,7 @@ static dt_err choose(dt_run *run)
         err = look_at(run, run->resume_paths[i]);
         run->resume_first = i;
         if (err == DT_OK || !next_is_tried(run, err, i, run->n_resume_paths)) break;
-        DT_WARN("%s; trying the one before", dt_error_message());
+        DT_WARN("%s; trying the previous checkpoint", dt_error_message());
         dt_error_clear();
         err = DT_OK;
     }
@@ -232,7 +232,7 @@ dt_err run_resume(dt_run *run, progress *p)
         err = try_candidate(run, i, p);
         loaded = err == DT_OK;
         if (loaded || !next_is_tried(run, err, i, range[1])) break;
-        if (dt_comm_speaks(run->comm)) DT_WARN("%s; trying the one before", dt_error_message());
+        if (dt_comm_speaks(run->comm)) DT_WARN("%s; trying the previous checkpoint", dt_error_message());
         dt_error_clear();
         err = DT_OK;
     }

@@ -48,7 +48,7 @@ static dt_err check_same_files(dt_run *run)
     const uint64_t mine = (run->train ? dt_loader_fingerprint(run->train) : 0) ^ dt_mix64(run->valid ? dt_loader_fingerprint(run->valid) : 1);
     uint64_t first = mine;
     DT_TRY(dt_comm_broadcast_host(run->comm, &first, sizeof first, 0));
-    dt_err err = mine == first ? DT_OK : dt_fail(DT_ERR_DATA, "[data]: host %s sees other files (sizes or contents) than rank 0", run->comm->host);
+    dt_err err = mine == first ? DT_OK : dt_fail(DT_ERR_DATA, "[data]: host %s finds other files than rank 0 (sizes or contents differ)", run->comm->host);
     return dt_comm_agree(run->comm, err);
 }
 
@@ -59,7 +59,7 @@ static void check_world_size(const dt_run *run)
     char *end = NULL;
     const long n = text ? strtol(text, &end, 10) : 0;
     if (!text || (end != text && !*end && (n == run->nranks || n == run->comm->n_nodes))) return;
-    DT_WARN("WORLD_SIZE is %s and not used: MPI has started %d rank%s on %d node%s", text, run->nranks, run->nranks > 1 ? "s" : "", run->comm->n_nodes,
+    DT_WARN("WORLD_SIZE = %s is ignored: MPI has started %d rank%s on %d node%s", text, run->nranks, run->nranks > 1 ? "s" : "", run->comm->n_nodes,
             run->comm->n_nodes > 1 ? "s" : "");
 }
 
@@ -75,7 +75,7 @@ static void describe(const dt_run *run)
             run->batching.micro_batch_size, run->batching.accumulation, run->nranks, run->nranks > 1 ? "s" : "");
     if (run->train) {
         const dt_data_info *info = dt_loader_info(run->train);
-        DT_INFO("train: %" PRId64 " samples, %" PRId64 " tokens, %" PRId64 " steps an epoch; %" PRId64 " steps in all", info->n_samples, info->n_tokens,
+        DT_INFO("train: %" PRId64 " samples, %" PRId64 " tokens, %" PRId64 " steps per epoch; %" PRId64 " steps in total", info->n_samples, info->n_tokens,
                 info->steps_per_epoch, run->total_steps);
         if (info->n_dropped) DT_WARN("[data] train: %" PRId64 " samples have no target and are left out", info->n_dropped);
     }
@@ -89,7 +89,7 @@ static dt_err check_candidates(const dt_run *run)
         const dt_err err = dt_checkpoint_verify(run->resume_paths[i], NULL);
         if (err == DT_OK) DT_INFO("would resume from %s", run->resume_paths[i]);
         if (err != DT_ERR_DATA || i + 1 == run->n_resume_paths) return err;
-        DT_WARN("%s; a run would try the one before", dt_error_message());
+        DT_WARN("%s; a run would try the previous checkpoint", dt_error_message());
         dt_error_clear();
     }
     return DT_OK;

@@ -20,7 +20,7 @@ static dt_err check_task(const dt_config *cfg)
         DT_CHECK(*cfg->model_path, DT_ERR_USAGE, "%s: expected a model to evaluate, found nothing",
                  dt_config_where(cfg, "model", "path", where, sizeof where));
         DT_CHECK(strcmp(cfg->zero_stage, "1") && strcmp(cfg->zero_stage, "2"), DT_ERR_USAGE,
-                 "%s: stage %s shares out gradients and optimizer states, which task eval has not; expected 0 or 3",
+                 "%s: stage %s partitions gradients and optimizer states, which task eval does not have; expected 0 or 3",
                  dt_config_where(cfg, "zero", "stage", where, sizeof where), cfg->zero_stage);
         return DT_OK;
     }
@@ -228,7 +228,7 @@ dt_err run_open_data(dt_run *run)
 
     char where[512];
     const dt_data_info *info = dt_loader_info(run->train);
-    DT_CHECK(info->steps_per_epoch > 0, DT_ERR_DATA, "%s: %" PRId64 " samples make no optimizer step",
+    DT_CHECK(info->steps_per_epoch > 0, DT_ERR_DATA, "%s: %" PRId64 " samples are not enough for one optimizer step",
              dt_config_where(cfg, "data", "train", where, sizeof where), info->n_samples);
     run->total_steps = cfg->run_max_steps ? cfg->run_max_steps : (int64_t)ceil(cfg->run_epochs * (double)info->steps_per_epoch);
     dt_schedule_make(&run->schedule, cfg, run->total_steps, run->batching.train_batch_size);
@@ -260,7 +260,7 @@ dt_err run_settle_stage(dt_run *run, int ranks_per_node, size_t free_bytes)
     /* Scratch depends on a node's processors and buffers on its number of ranks: the largest is taken by all. */
     DT_TRY(dt_comm_reduce_host_i64(run->comm, &stage, 1, DT_MAX));
     if (stage > 3)
-        return dt_fail(DT_ERR_MEMORY, "[zero] stage = auto: even stage 3 needs %s a rank, and 0.9 of the free memory is %s; use more ranks or smaller micro-batches",
+        return dt_fail(DT_ERR_MEMORY, "[zero] stage = auto: even stage 3 needs %s per rank, but 0.9 of the free memory is %s; use more ranks or smaller micro-batches",
                        dt_format_bytes((double)needed, need), dt_format_bytes((double)budget, have));
     run->stage = run->zero_opt.stage = (int)stage;
     return dt_config_set(&run->cfg, "zero", "stage", (const char[2]){(char)('0' + stage), '\0'});

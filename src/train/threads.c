@@ -38,7 +38,7 @@ dt_err run_threads(const dt_run *run, int *n_threads)
     const MPI_Comm world = *(MPI_Comm *)dt_comm_mpi_handle(run->comm);
     if (MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node) ||
         MPI_Allreduce(mine, all, WORDS, MPI_UINT64_T, MPI_BOR, node) || MPI_Allreduce(counts, sums, 1, MPI_INT, MPI_SUM, node))
-        return dt_fail(DT_ERR_COMM, "cannot learn which cores the ranks of a node share");
+        return dt_fail(DT_ERR_COMM, "cannot find out which cores the ranks of a node share");
     MPI_Comm_free(&node);
 
     int n_union = 0;

@@ -96,7 +96,7 @@ static char *events_text(const dt_timeline *t, const dt_comm *comm)
 
 enum { TAG_LENGTH = 11, TAG_TEXT };
 
-static dt_err no_exchange(void) { return dt_fail(DT_ERR_COMM, "the ranks' traces cannot be brought together"); }
+static dt_err no_exchange(void) { return dt_fail(DT_ERR_COMM, "the traces of the ranks cannot be merged"); }
 
 static dt_err send_text(dt_comm *comm, const char *text)
 {

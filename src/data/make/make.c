@@ -127,13 +127,13 @@ static dt_err check_options(const dt_make_options *o)
              "separator: expected a text, found nothing");
     DT_CHECK(!o->separator || strlen(o->separator) <= 4096, DT_ERR_USAGE, "separator: expected at most 4096 bytes");
     DT_CHECK(o->validation ? o->validation_fraction > 0 && o->validation_fraction < 1 : o->validation_fraction == 0, DT_ERR_USAGE,
-             "a validation file and a validation fraction above 0 and below 1 go together, found %s and %g",
+             "expected both a validation file and a fraction above 0 and below 1, found %s and %g",
              o->validation ? o->validation : "no file", o->validation_fraction);
     DT_CHECK(!o->validation || strcmp(o->validation, o->output) != 0, DT_ERR_USAGE,
              "%s: the validation file must be another file than the output", o->output);
     DT_CHECK(o->max_length >= 0 && o->max_length <= INT32_MAX, DT_ERR_USAGE, "max length: expected 0 to %d, found %" PRId64,
              INT32_MAX, o->max_length);
-    DT_CHECK(!o->turn_budgets || o->max_length > 0, DT_ERR_USAGE, "turn budgets are shares of a max length, which is not given");
+    DT_CHECK(!o->turn_budgets || o->max_length > 0, DT_ERR_USAGE, "turn budgets: expected a max length that they divide (--max-length)");
     DT_CHECK(o->n_threads >= 0 && o->n_threads <= MAX_THREADS, DT_ERR_USAGE, "threads: expected 0 to %d, found %d", MAX_THREADS,
              o->n_threads);
     DT_CHECK(o->n_shards == 0 || o->shard_nbytes == 0, DT_ERR_USAGE,

@@ -15,7 +15,7 @@ static dt_err begin(dt_outputs *o, dt_dataset_kind kind)
     o->stats->kind = kind;
     const bool weights = opt->weight_key != NULL;
     DT_CHECK(!weights || kind == DT_DATASET_SFT, DT_ERR_USAGE,
-             "a weight key is for datasets of kind sft, these inputs make kind %s", dt_dataset_kind_name(kind));
+             "a weight key is for datasets of kind sft; these inputs give kind %s", dt_dataset_kind_name(kind));
     DT_TRY(dt_dataset_create(&o->train, opt->output, kind, t->vocab_size, t->name, weights));
     return opt->validation ? dt_dataset_create(&o->validation, opt->validation, kind, t->vocab_size, t->name, weights) : DT_OK;
 }
@@ -167,9 +167,9 @@ static dt_err mixed(dt_outputs *o, const dt_sample *s)
 {
     char reason[300];
     const bool texts = s->kind <= DT_DATASET_SFT && o->stats->kind <= DT_DATASET_SFT;
-    snprintf(reason, sizeof reason, "%s makes kind %s, but the first document made the dataset one of kind %s%s",
+    snprintf(reason, sizeof reason, "%s is of kind %s, but the first document was of kind %s%s",
              s->text ? "plain text" : "the record", dt_dataset_kind_name(s->kind), dt_dataset_kind_name(o->stats->kind),
-             texts ? ": give --kind tokens or --kind sft to have both made one" : "");
+             texts ? ": --kind tokens or --kind sft converts both" : "");
     return bad(o, s->item, reason);
 }
 
@@ -208,7 +208,7 @@ static dt_err check_result(const dt_outputs *o)
              : s->n_bad     ? " is well formed"
                             : "");
     DT_CHECK(s->n_documents > 0 && (s->n_validation_documents > 0 || !o->validation), DT_ERR_DATA,
-             "all %" PRId64 " documents fell to the %s file: a fraction of %g wants more documents (plain text can be cut: "
+             "all %" PRId64 " documents went to the %s file: a fraction of %g needs more documents (plain text can be split: "
              "--documents paragraphs or lines)",
              n, s->n_documents > 0 ? "training" : "validation", o->opt->validation_fraction);
     return DT_OK;

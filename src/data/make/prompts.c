@@ -38,7 +38,7 @@ dt_err dt_form_read_prompt(dt_form *r, const json_t *json, const dt_rules *rules
     if (json_is_array(prompt)) {
         DT_TRY(dt_messages_parse(&r->messages[0], prompt, "prompt", "role", "content"));
         DT_CHECK(r->messages[0].item[r->messages[0].n - 1].role != DT_ROLE_ASSISTANT, DT_ERR_DATA,
-                 "prompt: expected a question to be answered, found an answer last");
+                 "prompt: expected a question at its end, found an answer");
         return dt_render_side(r, DT_SIDE_MAIN, rules, DT_CHAT_GENERATE);
     }
     DT_CHECK(json_is_string(prompt), DT_ERR_DATA, "prompt: expected a text or a list of messages");

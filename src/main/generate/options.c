@@ -16,10 +16,10 @@ const char generate_usage[] =
     "\n"
     "Prompts\n"
     "  --prompt TEXT           the prompt; without one the model begins by itself\n"
-    "  --prompts FILE          many prompts, - for standard input: JSON objects, one a line or in an\n"
+    "  --prompts FILE          many prompts, - for standard input: JSON objects, one per line or in an\n"
     "                          array, with \"prompt\" (a text), \"messages\" (a conversation) or \"ids\"\n"
     "                          (numbers); other fields come back with --jsonl\n"
-    "  -                       prompts from standard input, one a line\n"
+    "  -                       prompts from standard input, one per line\n"
     "  --chat                  talk: a line is a message, /help lists the commands, Ctrl-C stops an\n"
     "                          answer, Ctrl-D or /exit ends\n"
     "  --system TEXT           what a conversation begins with\n"
@@ -57,7 +57,7 @@ const char generate_usage[] =
     "  --tokenizer NAME        a directory or tokenizer.json; bytes; or ids: prompts and continuations\n"
     "                          are numbers separated by blanks (default: the model's own, else bytes)\n"
     "  --batch-size B          sequences at a time on a rank (default 16)\n"
-    "  --context N             at most so many tokens in a conversation with --chat (default: what\n"
+    "  --context N             at most N tokens in a conversation with --chat (default: what\n"
     "                          the model takes, at most 4096)\n"
     "  --dtype TYPE            fp32 or bf16 (default fp32)\n"
     "  --zero-stage N          0, or 3: the parameters are sharded over the ranks (default 0)\n"
@@ -199,9 +199,9 @@ static dt_err check_beams(const options *o)
 {
     const dt_beam_options *b = &o->beams;
     DT_CHECK(b->n_beams == 1 || (!draws(o) && o->num_samples == 1), DT_ERR_USAGE,
-             "--num-beams: a search does not draw; --temperature, --top-k, --top-p, --min-p and --num-samples do not go with it");
+             "--num-beams: beam search does not sample; it cannot be combined with --temperature, --top-k, --top-p, --min-p and --num-samples");
     DT_CHECK(b->n_return <= b->n_beams, DT_ERR_USAGE, "--num-return: expected at most --num-beams = %d, found %d", b->n_beams, b->n_return);
-    DT_CHECK(b->n_beams == 1 || (!o->stream && !o->chat && o->n_stop == 0), DT_ERR_USAGE, "--num-beams: --stream, --chat and --stop do not go with it");
+    DT_CHECK(b->n_beams == 1 || (!o->stream && !o->chat && o->n_stop == 0), DT_ERR_USAGE, "--num-beams: cannot be combined with --stream, --chat and --stop");
     return DT_OK;
 }
 
@@ -212,13 +212,13 @@ static dt_err check_options(const options *o)
     DT_CHECK(!!o->prompt + !!o->prompts + o->standard_input + o->chat <= 1, DT_ERR_USAGE,
              "--prompt, --prompts, - and --chat: expected one of them");
     DT_CHECK(o->stage == 0 || o->stage == 3, DT_ERR_USAGE,
-             "--zero-stage: expected 0 or 3 (there are parameters alone to share), found %" PRId64, o->stage);
+             "--zero-stage: expected 0 or 3 (generation has only parameters to partition), found %" PRId64, o->stage);
     DT_CHECK(o->stream + o->jsonl + o->chat <= 1, DT_ERR_USAGE, "--stream, --jsonl and --chat: expected one of them");
     DT_CHECK(!o->force || o->output, DT_ERR_USAGE, "--force goes with -o: it replaces that file");
     DT_CHECK(!o->output || o->output[0], DT_ERR_USAGE, "-o: expected the name of a file");
-    DT_CHECK(!o->logprobs || o->jsonl, DT_ERR_USAGE, "--logprobs goes with --jsonl");
+    DT_CHECK(!o->logprobs || o->jsonl, DT_ERR_USAGE, "--logprobs needs --jsonl");
     DT_CHECK(!ids || (o->n_stop == 0 && !o->chat), DT_ERR_USAGE, "--tokenizer ids: there is no text, so neither --stop nor --chat");
-    DT_CHECK(!o->chat || o->num_samples == 1, DT_ERR_USAGE, "--chat: one answer a message, not --num-samples %" PRId64, o->num_samples);
+    DT_CHECK(!o->chat || o->num_samples == 1, DT_ERR_USAGE, "--chat: one answer per message, not --num-samples %" PRId64, o->num_samples);
     DT_TRY(check_beams(o));
     return dt_sampling_check(&o->sampling);
 }

@@ -109,7 +109,7 @@ static dt_err find_form(dt_chat *c, const char *name)
     if (!form) return unknown_name(name);
     const char *lost = automatic && info->chat_template ? dt_chat_form_left_out(form, info->chat_template) : NULL;
     if (lost)
-        DT_WARN("the chat_template in %s is taken as %s, without %s", info->directory ? info->directory : info->name, form->name,
+        DT_WARN("the chat_template in %s is treated as %s, without %s", info->directory ? info->directory : info->name, form->name,
                 lost);
     c->form = *form;
     return DT_OK;
