@@ -343,8 +343,8 @@ static dt_err put_all(render *r)
         const dt_message *m = &r->message[i];
         if (inside && m->role == DT_ROLE_SYSTEM) {
             DT_CHECK(!waiting && r->last_user > i, DT_ERR_DATA,
-                     "message %d: the template %s writes a system message inside a user's: expected one system message with a "
-                     "user's behind it",
+                     "message %d: the template %s puts the system message into a user's message: expected one system "
+                     "message, followed by a user's",
                      i, r->c->form.name);
             waiting = m;
             continue;
