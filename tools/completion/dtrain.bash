@@ -1,0 +1,68 @@
+# dtrain.bash - completion for bash: options from --help, keys and their words from `dtrain --keys`, file names. Loaded by bash-completion, or by
+# `. dtrain.bash`. What a program prints is asked once a shell.
+
+_dtrain_ask() { # COMMAND OPTION: what it prints, into $REPLY
+    local name="_dtrain_said_${1//[^a-zA-Z0-9]/_}_${2//[^a-z]/_}"
+    if [ -z "${!name+x}" ]; then printf -v "$name" '%s' "$("$1" "$2" 2>/dev/null)"; fi
+    REPLY=${!name}
+}
+
+_dtrain_options() { grep -oE -- '(^|[ ,])--[a-z][a-z-]*' <<<"$REPLY" | tr -d ' ,' | sort -u; }
+
+# The words that an option takes: the help does not list them in a form of its own.
+_dtrain_words() { # COMMAND OPTION
+    case ${1##*/}:$2 in
+    dtrain-data:--kind) echo auto tokens sft preference prompts ;;
+    dtrain-data:--format) echo auto text json ;;
+    dtrain-data:--documents) echo files lines paragraphs ;;
+    dtrain-data:--mask) echo auto full completion assistant ;;
+    dtrain-data:--prefer) echo better safer ;;
+    dtrain-data:--truncate) echo keep_start keep_end drop ;;
+    dtrain-convert:--to) echo checkpoint hf ;;
+    dtrain-convert:--dtype) echo fp32 bf16 fp16 ;;
+    dtrain-generate:--dtype) echo fp32 bf16 ;;
+    dtrain-generate:--device) echo auto cpu cuda ;;
+    dtrain-generate:--zero-stage) echo 0 3 ;;
+    dtrain-plot:-x | dtrain-plot:--x) echo step tokens time ;;
+    esac
+}
+
+# Of "[section]" and "  key   one of a, b; default: a": "section.key" of all, or the words of one.
+_dtrain_keys() { awk '/^\[/ { s = substr($1, 2, length($1) - 2) } /^  [a-z]/ { print s "." $1 }' <<<"$REPLY"; }
+_dtrain_values() { # KEY
+    awk -v key="$1" '/^\[/ { s = substr($1, 2, length($1) - 2) }
+        /^  [a-z]/ && s "." $1 == key && /(one of|true or false)/ { sub(/^.*one of /, ""); sub(/^.*true or false/, "true, false"); sub(/;.*/, ""); gsub(/,/, ""); print }' <<<"$REPLY"
+}
+
+_dtrain_complete() {
+    local command=$1 word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} list='' files=yes REPLY
+    local name=${command##*/} # bash cuts words at "=": KEY, =, VALUE
+    COMPREPLY=()
+    if [[ $word == "=" && $name == dtrain ]]; then before='=' word='' COMP_CWORD=$((COMP_CWORD + 1)); fi
+    if [[ $before == "=" && $name == dtrain ]]; then
+        _dtrain_ask "$command" --keys
+        list=$(_dtrain_values "${COMP_WORDS[COMP_CWORD - 2]}")
+    elif [[ $word == -* ]]; then
+        _dtrain_ask "$command" --help
+        list=$(_dtrain_options) files=
+    elif [[ $name == dtrain && $before == --keys ]]; then
+        _dtrain_ask "$command" --keys
+        list=$(_dtrain_keys) files=
+    elif [[ $before == -* ]]; then
+        list=$(_dtrain_words "$command" "$before")
+    elif [[ $name == dtrain && $COMP_CWORD -gt 1 ]]; then
+        _dtrain_ask "$command" --keys
+        list=$(_dtrain_keys | sed 's/$/=/')
+    elif [[ $name == dtrain-data && $COMP_CWORD == 1 ]]; then
+        list="info show"
+    fi
+    COMPREPLY=($(compgen -W "$list" -- "$word"))
+    if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *= ]]; then compopt -o nospace 2>/dev/null; fi
+    if [[ -n $files && ${#COMPREPLY[@]} -eq 0 ]]; then
+        local IFS=$'\n'
+        COMPREPLY=($(compgen -f -- "$word"))
+        compopt -o filenames 2>/dev/null
+    fi
+    return 0
+}
+complete -F _dtrain_complete dtrain dtrain-data dtrain-convert dtrain-generate dtrain-info dtrain-plot
