@@ -11,7 +11,7 @@ static const char usage[] =
     "  trains as the file says; settings on the command line win. Under mpirun or srun: on all ranks.\n"
     "\n"
     "  --check                 open and validate all that the run would use, take no step\n"
-    "  --force                 take over the output_dir of another run; only when that run is certainly dead\n"
+    "  --force                 take over the output_dir of another run that is certainly dead\n"
     "  --plan                  memory per rank and communication per step for every ZeRO stage; with\n"
     "      --ranks N             ranks (1)\n"
     "      --ranks-per-node N    ranks on a node (all)\n"
