@@ -28,12 +28,14 @@ static void refused(const char *text, unsigned flags, const char *words)
 static void numbers_beyond_64_bits_are_reals(void **state)
 {
     (void)state;
-    json_t *root = parse("{\"model_max_length\": 1000000000000000019884624838656, \"n\": 9223372036854775807, \"m\": -9223372036854775809,"
+    json_t *root = parse("{\"model_max_length\": 1000000000000000019884624838656, \"n\": 9223372036854775807, \"m\": "
+                         "-9223372036854775809,"
                          " \"e\": 1e30, \"huge\": [1e400, -1e400], \"zero\": -0, \"text\": \"99999999999999999999\"}",
                          0);
     assert_true(json_is_real(json_object_get(root, "model_max_length")));
     assert_float_equal(json_real_value(json_object_get(root, "model_max_length")), 1e30, 0); /* the nearest double */
-    assert_true(json_integer_value(json_object_get(root, "n")) == INT64_MAX); /* integers that fit stay integers beside others */
+    assert_true(json_integer_value(json_object_get(root, "n")) ==
+                INT64_MAX); /* integers that fit stay integers beside others */
     assert_true(json_is_real(json_object_get(root, "m")));
     assert_true(json_is_real(json_object_get(root, "e")));
     assert_true(json_real_value(json_array_get(json_object_get(root, "huge"), 0)) >= 1e308);
@@ -45,7 +47,8 @@ static void numbers_beyond_64_bits_are_reals(void **state)
     assert_true(json_is_real(root));
     json_decref(root);
     json_t *part;
-    assert_int_equal(dt_json_parse(&part, "", "{\"a\":1e999}9999", 11, 0), DT_OK); /* what follows in memory is no part of it */
+    assert_int_equal(dt_json_parse(&part, "", "{\"a\":1e999}9999", 11, 0),
+                     DT_OK); /* what follows in memory is no part of it */
     json_decref(part);
 }
 
@@ -69,7 +72,8 @@ static void a_byte_order_mark_is_passed_by(void **state)
     json_decref(root);
 }
 
-/* Every key comes back as it was: U+0000, the noncharacter that it is escaped by, backslashes before a "u0000" that is plain text. */
+/* Every key comes back as it was: U+0000, the noncharacter that it is escaped by, backslashes before a "u0000" that is
+ * plain text. */
 static void keys_may_contain_nul(void **state)
 {
     (void)state;
@@ -81,7 +85,11 @@ static void keys_may_contain_nul(void **state)
         {"a\\u0000b\\u0000", "a\0b\0", 4},
         {"\xef\xb7\x90", "\xef\xb7\x90", 3},
         {"\\ufdd0\\u0000\\uFDD0", "\xef\xb7\x90\0\xef\xb7\x90", 7},
-        {"\xef\xb7\x90" "0", "\xef\xb7\x90" "0", 4},
+        {"\xef\xb7\x90"
+         "0",
+         "\xef\xb7\x90"
+         "0",
+         4},
         {"\\\\u0000", "\\u0000", 6},
         {"\\\"\\u0000\\\\", "\"\0\\", 3},
         {"\\u0001\\t", "\1\t", 2},
@@ -89,7 +97,8 @@ static void keys_may_contain_nul(void **state)
     };
     enum { N = sizeof keys / sizeof keys[0] };
     char text[1024] = "{", found[64];
-    for (size_t i = 0; i < N; i++) snprintf(text + strlen(text), sizeof text - strlen(text), "%s\"%s\" :%zu", i ? "," : "", keys[i].json, i);
+    for (size_t i = 0; i < N; i++)
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s\"%s\" :%zu", i ? "," : "", keys[i].json, i);
     strcat(text, ",\"value\":\"\\u0000\"}");
     json_t *root = parse(text, DT_JSON_NUL_KEYS), *value;
     const char *key;

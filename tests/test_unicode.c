@@ -1,5 +1,5 @@
-/* test_unicode.c - every character of Unicode is to the tokenizer what it is to Hugging Face's tokenizers, whatever versions the machine's libraries have:
- * checksums by make_unicode_fixtures.py. */
+/* test_unicode.c - every character of Unicode is to the tokenizer what it is to Hugging Face's tokenizers, whatever
+ * versions the machine's libraries have: checksums by make_unicode_fixtures.py. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -59,7 +59,8 @@ static void same(const char *what, size_t k, uint64_t sum, const json_t *expecte
 {
     char text[20];
     snprintf(text, sizeof text, "%016llx", (unsigned long long)sum);
-    if (!json_is_string(expected) || strcmp(text, json_string_value(expected)) != 0) fail_msg("%s: text %zu differs from the reference", what, k);
+    if (!json_is_string(expected) || strcmp(text, json_string_value(expected)) != 0)
+        fail_msg("%s: text %zu differs from the reference", what, k);
 }
 
 static void classes_hold_the_characters_of_the_reference(void **state)
@@ -76,12 +77,14 @@ static void classes_hold_the_characters_of_the_reference(void **state)
         dt_matches at;
         uint64_t sum = 0;
         snprintf(runs, sizeof runs, "(?:%s)+", pattern);
-        if (dt_regex_compile(&r, runs, strlen(runs), DT_REGEX_ONIGURUMA) != DT_OK) fail_msg("%s: %s", pattern, dt_error_message());
+        if (dt_regex_compile(&r, runs, strlen(runs), DT_REGEX_ONIGURUMA) != DT_OK)
+            fail_msg("%s: %s", pattern, dt_error_message());
         assert_int_equal(dt_matches_begin(&at, r, f->matcher, f->text[0].bytes, f->text[0].n, NULL), DT_OK);
         for (bool found;;) {
             assert_int_equal(dt_regex_next(&at, &found), DT_OK);
             if (!found) break;
-            for (const char *p = f->text[0].bytes + at.begin; p < f->text[0].bytes + at.end;) sum += dt_mix64(dt_utf8_next(&p));
+            for (const char *p = f->text[0].bytes + at.begin; p < f->text[0].bytes + at.end;)
+                sum += dt_mix64(dt_utf8_next(&p));
         }
         dt_regex_free(r);
         same(pattern, 0, sum, expected);
@@ -163,8 +166,11 @@ static uint64_t normal_sum(const fixture *f, const dt_normalizer *n, const dt_te
 
 static void normal_forms_are_those_of_the_reference(void **state)
 {
-    static const char *const around[][2] = {
-        {"", ""}, {"a", "\xcc\x81"}, {"\xcd\x85", "\xcc\xb4"}, {"\xea\xb0\x80", "\xe1\x86\xa8"}, {"\xe0\xa4\x95", "\xe3\x82\x99"}};
+    static const char *const around[][2] = {{"", ""},
+                                            {"a", "\xcc\x81"},
+                                            {"\xcd\x85", "\xcc\xb4"},
+                                            {"\xea\xb0\x80", "\xe1\x86\xa8"},
+                                            {"\xe0\xa4\x95", "\xe3\x82\x99"}};
     enum { N_AROUND = 5 };
     fixture *f = *state;
     const char *name;
@@ -173,7 +179,8 @@ static void normal_forms_are_those_of_the_reference(void **state)
     {
         json_t *root = json_pack("{s:{s:s}}", "normalizer", "type", name);
         dt_normalizer n;
-        if (dt_normalizer_read(&n, &(dt_spec){.file = "test", .value = root}) != DT_OK) fail_msg("%s", dt_error_message());
+        if (dt_normalizer_read(&n, &(dt_spec){.file = "test", .value = root}) != DT_OK)
+            fail_msg("%s", dt_error_message());
         for (size_t k = 0; k < N_AROUND + 2; k++) {
             dt_text text = k < N_AROUND ? between(around[k][0], around[k][1]) : f->text[k - N_AROUND];
             same(name, k, normal_sum(f, &n, &text), json_array_get(sums, k));

@@ -1,7 +1,9 @@
-/* json.h - every JSON text that comes from outside is parsed here: configurations, tokenizers, records, prompts, headers, indexes, metrics.
+/* json.h - every JSON text that comes from outside is parsed here: configurations, tokenizers, records, prompts,
+ * headers, indexes, metrics.
  *
- * jansson parses. What it refuses and published files contain is rewritten first (src/io/json.c): a number that no 64-bit integer or double holds, NaN and
- * Infinity, a byte order mark, and U+0000 in a key. A text that jansson takes as it stands is not touched. */
+ * jansson parses. What it refuses and published files contain is rewritten first (src/io/json.c): a number that no
+ * 64-bit integer or double holds, NaN and Infinity, a byte order mark, and U+0000 in a key. A text that jansson takes
+ * as it stands is not touched. */
 #ifndef DTRAIN_JSON_H
 #define DTRAIN_JSON_H
 
@@ -13,13 +15,13 @@ enum {
     DT_JSON_LAST_KEY = 2, /* of two equal keys the last counts, as in Python; without it they are an error */
     DT_JSON_NUL = 4,      /* strings may contain U+0000: the caller uses json_string_length */
     DT_JSON_NUL_KEYS = 8, /* keys may contain it, too: the caller reads keys through dt_json_key */
-    DT_JSON_RECORD = 16   /* the text is part of a file: name says which, and places in messages are counted within the text */
+    DT_JSON_RECORD = 16   /* the text is part of a file: places in messages are counted within the text */
 };
 
 /** Parse a text of nbytes bytes.
  *
- *  An integer beyond 64 bits becomes a real: a reader that wants an integer refuses it, all others ignore it. NaN, Infinity and -Infinity become the
- *  strings of these names, a real beyond a double the largest one.
+ *  An integer beyond 64 bits becomes a real: a reader that wants an integer refuses it, all others ignore it. NaN,
+ * Infinity and -Infinity become the strings of these names, a real beyond a double the largest one.
  *
  *  name  what messages call the text; "" with DT_JSON_RECORD: the caller says where it is
  *  root  the caller's (json_decref); NULL on error
@@ -27,7 +29,8 @@ enum {
  *  DT_ERR_DATA: not JSON, nested more than 2048 levels deep, a key twice. DT_ERR_MEMORY. */
 dt_err dt_json_parse(json_t **root, const char *name, const char *text, size_t nbytes, unsigned flags);
 
-/** Bytes of a key of a text parsed with DT_JSON_NUL_KEYS, written to out (strlen(key) bytes are enough); returns how many there are. */
+/** Bytes of a key of a text parsed with DT_JSON_NUL_KEYS, written to out (strlen(key) bytes are enough); returns how
+ * many there are. */
 size_t dt_json_key(const char *key, char *out);
 
 #endif

@@ -1,7 +1,8 @@
 /* json.c - jansson, and what is rewritten for it.
  *
- * A text is rewritten only after jansson has refused it, so what it accepts costs nothing more. Keys with U+0000 are the exception: jansson has no way to hold
- * them, so in texts where they may occur U+0000 and U+FDD0 are escaped, as U+FDD0 "0" and U+FDD0 "1". (U+FDD0 is a noncharacter: hardly ever seen.) */
+ * A text is rewritten only after jansson has refused it, so what it accepts costs nothing more. Keys with U+0000 are
+ * the exception: jansson has no way to hold them, so in texts where they may occur U+0000 and U+FDD0 are escaped, as
+ * U+FDD0 "0" and U+FDD0 "1". (U+FDD0 is a noncharacter: hardly ever seen.) */
 #include "dtrain/json.h"
 
 #include <errno.h>
@@ -12,7 +13,7 @@
 #define ESCAPE "\xef\xb7\x90" /* U+FDD0 */
 enum { ESCAPE_LEN = 3 };
 
-/* ---- rewriting ---------------------------------------------------------------------------------------------------------------- */
+/* ---- rewriting ------------------ */
 
 typedef struct rewriter {
     const char *p, *end;
@@ -118,7 +119,8 @@ static bool word(rewriter *w)
     return false;
 }
 
-/* `text` ends with a 0. At most "NaN" grows, to five bytes, and U+FDD0 in a key, from three bytes to four; a too big integer has 19 digits. */
+/* `text` ends with a 0. At most "NaN" grows, to five bytes, and U+FDD0 in a key, from three bytes to four; a too big
+ * integer has 19 digits. */
 static bool rewrite(rewriter *w, const char *text, size_t nbytes, unsigned flags)
 {
     *w = (rewriter){.p = text, .end = text + nbytes, .flags = flags, .out = malloc(2 * nbytes + 16)};
@@ -135,16 +137,18 @@ static bool rewrite(rewriter *w, const char *text, size_t nbytes, unsigned flags
     return w->out != NULL;
 }
 
-/* ---- parsing ------------------------------------------------------------------------------------------------------------------ */
+/* ---- parsing ------------------ */
 
 static json_t *parse(const char *text, size_t nbytes, unsigned flags, json_error_t *why)
 {
-    const size_t options = (flags & DT_JSON_ANY ? JSON_DECODE_ANY : 0) | (flags & DT_JSON_LAST_KEY ? 0 : JSON_REJECT_DUPLICATES) |
+    const size_t options = (flags & DT_JSON_ANY ? JSON_DECODE_ANY : 0) |
+                           (flags & DT_JSON_LAST_KEY ? 0 : JSON_REJECT_DUPLICATES) |
                            (flags & (DT_JSON_NUL | DT_JSON_NUL_KEYS) ? JSON_ALLOW_NUL : 0);
     return json_loadb(text, nbytes, options, why);
 }
 
-static dt_err parse_rewritten(json_t **root, const char *name, const char *text, size_t nbytes, unsigned flags, json_error_t *why)
+static dt_err parse_rewritten(json_t **root, const char *name, const char *text, size_t nbytes, unsigned flags,
+                              json_error_t *why)
 {
     rewriter w = {0};
     char *ended = malloc(nbytes + 1); /* what follows the text in memory must not be read as part of its last number */
@@ -166,8 +170,8 @@ dt_err dt_json_parse(json_t **root, const char *name, const char *text, size_t n
     if (!*root) DT_TRY(parse_rewritten(root, name, text, nbytes, flags, &why));
     if (*root) return DT_OK;
     if (flags & DT_JSON_RECORD)
-        return dt_fail(DT_ERR_DATA, "%s%snot valid JSON: %s (line %d, column %d of the record)", name, name[0] ? ": " : "", why.text,
-                       why.line, why.column);
+        return dt_fail(DT_ERR_DATA, "%s%snot valid JSON: %s (line %d, column %d of the record)", name,
+                       name[0] ? ": " : "", why.text, why.line, why.column);
     return dt_fail(DT_ERR_DATA, "%s:%d:%d: not valid JSON: %s", name, why.line, why.column, why.text);
 }
 

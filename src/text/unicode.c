@@ -27,8 +27,8 @@ bool dt_unicode_is_letter(uint32_t c) { return (general(c) & DT_GENERAL_CATEGORY
 bool dt_unicode_is_word(uint32_t c)
 {
     const uint8_t g = general(c), category = g & DT_GENERAL_CATEGORY;
-    return g & DT_GENERAL_ALPHABETIC || (category >= DT_CAT_MN && category <= DT_CAT_ND) || category == DT_CAT_PC || c == 0x200c ||
-           c == 0x200d;
+    return g & DT_GENERAL_ALPHABETIC || (category >= DT_CAT_MN && category <= DT_CAT_ND) || category == DT_CAT_PC ||
+           c == 0x200c || c == 0x200d;
 }
 
 uint32_t dt_unicode_lower(uint32_t c)
@@ -46,7 +46,7 @@ uint32_t dt_unicode_lower(uint32_t c)
     return has ? (uint32_t)((int64_t)c + r->distance) : c;
 }
 
-/* ---- sets ------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- sets ------------------ */
 
 void dt_ranges_add(dt_ranges *r, uint32_t first, uint32_t last)
 {
@@ -73,7 +73,8 @@ void dt_ranges_add_all(dt_ranges *r, const dt_ranges *other)
 void dt_ranges_add_runs(dt_ranges *r, const uint32_t *runs, size_t n_runs, uint8_t mask, uint64_t wanted)
 {
     for (size_t i = 0; i < n_runs; i++)
-        if (wanted >> (runs[i] & mask) & 1) dt_ranges_add(r, runs[i] >> 8, i + 1 < n_runs ? (runs[i + 1] >> 8) - 1 : LAST);
+        if (wanted >> (runs[i] & mask) & 1)
+            dt_ranges_add(r, runs[i] >> 8, i + 1 < n_runs ? (runs[i + 1] >> 8) - 1 : LAST);
 }
 
 void dt_ranges_add_flag(dt_ranges *r, const uint32_t *runs, size_t n_runs, uint8_t flag)
@@ -84,8 +85,9 @@ void dt_ranges_add_flag(dt_ranges *r, const uint32_t *runs, size_t n_runs, uint8
 
 void dt_ranges_add_spaces(dt_ranges *r)
 {
-    static const dt_range spaces[] = {{9, 13},           {0x20, 0x20},     {0x85, 0x85},     {0xa0, 0xa0},     {0x1680, 0x1680},
-                                      {0x2000, 0x200a}, {0x2028, 0x2029}, {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000}};
+    static const dt_range spaces[] = {{9, 13},          {0x20, 0x20},     {0x85, 0x85},     {0xa0, 0xa0},
+                                      {0x1680, 0x1680}, {0x2000, 0x200a}, {0x2028, 0x2029}, {0x202f, 0x202f},
+                                      {0x205f, 0x205f}, {0x3000, 0x3000}};
     for (size_t i = 0; i < sizeof spaces / sizeof spaces[0]; i++) dt_ranges_add(r, spaces[i].first, spaces[i].last);
 }
 
@@ -123,7 +125,7 @@ void dt_ranges_negate(dt_ranges *r)
     *r = other;
 }
 
-/* ---- properties ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- properties ------------------ */
 
 /* As bits of a dt_category. */
 static const struct {
@@ -191,7 +193,8 @@ bool dt_ranges_add_property(dt_ranges *r, const char *raw)
     name[n] = '\0';
     for (size_t i = 0; i < sizeof general_names / sizeof general_names[0]; i++) {
         if (strcmp(name, general_names[i].name) != 0 && strcmp(name, general_names[i].name_too) != 0) continue;
-        dt_ranges_add_runs(r, dt_unicode_general, dt_unicode_general_n, DT_GENERAL_CATEGORY, general_names[i].categories);
+        dt_ranges_add_runs(r, dt_unicode_general, dt_unicode_general_n, DT_GENERAL_CATEGORY,
+                           general_names[i].categories);
         return true;
     }
     if (strcmp(name, "alphabetic") == 0 || strcmp(name, "alpha") == 0)
@@ -201,13 +204,14 @@ bool dt_ranges_add_property(dt_ranges *r, const char *raw)
         if (!is_script(name, k)) continue;
         for (size_t i = 0; i < dt_unicode_script_n; i++)
             if ((dt_unicode_script[i] & 255) == k + 1)
-                dt_ranges_add(r, dt_unicode_script[i] >> 8, i + 1 < dt_unicode_script_n ? (dt_unicode_script[i + 1] >> 8) - 1 : LAST);
+                dt_ranges_add(r, dt_unicode_script[i] >> 8,
+                              i + 1 < dt_unicode_script_n ? (dt_unicode_script[i + 1] >> 8) - 1 : LAST);
         return true;
     }
     return false;
 }
 
-/* ---- tables ------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- tables ------------------ */
 
 /* Pages that are equal are kept once; neighbours mostly are. */
 static bool keep_page(dt_char_table *t, size_t page, const uint8_t cells[256])

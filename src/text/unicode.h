@@ -1,30 +1,35 @@
 /* unicode.h - what is known of characters: general category, script, case, and what the normal forms do to them.
  *
- * The tables are part of the program, because ids must not depend on the version of Unicode that a library of the machine at hand has. They are measured on
- * Hugging Face's tokenizers (tools/make_unicode.py), whose parts have versions of their own: 16.0 for classes in expressions, 17.0 for digits and lower case,
- * 12.0 for normal forms, an older one for punctuation. */
+ * The tables are part of the program, because ids must not depend on the version of Unicode that a library of the
+ * machine at hand has. They are measured on Hugging Face's tokenizers (tools/make_unicode.py), whose parts have
+ * versions of their own: 16.0 for classes in expressions, 17.0 for digits and lower case, 12.0 for normal forms, an
+ * older one for punctuation. */
 #ifndef DTRAIN_TEXT_UNICODE_H
 #define DTRAIN_TEXT_UNICODE_H
 
 #include "tokenizer_ops.h"
 
-/* ---- tables (unicode_tables.c): runs of code point * 256 + value, each up to the next one ------------------------------------------- */
+/* ---- tables (unicode_tables.c): runs of code point * 256 + value, up to the next one ---------- */
 
 /** Values of dt_unicode_general: a category and flags. */
+/* clang-format off */
 typedef enum dt_category {
     DT_CAT_LU, DT_CAT_LL, DT_CAT_LT, DT_CAT_LM, DT_CAT_LO, DT_CAT_MN, DT_CAT_MC, DT_CAT_ME, DT_CAT_ND, DT_CAT_NL,
     DT_CAT_NO, DT_CAT_PC, DT_CAT_PD, DT_CAT_PS, DT_CAT_PE, DT_CAT_PI, DT_CAT_PF, DT_CAT_PO, DT_CAT_SM, DT_CAT_SC,
     DT_CAT_SK, DT_CAT_SO, DT_CAT_ZS, DT_CAT_ZL, DT_CAT_ZP, DT_CAT_CC, DT_CAT_CF, DT_CAT_CO, DT_CAT_CN
 } dt_category;
-enum { DT_GENERAL_CATEGORY = 31, DT_GENERAL_ALPHABETIC = 32, DT_GENERAL_NUMERIC = 64 /* Digits */, DT_GENERAL_PUNCTUATION = 128 /* Punctuation */ };
+/* clang-format on */
+/** Flags: alphabetic; what the pre-tokenizers Digits and Punctuation take for a digit and for punctuation. */
+enum { DT_GENERAL_CATEGORY = 31, DT_GENERAL_ALPHABETIC = 32, DT_GENERAL_NUMERIC = 64, DT_GENERAL_PUNCTUATION = 128 };
 
-/** Values of dt_unicode_normal: bit k for each form NFC, NFD, NFKC, NFKD that changes the character by itself; has a combining class; composes with what
- *  stands before it; something that follows may compose with it. */
+/** Values of dt_unicode_normal: bit k for each form NFC, NFD, NFKC, NFKD that changes the character by itself; it has a
+ *  combining class; it composes with what stands before it; something that follows may compose with it. */
 enum { DT_NORMAL_MOVES = 16, DT_NORMAL_COMPOSES = 32, DT_NORMAL_BEGINS = 64 };
 
 extern const uint32_t dt_unicode_general[], dt_unicode_normal[], dt_unicode_script[];
 extern const size_t dt_unicode_general_n, dt_unicode_normal_n, dt_unicode_script_n;
-extern const char *const dt_unicode_script_names[][3]; /* aliases; value k + 1 of dt_unicode_script is script k, 0 none */
+/** Aliases; value k + 1 of dt_unicode_script is script k, 0 none. */
+extern const char *const dt_unicode_script_names[][3];
 extern const size_t dt_unicode_n_scripts;
 
 /** first, first + step, ..., last become lower case by adding distance. */
@@ -35,14 +40,14 @@ typedef struct dt_lower_run {
 extern const dt_lower_run dt_unicode_lower_runs[];
 extern const size_t dt_unicode_n_lower_runs;
 
-/* ---- looking up ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- looking up ------------------ */
 
 uint8_t dt_unicode_find(const uint32_t *runs, size_t n_runs, uint32_t c);
 bool dt_unicode_is_letter(uint32_t c);
-bool dt_unicode_is_word(uint32_t c);    /* alphabetic, M, Nd, Pc, and the two joiners: \w of the crate regex */
-uint32_t dt_unicode_lower(uint32_t c);  /* U+0130, which becomes two characters, stays */
+bool dt_unicode_is_word(uint32_t c);   /* alphabetic, M, Nd, Pc, and the two joiners: \w of the crate regex */
+uint32_t dt_unicode_lower(uint32_t c); /* U+0130, which becomes two characters, stays */
 
-/* ---- sets of characters ------------------------------------------------------------------------------------------------------------------ */
+/* ---- sets of characters ------------------ */
 
 typedef struct dt_range {
     uint32_t first, last;
@@ -59,13 +64,14 @@ void dt_ranges_add_all(dt_ranges *r, const dt_ranges *other);
 /** Those whose value, masked, has its bit set in wanted. */
 void dt_ranges_add_runs(dt_ranges *r, const uint32_t *runs, size_t n_runs, uint8_t mask, uint64_t wanted);
 void dt_ranges_add_flag(dt_ranges *r, const uint32_t *runs, size_t n_runs, uint8_t flag);
-/** The characters of a property as Oniguruma names it (case, spaces, - and _ do not matter): a category, Alphabetic, White_Space, a script. false: unknown. */
+/** The characters of a property as Oniguruma names it (case, spaces, - and _ do not matter): a category, Alphabetic,
+ * White_Space, a script. false: unknown. */
 bool dt_ranges_add_property(dt_ranges *r, const char *name);
 void dt_ranges_add_spaces(dt_ranges *r);
 void dt_ranges_settle(dt_ranges *r); /* in order, none touching another */
 void dt_ranges_negate(dt_ranges *r); /* of settled ones */
 
-/* ---- a byte for each character ------------------------------------------------------------------------------------------------------------ */
+/* ---- a byte for each character ------------------ */
 
 typedef struct dt_char_table {
     uint16_t page[0x1100];

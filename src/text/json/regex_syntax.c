@@ -1,14 +1,19 @@
-/* regex_syntax.c - Oniguruma's syntax (its own, of Unicode strings) as PCRE2 reads it, over bytes that stand for characters.
+/* regex_syntax.c - Oniguruma's syntax (its own, of Unicode strings) as PCRE2 reads it, over bytes that stand for
+ * characters.
  *
  * Source   Oniguruma's doc/RE, doc/SYNTAX.md; pcre2pattern(3).
- * PCRE2 sees one byte for each character: an ASCII character as itself, any other as the number of its class. A class holds the characters that no set of the
- * expression tells apart. So what is a letter comes from the tables of unicode.h and not from PCRE2's, and sets are bit maps. Twice over the expression: first
- * the sets are collected, then the classes are known and it is written.
- * Different in meaning, and rewritten: \w (Alphabetic, M, Nd, Pc and, outside of sets, six of No), \b and \B (by that \w), \h (a hexadecimal digit), \v, \u, {,n}, (?m: (the dot
- * matches a newline), (?i: (s is also U+017F and k U+212A).
- * Different and refused: possessive and lazy intervals ({n,m}+ and {n}? are something else there), options that hold to the end of a group, [:posix:], sets
- * within sets and &&, names, back references, without case what one character has and two others (ss and U+00DF), letters beyond ASCII without case, and every
- * escape not named here. */
+ *
+ * PCRE2 sees one byte for each character: an ASCII character as itself, any other as the number of its class. A class
+ * holds the characters that no set of the expression tells apart. So what is a letter is decided by the tables of
+ * unicode.h and not by PCRE2's, and sets are bit maps. The expression is read twice: first the sets are collected, then
+ * the classes are known and it is written.
+ *
+ * Different in meaning, and rewritten: \w (Alphabetic, M, Nd, Pc and, outside of sets, six of No), \b and \B (by that
+ * \w), \h (a hexadecimal digit), \v, \u, {,n}, (?m: (the dot matches a newline), (?i: (s is also U+017F, k U+212A).
+ *
+ * Different and refused: possessive and lazy intervals ({n,m}+ and {n}? are something else there), options that hold to
+ * the end of a group, [:posix:], sets within sets and &&, names, back references, and every escape not named here.
+ * Without case: letters beyond ASCII, and pairs of letters that one character stands for, too (ss and U+00DF). */
 #include "regex.h"
 
 #include <stdlib.h>
@@ -41,10 +46,11 @@ static bool next_is(const syntax *s, const char *text)
 
 static dt_err refuse(const syntax *s, const char *what)
 {
-    return dt_fail(DT_ERR_DATA, "%s is not supported (byte %zu of \"%.60s\")", what, (size_t)(s->p - s->begin), s->begin);
+    return dt_fail(DT_ERR_DATA, "%s is not supported (byte %zu of \"%.60s\")", what, (size_t)(s->p - s->begin),
+                   s->begin);
 }
 
-/* ---- sets ------------------------------------------------------------------------------------------------------------------- */
+/* ---- a set as PCRE2 sees it ------------------ */
 
 static bool holds(const dt_ranges *r, uint32_t c)
 {
@@ -128,7 +134,7 @@ static dt_err put_boundary(syntax *s, bool is)
     return DT_OK;
 }
 
-/* ---- case ------------------------------------------------------------------------------------------------------------------- */
+/* ---- case ------------------ */
 
 static bool is_ascii_letter(uint32_t c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
 
@@ -138,7 +144,8 @@ static bool has_case(const dt_range *range)
     dt_ranges cased = {0};
     bool any = false;
     dt_ranges_add_runs(&cased, dt_unicode_general, dt_unicode_general_n, DT_GENERAL_CATEGORY,
-                       1u << DT_CAT_LU | 1u << DT_CAT_LL | 1u << DT_CAT_LT | 1u << DT_CAT_NL | 1u << DT_CAT_SO | 1u << DT_CAT_MN | 1u << DT_CAT_LM);
+                       1u << DT_CAT_LU | 1u << DT_CAT_LL | 1u << DT_CAT_LT | 1u << DT_CAT_NL | 1u << DT_CAT_SO |
+                           1u << DT_CAT_MN | 1u << DT_CAT_LM);
     for (size_t i = 0; i < cased.n; i++) {
         const uint32_t first = cased.item[i].first < 128 ? 128 : cased.item[i].first;
         any = any || (first <= range->last && cased.item[i].last >= range->first && cased.item[i].last >= 128);
@@ -164,7 +171,8 @@ static dt_err fold(syntax *s, dt_ranges *r)
     return DT_OK;
 }
 
-/* Two letters without case may be one character (U+00DF, U+FB00 to U+FB06), which only Oniguruma knows; c was read just now. */
+/* Two letters without case may be one character (U+00DF, U+FB00 to U+FB06), which only Oniguruma knows; c was read just
+ * now. */
 static dt_err check_pair(syntax *s, uint32_t c)
 {
     static const char *const pairs[] = {"ss", "st", "ff", "fi", "fl"};
@@ -205,7 +213,7 @@ static uint32_t take_char(syntax *s)
     return c;
 }
 
-/* ---- escapes ---------------------------------------------------------------------------------------------------------------- */
+/* ---- escapes ------------------ */
 
 /* \p{...}, \P{...}, \p{^...}; s->p is at the p. */
 static dt_err property(syntax *s, dt_ranges *r, bool *negated)
@@ -304,7 +312,7 @@ static dt_err escape(syntax *s)
     return put_code(s, c);
 }
 
-/* ---- [...] ------------------------------------------------------------------------------------------------------------------ */
+/* ---- sets: [...] ------------------ */
 
 /* A character of a set, and where it is not one but several (\s), *is_set: these are in r. */
 static dt_err item(syntax *s, dt_ranges *r, bool *is_set, uint32_t *c)
@@ -354,7 +362,7 @@ static dt_err set(syntax *s)
     return err;
 }
 
-/* ---- the rest --------------------------------------------------------------------------------------------------------------- */
+/* ---- the rest ------------------ */
 
 static dt_err open_group(syntax *s)
 {
@@ -441,7 +449,13 @@ static dt_err one(syntax *s)
         return close_group(s);
     case '{':
         return interval(s);
-    case '^': case '$': case '.': case '|': case '?': case '*': case '+':
+    case '^':
+    case '$':
+    case '.':
+    case '|':
+    case '?':
+    case '*':
+    case '+':
         s->last = 0;
         return put_char(s), DT_OK;
     default:
@@ -461,7 +475,7 @@ static dt_err pass(syntax *s, bool writing)
     return s->depth == 0 ? DT_OK : refuse(s, "a group without an end");
 }
 
-/* ---- classes ---------------------------------------------------------------------------------------------------------------- */
+/* ---- classes ------------------ */
 
 static int by_value(const void *a, const void *b)
 {
