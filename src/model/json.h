@@ -2,7 +2,7 @@
 #ifndef DT_MODEL_JSON_H
 #define DT_MODEL_JSON_H
 
-#include "dtrain/json.h"
+#include "dtrain/spec.h"
 
 /** Where values come from and what a bad one counts as. */
 typedef struct reader {
@@ -10,8 +10,6 @@ typedef struct reader {
     dt_err err;
 } reader;
 
-/** Compact JSON text of a value, cut to fit; returns out. */
-char *dt_json_text(const json_t *value, char *out, size_t out_size);
 /** "NAME: KEY: expected WHAT, found VALUE". */
 dt_err dt_json_bad(const reader *r, const char *key, const json_t *value, const char *expected);
 

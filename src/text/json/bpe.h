@@ -4,7 +4,7 @@
 #ifndef DTRAIN_TEXT_BPE_H
 #define DTRAIN_TEXT_BPE_H
 
-#include "spec.h"
+#include "dtrain/spec.h"
 #include "vocab.h"
 
 typedef struct dt_merge {

@@ -4,7 +4,7 @@
 
 #include "piece.h"
 #include "regex.h"
-#include "spec.h"
+#include "dtrain/spec.h"
 
 /** Forms first, numbered as the bits of dt_unicode_normal. */
 typedef enum dt_normal_kind { DT_NFC, DT_NFD, DT_NFKC, DT_NFKD, DT_LOWERCASE, DT_PREPEND, DT_REPLACE, DT_STRIP } dt_normal_kind;

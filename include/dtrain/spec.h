@@ -1,6 +1,6 @@
-/* spec.h - reading a JSON file whose values say what to do: every message names file, key and value, and no key is passed over. */
-#ifndef DTRAIN_TEXT_SPEC_H
-#define DTRAIN_TEXT_SPEC_H
+/* spec.h - typed values out of JSON that says what to do: every message names file, key and value. */
+#ifndef DTRAIN_SPEC_H
+#define DTRAIN_SPEC_H
 
 #include "dtrain/json.h"
 
@@ -8,15 +8,17 @@
 typedef struct dt_spec {
     const char *file;
     const json_t *value;
+    dt_err err;      /* what a bad value counts as; DT_OK: DT_ERR_DATA */
     char where[128]; /* "pre_tokenizer.pretokenizers[1]", "" for the whole file */
 } dt_spec;
 
-/** Read a file of up to max_nbytes as a JSON object. DT_ERR_DATA: missing, too large, not JSON, a key twice, no object. root->value is the caller's
- *  (json_decref); text and nbytes, when not NULL, are given the file's contents, malloc'ed. */
+/** Read a file of up to max_nbytes as a JSON object. DT_ERR_DATA: missing, too large, not JSON, a key twice, no object.
+ *  root->value is the caller's (json_decref); text and nbytes, when not NULL, are given the file's contents, malloc'ed.
+ *  Keys may contain U+0000 (dt_json_key). */
 dt_err dt_spec_load(dt_spec *root, const char *file, size_t max_nbytes, char **text, size_t *nbytes);
 void dt_spec_unload(dt_spec *root); /* safe on {0} */
 
-/** DT_ERR_DATA "FILE: WHERE.KEY: expected EXPECTED, found VALUE"; key NULL: the value of s itself. */
+/** root->err "FILE: WHERE.KEY: expected EXPECTED, found VALUE"; key NULL: the value of s itself. */
 dt_err dt_spec_bad(const dt_spec *s, const char *key, const char *expected);
 
 /** The value of a key: false when absent or null, or s is no object. */
@@ -24,10 +26,11 @@ bool dt_spec_get(const dt_spec *s, const char *key, dt_spec *child);
 /** The i-th value of an array. */
 dt_spec dt_spec_item(const dt_spec *array, size_t i);
 
-/* These leave *out alone when the key is absent or null. */
+/* These leave *out alone when the key is absent or null. An integer may be written as a float with an integral value. */
 dt_err dt_spec_bool(const dt_spec *s, const char *key, bool *out);
 dt_err dt_spec_string(const dt_spec *s, const char *key, const char **out); /* borrowed */
 dt_err dt_spec_int(const dt_spec *s, const char *key, int64_t lo, int64_t hi, int64_t *out);
+dt_err dt_spec_real(const dt_spec *s, const char *key, double lo, double hi, double *out);
 /** The value must be there, and an object or array. */
 dt_err dt_spec_need(const dt_spec *s, const char *key, json_type type, dt_spec *child);
 dt_err dt_spec_need_string(const dt_spec *s, const char *key, const char **out);                /* without U+0000 */

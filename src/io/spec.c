@@ -1,7 +1,10 @@
-/* spec.c - JSON read with jansson. */
-#include "spec.h"
+/* spec.c - jansson accepts any value anywhere; here each key says which type and range it takes, so that a wrong one is
+ * met where it stands and not as a crash later. */
+#include "dtrain/spec.h"
 #include "dtrain/io.h"
 
+#include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,7 +38,7 @@ dt_err dt_spec_bad(const dt_spec *s, const char *key, const char *expected)
     const json_t *value = key ? json_object_get(s->value, key) : s->value;
     char *text = value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
     const dt_err err =
-        dt_fail(DT_ERR_DATA, "%s: %s%s%s: expected %s, found %.80s%s", s->file, s->where, key && s->where[0] ? "." : "",
+        dt_fail(s->err ? s->err : DT_ERR_DATA, "%s: %s%s%s: expected %s, found %.80s%s", s->file, s->where, key && s->where[0] ? "." : "",
                 key ? key : "", expected, text ? text : "nothing", text && strlen(text) > 80 ? "..." : "");
     free(text);
     return err;
@@ -45,7 +48,7 @@ bool dt_spec_get(const dt_spec *s, const char *key, dt_spec *child)
 {
     const json_t *value = json_object_get(s->value, key);
     if (!value || json_is_null(value)) return false;
-    dt_spec found = {.file = s->file, .value = value};
+    dt_spec found = {.file = s->file, .err = s->err, .value = value};
     snprintf(found.where, sizeof found.where, "%.60s%s%.60s", s->where, s->where[0] ? "." : "", key);
     *child = found;
     return true;
@@ -53,7 +56,7 @@ bool dt_spec_get(const dt_spec *s, const char *key, dt_spec *child)
 
 dt_spec dt_spec_item(const dt_spec *array, size_t i)
 {
-    dt_spec item = {.file = array->file, .value = json_array_get(array->value, i)};
+    dt_spec item = {.file = array->file, .err = array->err, .value = json_array_get(array->value, i)};
     snprintf(item.where, sizeof item.where, "%.100s[%zu]", array->where, i);
     return item;
 }
@@ -85,12 +88,27 @@ dt_err dt_spec_string(const dt_spec *s, const char *key, const char **out)
 dt_err dt_spec_int(const dt_spec *s, const char *key, int64_t lo, int64_t hi, int64_t *out)
 {
     dt_spec v;
+    char expected[96];
     if (!dt_spec_get(s, key, &v)) return DT_OK;
-    char expected[80];
-    snprintf(expected, sizeof expected, "an integer from %lld to %lld", (long long)lo, (long long)hi);
-    if (!json_is_integer(v.value) || json_integer_value(v.value) < lo || json_integer_value(v.value) > hi)
-        return dt_spec_bad(&v, NULL, expected);
-    *out = json_integer_value(v.value);
+    snprintf(expected, sizeof expected, "an integer from %" PRId64 " to %" PRId64, lo, hi);
+    const bool is_integer = json_is_integer(v.value);
+    const double x = json_number_value(v.value);
+    const bool fits = is_integer ? json_integer_value(v.value) >= lo && json_integer_value(v.value) <= hi
+                                 : json_is_real(v.value) && x == floor(x) && fabs(x) < 0x1p53 && x >= (double)lo && x <= (double)hi;
+    if (!fits) return dt_spec_bad(&v, NULL, expected);
+    *out = is_integer ? (int64_t)json_integer_value(v.value) : (int64_t)x;
+    return DT_OK;
+}
+
+dt_err dt_spec_real(const dt_spec *s, const char *key, double lo, double hi, double *out)
+{
+    dt_spec v;
+    char expected[96];
+    if (!dt_spec_get(s, key, &v)) return DT_OK;
+    const double x = json_number_value(v.value);
+    snprintf(expected, sizeof expected, "a number from %g to %g", lo, hi);
+    if (!json_is_number(v.value) || !(x >= lo && x <= hi)) return dt_spec_bad(&v, NULL, expected);
+    *out = x;
     return DT_OK;
 }
 
