@@ -61,14 +61,22 @@ cp "$out" "$tmp/text"
 run 0 ./dtrain-info "$tmp/run/checkpoints"
 expect "the folder of checkpoints tells the same" cmp <(grep -E "task|model|steps|training|latest" "$out") <(grep -E "task|model|steps|training|latest" "$tmp/text")
 run 0 ./dtrain-info --json "$tmp/run"
-expect_text "as JSON" '"kind":"run","ok":true,"task":"pretrain","model":"LlamaForCausalLM","parameters":39648,"state":"done","step":6,"total_steps":6,'
+expect_text "as JSON" '"kind":"run","ok":true,"task":"pretrain","model":"LlamaForCausalLM","parameters":39648,"state":"done","run_by":null,"step":6,"total_steps":6,'
 sed -i 's/^max_steps = 6/max_steps = 600/' "$tmp/run/config.ini"
-run 0 ./dtrain-info "$tmp/run"
-expect_text "a run whose metrics are fresh is running" '^  state +running, it seems, metrics written [0-9]+s ago$'
-expect_text "with time left" '^  steps +6 of 600 \(1%\), 4.61k tokens, [0-9a-z]+ of steps left$'
 touch -d '1 hour ago' "$tmp/run/metrics.jsonl"
 run 0 ./dtrain-info "$tmp/run"
-expect_text "one whose metrics are old is stopped" '^  state +stopped, metrics written 1h00m ago$'
+expect_text "a run without a lock is stopped" '^  state +stopped, metrics written 1h00m ago$'
+expect_text "with the time of the steps to come" '^  steps +6 of 600 \(1%\), 4.61k tokens, [0-9a-z]+ of steps left$'
+./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/long" run.max_steps=100000000 >"$out" 2>&1 &
+long=$!
+for _ in $(seq 300); do [ ! -s "$tmp/long/metrics.jsonl" ] || break; sleep 0.1; done
+run 0 ./dtrain-info "$tmp/long"
+expect_text "a run at work is running" '^  state +running, metrics written [0-9]+s ago$'
+expect_text "and its process is named" "^  run by +process $long on $(hostname), since "
+kill -KILL $long
+wait $long 2>/dev/null
+run 0 ./dtrain-info "$tmp/long"
+expect_text "one that was killed is not" '^  state +killed, metrics written '
 sed -i 's/^max_steps = 600/max_steps = 0/; s/^epochs = 1$/epochs = 2/' "$tmp/run/config.ini"
 run 0 ./dtrain-info "$tmp/run"
 expect_text "steps follow from epochs" '^  steps +6 of 26 '

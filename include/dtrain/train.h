@@ -49,6 +49,10 @@ typedef struct dt_lock dt_lock;
 /** Take DIR/run.lock, or wait until it is certain that a run from another host that has it is dead (at most 35 s). force: take it from whoever has it.
  *  DT_ERR_USAGE naming the holder when another run is alive. Collective, agreed. *lock is NULL on ranks other than 0. */
 dt_err dt_lock_take(dt_lock **lock, dt_comm *comm, const char *dir, bool force, dt_phase *phase);
+/** Is a run at work in the directory? LEFT: its lock is there, but the process is gone (on another host: the lock was not refreshed lately). holder: who, "" when
+ *  free. For showing only. */
+typedef enum dt_lock_state { DT_LOCK_FREE, DT_LOCK_HELD, DT_LOCK_LEFT } dt_lock_state;
+dt_lock_state dt_lock_look(const char *dir, char *holder, size_t size);
 void dt_lock_release(dt_lock *lock); /* local; safe on NULL */
 
 /** SIGTERM, SIGUSR1, SIGINT ask to stop; a second SIGINT leaves at once. A write beyond the limit of file sizes fails instead of ending the process.

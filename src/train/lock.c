@@ -154,6 +154,25 @@ static const char *who(const holder *h, char *out, size_t size)
     return out;
 }
 
+dt_lock_state dt_lock_look(const char *dir, char *holder_text, size_t size)
+{
+    char path[PATH_MAX], *text = NULL;
+    size_t n;
+    struct stat st;
+    holder mine, h;
+    *holder_text = '\0';
+    if ((size_t)snprintf(path, sizeof path, "%s/run.lock", dir) >= sizeof path || stat(path, &st) != 0) return DT_LOCK_FREE;
+    if (dt_read_file(path, TEXT_SIZE, &text, &n) != DT_OK) dt_error_clear();
+    parse(text ? text : "", &h);
+    free(text);
+    describe_self(&mine);
+    who(&h, holder_text, size);
+    const bool here = !strcmp(mine.host, h.host) && !strcmp(mine.boot, h.boot) && mine.space == h.space && h.pid > 0;
+    const double age_s = difftime(time(NULL), st.st_mtime); /* by two clocks: good enough to be shown */
+    const bool alive = here ? judge_process(&h) == ALIVE : age_s < OBSERVE_S;
+    return alive ? DT_LOCK_HELD : DT_LOCK_LEFT;
+}
+
 /* ---- taking, on rank 0 ------------------------------------------------------------------------------------------------------- */
 
 typedef enum outcome { FAILED, TAKEN, WAIT } outcome;

@@ -1,4 +1,5 @@
-/* run_dir.c - a run as its files tell it: config.ini (what it is), metrics.jsonl (how far it has come), checkpoints/ (what is kept). Each of them may be missing:
+/* run_dir.c - a run as its files tell it: config.ini (what it is), metrics.jsonl (how far it has come), run.lock (is it
+ * running), checkpoints/ (what is kept). Each of them may be missing:
  * a run that has just begun has no checkpoint, one copied from elsewhere may have nothing else. */
 #include "run_dir.h"
 
@@ -16,6 +17,7 @@
 #include "dtrain/io.h"
 #include "dtrain/metrics.h"
 #include "dtrain/model.h"
+#include "dtrain/train.h"
 
 typedef struct run_info {
     const char *dir;
@@ -32,6 +34,9 @@ typedef struct run_info {
     int64_t n_param;
     int64_t last, last_valid, best; /* rows of metrics, -1: none: of training, of validation, of the lowest validation loss */
     int64_t step, total_steps;      /* total_steps 0: not known */
+    dt_lock_state lock;
+    char holder[512]; /* of run.lock */
+    char *best_path;  /* what `best` names; NULL: no such file */
 } run_info;
 
 /* ---- collecting ---------------------------------------------------------------------------------------------------------- */
@@ -129,13 +134,26 @@ static int64_t count_steps(const run_info *r)
     return (int64_t)ceil(r->cfg.run_epochs * steps_per_epoch - 1e-6);
 }
 
+/* The checkpoint that the run holds for the best, where it keeps one. */
+static dt_err find_best(run_info *r)
+{
+    char path[PATH_MAX + 8];
+    snprintf(path, sizeof path, "%s/best", r->folder);
+    if (!dt_is_file(path)) return DT_OK;
+    const dt_err err = dt_checkpoint_find(path, &r->best_path);
+    if (err == DT_ERR_DATA) dt_error_clear(); /* it was deleted by hand */
+    return err == DT_ERR_DATA ? DT_OK : err;
+}
+
 static dt_err collect(run_info *r)
 {
     DT_TRY(find_places(r));
     DT_TRY(dt_checkpoint_list(r->folder, &r->paths, &r->n_paths));
     if (r->n_paths > 0) DT_TRY(dt_checkpoint_find(r->folder, &r->latest));
+    DT_TRY(find_best(r));
     DT_TRY(read_config(r));
     DT_TRY(read_metrics(r));
+    r->lock = dt_lock_look(r->home, r->holder, sizeof r->holder);
     DT_CHECK(r->has_config || r->metrics.n_rows > 0 || r->n_paths > 0, DT_ERR_DATA,
              "%s: expected the directory of a run; there is no config.ini, no metrics.jsonl and no checkpoint in it", r->dir);
     if (r->last >= 0) r->step = (int64_t)value(r, "step", r->last);
@@ -150,18 +168,11 @@ static void release(run_info *r)
     dt_metrics_free(&r->metrics);
     dt_config_free_list(r->paths, r->n_paths);
     free(r->latest);
+    free(r->best_path);
     dt_model_config_free(&r->mc);
 }
 
 /* ---- derived ------------------------------------------------------------------------------------------------------------- */
-
-/* Seconds between two records of the run as it went last. */
-static double record_seconds(const run_info *r)
-{
-    const double every = r->has_config && r->cfg.log_logging_steps >= 1 ? r->cfg.log_logging_steps : 1;
-    const double step_s = value(r, "step_time", r->last);
-    return isfinite(step_s) ? every * step_s : 0;
-}
 
 /* Of steps to come, by the time that the last ones took. Negative: not known. */
 static double seconds_left(const run_info *r)
@@ -172,10 +183,10 @@ static double seconds_left(const run_info *r)
 
 static const char *state_of(const run_info *r)
 {
-    const bool fresh = r->metrics.n_rows > 0 && r->age_s < fmax(60, 5 * record_seconds(r));
+    if (r->lock == DT_LOCK_HELD) return "running";
     if (r->total_steps > 0 && r->step >= r->total_steps) return "done";
-    if (r->metrics.n_rows == 0 && r->n_paths == 0) return "not started";
-    return fresh ? "running" : "stopped";
+    if (r->lock == DT_LOCK_LEFT) return "killed";
+    return r->metrics.n_rows == 0 && r->n_paths == 0 ? "not started" : "stopped";
 }
 
 static const char *base_name(const char *path)
@@ -195,6 +206,7 @@ static const char *best_checkpoint(const run_info *r, double *loss)
 {
     const double *steps = dt_metrics_column(&r->metrics, "step"), *losses = dt_metrics_column(&r->metrics, "validation_loss");
     const char *best = NULL;
+    if (r->best_path) return r->best_path;
     for (int i = 0; losses && i < r->n_paths; i++)
         for (int64_t row = 0; row < r->metrics.n_rows; row++) {
             if ((int64_t)steps[row] != step_of(r->paths[i]) || !isfinite(losses[row]) || (best && losses[row] >= *loss)) continue;
@@ -218,10 +230,9 @@ static double total_bytes(const run_info *r)
 static void print_state(const run_info *r)
 {
     char text[24];
-    const char *state = state_of(r);
-    const bool running = strcmp(state, "running") == 0;
-    printf("  state        %s", state);
-    if (r->metrics.n_rows > 0) printf("%s, metrics written %s ago", running ? ", it seems" : "", dt_format_duration(fmax(0, r->age_s), text));
+    printf("  state        %s", state_of(r));
+    if (r->metrics.n_rows > 0) printf(", metrics written %s ago", dt_format_duration(fmax(0, r->age_s), text));
+    if (r->lock != DT_LOCK_FREE) printf("\n  run by       %s", r->holder);
     printf("\n  steps        %" PRId64, r->step);
     if (r->total_steps > 0) printf(" of %" PRId64 " (%.0f%%)", r->total_steps, floor(100.0 * (double)r->step / (double)r->total_steps));
     if (r->last >= 0) printf(", %s tokens", dt_format_count(value(r, "tokens", r->last), text));
@@ -253,7 +264,8 @@ static void print_checkpoints(const run_info *r)
     printf("%d in %s, %s\n", r->n_paths, r->folder, dt_format_bytes(total_bytes(r), size));
     printf("  latest       %s\n", base_name(r->latest));
     if (strcmp(r->paths[0], r->latest) != 0) printf("  newest       %s\n", base_name(r->paths[0]));
-    if (best) printf("  best         %s (validation loss %.4f)\n", base_name(best), loss);
+    if (best && isfinite(loss)) printf("  best         %s (validation loss %.4f)\n", base_name(best), loss);
+    if (best && !isfinite(loss)) printf("  best         %s (named by %s/best)\n", base_name(best), r->folder);
 }
 
 static void print_text(const run_info *r)
@@ -297,6 +309,7 @@ static void print_json(const run_info *r)
     json_object_set_new(root, "model", text_or_null(r->has_model ? dt_model_architecture(r->mc.family) : NULL));
     json_object_set_new(root, "parameters", r->has_model ? json_integer(r->n_param) : json_null());
     json_object_set_new(root, "state", json_string(state_of(r)));
+    json_object_set_new(root, "run_by", text_or_null(r->holder));
     json_object_set_new(root, "step", json_integer(r->step));
     json_object_set_new(root, "total_steps", r->total_steps > 0 ? json_integer(r->total_steps) : json_null());
     json_object_set_new(root, "seconds_left", seconds_left(r) >= 0 ? json_real(seconds_left(r)) : json_null());
