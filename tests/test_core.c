@@ -9,6 +9,7 @@
 #include "dtrain/core.h"
 #include "dtrain/unit.h"
 #include <math.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -393,6 +394,34 @@ static void finish_sorts_stably_and_sums_exactly(void **state)
     dt_batch_free(&b, NULL);
 }
 
+/* ---- cores ---- */
+
+static void cores_are_those_of_the_affinity_mask_and_of_the_task(void **state)
+{
+    cpu_set_t all, one;
+    CPU_ZERO(&all), CPU_ZERO(&one);
+    unsetenv("SLURM_CPUS_PER_TASK");
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    const int n = CPU_COUNT(&all);
+    assert_int_equal(dt_cores_own(), n);
+    assert_true(n <= dt_cores_online());
+    for (int c = 0; c < CPU_SETSIZE && CPU_COUNT(&one) == 0; c++)
+        if (CPU_ISSET(c, &all)) CPU_SET(c, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    dt_cores set;
+    dt_cores_of(0, &set);
+    assert_int_equal(dt_cores_count(&set), 1);
+    assert_int_equal(dt_cores_own(), 1);
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+    setenv("SLURM_CPUS_PER_TASK", "1", 1); /* where Slurm says it and binds nothing */
+    assert_int_equal(dt_cores_own(), 1);
+    setenv("SLURM_CPUS_PER_TASK", "1000", 1);
+    assert_int_equal(dt_cores_own(), n);
+    setenv("SLURM_CPUS_ON_NODE", "7", 1);
+    assert_int_equal(dt_cores_of_job(), 7);
+    unsetenv("SLURM_CPUS_PER_TASK"), unsetenv("SLURM_CPUS_ON_NODE");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -414,6 +443,7 @@ int main(void)
         cmocka_unit_test(tensors_that_cannot_be_are_refused),
         cmocka_unit_test(a_batch_is_counted_and_its_arrays_do_not_overlap),
         cmocka_unit_test(finish_sorts_stably_and_sums_exactly),
+        cmocka_unit_test(cores_are_those_of_the_affinity_mask_and_of_the_task),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

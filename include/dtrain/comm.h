@@ -56,6 +56,12 @@ dt_err dt_comm_start(bool *threads);
 
 /** After dt_comm_start: find ranks and nodes; no device yet, votes work. */
 dt_err dt_comm_open(dt_comm *comm);
+/** Cores for one rank: where the ranks of a machine have sets of their own, this rank's; else its part of what they may use together. SLURM_CPUS_PER_TASK is
+ *  the most. At least 1. Local. */
+int dt_comm_cores(const dt_comm *comm);
+/** Threads of this rank: wanted, or with 0 as many as dt_comm_cores. where: what a message calls the setting. Rank 0 warns of more threads than
+ *  cores and, when nothing is wanted, of cores of the job that its ranks may not use. Local. DT_ERR_USAGE: more than 16 threads for each core of the machine. */
+dt_err dt_comm_threads(const dt_comm *comm, int64_t wanted, const char *where, int *n_threads);
 /** Choose the transport ("auto", "mpi", "nccl") for dev and set up its staging buffers (category DT_MEM_STAGING of dev's ledger). */
 dt_err dt_comm_attach(dt_comm *comm, dt_device *dev, const char *backend, bool shared_memory);
 /** Collective; only after an agreed end. A rank that fails alone does not call it. */

@@ -26,7 +26,7 @@
     ENUM(run, device, "auto", "auto|cpu|cuda", \
          "device that computes; auto: the best one that this program was built for") \
     INT (run, threads, 0, 0, 4096, "threads per rank", \
-         "threads of the CPU device; 0: the node's cores divided by its ranks") \
+         "threads of the CPU device; 0: the cores that a rank may use (SLURM_CPUS_PER_TASK at most)") \
     BOOL(run, reproducible, false, \
          "losses and weights are bit-identical for any number of ranks, ZeRO stage and offload (slower)") \
     REAL(run, time_limit, 0, 0, 1e9, "seconds", \

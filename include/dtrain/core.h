@@ -148,6 +148,23 @@ dt_err dt_parse_bytes(const char *text, uint64_t *nbytes);
 
 double dt_now_s(void); /* monotonic, seconds */
 
+/* ---- cores ----------------------------------------------------------------------------------------------------------- */
+
+/** A set of this machine's logical processors, "cores" in what follows. */
+enum { DT_CORE_WORDS = 128 };
+typedef struct dt_cores {
+    uint64_t word[DT_CORE_WORDS];
+} dt_cores;
+/** Those that a process (0: this one) may run on; none where the system does not tell. */
+void dt_cores_of(int pid, dt_cores *set);
+int dt_cores_count(const dt_cores *set);
+/** How many this process may use: its affinity mask, and SLURM_CPUS_PER_TASK where that is less. At least 1. */
+int dt_cores_own(void);
+int dt_cores_per_task(void); /* SLURM_CPUS_PER_TASK, 0 where it is not given */
+int dt_cores_online(void);   /* of the machine */
+/** How many the job has on this machine: SLURM_CPUS_ON_NODE, else what the process that started this one may use. */
+int dt_cores_of_job(void);
+
 /** Where a rank stands: written by the thread that works, read by the watchdog. Strings are literals or outlive the run. */
 typedef struct dt_phase {
     _Atomic(const char *) name; /* "read", "forward", "backward", "reduce", "agree", "update", "save", ... */

@@ -6,7 +6,6 @@
 #include "internal.h"
 #include <inttypes.h>
 #include <limits.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -43,16 +42,52 @@ static dt_err errors_return(MPI_Comm c)
     return DT_OK;
 }
 
-/** Processors that the ranks of this host may run on together, over their number: right whether or not ranks are bound to cores. */
+/** Launchers bind in different ways: ranks may each own cores, share the job's cores, or be free on the machine. The union of what the ranks of a host may
+ *  use, and whether their sets overlap, tells which. */
 static dt_err count_cores(struct dt_comm_mpi *mpi, MPI_Comm shared)
 {
-    int n_ranks;
-    cpu_set_t mine, all;
-    CPU_ZERO(&mine);
-    if (sched_getaffinity(0, sizeof mine, &mine) != 0) CPU_ZERO(&mine);
-    DT_MPI(MPI_Comm_size(shared, &n_ranks));
-    DT_MPI(MPI_Allreduce(&mine, &all, (int)sizeof mine, MPI_BYTE, MPI_BOR, shared));
-    mpi->cores_per_rank = CPU_COUNT(&all) / n_ranks;
+    dt_cores mine, all;
+    int n, sum;
+    dt_cores_of(0, &mine);
+    n = dt_cores_count(&mine);
+    DT_MPI(MPI_Comm_size(shared, &mpi->host_ranks));
+    DT_MPI(MPI_Allreduce(mine.word, all.word, DT_CORE_WORDS, MPI_UINT64_T, MPI_BOR, shared));
+    DT_MPI(MPI_Allreduce(&n, &sum, 1, MPI_INT, MPI_SUM, shared));
+    mpi->host_cores = dt_cores_count(&all);
+    mpi->own_cores = sum == mpi->host_cores;
+    mpi->cores_per_rank = mpi->host_cores / mpi->host_ranks;
+    return DT_OK;
+}
+
+int dt_comm_cores(const dt_comm *comm)
+{
+    const struct dt_comm_mpi *mpi = comm->mpi;
+    const int own = dt_cores_own();
+    if (mpi->own_cores || own < mpi->cores_per_rank) return own;
+    return mpi->cores_per_rank > 0 ? mpi->cores_per_rank : 1;
+}
+
+/* A launcher that binds each rank to a core (Open MPI does so with one and two ranks) leaves the others idle without a word. */
+static void tell_unused_cores(const dt_comm *comm)
+{
+    const struct dt_comm_mpi *mpi = comm->mpi;
+    const int job = dt_cores_of_job(), each = job / mpi->host_ranks, used = dt_comm_cores(comm);
+    if (comm->rank != 0 || !dt_comm_launched() || each <= used || dt_cores_per_task() == used) return;
+    DT_WARN("%d of the %d cores that this job has on %s stay idle: its launcher gives a rank %d. Start with mpirun --bind-to none, or srun "
+            "--cpus-per-task=%d; or set the threads of a rank, if that is meant",
+            job - used * mpi->host_ranks, job, comm->host, used, each);
+}
+
+dt_err dt_comm_threads(const dt_comm *comm, int64_t wanted, const char *where, int *n_threads)
+{
+    enum { ABSURD = 16 };
+    const int cores = dt_comm_cores(comm), online = dt_cores_online();
+    *n_threads = wanted > 0 ? (int)wanted : cores;
+    DT_CHECK(wanted <= (int64_t)ABSURD * online, DT_ERR_USAGE, "%s: expected at most %d threads on a machine of %d cores, found %" PRId64, where,
+             ABSURD * online, online, wanted);
+    if (wanted == 0) tell_unused_cores(comm);
+    if (wanted > cores && comm->rank == 0)
+        DT_WARN("%s: %" PRId64 " threads for a rank that may use %d core%s: they will wait for one another", where, wanted, cores, cores == 1 ? "" : "s");
     return DT_OK;
 }
 

@@ -15,7 +15,9 @@ struct dt_comm_mpi {
     int *rank_at;             /* [n_nodes * max_local]: global rank of a place, -1 where the node has fewer ranks */
     int max_local, min_local; /* largest and least number of ranks on a node */
     int failed_rank;          /* of the last agreement or vote; -1 when nobody failed */
-    int cores_per_rank;       /* processors of this host over its ranks, rounded down: 0 when there are more ranks than processors */
+    int cores_per_rank;       /* cores that the ranks of this host may use together, over their number, rounded down: 0 when there are more ranks */
+    int host_cores, host_ranks; /* those cores; the ranks */
+    bool own_cores;           /* no two ranks of this host may use the same core */
     size_t max_message;       /* bytes in one MPI call; below INT_MAX, lowered by a test of the splitting */
 };
 
@@ -23,6 +25,9 @@ static inline int dt_comm_rank_at(const dt_comm *comm, int node, int local)
 {
     return comm->mpi->rank_at[(size_t)node * (size_t)comm->mpi->max_local + (size_t)local];
 }
+
+/** Did a launcher (mpirun, srun) start this process? */
+bool dt_comm_launched(void);
 
 /** Record an MPI error with MPI's own text. */
 dt_err dt_comm_mpi_fail(int code, const char *call, const char *file, int line);

@@ -27,7 +27,7 @@ static long number(const char *variable)
 /* Of srun the variables are inherited by all that runs in a step, such as a shell or the daemons of mpirun: they speak of the task itself alone. */
 static bool speaks_of_us(int l) { return l != SLURM || number("SLURM_TASK_PID") == (long)getpid(); }
 
-static bool is_launched(void)
+bool dt_comm_launched(void)
 {
     static const char *const marks[] = {"PMIX_RANK", "PMIX_NAMESPACE", "PMI_FD", "PMI_PORT", "PALS_RANKID", "FLUX_TASK_RANK"};
     for (int l = 0; l < N_LAUNCHERS; l++)
@@ -62,7 +62,7 @@ dt_err dt_comm_start(bool *threads)
 {
     int provided = 0, size = 1;
     /* alone: Open MPI 4 would start a daemon of its own beside the program, for features that are not used here, and it may outlive the program */
-    if (!is_launched()) setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
+    if (!dt_comm_launched()) setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
     DT_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided));
     DT_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
     *threads = provided >= MPI_THREAD_MULTIPLE;

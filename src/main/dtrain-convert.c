@@ -300,8 +300,8 @@ static dt_err choose(app *a)
 
 static dt_err open_device(app *a)
 {
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    const int threads = cores > a->comm.local_nranks ? (int)(cores / a->comm.local_nranks) : 1;
+    int threads = 0;
+    DT_TRY(dt_comm_threads(&a->comm, 0, "threads", &threads));
     return dt_device_open(&a->dev, "cpu", a->comm.local_rank, threads, &a->ledger);
 }
 
@@ -390,6 +390,7 @@ int main(int argc, char **argv)
     if (parsed == DT_OK && a.opt.help) fputs(usage, stdout);
     if (parsed == DT_OK && a.opt.version) tool_print_version();
     if (parsed == DT_OK && (a.opt.help || a.opt.version)) return tool_end(DT_OK);
+    tool_wait_fairly(argv);
     bool threads;
     const dt_err started = dt_comm_start(&threads);
     if (started != DT_OK) return tool_end(started);

@@ -56,10 +56,8 @@ static dt_err find_ends(app *a)
 
 static dt_err open_device(app *a)
 {
-    int threads = (int)a->opt.threads;
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    if (threads == 0 && a->comm.local_nranks > 1)
-        threads = cores > a->comm.local_nranks ? (int)(cores / a->comm.local_nranks) : 1;
+    int threads = 0;
+    DT_TRY(dt_comm_threads(&a->comm, a->opt.threads, "--threads", &threads));
     return dt_device_open(&a->dev, a->opt.device, a->comm.local_rank, threads, &a->ledger);
 }
 
@@ -344,6 +342,7 @@ int main(int argc, char **argv)
     if (parsed == DT_OK && a.opt.help) fputs(generate_usage, stdout);
     if (parsed == DT_OK && a.opt.version) tool_print_version();
     if (parsed == DT_OK && (a.opt.help || a.opt.version)) return tool_end(DT_OK);
+    tool_wait_fairly(argv);
     setenv("DTRAIN_LOG", "warn", 0); /* standard output is for the text */
     bool threads;
     const dt_err started = dt_comm_start(&threads);

@@ -59,10 +59,17 @@ void run_compare_plan(dt_run *run, const stage_plan *plan)
     free(text);
 }
 
+/* What ranks_per_node ranks that share this machine would have. */
+static int threads_planned(const dt_run *run, int ranks_per_node)
+{
+    const int shared = dt_cores_own() / ranks_per_node;
+    return run->cfg.run_threads > 0 ? (int)run->cfg.run_threads : shared > 1 ? shared : 1;
+}
+
 /* The data may not be there yet when a run is planned: then full rows of seq_len are assumed. */
 static dt_err open_for_plan(dt_run *run, int ranks_per_node)
 {
-    DT_TRY(run_open_device(run, 0, run_threads_planned(run, ranks_per_node)));
+    DT_TRY(run_open_device(run, 0, threads_planned(run, ranks_per_node)));
     DT_TRY(run_open_config_objects(run));
     if (run_open_data(run) == DT_OK) return DT_OK;
     DT_INFO("%s; planning for full rows of seq_len tokens", dt_error_message());

@@ -123,7 +123,9 @@ dt_err run_open_device(dt_run *run, int local_rank, int n_threads)
 static dt_err open_device(dt_run *run)
 {
     int n_threads = 0;
-    DT_TRY(run_threads(run, &n_threads));
+    char where[512];
+    dt_config_where(&run->cfg, "run", "threads", where, sizeof where);
+    DT_TRY(run_agree(run, dt_comm_threads(run->comm, run->cfg.run_threads, where, &n_threads)));
     DT_TRY(run_agree(run, run_open_device(run, run->comm->local_rank, n_threads)));
     return run_agree(run, at_key(run, "comm", "backend", dt_comm_attach(run->comm, &run->dev, run->cfg.comm_backend, run->cfg.comm_shared_memory)));
 }

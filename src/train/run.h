@@ -27,10 +27,6 @@ dt_err run_open_states(dt_run *run);         /* zero, model, buffers: collective
 
 dt_err run_betas(const dt_config *cfg, double *beta1, double *beta2); /* [optimizer] betas: two numbers in [0, 1) */
 
-/* threads.c: the first is collective; the second is what the first would give ranks_per_node ranks that share this machine. */
-dt_err run_threads(const dt_run *run, int *n_threads);
-int run_threads_planned(const dt_run *run, int ranks_per_node);
-
 /* plan.c: bytes by category of a rank at a stage, as run_open_states would allocate. */
 typedef struct stage_plan { dt_zero_plan zero; size_t bytes[DT_N_MEMCAT], total; } stage_plan;
 dt_err run_plan_stage(const dt_run *run, int stage, int nranks, int ranks_per_node, stage_plan *plan);

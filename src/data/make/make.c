@@ -6,7 +6,6 @@
 #include "reader.h"
 #include "dtrain/json.h"
 #include <inttypes.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -168,8 +167,7 @@ static dt_err read_options(make *k)
 
 static int n_cores(void)
 {
-    cpu_set_t set;
-    const int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    const int n = dt_cores_own();
     return n < MAX_THREADS ? n : MAX_THREADS;
 }
 

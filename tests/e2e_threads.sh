@@ -1,0 +1,41 @@
+#!/bin/bash
+# e2e_threads.sh - threads and cores: how long threads wait, how many there are, and what is said of cores that are not used.
+. "$(dirname "$0")/e2e.sh"
+. "$(dirname "$0")/train_common.sh"
+make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
+unset OMP_WAIT_POLICY GOMP_SPINCOUNT KMP_BLOCKTIME OMP_NUM_THREADS SLURM_CPUS_PER_TASK SLURM_CPUS_ON_NODE
+sed -i 's/^threads = .*/threads = 0/' "$tmp/tiny.ini"
+check() { run 0 env "$@" ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/x"; }
+
+if ldd ./dtrain | grep -q libgomp; then # the library prints what it was started with
+    check OMP_DISPLAY_ENV=verbose
+    expect_text "waiting threads spin briefly" "GOMP_SPINCOUNT = '300'"
+    check OMP_DISPLAY_ENV=verbose GOMP_SPINCOUNT=77
+    expect_text "the user's count wins" "GOMP_SPINCOUNT = '77'"
+    check OMP_DISPLAY_ENV=verbose OMP_WAIT_POLICY=passive
+    expect_text "the user's policy wins" "GOMP_SPINCOUNT = '0'"
+fi
+
+run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/x" run.threads=4096
+cores=$(getconf _NPROCESSORS_ONLN)
+if [ "$cores" -lt 256 ]; then
+    expect_exit "4096 threads are refused" 64
+    expect_text "and it is said how many may be" "run.threads: expected at most $((16 * cores)) threads on a machine of $cores core"
+fi
+allowed=$(nproc)
+run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/x" run.threads=$((allowed + 1))
+expect_text "more threads than cores: a warning" "warning: .*run.threads: $((allowed + 1)) threads for a rank that may use $allowed core"
+check SLURM_CPUS_PER_TASK=1
+expect_text "SLURM_CPUS_PER_TASK is honoured" ", 1 thread,"
+
+if [ "$allowed" -gt 1 ]; then
+    run 0 taskset -c "$(taskset -cp $$ | sed 's/.*: *//; s/[-,].*//')" ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/x"
+    expect_text "the affinity mask is honoured" ", 1 thread,"
+    if grep -q "stay idle" "$out"; then not_ok "who binds a program by hand is not warned" "$(cat "$out")"; else ok "who binds a program by hand is not warned"; fi
+    # mpirun binds a rank to one core, as Open MPI does with one and two ranks
+    run 1 env OMPI_MCA_hwloc_base_binding_policy=core PRTE_MCA_hwloc_default_binding_policy=core ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/x"
+    if grep -q ", 1 thread," "$out"; then
+        expect_text "idle cores are named, with what to do" "of the $allowed cores .* stay idle.*--bind-to none.*--cpus-per-task=$allowed"
+    else skip "idle cores are named" "this launcher does not bind ranks to cores"; fi
+fi
+e2e_done
