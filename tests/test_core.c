@@ -399,7 +399,8 @@ static void finish_sorts_stably_and_sums_exactly(void **state)
 static void cores_are_those_of_the_affinity_mask_and_of_the_task(void **state)
 {
     cpu_set_t all, one;
-    CPU_ZERO(&all), CPU_ZERO(&one);
+    CPU_ZERO(&all);
+    CPU_ZERO(&one);
     unsetenv("SLURM_CPUS_PER_TASK");
     assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
     const int n = CPU_COUNT(&all);

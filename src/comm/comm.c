@@ -72,7 +72,7 @@ static void tell_unused_cores(const dt_comm *comm)
 {
     const struct dt_comm_mpi *mpi = comm->mpi;
     const int job = dt_cores_of_job(), each = job / mpi->host_ranks, used = dt_comm_cores(comm);
-    if (comm->rank != 0 || !dt_comm_launched() || each <= used || dt_cores_per_task() == used) return;
+    if (comm->rank != 0 || dt_comm_started_alone() || each <= used || dt_cores_per_task() == used) return;
     DT_WARN("%d of the %d cores that this job has on %s stay idle: its launcher gives a rank %d. Start with mpirun --bind-to none, or srun "
             "--cpus-per-task=%d; or set the threads of a rank, if that is meant",
             job - used * mpi->host_ranks, job, comm->host, used, each);

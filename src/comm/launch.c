@@ -16,6 +16,10 @@ static const launcher launchers[] = {
 };
 enum { N_LAUNCHERS = sizeof launchers / sizeof launchers[0], SLURM = N_LAUNCHERS - 1 };
 
+/* Set for a process that nobody launched, before MPI starts: MPI leaves a launcher's variables behind in such a process, too. */
+static const char ALONE[] = "OMPI_MCA_ess_singleton_isolated";
+bool dt_comm_started_alone(void) { return getenv(ALONE) != NULL; }
+
 static long number(const char *variable)
 {
     const char *text = getenv(variable);
@@ -27,7 +31,7 @@ static long number(const char *variable)
 /* Of srun the variables are inherited by all that runs in a step, such as a shell or the daemons of mpirun: they speak of the task itself alone. */
 static bool speaks_of_us(int l) { return l != SLURM || number("SLURM_TASK_PID") == (long)getpid(); }
 
-bool dt_comm_launched(void)
+static bool is_launched(void)
 {
     static const char *const marks[] = {"PMIX_RANK", "PMIX_NAMESPACE", "PMI_FD", "PMI_PORT", "PALS_RANKID", "FLUX_TASK_RANK"};
     for (int l = 0; l < N_LAUNCHERS; l++)
@@ -62,7 +66,7 @@ dt_err dt_comm_start(bool *threads)
 {
     int provided = 0, size = 1;
     /* alone: Open MPI 4 would start a daemon of its own beside the program, for features that are not used here, and it may outlive the program */
-    if (!dt_comm_launched()) setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
+    if (!is_launched()) setenv(ALONE, "1", 0);
     DT_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided));
     DT_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
     *threads = provided >= MPI_THREAD_MULTIPLE;
