@@ -4,6 +4,11 @@
 if ! command -v python3 >/dev/null; then skip chat_on_a_terminal "no python3 for the pseudo-terminal"; exit 0; fi
 "$BUILD/tests/test_generate" --make-checkpoint "$tmp/run" >"$out" 2>&1
 expect "a small checkpoint is made" test -s "$tmp/run/checkpoints/step-00000007.h5"
+# a reader that has left
+{ ./dtrain-generate "$tmp/run" --prompt a --num-samples 3000 --max-new-tokens 20 --threads 1 --batch-size 4 2>"$out"; echo $? >"$tmp/code"; } | head -1 >"$tmp/first"
+code=$(cat "$tmp/code")
+expect_exit "samples for a reader that leaves" 0
+expect "and nothing is said about it" test "$(grep -c error "$out")" = 0
 timeout 500 python3 tests/chat_terminal.py "$tmp/run" "$tmp/said.json" >"$tmp/results" 2>"$out"
 code=$?
 cat "$tmp/results"

@@ -26,6 +26,9 @@ test  header:cmocka.h  libcmocka-dev       cmocka
 test? command:h5dump   hdf5-tools          hdf5
 test? command:gnuplot  gnuplot-nox         gnuplot
 test? command:lua      lua5.4              lua
+test? command:python3  python3             python3
+test? command:mandoc   mandoc              mandoc
+test? command:zsh      zsh                 zsh
 fuzz  command:clang    clang               llvm
 clang command:clang    clang               llvm
 clang clang-openmp     libomp-dev          llvm

@@ -13,8 +13,9 @@
 
 #include "dtrain/io.h"
 
-static const char *const fixed[] = {"step",      "loss",              "lr",            "grad_norm",   "tokens",  "samples",
-                                    "step_time", "tokens_per_second", "memory_device", "memory_host", "skipped", "validation_loss"};
+static const char *const fixed[] = {"step",          "loss",        "lr",        "grad_norm",
+                                    "tokens",        "samples",     "step_time", "tokens_per_second",
+                                    "memory_device", "memory_host", "skipped",   "validation_loss"};
 enum { N_FIXED = sizeof fixed / sizeof fixed[0] };
 
 /* ---- columns ----------------------------------------------------------------------------------------------------------- */
@@ -81,7 +82,8 @@ static dt_err read_header(dt_csv *c, char *line)
     for (char *at = line; (name = next_name(&at));) DT_TRY(add_column(c, name, strlen(name)));
     for (int i = 0; i < N_FIXED; i++)
         DT_CHECK(i < c->n_columns && strcmp(c->names[i], fixed[i]) == 0, DT_ERR_DATA,
-                 "%s: expected a table of metrics with the column %s at position %d; move the file away", c->path, fixed[i], i + 1);
+                 "%s: expected a table of metrics with the column %s at position %d; move the file away", c->path,
+                 fixed[i], i + 1);
     return DT_OK;
 }
 
@@ -95,7 +97,10 @@ static int n_cells(const char *line)
 }
 
 /* What of a table is kept: rows of steps up to last_step, with redo_validation without that step's validation, whose second cell, the loss, is empty. */
-typedef struct kept { int64_t last_step; bool redo_validation; } kept;
+typedef struct kept {
+    int64_t last_step;
+    bool redo_validation;
+} kept;
 
 static bool is_kept(const kept *k, long long step, const char *behind_step)
 {
@@ -129,7 +134,8 @@ static dt_err copy_rows(dt_csv *c, FILE *in, dt_record_file *to, const kept *k)
 static dt_err write_again(dt_csv *c, FILE *in, const kept *k)
 {
     char part[PATH_MAX];
-    DT_CHECK(snprintf(part, sizeof part, "%s.part", c->path) < PATH_MAX, DT_ERR_WRITE, "%s: the name is too long", c->path);
+    DT_CHECK(snprintf(part, sizeof part, "%s.part", c->path) < PATH_MAX, DT_ERR_WRITE, "%s: the name is too long",
+             c->path);
     dt_record_file to;
     dt_err err = dt_record_file_open(&to, part, false);
     c->row.nbytes = 0;
@@ -178,7 +184,8 @@ static dt_err widen(dt_csv *c)
     size_t cap = 0;
     FILE *in = fopen(c->path, "re");
     DT_CHECK(in, DT_ERR_DATA, "%s: cannot read: %s", c->path, strerror(errno));
-    dt_err err = getline(&header, &cap, in) > 0 ? DT_OK : dt_fail(DT_ERR_DATA, "%s: its header line is missing", c->path);
+    dt_err err =
+        getline(&header, &cap, in) > 0 ? DT_OK : dt_fail(DT_ERR_DATA, "%s: its header line is missing", c->path);
     if (err == DT_OK) err = write_again(c, in, &(kept){.last_step = INT64_MAX});
     free(header);
     fclose(in);
@@ -212,7 +219,8 @@ static dt_err write_row(dt_csv *c)
     for (int i = 0; i < c->n_columns; i++) {
         const double x = c->cells[i];
         if (i) dt_record_bytes(&c->row, ",", 1);
-        if (c->set[i]) dt_record_printf(&c->row, x == rint(x) && fabs(x) < 0x1p53 ? "%.0f" : "%.9g", isnan(x) ? NAN : x);
+        if (c->set[i])
+            dt_record_printf(&c->row, x == rint(x) && fabs(x) < 0x1p53 ? "%.0f" : "%.9g", isnan(x) ? NAN : x);
         c->set[i] = false;
     }
     dt_record_bytes(&c->row, "\n", 1);
@@ -221,10 +229,16 @@ static dt_err write_row(dt_csv *c)
 
 dt_err dt_csv_train(dt_csv *c, const dt_train_record *rec)
 {
-    const double values[] = {(double)rec->step,          rec->loss,      rec->lr,
-                             rec->grad_norm,             (double)rec->tokens, (double)rec->samples,
-                             rec->step_time,             rec->tokens_per_second,
-                             (double)rec->memory_device, (double)rec->memory_host};
+    const double values[] = {(double)rec->step,
+                             rec->loss,
+                             rec->lr,
+                             rec->grad_norm,
+                             (double)rec->tokens,
+                             (double)rec->samples,
+                             rec->step_time,
+                             rec->tokens_per_second,
+                             (double)rec->memory_device,
+                             (double)rec->memory_host};
     for (int i = 0; i < (int)(sizeof values / sizeof values[0]); i++) set_cell(c, i, values[i]);
     set_cell(c, N_FIXED - 2, rec->skipped);
     DT_TRY(set_more(c, rec->more, rec->n_more));

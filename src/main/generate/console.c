@@ -9,13 +9,14 @@
 #include "dtrain/io.h"
 #include "dtrain/tokenizer.h"
 
-static const char help[] = "  /clear          forget what was said\n"
-                           "  /system TEXT    begin again, with TEXT as the system message (without TEXT: with none)\n"
-                           "  /save FILE      write the conversation to FILE as JSON, a record for dtrain-data\n"
-                           "  /help           this list\n"
-                           "  /exit           leave; so does Ctrl-D\n"
-                           "Ctrl-C stops an answer. A message of several lines: end a line with \\, or put \"\"\" before and\n"
-                           "behind it. A message that begins with /: write // instead.\n";
+static const char help[] =
+    "  /clear          forget what was said\n"
+    "  /system TEXT    begin again, with TEXT as the system message (without TEXT: with none)\n"
+    "  /save FILE      write the conversation to FILE as JSON, a record for dtrain-data\n"
+    "  /help           this list\n"
+    "  /exit           leave; so does Ctrl-D\n"
+    "Ctrl-C stops an answer. A message of several lines: end a line with \\, or put \"\"\" before and\n"
+    "behind it. A message that begins with /: write // instead.\n";
 
 dt_err console_open(console *c)
 {
@@ -130,7 +131,8 @@ static dt_err save(const char *file, const dt_messages *said)
         json_t *message = json_object();
         json_object_set_new(message, "role", json_string(role_name(said->item[i].role)));
         size_t n;
-        char *text = dt_utf8_repair(said->item[i].text, said->item[i].nbytes, &n); /* a model of bytes may say anything */
+        char *text =
+            dt_utf8_repair(said->item[i].text, said->item[i].nbytes, &n); /* a model of bytes may say anything */
         json_object_set_new(message, "content", text ? json_stringn(text, n) : json_null());
         free(text);
         json_array_append_new(list, message);
@@ -138,7 +140,8 @@ static dt_err save(const char *file, const dt_messages *said)
     json_t *root = json_pack("{s:o}", "messages", list);
     char *text = json_dumps(root, JSON_COMPACT | JSON_ENCODE_ANY), *line = NULL;
     const int n = text ? asprintf(&line, "%s\n", text) : -1;
-    const dt_err err = n < 0 ? dt_fail(DT_ERR_MEMORY, "out of memory for the conversation") : dt_write_file_atomic(file, line, (size_t)n);
+    const dt_err err = n < 0 ? dt_fail(DT_ERR_MEMORY, "out of memory for the conversation")
+                             : dt_write_file_atomic(file, line, (size_t)n);
     if (n >= 0) free(line);
     free(text);
     json_decref(root);
@@ -163,11 +166,13 @@ static const char *argument(const char *text, const char *word)
 }
 
 /* False: it was done here, or is none. */
-static bool command(const console *c, const dt_messages *said, const char *text, console_action *action, const char **rest)
+static bool command(const console *c, const dt_messages *said, const char *text, console_action *action,
+                    const char **rest)
 {
     const char *file = argument(text, "/save");
     *rest = "";
-    if (argument(text, "/exit") || argument(text, "/quit") || argument(text, "/bye")) return *action = CONSOLE_EXIT, true;
+    if (argument(text, "/exit") || argument(text, "/quit") || argument(text, "/bye"))
+        return *action = CONSOLE_EXIT, true;
     if (argument(text, "/clear")) return *action = CONSOLE_CLEAR, true;
     if ((*rest = argument(text, "/system"))) return *action = CONSOLE_SYSTEM, true;
     if (argument(text, "/help"))

@@ -25,7 +25,8 @@ static const char *prompt_of(const line_reader *l)
 {
     if (!l->terminal) return "";
     if (!l->colours) return l->more ? "... " : "> ";
-    return l->more ? "\1\033[1;32m\1...\1\033[0m\1 " : "\1\033[1;32m\1>\1\033[0m\1 "; /* \1 around what takes no room on the screen */
+    return l->more ? "\1\033[1;32m\1...\1\033[0m\1 "
+                   : "\1\033[1;32m\1>\1\033[0m\1 "; /* \1 around what takes no room on the screen */
 }
 
 static char *without_end(char *line)

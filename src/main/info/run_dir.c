@@ -32,8 +32,9 @@ typedef struct run_info {
     bool has_model;
     dt_model_config mc;
     int64_t n_param;
-    int64_t last, last_valid, best; /* rows of metrics, -1: none: of training, of validation, of the lowest validation loss */
-    int64_t step, total_steps;      /* total_steps 0: not known */
+    int64_t last, last_valid,
+        best; /* rows of metrics, -1: none: of training, of validation, of the lowest validation loss */
+    int64_t step, total_steps; /* total_steps 0: not known */
     dt_lock_state lock;
     char holder[512]; /* of run.lock */
     char *best_path;  /* what `best` names; NULL: no such file */
@@ -44,7 +45,8 @@ typedef struct run_info {
 static dt_err find_places(run_info *r)
 {
     char config[PATH_MAX], metrics[PATH_MAX];
-    const bool fits = snprintf(r->home, sizeof r->home, "%s", r->dir) < PATH_MAX && snprintf(config, sizeof config, "%s/config.ini", r->dir) < PATH_MAX &&
+    const bool fits = snprintf(r->home, sizeof r->home, "%s", r->dir) < PATH_MAX &&
+                      snprintf(config, sizeof config, "%s/config.ini", r->dir) < PATH_MAX &&
                       snprintf(metrics, sizeof metrics, "%s/metrics.jsonl", r->dir) < PATH_MAX &&
                       snprintf(r->folder, sizeof r->folder, "%s/checkpoints", r->dir) < PATH_MAX;
     DT_CHECK(fits, DT_ERR_DATA, "%s: the name is too long", r->dir);
@@ -126,7 +128,8 @@ static dt_err read_model(run_info *r)
 /* Without max_steps it follows from what an epoch took so far. */
 static int64_t count_steps(const run_info *r)
 {
-    const double epoch = value(r, "epoch", r->last), samples = value(r, "samples", r->last), step = value(r, "step", r->last);
+    const double epoch = value(r, "epoch", r->last), samples = value(r, "samples", r->last),
+                 step = value(r, "step", r->last);
     if (!r->has_config) return 0;
     if (r->cfg.run_max_steps > 0) return r->cfg.run_max_steps;
     if (!(epoch > 0) || !(samples > 0)) return 0;
@@ -155,7 +158,8 @@ static dt_err collect(run_info *r)
     DT_TRY(read_metrics(r));
     r->lock = dt_lock_look(r->home, r->holder, sizeof r->holder);
     DT_CHECK(r->has_config || r->metrics.n_rows > 0 || r->n_paths > 0, DT_ERR_DATA,
-             "%s: expected the directory of a run; there is no config.ini, no metrics.jsonl and no checkpoint in it", r->dir);
+             "%s: expected the directory of a run; there is no config.ini, no metrics.jsonl and no checkpoint in it",
+             r->dir);
     if (r->last >= 0) r->step = (int64_t)value(r, "step", r->last);
     DT_TRY(read_model(r));
     r->total_steps = count_steps(r);
@@ -204,12 +208,14 @@ static int64_t step_of(const char *path)
 /* The kept checkpoint of the lowest validation loss among those that have one; NULL: none has. */
 static const char *best_checkpoint(const run_info *r, double *loss)
 {
-    const double *steps = dt_metrics_column(&r->metrics, "step"), *losses = dt_metrics_column(&r->metrics, "validation_loss");
+    const double *steps = dt_metrics_column(&r->metrics, "step"),
+                 *losses = dt_metrics_column(&r->metrics, "validation_loss");
     const char *best = NULL;
     if (r->best_path) return r->best_path;
     for (int i = 0; losses && i < r->n_paths; i++)
         for (int64_t row = 0; row < r->metrics.n_rows; row++) {
-            if ((int64_t)steps[row] != step_of(r->paths[i]) || !isfinite(losses[row]) || (best && losses[row] >= *loss)) continue;
+            if ((int64_t)steps[row] != step_of(r->paths[i]) || !isfinite(losses[row]) || (best && losses[row] >= *loss))
+                continue;
             best = r->paths[i];
             *loss = losses[row];
         }
@@ -234,7 +240,8 @@ static void print_state(const run_info *r)
     if (r->metrics.n_rows > 0) printf(", metrics written %s ago", dt_format_duration(fmax(0, r->age_s), text));
     if (r->lock != DT_LOCK_FREE) printf("\n  run by       %s", r->holder);
     printf("\n  steps        %" PRId64, r->step);
-    if (r->total_steps > 0) printf(" of %" PRId64 " (%.0f%%)", r->total_steps, floor(100.0 * (double)r->step / (double)r->total_steps));
+    if (r->total_steps > 0)
+        printf(" of %" PRId64 " (%.0f%%)", r->total_steps, floor(100.0 * (double)r->step / (double)r->total_steps));
     if (r->last >= 0) printf(", %s tokens", dt_format_count(value(r, "tokens", r->last), text));
     if (seconds_left(r) >= 0) printf(", %s of steps left", dt_format_duration(seconds_left(r), text));
     printf("\n");
@@ -244,11 +251,13 @@ static void print_metrics(const run_info *r)
 {
     char rate[24];
     if (r->last >= 0)
-        printf("  training     step %.0f: loss %.4f, grad_norm %.3g, lr %.2e, %s tokens/s\n", value(r, "step", r->last), value(r, "loss", r->last),
-               value(r, "grad_norm", r->last), value(r, "lr", r->last), dt_format_count(value(r, "tokens_per_second", r->last), rate));
+        printf("  training     step %.0f: loss %.4f, grad_norm %.3g, lr %.2e, %s tokens/s\n", value(r, "step", r->last),
+               value(r, "loss", r->last), value(r, "grad_norm", r->last), value(r, "lr", r->last),
+               dt_format_count(value(r, "tokens_per_second", r->last), rate));
     if (r->last_valid >= 0)
-        printf("  validation   step %.0f: loss %.4f; best %.4f at step %.0f\n", value(r, "step", r->last_valid), value(r, "validation_loss", r->last_valid),
-               value(r, "validation_loss", r->best), value(r, "step", r->best));
+        printf("  validation   step %.0f: loss %.4f; best %.4f at step %.0f\n", value(r, "step", r->last_valid),
+               value(r, "validation_loss", r->last_valid), value(r, "validation_loss", r->best),
+               value(r, "step", r->best));
 }
 
 static void print_checkpoints(const run_info *r)
@@ -274,8 +283,10 @@ static void print_text(const run_info *r)
     if (r->has_config) printf("  task         %s\n", r->cfg.run_task);
     if (r->has_config && *r->cfg.model_path) printf("  started from %s\n", r->cfg.model_path);
     if (r->has_model)
-        printf("  model        %s, %" PRId64 " layers, hidden %" PRId64 ", %" PRId64 " heads, vocabulary %" PRId64 ", %" PRId64 " parameters\n",
-               dt_model_architecture(r->mc.family), r->mc.num_hidden_layers, r->mc.hidden_size, r->mc.num_attention_heads, r->mc.vocab_size, r->n_param);
+        printf("  model        %s, %" PRId64 " layers, hidden %" PRId64 ", %" PRId64 " heads, vocabulary %" PRId64
+               ", %" PRId64 " parameters\n",
+               dt_model_architecture(r->mc.family), r->mc.num_hidden_layers, r->mc.hidden_size,
+               r->mc.num_attention_heads, r->mc.vocab_size, r->n_param);
     if (r->has_config && *r->cfg.data_train) printf("  data         %s\n", r->cfg.data_train);
     print_state(r);
     print_metrics(r);
@@ -290,7 +301,9 @@ static json_t *record_of(const run_info *r, int64_t row)
     json_t *record = row >= 0 ? json_object() : json_null();
     for (int c = 0; row >= 0 && c < r->metrics.n_columns; c++) {
         const double x = r->metrics.columns[c][row];
-        if (isfinite(x)) json_object_set_new(record, r->metrics.names[c], x == rint(x) && fabs(x) < 0x1p53 ? json_integer((json_int_t)x) : json_real(x));
+        if (isfinite(x))
+            json_object_set_new(record, r->metrics.names[c],
+                                x == rint(x) && fabs(x) < 0x1p53 ? json_integer((json_int_t)x) : json_real(x));
     }
     return record;
 }

@@ -61,7 +61,8 @@ dt_err tool_option(int argc, char **argv, const char *shorts, const struct optio
     *at = -1;
     *which = getopt_long(argc, argv, shorts, longs, at);
     const char *word = *which == -1 ? "" : argv[optind - 1];
-    DT_CHECK(*which != ':', DT_ERR_USAGE, "%s: expected a value after this option; see %s --help", word, dt_log_program());
+    DT_CHECK(*which != ':', DT_ERR_USAGE, "%s: expected a value after this option; see %s --help", word,
+             dt_log_program());
     return *which == '?' ? refuse(word, longs) : DT_OK;
 }
 

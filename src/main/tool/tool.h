@@ -19,7 +19,8 @@ void tool_wait_fairly(char **argv);
 int tool_end(dt_err err);
 
 /** The rows that every program has in its table of long options, and their letters for getopt's short ones. */
-#define TOOL_OPTIONS {"help", no_argument, NULL, 'h'}, {"version", no_argument, NULL, 'V'}
+#define TOOL_OPTIONS                                                                                                   \
+    {"help", no_argument, NULL, 'h'}, { "version", no_argument, NULL, 'V' }
 #define TOOL_LETTERS "hV"
 
 /** getopt_long with messages. shorts begins with ':'. *which: what getopt_long returns, -1 behind the last option; *at: the row of `longs`, -1 for a letter.
