@@ -24,6 +24,11 @@ if [ -z "$dtrain" ]; then
     exit 127
 fi
 
+# dtrain saves before the job's end where it knows that; older versions of Slurm do not say it in the environment.
+end=$(scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/.* EndTime=\([0-9T:-]*\).*/\1/p')
+if [ -z "${SLURM_JOB_END_TIME:-}" ] && [ -n "$end" ]; then
+    SLURM_JOB_END_TIME=$(date -d "$end" +%s) && export SLURM_JOB_END_TIME
+fi
 mpirun --map-by "slot:PE=$SLURM_CPUS_PER_TASK" "$dtrain" "$@" &
 job=$!
 trap 'kill -USR1 $job' USR1

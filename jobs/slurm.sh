@@ -25,6 +25,11 @@ if [ -z "$dtrain" ]; then
     exit 127
 fi
 
+# dtrain saves before the job's end where it knows that; older versions of Slurm do not say it in the environment.
+end=$(scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/.* EndTime=\([0-9T:-]*\).*/\1/p')
+if [ -z "${SLURM_JOB_END_TIME:-}" ] && [ -n "$end" ]; then
+    SLURM_JOB_END_TIME=$(date -d "$end" +%s) && export SLURM_JOB_END_TIME
+fi
 srun --mpi=pmix --cpus-per-task="$SLURM_CPUS_PER_TASK" "$dtrain" "$@"
 code=$?
 if [ "$code" = 75 ]; then scontrol requeue "$SLURM_JOB_ID"; fi
