@@ -317,6 +317,7 @@ dt_err dt_lock_take(dt_lock **out, dt_comm *comm, const char *dir, bool force, d
     for (int state = WAIT; err == DT_OK && state == WAIT;) {
         dt_phase_enter(phase, "lock", "");
         if (l) state = (int)try_to_take(l, &mine, force, &err);
+        if (err == DT_OK) err = dt_phase_poll(phase); /* whoever waits may be asked to end */
         if ((err = dt_comm_agree(comm, err)) == DT_OK) err = dt_comm_broadcast_host(comm, &state, sizeof state, 0);
         if (err == DT_OK && state == WAIT) nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL);
     }
