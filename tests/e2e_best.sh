@@ -55,6 +55,10 @@ refused "more saves than validations" "the nearest is 8" "$@" data.validation_st
 refused "no validation on the way" "give data.validation_steps = 4 or a divisor" "$@" data.validation_steps=0
 refused "no validation data" "needs data.validation, which is empty" "$@" data.validation=
 refused "patience without validations" "needs validations on the way" data.validation="$tmp/other.h5" run.early_stopping_patience=2
+rm -rf "$tmp/k"
+DTRAIN_FAULT=best.publish:0:3:kill train 2 k "$@" zero.stage=2
+train 3 k "$@" zero.stage=2
+expect "killed between a save and its name as the best" cmp "$tmp/b/checkpoints/best" "$tmp/k/checkpoints/best"
 for point in best.publish best.load; do
     rm -rf "$tmp/f"
     RUN_TIMEOUT=60 DTRAIN_FAULT=$point:1:1:error train 2 f "$@"

@@ -94,8 +94,9 @@ static dt_err path_of(const char *dir, int64_t step, char path[PATH_MAX])
 dt_err run_best_publish(dt_run *run, const progress *p, const char *dir)
 {
     if (!run_best_is_new(run, p)) return DT_OK;
-    const dt_err err = run->comm->rank == 0 ? dt_checkpoint_point(dir, "best", p->best_step) : DT_OK;
-    return dt_comm_agree(run->comm, err == DT_OK ? dt_fault("best.publish") : err);
+    dt_err err = dt_fault("best.publish");
+    if (err == DT_OK && run->comm->rank == 0) err = dt_checkpoint_point(dir, "best", p->best_step);
+    return dt_comm_agree(run->comm, err);
 }
 
 dt_err run_best_settle(dt_run *run, progress *p, const char *dir)

@@ -19,18 +19,19 @@ static dt_err sum_over_ranks(dt_comm *comm, dt_lm_sums *s)
 }
 
 /* When the next vote is: all ranks count alike, for they go by the slowest. */
-typedef struct pace { int64_t next, interval; double since_s; } pace;
+typedef struct pace { int64_t next, interval; double since_s, gap_s; } pace;
 
 static dt_err vote_on_stop(dt_run *run, pace *p, int64_t done, int *stop)
 {
     if (done < p->next) return DT_OK;
-    dt_vote vote = {.err = dt_fault("validate.vote"), .stop = run_stop_request(run, 0), .maxs = {dt_now_s() - p->since_s}};
+    dt_vote vote = {.err = dt_fault("validate.vote"), .stop = run_stop_request(run, 2 * p->gap_s), .maxs = {dt_now_s() - p->since_s}};
     dt_phase_enter(&run->phase, "agree", "validation");
     DT_TRY(dt_comm_vote(run->comm, &vote));
     if (vote.err != DT_OK) return (dt_err)vote.err;
     *stop = vote.stop;
     if (vote.maxs[0] > VOTE_EVERY_S) p->interval = p->interval > 1 ? p->interval / 2 : 1;
     else if (vote.maxs[0] < VOTE_EVERY_S / 2) p->interval *= 2;
+    p->gap_s = vote.maxs[0];
     p->next = done + p->interval;
     p->since_s = dt_now_s();
     return DT_OK;

@@ -3,10 +3,11 @@
  * Time ends at run.time_limit, or else at the job's own end where the scheduler says when that is (rank 0's environment). A save must still fit
  * before it: what the last one took, and half as much again, is kept free, and until there was one an estimate from its size. */
 #include "run.h"
+#include <math.h>
 #include <stdlib.h>
 #include <time.h>
 
-enum { JOB_END_MARGIN_S = 5 };          /* for the processes to end after the save */
+enum { END_MARGIN_S = 2, JOB_END_MARGIN_S = 5 }; /* for the processes to end after the save, and for what the launcher does besides */
 static const double FIRST_SAVE_RATE = 5e8; /* bytes a second and node: a slow shared disk */
 static const double SAVE_SHARE = 1.5;   /* a shared disk is not always as fast as the last time */
 
@@ -22,7 +23,7 @@ static double job_end(void)
 void run_stop_open(dt_run *run)
 {
     if (run->cfg.run_time_limit > 0) {
-        run->deadline_s = run->start_s + run->cfg.run_time_limit;
+        run->deadline_s = run->start_s + run->cfg.run_time_limit - fmin(END_MARGIN_S, run->cfg.run_time_limit / 10);
         run->deadline_name = "run.time_limit";
         return;
     }
