@@ -120,14 +120,16 @@ static void value_text(const dt_model_config *mc, size_t offset, field_kind kind
     static const char *const families[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3"};
     static const char *const acts[] = {"silu", "gelu", "gelu_pytorch_tanh", "quick_gelu"};
     static const char *const ropes[] = {"none", "default", "linear", "dynamic", "llama3", "yarn"};
-    const char *at = (const char *)mc + offset;
+    static const size_t sizes[] = {sizeof(int64_t), sizeof(double), sizeof(bool), sizeof(dt_family), sizeof(dt_activation), sizeof(dt_rope_type)};
+    union { int64_t i; double r; bool b; dt_family family; dt_activation act; dt_rope_type rope; } v = {0};
+    memcpy(&v, (const char *)mc + offset, sizes[kind]);
     switch (kind) {
-    case FIELD_INT: snprintf(out, 32, "%" PRId64, *(const int64_t *)at); break;
-    case FIELD_REAL: snprintf(out, 32, "%.12g", *(const double *)at); break;
-    case FIELD_BOOL: snprintf(out, 32, "%s", *(const bool *)at ? "true" : "false"); break;
-    case FIELD_FAMILY: snprintf(out, 32, "%s", families[*(const dt_family *)at]); break;
-    case FIELD_ROPE: snprintf(out, 32, "%s", ropes[*(const dt_rope_type *)at]); break;
-    case FIELD_ACT: snprintf(out, 32, "%s", acts[*(const dt_activation *)at]); break;
+    case FIELD_INT: snprintf(out, 32, "%" PRId64, v.i); break;
+    case FIELD_REAL: snprintf(out, 32, "%.12g", v.r); break;
+    case FIELD_BOOL: snprintf(out, 32, "%s", v.b ? "true" : "false"); break;
+    case FIELD_FAMILY: snprintf(out, 32, "%s", families[v.family]); break;
+    case FIELD_ACT: snprintf(out, 32, "%s", acts[v.act]); break;
+    case FIELD_ROPE: snprintf(out, 32, "%s", ropes[v.rope]); break;
     }
 }
 
