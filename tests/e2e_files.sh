@@ -25,6 +25,9 @@ if command -v gnuplot >/dev/null; then
     run 0 ./dtrain-plot "$tmp/planted"
     expect_exit "pictures beside planted links" 0
     expect "the pictures are files" no_links "$tmp/planted"
+    ln "$tmp/planted/metrics.jsonl" "$tmp/run.svg"
+    run 0 ./dtrain-plot -o "$tmp/run.svg" "$tmp/planted"
+    expect_exit "a picture is not drawn over the metrics" 64
 else
     skip "pictures beside planted links" "gnuplot is not installed"
 fi

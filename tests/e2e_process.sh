@@ -160,6 +160,13 @@ for tool in "dtrain-generate $tmp/both" "dtrain-convert $tmp/planted $tmp/x.h5";
     run 0 env OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 ./$tool
     expect_exit "by ${tool%% *}, too" 64
 done
+if command -v mpiexec.mpich >/dev/null && ! ldd ./dtrain | grep -q libmpich; then
+    run 0 mpiexec.mpich -np 2 ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/foreign"
+    expect_text "MPICH's mpiexec is noticed" "MPICH.* started 2 processes \\(PMI_SIZE\\), but MPI sees only this one"
+    expect "and nothing is written" test ! -e "$tmp/foreign"
+else
+    skip "MPICH's mpiexec is noticed" "MPICH is not installed, or is the MPI of this build"
+fi
 # variables that others have left: a shell in a step, a batch script, an mpirun whose daemons were started by srun
 SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 SLURM_TASK_PID=1 SLURM_NTASKS=8 SLURM_JOB_ID=5 train 0 shell
 expect_exit "a run on one rank in a shell of a Slurm step" 0

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "dtrain/config.h"
+#include "dtrain/io.h"
 #include "dtrain/picture.h"
 #include "tool/tool.h"
 
@@ -98,11 +99,13 @@ static bool is_directory(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-static dt_err read_run(run *r, const char *path)
+static dt_err read_run(run *r, const char *path, const char *output)
 {
     char file[PATH_MAX];
     const int n = snprintf(file, sizeof file, is_directory(path) ? "%s/metrics.jsonl" : "%s", path);
     DT_CHECK(n < (int)sizeof file, DT_ERR_DATA, "%s: the name is too long", path);
+    const char *const input = file;
+    if (output) DT_TRY(dt_check_output(output, true, &input, 1)); /* a picture may be drawn again, but never over what is read */
     r->title = strdup(path);
     DT_CHECK(r->title, DT_ERR_MEMORY, "out of memory for the name of %s", path);
     for (size_t len = strlen(r->title); len > 1 && r->title[len - 1] == '/';) r->title[--len] = 0;
@@ -281,7 +284,7 @@ static dt_err plot(int argc, char **argv, options *opt, run **runs, int *n_runs)
     if (opt->help || opt->version) return DT_OK;
     *runs = calloc((size_t)(argc - optind), sizeof **runs);
     DT_CHECK(*runs, DT_ERR_MEMORY, "out of memory for %d runs", argc - optind);
-    for (int i = optind; i < argc; i++) DT_TRY(read_run(&(*runs)[(*n_runs)++], argv[i]));
+    for (int i = optind; i < argc; i++) DT_TRY(read_run(&(*runs)[(*n_runs)++], argv[i], opt->output));
     DT_TRY(check_names(opt, *runs, *n_runs));
     return draw_all(*runs, *n_runs, argv[optind], opt);
 }
