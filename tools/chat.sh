@@ -5,7 +5,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 np=${NP:-2} python=${PYTHON:-python3} chats=${CHATS:-input/chat.jsonl} model=${1:-}
-question="What does ZeRO stage 3 share out?" system="You answer questions about clusters in one or two sentences."
+question="What does ZeRO stage 3 partition?" system="You answer questions about clusters in one or two sentences."
 . tests/environment.sh
 unset OMP_NUM_THREADS # the cores are shared among the ranks by run.threads
 runs=${RUNS:-runs} settings=${SETTINGS:-} # SETTINGS: more of [section] key=value, for both trainings
