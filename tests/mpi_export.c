@@ -165,6 +165,25 @@ static void a_number_too_large_for_the_type_is_refused(void **state)
 
 /* ---- what goes wrong ------------------------------------------------------------------------------------------------------------ */
 
+static int asked(void) { return 1; }
+
+/* The signal may have reached one rank alone. */
+static void an_export_ends_for_all_when_one_rank_is_asked_to_stop(void **state)
+{
+    fixture *f = *state;
+    char out[PATH_MAX];
+    in_dir(f, "out", out);
+    dt_phase phase = {.stop_asked = f->comm.rank == f->comm.nranks - 1 ? asked : NULL};
+    assert_all(f->mpi, open_model(f, "tests/data/hf/llama_sharded", 3, DT_F32, false) == DT_OK);
+    const dt_export_options opt = {.dir = out, .dtype = DT_ST_F32, .model_config = f->mc.json, .tokenizer = "bytes"};
+    const dt_err err = dt_export(&f->comm, f->z, &opt, &phase);
+    MPI_Barrier(f->mpi); /* rank 0 removes what there was after the vote */
+    assert_all(f->mpi, err == DT_ERR_STOP && count_files(f->dir) == 0);
+    assert_all(f->mpi, dt_comm_failed_together(&f->comm));
+    dt_error_clear();
+    assert_all(f->mpi, dt_export(&f->comm, f->z, &opt, NULL) == DT_OK);
+}
+
 /* In the order of the faults that main arms. */
 static void a_rank_that_fails_alone_fails_the_export_for_all(void **state)
 {
@@ -262,6 +281,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         IN_DIR(a_rank_that_fails_alone_fails_the_export_for_all), /* first: faults are counted from the start */
         IN_DIR(what_was_read_comes_out_as_the_same_bytes),
+        IN_DIR(an_export_ends_for_all_when_one_rank_is_asked_to_stop),
         IN_DIR(the_configuration_says_what_the_files_are),
         IN_DIR(shards_are_as_large_as_allowed_and_replace_what_was_there),
         IN_DIR(the_tokenizers_files_go_along),
