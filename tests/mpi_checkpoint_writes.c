@@ -1,8 +1,10 @@
-/* mpi_checkpoint_writes.c - every call of a save that changes the disk fails in turn, with every errno that disks and quotas give: all ranks get
- * DT_ERR_WRITE, the failing rank's message names errno and path, and the checkpoint before is what the folder holds.
+/* mpi_checkpoint_writes.c - every call of a save that changes the disk fails in turn, with every errno that disks
+ * and quotas give: all ranks get DT_ERR_WRITE, the failing rank's message names errno and path, and the checkpoint
+ * before is what the folder holds.
  *
- * The calls below take the C library's place for the whole process, the libraries included; only files in the test's folder are looked at. That the
- * process ends with 0 is part of the test: HDF5 faults in its exit handler when it was kept from writing. NP: 1 2 3 */
+ * The calls below take the C library's place for the whole process, the libraries included; only files in the test's
+ * folder are looked at. That the process ends with 0 is part of the test: HDF5 faults in its exit handler when it
+ * was kept from writing. NP: 1 2 3 */
 #include "checkpoint_fixture.h"
 #include <errno.h>
 #include <stdio.h>
@@ -36,14 +38,23 @@ static bool fd_fails(int fd)
 }
 
 ssize_t write(int fd, const void *bytes, size_t n) { return fd_fails(fd) ? -1 : syscall(SYS_write, fd, bytes, n); }
-ssize_t pwrite(int fd, const void *bytes, size_t n, off_t at) { return fd_fails(fd) ? -1 : syscall(SYS_pwrite64, fd, bytes, n, at); }
+ssize_t pwrite(int fd, const void *bytes, size_t n, off_t at)
+{
+    return fd_fails(fd) ? -1 : syscall(SYS_pwrite64, fd, bytes, n, at);
+}
 ssize_t pwrite64(int fd, const void *bytes, size_t n, off_t at) { return pwrite(fd, bytes, n, at); }
 int fsync(int fd) { return fd_fails(fd) ? -1 : (int)syscall(SYS_fsync, fd); }
 int ftruncate(int fd, off_t n) { return fd_fails(fd) ? -1 : (int)syscall(SYS_ftruncate, fd, n); }
 int ftruncate64(int fd, off_t n) { return ftruncate(fd, n); }
 int truncate(const char *path, off_t n) { return fails(path) ? -1 : (int)syscall(SYS_truncate, path, n); }
-int fallocate(int fd, int mode, off_t at, off_t n) { return fd_fails(fd) ? -1 : (int)syscall(SYS_fallocate, fd, mode, at, n); }
-int rename(const char *from, const char *to) { return fails(from) ? -1 : (int)syscall(SYS_renameat, AT_FDCWD, from, AT_FDCWD, to); }
+int fallocate(int fd, int mode, off_t at, off_t n)
+{
+    return fd_fails(fd) ? -1 : (int)syscall(SYS_fallocate, fd, mode, at, n);
+}
+int rename(const char *from, const char *to)
+{
+    return fails(from) ? -1 : (int)syscall(SYS_renameat, AT_FDCWD, from, AT_FDCWD, to);
+}
 
 static bool folder_is_as_before(const fixture *f)
 {
@@ -51,15 +62,18 @@ static bool folder_is_as_before(const fixture *f)
     FILE *l = fopen(in_dir(f, "latest", path), "r");
     if (!l || !fgets(text, sizeof text, l)) return false;
     fclose(l);
-    if (strcmp(text, "step-00000001.h5") != 0 || exists_in(f, "step-00000002.h5.part") || exists_in(f, "latest.part")) return false;
-    return !exists_in(f, "step-00000002.h5") && dt_checkpoint_verify(in_dir(f, "step-00000001.h5", path), NULL) == DT_OK;
+    if (strcmp(text, "step-00000001.h5") != 0 || exists_in(f, "step-00000002.h5.part") || exists_in(f, "latest.part"))
+        return false;
+    return !exists_in(f, "step-00000002.h5") &&
+           dt_checkpoint_verify(in_dir(f, "step-00000001.h5", path), NULL) == DT_OK;
 }
 
 /* The sync of the folder is the last call: behind it stands the new checkpoint, whole, and named by `latest`. */
 static bool folder_is_as_after(const fixture *f)
 {
     char path[PATH_MAX], *newest = NULL;
-    const bool ok = dt_checkpoint_find(f->dir, &newest) == DT_OK && !strcmp(newest, in_dir(f, "step-00000002.h5", path)) &&
+    const bool ok = dt_checkpoint_find(f->dir, &newest) == DT_OK &&
+                    !strcmp(newest, in_dir(f, "step-00000002.h5", path)) &&
                     dt_checkpoint_verify(newest, NULL) == DT_OK && !exists_in(f, "latest.part");
     free(newest);
     return ok;
@@ -93,7 +107,8 @@ static bool a_save_fails(fixture *f, int rank, int n, int error)
     assert_all(f->mpi, f->comm.rank != 0 || folder_is_as_before(f) || folder_is_as_after(f));
     dt_error_clear();
     MPI_Barrier(f->mpi);
-    assert_all(f->mpi, f->comm.rank != 0 || shell("cd '%s' && rm -f step-00000002.h5 && printf step-00000001.h5 >latest", f->dir));
+    assert_all(f->mpi, f->comm.rank != 0 ||
+                           shell("cd '%s' && rm -f step-00000002.h5 && printf step-00000001.h5 >latest", f->dir));
     return true;
 }
 

@@ -101,7 +101,7 @@ static void read_pointer(const char *dir, const char *pointer, char *out, size_t
 
 void ckpt_prune(const char *dir, int64_t keep, const char *written)
 {
-    char latest[NAME_MAX + 2], best[NAME_MAX + 2];
+    char latest[NAME_MAX + 2] = "", best[NAME_MAX + 2] = "";
     entry *all;
     int n;
     if (keep <= 0) return;
@@ -151,7 +151,7 @@ int64_t dt_checkpoint_step_of(const char *path)
 
 dt_err dt_checkpoint_candidates(const char *dir, char ***paths, int *n_paths)
 {
-    char latest[NAME_MAX + 2];
+    char latest[NAME_MAX + 2] = "";
     int n_newer = 0;
     DT_TRY(dt_checkpoint_list(dir, paths, n_paths));
     read_pointer(dir, "latest", latest, sizeof latest);

@@ -1,9 +1,10 @@
 /* image.c - the metadata of a checkpoint as a file in memory, for HDF5 to work on, and its way to the disk.
  *
- * HDF5 cannot close a file whose metadata cannot be written: it keeps the blocks until the process ends and faults in its exit handler. So it never
- * meets the disk. It works on an anonymous file in memory, sparse, in which the tensors take no room; what lies between the tensors is copied to the
- * checkpoint by our own writes, whose errors are ours to report. The tensors themselves are written by all ranks (save.c) and are left out here, so
- * that the copy made by the seal does not touch them. */
+ * HDF5 cannot close a file whose metadata cannot be written: it keeps the blocks until the process ends and faults
+ * in its exit handler. So it never meets the disk. It works on an anonymous file in memory, sparse, in which the
+ * tensors take no room; what lies between the tensors is copied to the checkpoint by our own writes, whose errors
+ * are ours to report. The tensors themselves are written by all ranks (save.c) and are left out here, so that the
+ * copy made by the seal does not touch them. */
 #include "file.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -56,7 +57,10 @@ dt_err ckpt_image_leave_out(ckpt_image *m, const ckpt_extent *extents, int n)
 }
 
 /* What is zero is so in the file already: it was reserved, or is a hole. */
-static bool is_zero(const char *bytes, int64_t n) { return n == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, (size_t)n - 1) == 0); }
+static bool is_zero(const char *bytes, int64_t n)
+{
+    return n == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, (size_t)n - 1) == 0);
+}
 
 static dt_err copy(const ckpt_image *m, int fd, const char *path, int64_t begin, int64_t end, char *buffer)
 {

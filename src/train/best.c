@@ -1,5 +1,6 @@
-/* best.c - which validation was the best, and when there have been enough without a better one. As the Trainer of transformers does it: the best is
- * the first with the best metric, whatever the threshold; a validation counts as no better unless it improves on that by more than the threshold. */
+/* best.c - which validation was the best, and when there have been enough without a better one. As the Trainer of
+ * transformers does it: the best is the first with the best metric, whatever the threshold; a validation counts as
+ * no better unless it improves on that by more than the threshold. */
 #include "run.h"
 #include "dtrain/io.h"
 #include <inttypes.h>
@@ -21,7 +22,8 @@ bool run_best_same_metric(const dt_config *a, const dt_config *b)
     return !strcmp(metric_of(a), metric_of(b)) && greater_wins(a) == greater_wins(b);
 }
 
-/* ---- keys ---------------------------------------------------------------------------------------------------------------- */
+/* ---- keys
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 dt_err dt_best_intervals_check(const dt_config *cfg, int64_t total_steps)
 {
@@ -32,13 +34,18 @@ dt_err dt_best_intervals_check(const dt_config *cfg, int64_t total_steps)
     if (save >= total_steps) return DT_OK; /* at the end alone, and there both are done */
     dt_config_where(cfg, "checkpoint", "save_steps", where, sizeof where);
     DT_CHECK(validate > 0, DT_ERR_USAGE,
-             "%s: load_best_model_at_end needs a validation with every save, but data.validation_steps = 0: give data.validation_steps = %" PRId64
-             " or a divisor of it", where, save);
+             "%s: load_best_model_at_end needs a validation with every save, but data.validation_steps = 0: give "
+             "data.validation_steps = %" PRId64 " or a divisor of it",
+             where, save);
     if (save < validate)
-        return dt_fail(DT_ERR_USAGE, "%s: load_best_model_at_end needs a multiple of data.validation_steps = %" PRId64 ", found %" PRId64
-                       "; the nearest is %" PRId64, where, validate, save, validate);
-    return dt_fail(DT_ERR_USAGE, "%s: load_best_model_at_end needs a multiple of data.validation_steps = %" PRId64 ", found %" PRId64
-                   "; the nearest are %" PRId64 " and %" PRId64, where, validate, save, save / validate * validate, (save / validate + 1) * validate);
+        return dt_fail(DT_ERR_USAGE,
+                       "%s: load_best_model_at_end needs a multiple of data.validation_steps = %" PRId64
+                       ", found %" PRId64 "; the nearest is %" PRId64,
+                       where, validate, save, validate);
+    return dt_fail(DT_ERR_USAGE,
+                   "%s: load_best_model_at_end needs a multiple of data.validation_steps = %" PRId64 ", found %" PRId64
+                   "; the nearest are %" PRId64 " and %" PRId64,
+                   where, validate, save, save / validate * validate, (save / validate + 1) * validate);
 }
 
 dt_err run_best_check(const dt_run *run)
@@ -48,14 +55,16 @@ dt_err run_best_check(const dt_run *run)
     const char *section = cfg->checkpoint_load_best_model_at_end ? "checkpoint" : "run";
     const char *key = cfg->checkpoint_load_best_model_at_end ? "load_best_model_at_end" : "early_stopping_patience";
     if (!run->train || (!cfg->checkpoint_load_best_model_at_end && !cfg->run_early_stopping_patience)) return DT_OK;
-    DT_CHECK(run->valid, DT_ERR_USAGE, "%s: needs data.validation, which is empty", dt_config_where(cfg, section, key, where, sizeof where));
+    DT_CHECK(run->valid, DT_ERR_USAGE, "%s: needs data.validation, which is empty",
+             dt_config_where(cfg, section, key, where, sizeof where));
     DT_CHECK(!cfg->run_early_stopping_patience || cfg->data_validation_steps > 0, DT_ERR_USAGE,
              "%s: needs validations on the way: give data.validation_steps",
              dt_config_where(cfg, "run", "early_stopping_patience", where, sizeof where));
     return dt_best_intervals_check(cfg, run->total_steps);
 }
 
-/* ---- after a validation ------------------------------------------------------------------------------------------------------ */
+/* ---- after a validation
+ * ------------------------------------------------------------------------------------------------------ */
 
 static double value_of(const validation *v, const char *name)
 {
@@ -67,21 +76,28 @@ static double value_of(const validation *v, const char *name)
 /* A metric that is not a number is never the best, and no better. */
 void run_best_take(const dt_run *run, progress *p, const validation *v)
 {
-    const double x = value_of(v, metric_of(&run->cfg)), gain = greater_wins(&run->cfg) ? x - p->best_metric : p->best_metric - x;
+    const double x = value_of(v, metric_of(&run->cfg)),
+                 gain = greater_wins(&run->cfg) ? x - p->best_metric : p->best_metric - x;
     const bool first = p->best_step == 0 && !isnan(x), better = p->best_step > 0 && gain > 0;
-    if (first || (better && fabs(gain) > run->cfg.run_early_stopping_threshold)) p->n_not_better = 0;
-    else p->n_not_better++;
+    if (first || (better && fabs(gain) > run->cfg.run_early_stopping_threshold))
+        p->n_not_better = 0;
+    else
+        p->n_not_better++;
     if (first || better) p->best_step = p->step, p->best_metric = x;
 }
 
-bool run_best_is_new(const dt_run *run, const progress *p) { return run->cfg.checkpoint_load_best_model_at_end && p->best_step == p->step && p->step > 0; }
+bool run_best_is_new(const dt_run *run, const progress *p)
+{
+    return run->cfg.checkpoint_load_best_model_at_end && p->best_step == p->step && p->step > 0;
+}
 
 bool run_best_gives_up(const dt_run *run, const progress *p)
 {
     return run->cfg.run_early_stopping_patience > 0 && p->n_not_better >= run->cfg.run_early_stopping_patience;
 }
 
-/* ---- the file of the best ----------------------------------------------------------------------------------------------------- */
+/* ---- the file of the best
+ * ----------------------------------------------------------------------------------------------------- */
 
 static dt_err path_of(const char *dir, int64_t step, char path[PATH_MAX])
 {
@@ -108,7 +124,8 @@ dt_err run_best_settle(dt_run *run, progress *p, const char *dir)
     if (run->comm->rank == 0 && p->best_step > 0) {
         err = path_of(dir, p->best_step, path);
         there = err == DT_OK && dt_is_file(path);
-        if (err == DT_OK && !there) DT_WARN("%s, the best checkpoint so far, is not there: the search for the best begins again", path);
+        if (err == DT_OK && !there)
+            DT_WARN("%s, the best checkpoint so far, is not there: the search for the best begins again", path);
     }
     DT_TRY(dt_comm_agree(run->comm, err));
     DT_TRY(dt_comm_broadcast_host(run->comm, &there, sizeof there, 0));
@@ -128,6 +145,7 @@ dt_err run_best_load(dt_run *run, const progress *p)
     free(dir);
     DT_TRY(dt_comm_agree(run->comm, err == DT_OK ? dt_fault("best.load") : err));
     DT_TRY(dt_checkpoint_load(run->comm, run->zero, path, false, &run->phase));
-    DT_INFO("the best model is that of step %" PRId64 " (%s %.9g): its weights are the result", p->best_step, metric_of(&run->cfg), p->best_metric);
+    DT_INFO("the best model is that of step %" PRId64 " (%s %.9g): its weights are the result", p->best_step,
+            metric_of(&run->cfg), p->best_metric);
     return DT_OK;
 }

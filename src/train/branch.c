@@ -1,7 +1,8 @@
-/* branch.c - a run that goes back to an older checkpoint leaves a branch: newer checkpoints and records that are not its past.
+/* branch.c - a run that goes back to an older checkpoint leaves a branch: newer checkpoints and records that are not
+ * its past.
  *
- * They are moved to OUTPUT_DIR/left/after-step-NNNNNNNN, which is laid out as a run's directory. What a kill at any moment leaves is finished or undone
- * at the next start:
+ * They are moved to OUTPUT_DIR/left/after-step-NNNNNNNN, which is laid out as a run's directory. What a kill at any
+ * moment leaves is finished or undone at the next start:
  *
  *     left/unfinished/               made, with a copy of metrics.jsonl
  *     left/unfinished/step           the step that is gone back to, written whole: from here on the branch is left
@@ -21,13 +22,16 @@
 
 typedef struct places {
     char checkpoints[PATH_MAX], metrics[PATH_MAX];
-    char left[PATH_MAX], folder[PATH_MAX], folder_checkpoints[PATH_MAX], folder_metrics[PATH_MAX], folder_step[PATH_MAX];
+    char left[PATH_MAX], folder[PATH_MAX], folder_checkpoints[PATH_MAX], folder_metrics[PATH_MAX],
+        folder_step[PATH_MAX];
 } places;
 
 static dt_err find_places(places *p, const char *output_dir)
 {
-    const bool fit = dt_join_path(p->checkpoints, output_dir, "checkpoints", "") && dt_join_path(p->metrics, output_dir, "metrics.jsonl", "") &&
-                     dt_join_path(p->left, output_dir, "left", "") && dt_join_path(p->folder, output_dir, "left/unfinished", "") &&
+    const bool fit = dt_join_path(p->checkpoints, output_dir, "checkpoints", "") &&
+                     dt_join_path(p->metrics, output_dir, "metrics.jsonl", "") &&
+                     dt_join_path(p->left, output_dir, "left", "") &&
+                     dt_join_path(p->folder, output_dir, "left/unfinished", "") &&
                      dt_join_path(p->folder_checkpoints, output_dir, "left/unfinished/checkpoints", "") &&
                      dt_join_path(p->folder_metrics, output_dir, "left/unfinished/metrics.jsonl", "") &&
                      dt_join_path(p->folder_step, output_dir, "left/unfinished/step", "");
@@ -56,7 +60,8 @@ static dt_err move_newer(const places *p, int64_t step)
     DT_TRY(dt_checkpoint_list(p->checkpoints, &paths, &n));
     for (int i = 0; i < n && err == DT_OK && dt_checkpoint_step_of(paths[i]) > step; i++) {
         const bool fits = dt_join_path(to, p->folder_checkpoints, strrchr(paths[i], '/') + 1, "");
-        err = fits ? dt_rename_durable(paths[i], to) : dt_fail(DT_ERR_WRITE, "%s: the path is too long", p->folder_checkpoints);
+        err = fits ? dt_rename_durable(paths[i], to)
+                   : dt_fail(DT_ERR_WRITE, "%s: the path is too long", p->folder_checkpoints);
         if (err == DT_OK) err = dt_fault("branch.move");
     }
     dt_config_free_list(paths, n);
@@ -71,7 +76,8 @@ static dt_err name_folder(const places *p, int64_t step)
         snprintf(name, sizeof name, k == 1 ? "after-step-%08" PRId64 : "after-step-%08" PRId64 ".%d", step, k);
         DT_CHECK(dt_join_path(to, p->left, name, ""), DT_ERR_WRITE, "%s: the path is too long", p->left);
         if (access(to, F_OK) == 0) continue;
-        DT_CHECK(rename(p->folder, to) == 0, DT_ERR_WRITE, "%s: cannot be renamed to %s: %s", p->folder, to, strerror(errno));
+        DT_CHECK(rename(p->folder, to) == 0, DT_ERR_WRITE, "%s: cannot be renamed to %s: %s", p->folder, to,
+                 strerror(errno));
         if (dt_join_path(name_of_step, to, "step", "")) unlink(name_of_step);
         DT_WARN("step %" PRId64 " is gone back to: what an earlier run made after it is in %s now", step, to);
         return DT_OK;

@@ -1,8 +1,9 @@
 /* changes.c - what a resumed run would do differently from the run that wrote its checkpoint.
  *
- * All keys of the two configurations are compared. Most changes are possible and only said; some are nobody's business; and some cannot be meant,
- * because what the checkpoint holds (moments, the place in the data) says nothing about the run that is asked for: they are refused unless
- * checkpoint.allow_changes names them. The model itself is compared as numbers, not as keys, for it may be described in several ways. */
+ * All keys of the two configurations are compared. Most changes are possible and only said; some are nobody's
+ * business; and some cannot be meant, because what the checkpoint holds (moments, the place in the data) says
+ * nothing about the run that is asked for: they are refused unless checkpoint.allow_changes names them. The model
+ * itself is compared as numbers, not as keys, for it may be described in several ways. */
 #include "run.h"
 #include <inttypes.h>
 #include <stddef.h>
@@ -12,7 +13,10 @@
 typedef enum change { CHANGE_FREE, CHANGE_SAID, CHANGE_REFUSED } change;
 
 /* What is not here is said. A section's name alone stands for all its keys; the first row that fits counts. */
-static const struct { const char *section, *key; change kind; } CLASSES[] = {
+static const struct {
+    const char *section, *key;
+    change kind;
+} CLASSES[] = {
     {"run", "task", CHANGE_REFUSED},
     {"run", "output_dir", CHANGE_FREE},
     {"run", "device", CHANGE_FREE},
@@ -41,7 +45,8 @@ static const struct { const char *section, *key; change kind; } CLASSES[] = {
 static change class_of(const char *section, const char *key)
 {
     for (size_t i = 0; i < sizeof CLASSES / sizeof CLASSES[0]; i++)
-        if (!strcmp(CLASSES[i].section, section) && (!CLASSES[i].key || !strcmp(CLASSES[i].key, key))) return CLASSES[i].kind;
+        if (!strcmp(CLASSES[i].section, section) && (!CLASSES[i].key || !strcmp(CLASSES[i].key, key)))
+            return CLASSES[i].kind;
     return CHANGE_SAID;
 }
 
@@ -67,7 +72,8 @@ static bool is_allowed(const char *list, const char *name)
 static void append(char *list, size_t size, const char *name, const char *before, const char *now)
 {
     const size_t len = strlen(list);
-    snprintf(list + len, size - len, "%s%s: %s -> %s", len ? ", " : "", name, *before ? before : "(nothing)", *now ? now : "(nothing)");
+    snprintf(list + len, size - len, "%s%s: %s -> %s", len ? ", " : "", name, *before ? before : "(nothing)",
+             *now ? now : "(nothing)");
 }
 
 static void add(changes *c, change kind, const char *name, const char *before, const char *now)
@@ -88,12 +94,20 @@ static void see_key(void *self, const char *section, const char *key, const char
     if (first && c->refused[0]) c->section = section, c->key = key;
 }
 
-/* ---- the model --------------------------------------------------------------------------------------------------------- */
+/* ---- the model
+ * --------------------------------------------------------------------------------------------------------- */
 
 typedef enum field_kind { FIELD_INT, FIELD_REAL, FIELD_BOOL, FIELD_FAMILY, FIELD_ACT, FIELD_ROPE } field_kind;
 
-#define FIELD(name_, member, kind_) {name_, offsetof(dt_model_config, member), kind_}
-static const struct { const char *name; size_t offset; field_kind kind; } FIELDS[] = {
+#define FIELD(name_, member, kind_)                                                                                    \
+    {                                                                                                                  \
+        name_, offsetof(dt_model_config, member), kind_                                                                \
+    }
+static const struct {
+    const char *name;
+    size_t offset;
+    field_kind kind;
+} FIELDS[] = {
     FIELD("model_type", family, FIELD_FAMILY),
     FIELD("hidden_size", hidden_size, FIELD_INT),
     FIELD("intermediate_size", intermediate_size, FIELD_INT),
@@ -120,16 +134,36 @@ static void value_text(const dt_model_config *mc, size_t offset, field_kind kind
     static const char *const families[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3"};
     static const char *const acts[] = {"silu", "gelu", "gelu_pytorch_tanh", "quick_gelu"};
     static const char *const ropes[] = {"none", "default", "linear", "dynamic", "llama3", "yarn"};
-    static const size_t sizes[] = {sizeof(int64_t), sizeof(double), sizeof(bool), sizeof(dt_family), sizeof(dt_activation), sizeof(dt_rope_type)};
-    union { int64_t i; double r; bool b; dt_family family; dt_activation act; dt_rope_type rope; } v = {0};
+    static const size_t sizes[] = {sizeof(int64_t),   sizeof(double),        sizeof(bool),
+                                   sizeof(dt_family), sizeof(dt_activation), sizeof(dt_rope_type)};
+    union {
+        int64_t i;
+        double r;
+        bool b;
+        dt_family family;
+        dt_activation act;
+        dt_rope_type rope;
+    } v = {0};
     memcpy(&v, (const char *)mc + offset, sizes[kind]);
     switch (kind) {
-    case FIELD_INT: snprintf(out, 32, "%" PRId64, v.i); break;
-    case FIELD_REAL: snprintf(out, 32, "%.12g", v.r); break;
-    case FIELD_BOOL: snprintf(out, 32, "%s", v.b ? "true" : "false"); break;
-    case FIELD_FAMILY: snprintf(out, 32, "%s", families[v.family]); break;
-    case FIELD_ACT: snprintf(out, 32, "%s", acts[v.act]); break;
-    case FIELD_ROPE: snprintf(out, 32, "%s", ropes[v.rope]); break;
+    case FIELD_INT:
+        snprintf(out, 32, "%" PRId64, v.i);
+        break;
+    case FIELD_REAL:
+        snprintf(out, 32, "%.12g", v.r);
+        break;
+    case FIELD_BOOL:
+        snprintf(out, 32, "%s", v.b ? "true" : "false");
+        break;
+    case FIELD_FAMILY:
+        snprintf(out, 32, "%s", families[v.family]);
+        break;
+    case FIELD_ACT:
+        snprintf(out, 32, "%s", acts[v.act]);
+        break;
+    case FIELD_ROPE:
+        snprintf(out, 32, "%s", ropes[v.rope]);
+        break;
     }
 }
 
@@ -154,7 +188,8 @@ static dt_err see_model(changes *c, const dt_run *run, const char *path, const c
     return DT_OK;
 }
 
-/* ---- both -------------------------------------------------------------------------------------------------------------- */
+/* ---- both
+ * -------------------------------------------------------------------------------------------------------------- */
 
 static void see_data(changes *c, const dt_run *run, const dt_ckpt_meta *meta)
 {
@@ -167,7 +202,8 @@ static dt_err compare(changes *c, const dt_run *run, const char *path, const dt_
 {
     dt_config before = {0};
     dt_mistakes unknown = {0}; /* keys of other versions */
-    DT_TRY(dt_config_read(&before, path, meta->config ? meta->config : "", 0, NULL, DT_VARIABLES_MAY_BE_UNSET, &unknown));
+    DT_TRY(
+        dt_config_read(&before, path, meta->config ? meta->config : "", 0, NULL, DT_VARIABLES_MAY_BE_UNSET, &unknown));
     free(unknown.text);
     dt_error_clear();
     dt_config_compare(&before, &run->cfg, see_key, c);
@@ -189,8 +225,11 @@ static dt_err check_length(const dt_run *run, const char *path, const dt_ckpt_me
     char where[512];
     const int64_t n = run->cfg.run_max_steps;
     if (n == 0 || meta->step <= n) return DT_OK;
-    return dt_fail(DT_ERR_USAGE, "%s: %s is of step %" PRId64 ", beyond the end at step %" PRId64 ": give more steps, or an earlier checkpoint as "
-                   "checkpoint.resume", dt_config_where(&run->cfg, "run", "max_steps", where, sizeof where), path, meta->step, n);
+    return dt_fail(DT_ERR_USAGE,
+                   "%s: %s is of step %" PRId64 ", beyond the end at step %" PRId64
+                   ": give more steps, or an earlier checkpoint as "
+                   "checkpoint.resume",
+                   dt_config_where(&run->cfg, "run", "max_steps", where, sizeof where), path, meta->step, n);
 }
 
 dt_err run_check_changes(const dt_run *run, const char *path, const dt_ckpt_meta *meta)
@@ -200,9 +239,12 @@ dt_err run_check_changes(const dt_run *run, const char *path, const dt_ckpt_meta
     DT_TRY(compare(&c, run, path, meta));
     if (c.key) dt_config_where(&run->cfg, c.section, c.key, where, sizeof where);
     if (c.refused[0])
-        return dt_fail(DT_ERR_USAGE, "%s%s%s was made with other settings, which do not go with its optimizer and its place in the data (%s): begin "
-                       "from its weights with model.path and another run.output_dir, or name the keys in checkpoint.allow_changes",
-                       where, c.key ? ": " : "", path, c.refused);
+        return dt_fail(
+            DT_ERR_USAGE,
+            "%s%s%s was made with other settings, which do not go with its optimizer and its place in the data (%s): "
+            "begin "
+            "from its weights with model.path and another run.output_dir, or name the keys in checkpoint.allow_changes",
+            where, c.key ? ": " : "", path, c.refused);
     DT_TRY(check_length(run, path, meta));
     if (c.said[0]) DT_WARN("%s was made with other settings; these hold from here on: %s", path, c.said);
     return DT_OK;

@@ -1,7 +1,8 @@
-/* evaluate.c - the loss over a whole set, each sample once: exact sums over micro-batches and ranks, divided at the end.
+/* evaluate.c - the loss over a whole set, each sample once: exact sums over micro-batches and ranks, divided at the
+ * end.
  *
- * A validation may take longer than a run has left. Every so many micro-steps, as many as take about half a second, the ranks vote on whether to go on,
- * so that all leave at the same one. A part of a validation is no result. */
+ * A validation may take longer than a run has left. Every so many micro-steps, as many as take about half a second,
+ * the ranks vote on whether to go on, so that all leave at the same one. A part of a validation is no result. */
 #include "run.h"
 #include <inttypes.h>
 #include <math.h>
@@ -19,18 +20,25 @@ static dt_err sum_over_ranks(dt_comm *comm, dt_lm_sums *s)
 }
 
 /* When the next vote is: all ranks count alike, for they go by the slowest. */
-typedef struct pace { int64_t next, interval; double since_s, gap_s; } pace;
+typedef struct pace {
+    int64_t next, interval;
+    double since_s, gap_s;
+} pace;
 
 static dt_err vote_on_stop(dt_run *run, pace *p, int64_t done, int *stop)
 {
     if (done < p->next) return DT_OK;
-    dt_vote vote = {.err = dt_fault("validate.vote"), .stop = run_stop_request(run, 2 * p->gap_s), .maxs = {dt_now_s() - p->since_s}};
+    dt_vote vote = {.err = dt_fault("validate.vote"),
+                    .stop = run_stop_request(run, 2 * p->gap_s),
+                    .maxs = {dt_now_s() - p->since_s}};
     dt_phase_enter(&run->phase, "agree", "validation");
     DT_TRY(dt_comm_vote(run->comm, &vote));
     if (vote.err != DT_OK) return (dt_err)vote.err;
     *stop = vote.stop;
-    if (vote.maxs[0] > VOTE_EVERY_S) p->interval = p->interval > 1 ? p->interval / 2 : 1;
-    else if (vote.maxs[0] < VOTE_EVERY_S / 2) p->interval *= 2;
+    if (vote.maxs[0] > VOTE_EVERY_S)
+        p->interval = p->interval > 1 ? p->interval / 2 : 1;
+    else if (vote.maxs[0] < VOTE_EVERY_S / 2)
+        p->interval *= 2;
     p->gap_s = vote.maxs[0];
     p->next = done + p->interval;
     p->since_s = dt_now_s();
@@ -75,14 +83,17 @@ dt_err run_validate(dt_run *run, int64_t step, validation *v, validation_end *en
     if (end->stop) return DT_OK;
     dt_phase_enter(&run->phase, "agree", "validation");
     DT_TRY(sum_over_ranks(run->comm, &sums));
-    if (sums.weight_fixed <= 0) return dt_comm_agree(run->comm, dt_fail(DT_ERR_DATA, "[data] validation: there is no target token in it"));
+    if (sums.weight_fixed <= 0)
+        return dt_comm_agree(run->comm, dt_fail(DT_ERR_DATA, "[data] validation: there is no target token in it"));
 
     fill(v, &sums, begin_s);
     const double loss = v->metrics[0].value;
-    if (!strcmp(run->cfg.run_task, "eval") && !strstr(run->cfg.log_report_to, "stdout")) /* the one result must be seen somewhere */
+    if (!strcmp(run->cfg.run_task, "eval") &&
+        !strstr(run->cfg.log_report_to, "stdout")) /* the one result must be seen somewhere */
         DT_INFO("validation loss %.9g over %" PRId64 " targets", loss, sums.n_target);
     DT_TRY(dt_report_validation(run->report, step, loss, v->metrics + 1, v->n - 1));
-    DT_CHECK(!sums.nonfinite || strcmp(run->cfg.run_task, "eval") != 0, DT_ERR_NONFINITE, "the validation loss is not finite");
+    DT_CHECK(!sums.nonfinite || strcmp(run->cfg.run_task, "eval") != 0, DT_ERR_NONFINITE,
+             "the validation loss is not finite");
     return DT_OK;
 }
 
@@ -92,7 +103,9 @@ dt_err run_evaluate(dt_run *run, int64_t step)
     validation_end end;
     DT_TRY(run_validate(run, step, &v, &end));
     if (!end.stop) return DT_OK;
-    return dt_comm_agree(run->comm, dt_fail(DT_ERR_STOP, "stopped by %s after %.0f %% of the validation (%" PRId64 " of %" PRId64
+    return dt_comm_agree(run->comm, dt_fail(DT_ERR_STOP,
+                                            "stopped by %s after %.0f %% of the validation (%" PRId64 " of %" PRId64
                                             " micro-batches per rank): there is no result; submit again to begin anew",
-                                            run_stop_name(run, end.stop), 100 * (double)end.n_done / (double)end.n, end.n_done, end.n));
+                                            run_stop_name(run, end.stop), 100 * (double)end.n_done / (double)end.n,
+                                            end.n_done, end.n));
 }

@@ -1,15 +1,19 @@
 /* stop.c - when a run ends early: a signal asked for it, or its time is over.
  *
- * Time ends at run.time_limit, or else at the job's own end where the scheduler says when that is (rank 0's environment). A save must still fit
- * before it: what the last one took, and half as much again, is kept free, and until there was one an estimate from its size. */
+ * Time ends at run.time_limit, or else at the job's own end where the scheduler says when that is (rank 0's
+ * environment). A save must still fit before it: what the last one took, and half as much again, is kept free, and
+ * until there was one an estimate from its size. */
 #include "run.h"
 #include <math.h>
 #include <stdlib.h>
 #include <time.h>
 
-enum { END_MARGIN_S = 2, JOB_END_MARGIN_S = 5 }; /* for the processes to end after the save, and for what the launcher does besides */
+enum {
+    END_MARGIN_S = 2,
+    JOB_END_MARGIN_S = 5
+}; /* for the processes to end after the save, and for what the launcher does besides */
 static const double FIRST_SAVE_RATE = 5e8; /* bytes a second and node: a slow shared disk */
-static const double SAVE_SHARE = 1.5;   /* a shared disk is not always as fast as the last time */
+static const double SAVE_SHARE = 1.5;      /* a shared disk is not always as fast as the last time */
 
 /* Seconds since the epoch, 0: not known. */
 static double job_end(void)
@@ -69,6 +73,7 @@ dt_err run_agree(dt_run *run, dt_err err)
 {
     if (err == DT_OK) err = dt_fault("start.agree");
     if (err == DT_OK && dt_signals_pending())
-        err = dt_fail(DT_ERR_STOP, "stopped by a signal while the run was starting: nothing was changed; submit again to go on");
+        err = dt_fail(DT_ERR_STOP,
+                      "stopped by a signal while the run was starting: nothing was changed; submit again to go on");
     return dt_comm_agree(run->comm, err);
 }
