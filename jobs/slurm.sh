@@ -1,7 +1,7 @@
 #!/bin/bash
 # Slurm: one rank a GPU, or one rank a socket on CPU nodes. Submit with:  sbatch jobs/slurm.sh input.ini [section.key=value ...]
 # Two minutes before the time limit every rank gets USR1: dtrain saves and leaves with 75, and the job puts itself back into the queue.
-# With checkpoint.resume = auto (the default) it goes on where it stopped, on whatever nodes it gets.
+# With checkpoint.resume = auto (the default) it continues where it stopped, on whatever nodes it gets.
 #SBATCH --job-name=dtrain
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=2

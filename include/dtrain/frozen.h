@@ -18,7 +18,7 @@ typedef struct dt_frozen {
  *  step) and read all of it but the tensors. Local. DT_ERR_DATA naming what was looked for. */
 dt_err dt_frozen_describe(dt_frozen *f, const char *model);
 
-/** Load the parameters, whole on every rank (stage 0) or shared out (stage 3). phase (may be NULL) says where it stands. Collective; all ranks return the same code but for DT_ERR_COMM. */
+/** Load the parameters, whole on every rank (stage 0) or partitioned (stage 3). phase (may be NULL) says where it stands. Collective; all ranks return the same code but for DT_ERR_COMM. */
 dt_err dt_frozen_load(dt_frozen *f, dt_comm *comm, dt_device *dev, int stage, dt_dtype dtype, dt_phase *phase);
 
 void dt_frozen_close(dt_frozen *f); /* local; safe on {0} and after an error */

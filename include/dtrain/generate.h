@@ -91,7 +91,7 @@ typedef struct dt_generate_options {
 
 typedef struct dt_generate_stats {
     int64_t n_forward, n_prompt_tok, n_new_tok;
-    double seconds, prompt_seconds; /* all, and the part that prompts had in it: passes are shared out by tokens */
+    double seconds, prompt_seconds; /* all, and the part that prompts had in it: the time of a pass is divided by tokens */
 } dt_generate_stats;
 
 /** Decode every sequence to its end, in the order given: as one ends, the next takes its slot. A sequence's tokens depend on its number, its prompt and

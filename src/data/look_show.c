@@ -1,4 +1,4 @@
-/* look_show.c - one sample of a dataset file as text, with what is learnt of it marked. */
+/* look_show.c - one sample of a dataset file as text, with its targets marked. */
 #include "dataset_file.h"
 #include "dtrain/tokenizer.h"
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 /* cpu_rows.c - products whose rows do not depend on one another: which thread does which columns.
  *
- * Columns are dealt out in pieces small enough that all threads end together and large enough that a piece is read at the speed of memory. */
+ * Columns are divided into pieces small enough that all threads end together and large enough that a piece is read at the speed of memory. */
 #include "cpu.h"
 #include <stdlib.h>
 #include <string.h>

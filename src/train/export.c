@@ -27,7 +27,7 @@ static void warn_of_data(const dt_loader *l, const char *tokenizer, const char *
                 data->tokenizer, tokenizer, name);
 }
 
-/* A tokenizer that is not to be had here, or of a kind that is only carried along, says nothing. */
+/* A tokenizer that cannot be read here, or of a kind that is only copied, is not compared. */
 static void warn_of_other_tokenizers(const dt_run *run, const char *tokenizer)
 {
     dt_tokenizer *t = NULL;

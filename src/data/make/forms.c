@@ -61,7 +61,7 @@ static dt_err write_json(dt_form *r, const json_t *value, size_t *nbytes)
 
 /* ---- fine-tuning ------------------------------------------------------------------------------------------------------------ */
 
-/* Which turns of a chat are learnt: all answers, or with mask completion the last one. */
+/* Which turns of a chat are trained on: all answers, or with mask completion the last one. */
 static dt_err render_chat(dt_form *r, const dt_rules *rules)
 {
     dt_messages *m = &r->messages[0];

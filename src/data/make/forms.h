@@ -49,7 +49,7 @@ bool dt_has(const json_t *record, const char *key); /* also when null */
 dt_err dt_optional_text(const json_t *record, const char *key, const json_t **text);
 dt_err dt_required_text(const json_t *record, const char *key, const json_t **text);
 dt_err dt_add_json_text(dt_pieces *p, const json_t *text, bool target);
-/** Messages from first on are a completion: all is learnt but the header that the prompt ends with. */
+/** Messages from first on are a completion: everything is trained on but the header that the prompt ends with. */
 void dt_learn_completion(dt_messages *m, int first);
 /** Render the messages of a side, with its wrap and its end of text. */
 dt_err dt_render_side(dt_form *r, dt_side side, const dt_rules *rules, unsigned flags);

@@ -1,7 +1,7 @@
 /* chat.c - a conversation: what was said stays in the key-value cache, and only what is new goes through the model.
  *
  * Each message is rendered by the template with all before it; as many tokens as agree with those in the cache are kept. All ranks do the same work, so that
- * a model shared out among them can be talked to; rank 0 reads and prints, and what only it knows (a line, Ctrl-C) is told to the others. */
+ * a model partitioned among them can be talked to; rank 0 reads and prints, and what only it knows (a line, Ctrl-C) is told to the others. */
 #include "app.h"
 #include "console.h"
 

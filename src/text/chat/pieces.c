@@ -1,5 +1,5 @@
 /* pieces.c - from pieces to ids and mask. The whole is encoded at once, because that is the text a model is given later; a token may then reach across
- * the border between prompt and answer, and half of it cannot be learnt: only then are the sides encoded alone. */
+ * the border between prompt and answer, and half of it cannot be trained on: only then are the sides encoded alone. */
 #include "dtrain/chat.h"
 
 #include <stdlib.h>
