@@ -10,35 +10,39 @@ enum { M = 48, N = 35, K = 37, GAP = 3, MOST = (M + GAP) * (M + GAP) };
 /* -2 .. 2, without a period that divides a row. */
 static int32_t small(int64_t i, int32_t seed) { return (int32_t)((uint64_t)(i * 7 + seed + i / 11) % 5) - 2; }
 
-static void fill(void *p, dt_dtype dt, int64_t n, int32_t seed)
+/* The same numbers as integers and as elements. */
+static void fill(int32_t *number, void *p, dt_dtype dt, int64_t n, int32_t seed)
 {
     for (int64_t i = 0; i < n; i++) {
-        const float x = (float)small(i, seed);
+        number[i] = small(i, seed);
         if (dt == DT_F32) {
-            ((float *)p)[i] = x;
+            ((float *)p)[i] = (float)number[i];
         } else {
-            ((uint16_t *)p)[i] = dt_bf16_from_float(x);
+            ((uint16_t *)p)[i] = dt_bf16_from_float((float)number[i]);
         }
     }
 }
 
-static int32_t wanted(const dt_matmul *mm, bool bias, int64_t i, int64_t j)
+typedef struct numbers {
+    int32_t a[MOST], b[MOST], bias[N], c[MOST];
+} numbers;
+
+static int32_t wanted(const dt_matmul *mm, const numbers *x, bool bias, int64_t i, int64_t j)
 {
-    int32_t sum = mm->accumulate ? small(i * mm->ldc + j, 4) : 0;
-    if (j >= N) return small(i * mm->ldc + j, 4); /* between the rows */
-    if (bias) sum += small(j, 3);
+    if (j >= N) return x->c[i * mm->ldc + j]; /* between the rows */
+    int32_t sum = (mm->accumulate ? x->c[i * mm->ldc + j] : 0) + (bias ? x->bias[j] : 0);
     for (int64_t p = 0; p < K; p++)
-        sum += small(mm->trans_a ? p * mm->lda + i : i * mm->lda + p, 1) * small(mm->trans_b ? j * mm->ldb + p : p * mm->ldb + j, 2);
+        sum += x->a[mm->trans_a ? p * mm->lda + i : i * mm->lda + p] * x->b[mm->trans_b ? j * mm->ldb + p : p * mm->ldb + j];
     return sum;
 }
 
-static bool is_right(const dt_matmul *mm, bool bias, const void *c)
+static bool is_right(const dt_matmul *mm, const numbers *x, bool bias, const void *c)
 {
     for (int64_t i = 0; i < M; i++)
         for (int64_t j = 0; j < mm->ldc; j++) {
             const int64_t at = i * mm->ldc + j;
-            const float x = mm->c_dtype == DT_F32 ? ((const float *)c)[at] : dt_bf16_to_float(((const uint16_t *)c)[at]);
-            if (x != (float)wanted(mm, bias, i, j)) return false;
+            const float found = mm->c_dtype == DT_F32 ? ((const float *)c)[at] : dt_bf16_to_float(((const uint16_t *)c)[at]);
+            if (found != (float)wanted(mm, x, bias, i, j)) return false;
         }
     return true;
 }
@@ -46,11 +50,12 @@ static bool is_right(const dt_matmul *mm, bool bias, const void *c)
 bool cpu_product_is_right(cpu_state *cpu, const dt_matmul *form, bool bias, cpu_product_function *run)
 {
     float a[MOST], b[MOST], c[MOST], bias_row[N];
+    numbers x;
     dt_matmul mm = {.m = M, .n = N, .k = K, .trans_a = form->trans_a, .trans_b = form->trans_b, .dt = form->dt, .c_dtype = form->c_dtype,
                     .accumulate = form->accumulate, .ldc = N + GAP};
     mm.lda = (mm.trans_a ? M : K) + GAP, mm.ldb = (mm.trans_b ? K : N) + GAP;
-    fill(a, mm.dt, MOST, 1), fill(b, mm.dt, MOST, 2), fill(bias_row, mm.dt, N, 3), fill(c, mm.c_dtype, MOST, 4);
+    fill(x.a, a, mm.dt, MOST, 1), fill(x.b, b, mm.dt, MOST, 2), fill(x.bias, bias_row, mm.dt, N, 3), fill(x.c, c, mm.c_dtype, MOST, 4);
     const bool ran = run(cpu, &mm, a, b, bias ? bias_row : NULL, c) == DT_OK && dt_fault("product.check") == DT_OK;
     if (!ran) dt_error_clear();
-    return ran && is_right(&mm, bias, c);
+    return ran && is_right(&mm, &x, bias, c);
 }
