@@ -1,0 +1,33 @@
+#!/bin/bash
+# Which MPI and HDF5 a build takes, with stand-ins for two of them: headers, wrappers and pkg-config's files.
+. "$(dirname "$0")/e2e.sh"
+unset MPICC MPIRUN HDF5 MAKEFLAGS MFLAGS MAKELEVEL
+mkdir "$tmp/pc"
+for mpi in openmpi mpich other; do
+    case $mpi in openmpi) macro=OPEN_MPI ;; mpich) macro=MPICH_VERSION ;; *) macro=ANOTHER ;; esac
+    mkdir "$tmp/$mpi"
+    echo "#define $macro 1" >"$tmp/$mpi/mpi.h"
+    echo >"$tmp/$mpi/hdf5.h"
+    printf '#!/bin/sh\nexec gcc "$@" -I%s\n' "$tmp/$mpi" >"$tmp/mpicc.$mpi"
+    printf 'Name: hdf5\nDescription: a stand-in\nVersion: 1\nCflags: -I%s\nLibs: -lm\n' "$tmp/$mpi" >"$tmp/pc/hdf5-$mpi.pc"
+done
+chmod +x "$tmp"/mpicc.*
+export PKG_CONFIG_LIBDIR=$tmp/pc
+for mpi in openmpi mpich; do
+    expect "mpi.h tells $mpi" test "$(tools/mpi.sh kind "$tmp/mpicc.$mpi")" = $mpi
+    expect "HDF5 goes with $mpi" test "$(tools/mpi.sh hdf5 $mpi)" = hdf5-$mpi
+    run 0 tools/mpi.sh check "$tmp/mpicc.$mpi" "-I$tmp/$mpi" -lm
+    expect_exit "$mpi and its HDF5 go together" 0
+done
+expect "another MPI is not guessed" test "$(tools/mpi.sh kind "$tmp/mpicc.other")" = unknown
+run 0 make programs BUILD="$tmp/build" MPICC="$tmp/mpicc.mpich" HDF5=hdf5-openmpi
+expect_exit "two MPIs are refused" 2
+expect_text "with both names" 'mpicc.mpich is mpich, but the flags of HDF5 bring in another MPI: the headers of openmpi'
+expect_text "and the next step" 'libhdf5-mpich-dev'
+expect "before anything is compiled" test -z "$(find "$tmp/build" -name '*.o')"
+run 0 make info MPICC="$tmp/mpicc.mpich" HDF5=hdf5-openmpi
+expect_text "make info shows it" 'bring in another MPI'
+run 0 make info MPICC="$tmp/mpicc.mpich"
+expect_text "make info names the launcher" 'started by .*/mpirun.mpich'
+expect_text "and the HDF5" '^HDF5 +hdf5-mpich'
+e2e_done
