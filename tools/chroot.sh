@@ -51,6 +51,7 @@ enter() {
         mount --make-rprivate /
         mount -t proc proc "$root/proc"
         mount --rbind /dev "$root/dev"
+        mount --rbind /sys "$root/sys"
         mount -t tmpfs tmpfs "$root/dev/shm"
         chroot "$root" /usr/bin/env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 \
             ${QEMU_CPU:+QEMU_CPU=$QEMU_CPU} ${ONLY:+ONLY=$ONLY} TEST_TIMEOUT=${TEST_TIMEOUT:-900} CCACHE_DIR=/src/.ccache \
