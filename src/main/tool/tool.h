@@ -10,8 +10,8 @@
  *  has left: neither ends the program by a signal in the middle of its work. */
 void tool_start(const char *name);
 
-/** For programs that compute, before MPI and the first parallel loop: waiting threads and ranks spin briefly, then leave their core to others. What the
- *  user has set (OMP_WAIT_POLICY, GOMP_SPINCOUNT, KMP_BLOCKTIME; OMPI_MCA_mpi_yield_when_idle) wins. May start the program anew. */
+/** For programs that compute, before MPI and the first parallel loop: waiting threads spin briefly, then leave their core to others. What the user has
+ *  set (OMP_WAIT_POLICY, GOMP_SPINCOUNT, KMP_BLOCKTIME) wins. May start the program anew. */
 void tool_wait_fairly(char **argv);
 
 /** Last thing in main, on the rank that speaks: writes what standard output still holds and prints the error's message, if there is one. Returns the exit

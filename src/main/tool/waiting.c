@@ -15,7 +15,6 @@ static bool is_set(const char *name) { return getenv(name) != NULL; }
 void tool_wait_fairly(char **argv)
 {
     char self[4096];
-    setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0); /* Open MPI: ranks that wait for others offer their core; read when MPI starts */
     if (is_set("OMP_WAIT_POLICY") || is_set("GOMP_SPINCOUNT") || is_set("KMP_BLOCKTIME")) return; /* the user's choice, or ours from the first start */
     if (setenv("GOMP_SPINCOUNT", "300", 1) || setenv("KMP_BLOCKTIME", "0", 1)) return;
     const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1); /* not that name itself: an emulator's would be the emulator */
