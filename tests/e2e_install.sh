@@ -124,6 +124,17 @@ for recipe in $recipes; do
     if [ -z "$missing" ]; then ok "$recipe has all libraries"; else not_ok "$recipe has all libraries" "missing:$missing"; fi
 done
 
+# As a user starts it, make uses all cores; -j says otherwise, and "make clean all" goes in order.
+flags() { run 0 env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL "$@" --no-print-directory --eval='flags: ; @echo "flags $(filter -j%,$(MAKEFLAGS))"' flags; }
+flags make
+expect_text "make uses all cores" "^flags .*-j$(nproc)"
+flags make -j3
+expect_text "or as many as -j says" '^flags .*-j3'
+flags env MAKEFLAGS=-j5 make
+expect_text "on the command line or in the environment" '^flags .*-j5'
+flags make -n clean
+expect "make clean all goes in order" sh -c "! grep -q '^flags.*-j' '$out'"
+
 run 0 make --no-print-directory help MAKEFLAGS=
 expect_text "make help names the targets" '^ *make test .*passed'
 run 0 tools/setup.sh test
