@@ -125,7 +125,8 @@ for recipe in $recipes; do
 done
 
 # As a user starts it, make uses all cores; -j says otherwise, and "make clean all" goes in order.
-flags() { run 0 env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL "$@" --no-print-directory --eval='flags: ; @echo "flags $(filter -j%,$(MAKEFLAGS))"' flags; }
+printf 'include Makefile\nflags: ; @echo flags $(filter -j%%,$(MAKEFLAGS))\n' >"$tmp/flags.mk"
+flags() { run 0 env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL "$@" --no-print-directory -f "$tmp/flags.mk" flags; }
 flags make
 expect_text "make uses all cores" "^flags .*-j$(nproc)"
 flags make -j3
