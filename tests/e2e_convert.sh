@@ -60,7 +60,7 @@ run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/combined" data.train
 grep -i "other text\|different tokenizers" "$out" >>"$tmp/warnings"
 expect "no warning that ids mean other text, whichever of the two names it" test "$code" = 0 -a ! -s "$tmp/warnings"
 run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/combined" model.tokenizer=tests/data/tokenizer/gpt2
-expect_text "another tokenizer is warned of" "its ids mean other text"
+expect_text "another tokenizer is warned of" "its ids stand for other text"
 run 0 ./dtrain-generate "$tmp/base/hf" --prompt x --greedy --max-new-tokens 2
 expect_exit "dtrain-generate, too" 0
 run 0 ./dtrain-convert "$tmp/base/hf" "$tmp/with-length.h5"
