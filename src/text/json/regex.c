@@ -117,23 +117,25 @@ static dt_err match_failed(int code, const char *text, size_t n, size_t at)
                    why);
 }
 
-/* The byte of each character, ASCII eight at a time. */
-static dt_err write_subject(const dt_char_table *chars, const char *text, size_t n, dt_text *out)
+/* The byte of each character, and where in the text it begins: places first, for their alignment. */
+static dt_err write_subject(dt_matches *s, const dt_char_table *chars, dt_text *out)
 {
+    const size_t n = s->n;
+    DT_CHECK(n < UINT32_MAX, DT_ERR_DATA, "a text of %zu bytes is too long for the tokenizer's expressions", n);
     out->n = 0;
-    dt_text_reserve(out, n);
+    dt_text_reserve(out, (n + 1) * sizeof *s->place + n);
     DT_CHECK(!out->failed, DT_ERR_MEMORY, "no memory for a text of %zu bytes", n);
-    char *to = out->bytes;
-    for (size_t i = 0, len; i < n; i += len) {
-        uint64_t word;
-        if (n - i >= sizeof word && (memcpy(&word, text + i, len = sizeof word), !(word & 0x8080808080808080u))) {
-            memcpy(to, &word, sizeof word);
-            to += sizeof word;
-        } else {
-            *to++ = (char)dt_char_value(chars, dt_utf8_decode(text + i, &len));
-        }
+    uint32_t *place = (uint32_t *)(void *)out->bytes;
+    char *subject = out->bytes + (n + 1) * sizeof *place;
+    size_t k = 0;
+    for (size_t i = 0, len; i < n; i += len, k++) {
+        place[k] = (uint32_t)i;
+        subject[k] = (char)dt_char_value(chars, dt_utf8_decode(s->text + i, &len));
     }
-    out->n = (size_t)(to - out->bytes);
+    place[k] = (uint32_t)n;
+    s->place = place;
+    s->subject = subject;
+    s->n_subject = k;
     return DT_OK;
 }
 
@@ -151,23 +153,11 @@ dt_err dt_matches_begin(dt_matches *s, const dt_regex *r, dt_matcher *m, const c
     *s = (dt_matches){.regex = r, .matcher = m, .text = text, .subject = text, .n = n, .n_subject = n};
     if (!r->chars.cell || is_ascii(text, n)) return DT_OK;
     if (!buffer) buffer = &m->buffer;
-    DT_TRY(write_subject(&r->chars, text, n, buffer));
-    s->subject = buffer->bytes;
-    s->n_subject = buffer->n;
-    return DT_OK;
+    return write_subject(s, &r->chars, buffer);
 }
 
-/* Where the character at a place of the subject begins in the text. Places are asked for in order. */
-static size_t place_in_text(dt_matches *s, size_t at)
-{
-    if (s->subject == s->text) return at;
-    while (s->char_at < at) {
-        const unsigned char c = (unsigned char)s->text[s->byte_at];
-        s->byte_at += c < 0x80 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
-        s->char_at++;
-    }
-    return s->byte_at;
-}
+/* Where the character at a place of the subject begins in the text. */
+static size_t place_in_text(const dt_matches *s, size_t at) { return s->place ? s->place[at] : at; }
 
 dt_err dt_regex_next(dt_matches *s, bool *found)
 {
