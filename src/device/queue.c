@@ -429,6 +429,11 @@ static dt_err queue_attention_backward(dt_device *dev, const dt_attention *at, c
                 AT(scratch));
 }
 
+static int64_t queue_classifier_rows(const dt_device *dev, int64_t n_vocab, int64_t n_tok)
+{
+    return dt_device_cpu_ops.classifier_rows(&state_of(dev)->cpu, n_vocab, n_tok);
+}
+
 static int64_t queue_attention_scratch_elems(const dt_device *dev, const dt_attention *at)
 {
     return dt_device_cpu_ops.attention_scratch_elems(&state_of(dev)->cpu, at);
@@ -544,6 +549,7 @@ const dt_device_ops dt_device_queue_ops = {
     .attention_forward = queue_attention_forward,
     .attention_backward = queue_attention_backward,
     .attention_scratch_elems = queue_attention_scratch_elems,
+    .classifier_rows = queue_classifier_rows,
     .act_forward = queue_act_forward,
     .act_backward = queue_act_backward,
     .glu_forward = queue_glu_forward,
