@@ -72,9 +72,9 @@ expect "max_grad_norm below 0 does not clip either" close_losses noclip negative
 planned() { # NP RANKS ARGS...: the rows of --plan --ranks RANKS and of a run on NP ranks
     local np=$1 ranks=$2 stage=$3
     shift 3
-    ./dtrain --plan --ranks "$ranks" "$tmp/tiny.ini" run.output_dir="$tmp/x" "$@" 2>/dev/null | grep "^$stage  " | cut -c 13-116
+    ./dtrain --plan --ranks "$ranks" "$tmp/tiny.ini" run.output_dir="$tmp/x" "$@" 2>/dev/null | grep "^$stage  " | cut -c 10-74
     rm -rf "$tmp/planned"
-    $MPIRUN -np "$np" ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/planned" run.max_steps=1 zero.stage="$stage" "$@" 2>&1 | grep "^allocated " | cut -c 13-116
+    $MPIRUN -np "$np" ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/planned" run.max_steps=1 zero.stage="$stage" "$@" 2>&1 | grep "^allocated " | cut -c 10-74
 }
 for threads in 0 2; do
     planned 2 2 "$((threads + 1))" run.threads=$threads >"$tmp/.plan"

@@ -62,6 +62,9 @@ int dt_comm_cores(const dt_comm *comm);
 /** Threads of this rank: wanted, or with 0 as many as dt_comm_cores. where: what a message calls the setting. Rank 0 warns of more threads than
  *  cores and, when nothing is wanted, of cores of the job that its ranks may not use. Local. DT_ERR_USAGE: more than 16 threads for each core of the machine. */
 dt_err dt_comm_threads(const dt_comm *comm, int64_t wanted, const char *where, int *n_threads);
+/** DT_ERR_USAGE, naming those that are there, for a backend that this program was built without. Local. */
+dt_err dt_comm_has_backend(const char *backend);
+
 /** Choose the transport ("auto", "mpi", "nccl") for dev and set up its staging buffers (category DT_MEM_STAGING of dev's ledger). */
 dt_err dt_comm_attach(dt_comm *comm, dt_device *dev, const char *backend, bool shared_memory);
 /** Collective; only after an agreed end. A rank that fails alone does not call it. */

@@ -43,13 +43,16 @@ typedef enum dt_config_variables { DT_VARIABLES_MUST_BE_SET, DT_VARIABLES_MAY_BE
 dt_err dt_config_read(dt_config *cfg, const char *name, const char *text, int n_overrides, const char *const *overrides,
                       dt_config_variables variables, dt_mistakes *mistakes);
 
-/** Is the key's value not what its writer meant (a mistake in it, or in a name that is near to it)? Then nothing follows from it.
- *  key NULL: any key of the section. */
+/** Is the key's value not what its writer meant (a mistake in it or in a name that is near to it, a variable that is not set)? Then nothing
+ *  follows from it. key NULL: is there a mistake in any key of the section? */
 bool dt_config_doubted(const dt_config *cfg, const char *section, const char *key);
 
 /** Tell of every key whose value differs between two configurations, in the order of the table. */
 typedef void (*dt_config_visit)(void *self, const char *section, const char *key, const char *before, const char *now);
 void dt_config_compare(const dt_config *before, const dt_config *now, dt_config_visit visit, void *self);
+
+/** DT_ERR_USAGE, naming the variable, when the key's value needs one that is not set (DT_VARIABLES_MAY_BE_UNSET). key NULL: any of the section. */
+dt_err dt_config_require(const dt_config *cfg, const char *section, const char *key);
 
 /** Read a whole file into a malloc'ed string. DT_ERR_USAGE with the reason when it cannot be read or is not text. */
 dt_err dt_config_read_file(const char *path, char **text);

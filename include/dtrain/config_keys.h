@@ -144,11 +144,11 @@
          "at most this many gradients are reduced in one collective") \
     INT (zero, allgather_bucket_size, 500000000, 1, INT64_MAX, "elements", \
          "at most this many parameters are gathered in one collective") \
-    INT (zero, prefetch_bucket_size, 50000000, 0, INT64_MAX, "elements", \
+    INT (zero, prefetch_bucket_size, 2000000000, 0, INT64_MAX, "elements", \
          "stage 3: gather the parameters of the next block ahead of time if it has at most this many; 0: never") \
     INT (zero, param_persistence_threshold, 0, 0, INT64_MAX, "elements", \
          "stage 3: blocks with fewer parameters than this are replicated, not sharded") \
-    INT (zero, max_live_parameters, 1000000000, 1, INT64_MAX, "elements", \
+    INT (zero, max_live_parameters, 4000000000, 1, INT64_MAX, "elements", \
          "stage 3: a rank holds at most this many gathered parameters at a time") \
     BOOL(zero, overlap_comm, true, "communicate while computing, where the device can") \
     ENUM(comm, backend, "auto", "auto|mpi|nccl", "library that moves tensors between ranks") \

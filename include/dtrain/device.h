@@ -110,6 +110,8 @@ typedef struct dt_device_ops {
     const char *name; /* value of run.device that selects it */
 
     dt_err (*open)(dt_device *dev, int local_rank, int n_threads);
+    /** As much of open as the questions for sizes need (..._elems, dt_device_overhead, memory_free): the device itself is not touched. */
+    dt_err (*plan)(dt_device *dev, int n_threads);
     void (*close)(dt_device *dev);
     /** One line for people: processor or GPU, threads, library. */
     void (*describe)(const dt_device *dev, char *out, size_t out_size);
@@ -251,6 +253,8 @@ struct dt_device {
  *  DT_ERR_USAGE naming what was built when the backend is not there. Logs what auto took. DTRAIN_DEVICE=queue puts the queue
  *  device in the place of the CPU. */
 dt_err dt_device_open(dt_device *dev, const char *name, int local_rank, int n_threads, dt_ledger *ledger);
+/** For --plan: a device that answers questions for sizes and does nothing else; nothing is allocated on it. */
+dt_err dt_device_open_to_plan(dt_device *dev, const char *name, int n_threads, dt_ledger *ledger);
 void dt_device_close(dt_device *dev); /* safe on {0} */
 
 /** Bytes that the backend itself holds besides what passes through the ledger: for the plan. */

@@ -18,6 +18,9 @@ typedef struct dt_batching { int64_t train_batch_size, micro_batch_size, accumul
  *  Task eval takes the micro-batch size, or what the others come to a rank, and nothing else. */
 dt_err dt_batching_resolve(dt_batching *b, const dt_config *cfg, int nranks);
 
+/** What is nearest to [batch] and works, where dt_batching_resolve has failed: train_batch_size gives way. */
+void dt_batching_nearest(dt_batching *b, const dt_config *cfg, int nranks);
+
 /* ---- schedule ------------------------------------------------------------------------------------------------------ */
 
 /** Learning rate as a function of updates done before this one (algorithms.md 9.4). */
@@ -78,6 +81,7 @@ void dt_timeline_close(dt_timeline *t); /* safe on NULL */
 /** Everything a run holds. {0}, then dt_run_* in order; dt_run_close frees what was opened. */
 typedef struct dt_run {
     dt_config cfg;
+    dt_mistakes mistakes; /* found so far in what the user asks for; told together */
     dt_ledger ledger;
     dt_phase phase;
     dt_comm *comm; /* NULL for --plan */
@@ -123,7 +127,8 @@ typedef enum dt_mode { DT_MODE_RUN, DT_MODE_CHECK } dt_mode;
 /** Run or check what run->cfg asks for. Collective. */
 dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode);
 
-/** --plan: memory a rank by category and communication, every stage, as text on out. Local, without MPI. */
+/** --plan: memory per rank by category and communication, every stage, as text on out. Local, without MPI, device or data; run->cfg may have
+ *  been read with DT_VARIABLES_MAY_BE_UNSET. DT_ERR_MEMORY when no stage fits. */
 typedef struct dt_plan_request {
     int nranks, ranks_per_node;           /* ranks_per_node 0: all on one node */
     uint64_t device_memory, host_memory;  /* bytes; 0: this machine's. On the CPU device both are the same memory, and the smaller holds */

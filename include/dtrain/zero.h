@@ -44,6 +44,7 @@ dt_shards dt_shards_of(int64_t flat_len, int nranks);
 typedef struct dt_zero_plan {
     size_t bytes[DT_N_MEMCAT];
     int64_t n_param, n_padding;         /* over all units; padding: elements of a rank's shards above n_param / nranks (rounded down) */
+    int64_t least_live_parameters;      /* the smallest max_live_parameters that this stage can do with (stage 3; else 0) */
     double state_bytes_per_param;       /* params + grads + optimizer over n_param, padding included */
     double formula_bytes_per_param;     /* 16, 4+12/N, 2+14/N, 16/N (or what grad_dtype makes of them) */
     double sent_elems_per_micro_step, sent_elems_per_step;

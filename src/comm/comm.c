@@ -218,6 +218,12 @@ static dt_err find_transport(const char *name, const dt_comm_ops **ops)
     return dt_fail(DT_ERR_USAGE, "comm.backend = %s is not in this program; built: auto, %s", name, names);
 }
 
+dt_err dt_comm_has_backend(const char *backend)
+{
+    const dt_comm_ops *ops;
+    return find_transport(backend, &ops);
+}
+
 dt_err dt_comm_attach(dt_comm *comm, dt_device *dev, const char *backend, bool shared_memory)
 {
     DT_CHECK(comm && comm->mpi && dev && dev->ops && backend, DT_ERR_ARG, "dt_comm_attach: communicator, device or backend missing");

@@ -21,7 +21,7 @@ typedef struct dt_config_private {
         const char *text; /* shortest form */
         dt_config_source source;
         bool doubted; /* what was written, or meant, is not known */
-        bool unset;   /* because it needs an environment variable that is not set */
+        char *unset;  /* because it needs this environment variable, which is not set */
     } value[];        /* by row of the table */
 } dt_config_private;
 
@@ -73,14 +73,25 @@ static dt_err assign_expanded(dt_config *cfg, int row, const char *text, const c
     return err;
 }
 
+static dt_err note_unset(dt_config *cfg, int row, const char *text)
+{
+    char name[256];
+    cfg->priv->value[row].unset = NULL;
+    if (!cfg->priv->lenient || !dt_key_unset_variable(text, name, sizeof name)) return DT_OK;
+    char *copy = strdup(name);
+    DT_CHECK(copy, DT_ERR_MEMORY, "no memory for the configuration");
+    cfg->priv->value[row].unset = copy;
+    return own(cfg, copy);
+}
+
 /* A value from outside. Where it has a mistake the key keeps what it had, and is doubted. */
 static dt_err take(dt_config *cfg, int row, const char *text, const char *head, dt_config_source source)
 {
-    char name[256];
     cfg->priv->value[row].source = source;
-    cfg->priv->value[row].unset = cfg->priv->lenient && dt_key_unset_variable(text, name, sizeof name);
-    const dt_err err = cfg->priv->value[row].unset ? DT_OK : assign_expanded(cfg, row, text, head);
-    cfg->priv->value[row].doubted = err != DT_OK || cfg->priv->value[row].unset;
+    dt_err err = note_unset(cfg, row, text);
+    const bool unset = cfg->priv->value[row].unset != NULL;
+    if (err == DT_OK && !unset) err = assign_expanded(cfg, row, text, head);
+    cfg->priv->value[row].doubted = err != DT_OK || unset;
     return err;
 }
 
@@ -187,9 +198,22 @@ dt_err dt_config_parse(dt_config *cfg, const char *name, const char *text, int n
 bool dt_config_doubted(const dt_config *cfg, const char *section, const char *key)
 {
     for (int i = 0; i < dt_n_keys; i++)
-        if (cfg->priv->value[i].doubted && !strcmp(dt_key_table[i].section, section) && (!key || !strcmp(dt_key_table[i].name, key)))
+        if (cfg->priv->value[i].doubted && !strcmp(dt_key_table[i].section, section) &&
+            (key ? !strcmp(dt_key_table[i].name, key) : !cfg->priv->value[i].unset))
             return true;
     return false;
+}
+
+dt_err dt_config_require(const dt_config *cfg, const char *section, const char *key)
+{
+    char head[400];
+    for (int i = 0; i < dt_n_keys; i++) {
+        const dt_key *k = &dt_key_table[i];
+        if (strcmp(k->section, section) != 0 || (key && strcmp(k->name, key) != 0) || !cfg->priv->value[i].unset) continue;
+        return dt_fail(DT_ERR_USAGE, "%s: the environment variable %s is not set, and the value is needed here",
+                       dt_config_where(cfg, section, k->name, head, sizeof head), cfg->priv->value[i].unset);
+    }
+    return DT_OK;
 }
 
 static dt_err read_stream(FILE *in, const char *path, char **text)

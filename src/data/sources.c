@@ -139,8 +139,9 @@ static dt_err open_items(dt_sources *s, char **items, int n, const dt_loader_opt
     DT_CHECK(s->weight && s->entry_first, DT_ERR_MEMORY, "no memory for %d dataset files", n);
     DT_TRY(grow(s));
     s->file_first[0] = 0;
-    for (int i = 0; i < n; i++) DT_TRY(add_entry(s, items[i], opt));
-    return DT_OK;
+    dt_mistakes mistakes = {0};
+    for (int i = 0; i < n; i++) dt_mistakes_add(&mistakes, add_entry(s, items[i], opt));
+    return dt_mistakes_end(&mistakes);
 }
 
 dt_err dt_sources_open(dt_sources *s, const dt_loader_options *opt)

@@ -167,25 +167,29 @@ static dt_err open_parts(cpu_state *cpu)
     cpu->pairs = cpu_rows_use_pairs(cpu->k);
     cpu->attention_scratch_elems = cpu->k->attention_scratch(CPU_MAX_HEAD_DIM);
     const size_t nbytes = (size_t)cpu->attention_scratch_elems * sizeof(float) * (size_t)cpu->n_threads;
-    void *scratch;
-    DT_CHECK(cpu_grab(nbytes, cpu->n_threads, &scratch) == DT_OK, DT_ERR_MEMORY, "cpu device: %zu bytes of scratch for attention", nbytes);
+    void *scratch = NULL;
+    DT_CHECK(cpu->planning || cpu_grab(nbytes, cpu->n_threads, &scratch) == DT_OK, DT_ERR_MEMORY, "cpu device: %zu bytes of scratch for attention", nbytes);
     cpu->attention_scratch = scratch;
     cpu->nbytes_held = nbytes + sizeof *cpu;
     DT_TRY(cpu_gemm_open(cpu));
     return cpu_matmul_open(cpu);
 }
 
-static dt_err cpu_open(dt_device *dev, int local_rank, int n_threads)
+static dt_err open_as(dt_device *dev, int n_threads, bool planning)
 {
     cpu_state *cpu = calloc(1, sizeof *cpu);
     DT_CHECK(cpu, DT_ERR_MEMORY, "cpu device: %zu bytes of state", sizeof *cpu);
     dev->impl = cpu;
+    cpu->planning = planning;
     cpu->n_threads = n_threads > 0 ? n_threads : omp_get_max_threads();
     read_processor_name(cpu->processor, sizeof cpu->processor);
     const dt_err err = open_parts(cpu);
     if (err != DT_OK) cpu_close(dev);
     return err;
 }
+
+static dt_err cpu_open(dt_device *dev, int local_rank, int n_threads) { return open_as(dev, n_threads, false); }
+static dt_err cpu_plan(dt_device *dev, int n_threads) { return open_as(dev, n_threads, true); }
 
 static void cpu_describe(const dt_device *dev, char *out, size_t out_size)
 {
@@ -257,6 +261,7 @@ static dt_err cpu_zero(dt_device *dev, void *dst, size_t nbytes, dt_stream *stre
 const dt_device_ops dt_device_cpu_ops = {
     .name = "cpu",
     .open = cpu_open,
+    .plan = cpu_plan,
     .close = cpu_close,
     .describe = cpu_describe,
     .memory_free = cpu_memory_free,

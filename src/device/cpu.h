@@ -12,6 +12,7 @@ typedef struct cpu_matmul cpu_matmul; /* cpu_matmul.c */
 typedef struct cpu_state {
     const dt_cpu_kernels *k;
     int n_threads;
+    bool planning; /* scratch is counted, not allocated */
     const dt_bf16_unit *unit; /* what multiplies bf16 tiles in attention; NULL: they are converted to float */
     cpu_matmul *matmul;
     bool pairs; /* bf16 products by rows use the processor's pairwise dot products */

@@ -16,8 +16,8 @@ dt_err cpu_gemm_open(cpu_state *cpu)
     if (!cpu->unit || cpu->unit != cpu->k->dot_unit || !cpu->k->gemm_bf16) return DT_OK;
     cpu->gemm_scratch_nbytes = (cpu->k->gemm_scratch() + 4095) / 4096 * 4096;
     const size_t nbytes = cpu->gemm_scratch_nbytes * (size_t)cpu->n_threads;
-    void *p;
-    DT_CHECK(cpu_grab(nbytes, cpu->n_threads, &p) == DT_OK, DT_ERR_MEMORY, "cpu device: %zu bytes of scratch for bf16 products", nbytes);
+    void *p = NULL;
+    DT_CHECK(cpu->planning || cpu_grab(nbytes, cpu->n_threads, &p) == DT_OK, DT_ERR_MEMORY, "cpu device: %zu bytes of scratch for bf16 products", nbytes);
     cpu->gemm_scratch = p;
     cpu->nbytes_held += nbytes;
     return DT_OK;

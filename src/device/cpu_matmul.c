@@ -69,17 +69,20 @@ static bool has_native_bf16(const cpu_matmul *mmul)
     return made;
 }
 
+/* Without a unit for bf16 tiles of its own and oneDNN's matrices are converted to float. */
+static bool converts_bf16(const cpu_state *cpu) { return !cpu->matmul->native_bf16 && !cpu->unit; }
+
 dt_err cpu_matmul_open(cpu_state *cpu)
 {
     cpu_matmul *mmul = cpu->matmul = calloc(1, sizeof *mmul);
     DT_CHECK(mmul, DT_ERR_MEMORY, "cpu device: %zu bytes for matrix products", sizeof *mmul);
-    omp_set_num_threads(cpu->n_threads);
+    if (!cpu->planning) omp_set_num_threads(cpu->n_threads);
     TRY_DNNL(dnnl_engine_create(&mmul->engine, dnnl_cpu, 0));
     TRY_DNNL(dnnl_stream_create(&mmul->stream, mmul->engine, dnnl_stream_in_order));
     const char *library = getenv("DTRAIN_ONEDNN"); /* none: our own kernels alone, for tests */
     mmul->own_alone = library && !strcmp(library, "none");
     mmul->native_bf16 = has_native_bf16(mmul);
-    for (int i = 0; i < 3 && !mmul->native_bf16 && !cpu->unit; i++) {
+    for (int i = 0; i < 3 && converts_bf16(cpu) && !cpu->planning; i++) {
         void *p;
         DT_CHECK(cpu_grab(tile_elems[i] * sizeof(float), cpu->n_threads, &p) == DT_OK, DT_ERR_MEMORY,
                  "cpu device: %zu bytes to convert bf16 matrices", tile_elems[i] * sizeof(float));
@@ -113,7 +116,7 @@ size_t cpu_matmul_held(const cpu_state *cpu)
 {
     const cpu_matmul *mmul = cpu->matmul;
     size_t held = sizeof *mmul + mmul->scratchpad_size + mmul->pad_a_size + mmul->pad_c_size;
-    for (int i = 0; i < 3; i++) held += mmul->tile[i] ? tile_elems[i] * sizeof(float) : 0;
+    for (int i = 0; i < 3; i++) held += converts_bf16(cpu) ? tile_elems[i] * sizeof(float) : 0;
     return held;
 }
 

@@ -40,6 +40,17 @@ dt_err dt_device_open(dt_device *dev, const char *name, int local_rank, int n_th
     return DT_OK;
 }
 
+dt_err dt_device_open_to_plan(dt_device *dev, const char *name, int n_threads, dt_ledger *ledger)
+{
+    *dev = (dt_device){0};
+    const dt_device_ops *ops = find_backend(name);
+    DT_CHECK(ops, DT_ERR_USAGE, "run.device = %s: this program was built with: %s (or auto)", name, dt_device_backends());
+    *dev = (dt_device){.ops = ops, .ledger = ledger};
+    const dt_err err = ops->plan(dev, n_threads);
+    if (err != DT_OK) *dev = (dt_device){0};
+    return err;
+}
+
 void dt_device_close(dt_device *dev)
 {
     if (dev->ops) dev->ops->close(dev);

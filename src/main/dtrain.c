@@ -94,7 +94,8 @@ static dt_err print_plan(const options *o)
     char *text = NULL;
     dt_run run = {0};
     dt_err err = dt_config_read_file(o->input, &text);
-    if (err == DT_OK) err = dt_config_parse(&run.cfg, o->input, text, o->n_overrides, o->overrides);
+    if (err == DT_OK)
+        err = dt_config_read(&run.cfg, o->input, text, o->n_overrides, o->overrides, DT_VARIABLES_MAY_BE_UNSET, &run.mistakes);
     if (err == DT_OK) err = dt_plan_print(&run, &o->plan, stdout);
     dt_run_close(&run);
     dt_device_close(&run.dev);
@@ -123,17 +124,19 @@ static dt_err adopt_timeout(dt_config *cfg)
     return text && *text && !dt_config_given(cfg, "comm", "timeout") ? dt_config_set(cfg, "comm", "timeout", text) : DT_OK;
 }
 
-/* Rank 0 reads and resolves the configuration (its environment holds for ${NAME}); the others parse what it made of it. */
-static dt_err share_config(const options *o, dt_comm *comm, dt_config *cfg)
+/* Rank 0 reads and resolves the configuration (its environment holds for ${NAME}); the others parse what it made of it. Mistakes wait in run:
+ * more may be found before they are told. */
+static dt_err share_config(const options *o, dt_comm *comm, dt_run *run)
 {
+    dt_config *cfg = &run->cfg;
     char *text = NULL;
     int64_t len = 0;
     dt_err err = DT_OK;
     if (comm->rank == 0) {
         char *input = NULL;
         err = dt_config_read_file(o->input, &input);
-        if (err == DT_OK) err = dt_config_parse(cfg, o->input, input, o->n_overrides, o->overrides);
-        if (err == DT_OK) err = adopt_timeout(cfg);
+        if (err == DT_OK) err = dt_config_read(cfg, o->input, input, o->n_overrides, o->overrides, DT_VARIABLES_MUST_BE_SET, &run->mistakes);
+        if (err == DT_OK) dt_mistakes_add(&run->mistakes, adopt_timeout(cfg));
         if (err == DT_OK && !(text = dt_config_text(cfg))) err = dt_fail(DT_ERR_MEMORY, "no memory for the configuration");
         if (err == DT_OK) len = (int64_t)strlen(text);
         free(input);
@@ -168,7 +171,7 @@ static int run_ranks(const options *o)
     err = dt_comm_open(&comm);
     if (err == DT_OK) dt_log_open(comm.rank, comm.nranks, comm.host);
     if (err == DT_OK && !threads) DT_WARN("this MPI has no MPI_THREAD_MULTIPLE: the watchdog may not be able to end a hung job");
-    if (err == DT_OK) err = share_config(o, &comm, &run.cfg);
+    if (err == DT_OK) err = share_config(o, &comm, &run);
     if (err == DT_OK) err = dt_run_main(&run, &comm, o->action == ACTION_CHECK ? DT_MODE_CHECK : DT_MODE_RUN);
 
     const bool together = err == DT_OK || dt_comm_failed_together(&comm);

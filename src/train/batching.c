@@ -3,16 +3,27 @@
 #include <inttypes.h>
 #include <string.h>
 
-static dt_err remainder_error(const dt_config *cfg, const char *key, const char *name, int64_t G, int64_t unit, const char *unit_text)
+static int64_t largest_divisor(int64_t n, int64_t at_most)
 {
-    char where[512];
-    const int64_t below = G / unit * unit, above = below + unit;
-    dt_config_where(cfg, "batch", key, where, sizeof where);
+    for (int64_t d = at_most < n ? at_most : n; d > 1; d--)
+        if (n % d == 0) return d;
+    return 1;
+}
+
+/* unit: the product of the other key (name, value) and the ranks, which train_batch_size must be a multiple of. */
+static dt_err remainder_error(const dt_config *cfg, int64_t G, const char *other, int64_t value, int nranks)
+{
+    char where[512], alternative[120] = "";
+    const int64_t unit = value * nranks, below = G / unit * unit, above = below + unit;
+    dt_config_where(cfg, "batch", "train_batch_size", where, sizeof where);
+    if (G % nranks == 0)
+        snprintf(alternative, sizeof alternative, "; or keep it with %s = %" PRId64, other, largest_divisor(G / nranks, value));
     if (below == 0)
-        return dt_fail(DT_ERR_USAGE, "%s: %s = %" PRId64 " is less than %s = %" PRId64 "; the nearest that works is %" PRId64, where, name, G,
-                       unit_text, unit, above);
-    return dt_fail(DT_ERR_USAGE, "%s: %s = %" PRId64 " is no multiple of %s = %" PRId64 "; the nearest that work are %" PRId64 " and %" PRId64,
-                   where, name, G, unit_text, unit, below, above);
+        return dt_fail(DT_ERR_USAGE, "%s: train_batch_size = %" PRId64 " is less than %s x ranks = %" PRId64 " x %d; the nearest that works is %" PRId64 "%s",
+                       where, G, other, value, nranks, above, alternative);
+    return dt_fail(DT_ERR_USAGE,
+                   "%s: train_batch_size = %" PRId64 " is no multiple of %s x ranks = %" PRId64 " x %d; the nearest that work are %" PRId64 " and %" PRId64 "%s",
+                   where, G, other, value, nranks, below, above, alternative);
 }
 
 /* An evaluation takes no optimizer step: what a training configuration says of one must not stop it on any number of ranks. */
@@ -28,7 +39,7 @@ static void for_evaluation(dt_batching *b, const dt_config *cfg, int64_t nranks)
 dt_err dt_batching_resolve(dt_batching *b, const dt_config *cfg, int nranks)
 {
     int64_t G = cfg->batch_train_batch_size, m = cfg->batch_micro_batch_size, A = cfg->batch_gradient_accumulation_steps;
-    char where[512], unit_text[96];
+    char where[512];
     const int64_t N = nranks;
 
     if (!strcmp(cfg->run_task, "eval")) {
@@ -37,12 +48,10 @@ dt_err dt_batching_resolve(dt_batching *b, const dt_config *cfg, int nranks)
     }
     if (!A && !(G && m)) A = 1;
     if (G && m && !A) {
-        snprintf(unit_text, sizeof unit_text, "micro_batch_size x ranks = %" PRId64 " x %d", m, nranks);
-        if (G % (m * N)) return remainder_error(cfg, "train_batch_size", "train_batch_size", G, m * N, unit_text);
+        if (G % (m * N)) return remainder_error(cfg, G, "micro_batch_size", m, nranks);
         A = G / (m * N);
     } else if (G && !m) {
-        snprintf(unit_text, sizeof unit_text, "gradient_accumulation_steps x ranks = %" PRId64 " x %d", A, nranks);
-        if (G % (A * N)) return remainder_error(cfg, "train_batch_size", "train_batch_size", G, A * N, unit_text);
+        if (G % (A * N)) return remainder_error(cfg, G, "gradient_accumulation_steps", A, nranks);
         m = G / (A * N);
     } else {
         if (!m) m = 1;
@@ -64,4 +73,15 @@ dt_err dt_batching_resolve(dt_batching *b, const dt_config *cfg, int nranks)
              where, m, A);
     *b = (dt_batching){.train_batch_size = G, .micro_batch_size = m, .accumulation = A};
     return DT_OK;
+}
+
+void dt_batching_nearest(dt_batching *b, const dt_config *cfg, int nranks)
+{
+    const int64_t G = cfg->batch_train_batch_size, N = nranks;
+    int64_t m = cfg->batch_micro_batch_size, A = cfg->batch_gradient_accumulation_steps;
+    if (m && !A) A = (G + m * N / 2) / (m * N);
+    if (!m && A) m = (G + A * N / 2) / (A * N);
+    if (m < 1) m = 1;
+    if (A < 1) A = 1;
+    *b = (dt_batching){.train_batch_size = m * A * N, .micro_batch_size = m, .accumulation = A};
 }

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define USABLE 0.9 /* of what is free: the rest is for the system and for fragmentation */
+
 dt_err run_plan_stage(const dt_run *run, int stage, int nranks, int ranks_per_node, stage_plan *plan)
 {
     dt_zero_options opt = run->zero_opt;
@@ -21,19 +23,37 @@ dt_err run_plan_stage(const dt_run *run, int stage, int nranks, int ranks_per_no
     return DT_OK;
 }
 
-static void print_row(FILE *out, const char *head, const size_t bytes[DT_N_MEMCAT], size_t total)
+/* ---- rows of a table, 74 columns ------------------------------------------------------------------------------------- */
+
+/* Three digits and a letter, as sizes are written on the command line: 1.25G, 816M. */
+static const char *short_bytes(double n, char out[16])
 {
-    char text[24];
-    fprintf(out, "%-12s", head);
-    for (int c = 0; c < DT_N_MEMCAT; c++) fprintf(out, " %12s", dt_format_bytes((double)bytes[c], text));
-    fprintf(out, " %12s", dt_format_bytes((double)total, text));
+    static const char letters[] = "BKMGTPE";
+    int i = 0;
+    for (; n >= 999.5 && i < 6; i++) n /= 1024;
+    snprintf(out, 16, i == 0 || n >= 99.95 ? "%.0f%c" : n >= 9.995 ? "%.1f%c" : "%.2f%c", n, letters[i]);
+    return out;
+}
+
+static int width(int category)
+{
+    const int n = (int)strlen(dt_memcat_name((dt_memcat)category)) + 1;
+    return n > 6 ? n : 6;
 }
 
 static void print_head(FILE *out, const char *head)
 {
-    fprintf(out, "%-12s", head);
-    for (int c = 0; c < DT_N_MEMCAT; c++) fprintf(out, " %12s", dt_memcat_name((dt_memcat)c));
-    fprintf(out, " %12s", "total");
+    fprintf(out, "%-9s", head);
+    for (int c = 0; c < DT_N_MEMCAT; c++) fprintf(out, "%*s", width(c), dt_memcat_name((dt_memcat)c));
+    fprintf(out, "%6s", "total");
+}
+
+static void print_row(FILE *out, const char *head, const size_t bytes[DT_N_MEMCAT], size_t total)
+{
+    char text[16];
+    fprintf(out, "%-9s", head);
+    for (int c = 0; c < DT_N_MEMCAT; c++) fprintf(out, "%*s", width(c), short_bytes((double)bytes[c], text));
+    fprintf(out, "%6s", short_bytes((double)total, text));
 }
 
 void run_compare_plan(dt_run *run, const stage_plan *plan)
@@ -47,7 +67,7 @@ void run_compare_plan(dt_run *run, const stage_plan *plan)
     for (int c = 0; c < DT_N_MEMCAT; c++) total += run->allocated[c];
     FILE *f = open_memstream(&text, &nbytes);
     if (!f) return;
-    print_head(f, "a rank");
+    print_head(f, "per rank");
     fputc('\n', f);
     print_row(f, "planned", plan->bytes, plan->total);
     fputc('\n', f);
@@ -66,57 +86,184 @@ static int threads_planned(const dt_run *run, int ranks_per_node)
     return run->cfg.run_threads > 0 ? (int)run->cfg.run_threads : shared > 1 ? shared : 1;
 }
 
-/* The data may not be there yet when a run is planned: then full rows of seq_len are assumed. */
-static dt_err open_for_plan(dt_run *run, int ranks_per_node)
+/* ---- --plan ------------------------------------------------------------------------------------------------------------ */
+
+typedef struct planner {
+    dt_run *run;
+    FILE *out;
+    int nranks, per_node;
+    double memory; /* bytes that a rank may use */
+    bool works[4]; /* by stage */
+    int first;     /* lowest stage that works, -1: none */
+    int64_t needs; /* max_live_parameters with which the highest stage would, 0: it would not */
+} planner;
+
+/* What memory depends on must be known, whatever else the environment leaves open. */
+static dt_err require_settings(const dt_config *cfg)
 {
-    DT_TRY(run_open_device(run, 0, threads_planned(run, ranks_per_node)));
-    DT_TRY(run_open_config_objects(run));
-    if (run_open_data(run) == DT_OK) return DT_OK;
-    DT_INFO("%s; planning for full rows of seq_len tokens", dt_error_message());
-    dt_error_clear();
-    run->loader_nbytes = (size_t)(run->cfg.data_prefetch + 1) * dt_batch_nbytes(run->model_opt.max_tok, run->model_opt.max_seq);
+    static const char *const needed[][2] = {{"batch", NULL},      {"zero", NULL},     {"precision", NULL}, {"run", "task"},
+                                            {"run", "threads"},   {"run", "device"},  {"data", "seq_len"}, {"run", "reproducible"},
+                                            {"data", "prefetch"}, {"data", "packing"}, {"comm", "shared_memory"}};
+    for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++) DT_TRY(dt_config_require(cfg, needed[i][0], needed[i][1]));
     return DT_OK;
 }
 
-/* Bytes that a rank may use. */
-static size_t budget(const dt_run *run, const dt_plan_request *req, int per_node)
+/* A path that is not known yet may stand beside the shape that it will have. */
+static dt_err require_model(const dt_config *cfg)
 {
-    const size_t host = req->host_memory ? req->host_memory / (size_t)per_node : 0;
-    size_t bytes = req->device_memory;
+    const bool shape = *cfg->model_model_type || *cfg->model_config;
+    for (int i = 0; i < 2 && !shape; i++) DT_TRY(dt_config_require(cfg, "model", i ? "config" : "path"));
+    return DT_OK;
+}
+
+static dt_err open_device(dt_run *run, int per_node)
+{
+    const int n_threads = threads_planned(run, per_node);
+    if (dt_device_open_to_plan(&run->dev, run->cfg.run_device, n_threads, &run->ledger) == DT_OK) return DT_OK;
+    DT_INFO("%s; planned with the sizes of the cpu device", dt_error_message());
+    dt_error_clear();
+    return dt_device_open_to_plan(&run->dev, "cpu", n_threads, &run->ledger);
+}
+
+/* The data may not be there when a run is planned: then full rows of seq_len are assumed. */
+static void open_data(dt_run *run)
+{
+    if (*run->cfg.data_train || *run->cfg.data_validation) run_open_data(run);
+    const dt_err err = dt_mistakes_end(&run->mistakes);
+    if (err == DT_OK && (run->train || run->valid)) return;
+    if (err != DT_OK) DT_INFO("%s", dt_error_message());
+    dt_error_clear();
+    DT_INFO("data: not read; planned for full rows of seq_len = %" PRId64 " tokens", run->cfg.data_seq_len);
+    run->loader_nbytes = (size_t)(run->cfg.data_prefetch + 1) * dt_batch_nbytes(run->model_opt.max_tok, run->model_opt.max_seq);
+}
+
+static dt_err open_for_plan(dt_run *run, int per_node)
+{
+    dt_mistakes_add(&run->mistakes, require_settings(&run->cfg));
+    dt_mistakes_add(&run->mistakes, require_model(&run->cfg));
+    DT_TRY(open_device(run, per_node));
+    run_open_config_objects(run);
+    DT_TRY(dt_mistakes_end(&run->mistakes));
+    open_data(run);
+    return DT_OK;
+}
+
+/* Bytes that a rank may use. On the CPU device both memories are the same. */
+static double memory_of_rank(const dt_run *run, const dt_plan_request *req, int per_node)
+{
+    const uint64_t host = req->host_memory / (uint64_t)per_node;
+    uint64_t bytes = req->device_memory;
     if (run->dev.ops->host_accessible && host && (!bytes || host < bytes)) bytes = host;
-    return bytes ? bytes : run->dev.ops->memory_free(&run->dev) / (size_t)per_node;
+    return (double)(bytes ? bytes : run->dev.ops->memory_free(&run->dev) / (size_t)per_node);
+}
+
+/* *needs: the max_live_parameters with which the stage works, where that of the configuration is too small; else 0. */
+static dt_err plan_row(const planner *p, int stage, int nranks, stage_plan *plan, int64_t *needs)
+{
+    dt_zero_options *opt = &p->run->zero_opt;
+    const int64_t limit = opt->max_live_parameters;
+    opt->max_live_parameters = 0;
+    dt_err err = run_plan_stage(p->run, stage, nranks, p->per_node, plan);
+    *needs = plan->zero.least_live_parameters > limit ? plan->zero.least_live_parameters : 0;
+    opt->max_live_parameters = *needs ? *needs : limit;
+    if (err == DT_OK) err = run_plan_stage(p->run, stage, nranks, p->per_node, plan);
+    opt->max_live_parameters = limit;
+    return err;
+}
+
+static bool fits(const planner *p, const stage_plan *plan) { return (double)plan->total <= USABLE * p->memory; }
+
+static void print_start(const planner *p, const dt_plan_request *req)
+{
+    const dt_batching *b = &p->run->batching;
+    const int n_nodes = (p->nranks + p->per_node - 1) / p->per_node;
+    char memory[16];
+    int64_t n_param = 0;
+    for (int u = 0; u < p->run->n_units; u++) n_param += p->run->units[u].n_param;
+    fprintf(p->out, "model: %" PRId64 " parameters in %d units; %s\n", n_param, p->run->n_units, dt_dtype_name(p->run->zero_opt.param_dtype));
+    fprintf(p->out, "ranks: %d on %d node%s\n", p->nranks, n_nodes, n_nodes > 1 ? "s" : "");
+    fprintf(p->out, "batch: %" PRId64 " samples = micro_batch_size %" PRId64 " x gradient_accumulation_steps %" PRId64 " x %d ranks\n",
+            b->train_batch_size, b->micro_batch_size, b->accumulation, p->nranks);
+    fprintf(p->out, "micro-batch: at most %d tokens\n", p->run->model_opt.max_tok);
+    fprintf(p->out, "memory per rank: %s%s; a run may take %g of it\n\n", short_bytes(p->memory, memory),
+            req->device_memory || req->host_memory ? "" : ", what is free on this machine divided by its ranks", USABLE);
+}
+
+static dt_err print_stage(planner *p, int stage, double *per_param)
+{
+    char head[16], sent[16];
+    stage_plan plan;
+    int64_t needs;
+    DT_TRY(plan_row(p, stage, p->nranks, &plan, &needs));
+    const bool fit = fits(p, &plan);
+    if (fit && !needs && p->first < 0) p->first = stage;
+    p->works[stage] = fit && !needs;
+    p->needs = fit ? needs : 0;
+    *per_param = plan.zero.state_bytes_per_param;
+    snprintf(head, sizeof head, "%d", stage);
+    print_row(p->out, head, plan.bytes, plan.total);
+    const double all = plan.zero.sent_bytes_per_step + plan.zero.sent_bytes_per_micro_step * (double)p->run->batching.accumulation;
+    fprintf(p->out, "%10s  %s\n", short_bytes(all, sent), !fit ? "too large" : needs ? "" : "fits");
+    if (needs) fprintf(p->out, "%-9s needs zero.max_live_parameters >= %" PRId64 "\n", "", needs);
+    return DT_OK;
+}
+
+static dt_err print_stages(planner *p)
+{
+    const int every = p->run->zero_opt.frozen ? 3 : 1; /* without gradients and states stages 1 and 2 are stage 0 */
+    double per_param[4];
+    print_head(p->out, "stage");
+    fprintf(p->out, "%10s\n", "sent/step");
+    for (int stage = 0; stage <= 3; stage += every) DT_TRY(print_stage(p, stage, &per_param[stage]));
+    fprintf(p->out, "\nbytes of states per parameter:");
+    for (int stage = 0; stage <= 3; stage += every) fprintf(p->out, "%s stage %d: %.3f", stage ? "," : "", stage, per_param[stage]);
+    fputc('\n', p->out);
+    return DT_OK;
+}
+
+/* The fewest ranks, by doubling, on which stage 3 fits; 0: not on 2^17. More ranks on the same node would only share its memory. */
+static dt_err ranks_that_fit(const planner *p, int64_t *nranks)
+{
+    enum { MOST = 1 << 17 };
+    stage_plan plan;
+    int64_t needs;
+    for (*nranks = 2 * (int64_t)p->nranks; *nranks <= MOST; *nranks *= 2) {
+        DT_TRY(plan_row(p, 3, (int)*nranks, &plan, &needs));
+        if (fits(p, &plan)) return DT_OK;
+    }
+    *nranks = 0;
+    return DT_OK;
+}
+
+static dt_err nothing_fits(const planner *p, bool more_nodes)
+{
+    int64_t nranks = 0;
+    char advice[160] = "use smaller micro-batches or model.activation_checkpointing = block";
+    if (p->needs) return dt_fail(DT_ERR_MEMORY, "no stage works as configured: stage 3 fits with zero.max_live_parameters = %" PRId64, p->needs);
+    if (more_nodes) DT_TRY(ranks_that_fit(p, &nranks));
+    if (nranks) snprintf(advice, sizeof advice, "stage 3 fits on %" PRId64 " ranks%s", nranks, p->per_node < p->nranks ? "" : ", as many on each node");
+    return dt_fail(DT_ERR_MEMORY, "no stage fits in %g of the memory: %s", USABLE, advice);
+}
+
+static void print_choice(const planner *p)
+{
+    const char *asked = p->run->cfg.zero_stage;
+    fprintf(p->out, "zero.stage = auto takes %d, the lowest that fits", p->first);
+    if (strcmp(asked, "auto") && !p->works[atoi(asked)]) fprintf(p->out, "; stage %s, which is configured, does not work", asked);
+    fputc('\n', p->out);
 }
 
 dt_err dt_plan_print(dt_run *run, const dt_plan_request *req, FILE *out)
 {
     const int per_node = req->ranks_per_node ? req->ranks_per_node : req->nranks;
-    char memory[24];
-    stage_plan plan;
-    int fits = -1;
-
+    const bool more_nodes = req->ranks_per_node || req->device_memory;
+    planner p = {.run = run, .out = out, .nranks = req->nranks, .per_node = per_node, .first = -1};
     run->nranks = req->nranks;
     DT_TRY(open_for_plan(run, per_node));
-    const size_t device_free = budget(run, req, per_node);
-    DT_TRY(run_plan_stage(run, 0, req->nranks, per_node, &plan));
-    fprintf(out, "model: %" PRId64 " parameters in %d units; %s\n", plan.zero.n_param, run->n_units, dt_dtype_name(run->zero_opt.param_dtype));
-    fprintf(out, "batch: train_batch_size %" PRId64 " = micro_batch_size %" PRId64 " x gradient_accumulation_steps %" PRId64 " x %d ranks; at most %d tokens a micro-batch\n",
-            run->batching.train_batch_size, run->batching.micro_batch_size, run->batching.accumulation, req->nranks, run->model_opt.max_tok);
-    fprintf(out, "memory a rank may use: %s (%s)\n\n", dt_format_bytes((double)device_free, memory), req->device_memory || req->host_memory ? "given" : "free on this machine, shared among its ranks");
-    print_head(out, "zero.stage");
-    fprintf(out, " %10s %12s %12s  %s\n", "bytes/param", "sent/micro", "sent/step", "");
-    for (int stage = 0; stage <= 3; stage++) {
-        char head[16], micro[24], step[24];
-        DT_TRY(run_plan_stage(run, stage, req->nranks, per_node, &plan));
-        const bool ok = (double)plan.total <= 0.9 * (double)device_free;
-        if (ok && fits < 0) fits = stage;
-        snprintf(head, sizeof head, "%d", stage);
-        print_row(out, head, plan.bytes, plan.total);
-        const double all = plan.zero.sent_bytes_per_step + plan.zero.sent_bytes_per_micro_step * (double)run->batching.accumulation;
-        fprintf(out, " %11.3f %12s %12s  %s\n", plan.zero.state_bytes_per_param, dt_format_bytes(plan.zero.sent_bytes_per_micro_step, micro),
-                dt_format_bytes(all, step),
-                ok ? "fits" : "does not fit");
-    }
-    if (fits >= 0) fprintf(out, "\nzero.stage = auto takes %d: the first that fits in 0.9 of the memory\n", fits);
-    else fprintf(out, "\nno stage fits in 0.9 of the memory: use more ranks, smaller micro-batches or activation checkpointing\n");
+    p.memory = memory_of_rank(run, req, per_node);
+    print_start(&p, req);
+    DT_TRY(print_stages(&p));
+    if (p.first < 0) return nothing_fits(&p, more_nodes);
+    print_choice(&p);
     return DT_OK;
 }

@@ -153,8 +153,8 @@ static dt_err choose(dt_run *run)
 
 dt_err run_choose_checkpoint(dt_run *run)
 {
-    const dt_err err = run->comm->rank == 0 && run->train ? choose(run) : DT_OK;
-    return run_agree(run, err == DT_OK ? dt_fault("resume.choose") : err);
+    const dt_err err = run->comm->rank == 0 && run->train && *run->cfg.run_output_dir ? choose(run) : DT_OK;
+    return err == DT_OK ? dt_fault("resume.choose") : err;
 }
 
 /* ---- loading it ------------------------------------------------------------------------------------------------------------- */

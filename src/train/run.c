@@ -82,29 +82,6 @@ static void describe(const dt_run *run)
     if (run->valid) DT_INFO("validation: %" PRId64 " samples", dt_loader_info(run->valid)->n_samples);
 }
 
-/* As a run would: the best candidate that verifies. */
-static dt_err check_candidates(const dt_run *run)
-{
-    for (int i = run->resume_first; i < run->n_resume_paths; i++) {
-        const dt_err err = dt_checkpoint_verify(run->resume_paths[i], NULL);
-        if (err == DT_OK) DT_INFO("would resume from %s", run->resume_paths[i]);
-        if (err != DT_ERR_DATA || i + 1 == run->n_resume_paths) return err;
-        DT_WARN("%s; a run would try the previous checkpoint", dt_error_message());
-        dt_error_clear();
-    }
-    return DT_OK;
-}
-
-/* --check: all that a run would read, verified to the last byte; on rank 0. */
-static dt_err check_files(dt_run *run)
-{
-    if (run->train) DT_TRY(dt_loader_verify(run->train, &run->phase));
-    if (run->valid) DT_TRY(dt_loader_verify(run->valid, &run->phase));
-    dt_phase_enter(&run->phase, "verify", "checkpoint");
-    if (run->has_pretrained) DT_TRY(dt_pretrained_verify(&run->pretrained, run->units, run->n_units));
-    return check_candidates(run);
-}
-
 /* device and comm know nothing of a configuration: what they refuse is said again with the line that asked for it. */
 static dt_err at_key(const dt_run *run, const char *section, const char *key, dt_err err)
 {
@@ -120,24 +97,31 @@ dt_err run_open_device(dt_run *run, int local_rank, int n_threads)
     return at_key(run, "run", "device", dt_device_open(&run->dev, run->cfg.run_device, local_rank, n_threads, &run->ledger));
 }
 
-static dt_err open_device(dt_run *run)
+/* All that can be wrong with what the user asks for, looked for on every rank and told at once. */
+static dt_err open_all(dt_run *run)
 {
+    dt_mistakes *m = &run->mistakes;
     int n_threads = 0;
     char where[512];
     dt_config_where(&run->cfg, "run", "threads", where, sizeof where);
-    DT_TRY(run_agree(run, dt_comm_threads(run->comm, run->cfg.run_threads, where, &n_threads)));
-    DT_TRY(run_agree(run, run_open_device(run, run->comm->local_rank, n_threads)));
-    return run_agree(run, at_key(run, "comm", "backend", dt_comm_attach(run->comm, &run->dev, run->cfg.comm_backend, run->cfg.comm_shared_memory)));
+    dt_mistakes_add(m, dt_comm_threads(run->comm, run->cfg.run_threads, where, &n_threads));
+    run_open_config_objects(run);
+    if (!dt_config_doubted(&run->cfg, "comm", "backend")) dt_mistakes_add(m, at_key(run, "comm", "backend", dt_comm_has_backend(run->cfg.comm_backend)));
+    if (n_threads > 0 && !dt_config_doubted(&run->cfg, "run", "device")) dt_mistakes_add(m, run_open_device(run, run->comm->local_rank, n_threads));
+    run_open_data(run);
+    if (run->n_units > 0) dt_mistakes_add(m, run_settle_tokenizer(run));
+    dt_mistakes_add(m, run_best_check(run));
+    const bool dir = run->comm->rank > 0 || run_check_settings(run);
+    if (dir && run->n_units > 0 && (run->only_check || m->err == DT_OK)) dt_mistakes_add(m, run_choose_checkpoint(run));
+    if (strcmp(run->cfg.zero_stage, "auto")) dt_mistakes_add(m, run_check_memory(run, run->comm->local_nranks));
+    return run_agree(run, dt_mistakes_end(m));
 }
 
 /* Up to where a run knows that it can go: all that --check does. */
 static dt_err prepare(dt_run *run)
 {
-    DT_TRY(open_device(run));
-    DT_TRY(run_agree(run, run_open_config_objects(run)));
-    DT_TRY(run_agree(run, run_open_data(run)));
-    DT_TRY(run_agree(run, run_settle_tokenizer(run)));
-    DT_TRY(run_agree(run, run_best_check(run)));
+    DT_TRY(open_all(run));
+    DT_TRY(run_agree(run, dt_comm_attach(run->comm, &run->dev, run->cfg.comm_backend, run->cfg.comm_shared_memory)));
     DT_TRY(check_same_files(run));
     int64_t free_bytes = (int64_t)(run->dev.ops->memory_free(&run->dev) / (size_t)run->comm->local_nranks);
     DT_TRY(dt_comm_reduce_host_i64(run->comm, &free_bytes, 1, DT_MIN));
@@ -223,7 +207,7 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
         /* Rank 0 reads files of any size alone and nothing is exchanged meanwhile: comm.timeout says nothing about how long that may take. */
         dt_watchdog_stop(run->watchdog);
         run->watchdog = NULL;
-        DT_TRY(dt_comm_agree(comm, comm->rank ? DT_OK : check_files(run)));
+        DT_TRY(dt_comm_agree(comm, comm->rank ? DT_OK : run_check_files(run)));
         DT_INFO("check passed: no step was taken");
         return DT_OK;
     }
@@ -254,5 +238,6 @@ void dt_run_close(dt_run *run)
     if (run->compute && run->dev.ops) run->dev.ops->stream_destroy(&run->dev, run->compute);
     dt_pretrained_free(&run->pretrained);
     dt_config_free_list(run->resume_paths, run->n_resume_paths);
+    free(run->mistakes.text);
     dt_config_free(&run->cfg);
 }

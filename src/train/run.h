@@ -19,13 +19,19 @@ typedef struct progress {
 
 dt_err run_open_device(dt_run *run, int local_rank, int n_threads); /* run.c; local */
 
-/* setup.c: the parts of opening a run, from the configuration. The first two are local and fail alike on all ranks except where files are read. */
-dt_err run_open_config_objects(dt_run *run); /* batch sizes, model configuration, units, options */
-dt_err run_open_data(dt_run *run);           /* loaders, number of steps, schedule */
+/* setup.c: the parts of opening a run, from the configuration. The first two are local; what is wrong joins run->mistakes, and the rest is opened
+ * all the same. */
+void run_open_config_objects(dt_run *run); /* batch sizes, model configuration, units, options */
+void run_open_data(dt_run *run);           /* loaders, number of steps, schedule */
 dt_err run_settle_stage(dt_run *run, int ranks_per_node, size_t free_bytes); /* zero.stage = auto: the same on all ranks; collective */
 dt_err run_open_states(dt_run *run);         /* zero, model, buffers: collective, agreed */
 
 dt_err run_betas(const dt_config *cfg, double *beta1, double *beta2); /* [optimizer] betas: two numbers in [0, 1) */
+
+/* check.c */
+bool run_check_settings(dt_run *run); /* the rest that rank 0 can know at start; into run->mistakes. Can output_dir be used? */
+dt_err run_check_memory(const dt_run *run, int ranks_per_node);              /* does the plan fit into what is free? local */
+dt_err run_check_files(dt_run *run);                                         /* --check: all that would be read, to the last byte; rank 0 */
 
 /* plan.c: bytes by category of a rank at a stage, as run_open_states would allocate. */
 typedef struct stage_plan { dt_zero_plan zero; size_t bytes[DT_N_MEMCAT], total; } stage_plan;
@@ -61,7 +67,7 @@ dt_err run_best_publish(dt_run *run, const progress *p, const char *dir); /* aft
 dt_err run_best_load(dt_run *run, const progress *p);              /* at the end; collective, agreed */
 
 /* resume.c */
-dt_err run_choose_checkpoint(dt_run *run);         /* before anything is allocated; collective, agreed */
+dt_err run_choose_checkpoint(dt_run *run);         /* before anything is allocated; local, on rank 0 */
 dt_err run_resume(dt_run *run, progress *p);       /* collective, agreed */
 dt_err run_save(dt_run *run, progress *p);         /* collective, agreed */
 char *run_checkpoint_dir(const dt_run *run);       /* malloc'ed */

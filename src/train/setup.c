@@ -1,5 +1,5 @@
-/* setup.c - from a configuration to everything that a run holds. What can be wrong is found here, before any step, in an order that gives the user
- * the most useful message first: sizes, model, data, memory. */
+/* setup.c - from a configuration to everything that a run holds. What can be wrong is found here, before any step, and all of it in one go: a mistake
+ * joins a list and the next is looked for; what depends on a key with a mistake is left out. */
 #include "run.h"
 #include <inttypes.h>
 #include <math.h>
@@ -9,34 +9,41 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static dt_err check_task(const dt_config *cfg)
+static void note(dt_run *run, dt_err err) { dt_mistakes_add(&run->mistakes, err); }
+
+static bool is_eval(const dt_config *cfg) { return !strcmp(cfg->run_task, "eval"); }
+
+/* Is this key needed and not given? */
+static dt_err need(const dt_config *cfg, const char *section, const char *key, const char *value, const char *expected)
 {
     char where[512];
-    const bool eval = !strcmp(cfg->run_task, "eval");
-    const char *needed = eval ? "validation" : "train", *files = eval ? cfg->data_validation : cfg->data_train;
-    DT_CHECK(*files, DT_ERR_USAGE, "%s: expected dataset files for task %s, found nothing",
-             dt_config_where(cfg, "data", needed, where, sizeof where), cfg->run_task);
-    if (eval) {
-        DT_CHECK(*cfg->model_path, DT_ERR_USAGE, "%s: expected a model to evaluate, found nothing",
-                 dt_config_where(cfg, "model", "path", where, sizeof where));
-        DT_CHECK(strcmp(cfg->zero_stage, "1") && strcmp(cfg->zero_stage, "2"), DT_ERR_USAGE,
-                 "%s: stage %s partitions gradients and optimizer states, which task eval does not have; expected 0 or 3",
-                 dt_config_where(cfg, "zero", "stage", where, sizeof where), cfg->zero_stage);
-        return DT_OK;
-    }
-    DT_CHECK(*cfg->run_output_dir, DT_ERR_USAGE, "%s: expected a directory for the run's files, found nothing",
-             dt_config_where(cfg, "run", "output_dir", where, sizeof where));
+    DT_CHECK(*value || dt_config_doubted(cfg, section, key), DT_ERR_USAGE, "%s: expected %s, found nothing",
+             dt_config_where(cfg, section, key, where, sizeof where), expected);
     return DT_OK;
 }
 
-static dt_err check_output_dir(const dt_run *run)
+static dt_err check_stage(const dt_config *cfg)
 {
     char where[512];
-    struct stat st;
-    const char *dir = run->cfg.run_output_dir;
-    if (!*dir || stat(dir, &st) != 0 || S_ISDIR(st.st_mode)) return DT_OK;
-    return dt_fail(DT_ERR_USAGE, "%s: expected a directory, or a name that is free; %s is neither",
-                   dt_config_where(&run->cfg, "run", "output_dir", where, sizeof where), dir);
+    DT_CHECK(!is_eval(cfg) || (strcmp(cfg->zero_stage, "1") && strcmp(cfg->zero_stage, "2")), DT_ERR_USAGE,
+             "%s: stage %s partitions gradients and optimizer states, which task eval does not have; expected 0 or 3",
+             dt_config_where(cfg, "zero", "stage", where, sizeof where), cfg->zero_stage);
+    return DT_OK;
+}
+
+static void check_needed(dt_run *run)
+{
+    const dt_config *cfg = &run->cfg;
+    char files[80];
+    snprintf(files, sizeof files, "dataset files for task %s (dtrain-data makes them)", cfg->run_task);
+    if (is_eval(cfg)) {
+        note(run, need(cfg, "data", "validation", cfg->data_validation, files));
+        note(run, need(cfg, "model", "path", cfg->model_path, "a model to evaluate"));
+    } else {
+        if (run->comm) note(run, need(cfg, "data", "train", cfg->data_train, files)); /* not for --plan */
+        if (run->comm) note(run, need(cfg, "run", "output_dir", cfg->run_output_dir, "a directory for the run's files"));
+    }
+    note(run, check_stage(cfg));
 }
 
 /* A shape given beside path says which model the file is for: what differs from the model that is there is said, and path wins. */
@@ -117,7 +124,6 @@ static dt_err check_length(const dt_run *run)
 static void fill_zero_options(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
-    const bool eval = !strcmp(cfg->run_task, "eval");
     const dt_dtype dtype = strcmp(cfg->precision_dtype, "bf16") ? DT_F32 : DT_BF16;
     /* with one micro-step a gradient is written once, and rounded once (the model adds up in fp32): the parameters' type is enough */
     const bool fp32_grads = dtype == DT_F32 || run->batching.accumulation > 1 || cfg->run_reproducible;
@@ -125,7 +131,7 @@ static void fill_zero_options(dt_run *run)
         .stage = run->stage,
         .param_dtype = dtype,
         .grad_dtype = fp32_grads ? DT_F32 : DT_BF16,
-        .frozen = eval,
+        .frozen = is_eval(cfg),
         .reproducible = cfg->run_reproducible,
         .overlap_comm = cfg->zero_overlap_comm,
         .untied = !run->mc.tie_word_embeddings,
@@ -147,35 +153,57 @@ static void fill_model_options(dt_run *run)
         .max_tok = (int32_t)(m * T),
         .max_seq = (int32_t)m,
         .max_pos = (int32_t)T,
-        .training = strcmp(cfg->run_task, "eval") != 0,
+        .training = !is_eval(cfg),
         .checkpoint_blocks = !strcmp(cfg->model_activation_checkpointing, "block"),
         .seed = (uint64_t)cfg->run_seed,
     };
 }
 
-dt_err run_open_config_objects(dt_run *run)
+/* Without a batch size that works the rest is looked at with the smallest. */
+static dt_err resolve_batching(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
     char where[512];
-    double beta1, beta2;
-    DT_TRY(check_task(cfg));
-    if (!run->comm || run->comm->rank == 0) DT_TRY(check_output_dir(run));
-    DT_TRY(run_betas(cfg, &beta1, &beta2));
-    DT_TRY(check_lr_rule(cfg));
-    DT_TRY(dt_report_choose(&(dt_report_options){0}, cfg->log_report_to, dt_config_where(cfg, "log", "report_to", where, sizeof where)));
-    DT_TRY(dt_intervals_check(cfg));
-    DT_TRY(dt_batching_resolve(&run->batching, cfg, run->nranks));
-    DT_CHECK(run->batching.micro_batch_size * cfg->data_seq_len <= INT32_MAX, DT_ERR_USAGE,
+    run->batching = (dt_batching){.train_batch_size = run->nranks, .micro_batch_size = 1, .accumulation = 1};
+    if (dt_config_doubted(cfg, "batch", NULL)) return DT_OK;
+    dt_batching b;
+    dt_err err = dt_batching_resolve(&b, cfg, run->nranks);
+    if (err != DT_OK && !run->comm) { /* --plan: ranks are tried, and a batch that does not fit them is no obstacle */
+        dt_batching_nearest(&b, cfg, run->nranks);
+        DT_INFO("%s\nplanned with train_batch_size = %" PRId64, dt_error_message(), b.train_batch_size);
+        dt_error_clear();
+        err = DT_OK;
+    }
+    DT_TRY(err);
+    DT_CHECK(b.micro_batch_size * cfg->data_seq_len <= INT32_MAX, DT_ERR_USAGE,
              "%s: a micro-batch of %" PRId64 " samples of %" PRId64 " tokens has more than 2^31 tokens",
-             dt_config_where(cfg, "batch", "micro_batch_size", where, sizeof where), run->batching.micro_batch_size, cfg->data_seq_len);
+             dt_config_where(cfg, "batch", "micro_batch_size", where, sizeof where), b.micro_batch_size, cfg->data_seq_len);
+    run->batching = b;
+    return DT_OK;
+}
+
+static dt_err open_model(dt_run *run)
+{
+    if (dt_config_doubted(&run->cfg, "model", NULL)) return DT_OK;
     DT_TRY(open_model_config(run));
     DT_TRY(apply_dropout(run));
     DT_TRY(check_length(run));
-    DT_TRY(dt_model_make_units(&run->mc, &run->units, &run->n_units));
+    return dt_model_make_units(&run->mc, &run->units, &run->n_units);
+}
+
+void run_open_config_objects(dt_run *run)
+{
+    const dt_config *cfg = &run->cfg;
+    double beta1, beta2;
+    check_needed(run);
+    note(run, run_betas(cfg, &beta1, &beta2));
+    note(run, check_lr_rule(cfg));
+    note(run, dt_intervals_check(cfg));
+    note(run, resolve_batching(run));
+    note(run, open_model(run));
     run->stage = strcmp(cfg->zero_stage, "auto") ? atoi(cfg->zero_stage) : 0;
     fill_zero_options(run);
     fill_model_options(run);
-    return DT_OK;
 }
 
 static dt_err open_loader(dt_run *run, dt_loader **l, const char *key, const char *files, bool training)
@@ -215,24 +243,36 @@ static void widen_model(dt_run *run, const dt_loader *l)
     run->model_opt.max_seq = larger(run->model_opt.max_seq, info->max_seq);
 }
 
-dt_err run_open_data(dt_run *run)
+/* Can the files of a key be opened as the configuration means it? */
+static bool is_known(const dt_config *cfg, const char *key)
 {
-    const dt_config *cfg = &run->cfg;
-    const bool eval = !strcmp(cfg->run_task, "eval");
-    if (!eval) DT_TRY(open_loader(run, &run->train, "train", cfg->data_train, true));
-    if (*cfg->data_validation) DT_TRY(open_loader(run, &run->valid, "validation", cfg->data_validation, false));
-    widen_model(run, run->train);
-    widen_model(run, run->valid);
-    run->loader_nbytes = atomic_load(&run->ledger.now[DT_MEM_DATA]);
-    if (eval) return DT_OK;
+    const char *const others[] = {"seq_len", "packing", "document_mask", "max_validation_samples"};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        if (dt_config_doubted(cfg, "data", others[i])) return false;
+    return !dt_config_doubted(cfg, "data", key);
+}
 
+static dt_err count_steps(dt_run *run)
+{
     char where[512];
     const dt_data_info *info = dt_loader_info(run->train);
     DT_CHECK(info->steps_per_epoch > 0, DT_ERR_DATA, "%s: %" PRId64 " samples are not enough for one optimizer step",
-             dt_config_where(cfg, "data", "train", where, sizeof where), info->n_samples);
-    run->total_steps = cfg->run_max_steps ? cfg->run_max_steps : (int64_t)ceil(cfg->run_epochs * (double)info->steps_per_epoch);
-    dt_schedule_make(&run->schedule, cfg, run->total_steps, run->batching.train_batch_size);
+             dt_config_where(&run->cfg, "data", "train", where, sizeof where), info->n_samples);
+    run->total_steps = run->cfg.run_max_steps ? run->cfg.run_max_steps : (int64_t)ceil(run->cfg.run_epochs * (double)info->steps_per_epoch);
+    dt_schedule_make(&run->schedule, &run->cfg, run->total_steps, run->batching.train_batch_size);
     return DT_OK;
+}
+
+void run_open_data(dt_run *run)
+{
+    const dt_config *cfg = &run->cfg;
+    if (!is_eval(cfg) && *cfg->data_train && is_known(cfg, "train")) note(run, open_loader(run, &run->train, "train", cfg->data_train, true));
+    if (*cfg->data_validation && is_known(cfg, "validation"))
+        note(run, open_loader(run, &run->valid, "validation", cfg->data_validation, false));
+    widen_model(run, run->train);
+    widen_model(run, run->valid);
+    run->loader_nbytes = atomic_load(&run->ledger.now[DT_MEM_DATA]);
+    if (run->train) note(run, count_steps(run));
 }
 
 /* The first stage whose plan fits; 4: none does. */

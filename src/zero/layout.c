@@ -120,7 +120,7 @@ static dt_err place_param_ring(zero_layout *l, const dt_zero_options *opt, const
                        limit, units[largest < 0 ? 0 : largest].name, opt->untied || largest < 0 ? "" : " beside a tied embedding",
                        alone, alone);
     }
-    l->param_ring_len = alone;
+    l->param_ring_len = l->least_ring_len = alone;
     if (!opt->overlap_comm || opt->prefetch_bucket_size <= 0) return DT_OK;
     const int64_t pair = place_ring(l, false, opt->untied, opt->prefetch_bucket_size);
     l->prefetch = limit <= 0 || pair <= limit;

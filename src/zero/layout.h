@@ -34,6 +34,7 @@ typedef struct zero_layout {
     int n_runs;
     int64_t params_len, grads_len, opt_len;   /* elements of each buffer; opt_len for each of master, exp_avg, exp_avg_sq */
     int64_t param_ring_len, grad_ring_len;    /* elements */
+    int64_t least_ring_len;                   /* of the parameters, without room to prefetch */
     int64_t reduce_per_rank, gather_per_rank; /* most elements of a shard in one collective */
     int64_t update_per_rank;                  /* likewise where the update gathers gradients (stage 0) */
     size_t grad_ring_bytes, bucket_bytes, results_bytes, host_bytes;

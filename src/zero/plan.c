@@ -37,7 +37,7 @@ dt_err dt_zero_plan_make(const dt_zero_options *opt, const dt_unit *units, int n
 {
     zero_layout l;
     DT_TRY(zero_layout_make(&l, opt, units, n_units, nranks));
-    *plan = (dt_zero_plan){.n_param = l.n_param};
+    *plan = (dt_zero_plan){.n_param = l.n_param, .least_live_parameters = l.least_ring_len};
     size_t states = 0;
     for (int c = 0; c < DT_N_MEMCAT; c++) {
         plan->bytes[c] = l.bytes[c];

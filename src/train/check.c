@@ -1,0 +1,160 @@
+/* check.c - what rank 0 can know before a run: settings that would fail later, and with --check the contents of every file that would be read. */
+#include "run.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+static bool is_eval(const dt_run *run) { return !strcmp(run->cfg.run_task, "eval"); }
+
+/* ---- where the run writes ------------------------------------------------------------------------------------------- */
+
+/* The directory itself, or the nearest one above that is there. */
+static dt_err find_existing(const dt_run *run, char dir[PATH_MAX])
+{
+    char where[512];
+    struct stat st;
+    dt_config_where(&run->cfg, "run", "output_dir", where, sizeof where);
+    DT_CHECK(snprintf(dir, PATH_MAX, "%s", run->cfg.run_output_dir) < PATH_MAX, DT_ERR_USAGE, "%s: the path is too long", where);
+    while (stat(dir, &st) != 0) {
+        DT_CHECK(errno == ENOENT || errno == ENOTDIR, DT_ERR_USAGE, "%s: %s: %s", where, dir, strerror(errno));
+        char *slash = strrchr(dir, '/');
+        strcpy(slash && slash > dir ? slash : dir, slash == dir ? "/" : slash ? "" : ".");
+    }
+    DT_CHECK(S_ISDIR(st.st_mode), DT_ERR_USAGE, "%s: expected a directory, or a name that is free; %s is neither", where, dir);
+    return DT_OK;
+}
+
+/* Only making a file tells: access(2) knows nothing of quotas, and nothing at all when root asks. */
+static dt_err check_writable(const dt_run *run, const char *dir)
+{
+    char where[512], probe[PATH_MAX + 32];
+    snprintf(probe, sizeof probe, "%s/.dtrain-probe-XXXXXX", dir);
+    const int fd = mkstemp(probe);
+    const int why = errno;
+    if (fd >= 0) {
+        close(fd);
+        unlink(probe);
+        return DT_OK;
+    }
+    return dt_fail(why == ENOSPC || why == EDQUOT ? DT_ERR_WRITE : DT_ERR_USAGE, "%s: cannot write in %s: %s",
+                   dt_config_where(&run->cfg, "run", "output_dir", where, sizeof where), dir, strerror(why));
+}
+
+static double n_param(const dt_run *run)
+{
+    double n = 0;
+    for (int u = 0; u < run->n_units; u++) n += (double)run->units[u].n_param;
+    return n;
+}
+
+static int64_t n_checkpoints(const dt_run *run)
+{
+    const int64_t steps = dt_interval_steps(run->cfg.checkpoint_save_steps, run->total_steps), limit = run->cfg.checkpoint_save_total_limit;
+    const int64_t n = steps > 0 ? (run->total_steps + steps - 1) / steps : 1;
+    return limit > 0 && limit + 1 < n ? limit + 1 : n; /* the oldest goes when the newest is there */
+}
+
+static dt_err check_space(const dt_run *run, const char *dir)
+{
+    enum { PER_PARAM = 12 }; /* bytes: weights and two moments, each fp32 */
+    struct statvfs fs;
+    char where[512], one[24], all[24], left[24];
+    if (statvfs(dir, &fs) != 0 || fs.f_blocks == 0 || run->n_units == 0) return DT_OK; /* the file system does not say */
+    const double each = PER_PARAM * n_param(run), available = (double)fs.f_bavail * (double)fs.f_frsize;
+    dt_config_where(&run->cfg, "run", "output_dir", where, sizeof where);
+    DT_CHECK(each <= available, DT_ERR_WRITE, "%s: a checkpoint of this model takes %s, and %s is free in %s", where, dt_format_bytes(each, one),
+             dt_format_bytes(available, left), dir);
+    const int64_t n = n_checkpoints(run);
+    if (each * (double)n > available)
+        DT_WARN("%s: %" PRId64 " checkpoints of %s take %s, and %s is free in %s; checkpoint.save_total_limit keeps fewer", where, n,
+                dt_format_bytes(each, one), dt_format_bytes(each * (double)n, all), dt_format_bytes(available, left), dir);
+    return DT_OK;
+}
+
+static dt_err check_output_dir(const dt_run *run)
+{
+    char dir[PATH_MAX];
+    if (!*run->cfg.run_output_dir || dt_config_doubted(&run->cfg, "run", "output_dir")) return DT_OK;
+    DT_TRY(find_existing(run, dir));
+    DT_TRY(check_writable(run, dir));
+    return is_eval(run) ? DT_OK : check_space(run, dir);
+}
+
+/* ---- other settings -------------------------------------------------------------------------------------------------- */
+
+static dt_err check_report(const dt_run *run)
+{
+    char where[512];
+    dt_report_options opt = {0};
+    return dt_report_choose(&opt, run->cfg.log_report_to, dt_config_where(&run->cfg, "log", "report_to", where, sizeof where));
+}
+
+static void warn_of_schedule(const dt_run *run)
+{
+    const dt_schedule *s = &run->schedule;
+    if (s->total > 0 && s->warmup >= s->total)
+        DT_WARN("[scheduler]: the warm-up of %" PRId64 " steps is as long as the run of %" PRId64 " or longer: lr is never reached; lower "
+                "scheduler.warmup_steps or warmup_ratio",
+                s->warmup, s->total);
+    else if (s->total > 0 && s->type == DT_SCHED_WSD && s->warmup + s->decay_steps > s->total)
+        DT_WARN("[scheduler]: warm-up (%" PRId64 " steps) and decay (%" PRId64 ") are longer than the run (%" PRId64 "): the decay is cut short",
+                s->warmup, s->decay_steps, s->total);
+}
+
+bool run_check_settings(dt_run *run)
+{
+    dt_mistakes *m = &run->mistakes;
+    if (!dt_config_doubted(&run->cfg, "log", "report_to")) dt_mistakes_add(m, check_report(run));
+    const dt_err dir = check_output_dir(run);
+    dt_mistakes_add(m, dir);
+    warn_of_schedule(run);
+    if (dt_config_given(&run->cfg, "data", "validation_steps") && !*run->cfg.data_validation)
+        DT_WARN("[data] validation_steps is set, but there is no data.validation: nothing is validated");
+    return dir == DT_OK;
+}
+
+dt_err run_check_memory(const dt_run *run, int ranks_per_node)
+{
+    stage_plan plan;
+    char needs[24], has[24];
+    if (!run->dev.ops || run->n_units == 0 || dt_config_doubted(&run->cfg, "zero", NULL)) return DT_OK;
+    DT_TRY(run_plan_stage(run, run->stage, run->nranks, ranks_per_node, &plan));
+    const size_t held = atomic_load(&run->ledger.total_now) + dt_device_overhead(&run->dev);
+    const size_t needed = plan.total > held ? plan.total - held : 0, left = run->dev.ops->memory_free(&run->dev) / (size_t)ranks_per_node;
+    DT_CHECK(needed <= left, DT_ERR_MEMORY,
+             "zero.stage = %d needs %s of memory for each rank, and %s is free for each of the %d rank%s of this node; see dtrain --plan, and use more "
+             "ranks, a higher zero.stage, smaller micro-batches or model.activation_checkpointing = block",
+             run->stage, dt_format_bytes((double)needed, needs), dt_format_bytes((double)left, has), ranks_per_node, ranks_per_node > 1 ? "s" : "");
+    return DT_OK;
+}
+
+/* ---- --check: files, to the last byte --------------------------------------------------------------------------------- */
+
+/* As a run would: the best candidate that verifies. */
+static dt_err verify_candidates(const dt_run *run)
+{
+    for (int i = run->resume_first; i < run->n_resume_paths; i++) {
+        const dt_err err = dt_checkpoint_verify(run->resume_paths[i], NULL);
+        if (err == DT_OK) DT_INFO("would resume from %s", run->resume_paths[i]);
+        if (err != DT_ERR_DATA || i + 1 == run->n_resume_paths) return err;
+        DT_WARN("%s; a run would try the previous checkpoint", dt_error_message());
+        dt_error_clear();
+    }
+    return DT_OK;
+}
+
+dt_err run_check_files(dt_run *run)
+{
+    dt_mistakes m = {0};
+    if (run->train) dt_mistakes_add(&m, dt_loader_verify(run->train, &run->phase));
+    if (run->valid) dt_mistakes_add(&m, dt_loader_verify(run->valid, &run->phase));
+    dt_phase_enter(&run->phase, "verify", "checkpoint");
+    if (run->has_pretrained) dt_mistakes_add(&m, dt_pretrained_verify(&run->pretrained, run->units, run->n_units));
+    dt_mistakes_add(&m, verify_candidates(run));
+    return dt_mistakes_end(&m);
+}

@@ -1,0 +1,74 @@
+#!/bin/bash
+# e2e_check.sh - dtrain --check finds what a run would stumble over, all of it at once, and writes nothing; a run finds the same before its first step.
+. "$(dirname "$0")/e2e.sh"
+. "$(dirname "$0")/train_common.sh"
+make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
+check() { run "${np:-0}" ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/x" "$@"; }
+errors() { grep -ac 'error: ' "$out"; }
+finds() { # NAME CODE N REGEX...: --check's last run found N mistakes, one for each expression
+    local name=$1 want=$2 n=$3 missing=
+    shift 3
+    for regex; do grep -aqE -- "error: .*$regex" "$out" || missing="$missing $regex"; done
+    if [ "$code" != "$want" ]; then not_ok "$name" "exit code $code, expected $want"
+    elif [ "$(errors)" != "$n" ]; then not_ok "$name" "$(errors) mistakes are told, expected $n"
+    elif [ -n "$missing" ]; then not_ok "$name" "no line matches$missing"
+    else ok "$name"; fi
+}
+
+check
+expect_exit "what is right passes" 0
+expect "and nothing is written" sh -c "[ ! -e $tmp/x ] && [ -z \"\$(find $tmp -name '.dtrain-probe*')\" ]"
+
+# All at once: of the file, of the command line, of what they mean together, of files.
+sed -e 's/^seed = .*/seed = x/' -e 's/^lr = .*/learning_rate = 1/' -e 's/^\[checkpoint\]/[checkpoints]/' "$tmp/tiny.ini" >"$tmp/bad.ini"
+set -- run.output_dir=/proc/dtrain/x log.report_to=wandb,jsonl batch.train_batch_size=25 batch.micro_batch_size=2 lr=1e-3 \
+    data.validation="$tmp/missing.h5" model.tokenizer="$tmp/nowhere" optimizer.betas=0.9 comm.backend=nccl run.device=cuda
+for what in --check ""; do
+    for np in 1 2; do
+        run $np ./dtrain $what "$tmp/bad.ini" "$@"
+        finds "every mistake at once ($([ -n "$what" ] && echo check || echo run), $np ranks)" 64 12 \
+            'bad.ini:[0-9]+: \[run\] seed: expected an integer' 'bad.ini:[0-9]+: \[optimizer\] learning_rate.*lr in \[optimizer\]' \
+            'bad.ini:[0-9]+: \[checkpoints\]: unknown section' 'did you mean optimizer.lr=1e-3' 'run.output_dir: cannot write in /proc' \
+            'log.report_to: .*wandb' 'train_batch_size = 25 is no multiple' 'missing.h5' 'optimizer.betas' 'comm.backend.*nccl' \
+            'run.device.*cuda' 'nowhere'
+    done
+done
+
+# A key with a mistake is not held against the rest: nothing follows from its default.
+grep -v '^train = ' "$tmp/tiny.ini" >"$tmp/no-data.ini"
+run 0 ./dtrain --check "$tmp/no-data.ini" data.trian="$tmp/train.h5" run.output_dri="$tmp/x" batch.micro_batch_sizes=3 model.hiden_size=3
+finds "misspelt keys are not missed as well" 64 4 'data.trian' 'run.output_dri' 'batch.micro_batch_sizes' 'model.hiden_size'
+
+# One by one, each of them a run that failed behind a check that passed.
+check log.report_to=wandb
+finds "report_to" 64 1 'report_to.*wandb'
+check run.output_dir=/proc/x
+finds "an output_dir that cannot be written" 64 1 'cannot write in /proc'
+touch "$tmp/file"
+check run.output_dir="$tmp/file/x/y"
+finds "an output_dir below a file" 64 1 "output_dir: expected a directory.*$tmp/file is neither"
+check data.train="$tmp/missing-1.h5, $tmp/missing-2.h5"
+finds "every missing file" 65 2 missing-1 missing-2
+check data.train="$tmp/missing-1.h5" optimizer.betas=2
+finds "configuration before data" 64 2 missing-1 betas
+check model.hidden_size=16384 model.num_hidden_layers=4000 model.intermediate_size=65536 model.num_attention_heads=64 model.num_key_value_heads=64
+finds "a model that fits neither memory nor disk" 70 2 'each rank, and .* is free' 'a checkpoint of this model takes .* is free'
+check zero.stage=auto model.hidden_size=16384 model.num_hidden_layers=4000 model.intermediate_size=65536 model.num_attention_heads=64 model.num_key_value_heads=64
+expect_exit "at any stage" 74
+train 1 done run.max_steps=1
+check run.output_dir="$tmp/done" checkpoint.resume=none
+finds "resume = none beside checkpoints" 64 1 'resume: none, but'
+check checkpoint.export=hf model.tokenizer="$tmp/nowhere"
+finds "no tokenizer to export" 64 1 'model.tokenizer'
+check run.time_limit=1:99:00
+finds "a time that is none" 64 1 'run.time_limit'
+check scheduler.warmup_steps=6
+expect_exit "a warm-up as long as the run passes" 0
+expect_text "with a warning" 'warning: \[scheduler\]: the warm-up of 6 steps is as long as the run of 6'
+check data.validation_steps=2
+expect_text "validation_steps without data.validation: a warning" 'warning: \[data\] validation_steps'
+check model.max_position_embeddings=16
+expect_text "seq_len beyond max_position_embeddings: a warning" 'warning: .*seq_len = 32 is beyond max_position_embeddings = 16'
+np=3 check batch.train_batch_size=25
+finds "one message on several ranks" 64 1 'nearest that work are 24 and 27'
+e2e_done

@@ -1,0 +1,86 @@
+#!/bin/bash
+# e2e_plan.sh - dtrain --plan: no data, device or variable of the environment is needed, every stage is shown with what stands in its way, and the exit
+# code says whether anything fits.
+. "$(dirname "$0")/e2e.sh"
+plan() { run 0 ./dtrain --plan "$@"; }
+rows() { # NAME: the four stages are there, within 100 columns
+    expect "$1: every stage, within 100 columns" awk '/^[0-3]  / { n++ } length > 100 && !/ini:|is not there/ { wide = 1 } END { exit n != 4 || wide }' "$out"
+}
+
+# 16 samples are no batch for 4 x 8.
+cat >"$tmp/first.ini" <<'INI'
+[model]
+model_type = llama
+hidden_size = 256
+intermediate_size = 768
+num_hidden_layers = 6
+num_attention_heads = 4
+vocab_size = 257
+max_position_embeddings = 256
+[data]
+train = train.h5
+seq_len = 256
+[batch]
+train_batch_size = 16
+micro_batch_size = 4
+INI
+plan --ranks 8 "$tmp/first.ini"
+expect_exit "a small file on 8 ranks" 0
+expect_text "what works is said" 'train_batch_size = 16 is less than micro_batch_size x ranks = 4 x 8; the nearest that works is 32; or keep it with micro_batch_size = 2'
+expect_text "and planned" '^batch: 32 samples = micro_batch_size 4'
+rows "a small file"
+plan --ranks 3 "$tmp/first.ini"
+expect_text "the nearest batch for 3 ranks" '^batch: 12 samples = micro_batch_size 4 x gradient_accumulation_steps 1 x 3'
+
+# Llama 3.1 70B at default keys
+cat >"$tmp/70b.ini" <<'INI'
+[run]
+output_dir = ${SCRATCH_OF_NOBODY}/70b
+seed = ${SEED_OF_NOBODY}
+[model]
+path = ${MODELS_OF_NOBODY}/Llama-3.1-70B
+activation_checkpointing = block
+model_type = llama
+hidden_size = 8192
+intermediate_size = 28672
+num_hidden_layers = 80
+num_attention_heads = 64
+num_key_value_heads = 8
+vocab_size = 128256
+max_position_embeddings = 131072
+[data]
+train = ${DATA_OF_NOBODY}/*.h5
+seq_len = 4096
+[precision]
+dtype = bf16
+[zero]
+stage = auto
+INI
+unset DATA_OF_NOBODY SCRATCH_OF_NOBODY SEED_OF_NOBODY MODELS_OF_NOBODY
+for ranks in 1 8 64 1024; do
+    plan --ranks $ranks --ranks-per-node 8 --device-memory 80G --host-memory 2T "$tmp/70b.ini"
+    expect_exit "70B on $ranks ranks with 80 GiB" $([ $ranks -ge 64 ] && echo 0 || echo 70)
+    rows "70B on $ranks ranks"
+    if [ $ranks -ge 64 ]; then expect_text "stage 3 is taken" 'auto takes 3'
+    else expect_text "how many ranks would do" 'stage 3 fits on (32|64) ranks'; fi
+done
+plan --ranks 64 --ranks-per-node 8 --device-memory 80G "$tmp/70b.ini" zero.max_live_parameters=1e9
+expect_exit "a stage that only a key keeps from fitting: 70" 70
+expect_text "its row says what it needs" '^ +needs zero.max_live_parameters >= 10506[0-9]+$'
+expect_text "and so does the end" 'stage 3 fits with zero.max_live_parameters = 10506'
+rows "with max_live_parameters too small"
+plan --ranks 64 --ranks-per-node 8 --host-memory 80G "$tmp/70b.ini"
+expect_exit "host memory is the whole node's: too little" 70
+plan --ranks 1024 --ranks-per-node 8 --host-memory 2T "$tmp/70b.ini" zero.stage=1
+expect_text "the configured stage does not work, another does" 'auto takes [23].*stage 1, which is configured, does not work'
+expect_exit "then something fits" 0
+
+plan "$tmp/70b.ini" model.model_type=
+expect_exit "a variable that the plan needs: 64" 64
+expect_text "is named with its line" '70b.ini:5: \[model\] path: the environment variable MODELS_OF_NOBODY is not set'
+plan --ranks 2 --host-memory 8T "$tmp/70b.ini" run.device=cuda
+expect_exit "a device that is not in this program is no obstacle" 0
+plan --ranks 2 --host-memory 8T "$tmp/70b.ini" optimizer.learning_rate=1 batch.micro_batch_size=two
+expect_exit "mistakes: 64" 64
+expect "all of them" sh -c "[ \$(grep -c error: $out) = 2 ]"
+e2e_done
