@@ -110,7 +110,8 @@ typedef struct dt_device_ops {
     const char *name; /* value of run.device that selects it */
 
     dt_err (*open)(dt_device *dev, int local_rank, int n_threads);
-    /** As much of open as the questions for sizes need (..._elems, dt_device_overhead, memory_free): the device itself is not touched. */
+    /** As much of open as the questions for sizes need (..._elems, dt_device_overhead, memory_free): the device itself is not touched.
+     *  NULL: open does nothing more that matters. */
     dt_err (*plan)(dt_device *dev, int n_threads);
     void (*close)(dt_device *dev);
     /** One line for people: processor or GPU, threads, library. */

@@ -46,7 +46,7 @@ dt_err dt_device_open_to_plan(dt_device *dev, const char *name, int n_threads, d
     const dt_device_ops *ops = find_backend(name);
     DT_CHECK(ops, DT_ERR_USAGE, "run.device = %s: this program was built with: %s (or auto)", name, dt_device_backends());
     *dev = (dt_device){.ops = ops, .ledger = ledger};
-    const dt_err err = ops->plan(dev, n_threads);
+    const dt_err err = ops->plan ? ops->plan(dev, n_threads) : ops->open(dev, 0, n_threads);
     if (err != DT_OK) *dev = (dt_device){0};
     return err;
 }

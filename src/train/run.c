@@ -112,7 +112,7 @@ static dt_err open_all(dt_run *run)
     if (run->n_units > 0) dt_mistakes_add(m, run_settle_tokenizer(run));
     dt_mistakes_add(m, run_best_check(run));
     const bool dir = run->comm->rank > 0 || run_check_settings(run);
-    if (dir && run->n_units > 0 && (run->only_check || m->err == DT_OK)) dt_mistakes_add(m, run_choose_checkpoint(run));
+    if (dir && run->n_units > 0 && run->only_check) dt_mistakes_add(m, run_choose_checkpoint(run)); /* a run does so once the directory is its own */
     if (strcmp(run->cfg.zero_stage, "auto")) dt_mistakes_add(m, run_check_memory(run, run->comm->local_nranks));
     return run_agree(run, dt_mistakes_end(m));
 }
@@ -203,7 +203,6 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
     DT_TRY(dt_timeline_open(&run->timeline, &run->phase, run->cfg.log_trace));
     DT_TRY(prepare(run));
     if (mode == DT_MODE_CHECK) {
-        DT_TRY(run_choose_checkpoint(run));
         /* Rank 0 reads files of any size alone and nothing is exchanged meanwhile: comm.timeout says nothing about how long that may take. */
         dt_watchdog_stop(run->watchdog);
         run->watchdog = NULL;
@@ -213,7 +212,7 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
     }
     if (run->cfg.data_verify) DT_TRY(verify_data(run));
     if (*run->cfg.run_output_dir) DT_TRY(dt_lock_take(&run->lock, comm, run->cfg.run_output_dir, run->force, &run->phase));
-    DT_TRY(run_choose_checkpoint(run));
+    DT_TRY(run_agree(run, run_choose_checkpoint(run)));
     DT_TRY(dt_comm_agree(comm, run_plan_stage(run, run->stage, run->nranks, comm->local_nranks, &plan)));
     DT_TRY(run_open_states(run));
     run_compare_plan(run, &plan);
