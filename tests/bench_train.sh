@@ -3,7 +3,8 @@
 #
 # The limit of a step of n tokens is the time of its arithmetic at the best rate of matrix products that the machine shows in the same round,
 # 6 n N + 6 n L d T (causal attention), plus AdamW's 28 N bytes at its memory bandwidth (N = 124.4M parameters, L = 12, d = 768). Medians of steps,
-# best of ROUNDS rounds for ours, the peer's and the limit alike. PYTHON=... names a Python with torch.
+# best of ROUNDS rounds for ours, the peer's and the limit alike. PYTHON=... names a Python with torch. The peer is the fastest of three, all run in
+# turn with ours: PyTorch as shipped; with an allocator that keeps its memory (glibc's gives large buffers back in every step); and compiled besides.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . tests/environment.sh
@@ -23,23 +24,36 @@ gpt2() { # NP RANK_THREADS DTYPE MICRO_BATCH SEQ_LEN STAGE: median tokens/s and 
         model.max_position_embeddings=1024 </dev/null >"$tmp/log" 2>&1 || { cat "$tmp/log" >&2; return 1; }
     sed -n 's/.*"tokens_per_second": *\([0-9.e+]*\).*/\1/p' "$tmp/run/metrics.jsonl" | tail -n "$steps" | sort -g | awk '{ v[NR] = $1 } END { printf "%.1f", v[int((NR + 1) / 2)] }'
 }
+peer() { # KIND DTYPE MICRO_BATCH SEQ_LEN: median tokens/s of PyTorch as shipped, tuned or compiled; 0 where it does not run
+    local keep="MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=20000000000 MALLOC_TOP_PAD_=67108864" compiled=
+    [ "$1" = shipped ] && keep=
+    [ "$1" = compiled ] && compiled=compiled
+    env $keep "$PYTHON" tests/peer_pytorch.py "$2" "$3" "$4" "$threads" "$steps" $compiled 2>"$tmp/peer.log" || { tail -1 "$tmp/peer.log" >&2; echo 0; }
+}
 largest() { awk -v a="$1" -v b="$2" 'BEGIN { print (a + 0 > b + 0) ? a : b }'; }
 
 echo "GPT-2 124M, one rank, $threads threads, full step (forward, backward, AdamW), best of $rounds rounds, medians of $steps steps"
-printf '%-6s %-8s %10s %10s %9s %12s %9s\n' type batch dtrain limit fraction PyTorch ratio
+printf '%-6s %-8s %8s %8s %9s | %8s %8s %9s %6s\n' type batch dtrain limit fraction shipped tuned compiled "ratio to the fastest"
 for dtype in fp32 bf16; do
     for shape in "4 64" "1 1024"; do
         set -- $shape
-        ours=0 peer=0 limit=0
+        ours=0 shipped=0 tuned=0 compiled=0 limit=0
         for _ in $(seq "$rounds"); do
             now=$("$bin/bench_limits" "$threads" 2 | awk -v d=$dtype -v n=$(($1 * $2)) -v T="$2" '{ peak = (d == "fp32") ? $1 : $2;
                 print n / ((6 * n * 124.44e6 + 6 * n * 12 * 768 * T) / (peak * 1e9) + 28 * 124.44e6 / ($3 * 1e9)) }')
             limit=$(largest "$limit" "$now")
             ours=$(largest "$ours" "$(gpt2 1 "$threads" $dtype "$1" "$2" 0)")
-            [ -z "$PYTHON" ] || peer=$(largest "$peer" "$("$PYTHON" tests/peer_pytorch.py $dtype "$1" "$2" "$threads" "$steps")")
+            [ -n "$PYTHON" ] || continue
+            shipped=$(largest "$shipped" "$(peer shipped $dtype "$1" "$2")")
+            tuned=$(largest "$tuned" "$(peer tuned $dtype "$1" "$2")")
+            compiled=$(largest "$compiled" "$(peer compiled $dtype "$1" "$2")")
         done
-        awk -v d=$dtype -v s="$1x$2" -v o="$ours" -v l="$limit" -v p="$peer" 'BEGIN {
-            printf "%-6s %-8s %10.1f %10.1f %9.2f %12s %9s\n", d, s, o, l, o / l, p ? p : "not found", p ? sprintf("%.2f", o / p) : "-" }'
+        awk -v d=$dtype -v s="$1x$2" -v o="$ours" -v l="$limit" -v p1="$shipped" -v p2="$tuned" -v p3="$compiled" 'BEGIN {
+            best = "shipped"; p = p1 + 0
+            if (p2 + 0 > p) { p = p2 + 0; best = "tuned" }
+            if (p3 + 0 > p) { p = p3 + 0; best = "compiled" }
+            printf "%-6s %-8s %8.1f %8.1f %9.2f | %8s %8s %9s %6s\n", d, s, o, l, o / l, p1, p2, p3,
+                p ? sprintf("%.2f (%s)", o / p, best) : "no PyTorch found" }'
     done
 done
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Training step of GPT-2 in PyTorch on the CPU: the peer of `make bench`. Prints the median tokens/s of the counted steps.
 
-  peer_pytorch.py DTYPE BATCH SEQ THREADS STEPS          DTYPE fp32 or bf16 (bf16: autocast, fp32 master weights)
+  peer_pytorch.py DTYPE BATCH SEQ THREADS STEPS [compiled]     DTYPE fp32 or bf16 (bf16: autocast, fp32 master weights); compiled: torch.compile
 """
 import math, statistics, sys, time
 import torch, torch.nn as nn, torch.nn.functional as F
@@ -41,6 +41,7 @@ class Model(nn.Module):
 
 torch.manual_seed(1)
 model = Model()
+step_model = torch.compile(model) if sys.argv[6:7] == ["compiled"] else model
 try: opt = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
 except (RuntimeError, TypeError): opt = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1)
 x = torch.randint(0, V, (B, T + 1))
@@ -48,7 +49,7 @@ times = []
 for s in range(steps + 2):
     begin = time.perf_counter()
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "bf16"):
-        loss = model(x[:, :-1].contiguous(), x[:, 1:].contiguous())
+        loss = step_model(x[:, :-1].contiguous(), x[:, 1:].contiguous())
     opt.zero_grad(set_to_none=True)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
