@@ -7,6 +7,8 @@ make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
 ranks_of() { for p in $(pgrep -f "run.output_dir=$tmp/$1( |\$)"); do [ "$(cat "/proc/$p/comm" 2>/dev/null)" != dtrain ] || echo "$p"; done; }
 n_lines() { grep -c '"loss"' "$tmp/$1/metrics.jsonl" 2>/dev/null || true; }
 wait_for_step() { for _ in $(seq 1200); do [ "$(n_lines "$1")" -lt "$2" ] 2>/dev/null || [ -z "$(n_lines "$1")" ] || return 0; sleep 0.05; done; }
+n_stopped() { for p in $(ranks_of "$1"); do sed 's/.*) //' "/proc/$p/stat"; done 2>/dev/null | grep -c '^T'; }
+wait_until_stopped() { for _ in $(seq 600); do [ "$(n_stopped "$1")" != "$2" ] || return 0; sleep 0.1; done; } # DIR RANKS
 start() { # NP DIR ARGS...: in the background; $job
     local np=$1 dir=$2
     shift 2
@@ -21,15 +23,13 @@ finish() { # DIR: its exit code and output as run would leave them
     cp "$tmp/$1.out" "$out"
 }
 
-# ---- suspended for longer than comm.timeout, in a step that has still to work for a while: the only rank, and both of two
-export DTRAIN_FAULT=step.begin:*:2:slow
+# ---- suspended for longer than comm.timeout: the only rank, and both of two
+export DTRAIN_FAULT=step.begin:*:2:stop
 start 0 single comm.timeout=12; single=$job
 start 2 both comm.timeout=12; both=$job
 unset DTRAIN_FAULT
-wait_for_step single 1
-kill -STOP $(ranks_of single)
-wait_for_step both 1
-kill -STOP $(ranks_of both)
+wait_until_stopped single 1
+wait_until_stopped both 2
 sleep 14
 kill -CONT $(ranks_of single) $(ranks_of both)
 finish single $single

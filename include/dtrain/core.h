@@ -193,7 +193,7 @@ static inline void dt_phase_enter(dt_phase *p, const char *name, const char *uni
 
 /** A place where a test may make one rank fail. DTRAIN_FAULT="POINT:RANK:NTH:KIND[,...]" arms it: at the NTH (from 1) passage of
  *  POINT on RANK, KIND happens: "error" (returns DT_ERR_FAULT), "nospace" (DT_ERR_WRITE), "hang" (sleeps for ever),
- *  "slow" (works for a second and goes on),
+ *  "stop" (stops itself, and goes on at SIGCONT),
  *  "kill" (SIGKILL to itself), "exit" (_exit(3)). Unarmed (always, outside tests) it costs one load. RANK is the log's. */
 dt_err dt_fault(const char *point);
 

@@ -25,7 +25,7 @@ static struct {
 
 static bool kind_is_known(const char *kind)
 {
-    static const char *const kinds[] = {"error", "nospace", "hang", "slow", "kill", "exit"};
+    static const char *const kinds[] = {"error", "nospace", "hang", "stop", "kill", "exit"};
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
         if (strcmp(kind, kinds[i]) == 0) return true;
     return false;
@@ -44,7 +44,7 @@ static void read_environment(void)
             armed.fault[n].rank = strcmp(rank, "*") == 0 ? -1 : atoi(rank);
             armed.fault[n++].nth = nth;
         } else {
-            DT_WARN("DTRAIN_FAULT: expected POINT:RANK:NTH:error|nospace|hang|slow|kill|exit, found '%s'", p);
+            DT_WARN("DTRAIN_FAULT: expected POINT:RANK:NTH:error|nospace|hang|stop|kill|exit, found '%s'", p);
         }
         p += strcspn(p, ",");
         p += *p == ',';
@@ -52,12 +52,13 @@ static void read_environment(void)
     atomic_store_explicit(&armed.n, n, memory_order_release);
 }
 
-/* Busy for a second of this thread's own time: a clock on the wall would go on while the process is stopped. */
-static dt_err be_slow(void)
+/* Stopped until SIGCONT, and then busy for a while, so that whoever watches has a look before there is progress. */
+static dt_err be_stopped(void)
 {
+    raise(SIGSTOP);
     struct timespec now;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    const double end_s = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec + 1;
+    const double end_s = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec + 0.2;
     while ((double)now.tv_sec + 1e-9 * (double)now.tv_nsec < end_s) clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     return DT_OK;
 }
@@ -67,7 +68,7 @@ static dt_err happen(const char *point, const char *kind)
     if (strcmp(kind, "kill") == 0) raise(SIGKILL);
     if (strcmp(kind, "exit") == 0) _exit(3);
     while (strcmp(kind, "hang") == 0) pause();
-    if (strcmp(kind, "slow") == 0) return be_slow();
+    if (strcmp(kind, "stop") == 0) return be_stopped();
     if (strcmp(kind, "nospace") == 0)
         return dt_fail(DT_ERR_WRITE, "%s: no space left on device (injected by DTRAIN_FAULT)", point);
     return dt_fail(DT_ERR_FAULT, "%s: a fault injected by DTRAIN_FAULT", point);
