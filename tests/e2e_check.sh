@@ -69,6 +69,10 @@ check data.validation_steps=2
 expect_text "validation_steps without data.validation: a warning" 'warning: \[data\] validation_steps'
 check model.max_position_embeddings=16
 expect_text "seq_len beyond max_position_embeddings: a warning" 'warning: .*seq_len = 32 is beyond max_position_embeddings = 16'
+check data.train="$tmp/text.txt"
+finds "text as data: how to make a dataset of it" 65 1 'text.txt: this is text, not a dataset; `dtrain-data -o train.h5'
+check model.path=Qwen/Qwen2.5-0.5B
+finds "a name of the hub: how to fetch it" 65 1 'models are not downloaded here: .*hf download Qwen/Qwen2.5-0.5B --local-dir Qwen2.5-0.5B'
 np=3 check batch.train_batch_size=25
 finds "one message on several ranks" 64 1 'nearest that work are 24 and 27'
 e2e_done

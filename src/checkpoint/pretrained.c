@@ -68,12 +68,22 @@ static dt_err describe_checkpoint(dt_pretrained *p, const char *path)
 
 /* ---- both ------------------------------------------------------------------------------------------------------------------ */
 
+/* "organisation/model" is how the hub names models. */
+static dt_err not_there(const char *path, int why)
+{
+    const char *slash = strchr(path, '/');
+    if (why != ENOENT || !slash || slash == path || *path == '.' || !slash[1] || strchr(slash + 1, '/'))
+        return dt_fail(DT_ERR_DATA, "%s: %s", path, strerror(why));
+    return dt_fail(DT_ERR_DATA, "%s: %s; models are not downloaded here: where there is a network, `hf download %s --local-dir %s`, then give that directory",
+                   path, strerror(why), path, slash + 1);
+}
+
 static dt_err describe(dt_pretrained *p, const char *path)
 {
     static const char *const signs[] = {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
                                         "pytorch_model.bin.index.json"};
     char file[PATH_MAX];
-    DT_CHECK(access(path, F_OK) == 0, DT_ERR_DATA, "%s: %s", path, strerror(errno));
+    if (access(path, F_OK) != 0) return not_there(path, errno);
     const char *ending = strrchr(path, '.');
     DT_CHECK(dt_is_directory(path) || !ending || strcmp(ending, ".safetensors") != 0, DT_ERR_DATA,
              "%s: expected the directory that holds this file and its config.json", path);

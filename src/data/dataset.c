@@ -25,6 +25,16 @@ void dt_dataset_arrays(const dt_dataset *d, const dt_array *all[DT_N_ARRAYS])
 
 /* ---- opening ----------------------------------------------------------------------------------------------------------- */
 
+/* Text and JSON records have no zero byte in their first bytes; an HDF5 file has one within nine. */
+static dt_err refuse_text(const dt_dataset *d)
+{
+    char head[256];
+    const ssize_t n = pread(d->fd, head, sizeof head, 0);
+    DT_CHECK(n <= 0 || memchr(head, 0, (size_t)n), DT_ERR_DATA,
+             "%s: this is text, not a dataset; `dtrain-data -o train.h5 %s` makes one of it (with --tokenizer MODEL for the tokens of a model)", d->path, d->path);
+    return DT_OK;
+}
+
 static dt_err open_plain(dt_dataset *d)
 {
     d->fd = open(d->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
@@ -35,6 +45,7 @@ static dt_err open_plain(dt_dataset *d)
              S_ISDIR(st.st_mode) ? "folder" : "special file");
     DT_CHECK(st.st_size > 0, DT_ERR_DATA, "%s: the file is empty", d->path);
     d->file_nbytes = (int64_t)st.st_size;
+    DT_TRY(refuse_text(d));
     return dt_seal_check(d->fd, d->path, d->file_nbytes, &d->info.sealed); /* before HDF5, which may fault on damaged metadata */
 }
 
