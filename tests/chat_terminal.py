@@ -71,7 +71,7 @@ def said_now(t, name):
 def mine(t, name):
     said = said_now(t, name)
     t.type("/clear\r")
-    check(f"/clear forgets ({name})", t.wait(rb"what was said is forgotten.*" + PROMPT), t)
+    check(f"/clear forgets ({name})", t.wait(rb"the conversation so far is cleared.*" + PROMPT), t)
     return [text for role, text in said if role == "user"]
 
 

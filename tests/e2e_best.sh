@@ -54,7 +54,7 @@ refused "saves without a validation" "multiple of data.validation_steps = 3, fou
 refused "more saves than validations" "the nearest is 8" "$@" data.validation_steps=8 checkpoint.save_steps=4
 refused "no validation on the way" "give data.validation_steps = 4 or a divisor" "$@" data.validation_steps=0
 refused "no validation data" "needs data.validation, which is empty" "$@" data.validation=
-refused "patience without validations" "needs validations on the way" data.validation="$tmp/other.h5" run.early_stopping_patience=2
+refused "patience without validations" "needs validations during the run" data.validation="$tmp/other.h5" run.early_stopping_patience=2
 rm -rf "$tmp/k"
 DTRAIN_FAULT=best.publish:0:3:kill train 2 k "$@" zero.stage=2
 train 3 k "$@" zero.stage=2

@@ -17,8 +17,8 @@ back="checkpoint.resume=$tmp/b/checkpoints/step-00000004.h5"
 begin
 train 2 b $steps $back run.max_steps=5 optimizer.lr=1e-3
 expect_exit "going back to step 4" 0
-expect_text "it says where the rest is" "step 4 is gone back to: .*b/left/after-step-00000004"
-expect_text "and which settings differ" "other settings; these hold from here on: .*optimizer.lr: 0.01 -> 0.001"
+expect_text "it says where the rest is" "step 4 is continued from: .*b/left/after-step-00000004"
+expect_text "and which settings differ" "other settings; from here on these are used: .*optimizer.lr: 0.01 -> 0.001"
 expect "the newer checkpoints are there" files_are b/left/after-step-00000004/checkpoints "step-00000006.h5 step-00000008.h5"
 expect "with their records" steps_are b/left/after-step-00000004 "1 2 3 4 5 6 7 8"
 train 3 b $steps optimizer.lr=1e-3
@@ -64,7 +64,7 @@ expect "and the other is moved away" files_are b/left/after-step-00000006/checkp
 train 1 c $steps checkpoint.resume="$tmp/whole/checkpoints/step-00000004.h5" run.max_steps=6
 expect_exit "from another run's checkpoint" 0
 train 1 c $steps checkpoint.resume="$tmp/whole/checkpoints/step-00000004.h5" run.max_steps=6
-expect_text "submitted again it goes on from its own" "goes on from its own newest checkpoint"
+expect_text "submitted again it goes on from its own" "continues from its own newest checkpoint"
 train 1 c $steps checkpoint.resume="$tmp/slow/checkpoints/step-00000002.h5"
 expect_exit "a checkpoint of another run over an own one: 64" 64
 expect_text "with what to do" "use auto to go on with those, or another run.output_dir"
@@ -88,7 +88,7 @@ run 2 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/b" run.max_steps=12 
 expect_exit "--check refuses, too" 64
 train 2 b run.max_steps=10 data.train="$tmp/valid.h5" checkpoint.allow_changes=data.train
 expect_exit "allowed by name" 0
-expect_text "and said" "hold from here on: .*data.train: another dataset"
+expect_text "and said" "from here on these are used: .*data.train: another dataset"
 mv "$tmp/train.h5" "$tmp/moved.h5"
 train 2 b run.max_steps=12 checkpoint.allow_changes=data.train data.train="$tmp/moved.h5"
 begin

@@ -83,7 +83,7 @@ if [ "$(id -u)" = 0 ] && mkdir "$tmp/small" && mount -t tmpfs -o size=3m none "$
     trap 'kill $(jobs -p) 2>/dev/null; umount "$tmp/small"; rm -rf "$tmp"' EXIT
     DTRAIN_SHM_DIR=$tmp/small train 3 too-small
     expect_exit "too little shared memory: by messages" 0
-    expect_text "with place and sizes" "no room in $tmp/small for 2.00 MiB of shared memory, .* left"
+    expect_text "with place and sizes" "not enough space in $tmp/small for 2.00 MiB of shared memory, .* left"
     expect "too little shared memory: nothing is left there" test -z "$(ls -A "$tmp/small")"
 else
     skip "too little shared memory" "no file system can be mounted here"

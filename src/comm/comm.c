@@ -87,7 +87,7 @@ dt_err dt_comm_threads(const dt_comm *comm, int64_t wanted, const char *where, i
              ABSURD * online, online, wanted);
     if (wanted == 0) tell_unused_cores(comm);
     if (wanted > cores && comm->rank == 0)
-        DT_WARN("%s: %" PRId64 " threads for a rank that may use %d core%s: they will wait for one another", where, wanted, cores, cores == 1 ? "" : "s");
+        DT_WARN("%s: %" PRId64 " threads for a rank that may use %d core%s: they will compete for them", where, wanted, cores, cores == 1 ? "" : "s");
     return DT_OK;
 }
 

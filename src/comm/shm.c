@@ -145,7 +145,7 @@ static dt_err reserve_segment(int fd, size_t nbytes)
     const int number = posix_fallocate(fd, 0, (off_t)nbytes);
     const bool known = fstatvfs(fd, &disk) == 0 && disk.f_blocks > 0;
     const double room = known ? (double)disk.f_bavail * (double)disk.f_frsize : 0;
-    DT_CHECK(!number && (!known || room >= (double)nbytes), DT_ERR_MEMORY, "no room in %s for %s of shared memory, %s left%s%s", segment_dir(),
+    DT_CHECK(!number && (!known || room >= (double)nbytes), DT_ERR_MEMORY, "not enough space in %s for %s of shared memory, %s left%s%s", segment_dir(),
              dt_format_bytes((double)nbytes, need), dt_format_bytes(room, left), number && number != ENOSPC ? ": " : "", number && number != ENOSPC ? strerror(number) : "");
     return DT_OK;
 }
@@ -231,7 +231,7 @@ static dt_err all_have_it(dt_comm *comm, dt_err mine, bool *all)
     int64_t first = mine == DT_OK ? INT64_MAX : comm->rank;
     DT_TRY(dt_comm_reduce_host_i64(comm, &first, 1, DT_MIN));
     if (first == comm->rank)
-        DT_WARN("%s; ranks of a node exchange by messages instead, which is slower (comm.shared_memory = false says so from the start)", dt_error_message());
+        DT_WARN("%s; ranks of a node exchange by messages instead, which is slower (comm.shared_memory = false selects this from the start)", dt_error_message());
     if (mine != DT_OK) dt_error_clear();
     *all = first == INT64_MAX;
     return DT_OK;

@@ -32,7 +32,7 @@ static dt_err open_jsonl(dt_report *r, const dt_report_options *opt)
     if (opt->resume_step > 0) {
         int64_t n_bad = 0;
         DT_TRY(dt_jsonl_cut(path, opt->resume_step, opt->redo_validation, &n_bad));
-        if (n_bad > 0) DT_WARN("%s: left out %" PRId64 " line%s that were incomplete", path, n_bad, n_bad == 1 ? "" : "s");
+        if (n_bad > 0) DT_WARN("%s: left out %" PRId64 " incomplete line%s", path, n_bad, n_bad == 1 ? "" : "s");
     }
     DT_TRY(dt_record_file_open(&r->jsonl, path, opt->resume_step > 0));
     r->to_jsonl = true;

@@ -58,7 +58,7 @@ dt_err run_best_check(const dt_run *run)
     DT_CHECK(run->valid, DT_ERR_USAGE, "%s: needs data.validation, which is empty",
              dt_config_where(cfg, section, key, where, sizeof where));
     DT_CHECK(!cfg->run_early_stopping_patience || cfg->data_validation_steps > 0, DT_ERR_USAGE,
-             "%s: needs validations on the way: give data.validation_steps",
+             "%s: needs validations during the run: give data.validation_steps",
              dt_config_where(cfg, "run", "early_stopping_patience", where, sizeof where));
     return dt_best_intervals_check(cfg, run->total_steps);
 }
@@ -125,7 +125,7 @@ dt_err run_best_settle(dt_run *run, progress *p, const char *dir)
         err = path_of(dir, p->best_step, path);
         there = err == DT_OK && dt_is_file(path);
         if (err == DT_OK && !there)
-            DT_WARN("%s, the best checkpoint so far, is not there: the search for the best begins again", path);
+            DT_WARN("%s, the best checkpoint so far, is missing: the search for the best starts again", path);
     }
     DT_TRY(dt_comm_agree(run->comm, err));
     DT_TRY(dt_comm_broadcast_host(run->comm, &there, sizeof there, 0));

@@ -79,7 +79,7 @@ static dt_err name_folder(const places *p, int64_t step)
         DT_CHECK(rename(p->folder, to) == 0, DT_ERR_WRITE, "%s: cannot be renamed to %s: %s", p->folder, to,
                  strerror(errno));
         if (dt_join_path(name_of_step, to, "step", "")) unlink(name_of_step);
-        DT_WARN("step %" PRId64 " is gone back to: what an earlier run made after it is in %s now", step, to);
+        DT_WARN("step %" PRId64 " is continued from: what an earlier run made after it was moved to %s", step, to);
         return DT_OK;
     }
     return dt_fail(DT_ERR_WRITE, "%s: has too many folders", p->left);

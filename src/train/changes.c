@@ -241,11 +241,11 @@ dt_err run_check_changes(const dt_run *run, const char *path, const dt_ckpt_meta
     if (c.refused[0])
         return dt_fail(
             DT_ERR_USAGE,
-            "%s%s%s was made with other settings, which do not go with its optimizer and its place in the data (%s): "
+            "%s%s%s was made with other settings, which do not fit its optimizer state and its position in the data (%s): "
             "begin "
             "from its weights with model.path and another run.output_dir, or name the keys in checkpoint.allow_changes",
             where, c.key ? ": " : "", path, c.refused);
     DT_TRY(check_length(run, path, meta));
-    if (c.said[0]) DT_WARN("%s was made with other settings; these hold from here on: %s", path, c.said);
+    if (c.said[0]) DT_WARN("%s was made with other settings; from here on these are used: %s", path, c.said);
     return DT_OK;
 }

@@ -105,7 +105,7 @@ dt_err run_evaluate(dt_run *run, int64_t step)
     if (!end.stop) return DT_OK;
     return dt_comm_agree(run->comm, dt_fail(DT_ERR_STOP,
                                             "stopped by %s after %.0f %% of the validation (%" PRId64 " of %" PRId64
-                                            " micro-batches per rank): there is no result; submit again to begin anew",
+                                            " micro-batches per rank): there is no result; start it again to evaluate anew",
                                             run_stop_name(run, end.stop), 100 * (double)end.n_done / (double)end.n,
                                             end.n_done, end.n));
 }

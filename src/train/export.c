@@ -23,7 +23,7 @@ static void warn_of_data(const dt_loader *l, const char *tokenizer, const char *
     if (!data) return;
     if (data->other_path) DT_WARN("%s and %s were made with different tokenizers", data->path, data->other_path);
     if (name && *data->tokenizer && strcmp(data->tokenizer, name) != 0)
-        DT_WARN("%s was made with the tokenizer %s, but that of the model, %s, is %s: so its ids stand for other text", data->path,
+        DT_WARN("%s was made with the tokenizer %s, but that of the model, %s, is %s, so its ids stand for other text", data->path,
                 data->tokenizer, tokenizer, name);
 }
 

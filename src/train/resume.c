@@ -86,7 +86,7 @@ static dt_err choose_given(dt_run *run, const char *dir)
     DT_TRY(dt_checkpoint_find(resume, &file));
     const int n = run->n_resume_paths;
     if (n && strcmp(file, run->resume_paths[0]) != 0 && is_submitted_again(run, run->resume_paths[0])) {
-        DT_INFO("this run was begun from %s and goes on from its own newest checkpoint", resume);
+        DT_INFO("this run was started from %s and continues from its own newest checkpoint", resume);
         free(file);
         return DT_OK;
     }

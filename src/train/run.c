@@ -145,7 +145,7 @@ static dt_err export_result(dt_run *run, const progress *p)
     const dt_err err = run_export(run);
     if (err != DT_ERR_STOP) return err;
     dt_error_clear();
-    return dt_fail(err, "stopped by a signal while the model was exported: step %" PRId64 " of %" PRId64 " is done and saved; submit again to export",
+    return dt_fail(err, "stopped by a signal while the model was exported: step %" PRId64 " of %" PRId64 " is done and saved; start it again to export",
                    p->step, run->total_steps);
 }
 

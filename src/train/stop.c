@@ -35,7 +35,7 @@ void run_stop_open(dt_run *run)
     if (run->comm->rank || end <= now) return;
     run->deadline_s = dt_now_s() + end - now - JOB_END_MARGIN_S;
     run->deadline_name = "the end of the Slurm job";
-    DT_INFO("the Slurm job ends in %.0f s: a checkpoint is saved before", end - now);
+    DT_INFO("the Slurm job ends in %.0f s: a checkpoint is saved before that", end - now);
 }
 
 void run_stop_estimate(dt_run *run)
@@ -74,6 +74,6 @@ dt_err run_agree(dt_run *run, dt_err err)
     if (err == DT_OK) err = dt_fault("start.agree");
     if (err == DT_OK && dt_signals_pending())
         err = dt_fail(DT_ERR_STOP,
-                      "stopped by a signal while the run was starting: nothing was changed; submit again to go on");
+                      "stopped by a signal while the run was starting: nothing was changed; start it again to continue");
     return dt_comm_agree(run->comm, err);
 }

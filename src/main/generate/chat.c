@@ -195,7 +195,7 @@ static dt_err talk(chat *c)
         free(text);
         if (action == CONSOLE_EXIT) return DT_OK;
         TOGETHER(a, begin_again(c, c->system));
-        console_note(&c->console, "what was said is forgotten");
+        console_note(&c->console, "the conversation so far is cleared");
     }
 }
 
