@@ -155,7 +155,8 @@ test-aarch64:  ## make test in a chroot of Debian 12 for arm64, by qemu where th
 docs: $(BUILD)/tests/test_config programs  ## write docs/keys.md from the table of keys, manual pages from --help
 	@mkdir -p docs && $(BUILD)/tests/test_config --markdown > docs/keys.md
 	@for p in $(filter-out dtrain,$(PROGRAMS)); do tools/man.sh $$p > docs/$$p.1; done
-lint:  ## clang-tidy and cppcheck
+lint:  ## clang-tidy and cppcheck; do comments cite pages and sections that exist?
+	@tools/check_citations.sh
 	@cppcheck -q --std=c11 --enable=warning,portability --inline-suppr -Iinclude -D_GNU_SOURCE --error-exitcode=1 src
 	@clang-tidy --quiet $(LIB_SRC) -- $(CPPFLAGS) $(shell $(MPICC) --showme:compile 2>/dev/null) -std=c11 -fopenmp
 format:  ## clang-format in place

@@ -1,4 +1,4 @@
-/* checkpoint.h - what survives: one HDF5 file in which each tensor stands whole under its name. interface.md, "Checkpoint file". */
+/* checkpoint.h - what survives: one HDF5 file in which each tensor stands whole under its name. interface.md, "Checkpoint files". */
 #ifndef DTRAIN_CHECKPOINT_H
 #define DTRAIN_CHECKPOINT_H
 

@@ -1,4 +1,4 @@
-/* data.h - what feeds a step: dataset files (HDF5), the order of samples, micro-batches. interface.md, "Order of samples" and "Dataset file".
+/* data.h - what feeds a step: dataset files (HDF5), the order of samples, micro-batches. interface.md, "Order of samples" and "Dataset files".
  *
  * A sample is a row of tokens (kind tokens; a packed row with bfd) or a record (kind sft). Which samples an optimizer step takes is a pure
  * function of (configuration, step): resuming needs a step number, not an iterator. */

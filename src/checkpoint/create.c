@@ -5,7 +5,7 @@
  * created as zeros and are overwritten in place afterwards, so this second opening moves nothing.
  *
  * With HDF5 doing the writing, every rank would take part in every metadata operation, a few hundred collectives a save, and a full disk would be
- * noticed by none of them (platform.md). The 1.8 file format is asked for: its object headers and trees carry checksums of their own. */
+ * noticed by none of them: MPI-IO reports success and the data is gone (Open MPI 4.1, HDF5 1.10). The 1.8 file format is asked for: its object headers and trees carry checksums of their own. */
 #include "file.h"
 #include <inttypes.h>
 #include <stdlib.h>

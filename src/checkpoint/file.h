@@ -1,4 +1,4 @@
-/* file.h - files with tensors as one process sees them: the checkpoint file (interface.md, "Checkpoint file"), safetensors. Private to checkpoint. */
+/* file.h - files with tensors as one process sees them: the checkpoint file (interface.md, "Checkpoint files"), safetensors. Private to checkpoint. */
 #ifndef DTRAIN_CHECKPOINT_FILE_H
 #define DTRAIN_CHECKPOINT_FILE_H
 
