@@ -1,27 +1,94 @@
-/* device_fixture.h - for cmocka programs of one process: the CPU device under test, opened once per group. */
+/* device_fixture.h - for cmocka programs of one process: the device under test, opened once per group, and its operations on host arrays.
+ *
+ * An operation works on copies in device memory. ON(a), ON_FROM(a, i) and ARR(p, n) make the copy of an array when they name it as an argument; RUN waits
+ * for the operation and brings all copies back. What a test prepares and checks is host memory, whatever the device. */
 #ifndef DTRAIN_TESTS_DEVICE_FIXTURE_H
 #define DTRAIN_TESTS_DEVICE_FIXTURE_H
 
 #include "ref_device.h"
 #include <setjmp.h>
 #include <stdlib.h>
+#include <string.h>
 #include <cmocka.h>
+
+enum { MAX_COPIES = 20, GUARD = 256 };
+
+/* A host array on the device, with guards on both sides. */
+typedef struct device_copy {
+    void *host;
+    size_t nbytes;
+    char *staged; /* guard, array, guard: as it goes there, and as it comes back */
+    dt_buf buf;
+} device_copy;
 
 typedef struct fixture {
     dt_device dev;
     dt_ledger ledger;
+    device_copy copies[MAX_COPIES]; /* of the operation that is being called */
+    int n_copies;
 } fixture;
 
 #define OPS(f) ((f)->dev.ops)
+#define ON(a) on_device(f, (a).p, ref_bytes(&(a)))                   /* a ref_array */
+#define ON_FROM(a, i) ((char *)ON(a) + (size_t)(i) * dt_dtype_size((a).dt)) /* its elements from i on */
+#define ARR(p, n) on_device(f, (p), (size_t)(n) * sizeof *(p))       /* n elements at p */
+#define TRY(op, ...) back_to_host(f, #op, OPS(f)->op(&f->dev, __VA_ARGS__, NULL))
+#define RUN(op, ...) assert_int_equal(TRY(op, __VA_ARGS__), DT_OK)
 
-static int open_device(void **state)
+/* The same array twice in a call is one array. */
+static inline void *on_device(fixture *f, const void *host, size_t nbytes)
+{
+    int i = 0;
+    while (i < f->n_copies && (f->copies[i].host != host || f->copies[i].nbytes != nbytes)) i++;
+    device_copy *c = &f->copies[i];
+    assert_true(i < MAX_COPIES);
+    if (i == f->n_copies) {
+        *c = (device_copy){.host = (void *)host, .nbytes = nbytes, .staged = malloc(nbytes + 2 * GUARD)};
+        assert_non_null(c->staged);
+        memset(c->staged, 0xff, nbytes + 2 * GUARD);
+        if (nbytes > 0) memcpy(c->staged + GUARD, host, nbytes);
+        assert_int_equal(dt_buf_alloc(&c->buf, &f->dev, DT_ON_DEVICE, nbytes + 2 * GUARD, DT_MEM_OTHER), DT_OK);
+        assert_int_equal(OPS(f)->copy(&f->dev, c->buf.ptr, c->staged, c->buf.nbytes, NULL), DT_OK);
+        f->n_copies++;
+    }
+    return (char *)c->buf.ptr + GUARD;
+}
+
+static inline bool guards_hold(const device_copy *c)
+{
+    const char *before = c->staged, *after = c->staged + GUARD + c->nbytes;
+    int i = 0;
+    while (i < GUARD && before[i] == (char)0xff && after[i] == (char)0xff) i++;
+    return i == GUARD;
+}
+
+/* Returns the operation's error, at the call or later. What it left alone is not written: it may be constant. */
+static inline dt_err back_to_host(fixture *f, const char *op, dt_err err)
+{
+    bool beside = false;
+    for (int i = 0; i < f->n_copies && err == DT_OK; i++)
+        err = OPS(f)->copy(&f->dev, f->copies[i].staged, f->copies[i].buf.ptr, f->copies[i].buf.nbytes, NULL);
+    const dt_err late = OPS(f)->stream_sync(&f->dev, NULL);
+    for (int i = 0; i < f->n_copies; i++) {
+        device_copy *c = &f->copies[i];
+        beside = beside || !guards_hold(c);
+        if (c->nbytes > 0 && memcmp(c->host, c->staged + GUARD, c->nbytes) != 0) memcpy(c->host, c->staged + GUARD, c->nbytes);
+        free(c->staged);
+        dt_buf_free(&c->buf);
+    }
+    f->n_copies = 0;
+    if (beside) fail_msg("%s wrote beside an array", op);
+    return err == DT_OK ? late : err;
+}
+
+static inline int open_device(void **state)
 {
     fixture *f = calloc(1, sizeof *f);
     *state = f;
     return f && dt_device_open(&f->dev, "cpu", 0, 2, &f->ledger) == DT_OK ? 0 : -1;
 }
 
-static int close_device(void **state)
+static inline int close_device(void **state)
 {
     fixture *f = *state;
     dt_device_close(&f->dev);

@@ -1,31 +1,30 @@
-/* ref_device.h - what the operations of dtrain/device.h mean: plain loops in double, and arrays that notice writes beside them. */
+/* ref_device.h - what the operations of dtrain/device.h mean: plain loops in double, and host arrays of either type. */
 #ifndef REF_DEVICE_H
 #define REF_DEVICE_H
 
 #include "dtrain/device.h"
 
-/* ---- arrays of the type under test, with guards on both sides --------------------------------------------------------- */
+/* ---- host arrays of the type under test ------------------------------------------------------------------------------ */
 
 typedef struct ref_array {
     dt_dtype dt;
     int64_t n;
-    void *p;   /* the n elements, aligned to 64 bytes */
-    void *raw; /* guard, elements, guard */
+    void *p; /* the n elements */
 } ref_array;
 
 ref_array ref_new(dt_dtype dt, int64_t n);                              /* every byte 0xff: NaN in both types */
 ref_array ref_random(dt_dtype dt, int64_t n, uint64_t seed, double scale); /* uniform in [-scale, scale], rounded to dt */
 ref_array ref_copy(const ref_array *a);
+size_t ref_bytes(const ref_array *a);
 void ref_drop(ref_array *a);
 double ref_get(const ref_array *a, int64_t i);
 void ref_set(ref_array *a, int64_t i, double x);
 double *ref_doubles(const ref_array *a);                                /* malloc'd [n] */
 double ref_largest(const double *x, int64_t n);
 
-/** Guards untouched, and |a[i] - want[i]| <= tol + rounding of the type for all i; prints the first that is not.
+/** |a[i] - want[i]| <= tol + rounding of the type for all i; prints the first that is not.
  *  Rounding: 2^-8 |want| for bf16 (half a unit in the last place), 2^-24 |want| for float. */
 bool ref_near(const ref_array *a, const double *want, double tol, const char *what);
-bool ref_guards_hold(const ref_array *a);
 /** Root mean square of a - want at most relative times that of want: what roundings of random sign give. */
 bool ref_rms_near(const ref_array *a, const double *want, double relative, const char *what);
 

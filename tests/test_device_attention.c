@@ -1,7 +1,7 @@
-/* test_device_attention.c - attention on every instruction set of this machine against plain loops in double. */
+/* test_device_attention.c - attention on every instruction set of this machine against plain loops in double.
+ * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include <math.h>
-#include <string.h>
 
 /* A case: lengths of queries and keys by sequence, heads, head_dim, window, dropout. */
 typedef struct attention_case {
@@ -68,6 +68,17 @@ static void drop_problem(problem *p)
     free(p->q64), free(p->k64), free(p->v64), free(p->dout64);
 }
 
+/* The description with its arrays on the device, for the next operation. */
+static dt_attention described(fixture *f, const dt_attention *at)
+{
+    dt_attention on = *at;
+    on.q_start = ARR(at->q_start, at->n_seq + 1);
+    on.kv_start = ARR(at->kv_start, at->n_seq);
+    on.kv_len = ARR(at->kv_len, at->n_seq);
+    on.token_key = ARR(at->token_key, at->n_tok);
+    return on;
+}
+
 /* Columns between the heads and the next row belong to nobody: an operation must leave them (NaN) alone. */
 static void expect_gaps_untouched(double *want, const ref_array *got, int64_t n_rows, int64_t ld, int64_t width)
 {
@@ -97,7 +108,8 @@ static void check_forward(fixture *f, const attention_case *c, dt_dtype dt)
     ref_array out = ref_new(dt, n_out), lse = ref_new(DT_F32, n_lse);
     double *want = calloc((size_t)n_out + 1, sizeof *want), *want_lse = calloc((size_t)n_lse + 1, sizeof *want_lse);
     ref_attention_forward(&p.at, p.q64, p.k64, p.v64, want, want_lse);
-    assert_int_equal(f->dev.ops->attention_forward(&f->dev, &p.at, p.q.p, p.k.p, p.v.p, out.p, lse.p, NULL), DT_OK);
+    const dt_attention at = described(f, &p.at);
+    RUN(attention_forward, &at, ON(p.q), ON(p.k), ON(p.v), ON(out), ON(lse));
     expect_gaps_untouched(want, &out, p.at.n_tok, p.at.o_ld, (int64_t)c->n_heads * c->head_dim);
     zero_gaps(&out, p.at.n_tok, p.at.o_ld, (int64_t)c->n_heads * c->head_dim);
     const double s = c->dropout_p > 0 ? 1 / (1 - (double)c->dropout_p) : 1, err = score_error(c) * s;
@@ -125,21 +137,21 @@ static void check_rows(fixture *f, const attention_case *c, dt_dtype dt)
     ref_array out = ref_new(dt, n_out), pieces = ref_new(dt, n_out);
     double *want = calloc((size_t)n_out + 1, sizeof *want), *want_lse = calloc((size_t)(p.at.n_tok * c->n_heads) + 1, sizeof *want_lse);
     ref_attention_forward(&p.at, p.q64, p.k64, p.v64, want, want_lse);
-    assert_int_equal(f->dev.ops->attention_forward(&f->dev, &p.at, p.q.p, p.k.p, p.v.p, out.p, NULL, NULL), DT_OK);
+    const dt_attention whole = described(f, &p.at);
+    RUN(attention_forward, &whole, ON(p.q), ON(p.k), ON(p.v), ON(out), NULL);
     expect_gaps_untouched(want, &out, p.at.n_tok, p.at.o_ld, (int64_t)c->n_heads * c->head_dim);
 
     /* each sequence on its own, in pieces of one, two, three ... queries */
-    const size_t size = dt_dtype_size(dt);
     for (int s = 0; s < c->n_seq; s++)
         for (int32_t first = 0, n = 1, n_q = p.q_start[s + 1] - p.q_start[s]; first < n_q; first += n++) {
             const int32_t take = n < n_q - first ? n : n_q - first, q_start[2] = {0, take}, kv_len = p.kv_len[s] - n_q + first + take;
             const int64_t row = p.q_start[s] + first;
             dt_attention at = p.at;
             at.n_seq = 1, at.q_start = q_start, at.kv_start = &p.kv_start[s], at.kv_len = &kv_len, at.n_tok = take;
-            assert_int_equal(f->dev.ops->attention_forward(&f->dev, &at, (char *)p.q.p + (size_t)(row * at.q_ld) * size, p.k.p, p.v.p,
-                                                           (char *)pieces.p + (size_t)(row * at.o_ld) * size, NULL, NULL), DT_OK);
+            at = described(f, &at);
+            RUN(attention_forward, &at, ON_FROM(p.q, row * at.q_ld), ON(p.k), ON(p.v), ON_FROM(pieces, row * at.o_ld), NULL);
         }
-    assert_memory_equal(out.p, pieces.p, (size_t)n_out * size);
+    assert_memory_equal(out.p, pieces.p, ref_bytes(&out));
     zero_gaps(&out, p.at.n_tok, p.at.o_ld, (int64_t)c->n_heads * c->head_dim);
     assert_true(ref_near(&out, want, 8 * score_error(c), "attention by rows"));
     ref_drop(&out), ref_drop(&pieces), free(want), free(want_lse), drop_problem(&p);
@@ -163,14 +175,13 @@ typedef struct gradients {
 /* out and lse are the device's own, so that rounding out to bf16 is part of what is compared. */
 static gradients device_gradients(fixture *f, problem *p)
 {
-    const dt_attention *at = &p->at;
-    ref_array out = ref_new(at->dt, at->n_tok * at->o_ld), lse = ref_new(DT_F32, (int64_t)at->n_tok * at->n_heads);
-    ref_array scratch = ref_new(DT_F32, f->dev.ops->attention_scratch_elems(&f->dev, at));
-    gradients g = {ref_new(at->dt, at->n_tok * at->q_ld), ref_new(at->dt, p->n_kv_rows * at->kv_ld), ref_new(at->dt, p->n_kv_rows * at->kv_ld)};
-    assert_int_equal(f->dev.ops->attention_forward(&f->dev, at, p->q.p, p->k.p, p->v.p, out.p, lse.p, NULL), DT_OK);
-    assert_int_equal(f->dev.ops->attention_backward(&f->dev, at, p->q.p, p->k.p, p->v.p, out.p, lse.p, p->dout.p, g.dq.p, g.dk.p, g.dv.p,
-                                                    scratch.p, NULL), DT_OK);
-    assert_true(ref_guards_hold(&scratch));
+    dt_attention at = described(f, &p->at);
+    ref_array out = ref_new(at.dt, at.n_tok * at.o_ld), lse = ref_new(DT_F32, (int64_t)at.n_tok * at.n_heads);
+    ref_array scratch = ref_new(DT_F32, OPS(f)->attention_scratch_elems(&f->dev, &at));
+    gradients g = {ref_new(at.dt, at.n_tok * at.q_ld), ref_new(at.dt, p->n_kv_rows * at.kv_ld), ref_new(at.dt, p->n_kv_rows * at.kv_ld)};
+    RUN(attention_forward, &at, ON(p->q), ON(p->k), ON(p->v), ON(out), ON(lse));
+    at = described(f, &p->at);
+    RUN(attention_backward, &at, ON(p->q), ON(p->k), ON(p->v), ON(out), ON(lse), ON(p->dout), ON(g.dq), ON(g.dk), ON(g.dv), ON(scratch));
     ref_drop(&out), ref_drop(&lse), ref_drop(&scratch);
     return g;
 }

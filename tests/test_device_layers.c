@@ -1,9 +1,8 @@
-/* test_device_layers.c - elementwise operations, embedding, norms, rotation, dropout: on every instruction set, against double. */
+/* test_device_layers.c - elementwise operations, embedding, norms, rotation, dropout: on every instruction set, against double.
+ * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include <math.h>
-#include <string.h>
 
-#define OPS(f) ((f)->dev.ops)
 static const dt_dtype types[] = {DT_F32, DT_BF16};
 static const int64_t lengths[] = {1, 3, 17, 64, 1000, 40001}; /* below and beyond a vector, beyond two chunks */
 enum { N_LENGTHS = sizeof lengths / sizeof lengths[0] };
@@ -19,14 +18,13 @@ static void conversion_rounds_like_the_scalar_function(void **state)
     for (int i = 0; i < N; i++) bits[i] = (uint32_t)dt_mix64((uint64_t)i); /* all kinds of numbers, NaN and Inf too */
     for (int i = 0; i < 256; i++) bits[i] = (uint32_t)i << 24 | 0x8000u | ((uint32_t)i & 1) << 16; /* ties */
     bits[256] = 0x7fffffffu, bits[257] = 0xff800001u, bits[258] = 0x7f7fffffu, bits[259] = 0x7f800000u;
-    assert_int_equal(OPS(f)->convert(&f->dev, x.p, DT_F32, h.p, DT_BF16, N, NULL), DT_OK);
-    assert_int_equal(OPS(f)->convert(&f->dev, h.p, DT_BF16, back.p, DT_F32, N, NULL), DT_OK);
+    RUN(convert, ON(x), DT_F32, ON(h), DT_BF16, N);
+    RUN(convert, ON(h), DT_BF16, ON(back), DT_F32, N);
     for (int i = 0; i < N; i++) {
         const uint16_t want = dt_bf16_from_float(((float *)x.p)[i]);
         assert_int_equal(((uint16_t *)h.p)[i], want);
         assert_int_equal(((uint32_t *)back.p)[i], (uint32_t)want << 16);
     }
-    assert_true(ref_guards_hold(&h) && ref_guards_hold(&back));
     ref_drop(&x), ref_drop(&h), ref_drop(&back);
 }
 
@@ -40,9 +38,9 @@ static void sums_round_once(void **state)
             ref_array x = ref_random(src, n, 1, 3), y = way & 4 ? ref_random(dst, n, 2, 3) : ref_new(dst, n), z = ref_random(src, n, 3, 3);
             double *x64 = ref_doubles(&x), *want = ref_doubles(&y), *sum = ref_doubles(&z);
             for (int64_t i = 0; i < n; i++) want[i] = (way & 4 ? want[i] : 0) + x64[i], sum[i] += x64[i];
-            assert_int_equal(OPS(f)->add_into(&f->dev, x.p, src, y.p, dst, way & 4, n, NULL), DT_OK);
+            RUN(add_into, ON(x), src, ON(y), dst, way & 4, n);
             assert_true(ref_near(&y, want, 0x1p-24 * 6, "add_into"));
-            assert_int_equal(OPS(f)->add(&f->dev, x.p, z.p, z.p, src, n, NULL), DT_OK); /* in place */
+            RUN(add, ON(x), ON(z), ON(z), src, n); /* in place */
             assert_true(ref_near(&z, sum, 0x1p-24 * 6, "add"));
             ref_drop(&x), ref_drop(&y), ref_drop(&z), free(x64), free(want), free(sum);
         }
@@ -55,14 +53,13 @@ static void rows_go_there_and_back(void **state)
     for (int t = 0; t < 2; t++) {
         const int64_t width = 33;
         ref_array x = ref_random(types[t], 7 * width, 1, 1), some = ref_new(types[t], 4 * width), y = ref_new(types[t], 7 * width);
-        assert_int_equal(OPS(f)->gather_rows(&f->dev, x.p, index, some.p, 4, width, types[t], NULL), DT_OK);
-        assert_int_equal(OPS(f)->scatter_rows(&f->dev, some.p, index, y.p, 4, width, types[t], NULL), DT_OK);
+        RUN(gather_rows, ON(x), ARR(index, 4), ON(some), 4, width, types[t]);
+        RUN(scatter_rows, ON(some), ARR(index, 4), ON(y), 4, width, types[t]);
         for (int64_t r = 0; r < 7; r++)
             for (int64_t c = 0; c < width; c++) {
                 const bool moved = r == 4 || r == 0 || r == 6 || r == 1;
                 assert_true(moved ? ref_get(&y, r * width + c) == ref_get(&x, r * width + c) : isnan(ref_get(&y, r * width + c)));
             }
-        assert_true(ref_guards_hold(&some) && ref_guards_hold(&y));
         ref_drop(&x), ref_drop(&some), ref_drop(&y);
     }
 }
@@ -73,11 +70,10 @@ static void copy_and_zero(void **state)
     for (int l = 0; l < N_LENGTHS; l++) {
         ref_array x = ref_random(DT_BF16, 20 * lengths[l], 1, 1), y = ref_new(DT_BF16, 20 * lengths[l]);
         const size_t nbytes = (size_t)x.n * 2;
-        assert_int_equal(OPS(f)->copy(&f->dev, y.p, x.p, nbytes, NULL), DT_OK);
+        RUN(copy, ON(y), ON(x), nbytes);
         assert_memory_equal(x.p, y.p, nbytes);
-        assert_int_equal(OPS(f)->zero(&f->dev, y.p, nbytes, NULL), DT_OK);
+        RUN(zero, ON(y), nbytes);
         for (size_t i = 0; i < nbytes; i++) assert_int_equal(((char *)y.p)[i], 0);
-        assert_true(ref_guards_hold(&y));
         ref_drop(&x), ref_drop(&y);
     }
 }
@@ -104,9 +100,9 @@ static void activations_and_their_slopes(void **state)
                     want[i] = ref_act((dt_activation)act, want[i], &slope);
                     grad[i] *= slope;
                 }
-                assert_int_equal(OPS(f)->act_forward(&f->dev, (dt_activation)act, x.p, y.p, types[t], n, NULL), DT_OK);
+                RUN(act_forward, (dt_activation)act, ON(x), ON(y), types[t], n);
                 assert_true(ref_near(&y, want, worst, "act_forward"));
-                assert_int_equal(OPS(f)->act_backward(&f->dev, (dt_activation)act, x.p, dy.p, dy.p, types[t], n, NULL), DT_OK);
+                RUN(act_backward, (dt_activation)act, ON(x), ON(dy), ON(dy), types[t], n);
                 assert_true(ref_near(&dy, grad, worst, "act_backward"));
                 ref_drop(&x), ref_drop(&dy), ref_drop(&y), free(want), free(grad);
             }
@@ -116,8 +112,8 @@ static void activations_keep_their_limits(void **state)
 {
     fixture *f = *state;
     for (int act = 0; act < 4; act++) {
-        float x[8] = {1e30f, -1e30f, 0, 200, -200, NAN, 3e38f, -3e38f}, y[8];
-        assert_int_equal(OPS(f)->act_forward(&f->dev, (dt_activation)act, x, y, DT_F32, 8, NULL), DT_OK);
+        float x[8] = {1e30f, -1e30f, 0, 200, -200, NAN, 3e38f, -3e38f}, y[8] = {0};
+        RUN(act_forward, (dt_activation)act, ARR(x, 8), ARR(y, 8), DT_F32, 8);
         assert_true(y[0] == x[0] && y[1] == 0 && y[2] == 0 && y[3] == 200 && y[4] == 0 && isnan(y[5]) && y[6] == x[6] && y[7] == 0);
     }
 }
@@ -130,19 +126,19 @@ static void an_element_has_the_same_bits_wherever_it_lies(void **state)
     for (int act = 0; act < 4; act++)
         for (int t = 0; t < 2; t++) {
             const size_t e = dt_dtype_size(types[t]);
+            ref_array piece = ref_new(types[t], N), slope = ref_new(types[t], N);
             ref_array x = ref_random(types[t], N, 1, 5), dy = ref_random(types[t], N, 2, 1), y = ref_new(types[t], N), dx = ref_new(types[t], N);
-            assert_int_equal(OPS(f)->act_forward(&f->dev, (dt_activation)act, x.p, y.p, types[t], N, NULL), DT_OK);
-            assert_int_equal(OPS(f)->act_backward(&f->dev, (dt_activation)act, x.p, dy.p, dx.p, types[t], N, NULL), DT_OK);
+            RUN(act_forward, (dt_activation)act, ON(x), ON(y), types[t], N);
+            RUN(act_backward, (dt_activation)act, ON(x), ON(dy), ON(dx), types[t], N);
             for (size_t from = 0; from < N; from += 7)
                 for (size_t n = 1; n <= MOST && from + n <= N; n += 3) {
-                    char piece[MOST * sizeof(float)], slope[MOST * sizeof(float)];
-                    const char *at = (const char *)x.p + from * e, *dy_at = (const char *)dy.p + from * e;
-                    assert_int_equal(OPS(f)->act_forward(&f->dev, (dt_activation)act, at, piece, types[t], (int64_t)n, NULL), DT_OK);
-                    assert_int_equal(OPS(f)->act_backward(&f->dev, (dt_activation)act, at, dy_at, slope, types[t], (int64_t)n, NULL), DT_OK);
-                    assert_memory_equal(piece, (char *)y.p + from * e, n * e);
-                    assert_memory_equal(slope, (char *)dx.p + from * e, n * e);
+                    RUN(act_forward, (dt_activation)act, ON_FROM(x, from), ON_FROM(piece, from), types[t], (int64_t)n);
+                    RUN(act_backward, (dt_activation)act, ON_FROM(x, from), ON_FROM(dy, from), ON_FROM(slope, from), types[t],
+                        (int64_t)n);
+                    assert_memory_equal((char *)piece.p + from * e, (char *)y.p + from * e, n * e);
+                    assert_memory_equal((char *)slope.p + from * e, (char *)dx.p + from * e, n * e);
                 }
-            ref_drop(&x), ref_drop(&dy), ref_drop(&y), ref_drop(&dx);
+            ref_drop(&x), ref_drop(&dy), ref_drop(&y), ref_drop(&dx), ref_drop(&piece), ref_drop(&slope);
         }
 }
 
@@ -162,9 +158,9 @@ static void gated_units(void **state)
                 dg[gate] = dy64[i] * g64[gate + width] * slope;
                 dg[gate + width] = dy64[i] * a;
             }
-            assert_int_equal(OPS(f)->glu_forward(&f->dev, (dt_activation)act, g.p, y.p, types[t], rows, width, NULL), DT_OK);
+            RUN(glu_forward, (dt_activation)act, ON(g), ON(y), types[t], rows, width);
             assert_true(ref_near(&y, want, 4 * act_error(4), "glu_forward"));
-            assert_int_equal(OPS(f)->glu_backward(&f->dev, (dt_activation)act, g.p, dy.p, g.p, types[t], rows, width, NULL), DT_OK);
+            RUN(glu_backward, (dt_activation)act, ON(g), ON(dy), ON(g), types[t], rows, width);
             assert_true(ref_near(&g, dg, 4 * act_error(4), "glu_backward"));
             ref_drop(&g), ref_drop(&dy), ref_drop(&y), free(g64), free(dy64), free(want), free(dg);
         }
@@ -188,9 +184,9 @@ static void embedding_and_its_gradient(void **state)
             sum[i] = wte64[token[t] * width + c] + (way & 4 ? wpe64[pos[t] * width + c] : 0);
             want[token[t] * width + c] += dout64[i];
         }
-        assert_int_equal(OPS(f)->embedding_forward(&f->dev, token, pos, wte.p, way & 4 ? wpe.p : NULL, out.p, n_tok, width, dt, NULL), DT_OK);
+        RUN(embedding_forward, ARR(token, 6), ARR(pos, 6), ON(wte), way & 4 ? ON(wpe) : NULL, ON(out), n_tok, width, dt);
         assert_true(ref_near(&out, sum, 0x1p-24 * 2, "embedding"));
-        assert_int_equal(OPS(f)->embedding_backward(&f->dev, dout.p, token, order, grad.p, n_tok, width, dt, gt, NULL), DT_OK);
+        RUN(embedding_backward, ON(dout), ARR(token, 6), ARR(order, 6), ON(grad), n_tok, width, dt, gt);
         assert_true(ref_near(&grad, want, 0x1p-24 * 4 * 4, "embedding gradient"));
         ref_drop(&wte), ref_drop(&wpe), ref_drop(&out), ref_drop(&dout), ref_drop(&grad);
         free(wte64), free(wpe64), free(dout64), free(want), free(sum);
@@ -206,7 +202,7 @@ static void a_frequent_token_is_summed_once(void **state)
     float dout[N * 3], grad[3 * 3] = {0};
     for (int i = 0; i < N; i++) id[i] = i < 10 ? 0 : i < 900 ? 1 : 2, order[i] = i;
     for (int i = 0; i < N * 3; i++) dout[i] = 1; /* sums of ones are exact */
-    assert_int_equal(OPS(f)->embedding_backward(&f->dev, dout, id, order, grad, N, 3, DT_F32, DT_F32, NULL), DT_OK);
+    RUN(embedding_backward, ARR(dout, 3 * N), ARR(id, N), ARR(order, N), ARR(grad, 9), N, 3, DT_F32, DT_F32);
     for (int c = 0; c < 3; c++) assert_true(grad[c] == 10 && grad[3 + c] == 890 && grad[6 + c] == 100);
 }
 
@@ -253,18 +249,17 @@ static void check_norm(fixture *f, const norm_case *k, dt_dtype dt, dt_dtype gt,
     ref_norm_backward(x64, w64, mean64, rstd64, dy64, dx64, dw64, layer ? db64 : NULL, k->n_rows, k->width);
     for (int64_t i = 0; i < n && add; i++) dx64[i] += ref_get(&dx_was, i);
     if (layer) {
-        assert_int_equal(OPS(f)->layernorm_forward(&f->dev, x.p, w.p, b.p, y.p, mean.p, rstd.p, k->n_rows, k->width, eps, dt, NULL), DT_OK);
-        assert_int_equal(OPS(f)->layernorm_backward(&f->dev, x.p, w.p, mean.p, rstd.p, dy.p, dx.p, add, dw.p, db.p, gt, add, k->n_rows, k->width,
-                                                    scratch.p, dt, NULL), DT_OK);
+        RUN(layernorm_forward, ON(x), ON(w), ON(b), ON(y), ON(mean), ON(rstd), k->n_rows, k->width, eps, dt);
+        RUN(layernorm_backward, ON(x), ON(w), ON(mean), ON(rstd), ON(dy), ON(dx), add, ON(dw), ON(db), gt, add, k->n_rows, k->width,
+            ON(scratch), dt);
         assert_true(ref_near(&mean, mean64, norm_error(k), "mean"));
     } else {
-        assert_int_equal(OPS(f)->rmsnorm_forward(&f->dev, x.p, w.p, y.p, rstd.p, k->n_rows, k->width, k->group, k->group_ld, k->y_group_ld, eps, dt, NULL), DT_OK);
-        assert_int_equal(OPS(f)->rmsnorm_backward(&f->dev, x.p, w.p, rstd.p, dy.p, dx.p, add, dw.p, gt, add, k->n_rows, k->width, k->group,
-                                                  k->group_ld, k->y_group_ld, scratch.p, dt, NULL), DT_OK);
+        RUN(rmsnorm_forward, ON(x), ON(w), ON(y), ON(rstd), k->n_rows, k->width, k->group, k->group_ld, k->y_group_ld, eps, dt);
+        RUN(rmsnorm_backward, ON(x), ON(w), ON(rstd), ON(dy), ON(dx), add, ON(dw), gt, add, k->n_rows, k->width, k->group, k->group_ld,
+            k->y_group_ld, ON(scratch), dt);
     }
     const double large = 1 + ref_largest(rstd64, k->n_rows); /* a row of one element may have any variance */
     ref_array y_dense = dense(k, &y, k->y_group_ld), dx_dense = dense(k, &dx, k->group_ld);
-    assert_true(ref_guards_hold(&y) && ref_guards_hold(&dx) && ref_guards_hold(&scratch));
     assert_true(ref_near(&rstd, rstd64, norm_error(k) * large, "rstd"));
     /* RMSNorm in bf16 rounds xhat first: half a unit of |xhat weight| <= 8 more */
     const double inner = !layer && dt == DT_BF16 ? 0x1p-9 * 8 : 0;
@@ -294,23 +289,26 @@ static void norm_gradients_may_go_over_dy(void **state)
     enum { ROWS = 9, WIDTH = 40 };
     ref_array x = ref_random(DT_F32, ROWS * WIDTH, 1, 1), w = ref_random(DT_F32, WIDTH, 2, 1), dy = ref_random(DT_F32, ROWS * WIDTH, 3, 1);
     ref_array dx = ref_new(DT_F32, ROWS * WIDTH), y = ref_new(DT_F32, ROWS * WIDTH), s = ref_new(DT_F32, OPS(f)->norm_scratch_elems(&f->dev, WIDTH));
-    float mean[ROWS], rstd[ROWS], dw[WIDTH], db[WIDTH];
+    ref_array mean = ref_new(DT_F32, ROWS), rstd = ref_new(DT_F32, ROWS), dw = ref_new(DT_F32, WIDTH), db = ref_new(DT_F32, WIDTH);
     for (int layer = 0; layer < 2; layer++) {
         ref_array in_place = ref_copy(&dy);
         for (int way = 0; way < 2; way++) {
             ref_array *from = way ? &in_place : &dy, *to = way ? &in_place : &dx;
             if (layer) {
-                OPS(f)->layernorm_forward(&f->dev, x.p, w.p, w.p, y.p, mean, rstd, ROWS, WIDTH, 1e-5f, DT_F32, NULL);
-                OPS(f)->layernorm_backward(&f->dev, x.p, w.p, mean, rstd, from->p, to->p, false, dw, db, DT_F32, false, ROWS, WIDTH, s.p, DT_F32, NULL);
+                RUN(layernorm_forward, ON(x), ON(w), ON(w), ON(y), ON(mean), ON(rstd), ROWS, WIDTH, 1e-5f, DT_F32);
+                RUN(layernorm_backward, ON(x), ON(w), ON(mean), ON(rstd), ON(*from), ON(*to), false, ON(dw), ON(db), DT_F32, false, ROWS,
+                    WIDTH, ON(s), DT_F32);
             } else {
-                OPS(f)->rmsnorm_forward(&f->dev, x.p, w.p, y.p, rstd, ROWS, WIDTH, 1, WIDTH, WIDTH, 1e-5f, DT_F32, NULL);
-                OPS(f)->rmsnorm_backward(&f->dev, x.p, w.p, rstd, from->p, to->p, false, dw, DT_F32, false, ROWS, WIDTH, 1, WIDTH, WIDTH, s.p, DT_F32, NULL);
+                RUN(rmsnorm_forward, ON(x), ON(w), ON(y), ON(rstd), ROWS, WIDTH, 1, WIDTH, WIDTH, 1e-5f, DT_F32);
+                RUN(rmsnorm_backward, ON(x), ON(w), ON(rstd), ON(*from), ON(*to), false, ON(dw), DT_F32, false, ROWS, WIDTH, 1, WIDTH,
+                    WIDTH, ON(s), DT_F32);
             }
         }
         assert_memory_equal(in_place.p, dx.p, ROWS * WIDTH * 4);
         ref_drop(&in_place);
     }
     ref_drop(&x), ref_drop(&w), ref_drop(&dy), ref_drop(&dx), ref_drop(&y), ref_drop(&s);
+    ref_drop(&mean), ref_drop(&rstd), ref_drop(&dw), ref_drop(&db);
 }
 
 /* ---- rotation, dropout ----------------------------------------------------------------------------------------------------------- */
@@ -333,9 +331,9 @@ static void rotation_turns_and_turns_back(void **state)
                     want[tok * LD + h * D + i] = a[0] * c - a[D / 2] * s;
                     want[tok * LD + h * D + D / 2 + i] = a[D / 2] * c + a[0] * s;
                 }
-        assert_int_equal(OPS(f)->rope(&f->dev, y.p, pos, table, N_TOK, N_HEADS, D, LD, false, types[t], NULL), DT_OK);
+        RUN(rope, ON(y), ARR(pos, N_TOK), ARR(table, 6 * D), N_TOK, N_HEADS, D, LD, false, types[t]);
         assert_true(ref_near(&y, want, 0x1p-24 * 4, "rope"));
-        assert_int_equal(OPS(f)->rope(&f->dev, y.p, pos, table, N_TOK, N_HEADS, D, LD, true, types[t], NULL), DT_OK);
+        RUN(rope, ON(y), ARR(pos, N_TOK), ARR(table, 6 * D), N_TOK, N_HEADS, D, LD, true, types[t]);
         assert_true(ref_near(&y, was, t ? 0x1p-8 * 2 : 0x1p-24 * 8, "rope back")); /* two roundings of values up to sqrt 2 */
         ref_drop(&x), ref_drop(&y), free(was), free(want);
     }
@@ -352,7 +350,7 @@ static void dropout_takes_the_word_of_its_place(void **state)
             ref_array x = ref_random(types[t], 3 * width, 1, 1);
             double *want = ref_doubles(&x);
             for (int64_t i = 0; i < 3 * width; i++) want[i] *= ref_dropout(0.3f, 99, token_key[i / width], (uint64_t)(i % width));
-            assert_int_equal(OPS(f)->dropout(&f->dev, x.p, x.p, 0.3f, 99, token_key, 3, width, types[t], NULL), DT_OK);
+            RUN(dropout, ON(x), ON(x), 0.3f, 99, ARR(token_key, 3), 3, width, types[t]);
             assert_true(ref_near(&x, want, 0x1p-24 * 4, "dropout"));
             ref_drop(&x), free(want);
         }

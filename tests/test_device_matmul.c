@@ -1,7 +1,7 @@
-/* test_device_matmul.c - matrix products and bias gradients against plain loops in double. */
+/* test_device_matmul.c - matrix products and bias gradients against plain loops in double.
+ * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include <math.h>
-#include <string.h>
 #include <unistd.h>
 
 /* Rounding: each of k products of |a b| <= 1 and each partial sum <= k rounds once: error below k 2^-24 sqrt(k) for random
@@ -14,7 +14,7 @@ static void check_product(fixture *f, const dt_matmul *mm, bool with_bias)
     ref_array bias = ref_random(mm->dt, mm->n, 3, 1), c = mm->accumulate ? ref_random(mm->c_dtype, mm->m * mm->ldc, 4, 1) : ref_new(mm->c_dtype, mm->m * mm->ldc);
     double *a64 = ref_doubles(&a), *b64 = ref_doubles(&b), *bias64 = ref_doubles(&bias), *c64 = ref_doubles(&c);
     ref_matmul(mm, a64, b64, with_bias ? bias64 : NULL, c64);
-    assert_int_equal(f->dev.ops->matmul(&f->dev, mm, a.p, b.p, with_bias ? bias.p : NULL, c.p, NULL), DT_OK);
+    RUN(matmul, mm, ON(a), ON(b), with_bias ? ON(bias) : NULL, ON(c));
     for (int64_t r = 0; r < mm->m && !mm->accumulate; r++)
         for (int64_t i = mm->n; i < mm->ldc; i++) {
             assert_true(isnan(ref_get(&c, r * mm->ldc + i))); /* between the rows: not ours */
@@ -101,15 +101,14 @@ static void bf16_products_of_several_blocks(void **state)
 /* C of one product on n_threads; skips where the kernel is not to be had: what oneDNN does with threads is its own affair. */
 static ref_array product_on(int n_threads, const dt_matmul *mm, const ref_array *a, const ref_array *b)
 {
-    dt_device dev;
-    dt_ledger ledger = {0};
+    fixture other = {0}, *f = &other;
     ref_array c = ref_new(mm->c_dtype, mm->m * mm->ldc);
-    assert_int_equal(dt_device_open(&dev, "cpu", 0, n_threads, &ledger), DT_OK);
+    assert_int_equal(dt_device_open(&f->dev, "cpu", 0, n_threads, &f->ledger), DT_OK);
     char text[256];
-    dev.ops->describe(&dev, text, sizeof text);
+    OPS(f)->describe(&f->dev, text, sizeof text);
     if (!strstr(text, "avx512_bf16") && !strstr(text, "bfmmla")) skip();
-    assert_int_equal(dev.ops->matmul(&dev, mm, a->p, b->p, NULL, c.p, NULL), DT_OK);
-    dt_device_close(&dev);
+    RUN(matmul, mm, ON(*a), ON(*b), NULL, ON(c));
+    dt_device_close(&f->dev);
     return c;
 }
 
@@ -162,7 +161,7 @@ static void a_wrong_row_distance_is_refused(void **state)
     fixture *f = *state;
     float x[64] = {0};
     const dt_matmul mm = {.m = 2, .n = 4, .k = 8, .lda = 7, .ldb = 4, .ldc = 4};
-    assert_int_equal(f->dev.ops->matmul(&f->dev, &mm, x, x, NULL, x, NULL), DT_ERR_ARG);
+    assert_int_equal(TRY(matmul, &mm, ARR(x, 64), ARR(x, 64), NULL, ARR(x, 64)), DT_ERR_ARG);
     assert_non_null(strstr(dt_error_message(), "lda = 7"));
     dt_error_clear();
 }
@@ -181,7 +180,7 @@ static void bias_gradient_is_the_column_sum(void **state)
                 if (!(way & 4)) want[c] = 0;
                 for (int64_t r = 0; r < m; r++) want[c] += dy64[r * ld + c];
             }
-            assert_int_equal(f->dev.ops->bias_backward(&f->dev, dy.p, m, n, ld, dt, db.p, gt, way & 4, NULL), DT_OK);
+            RUN(bias_backward, ON(dy), m, n, ld, dt, ON(db), gt, way & 4);
             assert_true(ref_near(&db, want, 0x1p-24 * (double)m * 8, "bias")); /* m roundings of sums of size sqrt(m) */
             ref_drop(&dy), ref_drop(&db), free(dy64), free(want);
         }

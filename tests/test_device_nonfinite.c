@@ -1,10 +1,10 @@
 /* test_device_nonfinite.c - what is no number must not get lost on its way to the loss and the norm of the gradients, where the vote looks for
  * it: a NaN or an infinity in any input of any operation shows in an output, on every instruction set; and one in any parameter of a model
- * shows in the loss or in a gradient. */
+ * shows in the loss or in a gradient.
+ * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include "ref_model.h"
 #include <math.h>
-#include <string.h>
 
 enum { ROWS = 5, WIDTH = 67, MAX_ARRAYS = 6 };
 static const dt_dtype types[] = {DT_F32, DT_BF16};
@@ -29,8 +29,11 @@ static const int32_t ids[ROWS] = {3, 0, 2, 2, 1}, order[ROWS] = {1, 4, 2, 3, 0};
 static const uint64_t keys[ROWS] = {1, 2, 3, 4, 5};
 
 static void must(dt_err err) { assert_int_equal(err, DT_OK); }
-#define DEV &c->f->dev
-#define CALL(op, ...) must(OPS(c->f)->op(DEV, __VA_ARGS__, NULL))
+#define CALL(op, ...)         \
+    do {                      \
+        fixture *f = c->f;    \
+        RUN(op, __VA_ARGS__); \
+    } while (0)
 
 /* ---- the operations ------------------------------------------------------------------------------------------------------------- */
 
@@ -55,17 +58,17 @@ static void make_to_other(call *c)
     c->in[0] = ref_random(c->dt, ROWS * WIDTH, 1, 1);
     c->out[0] = ref_new(c->how ? DT_F32 : DT_BF16, ROWS * WIDTH);
 }
-static void run_convert(call *c) { CALL(convert, c->in[0].p, c->dt, c->out[0].p, c->out[0].dt, ROWS * WIDTH); }
-static void run_add(call *c) { CALL(add, c->in[0].p, c->in[1].p, c->out[0].p, c->dt, ROWS * WIDTH); }
+static void run_convert(call *c) { CALL(convert, ON(c->in[0]), c->dt, ON(c->out[0]), c->out[0].dt, ROWS * WIDTH); }
+static void run_add(call *c) { CALL(add, ON(c->in[0]), ON(c->in[1]), ON(c->out[0]), c->dt, ROWS * WIDTH); }
 static void run_add_into(call *c)
 {
     memcpy(c->out[0].p, c->in[0].p, (size_t)(ROWS * WIDTH) * dt_dtype_size(c->dt));
-    CALL(add_into, c->in[1].p, DT_F32, c->out[0].p, c->dt, true, ROWS * WIDTH);
+    CALL(add_into, ON(c->in[1]), DT_F32, ON(c->out[0]), c->dt, true, ROWS * WIDTH);
 }
-static void run_act_forward(call *c) { CALL(act_forward, (dt_activation)c->how, c->in[0].p, c->out[0].p, c->dt, ROWS * WIDTH); }
+static void run_act_forward(call *c) { CALL(act_forward, (dt_activation)c->how, ON(c->in[0]), ON(c->out[0]), c->dt, ROWS * WIDTH); }
 static void run_act_backward(call *c)
 {
-    CALL(act_backward, (dt_activation)c->how, c->in[0].p, c->in[1].p, c->out[0].p, c->dt, ROWS * WIDTH);
+    CALL(act_backward, (dt_activation)c->how, ON(c->in[0]), ON(c->in[1]), ON(c->out[0]), c->dt, ROWS * WIDTH);
 }
 static void make_glu(call *c)
 {
@@ -78,13 +81,13 @@ static void make_glu_forward(call *c)
     c->in[0] = ref_random(c->dt, 2 * ROWS * WIDTH, 1, 1);
     c->out[0] = ref_new(c->dt, ROWS * WIDTH);
 }
-static void run_glu_forward(call *c) { CALL(glu_forward, (dt_activation)c->how, c->in[0].p, c->out[0].p, c->dt, ROWS, WIDTH); }
+static void run_glu_forward(call *c) { CALL(glu_forward, (dt_activation)c->how, ON(c->in[0]), ON(c->out[0]), c->dt, ROWS, WIDTH); }
 static void run_glu_backward(call *c)
 {
-    CALL(glu_backward, (dt_activation)c->how, c->in[0].p, c->in[1].p, c->out[0].p, c->dt, ROWS, WIDTH);
+    CALL(glu_backward, (dt_activation)c->how, ON(c->in[0]), ON(c->in[1]), ON(c->out[0]), c->dt, ROWS, WIDTH);
 }
 /* so rare that every element is kept */
-static void run_dropout(call *c) { CALL(dropout, c->in[0].p, c->out[0].p, 1e-7f, 1, keys, ROWS, WIDTH, c->dt); }
+static void run_dropout(call *c) { CALL(dropout, ON(c->in[0]), ON(c->out[0]), 1e-7f, 1, ARR(keys, ROWS), ROWS, WIDTH, c->dt); }
 static void make_rope(call *c)
 {
     c->in[0] = ref_random(c->dt, ROWS * 3 * 64, 1, 1);
@@ -94,7 +97,7 @@ static void make_rope(call *c)
 static void run_rope(call *c)
 {
     memcpy(c->out[0].p, c->in[0].p, (size_t)c->in[0].n * dt_dtype_size(c->dt));
-    CALL(rope, c->out[0].p, ids, c->in[1].p, ROWS, 3, 64, 3 * 64, c->how, c->dt);
+    CALL(rope, ON(c->out[0]), ARR(ids, ROWS), ON(c->in[1]), ROWS, 3, 64, 3 * 64, c->how, c->dt);
 }
 static void make_embedding(call *c)
 {
@@ -103,7 +106,7 @@ static void make_embedding(call *c)
 }
 static void run_embedding_forward(call *c)
 {
-    CALL(embedding_forward, ids, ids, c->in[0].p, c->in[1].p, c->out[0].p, ROWS, WIDTH, c->dt);
+    CALL(embedding_forward, ARR(ids, ROWS), ARR(ids, ROWS), ON(c->in[0]), ON(c->in[1]), ON(c->out[0]), ROWS, WIDTH, c->dt);
 }
 static void make_table(call *c)
 {
@@ -114,14 +117,14 @@ static void make_table(call *c)
 static void run_embedding_backward(call *c)
 {
     memcpy(c->out[0].p, c->in[1].p, 4 * WIDTH * sizeof(float));
-    CALL(embedding_backward, c->in[0].p, ids, order, c->out[0].p, ROWS, WIDTH, c->dt, DT_F32);
+    CALL(embedding_backward, ON(c->in[0]), ARR(ids, ROWS), ARR(order, ROWS), ON(c->out[0]), ROWS, WIDTH, c->dt, DT_F32);
 }
 static void make_bias(call *c)
 {
     c->in[0] = ref_random(c->dt, ROWS * WIDTH, 1, 1);
     c->out[0] = ref_new(c->dt, WIDTH);
 }
-static void run_bias_backward(call *c) { CALL(bias_backward, c->in[0].p, ROWS, WIDTH, WIDTH, c->dt, c->out[0].p, c->dt, false); }
+static void run_bias_backward(call *c) { CALL(bias_backward, ON(c->in[0]), ROWS, WIDTH, WIDTH, c->dt, ON(c->out[0]), c->dt, false); }
 
 /* Forms of products: how & 1 A transposed, & 2 B transposed, & 4 C added to, & 8 by rows; m, k and n with rests of every width. */
 enum { M = 37, N = 53, K = 71 };
@@ -142,10 +145,10 @@ static void run_product(call *c)
     if (ta && mm.by_row) { /* refused: the plain one instead */
         dt_matmul plain = mm;
         plain.by_row = false;
-        CALL(matmul, &plain, c->in[0].p, c->in[1].p, c->in[2].p, c->out[0].p);
+        CALL(matmul, &plain, ON(c->in[0]), ON(c->in[1]), ON(c->in[2]), ON(c->out[0]));
         return;
     }
-    CALL(matmul, &mm, c->in[0].p, c->in[1].p, c->in[2].p, c->out[0].p);
+    CALL(matmul, &mm, ON(c->in[0]), ON(c->in[1]), ON(c->in[2]), ON(c->out[0]));
 }
 
 /* Norms: x, weight, bias, dy. */
@@ -156,17 +159,17 @@ static void make_norm(call *c)
     if (c->how) c->in[2] = ref_random(c->dt, WIDTH, 3, 1);
     c->out[0] = ref_new(c->dt, ROWS * WIDTH);
 }
-static void norm_forward(call *c, void *y, float *mean, float *rstd)
+static void norm_forward(call *c, const ref_array *y, float *mean, float *rstd)
 {
     if (c->how)
-        CALL(layernorm_forward, c->in[0].p, c->in[1].p, c->in[2].p, y, mean, rstd, ROWS, WIDTH, 1e-5f, c->dt);
+        CALL(layernorm_forward, ON(c->in[0]), ON(c->in[1]), ON(c->in[2]), ON(*y), ARR(mean, ROWS), ARR(rstd, ROWS), ROWS, WIDTH, 1e-5f, c->dt);
     else
-        CALL(rmsnorm_forward, c->in[0].p, c->in[1].p, y, rstd, ROWS, WIDTH, 1, WIDTH, WIDTH, 1e-5f, c->dt);
+        CALL(rmsnorm_forward, ON(c->in[0]), ON(c->in[1]), ON(*y), ARR(rstd, ROWS), ROWS, WIDTH, 1, WIDTH, WIDTH, 1e-5f, c->dt);
 }
 static void run_norm_forward(call *c)
 {
-    float mean[ROWS], rstd[ROWS];
-    norm_forward(c, c->out[0].p, mean, rstd);
+    float mean[ROWS] = {0}, rstd[ROWS] = {0};
+    norm_forward(c, &c->out[0], mean, rstd);
 }
 static void make_norm_backward(call *c)
 {
@@ -179,18 +182,19 @@ static void make_norm_backward(call *c)
 }
 static void run_norm_backward(call *c)
 {
-    float mean[ROWS], rstd[ROWS], *scratch = calloc((size_t)OPS(c->f)->norm_scratch_elems(DEV, WIDTH), sizeof *scratch);
+    float mean[ROWS] = {0}, rstd[ROWS] = {0};
+    ref_array scratch = ref_new(DT_F32, OPS(c->f)->norm_scratch_elems(&c->f->dev, WIDTH));
     ref_array y = ref_new(c->dt, ROWS * WIDTH), bias = ref_random(c->dt, WIDTH, 3, 1);
     c->in[2] = bias;
-    norm_forward(c, y.p, mean, rstd);
+    norm_forward(c, &y, mean, rstd);
     c->in[2] = (ref_array){0};
     if (c->how)
-        CALL(layernorm_backward, c->in[0].p, c->in[1].p, mean, rstd, c->in[3].p, c->out[0].p, false, c->out[1].p, c->out[2].p, DT_F32, false,
-             ROWS, WIDTH, scratch, c->dt);
+        CALL(layernorm_backward, ON(c->in[0]), ON(c->in[1]), ARR(mean, ROWS), ARR(rstd, ROWS), ON(c->in[3]), ON(c->out[0]), false,
+             ON(c->out[1]), ON(c->out[2]), DT_F32, false, ROWS, WIDTH, ON(scratch), c->dt);
     else
-        CALL(rmsnorm_backward, c->in[0].p, c->in[1].p, rstd, c->in[3].p, c->out[0].p, false, c->out[1].p, DT_F32, false, ROWS, WIDTH, 1,
-             WIDTH, WIDTH, scratch, c->dt);
-    ref_drop(&y), ref_drop(&bias), free(scratch);
+        CALL(rmsnorm_backward, ON(c->in[0]), ON(c->in[1]), ARR(rstd, ROWS), ON(c->in[3]), ON(c->out[0]), false, ON(c->out[1]), DT_F32,
+             false, ROWS, WIDTH, 1, WIDTH, WIDTH, ON(scratch), c->dt);
+    ref_drop(&y), ref_drop(&bias), ref_drop(&scratch);
 }
 
 /* Attention over 70 tokens, two tiles: q, k, v, dout. A score of -inf is a key that cannot be seen. */
@@ -198,9 +202,10 @@ enum { TOK = 70, HEADS = 2, DIM = 24 };
 static const int32_t q_start[2] = {0, TOK}, kv_start[1] = {0}, kv_len[1] = {TOK};
 static dt_attention attention_of(const call *c)
 {
-    return (dt_attention){.n_seq = 1, .n_heads = HEADS, .n_kv_heads = 1, .head_dim = DIM, .q_start = q_start, .kv_start = kv_start,
-                          .kv_len = kv_len, .n_tok = TOK, .max_q_len = TOK, .max_kv_len = TOK, .q_ld = HEADS * DIM, .kv_ld = DIM,
-                          .o_ld = HEADS * DIM, .scale = 0.2f, .dt = c->dt};
+    fixture *f = c->f;
+    return (dt_attention){.n_seq = 1, .n_heads = HEADS, .n_kv_heads = 1, .head_dim = DIM, .q_start = ARR(q_start, 2),
+                          .kv_start = ARR(kv_start, 1), .kv_len = ARR(kv_len, 1), .n_tok = TOK, .max_q_len = TOK,
+                          .max_kv_len = TOK, .q_ld = HEADS * DIM, .kv_ld = DIM, .o_ld = HEADS * DIM, .scale = 0.2f, .dt = c->dt};
 }
 static void make_attention(call *c)
 {
@@ -212,9 +217,9 @@ static void make_attention(call *c)
 static void run_attention_forward(call *c)
 {
     dt_attention at = attention_of(c);
-    float lse[TOK * HEADS];
+    float lse[TOK * HEADS] = {0};
     at.by_row = c->how;
-    CALL(attention_forward, &at, c->in[0].p, c->in[1].p, c->in[2].p, c->out[0].p, c->how ? NULL : lse);
+    CALL(attention_forward, &at, ON(c->in[0]), ON(c->in[1]), ON(c->in[2]), ON(c->out[0]), c->how ? NULL : ARR(lse, TOK * HEADS));
 }
 static void make_attention_backward(call *c)
 {
@@ -225,12 +230,14 @@ static void make_attention_backward(call *c)
 }
 static void run_attention_backward(call *c)
 {
-    const dt_attention at = attention_of(c);
-    float lse[TOK * HEADS], *scratch = calloc((size_t)OPS(c->f)->attention_scratch_elems(DEV, &at) + 1, sizeof *scratch);
-    ref_array out = ref_new(c->dt, TOK * HEADS * DIM);
-    CALL(attention_forward, &at, c->in[0].p, c->in[1].p, c->in[2].p, out.p, lse);
-    CALL(attention_backward, &at, c->in[0].p, c->in[1].p, c->in[2].p, out.p, lse, c->in[3].p, c->out[0].p, c->out[1].p, c->out[2].p, scratch);
-    ref_drop(&out), free(scratch);
+    dt_attention at = attention_of(c);
+    ref_array scratch = ref_new(DT_F32, OPS(c->f)->attention_scratch_elems(&c->f->dev, &at));
+    ref_array out = ref_new(c->dt, TOK * HEADS * DIM), lse = ref_new(DT_F32, TOK * HEADS);
+    CALL(attention_forward, &at, ON(c->in[0]), ON(c->in[1]), ON(c->in[2]), ON(out), ON(lse));
+    at = attention_of(c);
+    CALL(attention_backward, &at, ON(c->in[0]), ON(c->in[1]), ON(c->in[2]), ON(out), ON(lse), ON(c->in[3]), ON(c->out[0]), ON(c->out[1]),
+         ON(c->out[2]), ON(scratch));
+    ref_drop(&out), ref_drop(&lse), ref_drop(&scratch);
 }
 
 /* The classifier: logits of a row of two blocks, and the weights of the rows. A logit of -inf is a token that cannot be. */
@@ -246,11 +253,11 @@ static void run_classifier(call *c)
 {
     static const int32_t target[2] = {7, 1300};
     const dt_classifier cl = {.n_rows = 2, .n_vocab = VOCAB, .logits_ld = VOCAB, .inv_temperature = 1, .dlogits_dtype = c->dt};
-    float entropy[2], logp[2];
+    float entropy[2] = {0}, logp[2] = {0};
     memcpy(c->out[0].p, c->in[0].p, 2 * VOCAB * sizeof(float));
-    CALL(classifier, &cl, c->out[0].p, target, c->in[1].p, c->out[1].p, NULL, c->how ? entropy : NULL);
+    CALL(classifier, &cl, ON(c->out[0]), ARR(target, 2), ON(c->in[1]), ON(c->out[1]), NULL, c->how ? ARR(entropy, 2) : NULL);
     ref_array z = ref_copy(&c->in[0]); /* without gradients logp must tell on its own */
-    CALL(classifier, &cl, z.p, target, NULL, logp, NULL, NULL);
+    CALL(classifier, &cl, ON(z), ARR(target, 2), NULL, ARR(logp, 2), NULL, NULL);
     const bool poisoned = isnan(logp[0]) || isnan(logp[1]);
     assert_true(poisoned || (isfinite(((float *)c->out[1].p)[0]) && isfinite(((float *)c->out[1].p)[1])));
     ref_drop(&z);
@@ -278,7 +285,7 @@ static void run_adamw(call *c)
 {
     const dt_adamw opt = {.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f, .fix1 = 0.1f, .fix2 = 0.01f, .grad_scale = 1};
     for (int i = 1; i < 4; i++) memcpy(c->out[i].p, c->in[i].p, WIDTH * sizeof(float));
-    CALL(adamw_step, &opt, c->in[0].p, c->dt, c->out[1].p, c->out[2].p, c->out[3].p, c->out[0].p, c->dt, WIDTH);
+    CALL(adamw_step, &opt, ON(c->in[0]), c->dt, ON(c->out[1]), ON(c->out[2]), ON(c->out[3]), ON(c->out[0]), c->dt, WIDTH);
 }
 
 static const operation operations[] = {

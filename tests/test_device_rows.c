@@ -1,7 +1,7 @@
-/* test_device_rows.c - products by rows (generation) on every instruction set: right, and the same bits whatever other rows are in the call. */
+/* test_device_rows.c - products by rows (generation) on every instruction set: right, and the same bits whatever other rows are in the call.
+ * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include <math.h>
-#include <string.h>
 
 typedef struct product {
     dt_matmul mm;
@@ -21,15 +21,12 @@ static product make_product(int64_t m, int64_t n, int64_t k, bool trans_b, dt_dt
 
 static void drop_product(product *p) { ref_drop(&p->a), ref_drop(&p->b), ref_drop(&p->bias), ref_drop(&p->c); }
 
-static char *at(const ref_array *x, int64_t i) { return (char *)x->p + (size_t)i * dt_dtype_size(x->dt); }
-
 /* Rows first .. first+m-1 of the product into c. */
 static void run_rows(fixture *f, const product *p, int64_t first, int64_t m, const ref_array *c)
 {
     dt_matmul mm = p->mm;
     mm.m = m;
-    const void *bias = p->with_bias ? p->bias.p : NULL;
-    assert_int_equal(OPS(f)->matmul(&f->dev, &mm, at(&p->a, first * mm.lda), p->b.p, bias, at(c, first * mm.ldc), NULL), DT_OK);
+    RUN(matmul, &mm, ON_FROM(p->a, first * mm.lda), ON(p->b), p->with_bias ? ON(p->bias) : NULL, ON_FROM(*c, first * mm.ldc));
 }
 
 /* Rounding as in test_device_matmul.c: k products of at most 1, partial sums of at most k; four times that of random signs. */
@@ -94,7 +91,8 @@ static void a_transposed_a_is_refused(void **state)
     fixture *f = *state;
     float x[64] = {0};
     const dt_matmul mm = {.m = 2, .n = 4, .k = 8, .trans_a = true, .lda = 2, .ldb = 4, .ldc = 4, .by_row = true};
-    assert_int_equal(OPS(f)->matmul(&f->dev, &mm, x, x, NULL, x, NULL), DT_ERR_ARG);
+    assert_int_equal(TRY(matmul, &mm, ARR(x, 64), ARR(x, 64), NULL, ARR(x, 64)), DT_ERR_ARG);
+    assert_non_null(strstr(dt_error_message(), "A transposed"));
     dt_error_clear();
 }
 
