@@ -3,6 +3,7 @@
 #include "mpi_test.h"
 #include "../src/comm/internal.h"
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static int open_comm(void **state)
@@ -139,6 +140,80 @@ static void a_broadcast_above_the_limit_is_split(void **state)
     c->mpi->max_message = limit;
 }
 
+/* ---- texts --------------------------------------------------------------------------------------------------------- */
+
+static const size_t text_sizes[] = {0, 1, 65536, 200000};
+enum { N_TEXTS = sizeof text_sizes / sizeof text_sizes[0] };
+
+static char *make_text(int seed, size_t n)
+{
+    char *text = malloc(n + 1);
+    for (size_t i = 0; i < n; i++) text[i] = (char)('a' + (i * 7 + (size_t)seed) % 26);
+    text[n] = '\0';
+    return text;
+}
+
+/** The last shared one fails on the last rank (see main). */
+static void a_text_of_rank_0_reaches_all(void **state)
+{
+    dt_comm *c = *state;
+    for (int i = 0; i < N_TEXTS; i++) {
+        char *want = make_text(i, text_sizes[i]), *text = c->rank ? (char *)"not read" : make_text(i, text_sizes[i]);
+        size_t n = c->rank ? 12345 : text_sizes[i];
+        dt_err err = dt_comm_share_text(c, &text, i % 2 ? &n : NULL);
+        assert_all(MPI_COMM_WORLD, err == DT_OK && !strcmp(text, want) && (i % 2 == 0 || n == text_sizes[i]));
+        free(text);
+        free(want);
+    }
+    char *none = c->rank ? (char *)"not read" : NULL;
+    assert_all(MPI_COMM_WORLD, dt_comm_share_text(c, &none, NULL) == DT_OK && !none);
+
+    char *own = make_text(0, 5), *text = own;
+    const dt_err err = dt_comm_share_text(c, &text, NULL);
+    assert_all(MPI_COMM_WORLD, err == DT_ERR_FAULT && text == (c->rank ? NULL : own) && dt_comm_speaks(c) == (c->rank == c->nranks - 1));
+    free(own);
+    dt_error_clear();
+}
+
+typedef struct sink { char *text; size_t n; int rank, fails_at; } sink;
+
+static dt_err add_part(void *ctx, int rank, const char *part, size_t nbytes)
+{
+    sink *s = ctx;
+    s->rank = rank >= s->rank ? rank : 99;
+    memcpy(s->text + s->n, part, nbytes);
+    s->n += nbytes;
+    return rank == s->fails_at ? dt_fail(DT_ERR_WRITE, "the sink is full") : DT_OK;
+}
+
+static void the_texts_of_all_ranks_reach_rank_0_in_order(void **state)
+{
+    dt_comm *c = *state;
+    char *mine = make_text(c->rank, text_sizes[c->rank % N_TEXTS]);
+    size_t total = 0;
+    for (int r = 0; r < c->nranks; r++) total += text_sizes[r % N_TEXTS];
+    sink s = {.text = malloc(total + 1), .fails_at = -1};
+    assert_all(MPI_COMM_WORLD, dt_comm_gather_text(c, mine, strlen(mine), add_part, &s) == DT_OK);
+    bool ok = s.n == (c->rank ? 0 : total);
+    size_t at = 0;
+    for (int r = 0; r < c->nranks && c->rank == 0; r++) {
+        char *want = make_text(r, text_sizes[r % N_TEXTS]);
+        ok = ok && !memcmp(s.text + at, want, strlen(want));
+        at += strlen(want);
+        free(want);
+    }
+    assert_all(MPI_COMM_WORLD, ok);
+
+    s = (sink){.text = s.text, .fails_at = c->nranks > 1 ? 1 : -1};
+    const dt_err full = dt_comm_gather_text(c, mine, strlen(mine), add_part, &s);
+    assert_all(MPI_COMM_WORLD, full == (c->nranks > 1 ? DT_ERR_WRITE : DT_OK));
+    s = (sink){.text = s.text, .fails_at = -1};
+    assert_all(MPI_COMM_WORLD, dt_comm_gather_text(c, mine, strlen(mine), add_part, &s) == DT_ERR_FAULT && s.n == 0);
+    dt_error_clear();
+    free(s.text);
+    free(mine);
+}
+
 static void an_error_of_mpi_comes_back_with_its_text(void **state)
 {
     dt_comm *c = *state;
@@ -153,7 +228,12 @@ static void an_error_of_mpi_comes_back_with_its_text(void **state)
 
 int main(int argc, char **argv)
 {
+    int nranks;
+    char faults[96];
     mpi_test_begin(&argc, &argv);
+    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
+    snprintf(faults, sizeof faults, "comm.share_text:%d:%d:error,comm.gather_text:%d:3:error", nranks - 1, N_TEXTS + 1, nranks - 1);
+    setenv("DTRAIN_FAULT", faults, 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agreement_without_failure_is_ok),
         cmocka_unit_test(each_rank_that_fails_alone_is_named_on_all),
@@ -163,6 +243,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(sums_of_a_vote_are_the_same_bits_on_all_ranks),
         cmocka_unit_test(host_values_are_reduced),
         cmocka_unit_test(a_broadcast_above_the_limit_is_split),
+        cmocka_unit_test(a_text_of_rank_0_reaches_all),
+        cmocka_unit_test(the_texts_of_all_ranks_reach_rank_0_in_order),
         cmocka_unit_test(an_error_of_mpi_comes_back_with_its_text),
     };
     return mpi_test_end(cmocka_run_group_tests(tests, open_comm, close_comm));

@@ -93,6 +93,13 @@ dt_err dt_comm_reduce_host_f64(dt_comm *comm, double *values, int n, dt_reduce_o
 dt_err dt_comm_sum_host_u64(dt_comm *comm, uint64_t *values, int n); /* modulo 2^64 */
 dt_err dt_comm_barrier(dt_comm *comm);
 
+/** A text of rank 0 for all. *text: on rank 0 its own, which stays as it is, or NULL, which all then get; elsewhere out, malloc'ed with a 0 behind it.
+ *  *nbytes likewise; nbytes NULL: a text that ends with a 0. Agreed: on an error *text is NULL on the other ranks. */
+dt_err dt_comm_share_text(dt_comm *comm, char **text, size_t *nbytes);
+/** The texts of all ranks for rank 0, in order of rank: sink is given each in parts. Agreed, the sink's error too. */
+typedef dt_err (*dt_text_sink)(void *ctx, int rank, const char *part, size_t nbytes);
+dt_err dt_comm_gather_text(dt_comm *comm, const char *text, size_t nbytes, dt_text_sink sink, void *ctx);
+
 /** The vote of a superstep: one MPI_Allreduce. Returns DT_ERR_COMM when the exchange itself failed; vote->err is data. */
 dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote);
 

@@ -63,7 +63,7 @@ static dt_err open_device(app *a)
 
 /* ---- prompts --------------------------------------------------------------------------------------------------------- */
 
-static dt_err read_stream(FILE *in, const char *name, char **text, uint64_t *nbytes)
+static dt_err read_stream(FILE *in, const char *name, char **text, size_t *nbytes)
 {
     size_t cap = 0, n = 0, got;
     do {
@@ -80,7 +80,7 @@ static dt_err read_stream(FILE *in, const char *name, char **text, uint64_t *nby
     return DT_OK;
 }
 
-static dt_err read_prompts(const options *o, char **text, uint64_t *nbytes)
+static dt_err read_prompts(const options *o, char **text, size_t *nbytes)
 {
     if (o->standard_input || (o->prompts && strcmp(o->prompts, "-") == 0))
         return read_stream(stdin, "standard input", text, nbytes);
@@ -101,12 +101,9 @@ static dt_err read_prompts(const options *o, char **text, uint64_t *nbytes)
 static dt_err share_prompts(app *a, char **text)
 {
     const options *o = &a->opt;
-    uint64_t nbytes = 0;
+    size_t nbytes = 0;
     TOGETHER(a, a->comm.rank == 0 ? read_prompts(o, text, &nbytes) : DT_OK);
-    TOGETHER(a, dt_comm_broadcast_host(&a->comm, &nbytes, sizeof nbytes, 0));
-    if (a->comm.rank != 0) *text = malloc(nbytes + 1);
-    TOGETHER(a, *text ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for %" PRIu64 " bytes of prompts", nbytes));
-    TOGETHER(a, nbytes > 0 ? dt_comm_broadcast_host(&a->comm, *text, nbytes, 0) : DT_OK);
+    DT_TRY(dt_comm_share_text(&a->comm, text, &nbytes));
     const dt_prompt_format format = o->standard_input ? DT_PROMPT_LINES : o->prompts ? DT_PROMPT_JSONL : DT_PROMPT_WHOLE;
     const bool piped = o->standard_input || (o->prompts && strcmp(o->prompts, "-") == 0);
     const char *name = piped ? "standard input" : o->prompts ? o->prompts : "--prompt";

@@ -130,7 +130,6 @@ static dt_err share_config(const options *o, dt_comm *comm, dt_run *run)
 {
     dt_config *cfg = &run->cfg;
     char *text = NULL;
-    int64_t len = 0;
     dt_err err = DT_OK;
     if (comm->rank == 0) {
         char *input = NULL;
@@ -138,14 +137,10 @@ static dt_err share_config(const options *o, dt_comm *comm, dt_run *run)
         if (err == DT_OK) err = dt_config_read(cfg, o->input, input, o->n_overrides, o->overrides, DT_VARIABLES_MUST_BE_SET, &run->mistakes);
         if (err == DT_OK) dt_mistakes_add(&run->mistakes, adopt_timeout(cfg));
         if (err == DT_OK && !(text = dt_config_text(cfg))) err = dt_fail(DT_ERR_MEMORY, "no memory for the configuration");
-        if (err == DT_OK) len = (int64_t)strlen(text);
         free(input);
     }
     if ((err = dt_comm_agree(comm, err)) != DT_OK) goto done;
-    if ((err = dt_comm_broadcast_host(comm, &len, sizeof len, 0)) != DT_OK) goto done;
-    if (comm->rank && !(text = calloc(1, (size_t)len + 1))) err = dt_fail(DT_ERR_MEMORY, "no memory for the configuration");
-    if ((err = dt_comm_agree(comm, err)) != DT_OK) goto done;
-    if ((err = dt_comm_broadcast_host(comm, text, (size_t)len, 0)) != DT_OK) goto done;
+    if ((err = dt_comm_share_text(comm, &text, NULL)) != DT_OK) goto done;
     if (comm->rank) err = dt_config_parse(cfg, o->input, text, 0, NULL);
     err = dt_comm_agree(comm, err);
 done:

@@ -13,17 +13,6 @@ char *run_checkpoint_dir(const dt_run *run)
     return asprintf(&dir, "%s/checkpoints", run->cfg.run_output_dir) < 0 ? NULL : dir;
 }
 
-/* A text that rank 0 has (own), for all; malloc'ed. Agreed, as memory may be short on one rank. */
-static dt_err share_text(dt_comm *comm, const char *own, char **text)
-{
-    int64_t len = comm->rank == 0 ? (int64_t)strlen(own) : 0;
-    DT_TRY(dt_comm_broadcast_host(comm, &len, sizeof len, 0));
-    *text = calloc(1, (size_t)len + 1);
-    DT_TRY(dt_comm_agree(comm, *text ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a text of %" PRId64 " bytes", len)));
-    if (comm->rank == 0) memcpy(*text, own, (size_t)len);
-    return dt_comm_broadcast_host(comm, *text, (size_t)len, 0);
-}
-
 /* The loader's step that follows so many samples. An epoch takes as many whatever the batch size (with drop_last: whole micro-batches), so their number
  * tells the place also when ranks or batch sizes are others now; inside a step it goes back to the step's begin. */
 static int64_t data_step_after(const dt_run *run, int64_t samples)
@@ -192,12 +181,12 @@ static dt_err load_one(dt_run *run, const char *path, progress *p)
 /* The i-th candidate: looked at again unless that was done before anything was allocated. */
 static dt_err try_candidate(dt_run *run, int64_t i, progress *p)
 {
-    char *path = NULL;
-    DT_TRY(share_text(run->comm, run->comm->rank ? NULL : run->resume_paths[i], &path));
+    char *path = run->comm->rank ? NULL : run->resume_paths[i];
+    DT_TRY(dt_comm_share_text(run->comm, &path, NULL));
     dt_err err = dt_comm_agree(run->comm, run->comm->rank || i == run->resume_first ? DT_OK : look_at(run, path));
     if (err == DT_OK) err = load_one(run, path, p);
     if (err == DT_OK) DT_INFO("resumed from %s: step %" PRId64 ", %" PRId64 " samples", path, p->step, p->samples);
-    free(path);
+    if (run->comm->rank) free(path);
     return err;
 }
 

@@ -3,7 +3,6 @@
 #include "dtrain/io.h"
 #include <errno.h>
 #include <limits.h>
-#include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -94,46 +93,16 @@ static char *events_text(const dt_timeline *t, const dt_comm *comm)
     return NULL;
 }
 
-enum { TAG_LENGTH = 11, TAG_TEXT };
+typedef struct merged { FILE *f; int rank; } merged; /* rank: of the text that was added last */
 
-static dt_err no_exchange(void) { return dt_fail(DT_ERR_COMM, "the traces of the ranks cannot be merged"); }
-
-static dt_err send_text(dt_comm *comm, const char *text)
+/* Rank 0: one rank's text after the other goes to the file. Whether it could be written is asked when it is closed. */
+static dt_err add_text(void *ctx, int rank, const char *part, size_t nbytes)
 {
-    const MPI_Comm world = *(MPI_Comm *)dt_comm_mpi_handle(comm);
-    const int n = (int)strlen(text); /* of N_EVENTS lines: far below 2^31 */
-    if (MPI_Send(&n, 1, MPI_INT, 0, TAG_LENGTH, world) || MPI_Send(text, n, MPI_CHAR, 0, TAG_TEXT, world)) return no_exchange();
+    merged *m = ctx;
+    if (rank > 0 && m->rank != rank) fputs(",\n", m->f); /* no text is empty */
+    m->rank = rank;
+    fwrite(part, 1, nbytes, m->f);
     return DT_OK;
-}
-
-static dt_err receive_text(dt_comm *comm, int rank, char **text, int *n)
-{
-    const MPI_Comm world = *(MPI_Comm *)dt_comm_mpi_handle(comm);
-    if (MPI_Recv(n, 1, MPI_INT, rank, TAG_LENGTH, world, MPI_STATUS_IGNORE)) return no_exchange();
-    char *grown = realloc(*text, (size_t)*n + 1);
-    DT_CHECK(grown, DT_ERR_MEMORY, "no memory for the trace of rank %d (%d bytes)", rank, *n);
-    *text = grown;
-    return MPI_Recv(*text, *n, MPI_CHAR, rank, TAG_TEXT, world, MPI_STATUS_IGNORE) ? no_exchange() : DT_OK;
-}
-
-/* Rank 0: one rank's text after the other goes to the file, so that memory and counts are those of one rank, however many there are. */
-static dt_err collect_texts(dt_comm *comm, const char *own, FILE *f)
-{
-    dt_err err = DT_OK;
-    char *text = NULL;
-    bool some = *own;
-    fprintf(f, "{\"traceEvents\":[%s", own);
-    for (int r = 1; r < comm->nranks && err == DT_OK; r++) {
-        int n = 0;
-        err = receive_text(comm, r, &text, &n);
-        if (err == DT_OK && n > 0) {
-            fprintf(f, "%s%.*s", some ? ",\n" : "", n, text);
-            some = true;
-        }
-    }
-    fputs("]}\n", f);
-    free(text);
-    return err;
 }
 
 static dt_err finish_file(FILE *f, const char *part, const char *path)
@@ -161,9 +130,11 @@ dt_err dt_timeline_write(dt_timeline *t, dt_comm *comm, const char *path)
     dt_err err = mine ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory to write the trace");
     if (err == DT_OK && comm->rank == 0) err = create_part(path, part, &f);
     if ((err = dt_comm_agree(comm, err)) != DT_OK) goto done;
-    err = comm->rank ? send_text(comm, mine) : collect_texts(comm, mine, f);
-    if (err != DT_OK) goto done; /* this rank alone, with others waiting: ends the job through main */
-    if (comm->rank == 0) {
+    merged m = {.f = f};
+    if (f) fputs("{\"traceEvents\":[", f);
+    if ((err = dt_comm_gather_text(comm, mine, strlen(mine), add_text, &m)) != DT_OK) goto done;
+    if (f) {
+        fputs("]}\n", f);
         err = finish_file(f, part, path);
         f = NULL;
     }

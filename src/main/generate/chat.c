@@ -33,27 +33,18 @@ static void on_interrupt(int signal_number) { interrupted = 1; }
 static dt_err next_action(chat *c, console_action *action, char **text)
 {
     app *a = c->a;
-    struct {
-        int64_t action;
-        uint64_t nbytes; /* of text with the 0 behind it; 0: none */
-    } head = {0};
-    *text = NULL;
     dt_err err = DT_OK;
+    *text = NULL;
     if (a->comm.rank == 0) {
         err = console_next(&c->console, &c->messages, action, text);
-        head.action = *action;
-        head.nbytes = *text ? strlen(*text) + 1 : 0;
         interrupted = 0;
     }
     if (a->comm.nranks == 1) return err;
+    int32_t number = *action;
     TOGETHER(a, err);
-    TOGETHER(a, dt_comm_broadcast_host(&a->comm, &head, sizeof head, 0));
-    *action = (console_action)head.action;
-    if (head.nbytes == 0) return DT_OK;
-    if (a->comm.rank != 0) *text = malloc(head.nbytes);
-    TOGETHER(a, *text ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for a message of %" PRIu64 " bytes", head.nbytes));
-    TOGETHER(a, dt_comm_broadcast_host(&a->comm, *text, head.nbytes, 0));
-    return DT_OK;
+    DT_TRY(dt_comm_broadcast_host(&a->comm, &number, sizeof number, 0));
+    *action = (console_action)number;
+    return dt_comm_share_text(&a->comm, text, NULL);
 }
 
 /* ---- messages ------------------------------------------------------------------------------------------------------------ */
