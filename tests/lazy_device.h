@@ -72,7 +72,7 @@ static inline dt_err lazy_alloc(dt_device *dev, dt_place place, size_t nbytes, v
     (void)dev, (void)place;
     *ptr = aligned_alloc(64, (nbytes + 63) / 64 * 64);
     if (!*ptr) return dt_fail(DT_ERR_MEMORY, "lazy device: %zu bytes", nbytes);
-    memset(*ptr, 0, nbytes);
+    memset(*ptr, 0xff, nbytes); /* NaN */
     return DT_OK;
 }
 

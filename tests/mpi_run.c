@@ -89,6 +89,8 @@ typedef struct outcome {
     bool together; /* was the end agreed on? */
     size_t n_allocs, planned[DT_N_MEMCAT], allocated[DT_N_MEMCAT], left;
     long n_large;
+    bool on_queue;
+    dt_queue_counts counts;
 } outcome;
 
 static outcome run(struct fixture *f, const char *name, int n_args, const char *const *args)
@@ -114,6 +116,8 @@ static outcome run(struct fixture *f, const char *name, int n_args, const char *
     o.n_allocs = atomic_load(&r.ledger.n_allocs);
     memcpy(o.planned, r.planned, sizeof o.planned);
     memcpy(o.allocated, r.allocated, sizeof o.allocated);
+    o.on_queue = r.dev.ops == &dt_device_queue_ops;
+    if (o.on_queue) o.counts = dt_device_queue_counts(&r.dev);
     dt_run_close(&r);
     dt_comm_close(&comm);
     dt_device_close(&r.dev);
@@ -133,6 +137,28 @@ static void a_step_allocates_nothing(void **state)
         assert_all(MPI_COMM_WORLD, !a.err && !b.err);
         assert_all(MPI_COMM_WORLD, a.n_allocs == b.n_allocs);
         assert_all(MPI_COMM_WORLD, a.n_large == b.n_large);
+    }
+}
+
+/* Two runs that differ by 2 * 4 micro-steps. The one wait is for the classifier's results, before the metrics. On one rank: transports have
+ * waits of their own. */
+static void a_micro_step_makes_the_host_wait_once(void **state)
+{
+    enum { MORE = 8 };
+    int nranks;
+    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
+    for (int stage = 0; stage <= 3; stage++) {
+        char zero[32], name[2][16];
+        snprintf(zero, sizeof zero, "zero.stage=%d", stage);
+        for (int i = 0; i < 2; i++) snprintf(name[i], sizeof name[i], "micro%d-%d", stage, i);
+        const char *one[] = {zero, "run.max_steps=2", "batch.train_batch_size=4"};
+        const char *five[] = {zero, "run.max_steps=2", "batch.train_batch_size=20"};
+        if (nranks > 1) skip();
+        const outcome a = run(*state, name[0], 3, one), b = run(*state, name[1], 3, five);
+        assert_true(!a.err && !b.err);
+        if (!a.on_queue) skip(); /* the device that counts */
+        assert_int_equal(b.counts.host_waits - a.counts.host_waits, MORE);
+        assert_int_equal(b.counts.pageable_copies - a.counts.pageable_copies, 0);
     }
 }
 
@@ -240,6 +266,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_allocates_nothing),
+        cmocka_unit_test(a_micro_step_makes_the_host_wait_once),
         cmocka_unit_test(nothing_is_live_at_exit),
         cmocka_unit_test(a_trace_holds_all_ranks),
         cmocka_unit_test(a_stop_is_agreed_on_with_and_without_trace),

@@ -187,7 +187,7 @@ static void buffers_are_zeroed_aligned_and_counted(void **state)
     static const size_t sizes[] = {1, 100, 1 << 20, (5 << 20) + 3};
     for (int i = 0; i < 4; i++) {
         dt_buf b;
-        assert_int_equal(dt_buf_alloc(&b, &f->dev, i % 2 ? DT_ON_HOST : DT_ON_DEVICE, sizes[i], DT_MEM_GRADS), DT_OK);
+        assert_int_equal(dt_buf_alloc_zeroed(&b, &f->dev, i % 2 ? DT_ON_HOST : DT_ON_DEVICE, sizes[i], DT_MEM_GRADS), DT_OK);
         assert_int_equal((uintptr_t)b.ptr % 64, 0);
         char *host = malloc(sizes[i]);
         move(f, host, b.ptr, sizes[i]);
@@ -203,6 +203,8 @@ static void buffers_are_zeroed_aligned_and_counted(void **state)
         dt_buf_free(&b), dt_buf_free(&b);
         assert_int_equal(atomic_load(&f->ledger.total_now), 0);
     }
+    assert_int_equal(dt_buf_alloc_zeroed(&(dt_buf){0}, &f->dev, DT_ON_DEVICE, SIZE_MAX / 4, DT_MEM_GRADS), DT_ERR_MEMORY);
+    dt_error_clear();
     dt_buf empty;
     assert_int_equal(dt_buf_alloc(&empty, &f->dev, DT_ON_DEVICE, 0, DT_MEM_DATA), DT_OK);
     assert_null(empty.ptr);

@@ -38,9 +38,11 @@ typedef struct dt_buf {
     bool owned;
 } dt_buf;
 
-/** Allocate, aligned to 64 bytes, zeroed (so touched once), in huge pages where the system gives them; counted in the device's
- *  ledger. nbytes 0 leaves an empty buffer. DT_ERR_MEMORY names category, bytes asked for and bytes held. */
+/** Allocate, aligned to 64 bytes, in huge pages where the system gives them; counted in the device's ledger. The content may be
+ *  anything, NaN too. nbytes 0 leaves an empty buffer. DT_ERR_MEMORY names category, bytes requested and bytes held. */
 dt_err dt_buf_alloc(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt_memcat category);
+/** The same, and zero for every stream when it returns. Costs nothing more where fresh memory is zero anyway. */
+dt_err dt_buf_alloc_zeroed(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt_memcat category);
 dt_buf dt_buf_view(const dt_buf *b, size_t offset, size_t nbytes);
 void dt_buf_free(dt_buf *b); /* safe on {0}, on a view and twice; leaves {0} behind */
 
@@ -124,6 +126,8 @@ typedef struct dt_device_ops {
     /* memory; use dt_buf_* */
     dt_err (*alloc)(dt_device *dev, dt_place place, size_t nbytes, void **ptr);
     void (*free)(dt_device *dev, dt_place place, void *ptr, size_t nbytes);
+    /** Is memory from alloc zero? (cpu: true, the system hands it out so) */
+    bool alloc_zeroes;
     /** May the host read and write device memory through its pointer? (cpu: true) */
     bool host_accessible;
 
@@ -264,6 +268,13 @@ size_t dt_device_overhead(const dt_device *dev);
 extern const dt_device_ops dt_device_cpu_ops;
 /** The CPU's operations behind queues that run late and out of order: for tests, see queue.c. */
 extern const dt_device_ops dt_device_queue_ops;
+
+/** What a queue device has been asked for since it was opened, and a GPU would have paid for. */
+typedef struct dt_queue_counts {
+    int64_t host_waits;      /* stream_sync: the host waited, and queued nothing meanwhile */
+    int64_t pageable_copies; /* a side was host memory that is not DT_ON_HOST: synchronous on a GPU */
+} dt_queue_counts;
+dt_queue_counts dt_device_queue_counts(const dt_device *dev);
 
 /** Names of the backends in this binary, comma separated. */
 const char *dt_device_backends(void);

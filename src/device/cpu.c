@@ -268,6 +268,7 @@ const dt_device_ops dt_device_cpu_ops = {
     .overhead = cpu_overhead,
     .alloc = cpu_alloc,
     .free = cpu_free,
+    .alloc_zeroes = true,
     .host_accessible = true,
     .stream_create = cpu_stream_create,
     .stream_destroy = cpu_stream_destroy,

@@ -82,6 +82,20 @@ dt_err dt_buf_alloc(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt
     return DT_OK;
 }
 
+dt_err dt_buf_alloc_zeroed(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt_memcat category)
+{
+    DT_TRY(dt_buf_alloc(b, dev, place, nbytes, category));
+    if (nbytes == 0 || dev->ops->alloc_zeroes) return DT_OK;
+    if (place == DT_ON_HOST) {
+        memset(b->ptr, 0, nbytes);
+        return DT_OK;
+    }
+    dt_err err = dev->ops->zero(dev, b->ptr, nbytes, NULL);
+    if (err == DT_OK) err = dev->ops->stream_sync(dev, NULL);
+    if (err != DT_OK) dt_buf_free(b);
+    return err;
+}
+
 dt_buf dt_buf_view(const dt_buf *b, size_t offset, size_t nbytes)
 {
     dt_buf v = *b;

@@ -4,7 +4,8 @@
  * shows. Here an operation only joins its stream. Streams run by turns drawn from DTRAIN_QUEUE_SEED: at once, now and then, or not before
  * somebody waits; an event is the only order between two of them. Copies from and to the host read and write when they run, not when they
  * are called. Device memory is out of the host's reach: addresses carry a bit that no mapping has, so touching one ends the program, and an
- * operation that is handed host memory is refused. What fails in a queue is returned by the next synchronisation.
+ * operation that is handed host memory is refused. Fresh memory is full of NaN. What fails in a queue is returned by the next
+ * synchronisation. Waits of the host, and copies that are not from or to pinned memory, are counted.
  *
  * DTRAIN_DEVICE=queue puts it in the place of the CPU device. */
 #include "dtrain/device.h"
@@ -35,6 +36,11 @@ struct dt_event {
     double at_s;
 };
 
+/* Host memory that was allocated as pinned. */
+typedef struct pinned_range {
+    const char *begin, *end;
+} pinned_range;
+
 typedef struct queue_state {
     dt_device cpu;
     dt_stream first; /* the default stream */
@@ -44,6 +50,9 @@ typedef struct queue_state {
     int64_t n_pushed;
     bool host_argument; /* an operation that is being queued was handed host memory */
     dt_err err;         /* of the first entry that failed since the last synchronisation */
+    pinned_range *pinned;
+    int n_pinned;
+    dt_queue_counts counts;
 } queue_state;
 
 static queue_state *state_of(const dt_device *dev) { return dev->impl; }
@@ -161,6 +170,7 @@ static void queue_close(dt_device *dev)
     if (!q) return;
     q->cpu.ops->close(&q->cpu);
     free(q->first.entries);
+    free(q->pinned);
     free(q);
     dev->impl = NULL;
 }
@@ -175,10 +185,29 @@ static void queue_describe(const dt_device *dev, char *out, size_t out_size)
 static size_t queue_memory_free(const dt_device *dev) { return dt_device_cpu_ops.memory_free(&state_of(dev)->cpu); }
 static size_t queue_overhead(const dt_device *dev) { return dt_device_cpu_ops.overhead(&state_of(dev)->cpu); }
 
+static dt_err note_pinned(queue_state *q, const char *begin, size_t nbytes)
+{
+    pinned_range *grown = realloc(q->pinned, (size_t)(q->n_pinned + 1) * sizeof *grown);
+    DT_CHECK(grown, DT_ERR_MEMORY, "queue device: no memory for a list of %d pinned blocks", q->n_pinned + 1);
+    q->pinned = grown;
+    q->pinned[q->n_pinned++] = (pinned_range){begin, begin + nbytes};
+    return DT_OK;
+}
+
+static bool is_pageable(const queue_state *q, const void *p)
+{
+    int i = 0;
+    while (i < q->n_pinned && ((const char *)p < q->pinned[i].begin || (const char *)p >= q->pinned[i].end)) i++;
+    return !is_far(p) && i == q->n_pinned;
+}
+
 static dt_err queue_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr)
 {
-    DT_TRY(dt_device_cpu_ops.alloc(&state_of(dev)->cpu, place, nbytes, ptr));
-    if (place == DT_ON_DEVICE) *ptr = (void *)((uintptr_t)*ptr | FAR_BIT);
+    queue_state *q = state_of(dev);
+    DT_TRY(dt_device_cpu_ops.alloc(&q->cpu, place, nbytes, ptr));
+    memset(*ptr, 0xff, nbytes); /* NaN in every type */
+    if (place == DT_ON_HOST) return note_pinned(q, *ptr, nbytes);
+    *ptr = (void *)((uintptr_t)*ptr | FAR_BIT);
     return DT_OK;
 }
 
@@ -188,8 +217,12 @@ static void queue_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes)
     queue_state *q = state_of(dev);
     for (int i = 0; i < q->n_streams; i++)
         if (drain(q, q->streams[i]) != DT_OK) break;
+    for (int i = 0; i < q->n_pinned && place == DT_ON_HOST; i++)
+        if (q->pinned[i].begin == ptr) q->pinned[i] = q->pinned[--q->n_pinned];
     dt_device_cpu_ops.free(&q->cpu, place, near(ptr), nbytes);
 }
+
+dt_queue_counts dt_device_queue_counts(const dt_device *dev) { return state_of(dev)->counts; }
 
 /* ---- streams and events -------------------------------------------------------------------------------------------- */
 
@@ -217,6 +250,7 @@ static void queue_stream_destroy(dt_device *dev, dt_stream *stream)
 static dt_err queue_stream_sync(dt_device *dev, dt_stream *stream)
 {
     queue_state *q = state_of(dev);
+    q->counts.host_waits++;
     DT_TRY(drain(q, stream_of(dev, stream)));
     const dt_err err = q->err;
     q->err = DT_OK;
@@ -272,7 +306,9 @@ static dt_err queue_event_elapsed_ms(dt_device *dev, dt_event *from, dt_event *t
 CALL(copy, void *dst; const void *src; size_t nbytes, x->dst, x->src, x->nbytes)
 static dt_err queue_copy(dt_device *dev, void *dst, const void *src, size_t nbytes, dt_stream *s)
 {
-    return PUSH(copy, near(dst), near(src), nbytes); /* the host's side may be any memory */
+    queue_state *q = state_of(dev); /* the host's side may be any memory */
+    q->counts.pageable_copies += is_pageable(q, dst) || is_pageable(q, src);
+    return PUSH(copy, near(dst), near(src), nbytes);
 }
 
 CALL(zero, void *dst; size_t nbytes, x->dst, x->nbytes)

@@ -2,15 +2,20 @@
 #include "zero_impl.h"
 #include <stdlib.h>
 
+static dt_err alloc_state(dt_zero *z, dt_buf *buf, int64_t len, dt_dtype dtype, dt_memcat category)
+{
+    return dt_buf_alloc_zeroed(buf, z->dev, DT_ON_DEVICE, (size_t)len * dt_dtype_size(dtype), category);
+}
+
+/* Zero: moments before the first step, and padding always. */
 static dt_err alloc_states(dt_zero *z)
 {
     const zero_layout *l = &z->lay;
-    const size_t opt_bytes = (size_t)l->opt_len * sizeof(float);
-    DT_TRY(dt_buf_alloc(&z->params, z->dev, DT_ON_DEVICE, (size_t)l->params_len * dt_dtype_size(l->param_dtype), DT_MEM_PARAMS));
-    DT_TRY(dt_buf_alloc(&z->grads, z->dev, DT_ON_DEVICE, (size_t)l->grads_len * dt_dtype_size(l->grad_kept), DT_MEM_GRADS));
-    if (l->has_master) DT_TRY(dt_buf_alloc(&z->master, z->dev, DT_ON_DEVICE, opt_bytes, DT_MEM_OPTIMIZER));
-    DT_TRY(dt_buf_alloc(&z->exp_avg, z->dev, DT_ON_DEVICE, opt_bytes, DT_MEM_OPTIMIZER));
-    DT_TRY(dt_buf_alloc(&z->exp_avg_sq, z->dev, DT_ON_DEVICE, opt_bytes, DT_MEM_OPTIMIZER));
+    DT_TRY(alloc_state(z, &z->params, l->params_len, l->param_dtype, DT_MEM_PARAMS));
+    DT_TRY(alloc_state(z, &z->grads, l->grads_len, l->grad_kept, DT_MEM_GRADS));
+    if (l->has_master) DT_TRY(alloc_state(z, &z->master, l->opt_len, DT_F32, DT_MEM_OPTIMIZER));
+    DT_TRY(alloc_state(z, &z->exp_avg, l->opt_len, DT_F32, DT_MEM_OPTIMIZER));
+    DT_TRY(alloc_state(z, &z->exp_avg_sq, l->opt_len, DT_F32, DT_MEM_OPTIMIZER));
     return DT_OK;
 }
 
