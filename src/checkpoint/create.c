@@ -53,14 +53,26 @@ static dt_err write_meta(hid_t file, const char *path, const dt_ckpt_meta *m)
     return dt_h5_write_u64(file, path, "checksum", sum); /* of the two texts, one after the other */
 }
 
+/* Times of creation are left out everywhere: equal states, equal bytes. */
+static hid_t list_without_times(hid_t of)
+{
+    const hid_t plist = H5Pcreate(of);
+    if (plist < 0 || H5Pset_obj_track_times(plist, false) >= 0) return plist;
+    H5Pclose(plist);
+    return -1;
+}
+
 static dt_err make_groups(hid_t file, const char *path)
 {
     const char *const groups[] = {"/model", "/optimizer", "/optimizer/exp_avg", "/optimizer/exp_avg_sq"};
-    for (int i = 0; i < 4; i++) {
-        hid_t group = H5Gcreate2(file, groups[i], H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
-        if (group < 0 || H5Gclose(group) < 0) return dt_h5_fail(DT_ERR_WRITE, path, groups[i]);
+    const hid_t plist = list_without_times(H5P_GROUP_CREATE);
+    dt_err err = plist < 0 ? dt_h5_fail(DT_ERR_FAULT, path, "group properties") : DT_OK;
+    for (int i = 0; i < 4 && err == DT_OK; i++) {
+        const hid_t group = H5Gcreate2(file, groups[i], H5P_DEFAULT, plist, H5P_DEFAULT);
+        if (group < 0 || H5Gclose(group) < 0) err = dt_h5_fail(DT_ERR_WRITE, path, groups[i]);
     }
-    return DT_OK;
+    if (plist >= 0) H5Pclose(plist);
+    return err;
 }
 
 /* ---- datasets --------------------------------------------------------------------------------------------------------- */
@@ -88,7 +100,7 @@ static dt_err create_dataset(hid_t file, const char *path, hid_t plist, const ck
 
 static dt_err create_datasets(hid_t file, const char *path, dt_zero *z, const ckpt_slot *slots, int n_slots, int64_t *offsets)
 {
-    hid_t plist = H5Pcreate(H5P_DATASET_CREATE);
+    hid_t plist = list_without_times(H5P_DATASET_CREATE);
     dt_err err = DT_OK;
     if (plist < 0 || H5Pset_layout(plist, H5D_CONTIGUOUS) < 0 || H5Pset_alloc_time(plist, H5D_ALLOC_TIME_EARLY) < 0 ||
         H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER) < 0)
@@ -129,9 +141,11 @@ dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta 
                         int64_t *offsets, int64_t *file_size)
 {
     hid_t access = access_list(n_slots);
-    hid_t file = access < 0 ? -1 : H5Fcreate(image->path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
+    hid_t create = list_without_times(H5P_FILE_CREATE);
+    hid_t file = access < 0 || create < 0 ? -1 : H5Fcreate(image->path, H5F_ACC_TRUNC, create, access);
     dt_err err = file < 0 ? dt_h5_fail(DT_ERR_WRITE, path, "cannot be created") : DT_OK;
     if (access >= 0) H5Pclose(access);
+    if (create >= 0) H5Pclose(create);
     if (file < 0) return err;
     err = write_meta(file, path, meta);
     if (err == DT_OK) err = make_groups(file, path);
