@@ -102,6 +102,9 @@ run 2 ./dtrain-convert "$tmp/gpt2.h5" "$tmp/half" --force
 expect "--force replaces" cmp "$tmp/half/model.safetensors" "$hf/gpt2/model.safetensors"
 wrong "an unknown type" 64 'dtype.*int4' ./dtrain-convert "$hf/gpt2" "$tmp/x.h5" --dtype int4
 wrong "a checkpoint in fp16" 64 'fp16' ./dtrain-convert "$hf/gpt2" "$tmp/x.h5" --dtype fp16
+run 0 ./dtrain-convert --to hf --shard-size 20KiB "$hf/llama" "$tmp/binary"
+run 0 ./dtrain-convert --to hf --shard-size 20480 "$hf/llama" "$tmp/in-bytes"
+expect "a unit of 1024" diff -r "$tmp/binary" "$tmp/in-bytes"
 wrong "a size that is none" 64 'shard-size.*many' ./dtrain-convert "$hf/gpt2" "$tmp/x" --to hf --shard-size many
 wrong "nothing there" 65 'nowhere' ./dtrain-convert "$tmp/nowhere" "$tmp/x.h5"
 wrong "no such tokenizer" 65 'nowhere' ./dtrain-convert "$tmp/gpt2.h5" "$tmp/x" --tokenizer "$tmp/nowhere"

@@ -144,6 +144,8 @@ is "shards together have all samples" "$(./dtrain-data info "$tmp/sh-*.h5" | awk
 run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shard-size 200 "$tmp/chat.jsonl"
 expect_text "how many files" "in [2-5] files"
 expect_text "shards of before are told of" "is a shard of another dataset"
+run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shard-size many "$tmp/chat.jsonl"
+expect_text "a size that is none" "--shard-size: expected a size in bytes .*, found .many."
 run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shards 6 "$tmp/chat.jsonl"
 expect_exit "more shards than samples" 65
 run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shards 0 "$tmp/chat.jsonl"

@@ -27,7 +27,7 @@ llama-3.2-3b 3212749824
 mistral-7b-v0.1 7241732096
 mistral-7b-v0.3 7248023552
 '
-plan() { run 0 ./dtrain --plan --ranks "$1" --ranks-per-node 8 --host-memory 2048G "$2"; }
+plan() { run 0 ./dtrain --plan --ranks "$1" --ranks-per-node 8 --host-memory 2048GiB "$2"; }
 
 while read -r name count; do
     [ -n "$name" ] || continue

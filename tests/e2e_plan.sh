@@ -58,29 +58,34 @@ stage = auto
 INI
 unset DATA_OF_NOBODY SCRATCH_OF_NOBODY SEED_OF_NOBODY MODELS_OF_NOBODY
 for ranks in 1 8 64 1024; do
-    plan --ranks $ranks --ranks-per-node 8 --device-memory 80G --host-memory 2T "$tmp/70b.ini"
+    plan --ranks $ranks --ranks-per-node 8 --device-memory 80GiB --host-memory 2TiB "$tmp/70b.ini"
     expect_exit "70B on $ranks ranks with 80 GiB" $([ $ranks -ge 64 ] && echo 0 || echo 70)
     rows "70B on $ranks ranks"
     if [ $ranks -ge 64 ]; then expect_text "stage 3 is taken" 'auto takes 3'
     else expect_text "how many ranks would do" 'stage 3 fits on (32|64) ranks'; fi
 done
-plan --ranks 64 --ranks-per-node 8 --device-memory 80G "$tmp/70b.ini" zero.max_live_parameters=1e9
+plan --ranks 64 --ranks-per-node 8 --device-memory 80GiB "$tmp/70b.ini" zero.max_live_parameters=1e9
 expect_exit "a stage that only a key keeps from fitting: 70" 70
 expect_text "its row says what it needs" '^ +needs zero.max_live_parameters >= 10506[0-9]+$'
 expect_text "and so does the end" 'stage 3 fits with zero.max_live_parameters = 10506'
 rows "with max_live_parameters too small"
-plan --ranks 64 --ranks-per-node 8 --host-memory 80G "$tmp/70b.ini"
+plan --ranks 64 --ranks-per-node 8 --host-memory 80GiB "$tmp/70b.ini"
 expect_exit "host memory is the whole node's: too little" 70
-plan --ranks 1024 --ranks-per-node 8 --host-memory 2T "$tmp/70b.ini" zero.stage=1
+plan --ranks 1024 --ranks-per-node 8 --host-memory 2TiB "$tmp/70b.ini" zero.stage=1
 expect_text "the configured stage does not work, another does" 'auto takes [23].*stage 1, which is configured, does not work'
 expect_exit "then something fits" 0
 
 plan "$tmp/70b.ini" model.model_type=
 expect_exit "a variable that the plan needs: 64" 64
 expect_text "is named with its line" '70b.ini:5: \[model\] path: the environment variable MODELS_OF_NOBODY is not set'
-plan --ranks 2 --host-memory 8T "$tmp/70b.ini" run.device=cuda
+plan --ranks 2 --host-memory 8TiB "$tmp/70b.ini" run.device=cuda
 expect_exit "a device that is not in this program is no obstacle" 0
-plan --ranks 2 --host-memory 8T "$tmp/70b.ini" optimizer.learning_rate=1 batch.micro_batch_size=two
+plan --ranks 2 --host-memory 8TiB "$tmp/70b.ini" optimizer.learning_rate=1 batch.micro_batch_size=two
 expect_exit "mistakes: 64" 64
 expect "all of them" sh -c "[ \$(grep -c error: $out) = 2 ]"
+plan --device-memory much "$tmp/70b.ini"
+expect_exit "a size that is none: 64" 64
+expect_text "its option is named" '--device-memory: expected a size in bytes .* found .much.'
+plan --ranks many "$tmp/70b.ini"
+expect_text "that of a number, too" '--ranks: expected a whole number .* found .many.'
 e2e_done

@@ -137,7 +137,7 @@ static void the_oldest_go_and_latest_follows(void **state)
     char path[PATH_MAX], **paths;
     int n;
     assert_all(f->mpi, dt_checkpoint_list(in_dir(f, "none", path), &paths, &n) == DT_OK && n == 0);
-    dt_config_free_list(paths, n);
+    dt_list_free(paths, n);
     assert_all(f->mpi, open_zero(f, 1, DT_F32, false));
     if (f->comm.rank == 0) {
         assert_true(shell("touch '%s/step-00000001.h5.part'", f->dir)); /* left by a killed save */
@@ -148,7 +148,7 @@ static void the_oldest_go_and_latest_follows(void **state)
     /* 30 was written last: it stays although the other two have higher steps or were there before */
     assert_all(f->mpi, dt_checkpoint_list(f->dir, &paths, &n) == DT_OK);
     const bool right = n == 2 && strstr(paths[0], "/step-100000000.h5") && strstr(paths[1], "/step-00000030.h5");
-    dt_config_free_list(paths, n);
+    dt_list_free(paths, n);
     assert_all(f->mpi, right);
     assert_all(f->mpi, latest_is(f, "step-00000030.h5"));
     assert_all(f->mpi, !exists_in(f, "step-00000001.h5.part") && !exists_in(f, "latest.part") && exists_in(f, "other"));
@@ -156,7 +156,7 @@ static void the_oldest_go_and_latest_follows(void **state)
     assert_all(f->mpi, save_step(f, 7, 1) == DT_OK); /* older than all others */
     assert_all(f->mpi, dt_checkpoint_list(f->dir, &paths, &n) == DT_OK);
     const bool only = n == 1 && strstr(paths[0], "/step-00000007.h5");
-    dt_config_free_list(paths, n);
+    dt_list_free(paths, n);
     assert_all(f->mpi, only && latest_is(f, "step-00000007.h5"));
 }
 
@@ -490,7 +490,7 @@ static bool candidates_are(const fixture *f, const char *first, int n_expected)
     int n;
     if (dt_checkpoint_candidates(f->dir, &paths, &n) != DT_OK) return false;
     const bool ok = n == n_expected && (n == 0 || !strcmp(strrchr(paths[0], '/') + 1, first));
-    dt_config_free_list(paths, n);
+    dt_list_free(paths, n);
     return ok;
 }
 

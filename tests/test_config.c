@@ -525,7 +525,7 @@ static void lists_are_split_at_commas(void **state)
         assert_int_equal(dt_config_split(cases[i].text, &items, &n), DT_OK);
         assert_int_equal(n, cases[i].n);
         for (int j = 0; j < n; j++) assert_string_equal(items[j], cases[i].items[j]);
-        dt_config_free_list(items, n);
+        dt_list_free(items, n);
     }
 }
 

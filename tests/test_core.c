@@ -175,21 +175,19 @@ static void sizes_are_read_as_people_write_them(void **state)
     const struct {
         const char *text;
         uint64_t n;
-    } good[] = {{"512", 512}, {"64K", 65536}, {"16G", 16ull << 30},  {"1.5T", 3ull << 39}, {"2kib", 2048}, {"3 MB", 3 << 20},
-                {"7B", 7},    {"0", 0},       {" 80G ", 80ull << 30}};
+    } good[] = {{"512", 512}, {"64K", 64000}, {"5G", 5000000000},    {"5GB", 5000000000}, {"5GiB", 5ull << 30}, {"1.5T", 1500000000000},
+                {"2kib", 2048}, {"2Ki", 2048}, {"3 MB", 3000000}, {"7B", 7},          {"0", 0},             {" 80Gi ", 80ull << 30}};
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         uint64_t n = 1;
-        assert_int_equal(dt_parse_bytes(good[i].text, &n), DT_OK);
+        assert_true(dt_parse_bytes(good[i].text, &n));
         assert_true(n == good[i].n);
     }
-    const char *bad[] = {"", "G", "-1", "12X", "1G2", "16 EiB", "99999999E", "nan", "inf", "0x10", "1i"};
+    const char *bad[] = {"", "G", "-1", "12X", "1G2", "16 EiB", "99999999E", "nan", "inf", "0x10", "1i", "1iB", "5GBi"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        uint64_t n;
-        dt_error_clear();
-        assert_int_equal(dt_parse_bytes(bad[i], &n), DT_ERR_USAGE);
-        assert_non_null(strstr(dt_error_message(), bad[i]));
+        uint64_t n = 9;
+        assert_false(dt_parse_bytes(bad[i], &n));
+        assert_true(n == 9);
     }
-    dt_error_clear();
 }
 
 /* ---- faults ---- */

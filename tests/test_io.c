@@ -332,10 +332,10 @@ static void patterns_give_files_in_order(void **state)
     assert_string_equal(paths[0], in_folder(*state, "t-1.h5"));
     assert_string_equal(paths[1], in_folder(*state, "t-10.h5"));
     assert_string_equal(paths[2], in_folder(*state, "t-2.h5"));
-    dt_config_free_list(paths, n);
+    dt_list_free(paths, n);
     assert_int_equal(dt_glob(in_folder(*state, "odd[1].h5"), &paths, &n), DT_OK);
     assert_int_equal(n, 1);
-    dt_config_free_list(paths, n);
+    dt_list_free(paths, n);
     assert_int_equal(dt_glob(in_folder(*state, "x*.h5"), &paths, &n), DT_ERR_DATA);
     assert_says("no file matches");
     assert_int_equal(dt_glob(in_folder(*state, "t-7.h5"), &paths, &n), DT_ERR_DATA);

@@ -37,12 +37,12 @@ dt_err dt_checkpoint_read_meta(const char *path, dt_ckpt_meta *meta);
  *  right shape; DT_ERR_DATA names file and tensor. Collective; all ranks return the same code; on failure z's contents are undefined. */
 dt_err dt_checkpoint_load(dt_comm *comm, dt_zero *z, const char *path, bool with_optimizer, dt_phase *phase);
 
-/** Checkpoints in a directory, newest (highest step) first, malloc'ed full paths; free with dt_config_free_list. None, or no directory: n 0. Stale .part
+/** Checkpoints in a directory, newest (highest step) first, malloc'ed full paths; free with dt_list_free. None, or no directory: n 0. Stale .part
  *  files are not listed. Local. */
 dt_err dt_checkpoint_list(const char *dir, char ***paths, int *n_paths);
 
 /** The checkpoints of a directory that a run may go on from, best choice first: the one that `latest` names, then those of lower steps. What has a
- *  higher step than `latest` belongs to a branch that was left, and does not count. Local; free with dt_config_free_list. */
+ *  higher step than `latest` belongs to a branch that was left, and does not count. Local; free with dt_list_free. */
 dt_err dt_checkpoint_candidates(const char *dir, char ***paths, int *n_paths);
 
 /** The step in a checkpoint's file name, -1 where it has none. */

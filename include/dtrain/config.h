@@ -79,8 +79,7 @@ dt_err dt_config_print_keys(FILE *out, const char *filter);
 /** The same as Markdown, for the reference page docs/keys.md. */
 void dt_config_print_markdown(FILE *out);
 
-/** Split "a, b ,c" into malloc'ed strings (empty items dropped); free with dt_config_free_list. */
+/** Split "a, b ,c" into malloc'ed strings (empty items dropped); free with dt_list_free. */
 dt_err dt_config_split(const char *text, char ***items, int *n_items);
-void dt_config_free_list(char **items, int n_items);
 
 #endif

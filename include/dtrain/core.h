@@ -141,8 +141,12 @@ char *dt_format_count(double n, char *out);
 /** "45s", "12m30s", "3h05m", "2d04h"; "?" for what is no length of time. */
 char *dt_format_duration(double seconds, char *out);
 
-/** "512", "64K", "16G", "1.5T" (powers of 1024, optional B or iB): bytes. DT_ERR_USAGE when it is none of these. */
-dt_err dt_parse_bytes(const char *text, uint64_t *nbytes);
+/** "512", "500M", "5GB" (powers of 1000), "64Ki", "2GiB" (powers of 1024), in letters of either case: bytes, fewer than 2^63.
+ *  False, and nbytes as it was, when it is none of these. */
+bool dt_parse_bytes(const char *text, uint64_t *nbytes);
+
+/** Free n_items malloc'ed strings and the malloc'ed list of them; nothing for NULL. */
+void dt_list_free(char **items, int n_items);
 
 /* ---- clocks, phases ---------------------------------------------------------------------------------------------- */
 

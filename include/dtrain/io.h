@@ -109,7 +109,7 @@ dt_err dt_check_output(const char *path, bool force, const char *const *inputs, 
 dt_err dt_check_replaceable(const char *path);
 /** Rename onto a file or nothing, and make it durable (fsync of the folder). DT_ERR_WRITE. */
 dt_err dt_rename_durable(const char *from, const char *to);
-/** Files that match a comma-free pattern, sorted by name; a plain path must exist. DT_ERR_DATA when nothing matches. Free with dt_config_free_list. */
+/** Files that match a comma-free pattern, sorted by name; a plain path must exist. DT_ERR_DATA when nothing matches. Free with dt_list_free. */
 dt_err dt_glob(const char *pattern, char ***paths, int *n_paths);
 
 #endif

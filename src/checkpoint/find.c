@@ -34,7 +34,7 @@ static dt_err newest_in(const char *dir, char **path)
         *path = paths[0];
         paths[0] = NULL;
     }
-    dt_config_free_list(paths, n);
+    dt_list_free(paths, n);
     return DT_OK;
 }
 

@@ -47,17 +47,15 @@ char *dt_format_duration(double seconds, char *out)
     return out;
 }
 
-/* The exponent of 1024 that a unit stands for, and how many characters it takes; -1 when it is no unit. */
-static int unit_power(const char *text, size_t *len)
+/* The bytes that a unit stands for, and how many characters it takes. What is no unit takes none. */
+static double unit_bytes(const char *text, size_t *len)
 {
     static const char letters[] = "KMGTPE";
     const char *at = text[0] ? strchr(letters, toupper((unsigned char)text[0])) : NULL;
-    *len = at ? 1 : 0;
-    if (at && tolower((unsigned char)text[1]) == 'i' && tolower((unsigned char)text[2]) == 'b')
-        *len = 3;
-    else if (tolower((unsigned char)text[*len]) == 'b')
-        *len += 1;
-    return at ? (int)(at - letters) + 1 : 0;
+    const bool binary = at && tolower((unsigned char)text[1]) == 'i';
+    *len = at ? (binary ? 2 : 1) : 0;
+    if (tolower((unsigned char)text[*len]) == 'b') *len += 1;
+    return at ? pow(binary ? 1024 : 1000, (double)(at - letters + 1)) : 1;
 }
 
 /* A decimal number and its unit; negative when it is none. */
@@ -69,16 +67,16 @@ static double parse(const char *p)
     if (!isdigit((unsigned char)*p) || tolower((unsigned char)p[1]) == 'x') return -1; /* strtod would take hexadecimal */
     double v = strtod(p, &end);
     while (*end == ' ') end++;
-    v = ldexp(v, 10 * unit_power(end, &len));
+    v *= unit_bytes(end, &len);
     end += len;
     while (isspace((unsigned char)*end)) end++;
     return *end == '\0' ? v : -1;
 }
 
-dt_err dt_parse_bytes(const char *text, uint64_t *nbytes)
+bool dt_parse_bytes(const char *text, uint64_t *nbytes)
 {
     const double v = parse(text);
-    DT_CHECK(v >= 0 && v < 0x1p64, DT_ERR_USAGE, "expected a size in bytes such as 512M, 80G or 1.5T, found '%s'", text);
+    if (!(v >= 0 && v < 0x1p63)) return false;
     *nbytes = (uint64_t)v;
-    return DT_OK;
+    return true;
 }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void dt_config_free_list(char **items, int n_items)
+void dt_list_free(char **items, int n_items)
 {
     for (int i = 0; items && i < n_items; i++) free(items[i]);
     free(items);
@@ -29,7 +29,7 @@ dt_err dt_config_split(const char *text, char ***items, int *n_items)
         if (begin == end) continue;
         char *item = strndup(begin, (size_t)(end - begin));
         if (!item) {
-            dt_config_free_list(*items, *n_items);
+            dt_list_free(*items, *n_items);
             *items = NULL;
             *n_items = 0;
             return dt_fail(DT_ERR_MEMORY, "no memory for a list of %zu items", most);

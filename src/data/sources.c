@@ -122,7 +122,7 @@ static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
         err = dt_phase_poll(opt->phase);
         if (err == DT_OK) err = add_file(s, paths[i], opt);
     }
-    dt_config_free_list(paths, n_paths);
+    dt_list_free(paths, n_paths);
     DT_TRY(err);
     DT_CHECK(s->n_samples > s->entry_first[s->n_entries], DT_ERR_DATA,
              "%s: no sample in it: one needs at least %" PRId64 " tokens%s", item, opt->seq_len + 1,
@@ -151,7 +151,7 @@ dt_err dt_sources_open(dt_sources *s, const dt_loader_options *opt)
     int n = 0;
     DT_TRY(dt_config_split(opt->files ? opt->files : "", &items, &n));
     const dt_err err = open_items(s, items, n, opt);
-    dt_config_free_list(items, n);
+    dt_list_free(items, n);
     if (err != DT_OK) dt_sources_close(s);
     return err;
 }

@@ -192,12 +192,6 @@ dt_err dt_rename_durable(const char *from, const char *to)
 
 /* ---- patterns ------------------------------------------------------------------------------------------------------ */
 
-static void free_list(char **paths, int n)
-{
-    for (int i = 0; i < n; i++) free(paths[i]);
-    free(paths);
-}
-
 static dt_err copy_files(const glob_t *g, char ***paths, int *n_paths)
 {
     char **list = calloc(g->gl_pathc, sizeof *list);
@@ -207,7 +201,7 @@ static dt_err copy_files(const glob_t *g, char ***paths, int *n_paths)
         struct stat st;
         if (stat(g->gl_pathv[i], &st) == 0 && S_ISDIR(st.st_mode)) continue;
         if (!(list[n] = strdup(g->gl_pathv[i]))) {
-            free_list(list, n);
+            dt_list_free(list, n);
             return dt_fail(DT_ERR_MEMORY, "no memory for the names of %zu files", (size_t)g->gl_pathc);
         }
         n++;

@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <math.h>
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +32,7 @@ static const char usage[] =
     "                     default for a checkpoint is bf16 when all weights are bf16, else fp32,\n"
     "                     which holds all three types exactly\n"
     "  --shard-size SIZE  at most SIZE bytes of tensors in a file, such as 5GB or 2GiB\n"
-    "                     (default 5GB)\n"
+    "                     (default 5GB): G and GB are 10^9 bytes, GiB 2^30\n"
     "  --tokenizer NAME   directory or tokenizer.json whose files go along; bytes; or none\n"
     "                     (default: the tokenizer of FROM)\n"
     "  --force            write into a directory that is not empty, over a file that exists\n"
@@ -79,25 +78,6 @@ static dt_err parse_dtype(const char *text, dt_st_type *dtype)
     return DT_OK;
 }
 
-/* As transformers writes sizes: GB are 10^9 bytes, GiB 2^30. */
-static dt_err parse_size(const char *text, int64_t *nbytes)
-{
-    static const char units[] = "kmgt";
-    char *end;
-    const double x = strtod(text, &end);
-    double scale = 1;
-    const char *unit = *end ? strchr(units, *end | 0x20) : NULL;
-    if (unit) {
-        scale = pow(end[1] == 'i' ? 1024 : 1000, (double)(unit - units + 1));
-        end += end[1] == 'i' ? 2 : 1;
-    }
-    if (*end == 'B' || *end == 'b') end++;
-    DT_CHECK(end != text && !*end && x * scale >= 1 && x * scale < 1e18, DT_ERR_USAGE,
-             "--shard-size: expected a size such as 5GB, found '%s'", text);
-    *nbytes = (int64_t)(x * scale);
-    return DT_OK;
-}
-
 static dt_err parse_kind(const char *text, enum kind *kind)
 {
     *kind = !strcmp(text, "hf") ? KIND_HF : !strcmp(text, "checkpoint") ? KIND_CHECKPOINT : KIND_NONE;
@@ -112,6 +92,7 @@ static dt_err parse_options(options *o, int argc, char **argv)
         {"to", 1, 0, TO},       {"dtype", 1, 0, DTYPE}, {"shard-size", 1, 0, SHARD}, {"tokenizer", 1, 0, TOKENIZER},
         {"force", 0, 0, FORCE}, TOOL_OPTIONS,           {0}};
     *o = (options){.shard_size = DT_ST_SHARD_SIZE};
+    uint64_t nbytes;
     for (int c, at;;) {
         DT_TRY(tool_option(argc, argv, ":" TOOL_LETTERS, table, &c, &at));
         if (c == -1) break;
@@ -123,7 +104,8 @@ static dt_err parse_options(options *o, int argc, char **argv)
             DT_TRY(parse_dtype(optarg, &o->dtype));
             break;
         case SHARD:
-            DT_TRY(parse_size(optarg, &o->shard_size));
+            DT_TRY(tool_parse_bytes("shard-size", optarg, &nbytes));
+            o->shard_size = (int64_t)nbytes; /* below 2^63 */
             break;
         case TOKENIZER:
             o->tokenizer = optarg;

@@ -27,7 +27,8 @@ static const char usage[] =
     "                            chosen by a hash of the document's content (pairs: of the prompt)\n"
     "  --shards N                make N files of about equal size, OUT-00000-of-0000N.h5 and so on,\n"
     "                            to be read in order\n"
-    "  --shard-size SIZE         or as many as are needed for none to have more than SIZE (500M, 2G)\n"
+    "  --shard-size SIZE         or as many as are needed for none to have more than SIZE, such as 500M,\n"
+    "                            5GB or 2GiB (G and GB are 10^9 bytes, GiB 2^30)\n"
     "  --kind KIND               auto, tokens (text to train on whole), sft (with a loss mask),\n"
     "                            preference or prompts (default auto: by the first document)\n"
     "  --format FORMAT           auto, text or json (default auto: json for names that end in .jsonl,\n"
@@ -95,15 +96,6 @@ typedef struct meter {
     bool terminal, shown;
 } meter;
 
-static void format_seconds(double s, char *out, size_t size)
-{
-    const int64_t n = (int64_t)(s + 0.5);
-    if (n >= 3600)
-        snprintf(out, size, "%" PRId64 ":%02d:%02d", n / 3600, (int)(n / 60 % 60), (int)(n % 60));
-    else
-        snprintf(out, size, "%d:%02d", (int)(n / 60), (int)(n % 60));
-}
-
 static void show_progress(void *self, const dt_make_stats *s)
 {
     meter *m = self;
@@ -116,8 +108,8 @@ static void show_progress(void *self, const dt_make_stats *s)
     if (s->nbytes_total > 0 && s->nbytes_read > 0) {
         snprintf(share, sizeof share, " of %s (%.0f%%)", dt_format_bytes((double)s->nbytes_total, total),
                  100.0 * (double)s->nbytes_read / (double)s->nbytes_total);
-        format_seconds(seconds * (double)(s->nbytes_total - s->nbytes_read) / (double)s->nbytes_read, left, sizeof left);
-        snprintf(eta, sizeof eta, "  ETA %s", left);
+        const double left_s = seconds * (double)(s->nbytes_total - s->nbytes_read) / (double)s->nbytes_read;
+        snprintf(eta, sizeof eta, "  left %s", dt_format_duration(left_s, left));
     }
     snprintf(line, sizeof line, "%s%s  %" PRId64 " documents  %" PRId64 " tokens  %s/s%s",
              dt_format_bytes((double)s->nbytes_read, read), share, s->n_documents + s->n_validation_documents,
@@ -315,9 +307,7 @@ static dt_err take_value(dt_make_options *m, int which, char *arg)
         m->separator = unescape(arg);
         return DT_OK;
     case OPT_SHARD_SIZE:
-        DT_CHECK(dt_parse_bytes(arg, &m->shard_nbytes) == DT_OK && m->shard_nbytes > 0, DT_ERR_USAGE,
-                 "--shard-size: expected a size as 500M or 2G, found %s", arg);
-        return DT_OK;
+        return tool_parse_bytes("shard-size", arg, &m->shard_nbytes);
     case OPT_THREADS:
         DT_TRY(tool_parse_int("threads", arg, 1, INT_MAX, &n));
         m->n_threads = (int)n;
@@ -456,7 +446,7 @@ static dt_err look_at(const look *l, const char *pattern)
     DT_TRY(dt_glob(pattern, &paths, &n));
     dt_err err = DT_OK;
     for (int i = 0; i < n && err == DT_OK; i++) err = look_one(l, paths[i]);
-    dt_config_free_list(paths, n);
+    dt_list_free(paths, n);
     return err;
 }
 

@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "dtrain/config.h"
 #include "dtrain/io.h"
@@ -75,7 +74,7 @@ static dt_err parse_options(options *opt, int argc, char **argv)
         DT_TRY(tool_option(argc, argv, ":o:m:s:x:" TOOL_LETTERS, longs, &c, &at));
         if (c == -1) break;
         if (c == 'o') opt->output = optarg;
-        if (c == 'm') dt_config_free_list(opt->names, opt->n_names);
+        if (c == 'm') dt_list_free(opt->names, opt->n_names);
         if (c == 'm') DT_TRY(dt_config_split(optarg, &opt->names, &opt->n_names));
         if (c == 's') DT_TRY(tool_parse_int("smooth", optarg, 1, INT64_MAX, &opt->smooth));
         if (c == 'x') DT_TRY(parse_axis(optarg, &opt->axis));
@@ -93,16 +92,10 @@ static dt_err parse_options(options *opt, int argc, char **argv)
 
 /* ---- reading --------------------------------------------------------------------------------------------------------- */
 
-static bool is_directory(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
 static dt_err read_run(run *r, const char *path, const char *output)
 {
     char file[PATH_MAX];
-    const int n = snprintf(file, sizeof file, is_directory(path) ? "%s/metrics.jsonl" : "%s", path);
+    const int n = snprintf(file, sizeof file, dt_is_directory(path) ? "%s/metrics.jsonl" : "%s", path);
     DT_CHECK(n < (int)sizeof file, DT_ERR_DATA, "%s: the name is too long", path);
     const char *const input = file;
     if (output) DT_TRY(dt_check_output(output, true, &input, 1)); /* a picture may be drawn again, but never over what is read */
@@ -253,8 +246,8 @@ static dt_err draw_all(const run *runs, int n_runs, const char *first, const opt
 {
     const char *const suffix[] = {"png", "svg"};
     const char *slash = strrchr(first, '/');
-    const int dir_len = is_directory(first) ? (int)strlen(first) : slash ? (int)(slash - first) : 1;
-    const char *dir = is_directory(first) || slash ? first : ".";
+    const int dir_len = dt_is_directory(first) ? (int)strlen(first) : slash ? (int)(slash - first) : 1;
+    const char *dir = dt_is_directory(first) || slash ? first : ".";
     dt_picture picture = {.axis = opt->axis};
     if (n_runs == 1) {
         snprintf(picture.heading, sizeof picture.heading, "%s", runs[0].title);
@@ -301,6 +294,6 @@ int main(int argc, char **argv)
         free(runs[i].title);
     }
     free(runs);
-    dt_config_free_list(opt.names, opt.n_names);
+    dt_list_free(opt.names, opt.n_names);
     return tool_end(err);
 }

@@ -15,7 +15,8 @@ static const char usage[] =
     "  --plan                  memory per rank and communication per step for every ZeRO stage; with\n"
     "      --ranks N             ranks (1)\n"
     "      --ranks-per-node N    ranks on a node (all)\n"
-    "      --device-memory SIZE  memory of a device, such as 80G (this machine's)\n"
+    "      --device-memory SIZE  memory of a device, such as 80GiB (this machine's);\n"
+    "                            G and GB are 10^9 bytes, GiB 2^30\n"
     "      --host-memory SIZE    memory of a node (this machine's)\n"
     "  --keys [section[.key]]  every configuration key: type, default, range, unit, help\n"
     "  -h, --help              this text\n"
@@ -35,11 +36,10 @@ typedef struct options {
     const char *const *overrides;
 } options;
 
-static dt_err parse_count(const char *name, const char *text, int *value)
+static dt_err parse_ranks(const char *name, const char *text, int *value)
 {
-    char *end;
-    const long n = strtol(text, &end, 10);
-    DT_CHECK(*text && !*end && n >= 1 && n <= 10000000, DT_ERR_USAGE, "%s: expected a number of ranks, found '%s'", name, text);
+    int64_t n;
+    DT_TRY(tool_parse_int(name, text, 1, 10000000, &n));
     *value = (int)n;
     return DT_OK;
 }
@@ -67,10 +67,10 @@ static dt_err parse_options(int argc, char **argv, options *o)
         switch (c) {
         case CHECK: o->action = ACTION_CHECK; break;
         case PLAN: o->action = ACTION_PLAN; break;
-        case RANKS: DT_TRY(parse_count("--ranks", optarg, &o->plan.nranks)); break;
-        case PER_NODE: DT_TRY(parse_count("--ranks-per-node", optarg, &o->plan.ranks_per_node)); break;
-        case DEVICE_MEMORY: DT_TRY(dt_parse_bytes(optarg, &o->plan.device_memory)); break;
-        case HOST_MEMORY: DT_TRY(dt_parse_bytes(optarg, &o->plan.host_memory)); break;
+        case RANKS: DT_TRY(parse_ranks("ranks", optarg, &o->plan.nranks)); break;
+        case PER_NODE: DT_TRY(parse_ranks("ranks-per-node", optarg, &o->plan.ranks_per_node)); break;
+        case DEVICE_MEMORY: DT_TRY(tool_parse_bytes("device-memory", optarg, &o->plan.device_memory)); break;
+        case HOST_MEMORY: DT_TRY(tool_parse_bytes("host-memory", optarg, &o->plan.host_memory)); break;
         case KEYS: o->action = ACTION_KEYS; break;
         case FORCE: o->force = true; break;
         case MARKDOWN: o->action = ACTION_MARKDOWN; break;

@@ -88,7 +88,7 @@ dt_err dt_report_choose(dt_report_options *opt, const char *list, const char *wh
         else if (!known)
             err = dt_fail(DT_ERR_USAGE, "%s: expected any of stdout, jsonl, csv, tensorboard, found '%s'", where, words[i]);
     }
-    dt_config_free_list(words, n);
+    dt_list_free(words, n);
     return err;
 }
 

@@ -64,7 +64,7 @@ static dt_err move_newer(const places *p, int64_t step)
                    : dt_fail(DT_ERR_WRITE, "%s: the path is too long", p->folder_checkpoints);
         if (err == DT_OK) err = dt_fault("branch.move");
     }
-    dt_config_free_list(paths, n);
+    dt_list_free(paths, n);
     return err;
 }
 
@@ -132,7 +132,7 @@ dt_err run_leave_branch(const char *output_dir, int64_t step)
     DT_TRY(find_places(&p, output_dir));
     DT_TRY(dt_checkpoint_list(p.checkpoints, &paths, &n));
     const bool any = n > 0 && dt_checkpoint_step_of(paths[0]) > step;
-    dt_config_free_list(paths, n);
+    dt_list_free(paths, n);
     if (!any) return DT_OK;
     DT_TRY(dt_make_dirs(p.folder));
     DT_TRY(copy_metrics(&p));

@@ -65,7 +65,7 @@ static bool is_allowed(const char *list, const char *name)
     bool found = false;
     if (dt_config_split(list, &items, &n) != DT_OK) return false;
     for (int i = 0; i < n; i++) found |= !strcmp(items[i], "all") || !strcmp(items[i], name);
-    dt_config_free_list(items, n);
+    dt_list_free(items, n);
     return found;
 }
 

@@ -80,7 +80,7 @@ static dt_err choose_given(dt_run *run, const char *dir)
         return DT_OK;
     }
     const bool own = in_folder(file, dir);
-    dt_config_free_list(run->resume_paths, n);
+    dt_list_free(run->resume_paths, n);
     run->resume_paths = NULL, run->n_resume_paths = 0, run->resume_is_given = true;
     if (n && !own) {
         free(file);

@@ -236,7 +236,7 @@ void dt_run_close(dt_run *run)
     dt_model_config_free(&run->mc);
     if (run->compute && run->dev.ops) run->dev.ops->stream_destroy(&run->dev, run->compute);
     dt_pretrained_free(&run->pretrained);
-    dt_config_free_list(run->resume_paths, run->n_resume_paths);
+    dt_list_free(run->resume_paths, run->n_resume_paths);
     free(run->mistakes.text);
     dt_config_free(&run->cfg);
 }

@@ -170,7 +170,7 @@ static void release(run_info *r)
 {
     dt_config_free(&r->cfg);
     dt_metrics_free(&r->metrics);
-    dt_config_free_list(r->paths, r->n_paths);
+    dt_list_free(r->paths, r->n_paths);
     free(r->latest);
     free(r->best_path);
     dt_model_config_free(&r->mc);

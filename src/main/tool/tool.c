@@ -84,3 +84,10 @@ dt_err tool_parse_real(const char *name, const char *text, double *value)
     DT_CHECK(end != text && !*end && isfinite(*value), DT_ERR_USAGE, "--%s: expected a number, found '%s'", name, text);
     return DT_OK;
 }
+
+dt_err tool_parse_bytes(const char *name, const char *text, uint64_t *nbytes)
+{
+    DT_CHECK(dt_parse_bytes(text, nbytes) && *nbytes > 0, DT_ERR_USAGE,
+             "--%s: expected a size in bytes such as 500M, 5GB (10^9 each) or 2GiB (2^30 each), found '%s'", name, text);
+    return DT_OK;
+}

@@ -30,6 +30,7 @@ dt_err tool_option(int argc, char **argv, const char *shorts, const struct optio
 /** A whole number from low to high, and a finite one. name: the option's, without dashes. DT_ERR_USAGE. */
 dt_err tool_parse_int(const char *name, const char *text, int64_t low, int64_t high, int64_t *value);
 dt_err tool_parse_real(const char *name, const char *text, double *value);
+dt_err tool_parse_bytes(const char *name, const char *text, uint64_t *nbytes); /* above 0; units as in dt_parse_bytes */
 
 /** Version, commit, compiler and its flags, devices and libraries, on standard output. */
 void tool_print_version(void);
