@@ -83,6 +83,9 @@ refused "another task" "run.task: pretrain -> sft" run.max_steps=12 run.task=sft
 refused "another dataset" "data.train: another dataset -> .*valid.h5" run.max_steps=12 data.train="$tmp/valid.h5"
 refused "another length" "data.seq_len: 32 -> 16" run.max_steps=12 data.seq_len=16
 refused "another model" "model.num_hidden_layers: 2 -> 3, model.rope_theta: 10000 -> 5000" run.max_steps=12 model.num_hidden_layers=3 model.rope_theta=5000
+refused "another model's rotary table" "model.rope_scaling: default -> llama3, .*model.rope_scaling.low_freq_factor: 0 -> 1" run.max_steps=12 \
+    'model.rope_scaling={"rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":32}'
+expect_text "with what to do" "start a new run from its weights with model.path = .*step-00000008.h5"
 expect "before anything is allocated" test "$(grep -c '^allocated' "$out")" = 0
 run 2 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/b" run.max_steps=12 data.seq_len=16
 expect_exit "--check refuses, too" 64
@@ -91,6 +94,13 @@ expect_exit "allowed by name" 0
 expect_text "and said" "from here on these are used: .*data.train: another dataset"
 mv "$tmp/train.h5" "$tmp/moved.h5"
 train 2 b run.max_steps=12 checkpoint.allow_changes=data.train data.train="$tmp/moved.h5"
+mv "$tmp/moved.h5" "$tmp/train.h5"
+begin
+train 1 b run.max_steps=9 model.dropout=0.1
+expect_text "another dropout is reported" "model.attn_pdrop: 0 -> 0.1"
+train 1 b run.max_steps=10 model.dropout=0.1
+expect "and compared with what was in effect" sh -c "! grep -q pdrop $out"
+cp "$tmp/train.h5" "$tmp/moved.h5"
 begin
 train 2 b run.max_steps=9 data.train="$tmp/moved.h5"
 expect_exit "the same data in another place" 0

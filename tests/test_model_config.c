@@ -236,6 +236,73 @@ static void mistakes_in_inline_keys_are_usage_errors_that_name_the_line(void **s
     dt_error_clear();
 }
 
+/* ---- two models ---- */
+
+static void count_difference(void *self, const char *name, const char *before, const char *now)
+{
+    assert_true(*name && strcmp(before, now) != 0);
+    ++*(int *)self;
+}
+
+static int n_differences(const dt_model_config *a, const dt_model_config *b)
+{
+    int n = 0;
+    dt_model_config_compare(a, b, count_difference, &n);
+    return n;
+}
+
+static void every_field_that_decides_what_a_model_computes_is_compared(void **state)
+{
+    bool sliding[2] = {false, true}, other[2] = {true, true};
+    const dt_model_config a = {.num_hidden_layers = 2, .sliding = sliding, .rope_theta = 1e4};
+#define OTHER(member, value)                                                                                                     \
+    do {                                                                                                                         \
+        dt_model_config b = a;                                                                                                   \
+        b.member = value;                                                                                                        \
+        if (n_differences(&a, &b) != 1) fail_msg("%s: %d differences, expected 1", #member, n_differences(&a, &b));               \
+    } while (0)
+    OTHER(family, DT_QWEN2); OTHER(act, DT_ACT_GELU); OTHER(rope_type, DT_ROPE_YARN);
+    OTHER(hidden_size, 1); OTHER(intermediate_size, 1); OTHER(num_hidden_layers, 1); OTHER(num_attention_heads, 1);
+    OTHER(num_key_value_heads, 1); OTHER(head_dim, 1); OTHER(vocab_size, 1); OTHER(max_position_embeddings, 1);
+    OTHER(norm_eps, 1e-6); OTHER(gated_mlp, true); OTHER(rms_norm, true); OTHER(qkv_bias, true); OTHER(o_bias, true);
+    OTHER(mlp_bias, true); OTHER(qk_norm, true); OTHER(tie_word_embeddings, true); OTHER(conv1d, true);
+    OTHER(sliding, other); OTHER(sliding, NULL); OTHER(sliding_window, 1);
+    OTHER(scale_attn_weights, true); OTHER(scale_attn_by_inverse_layer_idx, true);
+    OTHER(rope_theta, nextafter(1e4, 2e4)); OTHER(rope_factor, 1); OTHER(rope_low_freq_factor, 1);
+    OTHER(rope_high_freq_factor, 1); OTHER(rope_beta_fast, 1); OTHER(rope_beta_slow, 1); OTHER(rope_attention_factor, 1);
+    OTHER(rope_mscale, 1); OTHER(rope_mscale_all_dim, 1); OTHER(rope_truncate, true); OTHER(rope_original_max_position, 1);
+    OTHER(attn_pdrop, 0.1); OTHER(embd_pdrop, 0.1); OTHER(resid_pdrop, 0.1);
+#undef OTHER
+    assert_int_equal(n_differences(&a, &a), 0);
+}
+
+static void names_are_the_words_that_are_read(void **state)
+{
+    for (int f = 0; f < DT_N_FAMILY; f++) {
+        char json[64];
+        snprintf(json, sizeof json, "{\"model_type\": \"%s\"}", dt_family_name((dt_family)f));
+        dt_model_config mc = parsed(json);
+        assert_int_equal(mc.family, f);
+        dt_model_config_free(&mc);
+    }
+    for (int act = DT_ACT_SILU; act <= DT_ACT_QUICK_GELU; act++) {
+        char json[96];
+        snprintf(json, sizeof json, "{\"model_type\": \"llama\", \"hidden_act\": \"%s\"}", dt_activation_name((dt_activation)act));
+        dt_model_config mc = parsed(json);
+        assert_int_equal(mc.act, act);
+        dt_model_config_free(&mc);
+    }
+    for (int rope = DT_ROPE_DEFAULT; rope < DT_N_ROPE; rope++) {
+        char json[160];
+        snprintf(json, sizeof json, "{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"%s\", \"factor\": 2, "
+                 "\"low_freq_factor\": 1, \"high_freq_factor\": 4}}", dt_rope_name((dt_rope_type)rope));
+        dt_model_config mc = parsed(json);
+        assert_int_equal(mc.rope_type, rope);
+        dt_model_config_free(&mc);
+    }
+    assert_string_equal(dt_rope_name(DT_ROPE_NONE), "none");
+}
+
 /* ---- unit tables ---- */
 
 static const dt_tensor *find(const dt_unit *u, const char *name)
@@ -437,6 +504,8 @@ int main(void)
         cmocka_unit_test(inline_keys_make_a_model_alone),
         cmocka_unit_test(inline_keys_override_a_file),
         cmocka_unit_test(mistakes_in_inline_keys_are_usage_errors_that_name_the_line),
+        cmocka_unit_test(every_field_that_decides_what_a_model_computes_is_compared),
+        cmocka_unit_test(names_are_the_words_that_are_read),
         cmocka_unit_test(units_hold_the_tensors_of_the_published_models),
         cmocka_unit_test(matrices_that_one_product_serves_are_adjacent),
         cmocka_unit_test(llama3_frequencies_are_the_worked_ones),

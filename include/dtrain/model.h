@@ -12,8 +12,8 @@
 
 /* ---- configuration ------------------------------------------------------------------------------------------------- */
 
-typedef enum dt_family { DT_GPT2, DT_LLAMA, DT_MISTRAL, DT_QWEN2, DT_QWEN3 } dt_family;
-typedef enum dt_rope_type { DT_ROPE_NONE, DT_ROPE_DEFAULT, DT_ROPE_LINEAR, DT_ROPE_DYNAMIC, DT_ROPE_LLAMA3, DT_ROPE_YARN } dt_rope_type;
+typedef enum dt_family { DT_GPT2, DT_LLAMA, DT_MISTRAL, DT_QWEN2, DT_QWEN3, DT_N_FAMILY } dt_family;
+typedef enum dt_rope_type { DT_ROPE_NONE, DT_ROPE_DEFAULT, DT_ROPE_LINEAR, DT_ROPE_DYNAMIC, DT_ROPE_LLAMA3, DT_ROPE_YARN, DT_N_ROPE } dt_rope_type;
 enum { DT_MAX_EOS = 16 };
 
 /** config.json, checked and with its defaults filled in. */
@@ -48,6 +48,15 @@ dt_err dt_model_config_parse(dt_model_config *mc, const char *name, const char *
 /** From [model]: `config` (a file), or the inline keys; keys given inline besides `config` override it. Not for `path`. DT_ERR_USAGE / DT_ERR_DATA. */
 dt_err dt_model_config_from_keys(dt_model_config *mc, const dt_config *cfg);
 void dt_model_config_free(dt_model_config *mc);
+/** A dropout of [model]: of attention, embedding and residual branches alike; negative: the model's own stays. */
+void dt_model_config_set_dropout(dt_model_config *mc, double dropout);
+/** Tell of each field that decides what the model computes and differs, by its name in config.json; in the order of the struct. */
+typedef void (*dt_model_visit)(void *self, const char *name, const char *before, const char *now);
+void dt_model_config_compare(const dt_model_config *before, const dt_model_config *now, dt_model_visit visit, void *self);
+/* The words of config.json: "llama", "silu", "linear" ("none" for a model without rotary embedding). */
+const char *dt_family_name(dt_family family);
+const char *dt_activation_name(dt_activation act);
+const char *dt_rope_name(dt_rope_type type);
 /** The first of config.json's architectures: "LlamaForCausalLM". */
 const char *dt_model_architecture(dt_family family);
 

@@ -26,6 +26,7 @@ static const struct family {
     {"qwen3", "Qwen3ForCausalLM", DT_QWEN3, 22016, 32, 128, 151936, 32768, -1, -1},
 };
 enum { N_FAMILIES = sizeof FAMILIES / sizeof FAMILIES[0] };
+_Static_assert(N_FAMILIES == (int)DT_N_FAMILY, "a row for each family");
 
 static const struct family *find_family(const json_t *root)
 {
@@ -42,23 +43,40 @@ const char *dt_model_architecture(dt_family family)
     return "";
 }
 
+const char *dt_family_name(dt_family family)
+{
+    for (int i = 0; i < N_FAMILIES; i++)
+        if (FAMILIES[i].family == family) return FAMILIES[i].model_type;
+    return "";
+}
+
+/* The first word of an activation is its name here. */
+static const struct {
+    const char *word;
+    dt_activation act;
+} ACTIVATIONS[] = {{"silu", DT_ACT_SILU},
+                   {"swish", DT_ACT_SILU},
+                   {"gelu", DT_ACT_GELU},
+                   {"gelu_pytorch_tanh", DT_ACT_GELU_TANH},
+                   {"gelu_new", DT_ACT_GELU_TANH},
+                   {"quick_gelu", DT_ACT_QUICK_GELU}};
+enum { N_ACTIVATION_WORDS = sizeof ACTIVATIONS / sizeof ACTIVATIONS[0] };
+
+const char *dt_activation_name(dt_activation act)
+{
+    for (int i = 0; i < N_ACTIVATION_WORDS; i++)
+        if (ACTIVATIONS[i].act == act) return ACTIVATIONS[i].word;
+    return "";
+}
+
 static dt_err read_activation(const reader *r, const json_t *root, const char *key, dt_activation *act)
 {
-    static const struct {
-        const char *word;
-        dt_activation act;
-    } WORDS[] = {{"silu", DT_ACT_SILU},
-                 {"swish", DT_ACT_SILU},
-                 {"gelu", DT_ACT_GELU},
-                 {"gelu_new", DT_ACT_GELU_TANH},
-                 {"quick_gelu", DT_ACT_QUICK_GELU},
-                 {"gelu_pytorch_tanh", DT_ACT_GELU_TANH}};
     const char *word = NULL;
     DT_TRY(dt_json_string(r, root, key, &word));
     if (!word) return DT_OK;
-    for (size_t i = 0; i < sizeof WORDS / sizeof WORDS[0]; i++) {
-        if (strcmp(word, WORDS[i].word) == 0) {
-            *act = WORDS[i].act;
+    for (int i = 0; i < N_ACTIVATION_WORDS; i++) {
+        if (strcmp(word, ACTIVATIONS[i].word) == 0) {
+            *act = ACTIVATIONS[i].act;
             return DT_OK;
         }
     }
@@ -241,6 +259,11 @@ dt_err dt_model_config_parse(dt_model_config *mc, const char *name, const char *
     const dt_err err = dt_model_config_from_json(mc, &r, root);
     json_decref(root);
     return err;
+}
+
+void dt_model_config_set_dropout(dt_model_config *mc, double dropout)
+{
+    if (dropout >= 0) mc->attn_pdrop = mc->embd_pdrop = mc->resid_pdrop = dropout;
 }
 
 void dt_model_config_free(dt_model_config *mc)

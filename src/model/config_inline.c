@@ -80,12 +80,10 @@ static dt_err to_json(const dt_config *cfg, const inline_key *k, json_t **out)
 
 static dt_err check_family_reads(const dt_config *cfg, const inline_key *k, const json_t *root)
 {
-    static const char *const TYPES[] = {
-        [DT_GPT2] = "gpt2", [DT_LLAMA] = "llama", [DT_MISTRAL] = "mistral", [DT_QWEN2] = "qwen2", [DT_QWEN3] = "qwen3"};
     const char *type = json_string_value(json_object_get(root, "model_type"));
     char where[256];
-    for (int f = DT_GPT2; type && f <= DT_QWEN3; f++) {
-        DT_CHECK(strcmp(type, TYPES[f]) != 0 || (k->read_by & 1u << f), DT_ERR_USAGE,
+    for (int f = 0; type && f < DT_N_FAMILY; f++) {
+        DT_CHECK(strcmp(type, dt_family_name((dt_family)f)) != 0 || (k->read_by & 1u << f), DT_ERR_USAGE,
                  "%s: a model of type %s has no such key: remove it (its value is %s)",
                  dt_config_where(cfg, "model", k->key, where, sizeof where), type, value_of(cfg, k));
     }
@@ -161,7 +159,7 @@ static dt_err finish(dt_model_config *mc, const dt_config *cfg, const reader *r,
         mc->json = json_dumps(root, JSON_INDENT(2));
         DT_CHECK(mc->json, DT_ERR_MEMORY, "no memory for the text of the model's configuration");
     }
-    if (cfg->model_dropout >= 0) mc->attn_pdrop = mc->embd_pdrop = mc->resid_pdrop = cfg->model_dropout;
+    dt_model_config_set_dropout(mc, cfg->model_dropout);
     const bool window = cfg->model_sliding_window[0] != '\0' && strcmp(cfg->model_sliding_window, "null") != 0;
     char where[256];
     DT_CHECK(!window || mc->sliding, DT_ERR_USAGE,

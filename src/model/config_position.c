@@ -4,23 +4,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char *dt_rope_name(dt_rope_type type)
+{
+    static const char *const NAMES[DT_N_ROPE] = {
+        [DT_ROPE_NONE] = "none",       [DT_ROPE_DEFAULT] = "default", [DT_ROPE_LINEAR] = "linear",
+        [DT_ROPE_DYNAMIC] = "dynamic", [DT_ROPE_LLAMA3] = "llama3",   [DT_ROPE_YARN] = "yarn"};
+    return (unsigned)type < DT_N_ROPE ? NAMES[type] : "";
+}
+
 static dt_err rope_type_of(const reader *r, const char *key, const json_t *rope, dt_rope_type *type)
 {
-    static const struct {
-        const char *word;
-        dt_rope_type type;
-    } WORDS[] = {{"default", DT_ROPE_DEFAULT},
-                 {"linear", DT_ROPE_LINEAR},
-                 {"dynamic", DT_ROPE_DYNAMIC},
-                 {"llama3", DT_ROPE_LLAMA3},
-                 {"yarn", DT_ROPE_YARN}};
     const json_t *v = dt_json_get(rope, "rope_type");
     if (!v) v = dt_json_get(rope, "type");
     *type = DT_ROPE_DEFAULT;
     if (!v) return DT_OK;
-    for (size_t i = 0; i < sizeof WORDS / sizeof WORDS[0]; i++) {
-        if (json_is_string(v) && strcmp(json_string_value(v), WORDS[i].word) == 0) {
-            *type = WORDS[i].type;
+    for (int t = DT_ROPE_DEFAULT; t < DT_N_ROPE && json_is_string(v); t++) {
+        if (strcmp(json_string_value(v), dt_rope_name((dt_rope_type)t)) == 0) {
+            *type = (dt_rope_type)t;
             return DT_OK;
         }
     }

@@ -1,45 +1,43 @@
 /* changes.c - what a resumed run would do differently from the run that wrote its checkpoint.
  *
- * All keys of the two configurations are compared. Most changes are possible and only said; some are nobody's
- * business; and some cannot be meant, because what the checkpoint holds (moments, the place in the data) says
- * nothing about the run that is asked for: they are refused unless checkpoint.allow_changes names them. The model
- * itself is compared as numbers, not as keys, for it may be described in several ways. */
+ * All keys of the two configurations are compared. Most changes are allowed and reported; some are ignored; some are
+ * refused because they are almost certainly mistakes: what the checkpoint holds (moments, the position in the data)
+ * does not fit the run that is asked for. checkpoint.allow_changes names those that are meant. The model itself is
+ * compared as numbers, not as keys, for it may be described in several ways. */
 #include "run.h"
 #include <inttypes.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum change { CHANGE_FREE, CHANGE_SAID, CHANGE_REFUSED } change;
+typedef enum change { CHANGE_IGNORED, CHANGE_REPORTED, CHANGE_REFUSED } change;
 
-/* What is not here is said. A section's name alone stands for all its keys; the first row that fits counts. */
+/* What is not here is reported. A section's name alone stands for all its keys; the first row that fits counts. */
 static const struct {
     const char *section, *key;
     change kind;
 } CLASSES[] = {
     {"run", "task", CHANGE_REFUSED},
-    {"run", "output_dir", CHANGE_FREE},
-    {"run", "device", CHANGE_FREE},
-    {"run", "threads", CHANGE_FREE},
-    {"run", "time_limit", CHANGE_FREE},
-    {"run", "max_skipped_steps", CHANGE_FREE},
-    {"model", "attention", CHANGE_FREE},
-    {"model", "activation_checkpointing", CHANGE_FREE},
-    {"model", "dropout", CHANGE_SAID},
-    {"model", NULL, CHANGE_FREE}, /* compared as a model, below */
+    {"run", "output_dir", CHANGE_IGNORED},
+    {"run", "device", CHANGE_IGNORED},
+    {"run", "threads", CHANGE_IGNORED},
+    {"run", "time_limit", CHANGE_IGNORED},
+    {"run", "max_skipped_steps", CHANGE_IGNORED},
+    {"model", "attention", CHANGE_IGNORED},
+    {"model", "activation_checkpointing", CHANGE_IGNORED},
+    {"model", NULL, CHANGE_IGNORED}, /* compared as a model, below */
     {"data", "seq_len", CHANGE_REFUSED},
     {"data", "packing", CHANGE_REFUSED},
     {"data", "document_mask", CHANGE_REFUSED},
-    {"data", "prefetch", CHANGE_FREE},
-    {"data", "verify", CHANGE_FREE},
-    {"batch", "micro_batch_size", CHANGE_FREE},
-    {"batch", "gradient_accumulation_steps", CHANGE_FREE},
-    {"zero", NULL, CHANGE_FREE},
-    {"comm", NULL, CHANGE_FREE},
-    {"checkpoint", "metric_for_best_model", CHANGE_SAID},
-    {"checkpoint", "greater_is_better", CHANGE_SAID},
-    {"checkpoint", NULL, CHANGE_FREE},
-    {"log", NULL, CHANGE_FREE},
+    {"data", "prefetch", CHANGE_IGNORED},
+    {"data", "verify", CHANGE_IGNORED},
+    {"batch", "micro_batch_size", CHANGE_IGNORED},
+    {"batch", "gradient_accumulation_steps", CHANGE_IGNORED},
+    {"zero", NULL, CHANGE_IGNORED},
+    {"comm", NULL, CHANGE_IGNORED},
+    {"checkpoint", "metric_for_best_model", CHANGE_REPORTED},
+    {"checkpoint", "greater_is_better", CHANGE_REPORTED},
+    {"checkpoint", NULL, CHANGE_IGNORED},
+    {"log", NULL, CHANGE_IGNORED},
 };
 
 static change class_of(const char *section, const char *key)
@@ -47,15 +45,14 @@ static change class_of(const char *section, const char *key)
     for (size_t i = 0; i < sizeof CLASSES / sizeof CLASSES[0]; i++)
         if (!strcmp(CLASSES[i].section, section) && (!CLASSES[i].key || !strcmp(CLASSES[i].key, key)))
             return CLASSES[i].kind;
-    return CHANGE_SAID;
+    return CHANGE_REPORTED;
 }
 
 /* Two lists as texts, "a.b: x -> y, c.d: ...". */
 typedef struct changes {
     const char *allowed; /* checkpoint.allow_changes */
-    char said[1000], refused[1000];
+    char reported[1000], refused[1000];
     const char *section, *key; /* the first that is refused and is a key */
-    int n_free;
 } changes;
 
 static bool is_allowed(const char *list, const char *name)
@@ -78,9 +75,8 @@ static void append(char *list, size_t size, const char *name, const char *before
 
 static void add(changes *c, change kind, const char *name, const char *before, const char *now)
 {
-    if (kind == CHANGE_REFUSED && is_allowed(c->allowed, name)) kind = CHANGE_SAID;
-    if (kind == CHANGE_FREE) c->n_free++;
-    if (kind == CHANGE_SAID) append(c->said, sizeof c->said, name, before, now);
+    if (kind == CHANGE_REFUSED && is_allowed(c->allowed, name)) kind = CHANGE_REPORTED;
+    if (kind == CHANGE_REPORTED) append(c->reported, sizeof c->reported, name, before, now);
     if (kind == CHANGE_REFUSED) append(c->refused, sizeof c->refused, name, before, now);
 }
 
@@ -97,93 +93,22 @@ static void see_key(void *self, const char *section, const char *key, const char
 /* ---- the model
  * --------------------------------------------------------------------------------------------------------- */
 
-typedef enum field_kind { FIELD_INT, FIELD_REAL, FIELD_BOOL, FIELD_FAMILY, FIELD_ACT, FIELD_ROPE } field_kind;
-
-#define FIELD(name_, member, kind_)                                                                                    \
-    {                                                                                                                  \
-        name_, offsetof(dt_model_config, member), kind_                                                                \
-    }
-static const struct {
-    const char *name;
-    size_t offset;
-    field_kind kind;
-} FIELDS[] = {
-    FIELD("model_type", family, FIELD_FAMILY),
-    FIELD("hidden_size", hidden_size, FIELD_INT),
-    FIELD("intermediate_size", intermediate_size, FIELD_INT),
-    FIELD("num_hidden_layers", num_hidden_layers, FIELD_INT),
-    FIELD("num_attention_heads", num_attention_heads, FIELD_INT),
-    FIELD("num_key_value_heads", num_key_value_heads, FIELD_INT),
-    FIELD("head_dim", head_dim, FIELD_INT),
-    FIELD("vocab_size", vocab_size, FIELD_INT),
-    FIELD("max_position_embeddings", max_position_embeddings, FIELD_INT),
-    FIELD("rms_norm_eps", norm_eps, FIELD_REAL),
-    FIELD("hidden_act", act, FIELD_ACT),
-    FIELD("attention_bias", qkv_bias, FIELD_BOOL),
-    FIELD("mlp_bias", mlp_bias, FIELD_BOOL),
-    FIELD("tie_word_embeddings", tie_word_embeddings, FIELD_BOOL),
-    FIELD("sliding_window", sliding_window, FIELD_INT),
-    FIELD("rope_scaling", rope_type, FIELD_ROPE),
-    FIELD("rope_scaling.factor", rope_factor, FIELD_REAL),
-    FIELD("rope_theta", rope_theta, FIELD_REAL),
-};
-#undef FIELD
-
-static void value_text(const dt_model_config *mc, size_t offset, field_kind kind, char out[32])
+static void see_field(void *self, const char *field, const char *before, const char *now)
 {
-    static const char *const families[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3"};
-    static const char *const acts[] = {"silu", "gelu", "gelu_pytorch_tanh", "quick_gelu"};
-    static const char *const ropes[] = {"none", "default", "linear", "dynamic", "llama3", "yarn"};
-    static const size_t sizes[] = {sizeof(int64_t),   sizeof(double),        sizeof(bool),
-                                   sizeof(dt_family), sizeof(dt_activation), sizeof(dt_rope_type)};
-    union {
-        int64_t i;
-        double r;
-        bool b;
-        dt_family family;
-        dt_activation act;
-        dt_rope_type rope;
-    } v = {0};
-    memcpy(&v, (const char *)mc + offset, sizes[kind]);
-    switch (kind) {
-    case FIELD_INT:
-        snprintf(out, 32, "%" PRId64, v.i);
-        break;
-    case FIELD_REAL:
-        snprintf(out, 32, "%.12g", v.r);
-        break;
-    case FIELD_BOOL:
-        snprintf(out, 32, "%s", v.b ? "true" : "false");
-        break;
-    case FIELD_FAMILY:
-        snprintf(out, 32, "%s", families[v.family]);
-        break;
-    case FIELD_ACT:
-        snprintf(out, 32, "%s", acts[v.act]);
-        break;
-    case FIELD_ROPE:
-        snprintf(out, 32, "%s", ropes[v.rope]);
-        break;
-    }
+    char name[120];
+    snprintf(name, sizeof name, "model.%s", field);
+    const bool dropout = strlen(field) > 6 && !strcmp(field + strlen(field) - 6, "_pdrop");
+    add(self, dropout ? CHANGE_REPORTED : CHANGE_REFUSED, name, before, now);
 }
 
-static void compare_models(changes *c, const dt_model_config *before, const dt_model_config *now)
-{
-    for (size_t i = 0; i < sizeof FIELDS / sizeof FIELDS[0]; i++) {
-        char name[64], a[32], b[32];
-        value_text(before, FIELDS[i].offset, FIELDS[i].kind, a);
-        value_text(now, FIELDS[i].offset, FIELDS[i].kind, b);
-        snprintf(name, sizeof name, "model.%s", FIELDS[i].name);
-        if (strcmp(a, b) != 0) add(c, CHANGE_REFUSED, name, a, b);
-    }
-}
-
-static dt_err see_model(changes *c, const dt_run *run, const char *path, const char *json)
+/* A dropout of [model] is not in the text of the model. */
+static dt_err see_model(changes *c, const dt_run *run, const char *path, const char *json, double dropout)
 {
     dt_model_config before = {0};
     if (!json || !*json) return DT_OK; /* another writer's: the tensors tell */
     DT_TRY(dt_model_config_parse(&before, path, json));
-    compare_models(c, &before, &run->mc);
+    dt_model_config_set_dropout(&before, dropout);
+    dt_model_config_compare(&before, &run->mc, see_field, c);
     dt_model_config_free(&before);
     return DT_OK;
 }
@@ -198,25 +123,32 @@ static void see_data(changes *c, const dt_run *run, const dt_ckpt_meta *meta)
     add(c, CHANGE_REFUSED, "data.train", "another dataset", run->cfg.data_train);
 }
 
+dt_err run_read_saved_config(dt_config *cfg, const char *path, const dt_ckpt_meta *meta)
+{
+    dt_mistakes unknown = {0}; /* keys of other versions */
+    const dt_err err =
+        dt_config_read(cfg, path, meta->config ? meta->config : "", 0, NULL, DT_VARIABLES_MAY_BE_UNSET, &unknown);
+    free(unknown.text);
+    if (err == DT_OK) dt_error_clear();
+    return err;
+}
+
 static dt_err compare(changes *c, const dt_run *run, const char *path, const dt_ckpt_meta *meta)
 {
     dt_config before = {0};
-    dt_mistakes unknown = {0}; /* keys of other versions */
-    DT_TRY(
-        dt_config_read(&before, path, meta->config ? meta->config : "", 0, NULL, DT_VARIABLES_MAY_BE_UNSET, &unknown));
-    free(unknown.text);
-    dt_error_clear();
+    DT_TRY(run_read_saved_config(&before, path, meta));
+    const double dropout = before.model_dropout;
     dt_config_compare(&before, &run->cfg, see_key, c);
     dt_config_free(&before);
     see_data(c, run, meta);
-    return see_model(c, run, path, meta->model_config);
+    return see_model(c, run, path, meta->model_config, dropout);
 }
 
 dt_err run_same_settings(const dt_run *run, const char *path, const dt_ckpt_meta *meta, bool *same)
 {
     changes c = {.allowed = ""};
     DT_TRY(compare(&c, run, path, meta));
-    *same = !c.said[0] && !c.refused[0];
+    *same = !c.reported[0] && !c.refused[0];
     return DT_OK;
 }
 
@@ -242,10 +174,10 @@ dt_err run_check_changes(const dt_run *run, const char *path, const dt_ckpt_meta
         return dt_fail(
             DT_ERR_USAGE,
             "%s%s%s was made with other settings, which do not fit its optimizer state and its position in the data (%s): "
-            "begin "
-            "from its weights with model.path and another run.output_dir, or name the keys in checkpoint.allow_changes",
-            where, c.key ? ": " : "", path, c.refused);
+            "start a new run from its weights with model.path = %s and another run.output_dir, or name the keys in "
+            "checkpoint.allow_changes",
+            where, c.key ? ": " : "", path, c.refused, path);
     DT_TRY(check_length(run, path, meta));
-    if (c.said[0]) DT_WARN("%s was made with other settings; from here on these are used: %s", path, c.said);
+    if (c.reported[0]) DT_WARN("%s was made with other settings; from here on these are used: %s", path, c.reported);
     return DT_OK;
 }

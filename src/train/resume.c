@@ -53,16 +53,14 @@ static bool is_submitted_again(const dt_run *run, const char *newest)
 {
     dt_ckpt_meta meta;
     dt_config before = {0};
-    dt_mistakes unknown = {0};
     bool same = false;
     if (dt_checkpoint_read_meta(newest, &meta) == DT_OK) {
-        if (dt_config_read(&before, newest, meta.config, 0, NULL, DT_VARIABLES_MAY_BE_UNSET, &unknown) == DT_OK &&
+        if (run_read_saved_config(&before, newest, &meta) == DT_OK &&
             !strcmp(before.checkpoint_resume, run->cfg.checkpoint_resume) && run_same_settings(run, newest, &meta, &same) != DT_OK)
             same = false;
         dt_config_free(&before);
         dt_ckpt_meta_free(&meta);
     }
-    free(unknown.text);
     dt_error_clear();
     return same;
 }
@@ -152,13 +150,11 @@ dt_err run_choose_checkpoint(dt_run *run)
 static void take_best(const dt_run *run, const char *path, const dt_ckpt_meta *meta, progress *p)
 {
     dt_config before = {0};
-    dt_mistakes unknown = {0};
     p->validation_due = meta->validation_due && run->valid;
     p->best_step = meta->best_step, p->best_metric = meta->best_metric, p->n_not_better = meta->n_not_better;
-    if (dt_config_read(&before, path, meta->config, 0, NULL, DT_VARIABLES_MAY_BE_UNSET, &unknown) == DT_OK && !run_best_same_metric(&before, &run->cfg))
+    if (run_read_saved_config(&before, path, meta) == DT_OK && !run_best_same_metric(&before, &run->cfg))
         p->best_step = 0, p->n_not_better = 0;
     dt_config_free(&before);
-    free(unknown.text);
     dt_error_clear();
 }
 

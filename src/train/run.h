@@ -47,9 +47,11 @@ int run_stop_request(const dt_run *run, double more_s); /* would a save still fi
 const char *run_stop_name(const dt_run *run, int stop); /* "a signal", "run.time_limit", "the end of the Slurm job" */
 dt_err run_agree(dt_run *run, dt_err err);             /* dt_comm_agree; a signal ends a run that is still starting. Collective */
 
-/* changes.c: what differs from the run that wrote a checkpoint is said or refused (DT_ERR_USAGE); local. */
+/* changes.c: what differs from the run that wrote a checkpoint is reported or refused (DT_ERR_USAGE); local. */
 dt_err run_check_changes(const dt_run *run, const char *path, const dt_ckpt_meta *meta);
-dt_err run_same_settings(const dt_run *run, const char *path, const dt_ckpt_meta *meta, bool *same); /* nothing that would be said? */
+dt_err run_same_settings(const dt_run *run, const char *path, const dt_ckpt_meta *meta, bool *same); /* nothing that would be reported? */
+/** The configuration in a checkpoint; keys that this version does not know are left out. Free it, also after an error. */
+dt_err run_read_saved_config(dt_config *cfg, const char *path, const dt_ckpt_meta *meta);
 
 /* branch.c: local, on rank 0. */
 dt_err run_leave_branch(const char *output_dir, int64_t step); /* newer checkpoints are moved away, where there are any */

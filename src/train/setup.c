@@ -86,12 +86,6 @@ static dt_err open_model_config(dt_run *run)
     return shape && (!run->comm || run->comm->rank == 0) ? compare_shape(cfg, &run->mc) : DT_OK;
 }
 
-static dt_err apply_dropout(dt_run *run)
-{
-    if (run->cfg.model_dropout >= 0) run->mc.attn_pdrop = run->mc.embd_pdrop = run->mc.resid_pdrop = run->cfg.model_dropout;
-    return DT_OK;
-}
-
 dt_err run_betas(const dt_config *cfg, double *beta1, double *beta2)
 {
     char where[512], rest;
@@ -186,7 +180,7 @@ static dt_err open_model(dt_run *run)
 {
     if (dt_config_doubted(&run->cfg, "model", NULL)) return DT_OK;
     DT_TRY(open_model_config(run));
-    DT_TRY(apply_dropout(run));
+    dt_model_config_set_dropout(&run->mc, run->cfg.model_dropout);
     DT_TRY(check_length(run));
     return dt_model_make_units(&run->mc, &run->units, &run->n_units);
 }
