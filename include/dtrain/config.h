@@ -32,7 +32,7 @@ typedef struct dt_config {
  *
  *  Errors (DT_ERR_USAGE; message "FILE:LINE: [section] key: expected ..., found ..."): unknown section or key (with the nearest
  *  known one), key twice, wrong type, out of range, not one of the words, unset ${NAME}, line over 4000 bytes, indented line.
- *  All mistakes are told, a line each. */
+ *  All mistakes are reported, a line each. */
 dt_err dt_config_parse(dt_config *cfg, const char *name, const char *text, int n_overrides, const char *const *overrides);
 
 /** What a ${NAME} whose variable is not set is: a mistake, or the end of what is known of its key (which is doubted then). */

@@ -159,7 +159,7 @@
     REAL(checkpoint, save_steps, 500, 0, 1e12, "optimizer steps", \
          "save a checkpoint every this many steps; below 1: a fraction of all steps; 0: only at the end") \
     INT (checkpoint, save_total_limit, 0, 0, INT64_MAX, "files", \
-         "keep at most this many checkpoints, the newest, and besides them the best; 0: all") \
+         "keep at most this many checkpoints, the newest ones; the best is kept in addition; 0: all") \
     TEXT(checkpoint, resume, "auto", \
          "auto: continue from the newest intact checkpoint in output_dir, or start anew if there is none; none: " \
          "start anew; or the path of a checkpoint") \
@@ -187,7 +187,7 @@
     REAL(log, stdout_every, -1, -1, 1e9, "seconds", \
          "print a line at most every this many seconds where standard output is no terminal (metrics files get all); " \
          "0: print every report; -1: print the first ten, then one in 10 seconds or in 2% of the run's time, whichever " \
-         "is longer, and at least one in 10 minutes") \
+         "is longer, and at least one every 10 minutes") \
     BOOL(log, wall_clock_breakdown, false, \
          "log the milliseconds of each phase: minimum, mean and maximum over the ranks") \
     BOOL(log, trace, false, "write trace.json (Chrome trace format): every phase and block on every rank")

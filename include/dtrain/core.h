@@ -53,7 +53,7 @@ void dt_error_clear(void);
         if (!(cond)) return dt_fail((err), __VA_ARGS__);                                                               \
     } while (0)
 
-/** Mistakes of the user that are told together, a line each: {0} to begin. */
+/** Mistakes of the user that are reported together, a line each: {0} to begin. */
 typedef struct dt_mistakes {
     char *text;
     int n;

@@ -38,7 +38,7 @@ typedef struct dt_dataset_info {
     int64_t n_documents;    /* documents or samples; -1: the file has no /offsets */
     int token_nbytes;       /* 2 or 4 */
     bool has_weights, has_margins, has_safety, has_answers, has_checksums;
-    bool sealed; /* has a checksum of all that is no array, too; it was verified when the file was opened */
+    bool sealed; /* has a checksum of everything except the arrays, too; it was verified when the file was opened */
 } dt_dataset_info;
 const dt_dataset_info *dt_dataset_get_info(const dt_dataset *d);
 

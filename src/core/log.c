@@ -70,7 +70,7 @@ static int print_head(dt_log_level level, char *out, size_t size)
     return snprintf(out, size, "%s: [rank %d %s] %s", who.program, who.rank, who.host, words[level]);
 }
 
-/* Who speaks stands before every line. */
+/* Every line starts with the program's name and rank. */
 static void log_each_line(dt_log_level level, const char *text)
 {
     for (size_t n; *text; text += n + (text[n] == '\n')) {

@@ -1,4 +1,4 @@
-/* seal.h - a checksum over all of a dataset file that is no array: HDF5's superblock, groups, attributes. It stands behind HDF5's end of the file, which
+/* seal.h - a checksum of everything in a dataset file except the arrays: HDF5's superblock, groups, attributes. It stands behind HDF5's end of the file, which
  * HDF5 leaves alone: older programs and other readers see nothing of it. */
 #ifndef DTRAIN_DATA_SEAL_H
 #define DTRAIN_DATA_SEAL_H

@@ -24,7 +24,7 @@ typedef struct dt_progress {
 } dt_progress;
 
 /** Is the record of this moment shown as a line of its own? every_s >= 0: when so much time has passed since the last one. every_s < 0: the first ten; behind
- *  them one in 10 seconds or in 2 % of the time that the run has taken, whichever is longer, and at least one in 10 minutes. A second gives at most ten lines,
+ *  them one in 10 seconds or in 2 % of the time that the run has taken, whichever is longer, and at least one every 10 minutes. A second gives at most ten lines,
  *  a minute 16, an hour some 160, a day some 350. start_s, now_s: clock at the start and now. */
 bool dt_cadence_shows(dt_cadence *c, double every_s, double start_s, double now_s);
 

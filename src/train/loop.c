@@ -220,7 +220,7 @@ static dt_err after_step(dt_run *run, progress *p, const cadence *every, bool la
     return (saves || validate_now) && !last && !*stop ? vote_on_stop(run, stop) : DT_OK;
 }
 
-/* The validation that the run before this one owed. A run that begins with it and cannot end it never will. */
+/* Do the validation that the previous run postponed. If it does not fit even at the start of a run, it never will. */
 static dt_err validate_first(dt_run *run, progress *p, int *stop)
 {
     if (!p->validation_due) return DT_OK;
