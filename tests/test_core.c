@@ -54,6 +54,24 @@ static void a_long_message_is_cut_with_dots(void **state)
     dt_error_clear();
 }
 
+static void mistakes_are_listed_once_and_one_may_lack_a_message(void **state)
+{
+    dt_mistakes m = {0};
+    dt_error_clear();
+    dt_mistakes_add(&m, dt_fail(DT_ERR_DATA, "a file"));
+    dt_mistakes_add(&m, DT_ERR_USAGE);
+    dt_mistakes_add(&m, dt_fail(DT_ERR_DATA, "a file"));
+    dt_mistakes_add(&m, dt_fail(DT_ERR_DATA, "another file"));
+    assert_int_equal(m.n, 2);
+    assert_int_equal(dt_mistakes_end(&m), DT_ERR_USAGE);
+    assert_string_equal(dt_error_message(), "a file\nanother file");
+    dt_error_clear();
+    dt_mistakes_add(&m, DT_ERR_DATA);
+    assert_int_equal(dt_mistakes_end(&m), DT_ERR_DATA);
+    assert_true(dt_error_message()[0] != '\0');
+    dt_error_clear();
+}
+
 static void every_error_has_its_exit_code(void **state)
 {
     const int codes[DT_N_ERR] = {0, 64, 65, 70, 70, 70, 71, 74, 75, 76};
@@ -425,6 +443,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_message_wins_until_cleared),
+        cmocka_unit_test(mistakes_are_listed_once_and_one_may_lack_a_message),
         cmocka_unit_test(a_long_message_is_cut_with_dots),
         cmocka_unit_test(every_error_has_its_exit_code),
         cmocka_unit_test(warnings_name_the_rank_and_information_is_said_once),

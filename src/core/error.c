@@ -47,6 +47,7 @@ void dt_error_clear(void) { message[0] = '\0'; }
 static bool is_there(const dt_mistakes *m, const char *text)
 {
     const size_t n = strlen(text);
+    if (n == 0) return true; /* an error without a message adds nothing to the list */
     for (const char *p = m->text; p && (p = strstr(p, text)); p += n)
         if ((p == m->text || p[-1] == '\n') && (p[n] == '\n' || p[n] == '\0')) return true;
     return false;
@@ -72,7 +73,7 @@ void dt_mistakes_add(dt_mistakes *m, dt_err err)
 dt_err dt_mistakes_end(dt_mistakes *m)
 {
     const dt_err err = m->err;
-    if (err != DT_OK) dt_fail(err, "%s", m->text ? m->text : "no memory for the messages of what is wrong");
+    if (err != DT_OK) dt_fail(err, "%s", m->text ? m->text : "what is wrong is not known: its message is empty, or there was no memory for it");
     free(m->text);
     *m = (dt_mistakes){0};
     return err;
