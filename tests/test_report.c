@@ -547,6 +547,31 @@ static void a_resumed_run_says_which_steps_it_repeats_in_a_later_file(void **sta
     assert_int_equal(e[1].step, 42);
 }
 
+static void an_evaluation_adds_to_what_is_there_and_restarts_no_step(void **state)
+{
+    struct fixture *f = *state;
+    char paths[4][400];
+    struct event e[8];
+    dt_report *r = open_report(f, true, true, 0);
+    const dt_train_record rec = record_of(7);
+    assert_int_equal(dt_report_train(r, &rec), DT_OK);
+    dt_report_close(r);
+    const dt_report_options opt = {.output_dir = f->dir, .to_jsonl = true, .to_csv = true, .to_tensorboard = true, .append = true};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(dt_report_open(&r, &opt), DT_OK);
+        assert_int_equal(dt_report_validation(r, 0, 1.5, NULL, 0), DT_OK);
+        dt_report_close(r);
+    }
+    assert_int_equal(event_files(f, paths, 4), 3);
+    assert_int_equal(read_events(paths[2], e, 8), 2); /* the version and the validation: no start of a session */
+    assert_int_equal(e[1].session_status, 0);
+    assert_string_equal(e[1].tag[0], "Loss/validation");
+    dt_metrics m;
+    assert_int_equal(dt_metrics_read(&m, f->jsonl), DT_OK);
+    assert_int_equal(m.n_rows, 3);
+    dt_metrics_free(&m);
+}
+
 /* ---- metrics.csv ----------------------------------------------------------------------------------------------------- */
 
 #define CSV_FIXED "step,loss,lr,grad_norm,tokens,samples,step_time,tokens_per_second,memory_device,memory_host,skipped,validation_loss"
@@ -789,6 +814,7 @@ int main(void)
         cmocka_unit_test(a_closed_report_takes_everything),
         cmocka_unit_test(crc32c_has_the_known_values),
         WITH_DIR(events_are_framed_and_read_back),
+        WITH_DIR(an_evaluation_adds_to_what_is_there_and_restarts_no_step),
         WITH_DIR(a_resumed_run_says_which_steps_it_repeats_in_a_later_file),
         cmocka_unit_test(the_progress_line_says_it_all),
         cmocka_unit_test(a_validation_line_has_units),

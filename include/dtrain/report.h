@@ -13,6 +13,7 @@ typedef struct dt_report_options {
     const char *config;   /* the resolved configuration, for TensorBoard; NULL: leave out */
     double stdout_every_s; /* where standard output is no terminal: least time between two training lines; < 0: spaced by how long the run takes */
     int64_t resume_step;  /* > 0: drop records beyond this step from metrics.jsonl and .csv (and a torn last line), then go on; 0: start anew */
+    bool append;          /* add to all that is there, whatever its steps: an evaluation; resume_step does not matter */
     bool redo_validation; /* the validation of resume_step will be done again: drop its record, too */
     int64_t total_steps;
     double flops_per_token; /* for model-flops utilisation; 0: leave out */

@@ -103,6 +103,7 @@ dt_err dt_events_open(dt_events *e, const char *dir, int64_t first_step)
     dt_pb_text(&e->event, EVENT_FILE_VERSION, "brain.Event:2");
     DT_TRY(write_event(e));
 
+    if (first_step < 0) return DT_OK;
     begin_event(e, first_step);
     dt_pb_varint(&e->summary, 1, 1); /* status: START */
     dt_pb_message(&e->event, EVENT_SESSION_LOG, &e->summary);

@@ -24,17 +24,21 @@ struct dt_report {
     dt_events events;
 };
 
+/* The last step whose records are kept; 0: none, the files are new. */
+static int64_t last_kept(const dt_report_options *opt) { return opt->append ? INT64_MAX : opt->resume_step; }
+
 static dt_err open_jsonl(dt_report *r, const dt_report_options *opt)
 {
     char path[PATH_MAX];
     DT_CHECK(snprintf(path, sizeof path, "%s/metrics.jsonl", opt->output_dir) < (int)sizeof path, DT_ERR_WRITE,
              "%s: the name of its metrics.jsonl is too long", opt->output_dir);
-    if (opt->resume_step > 0) {
+    const int64_t last = last_kept(opt);
+    if (last > 0) {
         int64_t n_bad = 0;
-        DT_TRY(dt_jsonl_cut(path, opt->resume_step, opt->redo_validation, &n_bad));
+        DT_TRY(dt_jsonl_cut(path, last, opt->redo_validation, &n_bad));
         if (n_bad > 0) DT_WARN("%s: left out %" PRId64 " incomplete line%s", path, n_bad, n_bad == 1 ? "" : "s");
     }
-    DT_TRY(dt_record_file_open(&r->jsonl, path, opt->resume_step > 0));
+    DT_TRY(dt_record_file_open(&r->jsonl, path, last > 0));
     r->to_jsonl = true;
     return DT_OK;
 }
@@ -44,14 +48,15 @@ static dt_err open_csv(dt_report *r, const dt_report_options *opt)
     char path[PATH_MAX];
     DT_CHECK(snprintf(path, sizeof path, "%s/metrics.csv", opt->output_dir) < (int)sizeof path, DT_ERR_WRITE,
              "%s: the name of its metrics.csv is too long", opt->output_dir);
-    DT_TRY(dt_csv_open(&r->csv, path, opt->resume_step, opt->redo_validation));
+    DT_TRY(dt_csv_open(&r->csv, path, last_kept(opt), opt->redo_validation));
     r->to_csv = true;
     return DT_OK;
 }
 
 static dt_err open_events(dt_report *r, const dt_report_options *opt)
 {
-    DT_TRY(dt_events_open(&r->events, opt->output_dir, opt->resume_step > 0 ? opt->resume_step + 1 : 0));
+    const int64_t first = opt->append ? -1 : opt->resume_step > 0 ? opt->resume_step + 1 : 0;
+    DT_TRY(dt_events_open(&r->events, opt->output_dir, first));
     if (opt->config) DT_TRY(dt_events_config(&r->events, opt->resume_step, opt->config));
     r->to_tensorboard = true;
     return DT_OK;
