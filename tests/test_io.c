@@ -320,6 +320,50 @@ static void a_file_is_replaced_whole(void **state)
     dt_error_clear();
 }
 
+static void a_file_of_many_pieces_is_copied(void **state)
+{
+    enum { SIZE = (3 << 20) + 17 };
+    char *bytes = malloc(SIZE), *copy, from[256], to[256];
+    size_t n;
+    for (int i = 0; i < SIZE; i++) bytes[i] = (char)(i * 31 + i / 1000);
+    snprintf(from, sizeof from, "%s", in_folder(*state, "from"));
+    snprintf(to, sizeof to, "%s", in_folder(*state, "to"));
+    assert_int_equal(dt_write_file_sync(from, bytes, SIZE), DT_OK);
+    assert_int_equal(dt_copy_file(from, to), DT_OK);
+    assert_int_equal(dt_read_file(to, SIZE, &copy, &n), DT_OK);
+    assert_int_equal(n, SIZE);
+    assert_memory_equal(copy, bytes, SIZE);
+    assert_int_equal(dt_copy_file(in_folder(*state, "absent"), to), DT_ERR_DATA);
+    assert_says("absent");
+    assert_int_equal(access(to, F_OK), 0);
+    free(copy);
+    free(bytes);
+    dt_error_clear();
+}
+
+static void what_is_written_aside_takes_its_place_whole_or_not_at_all(void **state)
+{
+    char path[256], part[280], *text;
+    size_t n;
+    dt_aside a = {0};
+    dt_aside_drop(&a); /* nothing is open */
+    snprintf(path, sizeof path, "%s", in_folder(*state, "aside"));
+    snprintf(part, sizeof part, "%s.part", path);
+    assert_int_equal(dt_aside_open(&a, path), DT_OK);
+    assert_int_equal(dt_aside_write(&a, "one, ", 5), DT_OK);
+    assert_int_equal(dt_aside_write(&a, "two", 3), DT_OK);
+    assert_int_equal(access(path, F_OK), -1);
+    assert_int_equal(dt_aside_commit(&a), DT_OK);
+    dt_aside_drop(&a);
+    assert_int_equal(dt_aside_open(&a, path), DT_OK);
+    assert_int_equal(dt_aside_write(&a, "three", 5), DT_OK);
+    dt_aside_drop(&a);
+    assert_int_equal(access(part, F_OK), -1);
+    assert_int_equal(dt_read_file(path, 100, &text, &n), DT_OK);
+    assert_string_equal(text, "one, two");
+    free(text);
+}
+
 static void patterns_give_files_in_order(void **state)
 {
     const char *names[] = {"t-2.h5", "t-10.h5", "t-1.h5", "odd[1].h5"};
@@ -359,6 +403,8 @@ int main(void)
         WITH_FOLDER(hdf5_errors_come_with_its_own_words),
         WITH_FOLDER(directories_are_made_with_their_parents),
         WITH_FOLDER(a_file_is_replaced_whole),
+        WITH_FOLDER(a_file_of_many_pieces_is_copied),
+        WITH_FOLDER(what_is_written_aside_takes_its_place_whole_or_not_at_all),
         WITH_FOLDER(patterns_give_files_in_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

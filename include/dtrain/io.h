@@ -98,6 +98,20 @@ dt_err dt_make_dirs(const char *path);
 dt_err dt_create_file(const char *path, int *fd);
 /** The same, closed again: for a library that opens files by name. */
 dt_err dt_create_empty_file(const char *path);
+/** A file that is written aside, as PATH.part, and takes its place whole. {0} to begin; path is borrowed. */
+typedef struct dt_aside {
+    const char *path;
+    char *part; /* NULL: nothing is open */
+    int fd;
+} dt_aside;
+dt_err dt_aside_open(dt_aside *a, const char *path); /* PATH must be replaceable. DT_ERR_WRITE */
+dt_err dt_aside_write(dt_aside *a, const void *bytes, size_t nbytes); /* behind what is there. DT_ERR_WRITE */
+dt_err dt_aside_sync(dt_aside *a);
+/** fsync, close, rename, fsync of the folder; after a failure PATH.part is gone and PATH as it was. DT_ERR_WRITE. */
+dt_err dt_aside_commit(dt_aside *a);
+void dt_aside_drop(dt_aside *a); /* PATH.part goes; safe on {0} and after a commit */
+/** Copy a file in pieces into a new one, and fsync; on failure none is left. DT_ERR_DATA, DT_ERR_WRITE. */
+dt_err dt_copy_file(const char *from, const char *to);
 /** Write text to path by way of path.part, fsync, rename, fsync of the folder. DT_ERR_WRITE. */
 dt_err dt_write_file_atomic(const char *path, const char *text, size_t nbytes);
 /** Write text to path itself and fsync; on failure no file is left. DT_ERR_WRITE. */

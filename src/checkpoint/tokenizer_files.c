@@ -35,37 +35,12 @@ dt_err dt_export_check_tokenizer(const char *tokenizer)
 
 /* ---- writing ------------------------------------------------------------------------------------------------------------ */
 
-static dt_err copy_open_file(int fd, const char *from, const char *to)
-{
-    enum { CHUNK = 1 << 20 };
-    int out;
-    DT_TRY(dt_create_file(to, &out));
-    char *chunk = malloc(CHUNK);
-    dt_err err = chunk ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory to copy %s", from);
-    for (int64_t at = 0; err == DT_OK;) {
-        const ssize_t n = pread(fd, chunk, CHUNK, (off_t)at);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) err = dt_fail(DT_ERR_DATA, "%s: cannot be read: %s", from, strerror(errno));
-        if (n <= 0) break;
-        err = dt_write_at(out, to, at, chunk, (size_t)n);
-        at += n;
-    }
-    free(chunk);
-    if (err == DT_OK && fsync(out) != 0) err = dt_fail(DT_ERR_WRITE, "%s: sync failed: %s", to, strerror(errno));
-    if (close(out) != 0 && err == DT_OK) err = dt_fail(DT_ERR_WRITE, "%s: close failed: %s", to, strerror(errno));
-    return err;
-}
-
 /* Copy to DIR/NAME.part. */
 static dt_err copy_file(const char *from, const char *dir, const char *name)
 {
     char part[PATH_MAX];
     DT_CHECK(dt_join_path(part, dir, name, ".part"), DT_ERR_WRITE, "%s/%s: the path is too long", dir, name);
-    const int fd = open(from, O_RDONLY | O_CLOEXEC);
-    DT_CHECK(fd >= 0, DT_ERR_DATA, "%s: cannot be opened: %s", from, strerror(errno));
-    const dt_err err = copy_open_file(fd, from, part);
-    close(fd);
-    return err;
+    return dt_copy_file(from, part);
 }
 
 static dt_err write_text(const char *dir, const char *name, char *text)

@@ -123,13 +123,85 @@ dt_err dt_write_file_sync(const char *path, const char *text, size_t nbytes)
     return err;
 }
 
+dt_err dt_aside_open(dt_aside *a, const char *path)
+{
+    *a = (dt_aside){.path = path, .fd = -1};
+    DT_TRY(dt_check_replaceable(path));
+    if (asprintf(&a->part, "%s.part", path) < 0) {
+        a->part = NULL;
+        return dt_fail(DT_ERR_MEMORY, "%s: no memory for its name", path);
+    }
+    const dt_err err = dt_create_file(a->part, &a->fd);
+    if (err == DT_OK) return DT_OK;
+    free(a->part);
+    a->part = NULL;
+    return err;
+}
+
+dt_err dt_aside_write(dt_aside *a, const void *bytes, size_t nbytes) { return write_all(a->fd, a->part, bytes, nbytes); }
+
+dt_err dt_aside_sync(dt_aside *a) { return fsync(a->fd) == 0 ? DT_OK : fail_errno(DT_ERR_WRITE, a->part, "sync failed"); }
+
+dt_err dt_aside_commit(dt_aside *a)
+{
+    dt_err err = dt_aside_sync(a);
+    if (close(a->fd) != 0 && err == DT_OK) err = fail_errno(DT_ERR_WRITE, a->part, "close failed"); /* NFS tells of a full disk here */
+    a->fd = -1;
+    if (err == DT_OK) err = dt_rename_durable(a->part, a->path);
+    if (err != DT_OK) unlink(a->part);
+    free(a->part);
+    a->part = NULL;
+    return err;
+}
+
+void dt_aside_drop(dt_aside *a)
+{
+    if (!a->part) return;
+    close(a->fd);
+    unlink(a->part);
+    free(a->part);
+    *a = (dt_aside){.fd = -1};
+}
+
 dt_err dt_write_file_atomic(const char *path, const char *text, size_t nbytes)
 {
-    char part[PATH_MAX];
-    DT_CHECK((size_t)snprintf(part, sizeof part, "%s.part", path) < sizeof part, DT_ERR_WRITE, "%s: the path is too long", path);
-    DT_TRY(dt_write_file_sync(part, text, nbytes));
-    const dt_err err = dt_rename_durable(part, path);
-    if (err != DT_OK) unlink(part);
+    dt_aside a;
+    DT_TRY(dt_aside_open(&a, path));
+    const dt_err err = dt_aside_write(&a, text, nbytes);
+    if (err == DT_OK) return dt_aside_commit(&a);
+    dt_aside_drop(&a);
+    return err;
+}
+
+static dt_err copy_pieces(int in, const char *from, int out, const char *to)
+{
+    enum { PIECE = 1 << 20 };
+    char *piece = malloc(PIECE);
+    dt_err err = piece ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory to copy %s", from);
+    while (err == DT_OK) {
+        const ssize_t n = read(in, piece, PIECE);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) err = fail_errno(DT_ERR_DATA, from, "cannot be read");
+        if (n <= 0) break;
+        err = write_all(out, to, piece, (size_t)n);
+    }
+    free(piece);
+    if (err == DT_OK && fsync(out) != 0) err = fail_errno(DT_ERR_WRITE, to, "sync failed");
+    return err;
+}
+
+dt_err dt_copy_file(const char *from, const char *to)
+{
+    int out;
+    const int in = open(from, O_RDONLY | O_CLOEXEC);
+    if (in < 0) return fail_errno(DT_ERR_DATA, from, "cannot be opened");
+    dt_err err = dt_create_file(to, &out);
+    if (err == DT_OK) {
+        err = copy_pieces(in, from, out, to);
+        if (close(out) != 0 && err == DT_OK) err = fail_errno(DT_ERR_WRITE, to, "close failed");
+        if (err != DT_OK) unlink(to);
+    }
+    close(in);
     return err;
 }
 

@@ -133,19 +133,15 @@ static dt_err copy_rows(dt_csv *c, FILE *in, dt_record_file *to, const kept *k)
 /* The table again, with the columns of now; in: behind the header of the old one. */
 static dt_err write_again(dt_csv *c, FILE *in, const kept *k)
 {
-    char part[PATH_MAX];
-    DT_CHECK(snprintf(part, sizeof part, "%s.part", c->path) < PATH_MAX, DT_ERR_WRITE, "%s: the name is too long",
-             c->path);
-    dt_record_file to;
-    dt_err err = dt_record_file_open(&to, part, false);
+    dt_aside a;
+    DT_TRY(dt_aside_open(&a, c->path));
+    dt_record_file to = {.fd = a.fd, .path = a.part};
     c->row.nbytes = 0;
     put_header(c, &c->row);
-    if (err == DT_OK) err = dt_record_file_write(&to, &c->row);
+    dt_err err = dt_record_file_write(&to, &c->row);
     if (err == DT_OK && in) err = copy_rows(c, in, &to, k);
-    if (err == DT_OK) err = dt_record_file_sync(&to);
-    dt_record_file_close(&to);
-    if (err == DT_OK) return dt_rename_durable(part, c->path);
-    unlink(part);
+    if (err == DT_OK) return dt_aside_commit(&a);
+    dt_aside_drop(&a);
     return err;
 }
 

@@ -122,21 +122,17 @@ static dt_err copy_lines(FILE *in, const char *path, dt_record_file *to, int64_t
 dt_err dt_jsonl_cut(const char *path, int64_t last_step, bool redo_validation, int64_t *n_bad)
 {
     *n_bad = 0;
-    char part[PATH_MAX];
-    DT_CHECK(snprintf(part, sizeof part, "%s.part", path) < (int)sizeof part, DT_ERR_WRITE, "%s: the name is too long", path);
-
     if (access(path, F_OK) != 0 && errno == ENOENT) return DT_OK;
     DT_TRY(dt_check_replaceable(path)); /* of a pipe the end never comes */
     FILE *in = fopen(path, "re");
     DT_CHECK(in, DT_ERR_DATA, "%s: cannot read: %s", path, strerror(errno));
 
-    dt_record_file to;
-    dt_err err = dt_record_file_open(&to, part, false);
+    dt_aside a;
+    dt_err err = dt_aside_open(&a, path);
+    dt_record_file to = {.fd = a.fd, .path = a.part};
     if (err == DT_OK) err = copy_lines(in, path, &to, last_step, redo_validation, n_bad);
-    if (err == DT_OK) err = dt_record_file_sync(&to);
-    dt_record_file_close(&to);
     fclose(in);
-    if (err == DT_OK) return dt_rename_durable(part, path);
-    unlink(part);
+    if (err == DT_OK) return dt_aside_commit(&a);
+    dt_aside_drop(&a);
     return err;
 }

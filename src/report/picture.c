@@ -311,29 +311,26 @@ static dt_err finish_gnuplot(pid_t pid, FILE *script, const char *part, const ch
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
     DT_CHECK(sent && status == 0 && stat(part, &st) == 0 && st.st_size > 0, DT_ERR_FAULT,
              "%s: gnuplot failed (status %d); see its own message above", path, WIFEXITED(status) ? WEXITSTATUS(status) : -1);
-    return dt_rename_durable(part, path);
+    return DT_OK;
 }
 
-static dt_err draw_part(const dt_picture *p, int picture, const char *part, const char *path)
+static dt_err draw(const dt_picture *p, const dt_aside *a)
 {
     pid_t pid;
     FILE *script;
-    DT_TRY(start_gnuplot(&pid, &script, picture));
-    put_terminal(script, path, p->n_panels <= 2 ? 420 + 180 * p->n_panels : 330 * p->n_panels);
+    DT_TRY(start_gnuplot(&pid, &script, a->fd));
+    put_terminal(script, a->path, p->n_panels <= 2 ? 420 + 180 * p->n_panels : 330 * p->n_panels);
     put_picture(script, p);
-    return finish_gnuplot(pid, script, part, path);
+    return finish_gnuplot(pid, script, a->part, a->path);
 }
 
 /* Drawn beside its place and renamed, so that a viewer never sees half a picture. */
 dt_err dt_picture_draw(const dt_picture *p, const char *path)
 {
-    char part[PATH_MAX];
-    DT_CHECK(snprintf(part, sizeof part, "%s.part", path) < (int)sizeof part, DT_ERR_WRITE, "%s: the name is too long", path);
-    DT_TRY(dt_check_replaceable(path));
-    int picture;
-    DT_TRY(dt_create_file(part, &picture));
-    const dt_err err = draw_part(p, picture, part, path);
-    close(picture);
-    if (err != DT_OK) unlink(part);
+    dt_aside a;
+    DT_TRY(dt_aside_open(&a, path));
+    const dt_err err = draw(p, &a);
+    if (err == DT_OK) return dt_aside_commit(&a);
+    dt_aside_drop(&a);
     return err;
 }
