@@ -36,10 +36,27 @@ static void a_rank_that_fails_alone_fails_the_save_for_all(void **state)
     assert_all(f->mpi, exists_in(f, "step-00000002.h5") && !exists_in(f, "step-00000001.h5"));
 }
 
+/* The new file has the name of the old one, and `latest` names it. */
+static void a_step_saved_again_stays_when_latest_cannot_be_written(void **state)
+{
+    fixture *f = *state;
+    char path[PATH_MAX];
+    assert_all(f->mpi, open_zero(f, 1, DT_F32, false));
+    assert_all(f->mpi, fill_states(f->z, true, 1) && save_step(f, 1, 0) == DT_OK);
+    assert_all(f->mpi, fill_states(f->z, true, 2) && save_step(f, 1, 0) == DT_ERR_WRITE);
+    dt_error_clear();
+    assert_all(f->mpi, folder_is_as_before(f));
+    assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, in_dir(f, "step-00000001.h5", path), true, NULL) == DT_OK && states_are(f->z, true, 2));
+    assert_all(f->mpi, save_step(f, 2, 0) == DT_ERR_WRITE);
+    dt_error_clear();
+    assert_all(f->mpi, folder_is_as_before(f)); /* a new step goes */
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_rank_that_fails_alone_fails_the_save_for_all, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_step_saved_again_stays_when_latest_cannot_be_written, make_dir, remove_dir),
     };
     mpi_test_begin(&argc, &argv);
     int last, n_slots = 0;
@@ -57,7 +74,8 @@ int main(int argc, char **argv)
     }
     snprintf(list, sizeof list,
              "save.create:0:2:nospace,save.create:%d:%d:error,save.reserve:0:2:nospace,save.reserve:%d:%d:error,save.write:%d:%d:nospace,"
-             "save.rename:0:2:nospace,save.rename:%d:%d:error,load.read:%d:1:error",
+             "save.rename:0:2:nospace,save.rename:%d:%d:error,load.read:%d:1:error,"
+             "save.latest:0:4:nospace,save.latest:0:4:nospace", /* the second does not count the passage of the first */
              last, nth, last, nth, last, n_slots + 1, last, nth, last);
     setenv("DTRAIN_FAULT", list, 1);
     return mpi_test_end(cmocka_run_group_tests(tests, open_fixture, close_fixture));

@@ -48,6 +48,9 @@ dt_err dt_checkpoint_candidates(const char *dir, char ***paths, int *n_paths);
 /** The step in a checkpoint's file name, -1 where it has none. */
 int64_t dt_checkpoint_step_of(const char *path);
 
+/** DIR/step-%08d.h5 into path [PATH_MAX]: the name of a run's checkpoint. DT_ERR_WRITE: too long. */
+dt_err dt_checkpoint_path(char *path, const char *dir, int64_t step);
+
 /** Let DIR/NAME ("latest", "best") name the file of a step, durably; step 0: remove it. Local. DT_ERR_WRITE. */
 dt_err dt_checkpoint_point(const char *dir, const char *name, int64_t step);
 

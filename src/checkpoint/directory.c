@@ -86,22 +86,21 @@ void ckpt_remove_stale(const char *dir)
     free_entries(parts, n);
 }
 
-/* The name in DIR/latest or DIR/best, "" without one. */
-static void read_pointer(const char *dir, const char *pointer, char *out, size_t out_size)
+void ckpt_read_pointer(const char *dir, const char *pointer, char *out)
 {
     char path[PATH_MAX];
     out[0] = '\0';
-    if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, pointer) >= sizeof path) return;
-    FILE *f = fopen(path, "r");
+    if (!dt_join_path(path, dir, pointer, "")) return;
+    FILE *f = fopen(path, "re");
     if (!f) return;
-    if (!fgets(out, (int)out_size, f)) out[0] = '\0';
+    if (!fgets(out, CKPT_NAME_SIZE, f)) out[0] = '\0';
     fclose(f);
     out[strcspn(out, "\r\n")] = '\0';
 }
 
 void ckpt_prune(const char *dir, int64_t keep, const char *written)
 {
-    char latest[NAME_MAX + 2] = "", best[NAME_MAX + 2] = "";
+    char latest[CKPT_NAME_SIZE], best[CKPT_NAME_SIZE];
     entry *all;
     int n;
     if (keep <= 0) return;
@@ -110,8 +109,8 @@ void ckpt_prune(const char *dir, int64_t keep, const char *written)
         dt_error_clear();
         return;
     }
-    read_pointer(dir, "latest", latest, sizeof latest);
-    read_pointer(dir, "best", best, sizeof best);
+    ckpt_read_pointer(dir, "latest", latest);
+    ckpt_read_pointer(dir, "best", best);
     int64_t left = n;
     for (int i = n - 1; i >= 0 && left > keep; i--) {
         const char *name = strrchr(all[i].path, '/') + 1;
@@ -151,10 +150,10 @@ int64_t dt_checkpoint_step_of(const char *path)
 
 dt_err dt_checkpoint_candidates(const char *dir, char ***paths, int *n_paths)
 {
-    char latest[NAME_MAX + 2] = "";
+    char latest[CKPT_NAME_SIZE];
     int n_newer = 0;
     DT_TRY(dt_checkpoint_list(dir, paths, n_paths));
-    read_pointer(dir, "latest", latest, sizeof latest);
+    ckpt_read_pointer(dir, "latest", latest);
     const int64_t step = step_of(latest, ".h5");
     while (step >= 0 && n_newer < *n_paths && dt_checkpoint_step_of((*paths)[n_newer]) > step) n_newer++;
     if (n_newer == *n_paths) return DT_OK; /* nothing up to there is left: `latest` says no more */
@@ -164,11 +163,36 @@ dt_err dt_checkpoint_candidates(const char *dir, char ***paths, int *n_paths)
     return DT_OK;
 }
 
+enum { NAME_SIZE = 40 };
+
+static void name_of_step(char name[NAME_SIZE], int64_t step) { snprintf(name, NAME_SIZE, "step-%08" PRId64 ".h5", step); }
+
+dt_err dt_checkpoint_path(char *path, const char *dir, int64_t step)
+{
+    char name[NAME_SIZE];
+    name_of_step(name, step);
+    DT_CHECK(dt_join_path(path, dir, name, ""), DT_ERR_WRITE, "%s: the path is too long", dir);
+    return DT_OK;
+}
+
+dt_err ckpt_write_pointer(dt_aside *a, const char *path, int64_t step)
+{
+    char name[NAME_SIZE];
+    name_of_step(name, step);
+    DT_TRY(dt_aside_open(a, path));
+    dt_err err = dt_aside_write(a, name, strlen(name));
+    if (err == DT_OK) err = dt_aside_sync(a);
+    if (err != DT_OK) dt_aside_drop(a);
+    return err;
+}
+
 dt_err dt_checkpoint_point(const char *dir, const char *name, int64_t step)
 {
-    char path[PATH_MAX], text[40];
+    char path[PATH_MAX];
+    dt_aside a;
     DT_CHECK(dt_join_path(path, dir, name, ""), DT_ERR_WRITE, "%s: the path is too long", dir);
     DT_CHECK(step > 0 || unlink(path) == 0 || errno == ENOENT, DT_ERR_WRITE, "%s: cannot be removed: %s", path, strerror(errno));
-    snprintf(text, sizeof text, "step-%08" PRId64 ".h5", step);
-    return step > 0 ? dt_write_file_atomic(path, text, strlen(text)) : DT_OK;
+    if (step <= 0) return DT_OK;
+    DT_TRY(ckpt_write_pointer(&a, path, step));
+    return dt_aside_commit(&a);
 }

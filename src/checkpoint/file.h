@@ -5,6 +5,7 @@
 #include "dtrain/checkpoint.h"
 #include "dtrain/io.h"
 #include "dtrain/safetensors.h"
+#include <limits.h>
 
 enum { CKPT_VERSION = 1, CKPT_BUFFER = 8 << 20 /* bytes moved at a time: inside the second cache's reach, far above a disk's favourite size */ };
 enum { CKPT_PAGE = 4096, CKPT_ALIGN_FROM = 64 << 10 }; /* bytes: arrays from there on begin on a page */
@@ -96,6 +97,11 @@ dt_err ckpt_file_open(const char *path, hid_t *file);
 /** Find and check a slot's dataset. DT_ERR_DATA naming file and tensor. */
 dt_err ckpt_file_find(hid_t file, const char *path, const ckpt_slot *slot, ckpt_place *place);
 
+/** The name in DIR/latest or DIR/best, "" without one; out [CKPT_NAME_SIZE]. Local. */
+enum { CKPT_NAME_SIZE = NAME_MAX + 2 };
+void ckpt_read_pointer(const char *dir, const char *pointer, char *out);
+/** Open aside what will let a pointer's file, at path, name the checkpoint of a step: the text is on the disk, and only the commit is left. Local. */
+dt_err ckpt_write_pointer(dt_aside *a, const char *path, int64_t step);
 /** Delete what killed saves left (step-*.h5.part). Local; failures are nobody's concern. */
 void ckpt_remove_stale(const char *dir);
 /** Delete the oldest checkpoints beyond keep, but neither `written` nor what `latest` names. A file that will not go is a warning. Local. */

@@ -1,7 +1,6 @@
 /* find.c - what people name when they mean a checkpoint: the file, a run's directory, or the folder with its checkpoints. */
-#include "dtrain/checkpoint.h"
+#include "file.h"
 #include "dtrain/config.h"
-#include "dtrain/io.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -12,11 +11,8 @@
 /* The file that DIR/POINTER names; malloc'ed in *path, left alone where there is none. */
 static dt_err follow(const char *dir, const char *pointer, char **path)
 {
-    char file[PATH_MAX], name[NAME_MAX + 2] = "";
-    if (!dt_join_path(file, dir, pointer, "")) return DT_OK;
-    FILE *f = fopen(file, "re");
-    if (f && fgets(name, sizeof name, f)) name[strcspn(name, "\r\n")] = 0;
-    if (f) fclose(f);
+    char file[PATH_MAX], name[CKPT_NAME_SIZE];
+    ckpt_read_pointer(dir, pointer, name);
     if (!name[0] || !dt_join_path(file, dir, name, "") || !dt_is_file(file)) return DT_OK;
     *path = strdup(file);
     return *path ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the name of %s", file);

@@ -26,7 +26,8 @@ typedef struct save_job {
     const char *dir;
     dt_phase *phase;
     char path[PATH_MAX], part[PATH_MAX];
-    char latest[PATH_MAX], latest_part[PATH_MAX];
+    char latest[PATH_MAX];  /* "": the file stands alone */
+    dt_aside pointer;       /* rank 0: the new `latest` */
     ckpt_slot *slots;
     int n_slots;
     int64_t *offsets; /* of each slot's dataset, in bytes */
@@ -45,12 +46,10 @@ static dt_err fail_errno(const char *path, const char *what)
 /* The names of a run's checkpoint and of the file that says which is the newest. */
 static dt_err name_in_dir(save_job *j)
 {
-    const bool fits = (size_t)snprintf(j->path, PATH_MAX, "%s/step-%08" PRId64 ".h5", j->dir, j->meta->step) < PATH_MAX &&
-                      (size_t)snprintf(j->part, PATH_MAX, "%s/step-%08" PRId64 ".h5.part", j->dir, j->meta->step) < PATH_MAX &&
-                      (size_t)snprintf(j->latest, PATH_MAX, "%s/latest", j->dir) < PATH_MAX &&
-                      (size_t)snprintf(j->latest_part, PATH_MAX, "%s/latest.part", j->dir) < PATH_MAX;
-    DT_CHECK(fits, DT_ERR_WRITE, "%s: the path is too long", j->dir);
     DT_CHECK(j->meta->step >= 0, DT_ERR_ARG, "step %" PRId64, j->meta->step);
+    DT_TRY(dt_checkpoint_path(j->path, j->dir, j->meta->step));
+    const bool fits = (size_t)snprintf(j->part, PATH_MAX, "%s.part", j->path) < PATH_MAX && dt_join_path(j->latest, j->dir, "latest", "");
+    DT_CHECK(fits, DT_ERR_WRITE, "%s: the path is too long", j->dir);
     return DT_OK;
 }
 
@@ -92,13 +91,6 @@ static dt_err probe_space(const save_job *j)
     return dt_reserve_file(j->part, (int64_t)nbytes, "a checkpoint");
 }
 
-/* Written now, while there is room for it; renamed when the checkpoint is. */
-static dt_err write_latest(const save_job *j)
-{
-    const char *name = strrchr(j->path, '/') + 1;
-    return dt_write_file_sync(j->latest_part, name, strlen(name));
-}
-
 static dt_err create(save_job *j)
 {
     if (j->comm->rank == 0) {
@@ -106,7 +98,8 @@ static dt_err create(save_job *j)
         DT_TRY(dt_make_dirs(j->dir));
         if (j->latest[0]) ckpt_remove_stale(j->dir);
         DT_TRY(probe_space(j));
-        if (j->latest[0]) DT_TRY(write_latest(j));
+        /* written now, while there is room for it; renamed when the checkpoint is */
+        if (j->latest[0]) DT_TRY(ckpt_write_pointer(&j->pointer, j->latest, j->meta->step));
         DT_TRY(ckpt_image_open(&j->image));
         dt_h5_lock();
         const dt_err err = ckpt_file_create(&j->image, j->part, j->meta, j->z, j->slots, j->n_slots, j->offsets, &j->file_size);
@@ -185,13 +178,22 @@ static dt_err seal(save_job *j)
     return dt_fault("save.rename");
 }
 
+/* Is it the new file that `latest` names, as it may when a step is saved again? */
+static bool latest_names(const save_job *j)
+{
+    char name[CKPT_NAME_SIZE];
+    ckpt_read_pointer(j->dir, "latest", name);
+    return strcmp(name, strrchr(j->path, '/') + 1) == 0;
+}
+
 static dt_err publish(save_job *j)
 {
     if (j->comm->rank != 0) return DT_OK;
     if (!j->latest[0]) return dt_rename_durable(j->part, j->path);
     if (rename(j->part, j->path) != 0) return fail_errno(j->path, "rename failed");
-    const dt_err err = dt_rename_durable(j->latest_part, j->latest); /* same folder: its sync covers both */
-    if (err != DT_OK && access(j->latest_part, F_OK) == 0) unlink(j->path); /* `latest` names the one before: that is what there is */
+    dt_err err = dt_fault("save.latest");
+    if (err == DT_OK) err = dt_aside_commit(&j->pointer); /* same folder: its sync covers both */
+    if (err != DT_OK && !latest_names(j)) unlink(j->path); /* the one before is what there is */
     return err;
 }
 
@@ -199,7 +201,7 @@ static void clean_up(save_job *j, dt_err err, int64_t keep)
 {
     if (j->comm->rank == 0 && err == DT_OK) ckpt_prune(j->dir, keep, j->path);
     if (j->comm->rank == 0 && err != DT_OK && j->part[0]) unlink(j->part);
-    if (j->comm->rank == 0 && err != DT_OK && j->latest_part[0]) unlink(j->latest_part);
+    dt_aside_drop(&j->pointer);
     ckpt_image_close(&j->image);
     free(j->slots);
     free(j->offsets);

@@ -99,14 +99,6 @@ bool run_best_gives_up(const dt_run *run, const progress *p)
 /* ---- the file of the best
  * ----------------------------------------------------------------------------------------------------- */
 
-static dt_err path_of(const char *dir, int64_t step, char path[PATH_MAX])
-{
-    char name[40];
-    snprintf(name, sizeof name, "step-%08" PRId64, step);
-    DT_CHECK(dt_join_path(path, dir, name, ".h5"), DT_ERR_WRITE, "%s: the path is too long", dir);
-    return DT_OK;
-}
-
 dt_err run_best_publish(dt_run *run, const progress *p, const char *dir)
 {
     if (!run_best_is_new(run, p)) return DT_OK;
@@ -122,7 +114,7 @@ dt_err run_best_settle(dt_run *run, progress *p, const char *dir)
     dt_err err = DT_OK;
     if (!run->cfg.checkpoint_load_best_model_at_end) return DT_OK;
     if (run->comm->rank == 0 && p->best_step > 0) {
-        err = path_of(dir, p->best_step, path);
+        err = dt_checkpoint_path(path, dir, p->best_step);
         there = err == DT_OK && dt_is_file(path);
         if (err == DT_OK && !there)
             DT_WARN("%s, the best checkpoint so far, is missing: the search for the best starts again", path);
@@ -141,7 +133,7 @@ dt_err run_best_load(dt_run *run, const progress *p)
         free(dir);
         return DT_OK;
     }
-    dt_err err = dir ? path_of(dir, p->best_step, path) : dt_fail(DT_ERR_MEMORY, "no memory for a path");
+    dt_err err = dir ? dt_checkpoint_path(path, dir, p->best_step) : dt_fail(DT_ERR_MEMORY, "no memory for a path");
     free(dir);
     DT_TRY(dt_comm_agree(run->comm, err == DT_OK ? dt_fault("best.load") : err));
     DT_TRY(dt_checkpoint_load(run->comm, run->zero, path, false, &run->phase));

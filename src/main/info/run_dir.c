@@ -199,12 +199,6 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-static int64_t step_of(const char *path)
-{
-    int64_t step = -1;
-    return sscanf(base_name(path), "step-%" SCNd64, &step) == 1 ? step : -1;
-}
-
 /* The kept checkpoint of the lowest validation loss among those that have one; NULL: none has. */
 static const char *best_checkpoint(const run_info *r, double *loss)
 {
@@ -214,7 +208,7 @@ static const char *best_checkpoint(const run_info *r, double *loss)
     if (r->best_path) return r->best_path;
     for (int i = 0; losses && i < r->n_paths; i++)
         for (int64_t row = 0; row < r->metrics.n_rows; row++) {
-            if ((int64_t)steps[row] != step_of(r->paths[i]) || !isfinite(losses[row]) || (best && losses[row] >= *loss))
+            if ((int64_t)steps[row] != dt_checkpoint_step_of(r->paths[i]) || !isfinite(losses[row]) || (best && losses[row] >= *loss))
                 continue;
             best = r->paths[i];
             *loss = losses[row];
