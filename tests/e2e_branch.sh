@@ -4,7 +4,7 @@
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
-steps="run.max_steps=8 checkpoint.save_steps=2"
+steps="run.max_steps=8 checkpoint.save_steps=2 log.report_to=stdout,jsonl,csv"
 train 2 whole $steps zero.stage=2
 expect_exit "a run of 8 steps" 0
 train 1 slow $steps optimizer.lr=1e-3 run.max_steps=4
@@ -17,9 +17,10 @@ back="checkpoint.resume=$tmp/b/checkpoints/step-00000004.h5"
 begin
 train 2 b $steps $back run.max_steps=5 optimizer.lr=1e-3
 expect_exit "going back to step 4" 0
-expect_text "it says where the rest is" "step 4 is continued from: .*b/left/after-step-00000004"
+expect_text "it says where the rest is" "continuing from step 4; later checkpoints and records were moved to .*b/left/after-step-00000004"
 expect_text "and which settings differ" "other settings; from here on these are used: .*optimizer.lr: 0.01 -> 0.001"
 expect "the newer checkpoints are there" files_are b/left/after-step-00000004/checkpoints "step-00000006.h5 step-00000008.h5"
+expect "and the table of the old branch" cmp "$tmp/whole/metrics.csv" "$tmp/b/left/after-step-00000004/metrics.csv"
 expect "with their records" steps_are b/left/after-step-00000004 "1 2 3 4 5 6 7 8"
 train 3 b $steps optimizer.lr=1e-3
 expect_text "auto goes on with the new branch" "resumed from .*step-00000005.h5"

@@ -4,52 +4,50 @@
  * They are moved to OUTPUT_DIR/left/after-step-NNNNNNNN, which is laid out as a run's directory. What a kill at any
  * moment leaves is finished or undone at the next start:
  *
- *     left/unfinished/               made, with a copy of metrics.jsonl
+ *     left/unfinished/               made, with a copy of metrics.jsonl and of metrics.csv
  *     left/unfinished/step           the step that is gone back to, written whole: from here on the branch is left
  *     checkpoints/latest             names that step
  *     left/unfinished/checkpoints/   the newer checkpoints, one rename each
  *     left/after-step-NNNNNNNN       the folder's last name
  *
- * Before the second line nothing has changed and the folder is removed; after it the rest is done again from there. */
+ * Before the second line nothing has changed and the folder is removed; after it the rest is done again from there.
+ * TensorBoard's event files stay where they are: the next one says from which step on the run is repeated. */
 #include "run.h"
 #include "dtrain/io.h"
-#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+static const char *const RECORDS[] = {"metrics.jsonl", "metrics.csv"}; /* cut when the run goes on */
+enum { N_RECORDS = sizeof RECORDS / sizeof RECORDS[0] };
+
 typedef struct places {
-    char checkpoints[PATH_MAX], metrics[PATH_MAX];
-    char left[PATH_MAX], folder[PATH_MAX], folder_checkpoints[PATH_MAX], folder_metrics[PATH_MAX],
-        folder_step[PATH_MAX];
+    char checkpoints[PATH_MAX], metrics[N_RECORDS][PATH_MAX];
+    char left[PATH_MAX], folder[PATH_MAX], folder_checkpoints[PATH_MAX],
+        folder_metrics[N_RECORDS][PATH_MAX], folder_step[PATH_MAX];
 } places;
 
 static dt_err find_places(places *p, const char *output_dir)
 {
-    const bool fit = dt_join_path(p->checkpoints, output_dir, "checkpoints", "") &&
-                     dt_join_path(p->metrics, output_dir, "metrics.jsonl", "") &&
+    bool fit = dt_join_path(p->checkpoints, output_dir, "checkpoints", "") &&
                      dt_join_path(p->left, output_dir, "left", "") &&
                      dt_join_path(p->folder, output_dir, "left/unfinished", "") &&
                      dt_join_path(p->folder_checkpoints, output_dir, "left/unfinished/checkpoints", "") &&
-                     dt_join_path(p->folder_metrics, output_dir, "left/unfinished/metrics.jsonl", "") &&
                      dt_join_path(p->folder_step, output_dir, "left/unfinished/step", "");
+    for (int i = 0; i < N_RECORDS && fit; i++)
+        fit = dt_join_path(p->metrics[i], output_dir, RECORDS[i], "") &&
+              dt_join_path(p->folder_metrics[i], p->folder, RECORDS[i], "");
     DT_CHECK(fit, DT_ERR_WRITE, "%s: the path is too long", output_dir);
     return DT_OK;
 }
 
-/* Whole or not at all, as the folder may be used for nothing else. */
 static dt_err copy_metrics(const places *p)
 {
-    enum { MOST = 1 << 30 };
-    char *text;
-    size_t nbytes;
-    if (!dt_is_file(p->metrics)) return DT_OK;
-    DT_TRY(dt_read_file(p->metrics, MOST, &text, &nbytes));
-    const dt_err err = dt_write_file_atomic(p->folder_metrics, text, nbytes);
-    free(text);
-    return err;
+    for (int i = 0; i < N_RECORDS; i++)
+        if (dt_is_file(p->metrics[i])) DT_TRY(dt_copy_file(p->metrics[i], p->folder_metrics[i]));
+    return DT_OK;
 }
 
 static dt_err move_newer(const places *p, int64_t step)
@@ -76,10 +74,9 @@ static dt_err name_folder(const places *p, int64_t step)
         snprintf(name, sizeof name, k == 1 ? "after-step-%08" PRId64 : "after-step-%08" PRId64 ".%d", step, k);
         DT_CHECK(dt_join_path(to, p->left, name, ""), DT_ERR_WRITE, "%s: the path is too long", p->left);
         if (access(to, F_OK) == 0) continue;
-        DT_CHECK(rename(p->folder, to) == 0, DT_ERR_WRITE, "%s: cannot be renamed to %s: %s", p->folder, to,
-                 strerror(errno));
+        DT_TRY(dt_rename_durable(p->folder, to));
         if (dt_join_path(name_of_step, to, "step", "")) unlink(name_of_step);
-        DT_WARN("step %" PRId64 " is continued from: what an earlier run made after it was moved to %s", step, to);
+        DT_WARN("continuing from step %" PRId64 "; later checkpoints and records were moved to %s", step, to);
         return DT_OK;
     }
     return dt_fail(DT_ERR_WRITE, "%s: has too many folders", p->left);
@@ -87,7 +84,8 @@ static dt_err name_folder(const places *p, int64_t step)
 
 static void undo(const places *p)
 {
-    unlink(p->folder_metrics), rmdir(p->folder_checkpoints), rmdir(p->folder), rmdir(p->left);
+    for (int i = 0; i < N_RECORDS; i++) unlink(p->folder_metrics[i]);
+    rmdir(p->folder_checkpoints), rmdir(p->folder), rmdir(p->left);
 }
 
 static dt_err read_step(const places *p, int64_t *step)
