@@ -71,6 +71,14 @@ kill -USR1 "$pid"
 wait "$pid"
 code=$?
 expect_exit "SIGUSR1 while a run starts: 75" 75
+DTRAIN_FAULT=start.agree:0:1:stop ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/early" >"$out" 2>&1 & # stopped where ranks agree
+pid=$!
+for _ in $(seq 3000); do grep -q "^State:.T" /proc/$pid/status && break; sleep 0.01; done
+kill -USR1 "$pid" && kill -CONT "$pid"
+wait "$pid"
+code=$?
+expect_exit "between two votes of the start: 75" 75
+expect_text "it says how far the run came" "stopped by a signal while the run was starting, before its first step; start it again"
 for sig in USR1 TERM INT; do
     rm -rf "$tmp/signal"
     ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/signal" run.max_steps=100000 run.time_limit=100 checkpoint.save_steps=0 >"$out" 2>&1 &

@@ -57,6 +57,11 @@ for np in 1 3; do
     run $np ./dtrain "$tmp/tiny.ini" run.task=eval model.path="$tmp/ref" data.validation="$tmp/valid.h5" run.output_dir="$tmp/eval$np"
     expect_exit "eval on $np ranks" 0
 done
+# steps that make the weights a hundred times as large each
+train 1 huge run.max_steps=30 run.max_skipped_steps=1000 optimizer.lr=10 optimizer.max_grad_norm=0 optimizer.eps=0 optimizer.weight_decay=10
+run 3 ./dtrain "$tmp/tiny.ini" run.task=eval model.path="$tmp/huge" data.validation="$tmp/valid.h5" run.output_dir=
+expect_exit "an evaluation that is not finite: 71 on 3 ranks" 71
+expect "which one rank says" test "$(grep -c 'is not finite' "$out")" = 1
 for np in 5 16; do # batch sizes of the training say nothing about an evaluation
     run $np ./dtrain "$tmp/tiny.ini" run.task=eval model.path="$tmp/ref" data.validation="$tmp/valid.h5" run.output_dir= log.report_to=jsonl
     expect_exit "eval on $np ranks, which do not divide the batch" 0

@@ -81,7 +81,7 @@ void dt_timeline_close(dt_timeline *t); /* safe on NULL */
 /** Everything a run holds. {0}, then dt_run_* in order; dt_run_close frees what was opened. */
 typedef struct dt_run {
     dt_config cfg;
-    dt_mistakes mistakes; /* found so far in what the user asks for; told together */
+    dt_mistakes mistakes; /* found so far in what the user asks for; reported together */
     dt_ledger ledger;
     dt_phase phase;
     dt_comm *comm; /* NULL for --plan */

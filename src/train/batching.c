@@ -1,7 +1,6 @@
 /* batching.c - train_batch_size = micro_batch_size * gradient_accumulation_steps * ranks, and nothing is rounded in silence. */
-#include "dtrain/train.h"
+#include "run.h"
 #include <inttypes.h>
-#include <string.h>
 
 static int64_t largest_divisor(int64_t n, int64_t at_most)
 {
@@ -42,7 +41,7 @@ dt_err dt_batching_resolve(dt_batching *b, const dt_config *cfg, int nranks)
     char where[512];
     const int64_t N = nranks;
 
-    if (!strcmp(cfg->run_task, "eval")) {
+    if (run_is_eval(cfg)) {
         for_evaluation(b, cfg, N);
         return DT_OK;
     }

@@ -9,8 +9,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-static bool is_eval(const dt_run *run) { return !strcmp(run->cfg.run_task, "eval"); }
-
 /* ---- where the run writes ------------------------------------------------------------------------------------------- */
 
 /* The directory itself, or the nearest one above that is there. */
@@ -45,13 +43,6 @@ static dt_err check_writable(const dt_run *run, const char *dir)
                    dt_config_where(&run->cfg, "run", "output_dir", where, sizeof where), dir, strerror(why));
 }
 
-static double n_param(const dt_run *run)
-{
-    double n = 0;
-    for (int u = 0; u < run->n_units; u++) n += (double)run->units[u].n_param;
-    return n;
-}
-
 static int64_t n_checkpoints(const dt_run *run)
 {
     const int64_t steps = dt_interval_steps(run->cfg.checkpoint_save_steps, run->total_steps), limit = run->cfg.checkpoint_save_total_limit;
@@ -61,11 +52,10 @@ static int64_t n_checkpoints(const dt_run *run)
 
 static dt_err check_space(const dt_run *run, const char *dir)
 {
-    enum { PER_PARAM = 12 }; /* bytes: weights and two moments, each fp32 */
     struct statvfs fs;
     char where[512], one[24], all[24], left[24];
     if (statvfs(dir, &fs) != 0 || fs.f_blocks == 0 || run->n_units == 0) return DT_OK; /* the file system does not say */
-    const double each = PER_PARAM * n_param(run), available = (double)fs.f_bavail * (double)fs.f_frsize;
+    const double each = run_checkpoint_nbytes(run), available = (double)fs.f_bavail * (double)fs.f_frsize;
     dt_config_where(&run->cfg, "run", "output_dir", where, sizeof where);
     DT_CHECK(each <= available, DT_ERR_WRITE, "%s: a checkpoint of this model takes %s, and %s is free in %s", where, dt_format_bytes(each, one),
              dt_format_bytes(available, left), dir);
@@ -82,7 +72,7 @@ static dt_err check_output_dir(const dt_run *run)
     if (!*run->cfg.run_output_dir || dt_config_doubted(&run->cfg, "run", "output_dir")) return DT_OK;
     DT_TRY(find_existing(run, dir));
     DT_TRY(check_writable(run, dir));
-    return is_eval(run) ? DT_OK : check_space(run, dir);
+    return run_is_eval(&run->cfg) ? DT_OK : check_space(run, dir);
 }
 
 /* ---- other settings -------------------------------------------------------------------------------------------------- */

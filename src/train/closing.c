@@ -2,7 +2,6 @@
 #include "run.h"
 #include "dtrain/report.h"
 #include <inttypes.h>
-#include <string.h>
 
 static void say_steps(const dt_run *run, const progress *from, const progress *to, double loop_s)
 {
@@ -18,7 +17,7 @@ static void say_steps(const dt_run *run, const progress *from, const progress *t
 void run_say_closing(const dt_run *run, const progress *from, const progress *to, double loop_s)
 {
     const char *dir = run->cfg.run_output_dir;
-    const bool eval = !strcmp(run->cfg.run_task, "eval");
+    const bool eval = run_is_eval(&run->cfg);
     char took[24];
     if (eval)
         DT_INFO("done: evaluated in %s", dt_format_duration(dt_now_s() - run->start_s, took));

@@ -88,13 +88,13 @@ dt_err run_validate(dt_run *run, int64_t step, validation *v, validation_end *en
 
     fill(v, &sums, begin_s);
     const double loss = v->metrics[0].value;
-    if (!strcmp(run->cfg.run_task, "eval") &&
+    const bool eval = run_is_eval(&run->cfg);
+    if (eval &&
         !strstr(run->cfg.log_report_to, "stdout")) /* the one result must be seen somewhere */
         DT_INFO("validation loss %.9g over %" PRId64 " targets", loss, sums.n_target);
     DT_TRY(dt_report_validation(run->report, step, loss, v->metrics + 1, v->n - 1));
-    DT_CHECK(!sums.nonfinite || strcmp(run->cfg.run_task, "eval") != 0, DT_ERR_NONFINITE,
-             "the validation loss is not finite");
-    return DT_OK;
+    if (!sums.nonfinite || !eval) return DT_OK;
+    return dt_comm_agree(run->comm, dt_fail(DT_ERR_NONFINITE, "the validation loss is not finite"));
 }
 
 dt_err run_evaluate(dt_run *run, int64_t step)

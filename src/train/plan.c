@@ -5,7 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define USABLE 0.9 /* of what is free: the rest is for the system and for fragmentation */
+int64_t run_n_param(const dt_run *run)
+{
+    int64_t n = 0;
+    for (int u = 0; u < run->n_units; u++) n += run->units[u].n_param;
+    return n;
+}
+
+double run_checkpoint_nbytes(const dt_run *run) { return 12 * (double)run_n_param(run); }
 
 dt_err run_plan_stage(const dt_run *run, int stage, int nranks, int ranks_per_node, stage_plan *plan)
 {
@@ -171,22 +178,20 @@ static dt_err plan_row(const planner *p, int stage, int nranks, stage_plan *plan
     return err;
 }
 
-static bool fits(const planner *p, const stage_plan *plan) { return (double)plan->total <= USABLE * p->memory; }
+static bool fits(const planner *p, const stage_plan *plan) { return (double)plan->total <= RUN_USABLE * p->memory; }
 
 static void print_start(const planner *p, const dt_plan_request *req)
 {
     const dt_batching *b = &p->run->batching;
     const int n_nodes = (p->nranks + p->per_node - 1) / p->per_node;
     char memory[16];
-    int64_t n_param = 0;
-    for (int u = 0; u < p->run->n_units; u++) n_param += p->run->units[u].n_param;
-    fprintf(p->out, "model: %" PRId64 " parameters in %d units; %s\n", n_param, p->run->n_units, dt_dtype_name(p->run->zero_opt.param_dtype));
+    fprintf(p->out, "model: %" PRId64 " parameters in %d units; %s\n", run_n_param(p->run), p->run->n_units, dt_dtype_name(p->run->zero_opt.param_dtype));
     fprintf(p->out, "ranks: %d on %d node%s\n", p->nranks, n_nodes, n_nodes > 1 ? "s" : "");
     fprintf(p->out, "batch: %" PRId64 " samples = micro_batch_size %" PRId64 " x gradient_accumulation_steps %" PRId64 " x %d ranks\n",
             b->train_batch_size, b->micro_batch_size, b->accumulation, p->nranks);
     fprintf(p->out, "micro-batch: at most %d tokens\n", p->run->model_opt.max_tok);
     fprintf(p->out, "memory per rank: %s%s; a run may take %g of it\n\n", short_bytes(p->memory, memory),
-            req->device_memory || req->host_memory ? "" : ", what is free on this machine divided by its ranks", USABLE);
+            req->device_memory || req->host_memory ? "" : ", what is free on this machine divided by its ranks", RUN_USABLE);
 }
 
 static dt_err print_stage(planner *p, int stage, double *per_param)
@@ -242,7 +247,7 @@ static dt_err nothing_fits(const planner *p, bool more_nodes)
     if (p->needs) return dt_fail(DT_ERR_MEMORY, "no stage works as configured: stage 3 fits with zero.max_live_parameters = %" PRId64, p->needs);
     if (more_nodes) DT_TRY(ranks_that_fit(p, &nranks));
     if (nranks) snprintf(advice, sizeof advice, "stage 3 fits on %" PRId64 " ranks%s", nranks, p->per_node < p->nranks ? "" : ", as many on each node");
-    return dt_fail(DT_ERR_MEMORY, "no stage fits in %g of the memory: %s", USABLE, advice);
+    return dt_fail(DT_ERR_MEMORY, "no stage fits in %g of the memory: %s", RUN_USABLE, advice);
 }
 
 static void print_choice(const planner *p)

@@ -7,8 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static bool is_eval(const dt_run *run) { return !strcmp(run->cfg.run_task, "eval"); }
-
 static dt_err write_config(const dt_run *run)
 {
     char *path = NULL, *text = dt_config_text(&run->cfg);
@@ -27,8 +25,8 @@ static dt_err open_report(dt_run *run, const progress *p)
     char *config = NULL, where[512];
     dt_report_options opt = {.output_dir = run->cfg.run_output_dir,
                              .stdout_every_s = run->cfg.log_stdout_every,
-                             /* an evaluation adds to what a run wrote */
-                             .resume_step = is_eval(run) ? INT64_MAX : p->step,
+                             .resume_step = p->step,
+                             .append = run_is_eval(&run->cfg), /* an evaluation adds to what a run wrote */
                              .redo_validation = p->validation_due,
                              .total_steps = run->total_steps,
                              .flops_per_token = dt_model_train_flops(&run->mc, 1, (double)run->cfg.data_seq_len)};
@@ -36,7 +34,7 @@ static dt_err open_report(dt_run *run, const progress *p)
     DT_TRY(dt_report_choose(&opt, run->cfg.log_report_to, dt_config_where(&run->cfg, "log", "report_to", where, sizeof where)));
     const bool has_dir = *run->cfg.run_output_dir;
     opt.to_jsonl &= has_dir, opt.to_csv &= has_dir, opt.to_tensorboard &= has_dir;
-    if (!is_eval(run)) opt.config = config = dt_config_text(&run->cfg);
+    if (!run_is_eval(&run->cfg)) opt.config = config = dt_config_text(&run->cfg);
     const dt_err err = dt_report_open(&run->report, &opt);
     free(config);
     return err;
@@ -68,9 +66,7 @@ static void describe(const dt_run *run)
     char text[256];
     run->dev.ops->describe(&run->dev, text, sizeof text);
     DT_INFO("%d rank%s on %d node%s; device %s", run->nranks, run->nranks > 1 ? "s" : "", run->comm->n_nodes, run->comm->n_nodes > 1 ? "s" : "", text);
-    int64_t n_param = 0;
-    for (int u = 0; u < run->n_units; u++) n_param += run->units[u].n_param;
-    DT_INFO("model: %" PRId64 " parameters in %d units, %s; zero.stage %d", n_param, run->n_units, dt_dtype_name(run->model_opt.dtype), run->stage);
+    DT_INFO("model: %" PRId64 " parameters in %d units, %s; zero.stage %d", run_n_param(run), run->n_units, dt_dtype_name(run->model_opt.dtype), run->stage);
     DT_INFO("batch: train_batch_size %" PRId64 " = micro_batch_size %" PRId64 " x gradient_accumulation_steps %" PRId64 " x %d rank%s", run->batching.train_batch_size,
             run->batching.micro_batch_size, run->batching.accumulation, run->nranks, run->nranks > 1 ? "s" : "");
     if (run->train) {
@@ -92,12 +88,12 @@ static dt_err at_key(const dt_run *run, const char *section, const char *key, dt
     return dt_fail(err, "%s: %s", dt_config_where(&run->cfg, section, key, where, sizeof where), text);
 }
 
-dt_err run_open_device(dt_run *run, int local_rank, int n_threads)
+static dt_err open_device(dt_run *run, int local_rank, int n_threads)
 {
     return at_key(run, "run", "device", dt_device_open(&run->dev, run->cfg.run_device, local_rank, n_threads, &run->ledger));
 }
 
-/* All that can be wrong with what the user asks for, looked for on every rank and told at once. */
+/* All that can be wrong with what the user asks for, looked for on every rank and reported at once. */
 static dt_err open_all(dt_run *run)
 {
     dt_mistakes *m = &run->mistakes;
@@ -107,7 +103,7 @@ static dt_err open_all(dt_run *run)
     dt_mistakes_add(m, dt_comm_threads(run->comm, run->cfg.run_threads, where, &n_threads));
     run_open_config_objects(run);
     if (!dt_config_doubted(&run->cfg, "comm", "backend")) dt_mistakes_add(m, at_key(run, "comm", "backend", dt_comm_has_backend(run->cfg.comm_backend)));
-    if (n_threads > 0 && !dt_config_doubted(&run->cfg, "run", "device")) dt_mistakes_add(m, run_open_device(run, run->comm->local_rank, n_threads));
+    if (n_threads > 0 && !dt_config_doubted(&run->cfg, "run", "device")) dt_mistakes_add(m, open_device(run, run->comm->local_rank, n_threads));
     run_open_data(run);
     if (run->n_units > 0) dt_mistakes_add(m, run_settle_tokenizer(run));
     dt_mistakes_add(m, run_best_check(run));
@@ -154,14 +150,14 @@ static dt_err train(dt_run *run)
     progress p;
     DT_TRY(run_resume(run, &p));
     /* only now: a start that is refused leaves the earlier run's file as it was */
-    if (!is_eval(run)) DT_TRY(dt_comm_agree(run->comm, run->comm->rank ? DT_OK : write_config(run)));
+    if (!run_is_eval(&run->cfg)) DT_TRY(dt_comm_agree(run->comm, run->comm->rank ? DT_OK : write_config(run)));
     DT_TRY(run_agree(run, open_report(run, &p)));
     const progress from = p;
     const double begin_s = dt_now_s();
-    dt_err err = is_eval(run) ? run_evaluate(run, p.step) : run_loop(run, &p);
+    dt_err err = run_is_eval(&run->cfg) ? run_evaluate(run, p.step) : run_loop(run, &p);
     const double loop_s = dt_now_s() - begin_s;
     if (err == DT_OK) err = export_result(run, &p);
-    if (err == DT_OK) err = dt_comm_agree(run->comm, is_eval(run) ? DT_OK : dt_report_done(run->report));
+    if (err == DT_OK) err = dt_comm_agree(run->comm, run_is_eval(&run->cfg) ? DT_OK : dt_report_done(run->report));
     if (err == DT_OK || err == DT_ERR_STOP) run_say_closing(run, &from, &p, loop_s);
     if ((err != DT_OK && err != DT_ERR_STOP) || !run->cfg.log_trace || !*run->cfg.run_output_dir) return err;
     const dt_err traced = write_trace(run);

@@ -3,6 +3,7 @@
 #define DTRAIN_SRC_TRAIN_RUN_H
 
 #include "dtrain/train.h"
+#include <string.h>
 
 /* How far a run has come. The first four go into checkpoints. */
 typedef struct progress {
@@ -17,7 +18,7 @@ typedef struct progress {
     int64_t n_not_better;          /* validations since that were not better */
 } progress;
 
-dt_err run_open_device(dt_run *run, int local_rank, int n_threads); /* run.c; local */
+static inline bool run_is_eval(const dt_config *cfg) { return !strcmp(cfg->run_task, "eval"); }
 
 /* setup.c: the parts of opening a run, from the configuration. The first two are local; what is wrong joins run->mistakes, and the rest is opened
  * all the same. */
@@ -32,6 +33,12 @@ dt_err run_betas(const dt_config *cfg, double *beta1, double *beta2); /* [optimi
 bool run_check_settings(dt_run *run); /* the rest that rank 0 can know at start; into run->mistakes. Can output_dir be used? */
 dt_err run_check_memory(const dt_run *run, int ranks_per_node);              /* does the plan fit into what is free? local */
 dt_err run_check_files(dt_run *run);                                         /* --check: all that would be read, to the last byte; rank 0 */
+
+#define RUN_USABLE 0.9 /* of the free memory: the rest is for the system and for fragmentation */
+
+/* plan.c */
+int64_t run_n_param(const dt_run *run);
+double run_checkpoint_nbytes(const dt_run *run); /* weights and two moments, each fp32 */
 
 /* plan.c: bytes by category of a rank at a stage, as run_open_states would allocate. */
 typedef struct stage_plan { dt_zero_plan zero; size_t bytes[DT_N_MEMCAT], total; } stage_plan;

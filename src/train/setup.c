@@ -11,8 +11,6 @@
 
 static void note(dt_run *run, dt_err err) { dt_mistakes_add(&run->mistakes, err); }
 
-static bool is_eval(const dt_config *cfg) { return !strcmp(cfg->run_task, "eval"); }
-
 /* Is this key needed and not given? */
 static dt_err need(const dt_config *cfg, const char *section, const char *key, const char *value, const char *expected)
 {
@@ -25,7 +23,7 @@ static dt_err need(const dt_config *cfg, const char *section, const char *key, c
 static dt_err check_stage(const dt_config *cfg)
 {
     char where[512];
-    DT_CHECK(!is_eval(cfg) || (strcmp(cfg->zero_stage, "1") && strcmp(cfg->zero_stage, "2")), DT_ERR_USAGE,
+    DT_CHECK(!run_is_eval(cfg) || (strcmp(cfg->zero_stage, "1") && strcmp(cfg->zero_stage, "2")), DT_ERR_USAGE,
              "%s: stage %s partitions gradients and optimizer states, which task eval does not have; expected 0 or 3",
              dt_config_where(cfg, "zero", "stage", where, sizeof where), cfg->zero_stage);
     return DT_OK;
@@ -36,7 +34,7 @@ static void check_needed(dt_run *run)
     const dt_config *cfg = &run->cfg;
     char files[80];
     snprintf(files, sizeof files, "dataset files for task %s (dtrain-data makes them)", cfg->run_task);
-    if (is_eval(cfg)) {
+    if (run_is_eval(cfg)) {
         note(run, need(cfg, "data", "validation", cfg->data_validation, files));
         note(run, need(cfg, "model", "path", cfg->model_path, "a model to evaluate"));
     } else {
@@ -125,7 +123,7 @@ static void fill_zero_options(dt_run *run)
         .stage = run->stage,
         .param_dtype = dtype,
         .grad_dtype = fp32_grads ? DT_F32 : DT_BF16,
-        .frozen = is_eval(cfg),
+        .frozen = run_is_eval(cfg),
         .reproducible = cfg->run_reproducible,
         .overlap_comm = cfg->zero_overlap_comm,
         .untied = !run->mc.tie_word_embeddings,
@@ -147,7 +145,7 @@ static void fill_model_options(dt_run *run)
         .max_tok = (int32_t)(m * T),
         .max_seq = (int32_t)m,
         .max_pos = (int32_t)T,
-        .training = !is_eval(cfg),
+        .training = !run_is_eval(cfg),
         .checkpoint_blocks = !strcmp(cfg->model_activation_checkpointing, "block"),
         .seed = (uint64_t)cfg->run_seed,
     };
@@ -260,7 +258,7 @@ static dt_err count_steps(dt_run *run)
 void run_open_data(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
-    if (!is_eval(cfg) && *cfg->data_train && is_known(cfg, "train")) note(run, open_loader(run, &run->train, "train", cfg->data_train, true));
+    if (!run_is_eval(cfg) && *cfg->data_train && is_known(cfg, "train")) note(run, open_loader(run, &run->train, "train", cfg->data_train, true));
     if (*cfg->data_validation && is_known(cfg, "validation"))
         note(run, open_loader(run, &run->valid, "validation", cfg->data_validation, false));
     widen_model(run, run->train);
@@ -285,7 +283,7 @@ static dt_err first_stage_that_fits(const dt_run *run, int ranks_per_node, size_
 dt_err run_settle_stage(dt_run *run, int ranks_per_node, size_t free_bytes)
 {
     if (strcmp(run->cfg.zero_stage, "auto")) return DT_OK;
-    const size_t budget = (size_t)(0.9 * (double)free_bytes);
+    const size_t budget = (size_t)(RUN_USABLE * (double)free_bytes);
     size_t needed = 0;
     int64_t stage = 0;
     char need[24], have[24];
@@ -294,8 +292,8 @@ dt_err run_settle_stage(dt_run *run, int ranks_per_node, size_t free_bytes)
     /* Scratch depends on a node's processors and buffers on its number of ranks: the largest is taken by all. */
     DT_TRY(dt_comm_reduce_host_i64(run->comm, &stage, 1, DT_MAX));
     if (stage > 3)
-        return dt_fail(DT_ERR_MEMORY, "[zero] stage = auto: even stage 3 needs %s per rank, but 0.9 of the free memory is %s; use more ranks or smaller micro-batches",
-                       dt_format_bytes((double)needed, need), dt_format_bytes((double)budget, have));
+        return dt_fail(DT_ERR_MEMORY, "[zero] stage = auto: even stage 3 needs %s per rank, but %g of the free memory is %s; use more ranks or smaller micro-batches",
+                       dt_format_bytes((double)needed, need), RUN_USABLE, dt_format_bytes((double)budget, have));
     run->stage = run->zero_opt.stage = (int)stage;
     return dt_config_set(&run->cfg, "zero", "stage", (const char[2]){(char)('0' + stage), '\0'});
 }

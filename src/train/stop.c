@@ -40,9 +40,7 @@ void run_stop_open(dt_run *run)
 
 void run_stop_estimate(dt_run *run)
 {
-    double nbytes = 0;
-    for (int u = 0; u < run->n_units; u++) nbytes += 12 * (double)run->units[u].n_param; /* fp32, and two moments */
-    run->save_s = nbytes / (FIRST_SAVE_RATE * run->comm->n_nodes);
+    run->save_s = run_checkpoint_nbytes(run) / (FIRST_SAVE_RATE * run->comm->n_nodes);
     if (run->deadline_s > 0) { /* a guess must not eat up a short run */
         const double left = run->deadline_s - dt_now_s();
         if (run->save_s > left / 4) run->save_s = left > 0 ? left / 4 : 0;
@@ -74,6 +72,6 @@ dt_err run_agree(dt_run *run, dt_err err)
     if (err == DT_OK) err = dt_fault("start.agree");
     if (err == DT_OK && dt_signals_pending())
         err = dt_fail(DT_ERR_STOP,
-                      "stopped by a signal while the run was starting: nothing was changed; start it again to continue");
+                      "stopped by a signal while the run was starting, before its first step; start it again to continue");
     return dt_comm_agree(run->comm, err);
 }
