@@ -44,18 +44,27 @@ struct dt_comm {
     dt_device *dev;
     const dt_comm_ops *ops;
     bool use_shared_memory;
+    bool threads; /* MPI may be called by several threads */
+    bool alone;   /* no launcher (mpirun, srun) started this process */
     double traffic_bytes; /* sent by this rank through the collectives below, as their formulas count it */
     atomic_llong sequence; /* collectives issued: for the watchdog's report, which another thread makes */
     struct dt_comm_mpi *mpi; /* communicators and windows */
     void *impl;              /* the transport's own state */
 };
 
-/** Start MPI. *threads: it may be called by several threads. DT_ERR_USAGE when the launcher has started several processes and MPI sees one alone, because
+/** Start MPI, first of all: comm->threads and comm->alone are known then. DT_ERR_USAGE when the launcher has started several processes and MPI sees one alone, because
  *  they are of different libraries (MPI is then finalised again). Started without a launcher, Open MPI is kept from starting a daemon. */
-dt_err dt_comm_start(bool *threads);
+dt_err dt_comm_start(dt_comm *comm);
 
-/** After dt_comm_start: find ranks and nodes; no device yet, votes work. */
+/** Find ranks and nodes; no device yet, votes work. comm: of dt_comm_start, or {0} where MPI was started by another. */
 dt_err dt_comm_open(dt_comm *comm);
+/** End the whole job with this exit code, from any thread. Should MPI_Abort itself hang, this process ends 5 s later. */
+_Noreturn void dt_comm_abort(int code);
+/** A program is about to end, with this error, which has been told. Returns when nobody waits for this rank: all is well, all ranks know of the error, or
+ *  there is one rank. Else ends the job: the others wait in a collective, and finalising would hang. */
+void dt_comm_leave(const dt_comm *comm, dt_err err);
+/** After dt_comm_leave and dt_comm_close: end MPI. */
+void dt_comm_stop(void);
 /** Cores for one rank: where the ranks of a machine have sets of their own, this rank's; else its part of what they may use together. SLURM_CPUS_PER_TASK is
  *  the most. At least 1. Local. */
 int dt_comm_cores(const dt_comm *comm);
@@ -107,7 +116,7 @@ dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote);
  *  "rank R failed: <name of the error>"; rank R keeps its own message, and it alone is to print (dt_comm_speaks). */
 dt_err dt_comm_agree(dt_comm *comm, dt_err err);
 
-/** After an agreement failed: is this the rank whose message stands for all? */
+/** Is an error of this rank told by this rank? No when the last agreement failed at another one, whose message stands for all. */
 bool dt_comm_speaks(const dt_comm *comm);
 
 /** Did the last agreement or vote end in an error, so that all ranks know of it and may end in order? False after an error of this rank alone. */

@@ -72,10 +72,10 @@ static void tell_unused_cores(const dt_comm *comm)
 {
     const struct dt_comm_mpi *mpi = comm->mpi;
     const int job = dt_cores_of_job(), each = job / mpi->host_ranks, used = dt_comm_cores(comm);
-    if (comm->rank != 0 || dt_comm_started_alone() || each <= used || dt_cores_per_task() == used) return;
-    DT_WARN("%d of the %d cores that this job has on %s stay idle: its launcher gives a rank %d. Start with mpirun --bind-to none, or srun "
-            "--cpus-per-task=%d; or set the threads of a rank, if that is meant",
-            job - used * mpi->host_ranks, job, comm->host, used, each);
+    if (comm->rank != 0 || comm->alone || each <= used || dt_cores_per_task() == used) return;
+    DT_WARN("only %d of the job's %d cores on %s are used: the launcher bound each rank to %d. Start with mpirun --bind-to none, or srun --cpus-per-task=%d; "
+            "if this is intended, set the number of threads of a rank",
+            used * mpi->host_ranks, job, comm->host, used, each);
 }
 
 dt_err dt_comm_threads(const dt_comm *comm, int64_t wanted, const char *where, int *n_threads)
@@ -186,7 +186,7 @@ static void free_tables(dt_comm *comm)
 dt_err dt_comm_open(dt_comm *comm)
 {
     DT_CHECK(comm, DT_ERR_ARG, "dt_comm_open: no communicator to fill");
-    *comm = (dt_comm){0};
+    *comm = (dt_comm){.threads = comm->threads, .alone = comm->alone};
     int begun = 0, over = 0;
     MPI_Initialized(&begun);
     MPI_Finalized(&over);

@@ -26,9 +26,6 @@ static inline int dt_comm_rank_at(const dt_comm *comm, int node, int local)
     return comm->mpi->rank_at[(size_t)node * (size_t)comm->mpi->max_local + (size_t)local];
 }
 
-/** After dt_comm_start: did no launcher (mpirun, srun) start this process? */
-bool dt_comm_started_alone(void);
-
 /** Record an MPI error with MPI's own text. */
 dt_err dt_comm_mpi_fail(int code, const char *call, const char *file, int line);
 

@@ -1,6 +1,8 @@
-/* launch.c - MPI is started, and asked whether it sees what the launcher has started. A program that is started by the launcher of another MPI gets N
+/* launch.c - how MPI begins and ends. At the beginning it is asked whether it sees what the launcher has started: a program that is started by the launcher of another MPI gets N
  * worlds of one rank each: N trainings in one directory, and nothing says so. */
 #include "internal.h"
+#include <pthread.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -16,10 +18,6 @@ static const launcher launchers[] = {
 };
 enum { N_LAUNCHERS = sizeof launchers / sizeof launchers[0], SLURM = N_LAUNCHERS - 1 };
 
-/* Set for a process that nobody launched, before MPI starts: MPI leaves a launcher's variables behind in such a process, too. */
-static const char ALONE[] = "OMPI_MCA_ess_singleton_isolated";
-bool dt_comm_started_alone(void) { return getenv(ALONE) != NULL; }
-
 static long number(const char *variable)
 {
     const char *text = getenv(variable);
@@ -28,7 +26,7 @@ static long number(const char *variable)
     return text && end != text && !*end ? n : -1;
 }
 
-/* Of srun the variables are inherited by all that runs in a step, such as a shell or the daemons of mpirun: they speak of the task itself alone. */
+/* Of srun the variables are inherited by all that runs in a step, such as a shell or the daemons of mpirun: they describe only the task itself. */
 static bool speaks_of_us(int l) { return l != SLURM || number("SLURM_TASK_PID") == (long)getpid(); }
 
 static bool is_launched(void)
@@ -62,15 +60,42 @@ static dt_err compare(int size)
     return DT_OK;
 }
 
-dt_err dt_comm_start(bool *threads)
+dt_err dt_comm_start(dt_comm *comm)
 {
     int provided = 0, size = 1;
+    *comm = (dt_comm){.alone = !is_launched()}; /* asked before MPI starts, which leaves a launcher's variables behind in such a process, too */
     /* alone: Open MPI 4 would start a daemon of its own beside the program, for features that are not used here, and it may outlive the program */
-    if (!is_launched()) setenv(ALONE, "1", 0);
+    if (comm->alone) setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
     DT_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided));
     DT_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
-    *threads = provided >= MPI_THREAD_MULTIPLE;
+    comm->threads = provided >= MPI_THREAD_MULTIPLE;
     const dt_err err = compare(size);
     if (err != DT_OK) MPI_Finalize();
     return err;
 }
+
+/* ---- the end ------------------------------------------------------------------------------------------------------------- */
+
+static void *give_up(void *code)
+{
+    enum { PATIENCE_S = 5 };
+    sleep(PATIENCE_S); /* MPI_Abort may hang in a broken library, or wait for a thread of this process that does */
+    _exit((int)(intptr_t)code);
+}
+
+_Noreturn void dt_comm_abort(int code)
+{
+    pthread_t last_resort;
+    pthread_create(&last_resort, NULL, give_up, (void *)(intptr_t)code);
+    MPI_Abort(MPI_COMM_WORLD, code);
+    _exit(code);
+}
+
+void dt_comm_leave(const dt_comm *comm, dt_err err)
+{
+    int nranks = 0;
+    if (err == DT_OK || dt_comm_failed_together(comm)) return;
+    if (MPI_Comm_size(MPI_COMM_WORLD, &nranks) != MPI_SUCCESS || nranks > 1) dt_comm_abort(dt_exit_code(err)); /* comm may not be open */
+}
+
+void dt_comm_stop(void) { MPI_Finalize(); }

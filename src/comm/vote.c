@@ -92,7 +92,7 @@ dt_err dt_comm_agree(dt_comm *comm, dt_err err)
     return dt_fail((dt_err)lowest.err, "rank %d failed: %s", lowest.rank, err_name((dt_err)lowest.err));
 }
 
-bool dt_comm_speaks(const dt_comm *comm) { return comm && comm->mpi && comm->mpi->failed_rank == comm->rank; }
+bool dt_comm_speaks(const dt_comm *comm) { return !dt_comm_failed_together(comm) || comm->mpi->failed_rank == comm->rank; }
 
 bool dt_comm_failed_together(const dt_comm *comm) { return comm && comm->mpi && comm->mpi->failed_rank >= 0; }
 

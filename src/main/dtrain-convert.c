@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -55,7 +54,6 @@ typedef struct options {
 typedef struct app {
     options opt;
     dt_comm comm;
-    bool comm_open;
     dt_ledger ledger;
     dt_device dev;
     dt_frozen frozen;
@@ -351,7 +349,6 @@ static void say_what_was_done(const app *a)
 static dt_err run(app *a, dt_err parsed)
 {
     DT_TRY(dt_comm_open(&a->comm));
-    a->comm_open = true;
     dt_log_open(a->comm.rank, a->comm.nranks, a->comm.host);
     TOGETHER(a, parsed);
     TOGETHER(a, dt_frozen_describe(&a->frozen, a->opt.from));
@@ -373,17 +370,15 @@ int main(int argc, char **argv)
     if (parsed == DT_OK && a.opt.version) tool_print_version();
     if (parsed == DT_OK && (a.opt.help || a.opt.version)) return tool_end(DT_OK);
     tool_wait_fairly(argv);
-    bool threads;
-    const dt_err started = dt_comm_start(&threads);
+    const dt_err started = dt_comm_start(&a.comm);
     if (started != DT_OK) return tool_end(started);
     const dt_err err = run(&a, parsed);
-    const bool in_order = err == DT_OK || (a.comm_open && dt_comm_failed_together(&a.comm));
-    const int code = !in_order || dt_comm_speaks(&a.comm) ? tool_end(err) : dt_exit_code(err);
-    if (!in_order && a.comm_open && a.comm.nranks > 1) MPI_Abort(MPI_COMM_WORLD, dt_exit_code(err));
+    const int code = dt_comm_speaks(&a.comm) ? tool_end(err) : dt_exit_code(err);
+    dt_comm_leave(&a.comm, err);
     dt_frozen_close(&a.frozen);
     free(a.full_tokenizer);
-    if (a.comm_open && in_order) dt_comm_close(&a.comm);
+    dt_comm_close(&a.comm);
     dt_device_close(&a.dev);
-    MPI_Finalize();
+    dt_comm_stop();
     return code;
 }

@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -281,7 +280,6 @@ static dt_err run(app *a, dt_err parsed)
 {
     const options *o = &a->opt;
     DT_TRY(dt_comm_open(&a->comm));
-    a->comm_open = true;
     dt_log_open(a->comm.rank, a->comm.nranks, a->comm.host);
     dt_phase_enter(&a->phase, "start", "");
     TOGETHER(a, parsed);
@@ -312,8 +310,7 @@ static dt_err run(app *a, dt_err parsed)
     return DT_OK;
 }
 
-/* in_order: all ranks end here, for the same reason */
-static void close_all(app *a, bool in_order)
+static void close_all(app *a)
 {
     dt_watchdog_stop(a->watchdog);
     dt_model_close(a->model);
@@ -327,7 +324,7 @@ static void close_all(app *a, bool in_order)
     dt_prompts_free(&a->prompts);
     dt_encoder_close(a->encoder);
     dt_tokenizer_close(a->tok);
-    if (a->comm_open && in_order) dt_comm_close(&a->comm);
+    dt_comm_close(&a->comm);
     dt_device_close(&a->dev);
 }
 
@@ -341,16 +338,14 @@ int main(int argc, char **argv)
     if (parsed == DT_OK && (a.opt.help || a.opt.version)) return tool_end(DT_OK);
     tool_wait_fairly(argv);
     setenv("DTRAIN_LOG", "warn", 0); /* standard output is for the text */
-    bool threads;
-    const dt_err started = dt_comm_start(&threads);
+    const dt_err started = dt_comm_start(&a.comm);
     if (started != DT_OK) return tool_end(started);
     a.plain_terminal = isatty(STDOUT_FILENO);
     const dt_err err = run(&a, parsed);
-    const bool in_order = err == DT_OK || (a.comm_open && dt_comm_failed_together(&a.comm));
-    const int code = !in_order || dt_comm_speaks(&a.comm) ? tool_end(err) : dt_exit_code(err);
+    const int code = dt_comm_speaks(&a.comm) ? tool_end(err) : dt_exit_code(err);
     generate_drop_output(&a);
-    if (!in_order && a.comm_open && a.comm.nranks > 1) MPI_Abort(MPI_COMM_WORLD, dt_exit_code(err));
-    close_all(&a, in_order);
-    MPI_Finalize();
+    dt_comm_leave(&a.comm, err);
+    close_all(&a);
+    dt_comm_stop();
     return code;
 }

@@ -2,7 +2,6 @@
 #include "dtrain/train.h"
 #include "dtrain/io.h"
 #include "tool/tool.h"
-#include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -157,25 +156,23 @@ static void tell(dt_err err, bool speaks)
 
 static int run_ranks(const options *o)
 {
-    bool threads;
     dt_comm comm = {0};
     dt_run run = {.start_s = dt_now_s(), .force = o->force};
     dt_err err = o->action == ACTION_RUN ? dt_signals_install() : DT_OK; /* a request during start-up is met after the first step */
     if (err != DT_OK) return tell(err, true), dt_exit_code(err);
-    if ((err = dt_comm_start(&threads)) != DT_OK) return tell(err, true), dt_exit_code(err);
+    if ((err = dt_comm_start(&comm)) != DT_OK) return tell(err, true), dt_exit_code(err);
     err = dt_comm_open(&comm);
     if (err == DT_OK) dt_log_open(comm.rank, comm.nranks, comm.host);
-    if (err == DT_OK && !threads) DT_WARN("this MPI has no MPI_THREAD_MULTIPLE: the watchdog may not be able to end a hung job");
+    if (err == DT_OK && !comm.threads) DT_WARN("this MPI has no MPI_THREAD_MULTIPLE: the watchdog may not be able to end a hung job");
     if (err == DT_OK) err = share_config(o, &comm, &run);
     if (err == DT_OK) err = dt_run_main(&run, &comm, o->action == ACTION_CHECK ? DT_MODE_CHECK : DT_MODE_RUN);
 
-    const bool together = err == DT_OK || dt_comm_failed_together(&comm);
-    tell(err, !together || dt_comm_speaks(&comm));
-    if (!together) MPI_Abort(MPI_COMM_WORLD, dt_exit_code(err)); /* the others wait in a collective: finalising would hang */
+    tell(err, dt_comm_speaks(&comm));
+    dt_comm_leave(&comm, err);
     dt_run_close(&run);
     dt_comm_close(&comm);
     dt_device_close(&run.dev);
-    MPI_Finalize();
+    dt_comm_stop();
     return dt_exit_code(err);
 }
 

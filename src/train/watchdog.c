@@ -5,12 +5,11 @@
  * machine that slept), and so did the work. A job that is suspended whole goes on where it was; of one that is suspended in part, the other ranks do
  * wait, tick, and end the job after comm.timeout. */
 #include "dtrain/train.h"
-#include <mpi.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { SPEAK_FIRST_S = 2, ABORT_PATIENCE_S = 5, STOOD_STILL_S = 5 };
+enum { SPEAK_FIRST_S = 2, STOOD_STILL_S = 5 };
 
 struct dt_watchdog {
     pthread_t thread;
@@ -38,13 +37,6 @@ static bool wait_or_stop(dt_watchdog *w, double s)
     return stop;
 }
 
-static void *give_up(void *arg)
-{
-    (void)arg;
-    sleep(ABORT_PATIENCE_S); /* MPI_Abort itself may hang in a broken library */
-    _exit(dt_exit_code(DT_ERR_COMM));
-}
-
 /* Seconds without progress, after a tick that took tick_s where pause_s were asked for. A tick on a busy machine may take longer, too: up to twice the
  * time is believed. */
 static double count_idle(dt_watchdog *w, double tick_s, double pause_s)
@@ -70,10 +62,7 @@ static void *watch(void *arg)
                (long long)atomic_load(&w->phase->step), atomic_load(&w->phase->name), *atomic_load(&w->phase->unit) ? ", unit " : "",
                atomic_load(&w->phase->unit), (long long)atomic_load(&w->comm->sequence));
         if (wait_or_stop(w, SPEAK_FIRST_S)) break;
-        pthread_t last_resort;
-        pthread_create(&last_resort, NULL, give_up, NULL);
-        MPI_Abort(MPI_COMM_WORLD, dt_exit_code(DT_ERR_COMM));
-        _exit(dt_exit_code(DT_ERR_COMM));
+        dt_comm_abort(dt_exit_code(DT_ERR_COMM));
     }
     return NULL;
 }

@@ -33,7 +33,6 @@ typedef struct options {
 typedef struct app {
     options opt;
     dt_comm comm;
-    bool comm_open;
     dt_phase phase;
     dt_watchdog *watchdog;
     dt_ledger ledger;
