@@ -167,11 +167,26 @@ if command -v mpiexec.mpich >/dev/null && ! ldd ./dtrain | grep -q libmpich; the
 else
     skip "MPICH's mpiexec is noticed" "MPICH is not installed, or is the MPI of this build"
 fi
+# one rank alone cannot open its communicator: the other waits for it in a collective, and is ended
+for tool in "dtrain $tmp/tiny.ini" "dtrain-generate $tmp/both" "dtrain-convert $tmp/both $tmp/x.h5"; do
+    RUN_TIMEOUT=60 run 2 sh -c '[ "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}" = 0 ] || export DTRAIN_FAKE_NODES=x; exec ./"$@"' x $tool
+    expect_exit "${tool%% *}: a rank that fails before the first vote ends the job" 64
+    expect_text "and says why (${tool%% *})" "DTRAIN_FAKE_NODES=x: expected a number"
+done
 # variables that others have left: a shell in a step, a batch script, an mpirun whose daemons were started by srun
 SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 SLURM_TASK_PID=1 SLURM_NTASKS=8 SLURM_JOB_ID=5 train 0 shell
 expect_exit "a run on one rank in a shell of a Slurm step" 0
 SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=1 SLURM_TASK_PID=1 PMI_SIZE=3 train 2 daemons
 expect_exit "mpirun in a Slurm step" 0
+
+# ---- started by naming the loader: /proc/self/exe is the loader, and must not be started anew
+loader=$(readelf -p .interp ./dtrain 2>/dev/null | grep -o '/[^ ]*')
+if [ -n "$loader" ]; then
+    run 0 env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT -u KMP_BLOCKTIME "$loader" ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/loader"
+    expect_exit "a program that is started through the loader" 0
+else
+    skip "a program that is started through the loader" "readelf does not tell which it is"
+fi
 
 # ---- alone: no daemon of the library
 start 0 alone run.max_steps=100000; alone=$job

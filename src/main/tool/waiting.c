@@ -7,18 +7,43 @@
  * The libraries read their settings when they are loaded, before main, so the program starts itself once more with them in its environment. */
 #include "tool.h"
 
+#include <limits.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 static bool is_set(const char *name) { return getenv(name) != NULL; }
 
+/* Does the code that runs here come from this file? When the program was started by naming the loader (ld-linux.so ./dtrain), the process's executable is
+ * the loader, and starting that with our arguments would fail. */
+static bool is_this_program(const char *exe)
+{
+    char line[PATH_MAX + 128];
+    bool same = false;
+    FILE *f = fopen("/proc/self/maps", "re");
+    while (f && fgets(line, sizeof line, f)) {
+        unsigned long long low, high;
+        const uintptr_t here = (uintptr_t)is_this_program;
+        int path = 0;
+        line[strcspn(line, "\n")] = '\0';
+        if (sscanf(line, "%llx-%llx %*s %*s %*s %*s %n", &low, &high, &path) != 2 || here < low || here >= high) continue;
+        same = path > 0 && strcmp(line + path, exe) == 0;
+        break;
+    }
+    if (f) fclose(f);
+    return same;
+}
+
 void tool_wait_fairly(char **argv)
 {
-    char self[4096];
+    char self[PATH_MAX];
     if (is_set("OMP_WAIT_POLICY") || is_set("GOMP_SPINCOUNT") || is_set("KMP_BLOCKTIME")) return; /* the user's choice, or ours from the first start */
-    if (setenv("GOMP_SPINCOUNT", "300", 1) || setenv("KMP_BLOCKTIME", "0", 1)) return;
     const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1); /* not that name itself: an emulator's would be the emulator */
     if (n <= 0) return;
     self[n] = '\0';
+    if (!is_this_program(self)) return;
+    if (setenv("GOMP_SPINCOUNT", "300", 1) || setenv("KMP_BLOCKTIME", "0", 1)) return;
     execv(self, argv); /* where that fails the program goes on as it is */
 }
