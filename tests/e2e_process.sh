@@ -129,6 +129,38 @@ expect_text "and says so" "--force: .*is taken from process 1 on elsewhere"
 lock requeued "Slurm job 77" 0
 SLURM_JOB_ID=77 SLURM_RESTART_COUNT=1 train 2 requeued
 expect_exit "a requeued job is not stopped by itself before" 0
+# a run.lock that tells nothing
+mkdir -p "$tmp/barred/run.lock"
+RUN_TIMEOUT=60 train 2 barred
+expect_exit "a directory in place of the lock" 64
+expect_text "is named, with what to do" "barred/run.lock: expected the lock file of a run, found a directory.*remove it"
+mkdir -p "$tmp/strange" && head -c 5000 /dev/zero >"$tmp/strange/run.lock"
+RUN_TIMEOUT=60 train 2 strange
+expect_exit "a lock that cannot be read" 64
+expect_text "is named, too" "strange/run.lock: .*remove it, or start with --force"
+expect "and stays" test -s "$tmp/strange/run.lock"
+train 2 strange --force
+expect_exit "--force takes it over, too" 0
+
+# two starts find the same stale lock; the first renames its file over it, then the second, then the first goes on
+contend() { # POINT NAME
+    DTRAIN_FAULT=$1:0:1:stop timeout -k 5 240 ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/race" log.logging_steps=1 run.max_steps=100000 \
+        >"$tmp/$2.out" 2>&1 </dev/null &
+    job=$!
+    wait_until_stopped race "$3"
+}
+lock race "" 0
+touch -d '1 hour ago' "$tmp/race/run.lock"
+contend lock.rename second 1; second=$job second_pid=$(ranks_of race)
+contend lock.renamed first 2; first=$job first_pid=$(ranks_of race | grep -vx "$second_pid")
+kill -CONT $second_pid
+wait_for_step race 1
+kill -CONT $first_pid
+finish first $first
+expect_exit "of two that take over the same lock, one goes on" 64
+expect_text "and the other is told who has it" "another run has this output_dir: process $second_pid on $(hostname)"
+expect "that one is still there" kill -KILL $second_pid
+wait $second
 start 1 robbed run.max_steps=100000; robbed=$job
 wait_for_step robbed 1
 rm "$tmp/robbed/run.lock" && lock robbed "" 0

@@ -50,7 +50,7 @@ void dt_watchdog_stop(dt_watchdog *w);
 
 typedef struct dt_lock dt_lock;
 /** Take DIR/run.lock, or wait until it is certain that a run from another host that has it is dead (at most 35 s). force: take it from whoever has it.
- *  DT_ERR_USAGE naming the holder when another run is alive. Collective, agreed. *lock is NULL on ranks other than 0. */
+ *  DT_ERR_USAGE naming the holder when another run is alive, and when run.lock cannot be read. Collective, agreed. *lock is NULL on ranks other than 0. */
 dt_err dt_lock_take(dt_lock **lock, dt_comm *comm, const char *dir, bool force, dt_phase *phase);
 /** Is a run at work in the directory? LEFT: its lock is there, but the process is gone (on another host: the lock was not refreshed lately). holder: who, "" when
  *  free. For showing only. */

@@ -1,18 +1,18 @@
-/* lock.c - one run in a directory at a time, also on NFS and Lustre, where flock(2) is not to be relied on: a file with a name that one process can make
- * (link(2) is atomic there), which says who holds it.
+/* lock.c - one run in a directory at a time, also on NFS and Lustre, where flock(2) is not to be relied on: a lock file that only one process can
+ * create (link(2) is atomic there), which says who holds it.
  *
  * A crash leaves the file behind. It is recognised as stale
  *   - on the same host, boot and pid namespace: when the process is gone, or its number belongs to another one (other start time);
  *   - when it is of the same batch job before that was requeued (same id, lower restart count): the scheduler has ended it before;
  *   - else, from other hosts: the holder refreshes the file's time every REFRESH_S. Only whether that time changes is looked at, so clocks need
  *     not agree; one that is older than SURELY_OLD_S is believed at once.
+ * Two that find the same stale file may both rename theirs over it: whoever did so looks again after SETTLE_S, and only the last one's file is still there.
  * A file that was taken over by mistake (--force, or from a holder that was suspended) is noticed by the holder at its next refresh: it ends. */
 #include "dtrain/io.h"
 #include "dtrain/train.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <mpi.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { REFRESH_S = 10, OBSERVE_S = 3 * REFRESH_S + 5, SURELY_OLD_S = 600, TEXT_SIZE = 1024 };
+enum { REFRESH_S = 10, OBSERVE_S = 3 * REFRESH_S + 5, SURELY_OLD_S = 600, SETTLE_S = 1, TEXT_SIZE = 1024 };
 
 typedef struct holder {
     char host[256], boot[64], job[128]; /* boot: the kernel's id of this start of the machine; job: "Slurm job 12", "" for none */
@@ -32,14 +32,17 @@ typedef struct holder {
 struct dt_lock {
     char path[PATH_MAX], own[PATH_MAX]; /* own: the file before it has the name */
     char text[TEXT_SIZE];
-    int fd;
+    int fd; /* of our file, from before it has the name: whoever has the name is compared with it */
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t wake;
-    bool stop, has_thread;
+    bool stop, has_thread, has_name; /* has_name: ours was given the name */
     /* while somebody else's is looked at */
     struct timespec seen; /* its time, when it was first looked at */
     double seen_s;
+    int n_unread;     /* turns in which it could not be read */
+    double renamed_s; /* when ours was renamed over it; 0: it was not */
+    bool lost;        /* another one was renamed over ours: whoever forced it was quicker, and is not forced in turn */
 };
 
 /* ---- who ---------------------------------------------------------------------------------------------------------------- */
@@ -154,6 +157,15 @@ static const char *who(const holder *h, char *out, size_t size)
     return out;
 }
 
+/* Not even a file? Runs make nothing else, so waiting would change nothing. */
+static dt_err check_is_file(const char *path)
+{
+    struct stat st;
+    if (lstat(path, &st) != 0 || S_ISREG(st.st_mode)) return DT_OK;
+    const char *kind = S_ISDIR(st.st_mode) ? "a directory" : S_ISLNK(st.st_mode) ? "a symbolic link" : "a special file";
+    return dt_fail(DT_ERR_USAGE, "%s: expected the lock file of a run, found %s, which no run has made; remove it", path, kind);
+}
+
 dt_lock_state dt_lock_look(const char *dir, char *holder_text, size_t size)
 {
     char path[PATH_MAX], *text = NULL;
@@ -191,7 +203,7 @@ static bool take_free_name(dt_lock *l)
     return rename(l->own, l->path) == 0;
 }
 
-/* Two that find the same stale file both rename; the second is the holder, and the first notices at its refresh. */
+/* WAIT: ours has the name, and is looked at again after a while. */
 static outcome take_over(dt_lock *l, const char *judged, const holder *h, bool force, dt_err *err)
 {
     char *text = NULL, name[512];
@@ -200,14 +212,32 @@ static outcome take_over(dt_lock *l, const char *judged, const holder *h, bool f
     dt_error_clear();
     free(text);
     if (!same && !force) return WAIT; /* somebody else was quicker */
+    if ((*err = dt_fault("lock.rename")) != DT_OK) return FAILED;
     if (rename(l->own, l->path) != 0) {
         *err = dt_fail(DT_ERR_WRITE, "%s: cannot be taken over: %s", l->path, strerror(errno));
         return FAILED;
     }
+    l->renamed_s = dt_now_s();
+    l->has_name = true;
     who(h, name, sizeof name);
     if (force) DT_WARN("--force: %s is taken from %s", l->path, name);
     else DT_INFO("%s was left behind by a run that has ended (%s)", l->path, name);
-    return TAKEN;
+    *err = dt_fault("lock.renamed");
+    return *err == DT_OK ? WAIT : FAILED;
+}
+
+/* A lock that cannot be read tells nothing, and would be waited for without end. Now and then a server does not answer. */
+static outcome cannot_be_read(dt_lock *l, dt_err *err)
+{
+    enum { TURNS = 4 };
+    char why[512];
+    struct stat st;
+    snprintf(why, sizeof why, "%s", dt_error_message());
+    dt_error_clear();
+    if (lstat(l->path, &st) != 0 && errno == ENOENT) return WAIT; /* gone again */
+    if (++l->n_unread < TURNS) return WAIT;
+    *err = dt_fail(DT_ERR_USAGE, "%s; it would tell whether another run has this output_dir. If it is certain that none has, remove it, or start with --force", why);
+    return FAILED;
 }
 
 static outcome look_at_holder(dt_lock *l, const holder *mine, bool force, dt_err *err)
@@ -215,7 +245,11 @@ static outcome look_at_holder(dt_lock *l, const holder *mine, bool force, dt_err
     char *text = NULL, name[512];
     size_t n;
     holder h;
-    if (dt_read_file(l->path, TEXT_SIZE, &text, &n) != DT_OK) dt_error_clear(); /* gone again, or no file of ours: judged by its time */
+    if ((*err = check_is_file(l->path)) != DT_OK) return FAILED;
+    const bool readable = dt_read_file(l->path, TEXT_SIZE, &text, &n) == DT_OK;
+    if (!readable && !force) return cannot_be_read(l, err);
+    dt_error_clear();
+    l->n_unread = 0;
     parse(text ? text : "", &h);
     const verdict v = force ? STALE : judge(l, mine, &h);
     outcome o = WAIT;
@@ -223,21 +257,13 @@ static outcome look_at_holder(dt_lock *l, const holder *mine, bool force, dt_err
         *err = dt_fail(DT_ERR_USAGE, "another run has this output_dir: %s (%s). Wait for it, stop it, or choose another run.output_dir; if it is certain that "
                                      "it is dead, --force takes over", who(&h, name, sizeof name), l->path);
         o = FAILED;
-    } else if (v == STALE && (text || force)) {
+    } else if (v == STALE) {
         o = take_over(l, text ? text : "", &h, force, err);
-    } else if (v == UNSURE && text && l->seen_s > 0 && dt_now_s() - l->seen_s < 0.5) {
+    } else if (v == UNSURE && l->seen_s > 0 && dt_now_s() - l->seen_s < 0.5) {
         DT_INFO("%s was written by %s; watching for %d s whether it is alive", l->path, who(&h, name, sizeof name), OBSERVE_S);
     }
     free(text);
     return o;
-}
-
-static outcome try_to_take(dt_lock *l, const holder *mine, bool force, dt_err *err)
-{
-    if (take_free_name(l)) return TAKEN;
-    if (errno == EEXIST) return look_at_holder(l, mine, force, err);
-    *err = dt_fail(DT_ERR_WRITE, "%s: cannot be created: %s", l->path, strerror(errno));
-    return FAILED;
 }
 
 /* ---- holding ------------------------------------------------------------------------------------------------------------------ */
@@ -252,6 +278,40 @@ static bool is_ours(const dt_lock *l)
     return same;
 }
 
+/* ---- turns, on rank 0 ------------------------------------------------------------------------------------------------------- */
+
+static dt_err make_own_file(dt_lock *l)
+{
+    if (l->fd >= 0) close(l->fd);
+    l->renamed_s = 0;
+    DT_TRY(dt_write_file_sync(l->own, l->text, strlen(l->text)));
+    l->fd = open(l->own, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+    DT_CHECK(l->fd >= 0, DT_ERR_WRITE, "%s: cannot be opened: %s", l->own, strerror(errno));
+    return DT_OK;
+}
+
+/* Ours has the name, or had it: another that found the same stale file may have been slower. */
+static outcome settle(dt_lock *l, dt_err *err)
+{
+    if (!is_ours(l)) {
+        l->lost = true;
+        l->has_name = false;
+        return (*err = make_own_file(l)) == DT_OK ? WAIT : FAILED; /* the next turn looks at whoever has it now */
+    }
+    return dt_now_s() - l->renamed_s > SETTLE_S ? TAKEN : WAIT;
+}
+
+static outcome try_to_take(dt_lock *l, const holder *mine, bool force, dt_err *err)
+{
+    if (l->renamed_s > 0) return settle(l, err);
+    if (take_free_name(l)) return l->has_name = true, TAKEN;
+    if (errno == EEXIST) return look_at_holder(l, mine, force && !l->lost, err);
+    *err = dt_fail(DT_ERR_WRITE, "%s: cannot be created: %s", l->path, strerror(errno));
+    return FAILED;
+}
+
+/* ---- refreshing ---------------------------------------------------------------------------------------------------------------- */
+
 static void *refresh(void *arg)
 {
     dt_lock *l = arg;
@@ -264,8 +324,7 @@ static void *refresh(void *arg)
         pthread_mutex_unlock(&l->mutex);
         if (!is_ours(l)) {
             dt_log(DT_LOG_ERROR, "%s was taken over by another run, or removed: this one ends, as both would write to the same files", l->path);
-            MPI_Abort(MPI_COMM_WORLD, dt_exit_code(DT_ERR_WRITE));
-            _exit(dt_exit_code(DT_ERR_WRITE));
+            dt_comm_abort(dt_exit_code(DT_ERR_WRITE));
         }
         futimens(l->fd, NULL);
         pthread_mutex_lock(&l->mutex);
@@ -279,8 +338,7 @@ static dt_err hold(dt_lock *l)
 {
     unlink(l->own);
     l->own[0] = '\0';
-    l->fd = open(l->path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
-    DT_CHECK(l->fd >= 0, DT_ERR_WRITE, "%s: cannot be opened: %s", l->path, strerror(errno));
+    DT_CHECK(is_ours(l), DT_ERR_USAGE, "%s: another run has taken this output_dir at the same moment; start again when it has ended", l->path);
     pthread_condattr_t attr;
     pthread_mutex_init(&l->mutex, NULL);
     pthread_condattr_init(&attr);
@@ -300,7 +358,7 @@ static dt_err prepare(dt_lock *l, const char *dir, holder *mine)
                       (size_t)snprintf(l->own, sizeof l->own, "%s/run.lock.%s.%lld", dir, mine->host, mine->pid) < sizeof l->own;
     DT_CHECK(fits, DT_ERR_WRITE, "%s: the path is too long", dir);
     DT_TRY(dt_make_dirs(dir));
-    return dt_write_file_sync(l->own, l->text, strlen(l->text));
+    return make_own_file(l);
 }
 
 dt_err dt_lock_take(dt_lock **out, dt_comm *comm, const char *dir, bool force, dt_phase *phase)
@@ -337,7 +395,7 @@ void dt_lock_release(dt_lock *l)
         pthread_cond_destroy(&l->wake);
         pthread_mutex_destroy(&l->mutex);
     }
-    if (l->fd >= 0 && is_ours(l)) unlink(l->path);
+    if (l->has_name && is_ours(l)) unlink(l->path);
     if (l->fd >= 0) close(l->fd);
     if (*l->own) unlink(l->own);
     free(l);
