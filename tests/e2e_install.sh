@@ -33,16 +33,20 @@ expect "all documents are indexed" sh -c 'for f in docs/*.md; do f=${f#docs/}; [
 # Modulefiles, read by stand-ins for the commands of the two languages.
 cat >"$tmp/module.tcl" <<'TCL'
 proc prepend-path {name value} { puts "$name $value" }
+proc append-path {name value} { puts "$name behind <$value>" }
 proc setenv {name value} { puts "$name $value" }
 proc module-whatis {text} { puts "whatis $text" }
 proc conflict {name} {}
 proc module-info {what value} { return [expr {$value eq "load"}] }
 proc is-loaded {name} { return [expr {$name eq "gcc/12"}] }
 proc module {verb name} { puts "$verb $name" }
+proc help {} { ModulesHelp }
 source [lindex $argv 0]
+help
 TCL
 cat >"$tmp/module.lua" <<'LUA'
-function help() end
+function help(text) print(text) end
+function append_path(name, value) print(name .. " behind <" .. value .. ">") end
 function conflict() end
 function whatis(text) print("whatis " .. text) end
 function depends_on(name) print("load " .. name) end
@@ -56,6 +60,9 @@ check_module() { # language, command...
     if ! command -v "$1" >/dev/null; then skip "the $language modulefile" "no $1"; return; fi
     run 0 "$@"
     expect_text "the $language modulefile puts the programs into PATH" "^PATH $prefix/bin$"
+    expect_text "its man pages come before those of the system" "^MANPATH $prefix/share/man$"
+    expect_text "which stay" '^MANPATH behind <>$'
+    expect_text "its help names the modules" '^Needs these modules: gcc/12 openmpi/4.1$'
     expect_text "and loads the modules that dtrain was built with" '^load openmpi/4.1$'
     expect_text "and says what they were" 'whatis Built with: .*HDF5 [0-9]'
 }
