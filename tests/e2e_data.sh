@@ -210,6 +210,39 @@ expect_exit "an array without its end" 65
 run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/empty.txt"
 expect_exit "nothing in the input" 65
 
+# ---- what is no text, recognised by its content
+refused() { # name, file, next step
+    rm -f "$tmp/b.h5"
+    run 0 ./dtrain-data --force -o "$tmp/b.h5" "$2"
+    expect_exit "$1 is refused" 65
+    expect_text "$1: why, and what to do" "$(basename "$2"): .*$3"
+    expect "$1: no output" test ! -e "$tmp/b.h5"
+}
+printf 'PAR1\025\004\025' >"$tmp/table.txt"
+refused "Parquet" "$tmp/table.txt" "found a Parquet file; convert it"
+gzip -c "$tmp/text.jsonl" >"$tmp/text.jsonl.gz"
+refused "gzip" "$tmp/text.jsonl.gz" "gzip -dc"
+cp "$tmp/text.jsonl.gz" "$tmp/packed.jsonl"
+refused "gzip under the name of JSON" "$tmp/packed.jsonl" "gzip -dc"
+refused "a dataset" "$tmp/s.h5" "data.train"
+refused "a program" ./dtrain-data "zero byte"
+printf 'a,b\n1,2\n' >"$tmp/table.csv"
+refused "a table" "$tmp/table.csv" "looks like a table"
+printf '\317\360\350\342\345\362, \354\350\360! \312\340\352 \344\345\353\340?\n' >"$tmp/cyrillic.txt"
+refused "another character set" "$tmp/cyrillic.txt" "iconv"
+cp "$tmp/text.jsonl" "$tmp/records.txt"
+refused "JSON lines under the name of text" "$tmp/records.txt" "add --format json"
+cp "$tmp/array.json" "$tmp/array.txt"
+refused "an array under the name of text" "$tmp/array.txt" "add --format json"
+run 0 ./dtrain-data --force -o "$tmp/b.h5" --format json "$tmp/records.txt"
+expect_exit "with --format json it is taken" 0
+is "as records" "$(field "$tmp/b.h5" documents)" 2
+run 0 ./dtrain-data --force -o "$tmp/b.h5" --format text "$tmp/table.csv" "$tmp/records.txt" "$tmp/cyrillic.txt"
+expect_exit "--format text takes any bytes" 0
+printf 'caf\351 au lait, na\357ve, r\351sum\351: text with a few letters of Latin-1\n' >"$tmp/latin.txt"
+run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/latin.txt"
+expect_exit "a few stray bytes are still text" 0
+
 # ---- held-out documents
 seq 1 3000 | sed 's/^/document number /' >"$tmp/many.txt"
 run 0 ./dtrain-data --force -o "$tmp/train.h5" --validation "$tmp/valid.h5" --validation-fraction 0.1 --documents lines "$tmp/many.txt" "$tmp/many.txt"

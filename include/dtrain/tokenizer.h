@@ -80,4 +80,7 @@ char *dt_decode(const dt_tokenizer *t, const int32_t *ids, int64_t n, bool skip_
  *  15.0, 3.9, "substitution of maximal subparts"). NULL: out of memory. */
 char *dt_utf8_repair(const char *text, size_t nbytes, size_t *repaired_nbytes);
 
+/** Length of the longest beginning that is valid UTF-8. */
+size_t dt_utf8_valid(const char *text, size_t n);
+
 #endif

@@ -47,8 +47,6 @@ char *dt_text_repaired(dt_text *t, size_t *nbytes);
 
 /** Length of the character that begins here, 0 when none does (RFC 3629: no overlong forms, no surrogates, up to U+10FFFF). n > 0. */
 size_t dt_utf8_length(const char *text, size_t n);
-/** Length of the longest beginning that is valid UTF-8. */
-size_t dt_utf8_valid(const char *text, size_t n);
 /** Length of what is replaced as one by U+FFFD where no character begins. n > 0. */
 size_t dt_utf8_bad(const char *text, size_t n);
 /** Code point of the character that begins here, in text that is valid UTF-8; *text moves behind it. */

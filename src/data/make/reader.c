@@ -133,7 +133,8 @@ static dt_err read_file(dt_reader *r, const char *path)
     in.stopped_self = r;
     r->path = strcmp(path, "-") == 0 ? "standard input" : path;
     r->begun = false;
-    const bool json = strcmp(o->format, "json") == 0 || (strcmp(o->format, "auto") == 0 && is_json_name(path));
+    const bool automatic = strcmp(o->format, "auto") == 0, json = strcmp(o->format, "json") == 0 || (automatic && is_json_name(path));
+    if (err == DT_OK) err = dt_input_check_content(&in, json, automatic);
     if (err == DT_OK) err = json ? dt_input_each_record(&in, put_record, r) : dt_input_each_document(&in, &rules, put_text, r);
     dt_input_close(&in);
     return err;
