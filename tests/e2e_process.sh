@@ -65,20 +65,24 @@ for fault in shm.make:0 shm.make:1 shm.map:0 shm.map:2; do
     expect_text "and that is said ($fault)" "shm.ma.*exchange by messages instead"
 done
 expect "no segment is left" test -z "$(ls -A "$tmp/shm")"
-touch -d '2 minutes ago' "$tmp/shm/dtrain-1-aa" "$tmp/shm/dtrain-2-bb" "$tmp/shm/other"
-touch "$tmp/shm/dtrain-3-cc"
-flock -s "$tmp/shm/dtrain-2-bb" sleep 60 &
+segment() { head -c 4080 /dev/zero; printf 'dtrain segment 1'; } # as src/comm/shm.c marks its own
+for name in 1-00000000000000aa 2-00000000000000bb 3-00000000000000cc 1-aa 1-00000000000000aa.bak +1-00000000000000aa 1-0x000000000000aa; do segment >"$tmp/shm/dtrain-$name"; done
+for name in dtrain-data.h5 dtrain-4-00000000000000dd other; do seq 2000 >"$tmp/shm/$name"; done
+kept=$(cd "$tmp/shm" && ls | grep -vx dtrain-1-00000000000000aa)
+touch -d '2 minutes ago' "$tmp"/shm/*
+touch "$tmp/shm/dtrain-3-00000000000000cc"
+flock -s "$tmp/shm/dtrain-2-00000000000000bb" sleep 60 &
 locker=$!
 export DTRAIN_SHM_DIR=$tmp/shm
 start 2 mapped run.max_steps=100000; mapped=$job
 unset DTRAIN_SHM_DIR
 wait_for_step mapped 1
 kill $locker
-expect "what a killed job left is removed; what is locked, young or of others stays" test "$(ls "$tmp/shm" | tr '\n' ' ')" = "dtrain-2-bb dtrain-3-cc other "
+expect "what a killed job left is removed; what is locked, young or not a segment of ours stays" test "$(ls "$tmp/shm")" = "$kept"
 expect "shared memory is used" grep -q "dtrain-.*(deleted)" "/proc/$(ranks_of mapped | head -1)/maps"
 kill -KILL $(ranks_of mapped)
 wait $mapped
-expect "a killed run leaves no segment" test "$(ls "$tmp/shm" | wc -l)" = 3
+expect "a killed run leaves no segment" test "$(ls "$tmp/shm")" = "$kept"
 if [ "$(id -u)" = 0 ] && mkdir "$tmp/small" && mount -t tmpfs -o size=3m none "$tmp/small" 2>/dev/null; then
     trap 'kill $(jobs -p) 2>/dev/null; umount "$tmp/small"; rm -rf "$tmp"' EXIT
     DTRAIN_SHM_DIR=$tmp/small train 3 too-small

@@ -23,6 +23,8 @@
 
 enum { LINE = 64, HEADER = 4096, N_SLOTS = 2, SLEEP_NS = 20000, SEGMENT_NAME = 512 };
 #define PREFIX "dtrain-"
+static const char MAGIC[16] = "dtrain segment 1"; /* behind the flags: no file of a user's has both our name and this */
+enum { MAGIC_AT = HEADER - sizeof MAGIC };
 
 typedef struct segment_id { long pid; unsigned long long nonce; } segment_id;
 
@@ -118,18 +120,35 @@ static bool segment_name(char out[SEGMENT_NAME], const segment_id *id)
     return snprintf(out, SEGMENT_NAME, "%s/" PREFIX "%ld-%016llx", segment_dir(), id->pid, id->nonce) < SEGMENT_NAME;
 }
 
-/* What killed jobs of this user left: nobody holds a lock on it. A young one may not be locked yet. */
-static void remove_stale_segments(void)
+/* Exactly a name as segment_name gives it. */
+static bool is_segment_name(const char *name)
+{
+    const size_t prefix = strlen(PREFIX);
+    if (strncmp(name, PREFIX, prefix) != 0) return false;
+    const size_t digits = strspn(name + prefix, "0123456789");
+    const char *nonce = name + prefix + digits;
+    return digits > 0 && *nonce == '-' && strspn(nonce + 1, "0123456789abcdef") == 16 && nonce[17] == '\0';
+}
+
+/* A file that this user's processes have made as a segment, and not a moment ago: a young one may not be locked yet. */
+static bool is_old_segment(int fd)
 {
     enum { YOUNG_S = 60 };
+    struct stat st;
+    char magic[sizeof MAGIC];
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid() || time(NULL) - st.st_mtime <= YOUNG_S) return false;
+    return pread(fd, magic, sizeof magic, MAGIC_AT) == (ssize_t)sizeof magic && memcmp(magic, MAGIC, sizeof magic) == 0;
+}
+
+/* What killed jobs of this user left: nobody holds a lock on it. */
+static void remove_stale_segments(void)
+{
     DIR *d = opendir(segment_dir());
     for (struct dirent *e; d && (e = readdir(d));) {
-        struct stat st;
-        if (strncmp(e->d_name, PREFIX, strlen(PREFIX)) != 0) continue;
+        if (!is_segment_name(e->d_name)) continue;
         const int fd = openat(dirfd(d), e->d_name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
         if (fd < 0) continue;
-        if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() && time(NULL) - st.st_mtime > YOUNG_S && flock(fd, LOCK_EX | LOCK_NB) == 0)
-            unlinkat(dirfd(d), e->d_name, 0);
+        if (is_old_segment(fd) && flock(fd, LOCK_EX | LOCK_NB) == 0) unlinkat(dirfd(d), e->d_name, 0);
         close(fd);
     }
     if (d) closedir(d);
@@ -168,9 +187,11 @@ static dt_err make_segment(dt_shm *shm, segment_id *mine)
     shm->fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (shm->fd < 0) return fail_segment(name, "cannot be created", errno);
     dt_err err = flock(shm->fd, LOCK_SH) == 0 ? DT_OK : fail_segment(name, "cannot be locked", errno);
+    /* before the space is reserved: a job that is killed then leaves what can be recognised; where there is no room at all that call says so */
+    if (err == DT_OK && pwrite(shm->fd, MAGIC, sizeof MAGIC, MAGIC_AT) < 0 && errno != ENOSPC) err = fail_segment(name, "cannot be written", errno);
     if (err == DT_OK) err = reserve_segment(shm->fd, shm->window_nbytes);
     if (err == DT_OK) err = map_segment(shm->fd, name, shm->window_nbytes, &shm->segments[shm->me]);
-    if (err == DT_OK) memset(shm->segments[shm->me], 0, shm->window_nbytes);
+    if (err == DT_OK) memset(shm->segments[shm->me] + HEADER, 0, shm->window_nbytes - HEADER); /* the header, but for the magic, is new and so zero */
     return err;
 }
 
@@ -225,7 +246,7 @@ static void give_up_name(dt_shm *shm, const segment_id *mine)
     shm->fd = -1;
 }
 
-/* Each rank's opinion, made that of all without an error: without shared memory they go on by messages. The reason is told by the first that has one. */
+/* Agree on whether every rank succeeded; a failure is not an error here: without shared memory they go on by messages. The reason is told by the first that has one. */
 static dt_err all_have_it(dt_comm *comm, dt_err mine, bool *all)
 {
     int64_t first = mine == DT_OK ? INT64_MAX : comm->rank;
