@@ -99,6 +99,11 @@ wait_for_step shared 1
 train 1 shared
 expect_exit "a second run in the same directory is refused" 64
 expect_text "and told who has it" "another run has this output_dir: process [0-9]+ on $(hostname).*since 20.*--force"
+train 2 shared --check
+expect_exit "--check says so beforehand" 64
+expect_text "with the line and who has it" "output_dir.*: another run has this output_dir: process [0-9]+ on $(hostname)"
+train 1 shared --check --force
+expect_exit "and is content with --force" 0
 train 2 shared run.task=eval model.path="$tmp/both" data.validation="$tmp/valid.h5"
 expect_exit "an evaluation that would write to it, too" 64
 run 0 ./dtrain-info $(ls "$tmp"/both/checkpoints/*.h5)

@@ -66,12 +66,22 @@ static dt_err check_space(const dt_run *run, const char *dir)
     return DT_OK;
 }
 
+/* Only looked at: a run waits, and takes it. */
+static dt_err check_lock(const dt_run *run)
+{
+    char where[512], holder[512];
+    if (!run->only_check || run->force || dt_lock_look(run->cfg.run_output_dir, holder, sizeof holder) != DT_LOCK_HELD) return DT_OK;
+    return dt_fail(DT_ERR_USAGE, "%s: another run has this output_dir: %s. Wait for it, stop it, or choose another directory; if it is certain that it is dead, "
+                   "--force takes over", dt_config_where(&run->cfg, "run", "output_dir", where, sizeof where), holder);
+}
+
 static dt_err check_output_dir(const dt_run *run)
 {
     char dir[PATH_MAX];
     if (!*run->cfg.run_output_dir || dt_config_doubted(&run->cfg, "run", "output_dir")) return DT_OK;
     DT_TRY(find_existing(run, dir));
     DT_TRY(check_writable(run, dir));
+    DT_TRY(check_lock(run));
     return run_is_eval(&run->cfg) ? DT_OK : check_space(run, dir);
 }
 
