@@ -100,7 +100,7 @@ void ckpt_read_pointer(const char *dir, const char *pointer, char *out)
 
 void ckpt_prune(const char *dir, int64_t keep, const char *written)
 {
-    char latest[CKPT_NAME_SIZE], best[CKPT_NAME_SIZE];
+    char latest[CKPT_NAME_SIZE] = "", best[CKPT_NAME_SIZE] = "";
     entry *all;
     int n;
     if (keep <= 0) return;
@@ -150,7 +150,7 @@ int64_t dt_checkpoint_step_of(const char *path)
 
 dt_err dt_checkpoint_candidates(const char *dir, char ***paths, int *n_paths)
 {
-    char latest[CKPT_NAME_SIZE];
+    char latest[CKPT_NAME_SIZE] = "";
     int n_newer = 0;
     DT_TRY(dt_checkpoint_list(dir, paths, n_paths));
     ckpt_read_pointer(dir, "latest", latest);
