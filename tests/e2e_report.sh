@@ -23,7 +23,7 @@ train 0 valid log.report_to=stdout data.validation="$tmp/valid.h5" data.validati
 expect_text "validation lines have units" '^step 6/6  validation loss [0-9.]+  perplexity [0-9.]+  accuracy [0-9.]+ %  entropy [0-9.]+ nats  [0-9]+ target tokens  [0-9]+ samples  in [0-9.e-]+ s$'
 
 # CSV: whole runs and resumed ones end with the same columns and steps
-csv="log.report_to=csv data.validation=$tmp/valid.h5 data.validation_steps=2 checkpoint.save_steps=2"
+csv="log.report_to=csv,jsonl data.validation=$tmp/valid.h5 data.validation_steps=2 checkpoint.save_steps=2"
 train 0 whole $csv
 train 0 parts $csv run.max_steps=4
 train 2 parts $csv
@@ -32,6 +32,10 @@ for dir in whole parts; do
     expect "the table of $dir begins with step and loss" sh -c "head -1 $tmp/$dir/metrics.csv | grep -q '^step,loss,lr,grad_norm,tokens,samples,.*,validation_loss,'"
     expect "all rows of $dir have as many cells" awk -F, 'NR == 1 { n = NF } NF != n { exit 1 }' "$tmp/$dir/metrics.csv"
 done
+names() { if [ "$1" = csv ]; then head -1 "$2" | tr ',' '\n'; else grep -o '"[a-z_/0-9]*":' "$2" | tr -d '":'; fi | sort -u; }
+expect "the table has every number of metrics.jsonl" \
+    test -z "$(comm -13 <(names csv "$tmp/whole/metrics.csv") <(names jsonl "$tmp/whole/metrics.jsonl"))" -a -s "$tmp/whole/metrics.jsonl"
+expect "the rate of operations among them" grep -q ',flops_per_second' "$tmp/whole/metrics.csv"
 expect "no step is repeated or left out" test "$(cut -d, -f1 "$tmp/parts/metrics.csv" | tr '\n' ' ')" = "$(cut -d, -f1 "$tmp/whole/metrics.csv" | tr '\n' ' ')"
 expect "and the columns are the same" cmp <(head -1 "$tmp/whole/metrics.csv") <(head -1 "$tmp/parts/metrics.csv")
 

@@ -223,8 +223,9 @@ static dt_err write_row(dt_csv *c)
     return dt_record_file_write(&c->file, &c->row);
 }
 
-dt_err dt_csv_train(dt_csv *c, const dt_train_record *rec)
+dt_err dt_csv_train(dt_csv *c, const dt_train_record *rec, double flops_per_token)
 {
+    const dt_metric flops = {"flops_per_second", flops_per_token * rec->tokens_per_second};
     const double values[] = {(double)rec->step,
                              rec->loss,
                              rec->lr,
@@ -237,6 +238,7 @@ dt_err dt_csv_train(dt_csv *c, const dt_train_record *rec)
                              (double)rec->memory_host};
     for (int i = 0; i < (int)(sizeof values / sizeof values[0]); i++) set_cell(c, i, values[i]);
     set_cell(c, N_FIXED - 2, rec->skipped);
+    if (flops_per_token > 0) DT_TRY(set_more(c, &flops, 1));
     DT_TRY(set_more(c, rec->more, rec->n_more));
     return write_row(c);
 }

@@ -150,7 +150,7 @@ dt_err dt_report_train(dt_report *r, const dt_train_record *rec)
         dt_jsonl_train(&r->line, rec, r->flops_per_token);
         DT_TRY(dt_record_file_write(&r->jsonl, &r->line));
     }
-    if (r->to_csv) DT_TRY(dt_csv_train(&r->csv, rec));
+    if (r->to_csv) DT_TRY(dt_csv_train(&r->csv, rec, r->flops_per_token));
     if (r->to_tensorboard) DT_TRY(train_event(r, rec));
     if (r->to_stdout) dt_progress_train(&r->progress, rec);
     return DT_OK;
