@@ -73,6 +73,12 @@ check data.train="$tmp/text.txt"
 finds "text as data: how to make a dataset of it" 65 1 'text.txt: this is text, not a dataset; `dtrain-data -o train.h5'
 check model.path=Qwen/Qwen2.5-0.5B
 finds "a name of the hub: how to fetch it" 65 1 'models are not downloaded here: .*hf download Qwen/Qwen2.5-0.5B --local-dir Qwen2.5-0.5B'
+check model.path=models/no-such-model
+finds "a local place for a model is not taken for a name of the hub" 65 1 'hf download OWNER/no-such-model --local-dir models/no-such-model'
+check model.path=runs/no-such-run
+finds "nor is a run" 65 1 'no-such-run: No such file or directory$'
+check data.validation_steps=0
+expect "validation_steps = 0 asks for nothing: no warning" sh -c "! grep -q 'validation_steps' '$out'"
 np=3 check batch.train_batch_size=25
 finds "one message on several ranks" 64 1 'nearest that work are 24 and 27'
 e2e_done

@@ -23,6 +23,11 @@ run 0 ./dtrain-data --force -o "$tmp/x.h5" --kind words README.md
 expect_exit "unknown kind" 64
 run 0 ./dtrain-data --force -o "$tmp/x.h5" --template llama README.md
 expect_exit "unknown template" 64
+run 0 ./dtrain-data --force -o "$tmp/x.h5" --tokenizer gpt2 README.md
+expect_text "a tokenizer of the hub: how to fetch it" 'found "gpt2" .*hf download gpt2 --local-dir gpt2'
+run 0 ./dtrain-data -o "$tmp/new/folder/x.h5" --validation "$tmp/other/y.h5" --validation-fraction 0.5 --documents lines README.md
+expect_exit "the folders of the outputs are made" 0
+expect "both" test -s "$tmp/new/folder/x.h5" -a -s "$tmp/other/y.h5"
 run 0 ./dtrain-data --force -o "$tmp/x.h5" --validation "$tmp/y.h5" README.md
 expect_exit "validation without a fraction" 64
 run 0 ./dtrain-data --force -o "$tmp/x.h5" "$tmp/absent.txt"

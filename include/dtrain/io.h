@@ -78,6 +78,10 @@ dt_err dt_read_at(int fd, const char *path, int64_t offset, void *out, size_t nb
 
 /* ---- plain files -------------------------------------------------------------------------------------------------------- */
 
+/** Behind the message that a model or tokenizer cannot be opened: "; how to get it" where path may be meant as a name of the Hugging Face hub, or as a place
+ *  for such a model; else "". why: errno. */
+const char *dt_missing_model_hint(const char *path, int why, char *out, size_t size);
+
 /** "DIR/NAME" and an ending; false when it does not fit into out [PATH_MAX]. */
 bool dt_join_path(char *out, const char *dir, const char *name, const char *ending);
 bool dt_is_file(const char *path); /* a regular one, or a link to one */
@@ -93,6 +97,7 @@ dt_err dt_reserve_file(const char *path, int64_t nbytes, const char *what);
 dt_err dt_check_space(const char *folder, const char *path, double nbytes, const char *what);
 /** Make a directory and its parents. DT_ERR_WRITE with the reason. */
 dt_err dt_make_dirs(const char *path);
+dt_err dt_make_folder_of(const char *path); /* the directory that this file is to be in */
 /** A new, empty file, open for writing. Whatever has the name (the rest of a killed run, a link that somebody planted) is removed, never written
  *  through: all that this program writes begins here, under the name FINAL.part as a rule. DT_ERR_WRITE with the reason: a directory, no right. */
 dt_err dt_create_file(const char *path, int *fd);

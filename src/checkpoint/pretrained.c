@@ -68,14 +68,10 @@ static dt_err describe_checkpoint(dt_pretrained *p, const char *path)
 
 /* ---- both ------------------------------------------------------------------------------------------------------------------ */
 
-/* "organisation/model" is how the hub names models. */
 static dt_err not_there(const char *path, int why)
 {
-    const char *slash = strchr(path, '/');
-    if (why != ENOENT || !slash || slash == path || *path == '.' || !slash[1] || strchr(slash + 1, '/'))
-        return dt_fail(DT_ERR_DATA, "%s: %s", path, strerror(why));
-    return dt_fail(DT_ERR_DATA, "%s: %s; models are not downloaded here: where there is a network, `hf download %s --local-dir %s`, then give that directory",
-                   path, strerror(why), path, slash + 1);
+    char hint[3 * PATH_MAX];
+    return dt_fail(DT_ERR_DATA, "%s: %s%s", path, strerror(why), dt_missing_model_hint(path, why, hint, sizeof hint));
 }
 
 static dt_err describe(dt_pretrained *p, const char *path)

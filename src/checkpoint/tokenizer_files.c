@@ -26,8 +26,9 @@ bool tokenizer_dir_has_files(const char *dir)
 dt_err dt_export_check_tokenizer(const char *tokenizer)
 {
     if (!tokenizer || !*tokenizer || strcmp(tokenizer, "bytes") == 0 || dt_is_file(tokenizer)) return DT_OK;
-    DT_CHECK(dt_is_directory(tokenizer), DT_ERR_DATA, "%s: expected a tokenizer (a directory, a tokenizer.json, or bytes): %s",
-             tokenizer, strerror(errno));
+    char hint[3 * PATH_MAX];
+    DT_CHECK(dt_is_directory(tokenizer), DT_ERR_DATA, "%s: expected a tokenizer (a directory, a tokenizer.json, or bytes): %s%s",
+             tokenizer, strerror(errno), dt_missing_model_hint(tokenizer, errno, hint, sizeof hint));
     DT_CHECK(tokenizer_dir_has_files(tokenizer), DT_ERR_DATA,
              "%s: expected a tokenizer.json (or tokenizer.model, vocab.json) in this directory, found none", tokenizer);
     return DT_OK;

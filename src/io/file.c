@@ -85,6 +85,16 @@ dt_err dt_make_dirs(const char *path)
     return make_dir(part);
 }
 
+dt_err dt_make_folder_of(const char *path)
+{
+    char folder[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    if (!slash || slash == path) return DT_OK;
+    DT_CHECK(slash - path < PATH_MAX, DT_ERR_WRITE, "%s: the path is too long", path);
+    snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
+    return dt_make_dirs(folder);
+}
+
 static dt_err write_all(int fd, const char *path, const char *bytes, size_t nbytes)
 {
     for (size_t done = 0; done < nbytes;) {

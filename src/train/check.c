@@ -113,7 +113,7 @@ bool run_check_settings(dt_run *run)
     const dt_err dir = check_output_dir(run);
     dt_mistakes_add(m, dir);
     warn_of_schedule(run);
-    if (dt_config_given(&run->cfg, "data", "validation_steps") && !*run->cfg.data_validation)
+    if (dt_config_given(&run->cfg, "data", "validation_steps") && run->cfg.data_validation_steps > 0 && !*run->cfg.data_validation)
         DT_WARN("[data] validation_steps is set, but there is no data.validation: nothing is validated");
     return dir == DT_OK;
 }

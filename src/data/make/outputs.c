@@ -1,6 +1,7 @@
 /* outputs.c - the kind is known at the first document, and the files are begun then. A document goes to the training or the validation file by a hash of
  * what it says, so that running again, or over more files, never moves one across, and equal ones stay together. */
 #include "outputs.h"
+#include "dtrain/io.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,8 @@ static dt_err begin(dt_outputs *o, dt_dataset_kind kind)
     const bool weights = opt->weight_key != NULL;
     DT_CHECK(!weights || kind == DT_DATASET_SFT, DT_ERR_USAGE,
              "a weight key is for datasets of kind sft; these inputs give kind %s", dt_dataset_kind_name(kind));
+    DT_TRY(dt_make_folder_of(opt->output));
+    if (opt->validation) DT_TRY(dt_make_folder_of(opt->validation));
     DT_TRY(dt_dataset_create(&o->train, opt->output, kind, t->vocab_size, t->name, weights));
     return opt->validation ? dt_dataset_create(&o->validation, opt->validation, kind, t->vocab_size, t->name, weights) : DT_OK;
 }

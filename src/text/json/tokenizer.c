@@ -1,7 +1,9 @@
 /* tokenizer.c - a tokenizer.json is read, and its tokens are looked up. */
 #include "tokenizer.h"
 
+#include "dtrain/io.h"
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
@@ -152,8 +154,10 @@ static const dt_tokenizer_ops json_ops = {.close = close_json,
 static dt_err find_file(const char *path, char **file, char **directory)
 {
     struct stat st;
+    char hint[3 * PATH_MAX];
     DT_CHECK(stat(path, &st) == 0, DT_ERR_USAGE,
-             "tokenizer: expected bytes, a tokenizer.json or a directory with one, found \"%s\" (%s)", path, strerror(errno));
+             "tokenizer: expected bytes, a tokenizer.json or a directory with one, found \"%s\" (%s)%s", path, strerror(errno),
+             dt_missing_model_hint(path, errno, hint, sizeof hint));
     const char *slash = strrchr(path, '/');
     if (S_ISDIR(st.st_mode)) {
         *directory = strdup(path);

@@ -1,0 +1,52 @@
+/* hub.c - what a path that is not there may have been meant as. Nothing is fetched by the programs here. */
+#include "dtrain/io.h"
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Folders that users make beside a checkout; no organisation of the hub has published under these names what somebody means here. */
+static bool is_local(const char *path, size_t len)
+{
+    static const char *const names[] = {"runs", "models", "model", "input", "data", "output", "outputs", "checkpoints", "tests", "docs", "hf"};
+    char folder[64];
+    if (len >= sizeof folder) return true;
+    snprintf(folder, sizeof folder, "%.*s", (int)len, path);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(folder, names[i]) == 0) return true;
+    return dt_is_directory(folder);
+}
+
+static bool is_file_name(const char *path)
+{
+    static const char *const ends[] = {".h5", ".json", ".ini", ".safetensors", ".jsonl", ".txt"};
+    const size_t n = strlen(path);
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
+        if (n > strlen(ends[i]) && strcmp(path + n - strlen(ends[i]), ends[i]) == 0) return true;
+    return false;
+}
+
+/* "organisation/model", or one of the few without an organisation. */
+static bool is_hub_name(const char *path)
+{
+    const char *slash = strchr(path, '/');
+    if (!slash) return strncmp(path, "gpt2", 4) == 0 || strcmp(path, "distilgpt2") == 0;
+    return slash > path && *path != '.' && *path != '~' && slash[1] && !strchr(slash + 1, '/') && !is_local(path, (size_t)(slash - path));
+}
+
+const char *dt_missing_model_hint(const char *path, int why, char *out, size_t size)
+{
+    const char *slash = strrchr(path, '/');
+    out[0] = '\0';
+    if (why != ENOENT || is_file_name(path)) return out;
+    if (is_hub_name(path))
+        snprintf(out, size,
+                 "; models are not downloaded here: where there is a network, `hf download %s --local-dir %s` (pip install huggingface_hub), then give "
+                 "that directory",
+                 path, slash ? slash + 1 : path);
+    else if (slash && slash[1] && strncmp(path, "models/", 7) == 0)
+        snprintf(out, size,
+                 "; a directory with config.json and model.safetensors is expected there: `hf download OWNER/%s --local-dir %s` (pip install "
+                 "huggingface_hub) fetches a published one",
+                 slash + 1, path);
+    return out;
+}
