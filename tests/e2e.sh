@@ -4,6 +4,8 @@
 #   expect_exit NAME CODE        was $code so? one result line
 #   expect_text NAME REGEX       does the output hold this (grep -E)? one result line
 #   expect NAME COMMAND...       does a command succeed? one result line
+#   wait_for COMMAND...          until it succeeds; a failed case when it does not in WAIT_TIMEOUT seconds, which is for what never comes
+#   own_mpi_files                a folder for the files of the next mpirun alone (run does it)
 #   ok NAME, not_ok NAME WHY, skip NAME WHY
 #
 # $tmp is an empty directory that goes away at the end; the working directory is the top of the tree. Exit status: any "not ok"?
@@ -13,7 +15,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 tmp=$(mktemp -d) || exit 1
 trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$tmp"' EXIT
 trap 'exit 1' TERM INT HUP # a script that is stopped takes its runs along
-mkdir "$tmp/.mpi" && keep_mpi_files_in "$tmp/.mpi"
+mkdir "$tmp/.mpi"
 out=$tmp/.out code=0 n_not_ok=0
 
 ok() { echo "ok $1"; }
@@ -24,12 +26,24 @@ not_ok() {
     n_not_ok=$((n_not_ok + 1))
 }
 
+# The end of one mpirun may remove a folder that the next one, or another beside it, has just looked up.
+own_mpi_files() { keep_mpi_files_in "$(mktemp -d "$tmp/.mpi/XXXXXX")"; }
+own_mpi_files
+
 run() {
     local np=$1
     shift
+    own_mpi_files
     if [ "$np" -gt 0 ]; then set -- $MPIRUN -np "$np" "$@"; fi
     timeout -k 5 "${RUN_TIMEOUT:-240}" "$@" >"$out" 2>&1 </dev/null
     code=$?
+}
+wait_for() {
+    local end=$((SECONDS + ${WAIT_TIMEOUT:-240}))
+    until "$@" >/dev/null 2>&1; do
+        if [ $SECONDS -ge $end ]; then not_ok "waiting for: $*" "it did not come"; return 1; fi
+        sleep 0.05
+    done
 }
 expect_exit() { if [ "$code" = "$2" ]; then ok "$1"; else not_ok "$1" "exit code $code, expected $2"; fi; }
 expect_text() { if grep -qE -- "$2" "$out"; then ok "$1"; else not_ok "$1" "no line matches $2"; fi; }

@@ -45,10 +45,10 @@ for point in branch.copied:0:1 branch.latest:0:1 branch.begin:0:1 branch.move:0:
     else expect "killed at $point: what was left is whole" files_are b/left/after-step-00000004/checkpoints "step-00000006.h5 step-00000008.h5"; fi
 done
 begin
-RUN_TIMEOUT=60 DTRAIN_FAULT=branch.move:0:1:error train 3 b $steps $back optimizer.lr=1e-3
+DTRAIN_FAULT=branch.move:0:1:error train 3 b $steps $back optimizer.lr=1e-3
 expect_exit "rank 0 fails while it moves: all leave with 70" 70
 for np in 1 3; do
-    RUN_TIMEOUT=60 DTRAIN_FAULT=resume.choose:$((np - 1)):1:error train $np b $steps
+    DTRAIN_FAULT=resume.choose:$((np - 1)):1:error train $np b $steps
     expect_exit "one of $np ranks fails while a checkpoint is chosen: 70" 70
 done
 

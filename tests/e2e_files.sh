@@ -72,7 +72,7 @@ agree "changed bits anywhere, with data.verify" 0 "$nbytes" 12 data.verify=true
 for np in 1 2 3; do
     train $np verified$np run.max_steps=1 data.verify=true data.validation="$tmp/valid.h5" comm.timeout=5
     expect_exit "data.verify of good files on $np ranks" 0
-    RUN_TIMEOUT=60 DTRAIN_FAULT=data.verify:$((np - 1)):1:error train $np verify-fault run.max_steps=1 data.verify=true
+    DTRAIN_FAULT=data.verify:$((np - 1)):1:error train $np verify-fault run.max_steps=1 data.verify=true
     expect_exit "one of $np ranks fails there: all leave with 70" 70
 done
 if [ -x /usr/bin/h5dump ]; then
@@ -109,12 +109,12 @@ expect_exit "shards are replaced with --force" 0
 # ---- a pipe with the name of the metrics; a reader that leaves
 mkdir "$tmp/pipe"
 mkfifo "$tmp/pipe/metrics.jsonl"
-RUN_TIMEOUT=60 train 2 pipe
+train 2 pipe
 expect_exit "a pipe as metrics.jsonl ends the run" 74
 expect_text "a pipe as metrics.jsonl is named" "metrics.jsonl: expected a file or nothing there"
 rm -rf "$tmp/pipe/checkpoints"
 mkdir "$tmp/ev" && mkfifo "$tmp/ev/metrics.jsonl"
-RUN_TIMEOUT=60 train 1 ev run.task=eval model.path="$tmp/planted/hf" data.validation="$tmp/valid.h5"
+train 1 ev run.task=eval model.path="$tmp/planted/hf" data.validation="$tmp/valid.h5"
 expect_exit "and an evaluation" 74
 
 # the reader is gone before the run has a line to print

@@ -10,10 +10,11 @@ expect a_small_checkpoint_is_made test -s "$m/checkpoints/step-00000007.h5"
 generate() { # NP ARGUMENTS...: the text alone into $tmp/text; a launcher may mix it with messages, so ranks write the file
     local np=$1
     shift
+    own_mpi_files
     if [ "$np" -gt 0 ]; then
-        timeout -k 5 60 $MPIRUN -np "$np" ./dtrain-generate "$@" -o "$tmp/text" --force >"$out" 2>&1 </dev/null
+        timeout -k 5 240 $MPIRUN -np "$np" ./dtrain-generate "$@" -o "$tmp/text" --force >"$out" 2>&1 </dev/null
     else
-        timeout -k 5 60 ./dtrain-generate "$@" >"$tmp/text" 2>"$out" </dev/null
+        timeout -k 5 240 ./dtrain-generate "$@" >"$tmp/text" 2>"$out" </dev/null
     fi
     code=$?
 }
@@ -46,7 +47,7 @@ expect ids_go_in_and_out grep -qE '^97 98( [0-9]+){1,6}$' "$tmp/text"
 printf '{"prompt": "ab"}\n{"ids": [97, 98]}\n' >"$tmp/prompts.jsonl"
 generate 2 "$m" --prompts "$tmp/prompts.jsonl" --greedy --max-new-tokens 6 --jsonl --threads 1
 expect text_and_ids_are_the_same_prompt test "$(sed 's/"index":[0-9]*//; s/,"prompt_ids":[^]]*]//' "$tmp/text" | sort -u | wc -l)" = 1
-printf 'ab\n\nab\n' | timeout 60 ./dtrain-generate "$m" - --greedy --max-new-tokens 6 --jsonl >"$tmp/text" 2>"$out"
+printf 'ab\n\nab\n' | timeout 240 ./dtrain-generate "$m" - --greedy --max-new-tokens 6 --jsonl >"$tmp/text" 2>"$out"
 expect standard_input_gives_a_prompt_a_line test "$(sed 's/"index":[0-9]*//' "$tmp/text" | sort -u | wc -l)-$(wc -l <"$tmp/text")" = 1-2
 generate 0 "$m" --prompt "ab" --max-new-tokens 1000 --jsonl --temperature 3
 expect the_models_length_is_kept grep -qE '"n_new_tokens":62,"finish":"length"|"finish":"eos"' "$tmp/text"
@@ -108,19 +109,19 @@ generate 2 "$m" --prompt "97 98" --greedy --max-new-tokens 6 --tokenizer ids --s
 expect a_shared_model_streams cmp "$tmp/text" "$tmp/expected"
 
 # a conversation
-printf 'hello\n\nand you\n' | timeout 60 ./dtrain-generate "$m" --chat --system "be brief" --max-new-tokens 5 --threads 1 >"$tmp/talk" 2>"$out"
+printf 'hello\n\nand you\n' | timeout 240 ./dtrain-generate "$m" --chat --system "be brief" --max-new-tokens 5 --threads 1 >"$tmp/talk" 2>"$out"
 expect_text a_conversation_keeps_what_was_said ' [1-9][0-9]* kept'
 expect a_line_an_answer test "$(wc -l <"$tmp/talk")" -ge 2
-printf 'hello\n\nand you\n' | timeout 60 $MPIRUN -np 2 ./dtrain-generate "$m" --chat --system "be brief" --max-new-tokens 5 --threads 1 --zero-stage 3 -o "$tmp/text" --force >"$out" 2>&1
+printf 'hello\n\nand you\n' | timeout 240 $MPIRUN -np 2 ./dtrain-generate "$m" --chat --system "be brief" --max-new-tokens 5 --threads 1 --zero-stage 3 -o "$tmp/text" --force >"$out" 2>&1
 expect the_same_conversation_on_2_ranks cmp "$tmp/text" "$tmp/talk"
-printf 'hello\nand you\nand I\n' | timeout 60 ./dtrain-generate "$m" --chat --context 40 --max-new-tokens 5 --threads 1 >"$tmp/text" 2>"$out"
+printf 'hello\nand you\nand I\n' | timeout 240 ./dtrain-generate "$m" --chat --context 40 --max-new-tokens 5 --threads 1 >"$tmp/text" 2>"$out"
 expect_text a_long_conversation_forgets_its_beginning 'its beginning is forgotten'
 
 mkfifo "$tmp/line"
 ./dtrain-generate "$m" --chat --max-new-tokens 5 --threads 1 <"$tmp/line" >"$tmp/text" 2>"$out" &
 exec 7>"$tmp/line"
 echo hello >&7
-for _ in $(seq 100); do [ ! -s "$tmp/text" ] || break; sleep 0.1; done # the first answer is there: it waits for a line
+wait_for test -s "$tmp/text" # the first answer is there: it waits for a line
 kill -INT $!
 sleep 0.2
 echo again >&7

@@ -69,7 +69,7 @@ expect_text "a run without a lock is stopped" '^  state +stopped, metrics writte
 expect_text "with the time of the steps to come" '^  steps +6 of 600 \(1%\), 4.61k tokens, [0-9a-z]+ of steps left$'
 ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/long" run.max_steps=100000000 >"$out" 2>&1 &
 long=$!
-for _ in $(seq 300); do [ ! -s "$tmp/long/metrics.jsonl" ] || break; sleep 0.1; done
+wait_for test -s "$tmp/long/metrics.jsonl"
 run 0 ./dtrain-info "$tmp/long"
 expect_text "a run at work is running" '^  state +running, metrics written [0-9]+s ago$'
 expect_text "and its process is named" "^  run by +process $long on $(hostname), since "

@@ -5,6 +5,11 @@
 #   losses DIR             "step loss" of every training line of DIR's metrics
 #   close_losses A B TOL   every step of A is in B and the losses agree to relative TOL
 #   newest DIR             path of the newest checkpoint
+#   start NP DIR ARGS...   train in the background; $job
+#   finish DIR [JOB]       waits for it ($job); its exit code and output as train would leave them
+#   ranks_of DIR           the processes of its ranks
+#   wait_until_stopped DIR N   until N of its ranks stand still, as DTRAIN_FAULT=POINT:RANK:NTH:stop makes them do
+#   stop_at DIR N SIGNAL   when N of its ranks stand still: sends SIGNAL, which they find when they go on
 
 make_data() {
     awk 'BEGIN { srand(7); n = split("the of and a to in he was that it his her with as had for she not at but be on they have him which said from all this", w, " ");
@@ -59,6 +64,30 @@ close_losses() {
     [ -s "$tmp/.a" ] && awk -v tol="$3" 'NR == FNR { want[$1] = $2; n++; next }
         { if (!($1 in want)) bad = 1; d = $2 - want[$1]; if (d < 0) d = -d; if (d > tol * want[$1]) { print "step", $1, $2, "and", want[$1]; bad = 1 } m++ }
         END { exit bad || n != m }' "$tmp/.a" "$tmp/.b"
+}
+
+ranks_of() { for p in $(pgrep -f "run.output_dir=$tmp/$1( |\$)"); do [ "$(cat "/proc/$p/comm" 2>/dev/null)" != dtrain ] || echo "$p"; done; }
+start() {
+    local np=$1 dir=$2
+    shift 2
+    own_mpi_files
+    set -- ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/$dir" "$@"
+    [ "$np" = 0 ] || set -- $MPIRUN -np "$np" "$@"
+    timeout -k 5 "${RUN_TIMEOUT:-240}" "$@" >"$tmp/$dir.out" 2>&1 </dev/null &
+    job=$!
+}
+finish() {
+    wait "${2:-$job}"
+    code=$?
+    cp "$tmp/$1.out" "$out"
+}
+n_stopped() { for p in $(ranks_of "$1"); do sed 's/.*) //' "/proc/$p/stat"; done 2>/dev/null | grep -c '^T'; }
+are_stopped() { [ "$(n_stopped "$1")" = "$2" ]; }
+wait_until_stopped() { wait_for are_stopped "$@"; }
+stop_at() {
+    wait_until_stopped "$1" "$2"
+    kill "-$3" $(ranks_of "$1")
+    kill -CONT $(ranks_of "$1")
 }
 
 newest() { ls "$tmp/$1"/checkpoints/step-*.h5 | tail -1; }
