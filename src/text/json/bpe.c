@@ -57,16 +57,21 @@ void dt_bpe_work_close(dt_bpe_work *w)
 
 static void add(dt_bpe_work *w, int32_t id, size_t n) { w->symbol[w->n_symbols++] = (symbol){.id = id, .n = (uint32_t)n}; }
 
-static int32_t char_symbol(const dt_bpe *b, const char *text, size_t n, bool first, bool last)
+enum { WITH_MAX = 80 }; /* bytes of a character with both affixes (read_affix), and a 0 */
+
+/* A character with what its place in the word puts around it; the text itself where that is nothing. */
+static const char *with_affixes(const dt_bpe *b, const char *text, bool first, bool last, char with[WITH_MAX], size_t *n)
 {
-    if (!b->prefix && !b->suffix) {
-        if (n == 1) return b->ascii[(unsigned char)text[0]];
-        return dt_vocab_find(&b->vocab, text, n, DT_TOKEN_MODEL);
-    }
-    char with[80];
-    const int len = snprintf(with, sizeof with, "%s%.*s%s", !first && b->prefix ? b->prefix : "", (int)n, text,
-                             last && b->suffix ? b->suffix : "");
-    return dt_vocab_find(&b->vocab, with, (size_t)len, DT_TOKEN_MODEL);
+    if (!b->prefix && !b->suffix) return text;
+    *n = (size_t)snprintf(with, WITH_MAX, "%s%.*s%s", !first && b->prefix ? b->prefix : "", (int)*n, text,
+                          last && b->suffix ? b->suffix : "");
+    return with;
+}
+
+static int32_t char_symbol(const dt_bpe *b, const char *text, size_t n)
+{
+    if (n == 1 && !b->prefix && !b->suffix) return b->ascii[(unsigned char)text[0]];
+    return dt_vocab_find(&b->vocab, text, n, DT_TOKEN_MODEL);
 }
 
 static bool has_bytes(const dt_bpe *b, const char *text, size_t n)
@@ -76,6 +81,16 @@ static bool has_bytes(const dt_bpe *b, const char *text, size_t n)
     return b->byte_fallback;
 }
 
+/* The affixes are written out, too; they are no bytes of the text: the last symbol has those of the character. */
+static void add_bytes(const dt_bpe *b, dt_bpe_work *w, const char *written, size_t n, size_t n_text, size_t dropped)
+{
+    const bool plain = !b->prefix && !b->suffix;
+    for (size_t k = 0; k < n; k++) {
+        const size_t own = plain ? 1 + (k ? 0 : dropped) : k + 1 < n ? 0 : n_text + dropped;
+        add(w, b->byte_symbol[(unsigned char)written[k]], own);
+    }
+}
+
 /* What is unknown waits until something known follows, so that its neighbours can be fused with it; bytes that are written out do not end the wait. */
 static void symbols_of_chars(const dt_bpe *b, dt_bpe_work *w, const char *text, size_t n)
 {
@@ -83,13 +98,15 @@ static void symbols_of_chars(const dt_bpe *b, dt_bpe_work *w, const char *text, 
     for (size_t i = 0, len; i < n; i += len) {
         len = dt_utf8_length(text + i, n - i);
         if (!len) len = 1;
-        const int32_t id = char_symbol(b, text + i, len, i == 0, i + len == n);
+        char with[WITH_MAX];
+        size_t n_written = len;
+        const char *written = with_affixes(b, text + i, i == 0, i + len == n, with, &n_written);
+        const int32_t id = char_symbol(b, written, n_written);
         if (id >= 0) {
             if (unk_n) add(w, b->unk, unk_n), unk_n = 0;
             add(w, id, len + dropped), dropped = 0;
-        } else if (has_bytes(b, text + i, len)) {
-            for (size_t k = 0; k < len; k++) add(w, b->byte_symbol[(unsigned char)text[i + k]], k ? 1 : 1 + dropped);
-            dropped = 0;
+        } else if (has_bytes(b, written, n_written)) {
+            add_bytes(b, w, written, n_written, len, dropped), dropped = 0;
         } else if (b->unk >= 0) {
             if (unk_n && !b->fuse_unk) add(w, b->unk, unk_n), unk_n = 0;
             unk_n += len;
@@ -206,15 +223,23 @@ static dt_err merge_many(const dt_bpe *b, dt_bpe_work *w)
     return DT_OK;
 }
 
+/* At most so many symbols: each byte of the text may be one, and each of the affixes. */
+static size_t most_symbols(const dt_bpe *b, size_t n)
+{
+    if (!b->byte_fallback) return n;
+    return n + (b->prefix ? n * strlen(b->prefix) : 0) + (b->suffix ? strlen(b->suffix) : 0);
+}
+
 /* The symbols of a word, merged, in w->symbol. */
 static dt_err merge_word(const dt_bpe *b, dt_bpe_work *w, const char *text, size_t n)
 {
-    DT_CHECK(n < INT32_MAX / 4, DT_ERR_DATA, "a piece of %zu bytes, too long for the tokenizer", n);
-    if (w->n_alloc < n + 1) {
-        symbol *grown = realloc(w->symbol, 2 * (n + 1) * sizeof *grown);
+    const size_t most = most_symbols(b, n);
+    DT_CHECK(most < INT32_MAX / 4, DT_ERR_DATA, "a piece of %zu bytes, too long for the tokenizer", n);
+    if (w->n_alloc < most + 1) {
+        symbol *grown = realloc(w->symbol, 2 * (most + 1) * sizeof *grown);
         DT_CHECK(grown, DT_ERR_MEMORY, "no memory for a piece of %zu bytes", n);
         w->symbol = grown;
-        w->n_alloc = 2 * (n + 1);
+        w->n_alloc = 2 * (most + 1);
     }
     w->n_symbols = 0;
     (b->of_bytes ? symbols_of_bytes : symbols_of_chars)(b, w, text, n);
