@@ -7,6 +7,7 @@ tokenizer trained on documents of a formula that the test repeats (tests/tokeniz
   ids, wrapped     without and with what the post-processor adds
   text, visible    decoded again, with and without special tokens
   blocks           for each 100 documents of the formula: checksums of all ids, and of all decoded bytes
+small.json holds tokenizers of a few tokens, each with texts, their ids, and the decoded texts: places where stages meet.
 """
 import json
 import os
@@ -218,10 +219,10 @@ def checksum(values):
 
 
 def decoding(j):
-    """The same for decoding, which in some versions writes normalised tokens as the normaliser does and then does not know them for special ones."""
+    """The same for decoding without special tokens: the reference does not know those for special that the normaliser changes; dtrain does."""
     j = json.loads(json.dumps(j))
     for token in j["added_tokens"]:
-        token["normalized"] = False
+        token["normalized"] = token["normalized"] and not token["special"]
     return Tokenizer.from_str(json.dumps(j))
 
 
@@ -230,11 +231,55 @@ def expect(t, d, texts):
     for raw in CASES:
         text = raw.decode(errors="replace")
         ids = t.encode(text, add_special_tokens=False).ids
-        out["cases"].append(dict(ids=ids, wrapped=t.encode(text).ids, text=d.decode(ids, skip_special_tokens=False), visible=d.decode(ids)))
+        out["cases"].append(dict(ids=ids, wrapped=t.encode(text).ids, text=t.decode(ids, skip_special_tokens=False), visible=d.decode(ids)))
     for b in range(N_BLOCKS):
         ids = [e.ids for e in t.encode_batch(texts[b * BLOCK : (b + 1) * BLOCK], add_special_tokens=False)]
-        text = b"".join(s.encode() for s in d.decode_batch(ids, skip_special_tokens=False))
+        text = b"".join(s.encode() for s in t.decode_batch(ids, skip_special_tokens=False))
         out["blocks"].append([checksum(sum(ids, [])), checksum(np.frombuffer(text, dtype=np.uint8))])
+    return out
+
+
+SMALL_TEXTS = ["a b", " a b ", "  a", "   ", "xa b", "ax a", "xxa", "xxxa b", "x a", "a", "ab", "a\u00e9", "\u00e9", "\u00e9a b", "e\u0301 a", "\u0301\u0323a", "\ufb01a",
+               "\ud55ca", "keep", "a keep b hold b", "keep a", " keepkeep", "<S>a b", "a<S> b", " <S> a", "\u00e9\u00e9x", "xkeep a", "\u0130a", "\u00a0 a"]
+
+
+def small_tokenizers():
+    N, P = normalizers, pre_tokenizers
+    vocab = ["<unk>", "a", "b", SPACE, "#", "##a", "x", "y", " ", "e", "\u00e9", "\u0301", "f", "i", "b/", "/"]
+    byte = vocab + [f"<0x{b:02X}>" for b in range(256)]
+    first, always = P.Metaspace(SPACE, "first", True), P.Metaspace(SPACE, "always", True)
+    parted = P.Sequence([P.Split(Regex("[xei\u1112-\u11ff]"), "isolated"), first])
+    removed = [None, N.Strip(True, False), N.Replace("x", ""), N.Replace(Regex("^x+"), "y"), N.Replace(Regex("^ +"), ""), N.Replace(Regex(" {2,}"), " "),
+               N.NFC(), N.NFD(), N.NFKD(), N.NFKC(), N.Prepend("xy"), N.Lowercase(), N.Sequence([N.NFD(), N.Replace("e", "")]),
+               N.Sequence([N.Strip(True, True), N.Prepend("x")]), N.Sequence([N.Prepend(" "), N.Strip(True, True)]), N.Sequence([N.NFC(), N.Replace("\u00e9", "y")])]
+    for norm in removed:
+        yield dict(vocab=vocab, norm=norm, pre=first)
+        yield dict(vocab=vocab, norm=norm, pre=parted)
+        yield dict(vocab=vocab, norm=norm, pre=always)
+    for affixes in (dict(continuing_subword_prefix="##"), dict(end_of_word_suffix="/"), dict(continuing_subword_prefix="#", end_of_word_suffix="\u00e9")):
+        for more in (dict(), dict(fuse_unk=True)):
+            yield dict(vocab=byte, model=dict(byte_fallback=True, **affixes, **more))
+            yield dict(vocab=byte, model=dict(byte_fallback=True, **affixes, **more), pre=P.WhitespaceSplit())
+        yield dict(vocab=byte[:-100], model=dict(byte_fallback=True, **affixes))
+    llama2 = N.Sequence([N.Prepend(SPACE), N.Replace(" ", SPACE)])
+    for norm, dec in ((llama2, SP_DECODER), (llama2, None), (N.Replace("k", "xK"), SP_DECODER), (N.Strip(True, True), SP_DECODER)):
+        yield dict(vocab=vocab, norm=norm, dec=dec)
+
+
+def small():
+    out = []
+    for s in small_tokenizers():
+        t = Tokenizer(models.BPE(vocab={w: i for i, w in enumerate(s["vocab"])}, merges=[], unk_token="<unk>", **s.get("model", {})))
+        for key, name in (("norm", "normalizer"), ("pre", "pre_tokenizer"), ("dec", "decoder")):
+            if s.get(key):
+                setattr(t, name, s[key])
+        t.add_tokens([AddedToken("keep", normalized=True), AddedToken("hold", normalized=False), special("<S>")])
+        t = Tokenizer.from_str(t.to_str())
+        cases = []
+        for text in SMALL_TEXTS:
+            ids = t.encode(text).ids
+            cases.append(dict(text=text, ids=ids, decoded=t.decode(ids, skip_special_tokens=False), visible=t.decode(ids)))
+        out.append(dict(tokenizer=json.loads(t.to_str()), cases=cases))
     return out
 
 
@@ -244,6 +289,8 @@ def main(folder):
     os.makedirs(folder, exist_ok=True)
     with open(f"{folder}/cases.json", "w") as f:
         json.dump([c.hex() for c in CASES], f, indent=0)
+    with open(f"{folder}/small.json", "w") as f:
+        json.dump(small(), f, ensure_ascii=True, separators=(",", ":"))
     for name, family in FAMILIES.items():
         t, j = train(name, family)
         os.makedirs(f"{folder}/{name}", exist_ok=True)

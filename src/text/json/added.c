@@ -59,14 +59,15 @@ static dt_err too_long(size_t n)
     return dt_fail(DT_ERR_DATA, "an added token of at most %d bytes, found %zu", DT_CONTENT_MAX, n);
 }
 
-/* What a token that is looked for in normalised text is written as there. */
-static dt_err add_normalized(dt_added *a, const char *content, size_t n, int k, const dt_normalizer *normalizer, dt_matcher *m)
+/* What a token that is looked for in normalised text is written as there, and when it is decoded. */
+static dt_err add_normalized(dt_added *a, const char *content, size_t n, int k, dt_vocab *vocab, const dt_normalizer *normalizer, dt_matcher *m)
 {
     dt_text buffer[2] = {0};
     dt_piece p = {.text = content, .to = n, .at_start = true};
     dt_err err = dt_normalize(normalizer, m, buffer, &p, false);
     if (err == DT_OK && p.to - p.from > DT_CONTENT_MAX) err = too_long(p.to - p.from);
     if (err == DT_OK) err = trie_add(&a->trie[1], p.text + p.from, p.to - p.from, k);
+    if (err == DT_OK) err = dt_vocab_decode_as(vocab, a->token[k].id, p.text + p.from, p.to - p.from);
     free(buffer[0].bytes);
     free(buffer[1].bytes);
     return err;
@@ -107,7 +108,7 @@ static dt_err read_token(dt_added *a, const dt_spec *s, dt_vocab *vocab, const d
     a->token[k] = (dt_added_token){.id = (int32_t)id,
                                    .flags = (lstrip ? DT_ADDED_LSTRIP : 0) | (rstrip ? DT_ADDED_RSTRIP : 0) |
                                             (single ? DT_ADDED_SINGLE_WORD : 0) | (normalized ? DT_ADDED_NORMALIZED : 0)};
-    return normalized ? add_normalized(a, content, n, k, normalizer, m) : trie_add(&a->trie[0], content, n, k);
+    return normalized ? add_normalized(a, content, n, k, vocab, normalizer, m) : trie_add(&a->trie[0], content, n, k);
 }
 
 dt_err dt_added_read(dt_added *a, const dt_spec *root, dt_vocab *vocab, const dt_normalizer *normalizer, dt_matcher *m)

@@ -46,7 +46,7 @@ static dt_err decode(const dt_json_tokenizer *j, const int32_t *ids, int64_t n, 
     for (int64_t i = 0; i < n; i++) {
         const dt_vocab_entry *e = dt_vocab_get(&j->bpe.vocab, ids[i]);
         if (!e || (skip_special && (e->flags & DT_TOKEN_SPECIAL))) continue;
-        DT_TRY(dt_texts_append(&row[0], dt_vocab_text(&j->bpe.vocab, e), e->n));
+        DT_TRY(dt_texts_append(&row[0], j->bpe.vocab.text.bytes + e->decoded_at, e->decoded_n));
     }
     return dt_decoder_run(&j->decoder, m, row, false);
 }
@@ -80,7 +80,7 @@ static dt_err find_running(dt_json_tokenizer *j, dt_matcher *m, dt_texts row[2])
     for (int32_t id = 0; id < v->n_ids; id++) {
         const dt_vocab_entry *e = dt_vocab_get(v, id);
         row[0].n = row[0].text.n = 0;
-        if (e && !(e->flags & DT_TOKEN_SPECIAL)) DT_TRY(dt_texts_append(&row[0], dt_vocab_text(v, e), e->n));
+        if (e && !(e->flags & DT_TOKEN_SPECIAL)) DT_TRY(dt_texts_append(&row[0], v->text.bytes + e->decoded_at, e->decoded_n));
         if (row[0].n) DT_TRY(dt_decoder_run(&j->decoder, m, row, true));
         DT_TRY(dt_texts_append(&j->running, row[0].text.bytes ? row[0].text.bytes : "", row[0].text.n));
     }

@@ -44,6 +44,15 @@ static dt_err grow_ids(dt_vocab *v, int32_t id)
     return DT_OK;
 }
 
+static dt_err append_text(dt_vocab *v, const char *text, size_t n)
+{
+    DT_CHECK(v->text.n + n < UINT32_MAX, DT_ERR_DATA, "tokens of less than 4 GiB together");
+    dt_text_append(&v->text, text, n);
+    dt_text_append(&v->text, "", 1);
+    DT_CHECK(!v->text.failed, DT_ERR_MEMORY, "no memory for a vocabulary");
+    return DT_OK;
+}
+
 dt_err dt_vocab_add(dt_vocab *v, int32_t id, const char *text, size_t n, uint8_t flags)
 {
     DT_CHECK(id >= 0 && id <= DT_VOCAB_MAX_ID, DT_ERR_DATA, "an id from 0 to %d, found %d", DT_VOCAB_MAX_ID, id);
@@ -56,15 +65,22 @@ dt_err dt_vocab_add(dt_vocab *v, int32_t id, const char *text, size_t n, uint8_t
     }
     const dt_vocab_entry *other = dt_vocab_get(v, id);
     DT_CHECK(!other, DT_ERR_DATA, "one token for id %d, found \"%.60s\" and \"%.60s\"", id, dt_vocab_text(v, other), text);
-    DT_CHECK(v->text.n + n < UINT32_MAX, DT_ERR_DATA, "tokens of less than 4 GiB together");
+    const uint32_t at = (uint32_t)v->text.n;
+    DT_TRY(append_text(v, text, n));
     DT_TRY(grow_ids(v, id));
-    v->entry[id] = (dt_vocab_entry){.at = (uint32_t)v->text.n, .n = (uint32_t)n, .flags = flags};
-    dt_text_append(&v->text, text, n);
-    dt_text_append(&v->text, "", 1);
-    DT_CHECK(!v->text.failed, DT_ERR_MEMORY, "no memory for a vocabulary");
+    v->entry[id] = (dt_vocab_entry){.at = at, .n = (uint32_t)n, .decoded_at = at, .decoded_n = (uint32_t)n, .flags = flags};
     v->slot[slot] = id + 1;
     v->n_used++;
     return DT_OK;
+}
+
+dt_err dt_vocab_decode_as(dt_vocab *v, int32_t id, const char *text, size_t n)
+{
+    dt_vocab_entry *e = &v->entry[id];
+    if (e->n == n && memcmp(dt_vocab_text(v, e), text, n) == 0) return DT_OK;
+    e->decoded_at = (uint32_t)v->text.n;
+    e->decoded_n = (uint32_t)n;
+    return append_text(v, text, n);
 }
 
 int32_t dt_vocab_find(const dt_vocab *v, const char *text, size_t n, uint8_t flags)

@@ -14,6 +14,7 @@ enum { DT_TOKEN_MODEL = 1, DT_TOKEN_ADDED = 2, DT_TOKEN_SPECIAL = 4, DT_TOKEN_ST
 
 typedef struct dt_vocab_entry {
     uint32_t at, n; /* in text, with a 0 behind it */
+    uint32_t decoded_at, decoded_n; /* what decoding begins with; the same, but for added tokens that the normalizer changes */
     uint8_t flags;  /* 0: no such id */
 } dt_vocab_entry;
 
@@ -42,6 +43,8 @@ static inline uint64_t dt_hash_bytes(const char *bytes, size_t n)
 
 /** Add a token, or flags to one that is there with this id and text. DT_ERR_DATA: the id or the text belongs to another one; DT_ERR_MEMORY. */
 dt_err dt_vocab_add(dt_vocab *v, int32_t id, const char *text, size_t n, uint8_t flags);
+/** Let decoding write a token, which is there, as another text. DT_ERR_DATA, DT_ERR_MEMORY. */
+dt_err dt_vocab_decode_as(dt_vocab *v, int32_t id, const char *text, size_t n);
 /** Id of a token that has one of the flags, -1: none. */
 int32_t dt_vocab_find(const dt_vocab *v, const char *text, size_t n, uint8_t flags);
 void dt_vocab_free(dt_vocab *v); /* safe on {0} */
