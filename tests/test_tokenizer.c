@@ -102,6 +102,67 @@ static void texts_have_the_ids_of_the_reference(void **state)
     json_decref(cases);
 }
 
+/* A tokenizer is written to a file, for it is read from one. */
+static subject open_small(const json_t *tokenizer)
+{
+    char path[] = "/tmp/small-XXXXXX";
+    subject s = {0};
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(json_dumpfd(tokenizer, fd, 0), 0);
+    close(fd);
+    if (dt_tokenizer_open(&s.tokenizer, path) != DT_OK) fail_msg("%s", dt_error_message());
+    unlink(path);
+    assert_int_equal(dt_encoder_open(&s.encoder, s.tokenizer), DT_OK);
+    return s;
+}
+
+static void same(const char *name, const char *what, uint64_t place, const dt_ids *a, const dt_ids *b)
+{
+    if (a->n != b->n || (a->n && memcmp(a->id, b->id, a->n * sizeof *a->id) != 0))
+        fail_msg("%s: %s: ids differ (%zu and %zu) at %llu", name, what, a->n, b->n, (unsigned long long)place);
+}
+
+/* In two spans, wherever they meet, a text has the same ids. */
+static void same_in_spans(const subject *s, const char *name, const char *text, size_t n, const dt_ids *whole)
+{
+    dt_ids ids = {0};
+    for (size_t at = 0; at <= n; at++) {
+        const dt_span spans[] = {{.text = text, .nbytes = at}, {.text = text + at, .nbytes = n - at}};
+        int64_t ends[2];
+        ids.n = 0;
+        assert_int_equal(dt_encode(s->encoder, spans, 2, 0, &ids, ends), DT_OK);
+        same(name, "spans", at, whole, &ids);
+        assert_true(ends[0] >= -1 && ends[0] <= ends[1] && ends[1] == (int64_t)ids.n);
+    }
+    free(ids.id);
+}
+
+static void small_tokenizers_do_as_the_reference_where_stages_meet(void **state)
+{
+    (void)state;
+    json_t *all = json_load_file(FOLDER "/small.json", JSON_ALLOW_NUL, NULL);
+    assert_true(json_array_size(all) > 60);
+    for (size_t i = 0; i < json_array_size(all); i++) {
+        const json_t *small = json_array_get(all, i), *cases = json_object_get(small, "cases");
+        subject s = open_small(json_object_get(small, "tokenizer"));
+        char name[32];
+        snprintf(name, sizeof name, "small %zu", i);
+        for (size_t k = 0; k < json_array_size(cases); k++) {
+            const json_t *one = json_array_get(cases, k), *text = json_object_get(one, "text");
+            dt_ids ids = {0};
+            encode(&s, json_string_value(text), json_string_length(text), 0, &ids);
+            same_ids(name, k, "ids", &ids, json_object_get(one, "ids"), 0);
+            same_text(&s, name, k, &ids, false, json_object_get(one, "decoded"));
+            same_text(&s, name, k, &ids, true, json_object_get(one, "visible"));
+            same_in_spans(&s, name, json_string_value(text), json_string_length(text), &ids);
+            free(ids.id);
+        }
+        close_family(&s);
+    }
+    json_decref(all);
+}
+
 typedef struct sum {
     uint64_t value, n;
 } sum;
@@ -146,12 +207,6 @@ static void a_large_corpus_has_the_ids_of_the_reference(void **state)
 }
 
 /* ---- what must hold of any ------------------------------------------------------------------------------------------------ */
-
-static void same(const char *name, const char *what, uint64_t place, const dt_ids *a, const dt_ids *b)
-{
-    if (a->n != b->n || (a->n && memcmp(a->id, b->id, a->n * sizeof *a->id) != 0))
-        fail_msg("%s: %s: ids differ (%zu and %zu) at %llu", name, what, a->n, b->n, (unsigned long long)place);
-}
 
 /* Documents one after another. */
 static size_t long_text(uint64_t first, size_t want, char *out)
@@ -425,6 +480,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_have_the_ids_of_the_reference),
+        cmocka_unit_test(small_tokenizers_do_as_the_reference_where_stages_meet),
         cmocka_unit_test(a_large_corpus_has_the_ids_of_the_reference),
         cmocka_unit_test(parts_of_a_text_have_the_ids_of_the_whole),
         cmocka_unit_test(spans_are_one_text_and_their_ends_are_told),

@@ -166,6 +166,7 @@ static dt_err encode_spans(json_encoder *x, const dt_span *spans, int first, int
     }
     x->marks = (dt_marks){.next = x->mark, .end = p.mark_end, .ids = x->ids, .ends = ends};
     DT_TRY(repair(x, &p));
+    p.origin = at_start && !x->goes_on ? dt_utf8_length(p.text, p.to) : 0;
     if (p.to > p.from) DT_TRY(encode_with_added(x, 0, &p));
     dt_marks_pass(&x->marks, x->marks.end);
     if (ends) ends[end - 1] = (int64_t)x->ids->n;

@@ -163,10 +163,24 @@ static size_t changing(const dt_char_table *chars, const dt_piece *p, dt_normal_
     return i;
 }
 
+/* Where what the text's first character became ends: of its form alone, and of what composed with it. */
+static dt_err form_origin(dt_edit *e, utf8proc_option_t option, size_t from, size_t begin)
+{
+    utf8proc_uint8_t *formed;
+    const utf8proc_uint8_t *text = (const utf8proc_uint8_t *)e->piece->text + from;
+    const utf8proc_ssize_t n = utf8proc_map(text, (utf8proc_ssize_t)(e->piece->origin - from), &formed, option);
+    DT_CHECK(n >= 0, n == UTF8PROC_ERROR_NOMEM ? DT_ERR_MEMORY : DT_ERR_DATA, "a text cannot be normalised: %s", utf8proc_errmsg(n));
+    free(formed);
+    e->origin = begin + (size_t)n;
+    while (e->origin < e->out->n && ((unsigned char)e->out->bytes[e->origin] & 0xc0) == 0x80) e->origin++;
+    return DT_OK;
+}
+
 static dt_err form_stretch(dt_edit *e, dt_normal_kind kind, size_t from, size_t to)
 {
     const utf8proc_option_t decompose = UTF8PROC_STABLE | (kind == DT_NFKC || kind == DT_NFKD ? UTF8PROC_COMPAT : 0);
     const utf8proc_option_t option = decompose | (kind == DT_NFC || kind == DT_NFKC ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE);
+    const size_t begin = e->out->n;
     utf8proc_uint8_t *formed;
     const utf8proc_uint8_t *text = (const utf8proc_uint8_t *)e->piece->text + from;
     const utf8proc_ssize_t n = utf8proc_map(text, (utf8proc_ssize_t)(to - from), &formed, option);
@@ -177,7 +191,7 @@ static dt_err form_stretch(dt_edit *e, dt_normal_kind kind, size_t from, size_t 
     else
         dt_edit_change(e, from, to, (const char *)formed, (size_t)n);
     free(formed);
-    return DT_OK;
+    return from < e->piece->origin && e->piece->origin < to ? form_origin(e, option, from, begin) : DT_OK;
 }
 
 static dt_err form(const dt_char_table *chars, dt_normal_kind kind, dt_text *out, dt_piece *p)

@@ -11,6 +11,8 @@ void dt_edit_keep(dt_edit *e, size_t from, size_t to)
 {
     for (; e->mark < e->piece->mark_end && e->mark->at < to; e->mark++)
         e->mark->at = e->mark->at < from ? e->out->n : e->out->n + e->mark->at - from;
+    const size_t origin = e->piece->origin;
+    if (from < to && from < origin) e->origin = e->out->n + (to < origin ? to : origin) - from;
     dt_text_append(e->out, e->piece->text + from, to - from);
 }
 
@@ -22,6 +24,7 @@ void dt_edit_change(dt_edit *e, size_t from, size_t to, const char *bytes, size_
         e->mark->at = e->out->n;
     }
     dt_text_append(e->out, bytes, n);
+    if (end <= e->piece->origin) e->origin = e->out->n;
 }
 
 dt_err dt_edit_end(dt_edit *e)
@@ -33,6 +36,7 @@ dt_err dt_edit_end(dt_edit *e)
     p->text = e->out->bytes;
     p->from = 0;
     p->to = e->out->n;
+    p->origin = e->origin;
     return DT_OK;
 }
 
@@ -48,7 +52,8 @@ dt_piece dt_piece_part(const dt_piece *p, const dt_marks *m, size_t from, size_t
                      .to = to,
                      .mark = m->next,
                      .mark_end = m->next,
-                     .at_start = p->at_start && from == p->from};
+                     .at_start = p->at_start && from == p->from,
+                     .origin = p->origin};
     while (part.mark_end < p->mark_end && part.mark_end->at < to) part.mark_end++;
     return part;
 }

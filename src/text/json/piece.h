@@ -17,6 +17,7 @@ typedef struct dt_piece {
     size_t from, to;
     dt_mark *mark, *mark_end;
     bool at_start; /* does the whole text, as its user gave it, begin here? */
+    size_t origin; /* the bytes before this one were made of the whole text's first character; 0: none was */
 } dt_piece;
 
 /** A piece written anew, from left to right: marks move with it. */
@@ -24,10 +25,11 @@ typedef struct dt_edit {
     dt_text *out; /* emptied at the beginning */
     dt_piece *piece;
     dt_mark *mark;
+    size_t origin; /* of what is written */
 } dt_edit;
 dt_edit dt_edit_begin(dt_text *out, dt_piece *piece);
 void dt_edit_keep(dt_edit *e, size_t from, size_t to);
-/** Instead of from .. to; with from == to an insertion, which belongs to what follows it. */
+/** Instead of from .. to; with from == to an insertion, which belongs to what follows it. What replaces several characters was made of the last. */
 void dt_edit_change(dt_edit *e, size_t from, size_t to, const char *bytes, size_t n);
 /** The piece becomes what was written, borrowed from out. DT_ERR_MEMORY. */
 dt_err dt_edit_end(dt_edit *e);

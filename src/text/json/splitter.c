@@ -59,6 +59,7 @@ static dt_err split_by_pattern(const dt_split_run *run, int k, const dt_piece *p
 
 /* ---- other steps -------------------------------------------------------------------------------------------------------- */
 
+/* "first" is where the text's first character went, wherever the piece begins: nowhere when it was removed. */
 static dt_err put_for_spaces(const dt_split_step *step, dt_text *out, dt_piece *p, bool goes_on)
 {
     const size_t n_prefix = strlen(step->prefix);
@@ -66,7 +67,7 @@ static dt_err put_for_spaces(const dt_split_step *step, dt_text *out, dt_piece *
                          ? step->replaces || step->prefix[0] == ' '
                          : p->to - p->from >= n_prefix && memcmp(p->text + p->from, step->prefix, n_prefix) == 0;
     const bool wanted =
-        step->where == DT_PREFIX_FIRST ? p->at_start && !goes_on : step->where == DT_PREFIX_ALWAYS && !(p->at_start && goes_on);
+        step->where == DT_PREFIX_FIRST ? p->from < p->origin : step->where == DT_PREFIX_ALWAYS && !(p->at_start && goes_on);
     dt_edit e = dt_edit_begin(out, p);
     if (wanted && !has) dt_edit_change(&e, p->from, p->from, step->prefix, n_prefix);
     for (size_t i = p->from; i < p->to;) {
