@@ -1,5 +1,5 @@
 #!/bin/bash
-# Slurm: one rank a GPU, or one rank a socket on CPU nodes. Submit with:  sbatch jobs/slurm.sh input.ini [section.key=value ...]
+# Slurm: one rank for each socket, with all its cores. Submit with:  sbatch jobs/slurm.sh input.ini [section.key=value ...]
 # Two minutes before the time limit every rank gets USR1: dtrain saves and leaves with 75, and the job puts itself back into the queue.
 # With checkpoint.resume = auto (the default) it continues where it stopped, on whatever nodes it gets.
 #SBATCH --job-name=dtrain
@@ -11,7 +11,6 @@
 #SBATCH --requeue
 #SBATCH --open-mode=append
 #SBATCH --output=dtrain-%j.log
-##SBATCH --gpus-per-task=1
 
 bin= # make install writes the programs' folder here
 module load dtrain 2>/dev/null || true

@@ -28,9 +28,10 @@
     INT (run, threads, 0, 0, 4096, "threads per rank", \
          "threads of the CPU device; 0: the cores that a rank may use (SLURM_CPUS_PER_TASK at most)") \
     BOOL(run, reproducible, false, \
-         "losses and weights are bit-identical for any number of ranks, ZeRO stage and offload (slower)") \
+         "losses and weights are bit-identical for any number of ranks and ZeRO stage (slower)") \
     REAL(run, time_limit, 0, 0, 1e9, "seconds", \
-         "save a checkpoint and exit with code 75 before this much time has passed since the start; 0: the end of the " \
+         "save a checkpoint and exit with code 75 before this much time has passed since the start; 3600, 90s, 30m, 2h, 1d, or as Slurm " \
+         "writes times, 30:00, 2:00:00 or 1-12:00:00; 0: the end of the " \
          "Slurm job where it is known (SLURM_JOB_END_TIME), else no limit") \
     INT (run, early_stopping_patience, 0, 0, INT64_MAX, "validations", \
          "end the run when this many validations in a row were not better than the best; 0: never") \
