@@ -2,6 +2,7 @@
 #include "dtrain/train.h"
 #include "dtrain/io.h"
 #include "tool/tool.h"
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,6 +44,14 @@ static dt_err parse_ranks(const char *name, const char *text, int *value)
     return DT_OK;
 }
 
+/* No machine has less than a megabyte: a number without a unit was meant as gigabytes. */
+static dt_err parse_memory(const char *name, const char *text, uint64_t *nbytes)
+{
+    DT_TRY(tool_parse_bytes(name, text, nbytes));
+    DT_CHECK(*nbytes >= 1000000, DT_ERR_USAGE, "--%s: %s is %" PRIu64 " bytes; did you mean %sG?", name, text, *nbytes, text);
+    return DT_OK;
+}
+
 static dt_err parse_options(int argc, char **argv, options *o)
 {
     enum { CHECK = 256, PLAN, RANKS, PER_NODE, DEVICE_MEMORY, HOST_MEMORY, KEYS, MARKDOWN, FORCE };
@@ -68,8 +77,8 @@ static dt_err parse_options(int argc, char **argv, options *o)
         case PLAN: o->action = ACTION_PLAN; break;
         case RANKS: DT_TRY(parse_ranks("ranks", optarg, &o->plan.nranks)); break;
         case PER_NODE: DT_TRY(parse_ranks("ranks-per-node", optarg, &o->plan.ranks_per_node)); break;
-        case DEVICE_MEMORY: DT_TRY(tool_parse_bytes("device-memory", optarg, &o->plan.device_memory)); break;
-        case HOST_MEMORY: DT_TRY(tool_parse_bytes("host-memory", optarg, &o->plan.host_memory)); break;
+        case DEVICE_MEMORY: DT_TRY(parse_memory("device-memory", optarg, &o->plan.device_memory)); break;
+        case HOST_MEMORY: DT_TRY(parse_memory("host-memory", optarg, &o->plan.host_memory)); break;
         case KEYS: o->action = ACTION_KEYS; break;
         case FORCE: o->force = true; break;
         case MARKDOWN: o->action = ACTION_MARKDOWN; break;

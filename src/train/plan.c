@@ -32,12 +32,12 @@ dt_err run_plan_stage(const dt_run *run, int stage, int nranks, int ranks_per_no
 
 /* ---- rows of a table, 74 columns ------------------------------------------------------------------------------------- */
 
-/* Three digits and a letter, as sizes are written on the command line: 1.25G, 816M. */
+/* Three digits and a letter with the meaning that it has on the command line, a power of 1000: 1.25G, 816M. */
 static const char *short_bytes(double n, char out[16])
 {
     static const char letters[] = "BKMGTPE";
     int i = 0;
-    for (; n >= 999.5 && i < 6; i++) n /= 1024;
+    for (; n >= 999.5 && i < 6; i++) n /= 1000;
     snprintf(out, 16, i == 0 || n >= 99.95 ? "%.0f%c" : n >= 9.995 ? "%.1f%c" : "%.2f%c", n, letters[i]);
     return out;
 }
@@ -180,6 +180,12 @@ static dt_err plan_row(const planner *p, int stage, int nranks, stage_plan *plan
 
 static bool fits(const planner *p, const stage_plan *plan) { return (double)plan->total <= RUN_USABLE * p->memory; }
 
+static const char *memory_source(const planner *p, const dt_plan_request *req)
+{
+    if (!req->device_memory && !(p->run->dev.ops->host_accessible && req->host_memory)) return "what is free on this machine divided by its ranks";
+    return p->memory == (double)req->device_memory ? "a device's" : "--host-memory divided by the ranks of a node";
+}
+
 static void print_start(const planner *p, const dt_plan_request *req)
 {
     const dt_batching *b = &p->run->batching;
@@ -190,8 +196,8 @@ static void print_start(const planner *p, const dt_plan_request *req)
     fprintf(p->out, "batch: %" PRId64 " samples = micro_batch_size %" PRId64 " x gradient_accumulation_steps %" PRId64 " x %d ranks\n",
             b->train_batch_size, b->micro_batch_size, b->accumulation, p->nranks);
     fprintf(p->out, "micro-batch: at most %d tokens\n", p->run->model_opt.max_tok);
-    fprintf(p->out, "memory per rank: %s%s; a run may take %g of it\n\n", short_bytes(p->memory, memory),
-            req->device_memory || req->host_memory ? "" : ", what is free on this machine divided by its ranks", RUN_USABLE);
+    fprintf(p->out, "memory per rank: %s, %s\na run may take %g of it; G is 10^9 bytes, M 10^6\n\n", short_bytes(p->memory, memory), memory_source(p, req),
+            RUN_USABLE);
 }
 
 static dt_err print_stage(planner *p, int stage, double *per_param)
@@ -226,49 +232,76 @@ static dt_err print_stages(planner *p)
     return DT_OK;
 }
 
-/* The fewest ranks, by doubling, on which stage 3 fits; 0: not on 2^17. More ranks on the same node would only share its memory. */
-static dt_err ranks_that_fit(const planner *p, int64_t *nranks)
+static dt_err fits_on(const planner *p, int64_t nranks, bool *fit)
 {
-    enum { MOST = 1 << 17 };
     stage_plan plan;
     int64_t needs;
-    for (*nranks = 2 * (int64_t)p->nranks; *nranks <= MOST; *nranks *= 2) {
-        DT_TRY(plan_row(p, 3, (int)*nranks, &plan, &needs));
-        if (fits(p, &plan)) return DT_OK;
-    }
-    *nranks = 0;
+    DT_TRY(plan_row(p, 3, (int)nranks, &plan, &needs));
+    *fit = fits(p, &plan);
     return DT_OK;
 }
 
-static dt_err nothing_fits(const planner *p, bool more_nodes)
+/* The fewest ranks on which stage 3 fits, in multiples of `unit`; 0: not on 2^17. A rank's memory falls with their number, so halving the interval finds
+ * them. */
+static dt_err ranks_that_fit(const planner *p, int64_t unit, int64_t *nranks)
 {
-    int64_t nranks = 0;
-    char advice[160] = "use smaller micro-batches or model.activation_checkpointing = block";
-    if (p->needs) return dt_fail(DT_ERR_MEMORY, "no stage works as configured: stage 3 fits with zero.max_live_parameters = %" PRId64, p->needs);
-    if (more_nodes) DT_TRY(ranks_that_fit(p, &nranks));
-    if (nranks) snprintf(advice, sizeof advice, "stage 3 fits on %" PRId64 " ranks%s", nranks, p->per_node < p->nranks ? "" : ", as many on each node");
-    return dt_fail(DT_ERR_MEMORY, "no stage fits in %g of the memory: %s", RUN_USABLE, advice);
+    enum { MOST = 1 << 17 };
+    int64_t low = p->nranks / unit, high = low > 0 ? low : 1; /* in units: too few, and enough */
+    bool fit = false;
+    if (low == 0) DT_TRY(fits_on(p, unit, &fit));
+    while (!fit && 2 * high * unit <= MOST) {
+        low = high;
+        high *= 2;
+        DT_TRY(fits_on(p, high * unit, &fit));
+    }
+    while (fit && high - low > 1) {
+        const int64_t middle = low + (high - low) / 2;
+        bool enough;
+        DT_TRY(fits_on(p, middle * unit, &enough));
+        *(enough ? &high : &low) = middle;
+    }
+    *nranks = fit ? high * unit : 0;
+    return DT_OK;
 }
 
+/* What can still be changed. */
+static void list_advice(const planner *p, const dt_plan_request *req, char *out, size_t size)
+{
+    const bool checkpointing = strcmp(p->run->cfg.model_activation_checkpointing, "none") != 0;
+    const bool host = p->run->dev.ops->host_accessible && (!req->device_memory || p->memory < (double)req->device_memory);
+    snprintf(out, size, "%s%s%s%sa smaller data.seq_len", host && p->per_node > 1 ? "fewer ranks on each node, " : "", host ? "more memory in each node, " : "",
+             checkpointing ? "" : "model.activation_checkpointing = block, ", p->run->batching.micro_batch_size > 1 ? "a smaller batch.micro_batch_size, " : "");
+}
+
+static dt_err nothing_fits(const planner *p, const dt_plan_request *req)
+{
+    int64_t nranks = 0;
+    char more[80] = "", advice[240];
+    if (p->needs) return dt_fail(DT_ERR_MEMORY, "no stage works as configured: stage 3 fits with zero.max_live_parameters = %" PRId64, p->needs);
+    if (req->ranks_per_node || req->device_memory) DT_TRY(ranks_that_fit(p, req->ranks_per_node ? req->ranks_per_node : 1, &nranks));
+    if (nranks) snprintf(more, sizeof more, "stage 3 needs at least %" PRId64 " ranks%s; or try ", nranks, req->ranks_per_node ? ", on whole nodes" : "");
+    list_advice(p, req, advice, sizeof advice);
+    return dt_fail(DT_ERR_MEMORY, "no stage fits in %g of the memory: %s%s", RUN_USABLE, nranks ? more : "try ", advice);
+}
+
+/* A stage that the configuration names has a verdict of its own. */
 static void print_choice(const planner *p)
 {
     const char *asked = p->run->cfg.zero_stage;
-    fprintf(p->out, "zero.stage = auto takes %d, the lowest that fits", p->first);
-    if (strcmp(asked, "auto") && !p->works[atoi(asked)]) fprintf(p->out, "; stage %s, which is configured, does not work", asked);
-    fputc('\n', p->out);
+    if (strcmp(asked, "auto")) fprintf(p->out, "zero.stage = %s, as in this configuration, %s\n", asked, p->works[atoi(asked)] ? "fits" : "does not work");
+    fprintf(p->out, "zero.stage = auto takes %d, the lowest that fits\n", p->first);
 }
 
 dt_err dt_plan_print(dt_run *run, const dt_plan_request *req, FILE *out)
 {
     const int per_node = req->ranks_per_node ? req->ranks_per_node : req->nranks;
-    const bool more_nodes = req->ranks_per_node || req->device_memory;
     planner p = {.run = run, .out = out, .nranks = req->nranks, .per_node = per_node, .first = -1};
     run->nranks = req->nranks;
     DT_TRY(open_for_plan(run, per_node));
     p.memory = memory_of_rank(run, req, per_node);
     print_start(&p, req);
     DT_TRY(print_stages(&p));
-    if (p.first < 0) return nothing_fits(&p, more_nodes);
+    if (p.first < 0) return nothing_fits(&p, req);
     print_choice(&p);
     return DT_OK;
 }
