@@ -22,6 +22,11 @@ expect_text "its weights are the result" "the best model is that of step $best "
 ./dtrain-convert "$tmp/a/checkpoints/best" "$tmp/best-hf" >/dev/null 2>&1
 expect "and what is exported" cmp "$tmp/best-hf/model.safetensors" "$tmp/a/hf/model.safetensors"
 
+# on its own training data a model becomes better: the newest is the best, at every save
+train 2 n "$@" data.validation="$tmp/train.h5" run.max_steps=8 checkpoint.save_total_limit=1
+expect "the newest is the best" test "$(cat "$tmp/n/checkpoints/best")" = "$(name_of 8)"
+expect "and the former best goes" test "$(ls "$tmp/n/checkpoints" | grep -c '^step-.*h5$')" = 1
+
 # stopped, and resumed on another layout
 train 2 b "$@" run.max_steps=24 zero.stage=2
 for nth in 7 4 6; do # of the steps of each run: rank 0 stands still, and finds a signal when it goes on

@@ -519,6 +519,24 @@ static void latest_decides_and_the_best_is_spared(void **state)
     assert_all(f->mpi, candidates_are(f, "step-00000003.h5", 2));
 }
 
+static void the_best_is_kept_in_addition_while_it_is_older(void **state)
+{
+    fixture *f = *state;
+    const bool first = f->comm.rank == 0;
+    assert_all(f->mpi, open_zero(f, 1, DT_F32, false));
+    assert_all(f->mpi, fill_states(f->z, true, 1));
+    assert_all(f->mpi, save_step(f, 1, 2) == DT_OK);
+    assert_all(f->mpi, !first || dt_checkpoint_point(f->dir, "best", 1) == DT_OK);
+    for (int64_t step = 2; step <= 4; step++) assert_all(f->mpi, save_step(f, step, 2) == DT_OK);
+    assert_all(f->mpi, exists_in(f, "step-00000001.h5") && !exists_in(f, "step-00000002.h5"));
+    assert_all(f->mpi, exists_in(f, "step-00000003.h5") && exists_in(f, "step-00000004.h5"));
+    MPI_Barrier(f->mpi);
+    assert_all(f->mpi, !first || dt_checkpoint_point(f->dir, "best", 4) == DT_OK);
+    if (first) dt_checkpoint_prune(f->dir, 2);
+    MPI_Barrier(f->mpi);
+    assert_all(f->mpi, !exists_in(f, "step-00000001.h5") && exists_in(f, "step-00000003.h5") && exists_in(f, "step-00000004.h5"));
+}
+
 #define IN_DIR(test) cmocka_unit_test_setup_teardown(test, make_dir, remove_dir)
 
 int main(int argc, char **argv)
@@ -537,6 +555,7 @@ int main(int argc, char **argv)
         IN_DIR(a_folder_that_cannot_be_made_is_a_write_error),
         IN_DIR(a_load_ends_for_all_when_one_rank_is_asked_to_stop),
         IN_DIR(latest_decides_and_the_best_is_spared),
+        IN_DIR(the_best_is_kept_in_addition_while_it_is_older),
     };
     mpi_test_begin(&argc, &argv);
     return mpi_test_end(cmocka_run_group_tests(tests, open_fixture, close_fixture));

@@ -54,6 +54,10 @@ dt_err dt_checkpoint_path(char *path, const char *dir, int64_t step);
 /** Let DIR/NAME ("latest", "best") name the file of a step, durably; step 0: remove it. Local. DT_ERR_WRITE. */
 dt_err dt_checkpoint_point(const char *dir, const char *name, int64_t step);
 
+/** Delete the oldest checkpoints until `keep` are left, 0: all; what `latest` names stays, and what `best` names, in addition to those where it is older.
+ *  A file that will not go is a warning. Local. dt_checkpoint_save does so; again when `best` has moved since. */
+void dt_checkpoint_prune(const char *dir, int64_t keep);
+
 /** The checkpoint that a path means: a file is itself; in a run's directory or a folder of checkpoints the one that `latest` names, else the highest
  *  step; of the files `latest` and `best` what they name. malloc'ed. DT_ERR_DATA when there is none. Local. */
 dt_err dt_checkpoint_find(const char *path, char **file);

@@ -98,7 +98,9 @@ void ckpt_read_pointer(const char *dir, const char *pointer, char *out)
     out[strcspn(out, "\r\n")] = '\0';
 }
 
-void ckpt_prune(const char *dir, int64_t keep, const char *written)
+static const char *name_of(const entry *e) { return strrchr(e->path, '/') + 1; }
+
+void dt_checkpoint_prune(const char *dir, int64_t keep)
 {
     char latest[CKPT_NAME_SIZE] = "", best[CKPT_NAME_SIZE] = "";
     entry *all;
@@ -112,9 +114,10 @@ void ckpt_prune(const char *dir, int64_t keep, const char *written)
     ckpt_read_pointer(dir, "latest", latest);
     ckpt_read_pointer(dir, "best", best);
     int64_t left = n;
+    for (int64_t i = strcmp(best, latest) ? keep : n; i < n; i++)
+        if (strcmp(name_of(&all[i]), best) == 0) left--; /* kept in addition */
     for (int i = n - 1; i >= 0 && left > keep; i--) {
-        const char *name = strrchr(all[i].path, '/') + 1;
-        if (strcmp(all[i].path, written) == 0 || strcmp(name, latest) == 0 || strcmp(name, best) == 0) continue;
+        if (strcmp(name_of(&all[i]), latest) == 0 || strcmp(name_of(&all[i]), best) == 0) continue;
         if (unlink(all[i].path) == 0)
             left--;
         else

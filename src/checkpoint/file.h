@@ -104,7 +104,5 @@ void ckpt_read_pointer(const char *dir, const char *pointer, char *out);
 dt_err ckpt_write_pointer(dt_aside *a, const char *path, int64_t step);
 /** Delete what killed saves left (step-*.h5.part). Local; failures are nobody's concern. */
 void ckpt_remove_stale(const char *dir);
-/** Delete the oldest checkpoints beyond keep, but neither `written` nor what `latest` names. A file that will not go is a warning. Local. */
-void ckpt_prune(const char *dir, int64_t keep, const char *written);
 
 #endif

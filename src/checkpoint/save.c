@@ -199,7 +199,7 @@ static dt_err publish(save_job *j)
 
 static void clean_up(save_job *j, dt_err err, int64_t keep)
 {
-    if (j->comm->rank == 0 && err == DT_OK) ckpt_prune(j->dir, keep, j->path);
+    if (j->comm->rank == 0 && err == DT_OK) dt_checkpoint_prune(j->dir, keep);
     if (j->comm->rank == 0 && err != DT_OK && j->part[0]) unlink(j->part);
     dt_aside_drop(&j->pointer);
     ckpt_image_close(&j->image);

@@ -104,7 +104,9 @@ dt_err run_best_publish(dt_run *run, const progress *p, const char *dir)
     if (!run_best_is_new(run, p)) return DT_OK;
     dt_err err = dt_fault("best.publish");
     if (err == DT_OK && run->comm->rank == 0) err = dt_checkpoint_point(dir, "best", p->best_step);
-    return dt_comm_agree(run->comm, err);
+    err = dt_comm_agree(run->comm, err);
+    if (err == DT_OK && run->comm->rank == 0) dt_checkpoint_prune(dir, run->cfg.checkpoint_save_total_limit);
+    return err;
 }
 
 dt_err run_best_settle(dt_run *run, progress *p, const char *dir)
