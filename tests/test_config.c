@@ -293,6 +293,13 @@ static void every_mistake_is_named(void **state)
         {"", "run.sede=1", "command line: run.sede: unknown key; the nearest is seed"},
         {"", "zero.stage=4", "command line: zero.stage: expected one of auto, 0, 1, 2, 3, found '4'"},
         /* names of other programs */
+        {"[optimizer]\ntype = adamw\n", NULL, "input.ini:2: [optimizer] type: AdamW is the only optimizer: leave the key out"},
+        {"[run]\noptim = adamw_torch\n", NULL, "input.ini:2: [run] optim: AdamW is the only optimizer: leave the key out"},
+        {"[model]\nlora_rank = 8\n", NULL, "input.ini:2: [model] lora_rank: LoRA is not supported yet: all weights are trained"},
+        {"[lora]\nr = 8\n", NULL, "input.ini:1: [lora]: LoRA is not supported yet: all weights are trained"},
+        {"", "zero.offload_optimizer=cpu",
+         "command line: zero.offload_optimizer: offload is not supported yet; more ranks or a higher zero.stage need less memory for each"},
+        {"", "checkpoint.resume=true", "command line: checkpoint.resume: expected auto, none or the path of a checkpoint, found 'true'"},
         {"[optimizer]\nlearning_rate = 1\n", NULL, "input.ini:2: [optimizer] learning_rate: unknown key; learning_rate is lr in [optimizer] here"},
         {"[run]\nper_device_train_batch_size = 1\n", NULL, "input.ini:2: [run] per_device_train_batch_size: unknown key; per_device_train_batch_size is micro_batch_size in [batch] here"},
         {"[run]\ngradient_accumulation_steps = 1\n", NULL, "input.ini:2: [run] gradient_accumulation_steps: unknown key; gradient_accumulation_steps belongs to [batch]"},

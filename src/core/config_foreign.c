@@ -119,6 +119,42 @@ static const char *const sections[][2] = {
     {"tokenizer", "model"},        {"logging", "log"},    {"checkpointing", "checkpoint"}, {"distributed", "comm"},
 };
 
+/* What there is no key for, section "" is any; a name that ends in * is how names begin. */
+static const struct {
+    const char *section, *name, *why;
+} absent[] = {
+    {"optimizer", "type", "AdamW is the only optimizer: leave the key out"},
+    {"optimizer", "name", "AdamW is the only optimizer: leave the key out"},
+    {"", "optim", "AdamW is the only optimizer: leave the key out"},
+    {"", "lora*", "LoRA is not supported yet: all weights are trained"},
+    {"", "use_lora", "LoRA is not supported yet: all weights are trained"},
+    {"", "peft*", "LoRA and other adapters are not supported yet: all weights are trained"},
+    {"", "use_peft", "LoRA and other adapters are not supported yet: all weights are trained"},
+    {"", "load_in_*", "quantised weights are not supported yet: precision.dtype is fp32 or bf16"},
+    {"", "bnb_*", "quantised weights are not supported yet: precision.dtype is fp32 or bf16"},
+    {"", "quantization*", "quantised weights are not supported yet: precision.dtype is fp32 or bf16"},
+    {"", "offload*", "offload is not supported yet; more ranks or a higher zero.stage need less memory for each"},
+    {"", "cpu_offload", "offload is not supported yet; more ranks or a higher zero.stage need less memory for each"},
+    {"", "push_to_hub", "nothing is sent to a hub; checkpoint.export = hf leaves a directory that `hf upload` takes"},
+    {"", "hub_*", "nothing is sent to a hub; checkpoint.export = hf leaves a directory that `hf upload` takes"},
+    {"", "chat_template", "chats become tokens before training: dtrain-data --template NAME"},
+    {"", "assistant_only_loss", "what is trained on is chosen before training: dtrain-data --mask NAME"},
+    {"", "completion_only_loss", "what is trained on is chosen before training: dtrain-data --mask completion"},
+};
+
+static bool is_called(const char *name, const char *pattern)
+{
+    const size_t n = strcspn(pattern, "*");
+    return strncasecmp(name, pattern, n) == 0 && (pattern[n] == '*' || name[n] == '\0');
+}
+
+const char *dt_key_absent(const char *section, const char *name)
+{
+    for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
+        if ((!*absent[i].section || strcmp(section, absent[i].section) == 0) && is_called(name, absent[i].name)) return absent[i].why;
+    return NULL;
+}
+
 int dt_key_foreign(const char *name, const char **note)
 {
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {

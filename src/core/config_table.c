@@ -127,12 +127,22 @@ static int explain_section(const char *section, const char *name, char *out, siz
 
 int dt_key_explain_unknown(const char *section, const char *name, char *out, size_t size)
 {
-    if (!dt_key_section_exists(section)) return explain_section(section, name, out, size);
+    const bool exists = dt_key_section_exists(section);
+    const char *why = dt_key_absent(section, exists ? name : section);
+    if (!exists) {
+        const int row = explain_section(section, name, out, size);
+        if (why) snprintf(out, size, "%s", why);
+        return row;
+    }
 
     int here, anywhere;
     const int near = nearest_key(section, name, &here), other = nearest_key(NULL, name, &anywhere);
     const char *note, *their_name = dt_key_table[other].name, *their_section = dt_key_table[other].section;
     const int foreign = anywhere > 0 ? dt_key_foreign(name, &note) : -1;
+    if (why) {
+        snprintf(out, size, "%s", why);
+        return near;
+    }
     if (foreign >= 0) {
         snprintf(out, size, "unknown key; %s is %s in [%s] here%s%s", name, dt_key_table[foreign].name, dt_key_table[foreign].section,
                  *note ? ": " : "", note);

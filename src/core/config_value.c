@@ -178,6 +178,7 @@ static const char *hint(const dt_key *k, const char *text, char *out, size_t siz
     char *unit;
     const double v = strtod(text, &unit);
     out[0] = '\0';
+    if (strchr(text, '#')) snprintf(out, size, " (a comment behind a value begins with ' ;')");
     if (k->kind == DT_KEY_ENUM && strcmp(usual_word(text), "fp16") == 0)
         snprintf(out, size, " (fp16 is not supported here; bf16 has the same size and needs no loss scale)");
     if ((k->kind != DT_KEY_INT && k->kind != DT_KEY_REAL) || unit == text || strlen(unit) != 1) return out;
@@ -196,6 +197,9 @@ dt_err dt_key_read(const dt_key *k, const char *text, const char *head, dt_key_n
     char expected[200], number[DT_KEY_NUMBER_TEXT], meant[120];
     const char *word = "";
     const bool absent = k->maybe && !*text;
+    bool on;
+    DT_CHECK(strcmp(k->name, "resume") != 0 || !read_bool(text, &on), DT_ERR_USAGE, "%s: expected auto, none or the path of a checkpoint, found '%s'", head,
+             text);
     if (!absent && !read_value(k, text, n, &word)) {
         dt_key_expectation(k, expected, sizeof expected);
         return dt_fail(DT_ERR_USAGE, "%s: expected %s, found '%.200s'%s", head, expected, text, hint(k, text, meant, sizeof meant));

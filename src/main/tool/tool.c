@@ -43,6 +43,17 @@ static int n_matching(const struct option *longs, const char *word, size_t len)
     return n;
 }
 
+/* A name as Python writes it: max_new_tokens; the option's own, or NULL. */
+static const char *with_hyphens(const char *name, size_t len, const struct option *longs)
+{
+    for (; longs->name; longs++) {
+        size_t i = 0;
+        while (i < len && longs->name[i] && (longs->name[i] == name[i] || (longs->name[i] == '-' && name[i] == '_'))) i++;
+        if (i == len && !longs->name[i]) return longs->name;
+    }
+    return NULL;
+}
+
 static dt_err refuse(const char *word, const struct option *longs)
 {
     const char *help = dt_log_program();
@@ -52,6 +63,10 @@ static dt_err refuse(const char *word, const struct option *longs)
     if (!name && optopt) return dt_fail(DT_ERR_USAGE, "-%c: unknown option; see %s --help", optopt, help);
     DT_CHECK(n != 1, DT_ERR_USAGE, "%.*s: this option takes no value, found %s", (int)len + 2, word, word + 2 + len);
     DT_CHECK(n == 0, DT_ERR_USAGE, "%s: %d options begin like this; see %s --help", word, n, help);
+    if (!name) return dt_fail(DT_ERR_USAGE, "%s: unknown option; see %s --help", word, help);
+    const char *ours = with_hyphens(name, len, longs);
+    DT_CHECK(!ours, DT_ERR_USAGE, "%s: unknown option; did you mean --%s?", word, ours);
+    DT_CHECK(!name[len] || !memchr(name, '.', len), DT_ERR_USAGE, "%s: keys are set without --: %s", word, name);
     return dt_fail(DT_ERR_USAGE, "%s: unknown option; see %s --help", word, help);
 }
 
