@@ -38,6 +38,13 @@ expect_text "twice the ranks, twice the batch: data goes on where it was" "data 
 train 3 wider $batch run.max_steps=6
 expect_text "and from there with batches that do not divide it" "data continues at sample 24 of epoch 0"
 
+train 1 narrower batch.train_batch_size=8 batch.micro_batch_size=2 checkpoint.save_steps=1 run.max_steps=2
+train 1 narrower batch.train_batch_size=4 batch.micro_batch_size=2 checkpoint.save_steps=1 run.max_steps=3
+expect_text "a given batch size: from what to what, and how to keep it" \
+    'batch.train_batch_size was 8 and is 4: data continues at sample 16 of epoch 0; batch.train_batch_size=8 would keep it'
+train 1 narrower batch.train_batch_size=4 batch.micro_batch_size=2 checkpoint.save_steps=1 run.max_steps=4
+expect "said once: the next start has changed nothing" sh -c "! grep -q 'data continues' '$out'"
+
 # killed at any moment, by itself and with the others
 for point in step.begin:1:6 step.agree:0:5 comm.reduce_scatter:1:9 zero.update:1:5 save.create:0:2 save.reserve:0:2 save.write:1:2 save.rename:0:2; do
     rm -rf "$tmp/killed"

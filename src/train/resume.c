@@ -22,14 +22,27 @@ static int64_t data_step_after(const dt_run *run, int64_t samples)
     return samples / in_epoch * info->steps_per_epoch + samples % in_epoch / run->batching.train_batch_size;
 }
 
-/* What is left of the epochs is counted in the present batches. */
-static void place_in_data(dt_run *run, progress *p)
+/* The batch size that the run had before, 0: followed from other keys. Said once, and not again by a run that goes on with the new one. */
+static void tell_new_place(const dt_run *run, const progress *p, const dt_config *before)
 {
-    const int64_t per_epoch = dt_loader_info(run->train)->steps_per_epoch;
+    const int64_t per_epoch = dt_loader_info(run->train)->steps_per_epoch, was = before->batch_train_batch_size, is = run->batching.train_batch_size;
+    const int64_t sample = p->data_step % per_epoch * is, epoch = p->data_step / per_epoch;
+    if (was == is) return;
+    if (was)
+        DT_INFO("batch.train_batch_size was %" PRId64 " and is %" PRId64 ": data continues at sample %" PRId64 " of epoch %" PRId64
+                "; batch.train_batch_size=%" PRId64 " would keep it",
+                was, is, sample, epoch, was);
+    else
+        DT_INFO("batches have %" PRId64 " samples, and some before had another number: data continues at sample %" PRId64 " of epoch %" PRId64, is, sample,
+                epoch);
+}
+
+/* What is left of the epochs is counted in the present batches. */
+static void place_in_data(dt_run *run, progress *p, const dt_config *before)
+{
     p->data_step = data_step_after(run, p->samples);
     if (p->data_step == p->step) return;
-    DT_INFO("the batch size was different before: data continues at sample %" PRId64 " of epoch %" PRId64,
-            p->data_step % per_epoch * run->batching.train_batch_size, p->data_step / per_epoch);
+    tell_new_place(run, p, before);
     if (run->cfg.run_max_steps) return;
     run->total_steps = p->step + (run->total_steps > p->data_step ? run->total_steps - p->data_step : 0);
     dt_schedule_make(&run->schedule, &run->cfg, run->total_steps, run->batching.train_batch_size);
@@ -146,14 +159,15 @@ dt_err run_choose_checkpoint(dt_run *run)
 
 /* ---- loading it ------------------------------------------------------------------------------------------------------------- */
 
-/* A best validation by another metric says nothing. */
-static void take_best(const dt_run *run, const char *path, const dt_ckpt_meta *meta, progress *p)
+/* What depends on the settings of before. A best validation by another metric says nothing. */
+static void take_state(dt_run *run, const char *path, const dt_ckpt_meta *meta, progress *p)
 {
     dt_config before = {0};
     p->validation_due = meta->validation_due && run->valid;
     p->best_step = meta->best_step, p->best_metric = meta->best_metric, p->n_not_better = meta->n_not_better;
     if (run_read_saved_config(&before, path, meta) == DT_OK && !run_best_same_metric(&before, &run->cfg))
         p->best_step = 0, p->n_not_better = 0;
+    place_in_data(run, p, &before);
     dt_config_free(&before);
     dt_error_clear();
 }
@@ -167,8 +181,7 @@ static dt_err load_one(dt_run *run, const char *path, progress *p)
     if (err == DT_OK) {
         p->step = p->saved_step = meta.step;
         p->samples = meta.samples, p->tokens = meta.tokens, p->updates = meta.adam_steps;
-        take_best(run, path, &meta, p);
-        place_in_data(run, p);
+        take_state(run, path, &meta, p);
     }
     dt_ckpt_meta_free(&meta);
     return err;
