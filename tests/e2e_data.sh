@@ -23,6 +23,8 @@ run 0 ./dtrain-data --force -o "$tmp/x.h5" --kind words README.md
 expect_exit "unknown kind" 64
 run 0 ./dtrain-data --force -o "$tmp/x.h5" --template llama README.md
 expect_exit "unknown template" 64
+run 0 ./dtrain-data --force -o "$tmp/x.h5" --template llama3 README.md
+expect_text "the nearest template is named" 'found llama3; did you mean llama-3'
 run 0 ./dtrain-data --force -o "$tmp/x.h5" --tokenizer gpt2 README.md
 expect_text "a tokenizer of the hub: how to fetch it" 'found "gpt2" .*hf download gpt2 --local-dir gpt2'
 run 0 ./dtrain-data -o "$tmp/new/folder/x.h5" --validation "$tmp/other/y.h5" --validation-fraction 0.5 --documents lines README.md

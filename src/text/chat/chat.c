@@ -1,6 +1,7 @@
 /* chat.c - a template meets a tokenizer when it is opened: its texts are cut at the tokens that the tokenizer has. Rendering then only lists pieces. */
 #include "chat_form.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,13 +81,32 @@ static dt_err cut_turn(const dt_chat *c, const dt_turn_form *f, turn_parts *t)
     return cut(c, f->close, &t->close);
 }
 
+/* The same but for case and punctuation, or with this as its beginning: llama3 is llama-3. */
+static const char *near_name(const char *name)
+{
+    const char *one, *about, *longer = NULL;
+    for (int i = 0; dt_chat_named(i, &one, &about); i++) {
+        const char *a = name, *b = one;
+        for (;; a++, b++) {
+            while (*a && !isalnum((unsigned char)*a)) a++;
+            while (*b && !isalnum((unsigned char)*b)) b++;
+            if (!*a || tolower((unsigned char)*a) != tolower((unsigned char)*b)) break;
+        }
+        if (!*a && !*b) return one;
+        if (!*a && !longer) longer = one;
+    }
+    return longer;
+}
+
 static dt_err unknown_name(const char *name)
 {
     char names[512] = "";
     const char *one, *about;
     for (int i = 0, n = 0; dt_chat_named(i, &one, &about) && n < (int)sizeof names; i++)
         n += snprintf(names + n, sizeof names - (size_t)n, "%s%s", i ? ", " : "", one);
-    return dt_fail(DT_ERR_USAGE, "template: expected auto, %s, or a JSON file, found %s", names, name);
+    const char *near = near_name(name);
+    return dt_fail(DT_ERR_USAGE, "template: expected auto, %s, or a JSON file, found %s%s%s%s", names, name, near ? "; did you mean " : "", near ? near : "",
+                   near ? "?" : "");
 }
 
 static bool ends_with(const char *name, const char *end)
