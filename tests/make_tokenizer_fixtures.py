@@ -240,7 +240,7 @@ def expect(t, d, texts):
 
 
 SMALL_TEXTS = ["a b", " a b ", "  a", "   ", "xa b", "ax a", "xxa", "xxxa b", "x a", "a", "ab", "a\u00e9", "\u00e9", "\u00e9a b", "e\u0301 a", "\u0301\u0323a", "\ufb01a",
-               "\ud55ca", "keep", "a keep b hold b", "keep a", " keepkeep", "<S>a b", "a<S> b", " <S> a", "\u00e9\u00e9x", "xkeep a", "\u0130a", "\u00a0 a"]
+               "\ud55ca", "\u00e9\u3099\u0323a", "keep", "a keep b hold b", "keep a", " keepkeep", "<S>a b", "a<S> b", " <S> a", "\u00e9\u00e9x", "xkeep a", "\u0130a", "\u00a0 a"]
 
 
 def small_tokenizers():

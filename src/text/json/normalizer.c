@@ -163,16 +163,21 @@ static size_t changing(const dt_char_table *chars, const dt_piece *p, dt_normal_
     return i;
 }
 
-/* Where what the text's first character became ends: of its form alone, and of what composed with it. */
+/* Where what the text's first character became ends: its form alone, as far as what follows was not put between; the first character at least, which others
+ * may be composed with. */
 static dt_err form_origin(dt_edit *e, utf8proc_option_t option, size_t from, size_t begin)
 {
     utf8proc_uint8_t *formed;
+    if (e->out->failed || e->out->n == begin) return DT_OK; /* dt_edit_end says so */
     const utf8proc_uint8_t *text = (const utf8proc_uint8_t *)e->piece->text + from;
     const utf8proc_ssize_t n = utf8proc_map(text, (utf8proc_ssize_t)(e->piece->origin - from), &formed, option);
     DT_CHECK(n >= 0, n == UTF8PROC_ERROR_NOMEM ? DT_ERR_MEMORY : DT_ERR_DATA, "a text cannot be normalised: %s", utf8proc_errmsg(n));
+    const char *out = e->out->bytes + begin;
+    size_t same = 0;
+    while (same < (size_t)n && begin + same < e->out->n && out[same] == (char)formed[same]) same++;
+    while (same > 0 && begin + same < e->out->n && ((unsigned char)out[same] & 0xc0) == 0x80) same--;
     free(formed);
-    e->origin = begin + (size_t)n;
-    while (e->origin < e->out->n && ((unsigned char)e->out->bytes[e->origin] & 0xc0) == 0x80) e->origin++;
+    e->origin = begin + (same ? same : dt_utf8_length(out, e->out->n - begin));
     return DT_OK;
 }
 
