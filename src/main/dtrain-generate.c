@@ -238,9 +238,9 @@ static dt_err report_speed(app *a, const dt_generate_stats *stats)
     }
     if (a->comm.rank == 0)
         fprintf(stderr,
-                "dtrain-generate: %" PRId64 " new tokens in %.3f s: %.1f tokens/s (%d sequences, %" PRId64
+                "dtrain-generate: %" PRId64 " new tokens in %.3f s: %.1f tokens/s (%d sequence%s, %" PRId64
                 " prompt tokens, %d rank%s); prompts at %.1f, new tokens at %.1f tokens/s\n",
-                sums[1], seconds, rate((double)sums[1], seconds), a->n_seqs, sums[0], a->comm.nranks,
+                sums[1], seconds, rate((double)sums[1], seconds), a->n_seqs, a->n_seqs == 1 ? "" : "s", sums[0], a->comm.nranks,
                 a->comm.nranks == 1 ? "" : "s", each[0], each[1]);
     return DT_OK;
 }

@@ -227,6 +227,9 @@ dt_err dt_prompts_parse(dt_prompts *p, const char *name, const char *text, size_
     while (first < nbytes && is_blank(text + first, 1)) first++;
     if (format == DT_PROMPT_JSONL && first < nbytes && text[first] == '[')
         DT_TRY(parse_array(p, name, text, nbytes, r));
+    else if (format == DT_PROMPT_JSONL && first < nbytes && text[first] != '{')
+        return dt_fail(DT_ERR_DATA, "%s: expected JSON lines, found text; one prompt a line: dtrain-generate MODEL - < %s; the whole as one prompt: --prompt \"$(cat %s)\"",
+                       name, name, name);
     else
         DT_TRY(parse_lines(p, name, text, nbytes, format, r));
     DT_CHECK(p->n > 0, DT_ERR_DATA, "%s: expected prompts, found none", name);

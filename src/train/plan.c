@@ -193,8 +193,8 @@ static void print_start(const planner *p, const dt_plan_request *req)
     char memory[16];
     fprintf(p->out, "model: %" PRId64 " parameters in %d units; %s\n", run_n_param(p->run), p->run->n_units, dt_dtype_name(p->run->zero_opt.param_dtype));
     fprintf(p->out, "ranks: %d on %d node%s\n", p->nranks, n_nodes, n_nodes > 1 ? "s" : "");
-    fprintf(p->out, "batch: %" PRId64 " samples = micro_batch_size %" PRId64 " x gradient_accumulation_steps %" PRId64 " x %d ranks\n",
-            b->train_batch_size, b->micro_batch_size, b->accumulation, p->nranks);
+    fprintf(p->out, "batch: %" PRId64 " samples = micro_batch_size %" PRId64 " x gradient_accumulation_steps %" PRId64 " x %d rank%s\n",
+            b->train_batch_size, b->micro_batch_size, b->accumulation, p->nranks, p->nranks > 1 ? "s" : "");
     fprintf(p->out, "micro-batch: at most %d tokens\n", p->run->model_opt.max_tok);
     fprintf(p->out, "memory per rank: %s, %s\na run may take %g of it; G is 10^9 bytes, M 10^6\n\n", short_bytes(p->memory, memory), memory_source(p, req),
             RUN_USABLE);

@@ -65,7 +65,7 @@ static void describe(const dt_run *run)
 {
     char text[256];
     run->dev.ops->describe(&run->dev, text, sizeof text);
-    DT_INFO("%d rank%s on %d node%s; device %s", run->nranks, run->nranks > 1 ? "s" : "", run->comm->n_nodes, run->comm->n_nodes > 1 ? "s" : "", text);
+    DT_INFO("%s on %d rank%s, %d node%s; device %s", run->cfg.run_task, run->nranks, run->nranks > 1 ? "s" : "", run->comm->n_nodes, run->comm->n_nodes > 1 ? "s" : "", text);
     DT_INFO("model: %" PRId64 " parameters in %d units, %s; zero.stage %d", run_n_param(run), run->n_units, dt_dtype_name(run->model_opt.dtype), run->stage);
     DT_INFO("batch: train_batch_size %" PRId64 " = micro_batch_size %" PRId64 " x gradient_accumulation_steps %" PRId64 " x %d rank%s", run->batching.train_batch_size,
             run->batching.micro_batch_size, run->batching.accumulation, run->nranks, run->nranks > 1 ? "s" : "");
