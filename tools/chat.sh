@@ -5,7 +5,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 np=${NP:-2} python=${PYTHON:-python3} chats=${CHATS:-input/chat.jsonl} model=${1:-}
-question="What does ZeRO stage 3 partition?" system="You answer questions about clusters in one or two sentences."
+question="What is a rank?" system="You answer questions about clusters in one or two sentences."
 . tests/environment.sh
 unset OMP_NUM_THREADS # the cores are shared among the ranks by run.threads
 runs=${RUNS:-runs} settings=${SETTINGS:-} # SETTINGS: more of [section] key=value, for both trainings
@@ -22,7 +22,7 @@ if [ -z "$model" ]; then
     $MPIRUN -np "$np" ./dtrain input/demo.ini run.output_dir=$runs/chat-pretrain run.max_steps=100 data.train=$data/base.h5 data.validation= \
         data.validation_steps=0 model.hidden_size=128 model.intermediate_size=384 model.num_hidden_layers=4 batch.micro_batch_size=4 checkpoint.save_steps=0 $settings
     ./dtrain-convert $runs/chat-pretrain $model
-    settings="optimizer.lr=1e-3 run.epochs=20 $settings"
+    settings="optimizer.lr=1e-3 run.epochs=40 $settings"
 fi
 
 say "the chats as token ids"
