@@ -1,8 +1,8 @@
 """chat_terminal.py MODEL FILE - dtrain-generate --chat on a pseudo-terminal, as somebody types. Prints "ok NAME" and "not ok NAME: why" lines."""
-import json, os, pty, re, select, signal, sys, time
+import json, os, pty, re, select, signal, sys, termios, time
 
 model, saved = sys.argv[1], sys.argv[2]
-WAIT = 30  # seconds until something that must come counts as missing
+WAIT = 120  # seconds until something that must come counts as missing
 
 
 class Talk:
@@ -39,6 +39,10 @@ class Talk:
                     return None
 
     def type(self, text):
+        # The editor shows its prompt a moment before it takes the terminal over, and what is typed between would be the terminal's.
+        end = time.time() + WAIT
+        while termios.tcgetattr(self.fd)[3] & termios.ICANON and time.time() < end:
+            time.sleep(0.01)
         os.write(self.fd, text.encode())
 
     def end(self):

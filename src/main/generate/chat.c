@@ -214,7 +214,7 @@ dt_err generate_chat(app *a, const dt_decoder *d, const dt_generate_options *g, 
     dt_err err = c.seq.ids ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for %d tokens", max_len);
     c.system = a->opt.system ? a->opt.system : "";
     if (err == DT_OK) err = begin_again(&c, c.system);
-    if (err == DT_OK && a->comm.rank == 0) err = console_open(&c.console);
+    if (err == DT_OK && a->comm.rank == 0) err = console_open(&c.console, &interrupted);
     c.g.on_token = on_token;
     c.g.ctx = &c;
     sigaction(SIGINT, &act, &before);

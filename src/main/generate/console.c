@@ -18,12 +18,12 @@ static const char help[] =
     "Ctrl-C stops an answer. A message of several lines: end a line with \\, or put \"\"\" before and\n"
     "behind it. A message that begins with /: write // instead.\n";
 
-dt_err console_open(console *c)
+dt_err console_open(console *c, volatile sig_atomic_t *interrupted)
 {
     const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
     c->terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
     c->colours = c->terminal && !(no_color && *no_color) && !(term && strcmp(term, "dumb") == 0);
-    return line_open(&c->lines, c->terminal, c->colours);
+    return line_open(&c->lines, c->terminal, c->colours, interrupted);
 }
 
 void console_close(console *c)

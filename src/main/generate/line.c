@@ -9,12 +9,14 @@
 #include <histedit.h>
 #include <langinfo.h>
 #include <locale.h>
+#include <poll.h>
 #include <unistd.h>
 #include <wchar.h>
 #endif
 
 struct line_reader {
     bool terminal, colours, more;
+    volatile sig_atomic_t *interrupted;
 #ifdef DT_HAVE_LIBEDIT
     EditLine *edit;
     History *history;
@@ -58,12 +60,25 @@ static char *edit_prompt(EditLine *edit)
     return (char *)prompt_of(self);
 }
 
+/* A signal may come just before read(2) would wait, or to another thread: the flag of its handler is looked at ten times a second. */
+static bool wait_for_input(EditLine *edit)
+{
+    line_reader *l;
+    struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+    el_get(edit, EL_CLIENTDATA, (void **)&l);
+    while (!*l->interrupted)
+        if (poll(&input, 1, 100) > 0) return true;
+    errno = EINTR;
+    return false;
+}
+
 /* A character. libedit's own function goes on after a signal; here Ctrl-C ends the line. */
 static int read_character(EditLine *edit, wchar_t *out)
 {
     mbstate_t state = {0};
     for (;;) {
         char byte;
+        if (!wait_for_input(edit)) return -1;
         const ssize_t n = read(STDIN_FILENO, &byte, 1);
         if (n <= 0) return (int)n;
         const size_t len = mbrtowc(out, &byte, 1, &state);
@@ -123,12 +138,13 @@ static void close_editor(line_reader *l) {}
 static bool edits(const line_reader *l) { return false; }
 #endif
 
-dt_err line_open(line_reader **out, bool terminal, bool colours)
+dt_err line_open(line_reader **out, bool terminal, bool colours, volatile sig_atomic_t *interrupted)
 {
     line_reader *l = calloc(1, sizeof *l);
     DT_CHECK(l, DT_ERR_MEMORY, "out of memory for the line editor");
     l->terminal = terminal;
     l->colours = colours;
+    l->interrupted = interrupted;
     if (terminal) open_editor(l);
     *out = l;
     return DT_OK;
@@ -137,6 +153,7 @@ dt_err line_open(line_reader **out, bool terminal, bool colours)
 char *line_read(line_reader *l, bool more, bool *interrupted)
 {
     *interrupted = false;
+    *l->interrupted = 0;
     l->more = more;
     return edits(l) ? read_edited(l, interrupted) : read_plain(l, interrupted);
 }

@@ -3,11 +3,13 @@
 #define DTRAIN_MAIN_GENERATE_LINE_H
 
 #include "dtrain/core.h"
+#include <signal.h>
 
 typedef struct line_reader line_reader;
 
-/** On a terminal: edited, with a prompt. terminal false: lines of standard input as they are, without a prompt. colours: of the prompt. */
-dt_err line_open(line_reader **l, bool terminal, bool colours);
+/** On a terminal: edited, with a prompt. terminal false: lines of standard input as they are, without a prompt. colours: of the prompt.
+ *  interrupted: set by the handler of SIGINT, cleared here when a line begins. */
+dt_err line_open(line_reader **l, bool terminal, bool colours, volatile sig_atomic_t *interrupted);
 /** The next line, without its end, malloc'ed; NULL at the end of input. *interrupted: a signal came instead (NULL, too). more: it goes on with a line before. */
 char *line_read(line_reader *l, bool more, bool *interrupted);
 /** What arrow-up brings back: a whole message. */
