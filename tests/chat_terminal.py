@@ -7,7 +7,7 @@ WAIT = 120  # seconds until something that must come counts as missing
 
 class Talk:
     def __init__(self, *args, **env):
-        self.seen, self.at = b"", 0
+        self.seen, self.at, self.patience = b"", 0, 20
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.environ.update({"TERM": "xterm", **env})
@@ -40,9 +40,11 @@ class Talk:
 
     def type(self, text):
         # The editor shows its prompt a moment before it takes the terminal over, and what is typed between would be the terminal's.
-        end = time.time() + WAIT
-        while termios.tcgetattr(self.fd)[3] & termios.ICANON and time.time() < end:
+        end = time.time() + self.patience
+        while termios.tcgetattr(self.fd)[3] & termios.ICANON and self.patience:
             time.sleep(0.01)
+            if time.time() > end:
+                self.patience = 0  # built without an editor
         os.write(self.fd, text.encode())
 
     def end(self):
