@@ -70,6 +70,18 @@ train 1 c $steps checkpoint.resume="$tmp/slow/checkpoints/step-00000002.h5"
 expect_exit "a checkpoint of another run over an own one: 64" 64
 expect_text "with what to do" "use auto to go on with those, or another run.output_dir"
 
+# so is one whose first checkpoint was deleted by save_total_limit meanwhile
+train 1 d $steps run.max_steps=4
+from="run.max_steps=8 checkpoint.save_total_limit=1 checkpoint.resume=$tmp/d/checkpoints/step-00000004.h5"
+train 1 d $steps $from run.max_steps=6
+expect "the path that was given is deleted" files_are d/checkpoints "latest step-00000006.h5"
+train 1 d $steps $from
+expect_exit "submitted again after that" 0
+expect_text "it goes on from its own newest, too" "deleted since, and continues from its own newest checkpoint"
+expect_text "that one" "resumed from .*d/checkpoints/step-00000006.h5"
+train 1 d $steps checkpoint.resume="$tmp/d/checkpoints/step-00000002.h5"
+expect_exit "a path that never was the run's: 65" 65
+
 # other settings
 begin
 refused() { # name, text, settings...

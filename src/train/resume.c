@@ -1,6 +1,7 @@
 /* resume.c - where a run begins: the newest checkpoint that verifies, a given one, a model to start from, or random weights; and where it leaves off. */
 #include "run.h"
 #include "dtrain/io.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -61,16 +62,18 @@ static bool in_folder(const char *path, const char *dir)
     return stat(folder, &a) == 0 && stat(dir, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-/* Was the newest checkpoint here made by this very run, begun from the same path? Then it was stopped and submitted again, and goes on. */
-static bool is_submitted_again(const dt_run *run, const char *newest)
+/* Was the newest checkpoint here made by this very run, begun from the same path? Then it was stopped and submitted again, and goes on. Once
+ * save_total_limit has deleted that path, other settings are judged like those of any run that is resumed. */
+static bool is_submitted_again(const dt_run *run, const char *newest, bool path_is_gone)
 {
     dt_ckpt_meta meta;
     dt_config before = {0};
     bool same = false;
     if (dt_checkpoint_read_meta(newest, &meta) == DT_OK) {
         if (run_read_saved_config(&before, newest, &meta) == DT_OK &&
-            !strcmp(before.checkpoint_resume, run->cfg.checkpoint_resume) && run_same_settings(run, newest, &meta, &same) != DT_OK)
-            same = false;
+            !strcmp(before.checkpoint_resume, run->cfg.checkpoint_resume) &&
+            run_same_settings(run, newest, &meta, &same) == DT_OK)
+            same = same || path_is_gone;
         dt_config_free(&before);
         dt_ckpt_meta_free(&meta);
     }
@@ -78,14 +81,28 @@ static bool is_submitted_again(const dt_run *run, const char *newest)
     return same;
 }
 
+/* The path was one of this run's own checkpoints, and was deleted when newer ones were saved. */
+static bool was_deleted_since(const dt_run *run, const char *dir)
+{
+    const char *resume = run->cfg.checkpoint_resume;
+    struct stat st;
+    return run->n_resume_paths && stat(resume, &st) != 0 && errno == ENOENT && in_folder(resume, dir) &&
+           is_submitted_again(run, run->resume_paths[0], true);
+}
+
 /* resume = PATH, and the directory's own candidates are in the list. */
 static dt_err choose_given(dt_run *run, const char *dir)
 {
     char where[512], *file = NULL;
     const char *resume = run->cfg.checkpoint_resume;
+    if (was_deleted_since(run, dir)) {
+        DT_INFO("this run was started from %s, which was deleted since, and continues from its own newest checkpoint",
+                resume);
+        return DT_OK;
+    }
     DT_TRY(dt_checkpoint_find(resume, &file));
     const int n = run->n_resume_paths;
-    if (n && strcmp(file, run->resume_paths[0]) != 0 && is_submitted_again(run, run->resume_paths[0])) {
+    if (n && strcmp(file, run->resume_paths[0]) != 0 && is_submitted_again(run, run->resume_paths[0], false)) {
         DT_INFO("this run was started from %s and continues from its own newest checkpoint", resume);
         free(file);
         return DT_OK;
