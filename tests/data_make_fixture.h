@@ -58,7 +58,7 @@ static inline dt_dataset *open_output(const char *path)
 {
     dt_dataset *d;
     if (dt_dataset_open(&d, path) != DT_OK) print_message("%s\n", dt_error_message());
-    assert_int_equal(dt_dataset_verify(d), DT_OK);
+    assert_int_equal(dt_dataset_verify(d, NULL, NULL), DT_OK);
     return d;
 }
 

@@ -75,6 +75,9 @@ for np in 1 2 3; do
     DTRAIN_FAULT=data.verify:$((np - 1)):1:error train $np verify-fault run.max_steps=1 data.verify=true
     expect_exit "one of $np ranks fails there: all leave with 70" 70
 done
+RUN_TIMEOUT=60 DTRAIN_FAULT=data.verify:1:1:hang train 3 verify-hang run.max_steps=1 data.verify=true comm.timeout=2
+expect_exit "one rank hangs while the data is verified: 76" 76
+expect_text "each rank says where it stands" "rank 0 .*no progress.*phase (verify|agree)"
 if [ -x /usr/bin/h5dump ]; then
     expect "HDF5's own tools read the file" h5dump -H "$tmp/train.h5"
 fi

@@ -126,7 +126,7 @@ static void forms_that_other_programs_write_are_read_alike(void **state)
         make(&forms[i]);
         dt_dataset *d;
         assert_int_equal(dt_dataset_open(&d, path), DT_OK);
-        assert_int_equal(dt_dataset_verify(d), DT_OK);
+        assert_int_equal(dt_dataset_verify(d, NULL, NULL), DT_OK);
         dt_dataset_close(d);
         for (int prefetch = 0; prefetch < 3; prefetch += 2) {
             dt_loader *l;
@@ -265,7 +265,7 @@ static void an_altered_file_does_not_verify(void **state)
     assert_true(dt_dataset_get_info(d)->has_checksums);
     assert_string_equal(dt_dataset_get_info(d)->tokenizer, "bytes");
     assert_int_equal(dt_dataset_get_info(d)->n_documents, 1);
-    assert_int_equal(dt_dataset_verify(d), DT_OK);
+    assert_int_equal(dt_dataset_verify(d, NULL, NULL), DT_OK);
     dt_dataset_close(d);
 
     FILE *f = fopen(path, "r+");
@@ -281,7 +281,7 @@ static void an_altered_file_does_not_verify(void **state)
     fclose(f);
     assert_int_equal(dt_dataset_open(&d, path), DT_OK);
     dt_error_clear();
-    assert_int_equal(dt_dataset_verify(d), DT_ERR_DATA);
+    assert_int_equal(dt_dataset_verify(d, NULL, NULL), DT_ERR_DATA);
     assert_non_null(strstr(dt_error_message(), "tokens: checksum"));
     dt_dataset_close(d);
 }
@@ -341,7 +341,7 @@ static void no_altered_bit_goes_unnoticed(void **state)
         dt_dataset *d;
         dt_err err = dt_dataset_open(&d, path);
         if (!is_in_array(&arrays, at) && err != DT_ERR_DATA) fail_msg("byte %ld of %ld: a changed bit was not noticed", at, nbytes);
-        if (err == DT_OK) err = dt_dataset_verify(d), dt_dataset_close(d);
+        if (err == DT_OK) err = dt_dataset_verify(d, NULL, NULL), dt_dataset_close(d);
         if (err != DT_ERR_DATA) fail_msg("byte %ld of %ld: a changed bit of an array was not noticed", at, nbytes);
         dt_error_clear();
         fseek(f, at, SEEK_SET);

@@ -46,8 +46,9 @@ void dt_loader_close(dt_loader *l);
 const dt_data_info *dt_loader_info(const dt_loader *l);
 /** Sizes and checksummed heads of the files: equal on all ranks, or they do not see the same files. */
 uint64_t dt_loader_fingerprint(const dt_loader *l);
-/** Read every file once: token ids, offsets, masks, checksums. phase, when not NULL, is told of each file. Local. DT_ERR_DATA. */
-dt_err dt_loader_verify(const dt_loader *l, dt_phase *phase);
+/** Read every file once: token ids, offsets, masks, checksums. Local. DT_ERR_DATA.
+ *  each_piece is called before each piece (a few MiB) that is read; its error ends the verification. */
+dt_err dt_loader_verify(const dt_loader *l, dt_err (*each_piece)(void *arg), void *arg);
 
 /** Number of micro-steps of optimizer step `step` (counted from 0 over all epochs): the same on every rank. */
 int dt_loader_n_micro(const dt_loader *l, int64_t step);

@@ -209,13 +209,10 @@ void dt_loader_close(dt_loader *l)
 const dt_data_info *dt_loader_info(const dt_loader *l) { return &l->info; }
 uint64_t dt_loader_fingerprint(const dt_loader *l) { return l->sources.fingerprint; }
 
-dt_err dt_loader_verify(const dt_loader *l, dt_phase *phase)
+dt_err dt_loader_verify(const dt_loader *l, dt_err (*each_piece)(void *arg), void *arg)
 {
-    for (int i = 0; i < l->sources.n_files; i++) {
-        dt_phase_enter(phase, "verify", "");
-        DT_TRY(dt_phase_poll(phase));
-        DT_TRY(dt_dataset_verify(l->sources.layouts[i].dataset));
-    }
+    for (int i = 0; i < l->sources.n_files; i++)
+        DT_TRY(dt_dataset_verify(l->sources.layouts[i].dataset, each_piece, arg));
     return DT_OK;
 }
 

@@ -103,7 +103,7 @@ dt_err dt_dataset_print_info(dt_dataset *d, int64_t seq_len)
     if (pairs) DT_TRY(print_pairs(d));
     if (i->kind == DT_DATASET_PROMPTS) printf("answers      %s\n", yes(i->has_answers));
     if (seq_len > 0 && (i->kind == DT_DATASET_TOKENS || i->kind == DT_DATASET_SFT)) DT_TRY(print_rows(d, seq_len));
-    DT_TRY(dt_dataset_verify(d));
+    DT_TRY(dt_dataset_verify(d, NULL, NULL));
     printf("verified     %s\n",
            i->has_checksums ? "offsets, token ids, checksums" : "offsets, token ids (the file carries no checksums)");
     return DT_OK;

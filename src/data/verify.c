@@ -5,6 +5,12 @@
 
 enum { PIECE = 1 << 18 }; /* elements */
 
+typedef struct job {
+    dt_dataset *dataset;
+    dt_err (*each_piece)(void *arg); /* NULL, or told of each piece */
+    void *arg, *buffer;              /* the buffer holds PIECE elements of any type */
+} job;
+
 typedef dt_err check_fn(dt_dataset *d, int64_t first, int64_t n, void *buffer);
 
 static dt_err verify_tokens(dt_dataset *d, int64_t first, int64_t n, void *buffer)
@@ -31,17 +37,25 @@ static dt_err verify_pairs(dt_dataset *d, int64_t first, int64_t n, void *buffer
     return DT_OK;
 }
 
+static dt_err show_block(void *arg, int64_t first, int64_t n, const uint64_t *offset)
+{
+    const job *j = arg;
+    return j->each_piece(j->arg);
+}
+
 /* One pass: values by check (may be NULL), then the same piece as it is stored for the checksum. */
-static dt_err verify_array(dt_dataset *d, const dt_array *a, check_fn *check, void *buffer)
+static dt_err verify_array(const job *j, const dt_array *a, check_fn *check)
 {
     if (!a->path) return DT_OK;
+    dt_dataset *d = j->dataset;
     uint64_t sum = 0;
     for (int64_t first = 0; first < a->n_elems; first += PIECE) {
         const int64_t left = a->n_elems - first, n = left < PIECE ? left : PIECE;
-        if (check) DT_TRY(check(d, first, n, buffer));
+        if (j->each_piece) DT_TRY(j->each_piece(j->arg));
+        if (check) DT_TRY(check(d, first, n, j->buffer));
         if (!a->has_checksum) continue;
-        DT_TRY(dt_array_read(a, first, n, buffer));
-        sum += dt_checksum(buffer, first, n, (size_t)a->elem_size);
+        DT_TRY(dt_array_read(a, first, n, j->buffer));
+        sum += dt_checksum(j->buffer, first, n, (size_t)a->elem_size);
     }
     DT_CHECK(!a->has_checksum || sum == a->checksum, DT_ERR_DATA,
              "%s: %s: checksum: expected %016" PRIx64 ", found %016" PRIx64 ": the file was altered", d->path, a->name,
@@ -49,28 +63,29 @@ static dt_err verify_array(dt_dataset *d, const dt_array *a, check_fn *check, vo
     return DT_OK;
 }
 
-static dt_err verify_all(dt_dataset *d, void *buffer)
+static dt_err verify_all(const job *j)
 {
-    if (d->offsets.path) DT_TRY(dt_dataset_each_block(d, NULL, NULL));
-    if (d->other_offsets.path) DT_TRY(dt_dataset_each_side_block(d, DT_SIDE_OTHER, NULL, NULL));
-    DT_TRY(verify_array(d, &d->offsets, NULL, buffer));
-    DT_TRY(verify_array(d, &d->other_offsets, NULL, buffer));
-    DT_TRY(verify_array(d, &d->tokens, verify_tokens, buffer));
-    DT_TRY(verify_array(d, &d->other_tokens, verify_other, buffer));
-    DT_TRY(verify_array(d, &d->loss_mask, verify_mask, buffer));
-    DT_TRY(verify_array(d, &d->weights, verify_weights, buffer));
-    DT_TRY(verify_array(d, &d->prompt_length[0], verify_pairs, buffer));
-    DT_TRY(verify_array(d, &d->prompt_length[1], NULL, buffer));
-    DT_TRY(verify_array(d, &d->margins, NULL, buffer));
-    DT_TRY(verify_array(d, &d->safety[0], NULL, buffer));
-    return verify_array(d, &d->safety[1], NULL, buffer);
+    dt_dataset *d = j->dataset;
+    if (d->offsets.path) DT_TRY(dt_dataset_each_block(d, j->each_piece ? show_block : NULL, (void *)j));
+    if (d->other_offsets.path) DT_TRY(dt_dataset_each_side_block(d, DT_SIDE_OTHER, j->each_piece ? show_block : NULL, (void *)j));
+    DT_TRY(verify_array(j, &d->offsets, NULL));
+    DT_TRY(verify_array(j, &d->other_offsets, NULL));
+    DT_TRY(verify_array(j, &d->tokens, verify_tokens));
+    DT_TRY(verify_array(j, &d->other_tokens, verify_other));
+    DT_TRY(verify_array(j, &d->loss_mask, verify_mask));
+    DT_TRY(verify_array(j, &d->weights, verify_weights));
+    DT_TRY(verify_array(j, &d->prompt_length[0], verify_pairs));
+    DT_TRY(verify_array(j, &d->prompt_length[1], NULL));
+    DT_TRY(verify_array(j, &d->margins, NULL));
+    DT_TRY(verify_array(j, &d->safety[0], NULL));
+    return verify_array(j, &d->safety[1], NULL);
 }
 
-dt_err dt_dataset_verify(dt_dataset *d)
+dt_err dt_dataset_verify(dt_dataset *d, dt_err (*each_piece)(void *arg), void *arg)
 {
     void *buffer = malloc((size_t)PIECE * sizeof(uint64_t));
     DT_CHECK(buffer, DT_ERR_MEMORY, "%s: no memory to verify the dataset", d->path);
-    const dt_err err = verify_all(d, buffer);
+    const dt_err err = verify_all(&(job){d, each_piece, arg, buffer});
     free(buffer);
     return err;
 }

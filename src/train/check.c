@@ -148,11 +148,17 @@ static dt_err verify_candidates(const dt_run *run)
     return DT_OK;
 }
 
+static dt_err show_progress(void *phase)
+{
+    dt_phase_enter(phase, "verify", "");
+    return dt_phase_poll(phase);
+}
+
 dt_err run_check_files(dt_run *run)
 {
     dt_mistakes m = {0};
-    if (run->train) dt_mistakes_add(&m, dt_loader_verify(run->train, &run->phase));
-    if (run->valid) dt_mistakes_add(&m, dt_loader_verify(run->valid, &run->phase));
+    if (run->train) dt_mistakes_add(&m, dt_loader_verify(run->train, show_progress, &run->phase));
+    if (run->valid) dt_mistakes_add(&m, dt_loader_verify(run->valid, show_progress, &run->phase));
     dt_phase_enter(&run->phase, "verify", "checkpoint");
     if (run->has_pretrained) dt_mistakes_add(&m, dt_pretrained_verify(&run->pretrained, run->units, run->n_units));
     dt_mistakes_add(&m, verify_candidates(run));

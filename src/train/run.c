@@ -165,24 +165,53 @@ static dt_err train(dt_run *run)
     return dt_comm_agree(run->comm, err); /* main asks the last vote whether all leave together, and the trace has voted since the stop */
 }
 
-static dt_err verify_sets(dt_run *run)
+/* Rank 0 reads files of any size alone. All vote every now and then meanwhile: as long as rank 0 gets on, all show
+ * progress to their watchdogs, and where one rank hangs, the time of the others runs out. */
+typedef struct verification {
+    dt_run *run;
+    double voted_s; /* when the last vote was */
+    bool ended;     /* by a vote: there is no other */
+} verification;
+
+static dt_err verify_vote(verification *v, dt_err err, bool last)
 {
-    DT_TRY(dt_fault("data.verify"));
-    if (run->comm->rank) return DT_OK;
-    if (run->train) DT_TRY(dt_loader_verify(run->train, &run->phase));
-    return run->valid ? dt_loader_verify(run->valid, &run->phase) : DT_OK;
+    int ended = last;
+    dt_phase_enter(&v->run->phase, "verify", "");
+    err = dt_comm_agree(v->run->comm, err);
+    if (err == DT_OK) err = dt_comm_broadcast_host(v->run->comm, &ended, sizeof ended, 0);
+    v->ended = ended || err != DT_OK;
+    v->voted_s = dt_now_s();
+    return err;
 }
 
-/* Rank 0 reads files of any size, and the others wait: that is no matter of comm.timeout. */
+static dt_err verify_progress(void *arg)
+{
+    verification *v = arg;
+    const double timeout_s = v->run->cfg.comm_timeout;
+    DT_TRY(dt_phase_poll(&v->run->phase));
+    return dt_now_s() - v->voted_s < (timeout_s < 4 ? timeout_s / 8 : 0.5) ? DT_OK : verify_vote(v, DT_OK, false);
+}
+
+static dt_err verify_sets(verification *v)
+{
+    const dt_run *run = v->run;
+    DT_TRY(dt_fault("data.verify"));
+    if (run->comm->rank) return DT_OK;
+    if (run->train) DT_TRY(dt_loader_verify(run->train, verify_progress, v));
+    return run->valid ? dt_loader_verify(run->valid, verify_progress, v) : DT_OK;
+}
+
 static dt_err verify_data(dt_run *run)
 {
     const double begin_s = dt_now_s();
-    dt_watchdog_stop(run->watchdog);
-    run->watchdog = NULL;
-    DT_TRY(dt_comm_agree(run->comm, verify_sets(run)));
+    verification v = {.run = run, .voted_s = begin_s};
+    dt_phase_enter(&run->phase, "verify", "");
+    dt_err err = verify_sets(&v);
+    while (!v.ended) err = verify_vote(&v, err, true); /* rank 0 says which is the last */
+    if (err != DT_OK) return err;
     DT_INFO("datasets verified in %.1f s", dt_now_s() - begin_s);
     dt_phase_enter(&run->phase, "start", "");
-    return dt_comm_agree(run->comm, dt_watchdog_start(&run->watchdog, &run->phase, run->comm, run->cfg.comm_timeout));
+    return DT_OK;
 }
 
 dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)

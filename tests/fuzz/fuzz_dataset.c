@@ -184,7 +184,7 @@ static void look(const char *path, int64_t seq_len)
 {
     dt_dataset *d;
     if (dt_dataset_open(&d, path) == DT_OK) {
-        const bool good = dt_dataset_verify(d) == DT_OK;
+        const bool good = dt_dataset_verify(d, NULL, NULL) == DT_OK;
         const dt_dataset_info *info = dt_dataset_get_info(d);
         const bool pairs = info->kind == DT_DATASET_PREFERENCE;
         for (int64_t i = 0; i < info->n_documents && i < 64; i++) {

@@ -51,7 +51,7 @@ static dt_err make(dt_make_options *o, int n_threads, const char *output, dt_mak
 static void check(const char *output, const dt_make_stats *stats)
 {
     dt_dataset *d;
-    must(dt_dataset_open(&d, output) == DT_OK && dt_dataset_verify(d) == DT_OK);
+    must(dt_dataset_open(&d, output) == DT_OK && dt_dataset_verify(d, NULL, NULL) == DT_OK);
     const dt_dataset_info *i = dt_dataset_get_info(d);
     must(i->kind == stats->kind && i->n_documents == stats->n_documents && i->n_tokens + i->n_other_tokens == stats->n_tokens);
     dt_dataset_close(d);
