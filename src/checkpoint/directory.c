@@ -86,16 +86,21 @@ void ckpt_remove_stale(const char *dir)
     free_entries(parts, n);
 }
 
+enum { MAX_POINTER = 4096 }; /* bytes */
+
 void ckpt_read_pointer(const char *dir, const char *pointer, char *out)
 {
     char path[PATH_MAX];
     out[0] = '\0';
-    if (!dt_join_path(path, dir, pointer, "")) return;
-    FILE *f = fopen(path, "re");
-    if (!f) return;
-    if (!fgets(out, CKPT_NAME_SIZE, f)) out[0] = '\0';
-    fclose(f);
-    out[strcspn(out, "\r\n")] = '\0';
+    char *text;
+    size_t nbytes;
+    if (!dt_join_path(path, dir, pointer, "") || !dt_is_file(path)) return;
+    if (dt_read_file(path, MAX_POINTER, &text, &nbytes) == DT_OK) {
+        snprintf(out, CKPT_NAME_SIZE, "%.*s", (int)strcspn(text, "\r\n"), text);
+        free(text);
+    } else {
+        dt_error_clear();
+    }
 }
 
 static const char *name_of(const entry *e) { return strrchr(e->path, '/') + 1; }
