@@ -45,6 +45,11 @@ for point in branch.copied:0:1 branch.latest:0:1 branch.begin:0:1 branch.move:0:
     else expect "killed at $point: what was left is whole" files_are b/left/after-step-00000004/checkpoints "step-00000006.h5 step-00000008.h5"; fi
 done
 begin
+mkdir -p "$tmp/b/left/unfinished"
+touch "$tmp/b/left/unfinished/metrics.jsonl" "$tmp/b/left/unfinished/metrics.csv.part" "$tmp/b/left/unfinished/step.part"
+train 2 b $steps
+expect "killed within a copy: nothing was left" test ! -e "$tmp/b/left"
+begin
 DTRAIN_FAULT=branch.move:0:1:error train 3 b $steps $back optimizer.lr=1e-3
 expect_exit "rank 0 fails while it moves: all leave with 70" 70
 for np in 1 3; do

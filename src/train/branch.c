@@ -82,9 +82,18 @@ static dt_err name_folder(const places *p, int64_t step)
     return dt_fail(DT_ERR_WRITE, "%s: has too many folders", p->left);
 }
 
+/* The file, and what a kill left of it while it was written aside. */
+static void remove_copy(const char *path)
+{
+    char part[PATH_MAX + 8];
+    snprintf(part, sizeof part, "%s.part", path);
+    unlink(path), unlink(part);
+}
+
 static void undo(const places *p)
 {
-    for (int i = 0; i < N_RECORDS; i++) unlink(p->folder_metrics[i]);
+    for (int i = 0; i < N_RECORDS; i++) remove_copy(p->folder_metrics[i]);
+    remove_copy(p->folder_step);
     rmdir(p->folder_checkpoints), rmdir(p->folder), rmdir(p->left);
 }
 
