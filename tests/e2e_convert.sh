@@ -84,6 +84,22 @@ expect_exit "--check with a directory and no data" 65
 train 2 stopped run.max_steps=100000 run.time_limit=0.5 checkpoint.export=hf
 expect "a run that was stopped does not export" test "$code" = 75 -a ! -e "$tmp/stopped/hf"
 
+# the chat template goes from the data to the checkpoint to the conversation
+echo '{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]}' >"$tmp/chat.jsonl"
+echo '{"name": "mine #1; $", "user": {"prefix": "Q: ", "after": "\n"}, "assistant": {"prefix": "A: #; ${x}", "end": "\n"}}' >"$tmp/mine.json"
+run 0 ./dtrain-data --template chatml -o "$tmp/chatml.h5" "$tmp/chat.jsonl"
+run 0 ./dtrain-data --template "$tmp/mine.json" -o "$tmp/mine.h5" "$tmp/chat.jsonl"
+run 0 ./dtrain-data info "$tmp/chatml.h5"
+expect_text "a dataset names its template" '^template +chatml$'
+for name in chatml mine; do
+    train 2 "talk-$name" run.task=sft run.max_steps=1 data.train="$tmp/$name.h5" data.packing=none data.seq_len=64 model.max_position_embeddings=512
+    expect_text "after training on chats ($name) the next step is one" '^next: dtrain-generate .* --chat'
+    run 0 ./dtrain-generate "$tmp/talk-$name" --chat --prompt hi --greedy --max-new-tokens 2 --threads 1
+    expect_text "a checkpoint's conversation is in its template ($name)" "template $name"
+done
+run 0 ./dtrain-generate "$tmp/talk-chatml" --chat --prompt hi --chat-template plain --greedy --max-new-tokens 2 --threads 1
+expect_text "another one can be asked for" "template plain"
+
 # mistakes
 wrong() { # NAME CODE REGEX ARGS...
     local name=$1 want=$2 regex=$3

@@ -72,10 +72,13 @@ void dt_messages_free(dt_messages *m);
 typedef struct dt_chat dt_chat;
 
 /** name: one of dt_chat_named's (mistral is mistral-v1), a JSON file (a name with a slash, or one that ends in .json), or auto: what the tokenizer's chat_template is recognised
- *  as; plain where it has none. Borrows t. DT_ERR_USAGE: no such name, or not recognised; DT_ERR_DATA: the file, naming key and what was expected. */
+ *  as; plain where it has none;
+ *  or what dt_chat_spec gave. Borrows t. DT_ERR_USAGE: no such name, or not recognised; DT_ERR_DATA: the file, naming key and what was expected. */
 dt_err dt_chat_open(dt_chat **c, const char *name, const dt_tokenizer *t);
 void dt_chat_close(dt_chat *c); /* safe on NULL */
 const char *dt_chat_name(const dt_chat *c);
+/** The template in one line for attributes and configurations, malloc'ed: its name, or the JSON object of the user's own. dt_chat_open takes it. */
+dt_err dt_chat_spec(const dt_chat *c, char **spec);
 /** The token that ends an assistant's turn, -1: there is none, the turn ends by text. Generation stops at it. */
 int32_t dt_chat_end_token(const dt_chat *c);
 /** What stands between instruction and input of an Alpaca record. */

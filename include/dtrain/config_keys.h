@@ -45,6 +45,9 @@
     TEXT(model, tokenizer, "", \
          "directory of the tokenizer, its tokenizer.json, or the word bytes; exported and used for generation; " \
          "empty: the tokenizer of model.path, else that of the data") \
+    TEXT(model, chat_template, "", \
+         "template of conversations for generation from this model: a name (dtrain-data --help lists them), a JSON " \
+         "file, or auto: the tokenizer's own; empty: that of the data, else that of model.path") \
     TEXT(model, config, "", "config.json of a model that starts from random weights") \
     MAYBE(model, model_type, word, 0, 0, "gpt2|llama|mistral|qwen2|qwen3", "", \
          "architecture of a model that is described here, by this key and those below; they have the names and " \

@@ -35,6 +35,8 @@ typedef struct dt_data_info {
     int64_t steps_per_epoch;  /* optimizer steps, the last one may be short */
     int32_t max_tok, max_seq; /* most of a micro-batch: what the model must be opened for */
     const char *path, *tokenizer; /* of the first file, and what it was made with; "" when it names none */
+    const char *chat_template; /* of the first file that names one; "": none does */
+    const char *other_template_path; /* the first file that names another one than that; NULL: none */
     const char *other_path; /* the first file that was made with another tokenizer than that; NULL: none */
 } dt_data_info;
 

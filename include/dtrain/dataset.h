@@ -31,6 +31,7 @@ void dt_dataset_close(dt_dataset *d); /* NULL is fine */
 
 typedef struct dt_dataset_info {
     const char *path, *tokenizer; /* tokenizer "" when the file names none; strings live as long as the dataset */
+    const char *chat_template;    /* what wrote its conversations, as dt_chat_spec says it; "" when the file names none */
     dt_dataset_kind kind;
     int64_t vocab_size;
     int64_t n_tokens;       /* of the main side */
@@ -89,6 +90,8 @@ typedef struct dt_dataset_writer dt_dataset_writer;
  *  safety and answers are in the file when some sample has one. DT_ERR_WRITE when the folder cannot be written. */
 dt_err dt_dataset_create(dt_dataset_writer **w, const char *path, dt_dataset_kind kind, int64_t vocab_size, const char *tokenizer,
                          bool with_weights);
+/** Name the template of its conversations, for the attribute chat_template. Copied. DT_ERR_MEMORY. */
+dt_err dt_dataset_set_template(dt_dataset_writer *w, const char *chat_template);
 /** Add n tokens to the document (sample) under way. mask: n values 0 or 1 for sft, NULL else. */
 dt_err dt_dataset_add(dt_dataset_writer *w, const int32_t *ids, const uint8_t *mask, int64_t n);
 /** The same for either side of a pair, or for an answer. */

@@ -25,6 +25,7 @@ typedef struct dt_pretrained {
     char *config_name;  /* what messages call the configuration: the file it is in */
     char *model_config; /* text of config.json */
     char *tokenizer;    /* a directory with its files, a tokenizer.json, or "bytes"; NULL: not known */
+    char *chat_template;  /* what a run recorded, as dt_chat_open takes it; NULL: nothing */
     dt_generation_defaults generation;
     dt_ckpt_meta meta; /* of a checkpoint; else zeros */
 } dt_pretrained;

@@ -45,10 +45,10 @@ static dt_err find_tokenizer_of(dt_pretrained *p)
 {
     dt_config cfg = {0};
     dt_err err = DT_OK;
-    if (dt_config_parse(&cfg, p->path, p->meta.config, 0, NULL) == DT_OK && *cfg.model_tokenizer)
-        err = copy_text(&p->tokenizer, cfg.model_tokenizer);
-    else
-        dt_error_clear();
+    const bool known = dt_config_parse(&cfg, p->path, p->meta.config, 0, NULL) == DT_OK;
+    if (!known) dt_error_clear();
+    if (known && *cfg.model_tokenizer) err = copy_text(&p->tokenizer, cfg.model_tokenizer);
+    if (err == DT_OK && known && *cfg.model_chat_template) err = copy_text(&p->chat_template, cfg.model_chat_template);
     dt_config_free(&cfg);
     DT_TRY(err);
     /* the directory may be gone, or be on another machine: whoever needs it will say so */
@@ -104,6 +104,7 @@ void dt_pretrained_free(dt_pretrained *p)
     free(p->path);
     free(p->config_name);
     free(p->model_config);
+    free(p->chat_template);
     free(p->tokenizer);
     *p = (dt_pretrained){0};
 }

@@ -178,6 +178,7 @@ static dt_err write_attributes(const dt_dataset_writer *w, const shard *s, hid_t
     DT_TRY(dt_h5_write_text(file, s->part, "kind", dt_dataset_kind_name(w->kind)));
     DT_TRY(dt_h5_write_i64(file, s->part, "vocab_size", w->vocab_size));
     DT_TRY(dt_h5_write_i64(file, s->part, "sealed", 1)); /* the seal follows when the file is closed: one that has lost it is not the file that was made */
+    if (w->chat_template) DT_TRY(dt_h5_write_text(file, s->part, "chat_template", w->chat_template));
     return w->tokenizer[0] ? dt_h5_write_text(file, s->part, "tokenizer", w->tokenizer) : DT_OK;
 }
 

@@ -105,6 +105,8 @@ static dt_err read_attributes(dt_dataset *d)
              "remove its attribute `sealed`)",
              d->path);
     if (dt_h5_has(d->file, "tokenizer")) DT_TRY(dt_h5_read_text(d->file, d->path, "tokenizer", &d->tokenizer));
+    if (dt_h5_has(d->file, "chat_template"))
+        DT_TRY(dt_h5_read_text(d->file, d->path, "chat_template", &d->chat_template));
     return DT_OK;
 }
 
@@ -236,6 +238,7 @@ static dt_err open_all(dt_dataset *d)
     d->info.n_other_tokens = d->other_tokens.n_elems;
     d->info.path = d->path;
     d->info.tokenizer = d->tokenizer ? d->tokenizer : "";
+    d->info.chat_template = d->chat_template ? d->chat_template : "";
     return DT_OK;
 }
 
@@ -271,6 +274,7 @@ void dt_dataset_close(dt_dataset *d)
     if (d->file >= 0) close_hdf5(d);
     if (d->fd >= 0) close(d->fd);
     free(d->tokenizer);
+    free(d->chat_template);
     free(d->path);
     free(d);
 }

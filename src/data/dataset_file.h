@@ -7,7 +7,7 @@
 
 struct dt_dataset {
     dt_dataset_info info;
-    char *path, *tokenizer;
+    char *path, *tokenizer, *chat_template;
     int fd;
     hid_t file; /* open while an array needs HDF5, else H5I_INVALID_HID */
     int64_t file_nbytes;

@@ -158,6 +158,18 @@ static const char *other_tokenizer(const dt_sources *s)
     return NULL;
 }
 
+static void find_templates(const dt_sources *s, dt_data_info *to)
+{
+    to->chat_template = "";
+    for (int i = 0; i < s->n_files && !to->other_template_path; i++) {
+        const dt_dataset_info *info = dt_dataset_get_info(s->layouts[i].dataset);
+        if (!*to->chat_template)
+            to->chat_template = info->chat_template;
+        else if (*info->chat_template && strcmp(info->chat_template, to->chat_template) != 0)
+            to->other_template_path = info->path;
+    }
+}
+
 static dt_err open_all(dt_loader *l)
 {
     DT_TRY(check_options(&l->opt));
@@ -170,6 +182,7 @@ static dt_err open_all(dt_loader *l)
                              .path = dt_dataset_get_info(l->sources.layouts[0].dataset)->path,
                              .tokenizer = dt_dataset_get_info(l->sources.layouts[0].dataset)->tokenizer,
                              .other_path = other_tokenizer(&l->sources)};
+    find_templates(&l->sources, &l->info);
     return open_batches(l);
 }
 

@@ -38,6 +38,7 @@ static void free_writer(dt_dataset_writer *w)
     for (int c = 0; c < DT_N_COLUMNS; c++) dt_spool_close(&w->column[c]);
     free(w->path);
     free(w->tokenizer);
+    free(w->chat_template);
     free(w);
 }
 
@@ -86,6 +87,14 @@ dt_err dt_dataset_create(dt_dataset_writer **out, const char *path, dt_dataset_k
         return err;
     }
     *out = w;
+    return DT_OK;
+}
+
+dt_err dt_dataset_set_template(dt_dataset_writer *w, const char *chat_template)
+{
+    free(w->chat_template);
+    w->chat_template = strdup(chat_template);
+    DT_CHECK(w->chat_template, DT_ERR_MEMORY, "%s: no memory for a chat template", w->path);
     return DT_OK;
 }
 

@@ -25,7 +25,7 @@ typedef enum dt_column {
 } dt_column;
 
 struct dt_dataset_writer {
-    char *path, *tokenizer;
+    char *path, *tokenizer, *chat_template; /* chat_template NULL: none */
     dt_dataset_kind kind;
     int64_t vocab_size;
     bool open_document;

@@ -308,7 +308,8 @@ static char *config_with_tokenizer(const app *a)
     const bool fits = a->tokenizer && !strpbrk(a->tokenizer, "\r\n;#$"); /* else it would be read as something else */
     if (a->tokenizer && !fits && a->comm.rank == 0)
         DT_WARN("%s: this name cannot be written into a configuration, so the checkpoint does not name its tokenizer", a->tokenizer);
-    return asprintf(&text, "[model]\ntokenizer =%s%s\n", fits ? " " : "", fits ? a->tokenizer : "") < 0 ? NULL : text;
+    return asprintf(&text, "[model]\ntokenizer =%s%s\nchat_template = %s\n", fits ? " " : "",
+                    fits ? a->tokenizer : "", a->frozen.from.chat_template ? a->frozen.from.chat_template : "") < 0 ? NULL : text;
 }
 
 static dt_err write_checkpoint(app *a)

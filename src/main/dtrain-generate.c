@@ -292,7 +292,7 @@ static dt_err run(app *a, dt_err parsed)
     TOGETHER(a, open_tokenizer(a));
     a->reader = (dt_prompt_reader){.tokenizer = a->tok,
                                    .encoder = a->encoder,
-                                   .chat_template = o->chat_template,
+                                   .chat_template = o->chat_template ? o->chat_template : a->frozen.from.chat_template,
                                    .system = o->system,
                                    .chat_flags = o->no_think ? DT_CHAT_NO_THINK : 0,
                                    .vocab_size = a->frozen.mc.vocab_size};

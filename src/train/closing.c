@@ -18,6 +18,7 @@ void run_say_closing(const dt_run *run, const progress *from, const progress *to
 {
     const char *dir = run->cfg.run_output_dir;
     const bool eval = run_is_eval(&run->cfg);
+    const bool on_chats = run->train && *dt_loader_info(run->train)->chat_template;
     char took[24];
     if (eval)
         DT_INFO("done: evaluated in %s", dt_format_duration(dt_now_s() - run->start_s, took));
@@ -26,5 +27,5 @@ void run_say_closing(const dt_run *run, const progress *from, const progress *to
     if (!*dir) return;
     DT_INFO("results in %s", dir);
     if (!eval && to->step >= run->total_steps)
-        DT_INFO("next: dtrain-generate %s --prompt TEXT, dtrain-plot %s, dtrain-info %s", dir, dir, dir);
+        DT_INFO("next: dtrain-generate %s %s, dtrain-plot %s, dtrain-info %s", dir, on_chats ? "--chat" : "--prompt TEXT", dir, dir);
 }

@@ -1,5 +1,6 @@
 /* export.c - a run's model for other programs, and the tokenizer that goes with it. */
 #include "dtrain/export.h"
+#include "dtrain/chat.h"
 #include "dtrain/tokenizer.h"
 #include "run.h"
 #include <inttypes.h>
@@ -38,6 +39,57 @@ static void warn_of_other_tokenizers(const dt_run *run, const char *tokenizer)
     dt_tokenizer_close(t);
 }
 
+/* ---- the chat template ---------------------------------------------------------------------------------------------------- */
+
+static void warn_of_templates(const dt_loader *l, const char *chosen)
+{
+    const dt_data_info *data = l ? dt_loader_info(l) : NULL;
+    if (!data || !*data->chat_template) return;
+    if (data->other_template_path)
+        DT_WARN("the conversations in %s were written with another chat template than those before it",
+                data->other_template_path);
+    if (strcmp(chosen, data->chat_template) != 0)
+        DT_WARN("%s was made with the chat template %.200s, but the model's is %.200s", data->path, data->chat_template, chosen);
+}
+
+/* A file or a short name becomes what checkpoints carry; without a tokenizer that can be read here the word stays as it is. */
+static dt_err spell_out(dt_run *run, const char *chosen, const char *tokenizer)
+{
+    dt_tokenizer *t = NULL;
+    dt_chat *chat = NULL;
+    char *spec = NULL, where[512], why[512];
+    if (!*tokenizer || dt_tokenizer_open(&t, tokenizer) != DT_OK) {
+        dt_error_clear();
+        return dt_config_set(&run->cfg, "model", "chat_template", chosen);
+    }
+    dt_err err = dt_chat_open(&chat, chosen, t);
+    if (err == DT_OK) err = dt_chat_spec(chat, &spec);
+    if (err == DT_OK) err = dt_config_set(&run->cfg, "model", "chat_template", spec);
+    if (err != DT_OK) {
+        snprintf(why, sizeof why, "%s", dt_error_message());
+        dt_error_clear();
+        err = dt_fail(DT_ERR_USAGE, "%s: %s", dt_config_where(&run->cfg, "model", "chat_template", where, sizeof where), why);
+    }
+    free(spec);
+    dt_chat_close(chat);
+    dt_tokenizer_close(t);
+    return err;
+}
+
+/* What the key says, else what the data was made with, else what came with the model. */
+static dt_err settle_template(dt_run *run, const char *tokenizer)
+{
+    const char *data = run->train ? dt_loader_info(run->train)->chat_template : "";
+    const char *from = run->has_pretrained && run->pretrained.chat_template ? run->pretrained.chat_template : "";
+    const char *chosen = *run->cfg.model_chat_template ? run->cfg.model_chat_template : *data ? data : from;
+    if (!*chosen || !strcmp(chosen, "auto")) return DT_OK;
+    DT_TRY(spell_out(run, chosen, tokenizer));
+    if (!run->comm || run->comm->rank > 0) return DT_OK;
+    warn_of_templates(run->train, run->cfg.model_chat_template);
+    warn_of_templates(run->valid, run->cfg.model_chat_template);
+    return DT_OK;
+}
+
 /* Full paths: the text goes into checkpoints, which are read from other working directories. */
 dt_err run_settle_tokenizer(dt_run *run)
 {
@@ -57,6 +109,7 @@ dt_err run_settle_tokenizer(dt_run *run)
                 "[model] tokenizer");
     if (err == DT_OK && run->comm && run->comm->rank == 0) warn_of_other_tokenizers(run, tokenizer);
     if (err == DT_OK && *tokenizer) err = dt_config_set(&run->cfg, "model", "tokenizer", full ? full : tokenizer);
+    if (err == DT_OK) err = settle_template(run, run->cfg.model_tokenizer);
     free(full);
     return err;
 }
@@ -83,6 +136,10 @@ dt_err run_export(dt_run *run)
                                    .generation_from = from_hf ? run->pretrained.path : NULL};
     if (err == DT_OK) err = dt_export(run->comm, run->zero, &opt, &run->phase);
     if (err == DT_OK) DT_INFO("model exported to %s in %.2f s", dir, dt_now_s() - begin_s);
+    if (err == DT_OK && *run->cfg.model_chat_template)
+        DT_INFO("its conversations were written with the chat template %.200s: checkpoints name it, but %s keeps the tokenizer's "
+                "own, if any (see --chat-template of dtrain-generate)",
+                run->cfg.model_chat_template, dir);
     if (named) free(dir);
     return err;
 }

@@ -92,6 +92,7 @@ dt_err dt_encode_record(const dt_recipe *recipe, dt_encoder *e, const dt_form *r
     s->weight = record->weight;
     s->pair = record->pair;
     s->has_other = record->has_other;
+    s->is_chat = record->is_chat;
     DT_TRY(encode_side(recipe, e, record, DT_SIDE_MAIN, p, s));
     if (s->has_other) DT_TRY(encode_side(recipe, e, record, DT_SIDE_OTHER, p, s));
     const int32_t *ids =

@@ -176,11 +176,24 @@ static dt_err mixed(dt_outputs *o, const dt_sample *s)
     return bad(o, s->item, reason);
 }
 
+/* At the first conversation: files without one name no template. */
+static dt_err name_template(dt_outputs *o)
+{
+    char *spec;
+    o->template_named = true;
+    DT_TRY(dt_chat_spec(o->recipe->rules.chat, &spec));
+    dt_err err = dt_dataset_set_template(o->train, spec);
+    if (err == DT_OK && o->validation) err = dt_dataset_set_template(o->validation, spec);
+    free(spec);
+    return err;
+}
+
 static dt_err write_sample(dt_outputs *o, const dt_sample *s, const int32_t *const ids[DT_N_SIDES], const uint8_t *mask)
 {
     if (s->problem) return bad(o, s->item, s->problem);
     if (!o->kind_known) DT_TRY(begin(o, s->kind));
     if (s->kind != o->stats->kind) return mixed(o, s);
+    if (s->is_chat && !o->template_named) DT_TRY(name_template(o));
     return s->text ? write_text(o, s, ids[0]) : write_record(o, s, ids, mask);
 }
 

@@ -10,7 +10,7 @@ typedef struct dt_outputs {
     const char *const *inputs; /* [n_inputs] files that are read */
     int n_inputs;
     dt_make_stats *stats;
-    bool kind_known;
+    bool kind_known, template_named;
     dt_dataset_writer *train, *validation;
     /* a document of plain text that comes in pieces */
     dt_dataset_writer *to; /* NULL between documents */

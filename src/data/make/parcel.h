@@ -17,7 +17,7 @@ typedef struct dt_sample {
     const dt_item *item;
     dt_dataset_kind kind; /* what the record is by its form, or what was asked for */
     bool text;            /* plain text: truncation and end of text are still to come, because it may have other pieces */
-    bool truncated, parted, too_long, has_other;
+    bool truncated, parted, too_long, has_other, is_chat;
     size_t n[DT_N_SIDES]; /* ids, in a row in the parcel's */
     dt_pair pair;
     float weight;

@@ -169,6 +169,11 @@ static dt_err change_system(chat *c, char *text)
 static dt_err talk(chat *c)
 {
     app *a = c->a;
+    if (a->opt.prompt) {
+        char *text = strdup(a->opt.prompt);
+        TOGETHER(a, text ? say(c, DT_ROLE_USER, text, strlen(text)) : dt_fail(DT_ERR_MEMORY, "out of memory for the prompt"));
+        return answer(c);
+    }
     for (;;) {
         console_action action = CONSOLE_EXIT;
         char *text;
@@ -193,6 +198,8 @@ static dt_err talk(chat *c)
 static void greet(const chat *c)
 {
     const app *a = c->a;
+    if (a->comm.rank == 0 && !c->console.terminal)
+        fprintf(stderr, "dtrain-generate: talking to %s (template %s)\n", a->frozen.from.path, dt_chat_name(a->reader.chat));
     console_note(&c->console, "talking to %s (template %s, at most %d tokens)", a->frozen.from.path, dt_chat_name(a->reader.chat), c->max_len);
     console_note(&c->console, "/help lists the commands; Ctrl-C stops an answer, Ctrl-D or /exit leaves");
 }
@@ -214,7 +221,7 @@ dt_err generate_chat(app *a, const dt_decoder *d, const dt_generate_options *g, 
     dt_err err = c.seq.ids ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for %d tokens", max_len);
     c.system = a->opt.system ? a->opt.system : "";
     if (err == DT_OK) err = begin_again(&c, c.system);
-    if (err == DT_OK && a->comm.rank == 0) err = console_open(&c.console, &interrupted);
+    if (err == DT_OK && a->comm.rank == 0 && !a->opt.prompt) err = console_open(&c.console, &interrupted);
     c.g.on_token = on_token;
     c.g.ctx = &c;
     sigaction(SIGINT, &act, &before);

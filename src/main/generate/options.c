@@ -21,10 +21,12 @@ const char generate_usage[] =
     "                          (numbers); other fields come back with --jsonl\n"
     "  -                       prompts from standard input, one per line\n"
     "  --chat                  talk: a line is a message, /help lists the commands, Ctrl-C stops an\n"
-    "                          answer, Ctrl-D or /exit ends\n"
+    "                          answer, Ctrl-D or /exit ends; in a pipe there are no commands and\n"
+    "                          every line is a message; with --prompt: answer that one and end\n"
     "  --system TEXT           what a conversation begins with\n"
     "  --chat-template NAME    template of conversations: a name, a JSON file, or auto, the\n"
-    "                          tokenizer's own (default auto)\n"
+    "                          tokenizer's own (default: what the model was trained with, if its\n"
+    "                          checkpoint says so, else auto)\n"
     "  --no-think              ask for an answer without thinking, where the template knows how\n"
     "\n"
     "Tokens (what is not given is taken from the model's generation_config.json, if it has one)\n"
@@ -209,8 +211,8 @@ static dt_err check_options(const options *o)
 {
     const bool ids = o->tokenizer && strcmp(o->tokenizer, "ids") == 0;
     DT_CHECK(o->model, DT_ERR_USAGE, "expected a checkpoint, a run's directory or a model directory; see dtrain-generate --help");
-    DT_CHECK(!!o->prompt + !!o->prompts + o->standard_input + o->chat <= 1, DT_ERR_USAGE,
-             "--prompt, --prompts, - and --chat: expected one of them");
+    DT_CHECK((o->prompt && !o->chat) + !!o->prompts + o->standard_input + o->chat <= 1, DT_ERR_USAGE,
+             "--prompt, --prompts, - and --chat: expected one of them, or --chat with --prompt");
     DT_CHECK(o->stage == 0 || o->stage == 3, DT_ERR_USAGE,
              "--zero-stage: expected 0 or 3 (generation has only parameters to partition), found %" PRId64, o->stage);
     DT_CHECK(o->stream + o->jsonl + o->chat <= 1, DT_ERR_USAGE, "--stream, --jsonl and --chat: expected one of them");

@@ -117,6 +117,7 @@ static bool ends_with(const char *name, const char *end)
 
 static dt_err find_form(dt_chat *c, const char *name)
 {
+    if (*name == '{') return dt_chat_form_parse("template", name, strlen(name), &c->form, &c->root);
     if (strchr(name, '/') || ends_with(name, ".json")) return dt_chat_form_read(name, &c->form, &c->root);
     const dt_tokenizer_info *info = dt_tokenizer_get_info(c->tokenizer);
     const bool automatic = strcmp(name, "auto") == 0;
@@ -177,6 +178,35 @@ void dt_chat_close(dt_chat *c)
 }
 
 const char *dt_chat_name(const dt_chat *c) { return c->form.name; }
+/* JSON on one line. What begins a comment or a variable in a configuration stands inside strings only, and is written as an escape. */
+static char *spec_of_json(const json_t *root)
+{
+    char *text = json_dumps(root, JSON_COMPACT | JSON_ENSURE_ASCII), *spec = NULL;
+    size_t size;
+    FILE *out = text ? open_memstream(&spec, &size) : NULL;
+    for (const char *p = text; out && *p; p++)
+        if (strchr("#;$", *p))
+            fprintf(out, "\\u%04x", (unsigned)*p);
+        else
+            fputc(*p, out);
+    if (out && fclose(out) != 0) {
+        free(spec);
+        spec = NULL;
+    }
+    free(text);
+    return spec;
+}
+
+dt_err dt_chat_spec(const dt_chat *c, char **spec)
+{
+    json_t *copy = c->root ? json_copy(c->root) : NULL;
+    if (copy && !json_object_get(copy, "name")) json_object_set_new(copy, "name", json_string(c->form.name));
+    *spec = !c->root ? strdup(c->form.name) : copy ? spec_of_json(copy) : NULL;
+    json_decref(copy);
+    DT_CHECK(*spec, DT_ERR_MEMORY, "no memory for a chat template");
+    return DT_OK;
+}
+
 const char *dt_chat_input_join(const dt_chat *c) { return c->form.input_join ? c->form.input_join : "\n"; }
 const char *dt_chat_input_system(const dt_chat *c) { return c->form.input_system; }
 const dt_wrap *dt_chat_wrap(const dt_chat *c) { return c->wrapped ? &c->wrap : NULL; }

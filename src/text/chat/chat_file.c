@@ -90,18 +90,24 @@ static dt_err check_form(const char *path, const json_t *root, const dt_chat_for
     return DT_OK;
 }
 
+dt_err dt_chat_form_parse(const char *name, const char *text, size_t nbytes, dt_chat_form *form, json_t **root)
+{
+    *form = (dt_chat_form){.name = name};
+    *root = NULL;
+    DT_TRY(dt_json_parse(root, name, text, nbytes, 0));
+    DT_CHECK(json_is_object(*root), DT_ERR_DATA, "%s: expected a JSON object", name);
+    for (void *it = json_object_iter(*root); it; it = json_object_iter_next(*root, it))
+        DT_TRY(read_key(name, json_object_iter_key(it), json_object_iter_value(it), form));
+    return check_form(name, *root, form);
+}
+
 dt_err dt_chat_form_read(const char *path, dt_chat_form *form, json_t **root)
 {
-    *form = (dt_chat_form){.name = path};
-    *root = NULL;
     char *text;
     size_t n;
+    *root = NULL;
     DT_TRY(dt_read_file(path, MAX_NBYTES, &text, &n));
-    const dt_err err = dt_json_parse(root, path, text, n, 0);
+    const dt_err err = dt_chat_form_parse(path, text, n, form, root);
     free(text);
-    DT_TRY(err);
-    DT_CHECK(json_is_object(*root), DT_ERR_DATA, "%s: expected a JSON object", path);
-    for (void *it = json_object_iter(*root); it; it = json_object_iter_next(*root, it))
-        DT_TRY(read_key(path, json_object_iter_key(it), json_object_iter_value(it), form));
-    return check_form(path, *root, form);
+    return err;
 }

@@ -37,6 +37,8 @@ const dt_chat_form *dt_chat_form_find(const char *name); /* NULL: none */
 const dt_chat_form *dt_chat_form_recognise(const char *jinja);
 /** What the Jinja template writes and the form that it is recognised as does not. NULL: nothing that is known. */
 const char *dt_chat_form_left_out(const dt_chat_form *form, const char *jinja);
+/** From the text of a JSON object, which messages call name; texts are borrowed from *root, which the caller decrefs. */
+dt_err dt_chat_form_parse(const char *name, const char *text, size_t nbytes, dt_chat_form *form, json_t **root);
 /** From a JSON file; texts are borrowed from *root, which the caller decrefs. */
 dt_err dt_chat_form_read(const char *path, dt_chat_form *form, json_t **root);
 
