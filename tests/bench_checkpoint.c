@@ -1,6 +1,6 @@
-/* bench_checkpoint.c - saving and loading the states of GPT-2 124M (fp32 with Adam: 1.5 GB) against one process that writes and syncs, or reads,
- * as many bytes of an ordinary file on the same disk; turn by turn in one run, so that the disk's moods meet both. Then a tiny model, where only
- * latency counts.
+/* bench_checkpoint.c - saving and loading the states of GPT-2 124M (fp32 with Adam: 1.5 GB) against one process that
+ * writes and syncs, or reads, as many bytes of an ordinary file on the same disk; turn by turn in one run, so that the
+ * disk's moods meet both. Then a tiny model, where only latency counts.
  *
  *     mpirun -n 2 build/release/tests/bench_checkpoint [folder on the disk in question] [rounds] */
 // NP: 1 2
@@ -117,11 +117,13 @@ static dt_err once(const task *t, what w)
     const bool first = t->b->comm.rank == 0;
     switch (w) {
     case WRITE:
-        return !first || plain_write(t->plain, t->bytes, t->room, t->nbytes) ? DT_OK : dt_fail(DT_ERR_WRITE, "plain write");
+        return !first || plain_write(t->plain, t->bytes, t->room, t->nbytes) ? DT_OK
+                                                                             : dt_fail(DT_ERR_WRITE, "plain write");
     case SAVE:
         return dt_checkpoint_save(&t->b->comm, t->z, t->meta, t->b->dir, 0, NULL);
     case READ:
-        return !first || plain_read(t->plain, t->bytes, t->room, t->nbytes) ? DT_OK : dt_fail(DT_ERR_DATA, "plain read");
+        return !first || plain_read(t->plain, t->bytes, t->room, t->nbytes) ? DT_OK
+                                                                            : dt_fail(DT_ERR_DATA, "plain read");
     default:
         return dt_checkpoint_load(&t->b->comm, t->z, t->path, true, NULL);
     }
@@ -134,7 +136,8 @@ static dt_err run(bench *b, const char *label, int n_layers, int64_t width, int6
     char path[PATH_MAX + 40], plain[PATH_MAX + 40];
     const int64_t room = 32 * (int64_t)BLOCK;
     char *bytes = malloc((size_t)room);
-    const dt_zero_options opt = {.stage = 1, .param_dtype = DT_F32, .grad_dtype = DT_F32, .max_live_parameters = INT64_MAX / 4};
+    const dt_zero_options opt = {
+        .stage = 1, .param_dtype = DT_F32, .grad_dtype = DT_F32, .max_live_parameters = INT64_MAX / 4};
     DT_CHECK(bytes, DT_ERR_MEMORY, "no memory");
     for (int64_t i = 0; i < room / 8; i++) ((uint64_t *)bytes)[i] = dt_mix64((uint64_t)i);
     DT_TRY(make_units(units, n_layers, width, vocab));
@@ -146,10 +149,12 @@ static dt_err run(bench *b, const char *label, int n_layers, int64_t width, int6
     snprintf(plain, sizeof plain, "%s/plain", b->dir);
     dt_ckpt_meta meta = {.step = 1, .config = (char *)"", .model_config = (char *)"{}"};
     const bool first = b->comm.rank == 0;
-    const task t = {.b = b, .z = z, .meta = &meta, .path = path, .plain = plain, .bytes = bytes, .room = room, .nbytes = nbytes};
+    const task t = {
+        .b = b, .z = z, .meta = &meta, .path = path, .plain = plain, .bytes = bytes, .room = room, .nbytes = nbytes};
     double best[N_WHAT] = {1e30, 1e30, 1e30, 1e30};
     for (int r = -1; r < rounds;
-         r++) { /* round -1 warms up; whose turn is first changes: what the other leaves behind in memory costs the second */
+         /* round -1 warms up; whose turn is first changes: what the other leaves behind in memory costs the second */
+         r++) {
         for (int k = 0; k < N_WHAT; k++) {
             const what w = (what)(k ^ (r & 1));
             const double begin = seconds();
@@ -182,8 +187,8 @@ int main(int argc, char **argv)
     if (err == DT_OK) err = dt_comm_attach(&b.comm, &b.dev, "mpi", true);
     if (err == DT_OK && b.comm.rank == 0) err = dt_make_dirs(b.dir);
     if (err == DT_OK && b.comm.rank == 0)
-        printf("checkpoint %5s %8s %10s %10s %7s %10s %10s %7s\n", "ranks", "MB", "write ms", "save ms", "ratio", "read ms",
-               "load ms", "ratio");
+        printf("checkpoint %5s %8s %10s %10s %7s %10s %10s %7s\n", "ranks", "MB", "write ms", "save ms", "ratio",
+               "read ms", "load ms", "ratio");
     if (err == DT_OK) err = run(&b, "124M", 12, 768, 50257, rounds);
     if (err == DT_OK) err = run(&b, "tiny", 4, 64, 256, 4 * rounds);
     if (err != DT_OK) {

@@ -1,14 +1,17 @@
 // NP: 2 4
 /* bench_comm.c - reduce-scatter and all-gather of the transport against MPI's own, on the same buffers, in turn.
  *
- * usage: mpirun -n N bench_comm [MiB ...]     (BENCH_PLAIN=1: without shared memory; default 1 16 256: bytes of the whole buffer, all ranks' pieces)
+ * usage: mpirun -n N bench_comm [MiB ...]     (BENCH_PLAIN=1: without shared memory; default 1 16 256: bytes of the
+ * whole buffer, all ranks' pieces)
  *
- * Runs alternate, so a machine that changes its speed changes it for both; the median of the pairs' ratios is what counts. A rate is bytes of
- * the whole buffer over the time of the slowest rank. bf16 has no counterpart in MPI and is shown beside.
+ * Runs alternate, so a machine that changes its speed changes it for both; the median of the pairs' ratios is what
+ * counts. A rate is bytes of the whole buffer over the time of the slowest rank. bf16 has no counterpart in MPI and is
+ * shown beside.
  *
- * "of copy": the same turn's time of each rank copying, with memcpy and all ranks at once, as many bytes from its own memory as an all-gather
- * brings it, over our time. Every gathered byte must be read and written once at least, so no exchange between private buffers goes beyond 1 while
- * the pieces do not fit the caches. Buffers are the device's: touched before, in huge pages, for MPI's calls as for ours. */
+ * "of copy": the same turn's time of each rank copying, with memcpy and all ranks at once, as many bytes from its own
+ * memory as an all-gather brings it, over our time. Every gathered byte must be read and written once at least, so no
+ * exchange between private buffers goes beyond 1 while the pieces do not fit the caches. Buffers are the device's:
+ * touched before, in huge pages, for MPI's calls as for ours. */
 #include "dtrain/comm.h"
 #include <mpi.h>
 #include <stdlib.h>
@@ -32,9 +35,15 @@ static void check(dt_err err)
     }
 }
 
-static int64_t count(const bench *b, dt_dtype dt) { return (int64_t)(b->nbytes / dt_dtype_size(dt) / (size_t)b->comm.nranks); }
+static int64_t count(const bench *b, dt_dtype dt)
+{
+    return (int64_t)(b->nbytes / dt_dtype_size(dt) / (size_t)b->comm.nranks);
+}
 
-static void our_reduce(bench *b) { check(dt_comm_reduce_scatter(&b->comm, b->send, DT_F32, b->recv, DT_F32, count(b, DT_F32), false, false, NULL)); }
+static void our_reduce(bench *b)
+{
+    check(dt_comm_reduce_scatter(&b->comm, b->send, DT_F32, b->recv, DT_F32, count(b, DT_F32), false, false, NULL));
+}
 static void our_reduce_bf16(bench *b)
 {
     check(dt_comm_reduce_scatter(&b->comm, b->send, DT_BF16, b->recv, DT_F32, count(b, DT_BF16), false, false, NULL));
@@ -43,7 +52,10 @@ static void mpi_reduce(bench *b)
 {
     MPI_Reduce_scatter_block(b->send, b->recv, (int)count(b, DT_F32), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
-static void our_gather(bench *b) { check(dt_comm_all_gather(&b->comm, b->send, b->recv, b->nbytes / (size_t)b->comm.nranks, NULL)); }
+static void our_gather(bench *b)
+{
+    check(dt_comm_all_gather(&b->comm, b->send, b->recv, b->nbytes / (size_t)b->comm.nranks, NULL));
+}
 static void our_gather_in_place(bench *b)
 {
     const size_t n = b->nbytes / (size_t)b->comm.nranks;
@@ -56,7 +68,8 @@ static void mpi_gather(bench *b)
 }
 static void mpi_gather_in_place(bench *b)
 {
-    MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, b->recv, (int)(b->nbytes / (size_t)b->comm.nranks), MPI_BYTE, MPI_COMM_WORLD);
+    MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, b->recv, (int)(b->nbytes / (size_t)b->comm.nranks), MPI_BYTE,
+                  MPI_COMM_WORLD);
 }
 
 /** What an all-gather writes at a rank, from its own memory. */
@@ -78,7 +91,10 @@ static double timed(bench *b, run_fn run, int n_calls)
     return t;
 }
 
-static int ascending(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
+static int ascending(const void *a, const void *b)
+{
+    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
 
 static double median(double *x, int n)
 {
@@ -101,7 +117,8 @@ static void compare(bench *b, const char *name, run_fn ours, run_fn theirs, run_
     }
     const double gb = (double)b->nbytes * 1e-9, q = median(ratio, n);
     if (b->comm.rank != 0) return;
-    printf("%d ranks  %7.2f MiB  %-24s %7.2f GB/s", b->comm.nranks, (double)b->nbytes / (1 << 20), name, gb / median(a, n));
+    printf("%d ranks  %7.2f MiB  %-24s %7.2f GB/s", b->comm.nranks, (double)b->nbytes / (1 << 20), name,
+           gb / median(a, n));
     if (theirs) printf("   MPI %7.2f GB/s   ratio %5.1f", gb / median(m, n), q);
     if (limit) printf("   of copy %4.2f", median(share, n));
     printf("\n");

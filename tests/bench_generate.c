@@ -2,10 +2,12 @@
  *
  *     bench_generate [threads [new tokens [124m|1b]]]
  *
- * A new token of a single sequence reads every weight once. "of limit" is (bytes of weights read a token) * tokens/s / (bytes/s at which the same threads
- * read those weights, measured between the runs; the best of each counts). Greedy, and drawn with top-k and top-p. A prompt of 64 tokens comes first and is
- * not timed with them. Beside batch 1 there is batch 8, whose tokens share the reading, and whose 8 x 64 prompt tokens go through together. A model that
- * does not fit the memory is left out. With one thread the clock is that thread's processor time, which other people's work disturbs less. */
+ * A new token of a single sequence reads every weight once. "of limit" is (bytes of weights read a token) * tokens/s /
+ * (bytes/s at which the same threads read those weights, measured between the runs; the best of each counts). Greedy,
+ * and drawn with top-k and top-p. A prompt of 64 tokens comes first and is not timed with them. Beside batch 1 there is
+ * batch 8, whose tokens share the reading, and whose 8 x 64 prompt tokens go through together. A model that does not
+ * fit the memory is left out. With one thread the clock is that thread's processor time, which other people's work
+ * disturbs less. */
 #include "dtrain/generate.h"
 #include <inttypes.h>
 #include <omp.h>
@@ -61,8 +63,10 @@ static dt_err make_weights(bench *j)
     j->params = calloc((size_t)j->n_units, sizeof *j->params);
     DT_CHECK(j->params, DT_ERR_MEMORY, "no memory");
     for (int u = 0; u < j->n_units; u++) {
-        DT_TRY(dt_buf_alloc(&j->params[u], &j->dev, DT_ON_DEVICE, (size_t)j->units[u].flat_len * dt_dtype_size(j->dtype), DT_MEM_PARAMS));
-        for (int i = 0; i < j->units[u].n_tensors; i++) fill_tensor(&j->units[u].tensors[i], (uint64_t)u << 50 | (uint64_t)i << 44, j->dtype, j->params[u].ptr);
+        DT_TRY(dt_buf_alloc(&j->params[u], &j->dev, DT_ON_DEVICE,
+                            (size_t)j->units[u].flat_len * dt_dtype_size(j->dtype), DT_MEM_PARAMS));
+        for (int i = 0; i < j->units[u].n_tensors; i++)
+            fill_tensor(&j->units[u].tensors[i], (uint64_t)u << 50 | (uint64_t)i << 44, j->dtype, j->params[u].ptr);
     }
     return DT_OK;
 }
@@ -120,12 +124,18 @@ static dt_err time_run(bench *j, dt_model *model, const run *r, double *rate, do
     static int32_t ids[8][4096];
     dt_generate_stats stats;
     for (int i = 0; i < r->batch; i++) {
-        for (int k = 0; k < PROMPT; k++) ids[i][k] = (int32_t)(dt_mix64((uint64_t)(i * 100 + k)) % (uint64_t)j->mc.vocab_size);
-        seq[i] = (dt_sequence){.number = (uint64_t)i, .ids = ids[i], .n_prompt = PROMPT, .n_ids = PROMPT, .max_ids = PROMPT + r->n_new};
+        for (int k = 0; k < PROMPT; k++)
+            ids[i][k] = (int32_t)(dt_mix64((uint64_t)(i * 100 + k)) % (uint64_t)j->mc.vocab_size);
+        seq[i] = (dt_sequence){
+            .number = (uint64_t)i, .ids = ids[i], .n_prompt = PROMPT, .n_ids = PROMPT, .max_ids = PROMPT + r->n_new};
         seqs[i] = &seq[i];
     }
-    const dt_generate_options opt = {.sampling = r->how, .vocab_size = j->mc.vocab_size, .n_slots = r->batch, .max_tok = 8 * PROMPT,
-                                     .on_token = note_first, .ledger = &j->ledger};
+    const dt_generate_options opt = {.sampling = r->how,
+                                     .vocab_size = j->mc.vocab_size,
+                                     .n_slots = r->batch,
+                                     .max_tok = 8 * PROMPT,
+                                     .on_token = note_first,
+                                     .ledger = &j->ledger};
     const dt_decoder d = dt_decoder_of_model(model);
     dt_model_cache_clear(model, -1);
     DT_TRY(dt_generate(&d, seqs, r->batch, &opt, &stats));
@@ -142,7 +152,10 @@ static dt_err bench_runs(bench *j, dt_model *model, int n_threads, int n_new)
     drawn.top_k = 50, drawn.top_p = 0.95;
     dt_sampling nucleus = dt_sampling_default();
     nucleus.top_p = 0.9;
-    const run runs[] = {{1, n_new, greedy, "greedy"}, {1, n_new, drawn, "top-k 50, top-p 0.95"}, {1, n_new, nucleus, "top-p 0.9"}, {8, n_new, greedy, "greedy"}};
+    const run runs[] = {{1, n_new, greedy, "greedy"},
+                        {1, n_new, drawn, "top-k 50, top-p 0.95"},
+                        {1, n_new, nucleus, "top-p 0.9"},
+                        {8, n_new, greedy, "greedy"}};
     enum { N = sizeof runs / sizeof runs[0] };
     double best[N] = {0}, best_prompts[N] = {0}, read = 0;
     uint64_t sink = 0;
@@ -155,11 +168,14 @@ static dt_err bench_runs(bench *j, dt_model *model, int n_threads, int n_new)
             if (rate > best[i]) best[i] = rate;
             if (prompts > best_prompts[i]) best_prompts[i] = prompts;
         }
-    printf("  weights %.0f MB a token, read at %.1f GB/s%s\n", bytes_a_token(j) * 1e-6, read * 1e-9, sink == 1 ? "." : "");
+    printf("  weights %.0f MB a token, read at %.1f GB/s%s\n", bytes_a_token(j) * 1e-6, read * 1e-9,
+           sink == 1 ? "." : "");
     for (int i = 0; i < N; i++) {
         printf("  batch %d  %-22s %8.1f tokens/s", runs[i].batch, runs[i].name, best[i]);
-        if (runs[i].batch == 1) printf("  %.2f of limit\n", best[i] * bytes_a_token(j) / read);
-        else printf("  prompts %.0f tokens/s\n", best_prompts[i]);
+        if (runs[i].batch == 1)
+            printf("  %.2f of limit\n", best[i] * bytes_a_token(j) / read);
+        else
+            printf("  prompts %.0f tokens/s\n", best_prompts[i]);
     }
     return DT_OK;
 }
@@ -182,8 +198,14 @@ static dt_err bench_model(const char *name, const char *json, dt_dtype dtype, in
         return DT_OK;
     }
     DT_TRY(make_weights(&j));
-    const dt_model_options opt = {.dtype = dtype, .grad_dtype = dtype, .max_tok = 512, .max_seq = 8, .max_pos = 64 + n_new, .cache_seqs = 8,
-                                  .cache_len = 64 + n_new, .by_row = true};
+    const dt_model_options opt = {.dtype = dtype,
+                                  .grad_dtype = dtype,
+                                  .max_tok = 512,
+                                  .max_seq = 8,
+                                  .max_pos = 64 + n_new,
+                                  .cache_seqs = 8,
+                                  .cache_len = 64 + n_new,
+                                  .by_row = true};
     const dt_param_source source = {&j, give_params, release, give_params, release};
     DT_TRY(dt_model_open(&model, &j.mc, &opt, j.units, j.n_units, &j.dev, &source, NULL, NULL));
     j.dev.ops->describe(&j.dev, text, sizeof text);
@@ -203,9 +225,12 @@ int main(int argc, char **argv)
     static const char *const models[][3] = {
         {"124m", "GPT-2 124M", "{\"model_type\": \"gpt2\"}"},
         {"1b", "Llama 3.2 1B's shape",
-         "{\"model_type\": \"llama\", \"hidden_size\": 2048, \"intermediate_size\": 8192, \"num_hidden_layers\": 16, \"num_attention_heads\": 32, "
-         "\"num_key_value_heads\": 8, \"vocab_size\": 128256, \"max_position_embeddings\": 4096, \"rope_theta\": 500000, \"tie_word_embeddings\": true}"}};
-    const int n_threads = argc > 1 && atoi(argv[1]) > 0 ? atoi(argv[1]) : omp_get_num_procs(), n_new = argc > 2 ? atoi(argv[2]) : 32;
+         "{\"model_type\": \"llama\", \"hidden_size\": 2048, \"intermediate_size\": 8192, \"num_hidden_layers\": 16, "
+         "\"num_attention_heads\": 32, "
+         "\"num_key_value_heads\": 8, \"vocab_size\": 128256, \"max_position_embeddings\": 4096, \"rope_theta\": "
+         "500000, \"tie_word_embeddings\": true}"}};
+    const int n_threads = argc > 1 && atoi(argv[1]) > 0 ? atoi(argv[1]) : omp_get_num_procs(),
+              n_new = argc > 2 ? atoi(argv[2]) : 32;
     dt_err err = DT_OK;
     processor_time = n_threads == 1;
     for (int i = 0; i < 2 && err == DT_OK; i++) {

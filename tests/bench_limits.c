@@ -1,18 +1,31 @@
-/* bench_limits.c - what this machine can do now, for the limits of bench_train.sh: "fp32 GFLOP/s, bf16 GFLOP/s, GB/s" on one line.
+/* bench_limits.c - what this machine can do now, for the limits of bench_train.sh: "fp32 GFLOP/s, bf16 GFLOP/s, GB/s"
+ *     on one line.
  *
  *     bench_limits [threads] [rounds]
  *
- * The rates of matrix products are the best of a few large shapes, of the device's own library; the bandwidth is that of updating four arrays
- * in place with three written back (what AdamW moves). Best of all rounds: a limit is what the machine reaches when it is let. */
+ * The rates of matrix products are the best of a few large shapes, of the device's own library; the bandwidth is that
+ * of updating four arrays in place with three written back (what AdamW moves). Best of all rounds: a limit is what the
+ * machine reaches when it is let. */
 #include "dtrain/device.h"
 #include <omp.h>
 #include <stdlib.h>
 
-typedef struct shape { int64_t m, n, k; } shape;
+typedef struct shape {
+    int64_t m, n, k;
+} shape;
 
-static double product_gflops(dt_device *dev, dt_dtype dt, const shape *s, const dt_buf *a, const dt_buf *b, const dt_buf *c)
+static double product_gflops(dt_device *dev, dt_dtype dt, const shape *s, const dt_buf *a, const dt_buf *b,
+                             const dt_buf *c)
 {
-    const dt_matmul mm = {.m = s->m, .n = s->n, .k = s->k, .trans_b = true, .lda = s->k, .ldb = s->k, .ldc = s->n, .dt = dt, .c_dtype = dt};
+    const dt_matmul mm = {.m = s->m,
+                          .n = s->n,
+                          .k = s->k,
+                          .trans_b = true,
+                          .lda = s->k,
+                          .ldb = s->k,
+                          .ldc = s->n,
+                          .dt = dt,
+                          .c_dtype = dt};
     dev->ops->matmul(dev, &mm, a->ptr, b->ptr, NULL, c->ptr, NULL);
     const double begin_s = dt_now_s();
     int n = 0;
@@ -23,8 +36,8 @@ static double product_gflops(dt_device *dev, dt_dtype dt, const shape *s, const 
     return 2e-9 * (double)s->m * (double)s->n * (double)s->k * n / (dt_now_s() - begin_s);
 }
 
-/* Loads of an element come before its stores, and the arrays do not begin at equal places of their pages: stores must not look like the source of
- * a later load. */
+/* Loads of an element come before its stores, and the arrays do not begin at equal places of their pages: stores must
+ * not look like the source of a later load. */
 __attribute__((optimize("O3"))) static double stream_gbs(float *x, int64_t n)
 {
     enum { BLOCK = 1024, APART = 272 };
@@ -51,8 +64,10 @@ int main(int argc, char **argv)
     dt_device dev = {0};
     dt_buf a, b, c, x;
     omp_set_num_threads(n_threads);
-    if (dt_device_open(&dev, "cpu", 0, n_threads, &ledger) || dt_buf_alloc(&a, &dev, DT_ON_DEVICE, MAX * 4, DT_MEM_OTHER) ||
-        dt_buf_alloc(&b, &dev, DT_ON_DEVICE, MAX * 4, DT_MEM_OTHER) || dt_buf_alloc(&c, &dev, DT_ON_DEVICE, MAX * 4, DT_MEM_OTHER) ||
+    if (dt_device_open(&dev, "cpu", 0, n_threads, &ledger) ||
+        dt_buf_alloc(&a, &dev, DT_ON_DEVICE, MAX * 4, DT_MEM_OTHER) ||
+        dt_buf_alloc(&b, &dev, DT_ON_DEVICE, MAX * 4, DT_MEM_OTHER) ||
+        dt_buf_alloc(&c, &dev, DT_ON_DEVICE, MAX * 4, DT_MEM_OTHER) ||
         dt_buf_alloc(&x, &dev, DT_ON_DEVICE, (size_t)STREAM * 16 + 16384, DT_MEM_OTHER)) {
         fprintf(stderr, "%s\n", dt_error_message());
         return 1;

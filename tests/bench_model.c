@@ -1,10 +1,11 @@
-/* bench_model.c - where the time of a GPT-2 124M training step goes: forward, head, backward and AdamW by one rank on the CPU device, on plain
- * buffers, fp32 and bf16, at 4 x 64 and 1 x 1024 tokens.
+/* bench_model.c - where the time of a GPT-2 124M training step goes: forward, head, backward and AdamW by one rank on
+ * the CPU device, on plain buffers, fp32 and bf16, at 4 x 64 and 1 x 1024 tokens.
  *
  *     bench_model [threads [steps [fp32|bf16]]]
  *
- * With one thread the clock is that of the thread's processor time, which other people's work on the machine disturbs less.
- * The device's operations pass through a table of the same functions with a clock around each, so the list adds up to the step. */
+ * With one thread the clock is that of the thread's processor time, which other people's work on the machine disturbs
+ * less. The device's operations pass through a table of the same functions with a clock around each, so the list adds
+ * up to the step. */
 #include "ref_model.h"
 #include <math.h>
 #include <stdlib.h>
@@ -49,20 +50,22 @@ static void account(dt_device *dev, const char *name, double since, double flops
     b->rows[i].n_calls++;
 }
 
-#define TIMED(op, params, args)                                                                                                  \
-    static dt_err timed_##op params                                                                                              \
-    {                                                                                                                            \
-        const double since = now();                                                                                              \
-        const dt_err err = ((struct bench *)dev)->real->op args;                                                                 \
-        account(dev, #op, since, 0);                                                                                             \
-        return err;                                                                                                              \
+#define TIMED(op, params, args)                                                                                        \
+    static dt_err timed_##op params                                                                                    \
+    {                                                                                                                  \
+        const double since = now();                                                                                    \
+        const dt_err err = ((struct bench *)dev)->real->op args;                                                       \
+        account(dev, #op, since, 0);                                                                                   \
+        return err;                                                                                                    \
     }
 
 TIMED(copy, (dt_device * dev, void *dst, const void *src, size_t n, dt_stream *s), (dev, dst, src, n, s))
 TIMED(zero, (dt_device * dev, void *dst, size_t n, dt_stream *s), (dev, dst, n, s))
-TIMED(gather_rows, (dt_device * dev, const void *a, const int32_t *i, void *b, int64_t n, int64_t w, dt_dtype t, dt_stream *s),
+TIMED(gather_rows,
+      (dt_device * dev, const void *a, const int32_t *i, void *b, int64_t n, int64_t w, dt_dtype t, dt_stream *s),
       (dev, a, i, b, n, w, t, s))
-TIMED(scatter_rows, (dt_device * dev, const void *a, const int32_t *i, void *b, int64_t n, int64_t w, dt_dtype t, dt_stream *s),
+TIMED(scatter_rows,
+      (dt_device * dev, const void *a, const int32_t *i, void *b, int64_t n, int64_t w, dt_dtype t, dt_stream *s),
       (dev, a, i, b, n, w, t, s))
 TIMED(bias_backward,
       (dt_device * dev, const void *dy, int64_t m, int64_t n, int64_t ld, dt_dtype t, void *db, dt_dtype gt, bool acc,
@@ -77,19 +80,20 @@ TIMED(embedding_backward,
        dt_dtype gt, dt_stream *s),
       (dev, d, id, o, g, n, w, t, gt, s))
 TIMED(layernorm_forward,
-      (dt_device * dev, const void *x, const void *w, const void *b, void *y, float *m, float *r, int64_t n, int64_t c, float e,
-       dt_dtype t, dt_stream *s),
+      (dt_device * dev, const void *x, const void *w, const void *b, void *y, float *m, float *r, int64_t n, int64_t c,
+       float e, dt_dtype t, dt_stream *s),
       (dev, x, w, b, y, m, r, n, c, e, t, s))
 TIMED(layernorm_backward,
-      (dt_device * dev, const void *x, const void *w, const float *m, const float *r, const void *dy, void *dx, bool add,
-       void *dw, void *db, dt_dtype gt, bool acc, int64_t n, int64_t c, float *k, dt_dtype t, dt_stream *s),
+      (dt_device * dev, const void *x, const void *w, const float *m, const float *r, const void *dy, void *dx,
+       bool add, void *dw, void *db, dt_dtype gt, bool acc, int64_t n, int64_t c, float *k, dt_dtype t, dt_stream *s),
       (dev, x, w, m, r, dy, dx, add, dw, db, gt, acc, n, c, k, t, s))
 TIMED(attention_forward,
-      (dt_device * dev, const dt_attention *at, const void *q, const void *k, const void *v, void *o, float *l, dt_stream *s),
+      (dt_device * dev, const dt_attention *at, const void *q, const void *k, const void *v, void *o, float *l,
+       dt_stream *s),
       (dev, at, q, k, v, o, l, s))
 TIMED(attention_backward,
-      (dt_device * dev, const dt_attention *at, const void *q, const void *k, const void *v, const void *o, const float *l,
-       const void *d, void *dq, void *dk, void *dv, float *c, dt_stream *s),
+      (dt_device * dev, const dt_attention *at, const void *q, const void *k, const void *v, const void *o,
+       const float *l, const void *d, void *dq, void *dk, void *dv, float *c, dt_stream *s),
       (dev, at, q, k, v, o, l, d, dq, dk, dv, c, s))
 TIMED(act_forward, (dt_device * dev, dt_activation a, const void *x, void *y, dt_dtype t, int64_t n, dt_stream *s),
       (dev, a, x, y, t, n, s))
@@ -97,12 +101,12 @@ TIMED(act_backward,
       (dt_device * dev, dt_activation a, const void *x, const void *dy, void *dx, dt_dtype t, int64_t n, dt_stream *s),
       (dev, a, x, dy, dx, t, n, s))
 TIMED(classifier,
-      (dt_device * dev, const dt_classifier *c, float *l, const int32_t *g, const float *w, float *p, uint8_t *h, float *e,
-       dt_stream *s),
+      (dt_device * dev, const dt_classifier *c, float *l, const int32_t *g, const float *w, float *p, uint8_t *h,
+       float *e, dt_stream *s),
       (dev, c, l, g, w, p, h, e, s))
 TIMED(adamw_step,
-      (dt_device * dev, const dt_adamw *o, const void *g, dt_dtype gt, float *a, float *m, float *v, void *p, dt_dtype t,
-       int64_t n, dt_stream *s),
+      (dt_device * dev, const dt_adamw *o, const void *g, dt_dtype gt, float *a, float *m, float *v, void *p,
+       dt_dtype t, int64_t n, dt_stream *s),
       (dev, o, g, gt, a, m, v, p, t, n, s))
 
 static dt_err timed_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c,
@@ -111,8 +115,8 @@ static dt_err timed_matmul(dt_device *dev, const dt_matmul *mm, const void *a, c
     char name[56];
     const double since = now();
     const dt_err err = ((struct bench *)dev)->real->matmul(dev, mm, a, b, bias, c, s);
-    snprintf(name, sizeof name, "matmul %5d %5d %5d %s%s%s", (int)mm->m, (int)mm->n, (int)mm->k, mm->trans_a ? "Ta " : "",
-             mm->trans_b ? "Tb " : "", mm->accumulate ? "+=" : "");
+    snprintf(name, sizeof name, "matmul %5d %5d %5d %s%s%s", (int)mm->m, (int)mm->n, (int)mm->k,
+             mm->trans_a ? "Ta " : "", mm->trans_b ? "Tb " : "", mm->accumulate ? "+=" : "");
     account(dev, name, since, 2.0 * (double)mm->m * (double)mm->n * (double)mm->k);
     return err;
 }
@@ -207,9 +211,9 @@ static dt_err update(struct job *j, dt_device *dev, int64_t step)
                           .fix2 = (float)(1 - pow(0.95, (double)step)),
                           .grad_scale = 1};
     for (int u = 0; u < j->n_units; u++) /* in fp32 the parameters are the master weights: nothing to write besides */
-        DT_TRY(dev->ops->adamw_step(dev, &opt, j->grads[u].ptr, DT_F32, j->dtype == DT_F32 ? j->params[u].ptr : j->master[u].ptr,
-                                    j->m[u].ptr, j->v[u].ptr, j->dtype == DT_F32 ? NULL : j->params[u].ptr, j->dtype,
-                                    j->units[u].flat_len, NULL));
+        DT_TRY(dev->ops->adamw_step(
+            dev, &opt, j->grads[u].ptr, DT_F32, j->dtype == DT_F32 ? j->params[u].ptr : j->master[u].ptr, j->m[u].ptr,
+            j->v[u].ptr, j->dtype == DT_F32 ? NULL : j->params[u].ptr, j->dtype, j->units[u].flat_len, NULL));
     return DT_OK;
 }
 
@@ -245,15 +249,17 @@ static int by_time(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-static void print(struct bench *bench, const struct job *j, int n_seq, int32_t len, int steps, const struct times *t, double best,
-                  double total)
+static void print(struct bench *bench, const struct job *j, int n_seq, int32_t len, int steps, const struct times *t,
+                  double best, double total)
 {
     const double flops = dt_model_train_flops(&j->mc, n_seq * len, (double)n_seq * len * len);
     double listed = 0, products = 0, product_flops = 0;
-    printf("\n%s %d x %d: best step %.1f ms = %.0f tokens/s, %.0f GFLOP/s; mean %.1f ms: forward %.1f, head %.1f, backward %.1f, "
+    printf("\n%s %d x %d: best step %.1f ms = %.0f tokens/s, %.0f GFLOP/s; mean %.1f ms: forward %.1f, head %.1f, "
+           "backward %.1f, "
            "AdamW %.1f; loss %.4f\n",
-           dt_dtype_name(j->dtype), n_seq, len, 1e3 * best, n_seq * len / best, flops / best * 1e-9, 1e3 * total / steps,
-           1e3 * t->forward / steps, 1e3 * t->head / steps, 1e3 * t->backward / steps, 1e3 * t->update / steps, t->loss);
+           dt_dtype_name(j->dtype), n_seq, len, 1e3 * best, n_seq * len / best, flops / best * 1e-9,
+           1e3 * total / steps, 1e3 * t->forward / steps, 1e3 * t->head / steps, 1e3 * t->backward / steps,
+           1e3 * t->update / steps, t->loss);
     qsort(bench->rows, (size_t)bench->n_rows, sizeof bench->rows[0], by_time);
     for (int i = 0; i < bench->n_rows; i++) {
         const struct row *r = &bench->rows[i];
@@ -271,8 +277,12 @@ static void print(struct bench *bench, const struct job *j, int n_seq, int32_t l
 static dt_err bench_shape(struct bench *bench, struct job *j, int n_seq, int32_t len, int steps)
 {
     static float u[1024], logp[1024];
-    const dt_model_options opt = {
-        .dtype = j->dtype, .grad_dtype = DT_F32, .max_tok = n_seq * len, .max_seq = n_seq, .max_pos = len, .training = true};
+    const dt_model_options opt = {.dtype = j->dtype,
+                                  .grad_dtype = DT_F32,
+                                  .max_tok = n_seq * len,
+                                  .max_seq = n_seq,
+                                  .max_pos = len,
+                                  .training = true};
     const dt_param_source source = {j, give_params, release, give_grads, release};
     int32_t lens[4] = {len, len, len, len};
     struct times t = {0};
@@ -326,8 +336,8 @@ static dt_err bench_dtype(dt_dtype dtype, int threads, int steps)
     bench->dev = dev;
     bench->real = dev.ops;
     bench->dev.ops = &ops;
-    DT_TRY(dt_model_config_parse(&j.mc, "gpt2",
-                                 "{\"model_type\": \"gpt2\", \"attn_pdrop\": 0, \"embd_pdrop\": 0, \"resid_pdrop\": 0}"));
+    DT_TRY(dt_model_config_parse(
+        &j.mc, "gpt2", "{\"model_type\": \"gpt2\", \"attn_pdrop\": 0, \"embd_pdrop\": 0, \"resid_pdrop\": 0}"));
     DT_TRY(dt_model_make_units(&j.mc, &j.units, &j.n_units));
     DT_TRY(alloc_job(&j, &dev));
     DT_TRY(fill_job(&j, &dev));

@@ -1,9 +1,11 @@
-/* bench_text.c - megabytes of text that are encoded and decoded in a second of one core's time, beside Hugging Face's tokenizers.
+/* bench_text.c - megabytes of text that are encoded and decoded in a second of one core's time, beside Hugging Face's
+ *     tokenizers.
  *
  *     bench_text [DIRECTORY...]      tokenizers; without any, the small ones of tests/data/tokenizer
  *
- * TEXT=FILE is the prose (else README.md and docs/); "mixed" are the documents of the tests, of many scripts. PYTHON=... names a Python that has tokenizers. Parts of
- * about 64 KB, as dtrain-data takes them; the best of several rounds. */
+ * TEXT=FILE is the prose (else README.md and docs/); "mixed" are the documents of the tests, of many scripts.
+ * PYTHON=... names a Python that has tokenizers. Parts of about 64 KB, as dtrain-data takes them; the best of several
+ * rounds. */
 #include "dtrain/tokenizer.h"
 #include "tokenizer_corpus.h"
 #include <stdlib.h>
@@ -65,11 +67,14 @@ static double peer(const char *directory, const body *b)
     snprintf(command, sizeof command,
              "RAYON_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false %s -c \"\n"
              "import sys, time; from tokenizers import Tokenizer\n"
-             "t = Tokenizer.from_file('%s/tokenizer.json'); s = open('%s', encoding='utf8', errors='replace', newline='').read(); p = s.splitlines(True)\n"
+             "t = Tokenizer.from_file('%s/tokenizer.json'); s = open('%s', encoding='utf8', errors='replace', "
+             "newline='').read(); p = s.splitlines(True)\n"
              "p = [''.join(p[i:i+500]) for i in range(0, len(p), 500)]; n = len(s.encode()); best = 1e9\n"
              "for _ in range(3):\n"
-             "    a = time.process_time(); [t.encode(x, add_special_tokens=False) for x in p]; best = min(best, time.process_time() - a)\n"
-             "print(n / 1e6 / best)\"", python, directory, b->path);
+             "    a = time.process_time(); [t.encode(x, add_special_tokens=False) for x in p]; best = min(best, "
+             "time.process_time() - a)\n"
+             "print(n / 1e6 / best)\"",
+             python, directory, b->path);
     FILE *f = popen(command, "r");
     if (f && fscanf(f, "%lf", &rate) != 1) rate = 0;
     if (f) pclose(f);
@@ -99,8 +104,9 @@ static dt_err measure(const char *directory, const body *bodies, int n_bodies)
         }
         const char *slash = strrchr(directory, '/');
         const double mb = (double)bodies[k].n / 1e6, other = peer(directory, &bodies[k]);
-        printf("%-14s %7d  %6.3f  %-6s %6.2f  %9.1f  %9.1f", slash ? slash + 1 : directory, dt_tokenizer_get_info(t)->vocab_size, open_s, bodies[k].name,
-               mb / (double)ids.n * 1e6, mb / encode_s, mb / decode_s);
+        printf("%-14s %7d  %6.3f  %-6s %6.2f  %9.1f  %9.1f", slash ? slash + 1 : directory,
+               dt_tokenizer_get_info(t)->vocab_size, open_s, bodies[k].name, mb / (double)ids.n * 1e6, mb / encode_s,
+               mb / decode_s);
         if (other > 0) printf("  %10.1f  %5.1f", other, mb / encode_s / other);
         printf("\n");
         fflush(stdout);
@@ -113,16 +119,19 @@ static dt_err measure(const char *directory, const body *bodies, int n_bodies)
 
 int main(int argc, char **argv)
 {
-    static const char *const small[] = {"tests/data/tokenizer/gpt2", "tests/data/tokenizer/llama3", "tests/data/tokenizer/qwen2", "tests/data/tokenizer/llama2",
+    static const char *const small[] = {"tests/data/tokenizer/gpt2", "tests/data/tokenizer/llama3",
+                                        "tests/data/tokenizer/qwen2", "tests/data/tokenizer/llama2",
                                         "tests/data/tokenizer/mistral"};
-    body bodies[2] = {{.name = "prose", .text = calloc(1, MAX_TEXT + 1)}, {.name = "mixed", .text = calloc(1, MAX_TEXT + 1)}};
+    body bodies[2] = {{.name = "prose", .text = calloc(1, MAX_TEXT + 1)},
+                      {.name = "mixed", .text = calloc(1, MAX_TEXT + 1)}};
     const char *text = getenv("TEXT"), *const *names = argc > 1 ? (const char *const *)argv + 1 : small;
     const int n_names = argc > 1 ? argc - 1 : (int)(sizeof small / sizeof small[0]);
     append_file(&bodies[0], text ? text : "README.md");
     if (!text) append_file(&bodies[0], "docs/keys.md"), append_file(&bodies[0], "docs/dtrain.1");
     for (uint64_t d = 0; bodies[1].n < 2000000; d++) bodies[1].n += corpus_document(d, bodies[1].text + bodies[1].n);
     for (int k = 0; k < 2; k++) save(&bodies[k]);
-    printf("tokenizer       tokens  open s  text   bytes/id  encode MB/s  decode MB/s%s\n", getenv("PYTHON") ? "  tokenizers MB/s  ratio" : "");
+    printf("tokenizer       tokens  open s  text   bytes/id  encode MB/s  decode MB/s%s\n",
+           getenv("PYTHON") ? "  tokenizers MB/s  ratio" : "");
     dt_err err = DT_OK;
     for (int i = 0; i < n_names && err == DT_OK; i++) err = measure(names[i], bodies, 2);
     if (err != DT_OK) fprintf(stderr, "%s\n", dt_error_message());

@@ -1,5 +1,5 @@
-/* checkpoint_fixture.h - a small model whose every element is a function of its name and place, so that any rank can say what a file or a state
- * must hold, whatever wrote it. */
+/* checkpoint_fixture.h - a small model whose every element is a function of its name and place, so that any rank can
+ * say what a file or a state must hold, whatever wrote it. */
 #ifndef DTRAIN_CHECKPOINT_FIXTURE_H
 #define DTRAIN_CHECKPOINT_FIXTURE_H
 
@@ -28,7 +28,12 @@ typedef struct fixture {
 
 static inline bool make_units(dt_unit units[N_UNITS])
 {
-    static const struct { int unit, n_dims; int64_t shape[4]; bool new_group; const char *name; } t[] = {
+    static const struct {
+        int unit, n_dims;
+        int64_t shape[4];
+        bool new_group;
+        const char *name;
+    } t[] = {
         {0, 2, {37, 8}, true, "model.embed_tokens.weight"},
         {1, 1, {5}, true, "model.layers.0.input_layernorm.weight"},
         {1, 2, {67, 33}, true, "model.layers.0.self_attn.q_proj.weight"},
@@ -43,7 +48,8 @@ static inline bool make_units(dt_unit units[N_UNITS])
         snprintf(units[u].name, sizeof units[u].name, "%s", names[u]);
     }
     for (size_t i = 0; i < sizeof t / sizeof t[0]; i++)
-        if (dt_unit_add(&units[t[i].unit], t[i].name, t[i].n_dims, t[i].shape, t[i].new_group, true, 0.02f, 0) != DT_OK) return false;
+        if (dt_unit_add(&units[t[i].unit], t[i].name, t[i].n_dims, t[i].shape, t[i].new_group, true, 0.02f, 0) != DT_OK)
+            return false;
     return true;
 }
 
@@ -75,7 +81,10 @@ static inline bool states_are(dt_zero *z, bool with_optimizer, int salt)
     for (int k = 0; k < dt_zero_n_pieces(z); k++)
         for (int s = 0; s < (with_optimizer ? DT_N_STATE : 1); s++)
             for (int64_t i = 0; i < p[k].n; i++) {
-                union { float f; uint16_t h; } x;
+                union {
+                    float f;
+                    uint16_t h;
+                } x;
                 if (dt_zero_state_read(z, (dt_state)s, &p[k], i, 1, &x) != DT_OK) return false;
                 const float found = dt_zero_state_dtype(z, (dt_state)s) == DT_F32 ? x.f : dt_bf16_to_float(x.h);
                 if (found != value_of(dt_zero_tensor(z, &p[k])->name, (dt_state)s, p[k].first + i, salt)) return false;
@@ -85,8 +94,14 @@ static inline bool states_are(dt_zero *z, bool with_optimizer, int salt)
 
 static inline bool open_zero(fixture *f, int stage, dt_dtype dtype, bool frozen)
 {
-    const dt_zero_options opt = {.stage = stage, .param_dtype = dtype, .grad_dtype = dtype, .frozen = frozen, .reduce_bucket_size = 1 << 20,
-                                 .allgather_bucket_size = 1 << 20, .prefetch_bucket_size = 1 << 20, .max_live_parameters = 1 << 24};
+    const dt_zero_options opt = {.stage = stage,
+                                 .param_dtype = dtype,
+                                 .grad_dtype = dtype,
+                                 .frozen = frozen,
+                                 .reduce_bucket_size = 1 << 20,
+                                 .allgather_bucket_size = 1 << 20,
+                                 .prefetch_bucket_size = 1 << 20,
+                                 .max_live_parameters = 1 << 24};
     return dt_zero_open(&f->z, &opt, f->units, N_UNITS, &f->comm, &f->dev, NULL, NULL) == DT_OK;
 }
 
@@ -119,7 +134,8 @@ static inline int open_fixture(void **state)
 {
     fixture *f = calloc(1, sizeof *f);
     *state = f;
-    if (!f || dt_comm_open(&f->comm) != DT_OK || dt_device_open(&f->dev, "cpu", f->comm.local_rank, 1, &f->ledger) != DT_OK ||
+    if (!f || dt_comm_open(&f->comm) != DT_OK ||
+        dt_device_open(&f->dev, "cpu", f->comm.local_rank, 1, &f->ledger) != DT_OK ||
         dt_comm_attach(&f->comm, &f->dev, "mpi", true) != DT_OK || !make_units(f->units)) {
         print_error("fixture: %s\n", dt_error_message());
         return -1;
@@ -160,8 +176,14 @@ static inline int remove_dir(void **state)
 
 static inline dt_ckpt_meta meta_of(int64_t step)
 {
-    return (dt_ckpt_meta){.step = step, .samples = 8 * step, .tokens = 512 * step, .adam_steps = step - 1, .seed = UINT64_MAX - 5,
-                          .loss_scale = 65536.5, .config = (char *)"[run]\ntask = pretrain\n", .model_config = (char *)"{\"model_type\": \"llama\"}"};
+    return (dt_ckpt_meta){.step = step,
+                          .samples = 8 * step,
+                          .tokens = 512 * step,
+                          .adam_steps = step - 1,
+                          .seed = UINT64_MAX - 5,
+                          .loss_scale = 65536.5,
+                          .config = (char *)"[run]\ntask = pretrain\n",
+                          .model_config = (char *)"{\"model_type\": \"llama\"}"};
 }
 
 static inline dt_err save_step(fixture *f, int64_t step, int64_t keep)

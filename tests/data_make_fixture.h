@@ -1,4 +1,5 @@
-/* data_make_fixture.h - for tests that make datasets from an input of their own, in a folder of their own: usual options, and a sample as a text. */
+/* data_make_fixture.h - for tests that make datasets from an input of their own, in a folder of their own: usual
+ * options, and a sample as a text. */
 #ifndef DTRAIN_TESTS_DATA_MAKE_FIXTURE_H
 #define DTRAIN_TESTS_DATA_MAKE_FIXTURE_H
 
@@ -71,7 +72,8 @@ static inline void show(dt_dataset *d, dt_side side, int64_t i, int64_t n_prompt
     uint8_t mask[4096] = {0};
     assert_true(n < 4096);
     assert_int_equal(dt_dataset_read_side(d, side, first, n, ids), DT_OK);
-    if (dt_dataset_get_info(d)->kind == DT_DATASET_SFT) assert_int_equal(dt_dataset_read_mask(d, first, n, mask), DT_OK);
+    if (dt_dataset_get_info(d)->kind == DT_DATASET_SFT)
+        assert_int_equal(dt_dataset_read_mask(d, first, n, mask), DT_OK);
     if (n_prompt >= 0) memset(mask + n_prompt, 1, (size_t)(n - n_prompt));
     for (int64_t k = 0; k < n; k++) {
         if (mask[k] && (k == 0 || !mask[k - 1])) *out++ = '{';

@@ -1,7 +1,9 @@
-/* device_fixture.h - for cmocka programs of one process: the device under test, opened once per group, and its operations on host arrays.
+/* device_fixture.h - for cmocka programs of one process: the device under test, opened once per group, and its
+ * operations on host arrays.
  *
- * An operation works on copies in device memory. ON(a), ON_FROM(a, i) and ARR(p, n) make the copy of an array when they name it as an argument; RUN waits
- * for the operation and brings all copies back. What a test prepares and checks is host memory, whatever the device. */
+ * An operation works on copies in device memory. ON(a), ON_FROM(a, i) and ARR(p, n) make the copy of an array when they
+ * name it as an argument; RUN waits for the operation and brings all copies back. What a test prepares and checks is
+ * host memory, whatever the device. */
 #ifndef DTRAIN_TESTS_DEVICE_FIXTURE_H
 #define DTRAIN_TESTS_DEVICE_FIXTURE_H
 
@@ -29,9 +31,9 @@ typedef struct fixture {
 } fixture;
 
 #define OPS(f) ((f)->dev.ops)
-#define ON(a) on_device(f, (a).p, ref_bytes(&(a)))                   /* a ref_array */
-#define ON_FROM(a, i) ((char *)ON(a) + (size_t)(i) * dt_dtype_size((a).dt)) /* its elements from i on */
-#define ARR(p, n) on_device(f, (p), (size_t)(n) * sizeof *(p))       /* n elements at p */
+#define ON(a) on_device(f, (a).p, ref_bytes(&(a)))                        /* a ref_array */
+#define ON_FROM(a, i) ((char *)ON(a) + (size_t)(i)*dt_dtype_size((a).dt)) /* its elements from i on */
+#define ARR(p, n) on_device(f, (p), (size_t)(n) * sizeof *(p))            /* n elements at p */
 #define TRY(op, ...) back_to_host(f, #op, OPS(f)->op(&f->dev, __VA_ARGS__, NULL))
 #define RUN(op, ...) assert_int_equal(TRY(op, __VA_ARGS__), DT_OK)
 
@@ -72,7 +74,8 @@ static inline dt_err back_to_host(fixture *f, const char *op, dt_err err)
     for (int i = 0; i < f->n_copies; i++) {
         device_copy *c = &f->copies[i];
         beside = beside || !guards_hold(c);
-        if (c->nbytes > 0 && memcmp(c->host, c->staged + GUARD, c->nbytes) != 0) memcpy(c->host, c->staged + GUARD, c->nbytes);
+        if (c->nbytes > 0 && memcmp(c->host, c->staged + GUARD, c->nbytes) != 0)
+            memcpy(c->host, c->staged + GUARD, c->nbytes);
         free(c->staged);
         dt_buf_free(&c->buf);
     }

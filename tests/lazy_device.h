@@ -1,8 +1,11 @@
-/* lazy_device.h - a device whose streams are really asynchronous: queued work runs as late, or as early, as the events allow.
+/* lazy_device.h - a device whose streams are really asynchronous: queued work runs as late, or as early, as the events
+ * allow.
  *
- * On the CPU device everything is done when a call returns, so a missing event would never show. Here work waits in its stream's queue:
+ * On the CPU device everything is done when a call returns, so a missing event would never show. Here work waits in its
+ * stream's queue:
  *   LAZY          nothing runs before somebody waits for it: who forgot to wait reads what is not there yet
- *   LAZY_COMPUTE  the default stream waits, others run at once: who did not make them wait reads, or overwrites, too early
+ *   LAZY_COMPUTE  the default stream waits, others run at once: who did not make them wait reads, or overwrites, too
+ *   early
  *   LAZY_OTHERS   the other way round
  *   AT_ONCE       the order of the calls: the definition of what is right
  * Operations are plain loops. Its memory counts as out of the host's reach, so host access goes through staging. */
@@ -37,7 +40,10 @@ typedef struct lazy_device {
     dt_stream compute; /* the default stream */
 } lazy_device;
 
-static inline dt_stream *lazy_stream(dt_device *dev, dt_stream *s) { return s ? s : &((lazy_device *)dev->impl)->compute; }
+static inline dt_stream *lazy_stream(dt_device *dev, dt_stream *s)
+{
+    return s ? s : &((lazy_device *)dev->impl)->compute;
+}
 
 static inline void lazy_run(dt_device *dev, dt_stream *s, int upto)
 {
@@ -65,7 +71,7 @@ static inline dt_err lazy_queue(dt_device *dev, dt_stream *stream, void (*run)(d
     return DT_OK;
 }
 
-/* ---- memory, streams, events ---------------------------------------------------------------------------------------- */
+/* ---- memory, streams, events ------------------------------------------------------------------------------------- */
 
 static inline dt_err lazy_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr)
 {
@@ -134,7 +140,7 @@ static inline dt_err lazy_event_wait(dt_device *dev, dt_event *e, dt_stream *str
     return e->stream ? lazy_queue(dev, stream, lazy_do_wait, e, sizeof *e) : DT_OK;
 }
 
-/* ---- operations ------------------------------------------------------------------------------------------------------ */
+/* ---- operations -------------------------------------------------------------------------------------------------- */
 
 static inline float lazy_get(const void *x, dt_dtype t, int64_t i)
 {
@@ -187,8 +193,8 @@ static inline void lazy_do_convert(dt_device *dev, void *args)
     const lazy_move *a = args;
     for (int64_t i = 0; i < a->n; i++) lazy_put(a->dst, a->dst_dt, i, lazy_get(a->src, a->src_dt, i));
 }
-static inline dt_err lazy_convert(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n,
-                                  dt_stream *s)
+static inline dt_err lazy_convert(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt,
+                                  int64_t n, dt_stream *s)
 {
     const lazy_move a = {.dst = dst, .src = src, .src_dt = src_dt, .dst_dt = dst_dt, .n = n};
     return lazy_queue(dev, s, lazy_do_convert, &a, sizeof a);
@@ -212,13 +218,13 @@ static inline void lazy_do_adamw(dt_device *dev, void *args)
         const float g = o->grad_scale * lazy_get(a->grad, a->gt, i);
         a->m[i] = o->beta1 * a->m[i] + (1 - o->beta1) * g;
         a->v[i] = o->beta2 * a->v[i] + (1 - o->beta2) * g * g;
-        a->master[i] =
-            a->master[i] * (1 - o->lr * o->weight_decay) - o->lr * (a->m[i] / o->fix1) / (sqrtf(a->v[i] / o->fix2) + o->eps);
+        a->master[i] = a->master[i] * (1 - o->lr * o->weight_decay) -
+                       o->lr * (a->m[i] / o->fix1) / (sqrtf(a->v[i] / o->fix2) + o->eps);
         if (a->param) lazy_put(a->param, a->param_dt, i, a->master[i]);
     }
 }
-static inline dt_err lazy_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m,
-                                     float *v, void *param, dt_dtype param_dt, int64_t n, dt_stream *s)
+static inline dt_err lazy_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master,
+                                     float *m, float *v, void *param, dt_dtype param_dt, int64_t n, dt_stream *s)
 {
     const lazy_adamw a = {*opt, grad, gt, param_dt, master, m, v, param, n};
     return lazy_queue(dev, s, lazy_do_adamw, &a, sizeof a);
@@ -240,7 +246,8 @@ static inline void lazy_do_sum_squares(dt_device *dev, void *args)
     for (int64_t i = 0; i < a->n; i++) sum += (double)lazy_get(a->x, a->dt, i) * lazy_get(a->x, a->dt, i);
     *(double *)a->result = sum;
 }
-static inline dt_err lazy_sum_squares(dt_device *dev, const void *x, dt_dtype dt, int64_t n, double *result, dt_stream *s)
+static inline dt_err lazy_sum_squares(dt_device *dev, const void *x, dt_dtype dt, int64_t n, double *result,
+                                      dt_stream *s)
 {
     const lazy_reduce a = {x, dt, n, 0, result};
     return lazy_queue(dev, s, lazy_do_sum_squares, &a, sizeof a);
@@ -275,8 +282,8 @@ static inline void lazy_do_fixed(dt_device *dev, void *args)
     const uint64_t word[2] = {(uint64_t)sum, (uint64_t)(sum >> 64)};
     memcpy(a->result, word, sizeof word);
 }
-static inline dt_err lazy_sum_squares_fixed(dt_device *dev, const void *x, dt_dtype dt, int64_t n, int shift, uint64_t result[2],
-                                            dt_stream *s)
+static inline dt_err lazy_sum_squares_fixed(dt_device *dev, const void *x, dt_dtype dt, int64_t n, int shift,
+                                            uint64_t result[2], dt_stream *s)
 {
     const lazy_reduce a = {x, dt, n, shift, result};
     return lazy_queue(dev, s, lazy_do_fixed, &a, sizeof a);

@@ -1,13 +1,13 @@
-/* mpi_checkpoint.c - what is saved on any number of ranks, at any stage, comes back on others; what is damaged is refused.
+/* mpi_checkpoint.c - what is saved on any number of ranks, at any stage, comes back on others; what is damaged is
+ * refused.
  *
- * The file is looked at by rank 0 alone through plain HDF5, and files for loading are written by it alone, too: so a round trip at n ranks covers
- * every pair of rank counts.
- * DEVICES: cpu queue */
+ * The file is looked at by rank 0 alone through plain HDF5, and files for loading are written by it alone, too: so a
+ * round trip at n ranks covers every pair of rank counts. DEVICES: cpu queue */
 #include "checkpoint_fixture.h"
 #include <errno.h>
 #include <sys/mount.h>
 
-/* ---- what rank 0 sees -------------------------------------------------------------------------------------------------- */
+/* ---- what rank 0 sees -------------------------------------------------------------------------------------------- */
 
 static const char *const groups[DT_N_STATE] = {"/model", "/optimizer/exp_avg", "/optimizer/exp_avg_sq"};
 
@@ -32,13 +32,14 @@ static bool file_holds(const fixture *f, const char *name, int salt)
     bool same = dt_h5_open(in_dir(f, name, path), &file) == DT_OK;
     for (int u = 0; same && u < N_UNITS; u++)
         for (int t = 0; same && t < f->units[u].n_tensors; t++)
-            for (int s = 0; same && s < DT_N_STATE; s++) same = tensor_in_file_is(file, &f->units[u].tensors[t], (dt_state)s, salt);
+            for (int s = 0; same && s < DT_N_STATE; s++)
+                same = tensor_in_file_is(file, &f->units[u].tensors[t], (dt_state)s, salt);
     if (file >= 0) H5Fclose(file);
     dt_h5_unlock();
     return same && dt_checkpoint_verify(path, NULL) == DT_OK;
 }
 
-/* ---- round trips --------------------------------------------------------------------------------------------------------- */
+/* ---- round trips ------------------------------------------------------------------------------------------------- */
 
 static void saved_tensors_stand_whole_and_come_back(void **state)
 {
@@ -55,7 +56,8 @@ static void saved_tensors_stand_whole_and_come_back(void **state)
             close_zero(f);
 
             char full[PATH_MAX];
-            assert_all(f->mpi, open_zero(f, 3 - stage, dtype ? DT_F32 : DT_BF16, false)); /* other stage, other precision */
+            /* other stage, other precision */
+            assert_all(f->mpi, open_zero(f, 3 - stage, dtype ? DT_F32 : DT_BF16, false));
             assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, in_dir(f, path, full), true, NULL) == DT_OK);
             assert_all(f->mpi, states_are(f->z, true, salt));
             close_zero(f);
@@ -72,7 +74,9 @@ static void the_file_does_not_depend_on_who_wrote_it(void **state)
         assert_all(f->mpi, save_step(f, 1, 0) == DT_OK);
         close_zero(f);
         if (stage == 0) usleep(1100 * 1000); /* nor on when: HDF5 counts seconds */
-        if (stage == 0) assert_all(f->mpi, f->comm.rank != 0 || rename(in_dir(f, "step-00000001.h5", a), in_dir(f, "kept", b)) == 0);
+        if (stage == 0)
+            assert_all(f->mpi,
+                       f->comm.rank != 0 || rename(in_dir(f, "step-00000001.h5", a), in_dir(f, "kept", b)) == 0);
     }
     char command[3 * PATH_MAX];
     snprintf(command, sizeof command, "cmp '%s' '%s'", in_dir(f, "step-00000001.h5", a), in_dir(f, "kept", b));
@@ -98,7 +102,8 @@ static void a_frozen_model_keeps_its_bits(void **state)
     }
     assert_all(f->mpi, open_zero(f, 0, DT_F32, false));
     assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, path, true, NULL) == DT_ERR_DATA);
-    assert_all(f->mpi, f->comm.rank != 0 || strstr(dt_error_message(), "/optimizer/exp_avg/model.embed_tokens.weight") != NULL);
+    assert_all(f->mpi,
+               f->comm.rank != 0 || strstr(dt_error_message(), "/optimizer/exp_avg/model.embed_tokens.weight") != NULL);
 }
 
 static void meta_and_long_texts_come_back(void **state)
@@ -112,14 +117,15 @@ static void meta_and_long_texts_come_back(void **state)
     assert_all(f->mpi, dt_checkpoint_save(&f->comm, f->z, &meta, f->dir, 0, NULL) == DT_OK);
     const bool readable = dt_checkpoint_read_meta(in_dir(f, "step-00000003.h5", path), &read) == DT_OK;
     assert_all(f->mpi, readable);
-    const bool same = read.step == 3 && read.samples == 24 && read.tokens == 1536 && read.adam_steps == 2 && read.seed == UINT64_MAX - 5 &&
-                      read.loss_scale == 65536.5 && strcmp(read.config, meta.config) == 0 && strcmp(read.model_config, meta.model_config) == 0;
+    const bool same = read.step == 3 && read.samples == 24 && read.tokens == 1536 && read.adam_steps == 2 &&
+                      read.seed == UINT64_MAX - 5 && read.loss_scale == 65536.5 &&
+                      strcmp(read.config, meta.config) == 0 && strcmp(read.model_config, meta.model_config) == 0;
     dt_ckpt_meta_free(&read);
     free(meta.config);
     assert_all(f->mpi, same);
 }
 
-/* ---- the folder ------------------------------------------------------------------------------------------------------------ */
+/* ---- the folder -------------------------------------------------------------------------------------------------- */
 
 static bool latest_is(const fixture *f, const char *name)
 {
@@ -160,7 +166,7 @@ static void the_oldest_go_and_latest_follows(void **state)
     assert_all(f->mpi, only && latest_is(f, "step-00000007.h5"));
 }
 
-/* ---- files of others ---------------------------------------------------------------------------------------------------------- */
+/* ---- files of others --------------------------------------------------------------------------------------------- */
 
 typedef enum foreign { FOREIGN_PLAIN, FOREIGN_CHUNKED, FOREIGN_HALF, FOREIGN_COMPACT, FOREIGN_BARE_NAMES } foreign;
 
@@ -170,10 +176,13 @@ static bool write_foreign_tensor(hid_t file, const dt_tensor *t, foreign how)
     hsize_t dims[DT_MAX_DIMS], chunk[DT_MAX_DIMS];
     float *x = malloc((size_t)t->n_elems * sizeof *x);
     for (int64_t i = 0; i < t->n_elems; i++) x[i] = value_of(t->name, DT_STATE_PARAM, i, 9);
-    for (int d = 0; d < t->n_dims; d++) dims[d] = (hsize_t)t->shape[d], chunk[d] = dims[d] < 4 ? dims[d] : dims[d] / 2 + 1;
+    for (int d = 0; d < t->n_dims; d++)
+        dims[d] = (hsize_t)t->shape[d], chunk[d] = dims[d] < 4 ? dims[d] : dims[d] / 2 + 1;
     const char *prefix = strstr(t->name, "transformer.");
-    snprintf(name, sizeof name, "/model/%s", t->name + (how == FOREIGN_BARE_NAMES && prefix == t->name ? strlen("transformer.") : 0));
-    hid_t space = H5Screate_simple(t->n_dims, dims, NULL), plist = H5Pcreate(H5P_DATASET_CREATE), type = H5Tcopy(H5T_IEEE_F32LE);
+    snprintf(name, sizeof name, "/model/%s",
+             t->name + (how == FOREIGN_BARE_NAMES && prefix == t->name ? strlen("transformer.") : 0));
+    hid_t space = H5Screate_simple(t->n_dims, dims, NULL), plist = H5Pcreate(H5P_DATASET_CREATE),
+          type = H5Tcopy(H5T_IEEE_F32LE);
     if (how == FOREIGN_CHUNKED) {
         H5Pset_chunk(plist, t->n_dims, chunk);
         H5Pset_deflate(plist, 1);
@@ -185,8 +194,9 @@ static bool write_foreign_tensor(hid_t file, const dt_tensor *t, foreign how)
         H5Tset_ebias(type, 15);
     }
     hid_t d = H5Dcreate2(file, name, type, space, H5P_DEFAULT, plist, H5P_DEFAULT);
-    const bool ok = d >= 0 && H5Dwrite(d, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, x) >= 0 &&
-                    (how != FOREIGN_CHUNKED || dt_h5_write_u64(d, name, "checksum", dt_checksum(x, 0, t->n_elems, 4)) == DT_OK);
+    const bool ok =
+        d >= 0 && H5Dwrite(d, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, x) >= 0 &&
+        (how != FOREIGN_CHUNKED || dt_h5_write_u64(d, name, "checksum", dt_checksum(x, 0, t->n_elems, 4)) == DT_OK);
     H5Dclose(d);
     H5Tclose(type);
     H5Pclose(plist);
@@ -200,9 +210,11 @@ static bool write_foreign(const fixture *f, const char *path, foreign how)
     dt_h5_lock();
     hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
     hid_t group = H5Gcreate2(file, "/model", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
-    bool ok = dt_h5_write_text(file, path, "format", "dtrain-checkpoint") == DT_OK && dt_h5_write_i64(file, path, "version", 1) == DT_OK;
+    bool ok = dt_h5_write_text(file, path, "format", "dtrain-checkpoint") == DT_OK &&
+              dt_h5_write_i64(file, path, "version", 1) == DT_OK;
     for (int u = 0; u < N_UNITS; u++)
-        for (int t = 0; t < f->units[u].n_tensors; t++) ok = ok && write_foreign_tensor(file, &f->units[u].tensors[t], how);
+        for (int t = 0; t < f->units[u].n_tensors; t++)
+            ok = ok && write_foreign_tensor(file, &f->units[u].tensors[t], how);
     H5Gclose(group);
     ok = H5Fclose(file) >= 0 && ok;
     dt_h5_unlock();
@@ -224,7 +236,8 @@ static void files_of_other_writers_load(void **state)
         }
 }
 
-/* Half precision in all its kinds: subnormals, signed zeros, infinities, the largest. Compared with HDF5's own conversion. */
+/* Half precision in all its kinds: subnormals, signed zeros, infinities, the largest. Compared with HDF5's own
+ * conversion. */
 static void every_half_number_is_read_as_hdf5_reads_it(void **state)
 {
     fixture *f = *state;
@@ -239,7 +252,8 @@ static void every_half_number_is_read_as_hdf5_reads_it(void **state)
         for (int i = 0; i < N; i++) bits[i] = (uint16_t)i;
         dt_h5_lock();
         hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), type = H5Tcopy(H5T_IEEE_F32LE);
-        hid_t group = H5Gcreate2(file, "/model", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), space = H5Screate_simple(1, (hsize_t[]){N}, NULL);
+        hid_t group = H5Gcreate2(file, "/model", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
+              space = H5Screate_simple(1, (hsize_t[]){N}, NULL);
         H5Tset_fields(type, 15, 10, 5, 0, 10);
         H5Tset_size(type, 2);
         H5Tset_ebias(type, 15);
@@ -253,8 +267,13 @@ static void every_half_number_is_read_as_hdf5_reads_it(void **state)
         free(bits);
     }
     MPI_Bcast(expected, N, MPI_FLOAT, 0, f->mpi);
-    const dt_zero_options opt = {.param_dtype = DT_F32, .grad_dtype = DT_F32, .frozen = true, .reduce_bucket_size = 1 << 20,
-                                 .allgather_bucket_size = 1 << 20, .prefetch_bucket_size = 1 << 20, .max_live_parameters = 1 << 24};
+    const dt_zero_options opt = {.param_dtype = DT_F32,
+                                 .grad_dtype = DT_F32,
+                                 .frozen = true,
+                                 .reduce_bucket_size = 1 << 20,
+                                 .allgather_bucket_size = 1 << 20,
+                                 .prefetch_bucket_size = 1 << 20,
+                                 .max_live_parameters = 1 << 24};
     assert_all(f->mpi, dt_zero_open(&f->z, &opt, &unit, 1, &f->comm, &f->dev, NULL, NULL) == DT_OK);
     assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, path, false, NULL) == DT_OK);
     const dt_piece p = dt_zero_pieces(f->z)[0];
@@ -271,7 +290,7 @@ static void every_half_number_is_read_as_hdf5_reads_it(void **state)
     dt_unit_free(&unit);
 }
 
-/* ---- damage ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- damage ------------------------------------------------------------------------------------------------------ */
 
 static bool flip_bit(const char *path, int64_t offset)
 {
@@ -311,12 +330,14 @@ static bool replace_tensor(const char *path, int what)
 {
     const char *name = "/model/model.norm.weight";
     dt_h5_lock();
-    hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT), space = H5Screate_simple(1, (hsize_t[]){what == 1 ? 4098 : 4099}, NULL);
+    hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT),
+          space = H5Screate_simple(1, (hsize_t[]){what == 1 ? 4098 : 4099}, NULL);
     hid_t plist = H5Pcreate(H5P_DATASET_CREATE);
     H5Pset_alloc_time(plist, H5D_ALLOC_TIME_EARLY);
     bool ok = H5Ldelete(file, name, H5P_DEFAULT) >= 0;
     if (ok && what > 0) {
-        hid_t d = H5Dcreate2(file, name, what == 2 ? H5T_STD_I32LE : H5T_IEEE_F32LE, space, H5P_DEFAULT, plist, H5P_DEFAULT);
+        hid_t d =
+            H5Dcreate2(file, name, what == 2 ? H5T_STD_I32LE : H5T_IEEE_F32LE, space, H5P_DEFAULT, plist, H5P_DEFAULT);
         ok = d >= 0 && H5Dclose(d) >= 0;
     }
     H5Pclose(plist), H5Sclose(space), H5Fclose(file);
@@ -331,19 +352,44 @@ static const char *damage(int k, const char *path, bool *done)
 {
     *done = true;
     switch (k) {
-    case 0: *done = flip_bit(path, place_in_file(path, damaged_tensor) + 4 * 1234 + 3); return damaged_tensor;
-    case 1: *done = replace_tensor(path, 0); return "/model/model.norm.weight";
-    case 2: *done = replace_tensor(path, 1); return "[4099]";
-    case 3: *done = replace_tensor(path, 2); return "int32";
-    case 4: *done = set_attribute(path, "/", "version", 2); return "version 2";
-    case 5: *done = set_attribute(path, "/", "format", -1); return "`format`";
-    case 6: *done = truncate(path, 30000) == 0; return "cut short";
-    case 7: *done = truncate(path, 0) == 0; return "not an HDF5 file";
-    case 8: *done = unlink(path) == 0; return "No such file";
-    case 9: *done = set_attribute(path, damaged_tensor, "checksum", 12345); return damaged_tensor;
-    case 10: *done = flip_bit(path, place_in_file(path, "/optimizer/exp_avg_sq/model.norm.weight")); return "/optimizer/exp_avg_sq/model.norm.weight";
-    case 11: *done = unlink(path) == 0 && mkdir(path, 0777) == 0; return "a directory";
-    default: return NULL;
+    case 0:
+        *done = flip_bit(path, place_in_file(path, damaged_tensor) + 4 * 1234 + 3);
+        return damaged_tensor;
+    case 1:
+        *done = replace_tensor(path, 0);
+        return "/model/model.norm.weight";
+    case 2:
+        *done = replace_tensor(path, 1);
+        return "[4099]";
+    case 3:
+        *done = replace_tensor(path, 2);
+        return "int32";
+    case 4:
+        *done = set_attribute(path, "/", "version", 2);
+        return "version 2";
+    case 5:
+        *done = set_attribute(path, "/", "format", -1);
+        return "`format`";
+    case 6:
+        *done = truncate(path, 30000) == 0;
+        return "cut short";
+    case 7:
+        *done = truncate(path, 0) == 0;
+        return "not an HDF5 file";
+    case 8:
+        *done = unlink(path) == 0;
+        return "No such file";
+    case 9:
+        *done = set_attribute(path, damaged_tensor, "checksum", 12345);
+        return damaged_tensor;
+    case 10:
+        *done = flip_bit(path, place_in_file(path, "/optimizer/exp_avg_sq/model.norm.weight"));
+        return "/optimizer/exp_avg_sq/model.norm.weight";
+    case 11:
+        *done = unlink(path) == 0 && mkdir(path, 0777) == 0;
+        return "a directory";
+    default:
+        return NULL;
     }
 }
 
@@ -402,7 +448,7 @@ static void no_flipped_bit_of_metadata_changes_what_is_loaded(void **state)
     assert_all(f->mpi, f->comm.nranks >= 3 || n_refused > st.st_size / 97 / 2); /* most of the file is data */
 }
 
-/* ---- a full disk ------------------------------------------------------------------------------------------------------------------ */
+/* ---- a full disk ------------------------------------------------------------------------------------------------- */
 
 static void a_full_disk_loses_nothing(void **state)
 {
@@ -430,9 +476,11 @@ static void a_full_disk_loses_nothing(void **state)
         MPI_Barrier(f->mpi);
         const dt_err err = save_step(f, 2, 0);
         const bool there = exists_in(f, "step-00000002.h5");
-        ok = ok && (err == DT_OK ? there : err == DT_ERR_WRITE && !there) && !exists_in(f, "step-00000002.h5.part") && !exists_in(f, "latest.part");
+        ok = ok && (err == DT_OK ? there : err == DT_ERR_WRITE && !there) && !exists_in(f, "step-00000002.h5.part") &&
+             !exists_in(f, "latest.part");
         if (err == DT_OK && f->comm.rank == 0) ok = ok && file_holds(f, "step-00000002.h5", 1);
-        ok = ok && (f->comm.rank != 0 || file_holds(f, "step-00000001.h5", 1)) && latest_is(f, err == DT_OK ? "step-00000002.h5" : "step-00000001.h5");
+        ok = ok && (f->comm.rank != 0 || file_holds(f, "step-00000001.h5", 1)) &&
+             latest_is(f, err == DT_OK ? "step-00000002.h5" : "step-00000001.h5");
         n_full += err != DT_OK;
         if (!ok) print_error("with %lld bytes left: %s\n", (long long)left, dt_error_message());
         int all_ok = ok;
@@ -461,7 +509,8 @@ static void a_folder_that_cannot_be_made_is_a_write_error(void **state)
     const dt_ckpt_meta meta = meta_of(1);
     if (f->comm.rank == 0) assert_int_equal(dt_write_file_atomic(in_dir(f, "file", path), "x", 1), DT_OK);
     assert_all(f->mpi, open_zero(f, 1, DT_F32, false));
-    assert_all(f->mpi, dt_checkpoint_save(&f->comm, f->z, &meta, in_dir(f, "file/checkpoints", path), 0, NULL) == DT_ERR_WRITE);
+    assert_all(f->mpi,
+               dt_checkpoint_save(&f->comm, f->z, &meta, in_dir(f, "file/checkpoints", path), 0, NULL) == DT_ERR_WRITE);
 }
 
 static int asked(void) { return 1; }
@@ -476,10 +525,12 @@ static void a_load_ends_for_all_when_one_rank_is_asked_to_stop(void **state)
         assert_all(f->mpi, fill_states(f->z, stage > 0, 1));
         assert_all(f->mpi, save_step(f, 1, 0) == DT_OK);
         dt_phase phase = {.stop_asked = f->comm.rank == f->comm.nranks - 1 ? asked : NULL};
-        assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, in_dir(f, "step-00000001.h5", path), true, &phase) == DT_ERR_STOP);
+        assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, in_dir(f, "step-00000001.h5", path), true, &phase) ==
+                               DT_ERR_STOP);
         assert_all(f->mpi, dt_comm_failed_together(&f->comm));
         dt_error_clear();
-        assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, path, true, NULL) == DT_OK && states_are(f->z, stage > 0, 1));
+        assert_all(f->mpi,
+                   dt_checkpoint_load(&f->comm, f->z, path, true, NULL) == DT_OK && states_are(f->z, stage > 0, 1));
         close_zero(f);
     }
 }
@@ -504,16 +555,19 @@ static void latest_decides_and_the_best_is_spared(void **state)
     assert_all(f->mpi, save_step(f, 1, 1) == DT_OK);
     assert_all(f->mpi, !first || dt_checkpoint_point(f->dir, "best", 1) == DT_OK);
     assert_all(f->mpi, save_step(f, 2, 1) == DT_OK && save_step(f, 3, 1) == DT_OK);
-    assert_all(f->mpi, exists_in(f, "step-00000001.h5") && !exists_in(f, "step-00000002.h5") && exists_in(f, "step-00000003.h5"));
+    assert_all(f->mpi, exists_in(f, "step-00000001.h5") && !exists_in(f, "step-00000002.h5") &&
+                           exists_in(f, "step-00000003.h5"));
     assert_all(f->mpi, save_step(f, 2, 0) == DT_OK); /* as after going back */
     assert_all(f->mpi, candidates_are(f, "step-00000002.h5", 2));
     assert_all(f->mpi, dt_checkpoint_find(in_dir(f, "best", path), &file) == DT_OK && strstr(file, "step-00000001.h5"));
     free(file);
-    assert_all(f->mpi, dt_checkpoint_find(in_dir(f, "latest", path), &file) == DT_OK && strstr(file, "step-00000002.h5"));
+    assert_all(f->mpi,
+               dt_checkpoint_find(in_dir(f, "latest", path), &file) == DT_OK && strstr(file, "step-00000002.h5"));
     free(file);
     MPI_Barrier(f->mpi);
     assert_all(f->mpi, !first || shell("rm '%s'/step-00000002.h5", f->dir));
-    assert_all(f->mpi, candidates_are(f, "step-00000001.h5", 1)); /* the one that latest names is gone: those before it */
+    /* the one that latest names is gone: those before it */
+    assert_all(f->mpi, candidates_are(f, "step-00000001.h5", 1));
     MPI_Barrier(f->mpi);
     assert_all(f->mpi, !first || dt_checkpoint_point(f->dir, "latest", 0) == DT_OK);
     assert_all(f->mpi, candidates_are(f, "step-00000003.h5", 2));
@@ -537,7 +591,8 @@ static void the_best_is_kept_in_addition_while_it_is_older(void **state)
     assert_all(f->mpi, !first || dt_checkpoint_point(f->dir, "best", 4) == DT_OK);
     if (first) dt_checkpoint_prune(f->dir, 2);
     MPI_Barrier(f->mpi);
-    assert_all(f->mpi, !exists_in(f, "step-00000001.h5") && exists_in(f, "step-00000003.h5") && exists_in(f, "step-00000004.h5"));
+    assert_all(f->mpi, !exists_in(f, "step-00000001.h5") && exists_in(f, "step-00000003.h5") &&
+                           exists_in(f, "step-00000004.h5"));
 }
 
 #define IN_DIR(test) cmocka_unit_test_setup_teardown(test, make_dir, remove_dir)

@@ -1,6 +1,6 @@
-/* mpi_checkpoint_faults.c - one rank fails in each step of a save or load; all ranks see the same error, nothing is left behind, the checkpoint
- * before stays, and the next attempt succeeds. The faults are armed for the n-th passage, so the order of the attempts below is the list's.
- * DEVICES: cpu queue */
+/* mpi_checkpoint_faults.c - one rank fails in each step of a save or load; all ranks see the same error, nothing is
+ * left behind, the checkpoint before stays, and the next attempt succeeds. The faults are armed for the n-th passage,
+ * so the order of the attempts below is the list's. DEVICES: cpu queue */
 #include "checkpoint_fixture.h"
 
 static bool folder_is_as_before(const fixture *f)
@@ -9,15 +9,16 @@ static bool folder_is_as_before(const fixture *f)
     FILE *l = fopen(in_dir(f, "latest", path), "r");
     if (!l || !fgets(text, sizeof text, l)) return false;
     fclose(l);
-    return strcmp(text, "step-00000001.h5") == 0 && exists_in(f, "step-00000001.h5") && !exists_in(f, "step-00000002.h5") &&
-           !exists_in(f, "step-00000002.h5.part") && !exists_in(f, "latest.part");
+    return strcmp(text, "step-00000001.h5") == 0 && exists_in(f, "step-00000001.h5") &&
+           !exists_in(f, "step-00000002.h5") && !exists_in(f, "step-00000002.h5.part") && !exists_in(f, "latest.part");
 }
 
 static void a_rank_that_fails_alone_fails_the_save_for_all(void **state)
 {
     fixture *f = *state;
     char path[PATH_MAX];
-    const dt_err expected[] = {DT_ERR_WRITE, DT_ERR_FAULT, DT_ERR_WRITE, DT_ERR_FAULT, DT_ERR_WRITE, DT_ERR_WRITE, DT_ERR_FAULT};
+    const dt_err expected[] = {DT_ERR_WRITE, DT_ERR_FAULT, DT_ERR_WRITE, DT_ERR_FAULT,
+                               DT_ERR_WRITE, DT_ERR_WRITE, DT_ERR_FAULT};
     assert_all(f->mpi, open_zero(f, 1, DT_F32, false));
     assert_all(f->mpi, fill_states(f->z, true, 1));
     assert_all(f->mpi, save_step(f, 1, 1) == DT_OK);
@@ -29,7 +30,8 @@ static void a_rank_that_fails_alone_fails_the_save_for_all(void **state)
         dt_error_clear();
         MPI_Barrier(f->mpi);
     }
-    assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, in_dir(f, "step-00000001.h5", path), true, NULL) == DT_ERR_FAULT);
+    assert_all(f->mpi,
+               dt_checkpoint_load(&f->comm, f->z, in_dir(f, "step-00000001.h5", path), true, NULL) == DT_ERR_FAULT);
     dt_error_clear();
     assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, path, true, NULL) == DT_OK && states_are(f->z, true, 1));
     assert_all(f->mpi, save_step(f, 2, 1) == DT_OK);
@@ -46,7 +48,8 @@ static void a_step_saved_again_stays_when_latest_cannot_be_written(void **state)
     assert_all(f->mpi, fill_states(f->z, true, 2) && save_step(f, 1, 0) == DT_ERR_WRITE);
     dt_error_clear();
     assert_all(f->mpi, folder_is_as_before(f));
-    assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, in_dir(f, "step-00000001.h5", path), true, NULL) == DT_OK && states_are(f->z, true, 2));
+    assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, in_dir(f, "step-00000001.h5", path), true, NULL) == DT_OK &&
+                           states_are(f->z, true, 2));
     assert_all(f->mpi, save_step(f, 2, 0) == DT_ERR_WRITE);
     dt_error_clear();
     assert_all(f->mpi, folder_is_as_before(f)); /* a new step goes */
@@ -63,17 +66,21 @@ int main(int argc, char **argv)
     char list[600];
     MPI_Comm_size(MPI_COMM_WORLD, &last);
     last--;
-    const int nth = last == 0 ? 2 : 3; /* on a single rank the passage at which the fault before it happened is not counted */
-    /* The first save passes each point once, "save.write" once for each of the last rank's tensors that it holds a part of. */
+    /* on a single rank the passage at which the fault before it happened is not counted */
+    const int nth = last == 0 ? 2 : 3;
+    /* The first save passes each point once, "save.write" once for each of the last rank's tensors that it holds a part
+     * of. */
     dt_unit units[N_UNITS];
     make_units(units);
     for (int u = 0; u < N_UNITS; u++) {
         const int64_t shard = dt_shards_of(units[u].flat_len, last + 1).shard_len;
-        for (int t = 0; t < units[u].n_tensors; t++) n_slots += DT_N_STATE * (units[u].tensors[t].offset + units[u].tensors[t].n_elems > last * shard);
+        for (int t = 0; t < units[u].n_tensors; t++)
+            n_slots += DT_N_STATE * (units[u].tensors[t].offset + units[u].tensors[t].n_elems > last * shard);
         dt_unit_free(&units[u]);
     }
     snprintf(list, sizeof list,
-             "save.create:0:2:nospace,save.create:%d:%d:error,save.reserve:0:2:nospace,save.reserve:%d:%d:error,save.write:%d:%d:nospace,"
+             "save.create:0:2:nospace,save.create:%d:%d:error,save.reserve:0:2:nospace,save.reserve:%d:%d:error,save."
+             "write:%d:%d:nospace,"
              "save.rename:0:2:nospace,save.rename:%d:%d:error,load.read:%d:1:error,"
              "save.latest:0:4:nospace,save.latest:0:4:nospace", /* the second does not count the passage of the first */
              last, nth, last, nth, last, n_slots + 1, last, nth, last);

@@ -1,8 +1,10 @@
 // NP: 1 2 3 4 8
-/* mpi_comm.c - the collectives on tensors give the right elements, in the right order of addition, on every layout of ranks and nodes.
+/* mpi_comm.c - the collectives on tensors give the right elements, in the right order of addition, on every layout of
+ * ranks and nodes.
  *
- * One machine stands for several nodes by DTRAIN_FAKE_NODES. Sums are compared exactly: small integers, which neither float nor bf16 rounds,
- * or, for the ordered sum, arbitrary floats against the left fold written out. Every result lies between guard elements. */
+ * One machine stands for several nodes by DTRAIN_FAKE_NODES. Sums are compared exactly: small integers, which neither
+ * float nor bf16 rounds, or, for the ordered sum, arbitrary floats against the left fold written out. Every result lies
+ * between guard elements. */
 #include "mpi_test.h"
 #include "fake_device.h"
 #include "../src/comm/transport.h"
@@ -14,7 +16,7 @@ typedef struct layout {
 } layout;
 
 static const layout layouts[] = {
-    {"", true, false}, {"", false, false},  {"2", true, false}, {"2:cyclic", true, false}, {"3", true, false},
+    {"", true, false},  {"", false, false},  {"2", true, false}, {"2:cyclic", true, false}, {"3", true, false},
     {"4", true, false}, {"2", false, false}, {"", true, true},   {"2", true, true},
 };
 enum { N_LAYOUTS = sizeof layouts / sizeof layouts[0], GUARD = 67, GUARD_BYTE = 0x5a };
@@ -119,21 +121,24 @@ static bool reduce_is_right(fixture *f, const job *j)
 {
     dt_comm *c = &f->comm;
     const size_t elem = dt_dtype_size(j->send_dt), n = (size_t)j->count;
-    guarded send = guarded_alloc(f, n * elem * (size_t)c->nranks + 1), recv = guarded_alloc(f, n * dt_dtype_size(j->recv_dt) + 1);
+    guarded send = guarded_alloc(f, n * elem * (size_t)c->nranks + 1),
+            recv = guarded_alloc(f, n * dt_dtype_size(j->recv_dt) + 1);
     char *s = (char *)host(&send) + 1, *r = (char *)host(&recv) + 1;
     for (int64_t i = 0; i < j->count * c->nranks; i++) put(s, j->send_dt, i, j->value(c->rank, i));
     for (int64_t i = 0; i < j->count; i++) put(r, j->recv_dt, i, j->accumulate ? start_value(i) : NAN);
     char *to = j->in_place ? (char *)device(&send) + 1 + (size_t)c->rank * n * elem : (char *)device(&recv) + 1;
-    bool ok = dt_comm_reduce_scatter(c, (char *)device(&send) + 1, j->send_dt, to, j->recv_dt, j->count, j->accumulate, j->ordered, NULL) == DT_OK;
+    bool ok = dt_comm_reduce_scatter(c, (char *)device(&send) + 1, j->send_dt, to, j->recv_dt, j->count, j->accumulate,
+                                     j->ordered, NULL) == DT_OK;
     ok = ok && f->dev.ops->stream_sync(&f->dev, NULL) == DT_OK;
     const void *got = far_to_host(to);
     for (int64_t i = 0; ok && i < j->count; i++) {
         const float want = expected(j, c, i), have = get(got, j->recv_dt, i);
         ok = memcmp(&want, &have, sizeof want) == 0 || (want == 0.0f && have == 0.0f);
         if (!ok)
-            fprintf(stderr, "rank %d of %d, %s -> %s, count %lld%s%s%s: element %lld is %a instead of %a\n", c->rank, c->nranks,
-                    dt_dtype_name(j->send_dt), dt_dtype_name(j->recv_dt), (long long)j->count, j->accumulate ? " accumulate" : "",
-                    j->ordered ? " ordered" : "", j->in_place ? " in place" : "", (long long)i, (double)have, (double)want);
+            fprintf(stderr, "rank %d of %d, %s -> %s, count %lld%s%s%s: element %lld is %a instead of %a\n", c->rank,
+                    c->nranks, dt_dtype_name(j->send_dt), dt_dtype_name(j->recv_dt), (long long)j->count,
+                    j->accumulate ? " accumulate" : "", j->ordered ? " ordered" : "", j->in_place ? " in place" : "",
+                    (long long)i, (double)have, (double)want);
     }
     for (int64_t i = 0; ok && !j->in_place && i < j->count * c->nranks; i++) { /* send is the caller's */
         const float x = j->value(c->rank, i);
@@ -150,8 +155,12 @@ static bool reduce_is_right_for_all_switches(fixture *f, int64_t count, float (*
 {
     bool ok = true;
     for (int bits = 0; bits < 16; bits++) {
-        const job j = {.send_dt = bits & 1 ? DT_BF16 : DT_F32, .recv_dt = bits & 2 ? DT_BF16 : DT_F32, .count = count, .accumulate = bits & 4,
-                       .ordered = bits & 8, .value = value};
+        const job j = {.send_dt = bits & 1 ? DT_BF16 : DT_F32,
+                       .recv_dt = bits & 2 ? DT_BF16 : DT_F32,
+                       .count = count,
+                       .accumulate = bits & 4,
+                       .ordered = bits & 8,
+                       .value = value};
         if (only_ordered && !j.ordered) continue;
         ok = reduce_is_right(f, &j) && ok; /* always called: it is collective */
     }
@@ -179,7 +188,8 @@ static void reduce_scatter_takes_large_pieces(void **state)
         const int64_t count = (layouts[l].far ? 4500007 : 1300003) / f->comm.nranks;
         job j = {.send_dt = DT_F32, .recv_dt = DT_F32, .count = count, .value = small_integer};
         assert_all(MPI_COMM_WORLD, reduce_is_right(f, &j));
-        j = (job){.send_dt = DT_BF16, .recv_dt = DT_F32, .count = count, .accumulate = true, .ordered = true, .value = wild};
+        j = (job){
+            .send_dt = DT_BF16, .recv_dt = DT_F32, .count = count, .accumulate = true, .ordered = true, .value = wild};
         assert_all(MPI_COMM_WORLD, reduce_is_right(f, &j));
         close_layout(f);
     }
@@ -196,7 +206,8 @@ static void results_written_around_the_cache_are_right(void **state)
     dt_transport_of(&f->comm)->stream_nbytes = 0;
     for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k++) {
         assert_all(MPI_COMM_WORLD, reduce_is_right_for_all_switches(f, counts[k], small_integer, false));
-        for (int in_place = 0; in_place < 2; in_place++) assert_all(MPI_COMM_WORLD, gather_is_right(f, (size_t)counts[k], in_place));
+        for (int in_place = 0; in_place < 2; in_place++)
+            assert_all(MPI_COMM_WORLD, gather_is_right(f, (size_t)counts[k], in_place));
     }
     close_layout(f);
 }
@@ -221,7 +232,12 @@ static void reduce_scatter_works_in_place(void **state)
         open_layout(f, &layouts[l]);
         for (int bits = 0; bits < 12; bits++) {
             const dt_dtype dt = bits & 1 ? DT_BF16 : DT_F32;
-            const job j = {.send_dt = dt, .recv_dt = dt, .count = counts[bits / 4], .ordered = bits & 2, .in_place = true, .value = small_integer};
+            const job j = {.send_dt = dt,
+                           .recv_dt = dt,
+                           .count = counts[bits / 4],
+                           .ordered = bits & 2,
+                           .in_place = true,
+                           .value = small_integer};
             assert_all(MPI_COMM_WORLD, reduce_is_right(f, &j));
         }
         close_layout(f);
@@ -235,7 +251,8 @@ static void unordered_sum_repeats_its_bits(void **state)
     for (int l = 0; l < N_LAYOUTS; l++) {
         if (layouts[l].far) continue;
         open_layout(f, &layouts[l]);
-        float *send = malloc(sizeof *send * COUNT * (size_t)f->comm.nranks), *a = calloc(COUNT, sizeof *a), *b = calloc(COUNT, sizeof *b);
+        float *send = malloc(sizeof *send * COUNT * (size_t)f->comm.nranks), *a = calloc(COUNT, sizeof *a),
+              *b = calloc(COUNT, sizeof *b);
         assert_true(send && a && b);
         for (int64_t i = 0; i < (int64_t)COUNT * f->comm.nranks; i++) send[i] = wild(f->comm.rank, i);
         bool ok = dt_comm_reduce_scatter(&f->comm, send, DT_F32, a, DT_F32, COUNT, false, false, NULL) == DT_OK;
@@ -266,7 +283,9 @@ static bool gather_is_right(fixture *f, size_t nbytes, bool in_place)
     for (int r = 0; ok && r < c->nranks; r++)
         for (size_t i = 0; ok && i < nbytes; i++) {
             ok = got[(size_t)r * nbytes + i] == byte_of(r, i);
-            if (!ok) fprintf(stderr, "rank %d of %d: %zu bytes: byte %zu of rank %d is wrong\n", c->rank, c->nranks, nbytes, i, r);
+            if (!ok)
+                fprintf(stderr, "rank %d of %d: %zu bytes: byte %zu of rank %d is wrong\n", c->rank, c->nranks, nbytes,
+                        i, r);
         }
     ok = ok && guards_stand(&send) && guards_stand(&recv);
     dt_buf_free(&send.buf);
@@ -281,8 +300,10 @@ static void all_gather_brings_every_piece(void **state)
     for (int l = 0; l < N_LAYOUTS; l++) {
         open_layout(f, &layouts[l]);
         for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++)
-            for (int in_place = 0; in_place < 2; in_place++) assert_all(MPI_COMM_WORLD, gather_is_right(f, sizes[k], in_place));
-        if (layouts[l].far) assert_all(MPI_COMM_WORLD, gather_is_right(f, (20u << 20) / (unsigned)f->comm.nranks + 1, true));
+            for (int in_place = 0; in_place < 2; in_place++)
+                assert_all(MPI_COMM_WORLD, gather_is_right(f, sizes[k], in_place));
+        if (layouts[l].far)
+            assert_all(MPI_COMM_WORLD, gather_is_right(f, (20u << 20) / (unsigned)f->comm.nranks + 1, true));
         close_layout(f);
     }
 }
@@ -292,7 +313,8 @@ static bool broadcast_is_right(fixture *f, size_t nbytes, int root)
     guarded g = guarded_alloc(f, nbytes);
     unsigned char *p = host(&g);
     for (size_t i = 0; i < nbytes; i++) p[i] = f->comm.rank == root ? byte_of(root, i) : 0;
-    bool ok = dt_comm_broadcast(&f->comm, device(&g), nbytes, root, NULL) == DT_OK && f->dev.ops->stream_sync(&f->dev, NULL) == DT_OK;
+    bool ok = dt_comm_broadcast(&f->comm, device(&g), nbytes, root, NULL) == DT_OK &&
+              f->dev.ops->stream_sync(&f->dev, NULL) == DT_OK;
     for (size_t i = 0; ok && i < nbytes; i++) ok = p[i] == byte_of(root, i);
     ok = ok && guards_stand(&g);
     dt_buf_free(&g.buf);
@@ -345,7 +367,8 @@ static void a_failing_copy_does_not_strand_the_others(void **state)
         open_layout(f, &far);
         guarded send = guarded_alloc(f, 12u * (size_t)f->comm.nranks), recv = guarded_alloc(f, 12);
         if (f->comm.rank == 0) f->queue.fail_at = nth;
-        dt_err err = dt_comm_reduce_scatter(&f->comm, device(&send), DT_BF16, device(&recv), DT_BF16, 3, true, false, NULL);
+        dt_err err =
+            dt_comm_reduce_scatter(&f->comm, device(&send), DT_BF16, device(&recv), DT_BF16, 3, true, false, NULL);
         assert_all(MPI_COMM_WORLD, err == (f->comm.rank == 0 ? DT_ERR_FAULT : DT_OK));
         if (f->comm.rank == 0) f->queue.fail_at = nth > 2 ? 1 : nth;
         err = dt_comm_all_gather(&f->comm, device(&recv), device(&send), 12, NULL);
@@ -385,7 +408,7 @@ static void overlap_that_is_not_ones_own_place_is_refused(void **state)
     float *a = calloc(8u * (size_t)c->nranks, sizeof *a);
     assert_non_null(a);
     float *own = a + 4 * c->rank;
-    bool ok = dt_comm_reduce_scatter(c, a, DT_F32, own, DT_F32, 4, true, false, NULL) == DT_ERR_ARG;  /* accumulate */
+    bool ok = dt_comm_reduce_scatter(c, a, DT_F32, own, DT_F32, 4, true, false, NULL) == DT_ERR_ARG;    /* accumulate */
     ok = dt_comm_reduce_scatter(c, a, DT_F32, own, DT_BF16, 4, false, false, NULL) == DT_ERR_ARG && ok; /* types */
     ok = dt_comm_reduce_scatter(c, a, DT_F32, own + 1, DT_F32, 4, false, false, NULL) == DT_ERR_ARG && ok;
     ok = dt_comm_reduce_scatter(c, a, DT_F32, NULL, DT_F32, 4, false, false, NULL) == DT_ERR_ARG && ok;
@@ -409,7 +432,8 @@ static void a_backend_that_was_not_built_is_refused_by_name(void **state)
     assert_all(MPI_COMM_WORLD, dt_comm_attach(&f->comm, &f->dev, "nccl", true) == DT_ERR_USAGE);
     assert_all(MPI_COMM_WORLD, strstr(dt_error_message(), "nccl") && strstr(dt_error_message(), "auto, mpi"));
     dt_error_clear();
-    assert_all(MPI_COMM_WORLD, dt_comm_reduce_scatter(&f->comm, NULL, DT_F32, NULL, DT_F32, 0, false, false, NULL) == DT_ERR_ARG);
+    assert_all(MPI_COMM_WORLD,
+               dt_comm_reduce_scatter(&f->comm, NULL, DT_F32, NULL, DT_F32, 0, false, false, NULL) == DT_ERR_ARG);
     dt_error_clear();
     assert_all(MPI_COMM_WORLD, dt_comm_attach(&f->comm, &f->dev, "mpi", true) == DT_OK);
     dt_comm_close(&f->comm);
@@ -435,7 +459,9 @@ static void staging_is_what_was_planned(void **state)
         open_layout(f, &layouts[l]);
         const int k = layouts[l].nodes[0] ? atoi(layouts[l].nodes) : 1, per_node = (f->comm.nranks + k - 1) / k;
         const bool alike = f->comm.nranks % k == 0; /* what the plan's number of ranks per node can say */
-        assert_all(MPI_COMM_WORLD, !alike || f->ledger.now[DT_MEM_STAGING] == dt_comm_plan_nbytes(f->comm.nranks, per_node, layouts[l].shared, !layouts[l].far));
+        assert_all(MPI_COMM_WORLD,
+                   !alike || f->ledger.now[DT_MEM_STAGING] ==
+                                 dt_comm_plan_nbytes(f->comm.nranks, per_node, layouts[l].shared, !layouts[l].far));
         close_layout(f);
     }
 }
@@ -458,7 +484,8 @@ static void ranks_find_their_nodes(void **state)
             last = color;
         }
         node = cyclic ? c->rank % k : node - 1;
-        assert_all(MPI_COMM_WORLD, c->n_nodes == n_nodes && c->node == node && c->local_rank == local && c->local_nranks == n_local);
+        assert_all(MPI_COMM_WORLD,
+                   c->n_nodes == n_nodes && c->node == node && c->local_rank == local && c->local_nranks == n_local);
         close_layout(f);
     }
     setenv("DTRAIN_FAKE_NODES", "two", 1);
@@ -491,7 +518,8 @@ int main(int argc, char **argv)
     int nranks;
     MPI_Comm_size(MPI_COMM_WORLD, &nranks);
     char fault[96];
-    snprintf(fault, sizeof fault, "comm.reduce_scatter:%d:1:error,comm.all_gather:%d:1:nospace", nranks - 1, nranks - 1);
+    snprintf(fault, sizeof fault, "comm.reduce_scatter:%d:1:error,comm.all_gather:%d:1:nospace", nranks - 1,
+             nranks - 1);
     setenv("DTRAIN_FAULT", fault, 1); /* read at the first passage of any point */
     return mpi_test_end(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -41,7 +41,8 @@ static void each_rank_that_fails_alone_is_named_on_all(void **state)
         assert_all(MPI_COMM_WORLD, err == DT_ERR_WRITE);
         assert_all(MPI_COMM_WORLD, dt_comm_speaks(c) == (c->rank == bad));
         assert_all(MPI_COMM_WORLD, c->rank == bad ? strcmp(dt_error_message(), "my own words") == 0
-                                     : strncmp(dt_error_message(), want, strlen(want)) == 0 && strstr(dt_error_message(), "writing failed"));
+                                                  : strncmp(dt_error_message(), want, strlen(want)) == 0 &&
+                                                        strstr(dt_error_message(), "writing failed"));
     }
     dt_error_clear();
     assert_all(MPI_COMM_WORLD, dt_comm_agree(c, DT_OK) == DT_OK && !dt_comm_failed_together(c));
@@ -62,8 +63,10 @@ static void a_vote_sums_maximises_and_names_the_failing_rank(void **state)
 {
     dt_comm *c = *state;
     for (int bad = -1; bad < c->nranks; bad++) {
-        dt_vote v = {.err = bad >= 0 && c->rank >= bad ? DT_ERR_DATA + (c->rank - bad) % 2 : DT_OK, .failed_rank = 12345,
-                     .stop = c->rank == 1, .nonfinite = c->rank == c->nranks - 1 ? 2 : 0};
+        dt_vote v = {.err = bad >= 0 && c->rank >= bad ? DT_ERR_DATA + (c->rank - bad) % 2 : DT_OK,
+                     .failed_rank = 12345,
+                     .stop = c->rank == 1,
+                     .nonfinite = c->rank == c->nranks - 1 ? 2 : 0};
         for (int i = 0; i < DT_VOTE_SUMS; i++) v.counts[i] = ((int64_t)1 << 40) + i * (c->rank + 1);
         for (int i = 0; i < DT_VOTE_SUMS; i++) v.sums[i] = ldexp(1.0, -c->rank) * (i + 1);
         for (int i = 0; i < DT_VOTE_MAXS; i++) v.maxs[i] = i % 2 ? c->rank - 100.0 : -(double)c->rank;
@@ -97,7 +100,8 @@ static void sums_of_a_vote_are_the_same_bits_on_all_ranks(void **state)
 {
     dt_comm *c = *state;
     dt_vote v = {0};
-    for (int i = 0; i < DT_VOTE_SUMS; i++) v.sums[i] = sin(1.0 + c->rank * 17 + i) * ldexp(1.0, (c->rank * 13 + i) % 40);
+    for (int i = 0; i < DT_VOTE_SUMS; i++)
+        v.sums[i] = sin(1.0 + c->rank * 17 + i) * ldexp(1.0, (c->rank * 13 + i) % 40);
     assert_all(MPI_COMM_WORLD, dt_comm_vote(c, &v) == DT_OK);
     dt_vote first = v;
     assert_all(MPI_COMM_WORLD, dt_comm_broadcast_host(c, &first, sizeof first, 0) == DT_OK);
@@ -109,13 +113,15 @@ static void host_values_are_reduced(void **state)
     dt_comm *c = *state;
     const int64_t n = c->nranks;
     int64_t i64[2] = {c->rank, -c->rank};
-    assert_all(MPI_COMM_WORLD, dt_comm_reduce_host_i64(c, i64, 2, DT_SUM) == DT_OK && i64[0] == n * (n - 1) / 2 && i64[1] == -i64[0]);
+    assert_all(MPI_COMM_WORLD,
+               dt_comm_reduce_host_i64(c, i64, 2, DT_SUM) == DT_OK && i64[0] == n * (n - 1) / 2 && i64[1] == -i64[0]);
     i64[0] = c->rank;
     assert_all(MPI_COMM_WORLD, dt_comm_reduce_host_i64(c, i64, 1, DT_MAX) == DT_OK && i64[0] == n - 1);
     i64[0] = c->rank + 5;
     assert_all(MPI_COMM_WORLD, dt_comm_reduce_host_i64(c, i64, 1, DT_MIN) == DT_OK && i64[0] == 5);
     double f64 = c->rank + 0.5;
-    assert_all(MPI_COMM_WORLD, dt_comm_reduce_host_f64(c, &f64, 1, DT_SUM) == DT_OK && f64 == (double)n * (double)n / 2.0);
+    assert_all(MPI_COMM_WORLD,
+               dt_comm_reduce_host_f64(c, &f64, 1, DT_SUM) == DT_OK && f64 == (double)n * (double)n / 2.0);
     uint64_t u64 = UINT64_MAX - 1; /* -2 modulo 2^64 */
     assert_all(MPI_COMM_WORLD, dt_comm_sum_host_u64(c, &u64, 1) == DT_OK && u64 == 0 - 2 * (uint64_t)n);
     assert_all(MPI_COMM_WORLD, dt_comm_reduce_host_i64(c, NULL, 0, DT_SUM) == DT_OK);
@@ -140,7 +146,7 @@ static void a_broadcast_above_the_limit_is_split(void **state)
     c->mpi->max_message = limit;
 }
 
-/* ---- texts --------------------------------------------------------------------------------------------------------- */
+/* ---- texts ------------------------------------------------------------------------------------------------------- */
 
 static const size_t text_sizes[] = {0, 1, 65536, 200000};
 enum { N_TEXTS = sizeof text_sizes / sizeof text_sizes[0] };
@@ -170,12 +176,17 @@ static void a_text_of_rank_0_reaches_all(void **state)
 
     char *own = make_text(0, 5), *text = own;
     const dt_err err = dt_comm_share_text(c, &text, NULL);
-    assert_all(MPI_COMM_WORLD, err == DT_ERR_FAULT && text == (c->rank ? NULL : own) && dt_comm_speaks(c) == (c->rank == c->nranks - 1));
+    assert_all(MPI_COMM_WORLD, err == DT_ERR_FAULT && text == (c->rank ? NULL : own) &&
+                                   dt_comm_speaks(c) == (c->rank == c->nranks - 1));
     free(own);
     dt_error_clear();
 }
 
-typedef struct sink { char *text; size_t n; int rank, fails_at; } sink;
+typedef struct sink {
+    char *text;
+    size_t n;
+    int rank, fails_at;
+} sink;
 
 static dt_err add_part(void *ctx, int rank, const char *part, size_t nbytes)
 {
@@ -219,7 +230,8 @@ static void an_error_of_mpi_comes_back_with_its_text(void **state)
     dt_comm *c = *state;
     dt_error_clear();
     const dt_err err = dt_comm_mpi_fail(MPI_ERR_COUNT, "MPI_Something(n)", "there.c", 12);
-    assert_all(MPI_COMM_WORLD, err == DT_ERR_COMM && strstr(dt_error_message(), "MPI_ERR_COUNT") && strstr(dt_error_message(), "MPI_Something(n)"));
+    assert_all(MPI_COMM_WORLD, err == DT_ERR_COMM && strstr(dt_error_message(), "MPI_ERR_COUNT") &&
+                                   strstr(dt_error_message(), "MPI_Something(n)"));
     dt_error_clear();
     assert_all(MPI_COMM_WORLD, dt_comm_broadcast_host(c, NULL, 1, 0) == DT_ERR_ARG);
     dt_error_clear();
@@ -232,7 +244,8 @@ int main(int argc, char **argv)
     char faults[96];
     mpi_test_begin(&argc, &argv);
     MPI_Comm_size(MPI_COMM_WORLD, &nranks);
-    snprintf(faults, sizeof faults, "comm.share_text:%d:%d:error,comm.gather_text:%d:3:error", nranks - 1, N_TEXTS + 1, nranks - 1);
+    snprintf(faults, sizeof faults, "comm.share_text:%d:%d:error,comm.gather_text:%d:3:error", nranks - 1, N_TEXTS + 1,
+             nranks - 1);
     setenv("DTRAIN_FAULT", faults, 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agreement_without_failure_is_ok),

@@ -1,7 +1,6 @@
-/* mpi_export.c - models as Hugging Face directories: what was read comes out as the same bytes, whoever writes; a full disk and a rank that fails leave nothing
- * that looks like a model. One rank fails in each step in turn; the faults are armed for the n-th passage, so their order is that of the attempts below.
- * NP: 1 2 3
- * DEVICES: cpu queue */
+/* mpi_export.c - models as Hugging Face directories: what was read comes out as the same bytes, whoever writes; a full
+ * disk and a rank that fails leave nothing that looks like a model. One rank fails in each step in turn; the faults are
+ * armed for the n-th passage, so their order is that of the attempts below. NP: 1 2 3 DEVICES: cpu queue */
 #include "pretrained_fixture.h"
 #include <dirent.h>
 #include <jansson.h>
@@ -35,7 +34,7 @@ static int count_files(const char *dir)
     return n;
 }
 
-/* ---- what comes out ---------------------------------------------------------------------------------------------------------- */
+/* ---- what comes out ---------------------------------------------------------------------------------------------- */
 
 static void what_was_read_comes_out_as_the_same_bytes(void **state)
 {
@@ -43,8 +42,9 @@ static void what_was_read_comes_out_as_the_same_bytes(void **state)
         const char *name;
         dt_st_type type;
         dt_dtype kept;
-    } all[] = {{"gpt2", DT_ST_F32, DT_F32},           {"llama", DT_ST_F32, DT_F32},         {"qwen3", DT_ST_F32, DT_F32},
-               {"mistral_bf16", DT_ST_BF16, DT_BF16}, {"mistral_bf16", DT_ST_BF16, DT_F32}, {"qwen3_f16", DT_ST_F16, DT_F32}};
+    } all[] = {{"gpt2", DT_ST_F32, DT_F32},          {"llama", DT_ST_F32, DT_F32},
+               {"qwen3", DT_ST_F32, DT_F32},         {"mistral_bf16", DT_ST_BF16, DT_BF16},
+               {"mistral_bf16", DT_ST_BF16, DT_F32}, {"qwen3_f16", DT_ST_F16, DT_F32}};
     fixture *f = *state;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         for (int stage = 0; stage <= 3; stage++) {
@@ -90,9 +90,10 @@ static void shards_are_as_large_as_allowed_and_replace_what_was_there(void **sta
         const int n = count_files(f->dir) - 2; /* config.json; the index, or none and one file */
         assert_all(f->mpi, i != 0 || n == n_tensors);
         assert_all(f->mpi, n_files[i] == 0 ? n > 1 && n < n_tensors : i == 0 || n == 0);
+        assert_all(f->mpi, exists_in(f, "model.safetensors.index.json") == (n > 0) &&
+                               exists_in(f, "model.safetensors") == (n == 0));
         assert_all(f->mpi,
-                   exists_in(f, "model.safetensors.index.json") == (n > 0) && exists_in(f, "model.safetensors") == (n == 0));
-        assert_all(f->mpi, open_model(f, strcpy(text, f->dir), i % 4, DT_F32, false) == DT_OK && weights_are(f, DT_ST_F32));
+                   open_model(f, strcpy(text, f->dir), i % 4, DT_F32, false) == DT_OK && weights_are(f, DT_ST_F32));
     }
 }
 
@@ -110,15 +111,17 @@ static void the_tokenizers_files_go_along(void **state)
     assert_all(f->mpi, open_model(f, "tests/data/hf/gpt2", 2, DT_F32, false) == DT_OK);
     assert_all(f->mpi, on_first(f, make_tokenizer, "echo '{\"top_k\": 3}' > generation_config.json"));
     assert_all(f->mpi, export_to(f, in_dir(f, "out", out), DT_ST_F32, 0, in_dir(f, "tok", tok)) == DT_OK);
-    assert_all(f->mpi, count_files(out) == 6 && exists_in(f, "out/tokenizer.json") && exists_in(f, "out/chat_template.jinja") &&
-                           !exists_in(f, "out/other"));
-    assert_all(f->mpi, export_to(f, out, DT_ST_F32, 0, in_dir(f, "tok/tokenizer.json", file)) == DT_OK && count_files(out) == 6);
+    assert_all(f->mpi, count_files(out) == 6 && exists_in(f, "out/tokenizer.json") &&
+                           exists_in(f, "out/chat_template.jinja") && !exists_in(f, "out/other"));
+    assert_all(f->mpi, export_to(f, out, DT_ST_F32, 0, in_dir(f, "tok/tokenizer.json", file)) == DT_OK &&
+                           count_files(out) == 6);
     assert_all(f->mpi, open_model(f, out, 0, DT_F32, true) == DT_OK && f->from.generation.top_k == 3 &&
                            strcmp(f->from.tokenizer, out) == 0);
     /* another tokenizer takes the place of all its files */
     assert_all(f->mpi, export_to(f, out, DT_ST_F32, 0, "bytes") == DT_OK && count_files(out) == 4);
     assert_all(f->mpi, !exists_in(f, "out/merges.txt") && exists_in(f, "out/tokenizer_config.json"));
-    assert_all(f->mpi, export_to(f, out, DT_ST_F32, 0, in_dir(f, "nowhere", file)) == DT_ERR_DATA && count_files(out) == 4);
+    assert_all(f->mpi,
+               export_to(f, out, DT_ST_F32, 0, in_dir(f, "nowhere", file)) == DT_ERR_DATA && count_files(out) == 4);
     dt_error_clear();
     assert_all(f->mpi, open_model(f, out, 0, DT_F32, true) == DT_OK && weights_are(f, DT_ST_F32));
 }
@@ -131,8 +134,10 @@ static void the_tokenizer_of_bytes_is_written_for_others(void **state)
                            export_to(f, f->dir, DT_ST_F32, 0, "bytes") == DT_OK);
     json_t *root = json_load_file(in_dir(f, "tokenizer.json", path), JSON_REJECT_DUPLICATES, NULL),
            *model = json_object_get(root, "model");
-    const json_t *vocab = json_object_get(model, "vocab"), *end = json_array_get(json_object_get(root, "added_tokens"), 0);
-    bool seen[256] = {false}, ok = json_object_size(vocab) == 256 && json_array_size(json_object_get(model, "merges")) == 0;
+    const json_t *vocab = json_object_get(model, "vocab"),
+                 *end = json_array_get(json_object_get(root, "added_tokens"), 0);
+    bool seen[256] = {false},
+         ok = json_object_size(vocab) == 256 && json_array_size(json_object_get(model, "merges")) == 0;
     const char *token;
     json_t *id;
     json_object_foreach((json_t *)vocab, token, id) seen[json_integer_value(id) & 255] = true;
@@ -163,7 +168,7 @@ static void a_number_too_large_for_the_type_is_refused(void **state)
     assert_all(f->mpi, export_to(f, f->dir, DT_ST_BF16, 0, NULL) == DT_OK);
 }
 
-/* ---- what goes wrong ------------------------------------------------------------------------------------------------------------ */
+/* ---- what goes wrong --------------------------------------------------------------------------------------------- */
 
 static int asked(void) { return 1; }
 
@@ -187,7 +192,8 @@ static void an_export_ends_for_all_when_one_rank_is_asked_to_stop(void **state)
 /* In the order of the faults that main arms. */
 static void a_rank_that_fails_alone_fails_the_export_for_all(void **state)
 {
-    static const dt_err expected[] = {DT_ERR_WRITE, DT_ERR_FAULT, DT_ERR_WRITE, DT_ERR_FAULT, DT_ERR_WRITE, DT_ERR_FAULT};
+    static const dt_err expected[] = {DT_ERR_WRITE, DT_ERR_FAULT, DT_ERR_WRITE,
+                                      DT_ERR_FAULT, DT_ERR_WRITE, DT_ERR_FAULT};
     fixture *f = *state;
     char out[PATH_MAX];
     in_dir(f, "out", out);
@@ -214,7 +220,8 @@ static void a_full_disk_leaves_what_was_there(void **state)
     skip_all_if(mounted != 1, "mounting a small tmpfs is not permitted here");
     in_dir(f, "out", out);
     in_dir(f, "balloon", balloon);
-    bool ok = open_model(f, "tests/data/hf/llama", 3, DT_F32, true) == DT_OK && export_to(f, out, DT_ST_F32, 0, "bytes") == DT_OK;
+    bool ok = open_model(f, "tests/data/hf/llama", 3, DT_F32, true) == DT_OK &&
+              export_to(f, out, DT_ST_F32, 0, "bytes") == DT_OK;
     int n_full = 0;
     for (int64_t left = 0; ok && left <= 100000; left += 4096) {
         if (f->comm.rank == 0) {
@@ -227,7 +234,8 @@ static void a_full_disk_leaves_what_was_there(void **state)
         MPI_Barrier(f->mpi);
         const dt_err err = export_to(f, out, DT_ST_F32, 20000, "bytes"); /* other files than those that are there */
         n_full += err != DT_OK;
-        ok = ok && (err == DT_OK || err == DT_ERR_WRITE) && (err == DT_OK) == exists_in(f, "out/model.safetensors.index.json") &&
+        ok = ok && (err == DT_OK || err == DT_ERR_WRITE) &&
+             (err == DT_OK) == exists_in(f, "out/model.safetensors.index.json") &&
              count_files(out) == (err == DT_OK ? 7 : 4);
         if (!ok)
             print_error("with %lld bytes left: error %d, %d files: %s\n", (long long)left, err, count_files(out),
@@ -270,7 +278,8 @@ static int tensors_of(int rank, int nranks)
         const int64_t begin = rank * dt_shards_of(f.units[u].flat_len, nranks).shard_len,
                       end = begin + dt_shards_of(f.units[u].flat_len, nranks).shard_len;
         for (int t = 0; t < f.units[u].n_tensors; t++)
-            n += f.units[u].tensors[t].offset < end && f.units[u].tensors[t].offset + f.units[u].tensors[t].n_elems > begin;
+            n += f.units[u].tensors[t].offset < end &&
+                 f.units[u].tensors[t].offset + f.units[u].tensors[t].n_elems > begin;
     }
     close_model(&f);
     return n;
@@ -295,13 +304,15 @@ int main(int argc, char **argv)
     mpi_test_begin(&argc, &argv);
     MPI_Comm_size(MPI_COMM_WORLD, &last);
     last--;
-    /* On one rank both faults of a point are the same rank's, and a passage that meets the first does not count for the second. */
+    /* On one rank both faults of a point are the same rank's, and a passage that meets the first does not count for the
+     * second. */
     const int second = last == 0 ? 1 : 2;
-    snprintf(list, sizeof list,
-             "export.create:0:1:nospace,export.create:%d:%d:error,export.write:%d:1:nospace,export.write:%d:1:error,export."
-             "publish:0:1:nospace,"
-             "export.publish:%d:%d:error,load.read:%d:%d:error",
-             last, second, last, last, last, second, last, tensors_of(last, last + 1) + 1);
+    snprintf(
+        list, sizeof list,
+        "export.create:0:1:nospace,export.create:%d:%d:error,export.write:%d:1:nospace,export.write:%d:1:error,export."
+        "publish:0:1:nospace,"
+        "export.publish:%d:%d:error,load.read:%d:%d:error",
+        last, second, last, last, last, second, last, tensors_of(last, last + 1) + 1);
     setenv("DTRAIN_FAULT", list, 1);
     return mpi_test_end(cmocka_run_group_tests(tests, open_fixture, close_fixture));
 }

@@ -1,5 +1,5 @@
-/* mpi_generate.c - ranks in lockstep run the same number of forward passes, however unequal their work is, and fail together.
- * DEVICES: cpu queue */
+/* mpi_generate.c - ranks in lockstep run the same number of forward passes, however unequal their work is, and fail
+ * together. DEVICES: cpu queue */
 #include "mpi_test.h"
 
 #include <math.h>
@@ -10,7 +10,10 @@
 enum { VOCAB = 16, LEN = 40, N_SEQS = 9 };
 
 /* Token 0 ends a sequence; this decoder gives it probability 0, so each sequence runs to its length. */
-struct fake { int n_calls, n_empty; bool poisoned; };
+struct fake {
+    int n_calls, n_empty;
+    bool poisoned;
+};
 
 static dt_err fake_decode(void *self, const dt_batch *b, const int32_t *slot, float *logits)
 {
@@ -18,7 +21,8 @@ static dt_err fake_decode(void *self, const dt_batch *b, const int32_t *slot, fl
     (void)slot;
     f->n_calls++;
     f->n_empty += b->n_tok == 0;
-    for (int i = 0; i < b->n_seq * VOCAB; i++) logits[i] = f->poisoned && f->n_calls == 5 ? NAN : i % VOCAB == 0 ? -INFINITY : 1;
+    for (int i = 0; i < b->n_seq * VOCAB; i++)
+        logits[i] = f->poisoned && f->n_calls == 5 ? NAN : i % VOCAB == 0 ? -INFINITY : 1;
     return DT_OK;
 }
 static void fake_keep(void *self, int32_t slot, int32_t n) { (void)self, (void)slot, (void)n; }
@@ -42,14 +46,22 @@ static dt_err generate(dt_comm *comm, struct fake *f, struct work *w, bool rank_
     dt_generate_stats stats;
     memset(w, 0, sizeof *w);
     for (int i = 0; i < N_SEQS; i++) {
-        w->seqs[i] = (dt_sequence){.number = (uint64_t)i, .ids = w->ids[i], .n_prompt = 1 + i % 3, .n_ids = 1 + i % 3, .max_ids = 10 + 3 * i};
+        w->seqs[i] = (dt_sequence){
+            .number = (uint64_t)i, .ids = w->ids[i], .n_prompt = 1 + i % 3, .n_ids = 1 + i % 3, .max_ids = 10 + 3 * i};
         if (rank_0_alone ? comm->rank == 0 : i % comm->nranks == comm->rank) w->mine[w->n_mine++] = &w->seqs[i];
     }
     const dt_decoder d = {.self = f, .decode = fake_decode, .keep = fake_keep, .copy = fake_copy};
     const dt_beam_options how = {.n_beams = 2, .n_return = 1, .length_penalty = 1};
-    const dt_generate_options opt = {.sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1}, .eos = eos, .n_eos = 1, .vocab_size = VOCAB,
-                                     .n_slots = 2, .max_tok = 4, .lockstep = comm, .ledger = &ledger};
-    return beams ? dt_beam_search(&d, w->mine, w->n_mine, &how, &opt, &stats) : dt_generate(&d, w->mine, w->n_mine, &opt, &stats);
+    const dt_generate_options opt = {.sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1},
+                                     .eos = eos,
+                                     .n_eos = 1,
+                                     .vocab_size = VOCAB,
+                                     .n_slots = 2,
+                                     .max_tok = 4,
+                                     .lockstep = comm,
+                                     .ledger = &ledger};
+    return beams ? dt_beam_search(&d, w->mine, w->n_mine, &how, &opt, &stats)
+                 : dt_generate(&d, w->mine, w->n_mine, &opt, &stats);
 }
 
 static void unequal_ranks_run_equally_many_passes(void **state)

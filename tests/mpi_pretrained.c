@@ -1,7 +1,6 @@
-/* mpi_pretrained.c - models that transformers saved: every family loads on any number of ranks at every stage, and computes and trains as it does there;
- * what does not fit the configuration is refused by name.
- * NP: 1 2 3
- * DEVICES: cpu queue */
+/* mpi_pretrained.c - models that transformers saved: every family loads on any number of ranks at every stage, and
+ * computes and trains as it does there; what does not fit the configuration is refused by name. NP: 1 2 3 DEVICES: cpu
+ * queue */
 #include "pretrained_fixture.h"
 #include "dtrain/task.h"
 #include <inttypes.h>
@@ -23,7 +22,8 @@ static void every_family_loads_at_every_stage(void **state)
     static const struct {
         const char *name;
         dt_st_type type;
-    } more[] = {{"llama_sharded", DT_ST_F32}, {"gpt2_bare", DT_ST_F32}, {"mistral_bf16", DT_ST_BF16}, {"qwen3_f16", DT_ST_F16}};
+    } more[] = {
+        {"llama_sharded", DT_ST_F32}, {"gpt2_bare", DT_ST_F32}, {"mistral_bf16", DT_ST_BF16}, {"qwen3_f16", DT_ST_F16}};
     fixture *f = *state;
     char path[PATH_MAX];
     for (int c = 0; c < N_CASES + 4; c++) {
@@ -31,7 +31,8 @@ static void every_family_loads_at_every_stage(void **state)
         const dt_st_type type = c < N_CASES ? DT_ST_F32 : more[c - N_CASES].type;
         for (int stage = 0; stage <= 3; stage++) {
             const dt_dtype dtype = stage % 2 ? DT_BF16 : DT_F32;
-            assert_all(f->mpi, open_model(f, fixture_path(name, path), stage, dtype, false) == DT_OK && weights_are(f, type));
+            assert_all(f->mpi,
+                       open_model(f, fixture_path(name, path), stage, dtype, false) == DT_OK && weights_are(f, type));
         }
         assert_all(f->mpi, open_model(f, path, 3, DT_BF16, true) == DT_OK && weights_are(f, type));
         assert_all(f->mpi, dt_pretrained_verify(&f->from, f->units, f->n_units) == DT_OK);
@@ -56,16 +57,18 @@ static void a_rank_reads_what_it_is_in_charge_of(void **state)
     assert_all(f->mpi, open_model(f, fixture_path("gpt2", path), 3, DT_F32, false) == DT_OK);
     int64_t own = 0;
     for (int i = 0; i < dt_zero_n_pieces(f->z); i++) own += dt_zero_pieces(f->z)[i].n * 4;
-    const int64_t before = bytes_read(), header = f->comm.rank == 0 ? 8192 : 0; /* the first rank looks where the tensors are */
+    /* the first rank looks where the tensors are */
+    const int64_t before = bytes_read(), header = f->comm.rank == 0 ? 8192 : 0;
     const bool loaded = dt_pretrained_load(&f->comm, f->z, &f->from, NULL) == DT_OK;
     const int64_t read = bytes_read() - before;
     assert_all(f->mpi, loaded && own > 20000);
     if (before < 0) skip();
-    if (read < own || read > own + header + SLACK) print_error("%" PRId64 " bytes read, %" PRId64 " owned\n", read, own);
+    if (read < own || read > own + header + SLACK)
+        print_error("%" PRId64 " bytes read, %" PRId64 " owned\n", read, own);
     assert_all(f->mpi, read >= own && read <= own + header + SLACK);
 }
 
-/* ---- what they compute ---------------------------------------------------------------------------------------------------- */
+/* ---- what they compute ------------------------------------------------------------------------------------------- */
 
 /* The first rank has the batch, the others none: sums are the same then whatever the number of ranks. */
 typedef struct trainer {
@@ -91,8 +94,12 @@ static bool open_trainer(trainer *t, fixture *f, const char *expected)
         t->lens[t->n_seq] = (int32_t)json_integer_value(json_array_get(lens, (size_t)t->n_seq));
         t->longest = t->lens[t->n_seq] > t->longest ? t->lens[t->n_seq] : t->longest;
     }
-    const dt_model_options opt = {
-        .dtype = DT_F32, .grad_dtype = DT_F32, .max_tok = MAX_TOK, .max_seq = MAX_TOK, .max_pos = t->longest, .training = true};
+    const dt_model_options opt = {.dtype = DT_F32,
+                                  .grad_dtype = DT_F32,
+                                  .max_tok = MAX_TOK,
+                                  .max_seq = MAX_TOK,
+                                  .max_pos = t->longest,
+                                  .training = true};
     t->source = dt_zero_source(f->z);
     return t->n_seq > 0 &&
            dt_model_open(&t->model, &f->mc, &opt, f->units, f->n_units, &f->dev, &t->source, NULL, NULL) == DT_OK &&
@@ -135,7 +142,8 @@ static bool logits_are_those_of(trainer *t, const char *name)
     bool ok = logits != NULL;
     for (int32_t cut = 1; cut <= t->longest; cut++) {
         fill(t, 0, cut);
-        ok = dt_model_forward(t->model, &t->b, false, 0) == DT_OK && dt_model_last_logits(t->model, &t->b, logits) == DT_OK && ok;
+        ok = dt_model_forward(t->model, &t->b, false, 0) == DT_OK &&
+             dt_model_last_logits(t->model, &t->b, logits) == DT_OK && ok;
         for (int s = 0, row = 0; ok && s < t->b.n_seq; row += t->lens[s++]) {
             const json_t *want = json_array_get(rows, (size_t)(row + (t->lens[s] < cut ? t->lens[s] : cut) - 1));
             double scale = 0;
@@ -157,8 +165,8 @@ static bool step_of(trainer *t, int64_t k, int64_t step, double *loss, double *n
     for (int s = 0; s < t->n_seq; s++) n_target += t->lens[s];
     dt_lm_sums sums = {0};
     dt_zero_begin_micro(t->f->z, 0, 1);
-    bool ok =
-        dt_task_micro_step(t->model, &dt_objective_lm, &t->b, &t->buffers, 1.0 / (double)n_target, step, &sums, NULL) == DT_OK;
+    bool ok = dt_task_micro_step(t->model, &dt_objective_lm, &t->b, &t->buffers, 1.0 / (double)n_target, step, &sums,
+                                 NULL) == DT_OK;
     ok = dt_zero_grad_sum_squares(t->f->z, &sum) == DT_OK && ok;
     dt_vote vote = {.sums = {sum}};
     dt_lm_sums_to_counts(&sums, vote.counts);
@@ -245,15 +253,15 @@ static void sampling_defaults_and_ends_are_read(void **state)
     fixture *f = *state;
     assert_all(f->mpi, open_model(f, "tests/data/hf/qwen3_f16", 0, DT_F32, true) == DT_OK);
     const dt_generation_defaults *g = &f->from.generation;
-    assert_all(f->mpi, g->n_eos == 2 && g->eos[0] == 2 && g->eos[1] == 7 && g->bos == 1 && g->pad == 0 && g->do_sample == 1 &&
-                           g->top_k == 20);
+    assert_all(f->mpi, g->n_eos == 2 && g->eos[0] == 2 && g->eos[1] == 7 && g->bos == 1 && g->pad == 0 &&
+                           g->do_sample == 1 && g->top_k == 20);
     assert_all(f->mpi, g->temperature == 0.6 && g->top_p == 0.95 && g->repetition_penalty == 1.05 && g->min_p < 0 &&
                            g->max_new_tokens < 0);
-    assert_all(f->mpi, open_model(f, "tests/data/hf/qwen3", 0, DT_F32, true) == DT_OK && f->from.generation.n_eos == 0 &&
-                           f->from.generation.do_sample < 0);
+    assert_all(f->mpi, open_model(f, "tests/data/hf/qwen3", 0, DT_F32, true) == DT_OK &&
+                           f->from.generation.n_eos == 0 && f->from.generation.do_sample < 0);
 }
 
-/* ---- what does not fit -------------------------------------------------------------------------------------------------------- */
+/* ---- what does not fit ------------------------------------------------------------------------------------------- */
 
 /* A copy of a directory in one file, with one tensor changed. */
 typedef struct alteration {
@@ -312,7 +320,8 @@ static bool alter(const fixture *f, const void *what)
     const dt_st_tensor *twin = a->tensor ? dt_safetensors_find(&s, a->tensor) : NULL;
     if (a->add) {
         source[n] = a->add_shape ? -1 : (int)(twin - s.tensors);
-        e[n++] = a->add_shape ? (dt_st_entry){a->add, 1, &a->add_shape} : (dt_st_entry){a->add, twin->n_dims, twin->shape};
+        e[n++] =
+            a->add_shape ? (dt_st_entry){a->add, 1, &a->add_shape} : (dt_st_entry){a->add, twin->n_dims, twin->shape};
     }
     bool ok = dt_st_layout_make(&l, e, n, DT_ST_F32, DT_ST_SHARD_SIZE) == DT_OK;
     ok = ok && dt_st_layout_create(&l, f->dir) == DT_OK && fill_in(&l, f->dir, &s, source, a->differ) &&
@@ -334,13 +343,15 @@ static void what_does_not_fit_the_model_is_refused_by_name(void **state)
          "`model.layers.2.mlp.up_proj.weight`: this model has no such tensor"},
         {"qwen2", NULL, "model.layers.1.self_attn.rotary_emb.inv_freq", 5, false, false, false, NULL},
         {"qwen2", embed, "lm_head.weight", 0, false, false, false, NULL},
-        {"qwen2", embed, "lm_head.weight", 0, false, false, true, "`lm_head.weight` differs from `model.embed_tokens.weight`"},
+        {"qwen2", embed, "lm_head.weight", 0, false, false, true,
+         "`lm_head.weight` differs from `model.embed_tokens.weight`"},
         {"qwen2", NULL, "lm_head.weight", 61, false, false, false, "`lm_head.weight`: expected the shape [61, 20]"},
         {"llama", "lm_head.weight", NULL, 0, true, false, false, "`lm_head.weight` is missing"},
         {"gpt2", NULL, "h.0.attn.bias", 9, false, false, false, NULL},
         {"gpt2", NULL, "transformer.h.1.attn.masked_bias", 1, false, false, false, NULL},
         {"gpt2", wte, "wte.weight", 0, false, false, false, "`wte.weight`: this model has no such tensor"},
-        {"gpt2", wte, "lm_head.weight", 0, false, false, true, "`lm_head.weight` differs from `transformer.wte.weight`"},
+        {"gpt2", wte, "lm_head.weight", 0, false, false, true,
+         "`lm_head.weight` differs from `transformer.wte.weight`"},
     };
     fixture *f = *state;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
@@ -359,7 +370,7 @@ static void what_does_not_fit_the_model_is_refused_by_name(void **state)
     }
 }
 
-/* ---- the same in checkpoints ------------------------------------------------------------------------------------------------------ */
+/* ---- the same in checkpoints ------------------------------------------------------------------------------------- */
 
 static bool add_array(const char *path, const char *name, const float *x, int n_dims, const hsize_t *dims)
 {
@@ -384,7 +395,8 @@ static bool add_head(const fixture *f, const void *what)
     float x[61 * 20];
     const hsize_t dims[2] = {61, 20};
     bool ok = dt_safetensors_open(&s, "tests/data/hf/qwen2") == DT_OK;
-    ok = ok && dt_safetensors_read(&s, dt_safetensors_find(&s, "model.embed_tokens.weight"), 0, 61 * 20, DT_F32, x) == DT_OK;
+    ok = ok &&
+         dt_safetensors_read(&s, dt_safetensors_find(&s, "model.embed_tokens.weight"), 0, 61 * 20, DT_F32, x) == DT_OK;
     dt_safetensors_close(&s);
     if (a->differ) x[7] = -x[7];
     return ok && add_array(a->path, a->name, x, 2, dims);
@@ -408,9 +420,11 @@ static void a_checkpoint_may_not_hold_what_the_model_has_not(void **state)
     in_dir(f, "sub/model.h5", path);
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         assert_all(f->mpi, open_model(f, "tests/data/hf/qwen2", 1, DT_F32, true) == DT_OK);
-        const dt_ckpt_meta meta = {.loss_scale = 1, .config = (char *)"[model]\ntokenizer = bytes\n", .model_config = f->mc.json};
+        const dt_ckpt_meta meta = {
+            .loss_scale = 1, .config = (char *)"[model]\ntokenizer = bytes\n", .model_config = f->mc.json};
         assert_all(f->mpi, dt_checkpoint_save_as(&f->comm, f->z, &meta, path, NULL) == DT_OK);
-        assert_all(f->mpi, exists_in(f, "sub/model.h5") && !exists_in(f, "sub/model.h5.part") && !exists_in(f, "sub/latest"));
+        assert_all(f->mpi,
+                   exists_in(f, "sub/model.h5") && !exists_in(f, "sub/model.h5.part") && !exists_in(f, "sub/latest"));
         const addition a = {path, all[i].name, all[i].differ};
         assert_all(f->mpi, on_first(f, add_head, &a));
         const dt_err err = open_model(f, path, (int)i % 4, DT_F32, false);
@@ -421,7 +435,7 @@ static void a_checkpoint_may_not_hold_what_the_model_has_not(void **state)
     }
 }
 
-/* ---- what is no model --------------------------------------------------------------------------------------------------------------- */
+/* ---- what is no model -------------------------------------------------------------------------------------------- */
 
 static bool prepare_directory(const fixture *f, const void *what)
 {
@@ -451,7 +465,8 @@ static void a_directory_without_a_model_says_what_is_missing(void **state)
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         assert_all(f->mpi, on_first(f, prepare_directory, all[i].command));
         dt_err err = dt_comm_agree(&f->comm, dt_pretrained_describe(&f->from, f->dir));
-        if (err == DT_OK) err = dt_comm_agree(&f->comm, dt_model_config_parse(&f->mc, f->from.config_name, f->from.model_config));
+        if (err == DT_OK)
+            err = dt_comm_agree(&f->comm, dt_model_config_parse(&f->mc, f->from.config_name, f->from.model_config));
         if (err == DT_OK) err = dt_pretrained_verify(&f->from, NULL, 0);
         if (!strstr(dt_error_message(), all[i].word)) print_error("case %zu: expected %s\n", i, all[i].word);
         assert_all(f->mpi, err == DT_ERR_DATA && strstr(dt_error_message(), all[i].word));

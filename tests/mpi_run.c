@@ -1,6 +1,5 @@
-/* mpi_run.c - whole runs inside the test's process: what was planned is what is allocated, a step allocates nothing, nothing is left behind.
- * NP: 1 2 3 4
- * DEVICES: cpu queue */
+/* mpi_run.c - whole runs inside the test's process: what was planned is what is allocated, a step allocates nothing,
+ * nothing is left behind. NP: 1 2 3 4 DEVICES: cpu queue */
 #include "mpi_test.h"
 #include "dtrain/io.h"
 #include "dtrain/train.h"
@@ -10,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Every large block that the process asks for passes here, whoever asks: the program, MPI, HDF5, the matrix library. The address sanitizer has
- * taken this place already: under it the ledger alone is held still. */
+/* Every large block that the process asks for passes here, whoever asks: the program, MPI, HDF5, the matrix library.
+ * The address sanitizer has taken this place already: under it the ledger alone is held still. */
 enum { LARGE = 64 * 1024 };
 static atomic_long n_large;
 
@@ -37,7 +36,9 @@ void *realloc(void *p, size_t n)
 }
 #endif
 
-struct fixture { char dir[128]; };
+struct fixture {
+    char dir[128];
+};
 static int this_rank(void)
 {
     int rank;
@@ -95,9 +96,12 @@ typedef struct outcome {
 
 static outcome run(struct fixture *f, const char *name, int n_args, const char *const *args)
 {
-    static const char text[] = "[run]\nthreads = 1\n[model]\nmodel_type = llama\nhidden_size = 64\nintermediate_size = 160\nnum_hidden_layers = 3\n"
-                               "num_attention_heads = 4\nnum_key_value_heads = 2\nvocab_size = 257\nmax_position_embeddings = 64\n"
-                               "[data]\nseq_len = 64\n[batch]\nmicro_batch_size = 4\n[checkpoint]\nsave_steps = 0\nresume = none\n[log]\nreport_to = jsonl\n";
+    static const char text[] =
+        "[run]\nthreads = 1\n[model]\nmodel_type = llama\nhidden_size = 64\nintermediate_size = 160\nnum_hidden_layers "
+        "= 3\n"
+        "num_attention_heads = 4\nnum_key_value_heads = 2\nvocab_size = 257\nmax_position_embeddings = 64\n"
+        "[data]\nseq_len = 64\n[batch]\nmicro_batch_size = 4\n[checkpoint]\nsave_steps = 0\nresume = "
+        "none\n[log]\nreport_to = jsonl\n";
     char data[200], out[200];
     const char *all[16] = {data, out};
     snprintf(data, sizeof data, "data.train=%s/train.h5", f->dir);
@@ -131,7 +135,8 @@ static void a_step_allocates_nothing(void **state)
         char zero[32], name[3][16];
         snprintf(zero, sizeof zero, "zero.stage=%d", stage);
         for (int i = 0; i < 3; i++) snprintf(name[i], sizeof name[i], "steps%d-%d", stage, i);
-        const char *warm[] = {zero, "run.max_steps=2"}, *few[] = {zero, "run.max_steps=4"}, *many[] = {zero, "run.max_steps=14"};
+        const char *warm[] = {zero, "run.max_steps=2"}, *few[] = {zero, "run.max_steps=4"},
+                   *many[] = {zero, "run.max_steps=14"};
         run(*state, name[0], 2, warm); /* libraries fill their caches once */
         const outcome a = run(*state, name[1], 2, few), b = run(*state, name[2], 2, many);
         assert_all(MPI_COMM_WORLD, !a.err && !b.err);
@@ -140,8 +145,8 @@ static void a_step_allocates_nothing(void **state)
     }
 }
 
-/* Two runs that differ by 2 * 4 micro-steps. The one wait is for the classifier's results, before the metrics. On one rank: transports have
- * waits of their own. */
+/* Two runs that differ by 2 * 4 micro-steps. The one wait is for the classifier's results, before the metrics. On one
+ * rank: transports have waits of their own. */
 static void a_micro_step_makes_the_host_wait_once(void **state)
 {
     enum { MORE = 8 };
@@ -180,7 +185,8 @@ static void planned_is_allocated_in_every_category(void **state)
         assert_all(MPI_COMM_WORLD, !o.err);
         for (int c = 0; c < DT_N_MEMCAT; c++) {
             if (o.planned[c] != o.allocated[c])
-                print_error("stage %d, %s: %s: planned %zu, allocated %zu\n", i % 4, args[1], dt_memcat_name((dt_memcat)c), o.planned[c], o.allocated[c]);
+                print_error("stage %d, %s: %s: planned %zu, allocated %zu\n", i % 4, args[1],
+                            dt_memcat_name((dt_memcat)c), o.planned[c], o.allocated[c]);
             assert_all(MPI_COMM_WORLD, o.planned[c] == o.allocated[c]);
         }
     }
@@ -197,8 +203,11 @@ static bool is_whole_trace(const char *path)
     for (size_t i = 0; i < json_array_size(events); i++) {
         const json_t *e = json_array_get(events, i);
         const json_int_t pid = json_integer_value(json_object_get(e, "pid"));
-        if (json_is_string(json_object_get(e, "ph")) && !strcmp(json_string_value(json_object_get(e, "ph")), "M")) continue; /* a name */
-        ok = ok && json_is_string(json_object_get(e, "name")) && json_is_real(json_object_get(e, "ts")) && json_real_value(json_object_get(e, "dur")) >= 0;
+        /* a name */
+        if (json_is_string(json_object_get(e, "ph")) && !strcmp(json_string_value(json_object_get(e, "ph")), "M"))
+            continue;
+        ok = ok && json_is_string(json_object_get(e, "name")) && json_is_real(json_object_get(e, "ts")) &&
+             json_real_value(json_object_get(e, "dur")) >= 0;
         ok = ok && pid >= 0 && pid < nranks && pid < 8;
         if (ok && !seen[pid]) seen[pid] = true, n_seen++;
     }
@@ -232,10 +241,12 @@ static bool spoil(const char *path)
 {
     const float bad = NAN;
     const hsize_t first = 3;
-    const hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT), dset = H5Dopen2(file, "/model/model.norm.weight", H5P_DEFAULT);
+    const hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT),
+                dset = H5Dopen2(file, "/model/model.norm.weight", H5P_DEFAULT);
     const hid_t at = H5Dget_space(dset), one = H5Screate(H5S_SCALAR);
     H5Sselect_elements(at, H5S_SELECT_SET, 1, &first);
-    const bool ok = H5Dwrite(dset, H5T_NATIVE_FLOAT, one, at, H5P_DEFAULT, &bad) >= 0 && H5Adelete(dset, "checksum") >= 0;
+    const bool ok =
+        H5Dwrite(dset, H5T_NATIVE_FLOAT, one, at, H5P_DEFAULT, &bad) >= 0 && H5Adelete(dset, "checksum") >= 0;
     H5Sclose(one), H5Sclose(at), H5Dclose(dset);
     return H5Fclose(file) >= 0 && ok;
 }
@@ -257,7 +268,8 @@ static void a_run_without_a_finite_step_says_so(void **state)
 
 static void mistakes_have_their_own_errors(void **state)
 {
-    const char *rule[] = {"optimizer.lr_scale_rule=linear"}, *config[] = {"model.model_type=", "model.config=/nonexistent/config.json"};
+    const char *rule[] = {"optimizer.lr_scale_rule=linear"},
+               *config[] = {"model.model_type=", "model.config=/nonexistent/config.json"};
     assert_all(MPI_COMM_WORLD, run(*state, "rule", 1, rule).err == DT_ERR_USAGE);
     assert_all(MPI_COMM_WORLD, run(*state, "config", 2, config).err == DT_ERR_DATA);
 }

@@ -1,7 +1,7 @@
 /* mpi_test.h - for tests that run under mpirun.
  *
- * cmocka leaves a failed test by longjmp: on one rank alone that strands the others in the next collective. So a verdict is formed on
- * each rank, voted on, and fails on all ranks together. */
+ * cmocka leaves a failed test by longjmp: on one rank alone that strands the others in the next collective. So a
+ * verdict is formed on each rank, voted on, and fails on all ranks together. */
 #ifndef DTRAIN_MPI_TEST_H
 #define DTRAIN_MPI_TEST_H
 
@@ -33,27 +33,27 @@ static inline bool vote_all(MPI_Comm comm, bool cond, const char *text, const ch
 }
 
 /** Fail the test on all ranks unless cond holds on all ranks. Collective; cond may differ between ranks. */
-#define assert_all(comm, cond)                                                                                                   \
-    do {                                                                                                                         \
-        if (!vote_all((comm), (cond), #cond, __FILE__, __LINE__)) fail();                                                        \
+#define assert_all(comm, cond)                                                                                         \
+    do {                                                                                                               \
+        if (!vote_all((comm), (cond), #cond, __FILE__, __LINE__)) fail();                                              \
     } while (0)
 
 /** Skip the test on all ranks when cond holds (it must not differ between ranks). */
-#define skip_all_if(cond, why)                                                                                                   \
-    do {                                                                                                                         \
-        if (cond) {                                                                                                              \
-            print_message("skip: %s\n", why);                                                                                    \
-            skip();                                                                                                              \
-        }                                                                                                                        \
+#define skip_all_if(cond, why)                                                                                         \
+    do {                                                                                                               \
+        if (cond) {                                                                                                    \
+            print_message("skip: %s\n", why);                                                                          \
+            skip();                                                                                                    \
+        }                                                                                                              \
     } while (0)
 
-/** main() of such a test: `int main(int argc, char **argv) { const struct CMUnitTest tests[] = {...}; MPI_TEST_MAIN(argc, argv, tests); }`.
- *  Results are rank 0's stdout, in the file TEST_RESULTS where that is set; other ranks are heard on stderr alone. The status is the verdict
- *  of all ranks. */
-#define MPI_TEST_MAIN(argc, argv, tests)                                                                                         \
-    do {                                                                                                                         \
-        mpi_test_begin(&(argc), &(argv));                                                                                        \
-        return mpi_test_end(cmocka_run_group_tests((tests), NULL, NULL));                                                        \
+/** main() of such a test: `int main(int argc, char **argv) { const struct CMUnitTest tests[] = {...};
+ *  MPI_TEST_MAIN(argc, argv, tests); }`. Results are rank 0's stdout, in the file TEST_RESULTS where that is set; other
+ *  ranks are heard on stderr alone. The status is the verdict of all ranks. */
+#define MPI_TEST_MAIN(argc, argv, tests)                                                                               \
+    do {                                                                                                               \
+        mpi_test_begin(&(argc), &(argv));                                                                              \
+        return mpi_test_end(cmocka_run_group_tests((tests), NULL, NULL));                                              \
     } while (0)
 
 static inline void mpi_test_begin(int *argc, char ***argv)

@@ -1,8 +1,8 @@
-/* mpi_zero.c - every stage, at every number of ranks, trains like plain loops on one rank; what it holds and sends is what the plan says.
+/* mpi_zero.c - every stage, at every number of ranks, trains like plain loops on one rank; what it holds and sends is
+ * what the plan says.
  *
- * Gradients are multiples of 1/64 whose sums are exact in either type and any order, so the summed gradient, the norm, and with it every stage's
- * update, have one right answer in bits.
- * DEVICES: cpu queue */
+ * Gradients are multiples of 1/64 whose sums are exact in either type and any order, so the summed gradient, the norm,
+ * and with it every stage's update, have one right answer in bits. DEVICES: cpu queue */
 #include "mpi_test.h"
 #include "dtrain/zero.h"
 #include "ref_zero.h"
@@ -11,7 +11,7 @@
 
 enum { N_JOBS = 12 /* micro-batches of a step: divides by 1, 2, 3, 4 ranks */, N_STEPS = 3 };
 
-/* ---- fixture -------------------------------------------------------------------------------------------------------- */
+/* ---- fixture ----------------------------------------------------------------------------------------------------- */
 
 typedef struct fixture {
     dt_comm comm;
@@ -47,7 +47,7 @@ static int teardown(void **state)
     return live == 0 ? 0 : -1;
 }
 
-/* ---- all states of all tensors, on every rank ----------------------------------------------------------------------- */
+/* ---- all states of all tensors, on every rank -------------------------------------------------------------------- */
 
 typedef struct states {
     float *param, *m, *v, *grad; /* each [total], unit after unit */
@@ -88,7 +88,8 @@ static bool collect_one(fixture *f, dt_zero *z, const dt_unit *units, dt_state s
 
 static bool collect(fixture *f, dt_zero *z, const dt_unit *units, states *s)
 {
-    const bool ok = collect_one(f, z, units, DT_STATE_PARAM, s->param) & collect_one(f, z, units, DT_STATE_EXP_AVG, s->m) &
+    const bool ok = collect_one(f, z, units, DT_STATE_PARAM, s->param) &
+                    collect_one(f, z, units, DT_STATE_EXP_AVG, s->m) &
                     collect_one(f, z, units, DT_STATE_EXP_AVG_SQ, s->v);
     return ok;
 }
@@ -108,7 +109,7 @@ static bool same_states(const fixture *f, const states *a, const states *b)
     return same_bits(f, a->param, b->param) && same_bits(f, a->m, b->m) && same_bits(f, a->v, b->v);
 }
 
-/* ---- training ------------------------------------------------------------------------------------------------------- */
+/* ---- training ---------------------------------------------------------------------------------------------------- */
 
 static dt_adamw adamw_at(int64_t step)
 {
@@ -177,8 +178,9 @@ static double plain_step(const run *r, int64_t step, states *s)
     return sum;
 }
 
-/** Rounding: a step adds to a parameter at most a few units of 2^-24 of itself and of lr times mhat/sqrt(vhat), which stays below 8 here;
- *  m and v likewise with |g| <= 1/4. 16 units a step leave room for another order of the operations. */
+/** Rounding: a step adds to a parameter at most a few units of 2^-24 of itself and of lr times mhat/sqrt(vhat), which
+ *  stays below 8 here; m and v likewise with |g| <= 1/4. 16 units a step leave room for another order of the
+ *  operations. */
 static bool close_to(const fixture *f, const states *a, const states *b, int n_steps)
 {
     const float unit = 16 * 0x1p-24f * (float)n_steps;
@@ -221,7 +223,7 @@ static bool trains_like_plain_loops(fixture *f, const run_options *opt, states *
     return ok;
 }
 
-/* ---- tests ---------------------------------------------------------------------------------------------------------- */
+/* ---- tests ------------------------------------------------------------------------------------------------------- */
 
 typedef struct types {
     dt_dtype param, grad;
@@ -258,7 +260,8 @@ static void every_stage_trains_like_plain_loops(void **state) { check_all_stages
 static void vary_buckets(run_options *o, int variant)
 {
     o->zero.overlap_comm = true;
-    o->zero.reduce_bucket_size = variant ? 1000 : 1; /* of up to 4160 elements: pieces of 16 elements a rank at the least */
+    /* of up to 4160 elements: pieces of 16 elements a rank at the least */
+    o->zero.reduce_bucket_size = variant ? 1000 : 1;
     o->zero.allgather_bucket_size = variant ? 777 : 1;
     o->zero.prefetch_bucket_size = 1700; /* some blocks come early, some do not */
     o->zero.param_persistence_threshold = variant ? 1700 : 2;
@@ -280,9 +283,13 @@ static void vary_frozen(run_options *o, int variant)
     o->zero.reproducible = variant;
     o->zero.overlap_comm = true;
 }
-static void frozen_tensors_stay_and_their_gradients_are_ignored(void **state) { check_all_stages(*state, vary_frozen, 2); }
+static void frozen_tensors_stay_and_their_gradients_are_ignored(void **state)
+{
+    check_all_stages(*state, vary_frozen, 2);
+}
 
-/** The sum of squares that does not depend on any order: whole numbers of 2^-shift, the largest term below 2^52 of them. */
+/** The sum of squares that does not depend on any order: whole numbers of 2^-shift, the largest term below 2^52 of
+ *  them. */
 static double fixed_sum_squares(const float *x, int64_t n)
 {
     float largest = 0;
@@ -320,11 +327,13 @@ static void reproducible_sums_are_a_left_fold_over_micro_batches(void **state)
     states ref = states_alloc(f), got = states_alloc(f);
     for (int t = 0; t < N_TYPES; t++)
         for (int stage = 0; stage <= 3; stage++) {
-            run_options opt = {.zero = zero_options(stage, all_types[t].param, all_types[t].grad), .tied = true, .inexact = true};
+            run_options opt = {
+                .zero = zero_options(stage, all_types[t].param, all_types[t].grad), .tied = true, .inexact = true};
             opt.zero.reproducible = true;
             opt.zero.reduce_bucket_size = stage == 2 ? 500 : 0;
             run r;
-            bool ok = run_open(&r, f, &opt) == DT_OK && dt_zero_init_random(r.z, 7) == DT_OK && collect(f, r.z, r.units, &ref);
+            bool ok = run_open(&r, f, &opt) == DT_OK && dt_zero_init_random(r.z, 7) == DT_OK &&
+                      collect(f, r.z, r.units, &ref);
             for (int step = 1; ok && step <= N_STEPS; step++) {
                 ref_zero_sum_grads(r.units, false, true, opt.zero.grad_dtype, step, N_JOBS, ref.grad);
                 double sum;
@@ -390,12 +399,14 @@ static void a_long_tensor_starts_as_in_one_piece(void **state)
     dt_unit unit = {.name = "long"};
     float *want = malloc((size_t)n * sizeof *want);
     bool ok = want && dt_unit_add(&unit, "w", 1, &n, true, true, 0.02f, 0) == DT_OK;
-    if (ok) dt_rng_normal(dt_rng_key(2, DT_RNG_INIT), UINT64_C(0xaf63ea4c86020456) /* FNV-1a of "w" */, 0, n, 0.02f, want);
+    if (ok)
+        dt_rng_normal(dt_rng_key(2, DT_RNG_INIT), UINT64_C(0xaf63ea4c86020456) /* FNV-1a of "w" */, 0, n, 0.02f, want);
     for (int t = 0; t < 2; t++) {
         dt_zero_options opt = zero_options(3, all_types[t].param, all_types[t].grad);
         opt.frozen = true;
         dt_zero *z = NULL;
-        ok = ok && dt_zero_open(&z, &opt, &unit, 1, &f->comm, &f->dev, NULL, NULL) == DT_OK && dt_zero_init_random(z, 2) == DT_OK;
+        ok = ok && dt_zero_open(&z, &opt, &unit, 1, &f->comm, &f->dev, NULL, NULL) == DT_OK &&
+             dt_zero_init_random(z, 2) == DT_OK;
         assert_all(world(f), ok);
         const dt_piece *p = dt_zero_pieces(z);
         void *got = malloc(((size_t)p->n + 1) * sizeof(float));
@@ -426,7 +437,8 @@ static void frozen_models_show_their_parameters(void **state)
             r.model.expect = want.param;
             dt_unit_view view;
             for (int u = 0; ok && u < REF_ZERO_UNITS; u++) {
-                ok = r.model.source.params_acquire(r.model.source.self, u, &view) == DT_OK && view.dtype == all_types[t].param;
+                ok = r.model.source.params_acquire(r.model.source.self, u, &view) == DT_OK &&
+                     view.dtype == all_types[t].param;
                 const float *p = want.param + unit_begin(f->units, u);
                 void *data = ok ? ref_zero_read_view(&f->dev, &f->units[u], &view) : NULL;
                 ok = data != NULL;
@@ -459,7 +471,8 @@ static void pieces_cover_every_tensor_once(void **state)
                 const dt_tensor *t = &f->units[u].tensors[k];
                 ok = p->unit == u && p->tensor == k && dt_zero_tensor(r.z, p) == t && p->n >= 0;
                 ok = ok && (p->n == 0 || p->flat == t->offset + p->first);
-                ok = ok && (p->n == 0 || (dt_zero_state_ptr(r.z, DT_STATE_PARAM, p) != NULL) == f->dev.ops->host_accessible);
+                ok = ok &&
+                     (p->n == 0 || (dt_zero_state_ptr(r.z, DT_STATE_PARAM, p) != NULL) == f->dev.ops->host_accessible);
                 for (int64_t i = 0; ok && i < p->n; i++) count[unit_begin(f->units, u) + t->offset + p->first + i]++;
             }
         ok = ok && n == dt_zero_n_pieces(r.z);
@@ -497,7 +510,8 @@ static void states_move_between_stages_and_go_on(void **state)
         run_options opt = {.zero = zero_options(1, all_types[t].param, all_types[t].grad), .tied = true};
         run a, b;
         double sum;
-        bool ok = run_open(&a, f, &opt) == DT_OK && dt_zero_init_random(a.z, 3) == DT_OK && run_step(&a, 1, &sum) == DT_OK;
+        bool ok =
+            run_open(&a, f, &opt) == DT_OK && dt_zero_init_random(a.z, 3) == DT_OK && run_step(&a, 1, &sum) == DT_OK;
         ok = ok && collect(f, a.z, a.units, &mid) && run_step(&a, 2, &sum) == DT_OK && collect(f, a.z, a.units, &want);
         assert_all(world(f), ok);
         dt_zero_close(a.z);
@@ -559,18 +573,19 @@ static void non_finite_gradients_make_the_norm_non_finite(void **state)
                 ok = r.model.source.grads_acquire(r.model.source.self, u, &view) == DT_OK && !view.accumulate;
                 uint16_t *data = calloc((size_t)f->units[u].flat_len, sizeof *data);
                 if (u == 2 && f->comm.rank == f->comm.nranks - 1) data[70] = 0x7f80; /* infinity, on the last rank */
-                ok = ok && ref_zero_write_view(&f->dev, &f->units[u], &view, data) == DT_OK && f->dev.ops->stream_sync(&f->dev, NULL) == DT_OK;
+                ok = ok && ref_zero_write_view(&f->dev, &f->units[u], &view, data) == DT_OK &&
+                     f->dev.ops->stream_sync(&f->dev, NULL) == DT_OK;
                 free(data);
                 ok = r.model.source.grads_release(r.model.source.self, u) == DT_OK && ok;
             }
-            ok =
-                ok && dt_zero_grad_sum_squares(r.z, &sum) == DT_OK && dt_comm_reduce_host_f64(&f->comm, &sum, 1, DT_SUM) == DT_OK;
+            ok = ok && dt_zero_grad_sum_squares(r.z, &sum) == DT_OK &&
+                 dt_comm_reduce_host_f64(&f->comm, &sum, 1, DT_SUM) == DT_OK;
             assert_all(world(f), ok && !isfinite(sum));
             dt_zero_close(r.z);
         }
 }
 
-/* ---- bytes and volume ------------------------------------------------------------------------------------------------ */
+/* ---- bytes and volume -------------------------------------------------------------------------------------------- */
 
 static void what_is_held_is_what_was_planned(void **state)
 {
@@ -590,7 +605,8 @@ static void what_is_held_is_what_was_planned(void **state)
                 run r;
                 bool ok = dt_zero_plan_make(&opt.zero, f->units, REF_ZERO_UNITS, f->comm.nranks, &plan) == DT_OK &&
                           run_open(&r, f, &opt) == DT_OK;
-                for (int c = 0; c < DT_N_MEMCAT; c++) ok = ok && atomic_load(&f->ledger.now[c]) - before[c] == plan.bytes[c];
+                for (int c = 0; c < DT_N_MEMCAT; c++)
+                    ok = ok && atomic_load(&f->ledger.now[c]) - before[c] == plan.bytes[c];
                 assert_all(world(f), ok);
                 const size_t n_allocs = atomic_load(&f->ledger.n_allocs);
                 double sum;
@@ -616,13 +632,14 @@ static void measured_state_bytes_are_the_papers_plus_padding(void **state)
         const size_t before = atomic_load(&f->ledger.total_now), staging = atomic_load(&f->ledger.now[DT_MEM_STAGING]);
         run r;
         const bool ok = run_open(&r, f, &opt) == DT_OK;
-        const double held =
-            (double)(atomic_load(&f->ledger.total_now) - before - (atomic_load(&f->ledger.now[DT_MEM_STAGING]) - staging));
+        const double held = (double)(atomic_load(&f->ledger.total_now) - before -
+                                     (atomic_load(&f->ledger.now[DT_MEM_STAGING]) - staging));
         /* Padding: what shards (and whole buffers, up to a multiple of DT_GROUP_ALIGN a unit) have above n_param. */
         const double padding =
             whole_bytes[stage] * (double)(whole - n_param + REF_ZERO_UNITS * DT_GROUP_ALIGN) +
             (16 - whole_bytes[stage]) * ((double)shards - (double)n_param / n + REF_ZERO_UNITS * DT_GROUP_ALIGN);
-        assert_all(world(f), ok && held >= paper[stage] * (double)n_param && held <= paper[stage] * (double)n_param + padding);
+        assert_all(world(f),
+                   ok && held >= paper[stage] * (double)n_param && held <= paper[stage] * (double)n_param + padding);
         dt_zero_close(r.z);
     }
 }
@@ -655,7 +672,7 @@ static void what_is_sent_is_what_was_planned(void **state)
         }
 }
 
-/* ---- misuse ---------------------------------------------------------------------------------------------------------- */
+/* ---- misuse ------------------------------------------------------------------------------------------------------ */
 
 static void broken_brackets_are_refused(void **state)
 {

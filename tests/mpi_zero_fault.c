@@ -1,18 +1,19 @@
-/* mpi_zero_fault.c - one rank fails inside zero, at each of its points: it alone gets the error, nobody hangs, and the vote tells all.
- * DEVICES: cpu queue */
+/* mpi_zero_fault.c - one rank fails inside zero, at each of its points: it alone gets the error, nobody hangs, and the
+ * vote tells all. DEVICES: cpu queue */
 #include "mpi_test.h"
 #include "dtrain/zero.h"
 #include "ref_zero.h"
 #include <string.h>
 
-/* Faults are counted over the life of the process, so each test has its own passages. The failing rank is the last. A step of 2 micro-steps at
- * stage 3 reduces each of REF_ZERO_UNITS units twice. A passage that fails is counted by the one fault that it met: the second of zero.update
- * happens at the third passage. */
+/* Faults are counted over the life of the process, so each test has its own passages. The failing rank is the last. A
+ * step of 2 micro-steps at stage 3 reduces each of REF_ZERO_UNITS units twice. A passage that fails is counted by the
+ * one fault that it met: the second of zero.update happens at the third passage. */
 static void arm(int nranks)
 {
     char text[256];
-    snprintf(text, sizeof text, "zero.reduce:%d:3:error,zero.update:%d:2:error,zero.gather:%d:1:nospace,zero.update:%d:2:error", nranks - 1,
-             nranks - 1, nranks - 1, nranks - 1);
+    snprintf(text, sizeof text,
+             "zero.reduce:%d:3:error,zero.update:%d:2:error,zero.gather:%d:1:nospace,zero.update:%d:2:error",
+             nranks - 1, nranks - 1, nranks - 1, nranks - 1);
     setenv("DTRAIN_FAULT", text, 1);
 }
 
@@ -37,7 +38,8 @@ static int setup(void **state)
     arm(nranks); /* before the first place that may fail is passed: the variable is read there, once */
     if (!f || dt_comm_open(&f->comm) != DT_OK) return -1;
     if (dt_device_open(&f->dev, "cpu", f->comm.local_rank, 1, &f->ledger) != DT_OK) return -1;
-    if (dt_comm_attach(&f->comm, &f->dev, "mpi", true) != DT_OK || ref_zero_make_units(f->units, false) != DT_OK) return -1;
+    if (dt_comm_attach(&f->comm, &f->dev, "mpi", true) != DT_OK || ref_zero_make_units(f->units, false) != DT_OK)
+        return -1;
     const dt_zero_options opt = {
         .stage = 3, .param_dtype = DT_BF16, .grad_dtype = DT_F32, .reproducible = true, .overlap_comm = true};
     if (dt_zero_open(&f->z, &opt, f->units, REF_ZERO_UNITS, &f->comm, &f->dev, NULL, NULL) != DT_OK) return -1;
@@ -69,7 +71,8 @@ static void step(fixture *f)
 
 static void update(fixture *f)
 {
-    const dt_adamw opt = {.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.9f, .eps = 1e-8f, .fix1 = 0.1f, .fix2 = 0.1f, .grad_scale = 1};
+    const dt_adamw opt = {
+        .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.9f, .eps = 1e-8f, .fix1 = 0.1f, .fix2 = 0.1f, .grad_scale = 1};
     const dt_err err = dt_zero_update(f->z, &opt);
     if (f->err == DT_OK) f->err = err;
 }
@@ -119,7 +122,8 @@ static void a_fault_while_updating_at_stage_0_reaches_the_vote(void **state)
 {
     fixture *f = *state, whole = *f;
     const dt_zero_options opt = {.stage = 0, .param_dtype = DT_BF16, .grad_dtype = DT_F32, .overlap_comm = true};
-    assert_all(world(f), dt_zero_open(&whole.z, &opt, whole.units, REF_ZERO_UNITS, &whole.comm, &whole.dev, NULL, NULL) == DT_OK);
+    assert_all(world(f),
+               dt_zero_open(&whole.z, &opt, whole.units, REF_ZERO_UNITS, &whole.comm, &whole.dev, NULL, NULL) == DT_OK);
     whole.model.source = dt_zero_source(whole.z);
     step(&whole);
     update(&whole);

@@ -1,4 +1,5 @@
-/* pretrained_fixture.h - the directories of tests/data/hf (make_hf_fixtures.py) opened as models on several ranks, and altered copies of them. */
+/* pretrained_fixture.h - the directories of tests/data/hf (make_hf_fixtures.py) opened as models on several ranks, and
+ * altered copies of them. */
 #ifndef DTRAIN_PRETRAINED_FIXTURE_H
 #define DTRAIN_PRETRAINED_FIXTURE_H
 
@@ -46,8 +47,11 @@ static inline dt_err open_model(fixture *f, const char *path, int stage, dt_dtyp
     DT_TRY(dt_pretrained_describe(&f->from, path));
     DT_TRY(dt_model_config_parse(&f->mc, f->from.config_name, f->from.model_config));
     DT_TRY(dt_model_make_units(&f->mc, &f->units, &f->n_units));
-    const dt_zero_options opt = {
-        .stage = stage, .param_dtype = dtype, .grad_dtype = DT_F32, .frozen = frozen, .untied = !f->mc.tie_word_embeddings};
+    const dt_zero_options opt = {.stage = stage,
+                                 .param_dtype = dtype,
+                                 .grad_dtype = DT_F32,
+                                 .frozen = frozen,
+                                 .untied = !f->mc.tie_word_embeddings};
     DT_TRY(dt_zero_open(&f->z, &opt, f->units, f->n_units, &f->comm, &f->dev, NULL, NULL));
     return dt_pretrained_load(&f->comm, f->z, &f->from, NULL);
 }
@@ -101,7 +105,8 @@ static inline int open_fixture(void **state)
 {
     fixture *f = calloc(1, sizeof *f);
     *state = f;
-    if (!f || dt_comm_open(&f->comm) != DT_OK || dt_device_open(&f->dev, "cpu", f->comm.local_rank, 1, &f->ledger) != DT_OK ||
+    if (!f || dt_comm_open(&f->comm) != DT_OK ||
+        dt_device_open(&f->dev, "cpu", f->comm.local_rank, 1, &f->ledger) != DT_OK ||
         dt_comm_attach(&f->comm, &f->dev, "mpi", true) != DT_OK) {
         print_error("fixture: %s\n", dt_error_message());
         return -1;

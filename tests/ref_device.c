@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- arrays ------------------------------------------------------------------------------------------------------------ */
+/* ---- arrays ------------------------------------------------------------------------------------------------------ */
 
 size_t ref_bytes(const ref_array *a) { return (size_t)a->n * dt_dtype_size(a->dt); }
 
@@ -21,7 +21,8 @@ ref_array ref_new(dt_dtype dt, int64_t n)
 ref_array ref_random(dt_dtype dt, int64_t n, uint64_t seed, double scale)
 {
     ref_array a = ref_new(dt, n);
-    for (int64_t i = 0; i < n; i++) ref_set(&a, i, scale * (2.0 * (double)(dt_mix64(dt_mix64(seed) + (uint64_t)i) >> 11) * 0x1p-53 - 1.0));
+    for (int64_t i = 0; i < n; i++)
+        ref_set(&a, i, scale * (2.0 * (double)(dt_mix64(dt_mix64(seed) + (uint64_t)i) >> 11) * 0x1p-53 - 1.0));
     return a;
 }
 
@@ -73,8 +74,8 @@ bool ref_near(const ref_array *a, const double *want, double tol, const char *wh
     for (int64_t i = 0; i < a->n; i++) {
         const double got = ref_get(a, i), error = fabs(got - want[i]);
         if (got == want[i] || error <= tol + unit * fabs(want[i])) continue;
-        fprintf(stderr, "%s (%s): element %lld of %lld is %.9g, want %.9g, off by %.3g, allowed %.3g\n", what, dt_dtype_name(a->dt),
-                (long long)i, (long long)a->n, got, want[i], error, tol + unit * fabs(want[i]));
+        fprintf(stderr, "%s (%s): element %lld of %lld is %.9g, want %.9g, off by %.3g, allowed %.3g\n", what,
+                dt_dtype_name(a->dt), (long long)i, (long long)a->n, got, want[i], error, tol + unit * fabs(want[i]));
         return false;
     }
     return true;
@@ -89,11 +90,12 @@ bool ref_rms_near(const ref_array *a, const double *want, double relative, const
         size += want[i] * want[i];
     }
     if (error <= relative * relative * size) return true; /* false for NaN */
-    fprintf(stderr, "%s (%s): root mean square error %.3g of %.3g, allowed %.3g of it\n", what, dt_dtype_name(a->dt), sqrt(error), sqrt(size), relative);
+    fprintf(stderr, "%s (%s): root mean square error %.3g of %.3g, allowed %.3g of it\n", what, dt_dtype_name(a->dt),
+            sqrt(error), sqrt(size), relative);
     return false;
 }
 
-/* ---- products, activations, norms ------------------------------------------------------------------------------------------ */
+/* ---- products, activations, norms -------------------------------------------------------------------------------- */
 
 void ref_matmul(const dt_matmul *mm, const double *a, const double *b, const double *bias, double *c)
 {
@@ -101,7 +103,8 @@ void ref_matmul(const dt_matmul *mm, const double *a, const double *b, const dou
         for (int64_t j = 0; j < mm->n; j++) {
             double sum = (mm->accumulate ? c[i * mm->ldc + j] : 0.0) + (bias ? bias[j] : 0.0);
             for (int64_t p = 0; p < mm->k; p++)
-                sum += a[mm->trans_a ? p * mm->lda + i : i * mm->lda + p] * b[mm->trans_b ? j * mm->ldb + p : p * mm->ldb + j];
+                sum += a[mm->trans_a ? p * mm->lda + i : i * mm->lda + p] *
+                       b[mm->trans_b ? j * mm->ldb + p : p * mm->ldb + j];
             c[i * mm->ldc + j] = sum;
         }
 }
@@ -123,8 +126,8 @@ double ref_act(dt_activation act, double x, double *slope)
     return x * s;
 }
 
-void ref_norm_forward(const double *x, const double *weight, const double *bias, double *y, double *mean, double *rstd, int64_t n_rows,
-                      int64_t width, double eps)
+void ref_norm_forward(const double *x, const double *weight, const double *bias, double *y, double *mean, double *rstd,
+                      int64_t n_rows, int64_t width, double eps)
 {
     for (int64_t r = 0; r < n_rows; r++) {
         const double *xr = x + r * width;
@@ -139,8 +142,8 @@ void ref_norm_forward(const double *x, const double *weight, const double *bias,
     }
 }
 
-void ref_norm_backward(const double *x, const double *weight, const double *mean, const double *rstd, const double *dy, double *dx,
-                       double *dweight, double *dbias, int64_t n_rows, int64_t width)
+void ref_norm_backward(const double *x, const double *weight, const double *mean, const double *rstd, const double *dy,
+                       double *dx, double *dweight, double *dbias, int64_t n_rows, int64_t width)
 {
     for (int64_t r = 0; r < n_rows; r++) {
         const double *xr = x + r * width, *dyr = dy + r * width, mu = mean ? mean[r] : 0.0;
@@ -164,12 +167,13 @@ double ref_dropout(float p, uint64_t key, uint64_t token_key, uint64_t c)
     return dt_u32_to_unit(w[c % 4]) >= p ? 1.0 / (1.0 - (double)p) : 0.0;
 }
 
-/* ---- attention ---------------------------------------------------------------------------------------------------------------- */
+/* ---- attention --------------------------------------------------------------------------------------------------- */
 
 /* One query's probabilities over its sequence's keys, before dropout; returns logsumexp of the scores. */
 static double probabilities(const dt_attention *at, int s, int i, int h, const double *q, const double *k, double *p)
 {
-    const int n_q = at->q_start[s + 1] - at->q_start[s], len = at->kv_len[s], d = at->head_dim, kh = h / (at->n_heads / at->n_kv_heads);
+    const int n_q = at->q_start[s + 1] - at->q_start[s], len = at->kv_len[s], d = at->head_dim,
+              kh = h / (at->n_heads / at->n_kv_heads);
     const int last = len - n_q + i, first = at->window > 0 ? last - at->window + 1 : 0;
     double max = -INFINITY, sum = 0;
     for (int j = 0; j < len; j++) {
@@ -186,11 +190,13 @@ static double probabilities(const dt_attention *at, int s, int i, int h, const d
 
 static double attention_dropout(const dt_attention *at, int64_t row, int h, int j)
 {
-    return at->dropout_p > 0 ? ref_dropout(at->dropout_p, at->dropout_key, at->token_key[row], 4 * ((uint64_t)h << 32 | (uint64_t)(j / 4)) + (uint64_t)(j % 4))
+    return at->dropout_p > 0 ? ref_dropout(at->dropout_p, at->dropout_key, at->token_key[row],
+                                           4 * ((uint64_t)h << 32 | (uint64_t)(j / 4)) + (uint64_t)(j % 4))
                              : 1.0;
 }
 
-void ref_attention_forward(const dt_attention *at, const double *q, const double *k, const double *v, double *out, double *lse)
+void ref_attention_forward(const dt_attention *at, const double *q, const double *k, const double *v, double *out,
+                           double *lse)
 {
     const int d = at->head_dim;
     for (int s = 0; s < at->n_seq; s++) {
@@ -204,7 +210,8 @@ void ref_attention_forward(const dt_attention *at, const double *q, const double
                 for (int c = 0; c < d; c++) {
                     double sum = 0;
                     for (int j = 0; j < at->kv_len[s]; j++)
-                        sum += p[j] * attention_dropout(at, row, h, j) * v[(at->kv_start[s] + j) * at->kv_ld + kh * d + c];
+                        sum +=
+                            p[j] * attention_dropout(at, row, h, j) * v[(at->kv_start[s] + j) * at->kv_ld + kh * d + c];
                     out[row * at->o_ld + h * d + c] = sum;
                 }
             }
@@ -212,12 +219,15 @@ void ref_attention_forward(const dt_attention *at, const double *q, const double
     }
 }
 
-/* dp_j = f_j dout.v_j;  ds_j = p_j (dp_j - sum_l p_l dp_l);  dq += scale ds_j k_j, dk_j += scale ds_j q, dv_j += f_j p_j dout. */
-static void query_backward(const dt_attention *at, int s, int i, int h, const double *q, const double *k, const double *v, const double *dout,
-                           double *dq, double *dk, double *dv, double *p, double *dp)
+/* dp_j = f_j dout.v_j;  ds_j = p_j (dp_j - sum_l p_l dp_l);  dq += scale ds_j k_j, dk_j += scale ds_j q, dv_j += f_j
+ * p_j dout. */
+static void query_backward(const dt_attention *at, int s, int i, int h, const double *q, const double *k,
+                           const double *v, const double *dout, double *dq, double *dk, double *dv, double *p,
+                           double *dp)
 {
     const int d = at->head_dim, len = at->kv_len[s];
-    const int64_t row = at->q_start[s] + i, kv = (int64_t)at->kv_start[s] * at->kv_ld + h / (at->n_heads / at->n_kv_heads) * d;
+    const int64_t row = at->q_start[s] + i,
+                  kv = (int64_t)at->kv_start[s] * at->kv_ld + h / (at->n_heads / at->n_kv_heads) * d;
     const double *qi = q + row * at->q_ld + h * d, *doi = dout + row * at->o_ld + h * d;
     double mean = 0;
     probabilities(at, s, i, h, q, k, p);
@@ -237,20 +247,22 @@ static void query_backward(const dt_attention *at, int s, int i, int h, const do
     }
 }
 
-void ref_attention_backward(const dt_attention *at, const double *q, const double *k, const double *v, const double *dout, double *dq,
-                            double *dk, double *dv)
+void ref_attention_backward(const dt_attention *at, const double *q, const double *k, const double *v,
+                            const double *dout, double *dq, double *dk, double *dv)
 {
     for (int s = 0; s < at->n_seq; s++) {
         double *p = malloc(((size_t)at->kv_len[s] + 1) * 2 * sizeof *p);
         for (int i = 0; i < at->q_start[s + 1] - at->q_start[s]; i++)
-            for (int h = 0; h < at->n_heads; h++) query_backward(at, s, i, h, q, k, v, dout, dq, dk, dv, p, p + at->kv_len[s]);
+            for (int h = 0; h < at->n_heads; h++)
+                query_backward(at, s, i, h, q, k, v, dout, dq, dk, dv, p, p + at->kv_len[s]);
         free(p);
     }
 }
 
-/* ---- classifier ----------------------------------------------------------------------------------------------------------------- */
+/* ---- classifier -------------------------------------------------------------------------------------------------- */
 
-void ref_classifier(const double *z, int64_t n, int32_t target, double inv_t, double weight, double *logp, double *entropy, double *grad)
+void ref_classifier(const double *z, int64_t n, int32_t target, double inv_t, double weight, double *logp,
+                    double *entropy, double *grad)
 {
     double max = -INFINITY, sum = 0, mean = 0;
     for (int64_t v = 0; v < n; v++) max = z[v] * inv_t > max ? z[v] * inv_t : max;
@@ -263,7 +275,7 @@ void ref_classifier(const double *z, int64_t n, int32_t target, double inv_t, do
         grad[v] = target >= 0 ? weight * inv_t * (exp(z[v] * inv_t - max) / sum - (v == target ? 1.0 : 0.0)) : 0.0;
 }
 
-/* ---- instruction sets ------------------------------------------------------------------------------------------------------- */
+/* ---- instruction sets -------------------------------------------------------------------------------------------- */
 
 static const char *const isas[] = {"v2", "v3", "v4", "neon", "neon_bf16", "sve", "sve_bf16", "base"};
 

@@ -4,7 +4,7 @@
 
 #include "dtrain/device.h"
 
-/* ---- host arrays of the type under test ------------------------------------------------------------------------------ */
+/* ---- host arrays of the type under test -------------------------------------------------------------------------- */
 
 typedef struct ref_array {
     dt_dtype dt;
@@ -12,14 +12,15 @@ typedef struct ref_array {
     void *p; /* the n elements */
 } ref_array;
 
-ref_array ref_new(dt_dtype dt, int64_t n);                              /* every byte 0xff: NaN in both types */
-ref_array ref_random(dt_dtype dt, int64_t n, uint64_t seed, double scale); /* uniform in [-scale, scale], rounded to dt */
+ref_array ref_new(dt_dtype dt, int64_t n); /* every byte 0xff: NaN in both types */
+/* uniform in [-scale, scale], rounded to dt */
+ref_array ref_random(dt_dtype dt, int64_t n, uint64_t seed, double scale);
 ref_array ref_copy(const ref_array *a);
 size_t ref_bytes(const ref_array *a);
 void ref_drop(ref_array *a);
 double ref_get(const ref_array *a, int64_t i);
 void ref_set(ref_array *a, int64_t i, double x);
-double *ref_doubles(const ref_array *a);                                /* malloc'd [n] */
+double *ref_doubles(const ref_array *a); /* malloc'd [n] */
 double ref_largest(const double *x, int64_t n);
 
 /** |a[i] - want[i]| <= tol + rounding of the type for all i; prints the first that is not.
@@ -28,32 +29,34 @@ bool ref_near(const ref_array *a, const double *want, double tol, const char *wh
 /** Root mean square of a - want at most relative times that of want: what roundings of random sign give. */
 bool ref_rms_near(const ref_array *a, const double *want, double relative, const char *what);
 
-/* ---- the operations ------------------------------------------------------------------------------------------------------ */
+/* ---- the operations ---------------------------------------------------------------------------------------------- */
 
 void ref_matmul(const dt_matmul *mm, const double *a, const double *b, const double *bias, double *c);
 double ref_act(dt_activation act, double x, double *slope);
 
 /** Rows of width, one after the other. dweight and dbias are added to. bias NULL: RMSNorm (mean 0). */
-void ref_norm_forward(const double *x, const double *weight, const double *bias, double *y, double *mean, double *rstd, int64_t n_rows,
-                      int64_t width, double eps);
-void ref_norm_backward(const double *x, const double *weight, const double *mean, const double *rstd, const double *dy, double *dx,
-                       double *dweight, double *dbias, int64_t n_rows, int64_t width);
+void ref_norm_forward(const double *x, const double *weight, const double *bias, double *y, double *mean, double *rstd,
+                      int64_t n_rows, int64_t width, double eps);
+void ref_norm_backward(const double *x, const double *weight, const double *mean, const double *rstd, const double *dy,
+                       double *dx, double *dweight, double *dbias, int64_t n_rows, int64_t width);
 
 /** The factor of dropout, 0 or 1/(1-p), of element c of a token. */
 double ref_dropout(float p, uint64_t key, uint64_t token_key, uint64_t c);
 
 /** Layouts as in dt_attention, in double. lse [n_tok, n_heads]. */
-void ref_attention_forward(const dt_attention *at, const double *q, const double *k, const double *v, double *out, double *lse);
+void ref_attention_forward(const dt_attention *at, const double *q, const double *k, const double *v, double *out,
+                           double *lse);
 /** dq, dk, dv are added to. */
-void ref_attention_backward(const dt_attention *at, const double *q, const double *k, const double *v, const double *dout, double *dq,
-                            double *dk, double *dv);
+void ref_attention_backward(const dt_attention *at, const double *q, const double *k, const double *v,
+                            const double *dout, double *dq, double *dk, double *dv);
 
 /** One row: logp, entropy, and d (logp weighted) as dt_classifier says. grad may be NULL. */
-void ref_classifier(const double *z, int64_t n, int32_t target, double inv_t, double weight, double *logp, double *entropy, double *grad);
+void ref_classifier(const double *z, int64_t n, int32_t target, double inv_t, double weight, double *logp,
+                    double *entropy, double *grad);
 
-/* ---- instruction sets ------------------------------------------------------------------------------------------------------ */
+/* ---- instruction sets -------------------------------------------------------------------------------------------- */
 
-int ref_n_isas(void);               /* kernels that were built and run here */
-const char *ref_take_isa(int i);    /* devices opened from now on use the i-th; its name */
+int ref_n_isas(void);            /* kernels that were built and run here */
+const char *ref_take_isa(int i); /* devices opened from now on use the i-th; its name */
 
 #endif

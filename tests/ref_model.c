@@ -1,5 +1,5 @@
-/* ref_model.c - see ref_model.h. Plain loops; what is checked here besides is the contract of unit.h: balanced calls, no gradient read before
- * it is written. */
+/* ref_model.c - see ref_model.h. Plain loops; what is checked here besides is the contract of unit.h: balanced calls,
+ * no gradient read before it is written. */
 #include "ref_model.h"
 #include <math.h>
 #include <stdlib.h>
@@ -14,7 +14,10 @@ static uint64_t name_hash(const char *name)
     return h;
 }
 
-static double number_of(uint64_t hash, int64_t i) { return (double)(dt_mix64(hash + (uint64_t)i) >> 40) * 0x1p-24 - 0.5; }
+static double number_of(uint64_t hash, int64_t i)
+{
+    return (double)(dt_mix64(hash + (uint64_t)i) >> 40) * 0x1p-24 - 0.5;
+}
 double ref_number(const char *name, int64_t i) { return number_of(name_hash(name), i); }
 
 static double formula_weight(const dt_tensor *t, uint64_t hash, int64_t i)
@@ -50,7 +53,8 @@ static void move(ref_model *r, void *dst, const void *src, size_t nbytes)
 
 double ref_grad(ref_model *r, int unit, int64_t i)
 {
-    for (int u = 0; r->grads_changed && u < r->n_units; u++) move(r, r->host_grads[u], r->grads[u].ptr, r->grads[u].nbytes);
+    for (int u = 0; r->grads_changed && u < r->n_units; u++)
+        move(r, r->host_grads[u], r->grads[u].ptr, r->grads[u].nbytes);
     r->grads_changed = false;
     return get(r->host_grads[unit], r->opt.grad_dtype, i);
 }
@@ -147,8 +151,8 @@ static dt_err alloc_units(ref_model *r)
     r->host_grads = calloc(n, sizeof *r->host_grads);
     r->params_changed = calloc(n, sizeof *r->params_changed);
     r->calls = calloc(CALLS_SIZE, 1);
-    DT_CHECK(r->params && r->grads && r->param_holds && r->grad_holds && r->grads_fresh && r->host_params && r->host_grads &&
-                 r->params_changed && r->calls,
+    DT_CHECK(r->params && r->grads && r->param_holds && r->grad_holds && r->grads_fresh && r->host_params &&
+                 r->host_grads && r->params_changed && r->calls,
              DT_ERR_MEMORY, "no memory");
     for (int u = 0; u < r->n_units; u++) {
         const size_t len = (size_t)r->units[u].flat_len;
@@ -231,7 +235,8 @@ static float **alloc_rows(const ref_model *r)
 
 static void update_tensor(ref_model *r, int u, const dt_tensor *t, double lr, double weight_decay, double factor)
 {
-    const double b1 = 0.9, b2 = 0.95, fix1 = 1 - pow(b1, (double)r->n_updates), fix2 = 1 - pow(b2, (double)r->n_updates);
+    const double b1 = 0.9, b2 = 0.95, fix1 = 1 - pow(b1, (double)r->n_updates),
+                 fix2 = 1 - pow(b2, (double)r->n_updates);
     for (int64_t i = t->offset; i < t->offset + t->n_elems; i++) {
         const double g = factor * ref_grad(r, u, i), decay = t->decay ? weight_decay : 0;
         const double m = b1 * r->m[u][i] + (1 - b1) * g, v = b2 * r->v[u][i] + (1 - b2) * g * g;
@@ -259,7 +264,8 @@ double ref_model_adamw(ref_model *r, double lr, double weight_decay, double clip
     const double norm = sqrt(sum), factor = clip > 0 ? fmin(1, clip / (norm + 1e-6)) : 1;
     r->n_updates++;
     for (int u = 0; u < r->n_units; u++)
-        for (int i = 0; i < r->units[u].n_tensors; i++) update_tensor(r, u, &r->units[u].tensors[i], lr, weight_decay, factor);
+        for (int i = 0; i < r->units[u].n_tensors; i++)
+            update_tensor(r, u, &r->units[u].tensors[i], lr, weight_decay, factor);
     return norm;
 }
 

@@ -1,5 +1,5 @@
-/* ref_model.h - a model on plain buffers, for tests: every unit whole in memory, a parameter source that also checks how it is called, weights and
- * tokens from the formula of make_model_fixtures.py, AdamW as the fixtures use it. */
+/* ref_model.h - a model on plain buffers, for tests: every unit whole in memory, a parameter source that also checks
+ * how it is called, weights and tokens from the formula of make_model_fixtures.py, AdamW as the fixtures use it. */
 #ifndef REF_MODEL_H
 #define REF_MODEL_H
 
@@ -14,11 +14,11 @@ typedef struct ref_model {
     int n_units;
     dt_model *model;
     dt_param_source source;
-    dt_buf *params, *grads;   /* [n_units], on the device */
+    dt_buf *params, *grads;           /* [n_units], on the device */
     void **host_params, **host_grads; /* [n_units][flat_len]: what the tests read and write; see ref_model_sync */
     bool *params_changed;             /* on the host, since the device had them */
     bool grads_changed;               /* on the device, since the host had them */
-    float **master, **m, **v; /* [n_units][flat_len]: AdamW's, allocated by the first ref_model_adamw */
+    float **master, **m, **v;         /* [n_units][flat_len]: AdamW's, allocated by the first ref_model_adamw */
     int64_t n_updates;
     int *param_holds, *grad_holds;
     bool *grads_fresh; /* nothing is in the gradients yet */
@@ -54,7 +54,8 @@ double ref_weight(const dt_tensor *t, int64_t i);
 /** Batch k of sequences of these lengths; all tokens but `without_target` in every so many (0: none) have targets. */
 void ref_batch_fill(dt_batch *b, int64_t n_vocab, int64_t k, int n_seq, const int32_t *lens, int without_target_every);
 
-/** Mean over targets of -logp, with its per-token values (NULL: not wanted), by forward (train) and the logp-only head. */
+/** Mean over targets of -logp, with its per-token values (NULL: not wanted), by forward (train) and the logp-only
+ *  head. */
 dt_err ref_model_loss(ref_model *r, const dt_batch *b, bool train, int64_t step, double *loss, float *logp);
 /** Forward, head, backward with u = scale / (targets of b); loss as above. */
 dt_err ref_model_grads(ref_model *r, const dt_batch *b, int64_t step, double scale, double *loss);

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static dt_err add(dt_unit *u, const char *suffix, int64_t rows, int64_t cols, bool new_group, bool decay, float std, float value)
+static dt_err add(dt_unit *u, const char *suffix, int64_t rows, int64_t cols, bool new_group, bool decay, float std,
+                  float value)
 {
     char name[DT_NAME_MAX];
     const int64_t shape[] = {rows, cols};
@@ -56,7 +57,7 @@ float ref_zero_grad(bool exact, int64_t step, int64_t j, int unit, int64_t i, in
     return h >> 40 & 1 ? -x : x;
 }
 
-/* ---- one micro-step of the model ------------------------------------------------------------------------------------ */
+/* ---- one micro-step of the model --------------------------------------------------------------------------------- */
 
 static float get(const void *data, dt_dtype t, int64_t i)
 {
@@ -72,12 +73,16 @@ static void put(void *data, dt_dtype t, int64_t i, bool accumulate, float x)
         ((uint16_t *)data)[i] = dt_bf16_from_float(x);
 }
 
-static size_t view_nbytes(const dt_unit *unit, const dt_unit_view *view) { return (size_t)unit->flat_len * dt_dtype_size(view->dtype); }
+static size_t view_nbytes(const dt_unit *unit, const dt_unit_view *view)
+{
+    return (size_t)unit->flat_len * dt_dtype_size(view->dtype);
+}
 
 void *ref_zero_read_view(dt_device *dev, const dt_unit *unit, const dt_unit_view *view)
 {
     void *host = malloc(view_nbytes(unit, view));
-    if (host && dev->ops->copy(dev, host, view->data, view_nbytes(unit, view), NULL) == DT_OK && dev->ops->stream_sync(dev, NULL) == DT_OK)
+    if (host && dev->ops->copy(dev, host, view->data, view_nbytes(unit, view), NULL) == DT_OK &&
+        dev->ops->stream_sync(dev, NULL) == DT_OK)
         return host;
     free(host);
     return NULL;
@@ -128,7 +133,8 @@ static dt_err with_params(ref_zero_model *m, int unit)
 static dt_err release_params(ref_zero_model *m, int unit) { return m->source.params_release(m->source.self, unit); }
 
 /** Add one part of a tensor's gradients, or write it; frozen ones get garbage. */
-static void write_tensor(const ref_zero_model *m, void *data, dt_dtype dtype, int unit, int k, int64_t step, int64_t j, int half, bool add)
+static void write_tensor(const ref_zero_model *m, void *data, dt_dtype dtype, int unit, int k, int64_t step, int64_t j,
+                         int half, bool add)
 {
     const dt_tensor *t = &m->units[unit].tensors[k];
     for (int64_t i = t->offset; i < t->offset + t->n_elems; i++)
@@ -136,7 +142,8 @@ static void write_tensor(const ref_zero_model *m, void *data, dt_dtype dtype, in
 }
 
 /* What the device holds, changed on the host by tensors first .. last, and sent back without waiting. */
-static dt_err change_grads(ref_zero_model *m, const dt_unit_view *view, int unit, int first, int last, int64_t step, int64_t j)
+static dt_err change_grads(ref_zero_model *m, const dt_unit_view *view, int unit, int first, int last, int64_t step,
+                           int64_t j)
 {
     void *data = ref_zero_read_view(m->dev, &m->units[unit], view);
     if (!data) return DT_ERR_FAULT;
@@ -190,12 +197,12 @@ dt_err ref_zero_micro_step(ref_zero_model *m, int64_t step, int64_t j)
     return err;
 }
 
-/* ---- one rank, fp32, plain loops ------------------------------------------------------------------------------------ */
+/* ---- one rank, fp32, plain loops --------------------------------------------------------------------------------- */
 
 static float rounded(float x, dt_dtype t) { return t == DT_F32 ? x : dt_bf16_to_float(dt_bf16_from_float(x)); }
 
-void ref_zero_sum_grads(const dt_unit *units, bool exact, bool tied, dt_dtype micro_dtype, int64_t step, int64_t n_micro,
-                        float *grad)
+void ref_zero_sum_grads(const dt_unit *units, bool exact, bool tied, dt_dtype micro_dtype, int64_t step,
+                        int64_t n_micro, float *grad)
 {
     for (int u = 0; u < REF_ZERO_UNITS; grad += units[u].flat_len, u++)
         for (int k = 0; k < units[u].n_tensors; k++) {
@@ -222,7 +229,8 @@ void ref_zero_adamw(const dt_unit *units, const dt_adamw *opt, const float *grad
                 const float g = opt->grad_scale * grad[i];
                 m[i] = opt->beta1 * m[i] + (1 - opt->beta1) * g;
                 v[i] = opt->beta2 * v[i] + (1 - opt->beta2) * g * g;
-                param[i] = param[i] * (1 - opt->lr * wd) - opt->lr * (m[i] / opt->fix1) / (sqrtf(v[i] / opt->fix2) + opt->eps);
+                param[i] =
+                    param[i] * (1 - opt->lr * wd) - opt->lr * (m[i] / opt->fix1) / (sqrtf(v[i] / opt->fix2) + opt->eps);
             }
         }
 }

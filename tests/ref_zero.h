@@ -1,4 +1,5 @@
-/* ref_zero.h - a model that is all sizes and no layers, and training it in plain loops on one rank: what ZeRO is held against. */
+/* ref_zero.h - a model that is all sizes and no layers, and training it in plain loops on one rank: what ZeRO is held
+ * against. */
 #ifndef DTRAIN_REF_ZERO_H
 #define DTRAIN_REF_ZERO_H
 
@@ -7,7 +8,8 @@
 
 enum { REF_ZERO_UNITS = 5 };
 
-/** Units of odd sizes, with padding inside, tensors without decay and, when asked for, frozen tensors. The same on all ranks. */
+/** Units of odd sizes, with padding inside, tensors without decay and, when asked for, frozen tensors. The same on all
+ *  ranks. */
 dt_err ref_zero_make_units(dt_unit *units, bool with_frozen);
 void ref_zero_free_units(dt_unit *units);
 int64_t ref_zero_total(const dt_unit *units); /* sum of flat_len: length of the arrays below, unit after unit */
@@ -17,21 +19,23 @@ int64_t ref_zero_total(const dt_unit *units); /* sum of flat_len: length of the 
  *  else any float of a few binary orders. */
 float ref_zero_grad(bool exact, int64_t step, int64_t j, int unit, int64_t i, int half);
 
-/** What the test wants from the source: the calls of one micro-step, forward and backward, with unit 0 tied to the last. */
+/** What the test wants from the source: the calls of one micro-step, forward and backward, with unit 0 tied to the
+ *  last. */
 typedef struct ref_zero_model {
     const dt_unit *units;
     dt_param_source source;
     dt_device *dev;
     bool exact, tied;
-    const float *expect; /* NULL, or parameters that params_acquire must show (fp32: in these bits; bf16: these, rounded) */
-    float slack;         /* how far bf16 parameters may be off, in parts of the value */
-    int64_t n_wrong;     /* elements of views that were not as expected, padding included */
+    /* NULL, or parameters that params_acquire must show (fp32: in these bits; bf16: these, rounded) */
+    const float *expect;
+    float slack;                    /* how far bf16 parameters may be off, in parts of the value */
+    int64_t n_wrong;                /* elements of views that were not as expected, padding included */
     void *lent[4 * REF_ZERO_UNITS]; /* host memory that queued copies read: freed at the end of the micro-step */
     int n_lent;
 } ref_zero_model;
 
-/** A unit's view in host memory, malloc'ed; waits for the device. NULL: an error. And the way back, queued on the default stream: host is
- *  borrowed until that is synchronised. */
+/** A unit's view in host memory, malloc'ed; waits for the device. NULL: an error. And the way back, queued on the
+ *  default stream: host is borrowed until that is synchronised. */
 void *ref_zero_read_view(dt_device *dev, const dt_unit *unit, const dt_unit_view *view);
 dt_err ref_zero_write_view(dt_device *dev, const dt_unit *unit, const dt_unit_view *view, const void *host);
 
@@ -39,8 +43,8 @@ dt_err ref_zero_write_view(dt_device *dev, const dt_unit *unit, const dt_unit_vi
 dt_err ref_zero_micro_step(ref_zero_model *m, int64_t step, int64_t j);
 
 /** fp32 training on one rank: sum gradients of micro-batches 0 .. n_micro-1 in order, from grad_dtype-rounded parts. */
-void ref_zero_sum_grads(const dt_unit *units, bool exact, bool tied, dt_dtype micro_dtype, int64_t step, int64_t n_micro,
-                        float *grad);
+void ref_zero_sum_grads(const dt_unit *units, bool exact, bool tied, dt_dtype micro_dtype, int64_t step,
+                        int64_t n_micro, float *grad);
 void ref_zero_adamw(const dt_unit *units, const dt_adamw *opt, const float *grad, float *param, float *m, float *v);
 
 #endif

@@ -1,6 +1,5 @@
-/* test_beams.c - beam search against every sequence there is, against a plain loop, and against transformers on tiny models; the log-probabilities that
- * generation tells against those of training's forward.
- * DEVICES: cpu queue */
+/* test_beams.c - beam search against every sequence there is, against a plain loop, and against transformers on tiny
+ * models; the log-probabilities that generation tells against those of training's forward. DEVICES: cpu queue */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +14,7 @@
 #include "dtrain/generate.h"
 #include "ref_model.h"
 
-/* ---- a decoder that is a pure function of a sequence's tokens ------------------------------------------------------------ */
+/* ---- a decoder that is a pure function of a sequence's tokens ---------------------------------------------------- */
 
 enum { MAX_VOCAB = 40, MAX_SLOTS = 128, MAX_LEN = 40, MAX_BEAMS = 125 };
 
@@ -29,7 +28,8 @@ static void fake_logits(const fake *f, const int32_t *ids, int32_t n, float *log
 {
     uint64_t h = 1;
     for (int32_t i = 0; i < n; i++) h = dt_mix64(h ^ (uint64_t)ids[i]);
-    for (int v = 0; v < f->n_vocab; v++) logits[v] = (float)(dt_mix64(h + (uint64_t)v) % (uint64_t)f->n_levels) / (float)f->n_levels * 4;
+    for (int v = 0; v < f->n_vocab; v++)
+        logits[v] = (float)(dt_mix64(h + (uint64_t)v) % (uint64_t)f->n_levels) / (float)f->n_levels * 4;
 }
 
 static dt_err fake_decode(void *self, const dt_batch *b, const int32_t *slot, float *logits)
@@ -63,7 +63,7 @@ static dt_err fake_copy(void *self, int32_t src, int32_t dst, int32_t first)
     return DT_OK;
 }
 
-/* ---- a search and its results -------------------------------------------------------------------------------------------- */
+/* ---- a search and its results ------------------------------------------------------------------------------------ */
 
 enum { N_PROMPTS = 5 };
 typedef struct search {
@@ -73,12 +73,17 @@ typedef struct search {
     int32_t *ids;
 } search;
 
-static void make_search(search *w, const dt_beam_options *how, int n_vocab, const int32_t *eos, int n_eos, int groups, int n_new)
+static void make_search(search *w, const dt_beam_options *how, int n_vocab, const int32_t *eos, int n_eos, int groups,
+                        int n_new)
 {
     const int n = N_PROMPTS * how->n_return;
     w->how = *how;
-    w->opt = (dt_generate_options){.sampling = dt_sampling_default(), .eos = eos, .n_eos = n_eos, .vocab_size = n_vocab,
-                                   .n_slots = groups * how->n_beams, .max_tok = groups * how->n_beams + 3};
+    w->opt = (dt_generate_options){.sampling = dt_sampling_default(),
+                                   .eos = eos,
+                                   .n_eos = n_eos,
+                                   .vocab_size = n_vocab,
+                                   .n_slots = groups * how->n_beams,
+                                   .max_tok = groups * how->n_beams + 3};
     w->seqs = calloc((size_t)n, sizeof *w->seqs);
     w->list = calloc((size_t)n, sizeof(dt_sequence *));
     w->ids = calloc((size_t)n * MAX_LEN, sizeof *w->ids);
@@ -86,8 +91,13 @@ static void make_search(search *w, const dt_beam_options *how, int n_vocab, cons
         const int prompt = i / how->n_return;
         const int32_t n_prompt = 1 + (int32_t)(dt_mix64((uint64_t)prompt) % 9);
         w->list[i] = &w->seqs[i];
-        w->seqs[i] = (dt_sequence){.number = (uint64_t)i, .ids = w->ids + i * MAX_LEN, .n_prompt = n_prompt, .n_ids = n_prompt, .max_ids = n_prompt + n_new};
-        for (int32_t t = 0; t < n_prompt; t++) w->seqs[i].ids[t] = (int32_t)(dt_mix64((uint64_t)(100 * prompt + t)) % (uint64_t)n_vocab);
+        w->seqs[i] = (dt_sequence){.number = (uint64_t)i,
+                                   .ids = w->ids + i * MAX_LEN,
+                                   .n_prompt = n_prompt,
+                                   .n_ids = n_prompt,
+                                   .max_ids = n_prompt + n_new};
+        for (int32_t t = 0; t < n_prompt; t++)
+            w->seqs[i].ids[t] = (int32_t)(dt_mix64((uint64_t)(100 * prompt + t)) % (uint64_t)n_vocab);
     }
 }
 
@@ -103,7 +113,7 @@ static void run_search(search *w, fake *f, dt_ledger *ledger)
     assert_int_equal(atomic_load(&ledger->total_now), 0);
 }
 
-/* ---- the definition, on whole sequences ------------------------------------------------------------------------------------ */
+/* ---- the definition, on whole sequences -------------------------------------------------------------------------- */
 
 typedef struct text {
     int32_t ids[MAX_LEN], n;
@@ -171,7 +181,8 @@ static int plain_search(const search *w, const fake *f, const dt_sequence *promp
         const bool full = live[0].n + 1 == prompt->max_ids;
         const double divisor = pow(length, w->how.length_penalty);
         int n_all = n_live * f->n_vocab, n_next = 0;
-        for (int i = 0; i < n_live; i++) extend(f, &live[i], i, w->opt.sampling.repetition_penalty, all + i * f->n_vocab);
+        for (int i = 0; i < n_live; i++)
+            extend(f, &live[i], i, w->opt.sampling.repetition_penalty, all + i * f->n_vocab);
         qsort(all, (size_t)n_all, sizeof *all, by_sum);
         const int most = b * (1 + (w->opt.n_eos > 1 ? w->opt.n_eos : 1));
         for (int i = 0; i < n_all && i < most; i++) {
@@ -181,7 +192,8 @@ static int plain_search(const search *w, const fake *f, const dt_sequence *promp
             if (!ends && n_next < b) live[n_next++] = all[i];
         }
         n_live = n_next;
-        if (n_found == b && (w->how.early_stopping || n_live == 0 || live[0].sum / divisor <= found[b - 1].score)) break;
+        if (n_found == b && (w->how.early_stopping || n_live == 0 || live[0].sum / divisor <= found[b - 1].score))
+            break;
     }
     free(live), free(all);
     return n_found;
@@ -198,7 +210,8 @@ static void check_against(const search *w, const text *found, int n_found, int p
         }
         assert_int_equal(q->n_ids, found[r].n);
         assert_memory_equal(q->ids, found[r].ids, (size_t)q->n_ids * sizeof *q->ids);
-        assert_true(fabs(q->score - found[r].score) <= 1e-12 * fabs(found[r].score) && fabs(q->logp - found[r].logp) <= 1e-12 * fabs(found[r].logp));
+        assert_true(fabs(q->score - found[r].score) <= 1e-12 * fabs(found[r].score) &&
+                    fabs(q->logp - found[r].logp) <= 1e-12 * fabs(found[r].logp));
         assert_int_equal(q->finish, is_eos(w, q->ids[q->n_ids - 1]) ? DT_FINISH_EOS : DT_FINISH_LENGTH);
     }
 }
@@ -212,12 +225,15 @@ static void the_plain_loop_finds_the_same(void **state)
         dt_ledger ledger = {0};
         search w;
         const int n_beams = 1 + (int)(dt_mix64(k + 1000) % 6);
-        const dt_beam_options how = {.n_beams = n_beams, .n_return = 1 + (int)(dt_mix64(k + 2000) % (uint64_t)n_beams),
-                                     .length_penalty = (double)(k % 5) * 0.5 - 0.5, .early_stopping = k % 2};
+        const dt_beam_options how = {.n_beams = n_beams,
+                                     .n_return = 1 + (int)(dt_mix64(k + 2000) % (uint64_t)n_beams),
+                                     .length_penalty = (double)(k % 5) * 0.5 - 0.5,
+                                     .early_stopping = k % 2};
         make_search(&w, &how, f.n_vocab, eos, (int)(k % 3) + 1 - (k % 7 == 0), 1 + (int)(k % 3), 1 + (int)(k % 12));
         w.opt.sampling.repetition_penalty = k % 4 == 1 ? 1.5 : k % 4 == 3 ? 0.5 : 1;
         run_search(&w, &f, &ledger);
-        for (int p = 0; p < N_PROMPTS; p++) check_against(&w, found, plain_search(&w, &f, &w.seqs[p * how.n_return], found), p);
+        for (int p = 0; p < N_PROMPTS; p++)
+            check_against(&w, found, plain_search(&w, &f, &w.seqs[p * how.n_return], found), p);
         free_search(&w);
     }
 }
@@ -230,8 +246,10 @@ static void enumerate(const search *w, const fake *f, const text *t, const dt_se
     for (int v = 0; v < f->n_vocab; v++) {
         const bool ends = is_eos(w, v) || next[v].n == prompt->max_ids;
         next[v].score = next[v].sum / pow(next[v].n - prompt->n_prompt, w->how.length_penalty);
-        if (ends) insert(found, n, MAX_BEAMS, &next[v]);
-        else enumerate(w, f, &next[v], prompt, found, n);
+        if (ends)
+            insert(found, n, MAX_BEAMS, &next[v]);
+        else
+            enumerate(w, f, &next[v], prompt, found, n);
     }
 }
 
@@ -300,7 +318,7 @@ static void a_prompt_without_room_and_wrong_numbers(void **state)
     free_search(&w);
 }
 
-/* ---- transformers ---------------------------------------------------------------------------------------------------------- */
+/* ---- transformers ------------------------------------------------------------------------------------------------ */
 
 static int32_t take_ids(const json_t *list, int32_t *ids)
 {
@@ -308,7 +326,8 @@ static int32_t take_ids(const json_t *list, int32_t *ids)
     return (int32_t)json_array_size(list);
 }
 
-static void fill_prompts(const json_t *fixture, const char *name, int n_return, dt_sequence *seqs, dt_sequence **list, int32_t (*ids)[MAX_LEN])
+static void fill_prompts(const json_t *fixture, const char *name, int n_return, dt_sequence *seqs, dt_sequence **list,
+                         int32_t (*ids)[MAX_LEN])
 {
     const json_t *prompts = json_object_get(fixture, "prompts");
     const int32_t n_new = (int32_t)json_integer_value(json_object_get(fixture, name));
@@ -323,11 +342,14 @@ static void expect_ids(const dt_sequence *q, const json_t *want, const char *wha
 {
     int32_t ids[MAX_LEN];
     const int32_t n = take_ids(want, ids);
-    if (q->n_ids - q->n_prompt != n || memcmp(q->ids + q->n_prompt, ids, (size_t)n * sizeof *ids) != 0) fail_msg("%s", what);
+    if (q->n_ids - q->n_prompt != n || memcmp(q->ids + q->n_prompt, ids, (size_t)n * sizeof *ids) != 0)
+        fail_msg("%s", what);
 }
 
-/* Scores: each log-probability is a difference of floats near 4 whose errors are some 2^-22, and 12 of them add up, divided by 12^a. */
-static void check_search(ref_model *r, const json_t *fixture, const json_t *how, int groups, const int32_t *eos, int n_eos, const char *name)
+/* Scores: each log-probability is a difference of floats near 4 whose errors are some 2^-22, and 12 of them add up,
+ * divided by 12^a. */
+static void check_search(ref_model *r, const json_t *fixture, const json_t *how, int groups, const int32_t *eos,
+                         int n_eos, const char *name)
 {
     dt_sequence seqs[32], *list[32];
     int32_t ids[32][MAX_LEN];
@@ -337,8 +359,13 @@ static void check_search(ref_model *r, const json_t *fixture, const json_t *how,
                                 .n_return = (int)json_integer_value(json_object_get(how, "num_return")),
                                 .length_penalty = json_number_value(json_object_get(how, "length_penalty")),
                                 .early_stopping = json_is_true(json_object_get(how, "early_stopping"))};
-    dt_generate_options opt = {.sampling = dt_sampling_default(), .eos = eos, .n_eos = n_eos, .vocab_size = r->mc.vocab_size,
-                                     .n_slots = groups * bo.n_beams, .max_tok = 20, .ledger = &r->ledger};
+    dt_generate_options opt = {.sampling = dt_sampling_default(),
+                               .eos = eos,
+                               .n_eos = n_eos,
+                               .vocab_size = r->mc.vocab_size,
+                               .n_slots = groups * bo.n_beams,
+                               .max_tok = 20,
+                               .ledger = &r->ledger};
     const json_t *penalty = json_object_get(how, "repetition_penalty");
     if (penalty) opt.sampling.repetition_penalty = json_number_value(penalty);
     const dt_decoder d = dt_decoder_of_model(r->model);
@@ -360,8 +387,13 @@ static void check_greedy(ref_model *r, const json_t *fixture, const int32_t *eos
     dt_sequence seqs[8], *list[8];
     int32_t ids[8][MAX_LEN];
     dt_generate_stats stats;
-    dt_generate_options opt = {.sampling = dt_sampling_default(), .eos = eos, .n_eos = n_eos, .vocab_size = r->mc.vocab_size, .n_slots = 2,
-                               .max_tok = 5, .ledger = &r->ledger};
+    dt_generate_options opt = {.sampling = dt_sampling_default(),
+                               .eos = eos,
+                               .n_eos = n_eos,
+                               .vocab_size = r->mc.vocab_size,
+                               .n_slots = 2,
+                               .max_tok = 5,
+                               .ledger = &r->ledger};
     const dt_decoder d = dt_decoder_of_model(r->model);
     opt.sampling.greedy = true;
     fill_prompts(fixture, "max_new_tokens", 1, seqs, list, ids);
@@ -380,12 +412,20 @@ static void check_fixture(const char *name)
     assert_non_null(fixture);
     char *config = json_dumps(json_object_get(fixture, "config"), 0);
     const int n_eos = take_ids(json_object_get(fixture, "eos"), eos);
-    dt_model_options mo = {.dtype = DT_F32, .grad_dtype = DT_F32, .max_tok = 20, .max_seq = 16, .max_pos = 24, .cache_seqs = 16, .cache_len = 24, .by_row = true};
+    dt_model_options mo = {.dtype = DT_F32,
+                           .grad_dtype = DT_F32,
+                           .max_tok = 20,
+                           .max_seq = 16,
+                           .max_pos = 24,
+                           .cache_seqs = 16,
+                           .cache_len = 24,
+                           .by_row = true};
     if (ref_model_open(&r, name, config, &mo) != DT_OK) fail_msg("%s", dt_error_message());
     check_greedy(&r, fixture, eos, n_eos, name);
     const json_t *searches = json_object_get(fixture, "searches");
     for (size_t i = 0; i < json_array_size(searches); i++)
-        for (int groups = 1; groups < 3; groups++) check_search(&r, fixture, json_array_get(searches, i), groups, eos, n_eos, name);
+        for (int groups = 1; groups < 3; groups++)
+            check_search(&r, fixture, json_array_get(searches, i), groups, eos, n_eos, name);
     ref_model_close(&r);
     assert_int_equal(ref_model_left(&r), 0);
     free(config);
@@ -394,13 +434,15 @@ static void check_fixture(const char *name)
 
 static void transformers_finds_the_same(void **state)
 {
-    static const char *const names[] = {"gpt2", "gpt2_variant", "llama", "llama_linear", "llama_dynamic", "mistral", "qwen2", "qwen3"};
+    static const char *const names[] = {"gpt2",          "gpt2_variant", "llama", "llama_linear",
+                                        "llama_dynamic", "mistral",      "qwen2", "qwen3"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) check_fixture(names[i]);
 }
 
-/* ---- log-probabilities of the sampler and of the scorer ---------------------------------------------------------------------- */
+/* ---- log-probabilities of the sampler and of the scorer ---------------------------------------------------------- */
 
-/* Mean |logp_sampler - logp_scorer| over the new tokens, the scorer being the forward of training on the whole texts. */
+/* Mean |logp_sampler - logp_scorer| over the new tokens, the scorer being the forward of training on the whole
+ * texts. */
 static double logp_gap(const json_t *fixture, const char *config, dt_dtype dtype)
 {
     enum { N = 3, NEW = 12 };
@@ -410,13 +452,25 @@ static double logp_gap(const json_t *fixture, const char *config, dt_dtype dtype
     dt_generate_stats stats;
     dt_batch b;
     ref_model r, scorer;
-    dt_model_options mo = {.dtype = dtype, .grad_dtype = DT_F32, .max_tok = 64, .max_seq = 4, .max_pos = 24, .cache_seqs = 4, .cache_len = 24, .by_row = true};
+    dt_model_options mo = {.dtype = dtype,
+                           .grad_dtype = DT_F32,
+                           .max_tok = 64,
+                           .max_seq = 4,
+                           .max_pos = 24,
+                           .cache_seqs = 4,
+                           .cache_len = 24,
+                           .by_row = true};
     if (ref_model_open(&r, "sampler", config, &mo) != DT_OK) fail_msg("%s", dt_error_message());
     mo.by_row = false;
     mo.cache_seqs = mo.cache_len = 0;
     if (ref_model_open(&scorer, "scorer", config, &mo) != DT_OK) fail_msg("%s", dt_error_message());
-    const dt_generate_options opt = {.sampling = {.temperature = 0.8, .top_p = 0.9, .repetition_penalty = 1.3, .seed = 3}, .vocab_size = r.mc.vocab_size,
-                                     .n_slots = 2, .max_tok = 7, .logp = true, .ledger = &r.ledger};
+    const dt_generate_options opt = {
+        .sampling = {.temperature = 0.8, .top_p = 0.9, .repetition_penalty = 1.3, .seed = 3},
+        .vocab_size = r.mc.vocab_size,
+        .n_slots = 2,
+        .max_tok = 7,
+        .logp = true,
+        .ledger = &r.ledger};
     const dt_decoder d = dt_decoder_of_model(r.model);
     fill_prompts(fixture, "max_new_tokens", 1, seqs, list, ids);
     for (int i = 0; i < N; i++) seqs[i].logps = logps[i];
@@ -451,7 +505,8 @@ static double logp_gap(const json_t *fixture, const char *config, dt_dtype dtype
     return gap;
 }
 
-/* fp32: sums of some 2^-24 of logits near 4 in another order. bf16: roundings of 2^-9 of what passes between the layers, of random sign. */
+/* fp32: sums of some 2^-24 of logits near 4 in another order. bf16: roundings of 2^-9 of what passes between the
+ * layers, of random sign. */
 static void the_sampler_and_the_scorer_agree(void **state)
 {
     static const char *const names[] = {"gpt2", "llama", "mistral", "qwen3"};

@@ -1,5 +1,5 @@
-/* test_chat.c - chat templates: equal to transformers' apply_chat_template (tests/make_chat_fixtures.py), marks of targets, BOS once, templates from
- * files, and tokens that reach across the border between prompt and answer. */
+/* test_chat.c - chat templates: equal to transformers' apply_chat_template (tests/make_chat_fixtures.py), marks of
+ * targets, BOS once, templates from files, and tokens that reach across the border between prompt and answer. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -12,7 +12,7 @@
 #include "dtrain/chat.h"
 #include "../src/text/chat/chat_form.h"
 
-/* ---- a tokenizer with the tokens of all families: bytes, tokens from 256 on, and "ab" as one token ------------------------------------ */
+/* ---- a tokenizer with the tokens of all families: bytes, tokens from 256 on, and "ab" as one token --------------- */
 
 static const char *const tokens[] = {
     "<s>",        "</s>",   "<|im_start|>", "<|im_end|>",      "<|start_header_id|>", "<|end_header_id|>",
@@ -20,7 +20,10 @@ static const char *const tokens[] = {
 enum { N_TOKENS = sizeof tokens / sizeof tokens[0], BOS = 256, EOS = 257, AB = 256 + N_TOKENS };
 
 static bool fake_is_special(const dt_tokenizer *t, int32_t id) { return id >= 256 && id < AB; }
-static const char *fake_token(const dt_tokenizer *t, int32_t id) { return fake_is_special(t, id) ? tokens[id - 256] : NULL; }
+static const char *fake_token(const dt_tokenizer *t, int32_t id)
+{
+    return fake_is_special(t, id) ? tokens[id - 256] : NULL;
+}
 static int32_t fake_find(const dt_tokenizer *t, const char *text)
 {
     for (int i = 0; i < N_TOKENS; i++)
@@ -55,7 +58,8 @@ static dt_err fake_encode(dt_encoder *e, const dt_span *s, int n, unsigned flags
 }
 static const dt_tokenizer_ops fake_ops = {
     .is_special = fake_is_special, .token = fake_token, .find = fake_find, .encode = fake_encode};
-static dt_tokenizer fake = {.ops = &fake_ops, .info = {.name = "fake", .vocab_size = AB + 1, .bos = BOS, .eos = EOS, .pad = -1}},
+static dt_tokenizer fake = {.ops = &fake_ops,
+                            .info = {.name = "fake", .vocab_size = AB + 1, .bos = BOS, .eos = EOS, .pad = -1}},
                     wrapping = {.ops = &fake_ops,
                                 .info = {.name = "fake", .vocab_size = AB + 1, .bos = BOS, .eos = EOS, .pad = -1},
                                 .impl = &fake};
@@ -88,7 +92,7 @@ static json_t *read_json(const char *path)
     return root;
 }
 
-/* ---- tests -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- tests ------------------------------------------------------------------------------------------------------- */
 
 static void templates_write_what_transformers_writes(void **state)
 {
@@ -119,14 +123,17 @@ static void templates_write_what_transformers_writes(void **state)
     json_decref(cases);
 }
 
-/* Thoughts of the last answer are trained on in the form that the template gives them; the block that stands for none is not. */
+/* Thoughts of the last answer are trained on in the form that the template gives them; the block that stands for none
+ * is not. */
 static void thoughts_are_targets(void **state)
 {
     static const struct {
         const char *answer, *shown;
-    } cases[] = {{"<think>why</think>\nyes", "{<think>\nwhy\n</think>\n\nyes<|im_end|>}\n"}, {"\nyes", "<think>\n\n</think>\n\n{yes<|im_end|>}\n"}};
+    } cases[] = {{"<think>why</think>\nyes", "{<think>\nwhy\n</think>\n\nyes<|im_end|>}\n"},
+                 {"\nyes", "<think>\n\n</think>\n\n{yes<|im_end|>}\n"}};
     for (size_t i = 0; i < 2; i++) {
-        const dt_message m[] = {{DT_ROLE_USER, "q", 1, 0}, {DT_ROLE_ASSISTANT, cases[i].answer, strlen(cases[i].answer), DT_LEARN_CONTENT}};
+        const dt_message m[] = {{DT_ROLE_USER, "q", 1, 0},
+                                {DT_ROLE_ASSISTANT, cases[i].answer, strlen(cases[i].answer), DT_LEARN_CONTENT}};
         dt_chat *c;
         dt_pieces p = {0};
         assert_int_equal(dt_chat_open(&c, "qwen3", &fake), DT_OK);
@@ -169,10 +176,13 @@ static void templates_are_recognised(void **state)
 static void what_recognition_leaves_out_is_known(void **state)
 {
     (void)state;
-    const struct { const char *jinja, *name, *left_out; } all[] = {
+    const struct {
+        const char *jinja, *name, *left_out;
+    } all[] = {
         {"{{'<|im_start|>system\nYou are SmolLM<|im_end|>\n'}}", "chatml", "its own default system message"},
         {"{{'<|im_start|>system\\nYou are SmolLM<|im_end|>\\n'}}", "chatml", "its own default system message"},
-        {"{{'<|im_start|>system\nYou are a helpful assistant<|im_end|>\n'}}", "chatml", "its own default system message"},
+        {"{{'<|im_start|>system\nYou are a helpful assistant<|im_end|>\n'}}", "chatml",
+         "its own default system message"},
         {"{{'<|im_start|>system\n' + m + '<|im_end|>\n'}}", "chatml", NULL},
         {"{{'<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n'}}", "qwen2", NULL},
         {"{{'<|start_header_id|>'}} Cutting Knowledge Date: x", "llama-3", "its lines with dates"},
@@ -282,7 +292,8 @@ static void a_text_that_begins_with_bos_gets_no_other(void **state)
     assert_int_equal(dt_encoder_open(&e, &wrapping), DT_OK);
     assert_int_equal(dt_pieces_text(&p, "<s>q", 4, true), DT_OK);
     assert_int_equal(dt_pieces_encode(e, &wrapping, &p, &wrap, &ids, NULL, &parted), DT_OK);
-    assert_int_equal(ids.id[0], '<'); /* this tokenizer recognises no tokens in texts: no BOS was added is what is looked at */
+    /* this tokenizer recognises no tokens in texts: no BOS was added is what is looked at */
+    assert_int_equal(ids.id[0], '<');
     dt_encoder_close(e);
     dt_pieces_free(&p);
     free(ids.id);
@@ -333,13 +344,15 @@ static void a_template_can_come_from_a_file(void **state)
 {
     dt_chat *c;
     dt_pieces p = {0};
-    const dt_message m[] = {{DT_ROLE_USER, " q ", 3, 0}, {DT_ROLE_ASSISTANT, "x", 1, DT_LEARN_CONTENT | DT_LEARN_AFTER}};
-    assert_int_equal(open_file("{\"name\": \"mine\", \"begin\": \"{bos}\", \"default_system\": \"S\", \"trim\": true, "
-                               "\"system_place\": \"first_user\","
-                               "\"system\": {\"prefix\": \"(\", \"after\": \")\"}, \"user\": {\"prefix\": \"Q\"},"
-                               "\"assistant\": {\"prefix\": \"A\", \"lead\": \":\", \"end\": \"{eos}\", \"after\": \"|\"}}",
-                               &c),
-                     DT_OK);
+    const dt_message m[] = {{DT_ROLE_USER, " q ", 3, 0},
+                            {DT_ROLE_ASSISTANT, "x", 1, DT_LEARN_CONTENT | DT_LEARN_AFTER}};
+    assert_int_equal(
+        open_file("{\"name\": \"mine\", \"begin\": \"{bos}\", \"default_system\": \"S\", \"trim\": true, "
+                  "\"system_place\": \"first_user\","
+                  "\"system\": {\"prefix\": \"(\", \"after\": \")\"}, \"user\": {\"prefix\": \"Q\"},"
+                  "\"assistant\": {\"prefix\": \"A\", \"lead\": \":\", \"end\": \"{eos}\", \"after\": \"|\"}}",
+                  &c),
+        DT_OK);
     assert_string_equal(dt_chat_name(c), "mine");
     assert_int_equal(dt_chat_end_token(c), EOS);
     assert_int_equal(dt_chat_render(c, m, 2, 0, &p), DT_OK);
@@ -391,9 +404,9 @@ static void a_system_message_without_its_place_is_an_error(void **state)
 
 static void contents_in_parts_are_joined(void **state)
 {
-    json_t *list =
-        json_loads("[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\\u0000\"}, {\"text\": \"b\"}]}]",
-                   JSON_ALLOW_NUL, NULL);
+    json_t *list = json_loads(
+        "[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\\u0000\"}, {\"text\": \"b\"}]}]",
+        JSON_ALLOW_NUL, NULL);
     dt_messages m = {0};
     assert_int_equal(dt_messages_parse(&m, list, "messages", "role", "content"), DT_OK);
     assert_true(m.n == 1 && m.item[0].nbytes == 3 && memcmp(m.item[0].text, "a\0b", 3) == 0);

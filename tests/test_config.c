@@ -1,4 +1,5 @@
-/* test_config.c - the configuration: what is accepted, what is refused and with which words, and that what is written reads back.
+/* test_config.c - the configuration: what is accepted, what is refused and with which words, and that what is written
+ * reads back.
  *
  * With --markdown as argument: prints docs/keys.md (make docs). */
 #include <setjmp.h>
@@ -35,10 +36,11 @@ static void an_empty_file_gives_the_defaults(void **state)
 
 static void values_of_every_kind_are_read(void **state)
 {
-    const char *text = "\xef\xbb\xbf; a comment\n# another\n   ; an indented one\n\n[run]\r\nseed=7\r\ntask = sft ; what to "
-                       "do\noutput_dir: /tmp/a b\n"
-                       "[optimizer]\nlr = 1e-3\n[data]\nshuffle = No\ntrain = a.h5, b;c.h5:2\n[zero]\nreduce_bucket_size = "
-                       "5e8\n[run]\nthreads=3";
+    const char *text =
+        "\xef\xbb\xbf; a comment\n# another\n   ; an indented one\n\n[run]\r\nseed=7\r\ntask = sft ; what to "
+        "do\noutput_dir: /tmp/a b\n"
+        "[optimizer]\nlr = 1e-3\n[data]\nshuffle = No\ntrain = a.h5, b;c.h5:2\n[zero]\nreduce_bucket_size = "
+        "5e8\n[run]\nthreads=3";
     dt_config cfg;
     assert_int_equal(parse(&cfg, text, NULL), DT_OK);
     assert_true(cfg.run_seed == 7 && cfg.run_threads == 3 && cfg.optimizer_lr == 1e-3 && !cfg.data_shuffle);
@@ -68,7 +70,8 @@ static void integers_may_be_written_with_an_exponent(void **state)
     const struct {
         const char *text;
         int64_t value;
-    } cases[] = {{"5e8", 500000000}, {"1.5e3", 1500}, {"+12", 12}, {"007", 7}, {"9223372036854775807", INT64_MAX}, {"12.0", 12}};
+    } cases[] = {{"5e8", 500000000}, {"1.5e3", 1500}, {"+12", 12}, {"007", 7}, {"9223372036854775807", INT64_MAX},
+                 {"12.0", 12}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char override[60];
         dt_config cfg;
@@ -84,18 +87,21 @@ static void the_command_line_wins_and_the_last_of_it(void **state)
     const char *const overrides[] = {"batch.micro_batch_size=2", "data.train = x=y.h5 ", "batch.micro_batch_size=3"};
     dt_config cfg;
     char where[100];
-    assert_int_equal(dt_config_parse(&cfg, "input.ini", "[run]\nseed = 1\n[batch]\nmicro_batch_size = 1\n", 3, overrides),
-                     DT_ERR_USAGE);
+    assert_int_equal(
+        dt_config_parse(&cfg, "input.ini", "[run]\nseed = 1\n[batch]\nmicro_batch_size = 1\n", 3, overrides),
+        DT_ERR_USAGE);
     assert_string_equal(dt_error_message(), "command line: data.train : unknown key; the nearest is train");
     dt_error_clear();
     const char *const good[] = {"batch.micro_batch_size=2", "data.train= x=y.h5 ", "batch.micro_batch_size=3"};
-    assert_int_equal(dt_config_parse(&cfg, "input.ini", "[run]\nseed = 1\n[batch]\nmicro_batch_size = 1\n", 3, good), DT_OK);
+    assert_int_equal(dt_config_parse(&cfg, "input.ini", "[run]\nseed = 1\n[batch]\nmicro_batch_size = 1\n", 3, good),
+                     DT_OK);
     assert_int_equal(cfg.batch_micro_batch_size, 3);
     assert_string_equal(cfg.data_train, "x=y.h5");
     assert_string_equal(dt_config_where(&cfg, "run", "seed", where, sizeof where), "input.ini:2: [run] seed");
     assert_string_equal(dt_config_where(&cfg, "batch", "micro_batch_size", where, sizeof where),
                         "command line: batch.micro_batch_size");
-    assert_string_equal(dt_config_where(&cfg, "zero", "stage", where, sizeof where), "input.ini: [zero] stage (default)");
+    assert_string_equal(dt_config_where(&cfg, "zero", "stage", where, sizeof where),
+                        "input.ini: [zero] stage (default)");
     dt_config_free(&cfg);
 }
 
@@ -104,7 +110,8 @@ static void environment_variables_are_replaced(void **state)
     dt_config cfg;
     setenv("DTRAIN_TEST_DIR", "/scratch/me", 1);
     setenv("DTRAIN_TEST_N", "12", 1);
-    assert_int_equal(parse(&cfg, "[run]\noutput_dir = ${DTRAIN_TEST_DIR}/run-${DTRAIN_TEST_N}$x\nseed = ${DTRAIN_TEST_N}\n",
+    assert_int_equal(parse(&cfg,
+                           "[run]\noutput_dir = ${DTRAIN_TEST_DIR}/run-${DTRAIN_TEST_N}$x\nseed = ${DTRAIN_TEST_N}\n",
                            "data.train=${DTRAIN_TEST_DIR}"),
                      DT_OK);
     assert_string_equal(cfg.run_output_dir, "/scratch/me/run-12$x");
@@ -206,8 +213,9 @@ static void keys_with_mistakes_are_doubted_and_the_rest_is_read(void **state)
     dt_mistakes mistakes = {0};
     unsetenv("DTRAIN_TEST_UNSET");
     dt_error_clear();
-    assert_int_equal(dt_config_read(&cfg, "input.ini", "[run]\nsede = 1\nseed = 5\nthreads = x\n[data]\ntrain = ${DTRAIN_TEST_UNSET}/a\n", 3,
-                                    overrides, DT_VARIABLES_MUST_BE_SET, &mistakes),
+    assert_int_equal(dt_config_read(&cfg, "input.ini",
+                                    "[run]\nsede = 1\nseed = 5\nthreads = x\n[data]\ntrain = ${DTRAIN_TEST_UNSET}/a\n",
+                                    3, overrides, DT_VARIABLES_MUST_BE_SET, &mistakes),
                      DT_OK);
     assert_int_equal(mistakes.n, 5);
     assert_true(cfg.run_seed == 5 && cfg.run_epochs == 3 && cfg.run_threads == 0 && cfg.optimizer_lr == 3e-4);
@@ -219,7 +227,8 @@ static void keys_with_mistakes_are_doubted_and_the_rest_is_read(void **state)
     dt_error_clear();
     dt_config_free(&cfg);
 
-    assert_int_equal(dt_config_read(&cfg, "input.ini", "[data]\ntrain = ${DTRAIN_TEST_UNSET}/a\n", 0, NULL, DT_VARIABLES_MAY_BE_UNSET, &mistakes),
+    assert_int_equal(dt_config_read(&cfg, "input.ini", "[data]\ntrain = ${DTRAIN_TEST_UNSET}/a\n", 0, NULL,
+                                    DT_VARIABLES_MAY_BE_UNSET, &mistakes),
                      DT_OK);
     assert_true(mistakes.n == 0 && dt_config_doubted(&cfg, "data", "train"));
     dt_config_free(&cfg);
@@ -394,7 +403,8 @@ static void same_values(const dt_config *a, const dt_config *b)
 static void every_key_survives_being_written(void **state)
 {
     const char *text =
-        "[run]\noutput_dir=#a; b;c\nseed=9007199254740993\nreproducible=yes\n[optimizer]\nlr=0.1234567890123456789\neps=1e-300\n"
+        "[run]\noutput_dir=#a; "
+        "b;c\nseed=9007199254740993\nreproducible=yes\n[optimizer]\nlr=0.1234567890123456789\neps=1e-300\n"
         "[model]\nrope_scaling={\"rope_type\": \"llama3\", \"factor\": 8.0}\n[zero]\nstage=3\n";
     dt_config a, b;
     assert_int_equal(parse(&a, text, "optimizer.weight_decay=0.1"), DT_OK);
@@ -472,8 +482,9 @@ static void keys_are_printed_by_section_and_by_name(void **state)
     dt_err err;
     char *text = printed(dt_config_print_keys, "batch.micro_batch_size", &err);
     assert_int_equal(err, DT_OK);
-    assert_string_equal(text, "[batch]\n  micro_batch_size             integer from 0 to 2147483647, samples; default: 0\n"
-                              "      samples that a rank processes at a time; 0: computed from the other two\n");
+    assert_string_equal(text,
+                        "[batch]\n  micro_batch_size             integer from 0 to 2147483647, samples; default: 0\n"
+                        "      samples that a rank processes at a time; 0: computed from the other two\n");
     free(text);
     text = printed(dt_config_print_keys, "zero", &err);
     assert_true(err == DT_OK && strstr(text, "[zero]") && strstr(text, "stage ") && !strstr(text, "[run]"));
@@ -524,7 +535,10 @@ static void lists_are_split_at_commas(void **state)
         const char *text;
         int n;
         const char *items[3];
-    } cases[] = {{"", 0, {NULL}}, {" , ,", 0, {NULL}}, {"a", 1, {"a"}}, {" a b ,c,, d", 3, {"a b", "c", "d"}},
+    } cases[] = {{"", 0, {NULL}},
+                 {" , ,", 0, {NULL}},
+                 {"a", 1, {"a"}},
+                 {" a b ,c,, d", 3, {"a b", "c", "d"}},
                  {"\"a b\", 'c'", 2, {"a b", "c"}}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char **items;

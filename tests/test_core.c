@@ -193,8 +193,18 @@ static void sizes_are_read_as_people_write_them(void **state)
     const struct {
         const char *text;
         uint64_t n;
-    } good[] = {{"512", 512}, {"64K", 64000}, {"5G", 5000000000},    {"5GB", 5000000000}, {"5GiB", 5ull << 30}, {"1.5T", 1500000000000},
-                {"2kib", 2048}, {"2Ki", 2048}, {"3 MB", 3000000}, {"7B", 7},          {"0", 0},             {" 80Gi ", 80ull << 30}};
+    } good[] = {{"512", 512},
+                {"64K", 64000},
+                {"5G", 5000000000},
+                {"5GB", 5000000000},
+                {"5GiB", 5ull << 30},
+                {"1.5T", 1500000000000},
+                {"2kib", 2048},
+                {"2Ki", 2048},
+                {"3 MB", 3000000},
+                {"7B", 7},
+                {"0", 0},
+                {" 80Gi ", 80ull << 30}};
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         uint64_t n = 1;
         assert_true(dt_parse_bytes(good[i].text, &n));
@@ -239,9 +249,10 @@ static void philox_gives_the_published_words(void **state)
     const struct {
         uint64_t key, hi, lo;
         uint32_t out[4];
-    } kat[] = {{0, 0, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
-               {UINT64_MAX, UINT64_MAX, UINT64_MAX, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
-               {0x299f31d0a4093822, 0x0370734413198a2e, 0x85a308d3243f6a88, {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}}};
+    } kat[] = {
+        {0, 0, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+        {UINT64_MAX, UINT64_MAX, UINT64_MAX, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+        {0x299f31d0a4093822, 0x0370734413198a2e, 0x85a308d3243f6a88, {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}}};
     for (size_t i = 0; i < sizeof kat / sizeof kat[0]; i++) {
         uint32_t out[4];
         dt_philox4x32(kat[i].key, kat[i].hi, kat[i].lo, out);
@@ -274,7 +285,8 @@ static void normal_numbers_do_not_depend_on_the_cut(void **state)
     for (int i = 0; i < 5; i++) assert_true(isfinite(pieces[i]));
 }
 
-/* Sample moments of N(0, 1) over n draws have standard deviations 1/sqrt(n), sqrt(2/n) and sqrt(96/n); six of them are allowed. */
+/* Sample moments of N(0, 1) over n draws have standard deviations 1/sqrt(n), sqrt(2/n) and sqrt(96/n); six of them are
+ * allowed. */
 static void normal_numbers_have_the_moments_of_a_normal(void **state)
 {
     enum { N = 200000 };
@@ -309,7 +321,8 @@ static void permute_is_a_permutation_for_every_size(void **state)
     assert_true(dt_rng_permute(1, (uint64_t)1 << 62, 12345) < (uint64_t)1 << 62);
 }
 
-/* Over keys, each of n values is equally likely at each place: counts are binomial, six standard deviations are allowed. */
+/* Over keys, each of n values is equally likely at each place: counts are binomial, six standard deviations are
+ * allowed. */
 static void permute_favours_no_place(void **state)
 {
     enum { KEYS = 20000 };
@@ -373,7 +386,8 @@ static void a_batch_is_counted_and_its_arrays_do_not_overlap(void **state)
     memset(b.weight, 5, 33 * 4);
     memset(b.seq_start, 6, 6 * 4);
     memset(b.token_key, 7, 33 * 8);
-    assert_true(b.token[32] == 0x01010101 && b.target[32] == 0x02020202 && b.pos[32] == 0x03030303 && b.order[32] == 0x04040404);
+    assert_true(b.token[32] == 0x01010101 && b.target[32] == 0x02020202 && b.pos[32] == 0x03030303 &&
+                b.order[32] == 0x04040404);
     assert_true(b.seq_start[5] == 0x06060606);
     dt_batch_free(&b, &l);
     assert_int_equal(l.now[DT_MEM_DATA], 0);

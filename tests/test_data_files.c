@@ -1,4 +1,5 @@
-/* test_data_files.c - dataset files of other makers and bad ones of every sort: each is refused with a message that names file and dataset. */
+/* test_data_files.c - dataset files of other makers and bad ones of every sort: each is refused with a message that
+ * names file and dataset. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -15,7 +16,8 @@
 
 static char dir[64], path[128];
 
-/* A file to be made with HDF5 alone. NULL or 0 leaves a thing at what is right for a small sft file of two samples, 5 tokens each. */
+/* A file to be made with HDF5 alone. NULL or 0 leaves a thing at what is right for a small sft file of two samples, 5
+ * tokens each. */
 typedef struct craft {
     const char *format, *kind;
     int version;
@@ -53,11 +55,13 @@ static void number_attribute(hid_t file, const craft *c, const char *name, int64
     H5Aclose(a), H5Sclose(space);
 }
 
-static void array(hid_t file, const craft *c, const char *name, hid_t type, hid_t mem, hsize_t n, int rank, const void *data)
+static void array(hid_t file, const craft *c, const char *name, hid_t type, hid_t mem, hsize_t n, int rank,
+                  const void *data)
 {
     if (left_out(c, name)) return;
     const hsize_t dims[2] = {rank == 2 ? n / 2 : n, 2}, chunk[2] = {n < 3 ? n : 3, 2};
-    hid_t space = rank == 0 ? H5Screate(H5S_SCALAR) : H5Screate_simple(rank, dims, NULL), plist = H5Pcreate(H5P_DATASET_CREATE);
+    hid_t space = rank == 0 ? H5Screate(H5S_SCALAR) : H5Screate_simple(rank, dims, NULL),
+          plist = H5Pcreate(H5P_DATASET_CREATE);
     if (c->chunked || c->gzip) H5Pset_chunk(plist, rank, chunk);
     if (c->gzip) H5Pset_shuffle(plist), H5Pset_deflate(plist, 6);
     if (c->compact) H5Pset_layout(plist, H5D_COMPACT);
@@ -86,15 +90,16 @@ static void make(const craft *c)
     number_attribute(f, c, "version", c->version ? c->version : 1);
     number_attribute(f, c, "vocab_size", c->vocab_size ? c->vocab_size : 100);
     const hid_t u32 = c->big_endian ? H5T_STD_U32BE : H5T_STD_U32LE;
-    array(f, c, "tokens", c->token_type ? c->token_type : u32, H5T_NATIVE_UINT32, 10, c->token_rank ? c->token_rank : 1, tokens);
+    array(f, c, "tokens", c->token_type ? c->token_type : u32, H5T_NATIVE_UINT32, 10, c->token_rank ? c->token_rank : 1,
+          tokens);
     if (!c->no_offsets)
         array(f, c, "offsets",
               c->offset_type  ? c->offset_type
               : c->big_endian ? H5T_STD_U64BE
                               : H5T_STD_U64LE,
               H5T_NATIVE_UINT64, c->n_offsets ? (hsize_t)c->n_offsets : 3, 1, offsets);
-    array(f, c, "loss_mask", c->mask_type ? c->mask_type : H5T_STD_U8LE, H5T_NATIVE_UINT8, c->n_mask ? (hsize_t)c->n_mask : 10, 1,
-          mask);
+    array(f, c, "loss_mask", c->mask_type ? c->mask_type : H5T_STD_U8LE, H5T_NATIVE_UINT8,
+          c->n_mask ? (hsize_t)c->n_mask : 10, 1, mask);
     array(f, c, "weights", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, c->n_weights ? (hsize_t)c->n_weights : 2, 1, weights);
     H5Fclose(f), H5Pclose(create);
     dt_h5_unlock();
@@ -147,7 +152,8 @@ static void forms_that_other_programs_write_are_read_alike(void **state)
     }
 }
 
-/* Opened, or else read whole: where the error must come is part of the contract only in so far as it is DT_ERR_DATA and says what it must. */
+/* Opened, or else read whole: where the error must come is part of the contract only in so far as it is DT_ERR_DATA and
+ * says what it must. */
 static dt_err open_and_read(void)
 {
     dt_loader *l;
@@ -286,7 +292,10 @@ static void an_altered_file_does_not_verify(void **state)
     dt_dataset_close(d);
 }
 
-typedef struct places { int64_t from[8], until[8]; int n; } places;
+typedef struct places {
+    int64_t from[8], until[8];
+    int n;
+} places;
 
 static dt_err note_place(hid_t dset, const char *name, void *ctx)
 {
@@ -340,7 +349,8 @@ static void no_altered_bit_goes_unnoticed(void **state)
         fputc(byte ^ 1 << (at * 5 + at / 8) % 8, f);
         dt_dataset *d;
         dt_err err = dt_dataset_open(&d, path);
-        if (!is_in_array(&arrays, at) && err != DT_ERR_DATA) fail_msg("byte %ld of %ld: a changed bit was not noticed", at, nbytes);
+        if (!is_in_array(&arrays, at) && err != DT_ERR_DATA)
+            fail_msg("byte %ld of %ld: a changed bit was not noticed", at, nbytes);
         if (err == DT_OK) err = dt_dataset_verify(d, NULL, NULL), dt_dataset_close(d);
         if (err != DT_ERR_DATA) fail_msg("byte %ld of %ld: a changed bit of an array was not noticed", at, nbytes);
         dt_error_clear();
@@ -428,7 +438,8 @@ static void a_failed_writer_leaves_the_old_file(void **state)
     assert_int_equal(dt_dataset_get_info(d)->n_tokens, 10);
     dt_dataset_close(d);
     dt_error_clear();
-    assert_int_equal(dt_dataset_create(&w, "/nonexistent/folder/x.h5", DT_DATASET_TOKENS, 257, "bytes", false), DT_ERR_WRITE);
+    assert_int_equal(dt_dataset_create(&w, "/nonexistent/folder/x.h5", DT_DATASET_TOKENS, 257, "bytes", false),
+                     DT_ERR_WRITE);
 }
 
 int main(void)

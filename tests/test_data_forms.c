@@ -1,5 +1,6 @@
-/* test_data_forms.c - what a record becomes: every form with its ids and its mask, by hand and as transformers gives them, what is cut and what is left out.
- * Byte tokens: a sample is shown as its text, targets in braces, $ for the end of text. */
+/* test_data_forms.c - what a record becomes: every form with its ids and its mask, by hand and as transformers gives
+ * them, what is cut and what is left out. Byte tokens: a sample is shown as its text, targets in braces, $ for the end
+ * of text. */
 #include "data_make_fixture.h"
 
 typedef struct form {
@@ -33,15 +34,15 @@ static void must_give(const form *f)
     }
     dt_dataset_close(d);
 }
-#define MUST_GIVE(forms)                                                                                                         \
+#define MUST_GIVE(forms)                                                                                               \
     for (size_t i_ = 0; i_ < sizeof forms / sizeof forms[0]; i_++) must_give(&forms[i_])
 
-#define CHAT                                                                                                                     \
-    "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\"}, {\"role\": \"user\", "            \
-    "\"content\": \"r\"}, "                                                                                                      \
+#define CHAT                                                                                                           \
+    "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\"}, {\"role\": \"user\", "  \
+    "\"content\": \"r\"}, "                                                                                            \
     "{\"role\": \"assistant\", \"content\": \"b\"}]"
 
-/* ---- forms ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- forms ------------------------------------------------------------------------------------------------------- */
 
 static void text_is_learnt_whole(void **state)
 {
@@ -62,32 +63,39 @@ static void chats_teach_answers_and_their_ends(void **state)
         {"{\"messages\": " CHAT "}", "User: q\nAssistant:{ a$}User: r\nAssistant:{ b$}"},
         {"{\"conversation\": " CHAT "}", "User: q\nAssistant:{ a$}User: r\nAssistant:{ b$}"},
         {"{\"messages\": " CHAT "}", "User: q\nAssistant: a$User: r\nAssistant:{ b$}", .mask = "completion"},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\"}, {\"role\": "
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\"}, "
+         "{\"role\": "
          "\"user\", "
          "\"content\": \"r\"}]}",
          "User: q\nAssistant:{ a$}User: r\n", .mask = "completion"},
         {"{\"messages\": " CHAT "}", "U{ser: q\nAssistant: a$User: r\nAssistant: b$}", .mask = "full"},
         {"{\"messages\": " CHAT "}",
-         "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n{a<|im_end|>}\n<|im_start|>user\nr<|im_end|>\n<|im_start|>"
+         "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n{a<|im_end|>}\n<|im_start|>user\nr<|im_end|>\n<|im_"
+         "start|>"
          "assistant\n"
          "{b<|im_end|>}\n{$}",
          .chat = "chatml"},
         {"{\"messages\": " CHAT "}",
-         "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n<|im_start|>user\nr<|im_end|>\n<|im_start|>"
+         "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n<|im_start|>user\nr<|im_end|>\n<|im_start|"
+         ">"
          "assistant\n"
          "{b<|im_end|>\n$}",
          .chat = "chatml", .mask = "completion"},
-        {"{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"gpt\", \"value\": \"a\"}, {\"from\": "
+        {"{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"gpt\", \"value\": \"a\"}, "
+         "{\"from\": "
          "\"observation\", \"value\": "
          "\"o\"}, {\"from\": \"gpt\", \"value\": \"b\"}], \"system\": \"s\"}",
          "s\n\nUser: q\nAssistant:{ a$}Tool: o\nAssistant:{ b$}"},
-        {"{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"gpt\", \"value\": \"a\"}], \"system\": "
+        {"{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"gpt\", \"value\": \"a\"}], "
+         "\"system\": "
          "\"s\", \"tools\": \"t\"}",
          "s\n\nt\n\nUser: q\nAssistant:{ a$}"},
-        {"{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"gpt\", \"value\": \"a\"}], \"tools\": "
+        {"{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"gpt\", \"value\": \"a\"}], "
+         "\"tools\": "
          "[{\"n\": 1}]}",
          "[{\"n\": 1}]\n\nUser: q\nAssistant:{ a$}"},
-        {"{\"conversations\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\"}]}",
+        {"{\"conversations\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": "
+         "\"a\"}]}",
          "User: q\nAssistant:{ a$}"},
         {"{\"messages\": " CHAT "}", "User: q\nAssistant: a$User: r\nAssistant: b$", .kind = "tokens"},
     };
@@ -102,22 +110,26 @@ static void prompts_are_not_learnt(void **state)
         {"{\"prompt\": \"2+2=\", \"completion\": \"4\"}", "2{+2=4$}", .mask = "full"},
         {"{\"prompt\": \"\", \"completion\": \"ab\"}", "a{b$}"},
         {"{\"prompt\": \"q\", \"completion\": \"a\"}", "User: q\nAssistant:{ a$}", .as_chat = true},
-        {"{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\"}, {\"role\": "
+        {"{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\"}, "
+         "{\"role\": "
          "\"user\", \"content\": \"r\"}], "
          "\"completion\": [{\"role\": \"assistant\", \"content\": \"b\"}]}",
          "User: q\nAssistant: a$User: r\nAssistant:{ b$}"},
-        {"{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}], \"completion\": [{\"role\": \"assistant\", \"content\": "
+        {"{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}], \"completion\": [{\"role\": \"assistant\", "
+         "\"content\": "
          "\"a\"}, {\"role\": \"tool\", "
          "\"content\": \"o\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}",
          "User: q\nAssistant:{ a$Tool: o\nAssistant: b$}"},
-        {"{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}], \"completion\": [{\"role\": \"assistant\", \"content\": "
+        {"{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}], \"completion\": [{\"role\": \"assistant\", "
+         "\"content\": "
          "\"a\"}, {\"role\": \"tool\", "
          "\"content\": \"o\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}",
          "User: q\nAssistant:{ a$}Tool: o\nAssistant:{ b$}", .mask = "assistant"},
         {"{\"instruction\": \"Add\", \"input\": \"1 2\", \"output\": \"3\"}", "User: Add\n1 2\nAssistant:{ 3$}"},
         {"{\"instruction\": \"Add\", \"input\": \"\", \"response\": \"3\"}", "User: Add\nAssistant:{ 3$}"},
         {"{\"instruction\": \"Add\", \"input\": \"1 2\", \"output\": \"3\"}",
-         "Below is an instruction that describes a task, paired with an input that provides further context. Write a response that "
+         "Below is an instruction that describes a task, paired with an input that provides further context. Write a "
+         "response that "
          "appropriately completes the request.\n\n### Instruction:\nAdd\n\n### Input:\n1 2\n\n### Response:\n{3$}",
          .chat = "alpaca"},
         {"{\"instruction\": \"Add\", \"input\": \"\", \"output\": \"3\"}",
@@ -134,11 +146,13 @@ static void preferences_have_two_sides(void **state)
         {"{\"prompt\": \"Q: \", \"chosen\": \"good\", \"rejected\": \"bad\"}", "Q: {good$}", "Q: {bad$}"},
         {"{\"prompt\": \"Q\", \"chosen\": \"good\", \"rejected\": \"bad\"}", "User: Q\nAssistant:{ good$}",
          "User: Q\nAssistant:{ bad$}", .as_chat = true},
-        {"{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}], \"chosen\": [{\"role\": \"assistant\", \"content\": \"c\"}], "
+        {"{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}], \"chosen\": [{\"role\": \"assistant\", \"content\": "
+         "\"c\"}], "
          "\"rejected\": "
          "[{\"role\": \"assistant\", \"content\": \"r\"}]}",
          "User: q\nAssistant:{ c$}", "User: q\nAssistant:{ r$}"},
-        {"{\"prompt\": \"q\", \"chosen\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": "
+        {"{\"prompt\": \"q\", \"chosen\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", "
+         "\"content\": "
          "\"c\"}], \"rejected\": "
          "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"r\"}]}",
          "User: q\nAssistant:{ c$}", "User: q\nAssistant:{ r$}"},
@@ -146,11 +160,13 @@ static void preferences_have_two_sides(void **state)
          "\"assistant\", \"content\": \"r\"}]}",
          "User: q\nAssistant:{ c$}", "User: q\nAssistant:{ r$}"},
         /* the prompt is what both begin with, up to a message or white space */
-        {"{\"chosen\": \"Human: hi there\\n\\nAssistant: yes\", \"rejected\": \"Human: hi there\\n\\nAssistant: yonder\"}",
+        {"{\"chosen\": \"Human: hi there\\n\\nAssistant: yes\", \"rejected\": \"Human: hi there\\n\\nAssistant: "
+         "yonder\"}",
          "Human: hi there\n\nAssistant:{ yes$}", "Human: hi there\n\nAssistant:{ yonder$}"},
         {"{\"chosen\": \"ab\", \"rejected\": \"ac\"}", "{ab$}", "{ac$}"},
         {"{\"chosen\": \"a b c\", \"rejected\": \"a b\"}", "a{ b c$}", "a{ b$}"},
-        {"{\"chosen\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"c\"}], \"rejected\": "
+        {"{\"chosen\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"c\"}], "
+         "\"rejected\": "
          "[{\"role\": \"user\", "
          "\"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"r\"}]}",
          "User: q\nAssistant:{ c$}", "User: q\nAssistant:{ r$}"},
@@ -158,15 +174,17 @@ static void preferences_have_two_sides(void **state)
          "\"rejected\": [{\"role\": \"user\", "
          "\"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"same\"}]}",
          "User: q\nAssistant:{ same$}", "User: q\nAssistant:{ same$}"},
-        {"{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}], \"chosen\": {\"from\": \"gpt\", \"value\": \"c\"}, "
+        {"{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}], \"chosen\": {\"from\": \"gpt\", \"value\": "
+         "\"c\"}, "
          "\"rejected\": {\"from\": "
          "\"gpt\", \"value\": \"r\"}}",
          "User: q\nAssistant:{ c$}", "User: q\nAssistant:{ r$}"},
         {"{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}], \"chosen\": \"c\", \"rejected\": \"r\"}",
          "User: q\nAssistant:{ c$}", "User: q\nAssistant:{ r$}"},
-        {"{\"prompt\": \"q\", \"chosen_response\": \"c\", \"rejected_response\": \"r\", \"dimension\": \"helpful\"}", "q\n{c$}",
-         "q\n{r$}"},
-        {"{\"prompt\": \"q\", \"response_0\": \"x\", \"response_1\": \"y\", \"better_response_id\": 1, \"safer_response_id\": 0}",
+        {"{\"prompt\": \"q\", \"chosen_response\": \"c\", \"rejected_response\": \"r\", \"dimension\": \"helpful\"}",
+         "q\n{c$}", "q\n{r$}"},
+        {"{\"prompt\": \"q\", \"response_0\": \"x\", \"response_1\": \"y\", \"better_response_id\": 1, "
+         "\"safer_response_id\": 0}",
          "q\n{y$}", "q\n{x$}"},
     };
     MUST_GIVE(forms);
@@ -180,8 +198,10 @@ static void what_goes_with_a_pair_is_kept(void **state)
     o.prefer = "safer";
     assert_int_equal(
         make("{\"prompt\": \"q\", \"chosen\": \"c\", \"rejected\": \"r\", \"margin\": -0.5}\n"
-             "{\"prompt\": \"q\", \"chosen_response\": \"c\", \"rejected_response\": \"r\", \"safety_labels\": [1, -1]}\n"
-             "{\"prompt\": \"q\", \"chosen_response\": \"c\", \"rejected_response\": \"r\", \"safety_labels\": {\"rejected\": "
+             "{\"prompt\": \"q\", \"chosen_response\": \"c\", \"rejected_response\": \"r\", \"safety_labels\": [1, "
+             "-1]}\n"
+             "{\"prompt\": \"q\", \"chosen_response\": \"c\", \"rejected_response\": \"r\", \"safety_labels\": "
+             "{\"rejected\": "
              "false}}\n"
              "{\"prompt\": \"q\", \"response_0\": \"x\", \"response_1\": \"y\", \"better_response_id\": 1, "
              "\"safer_response_id\": 0,"
@@ -200,7 +220,8 @@ static void what_goes_with_a_pair_is_kept(void **state)
                 {0, {DT_SAFETY_SAFE, DT_SAFETY_UNSAFE}, 2}};
     for (int i = 0; i < 4; i++) {
         assert_int_equal(dt_dataset_read_pair(d, i, &pair), DT_OK);
-        assert_true(pair.margin == want[i].margin && pair.safety[0] == want[i].safety[0] && pair.safety[1] == want[i].safety[1]);
+        assert_true(pair.margin == want[i].margin && pair.safety[0] == want[i].safety[0] &&
+                    pair.safety[1] == want[i].safety[1]);
         assert_int_equal(pair.prompt_length[0], want[i].n_prompt);
     }
     dt_dataset_close(d);
@@ -224,7 +245,7 @@ static void prompts_end_where_an_answer_begins(void **state)
     MUST_GIVE(forms);
 }
 
-/* ---- tokenizers with merges: ids and masks as transformers gives them (tests/make_chat_fixtures.py) ------------------------------------------- */
+/* ---- tokenizers with merges: ids and masks as transformers gives them (tests/make_chat_fixtures.py) -------------- */
 
 /* A folder as people have it: tokenizer.json, and a tokenizer_config.json with the tokens and the chat template. */
 static void write_tokenizer(const char *name, const json_t *config)
@@ -250,7 +271,8 @@ static void must_equal(const json_t *want_ids, const json_t *want_mask, int64_t 
     assert_int_equal(dt_dataset_read_mask(d, 0, n, mask), DT_OK);
     for (int64_t i = 0; i < n; i++) {
         assert_int_equal(ids[i], json_integer_value(json_array_get(want_ids, (size_t)i)));
-        const int64_t target = want_mask ? json_integer_value(json_array_get(want_mask, (size_t)i)) : i > 0 && i >= n_prompt;
+        const int64_t target =
+            want_mask ? json_integer_value(json_array_get(want_mask, (size_t)i)) : i > 0 && i >= n_prompt;
         assert_int_equal(mask[i], target);
     }
     dt_dataset_close(d);
@@ -311,10 +333,10 @@ static void ids_and_masks_are_those_of_transformers(void **state)
     assert_int_equal(system(folder), 0);
 }
 
-/* ---- what is too long --------------------------------------------------------------------------------------------------------------------- */
+/* ---- what is too long -------------------------------------------------------------------------------------------- */
 
-static void must_cut(const char *record, const char *truncation, int64_t max_length, const char *want, int64_t n_truncated,
-                     int64_t n_too_long)
+static void must_cut(const char *record, const char *truncation, int64_t max_length, const char *want,
+                     int64_t n_truncated, int64_t n_too_long)
 {
     char found[4096], both[512];
     dt_make_options o = options();
@@ -365,19 +387,21 @@ static void what_has_nothing_to_learn_is_counted(void **state)
     dt_make_options o = options();
     dt_make_stats stats;
     assert_int_equal(
-        make("{\"prompt\": \"p\", \"completion\": \"c\"}\n{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}]}\n", &o,
-             &stats),
+        make("{\"prompt\": \"p\", \"completion\": \"c\"}\n{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}]}\n",
+             &o, &stats),
         DT_OK);
     assert_true(stats.n_documents == 1 && stats.n_dropped == 1);
     o.append_eos = false;
-    assert_int_equal(make("{\"prompt\": \"p\", \"chosen\": \"c\", \"rejected\": \"r\"}\n{\"prompt\": \"p\", \"chosen\": \"c\", "
-                          "\"rejected\": \"\"}\n",
-                          &o, &stats),
-                     DT_OK);
+    assert_int_equal(
+        make("{\"prompt\": \"p\", \"chosen\": \"c\", \"rejected\": \"r\"}\n{\"prompt\": \"p\", \"chosen\": \"c\", "
+             "\"rejected\": \"\"}\n",
+             &o, &stats),
+        DT_OK);
     assert_true(stats.n_documents == 1 && stats.n_dropped == 1);
 }
 
-/* algorithms.md 1.1: of L tokens a turn of |src| and |tgt| has floor(L |src| / (|src| + |tgt|)), and floor(L |tgt| / ...) with its end. */
+/* algorithms.md 1.1: of L tokens a turn of |src| and |tgt| has floor(L |src| / (|src| + |tgt|)), and floor(L |tgt| /
+ * ...) with its end. */
 static void turns_share_the_length(void **state)
 {
     dt_make_options o = options();

@@ -1,4 +1,5 @@
-/* test_data_loader.c - batches against the definition of each kind of sample, counts against batches, prefetching against none. */
+/* test_data_loader.c - batches against the definition of each kind of sample, counts against batches, prefetching
+ * against none. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -120,7 +121,7 @@ static void check_counts(dt_loader_options o, int nranks, int64_t step)
     assert_memory_equal(&want, &got, sizeof want);
 }
 
-/* ---- wrapped rows ---------------------------------------------------------------------------------------------------------- */
+/* ---- wrapped rows ------------------------------------------------------------------------------------------------ */
 
 enum { N_DOC = 40 };
 
@@ -210,7 +211,7 @@ static void samples_are_numbered_through_the_files(void **state)
     dt_loader_close(l);
 }
 
-/* ---- sft ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- sft --------------------------------------------------------------------------------------------------------- */
 
 static int n_targets(const document *d, int T)
 {
@@ -256,7 +257,8 @@ static void records_are_shifted_once_and_those_without_target_left_out(void **st
                 assert_int_equal(dt_loader_batch(l, step, a, &b), DT_OK);
                 check_form(b);
                 assert_int_equal(b->n_samples, b->n_seq);
-                for (int s = 0; s < b->n_seq; s++, k++) check_record(b, s, &d[kept[k]], T, true, weights ? d[kept[k]].weight : 1);
+                for (int s = 0; s < b->n_seq; s++, k++)
+                    check_record(b, s, &d[kept[k]], T, true, weights ? d[kept[k]].weight : 1);
             }
         assert_int_equal(k, n_kept);
         dt_loader_close(l);
@@ -280,7 +282,7 @@ static void the_worked_example_of_the_shift(void **state)
     dt_loader_close(l);
 }
 
-/* ---- packed ------------------------------------------------------------------------------------------------------------------- */
+/* ---- packed ------------------------------------------------------------------------------------------------------ */
 
 static bool same_ids(const dt_batch *b, int seq, const int32_t *id, int n)
 {
@@ -313,7 +315,8 @@ static void check_packed(const document *d, int n_documents, int T, bool sft, bo
             check_form(b);
             for (int s = 0; s < b->n_seq; s++) {
                 int p = 0;
-                while (p < n_pieces && (found[p] || !same_ids(b, s, d[piece_doc[p]].id + piece_at[p], piece_len[p]))) p++;
+                while (p < n_pieces && (found[p] || !same_ids(b, s, d[piece_doc[p]].id + piece_at[p], piece_len[p])))
+                    p++;
                 assert_true(p < n_pieces);
                 found[p] = true;
                 n_found++;
@@ -347,7 +350,7 @@ static void packed_rows_hold_every_document_once(void **state)
     check_packed(d, N_DOC, 11, true, false);
 }
 
-/* ---- ranks, epochs, evaluation, mixing ------------------------------------------------------------------------------------------ */
+/* ---- ranks, epochs, evaluation, mixing --------------------------------------------------------------------------- */
 
 /* Sample i is the token i + 1 twice, so that a batch tells which samples it has. */
 static void write_numbered(const char *path, int first, int n)
@@ -466,7 +469,7 @@ static void a_colon_may_be_part_of_a_name(void **state)
     }
 }
 
-/* ---- reading ahead -------------------------------------------------------------------------------------------------------------- */
+/* ---- reading ahead ----------------------------------------------------------------------------------------------- */
 
 static void same_batch(const dt_batch *a, const dt_batch *b)
 {
@@ -536,7 +539,8 @@ static void closing_does_not_wait_for_use(void **state)
     }
 }
 
-/* A file that loses its end after it was opened: the error comes with the batch that needs it, not before, and not only once. */
+/* A file that loses its end after it was opened: the error comes with the batch that needs it, not before, and not only
+ * once. */
 static void an_error_comes_with_the_batch_that_has_it(void **state)
 {
     static document d[30];
@@ -556,7 +560,8 @@ static void an_error_comes_with_the_batch_that_has_it(void **state)
         const long whole = ftell(f);
         fclose(f);
         assert_int_equal(dt_loader_batch(l, 0, 0, &b), DT_OK);
-        assert_int_equal(truncate(path_of(0), whole - 30 * 50 * 4 / 2 - 8 * 31), 0); /* about half of the tokens are left */
+        /* about half of the tokens are left */
+        assert_int_equal(truncate(path_of(0), whole - 30 * 50 * 4 / 2 - 8 * 31), 0);
         int64_t step = 1;
         dt_err err = DT_OK;
         dt_error_clear();

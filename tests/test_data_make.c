@@ -1,7 +1,7 @@
 /* test_data_make.c - datasets from many records: threads, memory, shards, and who is told of what is wrong. */
 #include "data_make_fixture.h"
 
-/* ---- threads, order, memory ----------------------------------------------------------------------------------------------------------------- */
+/* ---- threads, order, memory -------------------------------------------------------------------------------------- */
 
 static bool equal_files(const char *a, const char *b)
 {
@@ -23,9 +23,10 @@ static void write_chats(int64_t nbytes)
     for (int64_t n = 0; n < nbytes;) {
         x = dt_mix64(x);
         const int len = x % 997 == 0 ? 600000 : (int)(x % 400);
-        n += fprintf(
-            f, "{\"messages\": [{\"role\": \"user\", \"content\": \"%*s\"}, {\"role\": \"assistant\", \"content\": \"%d\"}]}\n",
-            len, "q", len);
+        n += fprintf(f,
+                     "{\"messages\": [{\"role\": \"user\", \"content\": \"%*s\"}, {\"role\": \"assistant\", "
+                     "\"content\": \"%d\"}]}\n",
+                     len, "q", len);
     }
     fclose(f);
 }
@@ -92,7 +93,8 @@ static void the_first_error_is_the_one_reported(void **state)
     dt_make_stats stats;
     FILE *f = fopen(input, "w");
     for (int i = 1; i <= 9000; i++) /* quick to refuse behind slow to read */
-        fprintf(f, i > 4000 && i % 500 == 3 ? "{\"bad\": %d}\n" : "{\"prompt\": \"%0200d\", \"completion\": \"x\"}\n", i);
+        fprintf(f, i > 4000 && i % 500 == 3 ? "{\"bad\": %d}\n" : "{\"prompt\": \"%0200d\", \"completion\": \"x\"}\n",
+                i);
     fclose(f);
     for (int n = 1; n <= 5; n += 2) {
         o.n_threads = n;
@@ -109,12 +111,13 @@ static void errors_are_told_by_reason(void **state)
     dt_make_options o = options();
     dt_make_stats stats;
     o.skip_bad = true;
-    assert_int_equal(
-        make("{\"prompt\": \"p\", \"completion\": \"c\"}\n\n{\"messages\": [{\"role\": \"user\", \"content\": 1}]}\nnothing\n"
-             "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"user\", \"content\": 2}]}\n{\"text\": "
-             "\"t\"}\n",
-             &o, &stats),
-        DT_OK);
+    assert_int_equal(make("{\"prompt\": \"p\", \"completion\": \"c\"}\n\n{\"messages\": [{\"role\": \"user\", "
+                          "\"content\": 1}]}\nnothing\n"
+                          "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"user\", \"content\": "
+                          "2}]}\n{\"text\": "
+                          "\"t\"}\n",
+                          &o, &stats),
+                     DT_OK);
     assert_int_equal(stats.n_bad, 4);
     assert_int_equal(stats.n_problems, 3);
     assert_int_equal(stats.problems[0].n, 2);
@@ -150,7 +153,7 @@ static void memory_does_not_grow_with_the_input(void **state)
 #endif
 }
 
-/* ---- shards ------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- shards ------------------------------------------------------------------------------------------------------ */
 
 static void shards_hold_the_samples_in_order(void **state)
 {
@@ -159,7 +162,8 @@ static void shards_hold_the_samples_in_order(void **state)
     dt_make_stats stats;
     FILE *f = fopen(input, "w");
     for (int i = 0; i < 100; i++)
-        fprintf(f, "{\"prompt\": \"%d\", \"chosen\": \"%0*d\", \"rejected\": \"r%d\", \"margin\": %d}\n", i, i, 0, i, i);
+        fprintf(f, "{\"prompt\": \"%d\", \"chosen\": \"%0*d\", \"rejected\": \"r%d\", \"margin\": %d}\n", i, i, 0, i,
+                i);
     fclose(f);
     for (int by_size = 0; by_size < 2; by_size++) {
         o.n_shards = by_size ? 0 : 3;
@@ -273,12 +277,12 @@ static void options_that_do_not_fit_are_refused(void **state)
 {
     dt_make_stats stats;
     write_input("{\"text\": \"t\"}\n");
-#define REFUSED(change, says)                                                                                                    \
-    do {                                                                                                                         \
-        dt_make_options o = options();                                                                                           \
-        change;                                                                                                                  \
-        assert_int_equal(make(NULL, &o, &stats), DT_ERR_USAGE);                                                                  \
-        assert_non_null(strstr(dt_error_message(), says));                                                                       \
+#define REFUSED(change, says)                                                                                          \
+    do {                                                                                                               \
+        dt_make_options o = options();                                                                                 \
+        change;                                                                                                        \
+        assert_int_equal(make(NULL, &o, &stats), DT_ERR_USAGE);                                                        \
+        assert_non_null(strstr(dt_error_message(), says));                                                             \
     } while (0)
     REFUSED(o.kind = "words", "kind: expected tokens, sft");
     REFUSED(o.mask = "answers", "mask: expected auto, full");

@@ -11,7 +11,8 @@
 static uint64_t rng_state = 1;
 static uint32_t draw(uint32_t n) { return (uint32_t)(dt_mix64(rng_state++) % n); }
 
-/* row_of by the definition: the longest first (the earlier of equals), the fullest row that fits (the lowest of equals). */
+/* row_of by the definition: the longest first (the earlier of equals), the fullest row that fits (the lowest of
+ * equals). */
 static int64_t pack_naively(const uint32_t *len, int64_t n, uint32_t capacity, int64_t *row_of)
 {
     uint32_t *space = calloc((size_t)n + 1, sizeof *space);

@@ -18,9 +18,9 @@ static const attention_case cases[] = {
     {1, {200}, {0}, 3, 3, 40, 33, 0},
     {2, {129, 70}, {0}, 4, 1, 24, 64, 0},
     {1, {150}, {0}, 2, 2, 128, 1, 0},
-    {3, {1, 3, 70}, {40, 200, 75}, 4, 2, 32, 0, 0},    /* a cache of keys */
+    {3, {1, 3, 70}, {40, 200, 75}, 4, 2, 32, 0, 0}, /* a cache of keys */
     {2, {1, 2}, {300, 66}, 2, 2, 64, 100, 0},
-    {2, {5, 0}, {3, 4}, 2, 1, 8, 0, 0},                /* queries that see no key; no queries */
+    {2, {5, 0}, {3, 4}, 2, 1, 8, 0, 0}, /* queries that see no key; no queries */
     {2, {90, 66}, {0}, 2, 1, 20, 0, 0.25f},
     {1, {70}, {133}, 2, 2, 256, 50, 0.5f},
 };
@@ -38,9 +38,19 @@ static void make_problem(problem *p, const attention_case *c, dt_dtype dt)
 {
     memset(p, 0, sizeof *p);
     int32_t n_tok = 0, n_kv = 3; /* key rows do not begin at 0 */
-    p->at = (dt_attention){.n_seq = c->n_seq, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim, .dt = dt,
-                           .window = c->window, .scale = 1.0f / sqrtf((float)c->head_dim), .dropout_p = c->dropout_p, .dropout_key = 77,
-                           .q_start = p->q_start, .kv_start = p->kv_start, .kv_len = p->kv_len, .token_key = p->token_key};
+    p->at = (dt_attention){.n_seq = c->n_seq,
+                           .n_heads = c->n_heads,
+                           .n_kv_heads = c->n_kv_heads,
+                           .head_dim = c->head_dim,
+                           .dt = dt,
+                           .window = c->window,
+                           .scale = 1.0f / sqrtf((float)c->head_dim),
+                           .dropout_p = c->dropout_p,
+                           .dropout_key = 77,
+                           .q_start = p->q_start,
+                           .kv_start = p->kv_start,
+                           .kv_len = p->kv_len,
+                           .token_key = p->token_key};
     for (int s = 0; s < c->n_seq; s++) {
         p->kv_len[s] = c->n_kv[s] ? c->n_kv[s] : c->n_q[s];
         p->kv_start[s] = n_kv;
@@ -59,7 +69,8 @@ static void make_problem(problem *p, const attention_case *c, dt_dtype dt)
     p->k = ref_random(dt, n_kv * p->at.kv_ld, 2, 2.0);
     p->v = ref_random(dt, n_kv * p->at.kv_ld, 3, 1.0);
     p->dout = ref_random(dt, n_tok * p->at.o_ld, 4, 1.0);
-    p->q64 = ref_doubles(&p->q), p->k64 = ref_doubles(&p->k), p->v64 = ref_doubles(&p->v), p->dout64 = ref_doubles(&p->dout);
+    p->q64 = ref_doubles(&p->q), p->k64 = ref_doubles(&p->k), p->v64 = ref_doubles(&p->v),
+    p->dout64 = ref_doubles(&p->dout);
 }
 
 static void drop_problem(problem *p)
@@ -95,10 +106,14 @@ static void zero_gaps(ref_array *a, int64_t n_rows, int64_t ld, int64_t width)
         for (int64_t c = width; c < ld; c++) ref_set(a, r * ld + c, 0);
 }
 
-/* Rounding. A score is a sum of d products, |q k| <= 4: its error is below d 2^-24 * 4 d scale (worst case; roundings are random
- * and much smaller, the factor 1/4 below is still generous), and a probability's relative error is that plus e^x's. With dropout or
- * a cache nothing changes. Output is a mean of |v| <= 1, so its absolute error is that relative error. */
-static double score_error(const attention_case *c) { return 0x1p-24 * (4.0 + sqrt((double)c->head_dim)) * 4.0 * sqrt((double)c->head_dim) / 4.0; }
+/* Rounding. A score is a sum of d products, |q k| <= 4: its error is below d 2^-24 * 4 d scale (worst case; roundings
+ * are random and much smaller, the factor 1/4 below is still generous), and a probability's relative error is that plus
+ * e^x's. With dropout or a cache nothing changes. Output is a mean of |v| <= 1, so its absolute error is that relative
+ * error. */
+static double score_error(const attention_case *c)
+{
+    return 0x1p-24 * (4.0 + sqrt((double)c->head_dim)) * 4.0 * sqrt((double)c->head_dim) / 4.0;
+}
 
 static void check_forward(fixture *f, const attention_case *c, dt_dtype dt)
 {
@@ -113,7 +128,8 @@ static void check_forward(fixture *f, const attention_case *c, dt_dtype dt)
     expect_gaps_untouched(want, &out, p.at.n_tok, p.at.o_ld, (int64_t)c->n_heads * c->head_dim);
     zero_gaps(&out, p.at.n_tok, p.at.o_ld, (int64_t)c->n_heads * c->head_dim);
     const double s = c->dropout_p > 0 ? 1 / (1 - (double)c->dropout_p) : 1, err = score_error(c) * s;
-    assert_true(ref_near(&out, want, 8 * err + (dt == DT_BF16 ? 0x1p-9 * s : 0), "attention out")); /* P rounded to bf16, |v| <= 1 */
+    /* P rounded to bf16, |v| <= 1 */
+    assert_true(ref_near(&out, want, 8 * err + (dt == DT_BF16 ? 0x1p-9 * s : 0), "attention out"));
     assert_true(ref_near(&lse, want_lse, 8 * err, "attention lse"));
     assert_true(ref_rms_near(&out, want, dt == DT_BF16 ? 0x1p-7 : 0x1p-19, "attention out"));
     ref_drop(&out), ref_drop(&lse), free(want), free(want_lse), drop_problem(&p);
@@ -135,7 +151,8 @@ static void check_rows(fixture *f, const attention_case *c, dt_dtype dt)
     p.at.by_row = true;
     const int64_t n_out = p.at.n_tok * p.at.o_ld;
     ref_array out = ref_new(dt, n_out), pieces = ref_new(dt, n_out);
-    double *want = calloc((size_t)n_out + 1, sizeof *want), *want_lse = calloc((size_t)(p.at.n_tok * c->n_heads) + 1, sizeof *want_lse);
+    double *want = calloc((size_t)n_out + 1, sizeof *want),
+           *want_lse = calloc((size_t)(p.at.n_tok * c->n_heads) + 1, sizeof *want_lse);
     ref_attention_forward(&p.at, p.q64, p.k64, p.v64, want, want_lse);
     const dt_attention whole = described(f, &p.at);
     RUN(attention_forward, &whole, ON(p.q), ON(p.k), ON(p.v), ON(out), NULL);
@@ -144,12 +161,14 @@ static void check_rows(fixture *f, const attention_case *c, dt_dtype dt)
     /* each sequence on its own, in pieces of one, two, three ... queries */
     for (int s = 0; s < c->n_seq; s++)
         for (int32_t first = 0, n = 1, n_q = p.q_start[s + 1] - p.q_start[s]; first < n_q; first += n++) {
-            const int32_t take = n < n_q - first ? n : n_q - first, q_start[2] = {0, take}, kv_len = p.kv_len[s] - n_q + first + take;
+            const int32_t take = n < n_q - first ? n : n_q - first, q_start[2] = {0, take},
+                          kv_len = p.kv_len[s] - n_q + first + take;
             const int64_t row = p.q_start[s] + first;
             dt_attention at = p.at;
             at.n_seq = 1, at.q_start = q_start, at.kv_start = &p.kv_start[s], at.kv_len = &kv_len, at.n_tok = take;
             at = described(f, &at);
-            RUN(attention_forward, &at, ON_FROM(p.q, row * at.q_ld), ON(p.k), ON(p.v), ON_FROM(pieces, row * at.o_ld), NULL);
+            RUN(attention_forward, &at, ON_FROM(p.q, row * at.q_ld), ON(p.k), ON(p.v), ON_FROM(pieces, row * at.o_ld),
+                NULL);
         }
     assert_memory_equal(out.p, pieces.p, ref_bytes(&out));
     zero_gaps(&out, p.at.n_tok, p.at.o_ld, (int64_t)c->n_heads * c->head_dim);
@@ -178,10 +197,12 @@ static gradients device_gradients(fixture *f, problem *p)
     dt_attention at = described(f, &p->at);
     ref_array out = ref_new(at.dt, at.n_tok * at.o_ld), lse = ref_new(DT_F32, (int64_t)at.n_tok * at.n_heads);
     ref_array scratch = ref_new(DT_F32, OPS(f)->attention_scratch_elems(&f->dev, &at));
-    gradients g = {ref_new(at.dt, at.n_tok * at.q_ld), ref_new(at.dt, p->n_kv_rows * at.kv_ld), ref_new(at.dt, p->n_kv_rows * at.kv_ld)};
+    gradients g = {ref_new(at.dt, at.n_tok * at.q_ld), ref_new(at.dt, p->n_kv_rows * at.kv_ld),
+                   ref_new(at.dt, p->n_kv_rows * at.kv_ld)};
     RUN(attention_forward, &at, ON(p->q), ON(p->k), ON(p->v), ON(out), ON(lse));
     at = described(f, &p->at);
-    RUN(attention_backward, &at, ON(p->q), ON(p->k), ON(p->v), ON(out), ON(lse), ON(p->dout), ON(g.dq), ON(g.dk), ON(g.dv), ON(scratch));
+    RUN(attention_backward, &at, ON(p->q), ON(p->k), ON(p->v), ON(out), ON(lse), ON(p->dout), ON(g.dq), ON(g.dk),
+        ON(g.dv), ON(scratch));
     ref_drop(&out), ref_drop(&lse), ref_drop(&scratch);
     return g;
 }
@@ -207,24 +228,28 @@ static void check_backward(fixture *f, const attention_case *c, dt_dtype dt)
 {
     problem p;
     make_problem(&p, c, dt);
-    const int64_t n_q = p.at.n_tok * p.at.q_ld, n_k = p.n_kv_rows * p.at.kv_ld, width = (int64_t)c->n_heads * c->head_dim;
-    double *dq = calloc((size_t)n_q + 1, sizeof *dq), *dk = calloc((size_t)n_k + 1, sizeof *dk), *dv = calloc((size_t)n_k + 1, sizeof *dv);
+    const int64_t n_q = p.at.n_tok * p.at.q_ld, n_k = p.n_kv_rows * p.at.kv_ld,
+                  width = (int64_t)c->n_heads * c->head_dim;
+    double *dq = calloc((size_t)n_q + 1, sizeof *dq), *dk = calloc((size_t)n_k + 1, sizeof *dk),
+           *dv = calloc((size_t)n_k + 1, sizeof *dv);
     ref_attention_backward(&p.at, p.q64, p.k64, p.v64, p.dout64, dq, dk, dv);
     gradients g = device_gradients(f, &p);
     expect_gaps_untouched(dq, &g.dq, p.at.n_tok, p.at.q_ld, width);
     zero_gaps(&g.dq, p.at.n_tok, p.at.q_ld, width);
     clear_unowned(&p, &g.dk, dk);
     clear_unowned(&p, &g.dv, dv);
-    /* ds carries the relative error of p times |dp - D| <= 2 d; D is formed from out, rounded to the type: 2^-9 sqrt(d) in bf16.
-     * dq and dk sum ds times |k|, |q| <= 2 with scale 1/sqrt(d); a key is summed over all its queries, of which probabilities
-     * sum to a few: a factor 8 covers the cases here. */
+    /* ds carries the relative error of p times |dp - D| <= 2 d; D is formed from out, rounded to the type: 2^-9 sqrt(d)
+     * in bf16. dq and dk sum ds times |k|, |q| <= 2 with scale 1/sqrt(d); a key is summed over all its queries, of
+     * which probabilities sum to a few: a factor 8 covers the cases here. */
     const double s = c->dropout_p > 0 ? 1 / (1 - (double)c->dropout_p) : 1;
     const double unit = dt == DT_BF16 ? 0x1p-9 : 0x1p-24; /* on bf16 units P and ds are rounded too: as much again */
     const double err = s * (score_error(c) + unit) * 2;
     assert_true(ref_near(&g.dq, dq, 8 * err, "attention dq"));
     assert_true(ref_near(&g.dk, dk, 16 * err, "attention dk"));
-    assert_true(ref_near(&g.dv, dv, 16 * s * (score_error(c) + (dt == DT_BF16 ? unit : 0)) * (1 + ref_largest(dv, n_k)), "attention dv"));
-    /* Worst cases are far from the usual: roundings of random sign. Where all gradients of q vanish (one key) there is no size. */
+    assert_true(ref_near(&g.dv, dv, 16 * s * (score_error(c) + (dt == DT_BF16 ? unit : 0)) * (1 + ref_largest(dv, n_k)),
+                         "attention dv"));
+    /* Worst cases are far from the usual: roundings of random sign. Where all gradients of q vanish (one key) there is
+     * no size. */
     const double rms = dt == DT_BF16 ? 0x1p-6 : 0x1p-18;
     assert_true(ref_rms_near(&g.dv, dv, rms, "attention dv"));
     if (p.at.max_kv_len > 1 && c->window != 1) {
@@ -305,7 +330,8 @@ int main(void)
         cmocka_unit_test(threads_do_not_change_bits),
     };
     int failed = 0;
-    for (int i = 0; i < ref_n_isas(); i++) failed += cmocka_run_group_tests_name(ref_take_isa(i), tests, open_device, close_device);
+    for (int i = 0; i < ref_n_isas(); i++)
+        failed += cmocka_run_group_tests_name(ref_take_isa(i), tests, open_device, close_device);
     setenv("DTRAIN_BF16", "dot", 1); /* the last set again, without the matrix unit, then without any */
     failed += cmocka_run_group_tests_name("dot", tests, open_device, close_device);
     setenv("DTRAIN_BF16", "none", 1);

@@ -1,5 +1,5 @@
-/* test_device_layers.c - elementwise operations, embedding, norms, rotation, dropout: on every instruction set, against double.
- * DEVICES: cpu queue */
+/* test_device_layers.c - elementwise operations, embedding, norms, rotation, dropout: on every instruction set, against
+ * double. DEVICES: cpu queue */
 #include "device_fixture.h"
 #include <math.h>
 
@@ -7,7 +7,7 @@ static const dt_dtype types[] = {DT_F32, DT_BF16};
 static const int64_t lengths[] = {1, 3, 17, 64, 1000, 40001}; /* below and beyond a vector, beyond two chunks */
 enum { N_LENGTHS = sizeof lengths / sizeof lengths[0] };
 
-/* ---- conversions and sums ------------------------------------------------------------------------------------------------- */
+/* ---- conversions and sums ---------------------------------------------------------------------------------------- */
 
 static void conversion_rounds_like_the_scalar_function(void **state)
 {
@@ -35,7 +35,8 @@ static void sums_round_once(void **state)
         for (int l = 0; l < N_LENGTHS; l++) {
             const int64_t n = lengths[l];
             const dt_dtype src = types[way & 1], dst = types[way >> 1 & 1];
-            ref_array x = ref_random(src, n, 1, 3), y = way & 4 ? ref_random(dst, n, 2, 3) : ref_new(dst, n), z = ref_random(src, n, 3, 3);
+            ref_array x = ref_random(src, n, 1, 3), y = way & 4 ? ref_random(dst, n, 2, 3) : ref_new(dst, n),
+                      z = ref_random(src, n, 3, 3);
             double *x64 = ref_doubles(&x), *want = ref_doubles(&y), *sum = ref_doubles(&z);
             for (int64_t i = 0; i < n; i++) want[i] = (way & 4 ? want[i] : 0) + x64[i], sum[i] += x64[i];
             RUN(add_into, ON(x), src, ON(y), dst, way & 4, n);
@@ -52,13 +53,15 @@ static void rows_go_there_and_back(void **state)
     const int32_t index[] = {4, 0, 6, 1};
     for (int t = 0; t < 2; t++) {
         const int64_t width = 33;
-        ref_array x = ref_random(types[t], 7 * width, 1, 1), some = ref_new(types[t], 4 * width), y = ref_new(types[t], 7 * width);
+        ref_array x = ref_random(types[t], 7 * width, 1, 1), some = ref_new(types[t], 4 * width),
+                  y = ref_new(types[t], 7 * width);
         RUN(gather_rows, ON(x), ARR(index, 4), ON(some), 4, width, types[t]);
         RUN(scatter_rows, ON(some), ARR(index, 4), ON(y), 4, width, types[t]);
         for (int64_t r = 0; r < 7; r++)
             for (int64_t c = 0; c < width; c++) {
                 const bool moved = r == 4 || r == 0 || r == 6 || r == 1;
-                assert_true(moved ? ref_get(&y, r * width + c) == ref_get(&x, r * width + c) : isnan(ref_get(&y, r * width + c)));
+                assert_true(moved ? ref_get(&y, r * width + c) == ref_get(&x, r * width + c)
+                                  : isnan(ref_get(&y, r * width + c)));
             }
         ref_drop(&x), ref_drop(&some), ref_drop(&y);
     }
@@ -78,11 +81,11 @@ static void copy_and_zero(void **state)
     }
 }
 
-/* ---- activations ------------------------------------------------------------------------------------------------------------- */
+/* ---- activations ------------------------------------------------------------------------------------------------- */
 
-/* Values over the range where something happens, and far outside. Rounding: the step s is within 3 units of 2^-24 (argument of the
- * exponential up to 20 with one rounding: relative 20 * 2^-24 where s is not yet 0 or 1, but s times it stays below 4 * 2^-24),
- * the product with x adds one; slopes add x ds, |x ds| < 1. */
+/* Values over the range where something happens, and far outside. Rounding: the step s is within 3 units of 2^-24
+ * (argument of the exponential up to 20 with one rounding: relative 20 * 2^-24 where s is not yet 0 or 1, but s times
+ * it stays below 4 * 2^-24), the product with x adds one; slopes add x ds, |x ds| < 1. */
 static double act_error(double x) { return 0x1p-24 * 16 * (fabs(x) < 8 ? 1 + fabs(x) : 9); }
 
 static void activations_and_their_slopes(void **state)
@@ -92,7 +95,8 @@ static void activations_and_their_slopes(void **state)
         for (int t = 0; t < 2; t++)
             for (int l = 0; l < N_LENGTHS; l++) {
                 const int64_t n = lengths[l];
-                ref_array x = ref_random(types[t], n, 1, l % 2 ? 6 : 100), dy = ref_random(types[t], n, 2, 1), y = ref_new(types[t], n);
+                ref_array x = ref_random(types[t], n, 1, l % 2 ? 6 : 100), dy = ref_random(types[t], n, 2, 1),
+                          y = ref_new(types[t], n);
                 double *want = ref_doubles(&x), *grad = ref_doubles(&dy), worst = 0;
                 for (int64_t i = 0; i < n; i++) {
                     double slope;
@@ -114,7 +118,8 @@ static void activations_keep_their_limits(void **state)
     for (int act = 0; act < 4; act++) {
         float x[8] = {1e30f, -1e30f, 0, 200, -200, NAN, 3e38f, -3e38f}, y[8] = {0};
         RUN(act_forward, (dt_activation)act, ARR(x, 8), ARR(y, 8), DT_F32, 8);
-        assert_true(y[0] == x[0] && y[1] == 0 && y[2] == 0 && y[3] == 200 && y[4] == 0 && isnan(y[5]) && y[6] == x[6] && y[7] == 0);
+        assert_true(y[0] == x[0] && y[1] == 0 && y[2] == 0 && y[3] == 200 && y[4] == 0 && isnan(y[5]) && y[6] == x[6] &&
+                    y[7] == 0);
     }
 }
 
@@ -127,14 +132,15 @@ static void an_element_has_the_same_bits_wherever_it_lies(void **state)
         for (int t = 0; t < 2; t++) {
             const size_t e = dt_dtype_size(types[t]);
             ref_array piece = ref_new(types[t], N), slope = ref_new(types[t], N);
-            ref_array x = ref_random(types[t], N, 1, 5), dy = ref_random(types[t], N, 2, 1), y = ref_new(types[t], N), dx = ref_new(types[t], N);
+            ref_array x = ref_random(types[t], N, 1, 5), dy = ref_random(types[t], N, 2, 1), y = ref_new(types[t], N),
+                      dx = ref_new(types[t], N);
             RUN(act_forward, (dt_activation)act, ON(x), ON(y), types[t], N);
             RUN(act_backward, (dt_activation)act, ON(x), ON(dy), ON(dx), types[t], N);
             for (size_t from = 0; from < N; from += 7)
                 for (size_t n = 1; n <= MOST && from + n <= N; n += 3) {
                     RUN(act_forward, (dt_activation)act, ON_FROM(x, from), ON_FROM(piece, from), types[t], (int64_t)n);
-                    RUN(act_backward, (dt_activation)act, ON_FROM(x, from), ON_FROM(dy, from), ON_FROM(slope, from), types[t],
-                        (int64_t)n);
+                    RUN(act_backward, (dt_activation)act, ON_FROM(x, from), ON_FROM(dy, from), ON_FROM(slope, from),
+                        types[t], (int64_t)n);
                     assert_memory_equal((char *)piece.p + from * e, (char *)y.p + from * e, n * e);
                     assert_memory_equal((char *)slope.p + from * e, (char *)dx.p + from * e, n * e);
                 }
@@ -148,8 +154,10 @@ static void gated_units(void **state)
     for (int act = 0; act < 4; act++)
         for (int t = 0; t < 2; t++) {
             const int64_t rows = 5, width = act * 20 + 33;
-            ref_array g = ref_random(types[t], rows * 2 * width, 1, 4), dy = ref_random(types[t], rows * width, 2, 1), y = ref_new(types[t], rows * width);
-            double *g64 = ref_doubles(&g), *dy64 = ref_doubles(&dy), *want = calloc((size_t)(rows * width), sizeof *want);
+            ref_array g = ref_random(types[t], rows * 2 * width, 1, 4), dy = ref_random(types[t], rows * width, 2, 1),
+                      y = ref_new(types[t], rows * width);
+            double *g64 = ref_doubles(&g), *dy64 = ref_doubles(&dy),
+                   *want = calloc((size_t)(rows * width), sizeof *want);
             double *dg = calloc((size_t)(rows * 2 * width), sizeof *dg);
             for (int64_t i = 0; i < rows * width; i++) {
                 const int64_t gate = i / width * 2 * width + i % width;
@@ -166,7 +174,7 @@ static void gated_units(void **state)
         }
 }
 
-/* ---- embedding ----------------------------------------------------------------------------------------------------------------- */
+/* ---- embedding --------------------------------------------------------------------------------------------------- */
 
 static void embedding_and_its_gradient(void **state)
 {
@@ -175,16 +183,19 @@ static void embedding_and_its_gradient(void **state)
     for (int way = 0; way < 8; way++) {
         const dt_dtype dt = types[way & 1], gt = types[way >> 1 & 1];
         const int64_t n_tok = 6, width = way & 4 ? 700 : 5;
-        ref_array wte = ref_random(dt, 8 * width, 1, 1), wpe = ref_random(dt, 3 * width, 2, 1), out = ref_new(dt, n_tok * width);
+        ref_array wte = ref_random(dt, 8 * width, 1, 1), wpe = ref_random(dt, 3 * width, 2, 1),
+                  out = ref_new(dt, n_tok * width);
         ref_array dout = ref_random(dt, n_tok * width, 3, 1), grad = ref_random(gt, 8 * width, 4, 1);
-        double *wte64 = ref_doubles(&wte), *wpe64 = ref_doubles(&wpe), *dout64 = ref_doubles(&dout), *want = ref_doubles(&grad);
+        double *wte64 = ref_doubles(&wte), *wpe64 = ref_doubles(&wpe), *dout64 = ref_doubles(&dout),
+               *want = ref_doubles(&grad);
         double *sum = calloc((size_t)(n_tok * width), sizeof *sum);
         for (int64_t i = 0; i < n_tok * width; i++) {
             const int64_t t = i / width, c = i % width;
             sum[i] = wte64[token[t] * width + c] + (way & 4 ? wpe64[pos[t] * width + c] : 0);
             want[token[t] * width + c] += dout64[i];
         }
-        RUN(embedding_forward, ARR(token, 6), ARR(pos, 6), ON(wte), way & 4 ? ON(wpe) : NULL, ON(out), n_tok, width, dt);
+        RUN(embedding_forward, ARR(token, 6), ARR(pos, 6), ON(wte), way & 4 ? ON(wpe) : NULL, ON(out), n_tok, width,
+            dt);
         assert_true(ref_near(&out, sum, 0x1p-24 * 2, "embedding"));
         RUN(embedding_backward, ON(dout), ARR(token, 6), ARR(order, 6), ON(grad), n_tok, width, dt, gt);
         assert_true(ref_near(&grad, want, 0x1p-24 * 4 * 4, "embedding gradient"));
@@ -206,14 +217,14 @@ static void a_frequent_token_is_summed_once(void **state)
     for (int c = 0; c < 3; c++) assert_true(grad[c] == 10 && grad[3 + c] == 890 && grad[6 + c] == 100);
 }
 
-/* ---- norms --------------------------------------------------------------------------------------------------------------------- */
+/* ---- norms ------------------------------------------------------------------------------------------------------- */
 
 typedef struct norm_case {
     int64_t n_rows, width, group, group_ld, y_group_ld;
 } norm_case;
 
-static const norm_case norm_cases[] = {{1, 1, 1, 1, 1},     {3, 7, 1, 7, 7},       {130, 64, 1, 64, 64}, {5, 768, 1, 800, 768},
-                                       {12, 16, 4, 70, 64}, {200, 33, 2, 66, 90}};
+static const norm_case norm_cases[] = {{1, 1, 1, 1, 1},       {3, 7, 1, 7, 7},     {130, 64, 1, 64, 64},
+                                       {5, 768, 1, 800, 768}, {12, 16, 4, 70, 64}, {200, 33, 2, 66, 90}};
 
 static int64_t element_of(const norm_case *k, int64_t i, int64_t ld)
 {
@@ -229,34 +240,42 @@ static ref_array dense(const norm_case *k, const ref_array *a, int64_t ld)
     return d;
 }
 
-/* Norms: xhat carries the rounding of mean and rstd, sums of width terms in float, 16 ways at least 4: width/4 roundings at worst, sqrt of
- * it in practice. Values are of size |x rstd| <= sqrt(width), in fact about 2. */
+/* Norms: xhat carries the rounding of mean and rstd, sums of width terms in float, 16 ways at least 4: width/4
+ * roundings at worst, sqrt of it in practice. Values are of size |x rstd| <= sqrt(width), in fact about 2. */
 static double norm_error(const norm_case *k) { return 0x1p-24 * (8 + sqrt((double)k->width)) * 4; }
 
 static void check_norm(fixture *f, const norm_case *k, dt_dtype dt, dt_dtype gt, bool layer, bool add)
 {
     const float eps = 1e-5f;
-    const int64_t n = k->n_rows * k->width, n_x = k->n_rows / k->group * k->group_ld, n_y = k->n_rows / k->group * k->y_group_ld;
-    ref_array x = ref_random(dt, n_x, 1, 2), w = ref_random(dt, k->width, 2, 1), b = ref_random(dt, k->width, 3, 1), y = ref_new(dt, n_y);
-    ref_array dy = ref_random(dt, n_y, 4, 1), dx = add ? ref_random(dt, n_x, 5, 1) : ref_new(dt, n_x), mean = ref_new(DT_F32, k->n_rows), rstd = ref_new(DT_F32, k->n_rows);
-    ref_array dw = add ? ref_random(gt, k->width, 6, 1) : ref_new(gt, k->width), db = add ? ref_random(gt, k->width, 7, 1) : ref_new(gt, k->width);
+    const int64_t n = k->n_rows * k->width, n_x = k->n_rows / k->group * k->group_ld,
+                  n_y = k->n_rows / k->group * k->y_group_ld;
+    ref_array x = ref_random(dt, n_x, 1, 2), w = ref_random(dt, k->width, 2, 1), b = ref_random(dt, k->width, 3, 1),
+              y = ref_new(dt, n_y);
+    ref_array dy = ref_random(dt, n_y, 4, 1), dx = add ? ref_random(dt, n_x, 5, 1) : ref_new(dt, n_x),
+              mean = ref_new(DT_F32, k->n_rows), rstd = ref_new(DT_F32, k->n_rows);
+    ref_array dw = add ? ref_random(gt, k->width, 6, 1) : ref_new(gt, k->width),
+              db = add ? ref_random(gt, k->width, 7, 1) : ref_new(gt, k->width);
     ref_array scratch = ref_new(DT_F32, OPS(f)->norm_scratch_elems(&f->dev, k->width));
-    ref_array x_dense = dense(k, &x, k->group_ld), dy_dense = dense(k, &dy, k->y_group_ld), dx_was = dense(k, &dx, k->group_ld);
-    double *x64 = ref_doubles(&x_dense), *w64 = ref_doubles(&w), *b64 = ref_doubles(&b), *dy64 = ref_doubles(&dy_dense), *dw64 = ref_doubles(&dw), *db64 = ref_doubles(&db);
-    double *y64 = calloc((size_t)n, 8), *dx64 = calloc((size_t)n, 8), *mean64 = calloc((size_t)k->n_rows, 8), *rstd64 = calloc((size_t)k->n_rows, 8);
+    ref_array x_dense = dense(k, &x, k->group_ld), dy_dense = dense(k, &dy, k->y_group_ld),
+              dx_was = dense(k, &dx, k->group_ld);
+    double *x64 = ref_doubles(&x_dense), *w64 = ref_doubles(&w), *b64 = ref_doubles(&b), *dy64 = ref_doubles(&dy_dense),
+           *dw64 = ref_doubles(&dw), *db64 = ref_doubles(&db);
+    double *y64 = calloc((size_t)n, 8), *dx64 = calloc((size_t)n, 8), *mean64 = calloc((size_t)k->n_rows, 8),
+           *rstd64 = calloc((size_t)k->n_rows, 8);
     for (int64_t c = 0; c < k->width && !add; c++) dw64[c] = db64[c] = 0;
     ref_norm_forward(x64, w64, layer ? b64 : NULL, y64, mean64, rstd64, k->n_rows, k->width, (double)eps);
     ref_norm_backward(x64, w64, mean64, rstd64, dy64, dx64, dw64, layer ? db64 : NULL, k->n_rows, k->width);
     for (int64_t i = 0; i < n && add; i++) dx64[i] += ref_get(&dx_was, i);
     if (layer) {
         RUN(layernorm_forward, ON(x), ON(w), ON(b), ON(y), ON(mean), ON(rstd), k->n_rows, k->width, eps, dt);
-        RUN(layernorm_backward, ON(x), ON(w), ON(mean), ON(rstd), ON(dy), ON(dx), add, ON(dw), ON(db), gt, add, k->n_rows, k->width,
-            ON(scratch), dt);
+        RUN(layernorm_backward, ON(x), ON(w), ON(mean), ON(rstd), ON(dy), ON(dx), add, ON(dw), ON(db), gt, add,
+            k->n_rows, k->width, ON(scratch), dt);
         assert_true(ref_near(&mean, mean64, norm_error(k), "mean"));
     } else {
-        RUN(rmsnorm_forward, ON(x), ON(w), ON(y), ON(rstd), k->n_rows, k->width, k->group, k->group_ld, k->y_group_ld, eps, dt);
-        RUN(rmsnorm_backward, ON(x), ON(w), ON(rstd), ON(dy), ON(dx), add, ON(dw), gt, add, k->n_rows, k->width, k->group, k->group_ld,
-            k->y_group_ld, ON(scratch), dt);
+        RUN(rmsnorm_forward, ON(x), ON(w), ON(y), ON(rstd), k->n_rows, k->width, k->group, k->group_ld, k->y_group_ld,
+            eps, dt);
+        RUN(rmsnorm_backward, ON(x), ON(w), ON(rstd), ON(dy), ON(dx), add, ON(dw), gt, add, k->n_rows, k->width,
+            k->group, k->group_ld, k->y_group_ld, ON(scratch), dt);
     }
     const double large = 1 + ref_largest(rstd64, k->n_rows); /* a row of one element may have any variance */
     ref_array y_dense = dense(k, &y, k->y_group_ld), dx_dense = dense(k, &dx, k->group_ld);
@@ -267,9 +286,11 @@ static void check_norm(fixture *f, const norm_case *k, dt_dtype dt, dt_dtype gt,
     assert_true(ref_near(&dx_dense, dx64, norm_error(k) * large * large, "norm dx"));
     assert_true(ref_near(&dw, dw64, norm_error(k) * large * sqrt((double)k->n_rows), "norm dweight"));
     if (layer) assert_true(ref_near(&db, db64, norm_error(k) * sqrt((double)k->n_rows), "norm dbias"));
-    ref_array *const all[] = {&x, &w, &b, &y, &dy, &dx, &mean, &rstd, &dw, &db, &scratch, &x_dense, &dy_dense, &dx_was, &y_dense, &dx_dense};
+    ref_array *const all[] = {&x,  &w,  &b,       &y,       &dy,       &dx,     &mean,    &rstd,
+                              &dw, &db, &scratch, &x_dense, &dy_dense, &dx_was, &y_dense, &dx_dense};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) ref_drop(all[i]);
-    free(x64), free(w64), free(b64), free(dy64), free(dw64), free(db64), free(y64), free(dx64), free(mean64), free(rstd64);
+    free(x64), free(w64), free(b64), free(dy64), free(dw64), free(db64), free(y64), free(dx64), free(mean64),
+        free(rstd64);
 }
 
 static void norms_and_their_gradients(void **state)
@@ -287,21 +308,24 @@ static void norm_gradients_may_go_over_dy(void **state)
 {
     fixture *f = *state;
     enum { ROWS = 9, WIDTH = 40 };
-    ref_array x = ref_random(DT_F32, ROWS * WIDTH, 1, 1), w = ref_random(DT_F32, WIDTH, 2, 1), dy = ref_random(DT_F32, ROWS * WIDTH, 3, 1);
-    ref_array dx = ref_new(DT_F32, ROWS * WIDTH), y = ref_new(DT_F32, ROWS * WIDTH), s = ref_new(DT_F32, OPS(f)->norm_scratch_elems(&f->dev, WIDTH));
-    ref_array mean = ref_new(DT_F32, ROWS), rstd = ref_new(DT_F32, ROWS), dw = ref_new(DT_F32, WIDTH), db = ref_new(DT_F32, WIDTH);
+    ref_array x = ref_random(DT_F32, ROWS * WIDTH, 1, 1), w = ref_random(DT_F32, WIDTH, 2, 1),
+              dy = ref_random(DT_F32, ROWS * WIDTH, 3, 1);
+    ref_array dx = ref_new(DT_F32, ROWS * WIDTH), y = ref_new(DT_F32, ROWS * WIDTH),
+              s = ref_new(DT_F32, OPS(f)->norm_scratch_elems(&f->dev, WIDTH));
+    ref_array mean = ref_new(DT_F32, ROWS), rstd = ref_new(DT_F32, ROWS), dw = ref_new(DT_F32, WIDTH),
+              db = ref_new(DT_F32, WIDTH);
     for (int layer = 0; layer < 2; layer++) {
         ref_array in_place = ref_copy(&dy);
         for (int way = 0; way < 2; way++) {
             ref_array *from = way ? &in_place : &dy, *to = way ? &in_place : &dx;
             if (layer) {
                 RUN(layernorm_forward, ON(x), ON(w), ON(w), ON(y), ON(mean), ON(rstd), ROWS, WIDTH, 1e-5f, DT_F32);
-                RUN(layernorm_backward, ON(x), ON(w), ON(mean), ON(rstd), ON(*from), ON(*to), false, ON(dw), ON(db), DT_F32, false, ROWS,
-                    WIDTH, ON(s), DT_F32);
+                RUN(layernorm_backward, ON(x), ON(w), ON(mean), ON(rstd), ON(*from), ON(*to), false, ON(dw), ON(db),
+                    DT_F32, false, ROWS, WIDTH, ON(s), DT_F32);
             } else {
                 RUN(rmsnorm_forward, ON(x), ON(w), ON(y), ON(rstd), ROWS, WIDTH, 1, WIDTH, WIDTH, 1e-5f, DT_F32);
-                RUN(rmsnorm_backward, ON(x), ON(w), ON(rstd), ON(*from), ON(*to), false, ON(dw), DT_F32, false, ROWS, WIDTH, 1, WIDTH,
-                    WIDTH, ON(s), DT_F32);
+                RUN(rmsnorm_backward, ON(x), ON(w), ON(rstd), ON(*from), ON(*to), false, ON(dw), DT_F32, false, ROWS,
+                    WIDTH, 1, WIDTH, WIDTH, ON(s), DT_F32);
             }
         }
         assert_memory_equal(in_place.p, dx.p, ROWS * WIDTH * 4);
@@ -311,7 +335,7 @@ static void norm_gradients_may_go_over_dy(void **state)
     ref_drop(&mean), ref_drop(&rstd), ref_drop(&dw), ref_drop(&db);
 }
 
-/* ---- rotation, dropout ----------------------------------------------------------------------------------------------------------- */
+/* ---- rotation, dropout ------------------------------------------------------------------------------------------- */
 
 static void rotation_turns_and_turns_back(void **state)
 {
@@ -320,21 +344,25 @@ static void rotation_turns_and_turns_back(void **state)
     const int32_t pos[N_TOK] = {0, 5, 2};
     float table[6 * D];
     for (int p = 0; p < 6; p++)
-        for (int i = 0; i < D / 2; i++) table[p * D + i] = cosf((float)p * 0.1f * (float)i), table[p * D + D / 2 + i] = sinf((float)p * 0.1f * (float)i);
+        for (int i = 0; i < D / 2; i++)
+            table[p * D + i] = cosf((float)p * 0.1f * (float)i),
+                          table[p * D + D / 2 + i] = sinf((float)p * 0.1f * (float)i);
     for (int t = 0; t < 2; t++) {
         ref_array x = ref_random(types[t], N_TOK * LD, 1, 1), y = ref_copy(&x);
         double *was = ref_doubles(&x), *want = ref_doubles(&x);
         for (int tok = 0; tok < N_TOK; tok++)
             for (int h = 0; h < N_HEADS; h++)
                 for (int i = 0; i < D / 2; i++) {
-                    const double *a = was + tok * LD + h * D + i, c = (double)table[pos[tok] * D + i], s = (double)table[pos[tok] * D + D / 2 + i];
+                    const double *a = was + tok * LD + h * D + i, c = (double)table[pos[tok] * D + i],
+                                 s = (double)table[pos[tok] * D + D / 2 + i];
                     want[tok * LD + h * D + i] = a[0] * c - a[D / 2] * s;
                     want[tok * LD + h * D + D / 2 + i] = a[D / 2] * c + a[0] * s;
                 }
         RUN(rope, ON(y), ARR(pos, N_TOK), ARR(table, 6 * D), N_TOK, N_HEADS, D, LD, false, types[t]);
         assert_true(ref_near(&y, want, 0x1p-24 * 4, "rope"));
         RUN(rope, ON(y), ARR(pos, N_TOK), ARR(table, 6 * D), N_TOK, N_HEADS, D, LD, true, types[t]);
-        assert_true(ref_near(&y, was, t ? 0x1p-8 * 2 : 0x1p-24 * 8, "rope back")); /* two roundings of values up to sqrt 2 */
+        /* two roundings of values up to sqrt 2 */
+        assert_true(ref_near(&y, was, t ? 0x1p-8 * 2 : 0x1p-24 * 8, "rope back"));
         ref_drop(&x), ref_drop(&y), free(was), free(want);
     }
 }
@@ -349,7 +377,8 @@ static void dropout_takes_the_word_of_its_place(void **state)
             const int64_t width = widths[w];
             ref_array x = ref_random(types[t], 3 * width, 1, 1);
             double *want = ref_doubles(&x);
-            for (int64_t i = 0; i < 3 * width; i++) want[i] *= ref_dropout(0.3f, 99, token_key[i / width], (uint64_t)(i % width));
+            for (int64_t i = 0; i < 3 * width; i++)
+                want[i] *= ref_dropout(0.3f, 99, token_key[i / width], (uint64_t)(i % width));
             RUN(dropout, ON(x), ON(x), 0.3f, 99, ARR(token_key, 3), 3, width, types[t]);
             assert_true(ref_near(&x, want, 0x1p-24 * 4, "dropout"));
             ref_drop(&x), free(want);
@@ -375,6 +404,7 @@ int main(void)
         cmocka_unit_test(dropout_takes_the_word_of_its_place),
     };
     int failed = 0;
-    for (int i = 0; i < ref_n_isas(); i++) failed += cmocka_run_group_tests_name(ref_take_isa(i), tests, open_device, close_device);
+    for (int i = 0; i < ref_n_isas(); i++)
+        failed += cmocka_run_group_tests_name(ref_take_isa(i), tests, open_device, close_device);
     return failed != 0;
 }

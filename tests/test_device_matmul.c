@@ -4,14 +4,18 @@
 #include <math.h>
 #include <unistd.h>
 
-/* Rounding: each of k products of |a b| <= 1 and each partial sum <= k rounds once: error below k 2^-24 sqrt(k) for random
- * signs, taken 4 times; bf16 products are exact in float. Accumulation adds the rounding of what was there (|c| <= 1). */
+/* Rounding: each of k products of |a b| <= 1 and each partial sum <= k rounds once: error below k 2^-24 sqrt(k) for
+ * random signs, taken 4 times; bf16 products are exact in float. Accumulation adds the rounding of what was there (|c|
+ * <= 1). */
 static double product_error(int64_t k) { return 4 * 0x1p-24 * ((double)k + 2) * 1.0; }
 
 static void check_product(fixture *f, const dt_matmul *mm, bool with_bias)
 {
-    ref_array a = ref_random(mm->dt, (mm->trans_a ? mm->k : mm->m) * mm->lda, 1, 1), b = ref_random(mm->dt, (mm->trans_b ? mm->n : mm->k) * mm->ldb, 2, 1);
-    ref_array bias = ref_random(mm->dt, mm->n, 3, 1), c = mm->accumulate ? ref_random(mm->c_dtype, mm->m * mm->ldc, 4, 1) : ref_new(mm->c_dtype, mm->m * mm->ldc);
+    ref_array a = ref_random(mm->dt, (mm->trans_a ? mm->k : mm->m) * mm->lda, 1, 1),
+              b = ref_random(mm->dt, (mm->trans_b ? mm->n : mm->k) * mm->ldb, 2, 1);
+    ref_array bias = ref_random(mm->dt, mm->n, 3, 1), c = mm->accumulate
+                                                              ? ref_random(mm->c_dtype, mm->m * mm->ldc, 4, 1)
+                                                              : ref_new(mm->c_dtype, mm->m * mm->ldc);
     double *a64 = ref_doubles(&a), *b64 = ref_doubles(&b), *bias64 = ref_doubles(&bias), *c64 = ref_doubles(&c);
     ref_matmul(mm, a64, b64, with_bias ? bias64 : NULL, c64);
     RUN(matmul, mm, ON(a), ON(b), with_bias ? ON(bias) : NULL, ON(c));
@@ -30,8 +34,14 @@ static void check_types(fixture *f, int64_t m, int64_t n, int64_t k, int form, i
 {
     for (int types = 0; types < 3; types++)
         for (int way = 0; way < 4; way++) {
-            dt_matmul mm = {.m = m, .n = n, .k = k, .trans_a = form & 1, .trans_b = form >> 1, .dt = types ? DT_BF16 : DT_F32,
-                            .c_dtype = types == 2 ? DT_BF16 : DT_F32, .accumulate = way & 1};
+            dt_matmul mm = {.m = m,
+                            .n = n,
+                            .k = k,
+                            .trans_a = form & 1,
+                            .trans_b = form >> 1,
+                            .dt = types ? DT_BF16 : DT_F32,
+                            .c_dtype = types == 2 ? DT_BF16 : DT_F32,
+                            .accumulate = way & 1};
             mm.lda = (mm.trans_a ? m : k) + extra, mm.ldb = (mm.trans_b ? k : n) + 2 * extra, mm.ldc = n + 3 * extra;
             check_product(f, &mm, way >> 1);
         }
@@ -39,7 +49,8 @@ static void check_types(fixture *f, int64_t m, int64_t n, int64_t k, int form, i
 
 static void products_of_all_forms_and_odd_sizes(void **state)
 {
-    static const int64_t sizes[][3] = {{1, 1, 1}, {1, 3, 17}, {17, 1, 3}, {3, 17, 1}, {129, 65, 33}, {64, 48, 16}, {80, 31, 129}, {5, 200, 0}};
+    static const int64_t sizes[][3] = {{1, 1, 1},     {1, 3, 17},   {17, 1, 3},    {3, 17, 1},
+                                       {129, 65, 33}, {64, 48, 16}, {80, 31, 129}, {5, 200, 0}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int form = 0; form < 4; form++) {
             check_types(*state, sizes[i][0], sizes[i][1], sizes[i][2], form, 0);
@@ -52,7 +63,8 @@ static void thin_products(void **state)
 {
     for (int form = 0; form < 4; form++) {
         for (int64_t size = 0; size < 27; size++)
-            for (int64_t extra = 0; extra < 3; extra++) check_types(*state, size / 9 + 1, size / 3 % 3 + 1, size % 3 + 1, form, extra);
+            for (int64_t extra = 0; extra < 3; extra++)
+                check_types(*state, size / 9 + 1, size / 3 % 3 + 1, size % 3 + 1, form, extra);
         for (int64_t extra = 0; extra < 2; extra++) {
             check_types(*state, 1, 200, 129, form, extra);
             check_types(*state, 300, 1, 257, form, extra);
@@ -84,21 +96,33 @@ static void products_as_large_as_a_vocabulary(void **state)
     }
 }
 
-/* More than one block of rows, columns and k, half a pair at the end, tiles cut at both borders; and C in whole lines, written around the cache. */
+/* More than one block of rows, columns and k, half a pair at the end, tiles cut at both borders; and C in whole lines,
+ * written around the cache. */
 static void bf16_products_of_several_blocks(void **state)
 {
-    static const int64_t sizes[][3] = {{40, 100, 2101}, {270, 60, 1030}, {275, 430, 33}, {520, 512, 24}, {33, 48, 1025}};
+    static const int64_t sizes[][3] = {
+        {40, 100, 2101}, {270, 60, 1030}, {275, 430, 33}, {520, 512, 24}, {33, 48, 1025}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int form = 0; form < 4; form++)
             for (int way = 0; way < 4; way++) {
                 const int64_t m = sizes[i][0], n = sizes[i][1], k = sizes[i][2];
-                const dt_matmul mm = {.m = m, .n = n, .k = k, .trans_a = form & 1, .trans_b = form >> 1, .lda = form & 1 ? m : k, .ldb = form >> 1 ? k : n,
-                                      .ldc = n, .dt = DT_BF16, .c_dtype = way & 2 ? DT_BF16 : DT_F32, .accumulate = way & 1};
+                const dt_matmul mm = {.m = m,
+                                      .n = n,
+                                      .k = k,
+                                      .trans_a = form & 1,
+                                      .trans_b = form >> 1,
+                                      .lda = form & 1 ? m : k,
+                                      .ldb = form >> 1 ? k : n,
+                                      .ldc = n,
+                                      .dt = DT_BF16,
+                                      .c_dtype = way & 2 ? DT_BF16 : DT_F32,
+                                      .accumulate = way & 1};
                 check_product(*state, &mm, (form + way) & 1);
             }
 }
 
-/* C of one product on n_threads; skips where the kernel is not to be had: what oneDNN does with threads is its own affair. */
+/* C of one product on n_threads; skips where the kernel is not to be had: what oneDNN does with threads is its own
+ * affair. */
 static ref_array product_on(int n_threads, const dt_matmul *mm, const ref_array *a, const ref_array *b)
 {
     fixture other = {0}, *f = &other;
@@ -115,9 +139,18 @@ static ref_array product_on(int n_threads, const dt_matmul *mm, const ref_array 
 static void bf16_products_do_not_depend_on_threads(void **state)
 {
     for (int form = 0; form < 3; form++) {
-        const dt_matmul mm = {.m = 300, .n = 200, .k = 1100, .trans_a = form == 2, .trans_b = form == 1, .lda = form == 2 ? 300 : 1100,
-                              .ldb = form == 1 ? 1100 : 200, .ldc = 200, .dt = DT_BF16, .c_dtype = DT_F32};
-        ref_array a = ref_random(DT_BF16, 300 * 1100, 1, 1), b = ref_random(DT_BF16, 200 * 1100, 2, 1), one = product_on(1, &mm, &a, &b);
+        const dt_matmul mm = {.m = 300,
+                              .n = 200,
+                              .k = 1100,
+                              .trans_a = form == 2,
+                              .trans_b = form == 1,
+                              .lda = form == 2 ? 300 : 1100,
+                              .ldb = form == 1 ? 1100 : 200,
+                              .ldc = 200,
+                              .dt = DT_BF16,
+                              .c_dtype = DT_F32};
+        ref_array a = ref_random(DT_BF16, 300 * 1100, 1, 1), b = ref_random(DT_BF16, 200 * 1100, 2, 1),
+                  one = product_on(1, &mm, &a, &b);
         for (int n = 2; n <= 7; n++) {
             ref_array c = product_on(n, &mm, &a, &b);
             assert_memory_equal(c.p, one.p, 300 * 200 * sizeof(float));
@@ -131,7 +164,15 @@ static void every_number_of_tokens_works(void **state)
 {
     for (int64_t m = 1; m < 140; m++) {
         for (int64_t n = 24; n <= 72; n += 48) {
-            const dt_matmul mm = {.m = m, .n = n, .k = 10, .trans_b = true, .lda = 10, .ldb = 10, .ldc = n, .dt = DT_BF16, .c_dtype = DT_BF16};
+            const dt_matmul mm = {.m = m,
+                                  .n = n,
+                                  .k = 10,
+                                  .trans_b = true,
+                                  .lda = 10,
+                                  .ldb = 10,
+                                  .ldc = n,
+                                  .dt = DT_BF16,
+                                  .c_dtype = DT_BF16};
             check_product(*state, &mm, true);
         }
     }
@@ -190,8 +231,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_of_all_forms_and_odd_sizes), cmocka_unit_test(products_longer_than_a_block),
-        cmocka_unit_test(products_as_large_as_a_vocabulary), cmocka_unit_test(thin_products),
-        cmocka_unit_test(every_number_of_tokens_works), cmocka_unit_test(a_wrong_row_distance_is_refused),
+        cmocka_unit_test(products_as_large_as_a_vocabulary),   cmocka_unit_test(thin_products),
+        cmocka_unit_test(every_number_of_tokens_works),        cmocka_unit_test(a_wrong_row_distance_is_refused),
         cmocka_unit_test(bias_gradient_is_the_column_sum),
     };
     setenv("DTRAIN_FAULT", "product.check:*:1:error", 1);
@@ -202,7 +243,8 @@ int main(void)
     failed += cmocka_run_group_tests_name("our own kernels alone", tests, open_device, close_device);
     unsetenv("DTRAIN_ONEDNN");
     setenv("DTRAIN_BF16", "dot", 1);
-    const struct CMUnitTest dots[] = {cmocka_unit_test(bf16_products_of_several_blocks), cmocka_unit_test(bf16_products_do_not_depend_on_threads)};
+    const struct CMUnitTest dots[] = {cmocka_unit_test(bf16_products_of_several_blocks),
+                                      cmocka_unit_test(bf16_products_do_not_depend_on_threads)};
     failed += cmocka_run_group_tests_name("pairwise dot products", dots, open_device, close_device);
     setenv("DTRAIN_BF16", "none", 1); /* as on a processor without it; kernels only convert, so one set will do */
     failed += cmocka_run_group_tests_name(ref_take_isa(0), tests, open_device, close_device);

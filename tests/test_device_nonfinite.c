@@ -1,7 +1,6 @@
-/* test_device_nonfinite.c - what is no number must not get lost on its way to the loss and the norm of the gradients, where the vote looks for
- * it: a NaN or an infinity in any input of any operation shows in an output, on every instruction set; and one in any parameter of a model
- * shows in the loss or in a gradient.
- * DEVICES: cpu queue */
+/* test_device_nonfinite.c - what is no number must not get lost on its way to the loss and the norm of the gradients,
+ * where the vote looks for it: a NaN or an infinity in any input of any operation shows in an output, on every
+ * instruction set; and one in any parameter of a model shows in the loss or in a gradient. DEVICES: cpu queue */
 #include "device_fixture.h"
 #include "ref_model.h"
 #include <math.h>
@@ -29,13 +28,13 @@ static const int32_t ids[ROWS] = {3, 0, 2, 2, 1}, order[ROWS] = {1, 4, 2, 3, 0};
 static const uint64_t keys[ROWS] = {1, 2, 3, 4, 5};
 
 static void must(dt_err err) { assert_int_equal(err, DT_OK); }
-#define CALL(op, ...)         \
-    do {                      \
-        fixture *f = c->f;    \
-        RUN(op, __VA_ARGS__); \
+#define CALL(op, ...)                                                                                                  \
+    do {                                                                                                               \
+        fixture *f = c->f;                                                                                             \
+        RUN(op, __VA_ARGS__);                                                                                          \
     } while (0)
 
-/* ---- the operations ------------------------------------------------------------------------------------------------------------- */
+/* ---- the operations ---------------------------------------------------------------------------------------------- */
 
 static void make_elements(call *c)
 {
@@ -65,7 +64,10 @@ static void run_add_into(call *c)
     memcpy(c->out[0].p, c->in[0].p, (size_t)(ROWS * WIDTH) * dt_dtype_size(c->dt));
     CALL(add_into, ON(c->in[1]), DT_F32, ON(c->out[0]), c->dt, true, ROWS * WIDTH);
 }
-static void run_act_forward(call *c) { CALL(act_forward, (dt_activation)c->how, ON(c->in[0]), ON(c->out[0]), c->dt, ROWS * WIDTH); }
+static void run_act_forward(call *c)
+{
+    CALL(act_forward, (dt_activation)c->how, ON(c->in[0]), ON(c->out[0]), c->dt, ROWS * WIDTH);
+}
 static void run_act_backward(call *c)
 {
     CALL(act_backward, (dt_activation)c->how, ON(c->in[0]), ON(c->in[1]), ON(c->out[0]), c->dt, ROWS * WIDTH);
@@ -81,13 +83,19 @@ static void make_glu_forward(call *c)
     c->in[0] = ref_random(c->dt, 2 * ROWS * WIDTH, 1, 1);
     c->out[0] = ref_new(c->dt, ROWS * WIDTH);
 }
-static void run_glu_forward(call *c) { CALL(glu_forward, (dt_activation)c->how, ON(c->in[0]), ON(c->out[0]), c->dt, ROWS, WIDTH); }
+static void run_glu_forward(call *c)
+{
+    CALL(glu_forward, (dt_activation)c->how, ON(c->in[0]), ON(c->out[0]), c->dt, ROWS, WIDTH);
+}
 static void run_glu_backward(call *c)
 {
     CALL(glu_backward, (dt_activation)c->how, ON(c->in[0]), ON(c->in[1]), ON(c->out[0]), c->dt, ROWS, WIDTH);
 }
 /* so rare that every element is kept */
-static void run_dropout(call *c) { CALL(dropout, ON(c->in[0]), ON(c->out[0]), 1e-7f, 1, ARR(keys, ROWS), ROWS, WIDTH, c->dt); }
+static void run_dropout(call *c)
+{
+    CALL(dropout, ON(c->in[0]), ON(c->out[0]), 1e-7f, 1, ARR(keys, ROWS), ROWS, WIDTH, c->dt);
+}
 static void make_rope(call *c)
 {
     c->in[0] = ref_random(c->dt, ROWS * 3 * 64, 1, 1);
@@ -106,7 +114,8 @@ static void make_embedding(call *c)
 }
 static void run_embedding_forward(call *c)
 {
-    CALL(embedding_forward, ARR(ids, ROWS), ARR(ids, ROWS), ON(c->in[0]), ON(c->in[1]), ON(c->out[0]), ROWS, WIDTH, c->dt);
+    CALL(embedding_forward, ARR(ids, ROWS), ARR(ids, ROWS), ON(c->in[0]), ON(c->in[1]), ON(c->out[0]), ROWS, WIDTH,
+         c->dt);
 }
 static void make_table(call *c)
 {
@@ -124,9 +133,13 @@ static void make_bias(call *c)
     c->in[0] = ref_random(c->dt, ROWS * WIDTH, 1, 1);
     c->out[0] = ref_new(c->dt, WIDTH);
 }
-static void run_bias_backward(call *c) { CALL(bias_backward, ON(c->in[0]), ROWS, WIDTH, WIDTH, c->dt, ON(c->out[0]), c->dt, false); }
+static void run_bias_backward(call *c)
+{
+    CALL(bias_backward, ON(c->in[0]), ROWS, WIDTH, WIDTH, c->dt, ON(c->out[0]), c->dt, false);
+}
 
-/* Forms of products: how & 1 A transposed, & 2 B transposed, & 4 C added to, & 8 by rows; m, k and n with rests of every width. */
+/* Forms of products: how & 1 A transposed, & 2 B transposed, & 4 C added to, & 8 by rows; m, k and n with rests of
+ * every width. */
 enum { M = 37, N = 53, K = 71 };
 static void make_product(call *c)
 {
@@ -139,8 +152,18 @@ static void make_product(call *c)
 static void run_product(call *c)
 {
     const bool ta = c->how & 1, tb = c->how & 2;
-    const dt_matmul mm = {.m = M, .n = N, .k = K, .trans_a = ta, .trans_b = tb, .lda = ta ? M : K, .ldb = tb ? K : N, .ldc = N,
-                          .dt = c->dt, .c_dtype = DT_F32, .accumulate = true, .by_row = c->how & 4};
+    const dt_matmul mm = {.m = M,
+                          .n = N,
+                          .k = K,
+                          .trans_a = ta,
+                          .trans_b = tb,
+                          .lda = ta ? M : K,
+                          .ldb = tb ? K : N,
+                          .ldc = N,
+                          .dt = c->dt,
+                          .c_dtype = DT_F32,
+                          .accumulate = true,
+                          .by_row = c->how & 4};
     memcpy(c->out[0].p, c->in[3].p, M * N * sizeof(float));
     if (ta && mm.by_row) { /* refused: the plain one instead */
         dt_matmul plain = mm;
@@ -162,9 +185,11 @@ static void make_norm(call *c)
 static void norm_forward(call *c, const ref_array *y, float *mean, float *rstd)
 {
     if (c->how)
-        CALL(layernorm_forward, ON(c->in[0]), ON(c->in[1]), ON(c->in[2]), ON(*y), ARR(mean, ROWS), ARR(rstd, ROWS), ROWS, WIDTH, 1e-5f, c->dt);
+        CALL(layernorm_forward, ON(c->in[0]), ON(c->in[1]), ON(c->in[2]), ON(*y), ARR(mean, ROWS), ARR(rstd, ROWS),
+             ROWS, WIDTH, 1e-5f, c->dt);
     else
-        CALL(rmsnorm_forward, ON(c->in[0]), ON(c->in[1]), ON(*y), ARR(rstd, ROWS), ROWS, WIDTH, 1, WIDTH, WIDTH, 1e-5f, c->dt);
+        CALL(rmsnorm_forward, ON(c->in[0]), ON(c->in[1]), ON(*y), ARR(rstd, ROWS), ROWS, WIDTH, 1, WIDTH, WIDTH, 1e-5f,
+             c->dt);
 }
 static void run_norm_forward(call *c)
 {
@@ -189,11 +214,11 @@ static void run_norm_backward(call *c)
     norm_forward(c, &y, mean, rstd);
     c->in[2] = (ref_array){0};
     if (c->how)
-        CALL(layernorm_backward, ON(c->in[0]), ON(c->in[1]), ARR(mean, ROWS), ARR(rstd, ROWS), ON(c->in[3]), ON(c->out[0]), false,
-             ON(c->out[1]), ON(c->out[2]), DT_F32, false, ROWS, WIDTH, ON(scratch), c->dt);
+        CALL(layernorm_backward, ON(c->in[0]), ON(c->in[1]), ARR(mean, ROWS), ARR(rstd, ROWS), ON(c->in[3]),
+             ON(c->out[0]), false, ON(c->out[1]), ON(c->out[2]), DT_F32, false, ROWS, WIDTH, ON(scratch), c->dt);
     else
-        CALL(rmsnorm_backward, ON(c->in[0]), ON(c->in[1]), ARR(rstd, ROWS), ON(c->in[3]), ON(c->out[0]), false, ON(c->out[1]), DT_F32,
-             false, ROWS, WIDTH, 1, WIDTH, WIDTH, ON(scratch), c->dt);
+        CALL(rmsnorm_backward, ON(c->in[0]), ON(c->in[1]), ARR(rstd, ROWS), ON(c->in[3]), ON(c->out[0]), false,
+             ON(c->out[1]), DT_F32, false, ROWS, WIDTH, 1, WIDTH, WIDTH, ON(scratch), c->dt);
     ref_drop(&y), ref_drop(&bias), ref_drop(&scratch);
 }
 
@@ -203,9 +228,21 @@ static const int32_t q_start[2] = {0, TOK}, kv_start[1] = {0}, kv_len[1] = {TOK}
 static dt_attention attention_of(const call *c)
 {
     fixture *f = c->f;
-    return (dt_attention){.n_seq = 1, .n_heads = HEADS, .n_kv_heads = 1, .head_dim = DIM, .q_start = ARR(q_start, 2),
-                          .kv_start = ARR(kv_start, 1), .kv_len = ARR(kv_len, 1), .n_tok = TOK, .max_q_len = TOK,
-                          .max_kv_len = TOK, .q_ld = HEADS * DIM, .kv_ld = DIM, .o_ld = HEADS * DIM, .scale = 0.2f, .dt = c->dt};
+    return (dt_attention){.n_seq = 1,
+                          .n_heads = HEADS,
+                          .n_kv_heads = 1,
+                          .head_dim = DIM,
+                          .q_start = ARR(q_start, 2),
+                          .kv_start = ARR(kv_start, 1),
+                          .kv_len = ARR(kv_len, 1),
+                          .n_tok = TOK,
+                          .max_q_len = TOK,
+                          .max_kv_len = TOK,
+                          .q_ld = HEADS * DIM,
+                          .kv_ld = DIM,
+                          .o_ld = HEADS * DIM,
+                          .scale = 0.2f,
+                          .dt = c->dt};
 }
 static void make_attention(call *c)
 {
@@ -219,7 +256,8 @@ static void run_attention_forward(call *c)
     dt_attention at = attention_of(c);
     float lse[TOK * HEADS] = {0};
     at.by_row = c->how;
-    CALL(attention_forward, &at, ON(c->in[0]), ON(c->in[1]), ON(c->in[2]), ON(c->out[0]), c->how ? NULL : ARR(lse, TOK * HEADS));
+    CALL(attention_forward, &at, ON(c->in[0]), ON(c->in[1]), ON(c->in[2]), ON(c->out[0]),
+         c->how ? NULL : ARR(lse, TOK * HEADS));
 }
 static void make_attention_backward(call *c)
 {
@@ -235,12 +273,13 @@ static void run_attention_backward(call *c)
     ref_array out = ref_new(c->dt, TOK * HEADS * DIM), lse = ref_new(DT_F32, TOK * HEADS);
     CALL(attention_forward, &at, ON(c->in[0]), ON(c->in[1]), ON(c->in[2]), ON(out), ON(lse));
     at = attention_of(c);
-    CALL(attention_backward, &at, ON(c->in[0]), ON(c->in[1]), ON(c->in[2]), ON(out), ON(lse), ON(c->in[3]), ON(c->out[0]), ON(c->out[1]),
-         ON(c->out[2]), ON(scratch));
+    CALL(attention_backward, &at, ON(c->in[0]), ON(c->in[1]), ON(c->in[2]), ON(out), ON(lse), ON(c->in[3]),
+         ON(c->out[0]), ON(c->out[1]), ON(c->out[2]), ON(scratch));
     ref_drop(&out), ref_drop(&lse), ref_drop(&scratch);
 }
 
-/* The classifier: logits of a row of two blocks, and the weights of the rows. A logit of -inf is a token that cannot be. */
+/* The classifier: logits of a row of two blocks, and the weights of the rows. A logit of -inf is a token that cannot
+ * be. */
 enum { VOCAB = 1500 };
 static void make_classifier(call *c)
 {
@@ -252,10 +291,12 @@ static void make_classifier(call *c)
 static void run_classifier(call *c)
 {
     static const int32_t target[2] = {7, 1300};
-    const dt_classifier cl = {.n_rows = 2, .n_vocab = VOCAB, .logits_ld = VOCAB, .inv_temperature = 1, .dlogits_dtype = c->dt};
+    const dt_classifier cl = {
+        .n_rows = 2, .n_vocab = VOCAB, .logits_ld = VOCAB, .inv_temperature = 1, .dlogits_dtype = c->dt};
     float entropy[2] = {0}, logp[2] = {0};
     memcpy(c->out[0].p, c->in[0].p, 2 * VOCAB * sizeof(float));
-    CALL(classifier, &cl, ON(c->out[0]), ARR(target, 2), ON(c->in[1]), ON(c->out[1]), NULL, c->how ? ARR(entropy, 2) : NULL);
+    CALL(classifier, &cl, ON(c->out[0]), ARR(target, 2), ON(c->in[1]), ON(c->out[1]), NULL,
+         c->how ? ARR(entropy, 2) : NULL);
     ref_array z = ref_copy(&c->in[0]); /* without gradients logp must tell on its own */
     CALL(classifier, &cl, ON(z), ARR(target, 2), NULL, ARR(logp, 2), NULL, NULL);
     const bool poisoned = isnan(logp[0]) || isnan(logp[1]);
@@ -283,9 +324,17 @@ static void make_adamw(call *c)
 }
 static void run_adamw(call *c)
 {
-    const dt_adamw opt = {.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f, .fix1 = 0.1f, .fix2 = 0.01f, .grad_scale = 1};
+    const dt_adamw opt = {.lr = 1e-3f,
+                          .beta1 = 0.9f,
+                          .beta2 = 0.99f,
+                          .eps = 1e-8f,
+                          .weight_decay = 0.1f,
+                          .fix1 = 0.1f,
+                          .fix2 = 0.01f,
+                          .grad_scale = 1};
     for (int i = 1; i < 4; i++) memcpy(c->out[i].p, c->in[i].p, WIDTH * sizeof(float));
-    CALL(adamw_step, &opt, ON(c->in[0]), c->dt, ON(c->out[1]), ON(c->out[2]), ON(c->out[3]), ON(c->out[0]), c->dt, WIDTH);
+    CALL(adamw_step, &opt, ON(c->in[0]), c->dt, ON(c->out[1]), ON(c->out[2]), ON(c->out[3]), ON(c->out[0]), c->dt,
+         WIDTH);
 }
 
 static const operation operations[] = {
@@ -310,9 +359,10 @@ static const operation operations[] = {
     {"adamw_step", 1, false, make_adamw, run_adamw},
 };
 
-/* ---- the property ------------------------------------------------------------------------------------------------------------------ */
+/* ---- the property ------------------------------------------------------------------------------------------------ */
 
-/* 0x7fffffff: a NaN whose low bits are set, as damaged files have them; arithmetic keeps such bits. bf16 takes the upper half of each. */
+/* 0x7fffffff: a NaN whose low bits are set, as damaged files have them; arithmetic keeps such bits. bf16 takes the
+ * upper half of each. */
 static const uint32_t BAD[] = {0x7fc00000u, 0x7fffffffu, 0xffffffffu, 0x7f800000u, 0xff800000u};
 enum { N_NANS = 3, N_BAD = 5 };
 
@@ -343,7 +393,8 @@ static void check_input(const operation *op, call *c, int input)
             poison(a, at, BAD[b]);
             op->run(c);
             if (!shows(c))
-                fail_msg("%s, way %d, %s: 0x%08x at %lld of input %d does not show", op->name, c->how, dt_dtype_name(c->dt), BAD[b], (long long)at, input);
+                fail_msg("%s, way %d, %s: 0x%08x at %lld of input %d does not show", op->name, c->how,
+                         dt_dtype_name(c->dt), BAD[b], (long long)at, input);
             memcpy(a->p, was.p, nbytes);
         }
     ref_drop(&was);
@@ -357,7 +408,9 @@ static void what_is_no_number_shows_in_an_output(void **state)
                 call c = {.f = *state, .dt = types[t], .how = how};
                 operations[o].make(&c);
                 operations[o].run(&c);
-                if (shows(&c)) fail_msg("%s, way %d, %s: not finite without cause", operations[o].name, how, dt_dtype_name(types[t]));
+                if (shows(&c))
+                    fail_msg("%s, way %d, %s: not finite without cause", operations[o].name, how,
+                             dt_dtype_name(types[t]));
                 for (int i = 0; i < MAX_ARRAYS; i++)
                     if (c.in[i].n > 0) check_input(&operations[o], &c, i);
                 for (int i = 0; i < MAX_ARRAYS; i++) ref_drop(&c.in[i]), ref_drop(&c.out[i]);
@@ -380,7 +433,7 @@ static void a_positive_infinity_shows_where_the_negative_has_a_limit(void **stat
     }
 }
 
-/* ---- models ----------------------------------------------------------------------------------------------------------------------------- */
+/* ---- models ------------------------------------------------------------------------------------------------------ */
 
 static bool gradient_is_finite(ref_model *r)
 {
@@ -422,7 +475,8 @@ static void check_model(const char *name, const char *config, dt_dtype dtype)
                 r.params_changed[u] = true;
                 ref_model_forget_grads(&r);
                 must(ref_model_grads(&r, &b, 0, 1, &loss));
-                if (isfinite(loss) && gradient_is_finite(&r)) fail_msg("%s: 0x%08x in %s: loss %g, finite gradients", name, BAD[k], t->name, loss);
+                if (isfinite(loss) && gradient_is_finite(&r))
+                    fail_msg("%s: 0x%08x in %s: loss %g, finite gradients", name, BAD[k], t->name, loss);
                 if (k < N_NANS && isfinite(loss)) fail_msg("%s: a NaN in %s: loss %g", name, t->name, loss);
                 ref_set_param(&r, u, at, was);
             }
@@ -457,6 +511,7 @@ int main(void)
         cmocka_unit_test(a_bad_parameter_shows_in_the_loss),
     };
     int failed = 0;
-    for (int i = 0; i < ref_n_isas(); i++) failed += cmocka_run_group_tests_name(ref_take_isa(i), tests, open_device, close_device);
+    for (int i = 0; i < ref_n_isas(); i++)
+        failed += cmocka_run_group_tests_name(ref_take_isa(i), tests, open_device, close_device);
     return failed != 0;
 }

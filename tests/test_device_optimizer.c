@@ -1,34 +1,39 @@
-/* test_device_optimizer.c - classifier, AdamW and reductions on every instruction set; memory, buffers and opening of the device.
- * DEVICES: cpu queue */
+/* test_device_optimizer.c - classifier, AdamW and reductions on every instruction set; memory, buffers and opening of
+ * the device. DEVICES: cpu queue */
 #include "device_fixture.h"
 #include <math.h>
 
 static const dt_dtype types[] = {DT_F32, DT_BF16};
 
-/* ---- classifier ------------------------------------------------------------------------------------------------------------ */
+/* ---- classifier -------------------------------------------------------------------------------------------------- */
 
-/* e^(s-m) has a relative error of (|s - m| + 2) 2^-24 (the argument rounds once), sums of n of them average it; logp <= 60 rounds once;
- * gradients are at most |w|/T <= 2. */
+/* e^(s-m) has a relative error of (|s - m| + 2) 2^-24 (the argument rounds once), sums of n of them average it; logp <=
+ * 60 rounds once; gradients are at most |w|/T <= 2. */
 static void check_classifier(fixture *f, int64_t n, float inv_t, double scale, dt_dtype out)
 {
     enum { ROWS = 4 };
     const int32_t target[ROWS] = {0, (int32_t)(n - 1), -1, (int32_t)(n / 2)};
     const float weight[ROWS] = {1, -0.5f, 3, 0};
     const int64_t ld = n + 3;
-    const dt_classifier cl = {.n_rows = ROWS, .n_vocab = n, .logits_ld = ld, .inv_temperature = inv_t, .dlogits_dtype = out};
-    ref_array z = ref_random(DT_F32, ROWS * ld, 1, scale), logp = ref_new(DT_F32, ROWS), entropy = ref_new(DT_F32, ROWS);
+    const dt_classifier cl = {
+        .n_rows = ROWS, .n_vocab = n, .logits_ld = ld, .inv_temperature = inv_t, .dlogits_dtype = out};
+    ref_array z = ref_random(DT_F32, ROWS * ld, 1, scale), logp = ref_new(DT_F32, ROWS),
+              entropy = ref_new(DT_F32, ROWS);
     if (n > 4) ref_set(&z, 3, -INFINITY); /* a class that cannot be */
     ref_array was = ref_copy(&z);
     double *z64 = ref_doubles(&z), want_logp[ROWS], want_entropy[ROWS], *grad = calloc((size_t)n, sizeof *grad);
     uint8_t hit[ROWS] = {0};
     RUN(classifier, &cl, ON(z), ARR(target, ROWS), NULL, ON(logp), ARR(hit, ROWS), ON(entropy));
     assert_memory_equal(z.p, was.p, (size_t)z.n * 4);
-    for (int r = 0; r < ROWS; r++) ref_classifier(z64 + r * ld, n, target[r], (double)inv_t, 0, &want_logp[r], &want_entropy[r], NULL);
+    for (int r = 0; r < ROWS; r++)
+        ref_classifier(z64 + r * ld, n, target[r], (double)inv_t, 0, &want_logp[r], &want_entropy[r], NULL);
     const double err = 0x1p-24 * (8 + 4 * scale * (double)inv_t);
     assert_true(ref_near(&logp, want_logp, err, "logp") && ref_near(&entropy, want_entropy, err * 4, "entropy"));
     for (int r = 0; r < ROWS; r++) {
         bool first = target[r] >= 0;
-        for (int64_t v = 0; v < n && first; v++) first = v < target[r] ? z64[r * ld + v] < z64[r * ld + target[r]] : z64[r * ld + v] <= z64[r * ld + target[r]];
+        for (int64_t v = 0; v < n && first; v++)
+            first =
+                v < target[r] ? z64[r * ld + v] < z64[r * ld + target[r]] : z64[r * ld + v] <= z64[r * ld + target[r]];
         assert_int_equal(hit[r], first);
     }
     RUN(classifier, &cl, ON(z), ARR(target, ROWS), ARR(weight, ROWS), ON(logp), NULL, NULL);
@@ -75,7 +80,7 @@ static void classifier_follows_a_growing_maximum(void **state)
     free(z), free(z64);
 }
 
-/* ---- AdamW -------------------------------------------------------------------------------------------------------------------- */
+/* ---- AdamW ------------------------------------------------------------------------------------------------------- */
 
 static void adamw_is_algorithm_2(void **state)
 {
@@ -86,8 +91,16 @@ static void adamw_is_algorithm_2(void **state)
             const int64_t n = sizes[i];
             const dt_dtype gt = types[way & 1];
             const int param_kind = way >> 1; /* none, float, bf16 */
-            dt_adamw o = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .fix1 = 1 - 0.9f * 0.9f, .fix2 = 1 - 0.95f * 0.95f, .grad_scale = 0.5f};
-            ref_array g = ref_random(gt, n, 1, 2), p = ref_random(DT_F32, n, 2, 1), m = ref_random(DT_F32, n, 3, 0.1), v = ref_random(DT_F32, n, 4, 0.5);
+            dt_adamw o = {.lr = 0.01f,
+                          .beta1 = 0.9f,
+                          .beta2 = 0.95f,
+                          .eps = 1e-8f,
+                          .weight_decay = 0.1f,
+                          .fix1 = 1 - 0.9f * 0.9f,
+                          .fix2 = 1 - 0.95f * 0.95f,
+                          .grad_scale = 0.5f};
+            ref_array g = ref_random(gt, n, 1, 2), p = ref_random(DT_F32, n, 2, 1), m = ref_random(DT_F32, n, 3, 0.1),
+                      v = ref_random(DT_F32, n, 4, 0.5);
             for (int64_t j = 0; j < n; j++) ref_set(&v, j, fabs(ref_get(&v, j)));
             ref_array out = ref_new(param_kind == 2 ? DT_BF16 : DT_F32, n);
             double *g64 = ref_doubles(&g), *p64 = ref_doubles(&p), *m64 = ref_doubles(&m), *v64 = ref_doubles(&v);
@@ -95,25 +108,30 @@ static void adamw_is_algorithm_2(void **state)
                 const double gs = g64[j] * (double)o.grad_scale;
                 m64[j] = (double)o.beta1 * m64[j] + (1 - (double)o.beta1) * gs;
                 v64[j] = (double)o.beta2 * v64[j] + (1 - (double)o.beta2) * gs * gs;
-                p64[j] = p64[j] * (1 - (double)o.lr * (double)o.weight_decay) - (double)o.lr * (m64[j] / (double)o.fix1) / (sqrt(v64[j] / (double)o.fix2) + (double)o.eps);
+                p64[j] = p64[j] * (1 - (double)o.lr * (double)o.weight_decay) -
+                         (double)o.lr * (m64[j] / (double)o.fix1) / (sqrt(v64[j] / (double)o.fix2) + (double)o.eps);
             }
             RUN(adamw_step, &o, ON(g), gt, ON(p), ON(m), ON(v), param_kind ? ON(out) : NULL, out.dt, n);
-            /* u = 2^-24: half the distance of floats below 1. ref_near itself allows u of the result. |g| <= 1, |m| <= 0.1, v <= 0.5, |p| <= 1.
-             * m: 1 - beta is exact; c g, beta m and their sum round once each, and |m| <= 0.19 after it: under 3 u.
-             * v: c g g rounds twice, beta v and the sum once, all below 0.53: under 3 u.
-             * p: keep = 1 - lr wd, keep p and the sum round once each, below 1.2: 4 u. The step |s| = 0.0165 |m| / sqrt(v) has some 10 relative
-             * roundings with those inside m and v (halved by the root). v is at least 0.05 g^2 and uniform besides: of 40001 values the least is
-             * about 2.5e-4, so |s| <= 0.2 and its error 2 u. With one u to spare for each of the two: 8 u. */
-            assert_true(ref_near(&m, m64, 0x1p-24 * 3, "m") && ref_near(&v, v64, 0x1p-24 * 3, "v") && ref_near(&p, p64, 0x1p-24 * 8, "p"));
+            /* u = 2^-24: half the distance of floats below 1. ref_near itself allows u of the result. |g| <= 1, |m| <=
+             * 0.1, v <= 0.5, |p| <= 1. m: 1 - beta is exact; c g, beta m and their sum round once each, and |m| <= 0.19
+             * after it: under 3 u. v: c g g rounds twice, beta v and the sum once, all below 0.53: under 3 u. p: keep =
+             * 1 - lr wd, keep p and the sum round once each, below 1.2: 4 u. The step |s| = 0.0165 |m| / sqrt(v) has
+             * some 10 relative roundings with those inside m and v (halved by the root). v is at least 0.05 g^2 and
+             * uniform besides: of 40001 values the least is about 2.5e-4, so |s| <= 0.2 and its error 2 u. With one u
+             * to spare for each of the two: 8 u. */
+            assert_true(ref_near(&m, m64, 0x1p-24 * 3, "m") && ref_near(&v, v64, 0x1p-24 * 3, "v") &&
+                        ref_near(&p, p64, 0x1p-24 * 8, "p"));
             for (int64_t j = 0; j < n && param_kind; j++) {
                 const float master = ((float *)p.p)[j];
-                assert_true(ref_get(&out, j) == (double)(param_kind == 2 ? dt_bf16_to_float(dt_bf16_from_float(master)) : master));
+                assert_true(ref_get(&out, j) ==
+                            (double)(param_kind == 2 ? dt_bf16_to_float(dt_bf16_from_float(master)) : master));
             }
-            ref_drop(&g), ref_drop(&p), ref_drop(&m), ref_drop(&v), ref_drop(&out), free(g64), free(p64), free(m64), free(v64);
+            ref_drop(&g), ref_drop(&p), ref_drop(&m), ref_drop(&v), ref_drop(&out), free(g64), free(p64), free(m64),
+                free(v64);
         }
 }
 
-/* ---- reductions ------------------------------------------------------------------------------------------------------------------ */
+/* ---- reductions -------------------------------------------------------------------------------------------------- */
 
 static void sums_of_squares(void **state)
 {
@@ -173,7 +191,7 @@ static void non_finite_numbers_show(void **state)
             }
 }
 
-/* ---- memory and opening ------------------------------------------------------------------------------------------------------------- */
+/* ---- memory and opening ------------------------------------------------------------------------------------------ */
 
 static void move(fixture *f, void *dst, const void *src, size_t nbytes)
 {
@@ -187,7 +205,8 @@ static void buffers_are_zeroed_aligned_and_counted(void **state)
     static const size_t sizes[] = {1, 100, 1 << 20, (5 << 20) + 3};
     for (int i = 0; i < 4; i++) {
         dt_buf b;
-        assert_int_equal(dt_buf_alloc_zeroed(&b, &f->dev, i % 2 ? DT_ON_HOST : DT_ON_DEVICE, sizes[i], DT_MEM_GRADS), DT_OK);
+        assert_int_equal(dt_buf_alloc_zeroed(&b, &f->dev, i % 2 ? DT_ON_HOST : DT_ON_DEVICE, sizes[i], DT_MEM_GRADS),
+                         DT_OK);
         assert_int_equal((uintptr_t)b.ptr % 64, 0);
         char *host = malloc(sizes[i]);
         move(f, host, b.ptr, sizes[i]);
@@ -203,7 +222,8 @@ static void buffers_are_zeroed_aligned_and_counted(void **state)
         dt_buf_free(&b), dt_buf_free(&b);
         assert_int_equal(atomic_load(&f->ledger.total_now), 0);
     }
-    assert_int_equal(dt_buf_alloc_zeroed(&(dt_buf){0}, &f->dev, DT_ON_DEVICE, SIZE_MAX / 4, DT_MEM_GRADS), DT_ERR_MEMORY);
+    assert_int_equal(dt_buf_alloc_zeroed(&(dt_buf){0}, &f->dev, DT_ON_DEVICE, SIZE_MAX / 4, DT_MEM_GRADS),
+                     DT_ERR_MEMORY);
     dt_error_clear();
     dt_buf empty;
     assert_int_equal(dt_buf_alloc(&empty, &f->dev, DT_ON_DEVICE, 0, DT_MEM_DATA), DT_OK);
@@ -264,12 +284,9 @@ static void streams_and_events(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(classifier_and_its_gradient),
-        cmocka_unit_test(classifier_follows_a_growing_maximum),
-        cmocka_unit_test(adamw_is_algorithm_2),
-        cmocka_unit_test(sums_of_squares),
-        cmocka_unit_test(the_fixed_sum_carries),
-        cmocka_unit_test(non_finite_numbers_show),
+        cmocka_unit_test(classifier_and_its_gradient), cmocka_unit_test(classifier_follows_a_growing_maximum),
+        cmocka_unit_test(adamw_is_algorithm_2),        cmocka_unit_test(sums_of_squares),
+        cmocka_unit_test(the_fixed_sum_carries),       cmocka_unit_test(non_finite_numbers_show),
     };
     const struct CMUnitTest device_tests[] = {
         cmocka_unit_test(buffers_are_zeroed_aligned_and_counted),
@@ -278,6 +295,7 @@ int main(void)
         cmocka_unit_test(streams_and_events),
     };
     int failed = cmocka_run_group_tests_name("device", device_tests, open_device, close_device);
-    for (int i = 0; i < ref_n_isas(); i++) failed += cmocka_run_group_tests_name(ref_take_isa(i), tests, open_device, close_device);
+    for (int i = 0; i < ref_n_isas(); i++)
+        failed += cmocka_run_group_tests_name(ref_take_isa(i), tests, open_device, close_device);
     return failed != 0;
 }

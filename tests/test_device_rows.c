@@ -1,5 +1,5 @@
-/* test_device_rows.c - products by rows (generation) on every instruction set: right, and the same bits whatever other rows are in the call.
- * DEVICES: cpu queue */
+/* test_device_rows.c - products by rows (generation) on every instruction set: right, and the same bits whatever other
+ * rows are in the call. DEVICES: cpu queue */
 #include "device_fixture.h"
 #include <math.h>
 
@@ -11,10 +11,20 @@ typedef struct product {
 
 static product make_product(int64_t m, int64_t n, int64_t k, bool trans_b, dt_dtype dt, dt_dtype c_dtype, int way)
 {
-    product p = {.mm = {.m = m, .n = n, .k = k, .trans_b = trans_b, .lda = k + 3, .ldb = (trans_b ? k : n) + 2, .ldc = n + 1, .dt = dt,
-                        .c_dtype = c_dtype, .accumulate = way & 1, .by_row = true},
+    product p = {.mm = {.m = m,
+                        .n = n,
+                        .k = k,
+                        .trans_b = trans_b,
+                        .lda = k + 3,
+                        .ldb = (trans_b ? k : n) + 2,
+                        .ldc = n + 1,
+                        .dt = dt,
+                        .c_dtype = c_dtype,
+                        .accumulate = way & 1,
+                        .by_row = true},
                  .with_bias = way >> 1};
-    p.a = ref_random(dt, m * p.mm.lda, 1, 1), p.b = ref_random(dt, (trans_b ? n : k) * p.mm.ldb, 2, 1), p.bias = ref_random(dt, n, 3, 1);
+    p.a = ref_random(dt, m * p.mm.lda, 1, 1), p.b = ref_random(dt, (trans_b ? n : k) * p.mm.ldb, 2, 1),
+    p.bias = ref_random(dt, n, 3, 1);
     p.c = ref_random(c_dtype, m * p.mm.ldc, 4, 1);
     return p;
 }
@@ -26,10 +36,12 @@ static void run_rows(fixture *f, const product *p, int64_t first, int64_t m, con
 {
     dt_matmul mm = p->mm;
     mm.m = m;
-    RUN(matmul, &mm, ON_FROM(p->a, first * mm.lda), ON(p->b), p->with_bias ? ON(p->bias) : NULL, ON_FROM(*c, first * mm.ldc));
+    RUN(matmul, &mm, ON_FROM(p->a, first * mm.lda), ON(p->b), p->with_bias ? ON(p->bias) : NULL,
+        ON_FROM(*c, first * mm.ldc));
 }
 
-/* Rounding as in test_device_matmul.c: k products of at most 1, partial sums of at most k; four times that of random signs. */
+/* Rounding as in test_device_matmul.c: k products of at most 1, partial sums of at most k; four times that of random
+ * signs. */
 static void check_value(fixture *f, const product *p)
 {
     ref_array c = ref_copy(&p->c);
@@ -48,15 +60,17 @@ static void check_pieces(fixture *f, const product *p)
     run_rows(f, p, 0, p->mm.m, &whole);
     for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++) {
         ref_array c = ref_copy(&p->c);
-        for (int64_t r = 0; r < p->mm.m; r += pieces[i]) run_rows(f, p, r, p->mm.m - r < pieces[i] ? p->mm.m - r : pieces[i], &c);
+        for (int64_t r = 0; r < p->mm.m; r += pieces[i])
+            run_rows(f, p, r, p->mm.m - r < pieces[i] ? p->mm.m - r : pieces[i], &c);
         assert_memory_equal(c.p, whole.p, nbytes);
         ref_drop(&c);
     }
     ref_drop(&whole);
 }
 
-static const int64_t sizes[][3] = {{1, 1, 1},   {2, 3, 17},  {3, 17, 2},   {70, 65, 33},  {19, 48, 64},  {7, 31, 129},
-                                   {5, 40, 0},  {9, 7, 2100}, {6, 70, 1030}, {8, 300, 40}, {66, 530, 130}, {4, 1100, 24}};
+static const int64_t sizes[][3] = {{1, 1, 1},     {2, 3, 17},   {3, 17, 2},     {70, 65, 33},
+                                   {19, 48, 64},  {7, 31, 129}, {5, 40, 0},     {9, 7, 2100},
+                                   {6, 70, 1030}, {8, 300, 40}, {66, 530, 130}, {4, 1100, 24}};
 
 static void for_all_sizes(fixture *f, void (*check)(fixture *f, const product *p))
 {
@@ -105,7 +119,8 @@ int main(void)
         cmocka_unit_test(a_transposed_a_is_refused),
     };
     int failed = 0;
-    for (int i = 0; i < ref_n_isas(); i++) failed += cmocka_run_group_tests_name(ref_take_isa(i), tests, open_device, close_device);
+    for (int i = 0; i < ref_n_isas(); i++)
+        failed += cmocka_run_group_tests_name(ref_take_isa(i), tests, open_device, close_device);
     setenv("DTRAIN_BF16", "none", 1); /* the last set again, without pairwise dot products */
     failed += cmocka_run_group_tests_name("none", tests, open_device, close_device);
     return failed != 0;

@@ -1,7 +1,8 @@
-/* test_generate.c - prompts and text, the scheduling of sequences over slots, and decoding through a real model with its cache.
+/* test_generate.c - prompts and text, the scheduling of sequences over slots, and decoding through a real model with
+ * its cache.
  *
- * `test_generate --make-checkpoint DIR` writes a small random model to DIR/checkpoints instead, for tests/e2e_generate.sh.
- * DEVICES: cpu queue */
+ * `test_generate --make-checkpoint DIR` writes a small random model to DIR/checkpoints instead, for
+ * tests/e2e_generate.sh. DEVICES: cpu queue */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +18,7 @@
 #include "dtrain/checkpoint.h"
 #include "dtrain/generate.h"
 
-/* ---- a decoder that is a pure function of a sequence's tokens ------------------------------------------------------------ */
+/* ---- a decoder that is a pure function of a sequence's tokens ---------------------------------------------------- */
 
 enum { VOCAB = 50, MAX_SLOTS = 8, MAX_LEN = 64 };
 
@@ -53,7 +54,7 @@ static dt_err fake_decode(void *self, const dt_batch *b, const int32_t *slot, fl
 
 static void fake_keep(void *self, int32_t slot, int32_t n) { ((struct fake *)self)->n[slot] = n; }
 
-/* ---- the same sequences by a plain loop ---------------------------------------------------------------------------------- */
+/* ---- the same sequences by a plain loop -------------------------------------------------------------------------- */
 
 enum { N_SEQS = 11 };
 static const int32_t eos[] = {3, 17};
@@ -69,8 +70,10 @@ static void make_work(struct work *w)
     for (int i = 0; i < N_SEQS; i++) {
         const int32_t n_prompt = 1 + (int32_t)(dt_mix64((uint64_t)i) % 23); /* some longer than a pass */
         for (int32_t t = 0; t < n_prompt; t++) w->ids[i][t] = (int32_t)(dt_mix64((uint64_t)(100 * i + t)) % VOCAB);
-        const int32_t max_ids = n_prompt + (i == 4 ? 0 : 1 + (int32_t)(dt_mix64((uint64_t)i + 77) % 40)); /* number 4 has no room at all */
-        w->seqs[i] = (dt_sequence){.number = (uint64_t)i, .ids = w->ids[i], .n_prompt = n_prompt, .n_ids = n_prompt, .max_ids = max_ids};
+        /* number 4 has no room at all */
+        const int32_t max_ids = n_prompt + (i == 4 ? 0 : 1 + (int32_t)(dt_mix64((uint64_t)i + 77) % 40));
+        w->seqs[i] = (dt_sequence){
+            .number = (uint64_t)i, .ids = w->ids[i], .n_prompt = n_prompt, .n_ids = n_prompt, .max_ids = max_ids};
         w->list[i] = &w->seqs[i];
     }
 }
@@ -82,7 +85,8 @@ static void ref_generate(dt_sequence *q)
     assert_int_equal(dt_sampler_open(&s, &how, VOCAB), DT_OK);
     while (q->finish == DT_FINISH_NONE && q->n_ids < q->max_ids) {
         fake_logits(q->ids, q->n_ids, logits);
-        assert_int_equal(dt_sampler_draw(s, logits, q->ids, q->n_ids, q->number, (uint64_t)q->n_ids, &q->ids[q->n_ids]), DT_OK);
+        assert_int_equal(dt_sampler_draw(s, logits, q->ids, q->n_ids, q->number, (uint64_t)q->n_ids, &q->ids[q->n_ids]),
+                         DT_OK);
         const int32_t token = q->ids[q->n_ids++];
         if (token == eos[0] || token == eos[1]) q->finish = DT_FINISH_EOS;
     }
@@ -90,7 +94,9 @@ static void ref_generate(dt_sequence *q)
     dt_sampler_close(s);
 }
 
-struct heard { int64_t n_tokens, n_ends; };
+struct heard {
+    int64_t n_tokens, n_ends;
+};
 
 static dt_err hear(void *ctx, dt_sequence *s)
 {
@@ -120,8 +126,15 @@ static void tokens_do_not_depend_on_slots_and_passes(void **state)
         dt_generate_stats stats;
         make_work(&w);
         const dt_decoder d = {.self = &f, .decode = fake_decode, .keep = fake_keep};
-        const dt_generate_options opt = {.sampling = how, .eos = eos, .n_eos = 2, .vocab_size = VOCAB, .n_slots = shapes[k][0], .max_tok = shapes[k][1],
-                                         .on_token = hear, .ctx = &heard, .ledger = &ledger};
+        const dt_generate_options opt = {.sampling = how,
+                                         .eos = eos,
+                                         .n_eos = 2,
+                                         .vocab_size = VOCAB,
+                                         .n_slots = shapes[k][0],
+                                         .max_tok = shapes[k][1],
+                                         .on_token = hear,
+                                         .ctx = &heard,
+                                         .ledger = &ledger};
         assert_int_equal(dt_generate(&d, w.list, N_SEQS, &opt, &stats), DT_OK);
         assert_int_equal(f.n_bad, 0);
         for (int i = 0; i < N_SEQS; i++) {
@@ -158,10 +171,12 @@ static void a_cached_beginning_is_not_run_again(void **state)
     dt_ledger ledger = {0};
     struct fake f = {.max_tok = 4};
     const dt_decoder d = {.self = &f, .decode = fake_decode, .keep = fake_keep};
-    const dt_generate_options opt = {.sampling = how, .vocab_size = VOCAB, .n_slots = 1, .max_tok = 4, .ledger = &ledger};
+    const dt_generate_options opt = {
+        .sampling = how, .vocab_size = VOCAB, .n_slots = 1, .max_tok = 4, .ledger = &ledger};
     dt_generate_stats stats;
     int32_t ids[2][MAX_LEN] = {{5, 6, 7, 8}};
-    dt_sequence talk = {.number = 3, .ids = ids[0], .n_prompt = 4, .n_ids = 4, .max_ids = 10}, *one = &talk, fresh, *other = &fresh;
+    dt_sequence talk = {.number = 3, .ids = ids[0], .n_prompt = 4, .n_ids = 4, .max_ids = 10}, *one = &talk, fresh,
+                *other = &fresh;
     assert_int_equal(dt_generate(&d, &one, 1, &opt, &stats), DT_OK);
     assert_true(stats.n_prompt_tok == 4 && talk.n_cached == 9 && talk.n_ids == 10);
     talk.n_cached = 7; /* the rest was said otherwise */
@@ -190,7 +205,8 @@ static void errors_come_back(void **state)
     dt_generate_stats stats;
     make_work(&w);
     dt_generate_options opt = {.sampling = how, .vocab_size = VOCAB, .n_slots = 2, .max_tok = 64, .ledger = &ledger};
-    const dt_decoder bad = {.self = &f, .decode = nan_decode, .keep = fake_keep}, good = {.self = &f, .decode = fake_decode, .keep = fake_keep};
+    const dt_decoder bad = {.self = &f, .decode = nan_decode, .keep = fake_keep},
+                     good = {.self = &f, .decode = fake_decode, .keep = fake_keep};
     assert_int_equal(dt_generate(&bad, w.list, N_SEQS, &opt, &stats), DT_ERR_NONFINITE);
     make_work(&w);
     opt.on_token = refuse;
@@ -201,7 +217,7 @@ static void errors_come_back(void **state)
     dt_error_clear();
 }
 
-/* ---- prompts and text ---------------------------------------------------------------------------------------------------- */
+/* ---- prompts and text -------------------------------------------------------------------------------------------- */
 
 static void assert_prompt(const dt_prompts *p, int i, size_t n, const int32_t *ids)
 {
@@ -243,7 +259,9 @@ static void prompts_come_as_text_lines_and_json(void **state)
     assert_prompt(&p, 1, 1, (int32_t[]){'c'});
     dt_prompts_free(&p);
 
-    assert_int_equal(parse(&p, "{\"prompt\": \"x\\u0000\\u00e9\"}\n\n{\"ids\": [256, 0]}\n{\"prompt\": \"\"}\n", DT_PROMPT_JSONL, &bytes), DT_OK);
+    assert_int_equal(parse(&p, "{\"prompt\": \"x\\u0000\\u00e9\"}\n\n{\"ids\": [256, 0]}\n{\"prompt\": \"\"}\n",
+                           DT_PROMPT_JSONL, &bytes),
+                     DT_OK);
     assert_int_equal(p.n, 3);
     assert_prompt(&p, 0, 4, (int32_t[]){'x', 0, 0xc3, 0xa9});
     assert_prompt(&p, 1, 2, (int32_t[]){256, 0});
@@ -255,14 +273,22 @@ static void prompts_come_as_text_lines_and_json(void **state)
     dt_prompts_free(&p);
 
     /* a JSON array; messages, with and without a system message of their own; other fields are kept */
-    assert_int_equal(parse(&p, "\xef\xbb\xbf [{\"prompt\": \"a\", \"answer\": 42},\n {\"messages\": [{\"role\": \"user\", \"content\": \"b\"}]}]", DT_PROMPT_JSONL, &bytes), DT_OK);
+    assert_int_equal(parse(&p,
+                           "\xef\xbb\xbf [{\"prompt\": \"a\", \"answer\": 42},\n {\"messages\": [{\"role\": \"user\", "
+                           "\"content\": \"b\"}]}]",
+                           DT_PROMPT_JSONL, &bytes),
+                     DT_OK);
     assert_int_equal(p.n, 2);
     assert_prompt(&p, 0, 1, (int32_t[]){'a'});
     assert_int_equal(json_integer_value(json_object_get(p.prompt[0].record, "answer")), 42);
     assert_text(&p, 1, "<|im_start|>user\nb<|im_end|>\n<|im_start|>assistant\n");
     dt_prompts_free(&p);
     bytes.system = "s";
-    assert_int_equal(parse(&p, "{\"messages\": [{\"role\": \"user\", \"content\": \"b\"}]}\n{\"prompt\": [{\"role\": \"system\", \"content\": \"t\"}]}", DT_PROMPT_JSONL, &bytes), DT_OK);
+    assert_int_equal(parse(&p,
+                           "{\"messages\": [{\"role\": \"user\", \"content\": \"b\"}]}\n{\"prompt\": [{\"role\": "
+                           "\"system\", \"content\": \"t\"}]}",
+                           DT_PROMPT_JSONL, &bytes),
+                     DT_OK);
     assert_int_equal(p.n, 2);
     assert_text(&p, 0, "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nb<|im_end|>\n<|im_start|>assistant\n");
     assert_text(&p, 1, "<|im_start|>system\nt<|im_end|>\n<|im_start|>assistant\n");
@@ -275,16 +301,25 @@ static void prompts_come_as_text_lines_and_json(void **state)
 static void bad_prompts_are_named_by_line(void **state)
 {
     (void)state;
-    const struct { const char *text; dt_prompt_format format; const char *message; } bad[] = {
-        {"{\"ids\": [1]}\n{\"ids\"", DT_PROMPT_JSONL, "file:2: "},  {"{\"ids\": [1, -1]}", DT_PROMPT_JSONL, "file:1: ids[1]"},
-        {"{\"ids\": 5}", DT_PROMPT_JSONL, "file:1: "},              {"{\"text\": \"a\"}", DT_PROMPT_JSONL, "\"prompt\""},
-        {"\n{\"ids\": [0, 257]}", DT_PROMPT_JSONL, "file:2: token 1 is 257"}, {"[1]", DT_PROMPT_JSONL, "file: record 1: "},
-        {"[{\"ids\": [1]}, ", DT_PROMPT_JSONL, "file:1:15: not valid JSON"}, {"hello\n", DT_PROMPT_JSONL, "file: expected JSON lines, found text; one prompt a line: "},
-        {"{\"messages\": []}", DT_PROMPT_JSONL, "file:1: messages: "},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": \"b\"}]}", DT_PROMPT_JSONL, "need a tokenizer"},
-        {"", DT_PROMPT_JSONL, "found none"},                        {"\n\r\n", DT_PROMPT_LINES, "found none"},
-        {"1 2x", DT_PROMPT_WHOLE, "'2x'"},                          {"3\n-1", DT_PROMPT_LINES, "file:2: "},
-        {"99999999999999999999", DT_PROMPT_WHOLE, "expected token ids"}};
+    const struct {
+        const char *text;
+        dt_prompt_format format;
+        const char *message;
+    } bad[] = {{"{\"ids\": [1]}\n{\"ids\"", DT_PROMPT_JSONL, "file:2: "},
+               {"{\"ids\": [1, -1]}", DT_PROMPT_JSONL, "file:1: ids[1]"},
+               {"{\"ids\": 5}", DT_PROMPT_JSONL, "file:1: "},
+               {"{\"text\": \"a\"}", DT_PROMPT_JSONL, "\"prompt\""},
+               {"\n{\"ids\": [0, 257]}", DT_PROMPT_JSONL, "file:2: token 1 is 257"},
+               {"[1]", DT_PROMPT_JSONL, "file: record 1: "},
+               {"[{\"ids\": [1]}, ", DT_PROMPT_JSONL, "file:1:15: not valid JSON"},
+               {"hello\n", DT_PROMPT_JSONL, "file: expected JSON lines, found text; one prompt a line: "},
+               {"{\"messages\": []}", DT_PROMPT_JSONL, "file:1: messages: "},
+               {"{\"messages\": [{\"role\": \"user\", \"content\": \"b\"}]}", DT_PROMPT_JSONL, "need a tokenizer"},
+               {"", DT_PROMPT_JSONL, "found none"},
+               {"\n\r\n", DT_PROMPT_LINES, "found none"},
+               {"1 2x", DT_PROMPT_WHOLE, "'2x'"},
+               {"3\n-1", DT_PROMPT_LINES, "file:2: "},
+               {"99999999999999999999", DT_PROMPT_WHOLE, "expected token ids"}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         dt_prompts p;
         dt_prompt_reader ids = {0};
@@ -296,14 +331,16 @@ static void bad_prompts_are_named_by_line(void **state)
     dt_error_clear();
 }
 
-/* ---- a small model on the CPU -------------------------------------------------------------------------------------------- */
+/* ---- a small model on the CPU ------------------------------------------------------------------------------------ */
 
-static const char *const configs[] = {
-    "{\"model_type\": \"llama\", \"hidden_size\": 32, \"intermediate_size\": 48, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
-    "\"num_key_value_heads\": 2, \"vocab_size\": 257, \"max_position_embeddings\": 64, \"eos_token_id\": 256, \"bos_token_id\": null, "
-    "\"tie_word_embeddings\": false, \"initializer_range\": 0.3}",
-    "{\"model_type\": \"gpt2\", \"n_embd\": 32, \"n_layer\": 2, \"n_head\": 4, \"vocab_size\": 60, \"n_positions\": 64, \"eos_token_id\": 59, "
-    "\"bos_token_id\": 59, \"initializer_range\": 0.3}"};
+static const char *const configs[] = {"{\"model_type\": \"llama\", \"hidden_size\": 32, \"intermediate_size\": 48, "
+                                      "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
+                                      "\"num_key_value_heads\": 2, \"vocab_size\": 257, \"max_position_embeddings\": "
+                                      "64, \"eos_token_id\": 256, \"bos_token_id\": null, "
+                                      "\"tie_word_embeddings\": false, \"initializer_range\": 0.3}",
+                                      "{\"model_type\": \"gpt2\", \"n_embd\": 32, \"n_layer\": 2, \"n_head\": 4, "
+                                      "\"vocab_size\": 60, \"n_positions\": 64, \"eos_token_id\": 59, "
+                                      "\"bos_token_id\": 59, \"initializer_range\": 0.3}"};
 
 struct stack {
     dt_comm comm;
@@ -328,9 +365,11 @@ static void open_stack(struct stack *k, const char *config)
     const dt_zero_options zo = {.param_dtype = DT_F32, .grad_dtype = DT_F32, .frozen = true};
     assert_int_equal(dt_zero_open(&k->zero, &zo, k->units, k->n_units, &k->comm, &k->dev, NULL, NULL), DT_OK);
     assert_int_equal(dt_zero_init_random(k->zero, 1), DT_OK);
-    const dt_model_options mo = {.max_tok = MAX_LEN, .max_seq = 4, .max_pos = MAX_LEN, .cache_seqs = 4, .cache_len = MAX_LEN};
+    const dt_model_options mo = {
+        .max_tok = MAX_LEN, .max_seq = 4, .max_pos = MAX_LEN, .cache_seqs = 4, .cache_len = MAX_LEN};
     k->source = dt_zero_source(k->zero);
-    assert_int_equal(dt_model_open(&k->model, &k->mc, &mo, k->units, k->n_units, &k->dev, &k->source, NULL, NULL), DT_OK);
+    assert_int_equal(dt_model_open(&k->model, &k->mc, &mo, k->units, k->n_units, &k->dev, &k->source, NULL, NULL),
+                     DT_OK);
 }
 
 static void close_stack(struct stack *k)
@@ -364,8 +403,9 @@ static void full_logits(struct stack *k, const int32_t *ids, int32_t n, float *l
     dt_batch_free(&b, &k->ledger);
 }
 
-/* Greedy tokens through the cache are those of the whole sequence run anew for each, unless the two best logits are so close that rounding may turn
- * them: sums of at most 64 products of floats in another order differ by less than 64 * 2^-24 = 4e-6 of their size, a few layers deep; 1e-3 is far above. */
+/* Greedy tokens through the cache are those of the whole sequence run anew for each, unless the two best logits are so
+ * close that rounding may turn them: sums of at most 64 products of floats in another order differ by less than 64 *
+ * 2^-24 = 4e-6 of their size, a few layers deep; 1e-3 is far above. */
 static void the_cache_gives_the_tokens_of_full_passes(void **state)
 {
     (void)state;
@@ -377,13 +417,22 @@ static void the_cache_gives_the_tokens_of_full_passes(void **state)
         dt_sequence seqs[6], *list[6];
         for (int i = 0; i < 6; i++) {
             for (int32_t t = 0; t < lengths[i]; t++) ids[i][t] = (int32_t)(dt_mix64((uint64_t)(64 * i + t)) % 59);
-            seqs[i] = (dt_sequence){.number = (uint64_t)i, .ids = ids[i], .n_prompt = lengths[i], .n_ids = lengths[i], .max_ids = MAX_LEN - 3 * i};
+            seqs[i] = (dt_sequence){.number = (uint64_t)i,
+                                    .ids = ids[i],
+                                    .n_prompt = lengths[i],
+                                    .n_ids = lengths[i],
+                                    .max_ids = MAX_LEN - 3 * i};
             list[i] = &seqs[i];
         }
         dt_generate_stats stats;
         const dt_decoder d = dt_decoder_of_model(k.model);
-        const dt_generate_options opt = {.sampling = {.greedy = true, .top_p = 1, .repetition_penalty = 1}, .eos = k.mc.eos_token_id, .n_eos = k.mc.n_eos,
-                                         .vocab_size = k.mc.vocab_size, .n_slots = 4, .max_tok = 12, .ledger = &k.ledger};
+        const dt_generate_options opt = {.sampling = {.greedy = true, .top_p = 1, .repetition_penalty = 1},
+                                         .eos = k.mc.eos_token_id,
+                                         .n_eos = k.mc.n_eos,
+                                         .vocab_size = k.mc.vocab_size,
+                                         .n_slots = 4,
+                                         .max_tok = 12,
+                                         .ledger = &k.ledger};
         assert_int_equal(dt_generate(&d, list, 6, &opt, &stats), DT_OK);
         float logits[257];
         for (int i = 0; i < 6; i++) {
@@ -392,7 +441,8 @@ static void the_cache_gives_the_tokens_of_full_passes(void **state)
                 full_logits(&k, ids[i], n, logits);
                 float best = -INFINITY;
                 for (int64_t v = 0; v < k.mc.vocab_size; v++) best = fmaxf(best, logits[v]);
-                if (!(logits[ids[i][n]] >= best - 1e-3f)) fail_msg("model %zu, sequence %d, token %d: %g, best %g", c, i, n, logits[ids[i][n]], best);
+                if (!(logits[ids[i][n]] >= best - 1e-3f))
+                    fail_msg("model %zu, sequence %d, token %d: %g, best %g", c, i, n, logits[ids[i][n]], best);
             }
         }
         close_stack(&k);
@@ -416,15 +466,17 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokens_do_not_depend_on_slots_and_passes),
-        cmocka_unit_test(a_cached_beginning_is_not_run_again), cmocka_unit_test(errors_come_back),
+        cmocka_unit_test(a_cached_beginning_is_not_run_again),
+        cmocka_unit_test(errors_come_back),
         cmocka_unit_test(prompts_come_as_text_lines_and_json),
         cmocka_unit_test(bad_prompts_are_named_by_line),
         cmocka_unit_test(the_cache_gives_the_tokens_of_full_passes),
     };
     int provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
-    const int status = argc == 3 && strcmp(argv[1], "--make-checkpoint") == 0 ? make_checkpoint(argv[2])
-                                                                              : cmocka_run_group_tests_name("generate", tests, NULL, NULL);
+    const int status = argc == 3 && strcmp(argv[1], "--make-checkpoint") == 0
+                           ? make_checkpoint(argv[2])
+                           : cmocka_run_group_tests_name("generate", tests, NULL, NULL);
     MPI_Finalize();
     return status;
 }

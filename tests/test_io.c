@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-/* ---- the checksum --------------------------------------------------------------------------------------------------- */
+/* ---- the checksum ------------------------------------------------------------------------------------------------ */
 
 static uint64_t word_at(const unsigned char *p, size_t size)
 {
@@ -43,11 +43,13 @@ static unsigned char *random_bytes(void)
 static void checksum_is_its_definition(void **state)
 {
     unsigned char *p = random_bytes();
-    const int64_t firsts[] = {0, 1, 1023, 1024, 5000, ((int64_t)1 << 33) + 3}, counts[] = {0, 1, 2, 1023, 1024, 1025, 10007, 1 << 20};
+    const int64_t firsts[] = {0, 1, 1023, 1024, 5000, ((int64_t)1 << 33) + 3},
+                  counts[] = {0, 1, 2, 1023, 1024, 1025, 10007, 1 << 20};
     for (size_t size = 1; size <= 8; size *= 2)
         for (size_t f = 0; f < sizeof firsts / sizeof firsts[0]; f++)
             for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++)
-                assert_int_equal(dt_checksum(p + 1, firsts[f], counts[c], size), plain_checksum(p + 1, firsts[f], counts[c], size));
+                assert_int_equal(dt_checksum(p + 1, firsts[f], counts[c], size),
+                                 plain_checksum(p + 1, firsts[f], counts[c], size));
     const int64_t all = N_BYTES / 4;
     assert_int_equal(dt_checksum(p, 0, all, 4), plain_checksum(p, 0, all, 4));
     free(p);
@@ -85,7 +87,10 @@ static void checksum_sees_every_small_damage(void **state)
     enum { N = 5000 };
     uint32_t w[N];
     for (uint32_t i = 0; i < N; i++) { /* what models begin with: ones, zeros and small numbers */
-        union { float f; uint32_t u; } x = {.f = i % 3 == 0 ? 1.0f : i % 3 == 1 ? 0.0f : (float)i * 0.001f};
+        union {
+            float f;
+            uint32_t u;
+        } x = {.f = i % 3 == 0 ? 1.0f : i % 3 == 1 ? 0.0f : (float)i * 0.001f};
         w[i] = x.u;
     }
     const uint64_t good = dt_checksum(w, 0, N, 4);
@@ -102,10 +107,11 @@ static void checksum_sees_every_small_damage(void **state)
         assert_int_not_equal(dt_checksum(w, 0, N, 4), good);
         w[i] = wi, w[j] = wj;
     }
-    for (int64_t n = N - 50; n < N; n++) assert_int_not_equal(dt_checksum(w, 0, n, 4), good);      /* cut short */
-    assert_int_not_equal(dt_checksum(w, 1, N, 4), good);                                           /* shifted */
+    for (int64_t n = N - 50; n < N; n++) assert_int_not_equal(dt_checksum(w, 0, n, 4), good); /* cut short */
+    assert_int_not_equal(dt_checksum(w, 1, N, 4), good);                                      /* shifted */
     uint32_t zeros[600] = {0};
-    for (int64_t n = 1; n < 600; n++) assert_int_not_equal(dt_checksum(zeros, 0, n, 4), dt_checksum(zeros, 0, n - 1, 4));
+    for (int64_t n = 1; n < 600; n++)
+        assert_int_not_equal(dt_checksum(zeros, 0, n, 4), dt_checksum(zeros, 0, n - 1, 4));
     for (uint32_t i = 0; i + 1024 <= N; i += 512) { /* a page of the disk lost */
         uint32_t kept[1024];
         memcpy(kept, w + i, sizeof kept);
@@ -116,7 +122,7 @@ static void checksum_sees_every_small_damage(void **state)
     assert_int_equal(dt_checksum(w, 0, N, 4), good);
 }
 
-/* ---- a folder for each test ------------------------------------------------------------------------------------------ */
+/* ---- a folder for each test -------------------------------------------------------------------------------------- */
 
 static char *in_folder(const char *folder, const char *name)
 {
@@ -145,11 +151,11 @@ static int remove_folder(void **state)
 
 #define assert_says(part)                                                                                              \
     do {                                                                                                               \
-        if (!strstr(dt_error_message(), part)) fail_msg("message \"%s\" lacks \"%s\"", dt_error_message(), part);       \
+        if (!strstr(dt_error_message(), part)) fail_msg("message \"%s\" lacks \"%s\"", dt_error_message(), part);      \
         dt_error_clear();                                                                                              \
     } while (0)
 
-/* ---- attributes ------------------------------------------------------------------------------------------------------ */
+/* ---- attributes -------------------------------------------------------------------------------------------------- */
 
 static hid_t new_file(const char *path)
 {
@@ -219,7 +225,8 @@ static void attributes_come_back(void **state)
     dt_h5_unlock();
 }
 
-/* What other writers make: fixed-length strings with either padding, narrow integers, arrays of one, of three, of none. */
+/* What other writers make: fixed-length strings with either padding, narrow integers, arrays of one, of three, of
+ * none. */
 static void foreign_attributes_are_read_or_refused(void **state)
 {
     const char *path = in_folder(*state, "b.h5");
@@ -278,7 +285,7 @@ static void hdf5_errors_come_with_its_own_words(void **state)
     assert_says("cannot be opened: ");
 }
 
-/* ---- files ----------------------------------------------------------------------------------------------------------- */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 
 static void directories_are_made_with_their_parents(void **state)
 {

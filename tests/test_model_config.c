@@ -1,4 +1,5 @@
-/* test_model_config.c - config.json of every family, its spellings and mistakes; unit tables; rotary tables; operation counts. */
+/* test_model_config.c - config.json of every family, its spellings and mistakes; unit tables; rotary tables; operation
+ * counts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,37 +29,44 @@ static void absent_keys_have_the_family_s_defaults(void **state)
     assert_int_equal(mc.head_dim, 64);
     assert_int_equal(mc.vocab_size, 50257);
     assert_int_equal(mc.max_position_embeddings, 1024);
-    assert_true(mc.conv1d && mc.qkv_bias && mc.o_bias && mc.mlp_bias && mc.tie_word_embeddings && mc.scale_attn_weights);
+    assert_true(mc.conv1d && mc.qkv_bias && mc.o_bias && mc.mlp_bias && mc.tie_word_embeddings &&
+                mc.scale_attn_weights);
     assert_true(!mc.gated_mlp && !mc.rms_norm && mc.act == DT_ACT_GELU_TANH && mc.rope_type == DT_ROPE_NONE);
     assert_true(mc.attn_pdrop == 0.1 && mc.embd_pdrop == 0.1 && mc.resid_pdrop == 0.1 && mc.norm_eps == 1e-5);
     assert_true(mc.bos_token_id == 50256 && mc.n_eos == 1 && mc.eos_token_id[0] == 50256);
     dt_model_config_free(&mc);
 
     mc = parsed("{\"model_type\": \"llama\"}");
-    assert_true(mc.num_key_value_heads == 32 && mc.intermediate_size == 11008 && mc.vocab_size == 32000 && mc.norm_eps == 1e-6);
-    assert_true(!mc.qkv_bias && !mc.o_bias && !mc.mlp_bias && !mc.tie_word_embeddings && mc.rope_theta == 10000 && !mc.sliding);
+    assert_true(mc.num_key_value_heads == 32 && mc.intermediate_size == 11008 && mc.vocab_size == 32000 &&
+                mc.norm_eps == 1e-6);
+    assert_true(!mc.qkv_bias && !mc.o_bias && !mc.mlp_bias && !mc.tie_word_embeddings && mc.rope_theta == 10000 &&
+                !mc.sliding);
     dt_model_config_free(&mc);
 
     mc = parsed("{\"model_type\": \"mistral\", \"num_hidden_layers\": 2}");
-    assert_true(mc.num_key_value_heads == 8 && mc.sliding && mc.sliding[0] && mc.sliding[1] && mc.sliding_window == 4096);
+    assert_true(mc.num_key_value_heads == 8 && mc.sliding && mc.sliding[0] && mc.sliding[1] &&
+                mc.sliding_window == 4096);
     dt_model_config_free(&mc);
 
     mc = parsed("{\"model_type\": \"qwen2\", \"sliding_window\": 64}");
-    assert_true(mc.qkv_bias && !mc.o_bias && !mc.sliding && mc.head_dim == 128 && mc.n_eos == 0 && mc.bos_token_id == -1);
+    assert_true(mc.qkv_bias && !mc.o_bias && !mc.sliding && mc.head_dim == 128 && mc.n_eos == 0 &&
+                mc.bos_token_id == -1);
     dt_model_config_free(&mc);
 
-    mc = parsed("{\"model_type\": \"qwen3\", \"hidden_size\": 1024, \"num_attention_heads\": 16, \"num_key_value_heads\": 8}");
+    mc = parsed(
+        "{\"model_type\": \"qwen3\", \"hidden_size\": 1024, \"num_attention_heads\": 16, \"num_key_value_heads\": 8}");
     assert_true(mc.qk_norm && mc.head_dim == 128 && !mc.qkv_bias);
     dt_model_config_free(&mc);
 }
 
 static void spellings_of_one_thing_mean_the_same(void **state)
 {
-    dt_model_config a =
-        parsed("{\"model_type\": \"llama\", \"rope_theta\": 500000, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 4}}");
+    dt_model_config a = parsed(
+        "{\"model_type\": \"llama\", \"rope_theta\": 500000, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 4}}");
     dt_model_config b = parsed("{\"model_type\": \"llama\", \"rope_scaling\": null, \"rope_parameters\": "
                                "{\"rope_type\": \"linear\", \"factor\": 4.0, \"rope_theta\": 500000.0}}");
-    assert_true(a.rope_type == DT_ROPE_LINEAR && b.rope_type == DT_ROPE_LINEAR && a.rope_factor == 4 && b.rope_factor == 4);
+    assert_true(a.rope_type == DT_ROPE_LINEAR && b.rope_type == DT_ROPE_LINEAR && a.rope_factor == 4 &&
+                b.rope_factor == 4);
     assert_true(a.rope_theta == 5e5 && b.rope_theta == 5e5);
     dt_model_config_free(&a);
     dt_model_config_free(&b);
@@ -71,12 +79,14 @@ static void spellings_of_one_thing_mean_the_same(void **state)
     assert_int_equal(a.bos_token_id, -1); /* the default 50256 is outside a vocabulary of 100 */
     dt_model_config_free(&a);
 
-    a = parsed("{\"model_type\": \"qwen2\", \"num_hidden_layers\": 4, \"use_sliding_window\": true, \"sliding_window\": 64, "
-               "\"max_window_layers\": 3}");
+    a = parsed(
+        "{\"model_type\": \"qwen2\", \"num_hidden_layers\": 4, \"use_sliding_window\": true, \"sliding_window\": 64, "
+        "\"max_window_layers\": 3}");
     assert_true(a.sliding && !a.sliding[2] && a.sliding[3] && a.sliding_window == 64);
     dt_model_config_free(&a);
-    a = parsed("{\"model_type\": \"qwen3\", \"num_hidden_layers\": 2, \"use_sliding_window\": true, \"sliding_window\": 64, "
-               "\"layer_types\": [\"sliding_attention\", \"full_attention\"]}");
+    a = parsed(
+        "{\"model_type\": \"qwen3\", \"num_hidden_layers\": 2, \"use_sliding_window\": true, \"sliding_window\": 64, "
+        "\"layer_types\": [\"sliding_attention\", \"full_attention\"]}");
     assert_true(a.sliding && a.sliding[0] && !a.sliding[1]);
     dt_model_config_free(&a);
     a = parsed("{\"model_type\": \"mistral\", \"sliding_window\": null, \"num_key_value_heads\": null}");
@@ -86,8 +96,8 @@ static void spellings_of_one_thing_mean_the_same(void **state)
 
 static void the_text_kept_parses_to_the_same(void **state)
 {
-    dt_model_config a =
-        parsed("{\"model_type\": \"llama\", \"hidden_size\": 64, \"num_attention_heads\": 4, \"unknown\": [1, {\"x\": 2}]}");
+    dt_model_config a = parsed(
+        "{\"model_type\": \"llama\", \"hidden_size\": 64, \"num_attention_heads\": 4, \"unknown\": [1, {\"x\": 2}]}");
     dt_model_config b = parsed(a.json);
     assert_string_equal(a.json, b.json);
     assert_true(a.hidden_size == b.hidden_size && a.head_dim == b.head_dim);
@@ -112,25 +122,29 @@ static void unsupported_values_are_named_with_file_and_key(void **state)
         {"{\"model_type\": \"llama\", \"num_key_value_heads\": 5}", "num_key_value_heads", "5"},
         {"{\"model_type\": \"llama\", \"hidden_size\": 100, \"num_attention_heads\": 3}", "hidden_size", "100"},
         {"{\"model_type\": \"llama\", \"head_dim\": 7}", "head_dim", "7"},
-        {"{\"model_type\": \"llama\", \"hidden_size\": 16777216, \"intermediate_size\": 16777216}", "intermediate_size", "at most 17592186044416"},
-        {"{\"model_type\": \"llama\", \"hidden_size\": 16777216, \"vocab_size\": 1073741824}", "vocab_size", "at most 17592186044416"},
-        {"{\"model_type\": \"llama\", \"hidden_size\": 65536, \"num_hidden_layers\": 65536}", "num_hidden_layers", "at most 17592186044416"},
+        {"{\"model_type\": \"llama\", \"hidden_size\": 16777216, \"intermediate_size\": 16777216}", "intermediate_size",
+         "at most 17592186044416"},
+        {"{\"model_type\": \"llama\", \"hidden_size\": 16777216, \"vocab_size\": 1073741824}", "vocab_size",
+         "at most 17592186044416"},
+        {"{\"model_type\": \"llama\", \"hidden_size\": 65536, \"num_hidden_layers\": 65536}", "num_hidden_layers",
+         "at most 17592186044416"},
         {"{\"model_type\": \"llama\", \"partial_rotary_factor\": 0.5}", "partial_rotary_factor", "0.5"},
         {"{\"model_type\": \"llama\", \"quantization_config\": {\"bits\": 4}}", "quantization_config", "bits"},
         {"{\"model_type\": \"llama\", \"num_local_experts\": 8}", "num_local_experts", "8"},
-        {"{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"longrope\"}}", "rope_scaling.rope_type", "longrope"},
+        {"{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"longrope\"}}", "rope_scaling.rope_type",
+         "longrope"},
         {"{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"linear\"}}", "rope_scaling", "factor"},
         {"{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}}", "rope_scaling",
          "low_freq_factor"},
         {"{\"model_type\": \"llama\", \"rope_scaling\": \"linear\"}", "rope_scaling", "linear"},
         {"{\"model_type\": \"llama\", \"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\"}}}",
          "rope_parameters", "full"},
-        {"{\"model_type\": \"llama\", \"layer_types\": [\"sliding_attention\"], \"num_hidden_layers\": 1}", "layer_types",
-         "sliding"},
+        {"{\"model_type\": \"llama\", \"layer_types\": [\"sliding_attention\"], \"num_hidden_layers\": 1}",
+         "layer_types", "sliding"},
         {"{\"model_type\": \"qwen2\", \"layer_types\": [\"full_attention\"], \"num_hidden_layers\": 2}", "layer_types",
          "2 words"},
-        {"{\"model_type\": \"qwen2\", \"layer_types\": [\"chunked_attention\"], \"num_hidden_layers\": 1}", "layer_types",
-         "chunked"},
+        {"{\"model_type\": \"qwen2\", \"layer_types\": [\"chunked_attention\"], \"num_hidden_layers\": 1}",
+         "layer_types", "chunked"},
         {"{\"model_type\": \"gpt2\", \"add_cross_attention\": true}", "add_cross_attention", "true"},
         {"{\"model_type\": \"gpt2\", \"resid_pdrop\": 1.5}", "resid_pdrop", "1.5"},
         {"{\"model_type\": \"gpt2\", \"eos_token_id\": \"x\"}", "eos_token_id", "x"},
@@ -167,7 +181,8 @@ static void inline_keys_make_a_model_alone(void **state)
 {
     dt_model_config mc;
     const char *ini =
-        "[model]\nmodel_type = llama\nhidden_size = 64\nnum_attention_heads = 4\nnum_hidden_layers = 2\nintermediate_size = 96\n"
+        "[model]\nmodel_type = llama\nhidden_size = 64\nnum_attention_heads = 4\nnum_hidden_layers = "
+        "2\nintermediate_size = 96\n"
         "vocab_size = 256\nrope_scaling = {\"rope_type\": \"linear\", \"factor\": 2}\ntie_word_embeddings = true\n";
     if (from_ini(&mc, ini) != DT_OK) fail_msg("%s", dt_error_message());
     assert_true(mc.hidden_size == 64 && mc.num_hidden_layers == 2 && mc.tie_word_embeddings && mc.rope_factor == 2);
@@ -177,10 +192,9 @@ static void inline_keys_make_a_model_alone(void **state)
     dt_model_config_free(&again);
     dt_model_config_free(&mc);
 
-    assert_int_equal(
-        from_ini(&mc,
-                 "[model]\nmodel_type = gpt2\nhidden_size = 48\nnum_attention_heads = 4\ndropout = 0.25\nrms_norm_eps = 1e-6\n"),
-        DT_OK);
+    assert_int_equal(from_ini(&mc, "[model]\nmodel_type = gpt2\nhidden_size = 48\nnum_attention_heads = 4\ndropout = "
+                                   "0.25\nrms_norm_eps = 1e-6\n"),
+                     DT_OK);
     assert_true(mc.hidden_size == 48 && mc.attn_pdrop == 0.25 && mc.embd_pdrop == 0.25 && mc.norm_eps == 1e-6);
     assert_non_null(strstr(mc.json, "n_embd"));
     dt_model_config_free(&mc);
@@ -200,7 +214,8 @@ static void inline_keys_override_a_file(void **state)
     dt_model_config mc;
     snprintf(ini, sizeof ini, "[model]\nconfig = %s\nnum_hidden_layers = 3\nrope_theta = 500\n", path);
     if (from_ini(&mc, ini) != DT_OK) fail_msg("%s", dt_error_message());
-    assert_true(mc.num_hidden_layers == 3 && mc.hidden_size == 64 && mc.rope_theta == 500 && mc.rope_type == DT_ROPE_YARN);
+    assert_true(mc.num_hidden_layers == 3 && mc.hidden_size == 64 && mc.rope_theta == 500 &&
+                mc.rope_type == DT_ROPE_YARN);
     dt_model_config_free(&mc);
     snprintf(ini, sizeof ini, "[model]\nconfig = %s\nrope_scaling = null\n", path);
     assert_int_equal(from_ini(&mc, ini), DT_OK);
@@ -255,23 +270,51 @@ static void every_field_that_decides_what_a_model_computes_is_compared(void **st
 {
     bool sliding[2] = {false, true}, other[2] = {true, true};
     const dt_model_config a = {.num_hidden_layers = 2, .sliding = sliding, .rope_theta = 1e4};
-#define OTHER(member, value)                                                                                                     \
-    do {                                                                                                                         \
-        dt_model_config b = a;                                                                                                   \
-        b.member = value;                                                                                                        \
-        if (n_differences(&a, &b) != 1) fail_msg("%s: %d differences, expected 1", #member, n_differences(&a, &b));               \
+#define OTHER(member, value)                                                                                           \
+    do {                                                                                                               \
+        dt_model_config b = a;                                                                                         \
+        b.member = value;                                                                                              \
+        if (n_differences(&a, &b) != 1) fail_msg("%s: %d differences, expected 1", #member, n_differences(&a, &b));    \
     } while (0)
-    OTHER(family, DT_QWEN2); OTHER(act, DT_ACT_GELU); OTHER(rope_type, DT_ROPE_YARN);
-    OTHER(hidden_size, 1); OTHER(intermediate_size, 1); OTHER(num_hidden_layers, 1); OTHER(num_attention_heads, 1);
-    OTHER(num_key_value_heads, 1); OTHER(head_dim, 1); OTHER(vocab_size, 1); OTHER(max_position_embeddings, 1);
-    OTHER(norm_eps, 1e-6); OTHER(gated_mlp, true); OTHER(rms_norm, true); OTHER(qkv_bias, true); OTHER(o_bias, true);
-    OTHER(mlp_bias, true); OTHER(qk_norm, true); OTHER(tie_word_embeddings, true); OTHER(conv1d, true);
-    OTHER(sliding, other); OTHER(sliding, NULL); OTHER(sliding_window, 1);
-    OTHER(scale_attn_weights, true); OTHER(scale_attn_by_inverse_layer_idx, true);
-    OTHER(rope_theta, nextafter(1e4, 2e4)); OTHER(rope_factor, 1); OTHER(rope_low_freq_factor, 1);
-    OTHER(rope_high_freq_factor, 1); OTHER(rope_beta_fast, 1); OTHER(rope_beta_slow, 1); OTHER(rope_attention_factor, 1);
-    OTHER(rope_mscale, 1); OTHER(rope_mscale_all_dim, 1); OTHER(rope_truncate, true); OTHER(rope_original_max_position, 1);
-    OTHER(attn_pdrop, 0.1); OTHER(embd_pdrop, 0.1); OTHER(resid_pdrop, 0.1);
+    OTHER(family, DT_QWEN2);
+    OTHER(act, DT_ACT_GELU);
+    OTHER(rope_type, DT_ROPE_YARN);
+    OTHER(hidden_size, 1);
+    OTHER(intermediate_size, 1);
+    OTHER(num_hidden_layers, 1);
+    OTHER(num_attention_heads, 1);
+    OTHER(num_key_value_heads, 1);
+    OTHER(head_dim, 1);
+    OTHER(vocab_size, 1);
+    OTHER(max_position_embeddings, 1);
+    OTHER(norm_eps, 1e-6);
+    OTHER(gated_mlp, true);
+    OTHER(rms_norm, true);
+    OTHER(qkv_bias, true);
+    OTHER(o_bias, true);
+    OTHER(mlp_bias, true);
+    OTHER(qk_norm, true);
+    OTHER(tie_word_embeddings, true);
+    OTHER(conv1d, true);
+    OTHER(sliding, other);
+    OTHER(sliding, NULL);
+    OTHER(sliding_window, 1);
+    OTHER(scale_attn_weights, true);
+    OTHER(scale_attn_by_inverse_layer_idx, true);
+    OTHER(rope_theta, nextafter(1e4, 2e4));
+    OTHER(rope_factor, 1);
+    OTHER(rope_low_freq_factor, 1);
+    OTHER(rope_high_freq_factor, 1);
+    OTHER(rope_beta_fast, 1);
+    OTHER(rope_beta_slow, 1);
+    OTHER(rope_attention_factor, 1);
+    OTHER(rope_mscale, 1);
+    OTHER(rope_mscale_all_dim, 1);
+    OTHER(rope_truncate, true);
+    OTHER(rope_original_max_position, 1);
+    OTHER(attn_pdrop, 0.1);
+    OTHER(embd_pdrop, 0.1);
+    OTHER(resid_pdrop, 0.1);
 #undef OTHER
     assert_int_equal(n_differences(&a, &a), 0);
 }
@@ -287,15 +330,18 @@ static void names_are_the_words_that_are_read(void **state)
     }
     for (int act = DT_ACT_SILU; act <= DT_ACT_QUICK_GELU; act++) {
         char json[96];
-        snprintf(json, sizeof json, "{\"model_type\": \"llama\", \"hidden_act\": \"%s\"}", dt_activation_name((dt_activation)act));
+        snprintf(json, sizeof json, "{\"model_type\": \"llama\", \"hidden_act\": \"%s\"}",
+                 dt_activation_name((dt_activation)act));
         dt_model_config mc = parsed(json);
         assert_int_equal(mc.act, act);
         dt_model_config_free(&mc);
     }
     for (int rope = DT_ROPE_DEFAULT; rope < DT_N_ROPE; rope++) {
         char json[160];
-        snprintf(json, sizeof json, "{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"%s\", \"factor\": 2, "
-                 "\"low_freq_factor\": 1, \"high_freq_factor\": 4}}", dt_rope_name((dt_rope_type)rope));
+        snprintf(json, sizeof json,
+                 "{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"%s\", \"factor\": 2, "
+                 "\"low_freq_factor\": 1, \"high_freq_factor\": 4}}",
+                 dt_rope_name((dt_rope_type)rope));
         dt_model_config mc = parsed(json);
         assert_int_equal(mc.rope_type, rope);
         dt_model_config_free(&mc);
@@ -332,20 +378,24 @@ static void units_hold_the_tensors_of_the_published_models(void **state)
     assert_string_equal(u[3].name, "block.2");
     assert_string_equal(u[13].name, "head");
     const dt_tensor *t = find(&u[1], "transformer.h.0.attn.c_attn.weight");
-    assert_true(t->n_dims == 2 && t->shape[0] == 768 && t->shape[1] == 2304 && t->decay && fabsf(t->init_std - 0.02f) < 1e-9f);
+    assert_true(t->n_dims == 2 && t->shape[0] == 768 && t->shape[1] == 2304 && t->decay &&
+                fabsf(t->init_std - 0.02f) < 1e-9f);
     assert_true(fabsf(find(&u[12], "transformer.h.11.mlp.c_proj.weight")->init_std - 0.02f / sqrtf(24)) < 1e-9f);
-    assert_true(!find(&u[13], "transformer.ln_f.weight")->decay && find(&u[13], "transformer.ln_f.weight")->init_value == 1);
+    assert_true(!find(&u[13], "transformer.ln_f.weight")->decay &&
+                find(&u[13], "transformer.ln_f.weight")->init_value == 1);
     dt_model_free_units(u, n);
     dt_model_config_free(&mc);
 
-    mc = parsed("{\"model_type\": \"qwen3\", \"hidden_size\": 1024, \"intermediate_size\": 3072, \"num_hidden_layers\": 28, "
-                "\"num_attention_heads\": 16, \"num_key_value_heads\": 8, \"head_dim\": 128, \"tie_word_embeddings\": true}");
+    mc = parsed(
+        "{\"model_type\": \"qwen3\", \"hidden_size\": 1024, \"intermediate_size\": 3072, \"num_hidden_layers\": 28, "
+        "\"num_attention_heads\": 16, \"num_key_value_heads\": 8, \"head_dim\": 128, \"tie_word_embeddings\": true}");
     assert_int_equal(dt_model_make_units(&mc, &u, &n), DT_OK);
     assert_int_equal(n_param(u, n), 596049920);
     dt_model_free_units(u, n);
     dt_model_config_free(&mc);
 
-    mc = parsed("{\"model_type\": \"llama\", \"intermediate_size\": 14336, \"num_key_value_heads\": 8, \"vocab_size\": 128256}");
+    mc = parsed("{\"model_type\": \"llama\", \"intermediate_size\": 14336, \"num_key_value_heads\": 8, \"vocab_size\": "
+                "128256}");
     assert_int_equal(dt_model_make_units(&mc, &u, &n), DT_OK);
     assert_int_equal(n_param(u, n), 8030261248);
     dt_model_free_units(u, n);
@@ -356,10 +406,11 @@ static void matrices_that_one_product_serves_are_adjacent(void **state)
 {
     dt_unit *u;
     int n;
-    dt_model_config mc = parsed(
-        "{\"model_type\": \"llama\", \"hidden_size\": 20, \"num_attention_heads\": 10, \"num_key_value_heads\": 5, \"head_dim\": "
-        "6, "
-        "\"intermediate_size\": 27, \"num_hidden_layers\": 1, \"vocab_size\": 61, \"attention_bias\": true, \"mlp_bias\": true}");
+    dt_model_config mc = parsed("{\"model_type\": \"llama\", \"hidden_size\": 20, \"num_attention_heads\": 10, "
+                                "\"num_key_value_heads\": 5, \"head_dim\": "
+                                "6, "
+                                "\"intermediate_size\": 27, \"num_hidden_layers\": 1, \"vocab_size\": 61, "
+                                "\"attention_bias\": true, \"mlp_bias\": true}");
     static const char *const PAIRS[][2] = {
         {"self_attn.q_proj.weight", "self_attn.k_proj.weight"}, {"self_attn.k_proj.weight", "self_attn.v_proj.weight"},
         {"self_attn.q_proj.bias", "self_attn.k_proj.bias"},     {"self_attn.k_proj.bias", "self_attn.v_proj.bias"},
@@ -380,7 +431,8 @@ static void matrices_that_one_product_serves_are_adjacent(void **state)
 
 /* ---- rotary tables: algorithms.md 8.5 ---- */
 
-/* Frequency i and the scale of the table, read back from row 1: angles below 1 at position 1, so the arc tangent is unique. */
+/* Frequency i and the scale of the table, read back from row 1: angles below 1 at position 1, so the arc tangent is
+ * unique. */
 static double frequency(const dt_model_config *mc, int64_t i, int64_t n_pos, double *scale)
 {
     const int64_t d = mc->head_dim;
@@ -395,9 +447,10 @@ static double frequency(const dt_model_config *mc, int64_t i, int64_t n_pos, dou
 
 static void llama3_frequencies_are_the_worked_ones(void **state)
 {
-    dt_model_config mc = parsed(
-        "{\"model_type\": \"llama\", \"head_dim\": 64, \"rope_theta\": 500000.0, \"rope_scaling\": {\"rope_type\": \"llama3\", "
-        "\"factor\": 32.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 8192}}");
+    dt_model_config mc = parsed("{\"model_type\": \"llama\", \"head_dim\": 64, \"rope_theta\": 500000.0, "
+                                "\"rope_scaling\": {\"rope_type\": \"llama3\", "
+                                "\"factor\": 32.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
+                                "\"original_max_position_embeddings\": 8192}}");
     static const struct {
         int i;
         double ratio;
@@ -413,10 +466,10 @@ static void llama3_frequencies_are_the_worked_ones(void **state)
 
 static void yarn_frequencies_are_the_worked_ones(void **state)
 {
-    dt_model_config mc =
-        parsed("{\"model_type\": \"qwen2\", \"hidden_size\": 4096, \"num_attention_heads\": 32, \"rope_theta\": 1000000.0, "
-               "\"max_position_embeddings\": 131072, \"rope_scaling\": {\"type\": \"yarn\", "
-               "\"original_max_position_embeddings\": 32768}}");
+    dt_model_config mc = parsed(
+        "{\"model_type\": \"qwen2\", \"hidden_size\": 4096, \"num_attention_heads\": 32, \"rope_theta\": 1000000.0, "
+        "\"max_position_embeddings\": 131072, \"rope_scaling\": {\"type\": \"yarn\", "
+        "\"original_max_position_embeddings\": 32768}}");
     static const struct {
         int i;
         double ratio;
@@ -448,8 +501,10 @@ static void rotary_rows_of_a_piece_are_those_of_the_whole(void **state)
     static const char *const RULES[] = {"dynamic", "linear"};
     for (int k = 0; k < 2; k++) {
         char text[256];
-        snprintf(text, sizeof text, "{\"model_type\": \"llama\", \"head_dim\": 8, \"max_position_embeddings\": 5, "
-                                    "\"rope_scaling\": {\"type\": \"%s\", \"factor\": 3}}", RULES[k]);
+        snprintf(text, sizeof text,
+                 "{\"model_type\": \"llama\", \"head_dim\": 8, \"max_position_embeddings\": 5, "
+                 "\"rope_scaling\": {\"type\": \"%s\", \"factor\": 3}}",
+                 RULES[k]);
         dt_model_config mc = parsed(text);
         float whole[N * D], piece[N * D], shorter[N * D];
         dt_model_rope_rows(&mc, N, 0, N, whole);
@@ -476,7 +531,8 @@ static void a_stretched_model_takes_longer_sequences(void **state)
                  {"{\"type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4}", 64}};
     for (size_t i = 0; i < sizeof CASES / sizeof CASES[0]; i++) {
         char text[256];
-        snprintf(text, sizeof text, "{\"model_type\": \"llama\", \"max_position_embeddings\": 64, \"rope_scaling\": %s}", CASES[i].rope);
+        snprintf(text, sizeof text,
+                 "{\"model_type\": \"llama\", \"max_position_embeddings\": 64, \"rope_scaling\": %s}", CASES[i].rope);
         dt_model_config mc = parsed(text);
         assert_int_equal(dt_model_max_length(&mc), CASES[i].longest);
         dt_model_config_free(&mc);

@@ -15,15 +15,21 @@ enum { V = 61, LEN = 12, SEQS = 3, SLOTS = 4 };
 static const int32_t SLOT[SEQS] = {2, 0, 3};
 
 static const char *const CONFIGS[] = {
-    "{\"model_type\": \"gpt2\", \"n_embd\": 24, \"n_layer\": 2, \"n_head\": 3, \"vocab_size\": 61, \"n_positions\": 32}",
-    "{\"model_type\": \"mistral\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, \"vocab_size\": 61, "
+    "{\"model_type\": \"gpt2\", \"n_embd\": 24, \"n_layer\": 2, \"n_head\": 3, \"vocab_size\": 61, \"n_positions\": "
+    "32}",
+    "{\"model_type\": \"mistral\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "
+    "\"vocab_size\": 61, "
     "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, \"sliding_window\": 4}",
-    "{\"model_type\": \"qwen2\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, \"vocab_size\": 61, "
+    "{\"model_type\": \"qwen2\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "
+    "\"vocab_size\": 61, "
     "\"num_attention_heads\": 10, \"num_key_value_heads\": 5}",
-    "{\"model_type\": \"qwen3\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, \"vocab_size\": 61, "
+    "{\"model_type\": \"qwen3\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "
+    "\"vocab_size\": 61, "
     "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, \"tie_word_embeddings\": true}",
-    "{\"model_type\": \"llama\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, \"vocab_size\": 61, "
-    "\"num_attention_heads\": 5, \"max_position_embeddings\": 8, \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}}",
+    "{\"model_type\": \"llama\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "
+    "\"vocab_size\": 61, "
+    "\"num_attention_heads\": 5, \"max_position_embeddings\": 8, \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": "
+    "2}}",
 };
 enum { N_CONFIGS = sizeof CONFIGS / sizeof CONFIGS[0] };
 
@@ -61,7 +67,10 @@ static void open_model_by(ref_model *r, dt_batch *b, const char *config, dt_dtyp
     assert_int_equal(dt_batch_alloc(b, opt.max_tok, opt.max_seq, &r->ledger), DT_OK);
 }
 
-static void open_model(ref_model *r, dt_batch *b, const char *config, dt_dtype dtype) { open_model_by(r, b, config, dtype, false); }
+static void open_model(ref_model *r, dt_batch *b, const char *config, dt_dtype dtype)
+{
+    open_model_by(r, b, config, dtype, false);
+}
 
 static void close_model(ref_model *r, dt_batch *b)
 {
@@ -78,7 +87,8 @@ static void whole_text_logits(ref_model *r, dt_batch *b, const int32_t *to, floa
     assert_int_equal(dt_model_last_logits(r->model, b, logits), DT_OK);
 }
 
-static void decoded_logits(ref_model *r, dt_batch *b, const int32_t *from, const int32_t *to, const int32_t *slot, float *logits)
+static void decoded_logits(ref_model *r, dt_batch *b, const int32_t *from, const int32_t *to, const int32_t *slot,
+                           float *logits)
 {
     fill(b, from, to);
     if (dt_model_decode(r->model, b, slot) != DT_OK) fail_msg("%s", dt_error_message());
@@ -92,8 +102,9 @@ static void assert_same(const float *a, const float *b, double tolerance)
             fail_msg("sequence %d, token %d: %.9g whole, %.9g decoded", i / V, i % V, (double)a[i], (double)b[i]);
 }
 
-/* The same sums in other tiles: a few 2^-24 of logits of size 4. In bf16 the projections of q and of k, v are the same products with one
- * rounding each; what differs is the order inside float sums, which now and then turns a rounding of 2^-9. */
+/* The same sums in other tiles: a few 2^-24 of logits of size 4. In bf16 the projections of q and of k, v are the same
+ * products with one rounding each; what differs is the order inside float sums, which now and then turns a rounding of
+ * 2^-9. */
 static double tolerance_of(dt_dtype dtype) { return dtype == DT_F32 ? 4e-6 : 0.08; }
 
 static void decoding_gives_the_logits_of_the_whole_text(void **state)
@@ -112,8 +123,8 @@ static void decoding_gives_the_logits_of_the_whole_text(void **state)
         assert_same(whole, decoded, tolerance_of(dtype));
         while (to[0] < LEN) {
             memcpy(from, to, sizeof from);
-            for (int s = 0; s < SEQS; s++)
-                to[s] += s + 1 <= LEN - to[s] ? s + 1 : LEN - to[s]; /* one, two or three tokens at a time, later none */
+            for (int s = 0; s < SEQS; s++) /* one, two or three tokens at a time, later none */
+                to[s] += s + 1 <= LEN - to[s] ? s + 1 : LEN - to[s];
             if (to[2] == from[2]) {
                 float none[SEQS * V];
                 decoded_logits(&r, &b, from, to, SLOT, none);
@@ -179,7 +190,8 @@ static void logits_by_row_do_not_depend_on_batch_and_pieces(void **state)
         for (uint64_t seed = 1; seed < 200; seed += 20) check_random_pieces(&r, &b, all, seed);
         decoded_logits(&r, &b, ZERO, ALL, SLOT, decoded);
         whole_text_logits(&r, &b, ALL, whole); /* without the cache */
-        for (int s = 0; s < SEQS; s++) assert_memory_equal(decoded + s * V, all + (s * LEN + LEN - 1) * V, V * sizeof *all);
+        for (int s = 0; s < SEQS; s++)
+            assert_memory_equal(decoded + s * V, all + (s * LEN + LEN - 1) * V, V * sizeof *all);
         assert_memory_equal(whole, decoded, sizeof whole);
         close_model(&r, &b);
 
@@ -232,8 +244,8 @@ static void an_empty_step_passes_every_unit_and_changes_nothing(void **state)
 
 static void a_full_cache_and_wrong_slots_are_refused(void **state)
 {
-    static const int32_t START[SEQS] = {0}, FULL[SEQS] = {LEN, 1, 1}, MORE[SEQS] = {LEN + 1, 1, 1}, TWICE[SEQS] = {1, 1, 0},
-                         SECOND[SEQS] = {0, 1, 0}, OUTSIDE[SEQS] = {0, 1, SLOTS};
+    static const int32_t START[SEQS] = {0}, FULL[SEQS] = {LEN, 1, 1}, MORE[SEQS] = {LEN + 1, 1, 1},
+                         TWICE[SEQS] = {1, 1, 0}, SECOND[SEQS] = {0, 1, 0}, OUTSIDE[SEQS] = {0, 1, SLOTS};
     ref_model r;
     dt_batch b;
     float logits[SEQS * V];

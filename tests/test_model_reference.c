@@ -1,5 +1,5 @@
-/* test_model_reference.c - tiny models of every family against what transformers computed (tests/make_model_fixtures.py wrote the files).
- * DEVICES: cpu queue */
+/* test_model_reference.c - tiny models of every family against what transformers computed (tests/make_model_fixtures.py
+ * wrote the files). DEVICES: cpu queue */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -84,8 +84,8 @@ static void check_logits(struct fixture *f, const char *name)
         assert_int_equal(dt_model_last_logits(f->r.model, &f->b, logits), DT_OK);
         for (int s = 0; s < f->n_seq; row += f->lens[s++]) {
             const json_t *want = json_array_get(rows, (size_t)(row + lens[s] - 1));
-            /* both sides compute in float, and a logit of size 1 to 4 comes out of some 10 roundings in a row: 4 * 10 * 2^-24 = 2e-6;
-             * a factor 5 for the sums inside products and norms */
+            /* both sides compute in float, and a logit of size 1 to 4 comes out of some 10 roundings in a row: 4 * 10 *
+             * 2^-24 = 2e-6; a factor 5 for the sums inside products and norms */
             for (int64_t v = 0; v < V; v++)
                 assert_near("logit", name, number(json_array_get(want, (size_t)v)), (double)logits[s * V + v], 1e-5);
         }
@@ -109,8 +109,9 @@ static void check_grads(struct fixture *f)
                 sum += g * g;
                 dot += g * ref_number(name, e);
             }
-            /* relative to the tensor's gradient: some 10^2 roundings of 2^-24 in the chain back to the first block, adding up like a random
-             * walk to 10 * 6e-8, with a factor 10; the product with numbers below 1/2 has the same error times at most sqrt(n)/4 */
+            /* relative to the tensor's gradient: some 10^2 roundings of 2^-24 in the chain back to the first block,
+             * adding up like a random walk to 10 * 6e-8, with a factor 10; the product with numbers below 1/2 has the
+             * same error times at most sqrt(n)/4 */
             const double norm = number(json_object_get(norms, t->name)), tolerance = 6e-6 * norm + 1e-9;
             assert_near("gradient norm", t->name, norm, sqrt(sum), tolerance);
             assert_near("gradient", t->name, number(json_object_get(dots, t->name)), dot,
@@ -153,8 +154,8 @@ static void train(struct fixture *f, const char *name, const char *key, double t
     }
 }
 
-/* Differences of 10^-6 in gradients stay so in AdamW's steps, except where a gradient itself is of the size of its rounding: there an update may
- * differ by lr, without an effect on the loss that its gradient could not have. */
+/* Differences of 10^-6 in gradients stay so in AdamW's steps, except where a gradient itself is of the size of its
+ * rounding: there an update may differ by lr, without an effect on the loss that its gradient could not have. */
 static void twenty_steps_of_adamw_give_the_losses_of_pytorch(void **state)
 {
     for (int c = 0; c < N_CASES; c++) {
@@ -165,9 +166,10 @@ static void twenty_steps_of_adamw_give_the_losses_of_pytorch(void **state)
     }
 }
 
-/* bf16 rounds to 2^-9 relative. A logit z passes some 10 roundings of the residual stream: sqrt(10) * 2^-9 * |z| / sqrt(3) = 0.4 % of values of size 2
- * to 3: about 0.01 each, independent between the two sides and among 13 to 25 tokens: 0.01 * sqrt(2) / sqrt(13) = 0.004 of a loss of 2 to 4, that is
- * 0.2 %. Over 20 steps the weights drift apart by that share of what the loss falls: 1 % bounds both. */
+/* bf16 rounds to 2^-9 relative. A logit z passes some 10 roundings of the residual stream: sqrt(10) * 2^-9 * |z| /
+ * sqrt(3) = 0.4 % of values of size 2 to 3: about 0.01 each, independent between the two sides and among 13 to 25
+ * tokens: 0.01 * sqrt(2) / sqrt(13) = 0.004 of a loss of 2 to 4, that is 0.2 %. Over 20 steps the weights drift apart
+ * by that share of what the loss falls: 1 % bounds both. */
 static void twenty_steps_in_bf16_stay_near_those_of_pytorch(void **state)
 {
     for (int c = 0; c < N_CASES; c++) {

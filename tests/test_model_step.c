@@ -1,6 +1,5 @@
-/* test_model_step.c - what a training step promises whatever the family: recomputation, packing, accumulation, chunks of the head, empty batches,
- * memory, the order of acquiring units, mistakes in batches.
- * DEVICES: cpu queue */
+/* test_model_step.c - what a training step promises whatever the family: recomputation, packing, accumulation, chunks
+ * of the head, empty batches, memory, the order of acquiring units, mistakes in batches. DEVICES: cpu queue */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,18 +12,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char GPT2[] =
-    "{\"model_type\": \"gpt2\", \"n_embd\": 24, \"n_layer\": 3, \"n_head\": 3, \"vocab_size\": 61, \"n_positions\": 128, "
-    "\"attn_pdrop\": 0.2, \"embd_pdrop\": 0.1, \"resid_pdrop\": 0.3}";
+static const char GPT2[] = "{\"model_type\": \"gpt2\", \"n_embd\": 24, \"n_layer\": 3, \"n_head\": 3, \"vocab_size\": "
+                           "61, \"n_positions\": 128, "
+                           "\"attn_pdrop\": 0.2, \"embd_pdrop\": 0.1, \"resid_pdrop\": 0.3}";
 static const char QWEN3[] =
-    "{\"model_type\": \"qwen3\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 3, \"vocab_size\": 61, "
+    "{\"model_type\": \"qwen3\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 3, "
+    "\"vocab_size\": 61, "
     "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, \"max_position_embeddings\": 256}";
-static const char LLAMA[] =
-    "{\"model_type\": \"llama\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, \"vocab_size\": 61, "
-    "\"num_attention_heads\": 5, \"max_position_embeddings\": 256}";
+static const char LLAMA[] = "{\"model_type\": \"llama\", \"hidden_size\": 20, \"intermediate_size\": 28, "
+                            "\"num_hidden_layers\": 2, \"vocab_size\": 61, "
+                            "\"num_attention_heads\": 5, \"max_position_embeddings\": 256}";
 static const char MISTRAL[] =
     "{\"model_type\": \"mistral\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "
-    "\"vocab_size\": 61, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, \"sliding_window\": 4, "
+    "\"vocab_size\": 61, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, \"sliding_window\": "
+    "4, "
     "\"tie_word_embeddings\": true}";
 
 static void open_model(ref_model *r, dt_batch *b, const char *config, const dt_model_options *opt)
@@ -112,8 +113,8 @@ static void packed_sequences_give_the_losses_of_each_alone(void **state)
             assert_int_equal(ref_model_loss(&r, &b, true, 2, NULL, alone), DT_OK);
             for (int32_t t = 0; t < LENS[s]; t++)
                 if (packed[at + t] != 0 && !(fabs((double)(packed[at + t] - alone[t])) <= ROUNDING))
-                    fail_msg("config %d, sequence %d, token %d: %.9g packed, %.9g alone", k, s, t, (double)packed[at + t],
-                             (double)alone[t]);
+                    fail_msg("config %d, sequence %d, token %d: %.9g packed, %.9g alone", k, s, t,
+                             (double)packed[at + t], (double)alone[t]);
         }
         close_model(&r, &b);
     }
@@ -223,7 +224,8 @@ static void plain_classifier(struct plain_head *p, double inv_t, int32_t target,
 
 static void assert_close(const char *what, int64_t i, double expected, double found, double tolerance)
 {
-    if (!(fabs(expected - found) <= tolerance)) fail_msg("%s %d: expected %.9g, found %.9g", what, (int)i, expected, found);
+    if (!(fabs(expected - found) <= tolerance))
+        fail_msg("%s %d: expected %.9g, found %.9g", what, (int)i, expected, found);
 }
 
 static void *from_device(ref_model *r, const void *src, size_t nbytes)
@@ -253,9 +255,16 @@ static void check_head(const char *config)
     assert_int_equal(dt_model_head(r.model, &b, u, 0.75f, logp, hit, entropy), DT_OK);
 
     const int64_t C = m->C, V = m->V;
-    float *hidden = from_device(&r, m->hidden, (size_t)(N * C) * sizeof(float)), *dx_all = from_device(&r, m->s.dx, (size_t)(N * C) * sizeof(float));
-    struct plain_head p = {
-        C, V, calloc((size_t)C, 8), calloc((size_t)C, 8), calloc((size_t)V, 8), calloc((size_t)V, 8), calloc((size_t)C, 8), 0};
+    float *hidden = from_device(&r, m->hidden, (size_t)(N * C) * sizeof(float)),
+          *dx_all = from_device(&r, m->s.dx, (size_t)(N * C) * sizeof(float));
+    struct plain_head p = {C,
+                           V,
+                           calloc((size_t)C, 8),
+                           calloc((size_t)C, 8),
+                           calloc((size_t)V, 8),
+                           calloc((size_t)V, 8),
+                           calloc((size_t)C, 8),
+                           0};
     double *dw = calloc((size_t)(V * C), 8), *dnorm = calloc((size_t)C, 8), *dx = calloc((size_t)C, 8);
     for (int32_t t = 0; t < b.n_tok; t++) {
         const float *got = dx_all + t * C;
@@ -275,14 +284,15 @@ static void check_head(const char *config)
             }
             plain_norm_backward(m, &r, &p, dx);
         }
-        /* the device rounds logits of size 4 to 2^-22 and sums 24 products; gradients are below 1 and sum at most 61 terms */
+        /* the device rounds logits of size 4 to 2^-22 and sums 24 products; gradients are below 1 and sum at most 61
+         * terms */
         assert_close("logp", t, want_logp, (double)logp[t], 4e-6);
         assert_close("entropy", t, want_entropy, (double)entropy[t], 1e-5);
         assert_close("hit", t, want_hit, hit[t], 0);
         for (int64_t c = 0; c < C; c++) assert_close("dx of token", t, dx[c], (double)got[c], 2e-6);
     }
-    /* sums over 1027 tokens of terms below 1: a random walk of roundings, each 2^-24 of a running sum of size sqrt(1027): 1027^(1/2) * 2^-24 * 32 =
-     * 6e-5, halved as the running sum grows only to that */
+    /* sums over 1027 tokens of terms below 1: a random walk of roundings, each 2^-24 of a running sum of size
+     * sqrt(1027): 1027^(1/2) * 2^-24 * 32 = 6e-5, halved as the running sum grows only to that */
     for (int64_t i = 0; i < V * C; i++)
         assert_close("head gradient", i, dw[i], ref_grad(&r, m->tied ? 0 : r.n_units - 1, m->head.w_at + i), 3e-5);
     for (int64_t c = 0; c < C; c++)
@@ -332,7 +342,8 @@ static void an_empty_batch_contributes_zero_in_the_same_order(void **state)
         assert_int_equal(ref_model_grads(&r, &b, 0, 1, NULL), DT_OK);
         char *order = strdup(r.calls);
         for (int without_target = 0; without_target < 2; without_target++) {
-            ref_batch_fill(&b, 61, 0, without_target ? 2 : without_target, without_target ? LENS : NONE, without_target);
+            ref_batch_fill(&b, 61, 0, without_target ? 2 : without_target, without_target ? LENS : NONE,
+                           without_target);
             assert_int_equal(b.n_target, 0);
             for (int accumulate = 0; accumulate < 2; accumulate++) {
                 ref_model_forget_grads(&r);
@@ -392,7 +403,8 @@ static void open_allocates_what_the_plan_says_and_a_step_nothing(void **state)
         for (int c = 0; c < DT_N_MEMCAT; c++) before[c] = atomic_load(&r.ledger.now[c]);
         assert_int_equal(dt_model_plan(&r.mc, &opt, &r.dev, planned), DT_OK);
         for (int c = 0; c < DT_N_MEMCAT; c++) assert_int_equal(atomic_load(&r.ledger.now[c]), before[c]);
-        assert_int_equal(dt_model_open(&r.model, &r.mc, &opt, r.units, r.n_units, &r.dev, &r.source, NULL, NULL), DT_OK);
+        assert_int_equal(dt_model_open(&r.model, &r.mc, &opt, r.units, r.n_units, &r.dev, &r.source, NULL, NULL),
+                         DT_OK);
         for (int c = 0; c < DT_N_MEMCAT; c++) assert_int_equal(atomic_load(&r.ledger.now[c]) - before[c], planned[c]);
         assert_true(planned[DT_MEM_ACTIVATIONS] > 0);
 
@@ -495,8 +507,9 @@ static void fill_many(const ref_model *r, dt_batch *b, int n_seq)
     ref_batch_fill(b, r->mc.vocab_size, 0, n_seq, lens, 0);
 }
 
-/* The same products and sums in fp32, rounded at the end: each element is within 2^-8 of itself. Sums of products may be in another order
- * where oneDNN stores another type: 1200 of them, each rounded by at most 2^-24 of a partial sum, which stays below the tensor's norm. */
+/* The same products and sums in fp32, rounded at the end: each element is within 2^-8 of itself. Sums of products may
+ * be in another order where oneDNN stores another type: 1200 of them, each rounded by at most 2^-24 of a partial sum,
+ * which stays below the tensor's norm. */
 static void expect_rounded(ref_model *wide, ref_model *narrow)
 {
     for (int u = 0; u < wide->n_units; u++)
@@ -541,7 +554,8 @@ static struct {
     int n_calls;
 } spied;
 
-static dt_err spy_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c, dt_stream *stream)
+static dt_err spy_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c,
+                         dt_stream *stream)
 {
     const uint16_t *x = a, *y = b;
     if (mm->trans_a && mm->m == spied.n_vocab && mm->n == spied.width) {
@@ -549,7 +563,8 @@ static dt_err spy_matmul(dt_device *dev, const dt_matmul *mm, const void *a, con
         for (int64_t r = 0; r < mm->k; r++)
             for (int64_t v = 0; v < mm->m; v++)
                 for (int64_t i = 0; i < mm->n; i++) {
-                    const double product = (double)dt_bf16_to_float(x[r * mm->lda + v]) * (double)dt_bf16_to_float(y[r * mm->ldb + i]);
+                    const double product =
+                        (double)dt_bf16_to_float(x[r * mm->lda + v]) * (double)dt_bf16_to_float(y[r * mm->ldb + i]);
                     spied.sum[v * mm->n + i] += product;
                     spied.size[v * mm->n + i] += fabs(product);
                 }
@@ -558,8 +573,9 @@ static dt_err spy_matmul(dt_device *dev, const dt_matmul *mm, const void *a, con
 }
 
 /* And of the rows that are added to the embedding's. */
-static dt_err spy_embedding_backward(dt_device *dev, const void *dout, const int32_t *id, const int32_t *order, void *table_grad, int64_t n_tok,
-                                     int64_t width, dt_dtype dt, dt_dtype gt, dt_stream *stream)
+static dt_err spy_embedding_backward(dt_device *dev, const void *dout, const int32_t *id, const int32_t *order,
+                                     void *table_grad, int64_t n_tok, int64_t width, dt_dtype dt, dt_dtype gt,
+                                     dt_stream *stream)
 {
     const uint16_t *rows = dout;
     for (int64_t t = 0; t < n_tok * width; t++) {
@@ -608,7 +624,8 @@ static void check_vocabulary_gradient(const char *config, bool tied, const char 
         for (int64_t e = 0; e < n; e++) {
             const double want = spied.sum[e], got = ref_grad(&r, unit, t->offset + e);
             const double sums = 2.0 * MANY_TOK * 0x1p-24 * spied.size[e];
-            if (!(fabs(got - want) <= 0x1p-8 * (fabs(want) + sums) + sums)) fail_msg("%s[%d]: expected %.9g, found %.9g", name, (int)e, want, got);
+            if (!(fabs(got - want) <= 0x1p-8 * (fabs(want) + sums) + sums))
+                fail_msg("%s[%d]: expected %.9g, found %.9g", name, (int)e, want, got);
         }
     }
     assert_int_equal(found, 1);

@@ -1,4 +1,5 @@
-/* test_objective.c - the sums behind every loss that is reported: exact, free of order, and not to be overflown by a run that diverges. */
+/* test_objective.c - the sums behind every loss that is reported: exact, free of order, and not to be overflown by a
+ * run that diverges. */
 #include "dtrain/task.h"
 #include <math.h>
 #include <setjmp.h>
@@ -57,7 +58,8 @@ static void losses_of_any_size_add_up(void **state)
         if (sizes[i] > 0x1p20f) continue;
         sums = (dt_lm_sums){0};
         for (int k = 0; k < 10000; k++) add(&sums, heavy, loss);
-        assert_true(fabs(dt_lm_mean_loss(&sums) - (double)sizes[i]) <= 1e-9 * (double)sizes[i]); /* 10^6 x 2^-20 is no multiple of the unit */
+        /* 10^6 x 2^-20 is no multiple of the unit */
+        assert_true(fabs(dt_lm_mean_loss(&sums) - (double)sizes[i]) <= 1e-9 * (double)sizes[i]);
     }
 }
 

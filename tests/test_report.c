@@ -1,4 +1,5 @@
-/* test_report.c - metrics.jsonl, event files and the progress line; the reader of event files is written here from the format's description. */
+/* test_report.c - metrics.jsonl, event files and the progress line; the reader of event files is written here from the
+ * format's description. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +25,7 @@
 #include "../src/report/jsonl.h"
 #include "../src/report/progress.h"
 
-/* ---- a directory per test -------------------------------------------------------------------------------------------- */
+/* ---- a directory per test ---------------------------------------------------------------------------------------- */
 
 struct fixture {
     char dir[64], jsonl[96];
@@ -81,14 +82,26 @@ static void assert_file(const char *path, const char *expected)
 
 static dt_train_record record_of(int64_t step)
 {
-    return (dt_train_record){.step = step, .loss = 2.5 + 1.0 / 3, .lr = 3e-4, .grad_norm = 0.5, .tokens = 1024 * step, .samples = 8 * step,
-                             .step_time = 0.25, .tokens_per_second = 4096, .memory_device = 1 << 20, .memory_host = 5LL << 32};
+    return (dt_train_record){.step = step,
+                             .loss = 2.5 + 1.0 / 3,
+                             .lr = 3e-4,
+                             .grad_norm = 0.5,
+                             .tokens = 1024 * step,
+                             .samples = 8 * step,
+                             .step_time = 0.25,
+                             .tokens_per_second = 4096,
+                             .memory_device = 1 << 20,
+                             .memory_host = 5LL << 32};
 }
 
 static dt_report *open_report(const struct fixture *f, bool jsonl, bool tensorboard, int64_t resume_step)
 {
     dt_report *r = NULL;
-    const dt_report_options opt = {.output_dir = f->dir, .to_jsonl = jsonl, .to_tensorboard = tensorboard, .resume_step = resume_step, .total_steps = 100};
+    const dt_report_options opt = {.output_dir = f->dir,
+                                   .to_jsonl = jsonl,
+                                   .to_tensorboard = tensorboard,
+                                   .resume_step = resume_step,
+                                   .total_steps = 100};
     assert_int_equal(dt_report_open(&r, &opt), DT_OK);
     return r;
 }
@@ -101,7 +114,7 @@ static void train(dt_report *r, int64_t first, int64_t last)
     }
 }
 
-/* ---- metrics.jsonl --------------------------------------------------------------------------------------------------- */
+/* ---- metrics.jsonl ----------------------------------------------------------------------------------------------- */
 
 static void a_line_has_the_agreed_keys_and_nine_digits(void **state)
 {
@@ -116,10 +129,12 @@ static void a_line_has_the_agreed_keys_and_nine_digits(void **state)
     assert_int_equal(dt_report_validation(r, 7, 2.0 / 3, more, 1), DT_OK);
     assert_int_equal(dt_report_flush(r), DT_OK);
     dt_report_close(r);
-    assert_file(f->jsonl, "{\"step\": 7, \"loss\": 2.83333333, \"lr\": 0.0003, \"grad_norm\": 0.5, \"tokens\": 7168, \"samples\": 56, "
-                          "\"step_time\": 0.25, \"tokens_per_second\": 4096, \"memory_device\": 1048576, \"memory_host\": 21474836480, "
-                          "\"skipped\": true, \"dpo/accuracy\": 0.75, \"odd \\\"name\\\"\\\\\\u0009\": 1e-30}\n"
-                          "{\"step\": 7, \"validation_loss\": 0.666666667, \"dpo/accuracy\": 0.75}\n");
+    assert_file(
+        f->jsonl,
+        "{\"step\": 7, \"loss\": 2.83333333, \"lr\": 0.0003, \"grad_norm\": 0.5, \"tokens\": 7168, \"samples\": 56, "
+        "\"step_time\": 0.25, \"tokens_per_second\": 4096, \"memory_device\": 1048576, \"memory_host\": 21474836480, "
+        "\"skipped\": true, \"dpo/accuracy\": 0.75, \"odd \\\"name\\\"\\\\\\u0009\": 1e-30}\n"
+        "{\"step\": 7, \"validation_loss\": 0.666666667, \"dpo/accuracy\": 0.75}\n");
 }
 
 static void what_is_not_finite_becomes_null(void **state)
@@ -187,7 +202,8 @@ static void cutting_keeps_whole_records_alone(void **state)
 {
     struct fixture *f = *state;
     int64_t n_bad;
-    spill(f->jsonl, "{\"step\": 1}\n[1]\n{\"step\": 2.5}\n\n{\"step\": -3}\n{\"loss\": 1}\n\"step\"\n{\"step\": 1, \"step\n{\"step\": 2}\n{\"step\": 3}\n{\"step\": 2}");
+    spill(f->jsonl, "{\"step\": 1}\n[1]\n{\"step\": 2.5}\n\n{\"step\": -3}\n{\"loss\": 1}\n\"step\"\n{\"step\": 1, "
+                    "\"step\n{\"step\": 2}\n{\"step\": 3}\n{\"step\": 2}");
     assert_int_equal(dt_jsonl_cut(f->jsonl, 2, false, &n_bad), DT_OK);
     assert_file(f->jsonl, "{\"step\": 1}\n{\"step\": 2}\n");
     assert_int_equal(n_bad, 8);
@@ -287,7 +303,7 @@ static void a_closed_report_takes_everything(void **state)
     dt_report_close(NULL);
 }
 
-/* ---- event files ----------------------------------------------------------------------------------------------------- */
+/* ---- event files ------------------------------------------------------------------------------------------------- */
 
 static void crc32c_has_the_known_values(void **state)
 {
@@ -325,7 +341,11 @@ static uint64_t varint(const uint8_t **p)
     }
 }
 
-struct field { int number; uint64_t value; const uint8_t *bytes; };
+struct field {
+    int number;
+    uint64_t value;
+    const uint8_t *bytes;
+};
 
 static struct field next_field(const uint8_t **p)
 {
@@ -333,8 +353,10 @@ static struct field next_field(const uint8_t **p)
     struct field f = {.number = (int)(key >> 3)};
     const int wire = key & 7, fixed = wire == 1 ? 8 : wire == 5 ? 4 : 0;
     assert_true(wire == 0 || wire == 1 || wire == 2 || wire == 5);
-    if (fixed) f.value = little(*p, fixed);
-    else f.value = varint(p);
+    if (fixed)
+        f.value = little(*p, fixed);
+    else
+        f.value = varint(p);
     f.bytes = *p;
     *p += fixed ? (uint64_t)fixed : wire == 2 ? f.value : 0;
     return f;
@@ -364,11 +386,17 @@ static void read_hparam(struct event *e, const uint8_t *p)
     const struct field name = inner(&p, 1), message = inner(&p, 2);
     const uint8_t *v = message.bytes;
     const struct field value = next_field(&v);
-    const union { uint64_t u; double d; } x = {.u = value.value};
+    const union {
+        uint64_t u;
+        double d;
+    } x = {.u = value.value};
     char *out = e->hparams[e->n_hparams++];
     if (value.number == 2) snprintf(out, 40, "%.*s=%g", (int)name.value, (const char *)name.bytes, x.d);
-    if (value.number == 3) snprintf(out, 40, "%.*s='%.*s'", (int)name.value, (const char *)name.bytes, (int)value.value, (const char *)value.bytes);
-    if (value.number == 4) snprintf(out, 40, "%.*s=%s", (int)name.value, (const char *)name.bytes, value.value ? "true" : "false");
+    if (value.number == 3)
+        snprintf(out, 40, "%.*s='%.*s'", (int)name.value, (const char *)name.bytes, (int)value.value,
+                 (const char *)value.bytes);
+    if (value.number == 4)
+        snprintf(out, 40, "%.*s=%s", (int)name.value, (const char *)name.bytes, value.value ? "true" : "false");
 }
 
 static void read_session(struct event *e, const uint8_t *p, const uint8_t *end)
@@ -411,7 +439,10 @@ static void read_value(struct event *e, const uint8_t *p, const uint8_t *end)
         if (f.number == 8) read_tensor(e, f.bytes, f.bytes + f.value);
         if (f.number == 9) read_metadata(e, f.bytes);
         if (f.number == 2) {
-            const union { uint32_t u; float f; } x = {.u = (uint32_t)f.value};
+            const union {
+                uint32_t u;
+                float f;
+            } x = {.u = (uint32_t)f.value};
             e->value[e->n_values] = x.f;
         }
     }
@@ -424,7 +455,10 @@ static struct event read_event(const uint8_t *p, const uint8_t *end)
     struct event e = {0};
     while (p < end) {
         const struct field f = next_field(&p);
-        const union { uint64_t u; double d; } wall = {.u = f.value};
+        const union {
+            uint64_t u;
+            double d;
+        } wall = {.u = f.value};
         if (f.number == 1) e.wall_time = wall.d;
         if (f.number == 2) e.step = (int64_t)f.value;
         if (f.number == 3) snprintf(e.version, sizeof e.version, "%.*s", (int)f.value, (const char *)f.bytes);
@@ -465,7 +499,8 @@ static int event_files(const struct fixture *f, char paths[][400], int max)
     const int n = scandir(f->dir, &entries, NULL, alphasort);
     int found = 0;
     for (int i = 0; i < n; i++) {
-        if (strncmp(entries[i]->d_name, "events.out.tfevents.", 20) == 0 && found < max) snprintf(paths[found++], 400, "%s/%s", f->dir, entries[i]->d_name);
+        if (strncmp(entries[i]->d_name, "events.out.tfevents.", 20) == 0 && found < max)
+            snprintf(paths[found++], 400, "%s/%s", f->dir, entries[i]->d_name);
         free(entries[i]);
     }
     free(entries);
@@ -510,8 +545,10 @@ static void the_configuration_is_a_text_and_hyperparameters(void **state)
     dt_report *r = NULL;
     char paths[2][400];
     struct event e[8];
-    const dt_report_options opt = {.output_dir = f->dir, .to_tensorboard = true,
-                                   .config = "[run]\ntask = sft\nseed = 7\nreproducible = false\ntime_limit =\n\n[optimizer]\nlr = 3e-4\nbetas = 0.9, 0.95\n"};
+    const dt_report_options opt = {.output_dir = f->dir,
+                                   .to_tensorboard = true,
+                                   .config = "[run]\ntask = sft\nseed = 7\nreproducible = false\ntime_limit "
+                                             "=\n\n[optimizer]\nlr = 3e-4\nbetas = 0.9, 0.95\n"};
     assert_int_equal(dt_report_open(&r, &opt), DT_OK);
     assert_int_equal(dt_report_done(r), DT_OK);
     dt_report_close(r);
@@ -520,11 +557,13 @@ static void the_configuration_is_a_text_and_hyperparameters(void **state)
     assert_int_equal(e[2].n_values, 2);
     assert_string_equal(e[2].tag[0], "config");
     assert_string_equal(e[2].plugin[0], "text");
-    assert_string_equal(e[2].text[0], "    [run]\n    task = sft\n    seed = 7\n    reproducible = false\n    time_limit =\n    \n    [optimizer]\n    lr = 3e-4\n"
+    assert_string_equal(e[2].text[0], "    [run]\n    task = sft\n    seed = 7\n    reproducible = false\n    "
+                                      "time_limit =\n    \n    [optimizer]\n    lr = 3e-4\n"
                                       "    betas = 0.9, 0.95\n");
     assert_string_equal(e[2].tag[1], "_hparams_/session_start_info");
     assert_string_equal(e[2].plugin[1], "hparams");
-    const char *const expected[] = {"run.task='sft'", "run.seed=7", "run.reproducible=false", "optimizer.lr=0.0003", "optimizer.betas='0.9, 0.95'"};
+    const char *const expected[] = {"run.task='sft'", "run.seed=7", "run.reproducible=false", "optimizer.lr=0.0003",
+                                    "optimizer.betas='0.9, 0.95'"};
     assert_int_equal(e[2].n_hparams, 5);
     for (int i = 0; i < 5; i++) assert_string_equal(e[2].hparams[i], expected[i]);
     assert_string_equal(e[3].tag[0], "_hparams_/session_end_info");
@@ -556,7 +595,8 @@ static void an_evaluation_adds_to_what_is_there_and_restarts_no_step(void **stat
     const dt_train_record rec = record_of(7);
     assert_int_equal(dt_report_train(r, &rec), DT_OK);
     dt_report_close(r);
-    const dt_report_options opt = {.output_dir = f->dir, .to_jsonl = true, .to_csv = true, .to_tensorboard = true, .append = true};
+    const dt_report_options opt = {
+        .output_dir = f->dir, .to_jsonl = true, .to_csv = true, .to_tensorboard = true, .append = true};
     for (int i = 0; i < 2; i++) {
         assert_int_equal(dt_report_open(&r, &opt), DT_OK);
         assert_int_equal(dt_report_validation(r, 0, 1.5, NULL, 0), DT_OK);
@@ -572,9 +612,11 @@ static void an_evaluation_adds_to_what_is_there_and_restarts_no_step(void **stat
     dt_metrics_free(&m);
 }
 
-/* ---- metrics.csv ----------------------------------------------------------------------------------------------------- */
+/* ---- metrics.csv ------------------------------------------------------------------------------------------------- */
 
-#define CSV_FIXED "step,loss,lr,grad_norm,tokens,samples,step_time,tokens_per_second,memory_device,memory_host,skipped,validation_loss"
+#define CSV_FIXED                                                                                                      \
+    "step,loss,lr,grad_norm,tokens,samples,step_time,tokens_per_second,memory_device,memory_host,skipped,validation_"  \
+    "loss"
 
 static void csv_columns_keep_their_places(void **state)
 {
@@ -582,7 +624,8 @@ static void csv_columns_keep_their_places(void **state)
     dt_report *r = NULL;
     char path[128];
     dt_report_options opt = {.output_dir = f->dir, .to_csv = true};
-    const dt_metric first[] = {{"accuracy", 0.5}}, valid[] = {{"perplexity", NAN}, {"odd, \"name\"", -2}}, both[] = {{"perplexity", 4}, {"accuracy", 0.25}};
+    const dt_metric first[] = {{"accuracy", 0.5}}, valid[] = {{"perplexity", NAN}, {"odd, \"name\"", -2}},
+                    both[] = {{"perplexity", 4}, {"accuracy", 0.25}};
     dt_train_record rec = {.step = 1, .loss = 1.0 / 3, .lr = 1e-3, .tokens = 1LL << 40, .more = first, .n_more = 1};
     snprintf(path, sizeof path, "%s/metrics.csv", f->dir);
     assert_int_equal(dt_report_open(&r, &opt), DT_OK);
@@ -591,8 +634,9 @@ static void csv_columns_keep_their_places(void **state)
     rec = (dt_train_record){.step = 2, .loss = INFINITY, .skipped = true, .more = both, .n_more = 2};
     assert_int_equal(dt_report_train(r, &rec), DT_OK);
     dt_report_close(r);
-    const char *const two = CSV_FIXED ",accuracy,perplexity,\"odd, \"\"name\"\"\"\n1,0.333333333,0.001,0,1099511627776,0,0,0,0,0,0,,0.5,,\n"
-                            "1,,,,,,,,,,,2.5,,nan,-2\n";
+    const char *const two =
+        CSV_FIXED ",accuracy,perplexity,\"odd, \"\"name\"\"\"\n1,0.333333333,0.001,0,1099511627776,0,0,0,0,0,0,,0.5,,\n"
+                  "1,,,,,,,,,,,2.5,,nan,-2\n";
     char expected[1000];
     snprintf(expected, sizeof expected, "%s2,inf,0,0,0,0,0,0,0,0,1,,0.25,4,\n", two);
     assert_file(path, expected);
@@ -643,7 +687,7 @@ static void sinks_are_chosen_by_name(void **state)
     dt_error_clear();
 }
 
-/* ---- the progress line ----------------------------------------------------------------------------------------------- */
+/* ---- the progress line ------------------------------------------------------------------------------------------- */
 
 static void the_progress_line_says_it_all(void **state)
 {
@@ -651,7 +695,9 @@ static void the_progress_line_says_it_all(void **state)
     dt_record text = {0};
     dt_train_record rec = record_of(25);
     dt_progress_format(&text, &rec, 200, 1e6, 3725);
-    assert_string_equal(text.data, "step 25/200 (12%)  loss 2.8333  grad 0.5  lr 3.00e-04  4.10k tok/s  left 1h02m  mem 1.00 MiB  4.10Gflop/s");
+    assert_string_equal(
+        text.data,
+        "step 25/200 (12%)  loss 2.8333  grad 0.5  lr 3.00e-04  4.10k tok/s  left 1h02m  mem 1.00 MiB  4.10Gflop/s");
     rec.memory_device = 0;
     rec.skipped = true;
     dt_progress_format(&text, &rec, 0, 0, -1);
@@ -663,10 +709,12 @@ static void a_validation_line_has_units(void **state)
 {
     (void)state;
     dt_record text = {0};
-    const dt_metric more[] = {{"perplexity", 12.25}, {"validation_accuracy", 0.305}, {"validation_entropy", 1.5}, {"validation_targets", 4096},
-                              {"validation_samples", 64}, {"validation_time", 2.34}, {"rec/hr@10", 0.125}};
+    const dt_metric more[] = {{"perplexity", 12.25},        {"validation_accuracy", 0.305}, {"validation_entropy", 1.5},
+                              {"validation_targets", 4096}, {"validation_samples", 64},     {"validation_time", 2.34},
+                              {"rec/hr@10", 0.125}};
     dt_progress_format_validation(&text, 25, 200, 2.50553, more, 7);
-    assert_string_equal(text.data, "step 25/200  validation loss 2.5055  perplexity 12.25  accuracy 30.5 %  entropy 1.5 nats  4096 target tokens  64 samples"
+    assert_string_equal(text.data, "step 25/200  validation loss 2.5055  perplexity 12.25  accuracy 30.5 %  entropy "
+                                   "1.5 nats  4096 target tokens  64 samples"
                                    "  in 2.34 s  rec/hr@10 0.125");
     dt_record_free(&text);
 }
@@ -675,7 +723,11 @@ static void a_validation_line_has_units(void **state)
 static void lines_of_a_log_are_sparse_and_steady(void **state)
 {
     (void)state;
-    const struct { double step_s, until_s; int most, least; } cases[] = {{0.1, 1.05, 10, 10}, {0.1, 60, 16, 15}, {1, 3600, 165, 150}, {1, 86400, 400, 300}, {900, 86400, 96, 95}};
+    const struct {
+        double step_s, until_s;
+        int most, least;
+    } cases[] = {
+        {0.1, 1.05, 10, 10}, {0.1, 60, 16, 15}, {1, 3600, 165, 150}, {1, 86400, 400, 300}, {900, 86400, 96, 95}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         dt_cadence c = {0};
         int n = 0;
@@ -702,19 +754,24 @@ static void lines_of_a_log_are_sparse_and_steady(void **state)
 static void durations_are_short(void **state)
 {
     (void)state;
-    const struct { double s; const char *text; } cases[] = {{0, "0s"}, {59.4, "59s"}, {59.6, "1m00s"}, {3599, "59m59s"}, {3600, "1h00m"},
-                                                            {86399, "23h59m"}, {90000, "1d01h"}, {NAN, "?"}, {-1, "?"}, {INFINITY, "?"}};
+    const struct {
+        double s;
+        const char *text;
+    } cases[] = {{0, "0s"},         {59.4, "59s"},    {59.6, "1m00s"}, {3599, "59m59s"}, {3600, "1h00m"},
+                 {86399, "23h59m"}, {90000, "1d01h"}, {NAN, "?"},      {-1, "?"},        {INFINITY, "?"}};
     char out[24];
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) assert_string_equal(dt_format_duration(cases[i].s, out), cases[i].text);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        assert_string_equal(dt_format_duration(cases[i].s, out), cases[i].text);
 }
 
-/* ---- reading back, and curves ---------------------------------------------------------------------------------------- */
+/* ---- reading back, and curves ------------------------------------------------------------------------------------ */
 
 static void metrics_read_refuses_bad_lines_but_the_last(void **state)
 {
     struct fixture *f = *state;
     dt_metrics m;
-    spill(f->jsonl, "{\"step\": 1, \"a\": 2, \"skipped\": true}\n{\"step\": 2, \"b\": null}\n{\"step\": 3, \"b\": 0.5, \"a\"");
+    spill(f->jsonl,
+          "{\"step\": 1, \"a\": 2, \"skipped\": true}\n{\"step\": 2, \"b\": null}\n{\"step\": 3, \"b\": 0.5, \"a\"");
     assert_int_equal(dt_metrics_read(&m, f->jsonl), DT_OK);
     assert_int_equal(m.n_rows, 2);
     assert_true(dt_metrics_column(&m, "a")[0] == 2 && isnan(dt_metrics_column(&m, "a")[1]));
@@ -722,8 +779,13 @@ static void metrics_read_refuses_bad_lines_but_the_last(void **state)
     assert_null(dt_metrics_column(&m, "b"));
     dt_metrics_free(&m);
 
-    const struct { const char *text, *message; } bad[] = {{"{\"step\": 1}\n{\"step\"\n{\"step\": 2}\n", ":2: "}, {"", "found none"}, {"{\"ste", "found none"},
-                                                          {"3\n{\"step\": 1}\n", ":1: "}, {"{\"stop\": 1}\n{\"step\": 1}\n", "integer \"step\""}};
+    const struct {
+        const char *text, *message;
+    } bad[] = {{"{\"step\": 1}\n{\"step\"\n{\"step\": 2}\n", ":2: "},
+               {"", "found none"},
+               {"{\"ste", "found none"},
+               {"3\n{\"step\": 1}\n", ":1: "},
+               {"{\"stop\": 1}\n{\"step\": 1}\n", "integer \"step\""}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         dt_error_clear();
         spill(f->jsonl, bad[i].text);
@@ -741,8 +803,10 @@ static void curves_know_steps_tokens_and_time(void **state)
 {
     struct fixture *f = *state;
     dt_metrics m;
-    spill(f->jsonl, "{\"step\": 10, \"loss\": 4, \"tokens\": 100, \"step_time\": 2}\n{\"step\": 10, \"validation_loss\": 5}\n"
-                    "{\"step\": 20, \"loss\": null, \"tokens\": 200, \"step_time\": 1}\n{\"step\": 25, \"loss\": 3, \"tokens\": 250, \"step_time\": 4}\n");
+    spill(f->jsonl,
+          "{\"step\": 10, \"loss\": 4, \"tokens\": 100, \"step_time\": 2}\n{\"step\": 10, \"validation_loss\": 5}\n"
+          "{\"step\": 20, \"loss\": null, \"tokens\": 200, \"step_time\": 1}\n{\"step\": 25, \"loss\": 3, \"tokens\": "
+          "250, \"step_time\": 4}\n");
     assert_int_equal(dt_metrics_read(&m, f->jsonl), DT_OK);
     const double expected[3][2] = {{10, 25}, {100, 250}, {20, 50}}; /* time: 10*2, then + 10*1 + 5*4 */
     for (int axis = 0; axis < 3; axis++) {

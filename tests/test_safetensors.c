@@ -1,5 +1,5 @@
-/* test_safetensors.c - files of tensors: what is right is read, whatever is wrong is refused and named, and what is written is what the safetensors library
- * writes. */
+/* test_safetensors.c - files of tensors: what is right is read, whatever is wrong is refused and named, and what is
+ * written is what the safetensors library writes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -67,7 +67,7 @@ static void assert_refused(const char *path, const char *word)
         fail_msg("expected '%s', found error %d: %s", word, err, dt_error_message());
 }
 
-/* ---- numbers --------------------------------------------------------------------------------------------------------------- */
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
 static void every_half_number_survives_the_way_through_float(void **state)
 {
@@ -111,20 +111,21 @@ static void floats_round_to_the_nearest_half_number(void **state)
     assert_int_equal(dt_st_convert(&(float){3.4e38f}, DT_ST_F32, out, DT_ST_BF16, 1), 1);
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------------------------------ */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 static void a_good_file_is_read(void **state)
 {
     dt_safetensors s = {0};
     float x[4];
     uint16_t h[2];
-    write_file("a.safetensors",
-               "{\"__metadata__\":{\"format\":\"pt\"},\"b\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[4,20]},"
-               "\"none\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[4,4]},\"one\":{\"dtype\":\"BF16\",\"shape\":[],"
-               "\"data_offsets\":[20,22]},"
-               "\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,4]},\"flags\":{\"dtype\":\"BOOL\",\"shape\":[3],"
-               "\"data_offsets\":[22,25]}}   ",
-               25);
+    write_file(
+        "a.safetensors",
+        "{\"__metadata__\":{\"format\":\"pt\"},\"b\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[4,20]},"
+        "\"none\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[4,4]},\"one\":{\"dtype\":\"BF16\",\"shape\":[],"
+        "\"data_offsets\":[20,22]},"
+        "\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,4]},\"flags\":{\"dtype\":\"BOOL\",\"shape\":[3],"
+        "\"data_offsets\":[22,25]}}   ",
+        25);
     assert_int_equal(dt_safetensors_open(&s, in_dir("a.safetensors")), DT_OK);
     assert_int_equal(s.n_tensors, 5);
     const dt_st_tensor *a = dt_safetensors_find(&s, "a"), *b = dt_safetensors_find(&s, "b"),
@@ -145,7 +146,8 @@ static void a_good_file_is_read(void **state)
     dt_safetensors_close(&s);
 }
 
-#define T(name, dtype, shape, offsets) "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
+#define T(name, dtype, shape, offsets)                                                                                 \
+    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 
 static void a_bad_header_is_refused_by_name(void **state)
 {
@@ -154,7 +156,8 @@ static void a_bad_header_is_refused_by_name(void **state)
         size_t n;
         const char *word;
     } all[] = {
-        {"{" T("a", "F32", "[2]", "[0,8]") "}", 7, "`a`: its data ends at byte 8, and the file has 7: it was cut short"},
+        {"{" T("a", "F32", "[2]", "[0,8]") "}", 7,
+         "`a`: its data ends at byte 8, and the file has 7: it was cut short"},
         {"{" T("a", "F32", "[2]", "[0,8]") "}", 9, "has 1 bytes after its last tensor"},
         {"{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[1]", "[4,8]") "}", 8,
          "`b`: its data begins at byte 4 and the one before ends at 8: they overlap"},
@@ -217,7 +220,7 @@ static void a_bad_length_is_refused(void **state)
     assert_refused(in_dir("nowhere.safetensors"), "nowhere.safetensors");
 }
 
-/* ---- several files --------------------------------------------------------------------------------------------------------------- */
+/* ---- several files ----------------------------------------------------------------------------------------------- */
 
 static void an_index_is_held_against_its_files(void **state)
 {
@@ -231,8 +234,10 @@ static void an_index_is_held_against_its_files(void **state)
         {"{\"weight_map\":{\"a\":\"2\",\"b\":\"1\"}}", "1: tensor `a` is in this file, but belongs into 2"},
         {"{\"weight_map\":{\"a\":\"1\",\"b\":\"2\",\"c\":\"3\"}}", "3: tensor `a` is in this file, but belongs into 1"},
         {"{\"weight_map\":{\"a\":\"1\",\"b\":\"4\"}}", "4: cannot be opened"},
-        {"{\"weight_map\":{\"a\":\"../x\",\"b\":\"2\"}}", "`a`: expected the name of a file in the same directory, found ../x"},
-        {"{\"weight_map\":{\"a\":\"/etc/passwd\",\"b\":\"2\"}}", "`a`: expected the name of a file in the same directory"},
+        {"{\"weight_map\":{\"a\":\"../x\",\"b\":\"2\"}}",
+         "`a`: expected the name of a file in the same directory, found ../x"},
+        {"{\"weight_map\":{\"a\":\"/etc/passwd\",\"b\":\"2\"}}",
+         "`a`: expected the name of a file in the same directory"},
         {"{\"weight_map\":{\"a\":\"..\",\"b\":\"2\"}}", "`a`: expected the name"},
         {"{\"weight_map\":{\"a\":\"\",\"b\":\"2\"}}", "`a`: expected the name"},
         {"{\"weight_map\":{\"a\":1,\"b\":\"2\"}}", "`a`: expected the name"},
@@ -268,7 +273,7 @@ static void pickled_weights_are_named(void **state)
     assert_refused(dir, "pytorch_model.bin: weights in this form are not read");
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 static void the_layout_is_the_librarys(void **state)
 {

@@ -14,9 +14,12 @@
 
 enum { MAX_VOCAB = 600 };
 
-/* ---- the definition: every transform on the whole list ------------------------------------------------------------------ */
+/* ---- the definition: every transform on the whole list ----------------------------------------------------------- */
 
-struct ref_token { int32_t id; double score, weight; };
+struct ref_token {
+    int32_t id;
+    double score, weight;
+};
 
 static int by_falling_score(const void *a, const void *b)
 {
@@ -25,14 +28,16 @@ static int by_falling_score(const void *a, const void *b)
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-static void ref_distribution(const dt_sampling *how, int n, const float *logits, const int32_t *seen, int n_seen, double *p)
+static void ref_distribution(const dt_sampling *how, int n, const float *logits, const int32_t *seen, int n_seen,
+                             double *p)
 {
     struct ref_token list[MAX_VOCAB];
     bool was_seen[MAX_VOCAB] = {false};
     for (int i = 0; i < n_seen; i++) was_seen[seen[i]] = true;
     for (int v = 0; v < n; v++) {
         double z = logits[v];
-        if (was_seen[v]) z = (float)(z > 0 ? z / how->repetition_penalty : z * how->repetition_penalty); /* a logit is a float */
+        /* a logit is a float */
+        if (was_seen[v]) z = (float)(z > 0 ? z / how->repetition_penalty : z * how->repetition_penalty);
         list[v] = (struct ref_token){.id = v, .score = z};
     }
     qsort(list, (size_t)n, sizeof list[0], by_falling_score);
@@ -54,7 +59,7 @@ static void ref_distribution(const dt_sampling *how, int n, const float *logits,
     for (int v = 0; v < n; v++) p[v] /= total;
 }
 
-/* ---- helpers ------------------------------------------------------------------------------------------------------------ */
+/* ---- helpers ----------------------------------------------------------------------------------------------------- */
 
 static void distribution(const dt_sampling *how, int n, const float *logits, const int32_t *seen, int n_seen, double *p)
 {
@@ -64,7 +69,8 @@ static void distribution(const dt_sampling *how, int n, const float *logits, con
     dt_sampler_close(s);
 }
 
-static int32_t draw(const dt_sampling *how, int n, const float *logits, const int32_t *seen, int n_seen, uint64_t sequence, uint64_t position)
+static int32_t draw(const dt_sampling *how, int n, const float *logits, const int32_t *seen, int n_seen,
+                    uint64_t sequence, uint64_t position)
 {
     dt_sampler *s;
     int32_t token = -1;
@@ -78,7 +84,8 @@ static int32_t draw(const dt_sampling *how, int n, const float *logits, const in
 static void assert_p(const double *p, const double *expected, int n)
 {
     for (int v = 0; v < n; v++)
-        if (!(fabs(p[v] - expected[v]) <= 1e-6 * expected[v])) fail_msg("p[%d] = %.9g, expected %.9g", v, p[v], expected[v]);
+        if (!(fabs(p[v] - expected[v]) <= 1e-6 * expected[v]))
+            fail_msg("p[%d] = %.9g, expected %.9g", v, p[v], expected[v]);
 }
 
 /* The sum of floats in double, by the library: 2^-50 for each of the two. */
@@ -89,7 +96,8 @@ static void log_sum_exp_is_that(void **state)
     for (int n = 1; n <= MAX_VOCAB; n += 7)
         for (int wide = 1; wide < 2000; wide *= 5) {
             double sum = 0, top = -INFINITY;
-            for (int v = 0; v < n; v++) z[v] = (float)wide * ((float)(dt_mix64((uint64_t)(n * 1000 + v)) >> 40) * 0x1p-24f - 0.5f);
+            for (int v = 0; v < n; v++)
+                z[v] = (float)wide * ((float)(dt_mix64((uint64_t)(n * 1000 + v)) >> 40) * 0x1p-24f - 0.5f);
             for (int v = 0; v < n; v++) top = z[v] > top ? z[v] : top;
             for (int v = 0; v < n; v++) sum += exp((double)z[v] - top);
             assert_true(fabs(dt_log_sum_exp(z, n) - (top + log(sum))) <= 0x1p-49 * (1 + fabs(top)));
@@ -98,7 +106,7 @@ static void log_sum_exp_is_that(void **state)
     assert_true(dt_log_sum_exp(z, 2) == -INFINITY);
 }
 
-/* ---- worked by hand ----------------------------------------------------------------------------------------------------- */
+/* ---- worked by hand ---------------------------------------------------------------------------------------------- */
 
 static void each_transform_does_what_it_says(void **state)
 {
@@ -227,11 +235,16 @@ static void what_is_not_finite_is_an_error(void **state)
 static void values_out_of_range_are_named(void **state)
 {
     (void)state;
-    const struct { dt_sampling how; const char *name; } cases[] = {
-        {{.temperature = -1, .top_p = 1, .repetition_penalty = 1}, "temperature"}, {{.temperature = NAN, .top_p = 1, .repetition_penalty = 1}, "temperature"},
-        {{.top_k = -1, .top_p = 1, .repetition_penalty = 1}, "top_k"},             {{.top_p = 0, .repetition_penalty = 1}, "top_p"},
-        {{.top_p = 1.5, .repetition_penalty = 1}, "top_p"},                        {{.top_p = 1, .min_p = 2, .repetition_penalty = 1}, "min_p"},
-        {{.top_p = 1, .repetition_penalty = 0}, "repetition_penalty"}};
+    const struct {
+        dt_sampling how;
+        const char *name;
+    } cases[] = {{{.temperature = -1, .top_p = 1, .repetition_penalty = 1}, "temperature"},
+                 {{.temperature = NAN, .top_p = 1, .repetition_penalty = 1}, "temperature"},
+                 {{.top_k = -1, .top_p = 1, .repetition_penalty = 1}, "top_k"},
+                 {{.top_p = 0, .repetition_penalty = 1}, "top_p"},
+                 {{.top_p = 1.5, .repetition_penalty = 1}, "top_p"},
+                 {{.top_p = 1, .min_p = 2, .repetition_penalty = 1}, "min_p"},
+                 {{.top_p = 1, .repetition_penalty = 0}, "repetition_penalty"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         dt_error_clear();
         assert_int_equal(dt_sampling_check(&cases[i].how), DT_ERR_USAGE);
@@ -240,7 +253,7 @@ static void values_out_of_range_are_named(void **state)
     dt_error_clear();
 }
 
-/* ---- against the definition --------------------------------------------------------------------------------------------- */
+/* ---- against the definition -------------------------------------------------------------------------------------- */
 
 static double uniform(int i, int purpose) { return dt_sampler_uniform(99, (uint64_t)i, (uint64_t)purpose); }
 
@@ -252,7 +265,8 @@ static void any_mixture_agrees_with_the_plain_loop(void **state)
         float z[MAX_VOCAB];
         int32_t seen[8];
         double p[MAX_VOCAB], q[MAX_VOCAB];
-        for (int v = 0; v < n; v++) z[v] = (float)((uniform(i, 100 + v) - 0.5) * 10); /* coarse in a third of the cases, for ties */
+        /* coarse in a third of the cases, for ties */
+        for (int v = 0; v < n; v++) z[v] = (float)((uniform(i, 100 + v) - 0.5) * 10);
         for (int v = 0; v < n && i % 3 == 0; v++) z[v] = rintf(z[v]);
         for (int k = 0; k < n_seen; k++) seen[k] = (int32_t)(uniform(i, 10 + k) * n);
         const dt_sampling how = {.temperature = 0.2 + 2 * uniform(i, 2),
@@ -291,7 +305,8 @@ static void frequencies_follow_the_probabilities(void **state)
     }
     dt_sampler_close(s);
     /* 5 standard deviations of a binomial count; the draws are fixed by the seed, so this passes always or never */
-    for (int v = 0; v < N; v++) assert_true(fabs((double)count[v] - DRAWS * p[v]) < 5 * sqrt(DRAWS * p[v] * (1 - p[v])));
+    for (int v = 0; v < N; v++)
+        assert_true(fabs((double)count[v] - DRAWS * p[v]) < 5 * sqrt(DRAWS * p[v] * (1 - p[v])));
 }
 
 int main(void)

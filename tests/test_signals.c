@@ -1,4 +1,5 @@
-/* test_signals.c - a signal in the middle of a matrix product leaves the process whole (signals.c says what happens otherwise). */
+/* test_signals.c - a signal in the middle of a matrix product leaves the process whole (signals.c says what happens
+ * otherwise). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,13 +14,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Small products of all shapes, as a tiny model has them, and what they allocate: a second's work. Sums of small integers are exact, so that
- * each result is the same however often it is computed. */
+/* Small products of all shapes, as a tiny model has them, and what they allocate: a second's work. Sums of small
+ * integers are exact, so that each result is the same however often it is computed. */
 static int multiply(void)
 {
     const int sizes[] = {32, 88, 257, 64, 16, 8, 1, 33};
     enum { N_SIZES = sizeof sizes / sizeof sizes[0], ELEMS = 257 * 257 };
-    float *a = malloc(ELEMS * sizeof *a), *b = malloc(ELEMS * sizeof *b), *c = malloc(ELEMS * sizeof *c), *first = malloc(ELEMS * sizeof *first);
+    float *a = malloc(ELEMS * sizeof *a), *b = malloc(ELEMS * sizeof *b), *c = malloc(ELEMS * sizeof *c),
+          *first = malloc(ELEMS * sizeof *first);
     for (int i = 0; i < ELEMS; i++) a[i] = (float)(i % 7 - 3), b[i] = (float)(i % 5 - 2);
     for (int s = 0; s < N_SIZES * N_SIZES * N_SIZES; s++) {
         const int m = sizes[s % N_SIZES], n = sizes[s / N_SIZES % N_SIZES], k = sizes[s / N_SIZES / N_SIZES];

@@ -46,10 +46,20 @@ static void what_is_not_utf8_is_replaced(void **state)
 {
     (void)state;
 #define R "\xef\xbf\xbd"
-    const struct { const char *in, *out; } cases[] = {{"a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80z", "a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80z"},
-                                                      {"\xc3", R}, {"\xe2\x82", R}, {"\x80x", R "x"}, {"\xc0\xaf", R R}, {"\xed\xa0\x80", R R R},
-                                                      {"\xf4\x90\x80\x80", R R R R}, {"\xe0\x80\x80", R R R}, {"\xff", R}, {"\xc3(", R "("}, {"", ""},
-                                                      {"\x61\xf1\x80\x80\xe1\x80\xc2\x62\x80\x63\x80\xbf\x64", "a" R R R "b" R "c" R R "d"}};
+    const struct {
+        const char *in, *out;
+    } cases[] = {{"a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80z", "a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80z"},
+                 {"\xc3", R},
+                 {"\xe2\x82", R},
+                 {"\x80x", R "x"},
+                 {"\xc0\xaf", R R},
+                 {"\xed\xa0\x80", R R R},
+                 {"\xf4\x90\x80\x80", R R R R},
+                 {"\xe0\x80\x80", R R R},
+                 {"\xff", R},
+                 {"\xc3(", R "("},
+                 {"", ""},
+                 {"\x61\xf1\x80\x80\xe1\x80\xc2\x62\x80\x63\x80\xbf\x64", "a" R R R "b" R "c" R R "d"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         size_t n;
         char *text = dt_utf8_repair(cases[i].in, strlen(cases[i].in), &n);
@@ -61,6 +71,7 @@ static void what_is_not_utf8_is_replaced(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(bytes_are_ids_and_back), cmocka_unit_test(what_is_not_utf8_is_replaced)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bytes_are_ids_and_back),
+                                       cmocka_unit_test(what_is_not_utf8_is_replaced)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

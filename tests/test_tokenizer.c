@@ -1,4 +1,5 @@
-/* test_tokenizer.c - tokenizer.json against what Hugging Face's tokenizers makes of the same texts (make_tokenizer_fixtures.py), and what must hold of any. */
+/* test_tokenizer.c - tokenizer.json against what Hugging Face's tokenizers makes of the same texts
+ * (make_tokenizer_fixtures.py), and what must hold of any. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -12,8 +13,9 @@
 #include "tokenizer_corpus.h"
 
 #define FOLDER "tests/data/tokenizer"
-static const char *const families[] = {"gpt2", "roberta", "llama3", "qwen2", "tekken", "deepseek", "smollm", "falcon",
-                                       "llama2", "llama2_flags", "mistral", "metaspace", "words", "subwords", "bare"};
+static const char *const families[] = {"gpt2",     "roberta",   "llama3", "qwen2",    "tekken",
+                                       "deepseek", "smollm",    "falcon", "llama2",   "llama2_flags",
+                                       "mistral",  "metaspace", "words",  "subwords", "bare"};
 enum { N_FAMILIES = sizeof families / sizeof families[0], BLOCK = 100 };
 
 typedef struct subject {
@@ -56,16 +58,19 @@ static size_t unhex(const char *hex, char *out)
     return n;
 }
 
-/* ---- against the reference ----------------------------------------------------------------------------------------------- */
+/* ---- against the reference --------------------------------------------------------------------------------------- */
 
-static void same_ids(const char *name, size_t k, const char *what, const dt_ids *ids, const json_t *expected, size_t first)
+static void same_ids(const char *name, size_t k, const char *what, const dt_ids *ids, const json_t *expected,
+                     size_t first)
 {
     bool same = ids->n == json_array_size(expected) - first;
-    for (size_t i = 0; same && i < ids->n; i++) same = ids->id[i] == json_integer_value(json_array_get(expected, i + first));
+    for (size_t i = 0; same && i < ids->n; i++)
+        same = ids->id[i] == json_integer_value(json_array_get(expected, i + first));
     if (!same) fail_msg("%s: case %zu: %s differ", name, k, what);
 }
 
-static void same_text(const subject *s, const char *name, size_t k, const dt_ids *ids, bool skip, const json_t *expected)
+static void same_text(const subject *s, const char *name, size_t k, const dt_ids *ids, bool skip,
+                      const json_t *expected)
 {
     size_t n;
     char *text = dt_decode(s->tokenizer, ids->id, (int64_t)ids->n, skip, &n);
@@ -86,14 +91,16 @@ static void texts_have_the_ids_of_the_reference(void **state)
         for (size_t k = 0; k < json_array_size(cases); k++) {
             char text[1024];
             const size_t n = unhex(json_string_value(json_array_get(cases, k)), text);
-            const json_t *one = json_array_get(json_object_get(s.expected, "cases"), k), *wrapped = json_object_get(one, "wrapped");
+            const json_t *one = json_array_get(json_object_get(s.expected, "cases"), k),
+                         *wrapped = json_object_get(one, "wrapped");
             dt_ids ids = {0}, both = {0};
             encode(&s, text, n, 0, &ids);
             same_ids(families[f], k, "ids", &ids, json_object_get(one, "ids"), 0);
             same_text(&s, families[f], k, &ids, false, json_object_get(one, "text"));
             same_text(&s, families[f], k, &ids, true, json_object_get(one, "visible"));
             encode(&s, text, n, DT_ENCODE_WRAP, &both); /* the reference would put a second BOS */
-            same_ids(families[f], k, "wrapped ids", &both, wrapped, ids.n && bos >= 0 && ids.id[0] == bos && json_array_size(wrapped) > ids.n);
+            same_ids(families[f], k, "wrapped ids", &both, wrapped,
+                     ids.n && bos >= 0 && ids.id[0] == bos && json_array_size(wrapped) > ids.n);
             free(ids.id);
             free(both.id);
         }
@@ -206,7 +213,7 @@ static void a_large_corpus_has_the_ids_of_the_reference(void **state)
     }
 }
 
-/* ---- what must hold of any ------------------------------------------------------------------------------------------------ */
+/* ---- what must hold of any --------------------------------------------------------------------------------------- */
 
 /* Documents one after another. */
 static size_t long_text(uint64_t first, size_t want, char *out)
@@ -228,7 +235,8 @@ static size_t encode_in_parts(const subject *s, const char *text, size_t n, uint
             more = 2 * more + 1000;
             continue;
         }
-        encode(s, text + at, len, (at ? DT_ENCODE_GOES_ON : 0) | (at + len < n ? DT_ENCODE_MORE : 0) | DT_ENCODE_WRAP, ids);
+        encode(s, text + at, len, (at ? DT_ENCODE_GOES_ON : 0) | (at + len < n ? DT_ENCODE_MORE : 0) | DT_ENCODE_WRAP,
+               ids);
         at += len;
         n_cuts += at < n;
         more = 0;
@@ -252,7 +260,8 @@ static void parts_of_a_text_have_the_ids_of_the_whole(void **state)
             free(whole.id);
             free(parts.id);
         }
-        const bool known = strcmp(families[f], "words") != 0 && strcmp(families[f], "subwords") != 0; /* these strip, and replace by an expression */
+        /* these strip, and replace by an expression */
+        const bool known = strcmp(families[f], "words") != 0 && strcmp(families[f], "subwords") != 0;
         if (known && n_cuts < 100) fail_msg("%s: only %zu places known to keep apart", families[f], n_cuts);
         close_family(&s);
     }
@@ -267,14 +276,17 @@ static size_t token_bytes(const subject *s, int32_t id)
 }
 
 /* Ends of spans by the bytes that tokens stand for: of tokenizers that change nothing in a text. */
-static void ends_are_where_bytes_say(const subject *s, const char *name, const dt_span *spans, int n_spans, const dt_ids *ids, const int64_t *ends)
+static void ends_are_where_bytes_say(const subject *s, const char *name, const dt_span *spans, int n_spans,
+                                     const dt_ids *ids, const int64_t *ends)
 {
     size_t at = 0, passed = 0;
     int64_t i = 0;
     for (int k = 0; k < n_spans; k++) {
         at += spans[k].nbytes;
         while (i < (int64_t)ids->n && passed < at) passed += token_bytes(s, ids->id[i++]);
-        if (ends[k] != (passed == at ? i : -1)) fail_msg("%s: span %d ends at %lld, not %lld", name, k, (long long)ends[k], passed == at ? (long long)i : -1LL);
+        if (ends[k] != (passed == at ? i : -1))
+            fail_msg("%s: span %d ends at %lld, not %lld", name, k, (long long)ends[k],
+                     passed == at ? (long long)i : -1LL);
     }
 }
 
@@ -293,7 +305,8 @@ static void spans_are_one_text_and_their_ends_are_told(void **state)
             int64_t ends[MOST];
             int n_spans = 0;
             for (size_t at = 0; n_spans < MOST; n_spans++) {
-                const size_t len = n_spans + 1 == MOST ? n - at : dt_mix64(d * MOST + (uint64_t)n_spans) % (n - at + 1) / 2;
+                const size_t len =
+                    n_spans + 1 == MOST ? n - at : dt_mix64(d * MOST + (uint64_t)n_spans) % (n - at + 1) / 2;
                 spans[n_spans] = (dt_span){.text = text + at, .nbytes = len};
                 at += len;
             }
@@ -310,7 +323,8 @@ static void spans_are_one_text_and_their_ends_are_told(void **state)
             parts.n = 0;
             assert_int_equal(dt_encode(s.encoder, spans, n_spans, 0, &parts, ends), DT_OK);
             for (size_t k = 0; k < sizeof exact / sizeof exact[0]; k++)
-                if (strcmp(families[f], exact[k]) == 0) ends_are_where_bytes_say(&s, families[f], spans, n_spans, &parts, ends);
+                if (strcmp(families[f], exact[k]) == 0)
+                    ends_are_where_bytes_say(&s, families[f], spans, n_spans, &parts, ends);
         }
         free(whole.id);
         free(parts.id);
@@ -322,10 +336,16 @@ static void spans_are_one_text_and_their_ends_are_told(void **state)
 static void ends_hold_where_the_text_is_changed(void **state)
 {
     (void)state;
-    const struct { const char *family, *span[3]; int64_t ends[3]; } cases[] = {
-        {"qwen2", {"e", "\xcc\x81", ""}, {-1, 1, 1}},        /* composed: one character, one or two tokens of its bytes */
-        {"roberta", {"\n ", "<mask>", "\n"}, {-1, 1, 2}},    /* the token takes the blanks before it; a newline has a prefix */
-        {"llama2", {"", "\xff", "\xff"}, {0, 4, 7}},         /* each byte a U+FFFD: a prefix and three bytes, three bytes */
+    const struct {
+        const char *family, *span[3];
+        int64_t ends[3];
+    } cases[] = {
+        /* composed: one character, one or two tokens of its bytes */
+        {"qwen2", {"e", "\xcc\x81", ""}, {-1, 1, 1}},
+        /* the token takes the blanks before it; a newline has a prefix */
+        {"roberta", {"\n ", "<mask>", "\n"}, {-1, 1, 2}},
+        /* each byte a U+FFFD: a prefix and three bytes, three bytes */
+        {"llama2", {"", "\xff", "\xff"}, {0, 4, 7}},
         {"llama2", {"\xe4\xb8", "\xad", ""}, {-1, -2, -2}}, /* one character */
         {"mistral", {"\x01", "", "\x01"}, {2, 2, 3}},
     };
@@ -403,7 +423,8 @@ static void bytes_of_tokens_make_the_text(void **state)
             encode(&s, text, n, 0, &ids);
             for (size_t i = 0; i < ids.n; i++) {
                 const bool special = dt_tokenizer_is_special(s.tokenizer, ids.id[i]);
-                const char *bytes = special ? dt_tokenizer_token(s.tokenizer, ids.id[i]) : dt_tokenizer_bytes(s.tokenizer, ids.id[i], &len);
+                const char *bytes = special ? dt_tokenizer_token(s.tokenizer, ids.id[i])
+                                            : dt_tokenizer_bytes(s.tokenizer, ids.id[i], &len);
                 if (special) len = strlen(bytes);
                 memcpy(made + n_made, bytes, len);
                 n_made += len;

@@ -16,7 +16,11 @@ static dt_config config(const char *text)
 static void any_two_batch_sizes_give_the_third(void **state)
 {
     (void)state;
-    const struct { const char *text; int nranks; int64_t G, m, A; } cases[] = {
+    const struct {
+        const char *text;
+        int nranks;
+        int64_t G, m, A;
+    } cases[] = {
         {"[batch]\ntrain_batch_size = 24\nmicro_batch_size = 2\n", 3, 24, 2, 4},
         {"[batch]\ntrain_batch_size = 24\ngradient_accumulation_steps = 2\n", 4, 24, 3, 2},
         {"[batch]\nmicro_batch_size = 5\ngradient_accumulation_steps = 2\n", 7, 70, 5, 2},
@@ -40,11 +44,17 @@ static void any_two_batch_sizes_give_the_third(void **state)
 static void sizes_that_do_not_multiply_name_what_would(void **state)
 {
     (void)state;
-    const struct { const char *text; int nranks; const char *must_say[3]; } cases[] = {
+    const struct {
+        const char *text;
+        int nranks;
+        const char *must_say[3];
+    } cases[] = {
         {"[batch]\ntrain_batch_size = 25\nmicro_batch_size = 2\n", 3, {"test.ini:2", "24", "30"}},
         {"[batch]\ntrain_batch_size = 3\nmicro_batch_size = 2\n", 4, {"test.ini:2", "is less than", "8"}},
         {"[batch]\ntrain_batch_size = 10\ngradient_accumulation_steps = 2\n", 2, {"test.ini:2", "8", "12"}},
-        {"[batch]\ntrain_batch_size = 32\nmicro_batch_size = 4\ngradient_accumulation_steps = 8\n", 2, {"test.ini:2", "contradicts", "64"}},
+        {"[batch]\ntrain_batch_size = 32\nmicro_batch_size = 4\ngradient_accumulation_steps = 8\n",
+         2,
+         {"test.ini:2", "contradicts", "64"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         dt_config cfg = config(cases[i].text);
@@ -60,9 +70,14 @@ static void sizes_that_do_not_multiply_name_what_would(void **state)
 static void an_evaluation_takes_any_batch_sizes(void **state)
 {
     (void)state;
-    const struct { const char *text; int nranks; int64_t m; } cases[] = {
+    const struct {
+        const char *text;
+        int nranks;
+        int64_t m;
+    } cases[] = {
         {"[run]\ntask = eval\n[batch]\ntrain_batch_size = 25\nmicro_batch_size = 2\n", 3, 2},
-        {"[run]\ntask = eval\n[batch]\ntrain_batch_size = 6\nmicro_batch_size = 2\ngradient_accumulation_steps = 3\n", 4, 2},
+        {"[run]\ntask = eval\n[batch]\ntrain_batch_size = 6\nmicro_batch_size = 2\ngradient_accumulation_steps = 3\n",
+         4, 2},
         {"[run]\ntask = eval\n[batch]\ntrain_batch_size = 24\ngradient_accumulation_steps = 2\n", 3, 4},
         {"[run]\ntask = eval\n[batch]\ntrain_batch_size = 3\n", 16, 1},
         {"[run]\ntask = eval\n", 5, 1},
@@ -98,15 +113,20 @@ static void schedules_give_the_worked_numbers(void **state)
         assert_lr(cosine, 100, s[i], want_cosine[i]);
         assert_lr(linear, 100, s[i], want_linear[i]);
     }
-    const char *wsd = "[optimizer]\nlr = 1\n[scheduler]\ntype = wsd\nwarmup_steps = 10\ndecay_ratio = 0.2\nmin_lr_ratio = 0.1\n";
+    const char *wsd =
+        "[optimizer]\nlr = 1\n[scheduler]\ntype = wsd\nwarmup_steps = 10\ndecay_ratio = 0.2\nmin_lr_ratio = 0.1\n";
     assert_lr(wsd, 100, 79, 1);
     assert_lr(wsd, 100, 80, 1);
     assert_lr(wsd, 100, 90, 0.55); /* half way down from 1 to 0.1 */
     assert_lr(wsd, 100, 100, 0.1);
-    assert_lr("[optimizer]\nlr = 1\n[scheduler]\ntype = wsd\ndecay_ratio = 0.25\ndecay_type = sqrt\n", 100, 84, 1 - sqrt(9.0 / 25));
-    assert_lr("[optimizer]\nlr = 1\n[scheduler]\ntype = constant\nwarmup_ratio = 0.05\n", 90, 4, 0.8); /* ceil(4.5) = 5 steps of warm-up */
-    assert_lr("[optimizer]\nlr = 0.5\nlr_scale_rule = linear\nlr_base_batch_size = 4\n[scheduler]\ntype = constant\n", 10, 3, 1);
-    assert_lr("[optimizer]\nlr = 0.5\nlr_scale_rule = sqrt\nlr_base_batch_size = 2\n[scheduler]\ntype = constant\n", 10, 3, 1);
+    assert_lr("[optimizer]\nlr = 1\n[scheduler]\ntype = wsd\ndecay_ratio = 0.25\ndecay_type = sqrt\n", 100, 84,
+              1 - sqrt(9.0 / 25));
+    /* ceil(4.5) = 5 steps of warm-up */
+    assert_lr("[optimizer]\nlr = 1\n[scheduler]\ntype = constant\nwarmup_ratio = 0.05\n", 90, 4, 0.8);
+    assert_lr("[optimizer]\nlr = 0.5\nlr_scale_rule = linear\nlr_base_batch_size = 4\n[scheduler]\ntype = constant\n",
+              10, 3, 1);
+    assert_lr("[optimizer]\nlr = 0.5\nlr_scale_rule = sqrt\nlr_base_batch_size = 2\n[scheduler]\ntype = constant\n", 10,
+              3, 1);
 }
 
 static void intervals_below_one_are_shares(void **state)
@@ -120,7 +140,11 @@ static void intervals_below_one_are_shares(void **state)
 static void an_interval_is_a_share_or_whole(void **state)
 {
     (void)state;
-    const struct { const char *text; dt_err want; const char *say; } cases[] = {
+    const struct {
+        const char *text;
+        dt_err want;
+        const char *say;
+    } cases[] = {
         {"[checkpoint]\nsave_steps = 0.5\n[log]\nlogging_steps = 10\n[data]\nvalidation_steps = 1\n", DT_OK, ""},
         {"[checkpoint]\nsave_steps = 1.5\n", DT_ERR_USAGE, "test.ini:2: [checkpoint] save_steps"},
         {"[log]\nlogging_steps = 2.25\n", DT_ERR_USAGE, "test.ini:2: [log] logging_steps"},
@@ -140,8 +164,16 @@ static void saves_of_the_best_come_with_validations(void **state)
 {
     (void)state;
     const char *on = "[data]\nvalidation_steps = %g\n[checkpoint]\nload_best_model_at_end = true\nsave_steps = %g\n";
-    const struct { double validate, save; dt_err want; const char *say; } cases[] = {
-        {50, 100, DT_OK, ""},    {100, 100, DT_OK, ""},  {0.1, 0.2, DT_OK, ""}, {0, 0, DT_OK, ""}, {70, 0, DT_OK, ""},
+    const struct {
+        double validate, save;
+        dt_err want;
+        const char *say;
+    } cases[] = {
+        {50, 100, DT_OK, ""},
+        {100, 100, DT_OK, ""},
+        {0.1, 0.2, DT_OK, ""},
+        {0, 0, DT_OK, ""},
+        {70, 0, DT_OK, ""},
         {0, 1000, DT_OK, ""}, /* both at the end */
         {60, 100, DT_ERR_USAGE, "the nearest are 60 and 120"},
         {100, 60, DT_ERR_USAGE, "the nearest is 100"},

@@ -14,7 +14,8 @@ static void add(dt_unit *u, const char *name, int64_t n, bool new_group)
     assert_int_equal(dt_unit_add(u, name, 1, &n, new_group, true, 0.02f, 0), DT_OK);
 }
 
-/** Sizes are multiples of every rank count times the alignment, so that there is no padding and formulas hold to the last bit. */
+/** Sizes are multiples of every rank count times the alignment, so that there is no padding and formulas hold to the
+ *  last bit. */
 static void make_even_units(dt_unit u[3])
 {
     memset(u, 0, 3 * sizeof *u);
@@ -36,7 +37,8 @@ static void shards_cover_and_waste_little(void **state)
     for (size_t i = 0; i < sizeof lens / sizeof lens[0]; i++)
         for (int k = 0; k < N_RANKS; k++) {
             const dt_shards s = dt_shards_of(lens[i], ranks[k]);
-            assert_true(s.flat_len == lens[i] && s.padded_len == s.shard_len * ranks[k] && s.shard_len % DT_SHARD_ALIGN == 0);
+            assert_true(s.flat_len == lens[i] && s.padded_len == s.shard_len * ranks[k] &&
+                        s.shard_len % DT_SHARD_ALIGN == 0);
             assert_true(s.flat_len <= s.padded_len && s.padded_len < s.flat_len + (int64_t)ranks[k] * DT_SHARD_ALIGN);
         }
 }

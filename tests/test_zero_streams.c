@@ -1,8 +1,9 @@
-/* test_zero_streams.c - zero on a device whose streams are really asynchronous (lazy_device.h): whatever order the events allow, all views and the
- * final states have the bits that the order of the calls gives.
+/* test_zero_streams.c - zero on a device whose streams are really asynchronous (lazy_device.h): whatever order the
+ * events allow, all views and the final states have the bits that the order of the calls gives.
  *
- * Two ranks are two threads. The collectives below take the place of comm's: they queue on the stream they are given and meet the other rank when
- * the queue comes to them, as NCCL's do; both ranks queue and run the same things in the same order, so they always meet. */
+ * Two ranks are two threads. The collectives below take the place of comm's: they queue on the stream they are given
+ * and meet the other rank when the queue comes to them, as NCCL's do; both ranks queue and run the same things in the
+ * same order, so they always meet. */
 #include "dtrain/zero.h"
 #include "lazy_device.h"
 #include "ref_zero.h"
@@ -13,7 +14,7 @@
 
 enum { N_THREADS = 2, N_TRACE = 4096, N_STEPS = 3, N_MICRO = 2 };
 
-/* ---- two ranks ------------------------------------------------------------------------------------------------------- */
+/* ---- two ranks --------------------------------------------------------------------------------------------------- */
 
 typedef struct meeting {
     pthread_barrier_t barrier;
@@ -36,7 +37,10 @@ typedef struct rank_thread {
     dt_err err;
 } rank_thread;
 
-static rank_thread *thread_of(const dt_device *dev) { return (rank_thread *)((char *)dev - offsetof(rank_thread, dev)); }
+static rank_thread *thread_of(const dt_device *dev)
+{
+    return (rank_thread *)((char *)dev - offsetof(rank_thread, dev));
+}
 
 static void meet(const dt_comm *comm, const void *mine)
 {
@@ -71,8 +75,8 @@ static void do_reduce_scatter(dt_device *dev, void *args)
     free(sum);
 }
 
-dt_err dt_comm_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt, int64_t count,
-                              bool accumulate, bool ordered, dt_stream *stream)
+dt_err dt_comm_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
+                              int64_t count, bool accumulate, bool ordered, dt_stream *stream)
 {
     const exchange a = {comm, send, recv, send_dt, recv_dt, count, accumulate};
     return lazy_queue(comm->dev, stream, do_reduce_scatter, &a, sizeof a);
@@ -85,7 +89,8 @@ static void do_all_gather(dt_device *dev, void *args)
     for (int r = 0; r < N_THREADS; r++) {
         char *to = (char *)a->recv + (size_t)r * (size_t)a->count;
         const void *from = thread_of(dev)->meet->data[r];
-        if (to != from) memcpy(to, from, (size_t)a->count); /* the own place is there already, and the other one reads it */
+        /* the own place is there already, and the other one reads it */
+        if (to != from) memcpy(to, from, (size_t)a->count);
     }
     part(a->comm);
 }
@@ -121,7 +126,7 @@ dt_err dt_comm_sum_host_u64(dt_comm *comm, uint64_t *values, int n)
     return DT_OK;
 }
 
-/* ---- a model that queues its work ------------------------------------------------------------------------------------ */
+/* ---- a model that queues its work -------------------------------------------------------------------------------- */
 
 static uint64_t hash_bytes(uint64_t h, const void *data, size_t nbytes)
 {
@@ -167,7 +172,8 @@ static dt_err look(rank_thread *t, dt_param_source *s, int u)
 }
 
 /** half 1: the second part of the tied tensor, and all others. */
-static dt_err write_grads(rank_thread *t, const dt_unit_view *view, int u, int64_t step, int64_t job, int last_tensor, int half)
+static dt_err write_grads(rank_thread *t, const dt_unit_view *view, int u, int64_t step, int64_t job, int last_tensor,
+                          int half)
 {
     const work w = {.view = *view,
                     .unit = &t->units[u],

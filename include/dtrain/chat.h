@@ -1,14 +1,16 @@
-/* chat.h - conversations as text: templates, messages, and the pieces that both make together. algorithms.md 1.1 (which tokens are targets), A.3.
+/* chat.h - conversations as text: templates, messages, and the pieces that both make together. algorithms.md 1.1 (which
+ * tokens are targets), A.3.
  *
- * A template is data: what stands around the words of each role. Rendering gives pieces of text and tokens, each a target or not; encoding pieces gives
- * ids and a mask. Tokens of the template (<|im_start|>, BOS) become ids where the tokenizer has them, and stay text where it has not. */
+ * A template is data: what stands around the words of each role. Rendering gives pieces of text and tokens, each a
+ * target or not; encoding pieces gives ids and a mask. Tokens of the template (<|im_start|>, BOS) become ids where the
+ * tokenizer has them, and stay text where it has not. */
 #ifndef DTRAIN_CHAT_H
 #define DTRAIN_CHAT_H
 
 #include "dtrain/tokenizer.h"
 #include "dtrain/json.h"
 
-/* ---- pieces ---------------------------------------------------------------------------------------------------------- */
+/* ---- pieces ------------------------------------------------------------------------------------------------------ */
 
 /** Text and tokens in a row, each a target or not. {0} to start from; texts are borrowed. */
 typedef struct dt_pieces {
@@ -26,18 +28,21 @@ typedef struct dt_wrap {
 } dt_wrap;
 dt_err dt_wrap_probe(dt_wrap *w, const dt_tokenizer *t);
 
-/** Append the ids of pieces, and 0 or 1 for each id to mask (NULL: none wanted) [as long as ids->n_alloc; grown as ids are].
+/** Append the ids of pieces, and 0 or 1 for each id to mask (NULL: none wanted) [as long as ids->n_alloc; grown as ids
+ *  are].
  *
- *  All is encoded as one text. Where a token would reach from pieces that are targets into pieces that are none, or the other way, the two sides are
- *  encoded one by one instead, and *parted is set. wrap (NULL: never) puts the tokenizer's BOS first, unless the pieces begin with it; what it would put
- *  behind is left to the caller. Token 0 may be marked; callers clear it. DT_ERR_MEMORY, DT_ERR_DATA as dt_encode. */
+ *  All is encoded as one text. Where a token would reach from pieces that are targets into pieces that are none, or the
+ *  other way, the two sides are encoded one by one instead, and *parted is set. wrap (NULL: never) puts the tokenizer's
+ *  BOS first, unless the pieces begin with it; what it would put behind is left to the caller. Token 0 may be marked;
+ *  callers clear it. DT_ERR_MEMORY, DT_ERR_DATA as dt_encode. */
 dt_err dt_pieces_encode(dt_encoder *e, const dt_tokenizer *t, const dt_pieces *p, const dt_wrap *wrap, dt_ids *ids,
                         uint8_t **mask, bool *parted);
 
-/* ---- messages --------------------------------------------------------------------------------------------------------- */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 typedef enum dt_role { DT_ROLE_SYSTEM, DT_ROLE_USER, DT_ROLE_ASSISTANT, DT_ROLE_TOOL, DT_N_ROLES } dt_role;
-/** system, user, assistant, tool, and the names that others give them (developer, human, gpt, function_call, function, observation). */
+/** system, user, assistant, tool, and the names that others give them (developer, human, gpt, function_call, function,
+ *  observation). */
 bool dt_role_parse(const char *name, dt_role *role);
 
 /** Which parts of a turn are targets. */
@@ -61,23 +66,27 @@ typedef struct dt_messages {
     int n_owned;
 } dt_messages;
 dt_err dt_messages_add(dt_messages *m, dt_role role, const char *text, size_t nbytes); /* learn 0; text borrowed */
-/** Add a JSON list of messages; texts are borrowed from it, or joined from [{"type": "text", "text": ...}] and owned. role_key and text_key: "role",
- *  "content", or ShareGPT's "from", "value". DT_ERR_DATA saying what in which message; what names the list. */
-dt_err dt_messages_parse(dt_messages *m, const json_t *list, const char *what, const char *role_key, const char *text_key);
+/** Add a JSON list of messages; texts are borrowed from it, or joined from [{"type": "text", "text": ...}] and owned.
+ *  role_key and text_key: "role", "content", or ShareGPT's "from", "value". DT_ERR_DATA saying what in which message;
+ *  what names the list. */
+dt_err dt_messages_parse(dt_messages *m, const json_t *list, const char *what, const char *role_key,
+                         const char *text_key);
 void dt_messages_clear(dt_messages *m); /* keeps the memory for the next conversation */
 void dt_messages_free(dt_messages *m);
 
-/* ---- templates ---------------------------------------------------------------------------------------------------------- */
+/* ---- templates --------------------------------------------------------------------------------------------------- */
 
 typedef struct dt_chat dt_chat;
 
-/** name: one of dt_chat_named's (mistral is mistral-v1), a JSON file (a name with a slash, or one that ends in .json), or auto: what the tokenizer's chat_template is recognised
- *  as; plain where it has none;
- *  or what dt_chat_spec gave. Borrows t. DT_ERR_USAGE: no such name, or not recognised; DT_ERR_DATA: the file, naming key and what was expected. */
+/** name: one of dt_chat_named's (mistral is mistral-v1), a JSON file (a name with a slash, or one that ends in .json),
+ *  or auto: what the tokenizer's chat_template is recognised as; plain where it has none; or what dt_chat_spec gave.
+ *  Borrows t. DT_ERR_USAGE: no such name, or not recognised; DT_ERR_DATA: the file, naming key and what was
+ *  expected. */
 dt_err dt_chat_open(dt_chat **c, const char *name, const dt_tokenizer *t);
 void dt_chat_close(dt_chat *c); /* safe on NULL */
 const char *dt_chat_name(const dt_chat *c);
-/** The template in one line for attributes and configurations, malloc'ed: its name, or the JSON object of the user's own. dt_chat_open takes it. */
+/** The template in one line for attributes and configurations, malloc'ed: its name, or the JSON object of the user's
+ *  own. dt_chat_open takes it. */
 dt_err dt_chat_spec(const dt_chat *c, char **spec);
 /** The token that ends an assistant's turn, -1: there is none, the turn ends by text. Generation stops at it. */
 int32_t dt_chat_end_token(const dt_chat *c);
@@ -92,7 +101,8 @@ enum {
     DT_CHAT_GENERATE = 1, /* end with what an assistant's turn begins with */
     DT_CHAT_NO_THINK = 2  /* with GENERATE: thinking is off, where the template knows it */
 };
-/** Append the pieces of a conversation. They borrow from messages and c. DT_ERR_DATA: a system message that the template has no place for. */
+/** Append the pieces of a conversation. They borrow from messages and c. DT_ERR_DATA: a system message that the
+ *  template has no place for. */
 dt_err dt_chat_render(const dt_chat *c, const dt_message *messages, int n, unsigned flags, dt_pieces *out);
 /** The wrap that goes with the template: NULL where it writes BOS itself. */
 const dt_wrap *dt_chat_wrap(const dt_chat *c);

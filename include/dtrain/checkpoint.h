@@ -1,4 +1,5 @@
-/* checkpoint.h - what survives: one HDF5 file in which each tensor stands whole under its name. interface.md, "Checkpoint files". */
+/* checkpoint.h - what survives: one HDF5 file in which each tensor stands whole under its name. interface.md,
+ * "Checkpoint files". */
 #ifndef DTRAIN_CHECKPOINT_H
 #define DTRAIN_CHECKPOINT_H
 
@@ -12,7 +13,8 @@ typedef struct dt_ckpt_meta {
     double loss_scale;
     uint64_t data_fingerprint; /* of the training data (dt_loader_fingerprint); 0: not known */
     bool validation_due;       /* this step's validation was put off or interrupted */
-    int64_t best_step;         /* the step of the best validation, 0: none; its metric; and validations without a better one since */
+    /* the step of the best validation, 0: none; its metric; and validations without a better one since */
+    int64_t best_step;
     double best_metric;
     int64_t n_not_better;
     char *config;       /* resolved INI */
@@ -20,29 +22,35 @@ typedef struct dt_ckpt_meta {
 } dt_ckpt_meta;
 void dt_ckpt_meta_free(dt_ckpt_meta *m);
 
-/** Write DIR/step-%08d.h5 by way of .part: create, reserve the space, write, checksum, sync, rename, then `latest`; then delete the oldest beyond keep
- *  (0: keep all). Collective; all ranks return the same code. DT_ERR_WRITE (disk full, ...): the .part is removed, everything older untouched. */
-dt_err dt_checkpoint_save(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, const char *dir, int64_t keep, dt_phase *phase);
+/** Write DIR/step-%08d.h5 by way of .part: create, reserve the space, write, checksum, sync, rename, then `latest`;
+ *  then delete the oldest beyond keep (0: keep all). Collective; all ranks return the same code. DT_ERR_WRITE (disk
+ *  full, ...): the .part is removed, everything older untouched. */
+dt_err dt_checkpoint_save(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, const char *dir, int64_t keep,
+                          dt_phase *phase);
 
-/** The same into one file of any name, whose folder is made when it is not there; no other file is touched. Collective. */
+/** The same into one file of any name, whose folder is made when it is not there; no other file is touched.
+ *  Collective. */
 dt_err dt_checkpoint_save_as(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, const char *path, dt_phase *phase);
 
-/** Do the parameters in the file have the names and shapes of these units? Nothing is loaded. Local. DT_ERR_DATA naming file and tensor. */
+/** Do the parameters in the file have the names and shapes of these units? Nothing is loaded. Local. DT_ERR_DATA naming
+ *  file and tensor. */
 dt_err dt_checkpoint_fits(const char *path, const dt_unit *units, int n_units);
 
 /** Root attributes of a file, after checking format and version. Local. DT_ERR_DATA naming file and attribute. */
 dt_err dt_checkpoint_read_meta(const char *path, dt_ckpt_meta *meta);
 
-/** Load parameters, and moments when with_optimizer, into z; verifies every checksum (a tensor without one: a warning). Tensors must be there with the
- *  right shape; DT_ERR_DATA names file and tensor. Collective; all ranks return the same code; on failure z's contents are undefined. */
+/** Load parameters, and moments when with_optimizer, into z; verifies every checksum (a tensor without one: a warning).
+ *  Tensors must be there with the right shape; DT_ERR_DATA names file and tensor. Collective; all ranks return the same
+ *  code; on failure z's contents are undefined. */
 dt_err dt_checkpoint_load(dt_comm *comm, dt_zero *z, const char *path, bool with_optimizer, dt_phase *phase);
 
-/** Checkpoints in a directory, newest (highest step) first, malloc'ed full paths; free with dt_list_free. None, or no directory: n 0. Stale .part
- *  files are not listed. Local. */
+/** Checkpoints in a directory, newest (highest step) first, malloc'ed full paths; free with dt_list_free. None, or no
+ *  directory: n 0. Stale .part files are not listed. Local. */
 dt_err dt_checkpoint_list(const char *dir, char ***paths, int *n_paths);
 
-/** The checkpoints of a directory that a run may go on from, best choice first: the one that `latest` names, then those of lower steps. What has a
- *  higher step than `latest` belongs to a branch that was left, and does not count. Local; free with dt_list_free. */
+/** The checkpoints of a directory that a run may go on from, best choice first: the one that `latest` names, then those
+ *  of lower steps. What has a higher step than `latest` belongs to a branch that was left, and does not count. Local;
+ *  free with dt_list_free. */
 dt_err dt_checkpoint_candidates(const char *dir, char ***paths, int *n_paths);
 
 /** The step in a checkpoint's file name, -1 where it has none. */
@@ -54,12 +62,14 @@ dt_err dt_checkpoint_path(char *path, const char *dir, int64_t step);
 /** Let DIR/NAME ("latest", "best") name the file of a step, durably; step 0: remove it. Local. DT_ERR_WRITE. */
 dt_err dt_checkpoint_point(const char *dir, const char *name, int64_t step);
 
-/** Delete the oldest checkpoints until `keep` are left, 0: all; what `latest` names stays, and what `best` names, in addition to those where it is older.
- *  A file that will not go is a warning. Local. dt_checkpoint_save does so; again when `best` has moved since. */
+/** Delete the oldest checkpoints until `keep` are left, 0: all; what `latest` names stays, and what `best` names, in
+ *  addition to those where it is older. A file that will not go is a warning. Local. dt_checkpoint_save does so; again
+ *  when `best` has moved since. */
 void dt_checkpoint_prune(const char *dir, int64_t keep);
 
-/** The checkpoint that a path means: a file is itself; in a run's directory or a folder of checkpoints the one that `latest` names, else the highest
- *  step; of the files `latest` and `best` what they name. malloc'ed. DT_ERR_DATA when there is none. Local. */
+/** The checkpoint that a path means: a file is itself; in a run's directory or a folder of checkpoints the one that
+ *  `latest` names, else the highest step; of the files `latest` and `best` what they name. malloc'ed. DT_ERR_DATA when
+ *  there is none. Local. */
 dt_err dt_checkpoint_find(const char *path, char **file);
 
 /** Recompute every checksum of a file. Prints a line per tensor to out when out is not NULL. Local. */

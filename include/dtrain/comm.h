@@ -1,10 +1,11 @@
 /* comm.h - collectives over the ranks of a run, and the vote by which they stay together.
  *
- * A communicator is opened over MPI_COMM_WORLD (duplicated, errors returned). Tensors move by the transport of the backend: "mpi" (through
- * shared memory windows between ranks of one node, MPI between nodes; serves device buffers by staging them in pinned memory) or "nccl".
- * Votes and small host values always go by MPI. Every function here is collective over all ranks unless said otherwise; counts and types must
- * agree. After DT_ERR_COMM the communicator is unusable: pass the error up, main ends the job. A collective on tensors that returns another
- * error (of a copy to or from the device, or an injected one) has been joined by this rank all the same, with whatever its buffers held: keep
+ * A communicator is opened over MPI_COMM_WORLD (duplicated, errors returned). Tensors move by the transport of the
+ * backend: "mpi" (through shared memory windows between ranks of one node, MPI between nodes; serves device buffers by
+ * staging them in pinned memory) or "nccl". Votes and small host values always go by MPI. Every function here is
+ * collective over all ranks unless said otherwise; counts and types must agree. After DT_ERR_COMM the communicator is
+ * unusable: pass the error up, main ends the job. A collective on tensors that returns another error (of a copy to or
+ * from the device, or an injected one) has been joined by this rank all the same, with whatever its buffers held: keep
  * the error for the next vote. DT_ERR_ARG alone means that the rank did not join. */
 #ifndef DTRAIN_COMM_H
 #define DTRAIN_COMM_H
@@ -15,12 +16,13 @@ typedef struct dt_comm dt_comm;
 
 enum { DT_VOTE_SUMS = 8, DT_VOTE_MAXS = 16 };
 
-/** What every rank brings to the agreement at the end of a superstep, and what all take away. In: this rank's. Out: everybody's. */
+/** What every rank brings to the agreement at the end of a superstep, and what all take away. In: this rank's. Out:
+ *  everybody's. */
 typedef struct dt_vote {
-    int32_t err;         /* dt_err; out: the error of the lowest failing rank, DT_OK when none failed */
-    int32_t failed_rank; /* out: that rank, or -1 */
-    int32_t stop;        /* out: the largest */
-    int32_t nonfinite;   /* out: the largest */
+    int32_t err;                  /* dt_err; out: the error of the lowest failing rank, DT_OK when none failed */
+    int32_t failed_rank;          /* out: that rank, or -1 */
+    int32_t stop;                 /* out: the largest */
+    int32_t nonfinite;            /* out: the largest */
     int64_t counts[DT_VOTE_SUMS]; /* out: sums (exact, so free of order) */
     double sums[DT_VOTE_SUMS];    /* out: sums */
     double maxs[DT_VOTE_MAXS];    /* out: largest (negate for the least) */
@@ -30,8 +32,8 @@ typedef struct dt_comm_ops {
     const char *name;
     dt_err (*open)(dt_comm *comm);
     void (*close)(dt_comm *comm);
-    dt_err (*reduce_scatter)(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt, int64_t count,
-                             bool accumulate, bool ordered, dt_stream *stream);
+    dt_err (*reduce_scatter)(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
+                             int64_t count, bool accumulate, bool ordered, dt_stream *stream);
     dt_err (*all_gather)(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream);
     dt_err (*broadcast)(dt_comm *comm, void *buf, size_t nbytes, int root, dt_stream *stream);
 } dt_comm_ops;
@@ -44,51 +46,58 @@ struct dt_comm {
     dt_device *dev;
     const dt_comm_ops *ops;
     bool use_shared_memory;
-    bool threads; /* MPI may be called by several threads */
-    bool alone;   /* no launcher (mpirun, srun) started this process */
-    double traffic_bytes; /* sent by this rank through the collectives below, as their formulas count it */
-    atomic_llong sequence; /* collectives issued: for the watchdog's report, which another thread makes */
+    bool threads;            /* MPI may be called by several threads */
+    bool alone;              /* no launcher (mpirun, srun) started this process */
+    double traffic_bytes;    /* sent by this rank through the collectives below, as their formulas count it */
+    atomic_llong sequence;   /* collectives issued: for the watchdog's report, which another thread makes */
     struct dt_comm_mpi *mpi; /* communicators and windows */
     void *impl;              /* the transport's own state */
 };
 
-/** Start MPI, first of all: comm->threads and comm->alone are known then. DT_ERR_USAGE when the launcher has started several processes and MPI sees one alone, because
- *  they are of different libraries (MPI is then finalised again). Started without a launcher, Open MPI is kept from starting a daemon. */
+/** Start MPI, first of all: comm->threads and comm->alone are known then. DT_ERR_USAGE when the launcher has started
+ *  several processes and MPI sees one alone, because they are of different libraries (MPI is then finalised again).
+ *  Started without a launcher, Open MPI is kept from starting a daemon. */
 dt_err dt_comm_start(dt_comm *comm);
 
 /** Find ranks and nodes; no device yet, votes work. comm: of dt_comm_start, or {0} where MPI was started by another. */
 dt_err dt_comm_open(dt_comm *comm);
-/** End the whole job with this exit code, from any thread. Should MPI_Abort itself hang, this process ends 5 s later. */
+/** End the whole job with this exit code, from any thread. Should MPI_Abort itself hang, this process ends 5 s
+ *  later. */
 _Noreturn void dt_comm_abort(int code);
-/** A program is about to end, with this error, which has been told. Returns when nobody waits for this rank: all is well, all ranks know of the error, or
- *  there is one rank. Else ends the job: the others wait in a collective, and finalising would hang. */
+/** A program is about to end, with this error, which has been told. Returns when nobody waits for this rank: all is
+ *  well, all ranks know of the error, or there is one rank. Else ends the job: the others wait in a collective, and
+ *  finalising would hang. */
 void dt_comm_leave(const dt_comm *comm, dt_err err);
 /** After dt_comm_leave and dt_comm_close: end MPI. */
 void dt_comm_stop(void);
-/** Cores for one rank: where the ranks of a machine have sets of their own, this rank's; else its part of what they may use together. SLURM_CPUS_PER_TASK is
- *  the most. At least 1. Local. */
+/** Cores for one rank: where the ranks of a machine have sets of their own, this rank's; else its part of what they may
+ *  use together. SLURM_CPUS_PER_TASK is the most. At least 1. Local. */
 int dt_comm_cores(const dt_comm *comm);
-/** Threads of this rank: wanted, or with 0 as many as dt_comm_cores. where: what a message calls the setting. Rank 0 warns of more threads than
- *  cores and, when nothing is wanted, of cores of the job that its ranks may not use. Local. DT_ERR_USAGE: more than 16 threads for each core of the machine. */
+/** Threads of this rank: wanted, or with 0 as many as dt_comm_cores. where: what a message calls the setting. Rank 0
+ *  warns of more threads than cores and, when nothing is wanted, of cores of the job that its ranks may not use. Local.
+ *  DT_ERR_USAGE: more than 16 threads for each core of the machine. */
 dt_err dt_comm_threads(const dt_comm *comm, int64_t wanted, const char *where, int *n_threads);
 /** DT_ERR_USAGE, naming those that are there, for a backend that this program was built without. Local. */
 dt_err dt_comm_has_backend(const char *backend);
 
-/** Choose the transport ("auto", "mpi", "nccl") for dev and set up its staging buffers (category DT_MEM_STAGING of dev's ledger). */
+/** Choose the transport ("auto", "mpi", "nccl") for dev and set up its staging buffers (category DT_MEM_STAGING of
+ *  dev's ledger). */
 dt_err dt_comm_attach(dt_comm *comm, dt_device *dev, const char *backend, bool shared_memory);
 /** Collective; only after an agreed end. A rank that fails alone does not call it. */
 void dt_comm_close(dt_comm *comm);
 
-/** Leave each rank the sum of its piece:  recv[i] = (accumulate ? recv[i] : 0) + sum over r of send_r[rank*count + i], 0 <= i < count.
+/** Leave each rank the sum of its piece:  recv[i] = (accumulate ? recv[i] : 0) + sum over r of send_r[rank*count + i],
+ *  0 <= i < count.
  *
- *  send  [nranks*count] of send_dt, borrowed until the stream is synced. recv [count] of recv_dt; may be this rank's own place inside send when
- *  the types are equal and accumulate is false. Added in float. ordered: strictly ((recv + p0) + p1) + ..., in order of rank, rounded to recv_dt
- *  at the end only; else in whichever order is fastest (still the same every time for the same ranks and nodes).
- *  Sends (nranks-1)*count elements. Asynchronous on stream. */
-dt_err dt_comm_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt, int64_t count,
-                              bool accumulate, bool ordered, dt_stream *stream);
+ *  send  [nranks*count] of send_dt, borrowed until the stream is synced. recv [count] of recv_dt; may be this rank's
+ *  own place inside send when the types are equal and accumulate is false. Added in float. ordered: strictly ((recv +
+ *  p0) + p1) + ..., in order of rank, rounded to recv_dt at the end only; else in whichever order is fastest (still the
+ *  same every time for the same ranks and nodes). Sends (nranks-1)*count elements. Asynchronous on stream. */
+dt_err dt_comm_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
+                              int64_t count, bool accumulate, bool ordered, dt_stream *stream);
 
-/** recv[r*nbytes ..] = send of rank r. send may be this rank's own place inside recv. Sends (nranks-1)*nbytes. Asynchronous on stream. */
+/** recv[r*nbytes ..] = send of rank r. send may be this rank's own place inside recv. Sends (nranks-1)*nbytes.
+ *  Asynchronous on stream. */
 dt_err dt_comm_all_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream);
 
 /** buf of every rank becomes root's. Device or host memory. Asynchronous on stream. */
@@ -102,27 +111,33 @@ dt_err dt_comm_reduce_host_f64(dt_comm *comm, double *values, int n, dt_reduce_o
 dt_err dt_comm_sum_host_u64(dt_comm *comm, uint64_t *values, int n); /* modulo 2^64 */
 dt_err dt_comm_barrier(dt_comm *comm);
 
-/** A text of rank 0 for all. *text: on rank 0 its own, which stays as it is, or NULL, which all then get; elsewhere out, malloc'ed with a 0 behind it.
- *  *nbytes likewise; nbytes NULL: a text that ends with a 0. Agreed: on an error *text is NULL on the other ranks. */
+/** A text of rank 0 for all. *text: on rank 0 its own, which stays as it is, or NULL, which all then get; elsewhere
+ *  out, malloc'ed with a 0 behind it. *nbytes likewise; nbytes NULL: a text that ends with a 0. Agreed: on an error
+ *  *text is NULL on the other ranks. */
 dt_err dt_comm_share_text(dt_comm *comm, char **text, size_t *nbytes);
 /** The texts of all ranks for rank 0, in order of rank: sink is given each in parts. Agreed, the sink's error too. */
 typedef dt_err (*dt_text_sink)(void *ctx, int rank, const char *part, size_t nbytes);
 dt_err dt_comm_gather_text(dt_comm *comm, const char *text, size_t nbytes, dt_text_sink sink, void *ctx);
 
-/** The vote of a superstep: one MPI_Allreduce. Returns DT_ERR_COMM when the exchange itself failed; vote->err is data. */
+/** The vote of a superstep: one MPI_Allreduce. Returns DT_ERR_COMM when the exchange itself failed; vote->err is
+ *  data. */
 dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote);
 
-/** All ranks get the code of the lowest failing rank (one MPI_Allreduce). A rank whose own err was DT_OK gets a recorded message
- *  "rank R failed: <name of the error>"; rank R keeps its own message, and it alone is to print (dt_comm_speaks). */
+/** All ranks get the code of the lowest failing rank (one MPI_Allreduce). A rank whose own err was DT_OK gets a
+ *  recorded message "rank R failed: <name of the error>"; rank R keeps its own message, and it alone is to print
+ *  (dt_comm_speaks). */
 dt_err dt_comm_agree(dt_comm *comm, dt_err err);
 
-/** Is an error of this rank told by this rank? No when the last agreement failed at another one, whose message stands for all. */
+/** Is an error of this rank told by this rank? No when the last agreement failed at another one, whose message stands
+ *  for all. */
 bool dt_comm_speaks(const dt_comm *comm);
 
-/** Did the last agreement or vote end in an error, so that all ranks know of it and may end in order? False after an error of this rank alone. */
+/** Did the last agreement or vote end in an error, so that all ranks know of it and may end in order? False after an
+ *  error of this rank alone. */
 bool dt_comm_failed_together(const dt_comm *comm);
 
-/** Bytes of staging that a rank would hold with the transport "mpi": for the plan. host_accessible: of the device. Local. */
+/** Bytes of staging that a rank would hold with the transport "mpi": for the plan. host_accessible: of the device.
+ *  Local. */
 size_t dt_comm_plan_nbytes(int nranks, int ranks_per_node, bool shared_memory, bool host_accessible);
 
 /** MPI communicator (an MPI_Comm behind a pointer) for parallel I/O; owned by comm. */

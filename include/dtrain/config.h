@@ -13,7 +13,8 @@
 #define DT_FIELD_BOOL(section, key, ...) bool section##_##key;
 #define DT_FIELD_ENUM(section, key, ...) const char *section##_##key; /* one of the allowed words, interned */
 #define DT_FIELD_TEXT(section, key, ...) const char *section##_##key; /* owned by the config; "" when not given */
-#define DT_FIELD_MAYBE(section, key, ...) const char *section##_##key; /* the value's text, checked; "" when not given */
+/* the value's text, checked; "" when not given */
+#define DT_FIELD_MAYBE(section, key, ...) const char *section##_##key;
 
 /** Where a key's value came from. */
 typedef struct dt_config_source {
@@ -27,31 +28,34 @@ typedef struct dt_config {
     struct dt_config_private *priv;
 } dt_config;
 
-/** Parse INI text, then "section.key=value" overrides, in order; later ones win, except that a key twice in one file is an
- *  error. name is what messages call the text (the file's path). Local; the text is what rank 0 read and broadcast.
+/** Parse INI text, then "section.key=value" overrides, in order; later ones win, except that a key twice in one file is
+ *  an error. name is what messages call the text (the file's path). Local; the text is what rank 0 read and broadcast.
  *
- *  Errors (DT_ERR_USAGE; message "FILE:LINE: [section] key: expected ..., found ..."): unknown section or key (with the nearest
- *  known one), key twice, wrong type, out of range, not one of the words, unset ${NAME}, line over 4000 bytes, indented line.
- *  All mistakes are reported, a line each. */
-dt_err dt_config_parse(dt_config *cfg, const char *name, const char *text, int n_overrides, const char *const *overrides);
+ *  Errors (DT_ERR_USAGE; message "FILE:LINE: [section] key: expected ..., found ..."): unknown section or key (with the
+ *  nearest known one), key twice, wrong type, out of range, not one of the words, unset ${NAME}, line over 4000 bytes,
+ *  indented line. All mistakes are reported, a line each. */
+dt_err dt_config_parse(dt_config *cfg, const char *name, const char *text, int n_overrides,
+                       const char *const *overrides);
 
-/** What a ${NAME} whose variable is not set is: a mistake, or the end of what is known of its key (which is doubted then). */
+/** What a ${NAME} whose variable is not set is: a mistake, or the end of what is known of its key (which is doubted
+ *  then). */
 typedef enum dt_config_variables { DT_VARIABLES_MUST_BE_SET, DT_VARIABLES_MAY_BE_UNSET } dt_config_variables;
 
-/** As dt_config_parse, but every mistake joins the list and the rest is read all the same: keys with mistakes keep their defaults and
- *  are doubted. Returns DT_OK or DT_ERR_MEMORY; cfg must be freed in any case. */
+/** As dt_config_parse, but every mistake joins the list and the rest is read all the same: keys with mistakes keep
+ *  their defaults and are doubted. Returns DT_OK or DT_ERR_MEMORY; cfg must be freed in any case. */
 dt_err dt_config_read(dt_config *cfg, const char *name, const char *text, int n_overrides, const char *const *overrides,
                       dt_config_variables variables, dt_mistakes *mistakes);
 
-/** Is the key's value not what its writer meant (a mistake in it or in a name that is near to it, a variable that is not set)? Then nothing
- *  follows from it. key NULL: is there a mistake in any key of the section? */
+/** Is the key's value not what its writer meant (a mistake in it or in a name that is near to it, a variable that is
+ *  not set)? Then nothing follows from it. key NULL: is there a mistake in any key of the section? */
 bool dt_config_doubted(const dt_config *cfg, const char *section, const char *key);
 
 /** Tell of every key whose value differs between two configurations, in the order of the table. */
 typedef void (*dt_config_visit)(void *self, const char *section, const char *key, const char *before, const char *now);
 void dt_config_compare(const dt_config *before, const dt_config *now, dt_config_visit visit, void *self);
 
-/** DT_ERR_USAGE, naming the variable, when the key's value needs one that is not set (DT_VARIABLES_MAY_BE_UNSET). key NULL: any of the section. */
+/** DT_ERR_USAGE, naming the variable, when the key's value needs one that is not set (DT_VARIABLES_MAY_BE_UNSET). key
+ *  NULL: any of the section. */
 dt_err dt_config_require(const dt_config *cfg, const char *section, const char *key);
 
 /** Read a whole file into a malloc'ed string. DT_ERR_USAGE with the reason when it cannot be read or is not text. */
@@ -62,14 +66,15 @@ void dt_config_free(dt_config *cfg); /* safe on {0} */
 /** Was the key given (in the file or on the command line)? */
 bool dt_config_given(const dt_config *cfg, const char *section, const char *key);
 
-/** "FILE:LINE: [section] key" or "command line: section.key" or "[section] key (default)": the head of a message about a
- *  value that parsed but does not fit the rest. Returns out. */
+/** "FILE:LINE: [section] key" or "command line: section.key" or "[section] key (default)": the head of a message about
+ *  a value that parsed but does not fit the rest. Returns out. */
 char *dt_config_where(const dt_config *cfg, const char *section, const char *key, char *out, size_t out_size);
 
 /** Set a key as the command line would (the resolved value of an "auto"); the text appears in dt_config_text. */
 dt_err dt_config_set(dt_config *cfg, const char *section, const char *key, const char *value);
 
-/** The resolved configuration as INI text, every key with its value, in table order; malloc'ed. Parses back to the same. */
+/** The resolved configuration as INI text, every key with its value, in table order; malloc'ed. Parses back to the
+ *  same. */
 char *dt_config_text(const dt_config *cfg);
 
 /** Print the table (--keys): type, default, range, unit, help; filter is "", "section", "section.key" or "key".

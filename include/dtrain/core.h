@@ -60,8 +60,8 @@ typedef struct dt_mistakes {
     dt_err err; /* the one of lowest exit code: what the whole list comes to */
 } dt_mistakes;
 
-/** The message that err left in this thread joins the list, unless it is there already, and is cleared, so that work can go on to the
- *  next mistake. Nothing happens for DT_OK. */
+/** The message that err left in this thread joins the list, unless it is there already, and is cleared, so that work
+ *  can go on to the next mistake. Nothing happens for DT_OK. */
 void dt_mistakes_add(dt_mistakes *m, dt_err err);
 /** DT_OK, or the error of the list with all messages as one; the list is empty afterwards. */
 dt_err dt_mistakes_end(dt_mistakes *m);
@@ -97,12 +97,18 @@ static inline const char *dt_dtype_name(dt_dtype t) { return t == DT_F32 ? "fp32
 /** bf16 is the upper half of a float; rounding is to nearest, ties to even; NaN stays NaN. */
 static inline float dt_bf16_to_float(uint16_t h)
 {
-    union { uint32_t u; float f; } x = {.u = (uint32_t)h << 16};
+    union {
+        uint32_t u;
+        float f;
+    } x = {.u = (uint32_t)h << 16};
     return x.f;
 }
 static inline uint16_t dt_bf16_from_float(float f)
 {
-    union { float f; uint32_t u; } x = {.f = f};
+    union {
+        float f;
+        uint32_t u;
+    } x = {.f = f};
     if ((x.u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((x.u >> 16) | 0x40u);
     return (uint16_t)((x.u + 0x7fffu + ((x.u >> 16) & 1u)) >> 16);
 }
@@ -141,8 +147,8 @@ char *dt_format_count(double n, char *out);
 /** "45s", "12m30s", "3h05m", "2d04h"; "?" for what is no length of time. */
 char *dt_format_duration(double seconds, char *out);
 
-/** "512", "500M", "5GB" (powers of 1000), "64Ki", "2GiB" (powers of 1024), in letters of either case: bytes, fewer than 2^63.
- *  False, and nbytes as it was, when it is none of these. */
+/** "512", "500M", "5GB" (powers of 1000), "64Ki", "2GiB" (powers of 1024), in letters of either case: bytes, fewer than
+ *  2^63. False, and nbytes as it was, when it is none of these. */
 bool dt_parse_bytes(const char *text, uint64_t *nbytes);
 
 /** Free n_items malloc'ed strings and the malloc'ed list of them; nothing for NULL. */
@@ -152,7 +158,7 @@ void dt_list_free(char **items, int n_items);
 
 double dt_now_s(void); /* monotonic, seconds */
 
-/* ---- cores ----------------------------------------------------------------------------------------------------------- */
+/* ---- cores ------------------------------------------------------------------------------------------------------- */
 
 /** A set of this machine's logical processors, "cores" in what follows. */
 enum { DT_CORE_WORDS = 128 };
@@ -169,15 +175,18 @@ int dt_cores_online(void);   /* of the machine */
 /** How many the job has on this machine: SLURM_CPUS_ON_NODE, else what the process that started this one may use. */
 int dt_cores_of_job(void);
 
-/** Where a rank stands: written by the thread that works, read by the watchdog. Strings are literals or outlive the run. */
+/** Where a rank stands: written by the thread that works, read by the watchdog. Strings are literals or outlive the
+ *  run. */
 typedef struct dt_phase {
     _Atomic(const char *) name; /* "read", "forward", "backward", "reduce", "agree", "update", "save", ... */
     _Atomic(const char *) unit; /* unit or tensor, "" when none */
     atomic_llong step;
     _Atomic double since_s; /* dt_now_s() at the last change: progress, for the watchdog */
-    void (*listener)(void *self, const char *name, const char *unit, double now_s); /* NULL, or told of every change (trace) */
+    /* NULL, or told of every change (trace) */
+    void (*listener)(void *self, const char *name, const char *unit, double now_s);
     void *listener_self;
-    int (*stop_asked)(void); /* NULL, or whether the user wants the program to end: looked at where a rank works long and alone */
+    /* NULL, or whether the user wants the program to end: looked at where a rank works long and alone */
+    int (*stop_asked)(void);
 } dt_phase;
 
 /** DT_ERR_STOP when the user wants the program to end; to be carried to the next vote like any error. p may be NULL. */
@@ -195,10 +204,10 @@ static inline void dt_phase_enter(dt_phase *p, const char *name, const char *uni
 
 /* ---- faults to inject -------------------------------------------------------------------------------------------- */
 
-/** A place where a test may make one rank fail. DTRAIN_FAULT="POINT:RANK:NTH:KIND[,...]" arms it: at the NTH (from 1) passage of
- *  POINT on RANK, KIND happens: "error" (returns DT_ERR_FAULT), "nospace" (DT_ERR_WRITE), "hang" (sleeps for ever),
- *  "stop" (stops itself, and goes on at SIGCONT),
- *  "kill" (SIGKILL to itself), "exit" (_exit(3)). Unarmed (always, outside tests) it costs one load. RANK is the log's. */
+/** A place where a test may make one rank fail. DTRAIN_FAULT="POINT:RANK:NTH:KIND[,...]" arms it: at the NTH (from 1)
+ *  passage of POINT on RANK, KIND happens: "error" (returns DT_ERR_FAULT), "nospace" (DT_ERR_WRITE), "hang" (sleeps for
+ *  ever), "stop" (stops itself, and goes on at SIGCONT), "kill" (SIGKILL to itself), "exit" (_exit(3)). Unarmed
+ *  (always, outside tests) it costs one load. RANK is the log's. */
 dt_err dt_fault(const char *point);
 
 /* ---- random numbers ---------------------------------------------------------------------------------------------- */
@@ -213,7 +222,8 @@ typedef enum dt_rng_purpose {
     DT_RNG_MIX = 6
 } dt_rng_purpose;
 
-/** Philox 4x32-10 (Salmon et al., SC 2011): four 32-bit words as a pure function of a 64-bit key and a 128-bit counter. */
+/** Philox 4x32-10 (Salmon et al., SC 2011): four 32-bit words as a pure function of a 64-bit key and a 128-bit
+ *  counter. */
 void dt_philox4x32(uint64_t key, uint64_t ctr_hi, uint64_t ctr_lo, uint32_t out[4]);
 
 /** Key of a stream: mixes seed and purpose. */
@@ -230,8 +240,8 @@ static inline uint64_t dt_mix64(uint64_t x)
 
 static inline float dt_u32_to_unit(uint32_t u) { return (float)(u >> 8) * 0x1p-24f; } /* [0, 1) */
 
-/** out[i] = N(0, std^2), i = 0 .. n-1, drawn for the elements first .. first+n-1 of stream (key, tensor): the same numbers
- *  however a tensor is cut into pieces. Box-Muller on Philox words. */
+/** out[i] = N(0, std^2), i = 0 .. n-1, drawn for the elements first .. first+n-1 of stream (key, tensor): the same
+ *  numbers however a tensor is cut into pieces. Box-Muller on Philox words. */
 void dt_rng_normal(uint64_t key, uint64_t tensor, int64_t first, int64_t n, float std, float *out);
 
 /** A permutation of 0 .. n-1 evaluated at i, in constant memory: a keyed Feistel network with cycle walking. n >= 1. */

@@ -1,7 +1,8 @@
-/* data.h - what feeds a step: dataset files (HDF5), the order of samples, micro-batches. interface.md, "Order of samples" and "Dataset files".
+/* data.h - what feeds a step: dataset files (HDF5), the order of samples, micro-batches. interface.md, "Order of
+ * samples" and "Dataset files".
  *
- * A sample is a row of tokens (kind tokens; a packed row with bfd) or a record (kind sft). Which samples an optimizer step takes is a pure
- * function of (configuration, step): resuming needs a step number, not an iterator. */
+ * A sample is a row of tokens (kind tokens; a packed row with bfd) or a record (kind sft). Which samples an optimizer
+ * step takes is a pure function of (configuration, step): resuming needs a step number, not an iterator. */
 #ifndef DTRAIN_DATA_H
 #define DTRAIN_DATA_H
 
@@ -11,38 +12,39 @@
 typedef struct dt_loader dt_loader;
 
 typedef struct dt_loader_options {
-    const char *files;      /* as [data] train: paths, globs, path:weight */
-    const char *where;      /* head of messages about it: dt_config_where */
+    const char *files; /* as [data] train: paths, globs, path:weight */
+    const char *where; /* head of messages about it: dt_config_where */
     int64_t seq_len;
-    const char *packing;    /* auto, none, wrapped, bfd, bfd_split */
+    const char *packing; /* auto, none, wrapped, bfd, bfd_split */
     bool document_mask, shuffle, drop_last;
-    int64_t max_samples;    /* 0: all */
+    int64_t max_samples;      /* 0: all */
     int64_t train_batch_size; /* G */
     int64_t micro_batch_size; /* m */
     int rank, nranks;
     uint64_t seed;
-    int prefetch;           /* micro-batches ahead; 0: none */
-    int64_t vocab_size;     /* of the model: token ids must be below */
+    int prefetch;       /* micro-batches ahead; 0: none */
+    int64_t vocab_size; /* of the model: token ids must be below */
     dt_ledger *ledger;
-    dt_phase *phase;        /* told of each file that is opened, and polled; may be NULL */
+    dt_phase *phase; /* told of each file that is opened, and polled; may be NULL */
 } dt_loader_options;
 
 /** What a set of files holds. */
 typedef struct dt_data_info {
-    int64_t n_samples;        /* an epoch */
-    int64_t n_tokens;         /* in the files */
-    int64_t n_dropped;        /* samples without any target */
-    int64_t steps_per_epoch;  /* optimizer steps, the last one may be short */
-    int32_t max_tok, max_seq; /* most of a micro-batch: what the model must be opened for */
-    const char *path, *tokenizer; /* of the first file, and what it was made with; "" when it names none */
-    const char *chat_template; /* of the first file that names one; "": none does */
+    int64_t n_samples;               /* an epoch */
+    int64_t n_tokens;                /* in the files */
+    int64_t n_dropped;               /* samples without any target */
+    int64_t steps_per_epoch;         /* optimizer steps, the last one may be short */
+    int32_t max_tok, max_seq;        /* most of a micro-batch: what the model must be opened for */
+    const char *path, *tokenizer;    /* of the first file, and what it was made with; "" when it names none */
+    const char *chat_template;       /* of the first file that names one; "": none does */
     const char *other_template_path; /* the first file that names another one than that; NULL: none */
-    const char *other_path; /* the first file that was made with another tokenizer than that; NULL: none */
+    const char *other_path;          /* the first file that was made with another tokenizer than that; NULL: none */
 } dt_data_info;
 
-/** Open and check the files (DT_ERR_DATA naming file and dataset: missing, wrong format or version, offsets that decrease or pass the end, token
- *  id not below vocab_size at `dtrain-info`'s full check or when read, too short for one sample). Local: every rank opens the files; the caller
- *  agrees afterwards, and compares `dt_loader_fingerprint` over the ranks. */
+/** Open and check the files (DT_ERR_DATA naming file and dataset: missing, wrong format or version, offsets that
+ *  decrease or pass the end, token id not below vocab_size at `dtrain-info`'s full check or when read, too short for
+ *  one sample). Local: every rank opens the files; the caller agrees afterwards, and compares `dt_loader_fingerprint`
+ *  over the ranks. */
 dt_err dt_loader_open(dt_loader **l, const dt_loader_options *opt);
 void dt_loader_close(dt_loader *l);
 const dt_data_info *dt_loader_info(const dt_loader *l);
@@ -54,14 +56,18 @@ dt_err dt_loader_verify(const dt_loader *l, dt_err (*each_piece)(void *arg), voi
 
 /** Number of micro-steps of optimizer step `step` (counted from 0 over all epochs): the same on every rank. */
 int dt_loader_n_micro(const dt_loader *l, int64_t step);
-/** Sums over all ranks and micro-steps of the step: loss weights (2^-20 units), targets, tokens, samples: known before the first backward, on every
- *  rank, without an exchange. */
-typedef struct dt_step_counts { int64_t weight_fixed, n_target, n_tok, n_samples; } dt_step_counts;
+/** Sums over all ranks and micro-steps of the step: loss weights (2^-20 units), targets, tokens, samples: known before
+ *  the first backward, on every rank, without an exchange. */
+typedef struct dt_step_counts {
+    int64_t weight_fixed, n_target, n_tok, n_samples;
+} dt_step_counts;
 dt_err dt_loader_step_counts(dt_loader *l, int64_t step, dt_step_counts *counts);
-/** The micro-batch of this rank in micro-step `micro` of `step`; empty (n_tok 0) when there is none. Valid until the next call. Local. */
+/** The micro-batch of this rank in micro-step `micro` of `step`; empty (n_tok 0) when there is none. Valid until the
+ *  next call. Local. */
 dt_err dt_loader_batch(dt_loader *l, int64_t step, int micro, const dt_batch **b);
 
-/* Evaluation: micro-batches 0 .. n-1 over all samples once, in order, micro-batch j = a*nranks + r to rank r; every rank makes the same number of calls. */
+/* Evaluation: micro-batches 0 .. n-1 over all samples once, in order, micro-batch j = a*nranks + r to rank r; every
+ * rank makes the same number of calls. */
 int64_t dt_loader_n_eval(const dt_loader *l); /* micro-steps per rank */
 dt_err dt_loader_eval_batch(dt_loader *l, int64_t micro, const dt_batch **b);
 

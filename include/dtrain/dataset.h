@@ -1,4 +1,5 @@
-/* dataset.h - dataset files as files: looking into one, checking one, writing one, making one from text or JSON records. interface.md, "Dataset files".
+/* dataset.h - dataset files as files: looking into one, checking one, writing one, making one from text or JSON
+ * records. interface.md, "Dataset files".
  *
  * What feeds a training step from them is in data.h. */
 #ifndef DTRAIN_DATASET_H
@@ -6,7 +7,7 @@
 
 #include "dtrain/core.h"
 
-/* ---- looking into a file --------------------------------------------------------------------------------------------- */
+/* ---- looking into a file ----------------------------------------------------------------------------------------- */
 
 typedef enum dt_dataset_kind {
     DT_DATASET_TOKENS,
@@ -15,23 +16,26 @@ typedef enum dt_dataset_kind {
     DT_DATASET_PROMPTS,
     DT_N_DATASET_KINDS
 } dt_dataset_kind;
-const char *dt_dataset_kind_name(dt_dataset_kind kind); /* "tokens", "sft", "preference", "prompts": the attribute's words */
+/* "tokens", "sft", "preference", "prompts": the attribute's words */
+const char *dt_dataset_kind_name(dt_dataset_kind kind);
 
-/** A sample has one or two texts: that of tokens and sft, the chosen and the rejected one, or the prompt and its answer. */
+/** A sample has one or two texts: that of tokens and sft, the chosen and the rejected one, or the prompt and its
+ *  answer. */
 typedef enum dt_side { DT_SIDE_MAIN, DT_SIDE_OTHER, DT_N_SIDES } dt_side;
 /** Is an answer safe? As stored. */
 typedef enum dt_safety { DT_SAFETY_UNKNOWN, DT_SAFETY_SAFE, DT_SAFETY_UNSAFE, DT_N_SAFETY } dt_safety;
 
 typedef struct dt_dataset dt_dataset;
 
-/** Open for reading and check all that costs little: format, version, kind, shapes and types, sizes that fit each other and the file, the ends of
- *  /offsets. DT_ERR_DATA naming file, dataset and what is wrong. Local. */
+/** Open for reading and check all that costs little: format, version, kind, shapes and types, sizes that fit each other
+ *  and the file, the ends of /offsets. DT_ERR_DATA naming file, dataset and what is wrong. Local. */
 dt_err dt_dataset_open(dt_dataset **d, const char *path);
 void dt_dataset_close(dt_dataset *d); /* NULL is fine */
 
 typedef struct dt_dataset_info {
     const char *path, *tokenizer; /* tokenizer "" when the file names none; strings live as long as the dataset */
-    const char *chat_template;    /* what wrote its conversations, as dt_chat_spec says it; "" when the file names none */
+    /* what wrote its conversations, as dt_chat_spec says it; "" when the file names none */
+    const char *chat_template;
     dt_dataset_kind kind;
     int64_t vocab_size;
     int64_t n_tokens;       /* of the main side */
@@ -43,9 +47,10 @@ typedef struct dt_dataset_info {
 } dt_dataset_info;
 const dt_dataset_info *dt_dataset_get_info(const dt_dataset *d);
 
-/** Read everything once: offsets never decrease, every token id is below vocab_size, masks are 0 or 1, weights and margins finite, prompts not longer than
- *  their samples, checksums (where the file carries them) agree. DT_ERR_DATA naming the first thing that is wrong and its index.
- *  each_piece, when not NULL, is called before each piece that is read; its error ends the verification. */
+/** Read everything once: offsets never decrease, every token id is below vocab_size, masks are 0 or 1, weights and
+ *  margins finite, prompts not longer than their samples, checksums (where the file carries them) agree. DT_ERR_DATA
+ *  naming the first thing that is wrong and its index. each_piece, when not NULL, is called before each piece that is
+ *  read; its error ends the verification. */
 dt_err dt_dataset_verify(dt_dataset *d, dt_err (*each_piece)(void *arg), void *arg);
 
 /** Where document i lies: tokens first .. first+n-1. */
@@ -66,58 +71,64 @@ typedef struct dt_pair {
 } dt_pair;
 dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair); /* preference */
 
-/** How the samples of a file fill rows of seq_len tokens with a packing (none, wrapped, bfd, bfd_split), as training would pack them. DT_ERR_USAGE: not for
- *  this kind. Memory as in training. */
+/** How the samples of a file fill rows of seq_len tokens with a packing (none, wrapped, bfd, bfd_split), as training
+ *  would pack them. DT_ERR_USAGE: not for this kind. Memory as in training. */
 typedef struct dt_packing_info {
     int64_t n_rows, n_tok, n_target, n_dropped;
 } dt_packing_info;
 dt_err dt_dataset_packing(dt_dataset *d, const char *packing, int64_t seq_len, dt_packing_info *info);
 
-/* ---- for people -------------------------------------------------------------------------------------------------------- */
+/* ---- for people -------------------------------------------------------------------------------------------------- */
 
-/** Print what is in a file, and verify all of it. seq_len > 0: also how its samples fill rows of so many tokens. DT_ERR_DATA. */
+/** Print what is in a file, and verify all of it. seq_len > 0: also how its samples fill rows of so many tokens.
+ *  DT_ERR_DATA. */
 dt_err dt_dataset_print_info(dt_dataset *d, int64_t seq_len);
-/** Print document or sample i as text, targets (or completions) between marks. tokenizer: as dt_tokenizer_open; must be the one that the file was made with
- *  (DT_ERR_USAGE); NULL: the file's if that is bytes, else ids are printed. colour: marks are colours of a terminal. */
+/** Print document or sample i as text, targets (or completions) between marks. tokenizer: as dt_tokenizer_open; must be
+ *  the one that the file was made with (DT_ERR_USAGE); NULL: the file's if that is bytes, else ids are printed. colour:
+ *  marks are colours of a terminal. */
 dt_err dt_dataset_print_sample(dt_dataset *d, int64_t i, const char *tokenizer, bool colour);
 
-/* ---- writing a file -------------------------------------------------------------------------------------------------- */
+/* ---- writing a file ---------------------------------------------------------------------------------------------- */
 
 typedef struct dt_dataset_writer dt_dataset_writer;
 
-/** Begin PATH. Arrays grow in unnamed files beside it (memory stays fixed) and become one HDF5 file, PATH.part, renamed to PATH, at the commit; or several,
- *  see dt_commit. Tokens are stored as uint16 when vocab_size <= 65536, else uint32. tokenizer: NULL or "" for none. with_weights: sft only. Margins,
- *  safety and answers are in the file when some sample has one. DT_ERR_WRITE when the folder cannot be written. */
-dt_err dt_dataset_create(dt_dataset_writer **w, const char *path, dt_dataset_kind kind, int64_t vocab_size, const char *tokenizer,
-                         bool with_weights);
+/** Begin PATH. Arrays grow in unnamed files beside it (memory stays fixed) and become one HDF5 file, PATH.part, renamed
+ *  to PATH, at the commit; or several, see dt_commit. Tokens are stored as uint16 when vocab_size <= 65536, else
+ *  uint32. tokenizer: NULL or "" for none. with_weights: sft only. Margins, safety and answers are in the file when
+ *  some sample has one. DT_ERR_WRITE when the folder cannot be written. */
+dt_err dt_dataset_create(dt_dataset_writer **w, const char *path, dt_dataset_kind kind, int64_t vocab_size,
+                         const char *tokenizer, bool with_weights);
 /** Name the template of its conversations, for the attribute chat_template. Copied. DT_ERR_MEMORY. */
 dt_err dt_dataset_set_template(dt_dataset_writer *w, const char *chat_template);
 /** Add n tokens to the document (sample) under way. mask: n values 0 or 1 for sft, NULL else. */
 dt_err dt_dataset_add(dt_dataset_writer *w, const int32_t *ids, const uint8_t *mask, int64_t n);
 /** The same for either side of a pair, or for an answer. */
 dt_err dt_dataset_add_side(dt_dataset_writer *w, dt_side side, const int32_t *ids, int64_t n);
-/** End the document or sample under way (an empty one counts, too). weight is stored if the writer was opened with_weights. */
+/** End the document or sample under way (an empty one counts, too). weight is stored if the writer was opened
+ *  with_weights. */
 dt_err dt_dataset_end_document(dt_dataset_writer *w, float weight);
 dt_err dt_dataset_end_pair(dt_dataset_writer *w, const dt_pair *pair); /* the same for a pair */
 /** How a dataset becomes files. */
 typedef struct dt_commit {
-    /* several files, "STEM-00000-of-00004.h5" and so on for PATH "STEM.h5", that hold the samples in order: n_shards of about equal size, or (n_shards 0)
-     * as many as are needed for none to have more than shard_nbytes of arrays (one sample may have more). Both 0: one file, PATH. */
+    /* several files, "STEM-00000-of-00004.h5" and so on for PATH "STEM.h5", that hold the samples in order: n_shards of
+     * about equal size, or (n_shards 0) as many as are needed for none to have more than shard_nbytes of arrays (one
+     * sample may have more). Both 0: one file, PATH. */
     int64_t n_shards;
     uint64_t shard_nbytes;
-    bool keep_existing;         /* a file that is there already is an error: DT_ERR_USAGE */
-    const char *const *inputs;  /* files that are never replaced: DT_ERR_USAGE */
+    bool keep_existing;        /* a file that is there already is an error: DT_ERR_USAGE */
+    const char *const *inputs; /* files that are never replaced: DT_ERR_USAGE */
     int n_inputs;
     const atomic_bool *stop; /* NULL, or looked at between pieces: DT_ERR_STOP */
     int64_t n_files;         /* out */
 } dt_commit;
-/** Write n datasets whole, with checksums, make them durable, free the writers (whatever the outcome). A document under way is ended first. No file has its
- *  name before all are complete, and after an error none is left. how: [n], or NULL: one file each. DT_ERR_WRITE, DT_ERR_STOP. */
+/** Write n datasets whole, with checksums, make them durable, free the writers (whatever the outcome). A document under
+ *  way is ended first. No file has its name before all are complete, and after an error none is left. how: [n], or
+ *  NULL: one file each. DT_ERR_WRITE, DT_ERR_STOP. */
 dt_err dt_datasets_commit(dt_dataset_writer **w, dt_commit *how, int n);
 dt_err dt_dataset_commit(dt_dataset_writer *w); /* one, into one file */
 void dt_dataset_discard(dt_dataset_writer *w);  /* give up: nothing stays behind; NULL is fine */
 
-/* ---- making one from text or records (dtrain-data) ------------------------------------------------------------------- */
+/* ---- making one from text or records (dtrain-data) --------------------------------------------------------------- */
 
 /** Records that were left out for one reason: numbers in the reasons apart, they read alike. */
 typedef struct dt_problem {
@@ -143,8 +154,10 @@ typedef struct dt_make_stats {
 
 typedef struct dt_make_options {
     const char *output, *validation; /* validation NULL: none */
-    double validation_fraction;      /* share of documents, chosen by a hash of what they say: equal ones go to the same side */
-    const char *const *inputs; /* files, folders (their .txt, .jsonl, .ndjson and .json files, by name), "-": standard input */
+    /* share of documents, chosen by a hash of what they say: equal ones go to the same side */
+    double validation_fraction;
+    /* files, folders (their .txt, .jsonl, .ndjson and .json files, by name), "-": standard input */
+    const char *const *inputs;
     int n_inputs;
     const char *kind;          /* auto (by the first document), tokens, sft, preference, prompts */
     const char *format;        /* auto (by the end of the name), text, json (lines or an array) */
@@ -154,11 +167,13 @@ typedef struct dt_make_options {
     const char *chat_template; /* as dt_chat_open */
     const char *mask;          /* auto (by the form of the record), full, completion, assistant */
     const char *prefer;        /* which of two answers PKU-SafeRLHF's records prefer: better, safer */
-    const char *truncate;      /* auto (preference: drop, prompts: keep_end, else keep_start), keep_start, keep_end, drop */
-    const char *weight_key;    /* NULL, or the field of a record that holds its weight (sft) */
-    bool as_chat;              /* texts of prompts and completions become turns of user and assistant */
-    bool turn_budgets;         /* chats: source and target of each turn share max_length (algorithms.md 1.1, ShareGPT turns) */
-    int64_t max_length;        /* tokens of a document or sample; 0: no limit */
+    /* auto (preference: drop, prompts: keep_end, else keep_start), keep_start, keep_end, drop */
+    const char *truncate;
+    const char *weight_key; /* NULL, or the field of a record that holds its weight (sft) */
+    bool as_chat;           /* texts of prompts and completions become turns of user and assistant */
+    /* chats: source and target of each turn share max_length (algorithms.md 1.1, ShareGPT turns) */
+    bool turn_budgets;
+    int64_t max_length; /* tokens of a document or sample; 0: no limit */
     bool append_eos, skip_bad;
     bool force;    /* replace outputs that exist; an input never is one */
     int n_threads; /* 0: as many as the process may use cores */
@@ -169,9 +184,10 @@ typedef struct dt_make_options {
     void *progress_self;
 } dt_make_options;
 
-/** Make one dataset, or two. What is written does not depend on n_threads. Memory: a few hundred KiB a thread, and the largest record; documents of plain
- *  text may have any length. Errors: DT_ERR_DATA "FILE:LINE: reason" for a malformed record (the first in the order of the input), DT_ERR_USAGE for options
- *  that do not fit, DT_ERR_WRITE, DT_ERR_STOP; the outputs are then as they were. */
+/** Make one dataset, or two. What is written does not depend on n_threads. Memory: a few hundred KiB a thread, and the
+ *  largest record; documents of plain text may have any length. Errors: DT_ERR_DATA "FILE:LINE: reason" for a malformed
+ *  record (the first in the order of the input), DT_ERR_USAGE for options that do not fit, DT_ERR_WRITE, DT_ERR_STOP;
+ *  the outputs are then as they were. */
 dt_err dt_make_datasets(const dt_make_options *opt, dt_make_stats *stats);
 
 #endif

@@ -1,18 +1,23 @@
-/* device.h - where tensors live and kernels run: memory, streams, events, copies and the numerical operations of training.
+/* device.h - where tensors live and kernels run: memory, streams, events, copies and the numerical operations of
+ * training.
  *
- * One table of functions per backend (cpu; cuda from a shared object). Everything above this header works on raw pointers that
- * belong to a device and passes a stream; it must not rely on the CPU's streams being synchronous.
+ * One table of functions per backend (cpu; cuda from a shared object). Everything above this header works on raw
+ * pointers that belong to a device and passes a stream; it must not rely on the CPU's streams being synchronous.
  *
  * Conventions
- *   - Matrices are row-major. "ld" is the distance between rows in elements. Activations are [n_tok, width]: a batch is a flat
+ *   - Matrices are row-major. "ld" is the distance between rows in elements. Activations are [n_tok, width]: a batch is
+ *   a flat
  *     list of tokens, cut into sequences by offsets (padding-free); there is no batch dimension.
  *   - `dt` is the type of activations and parameters (DT_F32 or DT_BF16); statistics (mean, rstd, lse, logp) are float.
- *     Every operation computes in float and rounds once on storing. `gt` is the type of gradients of parameters: DT_F32 or DT_BF16.
+ *     Every operation computes in float and rounds once on storing. `gt` is the type of gradients of parameters: DT_F32
+ *     or DT_BF16.
  *   - `accumulate` false: the output is overwritten (its old content may be anything, NaN too); true: it is added to.
  *   - No operation allocates or communicates. Arrays of offsets and tokens are device memory unless said otherwise.
- *   - Operations are asynchronous on the stream: arrays are borrowed until the stream is synchronised; descriptions (dt_matmul, dt_attention, ...) are
+ *   - Operations are asynchronous on the stream: arrays are borrowed until the stream is synchronised; descriptions
+ *   (dt_matmul, dt_attention, ...) are
  *     read during the call. A copy from or to host memory that is not pinned is allowed, and may be synchronous.
- *   - Results do not depend on the number of threads in a way that changes from run to run: the same call gives the same bits.
+ *   - Results do not depend on the number of threads in a way that changes from run to run: the same call gives the
+ *   same bits.
  *   - Errors: DT_ERR_ARG (contract), DT_ERR_FAULT (device or library; its own text in the message), DT_ERR_MEMORY.
  */
 #ifndef DTRAIN_DEVICE_H
@@ -38,8 +43,9 @@ typedef struct dt_buf {
     bool owned;
 } dt_buf;
 
-/** Allocate, aligned to 64 bytes, in huge pages where the system gives them; counted in the device's ledger. The content may be
- *  anything, NaN too. nbytes 0 leaves an empty buffer. DT_ERR_MEMORY names category, bytes requested and bytes held. */
+/** Allocate, aligned to 64 bytes, in huge pages where the system gives them; counted in the device's ledger. The
+ *  content may be anything, NaN too. nbytes 0 leaves an empty buffer. DT_ERR_MEMORY names category, bytes requested and
+ *  bytes held. */
 dt_err dt_buf_alloc(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt_memcat category);
 /** The same, and zero for every stream when it returns. Costs nothing more where fresh memory is zero anyway. */
 dt_err dt_buf_alloc_zeroed(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt_memcat category);
@@ -57,17 +63,18 @@ typedef struct dt_matmul {
     dt_dtype dt;      /* of A, B and bias */
     dt_dtype c_dtype; /* of C: dt or DT_F32 */
     bool accumulate;
-    bool by_row; /* a row of C has the same bits whatever m and the other rows of A are (generation); A is not transposed */
+    /* a row of C has the same bits whatever m and the other rows of A are (generation); A is not transposed */
+    bool by_row;
 } dt_matmul;
 
 /** Exact softmax attention, in tiles: out = softmax(scale q k^T + mask) v for each query head, per sequence.
  *
- *  Sequence s has the query rows q_start[s] .. q_start[s+1]-1 of q and out, and kv_len[s] key rows from row kv_start[s] of
- *  k and v. Causal, aligned at the end: query i of n_q sees the key rows j <= kv_len - n_q + i, and with a window W > 0 only
- *  j > kv_len - n_q + i - W. In training kv_start = q_start and kv_len = n_q. Query head h uses key head h / (n_heads/n_kv_heads).
- *  q: [.., n_heads * head_dim] with row distance q_ld; k, v alike with kv_ld; out, dout with o_ld.
- *  Dropout on the probabilities with p > 0: kept when u >= p, scaled by 1/(1-p); for key row j of its sequence
- *  u = dt_u32_to_unit(word j % 4 of philox(dropout_key, token_key[query row], head << 32 | j / 4)). */
+ *  Sequence s has the query rows q_start[s] .. q_start[s+1]-1 of q and out, and kv_len[s] key rows from row kv_start[s]
+ *  of k and v. Causal, aligned at the end: query i of n_q sees the key rows j <= kv_len - n_q + i, and with a window W
+ *  > 0 only j > kv_len - n_q + i - W. In training kv_start = q_start and kv_len = n_q. Query head h uses key head h /
+ *  (n_heads/n_kv_heads). q: [.., n_heads * head_dim] with row distance q_ld; k, v alike with kv_ld; out, dout with
+ *  o_ld. Dropout on the probabilities with p > 0: kept when u >= p, scaled by 1/(1-p); for key row j of its sequence u
+ *  = dt_u32_to_unit(word j % 4 of philox(dropout_key, token_key[query row], head << 32 | j / 4)). */
 typedef struct dt_attention {
     int n_seq, n_heads, n_kv_heads, head_dim;
     const int32_t *q_start;  /* [n_seq + 1] */
@@ -82,11 +89,13 @@ typedef struct dt_attention {
     float dropout_p;
     uint64_t dropout_key;      /* step and layer mixed in by the caller */
     const uint64_t *token_key; /* [n_tok], NULL without dropout */
-    bool by_row; /* forward alone, without lse and dropout: made for few queries; a row of out has the same bits whatever other queries are in the call */
+    /* forward alone, without lse and dropout: made for few queries; a row of out has the same bits whatever other
+     * queries are in the call */
+    bool by_row;
 } dt_attention;
 
-/** One call of AdamW over n elements (Loshchilov & Hutter, arXiv:1711.05101, algorithm 2; decay times lr).
- *  m <- b1 m + (1-b1) g; v <- b2 v + (1-b2) g^2; p <- p (1 - lr wd) - lr (m/fix1) / (sqrt(v/fix2) + eps), g = grad_scale * grad. */
+/** One call of AdamW over n elements (Loshchilov & Hutter, arXiv:1711.05101, algorithm 2; decay times lr). m <- b1 m +
+ *  (1-b1) g; v <- b2 v + (1-b2) g^2; p <- p (1 - lr wd) - lr (m/fix1) / (sqrt(v/fix2) + eps), g = grad_scale * grad. */
 typedef struct dt_adamw {
     float lr, beta1, beta2, eps, weight_decay;
     float fix1, fix2; /* 1 - beta^t, formed in double by the caller */
@@ -99,9 +108,9 @@ typedef struct dt_adamw {
  *  Rows with target < 0 give logp 0 and dlogits 0. */
 typedef struct dt_classifier {
     int64_t n_rows, n_vocab;
-    int64_t logits_ld;       /* row distance of logits, float */
-    float inv_temperature;   /* 1/T */
-    dt_dtype dlogits_dtype;  /* written over logits: row r at the byte address of logits' row r */
+    int64_t logits_ld;      /* row distance of logits, float */
+    float inv_temperature;  /* 1/T */
+    dt_dtype dlogits_dtype; /* written over logits: row r at the byte address of logits' row r */
 } dt_classifier;
 
 typedef enum dt_activation { DT_ACT_SILU, DT_ACT_GELU, DT_ACT_GELU_TANH, DT_ACT_QUICK_GELU } dt_activation;
@@ -112,15 +121,16 @@ typedef struct dt_device_ops {
     const char *name; /* value of run.device that selects it */
 
     dt_err (*open)(dt_device *dev, int local_rank, int n_threads);
-    /** As much of open as the questions for sizes need (..._elems, dt_device_overhead, memory_free): the device itself is not touched.
-     *  NULL: open does nothing more that matters. */
+    /** As much of open as the questions for sizes need (..._elems, dt_device_overhead, memory_free): the device itself
+     *  is not touched. NULL: open does nothing more that matters. */
     dt_err (*plan)(dt_device *dev, int n_threads);
     void (*close)(dt_device *dev);
     /** One line for people: processor or GPU, threads, library. */
     void (*describe)(const dt_device *dev, char *out, size_t out_size);
     /** Bytes free for this process on the device now, as far as the system tells (host memory for cpu). */
     size_t (*memory_free)(const dt_device *dev);
-    /** Bytes that the backend holds besides what passes through the ledger (scratch of its own and of its libraries). */
+    /** Bytes that the backend holds besides what passes through the ledger (scratch of its own and of its
+     *  libraries). */
     size_t (*overhead)(const dt_device *dev);
 
     /* memory; use dt_buf_* */
@@ -134,7 +144,8 @@ typedef struct dt_device_ops {
     /* streams and events: an event recorded on one stream and waited for on another orders the two */
     dt_err (*stream_create)(dt_device *dev, dt_stream **stream);
     void (*stream_destroy)(dt_device *dev, dt_stream *stream);
-    dt_err (*stream_sync)(dt_device *dev, dt_stream *stream); /* surfaces errors of queued work; NULL: the default stream */
+    /* surfaces errors of queued work; NULL: the default stream */
+    dt_err (*stream_sync)(dt_device *dev, dt_stream *stream);
     dt_err (*event_create)(dt_device *dev, dt_event **event);
     void (*event_destroy)(dt_device *dev, dt_event *event);
     dt_err (*event_record)(dt_device *dev, dt_event *event, dt_stream *stream);
@@ -145,18 +156,19 @@ typedef struct dt_device_ops {
     dt_err (*copy)(dt_device *dev, void *dst, const void *src, size_t nbytes, dt_stream *stream);
     dt_err (*zero)(dt_device *dev, void *dst, size_t nbytes, dt_stream *stream);
     /** dst[i] = src[i] from one type to another; dst == src only for equal types. */
-    dt_err (*convert)(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n, dt_stream *stream);
+    dt_err (*convert)(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n,
+                      dt_stream *stream);
     /** dst[i] = (accumulate ? dst[i] : 0) + src[i], in float, rounded on storing. */
-    dt_err (*add_into)(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate, int64_t n,
-                       dt_stream *stream);
+    dt_err (*add_into)(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate,
+                       int64_t n, dt_stream *stream);
     /** c = a + b (c may be a or b). */
     dt_err (*add)(dt_device *dev, const void *a, const void *b, void *c, dt_dtype dt, int64_t n, dt_stream *stream);
     /** dst[i,:] = src[index[i],:], i < n_rows (gather). */
-    dt_err (*gather_rows)(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width,
-                          dt_dtype dt, dt_stream *stream);
+    dt_err (*gather_rows)(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows,
+                          int64_t width, dt_dtype dt, dt_stream *stream);
     /** dst[index[i],:] = src[i,:] (scatter; indices distinct; other rows untouched). */
-    dt_err (*scatter_rows)(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width,
-                           dt_dtype dt, dt_stream *stream);
+    dt_err (*scatter_rows)(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows,
+                           int64_t width, dt_dtype dt, dt_stream *stream);
 
     /* matrix products; bias may be NULL */
     dt_err (*matmul)(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c,
@@ -166,83 +178,91 @@ typedef struct dt_device_ops {
                             dt_dtype gt, bool accumulate, dt_stream *stream);
 
     /* embedding: out[t,:] = wte[token[t],:] (+ wpe[pos[t],:] where wpe is not NULL) */
-    dt_err (*embedding_forward)(dt_device *dev, const int32_t *token, const int32_t *pos, const void *wte, const void *wpe,
-                                void *out, int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream);
-    /** table_grad[id[t],:] += dout[t,:] for all t; order[] lists 0..n_tok-1 with id[order[.]] ascending and equal ids in
-     *  ascending t, so each row is summed in float, in order, and touched once. Always accumulates. */
-    dt_err (*embedding_backward)(dt_device *dev, const void *dout, const int32_t *id, const int32_t *order, void *table_grad,
-                                 int64_t n_tok, int64_t width, dt_dtype dt, dt_dtype gt, dt_stream *stream);
+    dt_err (*embedding_forward)(dt_device *dev, const int32_t *token, const int32_t *pos, const void *wte,
+                                const void *wpe, void *out, int64_t n_tok, int64_t width, dt_dtype dt,
+                                dt_stream *stream);
+    /** table_grad[id[t],:] += dout[t,:] for all t; order[] lists 0..n_tok-1 with id[order[.]] ascending and equal ids
+     *  in ascending t, so each row is summed in float, in order, and touched once. Always accumulates. */
+    dt_err (*embedding_backward)(dt_device *dev, const void *dout, const int32_t *id, const int32_t *order,
+                                 void *table_grad, int64_t n_tok, int64_t width, dt_dtype dt, dt_dtype gt,
+                                 dt_stream *stream);
 
-    /* norms over the last axis. Row r of x lies at x + (r / group) * group_ld + (r % group) * width, y likewise with y_group_ld:
-     * group 1 is an ordinary matrix with row distance group_ld; group = heads normalises each head inside a wider row.
-     * y == x is allowed with equal layout (not when a backward needs x). */
+    /* norms over the last axis. Row r of x lies at x + (r / group) * group_ld + (r % group) * width, y likewise with
+     * y_group_ld: group 1 is an ordinary matrix with row distance group_ld; group = heads normalises each head inside a
+     * wider row. y == x is allowed with equal layout (not when a backward needs x). */
     dt_err (*rmsnorm_forward)(dt_device *dev, const void *x, const void *weight, void *y, float *rstd, int64_t n_rows,
-                              int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float eps, dt_dtype dt,
-                              dt_stream *stream);
-    /** (forward rounds x * rstd to dt before the weight: algorithms.md 8.4)
-     *  dx = (add_to_dx ? dx : 0) + gradient, x and dx in x's layout, dy in y's layout (dx may be dy when the layouts are equal and add_to_dx is
-     *  false); dweight (+)= per accumulate. scratch: float [norm_scratch_elems(width)]. */
-    dt_err (*rmsnorm_backward)(dt_device *dev, const void *x, const void *weight, const float *rstd, const void *dy, void *dx,
-                               bool add_to_dx, void *dweight, dt_dtype gt, bool accumulate, int64_t n_rows, int64_t width,
-                               int64_t group, int64_t group_ld, int64_t y_group_ld, float *scratch, dt_dtype dt, dt_stream *stream);
+                              int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float eps,
+                              dt_dtype dt, dt_stream *stream);
+    /** (forward rounds x * rstd to dt before the weight: algorithms.md 8.4) dx = (add_to_dx ? dx : 0) + gradient, x and
+     *  dx in x's layout, dy in y's layout (dx may be dy when the layouts are equal and add_to_dx is false); dweight
+     *  (+)= per accumulate. scratch: float [norm_scratch_elems(width)]. */
+    dt_err (*rmsnorm_backward)(dt_device *dev, const void *x, const void *weight, const float *rstd, const void *dy,
+                               void *dx, bool add_to_dx, void *dweight, dt_dtype gt, bool accumulate, int64_t n_rows,
+                               int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float *scratch,
+                               dt_dtype dt, dt_stream *stream);
     /** LayerNorm with weight and bias, rows contiguous. */
-    dt_err (*layernorm_forward)(dt_device *dev, const void *x, const void *weight, const void *bias, void *y, float *mean,
-                                float *rstd, int64_t n_rows, int64_t width, float eps, dt_dtype dt, dt_stream *stream);
-    dt_err (*layernorm_backward)(dt_device *dev, const void *x, const void *weight, const float *mean, const float *rstd,
-                                 const void *dy, void *dx, bool add_to_dx, void *dweight, void *dbias, dt_dtype gt,
-                                 bool accumulate, int64_t n_rows, int64_t width, float *scratch, dt_dtype dt, dt_stream *stream);
+    dt_err (*layernorm_forward)(dt_device *dev, const void *x, const void *weight, const void *bias, void *y,
+                                float *mean, float *rstd, int64_t n_rows, int64_t width, float eps, dt_dtype dt,
+                                dt_stream *stream);
+    dt_err (*layernorm_backward)(dt_device *dev, const void *x, const void *weight, const float *mean,
+                                 const float *rstd, const void *dy, void *dx, bool add_to_dx, void *dweight,
+                                 void *dbias, dt_dtype gt, bool accumulate, int64_t n_rows, int64_t width,
+                                 float *scratch, dt_dtype dt, dt_stream *stream);
     /** Floats of scratch that a norm's backward wants for rows of this width (both norms). */
     int64_t (*norm_scratch_elems)(const dt_device *dev, int64_t width);
 
-    /** Rotary embedding in place, halves layout (algorithms.md 8.4): for each token t and head h < n_heads at
-     *  x + t*ld + h*head_dim, pairs (i, i + head_dim/2) turn by the angle of table row pos[t]; inverse turns back (backward).
+    /** Rotary embedding in place, halves layout (algorithms.md 8.4): for each token t and head h < n_heads at x + t*ld
+     *  + h*head_dim, pairs (i, i + head_dim/2) turn by the angle of table row pos[t]; inverse turns back (backward).
      *  cos_sin: float [n_pos, head_dim]: row p holds cos for i < head_dim/2, then sin. */
     dt_err (*rope)(dt_device *dev, void *x, const int32_t *pos, const float *cos_sin, int64_t n_tok, int64_t n_heads,
                    int64_t head_dim, int64_t ld, bool inverse, dt_dtype dt, dt_stream *stream);
 
     /* attention; lse: float [n_tok, n_heads], logsumexp of scaled scores, may be NULL in forward */
-    dt_err (*attention_forward)(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v, void *out,
-                                float *lse, dt_stream *stream);
+    dt_err (*attention_forward)(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
+                                void *out, float *lse, dt_stream *stream);
     /** dq, dk, dv in the layouts of q, k, v, overwritten. scratch: float [attention_scratch_elems(at)]. */
     dt_err (*attention_backward)(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
                                  const void *out, const float *lse, const void *dout, void *dq, void *dk, void *dv,
                                  float *scratch, dt_stream *stream);
-    int64_t (*attention_scratch_elems)(const dt_device *dev, const dt_attention *at); /* looks at the numbers, not the arrays */
+    /* looks at the numbers, not the arrays */
+    int64_t (*attention_scratch_elems)(const dt_device *dev, const dt_attention *at);
 
     /* activations, elementwise */
-    dt_err (*act_forward)(dt_device *dev, dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n, dt_stream *stream);
-    dt_err (*act_backward)(dt_device *dev, dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt, int64_t n,
-                           dt_stream *stream); /* dx may be dy */
+    dt_err (*act_forward)(dt_device *dev, dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n,
+                          dt_stream *stream);
+    dt_err (*act_backward)(dt_device *dev, dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt,
+                           int64_t n, dt_stream *stream); /* dx may be dy */
     /** gate_up: [n_rows, 2*width], gate first. y = act(gate) * up, y [n_rows, width]. */
     dt_err (*glu_forward)(dt_device *dev, dt_activation act, const void *gate_up, void *y, dt_dtype dt, int64_t n_rows,
                           int64_t width, dt_stream *stream);
-    dt_err (*glu_backward)(dt_device *dev, dt_activation act, const void *gate_up, const void *dy, void *dgate_up, dt_dtype dt,
-                           int64_t n_rows, int64_t width, dt_stream *stream); /* dgate_up may be gate_up */
-    /** Inverted dropout: y[t,c] = x[t,c]/(1-p) if u(key, token_key[t], c) >= p else 0; the same call on gradients is its backward.
-     *  u: word c%4 of philox(key, token_key[t], c/4) as dt_u32_to_unit. y may be x. */
-    dt_err (*dropout)(dt_device *dev, const void *x, void *y, float p, uint64_t key, const uint64_t *token_key, int64_t n_tok,
-                      int64_t width, dt_dtype dt, dt_stream *stream);
+    dt_err (*glu_backward)(dt_device *dev, dt_activation act, const void *gate_up, const void *dy, void *dgate_up,
+                           dt_dtype dt, int64_t n_rows, int64_t width, dt_stream *stream); /* dgate_up may be gate_up */
+    /** Inverted dropout: y[t,c] = x[t,c]/(1-p) if u(key, token_key[t], c) >= p else 0; the same call on gradients is
+     *  its backward. u: word c%4 of philox(key, token_key[t], c/4) as dt_u32_to_unit. y may be x. */
+    dt_err (*dropout)(dt_device *dev, const void *x, void *y, float p, uint64_t key, const uint64_t *token_key,
+                      int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream);
 
-    /* the classifier, on a chunk of rows of float logits; see dt_classifier. weight and dlogits go together: weight NULL
-     * computes logp alone (logits unchanged), otherwise logits are overwritten by dlogits in cl->dlogits_dtype.
+    /* the classifier, on a chunk of rows of float logits; see dt_classifier. weight and dlogits go together: weight
+     * NULL computes logp alone (logits unchanged), otherwise logits are overwritten by dlogits in cl->dlogits_dtype.
      * hit (may be NULL): uint8, 1 where argmax (lowest id on ties) is the target. entropy (may be NULL): float. */
-    dt_err (*classifier)(dt_device *dev, const dt_classifier *cl, float *logits, const int32_t *target, const float *weight,
-                         float *logp, uint8_t *hit, float *entropy, dt_stream *stream);
+    dt_err (*classifier)(dt_device *dev, const dt_classifier *cl, float *logits, const int32_t *target,
+                         const float *weight, float *logp, uint8_t *hit, float *entropy, dt_stream *stream);
 
-    /** Rows of logits, n_vocab wide, that the head should work on at a time, of at most n_tok: enough for its products to run at full speed, few
-     *  enough that the logits of a large micro-batch are never there whole. From 1 to n_tok. */
+    /** Rows of logits, n_vocab wide, that the head should work on at a time, of at most n_tok: enough for its products
+     *  to run at full speed, few enough that the logits of a large micro-batch are never there whole. From 1 to
+     *  n_tok. */
     int64_t (*classifier_rows)(const dt_device *dev, int64_t n_vocab, int64_t n_tok);
 
     /* optimizer and reductions. Results of reductions are written to device memory: copy, sync, then read. */
     /** master: float [n], updated. param: NULL, or [n] of type param_dt which receives the rounded master. */
-    dt_err (*adamw_step)(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m, float *v,
-                         void *param, dt_dtype param_dt, int64_t n, dt_stream *stream);
+    dt_err (*adamw_step)(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m,
+                         float *v, void *param, dt_dtype param_dt, int64_t n, dt_stream *stream);
     /** *result (double) = sum of squares, summed in a fixed order; non-finite elements make it non-finite. */
     dt_err (*sum_squares)(dt_device *dev, const void *x, dt_dtype dt, int64_t n, double *result, dt_stream *stream);
     /** *result (float) = largest |x|; NaN or Inf in x gives Inf. */
     dt_err (*abs_max)(dt_device *dev, const void *x, dt_dtype dt, int64_t n, float *result, dt_stream *stream);
-    /** result[0..1]: the exact integer sum of (int64) rint(x^2 * 2^shift) as low and high 64 bits: free of order, so the same
-     *  however x is cut. The caller picks shift so that each term is below 2^52. */
+    /** result[0..1]: the exact integer sum of (int64) rint(x^2 * 2^shift) as low and high 64 bits: free of order, so
+     *  the same however x is cut. The caller picks shift so that each term is below 2^52. */
     dt_err (*sum_squares_fixed)(dt_device *dev, const void *x, dt_dtype dt, int64_t n, int shift, uint64_t result[2],
                                 dt_stream *stream);
 } dt_device_ops;
@@ -255,8 +275,8 @@ struct dt_device {
 };
 
 /** Open "auto" (cuda where one is built and found, else cpu), "cpu" or "cuda". n_threads 0: the backend's choice.
- *  DT_ERR_USAGE naming what was built when the backend is not there. Logs what auto took. DTRAIN_DEVICE=queue puts the queue
- *  device in the place of the CPU. */
+ *  DT_ERR_USAGE naming what was built when the backend is not there. Logs what auto took. DTRAIN_DEVICE=queue puts the
+ *  queue device in the place of the CPU. */
 dt_err dt_device_open(dt_device *dev, const char *name, int local_rank, int n_threads, dt_ledger *ledger);
 /** For --plan: a device that answers questions for sizes and does nothing else; nothing is allocated on it. */
 dt_err dt_device_open_to_plan(dt_device *dev, const char *name, int n_threads, dt_ledger *ledger);

@@ -6,18 +6,23 @@
 #include "dtrain/safetensors.h"
 
 typedef struct dt_export_options {
-    const char *dir;          /* made when it is not there; what an earlier export left in it is replaced */
-    dt_st_type dtype;         /* of every tensor */
-    int64_t shard_size;       /* bytes of data in a file; 0: DT_ST_SHARD_SIZE */
-    const char *model_config; /* text of config.json; goes out with architectures, model_type and the data type as they are now */
-    const char *tokenizer;    /* a directory, a tokenizer.json (files beside it go along), or "bytes"; NULL or "": none */
-    const char *generation_from; /* directory of a generation_config.json, for where the tokenizer has none beside it; may be NULL */
+    const char *dir;    /* made when it is not there; what an earlier export left in it is replaced */
+    dt_st_type dtype;   /* of every tensor */
+    int64_t shard_size; /* bytes of data in a file; 0: DT_ST_SHARD_SIZE */
+    /* text of config.json; goes out with architectures, model_type and the data type as they are now */
+    const char *model_config;
+    /* a directory, a tokenizer.json (files beside it go along), or "bytes"; NULL or "": none */
+    const char *tokenizer;
+    /* directory of a generation_config.json, for where the tokenizer has none beside it; may be NULL */
+    const char *generation_from;
 } dt_export_options;
 
-/** Write the parameters of z. Every rank writes the elements that it is in charge of, so no rank ever holds more of the model than before, and a few MiB.
- *  Everything is written under .part names, synced and then renamed, config.json last: a directory that has one is complete. Collective; all ranks return
- *  the same code. DT_ERR_WRITE (disk full, ...): the .part files are removed, and what was there before is untouched unless renaming had begun.
- *  DT_ERR_DATA: a number that is too large for the data type (names the tensor); the tokenizer's files cannot be read; model_config is not valid. */
+/** Write the parameters of z. Every rank writes the elements that it is in charge of, so no rank ever holds more of the
+ *  model than before, and a few MiB. Everything is written under .part names, synced and then renamed, config.json
+ *  last: a directory that has one is complete. Collective; all ranks return the same code. DT_ERR_WRITE (disk full,
+ *  ...): the .part files are removed, and what was there before is untouched unless renaming had begun. DT_ERR_DATA: a
+ *  number that is too large for the data type (names the tensor); the tokenizer's files cannot be read; model_config is
+ *  not valid. */
 dt_err dt_export(dt_comm *comm, dt_zero *z, const dt_export_options *opt, dt_phase *phase);
 
 /** Can the tokenizer's files be found? Local. DT_ERR_DATA naming what was looked for. */

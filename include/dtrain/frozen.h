@@ -1,4 +1,5 @@
-/* frozen.h - a trained model without optimizer: what generates, and what later serves as reference, reward model or critic. */
+/* frozen.h - a trained model without optimizer: what generates, and what later serves as reference, reward model or
+ * critic. */
 #ifndef DTRAIN_FROZEN_H
 #define DTRAIN_FROZEN_H
 
@@ -14,11 +15,13 @@ typedef struct dt_frozen {
     dt_param_source source;
 } dt_frozen;
 
-/** Find the model (a Hugging Face directory; a checkpoint; a run's output_dir or its checkpoints directory: the one that `latest` names, else the highest
- *  step) and read all of it but the tensors. Local. DT_ERR_DATA naming what was looked for. */
+/** Find the model (a Hugging Face directory; a checkpoint; a run's output_dir or its checkpoints directory: the one
+ *  that `latest` names, else the highest step) and read all of it but the tensors. Local. DT_ERR_DATA naming what was
+ *  looked for. */
 dt_err dt_frozen_describe(dt_frozen *f, const char *model);
 
-/** Load the parameters, whole on every rank (stage 0) or partitioned (stage 3). phase (may be NULL) says where it stands. Collective; all ranks return the same code but for DT_ERR_COMM. */
+/** Load the parameters, whole on every rank (stage 0) or partitioned (stage 3). phase (may be NULL) says where it
+ *  stands. Collective; all ranks return the same code but for DT_ERR_COMM. */
 dt_err dt_frozen_load(dt_frozen *f, dt_comm *comm, dt_device *dev, int stage, dt_dtype dtype, dt_phase *phase);
 
 void dt_frozen_close(dt_frozen *f); /* local; safe on {0} and after an error */

@@ -1,4 +1,5 @@
-/* generate.h - decoding: sequences grow by sampled tokens through a model with a key-value cache. algorithms.md, appendix B. */
+/* generate.h - decoding: sequences grow by sampled tokens through a model with a key-value cache. algorithms.md,
+ * appendix B. */
 #ifndef DTRAIN_GENERATE_H
 #define DTRAIN_GENERATE_H
 
@@ -23,13 +24,14 @@ typedef struct dt_prompts {
 typedef enum dt_prompt_format {
     DT_PROMPT_WHOLE, /* the text is one prompt */
     DT_PROMPT_LINES, /* one a line; empty lines do not count */
-    DT_PROMPT_JSONL  /* an object a line, or a JSON array of objects: {"prompt": "text"}, {"messages": [{"role": "user", "content": "text"}]} or {"ids": [1, 2]}
+    DT_PROMPT_JSONL /* an object a line, or a JSON array of objects: {"prompt": "text"}, {"messages": [{"role": "user", "content": "text"}]} or {"ids": [1, 2]}
                         and any other fields */
 } dt_prompt_format;
 
 /** What texts are read with. */
 typedef struct dt_prompt_reader {
-    const dt_tokenizer *tokenizer; /* borrowed, with its encoder; both NULL: texts are made of ids, separated by blanks */
+    /* borrowed, with its encoder; both NULL: texts are made of ids, separated by blanks */
+    const dt_tokenizer *tokenizer;
     dt_encoder *encoder;
     const char *chat_template; /* for messages; NULL: auto */
     const char *system;        /* NULL, or what comes first where messages do not begin with a system message */
@@ -41,12 +43,14 @@ typedef struct dt_prompt_reader {
 dt_err dt_prompt_reader_chat(dt_prompt_reader *r);
 void dt_prompt_reader_close(dt_prompt_reader *r);
 
-/** Token ids of the prompts in a text, with BOS where the tokenizer begins texts with it; an empty text gives no ids. name is what messages call the text.
- *  Local. DT_ERR_DATA naming name, line and what was expected: not JSON, no such field, an id outside 0 .. vocab_size-1, no prompt. Free also after an error. */
-dt_err dt_prompts_parse(dt_prompts *p, const char *name, const char *text, size_t nbytes, dt_prompt_format format, dt_prompt_reader *r);
+/** Token ids of the prompts in a text, with BOS where the tokenizer begins texts with it; an empty text gives no ids.
+ *  name is what messages call the text. Local. DT_ERR_DATA naming name, line and what was expected: not JSON, no such
+ *  field, an id outside 0 .. vocab_size-1, no prompt. Free also after an error. */
+dt_err dt_prompts_parse(dt_prompts *p, const char *name, const char *text, size_t nbytes, dt_prompt_format format,
+                        dt_prompt_reader *r);
 void dt_prompts_free(dt_prompts *p);
 
-/* ---- decoding ------------------------------------------------------------------------------------------------------ */
+/* ---- decoding ---------------------------------------------------------------------------------------------------- */
 
 /* STOP: on_token asked for it. MISSING: a beam search found fewer sequences than were to be returned. */
 typedef enum dt_finish { DT_FINISH_NONE, DT_FINISH_EOS, DT_FINISH_LENGTH, DT_FINISH_STOP, DT_FINISH_MISSING } dt_finish;
@@ -56,18 +60,25 @@ typedef struct dt_sequence {
     uint64_t number; /* among all of the job: keys its random numbers */
     int32_t *ids;
     int32_t n_prompt, n_ids, max_ids; /* 0 < n_prompt <= n_ids <= max_ids */
-    int32_t n_cached; /* tokens that slot 0 of the cache holds, below n_prompt: a conversation that goes on (one slot alone); after the call those in the slot */
+    /* tokens that slot 0 of the cache holds, below n_prompt: a conversation that goes on (one slot alone); after the
+     * call those in the slot */
+    int32_t n_cached;
     dt_finish finish; /* EOS: the last id ends it; LENGTH: max_ids reached */
-    double logp;      /* with options.logp, and after beam search: log-probability of what follows the prompt, by the untransformed logits */
-    double score;     /* beam search: sum of the log-probabilities after the repetition penalty / length^length_penalty */
-    float *logps;     /* NULL, or the caller's [max_ids]: with options.logp those of each new token */
+    /* with options.logp, and after beam search: log-probability of what follows the prompt, by the untransformed
+     * logits */
+    double logp;
+    /* beam search: sum of the log-probabilities after the repetition penalty / length^length_penalty */
+    double score;
+    float *logps; /* NULL, or the caller's [max_ids]: with options.logp those of each new token */
 } dt_sequence;
 
-/** What generation needs of a model. logits: host, [n_seq of b, vocab_size], of the last token of each sequence in b; the caller may change them. */
+/** What generation needs of a model. logits: host, [n_seq of b, vocab_size], of the last token of each sequence in b;
+ *  the caller may change them. */
 typedef struct dt_decoder {
     void *self;
     dt_err (*decode)(void *self, const dt_batch *b, const int32_t *slot, float *logits); /* also with an empty batch */
-    void (*keep)(void *self, int32_t slot, int32_t n_tok);                               /* forget all but the first n_tok tokens of a slot */
+    /* forget all but the first n_tok tokens of a slot */
+    void (*keep)(void *self, int32_t slot, int32_t n_tok);
     /** Slot dst becomes what src is; the first tokens of both are the same already. */
     dt_err (*copy)(void *self, int32_t src, int32_t dst, int32_t first);
 } dt_decoder;
@@ -81,36 +92,44 @@ typedef struct dt_generate_options {
     int32_t n_slots; /* sequences at a time: those of the model's cache */
     int32_t max_tok; /* tokens of a forward pass, at least n_slots: long prompts enter in pieces */
     bool logp;       /* fill in log-probabilities */
-    dt_comm
-        *lockstep; /* NULL, or the ranks that must run the same number of forward passes (ZeRO-3): the call is then collective */
-    dt_err (*on_token)(void *ctx, dt_sequence *s); /* NULL, or told of every new token, the one that ends a sequence included; may set s->finish to STOP. Beam
-                                                      search: told of every sequence once, at its end */
+    dt_comm *
+        /* NULL, or the ranks that must run the same number of forward passes (ZeRO-3): the call is then collective */
+        lockstep;
+    /* NULL, or told of every new token, the one that ends a sequence included; may set s->finish to STOP. Beam search:
+     * told of every sequence once, at its end */
+    dt_err (*on_token)(void *ctx, dt_sequence *s);
     void *ctx;
     dt_ledger *ledger;
 } dt_generate_options;
 
 typedef struct dt_generate_stats {
     int64_t n_forward, n_prompt_tok, n_new_tok;
-    double seconds, prompt_seconds; /* all, and the part that prompts had in it: the time of a pass is divided by tokens */
+    /* all, and the part that prompts had in it: the time of a pass is divided by tokens */
+    double seconds, prompt_seconds;
 } dt_generate_stats;
 
-/** Decode every sequence to its end, in the order given: as one ends, the next takes its slot. A sequence's tokens depend on its number, its prompt and
- *  the options alone, as far as the model's logits do not depend on what else is in the batch.
+/** Decode every sequence to its end, in the order given: as one ends, the next takes its slot. A sequence's tokens
+ *  depend on its number, its prompt and the options alone, as far as the model's logits do not depend on what else is
+ *  in the batch.
  *
- *  With lockstep all ranks return together as long as the model answers; an error of the model itself (DT_ERR_COMM and others) is returned at once, and the
- *  caller ends the job. DT_ERR_NONFINITE: logits. Else what on_token returned. */
+ *  With lockstep all ranks return together as long as the model answers; an error of the model itself (DT_ERR_COMM and
+ *  others) is returned at once, and the caller ends the job. DT_ERR_NONFINITE: logits. Else what on_token returned. */
 dt_err dt_generate(const dt_decoder *d, dt_sequence *const *seqs, int n_seqs, const dt_generate_options *opt,
                    dt_generate_stats *stats);
 
 typedef struct dt_beam_options {
     int n_beams, n_return; /* n_return <= n_beams */
-    double length_penalty; /* a: score = sum of log-probabilities / (new tokens)^a, the one that ends the sequence included */
-    bool early_stopping;   /* a prompt is done when n_beams sequences are finished; else when no running beam can beat the worst of them */
+    /* a: score = sum of log-probabilities / (new tokens)^a, the one that ends the sequence included */
+    double length_penalty;
+    /* a prompt is done when n_beams sequences are finished; else when no running beam can beat the worst of them */
+    bool early_stopping;
 } dt_beam_options;
 
-/** Beam search: for each prompt the n_return best sequences, by falling score; equal candidates by lower beam, then lower token id. seqs: n_return in a row
- *  for each prompt, which is read from the first; where fewer are found the rest become MISSING. Of opt->sampling the repetition penalty alone counts, a factor on the log-probabilities of tokens seen before (transformers);
- *  opt->n_slots is for n_slots / n_beams prompts at a time. Otherwise as dt_generate. DT_ERR_USAGE: numbers of how. */
+/** Beam search: for each prompt the n_return best sequences, by falling score; equal candidates by lower beam, then
+ *  lower token id. seqs: n_return in a row for each prompt, which is read from the first; where fewer are found the
+ *  rest become MISSING. Of opt->sampling the repetition penalty alone counts, a factor on the log-probabilities of
+ *  tokens seen before (transformers); opt->n_slots is for n_slots / n_beams prompts at a time. Otherwise as
+ *  dt_generate. DT_ERR_USAGE: numbers of how. */
 dt_err dt_beam_search(const dt_decoder *d, dt_sequence *const *seqs, int n_prompts, const dt_beam_options *how,
                       const dt_generate_options *opt, dt_generate_stats *stats);
 

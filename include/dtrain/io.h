@@ -1,6 +1,7 @@
 /* io.h - HDF5 and plain files, never trusting what is in them: every size and offset is checked before it is used.
  *
- * HDF5 as distributed is not thread-safe: every call into it in this program is made between dt_h5_lock and dt_h5_unlock. */
+ * HDF5 as distributed is not thread-safe: every call into it in this program is made between dt_h5_lock and
+ * dt_h5_unlock. */
 #ifndef DTRAIN_IO_H
 #define DTRAIN_IO_H
 
@@ -9,20 +10,23 @@
 
 void dt_h5_lock(void);
 void dt_h5_unlock(void);
-/** Record DT_ERR_* with HDF5's own innermost message: "FILE: what: <HDF5's words>". To be called before any other
- *  HDF5 function, closing included: each clears what the one before has said. Silences HDF5's printing at first use of the room. */
+/** Record DT_ERR_* with HDF5's own innermost message: "FILE: what: <HDF5's words>". To be called before any other HDF5
+ *  function, closing included: each clears what the one before has said. Silences HDF5's printing at first use of the
+ *  room. */
 dt_err dt_h5_fail(dt_err err, const char *path, const char *what);
 
-/** Open for reading, without HDF5's file lock (not every parallel file system has one). DT_ERR_DATA: missing, not HDF5, cut short. */
+/** Open for reading, without HDF5's file lock (not every parallel file system has one). DT_ERR_DATA: missing, not HDF5,
+ *  cut short. */
 dt_err dt_h5_open(const char *path, hid_t *file);
 
-/** Attribute readers and writers on an open object. Missing or of the wrong class or shape: DT_ERR_DATA naming path and attribute. Text is malloc'ed.
- *  HDF5 1.10 may crash on variable-length text whose heap is damaged; our own files hold fixed-length text. */
+/** Attribute readers and writers on an open object. Missing or of the wrong class or shape: DT_ERR_DATA naming path and
+ *  attribute. Text is malloc'ed. HDF5 1.10 may crash on variable-length text whose heap is damaged; our own files hold
+ *  fixed-length text. */
 dt_err dt_h5_read_text(hid_t obj, const char *path, const char *name, char **text);
 dt_err dt_h5_read_u64(hid_t obj, const char *path, const char *name, uint64_t *value);
 dt_err dt_h5_read_i64(hid_t obj, const char *path, const char *name, int64_t *value);
 dt_err dt_h5_read_f64(hid_t obj, const char *path, const char *name, double *value);
-bool dt_h5_has(hid_t obj, const char *name); /* attribute */
+bool dt_h5_has(hid_t obj, const char *name);                                              /* attribute */
 dt_err dt_h5_write_text(hid_t obj, const char *path, const char *name, const char *text); /* any length */
 dt_err dt_h5_write_u64(hid_t obj, const char *path, const char *name, uint64_t value);
 dt_err dt_h5_write_i64(hid_t obj, const char *path, const char *name, int64_t value);
@@ -30,21 +34,33 @@ dt_err dt_h5_write_f64(hid_t obj, const char *path, const char *name, double val
 
 /** Checksum of an array that can be formed in pieces by any number of ranks and added up (modulo 2^64):
  *      sum over i of (word[i] + 1) * block(i / 1024) * lane(i % 1024)
- *  word[i] the i-th little-endian element of 1, 2, 4 or 8 bytes as unsigned integer, i counted from the start of the whole array; first is the i of
- *  data's first element. block and lane are odd, so a change of any single element always changes the sum, and so does an exchange of two within a
- *  block; all else with overwhelming probability. (Multilinear hashing: Lemire & Kaser, arXiv:1202.4961.) Large arrays use OpenMP's threads. */
+ *  word[i] the i-th little-endian element of 1, 2, 4 or 8 bytes as unsigned integer, i counted from the start of the
+ *  whole array; first is the i of data's first element. block and lane are odd, so a change of any single element
+ *  always changes the sum, and so does an exchange of two within a block; all else with overwhelming probability.
+ *  (Multilinear hashing: Lemire & Kaser, arXiv:1202.4961.) Large arrays use OpenMP's threads. */
 uint64_t dt_checksum(const void *data, int64_t first, int64_t n_elems, size_t elem_size);
 
 enum { DT_CHECKSUM_BLOCK = 1024 };
 static inline uint64_t dt_checksum_block(uint64_t b) { return dt_mix64(b) | 1; }
 static inline uint32_t dt_checksum_lane(uint64_t j) { return (uint32_t)(dt_mix64(~j) >> 32) | 1; }
 
-/* ---- arrays in a file ------------------------------------------------------------------------------------------------ */
+/* ---- arrays in a file -------------------------------------------------------------------------------------------- */
 
 /** Element types that are read, little-endian. BF16 is uint16 with the attribute dtype = "bf16". */
 typedef enum dt_h5_type {
-    DT_H5_OTHER, DT_H5_F32, DT_H5_F16, DT_H5_BF16, DT_H5_F64,
-    DT_H5_U8, DT_H5_U16, DT_H5_U32, DT_H5_U64, DT_H5_I8, DT_H5_I16, DT_H5_I32, DT_H5_I64
+    DT_H5_OTHER,
+    DT_H5_F32,
+    DT_H5_F16,
+    DT_H5_BF16,
+    DT_H5_F64,
+    DT_H5_U8,
+    DT_H5_U16,
+    DT_H5_U32,
+    DT_H5_U64,
+    DT_H5_I8,
+    DT_H5_I16,
+    DT_H5_I32,
+    DT_H5_I64
 } dt_h5_type;
 const char *dt_h5_type_name(dt_h5_type t); /* "fp32", "uint16", ... */
 
@@ -56,17 +72,20 @@ typedef struct dt_h5_array {
     int n_dims; /* 0: a scalar */
     int64_t shape[DT_H5_MAX_DIMS];
     int64_t n_elems;
-    int64_t offset; /* in bytes from the start of the file where the elements lie in one piece (dt_read_at), else -1 (dt_h5_read_run) */
+    /* in bytes from the start of the file where the elements lie in one piece (dt_read_at), else -1 (dt_h5_read_run) */
+    int64_t offset;
     bool has_checksum;
     uint64_t checksum;
 } dt_h5_array;
 
-/** Open by full name ("/model/x"); only hard links are followed, so nothing leads out of the file. Negative: not there. */
+/** Open by full name ("/model/x"); only hard links are followed, so nothing leads out of the file. Negative: not
+ *  there. */
 hid_t dt_h5_open_array(hid_t file, const char *name);
 /** DT_ERR_DATA naming path and name: unknown type, storage outside the file, beyond its end, sizes that overflow. */
 dt_err dt_h5_inspect(hid_t dset, const char *path, const char *name, dt_h5_array *a);
 /** Elements first .. first+n-1 in row-major order, through HDF5: any layout. out: [n] of the file's element type. */
-dt_err dt_h5_read_run(hid_t dset, const char *path, const char *name, const dt_h5_array *a, int64_t first, int64_t n, void *out);
+dt_err dt_h5_read_run(hid_t dset, const char *path, const char *name, const dt_h5_array *a, int64_t first, int64_t n,
+                      void *out);
 /** dt_checksum of the whole array, through a buffer of a few MiB. */
 dt_err dt_h5_checksum(hid_t dset, const char *path, const char *name, const dt_h5_array *a, uint64_t *sum);
 /** Call visit for each array of a file, by name; stops at the first error. */
@@ -76,10 +95,10 @@ dt_err dt_h5_each_array(hid_t file, const char *path, dt_h5_visit visit, void *c
 /** Read exactly nbytes at a byte offset; no lock needed. DT_ERR_DATA: the file ends before, or the system's reason. */
 dt_err dt_read_at(int fd, const char *path, int64_t offset, void *out, size_t nbytes);
 
-/* ---- plain files -------------------------------------------------------------------------------------------------------- */
+/* ---- plain files ------------------------------------------------------------------------------------------------- */
 
-/** Behind the message that a model or tokenizer cannot be opened: "; how to get it" where path may be meant as a name of the Hugging Face hub, or as a place
- *  for such a model; else "". why: errno. */
+/** Behind the message that a model or tokenizer cannot be opened: "; how to get it" where path may be meant as a name
+ *  of the Hugging Face hub, or as a place for such a model; else "". why: errno. */
 const char *dt_missing_model_hint(const char *path, int why, char *out, size_t size);
 
 /** "DIR/NAME" and an ending; false when it does not fit into out [PATH_MAX]. */
@@ -90,16 +109,18 @@ bool dt_is_directory(const char *path);
 dt_err dt_read_file(const char *path, size_t max_bytes, char **text, size_t *nbytes);
 /** Write exactly nbytes at a byte offset. DT_ERR_WRITE. */
 dt_err dt_write_at(int fd, const char *path, int64_t offset, const void *bytes, size_t nbytes);
-/** Reserve the blocks of a file that is there (dt_create_file), so that a full disk is met now; does nothing where the file system cannot. what: "a checkpoint".
- *  DT_ERR_WRITE. */
+/** Reserve the blocks of a file that is there (dt_create_file), so that a full disk is met now; does nothing where the
+ *  file system cannot. what: "a checkpoint". DT_ERR_WRITE. */
 dt_err dt_reserve_file(const char *path, int64_t nbytes, const char *what);
-/** Is there so much room on the disk of a folder? A first look only: what counts is the reservation. DT_ERR_WRITE naming path and what. */
+/** Is there so much room on the disk of a folder? A first look only: what counts is the reservation. DT_ERR_WRITE
+ *  naming path and what. */
 dt_err dt_check_space(const char *folder, const char *path, double nbytes, const char *what);
 /** Make a directory and its parents. DT_ERR_WRITE with the reason. */
 dt_err dt_make_dirs(const char *path);
 dt_err dt_make_folder_of(const char *path); /* the directory that this file is to be in */
-/** A new, empty file, open for writing. Whatever has the name (the rest of a killed run, a link that somebody planted) is removed, never written
- *  through: all that this program writes begins here, under the name FINAL.part as a rule. DT_ERR_WRITE with the reason: a directory, no right. */
+/** A new, empty file, open for writing. Whatever has the name (the rest of a killed run, a link that somebody planted)
+ *  is removed, never written through: all that this program writes begins here, under the name FINAL.part as a rule.
+ *  DT_ERR_WRITE with the reason: a directory, no right. */
 dt_err dt_create_file(const char *path, int *fd);
 /** The same, closed again: for a library that opens files by name. */
 dt_err dt_create_empty_file(const char *path);
@@ -109,7 +130,7 @@ typedef struct dt_aside {
     char *part; /* NULL: nothing is open */
     int fd;
 } dt_aside;
-dt_err dt_aside_open(dt_aside *a, const char *path); /* PATH must be replaceable. DT_ERR_WRITE */
+dt_err dt_aside_open(dt_aside *a, const char *path);                  /* PATH must be replaceable. DT_ERR_WRITE */
 dt_err dt_aside_write(dt_aside *a, const void *bytes, size_t nbytes); /* behind what is there. DT_ERR_WRITE */
 dt_err dt_aside_sync(dt_aside *a);
 /** fsync, close, rename, fsync of the folder; after a failure PATH.part is gone and PATH as it was. DT_ERR_WRITE. */
@@ -121,14 +142,15 @@ dt_err dt_copy_file(const char *from, const char *to);
 dt_err dt_write_file_atomic(const char *path, const char *text, size_t nbytes);
 /** Write text to path itself and fsync; on failure no file is left. DT_ERR_WRITE. */
 dt_err dt_write_file_sync(const char *path, const char *text, size_t nbytes);
-/** That a tool may write its result to path: it is none of the inputs (same device and inode, so also through links; "-" is standard input), and
- *  nothing is there unless force. DT_ERR_USAGE with the next step. */
+/** That a tool may write its result to path: it is none of the inputs (same device and inode, so also through links;
+ *  "-" is standard input), and nothing is there unless force. DT_ERR_USAGE with the next step. */
 dt_err dt_check_output(const char *path, bool force, const char *const *inputs, int n_inputs);
 /** That a file may take the place of path: a rename would put one over /dev/null, too, when root asks. DT_ERR_WRITE. */
 dt_err dt_check_replaceable(const char *path);
 /** Rename onto a file or nothing, and make it durable (fsync of the folder). DT_ERR_WRITE. */
 dt_err dt_rename_durable(const char *from, const char *to);
-/** Files that match a comma-free pattern, sorted by name; a plain path must exist. DT_ERR_DATA when nothing matches. Free with dt_list_free. */
+/** Files that match a comma-free pattern, sorted by name; a plain path must exist. DT_ERR_DATA when nothing matches.
+ *  Free with dt_list_free. */
 dt_err dt_glob(const char *pattern, char ***paths, int *n_paths);
 
 #endif

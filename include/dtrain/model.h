@@ -1,7 +1,7 @@
 /* model.h - layers as math over a device: GPT-2, Llama 2/3, Mistral, Qwen2/2.5, Qwen3. Knows neither MPI nor ZeRO.
  *
- * A model is a list of units ("embed", "block.0" .., "head"); parameters and gradients come through a dt_param_source, so tests run it on plain
- * buffers. Definitions: algorithms.md section 8. */
+ * A model is a list of units ("embed", "block.0" .., "head"); parameters and gradients come through a dt_param_source,
+ * so tests run it on plain buffers. Definitions: algorithms.md section 8. */
 #ifndef DTRAIN_MODEL_H
 #define DTRAIN_MODEL_H
 
@@ -10,10 +10,18 @@
 #include "dtrain/device.h"
 #include "dtrain/unit.h"
 
-/* ---- configuration ------------------------------------------------------------------------------------------------- */
+/* ---- configuration ----------------------------------------------------------------------------------------------- */
 
 typedef enum dt_family { DT_GPT2, DT_LLAMA, DT_MISTRAL, DT_QWEN2, DT_QWEN3, DT_N_FAMILY } dt_family;
-typedef enum dt_rope_type { DT_ROPE_NONE, DT_ROPE_DEFAULT, DT_ROPE_LINEAR, DT_ROPE_DYNAMIC, DT_ROPE_LLAMA3, DT_ROPE_YARN, DT_N_ROPE } dt_rope_type;
+typedef enum dt_rope_type {
+    DT_ROPE_NONE,
+    DT_ROPE_DEFAULT,
+    DT_ROPE_LINEAR,
+    DT_ROPE_DYNAMIC,
+    DT_ROPE_LLAMA3,
+    DT_ROPE_YARN,
+    DT_N_ROPE
+} dt_rope_type;
 enum { DT_MAX_EOS = 16 };
 
 /** config.json, checked and with its defaults filled in. */
@@ -23,11 +31,11 @@ typedef struct dt_model_config {
     int64_t vocab_size, max_position_embeddings;
     double norm_eps, initializer_range;
     dt_activation act;
-    bool gated_mlp;   /* down(act(gate) * up); else down(act(up)) */
-    bool rms_norm;    /* else LayerNorm with bias */
+    bool gated_mlp; /* down(act(gate) * up); else down(act(up)) */
+    bool rms_norm;  /* else LayerNorm with bias */
     bool qkv_bias, o_bias, mlp_bias, qk_norm, tie_word_embeddings;
-    bool conv1d;      /* GPT-2: matrices stored [in, out] */
-    bool *sliding;    /* [num_hidden_layers]: does the block use the window? NULL: none does */
+    bool conv1d;   /* GPT-2: matrices stored [in, out] */
+    bool *sliding; /* [num_hidden_layers]: does the block use the window? NULL: none does */
     int64_t sliding_window;
     bool scale_attn_weights, scale_attn_by_inverse_layer_idx;
     dt_rope_type rope_type;
@@ -42,17 +50,20 @@ typedef struct dt_model_config {
     char *json; /* the text it was made from, re-serialised: goes into checkpoints */
 } dt_model_config;
 
-/** Parse the text of a config.json; name is what messages call it. Unknown keys are ignored; a key with an unsupported value is DT_ERR_DATA naming
- *  file, key and value. */
+/** Parse the text of a config.json; name is what messages call it. Unknown keys are ignored; a key with an unsupported
+ *  value is DT_ERR_DATA naming file, key and value. */
 dt_err dt_model_config_parse(dt_model_config *mc, const char *name, const char *json_text);
-/** From [model]: `config` (a file), or the inline keys; keys given inline besides `config` override it. Not for `path`. DT_ERR_USAGE / DT_ERR_DATA. */
+/** From [model]: `config` (a file), or the inline keys; keys given inline besides `config` override it. Not for `path`.
+ *  DT_ERR_USAGE / DT_ERR_DATA. */
 dt_err dt_model_config_from_keys(dt_model_config *mc, const dt_config *cfg);
 void dt_model_config_free(dt_model_config *mc);
 /** A dropout of [model]: of attention, embedding and residual branches alike; negative: the model's own stays. */
 void dt_model_config_set_dropout(dt_model_config *mc, double dropout);
-/** Tell of each field that decides what the model computes and differs, by its name in config.json; in the order of the struct. */
+/** Tell of each field that decides what the model computes and differs, by its name in config.json; in the order of the
+ *  struct. */
 typedef void (*dt_model_visit)(void *self, const char *name, const char *before, const char *now);
-void dt_model_config_compare(const dt_model_config *before, const dt_model_config *now, dt_model_visit visit, void *self);
+void dt_model_config_compare(const dt_model_config *before, const dt_model_config *now, dt_model_visit visit,
+                             void *self);
 /* The words of config.json: "llama", "silu", "linear" ("none" for a model without rotary embedding). */
 const char *dt_family_name(dt_family family);
 const char *dt_activation_name(dt_activation act);
@@ -60,75 +71,87 @@ const char *dt_rope_name(dt_rope_type type);
 /** The first of config.json's architectures: "LlamaForCausalLM". */
 const char *dt_model_architecture(dt_family family);
 
-/** The units of a model, malloc'ed; free with dt_model_free_units. Unit 0 is the embedding, the last the head (final norm; lm_head.weight unless tied).
- *  Names are those that transformers' save_pretrained writes: for GPT-2 with the prefix "transformer." (the first published files lack it).
- *  One group each: q, k, v weights; q, k, v biases; gate and up weights; gate and up biases. */
+/** The units of a model, malloc'ed; free with dt_model_free_units. Unit 0 is the embedding, the last the head (final
+ *  norm; lm_head.weight unless tied). Names are those that transformers' save_pretrained writes: for GPT-2 with the
+ *  prefix "transformer." (the first published files lack it). One group each: q, k, v weights; q, k, v biases; gate and
+ *  up weights; gate and up biases. */
 dt_err dt_model_make_units(const dt_model_config *mc, dt_unit **units, int *n_units);
 void dt_model_free_units(dt_unit *units, int n_units);
 
-/** Rows of a rotary table as dt_device_ops.rope wants them (cos, then sin; algorithms.md 8.5), computed in double: those of the positions
- *  first .. first+n-1 of a sequence of `length` tokens. The dynamic rule alone looks at the length. cos_sin: [n, head_dim]. */
+/** Rows of a rotary table as dt_device_ops.rope wants them (cos, then sin; algorithms.md 8.5), computed in double:
+ *  those of the positions first .. first+n-1 of a sequence of `length` tokens. The dynamic rule alone looks at the
+ *  length. cos_sin: [n, head_dim]. */
 void dt_model_rope_rows(const dt_model_config *mc, int64_t length, int64_t first, int64_t n, float *cos_sin);
 
-/** The longest sequence that makes sense: max_position_embeddings, stretched by the factor of the linear, dynamic and yarn rules. */
+/** The longest sequence that makes sense: max_position_embeddings, stretched by the factor of the linear, dynamic and
+ *  yarn rules. */
 int64_t dt_model_max_length(const dt_model_config *mc);
 
-/** Floating-point operations of forward and backward for sequences of these lengths: 6 per parameter of matrices and token (the embedding's look-up is
- *  none, the head is one also when tied), and attention's over the causal half of the squares. */
+/** Floating-point operations of forward and backward for sequences of these lengths: 6 per parameter of matrices and
+ *  token (the embedding's look-up is none, the head is one also when tied), and attention's over the causal half of the
+ *  squares. */
 double dt_model_train_flops(const dt_model_config *mc, int64_t n_tok, double sum_seq_len_squared);
 
-/* ---- the model ----------------------------------------------------------------------------------------------------- */
+/* ---- the model --------------------------------------------------------------------------------------------------- */
 
 typedef struct dt_model dt_model;
 
 typedef struct dt_model_options {
     dt_dtype dtype;
-    dt_dtype grad_dtype;   /* of the views that grads_acquire gives */
-    int32_t max_tok;       /* most tokens of a micro-batch (rank) */
-    int32_t max_seq;       /* most sequences of a micro-batch */
-    int32_t max_pos;       /* longest sequence, a cached one included: positions are below it. GPT-2: at most max_position_embeddings */
-    bool training;         /* keep what backward needs */
-    bool checkpoint_blocks; /* keep block inputs alone, recompute in backward */
+    dt_dtype grad_dtype; /* of the views that grads_acquire gives */
+    int32_t max_tok;     /* most tokens of a micro-batch (rank) */
+    int32_t max_seq;     /* most sequences of a micro-batch */
+    /* longest sequence, a cached one included: positions are below it. GPT-2: at most max_position_embeddings */
+    int32_t max_pos;
+    bool training;                 /* keep what backward needs */
+    bool checkpoint_blocks;        /* keep block inputs alone, recompute in backward */
     int32_t cache_seqs, cache_len; /* key-value cache for generation: sequences and tokens each; 0: none */
-    bool by_row; /* logits of a token have the same bits whatever else is in the batch and however its sequence was cut; forward alone */
-    uint64_t seed;         /* for dropout */
+    /* logits of a token have the same bits whatever else is in the batch and however its sequence was cut; forward
+     * alone */
+    bool by_row;
+    uint64_t seed; /* for dropout */
 } dt_model_options;
 
-/** Bytes by category that dt_model_open will allocate (activations with the cache, pinned staging, the batch on the device as data, the rotary table as
- *  other). Same arithmetic as the allocation. */
-dt_err dt_model_plan(const dt_model_config *mc, const dt_model_options *opt, const dt_device *dev, size_t bytes[DT_N_MEMCAT]);
+/** Bytes by category that dt_model_open will allocate (activations with the cache, pinned staging, the batch on the
+ *  device as data, the rotary table as other). Same arithmetic as the allocation. */
+dt_err dt_model_plan(const dt_model_config *mc, const dt_model_options *opt, const dt_device *dev,
+                     size_t bytes[DT_N_MEMCAT]);
 
-/** Local. Allocates activations for max_tok. mc, units, dev and source are borrowed for the model's life. phase may be NULL. */
-dt_err dt_model_open(dt_model **m, const dt_model_config *mc, const dt_model_options *opt, const dt_unit *units, int n_units,
-                     dt_device *dev, const dt_param_source *source, dt_stream *compute, dt_phase *phase);
+/** Local. Allocates activations for max_tok. mc, units, dev and source are borrowed for the model's life. phase may be
+ *  NULL. */
+dt_err dt_model_open(dt_model **m, const dt_model_config *mc, const dt_model_options *opt, const dt_unit *units,
+                     int n_units, dt_device *dev, const dt_param_source *source, dt_stream *compute, dt_phase *phase);
 void dt_model_close(dt_model *m);
 
-/* A training micro-step is forward, head, backward; all three also with an empty batch (n_tok 0), which passes through every unit and contributes
- * zero. Units are acquired and released in the same order whatever the batch. */
+/* A training micro-step is forward, head, backward; all three also with an empty batch (n_tok 0), which passes through
+ * every unit and contributes zero. Units are acquired and released in the same order whatever the batch. */
 
-/** Embedding and blocks: leaves the hidden states on the device (the final norm belongs to the head, which applies it to the rows that have a target).
- *  train: dropout on, keep what backward needs. step keys dropout, with the seed and b->token_key. b is free again on return.
- *  DT_ERR_DATA: a token outside the vocabulary, a position outside max_pos. */
+/** Embedding and blocks: leaves the hidden states on the device (the final norm belongs to the head, which applies it
+ *  to the rows that have a target). train: dropout on, keep what backward needs. step keys dropout, with the seed and
+ *  b->token_key. b is free again on return. DT_ERR_DATA: a token outside the vocabulary, a position outside max_pos. */
 dt_err dt_model_forward(dt_model *m, const dt_batch *b, bool train, int64_t step);
 
-/** Log-probabilities of the targets (0 where there is none), from the hidden states of the last forward. Host arrays [n_tok]; hit (argmax is the
- *  target) and entropy may be NULL. Synchronous. inv_temperature as a rule 1. */
+/** Log-probabilities of the targets (0 where there is none), from the hidden states of the last forward. Host arrays
+ *  [n_tok]; hit (argmax is the target) and entropy may be NULL. Synchronous. inv_temperature as a rule 1. */
 dt_err dt_model_logp(dt_model *m, const dt_batch *b, float inv_temperature, float *logp, uint8_t *hit, float *entropy);
 
-/** The head, forward and backward in one pass, for known weights: u[t] = -dL/dlogp_t (host, [n_tok]). Gives logp and hit as above (after a sync by
- *  the callee), adds the head's parameter gradients, leaves the gradient of the hidden states for dt_model_backward. Tied: holds the gradients of unit 0
- *  from here until dt_model_backward has added the embedding's. */
-dt_err dt_model_head(dt_model *m, const dt_batch *b, const float *u, float inv_temperature, float *logp, uint8_t *hit, float *entropy);
+/** The head, forward and backward in one pass, for known weights: u[t] = -dL/dlogp_t (host, [n_tok]). Gives logp and
+ *  hit as above (after a sync by the callee), adds the head's parameter gradients, leaves the gradient of the hidden
+ *  states for dt_model_backward. Tied: holds the gradients of unit 0 from here until dt_model_backward has added the
+ *  embedding's. */
+dt_err dt_model_head(dt_model *m, const dt_batch *b, const float *u, float inv_temperature, float *logp, uint8_t *hit,
+                     float *entropy);
 
 /** Blocks and embedding backward. After dt_model_head. */
 dt_err dt_model_backward(dt_model *m, const dt_batch *b);
 
-/** Logits of the last token of each sequence (host, float [n_seq, vocab_size]; zeros for a sequence without tokens), after forward or decode.
- *  Synchronous. */
+/** Logits of the last token of each sequence (host, float [n_seq, vocab_size]; zeros for a sequence without tokens),
+ *  after forward or decode. Synchronous. */
 dt_err dt_model_last_logits(dt_model *m, const dt_batch *b, float *logits);
 
-/** Generation: run new tokens through the model with the key-value cache. Sequence s of b is cache slot slot[s]; its tokens are appended behind
- *  the cache_len[slot] tokens that are there (b->pos must continue from there). Then dt_model_last_logits. */
+/** Generation: run new tokens through the model with the key-value cache. Sequence s of b is cache slot slot[s]; its
+ *  tokens are appended behind the cache_len[slot] tokens that are there (b->pos must continue from there). Then
+ *  dt_model_last_logits. */
 dt_err dt_model_decode(dt_model *m, const dt_batch *b, const int32_t *slot);
 /** Forget the contents of cache slots (all: slot -1). */
 void dt_model_cache_clear(dt_model *m, int32_t slot);

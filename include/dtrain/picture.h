@@ -38,7 +38,8 @@ typedef struct dt_picture {
 /** Takes the curve over, also when it fails. DT_ERR_MEMORY. */
 dt_err dt_panel_add(dt_panel *p, dt_curve *curve, dt_style style, int colour, bool right, const char *title);
 
-/** Draw to a name that ends in .png or .svg, by way of NAME.part. DT_ERR_WRITE; DT_ERR_FAULT: gnuplot is missing or failed. */
+/** Draw to a name that ends in .png or .svg, by way of NAME.part. DT_ERR_WRITE; DT_ERR_FAULT: gnuplot is missing or
+ *  failed. */
 dt_err dt_picture_draw(const dt_picture *p, const char *path);
 void dt_picture_free(dt_picture *p);
 

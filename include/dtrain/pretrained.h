@@ -1,4 +1,5 @@
-/* pretrained.h - where a model's parameters come from: a checkpoint of ours, or a Hugging Face model directory (config.json and safetensors files). */
+/* pretrained.h - where a model's parameters come from: a checkpoint of ours, or a Hugging Face model directory
+ * (config.json and safetensors files). */
 #ifndef DTRAIN_PRETRAINED_H
 #define DTRAIN_PRETRAINED_H
 
@@ -21,30 +22,32 @@ typedef enum dt_pretrained_kind { DT_PRETRAINED_CHECKPOINT, DT_PRETRAINED_HF } d
 /** {0} to start from. Strings are malloc'ed. */
 typedef struct dt_pretrained {
     dt_pretrained_kind kind;
-    char *path;         /* the checkpoint file, or the directory */
-    char *config_name;  /* what messages call the configuration: the file it is in */
-    char *model_config; /* text of config.json */
-    char *tokenizer;    /* a directory with its files, a tokenizer.json, or "bytes"; NULL: not known */
-    char *chat_template;  /* what a run recorded, as dt_chat_open takes it; NULL: nothing */
+    char *path;          /* the checkpoint file, or the directory */
+    char *config_name;   /* what messages call the configuration: the file it is in */
+    char *model_config;  /* text of config.json */
+    char *tokenizer;     /* a directory with its files, a tokenizer.json, or "bytes"; NULL: not known */
+    char *chat_template; /* what a run recorded, as dt_chat_open takes it; NULL: nothing */
     dt_generation_defaults generation;
     dt_ckpt_meta meta; /* of a checkpoint; else zeros */
 } dt_pretrained;
 
-/** Find out what a path means and read all but the tensors: a directory with config.json is a Hugging Face model; anything else is for
- *  dt_checkpoint_find. Local. DT_ERR_DATA naming path, file, key and value. */
+/** Find out what a path means and read all but the tensors: a directory with config.json is a Hugging Face model;
+ *  anything else is for dt_checkpoint_find. Local. DT_ERR_DATA naming path, file, key and value. */
 dt_err dt_pretrained_describe(dt_pretrained *p, const char *path);
 void dt_pretrained_free(dt_pretrained *p); /* safe on {0} and after an error */
 
-/** Fill the parameters of z. Every rank reads the elements that it is in charge of, and no others. Collective; all ranks return the same code; on failure z's
- *  contents are undefined. DT_ERR_DATA naming file and tensor: missing, of another shape or type, altered (checkpoints), one that this model does not have
- *  (rotary_emb.inv_freq, attn.bias and attn.masked_bias apart), or an lm_head.weight that differs from the embedding where the two are tied. */
+/** Fill the parameters of z. Every rank reads the elements that it is in charge of, and no others. Collective; all
+ *  ranks return the same code; on failure z's contents are undefined. DT_ERR_DATA naming file and tensor: missing, of
+ *  another shape or type, altered (checkpoints), one that this model does not have (rotary_emb.inv_freq, attn.bias and
+ *  attn.masked_bias apart), or an lm_head.weight that differs from the embedding where the two are tied. */
 dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_phase *phase);
 
-/** The type of all weights in a Hugging Face directory; DT_ST_OTHER when they have several, and for a checkpoint. Reads headers. Local. DT_ERR_DATA. */
+/** The type of all weights in a Hugging Face directory; DT_ST_OTHER when they have several, and for a checkpoint. Reads
+ *  headers. Local. DT_ERR_DATA. */
 dt_err dt_pretrained_type(const dt_pretrained *p, dt_st_type *type);
 
-/** All that can be known without loading: every tensor of the units is there with its shape and no other is; a head beside a tied
- *  embedding is equal to it; a checkpoint's checksums. Local. DT_ERR_DATA. */
+/** All that can be known without loading: every tensor of the units is there with its shape and no other is; a head
+ *  beside a tied embedding is equal to it; a checkpoint's checksums. Local. DT_ERR_DATA. */
 dt_err dt_pretrained_verify(const dt_pretrained *p, const dt_unit *units, int n_units);
 
 #endif

@@ -1,13 +1,15 @@
-/* safetensors.h - Hugging Face's files of tensors, read without trust and written in place by any number of processes. algorithms.md 8.3.
+/* safetensors.h - Hugging Face's files of tensors, read without trust and written in place by any number of processes.
+ * algorithms.md 8.3.
  *
- * A file is the length of its header (8 bytes, little-endian), the header (JSON: {name: {dtype, shape, data_offsets}}), and the tensors' bytes, one after
- * the other. A model is one file, model.safetensors, or several with model.safetensors.index.json, which says where each tensor is. */
+ * A file is the length of its header (8 bytes, little-endian), the header (JSON: {name: {dtype, shape, data_offsets}}),
+ * and the tensors' bytes, one after the other. A model is one file, model.safetensors, or several with
+ * model.safetensors.index.json, which says where each tensor is. */
 #ifndef DTRAIN_SAFETENSORS_H
 #define DTRAIN_SAFETENSORS_H
 
 #include "dtrain/core.h"
 
-/* ---- element types ------------------------------------------------------------------------------------------------------ */
+/* ---- element types ----------------------------------------------------------------------------------------------- */
 
 typedef enum dt_st_type { DT_ST_OTHER, DT_ST_F32, DT_ST_F16, DT_ST_BF16 } dt_st_type;
 
@@ -15,11 +17,11 @@ static inline size_t dt_st_type_size(dt_st_type t) { return t == DT_ST_F32 ? 4 :
 const char *dt_st_type_name(dt_st_type t); /* "F32", "F16", "BF16" */
 static inline dt_st_type dt_st_type_of(dt_dtype t) { return t == DT_F32 ? DT_ST_F32 : DT_ST_BF16; }
 
-/** n elements of one type as another; rounding is to nearest, ties to even, and a number too large for F16 becomes infinite. Returns how many finite ones
- *  did. from and to must not overlap. */
+/** n elements of one type as another; rounding is to nearest, ties to even, and a number too large for F16 becomes
+ *  infinite. Returns how many finite ones did. from and to must not overlap. */
 int64_t dt_st_convert(const void *from, dt_st_type from_type, void *to, dt_st_type to_type, int64_t n);
 
-/* ---- reading -------------------------------------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 enum { DT_ST_MAX_DIMS = 8 };
 
@@ -42,22 +44,26 @@ typedef struct dt_safetensors {
     int n_tensors;
 } dt_safetensors;
 
-/** Read the headers of a file, or of all files of a directory: model.safetensors, else those that model.safetensors.index.json names. Local. {0} to start from.
- *  DT_ERR_DATA naming file and tensor: neither is there (and what is instead: pickled weights); a header that is cut, too long (100 MB) or no JSON; an
- *  unknown dtype; sizes that overflow; offsets that do not fit the shape, overlap, leave gaps or do not end with the file; a tensor twice, in another file than the
- *  index says or in none; an index that names files outside of the directory. */
+/** Read the headers of a file, or of all files of a directory: model.safetensors, else those that
+ *  model.safetensors.index.json names. Local. {0} to start from. DT_ERR_DATA naming file and tensor: neither is there
+ *  (and what is instead: pickled weights); a header that is cut, too long (100 MB) or no JSON; an unknown dtype; sizes
+ *  that overflow; offsets that do not fit the shape, overlap, leave gaps or do not end with the file; a tensor twice,
+ *  in another file than the index says or in none; an index that names files outside of the directory. */
 dt_err dt_safetensors_open(dt_safetensors *s, const char *path);
 void dt_safetensors_close(dt_safetensors *s); /* safe on {0} and after an error */
 
 const dt_st_tensor *dt_safetensors_find(const dt_safetensors *s, const char *name); /* NULL: there is none */
-/** Elements first .. first+n-1 in row-major order, as dtype. Local. DT_ERR_DATA: not F32, F16 or BF16; the file ends before. DT_ERR_ARG: outside the tensor. */
-dt_err dt_safetensors_read(const dt_safetensors *s, const dt_st_tensor *t, int64_t first, int64_t n, dt_dtype dtype, void *out);
+/** Elements first .. first+n-1 in row-major order, as dtype. Local. DT_ERR_DATA: not F32, F16 or BF16; the file ends
+ *  before. DT_ERR_ARG: outside the tensor. */
+dt_err dt_safetensors_read(const dt_safetensors *s, const dt_st_tensor *t, int64_t first, int64_t n, dt_dtype dtype,
+                           void *out);
 
-/* ---- writing -------------------------------------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 #define DT_ST_SHARD_SIZE INT64_C(5000000000) /* bytes: as transformers cuts by default */
 
-/** Files to be written: a function of names, shapes, type and shard size alone, so every process that makes it knows where each tensor goes. */
+/** Files to be written: a function of names, shapes, type and shard size alone, so every process that makes it knows
+ *  where each tensor goes. */
 typedef struct dt_st_layout {
     dt_st_type type;
     int n_files, n_tensors;
@@ -76,17 +82,20 @@ typedef struct dt_st_entry {
     const int64_t *shape;
 } dt_st_entry;
 
-/** Tensors go into files in the order given, each file as full as shard_size (bytes of data) allows and with one tensor at least; inside a file they are
- *  sorted by name, and headers are spaced so that data begins at a multiple of 8 bytes, as the safetensors library does. Local. DT_ERR_MEMORY, DT_ERR_ARG. */
-dt_err dt_st_layout_make(dt_st_layout *l, const dt_st_entry *entries, int n_entries, dt_st_type type, int64_t shard_size);
+/** Tensors go into files in the order given, each file as full as shard_size (bytes of data) allows and with one tensor
+ *  at least; inside a file they are sorted by name, and headers are spaced so that data begins at a multiple of 8
+ *  bytes, as the safetensors library does. Local. DT_ERR_MEMORY, DT_ERR_ARG. */
+dt_err dt_st_layout_make(dt_st_layout *l, const dt_st_entry *entries, int n_entries, dt_st_type type,
+                         int64_t shard_size);
 void dt_st_layout_free(dt_st_layout *l); /* safe on {0} */
 
-/** Make DIR/NAME.part for every file, its blocks reserved and its header written, and for the index. On failure none is left. One process. DT_ERR_WRITE (disk
- *  full, ...). */
+/** Make DIR/NAME.part for every file, its blocks reserved and its header written, and for the index. On failure none is
+ *  left. One process. DT_ERR_WRITE (disk full, ...). */
 dt_err dt_st_layout_create(const dt_st_layout *l, const char *dir);
 /** Flush a file that this process has written to: DIR/NAME.part. DT_ERR_WRITE. */
 dt_err dt_st_layout_sync(const dt_st_layout *l, const char *dir, int file);
-/** Rename every file and then the index, after removing weights of an earlier model that have other names. One process. DT_ERR_WRITE. */
+/** Rename every file and then the index, after removing weights of an earlier model that have other names. One process.
+ *  DT_ERR_WRITE. */
 dt_err dt_st_layout_publish(const dt_st_layout *l, const char *dir);
 void dt_st_layout_discard(const dt_st_layout *l, const char *dir); /* remove every .part */
 

@@ -1,19 +1,22 @@
 /* sampler.h - from a row of logits to the next token. algorithms.md, appendix B.
  *
- * The transforms, in this order: repetition penalty, temperature, top-k, top-p, min-p. Then one uniform number u, a pure function of (seed, sequence,
- * position), picks the token by the inverse of the cumulative distribution in the order of token ids: the first id v whose p_0 + ... + p_v exceeds u. So
- * a sequence's tokens depend neither on the batch it runs in nor on the rank. */
+ * The transforms, in this order: repetition penalty, temperature, top-k, top-p, min-p. Then one uniform number u, a
+ * pure function of (seed, sequence, position), picks the token by the inverse of the cumulative distribution in the
+ * order of token ids: the first id v whose p_0 + ... + p_v exceeds u. So a sequence's tokens depend neither on the
+ * batch it runs in nor on the rank. */
 #ifndef DTRAIN_SAMPLER_H
 #define DTRAIN_SAMPLER_H
 
 #include "dtrain/core.h"
 
 typedef struct dt_sampling {
-    bool greedy;        /* the largest logit (after the repetition penalty), the lowest id on ties; the rest is not looked at */
+    /* the largest logit (after the repetition penalty), the lowest id on ties; the rest is not looked at */
+    bool greedy;
     double temperature; /* logits / temperature; 0 means greedy */
     int64_t top_k;      /* the k most probable, of equal ones those with lower ids; 0: all */
-    double top_p;       /* of those the fewest most probable whose probabilities reach p of their sum, at least one; 1: all */
-    double min_p;       /* of those the ones with at least min_p times the probability of the most probable; 0: all */
+    /* of those the fewest most probable whose probabilities reach p of their sum, at least one; 1: all */
+    double top_p;
+    double min_p; /* of those the ones with at least min_p times the probability of the most probable; 0: all */
     double repetition_penalty; /* of tokens seen before: logit / rho when positive, logit * rho otherwise; 1: none */
     uint64_t seed;
 } dt_sampling;
@@ -31,7 +34,8 @@ void dt_sampler_close(dt_sampler *s); /* safe on NULL */
 /** The next token of a sequence. Local.
  *
  *  logits    [vocab_size], read; -inf excludes a token
- *  seen      [n_seen] the ids of the sequence so far, prompt included; repeats count once. Looked at for the repetition penalty alone
+ *  seen      [n_seen] the ids of the sequence so far, prompt included; repeats count once. Looked at for the repetition
+ *            penalty alone
  *  sequence  the number of the sequence among all of the job; position: of the new token in it
  *  Returns DT_OK, or DT_ERR_NONFINITE when a logit is NaN or +inf or all are -inf. */
 dt_err dt_sampler_draw(dt_sampler *s, const float *logits, const int32_t *seen, int64_t n_seen, uint64_t sequence,
@@ -40,10 +44,12 @@ dt_err dt_sampler_draw(dt_sampler *s, const float *logits, const int32_t *seen, 
 /** The uniform number in [0, 1) behind a draw: 53 bits of Philox, counter (sequence, position). */
 double dt_sampler_uniform(uint64_t seed, uint64_t sequence, uint64_t position);
 
-/** log(sum over v of e^logits[v]), in double: logits[t] minus it is the log-probability of t. +inf or NaN among the logits give no number. */
+/** log(sum over v of e^logits[v]), in double: logits[t] minus it is the log-probability of t. +inf or NaN among the
+ *  logits give no number. */
 double dt_log_sum_exp(const float *logits, int64_t n);
 
-/** For tests and tools: the distribution that dt_sampler_draw would draw from, p [vocab_size], sum 1 to rounding. Greedy: a single 1. */
+/** For tests and tools: the distribution that dt_sampler_draw would draw from, p [vocab_size], sum 1 to rounding.
+ *  Greedy: a single 1. */
 dt_err dt_sampler_distribution(dt_sampler *s, const float *logits, const int32_t *seen, int64_t n_seen, double *p);
 
 #endif

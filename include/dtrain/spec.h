@@ -26,7 +26,8 @@ bool dt_spec_get(const dt_spec *s, const char *key, dt_spec *child);
 /** The i-th value of an array. */
 dt_spec dt_spec_item(const dt_spec *array, size_t i);
 
-/* These leave *out alone when the key is absent or null. An integer may be written as a float with an integral value. */
+/* These leave *out alone when the key is absent or null. An integer may be written as a float with an integral
+ * value. */
 dt_err dt_spec_bool(const dt_spec *s, const char *key, bool *out);
 dt_err dt_spec_string(const dt_spec *s, const char *key, const char **out); /* borrowed */
 dt_err dt_spec_int(const dt_spec *s, const char *key, int64_t lo, int64_t hi, int64_t *out);

@@ -1,8 +1,9 @@
 /* tokenizer.h - text to token ids and back. algorithms.md A.2.
  *
- * A tokenizer is read once and never changes: any number of threads may share it. What encoding needs besides (caches, match data) is an encoder, one a
- * thread. Every text is bytes. What is not UTF-8 in it is encoded as its replacement (dt_utf8_repair), but by "bytes", which keeps it: the reference for
- * all others, Hugging Face's tokenizers, is given valid text only. */
+ * A tokenizer is read once and never changes: any number of threads may share it. What encoding needs besides (caches,
+ * match data) is an encoder, one a thread. Every text is bytes. What is not UTF-8 in it is encoded as its replacement
+ * (dt_utf8_repair), but by "bytes", which keeps it: the reference for all others, Hugging Face's tokenizers, is given
+ * valid text only. */
 #ifndef DTRAIN_TOKENIZER_H
 #define DTRAIN_TOKENIZER_H
 
@@ -10,10 +11,11 @@
 
 typedef struct dt_tokenizer dt_tokenizer;
 
-/** "bytes": ids 0..255 are bytes, 256 is the end of text. Else a tokenizer.json with a BPE model, or a directory that holds one. Beside it may stand
- *  tokenizer_config.json and special_tokens_map.json, which say what bos, eos and pad are and whether they are put around texts, and
- *  chat_template.jinja. "truncation" and "padding" of a tokenizer.json are left to who asks for them. Local. DT_ERR_USAGE: there is no such file;
- *  DT_ERR_DATA naming file, key and value: not valid, or a kind of tokenizer that is not supported. */
+/** "bytes": ids 0..255 are bytes, 256 is the end of text. Else a tokenizer.json with a BPE model, or a directory that
+ *  holds one. Beside it may stand tokenizer_config.json and special_tokens_map.json, which say what bos, eos and pad
+ *  are and whether they are put around texts, and chat_template.jinja. "truncation" and "padding" of a tokenizer.json
+ *  are left to who asks for them. Local. DT_ERR_USAGE: there is no such file; DT_ERR_DATA naming file, key and value:
+ *  not valid, or a kind of tokenizer that is not supported. */
 dt_err dt_tokenizer_open(dt_tokenizer **t, const char *name);
 void dt_tokenizer_close(dt_tokenizer *t); /* safe on NULL */
 
@@ -26,15 +28,18 @@ typedef struct dt_tokenizer_info {
 } dt_tokenizer_info;
 const dt_tokenizer_info *dt_tokenizer_get_info(const dt_tokenizer *t); /* lives as long as t */
 
-/** Is the id one that decoding leaves out when special tokens are not wanted? Also true of ids that the tokenizer does not know. */
+/** Is the id one that decoding leaves out when special tokens are not wanted? Also true of ids that the tokenizer does
+ *  not know. */
 bool dt_tokenizer_is_special(const dt_tokenizer *t, int32_t id);
-/** The token as the vocabulary writes it, NULL for an unknown id; and the id of a token written so, -1 for an unknown one. */
+/** The token as the vocabulary writes it, NULL for an unknown id; and the id of a token written so, -1 for an unknown
+ *  one. */
 const char *dt_tokenizer_token(const dt_tokenizer *t, int32_t id);
 int32_t dt_tokenizer_find(const dt_tokenizer *t, const char *token);
-/** Bytes that an id stands for in running text (perhaps a piece of a character); none for special and unknown tokens. Lives as long as t. */
+/** Bytes that an id stands for in running text (perhaps a piece of a character); none for special and unknown tokens.
+ *  Lives as long as t. */
 const char *dt_tokenizer_bytes(const dt_tokenizer *t, int32_t id, size_t *nbytes);
 
-/* ---- text to ids ------------------------------------------------------------------------------------------------------ */
+/* ---- text to ids ------------------------------------------------------------------------------------------------- */
 
 typedef struct dt_ids {
     int32_t *id; /* malloc'ed; the caller frees */
@@ -57,27 +62,32 @@ void dt_encoder_close(dt_encoder *e);                          /* safe on NULL *
 enum {
     DT_ENCODE_WRAP = 1, /* with what the tokenizer puts around a text: BOS, EOS */
     DT_ENCODE_GOES_ON =
-        2, /* the spans go on with a text that was cut (dt_text_cut): nothing is done that belongs to the start of a text */
+        /* the spans go on with a text that was cut (dt_text_cut): nothing is done that belongs to the start of a
+         * text */
+    2,
     DT_ENCODE_MORE = 4, /* the text goes on in another call: nothing is put behind it */
 };
-/** Append the ids of the text that the spans make together, as if it were one. ends, when not NULL, [n_spans]: ids->n at the end of each span, or -1 when
- *  a token reaches across that end into the next span. Special tokens written in the text are recognised. DT_ERR_MEMORY, DT_ERR_DATA (a limit of the
- *  expression library was met; says which bytes). */
+/** Append the ids of the text that the spans make together, as if it were one. ends, when not NULL, [n_spans]: ids->n
+ *  at the end of each span, or -1 when a token reaches across that end into the next span. Special tokens written in
+ *  the text are recognised. DT_ERR_MEMORY, DT_ERR_DATA (a limit of the expression library was met; says which
+ *  bytes). */
 dt_err dt_encode(dt_encoder *e, const dt_span *spans, int n_spans, unsigned flags, dt_ids *ids, int64_t *ends);
 
-/** Where a long text may be cut so that its parts, encoded one by one (all but the first with DT_ENCODE_GOES_ON, all but the last with DT_ENCODE_MORE), have
- *  the ids of the whole: the largest such place up to nbytes that this tokenizer is known to keep apart (behind a line's end and before a letter, or before
- *  a space between two letters); where there is none, the end of the last whole character: the ids may then differ from the whole's around that place. At
- *  least 1 for nbytes > 0. */
+/** Where a long text may be cut so that its parts, encoded one by one (all but the first with DT_ENCODE_GOES_ON, all
+ *  but the last with DT_ENCODE_MORE), have the ids of the whole: the largest such place up to nbytes that this
+ *  tokenizer is known to keep apart (behind a line's end and before a letter, or before a space between two letters);
+ *  where there is none, the end of the last whole character: the ids may then differ from the whole's around that
+ *  place. At least 1 for nbytes > 0. */
 size_t dt_text_cut(const dt_tokenizer *t, const char *text, size_t nbytes);
 
-/* ---- ids to text ------------------------------------------------------------------------------------------------------ */
+/* ---- ids to text ------------------------------------------------------------------------------------------------- */
 
-/** The text of ids, malloc'ed with a 0 behind it, always valid UTF-8 (U+FFFD where bytes are none), as the tokenizer's decoder makes it. NULL: out of memory. */
+/** The text of ids, malloc'ed with a 0 behind it, always valid UTF-8 (U+FFFD where bytes are none), as the tokenizer's
+ *  decoder makes it. NULL: out of memory. */
 char *dt_decode(const dt_tokenizer *t, const int32_t *ids, int64_t n, bool skip_special, size_t *nbytes);
 
-/** A copy that is valid UTF-8: U+FFFD for each longest run of bytes that begins a character and does not finish it, and for each other stray byte (Unicode
- *  15.0, 3.9, "substitution of maximal subparts"). NULL: out of memory. */
+/** A copy that is valid UTF-8: U+FFFD for each longest run of bytes that begins a character and does not finish it, and
+ *  for each other stray byte (Unicode 15.0, 3.9, "substitution of maximal subparts"). NULL: out of memory. */
 char *dt_utf8_repair(const char *text, size_t nbytes, size_t *repaired_nbytes);
 
 /** Length of the longest beginning that is valid UTF-8. */

@@ -9,19 +9,22 @@
 #include "dtrain/report.h"
 #include "dtrain/task.h"
 
-/* ---- batch sizes --------------------------------------------------------------------------------------------------- */
+/* ---- batch sizes ------------------------------------------------------------------------------------------------- */
 
 /** train_batch_size = micro_batch_size * gradient_accumulation_steps * nranks. */
-typedef struct dt_batching { int64_t train_batch_size, micro_batch_size, accumulation; } dt_batching;
+typedef struct dt_batching {
+    int64_t train_batch_size, micro_batch_size, accumulation;
+} dt_batching;
 
-/** Any two of [batch] give the third (one alone: accumulation 1). DT_ERR_USAGE, naming the nearest values that work, when they do not multiply.
- *  Task eval takes the micro-batch size, or what the others come to a rank, and nothing else. */
+/** Any two of [batch] give the third (one alone: accumulation 1). DT_ERR_USAGE, naming the nearest values that work,
+ *  when they do not multiply. Task eval takes the micro-batch size, or what the others come to a rank, and nothing
+ *  else. */
 dt_err dt_batching_resolve(dt_batching *b, const dt_config *cfg, int nranks);
 
 /** What is nearest to [batch] and works, where dt_batching_resolve has failed: train_batch_size gives way. */
 void dt_batching_nearest(dt_batching *b, const dt_config *cfg, int nranks);
 
-/* ---- schedule ------------------------------------------------------------------------------------------------------ */
+/* ---- schedule ---------------------------------------------------------------------------------------------------- */
 
 /** Learning rate as a function of updates done before this one (algorithms.md 9.4). */
 typedef struct dt_schedule {
@@ -33,38 +36,51 @@ typedef struct dt_schedule {
 void dt_schedule_make(dt_schedule *s, const dt_config *cfg, int64_t total_steps, int64_t train_batch_size);
 double dt_schedule_lr(const dt_schedule *s, int64_t updates_done);
 
-/** 0: never but at the end; below 1: that share of total, rounded up; else the number itself. For save_steps, logging_steps, validation_steps. */
+/** 0: never but at the end; below 1: that share of total, rounded up; else the number itself. For save_steps,
+ *  logging_steps, validation_steps. */
 int64_t dt_interval_steps(double value, int64_t total_steps);
-/** These keys are numbers because of the shares: DT_ERR_USAGE for one that is neither a share nor a whole number of steps. */
+/** These keys are numbers because of the shares: DT_ERR_USAGE for one that is neither a share nor a whole number of
+ *  steps. */
 dt_err dt_intervals_check(const dt_config *cfg);
-/** load_best_model_at_end: every save must come with a validation. DT_ERR_USAGE naming the nearest save_steps that fit. */
+/** load_best_model_at_end: every save must come with a validation. DT_ERR_USAGE naming the nearest save_steps that
+ *  fit. */
 dt_err dt_best_intervals_check(const dt_config *cfg, int64_t total_steps);
 
-/* ---- watchdog, signals, timeline ---------------------------------------------------------------------------------------- */
+/* ---- watchdog, signals, timeline --------------------------------------------------------------------------------- */
 
 typedef struct dt_watchdog dt_watchdog;
-/** A thread that ends the job with exit code 76 when the phase has not changed for timeout_s, after every rank said where it stands. Time in which this
- *  process was stopped does not count. */
+/** A thread that ends the job with exit code 76 when the phase has not changed for timeout_s, after every rank said
+ *  where it stands. Time in which this process was stopped does not count. */
 dt_err dt_watchdog_start(dt_watchdog **w, const dt_phase *phase, const dt_comm *comm, double timeout_s);
 void dt_watchdog_stop(dt_watchdog *w);
 
 typedef struct dt_lock dt_lock;
-/** Take DIR/run.lock, or wait until it is certain that a run from another host that has it is dead (at most 35 s). force: take it from whoever has it.
- *  DT_ERR_USAGE naming the holder when another run is alive, and when run.lock cannot be read. Collective, agreed. *lock is NULL on ranks other than 0. */
+/** Take DIR/run.lock, or wait until it is certain that a run from another host that has it is dead (at most 35 s).
+ *  force: take it from whoever has it. DT_ERR_USAGE naming the holder when another run is alive, and when run.lock
+ *  cannot be read. Collective, agreed. *lock is NULL on ranks other than 0. */
 dt_err dt_lock_take(dt_lock **lock, dt_comm *comm, const char *dir, bool force, dt_phase *phase);
-/** Is a run at work in the directory? LEFT: its lock is there, but the process is gone (on another host: the lock was not refreshed lately). holder: who, "" when
- *  free. For showing only. */
+/** Is a run at work in the directory? LEFT: its lock is there, but the process is gone (on another host: the lock was
+ *  not refreshed lately). holder: who, "" when free. For showing only. */
 typedef enum dt_lock_state { DT_LOCK_FREE, DT_LOCK_HELD, DT_LOCK_LEFT } dt_lock_state;
 dt_lock_state dt_lock_look(const char *dir, char *holder, size_t size);
 void dt_lock_release(dt_lock *lock); /* local; safe on NULL */
 
-/** SIGTERM, SIGUSR1, SIGINT ask to stop; a second SIGINT leaves at once. A write beyond the limit of file sizes fails instead of ending the process.
- *  To be called before the process has a second thread: threads inherit that these signals are not theirs. DT_ERR_FAULT without a thread. */
+/** SIGTERM, SIGUSR1, SIGINT ask to stop; a second SIGINT leaves at once. A write beyond the limit of file sizes fails
+ *  instead of ending the process. To be called before the process has a second thread: threads inherit that these
+ *  signals are not theirs. DT_ERR_FAULT without a thread. */
 dt_err dt_signals_install(void);
 int dt_signals_pending(void); /* the signal that asked, or 0 */
 
 /** Where the time of a superstep went: phases in groups. */
-typedef enum dt_time_group { DT_TIME_READ, DT_TIME_FORWARD, DT_TIME_BACKWARD, DT_TIME_COMM, DT_TIME_UPDATE, DT_TIME_AGREE, DT_N_TIME } dt_time_group;
+typedef enum dt_time_group {
+    DT_TIME_READ,
+    DT_TIME_FORWARD,
+    DT_TIME_BACKWARD,
+    DT_TIME_COMM,
+    DT_TIME_UPDATE,
+    DT_TIME_AGREE,
+    DT_N_TIME
+} dt_time_group;
 extern const char *const dt_time_group_names[DT_N_TIME];
 
 typedef struct dt_timeline dt_timeline;
@@ -76,7 +92,7 @@ void dt_timeline_take(dt_timeline *t, double group_s[DT_N_TIME]);
 dt_err dt_timeline_write(dt_timeline *t, dt_comm *comm, const char *path);
 void dt_timeline_close(dt_timeline *t); /* safe on NULL */
 
-/* ---- the run ------------------------------------------------------------------------------------------------------- */
+/* ---- the run ----------------------------------------------------------------------------------------------------- */
 
 /** Everything a run holds. {0}, then dt_run_* in order; dt_run_close frees what was opened. */
 typedef struct dt_run {
@@ -94,7 +110,7 @@ typedef struct dt_run {
     dt_unit *units;
     int n_units;
     dt_loader *train, *valid;
-    size_t loader_nbytes; /* what the loaders hold */
+    size_t loader_nbytes;                                /* what the loaders hold */
     size_t planned[DT_N_MEMCAT], allocated[DT_N_MEMCAT]; /* bytes of this rank before the first step */
     dt_model_options model_opt;
     dt_zero_options zero_opt;
@@ -104,7 +120,7 @@ typedef struct dt_run {
     dt_task_buffers buffers;
     dt_report *report;
     dt_watchdog *watchdog;
-    bool force; /* take the directory from a run that seems to be alive */
+    bool force;    /* take the directory from a run that seems to be alive */
     dt_lock *lock; /* rank 0 */
     dt_timeline *timeline;
     dt_schedule schedule;
@@ -115,10 +131,10 @@ typedef struct dt_run {
     const char *deadline_name; /* whose that is */
     double save_s, step_s;     /* how long a save, and a superstep, may take */
     bool save_is_measured;
-    char **resume_paths;       /* rank 0: checkpoints to go on from, best first */
+    char **resume_paths; /* rank 0: checkpoints to go on from, best first */
     int n_resume_paths, resume_first;
-    bool resume_is_given;      /* by path: no other will do */
-    bool has_pretrained;       /* is there a model to start from? */
+    bool resume_is_given; /* by path: no other will do */
+    bool has_pretrained;  /* is there a model to start from? */
     dt_pretrained pretrained;
 } dt_run;
 
@@ -127,11 +143,12 @@ typedef enum dt_mode { DT_MODE_RUN, DT_MODE_CHECK } dt_mode;
 /** Run or check what run->cfg asks for. Collective. */
 dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode);
 
-/** --plan: memory per rank by category and communication, every stage, as text on out. Local, without MPI, device or data; run->cfg may have
- *  been read with DT_VARIABLES_MAY_BE_UNSET. DT_ERR_MEMORY when no stage fits. */
+/** --plan: memory per rank by category and communication, every stage, as text on out. Local, without MPI, device or
+ *  data; run->cfg may have been read with DT_VARIABLES_MAY_BE_UNSET. DT_ERR_MEMORY when no stage fits. */
 typedef struct dt_plan_request {
-    int nranks, ranks_per_node;           /* ranks_per_node 0: all on one node */
-    uint64_t device_memory, host_memory;  /* bytes; 0: this machine's. On the CPU device both are the same memory, and the smaller holds */
+    int nranks, ranks_per_node; /* ranks_per_node 0: all on one node */
+    /* bytes; 0: this machine's. On the CPU device both are the same memory, and the smaller holds */
+    uint64_t device_memory, host_memory;
 } dt_plan_request;
 dt_err dt_plan_print(dt_run *run, const dt_plan_request *req, FILE *out);
 

@@ -1,10 +1,12 @@
-/* zero.h - model states (parameters, gradients, optimizer states): who owns which slice, and how slices are gathered, reduced and updated.
+/* zero.h - model states (parameters, gradients, optimizer states): who owns which slice, and how slices are gathered,
+ * reduced and updated.
  *
  * Source   Rajbhandari et al., "ZeRO", SC 2020, arXiv:1910.02054: stages in section 5, volume in section 7.
  * Symbols  Psi -> n_param, N_d -> comm->nranks.
  *
- * Each unit's flat buffer is cut into nranks equal shards (padded); rank r owns shard r of every state. A stage only decides what is kept
- * whole besides the owned shard. One layout function serves the plan and the allocation, so they agree by construction. */
+ * Each unit's flat buffer is cut into nranks equal shards (padded); rank r owns shard r of every state. A stage only
+ * decides what is kept whole besides the owned shard. One layout function serves the plan and the allocation, so they
+ * agree by construction. */
 #ifndef DTRAIN_ZERO_H
 #define DTRAIN_ZERO_H
 
@@ -14,17 +16,22 @@
 typedef struct dt_zero dt_zero;
 
 typedef struct dt_zero_options {
-    int stage;            /* 0 .. 3 */
-    dt_dtype param_dtype; /* DT_BF16: fp32 master weights are kept beside the parameters; DT_F32: the parameters are the master */
-    dt_dtype grad_dtype;  /* what backward writes: param_dtype, or DT_F32 where micro-steps accumulate (architecture.md, idea 2) */
-    bool frozen;          /* parameters alone: no gradients, no optimizer */
-    bool reproducible;    /* reduce in every micro-step, ordered left fold (algorithms.md 9.3) */
+    int stage; /* 0 .. 3 */
+    /* DT_BF16: fp32 master weights are kept beside the parameters; DT_F32: the parameters are the master */
+    dt_dtype param_dtype;
+    /* what backward writes: param_dtype, or DT_F32 where micro-steps accumulate (architecture.md, idea 2) */
+    dt_dtype grad_dtype;
+    bool frozen;       /* parameters alone: no gradients, no optimizer */
+    bool reproducible; /* reduce in every micro-step, ordered left fold (algorithms.md 9.3) */
     bool overlap_comm;
-    bool untied;          /* unit 0 is never held together with another unit: no room is kept for that (false is always right) */
-    int64_t reduce_bucket_size, allgather_bucket_size; /* most elements (of all ranks) that one collective moves; 0: no limit */
-    int64_t prefetch_bucket_size;                      /* stage 3: largest unit that is gathered ahead of its use; 0: none is */
-    int64_t param_persistence_threshold;               /* stage 3: units with fewer elements stay whole */
-    int64_t max_live_parameters;                       /* stage 3: most elements gathered at once; 0: no limit */
+    /* unit 0 is never held together with another unit: no room is kept for that (false is always right) */
+    bool untied;
+    /* most elements (of all ranks) that one collective moves; 0: no limit */
+    int64_t reduce_bucket_size, allgather_bucket_size;
+    /* stage 3: largest unit that is gathered ahead of its use; 0: none is */
+    int64_t prefetch_bucket_size;
+    int64_t param_persistence_threshold; /* stage 3: units with fewer elements stay whole */
+    int64_t max_live_parameters;         /* stage 3: most elements gathered at once; 0: no limit */
 } dt_zero_options;
 
 /** Who owns what in a unit: rank r owns elements [r * shard_len, (r + 1) * shard_len) of its flat buffers.
@@ -35,53 +42,63 @@ typedef struct dt_shards {
 enum { DT_SHARD_ALIGN = 16 };
 dt_shards dt_shards_of(int64_t flat_len, int nranks);
 
-/** What a rank would hold and send: bytes by category (params, grads, optimizer, staging), the exact n_param of the model, bytes per parameter of
- *  model states with padding and without, and elements sent by a rank: a step of M micro-steps sends M * sent_elems_per_micro_step +
- *  sent_elems_per_step, at stage 3 at most so (a unit that is still there when it is used again is not gathered again). With one micro-step
- *  that is 2P (N-1)/N at stages 0 to 2 and 3P (N-1)/N at stage 3 for P padded parameters.
+/** What a rank would hold and send: bytes by category (params, grads, optimizer, staging), the exact n_param of the
+ *  model, bytes per parameter of model states with padding and without, and elements sent by a rank: a step of M
+ *  micro-steps sends M * sent_elems_per_micro_step + sent_elems_per_step, at stage 3 at most so (a unit that is still
+ *  there when it is used again is not gathered again). With one micro-step that is 2P (N-1)/N at stages 0 to 2 and 3P
+ *  (N-1)/N at stage 3 for P padded parameters.
  *
- *  In reproducible mode every micro-step is reduced, so stages 0 and 1 keep gradients as stage 2 does: fp32 sums of the owned shards. */
+ *  In reproducible mode every micro-step is reduced, so stages 0 and 1 keep gradients as stage 2 does: fp32 sums of the
+ *  owned shards. */
 typedef struct dt_zero_plan {
     size_t bytes[DT_N_MEMCAT];
-    int64_t n_param, n_padding;         /* over all units; padding: elements of a rank's shards above n_param / nranks (rounded down) */
-    int64_t least_live_parameters;      /* the smallest max_live_parameters that this stage can do with (stage 3; else 0) */
-    double state_bytes_per_param;       /* params + grads + optimizer over n_param, padding included */
-    double formula_bytes_per_param;     /* 16, 4+12/N, 2+14/N, 16/N (or what grad_dtype makes of them) */
+    /* over all units; padding: elements of a rank's shards above n_param / nranks (rounded down) */
+    int64_t n_param, n_padding;
+    /* the smallest max_live_parameters that this stage can do with (stage 3; else 0) */
+    int64_t least_live_parameters;
+    double state_bytes_per_param;   /* params + grads + optimizer over n_param, padding included */
+    double formula_bytes_per_param; /* 16, 4+12/N, 2+14/N, 16/N (or what grad_dtype makes of them) */
     double sent_elems_per_micro_step, sent_elems_per_step;
     double sent_bytes_per_micro_step, sent_bytes_per_step; /* the same in bytes of the types that are sent */
 } dt_zero_plan;
 dt_err dt_zero_plan_make(const dt_zero_options *opt, const dt_unit *units, int n_units, int nranks, dt_zero_plan *plan);
 
-/** Collective. Allocates all states (zeroed) and staging; units are borrowed for z's life. DT_ERR_USAGE when max_live_parameters is below what the
- *  largest units need at once (names the minimum). compute: the stream on which the model works. phase may be NULL. */
-dt_err dt_zero_open(dt_zero **z, const dt_zero_options *opt, const dt_unit *units, int n_units, dt_comm *comm, dt_device *dev,
-                    dt_stream *compute, dt_phase *phase);
+/** Collective. Allocates all states (zeroed) and staging; units are borrowed for z's life. DT_ERR_USAGE when
+ *  max_live_parameters is below what the largest units need at once (names the minimum). compute: the stream on which
+ *  the model works. phase may be NULL. */
+dt_err dt_zero_open(dt_zero **z, const dt_zero_options *opt, const dt_unit *units, int n_units, dt_comm *comm,
+                    dt_device *dev, dt_stream *compute, dt_phase *phase);
 void dt_zero_close(dt_zero *z); /* local; safe on NULL */
 
 dt_param_source dt_zero_source(dt_zero *z);
 
-/** Fill the master weights with the random start (unit.h: init_std, init_value): the same for any nranks and stage. Collective (gathers). */
+/** Fill the master weights with the random start (unit.h: init_std, init_value): the same for any nranks and stage.
+ *  Collective (gathers). */
 dt_err dt_zero_init_random(dt_zero *z, uint64_t seed);
 
-/** Mark the micro-step that follows: index of n_micro in this optimizer step. Gradients reduce in the last (stages 0, 1) or in each (2, 3, reproducible). */
+/** Mark the micro-step that follows: index of n_micro in this optimizer step. Gradients reduce in the last (stages 0,
+ *  1) or in each (2, 3, reproducible). */
 void dt_zero_begin_micro(dt_zero *z, int index, int n_micro);
 
-/** Local: sum of squares of this rank's shards of the gradients (each element counted by exactly one rank), finished when it returns. After the vote
- *  summed it, sqrt is the global norm. In reproducible mode collective and returns the global value on rank 0 and 0 elsewhere, free of order. */
+/** Local: sum of squares of this rank's shards of the gradients (each element counted by exactly one rank), finished
+ *  when it returns. After the vote summed it, sqrt is the global norm. In reproducible mode collective and returns the
+ *  global value on rank 0 and 0 elsewhere, free of order. */
 dt_err dt_zero_grad_sum_squares(dt_zero *z, double *sum);
 
-/** One AdamW step on the owned shards with opt's lr, betas, eps, grad_scale and fix1/fix2; weight_decay applies to tensors with decay, others get 0.
- *  Then what the stage keeps whole is gathered. Collective. Leaves gradients empty (the next write overwrites). */
+/** One AdamW step on the owned shards with opt's lr, betas, eps, grad_scale and fix1/fix2; weight_decay applies to
+ *  tensors with decay, others get 0. Then what the stage keeps whole is gathered. Collective. Leaves gradients empty
+ *  (the next write overwrites). */
 dt_err dt_zero_update(dt_zero *z, const dt_adamw *opt);
 /** Leave this step's gradients unused (a skipped step). Local. */
 void dt_zero_discard(dt_zero *z);
 
-/* ---- states by name: what a checkpoint reads and writes ------------------------------------------------------------ */
+/* ---- states by name: what a checkpoint reads and writes ---------------------------------------------------------- */
 
 typedef enum dt_state { DT_STATE_PARAM, DT_STATE_EXP_AVG, DT_STATE_EXP_AVG_SQ, DT_N_STATE } dt_state;
 
-/** A run of elements of one tensor that this rank is in charge of: elements first .. first+n-1 of the tensor, in row-major order of its shape.
- *  Over all ranks the pieces of a tensor cover it once. Pieces come in the order of units and tensors, the same order on all ranks. */
+/** A run of elements of one tensor that this rank is in charge of: elements first .. first+n-1 of the tensor, in
+ *  row-major order of its shape. Over all ranks the pieces of a tensor cover it once. Pieces come in the order of units
+ *  and tensors, the same order on all ranks. */
 typedef struct dt_piece {
     int unit, tensor;
     int64_t first, n; /* n may be 0: every rank has one piece for every tensor */
@@ -96,12 +113,14 @@ const dt_tensor *dt_zero_tensor(const dt_zero *z, const dt_piece *p);
 bool dt_zero_has_state(const dt_zero *z, dt_state s);
 /** Type in which a state is kept: DT_F32, but DT_BF16 for the parameters of a frozen bf16 model. */
 dt_dtype dt_zero_state_dtype(const dt_zero *z, dt_state s);
-/** The piece in place, readable and writable by the host, [n] of dt_zero_state_dtype; NULL where the host cannot reach it (then use read and write). */
+/** The piece in place, readable and writable by the host, [n] of dt_zero_state_dtype; NULL where the host cannot reach
+ *  it (then use read and write). */
 void *dt_zero_state_ptr(dt_zero *z, dt_state s, const dt_piece *p);
 /** Copy elements skip .. skip+n-1 of a piece from or to host memory. Local, synchronous. */
 dt_err dt_zero_state_read(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, void *host);
 dt_err dt_zero_state_write(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, const void *host);
-/** Collective: after states were written, rebuild what is derived from the owned shards (rounded and gathered parameters, replicas). */
+/** Collective: after states were written, rebuild what is derived from the owned shards (rounded and gathered
+ *  parameters, replicas). */
 dt_err dt_zero_state_written(dt_zero *z);
 
 #endif

@@ -1,7 +1,9 @@
-/* bytes_tokenizer.c - "bytes" for programs that know no such tokenizer: a byte-level BPE whose vocabulary is the 256 bytes, with nothing to merge.
+/* bytes_tokenizer.c - "bytes" for programs that know no such tokenizer: a byte-level BPE whose vocabulary is the 256
+ * bytes, with nothing to merge.
  *
- * A tokenizer.json is text, so byte-level vocabularies write bytes as printable characters (Radford et al. 2019; transformers' bytes_to_unicode): those
- * of Latin-1 that print stand for themselves, the others are counted up from U+0100. */
+ * A tokenizer.json is text, so byte-level vocabularies write bytes as printable characters (Radford et al. 2019;
+ * transformers' bytes_to_unicode): those of Latin-1 that print stand for themselves, the others are counted up from
+ * U+0100. */
 #include "tokenizer_files.h"
 #include <jansson.h>
 #include <stdlib.h>
@@ -41,15 +43,16 @@ static char *dump(json_t *root)
 
 char *bytes_tokenizer_json(void)
 {
-    return dump(json_pack(
-        "{s:s, s:n, s:n, s:[{s:i, s:s, s:b, s:b, s:b, s:b, s:b}], s:n, s:{s:s, s:b, s:b, s:b}, s:n, s:{s:s, s:b, s:b, s:b},"
-        " s:{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:o, s:[]}}",
-        "version", "1.0", "truncation", "padding", "added_tokens", "id", (int)BYTES_EOS, "content", eos_token, "single_word", 0,
-        "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1, "normalizer", "pre_tokenizer", "type", "ByteLevel",
-        "add_prefix_space", 0, "trim_offsets", 0, "use_regex", 0, "post_processor", "decoder", "type", "ByteLevel",
-        "add_prefix_space", 0, "trim_offsets", 0, "use_regex", 0, "model", "type", "BPE", "dropout", "unk_token",
-        "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0, "byte_fallback", 0, "ignore_merges", 0, "vocab",
-        make_vocabulary(), "merges"));
+    return dump(json_pack("{s:s, s:n, s:n, s:[{s:i, s:s, s:b, s:b, s:b, s:b, s:b}], s:n, s:{s:s, s:b, s:b, s:b}, s:n, "
+                          "s:{s:s, s:b, s:b, s:b},"
+                          " s:{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:o, s:[]}}",
+                          "version", "1.0", "truncation", "padding", "added_tokens", "id", (int)BYTES_EOS, "content",
+                          eos_token, "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1,
+                          "normalizer", "pre_tokenizer", "type", "ByteLevel", "add_prefix_space", 0, "trim_offsets", 0,
+                          "use_regex", 0, "post_processor", "decoder", "type", "ByteLevel", "add_prefix_space", 0,
+                          "trim_offsets", 0, "use_regex", 0, "model", "type", "BPE", "dropout", "unk_token",
+                          "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0, "byte_fallback", 0,
+                          "ignore_merges", 0, "vocab", make_vocabulary(), "merges"));
 }
 
 char *bytes_tokenizer_config_json(void)

@@ -1,17 +1,20 @@
 /* create.c - the checkpoint file's metadata, written by one process before and after the data.
  *
- * Rank 0 alone speaks HDF5, and on a file in memory (image.c). It creates every dataset contiguous, allocated early and never filled, so that
- * each has its place in the file before anything is in it, and closes the file: what HDF5 made is then copied to the disk once. The checksums were
- * created as zeros and are overwritten in place afterwards, so this second opening moves nothing.
+ * Rank 0 alone speaks HDF5, and on a file in memory (image.c). It creates every dataset contiguous, allocated early and
+ * never filled, so that each has its place in the file before anything is in it, and closes the file: what HDF5 made is
+ * then copied to the disk once. The checksums were created as zeros and are overwritten in place afterwards, so this
+ * second opening moves nothing.
  *
- * With HDF5 doing the writing, every rank would take part in every metadata operation, a few hundred collectives a save, and a full disk would be
- * noticed by none of them: MPI-IO reports success and the data is gone (Open MPI 4.1, HDF5 1.10). The 1.8 file format is asked for: its object headers and trees carry checksums of their own. */
+ * With HDF5 doing the writing, every rank would take part in every metadata operation, a few hundred collectives a
+ * save, and a full disk would be noticed by none of them: MPI-IO reports success and the data is gone (Open MPI 4.1,
+ * HDF5 1.10). The 1.8 file format is asked for: its object headers and trees carry checksums of their own. */
 #include "file.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { META_FIXED = 16 << 10, META_PER_SLOT = 512 }; /* bytes of metadata: somewhat more than is needed, and it all lies together */
+/* bytes of metadata: somewhat more than is needed, and it all lies together */
+enum { META_FIXED = 16 << 10, META_PER_SLOT = 512 };
 
 dt_err ckpt_slots(dt_zero *z, bool with_optimizer, ckpt_slot **slots, int *n_slots)
 {
@@ -23,12 +26,13 @@ dt_err ckpt_slots(dt_zero *z, bool with_optimizer, ckpt_slot **slots, int *n_slo
     for (int s = 0; s < DT_N_STATE; s++) {
         if (s != DT_STATE_PARAM && (!with_optimizer || !dt_zero_has_state(z, (dt_state)s))) continue;
         for (int i = 0; i < n_pieces; i++)
-            (*slots)[(*n_slots)++] = (ckpt_slot){.state = (dt_state)s, .piece = &pieces[i], .tensor = dt_zero_tensor(z, &pieces[i])};
+            (*slots)[(*n_slots)++] =
+                (ckpt_slot){.state = (dt_state)s, .piece = &pieces[i], .tensor = dt_zero_tensor(z, &pieces[i])};
     }
     return DT_OK;
 }
 
-/* ---- root ------------------------------------------------------------------------------------------------------------- */
+/* ---- root -------------------------------------------------------------------------------------------------------- */
 
 static dt_err write_meta(hid_t file, const char *path, const dt_ckpt_meta *m)
 {
@@ -75,9 +79,10 @@ static dt_err make_groups(hid_t file, const char *path)
     return err;
 }
 
-/* ---- datasets --------------------------------------------------------------------------------------------------------- */
+/* ---- datasets ---------------------------------------------------------------------------------------------------- */
 
-static dt_err create_dataset(hid_t file, const char *path, hid_t plist, const ckpt_slot *slot, dt_dtype dtype, int64_t *offset)
+static dt_err create_dataset(hid_t file, const char *path, hid_t plist, const ckpt_slot *slot, dt_dtype dtype,
+                             int64_t *offset)
 {
     char name[256];
     hsize_t dims[DT_MAX_DIMS];
@@ -98,7 +103,8 @@ static dt_err create_dataset(hid_t file, const char *path, hid_t plist, const ck
     return err;
 }
 
-static dt_err create_datasets(hid_t file, const char *path, dt_zero *z, const ckpt_slot *slots, int n_slots, int64_t *offsets)
+static dt_err create_datasets(hid_t file, const char *path, dt_zero *z, const ckpt_slot *slots, int n_slots,
+                              int64_t *offsets)
 {
     hid_t plist = list_without_times(H5P_DATASET_CREATE);
     dt_err err = DT_OK;
@@ -117,14 +123,16 @@ static hid_t access_list(int n_slots)
     const hsize_t meta = META_FIXED + (hsize_t)n_slots * META_PER_SLOT;
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     if (access < 0) return -1;
-    if (H5Pset_fapl_stdio(access) >= 0 && H5Pset_file_locking(access, false, true) >= 0 && H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18) >= 0 &&
+    if (H5Pset_fapl_stdio(access) >= 0 && H5Pset_file_locking(access, false, true) >= 0 &&
+        H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18) >= 0 &&
         H5Pset_alignment(access, CKPT_ALIGN_FROM, CKPT_PAGE) >= 0 && H5Pset_meta_block_size(access, meta) >= 0)
         return access;
     H5Pclose(access);
     return -1;
 }
 
-static dt_err leave_out_tensors(ckpt_image *image, dt_zero *z, const ckpt_slot *slots, int n_slots, const int64_t *offsets)
+static dt_err leave_out_tensors(ckpt_image *image, dt_zero *z, const ckpt_slot *slots, int n_slots,
+                                const int64_t *offsets)
 {
     ckpt_extent *extents = malloc(((size_t)n_slots + 1) * sizeof *extents);
     DT_CHECK(extents, DT_ERR_MEMORY, "no memory for the offsets of %d tensors", n_slots);
@@ -137,8 +145,8 @@ static dt_err leave_out_tensors(ckpt_image *image, dt_zero *z, const ckpt_slot *
     return err;
 }
 
-dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta *meta, dt_zero *z, const ckpt_slot *slots, int n_slots,
-                        int64_t *offsets, int64_t *file_size)
+dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta *meta, dt_zero *z,
+                        const ckpt_slot *slots, int n_slots, int64_t *offsets, int64_t *file_size)
 {
     hid_t access = access_list(n_slots);
     hid_t create = list_without_times(H5P_FILE_CREATE);
@@ -155,7 +163,8 @@ dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta 
     return err == DT_OK ? leave_out_tensors(image, z, slots, n_slots, offsets) : err;
 }
 
-dt_err ckpt_file_seal(const ckpt_image *image, const char *path, const ckpt_slot *slots, int n_slots, const uint64_t *sums)
+dt_err ckpt_file_seal(const ckpt_image *image, const char *path, const ckpt_slot *slots, int n_slots,
+                      const uint64_t *sums)
 {
     char name[256];
     hid_t access = access_list(n_slots);

@@ -1,5 +1,5 @@
-/* directory.c - the checkpoints of a run: step-00000500.h5 and so on, in one folder. The step is the number in the name; modification times are
- * not looked at, because copying a run to another disk changes them. */
+/* directory.c - the checkpoints of a run: step-00000500.h5 and so on, in one folder. The step is the number in the
+ * name; modification times are not looked at, because copying a run to another disk changes them. */
 #include "file.h"
 #include <dirent.h>
 #include <errno.h>
@@ -173,7 +173,10 @@ dt_err dt_checkpoint_candidates(const char *dir, char ***paths, int *n_paths)
 
 enum { NAME_SIZE = 40 };
 
-static void name_of_step(char name[NAME_SIZE], int64_t step) { snprintf(name, NAME_SIZE, "step-%08" PRId64 ".h5", step); }
+static void name_of_step(char name[NAME_SIZE], int64_t step)
+{
+    snprintf(name, NAME_SIZE, "step-%08" PRId64 ".h5", step);
+}
 
 dt_err dt_checkpoint_path(char *path, const char *dir, int64_t step)
 {
@@ -199,7 +202,8 @@ dt_err dt_checkpoint_point(const char *dir, const char *name, int64_t step)
     char path[PATH_MAX];
     dt_aside a;
     DT_CHECK(dt_join_path(path, dir, name, ""), DT_ERR_WRITE, "%s: the path is too long", dir);
-    DT_CHECK(step > 0 || unlink(path) == 0 || errno == ENOENT, DT_ERR_WRITE, "%s: cannot be removed: %s", path, strerror(errno));
+    DT_CHECK(step > 0 || unlink(path) == 0 || errno == ENOENT, DT_ERR_WRITE, "%s: cannot be removed: %s", path,
+             strerror(errno));
     if (step <= 0) return DT_OK;
     DT_TRY(ckpt_write_pointer(&a, path, step));
     return dt_aside_commit(&a);

@@ -5,7 +5,8 @@
  *     sync     rank 0
  *     publish  rank 0: renames, config.json last
  *
- * with a vote behind each. The layout is worked out by every rank from the same names and shapes, so nothing has to be told. */
+ * with a vote behind each. The layout is worked out by every rank from the same names and shapes, so nothing has to be
+ * told. */
 #include "dtrain/export.h"
 #include "export_config.h"
 #include "file.h"
@@ -56,11 +57,12 @@ static dt_err prepare(export_job *j)
     DT_TRY(make_layout(j));
     j->raw = malloc(CKPT_BUFFER);
     j->converted = malloc(CKPT_BUFFER);
-    DT_CHECK(j->raw && j->converted, DT_ERR_MEMORY, "no memory for an export's buffers of %d MiB", 2 * CKPT_BUFFER >> 20);
+    DT_CHECK(j->raw && j->converted, DT_ERR_MEMORY, "no memory for an export's buffers of %d MiB",
+             2 * CKPT_BUFFER >> 20);
     return export_config_make(j->opt->model_config, j->opt->dtype, j->opt->tokenizer, &j->config);
 }
 
-/* ---- rank 0: create ------------------------------------------------------------------------------------------------------ */
+/* ---- rank 0: create ---------------------------------------------------------------------------------------------- */
 
 static dt_err create_files(export_job *j)
 {
@@ -80,7 +82,7 @@ static dt_err create(export_job *j)
     return dt_fault("export.create");
 }
 
-/* ---- every rank: write ----------------------------------------------------------------------------------------------------- */
+/* ---- every rank: write ------------------------------------------------------------------------------------------- */
 
 static dt_err close_file(export_job *j)
 {
@@ -90,8 +92,9 @@ static dt_err close_file(export_job *j)
     /* On one node rank 0 syncs for all; across nodes each has its own cache to empty. */
     const bool sync = j->comm->n_nodes > 1;
     j->fd = -1;
-    dt_err err =
-        sync && fsync(fd) != 0 ? dt_fail(DT_ERR_WRITE, "%s/%s.part: sync failed: %s", j->opt->dir, name, strerror(errno)) : DT_OK;
+    dt_err err = sync && fsync(fd) != 0
+                     ? dt_fail(DT_ERR_WRITE, "%s/%s.part: sync failed: %s", j->opt->dir, name, strerror(errno))
+                     : DT_OK;
     if (close(fd) != 0 && err == DT_OK)
         err = dt_fail(DT_ERR_WRITE, "%s/%s.part: close failed: %s", j->opt->dir, name, strerror(errno));
     return err;
@@ -105,8 +108,8 @@ static dt_err open_file(export_job *j, int file, char path[PATH_MAX])
     DT_TRY(close_file(j));
     j->fd = open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
     j->fd_file = file;
-    DT_CHECK(j->fd >= 0, DT_ERR_WRITE, "%s: cannot be opened by this rank (is the folder shared between the nodes?): %s", path,
-             strerror(errno));
+    DT_CHECK(j->fd >= 0, DT_ERR_WRITE,
+             "%s: cannot be opened by this rank (is the folder shared between the nodes?): %s", path, strerror(errno));
     return DT_OK;
 }
 
@@ -125,8 +128,9 @@ static dt_err write_slot(export_job *j, int i)
         DT_TRY(dt_phase_poll(j->phase));
         if (!in_place) DT_TRY(dt_zero_state_read(j->z, s->state, s->piece, at, n, j->raw));
         const int64_t n_lost = kept == type ? 0 : dt_st_convert(from, kept, j->converted, type, n);
-        DT_CHECK(n_lost == 0, DT_ERR_DATA, "tensor `%s`: %" PRId64 " numbers are too large for %s: use another data type",
-                 s->tensor->name, n_lost, dt_st_type_name(type));
+        DT_CHECK(n_lost == 0, DT_ERR_DATA,
+                 "tensor `%s`: %" PRId64 " numbers are too large for %s: use another data type", s->tensor->name,
+                 n_lost, dt_st_type_name(type));
         DT_TRY(dt_write_at(j->fd, path, j->layout.offset[i] + (s->piece->first + at) * (int64_t)size,
                            kept == type ? from : j->converted, (size_t)n * size));
     }
@@ -145,12 +149,13 @@ static dt_err write_slots(export_job *j)
     return err != DT_OK ? err : closed;
 }
 
-/* ---- rank 0: sync and publish ------------------------------------------------------------------------------------------------ */
+/* ---- rank 0: sync and publish ------------------------------------------------------------------------------------ */
 
 static dt_err sync_files(export_job *j)
 {
     dt_phase_enter(j->phase, "export", "sync");
-    for (int f = 0; f < j->layout.n_files && j->comm->rank == 0; f++) DT_TRY(dt_st_layout_sync(&j->layout, j->opt->dir, f));
+    for (int f = 0; f < j->layout.n_files && j->comm->rank == 0; f++)
+        DT_TRY(dt_st_layout_sync(&j->layout, j->opt->dir, f));
     return dt_fault("export.publish");
 }
 

@@ -1,4 +1,5 @@
-/* export_config.c - the config.json of an exported model: the text it was made from, with what others must know about the files beside it. */
+/* export_config.c - the config.json of an exported model: the text it was made from, with what others must know about
+ * the files beside it. */
 #include "export_config.h"
 #include "tokenizer_files.h"
 #include "dtrain/json.h"
@@ -50,7 +51,8 @@ dt_err export_config_make(const char *model_config, dt_st_type dtype, const char
     DT_TRY(dt_model_config_parse(&mc, "config.json", model_config));
     json_t *root;
     char *bare = NULL;
-    if (dt_json_parse(&root, "config.json", model_config, strlen(model_config), 0) == DT_OK) bare = edit(root, &mc, dtype, tokenizer);
+    if (dt_json_parse(&root, "config.json", model_config, strlen(model_config), 0) == DT_OK)
+        bare = edit(root, &mc, dtype, tokenizer);
     if (bare && asprintf(text, "%s\n", bare) < 0) *text = NULL;
     free(bare);
     json_decref(root);

@@ -1,4 +1,5 @@
-/* file.h - files with tensors as one process sees them: the checkpoint file (interface.md, "Checkpoint files"), safetensors. Private to checkpoint. */
+/* file.h - files with tensors as one process sees them: the checkpoint file (interface.md, "Checkpoint files"),
+ * safetensors. Private to checkpoint. */
 #ifndef DTRAIN_CHECKPOINT_FILE_H
 #define DTRAIN_CHECKPOINT_FILE_H
 
@@ -7,7 +8,11 @@
 #include "dtrain/safetensors.h"
 #include <limits.h>
 
-enum { CKPT_VERSION = 1, CKPT_BUFFER = 8 << 20 /* bytes moved at a time: inside the second cache's reach, far above a disk's favourite size */ };
+enum {
+    CKPT_VERSION = 1,
+    CKPT_BUFFER =
+        8 << 20 /* bytes moved at a time: inside the second cache's reach, far above a disk's favourite size */
+};
 enum { CKPT_PAGE = 4096, CKPT_ALIGN_FROM = 64 << 10 }; /* bytes: arrays from there on begin on a page */
 
 /** A tensor of one state: a dataset of the file. The list is the same on all ranks, in the order of the file. */
@@ -32,13 +37,14 @@ typedef struct ckpt_found {
     ckpt_place *places; /* [n_slots], the caller's */
     char *files;        /* malloc'ed: paths, each with its 0, one after the other */
     size_t files_len;
-    int32_t embed;   /* slot of the embedding, -1: there is none that a head could be tied to */
+    int32_t embed;    /* slot of the embedding, -1: there is none that a head could be tied to */
     int32_t has_head; /* lm_head.weight is there, though the model is tied */
     ckpt_place head;
 } ckpt_found;
 #define CKPT_HEAD "lm_head.weight"
 
-/** Finders: every slot has its place, and no tensor is there that no slot asks for. Local. DT_ERR_DATA naming file and tensor. */
+/** Finders: every slot has its place, and no tensor is there that no slot asks for. Local. DT_ERR_DATA naming file and
+ *  tensor. */
 dt_err ckpt_find_in_checkpoint(const char *path, const ckpt_slot *slots, int n_slots, ckpt_found *found);
 dt_err ckpt_find_in_directory(const char *dir, const ckpt_slot *slots, int n_slots, ckpt_found *found);
 
@@ -62,7 +68,8 @@ dt_err ckpt_add_file(ckpt_found *found, const char *path);
 dt_err ckpt_slots(dt_zero *z, bool with_optimizer, ckpt_slot **slots, int *n_slots);
 /** "/model/NAME", "/optimizer/exp_avg/NAME", ... */
 void ckpt_slot_name(const ckpt_slot *s, char *out, size_t out_size);
-/** Open the tensor under its name, or GPT-2's without "transformer."; name: as found, else as looked for. Negative when there is none. */
+/** Open the tensor under its name, or GPT-2's without "transformer."; name: as found, else as looked for. Negative when
+ *  there is none. */
 hid_t ckpt_slot_open(hid_t file, const ckpt_slot *s, char *name, size_t name_size);
 dt_st_type ckpt_type_of(dt_h5_type t);
 
@@ -71,7 +78,8 @@ typedef struct ckpt_extent {
     int64_t offset, nbytes; /* offset -1: none */
 } ckpt_extent;
 
-/** The file's metadata while HDF5 works on it: a file in memory, sparse, as long as the checkpoint (image.c). {.fd = -1} to start from. */
+/** The file's metadata while HDF5 works on it: a file in memory, sparse, as long as the checkpoint (image.c). {.fd =
+ *  -1} to start from. */
 typedef struct ckpt_image {
     int fd;
     char path[32];
@@ -86,11 +94,13 @@ dt_err ckpt_image_leave_out(ckpt_image *m, const ckpt_extent *extents, int n);
 /** Write all but the tensors into the file at path, open as fd. DT_ERR_WRITE. */
 dt_err ckpt_image_write(const ckpt_image *m, int fd, const char *path, int64_t file_size);
 
-/** Make the metadata in the image, checksums as zeros; give each slot's offset and the size of the whole file. path: for messages. Local. */
-dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta *meta, dt_zero *z, const ckpt_slot *slots, int n_slots,
-                        int64_t *offsets, int64_t *file_size);
+/** Make the metadata in the image, checksums as zeros; give each slot's offset and the size of the whole file. path:
+ *  for messages. Local. */
+dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta *meta, dt_zero *z,
+                        const ckpt_slot *slots, int n_slots, int64_t *offsets, int64_t *file_size);
 /** Put the checksums into an image made by ckpt_file_create. Local. */
-dt_err ckpt_file_seal(const ckpt_image *image, const char *path, const ckpt_slot *slots, int n_slots, const uint64_t *sums);
+dt_err ckpt_file_seal(const ckpt_image *image, const char *path, const ckpt_slot *slots, int n_slots,
+                      const uint64_t *sums);
 
 /** Open for reading and check format and version. */
 dt_err ckpt_file_open(const char *path, hid_t *file);
@@ -100,7 +110,8 @@ dt_err ckpt_file_find(hid_t file, const char *path, const ckpt_slot *slot, ckpt_
 /** The name in DIR/latest or DIR/best, "" without one; out [CKPT_NAME_SIZE]. Local. */
 enum { CKPT_NAME_SIZE = NAME_MAX + 2 };
 void ckpt_read_pointer(const char *dir, const char *pointer, char *out);
-/** Open aside what will let a pointer's file, at path, name the checkpoint of a step: the text is on the disk, and only the commit is left. Local. */
+/** Open aside what will let a pointer's file, at path, name the checkpoint of a step: the text is on the disk, and only
+ *  the commit is left. Local. */
 dt_err ckpt_write_pointer(dt_aside *a, const char *path, int64_t step);
 /** Delete what killed saves left (step-*.h5.part). Local; failures are nobody's concern. */
 void ckpt_remove_stale(const char *dir);

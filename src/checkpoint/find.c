@@ -1,4 +1,5 @@
-/* find.c - what people name when they mean a checkpoint: the file, a run's directory, or the folder with its checkpoints. */
+/* find.c - what people name when they mean a checkpoint: the file, a run's directory, or the folder with its
+ * checkpoints. */
 #include "file.h"
 #include "dtrain/config.h"
 
@@ -51,9 +52,11 @@ dt_err dt_checkpoint_find(const char *path, char **file)
         *file = strdup(path);
         return *file ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the name of %s", path);
     }
-    DT_CHECK(snprintf(dir, sizeof dir, "%s/checkpoints", path) < (int)sizeof dir, DT_ERR_DATA, "%s: the name is too long", path);
+    DT_CHECK(snprintf(dir, sizeof dir, "%s/checkpoints", path) < (int)sizeof dir, DT_ERR_DATA,
+             "%s: the name is too long", path);
     DT_TRY(newest_in(dir, file));
     if (!*file) DT_TRY(newest_in(path, file));
-    DT_CHECK(*file, DT_ERR_DATA, "%s: expected a checkpoint (.h5), or a directory with checkpoints; there are none in %s", path, dir);
+    DT_CHECK(*file, DT_ERR_DATA,
+             "%s: expected a checkpoint (.h5), or a directory with checkpoints; there are none in %s", path, dir);
     return DT_OK;
 }

@@ -1,10 +1,11 @@
 /* load.c - the reverse of save.c, for whatever layout the ranks have now, from a checkpoint or from safetensors files.
  *
- * Rank 0 alone opens the files' metadata, checks it against the model and tells the others where each tensor is: at a thousand ranks that is one
- * open and a few reads, not a thousand. Each rank then reads its own runs of elements, straight into the states where the host reaches them and
- * the type is the same. The checksums are formed over what was read: the parts of all ranks add up to the sum of the whole tensor. A checkpoint whose
- * tensors others have chunked or compressed is read through HDF5 by each rank. A head that is stored beside the embedding it is tied to is compared with
- * it, each rank a part. */
+ * Rank 0 alone opens the files' metadata, checks it against the model and tells the others where each tensor is: at a
+ * thousand ranks that is one open and a few reads, not a thousand. Each rank then reads its own runs of elements,
+ * straight into the states where the host reaches them and the type is the same. The checksums are formed over what was
+ * read: the parts of all ranks add up to the sum of the whole tensor. A checkpoint whose tensors others have chunked or
+ * compressed is read through HDF5 by each rank. A head that is stored beside the embedding it is tied to is compared
+ * with it, each rank a part. */
 #include "file.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -34,7 +35,8 @@ static dt_err alloc_buffers(load_job *j)
     j->sums = calloc((size_t)j->n_slots + 1, sizeof *j->sums);
     j->raw = malloc(CKPT_BUFFER);
     j->converted = malloc(CKPT_BUFFER);
-    DT_CHECK(j->found.places && j->sums && j->raw && j->converted, DT_ERR_MEMORY, "no memory for a checkpoint's buffers of %d MiB", 2 * CKPT_BUFFER >> 20);
+    DT_CHECK(j->found.places && j->sums && j->raw && j->converted, DT_ERR_MEMORY,
+             "no memory for a checkpoint's buffers of %d MiB", 2 * CKPT_BUFFER >> 20);
     return DT_OK;
 }
 
@@ -65,13 +67,14 @@ static dt_err share(load_job *j)
         from_first.files = malloc(from_first.files_len);
         *f = from_first;
     }
-    DT_TRY(dt_comm_agree(j->comm, f->files ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for the names of %s's files", j->path)));
+    DT_TRY(dt_comm_agree(j->comm,
+                         f->files ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for the names of %s's files", j->path)));
     DT_TRY(dt_comm_broadcast_host(j->comm, f->files, f->files_len, 0));
     DT_TRY(dt_comm_broadcast_host(j->comm, f->places, (size_t)j->n_slots * sizeof *f->places, 0));
     return dt_comm_agree(j->comm, list_files(j));
 }
 
-/* ---- reading -------------------------------------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 static dt_err open_file(load_job *j, int file)
 {
@@ -93,7 +96,8 @@ static dt_err fetch_through_hdf5(load_job *j, const ckpt_slot *s, dt_st_type typ
     dt_err err = j->file >= 0 ? DT_OK : ckpt_file_open(j->path, &j->file);
     hid_t dset = err == DT_OK ? ckpt_slot_open(j->file, s, name, sizeof name) : -1;
     if (err == DT_OK) err = dset < 0 ? dt_h5_fail(DT_ERR_DATA, j->path, name) : dt_h5_inspect(dset, j->path, name, &a);
-    if (err == DT_OK && (a.n_elems != s->tensor->n_elems || ckpt_type_of(a.type) != type)) err = dt_fail(DT_ERR_DATA, "%s: tensor `%s` differs between ranks", j->path, name);
+    if (err == DT_OK && (a.n_elems != s->tensor->n_elems || ckpt_type_of(a.type) != type))
+        err = dt_fail(DT_ERR_DATA, "%s: tensor `%s` differs between ranks", j->path, name);
     if (err == DT_OK) err = dt_h5_read_run(dset, j->path, name, &a, first, n, out);
     if (dset >= 0) H5Dclose(dset);
     dt_h5_unlock();
@@ -141,20 +145,21 @@ static dt_err read_slots(load_job *j)
     return DT_OK;
 }
 
-/* ---- a head beside a tied embedding --------------------------------------------------------------------------------------- */
+/* ---- a head beside a tied embedding ------------------------------------------------------------------------------ */
 
 static dt_err compare_part(load_job *j, const ckpt_slot *head, int64_t first, int64_t n)
 {
     const ckpt_slot *embed = &j->slots[j->found.embed];
     const ckpt_place *p = &j->found.places[j->found.embed], *q = &j->found.head;
-    char *const raw[2] = {j->raw, j->raw + CKPT_BUFFER / 2}, *const floats[2] = {j->converted, j->converted + CKPT_BUFFER / 2};
+    char *const raw[2] = {j->raw, j->raw + CKPT_BUFFER / 2}, *const floats[2] = {j->converted,
+                                                                                 j->converted + CKPT_BUFFER / 2};
     DT_TRY(fetch(j, embed, p, first, n, raw[0]));
     DT_TRY(fetch(j, head, q, first, n, raw[1]));
     dt_st_convert(raw[0], (dt_st_type)p->type, floats[0], DT_ST_F32, n);
     dt_st_convert(raw[1], (dt_st_type)q->type, floats[1], DT_ST_F32, n);
     DT_CHECK(memcmp(floats[0], floats[1], (size_t)n * sizeof(float)) == 0, DT_ERR_DATA,
-             "%s: tensor `%s` differs from `%s`, to which the configuration ties it (tie_word_embeddings = true)", j->files[q->file], head->tensor->name,
-             embed->tensor->name);
+             "%s: tensor `%s` differs from `%s`, to which the configuration ties it (tie_word_embeddings = true)",
+             j->files[q->file], head->tensor->name, embed->tensor->name);
     return DT_OK;
 }
 
@@ -168,11 +173,12 @@ static dt_err compare_head(load_job *j, int part, int n_parts)
     const int64_t each = tensor.n_elems / n_parts + 1, begin = each * part;
     const int64_t end = begin + each < tensor.n_elems ? begin + each : tensor.n_elems, step = CKPT_BUFFER / 8;
     dt_phase_enter(j->phase, "load", "lm_head.weight");
-    for (int64_t at = begin; at < end; at += step) DT_TRY(compare_part(j, &head, at, end - at < step ? end - at : step));
+    for (int64_t at = begin; at < end; at += step)
+        DT_TRY(compare_part(j, &head, at, end - at < step ? end - at : step));
     return DT_OK;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------------------------------------ */
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 /* The same on all ranks: sums are those of whole tensors here. */
 static dt_err compare(const load_job *j)
@@ -186,8 +192,10 @@ static dt_err compare(const load_job *j)
     }
     if (n_bad == 0) return DT_OK;
     ckpt_slot_name(&j->slots[first_bad], name, sizeof name);
-    return dt_fail(DT_ERR_DATA, "%s: tensor `%s` was altered: checksum %016" PRIx64 ", expected %016" PRIx64 " (%d of %d tensors differ)", j->path, name,
-                   j->sums[first_bad], places[first_bad].checksum, n_bad, j->n_slots);
+    return dt_fail(DT_ERR_DATA,
+                   "%s: tensor `%s` was altered: checksum %016" PRIx64 ", expected %016" PRIx64
+                   " (%d of %d tensors differ)",
+                   j->path, name, j->sums[first_bad], places[first_bad].checksum, n_bad, j->n_slots);
 }
 
 static void clean_up(load_job *j)
@@ -211,7 +219,8 @@ dt_err ckpt_load(dt_comm *comm, dt_zero *z, const char *path, ckpt_finder find, 
     load_job job = {.comm = comm, .z = z, .path = path, .phase = phase, .fd = -1, .file = -1};
     dt_phase_enter(phase, "load", "open");
     dt_err err = dt_comm_agree(comm, prepare(&job, with_optimizer));
-    if (err == DT_OK) err = dt_comm_agree(comm, comm->rank == 0 ? find(path, job.slots, job.n_slots, &job.found) : DT_OK);
+    if (err == DT_OK)
+        err = dt_comm_agree(comm, comm->rank == 0 ? find(path, job.slots, job.n_slots, &job.found) : DT_OK);
     if (err == DT_OK) err = share(&job);
     if (err == DT_OK) err = dt_comm_agree(comm, read_slots(&job));
     if (err == DT_OK) err = dt_comm_sum_host_u64(comm, job.sums, job.n_slots);

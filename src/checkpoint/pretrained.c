@@ -1,4 +1,5 @@
-/* pretrained.c - two kinds of things that a model may come from, told apart once. Everything but the tensors is small and read here. */
+/* pretrained.c - two kinds of things that a model may come from, told apart once. Everything but the tensors is small
+ * and read here. */
 #include "dtrain/pretrained.h"
 #include "dtrain/config.h"
 #include "file.h"
@@ -24,7 +25,7 @@ static dt_err copy_text(char **to, const char *from)
     return DT_OK;
 }
 
-/* ---- a Hugging Face directory ------------------------------------------------------------------------------------------- */
+/* ---- a Hugging Face directory ------------------------------------------------------------------------------------ */
 
 static dt_err describe_directory(dt_pretrained *p, const char *dir, const char *config)
 {
@@ -38,7 +39,7 @@ static dt_err describe_directory(dt_pretrained *p, const char *dir, const char *
     return tokenizer_dir_has_files(dir) ? copy_text(&p->tokenizer, dir) : DT_OK;
 }
 
-/* ---- a checkpoint --------------------------------------------------------------------------------------------------------- */
+/* ---- a checkpoint ------------------------------------------------------------------------------------------------ */
 
 /* What the run that wrote it used. A configuration of another version may not parse; then nothing is known. */
 static dt_err find_tokenizer_of(dt_pretrained *p)
@@ -61,12 +62,13 @@ static dt_err describe_checkpoint(dt_pretrained *p, const char *path)
     DT_TRY(dt_checkpoint_find(path, &p->path));
     DT_TRY(copy_text(&p->config_name, p->path));
     DT_TRY(dt_checkpoint_read_meta(p->path, &p->meta));
-    DT_CHECK(p->meta.model_config && p->meta.model_config[0], DT_ERR_DATA, "%s: attribute model_config is empty", p->path);
+    DT_CHECK(p->meta.model_config && p->meta.model_config[0], DT_ERR_DATA, "%s: attribute model_config is empty",
+             p->path);
     DT_TRY(copy_text(&p->model_config, p->meta.model_config));
     return find_tokenizer_of(p);
 }
 
-/* ---- both ------------------------------------------------------------------------------------------------------------------ */
+/* ---- both -------------------------------------------------------------------------------------------------------- */
 
 static dt_err not_there(const char *path, int why)
 {
@@ -86,7 +88,8 @@ static dt_err describe(dt_pretrained *p, const char *path)
     if (!dt_is_directory(path)) return describe_checkpoint(p, path);
     if (exists(path, "config.json", file)) return describe_directory(p, path, file);
     for (size_t i = 0; i < sizeof signs / sizeof signs[0]; i++)
-        DT_CHECK(!exists(path, signs[i], file), DT_ERR_DATA, "%s: the model's config.json is missing beside %s", path, signs[i]);
+        DT_CHECK(!exists(path, signs[i], file), DT_ERR_DATA, "%s: the model's config.json is missing beside %s", path,
+                 signs[i]);
     return describe_checkpoint(p, path);
 }
 
@@ -135,7 +138,7 @@ dt_err dt_pretrained_type(const dt_pretrained *p, dt_st_type *type)
     return err;
 }
 
-/* ---- without loading ---------------------------------------------------------------------------------------------------- */
+/* ---- without loading --------------------------------------------------------------------------------------------- */
 
 static dt_err list_slots(const dt_unit *units, int n_units, ckpt_slot **slots, int *n_slots)
 {

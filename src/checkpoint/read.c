@@ -36,12 +36,14 @@ static dt_err check_format(hid_t file, const char *path)
     DT_TRY(dt_h5_read_text(file, path, "format", &format));
     const bool ours = strcmp(format, "dtrain-checkpoint") == 0;
     dt_err err = DT_OK;
-    if (!ours) err = dt_fail(DT_ERR_DATA, "%s: attribute `format`: expected dtrain-checkpoint, found %.60s", path, format);
+    if (!ours)
+        err = dt_fail(DT_ERR_DATA, "%s: attribute `format`: expected dtrain-checkpoint, found %.60s", path, format);
     free(format);
     DT_TRY(err);
     DT_TRY(dt_h5_read_i64(file, path, "version", &version));
-    DT_CHECK(version <= CKPT_VERSION, DT_ERR_DATA, "%s: has version %" PRId64 "; this program reads versions up to %d: use a later dtrain", path,
-             version, (int)CKPT_VERSION);
+    DT_CHECK(version <= CKPT_VERSION, DT_ERR_DATA,
+             "%s: has version %" PRId64 "; this program reads versions up to %d: use a later dtrain", path, version,
+             (int)CKPT_VERSION);
     DT_CHECK(version >= 1, DT_ERR_DATA, "%s: attribute `version`: expected 1 or more, found %" PRId64, path, version);
     return DT_OK;
 }
@@ -56,7 +58,7 @@ dt_err ckpt_file_open(const char *path, hid_t *file)
     return err;
 }
 
-/* ---- root ------------------------------------------------------------------------------------------------------------- */
+/* ---- root -------------------------------------------------------------------------------------------------------- */
 
 static dt_err check_texts(hid_t file, const char *path, const dt_ckpt_meta *m)
 {
@@ -64,8 +66,10 @@ static dt_err check_texts(hid_t file, const char *path, const dt_ckpt_meta *m)
     if (!dt_h5_has(file, "checksum")) return DT_OK; /* made by another writer */
     DT_TRY(dt_h5_read_u64(file, path, "checksum", &expected));
     const int64_t len = (int64_t)strlen(m->config);
-    const uint64_t found = dt_checksum(m->config, 0, len, 1) + dt_checksum(m->model_config, len, (int64_t)strlen(m->model_config), 1);
-    DT_CHECK(found == expected, DT_ERR_DATA, "%s: attributes `config` and `model_config` were altered: checksum %016" PRIx64 ", expected %016" PRIx64,
+    const uint64_t found =
+        dt_checksum(m->config, 0, len, 1) + dt_checksum(m->model_config, len, (int64_t)strlen(m->model_config), 1);
+    DT_CHECK(found == expected, DT_ERR_DATA,
+             "%s: attributes `config` and `model_config` were altered: checksum %016" PRIx64 ", expected %016" PRIx64,
              path, found, expected);
     return DT_OK;
 }
@@ -76,15 +80,17 @@ static dt_err read_optional(hid_t file, const char *path, dt_ckpt_meta *m)
     int64_t due = 0;
     m->adam_steps = m->step; /* true unless steps were skipped */
     if (dt_h5_has(file, "updates")) DT_TRY(dt_h5_read_i64(file, path, "updates", &m->adam_steps));
-    if (dt_h5_has(file, "data_fingerprint")) DT_TRY(dt_h5_read_u64(file, path, "data_fingerprint", &m->data_fingerprint));
+    if (dt_h5_has(file, "data_fingerprint"))
+        DT_TRY(dt_h5_read_u64(file, path, "data_fingerprint", &m->data_fingerprint));
     if (dt_h5_has(file, "validation_due")) DT_TRY(dt_h5_read_i64(file, path, "validation_due", &due));
     if (dt_h5_has(file, "best_step")) DT_TRY(dt_h5_read_i64(file, path, "best_step", &m->best_step));
     if (dt_h5_has(file, "best_metric")) DT_TRY(dt_h5_read_f64(file, path, "best_metric", &m->best_metric));
     if (dt_h5_has(file, "not_better")) DT_TRY(dt_h5_read_i64(file, path, "not_better", &m->n_not_better));
     m->validation_due = due != 0;
     DT_CHECK(m->best_step >= 0 && m->best_step <= m->step && m->n_not_better >= 0, DT_ERR_DATA,
-             "%s: attributes `best_step`, `not_better`: expected 0 to %" PRId64 ", and 0 or more, found %" PRId64 " and %" PRId64, path, m->step,
-             m->best_step, m->n_not_better);
+             "%s: attributes `best_step`, `not_better`: expected 0 to %" PRId64 ", and 0 or more, found %" PRId64
+             " and %" PRId64,
+             path, m->step, m->best_step, m->n_not_better);
     return DT_OK;
 }
 
@@ -99,8 +105,9 @@ static dt_err read_meta(hid_t file, const char *path, dt_ckpt_meta *m)
     DT_TRY(dt_h5_read_text(file, path, "model_config", &m->model_config));
     DT_TRY(read_optional(file, path, m));
     DT_CHECK(m->step >= 0 && m->samples >= 0 && m->tokens >= 0 && m->adam_steps >= 0, DT_ERR_DATA,
-             "%s: attributes `step`, `samples`, `tokens`, `updates`: expected 0 or more, found %" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64, path,
-             m->step, m->samples, m->tokens, m->adam_steps);
+             "%s: attributes `step`, `samples`, `tokens`, `updates`: expected 0 or more, found %" PRId64 ", %" PRId64
+             ", %" PRId64 ", %" PRId64,
+             path, m->step, m->samples, m->tokens, m->adam_steps);
     return check_texts(file, path, m);
 }
 
@@ -126,14 +133,14 @@ void dt_ckpt_meta_free(dt_ckpt_meta *m)
     m->config = m->model_config = NULL;
 }
 
-/* ---- tensors ----------------------------------------------------------------------------------------------------------- */
+/* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
 static dt_err check_tensor(const char *path, const char *name, const dt_tensor *t, const dt_h5_array *a)
 {
     DT_TRY(ckpt_check_shape(path, name, t, a->n_dims, a->shape));
     DT_CHECK(ckpt_type_of(a->type) != DT_ST_OTHER, DT_ERR_DATA,
-             "%s: tensor `%s`: expected fp32, fp16 or bf16 (uint16 with the attribute dtype = \"bf16\"), found %s", path, name,
-             dt_h5_type_name(a->type));
+             "%s: tensor `%s`: expected fp32, fp16 or bf16 (uint16 with the attribute dtype = \"bf16\"), found %s",
+             path, name, dt_h5_type_name(a->type));
     return DT_OK;
 }
 
@@ -151,11 +158,15 @@ dt_err ckpt_file_find(hid_t file, const char *path, const ckpt_slot *slot, ckpt_
     DT_TRY(err);
     DT_TRY(check_tensor(path, name, slot->tensor, &a));
     ckpt_slot_name(slot, asked, sizeof asked);
-    *place = (ckpt_place){.offset = a.offset, .checksum = a.checksum, .type = (int32_t)ckpt_type_of(a.type), .has_checksum = a.has_checksum, .bare = strcmp(name, asked) != 0};
+    *place = (ckpt_place){.offset = a.offset,
+                          .checksum = a.checksum,
+                          .type = (int32_t)ckpt_type_of(a.type),
+                          .has_checksum = a.has_checksum,
+                          .bare = strcmp(name, asked) != 0};
     return DT_OK;
 }
 
-/* ---- all tensors of a file ----------------------------------------------------------------------------------------------- */
+/* ---- all tensors of a file --------------------------------------------------------------------------------------- */
 
 typedef struct find_job {
     const char *path;
@@ -169,7 +180,8 @@ static bool is_asked_for(const find_job *job, const char *name)
 {
     for (int i = 0; i < job->n_slots; i++) {
         const char *full = job->slots[i].tensor->name, *bare = ckpt_bare_name(full);
-        if (job->slots[i].state == DT_STATE_PARAM && strcmp(name, job->found->places[i].bare ? bare : full) == 0) return true;
+        if (job->slots[i].state == DT_STATE_PARAM && strcmp(name, job->found->places[i].bare ? bare : full) == 0)
+            return true;
     }
     return ckpt_is_ignored(name);
 }
@@ -220,7 +232,7 @@ dt_err ckpt_find_in_checkpoint(const char *path, const ckpt_slot *slots, int n_s
     return err;
 }
 
-/* ---- every checksum of a file -------------------------------------------------------------------------------------------- */
+/* ---- every checksum of a file ------------------------------------------------------------------------------------ */
 
 typedef struct verify_job {
     const char *path;
@@ -241,8 +253,11 @@ static dt_err verify_array(hid_t dset, const char *name, void *ctx)
     if (bad && job->n_bad++ == 0) snprintf(job->first_bad, sizeof job->first_bad, "%s", name);
     if (!a.has_checksum) job->n_without++;
     if (job->out)
-        fprintf(job->out, "%-8s %016" PRIx64 "  %s %s %s\n", bad ? "ALTERED" : a.has_checksum ? "ok" : "no sum", sum, name,
-                ckpt_shape_text(a.n_dims, a.shape, shape, sizeof shape), dt_h5_type_name(a.type));
+        fprintf(job->out, "%-8s %016" PRIx64 "  %s %s %s\n",
+                bad              ? "ALTERED"
+                : a.has_checksum ? "ok"
+                                 : "no sum",
+                sum, name, ckpt_shape_text(a.n_dims, a.shape, shape, sizeof shape), dt_h5_type_name(a.type));
     return DT_OK;
 }
 
@@ -261,8 +276,10 @@ dt_err dt_checkpoint_verify(const char *path, FILE *out)
     }
     dt_h5_unlock();
     DT_TRY(err);
-    DT_CHECK(job.n_bad == 0, DT_ERR_DATA, "%s: tensor `%s` was altered: its checksum does not match (%" PRId64 " such tensors)", path, job.first_bad,
+    DT_CHECK(job.n_bad == 0, DT_ERR_DATA,
+             "%s: tensor `%s` was altered: its checksum does not match (%" PRId64 " such tensors)", path, job.first_bad,
              job.n_bad);
-    if (job.n_without) DT_WARN("%s: %" PRId64 " tensors carry no checksum: they cannot be verified", path, job.n_without);
+    if (job.n_without)
+        DT_WARN("%s: %" PRId64 " tensors carry no checksum: they cannot be verified", path, job.n_without);
     return DT_OK;
 }

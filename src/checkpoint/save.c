@@ -6,10 +6,11 @@
  *     seal     rank 0: the checksums in memory, the metadata to the file, fsync
  *     publish  rank 0: rename, `latest`
  *
- * Each step ends with a vote, so no rank is ever ahead of a failure. A piece is one run of elements and a dataset one run of bytes, so what a
- * rank has to write is a few long, disjoint runs: the access that local disks, NFS, Lustre and GPFS all take at full speed, without the
- * exchange between ranks that collective MPI-IO would add. Ranks open the file after rank 0 closed it and sync before rank 0 opens it again, which is
- * what NFS asks for. HDF5 never writes to the disk: every write is ours, and so is its error. */
+ * Each step ends with a vote, so no rank is ever ahead of a failure. A piece is one run of elements and a dataset one
+ * run of bytes, so what a rank has to write is a few long, disjoint runs: the access that local disks, NFS, Lustre and
+ * GPFS all take at full speed, without the exchange between ranks that collective MPI-IO would add. Ranks open the file
+ * after rank 0 closed it and sync before rank 0 opens it again, which is what NFS asks for. HDF5 never writes to the
+ * disk: every write is ours, and so is its error. */
 #include "file.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -26,15 +27,15 @@ typedef struct save_job {
     const char *dir;
     dt_phase *phase;
     char path[PATH_MAX], part[PATH_MAX];
-    char latest[PATH_MAX];  /* "": the file stands alone */
-    dt_aside pointer;       /* rank 0: the new `latest` */
+    char latest[PATH_MAX]; /* "": the file stands alone */
+    dt_aside pointer;      /* rank 0: the new `latest` */
     ckpt_slot *slots;
     int n_slots;
     int64_t *offsets; /* of each slot's dataset, in bytes */
     uint64_t *sums;   /* of each slot: this rank's part, then the whole */
     int64_t file_size;
     ckpt_image image; /* rank 0 */
-    char *staging; /* CKPT_BUFFER bytes, for states out of the host's reach */
+    char *staging;    /* CKPT_BUFFER bytes, for states out of the host's reach */
 } save_job;
 
 static dt_err fail_errno(const char *path, const char *what)
@@ -48,7 +49,8 @@ static dt_err name_in_dir(save_job *j)
 {
     DT_CHECK(j->meta->step >= 0, DT_ERR_ARG, "step %" PRId64, j->meta->step);
     DT_TRY(dt_checkpoint_path(j->path, j->dir, j->meta->step));
-    const bool fits = (size_t)snprintf(j->part, PATH_MAX, "%s.part", j->path) < PATH_MAX && dt_join_path(j->latest, j->dir, "latest", "");
+    const bool fits = (size_t)snprintf(j->part, PATH_MAX, "%s.part", j->path) < PATH_MAX &&
+                      dt_join_path(j->latest, j->dir, "latest", "");
     DT_CHECK(fits, DT_ERR_WRITE, "%s: the path is too long", j->dir);
     return DT_OK;
 }
@@ -58,7 +60,8 @@ static dt_err name_alone(save_job *j, const char *path, char folder[PATH_MAX])
 {
     const char *slash = strrchr(path, '/');
     const int len = slash ? (int)(slash == path ? 1 : slash - path) : 1;
-    const bool fits = (size_t)snprintf(j->path, PATH_MAX, "%s", path) < PATH_MAX && (size_t)snprintf(j->part, PATH_MAX, "%s.part", path) < PATH_MAX &&
+    const bool fits = (size_t)snprintf(j->path, PATH_MAX, "%s", path) < PATH_MAX &&
+                      (size_t)snprintf(j->part, PATH_MAX, "%s.part", path) < PATH_MAX &&
                       (size_t)snprintf(folder, PATH_MAX, "%.*s", len, slash ? path : ".") < PATH_MAX;
     DT_CHECK(fits, DT_ERR_WRITE, "%s: the path is too long", path);
     j->dir = folder;
@@ -71,19 +74,22 @@ static dt_err prepare(save_job *j)
     j->offsets = calloc((size_t)j->n_slots + 1, sizeof *j->offsets);
     j->sums = calloc((size_t)j->n_slots + 1, sizeof *j->sums);
     j->staging = malloc(CKPT_BUFFER);
-    DT_CHECK(j->offsets && j->sums && j->staging, DT_ERR_MEMORY, "no memory for a checkpoint's buffer of %d MiB", CKPT_BUFFER >> 20);
+    DT_CHECK(j->offsets && j->sums && j->staging, DT_ERR_MEMORY, "no memory for a checkpoint's buffer of %d MiB",
+             CKPT_BUFFER >> 20);
     return DT_OK;
 }
 
-/* ---- rank 0: create and reserve ---------------------------------------------------------------------------------------- */
+/* ---- rank 0: create and reserve ---------------------------------------------------------------------------------- */
 
-/* Would the data fit? The room left on the disk says nothing of quotas and limits of file sizes, so that much is reserved under the name; what is
- * more than the real size is given back. A little too much rather than too little: HDF5 could not make its image beyond a limit of file sizes. */
+/* Would the data fit? The room left on the disk says nothing of quotas and limits of file sizes, so that much is
+ * reserved under the name; what is more than the real size is given back. A little too much rather than too little:
+ * HDF5 could not make its image beyond a limit of file sizes. */
 static dt_err probe_space(const save_job *j)
 {
     double nbytes = 1 << 16;
     for (int i = 0; i < j->n_slots; i++) {
-        const double array = (double)j->slots[i].tensor->n_elems * (double)dt_dtype_size(dt_zero_state_dtype(j->z, j->slots[i].state));
+        const double array =
+            (double)j->slots[i].tensor->n_elems * (double)dt_dtype_size(dt_zero_state_dtype(j->z, j->slots[i].state));
         nbytes += array + 512 + (array >= CKPT_ALIGN_FROM ? CKPT_PAGE : 0);
     }
     DT_TRY(dt_check_space(j->dir, j->part, nbytes, "a checkpoint"));
@@ -102,7 +108,8 @@ static dt_err create(save_job *j)
         if (j->latest[0]) DT_TRY(ckpt_write_pointer(&j->pointer, j->latest, j->meta->step));
         DT_TRY(ckpt_image_open(&j->image));
         dt_h5_lock();
-        const dt_err err = ckpt_file_create(&j->image, j->part, j->meta, j->z, j->slots, j->n_slots, j->offsets, &j->file_size);
+        const dt_err err =
+            ckpt_file_create(&j->image, j->part, j->meta, j->z, j->slots, j->n_slots, j->offsets, &j->file_size);
         dt_h5_unlock();
         DT_TRY(err);
     }
@@ -112,13 +119,14 @@ static dt_err create(save_job *j)
 static dt_err reserve(save_job *j)
 {
     if (j->comm->rank == 0) {
-        if (truncate(j->part, (off_t)j->file_size) != 0) return fail_errno(j->part, "cannot be extended to its full size");
+        if (truncate(j->part, (off_t)j->file_size) != 0)
+            return fail_errno(j->part, "cannot be extended to its full size");
         DT_TRY(dt_reserve_file(j->part, j->file_size, "a checkpoint"));
     }
     return dt_fault("save.reserve");
 }
 
-/* ---- every rank: write --------------------------------------------------------------------------------------------------- */
+/* ---- every rank: write ------------------------------------------------------------------------------------------- */
 
 static dt_err write_slot(const save_job *j, int fd, int i)
 {
@@ -146,7 +154,8 @@ static dt_err write_slots(save_job *j)
         dt_phase_enter(j->phase, "save", j->slots[i].tensor->name);
         if ((err = dt_fault("save.write")) == DT_OK) err = write_slot(j, fd, i);
     }
-    /* On one node rank 0 syncs for all when the checksums are in; across nodes each has its own cache to empty, best at the same time. */
+    /* On one node rank 0 syncs for all when the checksums are in; across nodes each has its own cache to empty, best at
+     * the same time. */
     const bool sync = j->comm->rank != 0 || j->comm->n_nodes > 1;
     dt_phase_enter(j->phase, "save", "sync");
     if (err == DT_OK && sync && fsync(fd) != 0) err = fail_errno(j->part, "sync failed");
@@ -154,7 +163,7 @@ static dt_err write_slots(save_job *j)
     return err;
 }
 
-/* ---- rank 0: seal and publish ---------------------------------------------------------------------------------------------- */
+/* ---- rank 0: seal and publish ------------------------------------------------------------------------------------ */
 
 static dt_err write_metadata(const save_job *j)
 {
@@ -192,7 +201,7 @@ static dt_err publish(save_job *j)
     if (!j->latest[0]) return dt_rename_durable(j->part, j->path);
     if (rename(j->part, j->path) != 0) return fail_errno(j->path, "rename failed");
     dt_err err = dt_fault("save.latest");
-    if (err == DT_OK) err = dt_aside_commit(&j->pointer); /* same folder: its sync covers both */
+    if (err == DT_OK) err = dt_aside_commit(&j->pointer);  /* same folder: its sync covers both */
     if (err != DT_OK && !latest_names(j)) unlink(j->path); /* the one before is what there is */
     return err;
 }
@@ -227,7 +236,8 @@ static dt_err save(save_job *j, dt_err named, int64_t keep)
     return err;
 }
 
-dt_err dt_checkpoint_save(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, const char *dir, int64_t keep, dt_phase *phase)
+dt_err dt_checkpoint_save(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, const char *dir, int64_t keep,
+                          dt_phase *phase)
 {
     save_job job = {.comm = comm, .z = z, .meta = meta, .dir = dir, .phase = phase, .image.fd = -1};
     return save(&job, name_in_dir(&job), keep);

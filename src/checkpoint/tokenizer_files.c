@@ -1,4 +1,5 @@
-/* tokenizer_files.c - which files belong to a tokenizer. They are carried along as they are: nothing here reads what is in them. */
+/* tokenizer_files.c - which files belong to a tokenizer. They are carried along as they are: nothing here reads what is
+ * in them. */
 #include "tokenizer_files.h"
 #include "dtrain/export.h"
 #include "dtrain/io.h"
@@ -13,7 +14,11 @@
 static const char *const FILES[] = {"tokenizer.json",    "tokenizer.model",       "vocab.json",
                                     "merges.txt",        "tokenizer_config.json", "special_tokens_map.json",
                                     "added_tokens.json", "chat_template.jinja",   "generation_config.json"};
-enum { N_FILES = sizeof FILES / sizeof FILES[0], N_VOCABULARIES = 3, GENERATION = N_FILES - 1 /* the model's rather */ };
+enum {
+    N_FILES = sizeof FILES / sizeof FILES[0],
+    N_VOCABULARIES = 3,
+    GENERATION = N_FILES - 1 /* the model's rather */
+};
 
 bool tokenizer_dir_has_files(const char *dir)
 {
@@ -27,14 +32,15 @@ dt_err dt_export_check_tokenizer(const char *tokenizer)
 {
     if (!tokenizer || !*tokenizer || strcmp(tokenizer, "bytes") == 0 || dt_is_file(tokenizer)) return DT_OK;
     char hint[3 * PATH_MAX];
-    DT_CHECK(dt_is_directory(tokenizer), DT_ERR_DATA, "%s: expected a tokenizer (a directory, a tokenizer.json, or bytes): %s%s",
-             tokenizer, strerror(errno), dt_missing_model_hint(tokenizer, errno, hint, sizeof hint));
+    DT_CHECK(dt_is_directory(tokenizer), DT_ERR_DATA,
+             "%s: expected a tokenizer (a directory, a tokenizer.json, or bytes): %s%s", tokenizer, strerror(errno),
+             dt_missing_model_hint(tokenizer, errno, hint, sizeof hint));
     DT_CHECK(tokenizer_dir_has_files(tokenizer), DT_ERR_DATA,
              "%s: expected a tokenizer.json (or tokenizer.model, vocab.json) in this directory, found none", tokenizer);
     return DT_OK;
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------------------------ */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 /* Copy to DIR/NAME.part. */
 static dt_err copy_file(const char *from, const char *dir, const char *name)
@@ -93,7 +99,9 @@ dt_err tokenizer_files_create(const char *tokenizer, const char *generation_from
     char path[PATH_MAX];
     DT_TRY(create_tokenizer(tokenizer, dir));
     if (!generation_from || has_part(dir, GENERATION)) return DT_OK;
-    return dt_join_path(path, generation_from, FILES[GENERATION], "") && dt_is_file(path) ? copy_file(path, dir, FILES[GENERATION]) : DT_OK;
+    return dt_join_path(path, generation_from, FILES[GENERATION], "") && dt_is_file(path)
+               ? copy_file(path, dir, FILES[GENERATION])
+               : DT_OK;
 }
 
 dt_err tokenizer_files_publish(const char *dir)
@@ -107,7 +115,8 @@ dt_err tokenizer_files_publish(const char *dir)
         if (dt_is_file(part))
             DT_TRY(dt_rename_durable(part, path));
         else if (any && unlink(path) != 0 && errno != ENOENT)
-            return dt_fail(DT_ERR_WRITE, "%s: an earlier tokenizer's file cannot be removed: %s", path, strerror(errno));
+            return dt_fail(DT_ERR_WRITE, "%s: an earlier tokenizer's file cannot be removed: %s", path,
+                           strerror(errno));
     }
     return DT_OK;
 }

@@ -7,14 +7,17 @@
 /** Is any file of a tokenizer in the directory? */
 bool tokenizer_dir_has_files(const char *dir);
 
-/** Write the files of a tokenizer, and generation_config.json (as dt_export_options says it), to DIR/NAME.part, synced. DT_ERR_DATA, DT_ERR_WRITE. */
+/** Write the files of a tokenizer, and generation_config.json (as dt_export_options says it), to DIR/NAME.part, synced.
+ *  DT_ERR_DATA, DT_ERR_WRITE. */
 dt_err tokenizer_files_create(const char *tokenizer, const char *generation_from, const char *dir);
-/** Rename every DIR/NAME.part; when a tokenizer is among them, what an earlier tokenizer left under other names is removed. DT_ERR_WRITE. */
+/** Rename every DIR/NAME.part; when a tokenizer is among them, what an earlier tokenizer left under other names is
+ *  removed. DT_ERR_WRITE. */
 dt_err tokenizer_files_publish(const char *dir);
 /** Remove every DIR/NAME.part. */
 void tokenizer_files_discard(const char *dir);
 
-/* bytes_tokenizer.c: the tokenizer "bytes" in Hugging Face's form: byte-level BPE without merges. malloc'ed, NULL: no memory. */
+/* bytes_tokenizer.c: the tokenizer "bytes" in Hugging Face's form: byte-level BPE without merges. malloc'ed, NULL: no
+ * memory. */
 char *bytes_tokenizer_json(void);
 char *bytes_tokenizer_config_json(void);
 enum { BYTES_EOS = 256 };

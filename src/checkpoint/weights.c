@@ -12,8 +12,8 @@ static dt_err take(find_job *job, const dt_st_tensor *found, const dt_tensor *t,
 {
     const char *path = job->s->files[found->file];
     DT_TRY(ckpt_check_shape(path, found->name, t, found->n_dims, found->shape));
-    DT_CHECK(found->type != DT_ST_OTHER, DT_ERR_DATA, "%s: tensor `%s`: expected F32, F16 or BF16, found %s", path, found->name,
-             found->dtype);
+    DT_CHECK(found->type != DT_ST_OTHER, DT_ERR_DATA, "%s: tensor `%s`: expected F32, F16 or BF16, found %s", path,
+             found->name, found->dtype);
     job->used[found - job->s->tensors] = true;
     place->offset = found->offset;
     place->type = (int32_t)found->type;
@@ -48,7 +48,8 @@ static dt_err find_all(find_job *job, const char *dir, const ckpt_slot *slots, i
     if (found->embed >= 0) DT_TRY(find_head(job, slots[found->embed].tensor, found));
     for (int i = 0; i < s->n_tensors; i++)
         DT_CHECK(job->used[i] || ckpt_is_ignored(s->tensors[i].name), DT_ERR_DATA,
-                 "%s: tensor `%.200s`: this model has no such tensor", s->files[s->tensors[i].file], s->tensors[i].name);
+                 "%s: tensor `%.200s`: this model has no such tensor", s->files[s->tensors[i].file],
+                 s->tensors[i].name);
     return DT_OK;
 }
 

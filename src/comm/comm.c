@@ -1,7 +1,8 @@
 /* comm.c - opening a communicator, and the way from the public calls to the transport.
  *
- * Everything that ranks must agree on (who shares a node with whom, and so how a collective is cut into steps) is gathered once, when the
- * communicator is opened, and is the same table on every rank; a collective then computes its course from arguments and table alone. */
+ * Everything that ranks must agree on (who shares a node with whom, and so how a collective is cut into steps) is
+ * gathered once, when the communicator is opened, and is the same table on every rank; a collective then computes its
+ * course from arguments and table alone. */
 #include "dtrain/comm.h"
 #include "internal.h"
 #include <inttypes.h>
@@ -20,8 +21,8 @@ dt_err dt_comm_mpi_fail(int code, const char *call, const char *file, int line)
 
 /* ---- ranks and nodes --------------------------------------------------------------------------------------------- */
 
-/** For tests of several nodes on one machine: DTRAIN_FAKE_NODES=K deals the ranks to K pretended nodes in blocks, K:cyclic in turn.
- *  *color: the pretended node of this rank, -1 when nothing is pretended. */
+/** For tests of several nodes on one machine: DTRAIN_FAKE_NODES=K deals the ranks to K pretended nodes in blocks,
+ *  K:cyclic in turn. *color: the pretended node of this rank, -1 when nothing is pretended. */
 static dt_err fake_node(const dt_comm *comm, int *color)
 {
     *color = -1;
@@ -42,8 +43,8 @@ static dt_err errors_return(MPI_Comm c)
     return DT_OK;
 }
 
-/** Launchers bind in different ways: ranks may each own cores, share the job's cores, or be free on the machine. The union of what the ranks of a host may
- *  use, and whether their sets overlap, tells which. */
+/** Launchers bind in different ways: ranks may each own cores, share the job's cores, or be free on the machine. The
+ *  union of what the ranks of a host may use, and whether their sets overlap, tells which. */
 static dt_err count_cores(struct dt_comm_mpi *mpi, MPI_Comm shared)
 {
     dt_cores mine, all;
@@ -67,13 +68,15 @@ int dt_comm_cores(const dt_comm *comm)
     return mpi->cores_per_rank > 0 ? mpi->cores_per_rank : 1;
 }
 
-/* A launcher that binds each rank to a core (Open MPI does so with one and two ranks) leaves the others idle without a word. */
+/* A launcher that binds each rank to a core (Open MPI does so with one and two ranks) leaves the others idle without a
+ * word. */
 static void tell_unused_cores(const dt_comm *comm)
 {
     const struct dt_comm_mpi *mpi = comm->mpi;
     const int job = dt_cores_of_job(), each = job / mpi->host_ranks, used = dt_comm_cores(comm);
     if (comm->rank != 0 || comm->alone || each <= used || dt_cores_per_task() == used) return;
-    DT_WARN("only %d of the job's %d cores on %s are used: the launcher bound each rank to %d. Start with mpirun --bind-to none, or srun --cpus-per-task=%d; "
+    DT_WARN("only %d of the job's %d cores on %s are used: the launcher bound each rank to %d. Start with mpirun "
+            "--bind-to none, or srun --cpus-per-task=%d; "
             "if this is intended, set the number of threads of a rank",
             used * mpi->host_ranks, job, comm->host, used, each);
 }
@@ -83,11 +86,13 @@ dt_err dt_comm_threads(const dt_comm *comm, int64_t wanted, const char *where, i
     enum { ABSURD = 16 };
     const int cores = dt_comm_cores(comm), online = dt_cores_online();
     *n_threads = wanted > 0 ? (int)wanted : cores;
-    DT_CHECK(wanted <= (int64_t)ABSURD * online, DT_ERR_USAGE, "%s: expected at most %d threads on a machine of %d cores, found %" PRId64, where,
-             ABSURD * online, online, wanted);
+    DT_CHECK(wanted <= (int64_t)ABSURD * online, DT_ERR_USAGE,
+             "%s: expected at most %d threads on a machine of %d cores, found %" PRId64, where, ABSURD * online, online,
+             wanted);
     if (wanted == 0) tell_unused_cores(comm);
     if (wanted > cores && comm->rank == 0)
-        DT_WARN("%s: %" PRId64 " threads for a rank that may use %d core%s: they will compete for them", where, wanted, cores, cores == 1 ? "" : "s");
+        DT_WARN("%s: %" PRId64 " threads for a rank that may use %d core%s: they will compete for them", where, wanted,
+                cores, cores == 1 ? "" : "s");
     return DT_OK;
 }
 
@@ -114,7 +119,8 @@ static dt_err split_by_node(dt_comm *comm)
 static void number_nodes(dt_comm *comm, const int *first_rank)
 {
     struct dt_comm_mpi *mpi = comm->mpi;
-    for (int r = 0; r < comm->nranks; r++) mpi->node_of[r] = first_rank[r] == r ? comm->n_nodes++ : mpi->node_of[first_rank[r]];
+    for (int r = 0; r < comm->nranks; r++)
+        mpi->node_of[r] = first_rank[r] == r ? comm->n_nodes++ : mpi->node_of[first_rank[r]];
     comm->node = mpi->node_of[comm->rank];
     mpi->min_local = comm->nranks;
     for (int r = 0; r < comm->nranks; r++)
@@ -194,8 +200,13 @@ dt_err dt_comm_open(dt_comm *comm)
     if (gethostname(comm->host, sizeof comm->host - 1) != 0) strcpy(comm->host, "unknown");
     comm->mpi = calloc(1, sizeof *comm->mpi);
     DT_CHECK(comm->mpi, DT_ERR_MEMORY, "no memory for a communicator");
-    *comm->mpi = (struct dt_comm_mpi){.world = MPI_COMM_NULL, .node = MPI_COMM_NULL, .across = MPI_COMM_NULL, .vote_op = MPI_OP_NULL,
-                                      .vote_type = MPI_DATATYPE_NULL, .failed_rank = -1, .max_message = (size_t)1 << 30};
+    *comm->mpi = (struct dt_comm_mpi){.world = MPI_COMM_NULL,
+                                      .node = MPI_COMM_NULL,
+                                      .across = MPI_COMM_NULL,
+                                      .vote_op = MPI_OP_NULL,
+                                      .vote_type = MPI_DATATYPE_NULL,
+                                      .failed_rank = -1,
+                                      .max_message = (size_t)1 << 30};
     const dt_err err = open_mpi(comm);
     if (err) free_tables(comm); /* MPI's own handles are left: freeing them takes all ranks */
     return err;
@@ -226,7 +237,8 @@ dt_err dt_comm_has_backend(const char *backend)
 
 dt_err dt_comm_attach(dt_comm *comm, dt_device *dev, const char *backend, bool shared_memory)
 {
-    DT_CHECK(comm && comm->mpi && dev && dev->ops && backend, DT_ERR_ARG, "dt_comm_attach: communicator, device or backend missing");
+    DT_CHECK(comm && comm->mpi && dev && dev->ops && backend, DT_ERR_ARG,
+             "dt_comm_attach: communicator, device or backend missing");
     DT_CHECK(!comm->ops, DT_ERR_ARG, "dt_comm_attach: a transport is attached already");
     const dt_comm_ops *ops = NULL;
     DT_TRY(find_transport(backend, &ops));
@@ -256,27 +268,29 @@ void dt_comm_close(dt_comm *comm)
 
 /* ---- collectives on tensors -------------------------------------------------------------------------------------- */
 
-/* A rank with an error of its own, an injected one too, takes part all the same and returns it afterwards: the others reach the next vote. */
+/* A rank with an error of its own, an injected one too, takes part all the same and returns it afterwards: the others
+ * reach the next vote. */
 
-static dt_err check_reduce(const dt_comm *comm, const void *send, dt_dtype send_dt, const void *recv, dt_dtype recv_dt, int64_t count,
-                           bool accumulate)
+static dt_err check_reduce(const dt_comm *comm, const void *send, dt_dtype send_dt, const void *recv, dt_dtype recv_dt,
+                           int64_t count, bool accumulate)
 {
     DT_CHECK(comm && comm->ops, DT_ERR_ARG, "reduce_scatter: no transport attached");
-    DT_CHECK(count >= 0 && count <= INT64_MAX / 4 / comm->nranks, DT_ERR_ARG, "reduce_scatter: count %" PRId64 " for %d ranks", count,
-             comm->nranks);
+    DT_CHECK(count >= 0 && count <= INT64_MAX / 4 / comm->nranks, DT_ERR_ARG,
+             "reduce_scatter: count %" PRId64 " for %d ranks", count, comm->nranks);
     DT_CHECK(count == 0 || (send && recv), DT_ERR_ARG, "reduce_scatter: %s is NULL", send ? "recv" : "send");
     DT_CHECK((send_dt == DT_F32 || send_dt == DT_BF16) && (recv_dt == DT_F32 || recv_dt == DT_BF16), DT_ERR_ARG,
              "reduce_scatter: types %d and %d", (int)send_dt, (int)recv_dt);
     const uintptr_t piece = (uintptr_t)count * dt_dtype_size(send_dt), s = (uintptr_t)send, r = (uintptr_t)recv;
     const uintptr_t recv_len = (uintptr_t)count * dt_dtype_size(recv_dt);
     const bool own_place = r == s + piece * (uintptr_t)comm->rank && send_dt == recv_dt && !accumulate;
-    DT_CHECK(own_place || r >= s + piece * (uintptr_t)comm->nranks || r + recv_len <= s, DT_ERR_ARG,
-             "reduce_scatter: recv lies inside send, but is not this rank's place, or types differ, or accumulate is set");
+    DT_CHECK(
+        own_place || r >= s + piece * (uintptr_t)comm->nranks || r + recv_len <= s, DT_ERR_ARG,
+        "reduce_scatter: recv lies inside send, but is not this rank's place, or types differ, or accumulate is set");
     return DT_OK;
 }
 
-dt_err dt_comm_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt, int64_t count,
-                              bool accumulate, bool ordered, dt_stream *stream)
+dt_err dt_comm_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
+                              int64_t count, bool accumulate, bool ordered, dt_stream *stream)
 {
     const dt_err fault = dt_fault("comm.reduce_scatter");
     DT_TRY(check_reduce(comm, send, send_dt, recv, recv_dt, count, accumulate));
@@ -290,11 +304,12 @@ dt_err dt_comm_all_gather(dt_comm *comm, const void *send, void *recv, size_t nb
 {
     const dt_err fault = dt_fault("comm.all_gather");
     DT_CHECK(comm && comm->ops, DT_ERR_ARG, "all_gather: no transport attached");
-    DT_CHECK(nbytes <= SIZE_MAX / 2 / (size_t)comm->nranks, DT_ERR_ARG, "all_gather: %zu bytes for %d ranks", nbytes, comm->nranks);
+    DT_CHECK(nbytes <= SIZE_MAX / 2 / (size_t)comm->nranks, DT_ERR_ARG, "all_gather: %zu bytes for %d ranks", nbytes,
+             comm->nranks);
     DT_CHECK(nbytes == 0 || (send && recv), DT_ERR_ARG, "all_gather: %s is NULL", send ? "recv" : "send");
     const uintptr_t s = (uintptr_t)send, r = (uintptr_t)recv;
-    DT_CHECK(s == r + nbytes * (uintptr_t)comm->rank || s + nbytes <= r || s >= r + nbytes * (uintptr_t)comm->nranks, DT_ERR_ARG,
-             "all_gather: send lies inside recv, but is not this rank's place");
+    DT_CHECK(s == r + nbytes * (uintptr_t)comm->rank || s + nbytes <= r || s >= r + nbytes * (uintptr_t)comm->nranks,
+             DT_ERR_ARG, "all_gather: send lies inside recv, but is not this rank's place");
     comm->sequence++;
     DT_TRY(comm->ops->all_gather(comm, send, recv, nbytes, stream));
     comm->traffic_bytes += (double)(comm->nranks - 1) * (double)nbytes;
@@ -308,6 +323,7 @@ dt_err dt_comm_broadcast(dt_comm *comm, void *buf, size_t nbytes, int root, dt_s
     DT_CHECK(root >= 0 && root < comm->nranks, DT_ERR_ARG, "broadcast: root %d of %d ranks", root, comm->nranks);
     comm->sequence++;
     DT_TRY(comm->ops->broadcast(comm, buf, nbytes, root, stream));
-    if (comm->rank == root) comm->traffic_bytes += (double)nbytes; /* once: who passes it on is the transport's affair */
+    /* once: who passes it on is the transport's affair */
+    if (comm->rank == root) comm->traffic_bytes += (double)nbytes;
     return DT_OK;
 }

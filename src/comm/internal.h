@@ -1,4 +1,5 @@
-/* internal.h - what the files of comm share: MPI communicators, the map of ranks to nodes, and the check around MPI calls. */
+/* internal.h - what the files of comm share: MPI communicators, the map of ranks to nodes, and the check around MPI
+ * calls. */
 #ifndef DTRAIN_COMM_INTERNAL_H
 #define DTRAIN_COMM_INTERNAL_H
 
@@ -15,10 +16,12 @@ struct dt_comm_mpi {
     int *rank_at;             /* [n_nodes * max_local]: global rank of a place, -1 where the node has fewer ranks */
     int max_local, min_local; /* largest and least number of ranks on a node */
     int failed_rank;          /* of the last agreement or vote; -1 when nobody failed */
-    int cores_per_rank;       /* cores that the ranks of this host may use together, over their number, rounded down: 0 when there are more ranks */
+    /* cores that the ranks of this host may use together, over their number, rounded down: 0 when there are more
+     * ranks */
+    int cores_per_rank;
     int host_cores, host_ranks; /* those cores; the ranks */
-    bool own_cores;           /* no two ranks of this host may use the same core */
-    size_t max_message;       /* bytes in one MPI call; below INT_MAX, lowered by a test of the splitting */
+    bool own_cores;             /* no two ranks of this host may use the same core */
+    size_t max_message;         /* bytes in one MPI call; below INT_MAX, lowered by a test of the splitting */
 };
 
 static inline int dt_comm_rank_at(const dt_comm *comm, int node, int local)
@@ -29,10 +32,10 @@ static inline int dt_comm_rank_at(const dt_comm *comm, int node, int local)
 /** Record an MPI error with MPI's own text. */
 dt_err dt_comm_mpi_fail(int code, const char *call, const char *file, int line);
 
-#define DT_MPI(call)                                                                                                             \
-    do {                                                                                                                         \
-        int dt_m_ = (call);                                                                                                      \
-        if (dt_m_ != MPI_SUCCESS) return dt_comm_mpi_fail(dt_m_, #call, __FILE__, __LINE__);                                     \
+#define DT_MPI(call)                                                                                                   \
+    do {                                                                                                               \
+        int dt_m_ = (call);                                                                                            \
+        if (dt_m_ != MPI_SUCCESS) return dt_comm_mpi_fail(dt_m_, #call, __FILE__, __LINE__);                           \
     } while (0)
 
 /** MPI_Bcast of any size. */

@@ -1,5 +1,6 @@
-/* launch.c - how MPI begins and ends. At the beginning it is asked whether it sees what the launcher has started: a program that is started by the launcher of another MPI gets N
- * worlds of one rank each: N trainings in one directory, and nothing says so. */
+/* launch.c - how MPI begins and ends. At the beginning it is asked whether it sees what the launcher has started: a
+ * program that is started by the launcher of another MPI gets N worlds of one rank each: N trainings in one directory,
+ * and nothing says so. */
 #include "internal.h"
 #include <pthread.h>
 #include <stdint.h>
@@ -7,7 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef struct launcher { const char *name, *size, *rank; } launcher;
+typedef struct launcher {
+    const char *name, *size, *rank;
+} launcher;
 
 /* How many processes each says that it has started, and which of them this is. */
 static const launcher launchers[] = {
@@ -26,12 +29,14 @@ static long number(const char *variable)
     return text && end != text && !*end ? n : -1;
 }
 
-/* Of srun the variables are inherited by all that runs in a step, such as a shell or the daemons of mpirun: they describe only the task itself. */
+/* Of srun the variables are inherited by all that runs in a step, such as a shell or the daemons of mpirun: they
+ * describe only the task itself. */
 static bool speaks_of_us(int l) { return l != SLURM || number("SLURM_TASK_PID") == (long)getpid(); }
 
 static bool is_launched(void)
 {
-    static const char *const marks[] = {"PMIX_RANK", "PMIX_NAMESPACE", "PMI_FD", "PMI_PORT", "PALS_RANKID", "FLUX_TASK_RANK"};
+    static const char *const marks[] = {"PMIX_RANK", "PMIX_NAMESPACE", "PMI_FD",
+                                        "PMI_PORT",  "PALS_RANKID",    "FLUX_TASK_RANK"};
     for (int l = 0; l < N_LAUNCHERS; l++)
         if (getenv(launchers[l].size) && speaks_of_us(l)) return true;
     for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++)
@@ -46,15 +51,18 @@ static dt_err compare(int size)
     for (int l = 0; l < N_LAUNCHERS && size == 1; l++) {
         const long n = number(launchers[l].size);
         if (n <= 1 || !speaks_of_us(l)) continue;
-        if (number(launchers[l].rank) > 0) { /* one message: from the first, which is ended by nobody before it has spoken */
+        /* one message: from the first, which is ended by nobody before it has spoken */
+        if (number(launchers[l].rank) > 0) {
             sleep(2);
             _exit(dt_exit_code(DT_ERR_USAGE));
         }
         MPI_Get_library_version(library, &len);
         library[strcspn(library, ",\n")] = '\0';
         return dt_fail(DT_ERR_USAGE,
-                       "%s started %ld processes (%s), but MPI sees only this one, and each would run alone. This program was built with %s: start it with the launcher "
-                       "of that MPI, or under Slurm with an srun --mpi=... that it knows (srun --mpi=list). If one rank is meant: env -u %s",
+                       "%s started %ld processes (%s), but MPI sees only this one, and each would run alone. This "
+                       "program was built with %s: start it with the launcher "
+                       "of that MPI, or under Slurm with an srun --mpi=... that it knows (srun --mpi=list). If one "
+                       "rank is meant: env -u %s",
                        launchers[l].name, n, launchers[l].size, library, launchers[l].size);
     }
     return DT_OK;
@@ -63,8 +71,12 @@ static dt_err compare(int size)
 dt_err dt_comm_start(dt_comm *comm)
 {
     int provided = 0, size = 1;
-    *comm = (dt_comm){.alone = !is_launched()}; /* asked before MPI starts, which leaves a launcher's variables behind in such a process, too */
-    /* alone: Open MPI 4 would start a daemon of its own beside the program, for features that are not used here, and it may outlive the program */
+    *comm =
+        (dt_comm){.alone =
+                      /* asked before MPI starts, which leaves a launcher's variables behind in such a process, too */
+                  !is_launched()};
+    /* alone: Open MPI 4 would start a daemon of its own beside the program, for features that are not used here, and it
+     * may outlive the program */
     if (comm->alone) setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
     DT_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided));
     DT_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
@@ -74,7 +86,7 @@ dt_err dt_comm_start(dt_comm *comm)
     return err;
 }
 
-/* ---- the end ------------------------------------------------------------------------------------------------------------- */
+/* ---- the end ----------------------------------------------------------------------------------------------------- */
 
 static void *give_up(void *code)
 {
@@ -95,7 +107,8 @@ void dt_comm_leave(const dt_comm *comm, dt_err err)
 {
     int nranks = 0;
     if (err == DT_OK || dt_comm_failed_together(comm)) return;
-    if (MPI_Comm_size(MPI_COMM_WORLD, &nranks) != MPI_SUCCESS || nranks > 1) dt_comm_abort(dt_exit_code(err)); /* comm may not be open */
+    /* comm may not be open */
+    if (MPI_Comm_size(MPI_COMM_WORLD, &nranks) != MPI_SUCCESS || nranks > 1) dt_comm_abort(dt_exit_code(err));
 }
 
 void dt_comm_stop(void) { MPI_Finalize(); }

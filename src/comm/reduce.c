@@ -1,11 +1,13 @@
 /* reduce.c - why the fold looks as it does.
  *
- * Sources are pieces of other ranks' buffers in shared memory and come from the outer caches or from memory, so each is read once: the fold
- * goes through blocks of a few KiB with the running sum in the first-level cache, one pass per source; the last pass writes the result.
- * The order of additions for an element is that of the sources whatever the block, the thread or the vector width: only the grouping of
- * independent elements changes. There is no product in these loops, so nothing can be contracted into a fused operation.
+ * Sources are pieces of other ranks' buffers in shared memory and come from the outer caches or from memory, so each is
+ * read once: the fold goes through blocks of a few KiB with the running sum in the first-level cache, one pass per
+ * source; the last pass writes the result. The order of additions for an element is that of the sources whatever the
+ * block, the thread or the vector width: only the grouping of independent elements changes. There is no product in
+ * these loops, so nothing can be contracted into a fused operation.
  *
- * Large results are stored around the cache (non-temporal stores): without them each line would be read before it is overwritten. */
+ * Large results are stored around the cache (non-temporal stores): without them each line would be read before it is
+ * overwritten. */
 #include "reduce.h"
 #include <omp.h>
 #include <string.h>
@@ -13,8 +15,10 @@
 #include <emmintrin.h>
 #endif
 
-/* Several builds of a loop, the best one taken when the program starts: the distribution's compiler aims at the oldest x86-64. */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+/* Several builds of a loop, the best one taken when the program starts: the distribution's compiler aims at the oldest
+ * x86-64. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) &&               \
+    !defined(__SANITIZE_THREAD__)
 #define DT_CLONES __attribute__((target_clones("default", "avx2")))
 #else
 #define DT_CLONES
@@ -92,11 +96,14 @@ static inline __m128 load4(const void *x, dt_dtype dt, int64_t i)
     return _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), halves)); /* bf16 is the upper half of a float */
 }
 
-/* Built once per pair of types: the types are constants where it is called. out is aligned to 16 bytes, n a multiple of 16. */
-__attribute__((always_inline)) static inline void sum_lines(float *out, const void *a, dt_dtype a_dt, const void *b, dt_dtype b_dt, int64_t n)
+/* Built once per pair of types: the types are constants where it is called. out is aligned to 16 bytes, n a multiple of
+ * 16. */
+__attribute__((always_inline)) static inline void sum_lines(float *out, const void *a, dt_dtype a_dt, const void *b,
+                                                            dt_dtype b_dt, int64_t n)
 {
     for (int64_t i = 0; i < n; i += 16)
-        for (int k = 0; k < 16; k += 4) _mm_stream_ps(out + i + k, _mm_add_ps(load4(a, a_dt, i + k), load4(b, b_dt, i + k)));
+        for (int k = 0; k < 16; k += 4)
+            _mm_stream_ps(out + i + k, _mm_add_ps(load4(a, a_dt, i + k), load4(b, b_dt, i + k)));
 }
 
 /** As sum(), writing around the cache. */
@@ -122,7 +129,10 @@ static void sum_around_cache(float *out, const void *a, dt_dtype a_dt, const voi
 static void stores_visible(void) {}
 #endif
 
-static const void *element(const void *base, dt_dtype dt, int64_t i) { return (const char *)base + (size_t)i * dt_dtype_size(dt); }
+static const void *element(const void *base, dt_dtype dt, int64_t i)
+{
+    return (const char *)base + (size_t)i * dt_dtype_size(dt);
+}
 
 static void store_bf16(const float *x, uint16_t *dst, bool stream, int64_t n)
 {
@@ -134,7 +144,8 @@ static void store_bf16(const float *x, uint16_t *dst, bool stream, int64_t n)
         memcpy(dst, half, (size_t)n * sizeof *half);
 }
 
-/* The running sum is a: at first a source or dst itself, untouched, then acc. The last addition goes straight to dst where that is float. */
+/* The running sum is a: at first a source or dst itself, untouched, then acc. The last addition goes straight to dst
+ * where that is float. */
 static void fold_block(const dt_fold *f, int64_t first, int64_t n)
 {
     float acc[BLOCK] __attribute__((aligned(64)));
@@ -168,7 +179,8 @@ static int64_t part(int64_t n_blocks, int t, int nt) { return n_blocks * t / nt;
 void dt_reduce_fold(const dt_fold *f, int64_t n)
 {
     if (f->n_src == 1 && !f->accumulate && f->src_dt == f->dst_dt) { /* nothing to add or round */
-        if (f->src[0] != f->dst) dt_reduce_copy(f->dst, f->src[0], (size_t)n * dt_dtype_size(f->dst_dt), f->stream, f->n_threads);
+        if (f->src[0] != f->dst)
+            dt_reduce_copy(f->dst, f->src[0], (size_t)n * dt_dtype_size(f->dst_dt), f->stream, f->n_threads);
         return;
     }
     const int64_t n_blocks = (n + BLOCK - 1) / BLOCK;

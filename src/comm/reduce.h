@@ -4,8 +4,9 @@
 
 #include "dtrain/core.h"
 
-/** dst[i] = ((start + src[0][i]) + src[1][i]) + ..., start = dst[i] when accumulate, else the fold begins with src[0][i].
- *  Added in float, rounded to dst_dt once. dst may be one of the src when the types are equal. n_src >= 1. */
+/** dst[i] = ((start + src[0][i]) + src[1][i]) + ..., start = dst[i] when accumulate, else the fold begins with
+ *  src[0][i]. Added in float, rounded to dst_dt once. dst may be one of the src when the types are equal. n_src >=
+ *  1. */
 typedef struct dt_fold {
     const void *const *src; /* [n_src] */
     int n_src;

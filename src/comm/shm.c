@@ -1,12 +1,14 @@
 /* shm.c - why waiting looks as it does.
  *
- * A rank waits for flags that only one other rank writes, each in its own cache line: no lock, no read-modify-write. While there is a core for
- * every thread the flag turns within microseconds, so spinning wins. With more ranks than cores spinning would keep the awaited rank from
- * running: then the processor is offered at once. In both cases a long wait ends in short sleeps, so a rank that waits for a slow one costs
- * nothing. The watchdog thread needs no help from here: it ends the process.
+ * A rank waits for flags that only one other rank writes, each in its own cache line: no lock, no read-modify-write.
+ * While there is a core for every thread the flag turns within microseconds, so spinning wins. With more ranks than
+ * cores spinning would keep the awaited rank from running: then the processor is offered at once. In both cases a long
+ * wait ends in short sleeps, so a rank that waits for a slow one costs nothing. The watchdog thread needs no help from
+ * here: it ends the process.
  *
- * Between nodes a message may leave this rank only while it is inside MPI. A rank that waits for a neighbour therefore looks into MPI now and
- * then; otherwise two nodes could wait for each other through a message that its sender believes gone. */
+ * Between nodes a message may leave this rank only while it is inside MPI. A rank that waits for a neighbour therefore
+ * looks into MPI now and then; otherwise two nodes could wait for each other through a message that its sender believes
+ * gone. */
 #include "shm.h"
 #include <dirent.h>
 #include <errno.h>
@@ -26,7 +28,10 @@ enum { LINE = 64, HEADER = 4096, N_SLOTS = 2, SLEEP_NS = 20000, SEGMENT_NAME = 5
 static const char MAGIC[16] = "dtrain segment 1"; /* behind the flags: no file of a user's has both our name and this */
 enum { MAGIC_AT = HEADER - sizeof MAGIC };
 
-typedef struct segment_id { long pid; unsigned long long nonce; } segment_id;
+typedef struct segment_id {
+    long pid;
+    unsigned long long nonce;
+} segment_id;
 
 struct dt_shm_flags {
     atomic_ullong published;
@@ -48,7 +53,8 @@ static void relax(void)
 static void push_messages(const dt_shm *shm)
 {
     int waiting;
-    if (shm->progress != MPI_COMM_NULL) MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, shm->progress, &waiting, MPI_STATUS_IGNORE);
+    if (shm->progress != MPI_COMM_NULL)
+        MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, shm->progress, &waiting, MPI_STATUS_IGNORE);
 }
 
 static void wait_until(const dt_shm *shm, atomic_ullong *flag, unsigned long long step)
@@ -103,11 +109,13 @@ dt_err dt_shm_run(dt_shm *shm, int64_t n_steps, dt_shm_fill fill, dt_shm_consume
 
 size_t dt_shm_window_nbytes(size_t slot_nbytes) { return HEADER + N_SLOTS * slot_nbytes; }
 
-/* ---- segments ------------------------------------------------------------------------------------------------------------
+/* ---- segments
+ * ------------------------------------------------------------------------------------------------------------
  *
- * Each rank makes a segment of its own, so that its pages are near it, with all its pages reserved: where /dev/shm is too small (64 MiB in a container)
- * that is an error here and not a signal later. It loses its name as soon as the ranks of the node have mapped it, so a job that is killed leaves
- * nothing; for the moment before that the maker holds a lock on it, which ends with the process however that ends. */
+ * Each rank makes a segment of its own, so that its pages are near it, with all its pages reserved: where /dev/shm is
+ * too small (64 MiB in a container) that is an error here and not a signal later. It loses its name as soon as the
+ * ranks of the node have mapped it, so a job that is killed leaves nothing; for the moment before that the maker holds
+ * a lock on it, which ends with the process however that ends. */
 
 static const char *segment_dir(void)
 {
@@ -136,7 +144,8 @@ static bool is_old_segment(int fd)
     enum { YOUNG_S = 60 };
     struct stat st;
     char magic[sizeof MAGIC];
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid() || time(NULL) - st.st_mtime <= YOUNG_S) return false;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid() || time(NULL) - st.st_mtime <= YOUNG_S)
+        return false;
     return pread(fd, magic, sizeof magic, MAGIC_AT) == (ssize_t)sizeof magic && memcmp(magic, MAGIC, sizeof magic) == 0;
 }
 
@@ -154,7 +163,10 @@ static void remove_stale_segments(void)
     if (d) closedir(d);
 }
 
-static dt_err fail_segment(const char *name, const char *what, int number) { return dt_fail(DT_ERR_MEMORY, "%s: %s: %s", name, what, strerror(number)); }
+static dt_err fail_segment(const char *name, const char *what, int number)
+{
+    return dt_fail(DT_ERR_MEMORY, "%s: %s: %s", name, what, strerror(number));
+}
 
 /* Reserve all pages, and leave as much again to others: MPI has segments there, too, which it fills only later. */
 static dt_err reserve_segment(int fd, size_t nbytes)
@@ -164,8 +176,10 @@ static dt_err reserve_segment(int fd, size_t nbytes)
     const int number = posix_fallocate(fd, 0, (off_t)nbytes);
     const bool known = fstatvfs(fd, &disk) == 0 && disk.f_blocks > 0;
     const double room = known ? (double)disk.f_bavail * (double)disk.f_frsize : 0;
-    DT_CHECK(!number && (!known || room >= (double)nbytes), DT_ERR_MEMORY, "not enough space in %s for %s of shared memory, %s left%s%s", segment_dir(),
-             dt_format_bytes((double)nbytes, need), dt_format_bytes(room, left), number && number != ENOSPC ? ": " : "", number && number != ENOSPC ? strerror(number) : "");
+    DT_CHECK(!number && (!known || room >= (double)nbytes), DT_ERR_MEMORY,
+             "not enough space in %s for %s of shared memory, %s left%s%s", segment_dir(),
+             dt_format_bytes((double)nbytes, need), dt_format_bytes(room, left), number && number != ENOSPC ? ": " : "",
+             number && number != ENOSPC ? strerror(number) : "");
     return DT_OK;
 }
 
@@ -182,16 +196,21 @@ static dt_err make_segment(dt_shm *shm, segment_id *mine)
     char name[SEGMENT_NAME];
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    *mine = (segment_id){.pid = (long)getpid(), .nonce = dt_mix64((uint64_t)now.tv_nsec ^ dt_mix64((uint64_t)now.tv_sec + (uint64_t)getpid()))};
+    *mine =
+        (segment_id){.pid = (long)getpid(),
+                     .nonce = dt_mix64((uint64_t)now.tv_nsec ^ dt_mix64((uint64_t)now.tv_sec + (uint64_t)getpid()))};
     DT_CHECK(segment_name(name, mine), DT_ERR_MEMORY, "%s: the name is too long", segment_dir());
     shm->fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (shm->fd < 0) return fail_segment(name, "cannot be created", errno);
     dt_err err = flock(shm->fd, LOCK_SH) == 0 ? DT_OK : fail_segment(name, "cannot be locked", errno);
-    /* before the space is reserved: a job that is killed then leaves what can be recognised; where there is no room at all that call says so */
-    if (err == DT_OK && pwrite(shm->fd, MAGIC, sizeof MAGIC, MAGIC_AT) < 0 && errno != ENOSPC) err = fail_segment(name, "cannot be written", errno);
+    /* before the space is reserved: a job that is killed then leaves what can be recognised; where there is no room at
+     * all that call says so */
+    if (err == DT_OK && pwrite(shm->fd, MAGIC, sizeof MAGIC, MAGIC_AT) < 0 && errno != ENOSPC)
+        err = fail_segment(name, "cannot be written", errno);
     if (err == DT_OK) err = reserve_segment(shm->fd, shm->window_nbytes);
     if (err == DT_OK) err = map_segment(shm->fd, name, shm->window_nbytes, &shm->segments[shm->me]);
-    if (err == DT_OK) memset(shm->segments[shm->me] + HEADER, 0, shm->window_nbytes - HEADER); /* the header, but for the magic, is new and so zero */
+    /* the header, but for the magic, is new and so zero */
+    if (err == DT_OK) memset(shm->segments[shm->me] + HEADER, 0, shm->window_nbytes - HEADER);
     return err;
 }
 
@@ -203,7 +222,8 @@ static dt_err map_peer(dt_shm *shm, int l, const segment_id *id)
     const int fd = open(name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0) return fail_segment(name, "shared memory of a rank of this node cannot be opened", errno);
     const bool whole = fstat(fd, &st) == 0 && st.st_size == (off_t)shm->window_nbytes && st.st_uid == geteuid();
-    const dt_err err = whole ? map_segment(fd, name, shm->window_nbytes, &shm->segments[l]) : dt_fail(DT_ERR_MEMORY, "%s: is not the shared memory of a rank", name);
+    const dt_err err = whole ? map_segment(fd, name, shm->window_nbytes, &shm->segments[l])
+                             : dt_fail(DT_ERR_MEMORY, "%s: is not the shared memory of a rank", name);
     close(fd);
     return err;
 }
@@ -230,7 +250,8 @@ static dt_err prepare(dt_shm *shm, const dt_comm *comm, segment_id *mine)
     shm->flags = calloc((size_t)shm->n, sizeof *shm->flags);
     shm->slots = calloc((size_t)shm->n, sizeof *shm->slots);
     shm->segments = calloc((size_t)shm->n, sizeof *shm->segments);
-    DT_CHECK(shm->flags && shm->slots && shm->segments, DT_ERR_MEMORY, "no memory for the table of %d ranks of this node", shm->n);
+    DT_CHECK(shm->flags && shm->slots && shm->segments, DT_ERR_MEMORY,
+             "no memory for the table of %d ranks of this node", shm->n);
     if (shm->me == 0) remove_stale_segments();
     DT_TRY(dt_fault("shm.make"));
     return make_segment(shm, mine);
@@ -246,13 +267,16 @@ static void give_up_name(dt_shm *shm, const segment_id *mine)
     shm->fd = -1;
 }
 
-/* Agree on whether every rank succeeded; a failure is not an error here: without shared memory they go on by messages. The reason is told by the first that has one. */
+/* Agree on whether every rank succeeded; a failure is not an error here: without shared memory they go on by messages.
+ * The reason is told by the first that has one. */
 static dt_err all_have_it(dt_comm *comm, dt_err mine, bool *all)
 {
     int64_t first = mine == DT_OK ? INT64_MAX : comm->rank;
     DT_TRY(dt_comm_reduce_host_i64(comm, &first, 1, DT_MIN));
     if (first == comm->rank)
-        DT_WARN("%s; ranks of a node exchange by messages instead, which is slower (comm.shared_memory = false selects this from the start)", dt_error_message());
+        DT_WARN("%s; ranks of a node exchange by messages instead, which is slower (comm.shared_memory = false selects "
+                "this from the start)",
+                dt_error_message());
     if (mine != DT_OK) dt_error_clear();
     *all = first == INT64_MAX;
     return DT_OK;
@@ -262,12 +286,19 @@ dt_err dt_shm_open(dt_shm *shm, dt_comm *comm, size_t slot_nbytes, bool *opened)
 {
     const bool alone = comm->local_nranks == 1;
     segment_id mine = {0}, *ids = NULL;
-    *shm = (dt_shm){.n = 1, .progress = MPI_COMM_NULL, .slot_nbytes = slot_nbytes, .fd = -1, .window_nbytes = alone ? 0 : dt_shm_window_nbytes(slot_nbytes)};
+    *shm = (dt_shm){.n = 1,
+                    .progress = MPI_COMM_NULL,
+                    .slot_nbytes = slot_nbytes,
+                    .fd = -1,
+                    .window_nbytes = alone ? 0 : dt_shm_window_nbytes(slot_nbytes)};
     dt_err err = alone ? DT_OK : prepare(shm, comm, &mine);
-    if (!alone && err == DT_OK && !(ids = calloc((size_t)shm->n, sizeof *ids))) err = dt_fail(DT_ERR_MEMORY, "no memory for the table of %d ranks of this node", shm->n);
+    if (!alone && err == DT_OK && !(ids = calloc((size_t)shm->n, sizeof *ids)))
+        err = dt_fail(DT_ERR_MEMORY, "no memory for the table of %d ranks of this node", shm->n);
     dt_err agreed = all_have_it(comm, err, opened);
     if (agreed == DT_OK && *opened) {
-        const int code = alone ? MPI_SUCCESS : MPI_Allgather(&mine, (int)sizeof mine, MPI_BYTE, ids, (int)sizeof mine, MPI_BYTE, comm->mpi->node);
+        const int code =
+            alone ? MPI_SUCCESS
+                  : MPI_Allgather(&mine, (int)sizeof mine, MPI_BYTE, ids, (int)sizeof mine, MPI_BYTE, comm->mpi->node);
         if (code) agreed = dt_comm_mpi_fail(code, "exchange of the names of shared memory", __FILE__, __LINE__);
         if (agreed == DT_OK) agreed = all_have_it(comm, alone ? DT_OK : map_peers(shm, ids), opened);
     }

@@ -1,4 +1,5 @@
-/* texts.c - texts between rank 0 and all others. Every failure but that of the exchange itself is agreed on, as memory may be short on one rank alone. */
+/* texts.c - texts between rank 0 and all others. Every failure but that of the exchange itself is agreed on, as memory
+ * may be short on one rank alone. */
 #include "internal.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -23,14 +24,18 @@ dt_err dt_comm_share_text(dt_comm *comm, char **text, size_t *nbytes)
     return err;
 }
 
-/* ---- to rank 0 ----------------------------------------------------------------------------------------------------------
+/* ---- to rank 0
+ * ----------------------------------------------------------------------------------------------------------
  *
- * In parts, through one buffer: rank 0 needs no more memory with more ranks or longer texts, and one whose sink has failed goes on receiving, so that
- * nobody waits for it. */
+ * In parts, through one buffer: rank 0 needs no more memory with more ranks or longer texts, and one whose sink has
+ * failed goes on receiving, so that nobody waits for it. */
 
 enum { PART_NBYTES = 1 << 16, TAG_LENGTH = 11, TAG_PART };
 
-static size_t part_after(size_t done, size_t nbytes) { return nbytes - done < PART_NBYTES ? nbytes - done : PART_NBYTES; }
+static size_t part_after(size_t done, size_t nbytes)
+{
+    return nbytes - done < PART_NBYTES ? nbytes - done : PART_NBYTES;
+}
 
 static dt_err send_text(dt_comm *comm, const char *text, uint64_t nbytes)
 {
@@ -53,7 +58,8 @@ static dt_err receive_text(dt_comm *comm, int rank, char *part, dt_text_sink sin
     return DT_OK;
 }
 
-static dt_err receive_texts(dt_comm *comm, const char *own, size_t nbytes, char *part, dt_text_sink sink, void *ctx, dt_err *failed)
+static dt_err receive_texts(dt_comm *comm, const char *own, size_t nbytes, char *part, dt_text_sink sink, void *ctx,
+                            dt_err *failed)
 {
     if (nbytes > 0) *failed = sink(ctx, 0, own, nbytes);
     for (int r = 1; r < comm->nranks; r++) DT_TRY(receive_text(comm, r, part, sink, ctx, failed));
@@ -64,9 +70,11 @@ dt_err dt_comm_gather_text(dt_comm *comm, const char *text, size_t nbytes, dt_te
 {
     char *part = comm->rank == 0 ? malloc(PART_NBYTES) : NULL;
     dt_err err = dt_fault("comm.gather_text"), failed = DT_OK;
-    if (err == DT_OK && comm->rank == 0 && !part) err = dt_fail(DT_ERR_MEMORY, "no memory for %d bytes of texts", PART_NBYTES);
+    if (err == DT_OK && comm->rank == 0 && !part)
+        err = dt_fail(DT_ERR_MEMORY, "no memory for %d bytes of texts", PART_NBYTES);
     err = dt_comm_agree(comm, err);
-    if (err == DT_OK) err = comm->rank ? send_text(comm, text, nbytes) : receive_texts(comm, text, nbytes, part, sink, ctx, &failed);
+    if (err == DT_OK)
+        err = comm->rank ? send_text(comm, text, nbytes) : receive_texts(comm, text, nbytes, part, sink, ctx, &failed);
     if (err == DT_OK) err = dt_comm_agree(comm, failed);
     free(part);
     return err;

@@ -1,8 +1,9 @@
 /* transport.c - the transport "mpi": its buffers, and the way around a device whose memory the host cannot touch.
  *
- * All collectives are written for host memory (transport_reduce.c, transport_gather.c). For another device a chunk is copied to pinned memory
- * on the caller's stream, so behind the work that makes it, exchanged there, and copied back on that stream, so before the work that waits
- * for it. This serves tests and machines without a better transport; it does not overlap the copies with the exchange.
+ * All collectives are written for host memory (transport_reduce.c, transport_gather.c). For another device a chunk is
+ * copied to pinned memory on the caller's stream, so behind the work that makes it, exchanged there, and copied back on
+ * that stream, so before the work that waits for it. This serves tests and machines without a better transport; it does
+ * not overlap the copies with the exchange.
  *
  * Buffers are made once, when the transport is attached: a collective allocates nothing. */
 #include "transport.h"
@@ -10,11 +11,11 @@
 #include <stdlib.h>
 
 enum {
-    SLOT_NBYTES = 1 << 20,    /* two of them stay in the second-level cache of usual server cores */
-    NET_NBYTES = 8 << 20,     /* aim for a set of messages */
-    PIECE_MIN = 32 << 10,     /* below, a message costs more in latency than in bytes */
+    SLOT_NBYTES = 1 << 20, /* two of them stay in the second-level cache of usual server cores */
+    NET_NBYTES = 8 << 20,  /* aim for a set of messages */
+    PIECE_MIN = 32 << 10,  /* below, a message costs more in latency than in bytes */
     PIECE_MAX = 1 << 20,
-    STREAM_NBYTES = 8 << 20,  /* more than a core's cache holds besides the slots */
+    STREAM_NBYTES = 8 << 20, /* more than a core's cache holds besides the slots */
     PINNED_NBYTES = 16 << 20,
     PINNED_MIN_PER_RANK = 64 << 10,
     LINE = 64
@@ -23,7 +24,10 @@ enum {
 static size_t clamp(size_t x, size_t low, size_t high) { return x < low ? low : x > high ? high : x; }
 
 /** Where ranks are, in the numbers that decide on buffers. */
-typedef struct layout { int nranks, n_nodes, max_local, min_local; bool use_shared_memory; } layout;
+typedef struct layout {
+    int nranks, n_nodes, max_local, min_local;
+    bool use_shared_memory;
+} layout;
 
 /** Sizes from values that all ranks share. */
 static void plan(const layout *l, dt_transport *t)
@@ -32,7 +36,9 @@ static void plan(const layout *l, dt_transport *t)
     t->hierarchical = t->shared && l->n_nodes > 1 && l->max_local == l->min_local;
     const size_t n_far_max = (size_t)(l->nranks - (t->shared ? l->min_local : 1));
     const size_t n_pieces = t->hierarchical && 2 * (size_t)l->n_nodes > n_far_max ? 2 * (size_t)l->n_nodes : n_far_max;
-    t->piece_nbytes = n_pieces ? clamp(NET_NBYTES / n_pieces, PIECE_MIN, PIECE_MAX) / (LINE * sizeof(float)) * (LINE * sizeof(float)) : 0;
+    t->piece_nbytes =
+        n_pieces ? clamp(NET_NBYTES / n_pieces, PIECE_MIN, PIECE_MAX) / (LINE * sizeof(float)) * (LINE * sizeof(float))
+                 : 0;
     t->net_set_nbytes = n_pieces * t->piece_nbytes;
     t->n_requests = 2 * (int)n_pieces;
 }
@@ -53,7 +59,8 @@ size_t dt_comm_plan_nbytes(int nranks, int ranks_per_node, bool shared_memory, b
                       .use_shared_memory = shared_memory};
     dt_transport t = {0};
     plan(&l, &t);
-    return pinned_nbytes(nranks, host_accessible) + 2 * t.net_set_nbytes + (t.shared ? dt_shm_window_nbytes(SLOT_NBYTES) : 0);
+    return pinned_nbytes(nranks, host_accessible) + 2 * t.net_set_nbytes +
+           (t.shared ? dt_shm_window_nbytes(SLOT_NBYTES) : 0);
 }
 
 static void plan_of(const dt_comm *comm, bool shared_memory, dt_transport *t)
@@ -70,7 +77,8 @@ static void plan_of(const dt_comm *comm, bool shared_memory, dt_transport *t)
 static dt_err alloc_buffers(dt_comm *comm, dt_transport *t)
 {
     DT_TRY(dt_buf_alloc(&t->net, comm->dev, DT_ON_HOST, 2 * t->net_set_nbytes, DT_MEM_STAGING));
-    DT_TRY(dt_buf_alloc(&t->pinned, comm->dev, DT_ON_HOST, pinned_nbytes(comm->nranks, comm->dev->ops->host_accessible), DT_MEM_STAGING));
+    DT_TRY(dt_buf_alloc(&t->pinned, comm->dev, DT_ON_HOST, pinned_nbytes(comm->nranks, comm->dev->ops->host_accessible),
+                        DT_MEM_STAGING));
     t->src = calloc((size_t)comm->nranks, sizeof *t->src);
     t->requests = malloc((2 * (size_t)t->n_requests + 1) * sizeof(MPI_Request));
     DT_CHECK(t->src && t->requests, DT_ERR_MEMORY, "no memory for the tables of %d ranks", comm->nranks);
@@ -106,7 +114,8 @@ static dt_err mpi_open(dt_comm *comm)
         return err;
     }
     t->shm = (dt_shm){.n = 1, .fd = -1, .progress = MPI_COMM_NULL, .slot_nbytes = SLOT_NBYTES};
-    err = comm->use_shared_memory && comm->mpi->max_local > 1 ? dt_shm_open(&t->shm, comm, SLOT_NBYTES, &opened) : DT_OK;
+    err =
+        comm->use_shared_memory && comm->mpi->max_local > 1 ? dt_shm_open(&t->shm, comm, SLOT_NBYTES, &opened) : DT_OK;
     if (err == DT_OK) {
         plan_of(comm, opened, t);
         err = dt_comm_agree(comm, alloc_buffers(comm, t));
@@ -130,7 +139,7 @@ static void mpi_close(dt_comm *comm)
     comm->impl = NULL;
 }
 
-/* ---- devices whose memory the host cannot touch ------------------------------------------------------------------- */
+/* ---- devices whose memory the host cannot touch ------------------------------------------------------------------ */
 
 static dt_err copy_on(dt_comm *comm, void *dst, const void *src, size_t nbytes, dt_stream *stream)
 {
@@ -139,11 +148,12 @@ static dt_err copy_on(dt_comm *comm, void *dst, const void *src, size_t nbytes, 
 
 static dt_err sync(dt_comm *comm, dt_stream *stream) { return comm->dev->ops->stream_sync(comm->dev, stream); }
 
-/** The first error stands, but for one of the exchange itself. A copy that fails does not keep this rank out of the exchange. */
+/** The first error stands, but for one of the exchange itself. A copy that fails does not keep this rank out of the
+ *  exchange. */
 static dt_err first(dt_err err, dt_err then) { return err == DT_OK || then == DT_ERR_COMM ? then : err; }
 
-static dt_err staged_reduce_scatter(dt_comm *comm, const char *send, dt_dtype send_dt, char *recv, dt_dtype recv_dt, int64_t count,
-                                    bool accumulate, bool ordered, dt_stream *stream)
+static dt_err staged_reduce_scatter(dt_comm *comm, const char *send, dt_dtype send_dt, char *recv, dt_dtype recv_dt,
+                                    int64_t count, bool accumulate, bool ordered, dt_stream *stream)
 {
     const size_t elem = dt_dtype_size(send_dt), recv_elem = dt_dtype_size(recv_dt), nranks = (size_t)comm->nranks;
     char *pieces = dt_transport_of(comm)->pinned.ptr;
@@ -155,7 +165,8 @@ static dt_err staged_reduce_scatter(dt_comm *comm, const char *send, dt_dtype se
         const size_t nbytes = (size_t)n * elem, recv_nbytes = (size_t)n * recv_elem;
         char *to = recv + (size_t)done * recv_elem;
         for (size_t r = 0; r < nranks; r++)
-            err = first(err, copy_on(comm, pieces + r * nbytes, send + (r * (size_t)count + (size_t)done) * elem, nbytes, stream));
+            err = first(err, copy_on(comm, pieces + r * nbytes, send + (r * (size_t)count + (size_t)done) * elem,
+                                     nbytes, stream));
         if (accumulate) err = first(err, copy_on(comm, sum, to, recv_nbytes, stream));
         err = first(err, sync(comm, stream));
         err = first(err, dt_transport_reduce_scatter(comm, pieces, send_dt, sum, recv_dt, n, accumulate, ordered));
@@ -177,7 +188,8 @@ static dt_err staged_all_gather(dt_comm *comm, const char *send, char *recv, siz
         err = first(err, sync(comm, stream));
         err = first(err, dt_transport_all_gather(comm, mine, pieces, n));
         for (size_t r = 0; r < (size_t)comm->nranks; r++)
-            if (recv + r * nbytes != send) err = first(err, copy_on(comm, recv + r * nbytes + done, pieces + r * n, n, stream));
+            if (recv + r * nbytes != send)
+                err = first(err, copy_on(comm, recv + r * nbytes + done, pieces + r * n, n, stream));
         err = first(err, sync(comm, stream));
     }
     return err;
@@ -200,8 +212,8 @@ static dt_err staged_broadcast(dt_comm *comm, char *buf, size_t nbytes, int root
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
-static dt_err mpi_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt, int64_t count,
-                                 bool accumulate, bool ordered, dt_stream *stream)
+static dt_err mpi_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
+                                 int64_t count, bool accumulate, bool ordered, dt_stream *stream)
 {
     if (!comm->dev->ops->host_accessible)
         return staged_reduce_scatter(comm, send, send_dt, recv, recv_dt, count, accumulate, ordered, stream);

@@ -7,13 +7,14 @@
 
 typedef struct dt_transport {
     dt_shm shm;
-    bool shared;        /* ranks of one node exchange through the window, on every node alike */
-    bool hierarchical;  /* several nodes with equally many ranks, more than one: sum inside the node, then exchange sums */
-    int n_threads;      /* for copies and sums */
+    bool shared; /* ranks of one node exchange through the window, on every node alike */
+    /* several nodes with equally many ranks, more than one: sum inside the node, then exchange sums */
+    bool hierarchical;
+    int n_threads;        /* for copies and sums */
     size_t stream_nbytes; /* results from this size on are written around the cache */
-    int n_far;          /* ranks that are reached by messages */
-    size_t piece_nbytes; /* most bytes of one message of a reduction */
-    dt_buf net;          /* two sets of pieces received and node sums to send */
+    int n_far;            /* ranks that are reached by messages */
+    size_t piece_nbytes;  /* most bytes of one message of a reduction */
+    dt_buf net;           /* two sets of pieces received and node sums to send */
     size_t net_set_nbytes;
     MPI_Request *requests; /* two sets */
     int n_requests;        /* in a set */
@@ -29,8 +30,8 @@ static inline bool dt_transport_near(const dt_comm *comm, int r)
     return r == comm->rank || (dt_transport_of(comm)->shared && comm->mpi->node_of[r] == comm->node);
 }
 
-dt_err dt_transport_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt, int64_t count,
-                                   bool accumulate, bool ordered);
+dt_err dt_transport_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
+                                   int64_t count, bool accumulate, bool ordered);
 dt_err dt_transport_all_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes);
 
 #endif

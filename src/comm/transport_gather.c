@@ -1,8 +1,9 @@
 /* transport_gather.c - all-gather on host memory.
  *
- * Inside a node each rank publishes its piece in the window chunk by chunk and the others copy it to its place. Between nodes pieces go by
- * messages straight from and to the callers' buffers. Where nodes have equally many ranks, a piece passes between nodes once: rank l of each node
- * exchanges with the ranks l of the others and then publishes what it received, too; else every rank sends to every rank of other nodes. */
+ * Inside a node each rank publishes its piece in the window chunk by chunk and the others copy it to its place. Between
+ * nodes pieces go by messages straight from and to the callers' buffers. Where nodes have equally many ranks, a piece
+ * passes between nodes once: rank l of each node exchanges with the ranks l of the others and then publishes what it
+ * received, too; else every rank sends to every rank of other nodes. */
 #include "transport.h"
 
 typedef struct gathering {
@@ -27,8 +28,8 @@ static dt_err post_exchange(gathering *g, MPI_Comm mpi, int with, int place_of, 
     return DT_OK;
 }
 
-/** Exchange with every far rank (flat), or with the ranks of our number on the other nodes (hierarchical): the requests of node i are
- *  i (receive) and n_nodes + i (send). */
+/** Exchange with every far rank (flat), or with the ranks of our number on the other nodes (hierarchical): the requests
+ *  of node i are i (receive) and n_nodes + i (send). */
 static dt_err post_messages(gathering *g)
 {
     const dt_comm *c = g->comm;
@@ -37,7 +38,8 @@ static dt_err post_messages(gathering *g)
     if (g->t->hierarchical) {
         for (int i = 1; i < c->n_nodes; i++) {
             const int node = (c->node + i) % c->n_nodes;
-            DT_TRY(post_exchange(g, c->mpi->across, node, dt_comm_rank_at(c, node, c->local_rank), &req[node], &req[c->n_nodes + node]));
+            DT_TRY(post_exchange(g, c->mpi->across, node, dt_comm_rank_at(c, node, c->local_rank), &req[node],
+                                 &req[c->n_nodes + node]));
         }
         return DT_OK;
     }
@@ -51,7 +53,10 @@ static dt_err post_messages(gathering *g)
 }
 
 /* Steps: the chunks of our own node's pieces, then (hierarchical) those of the next node, and so on. */
-static int step_node(const gathering *g, int64_t step) { return (int)((g->comm->node + step / n_chunks(g)) % g->comm->n_nodes); }
+static int step_node(const gathering *g, int64_t step)
+{
+    return (int)((g->comm->node + step / n_chunks(g)) % g->comm->n_nodes);
+}
 static size_t step_offset(const gathering *g, int64_t step) { return (size_t)(step % n_chunks(g)) * g->chunk; }
 
 static dt_err fill(void *arg, int64_t step, char *slot)
@@ -96,10 +101,15 @@ static dt_err gather_round(gathering *g)
 
 dt_err dt_transport_all_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes)
 {
-    const size_t round = comm->n_nodes > 1 || !dt_transport_of(comm)->shared ? least(ROUND_NBYTES, comm->mpi->max_message) : SIZE_MAX;
+    const size_t round =
+        comm->n_nodes > 1 || !dt_transport_of(comm)->shared ? least(ROUND_NBYTES, comm->mpi->max_message) : SIZE_MAX;
     for (size_t done = 0; done < nbytes; done += least(round, nbytes - done)) {
-        gathering g = {.comm = comm, .t = dt_transport_of(comm), .send = (const char *)send + done, .recv = (char *)recv + done,
-                       .stride = nbytes, .nbytes = least(round, nbytes - done),
+        gathering g = {.comm = comm,
+                       .t = dt_transport_of(comm),
+                       .send = (const char *)send + done,
+                       .recv = (char *)recv + done,
+                       .stride = nbytes,
+                       .nbytes = least(round, nbytes - done),
                        .stream = nbytes * (size_t)comm->nranks >= dt_transport_of(comm)->stream_nbytes};
         DT_TRY(gather_round(&g));
     }

@@ -2,13 +2,16 @@
  *
  * Two ways, both in steps over chunks of a piece (piece r: the elements of send that end at rank r):
  *
- * flat          Every rank hands every other rank its piece, through the window where they share a node, by a message where not. The owner adds
+ * flat          Every rank hands every other rank its piece, through the window where they share a node, by a message
+ *               where not. The owner adds
  *               the pieces in order of rank. One rounding, one order, whatever the nodes: this is the ordered sum.
- * hierarchical  A node first adds its own ranks' pieces (in order of rank); local rank l then holds the node's sums for the ranks with local rank l
- *               on all nodes, and exchanges them with these. Sums travel as floats. Fewer bytes pass between nodes by local_nranks (halved again
- *               when bf16 is sent), but additions are grouped by node.
+ * hierarchical  A node first adds its own ranks' pieces (in order of rank); local rank l then holds the node's sums for
+ * the ranks with local rank l
+ *               on all nodes, and exchanges them with these. Sums travel as floats. Fewer bytes pass between nodes by
+ *               local_nranks (halved again when bf16 is sent), but additions are grouped by node.
  *
- * Messages of a chunk are in flight while the node works on the next one: there are two sets of buffers and requests. */
+ * Messages of a chunk are in flight while the node works on the next one: there are two sets of buffers and
+ * requests. */
 #include "transport.h"
 
 typedef struct reduction {
@@ -29,10 +32,22 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int64_t n_chunks(const reduction *d) { return (d->count + d->chunk - 1) / d->chunk; }
 static int64_t chunk_len(const reduction *d, int64_t k) { return least(d->chunk, d->count - k * d->chunk); }
-static const char *piece(const reduction *d, int r, int64_t k) { return d->send + (size_t)(r * d->count + k * d->chunk) * d->elem; }
-static MPI_Request *requests(const reduction *d, int64_t k) { return d->t->requests + (size_t)(k & 1) * (size_t)d->t->n_requests; }
-static char *net_set(const reduction *d, int64_t k) { return (char *)d->t->net.ptr + (size_t)(k & 1) * d->t->net_set_nbytes; }
-static char *result(const reduction *d, int64_t k) { return d->recv + (size_t)(k * d->chunk) * dt_dtype_size(d->recv_dt); }
+static const char *piece(const reduction *d, int r, int64_t k)
+{
+    return d->send + (size_t)(r * d->count + k * d->chunk) * d->elem;
+}
+static MPI_Request *requests(const reduction *d, int64_t k)
+{
+    return d->t->requests + (size_t)(k & 1) * (size_t)d->t->n_requests;
+}
+static char *net_set(const reduction *d, int64_t k)
+{
+    return (char *)d->t->net.ptr + (size_t)(k & 1) * d->t->net_set_nbytes;
+}
+static char *result(const reduction *d, int64_t k)
+{
+    return d->recv + (size_t)(k * d->chunk) * dt_dtype_size(d->recv_dt);
+}
 
 /** Place in a slot of local rank owner for local rank reader: the owner's own piece is not there. */
 static size_t slot_offset(const reduction *d, int owner, int reader)
@@ -40,8 +55,8 @@ static size_t slot_offset(const reduction *d, int owner, int reader)
     return (size_t)(reader < owner ? reader : reader - 1) * (size_t)d->chunk * d->elem;
 }
 
-/** All ranks come to the same length: only agreed values enter. It divides a piece into a few steps at least, so that copying and adding
- *  overlap, unless that makes the steps too short. */
+/** All ranks come to the same length: only agreed values enter. It divides a piece into a few steps at least, so that
+ *  copying and adding overlap, unless that makes the steps too short. */
 static void choose_chunk(reduction *d, bool messages, size_t message_elem)
 {
     const dt_transport *t = d->t;
@@ -59,7 +74,8 @@ static void copy_to_slot(const reduction *d, char *slot, int node, int64_t k)
     const size_t nbytes = (size_t)chunk_len(d, k) * d->elem;
     for (int l = 0; slot && l < c->local_nranks; l++)
         if (l != c->local_rank)
-            dt_reduce_copy(slot + slot_offset(d, c->local_rank, l), piece(d, dt_comm_rank_at(c, node, l), k), nbytes, false, d->t->n_threads);
+            dt_reduce_copy(slot + slot_offset(d, c->local_rank, l), piece(d, dt_comm_rank_at(c, node, l), k), nbytes,
+                           false, d->t->n_threads);
 }
 
 /* ---- flat -------------------------------------------------------------------------------------------------------- */
@@ -78,7 +94,8 @@ static dt_err post_pieces(reduction *d, int64_t k)
     }
     for (int i = 1; i < c->nranks; i++) {
         const int to = (c->rank - i + c->nranks) % c->nranks; /* meets the order of the receives */
-        if (!dt_transport_near(c, to)) DT_MPI(MPI_Isend(piece(d, to, k), nbytes, MPI_BYTE, to, TAG_PIECE, c->mpi->world, &req[n++]));
+        if (!dt_transport_near(c, to))
+            DT_MPI(MPI_Isend(piece(d, to, k), nbytes, MPI_BYTE, to, TAG_PIECE, c->mpi->world, &req[n++]));
     }
     return DT_OK;
 }
@@ -106,8 +123,14 @@ static dt_err flat_consume(void *arg, int64_t k)
             d->t->src[r] = net_set(d, k) + (size_t)n++ * d->t->piece_nbytes;
     }
     d->t->src[c->rank] = piece(d, c->rank, k);
-    const dt_fold fold = {.src = d->t->src, .n_src = c->nranks, .src_dt = d->send_dt, .dst = result(d, k), .dst_dt = d->recv_dt,
-                          .accumulate = d->accumulate, .stream = d->stream, .n_threads = d->t->n_threads};
+    const dt_fold fold = {.src = d->t->src,
+                          .n_src = c->nranks,
+                          .src_dt = d->send_dt,
+                          .dst = result(d, k),
+                          .dst_dt = d->recv_dt,
+                          .accumulate = d->accumulate,
+                          .stream = d->stream,
+                          .n_threads = d->t->n_threads};
     dt_reduce_fold(&fold, chunk_len(d, k));
     return DT_OK;
 }
@@ -123,10 +146,16 @@ static dt_err reduce_flat(reduction *d)
 
 /* A step is (chunk k, node): the nodes after ours in turn, our own last. */
 static int64_t step_chunk(const reduction *d, int64_t step) { return step / d->comm->n_nodes; }
-static int step_node(const reduction *d, int64_t step) { return (int)((d->comm->node + 1 + step % d->comm->n_nodes) % d->comm->n_nodes); }
+static int step_node(const reduction *d, int64_t step)
+{
+    return (int)((d->comm->node + 1 + step % d->comm->n_nodes) % d->comm->n_nodes);
+}
 
 /** In a set: the sums for each node to send, then the sums received from each node. */
-static char *sum_for(const reduction *d, int64_t k, int node) { return net_set(d, k) + (size_t)node * d->t->piece_nbytes; }
+static char *sum_for(const reduction *d, int64_t k, int node)
+{
+    return net_set(d, k) + (size_t)node * d->t->piece_nbytes;
+}
 static char *sum_from(const reduction *d, int64_t k, int node) { return sum_for(d, k, d->comm->n_nodes + node); }
 
 static dt_err tree_fill(void *arg, int64_t step, char *slot)
@@ -141,9 +170,16 @@ static dt_err tree_finish(reduction *d, int64_t k)
 {
     const dt_comm *c = d->comm;
     DT_MPI(MPI_Waitall(2 * c->n_nodes, requests(d, k), MPI_STATUSES_IGNORE));
-    for (int node = 0; node < c->n_nodes; node++) d->t->src[node] = node == c->node ? sum_for(d, k, node) : sum_from(d, k, node);
-    const dt_fold fold = {.src = d->t->src, .n_src = c->n_nodes, .src_dt = DT_F32, .dst = result(d, k), .dst_dt = d->recv_dt,
-                          .accumulate = d->accumulate, .stream = d->stream, .n_threads = d->t->n_threads};
+    for (int node = 0; node < c->n_nodes; node++)
+        d->t->src[node] = node == c->node ? sum_for(d, k, node) : sum_from(d, k, node);
+    const dt_fold fold = {.src = d->t->src,
+                          .n_src = c->n_nodes,
+                          .src_dt = DT_F32,
+                          .dst = result(d, k),
+                          .dst_dt = d->recv_dt,
+                          .accumulate = d->accumulate,
+                          .stream = d->stream,
+                          .n_threads = d->t->n_threads};
     dt_reduce_fold(&fold, chunk_len(d, k));
     return DT_OK;
 }
@@ -160,13 +196,18 @@ static dt_err tree_consume(void *arg, int64_t step)
         d->t->src[l] = dt_shm_peer(&d->t->shm, l, step) + slot_offset(d, l, c->local_rank);
     }
     d->t->src[c->local_rank] = piece(d, dt_comm_rank_at(c, node, c->local_rank), k);
-    const dt_fold fold = {.src = d->t->src, .n_src = c->local_nranks, .src_dt = d->send_dt, .dst = sum_for(d, k, node),
-                          .dst_dt = DT_F32, .n_threads = d->t->n_threads};
+    const dt_fold fold = {.src = d->t->src,
+                          .n_src = c->local_nranks,
+                          .src_dt = d->send_dt,
+                          .dst = sum_for(d, k, node),
+                          .dst_dt = DT_F32,
+                          .n_threads = d->t->n_threads};
     dt_reduce_fold(&fold, n);
     MPI_Request *req = requests(d, k);
     if (node != c->node) {
         DT_MPI(MPI_Irecv(sum_from(d, k, node), (int)n, MPI_FLOAT, node, TAG_SUM, c->mpi->across, &req[node]));
-        DT_MPI(MPI_Isend(sum_for(d, k, node), (int)n, MPI_FLOAT, node, TAG_SUM, c->mpi->across, &req[c->n_nodes + node]));
+        DT_MPI(
+            MPI_Isend(sum_for(d, k, node), (int)n, MPI_FLOAT, node, TAG_SUM, c->mpi->across, &req[c->n_nodes + node]));
         return DT_OK;
     }
     req[node] = req[c->n_nodes + node] = MPI_REQUEST_NULL;
@@ -180,12 +221,19 @@ static dt_err reduce_hierarchical(reduction *d)
     return tree_finish(d, n_chunks(d) - 1);
 }
 
-dt_err dt_transport_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt, int64_t count,
-                                   bool accumulate, bool ordered)
+dt_err dt_transport_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
+                                   int64_t count, bool accumulate, bool ordered)
 {
     if (count == 0) return DT_OK;
-    reduction d = {.comm = comm, .t = dt_transport_of(comm), .send = send, .send_dt = send_dt, .elem = dt_dtype_size(send_dt), .recv = recv,
-                   .recv_dt = recv_dt, .count = count, .accumulate = accumulate};
+    reduction d = {.comm = comm,
+                   .t = dt_transport_of(comm),
+                   .send = send,
+                   .send_dt = send_dt,
+                   .elem = dt_dtype_size(send_dt),
+                   .recv = recv,
+                   .recv_dt = recv_dt,
+                   .count = count,
+                   .accumulate = accumulate};
     d.stream = (size_t)count * dt_dtype_size(recv_dt) >= d.t->stream_nbytes;
     return d.t->hierarchical && !ordered ? reduce_hierarchical(&d) : reduce_flat(&d);
 }

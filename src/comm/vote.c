@@ -1,8 +1,8 @@
 /* vote.c - how ranks come to one opinion, and small values of the host.
  *
- * Failing ranks are ordered by their number, so that of several errors one is chosen that all name alike, and one rank prints it.
- * The vote's operation is declared non-commutative: MPI then combines in order of rank, so the sums of doubles in it are the same bits on
- * every rank and in every run with these ranks. */
+ * Failing ranks are ordered by their number, so that of several errors one is chosen that all name alike, and one rank
+ * prints it. The vote's operation is declared non-commutative: MPI then combines in order of rank, so the sums of
+ * doubles in it are the same bits on every rank and in every run with these ranks. */
 #include "internal.h"
 #include <limits.h>
 #include <math.h>
@@ -81,7 +81,9 @@ dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote)
 dt_err dt_comm_agree(dt_comm *comm, dt_err err)
 {
     DT_CHECK(comm && comm->mpi, DT_ERR_ARG, "dt_comm_agree: communicator not open");
-    struct { int rank, err; } mine = {err ? comm->rank : INT_MAX, (int)err}, lowest;
+    struct {
+        int rank, err;
+    } mine = {err ? comm->rank : INT_MAX, (int)err}, lowest;
     comm->sequence++;
     comm->mpi->failed_rank = -1;
     DT_MPI(MPI_Allreduce(&mine, &lowest, 1, MPI_2INT, MPI_MINLOC, comm->mpi->world));
@@ -92,7 +94,10 @@ dt_err dt_comm_agree(dt_comm *comm, dt_err err)
     return dt_fail((dt_err)lowest.err, "rank %d failed: %s", lowest.rank, err_name((dt_err)lowest.err));
 }
 
-bool dt_comm_speaks(const dt_comm *comm) { return !dt_comm_failed_together(comm) || comm->mpi->failed_rank == comm->rank; }
+bool dt_comm_speaks(const dt_comm *comm)
+{
+    return !dt_comm_failed_together(comm) || comm->mpi->failed_rank == comm->rank;
+}
 
 bool dt_comm_failed_together(const dt_comm *comm) { return comm && comm->mpi && comm->mpi->failed_rank >= 0; }
 
@@ -102,7 +107,8 @@ static MPI_Op mpi_op(dt_reduce_op op) { return op == DT_SUM ? MPI_SUM : op == DT
 
 static dt_err reduce_host(dt_comm *comm, void *values, int n, MPI_Datatype type, MPI_Op op)
 {
-    DT_CHECK(comm && comm->mpi && n >= 0 && (n == 0 || values), DT_ERR_ARG, "reduction of %d host values: bad argument", n);
+    DT_CHECK(comm && comm->mpi && n >= 0 && (n == 0 || values), DT_ERR_ARG, "reduction of %d host values: bad argument",
+             n);
     comm->sequence++;
     DT_MPI(MPI_Allreduce(MPI_IN_PLACE, values, n, type, op, comm->mpi->world));
     return DT_OK;
@@ -118,7 +124,10 @@ dt_err dt_comm_reduce_host_f64(dt_comm *comm, double *values, int n, dt_reduce_o
     return reduce_host(comm, values, n, MPI_DOUBLE, mpi_op(op));
 }
 
-dt_err dt_comm_sum_host_u64(dt_comm *comm, uint64_t *values, int n) { return reduce_host(comm, values, n, MPI_UINT64_T, MPI_SUM); }
+dt_err dt_comm_sum_host_u64(dt_comm *comm, uint64_t *values, int n)
+{
+    return reduce_host(comm, values, n, MPI_UINT64_T, MPI_SUM);
+}
 
 dt_err dt_comm_bcast_bytes(dt_comm *comm, void *buf, size_t nbytes, int root)
 {
@@ -132,7 +141,8 @@ dt_err dt_comm_bcast_bytes(dt_comm *comm, void *buf, size_t nbytes, int root)
 
 dt_err dt_comm_broadcast_host(dt_comm *comm, void *buf, size_t nbytes, int root)
 {
-    DT_CHECK(comm && comm->mpi && (nbytes == 0 || buf), DT_ERR_ARG, "broadcast of %zu host bytes: bad argument", nbytes);
+    DT_CHECK(comm && comm->mpi && (nbytes == 0 || buf), DT_ERR_ARG, "broadcast of %zu host bytes: bad argument",
+             nbytes);
     DT_CHECK(root >= 0 && root < comm->nranks, DT_ERR_ARG, "broadcast: root %d of %d ranks", root, comm->nranks);
     comm->sequence++;
     return dt_comm_bcast_bytes(comm, buf, nbytes, root);

@@ -1,5 +1,5 @@
-/* batch.c - one block per batch, so that a prefetcher owns a ring of blocks and a step allocates nothing. The scratch of the sort lies
- * behind the last array. */
+/* batch.c - one block per batch, so that a prefetcher owns a ring of blocks and a step allocates nothing. The scratch
+ * of the sort lies behind the last array. */
 #include "dtrain/batch.h"
 #include <math.h>
 #include <stdlib.h>
@@ -13,7 +13,8 @@ size_t dt_batch_nbytes(int32_t max_tok, int32_t max_seq)
 {
     const size_t per_token = padded((size_t)max_tok * sizeof(int32_t));
     /* token, target, pos, order, weight, scratch; seq_start, full_len; token_key */
-    return 6 * per_token + 2 * padded(((size_t)max_seq + 1) * sizeof(int32_t)) + padded((size_t)max_tok * sizeof(uint64_t));
+    return 6 * per_token + 2 * padded(((size_t)max_seq + 1) * sizeof(int32_t)) +
+           padded((size_t)max_tok * sizeof(uint64_t));
 }
 
 dt_err dt_batch_alloc(dt_batch *b, int32_t max_tok, int32_t max_seq, dt_ledger *ledger)
@@ -23,7 +24,8 @@ dt_err dt_batch_alloc(dt_batch *b, int32_t max_tok, int32_t max_seq, dt_ledger *
     const size_t nbytes = dt_batch_nbytes(max_tok, max_seq), per_token = padded((size_t)max_tok * sizeof(int32_t));
     char *p = aligned_alloc(ALIGN, nbytes);
     char text[24];
-    DT_CHECK(p, DT_ERR_MEMORY, "no memory for a batch of %d tokens (%s)", max_tok, dt_format_bytes((double)nbytes, text));
+    DT_CHECK(p, DT_ERR_MEMORY, "no memory for a batch of %d tokens (%s)", max_tok,
+             dt_format_bytes((double)nbytes, text));
     memset(p, 0, nbytes);
     dt_ledger_add(ledger, DT_MEM_DATA, nbytes);
     b->max_tok = max_tok;
@@ -63,7 +65,8 @@ static void sort_by_digit(const int32_t *token, int32_t n, int shift, const int3
     }
 }
 
-/* Least significant digit first; only as many digits as the largest token has (two for vocabularies up to 4 million). */
+/* Least significant digit first; only as many digits as the largest token has (two for vocabularies up to 4
+ * million). */
 static void sort_tokens(dt_batch *b)
 {
     uint32_t all_bits = 0;

@@ -64,7 +64,8 @@ static double parse(const char *p)
     char *end;
     size_t len;
     while (isspace((unsigned char)*p)) p++;
-    if (!isdigit((unsigned char)*p) || tolower((unsigned char)p[1]) == 'x') return -1; /* strtod would take hexadecimal */
+    /* strtod would take hexadecimal */
+    if (!isdigit((unsigned char)*p) || tolower((unsigned char)p[1]) == 'x') return -1;
     double v = strtod(p, &end);
     while (*end == ' ') end++;
     v *= unit_bytes(end, &len);

@@ -13,5 +13,6 @@ dt_err dt_phase_poll(const dt_phase *p)
 {
     if (!p || !p->stop_asked || !p->stop_asked()) return DT_OK;
     const char *name = atomic_load(&p->name), *unit = atomic_load(&p->unit);
-    return dt_fail(DT_ERR_STOP, "stopped by a signal in the phase %s%s%s", name ? name : "start", unit && *unit ? " of " : "", unit ? unit : "");
+    return dt_fail(DT_ERR_STOP, "stopped by a signal in the phase %s%s%s", name ? name : "start",
+                   unit && *unit ? " of " : "", unit ? unit : "");
 }

@@ -15,7 +15,7 @@ typedef struct owned_text {
 
 typedef struct dt_config_private {
     char *file_name;
-    bool lenient; /* variables that are not set are no mistakes */
+    bool lenient;      /* variables that are not set are no mistakes */
     owned_text *texts; /* every value ever set */
     struct {
         const char *text; /* shortest form */
@@ -25,7 +25,8 @@ typedef struct dt_config_private {
     } value[];        /* by row of the table */
 } dt_config_private;
 
-static char *head_of(const dt_config *cfg, dt_config_source source, const char *section, const char *key, char *out, size_t size)
+static char *head_of(const dt_config *cfg, dt_config_source source, const char *section, const char *key, char *out,
+                     size_t size)
 {
     if (source.file >= 0)
         snprintf(out, size, "%s:%d: [%s] %s", cfg->priv->file_name, source.line, section, key);
@@ -56,10 +57,14 @@ static dt_err assign(dt_config *cfg, int row, const char *text, const char *head
     DT_TRY(dt_key_read(k, text, head, &n, &canonical));
     DT_TRY(own(cfg, canonical));
     void *field = (char *)cfg + k->offset;
-    if (k->maybe || k->kind == DT_KEY_ENUM || k->kind == DT_KEY_TEXT) *(const char **)field = canonical;
-    else if (k->kind == DT_KEY_INT) *(int64_t *)field = n.i;
-    else if (k->kind == DT_KEY_REAL) *(double *)field = n.r;
-    else *(bool *)field = n.b;
+    if (k->maybe || k->kind == DT_KEY_ENUM || k->kind == DT_KEY_TEXT)
+        *(const char **)field = canonical;
+    else if (k->kind == DT_KEY_INT)
+        *(int64_t *)field = n.i;
+    else if (k->kind == DT_KEY_REAL)
+        *(double *)field = n.r;
+    else
+        *(bool *)field = n.b;
     cfg->priv->value[row].text = canonical;
     return DT_OK;
 }
@@ -122,7 +127,8 @@ static dt_err find_row(const char *section, const char *key, const char *head, i
 static void doubt_section(dt_config *cfg, const char *name)
 {
     char why[DT_KEY_WHY];
-    const char *section = dt_key_section_exists(name) ? name : dt_key_table[dt_key_explain_unknown(name, "", why, sizeof why)].section;
+    const char *section =
+        dt_key_section_exists(name) ? name : dt_key_table[dt_key_explain_unknown(name, "", why, sizeof why)].section;
     for (int i = 0; i < dt_n_keys; i++)
         if (strcmp(dt_key_table[i].section, section) == 0) cfg->priv->value[i].doubted = true;
 }
@@ -135,8 +141,8 @@ static dt_err take_from_file(void *self, int line, const char *section, const ch
     int row, meant;
     if (!key) return doubt_section(cfg, section), DT_OK;
     head_of(cfg, source, section, key, head, sizeof head);
-    DT_CHECK(section[0], DT_ERR_USAGE, "%s:%d: %s: expected a [section] line before the first key", cfg->priv->file_name, line,
-             key);
+    DT_CHECK(section[0], DT_ERR_USAGE, "%s:%d: %s: expected a [section] line before the first key",
+             cfg->priv->file_name, line, key);
     const dt_err err = find_row(section, key, head, &row, &meant);
     if (err != DT_OK) return cfg->priv->value[meant].doubted = true, err;
     DT_CHECK(cfg->priv->value[row].source.file < 0, DT_ERR_USAGE, "%s: set twice, first in line %d", head,
@@ -150,17 +156,17 @@ static dt_err without_section(dt_config *cfg, const char *argument, const char *
     char key[64];
     snprintf(key, sizeof key, "%.*s", (int)(equals && equals - argument < 60 ? equals - argument : 60), argument);
     const int meant = dt_key_without_section(key);
-    if (meant < 0)
-        return dt_fail(DT_ERR_USAGE, "command line: expected section.key=value, found '%.200s'", argument);
+    if (meant < 0) return dt_fail(DT_ERR_USAGE, "command line: expected section.key=value, found '%.200s'", argument);
     cfg->priv->value[meant].doubted = true;
-    return dt_fail(DT_ERR_USAGE, "command line: expected section.key=value, found '%.200s'; did you mean %s.%s%.200s?", argument,
-                   dt_key_table[meant].section, dt_key_table[meant].name, equals ? equals : "=...");
+    return dt_fail(DT_ERR_USAGE, "command line: expected section.key=value, found '%.200s'; did you mean %s.%s%.200s?",
+                   argument, dt_key_table[meant].section, dt_key_table[meant].name, equals ? equals : "=...");
 }
 
 static dt_err take_override(dt_config *cfg, int position, const char *argument)
 {
     const dt_config_source source = {.file = FROM_COMMAND_LINE, .line = position};
-    const char *equals = strchr(argument, '='), *dot = equals ? memchr(argument, '.', (size_t)(equals - argument)) : NULL;
+    const char *equals = strchr(argument, '='),
+               *dot = equals ? memchr(argument, '.', (size_t)(equals - argument)) : NULL;
     char section[64], key[64], head[400];
     int row, meant;
     if (!dot || dot == argument || equals == dot + 1) return without_section(cfg, argument, equals);
@@ -177,7 +183,8 @@ dt_err dt_config_read(dt_config *cfg, const char *name, const char *text, int n_
 {
     *cfg = (dt_config){0};
     cfg->priv = calloc(1, sizeof *cfg->priv + (size_t)dt_n_keys * sizeof cfg->priv->value[0]);
-    DT_CHECK(cfg->priv && (cfg->priv->file_name = strdup(name)), DT_ERR_MEMORY, "%s: no memory for the configuration", name);
+    DT_CHECK(cfg->priv && (cfg->priv->file_name = strdup(name)), DT_ERR_MEMORY, "%s: no memory for the configuration",
+             name);
     cfg->priv->lenient = variables == DT_VARIABLES_MAY_BE_UNSET;
     DT_TRY(set_defaults(cfg));
     DT_TRY(dt_ini_read(name, text, take_from_file, cfg, mistakes));
@@ -185,7 +192,8 @@ dt_err dt_config_read(dt_config *cfg, const char *name, const char *text, int n_
     return DT_OK;
 }
 
-dt_err dt_config_parse(dt_config *cfg, const char *name, const char *text, int n_overrides, const char *const *overrides)
+dt_err dt_config_parse(dt_config *cfg, const char *name, const char *text, int n_overrides,
+                       const char *const *overrides)
 {
     dt_mistakes mistakes = {0};
     dt_err err = dt_config_read(cfg, name, text, n_overrides, overrides, DT_VARIABLES_MUST_BE_SET, &mistakes);
@@ -209,7 +217,8 @@ dt_err dt_config_require(const dt_config *cfg, const char *section, const char *
     char head[400];
     for (int i = 0; i < dt_n_keys; i++) {
         const dt_key *k = &dt_key_table[i];
-        if (strcmp(k->section, section) != 0 || (key && strcmp(k->name, key) != 0) || !cfg->priv->value[i].unset) continue;
+        if (strcmp(k->section, section) != 0 || (key && strcmp(k->name, key) != 0) || !cfg->priv->value[i].unset)
+            continue;
         return dt_fail(DT_ERR_USAGE, "%s: the environment variable %s is not set, and the value is needed here",
                        dt_config_where(cfg, section, k->name, head, sizeof head), cfg->priv->value[i].unset);
     }
@@ -268,8 +277,8 @@ bool dt_config_given(const dt_config *cfg, const char *section, const char *key)
 char *dt_config_where(const dt_config *cfg, const char *section, const char *key, char *out, size_t out_size)
 {
     const int row = dt_key_find(section, key);
-    return head_of(cfg, row >= 0 ? cfg->priv->value[row].source : (dt_config_source){.file = FROM_DEFAULT}, section, key, out,
-                   out_size);
+    return head_of(cfg, row >= 0 ? cfg->priv->value[row].source : (dt_config_source){.file = FROM_DEFAULT}, section,
+                   key, out, out_size);
 }
 
 dt_err dt_config_set(dt_config *cfg, const char *section, const char *key, const char *value)
@@ -289,7 +298,8 @@ char *dt_config_text(const dt_config *cfg)
     if (!out) return NULL;
     for (int i = 0; i < dt_n_keys; i++) {
         const dt_key *k = &dt_key_table[i];
-        if (i == 0 || strcmp(k->section, dt_key_table[i - 1].section) != 0) fprintf(out, "%s[%s]\n", i ? "\n" : "", k->section);
+        if (i == 0 || strcmp(k->section, dt_key_table[i - 1].section) != 0)
+            fprintf(out, "%s[%s]\n", i ? "\n" : "", k->section);
         fprintf(out, "%s =%s%s\n", k->name, cfg->priv->value[i].text[0] ? " " : "", cfg->priv->value[i].text);
     }
     if (fclose(out) != 0) {

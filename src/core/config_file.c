@@ -1,8 +1,9 @@
 /* config_file.c - the INI text, line by line, through inih.
  *
- * inih as distributions build it cuts lines over 199 bytes without a word, takes an indented line as a continuation of the key above,
- * ignores what follows a section's bracket, and does not tell of a section without keys. So lines are read and checked here before
- * inih sees them; of a line too long for its buffer inih gets the name alone, and the value waits here. */
+ * inih as distributions build it cuts lines over 199 bytes without a word, takes an indented line as a continuation of
+ * the key above, ignores what follows a section's bracket, and does not tell of a section without keys. So lines are
+ * read and checked here before inih sees them; of a line too long for its buffer inih gets the name alone, and the
+ * value waits here. */
 #include "config_private.h"
 #include <ctype.h>
 #include <ini.h>
@@ -51,8 +52,9 @@ static dt_err check_line(reader *r, const char *line)
     const char *p = line;
     while (isspace((unsigned char)*p)) p++;
     if (*p == '\0' || *p == ';' || *p == '#') return DT_OK;
-    DT_CHECK(p == line, DT_ERR_USAGE, "%s:%d: expected a key or a [section] in the first column, found an indented line: '%.60s'",
-             r->file_name, r->line, p);
+    DT_CHECK(p == line, DT_ERR_USAGE,
+             "%s:%d: expected a key or a [section] in the first column, found an indented line: '%.60s'", r->file_name,
+             r->line, p);
     if (*p == '[') return check_section(r, line);
     DT_CHECK(p[strcspn(p, "=:")] != '\0', DT_ERR_USAGE, "%s:%d: expected 'key = value' or '[section]', found '%.60s'",
              r->file_name, r->line, p);
@@ -68,7 +70,8 @@ static void cut_comment(char *value)
 
 static dt_err keep_long_value(reader *r, char *line)
 {
-    if (*line == ';' || *line == '#' || isspace((unsigned char)*line) || *line == '[') return DT_OK; /* checked: no value here */
+    /* checked: no value here */
+    if (*line == ';' || *line == '#' || isspace((unsigned char)*line) || *line == '[') return DT_OK;
     const size_t name_len = strcspn(line, "=:");
     DT_CHECK(name_len < 64, DT_ERR_USAGE, "%s:%d: expected 'key = value', found '%.60s'", r->file_name, r->line, line);
     r->long_value = strdup(line + name_len + 1);
@@ -91,8 +94,8 @@ static bool cut_line(reader *r, const char **begin, size_t *len)
 
 static dt_err take_line(reader *r, const char *begin, size_t len, char *line)
 {
-    DT_CHECK(len <= DT_CONFIG_LINE_MAX, DT_ERR_USAGE, "%s:%d: expected lines of at most %d bytes, found %zu", r->file_name, r->line,
-             DT_CONFIG_LINE_MAX, len);
+    DT_CHECK(len <= DT_CONFIG_LINE_MAX, DT_ERR_USAGE, "%s:%d: expected lines of at most %d bytes, found %zu",
+             r->file_name, r->line, DT_CONFIG_LINE_MAX, len);
     memcpy(line, begin, len);
     line[len] = '\0';
     DT_TRY(check_line(r, line));
@@ -117,7 +120,8 @@ static char *read_line(char *out, int size, void *stream)
     if (!cut_line(r, &begin, &len)) return NULL;
     dt_err err = take_line(r, begin, len, line);
     if (err == DT_OK && strlen(line) + 2 > (size_t)size)
-        err = dt_fail(DT_ERR_USAGE, "%s:%d: the line is too long for the INI library (%d bytes)", r->file_name, r->line, size);
+        err = dt_fail(DT_ERR_USAGE, "%s:%d: the line is too long for the INI library (%d bytes)", r->file_name, r->line,
+                      size);
     dt_mistakes_add(r->mistakes, err);
     snprintf(out, (size_t)size, "%s\n", err == DT_OK ? line : "");
     return out;
@@ -136,6 +140,8 @@ dt_err dt_ini_read(const char *file_name, const char *text, dt_ini_handler handl
     const int status = ini_parse_stream(read_line, &r, take_value, &r);
     free(r.long_value);
     DT_CHECK(status != -2, DT_ERR_MEMORY, "%s: no memory to read it", file_name);
-    if (status != 0) dt_mistakes_add(mistakes, dt_fail(DT_ERR_USAGE, "%s:%d: expected 'key = value' or '[section]'", file_name, status));
+    if (status != 0)
+        dt_mistakes_add(mistakes,
+                        dt_fail(DT_ERR_USAGE, "%s:%d: expected 'key = value' or '[section]'", file_name, status));
     return DT_OK;
 }

@@ -37,7 +37,8 @@ static const foreign_name keys[] = {
     {"mixed_precision", "precision", "dtype", "fp32 or bf16"},
     {"zero_optimization", "zero", "stage", "its keys are in section [zero]"},
     {"zero_stage", "zero", "stage", NULL},
-    {"deepspeed", "zero", "stage", "the keys of that JSON file are keys of the sections here, those of zero_optimization in [zero]"},
+    {"deepspeed", "zero", "stage",
+     "the keys of that JSON file are keys of the sections here, those of zero_optimization in [zero]"},
     {"fsdp", "zero", "stage", "full_shard is stage 3, shard_grad_op stage 2, no_shard stage 0"},
     {"stage3_prefetch_bucket_size", "zero", "prefetch_bucket_size", NULL},
     {"stage3_param_persistence_threshold", "zero", "param_persistence_threshold", NULL},
@@ -113,10 +114,12 @@ static const foreign_name keys[] = {
 };
 
 static const char *const sections[][2] = {
-    {"zero_optimization", "zero"}, {"deepspeed", "zero"}, {"fsdp", "zero"},          {"training", "run"},
-    {"train", "run"},              {"trainer", "run"},    {"training_args", "run"},  {"dataset", "data"},
-    {"datasets", "data"},          {"bf16", "precision"}, {"fp16", "precision"},     {"lr_scheduler", "scheduler"},
-    {"tokenizer", "model"},        {"logging", "log"},    {"checkpointing", "checkpoint"}, {"distributed", "comm"},
+    {"zero_optimization", "zero"}, {"deepspeed", "zero"}, {"fsdp", "zero"},
+    {"training", "run"},           {"train", "run"},      {"trainer", "run"},
+    {"training_args", "run"},      {"dataset", "data"},   {"datasets", "data"},
+    {"bf16", "precision"},         {"fp16", "precision"}, {"lr_scheduler", "scheduler"},
+    {"tokenizer", "model"},        {"logging", "log"},    {"checkpointing", "checkpoint"},
+    {"distributed", "comm"},
 };
 
 /* What there is no key for, section "" is any; a name that ends in * is how names begin. */
@@ -151,7 +154,8 @@ static bool is_called(const char *name, const char *pattern)
 const char *dt_key_absent(const char *section, const char *name)
 {
     for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
-        if ((!*absent[i].section || strcmp(section, absent[i].section) == 0) && is_called(name, absent[i].name)) return absent[i].why;
+        if ((!*absent[i].section || strcmp(section, absent[i].section) == 0) && is_called(name, absent[i].name))
+            return absent[i].why;
     return NULL;
 }
 

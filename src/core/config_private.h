@@ -1,4 +1,5 @@
-/* config_private.h - what the files of the configuration share: the table as data, values as text and as numbers, the INI reader. */
+/* config_private.h - what the files of the configuration share: the table as data, values as text and as numbers, the
+ * INI reader. */
 #ifndef DTRAIN_CONFIG_PRIVATE_H
 #define DTRAIN_CONFIG_PRIVATE_H
 
@@ -33,18 +34,19 @@ int dt_key_find(const char *section, const char *name); /* row, or -1 */
 bool dt_key_section_exists(const char *section);
 const char *dt_key_nearest_section(const char *section);
 enum { DT_KEY_WHY = 600 }; /* bytes */
-/** Why there is no such key, for people: "unknown section; the nearest is ...", "unknown key; ...". Returns the row that it names, which
- *  the writer may have meant. */
+/** Why there is no such key, for people: "unknown section; the nearest is ...", "unknown key; ...". Returns the row
+ *  that it names, which the writer may have meant. */
 int dt_key_explain_unknown(const char *section, const char *name, char *out, size_t size);
 /** The row that a name without its section may mean: the key of that name, or a foreign one's; -1: none. */
 int dt_key_without_section(const char *name);
 
 /* config_value.c */
 enum { DT_KEY_NUMBER_TEXT = 32 };
-void dt_key_format(const dt_key *k, dt_key_number n, char out[DT_KEY_NUMBER_TEXT]); /* shortest text that reads back the same */
-void dt_key_expectation(const dt_key *k, char *out, size_t size);                   /* "an integer from 0 to 7" */
-/** Read a value. For numbers *n and *canonical (shortest text), for words and text *canonical alone; canonical is malloc'ed. head
- *  begins the message on failure. */
+/* shortest text that reads back the same */
+void dt_key_format(const dt_key *k, dt_key_number n, char out[DT_KEY_NUMBER_TEXT]);
+void dt_key_expectation(const dt_key *k, char *out, size_t size); /* "an integer from 0 to 7" */
+/** Read a value. For numbers *n and *canonical (shortest text), for words and text *canonical alone; canonical is
+ *  malloc'ed. head begins the message on failure. */
 dt_err dt_key_read(const dt_key *k, const char *text, const char *head, dt_key_number *n, char **canonical);
 /** Replace ${NAME} by the environment; refuse what could not be written back to a file. *out is malloc'ed. */
 dt_err dt_key_expand(const dt_key *k, const char *text, const char *head, char **out);
@@ -54,17 +56,19 @@ char *dt_key_unquote(char *text); /* what stands between quotes that pair; in pl
 bool dt_key_unset_variable(const char *text, char *name, size_t size);
 
 /* config_foreign.c */
-/** The row that does what a key, section or option of another program does (learning_rate, zero_optimization, ...), or -1; *note: how
- *  its value is to be written here where it differs, or "". */
+/** The row that does what a key, section or option of another program does (learning_rate, zero_optimization, ...), or
+ *  -1; *note: how its value is to be written here where it differs, or "". */
 int dt_key_foreign(const char *name, const char **note);
-/** Why there is no such key, where another program has one for what is not done here; else NULL. For names that are no keys. */
+/** Why there is no such key, where another program has one for what is not done here; else NULL. For names that are no
+ *  keys. */
 const char *dt_key_absent(const char *section, const char *name);
 const char *dt_key_foreign_section(const char *name); /* ours that holds such settings, or NULL */
 
 /* config_file.c */
 typedef dt_err (*dt_ini_handler)(void *self, int line, const char *section, const char *name, const char *value);
-/** Hand each "name = value" of an INI text to the handler, in order. What is wrong with a line, or is so to the handler, joins mistakes
- *  and reading goes on; after a section that is unknown its keys are left out, and the handler gets the section's name with name NULL. */
+/** Hand each "name = value" of an INI text to the handler, in order. What is wrong with a line, or is so to the
+ *  handler, joins mistakes and reading goes on; after a section that is unknown its keys are left out, and the handler
+ *  gets the section's name with name NULL. */
 dt_err dt_ini_read(const char *file_name, const char *text, dt_ini_handler handler, void *self, dt_mistakes *mistakes);
 
 #endif

@@ -61,7 +61,8 @@ static int edit_distance(const char *a, const char *b)
             int d = above[j - 1] + (a[i - 1] != b[j - 1]);
             if (above[j] + 1 < d) d = above[j] + 1;
             if (now[j - 1] + 1 < d) d = now[j - 1] + 1;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && above2[j - 2] + 1 < d) d = above2[j - 2] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && above2[j - 2] + 1 < d)
+                d = above2[j - 2] + 1;
             now[j] = d;
         }
     }
@@ -104,7 +105,8 @@ static void list_names(const char *section, char *out, size_t size)
     out[0] = '\0';
     for (int i = 0; i < dt_n_keys && n < size; i++) {
         const dt_key *k = &dt_key_table[i];
-        if (section ? strcmp(k->section, section) != 0 : i > 0 && !strcmp(k->section, dt_key_table[i - 1].section)) continue;
+        if (section ? strcmp(k->section, section) != 0 : i > 0 && !strcmp(k->section, dt_key_table[i - 1].section))
+            continue;
         n += (size_t)snprintf(out + n, size - n, "%s%s", n ? ", " : "", section ? k->name : k->section);
     }
 }
@@ -144,15 +146,16 @@ int dt_key_explain_unknown(const char *section, const char *name, char *out, siz
         return near;
     }
     if (foreign >= 0) {
-        snprintf(out, size, "unknown key; %s is %s in [%s] here%s%s", name, dt_key_table[foreign].name, dt_key_table[foreign].section,
-                 *note ? ": " : "", note);
+        snprintf(out, size, "unknown key; %s is %s in [%s] here%s%s", name, dt_key_table[foreign].name,
+                 dt_key_table[foreign].section, *note ? ": " : "", note);
         return foreign;
     }
     if (anywhere == 0) {
         snprintf(out, size, "unknown key; %s belongs to [%s]", their_name, their_section);
         return other;
     }
-    if (anywhere + 1 < here && is_near(name, their_name)) { /* a key of this section is named unless another one fits clearly better */
+    /* a key of this section is named unless another one fits clearly better */
+    if (anywhere + 1 < here && is_near(name, their_name)) {
         snprintf(out, size, "unknown key; the nearest is %s in [%s]", their_name, their_section);
         return other;
     }
@@ -207,7 +210,8 @@ static bool matches(const dt_key *k, const char *filter)
 {
     const size_t n = strlen(k->section);
     return !filter[0] || strcmp(filter, k->name) == 0 ||
-           (strncmp(filter, k->section, n) == 0 && (!filter[n] || (filter[n] == '.' && strcmp(filter + n + 1, k->name) == 0)));
+           (strncmp(filter, k->section, n) == 0 &&
+            (!filter[n] || (filter[n] == '.' && strcmp(filter + n + 1, k->name) == 0)));
 }
 
 static dt_err no_such_filter(const char *filter)
@@ -217,8 +221,8 @@ static dt_err no_such_filter(const char *filter)
     const int foreign = dot ? -1 : dt_key_foreign(filter, &note);
     snprintf(section, sizeof section, "%.*s", dot ? (int)(dot - filter) : 60, filter);
     if (foreign >= 0)
-        snprintf(why, sizeof why, "%s is %s.%s here%s%s", filter, dt_key_table[foreign].section, dt_key_table[foreign].name,
-                 *note ? ": " : "", note);
+        snprintf(why, sizeof why, "%s is %s.%s here%s%s", filter, dt_key_table[foreign].section,
+                 dt_key_table[foreign].name, *note ? ": " : "", note);
     else
         dt_key_explain_unknown(section, dot ? dot + 1 : "", why, sizeof why);
     return dt_fail(DT_ERR_USAGE, "--keys %s: %s", filter, why);
@@ -253,11 +257,12 @@ void dt_config_print_markdown(FILE *out)
 {
     char type[240], initial[160];
     const char *section = "";
-    fprintf(
-        out,
-        "# Configuration keys\n\nGenerated from `include/dtrain/config_keys.h` by `make docs`; `dtrain --keys` prints the same.\n"
-        "Values on the command line, `section.key=value`, win over the file. `${NAME}` in a value is an environment variable.\n"
-        "Lists are comma separated; a comment begins with `;` or `#` at the start of a line, or with ` ;` after a value.\n");
+    fprintf(out, "# Configuration keys\n\nGenerated from `include/dtrain/config_keys.h` by `make docs`; `dtrain "
+                 "--keys` prints the same.\n"
+                 "Values on the command line, `section.key=value`, win over the file. `${NAME}` in a value is an "
+                 "environment variable.\n"
+                 "Lists are comma separated; a comment begins with `;` or `#` at the start of a line, or with ` ;` "
+                 "after a value.\n");
     for (int i = 0; i < dt_n_keys; i++) {
         const dt_key *k = &dt_key_table[i];
         if (strcmp(section, k->section) != 0)

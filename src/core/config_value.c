@@ -1,7 +1,8 @@
 /* config_value.c - one value: text to number and back, environment variables.
  *
- * Whatever is accepted can be written to a file and read again with the same result: the resolved configuration in a run's directory
- * and in its checkpoints is a configuration. So values that an INI line cannot carry are refused, wherever they come from. */
+ * Whatever is accepted can be written to a file and read again with the same result: the resolved configuration in a
+ * run's directory and in its checkpoints is a configuration. So values that an INI line cannot carry are refused,
+ * wherever they come from. */
 #include "config_private.h"
 #include <ctype.h>
 #include <errno.h>
@@ -136,9 +137,9 @@ static const char *find_word(const char *words, const char *text)
 static const char *usual_word(const char *text)
 {
     static const char *const names[][2] = {
-        {"bfloat16", "bf16"}, {"torch.bfloat16", "bf16"}, {"float32", "fp32"}, {"torch.float32", "fp32"},
-        {"float", "fp32"},    {"float16", "fp16"},        {"half", "fp16"},    {"torch.float16", "fp16"},
-        {"constant_with_warmup", "constant"},
+        {"bfloat16", "bf16"},      {"torch.bfloat16", "bf16"}, {"float32", "fp32"},
+        {"torch.float32", "fp32"}, {"float", "fp32"},          {"float16", "fp16"},
+        {"half", "fp16"},          {"torch.float16", "fp16"},  {"constant_with_warmup", "constant"},
     };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (strcasecmp(text, names[i][0]) == 0) return names[i][1];
@@ -198,11 +199,12 @@ dt_err dt_key_read(const dt_key *k, const char *text, const char *head, dt_key_n
     const char *word = "";
     const bool absent = k->maybe && !*text;
     bool on;
-    DT_CHECK(strcmp(k->name, "resume") != 0 || !read_bool(text, &on), DT_ERR_USAGE, "%s: expected auto, none or the path of a checkpoint, found '%s'", head,
-             text);
+    DT_CHECK(strcmp(k->name, "resume") != 0 || !read_bool(text, &on), DT_ERR_USAGE,
+             "%s: expected auto, none or the path of a checkpoint, found '%s'", head, text);
     if (!absent && !read_value(k, text, n, &word)) {
         dt_key_expectation(k, expected, sizeof expected);
-        return dt_fail(DT_ERR_USAGE, "%s: expected %s, found '%.200s'%s", head, expected, text, hint(k, text, meant, sizeof meant));
+        return dt_fail(DT_ERR_USAGE, "%s: expected %s, found '%.200s'%s", head, expected, text,
+                       hint(k, text, meant, sizeof meant));
     }
     if (!word) dt_key_format(k, *n, number);
     *canonical = !word ? strdup(number) : strndup(word, k->kind == DT_KEY_TEXT ? strlen(word) : strcspn(word, "|"));
@@ -214,13 +216,17 @@ dt_err dt_key_read(const dt_key *k, const char *text, const char *head, dt_key_n
 static dt_err check_writable(const dt_key *k, const char *value, const char *head)
 {
     const size_t most = DT_CONFIG_LINE_MAX - strlen(k->name) - strlen(" = ");
-    DT_CHECK(strlen(value) <= most, DT_ERR_USAGE, "%s: the value has %zu bytes, the limit is %zu", head, strlen(value), most);
-    DT_CHECK(!strstr(value, "${"), DT_ERR_USAGE, "%s: '${' remains in the value after environment variables were replaced", head);
+    DT_CHECK(strlen(value) <= most, DT_ERR_USAGE, "%s: the value has %zu bytes, the limit is %zu", head, strlen(value),
+             most);
+    DT_CHECK(!strstr(value, "${"), DT_ERR_USAGE,
+             "%s: '${' remains in the value after environment variables were replaced", head);
     for (const char *p = value; *p; p++) {
-        DT_CHECK(!iscntrl((unsigned char)*p) || *p == '\t', DT_ERR_USAGE, "%s: a control character (byte 0x%02x) in the value",
-                 head, (unsigned)(unsigned char)*p);
-        DT_CHECK(*p != ';' || (p > value && !isspace((unsigned char)p[-1])), DT_ERR_USAGE,
-                 "%s: ';' at the beginning of a value or after a blank starts a comment and cannot be part of the value", head);
+        DT_CHECK(!iscntrl((unsigned char)*p) || *p == '\t', DT_ERR_USAGE,
+                 "%s: a control character (byte 0x%02x) in the value", head, (unsigned)(unsigned char)*p);
+        DT_CHECK(
+            *p != ';' || (p > value && !isspace((unsigned char)p[-1])), DT_ERR_USAGE,
+            "%s: ';' at the beginning of a value or after a blank starts a comment and cannot be part of the value",
+            head);
     }
     return DT_OK;
 }
@@ -232,8 +238,9 @@ static dt_err expand_one(const char **p, const char *head, FILE *to)
     DT_CHECK(close, DT_ERR_USAGE, "%s: '${' without '}'", head);
     char name[256];
     const size_t n = (size_t)(close - *p);
-    DT_CHECK(n > 0 && n < sizeof name, DT_ERR_USAGE, "%s: expected the name of an environment variable in ${...}, found '%.*s'",
-             head, (int)(n < 100 ? n : 100), *p);
+    DT_CHECK(n > 0 && n < sizeof name, DT_ERR_USAGE,
+             "%s: expected the name of an environment variable in ${...}, found '%.*s'", head, (int)(n < 100 ? n : 100),
+             *p);
     memcpy(name, *p, n);
     name[n] = '\0';
     const char *value = getenv(name);

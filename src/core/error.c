@@ -1,5 +1,6 @@
-/* error.c - the first message wins: it is written where the cause is known, and what follows on the way up or during cleaning up
- * is a consequence. One message a thread, in a fixed buffer, so that running out of memory can be reported too. */
+/* error.c - the first message wins: it is written where the cause is known, and what follows on the way up or during
+ * cleaning up is a consequence. One message a thread, in a fixed buffer, so that running out of memory can be reported
+ * too. */
 #include "dtrain/core.h"
 #include <stdlib.h>
 #include <string.h>
@@ -29,14 +30,16 @@ dt_err dt_fail(dt_err err, const char *fmt, ...)
     va_end(args);
     if (n >= MESSAGE_SIZE) memcpy(message + MESSAGE_SIZE - 4, "...", 4);
     if (n <= 0)
-        snprintf(message, sizeof message, "error %s without a message", (unsigned)err < DT_N_ERR ? err_names[err] : "unknown");
+        snprintf(message, sizeof message, "error %s without a message",
+                 (unsigned)err < DT_N_ERR ? err_names[err] : "unknown");
     return err;
 }
 
 dt_err dt_trace(dt_err err, const char *file, int line, const char *call)
 {
     if (dt_log_wants(DT_LOG_DEBUG))
-        dt_log(DT_LOG_DEBUG, "%s:%d: %s: %s", file, line, (unsigned)err < DT_N_ERR ? err_names[err] : "unknown error", call);
+        dt_log(DT_LOG_DEBUG, "%s:%d: %s: %s", file, line, (unsigned)err < DT_N_ERR ? err_names[err] : "unknown error",
+               call);
     return err;
 }
 
@@ -73,7 +76,9 @@ void dt_mistakes_add(dt_mistakes *m, dt_err err)
 dt_err dt_mistakes_end(dt_mistakes *m)
 {
     const dt_err err = m->err;
-    if (err != DT_OK) dt_fail(err, "%s", m->text ? m->text : "what is wrong is not known: its message is empty, or there was no memory for it");
+    if (err != DT_OK)
+        dt_fail(err, "%s",
+                m->text ? m->text : "what is wrong is not known: its message is empty, or there was no memory for it");
     free(m->text);
     *m = (dt_mistakes){0};
     return err;

@@ -1,6 +1,6 @@
-/* fault.c - faults that a test asks for by DTRAIN_FAULT. The list is read once, at the first passage of any point; without it every
- * later passage costs one load. A process-wide count of passages cannot hang off a context, so this is state of the process, as the
- * environment is. */
+/* fault.c - faults that a test asks for by DTRAIN_FAULT. The list is read once, at the first passage of any point;
+ * without it every later passage costs one load. A process-wide count of passages cannot hang off a context, so this is
+ * state of the process, as the environment is. */
 #include "dtrain/core.h"
 #include <pthread.h>
 #include <signal.h>
@@ -39,7 +39,8 @@ static void read_environment(void)
         char rank[12];
         long long nth = 0;
         int used = 0;
-        if (sscanf(p, "%47[^:,]:%11[^:,]:%lld:%15[a-z]%n", armed.fault[n].point, rank, &nth, armed.fault[n].kind, &used) == 4 &&
+        if (sscanf(p, "%47[^:,]:%11[^:,]:%lld:%15[a-z]%n", armed.fault[n].point, rank, &nth, armed.fault[n].kind,
+                   &used) == 4 &&
             used > 0 && (p[used] == ',' || p[used] == '\0') && nth > 0 && kind_is_known(armed.fault[n].kind)) {
             armed.fault[n].rank = strcmp(rank, "*") == 0 ? -1 : atoi(rank);
             armed.fault[n++].nth = nth;
@@ -86,7 +87,8 @@ dt_err dt_fault(const char *point)
     for (int i = 0; i < n; i++) {
         if (strcmp(point, armed.fault[i].point) != 0) continue;
         if (armed.fault[i].rank >= 0 && armed.fault[i].rank != dt_log_rank()) continue;
-        if (atomic_fetch_add(&armed.fault[i].passed, 1) + 1 == armed.fault[i].nth) return happen(point, armed.fault[i].kind);
+        if (atomic_fetch_add(&armed.fault[i].passed, 1) + 1 == armed.fault[i].nth)
+            return happen(point, armed.fault[i].kind);
     }
     return DT_OK;
 }

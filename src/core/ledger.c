@@ -1,4 +1,5 @@
-/* ledger.c - bytes held, by category. Plain counters: an allocator that hides behind this would hide what it allocates, too. */
+/* ledger.c - bytes held, by category. Plain counters: an allocator that hides behind this would hide what it allocates,
+ * too. */
 #include "dtrain/core.h"
 
 const char *dt_memcat_name(dt_memcat c)

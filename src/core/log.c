@@ -1,5 +1,5 @@
-/* log.c - the only printer. Each line leaves in one write(2), so that lines of many ranks do not mix inside mpirun's pipe; stdio is
- * flushed first to keep the order with what a program prints to stdout itself. */
+/* log.c - the only printer. Each line leaves in one write(2), so that lines of many ranks do not mix inside mpirun's
+ * pipe; stdio is flushed first to keep the order with what a program prints to stdout itself. */
 #include "dtrain/core.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@ static struct {
     int rank, nranks;
     char host[64];
     atomic_bool stdout_lost; /* said once */
-    atomic_int level; /* 0: the environment was not asked yet, else 1 + dt_log_level */
+    atomic_int level;        /* 0: the environment was not asked yet, else 1 + dt_log_level */
 } who = {.program = "dtrain", .nranks = 1};
 
 static int level_from_environment(void)
@@ -50,7 +50,8 @@ static bool write_all(int fd, const char *text, size_t n)
 {
     while (n > 0) {
         ssize_t w = write(fd, text, n);
-        if (w < 0 && errno != EINTR && errno != EAGAIN) return false; /* nobody listens: the run is worth more than its log */
+        /* nobody listens: the run is worth more than its log */
+        if (w < 0 && errno != EINTR && errno != EAGAIN) return false;
         if (w > 0) text += w, n -= (size_t)w;
     }
     return true;
@@ -111,6 +112,7 @@ void dt_log(dt_log_level level, const char *fmt, ...)
     }
     line[len] = '\n';
     fflush(stdout);
-    if (!write_all(level == DT_LOG_INFO ? STDOUT_FILENO : STDERR_FILENO, line, len + 1) && level == DT_LOG_INFO) dt_log_stdout_lost();
+    if (!write_all(level == DT_LOG_INFO ? STDOUT_FILENO : STDERR_FILENO, line, len + 1) && level == DT_LOG_INFO)
+        dt_log_stdout_lost();
     if (line != small) free(line);
 }

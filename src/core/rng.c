@@ -1,8 +1,10 @@
-/* rng.c - random numbers as pure functions of where they are used: no state to save in a checkpoint, and nothing that depends on the
- * number of ranks or on how work is cut.
+/* rng.c - random numbers as pure functions of where they are used: no state to save in a checkpoint, and nothing that
+ * depends on the number of ranks or on how work is cut.
  *
- * Source   Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011 (Philox; constants from section 4.3).
- *          Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002 (cycle walking over a Feistel network). */
+ * Source   Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011 (Philox; constants from
+ *          section 4.3).
+ *          Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002 (cycle walking over a Feistel
+ *          network). */
 #include "dtrain/core.h"
 #include <math.h>
 
@@ -22,10 +24,13 @@ void dt_philox4x32(uint64_t key, uint64_t ctr_hi, uint64_t ctr_lo, uint32_t out[
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
-uint64_t dt_rng_key(uint64_t seed, dt_rng_purpose purpose) { return dt_mix64(dt_mix64(seed) ^ ((uint64_t)purpose << 32)); }
+uint64_t dt_rng_key(uint64_t seed, dt_rng_purpose purpose)
+{
+    return dt_mix64(dt_mix64(seed) ^ ((uint64_t)purpose << 32));
+}
 
-/* Elements 4b .. 4b+3 of a tensor. The radius takes u in (0, 1], so that its logarithm is finite. Never inlined: one compiled form
- * gives one rounding, wherever a piece begins. */
+/* Elements 4b .. 4b+3 of a tensor. The radius takes u in (0, 1], so that its logarithm is finite. Never inlined: one
+ * compiled form gives one rounding, wherever a piece begins. */
 static __attribute__((noinline)) void normal_block(uint64_t key, uint64_t tensor, uint64_t b, float std, float out[4])
 {
     uint32_t w[4];
@@ -49,12 +54,14 @@ void dt_rng_normal(uint64_t key, uint64_t tensor, int64_t first, int64_t n, floa
     }
 }
 
-/* One pass of the network over words of bits_l + bits_r bits. The halves swap sizes with every round; the number of rounds is even. */
+/* One pass of the network over words of bits_l + bits_r bits. The halves swap sizes with every round; the number of
+ * rounds is even. */
 static uint64_t feistel(uint64_t key, int bits_l, int bits_r, uint64_t x)
 {
     enum { ROUNDS = 8 };
     for (int round = 0; round < ROUNDS; round++) {
-        const int a = round % 2 ? bits_r : bits_l, c = round % 2 ? bits_l : bits_r; /* bits of the left and the right half now */
+        /* bits of the left and the right half now */
+        const int a = round % 2 ? bits_r : bits_l, c = round % 2 ? bits_l : bits_r;
         const uint64_t left = x >> c, right = x & (((uint64_t)1 << c) - 1);
         const uint64_t f = dt_mix64(dt_mix64(key + (uint64_t)round) ^ right) & (((uint64_t)1 << a) - 1);
         x = right << a | (left ^ f);

@@ -1,8 +1,10 @@
-/* array.c - a contiguous array is read with pread at its place in the file: several threads at once, no lock, no copy inside HDF5. What is chunked,
- * compressed or of the other byte order goes through HDF5, which converts and unpacks, under its lock.
+/* array.c - a contiguous array is read with pread at its place in the file: several threads at once, no lock, no copy
+ * inside HDF5. What is chunked, compressed or of the other byte order goes through HDF5, which converts and unpacks,
+ * under its lock.
  *
- * Nothing in the file is believed: the place that HDF5 names is held against the size of the file, and storage that lies outside the file (external
- * files, virtual datasets) is refused, because a dataset is one file whose size and head all ranks compare. */
+ * Nothing in the file is believed: the place that HDF5 names is held against the size of the file, and storage that
+ * lies outside the file (external files, virtual datasets) is refused, because a dataset is one file whose size and
+ * head all ranks compare. */
 #include "array.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -32,7 +34,8 @@ static int stored_type(hid_t dset, bool *little_endian)
     if (t < 0) return 0;
     const size_t size = H5Tget_size(t);
     int type = 0;
-    if (H5Tget_class(t) == H5T_INTEGER && H5Tget_sign(t) == H5T_SGN_NONE && (size == 1 || size == 2 || size == 4 || size == 8)) {
+    if (H5Tget_class(t) == H5T_INTEGER && H5Tget_sign(t) == H5T_SGN_NONE &&
+        (size == 1 || size == 2 || size == 4 || size == 8)) {
         type = 8 * size == H5Tget_precision(t) ? (int)size : 0;
         *little_endian = size == 1 || H5Tget_order(t) == H5T_ORDER_LE;
     } else if (H5Tequal(t, H5T_IEEE_F32LE) > 0 || H5Tequal(t, H5T_IEEE_F32BE) > 0) {
@@ -68,7 +71,8 @@ static dt_err check_shape(dt_array *a)
     const int rank = simple ? H5Sget_simple_extent_ndims(space) : 0;
     if (rank == 1) H5Sget_simple_extent_dims(space, &n, NULL);
     H5Sclose(space);
-    DT_CHECK(rank == 1, DT_ERR_DATA, "%s: %s: expected a one-dimensional array, found %d dimensions", a->path, a->name, rank);
+    DT_CHECK(rank == 1, DT_ERR_DATA, "%s: %s: expected a one-dimensional array, found %d dimensions", a->path, a->name,
+             rank);
     DT_CHECK(n <= INT64_MAX / 8, DT_ERR_DATA, "%s: %s: claims %llu elements", a->path, a->name, (unsigned long long)n);
     a->n_elems = (int64_t)n;
     return DT_OK;
@@ -86,8 +90,8 @@ static dt_err find_place(dt_array *a, hid_t file, int64_t file_nbytes, bool litt
     if (plist >= 0) H5Pclose(plist);
     if (file_plist >= 0) H5Pclose(file_plist);
 
-    DT_CHECK(n_external <= 0 && (layout == H5D_CONTIGUOUS || layout == H5D_CHUNKED || layout == H5D_COMPACT), DT_ERR_DATA,
-             "%s: %s: expected contiguous or chunked storage inside the file", a->path, a->name);
+    DT_CHECK(n_external <= 0 && (layout == H5D_CONTIGUOUS || layout == H5D_CHUNKED || layout == H5D_COMPACT),
+             DT_ERR_DATA, "%s: %s: expected contiguous or chunked storage inside the file", a->path, a->name);
     if (layout != H5D_CONTIGUOUS || !little_endian || user_block != 0 || a->n_elems == 0) return DT_OK;
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
     return DT_OK;
@@ -125,7 +129,8 @@ static dt_err open_locked(dt_array *a, hid_t file, int64_t file_nbytes, int type
     return DT_OK;
 }
 
-dt_err dt_array_open(dt_array *a, hid_t file, int fd, int64_t file_nbytes, const char *path, const char *name, int types)
+dt_err dt_array_open(dt_array *a, hid_t file, int fd, int64_t file_nbytes, const char *path, const char *name,
+                     int types)
 {
     *a = (dt_array){.path = path, .name = name, .dset = H5I_INVALID_HID, .fd = fd, .offset = -1};
     dt_h5_lock();
@@ -150,10 +155,11 @@ static dt_err read_plain(const dt_array *a, int64_t first, int64_t n, char *out)
     while (left > 0) {
         const ssize_t got = pread(a->fd, out, (size_t)(left < MAX_PREAD ? left : MAX_PREAD), (off_t)at);
         if (got < 0 && errno == EINTR) continue;
-        DT_CHECK(got >= 0, DT_ERR_DATA, "%s: %s: reading at byte %" PRId64 ": %s", a->path, a->name, at, strerror(errno));
+        DT_CHECK(got >= 0, DT_ERR_DATA, "%s: %s: reading at byte %" PRId64 ": %s", a->path, a->name, at,
+                 strerror(errno));
         DT_CHECK(got > 0, DT_ERR_DATA,
-                 "%s: %s: the file ends at byte %" PRId64 ", inside the array: was it cut short after it was opened?", a->path,
-                 a->name, at);
+                 "%s: %s: the file ends at byte %" PRId64 ", inside the array: was it cut short after it was opened?",
+                 a->path, a->name, at);
         out += got;
         at += got;
         left -= got;

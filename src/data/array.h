@@ -18,9 +18,10 @@ typedef struct dt_array {
     uint64_t checksum;
 } dt_array;
 
-/** Open /name of an HDF5 file and check that it is one-dimensional, of one of the types, and wholly inside the file. file_nbytes: size of the file
- *  that fd reads. dt_array_close is safe on {0} and after a failure. */
-dt_err dt_array_open(dt_array *a, hid_t file, int fd, int64_t file_nbytes, const char *path, const char *name, int types);
+/** Open /name of an HDF5 file and check that it is one-dimensional, of one of the types, and wholly inside the file.
+ *  file_nbytes: size of the file that fd reads. dt_array_close is safe on {0} and after a failure. */
+dt_err dt_array_open(dt_array *a, hid_t file, int fd, int64_t file_nbytes, const char *path, const char *name,
+                     int types);
 void dt_array_close(dt_array *a);
 
 /** Elements first .. first+n-1 in the machine's byte order. DT_ERR_DATA when the file gives fewer. */

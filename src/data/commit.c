@@ -1,5 +1,6 @@
-/* commit.c - spools become HDF5 files of plain arrays, one or several. A full disk shows before the copying: a file gets its whole size first
- * (posix_fallocate), because HDF5 may learn of it only when it is closed, when nothing can be said any more.
+/* commit.c - spools become HDF5 files of plain arrays, one or several. A full disk shows before the copying: a file
+ * gets its whole size first (posix_fallocate), because HDF5 may learn of it only when it is closed, when nothing can be
+ * said any more.
  *
  * All files are complete beside their names before the first takes its name. */
 #include "writer.h"
@@ -41,7 +42,7 @@ typedef struct output {
 
 static bool is_alone(const commit *k) { return k->how.n_shards == 0 && k->how.shard_nbytes == 0; }
 
-/* ---- which samples go where --------------------------------------------------------------------------------------------- */
+/* ---- which samples go where -------------------------------------------------------------------------------------- */
 
 static dt_err offset_at(const dt_dataset_writer *w, dt_side side, int64_t i, uint64_t *value)
 {
@@ -96,8 +97,8 @@ static dt_err add_shard(commit *k, int64_t first, int64_t end)
 static dt_err cut_equal(commit *k)
 {
     const int64_t n = k->w->n_documents, n_shards = k->how.n_shards;
-    DT_CHECK(n >= n_shards, DT_ERR_DATA, "%s: %" PRId64 " shards were requested, but there are only %" PRId64 " samples", k->w->path,
-             n_shards, n);
+    DT_CHECK(n >= n_shards, DT_ERR_DATA,
+             "%s: %" PRId64 " shards were requested, but there are only %" PRId64 " samples", k->w->path, n_shards, n);
     uint64_t total;
     DT_TRY(nbytes_before(k->w, n, &total));
     for (int64_t s = 0, first = 0; s < n_shards; s++) { /* at least one sample in each, also in those that follow */
@@ -132,9 +133,9 @@ static dt_err name_shards(commit *k)
     const size_t n = strlen(path), stem = n > 3 && strcmp(path + n - 3, ".h5") == 0 ? n - 3 : n;
     for (int64_t i = 0; i < k->n_shards; i++) {
         shard *s = &k->shards[i];
-        const int made = is_alone(k)
-                             ? asprintf(&s->path, "%s", path)
-                             : asprintf(&s->path, "%.*s-%05" PRId64 "-of-%05" PRId64 ".h5", (int)stem, path, i, k->n_shards);
+        const int made =
+            is_alone(k) ? asprintf(&s->path, "%s", path)
+                        : asprintf(&s->path, "%.*s-%05" PRId64 "-of-%05" PRId64 ".h5", (int)stem, path, i, k->n_shards);
         if (made < 0) s->path = NULL;
         if (s->path && asprintf(&s->part, "%s.part", s->path) < 0) s->part = NULL;
         DT_CHECK(s->path && s->part, DT_ERR_MEMORY, "%s: no memory for a file name", path);
@@ -145,12 +146,13 @@ static dt_err name_shards(commit *k)
     return DT_OK;
 }
 
-/* ---- one file ------------------------------------------------------------------------------------------------------------- */
+/* ---- one file ---------------------------------------------------------------------------------------------------- */
 
 static dt_err create_array(const shard *s, hid_t file, output *o)
 {
     const hsize_t n = (hsize_t)o->n;
-    const hid_t space = H5Screate_simple(1, &n, NULL), plist = H5Pcreate(H5P_DATASET_CREATE), link = H5Pcreate(H5P_LINK_CREATE);
+    const hid_t space = H5Screate_simple(1, &n, NULL), plist = H5Pcreate(H5P_DATASET_CREATE),
+                link = H5Pcreate(H5P_LINK_CREATE);
     if (space >= 0 && plist >= 0 && link >= 0 && H5Pset_create_intermediate_group(link, 1) >= 0 &&
         H5Pset_alloc_time(plist, H5D_ALLOC_TIME_EARLY) >= 0 && H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER) >= 0 &&
         H5Pset_obj_track_times(plist, false) >= 0) /* equal content, equal bytes */
@@ -177,7 +179,8 @@ static dt_err write_attributes(const dt_dataset_writer *w, const shard *s, hid_t
     DT_TRY(dt_h5_write_i64(file, s->part, "version", 1));
     DT_TRY(dt_h5_write_text(file, s->part, "kind", dt_dataset_kind_name(w->kind)));
     DT_TRY(dt_h5_write_i64(file, s->part, "vocab_size", w->vocab_size));
-    DT_TRY(dt_h5_write_i64(file, s->part, "sealed", 1)); /* the seal follows when the file is closed: one that has lost it is not the file that was made */
+    /* the seal follows when the file is closed: one that has lost it is not the file that was made */
+    DT_TRY(dt_h5_write_i64(file, s->part, "sealed", 1));
     if (w->chat_template) DT_TRY(dt_h5_write_text(file, s->part, "chat_template", w->chat_template));
     return w->tokenizer[0] ? dt_h5_write_text(file, s->part, "tokenizer", w->tokenizer) : DT_OK;
 }
@@ -250,9 +253,13 @@ static int list_outputs(const dt_dataset_writer *w, const shard *s, output *outp
         const dt_side side = dt_column_side((dt_column)c);
         const dt_per per = dt_column_per((dt_column)c);
         output *o = &outputs[n++];
-        *o = (output){
-            .from = &w->column[c], .name = dt_column_name(w->kind, (dt_column)c), .first = s->first, .n = s->n, .dset = -1};
-        if (per == DT_PER_TOKEN) o->first = (int64_t)s->token[side], o->n = (int64_t)(s->token_end[side] - s->token[side]);
+        *o = (output){.from = &w->column[c],
+                      .name = dt_column_name(w->kind, (dt_column)c),
+                      .first = s->first,
+                      .n = s->n,
+                      .dset = -1};
+        if (per == DT_PER_TOKEN)
+            o->first = (int64_t)s->token[side], o->n = (int64_t)(s->token_end[side] - s->token[side]);
         if (per == DT_PER_OFFSET) o->n = s->n + 1, o->base = s->token[side];
         output_types(o, (dt_column)c);
     }
@@ -302,14 +309,15 @@ static dt_err write_part(const commit *k, const shard *s)
     DT_TRY(dt_create_empty_file(s->part));
     dt_h5_lock();
     const hid_t file = H5Fcreate(s->part, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
-    dt_err err = file < 0 ? dt_h5_fail(DT_ERR_WRITE, s->part, "cannot create") : fill_file(k, s, file, ranges, &n_ranges);
+    dt_err err =
+        file < 0 ? dt_h5_fail(DT_ERR_WRITE, s->part, "cannot create") : fill_file(k, s, file, ranges, &n_ranges);
     if (file >= 0 && H5Fclose(file) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, s->part, "cannot close");
     dt_h5_unlock();
     if (err == DT_OK) err = dt_seal_write(s->part, ranges, n_ranges);
     return err == DT_OK ? sync_part(s) : err;
 }
 
-/* ---- all of them ------------------------------------------------------------------------------------------------------------ */
+/* ---- all of them ------------------------------------------------------------------------------------------------- */
 
 /* Shards of an earlier run with another count would be taken along by a glob. */
 static void warn_of_others(const commit *k)

@@ -1,5 +1,6 @@
-/* dataset.c - a dataset file is opened with open(2), so that arrays can be read with pread, and with HDF5, which knows where they are. When every array
- * is contiguous HDF5's handle is closed again: an open training run then holds one descriptor a file and no lock of HDF5. */
+/* dataset.c - a dataset file is opened with open(2), so that arrays can be read with pread, and with HDF5, which knows
+ * where they are. When every array is contiguous HDF5's handle is closed again: an open training run then holds one
+ * descriptor a file and no lock of HDF5. */
 #include "dataset_file.h"
 #include "seal.h"
 #include <errno.h>
@@ -17,13 +18,13 @@ const char *dt_dataset_kind_name(dt_dataset_kind kind) { return kind_names[kind]
 
 void dt_dataset_arrays(const dt_dataset *d, const dt_array *all[DT_N_ARRAYS])
 {
-    const dt_array *list[DT_N_ARRAYS] = {&d->tokens,       &d->offsets,       &d->loss_mask,        &d->weights,
-                                         &d->other_tokens, &d->other_offsets, &d->prompt_length[0], &d->prompt_length[1],
-                                         &d->margins,      &d->safety[0],     &d->safety[1]};
+    const dt_array *list[DT_N_ARRAYS] = {
+        &d->tokens,           &d->offsets,          &d->loss_mask, &d->weights,   &d->other_tokens, &d->other_offsets,
+        &d->prompt_length[0], &d->prompt_length[1], &d->margins,   &d->safety[0], &d->safety[1]};
     memcpy(all, list, sizeof list);
 }
 
-/* ---- opening ----------------------------------------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 /* Text and JSON records have no zero byte in their first bytes; an HDF5 file has one within nine. */
 static dt_err refuse_text(const dt_dataset *d)
@@ -31,7 +32,9 @@ static dt_err refuse_text(const dt_dataset *d)
     char head[256];
     const ssize_t n = pread(d->fd, head, sizeof head, 0);
     DT_CHECK(n <= 0 || memchr(head, 0, (size_t)n), DT_ERR_DATA,
-             "%s: this is text, not a dataset; `dtrain-data -o train.h5 %s` makes one of it (with --tokenizer MODEL for the tokens of a model)", d->path, d->path);
+             "%s: this is text, not a dataset; `dtrain-data -o train.h5 %s` makes one of it (with --tokenizer MODEL "
+             "for the tokens of a model)",
+             d->path, d->path);
     return DT_OK;
 }
 
@@ -46,7 +49,8 @@ static dt_err open_plain(dt_dataset *d)
     DT_CHECK(st.st_size > 0, DT_ERR_DATA, "%s: the file is empty", d->path);
     d->file_nbytes = (int64_t)st.st_size;
     DT_TRY(refuse_text(d));
-    return dt_seal_check(d->fd, d->path, d->file_nbytes, &d->info.sealed); /* before HDF5, which may fault on damaged metadata */
+    /* before HDF5, which may fault on damaged metadata */
+    return dt_seal_check(d->fd, d->path, d->file_nbytes, &d->info.sealed);
 }
 
 /* File locks are left out where the file system has none (some parallel ones): reading needs none. */
@@ -72,8 +76,8 @@ static dt_err read_kind(dt_dataset *d)
     while (k < DT_N_DATASET_KINDS && strcmp(text, kind_names[k]) != 0) k++;
     dt_err err = DT_OK;
     if (k == DT_N_DATASET_KINDS)
-        err =
-            dt_fail(DT_ERR_DATA, "%s: attribute kind: expected tokens, sft, preference or prompts, found \"%s\"", d->path, text);
+        err = dt_fail(DT_ERR_DATA, "%s: attribute kind: expected tokens, sft, preference or prompts, found \"%s\"",
+                      d->path, text);
     else
         d->info.kind = (dt_dataset_kind)k;
     free(text);
@@ -101,7 +105,8 @@ static dt_err read_attributes(dt_dataset *d)
     DT_CHECK(d->info.vocab_size >= 1 && d->info.vocab_size <= INT32_MAX, DT_ERR_DATA,
              "%s: attribute vocab_size: expected 1 to %d, found %" PRId64, d->path, INT32_MAX, d->info.vocab_size);
     DT_CHECK(d->info.sealed || !dt_h5_has(d->file, "sealed"), DT_ERR_DATA,
-             "%s: has lost the checksum of its header: it was cut short or changed after dtrain-data made it; make it again (or, where it was changed on purpose, "
+             "%s: has lost the checksum of its header: it was cut short or changed after dtrain-data made it; make it "
+             "again (or, where it was changed on purpose, "
              "remove its attribute `sealed`)",
              d->path);
     if (dt_h5_has(d->file, "tokenizer")) DT_TRY(dt_h5_read_text(d->file, d->path, "tokenizer", &d->tokenizer));
@@ -114,7 +119,8 @@ static bool has_array(const dt_dataset *d, const char *name)
 {
     const char *slash = strchr(name, '/');
     char group[32];
-    if (slash && (snprintf(group, sizeof group, "%.*s", (int)(slash - name), name), H5Lexists(d->file, group, H5P_DEFAULT) <= 0))
+    if (slash &&
+        (snprintf(group, sizeof group, "%.*s", (int)(slash - name), name), H5Lexists(d->file, group, H5P_DEFAULT) <= 0))
         return false;
     return H5Lexists(d->file, name, H5P_DEFAULT) > 0;
 }
@@ -128,8 +134,10 @@ static dt_err open_head(dt_dataset *d, bool *has_offsets)
     *has_offsets = has_array(d, "offsets");
     i->has_weights = i->kind == DT_DATASET_SFT && has_array(d, "weights");
     i->has_margins = i->kind == DT_DATASET_PREFERENCE && has_array(d, "margins");
-    i->has_safety = i->kind == DT_DATASET_PREFERENCE && (has_array(d, "chosen/safety") || has_array(d, "rejected/safety"));
-    i->has_answers = i->kind == DT_DATASET_PROMPTS && (has_array(d, "answers/tokens") || has_array(d, "answers/offsets"));
+    i->has_safety =
+        i->kind == DT_DATASET_PREFERENCE && (has_array(d, "chosen/safety") || has_array(d, "rejected/safety"));
+    i->has_answers =
+        i->kind == DT_DATASET_PROMPTS && (has_array(d, "answers/tokens") || has_array(d, "answers/offsets"));
     return DT_OK;
 }
 
@@ -140,7 +148,8 @@ static dt_err open_one(dt_dataset *d, dt_array *a, const char *name, int types)
 
 static dt_err check_offset_ends(const dt_dataset *d, const dt_array *offsets, const dt_array *tokens)
 {
-    DT_CHECK(offsets->n_elems >= 1, DT_ERR_DATA, "%s: %s: expected at least one element, found none", d->path, offsets->name);
+    DT_CHECK(offsets->n_elems >= 1, DT_ERR_DATA, "%s: %s: expected at least one element, found none", d->path,
+             offsets->name);
     uint64_t first = 0, last = 0;
     DT_TRY(dt_array_read(offsets, 0, 1, &first));
     DT_TRY(dt_array_read(offsets, offsets->n_elems - 1, 1, &last));
@@ -153,8 +162,8 @@ static dt_err check_offset_ends(const dt_dataset *d, const dt_array *offsets, co
 
 static dt_err check_length(const dt_dataset *d, const dt_array *a, int64_t n, const char *of)
 {
-    DT_CHECK(a->n_elems == n, DT_ERR_DATA, "%s: %s: expected one element for each of %" PRId64 " %s, found %" PRId64, d->path,
-             a->name, n, of, a->n_elems);
+    DT_CHECK(a->n_elems == n, DT_ERR_DATA, "%s: %s: expected one element for each of %" PRId64 " %s, found %" PRId64,
+             d->path, a->name, n, of, a->n_elems);
     return DT_OK;
 }
 
@@ -165,7 +174,8 @@ static dt_err open_column(dt_dataset *d, dt_array *a, const char *name, int type
     return check_length(d, a, d->info.n_documents, "samples");
 }
 
-static dt_err open_side(dt_dataset *d, const char *tokens_name, const char *offsets_name, dt_array *tokens, dt_array *offsets)
+static dt_err open_side(dt_dataset *d, const char *tokens_name, const char *offsets_name, dt_array *tokens,
+                        dt_array *offsets)
 {
     DT_TRY(open_one(d, tokens, tokens_name, DT_ARRAY_U16 | DT_ARRAY_U32));
     DT_TRY(open_one(d, offsets, offsets_name, DT_ARRAY_U64));

@@ -20,8 +20,8 @@ enum { DT_N_ARRAYS = 11 };
 /** All arrays of a file, those that it has not with path NULL. */
 void dt_dataset_arrays(const dt_dataset *d, const dt_array *all[DT_N_ARRAYS]);
 
-/** Walk through /offsets in blocks, once, checking that they never decrease: fn gets documents first .. first+n-1 with offset[0 .. n]; an error it
- *  returns ends the walk. fn NULL: the check alone. */
+/** Walk through /offsets in blocks, once, checking that they never decrease: fn gets documents first .. first+n-1 with
+ *  offset[0 .. n]; an error it returns ends the walk. fn NULL: the check alone. */
 typedef dt_err dt_documents_fn(void *arg, int64_t first, int64_t n, const uint64_t *offset);
 dt_err dt_dataset_each_block(dt_dataset *d, dt_documents_fn *fn, void *arg);
 /** The same walk over the offsets of either side. */

@@ -1,4 +1,5 @@
-/* dataset_read.c - what is in an open dataset file, checked as it is read: nothing that was not looked at leaves this file. */
+/* dataset_read.c - what is in an open dataset file, checked as it is read: nothing that was not looked at leaves this
+ * file. */
 #include "dataset_file.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -22,14 +23,16 @@ dt_err dt_dataset_side_document(dt_dataset *d, dt_side side, int64_t i, int64_t 
 {
     const dt_array *offsets = offsets_of(d, side);
     const int64_t n_tokens = tokens_of(d, side)->n_elems;
-    DT_CHECK(d->info.n_documents >= 0, DT_ERR_DATA, "%s: the file has no /offsets: its documents are not marked", d->path);
+    DT_CHECK(d->info.n_documents >= 0, DT_ERR_DATA, "%s: the file has no /offsets: its documents are not marked",
+             d->path);
     DT_CHECK(offsets->path, DT_ERR_ARG, "%s: a sample of it has one text, not two", d->path);
-    DT_CHECK(i >= 0 && i < d->info.n_documents, DT_ERR_USAGE, "%s: expected a number from 0 to %" PRId64 ", found %" PRId64,
-             d->path, d->info.n_documents - 1, i);
+    DT_CHECK(i >= 0 && i < d->info.n_documents, DT_ERR_USAGE,
+             "%s: expected a number from 0 to %" PRId64 ", found %" PRId64, d->path, d->info.n_documents - 1, i);
     uint64_t o[2];
     DT_TRY(dt_array_read(offsets, i, 2, o));
     DT_CHECK(o[0] <= o[1] && o[1] <= (uint64_t)n_tokens, DT_ERR_DATA,
-             "%s: %s[%" PRId64 "] = %" PRIu64 " is followed by %" PRIu64 " (of %" PRId64 " tokens): offsets must not decrease",
+             "%s: %s[%" PRId64 "] = %" PRIu64 " is followed by %" PRIu64 " (of %" PRId64
+             " tokens): offsets must not decrease",
              d->path, offsets->name, i, o[0], o[1], n_tokens);
     *first = (int64_t)o[0];
     *n = (int64_t)(o[1] - o[0]);
@@ -41,7 +44,8 @@ dt_err dt_dataset_document(dt_dataset *d, int64_t i, int64_t *first, int64_t *n)
     return dt_dataset_side_document(d, DT_SIDE_MAIN, i, first, n);
 }
 
-/* uint16 in the upper half of the buffer become int32 in place: element i is written at byte 4i after the last element at or before it was read. */
+/* uint16 in the upper half of the buffer become int32 in place: element i is written at byte 4i after the last element
+ * at or before it was read. */
 static void widen(int32_t *ids, int64_t n)
 {
     const char *from = (const char *)ids + 2 * n;
@@ -64,8 +68,8 @@ dt_err dt_dataset_read_side(dt_dataset *d, dt_side side, int64_t first, int64_t 
     if (largest < (uint32_t)d->info.vocab_size) return DT_OK;
     int64_t bad = 0;
     while ((uint32_t)ids[bad] < (uint32_t)d->info.vocab_size) bad++;
-    return dt_fail(DT_ERR_DATA, "%s: %s[%" PRId64 "] = %" PRIu32 ", expected a token id below vocab_size = %" PRId64, d->path,
-                   tokens->name, first + bad, (uint32_t)ids[bad], d->info.vocab_size);
+    return dt_fail(DT_ERR_DATA, "%s: %s[%" PRId64 "] = %" PRIu32 ", expected a token id below vocab_size = %" PRId64,
+                   d->path, tokens->name, first + bad, (uint32_t)ids[bad], d->info.vocab_size);
 }
 
 dt_err dt_dataset_read_tokens(dt_dataset *d, int64_t first, int64_t n, int32_t *ids)
@@ -83,15 +87,16 @@ dt_err dt_dataset_read_mask(dt_dataset *d, int64_t first, int64_t n, uint8_t *ma
     if (all <= 1) return DT_OK;
     int64_t bad = 0;
     while (mask[bad] <= 1) bad++;
-    return dt_fail(DT_ERR_DATA, "%s: loss_mask[%" PRId64 "]: expected 0 or 1, found %u", d->path, first + bad, mask[bad]);
+    return dt_fail(DT_ERR_DATA, "%s: loss_mask[%" PRId64 "]: expected 0 or 1, found %u", d->path, first + bad,
+                   mask[bad]);
 }
 
 dt_err dt_dataset_read_weights(dt_dataset *d, int64_t first, int64_t n, float *weight)
 {
     DT_TRY(dt_array_read(&d->weights, first, n, weight));
     for (int64_t i = 0; i < n; i++) /* false for NaN */
-        DT_CHECK(weight[i] >= 0 && weight[i] <= 1e6f, DT_ERR_DATA, "%s: weights[%" PRId64 "]: expected 0 to 1e6, found %g",
-                 d->path, first + i, (double)weight[i]);
+        DT_CHECK(weight[i] >= 0 && weight[i] <= 1e6f, DT_ERR_DATA,
+                 "%s: weights[%" PRId64 "]: expected 0 to 1e6, found %g", d->path, first + i, (double)weight[i]);
     return DT_OK;
 }
 
@@ -112,8 +117,8 @@ dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair)
         DT_TRY(dt_dataset_side_document(d, (dt_side)s, i, &first, &n));
         DT_TRY(dt_array_read(&d->prompt_length[s], i, 1, &pair->prompt_length[s]));
         DT_CHECK(pair->prompt_length[s] <= n, DT_ERR_DATA,
-                 "%s: %s[%" PRId64 "] = %" PRIu32 ", but the sample has %" PRId64 " tokens", d->path, d->prompt_length[s].name, i,
-                 pair->prompt_length[s], n);
+                 "%s: %s[%" PRId64 "] = %" PRIu32 ", but the sample has %" PRId64 " tokens", d->path,
+                 d->prompt_length[s].name, i, pair->prompt_length[s], n);
         if (d->info.has_safety) DT_TRY(dt_array_read(&d->safety[s], i, 1, &safety));
         DT_CHECK(safety < DT_N_SAFETY, DT_ERR_DATA, "%s: %s[%" PRId64 "]: expected 0, 1 or 2, found %u", d->path,
                  d->safety[s].name, i, safety);
@@ -168,7 +173,8 @@ dt_err dt_dataset_fingerprint(const dt_dataset *d, uint64_t *hash)
     if (got > 0) h = dt_mix64(h ^ dt_checksum(head, 0, got, 1));
     const dt_array *arrays[DT_N_ARRAYS]; /* checksums of the whole, where there are any */
     dt_dataset_arrays(d, arrays);
-    for (int i = 0; i < DT_N_ARRAYS; i++) h = dt_mix64(h ^ dt_mix64((uint64_t)arrays[i]->n_elems) ^ arrays[i]->checksum);
+    for (int i = 0; i < DT_N_ARRAYS; i++)
+        h = dt_mix64(h ^ dt_mix64((uint64_t)arrays[i]->n_elems) ^ arrays[i]->checksum);
     free(head);
     DT_CHECK(got > 0, DT_ERR_DATA, "%s: cannot read its beginning: %s", d->path, strerror(errno));
     *hash = h;

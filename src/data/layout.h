@@ -1,5 +1,6 @@
-/* layout.h - how one dataset file becomes samples. Three ways, one table of functions each; what a step needs to know of a sample before it is read
- * (tokens, targets, weight) every layout answers from memory, so that counts of a whole step cost no reading.
+/* layout.h - how one dataset file becomes samples. Three ways, one table of functions each; what a step needs to know
+ * of a sample before it is read (tokens, targets, weight) every layout answers from memory, so that counts of a whole
+ * step cost no reading.
  *
  *   rows     kind tokens, wrapped: sample i is tokens i*T .. i*T+T-1, cut at document starts with document_mask
  *   records  kind sft: sample i is the i-th record that has a target
@@ -65,11 +66,13 @@ static inline int64_t dt_weight_fixed(float weight) { return llrint((double)weig
 /** Begin a sequence at the end of the batch. */
 static inline void dt_fill_begin_sequence(dt_batch *b) { b->seq_start[b->n_seq++] = b->n_tok; }
 
-/** Append one document or record, ids and mask [n] (mask NULL: every token is a target), as a sequence of its own: token t predicts token t + 1 where
- *  that one is a target; the last predicts nothing, and the first is never a target. ids may be the batch's own place. */
+/** Append one document or record, ids and mask [n] (mask NULL: every token is a target), as a sequence of its own:
+ *  token t predicts token t + 1 where that one is a target; the last predicts nothing, and the first is never a target.
+ *  ids may be the batch's own place. */
 void dt_fill_document(dt_batch *b, const int32_t *ids, const uint8_t *mask, int64_t n, float weight);
 
 /** Read tokens first .. first+n-1 (and their mask, if the file has one) and append them so. */
-dt_err dt_fill_record(const dt_layout *l, int64_t first, int64_t n, float weight, dt_batch *b, dt_fill_scratch *scratch);
+dt_err dt_fill_record(const dt_layout *l, int64_t first, int64_t n, float weight, dt_batch *b,
+                      dt_fill_scratch *scratch);
 
 #endif

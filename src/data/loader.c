@@ -1,4 +1,5 @@
-/* loader.c - from (step, micro) to a batch: order.c says which samples, sources.c where they are, their layout puts them into the batch.
+/* loader.c - from (step, micro) to a batch: order.c says which samples, sources.c where they are, their layout puts
+ * them into the batch.
  *
  * One thread at a time makes batches (the caller's, or the one that reads ahead), so scratch memory is the loader's. */
 #include "dtrain/data.h"
@@ -25,7 +26,7 @@ struct dt_loader {
 
 static int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
-/* ---- batches ------------------------------------------------------------------------------------------------------------- */
+/* ---- batches ----------------------------------------------------------------------------------------------------- */
 
 static dt_err add_sample(dt_loader *l, int64_t sample, dt_batch *b)
 {
@@ -45,7 +46,8 @@ static void places(const dt_loader *l, const dt_request *what, int64_t *epoch, i
         dt_order_micro(&l->order, what->step, what->micro, l->opt.rank, epoch, first, count);
         return;
     }
-    const int64_t m = l->opt.micro_batch_size, left = l->order.n - (*first = (what->micro * l->opt.nranks + l->opt.rank) * m);
+    const int64_t m = l->opt.micro_batch_size,
+                  left = l->order.n - (*first = (what->micro * l->opt.nranks + l->opt.rank) * m);
     *epoch = 0;
     *count = left < 0 ? 0 : left < m ? left : m;
 }
@@ -71,7 +73,8 @@ static dt_request next_request(void *self, const dt_request *what)
     dt_loader *l = self;
     dt_request next = {what->eval, what->step, what->micro + 1};
     if (what->eval && next.micro >= dt_loader_n_eval(l)) next.micro = 0;
-    if (!what->eval && next.micro >= dt_order_n_micro(&l->order, what->step)) next = (dt_request){false, what->step + 1, 0};
+    if (!what->eval && next.micro >= dt_order_n_micro(&l->order, what->step))
+        next = (dt_request){false, what->step + 1, 0};
     return next;
 }
 
@@ -82,19 +85,19 @@ static dt_err take(dt_loader *l, const dt_request *what, const dt_batch **b)
     return make_batch(l, what, &l->batches[0]);
 }
 
-/* ---- opening ------------------------------------------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 static dt_err check_options(const dt_loader_options *o)
 {
-    DT_CHECK(o->seq_len >= 1 && o->micro_batch_size >= 1 && o->train_batch_size >= 1 && o->nranks >= 1 && o->rank >= 0 &&
-                 o->rank < o->nranks && o->prefetch >= 0 && o->max_samples >= 0,
+    DT_CHECK(o->seq_len >= 1 && o->micro_batch_size >= 1 && o->train_batch_size >= 1 && o->nranks >= 1 &&
+                 o->rank >= 0 && o->rank < o->nranks && o->prefetch >= 0 && o->max_samples >= 0,
              DT_ERR_ARG,
              "loader: seq_len %" PRId64 ", micro_batch_size %" PRId64 ", train_batch_size %" PRId64
              ", rank %d of %d, prefetch %d",
              o->seq_len, o->micro_batch_size, o->train_batch_size, o->rank, o->nranks, o->prefetch);
     DT_CHECK(o->micro_batch_size <= INT32_MAX / o->seq_len, DT_ERR_USAGE,
-             "%s: micro_batch_size * seq_len: expected at most %d tokens, found %" PRId64 " * %" PRId64, o->where, INT32_MAX,
-             o->micro_batch_size, o->seq_len);
+             "%s: micro_batch_size * seq_len: expected at most %d tokens, found %" PRId64 " * %" PRId64, o->where,
+             INT32_MAX, o->micro_batch_size, o->seq_len);
     DT_CHECK(ceil_div(ceil_div(o->train_batch_size, o->micro_batch_size), o->nranks) <= INT_MAX &&
                  o->train_batch_size <= INT64_MAX / 4,
              DT_ERR_USAGE, "%s: train_batch_size %" PRId64 " makes too many micro-batches of %" PRId64, o->where,
@@ -114,8 +117,8 @@ static dt_err open_order(dt_loader *l)
                           .seed = o->seed,
                           .entry_first = l->sources.entry_first};
     if (l->sources.weighted) {
-        DT_CHECK(l->sources.n_entries <= DT_MIX_SLOTS, DT_ERR_USAGE, "%s: expected at most %d files with weights, found %d",
-                 o->where, DT_MIX_SLOTS, l->sources.n_entries);
+        DT_CHECK(l->sources.n_entries <= DT_MIX_SLOTS, DT_ERR_USAGE,
+                 "%s: expected at most %d files with weights, found %d", o->where, DT_MIX_SLOTS, l->sources.n_entries);
         l->mix = malloc(sizeof *l->mix);
         l->share = calloc((size_t)l->sources.n_entries, sizeof *l->share);
         DT_CHECK(l->mix && l->share, DT_ERR_MEMORY, "no memory to mix %d files", l->sources.n_entries);
@@ -124,8 +127,8 @@ static dt_err open_order(dt_loader *l)
     }
     dt_order_init(&l->order, o->drop_last);
     DT_CHECK(l->order.n_eff > 0, DT_ERR_DATA,
-             "%s: %" PRId64 " samples do not fill one micro-batch of %" PRId64 ", and drop_last leaves out the rest", o->where,
-             l->order.n, o->micro_batch_size);
+             "%s: %" PRId64 " samples do not fill one micro-batch of %" PRId64 ", and drop_last leaves out the rest",
+             o->where, l->order.n, o->micro_batch_size);
     return DT_OK;
 }
 
@@ -139,7 +142,8 @@ static dt_err open_batches(dt_loader *l)
     l->batches = calloc((size_t)l->n_batches, sizeof *l->batches);
     l->scratch.ids = malloc((size_t)(T + 1) * sizeof *l->scratch.ids);
     l->scratch.mask = malloc((size_t)T);
-    DT_CHECK(l->batches && l->scratch.ids && l->scratch.mask, DT_ERR_MEMORY, "no memory for %d micro-batches", l->n_batches);
+    DT_CHECK(l->batches && l->scratch.ids && l->scratch.mask, DT_ERR_MEMORY, "no memory for %d micro-batches",
+             l->n_batches);
     dt_ledger_add(l->opt.ledger, DT_MEM_DATA, (size_t)(T + 1) * sizeof *l->scratch.ids + (size_t)T);
     for (int i = 0; i < l->n_batches; i++)
         DT_TRY(dt_batch_alloc(&l->batches[i], l->info.max_tok, l->info.max_seq, l->opt.ledger));
@@ -209,7 +213,8 @@ void dt_loader_close(dt_loader *l)
     dt_prefetch_close(l->prefetch);
     for (int i = 0; l->batches && i < l->n_batches; i++) dt_batch_free(&l->batches[i], l->opt.ledger);
     if (l->scratch.ids && l->scratch.mask && l->batches)
-        dt_ledger_sub(l->opt.ledger, DT_MEM_DATA, (size_t)(l->opt.seq_len + 1) * sizeof *l->scratch.ids + (size_t)l->opt.seq_len);
+        dt_ledger_sub(l->opt.ledger, DT_MEM_DATA,
+                      (size_t)(l->opt.seq_len + 1) * sizeof *l->scratch.ids + (size_t)l->opt.seq_len);
     free(l->batches);
     free(l->scratch.ids);
     free(l->scratch.mask);
@@ -229,7 +234,7 @@ dt_err dt_loader_verify(const dt_loader *l, dt_err (*each_piece)(void *arg), voi
     return DT_OK;
 }
 
-/* ---- steps --------------------------------------------------------------------------------------------------------------- */
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 int dt_loader_n_micro(const dt_loader *l, int64_t step) { return (int)dt_order_n_micro(&l->order, step); }
 
@@ -257,7 +262,10 @@ dt_err dt_loader_batch(dt_loader *l, int64_t step, int micro, const dt_batch **b
     return take(l, &(dt_request){false, step, micro}, b);
 }
 
-int64_t dt_loader_n_eval(const dt_loader *l) { return ceil_div(ceil_div(l->order.n, l->opt.micro_batch_size), l->opt.nranks); }
+int64_t dt_loader_n_eval(const dt_loader *l)
+{
+    return ceil_div(ceil_div(l->order.n, l->opt.micro_batch_size), l->opt.nranks);
+}
 
 dt_err dt_loader_eval_batch(dt_loader *l, int64_t micro, const dt_batch **b)
 {

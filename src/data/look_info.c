@@ -80,8 +80,9 @@ static dt_err print_rows(dt_dataset *d, int64_t seq_len)
             continue;
         }
         DT_TRY(err);
-        printf("  %-10s %10" PRId64 " rows  %5.1f %% full  %12" PRId64 " targets  %" PRId64 " left out\n", names[i], p.n_rows,
-               p.n_rows ? 100.0 * (double)p.n_tok / ((double)p.n_rows * (double)seq_len) : 0.0, p.n_target, p.n_dropped);
+        printf("  %-10s %10" PRId64 " rows  %5.1f %% full  %12" PRId64 " targets  %" PRId64 " left out\n", names[i],
+               p.n_rows, p.n_rows ? 100.0 * (double)p.n_tok / ((double)p.n_rows * (double)seq_len) : 0.0, p.n_target,
+               p.n_dropped);
     }
     return DT_OK;
 }
@@ -90,8 +91,8 @@ dt_err dt_dataset_print_info(dt_dataset *d, int64_t seq_len)
 {
     const dt_dataset_info *i = &d->info;
     const bool pairs = i->kind == DT_DATASET_PREFERENCE;
-    printf("%s\nkind         %s\ntokens       %" PRId64 " (uint%d)\nvocab_size   %" PRId64 "\ntokenizer    %s\n", i->path,
-           dt_dataset_kind_name(i->kind), i->n_tokens + i->n_other_tokens, 8 * i->token_nbytes, i->vocab_size,
+    printf("%s\nkind         %s\ntokens       %" PRId64 " (uint%d)\nvocab_size   %" PRId64 "\ntokenizer    %s\n",
+           i->path, dt_dataset_kind_name(i->kind), i->n_tokens + i->n_other_tokens, 8 * i->token_nbytes, i->vocab_size,
            i->tokenizer[0] ? i->tokenizer : "not named");
     if (i->chat_template[0]) printf("template     %s\n", i->chat_template);
     if (i->n_documents >= 0)

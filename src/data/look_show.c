@@ -51,7 +51,8 @@ static void print_tokens(const view *v, const int32_t *ids, const uint8_t *mask,
     putchar('\n');
 }
 
-/* Tokens first .. first+n-1 of a side; n_prompt >= 0: those from there on are marked, else the mask, if there is one. */
+/* Tokens first .. first+n-1 of a side; n_prompt >= 0: those from there on are marked, else the mask, if there is
+ * one. */
 static dt_err print_side(const view *v, dt_side side, int64_t first, int64_t n, int64_t n_prompt)
 {
     const bool sft = v->d->info.kind == DT_DATASET_SFT;
@@ -112,7 +113,8 @@ static dt_err print_head(const view *v, int64_t i)
     if (info->n_documents >= 0)
         DT_TRY(dt_dataset_document(v->d, i, &first, &n));
     else
-        DT_CHECK(i == 0, DT_ERR_USAGE, "%s: its documents are not marked: only 0, its first tokens, can be shown", info->path);
+        DT_CHECK(i == 0, DT_ERR_USAGE, "%s: its documents are not marked: only 0, its first tokens, can be shown",
+                 info->path);
     DT_TRY(info->has_weights ? dt_dataset_read_weight(v->d, i, &weight) : DT_OK);
     printf("%s %" PRId64 " of %" PRId64 ": tokens %" PRId64 " to %" PRId64, tokens ? "document" : "sample", i,
            info->n_documents < 0 ? 1 : info->n_documents, first, first + n - 1);
@@ -136,8 +138,8 @@ static dt_err open_tokenizer(view *v, const char *name)
     if (!name) return strcmp(made_with, "bytes") == 0 ? dt_tokenizer_open(&v->t, made_with) : DT_OK;
     DT_TRY(dt_tokenizer_open(&v->t, name));
     const char *found = dt_tokenizer_get_info(v->t)->name;
-    DT_CHECK(!made_with[0] || strcmp(found, made_with) == 0, DT_ERR_USAGE, "%s: was made with the tokenizer %s, but %s is %s",
-             v->d->path, made_with, name, found);
+    DT_CHECK(!made_with[0] || strcmp(found, made_with) == 0, DT_ERR_USAGE,
+             "%s: was made with the tokenizer %s, but %s is %s", v->d->path, made_with, name, found);
     return DT_OK;
 }
 

@@ -1,14 +1,15 @@
-/* order.c - no iterator anywhere: a place in the order is computed, in constant time and memory, so that resuming needs a step number and a change of
- * the number of ranks changes nothing but who does the work.
+/* order.c - no iterator anywhere: a place in the order is computed, in constant time and memory, so that resuming needs
+ * a step number and a change of the number of ranks changes nothing but who does the work.
  *
- * Mixing. A fixed pattern of 4096 slots stands for the shares, so that the entry and the occurrence of a sample number take two table look-ups. The
- * occurrences of an entry count on over the epochs: a large entry with a small share is seen whole before any of it is seen twice. */
+ * Mixing. A fixed pattern of 4096 slots stands for the shares, so that the entry and the occurrence of a sample number
+ * take two table look-ups. The occurrences of an entry count on over the epochs: a large entry with a small share is
+ * seen whole before any of it is seen twice. */
 #include "order.h"
 #include <math.h>
 
 static int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
-/* ---- mixing ---------------------------------------------------------------------------------------------------------------- */
+/* ---- mixing ------------------------------------------------------------------------------------------------------ */
 
 /* Largest remainder; every entry gets a slot, however small its weight. */
 static void share_slots(int n, const double *weight, int32_t *share)
@@ -39,8 +40,8 @@ void dt_mix_init(dt_mix *mix, int n_entries, const double *weight, int32_t *shar
     mix->n_entries = n_entries;
     mix->share = share;
     share_slots(n_entries, weight, share);
-    /* A slot goes to the entry that lags most behind share * (s + 1) / SLOTS. The lags, times SLOTS, add up to SLOTS, so the largest is positive,
-     * and an entry that has had all its slots does not lag: the shares come out exactly. */
+    /* A slot goes to the entry that lags most behind share * (s + 1) / SLOTS. The lags, times SLOTS, add up to SLOTS,
+     * so the largest is positive, and an entry that has had all its slots does not lag: the shares come out exactly. */
     int32_t used[DT_MIX_SLOTS] = {0};
     for (int s = 0; s < DT_MIX_SLOTS; s++) {
         int best = 0;
@@ -73,7 +74,7 @@ static int64_t mixed_sample(const dt_order *o, uint64_t g)
     return o->entry_first[e] + (int64_t)i;
 }
 
-/* ---- order ----------------------------------------------------------------------------------------------------------------- */
+/* ---- order ------------------------------------------------------------------------------------------------------- */
 
 void dt_order_init(dt_order *o, bool drop_last)
 {
@@ -95,7 +96,8 @@ int64_t dt_order_n_micro(const dt_order *o, int64_t step)
     return ceil_div(ceil_div(count, o->m), o->nranks);
 }
 
-void dt_order_micro(const dt_order *o, int64_t step, int64_t micro, int rank, int64_t *epoch, int64_t *first, int64_t *count)
+void dt_order_micro(const dt_order *o, int64_t step, int64_t micro, int rank, int64_t *epoch, int64_t *first,
+                    int64_t *count)
 {
     int64_t step_first, step_count;
     dt_order_step(o, step, epoch, &step_first, &step_count);
@@ -108,5 +110,6 @@ int64_t dt_order_sample(const dt_order *o, int64_t epoch, int64_t i)
 {
     if (o->mix) return mixed_sample(o, (uint64_t)epoch * (uint64_t)o->n + (uint64_t)i);
     if (!o->shuffle) return i;
-    return (int64_t)dt_rng_permute(dt_mix64(dt_rng_key(o->seed, DT_RNG_SHUFFLE) + (uint64_t)epoch), (uint64_t)o->n, (uint64_t)i);
+    return (int64_t)dt_rng_permute(dt_mix64(dt_rng_key(o->seed, DT_RNG_SHUFFLE) + (uint64_t)epoch), (uint64_t)o->n,
+                                   (uint64_t)i);
 }

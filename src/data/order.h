@@ -1,4 +1,5 @@
-/* order.h - which samples an optimizer step takes: pure functions of (configuration, step), of the same value on every rank. */
+/* order.h - which samples an optimizer step takes: pure functions of (configuration, step), of the same value on every
+ * rank. */
 #ifndef DTRAIN_DATA_ORDER_H
 #define DTRAIN_DATA_ORDER_H
 
@@ -14,7 +15,8 @@ typedef struct dt_mix {
     uint16_t rank[DT_MIX_SLOTS]; /* earlier slots of the same entry */
 } dt_mix;
 
-/** Shares by largest remainder, slots spread as evenly as they go. weights > 0. share: [n_entries], the caller's. n_entries <= DT_MIX_SLOTS. */
+/** Shares by largest remainder, slots spread as evenly as they go. weights > 0. share: [n_entries], the caller's.
+ *  n_entries <= DT_MIX_SLOTS. */
 void dt_mix_init(dt_mix *mix, int n_entries, const double *weight, int32_t *share);
 /** Entry of sample number g, and which occurrence of that entry it is (from 0). */
 void dt_mix_find(const dt_mix *mix, uint64_t g, int *entry, uint64_t *occurrence);
@@ -38,7 +40,8 @@ void dt_order_init(dt_order *o, bool drop_last);
 void dt_order_step(const dt_order *o, int64_t step, int64_t *epoch, int64_t *first, int64_t *count);
 int64_t dt_order_n_micro(const dt_order *o, int64_t step);
 /** The places of micro-batch (micro, rank) of step; *count 0 when there is none. */
-void dt_order_micro(const dt_order *o, int64_t step, int64_t micro, int rank, int64_t *epoch, int64_t *first, int64_t *count);
+void dt_order_micro(const dt_order *o, int64_t step, int64_t micro, int rank, int64_t *epoch, int64_t *first,
+                    int64_t *count);
 /** The sample (numbered through the files as given) at place i of the order of an epoch. */
 int64_t dt_order_sample(const dt_order *o, int64_t epoch, int64_t i);
 

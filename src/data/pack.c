@@ -1,7 +1,8 @@
 /* pack.c - best-fit decreasing (algorithms.md 1.2; arXiv:2404.10830) for millions of documents.
  *
- * Rows are kept by their free space: for every free space f a heap of the rows that have it, lowest row on top (a skew heap: two links a row, no
- * allocation), and over the f with a non-empty heap a tree of bit sets, 64 branches a level, that finds the smallest f >= length in a few steps. */
+ * Rows are kept by their free space: for every free space f a heap of the rows that have it, lowest row on top (a skew
+ * heap: two links a row, no allocation), and over the f with a non-empty heap a tree of bit sets, 64 branches a level,
+ * that finds the smallest f >= length in a few steps. */
 #include "pack.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 #define NONE UINT32_MAX /* no row */
 enum { RADIX_BITS = 13, RADIX = 1 << RADIX_BITS, MAX_LEVELS = 6 };
 
-/* ---- which free spaces there are -------------------------------------------------------------------------------------------- */
+/* ---- which free spaces there are --------------------------------------------------------------------------------- */
 
 typedef struct bit_tree {
     uint64_t *level[MAX_LEVELS]; /* level[0]: one bit a value; level[k + 1]: one bit a word of level[k] */
@@ -63,7 +64,7 @@ static int64_t bit_tree_next(const bit_tree *t, uint64_t v)
     return -1;
 }
 
-/* ---- rows of equal free space ------------------------------------------------------------------------------------------------ */
+/* ---- rows of equal free space ------------------------------------------------------------------------------------ */
 
 typedef struct bins {
     uint32_t *left, *right; /* [n]: links of the skew heaps */
@@ -105,7 +106,7 @@ static void put_back(bins *b, uint32_t row, uint32_t free_space)
     b->root[free_space] = heap_merge(b, b->root[free_space], row);
 }
 
-/* ---- packing ------------------------------------------------------------------------------------------------------------------ */
+/* ---- packing ----------------------------------------------------------------------------------------------------- */
 
 /* Stable, by length descending: two passes of 13 bits from the low end. */
 static void sort_pass(const uint32_t *len, uint32_t capacity, int shift, const uint32_t *from, uint32_t *to, int64_t n,
@@ -120,7 +121,8 @@ static void sort_pass(const uint32_t *len, uint32_t capacity, int shift, const u
     }
 }
 
-static int64_t place_all(bins *b, const uint32_t *len, const uint32_t *order, int64_t n, uint32_t capacity, uint32_t *row_of)
+static int64_t place_all(bins *b, const uint32_t *len, const uint32_t *order, int64_t n, uint32_t capacity,
+                         uint32_t *row_of)
 {
     uint32_t n_rows = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -154,8 +156,8 @@ dt_err dt_pack_bfd(dt_packing *p, const uint32_t *len, int64_t n, uint32_t capac
     uint32_t *order = malloc(bytes), *other = malloc(bytes), *row_of = malloc(bytes);
     int64_t *count = malloc((RADIX + 1) * sizeof *count);
     bins b = {.left = malloc(bytes), .right = malloc(bytes), .root = malloc(((size_t)capacity + 1) * sizeof *b.root)};
-    const bool room =
-        bit_tree_init(&b.members, (uint64_t)capacity + 1) && order && other && row_of && count && b.left && b.right && b.root;
+    const bool room = bit_tree_init(&b.members, (uint64_t)capacity + 1) && order && other && row_of && count &&
+                      b.left && b.right && b.root;
     dt_err err = DT_OK;
     if (room) {
         memset(b.root, 0xff, ((size_t)capacity + 1) * sizeof *b.root);

@@ -10,8 +10,9 @@ typedef struct dt_packing {
     uint32_t *item;     /* [n_items]: pieces of a row in the order they were placed */
 } dt_packing;
 
-/** Pieces in the order (length descending, number ascending), each into the fullest row that has room, the lowest such row, or a new one.
- *  1 <= len[i] <= capacity <= 2^26; n < 2^32 - 1. O(n log n) time. Free with dt_packing_free. DT_ERR_MEMORY. */
+/** Pieces in the order (length descending, number ascending), each into the fullest row that has room, the lowest such
+ *  row, or a new one. 1 <= len[i] <= capacity <= 2^26; n < 2^32 - 1. O(n log n) time. Free with dt_packing_free.
+ *  DT_ERR_MEMORY. */
 dt_err dt_pack_bfd(dt_packing *p, const uint32_t *len, int64_t n, uint32_t capacity);
 void dt_packing_free(dt_packing *p);
 

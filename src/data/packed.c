@@ -1,7 +1,9 @@
-/* packed.c - rows of whole documents (kind tokens) or records (kind sft), packed best-fit decreasing when the file is opened. Where each piece lies is
- * kept in the order of the rows, 12 bytes a piece (16 with weights), so that filling a row looks nothing up.
+/* packed.c - rows of whole documents (kind tokens) or records (kind sft), packed best-fit decreasing when the file is
+ * opened. Where each piece lies is kept in the order of the rows, 12 bytes a piece (16 with weights), so that filling a
+ * row looks nothing up.
  *
- * What has nothing to predict is left out: documents, and last pieces of split ones, of a single token; records without targets. */
+ * What has nothing to predict is left out: documents, and last pieces of split ones, of a single token; records without
+ * targets. */
 #include "layout.h"
 #include "pack.h"
 #include "records.h"
@@ -38,8 +40,8 @@ static dt_err reserve(pieces *p, int64_t n_more, bool weights, const char *path)
 {
     if (p->n + n_more <= p->n_alloc) return DT_OK;
     const int64_t n = p->n + n_more > 2 * p->n_alloc ? p->n + n_more : 2 * p->n_alloc;
-    DT_CHECK(p->n + n_more < UINT32_MAX, DT_ERR_DATA, "%s: more than %u documents to pack: cut the dataset into several files",
-             path, UINT32_MAX - 1);
+    DT_CHECK(p->n + n_more < UINT32_MAX, DT_ERR_DATA,
+             "%s: more than %u documents to pack: cut the dataset into several files", path, UINT32_MAX - 1);
     int64_t *first = realloc(p->first, (size_t)n * sizeof *first);
     if (first) p->first = first;
     uint32_t *len = realloc(p->len, (size_t)n * sizeof *len);
@@ -48,13 +50,13 @@ static dt_err reserve(pieces *p, int64_t n_more, bool weights, const char *path)
     if (n_target) p->n_target = n_target;
     float *weight = weights ? realloc(p->weight, (size_t)n * sizeof *weight) : NULL;
     if (weight) p->weight = weight;
-    DT_CHECK(first && len && n_target && (weight || !weights), DT_ERR_MEMORY, "%s: no memory to pack %" PRId64 " documents", path,
-             n);
+    DT_CHECK(first && len && n_target && (weight || !weights), DT_ERR_MEMORY,
+             "%s: no memory to pack %" PRId64 " documents", path, n);
     p->n_alloc = n;
     return DT_OK;
 }
 
-/* ---- what there is to pack ------------------------------------------------------------------------------------------------- */
+/* ---- what there is to pack --------------------------------------------------------------------------------------- */
 
 typedef struct collect {
     dt_layout *l;
@@ -117,7 +119,7 @@ static dt_err collect_pieces(dt_layout *l, pieces *p)
     return err;
 }
 
-/* ---- rows -------------------------------------------------------------------------------------------------------------------- */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 static dt_err alloc_rows(dt_layout *l, packed *k, const pieces *p, const dt_packing *packing)
 {

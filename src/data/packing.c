@@ -12,7 +12,8 @@ dt_err dt_dataset_packing(dt_dataset *d, const char *packing, int64_t seq_len, d
              (long long)seq_len);
     DT_CHECK(d->info.kind <= DT_DATASET_SFT && !(sft ? wrapped || split : none), DT_ERR_USAGE,
              "%s: packing %s is not for kind %s", d->path, packing, dt_dataset_kind_name(d->info.kind));
-    DT_CHECK(wrapped || d->info.n_documents >= 0, DT_ERR_USAGE, "%s: packing %s needs the starts of documents", d->path, packing);
+    DT_CHECK(wrapped || d->info.n_documents >= 0, DT_ERR_USAGE, "%s: packing %s needs the starts of documents", d->path,
+             packing);
     dt_ledger ledger = {0};
     dt_layout l;
     const dt_layout_options opt = {.seq_len = seq_len, .split = split, .ledger = &ledger};

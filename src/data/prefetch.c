@@ -1,5 +1,6 @@
-/* prefetch.c - a ring of batches: [held by the caller] [ready ...] [being made] [free ...]. The thread guesses what comes next; the guess decides when
- * a batch is made, never what is in it. An error takes the place of the batch, and the thread rests until somebody asks again. */
+/* prefetch.c - a ring of batches: [held by the caller] [ready ...] [being made] [free ...]. The thread guesses what
+ * comes next; the guess decides when a batch is made, never what is in it. An error takes the place of the batch, and
+ * the thread rests until somebody asks again. */
 #include "prefetch.h"
 #include <pthread.h>
 #include <signal.h>
@@ -124,7 +125,8 @@ dt_err dt_prefetch_take(dt_prefetch *p, const dt_request *what, const dt_batch *
 {
     pthread_mutex_lock(&p->mutex);
     p->n_held = 0;
-    const bool expected = p->n_ready > 0 ? same(&p->slots[p->first_ready].what, what) : !p->resting && same(&p->next, what);
+    const bool expected =
+        p->n_ready > 0 ? same(&p->slots[p->first_ready].what, what) : !p->resting && same(&p->next, what);
     if (!expected) {
         p->generation++;
         p->n_ready = 0;

@@ -22,7 +22,8 @@ typedef struct dt_prefetch dt_prefetch;
 dt_err dt_prefetch_open(dt_prefetch **p, const dt_maker *maker, dt_batch *batches, int n_batches);
 /** Ends the thread, after the batch that it is making. NULL is fine. */
 void dt_prefetch_close(dt_prefetch *p);
-/** The batch of a request, valid until the next call; an error of making it. A request that was not expected throws away what was made ahead. */
+/** The batch of a request, valid until the next call; an error of making it. A request that was not expected throws
+ *  away what was made ahead. */
 dt_err dt_prefetch_take(dt_prefetch *p, const dt_request *what, const dt_batch **b);
 
 #endif

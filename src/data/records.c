@@ -1,5 +1,6 @@
-/* records.c - an sft file's samples are its records with at least one target. Which those are, and how many targets each has, takes one pass over the
- * masks when the file is opened; it is kept in 8 bytes a record, so that samples can be numbered and a step counted without reading.
+/* records.c - an sft file's samples are its records with at least one target. Which those are, and how many targets
+ * each has, takes one pass over the masks when the file is opened; it is kept in 8 bytes a record, so that samples can
+ * be numbered and a step counted without reading.
  *
  * The numbers of the records left out are listed, not those that stay: as a rule there are few. */
 #include "records.h"
@@ -9,7 +10,7 @@
 
 enum { CHUNK = 1024, WINDOW = 1 << 18, MESSAGE_SIZE = 1024 };
 
-/* ---- the scan -------------------------------------------------------------------------------------------------------------- */
+/* ---- the scan ---------------------------------------------------------------------------------------------------- */
 
 /* A piece of the mask in memory: first .. end-1. */
 typedef struct window {
@@ -39,14 +40,18 @@ static dt_err targets_of(dt_dataset *d, window *w, int64_t first, int64_t n, int
             DT_TRY(dt_dataset_read_mask(d, at, k, w->bytes));
         }
         const int64_t end = first + n < w->end ? first + n : w->end;
-        for (const uint8_t *m = w->bytes + (at - w->first), *last = w->bytes + (end - w->first); m < last; m++) count += *m;
+        for (const uint8_t *m = w->bytes + (at - w->first), *last = w->bytes + (end - w->first); m < last; m++)
+            count += *m;
         at = end;
     }
     *n_target = count;
     return DT_OK;
 }
 
-static int64_t cut(const scan *s, uint64_t n) { return n < (uint64_t)s->l->opt.seq_len ? (int64_t)n : s->l->opt.seq_len; }
+static int64_t cut(const scan *s, uint64_t n)
+{
+    return n < (uint64_t)s->l->opt.seq_len ? (int64_t)n : s->l->opt.seq_len;
+}
 
 static dt_err scan_chunk(scan *s, const uint64_t *offset, int64_t from, int64_t to)
 {
@@ -147,7 +152,8 @@ void dt_records_free(dt_records *r, dt_layout *l)
     *r = (dt_records){0};
 }
 
-/* dropped[i] - i kept records lie before dropped[i]: those i with dropped[i] - i <= k come before the k-th kept record. */
+/* dropped[i] - i kept records lie before dropped[i]: those i with dropped[i] - i <= k come before the k-th kept
+ * record. */
 int64_t dt_records_number(const dt_records *r, int64_t k)
 {
     int64_t lo = 0, hi = r->n_dropped;
@@ -161,7 +167,7 @@ int64_t dt_records_number(const dt_records *r, int64_t k)
     return k + lo;
 }
 
-/* ---- the layout ------------------------------------------------------------------------------------------------------------ */
+/* ---- the layout -------------------------------------------------------------------------------------------------- */
 
 static dt_err records_open(dt_layout *l)
 {

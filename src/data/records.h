@@ -16,7 +16,8 @@ typedef struct dt_records {
     int64_t n_dropped, dropped_alloc;
 } dt_records;
 
-/** Read all masks once, with OpenMP's threads. Memory is counted to l. Free (also after an error) with dt_records_free. */
+/** Read all masks once, with OpenMP's threads. Memory is counted to l. Free (also after an error) with
+ *  dt_records_free. */
 dt_err dt_records_scan(dt_records *r, dt_layout *l);
 void dt_records_free(dt_records *r, dt_layout *l);
 /** Number in the file of the k-th kept record. */

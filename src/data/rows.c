@@ -1,9 +1,10 @@
-/* rows.c - wrapped rows: row i has the inputs tokens[i*T .. i*T+T-1] and the targets one further, so neighbouring rows share one token and n tokens
- * make (n - 1) / T rows.
+/* rows.c - wrapped rows: row i has the inputs tokens[i*T .. i*T+T-1] and the targets one further, so neighbouring rows
+ * share one token and n tokens make (n - 1) / T rows.
  *
- * With document_mask a row is cut where a document starts. The starts p with i*T < p <= i*T+T are those that matter to row i: the target across each
- * of them is left out, and each but p = i*T+T begins a sequence. These ranges do not overlap, so one number a row, the index in /offsets of the first
- * start beyond its first token, gives both the count of targets and where to read. */
+ * With document_mask a row is cut where a document starts. The starts p with i*T < p <= i*T+T are those that matter to
+ * row i: the target across each of them is left out, and each but p = i*T+T begins a sequence. These ranges do not
+ * overlap, so one number a row, the index in /offsets of the first start beyond its first token, gives both the count
+ * of targets and where to read. */
 #include "layout.h"
 #include <stdlib.h>
 
@@ -21,8 +22,8 @@ typedef struct walk {
     uint64_t previous;
 } walk;
 
-/* Starts come in ascending order; equal ones (empty documents) count once; the last offset, n, is no start but ends the last document, and a target
- * there would be outside the file. */
+/* Starts come in ascending order; equal ones (empty documents) count once; the last offset, n, is no start but ends the
+ * last document, and a target there would be outside the file. */
 static dt_err note_starts(void *arg, int64_t first, int64_t n, const uint64_t *offset)
 {
     walk *w = arg;

@@ -1,5 +1,5 @@
-/* seal.c - the layout of a seal: the ranges of the arrays (offset and length each), how many, the checksum, a mark; all little-endian 64 bits. The checksum
- * covers every byte before it that lies in no range, each with its place. */
+/* seal.c - the layout of a seal: the ranges of the arrays (offset and length each), how many, the checksum, a mark; all
+ * little-endian 64 bits. The checksum covers every byte before it that lies in no range, each with its place. */
 #include "seal.h"
 #include "dtrain/io.h"
 #include <endian.h>
@@ -52,7 +52,8 @@ static dt_err write_seal(int fd, const char *path, const dt_range *ranges, int n
     DT_CHECK(n <= DT_SEAL_RANGES && fstat(fd, &st) == 0, DT_ERR_WRITE, "%s: cannot be sealed", path);
     for (int i = 0; i < n; i++) sorted[i] = ranges[i];
     qsort(sorted, (size_t)n, sizeof *sorted, by_offset);
-    for (int i = 0; i < n; i++) words[2 * i] = htole64((uint64_t)sorted[i].offset), words[2 * i + 1] = htole64((uint64_t)sorted[i].nbytes);
+    for (int i = 0; i < n; i++)
+        words[2 * i] = htole64((uint64_t)sorted[i].offset), words[2 * i + 1] = htole64((uint64_t)sorted[i].nbytes);
     words[2 * n] = htole64((uint64_t)n);
     const size_t covered = (size_t)(2 * n + 1) * WORD;
     DT_TRY(dt_write_at(fd, path, st.st_size, words, covered));
@@ -73,7 +74,10 @@ dt_err dt_seal_write(const char *path, const dt_range *ranges, int n)
 
 static dt_err fail_seal(const char *path)
 {
-    return dt_fail(DT_ERR_DATA, "%s: its header (groups, attributes, places of arrays) was altered: the checksum does not match; make the file again with dtrain-data", path);
+    return dt_fail(DT_ERR_DATA,
+                   "%s: its header (groups, attributes, places of arrays) was altered: the checksum does not match; "
+                   "make the file again with dtrain-data",
+                   path);
 }
 
 dt_err dt_seal_check(int fd, const char *path, int64_t file_nbytes, bool *sealed)
@@ -91,7 +95,9 @@ dt_err dt_seal_check(int fd, const char *path, int64_t file_nbytes, bool *sealed
     int64_t at = 0;
     for (uint64_t i = 0; i < n; i++) {
         ranges[i] = (dt_range){(int64_t)le64toh(words[2 * i]), (int64_t)le64toh(words[2 * i + 1])};
-        if (ranges[i].offset < at || ranges[i].nbytes < 0 || ranges[i].offset > begin || ranges[i].nbytes > begin - ranges[i].offset) return fail_seal(path);
+        if (ranges[i].offset < at || ranges[i].nbytes < 0 || ranges[i].offset > begin ||
+            ranges[i].nbytes > begin - ranges[i].offset)
+            return fail_seal(path);
         at = ranges[i].offset + ranges[i].nbytes;
     }
     DT_TRY(sum_outside(fd, path, ranges, (int)n, file_nbytes - 2 * WORD, &sum));

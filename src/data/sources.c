@@ -1,4 +1,5 @@
-/* sources.c - samples are numbered through the files in the order given. Packing works file by file, so that a row lies in one file. */
+/* sources.c - samples are numbered through the files in the order given. Packing works file by file, so that a row lies
+ * in one file. */
 #include "sources.h"
 #include "dtrain/io.h"
 #include <inttypes.h>
@@ -20,19 +21,21 @@ dt_err dt_sources_split_weight(char *item, const char *where, double *weight)
     return DT_OK;
 }
 
-static dt_err choose_layout(const dt_dataset *d, const dt_loader_options *opt, const dt_layout_ops **ops, dt_layout_options *lo)
+static dt_err choose_layout(const dt_dataset *d, const dt_loader_options *opt, const dt_layout_ops **ops,
+                            dt_layout_options *lo)
 {
     const char *packing = opt->packing ? opt->packing : "auto";
     const bool sft = d->info.kind == DT_DATASET_SFT, automatic = strcmp(packing, "auto") == 0;
     *lo = (dt_layout_options){.seq_len = opt->seq_len, .document_mask = opt->document_mask, .ledger = opt->ledger};
     if (automatic ? !sft : strcmp(packing, "wrapped") == 0) {
         DT_CHECK(!sft, DT_ERR_USAGE,
-                 "%s: packing = wrapped is for datasets of kind tokens; %s has kind sft: expected auto, none or bfd", opt->where,
-                 d->path);
+                 "%s: packing = wrapped is for datasets of kind tokens; %s has kind sft: expected auto, none or bfd",
+                 opt->where, d->path);
         *ops = &dt_layout_rows;
     } else if (automatic || strcmp(packing, "none") == 0) {
         DT_CHECK(sft, DT_ERR_USAGE,
-                 "%s: packing = none is for datasets of kind sft; %s has kind tokens: expected auto, wrapped, bfd or bfd_split",
+                 "%s: packing = none is for datasets of kind sft; %s has kind tokens: expected auto, wrapped, bfd or "
+                 "bfd_split",
                  opt->where, d->path);
         *ops = &dt_layout_records;
     } else {
@@ -63,15 +66,16 @@ static dt_err grow(dt_sources *s)
 static dt_err check_file(const dt_sources *s, const dt_dataset *d, const dt_loader_options *opt)
 {
     DT_CHECK(opt->vocab_size <= 0 || d->info.vocab_size <= opt->vocab_size, DT_ERR_DATA,
-             "%s: vocab_size: the dataset was made with %" PRId64 ", the model has %" PRId64, d->path, d->info.vocab_size,
-             opt->vocab_size);
+             "%s: vocab_size: the dataset was made with %" PRId64 ", the model has %" PRId64, d->path,
+             d->info.vocab_size, opt->vocab_size);
     DT_CHECK(d->info.kind == DT_DATASET_TOKENS || d->info.kind == DT_DATASET_SFT, DT_ERR_DATA,
              "%s: kind %s: expected tokens or sft: no task of this program trains on it yet", d->path,
              dt_dataset_kind_name(d->info.kind));
     if (s->n_files == 0) return DT_OK;
     const dt_dataset_info *other = &s->layouts[0].dataset->info;
-    DT_CHECK(other->kind == d->info.kind, DT_ERR_DATA, "%s: kind: found %s, but %s has %s: all files of a run must be of one kind",
-             d->path, dt_dataset_kind_name(d->info.kind), other->path, dt_dataset_kind_name(other->kind));
+    DT_CHECK(other->kind == d->info.kind, DT_ERR_DATA,
+             "%s: kind: found %s, but %s has %s: all files of a run must be of one kind", d->path,
+             dt_dataset_kind_name(d->info.kind), other->path, dt_dataset_kind_name(other->kind));
     return DT_OK;
 }
 
@@ -172,7 +176,8 @@ void dt_sources_close(dt_sources *s)
 
 const dt_layout *dt_sources_find(const dt_sources *s, int64_t i, int64_t *in_file)
 {
-    int lo = 0, hi = s->n_files - 1; /* the last file with file_first <= i; empty files share their number with the next */
+    /* the last file with file_first <= i; empty files share their number with the next */
+    int lo = 0, hi = s->n_files - 1;
     while (lo < hi) {
         const int mid = lo + (hi - lo + 1) / 2;
         if (s->file_first[mid] <= i)

@@ -23,7 +23,8 @@ void dt_sources_close(dt_sources *s);
 /** Layout that holds sample number i, and its number there. */
 const dt_layout *dt_sources_find(const dt_sources *s, int64_t i, int64_t *in_file);
 
-/** "PATH:NUMBER": cut the number off item and give it. 0 when there is none. DT_ERR_USAGE (headed by where) for one that is no weight. */
+/** "PATH:NUMBER": cut the number off item and give it. 0 when there is none. DT_ERR_USAGE (headed by where) for one
+ *  that is no weight. */
 dt_err dt_sources_split_weight(char *item, const char *where, double *weight);
 
 #endif

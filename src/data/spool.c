@@ -1,5 +1,5 @@
-/* spool.c - why a detour: HDF5 arrays that can grow are chunked, and chunked ones cannot be read with pread. Writing twice buys every later run a file
- * of plain arrays. The unnamed file vanishes with the process, however that ends. */
+/* spool.c - why a detour: HDF5 arrays that can grow are chunked, and chunked ones cannot be read with pread. Writing
+ * twice buys every later run a file of plain arrays. The unnamed file vanishes with the process, however that ends. */
 #include "spool.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -55,7 +55,8 @@ static dt_err flush(dt_spool *s)
 dt_err dt_spool_add(dt_spool *s, const void *elems, int64_t n)
 {
     const char *from = elems;
-    const int64_t room = BUFFER_NBYTES / s->elem_size; /* elem_size is a power of two: elements never straddle a flush */
+    /* elem_size is a power of two: elements never straddle a flush */
+    const int64_t room = BUFFER_NBYTES / s->elem_size;
     while (n > 0) {
         const int64_t left = room - (int64_t)s->n_buffered / s->elem_size, k = n < left ? n : left;
         const size_t nbytes = (size_t)(k * s->elem_size);

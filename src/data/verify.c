@@ -1,4 +1,5 @@
-/* verify.c - the full check of a dataset file: every array is read once, in pieces of fixed size, and both its values and its checksum are looked at. */
+/* verify.c - the full check of a dataset file: every array is read once, in pieces of fixed size, and both its values
+ * and its checksum are looked at. */
 #include "dataset_file.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -67,7 +68,8 @@ static dt_err verify_all(const job *j)
 {
     dt_dataset *d = j->dataset;
     if (d->offsets.path) DT_TRY(dt_dataset_each_block(d, j->each_piece ? show_block : NULL, (void *)j));
-    if (d->other_offsets.path) DT_TRY(dt_dataset_each_side_block(d, DT_SIDE_OTHER, j->each_piece ? show_block : NULL, (void *)j));
+    if (d->other_offsets.path)
+        DT_TRY(dt_dataset_each_side_block(d, DT_SIDE_OTHER, j->each_piece ? show_block : NULL, (void *)j));
     DT_TRY(verify_array(j, &d->offsets, NULL));
     DT_TRY(verify_array(j, &d->other_offsets, NULL));
     DT_TRY(verify_array(j, &d->tokens, verify_tokens));

@@ -73,8 +73,8 @@ dt_err dt_dataset_create(dt_dataset_writer **out, const char *path, dt_dataset_k
 {
     *out = NULL;
     DT_TRY(dt_check_replaceable(path)); /* now, not after all has been read */
-    DT_CHECK(vocab_size >= 1 && vocab_size <= INT32_MAX, DT_ERR_ARG, "%s: vocab_size %" PRId64 ", expected 1 to %d", path,
-             vocab_size, INT32_MAX);
+    DT_CHECK(vocab_size >= 1 && vocab_size <= INT32_MAX, DT_ERR_ARG, "%s: vocab_size %" PRId64 ", expected 1 to %d",
+             path, vocab_size, INT32_MAX);
     dt_dataset_writer *w = calloc(1, sizeof *w);
     DT_CHECK(w, DT_ERR_MEMORY, "%s: no memory for a writer", path);
     *w = (dt_dataset_writer){.kind = kind, .vocab_size = vocab_size};
@@ -112,8 +112,8 @@ static dt_err add_narrow(dt_spool *s, const int32_t *ids, int64_t n)
 static dt_err add_ids(dt_dataset_writer *w, dt_column c, const int32_t *ids, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        DT_CHECK(ids[i] >= 0 && ids[i] < w->vocab_size, DT_ERR_ARG, "%s: token id %" PRId32 ", expected 0 to %" PRId64, w->path,
-                 ids[i], w->vocab_size - 1);
+        DT_CHECK(ids[i] >= 0 && ids[i] < w->vocab_size, DT_ERR_ARG, "%s: token id %" PRId32 ", expected 0 to %" PRId64,
+                 w->path, ids[i], w->vocab_size - 1);
     dt_spool *s = &w->column[c];
     w->open_document = true;
     return s->elem_size == 2 ? add_narrow(s, ids, n) : dt_spool_add(s, ids, n);
@@ -121,8 +121,8 @@ static dt_err add_ids(dt_dataset_writer *w, dt_column c, const int32_t *ids, int
 
 dt_err dt_dataset_add(dt_dataset_writer *w, const int32_t *ids, const uint8_t *mask, int64_t n)
 {
-    DT_CHECK((mask != NULL) == (w->kind == DT_DATASET_SFT) || n == 0, DT_ERR_ARG, "%s: kind %s and %s loss mask", w->path,
-             dt_dataset_kind_name(w->kind), mask ? "a" : "no");
+    DT_CHECK((mask != NULL) == (w->kind == DT_DATASET_SFT) || n == 0, DT_ERR_ARG, "%s: kind %s and %s loss mask",
+             w->path, dt_dataset_kind_name(w->kind), mask ? "a" : "no");
     DT_TRY(add_ids(w, DT_COL_TOKENS, ids, n));
     return mask ? dt_spool_add(&w->column[DT_COL_MASK], mask, n) : DT_OK;
 }
@@ -153,7 +153,8 @@ dt_err dt_dataset_end_document(dt_dataset_writer *w, float weight)
 
 dt_err dt_dataset_end_pair(dt_dataset_writer *w, const dt_pair *pair)
 {
-    DT_CHECK(w->kind == DT_DATASET_PREFERENCE, DT_ERR_ARG, "%s: kind %s has no pairs", w->path, dt_dataset_kind_name(w->kind));
+    DT_CHECK(w->kind == DT_DATASET_PREFERENCE, DT_ERR_ARG, "%s: kind %s has no pairs", w->path,
+             dt_dataset_kind_name(w->kind));
     w->wanted[DT_COL_MARGINS] |= pair->margin != 0;
     if (pair->safety[0] || pair->safety[1]) w->wanted[DT_COL_SAFETY] = w->wanted[DT_COL_OTHER_SAFETY] = true;
     for (int s = 0; s < DT_N_SIDES; s++) {

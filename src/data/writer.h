@@ -1,4 +1,5 @@
-/* writer.h - a dataset under way: arrays in spools, and what they will be called. writer.c fills them, commit.c makes files of them. */
+/* writer.h - a dataset under way: arrays in spools, and what they will be called. writer.c fills them, commit.c makes
+ * files of them. */
 #ifndef DTRAIN_DATA_WRITER_H
 #define DTRAIN_DATA_WRITER_H
 

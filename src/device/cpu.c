@@ -1,7 +1,7 @@
 /* cpu.c - the CPU device: opens it, picks the kernels that this processor runs best, and fills the table.
  *
- * Operations run at once in the caller's thread and the device's OpenMP threads, so streams are in order by nature and events
- * only hold the time. One thread at a time may call operations of one device: they share its scratch. */
+ * Operations run at once in the caller's thread and the device's OpenMP threads, so streams are in order by nature and
+ * events only hold the time. One thread at a time may call operations of one device: they share its scratch. */
 #include "cpu.h"
 #include <dnnl.h>
 #include <omp.h>
@@ -15,22 +15,28 @@
 #include <sys/auxv.h>
 #endif
 
-struct dt_stream { int unused; };
-struct dt_event { double at_s; };
+struct dt_stream {
+    int unused;
+};
+struct dt_event {
+    double at_s;
+};
 
-/* ---- choice of kernels --------------------------------------------------------------------------------------------- */
+/* ---- choice of kernels ------------------------------------------------------------------------------------------- */
 
 #ifdef DT_HAVE_ISA_v4
 static bool runs_v4(void)
 {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
 }
 #endif
 #ifdef DT_HAVE_ISA_v3
 static bool runs_v3(void)
 {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("fma");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+           __builtin_cpu_supports("fma");
 }
 #endif
 #ifdef DT_HAVE_ISA_v2
@@ -93,8 +99,10 @@ static dt_err choose_kernels(const dt_cpu_kernels **k)
         const bool named = !wanted || !*wanted || !strcmp(wanted, choices[i].kernels->isa);
         if (named && choices[i].runs()) *k = choices[i].kernels;
     }
-    DT_CHECK(*k, DT_ERR_USAGE, "%s%s: this processor does not run %s", wanted ? "DTRAIN_ISA=" : "cpu device", wanted ? wanted : "",
-             wanted ? "such kernels, or this program has none of that name" : "even the simplest kernels of this program; build it on this machine");
+    DT_CHECK(*k, DT_ERR_USAGE, "%s%s: this processor does not run %s", wanted ? "DTRAIN_ISA=" : "cpu device",
+             wanted ? wanted : "",
+             wanted ? "such kernels, or this program has none of that name"
+                    : "even the simplest kernels of this program; build it on this machine");
     return DT_OK;
 }
 
@@ -103,9 +111,11 @@ static bool runs_amx(void)
 {
 #if defined(__x86_64__) && defined(SYS_arch_prctl) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
     enum { REQUEST = 0x1023, TILE_DATA = 18 };
-    const unsigned need = 1u << 22 | 1u << 24; /* leaf 7, edx: AMX-BF16, AMX-TILE; compilers' names for them are too new */
+    /* leaf 7, edx: AMX-BF16, AMX-TILE; compilers' names for them are too new */
+    const unsigned need = 1u << 22 | 1u << 24;
     unsigned eax, ebx, ecx, edx = 0;
-    return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & need) == need && syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+    return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & need) == need &&
+           syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
 #else
     return false;
 #endif
@@ -131,7 +141,7 @@ static const dt_bf16_unit *choose_unit(const dt_cpu_kernels *k)
     return k->dot_unit && runs_bf16_dot(dot) ? k->dot_unit : NULL;
 }
 
-/* ---- open, close ---------------------------------------------------------------------------------------------------- */
+/* ---- open, close ------------------------------------------------------------------------------------------------- */
 
 static void read_processor_name(char *out, size_t out_size)
 {
@@ -168,7 +178,8 @@ static dt_err open_parts(cpu_state *cpu)
     cpu->attention_scratch_elems = cpu->k->attention_scratch(CPU_MAX_HEAD_DIM);
     const size_t nbytes = (size_t)cpu->attention_scratch_elems * sizeof(float) * (size_t)cpu->n_threads;
     void *scratch = NULL;
-    DT_CHECK(cpu->planning || cpu_grab(nbytes, cpu->n_threads, &scratch) == DT_OK, DT_ERR_MEMORY, "cpu device: %zu bytes of scratch for attention", nbytes);
+    DT_CHECK(cpu->planning || cpu_grab(nbytes, cpu->n_threads, &scratch) == DT_OK, DT_ERR_MEMORY,
+             "cpu device: %zu bytes of scratch for attention", nbytes);
     cpu->attention_scratch = scratch;
     cpu->nbytes_held = nbytes + sizeof *cpu;
     DT_TRY(cpu_gemm_open(cpu));
@@ -195,13 +206,14 @@ static void cpu_describe(const dt_device *dev, char *out, size_t out_size)
 {
     const cpu_state *cpu = cpu_of(dev);
     const dnnl_version_t *v = dnnl_version();
-    snprintf(out, out_size, "%s, %d thread%s, kernels %s%s%s, oneDNN %d.%d", cpu->processor, cpu->n_threads, cpu->n_threads == 1 ? "" : "s",
-             cpu->k->isa, cpu->unit ? " with " : "", cpu->unit ? cpu->unit->name : "", v->major, v->minor);
+    snprintf(out, out_size, "%s, %d thread%s, kernels %s%s%s, oneDNN %d.%d", cpu->processor, cpu->n_threads,
+             cpu->n_threads == 1 ? "" : "s", cpu->k->isa, cpu->unit ? " with " : "", cpu->unit ? cpu->unit->name : "",
+             v->major, v->minor);
 }
 
 static size_t cpu_overhead(const dt_device *dev) { return cpu_of(dev)->nbytes_held + cpu_matmul_held(cpu_of(dev)); }
 
-/* ---- streams and events --------------------------------------------------------------------------------------------- */
+/* ---- streams and events ------------------------------------------------------------------------------------------ */
 
 static dt_err cpu_stream_create(dt_device *dev, dt_stream **stream)
 {
@@ -231,7 +243,7 @@ static dt_err cpu_event_elapsed_ms(dt_device *dev, dt_event *from, dt_event *to,
     return DT_OK;
 }
 
-/* ---- copies --------------------------------------------------------------------------------------------------------- */
+/* ---- copies ------------------------------------------------------------------------------------------------------ */
 
 #define COPY_CHUNK ((size_t)1 << 18)
 
@@ -239,8 +251,7 @@ static dt_err cpu_copy(dt_device *dev, void *dst, const void *src, size_t nbytes
 {
     const cpu_state *cpu = cpu_of(dev);
     if (dst == src || nbytes == 0) return DT_OK;
-    CPU_PARALLEL_FOR(cpu, i, cpu_n_chunks((int64_t)nbytes, (int64_t)COPY_CHUNK))
-    {
+    CPU_PARALLEL_FOR (cpu, i, cpu_n_chunks((int64_t)nbytes, (int64_t)COPY_CHUNK)) {
         const size_t at = (size_t)i * COPY_CHUNK, len = nbytes - at < COPY_CHUNK ? nbytes - at : COPY_CHUNK;
         memcpy((char *)dst + at, (const char *)src + at, len);
     }
@@ -250,8 +261,7 @@ static dt_err cpu_copy(dt_device *dev, void *dst, const void *src, size_t nbytes
 static dt_err cpu_zero(dt_device *dev, void *dst, size_t nbytes, dt_stream *stream)
 {
     const cpu_state *cpu = cpu_of(dev);
-    CPU_PARALLEL_FOR(cpu, i, cpu_n_chunks((int64_t)nbytes, (int64_t)COPY_CHUNK))
-    {
+    CPU_PARALLEL_FOR (cpu, i, cpu_n_chunks((int64_t)nbytes, (int64_t)COPY_CHUNK)) {
         const size_t at = (size_t)i * COPY_CHUNK, len = nbytes - at < COPY_CHUNK ? nbytes - at : COPY_CHUNK;
         memset((char *)dst + at, 0, len);
     }

@@ -12,13 +12,14 @@ typedef struct cpu_matmul cpu_matmul; /* cpu_matmul.c */
 typedef struct cpu_state {
     const dt_cpu_kernels *k;
     int n_threads;
-    bool planning; /* scratch is counted, not allocated */
+    bool planning;            /* scratch is counted, not allocated */
     const dt_bf16_unit *unit; /* what multiplies bf16 tiles in attention; NULL: they are converted to float */
     cpu_matmul *matmul;
-    bool pairs; /* bf16 products by rows use the processor's pairwise dot products */
+    bool pairs;         /* bf16 products by rows use the processor's pairwise dot products */
     void *gemm_scratch; /* n_threads pieces of gemm_scratch_nbytes; NULL: bf16 products are oneDNN's */
     size_t gemm_scratch_nbytes;
-    float *attention_scratch; /* n_threads pieces, of attention_scratch_elems floats each, for head_dim up to CPU_MAX_HEAD_DIM */
+    /* n_threads pieces, of attention_scratch_elems floats each, for head_dim up to CPU_MAX_HEAD_DIM */
+    float *attention_scratch;
     int64_t attention_scratch_elems;
     size_t nbytes_held; /* by attention and reductions; cpu_matmul counts its own */
     double partial[CPU_MAX_PARTIALS];
@@ -30,7 +31,10 @@ typedef struct cpu_state {
 #define CPU_MAX_HEAD_DIM 256
 
 static inline cpu_state *cpu_of(const dt_device *dev) { return (cpu_state *)dev->impl; }
-static inline const void *cpu_at(const void *p, dt_dtype dt, int64_t i) { return (const char *)p + i * (int64_t)dt_dtype_size(dt); }
+static inline const void *cpu_at(const void *p, dt_dtype dt, int64_t i)
+{
+    return (const char *)p + i * (int64_t)dt_dtype_size(dt);
+}
 static inline void *cpu_at_w(void *p, dt_dtype dt, int64_t i) { return (char *)p + i * (int64_t)dt_dtype_size(dt); }
 
 /* Work is cut into chunks of a size that does not depend on the number of threads: so neither do results. */
@@ -60,13 +64,16 @@ size_t cpu_matmul_held(const cpu_state *cpu);
 dt_err cpu_matmul_run(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c,
                       dt_stream *stream);
 
-/* cpu_product_check.c: does `run` compute products of this form (types, transposes, accumulate, bias; sizes are the check's own)? */
-typedef dt_err cpu_product_function(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c);
+/* cpu_product_check.c: does `run` compute products of this form (types, transposes, accumulate, bias; sizes are the
+ * check's own)? */
+typedef dt_err cpu_product_function(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias,
+                                    void *c);
 bool cpu_product_is_right(cpu_state *cpu, const dt_matmul *form, bool bias, cpu_product_function *run);
 
 /* cpu_rows.c: dt_matmul.by_row, checked by the caller */
 bool cpu_rows_use_pairs(const dt_cpu_kernels *k);
-void cpu_rows_product(const cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c);
+void cpu_rows_product(const cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias,
+                      void *c);
 
 /* cpu_gemm.c: products by our own kernels; cpu_product_run takes every form */
 dt_err cpu_gemm_open(cpu_state *cpu);
@@ -76,56 +83,64 @@ void cpu_gemm_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void
 void cpu_product_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c);
 
 /* cpu_layers.c, cpu_attention.c, cpu_optimizer.c fill in their part of the table */
-dt_err cpu_convert(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n, dt_stream *stream);
-dt_err cpu_add_into(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate, int64_t n,
-                    dt_stream *stream);
+dt_err cpu_convert(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n,
+                   dt_stream *stream);
+dt_err cpu_add_into(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate,
+                    int64_t n, dt_stream *stream);
 dt_err cpu_add(dt_device *dev, const void *a, const void *b, void *c, dt_dtype dt, int64_t n, dt_stream *stream);
-dt_err cpu_gather_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width, dt_dtype dt,
-                       dt_stream *stream);
-dt_err cpu_scatter_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width, dt_dtype dt,
-                        dt_stream *stream);
-dt_err cpu_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n, int64_t ld, dt_dtype dt, void *dbias, dt_dtype gt,
-                         bool accumulate, dt_stream *stream);
-dt_err cpu_embedding_forward(dt_device *dev, const int32_t *token, const int32_t *pos, const void *wte, const void *wpe, void *out,
-                             int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream);
-dt_err cpu_embedding_backward(dt_device *dev, const void *dout, const int32_t *id, const int32_t *order, void *table_grad,
-                              int64_t n_tok, int64_t width, dt_dtype dt, dt_dtype gt, dt_stream *stream);
-dt_err cpu_rmsnorm_forward(dt_device *dev, const void *x, const void *weight, void *y, float *rstd, int64_t n_rows, int64_t width,
-                           int64_t group, int64_t group_ld, int64_t y_group_ld, float eps, dt_dtype dt, dt_stream *stream);
-dt_err cpu_rmsnorm_backward(dt_device *dev, const void *x, const void *weight, const float *rstd, const void *dy, void *dx,
-                            bool add_to_dx, void *dweight, dt_dtype gt, bool accumulate, int64_t n_rows, int64_t width, int64_t group,
-                            int64_t group_ld, int64_t y_group_ld, float *scratch, dt_dtype dt, dt_stream *stream);
-dt_err cpu_layernorm_forward(dt_device *dev, const void *x, const void *weight, const void *bias, void *y, float *mean, float *rstd,
-                             int64_t n_rows, int64_t width, float eps, dt_dtype dt, dt_stream *stream);
-dt_err cpu_layernorm_backward(dt_device *dev, const void *x, const void *weight, const float *mean, const float *rstd, const void *dy,
-                              void *dx, bool add_to_dx, void *dweight, void *dbias, dt_dtype gt, bool accumulate, int64_t n_rows,
-                              int64_t width, float *scratch, dt_dtype dt, dt_stream *stream);
+dt_err cpu_gather_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width,
+                       dt_dtype dt, dt_stream *stream);
+dt_err cpu_scatter_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width,
+                        dt_dtype dt, dt_stream *stream);
+dt_err cpu_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n, int64_t ld, dt_dtype dt, void *dbias,
+                         dt_dtype gt, bool accumulate, dt_stream *stream);
+dt_err cpu_embedding_forward(dt_device *dev, const int32_t *token, const int32_t *pos, const void *wte, const void *wpe,
+                             void *out, int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream);
+dt_err cpu_embedding_backward(dt_device *dev, const void *dout, const int32_t *id, const int32_t *order,
+                              void *table_grad, int64_t n_tok, int64_t width, dt_dtype dt, dt_dtype gt,
+                              dt_stream *stream);
+dt_err cpu_rmsnorm_forward(dt_device *dev, const void *x, const void *weight, void *y, float *rstd, int64_t n_rows,
+                           int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float eps, dt_dtype dt,
+                           dt_stream *stream);
+dt_err cpu_rmsnorm_backward(dt_device *dev, const void *x, const void *weight, const float *rstd, const void *dy,
+                            void *dx, bool add_to_dx, void *dweight, dt_dtype gt, bool accumulate, int64_t n_rows,
+                            int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float *scratch,
+                            dt_dtype dt, dt_stream *stream);
+dt_err cpu_layernorm_forward(dt_device *dev, const void *x, const void *weight, const void *bias, void *y, float *mean,
+                             float *rstd, int64_t n_rows, int64_t width, float eps, dt_dtype dt, dt_stream *stream);
+dt_err cpu_layernorm_backward(dt_device *dev, const void *x, const void *weight, const float *mean, const float *rstd,
+                              const void *dy, void *dx, bool add_to_dx, void *dweight, void *dbias, dt_dtype gt,
+                              bool accumulate, int64_t n_rows, int64_t width, float *scratch, dt_dtype dt,
+                              dt_stream *stream);
 int64_t cpu_norm_scratch_elems(const dt_device *dev, int64_t width);
-dt_err cpu_rope(dt_device *dev, void *x, const int32_t *pos, const float *cos_sin, int64_t n_tok, int64_t n_heads, int64_t head_dim,
-                int64_t ld, bool inverse, dt_dtype dt, dt_stream *stream);
-dt_err cpu_act_forward(dt_device *dev, dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n, dt_stream *stream);
-dt_err cpu_act_backward(dt_device *dev, dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt, int64_t n,
-                        dt_stream *stream);
-dt_err cpu_glu_forward(dt_device *dev, dt_activation act, const void *gate_up, void *y, dt_dtype dt, int64_t n_rows, int64_t width,
+dt_err cpu_rope(dt_device *dev, void *x, const int32_t *pos, const float *cos_sin, int64_t n_tok, int64_t n_heads,
+                int64_t head_dim, int64_t ld, bool inverse, dt_dtype dt, dt_stream *stream);
+dt_err cpu_act_forward(dt_device *dev, dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n,
                        dt_stream *stream);
-dt_err cpu_glu_backward(dt_device *dev, dt_activation act, const void *gate_up, const void *dy, void *dgate_up, dt_dtype dt,
-                        int64_t n_rows, int64_t width, dt_stream *stream);
-dt_err cpu_dropout(dt_device *dev, const void *x, void *y, float p, uint64_t key, const uint64_t *token_key, int64_t n_tok,
-                   int64_t width, dt_dtype dt, dt_stream *stream);
+dt_err cpu_act_backward(dt_device *dev, dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt,
+                        int64_t n, dt_stream *stream);
+dt_err cpu_glu_forward(dt_device *dev, dt_activation act, const void *gate_up, void *y, dt_dtype dt, int64_t n_rows,
+                       int64_t width, dt_stream *stream);
+dt_err cpu_glu_backward(dt_device *dev, dt_activation act, const void *gate_up, const void *dy, void *dgate_up,
+                        dt_dtype dt, int64_t n_rows, int64_t width, dt_stream *stream);
+dt_err cpu_dropout(dt_device *dev, const void *x, void *y, float p, uint64_t key, const uint64_t *token_key,
+                   int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream);
 
-dt_err cpu_attention_forward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v, void *out,
-                             float *lse, dt_stream *stream);
-dt_err cpu_attention_backward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v, const void *out,
-                              const float *lse, const void *dout, void *dq, void *dk, void *dv, float *scratch, dt_stream *stream);
+dt_err cpu_attention_forward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
+                             void *out, float *lse, dt_stream *stream);
+dt_err cpu_attention_backward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
+                              const void *out, const float *lse, const void *dout, void *dq, void *dk, void *dv,
+                              float *scratch, dt_stream *stream);
 int64_t cpu_attention_scratch_elems(const dt_device *dev, const dt_attention *at);
 
-dt_err cpu_classifier(dt_device *dev, const dt_classifier *cl, float *logits, const int32_t *target, const float *weight, float *logp,
-                      uint8_t *hit, float *entropy, dt_stream *stream);
+dt_err cpu_classifier(dt_device *dev, const dt_classifier *cl, float *logits, const int32_t *target,
+                      const float *weight, float *logp, uint8_t *hit, float *entropy, dt_stream *stream);
 int64_t cpu_classifier_rows(const dt_device *dev, int64_t n_vocab, int64_t n_tok);
-dt_err cpu_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m, float *v,
-                      void *param, dt_dtype param_dt, int64_t n, dt_stream *stream);
+dt_err cpu_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m,
+                      float *v, void *param, dt_dtype param_dt, int64_t n, dt_stream *stream);
 dt_err cpu_sum_squares(dt_device *dev, const void *x, dt_dtype dt, int64_t n, double *result, dt_stream *stream);
 dt_err cpu_abs_max(dt_device *dev, const void *x, dt_dtype dt, int64_t n, float *result, dt_stream *stream);
-dt_err cpu_sum_squares_fixed(dt_device *dev, const void *x, dt_dtype dt, int64_t n, int shift, uint64_t result[2], dt_stream *stream);
+dt_err cpu_sum_squares_fixed(dt_device *dev, const void *x, dt_dtype dt, int64_t n, int shift, uint64_t result[2],
+                             dt_stream *stream);
 
 #endif

@@ -1,7 +1,8 @@
 /* cpu_attention.c - which thread does which tile of attention.
  *
- * Threads take the next part of a list that none writes down: parts are numbered by walking through the sequences, and each thread
- * remembers where in the walk it stands. Long parts come first within a sequence, so that the last ones to finish are short. */
+ * Threads take the next part of a list that none writes down: parts are numbered by walking through the sequences, and
+ * each thread remembers where in the walk it stands. Long parts come first within a sequence, so that the last ones to
+ * finish are short. */
 #include "cpu.h"
 #include <inttypes.h>
 #include <omp.h>
@@ -11,14 +12,14 @@ static dt_err check(const dt_attention *at)
 {
     DT_CHECK(at->n_seq >= 0 && at->head_dim > 0 && at->head_dim <= CPU_MAX_HEAD_DIM, DT_ERR_ARG,
              "attention: %d sequences, head_dim %d (1 to %d work)", at->n_seq, at->head_dim, CPU_MAX_HEAD_DIM);
-    DT_CHECK(at->n_kv_heads > 0 && at->n_heads % at->n_kv_heads == 0, DT_ERR_ARG, "attention: %d heads share %d key heads", at->n_heads,
-             at->n_kv_heads);
+    DT_CHECK(at->n_kv_heads > 0 && at->n_heads % at->n_kv_heads == 0, DT_ERR_ARG,
+             "attention: %d heads share %d key heads", at->n_heads, at->n_kv_heads);
     const int64_t width = (int64_t)at->n_heads * at->head_dim;
     DT_CHECK(at->q_ld >= width && at->o_ld >= width && at->kv_ld >= (int64_t)at->n_kv_heads * at->head_dim, DT_ERR_ARG,
-             "attention: %d x %d wide, row distances %" PRId64 " %" PRId64 " %" PRId64, at->n_heads, at->head_dim, at->q_ld, at->kv_ld,
-             at->o_ld);
-    DT_CHECK(at->dropout_p >= 0 && at->dropout_p < 1 && (at->dropout_p == 0 || at->token_key), DT_ERR_ARG, "attention: dropout %g%s",
-             (double)at->dropout_p, at->token_key ? "" : " without token keys");
+             "attention: %d x %d wide, row distances %" PRId64 " %" PRId64 " %" PRId64, at->n_heads, at->head_dim,
+             at->q_ld, at->kv_ld, at->o_ld);
+    DT_CHECK(at->dropout_p >= 0 && at->dropout_p < 1 && (at->dropout_p == 0 || at->token_key), DT_ERR_ARG,
+             "attention: dropout %g%s", (double)at->dropout_p, at->token_key ? "" : " without token keys");
     return DT_OK;
 }
 
@@ -41,7 +42,8 @@ static int32_t tile_len(const dt_attention *at, part_kind kind)
 static int32_t n_tiles(const dt_attention *at, part_kind kind, int seq)
 {
     if (kind == BY_SEQUENCE) return 1;
-    const int32_t n = kind == BY_QUERIES || kind == BY_GROUP ? at->q_start[seq + 1] - at->q_start[seq] : at->kv_len[seq];
+    const int32_t n =
+        kind == BY_QUERIES || kind == BY_GROUP ? at->q_start[seq + 1] - at->q_start[seq] : at->kv_len[seq];
     return (int32_t)cpu_n_chunks(n, tile_len(at, kind));
 }
 
@@ -58,7 +60,8 @@ static bool find_part(const dt_attention *at, part_kind kind, walk *w, int64_t i
         }
         part->seq = w->seq;
         part->head = (int)(here % n_heads);
-        const int32_t place = (int32_t)(here / n_heads), n_q = at->q_start[w->seq + 1] - at->q_start[w->seq], n_kv = at->kv_len[w->seq];
+        const int32_t place = (int32_t)(here / n_heads), n_q = at->q_start[w->seq + 1] - at->q_start[w->seq],
+                      n_kv = at->kv_len[w->seq];
         if (kind == BY_QUERIES || kind == BY_GROUP) { /* late queries see most keys */
             part->first = (tiles - 1 - place) * tile_len(at, kind);
             part->n = (int32_t)cpu_min(tile_len(at, kind), n_q - part->first);
@@ -75,8 +78,8 @@ static bool find_part(const dt_attention *at, part_kind kind, walk *w, int64_t i
 }
 
 /* dkv: 2 * dkv_rows * padded head_dim floats a thread, or NULL. */
-static void run_parts(cpu_state *cpu, const dt_attention *at, const dt_attention_args *a, part_kind kind, part_function *run, float *dkv,
-                      int64_t dkv_elems)
+static void run_parts(cpu_state *cpu, const dt_attention *at, const dt_attention_args *a, part_kind kind,
+                      part_function *run, float *dkv, int64_t dkv_elems)
 {
     atomic_llong next = 0;
 #pragma omp parallel num_threads(cpu->n_threads)
@@ -93,8 +96,8 @@ static void run_parts(cpu_state *cpu, const dt_attention *at, const dt_attention
     }
 }
 
-dt_err cpu_attention_forward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v, void *out, float *lse,
-                             dt_stream *stream)
+dt_err cpu_attention_forward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
+                             void *out, float *lse, dt_stream *stream)
 {
     cpu_state *cpu = cpu_of(dev);
     DT_TRY(check(at));
@@ -110,7 +113,10 @@ dt_err cpu_attention_forward(dt_device *dev, const dt_attention *at, const void 
 }
 
 /* One pass a sequence and key head keeps all threads busy when there are as many of those as threads. */
-static bool by_sequence(const cpu_state *cpu, const dt_attention *at) { return (int64_t)at->n_seq * at->n_kv_heads >= cpu->n_threads; }
+static bool by_sequence(const cpu_state *cpu, const dt_attention *at)
+{
+    return (int64_t)at->n_seq * at->n_kv_heads >= cpu->n_threads;
+}
 
 static int64_t dkv_elems(const cpu_state *cpu, const dt_attention *at)
 {
@@ -126,24 +132,26 @@ int64_t cpu_attention_scratch_elems(const dt_device *dev, const dt_attention *at
     return dkv_elems(cpu, at) * cpu->n_threads + (int64_t)at->n_tok * at->n_heads;
 }
 
-dt_err cpu_attention_backward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v, const void *out,
-                              const float *lse, const void *dout, void *dq, void *dk, void *dv, float *scratch, dt_stream *stream)
+dt_err cpu_attention_backward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
+                              const void *out, const float *lse, const void *dout, void *dq, void *dk, void *dv,
+                              float *scratch, dt_stream *stream)
 {
     cpu_state *cpu = cpu_of(dev);
     DT_TRY(check(at));
     float *delta = scratch + dkv_elems(cpu, at) * cpu->n_threads;
     enum { TOKENS = 16 };
-    CPU_PARALLEL_FOR(cpu, i, cpu_n_chunks(at->n_tok, TOKENS))
-    {
+    CPU_PARALLEL_FOR (cpu, i, cpu_n_chunks(at->n_tok, TOKENS)) {
         cpu->k->attention_delta(at, out, dout, i * TOKENS, cpu_min(TOKENS, at->n_tok - i * TOKENS), delta);
     }
-    const dt_attention_args a = {.q = q, .k = k, .v = v, .dout = dout, .lse = lse, .delta = delta, .dq = dq, .dk = dk, .dv = dv};
+    const dt_attention_args a = {
+        .q = q, .k = k, .v = v, .dout = dout, .lse = lse, .delta = delta, .dq = dq, .dk = dk, .dv = dv};
     const bool bf16 = at->dt == DT_BF16 && cpu->unit;
     part_function *const for_kv = bf16 ? cpu->k->attention_backward_kv_bf16 : cpu->k->attention_backward_kv;
     if (by_sequence(cpu, at)) {
         run_parts(cpu, at, &a, BY_SEQUENCE, for_kv, scratch, dkv_elems(cpu, at));
     } else {
-        run_parts(cpu, at, &a, BY_QUERIES, bf16 ? cpu->k->attention_backward_q_bf16 : cpu->k->attention_backward_q, NULL, 0);
+        run_parts(cpu, at, &a, BY_QUERIES, bf16 ? cpu->k->attention_backward_q_bf16 : cpu->k->attention_backward_q,
+                  NULL, 0);
         run_parts(cpu, at, &a, BY_KEYS, for_kv, scratch, dkv_elems(cpu, at));
     }
     return DT_OK;

@@ -1,7 +1,8 @@
 /* cpu_kernels.h - the inner loops of the CPU device: one table per instruction set, chosen when the device is opened.
  *
- * Kernels work on a range in one thread; who does which range is decided in cpu_*.c, so that results do not depend on the
- * instruction set's file being asked for more or fewer threads. Types and conventions are those of dtrain/device.h. */
+ * Kernels work on a range in one thread; who does which range is decided in cpu_*.c, so that results do not depend on
+ * the instruction set's file being asked for more or fewer threads. Types and conventions are those of
+ * dtrain/device.h. */
 #ifndef DTRAIN_CPU_KERNELS_H
 #define DTRAIN_CPU_KERNELS_H
 
@@ -10,14 +11,14 @@
 /** Columns summed at once by column_sums. */
 #define DT_CPU_COLS 64
 
-/** Products of bf16 tiles with float sums: C[m,n] (+)= A B; A [m][k]; B in pairs along k: b[p * ldb + j] holds B[2p][j] below and
- *  B[2p+1][j] above. m and n are multiples of 16, k of 32. begin and end bracket a thread's use. */
+/** Products of bf16 tiles with float sums: C[m,n] (+)= A B; A [m][k]; B in pairs along k: b[p * ldb + j] holds B[2p][j]
+ *  below and B[2p+1][j] above. m and n are multiples of 16, k of 32. begin and end bracket a thread's use. */
 typedef struct dt_bf16_unit {
     const char *name;
     void (*begin)(void);
     void (*end)(void);
-    void (*product)(int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda, const uint32_t *b, int64_t ldb, float *c, int64_t ldc,
-                    bool accumulate);
+    void (*product)(int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda, const uint32_t *b, int64_t ldb,
+                    float *c, int64_t ldc, bool accumulate);
 } dt_bf16_unit;
 
 /** A product of matrices, and what one thread computes of it: rows and columns of C, cut between tiles. */
@@ -28,18 +29,18 @@ typedef struct dt_gemm {
 } dt_gemm;
 typedef struct dt_gemm_part {
     int64_t first_row, end_row, first_col, end_col;
-    void *scratch; /* this thread's, gemm_scratch() bytes, on a cache line: for gemm_bf16 */
+    void *scratch;            /* this thread's, gemm_scratch() bytes, on a cache line: for gemm_bf16 */
     const dt_bf16_unit *unit; /* for product: multiplies bf16; NULL: as floats */
 } dt_gemm_part;
 enum { DT_GEMM_ROWS = 8, DT_GEMM_COLS = 48 }; /* a tile of C */
 
 /** What one thread does of an attention call: some rows of one sequence and one head; see isa/attention.c. */
 typedef struct dt_attention_part {
-    int seq, head;     /* head: of queries for forward and dq, of keys for dk and dv */
-    int32_t first, n;  /* rows within the sequence: queries for forward and dq, keys for dk and dv */
-    float *scratch;    /* this thread's, [attention_scratch(head_dim)] */
-    float *dkv;        /* float [2][n up to whole tiles][padded head_dim]: sums of dk and dv, for backward_kv */
-    bool with_dq;      /* backward_kv covers all keys of the sequence and writes dq too */
+    int seq, head;    /* head: of queries for forward and dq, of keys for dk and dv */
+    int32_t first, n; /* rows within the sequence: queries for forward and dq, keys for dk and dv */
+    float *scratch;   /* this thread's, [attention_scratch(head_dim)] */
+    float *dkv;       /* float [2][n up to whole tiles][padded head_dim]: sums of dk and dv, for backward_kv */
+    bool with_dq;     /* backward_kv covers all keys of the sequence and writes dq too */
     const struct dt_bf16_unit *unit; /* for the _bf16 kernels */
 } dt_attention_part;
 
@@ -55,7 +56,7 @@ typedef struct dt_attention_args {
     const void *q, *k, *v;
     void *out_w; /* forward */
     float *lse_w;
-    const void *dout; /* backward */
+    const void *dout;         /* backward */
     const float *lse, *delta; /* [n_tok, n_heads]; delta = sum over c of dout * out */
     void *dq, *dk, *dv;
 } dt_attention_args;
@@ -71,27 +72,28 @@ typedef struct dt_cpu_kernels {
     void (*add_into)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate, int64_t n);
     void (*add)(const void *a, const void *b, void *c, dt_dtype dt, int64_t n);
     void (*add_rows)(float *sum, const void *row, dt_dtype dt, int64_t n); /* sum[i] += row[i] */
-    void (*column_sums)(const void *x, dt_dtype dt, int64_t m, int64_t ld, int64_t n_cols, float *sum); /* n_cols <= DT_CPU_COLS */
+    /* n_cols <= DT_CPU_COLS */
+    void (*column_sums)(const void *x, dt_dtype dt, int64_t m, int64_t ld, int64_t n_cols, float *sum);
     void (*act_forward)(dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n);
     void (*act_backward)(dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt, int64_t n);
     void (*glu_forward)(dt_activation act, const void *gate, const void *up, void *y, dt_dtype dt, int64_t n);
-    void (*glu_backward)(dt_activation act, const void *gate, const void *up, const void *dy, void *dgate, void *dup, dt_dtype dt,
-                         int64_t n);
+    void (*glu_backward)(dt_activation act, const void *gate, const void *up, const void *dy, void *dgate, void *dup,
+                         dt_dtype dt, int64_t n);
     void (*dropout)(const void *x, void *y, float p, uint64_t key, uint64_t token_key, dt_dtype dt, int64_t width);
     void (*rope)(void *x, const float *cos_sin, int64_t half, bool inverse, dt_dtype dt);
 
     /* norm.c: one row; backward adds to the block's float sums */
     float (*rmsnorm_forward)(const void *x, const void *weight, void *y, int64_t width, float eps, dt_dtype dt);
-    void (*rmsnorm_backward)(const void *x, const void *weight, float rstd, const void *dy, void *dx, bool add_to_dx, float *dweight,
-                             int64_t width, dt_dtype dt);
-    void (*layernorm_forward)(const void *x, const void *weight, const void *bias, void *y, float *mean, float *rstd, int64_t width,
-                              float eps, dt_dtype dt);
-    void (*layernorm_backward)(const void *x, const void *weight, float mean, float rstd, const void *dy, void *dx, bool add_to_dx,
-                               float *dweight, float *dbias, int64_t width, dt_dtype dt);
+    void (*rmsnorm_backward)(const void *x, const void *weight, float rstd, const void *dy, void *dx, bool add_to_dx,
+                             float *dweight, int64_t width, dt_dtype dt);
+    void (*layernorm_forward)(const void *x, const void *weight, const void *bias, void *y, float *mean, float *rstd,
+                              int64_t width, float eps, dt_dtype dt);
+    void (*layernorm_backward)(const void *x, const void *weight, float mean, float rstd, const void *dy, void *dx,
+                               bool add_to_dx, float *dweight, float *dbias, int64_t width, dt_dtype dt);
 
     /* classifier.c: one row */
-    void (*classifier)(const dt_classifier *cl, float *logits, int32_t target, const float *weight, float *logp, uint8_t *hit,
-                       float *entropy);
+    void (*classifier)(const dt_classifier *cl, float *logits, int32_t target, const float *weight, float *logp,
+                       uint8_t *hit, float *entropy);
 
     /* optimizer.c */
     void (*adamw)(const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m, float *v, void *param,
@@ -105,21 +107,25 @@ typedef struct dt_cpu_kernels {
 
     /* product_rows.c, attention_rows.c: for generation */
     void (*product_rows)(const dt_rows_product *p, int64_t first, int64_t n); /* n columns of C from first on */
-    void (*attention_rows)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part); /* head: of keys */
+    /* head: of keys */
+    void (*attention_rows)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
 
     /* attention.c, attention_backward.c */
     int64_t (*attention_scratch)(int head_dim);
     void (*attention_forward)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
     /** delta[t, h] for n tokens from first on */
-    void (*attention_delta)(const dt_attention *at, const void *out, const void *dout, int64_t first, int64_t n, float *delta);
+    void (*attention_delta)(const dt_attention *at, const void *out, const void *dout, int64_t first, int64_t n,
+                            float *delta);
     void (*attention_backward_q)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
     void (*attention_backward_kv)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
 
-    /* attention_bf16.c, product_bf16.c: the same on bf16 units, NULL in sets without them. Probabilities and their gradients are
-     * rounded to bf16 before they are multiplied, as on GPUs. */
+    /* attention_bf16.c, product_bf16.c: the same on bf16 units, NULL in sets without them. Probabilities and their
+     * gradients are rounded to bf16 before they are multiplied, as on GPUs. */
     void (*attention_forward_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
-    void (*attention_backward_q_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
-    void (*attention_backward_kv_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
+    void (*attention_backward_q_bf16)(const dt_attention *at, const dt_attention_args *a,
+                                      const dt_attention_part *part);
+    void (*attention_backward_kv_bf16)(const dt_attention *at, const dt_attention_args *a,
+                                       const dt_attention_part *part);
     const dt_bf16_unit *dot_unit, *amx_unit;
 
     /* gemm_bf16.c: where x86 has dot_unit; NULL elsewhere */

@@ -1,4 +1,5 @@
-/* cpu_layers.c - the operations of a layer but products and attention: who does which rows, on the kernels of this processor. */
+/* cpu_layers.c - the operations of a layer but products and attention: who does which rows, on the kernels of this
+ * processor. */
 #include "cpu.h"
 #include <inttypes.h>
 #include <string.h>
@@ -6,23 +7,31 @@
 /* ---- elementwise ------------------------------------------------------------------------------------------------- */
 
 #define CHUNKS_OF(cpu, n, i, len)                                                                                      \
-    CPU_PARALLEL_FOR(cpu, turn_, cpu_n_chunks(n, CPU_CHUNK))                                                           \
-    for (int64_t i = turn_ * CPU_CHUNK, len = cpu_min(CPU_CHUNK, (n) - i), once_ = 1; once_; once_ = 0)
+    CPU_PARALLEL_FOR (cpu, turn_, cpu_n_chunks(n, CPU_CHUNK))                                                          \
+        for (int64_t i = turn_ * CPU_CHUNK, len = cpu_min(CPU_CHUNK, (n)-i), once_ = 1; once_; once_ = 0)
 
-dt_err cpu_convert(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n, dt_stream *stream)
+dt_err cpu_convert(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n,
+                   dt_stream *stream)
 {
     const cpu_state *cpu = cpu_of(dev);
     if (src == dst && src_dt == dst_dt) return DT_OK;
-    DT_CHECK(src != dst || n == 0, DT_ERR_ARG, "convert in place from %s to %s", dt_dtype_name(src_dt), dt_dtype_name(dst_dt));
-    CHUNKS_OF(cpu, n, i, len) { cpu->k->convert(cpu_at(src, src_dt, i), src_dt, cpu_at_w(dst, dst_dt, i), dst_dt, len); }
+    DT_CHECK(src != dst || n == 0, DT_ERR_ARG, "convert in place from %s to %s", dt_dtype_name(src_dt),
+             dt_dtype_name(dst_dt));
+    CHUNKS_OF(cpu, n, i, len)
+    {
+        cpu->k->convert(cpu_at(src, src_dt, i), src_dt, cpu_at_w(dst, dst_dt, i), dst_dt, len);
+    }
     return DT_OK;
 }
 
-dt_err cpu_add_into(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate, int64_t n,
-                    dt_stream *stream)
+dt_err cpu_add_into(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate,
+                    int64_t n, dt_stream *stream)
 {
     const cpu_state *cpu = cpu_of(dev);
-    CHUNKS_OF(cpu, n, i, len) { cpu->k->add_into(cpu_at(src, src_dt, i), src_dt, cpu_at_w(dst, dst_dt, i), dst_dt, accumulate, len); }
+    CHUNKS_OF(cpu, n, i, len)
+    {
+        cpu->k->add_into(cpu_at(src, src_dt, i), src_dt, cpu_at_w(dst, dst_dt, i), dst_dt, accumulate, len);
+    }
     return DT_OK;
 }
 
@@ -33,18 +42,22 @@ dt_err cpu_add(dt_device *dev, const void *a, const void *b, void *c, dt_dtype d
     return DT_OK;
 }
 
-dt_err cpu_act_forward(dt_device *dev, dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n, dt_stream *stream)
+dt_err cpu_act_forward(dt_device *dev, dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n,
+                       dt_stream *stream)
 {
     const cpu_state *cpu = cpu_of(dev);
     CHUNKS_OF(cpu, n, i, len) { cpu->k->act_forward(act, cpu_at(x, dt, i), cpu_at_w(y, dt, i), dt, len); }
     return DT_OK;
 }
 
-dt_err cpu_act_backward(dt_device *dev, dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt, int64_t n,
-                        dt_stream *stream)
+dt_err cpu_act_backward(dt_device *dev, dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt,
+                        int64_t n, dt_stream *stream)
 {
     const cpu_state *cpu = cpu_of(dev);
-    CHUNKS_OF(cpu, n, i, len) { cpu->k->act_backward(act, cpu_at(x, dt, i), cpu_at(dy, dt, i), cpu_at_w(dx, dt, i), dt, len); }
+    CHUNKS_OF(cpu, n, i, len)
+    {
+        cpu->k->act_backward(act, cpu_at(x, dt, i), cpu_at(dy, dt, i), cpu_at_w(dx, dt, i), dt, len);
+    }
     return DT_OK;
 }
 
@@ -55,11 +68,11 @@ static int64_t rows_a_turn(int64_t width) { return width >= CPU_CHUNK ? 1 : CPU_
 
 #define ROWS_OF(cpu, n_rows, width, r)                                                                                 \
     const int64_t step_ = rows_a_turn(width);                                                                          \
-    CPU_PARALLEL_FOR(cpu, turn_, cpu_n_chunks(n_rows, step_))                                                          \
-    for (int64_t r = turn_ * step_, last_ = cpu_min(r + step_, n_rows); r < last_; r++)
+    CPU_PARALLEL_FOR (cpu, turn_, cpu_n_chunks(n_rows, step_))                                                         \
+        for (int64_t r = turn_ * step_, last_ = cpu_min(r + step_, n_rows); r < last_; r++)
 
-dt_err cpu_glu_forward(dt_device *dev, dt_activation act, const void *gate_up, void *y, dt_dtype dt, int64_t n_rows, int64_t width,
-                       dt_stream *stream)
+dt_err cpu_glu_forward(dt_device *dev, dt_activation act, const void *gate_up, void *y, dt_dtype dt, int64_t n_rows,
+                       int64_t width, dt_stream *stream)
 {
     const cpu_state *cpu = cpu_of(dev);
     ROWS_OF(cpu, n_rows, width, r)
@@ -70,21 +83,22 @@ dt_err cpu_glu_forward(dt_device *dev, dt_activation act, const void *gate_up, v
     return DT_OK;
 }
 
-dt_err cpu_glu_backward(dt_device *dev, dt_activation act, const void *gate_up, const void *dy, void *dgate_up, dt_dtype dt,
-                        int64_t n_rows, int64_t width, dt_stream *stream)
+dt_err cpu_glu_backward(dt_device *dev, dt_activation act, const void *gate_up, const void *dy, void *dgate_up,
+                        dt_dtype dt, int64_t n_rows, int64_t width, dt_stream *stream)
 {
     const cpu_state *cpu = cpu_of(dev);
     ROWS_OF(cpu, n_rows, width, r)
     {
         const void *gate = cpu_at(gate_up, dt, 2 * width * r);
         void *dgate = cpu_at_w(dgate_up, dt, 2 * width * r);
-        cpu->k->glu_backward(act, gate, cpu_at(gate, dt, width), cpu_at(dy, dt, width * r), dgate, cpu_at_w(dgate, dt, width), dt, width);
+        cpu->k->glu_backward(act, gate, cpu_at(gate, dt, width), cpu_at(dy, dt, width * r), dgate,
+                             cpu_at_w(dgate, dt, width), dt, width);
     }
     return DT_OK;
 }
 
-dt_err cpu_gather_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width, dt_dtype dt,
-                       dt_stream *stream)
+dt_err cpu_gather_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width,
+                       dt_dtype dt, dt_stream *stream)
 {
     const cpu_state *cpu = cpu_of(dev);
     const size_t nbytes = (size_t)width * dt_dtype_size(dt);
@@ -92,8 +106,8 @@ dt_err cpu_gather_rows(dt_device *dev, const void *src, const int32_t *index, vo
     return DT_OK;
 }
 
-dt_err cpu_scatter_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width, dt_dtype dt,
-                        dt_stream *stream)
+dt_err cpu_scatter_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width,
+                        dt_dtype dt, dt_stream *stream)
 {
     const cpu_state *cpu = cpu_of(dev);
     const size_t nbytes = (size_t)width * dt_dtype_size(dt);
@@ -101,13 +115,12 @@ dt_err cpu_scatter_rows(dt_device *dev, const void *src, const int32_t *index, v
     return DT_OK;
 }
 
-dt_err cpu_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n, int64_t ld, dt_dtype dt, void *dbias, dt_dtype gt,
-                         bool accumulate, dt_stream *stream)
+dt_err cpu_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n, int64_t ld, dt_dtype dt, void *dbias,
+                         dt_dtype gt, bool accumulate, dt_stream *stream)
 {
     const cpu_state *cpu = cpu_of(dev);
     DT_CHECK(ld >= n || m <= 1, DT_ERR_ARG, "bias_backward: row distance %" PRId64 " of %" PRId64 " columns", ld, n);
-    CPU_PARALLEL_FOR(cpu, turn, cpu_n_chunks(n, DT_CPU_COLS))
-    {
+    CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(n, DT_CPU_COLS)) {
         float sum[DT_CPU_COLS];
         const int64_t first = turn * DT_CPU_COLS, len = cpu_min(DT_CPU_COLS, n - first);
         cpu->k->column_sums(cpu_at(dy, dt, first), dt, m, ld, len, sum);
@@ -118,8 +131,8 @@ dt_err cpu_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n, i
 
 /* ---- embedding --------------------------------------------------------------------------------------------------- */
 
-dt_err cpu_embedding_forward(dt_device *dev, const int32_t *token, const int32_t *pos, const void *wte, const void *wpe, void *out,
-                             int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream)
+dt_err cpu_embedding_forward(dt_device *dev, const int32_t *token, const int32_t *pos, const void *wte, const void *wpe,
+                             void *out, int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream)
 {
     const cpu_state *cpu = cpu_of(dev);
     ROWS_OF(cpu, n_tok, width, t)
@@ -135,25 +148,25 @@ dt_err cpu_embedding_forward(dt_device *dev, const int32_t *token, const int32_t
     return DT_OK;
 }
 
-/* A turn takes 64 places of order and a stripe of columns, and does the groups of equal ids that begin there, to their end:
- * each element of the table belongs to one turn. */
+/* A turn takes 64 places of order and a stripe of columns, and does the groups of equal ids that begin there, to their
+ * end: each element of the table belongs to one turn. */
 enum { EMBED_PLACES = 64, EMBED_COLS = 512 };
 
-static void embedding_group(const cpu_state *cpu, const void *dout, const int32_t *order, int64_t n, void *row_grad, int64_t width,
-                            int64_t col, int64_t n_cols, dt_dtype dt, dt_dtype gt)
+static void embedding_group(const cpu_state *cpu, const void *dout, const int32_t *order, int64_t n, void *row_grad,
+                            int64_t width, int64_t col, int64_t n_cols, dt_dtype dt, dt_dtype gt)
 {
     float sum[EMBED_COLS] = {0};
     for (int64_t i = 0; i < n; i++) cpu->k->add_rows(sum, cpu_at(dout, dt, width * order[i] + col), dt, n_cols);
     cpu->k->add_into(sum, DT_F32, cpu_at_w(row_grad, gt, col), gt, true, n_cols);
 }
 
-dt_err cpu_embedding_backward(dt_device *dev, const void *dout, const int32_t *id, const int32_t *order, void *table_grad,
-                              int64_t n_tok, int64_t width, dt_dtype dt, dt_dtype gt, dt_stream *stream)
+dt_err cpu_embedding_backward(dt_device *dev, const void *dout, const int32_t *id, const int32_t *order,
+                              void *table_grad, int64_t n_tok, int64_t width, dt_dtype dt, dt_dtype gt,
+                              dt_stream *stream)
 {
     const cpu_state *cpu = cpu_of(dev);
     const int64_t n_stripes = cpu_n_chunks(width, EMBED_COLS);
-    CPU_PARALLEL_FOR(cpu, turn, cpu_n_chunks(n_tok, EMBED_PLACES) * n_stripes)
-    {
+    CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(n_tok, EMBED_PLACES) * n_stripes) {
         const int64_t first = turn / n_stripes * EMBED_PLACES, last = cpu_min(first + EMBED_PLACES, n_tok);
         const int64_t col = turn % n_stripes * EMBED_COLS, n_cols = cpu_min(EMBED_COLS, width - col);
         for (int64_t i = first; i < last; i++) {
@@ -168,18 +181,21 @@ dt_err cpu_embedding_backward(dt_device *dev, const void *dout, const int32_t *i
 }
 
 /* ---- norms -------------------------------------------------------------------------------------------------------
- * Backward sums a weight's gradient over rows in NORM_BLOCKS pieces, a number that does not depend on the threads, and then
- * adds the pieces in order. */
+ * Backward sums a weight's gradient over rows in NORM_BLOCKS pieces, a number that does not depend on the threads, and
+ * then adds the pieces in order. */
 enum { NORM_BLOCKS = 64 };
 
 int64_t cpu_norm_scratch_elems(const dt_device *dev, int64_t width) { return 2 * NORM_BLOCKS * width; }
 
-static int64_t row_at(int64_t r, int64_t width, int64_t group, int64_t group_ld) { return r / group * group_ld + r % group * width; }
-
-static void add_blocks(const cpu_state *cpu, const float *blocks, void *grad, dt_dtype gt, bool accumulate, int64_t width)
+static int64_t row_at(int64_t r, int64_t width, int64_t group, int64_t group_ld)
 {
-    CPU_PARALLEL_FOR(cpu, turn, cpu_n_chunks(width, DT_CPU_COLS))
-    {
+    return r / group * group_ld + r % group * width;
+}
+
+static void add_blocks(const cpu_state *cpu, const float *blocks, void *grad, dt_dtype gt, bool accumulate,
+                       int64_t width)
+{
+    CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(width, DT_CPU_COLS)) {
         float sum[DT_CPU_COLS];
         const int64_t first = turn * DT_CPU_COLS, len = cpu_min(DT_CPU_COLS, width - first);
         cpu->k->column_sums(blocks + first, DT_F32, NORM_BLOCKS, width, len, sum);
@@ -189,14 +205,17 @@ static void add_blocks(const cpu_state *cpu, const float *blocks, void *grad, dt
 
 static dt_err check_layout(int64_t n_rows, int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld)
 {
-    DT_CHECK(n_rows >= 0 && width > 0 && group > 0 && n_rows % group == 0 && group_ld >= group * width && y_group_ld >= group * width,
-             DT_ERR_ARG, "norm: %" PRId64 " rows of %" PRId64 " in groups of %" PRId64 " with distances %" PRId64 " and %" PRId64, n_rows,
-             width, group, group_ld, y_group_ld);
+    DT_CHECK(n_rows >= 0 && width > 0 && group > 0 && n_rows % group == 0 && group_ld >= group * width &&
+                 y_group_ld >= group * width,
+             DT_ERR_ARG,
+             "norm: %" PRId64 " rows of %" PRId64 " in groups of %" PRId64 " with distances %" PRId64 " and %" PRId64,
+             n_rows, width, group, group_ld, y_group_ld);
     return DT_OK;
 }
 
-dt_err cpu_rmsnorm_forward(dt_device *dev, const void *x, const void *weight, void *y, float *rstd, int64_t n_rows, int64_t width,
-                           int64_t group, int64_t group_ld, int64_t y_group_ld, float eps, dt_dtype dt, dt_stream *stream)
+dt_err cpu_rmsnorm_forward(dt_device *dev, const void *x, const void *weight, void *y, float *rstd, int64_t n_rows,
+                           int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float eps, dt_dtype dt,
+                           dt_stream *stream)
 {
     const cpu_state *cpu = cpu_of(dev);
     DT_TRY(check_layout(n_rows, width, group, group_ld, y_group_ld));
@@ -209,48 +228,50 @@ dt_err cpu_rmsnorm_forward(dt_device *dev, const void *x, const void *weight, vo
     return DT_OK;
 }
 
-dt_err cpu_rmsnorm_backward(dt_device *dev, const void *x, const void *weight, const float *rstd, const void *dy, void *dx,
-                            bool add_to_dx, void *dweight, dt_dtype gt, bool accumulate, int64_t n_rows, int64_t width, int64_t group,
-                            int64_t group_ld, int64_t y_group_ld, float *scratch, dt_dtype dt, dt_stream *stream)
+dt_err cpu_rmsnorm_backward(dt_device *dev, const void *x, const void *weight, const float *rstd, const void *dy,
+                            void *dx, bool add_to_dx, void *dweight, dt_dtype gt, bool accumulate, int64_t n_rows,
+                            int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float *scratch,
+                            dt_dtype dt, dt_stream *stream)
 {
     const cpu_state *cpu = cpu_of(dev);
     DT_TRY(check_layout(n_rows, width, group, group_ld, y_group_ld));
-    CPU_PARALLEL_FOR(cpu, block, NORM_BLOCKS)
-    {
+    CPU_PARALLEL_FOR (cpu, block, NORM_BLOCKS) {
         float *sum = scratch + block * width;
         memset(sum, 0, (size_t)width * sizeof *sum);
         for (int64_t r = n_rows * block / NORM_BLOCKS; r < n_rows * (block + 1) / NORM_BLOCKS; r++) {
             const int64_t at = row_at(r, width, group, group_ld);
-            cpu->k->rmsnorm_backward(cpu_at(x, dt, at), weight, rstd[r], cpu_at(dy, dt, row_at(r, width, group, y_group_ld)),
-                                     cpu_at_w(dx, dt, at), add_to_dx, sum, width, dt);
+            cpu->k->rmsnorm_backward(cpu_at(x, dt, at), weight, rstd[r],
+                                     cpu_at(dy, dt, row_at(r, width, group, y_group_ld)), cpu_at_w(dx, dt, at),
+                                     add_to_dx, sum, width, dt);
         }
     }
     add_blocks(cpu, scratch, dweight, gt, accumulate, width);
     return DT_OK;
 }
 
-dt_err cpu_layernorm_forward(dt_device *dev, const void *x, const void *weight, const void *bias, void *y, float *mean, float *rstd,
-                             int64_t n_rows, int64_t width, float eps, dt_dtype dt, dt_stream *stream)
+dt_err cpu_layernorm_forward(dt_device *dev, const void *x, const void *weight, const void *bias, void *y, float *mean,
+                             float *rstd, int64_t n_rows, int64_t width, float eps, dt_dtype dt, dt_stream *stream)
 {
     const cpu_state *cpu = cpu_of(dev);
     ROWS_OF(cpu, n_rows, width, r)
     {
         float mu, rs;
-        cpu->k->layernorm_forward(cpu_at(x, dt, r * width), weight, bias, cpu_at_w(y, dt, r * width), &mu, &rs, width, eps, dt);
+        cpu->k->layernorm_forward(cpu_at(x, dt, r * width), weight, bias, cpu_at_w(y, dt, r * width), &mu, &rs, width,
+                                  eps, dt);
         if (mean) mean[r] = mu;
         if (rstd) rstd[r] = rs;
     }
     return DT_OK;
 }
 
-dt_err cpu_layernorm_backward(dt_device *dev, const void *x, const void *weight, const float *mean, const float *rstd, const void *dy,
-                              void *dx, bool add_to_dx, void *dweight, void *dbias, dt_dtype gt, bool accumulate, int64_t n_rows,
-                              int64_t width, float *scratch, dt_dtype dt, dt_stream *stream)
+dt_err cpu_layernorm_backward(dt_device *dev, const void *x, const void *weight, const float *mean, const float *rstd,
+                              const void *dy, void *dx, bool add_to_dx, void *dweight, void *dbias, dt_dtype gt,
+                              bool accumulate, int64_t n_rows, int64_t width, float *scratch, dt_dtype dt,
+                              dt_stream *stream)
 {
     const cpu_state *cpu = cpu_of(dev);
     float *weight_sums = scratch, *bias_sums = scratch + NORM_BLOCKS * width;
-    CPU_PARALLEL_FOR(cpu, block, NORM_BLOCKS)
-    {
+    CPU_PARALLEL_FOR (cpu, block, NORM_BLOCKS) {
         float *wsum = weight_sums + block * width, *bsum = bias_sums + block * width;
         memset(wsum, 0, (size_t)width * sizeof *wsum);
         memset(bsum, 0, (size_t)width * sizeof *bsum);
@@ -266,25 +287,29 @@ dt_err cpu_layernorm_backward(dt_device *dev, const void *x, const void *weight,
 
 /* ---- rotation, dropout ------------------------------------------------------------------------------------------- */
 
-dt_err cpu_rope(dt_device *dev, void *x, const int32_t *pos, const float *cos_sin, int64_t n_tok, int64_t n_heads, int64_t head_dim,
-                int64_t ld, bool inverse, dt_dtype dt, dt_stream *stream)
+dt_err cpu_rope(dt_device *dev, void *x, const int32_t *pos, const float *cos_sin, int64_t n_tok, int64_t n_heads,
+                int64_t head_dim, int64_t ld, bool inverse, dt_dtype dt, dt_stream *stream)
 {
     const cpu_state *cpu = cpu_of(dev);
     DT_CHECK(head_dim % 2 == 0 && ld >= n_heads * head_dim, DT_ERR_ARG,
              "rope: %" PRId64 " heads of %" PRId64 " in rows %" PRId64 " apart", n_heads, head_dim, ld);
-    ROWS_OF(cpu, n_tok, n_heads *head_dim, t)
+    ROWS_OF(cpu, n_tok, n_heads * head_dim, t)
     {
         for (int64_t h = 0; h < n_heads; h++)
-            cpu->k->rope(cpu_at_w(x, dt, t * ld + h * head_dim), cos_sin + head_dim * pos[t], head_dim / 2, inverse, dt);
+            cpu->k->rope(cpu_at_w(x, dt, t * ld + h * head_dim), cos_sin + head_dim * pos[t], head_dim / 2, inverse,
+                         dt);
     }
     return DT_OK;
 }
 
-dt_err cpu_dropout(dt_device *dev, const void *x, void *y, float p, uint64_t key, const uint64_t *token_key, int64_t n_tok,
-                   int64_t width, dt_dtype dt, dt_stream *stream)
+dt_err cpu_dropout(dt_device *dev, const void *x, void *y, float p, uint64_t key, const uint64_t *token_key,
+                   int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream)
 {
     const cpu_state *cpu = cpu_of(dev);
     DT_CHECK(p >= 0 && p < 1, DT_ERR_ARG, "dropout: p = %g, not in [0, 1)", (double)p);
-    ROWS_OF(cpu, n_tok, width, t) { cpu->k->dropout(cpu_at(x, dt, t * width), cpu_at_w(y, dt, t * width), p, key, token_key[t], dt, width); }
+    ROWS_OF(cpu, n_tok, width, t)
+    {
+        cpu->k->dropout(cpu_at(x, dt, t * width), cpu_at_w(y, dt, t * width), p, key, token_key[t], dt, width);
+    }
     return DT_OK;
 }

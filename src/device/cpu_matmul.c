@@ -1,18 +1,19 @@
 /* cpu_matmul.c - matrix products by oneDNN.
  *
- * Measured on GPT-2's shapes (tests/bench_device.c): for float, oneDNN's BLAS entry beats its primitive but where B is transposed
- * and k is long; it needs no preparation. For bfloat16 the primitive on plain strides is best. Packed ("any") layouts win the
- * product and lose more in the reorders around it, as weights change every step.
+ * Measured on GPT-2's shapes (tests/bench_device.c): for float, oneDNN's BLAS entry beats its primitive but where B is
+ * transposed and k is long; it needs no preparation. For bfloat16 the primitive on plain strides is best. Packed
+ * ("any") layouts win the product and lose more in the reorders around it, as weights change every step.
  *
- * A primitive belongs to one shape and takes about a millisecond to make, so they are kept in a table. Where the number of tokens
- * is m (forward, dx) it is cut into blocks of at most BLOCK_M rows, then a multiple of 64, then a rest padded to a multiple
- * of 16 through scratch: 1024/64 + 4 shapes serve every number of tokens. Where it is k (weight gradients) the exact shape is
- * made: another pass over the gradient would cost more than the primitive.
+ * A primitive belongs to one shape and takes about a millisecond to make, so they are kept in a table. Where the number
+ * of tokens is m (forward, dx) it is cut into blocks of at most BLOCK_M rows, then a multiple of 64, then a rest padded
+ * to a multiple of 16 through scratch: 1024/64 + 4 shapes serve every number of tokens. Where it is k (weight
+ * gradients) the exact shape is made: another pass over the gradient would cost more than the primitive.
  *
  * Processors without bfloat16 instructions convert tiles to float and use the BLAS entry: oneDNN's emulation is slower.
  *
- * A form of product goes to the library once it has been seen to compute it (cpu_product_check.c: 0.1 ms, when the form is first used), and
- * never with a single row, column or term, where strides are ambiguous and versions have been wrong; else our own kernel takes it. */
+ * A form of product goes to the library once it has been seen to compute it (cpu_product_check.c: 0.1 ms, when the form
+ * is first used), and never with a single row, column or term, where strides are ambiguous and versions have been
+ * wrong; else our own kernel takes it. */
 #include "cpu.h"
 #include "cpu_onednn.h"
 #include <inttypes.h>
@@ -25,7 +26,9 @@ enum {
     CACHE_WAYS = 8, /* a set's oldest entry gives way */
     BLOCK_M = 1024,
     PAD_M = 16,
-    TILE_M = 256, TILE_N = 1024, TILE_K = 2048 /* of the conversion to float */
+    TILE_M = 256,
+    TILE_N = 1024,
+    TILE_K = 2048 /* of the conversion to float */
 };
 
 typedef struct matmul_entry {
@@ -52,7 +55,7 @@ struct cpu_matmul {
     bool warned, own_alone;
 };
 
-static const size_t tile_elems[3] = {(size_t)TILE_M *TILE_K, (size_t)TILE_K *TILE_N, (size_t)TILE_M *TILE_N};
+static const size_t tile_elems[3] = {(size_t)TILE_M * TILE_K, (size_t)TILE_K *TILE_N, (size_t)TILE_M *TILE_N};
 
 /* Processors of other kinds than x86 are asked by making a primitive: oneDNN's build decides, too. */
 static bool has_native_bf16(const cpu_matmul *mmul)
@@ -60,9 +63,11 @@ static bool has_native_bf16(const cpu_matmul *mmul)
     const char *most = getenv("DTRAIN_BF16");
     if (most && !strcmp(most, "none")) return false; /* for tests */
 #if defined(__x86_64__)
-    if (!__builtin_cpu_supports("avx512bf16") || dnnl_get_effective_cpu_isa() < dnnl_cpu_isa_avx512_core_bf16) return false;
+    if (!__builtin_cpu_supports("avx512bf16") || dnnl_get_effective_cpu_isa() < dnnl_cpu_isa_avx512_core_bf16)
+        return false;
 #endif
-    const onednn_key key = {.m = 16, .n = 16, .k = 16, .lda = 16, .ldb = 16, .ldc = 16, .dt = DT_BF16, .c_dtype = DT_F32};
+    const onednn_key key = {
+        .m = 16, .n = 16, .k = 16, .lda = 16, .ldb = 16, .ldc = 16, .dt = DT_BF16, .c_dtype = DT_F32};
     onednn_product p;
     const bool made = onednn_create(mmul->engine, &key, &p) == dnnl_success;
     onednn_destroy(&p);
@@ -125,12 +130,13 @@ static dt_err grow(const cpu_state *cpu, void **p, size_t *size, size_t wanted)
     if (wanted <= *size) return DT_OK;
     cpu_drop(*p, *size);
     *size = 0;
-    DT_CHECK(cpu_grab(wanted, cpu->n_threads, p) == DT_OK, DT_ERR_MEMORY, "cpu device: %zu bytes of scratch for matrix products", wanted);
+    DT_CHECK(cpu_grab(wanted, cpu->n_threads, p) == DT_OK, DT_ERR_MEMORY,
+             "cpu device: %zu bytes of scratch for matrix products", wanted);
     *size = wanted;
     return DT_OK;
 }
 
-/* ---- primitives ------------------------------------------------------------------------------------------------------ */
+/* ---- primitives -------------------------------------------------------------------------------------------------- */
 
 static dt_err create_entry(cpu_state *cpu, matmul_entry *e, const onednn_key *key)
 {
@@ -168,11 +174,22 @@ static dt_err find_entry(cpu_state *cpu, const onednn_key *key, matmul_entry **f
     return DT_OK;
 }
 
-static dt_err library_primitive(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c)
+static dt_err library_primitive(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias,
+                                void *c)
 {
     cpu_matmul *mmul = cpu->matmul;
-    const onednn_key key = {.m = mm->m, .n = mm->n, .k = mm->k, .lda = mm->lda, .ldb = mm->ldb, .ldc = mm->ldc, .trans_a = mm->trans_a,
-                            .trans_b = mm->trans_b, .dt = mm->dt, .c_dtype = mm->c_dtype, .accumulate = mm->accumulate, .bias = bias != NULL};
+    const onednn_key key = {.m = mm->m,
+                            .n = mm->n,
+                            .k = mm->k,
+                            .lda = mm->lda,
+                            .ldb = mm->ldb,
+                            .ldc = mm->ldc,
+                            .trans_a = mm->trans_a,
+                            .trans_b = mm->trans_b,
+                            .dt = mm->dt,
+                            .c_dtype = mm->c_dtype,
+                            .accumulate = mm->accumulate,
+                            .bias = bias != NULL};
     matmul_entry *e = NULL;
     DT_TRY(find_entry(cpu, &key, &e));
     const onednn_operands x = {.a = a, .b = b, .bias = bias, .c = c, .scratchpad = mmul->scratchpad};
@@ -180,28 +197,31 @@ static dt_err library_primitive(cpu_state *cpu, const dt_matmul *mm, const void 
     return DT_OK;
 }
 
-static dt_err library_sgemm(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c)
+static dt_err library_sgemm(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias,
+                            void *c)
 {
-    TRY_DNNL(dnnl_sgemm(mm->trans_a ? 'T' : 'N', mm->trans_b ? 'T' : 'N', mm->m, mm->n, mm->k, 1.0f, a, mm->lda, b, mm->ldb,
-                        mm->accumulate ? 1.0f : 0.0f, c, mm->ldc));
+    TRY_DNNL(dnnl_sgemm(mm->trans_a ? 'T' : 'N', mm->trans_b ? 'T' : 'N', mm->m, mm->n, mm->k, 1.0f, a, mm->lda, b,
+                        mm->ldb, mm->accumulate ? 1.0f : 0.0f, c, mm->ldc));
     return DT_OK;
 }
 
-/* ---- what is left to the library ------------------------------------------------------------------------------------- */
+/* ---- what is left to the library --------------------------------------------------------------------------------- */
 
 static int form_number(const dt_matmul *mm, bool bias, library_way way)
 {
-    return mm->trans_a | mm->trans_b << 1 | (mm->dt == DT_BF16) << 2 | (mm->c_dtype == DT_BF16) << 3 | mm->accumulate << 4 | bias << 5 | (int)way << 6;
+    return mm->trans_a | mm->trans_b << 1 | (mm->dt == DT_BF16) << 2 | (mm->c_dtype == DT_BF16) << 3 |
+           mm->accumulate << 4 | bias << 5 | (int)way << 6;
 }
 
 static void warn_of_form(cpu_matmul *mmul, const dt_matmul *mm, bool bias)
 {
     if (mmul->warned) return;
     const dnnl_version_t *v = dnnl_version();
-    DT_INFO("oneDNN %d.%d.%d computes wrong matrix products (first seen: %s, A %s, B %s%s%s): dtrain's own kernel takes these, which is slower; "
+    DT_INFO("oneDNN %d.%d.%d computes wrong matrix products (first seen: %s, A %s, B %s%s%s): dtrain's own kernel "
+            "takes these, which is slower; "
             "another version of oneDNN may help",
-            v->major, v->minor, v->patch, dt_dtype_name(mm->dt), mm->trans_a ? "transposed" : "plain", mm->trans_b ? "transposed" : "plain",
-            mm->accumulate ? ", added to C" : "", bias ? ", with bias" : "");
+            v->major, v->minor, v->patch, dt_dtype_name(mm->dt), mm->trans_a ? "transposed" : "plain",
+            mm->trans_b ? "transposed" : "plain", mm->accumulate ? ", added to C" : "", bias ? ", with bias" : "");
     mmul->warned = true;
 }
 
@@ -217,7 +237,8 @@ static bool library_computes(cpu_state *cpu, const dt_matmul *mm, bool bias, lib
     return *v == RIGHT;
 }
 
-static dt_err run_primitive(cpu_state *cpu, const dt_matmul *mm, int64_t m, const void *a, const void *b, const void *bias, void *c)
+static dt_err run_primitive(cpu_state *cpu, const dt_matmul *mm, int64_t m, const void *a, const void *b,
+                            const void *bias, void *c)
 {
     dt_matmul part = *mm;
     part.m = m;
@@ -236,10 +257,11 @@ static dt_err sgemm(cpu_state *cpu, const dt_matmul *mm, const float *a, const f
     return DT_OK;
 }
 
-/* ---- blocks of rows ---------------------------------------------------------------------------------------------------- */
+/* ---- blocks of rows ---------------------------------------------------------------------------------------------- */
 
 /* The last rows (fewer than 64) in a shape of a multiple of PAD_M rows. What the padding computes is not read. */
-static dt_err run_padded(cpu_state *cpu, const dt_matmul *mm, int64_t m, const char *a, const void *b, const void *bias, char *c)
+static dt_err run_padded(cpu_state *cpu, const dt_matmul *mm, int64_t m, const char *a, const void *b, const void *bias,
+                         char *c)
 {
     cpu_matmul *mmul = cpu->matmul;
     const int64_t rows = (m + PAD_M - 1) / PAD_M * PAD_M;
@@ -276,32 +298,37 @@ static dt_err run_blocks(cpu_state *cpu, const dt_matmul *mm, const void *a, con
     return DT_OK;
 }
 
-/* A C as large as a vocabulary is cut into slabs whose part of C stays in cache while it is written: for GPT-2's head with 128 and 256 tokens on
- * two threads (AMX) weight gradients 59 -> 28 ms, logits 22 -> 15 ms and 31 -> 30. Each element is the same sum as before. */
+/* A C as large as a vocabulary is cut into slabs whose part of C stays in cache while it is written: for GPT-2's head
+ * with 128 and 256 tokens on two threads (AMX) weight gradients 59 -> 28 ms, logits 22 -> 15 ms and 31 -> 30. Each
+ * element is the same sum as before. */
 static dt_err run_slabs(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c)
 {
     enum { LARGE = 16384, SLAB_M = 1024, SLAB_N = 8192 };
-    const int64_t rows = mm->trans_a && mm->m > LARGE ? SLAB_M : mm->m, cols = !mm->trans_a && mm->n > LARGE ? SLAB_N : mm->n;
+    const int64_t rows = mm->trans_a && mm->m > LARGE ? SLAB_M : mm->m,
+                  cols = !mm->trans_a && mm->n > LARGE ? SLAB_N : mm->n;
     for (int64_t i = 0; i < mm->m; i += rows)
         for (int64_t j = 0; j < mm->n; j += cols) {
             dt_matmul slab = *mm;
             slab.m = cpu_min(rows, mm->m - i);
             slab.n = cpu_min(cols, mm->n - j);
-            DT_TRY(run_blocks(cpu, &slab, cpu_at(a, mm->dt, mm->trans_a ? i : i * mm->lda), cpu_at(b, mm->dt, mm->trans_b ? j * mm->ldb : j),
-                              bias ? cpu_at(bias, mm->dt, j) : NULL, cpu_at_w(c, mm->c_dtype, i * mm->ldc + j)));
+            DT_TRY(run_blocks(cpu, &slab, cpu_at(a, mm->dt, mm->trans_a ? i : i * mm->lda),
+                              cpu_at(b, mm->dt, mm->trans_b ? j * mm->ldb : j), bias ? cpu_at(bias, mm->dt, j) : NULL,
+                              cpu_at_w(c, mm->c_dtype, i * mm->ldc + j)));
         }
     return DT_OK;
 }
 
-/* ---- float through the BLAS entry ---------------------------------------------------------------------------------- */
+/* ---- float through the BLAS entry -------------------------------------------------------------------------------- */
 
-/* Rows of B a multiple of 4 KiB apart fall on the same cache sets while oneDNN packs them; in narrower pieces fewer do. Measured for
- * 256 x 768 x 3072: 215 GFLOP/s whole, 237 in pieces of 768 columns, 270 with rows 16 elements further apart; no gain from
- * some 1000 rows on. */
-static dt_err sgemm_in_columns(cpu_state *cpu, const dt_matmul *mm, const float *a, const float *b, float *c, bool accumulate)
+/* Rows of B a multiple of 4 KiB apart fall on the same cache sets while oneDNN packs them; in narrower pieces fewer do.
+ * Measured for 256 x 768 x 3072: 215 GFLOP/s whole, 237 in pieces of 768 columns, 270 with rows 16 elements further
+ * apart; no gain from some 1000 rows on. */
+static dt_err sgemm_in_columns(cpu_state *cpu, const dt_matmul *mm, const float *a, const float *b, float *c,
+                               bool accumulate)
 {
     enum { COLUMNS = 768 };
-    if (mm->trans_a || mm->trans_b || mm->ldb % 1024 || mm->m > 512 || mm->m < 64) return sgemm(cpu, mm, a, b, c, accumulate);
+    if (mm->trans_a || mm->trans_b || mm->ldb % 1024 || mm->m > 512 || mm->m < 64)
+        return sgemm(cpu, mm, a, b, c, accumulate);
     for (int64_t j = 0; j < mm->n; j += COLUMNS) {
         dt_matmul piece = *mm;
         piece.n = cpu_min(COLUMNS, mm->n - j);
@@ -311,46 +338,57 @@ static dt_err sgemm_in_columns(cpu_state *cpu, const dt_matmul *mm, const float 
 }
 
 /* The BLAS entry knows no bias: C begins with it. */
-static dt_err run_sgemm(cpu_state *cpu, const dt_matmul *mm, const float *a, const float *b, const float *bias, float *c)
+static dt_err run_sgemm(cpu_state *cpu, const dt_matmul *mm, const float *a, const float *b, const float *bias,
+                        float *c)
 {
     if (bias) {
-        CPU_PARALLEL_FOR(cpu, i, mm->m) { cpu->k->add_into(bias, DT_F32, c + i * mm->ldc, DT_F32, mm->accumulate, mm->n); }
+        CPU_PARALLEL_FOR (cpu, i, mm->m) {
+            cpu->k->add_into(bias, DT_F32, c + i * mm->ldc, DT_F32, mm->accumulate, mm->n);
+        }
     }
     return sgemm_in_columns(cpu, mm, a, b, c, bias || mm->accumulate);
 }
 
-/* ---- bfloat16 without bfloat16 instructions ------------------------------------------------------------------------- */
+/* ---- bfloat16 without bfloat16 instructions ---------------------------------------------------------------------- */
 
 static void to_float(const cpu_state *cpu, const void *src, int64_t rows, int64_t cols, int64_t ld, float *dst)
 {
-    CPU_PARALLEL_FOR(cpu, i, rows) { cpu->k->convert(cpu_at(src, DT_BF16, i * ld), DT_BF16, dst + i * cols, DT_F32, cols); }
+    CPU_PARALLEL_FOR (cpu, i, rows) {
+        cpu->k->convert(cpu_at(src, DT_BF16, i * ld), DT_BF16, dst + i * cols, DT_F32, cols);
+    }
 }
 
 /* One tile of C: products over k in float, then bias, then one rounding. */
-static dt_err converted_tile(cpu_state *cpu, const dt_matmul *mm, int64_t i, int64_t j, const void *a, const void *b, const void *bias,
-                             void *c)
+static dt_err converted_tile(cpu_state *cpu, const dt_matmul *mm, int64_t i, int64_t j, const void *a, const void *b,
+                             const void *bias, void *c)
 {
     const cpu_matmul *mmul = cpu->matmul;
-    dt_matmul t = {.m = cpu_min(TILE_M, mm->m - i), .n = cpu_min(TILE_N, mm->n - j), .trans_a = mm->trans_a, .trans_b = mm->trans_b};
+    dt_matmul t = {.m = cpu_min(TILE_M, mm->m - i),
+                   .n = cpu_min(TILE_N, mm->n - j),
+                   .trans_a = mm->trans_a,
+                   .trans_b = mm->trans_b};
     t.ldc = t.n;
     for (int64_t p = 0; p < mm->k; p += TILE_K) {
         t.k = cpu_min(TILE_K, mm->k - p);
         t.lda = t.trans_a ? t.m : t.k;
         t.ldb = t.trans_b ? t.k : t.n;
-        to_float(cpu, cpu_at(a, DT_BF16, t.trans_a ? p * mm->lda + i : i * mm->lda + p), t.trans_a ? t.k : t.m, t.lda, mm->lda, mmul->tile[0]);
-        to_float(cpu, cpu_at(b, DT_BF16, t.trans_b ? j * mm->ldb + p : p * mm->ldb + j), t.trans_b ? t.n : t.k, t.ldb, mm->ldb, mmul->tile[1]);
+        to_float(cpu, cpu_at(a, DT_BF16, t.trans_a ? p * mm->lda + i : i * mm->lda + p), t.trans_a ? t.k : t.m, t.lda,
+                 mm->lda, mmul->tile[0]);
+        to_float(cpu, cpu_at(b, DT_BF16, t.trans_b ? j * mm->ldb + p : p * mm->ldb + j), t.trans_b ? t.n : t.k, t.ldb,
+                 mm->ldb, mmul->tile[1]);
         DT_TRY(sgemm(cpu, &t, mmul->tile[0], mmul->tile[1], mmul->tile[2], p > 0));
     }
-    CPU_PARALLEL_FOR(cpu, r, t.m)
-    {
+    CPU_PARALLEL_FOR (cpu, r, t.m) {
         float *row = mmul->tile[2] + r * t.n;
         if (bias) cpu->k->add_into(cpu_at(bias, DT_BF16, j), DT_BF16, row, DT_F32, true, t.n);
-        cpu->k->add_into(row, DT_F32, cpu_at_w(c, mm->c_dtype, (i + r) * mm->ldc + j), mm->c_dtype, mm->accumulate, t.n);
+        cpu->k->add_into(row, DT_F32, cpu_at_w(c, mm->c_dtype, (i + r) * mm->ldc + j), mm->c_dtype, mm->accumulate,
+                         t.n);
     }
     return DT_OK;
 }
 
-static dt_err run_converted(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c)
+static dt_err run_converted(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias,
+                            void *c)
 {
     for (int64_t j = 0; j < mm->n; j += TILE_N)
         for (int64_t i = 0; i < mm->m; i += TILE_M) DT_TRY(converted_tile(cpu, mm, i, j, a, b, bias, c));
@@ -366,31 +404,34 @@ static dt_err run_bf16(cpu_state *cpu, const dt_matmul *mm, const void *a, const
     return DT_OK;
 }
 
-/* ---- which way ------------------------------------------------------------------------------------------------------ */
+/* ---- which way --------------------------------------------------------------------------------------------------- */
 
 static dt_err check(const dt_matmul *mm, const void *bias)
 {
-    DT_CHECK(mm->m >= 0 && mm->n >= 0 && mm->k >= 0 && mm->lda >= (mm->trans_a ? mm->m : mm->k) && mm->ldb >= (mm->trans_b ? mm->k : mm->n) &&
-                 mm->ldc >= mm->n,
-             DT_ERR_ARG, "matmul: C[%" PRId64 ",%" PRId64 "], k = %" PRId64 ", %s lda = %" PRId64 ", %s ldb = %" PRId64 ", ldc = %" PRId64,
-             mm->m, mm->n, mm->k, mm->trans_a ? "transposed" : "plain", mm->lda, mm->trans_b ? "transposed" : "plain", mm->ldb, mm->ldc);
-    DT_CHECK(mm->c_dtype == mm->dt || mm->c_dtype == DT_F32, DT_ERR_ARG, "matmul: C of type %s from %s", dt_dtype_name(mm->c_dtype),
-             dt_dtype_name(mm->dt));
+    DT_CHECK(mm->m >= 0 && mm->n >= 0 && mm->k >= 0 && mm->lda >= (mm->trans_a ? mm->m : mm->k) &&
+                 mm->ldb >= (mm->trans_b ? mm->k : mm->n) && mm->ldc >= mm->n,
+             DT_ERR_ARG,
+             "matmul: C[%" PRId64 ",%" PRId64 "], k = %" PRId64 ", %s lda = %" PRId64 ", %s ldb = %" PRId64
+             ", ldc = %" PRId64,
+             mm->m, mm->n, mm->k, mm->trans_a ? "transposed" : "plain", mm->lda, mm->trans_b ? "transposed" : "plain",
+             mm->ldb, mm->ldc);
+    DT_CHECK(mm->c_dtype == mm->dt || mm->c_dtype == DT_F32, DT_ERR_ARG, "matmul: C of type %s from %s",
+             dt_dtype_name(mm->c_dtype), dt_dtype_name(mm->dt));
     return DT_OK;
 }
 
 /* k = 0: the empty sum, which the libraries leave to their callers. */
 static void empty_product(cpu_state *cpu, const dt_matmul *mm, const void *bias, void *c)
 {
-    CPU_PARALLEL_FOR(cpu, i, mm->m)
-    {
+    CPU_PARALLEL_FOR (cpu, i, mm->m) {
         void *row = cpu_at_w(c, mm->c_dtype, i * mm->ldc);
         if (!mm->accumulate) memset(row, 0, (size_t)mm->n * dt_dtype_size(mm->c_dtype));
         if (bias) cpu->k->add_into(bias, mm->dt, row, mm->c_dtype, true, mm->n);
     }
 }
 
-dt_err cpu_matmul_run(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c, dt_stream *stream)
+dt_err cpu_matmul_run(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c,
+                      dt_stream *stream)
 {
     cpu_state *cpu = cpu_of(dev);
     DT_TRY(check(mm, bias));

@@ -1,8 +1,9 @@
 /* cpu_memory.c - host memory for tensors: mapped, in huge pages, touched once by all threads.
  *
- * First touch of fresh memory runs at 2 GB/s in pages of 4 KiB and at 13 in huge ones, which most systems give on request
- * only; threads touch what they will work on, so that on a node with several memories each piece lies near its thread.
- * Before a large block is touched the free memory is looked up: an error that names numbers, instead of the system's killer. */
+ * First touch of fresh memory runs at 2 GB/s in pages of 4 KiB and at 13 in huge ones, which most systems give on
+ * request only; threads touch what they will work on, so that on a node with several memories each piece lies near its
+ * thread. Before a large block is touched the free memory is looked up: an error that names numbers, instead of the
+ * system's killer. */
 #include "cpu.h"
 #include <stdlib.h>
 #include <string.h>
@@ -59,13 +60,16 @@ void cpu_drop(void *ptr, size_t nbytes)
     }
 }
 
-dt_err cpu_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr) { return cpu_grab(nbytes, cpu_of(dev)->n_threads, ptr); }
+dt_err cpu_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr)
+{
+    return cpu_grab(nbytes, cpu_of(dev)->n_threads, ptr);
+}
 void cpu_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes) { cpu_drop(ptr, nbytes); }
 
 /* ---- what is free ------------------------------------------------------------------------------------------------ */
 
-/* The number after key in a file of "key number" lines, or the file's first word when key is NULL. UINT64_MAX when there is
- * none, or "max". */
+/* The number after key in a file of "key number" lines, or the file's first word when key is NULL. UINT64_MAX when
+ * there is none, or "max". */
 static uint64_t read_number(const char *path, const char *key)
 {
     FILE *f = fopen(path, "r");
@@ -106,8 +110,9 @@ static uint64_t room_up_to(const char *root, const char *group, bool v2)
     snprintf(dir, sizeof dir, "%s%s", root, strcmp(group, "/") ? group : "");
     uint64_t room = UINT64_MAX;
     for (size_t len = strlen(dir); len >= strlen(root);) {
-        const uint64_t r = v2 ? group_room(dir, "memory.max", "memory.current", "inactive_file")
-                              : group_room(dir, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file");
+        const uint64_t r =
+            v2 ? group_room(dir, "memory.max", "memory.current", "inactive_file")
+               : group_room(dir, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file");
         if (r < room) room = r;
         char *slash = strrchr(dir, '/');
         if (!slash) break;

@@ -1,5 +1,6 @@
-/* cpu_onednn.c - matrix products as oneDNN's primitives. Version 2 describes memory by values and products by a description of their own;
- * version 3 describes memory by handles, which are freed, and has none of products. Up to the line below both look alike. */
+/* cpu_onednn.c - matrix products as oneDNN's primitives. Version 2 describes memory by values and products by a
+ * description of their own; version 3 describes memory by handles, which are freed, and has none of products. Up to the
+ * line below both look alike. */
 #include "cpu_onednn.h"
 
 #define TRY_STATUS(call)                                                                                               \
@@ -14,7 +15,8 @@ enum { OF_A, OF_B, OF_C, OF_BIAS, N_MATRICES };
 typedef const_dnnl_memory_desc_t borrowed_desc;
 #define DESC(md) (md)
 
-static dnnl_status_t describe(dnnl_memory_desc_t *md, const dnnl_dims_t dims, dnnl_data_type_t type, const dnnl_dims_t strides)
+static dnnl_status_t describe(dnnl_memory_desc_t *md, const dnnl_dims_t dims, dnnl_data_type_t type,
+                              const dnnl_dims_t strides)
 {
     return dnnl_memory_desc_create_with_strides(md, 2, dims, type, strides);
 }
@@ -23,9 +25,12 @@ static void forget(dnnl_memory_desc_t *md)
     for (int i = 0; i < N_MATRICES; i++)
         if (md[i]) dnnl_memory_desc_destroy(md[i]);
 }
-static dnnl_status_t append_sum(dnnl_post_ops_t ops) { return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef); }
-static dnnl_status_t describe_product(dnnl_engine_t engine, dnnl_memory_desc_t *md, bool bias, dnnl_primitive_attr_t attr,
-                                      dnnl_primitive_desc_t *pd)
+static dnnl_status_t append_sum(dnnl_post_ops_t ops)
+{
+    return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);
+}
+static dnnl_status_t describe_product(dnnl_engine_t engine, dnnl_memory_desc_t *md, bool bias,
+                                      dnnl_primitive_attr_t attr, dnnl_primitive_desc_t *pd)
 {
     return dnnl_matmul_primitive_desc_create(pd, engine, md[OF_A], md[OF_B], bias ? md[OF_BIAS] : NULL, md[OF_C], attr);
 }
@@ -33,25 +38,27 @@ static dnnl_status_t describe_product(dnnl_engine_t engine, dnnl_memory_desc_t *
 typedef const dnnl_memory_desc_t *borrowed_desc;
 #define DESC(md) (&(md))
 
-static dnnl_status_t describe(dnnl_memory_desc_t *md, const dnnl_dims_t dims, dnnl_data_type_t type, const dnnl_dims_t strides)
+static dnnl_status_t describe(dnnl_memory_desc_t *md, const dnnl_dims_t dims, dnnl_data_type_t type,
+                              const dnnl_dims_t strides)
 {
     return dnnl_memory_desc_init_by_strides(md, 2, dims, type, strides);
 }
 static void forget(dnnl_memory_desc_t *md) {}
 static dnnl_status_t append_sum(dnnl_post_ops_t ops) { return dnnl_post_ops_append_sum(ops, 1.0f); }
-static dnnl_status_t describe_product(dnnl_engine_t engine, dnnl_memory_desc_t *md, bool bias, dnnl_primitive_attr_t attr,
-                                      dnnl_primitive_desc_t *pd)
+static dnnl_status_t describe_product(dnnl_engine_t engine, dnnl_memory_desc_t *md, bool bias,
+                                      dnnl_primitive_attr_t attr, dnnl_primitive_desc_t *pd)
 {
     dnnl_matmul_desc_t desc;
     TRY_STATUS(dnnl_matmul_desc_init(&desc, &md[OF_A], &md[OF_B], bias ? &md[OF_BIAS] : NULL, &md[OF_C]));
     return dnnl_primitive_desc_create(pd, &desc, attr, engine, NULL);
 }
 #endif
-/* ---- both versions ---------------------------------------------------------------------------------------------------- */
+/* ---- both versions ----------------------------------------------------------------------------------------------- */
 
 static dnnl_data_type_t type_of(int32_t dt) { return dt == DT_F32 ? dnnl_f32 : dnnl_bf16; }
 
-static dnnl_status_t describe_matrix(dnnl_memory_desc_t *md, int64_t rows, int64_t cols, int64_t ld, bool transposed, int32_t dt)
+static dnnl_status_t describe_matrix(dnnl_memory_desc_t *md, int64_t rows, int64_t cols, int64_t ld, bool transposed,
+                                     int32_t dt)
 {
     const dnnl_dims_t dims = {rows, cols}, strides = {transposed ? 1 : ld, transposed ? ld : 1};
     return describe(md, dims, type_of(dt), strides);
@@ -77,7 +84,8 @@ static dnnl_status_t set_attributes(dnnl_primitive_attr_t attr, bool accumulate)
     return status;
 }
 
-static dnnl_status_t choose(dnnl_engine_t engine, const onednn_key *key, dnnl_memory_desc_t *md, dnnl_primitive_desc_t *pd)
+static dnnl_status_t choose(dnnl_engine_t engine, const onednn_key *key, dnnl_memory_desc_t *md,
+                            dnnl_primitive_desc_t *pd)
 {
     dnnl_primitive_attr_t attr;
     TRY_STATUS(dnnl_primitive_attr_create(&attr));
@@ -95,7 +103,8 @@ static dnnl_status_t make_primitive(dnnl_engine_t engine, const dnnl_primitive_d
     return dnnl_primitive_create(&p->primitive, pd);
 }
 
-static dnnl_status_t make_memories(dnnl_engine_t engine, const onednn_key *key, dnnl_memory_desc_t *md, onednn_product *p)
+static dnnl_status_t make_memories(dnnl_engine_t engine, const onednn_key *key, dnnl_memory_desc_t *md,
+                                   onednn_product *p)
 {
     TRY_STATUS(dnnl_memory_create(&p->a, DESC(md[OF_A]), engine, DNNL_MEMORY_NONE));
     TRY_STATUS(dnnl_memory_create(&p->b, DESC(md[OF_B]), engine, DNNL_MEMORY_NONE));
@@ -124,8 +133,11 @@ dnnl_status_t onednn_run(const onednn_product *p, dnnl_stream_t stream, const on
     TRY_STATUS(dnnl_memory_set_data_handle(p->c, x->c));
     TRY_STATUS(dnnl_memory_set_data_handle(p->scratchpad, x->scratchpad));
     if (p->bias) TRY_STATUS(dnnl_memory_set_data_handle(p->bias, (void *)(uintptr_t)x->bias));
-    const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, p->a}, {DNNL_ARG_WEIGHTS, p->b}, {DNNL_ARG_DST, p->c},
-                                    {DNNL_ARG_SCRATCHPAD, p->scratchpad}, {DNNL_ARG_BIAS, p->bias}};
+    const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, p->a},
+                                    {DNNL_ARG_WEIGHTS, p->b},
+                                    {DNNL_ARG_DST, p->c},
+                                    {DNNL_ARG_SCRATCHPAD, p->scratchpad},
+                                    {DNNL_ARG_BIAS, p->bias}};
     return dnnl_primitive_execute(p->primitive, stream, p->bias ? 5 : 4, args);
 }
 

@@ -1,4 +1,5 @@
-/* cpu_onednn.h - the one place that knows oneDNN's C API, of versions 2 and 3: a matrix product of one shape as a primitive with its memories. */
+/* cpu_onednn.h - the one place that knows oneDNN's C API, of versions 2 and 3: a matrix product of one shape as a
+ * primitive with its memories. */
 #ifndef DTRAIN_CPU_ONEDNN_H
 #define DTRAIN_CPU_ONEDNN_H
 
@@ -22,8 +23,8 @@ typedef struct onednn_operands {
     void *c, *scratchpad;
 } onednn_operands;
 
-/** Makes a primitive: about a millisecond. What oneDNN does not compute on this processor gives dnnl_unimplemented. After a failure
- *  onednn_destroy() frees what was made. */
+/** Makes a primitive: about a millisecond. What oneDNN does not compute on this processor gives dnnl_unimplemented.
+ *  After a failure onednn_destroy() frees what was made. */
 dnnl_status_t onednn_create(dnnl_engine_t engine, const onednn_key *key, onednn_product *p);
 dnnl_status_t onednn_run(const onednn_product *p, dnnl_stream_t stream, const onednn_operands *x);
 void onednn_destroy(onednn_product *p);
@@ -32,7 +33,8 @@ void onednn_destroy(onednn_product *p);
     do {                                                                                                               \
         const dnnl_status_t s_ = (call);                                                                               \
         if (s_ != dnnl_success)                                                                                        \
-            return dt_fail(s_ == dnnl_out_of_memory ? DT_ERR_MEMORY : DT_ERR_FAULT, "oneDNN status %d from %s", (int)s_, #call); \
+            return dt_fail(s_ == dnnl_out_of_memory ? DT_ERR_MEMORY : DT_ERR_FAULT, "oneDNN status %d from %s",        \
+                           (int)s_, #call);                                                                            \
     } while (0)
 
 #endif

@@ -1,43 +1,44 @@
 /* cpu_optimizer.c - classifier, optimizer and reductions of the CPU device.
  *
- * Reductions cut their input into at most CPU_MAX_PARTIALS pieces whose number depends on the length alone, and add the pieces
- * in order. */
+ * Reductions cut their input into at most CPU_MAX_PARTIALS pieces whose number depends on the length alone, and add the
+ * pieces in order. */
 #include "cpu.h"
 #include <inttypes.h>
 
-dt_err cpu_classifier(dt_device *dev, const dt_classifier *cl, float *logits, const int32_t *target, const float *weight, float *logp,
-                      uint8_t *hit, float *entropy, dt_stream *stream)
+dt_err cpu_classifier(dt_device *dev, const dt_classifier *cl, float *logits, const int32_t *target,
+                      const float *weight, float *logp, uint8_t *hit, float *entropy, dt_stream *stream)
 {
     const cpu_state *cpu = cpu_of(dev);
     DT_CHECK(cl->n_vocab > 0 && cl->logits_ld >= cl->n_vocab && cl->inv_temperature > 0, DT_ERR_ARG,
              "classifier: %" PRId64 " classes in rows %" PRId64 " apart, 1/T = %g", cl->n_vocab, cl->logits_ld,
              (double)cl->inv_temperature);
-    CPU_PARALLEL_FOR(cpu, r, cl->n_rows)
-    {
-        cpu->k->classifier(cl, logits + r * cl->logits_ld, target[r], weight ? weight + r : NULL, logp + r, hit ? hit + r : NULL,
-                           entropy ? entropy + r : NULL);
+    CPU_PARALLEL_FOR (cpu, r, cl->n_rows) {
+        cpu->k->classifier(cl, logits + r * cl->logits_ld, target[r], weight ? weight + r : NULL, logp + r,
+                           hit ? hit + r : NULL, entropy ? entropy + r : NULL);
     }
     return DT_OK;
 }
 
-/* At most 512 rows, about 128 MiB of logits, and never more than half of a large micro-batch. Each chunk reads the vocabulary matrix twice and reads and
- * writes its gradient, whatever its rows: 1024 rows of GPT-2's vocabulary in chunks of 128, 256, 512, 1024 took 1300, 840, 610, 510 ms in bf16, 2280,
- * 2110, 2050, 1950 in fp32 (one thread, bench_model's clock). */
+/* At most 512 rows, about 128 MiB of logits, and never more than half of a large micro-batch. Each chunk reads the
+ * vocabulary matrix twice and reads and writes its gradient, whatever its rows: 1024 rows of GPT-2's vocabulary in
+ * chunks of 128, 256, 512, 1024 took 1300, 840, 610, 510 ms in bf16, 2280, 2110, 2050, 1950 in fp32 (one thread,
+ * bench_model's clock). */
 int64_t cpu_classifier_rows(const dt_device *dev, int64_t n_vocab, int64_t n_tok)
 {
     enum { MOST = 512, LEAST = 16, LOGITS = (128 << 20) / sizeof(float) };
-    const int64_t fit = LOGITS / n_vocab / LEAST * LEAST, half = (n_tok / 2 + LEAST - 1) / LEAST * LEAST, rows = cpu_min(MOST, cpu_min(fit, half));
+    const int64_t fit = LOGITS / n_vocab / LEAST * LEAST, half = (n_tok / 2 + LEAST - 1) / LEAST * LEAST,
+                  rows = cpu_min(MOST, cpu_min(fit, half));
     return cpu_min(n_tok, rows > LEAST ? rows : LEAST);
 }
 
-dt_err cpu_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m, float *v,
-                      void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
+dt_err cpu_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m,
+                      float *v, void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
 {
     const cpu_state *cpu = cpu_of(dev);
-    CPU_PARALLEL_FOR(cpu, turn, cpu_n_chunks(n, CPU_CHUNK))
-    {
+    CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(n, CPU_CHUNK)) {
         const int64_t i = turn * CPU_CHUNK, len = cpu_min(CPU_CHUNK, n - i);
-        cpu->k->adamw(opt, cpu_at(grad, gt, i), gt, master + i, m + i, v + i, param ? cpu_at_w(param, param_dt, i) : NULL, param_dt, len);
+        cpu->k->adamw(opt, cpu_at(grad, gt, i), gt, master + i, m + i, v + i,
+                      param ? cpu_at_w(param, param_dt, i) : NULL, param_dt, len);
     }
     return DT_OK;
 }
@@ -53,8 +54,7 @@ dt_err cpu_sum_squares(dt_device *dev, const void *x, dt_dtype dt, int64_t n, do
 {
     cpu_state *cpu = cpu_of(dev);
     const int64_t piece = piece_len(n), n_pieces = cpu_n_chunks(n, piece);
-    CPU_PARALLEL_FOR(cpu, p, n_pieces)
-    {
+    CPU_PARALLEL_FOR (cpu, p, n_pieces) {
         cpu->partial[p] = cpu->k->sum_squares(cpu_at(x, dt, p * piece), dt, cpu_min(piece, n - p * piece));
     }
     double sum = 0;
@@ -67,8 +67,7 @@ dt_err cpu_abs_max(dt_device *dev, const void *x, dt_dtype dt, int64_t n, float 
 {
     cpu_state *cpu = cpu_of(dev);
     const int64_t piece = piece_len(n), n_pieces = cpu_n_chunks(n, piece);
-    CPU_PARALLEL_FOR(cpu, p, n_pieces)
-    {
+    CPU_PARALLEL_FOR (cpu, p, n_pieces) {
         cpu->partial_max[p] = cpu->k->abs_max(cpu_at(x, dt, p * piece), dt, cpu_min(piece, n - p * piece));
     }
     float max = 0;
@@ -77,17 +76,18 @@ dt_err cpu_abs_max(dt_device *dev, const void *x, dt_dtype dt, int64_t n, float 
     return DT_OK;
 }
 
-dt_err cpu_sum_squares_fixed(dt_device *dev, const void *x, dt_dtype dt, int64_t n, int shift, uint64_t result[2], dt_stream *stream)
+dt_err cpu_sum_squares_fixed(dt_device *dev, const void *x, dt_dtype dt, int64_t n, int shift, uint64_t result[2],
+                             dt_stream *stream)
 {
     cpu_state *cpu = cpu_of(dev);
     enum { STEP = 2048 }; /* what the kernel sums in 64 bits */
     const int64_t piece = piece_len(n), n_pieces = cpu_n_chunks(n, piece);
-    CPU_PARALLEL_FOR(cpu, p, n_pieces)
-    {
+    CPU_PARALLEL_FOR (cpu, p, n_pieces) {
         uint64_t *sum = cpu->partial_fixed[p];
         sum[0] = sum[1] = 0;
         const int64_t last = cpu_min((p + 1) * piece, n);
-        for (int64_t i = p * piece; i < last; i += STEP) cpu->k->sum_squares_fixed(cpu_at(x, dt, i), dt, cpu_min(STEP, last - i), shift, sum);
+        for (int64_t i = p * piece; i < last; i += STEP)
+            cpu->k->sum_squares_fixed(cpu_at(x, dt, i), dt, cpu_min(STEP, last - i), shift, sum);
     }
     uint64_t low = 0, high = 0;
     for (int64_t p = 0; p < n_pieces; p++) {

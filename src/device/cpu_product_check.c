@@ -1,10 +1,12 @@
-/* cpu_product_check.c - does a library compute products of one form? Libraries have been wrong for single forms and versions (oneDNN 3.7 ignores
- * strides of single rows and columns), so each form is tried once, on matrices of small integers: every sum is exact in bf16, so the answer
- * must be equal, and what lies between the rows of C must stay as it was. */
+/* cpu_product_check.c - does a library compute products of one form? Libraries have been wrong for single forms and
+ * versions (oneDNN 3.7 ignores strides of single rows and columns), so each form is tried once, on matrices of small
+ * integers: every sum is exact in bf16, so the answer must be equal, and what lies between the rows of C must stay as
+ * it was. */
 #include "cpu.h"
 #include <string.h>
 
-/* m as padded rows come (cpu_matmul.c), n and k of no round number, rows some elements further apart than they are long. */
+/* m as padded rows come (cpu_matmul.c), n and k of no round number, rows some elements further apart than they are
+ * long. */
 enum { M = 48, N = 35, K = 37, GAP = 3, MOST = (M + GAP) * (M + GAP) };
 
 /* -2 .. 2, without a period that divides a row. */
@@ -32,7 +34,8 @@ static int32_t wanted(const dt_matmul *mm, const numbers *x, bool bias, int64_t 
     if (j >= N) return x->c[i * mm->ldc + j]; /* between the rows */
     int32_t sum = (mm->accumulate ? x->c[i * mm->ldc + j] : 0) + (bias ? x->bias[j] : 0);
     for (int64_t p = 0; p < K; p++)
-        sum += x->a[mm->trans_a ? p * mm->lda + i : i * mm->lda + p] * x->b[mm->trans_b ? j * mm->ldb + p : p * mm->ldb + j];
+        sum += x->a[mm->trans_a ? p * mm->lda + i : i * mm->lda + p] *
+               x->b[mm->trans_b ? j * mm->ldb + p : p * mm->ldb + j];
     return sum;
 }
 
@@ -41,7 +44,8 @@ static bool is_right(const dt_matmul *mm, const numbers *x, bool bias, const voi
     for (int64_t i = 0; i < M; i++)
         for (int64_t j = 0; j < mm->ldc; j++) {
             const int64_t at = i * mm->ldc + j;
-            const float found = mm->c_dtype == DT_F32 ? ((const float *)c)[at] : dt_bf16_to_float(((const uint16_t *)c)[at]);
+            const float found =
+                mm->c_dtype == DT_F32 ? ((const float *)c)[at] : dt_bf16_to_float(((const uint16_t *)c)[at]);
             if (found != (float)wanted(mm, x, bias, i, j)) return false;
         }
     return true;
@@ -51,10 +55,18 @@ bool cpu_product_is_right(cpu_state *cpu, const dt_matmul *form, bool bias, cpu_
 {
     float a[MOST], b[MOST], c[MOST], bias_row[N];
     numbers x;
-    dt_matmul mm = {.m = M, .n = N, .k = K, .trans_a = form->trans_a, .trans_b = form->trans_b, .dt = form->dt, .c_dtype = form->c_dtype,
-                    .accumulate = form->accumulate, .ldc = N + GAP};
+    dt_matmul mm = {.m = M,
+                    .n = N,
+                    .k = K,
+                    .trans_a = form->trans_a,
+                    .trans_b = form->trans_b,
+                    .dt = form->dt,
+                    .c_dtype = form->c_dtype,
+                    .accumulate = form->accumulate,
+                    .ldc = N + GAP};
     mm.lda = (mm.trans_a ? M : K) + GAP, mm.ldb = (mm.trans_b ? K : N) + GAP;
-    fill(x.a, a, mm.dt, MOST, 1), fill(x.b, b, mm.dt, MOST, 2), fill(x.bias, bias_row, mm.dt, N, 3), fill(x.c, c, mm.c_dtype, MOST, 4);
+    fill(x.a, a, mm.dt, MOST, 1), fill(x.b, b, mm.dt, MOST, 2), fill(x.bias, bias_row, mm.dt, N, 3),
+        fill(x.c, c, mm.c_dtype, MOST, 4);
     const bool ran = run(cpu, &mm, a, b, bias ? bias_row : NULL, c) == DT_OK && dt_fault("product.check") == DT_OK;
     if (!ran) dt_error_clear();
     return ran && is_right(&mm, &x, bias, c);

@@ -1,6 +1,7 @@
 /* cpu_rows.c - products whose rows do not depend on one another: which thread does which columns.
  *
- * Columns are divided into pieces small enough that all threads end together and large enough that a piece is read at the speed of memory. */
+ * Columns are divided into pieces small enough that all threads end together and large enough that a piece is read at
+ * the speed of memory. */
 #include "cpu.h"
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,8 @@ static int64_t piece_columns(const cpu_state *cpu, const dt_matmul *mm)
     return cpu_min(share, COLUMNS * (n < 1 ? 1 : n > 4 ? 4 : n));
 }
 
-void cpu_rows_product(const cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c)
+void cpu_rows_product(const cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias,
+                      void *c)
 {
     const dt_rows_product p = {.mm = mm, .a = a, .b = b, .bias = bias, .c = c, .pairs = cpu->pairs};
     const int64_t columns = piece_columns(cpu, mm), n_pieces = cpu_n_chunks(mm->n, columns);

@@ -28,8 +28,10 @@ dt_err dt_device_open(dt_device *dev, const char *name, int local_rank, int n_th
 {
     *dev = (dt_device){0};
     const dt_device_ops *ops = cpu_or_queue(find_backend(name));
-    DT_CHECK(ops, DT_ERR_USAGE, "run.device = %s: this program was built with: %s (or auto)", name, dt_device_backends());
-    DT_CHECK(ledger && n_threads >= 0, DT_ERR_ARG, "dt_device_open: ledger %p, n_threads %d", (void *)ledger, n_threads);
+    DT_CHECK(ops, DT_ERR_USAGE, "run.device = %s: this program was built with: %s (or auto)", name,
+             dt_device_backends());
+    DT_CHECK(ledger && n_threads >= 0, DT_ERR_ARG, "dt_device_open: ledger %p, n_threads %d", (void *)ledger,
+             n_threads);
     *dev = (dt_device){.ops = ops, .ledger = ledger, .local_rank = local_rank};
     const dt_err err = ops->open(dev, local_rank, n_threads);
     if (err != DT_OK) {
@@ -44,7 +46,8 @@ dt_err dt_device_open_to_plan(dt_device *dev, const char *name, int n_threads, d
 {
     *dev = (dt_device){0};
     const dt_device_ops *ops = find_backend(name);
-    DT_CHECK(ops, DT_ERR_USAGE, "run.device = %s: this program was built with: %s (or auto)", name, dt_device_backends());
+    DT_CHECK(ops, DT_ERR_USAGE, "run.device = %s: this program was built with: %s (or auto)", name,
+             dt_device_backends());
     *dev = (dt_device){.ops = ops, .ledger = ledger};
     const dt_err err = ops->plan ? ops->plan(dev, n_threads) : ops->open(dev, 0, n_threads);
     if (err != DT_OK) *dev = (dt_device){0};
@@ -62,7 +65,8 @@ size_t dt_device_overhead(const dt_device *dev) { return dev->ops->overhead(dev)
 dt_err dt_buf_alloc(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt_memcat category)
 {
     *b = (dt_buf){0};
-    DT_CHECK(dev && dev->ops && category < DT_N_MEMCAT, DT_ERR_ARG, "dt_buf_alloc: no open device, or category %d", (int)category);
+    DT_CHECK(dev && dev->ops && category < DT_N_MEMCAT, DT_ERR_ARG, "dt_buf_alloc: no open device, or category %d",
+             (int)category);
     if (nbytes == 0) {
         *b = (dt_buf){.dev = dev, .category = category, .place = place, .owned = true};
         return DT_OK;
@@ -71,8 +75,9 @@ dt_err dt_buf_alloc(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt
     const dt_err err = dev->ops->alloc(dev, place, nbytes, &ptr);
     if (err == DT_ERR_MEMORY) {
         char asked[24], held[24], left[24];
-        return dt_fail(err, "not enough %s memory for %s: %s requested, %s in use by this process, %s free", place == DT_ON_HOST ? "host" : dev->ops->name,
-                       dt_memcat_name(category), dt_format_bytes((double)nbytes, asked),
+        return dt_fail(err, "not enough %s memory for %s: %s requested, %s in use by this process, %s free",
+                       place == DT_ON_HOST ? "host" : dev->ops->name, dt_memcat_name(category),
+                       dt_format_bytes((double)nbytes, asked),
                        dt_format_bytes((double)atomic_load(&dev->ledger->total_now), held),
                        dt_format_bytes((double)dev->ops->memory_free(dev), left));
     }

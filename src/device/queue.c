@@ -1,10 +1,12 @@
-/* queue.c - a device that is honest about time, for tests: the CPU's operations, run as late and in as odd an order as the contract allows.
+/* queue.c - a device that is honest about time, for tests: the CPU's operations, run as late and in as odd an order as
+ * the contract allows.
  *
- * On the CPU device all is done when a call returns, and the host can read what it likes, so a missing event, copy or synchronisation never
- * shows. Here an operation only joins its stream. Streams run by turns drawn from DTRAIN_QUEUE_SEED: at once, now and then, or not before
- * somebody waits; an event is the only order between two of them. Copies from and to the host read and write when they run, not when they
- * are called. Device memory is out of the host's reach: addresses carry a bit that no mapping has, so touching one ends the program, and an
- * operation that is handed host memory is refused. Fresh memory is full of NaN. What fails in a queue is returned by the next
+ * On the CPU device all is done when a call returns, and the host can read what it likes, so a missing event, copy or
+ * synchronisation never shows. Here an operation only joins its stream. Streams run by turns drawn from
+ * DTRAIN_QUEUE_SEED: at once, now and then, or not before somebody waits; an event is the only order between two of
+ * them. Copies from and to the host read and write when they run, not when they are called. Device memory is out of the
+ * host's reach: addresses carry a bit that no mapping has, so touching one ends the program, and an operation that is
+ * handed host memory is refused. Fresh memory is full of NaN. What fails in a queue is returned by the next
  * synchronisation. Waits of the host, and copies that are not from or to pinned memory, are counted.
  *
  * DTRAIN_DEVICE=queue puts it in the place of the CPU device. */
@@ -68,7 +70,7 @@ static void *device_arg(queue_state *q, const void *p)
     return near(p);
 }
 
-/* ---- running ------------------------------------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 static bool ready(const dt_stream *s)
 {
@@ -135,8 +137,8 @@ static dt_err append(queue_state *q, dt_stream *s, const entry *e)
     return DT_OK;
 }
 
-static dt_err push(dt_device *dev, dt_stream *stream, const char *name, dt_err (*run)(dt_device *, const void *), const void *args,
-                   size_t nbytes)
+static dt_err push(dt_device *dev, dt_stream *stream, const char *name, dt_err (*run)(dt_device *, const void *),
+                   const void *args, size_t nbytes)
 {
     queue_state *q = state_of(dev);
     entry e = {.kind = RUN, .run = run};
@@ -148,7 +150,7 @@ static dt_err push(dt_device *dev, dt_stream *stream, const char *name, dt_err (
     return append(q, stream_of(dev, stream), &e);
 }
 
-/* ---- open, close, memory ------------------------------------------------------------------------------------------- */
+/* ---- open, close, memory ----------------------------------------------------------------------------------------- */
 
 static dt_err queue_open(dt_device *dev, int local_rank, int n_threads)
 {
@@ -159,8 +161,10 @@ static dt_err queue_open(dt_device *dev, int local_rank, int n_threads)
     q->streams[q->n_streams++] = &q->first;
     q->cpu = (dt_device){.ops = &dt_device_cpu_ops, .ledger = dev->ledger, .local_rank = local_rank};
     const dt_err err = q->cpu.ops->open(&q->cpu, local_rank, n_threads);
-    if (err != DT_OK) free(q);
-    else dev->impl = q;
+    if (err != DT_OK)
+        free(q);
+    else
+        dev->impl = q;
     return err;
 }
 
@@ -224,7 +228,7 @@ static void queue_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes)
 
 dt_queue_counts dt_device_queue_counts(const dt_device *dev) { return state_of(dev)->counts; }
 
-/* ---- streams and events -------------------------------------------------------------------------------------------- */
+/* ---- streams and events ------------------------------------------------------------------------------------------ */
 
 static dt_err queue_stream_create(dt_device *dev, dt_stream **stream)
 {
@@ -274,13 +278,15 @@ static void queue_event_destroy(dt_device *dev, dt_event *event)
 static dt_err queue_event_record(dt_device *dev, dt_event *event, dt_stream *stream)
 {
     event->n_queued++;
-    return append(state_of(dev), stream_of(dev, stream), &(entry){.kind = RECORD, .event = event, .serial = ++event->recorded});
+    return append(state_of(dev), stream_of(dev, stream),
+                  &(entry){.kind = RECORD, .event = event, .serial = ++event->recorded});
 }
 
 static dt_err queue_event_wait(dt_device *dev, dt_event *event, dt_stream *stream)
 {
     event->n_queued++;
-    return append(state_of(dev), stream_of(dev, stream), &(entry){.kind = WAIT, .event = event, .serial = event->recorded});
+    return append(state_of(dev), stream_of(dev, stream),
+                  &(entry){.kind = WAIT, .event = event, .serial = event->recorded});
 }
 
 static dt_err queue_event_elapsed_ms(dt_device *dev, dt_event *from, dt_event *to, float *ms)
@@ -289,16 +295,16 @@ static dt_err queue_event_elapsed_ms(dt_device *dev, dt_event *from, dt_event *t
     return DT_OK;
 }
 
-/* ---- operations: a struct of arguments, the call when its turn comes, and the entry of the table ----------------------- */
+/* ---- operations: a struct of arguments, the call when its turn comes, and the entry of the table ----------------- */
 
-#define CALL(op, fields, ...)                                                                                                        \
-    typedef struct op##_call {                                                                                                       \
-        fields;                                                                                                                      \
-    } op##_call;                                                                                                                     \
-    static dt_err op##_run(dt_device *cpu, const void *args)                                                                         \
-    {                                                                                                                                \
-        const op##_call *x = args;                                                                                                   \
-        return cpu->ops->op(cpu, __VA_ARGS__, NULL);                                                                                 \
+#define CALL(op, fields, ...)                                                                                          \
+    typedef struct op##_call {                                                                                         \
+        fields;                                                                                                        \
+    } op##_call;                                                                                                       \
+    static dt_err op##_run(dt_device *cpu, const void *args)                                                           \
+    {                                                                                                                  \
+        const op##_call *x = args;                                                                                     \
+        return cpu->ops->op(cpu, __VA_ARGS__, NULL);                                                                   \
     }
 #define PUSH(op, ...) push(dev, s, #op, op##_run, &(op##_call){__VA_ARGS__}, sizeof(op##_call))
 #define AT(p) device_arg(state_of(dev), p)
@@ -314,16 +320,18 @@ static dt_err queue_copy(dt_device *dev, void *dst, const void *src, size_t nbyt
 CALL(zero, void *dst; size_t nbytes, x->dst, x->nbytes)
 static dt_err queue_zero(dt_device *dev, void *dst, size_t nbytes, dt_stream *s) { return PUSH(zero, AT(dst), nbytes); }
 
-CALL(convert, const void *src; dt_dtype src_dt; void *dst; dt_dtype dst_dt; int64_t n, x->src, x->src_dt, x->dst, x->dst_dt, x->n)
-static dt_err queue_convert(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n, dt_stream *s)
+CALL(convert, const void *src; dt_dtype src_dt; void *dst; dt_dtype dst_dt;
+     int64_t n, x->src, x->src_dt, x->dst, x->dst_dt, x->n)
+static dt_err queue_convert(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n,
+                            dt_stream *s)
 {
     return PUSH(convert, AT(src), src_dt, AT(dst), dst_dt, n);
 }
 
-CALL(add_into, const void *src; dt_dtype src_dt; void *dst; dt_dtype dst_dt; bool accumulate; int64_t n, x->src, x->src_dt, x->dst,
-     x->dst_dt, x->accumulate, x->n)
-static dt_err queue_add_into(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate, int64_t n,
-                             dt_stream *s)
+CALL(add_into, const void *src; dt_dtype src_dt; void *dst; dt_dtype dst_dt; bool accumulate;
+     int64_t n, x->src, x->src_dt, x->dst, x->dst_dt, x->accumulate, x->n)
+static dt_err queue_add_into(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt,
+                             bool accumulate, int64_t n, dt_stream *s)
 {
     return PUSH(add_into, AT(src), src_dt, AT(dst), dst_dt, accumulate, n);
 }
@@ -334,92 +342,102 @@ static dt_err queue_add(dt_device *dev, const void *a, const void *b, void *c, d
     return PUSH(add, AT(a), AT(b), AT(c), dt, n);
 }
 
-CALL(gather_rows, const void *src; const int32_t *index; void *dst; int64_t n_rows; int64_t width; dt_dtype dt, x->src, x->index, x->dst,
-     x->n_rows, x->width, x->dt)
-static dt_err queue_gather_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width,
-                                dt_dtype dt, dt_stream *s)
+CALL(gather_rows, const void *src; const int32_t *index; void *dst; int64_t n_rows; int64_t width;
+     dt_dtype dt, x->src, x->index, x->dst, x->n_rows, x->width, x->dt)
+static dt_err queue_gather_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows,
+                                int64_t width, dt_dtype dt, dt_stream *s)
 {
     return PUSH(gather_rows, AT(src), AT(index), AT(dst), n_rows, width, dt);
 }
 
-CALL(scatter_rows, const void *src; const int32_t *index; void *dst; int64_t n_rows; int64_t width; dt_dtype dt, x->src, x->index,
-     x->dst, x->n_rows, x->width, x->dt)
-static dt_err queue_scatter_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width,
-                                 dt_dtype dt, dt_stream *s)
+CALL(scatter_rows, const void *src; const int32_t *index; void *dst; int64_t n_rows; int64_t width;
+     dt_dtype dt, x->src, x->index, x->dst, x->n_rows, x->width, x->dt)
+static dt_err queue_scatter_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows,
+                                 int64_t width, dt_dtype dt, dt_stream *s)
 {
     return PUSH(scatter_rows, AT(src), AT(index), AT(dst), n_rows, width, dt);
 }
 
 CALL(matmul, dt_matmul mm; const void *a; const void *b; const void *bias; void *c, &x->mm, x->a, x->b, x->bias, x->c)
-static dt_err queue_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c, dt_stream *s)
+static dt_err queue_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c,
+                           dt_stream *s)
 {
     return PUSH(matmul, *mm, AT(a), AT(b), AT(bias), AT(c));
 }
 
-CALL(bias_backward, const void *dy; int64_t m; int64_t n; int64_t ld; dt_dtype dt; void *dbias; dt_dtype gt; bool accumulate, x->dy,
-     x->m, x->n, x->ld, x->dt, x->dbias, x->gt, x->accumulate)
-static dt_err queue_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n, int64_t ld, dt_dtype dt, void *dbias, dt_dtype gt,
-                                  bool accumulate, dt_stream *s)
+CALL(bias_backward, const void *dy; int64_t m; int64_t n; int64_t ld; dt_dtype dt; void *dbias; dt_dtype gt;
+     bool accumulate, x->dy, x->m, x->n, x->ld, x->dt, x->dbias, x->gt, x->accumulate)
+static dt_err queue_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n, int64_t ld, dt_dtype dt,
+                                  void *dbias, dt_dtype gt, bool accumulate, dt_stream *s)
 {
     return PUSH(bias_backward, AT(dy), m, n, ld, dt, AT(dbias), gt, accumulate);
 }
 
-CALL(embedding_forward, const int32_t *token; const int32_t *pos; const void *wte; const void *wpe; void *out; int64_t n_tok;
-     int64_t width; dt_dtype dt, x->token, x->pos, x->wte, x->wpe, x->out, x->n_tok, x->width, x->dt)
-static dt_err queue_embedding_forward(dt_device *dev, const int32_t *token, const int32_t *pos, const void *wte, const void *wpe,
-                                      void *out, int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *s)
+CALL(embedding_forward, const int32_t *token; const int32_t *pos; const void *wte; const void *wpe; void *out;
+     int64_t n_tok; int64_t width; dt_dtype dt, x->token, x->pos, x->wte, x->wpe, x->out, x->n_tok, x->width, x->dt)
+static dt_err queue_embedding_forward(dt_device *dev, const int32_t *token, const int32_t *pos, const void *wte,
+                                      const void *wpe, void *out, int64_t n_tok, int64_t width, dt_dtype dt,
+                                      dt_stream *s)
 {
     return PUSH(embedding_forward, AT(token), AT(pos), AT(wte), AT(wpe), AT(out), n_tok, width, dt);
 }
 
-CALL(embedding_backward, const void *dout; const int32_t *id; const int32_t *order; void *grad; int64_t n_tok; int64_t width;
-     dt_dtype dt; dt_dtype gt, x->dout, x->id, x->order, x->grad, x->n_tok, x->width, x->dt, x->gt)
-static dt_err queue_embedding_backward(dt_device *dev, const void *dout, const int32_t *id, const int32_t *order, void *table_grad,
-                                       int64_t n_tok, int64_t width, dt_dtype dt, dt_dtype gt, dt_stream *s)
+CALL(embedding_backward, const void *dout; const int32_t *id; const int32_t *order; void *grad; int64_t n_tok;
+     int64_t width; dt_dtype dt; dt_dtype gt, x->dout, x->id, x->order, x->grad, x->n_tok, x->width, x->dt, x->gt)
+static dt_err queue_embedding_backward(dt_device *dev, const void *dout, const int32_t *id, const int32_t *order,
+                                       void *table_grad, int64_t n_tok, int64_t width, dt_dtype dt, dt_dtype gt,
+                                       dt_stream *s)
 {
     return PUSH(embedding_backward, AT(dout), AT(id), AT(order), AT(table_grad), n_tok, width, dt, gt);
 }
 
-CALL(rmsnorm_forward, const void *in; const void *weight; void *y; float *rstd; int64_t n_rows; int64_t width; int64_t group;
-     int64_t group_ld; int64_t y_group_ld; float eps; dt_dtype dt, x->in, x->weight, x->y, x->rstd, x->n_rows, x->width, x->group,
-     x->group_ld, x->y_group_ld, x->eps, x->dt)
-static dt_err queue_rmsnorm_forward(dt_device *dev, const void *x, const void *weight, void *y, float *rstd, int64_t n_rows,
-                                    int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float eps, dt_dtype dt,
-                                    dt_stream *s)
+CALL(rmsnorm_forward, const void *in; const void *weight; void *y; float *rstd; int64_t n_rows; int64_t width;
+     int64_t group; int64_t group_ld; int64_t y_group_ld; float eps;
+     dt_dtype dt, x->in, x->weight, x->y, x->rstd, x->n_rows, x->width, x->group, x->group_ld, x->y_group_ld, x->eps,
+     x->dt)
+static dt_err queue_rmsnorm_forward(dt_device *dev, const void *x, const void *weight, void *y, float *rstd,
+                                    int64_t n_rows, int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld,
+                                    float eps, dt_dtype dt, dt_stream *s)
 {
-    return PUSH(rmsnorm_forward, AT(x), AT(weight), AT(y), AT(rstd), n_rows, width, group, group_ld, y_group_ld, eps, dt);
+    return PUSH(rmsnorm_forward, AT(x), AT(weight), AT(y), AT(rstd), n_rows, width, group, group_ld, y_group_ld, eps,
+                dt);
 }
 
-CALL(rmsnorm_backward, const void *in; const void *weight; const float *rstd; const void *dy; void *dx; bool add_to_dx; void *dweight;
-     dt_dtype gt; bool accumulate; int64_t n_rows; int64_t width; int64_t group; int64_t group_ld; int64_t y_group_ld; float *scratch;
-     dt_dtype dt, x->in, x->weight, x->rstd, x->dy, x->dx, x->add_to_dx, x->dweight, x->gt, x->accumulate, x->n_rows, x->width,
-     x->group, x->group_ld, x->y_group_ld, x->scratch, x->dt)
-static dt_err queue_rmsnorm_backward(dt_device *dev, const void *x, const void *weight, const float *rstd, const void *dy, void *dx,
-                                     bool add_to_dx, void *dweight, dt_dtype gt, bool accumulate, int64_t n_rows, int64_t width,
-                                     int64_t group, int64_t group_ld, int64_t y_group_ld, float *scratch, dt_dtype dt, dt_stream *s)
+CALL(rmsnorm_backward, const void *in; const void *weight; const float *rstd; const void *dy; void *dx; bool add_to_dx;
+     void *dweight; dt_dtype gt; bool accumulate; int64_t n_rows; int64_t width; int64_t group; int64_t group_ld;
+     int64_t y_group_ld; float *scratch;
+     dt_dtype dt, x->in, x->weight, x->rstd, x->dy, x->dx, x->add_to_dx, x->dweight, x->gt, x->accumulate, x->n_rows,
+     x->width, x->group, x->group_ld, x->y_group_ld, x->scratch, x->dt)
+static dt_err queue_rmsnorm_backward(dt_device *dev, const void *x, const void *weight, const float *rstd,
+                                     const void *dy, void *dx, bool add_to_dx, void *dweight, dt_dtype gt,
+                                     bool accumulate, int64_t n_rows, int64_t width, int64_t group, int64_t group_ld,
+                                     int64_t y_group_ld, float *scratch, dt_dtype dt, dt_stream *s)
 {
-    return PUSH(rmsnorm_backward, AT(x), AT(weight), AT(rstd), AT(dy), AT(dx), add_to_dx, AT(dweight), gt, accumulate, n_rows, width,
-                group, group_ld, y_group_ld, AT(scratch), dt);
+    return PUSH(rmsnorm_backward, AT(x), AT(weight), AT(rstd), AT(dy), AT(dx), add_to_dx, AT(dweight), gt, accumulate,
+                n_rows, width, group, group_ld, y_group_ld, AT(scratch), dt);
 }
 
-CALL(layernorm_forward, const void *in; const void *weight; const void *bias; void *y; float *mean; float *rstd; int64_t n_rows;
-     int64_t width; float eps; dt_dtype dt, x->in, x->weight, x->bias, x->y, x->mean, x->rstd, x->n_rows, x->width, x->eps, x->dt)
-static dt_err queue_layernorm_forward(dt_device *dev, const void *x, const void *weight, const void *bias, void *y, float *mean,
-                                      float *rstd, int64_t n_rows, int64_t width, float eps, dt_dtype dt, dt_stream *s)
+CALL(layernorm_forward, const void *in; const void *weight; const void *bias; void *y; float *mean; float *rstd;
+     int64_t n_rows; int64_t width; float eps;
+     dt_dtype dt, x->in, x->weight, x->bias, x->y, x->mean, x->rstd, x->n_rows, x->width, x->eps, x->dt)
+static dt_err queue_layernorm_forward(dt_device *dev, const void *x, const void *weight, const void *bias, void *y,
+                                      float *mean, float *rstd, int64_t n_rows, int64_t width, float eps, dt_dtype dt,
+                                      dt_stream *s)
 {
     return PUSH(layernorm_forward, AT(x), AT(weight), AT(bias), AT(y), AT(mean), AT(rstd), n_rows, width, eps, dt);
 }
 
-CALL(layernorm_backward, const void *in; const void *weight; const float *mean; const float *rstd; const void *dy; void *dx;
-     bool add_to_dx; void *dweight; void *dbias; dt_dtype gt; bool accumulate; int64_t n_rows; int64_t width; float *scratch;
-     dt_dtype dt, x->in, x->weight, x->mean, x->rstd, x->dy, x->dx, x->add_to_dx, x->dweight, x->dbias, x->gt, x->accumulate,
-     x->n_rows, x->width, x->scratch, x->dt)
-static dt_err queue_layernorm_backward(dt_device *dev, const void *x, const void *weight, const float *mean, const float *rstd,
-                                       const void *dy, void *dx, bool add_to_dx, void *dweight, void *dbias, dt_dtype gt,
-                                       bool accumulate, int64_t n_rows, int64_t width, float *scratch, dt_dtype dt, dt_stream *s)
+CALL(layernorm_backward, const void *in; const void *weight; const float *mean; const float *rstd; const void *dy;
+     void *dx; bool add_to_dx; void *dweight; void *dbias; dt_dtype gt; bool accumulate; int64_t n_rows; int64_t width;
+     float *scratch; dt_dtype dt, x->in, x->weight, x->mean, x->rstd, x->dy, x->dx, x->add_to_dx, x->dweight, x->dbias,
+                     x->gt, x->accumulate, x->n_rows, x->width, x->scratch, x->dt)
+static dt_err queue_layernorm_backward(dt_device *dev, const void *x, const void *weight, const float *mean,
+                                       const float *rstd, const void *dy, void *dx, bool add_to_dx, void *dweight,
+                                       void *dbias, dt_dtype gt, bool accumulate, int64_t n_rows, int64_t width,
+                                       float *scratch, dt_dtype dt, dt_stream *s)
 {
-    return PUSH(layernorm_backward, AT(x), AT(weight), AT(mean), AT(rstd), AT(dy), AT(dx), add_to_dx, AT(dweight), AT(dbias), gt,
-                accumulate, n_rows, width, AT(scratch), dt);
+    return PUSH(layernorm_backward, AT(x), AT(weight), AT(mean), AT(rstd), AT(dy), AT(dx), add_to_dx, AT(dweight),
+                AT(dbias), gt, accumulate, n_rows, width, AT(scratch), dt);
 }
 
 static int64_t queue_norm_scratch_elems(const dt_device *dev, int64_t width)
@@ -427,10 +445,11 @@ static int64_t queue_norm_scratch_elems(const dt_device *dev, int64_t width)
     return dt_device_cpu_ops.norm_scratch_elems(&state_of(dev)->cpu, width);
 }
 
-CALL(rope, void *in; const int32_t *pos; const float *cos_sin; int64_t n_tok; int64_t n_heads; int64_t head_dim; int64_t ld;
-     bool inverse; dt_dtype dt, x->in, x->pos, x->cos_sin, x->n_tok, x->n_heads, x->head_dim, x->ld, x->inverse, x->dt)
-static dt_err queue_rope(dt_device *dev, void *x, const int32_t *pos, const float *cos_sin, int64_t n_tok, int64_t n_heads,
-                         int64_t head_dim, int64_t ld, bool inverse, dt_dtype dt, dt_stream *s)
+CALL(rope, void *in; const int32_t *pos; const float *cos_sin; int64_t n_tok; int64_t n_heads; int64_t head_dim;
+     int64_t ld; bool inverse;
+     dt_dtype dt, x->in, x->pos, x->cos_sin, x->n_tok, x->n_heads, x->head_dim, x->ld, x->inverse, x->dt)
+static dt_err queue_rope(dt_device *dev, void *x, const int32_t *pos, const float *cos_sin, int64_t n_tok,
+                         int64_t n_heads, int64_t head_dim, int64_t ld, bool inverse, dt_dtype dt, dt_stream *s)
 {
     return PUSH(rope, AT(x), AT(pos), AT(cos_sin), n_tok, n_heads, head_dim, ld, inverse, dt);
 }
@@ -446,23 +465,23 @@ static dt_attention near_attention(dt_device *dev, const dt_attention *at)
     return mine;
 }
 
-CALL(attention_forward, dt_attention at; const void *q; const void *k; const void *v; void *out; float *lse, &x->at, x->q, x->k, x->v,
-     x->out, x->lse)
-static dt_err queue_attention_forward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v, void *out,
-                                      float *lse, dt_stream *s)
+CALL(attention_forward, dt_attention at; const void *q; const void *k; const void *v; void *out;
+     float *lse, &x->at, x->q, x->k, x->v, x->out, x->lse)
+static dt_err queue_attention_forward(dt_device *dev, const dt_attention *at, const void *q, const void *k,
+                                      const void *v, void *out, float *lse, dt_stream *s)
 {
     return PUSH(attention_forward, near_attention(dev, at), AT(q), AT(k), AT(v), AT(out), AT(lse));
 }
 
-CALL(attention_backward, dt_attention at; const void *q; const void *k; const void *v; const void *out; const float *lse;
-     const void *dout; void *dq; void *dk; void *dv; float *scratch, &x->at, x->q, x->k, x->v, x->out, x->lse, x->dout, x->dq, x->dk,
-     x->dv, x->scratch)
-static dt_err queue_attention_backward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
-                                       const void *out, const float *lse, const void *dout, void *dq, void *dk, void *dv,
-                                       float *scratch, dt_stream *s)
+CALL(attention_backward, dt_attention at; const void *q; const void *k; const void *v; const void *out;
+     const float *lse; const void *dout; void *dq; void *dk; void *dv;
+     float *scratch, &x->at, x->q, x->k, x->v, x->out, x->lse, x->dout, x->dq, x->dk, x->dv, x->scratch)
+static dt_err queue_attention_backward(dt_device *dev, const dt_attention *at, const void *q, const void *k,
+                                       const void *v, const void *out, const float *lse, const void *dout, void *dq,
+                                       void *dk, void *dv, float *scratch, dt_stream *s)
 {
-    return PUSH(attention_backward, near_attention(dev, at), AT(q), AT(k), AT(v), AT(out), AT(lse), AT(dout), AT(dq), AT(dk), AT(dv),
-                AT(scratch));
+    return PUSH(attention_backward, near_attention(dev, at), AT(q), AT(k), AT(v), AT(out), AT(lse), AT(dout), AT(dq),
+                AT(dk), AT(dv), AT(scratch));
 }
 
 static int64_t queue_classifier_rows(const dt_device *dev, int64_t n_vocab, int64_t n_tok)
@@ -476,55 +495,56 @@ static int64_t queue_attention_scratch_elems(const dt_device *dev, const dt_atte
 }
 
 CALL(act_forward, dt_activation act; const void *in; void *y; dt_dtype dt; int64_t n, x->act, x->in, x->y, x->dt, x->n)
-static dt_err queue_act_forward(dt_device *dev, dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n, dt_stream *s)
+static dt_err queue_act_forward(dt_device *dev, dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n,
+                                dt_stream *s)
 {
     return PUSH(act_forward, act, AT(x), AT(y), dt, n);
 }
 
-CALL(act_backward, dt_activation act; const void *in; const void *dy; void *dx; dt_dtype dt; int64_t n, x->act, x->in, x->dy, x->dx,
-     x->dt, x->n)
-static dt_err queue_act_backward(dt_device *dev, dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt, int64_t n,
-                                 dt_stream *s)
+CALL(act_backward, dt_activation act; const void *in; const void *dy; void *dx; dt_dtype dt;
+     int64_t n, x->act, x->in, x->dy, x->dx, x->dt, x->n)
+static dt_err queue_act_backward(dt_device *dev, dt_activation act, const void *x, const void *dy, void *dx,
+                                 dt_dtype dt, int64_t n, dt_stream *s)
 {
     return PUSH(act_backward, act, AT(x), AT(dy), AT(dx), dt, n);
 }
 
-CALL(glu_forward, dt_activation act; const void *gate_up; void *y; dt_dtype dt; int64_t n_rows; int64_t width, x->act, x->gate_up,
-     x->y, x->dt, x->n_rows, x->width)
-static dt_err queue_glu_forward(dt_device *dev, dt_activation act, const void *gate_up, void *y, dt_dtype dt, int64_t n_rows,
-                                int64_t width, dt_stream *s)
+CALL(glu_forward, dt_activation act; const void *gate_up; void *y; dt_dtype dt; int64_t n_rows;
+     int64_t width, x->act, x->gate_up, x->y, x->dt, x->n_rows, x->width)
+static dt_err queue_glu_forward(dt_device *dev, dt_activation act, const void *gate_up, void *y, dt_dtype dt,
+                                int64_t n_rows, int64_t width, dt_stream *s)
 {
     return PUSH(glu_forward, act, AT(gate_up), AT(y), dt, n_rows, width);
 }
 
-CALL(glu_backward, dt_activation act; const void *gate_up; const void *dy; void *dgate_up; dt_dtype dt; int64_t n_rows; int64_t width,
-     x->act, x->gate_up, x->dy, x->dgate_up, x->dt, x->n_rows, x->width)
-static dt_err queue_glu_backward(dt_device *dev, dt_activation act, const void *gate_up, const void *dy, void *dgate_up, dt_dtype dt,
-                                 int64_t n_rows, int64_t width, dt_stream *s)
+CALL(glu_backward, dt_activation act; const void *gate_up; const void *dy; void *dgate_up; dt_dtype dt; int64_t n_rows;
+     int64_t width, x->act, x->gate_up, x->dy, x->dgate_up, x->dt, x->n_rows, x->width)
+static dt_err queue_glu_backward(dt_device *dev, dt_activation act, const void *gate_up, const void *dy, void *dgate_up,
+                                 dt_dtype dt, int64_t n_rows, int64_t width, dt_stream *s)
 {
     return PUSH(glu_backward, act, AT(gate_up), AT(dy), AT(dgate_up), dt, n_rows, width);
 }
 
-CALL(dropout, const void *in; void *y; float p; uint64_t key; const uint64_t *token_key; int64_t n_tok; int64_t width; dt_dtype dt,
-     x->in, x->y, x->p, x->key, x->token_key, x->n_tok, x->width, x->dt)
-static dt_err queue_dropout(dt_device *dev, const void *x, void *y, float p, uint64_t key, const uint64_t *token_key, int64_t n_tok,
-                            int64_t width, dt_dtype dt, dt_stream *s)
+CALL(dropout, const void *in; void *y; float p; uint64_t key; const uint64_t *token_key; int64_t n_tok; int64_t width;
+     dt_dtype dt, x->in, x->y, x->p, x->key, x->token_key, x->n_tok, x->width, x->dt)
+static dt_err queue_dropout(dt_device *dev, const void *x, void *y, float p, uint64_t key, const uint64_t *token_key,
+                            int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *s)
 {
     return PUSH(dropout, AT(x), AT(y), p, key, AT(token_key), n_tok, width, dt);
 }
 
-CALL(classifier, dt_classifier cl; float *logits; const int32_t *target; const float *weight; float *logp; uint8_t *hit;
-     float *entropy, &x->cl, x->logits, x->target, x->weight, x->logp, x->hit, x->entropy)
-static dt_err queue_classifier(dt_device *dev, const dt_classifier *cl, float *logits, const int32_t *target, const float *weight,
-                               float *logp, uint8_t *hit, float *entropy, dt_stream *s)
+CALL(classifier, dt_classifier cl; float *logits; const int32_t *target; const float *weight; float *logp;
+     uint8_t * hit; float *entropy, &x->cl, x->logits, x->target, x->weight, x->logp, x->hit, x->entropy)
+static dt_err queue_classifier(dt_device *dev, const dt_classifier *cl, float *logits, const int32_t *target,
+                               const float *weight, float *logp, uint8_t *hit, float *entropy, dt_stream *s)
 {
     return PUSH(classifier, *cl, AT(logits), AT(target), AT(weight), AT(logp), AT(hit), AT(entropy));
 }
 
-CALL(adamw_step, dt_adamw opt; const void *grad; dt_dtype gt; float *master; float *m; float *v; void *param; dt_dtype param_dt;
-     int64_t n, &x->opt, x->grad, x->gt, x->master, x->m, x->v, x->param, x->param_dt, x->n)
-static dt_err queue_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m, float *v,
-                               void *param, dt_dtype param_dt, int64_t n, dt_stream *s)
+CALL(adamw_step, dt_adamw opt; const void *grad; dt_dtype gt; float *master; float *m; float *v; void *param;
+     dt_dtype param_dt; int64_t n, &x->opt, x->grad, x->gt, x->master, x->m, x->v, x->param, x->param_dt, x->n)
+static dt_err queue_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master,
+                               float *m, float *v, void *param, dt_dtype param_dt, int64_t n, dt_stream *s)
 {
     return PUSH(adamw_step, *opt, AT(grad), gt, AT(master), AT(m), AT(v), AT(param), param_dt, n);
 }
@@ -541,8 +561,10 @@ static dt_err queue_abs_max(dt_device *dev, const void *x, dt_dtype dt, int64_t 
     return PUSH(abs_max, AT(x), dt, n, AT(result));
 }
 
-CALL(sum_squares_fixed, const void *in; dt_dtype dt; int64_t n; int shift; uint64_t *result, x->in, x->dt, x->n, x->shift, x->result)
-static dt_err queue_sum_squares_fixed(dt_device *dev, const void *x, dt_dtype dt, int64_t n, int shift, uint64_t result[2], dt_stream *s)
+CALL(sum_squares_fixed, const void *in; dt_dtype dt; int64_t n; int shift;
+     uint64_t * result, x->in, x->dt, x->n, x->shift, x->result)
+static dt_err queue_sum_squares_fixed(dt_device *dev, const void *x, dt_dtype dt, int64_t n, int shift,
+                                      uint64_t result[2], dt_stream *s)
 {
     return PUSH(sum_squares_fixed, AT(x), dt, n, shift, AT(result));
 }

@@ -1,8 +1,8 @@
 /* array.c - arrays in an HDF5 file: what they are, and any run of their elements.
  *
- * An array that lies in one piece, unfiltered, is read by pread at its offset: at the speed of the disk, by any number of ranks and threads, and
- * without HDF5's lock. What others made of a file (chunks, compression) goes through HDF5. Links and storage that lead out of the file are
- * refused: a file from elsewhere shall not make us read other files. */
+ * An array that lies in one piece, unfiltered, is read by pread at its offset: at the speed of the disk, by any number
+ * of ranks and threads, and without HDF5's lock. What others made of a file (chunks, compression) goes through HDF5.
+ * Links and storage that lead out of the file are refused: a file from elsewhere shall not make us read other files. */
 #include "dtrain/io.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -16,8 +16,8 @@ enum { MAX_CHUNK = 256 << 20, VERIFY_BYTES = 8 << 20 };
 static bool is_ieee_half(hid_t type)
 {
     size_t spos, epos, esize, mpos, msize;
-    return H5Tget_fields(type, &spos, &epos, &esize, &mpos, &msize) >= 0 && spos == 15 && epos == 10 && esize == 5 && mpos == 0 &&
-           msize == 10 && H5Tget_ebias(type) == 15;
+    return H5Tget_fields(type, &spos, &epos, &esize, &mpos, &msize) >= 0 && spos == 15 && epos == 10 && esize == 5 &&
+           mpos == 0 && msize == 10 && H5Tget_ebias(type) == 15;
 }
 
 static bool says_bf16(hid_t dset, const char *path)
@@ -33,22 +33,25 @@ static dt_h5_type element_type(hid_t dset, hid_t type, const char *path)
 {
     const size_t size = H5Tget_size(type);
     const H5T_class_t class = H5Tget_class(type);
-    if ((class != H5T_FLOAT && class != H5T_INTEGER) || (size > 1 && H5Tget_order(type) != H5T_ORDER_LE)) return DT_H5_OTHER;
+    if ((class != H5T_FLOAT && class != H5T_INTEGER) || (size > 1 && H5Tget_order(type) != H5T_ORDER_LE))
+        return DT_H5_OTHER;
     if (class == H5T_FLOAT)
         return H5Tequal(type, H5T_IEEE_F32LE) > 0   ? DT_H5_F32
                : H5Tequal(type, H5T_IEEE_F64LE) > 0 ? DT_H5_F64
                : size == 2 && is_ieee_half(type)    ? DT_H5_F16
                                                     : DT_H5_OTHER;
-    const hid_t whole[] = {H5T_STD_U8LE, H5T_STD_U16LE, H5T_STD_U32LE, H5T_STD_U64LE, H5T_STD_I8LE, H5T_STD_I16LE, H5T_STD_I32LE, H5T_STD_I64LE};
+    const hid_t whole[] = {H5T_STD_U8LE, H5T_STD_U16LE, H5T_STD_U32LE, H5T_STD_U64LE,
+                           H5T_STD_I8LE, H5T_STD_I16LE, H5T_STD_I32LE, H5T_STD_I64LE};
     for (int k = 0; k < 8; k++)
-        if (H5Tequal(type, whole[k]) > 0) return k == 1 && says_bf16(dset, path) ? DT_H5_BF16 : (dt_h5_type)(DT_H5_U8 + k);
+        if (H5Tequal(type, whole[k]) > 0)
+            return k == 1 && says_bf16(dset, path) ? DT_H5_BF16 : (dt_h5_type)(DT_H5_U8 + k);
     return DT_H5_OTHER;
 }
 
 const char *dt_h5_type_name(dt_h5_type t)
 {
-    static const char *const names[] = {"another type", "fp32", "fp16", "bf16", "fp64", "uint8", "uint16", "uint32", "uint64",
-                                        "int8",         "int16", "int32", "int64"};
+    static const char *const names[] = {"another type", "fp32",   "fp16", "bf16",  "fp64",  "uint8", "uint16",
+                                        "uint32",       "uint64", "int8", "int16", "int32", "int64"};
     return names[t];
 }
 
@@ -59,18 +62,19 @@ static dt_err read_shape(hid_t dset, const char *path, const char *name, dt_h5_a
     const int n = space < 0 ? -1 : H5Sget_simple_extent_dims(space, dims, NULL);
     const bool empty = space >= 0 && H5Sget_simple_extent_type(space) == H5S_NULL;
     if (space >= 0) H5Sclose(space);
-    DT_CHECK(n >= 0 && n <= DT_H5_MAX_DIMS && !empty, DT_ERR_DATA, "%s: `%s`: expected an array of at most %d dimensions", path, name,
-             (int)DT_H5_MAX_DIMS);
+    DT_CHECK(n >= 0 && n <= DT_H5_MAX_DIMS && !empty, DT_ERR_DATA,
+             "%s: `%s`: expected an array of at most %d dimensions", path, name, (int)DT_H5_MAX_DIMS);
     a->n_dims = n;
     a->n_elems = 1;
     for (int d = 0; d < n; d++) {
         const bool fits = dims[d] <= INT64_MAX && !__builtin_mul_overflow(a->n_elems, (int64_t)dims[d], &a->n_elems);
-        DT_CHECK(fits, DT_ERR_DATA, "%s: `%s`: more than 2^63 elements cannot be right: the file is damaged", path, name);
+        DT_CHECK(fits, DT_ERR_DATA, "%s: `%s`: more than 2^63 elements cannot be right: the file is damaged", path,
+                 name);
         a->shape[d] = (int64_t)dims[d];
     }
     int64_t nbytes;
-    DT_CHECK(!__builtin_mul_overflow(a->n_elems, (int64_t)a->elem_size, &nbytes), DT_ERR_DATA, "%s: `%s`: more than 2^63 bytes cannot be right: the file is damaged",
-             path, name);
+    DT_CHECK(!__builtin_mul_overflow(a->n_elems, (int64_t)a->elem_size, &nbytes), DT_ERR_DATA,
+             "%s: `%s`: more than 2^63 bytes cannot be right: the file is damaged", path, name);
     return DT_OK;
 }
 
@@ -85,9 +89,10 @@ static dt_err read_place(hid_t dset, const char *path, const char *name, dt_h5_a
         for (int d = H5Pget_chunk(plist, H5S_MAX_RANK, chunk) - 1; d >= 0; d--)
             if (__builtin_mul_overflow(chunk_elems, chunk[d], &chunk_elems)) chunk_elems = UINT64_MAX;
     if (plist >= 0) H5Pclose(plist);
-    DT_CHECK(n_external == 0 && (layout == H5D_CONTIGUOUS || layout == H5D_CHUNKED || layout == H5D_COMPACT), DT_ERR_DATA,
-             "%s: `%s`: its elements are not stored in this file", path, name);
-    DT_CHECK(chunk_elems <= MAX_CHUNK / a->elem_size, DT_ERR_DATA, "%s: `%s`: chunks of more than %d MiB are not read", path, name, MAX_CHUNK >> 20);
+    DT_CHECK(n_external == 0 && (layout == H5D_CONTIGUOUS || layout == H5D_CHUNKED || layout == H5D_COMPACT),
+             DT_ERR_DATA, "%s: `%s`: its elements are not stored in this file", path, name);
+    DT_CHECK(chunk_elems <= MAX_CHUNK / a->elem_size, DT_ERR_DATA, "%s: `%s`: chunks of more than %d MiB are not read",
+             path, name, MAX_CHUNK >> 20);
     a->offset = -1;
     if (layout != H5D_CONTIGUOUS || a->n_elems == 0) return DT_OK;
 
@@ -110,7 +115,8 @@ dt_err dt_h5_inspect(hid_t dset, const char *path, const char *name, dt_h5_array
     a->type = element_type(dset, type, path);
     a->elem_size = H5Tget_size(type);
     H5Tclose(type);
-    DT_CHECK(a->type != DT_H5_OTHER, DT_ERR_DATA, "%s: `%s`: expected little-endian numbers of 1, 2, 4 or 8 bytes, found another type", path, name);
+    DT_CHECK(a->type != DT_H5_OTHER, DT_ERR_DATA,
+             "%s: `%s`: expected little-endian numbers of 1, 2, 4 or 8 bytes, found another type", path, name);
     DT_TRY(read_shape(dset, path, name, a));
     DT_TRY(read_place(dset, path, name, a));
     a->has_checksum = dt_h5_has(dset, "checksum");
@@ -135,16 +141,18 @@ hid_t dt_h5_open_array(hid_t file, const char *name)
     return H5Dopen2(file, part, H5P_DEFAULT);
 }
 
-/* ---- runs of elements ------------------------------------------------------------------------------------------------ */
+/* ---- runs of elements -------------------------------------------------------------------------------------------- */
 
 dt_err dt_read_at(int fd, const char *path, int64_t offset, void *out, size_t nbytes)
 {
     char *p = out;
     for (size_t done = 0; done < nbytes;) {
-        const size_t ask = nbytes - done < (size_t)1 << 30 ? nbytes - done : (size_t)1 << 30; /* one call moves less than 2 GiB */
+        /* one call moves less than 2 GiB */
+        const size_t ask = nbytes - done < (size_t)1 << 30 ? nbytes - done : (size_t)1 << 30;
         const ssize_t n = pread(fd, p + done, ask, (off_t)(offset + (int64_t)done));
         if (n < 0 && errno == EINTR) continue;
-        DT_CHECK(n >= 0, DT_ERR_DATA, "%s: reading at byte %" PRId64 " failed: %s", path, offset + (int64_t)done, strerror(errno));
+        DT_CHECK(n >= 0, DT_ERR_DATA, "%s: reading at byte %" PRId64 " failed: %s", path, offset + (int64_t)done,
+                 strerror(errno));
         DT_CHECK(n > 0, DT_ERR_DATA, "%s: ends at byte %" PRId64 ", inside an array", path, offset + (int64_t)done);
         done += (size_t)n;
     }
@@ -164,14 +172,17 @@ static bool read_box(box_reader *r)
     hsize_t n = 1;
     for (int d = 0; d < r->a->n_dims; d++) n *= r->count[d];
     hid_t mem = H5Screate_simple(1, &n, NULL);
-    const bool ok = mem >= 0 && (r->a->n_dims == 0 || H5Sselect_hyperslab(r->space, H5S_SELECT_SET, r->start, NULL, r->count, NULL) >= 0) &&
-                    H5Dread(r->dset, r->type, mem, r->space, H5P_DEFAULT, r->out) >= 0;
+    const bool ok =
+        mem >= 0 &&
+        (r->a->n_dims == 0 || H5Sselect_hyperslab(r->space, H5S_SELECT_SET, r->start, NULL, r->count, NULL) >= 0) &&
+        H5Dread(r->dset, r->type, mem, r->space, H5P_DEFAULT, r->out) >= 0;
     if (mem >= 0) H5Sclose(mem);
     r->out += n * r->a->elem_size;
     return ok;
 }
 
-/* Elements first .. first+n-1 of the sub-array that the indices of dimensions below d fix: the end of a row, whole rows, the start of a row. */
+/* Elements first .. first+n-1 of the sub-array that the indices of dimensions below d fix: the end of a row, whole
+ * rows, the start of a row. */
 static bool read_boxes(box_reader *r, int d, int64_t first, int64_t n)
 {
     if (d >= r->a->n_dims) return n == 0 || read_box(r);
@@ -197,10 +208,11 @@ static bool read_boxes(box_reader *r, int d, int64_t first, int64_t n)
     return true;
 }
 
-dt_err dt_h5_read_run(hid_t dset, const char *path, const char *name, const dt_h5_array *a, int64_t first, int64_t n, void *out)
+dt_err dt_h5_read_run(hid_t dset, const char *path, const char *name, const dt_h5_array *a, int64_t first, int64_t n,
+                      void *out)
 {
-    DT_CHECK(first >= 0 && n >= 0 && first <= a->n_elems - n, DT_ERR_ARG, "%s: `%s`: elements %" PRId64 " to %" PRId64 " of %" PRId64, path, name,
-             first, first + n, a->n_elems);
+    DT_CHECK(first >= 0 && n >= 0 && first <= a->n_elems - n, DT_ERR_ARG,
+             "%s: `%s`: elements %" PRId64 " to %" PRId64 " of %" PRId64, path, name, first, first + n, a->n_elems);
     box_reader r = {.dset = dset, .type = H5Dget_type(dset), .space = H5Dget_space(dset), .a = a, .out = out};
     const bool ok = r.type >= 0 && r.space >= 0 && read_boxes(&r, 0, first, n);
     const dt_err err = ok ? DT_OK : dt_h5_fail(DT_ERR_DATA, path, name);
@@ -218,13 +230,14 @@ dt_err dt_h5_checksum(hid_t dset, const char *path, const char *name, const dt_h
     *sum = 0;
     for (int64_t at = 0; at < a->n_elems && err == DT_OK; at += step) {
         const int64_t n = a->n_elems - at < step ? a->n_elems - at : step;
-        if ((err = dt_h5_read_run(dset, path, name, a, at, n, buffer)) == DT_OK) *sum += dt_checksum(buffer, at, n, a->elem_size);
+        if ((err = dt_h5_read_run(dset, path, name, a, at, n, buffer)) == DT_OK)
+            *sum += dt_checksum(buffer, at, n, a->elem_size);
     }
     free(buffer);
     return err;
 }
 
-/* ---- all arrays of a file ---------------------------------------------------------------------------------------------- */
+/* ---- all arrays of a file ---------------------------------------------------------------------------------------- */
 
 typedef struct walk {
     const char *path;
@@ -240,8 +253,10 @@ static herr_t walk_link(hid_t group, const char *name, const H5L_info_t *info, v
 static herr_t walk_group(hid_t group, const char *name, walk *w)
 {
     const size_t len = strlen(w->prefix);
-    if (w->depth >= 8 || (size_t)snprintf(w->prefix + len, sizeof w->prefix - len, "%s/", name) >= sizeof w->prefix - len) {
-        w->err = dt_fail(DT_ERR_DATA, "%s: groups nest too deeply at `%s`", w->path, name); /* a loop of hard links ends here, too */
+    if (w->depth >= 8 ||
+        (size_t)snprintf(w->prefix + len, sizeof w->prefix - len, "%s/", name) >= sizeof w->prefix - len) {
+        /* a loop of hard links ends here, too */
+        w->err = dt_fail(DT_ERR_DATA, "%s: groups nest too deeply at `%s`", w->path, name);
         return -1;
     }
     w->depth++;

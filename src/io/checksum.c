@@ -1,11 +1,13 @@
 /* checksum.c - a sum of keyed products that any number of ranks can form in pieces (definition: io.h).
  *
- * A 64-bit key of its own for every element would cost more than reading the element. The key is therefore a product: a 64-bit odd number for
- * the block of 1024 elements, applied once a block, times a 32-bit odd number for the place in the block, from a table that stays in the first
- * cache. What remains per element is one widening multiplication of 32 bits, which every processor of the last twenty years does several at a time.
+ * A 64-bit key of its own for every element would cost more than reading the element. The key is therefore a product: a
+ * 64-bit odd number for the block of 1024 elements, applied once a block, times a 32-bit odd number for the place in
+ * the block, from a table that stays in the first cache. What remains per element is one widening multiplication of 32
+ * bits, which every processor of the last twenty years does several at a time.
  *
- * What that detects. One changed element: delta * odd * odd is not 0 modulo 2^64, whatever delta. Two elements of a block exchanged, or both with
- * the same bit flipped: delta * (lane(j) +- lane(k)) is a product of two numbers below 2^32, not 0 since lanes differ. Anything else: by chance only. */
+ * What that detects. One changed element: delta * odd * odd is not 0 modulo 2^64, whatever delta. Two elements of a
+ * block exchanged, or both with the same bit flipped: delta * (lane(j) +- lane(k)) is a product of two numbers below
+ * 2^32, not 0 since lanes differ. Anything else: by chance only. */
 #include "dtrain/io.h"
 #include <assert.h>
 
@@ -46,7 +48,8 @@ DEFINE_LANE_SUM(word4)
 DEFINE_LANE_SUM(word8)
 
 /* The part of block `block` that holds its lanes from .. to-1; data points at element number from. */
-static uint64_t block_sum(const lane_table *t, uint64_t block, const void *data, int64_t from, int64_t to, size_t elem_size)
+static uint64_t block_sum(const lane_table *t, uint64_t block, const void *data, int64_t from, int64_t to,
+                          size_t elem_size)
 {
     const uint32_t *key = t->key + from;
     const int64_t n = to - from;
@@ -67,12 +70,14 @@ uint64_t dt_checksum(const void *data, int64_t first, int64_t n_elems, size_t el
     lane_table_fill(&table);
     const char *bytes = data;
     const int64_t end = first + n_elems, first_block = first / BLOCK, last_block = (end - 1) / BLOCK;
-    const bool large = (size_t)n_elems * elem_size >= (size_t)32 << 20; /* below, waiting for a thread that another program holds up costs more */
+    /* below, waiting for a thread that another program holds up costs more */
+    const bool large = (size_t)n_elems * elem_size >= (size_t)32 << 20;
     uint64_t sum = 0;
 #pragma omp parallel for schedule(static) reduction(+ : sum) if (large)
     for (int64_t b = first_block; b <= last_block; b++) {
         const int64_t lo = b == first_block ? first : b * BLOCK, hi = b == last_block ? end : (b + 1) * BLOCK;
-        sum += block_sum(&table, (uint64_t)b, bytes + (size_t)(lo - first) * elem_size, lo - b * BLOCK, hi - b * BLOCK, elem_size);
+        sum += block_sum(&table, (uint64_t)b, bytes + (size_t)(lo - first) * elem_size, lo - b * BLOCK, hi - b * BLOCK,
+                         elem_size);
     }
     return sum;
 }

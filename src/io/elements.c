@@ -1,4 +1,5 @@
-/* elements.c - numbers of 32 and 16 bits as one another. Every F16 and BF16 is an F32, so all ways lead through that. */
+/* elements.c - numbers of 32 and 16 bits as one another. Every F16 and BF16 is an F32, so all ways lead through
+ * that. */
 #include "dtrain/safetensors.h"
 #include <math.h>
 #include <string.h>
@@ -33,9 +34,10 @@ static uint16_t half_from_float(float f)
     x.u &= 0x7fffffffu;
     if (x.u > 0x7f800000u)
         return (uint16_t)(sign | 0x7c00u | (x.u >> 13 & 0x3ffu) |
-                          (x.u >> 13 & 0x3ffu ? 0 : 0x200u));                         /* stays no number, and which */
-    if (x.u >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u);                        /* rounds to 2^16 or above */
-    if (x.u < 0x38800000u) return (uint16_t)(sign | (uint32_t)lrintf(x.f * 0x1p24f)); /* subnormal: a multiple of 2^-24 */
+                          (x.u >> 13 & 0x3ffu ? 0 : 0x200u));  /* stays no number, and which */
+    if (x.u >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* rounds to 2^16 or above */
+    /* subnormal: a multiple of 2^-24 */
+    if (x.u < 0x38800000u) return (uint16_t)(sign | (uint32_t)lrintf(x.f * 0x1p24f));
     return (uint16_t)(sign | ((x.u - 0x38000000u + 0xfffu + (x.u >> 13 & 1u)) >>
                               13)); /* a carry out of the fraction is the next exponent */
 }

@@ -1,4 +1,5 @@
-/* file.c - plain files: written aside, synced, renamed. A reader, or a crash at any moment, finds the old file or the new one, never a part. */
+/* file.c - plain files: written aside, synced, renamed. A reader, or a crash at any moment, finds the old file or the
+ * new one, never a part. */
 #include "dtrain/io.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -36,8 +37,10 @@ static dt_err read_open_file(int fd, const char *path, size_t max_bytes, char **
 {
     struct stat st;
     if (fstat(fd, &st) != 0) return fail_errno(DT_ERR_DATA, path, "cannot be read");
-    DT_CHECK(S_ISREG(st.st_mode), DT_ERR_DATA, "%s: expected a file, found %s", path, S_ISDIR(st.st_mode) ? "a directory" : "a device, pipe or socket");
-    DT_CHECK((uintmax_t)st.st_size <= max_bytes, DT_ERR_DATA, "%s: expected at most %zu bytes, found %lld", path, max_bytes, (long long)st.st_size);
+    DT_CHECK(S_ISREG(st.st_mode), DT_ERR_DATA, "%s: expected a file, found %s", path,
+             S_ISDIR(st.st_mode) ? "a directory" : "a device, pipe or socket");
+    DT_CHECK((uintmax_t)st.st_size <= max_bytes, DT_ERR_DATA, "%s: expected at most %zu bytes, found %lld", path,
+             max_bytes, (long long)st.st_size);
     *nbytes = (size_t)st.st_size;
     *text = malloc(*nbytes + 1);
     DT_CHECK(*text, DT_ERR_MEMORY, "%s: no memory for its %zu bytes", path, *nbytes);
@@ -53,7 +56,8 @@ dt_err dt_read_file(const char *path, size_t max_bytes, char **text, size_t *nby
 {
     *text = NULL;
     *nbytes = 0;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe that nobody writes to must not hold us here */
+    /* a pipe that nobody writes to must not hold us here */
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return fail_errno(DT_ERR_DATA, path, "cannot be opened");
     const dt_err err = read_open_file(fd, path, max_bytes, text, nbytes);
     close(fd);
@@ -74,8 +78,8 @@ dt_err dt_make_dirs(const char *path)
 {
     char part[PATH_MAX];
     const size_t len = strlen(path);
-    DT_CHECK(len > 0 && len < sizeof part, DT_ERR_WRITE, "cannot make a directory: its path has %zu bytes, expected 1 to %zu", len,
-             sizeof part - 1);
+    DT_CHECK(len > 0 && len < sizeof part, DT_ERR_WRITE,
+             "cannot make a directory: its path has %zu bytes, expected 1 to %zu", len, sizeof part - 1);
     memcpy(part, path, len + 1);
     for (char *slash = strchr(part + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
@@ -109,7 +113,8 @@ static dt_err write_all(int fd, const char *path, const char *bytes, size_t nbyt
 dt_err dt_create_file(const char *path, int *fd)
 {
     *fd = -1;
-    if (unlink(path) != 0 && errno != ENOENT && errno != ENOTDIR) return fail_errno(DT_ERR_WRITE, path, "the file that is there cannot be removed");
+    if (unlink(path) != 0 && errno != ENOENT && errno != ENOTDIR)
+        return fail_errno(DT_ERR_WRITE, path, "the file that is there cannot be removed");
     *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     return *fd >= 0 ? DT_OK : fail_errno(DT_ERR_WRITE, path, "cannot be created");
 }
@@ -128,7 +133,8 @@ dt_err dt_write_file_sync(const char *path, const char *text, size_t nbytes)
     DT_TRY(dt_create_file(path, &fd));
     dt_err err = write_all(fd, path, text, nbytes);
     if (err == DT_OK && fsync(fd) != 0) err = fail_errno(DT_ERR_WRITE, path, "sync failed");
-    if (close(fd) != 0 && err == DT_OK) err = fail_errno(DT_ERR_WRITE, path, "close failed"); /* NFS tells of a full disk here */
+    /* NFS tells of a full disk here */
+    if (close(fd) != 0 && err == DT_OK) err = fail_errno(DT_ERR_WRITE, path, "close failed");
     if (err != DT_OK) unlink(path);
     return err;
 }
@@ -148,14 +154,21 @@ dt_err dt_aside_open(dt_aside *a, const char *path)
     return err;
 }
 
-dt_err dt_aside_write(dt_aside *a, const void *bytes, size_t nbytes) { return write_all(a->fd, a->part, bytes, nbytes); }
+dt_err dt_aside_write(dt_aside *a, const void *bytes, size_t nbytes)
+{
+    return write_all(a->fd, a->part, bytes, nbytes);
+}
 
-dt_err dt_aside_sync(dt_aside *a) { return fsync(a->fd) == 0 ? DT_OK : fail_errno(DT_ERR_WRITE, a->part, "sync failed"); }
+dt_err dt_aside_sync(dt_aside *a)
+{
+    return fsync(a->fd) == 0 ? DT_OK : fail_errno(DT_ERR_WRITE, a->part, "sync failed");
+}
 
 dt_err dt_aside_commit(dt_aside *a)
 {
     dt_err err = dt_aside_sync(a);
-    if (close(a->fd) != 0 && err == DT_OK) err = fail_errno(DT_ERR_WRITE, a->part, "close failed"); /* NFS tells of a full disk here */
+    /* NFS tells of a full disk here */
+    if (close(a->fd) != 0 && err == DT_OK) err = fail_errno(DT_ERR_WRITE, a->part, "close failed");
     a->fd = -1;
     if (err == DT_OK) err = dt_rename_durable(a->part, a->path);
     if (err != DT_OK) unlink(a->part);
@@ -244,13 +257,18 @@ dt_err dt_check_output(const char *path, bool force, const char *const *inputs, 
 {
     char part[PATH_MAX];
     struct stat st;
-    DT_CHECK((size_t)snprintf(part, sizeof part, "%s.part", path) < sizeof part, DT_ERR_USAGE, "%s: the path is too long", path);
+    DT_CHECK((size_t)snprintf(part, sizeof part, "%s.part", path) < sizeof part, DT_ERR_USAGE,
+             "%s: the path is too long", path);
     for (int i = 0; i < n_inputs; i++) {
-        DT_CHECK(!same_file(path, inputs[i]), DT_ERR_USAGE, "%s: is an input (%s) and would be overwritten; choose another name for the output", path, inputs[i]);
-        DT_CHECK(!same_file(part, inputs[i]), DT_ERR_USAGE, "%s: is an input (%s) and the name that %s has while it is written; choose another name for the output",
-                 part, inputs[i], path);
+        DT_CHECK(!same_file(path, inputs[i]), DT_ERR_USAGE,
+                 "%s: is an input (%s) and would be overwritten; choose another name for the output", path, inputs[i]);
+        DT_CHECK(
+            !same_file(part, inputs[i]), DT_ERR_USAGE,
+            "%s: is an input (%s) and the name that %s has while it is written; choose another name for the output",
+            part, inputs[i], path);
     }
-    DT_CHECK(force || lstat(path, &st) != 0, DT_ERR_USAGE, "%s: exists; choose another name, or replace it with --force", path);
+    DT_CHECK(force || lstat(path, &st) != 0, DT_ERR_USAGE,
+             "%s: exists; choose another name, or replace it with --force", path);
     return DT_OK;
 }
 
@@ -258,7 +276,8 @@ dt_err dt_check_replaceable(const char *path)
 {
     struct stat st;
     if (lstat(path, &st) != 0 || S_ISREG(st.st_mode) || S_ISLNK(st.st_mode)) return DT_OK;
-    return dt_fail(DT_ERR_WRITE, "%s: expected a file or nothing there, found %s", path, S_ISDIR(st.st_mode) ? "a directory" : "a device, pipe or socket");
+    return dt_fail(DT_ERR_WRITE, "%s: expected a file or nothing there, found %s", path,
+                   S_ISDIR(st.st_mode) ? "a directory" : "a device, pipe or socket");
 }
 
 dt_err dt_rename_durable(const char *from, const char *to)
@@ -272,7 +291,7 @@ dt_err dt_rename_durable(const char *from, const char *to)
     return sync_folder_of(to);
 }
 
-/* ---- patterns ------------------------------------------------------------------------------------------------------ */
+/* ---- patterns ---------------------------------------------------------------------------------------------------- */
 
 static dt_err copy_files(const glob_t *g, char ***paths, int *n_paths)
 {

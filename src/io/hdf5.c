@@ -1,8 +1,10 @@
 /* hdf5.c - HDF5's lock and words, and attributes that are checked before they are believed.
  *
- * Text is written as a fixed-length UTF-8 string, because that lies in an object header, which HDF5 guards with a checksum in files of the 1.8
- * format; a variable-length one lies in a heap without any, and a flipped bit there has been seen to send HDF5 1.10 round a loop for ever. Older
- * formats hold no more than 64 KiB in a header: what is longer is written variable-length there. Both forms are read. Numbers are read through the widest type of their own signedness, because HDF5 clips what does not fit without a word. */
+ * Text is written as a fixed-length UTF-8 string, because that lies in an object header, which HDF5 guards with a
+ * checksum in files of the 1.8 format; a variable-length one lies in a heap without any, and a flipped bit there has
+ * been seen to send HDF5 1.10 round a loop for ever. Older formats hold no more than 64 KiB in a header: what is longer
+ * is written variable-length there. Both forms are read. Numbers are read through the widest type of their own
+ * signedness, because HDF5 clips what does not fit without a word. */
 #include "dtrain/io.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -24,7 +26,8 @@ void dt_h5_lock(void)
 
 void dt_h5_unlock(void) { pthread_mutex_unlock(&h5_mutex); }
 
-/* The walk goes from the innermost entry outwards. HDF5 wraps its own cause in remarks ("can't open file"); the first says what happened. */
+/* The walk goes from the innermost entry outwards. HDF5 wraps its own cause in remarks ("can't open file"); the first
+ * says what happened. */
 static herr_t take_first(unsigned n, const H5E_error2_t *e, void *out)
 {
     char *text = out;
@@ -46,18 +49,20 @@ dt_err dt_h5_open(const char *path, hid_t *file)
     struct stat st;
     *file = -1;
     DT_CHECK(stat(path, &st) == 0, DT_ERR_DATA, "%s: %s", path, strerror(errno));
-    DT_CHECK(S_ISREG(st.st_mode), DT_ERR_DATA, "%s: expected an HDF5 file, found %s", path, S_ISDIR(st.st_mode) ? "a directory" : "no regular file");
+    DT_CHECK(S_ISREG(st.st_mode), DT_ERR_DATA, "%s: expected an HDF5 file, found %s", path,
+             S_ISDIR(st.st_mode) ? "a directory" : "no regular file");
     DT_CHECK(H5Fis_hdf5(path) != 0, DT_ERR_DATA, "%s: is not an HDF5 file, or has lost its beginning", path);
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     if (access >= 0 && H5Pset_file_locking(access, false, true) >= 0) *file = H5Fopen(path, H5F_ACC_RDONLY, access);
-    const dt_err err = *file >= 0 ? DT_OK : dt_h5_fail(DT_ERR_DATA, path, "cannot be opened: cut short, damaged, or of a later HDF5");
+    const dt_err err =
+        *file >= 0 ? DT_OK : dt_h5_fail(DT_ERR_DATA, path, "cannot be opened: cut short, damaged, or of a later HDF5");
     if (access >= 0) H5Pclose(access);
     return err;
 }
 
 bool dt_h5_has(hid_t obj, const char *name) { return H5Aexists(obj, name) > 0; }
 
-/* ---- reading ------------------------------------------------------------------------------------------------------ */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 typedef struct attribute {
     hid_t id, type;
@@ -184,7 +189,8 @@ dt_err dt_h5_read_i64(hid_t obj, const char *path, const char *name, int64_t *va
     bool negative;
     uint64_t magnitude;
     DT_TRY(read_integer(obj, path, name, &negative, &magnitude));
-    DT_CHECK(negative || magnitude <= INT64_MAX, DT_ERR_DATA, "%s: attribute `%s`: %" PRIu64 " is too large", path, name, magnitude);
+    DT_CHECK(negative || magnitude <= INT64_MAX, DT_ERR_DATA, "%s: attribute `%s`: %" PRIu64 " is too large", path,
+             name, magnitude);
     *value = negative ? (int64_t)(0 - magnitude) : (int64_t)magnitude;
     return DT_OK;
 }
@@ -202,16 +208,18 @@ dt_err dt_h5_read_f64(hid_t obj, const char *path, const char *name, double *val
     return err;
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------------------ */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 /* Writes over an attribute of the same name, which has the same type whenever it is one of ours. */
-static dt_err write_attribute(hid_t obj, const char *path, const char *name, hid_t file_type, hid_t mem_type, const void *value)
+static dt_err write_attribute(hid_t obj, const char *path, const char *name, hid_t file_type, hid_t mem_type,
+                              const void *value)
 {
     hid_t space = H5Screate(H5S_SCALAR), attr = -1;
     char what[200];
     dt_err err = DT_OK;
     if (space >= 0)
-        attr = H5Aexists(obj, name) > 0 ? H5Aopen(obj, name, H5P_DEFAULT) : H5Acreate2(obj, name, file_type, space, H5P_DEFAULT, H5P_DEFAULT);
+        attr = H5Aexists(obj, name) > 0 ? H5Aopen(obj, name, H5P_DEFAULT)
+                                        : H5Acreate2(obj, name, file_type, space, H5P_DEFAULT, H5P_DEFAULT);
     snprintf(what, sizeof what, "attribute `%s` cannot be written", name);
     if (attr < 0 || H5Awrite(attr, mem_type, value) < 0) err = dt_h5_fail(DT_ERR_WRITE, path, what);
     if (attr >= 0 && H5Aclose(attr) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, path, what);

@@ -4,10 +4,12 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Folders that users make beside a checkout; no organisation of the hub has published under these names what somebody means here. */
+/* Folders that users make beside a checkout; no organisation of the hub has published under these names what somebody
+ * means here. */
 static bool is_local(const char *path, size_t len)
 {
-    static const char *const names[] = {"runs", "models", "model", "input", "data", "output", "outputs", "checkpoints", "tests", "docs", "hf"};
+    static const char *const names[] = {"runs",    "models",      "model", "input", "data", "output",
+                                        "outputs", "checkpoints", "tests", "docs",  "hf"};
     char folder[64];
     if (len >= sizeof folder) return true;
     snprintf(folder, sizeof folder, "%.*s", (int)len, path);
@@ -30,7 +32,8 @@ static bool is_hub_name(const char *path)
 {
     const char *slash = strchr(path, '/');
     if (!slash) return strncmp(path, "gpt2", 4) == 0 || strcmp(path, "distilgpt2") == 0;
-    return slash > path && *path != '.' && *path != '~' && slash[1] && !strchr(slash + 1, '/') && !is_local(path, (size_t)(slash - path));
+    return slash > path && *path != '.' && *path != '~' && slash[1] && !strchr(slash + 1, '/') &&
+           !is_local(path, (size_t)(slash - path));
 }
 
 const char *dt_missing_model_hint(const char *path, int why, char *out, size_t size)
@@ -40,12 +43,14 @@ const char *dt_missing_model_hint(const char *path, int why, char *out, size_t s
     if (why != ENOENT || is_file_name(path)) return out;
     if (is_hub_name(path))
         snprintf(out, size,
-                 "; models are not downloaded here: where there is a network, `hf download %s --local-dir %s` (pip install huggingface_hub), then give "
+                 "; models are not downloaded here: where there is a network, `hf download %s --local-dir %s` (pip "
+                 "install huggingface_hub), then give "
                  "that directory",
                  path, slash ? slash + 1 : path);
     else if (slash && slash[1] && strncmp(path, "models/", 7) == 0)
         snprintf(out, size,
-                 "; a directory with config.json and model.safetensors is expected there: `hf download OWNER/%s --local-dir %s` (pip install "
+                 "; a directory with config.json and model.safetensors is expected there: `hf download OWNER/%s "
+                 "--local-dir %s` (pip install "
                  "huggingface_hub) fetches a published one",
                  slash + 1, path);
     return out;

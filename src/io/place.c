@@ -1,5 +1,5 @@
-/* place.c - large files that several processes fill in: space is looked for and reserved before anything is written, so that a full disk is met by
- * one process, with nothing lost. */
+/* place.c - large files that several processes fill in: space is looked for and reserved before anything is written, so
+ * that a full disk is met by one process, with nothing lost. */
 #include "dtrain/io.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -28,8 +28,8 @@ dt_err dt_write_at(int fd, const char *path, int64_t offset, const void *bytes, 
     return DT_OK;
 }
 
-/* Where the file system cannot reserve (older Lustre, NFS before 4.2) the writes themselves tell. posix_fallocate would then write a byte
- * into each 4 KiB, and so the whole file twice. */
+/* Where the file system cannot reserve (older Lustre, NFS before 4.2) the writes themselves tell. posix_fallocate would
+ * then write a byte into each 4 KiB, and so the whole file twice. */
 dt_err dt_reserve_file(const char *path, int64_t nbytes, const char *what)
 {
     const int fd = open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);

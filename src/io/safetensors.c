@@ -1,4 +1,5 @@
-/* safetensors.c - the header of one file: nothing in it is believed before it was held against the file's length and against its neighbours. */
+/* safetensors.c - the header of one file: nothing in it is believed before it was held against the file's length and
+ * against its neighbours. */
 #include "safetensors_private.h"
 #include "dtrain/io.h"
 #include <errno.h>
@@ -17,20 +18,22 @@ static const struct dtype {
     int bits;
     dt_st_type type;
 } DTYPES[] = {
-    {"F32", 32, DT_ST_F32},          {"F16", 16, DT_ST_F16},          {"BF16", 16, DT_ST_BF16},    {"F64", 64, DT_ST_OTHER},
-    {"I64", 64, DT_ST_OTHER},        {"I32", 32, DT_ST_OTHER},        {"I16", 16, DT_ST_OTHER},    {"I8", 8, DT_ST_OTHER},
-    {"U64", 64, DT_ST_OTHER},        {"U32", 32, DT_ST_OTHER},        {"U16", 16, DT_ST_OTHER},    {"U8", 8, DT_ST_OTHER},
-    {"BOOL", 8, DT_ST_OTHER},        {"F8_E4M3", 8, DT_ST_OTHER},     {"F8_E5M2", 8, DT_ST_OTHER}, {"F8_E8M0", 8, DT_ST_OTHER},
-    {"F8_E4M3FNUZ", 8, DT_ST_OTHER}, {"F8_E5M2FNUZ", 8, DT_ST_OTHER}, {"F6_E2M3", 6, DT_ST_OTHER}, {"F6_E3M2", 6, DT_ST_OTHER},
-    {"F4", 4, DT_ST_OTHER},          {"C64", 64, DT_ST_OTHER},
+    {"F32", 32, DT_ST_F32},      {"F16", 16, DT_ST_F16},          {"BF16", 16, DT_ST_BF16},
+    {"F64", 64, DT_ST_OTHER},    {"I64", 64, DT_ST_OTHER},        {"I32", 32, DT_ST_OTHER},
+    {"I16", 16, DT_ST_OTHER},    {"I8", 8, DT_ST_OTHER},          {"U64", 64, DT_ST_OTHER},
+    {"U32", 32, DT_ST_OTHER},    {"U16", 16, DT_ST_OTHER},        {"U8", 8, DT_ST_OTHER},
+    {"BOOL", 8, DT_ST_OTHER},    {"F8_E4M3", 8, DT_ST_OTHER},     {"F8_E5M2", 8, DT_ST_OTHER},
+    {"F8_E8M0", 8, DT_ST_OTHER}, {"F8_E4M3FNUZ", 8, DT_ST_OTHER}, {"F8_E5M2FNUZ", 8, DT_ST_OTHER},
+    {"F6_E2M3", 6, DT_ST_OTHER}, {"F6_E3M2", 6, DT_ST_OTHER},     {"F4", 4, DT_ST_OTHER},
+    {"C64", 64, DT_ST_OTHER},
 };
 enum { N_DTYPES = sizeof DTYPES / sizeof DTYPES[0] };
 
 static dt_err bad(const char *path, const char *name, const char *key, const json_t *value, const char *expected)
 {
     char *found = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-    const dt_err err = dt_fail(DT_ERR_DATA, "%s: tensor `%.200s`: %s: expected %s, found %.100s", path, name, key, expected,
-                               found ? found : "nothing");
+    const dt_err err = dt_fail(DT_ERR_DATA, "%s: tensor `%.200s`: %s: expected %s, found %.100s", path, name, key,
+                               expected, found ? found : "nothing");
     free(found);
     return err;
 }
@@ -62,7 +65,8 @@ static dt_err read_shape(const char *path, const json_t *entry, dt_st_tensor *t,
         const json_t *size = json_array_get(v, d);
         const json_int_t len = json_integer_value(size);
         if (!json_is_integer(size) || len < 0 || len > most) return bad(path, t->name, "shape", v, "sizes from 0");
-        if (len > 0 && t->n_elems > most / len) return bad(path, t->name, "shape", v, "a number of elements below 2^57");
+        if (len > 0 && t->n_elems > most / len)
+            return bad(path, t->name, "shape", v, "a number of elements below 2^57");
         t->shape[d] = len;
         t->n_elems *= len;
     }
@@ -73,11 +77,14 @@ static dt_err read_shape(const char *path, const json_t *entry, dt_st_tensor *t,
 
 static dt_err read_offsets(const char *path, const json_t *entry, dt_st_tensor *t)
 {
-    const json_t *v = json_object_get(entry, "data_offsets"), *begin = json_array_get(v, 0), *end = json_array_get(v, 1);
+    const json_t *v = json_object_get(entry, "data_offsets"), *begin = json_array_get(v, 0),
+                 *end = json_array_get(v, 1);
     const json_int_t b = json_integer_value(begin), e = json_integer_value(end);
     char expected[96];
-    snprintf(expected, sizeof expected, "begin and end, %" PRId64 " bytes apart for %s and this shape", t->nbytes, t->dtype);
-    if (json_array_size(v) != 2 || !json_is_integer(begin) || !json_is_integer(end) || b < 0 || e < b || e - b != t->nbytes)
+    snprintf(expected, sizeof expected, "begin and end, %" PRId64 " bytes apart for %s and this shape", t->nbytes,
+             t->dtype);
+    if (json_array_size(v) != 2 || !json_is_integer(begin) || !json_is_integer(end) || b < 0 || e < b ||
+        e - b != t->nbytes)
         return bad(path, t->name, "data_offsets", v, expected);
     t->offset = b; /* from the start of the data as yet */
     return DT_OK;
@@ -94,7 +101,7 @@ static dt_err read_entry(const char *path, const char *name, const json_t *entry
     return read_offsets(path, entry, t);
 }
 
-/* ---- the bytes of a file ----------------------------------------------------------------------------------------------------- */
+/* ---- the bytes of a file ----------------------------------------------------------------------------------------- */
 
 static int by_offset(const void *a, const void *b)
 {
@@ -110,12 +117,13 @@ static dt_err check_cover(const char *path, dt_st_tensor *t, int n, int64_t data
     qsort(t, (size_t)n, sizeof *t, by_offset);
     for (int i = 0; i < n; i++) {
         DT_CHECK(t[i].offset == end, DT_ERR_DATA,
-                 "%s: tensor `%.200s`: its data begins at byte %" PRId64 " and the one before ends at %" PRId64 ": %s", path,
-                 t[i].name, t[i].offset, end, t[i].offset < end ? "they overlap" : "there is a gap");
+                 "%s: tensor `%.200s`: its data begins at byte %" PRId64 " and the one before ends at %" PRId64 ": %s",
+                 path, t[i].name, t[i].offset, end, t[i].offset < end ? "they overlap" : "there is a gap");
         end = t[i].offset + t[i].nbytes;
         DT_CHECK(end <= data_len, DT_ERR_DATA,
-                 "%s: tensor `%.200s`: its data ends at byte %" PRId64 ", and the file has %" PRId64 ": it was cut short", path,
-                 t[i].name, end, data_len);
+                 "%s: tensor `%.200s`: its data ends at byte %" PRId64 ", and the file has %" PRId64
+                 ": it was cut short",
+                 path, t[i].name, end, data_len);
     }
     DT_CHECK(end == data_len, DT_ERR_DATA, "%s: has %" PRId64 " bytes after its last tensor", path, data_len - end);
     return DT_OK;
@@ -128,13 +136,15 @@ static dt_err read_header(int fd, const char *path, json_t **root, int64_t *data
     uint64_t len = 0;
     char header[PATH_MAX + 16];
     DT_CHECK(fstat(fd, &st) == 0 && S_ISREG(st.st_mode), DT_ERR_DATA, "%s: expected a file", path);
-    DT_CHECK(st.st_size >= 8, DT_ERR_DATA, "%s: expected a safetensors file, found %lld bytes", path, (long long)st.st_size);
+    DT_CHECK(st.st_size >= 8, DT_ERR_DATA, "%s: expected a safetensors file, found %lld bytes", path,
+             (long long)st.st_size);
     DT_TRY(dt_read_at(fd, path, 0, raw, sizeof raw));
     for (int i = 0; i < 8; i++) len |= (uint64_t)raw[i] << 8 * i;
-    DT_CHECK(len >= 2 && len <= MAX_HEADER, DT_ERR_DATA, "%s: expected a safetensors header of 2 to %d bytes, found %" PRIu64,
-             path, (int)MAX_HEADER, len);
+    DT_CHECK(len >= 2 && len <= MAX_HEADER, DT_ERR_DATA,
+             "%s: expected a safetensors header of 2 to %d bytes, found %" PRIu64, path, (int)MAX_HEADER, len);
     DT_CHECK(len <= (uint64_t)st.st_size - 8, DT_ERR_DATA,
-             "%s: was cut short: its header has %" PRIu64 " bytes, the whole file %lld", path, len, (long long)st.st_size);
+             "%s: was cut short: its header has %" PRIu64 " bytes, the whole file %lld", path, len,
+             (long long)st.st_size);
 
     char *text = malloc(len);
     DT_CHECK(text, DT_ERR_MEMORY, "%s: no memory for its header of %" PRIu64 " bytes", path, len);
@@ -182,9 +192,10 @@ dt_err dt_st_read_file(const char *path, dt_st_tensor **tensors, int *n)
     return err;
 }
 
-/* ---- elements --------------------------------------------------------------------------------------------------------------------- */
+/* ---- elements ---------------------------------------------------------------------------------------------------- */
 
-static dt_err read_elements(int fd, const char *path, const dt_st_tensor *t, int64_t first, int64_t n, dt_st_type to, char *out)
+static dt_err read_elements(int fd, const char *path, const dt_st_tensor *t, int64_t first, int64_t n, dt_st_type to,
+                            char *out)
 {
     enum { CHUNK = 1 << 16 };
     uint32_t raw[CHUNK];
@@ -197,13 +208,15 @@ static dt_err read_elements(int fd, const char *path, const dt_st_tensor *t, int
     return DT_OK;
 }
 
-dt_err dt_safetensors_read(const dt_safetensors *s, const dt_st_tensor *t, int64_t first, int64_t n, dt_dtype dtype, void *out)
+dt_err dt_safetensors_read(const dt_safetensors *s, const dt_st_tensor *t, int64_t first, int64_t n, dt_dtype dtype,
+                           void *out)
 {
     const char *path = s->files[t->file];
     DT_CHECK(first >= 0 && n >= 0 && first <= t->n_elems && n <= t->n_elems - first, DT_ERR_ARG,
-             "%s: tensor `%.200s`: elements %" PRId64 " to %" PRId64 " of %" PRId64, path, t->name, first, first + n, t->n_elems);
-    DT_CHECK(t->type != DT_ST_OTHER, DT_ERR_DATA, "%s: tensor `%.200s`: expected F32, F16 or BF16, found %s", path, t->name,
-             t->dtype);
+             "%s: tensor `%.200s`: elements %" PRId64 " to %" PRId64 " of %" PRId64, path, t->name, first, first + n,
+             t->n_elems);
+    DT_CHECK(t->type != DT_ST_OTHER, DT_ERR_DATA, "%s: tensor `%.200s`: expected F32, F16 or BF16, found %s", path,
+             t->name, t->dtype);
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     DT_CHECK(fd >= 0, DT_ERR_DATA, "%s: cannot be opened: %s", path, strerror(errno));
     const dt_err err = read_elements(fd, path, t, first, n, dt_st_type_of(dtype), out);

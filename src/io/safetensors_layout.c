@@ -1,7 +1,8 @@
-/* safetensors_layout.c - where each tensor of a model to be written goes, worked out alike by every process that writes.
+/* safetensors_layout.c - where each tensor of a model to be written goes, worked out alike by every process that
+ * writes.
  *
- * The text of a header is the safetensors library's own to the byte (compact JSON, metadata first, tensors by name, spaces up to a multiple of 8), so a
- * model that goes through this program unchanged comes out as the same file. */
+ * The text of a header is the safetensors library's own to the byte (compact JSON, metadata first, tensors by name,
+ * spaces up to a multiple of 8), so a model that goes through this program unchanged comes out as the same file. */
 #include "safetensors_private.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -143,17 +144,19 @@ static dt_err make(dt_st_layout *l, const dt_st_entry *entries, int64_t shard_si
     l->headers = calloc((size_t)l->n_files, sizeof *l->headers);
     l->header_len = calloc((size_t)l->n_files, sizeof *l->header_len);
     l->size = calloc((size_t)l->n_files, sizeof *l->size);
-    DT_CHECK(l->names && l->headers && l->header_len && l->size, DT_ERR_MEMORY, "no memory for a list of %d files", l->n_files);
+    DT_CHECK(l->names && l->headers && l->header_len && l->size, DT_ERR_MEMORY, "no memory for a list of %d files",
+             l->n_files);
     DT_TRY(name_files(l));
     DT_TRY(make_headers(l, entries));
     return make_index(l, entries);
 }
 
-dt_err dt_st_layout_make(dt_st_layout *l, const dt_st_entry *entries, int n_entries, dt_st_type type, int64_t shard_size)
+dt_err dt_st_layout_make(dt_st_layout *l, const dt_st_entry *entries, int n_entries, dt_st_type type,
+                         int64_t shard_size)
 {
     *l = (dt_st_layout){.type = type, .n_tensors = n_entries};
-    DT_CHECK(type != DT_ST_OTHER && n_entries > 0 && shard_size > 0, DT_ERR_ARG, "%d tensors in files of %" PRId64 " bytes",
-             n_entries, shard_size);
+    DT_CHECK(type != DT_ST_OTHER && n_entries > 0 && shard_size > 0, DT_ERR_ARG,
+             "%d tensors in files of %" PRId64 " bytes", n_entries, shard_size);
     const dt_err err = make(l, entries, shard_size);
     if (err != DT_OK) dt_st_layout_free(l);
     return err;

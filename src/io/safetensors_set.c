@@ -1,4 +1,5 @@
-/* safetensors_set.c - the files of a model together: which they are, and that each tensor is in exactly the one that the index says. */
+/* safetensors_set.c - the files of a model together: which they are, and that each tensor is in exactly the one that
+ * the index says. */
 #include "safetensors_private.h"
 #include "dtrain/io.h"
 #include <limits.h>
@@ -21,7 +22,8 @@ const dt_st_tensor *dt_safetensors_find(const dt_safetensors *s, const char *nam
 
 static dt_err add_file(dt_safetensors *s, const char *path)
 {
-    DT_CHECK(s->n_files < MAX_FILES, DT_ERR_DATA, "%s: a model of more than %d files is not read", path, (int)MAX_FILES);
+    DT_CHECK(s->n_files < MAX_FILES, DT_ERR_DATA, "%s: a model of more than %d files is not read", path,
+             (int)MAX_FILES);
     char **files = realloc(s->files, ((size_t)s->n_files + 1) * sizeof *files);
     DT_CHECK(files, DT_ERR_MEMORY, "%s: no memory for its name", path);
     s->files = files;
@@ -36,8 +38,9 @@ static dt_err add_tensors(dt_safetensors *s, int f)
     dt_st_tensor *more = NULL;
     int n = 0;
     dt_err err = dt_st_read_file(s->files[f], &more, &n);
-    dt_st_tensor *all =
-        err == DT_OK && n <= INT_MAX - s->n_tensors ? realloc(s->tensors, (size_t)(s->n_tensors + n + 1) * sizeof *all) : NULL;
+    dt_st_tensor *all = err == DT_OK && n <= INT_MAX - s->n_tensors
+                            ? realloc(s->tensors, (size_t)(s->n_tensors + n + 1) * sizeof *all)
+                            : NULL;
     if (err == DT_OK && !all) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for its %d tensors", s->files[f], n);
     if (all) s->tensors = all;
     for (int i = 0; i < n; i++) {
@@ -51,7 +54,7 @@ static dt_err add_tensors(dt_safetensors *s, int f)
     return err;
 }
 
-/* ---- the index ---------------------------------------------------------------------------------------------------------------- */
+/* ---- the index --------------------------------------------------------------------------------------------------- */
 
 /* A plain name: what an index says must not lead out of its directory. */
 static bool is_plain(const char *name)
@@ -81,14 +84,16 @@ static dt_err add_files_of_index(dt_safetensors *s, const char *dir, const char 
                  "%s: tensor `%.200s`: expected the name of a file in the same directory, found %.200s", index, tensor,
                  name ? name : "no text");
         if (strcmp(name, before) == 0 || file_of(s, name) >= 0) continue;
-        DT_CHECK(dt_join_path(path, dir, name, ""), DT_ERR_DATA, "%s: the name of file %.200s is too long", index, name);
+        DT_CHECK(dt_join_path(path, dir, name, ""), DT_ERR_DATA, "%s: the name of file %.200s is too long", index,
+                 name);
         DT_TRY(add_file(s, path));
         before = name;
     }
     return DT_OK;
 }
 
-/* Each tensor is in the file that the index says, and nowhere else; with as many tensors as entries none is missing then. */
+/* Each tensor is in the file that the index says, and nowhere else; with as many tensors as entries none is missing
+ * then. */
 static dt_err check_index(const dt_safetensors *s, const char *index, const json_t *map)
 {
     const char *name;
@@ -98,14 +103,16 @@ static dt_err check_index(const dt_safetensors *s, const char *index, const json
         const char *said = json_string_value(json_object_get(map, t->name));
         DT_CHECK(said, DT_ERR_DATA, "%s: tensor `%.200s` is not in %s", s->files[t->file], t->name, index);
         DT_CHECK(strcmp(said, strrchr(s->files[t->file], '/') + 1) == 0, DT_ERR_DATA,
-                 "%s: tensor `%.200s` is in this file, but belongs into %.200s according to %s", s->files[t->file], t->name, said, index);
+                 "%s: tensor `%.200s` is in this file, but belongs into %.200s according to %s", s->files[t->file],
+                 t->name, said, index);
     }
     if ((size_t)s->n_tensors == json_object_size(map)) return DT_OK;
     json_object_foreach((json_t *)map, name, value)
     {
         const int f = file_of(s, json_string_value(value));
-        DT_CHECK(dt_safetensors_find(s, name), DT_ERR_DATA, "%s: tensor `%.200s` is missing, but should be in this file according to %s", s->files[f],
-                 name, index);
+        DT_CHECK(dt_safetensors_find(s, name), DT_ERR_DATA,
+                 "%s: tensor `%.200s` is missing, but should be in this file according to %s", s->files[f], name,
+                 index);
     }
     return DT_OK;
 }
@@ -134,7 +141,7 @@ static dt_err open_index(dt_safetensors *s, const char *dir, const char *index)
     return err;
 }
 
-/* ---- which files ----------------------------------------------------------------------------------------------------------------- */
+/* ---- which files ------------------------------------------------------------------------------------------------- */
 
 static bool exists(const char *dir, const char *name, char path[PATH_MAX])
 {
@@ -148,11 +155,12 @@ static dt_err fail_without_weights(const char *dir)
     char path[PATH_MAX];
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         DT_CHECK(!exists(dir, others[i], path), DT_ERR_DATA,
-                 "%s: weights in this form are not read (a pickle may run any code); expected %s or %s: save the model again "
+                 "%s: weights in this form are not read (a pickle may run any code); expected %s or %s: save the model "
+                 "again "
                  "with save_pretrained(..., safe_serialization=True)",
                  path, ST_SINGLE, ST_INDEX);
-    return dt_fail(DT_ERR_DATA, "%s: expected the weights as %s, or several files with %s; there is neither", dir, ST_SINGLE,
-                   ST_INDEX);
+    return dt_fail(DT_ERR_DATA, "%s: expected the weights as %s, or several files with %s; there is neither", dir,
+                   ST_SINGLE, ST_INDEX);
 }
 
 static dt_err open_one(dt_safetensors *s, const char *path)

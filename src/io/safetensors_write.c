@@ -1,5 +1,5 @@
-/* safetensors_write.c - the files of a layout on the disk: reserved whole under .part names, filled in by whoever has the numbers, and renamed when all of it
- * is there. */
+/* safetensors_write.c - the files of a layout on the disk: reserved whole under .part names, filled in by whoever has
+ * the numbers, and renamed when all of it is there. */
 #include "safetensors_private.h"
 #include "dtrain/io.h"
 #include <dirent.h>

@@ -37,9 +37,9 @@ dt_err dt_spec_bad(const dt_spec *s, const char *key, const char *expected)
 {
     const json_t *value = key ? json_object_get(s->value, key) : s->value;
     char *text = value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
-    const dt_err err =
-        dt_fail(s->err ? s->err : DT_ERR_DATA, "%s: %s%s%s: expected %s, found %.80s%s", s->file, s->where, key && s->where[0] ? "." : "",
-                key ? key : "", expected, text ? text : "nothing", text && strlen(text) > 80 ? "..." : "");
+    const dt_err err = dt_fail(s->err ? s->err : DT_ERR_DATA, "%s: %s%s%s: expected %s, found %.80s%s", s->file,
+                               s->where, key && s->where[0] ? "." : "", key ? key : "", expected,
+                               text ? text : "nothing", text && strlen(text) > 80 ? "..." : "");
     free(text);
     return err;
 }
@@ -93,8 +93,9 @@ dt_err dt_spec_int(const dt_spec *s, const char *key, int64_t lo, int64_t hi, in
     snprintf(expected, sizeof expected, "an integer from %" PRId64 " to %" PRId64, lo, hi);
     const bool is_integer = json_is_integer(v.value);
     const double x = json_number_value(v.value);
-    const bool fits = is_integer ? json_integer_value(v.value) >= lo && json_integer_value(v.value) <= hi
-                                 : json_is_real(v.value) && x == floor(x) && fabs(x) < 0x1p53 && x >= (double)lo && x <= (double)hi;
+    const bool fits =
+        is_integer ? json_integer_value(v.value) >= lo && json_integer_value(v.value) <= hi
+                   : json_is_real(v.value) && x == floor(x) && fabs(x) < 0x1p53 && x >= (double)lo && x <= (double)hi;
     if (!fits) return dt_spec_bad(&v, NULL, expected);
     *out = is_integer ? (int64_t)json_integer_value(v.value) : (int64_t)x;
     return DT_OK;

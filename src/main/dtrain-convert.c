@@ -1,5 +1,5 @@
-/* dtrain-convert.c - a checkpoint as a Hugging Face directory and back. The model goes through ZeRO's stage 3, so that on N ranks each holds, reads and
- * writes an N-th of it. */
+/* dtrain-convert.c - a checkpoint as a Hugging Face directory and back. The model goes through ZeRO's stage 3, so that
+ * on N ranks each holds, reads and writes an N-th of it. */
 #include "dtrain/export.h"
 #include "dtrain/frozen.h"
 #include "dtrain/io.h"
@@ -64,7 +64,7 @@ typedef struct app {
     char *full_tokenizer;  /* its full path */
 } app;
 
-/* ---- the command line ------------------------------------------------------------------------------------------------ */
+/* ---- the command line -------------------------------------------------------------------------------------------- */
 
 static dt_err parse_dtype(const char *text, dt_st_type *dtype)
 {
@@ -86,9 +86,13 @@ static dt_err parse_kind(const char *text, enum kind *kind)
 static dt_err parse_options(options *o, int argc, char **argv)
 {
     enum { TO = 256, DTYPE, SHARD, TOKENIZER, FORCE };
-    static const struct option table[] = {
-        {"to", 1, 0, TO},       {"dtype", 1, 0, DTYPE}, {"shard-size", 1, 0, SHARD}, {"tokenizer", 1, 0, TOKENIZER},
-        {"force", 0, 0, FORCE}, TOOL_OPTIONS,           {0}};
+    static const struct option table[] = {{"to", 1, 0, TO},
+                                          {"dtype", 1, 0, DTYPE},
+                                          {"shard-size", 1, 0, SHARD},
+                                          {"tokenizer", 1, 0, TOKENIZER},
+                                          {"force", 0, 0, FORCE},
+                                          TOOL_OPTIONS,
+                                          {0}};
     *o = (options){.shard_size = DT_ST_SHARD_SIZE};
     uint64_t nbytes;
     for (int c, at;;) {
@@ -120,19 +124,20 @@ static dt_err parse_options(options *o, int argc, char **argv)
         }
     }
     if (o->help || o->version) return DT_OK;
-    DT_CHECK(argc - optind == 2, DT_ERR_USAGE, "expected FROM and TO, found %d names; see dtrain-convert --help", argc - optind);
+    DT_CHECK(argc - optind == 2, DT_ERR_USAGE, "expected FROM and TO, found %d names; see dtrain-convert --help",
+             argc - optind);
     o->from = argv[optind];
     o->to = argv[optind + 1];
     return DT_OK;
 }
 
-/* ---- ranks ----------------------------------------------------------------------------------------------------------- */
+/* ---- ranks ------------------------------------------------------------------------------------------------------- */
 
 /* All ranks go on, or none. After an error of communication there is no way to tell the others: main ends the job. */
 static dt_err together(app *a, dt_err err) { return err == DT_ERR_COMM ? err : dt_comm_agree(&a->comm, err); }
 #define TOGETHER(a, call) DT_TRY(together((a), (call)))
 
-/* ---- what is to be done --------------------------------------------------------------------------------------------- */
+/* ---- what is to be done ------------------------------------------------------------------------------------------ */
 
 static bool ends_in_h5(const char *path)
 {
@@ -144,7 +149,8 @@ static dt_err choose_kind(app *a)
 {
     const bool from_hf = a->frozen.from.kind == DT_PRETRAINED_HF;
     a->kind = a->opt.kind != KIND_NONE ? a->opt.kind : from_hf ? KIND_CHECKPOINT : KIND_HF;
-    DT_CHECK(a->kind == KIND_HF || from_hf, DT_ERR_USAGE, "--to checkpoint: %s is a checkpoint already", a->frozen.from.path);
+    DT_CHECK(a->kind == KIND_HF || from_hf, DT_ERR_USAGE, "--to checkpoint: %s is a checkpoint already",
+             a->frozen.from.path);
     DT_CHECK(a->kind == KIND_CHECKPOINT || !ends_in_h5(a->opt.to), DT_ERR_USAGE,
              "%s: expected the name of a directory (%s), found that of a checkpoint", a->opt.to,
              from_hf ? "--to hf" : "FROM is a checkpoint");
@@ -171,7 +177,8 @@ static dt_err check_no_input(const app *a)
     if (!d) return DT_OK; /* a checkpoint */
     dt_err err = DT_OK;
     for (struct dirent *e = readdir(d); e && err == DT_OK; e = readdir(d))
-        if (e->d_name[0] != '.' && dt_join_path(path, from, e->d_name, "")) err = dt_check_output(a->opt.to, true, &file, 1);
+        if (e->d_name[0] != '.' && dt_join_path(path, from, e->d_name, ""))
+            err = dt_check_output(a->opt.to, true, &file, 1);
     closedir(d);
     return err;
 }
@@ -185,8 +192,8 @@ static dt_err check_target(const app *a)
     if (stat(to, &st) != 0) return DT_OK;
     if (a->kind == KIND_HF)
         DT_CHECK(S_ISDIR(st.st_mode), DT_ERR_USAGE, "%s: expected a directory to write the model to, found a file", to);
-    DT_CHECK(a->opt.force || (S_ISDIR(st.st_mode) && is_empty(to)), DT_ERR_USAGE, "%s: %s; --force writes there anyway", to,
-             S_ISDIR(st.st_mode) ? "this directory is not empty" : "this file exists");
+    DT_CHECK(a->opt.force || (S_ISDIR(st.st_mode) && is_empty(to)), DT_ERR_USAGE, "%s: %s; --force writes there anyway",
+             to, S_ISDIR(st.st_mode) ? "this directory is not empty" : "this file exists");
     return DT_OK;
 }
 
@@ -276,7 +283,7 @@ static dt_err choose(app *a)
     return choose_tokenizer(a);
 }
 
-/* ---- doing it ------------------------------------------------------------------------------------------------------------ */
+/* ---- doing it ---------------------------------------------------------------------------------------------------- */
 
 static dt_err open_device(app *a)
 {
@@ -290,8 +297,10 @@ static char *config_with_type(const dt_pretrained *p)
 {
     static const char *const names[] = {NULL, "float32", "float16", "bfloat16"};
     dt_st_type stored = DT_ST_OTHER;
-    if (dt_pretrained_type(p, &stored) != DT_OK) dt_error_clear(); /* it could be read a moment ago; then the load will say */
-    if (stored == DT_ST_OTHER && p->kind == DT_PRETRAINED_HF) stored = DT_ST_F32; /* of several types: what holds them all */
+    /* it could be read a moment ago; then the load will say */
+    if (dt_pretrained_type(p, &stored) != DT_OK) dt_error_clear();
+    /* of several types: what holds them all */
+    if (stored == DT_ST_OTHER && p->kind == DT_PRETRAINED_HF) stored = DT_ST_F32;
     json_t *root = names[stored] ? parse_config(p->model_config) : NULL;
     if (!root) return strdup(p->model_config);
     if (json_object_get(root, "dtype") || !json_object_get(root, "torch_dtype"))
@@ -307,15 +316,19 @@ static char *config_with_tokenizer(const app *a)
     char *text = NULL;
     const bool fits = a->tokenizer && !strpbrk(a->tokenizer, "\r\n;#$"); /* else it would be read as something else */
     if (a->tokenizer && !fits && a->comm.rank == 0)
-        DT_WARN("%s: this name cannot be written into a configuration, so the checkpoint does not name its tokenizer", a->tokenizer);
-    return asprintf(&text, "[model]\ntokenizer =%s%s\nchat_template = %s\n", fits ? " " : "",
-                    fits ? a->tokenizer : "", a->frozen.from.chat_template ? a->frozen.from.chat_template : "") < 0 ? NULL : text;
+        DT_WARN("%s: this name cannot be written into a configuration, so the checkpoint does not name its tokenizer",
+                a->tokenizer);
+    return asprintf(&text, "[model]\ntokenizer =%s%s\nchat_template = %s\n", fits ? " " : "", fits ? a->tokenizer : "",
+                    a->frozen.from.chat_template ? a->frozen.from.chat_template : "") < 0
+               ? NULL
+               : text;
 }
 
 static dt_err write_checkpoint(app *a)
 {
     char *config = config_with_tokenizer(a), *model_config = config_with_type(&a->frozen.from);
-    dt_err err = together(a, config && model_config ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for the configuration"));
+    dt_err err =
+        together(a, config && model_config ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for the configuration"));
     const dt_ckpt_meta meta = {.loss_scale = 1, .config = config, .model_config = model_config};
     if (err == DT_OK && ends_in_h5(a->opt.to))
         err = dt_checkpoint_save_as(&a->comm, a->frozen.zero, &meta, a->opt.to, NULL);
@@ -333,7 +346,8 @@ static dt_err write_directory(app *a)
                                  .shard_size = a->opt.shard_size,
                                  .model_config = a->frozen.mc.json,
                                  .tokenizer = a->tokenizer,
-                                 .generation_from = a->frozen.from.kind == DT_PRETRAINED_HF ? a->frozen.from.path : NULL};
+                                 .generation_from =
+                                     a->frozen.from.kind == DT_PRETRAINED_HF ? a->frozen.from.path : NULL};
     return dt_export(&a->comm, a->frozen.zero, &e, NULL);
 }
 

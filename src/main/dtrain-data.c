@@ -1,4 +1,5 @@
-/* dtrain-data.c - the program that makes datasets and looks into them. What it does is in the room data; here are its command line and its words. */
+/* dtrain-data.c - the program that makes datasets and looks into them. What it does is in the room data; here are its
+ * command line and its words. */
 #include "dtrain/chat.h"
 #include "dtrain/config.h"
 #include "dtrain/dataset.h"
@@ -90,7 +91,7 @@ static const char after_templates[] =
     "\n"
     "exit codes: 0 done, 64 usage, 65 bad or missing input, 70 fault, 74 writing failed\n";
 
-/* ---- progress --------------------------------------------------------------------------------------------------------------------- */
+/* ---- progress ---------------------------------------------------------------------------------------------------- */
 
 typedef struct meter {
     double start_s, last_s, every_s;
@@ -132,13 +133,16 @@ static void report_problems(const dt_make_stats *s)
 
 static void report_left_out(const dt_make_options *o, const dt_make_stats *s, const char *noun)
 {
-    static const char *const missing[] = {"any token", "any token to train on", "a completion on both sides", "a prompt"};
+    static const char *const missing[] = {"any token", "any token to train on", "a completion on both sides",
+                                          "a prompt"};
     if (s->n_truncated) DT_INFO("%" PRId64 " %s cut at %" PRId64 " tokens", s->n_truncated, noun, o->max_length);
-    if (s->n_too_long) DT_INFO("%" PRId64 " %s of more than %" PRId64 " tokens dropped", s->n_too_long, noun, o->max_length);
+    if (s->n_too_long)
+        DT_INFO("%" PRId64 " %s of more than %" PRId64 " tokens dropped", s->n_too_long, noun, o->max_length);
     if (s->n_dropped) DT_INFO("%" PRId64 " records without %s dropped", s->n_dropped, missing[s->kind]);
     if (s->n_parted)
-        DT_INFO("%" PRId64 " %s whose prompt and completion were encoded separately, because a token would span the boundary", s->n_parted,
-                noun);
+        DT_INFO("%" PRId64
+                " %s whose prompt and completion were encoded separately, because a token would span the boundary",
+                s->n_parted, noun);
 }
 
 static void report(const dt_make_options *o, const dt_make_stats *s, double seconds)
@@ -146,8 +150,8 @@ static void report(const dt_make_options *o, const dt_make_stats *s, double seco
     const char *noun = s->kind == DT_DATASET_TOKENS ? "documents" : "samples";
     char text[24], rate[24], files[40] = "";
     if (o->n_shards || o->shard_nbytes) snprintf(files, sizeof files, " in %d files", s->n_shards);
-    DT_INFO("%s: kind %s, %" PRId64 " %s, %" PRId64 " tokens%s", o->output, dt_dataset_kind_name(s->kind), s->n_documents, noun,
-            s->n_tokens, files);
+    DT_INFO("%s: kind %s, %" PRId64 " %s, %" PRId64 " tokens%s", o->output, dt_dataset_kind_name(s->kind),
+            s->n_documents, noun, s->n_tokens, files);
     if (o->validation)
         DT_INFO("%s: kind %s, %" PRId64 " %s, %" PRId64 " tokens", o->validation, dt_dataset_kind_name(s->kind),
                 s->n_validation_documents, noun, s->n_validation_tokens);
@@ -157,7 +161,7 @@ static void report(const dt_make_options *o, const dt_make_stats *s, double seco
             dt_format_bytes((double)s->nbytes_read / (seconds + 1e-9), rate));
 }
 
-/* ---- make ------------------------------------------------------------------------------------------------------------------------- */
+/* ---- make -------------------------------------------------------------------------------------------------------- */
 
 enum {
     OPT_VALIDATION = 256,
@@ -390,7 +394,8 @@ static void catch_signals(void)
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         struct sigaction before, action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
-        if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(numbers[i], &action, NULL);
+        if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            sigaction(numbers[i], &action, NULL);
     }
 }
 
@@ -417,7 +422,7 @@ static dt_err make_main(int argc, char **argv)
     return err;
 }
 
-/* ---- looking ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- looking ----------------------------------------------------------------------------------------------------- */
 
 typedef struct look {
     bool show;
@@ -425,8 +430,9 @@ typedef struct look {
     int64_t seq_len, number;
 } look;
 
-static const struct option look_options[] = {
-    {"seq-len", required_argument, NULL, OPT_SEQ_LEN}, {"tokenizer", required_argument, NULL, OPT_TOKENIZER}, {NULL, 0, NULL, 0}};
+static const struct option look_options[] = {{"seq-len", required_argument, NULL, OPT_SEQ_LEN},
+                                             {"tokenizer", required_argument, NULL, OPT_TOKENIZER},
+                                             {NULL, 0, NULL, 0}};
 
 static dt_err look_one(const look *l, const char *path)
 {
@@ -465,8 +471,8 @@ static dt_err parse_look(int argc, char **argv, look *l)
     if (!l->show || n == 1) return DT_OK;
     char *end;
     l->number = strtoll(argv[optind + 1], &end, 10);
-    DT_CHECK(end != argv[optind + 1] && *end == '\0', DT_ERR_USAGE, "expected the number of a document or sample, found %s",
-             argv[optind + 1]);
+    DT_CHECK(end != argv[optind + 1] && *end == '\0', DT_ERR_USAGE,
+             "expected the number of a document or sample, found %s", argv[optind + 1]);
     return DT_OK;
 }
 

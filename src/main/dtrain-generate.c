@@ -1,5 +1,6 @@
-/* dtrain-generate.c - samples from a trained model, on one rank or many. The model is the trainer's own, frozen behind ZeRO: at stage 0 each rank holds all of
- * it and works through its share of the prompts alone; at stage 3, for models larger than a rank, all ranks run the same forward passes. */
+/* dtrain-generate.c - samples from a trained model, on one rank or many. The model is the trainer's own, frozen behind
+ * ZeRO: at stage 0 each rank holds all of it and works through its share of the prompts alone; at stage 3, for models
+ * larger than a rank, all ranks run the same forward passes. */
 #include "generate/app.h"
 #include "tool/tool.h"
 
@@ -11,7 +12,7 @@
 
 enum { PREFILL_TOK = 1024, CHAT_LEN = 4096 };
 
-/* ---- the model ------------------------------------------------------------------------------------------------------- */
+/* ---- the model --------------------------------------------------------------------------------------------------- */
 
 static void add_eos(app *a, int32_t id)
 {
@@ -20,7 +21,8 @@ static void add_eos(app *a, int32_t id)
     if (id >= 0 && id < a->frozen.mc.vocab_size) a->eos[a->n_eos++] = id;
 }
 
-/* What is text to this model? What the command line says, or the model; of a checkpoint that does not tell, bytes, if its vocabulary has room for them. */
+/* What is text to this model? What the command line says, or the model; of a checkpoint that does not tell, bytes, if
+ * its vocabulary has room for them. */
 static dt_err open_tokenizer(app *a)
 {
     const char *known = a->opt.tokenizer ? a->opt.tokenizer : a->frozen.from.tokenizer, *name = known ? known : "bytes";
@@ -34,13 +36,15 @@ static dt_err open_tokenizer(app *a)
                     a->frozen.mc.vocab_size, name);
         dt_tokenizer_close(a->tok);
         a->tok = NULL;
-        DT_CHECK(a->opt.n_stop == 0 && !a->opt.chat, DT_ERR_USAGE, "--stop and --chat need a tokenizer; see --tokenizer");
+        DT_CHECK(a->opt.n_stop == 0 && !a->opt.chat, DT_ERR_USAGE,
+                 "--stop and --chat need a tokenizer; see --tokenizer");
         return DT_OK;
     }
     return dt_encoder_open(&a->encoder, a->tok);
 }
 
-/* The tokens that end a sequence: generation_config.json's or else config.json's, the tokenizer's, and in conversations the end of a turn. */
+/* The tokens that end a sequence: generation_config.json's or else config.json's, the tokenizer's, and in conversations
+ * the end of a turn. */
 static dt_err find_ends(app *a)
 {
     const dt_generation_defaults *from = &a->frozen.from.generation;
@@ -60,7 +64,7 @@ static dt_err open_device(app *a)
     return dt_device_open(&a->dev, a->opt.device, a->comm.local_rank, threads, &a->ledger);
 }
 
-/* ---- prompts --------------------------------------------------------------------------------------------------------- */
+/* ---- prompts ----------------------------------------------------------------------------------------------------- */
 
 static dt_err read_stream(FILE *in, const char *name, char **text, size_t *nbytes)
 {
@@ -103,14 +107,16 @@ static dt_err share_prompts(app *a, char **text)
     size_t nbytes = 0;
     TOGETHER(a, a->comm.rank == 0 ? read_prompts(o, text, &nbytes) : DT_OK);
     DT_TRY(dt_comm_share_text(&a->comm, text, &nbytes));
-    const dt_prompt_format format = o->standard_input ? DT_PROMPT_LINES : o->prompts ? DT_PROMPT_JSONL : DT_PROMPT_WHOLE;
+    const dt_prompt_format format = o->standard_input ? DT_PROMPT_LINES
+                                    : o->prompts      ? DT_PROMPT_JSONL
+                                                      : DT_PROMPT_WHOLE;
     const bool piped = o->standard_input || (o->prompts && strcmp(o->prompts, "-") == 0);
     const char *name = piped ? "standard input" : o->prompts ? o->prompts : "--prompt";
     TOGETHER(a, dt_prompts_parse(&a->prompts, name, *text, nbytes, format, &a->reader));
     return DT_OK;
 }
 
-/* ---- running --------------------------------------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 static dt_err print_when_finished(void *ctx, dt_sequence *s)
 {
@@ -139,8 +145,8 @@ static dt_err open_model(app *a, const dt_generate_options *g, int32_t max_len)
                                  .cache_seqs = g->n_slots,
                                  .cache_len = max_len,
                                  .by_row = true};
-    return dt_model_open(&a->model, &a->frozen.mc, &mo, a->frozen.units, a->frozen.n_units, &a->dev, &a->frozen.source, NULL,
-                         &a->phase);
+    return dt_model_open(&a->model, &a->frozen.mc, &mo, a->frozen.units, a->frozen.n_units, &a->dev, &a->frozen.source,
+                         NULL, &a->phase);
 }
 
 static dt_generate_options make_options(app *a)
@@ -175,7 +181,8 @@ static dt_err stream_all(app *a, const dt_decoder *decoder, const dt_generate_op
 /* Slots for the sequences at a time, in whole searches; tokens of a pass. */
 static void size_passes(const app *a, dt_generate_options *g, int n_mine, int64_t longest_prompt)
 {
-    const int64_t beams = a->opt.beams.n_beams, prompts = n_mine / a->n_out > 0 ? n_mine / a->n_out : 1, fit = a->opt.batch_size / beams;
+    const int64_t beams = a->opt.beams.n_beams, prompts = n_mine / a->n_out > 0 ? n_mine / a->n_out : 1,
+                  fit = a->opt.batch_size / beams;
     g->n_slots = (int32_t)(a->opt.batch_size < n_mine ? a->opt.batch_size : n_mine > 0 ? n_mine : 1);
     if (beams > 1) g->n_slots = (int32_t)(beams * (fit < 1 ? 1 : fit < prompts ? fit : prompts));
     if (a->opt.stream) g->n_slots = 1;
@@ -183,13 +190,15 @@ static void size_passes(const app *a, dt_generate_options *g, int n_mine, int64_
     if (g->max_tok < g->n_slots) g->max_tok = g->n_slots;
 }
 
-static dt_err decode(app *a, const dt_generate_options *g, dt_sequence *const *mine, int n_mine, dt_generate_stats *stats)
+static dt_err decode(app *a, const dt_generate_options *g, dt_sequence *const *mine, int n_mine,
+                     dt_generate_stats *stats)
 {
     const dt_decoder decoder = dt_decoder_of_model(a->model);
     TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, a->opt.timeout_s));
-    const dt_err err = a->opt.stream               ? stream_all(a, &decoder, g, stats)
-                       : a->opt.beams.n_beams > 1 ? dt_beam_search(&decoder, mine, n_mine / a->n_out, &a->opt.beams, g, stats)
-                                                   : dt_generate(&decoder, mine, n_mine, g, stats);
+    const dt_err err = a->opt.stream ? stream_all(a, &decoder, g, stats)
+                       : a->opt.beams.n_beams > 1
+                           ? dt_beam_search(&decoder, mine, n_mine / a->n_out, &a->opt.beams, g, stats)
+                           : dt_generate(&decoder, mine, n_mine, g, stats);
     dt_watchdog_stop(a->watchdog); /* what follows may wait for ranks with more to do; those have their own */
     a->watchdog = NULL;
     /* In lockstep the ranks have agreed among themselves, or this one alone was thrown out of the middle of a pass. */
@@ -230,7 +239,8 @@ static double rate(double n, double seconds) { return seconds > 0 ? n / seconds 
 static dt_err report_speed(app *a, const dt_generate_stats *stats)
 {
     int64_t sums[2] = {stats->n_prompt_tok, stats->n_new_tok};
-    double seconds = stats->seconds, each[2] = {rate((double)sums[0], stats->prompt_seconds), rate((double)sums[1], stats->seconds - stats->prompt_seconds)};
+    double seconds = stats->seconds, each[2] = {rate((double)sums[0], stats->prompt_seconds),
+                                                rate((double)sums[1], stats->seconds - stats->prompt_seconds)};
     if (!a->opt.stream) { /* where all ranks did the same it is counted once */
         DT_TRY(dt_comm_reduce_host_i64(&a->comm, sums, 2, DT_SUM));
         DT_TRY(dt_comm_reduce_host_f64(&a->comm, &seconds, 1, DT_MAX));
@@ -240,8 +250,8 @@ static dt_err report_speed(app *a, const dt_generate_stats *stats)
         fprintf(stderr,
                 "dtrain-generate: %" PRId64 " new tokens in %.3f s: %.1f tokens/s (%d sequence%s, %" PRId64
                 " prompt tokens, %d rank%s); prompts at %.1f, new tokens at %.1f tokens/s\n",
-                sums[1], seconds, rate((double)sums[1], seconds), a->n_seqs, a->n_seqs == 1 ? "" : "s", sums[0], a->comm.nranks,
-                a->comm.nranks == 1 ? "" : "s", each[0], each[1]);
+                sums[1], seconds, rate((double)sums[1], seconds), a->n_seqs, a->n_seqs == 1 ? "" : "s", sums[0],
+                a->comm.nranks, a->comm.nranks == 1 ? "" : "s", each[0], each[1]);
     return DT_OK;
 }
 
@@ -262,7 +272,7 @@ static dt_err run_sequences(app *a)
     return DT_OK;
 }
 
-/* ---- the program ----------------------------------------------------------------------------------------------------- */
+/* ---- the program ------------------------------------------------------------------------------------------------- */
 
 static dt_err prepare_prompts(app *a)
 {
@@ -283,9 +293,10 @@ static dt_err run(app *a, dt_err parsed)
     dt_log_open(a->comm.rank, a->comm.nranks, a->comm.host);
     dt_phase_enter(&a->phase, "start", "");
     TOGETHER(a, parsed);
-    TOGETHER(a, o->stream && a->comm.nranks > 1 && o->stage == 0
-                    ? dt_fail(DT_ERR_USAGE, "--stream: expected one rank, or --zero-stage 3, found %d ranks", a->comm.nranks)
-                    : DT_OK);
+    TOGETHER(
+        a, o->stream && a->comm.nranks > 1 && o->stage == 0
+               ? dt_fail(DT_ERR_USAGE, "--stream: expected one rank, or --zero-stage 3, found %d ranks", a->comm.nranks)
+               : DT_OK);
     TOGETHER(a, a->comm.rank == 0 ? generate_begin_output(a) : DT_OK);
     TOGETHER(a, dt_frozen_describe(&a->frozen, o->model));
     TOGETHER(a, generate_take_defaults(&a->opt, &a->frozen.from.generation));

@@ -1,6 +1,8 @@
-/* dtrain-info.c - shows a checkpoint or dataset and verifies its checksums. One process, no MPI: it runs on a login node as it is.
+/* dtrain-info.c - shows a checkpoint or dataset and verifies its checksums. One process, no MPI: it runs on a login
+ * node as it is.
  *
- * Everything about a file is collected first and printed then, as text or as JSON, so that the two cannot tell different things. */
+ * Everything about a file is collected first and printed then, as text or as JSON, so that the two cannot tell
+ * different things. */
 #include "dtrain/checkpoint.h"
 #include "dtrain/dataset.h"
 #include "dtrain/io.h"
@@ -28,8 +30,8 @@ typedef struct array_info {
 typedef struct file_info {
     const char *path;
     bool is_checkpoint, sealed; /* sealed: a dataset whose header has a checksum, which matches */
-    dt_ckpt_meta meta; /* of a checkpoint */
-    char *kind, *tokenizer; /* of a dataset */
+    dt_ckpt_meta meta;          /* of a checkpoint */
+    char *kind, *tokenizer;     /* of a dataset */
     int64_t vocab_size;
     array_info *arrays;
     int n_arrays, room;
@@ -53,7 +55,7 @@ static const char usage[] =
     "exit codes: 0 done, 64 usage, 65 a file is missing, damaged or of another kind, 70 fault,\n"
     "            74 standard output cannot be written\n";
 
-/* ---- collecting ---------------------------------------------------------------------------------------------------------- */
+/* ---- collecting -------------------------------------------------------------------------------------------------- */
 
 static dt_err add_array(hid_t dset, const char *name, void *ctx)
 {
@@ -69,7 +71,10 @@ static dt_err add_array(hid_t dset, const char *name, void *ctx)
     uint64_t sum = 0;
     DT_TRY(dt_h5_inspect(dset, f->path, name, &info->a));
     if (f->verify && info->a.has_checksum) DT_TRY(dt_h5_checksum(dset, f->path, name, &info->a, &sum));
-    info->verdict = !info->a.has_checksum ? NO_CHECKSUM : !f->verify ? NOT_CHECKED : sum == info->a.checksum ? VERIFIED : ALTERED;
+    info->verdict = !info->a.has_checksum     ? NO_CHECKSUM
+                    : !f->verify              ? NOT_CHECKED
+                    : sum == info->a.checksum ? VERIFIED
+                                              : ALTERED;
     info->name = strdup(name);
     DT_CHECK(info->name, DT_ERR_MEMORY, "%s: no memory for its list of arrays", f->path);
     f->n_arrays++;
@@ -103,7 +108,8 @@ static dt_err read_format(hid_t file, file_info *f)
     const bool is_dataset = strcmp(format, "dtrain-dataset") == 0;
     dt_err err = DT_OK;
     if (!f->is_checkpoint && !is_dataset)
-        err = dt_fail(DT_ERR_DATA, "%s: attribute `format`: expected dtrain-checkpoint or dtrain-dataset, found %.60s", f->path, format);
+        err = dt_fail(DT_ERR_DATA, "%s: attribute `format`: expected dtrain-checkpoint or dtrain-dataset, found %.60s",
+                      f->path, format);
     free(format);
     return err;
 }
@@ -154,7 +160,7 @@ static void release(file_info *f)
     dt_ckpt_meta_free(&f->meta);
 }
 
-/* ---- derived ---------------------------------------------------------------------------------------------------------------- */
+/* ---- derived ----------------------------------------------------------------------------------------------------- */
 
 static int64_t nbytes_of(const array_info *i) { return i->a.n_elems * (int64_t)i->a.elem_size; }
 
@@ -171,7 +177,10 @@ static size_t group_len(const char *name)
     return slash ? (size_t)(slash - name) : 0;
 }
 
-static bool same_group(const char *a, const char *b) { return group_len(a) == group_len(b) && strncmp(a, b, group_len(a)) == 0; }
+static bool same_group(const char *a, const char *b)
+{
+    return group_len(a) == group_len(b) && strncmp(a, b, group_len(a)) == 0;
+}
 
 static int64_t n_parameters(const file_info *f)
 {
@@ -185,7 +194,8 @@ static int64_t n_parameters(const file_info *f)
 static int64_t n_records(const file_info *f)
 {
     for (int i = 0; i < f->n_arrays; i++)
-        if (strcmp(f->arrays[i].name, "offsets") == 0 || strcmp(f->arrays[i].name, "chosen/offsets") == 0) return f->arrays[i].a.n_elems - 1;
+        if (strcmp(f->arrays[i].name, "offsets") == 0 || strcmp(f->arrays[i].name, "chosen/offsets") == 0)
+            return f->arrays[i].a.n_elems - 1;
     return -1;
 }
 
@@ -197,7 +207,7 @@ static json_int_t model_number(const json_t *model, const char *name, const char
     return json_is_integer(value) ? json_integer_value(value) : -1;
 }
 
-/* ---- text -------------------------------------------------------------------------------------------------------------------- */
+/* ---- text -------------------------------------------------------------------------------------------------------- */
 
 static void shape_text(const dt_h5_array *a, char *out, size_t out_size)
 {
@@ -216,13 +226,14 @@ static const char *verdict_text(verdict v)
 static void print_tensors(const file_info *f)
 {
     int width = 0;
-    for (int i = 0; i < f->n_arrays; i++) width = (int)strlen(f->arrays[i].name) > width ? (int)strlen(f->arrays[i].name) : width;
+    for (int i = 0; i < f->n_arrays; i++)
+        width = (int)strlen(f->arrays[i].name) > width ? (int)strlen(f->arrays[i].name) : width;
     for (int i = 0; i < f->n_arrays; i++) {
         const array_info *t = &f->arrays[i];
         char shape[200], size[24];
         shape_text(&t->a, shape, sizeof shape);
-        printf("  %-*s  %-20s %-7s %11s  %s\n", width, t->name, shape, dt_h5_type_name(t->a.type), dt_format_bytes((double)nbytes_of(t), size),
-               verdict_text(t->verdict));
+        printf("  %-*s  %-20s %-7s %11s  %s\n", width, t->name, shape, dt_h5_type_name(t->a.type),
+               dt_format_bytes((double)nbytes_of(t), size), verdict_text(t->verdict));
     }
 }
 
@@ -252,7 +263,8 @@ static void print_groups(const file_info *f)
 static json_t *model_config(const file_info *f)
 {
     json_t *model;
-    if (dt_json_parse(&model, f->path, f->meta.model_config, strlen(f->meta.model_config), DT_JSON_LAST_KEY) != DT_OK) dt_error_clear();
+    if (dt_json_parse(&model, f->path, f->meta.model_config, strlen(f->meta.model_config), DT_JSON_LAST_KEY) != DT_OK)
+        dt_error_clear();
     return model;
 }
 
@@ -262,8 +274,10 @@ static void print_model(const file_info *f)
     printf("  model        ");
     if (json_is_object(model)) {
         const char *type = json_string_value(json_object_get(model, "model_type"));
-        const json_int_t layers = model_number(model, "num_hidden_layers", "n_layer"), hidden = model_number(model, "hidden_size", "n_embd"),
-                         heads = model_number(model, "num_attention_heads", "n_head"), vocab = model_number(model, "vocab_size", "vocab_size");
+        const json_int_t layers = model_number(model, "num_hidden_layers", "n_layer"),
+                         hidden = model_number(model, "hidden_size", "n_embd"),
+                         heads = model_number(model, "num_attention_heads", "n_head"),
+                         vocab = model_number(model, "vocab_size", "vocab_size");
         printf("%s", type ? type : "of unnamed type");
         if (layers >= 0) printf(", %" JSON_INTEGER_FORMAT " layers", layers);
         if (hidden >= 0) printf(", hidden %" JSON_INTEGER_FORMAT, hidden);
@@ -280,41 +294,47 @@ static void print_verdict(const file_info *f)
     double nbytes = 0;
     char size[24];
     for (int i = 0; i < f->n_arrays; i++)
-        if (f->arrays[i].verdict == VERIFIED || f->arrays[i].verdict == ALTERED) nbytes += (double)nbytes_of(&f->arrays[i]);
+        if (f->arrays[i].verdict == VERIFIED || f->arrays[i].verdict == ALTERED)
+            nbytes += (double)nbytes_of(&f->arrays[i]);
     const int n_with = f->n_arrays - count_verdict(f, NO_CHECKSUM);
-    if (!f->is_checkpoint) printf("  header       %s\n", f->sealed ? "verified" : "has no checksum (made by an earlier dtrain, or another program)");
+    if (!f->is_checkpoint)
+        printf("  header       %s\n",
+               f->sealed ? "verified" : "has no checksum (made by an earlier dtrain, or another program)");
     printf("  checksums    ");
     if (n_with == 0)
         printf("none in this file\n");
     else if (!f->verify)
         printf("%d of %d arrays carry one; not verified\n", n_with, f->n_arrays);
     else
-        printf("%d of %d arrays verified, %d altered, %d without (%s in %.2f s)\n", count_verdict(f, VERIFIED), f->n_arrays, count_verdict(f, ALTERED),
-               f->n_arrays - n_with, dt_format_bytes(nbytes, size), f->verify_s);
+        printf("%d of %d arrays verified, %d altered, %d without (%s in %.2f s)\n", count_verdict(f, VERIFIED),
+               f->n_arrays, count_verdict(f, ALTERED), f->n_arrays - n_with, dt_format_bytes(nbytes, size),
+               f->verify_s);
 }
 
 static void print_text(const file_info *f, const options *o)
 {
     printf("%s\n", f->path);
     if (f->is_checkpoint) {
-        printf("  kind         checkpoint\n  step         %" PRId64 " (%" PRId64 " updates)\n  samples      %" PRId64 "\n  tokens       %" PRId64
-               "\n  seed         %" PRIu64 "\n  loss_scale   %g\n",
+        printf("  kind         checkpoint\n  step         %" PRId64 " (%" PRId64 " updates)\n  samples      %" PRId64
+               "\n  tokens       %" PRId64 "\n  seed         %" PRIu64 "\n  loss_scale   %g\n",
                f->meta.step, f->meta.adam_steps, f->meta.samples, f->meta.tokens, f->meta.seed, f->meta.loss_scale);
         print_model(f);
     } else {
         printf("  kind         dataset of %s\n  vocab_size   %" PRId64 "\n", f->kind, f->vocab_size);
         if (f->tokenizer) printf("  tokenizer    %s\n", f->tokenizer);
-        if (n_records(f) >= 0) printf("  %-12s %" PRId64 "\n", strcmp(f->kind, "tokens") == 0 ? "documents" : "samples", n_records(f));
+        if (n_records(f) >= 0)
+            printf("  %-12s %" PRId64 "\n", strcmp(f->kind, "tokens") == 0 ? "documents" : "samples", n_records(f));
     }
     print_verdict(f);
     if (o->tensors || !f->is_checkpoint)
         print_tensors(f);
     else
         print_groups(f);
-    if (o->config && f->is_checkpoint) printf("\n# config\n%s\n# model_config\n%s\n", f->meta.config, f->meta.model_config);
+    if (o->config && f->is_checkpoint)
+        printf("\n# config\n%s\n# model_config\n%s\n", f->meta.config, f->meta.model_config);
 }
 
-/* ---- JSON ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
 static json_t *json_arrays(const file_info *f)
 {
@@ -323,8 +343,8 @@ static json_t *json_arrays(const file_info *f)
         const array_info *t = &f->arrays[i];
         json_t *shape = json_array();
         for (int d = 0; d < t->a.n_dims; d++) json_array_append_new(shape, json_integer(t->a.shape[d]));
-        json_array_append_new(list, json_pack("{s:s, s:o, s:s, s:I, s:s}", "name", t->name, "shape", shape, "dtype", dt_h5_type_name(t->a.type),
-                                              "bytes", (json_int_t)nbytes_of(t), "checksum",
+        json_array_append_new(list, json_pack("{s:s, s:o, s:s, s:I, s:s}", "name", t->name, "shape", shape, "dtype",
+                                              dt_h5_type_name(t->a.type), "bytes", (json_int_t)nbytes_of(t), "checksum",
                                               t->verdict == NOT_CHECKED ? "not verified" : verdict_text(t->verdict)));
     }
     return list;
@@ -373,7 +393,7 @@ static void print_json(const file_info *f, const options *o, dt_err err)
     json_decref(root);
 }
 
-/* ---- main ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- main -------------------------------------------------------------------------------------------------------- */
 
 static dt_err show_directory(const char *path, const options *o)
 {
@@ -391,8 +411,8 @@ static dt_err show(const char *path, const options *o)
     const bool whole = err == DT_OK;
     for (int i = 0; whole && i < f.n_arrays; i++)
         if (f.arrays[i].verdict == ALTERED)
-            err = dt_fail(DT_ERR_DATA, "%s: `%s` was altered: its checksum does not match (%d such arrays)", path, f.arrays[i].name,
-                          count_verdict(&f, ALTERED));
+            err = dt_fail(DT_ERR_DATA, "%s: `%s` was altered: its checksum does not match (%d such arrays)", path,
+                          f.arrays[i].name, count_verdict(&f, ALTERED));
     if (o->json)
         print_json(&f, o, err);
     else if (whole)
@@ -425,7 +445,8 @@ static dt_err parse(int argc, char **argv, options *o)
     }
     o->n_files = argc - optind;
     o->files = argv + optind;
-    DT_CHECK(o->n_files > 0 || o->help || o->version, DT_ERR_USAGE, "expected a file or a run's directory; see dtrain-info --help");
+    DT_CHECK(o->n_files > 0 || o->help || o->version, DT_ERR_USAGE,
+             "expected a file or a run's directory; see dtrain-info --help");
     return DT_OK;
 }
 

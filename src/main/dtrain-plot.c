@@ -43,7 +43,7 @@ static const char usage[] =
     "exit codes: 0 done, 64 usage, 65 no metrics, 70 fault (gnuplot missing or failed),\n"
     "            74 writing failed\n";
 
-/* ---- the command line ------------------------------------------------------------------------------------------------ */
+/* ---- the command line -------------------------------------------------------------------------------------------- */
 
 static dt_err parse_axis(const char *text, dt_axis *axis)
 {
@@ -90,7 +90,7 @@ static dt_err parse_options(options *opt, int argc, char **argv)
     return DT_OK;
 }
 
-/* ---- reading --------------------------------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 static dt_err read_run(run *r, const char *path, const char *output)
 {
@@ -98,7 +98,8 @@ static dt_err read_run(run *r, const char *path, const char *output)
     const int n = snprintf(file, sizeof file, dt_is_directory(path) ? "%s/metrics.jsonl" : "%s", path);
     DT_CHECK(n < (int)sizeof file, DT_ERR_DATA, "%s: the name is too long", path);
     const char *const input = file;
-    if (output) DT_TRY(dt_check_output(output, true, &input, 1)); /* a picture may be drawn again, but never over what is read */
+    /* a picture may be drawn again, but never over what is read */
+    if (output) DT_TRY(dt_check_output(output, true, &input, 1));
     r->title = strdup(path);
     DT_CHECK(r->title, DT_ERR_MEMORY, "out of memory for the name of %s", path);
     for (size_t len = strlen(r->title); len > 1 && r->title[len - 1] == '/';) r->title[--len] = 0;
@@ -121,7 +122,7 @@ static dt_err check_names(const options *opt, const run *runs, int n_runs)
     return DT_OK;
 }
 
-/* ---- what goes into a panel ------------------------------------------------------------------------------------------ */
+/* ---- what goes into a panel -------------------------------------------------------------------------------------- */
 
 /* The records of a name as they are, faint, and their mean over a window on top of them. */
 static dt_err add_smoothed(dt_panel *p, const run *r, const char *name, const options *opt, int colour, bool right,
@@ -142,8 +143,8 @@ static dt_err add_smoothed(dt_panel *p, const run *r, const char *name, const op
     return err;
 }
 
-static dt_err add_plain(dt_panel *p, const run *r, const char *name, const options *opt, dt_style st, int colour, bool right,
-                        const char *title)
+static dt_err add_plain(dt_panel *p, const run *r, const char *name, const options *opt, dt_style st, int colour,
+                        bool right, const char *title)
 {
     dt_curve curve;
     DT_TRY(dt_curve_extract(&curve, &r->metrics, name, opt->axis));
@@ -187,7 +188,8 @@ static dt_err fill_optimizer(dt_panel *p, const run *runs, int n_runs, const opt
     snprintf(p->label[1], sizeof p->label[1], "learning rate");
     for (int i = 0; i < n_runs; i++) {
         DT_TRY(add_smoothed(p, &runs[i], "grad_norm", opt, n_runs == 1 ? 2 : i, false, i == 0 ? "gradient norm" : ""));
-        DT_TRY(add_plain(p, &runs[i], "lr", opt, DT_STYLE_DASHED, n_runs == 1 ? 6 : i, true, i == 0 ? "learning rate" : ""));
+        DT_TRY(add_plain(p, &runs[i], "lr", opt, DT_STYLE_DASHED, n_runs == 1 ? 6 : i, true,
+                         i == 0 ? "learning rate" : ""));
     }
     return DT_OK;
 }
@@ -199,22 +201,25 @@ static dt_err fill_one(dt_panel *p, const char *name, const run *runs, int n_run
     p->height = 1;
     for (int i = 0; i < n_runs; i++) {
         series_title(&runs[i], n_runs, n_runs == 1 ? name : "", title, sizeof title);
-        DT_TRY(strcmp(name, "validation_loss") == 0 ? add_plain(p, &runs[i], name, opt, DT_STYLE_POINTS, i, false, title)
-                                                    : add_smoothed(p, &runs[i], name, opt, i, false, title));
+        DT_TRY(strcmp(name, "validation_loss") == 0
+                   ? add_plain(p, &runs[i], name, opt, DT_STYLE_POINTS, i, false, title)
+                   : add_smoothed(p, &runs[i], name, opt, i, false, title));
     }
     return DT_OK;
 }
 
 static dt_err fill_panels(dt_picture *pic, const run *runs, int n_runs, const options *opt)
 {
-    for (int i = 0; i < opt->n_names; i++) DT_TRY(fill_one(&pic->panels[pic->n_panels++], opt->names[i], runs, n_runs, opt));
+    for (int i = 0; i < opt->n_names; i++)
+        DT_TRY(fill_one(&pic->panels[pic->n_panels++], opt->names[i], runs, n_runs, opt));
     if (opt->n_names > 0) return DT_OK;
     pic->n_panels = 3;
     DT_TRY(fill_loss(&pic->panels[0], runs, n_runs, opt));
     DT_TRY(fill_optimizer(&pic->panels[1], runs, n_runs, opt));
     DT_TRY(fill_one(&pic->panels[2], "tokens_per_second", runs, n_runs, opt));
     snprintf(pic->panels[2].label[0], sizeof pic->panels[2].label[0], "tokens/s");
-    for (int i = 0; i < pic->panels[2].n_series; i++) pic->panels[2].series[i].title[0] = 0; /* the colours are named above */
+    /* the colours are named above */
+    for (int i = 0; i < pic->panels[2].n_series; i++) pic->panels[2].series[i].title[0] = 0;
     return DT_OK;
 }
 

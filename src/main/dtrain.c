@@ -1,4 +1,5 @@
-/* dtrain.c - the program: options, MPI, one run, an exit code. All that can fail is below run_program(); only here is the job ended. */
+/* dtrain.c - the program: options, MPI, one run, an exit code. All that can fail is below run_program(); only here is
+ * the job ended. */
 #include "dtrain/train.h"
 #include "dtrain/io.h"
 #include "tool/tool.h"
@@ -48,7 +49,8 @@ static dt_err parse_ranks(const char *name, const char *text, int *value)
 static dt_err parse_memory(const char *name, const char *text, uint64_t *nbytes)
 {
     DT_TRY(tool_parse_bytes(name, text, nbytes));
-    DT_CHECK(*nbytes >= 1000000, DT_ERR_USAGE, "--%s: %s is %" PRIu64 " bytes; did you mean %sG?", name, text, *nbytes, text);
+    DT_CHECK(*nbytes >= 1000000, DT_ERR_USAGE, "--%s: %s is %" PRIu64 " bytes; did you mean %sG?", name, text, *nbytes,
+             text);
     return DT_OK;
 }
 
@@ -73,17 +75,39 @@ static dt_err parse_options(int argc, char **argv, options *o)
         DT_TRY(tool_option(argc, argv, ":" TOOL_LETTERS, table, &c, &at));
         if (c == -1) break;
         switch (c) {
-        case CHECK: o->action = ACTION_CHECK; break;
-        case PLAN: o->action = ACTION_PLAN; break;
-        case RANKS: DT_TRY(parse_ranks("ranks", optarg, &o->plan.nranks)); break;
-        case PER_NODE: DT_TRY(parse_ranks("ranks-per-node", optarg, &o->plan.ranks_per_node)); break;
-        case DEVICE_MEMORY: DT_TRY(parse_memory("device-memory", optarg, &o->plan.device_memory)); break;
-        case HOST_MEMORY: DT_TRY(parse_memory("host-memory", optarg, &o->plan.host_memory)); break;
-        case KEYS: o->action = ACTION_KEYS; break;
-        case FORCE: o->force = true; break;
-        case MARKDOWN: o->action = ACTION_MARKDOWN; break;
-        case 'V': o->action = ACTION_VERSION; break;
-        default: o->action = ACTION_HELP; break;
+        case CHECK:
+            o->action = ACTION_CHECK;
+            break;
+        case PLAN:
+            o->action = ACTION_PLAN;
+            break;
+        case RANKS:
+            DT_TRY(parse_ranks("ranks", optarg, &o->plan.nranks));
+            break;
+        case PER_NODE:
+            DT_TRY(parse_ranks("ranks-per-node", optarg, &o->plan.ranks_per_node));
+            break;
+        case DEVICE_MEMORY:
+            DT_TRY(parse_memory("device-memory", optarg, &o->plan.device_memory));
+            break;
+        case HOST_MEMORY:
+            DT_TRY(parse_memory("host-memory", optarg, &o->plan.host_memory));
+            break;
+        case KEYS:
+            o->action = ACTION_KEYS;
+            break;
+        case FORCE:
+            o->force = true;
+            break;
+        case MARKDOWN:
+            o->action = ACTION_MARKDOWN;
+            break;
+        case 'V':
+            o->action = ACTION_VERSION;
+            break;
+        default:
+            o->action = ACTION_HELP;
+            break;
         }
     }
     argc -= optind, argv += optind;
@@ -103,7 +127,8 @@ static dt_err print_plan(const options *o)
     dt_run run = {0};
     dt_err err = dt_config_read_file(o->input, &text);
     if (err == DT_OK)
-        err = dt_config_read(&run.cfg, o->input, text, o->n_overrides, o->overrides, DT_VARIABLES_MAY_BE_UNSET, &run.mistakes);
+        err = dt_config_read(&run.cfg, o->input, text, o->n_overrides, o->overrides, DT_VARIABLES_MAY_BE_UNSET,
+                             &run.mistakes);
     if (err == DT_OK) err = dt_plan_print(&run, &o->plan, stdout);
     dt_run_close(&run);
     dt_device_close(&run.dev);
@@ -116,11 +141,21 @@ static dt_err run_alone(const options *o)
 {
     dt_err err = DT_OK;
     switch (o->action) {
-    case ACTION_HELP: fputs(usage, stdout); break;
-    case ACTION_VERSION: tool_print_version(); break;
-    case ACTION_KEYS: err = dt_config_print_keys(stdout, o->filter); break;
-    case ACTION_MARKDOWN: dt_config_print_markdown(stdout); break;
-    default: err = print_plan(o); break;
+    case ACTION_HELP:
+        fputs(usage, stdout);
+        break;
+    case ACTION_VERSION:
+        tool_print_version();
+        break;
+    case ACTION_KEYS:
+        err = dt_config_print_keys(stdout, o->filter);
+        break;
+    case ACTION_MARKDOWN:
+        dt_config_print_markdown(stdout);
+        break;
+    default:
+        err = print_plan(o);
+        break;
     }
     return err;
 }
@@ -129,11 +164,12 @@ static dt_err run_alone(const options *o)
 static dt_err adopt_timeout(dt_config *cfg)
 {
     const char *text = getenv("NCCL_TIMEOUT");
-    return text && *text && !dt_config_given(cfg, "comm", "timeout") ? dt_config_set(cfg, "comm", "timeout", text) : DT_OK;
+    return text && *text && !dt_config_given(cfg, "comm", "timeout") ? dt_config_set(cfg, "comm", "timeout", text)
+                                                                     : DT_OK;
 }
 
-/* Rank 0 reads and resolves the configuration (its environment holds for ${NAME}); the others parse what it made of it. Mistakes wait in run:
- * more may be found before they are told. */
+/* Rank 0 reads and resolves the configuration (its environment holds for ${NAME}); the others parse what it made of it.
+ * Mistakes wait in run: more may be found before they are told. */
 static dt_err share_config(const options *o, dt_comm *comm, dt_run *run)
 {
     dt_config *cfg = &run->cfg;
@@ -142,9 +178,12 @@ static dt_err share_config(const options *o, dt_comm *comm, dt_run *run)
     if (comm->rank == 0) {
         char *input = NULL;
         err = dt_config_read_file(o->input, &input);
-        if (err == DT_OK) err = dt_config_read(cfg, o->input, input, o->n_overrides, o->overrides, DT_VARIABLES_MUST_BE_SET, &run->mistakes);
+        if (err == DT_OK)
+            err = dt_config_read(cfg, o->input, input, o->n_overrides, o->overrides, DT_VARIABLES_MUST_BE_SET,
+                                 &run->mistakes);
         if (err == DT_OK) dt_mistakes_add(&run->mistakes, adopt_timeout(cfg));
-        if (err == DT_OK && !(text = dt_config_text(cfg))) err = dt_fail(DT_ERR_MEMORY, "no memory for the configuration");
+        if (err == DT_OK && !(text = dt_config_text(cfg)))
+            err = dt_fail(DT_ERR_MEMORY, "no memory for the configuration");
         free(input);
     }
     if ((err = dt_comm_agree(comm, err)) != DT_OK) goto done;
@@ -160,19 +199,22 @@ done:
 static void tell(dt_err err, bool speaks)
 {
     if (err == DT_OK || !speaks) return;
-    dt_log(err == DT_ERR_STOP ? DT_LOG_WARN : DT_LOG_ERROR, "%s", *dt_error_message() ? dt_error_message() : "failed without a message");
+    dt_log(err == DT_ERR_STOP ? DT_LOG_WARN : DT_LOG_ERROR, "%s",
+           *dt_error_message() ? dt_error_message() : "failed without a message");
 }
 
 static int run_ranks(const options *o)
 {
     dt_comm comm = {0};
     dt_run run = {.start_s = dt_now_s(), .force = o->force};
-    dt_err err = o->action == ACTION_RUN ? dt_signals_install() : DT_OK; /* a request during start-up is met after the first step */
+    /* a request during start-up is met after the first step */
+    dt_err err = o->action == ACTION_RUN ? dt_signals_install() : DT_OK;
     if (err != DT_OK) return tell(err, true), dt_exit_code(err);
     if ((err = dt_comm_start(&comm)) != DT_OK) return tell(err, true), dt_exit_code(err);
     err = dt_comm_open(&comm);
     if (err == DT_OK) dt_log_open(comm.rank, comm.nranks, comm.host);
-    if (err == DT_OK && !comm.threads) DT_WARN("this MPI has no MPI_THREAD_MULTIPLE: the watchdog may not be able to end a hung job");
+    if (err == DT_OK && !comm.threads)
+        DT_WARN("this MPI has no MPI_THREAD_MULTIPLE: the watchdog may not be able to end a hung job");
     if (err == DT_OK) err = share_config(o, &comm, &run);
     if (err == DT_OK) err = dt_run_main(&run, &comm, o->action == ACTION_CHECK ? DT_MODE_CHECK : DT_MODE_RUN);
 

@@ -1,5 +1,6 @@
-/* batch.c - from the host's batch to the device: checked, then moved in one copy out of pinned memory, so that the caller's arrays are free
- * again at once. A token beyond the table or a position beyond the model would read foreign memory in a kernel: they are met here. */
+/* batch.c - from the host's batch to the device: checked, then moved in one copy out of pinned memory, so that the
+ * caller's arrays are free again at once. A token beyond the table or a position beyond the model would read foreign
+ * memory in a kernel: they are met here. */
 #include "model_private.h"
 #include <inttypes.h>
 #include <string.h>
@@ -14,11 +15,13 @@ dt_err dt_model_settle(dt_model *m)
 static dt_err check_shape(const dt_model *m, const dt_batch *b)
 {
     DT_CHECK(b->n_tok >= 0 && b->n_tok <= m->opt.max_tok && b->n_seq >= 0 && b->n_seq <= m->opt.max_seq, DT_ERR_ARG,
-             "a batch of %d tokens in %d sequences; the model was opened for %d in %d", b->n_tok, b->n_seq, m->opt.max_tok,
-             m->opt.max_seq);
+             "a batch of %d tokens in %d sequences; the model was opened for %d in %d", b->n_tok, b->n_seq,
+             m->opt.max_tok, m->opt.max_seq);
     bool in_order = b->n_tok == 0 || (b->n_seq > 0 && b->seq_start[0] == 0 && b->seq_start[b->n_seq] == b->n_tok);
-    for (int32_t s = 0; in_order && b->n_tok > 0 && s < b->n_seq; s++) in_order = b->seq_start[s] <= b->seq_start[s + 1];
-    DT_CHECK(in_order, DT_ERR_ARG, "the sequences of a batch do not follow one another from 0 to its %d tokens", b->n_tok);
+    for (int32_t s = 0; in_order && b->n_tok > 0 && s < b->n_seq; s++)
+        in_order = b->seq_start[s] <= b->seq_start[s + 1];
+    DT_CHECK(in_order, DT_ERR_ARG, "the sequences of a batch do not follow one another from 0 to its %d tokens",
+             b->n_tok);
     return DT_OK;
 }
 
@@ -26,8 +29,8 @@ static dt_err check_tokens(const dt_model *m, const dt_batch *b)
 {
     const int32_t V = (int32_t)m->V;
     for (int32_t t = 0; t < b->n_tok; t++) {
-        DT_CHECK(b->token[t] >= 0 && b->token[t] < V, DT_ERR_DATA, "token id %d is outside the model's vocabulary of %d",
-                 b->token[t], V);
+        DT_CHECK(b->token[t] >= 0 && b->token[t] < V, DT_ERR_DATA,
+                 "token id %d is outside the model's vocabulary of %d", b->token[t], V);
         DT_CHECK(b->pos[t] >= 0 && b->pos[t] < m->opt.max_pos, DT_ERR_DATA,
                  "position %d is outside the %d positions the model was opened for", b->pos[t], m->opt.max_pos);
     }
@@ -91,8 +94,8 @@ dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const float *u, int64
     DT_CHECK(m->have_hidden && b->n_tok == m->n_tok, DT_ERR_ARG, "the head needs the forward of its own batch first");
     for (int32_t t = 0; t < b->n_tok; t++) {
         if (b->target[t] < 0) continue;
-        DT_CHECK(b->target[t] < m->V, DT_ERR_DATA, "target id %d is outside the model's vocabulary of %" PRId64, b->target[t],
-                 m->V);
+        DT_CHECK(b->target[t] < m->V, DT_ERR_DATA, "target id %d is outside the model's vocabulary of %" PRId64,
+                 b->target[t], m->V);
         h->row[n] = t;
         h->target[n] = b->target[t];
         h->weight[n++] = u ? u[t] : 0;

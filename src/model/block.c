@@ -3,8 +3,9 @@
  *     x_mid = x_in  + dropout(Attn(norm1(x_in)) Wo + bo)
  *     x_out = x_mid + dropout(act(norm2(x_mid) Wup + bup) Wdown + bdown)
  *
- * Without dropout the residual is added by the product itself (accumulate onto a copy of x): one pass over memory less, and in bf16 one
- * rounding less. Where nothing is kept for backward, x_in, x_mid and x_out are one buffer and the copy falls away. */
+ * Without dropout the residual is added by the product itself (accumulate onto a copy of x): one pass over memory less,
+ * and in bf16 one rounding less. Where nothing is kept for backward, x_in, x_mid and x_out are one buffer and the copy
+ * falls away. */
 #include "model_private.h"
 #include <math.h>
 
@@ -38,17 +39,19 @@ dt_attention dt_block_attention(const dt_model *m, int64_t layer)
     return at;
 }
 
-/* q and k of each head pass through an RMSNorm of width head_dim on their way from qk_raw to qkv; v goes straight there. */
+/* q and k of each head pass through an RMSNorm of width head_dim on their way from qk_raw to qkv; v goes straight
+ * there. */
 static dt_err project_with_norms(const dt_model *m, const void *w, const struct block_acts *a)
 {
     const dt_model_config *mc = m->mc;
-    const int64_t T = m->n_tok, D = mc->head_dim, QK = m->Q + m->K, Hq = mc->num_attention_heads, Hk = mc->num_key_value_heads;
+    const int64_t T = m->n_tok, D = mc->head_dim, QK = m->Q + m->K, Hq = mc->num_attention_heads,
+                  Hk = mc->num_key_value_heads;
     const struct linear qk = dt_linear_slice(&m->block.qkv, 0, QK), v = dt_linear_slice(&m->block.qkv, QK, m->K);
     const float eps = (float)mc->norm_eps;
     DT_TRY(dt_linear_forward(m, &qk, w, a->norm1, m->C, a->qk_raw, QK, T, false));
     DT_TRY(dt_linear_forward(m, &v, w, a->norm1, m->C, dt_at(a->qkv, QK, m->elem), m->W, T, false));
-    DT_TRY(m->ops->rmsnorm_forward(m->dev, a->qk_raw, dt_at(w, m->block.q_norm_at, m->elem), a->qkv, a->rstd_q, T * Hq, D, Hq, QK,
-                                   m->W, eps, m->opt.dtype, m->stream));
+    DT_TRY(m->ops->rmsnorm_forward(m->dev, a->qk_raw, dt_at(w, m->block.q_norm_at, m->elem), a->qkv, a->rstd_q, T * Hq,
+                                   D, Hq, QK, m->W, eps, m->opt.dtype, m->stream));
     return m->ops->rmsnorm_forward(m->dev, dt_at(a->qk_raw, m->Q, m->elem), dt_at(w, m->block.k_norm_at, m->elem),
                                    dt_at(a->qkv, m->Q, m->elem), a->rstd_k, T * Hk, D, Hk, QK, m->W, eps, m->opt.dtype,
                                    m->stream);
@@ -64,13 +67,14 @@ dt_err dt_block_project_qkv(const dt_model *m, const void *w, const struct block
         DT_TRY(dt_linear_forward(m, &m->block.qkv, w, a->norm1, m->C, a->qkv, m->W, m->n_tok, false));
     if (!m->rope) return DT_OK;
     /* k follows q in the row: the heads of both turn in one call */
-    return m->ops->rope(m->dev, a->qkv, m->device.pos, m->rope, m->n_tok, mc->num_attention_heads + mc->num_key_value_heads,
-                        mc->head_dim, m->W, false, m->opt.dtype, m->stream);
+    return m->ops->rope(m->dev, a->qkv, m->device.pos, m->rope, m->n_tok,
+                        mc->num_attention_heads + mc->num_key_value_heads, mc->head_dim, m->W, false, m->opt.dtype,
+                        m->stream);
 }
 
 /* y = x + dropout(in W + b) */
-static dt_err add_branch(const dt_model *m, const struct linear *l, const void *w, const void *in, const void *x, void *y,
-                         uint64_t key)
+static dt_err add_branch(const dt_model *m, const struct linear *l, const void *w, const void *in, const void *x,
+                         void *y, uint64_t key)
 {
     const float p = m->train ? (float)m->mc->resid_pdrop : 0;
     const int64_t n = m->n_tok * m->C;
@@ -79,7 +83,8 @@ static dt_err add_branch(const dt_model *m, const struct linear *l, const void *
         return dt_linear_forward(m, l, w, in, l->n_in, y, m->C, m->n_tok, true);
     }
     DT_TRY(dt_linear_forward(m, l, w, in, l->n_in, m->s.drop, m->C, m->n_tok, false));
-    DT_TRY(m->ops->dropout(m->dev, m->s.drop, m->s.drop, p, key, m->device.token_key, m->n_tok, m->C, m->opt.dtype, m->stream));
+    DT_TRY(m->ops->dropout(m->dev, m->s.drop, m->s.drop, p, key, m->device.token_key, m->n_tok, m->C, m->opt.dtype,
+                           m->stream));
     return m->ops->add(m->dev, x, m->s.drop, y, m->opt.dtype, n, m->stream);
 }
 

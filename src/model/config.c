@@ -1,7 +1,8 @@
 /* config.c - from the text of a config.json to numbers that the layers can trust.
  *
- * The defaults are the families' own (algorithms.md 8.2), because published files leave keys out. A key whose value would need code that
- * is not here is an error; a key that nobody here reads is not, since files carry many that concern other programs. */
+ * The defaults are the families' own (algorithms.md 8.2), because published files leave keys out. A key whose value
+ * would need code that is not here is an error; a key that nobody here reads is not, since files carry many that
+ * concern other programs. */
 #include "dtrain/model.h"
 #include "config_private.h"
 #include <inttypes.h>
@@ -9,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Limits far beyond any model, low enough that products of two of them stay in 63 bits; check_total bounds the whole. */
+/* Limits far beyond any model, low enough that products of two of them stay in 63 bits; check_total bounds the
+ * whole. */
 enum { MAX_WIDTH = 1 << 24, MAX_LAYERS = 1 << 16, MAX_POSITIONS = 1 << 30 };
 
 static const struct family {
@@ -54,12 +56,9 @@ const char *dt_family_name(dt_family family)
 static const struct {
     const char *word;
     dt_activation act;
-} ACTIVATIONS[] = {{"silu", DT_ACT_SILU},
-                   {"swish", DT_ACT_SILU},
-                   {"gelu", DT_ACT_GELU},
-                   {"gelu_pytorch_tanh", DT_ACT_GELU_TANH},
-                   {"gelu_new", DT_ACT_GELU_TANH},
-                   {"quick_gelu", DT_ACT_QUICK_GELU}};
+} ACTIVATIONS[] = {{"silu", DT_ACT_SILU},          {"swish", DT_ACT_SILU},
+                   {"gelu", DT_ACT_GELU},          {"gelu_pytorch_tanh", DT_ACT_GELU_TANH},
+                   {"gelu_new", DT_ACT_GELU_TANH}, {"quick_gelu", DT_ACT_QUICK_GELU}};
 enum { N_ACTIVATION_WORDS = sizeof ACTIVATIONS / sizeof ACTIVATIONS[0] };
 
 const char *dt_activation_name(dt_activation act)
@@ -133,19 +132,26 @@ static dt_err read_token_ids(const reader *r, const json_t *root, dt_model_confi
 }
 
 /* GPT-2's own name, or the one that the other families use. */
-static dt_err read_size(const reader *r, const json_t *root, const char *own, const char *common, int64_t hi, int64_t *out)
+static dt_err read_size(const reader *r, const json_t *root, const char *own, const char *common, int64_t hi,
+                        int64_t *out)
 {
     if (own && dt_json_get(root, own)) return dt_json_int(r, root, own, 1, hi, out);
     return dt_json_int(r, root, common, 1, hi, out);
 }
 
-/* Each size may be plausible and their product not. In double, where nothing overflows; norms and biases do not matter. */
+/* Each size may be plausible and their product not. In double, where nothing overflows; norms and biases do not
+ * matter. */
 static dt_err check_total(const reader *r, const dt_model_config *mc)
 {
     const double C = (double)mc->hidden_size, D = (double)mc->head_dim, most = 0x1p44;
-    const double attention = 2 * C * D * (double)(mc->num_attention_heads + mc->num_key_value_heads), mlp = 3 * C * (double)mc->intermediate_size;
-    const double n = (double)mc->num_hidden_layers * (attention + mlp) + C * (2 * (double)mc->vocab_size + (mc->family == DT_GPT2 ? (double)mc->max_position_embeddings : 0));
-    DT_CHECK(n <= most, r->err, "%s: hidden_size, intermediate_size, vocab_size, num_hidden_layers: expected at most %.0f parameters, found about %.3g",
+    const double attention = 2 * C * D * (double)(mc->num_attention_heads + mc->num_key_value_heads),
+                 mlp = 3 * C * (double)mc->intermediate_size;
+    const double n =
+        (double)mc->num_hidden_layers * (attention + mlp) +
+        C * (2 * (double)mc->vocab_size + (mc->family == DT_GPT2 ? (double)mc->max_position_embeddings : 0));
+    DT_CHECK(n <= most, r->err,
+             "%s: hidden_size, intermediate_size, vocab_size, num_hidden_layers: expected at most %.0f parameters, "
+             "found about %.3g",
              r->name, most, n);
     return DT_OK;
 }
@@ -160,15 +166,16 @@ static dt_err read_sizes(const reader *r, const json_t *root, const struct famil
     DT_TRY(read_size(r, root, gpt2 ? "n_embd" : NULL, "hidden_size", MAX_WIDTH, &mc->hidden_size));
     DT_TRY(read_size(r, root, gpt2 ? "n_layer" : NULL, "num_hidden_layers", MAX_LAYERS, &mc->num_hidden_layers));
     DT_TRY(read_size(r, root, gpt2 ? "n_head" : NULL, "num_attention_heads", MAX_WIDTH, &mc->num_attention_heads));
-    DT_TRY(
-        read_size(r, root, gpt2 ? "n_positions" : NULL, "max_position_embeddings", MAX_POSITIONS, &mc->max_position_embeddings));
+    DT_TRY(read_size(r, root, gpt2 ? "n_positions" : NULL, "max_position_embeddings", MAX_POSITIONS,
+                     &mc->max_position_embeddings));
     DT_TRY(read_size(r, root, NULL, "vocab_size", MAX_POSITIONS, &mc->vocab_size));
 
     mc->intermediate_size = gpt2 ? 4 * mc->hidden_size : f->intermediate_size;
     DT_TRY(read_size(r, root, gpt2 ? "n_inner" : NULL, "intermediate_size", MAX_WIDTH, &mc->intermediate_size));
 
     mc->num_key_value_heads = mc->num_attention_heads;
-    if (f->num_key_value_heads && !json_object_get(root, "num_key_value_heads")) mc->num_key_value_heads = f->num_key_value_heads;
+    if (f->num_key_value_heads && !json_object_get(root, "num_key_value_heads"))
+        mc->num_key_value_heads = f->num_key_value_heads;
     DT_TRY(read_size(r, root, NULL, "num_key_value_heads", MAX_WIDTH, &mc->num_key_value_heads));
 
     mc->head_dim = f->head_dim ? f->head_dim : mc->hidden_size / mc->num_attention_heads;
@@ -189,7 +196,8 @@ static dt_err read_sizes(const reader *r, const json_t *root, const struct famil
 static dt_err read_gpt2(const reader *r, const json_t *root, dt_model_config *mc)
 {
     DT_CHECK(mc->num_key_value_heads == mc->num_attention_heads, r->err,
-             "%s: num_key_value_heads: expected %" PRId64 " as n_head (GPT-2 has a key head for each query head), found %" PRId64,
+             "%s: num_key_value_heads: expected %" PRId64
+             " as n_head (GPT-2 has a key head for each query head), found %" PRId64,
              r->name, mc->num_attention_heads, mc->num_key_value_heads);
     DT_CHECK(mc->head_dim * mc->num_attention_heads == mc->hidden_size, r->err,
              "%s: head_dim: expected n_embd / n_head = %" PRId64 ", found %" PRId64, r->name,
@@ -198,7 +206,8 @@ static dt_err read_gpt2(const reader *r, const json_t *root, dt_model_config *mc
     mc->qkv_bias = mc->o_bias = mc->mlp_bias = mc->conv1d = mc->tie_word_embeddings = mc->scale_attn_weights = true;
     mc->norm_eps = 1e-5;
     mc->attn_pdrop = mc->embd_pdrop = mc->resid_pdrop = 0.1;
-    DT_TRY(read_activation(r, root, dt_json_get(root, "activation_function") ? "activation_function" : "hidden_act", &mc->act));
+    DT_TRY(read_activation(r, root, dt_json_get(root, "activation_function") ? "activation_function" : "hidden_act",
+                           &mc->act));
     DT_TRY(dt_json_real(r, root, dt_json_get(root, "layer_norm_epsilon") ? "layer_norm_epsilon" : "rms_norm_eps", 0, 1,
                         &mc->norm_eps));
     DT_TRY(dt_json_real(r, root, "attn_pdrop", 0, 0.99, &mc->attn_pdrop));
@@ -225,8 +234,8 @@ static dt_err read_llama_like(const reader *r, const json_t *root, dt_model_conf
         mc->o_bias = mc->qkv_bias;
     }
     if (mc->family == DT_LLAMA) DT_TRY(dt_json_bool(r, root, "mlp_bias", &mc->mlp_bias));
-    DT_CHECK(mc->head_dim % 2 == 0, r->err, "%s: head_dim: expected an even number (rotary embedding), found %" PRId64, r->name,
-             mc->head_dim);
+    DT_CHECK(mc->head_dim % 2 == 0, r->err, "%s: head_dim: expected an even number (rotary embedding), found %" PRId64,
+             r->name, mc->head_dim);
     DT_TRY(dt_model_read_rope(r, root, mc));
     return dt_model_read_window(r, root, mc);
 }
@@ -236,8 +245,11 @@ dt_err dt_model_config_from_json(dt_model_config *mc, const reader *r, const jso
     *mc = (dt_model_config){0};
     if (!json_is_object(root)) return dt_json_bad(r, "the file", root, "one JSON object");
     const struct family *f = find_family(root);
-    if (!f) return dt_json_bad(r, "model_type", json_object_get(root, "model_type"), "gpt2, llama, mistral, qwen2 or qwen3");
-    *mc = (dt_model_config){.family = f->family, .initializer_range = 0.02, .bos_token_id = f->bos, .n_eos = f->eos >= 0};
+    if (!f)
+        return dt_json_bad(r, "model_type", json_object_get(root, "model_type"),
+                           "gpt2, llama, mistral, qwen2 or qwen3");
+    *mc =
+        (dt_model_config){.family = f->family, .initializer_range = 0.02, .bos_token_id = f->bos, .n_eos = f->eos >= 0};
     mc->eos_token_id[0] = f->eos;
     DT_TRY(refuse_unsupported(r, root));
     DT_TRY(read_sizes(r, root, f, mc));

@@ -1,5 +1,6 @@
-/* config_compare.c - where two models differ. A model may be described in several ways, so numbers are compared and not the text that they came
- * from. What is left out decides nothing once there are weights: initializer_range, the special tokens, the text itself. */
+/* config_compare.c - where two models differ. A model may be described in several ways, so numbers are compared and not
+ * the text that they came from. What is left out decides nothing once there are weights: initializer_range, the special
+ * tokens, the text itself. */
 #include "dtrain/model.h"
 #include <inttypes.h>
 #include <stddef.h>
@@ -8,7 +9,10 @@
 
 typedef enum field_kind { FIELD_INT, FIELD_REAL, FIELD_BOOL, FIELD_FAMILY, FIELD_ACT, FIELD_ROPE } field_kind;
 
-#define FIELD(name_, member, kind_) {name_, offsetof(dt_model_config, member), kind_}
+#define FIELD(name_, member, kind_)                                                                                    \
+    {                                                                                                                  \
+        name_, offsetof(dt_model_config, member), kind_                                                                \
+    }
 static const struct field {
     const char *name; /* as in config.json, where it has a name there */
     size_t offset;
@@ -65,9 +69,9 @@ typedef union value {
 
 static value value_of(const dt_model_config *mc, const struct field *f)
 {
-    static const size_t SIZES[] = {[FIELD_INT] = sizeof(int64_t),      [FIELD_REAL] = sizeof(double),
-                                   [FIELD_BOOL] = sizeof(bool),        [FIELD_FAMILY] = sizeof(dt_family),
-                                   [FIELD_ACT] = sizeof(dt_activation), [FIELD_ROPE] = sizeof(dt_rope_type)};
+    static const size_t SIZES[] = {
+        [FIELD_INT] = sizeof(int64_t),      [FIELD_REAL] = sizeof(double),       [FIELD_BOOL] = sizeof(bool),
+        [FIELD_FAMILY] = sizeof(dt_family), [FIELD_ACT] = sizeof(dt_activation), [FIELD_ROPE] = sizeof(dt_rope_type)};
     value v = {0};
     memcpy(&v, (const char *)mc + f->offset, SIZES[f->kind]);
     return v;
@@ -83,7 +87,8 @@ static void put_text(const value *v, field_kind kind, int n_digits, char out[32]
     if (kind == FIELD_ROPE) snprintf(out, 32, "%s", dt_rope_name(v->rope));
 }
 
-static void compare_field(const struct field *f, const dt_model_config *before, const dt_model_config *now, dt_model_visit visit, void *self)
+static void compare_field(const struct field *f, const dt_model_config *before, const dt_model_config *now,
+                          dt_model_visit visit, void *self)
 {
     char a[32], b[32];
     const value x = value_of(before, f), y = value_of(now, f);
@@ -112,7 +117,8 @@ static void compare_sliding(const dt_model_config *before, const dt_model_config
     }
 }
 
-void dt_model_config_compare(const dt_model_config *before, const dt_model_config *now, dt_model_visit visit, void *self)
+void dt_model_config_compare(const dt_model_config *before, const dt_model_config *now, dt_model_visit visit,
+                             void *self)
 {
     for (size_t i = 0; i < sizeof FIELDS / sizeof FIELDS[0]; i++) compare_field(&FIELDS[i], before, now, visit, self);
     compare_sliding(before, now, visit, self);

@@ -1,7 +1,9 @@
-/* config_inline.c - a model from the [model] section: a config.json, keys written in the INI file under the same names, or both.
+/* config_inline.c - a model from the [model] section: a config.json, keys written in the INI file under the same names,
+ * or both.
  *
- * Inline keys become JSON and go through the same reader as a file, so a model means the same however it was written. A mistake in them is
- * a mistake of usage, not of data, and an inline key that the family does not read is refused: in a file it may concern others, here not. */
+ * Inline keys become JSON and go through the same reader as a file, so a model means the same however it was written. A
+ * mistake in them is a mistake of usage, not of data, and an inline key that the family does not read is refused: in a
+ * file it may concern others, here not. */
 #include "config_private.h"
 #include <errno.h>
 #include <stddef.h>
@@ -28,7 +30,10 @@ typedef struct inline_key {
     unsigned read_by; /* families */
 } inline_key;
 
-#define ROW(key, gpt2_name, kind, read_by) {#key, gpt2_name, offsetof(dt_config, model_##key), kind, read_by}
+#define ROW(key, gpt2_name, kind, read_by)                                                                             \
+    {                                                                                                                  \
+#key, gpt2_name, offsetof(dt_config, model_##key), kind, read_by                                               \
+    }
 static const inline_key KEYS[] = {
     ROW(model_type, NULL, WORD, ALL), /* first: decides how the others are named */
     ROW(hidden_size, "n_embd", INTEGER, ALL),
@@ -60,7 +65,8 @@ static const char *value_of(const dt_config *cfg, const inline_key *k)
 
 static dt_err to_json(const dt_config *cfg, const inline_key *k, json_t **out)
 {
-    static const char *const EXPECTED[] = {"an integer", "a number", "true or false", "a word", "a JSON object or null"};
+    static const char *const EXPECTED[] = {"an integer", "a number", "true or false", "a word",
+                                           "a JSON object or null"};
     const char *value = value_of(cfg, k);
     json_t *v = k->kind == WORD ? json_string(value) : NULL;
     if (k->kind != WORD && dt_json_parse(&v, k->key, value, strlen(value), DT_JSON_ANY) != DT_OK) dt_error_clear();
@@ -74,8 +80,8 @@ static dt_err to_json(const dt_config *cfg, const inline_key *k, json_t **out)
     }
     char where[256];
     json_decref(v);
-    return dt_fail(DT_ERR_USAGE, "%s: expected %s, found %s", dt_config_where(cfg, "model", k->key, where, sizeof where),
-                   EXPECTED[k->kind], value);
+    return dt_fail(DT_ERR_USAGE, "%s: expected %s, found %s",
+                   dt_config_where(cfg, "model", k->key, where, sizeof where), EXPECTED[k->kind], value);
 }
 
 static dt_err check_family_reads(const dt_config *cfg, const inline_key *k, const json_t *root)
@@ -99,8 +105,8 @@ static dt_err merge_inline(const dt_config *cfg, json_t *root)
         DT_TRY(to_json(cfg, k, &v));
         const char *type = json_string_value(json_object_get(root, "model_type"));
         const bool gpt2 = type && strcmp(type, "gpt2") == 0 && k->gpt2_name;
-        DT_CHECK(json_object_set_new(root, gpt2 ? k->gpt2_name : k->key, v) == 0, DT_ERR_MEMORY, "no memory for [model] %s",
-                 k->key);
+        DT_CHECK(json_object_set_new(root, gpt2 ? k->gpt2_name : k->key, v) == 0, DT_ERR_MEMORY,
+                 "no memory for [model] %s", k->key);
         DT_TRY(check_family_reads(cfg, k, root));
     }
     return DT_OK;
@@ -124,7 +130,8 @@ static dt_err load_file(const char *path, json_t **root)
 {
     char *text = NULL;
     errno = 0;
-    DT_CHECK(access(path, R_OK) == 0, DT_ERR_DATA, "%s: cannot read the model's configuration: %s", path, strerror(errno));
+    DT_CHECK(access(path, R_OK) == 0, DT_ERR_DATA, "%s: cannot read the model's configuration: %s", path,
+             strerror(errno));
     DT_TRY(dt_config_read_file(path, &text));
     const dt_err err = dt_json_parse(root, path, text, strlen(text), 0);
     free(text);

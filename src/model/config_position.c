@@ -1,4 +1,5 @@
-/* config_position.c - the keys of rotary embedding and of the sliding window, which have the most spellings (algorithms.md 8.2, 8.5). */
+/* config_position.c - the keys of rotary embedding and of the sliding window, which have the most spellings
+ * (algorithms.md 8.2, 8.5). */
 #include "config_private.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -83,8 +84,10 @@ dt_err dt_model_read_rope(const reader *r, const json_t *root, dt_model_config *
                  mc->rope_high_freq_factor, mc->rope_low_freq_factor);
         return need(r, key, "factor", mc->rope_factor > 0);
     case DT_ROPE_YARN:
-        if (mc->rope_factor <= 0) mc->rope_factor = (double)mc->max_position_embeddings / (double)mc->rope_original_max_position;
-        DT_CHECK(mc->rope_theta > 1, r->err, "%s: rope_theta: expected more than 1 with yarn, found %g", r->name, mc->rope_theta);
+        if (mc->rope_factor <= 0)
+            mc->rope_factor = (double)mc->max_position_embeddings / (double)mc->rope_original_max_position;
+        DT_CHECK(mc->rope_theta > 1, r->err, "%s: rope_theta: expected more than 1 with yarn, found %g", r->name,
+                 mc->rope_theta);
         return DT_OK;
     case DT_ROPE_LINEAR:
         return need(r, key, "factor", mc->rope_factor > 0);
@@ -106,14 +109,16 @@ static dt_err read_layer_types(const reader *r, const json_t *list, dt_model_con
     for (int64_t i = 0; i < mc->num_hidden_layers; i++) {
         const char *word = json_string_value(json_array_get(list, (size_t)i));
         const bool slides = word && strcmp(word, "sliding_attention") == 0;
-        if (!slides && (!word || strcmp(word, "full_attention") != 0)) return dt_json_bad(r, "layer_types", list, expected);
+        if (!slides && (!word || strcmp(word, "full_attention") != 0))
+            return dt_json_bad(r, "layer_types", list, expected);
         mc->sliding[i] = slides;
     }
     return DT_OK;
 }
 
-/* Which blocks use the window: layer_types when given; else all (Mistral), or those from max_window_layers on (Qwen, when
- * use_sliding_window). Llama has none: its files may carry the keys of a relative, but a block that asks to slide is an error. */
+/* Which blocks use the window: layer_types when given; else all (Mistral), or those from max_window_layers on (Qwen,
+ * when use_sliding_window). Llama has none: its files may carry the keys of a relative, but a block that asks to slide
+ * is an error. */
 static dt_err fill_window(const reader *r, const json_t *root, dt_model_config *mc)
 {
     const json_t *list = dt_json_get(root, "layer_types");
@@ -131,7 +136,8 @@ static dt_err fill_window(const reader *r, const json_t *root, dt_model_config *
         if (!list) mc->sliding[i] = use && i >= first;
         any = any || mc->sliding[i];
     }
-    if (any && !use) return dt_json_bad(r, "layer_types", list, "full_attention only, because no sliding window is in use");
+    if (any && !use)
+        return dt_json_bad(r, "layer_types", list, "full_attention only, because no sliding window is in use");
     mc->sliding_window = any ? window : 0;
     return DT_OK;
 }

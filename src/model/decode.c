@@ -1,8 +1,8 @@
-/* decode.c - generation with a key-value cache: new tokens alone run through the blocks, their keys (after rotation) and values are appended
- * to their sequence's slot, and attention reads the slot.
+/* decode.c - generation with a key-value cache: new tokens alone run through the blocks, their keys (after rotation)
+ * and values are appended to their sequence's slot, and attention reads the slot.
  *
- * A row of a block's cache holds keys, then values. q is projected apart from k and v so that the new rows are contiguous and one scatter
- * per block moves them. */
+ * A row of a block's cache holds keys, then values. q is projected apart from k and v so that the new rows are
+ * contiguous and one scatter per block moves them. */
 #include "model_private.h"
 #include <inttypes.h>
 #include <string.h>
@@ -16,9 +16,10 @@ static dt_err check_slots(const dt_model *m, const dt_batch *b, const int32_t *s
             DT_CHECK(slot[r] != slot[s], DT_ERR_ARG, "two sequences of a batch share cache slot %d", slot[s]);
         const int32_t n = b->n_tok > 0 ? b->seq_start[s + 1] - b->seq_start[s] : 0, used = m->cache_used[slot[s]];
         DT_CHECK(n <= m->opt.cache_len - used, DT_ERR_DATA,
-                 "cache slot %d holds %d tokens and cannot take %d more: its length is %d", slot[s], used, n, m->opt.cache_len);
-        DT_CHECK(n == 0 || b->pos[b->seq_start[s]] == used, DT_ERR_ARG, "slot %d holds %d tokens, but the next has position %d",
-                 slot[s], used, b->pos[b->seq_start[s]]);
+                 "cache slot %d holds %d tokens and cannot take %d more: its length is %d", slot[s], used, n,
+                 m->opt.cache_len);
+        DT_CHECK(n == 0 || b->pos[b->seq_start[s]] == used, DT_ERR_ARG,
+                 "slot %d holds %d tokens, but the next has position %d", slot[s], used, b->pos[b->seq_start[s]]);
     }
     return DT_OK;
 }
@@ -26,8 +27,8 @@ static dt_err check_slots(const dt_model *m, const dt_batch *b, const int32_t *s
 static dt_err normalise(const dt_model *m, void *x, const void *weight, float *rstd, int64_t heads, int64_t ld)
 {
     const dt_model_config *mc = m->mc;
-    return m->ops->rmsnorm_forward(m->dev, x, weight, x, rstd, m->n_tok * heads, mc->head_dim, heads, ld, ld, (float)mc->norm_eps,
-                                   m->opt.dtype, m->stream);
+    return m->ops->rmsnorm_forward(m->dev, x, weight, x, rstd, m->n_tok * heads, mc->head_dim, heads, ld, ld,
+                                   (float)mc->norm_eps, m->opt.dtype, m->stream);
 }
 
 /* q [T,Q] and kv [T,2K] of the new tokens. */
@@ -35,7 +36,8 @@ static dt_err project(const dt_model *m, const void *w, const struct block_acts 
 {
     const dt_model_config *mc = m->mc;
     const int64_t Hq = mc->num_attention_heads, Hk = mc->num_key_value_heads;
-    const struct linear to_q = dt_linear_slice(&m->block.qkv, 0, m->Q), to_kv = dt_linear_slice(&m->block.qkv, m->Q, 2 * m->K);
+    const struct linear to_q = dt_linear_slice(&m->block.qkv, 0, m->Q),
+                        to_kv = dt_linear_slice(&m->block.qkv, m->Q, 2 * m->K);
     DT_TRY(dt_norm_forward(m, &m->block.norm1, w, a->x_in, a->norm1, a->mean1, a->rstd1, m->n_tok));
     DT_TRY(dt_linear_forward(m, &to_q, w, a->norm1, m->C, q, m->Q, m->n_tok, false));
     DT_TRY(dt_linear_forward(m, &to_kv, w, a->norm1, m->C, kv, 2 * m->K, m->n_tok, false));
@@ -44,8 +46,10 @@ static dt_err project(const dt_model *m, const void *w, const struct block_acts 
         DT_TRY(normalise(m, kv, dt_at(w, m->block.k_norm_at, m->elem), a->rstd_k, Hk, 2 * m->K));
     }
     if (!m->rope) return DT_OK;
-    DT_TRY(m->ops->rope(m->dev, q, m->device.pos, m->rope, m->n_tok, Hq, mc->head_dim, m->Q, false, m->opt.dtype, m->stream));
-    return m->ops->rope(m->dev, kv, m->device.pos, m->rope, m->n_tok, Hk, mc->head_dim, 2 * m->K, false, m->opt.dtype, m->stream);
+    DT_TRY(m->ops->rope(m->dev, q, m->device.pos, m->rope, m->n_tok, Hq, mc->head_dim, m->Q, false, m->opt.dtype,
+                        m->stream));
+    return m->ops->rope(m->dev, kv, m->device.pos, m->rope, m->n_tok, Hk, mc->head_dim, 2 * m->K, false, m->opt.dtype,
+                        m->stream);
 }
 
 static dt_err block_decode(const dt_model *m, int64_t layer, const void *w)
@@ -80,7 +84,8 @@ dt_err dt_model_decode(dt_model *m, const dt_batch *b, const int32_t *slot)
         if (m->n_tok > 0) DT_TRY(block_decode(m, layer, w.data));
         DT_TRY(src->params_release(src->self, unit));
     }
-    for (int32_t s = 0; m->n_tok > 0 && s < b->n_seq; s++) m->cache_used[slot[s]] += b->seq_start[s + 1] - b->seq_start[s];
+    for (int32_t s = 0; m->n_tok > 0 && s < b->n_seq; s++)
+        m->cache_used[slot[s]] += b->seq_start[s + 1] - b->seq_start[s];
     m->hidden = m->x[0];
     m->have_hidden = true;
     return DT_OK;
@@ -100,16 +105,17 @@ void dt_model_cache_keep(dt_model *m, int32_t slot, int32_t n_tok)
 dt_err dt_model_cache_copy(dt_model *m, int32_t src, int32_t dst, int32_t first)
 {
     const int32_t n = m->opt.cache_seqs;
-    DT_CHECK(m->cache && src >= 0 && src < n && dst >= 0 && dst < n, DT_ERR_ARG, "cache slots %d and %d; there are %d", src, dst,
-             n);
+    DT_CHECK(m->cache && src >= 0 && src < n && dst >= 0 && dst < n, DT_ERR_ARG, "cache slots %d and %d; there are %d",
+             src, dst, n);
     DT_CHECK(first >= 0 && first <= m->cache_used[src] && first <= m->cache_used[dst], DT_ERR_ARG,
-             "cache slots %d and %d hold %d and %d tokens, not %d in common", src, dst, m->cache_used[src], m->cache_used[dst], first);
+             "cache slots %d and %d hold %d and %d tokens, not %d in common", src, dst, m->cache_used[src],
+             m->cache_used[dst], first);
     if (src == dst) return DT_OK;
     const int64_t row = 2 * m->K, slot = (int64_t)m->opt.cache_len * row, from = first * row;
     const size_t nbytes = (size_t)(m->cache_used[src] - first) * (size_t)row * m->elem;
     for (int64_t layer = 0; nbytes > 0 && layer < m->mc->num_hidden_layers; layer++)
-        DT_TRY(m->ops->copy(m->dev, dt_at(m->cache[layer], dst * slot + from, m->elem), dt_at(m->cache[layer], src * slot + from, m->elem),
-                            nbytes, m->stream));
+        DT_TRY(m->ops->copy(m->dev, dt_at(m->cache[layer], dst * slot + from, m->elem),
+                            dt_at(m->cache[layer], src * slot + from, m->elem), nbytes, m->stream));
     m->cache_used[dst] = m->cache_used[src];
     return DT_OK;
 }

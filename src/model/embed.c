@@ -1,7 +1,8 @@
 /* embed.c - the first unit, forward and backward, and small things about gradients and dropout that all units share.
  *
- * The table's gradient is sparse, its buffer is not: rows of tokens that do not occur must hold zero, so a first write clears it. A tied table may
- * hold the head's part in fp32 (head.c): then ours is added there, and both are rounded once. */
+ * The table's gradient is sparse, its buffer is not: rows of tokens that do not occur must hold zero, so a first write
+ * clears it. A tied table may hold the head's part in fp32 (head.c): then ours is added there, and both are rounded
+ * once. */
 #include "model_private.h"
 
 uint64_t dt_dropout_key(const dt_model *m, int64_t layer, enum dropout_site site)
@@ -28,8 +29,8 @@ static dt_err embed_dropout(const dt_model *m, void *x)
 {
     const float p = m->train ? (float)m->mc->embd_pdrop : 0;
     if (p == 0) return DT_OK;
-    return m->ops->dropout(m->dev, x, x, p, dt_dropout_key(m, 0, SITE_EMBED), m->device.token_key, m->n_tok, m->C, m->opt.dtype,
-                           m->stream);
+    return m->ops->dropout(m->dev, x, x, p, dt_dropout_key(m, 0, SITE_EMBED), m->device.token_key, m->n_tok, m->C,
+                           m->opt.dtype, m->stream);
 }
 
 dt_err dt_embed_forward(dt_model *m, void *x)
@@ -38,14 +39,15 @@ dt_err dt_embed_forward(dt_model *m, void *x)
     DT_TRY(m->source->params_acquire(m->source->self, 0, &w));
     if (m->n_tok > 0) {
         const void *wpe = m->wpe_at >= 0 ? dt_at(w.data, m->wpe_at, m->elem) : NULL;
-        DT_TRY(m->ops->embedding_forward(m->dev, m->device.token, m->device.pos, dt_at(w.data, m->wte_at, m->elem), wpe, x,
-                                         m->n_tok, m->C, m->opt.dtype, m->stream));
+        DT_TRY(m->ops->embedding_forward(m->dev, m->device.token, m->device.pos, dt_at(w.data, m->wte_at, m->elem), wpe,
+                                         x, m->n_tok, m->C, m->opt.dtype, m->stream));
         DT_TRY(embed_dropout(m, x));
     }
     return m->source->params_release(m->source->self, 0);
 }
 
-/* What nobody has written yet in this micro-step: all of the unit, or (tied) all but the token table, which the head's gradient fills. */
+/* What nobody has written yet in this micro-step: all of the unit, or (tied) all but the token table, which the head's
+ * gradient fills. */
 static dt_err clear_tables(const dt_model *m, const dt_unit_view *g)
 {
     if (!m->tied) return dt_model_clear_grads(m, 0, g);
@@ -59,8 +61,8 @@ static dt_err token_table_backward(const dt_model *m, const dt_unit_view *g)
     float *sum = m->tied ? m->h.sums.out : NULL;
     void *grad = dt_grad_at(g, m->wte_at);
     if (m->n_tok > 0)
-        DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.token, m->device.order, sum ? sum : grad, m->n_tok, m->C,
-                                          m->opt.dtype, sum ? DT_F32 : g->dtype, m->stream));
+        DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.token, m->device.order, sum ? sum : grad, m->n_tok,
+                                          m->C, m->opt.dtype, sum ? DT_F32 : g->dtype, m->stream));
     return sum ? m->ops->add_into(m->dev, sum, DT_F32, grad, g->dtype, g->accumulate, m->V * m->C, m->stream) : DT_OK;
 }
 
@@ -72,7 +74,7 @@ dt_err dt_embed_backward(dt_model *m)
     if (m->n_tok > 0) DT_TRY(embed_dropout(m, m->s.dx));
     DT_TRY(token_table_backward(m, &g));
     if (m->n_tok > 0 && m->wpe_at >= 0)
-        DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.pos, m->device.pos_order, dt_grad_at(&g, m->wpe_at), m->n_tok, m->C,
-                                          m->opt.dtype, g.dtype, m->stream));
+        DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.pos, m->device.pos_order,
+                                          dt_grad_at(&g, m->wpe_at), m->n_tok, m->C, m->opt.dtype, g.dtype, m->stream));
     return m->source->grads_release(m->source->self, 0);
 }

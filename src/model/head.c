@@ -1,10 +1,11 @@
 /* head.c - final norm, vocabulary product and classifier, on chunks of the rows that have a target.
  *
- * Logits are the largest tensor of a small model and never exist whole: a chunk's logits are turned into their own gradient in place and
- * used up before the next chunk. Rows without a target cost nothing.
+ * Logits are the largest tensor of a small model and never exist whole: a chunk's logits are turned into their own
+ * gradient in place and used up before the next chunk. Rows without a target cost nothing.
  *
- * The device says how many rows a chunk has. Gradients of parameters are sums over chunks: where they are stored in a narrower type than fp32 they are
- * added up in fp32 and rounded once, at the end or, tied, when the embedding has added its part (embed.c). */
+ * The device says how many rows a chunk has. Gradients of parameters are sums over chunks: where they are stored in a
+ * narrower type than fp32 they are added up in fp32 and rounded once, at the end or, tied, when the embedding has added
+ * its part (embed.c). */
 #include "model_private.h"
 #include <string.h>
 
@@ -49,7 +50,8 @@ static bool sums_norm(const dt_model *m, int64_t n_rows) { return m->h.sums.norm
 static void begin_sums(const dt_model *m, struct hold *h, int64_t n_rows)
 {
     float *norm = m->h.sums.norm;
-    if (sums_norm(m, n_rows)) h->d_norm = (struct norm_grads){norm, m->final_norm.b_at >= 0 ? norm + m->C : NULL, DT_F32, false};
+    if (sums_norm(m, n_rows))
+        h->d_norm = (struct norm_grads){norm, m->final_norm.b_at >= 0 ? norm + m->C : NULL, DT_F32, false};
     if (!sums_out(m, n_rows)) return;
     h->d_out = m->h.sums.out;
     h->d_out_dtype = DT_F32;
@@ -127,7 +129,8 @@ static dt_err chunk_backward(dt_model *m, struct hold *h, const int32_t *index, 
         .m = n, .n = m->C, .k = m->V, .lda = ld, .ldb = m->C, .ldc = m->C, .dt = m->opt.dtype, .c_dtype = m->opt.dtype};
     DT_TRY(m->ops->matmul(m->dev, &dw, k->logits, k->y, NULL, h->d_out, m->stream));
     DT_TRY(m->ops->matmul(m->dev, &dy, k->logits, dt_at(h->w_out.data, m->head.w_at, m->elem), NULL, k->dy, m->stream));
-    DT_TRY(dt_norm_backward(m, &m->final_norm, h->w_head.data, &h->d_norm, k->x, k->mean, k->rstd, k->dy, k->dy, false, n));
+    DT_TRY(dt_norm_backward(m, &m->final_norm, h->w_head.data, &h->d_norm, k->x, k->mean, k->rstd, k->dy, k->dy, false,
+                            n));
     h->accumulate_out = h->d_norm.accumulate = true;
     return m->ops->scatter_rows(m->dev, k->dy, index, m->s.dx, n, m->C, m->opt.dtype, m->stream);
 }
@@ -136,7 +139,8 @@ static dt_err run_chunks(dt_model *m, struct hold *h, int64_t n_rows, float inv_
 {
     const struct rows *in = &m->device_rows;
     const struct results *out = &m->device_results;
-    if (h->grads && n_rows < m->n_tok) DT_TRY(m->ops->zero(m->dev, m->s.dx, (size_t)(m->n_tok * m->C) * m->elem, m->stream));
+    if (h->grads && n_rows < m->n_tok)
+        DT_TRY(m->ops->zero(m->dev, m->s.dx, (size_t)(m->n_tok * m->C) * m->elem, m->stream));
     for (int64_t at = 0; at < n_rows; at += m->h.n_rows) {
         const int64_t n = n_rows - at < m->h.n_rows ? n_rows - at : m->h.n_rows;
         const dt_classifier cl = {.n_rows = n,
@@ -145,8 +149,9 @@ static dt_err run_chunks(dt_model *m, struct hold *h, int64_t n_rows, float inv_
                                   .inv_temperature = inv_temperature,
                                   .dlogits_dtype = m->opt.dtype};
         DT_TRY(chunk_logits(m, h, in->row + at, n));
-        DT_TRY(m->ops->classifier(m->dev, &cl, m->h.logits, in->target + at, h->grads ? in->weight + at : NULL, out->logp + at,
-                                  hit ? out->hit + at : NULL, entropy ? out->entropy + at : NULL, m->stream));
+        DT_TRY(m->ops->classifier(m->dev, &cl, m->h.logits, in->target + at, h->grads ? in->weight + at : NULL,
+                                  out->logp + at, hit ? out->hit + at : NULL, entropy ? out->entropy + at : NULL,
+                                  m->stream));
         if (h->grads) DT_TRY(chunk_backward(m, h, in->row + at, n));
     }
     if (n_rows == 0) return DT_OK;
@@ -208,7 +213,8 @@ dt_err dt_model_last_logits(dt_model *m, const dt_batch *b, float *logits)
     for (int32_t s = 0; b->n_tok > 0 && s < b->n_seq; s++)
         if (b->seq_start[s + 1] > b->seq_start[s]) m->host_rows.row[n_rows++] = b->seq_start[s + 1] - 1;
     if (n_rows > 0)
-        DT_TRY(m->ops->copy(m->dev, m->device_rows.row, m->host_rows.row, (size_t)n_rows * sizeof *m->host_rows.row, m->stream));
+        DT_TRY(m->ops->copy(m->dev, m->device_rows.row, m->host_rows.row, (size_t)n_rows * sizeof *m->host_rows.row,
+                            m->stream));
     DT_TRY(hold_units(m, &h, false));
     int32_t s = 0; /* the sequence of the next row; those without a token get zeros */
     memset(logits, 0, (size_t)b->n_seq * (size_t)m->V * sizeof *logits);
@@ -216,8 +222,8 @@ dt_err dt_model_last_logits(dt_model *m, const dt_batch *b, float *logits)
         const int64_t in_chunk = i % m->h.n_rows, left = n_rows - i;
         if (in_chunk == 0) DT_TRY(chunk_logits(m, &h, m->device_rows.row + i, left < m->h.n_rows ? left : m->h.n_rows));
         while (b->seq_start[s + 1] == b->seq_start[s]) s++;
-        DT_TRY(m->ops->copy(m->dev, logits + s++ * m->V, m->h.logits + in_chunk * m->h.logits_ld, (size_t)m->V * sizeof *logits,
-                            m->stream));
+        DT_TRY(m->ops->copy(m->dev, logits + s++ * m->V, m->h.logits + in_chunk * m->h.logits_ld,
+                            (size_t)m->V * sizeof *logits, m->stream));
     }
     DT_TRY(release_units(m, &h));
     m->staged = true;

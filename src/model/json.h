@@ -13,7 +13,8 @@ typedef struct reader {
 /** "NAME: KEY: expected WHAT, found VALUE". */
 dt_err dt_json_bad(const reader *r, const char *key, const json_t *value, const char *expected);
 
-/* All of these leave *out alone when the key is absent or null. An integer may be written as a float with an integral value. */
+/* All of these leave *out alone when the key is absent or null. An integer may be written as a float with an integral
+ * value. */
 dt_err dt_json_int(const reader *r, const json_t *obj, const char *key, int64_t lo, int64_t hi, int64_t *out);
 dt_err dt_json_real(const reader *r, const json_t *obj, const char *key, double lo, double hi, double *out);
 dt_err dt_json_bool(const reader *r, const json_t *obj, const char *key, bool *out);

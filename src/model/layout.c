@@ -1,4 +1,5 @@
-/* layout.c - where the tensors of a block lie in its flat buffer, found by name in the unit tables, once: all blocks are alike. */
+/* layout.c - where the tensors of a block lie in its flat buffer, found by name in the unit tables, once: all blocks
+ * are alike. */
 #include "model_private.h"
 #include <string.h>
 
@@ -71,16 +72,17 @@ dt_err dt_model_find_layout(dt_model *m)
         find_gpt2_block(m, first, "transformer.h.0.");
     else
         find_llama_block(m, first, "model.layers.0.");
-    m->final_norm =
-        gpt2 ? norm_at(head, "transformer.", "ln_f.weight", "ln_f.bias") : norm_at(head, "model.", "norm.weight", "norm.bias");
+    m->final_norm = gpt2 ? norm_at(head, "transformer.", "ln_f.weight", "ln_f.bias")
+                         : norm_at(head, "model.", "norm.weight", "norm.bias");
     m->wte_at = place(embed, "", gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight");
     m->wpe_at = place(embed, "", "transformer.wpe.weight");
     m->head = (struct linear){.n_in = m->C, .n_out = m->V, .w_ld = m->C, .b_at = -1};
     m->head.w_at = m->tied ? m->wte_at : place(head, "", "lm_head.weight");
     const struct block_layout *b = &m->block;
-    const bool complete = b->norm1.w_at >= 0 && b->norm2.w_at >= 0 && b->qkv.w_at >= 0 && b->o.w_at >= 0 && b->up.w_at >= 0 &&
-                          b->down.w_at >= 0 && m->final_norm.w_at >= 0 && m->wte_at >= 0 && m->head.w_at >= 0 &&
-                          (!m->mc->qk_norm || (b->q_norm_at >= 0 && b->k_norm_at >= 0)) && (!gpt2 || m->wpe_at >= 0);
+    const bool complete = b->norm1.w_at >= 0 && b->norm2.w_at >= 0 && b->qkv.w_at >= 0 && b->o.w_at >= 0 &&
+                          b->up.w_at >= 0 && b->down.w_at >= 0 && m->final_norm.w_at >= 0 && m->wte_at >= 0 &&
+                          m->head.w_at >= 0 && (!m->mc->qk_norm || (b->q_norm_at >= 0 && b->k_norm_at >= 0)) &&
+                          (!gpt2 || m->wpe_at >= 0);
     DT_CHECK(complete, DT_ERR_ARG, "the units do not hold the tensors of this model");
     return DT_OK;
 }

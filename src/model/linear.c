@@ -1,4 +1,5 @@
-/* linear.c - the two layers with weights that everything is made of: a matrix product with its three gradients forms, and the norms. */
+/* linear.c - the two layers with weights that everything is made of: a matrix product with its three gradients forms,
+ * and the norms. */
 #include "model_private.h"
 
 struct linear dt_linear_slice(const struct linear *l, int64_t first, int64_t n)
@@ -29,8 +30,8 @@ dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const void *
 }
 
 /* dW = dy^T x, or x^T dy where the matrix is stored the other way round. */
-static dt_err weight_gradient(const dt_model *m, const struct linear *l, const dt_unit_view *g, const void *x, int64_t x_ld,
-                              const void *dy, int64_t dy_ld, int64_t n_rows)
+static dt_err weight_gradient(const dt_model *m, const struct linear *l, const dt_unit_view *g, const void *x,
+                              int64_t x_ld, const void *dy, int64_t dy_ld, int64_t n_rows)
 {
     dt_matmul mm = {.m = l->n_out,
                     .n = l->n_in,
@@ -51,8 +52,9 @@ static dt_err weight_gradient(const dt_model *m, const struct linear *l, const d
     return m->ops->matmul(m->dev, &mm, x, dy, NULL, dw, m->stream);
 }
 
-dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const void *w, const dt_unit_view *g, const void *x,
-                          int64_t x_ld, const void *dy, int64_t dy_ld, void *dx, int64_t dx_ld, bool add_to_dx, int64_t n_rows)
+dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const void *w, const dt_unit_view *g,
+                          const void *x, int64_t x_ld, const void *dy, int64_t dy_ld, void *dx, int64_t dx_ld,
+                          bool add_to_dx, int64_t n_rows)
 {
     const dt_matmul mm = {.m = n_rows,
                           .n = l->n_in,
@@ -65,35 +67,38 @@ dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const void 
                           .c_dtype = m->opt.dtype,
                           .accumulate = add_to_dx};
     if (l->b_at >= 0)
-        DT_TRY(m->ops->bias_backward(m->dev, dy, n_rows, l->n_out, dy_ld, m->opt.dtype, dt_grad_at(g, l->b_at), g->dtype,
-                                     g->accumulate, m->stream));
+        DT_TRY(m->ops->bias_backward(m->dev, dy, n_rows, l->n_out, dy_ld, m->opt.dtype, dt_grad_at(g, l->b_at),
+                                     g->dtype, g->accumulate, m->stream));
     DT_TRY(weight_gradient(m, l, g, x, x_ld, dy, dy_ld, n_rows));
     return m->ops->matmul(m->dev, &mm, dy, dt_at(w, l->w_at, m->elem), NULL, dx, m->stream);
 }
 
-dt_err dt_norm_forward(const dt_model *m, const struct norm *n, const void *w, const void *x, void *y, float *mean, float *rstd,
-                       int64_t n_rows)
+dt_err dt_norm_forward(const dt_model *m, const struct norm *n, const void *w, const void *x, void *y, float *mean,
+                       float *rstd, int64_t n_rows)
 {
     const void *weight = dt_at(w, n->w_at, m->elem);
     const float eps = (float)m->mc->norm_eps;
     if (m->mc->rms_norm)
-        return m->ops->rmsnorm_forward(m->dev, x, weight, y, rstd, n_rows, m->C, 1, m->C, m->C, eps, m->opt.dtype, m->stream);
+        return m->ops->rmsnorm_forward(m->dev, x, weight, y, rstd, n_rows, m->C, 1, m->C, m->C, eps, m->opt.dtype,
+                                       m->stream);
     return m->ops->layernorm_forward(m->dev, x, weight, dt_at(w, n->b_at, m->elem), y, mean, rstd, n_rows, m->C, eps,
                                      m->opt.dtype, m->stream);
 }
 
 struct norm_grads dt_norm_grads_in(const struct norm *n, const dt_unit_view *g)
 {
-    return (struct norm_grads){dt_grad_at(g, n->w_at), n->b_at >= 0 ? dt_grad_at(g, n->b_at) : NULL, g->dtype, g->accumulate};
+    return (struct norm_grads){dt_grad_at(g, n->w_at), n->b_at >= 0 ? dt_grad_at(g, n->b_at) : NULL, g->dtype,
+                               g->accumulate};
 }
 
-dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const void *w, const struct norm_grads *g, const void *x,
-                        const float *mean, const float *rstd, const void *dy, void *dx, bool add_to_dx, int64_t n_rows)
+dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const void *w, const struct norm_grads *g,
+                        const void *x, const float *mean, const float *rstd, const void *dy, void *dx, bool add_to_dx,
+                        int64_t n_rows)
 {
     const void *weight = dt_at(w, n->w_at, m->elem);
     if (m->mc->rms_norm)
-        return m->ops->rmsnorm_backward(m->dev, x, weight, rstd, dy, dx, add_to_dx, g->weight, g->dtype, g->accumulate, n_rows, m->C,
-                                        1, m->C, m->C, m->s.norm, m->opt.dtype, m->stream);
-    return m->ops->layernorm_backward(m->dev, x, weight, mean, rstd, dy, dx, add_to_dx, g->weight, g->bias, g->dtype, g->accumulate,
-                                      n_rows, m->C, m->s.norm, m->opt.dtype, m->stream);
+        return m->ops->rmsnorm_backward(m->dev, x, weight, rstd, dy, dx, add_to_dx, g->weight, g->dtype, g->accumulate,
+                                        n_rows, m->C, 1, m->C, m->C, m->s.norm, m->opt.dtype, m->stream);
+    return m->ops->layernorm_backward(m->dev, x, weight, mean, rstd, dy, dx, add_to_dx, g->weight, g->bias, g->dtype,
+                                      g->accumulate, n_rows, m->C, m->s.norm, m->opt.dtype, m->stream);
 }

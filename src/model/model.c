@@ -1,5 +1,5 @@
-/* model.c - the layer loop. Units are taken in one order whatever the batch: under ZeRO-3 a rank with nothing to compute must still take part
- * in every gather and every reduction. */
+/* model.c - the layer loop. Units are taken in one order whatever the batch: under ZeRO-3 a rank with nothing to
+ * compute must still take part in every gather and every reduction. */
 #include "model_private.h"
 
 /* Where block `layer` reads and writes. */

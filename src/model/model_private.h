@@ -1,14 +1,17 @@
 /* model_private.h - what the files of the layer loop share.
  *
- * Symbols  T tokens of the micro-batch, C hidden_size, Q = num_attention_heads * head_dim, K = num_key_value_heads * head_dim, W = Q + 2K,
- *          F intermediate_size, U = F (plain MLP) or 2F (gate and up side by side), V vocab_size, R rows of a chunk of the head.
+ * Symbols  T tokens of the micro-batch, C hidden_size, Q = num_attention_heads * head_dim, K = num_key_value_heads *
+ * head_dim, W = Q + 2K,
+ *          F intermediate_size, U = F (plain MLP) or 2F (gate and up side by side), V vocab_size, R rows of a chunk of
+ *          the head.
  * All activations are [T, width], rows contiguous unless a row distance is given. */
 #ifndef DT_MODEL_PRIVATE_H
 #define DT_MODEL_PRIVATE_H
 
 #include "dtrain/model.h"
 
-/** y = x Wt + b, with W [n_out, n_in], or [n_in, n_out] in GPT-2's files (conv1d). Places are elements from the start of a unit's flat buffer. */
+/** y = x Wt + b, with W [n_out, n_in], or [n_in, n_out] in GPT-2's files (conv1d). Places are elements from the start
+ *  of a unit's flat buffer. */
 struct linear {
     int64_t n_in, n_out;
     int64_t w_at, w_ld;
@@ -27,7 +30,8 @@ struct block_layout {
     struct linear qkv, o, up, down;
 };
 
-/** What one block leaves behind for its backward. Without backward one set serves all blocks, and x_in = x_mid = x_out. */
+/** What one block leaves behind for its backward. Without backward one set serves all blocks, and x_in = x_mid =
+ *  x_out. */
 struct block_acts {
     void *x_in, *x_mid, *x_out;           /* [T,C]: residual stream before, between and after the two halves */
     void *norm1, *norm2;                  /* [T,C] */
@@ -54,7 +58,8 @@ struct scratch {
     int64_t attention_elems;
 };
 
-/** Where gradients that are added up several times within a micro-step stand in fp32 until they are rounded once: only with gradients of another type. */
+/** Where gradients that are added up several times within a micro-step stand in fp32 until they are rounded once: only
+ *  with gradients of another type. */
 struct head_sums {
     float *norm; /* [2,C]: weight and bias of the final norm; several chunks */
     float *out;  /* [V,C]: of the vocabulary product; several chunks, or tied, when the embedding's part is added */
@@ -76,12 +81,14 @@ struct norm_grads {
     bool accumulate;
 };
 
-/** A batch as the device sees it; filled on the host in pinned memory and copied as one piece, laid out anew for each batch's length. */
+/** A batch as the device sees it; filled on the host in pinned memory and copied as one piece, laid out anew for each
+ *  batch's length. */
 struct image {
     uint64_t *token_key;
-    int32_t *token, *pos, *order, *pos_order; /* [T]; pos: with a rotary table the token's row in it; pos_order: as order, but by position */
-    int32_t *q_start, *kv_start, *kv_len;     /* [n_seq + 1], [n_seq], [n_seq] */
-    int32_t *cache_row;                       /* [T]: where in the cache a new token's key goes (decode) */
+    /* [T]; pos: with a rotary table the token's row in it; pos_order: as order, but by position */
+    int32_t *token, *pos, *order, *pos_order;
+    int32_t *q_start, *kv_start, *kv_len; /* [n_seq + 1], [n_seq], [n_seq] */
+    int32_t *cache_row;                   /* [T]: where in the cache a new token's key goes (decode) */
 };
 
 /** Rows with a target, and what comes back for them; host and device twins like the image. */
@@ -100,14 +107,16 @@ struct span {
     size_t nbytes;
 };
 
-/** Rows of the rotary table for the positions first .. first+n-1 of sequences of `length` tokens, beyond max_position_embeddings. */
+/** Rows of the rotary table for the positions first .. first+n-1 of sequences of `length` tokens, beyond
+ *  max_position_embeddings. */
 struct stretched_rows {
     int32_t length, first, n, row;
 };
 
 /** The part of the rotary table that follows the sequences of the micro-batch (stretch.c). */
 struct stretch {
-    int64_t base_rows, max_rows; /* rows that never change; of this part, 0: no sequence can be that long, or the rule has no length */
+    /* rows that never change; of this part, 0: no sequence can be that long, or the rule has no length */
+    int64_t base_rows, max_rows;
     float *host;                 /* [max_rows, head_dim], pinned */
     struct stretched_rows *have; /* [max_seq] what is in the table */
     int32_t n_have, n_rows;
@@ -137,7 +146,7 @@ struct dt_model {
     dt_buf activations, data, staging, table;
     float *rope; /* [stretch.base_rows + stretch.max_rows, head_dim]; NULL: learned positions */
     struct stretch stretch;
-    void **x;    /* [n_x]: inputs of blocks; the last is the output */
+    void **x; /* [n_x]: inputs of blocks; the last is the output */
     int64_t n_x;
     struct block_acts *sets;
     int64_t n_sets;
@@ -156,17 +165,25 @@ struct dt_model {
     int32_t n_tok, n_seq, max_q_len, max_kv_len;
     bool train, have_hidden, have_dx;
     int64_t step;
-    int64_t set_holds;       /* with checkpoint_blocks: the block whose activations the one set holds, -1: none */
-    void *hidden;            /* [T,C]: output of the last block */
-    dt_unit_view tied_grads; /* held from the head's backward to the embedding's; what it has so far is in h.sums.out, where that exists */
-    bool staged; /* the copy of the image may be under way; rows and results are waited for by the call that moves them */
+    int64_t set_holds; /* with checkpoint_blocks: the block whose activations the one set holds, -1: none */
+    void *hidden;      /* [T,C]: output of the last block */
+    /* held from the head's backward to the embedding's; what it has so far is in h.sums.out, where that exists */
+    dt_unit_view tied_grads;
+    /* the copy of the image may be under way; rows and results are waited for by the call that moves them */
+    bool staged;
 };
 
 enum dropout_site { SITE_EMBED, SITE_SCORES, SITE_ATTENTION, SITE_MLP, N_SITES };
 
-static inline char *dt_at(const void *base, int64_t elems, size_t elem_size) { return (char *)base + elems * (int64_t)elem_size; }
+static inline char *dt_at(const void *base, int64_t elems, size_t elem_size)
+{
+    return (char *)base + elems * (int64_t)elem_size;
+}
 /** Place of element `at` in a unit's gradients. */
-static inline void *dt_grad_at(const dt_unit_view *g, int64_t at) { return dt_at(g->data, at, dt_dtype_size(g->dtype)); }
+static inline void *dt_grad_at(const dt_unit_view *g, int64_t at)
+{
+    return dt_at(g->data, at, dt_dtype_size(g->dtype));
+}
 
 /* layout.c: where tensors lie in their units */
 dt_err dt_model_find_layout(dt_model *m);
@@ -175,33 +192,38 @@ dt_err dt_model_find_layout(dt_model *m);
 dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const void *w, const void *x, int64_t x_ld, void *y,
                          int64_t y_ld, int64_t n_rows, bool accumulate);
 /** Gradients of the weights and bias into g, and of x into dx (added to it with add_to_dx; NULL: not wanted). */
-dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const void *w, const dt_unit_view *g, const void *x,
-                          int64_t x_ld, const void *dy, int64_t dy_ld, void *dx, int64_t dx_ld, bool add_to_dx, int64_t n_rows);
+dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const void *w, const dt_unit_view *g,
+                          const void *x, int64_t x_ld, const void *dy, int64_t dy_ld, void *dx, int64_t dx_ld,
+                          bool add_to_dx, int64_t n_rows);
 /** The outputs first .. first+n-1 of a linear layer. */
 struct linear dt_linear_slice(const struct linear *l, int64_t first, int64_t n);
-dt_err dt_norm_forward(const dt_model *m, const struct norm *n, const void *w, const void *x, void *y, float *mean, float *rstd,
-                       int64_t n_rows);
+dt_err dt_norm_forward(const dt_model *m, const struct norm *n, const void *w, const void *x, void *y, float *mean,
+                       float *rstd, int64_t n_rows);
 /** Their place in their unit's gradients. */
 struct norm_grads dt_norm_grads_in(const struct norm *n, const dt_unit_view *g);
-dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const void *w, const struct norm_grads *g, const void *x,
-                        const float *mean, const float *rstd, const void *dy, void *dx, bool add_to_dx, int64_t n_rows);
+dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const void *w, const struct norm_grads *g,
+                        const void *x, const float *mean, const float *rstd, const void *dy, void *dx, bool add_to_dx,
+                        int64_t n_rows);
 
 /* block.c, block_backward.c */
 dt_attention dt_block_attention(const dt_model *m, int64_t layer);
 /** Rotate and (qk_norm) normalise what the projection gave; first half of a block up to what attention reads. */
 dt_err dt_block_project_qkv(const dt_model *m, const void *w, const struct block_acts *a);
-/** x_mid = x_in + att Wo: closes the first half; then the second half (x_out is left alone when want_output is false: recomputation). */
+/** x_mid = x_in + att Wo: closes the first half; then the second half (x_out is left alone when want_output is false:
+ *  recomputation). */
 dt_err dt_block_finish(const dt_model *m, int64_t layer, const void *w, const struct block_acts *a, bool want_output);
 dt_err dt_block_forward(const dt_model *m, int64_t layer, const void *w, const struct block_acts *a, bool want_output);
 /** s.dx: in the gradient of x_out, out that of x_in. */
-dt_err dt_block_backward(const dt_model *m, int64_t layer, const void *w, const dt_unit_view *g, const struct block_acts *a);
+dt_err dt_block_backward(const dt_model *m, int64_t layer, const void *w, const dt_unit_view *g,
+                         const struct block_acts *a);
 
 /* open.c */
 /** Lay an image out from base on (NULL: count only); bytes used. */
 size_t dt_model_place_image(const dt_model *m, char *base, int64_t n_tok, int64_t n_seq, struct image *i);
 
 /* batch.c */
-/** Check b against the model and copy it to the device. slot NULL: sequences attend to themselves; else the cache (decode). */
+/** Check b against the model and copy it to the device. slot NULL: sequences attend to themselves; else the cache
+ *  (decode). */
 dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot);
 /** Compact the rows with a target (u may be NULL) and copy them; *n_rows of them. */
 dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const float *u, int64_t *n_rows);

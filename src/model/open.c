@@ -1,5 +1,5 @@
-/* open.c - the memory of a model: counted and laid out by one function, which plan runs without memory behind it and open with. So the two
- * cannot differ. */
+/* open.c - the memory of a model: counted and laid out by one function, which plan runs without memory behind it and
+ * open with. So the two cannot differ. */
 #include "model_private.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -49,7 +49,8 @@ static void place_set(dt_model *m, struct arena *a, struct block_acts *s)
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* What is not needed at the same time shares its place: the two halves of a block's backward, and those with the head (place_work). */
+/* What is not needed at the same time shares its place: the two halves of a block's backward, and those with the head
+ * (place_work). */
 static void place_block_work(dt_model *m, struct arena *a)
 {
     const int64_t T = m->opt.max_tok;
@@ -160,8 +161,8 @@ static void place_staging(dt_model *m, struct arena *host, struct arena *device)
     const size_t at_host = host->used, at_device = device->used;
     place_results(m, host, &m->host_results);
     place_results(m, device, &m->device_results);
-    m->results_span = (struct span){host->base ? host->base + at_host : NULL, device->base ? device->base + at_device : NULL,
-                                    device->used - at_device};
+    m->results_span = (struct span){host->base ? host->base + at_host : NULL,
+                                    device->base ? device->base + at_device : NULL, device->used - at_device};
     m->stretch.host = take(host, m->stretch.max_rows, m->mc->head_dim, sizeof(float));
     m->pos_count = take(host, m->mc->family == DT_GPT2 ? m->opt.max_pos + 1 : 0, 1, sizeof(int32_t));
 }
@@ -183,15 +184,15 @@ static void place_all(dt_model *m, struct arena arenas[N_ARENAS])
 static dt_err check_options(const dt_model_config *mc, const dt_model_options *o)
 {
     DT_CHECK(o->max_tok > 0 && o->max_seq > 0 && o->max_pos > 0 && o->cache_seqs >= 0 && o->cache_len >= 0, DT_ERR_ARG,
-             "max_tok=%d max_seq=%d max_pos=%d cache_seqs=%d cache_len=%d", o->max_tok, o->max_seq, o->max_pos, o->cache_seqs,
-             o->cache_len);
+             "max_tok=%d max_seq=%d max_pos=%d cache_seqs=%d cache_len=%d", o->max_tok, o->max_seq, o->max_pos,
+             o->cache_seqs, o->cache_len);
     DT_CHECK((int64_t)o->cache_seqs * o->cache_len <= INT32_MAX, DT_ERR_ARG,
              "a cache of %d sequences of %d tokens: rows are counted in 32 bits", o->cache_seqs, o->cache_len);
     DT_CHECK(!o->by_row || !o->training, DT_ERR_ARG, "by_row is for generation, not for training");
     DT_CHECK(o->dtype == DT_BF16 || o->grad_dtype == DT_F32, DT_ERR_ARG, "an fp32 model has fp32 gradients");
     DT_CHECK(mc->family != DT_GPT2 || o->max_pos <= mc->max_position_embeddings, DT_ERR_DATA,
-             "sequences of %d tokens, but the model has learned positions for %" PRId64 " (max_position_embeddings)", o->max_pos,
-             mc->max_position_embeddings);
+             "sequences of %d tokens, but the model has learned positions for %" PRId64 " (max_position_embeddings)",
+             o->max_pos, mc->max_position_embeddings);
     return DT_OK;
 }
 
@@ -252,7 +253,8 @@ static dt_err count(dt_model *m, struct arena arenas[N_ARENAS])
     return DT_OK;
 }
 
-dt_err dt_model_plan(const dt_model_config *mc, const dt_model_options *opt, const dt_device *dev, size_t bytes[DT_N_MEMCAT])
+dt_err dt_model_plan(const dt_model_config *mc, const dt_model_options *opt, const dt_device *dev,
+                     size_t bytes[DT_N_MEMCAT])
 {
     dt_model m = {0};
     struct arena arenas[N_ARENAS] = {{0}};
@@ -291,8 +293,8 @@ static dt_err fill_rope(dt_model *m)
     return err;
 }
 
-dt_err dt_model_open(dt_model **out, const dt_model_config *mc, const dt_model_options *opt, const dt_unit *units, int n_units,
-                     dt_device *dev, const dt_param_source *source, dt_stream *compute, dt_phase *phase)
+dt_err dt_model_open(dt_model **out, const dt_model_config *mc, const dt_model_options *opt, const dt_unit *units,
+                     int n_units, dt_device *dev, const dt_param_source *source, dt_stream *compute, dt_phase *phase)
 {
     dt_model *m = calloc(1, sizeof *m);
     *out = NULL;

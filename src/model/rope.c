@@ -1,6 +1,6 @@
-/* rope.c - the rotary table (Su et al., arXiv:2104.09864), with the frequency rules of algorithms.md 8.5. Formed in double: an angle is a
- * position times a frequency, and in float it has lost four digits at position 10^4. Only the dynamic rule depends on the length of a sequence
- * (stretch.c). */
+/* rope.c - the rotary table (Su et al., arXiv:2104.09864), with the frequency rules of algorithms.md 8.5. Formed in
+ * double: an angle is a position times a frequency, and in float it has lost four digits at position 10^4. Only the
+ * dynamic rule depends on the length of a sequence (stretch.c). */
 #include "model_private.h"
 #include <math.h>
 
@@ -12,14 +12,16 @@ static double llama3_frequency(const dt_model_config *mc, double f)
     const double wavelength = 2 * PI / f, original = (double)mc->rope_original_max_position;
     if (wavelength < original / mc->rope_high_freq_factor) return f;
     if (wavelength > original / mc->rope_low_freq_factor) return f / mc->rope_factor;
-    const double t = (original / wavelength - mc->rope_low_freq_factor) / (mc->rope_high_freq_factor - mc->rope_low_freq_factor);
+    const double t =
+        (original / wavelength - mc->rope_low_freq_factor) / (mc->rope_high_freq_factor - mc->rope_low_freq_factor);
     return f * ((1 - t) / mc->rope_factor + t);
 }
 
 /* The dimension that turns n times over the original length. */
 static double yarn_dimension(const dt_model_config *mc, double n_turns)
 {
-    return (double)mc->head_dim * log((double)mc->rope_original_max_position / (n_turns * 2 * PI)) / (2 * log(mc->rope_theta));
+    return (double)mc->head_dim * log((double)mc->rope_original_max_position / (n_turns * 2 * PI)) /
+           (2 * log(mc->rope_theta));
 }
 
 static double yarn_frequency(const dt_model_config *mc, double f, int64_t i)

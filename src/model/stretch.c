@@ -1,15 +1,16 @@
-/* stretch.c - the dynamic rule of rotary embedding (algorithms.md 8.5): beyond max_position_embeddings, P, the frequencies of all positions depend on
- * the length of the sequence that they stand in.
+/* stretch.c - the dynamic rule of rotary embedding (algorithms.md 8.5): beyond max_position_embeddings, P, the
+ * frequencies of all positions depend on the length of the sequence that they stand in.
  *
- * A sequence here is what attends to itself: a row, a document of a packed row. Each is turned by its own length, whatever else is in the
- * micro-batch and however long the model's sequences may become; so is it in transformers when the sequence is its whole batch. With a cache
- * the tokens of a prompt turn by the prompt's length, in however many pieces it enters, and each new token by the length of the text
- * that ends with it; what is in the cache stays as it was turned. transformers generates in the same way. Training on the finished text
- * would turn all of it by its whole length: beyond P the two cannot agree on new tokens, as the states of earlier ones, which the cache spares
- * computing again, depend on a length that was not known then. Up to P, and for the first token after a prompt, they do.
+ * A sequence here is what attends to itself: a row, a document of a packed row. Each is turned by its own length,
+ * whatever else is in the micro-batch and however long the model's sequences may become; so is it in transformers when
+ * the sequence is its whole batch. With a cache the tokens of a prompt turn by the prompt's length, in however many
+ * pieces it enters, and each new token by the length of the text that ends with it; what is in the cache stays as it
+ * was turned. transformers generates in the same way. Training on the finished text would turn all of it by its whole
+ * length: beyond P the two cannot agree on new tokens, as the states of earlier ones, which the cache spares computing
+ * again, depend on a length that was not known then. Up to P, and for the first token after a prompt, they do.
  *
- * The table's first P rows never change. Behind them stand rows for the sequences of this micro-batch that are longer, at most one a
- * token; sequences of one length share theirs, and what the last micro-batch left is used again. */
+ * The table's first P rows never change. Behind them stand rows for the sequences of this micro-batch that are longer,
+ * at most one a token; sequences of one length share theirs, and what the last micro-batch left is used again. */
 #include "model_private.h"
 #include <stdlib.h>
 
@@ -68,7 +69,8 @@ static dt_err fill(dt_model *m, const dt_batch *b)
         k->n_rows += need.n;
         k->have[k->n_have++] = need;
     }
-    return m->ops->copy(m->dev, m->rope + k->base_rows * width, k->host, (size_t)(k->n_rows * width) * sizeof *k->host, m->stream);
+    return m->ops->copy(m->dev, m->rope + k->base_rows * width, k->host, (size_t)(k->n_rows * width) * sizeof *k->host,
+                        m->stream);
 }
 
 dt_err dt_stretch_batch(dt_model *m, const dt_batch *b)
@@ -82,7 +84,8 @@ dt_err dt_stretch_batch(dt_model *m, const dt_batch *b)
     if (missing) DT_TRY(fill(m, b));
     for (int32_t s = 0; s < b->n_seq; s++) {
         const struct stretched_rows need = needed(m, b, s), *have = need.n > 0 ? find(&m->stretch, &need) : NULL;
-        for (int32_t i = 0; have && i < need.n; i++) m->host.pos[b->seq_start[s] + i] = have->row + need.first - have->first + i;
+        for (int32_t i = 0; have && i < need.n; i++)
+            m->host.pos[b->seq_start[s] + i] = have->row + need.first - have->first + i;
     }
     return DT_OK;
 }

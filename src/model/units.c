@@ -1,7 +1,7 @@
 /* units.c - the tables of named tensors, and the operation count that follows from them.
  *
- * Matrices that one product can serve (q, k, v; gate, up), and their biases, lie next to one another: a group of the unit. All else starts
- * a group of its own, so that every matrix is aligned. */
+ * Matrices that one product can serve (q, k, v; gate, up), and their biases, lie next to one another: a group of the
+ * unit. All else starts a group of its own, so that every matrix is aligned. */
 #include "dtrain/model.h"
 #include <inttypes.h>
 #include <math.h>
@@ -17,7 +17,8 @@ struct builder {
 
 enum start { NORM_WEIGHT, BIAS, MATRIX, RESIDUAL_MATRIX };
 
-static dt_err add(const struct builder *b, const char *name, bool new_group, enum start start, int64_t rows, int64_t cols)
+static dt_err add(const struct builder *b, const char *name, bool new_group, enum start start, int64_t rows,
+                  int64_t cols)
 {
     char full[DT_NAME_MAX];
     const int64_t shape[2] = {rows, cols};
@@ -51,7 +52,8 @@ static dt_err build_gpt2_block(const struct builder *b)
 static dt_err build_llama_attention(const struct builder *b)
 {
     const dt_model_config *mc = b->mc;
-    const int64_t C = mc->hidden_size, Q = mc->num_attention_heads * mc->head_dim, K = mc->num_key_value_heads * mc->head_dim;
+    const int64_t C = mc->hidden_size, Q = mc->num_attention_heads * mc->head_dim,
+                  K = mc->num_key_value_heads * mc->head_dim;
     DT_TRY(add(b, "self_attn.q_proj.weight", true, MATRIX, Q, C));
     DT_TRY(add(b, "self_attn.k_proj.weight", false, MATRIX, K, C));
     DT_TRY(add(b, "self_attn.v_proj.weight", false, MATRIX, K, C));
@@ -89,7 +91,8 @@ static dt_err build_embed(struct builder *b)
 {
     const dt_model_config *mc = b->mc;
     snprintf(b->unit->name, sizeof b->unit->name, "embed");
-    if (mc->family != DT_GPT2) return add(b, "model.embed_tokens.weight", true, MATRIX, mc->vocab_size, mc->hidden_size);
+    if (mc->family != DT_GPT2)
+        return add(b, "model.embed_tokens.weight", true, MATRIX, mc->vocab_size, mc->hidden_size);
     DT_TRY(add(b, "transformer.wte.weight", true, MATRIX, mc->vocab_size, mc->hidden_size));
     return add(b, "transformer.wpe.weight", true, MATRIX, mc->max_position_embeddings, mc->hidden_size);
 }
@@ -139,12 +142,14 @@ void dt_model_free_units(dt_unit *units, int n_units)
     free(units);
 }
 
-/* Forward is 2 operations per matrix element and token, backward 4. Attention: q k^T and p v over the causal half of len^2, 2 Q len^2 forward,
- * twice that backward. Windows and norms are not counted: what a perfect program could not leave out. */
+/* Forward is 2 operations per matrix element and token, backward 4. Attention: q k^T and p v over the causal half of
+ * len^2, 2 Q len^2 forward, twice that backward. Windows and norms are not counted: what a perfect program could not
+ * leave out. */
 double dt_model_train_flops(const dt_model_config *mc, int64_t n_tok, double sum_seq_len_squared)
 {
     const double C = (double)mc->hidden_size, F = (double)mc->intermediate_size, L = (double)mc->num_hidden_layers;
-    const double Q = (double)(mc->num_attention_heads * mc->head_dim), K = (double)(mc->num_key_value_heads * mc->head_dim);
+    const double Q = (double)(mc->num_attention_heads * mc->head_dim),
+                 K = (double)(mc->num_key_value_heads * mc->head_dim);
     const double block = C * (Q + 2 * K) + Q * C + (mc->gated_mlp ? 3 : 2) * C * F;
     return 6 * (L * block + (double)mc->vocab_size * C) * (double)n_tok + 6 * L * Q * sum_seq_len_squared;
 }

@@ -1,6 +1,8 @@
-/* csv.c - RFC 4180 as far as numbers need it: names of metrics are quoted where they must be, cells are numbers or empty.
+/* csv.c - RFC 4180 as far as numbers need it: names of metrics are quoted where they must be, cells are numbers or
+ * empty.
  *
- * A new column goes to the right, so that a reader that knows the table finds what it knew in its place. Old rows get an empty cell there. */
+ * A new column goes to the right, so that a reader that knows the table finds what it knew in its place. Old rows get
+ * an empty cell there. */
 #include "csv.h"
 
 #include <errno.h>
@@ -18,7 +20,7 @@ static const char *const fixed[] = {"step",          "loss",        "lr",       
                                     "memory_device", "memory_host", "skipped",   "validation_loss"};
 enum { N_FIXED = sizeof fixed / sizeof fixed[0] };
 
-/* ---- columns ----------------------------------------------------------------------------------------------------------- */
+/* ---- columns ----------------------------------------------------------------------------------------------------- */
 
 static dt_err add_column(dt_csv *c, const char *name, size_t len)
 {
@@ -87,7 +89,7 @@ static dt_err read_header(dt_csv *c, char *line)
     return DT_OK;
 }
 
-/* ---- the file ---------------------------------------------------------------------------------------------------------- */
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
 
 static int n_cells(const char *line)
 {
@@ -96,7 +98,8 @@ static int n_cells(const char *line)
     return n;
 }
 
-/* What of a table is kept: rows of steps up to last_step, with redo_validation without that step's validation, whose second cell, the loss, is empty. */
+/* What of a table is kept: rows of steps up to last_step, with redo_validation without that step's validation, whose
+ * second cell, the loss, is empty. */
 typedef struct kept {
     int64_t last_step;
     bool redo_validation;
@@ -190,7 +193,7 @@ static dt_err widen(dt_csv *c)
     return dt_record_file_open(&c->file, c->path, true);
 }
 
-/* ---- rows -------------------------------------------------------------------------------------------------------------- */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 static void set_cell(dt_csv *c, int column, double value)
 {

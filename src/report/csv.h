@@ -5,8 +5,8 @@
 #include "dtrain/report.h"
 #include "record.h"
 
-/** A column keeps its place: step first, then the fixed fields, then the others in the order in which they first came. A cell that a record does not have is
- *  empty. {0} with file.fd = -1 to start from. */
+/** A column keeps its place: step first, then the fixed fields, then the others in the order in which they first came.
+ *  A cell that a record does not have is empty. {0} with file.fd = -1 to start from. */
 typedef struct dt_csv {
     dt_record_file file;
     char *path;
@@ -17,9 +17,11 @@ typedef struct dt_csv {
     dt_record row;
 } dt_csv;
 
-/** resume_step > 0: keep the rows up to that step and their columns, with redo_validation without that step's validation; 0: start anew. DT_ERR_WRITE, DT_ERR_DATA (what is there is no such table). */
+/** resume_step > 0: keep the rows up to that step and their columns, with redo_validation without that step's
+ *  validation; 0: start anew. DT_ERR_WRITE, DT_ERR_DATA (what is there is no such table). */
 dt_err dt_csv_open(dt_csv *c, const char *path, int64_t resume_step, bool redo_validation);
-/** A metric that the table has no column for yet makes it be written again with one more (by way of PATH.part). DT_ERR_WRITE. */
+/** A metric that the table has no column for yet makes it be written again with one more (by way of PATH.part).
+ *  DT_ERR_WRITE. */
 dt_err dt_csv_train(dt_csv *c, const dt_train_record *rec, double flops_per_token);
 dt_err dt_csv_validation(dt_csv *c, int64_t step, double loss, const dt_metric *more, int n_more);
 void dt_csv_close(dt_csv *c); /* safe on a closed one */

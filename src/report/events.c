@@ -1,13 +1,15 @@
-/* events.c - the few messages of TensorBoard that are written here are encoded by hand; a protobuf library would be the larger part of the program.
+/* events.c - the few messages of TensorBoard that are written here are encoded by hand; a protobuf library would be the
+ * larger part of the program.
  *
- * Frame (TFRecord), little-endian:  uint64 length | uint32 masked CRC of the length | data | uint32 masked CRC of the data.
- * Data (tensorflow/core/util/event.proto, framework/summary.proto), number in front of a field:
- *     Event       1 double wall_time   2 int64 step   3 string file_version   5 Summary summary   7 SessionLog session_log
+ * Frame (TFRecord), little-endian:  uint64 length | uint32 masked CRC of the length | data | uint32 masked CRC of the
+ * data. Data (tensorflow/core/util/event.proto, framework/summary.proto), number in front of a field:
+ *     Event       1 double wall_time   2 int64 step   3 string file_version   5 Summary summary   7 SessionLog
+ *                 session_log
  *     Summary     1 repeated Value value
  *     Value       1 string tag   2 float simple_value   8 TensorProto tensor   9 SummaryMetadata metadata
  *     SessionLog  1 enum status (1: START)
- * A text is a tensor of one string for the plugin "text"; what a run was started with is told to the plugin "hparams" in the metadata of a value
- * (tensorboard/plugins/hparams/plugin_data.proto):
+ * A text is a tensor of one string for the plugin "text"; what a run was started with is told to the plugin "hparams"
+ * in the metadata of a value (tensorboard/plugins/hparams/plugin_data.proto):
  *     SummaryMetadata  1 PluginData {1 string plugin_name, 2 bytes content}   4 enum data_class (2: TENSOR)
  *     TensorProto      1 enum dtype (7: string)   2 shape {2 repeated dim {1 int64 size}}   8 repeated bytes string_val
  *     content          3 SessionStartInfo {1 map<string, Value> hparams, 5 double start_time_secs}
@@ -33,7 +35,8 @@ enum { SUMMARY_VALUE = 1, VALUE_TAG = 1, VALUE_SIMPLE = 2, VALUE_TENSOR = 8, VAL
 
 uint32_t dt_crc32c(const void *data, size_t nbytes)
 {
-    /* The remainders of the 16 half bytes for the reflected polynomial 0x82f63b78. Records are a few hundred bytes: a larger table gains nothing. */
+    /* The remainders of the 16 half bytes for the reflected polynomial 0x82f63b78. Records are a few hundred bytes: a
+     * larger table gains nothing. */
     static const uint32_t nibble[16] = {0x00000000, 0x105ec76f, 0x20bd8ede, 0x30e349b1, 0x417b1dbc, 0x5125dad3,
                                         0x61c69362, 0x7198540d, 0x82f63b78, 0x92a8fc17, 0xa24bb5a6, 0xb21572c9,
                                         0xc38d26c4, 0xd3d3e1ab, 0xe330a81a, 0xf36e6f75};
@@ -74,8 +77,9 @@ static dt_err write_event(dt_events *e)
     return dt_record_file_write(&e->file, f);
 }
 
-/* TensorBoard reads the files of a directory in the order of their names, which begin with the time in seconds. Go behind what is there, also where
- * this host's clock is behind that of the host before, or the last start was in this very second. */
+/* TensorBoard reads the files of a directory in the order of their names, which begin with the time in seconds. Go
+ * behind what is there, also where this host's clock is behind that of the host before, or the last start was in this
+ * very second. */
 static long long file_time(const char *dir)
 {
     long long t = (long long)time(NULL);
@@ -95,7 +99,8 @@ dt_err dt_events_open(dt_events *e, const char *dir, int64_t first_step)
     *e = (dt_events){.file.fd = -1};
     char host[256] = "", path[PATH_MAX];
     if (gethostname(host, sizeof host - 1) != 0 || !host[0]) snprintf(host, sizeof host, "localhost");
-    const int n = snprintf(path, sizeof path, "%s/" FILE_PREFIX "%010lld.%s.%ld", dir, file_time(dir), host, (long)getpid());
+    const int n =
+        snprintf(path, sizeof path, "%s/" FILE_PREFIX "%010lld.%s.%ld", dir, file_time(dir), host, (long)getpid());
     DT_CHECK(n < (int)sizeof path, DT_ERR_WRITE, "%s: the name of its event file is too long", dir);
     DT_TRY(dt_record_file_open(&e->file, path, false));
 
@@ -130,7 +135,7 @@ dt_err dt_events_end(dt_events *e)
     return write_event(e);
 }
 
-/* ---- what a run was started with ----------------------------------------------------------------------------------------- */
+/* ---- what a run was started with --------------------------------------------------------------------------------- */
 
 /* TensorBoard gives values of "hparams" their class and a tensor itself. */
 static void put_plugin(dt_record *value, const char *plugin, dt_record *content)

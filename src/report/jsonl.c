@@ -1,5 +1,5 @@
-/* jsonl.c - written by hand, because the lines are flat and their digits are part of the contract; read with jansson, because what a crash or
- * another program left there is to be trusted in nothing. */
+/* jsonl.c - written by hand, because the lines are flat and their digits are part of the contract; read with jansson,
+ * because what a crash or another program left there is to be trusted in nothing. */
 #include "jsonl.h"
 
 #include <errno.h>
@@ -93,7 +93,8 @@ static int64_t line_step(const char *line, size_t nbytes, bool *is_validation)
     return value;
 }
 
-static dt_err copy_lines(FILE *in, const char *path, dt_record_file *to, int64_t last_step, bool redo_validation, int64_t *n_bad)
+static dt_err copy_lines(FILE *in, const char *path, dt_record_file *to, int64_t last_step, bool redo_validation,
+                         int64_t *n_bad)
 {
     enum { BATCH = 1 << 16 }; /* bytes gathered before a write */
     dt_record batch = {0};

@@ -50,7 +50,8 @@ const double *dt_metrics_column(const dt_metrics *m, const char *name)
 
 static dt_err add_row(dt_metrics *m, json_t *object)
 {
-    DT_CHECK(m->n_rows < m->cap_rows || grow_rows(m), DT_ERR_MEMORY, "out of memory for %" PRId64 " records", m->n_rows);
+    DT_CHECK(m->n_rows < m->cap_rows || grow_rows(m), DT_ERR_MEMORY, "out of memory for %" PRId64 " records",
+             m->n_rows);
     for (int c = 0; c < m->n_columns; c++) m->columns[c][m->n_rows] = NAN;
     const char *name;
     json_t *value;
@@ -59,8 +60,8 @@ static dt_err add_row(dt_metrics *m, json_t *object)
         if (!json_is_number(value) && !json_is_boolean(value)) continue;
         double *column = (double *)dt_metrics_column(m, name);
         if (!column) column = add_column(m, name);
-        DT_CHECK(column, DT_ERR_DATA, "cannot keep column %d (\"%s\"): more than %d names, or out of memory", m->n_columns, name,
-                 MAX_COLUMNS);
+        DT_CHECK(column, DT_ERR_DATA, "cannot keep column %d (\"%s\"): more than %d names, or out of memory",
+                 m->n_columns, name, MAX_COLUMNS);
         column[m->n_rows] = json_is_boolean(value) ? json_is_true(value) : json_number_value(value);
     }
     m->n_rows++;
@@ -85,7 +86,8 @@ static dt_err read_lines(dt_metrics *m, FILE *f, const char *path, char **line)
     const char *why = NULL;
     int64_t n_line = 0;
     for (errno = 0; (n = getline(line, &cap, f)) >= 0; errno = 0) {
-        DT_CHECK(!why, DT_ERR_DATA, "%s:%" PRId64 ": expected a record of metrics, found a line that is %s", path, n_line, why);
+        DT_CHECK(!why, DT_ERR_DATA, "%s:%" PRId64 ": expected a record of metrics, found a line that is %s", path,
+                 n_line, why);
         n_line++;
         json_t *object = parse_line(*line, (size_t)n, &why);
         if (!object) continue;

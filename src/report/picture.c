@@ -1,6 +1,6 @@
-/* picture.c - the numbers are prepared before and drawn by gnuplot, which is on every cluster and gives PNG and SVG from one script; a plotting library would
- * be a dependency of the trainer for the sake of a tool. Ranges, units and labels are chosen here: gnuplot's own choices warn about flat curves and print
- * exponents in tics. */
+/* picture.c - the numbers are prepared before and drawn by gnuplot, which is on every cluster and gives PNG and SVG
+ * from one script; a plotting library would be a dependency of the trainer for the sake of a tool. Ranges, units and
+ * labels are chosen here: gnuplot's own choices warn about flat curves and print exponents in tics. */
 #include "dtrain/picture.h"
 #include "dtrain/io.h"
 
@@ -26,7 +26,8 @@ dt_err dt_panel_add(dt_panel *p, dt_curve *curve, dt_style style, int colour, bo
     if (grown) p->series = grown;
     char *copy = strdup(title);
     if (grown && copy) {
-        p->series[p->n_series++] = (dt_series){.curve = *curve, .style = style, .colour = colour, .right = right, .title = copy};
+        p->series[p->n_series++] =
+            (dt_series){.curve = *curve, .style = style, .colour = colour, .right = right, .title = copy};
         *curve = (dt_curve){0};
         return DT_OK;
     }
@@ -47,7 +48,7 @@ void dt_picture_free(dt_picture *p)
     *p = (dt_picture){0};
 }
 
-/* ---- ranges and units -------------------------------------------------------------------------------------------------- */
+/* ---- ranges and units -------------------------------------------------------------------------------------------- */
 
 dt_scale dt_scale_of(double largest)
 {
@@ -90,11 +91,12 @@ static range y_range(const dt_panel *p, bool right)
 {
     range r = {INFINITY, -INFINITY};
     for (int s = 0; s < p->n_series; s++)
-        for (int64_t i = 0; p->series[s].right == right && i < p->series[s].curve.n; i++) extend(&r, p->series[s].curve.y[i]);
+        for (int64_t i = 0; p->series[s].right == right && i < p->series[s].curve.n; i++)
+            extend(&r, p->series[s].curve.y[i]);
     return r.low <= r.high ? r : (range){0, 1};
 }
 
-/* ---- the script -------------------------------------------------------------------------------------------------------- */
+/* ---- the script -------------------------------------------------------------------------------------------------- */
 
 /* gnuplot's single-quoted string: nothing is special in it but the quote, which is doubled. */
 static void put_quoted(FILE *f, const char *text)
@@ -107,8 +109,8 @@ static void put_quoted(FILE *f, const char *text)
     putc('\'', f);
 }
 
-/* An axis: its range, label and tics. Returns what its numbers are divided by; the unit stands in the label, for gnuplot's own "k" and "M" round away the
- * digits between. */
+/* An axis: its range, label and tics. Returns what its numbers are divided by; the unit stands in the label, for
+ * gnuplot's own "k" and "M" round away the digits between. */
 static double put_axis(FILE *f, const dt_panel *p, bool right)
 {
     static const char *const superscript[] = {"⁰", "¹", "²", "³", "⁴", "⁵", "⁶", "⁷", "⁸", "⁹"};
@@ -134,7 +136,8 @@ static double put_axis(FILE *f, const dt_panel *p, bool right)
     } else {
         const double margin = r.high > r.low ? 0.06 * (r.high - r.low) : fmax(fabs(r.high), 1e-3) * 0.1;
         const double low = r.low >= 0 && r.low < 2 * margin ? 0 : r.low - margin; /* begin at zero where it is near */
-        fprintf(f, "unset logscale %s\nset %srange [%.9g:%.9g]\n", axis, axis, low / divisor, (r.high + margin) / divisor);
+        fprintf(f, "unset logscale %s\nset %srange [%.9g:%.9g]\n", axis, axis, low / divisor,
+                (r.high + margin) / divisor);
     }
     fprintf(f, "set %slabel ", axis);
     put_quoted(f, label);
@@ -166,8 +169,8 @@ static void put_series(FILE *f, const dt_series *s, const char *block)
 static void put_panel(FILE *f, const dt_panel *p, int number, double x_divisor, const double y_divisor[2])
 {
     if (p->n_series == 0) {
-        fprintf(f,
-                "set label 99 'no records' at graph 0.5,0.5 center textcolor rgb '#888888'\nplot NaN notitle\nunset label 99\n");
+        fprintf(f, "set label 99 'no records' at graph 0.5,0.5 center textcolor rgb '#888888'\nplot NaN notitle\nunset "
+                   "label 99\n");
         return;
     }
     for (int s = 0; s < p->n_series; s++) {
@@ -216,11 +219,12 @@ static void put_picture(FILE *f, const dt_picture *pic)
     const char *label = x_label(pic->axis, x.high, &divisor, text, sizeof text);
     for (int i = 0; i < n_panels; i++) total += panels[i].height;
 
-    fprintf(f, "set encoding utf8\nset multiplot\n"
-               "set border 3 lc rgb '#666666'\nset tics nomirror scale 0.6 textcolor rgb '#333333'\n"
-               "set grid lc rgb '#e4e4e4' lt 1 lw 1\nset key top right noenhanced samplen 2.2 spacing 1.15 opaque fc rgb "
-               "'#ffffff' noautotitle\n"
-               "set lmargin at screen 0.075\nset rmargin at screen 0.935\nset format x ''\n");
+    fprintf(f,
+            "set encoding utf8\nset multiplot\n"
+            "set border 3 lc rgb '#666666'\nset tics nomirror scale 0.6 textcolor rgb '#333333'\n"
+            "set grid lc rgb '#e4e4e4' lt 1 lw 1\nset key top right noenhanced samplen 2.2 spacing 1.15 opaque fc rgb "
+            "'#ffffff' noautotitle\n"
+            "set lmargin at screen 0.075\nset rmargin at screen 0.935\nset format x ''\n");
     fprintf(f, "set xrange [%.9g:%.9g]\n", x.low / divisor, x.high / divisor);
     fprintf(f, "set label 1 ");
     put_quoted(f, pic->heading);
@@ -248,9 +252,10 @@ static void put_picture(FILE *f, const dt_picture *pic)
     fprintf(f, "unset multiplot\n");
 }
 
-/* ---- gnuplot --------------------------------------------------------------------------------------------------------- */
+/* ---- gnuplot ----------------------------------------------------------------------------------------------------- */
 
-/* Texts are UTF-8 and numbers have points, whatever the user's language: gnuplot 6 takes both from the locale. NULL: out of memory. Free the array. */
+/* Texts are UTF-8 and numbers have points, whatever the user's language: gnuplot 6 takes both from the locale. NULL:
+ * out of memory. Free the array. */
 static char **gnuplot_environment(void)
 {
     static char locale[] = "LC_ALL=C.UTF-8";
@@ -297,9 +302,11 @@ static dt_err start_gnuplot(pid_t *pid, FILE **script, int picture)
 static void put_terminal(FILE *f, const char *path, int height)
 {
     if (strcmp(path + strlen(path) - 4, ".svg") == 0)
-        fprintf(f, "set terminal svg noenhanced size 1200,%d dynamic background '#ffffff' font 'DejaVu Sans,13'\n", height);
+        fprintf(f, "set terminal svg noenhanced size 1200,%d dynamic background '#ffffff' font 'DejaVu Sans,13'\n",
+                height);
     else
-        fprintf(f, "set terminal pngcairo noenhanced size 1200,%d background '#ffffff' font 'DejaVu Sans,11'\n", height);
+        fprintf(f, "set terminal pngcairo noenhanced size 1200,%d background '#ffffff' font 'DejaVu Sans,11'\n",
+                height);
 }
 
 /* What gnuplot made of the script; its own message is on standard error. */
@@ -310,7 +317,8 @@ static dt_err finish_gnuplot(pid_t pid, FILE *script, const char *part, const ch
     const bool sent = fclose(script) == 0;
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
     DT_CHECK(sent && status == 0 && stat(part, &st) == 0 && st.st_size > 0, DT_ERR_FAULT,
-             "%s: gnuplot failed (status %d); see its own message above", path, WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+             "%s: gnuplot failed (status %d); see its own message above", path,
+             WIFEXITED(status) ? WEXITSTATUS(status) : -1);
     return DT_OK;
 }
 

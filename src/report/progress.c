@@ -1,5 +1,6 @@
-/* progress.c - a terminal is recognised by its width, not by isatty(): mpirun gives its ranks a pseudo-terminal whatever its own output is, and passes
- * the width through only when it has a terminal itself. A pipe, a file or a batch log gets plain lines through the log. */
+/* progress.c - a terminal is recognised by its width, not by isatty(): mpirun gives its ranks a pseudo-terminal
+ * whatever its own output is, and passes the width through only when it has a terminal itself. A pipe, a file or a
+ * batch log gets plain lines through the log. */
 #include "progress.h"
 
 #include <errno.h>
@@ -35,13 +36,15 @@ static void show(const char *data, size_t nbytes)
     }
 }
 
-void dt_progress_format(dt_record *out, const dt_train_record *rec, int64_t total_steps, double flops_per_token, double left_s)
+void dt_progress_format(dt_record *out, const dt_train_record *rec, int64_t total_steps, double flops_per_token,
+                        double left_s)
 {
     char text[24];
     out->nbytes = 0;
     dt_record_printf(out, "step %" PRId64, rec->step);
     if (total_steps > 0)
-        dt_record_printf(out, "/%" PRId64 " (%.0f%%)", total_steps, floor(100.0 * (double)rec->step / (double)total_steps));
+        dt_record_printf(out, "/%" PRId64 " (%.0f%%)", total_steps,
+                         floor(100.0 * (double)rec->step / (double)total_steps));
     dt_record_printf(out, "  loss %.4f  grad %.3g  lr %.2e  %s tok/s", rec->loss, rec->grad_norm, rec->lr,
                      dt_format_count(rec->tokens_per_second, text));
     if (left_s >= 0) dt_record_printf(out, "  left %s", dt_format_duration(left_s, text));
@@ -75,7 +78,8 @@ void dt_progress_open(dt_progress *p, int64_t total_steps, double flops_per_toke
                        .first_step = -1};
 }
 
-/* From the wall clock since the first record of this start, so that validation and checkpoints count; that step's own time until there are two. */
+/* From the wall clock since the first record of this start, so that validation and checkpoints count; that step's own
+ * time until there are two. */
 static double time_left(dt_progress *p, const dt_train_record *rec, double now)
 {
     if (p->total_steps <= 0) return -1;
@@ -123,8 +127,11 @@ static void put_validation_metric(dt_record *out, const dt_metric *m)
     static const struct {
         const char *name, *format;
         double scale;
-    } known[] = {{"accuracy", "  accuracy %.1f %%", 100}, {"entropy", "  entropy %.4g nats", 1}, {"targets", "  %.0f target tokens", 1},
-                 {"samples", "  %.0f samples", 1},        {"time", "  in %.3g s", 1}};
+    } known[] = {{"accuracy", "  accuracy %.1f %%", 100},
+                 {"entropy", "  entropy %.4g nats", 1},
+                 {"targets", "  %.0f target tokens", 1},
+                 {"samples", "  %.0f samples", 1},
+                 {"time", "  in %.3g s", 1}};
     const char *name = m->name + (strncmp(m->name, "validation_", 11) == 0 ? 11 : 0);
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (strcmp(known[i].name, name) != 0) continue;
@@ -134,7 +141,8 @@ static void put_validation_metric(dt_record *out, const dt_metric *m)
     dt_record_printf(out, "  %s %.4g", name, m->value);
 }
 
-void dt_progress_format_validation(dt_record *out, int64_t step, int64_t total_steps, double loss, const dt_metric *more, int n_more)
+void dt_progress_format_validation(dt_record *out, int64_t step, int64_t total_steps, double loss,
+                                   const dt_metric *more, int n_more)
 {
     out->nbytes = 0;
     dt_record_printf(out, "step %" PRId64, step);

@@ -1,4 +1,5 @@
-/* protobuf.h - the wire format of protocol buffers, as far as it is written here. A message is a record; what is inside of another is put together first. */
+/* protobuf.h - the wire format of protocol buffers, as far as it is written here. A message is a record; what is inside
+ * of another is put together first. */
 #ifndef DTRAIN_REPORT_PROTOBUF_H
 #define DTRAIN_REPORT_PROTOBUF_H
 

@@ -1,5 +1,5 @@
-/* record.c - one write() per record and no buffer of stdio's: what the program has reported is in the kernel's hands when the call returns, so a
- * kill at any moment loses nothing and tears at most the line that was being written. */
+/* record.c - one write() per record and no buffer of stdio's: what the program has reported is in the kernel's hands
+ * when the call returns, so a kill at any moment loses nothing and tears at most the line that was being written. */
 #include "record.h"
 
 #include <errno.h>
@@ -60,10 +60,13 @@ static dt_err open_kept(const char *path, int *fd)
 {
     struct stat st;
     *fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC, 0666);
-    DT_CHECK(*fd >= 0 || (errno != ENXIO && errno != ELOOP), DT_ERR_WRITE, "%s: expected a file or nothing there, found a %s; remove it, or choose another directory",
-             path, errno == ELOOP ? "symbolic link" : "pipe, socket or device");
+    DT_CHECK(*fd >= 0 || (errno != ENXIO && errno != ELOOP), DT_ERR_WRITE,
+             "%s: expected a file or nothing there, found a %s; remove it, or choose another directory", path,
+             errno == ELOOP ? "symbolic link" : "pipe, socket or device");
     DT_CHECK(*fd >= 0, DT_ERR_WRITE, "%s: cannot open for writing: %s", path, strerror(errno));
-    DT_CHECK(fstat(*fd, &st) == 0 && S_ISREG(st.st_mode), DT_ERR_WRITE, "%s: expected a file or nothing there, found a pipe or device; remove it, or choose another directory", path);
+    DT_CHECK(fstat(*fd, &st) == 0 && S_ISREG(st.st_mode), DT_ERR_WRITE,
+             "%s: expected a file or nothing there, found a pipe or device; remove it, or choose another directory",
+             path);
     return DT_OK;
 }
 
@@ -75,24 +78,27 @@ dt_err dt_record_file_open(dt_record_file *f, const char *path, bool keep)
     if (!keep) DT_TRY(dt_check_replaceable(path));
     DT_TRY(keep ? open_kept(path, &f->fd) : dt_create_file(path, &f->fd));
     struct stat st;
-    DT_CHECK(fcntl(f->fd, F_SETFL, O_APPEND) == 0 && fstat(f->fd, &st) == 0, DT_ERR_WRITE, "%s: cannot inspect the open file: %s", path, strerror(errno));
+    DT_CHECK(fcntl(f->fd, F_SETFL, O_APPEND) == 0 && fstat(f->fd, &st) == 0, DT_ERR_WRITE,
+             "%s: cannot inspect the open file: %s", path, strerror(errno));
     f->nbytes = st.st_size;
     return DT_OK;
 }
 
 dt_err dt_record_file_write(dt_record_file *f, const dt_record *r)
 {
-    DT_CHECK(!r->out_of_memory, DT_ERR_MEMORY, "%s: out of memory for a record of more than %zu bytes", f->path, r->cap);
+    DT_CHECK(!r->out_of_memory, DT_ERR_MEMORY, "%s: out of memory for a record of more than %zu bytes", f->path,
+             r->cap);
     size_t done = 0;
     while (done < r->nbytes) {
         const ssize_t n = write(f->fd, r->data + done, r->nbytes - done);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) {
             const int why = n < 0 ? errno : ENOSPC;
-            /* A part of the record may be there already (the disk filled up in the middle of it): take it away again. */
+            /* A part of the record may be there already (the disk filled up in the middle of it): take it away
+             * again. */
             const bool cut = done == 0 || ftruncate(f->fd, f->nbytes) == 0;
-            return dt_fail(DT_ERR_WRITE, "%s: cannot write after byte %lld: %s%s", f->path, (long long)f->nbytes, strerror(why),
-                           cut ? "" : " (its last line is incomplete)");
+            return dt_fail(DT_ERR_WRITE, "%s: cannot write after byte %lld: %s%s", f->path, (long long)f->nbytes,
+                           strerror(why), cut ? "" : " (its last line is incomplete)");
         }
         done += (size_t)n;
     }

@@ -1,5 +1,6 @@
-/* report.c - hands each record to the line, the JSON file, the table and the event file. All of them take whole records at once, so that what was reported before a
- * kill is there after it, and a resumed run can cut back to the step of its checkpoint. */
+/* report.c - hands each record to the line, the JSON file, the table and the event file. All of them take whole records
+ * at once, so that what was reported before a kill is there after it, and a resumed run can cut back to the step of its
+ * checkpoint. */
 #include "dtrain/report.h"
 
 #include <inttypes.h>
@@ -78,7 +79,10 @@ dt_err dt_report_choose(dt_report_options *opt, const char *list, const char *wh
     const struct {
         const char *word;
         bool *wanted;
-    } sinks[] = {{"stdout", &opt->to_stdout}, {"jsonl", &opt->to_jsonl}, {"csv", &opt->to_csv}, {"tensorboard", &opt->to_tensorboard}};
+    } sinks[] = {{"stdout", &opt->to_stdout},
+                 {"jsonl", &opt->to_jsonl},
+                 {"csv", &opt->to_csv},
+                 {"tensorboard", &opt->to_tensorboard}};
     char **words;
     int n;
     dt_err err = dt_config_split(list, &words, &n);
@@ -87,11 +91,15 @@ dt_err dt_report_choose(dt_report_options *opt, const char *list, const char *wh
         for (size_t k = 0; k < sizeof sinks / sizeof sinks[0]; k++)
             if (strcmp(words[i], sinks[k].word) == 0) known = *sinks[k].wanted = true;
         if (!known && strcmp(words[i], "wandb") == 0)
-            err = dt_fail(DT_ERR_USAGE, "%s: wandb is not written by the run itself, which may have no network: keep jsonl here, then "
-                          "`python3 wandb_offline.py OUTPUT_DIR` makes a directory for `wandb sync` (tools/ of the source, share/dtrain/tools where installed)",
-                          where);
+            err =
+                dt_fail(DT_ERR_USAGE,
+                        "%s: wandb is not written by the run itself, which may have no network: keep jsonl here, then "
+                        "`python3 wandb_offline.py OUTPUT_DIR` makes a directory for `wandb sync` (tools/ of the "
+                        "source, share/dtrain/tools where installed)",
+                        where);
         else if (!known)
-            err = dt_fail(DT_ERR_USAGE, "%s: expected any of stdout, jsonl, csv, tensorboard, found '%s'", where, words[i]);
+            err = dt_fail(DT_ERR_USAGE, "%s: expected any of stdout, jsonl, csv, tensorboard, found '%s'", where,
+                          words[i]);
     }
     dt_list_free(words, n);
     return err;
@@ -111,7 +119,8 @@ dt_err dt_report_open(dt_report **r, const dt_report_options *opt)
     return err;
 }
 
-/* "train/NAME", unless the task gave the name a prefix of its own ("dpo/accuracy"); "validation_accuracy" is "validation/accuracy". */
+/* "train/NAME", unless the task gave the name a prefix of its own ("dpo/accuracy"); "validation_accuracy" is
+ * "validation/accuracy". */
 static void add_event(dt_events *e, const char *group, const char *name, double value)
 {
     char tag[256];
@@ -119,7 +128,8 @@ static void add_event(dt_events *e, const char *group, const char *name, double 
     if (strchr(name, '/'))
         snprintf(tag, sizeof tag, "%s", name);
     else
-        snprintf(tag, sizeof tag, "%s/%s", group, strncmp(name, group, len) == 0 && name[len] == '_' ? name + len + 1 : name);
+        snprintf(tag, sizeof tag, "%s/%s", group,
+                 strncmp(name, group, len) == 0 && name[len] == '_' ? name + len + 1 : name);
     dt_events_add(e, tag, value);
 }
 
@@ -127,7 +137,8 @@ static dt_err train_event(dt_report *r, const dt_train_record *rec)
 {
     dt_events *e = &r->events;
     dt_events_begin(e, rec->step);
-    dt_events_add(e, "Loss/train", rec->loss); /* TensorBoard sorts groups by name, upper case first: the loss is on top */
+    /* TensorBoard sorts groups by name, upper case first: the loss is on top */
+    dt_events_add(e, "Loss/train", rec->loss);
     dt_events_add(e, "train/lr", rec->lr);
     dt_events_add(e, "train/grad_norm", rec->grad_norm);
     dt_events_add(e, "train/tokens", (double)rec->tokens);

@@ -1,8 +1,10 @@
-/* beams.c - beam search (algorithms.md, appendix B): many prompts at a time, each in a group of n_beams slots of the cache.
+/* beams.c - beam search (algorithms.md, appendix B): many prompts at a time, each in a group of n_beams slots of the
+ * cache.
  *
- * A beam's first child takes over its slot; what the other children need is copied to the slots of beams that died, from the prompt's end on alone, as all
- * slots of a group hold the same prompt. Scores are sums of log-probabilities in double; as in transformers' beam search, but not in its sampling,
- * the repetition penalty is applied to the log-probabilities, not to the logits. */
+ * A beam's first child takes over its slot; what the other children need is copied to the slots of beams that died,
+ * from the prompt's end on alone, as all slots of a group hold the same prompt. Scores are sums of log-probabilities in
+ * double; as in transformers' beam search, but not in its sampling, the repetition penalty is applied to the
+ * log-probabilities, not to the logits. */
 #include "dtrain/generate.h"
 #include "pass.h"
 
@@ -13,7 +15,8 @@
 
 typedef struct beam {
     int32_t *ids;
-    double score, logp;   /* sums over what follows the prompt: of log-probabilities after the penalty, and as the model gave them */
+    /* sums over what follows the prompt: of log-probabilities after the penalty, and as the model gave them */
+    double score, logp;
     int32_t slot, parent; /* parent: the slot that holds all but its last token; slot -1: it has none yet */
 } beam;
 
@@ -51,7 +54,7 @@ typedef struct searcher {
     bool *mark; /* [vocab_size] */
 } searcher;
 
-/* ---- the best continuations ------------------------------------------------------------------------------------------ */
+/* ---- the best continuations -------------------------------------------------------------------------------------- */
 
 static bool better(const candidate *a, const candidate *b)
 {
@@ -97,7 +100,8 @@ static dt_err offer_tokens(searcher *s, const group *g, int number)
     const beam *b = &g->live[number];
     const float *logits = dt_pass_logits(&s->pass, b->slot);
     const double penalty = opt->sampling.repetition_penalty, sum = dt_log_sum_exp(logits, opt->vocab_size);
-    DT_CHECK(fabs(sum) < INFINITY, DT_ERR_NONFINITE, "the logits' sum of exponentials is %g: the model's weights or activations are not finite", sum);
+    DT_CHECK(fabs(sum) < INFINITY, DT_ERR_NONFINITE,
+             "the logits' sum of exponentials is %g: the model's weights or activations are not finite", sum);
     mark_seen(s, b->ids, g->n_ids, true);
     for (int64_t v = 0; v < opt->vocab_size; v++) {
         const double logp = (double)logits[v] - sum, after = s->mark[v] ? logp * penalty : logp; /* never positive */
@@ -108,7 +112,7 @@ static dt_err offer_tokens(searcher *s, const group *g, int number)
     return DT_OK;
 }
 
-/* ---- a step of a group ----------------------------------------------------------------------------------------------- */
+/* ---- a step of a group ------------------------------------------------------------------------------------------- */
 
 static void add_hypothesis(searcher *s, group *g, const candidate *c, dt_finish finish)
 {
@@ -176,7 +180,8 @@ static bool cannot_improve(const searcher *s, const group *g, int n_next)
     if (n_next == 0) return true;
     if (g->n_done < s->how->n_beams) return false;
     const double length = g->n_ids + 1 - g->n_prompt;
-    return s->how->early_stopping || g->next[0].score / pow(length, s->how->length_penalty) <= g->done[g->n_done - 1].score;
+    return s->how->early_stopping ||
+           g->next[0].score / pow(length, s->how->length_penalty) <= g->done[g->n_done - 1].score;
 }
 
 static dt_err hand_back(searcher *s, group *g)
@@ -218,11 +223,12 @@ static dt_err step_group(searcher *s, group *g)
     g->n_ids++;
     for (int i = 0; i < n_beams; i++) s->pass.slots[first + i].ids = NULL;
     for (int i = 0; i < n_next; i++)
-        s->pass.slots[g->live[i].slot] = (pass_slot){.ids = g->live[i].ids, .n_ids = g->n_ids, .done = g->n_ids - 1, .n_prompt = g->n_prompt};
+        s->pass.slots[g->live[i].slot] =
+            (pass_slot){.ids = g->live[i].ids, .n_ids = g->n_ids, .done = g->n_ids - 1, .n_prompt = g->n_prompt};
     return DT_OK;
 }
 
-/* ---- scheduling ------------------------------------------------------------------------------------------------------ */
+/* ---- scheduling -------------------------------------------------------------------------------------------------- */
 
 static void begin_group(searcher *s, group *g, int prompt)
 {
@@ -269,23 +275,27 @@ static dt_err step_groups(void *self)
     searcher *s = self;
     for (group *g = s->groups; g < s->groups + s->n_groups; g++) {
         if (g->prompt < 0) continue;
-        if (dt_pass_logits(&s->pass, g->live[0].slot)) DT_TRY(step_group(s, g)); /* all live beams have one token left, so they pass together */
+        /* all live beams have one token left, so they pass together */
+        if (dt_pass_logits(&s->pass, g->live[0].slot)) DT_TRY(step_group(s, g));
     }
     return DT_OK;
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static dt_err check(const searcher *s, const dt_generate_options *opt)
 {
     const dt_beam_options *how = s->how;
-    DT_CHECK(how->n_beams > 0 && how->n_return > 0 && how->n_return <= how->n_beams && isfinite(how->length_penalty), DT_ERR_USAGE,
-             "%d beams, %d to return, length penalty %g", how->n_beams, how->n_return, how->length_penalty);
+    DT_CHECK(how->n_beams > 0 && how->n_return > 0 && how->n_return <= how->n_beams && isfinite(how->length_penalty),
+             DT_ERR_USAGE, "%d beams, %d to return, length penalty %g", how->n_beams, how->n_return,
+             how->length_penalty);
     DT_CHECK(opt->n_slots >= how->n_beams, DT_ERR_ARG, "%d slots for %d beams", opt->n_slots, how->n_beams);
     DT_CHECK(opt->vocab_size > 0, DT_ERR_ARG, "a vocabulary of %" PRId64 " tokens", opt->vocab_size);
     for (int i = 0; i < s->n_prompts * how->n_return; i++)
-        DT_CHECK(s->seqs[i]->n_prompt > 0 && s->seqs[i]->n_ids == s->seqs[i]->n_prompt && s->seqs[i]->n_ids <= s->seqs[i]->max_ids, DT_ERR_ARG,
-                 "sequence %d: a prompt of %d tokens, %d tokens of %d", i, s->seqs[i]->n_prompt, s->seqs[i]->n_ids, s->seqs[i]->max_ids);
+        DT_CHECK(s->seqs[i]->n_prompt > 0 && s->seqs[i]->n_ids == s->seqs[i]->n_prompt &&
+                     s->seqs[i]->n_ids <= s->seqs[i]->max_ids,
+                 DT_ERR_ARG, "sequence %d: a prompt of %d tokens, %d tokens of %d", i, s->seqs[i]->n_prompt,
+                 s->seqs[i]->n_ids, s->seqs[i]->max_ids);
     return DT_OK;
 }
 
@@ -320,7 +330,8 @@ static dt_err open_searcher(searcher *s, const dt_decoder *d, const dt_generate_
     s->mark = calloc((size_t)(opt->vocab_size > n_beams ? opt->vocab_size : n_beams), sizeof *s->mark);
     s->groups = calloc((size_t)(opt->n_slots / n_beams), sizeof *s->groups);
     s->id_store = calloc((size_t)(opt->n_slots / n_beams) * 3 * (size_t)n_beams, (size_t)len * sizeof *s->id_store);
-    DT_CHECK(s->best && s->mark && s->groups && s->id_store, DT_ERR_MEMORY, "out of memory for %d beams of %d tokens", opt->n_slots, len);
+    DT_CHECK(s->best && s->mark && s->groups && s->id_store, DT_ERR_MEMORY, "out of memory for %d beams of %d tokens",
+             opt->n_slots, len);
     for (s->n_groups = 0; s->n_groups < opt->n_slots / n_beams; s->n_groups++)
         DT_TRY(open_group(s, &s->groups[s->n_groups], s->id_store + (int64_t)s->n_groups * 3 * n_beams * len, len));
     return DT_OK;

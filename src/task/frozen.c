@@ -1,4 +1,5 @@
-/* frozen.c - a frozen model goes through ZeRO like one in training, so that stage, transport and checkpoint reader are the trainer's own. */
+/* frozen.c - a frozen model goes through ZeRO like one in training, so that stage, transport and checkpoint reader are
+ * the trainer's own. */
 #include "dtrain/frozen.h"
 
 dt_err dt_frozen_describe(dt_frozen *f, const char *model)

@@ -20,7 +20,10 @@ static dt_err decode_by_model(void *self, const dt_batch *b, const int32_t *slot
 }
 
 static void keep_in_model(void *self, int32_t slot, int32_t n_tok) { dt_model_cache_keep(self, slot, n_tok); }
-static dt_err copy_in_model(void *self, int32_t src, int32_t dst, int32_t first) { return dt_model_cache_copy(self, src, dst, first); }
+static dt_err copy_in_model(void *self, int32_t src, int32_t dst, int32_t first)
+{
+    return dt_model_cache_copy(self, src, dst, first);
+}
 
 dt_decoder dt_decoder_of_model(dt_model *m)
 {
@@ -36,10 +39,12 @@ static bool admit(void *self)
     for (int32_t k = 0; k < g->pass.opt->n_slots; k++) {
         while (g->seq_of[k] < 0 && g->next < g->n_seqs) {
             dt_sequence *q = g->seqs[g->next++];
-            q->finish = q->n_ids >= q->max_ids ? DT_FINISH_LENGTH : DT_FINISH_NONE; /* no room for a token: nothing to decode */
+            /* no room for a token: nothing to decode */
+            q->finish = q->n_ids >= q->max_ids ? DT_FINISH_LENGTH : DT_FINISH_NONE;
             if (q->finish != DT_FINISH_NONE) continue;
             g->seq_of[k] = g->next - 1;
-            g->pass.slots[k] = (pass_slot){.ids = q->ids, .n_ids = q->n_ids, .done = q->n_cached, .n_prompt = q->n_prompt};
+            g->pass.slots[k] =
+                (pass_slot){.ids = q->ids, .n_ids = q->n_ids, .done = q->n_cached, .n_prompt = q->n_prompt};
             d->keep(d->self, k, q->n_cached);
         }
         any |= g->seq_of[k] >= 0;
@@ -87,13 +92,15 @@ static dt_err check(dt_sequence *const *seqs, int n_seqs, const dt_generate_opti
 {
     for (int i = 0; i < n_seqs; i++)
         DT_CHECK(seqs[i]->n_prompt > 0 && seqs[i]->n_ids == seqs[i]->n_prompt && seqs[i]->n_ids <= seqs[i]->max_ids &&
-                     seqs[i]->n_cached >= 0 && seqs[i]->n_cached < seqs[i]->n_ids && (seqs[i]->n_cached == 0 || opt->n_slots == 1),
-                 DT_ERR_ARG, "sequence %d: a prompt of %d tokens, %d tokens of %d, %d of them cached", i, seqs[i]->n_prompt, seqs[i]->n_ids,
-                 seqs[i]->max_ids, seqs[i]->n_cached);
+                     seqs[i]->n_cached >= 0 && seqs[i]->n_cached < seqs[i]->n_ids &&
+                     (seqs[i]->n_cached == 0 || opt->n_slots == 1),
+                 DT_ERR_ARG, "sequence %d: a prompt of %d tokens, %d tokens of %d, %d of them cached", i,
+                 seqs[i]->n_prompt, seqs[i]->n_ids, seqs[i]->max_ids, seqs[i]->n_cached);
     return DT_OK;
 }
 
-static dt_err open_generator(generator *g, const dt_decoder *d, const dt_generate_options *opt, dt_generate_stats *stats)
+static dt_err open_generator(generator *g, const dt_decoder *d, const dt_generate_options *opt,
+                             dt_generate_stats *stats)
 {
     DT_TRY(check(g->seqs, g->n_seqs, opt));
     DT_TRY(dt_pass_open(&g->pass, d, opt, stats));

@@ -1,4 +1,5 @@
-/* language_model.c - pre-training and SFT differ only in which tokens are targets, and the data settles that; so they are one objective. */
+/* language_model.c - pre-training and SFT differ only in which tokens are targets, and the data settles that; so they
+ * are one objective. */
 #include "dtrain/task.h"
 #include <math.h>
 #include <string.h>
@@ -29,7 +30,10 @@ double dt_lm_mean_loss(const dt_lm_sums *sums)
     return sums->weight_fixed > 0 ? loss / ((double)sums->weight_fixed * DT_WEIGHT_UNIT) : 0;
 }
 
-double dt_lm_accuracy(const dt_lm_sums *sums) { return sums->n_target > 0 ? (double)sums->n_hit / (double)sums->n_target : 0; }
+double dt_lm_accuracy(const dt_lm_sums *sums)
+{
+    return sums->n_target > 0 ? (double)sums->n_hit / (double)sums->n_target : 0;
+}
 
 double dt_lm_mean_entropy(const dt_lm_sums *sums)
 {
@@ -48,8 +52,8 @@ dt_lm_sums dt_lm_sums_from_counts(const int64_t *c, bool nonfinite)
     return (dt_lm_sums){c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7], nonfinite};
 }
 
-static void lm_metrics(const dt_objective *o, const dt_batch *b, const float *logp, const uint8_t *hit, const float *entropy,
-                       dt_lm_sums *sums)
+static void lm_metrics(const dt_objective *o, const dt_batch *b, const float *logp, const uint8_t *hit,
+                       const float *entropy, dt_lm_sums *sums)
 {
     (void)o;
     double loss = 0, uncertain = 0; /* one micro-batch in the order of its tokens: the same on whichever rank it is */
@@ -60,11 +64,13 @@ static void lm_metrics(const dt_objective *o, const dt_batch *b, const float *lo
         uncertain += (double)entropy[t];
     }
     add_loss(sums, loss);
-    if (isfinite(uncertain)) sums->entropy_fixed += llrint(uncertain / DT_ENTROPY_UNIT); /* no number: the loss is none, either */
+    /* no number: the loss is none, either */
+    if (isfinite(uncertain)) sums->entropy_fixed += llrint(uncertain / DT_ENTROPY_UNIT);
     sums->weight_fixed += b->weight_fixed;
     sums->n_target += b->n_target;
     sums->n_tok += b->n_tok;
     sums->n_samples += b->n_samples;
 }
 
-const dt_objective dt_objective_lm = {.name = "lm", .weights_known = true, .weights = lm_weights, .metrics = lm_metrics};
+const dt_objective dt_objective_lm = {
+    .name = "lm", .weights_known = true, .weights = lm_weights, .metrics = lm_metrics};

@@ -1,4 +1,5 @@
-/* logits.c - e^x by plain multiplications and additions in double: the compiler turns the loops into vectors, and no library decides the last bit. */
+/* logits.c - e^x by plain multiplications and additions in double: the compiler turns the loops into vectors, and no
+ * library decides the last bit. */
 #include "logits.h"
 #include "dtrain/sampler.h"
 
@@ -6,8 +7,8 @@
 #include <math.h>
 #include <string.h>
 
-/* e^x = 2^k e^r, |r| <= ln2/2: k by adding 1.5 * 2^52, whose low bits then are k; ln2 in two parts (Cody and Waite); e^r by its series to r^13, whose
- * remainder is below 5e-18. -708 <= x <= 0. */
+/* e^x = 2^k e^r, |r| <= ln2/2: k by adding 1.5 * 2^52, whose low bits then are k; ln2 in two parts (Cody and Waite);
+ * e^r by its series to r^13, whose remainder is below 5e-18. -708 <= x <= 0. */
 static inline double exp_of(double x)
 {
     const double t = x * 1.4426950408889634 + 0x1.8p52, k = t - 0x1.8p52;
@@ -26,7 +27,10 @@ static inline double exp_of(double x)
     p = p * r + 0.5;
     p = p * r + 1.0;
     p = p * r + 1.0;
-    union { double d; uint64_t u; } magic = {.d = t}, e = {.d = p};
+    union {
+        double d;
+        uint64_t u;
+    } magic = {.d = t}, e = {.d = p};
     e.u += magic.u << 52;
     return e.d;
 }
@@ -55,7 +59,8 @@ dt_err dt_logits_best(const float *x, int64_t n, int32_t *best)
             bad |= !(x[v] < INFINITY);
         }
         for (int64_t v = i; bad && v < end; v++)
-            DT_CHECK(x[v] < INFINITY, DT_ERR_NONFINITE, "logit %" PRId64 " is %g: the model's weights or activations are not finite", v, (double)x[v]);
+            DT_CHECK(x[v] < INFINITY, DT_ERR_NONFINITE,
+                     "logit %" PRId64 " is %g: the model's weights or activations are not finite", v, (double)x[v]);
         if (most > top) top = most, at = i;
     }
     DT_CHECK(top > -INFINITY, DT_ERR_NONFINITE, "all %" PRId64 " logits are -inf", n);

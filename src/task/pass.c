@@ -11,7 +11,8 @@ bool dt_pass_ends(const dt_generate_options *opt, int32_t token)
     return false;
 }
 
-/* How many tokens of each slot go into this pass: those with one token left first, for each of them gives a new token. */
+/* How many tokens of each slot go into this pass: those with one token left first, for each of them gives a new
+ * token. */
 static void share_out(dt_pass *p)
 {
     int32_t room = p->opt->max_tok;
@@ -102,8 +103,8 @@ float *dt_pass_logits(const dt_pass *p, int32_t slot)
 dt_err dt_pass_open(dt_pass *p, const dt_decoder *d, const dt_generate_options *opt, dt_generate_stats *stats)
 {
     *p = (dt_pass){.decoder = d, .opt = opt, .stats = stats};
-    DT_CHECK(opt->n_slots > 0 && opt->max_tok >= opt->n_slots, DT_ERR_ARG, "%d slots and %d tokens a pass", opt->n_slots,
-             opt->max_tok);
+    DT_CHECK(opt->n_slots > 0 && opt->max_tok >= opt->n_slots, DT_ERR_ARG, "%d slots and %d tokens a pass",
+             opt->n_slots, opt->max_tok);
     DT_TRY(dt_batch_alloc(&p->batch, opt->max_tok, opt->n_slots, opt->ledger));
     p->slots = calloc((size_t)opt->n_slots, sizeof *p->slots);
     p->slot_of = calloc((size_t)opt->n_slots, sizeof *p->slot_of);

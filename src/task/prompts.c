@@ -23,7 +23,7 @@ static const char *where(const place *at, char *out, size_t size)
     return out;
 }
 
-/* ---- ids -------------------------------------------------------------------------------------------------------------- */
+/* ---- ids --------------------------------------------------------------------------------------------------------- */
 
 static dt_err append_id(dt_ids *p, int64_t id)
 {
@@ -63,7 +63,7 @@ static dt_err take_ids(dt_ids *p, const place *at, const json_t *list)
     return DT_OK;
 }
 
-/* ---- texts and messages --------------------------------------------------------------------------------------------------- */
+/* ---- texts and messages ------------------------------------------------------------------------------------------ */
 
 /* BOS where the tokenizer begins texts with it; what it would end them with is left out, since the text goes on. */
 static dt_err encode(dt_ids *p, const place *at, const char *text, size_t nbytes, dt_prompt_reader *r)
@@ -119,17 +119,19 @@ static dt_err encode_messages(dt_ids *p, const place *at, const json_t *list, co
     return dt_fail(err, "%s: %s", what, why);
 }
 
-/* ---- records ------------------------------------------------------------------------------------------------------------ */
+/* ---- records ----------------------------------------------------------------------------------------------------- */
 
 static dt_err from_record(dt_ids *p, const place *at, const json_t *record, dt_prompt_reader *r)
 {
     char head[512];
-    const json_t *prompt = json_object_get(record, "prompt"), *ids = json_object_get(record, "ids"), *messages = json_object_get(record, "messages");
+    const json_t *prompt = json_object_get(record, "prompt"), *ids = json_object_get(record, "ids"),
+                 *messages = json_object_get(record, "messages");
     if (json_is_array(messages)) return encode_messages(p, at, messages, "messages", r);
     if (json_is_array(prompt)) return encode_messages(p, at, prompt, "prompt", r);
     if (json_is_string(prompt)) return encode(p, at, json_string_value(prompt), json_string_length(prompt), r);
     DT_CHECK(json_is_array(ids), DT_ERR_DATA,
-             "%s: expected an object with \"prompt\" (a string), \"messages\" (a list of roles and contents) or \"ids\" (a list of integers)",
+             "%s: expected an object with \"prompt\" (a string), \"messages\" (a list of roles and contents) or "
+             "\"ids\" (a list of integers)",
              where(at, head, sizeof head));
     return take_ids(p, at, ids);
 }
@@ -148,8 +150,8 @@ static dt_err check_ids(const dt_prompt *p, const place *at, int64_t vocab_size)
     char head[512];
     for (size_t i = 0; i < p->ids.n; i++)
         DT_CHECK(p->ids.id[i] >= 0 && p->ids.id[i] < vocab_size, DT_ERR_DATA,
-                 "%s: token %zu is %" PRId32 ", but the model's vocabulary has %" PRId64 " tokens", where(at, head, sizeof head), i,
-                 p->ids.id[i], vocab_size);
+                 "%s: token %zu is %" PRId32 ", but the model's vocabulary has %" PRId64 " tokens",
+                 where(at, head, sizeof head), i, p->ids.id[i], vocab_size);
     return DT_OK;
 }
 
@@ -175,12 +177,14 @@ static dt_err add_record(dt_prompts *ps, const place *at, json_t *record, dt_pro
     return check_ids(p, at, r->vocab_size);
 }
 
-static dt_err add_line(dt_prompts *ps, const place *at, const char *text, size_t nbytes, dt_prompt_format format, dt_prompt_reader *r)
+static dt_err add_line(dt_prompts *ps, const place *at, const char *text, size_t nbytes, dt_prompt_format format,
+                       dt_prompt_reader *r)
 {
     char head[512];
     json_t *record;
     if (format != DT_PROMPT_JSONL) return add_text(ps, at, text, nbytes, r);
-    DT_TRY(dt_json_parse(&record, where(at, head, sizeof head), text, nbytes, DT_JSON_NUL | DT_JSON_LAST_KEY | DT_JSON_RECORD));
+    DT_TRY(dt_json_parse(&record, where(at, head, sizeof head), text, nbytes,
+                         DT_JSON_NUL | DT_JSON_LAST_KEY | DT_JSON_RECORD));
     return add_record(ps, at, record, r);
 }
 
@@ -202,7 +206,8 @@ static bool is_blank(const char *text, size_t nbytes)
     return true;
 }
 
-static dt_err parse_lines(dt_prompts *p, const char *name, const char *text, size_t nbytes, dt_prompt_format format, dt_prompt_reader *r)
+static dt_err parse_lines(dt_prompts *p, const char *name, const char *text, size_t nbytes, dt_prompt_format format,
+                          dt_prompt_reader *r)
 {
     int64_t line = 0;
     for (size_t i = 0; i < nbytes; i++) {
@@ -218,7 +223,8 @@ static dt_err parse_lines(dt_prompts *p, const char *name, const char *text, siz
     return DT_OK;
 }
 
-dt_err dt_prompts_parse(dt_prompts *p, const char *name, const char *text, size_t nbytes, dt_prompt_format format, dt_prompt_reader *r)
+dt_err dt_prompts_parse(dt_prompts *p, const char *name, const char *text, size_t nbytes, dt_prompt_format format,
+                        dt_prompt_reader *r)
 {
     *p = (dt_prompts){0};
     if (format == DT_PROMPT_WHOLE) return add_text(p, &(place){.name = name}, text, nbytes, r);
@@ -228,7 +234,9 @@ dt_err dt_prompts_parse(dt_prompts *p, const char *name, const char *text, size_
     if (format == DT_PROMPT_JSONL && first < nbytes && text[first] == '[')
         DT_TRY(parse_array(p, name, text, nbytes, r));
     else if (format == DT_PROMPT_JSONL && first < nbytes && text[first] != '{')
-        return dt_fail(DT_ERR_DATA, "%s: expected JSON lines, found text; one prompt a line: dtrain-generate MODEL - < %s; the whole as one prompt: --prompt \"$(cat %s)\"",
+        return dt_fail(DT_ERR_DATA,
+                       "%s: expected JSON lines, found text; one prompt a line: dtrain-generate MODEL - < %s; the "
+                       "whole as one prompt: --prompt \"$(cat %s)\"",
                        name, name, name);
     else
         DT_TRY(parse_lines(p, name, text, nbytes, format, r));

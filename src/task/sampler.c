@@ -1,6 +1,6 @@
-/* sampler.c - top-k and top-p keep a beginning of the list of tokens by falling probability. The list is never sorted: tokens are counted into bins by score,
- * the bin in which the beginning ends is found, and it alone is put in order. Sums run in double and in a fixed order, so that a draw is the same on every
- * machine with the same logits. */
+/* sampler.c - top-k and top-p keep a beginning of the list of tokens by falling probability. The list is never sorted:
+ * tokens are counted into bins by score, the bin in which the beginning ends is found, and it alone is put in order.
+ * Sums run in double and in a fixed order, so that a draw is the same on every machine with the same logits. */
 #include "dtrain/sampler.h"
 #include "logits.h"
 
@@ -30,10 +30,12 @@ dt_err dt_sampling_check(const dt_sampling *how)
 {
     DT_CHECK(how->temperature >= 0 && isfinite(how->temperature), DT_ERR_USAGE,
              "temperature: expected a number from 0, found %g", how->temperature);
-    DT_CHECK(how->top_k >= 0, DT_ERR_USAGE, "top_k: expected a number of tokens, or 0 for all, found %" PRId64, how->top_k);
+    DT_CHECK(how->top_k >= 0, DT_ERR_USAGE, "top_k: expected a number of tokens, or 0 for all, found %" PRId64,
+             how->top_k);
     DT_CHECK(how->top_p > 0 && how->top_p <= 1, DT_ERR_USAGE, "top_p: expected a number above 0 and up to 1, found %g",
              how->top_p);
-    DT_CHECK(how->min_p >= 0 && how->min_p <= 1, DT_ERR_USAGE, "min_p: expected a number from 0 to 1, found %g", how->min_p);
+    DT_CHECK(how->min_p >= 0 && how->min_p <= 1, DT_ERR_USAGE, "min_p: expected a number from 0 to 1, found %g",
+             how->min_p);
     DT_CHECK(how->repetition_penalty > 0 && isfinite(how->repetition_penalty), DT_ERR_USAGE,
              "repetition_penalty: expected a number above 0, found %g", how->repetition_penalty);
     return DT_OK;
@@ -80,9 +82,10 @@ double dt_sampler_uniform(uint64_t seed, uint64_t sequence, uint64_t position)
     return ((double)(word[0] >> 5) * 0x1p26 + (double)(word[1] >> 6)) * 0x1p-53;
 }
 
-/* ---- the transforms ------------------------------------------------------------------------------------------------ */
+/* ---- the transforms ---------------------------------------------------------------------------------------------- */
 
-/* In place: logits of the ids in seen (each once) are divided by penalty where positive, multiplied otherwise. mark: [n], all false before and after. */
+/* In place: logits of the ids in seen (each once) are divided by penalty where positive, multiplied otherwise. mark:
+ * [n], all false before and after. */
 static void penalise(float *logits, int64_t n, const int32_t *seen, int64_t n_seen, double penalty, bool *mark)
 {
     if (penalty == 1) return;
@@ -97,7 +100,10 @@ static void penalise(float *logits, int64_t n, const int32_t *seen, int64_t n_se
 }
 
 /* Comes a before b in the list by falling probability? */
-static bool before(const float *score, int32_t a, int32_t b) { return score[a] > score[b] || (a < b && score[a] == score[b]); }
+static bool before(const float *score, int32_t a, int32_t b)
+{
+    return score[a] > score[b] || (a < b && score[a] == score[b]);
+}
 
 static void sift_down(const float *score, int32_t *heap, int64_t n, int64_t at)
 {
@@ -110,14 +116,16 @@ static void sift_down(const float *score, int32_t *heap, int64_t n, int64_t at)
     heap[at] = id;
 }
 
-/* Bins fall with the score: in the first those near the largest, in the last all that are 64 temperatures or more below (e^-64 of its probability). */
+/* Bins fall with the score: in the first those near the largest, in the last all that are 64 temperatures or more below
+ * (e^-64 of its probability). */
 static int bin_of(const dt_sampler *s, int32_t v, float largest)
 {
     const double below = ((double)largest - s->score[v]) / s->how.temperature * (N_BINS / 64.0);
     return below < N_BINS - 1 ? (int)below : N_BINS - 1;
 }
 
-/* The bin in which the beginning of at most `most` tokens, or of those that reach `goal`, ends; count and sum of the bins before it. */
+/* The bin in which the beginning of at most `most` tokens, or of those that reach `goal`, ends; count and sum of the
+ * bins before it. */
 static int find_last_bin(dt_sampler *s, float largest, int64_t most, double goal, int64_t *count, double *sum)
 {
     memset(s->bin_count, 0, sizeof s->bin_count);
@@ -197,7 +205,7 @@ static dt_err transform(dt_sampler *s, const float *logits, const int32_t *seen,
     return DT_OK;
 }
 
-/* ---- drawing ------------------------------------------------------------------------------------------------------- */
+/* ---- drawing ----------------------------------------------------------------------------------------------------- */
 
 dt_err dt_sampler_draw(dt_sampler *s, const float *logits, const int32_t *seen, int64_t n_seen, uint64_t sequence,
                        uint64_t position, int32_t *token)

@@ -10,9 +10,9 @@ static bool is_special(const dt_tokenizer *t, int32_t id) { return id < 0 || id 
 
 static const char *bytes_of(const dt_tokenizer *t, int32_t id, size_t *nbytes)
 {
-#define ROW(x)                                                                                                                   \
-    (x) + 0, (x) + 1, (x) + 2, (x) + 3, (x) + 4, (x) + 5, (x) + 6, (x) + 7, (x) + 8, (x) + 9, (x) + 10, (x) + 11, (x) + 12,      \
-        (x) + 13, (x) + 14, (x) + 15
+#define ROW(x)                                                                                                         \
+    (x) + 0, (x) + 1, (x) + 2, (x) + 3, (x) + 4, (x) + 5, (x) + 6, (x) + 7, (x) + 8, (x) + 9, (x) + 10, (x) + 11,      \
+        (x) + 12, (x) + 13, (x) + 14, (x) + 15
     static const unsigned char all[256] = {ROW(0x00), ROW(0x10), ROW(0x20), ROW(0x30), ROW(0x40), ROW(0x50),
                                            ROW(0x60), ROW(0x70), ROW(0x80), ROW(0x90), ROW(0xa0), ROW(0xb0),
                                            ROW(0xc0), ROW(0xd0), ROW(0xe0), ROW(0xf0)};
@@ -58,8 +58,13 @@ static char *decode(const dt_tokenizer *t, const int32_t *ids, int64_t n, bool s
     return dt_text_repaired(&raw, nbytes);
 }
 
-static const dt_tokenizer_ops bytes_ops = {
-    .is_special = is_special, .token = token, .find = find, .bytes = bytes_of, .encode = encode, .cut = cut, .decode = decode};
+static const dt_tokenizer_ops bytes_ops = {.is_special = is_special,
+                                           .token = token,
+                                           .find = find,
+                                           .bytes = bytes_of,
+                                           .encode = encode,
+                                           .cut = cut,
+                                           .decode = decode};
 
 void dt_tokenizer_open_bytes(dt_tokenizer *t)
 {

@@ -32,7 +32,10 @@ const dt_tokenizer_info *dt_tokenizer_get_info(const dt_tokenizer *t) { return &
 bool dt_tokenizer_is_special(const dt_tokenizer *t, int32_t id) { return t->ops->is_special(t, id); }
 const char *dt_tokenizer_token(const dt_tokenizer *t, int32_t id) { return t->ops->token(t, id); }
 int32_t dt_tokenizer_find(const dt_tokenizer *t, const char *token) { return t->ops->find(t, token); }
-const char *dt_tokenizer_bytes(const dt_tokenizer *t, int32_t id, size_t *nbytes) { return t->ops->bytes(t, id, nbytes); }
+const char *dt_tokenizer_bytes(const dt_tokenizer *t, int32_t id, size_t *nbytes)
+{
+    return t->ops->bytes(t, id, nbytes);
+}
 
 dt_err dt_ids_reserve(dt_ids *ids, size_t n_more)
 {
@@ -75,7 +78,8 @@ size_t dt_text_cut(const dt_tokenizer *t, const char *text, size_t nbytes)
 {
     const size_t known = t->ops->cut(t, text, nbytes);
     if (known > 0 || nbytes == 0) return known;
-    for (size_t n = nbytes; n > 0 && n + 4 > nbytes; n--) /* the last byte that begins a character: is the character whole? */
+    /* the last byte that begins a character: is the character whole? */
+    for (size_t n = nbytes; n > 0 && n + 4 > nbytes; n--)
         if (((unsigned char)text[n - 1] & 0xc0) != 0x80) {
             const size_t len = dt_utf8_length(text + n - 1, nbytes - n + 1);
             return len || n == 1 ? nbytes : n - 1;

@@ -31,7 +31,7 @@ struct dt_encoder {
 void dt_tokenizer_open_bytes(dt_tokenizer *t);
 dt_err dt_tokenizer_open_json(dt_tokenizer *t, const char *path); /* a tokenizer.json or its directory */
 
-/* ---- text that grows --------------------------------------------------------------------------------------------------- */
+/* ---- text that grows --------------------------------------------------------------------------------------------- */
 
 typedef struct dt_text {
     char *bytes;
@@ -45,7 +45,8 @@ char *dt_text_finish(dt_text *t, size_t *nbytes);
 /** The same, made valid UTF-8 (dt_utf8_repair). */
 char *dt_text_repaired(dt_text *t, size_t *nbytes);
 
-/** Length of the character that begins here, 0 when none does (RFC 3629: no overlong forms, no surrogates, up to U+10FFFF). n > 0. */
+/** Length of the character that begins here, 0 when none does (RFC 3629: no overlong forms, no surrogates, up to
+ *  U+10FFFF). n > 0. */
 size_t dt_utf8_length(const char *text, size_t n);
 /** Length of what is replaced as one by U+FFFD where no character begins. n > 0. */
 size_t dt_utf8_bad(const char *text, size_t n);

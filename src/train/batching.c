@@ -1,4 +1,5 @@
-/* batching.c - train_batch_size = micro_batch_size * gradient_accumulation_steps * ranks, and nothing is rounded in silence. */
+/* batching.c - train_batch_size = micro_batch_size * gradient_accumulation_steps * ranks, and nothing is rounded in
+ * silence. */
 #include "run.h"
 #include <inttypes.h>
 
@@ -16,16 +17,21 @@ static dt_err remainder_error(const dt_config *cfg, int64_t G, const char *other
     const int64_t unit = value * nranks, below = G / unit * unit, above = below + unit;
     dt_config_where(cfg, "batch", "train_batch_size", where, sizeof where);
     if (G % nranks == 0)
-        snprintf(alternative, sizeof alternative, "; or keep it with %s = %" PRId64, other, largest_divisor(G / nranks, value));
+        snprintf(alternative, sizeof alternative, "; or keep it with %s = %" PRId64, other,
+                 largest_divisor(G / nranks, value));
     if (below == 0)
-        return dt_fail(DT_ERR_USAGE, "%s: train_batch_size = %" PRId64 " is less than %s x ranks = %" PRId64 " x %d; the nearest that works is %" PRId64 "%s",
+        return dt_fail(DT_ERR_USAGE,
+                       "%s: train_batch_size = %" PRId64 " is less than %s x ranks = %" PRId64
+                       " x %d; the nearest that works is %" PRId64 "%s",
                        where, G, other, value, nranks, above, alternative);
     return dt_fail(DT_ERR_USAGE,
-                   "%s: train_batch_size = %" PRId64 " is no multiple of %s x ranks = %" PRId64 " x %d; the nearest that work are %" PRId64 " and %" PRId64 "%s",
+                   "%s: train_batch_size = %" PRId64 " is no multiple of %s x ranks = %" PRId64
+                   " x %d; the nearest that work are %" PRId64 " and %" PRId64 "%s",
                    where, G, other, value, nranks, below, above, alternative);
 }
 
-/* An evaluation takes no optimizer step: what a training configuration says of one must not stop it on any number of ranks. */
+/* An evaluation takes no optimizer step: what a training configuration says of one must not stop it on any number of
+ * ranks. */
 static void for_evaluation(dt_batching *b, const dt_config *cfg, int64_t nranks)
 {
     const int64_t A = cfg->batch_gradient_accumulation_steps ? cfg->batch_gradient_accumulation_steps : 1;
@@ -37,7 +43,8 @@ static void for_evaluation(dt_batching *b, const dt_config *cfg, int64_t nranks)
 
 dt_err dt_batching_resolve(dt_batching *b, const dt_config *cfg, int nranks)
 {
-    int64_t G = cfg->batch_train_batch_size, m = cfg->batch_micro_batch_size, A = cfg->batch_gradient_accumulation_steps;
+    int64_t G = cfg->batch_train_batch_size, m = cfg->batch_micro_batch_size,
+            A = cfg->batch_gradient_accumulation_steps;
     char where[512];
     const int64_t N = nranks;
 
@@ -56,19 +63,21 @@ dt_err dt_batching_resolve(dt_batching *b, const dt_config *cfg, int nranks)
         if (!m) m = 1;
         int64_t product;
         dt_config_where(cfg, "batch", "micro_batch_size", where, sizeof where);
-        DT_CHECK(!__builtin_mul_overflow(m * A, N, &product), DT_ERR_USAGE, "%s: micro_batch_size x gradient_accumulation_steps x ranks overflows",
-                 where);
+        DT_CHECK(!__builtin_mul_overflow(m * A, N, &product), DT_ERR_USAGE,
+                 "%s: micro_batch_size x gradient_accumulation_steps x ranks overflows", where);
         if (G && G != product) {
             dt_config_where(cfg, "batch", "train_batch_size", where, sizeof where);
             return dt_fail(DT_ERR_USAGE,
-                           "%s: train_batch_size = %" PRId64 " contradicts micro_batch_size %" PRId64 " x gradient_accumulation_steps %" PRId64
-                           " x %d ranks = %" PRId64 "; give two of the three, or train_batch_size = %" PRId64,
+                           "%s: train_batch_size = %" PRId64 " contradicts micro_batch_size %" PRId64
+                           " x gradient_accumulation_steps %" PRId64 " x %d ranks = %" PRId64
+                           "; give two of the three, or train_batch_size = %" PRId64,
                            where, G, m, A, nranks, product, product);
         }
         G = product;
     }
     dt_config_where(cfg, "batch", "micro_batch_size", where, sizeof where);
-    DT_CHECK(m <= INT32_MAX && A <= INT32_MAX, DT_ERR_USAGE, "%s: %" PRId64 " samples a micro-batch and %" PRId64 " micro-steps: expected less than 2^31 of each",
+    DT_CHECK(m <= INT32_MAX && A <= INT32_MAX, DT_ERR_USAGE,
+             "%s: %" PRId64 " samples a micro-batch and %" PRId64 " micro-steps: expected less than 2^31 of each",
              where, m, A);
     *b = (dt_batching){.train_batch_size = G, .micro_batch_size = m, .accumulation = A};
     return DT_OK;

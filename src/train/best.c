@@ -22,8 +22,7 @@ bool run_best_same_metric(const dt_config *a, const dt_config *b)
     return !strcmp(metric_of(a), metric_of(b)) && greater_wins(a) == greater_wins(b);
 }
 
-/* ---- keys
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- keys ------------------------------------------------------------------------------------------------------- */
 
 dt_err dt_best_intervals_check(const dt_config *cfg, int64_t total_steps)
 {
@@ -63,8 +62,7 @@ dt_err run_best_check(const dt_run *run)
     return dt_best_intervals_check(cfg, run->total_steps);
 }
 
-/* ---- after a validation
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- after a validation ----------------------------------------------------------------------------------------- */
 
 static double value_of(const validation *v, const char *name)
 {
@@ -96,8 +94,7 @@ bool run_best_gives_up(const dt_run *run, const progress *p)
     return run->cfg.run_early_stopping_patience > 0 && p->n_not_better >= run->cfg.run_early_stopping_patience;
 }
 
-/* ---- the file of the best
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- the file of the best --------------------------------------------------------------------------------------- */
 
 dt_err run_best_publish(dt_run *run, const progress *p, const char *dir)
 {

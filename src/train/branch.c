@@ -25,17 +25,17 @@ enum { N_RECORDS = sizeof RECORDS / sizeof RECORDS[0] };
 
 typedef struct places {
     char checkpoints[PATH_MAX], metrics[N_RECORDS][PATH_MAX];
-    char left[PATH_MAX], folder[PATH_MAX], folder_checkpoints[PATH_MAX],
-        folder_metrics[N_RECORDS][PATH_MAX], folder_step[PATH_MAX];
+    char left[PATH_MAX], folder[PATH_MAX], folder_checkpoints[PATH_MAX], folder_metrics[N_RECORDS][PATH_MAX],
+        folder_step[PATH_MAX];
 } places;
 
 static dt_err find_places(places *p, const char *output_dir)
 {
     bool fit = dt_join_path(p->checkpoints, output_dir, "checkpoints", "") &&
-                     dt_join_path(p->left, output_dir, "left", "") &&
-                     dt_join_path(p->folder, output_dir, "left/unfinished", "") &&
-                     dt_join_path(p->folder_checkpoints, output_dir, "left/unfinished/checkpoints", "") &&
-                     dt_join_path(p->folder_step, output_dir, "left/unfinished/step", "");
+               dt_join_path(p->left, output_dir, "left", "") &&
+               dt_join_path(p->folder, output_dir, "left/unfinished", "") &&
+               dt_join_path(p->folder_checkpoints, output_dir, "left/unfinished/checkpoints", "") &&
+               dt_join_path(p->folder_step, output_dir, "left/unfinished/step", "");
     for (int i = 0; i < N_RECORDS && fit; i++)
         fit = dt_join_path(p->metrics[i], output_dir, RECORDS[i], "") &&
               dt_join_path(p->folder_metrics[i], p->folder, RECORDS[i], "");

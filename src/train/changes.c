@@ -90,8 +90,7 @@ static void see_key(void *self, const char *section, const char *key, const char
     if (first && c->refused[0]) c->section = section, c->key = key;
 }
 
-/* ---- the model
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- the model -------------------------------------------------------------------------------------------------- */
 
 static void see_field(void *self, const char *field, const char *before, const char *now)
 {
@@ -113,8 +112,7 @@ static dt_err see_model(changes *c, const dt_run *run, const char *path, const c
     return DT_OK;
 }
 
-/* ---- both
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- both ------------------------------------------------------------------------------------------------------- */
 
 static void see_data(changes *c, const dt_run *run, const dt_ckpt_meta *meta)
 {
@@ -173,7 +171,8 @@ dt_err run_check_changes(const dt_run *run, const char *path, const dt_ckpt_meta
     if (c.refused[0])
         return dt_fail(
             DT_ERR_USAGE,
-            "%s%s%s was made with other settings, which do not fit its optimizer state and its position in the data (%s): "
+            "%s%s%s was made with other settings, which do not fit its optimizer state and its position in the data "
+            "(%s): "
             "start a new run from its weights with model.path = %s and another run.output_dir, or name the keys in "
             "checkpoint.allow_changes",
             where, c.key ? ": " : "", path, c.refused, path);

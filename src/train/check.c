@@ -1,4 +1,5 @@
-/* check.c - what rank 0 can know before a run: settings that would fail later, and with --check the contents of every file that would be read. */
+/* check.c - what rank 0 can know before a run: settings that would fail later, and with --check the contents of every
+ * file that would be read. */
 #include "run.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -9,7 +10,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-/* ---- where the run writes ------------------------------------------------------------------------------------------- */
+/* ---- where the run writes ---------------------------------------------------------------------------------------- */
 
 /* The directory itself, or the nearest one above that is there. */
 static dt_err find_existing(const dt_run *run, char dir[PATH_MAX])
@@ -17,13 +18,15 @@ static dt_err find_existing(const dt_run *run, char dir[PATH_MAX])
     char where[512];
     struct stat st;
     dt_config_where(&run->cfg, "run", "output_dir", where, sizeof where);
-    DT_CHECK(snprintf(dir, PATH_MAX, "%s", run->cfg.run_output_dir) < PATH_MAX, DT_ERR_USAGE, "%s: the path is too long", where);
+    DT_CHECK(snprintf(dir, PATH_MAX, "%s", run->cfg.run_output_dir) < PATH_MAX, DT_ERR_USAGE,
+             "%s: the path is too long", where);
     while (stat(dir, &st) != 0) {
         DT_CHECK(errno == ENOENT || errno == ENOTDIR, DT_ERR_USAGE, "%s: %s: %s", where, dir, strerror(errno));
         char *slash = strrchr(dir, '/');
         strcpy(slash && slash > dir ? slash : dir, slash == dir ? "/" : slash ? "" : ".");
     }
-    DT_CHECK(S_ISDIR(st.st_mode), DT_ERR_USAGE, "%s: expected a directory, or a name that is free; %s is neither", where, dir);
+    DT_CHECK(S_ISDIR(st.st_mode), DT_ERR_USAGE, "%s: expected a directory, or a name that is free; %s is neither",
+             where, dir);
     return DT_OK;
 }
 
@@ -45,7 +48,8 @@ static dt_err check_writable(const dt_run *run, const char *dir)
 
 static int64_t n_checkpoints(const dt_run *run)
 {
-    const int64_t steps = dt_interval_steps(run->cfg.checkpoint_save_steps, run->total_steps), limit = run->cfg.checkpoint_save_total_limit;
+    const int64_t steps = dt_interval_steps(run->cfg.checkpoint_save_steps, run->total_steps),
+                  limit = run->cfg.checkpoint_save_total_limit;
     const int64_t n = steps > 0 ? (run->total_steps + steps - 1) / steps : 1;
     return limit > 0 && limit + 1 < n ? limit + 1 : n; /* the oldest goes when the newest is there */
 }
@@ -54,15 +58,18 @@ static dt_err check_space(const dt_run *run, const char *dir)
 {
     struct statvfs fs;
     char where[512], one[24], all[24], left[24];
-    if (statvfs(dir, &fs) != 0 || fs.f_blocks == 0 || run->n_units == 0) return DT_OK; /* the file system does not say */
+    /* the file system does not say */
+    if (statvfs(dir, &fs) != 0 || fs.f_blocks == 0 || run->n_units == 0) return DT_OK;
     const double each = run_checkpoint_nbytes(run), available = (double)fs.f_bavail * (double)fs.f_frsize;
     dt_config_where(&run->cfg, "run", "output_dir", where, sizeof where);
-    DT_CHECK(each <= available, DT_ERR_WRITE, "%s: a checkpoint of this model takes %s, and %s is free in %s", where, dt_format_bytes(each, one),
-             dt_format_bytes(available, left), dir);
+    DT_CHECK(each <= available, DT_ERR_WRITE, "%s: a checkpoint of this model takes %s, and %s is free in %s", where,
+             dt_format_bytes(each, one), dt_format_bytes(available, left), dir);
     const int64_t n = n_checkpoints(run);
     if (each * (double)n > available)
-        DT_WARN("%s: %" PRId64 " checkpoints of %s take %s, and %s is free in %s; checkpoint.save_total_limit keeps fewer", where, n,
-                dt_format_bytes(each, one), dt_format_bytes(each * (double)n, all), dt_format_bytes(available, left), dir);
+        DT_WARN("%s: %" PRId64
+                " checkpoints of %s take %s, and %s is free in %s; checkpoint.save_total_limit keeps fewer",
+                where, n, dt_format_bytes(each, one), dt_format_bytes(each * (double)n, all),
+                dt_format_bytes(available, left), dir);
     return DT_OK;
 }
 
@@ -70,9 +77,13 @@ static dt_err check_space(const dt_run *run, const char *dir)
 static dt_err check_lock(const dt_run *run)
 {
     char where[512], holder[512];
-    if (!run->only_check || run->force || dt_lock_look(run->cfg.run_output_dir, holder, sizeof holder) != DT_LOCK_HELD) return DT_OK;
-    return dt_fail(DT_ERR_USAGE, "%s: another run has this output_dir: %s. Wait for it, stop it, or choose another directory; if it is certain that it is dead, "
-                   "--force takes over", dt_config_where(&run->cfg, "run", "output_dir", where, sizeof where), holder);
+    if (!run->only_check || run->force || dt_lock_look(run->cfg.run_output_dir, holder, sizeof holder) != DT_LOCK_HELD)
+        return DT_OK;
+    return dt_fail(DT_ERR_USAGE,
+                   "%s: another run has this output_dir: %s. Wait for it, stop it, or choose another directory; if it "
+                   "is certain that it is dead, "
+                   "--force takes over",
+                   dt_config_where(&run->cfg, "run", "output_dir", where, sizeof where), holder);
 }
 
 static dt_err check_output_dir(const dt_run *run)
@@ -85,24 +96,27 @@ static dt_err check_output_dir(const dt_run *run)
     return run_is_eval(&run->cfg) ? DT_OK : check_space(run, dir);
 }
 
-/* ---- other settings -------------------------------------------------------------------------------------------------- */
+/* ---- other settings ---------------------------------------------------------------------------------------------- */
 
 static dt_err check_report(const dt_run *run)
 {
     char where[512];
     dt_report_options opt = {0};
-    return dt_report_choose(&opt, run->cfg.log_report_to, dt_config_where(&run->cfg, "log", "report_to", where, sizeof where));
+    return dt_report_choose(&opt, run->cfg.log_report_to,
+                            dt_config_where(&run->cfg, "log", "report_to", where, sizeof where));
 }
 
 static void warn_of_schedule(const dt_run *run)
 {
     const dt_schedule *s = &run->schedule;
     if (s->total > 0 && s->warmup >= s->total)
-        DT_WARN("[scheduler]: the warm-up of %" PRId64 " steps is as long as the run of %" PRId64 " or longer: lr is never reached; lower "
+        DT_WARN("[scheduler]: the warm-up of %" PRId64 " steps is as long as the run of %" PRId64
+                " or longer: lr is never reached; lower "
                 "scheduler.warmup_steps or warmup_ratio",
                 s->warmup, s->total);
     else if (s->total > 0 && s->type == DT_SCHED_WSD && s->warmup + s->decay_steps > s->total)
-        DT_WARN("[scheduler]: warm-up (%" PRId64 " steps) and decay (%" PRId64 ") are longer than the run (%" PRId64 "): the decay is cut short",
+        DT_WARN("[scheduler]: warm-up (%" PRId64 " steps) and decay (%" PRId64 ") are longer than the run (%" PRId64
+                "): the decay is cut short",
                 s->warmup, s->decay_steps, s->total);
 }
 
@@ -113,7 +127,8 @@ bool run_check_settings(dt_run *run)
     const dt_err dir = check_output_dir(run);
     dt_mistakes_add(m, dir);
     warn_of_schedule(run);
-    if (dt_config_given(&run->cfg, "data", "validation_steps") && run->cfg.data_validation_steps > 0 && !*run->cfg.data_validation)
+    if (dt_config_given(&run->cfg, "data", "validation_steps") && run->cfg.data_validation_steps > 0 &&
+        !*run->cfg.data_validation)
         DT_WARN("[data] validation_steps is set, but there is no data.validation: nothing is validated");
     return dir == DT_OK;
 }
@@ -125,15 +140,18 @@ dt_err run_check_memory(const dt_run *run, int ranks_per_node)
     if (!run->dev.ops || run->n_units == 0 || dt_config_doubted(&run->cfg, "zero", NULL)) return DT_OK;
     DT_TRY(run_plan_stage(run, run->stage, run->nranks, ranks_per_node, &plan));
     const size_t held = atomic_load(&run->ledger.total_now) + dt_device_overhead(&run->dev);
-    const size_t needed = plan.total > held ? plan.total - held : 0, left = run->dev.ops->memory_free(&run->dev) / (size_t)ranks_per_node;
+    const size_t needed = plan.total > held ? plan.total - held : 0,
+                 left = run->dev.ops->memory_free(&run->dev) / (size_t)ranks_per_node;
     DT_CHECK(needed <= left, DT_ERR_MEMORY,
-             "zero.stage = %d needs %s of memory for each rank, and %s is free for each of the %d rank%s of this node; see dtrain --plan, and use more "
+             "zero.stage = %d needs %s of memory for each rank, and %s is free for each of the %d rank%s of this node; "
+             "see dtrain --plan, and use more "
              "ranks, a higher zero.stage, smaller micro-batches or model.activation_checkpointing = block",
-             run->stage, dt_format_bytes((double)needed, needs), dt_format_bytes((double)left, has), ranks_per_node, ranks_per_node > 1 ? "s" : "");
+             run->stage, dt_format_bytes((double)needed, needs), dt_format_bytes((double)left, has), ranks_per_node,
+             ranks_per_node > 1 ? "s" : "");
     return DT_OK;
 }
 
-/* ---- --check: files, to the last byte --------------------------------------------------------------------------------- */
+/* ---- --check: files, to the last byte ---------------------------------------------------------------------------- */
 
 /* As a run would: the best candidate that verifies. */
 static dt_err verify_candidates(const dt_run *run)

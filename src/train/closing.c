@@ -27,5 +27,6 @@ void run_say_closing(const dt_run *run, const progress *from, const progress *to
     if (!*dir) return;
     DT_INFO("results in %s", dir);
     if (!eval && to->step >= run->total_steps)
-        DT_INFO("next: dtrain-generate %s %s, dtrain-plot %s, dtrain-info %s", dir, on_chats ? "--chat" : "--prompt TEXT", dir, dir);
+        DT_INFO("next: dtrain-generate %s %s, dtrain-plot %s, dtrain-info %s", dir,
+                on_chats ? "--chat" : "--prompt TEXT", dir, dir);
 }

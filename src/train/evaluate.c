@@ -89,8 +89,7 @@ dt_err run_validate(dt_run *run, int64_t step, validation *v, validation_end *en
     fill(v, &sums, begin_s);
     const double loss = v->metrics[0].value;
     const bool eval = run_is_eval(&run->cfg);
-    if (eval &&
-        !strstr(run->cfg.log_report_to, "stdout")) /* the one result must be seen somewhere */
+    if (eval && !strstr(run->cfg.log_report_to, "stdout")) /* the one result must be seen somewhere */
         DT_INFO("validation loss %.9g over %" PRId64 " targets", loss, sums.n_target);
     DT_TRY(dt_report_validation(run->report, step, loss, v->metrics + 1, v->n - 1));
     if (!sums.nonfinite || !eval) return DT_OK;
@@ -103,9 +102,9 @@ dt_err run_evaluate(dt_run *run, int64_t step)
     validation_end end;
     DT_TRY(run_validate(run, step, &v, &end));
     if (!end.stop) return DT_OK;
-    return dt_comm_agree(run->comm, dt_fail(DT_ERR_STOP,
-                                            "stopped by %s after %.0f %% of the validation (%" PRId64 " of %" PRId64
-                                            " micro-batches per rank): there is no result; start it again to evaluate anew",
-                                            run_stop_name(run, end.stop), 100 * (double)end.n_done / (double)end.n,
-                                            end.n_done, end.n));
+    return dt_comm_agree(
+        run->comm, dt_fail(DT_ERR_STOP,
+                           "stopped by %s after %.0f %% of the validation (%" PRId64 " of %" PRId64
+                           " micro-batches per rank): there is no result; start it again to evaluate anew",
+                           run_stop_name(run, end.stop), 100 * (double)end.n_done / (double)end.n, end.n_done, end.n));
 }

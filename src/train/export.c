@@ -24,8 +24,8 @@ static void warn_of_data(const dt_loader *l, const char *tokenizer, const char *
     if (!data) return;
     if (data->other_path) DT_WARN("%s and %s were made with different tokenizers", data->path, data->other_path);
     if (name && *data->tokenizer && strcmp(data->tokenizer, name) != 0)
-        DT_WARN("%s was made with the tokenizer %s, but that of the model, %s, is %s, so its ids stand for other text", data->path,
-                data->tokenizer, tokenizer, name);
+        DT_WARN("%s was made with the tokenizer %s, but that of the model, %s, is %s, so its ids stand for other text",
+                data->path, data->tokenizer, tokenizer, name);
 }
 
 /* A tokenizer that cannot be read here, or of a kind that is only copied, is not compared. */
@@ -39,7 +39,7 @@ static void warn_of_other_tokenizers(const dt_run *run, const char *tokenizer)
     dt_tokenizer_close(t);
 }
 
-/* ---- the chat template ---------------------------------------------------------------------------------------------------- */
+/* ---- the chat template ------------------------------------------------------------------------------------------- */
 
 static void warn_of_templates(const dt_loader *l, const char *chosen)
 {
@@ -49,10 +49,12 @@ static void warn_of_templates(const dt_loader *l, const char *chosen)
         DT_WARN("the conversations in %s were written with another chat template than those before it",
                 data->other_template_path);
     if (strcmp(chosen, data->chat_template) != 0)
-        DT_WARN("%s was made with the chat template %.200s, but the model's is %.200s", data->path, data->chat_template, chosen);
+        DT_WARN("%s was made with the chat template %.200s, but the model's is %.200s", data->path, data->chat_template,
+                chosen);
 }
 
-/* A file or a short name becomes what checkpoints carry; without a tokenizer that can be read here the word stays as it is. */
+/* A file or a short name becomes what checkpoints carry; without a tokenizer that can be read here the word stays as it
+ * is. */
 static dt_err spell_out(dt_run *run, const char *chosen, const char *tokenizer)
 {
     dt_tokenizer *t = NULL;
@@ -68,7 +70,8 @@ static dt_err spell_out(dt_run *run, const char *chosen, const char *tokenizer)
     if (err != DT_OK) {
         snprintf(why, sizeof why, "%s", dt_error_message());
         dt_error_clear();
-        err = dt_fail(DT_ERR_USAGE, "%s: %s", dt_config_where(&run->cfg, "model", "chat_template", where, sizeof where), why);
+        err = dt_fail(DT_ERR_USAGE, "%s: %s", dt_config_where(&run->cfg, "model", "chat_template", where, sizeof where),
+                      why);
     }
     free(spec);
     dt_chat_close(chat);
@@ -105,7 +108,8 @@ dt_err run_settle_tokenizer(dt_run *run)
         free(why);
     }
     if (err == DT_OK && exports(run) && !*tokenizer && run->comm && run->comm->rank == 0)
-        DT_WARN("[checkpoint] export = hf: no tokenizer is known for this model, so its files will be missing; name one with "
+        DT_WARN("[checkpoint] export = hf: no tokenizer is known for this model, so its files will be missing; name "
+                "one with "
                 "[model] tokenizer");
     if (err == DT_OK && run->comm && run->comm->rank == 0) warn_of_other_tokenizers(run, tokenizer);
     if (err == DT_OK && *tokenizer) err = dt_config_set(&run->cfg, "model", "tokenizer", full ? full : tokenizer);
@@ -137,7 +141,8 @@ dt_err run_export(dt_run *run)
     if (err == DT_OK) err = dt_export(run->comm, run->zero, &opt, &run->phase);
     if (err == DT_OK) DT_INFO("model exported to %s in %.2f s", dir, dt_now_s() - begin_s);
     if (err == DT_OK && *run->cfg.model_chat_template)
-        DT_INFO("its conversations were written with the chat template %.200s: checkpoints name it, but %s keeps the tokenizer's "
+        DT_INFO("its conversations were written with the chat template %.200s: checkpoints name it, but %s keeps the "
+                "tokenizer's "
                 "own, if any (see --chat-template of dtrain-generate)",
                 run->cfg.model_chat_template, dir);
     if (named) free(dir);

@@ -1,13 +1,17 @@
-/* lock.c - one run in a directory at a time, also on NFS and Lustre, where flock(2) is not to be relied on: a lock file that only one process can
- * create (link(2) is atomic there), which says who holds it.
+/* lock.c - one run in a directory at a time, also on NFS and Lustre, where flock(2) is not to be relied on: a lock file
+ * that only one process can create (link(2) is atomic there), which says who holds it.
  *
  * A crash leaves the file behind. It is recognised as stale
- *   - on the same host, boot and pid namespace: when the process is gone, or its number belongs to another one (other start time);
- *   - when it is of the same batch job before that was requeued (same id, lower restart count): the scheduler has ended it before;
- *   - else, from other hosts: the holder refreshes the file's time every REFRESH_S. Only whether that time changes is looked at, so clocks need
+ *   - on the same host, boot and pid namespace: when the process is gone, or its number belongs to another one (other
+ *   start time);
+ *   - when it is of the same batch job before that was requeued (same id, lower restart count): the scheduler has ended
+ *   it before;
+ *   - else, from other hosts: the holder refreshes the file's time every REFRESH_S. Only whether that time changes is
+ *   looked at, so clocks need
  *     not agree; one that is older than SURELY_OLD_S is believed at once.
- * Two that find the same stale file may both rename theirs over it: whoever did so looks again after SETTLE_S, and only the last one's file is still there.
- * A file that was taken over by mistake (--force, or from a holder that was suspended) is noticed by the holder at its next refresh: it ends. */
+ * Two that find the same stale file may both rename theirs over it: whoever did so looks again after SETTLE_S, and only
+ * the last one's file is still there. A file that was taken over by mistake (--force, or from a holder that was
+ * suspended) is noticed by the holder at its next refresh: it ends. */
 #include "dtrain/io.h"
 #include "dtrain/train.h"
 #include <errno.h>
@@ -24,9 +28,10 @@
 enum { REFRESH_S = 10, OBSERVE_S = 3 * REFRESH_S + 5, SURELY_OLD_S = 600, SETTLE_S = 1, TEXT_SIZE = 1024 };
 
 typedef struct holder {
-    char host[256], boot[64], job[128]; /* boot: the kernel's id of this start of the machine; job: "Slurm job 12", "" for none */
-    long long pid, start, space;        /* start: of the process, in ticks since boot; space: its pid namespace */
-    long long restart, since;           /* how often the job was requeued; seconds of the clock on the wall */
+    /* boot: the kernel's id of this start of the machine; job: "Slurm job 12", "" for none */
+    char host[256], boot[64], job[128];
+    long long pid, start, space; /* start: of the process, in ticks since boot; space: its pid namespace */
+    long long restart, since;    /* how often the job was requeued; seconds of the clock on the wall */
 } holder;
 
 struct dt_lock {
@@ -45,7 +50,7 @@ struct dt_lock {
     bool lost;        /* another one was renamed over ours: whoever forced it was quicker, and is not forced in turn */
 };
 
-/* ---- who ---------------------------------------------------------------------------------------------------------------- */
+/* ---- who --------------------------------------------------------------------------------------------------------- */
 
 /* State and start time of a process; false: there is none, or /proc does not tell. */
 static bool process_start(long long pid, char *state, long long *start)
@@ -57,15 +62,20 @@ static bool process_start(long long pid, char *state, long long *start)
     if (f) fclose(f);
     text[n] = '\0';
     const char *behind_name = strrchr(text, ')'); /* the name may hold anything */
-    return behind_name && sscanf(behind_name, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %lld", state, start) == 2;
+    return behind_name &&
+           sscanf(behind_name, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %lld",
+                  state, start) == 2;
 }
 
 static void find_job(holder *h)
 {
-    static const struct { const char *name, *id, *restart; } schedulers[] = {
+    static const struct {
+        const char *name, *id, *restart;
+    } schedulers[] = {
         {"Slurm", "SLURM_JOB_ID", "SLURM_RESTART_COUNT"}, {"PBS", "PBS_JOBID", NULL}, {"LSF", "LSB_JOBID", NULL}};
     for (size_t i = 0; i < sizeof schedulers / sizeof schedulers[0]; i++) {
-        const char *id = getenv(schedulers[i].id), *restart = schedulers[i].restart ? getenv(schedulers[i].restart) : NULL;
+        const char *id = getenv(schedulers[i].id),
+                   *restart = schedulers[i].restart ? getenv(schedulers[i].restart) : NULL;
         if (!id || !*id) continue;
         snprintf(h->job, sizeof h->job, "%s job %.100s", schedulers[i].name, id);
         h->restart = restart ? strtoll(restart, NULL, 10) : 0;
@@ -89,8 +99,8 @@ static void describe_self(holder *h)
 
 static void format(const holder *h, char text[TEXT_SIZE])
 {
-    snprintf(text, TEXT_SIZE, "host %s\npid %lld\nstart %lld\nboot %s\nspace %lld\njob %s\nrestart %lld\nsince %lld\n", h->host, h->pid, h->start, h->boot,
-             h->space, h->job, h->restart, h->since);
+    snprintf(text, TEXT_SIZE, "host %s\npid %lld\nstart %lld\nboot %s\nspace %lld\njob %s\nrestart %lld\nsince %lld\n",
+             h->host, h->pid, h->start, h->boot, h->space, h->job, h->restart, h->since);
 }
 
 /* What a file says; what it does not say stays empty, and its holder is then one of another host. */
@@ -103,13 +113,14 @@ static void parse(const char *text, holder *h)
         sscanf(line, "start %lld", &h->start);
         sscanf(line, "boot %63[^\n]", h->boot);
         sscanf(line, "space %lld", &h->space);
-        if (!strncmp(line, "job ", 4)) snprintf(h->job, sizeof h->job, "%.*s", (int)strcspn(line + 4, "\n"), line + 4); /* may be empty */
+        /* may be empty */
+        if (!strncmp(line, "job ", 4)) snprintf(h->job, sizeof h->job, "%.*s", (int)strcspn(line + 4, "\n"), line + 4);
         sscanf(line, "restart %lld", &h->restart);
         sscanf(line, "since %lld", &h->since);
     }
 }
 
-/* ---- is it stale? ------------------------------------------------------------------------------------------------------------ */
+/* ---- is it stale? ------------------------------------------------------------------------------------------------ */
 
 typedef enum verdict { ALIVE, STALE, UNSURE } verdict;
 
@@ -131,7 +142,9 @@ static verdict judge_time(dt_lock *l)
     if (fd >= 0) close(fd);
     if (!known) return UNSURE;
     /* our own file, touched now, has the file server's idea of the time */
-    if (utimensat(AT_FDCWD, l->own, NULL, AT_SYMLINK_NOFOLLOW) == 0 && stat(l->own, &now) == 0 && now.st_mtim.tv_sec - st.st_mtim.tv_sec > SURELY_OLD_S) return STALE;
+    if (utimensat(AT_FDCWD, l->own, NULL, AT_SYMLINK_NOFOLLOW) == 0 && stat(l->own, &now) == 0 &&
+        now.st_mtim.tv_sec - st.st_mtim.tv_sec > SURELY_OLD_S)
+        return STALE;
     if (l->seen_s == 0) {
         l->seen = st.st_mtim, l->seen_s = dt_now_s();
         return UNSURE;
@@ -143,7 +156,8 @@ static verdict judge_time(dt_lock *l)
 static verdict judge(dt_lock *l, const holder *mine, const holder *h)
 {
     if (*mine->job && !strcmp(mine->job, h->job) && mine->restart > h->restart) return STALE;
-    const bool here = !strcmp(mine->host, h->host) && !strcmp(mine->boot, h->boot) && mine->space == h->space && h->pid > 0;
+    const bool here =
+        !strcmp(mine->host, h->host) && !strcmp(mine->boot, h->boot) && mine->space == h->space && h->pid > 0;
     return here ? judge_process(h) : judge_time(l);
 }
 
@@ -153,7 +167,8 @@ static const char *who(const holder *h, char *out, size_t size)
     const time_t since = (time_t)h->since;
     struct tm t;
     if (h->since > 0 && gmtime_r(&since, &t)) strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S UTC", &t);
-    snprintf(out, size, "process %lld on %s%s%s%s, since %s", h->pid, h->host, *h->job ? " (" : "", h->job, *h->job ? ")" : "", when);
+    snprintf(out, size, "process %lld on %s%s%s%s, since %s", h->pid, h->host, *h->job ? " (" : "", h->job,
+             *h->job ? ")" : "", when);
     return out;
 }
 
@@ -163,7 +178,8 @@ static dt_err check_is_file(const char *path)
     struct stat st;
     if (lstat(path, &st) != 0 || S_ISREG(st.st_mode)) return DT_OK;
     const char *kind = S_ISDIR(st.st_mode) ? "a directory" : S_ISLNK(st.st_mode) ? "a symbolic link" : "a special file";
-    return dt_fail(DT_ERR_USAGE, "%s: expected the lock file of a run, found %s, which no run has made; remove it", path, kind);
+    return dt_fail(DT_ERR_USAGE, "%s: expected the lock file of a run, found %s, which no run has made; remove it",
+                   path, kind);
 }
 
 dt_lock_state dt_lock_look(const char *dir, char *holder_text, size_t size)
@@ -173,7 +189,8 @@ dt_lock_state dt_lock_look(const char *dir, char *holder_text, size_t size)
     struct stat st;
     holder mine, h;
     *holder_text = '\0';
-    if ((size_t)snprintf(path, sizeof path, "%s/run.lock", dir) >= sizeof path || stat(path, &st) != 0) return DT_LOCK_FREE;
+    if ((size_t)snprintf(path, sizeof path, "%s/run.lock", dir) >= sizeof path || stat(path, &st) != 0)
+        return DT_LOCK_FREE;
     if (dt_read_file(path, TEXT_SIZE, &text, &n) != DT_OK) dt_error_clear();
     parse(text ? text : "", &h);
     free(text);
@@ -185,7 +202,7 @@ dt_lock_state dt_lock_look(const char *dir, char *holder_text, size_t size)
     return alive ? DT_LOCK_HELD : DT_LOCK_LEFT;
 }
 
-/* ---- taking, on rank 0 ------------------------------------------------------------------------------------------------------- */
+/* ---- taking, on rank 0 ------------------------------------------------------------------------------------------- */
 
 typedef enum outcome { FAILED, TAKEN, WAIT } outcome;
 
@@ -197,7 +214,8 @@ static bool take_free_name(dt_lock *l)
     const int number = errno;
     if (stat(l->own, &st) == 0 && st.st_nlink == 2) return true; /* NFS: done, and the answer was lost */
     if (number == EEXIST) return errno = EEXIST, false;
-    const int fd = open(l->path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666); /* a file system without hard links */
+    /* a file system without hard links */
+    const int fd = open(l->path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0) return false;
     close(fd);
     return rename(l->own, l->path) == 0;
@@ -220,13 +238,16 @@ static outcome take_over(dt_lock *l, const char *judged, const holder *h, bool f
     l->renamed_s = dt_now_s();
     l->has_name = true;
     who(h, name, sizeof name);
-    if (force) DT_WARN("--force: %s is taken from %s", l->path, name);
-    else DT_INFO("%s was left behind by a run that has ended (%s)", l->path, name);
+    if (force)
+        DT_WARN("--force: %s is taken from %s", l->path, name);
+    else
+        DT_INFO("%s was left behind by a run that has ended (%s)", l->path, name);
     *err = dt_fault("lock.renamed");
     return *err == DT_OK ? WAIT : FAILED;
 }
 
-/* A lock that cannot be read tells nothing, and would be waited for without end. Now and then a server does not answer. */
+/* A lock that cannot be read tells nothing, and would be waited for without end. Now and then a server does not
+ * answer. */
 static outcome cannot_be_read(dt_lock *l, dt_err *err)
 {
     enum { TURNS = 4 };
@@ -236,7 +257,10 @@ static outcome cannot_be_read(dt_lock *l, dt_err *err)
     dt_error_clear();
     if (lstat(l->path, &st) != 0 && errno == ENOENT) return WAIT; /* gone again */
     if (++l->n_unread < TURNS) return WAIT;
-    *err = dt_fail(DT_ERR_USAGE, "%s; it would tell whether another run has this output_dir. If it is certain that none has, remove it, or start with --force", why);
+    *err = dt_fail(DT_ERR_USAGE,
+                   "%s; it would tell whether another run has this output_dir. If it is certain that none has, remove "
+                   "it, or start with --force",
+                   why);
     return FAILED;
 }
 
@@ -254,31 +278,36 @@ static outcome look_at_holder(dt_lock *l, const holder *mine, bool force, dt_err
     const verdict v = force ? STALE : judge(l, mine, &h);
     outcome o = WAIT;
     if (v == ALIVE) {
-        *err = dt_fail(DT_ERR_USAGE, "another run has this output_dir: %s (%s). Wait for it, stop it, or choose another run.output_dir; if it is certain that "
-                                     "it is dead, --force takes over", who(&h, name, sizeof name), l->path);
+        *err = dt_fail(DT_ERR_USAGE,
+                       "another run has this output_dir: %s (%s). Wait for it, stop it, or choose another "
+                       "run.output_dir; if it is certain that "
+                       "it is dead, --force takes over",
+                       who(&h, name, sizeof name), l->path);
         o = FAILED;
     } else if (v == STALE) {
         o = take_over(l, text ? text : "", &h, force, err);
     } else if (v == UNSURE && l->seen_s > 0 && dt_now_s() - l->seen_s < 0.5) {
-        DT_INFO("%s was written by %s; watching for %d s whether it is alive", l->path, who(&h, name, sizeof name), OBSERVE_S);
+        DT_INFO("%s was written by %s; watching for %d s whether it is alive", l->path, who(&h, name, sizeof name),
+                OBSERVE_S);
     }
     free(text);
     return o;
 }
 
-/* ---- holding ------------------------------------------------------------------------------------------------------------------ */
+/* ---- holding ----------------------------------------------------------------------------------------------------- */
 
 static bool is_ours(const dt_lock *l)
 {
     struct stat named, held;
     const int fd = open(l->path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0) return errno != ENOENT && errno != ELOOP; /* a server that does not answer now says nothing */
-    const bool same = fstat(fd, &named) != 0 || fstat(l->fd, &held) != 0 || (named.st_ino == held.st_ino && named.st_dev == held.st_dev);
+    const bool same = fstat(fd, &named) != 0 || fstat(l->fd, &held) != 0 ||
+                      (named.st_ino == held.st_ino && named.st_dev == held.st_dev);
     close(fd);
     return same;
 }
 
-/* ---- turns, on rank 0 ------------------------------------------------------------------------------------------------------- */
+/* ---- turns, on rank 0 -------------------------------------------------------------------------------------------- */
 
 static dt_err make_own_file(dt_lock *l)
 {
@@ -310,7 +339,7 @@ static outcome try_to_take(dt_lock *l, const holder *mine, bool force, dt_err *e
     return FAILED;
 }
 
-/* ---- refreshing ---------------------------------------------------------------------------------------------------------------- */
+/* ---- refreshing -------------------------------------------------------------------------------------------------- */
 
 static void *refresh(void *arg)
 {
@@ -319,11 +348,14 @@ static void *refresh(void *arg)
     pthread_mutex_lock(&l->mutex);
     for (clock_gettime(CLOCK_MONOTONIC, &until); !l->stop;) {
         until.tv_sec += REFRESH_S;
-        while (!l->stop && pthread_cond_timedwait(&l->wake, &l->mutex, &until) == 0) {}
+        while (!l->stop && pthread_cond_timedwait(&l->wake, &l->mutex, &until) == 0) {
+        }
         if (l->stop) break;
         pthread_mutex_unlock(&l->mutex);
         if (!is_ours(l)) {
-            dt_log(DT_LOG_ERROR, "%s was taken over by another run, or removed: this one ends, as both would write to the same files", l->path);
+            dt_log(DT_LOG_ERROR,
+                   "%s was taken over by another run, or removed: this one ends, as both would write to the same files",
+                   l->path);
             dt_comm_abort(dt_exit_code(DT_ERR_WRITE));
         }
         futimens(l->fd, NULL);
@@ -338,7 +370,8 @@ static dt_err hold(dt_lock *l)
 {
     unlink(l->own);
     l->own[0] = '\0';
-    DT_CHECK(is_ours(l), DT_ERR_USAGE, "%s: another run has taken this output_dir at the same moment; start again when it has ended", l->path);
+    DT_CHECK(is_ours(l), DT_ERR_USAGE,
+             "%s: another run has taken this output_dir at the same moment; start again when it has ended", l->path);
     pthread_condattr_t attr;
     pthread_mutex_init(&l->mutex, NULL);
     pthread_condattr_init(&attr);
@@ -354,8 +387,9 @@ static dt_err prepare(dt_lock *l, const char *dir, holder *mine)
 {
     describe_self(mine);
     format(mine, l->text);
-    const bool fits = (size_t)snprintf(l->path, sizeof l->path, "%s/run.lock", dir) < sizeof l->path &&
-                      (size_t)snprintf(l->own, sizeof l->own, "%s/run.lock.%s.%lld", dir, mine->host, mine->pid) < sizeof l->own;
+    const bool fits =
+        (size_t)snprintf(l->path, sizeof l->path, "%s/run.lock", dir) < sizeof l->path &&
+        (size_t)snprintf(l->own, sizeof l->own, "%s/run.lock.%s.%lld", dir, mine->host, mine->pid) < sizeof l->own;
     DT_CHECK(fits, DT_ERR_WRITE, "%s: the path is too long", dir);
     DT_TRY(dt_make_dirs(dir));
     return make_own_file(l);

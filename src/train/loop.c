@@ -1,7 +1,8 @@
 /* loop.c - the superstep: read, compute, exchange, agree, update, report, checkpoint.
  *
- * Ranks meet in one vote. What a rank learns alone (a signal, a time limit, a number that is not finite) becomes everybody's decision there;
- * what fails between votes and before the units' collectives are done cannot be voted on and ends the job through main. */
+ * Ranks meet in one vote. What a rank learns alone (a signal, a time limit, a number that is not finite) becomes
+ * everybody's decision there; what fails between votes and before the units' collectives are done cannot be voted on
+ * and ends the job through main. */
 #include "run.h"
 #include <inttypes.h>
 #include <math.h>
@@ -19,7 +20,9 @@ typedef struct interval {
     int64_t n_steps, n_skipped;
 } interval;
 
-typedef struct cadence { int64_t log, validate, save; } cadence;
+typedef struct cadence {
+    int64_t log, validate, save;
+} cadence;
 
 static double host_memory_peak(void)
 {
@@ -46,12 +49,14 @@ static dt_err compute_step(dt_run *run, const progress *p, dt_lm_sums *sums)
         dt_phase_enter(&run->phase, "read", "train");
         DT_TRY(dt_loader_batch(run->train, p->data_step, a, &b));
         dt_zero_begin_micro(run->zero, a, n_micro);
-        DT_TRY(dt_task_micro_step(run->model, &dt_objective_lm, b, &run->buffers, inv_norm, p->step, sums, &run->phase));
+        DT_TRY(
+            dt_task_micro_step(run->model, &dt_objective_lm, b, &run->buffers, inv_norm, p->step, sums, &run->phase));
     }
     return DT_OK;
 }
 
-static dt_err agree_on_step(dt_run *run, dt_err err, const dt_lm_sums *sums, double sum_squares, double begin_s, dt_vote *vote)
+static dt_err agree_on_step(dt_run *run, dt_err err, const dt_lm_sums *sums, double sum_squares, double begin_s,
+                            dt_vote *vote)
 {
     double group_s[DT_N_TIME];
     dt_phase_enter(&run->phase, "agree", "");
@@ -94,7 +99,8 @@ static dt_err update(dt_run *run, const progress *p, double lr, double norm)
 }
 
 /* The metrics that go beside the fixed fields of a record; returns how many. */
-static int more_metrics(const dt_run *run, const progress *p, const interval *in, const dt_vote *vote, dt_metric *more, char names[][40])
+static int more_metrics(const dt_run *run, const progress *p, const interval *in, const dt_vote *vote, dt_metric *more,
+                        char names[][40])
 {
     int n = 0;
     more[n++] = (dt_metric){"accuracy", dt_lm_accuracy(&in->sums)};
@@ -102,7 +108,8 @@ static int more_metrics(const dt_run *run, const progress *p, const interval *in
     more[n++] = (dt_metric){"epoch", (double)p->samples / (double)dt_loader_info(run->train)->n_samples};
     if (!run->cfg.log_wall_clock_breakdown) return n;
     for (int g = 0; g < DT_N_TIME; g++) {
-        const double ms[3] = {-vote->maxs[MAX_MINUS_TIME + g] * 1e3, vote->sums[SUM_TIME + g] / run->nranks * 1e3, vote->maxs[MAX_TIME + g] * 1e3};
+        const double ms[3] = {-vote->maxs[MAX_MINUS_TIME + g] * 1e3, vote->sums[SUM_TIME + g] / run->nranks * 1e3,
+                              vote->maxs[MAX_TIME + g] * 1e3};
         const char *const kind[3] = {"min", "mean", "max"};
         for (int k = 0; k < 3; k++, n++) {
             snprintf(names[n], sizeof names[n], "ms/%s_%s", dt_time_group_names[g], kind[k]);
@@ -157,27 +164,34 @@ static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *e
     const double norm = sqrt(vote.sums[SUM_SQUARES]), lr = dt_schedule_lr(&run->schedule, p->updates);
     const dt_lm_sums all = dt_lm_sums_from_counts(vote.counts, vote.nonfinite != 0);
     const bool skip = vote.nonfinite || all.weight_fixed == 0;
-    if (skip) dt_zero_discard(run->zero);
-    else DT_TRY(update(run, p, lr, norm));
+    if (skip)
+        dt_zero_discard(run->zero);
+    else
+        DT_TRY(update(run, p, lr, norm));
 
     p->step++, p->data_step++, p->updates += !skip;
     p->samples += all.n_samples, p->tokens += all.n_tok;
-    if (vote.nonfinite) p->skipped_in_row++;
-    else if (!skip) p->skipped_in_row = 0; /* a step without targets says nothing about the numbers */
+    if (vote.nonfinite)
+        p->skipped_in_row++;
+    else if (!skip)
+        p->skipped_in_row = 0; /* a step without targets says nothing about the numbers */
     in->loss += dt_lm_mean_loss(&all);
     in->seconds += dt_now_s() - begin_s, in->n_steps++;
     in->sums.n_tok += all.n_tok, in->sums.n_target += all.n_target, in->sums.n_hit += all.n_hit;
     in->sums.entropy_fixed += all.entropy_fixed, in->n_skipped += skip;
 
     err = DT_OK; /* rank 0's report may fail (disk full): as any failure between votes it ends the job through main */
-    if (due(every->log, p->step) || p->step == run->total_steps || *stop) err = report_step(run, p, in, &vote, lr, norm);
+    if (due(every->log, p->step) || p->step == run->total_steps || *stop)
+        err = report_step(run, p, in, &vote, lr, norm);
     if (err == DT_OK && p->skipped_in_row >= run->cfg.run_max_skipped_steps)
-        return dt_comm_agree(run->comm, dt_fail(DT_ERR_NONFINITE, "loss or gradients were not finite in %" PRId64 " steps in a row, the last is step %" PRId64,
+        return dt_comm_agree(run->comm, dt_fail(DT_ERR_NONFINITE,
+                                                "loss or gradients were not finite in %" PRId64
+                                                " steps in a row, the last is step %" PRId64,
                                                 p->skipped_in_row, p->step));
     return err;
 }
 
-/* ---- between supersteps -------------------------------------------------------------------------------------------------- */
+/* ---- between supersteps ------------------------------------------------------------------------------------------ */
 
 /* A save or a validation took its time: was there a request meanwhile? */
 static dt_err vote_on_stop(dt_run *run, int *stop)
@@ -197,9 +211,11 @@ static dt_err validate(dt_run *run, progress *p, int *stop)
     p->validation_due = end.stop != STOP_NO;
     *stop = end.stop;
     if (end.stop)
-        DT_INFO("the validation of step %" PRId64 " was interrupted after %" PRId64 " of %" PRId64 " micro-batches per rank and will be done again",
+        DT_INFO("the validation of step %" PRId64 " was interrupted after %" PRId64 " of %" PRId64
+                " micro-batches per rank and will be done again",
                 p->step, end.n_done, end.n);
-    else run_best_take(run, p, &v);
+    else
+        run_best_take(run, p, &v);
     return DT_OK;
 }
 
@@ -227,17 +243,22 @@ static dt_err validate_first(dt_run *run, progress *p, int *stop)
     DT_INFO("the validation of step %" PRId64 " comes first: it was due when the run was stopped", p->step);
     DT_TRY(validate(run, p, stop));
     if (*stop == STOP_TIME_LIMIT)
-        return dt_comm_agree(run->comm, dt_fail(DT_ERR_USAGE, "the validation of step %" PRId64 " does not fit into %s although the run began with it: give "
-                                                "more time, or a smaller data.max_validation_samples", p->step, run_stop_name(run, *stop)));
+        return dt_comm_agree(run->comm, dt_fail(DT_ERR_USAGE,
+                                                "the validation of step %" PRId64
+                                                " does not fit into %s although the run began with it: give "
+                                                "more time, or a smaller data.max_validation_samples",
+                                                p->step, run_stop_name(run, *stop)));
     return *stop ? DT_OK : run_save(run, p);
 }
 
 static dt_err say_stop(dt_run *run, const progress *p, int stop)
 {
-    return dt_comm_agree(run->comm, dt_fail(DT_ERR_STOP, "stopped by %s at step %" PRId64 " of %" PRId64 "%s%s; start it again to continue",
-                                            run_stop_name(run, stop), p->step, run->total_steps,
-                                            p->saved_step == p->step ? ", a checkpoint is written" : "",
-                                            p->validation_due ? ", its validation is still due" : ""));
+    return dt_comm_agree(run->comm,
+                         dt_fail(DT_ERR_STOP,
+                                 "stopped by %s at step %" PRId64 " of %" PRId64 "%s%s; start it again to continue",
+                                 run_stop_name(run, stop), p->step, run->total_steps,
+                                 p->saved_step == p->step ? ", a checkpoint is written" : "",
+                                 p->validation_due ? ", its validation is still due" : ""));
 }
 
 dt_err run_loop(dt_run *run, progress *p)
@@ -256,10 +277,14 @@ dt_err run_loop(dt_run *run, progress *p)
         DT_TRY(after_step(run, p, &every, p->step == run->total_steps, &stop));
     }
     if (p->step > first && p->skipped_in_row == p->step - first) /* a short run would end before max_skipped_steps */
-        return dt_comm_agree(run->comm, dt_fail(DT_ERR_NONFINITE, "loss or gradients were not finite in any of this run's %" PRId64 " steps", p->step - first));
+        return dt_comm_agree(run->comm,
+                             dt_fail(DT_ERR_NONFINITE,
+                                     "loss or gradients were not finite in any of this run's %" PRId64 " steps",
+                                     p->step - first));
     if (stop) return say_stop(run, p, stop);
     if (run_best_gives_up(run, p))
-        DT_INFO("ended at step %" PRId64 " of %" PRId64 ": %" PRId64 " validations were not better than that of step %" PRId64
-                " (run.early_stopping_patience)", p->step, run->total_steps, p->n_not_better, p->best_step);
+        DT_INFO("ended at step %" PRId64 " of %" PRId64 ": %" PRId64
+                " validations were not better than that of step %" PRId64 " (run.early_stopping_patience)",
+                p->step, run->total_steps, p->n_not_better, p->best_step);
     return run_best_load(run, p);
 }

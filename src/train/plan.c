@@ -1,5 +1,5 @@
-/* plan.c - memory and communication before anything is allocated. The rooms that allocate also say how much (dt_zero_plan_make, dt_model_plan, ...);
- * this file only adds up, so the plan cannot drift from what happens. */
+/* plan.c - memory and communication before anything is allocated. The rooms that allocate also say how much
+ * (dt_zero_plan_make, dt_model_plan, ...); this file only adds up, so the plan cannot drift from what happens. */
 #include "run.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -22,15 +22,15 @@ dt_err run_plan_stage(const dt_run *run, int stage, int nranks, int ranks_per_no
     DT_TRY(dt_zero_plan_make(&opt, run->units, run->n_units, nranks, &plan->zero));
     DT_TRY(dt_model_plan(&run->mc, &run->model_opt, &run->dev, plan->bytes));
     for (int c = 0; c < DT_N_MEMCAT; c++) plan->bytes[c] += plan->zero.bytes[c];
-    plan->bytes[DT_MEM_STAGING] += dt_comm_plan_nbytes(nranks, ranks_per_node, run->cfg.comm_shared_memory,
-                                                        run->dev.ops->host_accessible);
+    plan->bytes[DT_MEM_STAGING] +=
+        dt_comm_plan_nbytes(nranks, ranks_per_node, run->cfg.comm_shared_memory, run->dev.ops->host_accessible);
     plan->bytes[DT_MEM_DATA] += dt_task_buffers_nbytes(run->model_opt.max_tok) + run->loader_nbytes;
     plan->bytes[DT_MEM_OTHER] += dt_device_overhead(&run->dev);
     for (int c = 0; c < DT_N_MEMCAT; c++) plan->total += plan->bytes[c];
     return DT_OK;
 }
 
-/* ---- rows of a table, 74 columns ------------------------------------------------------------------------------------- */
+/* ---- rows of a table, 74 columns --------------------------------------------------------------------------------- */
 
 /* Three digits and a letter with the meaning that it has on the command line, a power of 1000: 1.25G, 816M. */
 static const char *short_bytes(double n, char out[16])
@@ -81,8 +81,8 @@ void run_compare_plan(dt_run *run, const stage_plan *plan)
     print_row(f, "allocated", run->allocated, total);
     fclose(f);
     DT_INFO("%s", text);
-    DT_INFO("model states: %.3f bytes per parameter (formula %.3f; %" PRId64 " elements of padding)", plan->zero.state_bytes_per_param,
-            plan->zero.formula_bytes_per_param, plan->zero.n_padding);
+    DT_INFO("model states: %.3f bytes per parameter (formula %.3f; %" PRId64 " elements of padding)",
+            plan->zero.state_bytes_per_param, plan->zero.formula_bytes_per_param, plan->zero.n_padding);
     free(text);
 }
 
@@ -93,7 +93,7 @@ static int threads_planned(const dt_run *run, int ranks_per_node)
     return run->cfg.run_threads > 0 ? (int)run->cfg.run_threads : shared > 1 ? shared : 1;
 }
 
-/* ---- --plan ------------------------------------------------------------------------------------------------------------ */
+/* ---- --plan ------------------------------------------------------------------------------------------------------ */
 
 typedef struct planner {
     dt_run *run;
@@ -108,10 +108,12 @@ typedef struct planner {
 /* What memory depends on must be known, whatever else the environment leaves open. */
 static dt_err require_settings(const dt_config *cfg)
 {
-    static const char *const needed[][2] = {{"batch", NULL},      {"zero", NULL},     {"precision", NULL}, {"run", "task"},
-                                            {"run", "threads"},   {"run", "device"},  {"data", "seq_len"}, {"run", "reproducible"},
-                                            {"data", "prefetch"}, {"data", "packing"}, {"comm", "shared_memory"}};
-    for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++) DT_TRY(dt_config_require(cfg, needed[i][0], needed[i][1]));
+    static const char *const needed[][2] = {{"batch", NULL},     {"zero", NULL},           {"precision", NULL},
+                                            {"run", "task"},     {"run", "threads"},       {"run", "device"},
+                                            {"data", "seq_len"}, {"run", "reproducible"},  {"data", "prefetch"},
+                                            {"data", "packing"}, {"comm", "shared_memory"}};
+    for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++)
+        DT_TRY(dt_config_require(cfg, needed[i][0], needed[i][1]));
     return DT_OK;
 }
 
@@ -141,7 +143,8 @@ static void open_data(dt_run *run)
     if (err != DT_OK) DT_INFO("%s", dt_error_message());
     dt_error_clear();
     DT_INFO("data: not read; planned for full rows of seq_len = %" PRId64 " tokens", run->cfg.data_seq_len);
-    run->loader_nbytes = (size_t)(run->cfg.data_prefetch + 1) * dt_batch_nbytes(run->model_opt.max_tok, run->model_opt.max_seq);
+    run->loader_nbytes =
+        (size_t)(run->cfg.data_prefetch + 1) * dt_batch_nbytes(run->model_opt.max_tok, run->model_opt.max_seq);
 }
 
 static dt_err open_for_plan(dt_run *run, int per_node)
@@ -182,7 +185,8 @@ static bool fits(const planner *p, const stage_plan *plan) { return (double)plan
 
 static const char *memory_source(const planner *p, const dt_plan_request *req)
 {
-    if (!req->device_memory && !(p->run->dev.ops->host_accessible && req->host_memory)) return "what is free on this machine divided by its ranks";
+    if (!req->device_memory && !(p->run->dev.ops->host_accessible && req->host_memory))
+        return "what is free on this machine divided by its ranks";
     return p->memory == (double)req->device_memory ? "a device's" : "--host-memory divided by the ranks of a node";
 }
 
@@ -191,13 +195,16 @@ static void print_start(const planner *p, const dt_plan_request *req)
     const dt_batching *b = &p->run->batching;
     const int n_nodes = (p->nranks + p->per_node - 1) / p->per_node;
     char memory[16];
-    fprintf(p->out, "model: %" PRId64 " parameters in %d units; %s\n", run_n_param(p->run), p->run->n_units, dt_dtype_name(p->run->zero_opt.param_dtype));
+    fprintf(p->out, "model: %" PRId64 " parameters in %d units; %s\n", run_n_param(p->run), p->run->n_units,
+            dt_dtype_name(p->run->zero_opt.param_dtype));
     fprintf(p->out, "ranks: %d on %d node%s\n", p->nranks, n_nodes, n_nodes > 1 ? "s" : "");
-    fprintf(p->out, "batch: %" PRId64 " samples = micro_batch_size %" PRId64 " x gradient_accumulation_steps %" PRId64 " x %d rank%s\n",
+    fprintf(p->out,
+            "batch: %" PRId64 " samples = micro_batch_size %" PRId64 " x gradient_accumulation_steps %" PRId64
+            " x %d rank%s\n",
             b->train_batch_size, b->micro_batch_size, b->accumulation, p->nranks, p->nranks > 1 ? "s" : "");
     fprintf(p->out, "micro-batch: at most %d tokens\n", p->run->model_opt.max_tok);
-    fprintf(p->out, "memory per rank: %s, %s\na run may take %g of it; G is 10^9 bytes, M 10^6\n\n", short_bytes(p->memory, memory), memory_source(p, req),
-            RUN_USABLE);
+    fprintf(p->out, "memory per rank: %s, %s\na run may take %g of it; G is 10^9 bytes, M 10^6\n\n",
+            short_bytes(p->memory, memory), memory_source(p, req), RUN_USABLE);
 }
 
 static dt_err print_stage(planner *p, int stage, double *per_param)
@@ -213,7 +220,8 @@ static dt_err print_stage(planner *p, int stage, double *per_param)
     *per_param = plan.zero.state_bytes_per_param;
     snprintf(head, sizeof head, "%d", stage);
     print_row(p->out, head, plan.bytes, plan.total);
-    const double all = plan.zero.sent_bytes_per_step + plan.zero.sent_bytes_per_micro_step * (double)p->run->batching.accumulation;
+    const double all =
+        plan.zero.sent_bytes_per_step + plan.zero.sent_bytes_per_micro_step * (double)p->run->batching.accumulation;
     fprintf(p->out, "%10s  %s\n", short_bytes(all, sent), !fit ? "too large" : needs ? "" : "fits");
     if (needs) fprintf(p->out, "%-9s needs zero.max_live_parameters >= %" PRId64 "\n", "", needs);
     return DT_OK;
@@ -227,7 +235,8 @@ static dt_err print_stages(planner *p)
     fprintf(p->out, "%10s\n", "sent/step");
     for (int stage = 0; stage <= 3; stage += every) DT_TRY(print_stage(p, stage, &per_param[stage]));
     fprintf(p->out, "\nbytes of states per parameter:");
-    for (int stage = 0; stage <= 3; stage += every) fprintf(p->out, "%s stage %d: %.3f", stage ? "," : "", stage, per_param[stage]);
+    for (int stage = 0; stage <= 3; stage += every)
+        fprintf(p->out, "%s stage %d: %.3f", stage ? "," : "", stage, per_param[stage]);
     fputc('\n', p->out);
     return DT_OK;
 }
@@ -241,8 +250,8 @@ static dt_err fits_on(const planner *p, int64_t nranks, bool *fit)
     return DT_OK;
 }
 
-/* The fewest ranks on which stage 3 fits, in multiples of `unit`; 0: not on 2^17. A rank's memory falls with their number, so halving the interval finds
- * them. */
+/* The fewest ranks on which stage 3 fits, in multiples of `unit`; 0: not on 2^17. A rank's memory falls with their
+ * number, so halving the interval finds them. */
 static dt_err ranks_that_fit(const planner *p, int64_t unit, int64_t *nranks)
 {
     enum { MOST = 1 << 17 };
@@ -268,27 +277,37 @@ static dt_err ranks_that_fit(const planner *p, int64_t unit, int64_t *nranks)
 static void list_advice(const planner *p, const dt_plan_request *req, char *out, size_t size)
 {
     const bool checkpointing = strcmp(p->run->cfg.model_activation_checkpointing, "none") != 0;
-    const bool host = p->run->dev.ops->host_accessible && (!req->device_memory || p->memory < (double)req->device_memory);
-    snprintf(out, size, "%s%s%s%sa smaller data.seq_len", host && p->per_node > 1 ? "fewer ranks on each node, " : "", host ? "more memory in each node, " : "",
-             checkpointing ? "" : "model.activation_checkpointing = block, ", p->run->batching.micro_batch_size > 1 ? "a smaller batch.micro_batch_size, " : "");
+    const bool host =
+        p->run->dev.ops->host_accessible && (!req->device_memory || p->memory < (double)req->device_memory);
+    snprintf(out, size, "%s%s%s%sa smaller data.seq_len", host && p->per_node > 1 ? "fewer ranks on each node, " : "",
+             host ? "more memory in each node, " : "", checkpointing ? "" : "model.activation_checkpointing = block, ",
+             p->run->batching.micro_batch_size > 1 ? "a smaller batch.micro_batch_size, " : "");
 }
 
 static dt_err nothing_fits(const planner *p, const dt_plan_request *req)
 {
     int64_t nranks = 0;
     char more[80] = "", advice[240];
-    if (p->needs) return dt_fail(DT_ERR_MEMORY, "no stage works as configured: stage 3 fits with zero.max_live_parameters = %" PRId64, p->needs);
-    if (req->ranks_per_node || req->device_memory) DT_TRY(ranks_that_fit(p, req->ranks_per_node ? req->ranks_per_node : 1, &nranks));
-    if (nranks) snprintf(more, sizeof more, "stage 3 needs at least %" PRId64 " ranks%s; or try ", nranks, req->ranks_per_node ? ", on whole nodes" : "");
+    if (p->needs)
+        return dt_fail(DT_ERR_MEMORY,
+                       "no stage works as configured: stage 3 fits with zero.max_live_parameters = %" PRId64, p->needs);
+    if (req->ranks_per_node || req->device_memory)
+        DT_TRY(ranks_that_fit(p, req->ranks_per_node ? req->ranks_per_node : 1, &nranks));
+    if (nranks)
+        snprintf(more, sizeof more, "stage 3 needs at least %" PRId64 " ranks%s; or try ", nranks,
+                 req->ranks_per_node ? ", on whole nodes" : "");
     list_advice(p, req, advice, sizeof advice);
-    return dt_fail(DT_ERR_MEMORY, "no stage fits in %g of the memory: %s%s", RUN_USABLE, nranks ? more : "try ", advice);
+    return dt_fail(DT_ERR_MEMORY, "no stage fits in %g of the memory: %s%s", RUN_USABLE, nranks ? more : "try ",
+                   advice);
 }
 
 /* A stage that the configuration names has a verdict of its own. */
 static void print_choice(const planner *p)
 {
     const char *asked = p->run->cfg.zero_stage;
-    if (strcmp(asked, "auto")) fprintf(p->out, "zero.stage = %s, as in this configuration, %s\n", asked, p->works[atoi(asked)] ? "fits" : "does not work");
+    if (strcmp(asked, "auto"))
+        fprintf(p->out, "zero.stage = %s, as in this configuration, %s\n", asked,
+                p->works[atoi(asked)] ? "fits" : "does not work");
     fprintf(p->out, "zero.stage = auto takes %d, the lowest that fits\n", p->first);
 }
 

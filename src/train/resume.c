@@ -1,4 +1,5 @@
-/* resume.c - where a run begins: the newest checkpoint that verifies, a given one, a model to start from, or random weights; and where it leaves off. */
+/* resume.c - where a run begins: the newest checkpoint that verifies, a given one, a model to start from, or random
+ * weights; and where it leaves off. */
 #include "run.h"
 #include "dtrain/io.h"
 #include <errno.h>
@@ -14,28 +15,33 @@ char *run_checkpoint_dir(const dt_run *run)
     return asprintf(&dir, "%s/checkpoints", run->cfg.run_output_dir) < 0 ? NULL : dir;
 }
 
-/* The loader's step that follows so many samples. An epoch takes as many whatever the batch size (with drop_last: whole micro-batches), so their number
- * tells the place also when ranks or batch sizes are others now; inside a step it goes back to the step's begin. */
+/* The loader's step that follows so many samples. An epoch takes as many whatever the batch size (with drop_last: whole
+ * micro-batches), so their number tells the place also when ranks or batch sizes are others now; inside a step it goes
+ * back to the step's begin. */
 static int64_t data_step_after(const dt_run *run, int64_t samples)
 {
     const dt_data_info *info = dt_loader_info(run->train);
-    const int64_t n = info->n_samples, m = run->batching.micro_batch_size, in_epoch = run->cfg.data_drop_last ? n - n % m : n;
+    const int64_t n = info->n_samples, m = run->batching.micro_batch_size,
+                  in_epoch = run->cfg.data_drop_last ? n - n % m : n;
     return samples / in_epoch * info->steps_per_epoch + samples % in_epoch / run->batching.train_batch_size;
 }
 
-/* The batch size that the run had before, 0: followed from other keys. Said once, and not again by a run that goes on with the new one. */
+/* The batch size that the run had before, 0: followed from other keys. Said once, and not again by a run that goes on
+ * with the new one. */
 static void tell_new_place(const dt_run *run, const progress *p, const dt_config *before)
 {
-    const int64_t per_epoch = dt_loader_info(run->train)->steps_per_epoch, was = before->batch_train_batch_size, is = run->batching.train_batch_size;
+    const int64_t per_epoch = dt_loader_info(run->train)->steps_per_epoch, was = before->batch_train_batch_size,
+                  is = run->batching.train_batch_size;
     const int64_t sample = p->data_step % per_epoch * is, epoch = p->data_step / per_epoch;
     if (was == is) return;
     if (was)
-        DT_INFO("batch.train_batch_size was %" PRId64 " and is %" PRId64 ": data continues at sample %" PRId64 " of epoch %" PRId64
-                "; batch.train_batch_size=%" PRId64 " would keep it",
+        DT_INFO("batch.train_batch_size was %" PRId64 " and is %" PRId64 ": data continues at sample %" PRId64
+                " of epoch %" PRId64 "; batch.train_batch_size=%" PRId64 " would keep it",
                 was, is, sample, epoch, was);
     else
-        DT_INFO("batches have %" PRId64 " samples, and some before had another number: data continues at sample %" PRId64 " of epoch %" PRId64, is, sample,
-                epoch);
+        DT_INFO("batches have %" PRId64
+                " samples, and some before had another number: data continues at sample %" PRId64 " of epoch %" PRId64,
+                is, sample, epoch);
 }
 
 /* What is left of the epochs is counted in the present batches. */
@@ -49,7 +55,7 @@ static void place_in_data(dt_run *run, progress *p, const dt_config *before)
     dt_schedule_make(&run->schedule, &run->cfg, run->total_steps, run->batching.train_batch_size);
 }
 
-/* ---- which checkpoint ----------------------------------------------------------------------------------------------------- */
+/* ---- which checkpoint -------------------------------------------------------------------------------------------- */
 
 static bool is_word(const dt_run *run, const char *word) { return !strcmp(run->cfg.checkpoint_resume, word); }
 
@@ -62,8 +68,9 @@ static bool in_folder(const char *path, const char *dir)
     return stat(folder, &a) == 0 && stat(dir, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-/* Was the newest checkpoint here made by this very run, begun from the same path? Then it was stopped and submitted again, and goes on. Once
- * save_total_limit has deleted that path, other settings are judged like those of any run that is resumed. */
+/* Was the newest checkpoint here made by this very run, begun from the same path? Then it was stopped and submitted
+ * again, and goes on. Once save_total_limit has deleted that path, other settings are judged like those of any run that
+ * is resumed. */
 static bool is_submitted_again(const dt_run *run, const char *newest, bool path_is_gone)
 {
     dt_ckpt_meta meta;
@@ -112,8 +119,11 @@ static dt_err choose_given(dt_run *run, const char *dir)
     run->resume_paths = NULL, run->n_resume_paths = 0, run->resume_is_given = true;
     if (n && !own) {
         free(file);
-        return dt_fail(DT_ERR_USAGE, "%s: %s is of another run, but %s holds %d checkpoint%s already; use auto to go on with those, or another "
-                       "run.output_dir", dt_config_where(&run->cfg, "checkpoint", "resume", where, sizeof where), resume, dir, n, n > 1 ? "s" : "");
+        return dt_fail(
+            DT_ERR_USAGE,
+            "%s: %s is of another run, but %s holds %d checkpoint%s already; use auto to go on with those, or another "
+            "run.output_dir",
+            dt_config_where(&run->cfg, "checkpoint", "resume", where, sizeof where), resume, dir, n, n > 1 ? "s" : "");
     }
     if (!(run->resume_paths = calloc(1, sizeof *run->resume_paths))) {
         free(file);
@@ -137,7 +147,8 @@ static dt_err list_candidates(dt_run *run, const char *dir)
     return DT_OK;
 }
 
-/* Can this run go on from there? Nothing is loaded. Names and shapes come last: what is wrong with them although the model is the same is damage. */
+/* Can this run go on from there? Nothing is loaded. Names and shapes come last: what is wrong with them although the
+ * model is the same is damage. */
 static dt_err look_at(const dt_run *run, const char *path)
 {
     dt_ckpt_meta meta;
@@ -149,7 +160,10 @@ static dt_err look_at(const dt_run *run, const char *path)
 }
 
 /* May the one before be tried? Not a path that was given; and starting anew would bury what the user still has. */
-static bool next_is_tried(const dt_run *run, dt_err err, int64_t i, int64_t n) { return err == DT_ERR_DATA && !run->resume_is_given && i + 1 < n; }
+static bool next_is_tried(const dt_run *run, dt_err err, int64_t i, int64_t n)
+{
+    return err == DT_ERR_DATA && !run->resume_is_given && i + 1 < n;
+}
 
 static dt_err choose(dt_run *run)
 {
@@ -174,7 +188,7 @@ dt_err run_choose_checkpoint(dt_run *run)
     return err == DT_OK ? dt_fault("resume.choose") : err;
 }
 
-/* ---- loading it ------------------------------------------------------------------------------------------------------------- */
+/* ---- loading it -------------------------------------------------------------------------------------------------- */
 
 /* What depends on the settings of before. A best validation by another metric says nothing. */
 static void take_state(dt_run *run, const char *path, const dt_ckpt_meta *meta, progress *p)
@@ -255,19 +269,29 @@ dt_err run_resume(dt_run *run, progress *p)
     return loaded ? settle_directory(run, p) : start_fresh(run);
 }
 
-/* ---- saving ------------------------------------------------------------------------------------------------------------------- */
+/* ---- saving ------------------------------------------------------------------------------------------------------ */
 
 dt_err run_save(dt_run *run, progress *p)
 {
     char *dir = run_checkpoint_dir(run), *config = dt_config_text(&run->cfg);
-    dt_err err = dir && config ? dt_report_flush(run->report) : dt_fail(DT_ERR_MEMORY, "no memory for the checkpoint's texts");
+    dt_err err =
+        dir && config ? dt_report_flush(run->report) : dt_fail(DT_ERR_MEMORY, "no memory for the checkpoint's texts");
     err = dt_comm_agree(run->comm, err);
     if (err == DT_OK) {
         const double begin_s = dt_now_s();
-        const dt_ckpt_meta meta = {.step = p->step, .samples = p->samples, .tokens = p->tokens, .adam_steps = p->updates,
-                                   .seed = (uint64_t)run->cfg.run_seed, .loss_scale = 1, .config = config, .model_config = run->mc.json,
-                                   .data_fingerprint = dt_loader_fingerprint(run->train), .validation_due = p->validation_due,
-                                   .best_step = p->best_step, .best_metric = p->best_metric, .n_not_better = p->n_not_better};
+        const dt_ckpt_meta meta = {.step = p->step,
+                                   .samples = p->samples,
+                                   .tokens = p->tokens,
+                                   .adam_steps = p->updates,
+                                   .seed = (uint64_t)run->cfg.run_seed,
+                                   .loss_scale = 1,
+                                   .config = config,
+                                   .model_config = run->mc.json,
+                                   .data_fingerprint = dt_loader_fingerprint(run->train),
+                                   .validation_due = p->validation_due,
+                                   .best_step = p->best_step,
+                                   .best_metric = p->best_metric,
+                                   .n_not_better = p->n_not_better};
         dt_phase_enter(&run->phase, "save", "");
         err = dt_checkpoint_save(run->comm, run->zero, &meta, dir, run->cfg.checkpoint_save_total_limit, &run->phase);
         if (err == DT_OK) {

@@ -1,4 +1,5 @@
-/* run.c - a run from configuration to the last checkpoint. Local work between votes; a vote behind every part in which one rank may fail alone. */
+/* run.c - a run from configuration to the last checkpoint. Local work between votes; a vote behind every part in which
+ * one rank may fail alone. */
 #include "run.h"
 #include "dtrain/io.h"
 #include <inttypes.h>
@@ -31,7 +32,8 @@ static dt_err open_report(dt_run *run, const progress *p)
                              .total_steps = run->total_steps,
                              .flops_per_token = dt_model_train_flops(&run->mc, 1, (double)run->cfg.data_seq_len)};
     if (run->comm->rank) return DT_OK;
-    DT_TRY(dt_report_choose(&opt, run->cfg.log_report_to, dt_config_where(&run->cfg, "log", "report_to", where, sizeof where)));
+    DT_TRY(dt_report_choose(&opt, run->cfg.log_report_to,
+                            dt_config_where(&run->cfg, "log", "report_to", where, sizeof where)));
     const bool has_dir = *run->cfg.run_output_dir;
     opt.to_jsonl &= has_dir, opt.to_csv &= has_dir, opt.to_tensorboard &= has_dir;
     if (!run_is_eval(&run->cfg)) opt.config = config = dt_config_text(&run->cfg);
@@ -43,37 +45,48 @@ static dt_err open_report(dt_run *run, const progress *p)
 /* All ranks must read the same files: a node that sees an old copy would train on other data in silence. */
 static dt_err check_same_files(dt_run *run)
 {
-    const uint64_t mine = (run->train ? dt_loader_fingerprint(run->train) : 0) ^ dt_mix64(run->valid ? dt_loader_fingerprint(run->valid) : 1);
+    const uint64_t mine = (run->train ? dt_loader_fingerprint(run->train) : 0) ^
+                          dt_mix64(run->valid ? dt_loader_fingerprint(run->valid) : 1);
     uint64_t first = mine;
     DT_TRY(dt_comm_broadcast_host(run->comm, &first, sizeof first, 0));
-    dt_err err = mine == first ? DT_OK : dt_fail(DT_ERR_DATA, "[data]: host %s finds other files than rank 0 (sizes or contents differ)", run->comm->host);
+    dt_err err = mine == first
+                     ? DT_OK
+                     : dt_fail(DT_ERR_DATA, "[data]: host %s finds other files than rank 0 (sizes or contents differ)",
+                               run->comm->host);
     return dt_comm_agree(run->comm, err);
 }
 
-/* Other launchers set WORLD_SIZE to the number of ranks or of nodes; here MPI alone tells, and a third number is a mistake worth a word. */
+/* Other launchers set WORLD_SIZE to the number of ranks or of nodes; here MPI alone tells, and a third number is a
+ * mistake worth a word. */
 static void check_world_size(const dt_run *run)
 {
     const char *text = getenv("WORLD_SIZE");
     char *end = NULL;
     const long n = text ? strtol(text, &end, 10) : 0;
     if (!text || (end != text && !*end && (n == run->nranks || n == run->comm->n_nodes))) return;
-    DT_WARN("WORLD_SIZE = %s is ignored: MPI has started %d rank%s on %d node%s", text, run->nranks, run->nranks > 1 ? "s" : "", run->comm->n_nodes,
-            run->comm->n_nodes > 1 ? "s" : "");
+    DT_WARN("WORLD_SIZE = %s is ignored: MPI has started %d rank%s on %d node%s", text, run->nranks,
+            run->nranks > 1 ? "s" : "", run->comm->n_nodes, run->comm->n_nodes > 1 ? "s" : "");
 }
 
 static void describe(const dt_run *run)
 {
     char text[256];
     run->dev.ops->describe(&run->dev, text, sizeof text);
-    DT_INFO("%s on %d rank%s, %d node%s; device %s", run->cfg.run_task, run->nranks, run->nranks > 1 ? "s" : "", run->comm->n_nodes, run->comm->n_nodes > 1 ? "s" : "", text);
-    DT_INFO("model: %" PRId64 " parameters in %d units, %s; zero.stage %d", run_n_param(run), run->n_units, dt_dtype_name(run->model_opt.dtype), run->stage);
-    DT_INFO("batch: train_batch_size %" PRId64 " = micro_batch_size %" PRId64 " x gradient_accumulation_steps %" PRId64 " x %d rank%s", run->batching.train_batch_size,
-            run->batching.micro_batch_size, run->batching.accumulation, run->nranks, run->nranks > 1 ? "s" : "");
+    DT_INFO("%s on %d rank%s, %d node%s; device %s", run->cfg.run_task, run->nranks, run->nranks > 1 ? "s" : "",
+            run->comm->n_nodes, run->comm->n_nodes > 1 ? "s" : "", text);
+    DT_INFO("model: %" PRId64 " parameters in %d units, %s; zero.stage %d", run_n_param(run), run->n_units,
+            dt_dtype_name(run->model_opt.dtype), run->stage);
+    DT_INFO("batch: train_batch_size %" PRId64 " = micro_batch_size %" PRId64 " x gradient_accumulation_steps %" PRId64
+            " x %d rank%s",
+            run->batching.train_batch_size, run->batching.micro_batch_size, run->batching.accumulation, run->nranks,
+            run->nranks > 1 ? "s" : "");
     if (run->train) {
         const dt_data_info *info = dt_loader_info(run->train);
-        DT_INFO("train: %" PRId64 " samples, %" PRId64 " tokens, %" PRId64 " steps per epoch; %" PRId64 " steps in total", info->n_samples, info->n_tokens,
-                info->steps_per_epoch, run->total_steps);
-        if (info->n_dropped) DT_WARN("[data] train: %" PRId64 " samples have no target and are left out", info->n_dropped);
+        DT_INFO("train: %" PRId64 " samples, %" PRId64 " tokens, %" PRId64 " steps per epoch; %" PRId64
+                " steps in total",
+                info->n_samples, info->n_tokens, info->steps_per_epoch, run->total_steps);
+        if (info->n_dropped)
+            DT_WARN("[data] train: %" PRId64 " samples have no target and are left out", info->n_dropped);
     }
     if (run->valid) DT_INFO("validation: %" PRId64 " samples", dt_loader_info(run->valid)->n_samples);
 }
@@ -90,7 +103,8 @@ static dt_err at_key(const dt_run *run, const char *section, const char *key, dt
 
 static dt_err open_device(dt_run *run, int local_rank, int n_threads)
 {
-    return at_key(run, "run", "device", dt_device_open(&run->dev, run->cfg.run_device, local_rank, n_threads, &run->ledger));
+    return at_key(run, "run", "device",
+                  dt_device_open(&run->dev, run->cfg.run_device, local_rank, n_threads, &run->ledger));
 }
 
 /* All that can be wrong with what the user asks for, looked for on every rank and reported at once. */
@@ -102,13 +116,16 @@ static dt_err open_all(dt_run *run)
     dt_config_where(&run->cfg, "run", "threads", where, sizeof where);
     dt_mistakes_add(m, dt_comm_threads(run->comm, run->cfg.run_threads, where, &n_threads));
     run_open_config_objects(run);
-    if (!dt_config_doubted(&run->cfg, "comm", "backend")) dt_mistakes_add(m, at_key(run, "comm", "backend", dt_comm_has_backend(run->cfg.comm_backend)));
-    if (n_threads > 0 && !dt_config_doubted(&run->cfg, "run", "device")) dt_mistakes_add(m, open_device(run, run->comm->local_rank, n_threads));
+    if (!dt_config_doubted(&run->cfg, "comm", "backend"))
+        dt_mistakes_add(m, at_key(run, "comm", "backend", dt_comm_has_backend(run->cfg.comm_backend)));
+    if (n_threads > 0 && !dt_config_doubted(&run->cfg, "run", "device"))
+        dt_mistakes_add(m, open_device(run, run->comm->local_rank, n_threads));
     run_open_data(run);
     if (run->n_units > 0) dt_mistakes_add(m, run_settle_tokenizer(run));
     dt_mistakes_add(m, run_best_check(run));
     const bool dir = run->comm->rank > 0 || run_check_settings(run);
-    if (dir && run->n_units > 0 && run->only_check) dt_mistakes_add(m, run_choose_checkpoint(run)); /* a run does so once the directory is its own */
+    /* a run does so once the directory is its own */
+    if (dir && run->n_units > 0 && run->only_check) dt_mistakes_add(m, run_choose_checkpoint(run));
     if (strcmp(run->cfg.zero_stage, "auto")) dt_mistakes_add(m, run_check_memory(run, run->comm->local_nranks));
     return run_agree(run, dt_mistakes_end(m));
 }
@@ -130,7 +147,8 @@ static dt_err prepare(dt_run *run)
 static dt_err write_trace(dt_run *run)
 {
     char *path = NULL;
-    if (asprintf(&path, "%s/trace.json", run->cfg.run_output_dir) < 0) return dt_fail(DT_ERR_MEMORY, "no memory for a path");
+    if (asprintf(&path, "%s/trace.json", run->cfg.run_output_dir) < 0)
+        return dt_fail(DT_ERR_MEMORY, "no memory for a path");
     const dt_err err = dt_timeline_write(run->timeline, run->comm, path);
     free(path);
     return err;
@@ -141,7 +159,9 @@ static dt_err export_result(dt_run *run, const progress *p)
     const dt_err err = run_export(run);
     if (err != DT_ERR_STOP) return err;
     dt_error_clear();
-    return dt_fail(err, "stopped by a signal while the model was exported: step %" PRId64 " of %" PRId64 " is done and saved; start it again to export",
+    return dt_fail(err,
+                   "stopped by a signal while the model was exported: step %" PRId64 " of %" PRId64
+                   " is done and saved; start it again to export",
                    p->step, run->total_steps);
 }
 
@@ -162,7 +182,8 @@ static dt_err train(dt_run *run)
     if ((err != DT_OK && err != DT_ERR_STOP) || !run->cfg.log_trace || !*run->cfg.run_output_dir) return err;
     const dt_err traced = write_trace(run);
     if (err == DT_OK || traced == DT_ERR_COMM) return traced;
-    return dt_comm_agree(run->comm, err); /* main asks the last vote whether all leave together, and the trace has voted since the stop */
+    /* main asks the last vote whether all leave together, and the trace has voted since the stop */
+    return dt_comm_agree(run->comm, err);
 }
 
 /* Rank 0 reads files of any size alone. All vote every now and then meanwhile: as long as rank 0 gets on, all show
@@ -228,7 +249,8 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
     DT_TRY(dt_timeline_open(&run->timeline, &run->phase, run->cfg.log_trace));
     DT_TRY(prepare(run));
     if (mode == DT_MODE_CHECK) {
-        /* Rank 0 reads files of any size alone and nothing is exchanged meanwhile: comm.timeout says nothing about how long that may take. */
+        /* Rank 0 reads files of any size alone and nothing is exchanged meanwhile: comm.timeout says nothing about how
+         * long that may take. */
         dt_watchdog_stop(run->watchdog);
         run->watchdog = NULL;
         DT_TRY(dt_comm_agree(comm, comm->rank ? DT_OK : run_check_files(run)));
@@ -236,7 +258,8 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
         return DT_OK;
     }
     if (run->cfg.data_verify) DT_TRY(verify_data(run));
-    if (*run->cfg.run_output_dir) DT_TRY(dt_lock_take(&run->lock, comm, run->cfg.run_output_dir, run->force, &run->phase));
+    if (*run->cfg.run_output_dir)
+        DT_TRY(dt_lock_take(&run->lock, comm, run->cfg.run_output_dir, run->force, &run->phase));
     DT_TRY(run_agree(run, run_choose_checkpoint(run)));
     DT_TRY(dt_comm_agree(comm, run_plan_stage(run, run->stage, run->nranks, comm->local_nranks, &plan)));
     DT_TRY(run_open_states(run));

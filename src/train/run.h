@@ -10,29 +10,34 @@ typedef struct progress {
     int64_t step, samples, tokens; /* supersteps done, samples and tokens seen */
     int64_t updates;               /* of them, those that changed the weights */
     int64_t saved_step;            /* newest checkpoint of this run, -1: none */
-    int64_t data_step;             /* the loader's step of superstep `step`: differs after a resume with another batch size */
+    /* the loader's step of superstep `step`: differs after a resume with another batch size */
+    int64_t data_step;
     int64_t skipped_in_row;
-    bool validation_due;           /* this step's was put off, or did not come to its end */
-    int64_t best_step;             /* of the best validation, 0: none */
-    double best_metric;            /* its metric */
-    int64_t n_not_better;          /* validations since that were not better */
+    bool validation_due;  /* this step's was put off, or did not come to its end */
+    int64_t best_step;    /* of the best validation, 0: none */
+    double best_metric;   /* its metric */
+    int64_t n_not_better; /* validations since that were not better */
 } progress;
 
 static inline bool run_is_eval(const dt_config *cfg) { return !strcmp(cfg->run_task, "eval"); }
 
-/* setup.c: the parts of opening a run, from the configuration. The first two are local; what is wrong joins run->mistakes, and the rest is opened
- * all the same. */
+/* setup.c: the parts of opening a run, from the configuration. The first two are local; what is wrong joins
+ * run->mistakes, and the rest is opened all the same. */
 void run_open_config_objects(dt_run *run); /* batch sizes, model configuration, units, options */
 void run_open_data(dt_run *run);           /* loaders, number of steps, schedule */
-dt_err run_settle_stage(dt_run *run, int ranks_per_node, size_t free_bytes); /* zero.stage = auto: the same on all ranks; collective */
-dt_err run_open_states(dt_run *run);         /* zero, model, buffers: collective, agreed */
+/* zero.stage = auto: the same on all ranks; collective */
+dt_err run_settle_stage(dt_run *run, int ranks_per_node, size_t free_bytes);
+dt_err run_open_states(dt_run *run); /* zero, model, buffers: collective, agreed */
 
 dt_err run_betas(const dt_config *cfg, double *beta1, double *beta2); /* [optimizer] betas: two numbers in [0, 1) */
 
 /* check.c */
-bool run_check_settings(dt_run *run); /* the rest that rank 0 can know at start; into run->mistakes. Can output_dir be used? */
-dt_err run_check_memory(const dt_run *run, int ranks_per_node);              /* does the plan fit into what is free? local */
-dt_err run_check_files(dt_run *run);                                         /* --check: all that would be read, to the last byte; rank 0 */
+/* the rest that rank 0 can know at start; into run->mistakes. Can output_dir be used? */
+bool run_check_settings(dt_run *run);
+/* does the plan fit into what is free? local */
+dt_err run_check_memory(const dt_run *run, int ranks_per_node);
+/* --check: all that would be read, to the last byte; rank 0 */
+dt_err run_check_files(dt_run *run);
 
 #define RUN_USABLE 0.9 /* of the free memory: the rest is for the system and for fragmentation */
 
@@ -41,57 +46,73 @@ int64_t run_n_param(const dt_run *run);
 double run_checkpoint_nbytes(const dt_run *run); /* weights and two moments, each fp32 */
 
 /* plan.c: bytes by category of a rank at a stage, as run_open_states would allocate. */
-typedef struct stage_plan { dt_zero_plan zero; size_t bytes[DT_N_MEMCAT], total; } stage_plan;
+typedef struct stage_plan {
+    dt_zero_plan zero;
+    size_t bytes[DT_N_MEMCAT], total;
+} stage_plan;
 dt_err run_plan_stage(const dt_run *run, int stage, int nranks, int ranks_per_node, stage_plan *plan);
 void run_compare_plan(dt_run *run, const stage_plan *plan); /* with what is allocated now; logs both */
 
 /* stop.c: when a run ends early. Everything but run_agree is local. */
 enum { STOP_NO, STOP_TIME_LIMIT, STOP_SIGNAL };
-void run_stop_open(dt_run *run);                       /* where the time ends, if anywhere */
-void run_stop_estimate(dt_run *run);                   /* how long the first save may take, from the plan */
-void run_stop_measure(dt_run *run, double save_s);     /* a save took so long */
+void run_stop_open(dt_run *run);                        /* where the time ends, if anywhere */
+void run_stop_estimate(dt_run *run);                    /* how long the first save may take, from the plan */
+void run_stop_measure(dt_run *run, double save_s);      /* a save took so long */
 int run_stop_request(const dt_run *run, double more_s); /* would a save still fit after more_s seconds? */
 const char *run_stop_name(const dt_run *run, int stop); /* "a signal", "run.time_limit", "the end of the Slurm job" */
-dt_err run_agree(dt_run *run, dt_err err);             /* dt_comm_agree; a signal ends a run that is still starting. Collective */
+/* dt_comm_agree; a signal ends a run that is still starting. Collective */
+dt_err run_agree(dt_run *run, dt_err err);
 
 /* changes.c: what differs from the run that wrote a checkpoint is reported or refused (DT_ERR_USAGE); local. */
 dt_err run_check_changes(const dt_run *run, const char *path, const dt_ckpt_meta *meta);
-dt_err run_same_settings(const dt_run *run, const char *path, const dt_ckpt_meta *meta, bool *same); /* nothing that would be reported? */
-/** The configuration in a checkpoint; keys that this version does not know are left out. Free it, also after an error. */
+/* nothing that would be reported? */
+dt_err run_same_settings(const dt_run *run, const char *path, const dt_ckpt_meta *meta, bool *same);
+/** The configuration in a checkpoint; keys that this version does not know are left out. Free it, also after an
+ *  error. */
 dt_err run_read_saved_config(dt_config *cfg, const char *path, const dt_ckpt_meta *meta);
 
 /* branch.c: local, on rank 0. */
-dt_err run_leave_branch(const char *output_dir, int64_t step); /* newer checkpoints are moved away, where there are any */
-dt_err run_finish_leaving(const char *output_dir);             /* what a kill interrupted */
+/* newer checkpoints are moved away, where there are any */
+dt_err run_leave_branch(const char *output_dir, int64_t step);
+dt_err run_finish_leaving(const char *output_dir); /* what a kill interrupted */
 
 /* best.c: the best validation, and when there have been enough that were not better. */
-typedef struct validation { dt_metric metrics[8]; int n; } validation;
-dt_err run_best_check(const dt_run *run);                          /* do the keys go together? Local, alike on all ranks */
+typedef struct validation {
+    dt_metric metrics[8];
+    int n;
+} validation;
+/* do the keys go together? Local, alike on all ranks */
+dt_err run_best_check(const dt_run *run);
 bool run_best_same_metric(const dt_config *a, const dt_config *b);
 void run_best_take(const dt_run *run, progress *p, const validation *v);
 bool run_best_is_new(const dt_run *run, const progress *p);        /* the best is of this step, and is to be kept */
 bool run_best_gives_up(const dt_run *run, const progress *p);      /* early stopping */
 dt_err run_best_settle(dt_run *run, progress *p, const char *dir); /* after resuming; collective, agreed */
 dt_err run_best_publish(dt_run *run, const progress *p, const char *dir); /* after a save; collective, agreed */
-dt_err run_best_load(dt_run *run, const progress *p);              /* at the end; collective, agreed */
+dt_err run_best_load(dt_run *run, const progress *p);                     /* at the end; collective, agreed */
 
 /* resume.c */
-dt_err run_choose_checkpoint(dt_run *run);         /* before anything is allocated; local, on rank 0 */
-dt_err run_resume(dt_run *run, progress *p);       /* collective, agreed */
-dt_err run_save(dt_run *run, progress *p);         /* collective, agreed */
-char *run_checkpoint_dir(const dt_run *run);       /* malloc'ed */
+dt_err run_choose_checkpoint(dt_run *run);   /* before anything is allocated; local, on rank 0 */
+dt_err run_resume(dt_run *run, progress *p); /* collective, agreed */
+dt_err run_save(dt_run *run, progress *p);   /* collective, agreed */
+char *run_checkpoint_dir(const dt_run *run); /* malloc'ed */
 
 /* export.c */
 dt_err run_settle_tokenizer(dt_run *run); /* [model] tokenizer, and into the configuration; local */
 dt_err run_export(dt_run *run);           /* what checkpoint.export asks for; collective, agreed */
 
-/* closing.c: what this start has done, where it is and what to do with it; rank 0. loop_s: time of the steps from `from` to `to`. */
+/* closing.c: what this start has done, where it is and what to do with it; rank 0. loop_s: time of the steps from
+ * `from` to `to`. */
 void run_say_closing(const dt_run *run, const progress *from, const progress *to, double loop_s);
 
 /* loop.c, evaluate.c: collective, agreed */
 dt_err run_loop(dt_run *run, progress *p);
-/** *stop: STOP_NO, or why all ranks left it before its end; then nothing was reported and v is empty. n_done of n micro-steps were done. */
-typedef struct validation_end { int stop; int64_t n_done, n; } validation_end;
+/** *stop: STOP_NO, or why all ranks left it before its end; then nothing was reported and v is empty. n_done of n
+ *  micro-steps were done. */
+typedef struct validation_end {
+    int stop;
+    int64_t n_done, n;
+} validation_end;
 dt_err run_validate(dt_run *run, int64_t step, validation *v, validation_end *end);
 dt_err run_evaluate(dt_run *run, int64_t step); /* task eval */
 

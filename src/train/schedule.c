@@ -12,9 +12,12 @@ int64_t dt_interval_steps(double value, int64_t total_steps)
 
 dt_err dt_intervals_check(const dt_config *cfg)
 {
-    const struct { const char *section, *key; double value; } intervals[] = {{"data", "validation_steps", cfg->data_validation_steps},
-                                                                           {"checkpoint", "save_steps", cfg->checkpoint_save_steps},
-                                                                           {"log", "logging_steps", cfg->log_logging_steps}};
+    const struct {
+        const char *section, *key;
+        double value;
+    } intervals[] = {{"data", "validation_steps", cfg->data_validation_steps},
+                     {"checkpoint", "save_steps", cfg->checkpoint_save_steps},
+                     {"log", "logging_steps", cfg->log_logging_steps}};
     char where[512];
     for (size_t i = 0; i < sizeof intervals / sizeof intervals[0]; i++)
         DT_CHECK(intervals[i].value < 1 || intervals[i].value == floor(intervals[i].value), DT_ERR_USAGE,
@@ -25,7 +28,8 @@ dt_err dt_intervals_check(const dt_config *cfg)
 
 static double scaled_peak(const dt_config *cfg, int64_t train_batch_size)
 {
-    const double base = cfg->optimizer_lr_base_batch_size ? (double)cfg->optimizer_lr_base_batch_size : (double)train_batch_size;
+    const double base =
+        cfg->optimizer_lr_base_batch_size ? (double)cfg->optimizer_lr_base_batch_size : (double)train_batch_size;
     const double ratio = (double)train_batch_size / base;
     if (!strcmp(cfg->optimizer_lr_scale_rule, "linear")) return cfg->optimizer_lr * ratio;
     if (!strcmp(cfg->optimizer_lr_scale_rule, "sqrt")) return cfg->optimizer_lr * sqrt(ratio);
@@ -35,10 +39,15 @@ static double scaled_peak(const dt_config *cfg, int64_t train_batch_size)
 void dt_schedule_make(dt_schedule *s, const dt_config *cfg, int64_t total_steps, int64_t train_batch_size)
 {
     const char *type = cfg->scheduler_type, *decay = cfg->scheduler_decay_type;
-    *s = (dt_schedule){.peak = scaled_peak(cfg, train_batch_size), .min_ratio = cfg->scheduler_min_lr_ratio, .total = total_steps};
-    s->type = !strcmp(type, "constant") ? DT_SCHED_CONSTANT : !strcmp(type, "linear") ? DT_SCHED_LINEAR : !strcmp(type, "cosine") ? DT_SCHED_COSINE : DT_SCHED_WSD;
+    *s = (dt_schedule){
+        .peak = scaled_peak(cfg, train_batch_size), .min_ratio = cfg->scheduler_min_lr_ratio, .total = total_steps};
+    s->type = !strcmp(type, "constant") ? DT_SCHED_CONSTANT
+              : !strcmp(type, "linear") ? DT_SCHED_LINEAR
+              : !strcmp(type, "cosine") ? DT_SCHED_COSINE
+                                        : DT_SCHED_WSD;
     s->decay = !strcmp(decay, "linear") ? DT_DECAY_LINEAR : !strcmp(decay, "cosine") ? DT_DECAY_COSINE : DT_DECAY_SQRT;
-    s->warmup = cfg->scheduler_warmup_steps ? cfg->scheduler_warmup_steps : (int64_t)ceil(cfg->scheduler_warmup_ratio * (double)total_steps);
+    s->warmup = cfg->scheduler_warmup_steps ? cfg->scheduler_warmup_steps
+                                            : (int64_t)ceil(cfg->scheduler_warmup_ratio * (double)total_steps);
     s->decay_steps = (int64_t)ceil(cfg->scheduler_decay_ratio * (double)total_steps);
 }
 
@@ -60,6 +69,8 @@ double dt_schedule_lr(const dt_schedule *s, int64_t done)
     const int64_t length = s->total - from;
     double p = length > 0 ? (double)(done - from) / (double)length : done >= s->total;
     p = p < 0 ? 0 : p > 1 ? 1 : p;
-    const int shape = s->type == DT_SCHED_COSINE ? DT_DECAY_COSINE : s->type == DT_SCHED_LINEAR ? DT_DECAY_LINEAR : (int)s->decay;
+    const int shape = s->type == DT_SCHED_COSINE   ? DT_DECAY_COSINE
+                      : s->type == DT_SCHED_LINEAR ? DT_DECAY_LINEAR
+                                                   : (int)s->decay;
     return s->peak * (s->min_ratio + (1 - s->min_ratio) * decay_shape(shape, p));
 }

@@ -1,5 +1,6 @@
-/* setup.c - from a configuration to everything that a run holds. What can be wrong is found here, before any step, and all of it in one go: a mistake
- * joins a list and the next is looked for; what depends on a key with a mistake is left out. */
+/* setup.c - from a configuration to everything that a run holds. What can be wrong is found here, before any step, and
+ * all of it in one go: a mistake joins a list and the next is looked for; what depends on a key with a mistake is left
+ * out. */
 #include "run.h"
 #include <inttypes.h>
 #include <math.h>
@@ -39,15 +40,20 @@ static void check_needed(dt_run *run)
         note(run, need(cfg, "model", "path", cfg->model_path, "a model to evaluate"));
     } else {
         if (run->comm) note(run, need(cfg, "data", "train", cfg->data_train, files)); /* not for --plan */
-        if (run->comm) note(run, need(cfg, "run", "output_dir", cfg->run_output_dir, "a directory for the run's files"));
+        if (run->comm)
+            note(run, need(cfg, "run", "output_dir", cfg->run_output_dir, "a directory for the run's files"));
     }
     note(run, check_stage(cfg));
 }
 
-/* A shape given beside path says which model the file is for: what differs from the model that is there is said, and path wins. */
+/* A shape given beside path says which model the file is for: what differs from the model that is there is said, and
+ * path wins. */
 static dt_err compare_shape(const dt_config *cfg, const dt_model_config *found)
 {
-    static const struct { const char *key; size_t at; } SIZES[] = {
+    static const struct {
+        const char *key;
+        size_t at;
+    } SIZES[] = {
         {"hidden_size", offsetof(dt_model_config, hidden_size)},
         {"intermediate_size", offsetof(dt_model_config, intermediate_size)},
         {"num_hidden_layers", offsetof(dt_model_config, num_hidden_layers)},
@@ -63,7 +69,8 @@ static dt_err compare_shape(const dt_config *cfg, const dt_model_config *found)
         memcpy(&want, (const char *)&given + SIZES[i].at, sizeof want);
         memcpy(&have, (const char *)found + SIZES[i].at, sizeof have);
         if (want != have)
-            DT_WARN("[model] %s = %" PRId64 " is not used: the model of path = %s has %" PRId64, SIZES[i].key, want, cfg->model_path, have);
+            DT_WARN("[model] %s = %" PRId64 " is not used: the model of path = %s has %" PRId64, SIZES[i].key, want,
+                    cfg->model_path, have);
     }
     dt_model_config_free(&given);
     return DT_OK;
@@ -88,7 +95,8 @@ dt_err run_betas(const dt_config *cfg, double *beta1, double *beta2)
 {
     char where[512], rest;
     const int n = sscanf(cfg->optimizer_betas, " %lf , %lf %c", beta1, beta2, &rest);
-    DT_CHECK(n == 2 && *beta1 >= 0 && *beta1 < 1 && *beta2 >= 0 && *beta2 < 1, DT_ERR_USAGE, "%s: expected two numbers from 0 to below 1, such as 0.9, 0.95, found '%s'",
+    DT_CHECK(n == 2 && *beta1 >= 0 && *beta1 < 1 && *beta2 >= 0 && *beta2 < 1, DT_ERR_USAGE,
+             "%s: expected two numbers from 0 to below 1, such as 0.9, 0.95, found '%s'",
              dt_config_where(cfg, "optimizer", "betas", where, sizeof where), cfg->optimizer_betas);
     return DT_OK;
 }
@@ -108,7 +116,9 @@ static dt_err check_length(const dt_run *run)
     const int64_t T = run->cfg.data_seq_len, P = run->mc.max_position_embeddings;
     if (T <= P) return DT_OK;
     dt_config_where(&run->cfg, "data", "seq_len", where, sizeof where);
-    DT_CHECK(run->mc.family != DT_GPT2, DT_ERR_USAGE, "%s: seq_len = %" PRId64 " but the model has max_position_embeddings = %" PRId64 " positions", where, T, P);
+    DT_CHECK(run->mc.family != DT_GPT2, DT_ERR_USAGE,
+             "%s: seq_len = %" PRId64 " but the model has max_position_embeddings = %" PRId64 " positions", where, T,
+             P);
     DT_WARN("%s: seq_len = %" PRId64 " is beyond max_position_embeddings = %" PRId64, where, T, P);
     return DT_OK;
 }
@@ -117,7 +127,8 @@ static void fill_zero_options(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
     const dt_dtype dtype = strcmp(cfg->precision_dtype, "bf16") ? DT_F32 : DT_BF16;
-    /* with one micro-step a gradient is written once, and rounded once (the model adds up in fp32): the parameters' type is enough */
+    /* with one micro-step a gradient is written once, and rounded once (the model adds up in fp32): the parameters'
+     * type is enough */
     const bool fp32_grads = dtype == DT_F32 || run->batching.accumulation > 1 || cfg->run_reproducible;
     run->zero_opt = (dt_zero_options){
         .stage = run->stage,
@@ -169,7 +180,8 @@ static dt_err resolve_batching(dt_run *run)
     DT_TRY(err);
     DT_CHECK(b.micro_batch_size * cfg->data_seq_len <= INT32_MAX, DT_ERR_USAGE,
              "%s: a micro-batch of %" PRId64 " samples of %" PRId64 " tokens has more than 2^31 tokens",
-             dt_config_where(cfg, "batch", "micro_batch_size", where, sizeof where), b.micro_batch_size, cfg->data_seq_len);
+             dt_config_where(cfg, "batch", "micro_batch_size", where, sizeof where), b.micro_batch_size,
+             cfg->data_seq_len);
     run->batching = b;
     return DT_OK;
 }
@@ -250,7 +262,8 @@ static dt_err count_steps(dt_run *run)
     const dt_data_info *info = dt_loader_info(run->train);
     DT_CHECK(info->steps_per_epoch > 0, DT_ERR_DATA, "%s: %" PRId64 " samples are not enough for one optimizer step",
              dt_config_where(&run->cfg, "data", "train", where, sizeof where), info->n_samples);
-    run->total_steps = run->cfg.run_max_steps ? run->cfg.run_max_steps : (int64_t)ceil(run->cfg.run_epochs * (double)info->steps_per_epoch);
+    run->total_steps = run->cfg.run_max_steps ? run->cfg.run_max_steps
+                                              : (int64_t)ceil(run->cfg.run_epochs * (double)info->steps_per_epoch);
     dt_schedule_make(&run->schedule, &run->cfg, run->total_steps, run->batching.train_batch_size);
     return DT_OK;
 }
@@ -258,7 +271,8 @@ static dt_err count_steps(dt_run *run)
 void run_open_data(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
-    if (!run_is_eval(cfg) && *cfg->data_train && is_known(cfg, "train")) note(run, open_loader(run, &run->train, "train", cfg->data_train, true));
+    if (!run_is_eval(cfg) && *cfg->data_train && is_known(cfg, "train"))
+        note(run, open_loader(run, &run->train, "train", cfg->data_train, true));
     if (*cfg->data_validation && is_known(cfg, "validation"))
         note(run, open_loader(run, &run->valid, "validation", cfg->data_validation, false));
     widen_model(run, run->train);
@@ -292,7 +306,9 @@ dt_err run_settle_stage(dt_run *run, int ranks_per_node, size_t free_bytes)
     /* Scratch depends on a node's processors and buffers on its number of ranks: the largest is taken by all. */
     DT_TRY(dt_comm_reduce_host_i64(run->comm, &stage, 1, DT_MAX));
     if (stage > 3)
-        return dt_fail(DT_ERR_MEMORY, "[zero] stage = auto: even stage 3 needs %s per rank, but %g of the free memory is %s; use more ranks or smaller micro-batches",
+        return dt_fail(DT_ERR_MEMORY,
+                       "[zero] stage = auto: even stage 3 needs %s per rank, but %g of the free memory is %s; use more "
+                       "ranks or smaller micro-batches",
                        dt_format_bytes((double)needed, need), RUN_USABLE, dt_format_bytes((double)budget, have));
     run->stage = run->zero_opt.stage = (int)stage;
     return dt_config_set(&run->cfg, "zero", "stage", (const char[2]){(char)('0' + stage), '\0'});
@@ -302,9 +318,11 @@ dt_err run_open_states(dt_run *run)
 {
     dt_phase_enter(&run->phase, "open", "");
     if (run->dev.ops->stream_create) DT_TRY(run->dev.ops->stream_create(&run->dev, &run->compute));
-    DT_TRY(dt_zero_open(&run->zero, &run->zero_opt, run->units, run->n_units, run->comm, &run->dev, run->compute, &run->phase));
+    DT_TRY(dt_zero_open(&run->zero, &run->zero_opt, run->units, run->n_units, run->comm, &run->dev, run->compute,
+                        &run->phase));
     run->source = dt_zero_source(run->zero);
-    dt_err err = dt_model_open(&run->model, &run->mc, &run->model_opt, run->units, run->n_units, &run->dev, &run->source, run->compute, &run->phase);
+    dt_err err = dt_model_open(&run->model, &run->mc, &run->model_opt, run->units, run->n_units, &run->dev,
+                               &run->source, run->compute, &run->phase);
     if (err == DT_OK) err = dt_task_buffers_alloc(&run->buffers, run->model_opt.max_tok, &run->ledger);
     return dt_comm_agree(run->comm, err);
 }

@@ -71,7 +71,8 @@ dt_err run_agree(dt_run *run, dt_err err)
 {
     if (err == DT_OK) err = dt_fault("start.agree");
     if (err == DT_OK && dt_signals_pending())
-        err = dt_fail(DT_ERR_STOP,
-                      "stopped by a signal while the run was starting, before its first step; start it again to continue");
+        err = dt_fail(
+            DT_ERR_STOP,
+            "stopped by a signal while the run was starting, before its first step; start it again to continue");
     return dt_comm_agree(run->comm, err);
 }

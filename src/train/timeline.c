@@ -1,4 +1,5 @@
-/* timeline.c - one listener on the phase serves both the breakdown of a step and the trace: a change of phase ends one span and begins the next. */
+/* timeline.c - one listener on the phase serves both the breakdown of a step and the trace: a change of phase ends one
+ * span and begins the next. */
 #include "dtrain/train.h"
 #include "dtrain/io.h"
 #include <errno.h>
@@ -9,7 +10,10 @@
 
 enum { N_EVENTS = 65536 };
 
-typedef struct event { double begin_s, end_s; const char *name, *unit; } event;
+typedef struct event {
+    double begin_s, end_s;
+    const char *name, *unit;
+} event;
 
 struct dt_timeline {
     dt_phase *phase;
@@ -24,9 +28,13 @@ const char *const dt_time_group_names[DT_N_TIME] = {"read", "forward", "backward
 
 static int group_of(const char *name)
 {
-    static const struct { const char *name; dt_time_group group; } table[] = {
-        {"read", DT_TIME_READ},     {"forward", DT_TIME_FORWARD}, {"head", DT_TIME_BACKWARD}, {"backward", DT_TIME_BACKWARD}, {"reduce", DT_TIME_COMM},
-        {"gather", DT_TIME_COMM},   {"update", DT_TIME_UPDATE},   {"norm", DT_TIME_UPDATE},   {"agree", DT_TIME_AGREE},
+    static const struct {
+        const char *name;
+        dt_time_group group;
+    } table[] = {
+        {"read", DT_TIME_READ},         {"forward", DT_TIME_FORWARD}, {"head", DT_TIME_BACKWARD},
+        {"backward", DT_TIME_BACKWARD}, {"reduce", DT_TIME_COMM},     {"gather", DT_TIME_COMM},
+        {"update", DT_TIME_UPDATE},     {"norm", DT_TIME_UPDATE},     {"agree", DT_TIME_AGREE},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         if (!strcmp(table[i].name, name)) return table[i].group;
@@ -67,13 +75,14 @@ void dt_timeline_take(dt_timeline *t, double group_s[DT_N_TIME])
 static void put_names(FILE *f, const dt_comm *comm)
 {
     const int rank = comm->rank;
-    fprintf(f, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d on %s\"}},\n", rank, rank, comm->host);
+    fprintf(f, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d on %s\"}},\n", rank,
+            rank, comm->host);
     fprintf(f, "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"sort_index\":%d}},\n", rank, rank);
     fprintf(f, "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":0,\"args\":{\"name\":\"phases\"}}", rank);
 }
 
-/* This rank's events as JSON objects joined by commas; malloc'ed. Times in microseconds since the timeline was opened. Names of hosts, phases and units hold
- * nothing that JSON would have escaped. */
+/* This rank's events as JSON objects joined by commas; malloc'ed. Times in microseconds since the timeline was opened.
+ * Names of hosts, phases and units hold nothing that JSON would have escaped. */
 static char *events_text(const dt_timeline *t, const dt_comm *comm)
 {
     char *text = NULL;
@@ -85,15 +94,19 @@ static char *events_text(const dt_timeline *t, const dt_comm *comm)
     for (long long i = first; i < t->n_events; i++) {
         const event *e = &t->events[i % N_EVENTS];
         const bool named = e->unit && *e->unit;
-        fprintf(f, ",\n{\"name\":\"%s%s%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":0}", e->name, named ? " " : "",
-                named ? e->unit : "", e->name, (e->begin_s - t->open_s) * 1e6, (e->end_s - e->begin_s) * 1e6, comm->rank);
+        fprintf(f, ",\n{\"name\":\"%s%s%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":0}",
+                e->name, named ? " " : "", named ? e->unit : "", e->name, (e->begin_s - t->open_s) * 1e6,
+                (e->end_s - e->begin_s) * 1e6, comm->rank);
     }
     if (fclose(f) == 0) return text;
     free(text);
     return NULL;
 }
 
-typedef struct merged { FILE *f; int rank; } merged; /* rank: of the text that was added last */
+typedef struct merged {
+    FILE *f;
+    int rank;
+} merged; /* rank: of the text that was added last */
 
 /* Rank 0: one rank's text after the other goes to the file. Whether it could be written is asked when it is closed. */
 static dt_err add_text(void *ctx, int rank, const char *part, size_t nbytes)

@@ -1,9 +1,10 @@
-/* watchdog.c - no rank waits for ever. Every rank has its own watchdog, for a rank that waits in a collective looks the same from outside as the one
- * that it waits for; the line that each prints tells them apart. They print first and abort a moment later, so that all have spoken.
+/* watchdog.c - no rank waits for ever. Every rank has its own watchdog, for a rank that waits in a collective looks the
+ * same from outside as the one that it waits for; the line that each prints tells them apart. They print first and
+ * abort a moment later, so that all have spoken.
  *
- * Time is counted in the watchdog's own ticks: one that took much longer than asked means that this process stood still (SIGSTOP, Slurm's suspend, a
- * machine that slept), and so did the work. A job that is suspended whole goes on where it was; of one that is suspended in part, the other ranks do
- * wait, tick, and end the job after comm.timeout. */
+ * Time is counted in the watchdog's own ticks: one that took much longer than asked means that this process stood still
+ * (SIGSTOP, Slurm's suspend, a machine that slept), and so did the work. A job that is suspended whole goes on where it
+ * was; of one that is suspended in part, the other ranks do wait, tick, and end the job after comm.timeout. */
 #include "dtrain/train.h"
 #include <pthread.h>
 #include <stdlib.h>
@@ -31,21 +32,25 @@ static bool wait_or_stop(dt_watchdog *w, double s)
     until.tv_nsec += (long)((s - (double)(time_t)s) * 1e9);
     if (until.tv_nsec >= 1000000000L) until.tv_sec++, until.tv_nsec -= 1000000000L;
     pthread_mutex_lock(&w->mutex);
-    while (!w->stop && pthread_cond_timedwait(&w->wake, &w->mutex, &until) == 0) {}
+    while (!w->stop && pthread_cond_timedwait(&w->wake, &w->mutex, &until) == 0) {
+    }
     const bool stop = w->stop;
     pthread_mutex_unlock(&w->mutex);
     return stop;
 }
 
-/* Seconds without progress, after a tick that took tick_s where pause_s were asked for. A tick on a busy machine may take longer, too: up to twice the
- * time is believed. */
+/* Seconds without progress, after a tick that took tick_s where pause_s were asked for. A tick on a busy machine may
+ * take longer, too: up to twice the time is believed. */
 static double count_idle(dt_watchdog *w, double tick_s, double pause_s)
 {
     const double since_s = atomic_load(&w->phase->since_s), most_s = 2 * pause_s;
     if (tick_s > most_s + STOOD_STILL_S)
-        DT_INFO("this process stood still for %.0f s (stopped or suspended); comm.timeout does not count them", tick_s - pause_s);
-    if (since_s != w->seen_since_s) w->idle_s = 0;
-    else w->idle_s += tick_s < most_s ? tick_s : most_s;
+        DT_INFO("this process stood still for %.0f s (stopped or suspended); comm.timeout does not count them",
+                tick_s - pause_s);
+    if (since_s != w->seen_since_s)
+        w->idle_s = 0;
+    else
+        w->idle_s += tick_s < most_s ? tick_s : most_s;
     w->seen_since_s = since_s;
     return w->idle_s;
 }
@@ -58,9 +63,10 @@ static void *watch(void *arg)
         now_s = dt_now_s();
         const double idle_s = count_idle(w, now_s - last_s, pause_s);
         if (idle_s <= w->timeout_s) continue;
-        dt_log(DT_LOG_ERROR, "no progress for %.0f s (comm.timeout): host %s, step %lld, phase %s%s%s, collective %lld", idle_s, w->comm->host,
-               (long long)atomic_load(&w->phase->step), atomic_load(&w->phase->name), *atomic_load(&w->phase->unit) ? ", unit " : "",
-               atomic_load(&w->phase->unit), (long long)atomic_load(&w->comm->sequence));
+        dt_log(DT_LOG_ERROR, "no progress for %.0f s (comm.timeout): host %s, step %lld, phase %s%s%s, collective %lld",
+               idle_s, w->comm->host, (long long)atomic_load(&w->phase->step), atomic_load(&w->phase->name),
+               *atomic_load(&w->phase->unit) ? ", unit " : "", atomic_load(&w->phase->unit),
+               (long long)atomic_load(&w->comm->sequence));
         if (wait_or_stop(w, SPEAK_FIRST_S)) break;
         dt_comm_abort(dt_exit_code(DT_ERR_COMM));
     }

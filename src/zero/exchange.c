@@ -1,8 +1,9 @@
 /* exchange.c - a unit's reduce-scatter and all-gather, in buckets, and the order of the two streams.
  *
- * A bucket bounds what one collective moves, so that a transport's own staging stays small and a later small exchange does not wait behind a
- * large one. A unit within the bucket goes straight from its buffer. A larger one is cut along the shards, columns a .. a+count-1 of each; these
- * lie shard_len apart, and collectives want them side by side, so they pass through the bucket: one more copy, only where a limit asks for it. */
+ * A bucket bounds what one collective moves, so that a transport's own staging stays small and a later small exchange
+ * does not wait behind a large one. A unit within the bucket goes straight from its buffer. A larger one is cut along
+ * the shards, columns a .. a+count-1 of each; these lie shard_len apart, and collectives want them side by side, so
+ * they pass through the bucket: one more copy, only where a limit asks for it. */
 #include "zero_impl.h"
 
 dt_err zero_comm_after_compute(dt_zero *z)
@@ -29,7 +30,8 @@ dt_err zero_sync(dt_zero *z)
 }
 
 /** Move columns a .. a+count-1 of all shards between a whole buffer and the bucket, where they lie side by side. */
-static dt_err copy_columns(dt_zero *z, void *whole, int64_t shard_len, int64_t a, int64_t count, size_t elem_size, bool to_bucket)
+static dt_err copy_columns(dt_zero *z, void *whole, int64_t shard_len, int64_t a, int64_t count, size_t elem_size,
+                           bool to_bucket)
 {
     for (int r = 0; r < z->comm->nranks; r++) {
         char *in_whole = (char *)whole + (size_t)(r * shard_len + a) * elem_size;
@@ -40,21 +42,21 @@ static dt_err copy_columns(dt_zero *z, void *whole, int64_t shard_len, int64_t a
     return DT_OK;
 }
 
-dt_err zero_reduce_unit(dt_zero *z, int u, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt, bool accumulate,
-                        dt_err err)
+dt_err zero_reduce_unit(dt_zero *z, int u, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
+                        bool accumulate, dt_err err)
 {
     const int64_t shard_len = z->lay.units[u].shards.shard_len, most = z->lay.reduce_per_rank;
     const bool ordered = z->opt.reproducible;
     if (shard_len <= most || z->comm->nranks == 1)
-        return zero_first_err(
-            err, dt_comm_reduce_scatter(z->comm, send, send_dt, recv, recv_dt, shard_len, accumulate, ordered, z->comm_stream));
+        return zero_first_err(err, dt_comm_reduce_scatter(z->comm, send, send_dt, recv, recv_dt, shard_len, accumulate,
+                                                          ordered, z->comm_stream));
 
     for (int64_t a = 0; a < shard_len && err != DT_ERR_COMM; a += most) {
         const int64_t count = shard_len - a < most ? shard_len - a : most;
         char *to = (char *)recv + (size_t)a * dt_dtype_size(recv_dt);
         err = zero_first_err(err, copy_columns(z, (void *)send, shard_len, a, count, dt_dtype_size(send_dt), true));
-        err = zero_first_err(err, dt_comm_reduce_scatter(z->comm, z->bucket.ptr, send_dt, to, recv_dt, count, accumulate, ordered,
-                                                         z->comm_stream));
+        err = zero_first_err(err, dt_comm_reduce_scatter(z->comm, z->bucket.ptr, send_dt, to, recv_dt, count,
+                                                         accumulate, ordered, z->comm_stream));
     }
     return err;
 }
@@ -64,13 +66,16 @@ dt_err zero_gather_unit(dt_zero *z, int u, const void *send, void *whole, dt_dty
     const int64_t shard_len = z->lay.units[u].shards.shard_len, most = z->lay.gather_per_rank;
     const size_t elem_size = dt_dtype_size(dt);
     if (shard_len <= most || z->comm->nranks == 1)
-        return zero_first_err(err, dt_comm_all_gather(z->comm, send, whole, (size_t)shard_len * elem_size, z->comm_stream));
+        return zero_first_err(err,
+                              dt_comm_all_gather(z->comm, send, whole, (size_t)shard_len * elem_size, z->comm_stream));
 
     for (int64_t a = 0; a < shard_len && err != DT_ERR_COMM; a += most) {
         const int64_t count = shard_len - a < most ? shard_len - a : most;
         const char *from = (const char *)send + (size_t)a * elem_size;
-        err = zero_first_err(err, dt_comm_all_gather(z->comm, from, z->bucket.ptr, (size_t)count * elem_size, z->comm_stream));
-        if (err != DT_ERR_COMM) err = zero_first_err(err, copy_columns(z, whole, shard_len, a, count, elem_size, false));
+        err = zero_first_err(
+            err, dt_comm_all_gather(z->comm, from, z->bucket.ptr, (size_t)count * elem_size, z->comm_stream));
+        if (err != DT_ERR_COMM)
+            err = zero_first_err(err, copy_columns(z, whole, shard_len, a, count, elem_size, false));
     }
     return err;
 }

@@ -1,9 +1,9 @@
 /* grads.c - what grads_acquire and grads_release do, and the norm.
  *
- * Full gradients (stages 0 and 1): backward writes where they stay, adds in later micro-steps, and the last one reduces them in place. Shards
- * (stages 2 and 3, and every stage in reproducible mode): backward writes the micro-step's gradients into the unit's place in the ring, and
- * release adds their sum over the ranks to the owned shard. A ring slot has been another unit's before, so what no trainable tensor covers is
- * cleared before it is sent. */
+ * Full gradients (stages 0 and 1): backward writes where they stay, adds in later micro-steps, and the last one reduces
+ * them in place. Shards (stages 2 and 3, and every stage in reproducible mode): backward writes the micro-step's
+ * gradients into the unit's place in the ring, and release adds their sum over the ranks to the owned shard. A ring
+ * slot has been another unit's before, so what no trainable tensor covers is cleared before it is sent. */
 #include "zero_impl.h"
 #include <math.h>
 #include <string.h>
@@ -11,13 +11,15 @@
 static bool overlap(const zero_layout *l, int a, int b)
 {
     const zero_unit_layout *ua = &l->units[a], *ub = &l->units[b];
-    return ua->grad_place < ub->grad_place + ub->shards.padded_len && ub->grad_place < ua->grad_place + ua->shards.padded_len;
+    return ua->grad_place < ub->grad_place + ub->shards.padded_len &&
+           ub->grad_place < ua->grad_place + ua->shards.padded_len;
 }
 
 static dt_err wait_reduced(dt_zero *z, int u)
 {
     zero_unit_state *s = &z->state[u];
-    if (s->reduce_pending && z->comm_stream != z->compute) DT_TRY(z->dev->ops->event_wait(z->dev, s->reduced, z->compute));
+    if (s->reduce_pending && z->comm_stream != z->compute)
+        DT_TRY(z->dev->ops->event_wait(z->dev, s->reduced, z->compute));
     s->reduce_pending = false;
     return DT_OK;
 }
@@ -38,21 +40,22 @@ static dt_err free_place(dt_zero *z, int u)
 dt_err zero_grads_acquire(void *self, int u, dt_unit_view *view)
 {
     dt_zero *z = self;
-    DT_CHECK(u >= 0 && u < z->n_units && z->lay.has_grads, DT_ERR_ARG, "gradients of unit %d of %d in a model that is %s", u,
-             z->n_units, z->lay.has_grads ? "trained" : "frozen");
+    DT_CHECK(u >= 0 && u < z->n_units && z->lay.has_grads, DT_ERR_ARG,
+             "gradients of unit %d of %d in a model that is %s", u, z->n_units,
+             z->lay.has_grads ? "trained" : "frozen");
     zero_unit_state *s = &z->state[u];
     DT_CHECK(z->in_micro, DT_ERR_ARG, "gradients of unit %s acquired outside a micro-step (dt_zero_begin_micro)",
              z->units[u].name);
-    DT_CHECK(s->micro_done != z->micro_serial, DT_ERR_ARG, "gradients of unit %s acquired again after they were complete",
-             z->units[u].name);
+    DT_CHECK(s->micro_done != z->micro_serial, DT_ERR_ARG,
+             "gradients of unit %s acquired again after they were complete", z->units[u].name);
     if (s->grads_held == 0) {
         DT_TRY(wait_reduced(z, u));
         if (!z->lay.whole_grads) DT_TRY(free_place(z, u));
     }
     s->grads_held++;
     *view = (dt_unit_view){.dtype = z->lay.grad_dtype, .accumulate = z->lay.whole_grads && !z->first_micro};
-    view->data =
-        z->lay.whole_grads ? zero_grad_at(z, u, 0) : zero_at(&z->grad_ring, z->lay.units[u].grad_place, z->lay.grad_dtype);
+    view->data = z->lay.whole_grads ? zero_grad_at(z, u, 0)
+                                    : zero_at(&z->grad_ring, z->lay.units[u].grad_place, z->lay.grad_dtype);
     return DT_OK;
 }
 
@@ -66,21 +69,22 @@ static dt_err clear_gaps(dt_zero *z, int u, void *grads)
         const zero_run *run = &z->lay.runs[ul->first_run + k];
         const int64_t to = k < ul->n_runs ? run->start : ul->shards.padded_len;
         if (to > from)
-            DT_TRY(
-                z->dev->ops->zero(z->dev, (char *)grads + (size_t)from * elem_size, (size_t)(to - from) * elem_size, z->compute));
+            DT_TRY(z->dev->ops->zero(z->dev, (char *)grads + (size_t)from * elem_size, (size_t)(to - from) * elem_size,
+                                     z->compute));
         if (k < ul->n_runs) from = run->start + run->len;
     }
     return DT_OK;
 }
 
-/** Full gradients, last micro-step: the sum lands in the own place; at stage 0 it is gathered at once, beside the rest of backward, or by the
- *  update (sums_stay). */
+/** Full gradients, last micro-step: the sum lands in the own place; at stage 0 it is gathered at once, beside the rest
+ *  of backward, or by the update (sums_stay). */
 static dt_err reduce_in_place(dt_zero *z, int u, dt_err err)
 {
     void *whole = zero_grad_at(z, u, 0), *own = zero_grad_at(z, u, zero_own(z, u));
     err = zero_first_err(err, zero_comm_after_compute(z));
     err = zero_reduce_unit(z, u, whole, z->lay.grad_dtype, own, z->lay.grad_dtype, false, err);
-    if (z->lay.whole_opt && !z->sums_stay && err != DT_ERR_COMM) err = zero_gather_unit(z, u, own, whole, z->lay.grad_dtype, err);
+    if (z->lay.whole_opt && !z->sums_stay && err != DT_ERR_COMM)
+        err = zero_gather_unit(z, u, own, whole, z->lay.grad_dtype, err);
     return err;
 }
 
@@ -89,14 +93,15 @@ static dt_err reduce_from_ring(dt_zero *z, int u, dt_err err)
     void *micro = zero_at(&z->grad_ring, z->lay.units[u].grad_place, z->lay.grad_dtype);
     err = zero_first_err(err, clear_gaps(z, u, micro));
     err = zero_first_err(err, zero_comm_after_compute(z));
-    return zero_reduce_unit(z, u, micro, z->lay.grad_dtype, zero_grad_at(z, u, zero_own(z, u)), z->lay.grad_kept, !z->first_micro,
-                            err);
+    return zero_reduce_unit(z, u, micro, z->lay.grad_dtype, zero_grad_at(z, u, zero_own(z, u)), z->lay.grad_kept,
+                            !z->first_micro, err);
 }
 
 dt_err zero_grads_release(void *self, int u)
 {
     dt_zero *z = self;
-    DT_CHECK(u >= 0 && u < z->n_units && z->state[u].grads_held > 0, DT_ERR_ARG, "gradients of unit %d released but not held", u);
+    DT_CHECK(u >= 0 && u < z->n_units && z->state[u].grads_held > 0, DT_ERR_ARG,
+             "gradients of unit %d released but not held", u);
     zero_unit_state *s = &z->state[u];
     if (--s->grads_held > 0) return DT_OK;
     s->micro_done = z->micro_serial;
@@ -115,7 +120,8 @@ dt_err zero_gather_columns(dt_zero *z, int u, int64_t a, int64_t count, dt_err e
 {
     const zero_place before = zero_enter(z, "gather", z->units[u].name);
     const void *own = zero_grad_at(z, u, zero_own(z, u) + a);
-    err = zero_first_err(err, dt_comm_all_gather(z->comm, own, z->bucket.ptr, (size_t)count * dt_dtype_size(z->lay.grad_kept), z->comm_stream));
+    err = zero_first_err(err, dt_comm_all_gather(z->comm, own, z->bucket.ptr,
+                                                 (size_t)count * dt_dtype_size(z->lay.grad_kept), z->comm_stream));
     zero_leave(z, before);
     return err;
 }
@@ -141,7 +147,7 @@ dt_err zero_check_complete(const dt_zero *z)
     return DT_OK;
 }
 
-/* ---- sum of squares ------------------------------------------------------------------------------------------------ */
+/* ---- sum of squares ---------------------------------------------------------------------------------------------- */
 
 typedef enum square_op { ABS_MAX, SUM_SQUARES, SUM_SQUARES_FIXED } square_op;
 
@@ -161,8 +167,8 @@ static dt_err queue_one(dt_zero *z, square_op op, int u, int64_t lo, int64_t hi,
     return DT_ERR_ARG;
 }
 
-/** Run op over the trainable elements of the own shards. Leaves *n results of 16 bytes in z->host. A unit without frozen tensors is one call:
- *  its padding is zero. */
+/** Run op over the trainable elements of the own shards. Leaves *n results of 16 bytes in z->host. A unit without
+ *  frozen tensors is one call: its padding is zero. */
 static dt_err over_own_grads(dt_zero *z, square_op op, int shift, int *n)
 {
     *n = 0;
@@ -199,7 +205,8 @@ static dt_err largest_abs(dt_zero *z, float *largest)
     return DT_OK;
 }
 
-/** Exact sum over all ranks of rint(x^2 2^shift): 32-bit limbs in 64-bit words, so that ranks add up without a carry being lost. */
+/** Exact sum over all ranks of rint(x^2 2^shift): 32-bit limbs in 64-bit words, so that ranks add up without a carry
+ *  being lost. */
 static dt_err fixed_sum(dt_zero *z, int shift, double *sum, dt_err err)
 {
     int n = 0;
@@ -219,7 +226,8 @@ static dt_err fixed_sum(dt_zero *z, int shift, double *sum, dt_err err)
     return err;
 }
 
-/** Free of the order of summation and of how the gradients are cut: terms below 2^52, relative to the largest, are added as integers. */
+/** Free of the order of summation and of how the gradients are cut: terms below 2^52, relative to the largest, are
+ *  added as integers. */
 static dt_err reproducible_sum_squares(dt_zero *z, double *sum)
 {
     float largest = 0;

@@ -1,14 +1,17 @@
-/* layout.c - one function decides what a rank holds, for the plan as for the allocation, so that the two cannot disagree.
+/* layout.c - one function decides what a rank holds, for the plan as for the allocation, so that the two cannot
+ * disagree.
  *
- * Rings. Units that are not kept whole stand in a ring only while they are held (parameters at stage 3) or while their gradients of one micro-step
- * are written and reduced. The layer loop has one unit in hand; beside it may stand the next one (on its way in) or the last one (on its way out),
- * and a tied embedding, unit 0, which is held across others. So each unit has a fixed place: unit 0 one of its own; the rest by turns at the front
- * and at the end of an arena that has room for the largest pair of neighbours. Fixed places need no allocator and cannot fragment. */
+ * Rings. Units that are not kept whole stand in a ring only while they are held (parameters at stage 3) or while their
+ * gradients of one micro-step are written and reduced. The layer loop has one unit in hand; beside it may stand the
+ * next one (on its way in) or the last one (on its way out), and a tied embedding, unit 0, which is held across others.
+ * So each unit has a fixed place: unit 0 one of its own; the rest by turns at the front and at the end of an arena that
+ * has room for the largest pair of neighbours. Fixed places need no allocator and cannot fragment. */
 #include "layout.h"
 #include <inttypes.h>
 #include <stdlib.h>
 
-static const int64_t max_elems = INT64_C(1) << 44; /* of a unit; the model bounds all units together by as many: 16 bytes for each stay far below 2^63 */
+/* of a unit; the model bounds all units together by as many: 16 bytes for each stay far below 2^63 */
+static const int64_t max_elems = INT64_C(1) << 44;
 
 static int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -19,37 +22,40 @@ dt_shards dt_shards_of(int64_t flat_len, int nranks)
     return (dt_shards){.flat_len = flat_len, .shard_len = shard_len, .padded_len = nranks * shard_len};
 }
 
-/* ---- checks and runs ----------------------------------------------------------------------------------------------- */
+/* ---- checks and runs --------------------------------------------------------------------------------------------- */
 
 static dt_err check_options(const dt_zero_options *opt, int n_units, int nranks)
 {
     DT_CHECK(opt->stage >= 0 && opt->stage <= 3, DT_ERR_ARG, "zero.stage is %d, expected 0 to 3", opt->stage);
-    DT_CHECK(nranks >= 1 && n_units >= 1, DT_ERR_ARG, "%d units on %d ranks: expected at least one of each", n_units, nranks);
+    DT_CHECK(nranks >= 1 && n_units >= 1, DT_ERR_ARG, "%d units on %d ranks: expected at least one of each", n_units,
+             nranks);
     DT_CHECK(opt->grad_dtype == opt->param_dtype || opt->grad_dtype == DT_F32, DT_ERR_ARG,
-             "gradients in %s with parameters in %s: expected the parameters' type or fp32", dt_dtype_name(opt->grad_dtype),
-             dt_dtype_name(opt->param_dtype));
+             "gradients in %s with parameters in %s: expected the parameters' type or fp32",
+             dt_dtype_name(opt->grad_dtype), dt_dtype_name(opt->param_dtype));
     return DT_OK;
 }
 
 static dt_err check_unit(const dt_unit *u)
 {
-    DT_CHECK(u->flat_len > 0 && u->flat_len <= max_elems, DT_ERR_ARG, "unit %s: a flat buffer of %" PRId64 " elements", u->name,
-             u->flat_len);
+    DT_CHECK(u->flat_len > 0 && u->flat_len <= max_elems, DT_ERR_ARG, "unit %s: a flat buffer of %" PRId64 " elements",
+             u->name, u->flat_len);
     int64_t end = 0, n_param = 0;
     for (int i = 0; i < u->n_tensors; i++) {
         const dt_tensor *t = &u->tensors[i];
         DT_CHECK(t->n_elems > 0 && t->offset >= end && t->n_elems <= u->flat_len - t->offset, DT_ERR_ARG,
-                 "unit %s: tensor %s at %" PRId64 " with %" PRId64 " elements overlaps its neighbour or the end (%" PRId64 ")",
+                 "unit %s: tensor %s at %" PRId64 " with %" PRId64
+                 " elements overlaps its neighbour or the end (%" PRId64 ")",
                  u->name, t->name, t->offset, t->n_elems, u->flat_len);
         end = t->offset + t->n_elems;
         n_param += t->n_elems;
     }
-    DT_CHECK(n_param == u->n_param, DT_ERR_ARG, "unit %s: tensors of %" PRId64 " elements, n_param is %" PRId64, u->name, n_param,
-             u->n_param);
+    DT_CHECK(n_param == u->n_param, DT_ERR_ARG, "unit %s: tensors of %" PRId64 " elements, n_param is %" PRId64,
+             u->name, n_param, u->n_param);
     return DT_OK;
 }
 
-/** Join trainable tensors that touch and agree on decay. Padding is never inside a run: with eps = 0 AdamW would make NaN of its zeros. */
+/** Join trainable tensors that touch and agree on decay. Padding is never inside a run: with eps = 0 AdamW would make
+ *  NaN of its zeros. */
 static void add_runs(zero_layout *l, zero_unit_layout *ul, const dt_unit *u)
 {
     ul->first_run = l->n_runs;
@@ -69,12 +75,13 @@ static void add_runs(zero_layout *l, zero_unit_layout *ul, const dt_unit *u)
     ul->n_runs = l->n_runs - ul->first_run;
 }
 
-/* ---- rings --------------------------------------------------------------------------------------------------------- */
+/* ---- rings ------------------------------------------------------------------------------------------------------- */
 
 static int64_t place_len(const zero_unit_layout *ul) { return round_up(ul->shards.padded_len, DT_GROUP_ALIGN); }
 
-/** Give the units of a ring their places and return its length. grads: all units are in it, else those whose parameters are not whole.
- *  Neighbours have room beside each other when one of them has at most `ahead` elements (ahead 0: never). */
+/** Give the units of a ring their places and return its length. grads: all units are in it, else those whose parameters
+ *  are not whole. Neighbours have room beside each other when one of them has at most `ahead` elements (ahead 0:
+ *  never). */
 static int64_t place_ring(zero_layout *l, bool grads, bool untied, int64_t ahead)
 {
     int64_t base = 0, arena = 0, before = 0;
@@ -117,8 +124,8 @@ static dt_err place_param_ring(zero_layout *l, const dt_zero_options *opt, const
         return dt_fail(DT_ERR_USAGE,
                        "zero.max_live_parameters = %" PRId64 " is too small: unit %s%s needs %" PRId64
                        " elements at once; set it to %" PRId64 " or more",
-                       limit, units[largest < 0 ? 0 : largest].name, opt->untied || largest < 0 ? "" : " beside a tied embedding",
-                       alone, alone);
+                       limit, units[largest < 0 ? 0 : largest].name,
+                       opt->untied || largest < 0 ? "" : " beside a tied embedding", alone, alone);
     }
     l->param_ring_len = l->least_ring_len = alone;
     if (!opt->overlap_comm || opt->prefetch_bucket_size <= 0) return DT_OK;
@@ -128,7 +135,7 @@ static dt_err place_param_ring(zero_layout *l, const dt_zero_options *opt, const
     return DT_OK;
 }
 
-/* ---- buffers ------------------------------------------------------------------------------------------------------- */
+/* ---- buffers ----------------------------------------------------------------------------------------------------- */
 
 static void place_kept(zero_layout *l)
 {
@@ -162,7 +169,8 @@ static int64_t per_rank(int64_t bucket, int nranks, int64_t longest)
 
 static void size_buckets(zero_layout *l, const dt_zero_options *opt)
 {
-    enum { UPDATE_BUCKET = 1 << 20 }; /* elements: small enough for a processor's last cache, large beside what a collective costs */
+    /* elements: small enough for a processor's last cache, large beside what a collective costs */
+    enum { UPDATE_BUCKET = 1 << 20 };
     const int64_t longest = longest_shard(l);
     l->reduce_per_rank = per_rank(opt->reduce_bucket_size, l->nranks, longest);
     l->gather_per_rank = per_rank(opt->allgather_bucket_size, l->nranks, longest);
@@ -171,7 +179,8 @@ static void size_buckets(zero_layout *l, const dt_zero_options *opt)
     if (l->has_grads && l->nranks > 1 && l->reduce_per_rank < longest)
         reduce = (size_t)(l->nranks * l->reduce_per_rank) * dt_dtype_size(l->grad_dtype);
     if (l->nranks > 1 && l->gather_per_rank < longest)
-        gather = (size_t)(l->nranks * l->gather_per_rank) * (l->whole_opt ? sizeof(float) : dt_dtype_size(l->param_dtype));
+        gather =
+            (size_t)(l->nranks * l->gather_per_rank) * (l->whole_opt ? sizeof(float) : dt_dtype_size(l->param_dtype));
     if (l->whole_opt) update = (size_t)(l->nranks * l->update_per_rank) * dt_dtype_size(l->grad_kept);
     l->bucket_bytes = reduce > gather ? reduce : gather;
     if (update > l->bucket_bytes) l->bucket_bytes = update;
@@ -192,15 +201,16 @@ static void add_up(zero_layout *l)
     l->bytes[DT_MEM_PARAMS] = (size_t)l->params_len * dt_dtype_size(l->param_dtype);
     l->bytes[DT_MEM_GRADS] = (size_t)l->grads_len * dt_dtype_size(l->grad_kept);
     l->bytes[DT_MEM_OPTIMIZER] = (size_t)l->opt_len * sizeof(float) * (l->has_master ? 3 : 2);
-    l->bytes[DT_MEM_STAGING] = (size_t)l->param_ring_len * dt_dtype_size(l->param_dtype) + l->grad_ring_bytes + l->bucket_bytes +
-                               l->results_bytes + l->host_bytes;
+    l->bytes[DT_MEM_STAGING] = (size_t)l->param_ring_len * dt_dtype_size(l->param_dtype) + l->grad_ring_bytes +
+                               l->bucket_bytes + l->results_bytes + l->host_bytes;
 }
 
 static void set_flags(zero_layout *l, const dt_zero_options *opt)
 {
     l->stage = l->nranks == 1 ? 1 : opt->stage;
     l->has_grads = !opt->frozen;
-    /* In reproducible mode every micro-step is reduced, so full gradients would never be summed up: every stage keeps shards of them. */
+    /* In reproducible mode every micro-step is reduced, so full gradients would never be summed up: every stage keeps
+     * shards of them. */
     l->whole_grads = l->stage < 2 && !opt->reproducible;
     l->whole_opt = l->stage == 0 && l->has_grads;
     l->has_master = l->has_grads && opt->param_dtype == DT_BF16;
@@ -233,7 +243,8 @@ dt_err zero_layout_make(zero_layout *l, const dt_zero_options *opt, const dt_uni
         add_runs(l, ul, &units[u]);
     }
     place_kept(l);
-    if (l->has_grads && !l->whole_grads) l->grad_ring_len = place_ring(l, true, opt->untied, opt->overlap_comm ? INT64_MAX : 0);
+    if (l->has_grads && !l->whole_grads)
+        l->grad_ring_len = place_ring(l, true, opt->untied, opt->overlap_comm ? INT64_MAX : 0);
     const dt_err err = place_param_ring(l, opt, units);
     if (err != DT_OK) {
         zero_layout_free(l);

@@ -1,10 +1,12 @@
-/* layout.h - what a rank keeps of each unit at a stage, and where: the arithmetic that the plan and the allocation share. */
+/* layout.h - what a rank keeps of each unit at a stage, and where: the arithmetic that the plan and the allocation
+ * share. */
 #ifndef DTRAIN_ZERO_LAYOUT_H
 #define DTRAIN_ZERO_LAYOUT_H
 
 #include "dtrain/zero.h"
 
-/** Consecutive elements of a unit's flat buffer that one call of AdamW may take: trainable, and all with or all without decay. */
+/** Consecutive elements of a unit's flat buffer that one call of AdamW may take: trainable, and all with or all without
+ *  decay. */
 typedef struct zero_run {
     int64_t start, len;
     bool decay;
@@ -32,7 +34,8 @@ typedef struct zero_layout {
     zero_unit_layout *units;
     zero_run *runs;
     int n_runs;
-    int64_t params_len, grads_len, opt_len;   /* elements of each buffer; opt_len for each of master, exp_avg, exp_avg_sq */
+    /* elements of each buffer; opt_len for each of master, exp_avg, exp_avg_sq */
+    int64_t params_len, grads_len, opt_len;
     int64_t param_ring_len, grad_ring_len;    /* elements */
     int64_t least_ring_len;                   /* of the parameters, without room to prefetch */
     int64_t reduce_per_rank, gather_per_rank; /* most elements of a shard in one collective */

@@ -1,16 +1,18 @@
 /* params.c - what params_acquire and params_release do.
  *
- * Whole parameters are a pointer, and a wait for the gather that followed the update. Sharded ones are gathered into the unit's place in the
- * ring; release only gives the place free, so a unit that is used again before another took its place is not gathered again. While a unit is in
- * hand the next one comes: the layer loop goes the same way in every step, and which unit follows another is learned from the first (a tied
- * embedding makes "the next number" wrong near the head). A gather is queued behind all work queued so far, which was the last to use the place,
- * and runs beside the work that follows. */
+ * Whole parameters are a pointer, and a wait for the gather that followed the update. Sharded ones are gathered into
+ * the unit's place in the ring; release only gives the place free, so a unit that is used again before another took its
+ * place is not gathered again. While a unit is in hand the next one comes: the layer loop goes the same way in every
+ * step, and which unit follows another is learned from the first (a tied embedding makes "the next number" wrong near
+ * the head). A gather is queued behind all work queued so far, which was the last to use the place, and runs beside the
+ * work that follows. */
 #include "zero_impl.h"
 
 static bool overlap(const zero_layout *l, int a, int b)
 {
     const zero_unit_layout *ua = &l->units[a], *ub = &l->units[b];
-    return ua->param_place < ub->param_place + ub->shards.padded_len && ub->param_place < ua->param_place + ua->shards.padded_len;
+    return ua->param_place < ub->param_place + ub->shards.padded_len &&
+           ub->param_place < ua->param_place + ua->shards.padded_len;
 }
 
 /** The unit that is held in a place which unit u needs, or -1. */
@@ -21,7 +23,7 @@ static int holder_of_place(const dt_zero *z, int u)
     return -1;
 }
 
-/* ---- which unit comes next ----------------------------------------------------------------------------------------- */
+/* ---- which unit comes next --------------------------------------------------------------------------------------- */
 
 static void learn(dt_zero *z, int u)
 {
@@ -54,7 +56,7 @@ static int next_unit(const dt_zero *z, int u)
     return guess < z->n_units ? guess : -1;
 }
 
-/* ---- the ring ------------------------------------------------------------------------------------------------------ */
+/* ---- the ring ---------------------------------------------------------------------------------------------------- */
 
 static dt_err gather_into_ring(dt_zero *z, int u)
 {
@@ -86,8 +88,9 @@ static dt_err take(dt_zero *z, int u)
 {
     zero_unit_state *s = &z->state[u];
     const int holder = holder_of_place(z, u);
-    DT_CHECK(holder < 0, DT_ERR_ARG, "unit %s cannot be gathered while unit %s is held: the ring has no room for both%s",
-             z->units[u].name, z->units[holder].name, z->opt.untied ? " (dt_zero_options.untied is set)" : "");
+    DT_CHECK(holder < 0, DT_ERR_ARG,
+             "unit %s cannot be gathered while unit %s is held: the ring has no room for both%s", z->units[u].name,
+             z->units[holder].name, z->opt.untied ? " (dt_zero_options.untied is set)" : "");
     learn(z, u);
     return s->resident ? DT_OK : gather_into_ring(z, u);
 }
@@ -101,20 +104,21 @@ dt_err zero_params_acquire(void *self, int u, dt_unit_view *view)
     const bool sharded = !ul->whole_params, first = s->params_held == 0;
     if (sharded && first) DT_TRY(take(z, u));
     s->params_held++;
-    if (s->gather_pending && z->comm_stream != z->compute) DT_TRY(z->dev->ops->event_wait(z->dev, s->gathered, z->compute));
+    if (s->gather_pending && z->comm_stream != z->compute)
+        DT_TRY(z->dev->ops->event_wait(z->dev, s->gathered, z->compute));
     s->gather_pending = false;
     if (sharded && first && z->lay.prefetch) DT_TRY(prefetch(z, u));
-    *view =
-        (dt_unit_view){.data = sharded ? zero_at(&z->param_ring, ul->param_place, z->lay.param_dtype) : zero_param_at(z, u, 0),
-                       .dtype = z->lay.param_dtype};
+    *view = (dt_unit_view){.data = sharded ? zero_at(&z->param_ring, ul->param_place, z->lay.param_dtype)
+                                           : zero_param_at(z, u, 0),
+                           .dtype = z->lay.param_dtype};
     return DT_OK;
 }
 
 dt_err zero_params_release(void *self, int u)
 {
     dt_zero *z = self;
-    DT_CHECK(u >= 0 && u < z->n_units && z->state[u].params_held > 0, DT_ERR_ARG, "parameters of unit %d released but not held",
-             u);
+    DT_CHECK(u >= 0 && u < z->n_units && z->state[u].params_held > 0, DT_ERR_ARG,
+             "parameters of unit %d released but not held", u);
     z->state[u].params_held--;
     return DT_OK;
 }
@@ -128,7 +132,8 @@ dt_err zero_gather_params(dt_zero *z, dt_err err)
         s->resident = false;
         if (!z->lay.units[u].whole_params || z->comm->nranks == 1) continue;
         const zero_place before = zero_enter(z, "gather", z->units[u].name);
-        err = zero_gather_unit(z, u, zero_param_at(z, u, zero_own(z, u)), zero_param_at(z, u, 0), z->lay.param_dtype, err);
+        err = zero_gather_unit(z, u, zero_param_at(z, u, zero_own(z, u)), zero_param_at(z, u, 0), z->lay.param_dtype,
+                               err);
         err = zero_first_err(err, z->dev->ops->event_record(z->dev, s->gathered, z->comm_stream));
         s->gather_pending = true;
         zero_leave(z, before);

@@ -1,15 +1,17 @@
 /* plan.c - the layout's numbers as people want them: bytes, bytes per parameter, elements sent.
  *
- * Volume (ZeRO, section 7): a ring or a direct exchange sends (N-1)/N of a unit's padded elements for a reduce-scatter and as many for an
- * all-gather. Stages 0 to 2 send 2 of these a step with one micro-step, stage 3 sends 3. */
+ * Volume (ZeRO, section 7): a ring or a direct exchange sends (N-1)/N of a unit's padded elements for a reduce-scatter
+ * and as many for an all-gather. Stages 0 to 2 send 2 of these a step with one micro-step, stage 3 sends 3. */
 #include "layout.h"
 
-/** Bytes per parameter of the model states without any padding: 16, 4 + 12/N, 2 + 14/N, 16/N with bf16 parameters and gradients. */
+/** Bytes per parameter of the model states without any padding: 16, 4 + 12/N, 2 + 14/N, 16/N with bf16 parameters and
+ *  gradients. */
 static double formula(const zero_layout *l, const dt_unit *units)
 {
     const double n = l->nranks, param = (double)dt_dtype_size(l->param_dtype);
     double params = 0;
-    for (int u = 0; u < l->n_units; u++) params += (double)units[u].n_param * (l->units[u].whole_params ? param : param / n);
+    for (int u = 0; u < l->n_units; u++)
+        params += (double)units[u].n_param * (l->units[u].whole_params ? param : param / n);
     const double per_param = l->n_param > 0 ? params / (double)l->n_param : 0;
     if (!l->has_grads) return per_param;
     const double grads = (double)dt_dtype_size(l->grad_kept), opt = l->has_master ? 12 : 8;
@@ -25,7 +27,8 @@ static void count_sent(const zero_layout *l, dt_dtype grad_dtype, dt_zero_plan *
         double gathers = 0, reduces = 0, final_gathers = 0, final_reduces = 0;
         if (!ul->whole_params) gathers = l->has_grads ? 2 * once : once; /* forward, and again in backward */
         if (l->has_grads) *(l->whole_grads ? &final_reduces : &reduces) = once;
-        if (l->has_grads && ul->whole_params) final_gathers = once; /* of gradients at stage 0, of parameters at 1 and 2 */
+        /* of gradients at stage 0, of parameters at 1 and 2 */
+        if (l->has_grads && ul->whole_params) final_gathers = once;
         plan->sent_elems_per_micro_step += gathers + reduces;
         plan->sent_elems_per_step += final_gathers + final_reduces;
         plan->sent_bytes_per_micro_step += gathers * param + reduces * grad;

@@ -1,4 +1,5 @@
-/* states.c - states by name: the pieces of named tensors that a rank is in charge of, their random start, and host access for checkpoints.
+/* states.c - states by name: the pieces of named tensors that a rank is in charge of, their random start, and host
+ * access for checkpoints.
  *
  * A rank is in charge of its own shard at every stage, also where it holds more, so each element has one writer. */
 #include "zero_impl.h"
@@ -44,14 +45,16 @@ dt_dtype dt_zero_state_dtype(const dt_zero *z, dt_state s)
 static void *state_at(const dt_zero *z, dt_state s, const dt_piece *p, int64_t skip)
 {
     const int64_t x = p->flat + skip;
-    if (s == DT_STATE_PARAM) return z->lay.has_master ? zero_opt_at(z, &z->master, p->unit, x) : zero_param_at(z, p->unit, x);
+    if (s == DT_STATE_PARAM)
+        return z->lay.has_master ? zero_opt_at(z, &z->master, p->unit, x) : zero_param_at(z, p->unit, x);
     if (!z->lay.has_grads) return NULL;
     return zero_opt_at(z, s == DT_STATE_EXP_AVG ? &z->exp_avg : &z->exp_avg_sq, p->unit, x);
 }
 
 void *dt_zero_state_ptr(dt_zero *z, dt_state s, const dt_piece *p)
 {
-    /* Queued work may still be on its way to this memory; an error of it comes back from the next call that synchronises. */
+    /* Queued work may still be on its way to this memory; an error of it comes back from the next call that
+     * synchronises. */
     if (!z->dev->ops->host_accessible || zero_sync(z) != DT_OK) return NULL;
     return state_at(z, s, p, 0);
 }
@@ -70,8 +73,8 @@ static dt_err copy_staged(dt_zero *z, char *device, char *host, size_t nbytes, b
     for (size_t done = 0; done < nbytes; done += z->lay.host_bytes) {
         const size_t some = nbytes - done < z->lay.host_bytes ? nbytes - done : z->lay.host_bytes;
         if (to_device) memcpy(z->host.ptr, host + done, some);
-        DT_TRY(z->dev->ops->copy(z->dev, to_device ? device + done : z->host.ptr, to_device ? z->host.ptr : device + done, some,
-                                 z->compute));
+        DT_TRY(z->dev->ops->copy(z->dev, to_device ? device + done : z->host.ptr,
+                                 to_device ? z->host.ptr : device + done, some, z->compute));
         DT_TRY(z->dev->ops->stream_sync(z->dev, z->compute));
         if (!to_device) memcpy(host + done, z->host.ptr, some);
     }
@@ -100,7 +103,7 @@ dt_err dt_zero_state_write(dt_zero *z, dt_state s, const dt_piece *p, int64_t sk
     return DT_OK;
 }
 
-/* ---- derived copies ------------------------------------------------------------------------------------------------ */
+/* ---- derived copies ---------------------------------------------------------------------------------------------- */
 
 /** Stage 0: all ranks hold what the owners wrote. */
 static dt_err gather_replicas(dt_zero *z, dt_err err)
@@ -109,8 +112,8 @@ static dt_err gather_replicas(dt_zero *z, dt_err err)
     for (int u = 0; u < z->n_units; u++)
         for (int k = 0; k < 3 && err != DT_ERR_COMM; k++)
             if (kept[k])
-                err = zero_gather_unit(z, u, zero_opt_at(z, kept[k], u, zero_own(z, u)), zero_opt_at(z, kept[k], u, 0), DT_F32,
-                                       err);
+                err = zero_gather_unit(z, u, zero_opt_at(z, kept[k], u, zero_own(z, u)), zero_opt_at(z, kept[k], u, 0),
+                                       DT_F32, err);
     return err;
 }
 
@@ -135,7 +138,7 @@ dt_err dt_zero_state_written(dt_zero *z)
     return zero_first_err(err, zero_sync(z));
 }
 
-/* ---- random start -------------------------------------------------------------------------------------------------- */
+/* ---- random start ------------------------------------------------------------------------------------------------ */
 
 /** FNV-1a: a tensor's stream follows from its name, so neither its number nor its unit matter. */
 static uint64_t name_hash(const char *name)

@@ -1,30 +1,32 @@
 /* update.c - AdamW on what this rank is in charge of: its shards, or at stage 0 everything.
  *
- * The call is made for each run of tensors that agree on decay, cut at the shard's ends. The rounded parameters are written by the same pass
- * over memory. */
+ * The call is made for each run of tensors that agree on decay, cut at the shard's ends. The rounded parameters are
+ * written by the same pass over memory. */
 #include "zero_impl.h"
 
 /** One unit's elements lo .. hi-1; grad points at element lo. */
-static dt_err update_range(dt_zero *z, int u, int64_t lo, int64_t hi, const void *grad, dt_dtype grad_dtype, const dt_adamw *opt)
+static dt_err update_range(dt_zero *z, int u, int64_t lo, int64_t hi, const void *grad, dt_dtype grad_dtype,
+                           const dt_adamw *opt)
 {
     const zero_unit_layout *ul = &z->lay.units[u];
     for (int k = 0; k < ul->n_runs; k++) {
         const zero_run *run = &z->lay.runs[ul->first_run + k];
-        const int64_t from = run->start > lo ? run->start : lo, to = run->start + run->len < hi ? run->start + run->len : hi;
+        const int64_t from = run->start > lo ? run->start : lo,
+                      to = run->start + run->len < hi ? run->start + run->len : hi;
         if (from >= to) continue;
         dt_adamw one = *opt;
         if (!run->decay) one.weight_decay = 0;
         const char *g = (const char *)grad + (size_t)(from - lo) * dt_dtype_size(grad_dtype);
         void *rounded = z->lay.has_master ? zero_param_at(z, u, from) : NULL;
         DT_TRY(z->dev->ops->adamw_step(z->dev, &one, g, grad_dtype, zero_master_at(z, u, from),
-                                       zero_opt_at(z, &z->exp_avg, u, from), zero_opt_at(z, &z->exp_avg_sq, u, from), rounded,
-                                       z->lay.param_dtype, to - from, z->compute));
+                                       zero_opt_at(z, &z->exp_avg, u, from), zero_opt_at(z, &z->exp_avg_sq, u, from),
+                                       rounded, z->lay.param_dtype, to - from, z->compute));
     }
     return DT_OK;
 }
 
-/** Stage 0, where the sums are still with their owners: columns a .. a+count-1 of all shards are gathered, so every rank updates with the same
- *  bits, and used up while they are in the processor's cache. */
+/** Stage 0, where the sums are still with their owners: columns a .. a+count-1 of all shards are gathered, so every
+ *  rank updates with the same bits, and used up while they are in the processor's cache. */
 static dt_err update_from_sums(dt_zero *z, int u, const dt_adamw *opt, dt_err err)
 {
     const int64_t shard_len = z->lay.units[u].shards.shard_len, most = z->lay.update_per_rank;
@@ -35,7 +37,8 @@ static dt_err update_from_sums(dt_zero *z, int u, const dt_adamw *opt, dt_err er
         if (err == DT_OK) err = zero_compute_after_comm(z);
         for (int r = 0; r < z->comm->nranks && err == DT_OK; r++) {
             const int64_t lo = r * shard_len + a;
-            err = update_range(z, u, lo, lo + count, zero_at(&z->bucket, r * count, z->lay.grad_kept), z->lay.grad_kept, opt);
+            err = update_range(z, u, lo, lo + count, zero_at(&z->bucket, r * count, z->lay.grad_kept), z->lay.grad_kept,
+                               opt);
         }
     }
     return err;

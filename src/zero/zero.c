@@ -59,8 +59,8 @@ static dt_err open_local(dt_zero *z)
     return DT_OK;
 }
 
-dt_err dt_zero_open(dt_zero **out, const dt_zero_options *opt, const dt_unit *units, int n_units, dt_comm *comm, dt_device *dev,
-                    dt_stream *compute, dt_phase *phase)
+dt_err dt_zero_open(dt_zero **out, const dt_zero_options *opt, const dt_unit *units, int n_units, dt_comm *comm,
+                    dt_device *dev, dt_stream *compute, dt_phase *phase)
 {
     *out = NULL;
     dt_zero *z = calloc(1, sizeof *z);

@@ -1,7 +1,8 @@
 /* zero_impl.h - the inside of dt_zero: buffers, what stands in the rings, streams. Private to src/zero.
  *
- * Local errors and collectives. A local error (an injected fault, a kernel) does not keep a rank from a collective that the others have begun:
- * it joins with whatever it has and then returns its error, so all ranks reach the next vote. Only DT_ERR_COMM leaves at once. */
+ * Local errors and collectives. A local error (an injected fault, a kernel) does not keep a rank from a collective that
+ * the others have begun: it joins with whatever it has and then returns its error, so all ranks reach the next vote.
+ * Only DT_ERR_COMM leaves at once. */
 #ifndef DTRAIN_ZERO_IMPL_H
 #define DTRAIN_ZERO_IMPL_H
 
@@ -30,8 +31,10 @@ struct dt_zero {
     dt_device *dev;
     dt_stream *compute, *comm_stream; /* comm_stream is compute itself without overlap_comm */
     bool own_stream;
-    bool sums_stay; /* stage 0: reduced gradients stay with their owners until the update gathers them. In reproducible mode there is no room for
-                     * them elsewhere; and where streams run in order nothing is gained by gathering early, and two passes over memory are lost */
+    /* stage 0: reduced gradients stay with their owners until the update gathers them. In reproducible mode there is no
+     * room for them elsewhere; and where streams run in order nothing is gained by gathering early, and two passes over
+     * memory are lost */
+    bool sums_stay;
     dt_event *mark; /* orders one stream after the other */
     dt_phase *phase;
     zero_layout lay;
@@ -81,7 +84,8 @@ static inline void *zero_param_at(const dt_zero *z, int u, int64_t x)
 }
 static inline void *zero_grad_at(const dt_zero *z, int u, int64_t x)
 {
-    return zero_at(&z->grads, z->lay.units[u].grad_at + x - (z->lay.whole_grads ? 0 : zero_own(z, u)), z->lay.grad_kept);
+    return zero_at(&z->grads, z->lay.units[u].grad_at + x - (z->lay.whole_grads ? 0 : zero_own(z, u)),
+                   z->lay.grad_kept);
 }
 /** b: master, exp_avg or exp_avg_sq. */
 static inline float *zero_opt_at(const dt_zero *z, const dt_buf *b, int u, int64_t x)
@@ -94,18 +98,22 @@ static inline float *zero_master_at(const dt_zero *z, int u, int64_t x)
 }
 
 /** The first error counts; a failed exchange outranks a local error, for comm is unusable then. */
-static inline dt_err zero_first_err(dt_err first, dt_err then) { return first == DT_OK || then == DT_ERR_COMM ? then : first; }
+static inline dt_err zero_first_err(dt_err first, dt_err then)
+{
+    return first == DT_OK || then == DT_ERR_COMM ? then : first;
+}
 
 /* streams (exchange.c): what is queued on one from now on comes after what is queued on the other until now */
 dt_err zero_comm_after_compute(dt_zero *z);
 dt_err zero_compute_after_comm(dt_zero *z);
 dt_err zero_sync(dt_zero *z); /* both, with the host */
 
-/** Sum one unit's gradients over the ranks: send [padded_len], recv [shard_len], in buckets, on the comm stream. Always joins; err is what went
- *  wrong before. recv may be the own place in send. */
-dt_err zero_reduce_unit(dt_zero *z, int u, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt, bool accumulate,
-                        dt_err err);
-/** Gather one unit: send [shard_len] to whole [padded_len], in buckets, on the comm stream. Always joins. send may be the own place in whole. */
+/** Sum one unit's gradients over the ranks: send [padded_len], recv [shard_len], in buckets, on the comm stream. Always
+ *  joins; err is what went wrong before. recv may be the own place in send. */
+dt_err zero_reduce_unit(dt_zero *z, int u, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
+                        bool accumulate, dt_err err);
+/** Gather one unit: send [shard_len] to whole [padded_len], in buckets, on the comm stream. Always joins. send may be
+ *  the own place in whole. */
 dt_err zero_gather_unit(dt_zero *z, int u, const void *send, void *whole, dt_dtype dt, dt_err err);
 
 /** Gather the whole parameters that the owned shards have outgrown; forget what stands in the ring. */
@@ -122,8 +130,8 @@ dt_err zero_params_release(void *self, int unit);
 dt_err zero_grads_acquire(void *self, int unit, dt_unit_view *view);
 dt_err zero_grads_release(void *self, int unit);
 
-/** Gather columns a .. a+count-1 (at most update_per_rank) of a unit's summed gradients, side by side by rank, on the comm stream, into the bucket.
- *  Always joins. */
+/** Gather columns a .. a+count-1 (at most update_per_rank) of a unit's summed gradients, side by side by rank, on the
+ *  comm stream, into the bucket. Always joins. */
 dt_err zero_gather_columns(dt_zero *z, int u, int64_t a, int64_t count, dt_err err);
 
 dt_err zero_pieces_make(dt_zero *z);

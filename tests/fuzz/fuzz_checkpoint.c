@@ -1,6 +1,7 @@
 /* fuzz_checkpoint.c - any bytes given as a checkpoint file: the readers refuse or read, in bounded time and memory.
  *
- * The bytes become a file in memory (HDF5 asks for the real path of what it opens, so memfd_create does not serve). Attributes, every array of the file and one tensor of a model are read. */
+ * The bytes become a file in memory (HDF5 asks for the real path of what it opens, so memfd_create does not serve).
+ * Attributes, every array of the file and one tensor of a model are read. */
 #include "../../src/checkpoint/file.h"
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,8 @@ static void read_tensor(const char *path, int fd)
         if (ckpt_file_find(file, path, &slot, &place) == DT_OK) {
             dt_h5_array a;
             hid_t d = dt_h5_open_array(file, "/model/w");
-            if (place.offset >= 0) (void)dt_read_at(fd, path, place.offset, x, 15 * dt_st_type_size((dt_st_type)place.type));
+            if (place.offset >= 0)
+                (void)dt_read_at(fd, path, place.offset, x, 15 * dt_st_type_size((dt_st_type)place.type));
             if (dt_h5_inspect(d, path, "w", &a) == DT_OK) (void)dt_h5_read_run(d, path, "w", &a, 2, 11, x);
             H5Dclose(d);
         }

@@ -1,8 +1,9 @@
 /* fuzz_config.c - any bytes as a configuration: an error or a configuration that, written and read again, is the same.
  *
- * The convention of this folder. fuzz_NAME.c defines LLVMFuzzerTestOneInput (libFuzzer's entry) and nothing else; it returns 0, and
- * calls abort() where a property does not hold. Inputs worth keeping are files in tests/data/fuzz/NAME/.
- *   make fuzz FUZZ_SECONDS=20   builds every target with clang and runs each for so long (new inputs stay under build/fuzz)
+ * The convention of this folder. fuzz_NAME.c defines LLVMFuzzerTestOneInput (libFuzzer's entry) and nothing else; it
+ * returns 0, and calls abort() where a property does not hold. Inputs worth keeping are files in tests/data/fuzz/NAME/.
+ *   make fuzz FUZZ_SECONDS=20   builds every target with clang and runs each for so long (new inputs stay under
+ *   build/fuzz)
  *   make test                   builds it with replay.c instead, which runs the kept inputs as plain regression tests
  * A target that needs a file writes its input to one (mkstemp, or memfd_create and /proc/self/fd/N). */
 #include "dtrain/config.h"

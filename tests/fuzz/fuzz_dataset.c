@@ -1,8 +1,8 @@
-/* fuzz_dataset.c - any bytes as a dataset file, and any contents in a well-formed one: an error, or batches of the right form whose counts are those that
- * were announced.
+/* fuzz_dataset.c - any bytes as a dataset file, and any contents in a well-formed one: an error, or batches of the
+ * right form whose counts are those that were announced.
  *
- * An input that begins as HDF5 files do is taken for the file. Any other one is a recipe: its first bytes choose kind, sizes and options, the rest fills
- * the arrays. */
+ * An input that begins as HDF5 files do is taken for the file. Any other one is a recipe: its first bytes choose kind,
+ * sizes and options, the rest fills the arrays. */
 #include "dtrain/data.h"
 #include "dtrain/dataset.h"
 #include "dtrain/io.h"
@@ -31,9 +31,12 @@ static unsigned next(bytes *b)
     return *b->at++;
 }
 
-/* ---- a file by recipe ------------------------------------------------------------------------------------------------------------- */
+/* ---- a file by recipe -------------------------------------------------------------------------------------------- */
 
-static void attribute(hid_t file, const char *name, int64_t value) { must(dt_h5_write_i64(file, "fuzz", name, value) == DT_OK); }
+static void attribute(hid_t file, const char *name, int64_t value)
+{
+    must(dt_h5_write_i64(file, "fuzz", name, value) == DT_OK);
+}
 
 static void array(hid_t file, const char *name, hid_t type, hid_t mem, size_t n, bool chunked, const void *values)
 {
@@ -63,8 +66,8 @@ static uint64_t next_offset(bytes *b, uint64_t before)
 }
 
 /* Arrays of samples with two texts; both sides say the same, which is as good as any. */
-static void write_sides(hid_t f, bytes *b, bool pairs, bool chunked, size_t n, const uint32_t *tokens, size_t n_documents,
-                        const uint64_t *offsets, const float *margins)
+static void write_sides(hid_t f, bytes *b, bool pairs, bool chunked, size_t n, const uint32_t *tokens,
+                        size_t n_documents, const uint64_t *offsets, const float *margins)
 {
     uint32_t prompt[64];
     uint8_t safety[64];
@@ -114,7 +117,8 @@ static void write_recipe(const char *path, bytes *b, unsigned flags)
     dt_h5_lock();
     const hid_t f = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
     must(f >= 0);
-    must(dt_h5_write_text(f, path, "format", "dtrain-dataset") == DT_OK && dt_h5_write_text(f, path, "kind", kind) == DT_OK);
+    must(dt_h5_write_text(f, path, "format", "dtrain-dataset") == DT_OK &&
+         dt_h5_write_text(f, path, "kind", kind) == DT_OK);
     attribute(f, "version", 1);
     attribute(f, "vocab_size", VOCAB);
     array(f, "tokens", flags & 8 ? H5T_STD_U16LE : H5T_STD_U32LE, H5T_NATIVE_UINT32, n, chunked, tokens);
@@ -126,7 +130,7 @@ static void write_recipe(const char *path, bytes *b, unsigned flags)
     dt_h5_unlock();
 }
 
-/* ---- what must hold ----------------------------------------------------------------------------------------------------------------- */
+/* ---- what must hold ---------------------------------------------------------------------------------------------- */
 
 static void check_batch(const dt_batch *b)
 {
@@ -137,7 +141,8 @@ static void check_batch(const dt_batch *b)
         for (int32_t t = b->seq_start[s]; t < b->seq_start[s + 1]; t++) must(b->pos[t] == t - b->seq_start[s]);
     }
     for (int32_t t = 0; t < b->n_tok; t++)
-        must(b->token[t] >= 0 && b->token[t] < VOCAB && b->target[t] >= -1 && b->target[t] < VOCAB && b->weight[t] >= 0);
+        must(b->token[t] >= 0 && b->token[t] < VOCAB && b->target[t] >= -1 && b->target[t] < VOCAB &&
+             b->weight[t] >= 0);
 }
 
 static void read_steps(dt_loader *l)
@@ -161,8 +166,8 @@ static void read_steps(dt_loader *l)
     }
 }
 
-/* HDF5 1.10 itself reads out of bounds on a damaged heap of variable-length text (H5HG_read); nothing above it can see that coming, so such files
- * are left out here. */
+/* HDF5 1.10 itself reads out of bounds on a damaged heap of variable-length text (H5HG_read); nothing above it can see
+ * that coming, so such files are left out here. */
 static bool has_variable_text(const char *path)
 {
     static const char *const names[] = {"format", "kind", "tokenizer"};
@@ -192,7 +197,8 @@ static void look(const char *path, int64_t seq_len)
             int64_t first, n;
             const dt_err err = pairs ? dt_dataset_read_pair(d, i, &pair) : DT_OK;
             must(!good || err == DT_OK);
-            if (pairs || info->has_answers) must(dt_dataset_side_document(d, DT_SIDE_OTHER, i, &first, &n) == DT_OK || !good);
+            if (pairs || info->has_answers)
+                must(dt_dataset_side_document(d, DT_SIDE_OTHER, i, &first, &n) == DT_OK || !good);
         }
         static const char *const names[] = {"none", "wrapped", "bfd", "bfd_split"};
         dt_packing_info rows;

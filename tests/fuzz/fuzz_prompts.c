@@ -1,4 +1,5 @@
-/* fuzz_prompts.c - any bytes as prompts for generation: ids inside the vocabulary, or an error with a reason. The first byte chooses how. */
+/* fuzz_prompts.c - any bytes as prompts for generation: ids inside the vocabulary, or an error with a reason. The first
+ * byte chooses how. */
 #include "dtrain/generate.h"
 #include <stdlib.h>
 
@@ -16,10 +17,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static dt_tokenizer *tokenizer; /* kept: it never changes */
     static dt_encoder *encoder;
     if (size == 0) return 0;
-    if (!tokenizer) must(dt_tokenizer_open(&tokenizer, "bytes") == DT_OK && dt_encoder_open(&encoder, tokenizer) == DT_OK);
+    if (!tokenizer)
+        must(dt_tokenizer_open(&tokenizer, "bytes") == DT_OK && dt_encoder_open(&encoder, tokenizer) == DT_OK);
     const bool ids = data[0] & 128;
-    dt_prompt_reader r = {.tokenizer = ids ? NULL : tokenizer, .encoder = ids ? NULL : encoder, .chat_template = templates[data[0] / 8 % 3],
-                          .system = data[0] & 64 ? "s" : NULL, .vocab_size = 300};
+    dt_prompt_reader r = {.tokenizer = ids ? NULL : tokenizer,
+                          .encoder = ids ? NULL : encoder,
+                          .chat_template = templates[data[0] / 8 % 3],
+                          .system = data[0] & 64 ? "s" : NULL,
+                          .vocab_size = 300};
     dt_prompts p;
     dt_error_clear();
     const dt_err err = dt_prompts_parse(&p, "fuzz", (const char *)data + 1, size - 1, formats[data[0] % 8 % 3], &r);

@@ -1,5 +1,5 @@
-/* fuzz_records.c - any bytes as JSON lines, as a JSON array and as text: a dataset that verifies, and that is the same with another number of threads, or an
- * error with a reason. The first two bytes choose how. */
+/* fuzz_records.c - any bytes as JSON lines, as a JSON array and as text: a dataset that verifies, and that is the same
+ * with another number of threads, or an error with a reason. The first two bytes choose how. */
 #include "dtrain/dataset.h"
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,8 @@ static void must(bool holds)
 static dt_make_options options(unsigned how, unsigned more, const char *const *inputs)
 {
     static const char *const documents[] = {"files", "lines", "paragraphs", "separator"};
-    static const char *const templates[] = {"plain", "chatml", "alpaca", "llama-2", "qwen3", "mistral-v3", "llama-3", "auto"};
+    static const char *const templates[] = {"plain", "chatml",     "alpaca",  "llama-2",
+                                            "qwen3", "mistral-v3", "llama-3", "auto"};
     static const char *const kinds[] = {"auto", "sft", "preference", "prompts", "tokens", "auto", "auto", "sft"};
     static const char *const masks[] = {"auto", "full", "completion", "assistant"};
     static const char *const truncations[] = {"auto", "keep_start", "keep_end", "drop"};
@@ -53,7 +54,8 @@ static void check(const char *output, const dt_make_stats *stats)
     dt_dataset *d;
     must(dt_dataset_open(&d, output) == DT_OK && dt_dataset_verify(d, NULL, NULL) == DT_OK);
     const dt_dataset_info *i = dt_dataset_get_info(d);
-    must(i->kind == stats->kind && i->n_documents == stats->n_documents && i->n_tokens + i->n_other_tokens == stats->n_tokens);
+    must(i->kind == stats->kind && i->n_documents == stats->n_documents &&
+         i->n_tokens + i->n_other_tokens == stats->n_tokens);
     dt_dataset_close(d);
 }
 

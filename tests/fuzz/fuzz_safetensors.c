@@ -1,4 +1,5 @@
-/* fuzz_safetensors.c - any bytes as a safetensors file: refused with a reason, or every element of every tensor can be read and no byte belongs to two. */
+/* fuzz_safetensors.c - any bytes as a safetensors file: refused with a reason, or every element of every tensor can be
+ * read and no byte belongs to two. */
 #include "dtrain/safetensors.h"
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,8 @@ static void read_all(const dt_safetensors *s, const dt_st_tensor *t)
     float x[SOME];
     for (int64_t at = 0; at < t->n_elems; at += SOME) {
         const int64_t n = t->n_elems - at < SOME ? t->n_elems - at : SOME;
-        must(dt_safetensors_read(s, t, at, n, at % 200 ? DT_F32 : DT_BF16, x) == (t->type == DT_ST_OTHER ? DT_ERR_DATA : DT_OK));
+        must(dt_safetensors_read(s, t, at, n, at % 200 ? DT_F32 : DT_BF16, x) ==
+             (t->type == DT_ST_OTHER ? DT_ERR_DATA : DT_OK));
         if (t->type == DT_ST_OTHER) break;
     }
     must(dt_safetensors_read(s, t, t->n_elems, 1, DT_F32, x) == DT_ERR_ARG);
@@ -37,7 +39,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     int64_t nbytes = 0;
     for (int i = 0; i < s.n_tensors && err == DT_OK; i++) {
         const dt_st_tensor *t = &s.tensors[i];
-        must(t->offset >= 8 && t->nbytes >= 0 && t->offset + t->nbytes <= (int64_t)size && dt_safetensors_find(&s, t->name) == t);
+        must(t->offset >= 8 && t->nbytes >= 0 && t->offset + t->nbytes <= (int64_t)size &&
+             dt_safetensors_find(&s, t->name) == t);
         nbytes += t->nbytes;
         read_all(&s, t);
     }

@@ -1,5 +1,5 @@
-/* fuzz_tokenizer.c - any bytes as a tokenizer.json, and any text: an error, or ids that are known, that are the same for the text as a whole, as spans and in
- * parts, and that decode to UTF-8.
+/* fuzz_tokenizer.c - any bytes as a tokenizer.json, and any text: an error, or ids that are known, that are the same
+ * for the text as a whole, as spans and in parts, and that decode to UTF-8.
  *
  * The text stands behind a zero byte; without one it is the file itself. */
 #include "dtrain/tokenizer.h"
@@ -56,8 +56,10 @@ static void encode(const dt_tokenizer *t, dt_encoder *e, const char *text, size_
     int64_t ends[3];
     const size_t a = n / 3, b = n / 2;
     const dt_span one = {.text = text, .nbytes = n};
-    const dt_span three[] = {{.text = text, .nbytes = a}, {.text = text + a, .nbytes = b - a}, {.text = text + b, .nbytes = n - b}};
-    if (dt_encode(e, &one, 1, DT_ENCODE_WRAP, &whole, NULL) == DT_OK && dt_encode(e, three, 3, DT_ENCODE_WRAP, &parts, ends) == DT_OK) {
+    const dt_span three[] = {
+        {.text = text, .nbytes = a}, {.text = text + a, .nbytes = b - a}, {.text = text + b, .nbytes = n - b}};
+    if (dt_encode(e, &one, 1, DT_ENCODE_WRAP, &whole, NULL) == DT_OK &&
+        dt_encode(e, three, 3, DT_ENCODE_WRAP, &parts, ends) == DT_OK) {
         must(whole.n == parts.n && (whole.n == 0 || memcmp(whole.id, parts.id, whole.n * sizeof *whole.id) == 0));
         for (int i = 0; i < 3; i++) must(ends[i] >= -1 && ends[i] <= (int64_t)parts.n);
         for (size_t i = 0; i < whole.n; i++) must(dt_tokenizer_token(t, whole.id[i]) != NULL);

@@ -1,8 +1,11 @@
-/* budgets.c - chats whose turns are cut one by one (algorithms.md 1.1, "ShareGPT turns"), so that a long question does not push its answer out:
+/* budgets.c - chats whose turns are cut one by one (algorithms.md 1.1, "ShareGPT turns"), so that a long question does
+ *     not push its answer out:
  *
- *     of L = max_length a turn of |src| and |tgt| tokens gets   L |src| / (|src| + |tgt|)   and   L |tgt| / (|src| + |tgt|)
+ *     of L = max_length a turn of |src| and |tgt| tokens gets   L |src| / (|src| + |tgt|)   and   L |tgt| / (|src| +
+ *     |tgt|)
  *
- * where the answer's share has room for its end. The first turn that L has no more room for, and all behind it, are left out. */
+ * where the answer's share has room for its end. The first turn that L has no more room for, and all behind it, are
+ * left out. */
 #include "encode.h"
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +61,8 @@ static dt_err put_turn(turns *t, dt_ids *src, dt_ids *tgt, bool *full)
     return n_end ? put(t, &end, 1, true) : DT_OK;
 }
 
-dt_err dt_encode_turns(const dt_recipe *recipe, dt_encoder *e, const dt_text_side *side, dt_ids *ids, uint8_t **mask, bool *cut)
+dt_err dt_encode_turns(const dt_recipe *recipe, dt_encoder *e, const dt_text_side *side, dt_ids *ids, uint8_t **mask,
+                       bool *cut)
 {
     turns t = {.recipe = recipe, .e = e, .ids = ids, .mask = mask, .first = ids->n};
     dt_ids src = {0}, tgt = {0};

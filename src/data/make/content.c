@@ -1,4 +1,5 @@
-/* content.c - is this text at all? Every file has bytes that can be trained on, so what was given by mistake must be recognised by what is in it. */
+/* content.c - is this text at all? Every file has bytes that can be trained on, so what was given by mistake must be
+ * recognised by what is in it. */
 #include "input.h"
 #include <ctype.h>
 #include <string.h>
@@ -10,17 +11,27 @@ typedef struct known_content {
 } known_content;
 
 #define UNPACK "give its contents on standard input: "
-#define KNOWN(name, magic, next_step) {name, magic, sizeof magic - 1, next_step}
+#define KNOWN(name, magic, next_step)                                                                                  \
+    {                                                                                                                  \
+        name, magic, sizeof magic - 1, next_step                                                                       \
+    }
 
 static const known_content known[] = {
-    KNOWN("a Parquet file", "PAR1", "convert it: python3 -c 'import pandas as p, sys; p.read_parquet(sys.argv[1]).to_json(sys.argv[2], "
-                                    "orient=\"records\", lines=True)' FILE.parquet FILE.jsonl"),
-    KNOWN("an Arrow file", "ARROW1", "convert it to JSON lines: datasets.load_from_disk(FOLDER).to_json(\"FILE.jsonl\") in Python"),
+    KNOWN("a Parquet file", "PAR1",
+          "convert it: python3 -c 'import pandas as p, sys; p.read_parquet(sys.argv[1]).to_json(sys.argv[2], "
+          "orient=\"records\", lines=True)' FILE.parquet FILE.jsonl"),
+    KNOWN("an Arrow file", "ARROW1",
+          "convert it to JSON lines: datasets.load_from_disk(FOLDER).to_json(\"FILE.jsonl\") in Python"),
     KNOWN("compressed with gzip", "\x1f\x8b", UNPACK "gzip -dc FILE | dtrain-data ... -, for JSON with --format json"),
-    KNOWN("compressed with zstd", "\x28\xb5\x2f\xfd", UNPACK "zstd -dc FILE | dtrain-data ... -, for JSON with --format json"),
-    KNOWN("compressed with xz", "\xfd" "7zXZ", UNPACK "xz -dc FILE | dtrain-data ... -, for JSON with --format json"),
+    KNOWN("compressed with zstd", "\x28\xb5\x2f\xfd",
+          UNPACK "zstd -dc FILE | dtrain-data ... -, for JSON with --format json"),
+    KNOWN("compressed with xz",
+          "\xfd"
+          "7zXZ",
+          UNPACK "xz -dc FILE | dtrain-data ... -, for JSON with --format json"),
     KNOWN("compressed with bzip2", "BZh", UNPACK "bzip2 -dc FILE | dtrain-data ... -, for JSON with --format json"),
-    KNOWN("an HDF5 file", "\x89HDF\r\n\x1a\n", "a dataset that dtrain-data has made is ready: give it to training as data.train"),
+    KNOWN("an HDF5 file", "\x89HDF\r\n\x1a\n",
+          "a dataset that dtrain-data has made is ready: give it to training as data.train"),
     KNOWN("a zip archive", "PK\x03\x04", "unpack it, and give the text files in it"),
     KNOWN("a PDF document", "%PDF-", "convert it to text first, for instance with pdftotext"),
     KNOWN("UTF-16 text", "\xff\xfe", "convert it: iconv -f UTF-16 -t UTF-8 FILE"),
@@ -40,8 +51,10 @@ static dt_err refuse_binary(const dt_input *in, const char *text, size_t n)
 {
     enum { AT_LEAST = 16 }; /* bytes: fewer prove nothing */
     size_t n_bad = 0;
-    DT_CHECK(!memchr(text, '\0', n), DT_ERR_DATA,
-             "%s: expected text, found a binary file (a zero byte among the first %zu); --format text takes it as it is", in->path, n);
+    DT_CHECK(
+        !memchr(text, '\0', n), DT_ERR_DATA,
+        "%s: expected text, found a binary file (a zero byte among the first %zu); --format text takes it as it is",
+        in->path, n);
     for (size_t at = 0; at < n;) {
         const size_t valid = dt_utf8_valid(text + at, n - at);
         at += valid;
@@ -49,7 +62,8 @@ static dt_err refuse_binary(const dt_input *in, const char *text, size_t n)
         at += at < n;
     }
     DT_CHECK(n < AT_LEAST || n_bad * 10 < n * 3, DT_ERR_DATA,
-             "%s: expected UTF-8 text, found %zu bytes that are not among the first %zu: a binary file, or another character set (convert it: "
+             "%s: expected UTF-8 text, found %zu bytes that are not among the first %zu: a binary file, or another "
+             "character set (convert it: "
              "iconv -f CP1251 -t UTF-8 FILE); --format text takes it as it is",
              in->path, n_bad, n);
     return DT_OK;
@@ -92,7 +106,8 @@ dt_err dt_input_check_content(dt_input *in, bool json, bool automatic)
     DT_CHECK(!looks_like_records(text, text + n), DT_ERR_DATA,
              "%s: looks like JSON lines: add --format json (or --format text to train on the JSON itself)", in->path);
     DT_CHECK(!ends_with(in->path, ".csv") && !ends_with(in->path, ".tsv"), DT_ERR_DATA,
-             "%s: looks like a table: convert it to JSON lines, python3 -c 'import pandas as p, sys; p.read_csv(sys.argv[1]).to_json(sys.argv[2], "
+             "%s: looks like a table: convert it to JSON lines, python3 -c 'import pandas as p, sys; "
+             "p.read_csv(sys.argv[1]).to_json(sys.argv[2], "
              "orient=\"records\", lines=True)' FILE.csv FILE.jsonl (or --format text to train on it as it is)",
              in->path);
     return DT_OK;

@@ -1,4 +1,5 @@
-/* encode.c - records and texts to ids. Every rule of algorithms.md 1.1 about which token is a target is applied here or in the pieces. */
+/* encode.c - records and texts to ids. Every rule of algorithms.md 1.1 about which token is a target is applied here or
+ * in the pieces. */
 #include "encode.h"
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +9,9 @@ enum { HASHED_NBYTES = 1 << 16 };
 dt_truncate dt_truncate_of(const dt_recipe *r, dt_dataset_kind kind)
 {
     if (r->truncate != DT_TRUNCATE_AUTO) return r->truncate;
-    return kind == DT_DATASET_PREFERENCE ? DT_TRUNCATE_DROP : kind == DT_DATASET_PROMPTS ? DT_TRUNCATE_END : DT_TRUNCATE_START;
+    return kind == DT_DATASET_PREFERENCE ? DT_TRUNCATE_DROP
+           : kind == DT_DATASET_PROMPTS  ? DT_TRUNCATE_END
+                                         : DT_TRUNCATE_START;
 }
 
 uint64_t dt_hash_bytes(const void *data, size_t n)
@@ -62,7 +65,8 @@ static void truncate(const dt_recipe *recipe, dt_ids *ids, uint8_t *mask, size_t
     s->truncated = true;
 }
 
-static dt_err encode_side(const dt_recipe *recipe, dt_encoder *e, const dt_form *r, dt_side side, dt_parcel *p, dt_sample *s)
+static dt_err encode_side(const dt_recipe *recipe, dt_encoder *e, const dt_form *r, dt_side side, dt_parcel *p,
+                          dt_sample *s)
 {
     const dt_text_side *t = &r->side[side];
     dt_ids *ids = &p->ids[side];
@@ -102,8 +106,8 @@ dt_err dt_encode_record(const dt_recipe *recipe, dt_encoder *e, const dt_form *r
     return DT_OK;
 }
 
-dt_err dt_encode_text(const dt_recipe *recipe, dt_encoder *e, const char *text, size_t nbytes, bool begins, dt_parcel *p,
-                      dt_sample *s)
+dt_err dt_encode_text(const dt_recipe *recipe, dt_encoder *e, const char *text, size_t nbytes, bool begins,
+                      dt_parcel *p, dt_sample *s)
 {
     dt_ids *ids = &p->ids[0];
     const size_t first = ids->n;

@@ -1,10 +1,11 @@
-/* forms.c - the records of algorithms.md A.1 for pre-training and fine-tuning; those of two texts are in pairs.c and prompts.c. What a record is shows in
- * its keys; every value is checked to be what it should be, because a record that is silently half read trains on the wrong thing. */
+/* forms.c - the records of algorithms.md A.1 for pre-training and fine-tuning; those of two texts are in pairs.c and
+ * prompts.c. What a record is shows in its keys; every value is checked to be what it should be, because a record that
+ * is silently half read trains on the wrong thing. */
 #include "forms.h"
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- shared ------------------------------------------------------------------------------------------------------------------- */
+/* ---- shared ------------------------------------------------------------------------------------------------------ */
 
 bool dt_has(const json_t *record, const char *key) { return json_object_get(record, key) != NULL; }
 
@@ -45,7 +46,8 @@ dt_err dt_render_side(dt_form *r, dt_side side, const dt_rules *rules, unsigned 
     const dt_message *last = m->n > 0 ? &m->item[m->n - 1] : NULL;
     r->is_chat = true;
     s->wrap = dt_chat_wrap(rules->chat);
-    s->eos = !(flags & DT_CHAT_GENERATE) && last && last->role == DT_ROLE_ASSISTANT && dt_chat_end_token(rules->chat) < 0;
+    s->eos =
+        !(flags & DT_CHAT_GENERATE) && last && last->role == DT_ROLE_ASSISTANT && dt_chat_end_token(rules->chat) < 0;
     s->eos_target = s->eos && last->learn & DT_LEARN_CONTENT;
     return dt_chat_render(rules->chat, m->item, m->n, flags, &s->pieces);
 }
@@ -59,7 +61,7 @@ static dt_err write_json(dt_form *r, const json_t *value, size_t *nbytes)
     return DT_OK;
 }
 
-/* ---- fine-tuning ------------------------------------------------------------------------------------------------------------ */
+/* ---- fine-tuning ------------------------------------------------------------------------------------------------- */
 
 /* Which turns of a chat are trained on: all answers, or with mask completion the last one. */
 static dt_err render_chat(dt_form *r, const dt_rules *rules)
@@ -112,7 +114,8 @@ static dt_err read_sharegpt(dt_form *r, const json_t *json, const dt_rules *rule
     DT_TRY(add_system(r, json));
     const json_t *list = json_object_get(json, "conversations");
     const bool roles = dt_has(json_array_get(list, 0), "role"); /* both spellings are met under this key */
-    DT_TRY(dt_messages_parse(&r->messages[0], list, "conversations", roles ? "role" : "from", roles ? "content" : "value"));
+    DT_TRY(dt_messages_parse(&r->messages[0], list, "conversations", roles ? "role" : "from",
+                             roles ? "content" : "value"));
     return render_chat(r, rules);
 }
 
@@ -185,18 +188,20 @@ static dt_err read_text(dt_form *r, const json_t *json, const dt_rules *rules)
     return dt_add_json_text(&r->side[0].pieces, text, true);
 }
 
-/* ---- which form it is ----------------------------------------------------------------------------------------------------------- */
+/* ---- which form it is -------------------------------------------------------------------------------------------- */
 
 static dt_err unknown_record(const json_t *record)
 {
     char keys[200] = "";
     size_t n = 0;
-    for (void *it = json_object_iter((json_t *)record); it && n < sizeof keys; it = json_object_iter_next((json_t *)record, it))
+    for (void *it = json_object_iter((json_t *)record); it && n < sizeof keys;
+         it = json_object_iter_next((json_t *)record, it))
         n += (size_t)snprintf(keys + n, sizeof keys - n, "%s%s", n ? ", " : "", json_object_iter_key(it));
-    return dt_fail(DT_ERR_DATA,
-                   "expected a record with text, messages, conversations, conversation, prompt and completion, instruction and "
-                   "output, chosen and rejected, prompt, or question and answer; found the keys: %s",
-                   keys[0] ? keys : "(none)");
+    return dt_fail(
+        DT_ERR_DATA,
+        "expected a record with text, messages, conversations, conversation, prompt and completion, instruction and "
+        "output, chosen and rejected, prompt, or question and answer; found the keys: %s",
+        keys[0] ? keys : "(none)");
 }
 
 static bool is_chat_record(const json_t *json)

@@ -1,4 +1,5 @@
-/* forms.h - a JSON record as what it says: one or two texts, each as pieces that are targets or not. algorithms.md 1.1, A.1. */
+/* forms.h - a JSON record as what it says: one or two texts, each as pieces that are targets or not. algorithms.md 1.1,
+ * A.1. */
 #ifndef DTRAIN_DATA_MAKE_FORMS_H
 #define DTRAIN_DATA_MAKE_FORMS_H
 
@@ -42,7 +43,7 @@ typedef struct dt_form {
 dt_err dt_form_read(dt_form *r, const json_t *json, const dt_rules *rules);
 void dt_form_free(dt_form *r);
 
-/* ---- what the forms share (forms.c, pairs.c) --------------------------------------------------------------------------- */
+/* ---- what the forms share (forms.c, pairs.c) --------------------------------------------------------------------- */
 
 bool dt_has(const json_t *record, const char *key); /* also when null */
 /** The text of a key; NULL when it is absent, null or empty. DT_ERR_DATA: another type. */

@@ -1,5 +1,6 @@
-/* input.c - a record of a JSON array is found by counting brackets outside of strings, and only then given to the parser: an array of any length is read
- * with the memory of one record, and a message names the line where the record begins. */
+/* input.c - a record of a JSON array is found by counting brackets outside of strings, and only then given to the
+ * parser: an array of any length is read with the memory of one record, and a message names the line where the record
+ * begins. */
 #include "input.h"
 #include <ctype.h>
 #include <errno.h>
@@ -12,9 +13,10 @@
 
 enum { BLOCK_NBYTES = 1 << 16, POLL_MS = 100 };
 
-/* ---- bytes --------------------------------------------------------------------------------------------------------------------- */
+/* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
-/* More bytes behind those that are there, waiting in a way that can be stopped. at == end after it: the file has ended. */
+/* More bytes behind those that are there, waiting in a way that can be stopped. at == end after it: the file has
+ * ended. */
 static dt_err fill(dt_input *in)
 {
     if (in->at < in->end) return DT_OK;
@@ -37,7 +39,8 @@ static dt_err skip_mark(dt_input *in)
 {
     static const char mark[] = "\xef\xbb\xbf";
     DT_TRY(fill(in));
-    while (in->end < 3 && memcmp(in->buffer, mark, in->end) == 0) { /* a pipe may give less than three bytes at a time */
+    /* a pipe may give less than three bytes at a time */
+    while (in->end < 3 && memcmp(in->buffer, mark, in->end) == 0) {
         const ssize_t got = read(in->fd, in->buffer + in->end, 3 - in->end);
         if (got < 0 && errno == EINTR) continue;
         DT_CHECK(got >= 0, DT_ERR_DATA, "%s: reading failed: %s", in->path, strerror(errno));
@@ -108,7 +111,7 @@ static size_t without_newline(const char *line, size_t n)
     return n > 0 && line[n - 1] == '\r' ? n - 1 : n;
 }
 
-/* ---- documents of plain text ------------------------------------------------------------------------------------------------- */
+/* ---- documents of plain text ------------------------------------------------------------------------------------- */
 
 /* The document under way: what of it has not been handed on. */
 typedef struct assembly {
@@ -128,7 +131,8 @@ static dt_err hand_on(assembly *a, size_t n, bool last)
     return err;
 }
 
-/* Hand on pieces while there is more than one; the last `keep` bytes stay, because what follows may say that they do not belong to the document. */
+/* Hand on pieces while there is more than one; the last `keep` bytes stay, because what follows may say that they do
+ * not belong to the document. */
 static dt_err hand_on_pieces(assembly *a, size_t keep)
 {
     const size_t piece = a->rules->piece_nbytes;
@@ -153,7 +157,8 @@ static dt_err whole_file(dt_input *in, assembly *a)
     return a->fn(a->self, a->b.text, n, true);
 }
 
-/* Append up to and with the next newline; *whole: it was there. At the end of the file nothing is appended and *whole is false. */
+/* Append up to and with the next newline; *whole: it was there. At the end of the file nothing is appended and *whole
+ * is false. */
 static dt_err take_line(dt_input *in, text_buffer *b, bool *whole, size_t *n_taken)
 {
     DT_TRY(fill(in));
@@ -181,8 +186,8 @@ static dt_err each_line_document(dt_input *in, assembly *a)
     }
 }
 
-/* A blank line ends a paragraph; `line` is where the line under way begins in the buffer. What may be a blank line is not handed on, nor is the newline
- * before it. */
+/* A blank line ends a paragraph; `line` is where the line under way begins in the buffer. What may be a blank line is
+ * not handed on, nor is the newline before it. */
 static dt_err each_paragraph(dt_input *in, assembly *a)
 {
     enum { NEWLINE = 2 };
@@ -199,7 +204,8 @@ static dt_err each_paragraph(dt_input *in, assembly *a)
             if (n == 0) return DT_OK;
             continue;
         }
-        const size_t before = a->b.n, keep = blank && before - line + NEWLINE < BLOCK_NBYTES ? before - line + NEWLINE : NEWLINE;
+        const size_t before = a->b.n,
+                     keep = blank && before - line + NEWLINE < BLOCK_NBYTES ? before - line + NEWLINE : NEWLINE;
         DT_TRY(hand_on_pieces(a, keep));
         const size_t gone = before - a->b.n;
         line = whole ? a->b.n : line > gone ? line - gone : 0;
@@ -238,7 +244,7 @@ dt_err dt_input_each_document(dt_input *in, const dt_document_rules *rules, dt_t
     return err;
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------------------------------------- */
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
 static dt_err each_line(dt_input *in, text_buffer *record, dt_json_fn *fn, void *self)
 {
@@ -314,8 +320,8 @@ static dt_err each_element(dt_input *in, text_buffer *record, dt_json_fn *fn, vo
     }
     in->at++;
     DT_TRY(peek(in, &c));
-    DT_CHECK(c == EOF, DT_ERR_DATA, "%s:%" PRId64 ": expected the end of the file after the JSON array, found '%c'", in->path,
-             in->line, c);
+    DT_CHECK(c == EOF, DT_ERR_DATA, "%s:%" PRId64 ": expected the end of the file after the JSON array, found '%c'",
+             in->path, in->line, c);
     return DT_OK;
 }
 
@@ -324,7 +330,9 @@ dt_err dt_input_each_record(dt_input *in, dt_json_fn *fn, void *self)
     int c;
     text_buffer record = {0};
     DT_TRY(peek(in, &c));
-    const dt_err err = c == EOF ? DT_OK : c == '[' ? each_element(in, &record, fn, self) : each_line(in, &record, fn, self);
+    const dt_err err = c == EOF   ? DT_OK
+                       : c == '[' ? each_element(in, &record, fn, self)
+                                  : each_line(in, &record, fn, self);
     free(record.text);
     return err;
 }

@@ -22,13 +22,14 @@ typedef struct dt_input {
 
 /** "-": standard input. A byte order mark is skipped. n_read: counts on, over several inputs. */
 dt_err dt_input_open(dt_input *in, const char *path, int64_t *n_read);
-/** Before anything is read: DT_ERR_DATA, with the next step, where this is neither text nor JSON: compressed, a known binary format, zero bytes, mostly not
- *  UTF-8. automatic: nobody has said that it is text, so JSON records and tables are refused as text, too. */
+/** Before anything is read: DT_ERR_DATA, with the next step, where this is neither text nor JSON: compressed, a known
+ *  binary format, zero bytes, mostly not UTF-8. automatic: nobody has said that it is text, so JSON records and tables
+ *  are refused as text, too. */
 dt_err dt_input_check_content(dt_input *in, bool json, bool automatic);
 void dt_input_close(dt_input *in);
 
-/** How plain text is cut into documents: "files", "lines", "paragraphs", "separator". Blank documents are left out, but for files. A long document comes in
- *  pieces that t encodes one by one as it would the whole (dt_text_cut). */
+/** How plain text is cut into documents: "files", "lines", "paragraphs", "separator". Blank documents are left out, but
+ *  for files. A long document comes in pieces that t encodes one by one as it would the whole (dt_text_cut). */
 typedef struct dt_document_rules {
     const char *documents, *separator;
     const dt_tokenizer *tokenizer;

@@ -1,5 +1,6 @@
-/* make.c - inputs to datasets, in one pass: a reader cuts the inputs into documents and records, workers turn them into ids and masks, and the outputs
- * take them in the order of the input. So nothing that is written, and no error that is reported, depends on how many threads there are. */
+/* make.c - inputs to datasets, in one pass: a reader cuts the inputs into documents and records, workers turn them into
+ * ids and masks, and the outputs take them in the order of the input. So nothing that is written, and no error that is
+ * reported, depends on how many threads there are. */
 #include "dtrain/io.h"
 #include "outputs.h"
 #include "pipeline.h"
@@ -29,12 +30,13 @@ typedef struct make {
     int n_threads;
 } make;
 
-/* ---- the work ------------------------------------------------------------------------------------------------------------------- */
+/* ---- the work ---------------------------------------------------------------------------------------------------- */
 
 static dt_err work_on_record(const make *k, worker *w, dt_parcel *p, const dt_item *item, dt_sample *s)
 {
     json_t *json;
-    DT_TRY(dt_json_parse(&json, "", p->text + item->first, item->nbytes, DT_JSON_NUL | DT_JSON_LAST_KEY | DT_JSON_RECORD));
+    DT_TRY(
+        dt_json_parse(&json, "", p->text + item->first, item->nbytes, DT_JSON_NUL | DT_JSON_LAST_KEY | DT_JSON_RECORD));
     dt_err err = dt_form_read(&w->record, json, &k->recipe.rules);
     if (err == DT_OK) err = dt_encode_record(&k->recipe, w->encoder, &w->record, p, s);
     json_decref(json);
@@ -48,9 +50,9 @@ static dt_err work_on_item(const make *k, worker *w, dt_parcel *p, const dt_item
     dt_sample *s;
     DT_TRY(dt_parcel_sample(p, &s));
     s->item = item;
-    const dt_err err = item->json
-                           ? work_on_record(k, w, p, item, s)
-                           : dt_encode_text(&k->recipe, w->encoder, p->text + item->first, item->nbytes, item->begins, p, s);
+    const dt_err err =
+        item->json ? work_on_record(k, w, p, item, s)
+                   : dt_encode_text(&k->recipe, w->encoder, p->text + item->first, item->nbytes, item->begins, p, s);
     if (err != DT_ERR_DATA) return err;
     s->problem = strdup(dt_error_message());
     dt_error_clear();
@@ -61,7 +63,8 @@ static dt_err work_on_item(const make *k, worker *w, dt_parcel *p, const dt_item
     return s->problem ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for an error message");
 }
 
-/* Text needs no mask in the parcel, records do: the two are never told apart in the writer by where they stand, so both have one. */
+/* Text needs no mask in the parcel, records do: the two are never told apart in the writer by where they stand, so both
+ * have one. */
 static dt_err level_mask(dt_parcel *p)
 {
     uint8_t *mask = realloc(p->mask[0], p->ids[0].n_alloc ? p->ids[0].n_alloc : 1);
@@ -74,7 +77,8 @@ static void work(void *self, int thread, dt_parcel *p)
 {
     const make *k = self;
     dt_error_clear();
-    for (int i = 0; i < p->n_items && p->err == DT_OK; i++) p->err = work_on_item(k, &k->workers[thread], p, &p->items[i]);
+    for (int i = 0; i < p->n_items && p->err == DT_OK; i++)
+        p->err = work_on_item(k, &k->workers[thread], p, &p->items[i]);
     if (p->err == DT_OK) p->err = level_mask(p);
     if (p->err != DT_OK) snprintf(p->message, sizeof p->message, "%s", dt_error_message());
 }
@@ -94,12 +98,13 @@ static dt_err write_parcel(void *self, dt_parcel *p)
 static dt_err tick(void *self)
 {
     const make *k = self;
-    DT_CHECK(!k->opt->stop || !atomic_load(k->opt->stop), DT_ERR_STOP, "stopped before %s was complete", k->opt->output);
+    DT_CHECK(!k->opt->stop || !atomic_load(k->opt->stop), DT_ERR_STOP, "stopped before %s was complete",
+             k->opt->output);
     if (k->opt->progress) k->opt->progress(k->opt->progress_self, k->stats);
     return DT_OK;
 }
 
-/* ---- options -------------------------------------------------------------------------------------------------------------------- */
+/* ---- options ----------------------------------------------------------------------------------------------------- */
 
 static const char *const kinds[] = {"tokens", "sft", "preference", "prompts", "auto", NULL};
 static const char *const masks[] = {"auto", "full", "completion", "assistant", NULL};
@@ -125,19 +130,21 @@ static dt_err check_options(const dt_make_options *o)
     DT_CHECK(strcmp(o->documents, "separator") != 0 || (o->separator && o->separator[0]), DT_ERR_USAGE,
              "separator: expected a text, found nothing");
     DT_CHECK(!o->separator || strlen(o->separator) <= 4096, DT_ERR_USAGE, "separator: expected at most 4096 bytes");
-    DT_CHECK(o->validation ? o->validation_fraction > 0 && o->validation_fraction < 1 : o->validation_fraction == 0, DT_ERR_USAGE,
-             "expected both a validation file and a fraction above 0 and below 1, found %s and %g",
+    DT_CHECK(o->validation ? o->validation_fraction > 0 && o->validation_fraction < 1 : o->validation_fraction == 0,
+             DT_ERR_USAGE, "expected both a validation file and a fraction above 0 and below 1, found %s and %g",
              o->validation ? o->validation : "no file", o->validation_fraction);
     DT_CHECK(!o->validation || strcmp(o->validation, o->output) != 0, DT_ERR_USAGE,
              "%s: the validation file must be another file than the output", o->output);
-    DT_CHECK(o->max_length >= 0 && o->max_length <= INT32_MAX, DT_ERR_USAGE, "max length: expected 0 to %d, found %" PRId64,
-             INT32_MAX, o->max_length);
-    DT_CHECK(!o->turn_budgets || o->max_length > 0, DT_ERR_USAGE, "turn budgets: expected a max length that they divide (--max-length)");
-    DT_CHECK(o->n_threads >= 0 && o->n_threads <= MAX_THREADS, DT_ERR_USAGE, "threads: expected 0 to %d, found %d", MAX_THREADS,
-             o->n_threads);
+    DT_CHECK(o->max_length >= 0 && o->max_length <= INT32_MAX, DT_ERR_USAGE,
+             "max length: expected 0 to %d, found %" PRId64, INT32_MAX, o->max_length);
+    DT_CHECK(!o->turn_budgets || o->max_length > 0, DT_ERR_USAGE,
+             "turn budgets: expected a max length that they divide (--max-length)");
+    DT_CHECK(o->n_threads >= 0 && o->n_threads <= MAX_THREADS, DT_ERR_USAGE, "threads: expected 0 to %d, found %d",
+             MAX_THREADS, o->n_threads);
     DT_CHECK(o->n_shards == 0 || o->shard_nbytes == 0, DT_ERR_USAGE,
              "expected a number of shards or a size of shards, found both");
-    DT_CHECK(o->n_shards >= 0 && o->n_shards <= 99999, DT_ERR_USAGE, "shards: expected 1 to 99999, found %" PRId64, o->n_shards);
+    DT_CHECK(o->n_shards >= 0 && o->n_shards <= 99999, DT_ERR_USAGE, "shards: expected 1 to 99999, found %" PRId64,
+             o->n_shards);
     return DT_OK;
 }
 
@@ -171,7 +178,7 @@ static int n_cores(void)
     return n < MAX_THREADS ? n : MAX_THREADS;
 }
 
-/* ---- the whole -------------------------------------------------------------------------------------------------------------------- */
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 /* A template that is not recognised is missed by the first chat, if there is one. */
 static dt_err open_chat(make *k)
@@ -184,7 +191,8 @@ static dt_err open_chat(make *k)
     return DT_OK;
 }
 
-/* Before anything is read. The names of shards are known when their number is: those are looked at again by the commit. */
+/* Before anything is read. The names of shards are known when their number is: those are looked at again by the
+ * commit. */
 static dt_err check_outputs(const make *k)
 {
     const dt_make_options *o = k->opt;
@@ -205,7 +213,11 @@ static dt_err open_all(make *k)
     DT_TRY(dt_reader_open(&k->reader, o, k->tokenizer));
     DT_TRY(check_outputs(k));
     k->stats->nbytes_total = k->reader.nbytes_total;
-    k->outputs = (dt_outputs){.opt = o, .recipe = &k->recipe, .stats = k->stats, .inputs = (const char *const *)k->reader.paths, .n_inputs = k->reader.n_paths};
+    k->outputs = (dt_outputs){.opt = o,
+                              .recipe = &k->recipe,
+                              .stats = k->stats,
+                              .inputs = (const char *const *)k->reader.paths,
+                              .n_inputs = k->reader.n_paths};
     k->n_threads = o->n_threads ? o->n_threads : n_cores();
     k->workers = calloc((size_t)k->n_threads, sizeof *k->workers);
     DT_CHECK(k->workers, DT_ERR_MEMORY, "no memory for %d threads", k->n_threads);

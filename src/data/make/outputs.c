@@ -1,12 +1,13 @@
-/* outputs.c - the kind is known at the first document, and the files are begun then. A document goes to the training or the validation file by a hash of
- * what it says, so that running again, or over more files, never moves one across, and equal ones stay together. */
+/* outputs.c - the kind is known at the first document, and the files are begun then. A document goes to the training or
+ * the validation file by a hash of what it says, so that running again, or over more files, never moves one across, and
+ * equal ones stay together. */
 #include "outputs.h"
 #include "dtrain/io.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- files ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 
 static dt_err begin(dt_outputs *o, dt_dataset_kind kind)
 {
@@ -20,7 +21,8 @@ static dt_err begin(dt_outputs *o, dt_dataset_kind kind)
     DT_TRY(dt_make_folder_of(opt->output));
     if (opt->validation) DT_TRY(dt_make_folder_of(opt->validation));
     DT_TRY(dt_dataset_create(&o->train, opt->output, kind, t->vocab_size, t->name, weights));
-    return opt->validation ? dt_dataset_create(&o->validation, opt->validation, kind, t->vocab_size, t->name, weights) : DT_OK;
+    return opt->validation ? dt_dataset_create(&o->validation, opt->validation, kind, t->vocab_size, t->name, weights)
+                           : DT_OK;
 }
 
 static dt_dataset_writer *choose(const dt_outputs *o, uint64_t hash)
@@ -36,7 +38,7 @@ static dt_err count(dt_outputs *o, const dt_dataset_writer *to, int64_t n_tokens
     return DT_OK;
 }
 
-/* ---- plain text ----------------------------------------------------------------------------------------------------------------- */
+/* ---- plain text -------------------------------------------------------------------------------------------------- */
 
 static dt_err add(dt_outputs *o, const int32_t *ids, int64_t n)
 {
@@ -126,7 +128,7 @@ static dt_err write_text(dt_outputs *o, const dt_sample *s, const int32_t *ids)
     return s->item->ends ? end_text(o, holds, how == DT_TRUNCATE_DROP, take) : DT_OK;
 }
 
-/* ---- records -------------------------------------------------------------------------------------------------------------------- */
+/* ---- records ----------------------------------------------------------------------------------------------------- */
 
 /* Is there anything to learn, or to begin from? */
 static bool is_empty(const dt_sample *s, const uint8_t *mask)
@@ -154,7 +156,8 @@ static dt_err write_record(dt_outputs *o, const dt_sample *s, const int32_t *con
     dt_dataset_writer *to = choose(o, s->hash);
     DT_TRY(dt_dataset_add(to, ids[0], s->kind == DT_DATASET_SFT ? mask : NULL, (int64_t)s->n[0]));
     if (s->has_other) DT_TRY(dt_dataset_add_side(to, DT_SIDE_OTHER, ids[1], (int64_t)s->n[1]));
-    DT_TRY(s->kind == DT_DATASET_PREFERENCE ? dt_dataset_end_pair(to, &s->pair) : dt_dataset_end_document(to, s->weight));
+    DT_TRY(s->kind == DT_DATASET_PREFERENCE ? dt_dataset_end_pair(to, &s->pair)
+                                            : dt_dataset_end_document(to, s->weight));
     return count(o, to, (int64_t)(s->n[0] + s->n[1]));
 }
 
@@ -212,19 +215,21 @@ dt_err dt_outputs_write(dt_outputs *o, const dt_parcel *p)
     return p->err == DT_OK ? DT_OK : dt_fail(p->err, "%s", p->message);
 }
 
-/* ---- the end -------------------------------------------------------------------------------------------------------------------- */
+/* ---- the end ----------------------------------------------------------------------------------------------------- */
 
 static dt_err check_result(const dt_outputs *o)
 {
     const dt_make_stats *s = o->stats;
     const int64_t n = s->n_documents + s->n_validation_documents;
-    DT_CHECK(n > 0, DT_ERR_DATA, "%s%s: no document in the inputs%s", o->opt->inputs[0], o->opt->n_inputs > 1 ? " ..." : "",
+    DT_CHECK(n > 0, DT_ERR_DATA, "%s%s: no document in the inputs%s", o->opt->inputs[0],
+             o->opt->n_inputs > 1 ? " ..." : "",
              s->n_too_long  ? " is short enough"
              : s->n_dropped ? " has a target"
              : s->n_bad     ? " is well formed"
                             : "");
     DT_CHECK(s->n_documents > 0 && (s->n_validation_documents > 0 || !o->validation), DT_ERR_DATA,
-             "all %" PRId64 " documents went to the %s file: a fraction of %g needs more documents (plain text can be split: "
+             "all %" PRId64
+             " documents went to the %s file: a fraction of %g needs more documents (plain text can be split: "
              "--documents paragraphs or lines)",
              n, s->n_documents > 0 ? "training" : "validation", o->opt->validation_fraction);
     return DT_OK;
@@ -236,7 +241,8 @@ dt_err dt_outputs_commit(dt_outputs *o)
     dt_dataset_writer *w[2] = {o->train, o->validation};
     dt_commit how[2];
     for (int i = 0; i < 2; i++)
-        how[i] = (dt_commit){.keep_existing = !o->opt->force, .inputs = o->inputs, .n_inputs = o->n_inputs, .stop = o->opt->stop};
+        how[i] = (dt_commit){
+            .keep_existing = !o->opt->force, .inputs = o->inputs, .n_inputs = o->n_inputs, .stop = o->opt->stop};
     how[0].n_shards = o->opt->n_shards, how[0].shard_nbytes = o->opt->shard_nbytes;
     const int n = o->validation ? 2 : 1;
     o->train = o->validation = NULL; /* committing frees */

@@ -1,4 +1,5 @@
-/* outputs.h - samples, in the order of the input, to the training or the validation file; and what is said about them in the end. */
+/* outputs.h - samples, in the order of the input, to the training or the validation file; and what is said about them
+ * in the end. */
 #ifndef DTRAIN_DATA_MAKE_OUTPUTS_H
 #define DTRAIN_DATA_MAKE_OUTPUTS_H
 

@@ -1,5 +1,5 @@
-/* pairs.c - records of preferences. A prompt and two completions, each texts or messages, from the forms of several projects; where no prompt is given it is
- * what both sides begin with. */
+/* pairs.c - records of preferences. A prompt and two completions, each texts or messages, from the forms of several
+ * projects; where no prompt is given it is what both sides begin with. */
 #include "forms.h"
 #include <ctype.h>
 #include <math.h>
@@ -19,10 +19,11 @@ typedef struct words {
 
 static words words_of(const json_t *text) { return (words){json_string_value(text), json_string_length(text)}; }
 
-/* ---- texts --------------------------------------------------------------------------------------------------------------------- */
+/* ---- texts ------------------------------------------------------------------------------------------------------- */
 
 /* join stands between prompt and completion, and belongs to the prompt. */
-static dt_err add_texts(dt_form *r, const dt_rules *rules, words prompt, const char *join, const words completion[DT_N_SIDES])
+static dt_err add_texts(dt_form *r, const dt_rules *rules, words prompt, const char *join,
+                        const words completion[DT_N_SIDES])
 {
     for (int s = 0; s < DT_N_SIDES; s++) {
         dt_text_side *side = &r->side[s];
@@ -62,7 +63,7 @@ static dt_err read_text_pair(dt_form *r, const json_t *prompt, const json_t *cho
     return add_texts(r, rules, common, "", side);
 }
 
-/* ---- messages -------------------------------------------------------------------------------------------------------------------- */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 static dt_err add_list(dt_messages *m, const json_t *list, const char *what)
 {
@@ -107,8 +108,8 @@ static dt_err render_pair(dt_form *r, int n_prompt, const dt_rules *rules)
 }
 
 /* prompt: a list, or a text (which lists that begin with a question repeat), or NULL. */
-static dt_err read_chat_pair(dt_form *r, const json_t *prompt, const char *prompt_key, const json_t *const completion[DT_N_SIDES],
-                             const dt_rules *rules)
+static dt_err read_chat_pair(dt_form *r, const json_t *prompt, const char *prompt_key,
+                             const json_t *const completion[DT_N_SIDES], const dt_rules *rules)
 {
     static const char *const names[DT_N_SIDES] = {"chosen", "rejected"};
     int n_prompt = 0;
@@ -133,7 +134,7 @@ static dt_err read_chat_pair(dt_form *r, const json_t *prompt, const char *promp
     return render_pair(r, common_messages(&r->messages[0], &r->messages[1]), rules);
 }
 
-/* ---- the forms --------------------------------------------------------------------------------------------------------------------- */
+/* ---- the forms --------------------------------------------------------------------------------------------------- */
 
 static dt_err read_chosen(dt_form *r, const json_t *json, const dt_rules *rules)
 {
@@ -141,10 +142,11 @@ static dt_err read_chosen(dt_form *r, const json_t *json, const dt_rules *rules)
     const char *key = dt_has(json, "prompt") ? "prompt" : "conversations";
     const json_t *prompt = json_object_get(json, key);
     if (json_is_null(prompt)) prompt = NULL;
-    DT_CHECK(!prompt || json_is_string(prompt) || json_is_array(prompt), DT_ERR_DATA, "%s: expected a text or a list of messages",
-             key);
+    DT_CHECK(!prompt || json_is_string(prompt) || json_is_array(prompt), DT_ERR_DATA,
+             "%s: expected a text or a list of messages", key);
     const bool texts = json_is_string(completion[0]) && json_is_string(completion[1]);
-    if (texts && (!prompt || json_is_string(prompt))) return read_text_pair(r, prompt, completion[0], completion[1], rules);
+    if (texts && (!prompt || json_is_string(prompt)))
+        return read_text_pair(r, prompt, completion[0], completion[1], rules);
     return read_chat_pair(r, prompt, key, completion, rules);
 }
 
@@ -153,24 +155,27 @@ static dt_err read_safety(const json_t *label, const char *key, dt_safety *safet
 {
     if (!label || json_is_null(label)) return DT_OK;
     DT_CHECK(json_is_boolean(label) || json_is_number(label), DT_ERR_DATA, "%s: expected true, false, 1 or -1", key);
-    *safety = json_is_true(label) || (json_is_number(label) && json_number_value(label) > 0) ? DT_SAFETY_SAFE : DT_SAFETY_UNSAFE;
+    *safety = json_is_true(label) || (json_is_number(label) && json_number_value(label) > 0) ? DT_SAFETY_SAFE
+                                                                                             : DT_SAFETY_UNSAFE;
     return DT_OK;
 }
 
-/* mmdpo: {prompt, chosen_response, rejected_response, dimension?, safety_labels?}, labels as [chosen, rejected] or by name. */
+/* mmdpo: {prompt, chosen_response, rejected_response, dimension?, safety_labels?}, labels as [chosen, rejected] or by
+ * name. */
 static dt_err read_responses(dt_form *r, const json_t *json, const dt_rules *rules)
 {
     const json_t *prompt, *chosen, *rejected, *labels = json_object_get(json, "safety_labels");
     DT_TRY(dt_required_text(json, "prompt", &prompt));
     DT_TRY(dt_required_text(json, "chosen_response", &chosen));
     DT_TRY(dt_required_text(json, "rejected_response", &rejected));
-    DT_CHECK(!labels || json_is_null(labels) || json_is_object(labels) || (json_is_array(labels) && json_array_size(labels) == 2),
+    DT_CHECK(!labels || json_is_null(labels) || json_is_object(labels) ||
+                 (json_is_array(labels) && json_array_size(labels) == 2),
              DT_ERR_DATA, "safety_labels: expected [chosen, rejected]");
     const bool list = json_is_array(labels);
-    DT_TRY(
-        read_safety(list ? json_array_get(labels, 0) : json_object_get(labels, "chosen"), "safety_labels", &r->pair.safety[0]));
-    DT_TRY(
-        read_safety(list ? json_array_get(labels, 1) : json_object_get(labels, "rejected"), "safety_labels", &r->pair.safety[1]));
+    DT_TRY(read_safety(list ? json_array_get(labels, 0) : json_object_get(labels, "chosen"), "safety_labels",
+                       &r->pair.safety[0]));
+    DT_TRY(read_safety(list ? json_array_get(labels, 1) : json_object_get(labels, "rejected"), "safety_labels",
+                       &r->pair.safety[1]));
     return add_texts(r, rules, words_of(prompt), "\n", (const words[DT_N_SIDES]){words_of(chosen), words_of(rejected)});
 }
 
@@ -199,7 +204,8 @@ dt_err dt_form_read_pair(dt_form *r, const json_t *json, const dt_rules *rules)
     const json_t *margin = json_object_get(json, "margin");
     r->has_other = true;
     if (margin && !json_is_null(margin)) {
-        DT_CHECK(json_is_number(margin) && isfinite((float)json_number_value(margin)), DT_ERR_DATA, "margin: expected a number");
+        DT_CHECK(json_is_number(margin) && isfinite((float)json_number_value(margin)), DT_ERR_DATA,
+                 "margin: expected a number");
         r->pair.margin = (float)json_number_value(margin);
     }
     if (dt_has(json, "chosen") && dt_has(json, "rejected")) return read_chosen(r, json, rules);

@@ -19,7 +19,8 @@ static dt_err grow(void **items, int n, int *n_alloc, size_t size)
 dt_err dt_parcel_add(dt_parcel *p, const char *text, size_t nbytes, dt_item item)
 {
     if (!p->text || nbytes > p->text_alloc - p->n_text) { /* there is a text even for an empty item */
-        const size_t need = p->n_text + nbytes, want = need > DT_PARCEL_NBYTES ? need + need / 4 : 2 * (size_t)DT_PARCEL_NBYTES;
+        const size_t need = p->n_text + nbytes,
+                     want = need > DT_PARCEL_NBYTES ? need + need / 4 : 2 * (size_t)DT_PARCEL_NBYTES;
         char *more = realloc(p->text, want);
         DT_CHECK(more, DT_ERR_MEMORY, "%s: no memory for a document of %zu bytes", item.path, nbytes);
         p->text = more;

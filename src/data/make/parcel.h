@@ -1,4 +1,5 @@
-/* parcel.h - what goes through the threads: some text cut into documents and records by the reader, and the samples that a worker makes of them. */
+/* parcel.h - what goes through the threads: some text cut into documents and records by the reader, and the samples
+ * that a worker makes of them. */
 #ifndef DTRAIN_DATA_MAKE_PARCEL_H
 #define DTRAIN_DATA_MAKE_PARCEL_H
 
@@ -16,7 +17,8 @@ typedef struct dt_item {
 typedef struct dt_sample {
     const dt_item *item;
     dt_dataset_kind kind; /* what the record is by its form, or what was asked for */
-    bool text;            /* plain text: truncation and end of text are still to come, because it may have other pieces */
+    /* plain text: truncation and end of text are still to come, because it may have other pieces */
+    bool text;
     bool truncated, parted, too_long, has_other, is_chat;
     size_t n[DT_N_SIDES]; /* ids, in a row in the parcel's */
     dt_pair pair;
@@ -46,7 +48,8 @@ enum {
 };
 
 dt_err dt_parcel_add(dt_parcel *p, const char *text, size_t nbytes, dt_item item); /* item's place is filled in */
-dt_err dt_parcel_sample(dt_parcel *p, dt_sample **s);                              /* one more, zeroed; valid until the next */
+/* one more, zeroed; valid until the next */
+dt_err dt_parcel_sample(dt_parcel *p, dt_sample **s);
 /** Empty, ready for the next turn; what one long record has made large is given back. */
 void dt_parcel_clear(dt_parcel *p);
 void dt_parcel_free(dt_parcel *p);

@@ -1,5 +1,5 @@
-/* pipeline.c - a ring of parcels: the reader fills place n mod the size, workers take places in turn, the writer waits for the next in order. The ring
- * bounds the memory: a reader that is ahead waits for the writer. */
+/* pipeline.c - a ring of parcels: the reader fills place n mod the size, workers take places in turn, the writer waits
+ * for the next in order. The ring bounds the memory: a reader that is ahead waits for the writer. */
 #include "pipeline.h"
 #include <errno.h>
 #include <pthread.h>
@@ -27,7 +27,7 @@ typedef struct worker {
     int number;
 } worker;
 
-/* ---- the reader ------------------------------------------------------------------------------------------------------------ */
+/* ---- the reader -------------------------------------------------------------------------------------------------- */
 
 dt_parcel *dt_pipeline_parcel(dt_pipeline *p)
 {
@@ -69,7 +69,7 @@ static void *read_all(void *self)
     return NULL;
 }
 
-/* ---- workers --------------------------------------------------------------------------------------------------------------- */
+/* ---- workers ----------------------------------------------------------------------------------------------------- */
 
 static void *work(void *self)
 {
@@ -90,7 +90,7 @@ static void *work(void *self)
     return NULL;
 }
 
-/* ---- the writer ------------------------------------------------------------------------------------------------------------ */
+/* ---- the writer -------------------------------------------------------------------------------------------------- */
 
 /* The next parcel in order: NULL after the last, or with an error of tick. */
 static dt_err next(dt_pipeline *p, dt_parcel **parcel)
@@ -138,7 +138,7 @@ static dt_err write_all(dt_pipeline *p)
     return p->read_err == DT_OK ? DT_OK : dt_fail(p->read_err, "%s", p->read_message);
 }
 
-/* ---- the whole ------------------------------------------------------------------------------------------------------------- */
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 static void give_up(dt_pipeline *p)
 {
@@ -170,7 +170,8 @@ static dt_err run_threads(dt_pipeline *p, pthread_t *threads, worker *workers, i
             if (!start(&threads[1 + n_started], work, &workers[n_started])) break;
             n_started++;
         }
-    dt_err err = n_started == n_threads ? write_all(p) : dt_fail(DT_ERR_FAULT, "cannot start %d threads", n_threads + 1);
+    dt_err err =
+        n_started == n_threads ? write_all(p) : dt_fail(DT_ERR_FAULT, "cannot start %d threads", n_threads + 1);
     if (err != DT_OK) give_up(p);
     for (int i = reads ? 0 : 1; i <= n_started; i++) pthread_join(threads[i], NULL);
     return err;
@@ -189,8 +190,9 @@ dt_err dt_pipeline_run(const dt_pipeline_jobs *jobs, int n_threads)
     pthread_cond_init(&p.room, NULL);
     pthread_cond_init(&p.todo, NULL);
     pthread_cond_init(&p.done, NULL);
-    const dt_err err = p.parcel && p.ready && threads && workers ? run_threads(&p, threads, workers, n_threads)
-                                                                 : dt_fail(DT_ERR_MEMORY, "no memory for %d threads", n_threads);
+    const dt_err err = p.parcel && p.ready && threads && workers
+                           ? run_threads(&p, threads, workers, n_threads)
+                           : dt_fail(DT_ERR_MEMORY, "no memory for %d threads", n_threads);
     for (int64_t i = 0; p.parcel && i < size; i++) dt_parcel_free(&p.parcel[i]);
     pthread_cond_destroy(&p.room);
     pthread_cond_destroy(&p.todo);

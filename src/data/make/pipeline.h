@@ -1,4 +1,5 @@
-/* pipeline.h - one reader, several workers, one writer; the writer gets what the reader handed over in its order, whoever worked on it. */
+/* pipeline.h - one reader, several workers, one writer; the writer gets what the reader handed over in its order,
+ * whoever worked on it. */
 #ifndef DTRAIN_DATA_MAKE_PIPELINE_H
 #define DTRAIN_DATA_MAKE_PIPELINE_H
 
@@ -7,7 +8,8 @@
 typedef struct dt_pipeline dt_pipeline;
 
 typedef struct dt_pipeline_jobs {
-    /** On a thread of its own: fills parcels (dt_pipeline_parcel) and hands them over (dt_pipeline_submit) until the input ends. */
+    /** On a thread of its own: fills parcels (dt_pipeline_parcel) and hands them over (dt_pipeline_submit) until the
+     *  input ends. */
     dt_err (*read)(void *self, dt_pipeline *p);
     /** On thread 0 .. n_threads-1. What goes wrong with it is left in the parcel. */
     void (*work)(void *self, int thread, dt_parcel *parcel);
@@ -18,7 +20,8 @@ typedef struct dt_pipeline_jobs {
     void *self;
 } dt_pipeline_jobs;
 
-/** Run to the end. The first error in the order of the input is returned: that of read comes after all that it had handed over. */
+/** Run to the end. The first error in the order of the input is returned: that of read comes after all that it had
+ *  handed over. */
 dt_err dt_pipeline_run(const dt_pipeline_jobs *jobs, int n_threads);
 
 /** For read: the parcel to fill, waiting for a free one; NULL: all is being given up, return at once. */

@@ -1,4 +1,5 @@
-/* problems.c - malformed records that were left out, by reason. Numbers in a reason (which message, which column) do not make another reason of it. */
+/* problems.c - malformed records that were left out, by reason. Numbers in a reason (which message, which column) do
+ * not make another reason of it. */
 #include "outputs.h"
 #include <ctype.h>
 #include <inttypes.h>

@@ -1,5 +1,5 @@
-/* prompts.c - records to generate from: {prompt}, a text or messages, or {question, answer}. A question is a user's turn; an answer is kept as plain text
- * for the reward. */
+/* prompts.c - records to generate from: {prompt}, a text or messages, or {question, answer}. A question is a user's
+ * turn; an answer is kept as plain text for the reward. */
 #include "forms.h"
 #include <stdlib.h>
 #include <string.h>

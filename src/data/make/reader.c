@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* ---- which files ------------------------------------------------------------------------------------------------------------------ */
+/* ---- which files ------------------------------------------------------------------------------------------------- */
 
 static bool ends_with(const char *name, const char *end)
 {
@@ -84,7 +84,7 @@ void dt_reader_close(dt_reader *r)
     *r = (dt_reader){0};
 }
 
-/* ---- parcels ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- parcels ----------------------------------------------------------------------------------------------------- */
 
 static void hand_over(dt_reader *r)
 {
@@ -96,7 +96,8 @@ static void hand_over(dt_reader *r)
 
 static dt_err put(dt_reader *r, const char *text, size_t nbytes, dt_item item)
 {
-    if (r->parcel && (r->parcel->n_items == DT_PARCEL_ITEMS || r->parcel->n_text + nbytes > DT_PARCEL_NBYTES)) hand_over(r);
+    if (r->parcel && (r->parcel->n_items == DT_PARCEL_ITEMS || r->parcel->n_text + nbytes > DT_PARCEL_NBYTES))
+        hand_over(r);
     if (!r->parcel) r->parcel = dt_pipeline_parcel(r->pipeline);
     DT_CHECK(r->parcel, DT_ERR_STOP, "stopped while reading %s", r->path);
     return dt_parcel_add(r->parcel, text, nbytes, item);
@@ -125,17 +126,21 @@ static bool stopped(void *self)
 static dt_err read_file(dt_reader *r, const char *path)
 {
     const dt_make_options *o = r->opt;
-    const dt_document_rules rules = {
-        .documents = o->documents, .separator = o->separator, .tokenizer = r->tokenizer, .piece_nbytes = DT_PARCEL_NBYTES};
+    const dt_document_rules rules = {.documents = o->documents,
+                                     .separator = o->separator,
+                                     .tokenizer = r->tokenizer,
+                                     .piece_nbytes = DT_PARCEL_NBYTES};
     dt_input in;
     dt_err err = dt_input_open(&in, path, &r->n_read);
     in.stopped = stopped;
     in.stopped_self = r;
     r->path = strcmp(path, "-") == 0 ? "standard input" : path;
     r->begun = false;
-    const bool automatic = strcmp(o->format, "auto") == 0, json = strcmp(o->format, "json") == 0 || (automatic && is_json_name(path));
+    const bool automatic = strcmp(o->format, "auto") == 0,
+               json = strcmp(o->format, "json") == 0 || (automatic && is_json_name(path));
     if (err == DT_OK) err = dt_input_check_content(&in, json, automatic);
-    if (err == DT_OK) err = json ? dt_input_each_record(&in, put_record, r) : dt_input_each_document(&in, &rules, put_text, r);
+    if (err == DT_OK)
+        err = json ? dt_input_each_record(&in, put_record, r) : dt_input_each_document(&in, &rules, put_text, r);
     dt_input_close(&in);
     return err;
 }

@@ -18,7 +18,8 @@ typedef struct dt_reader {
     int64_t n_read;
 } dt_reader;
 
-/** List the files of the inputs, those of a folder by name, and add up their sizes. DT_ERR_DATA: one cannot be found. */
+/** List the files of the inputs, those of a folder by name, and add up their sizes. DT_ERR_DATA: one cannot be
+ *  found. */
 dt_err dt_reader_open(dt_reader *r, const dt_make_options *opt, const dt_tokenizer *tokenizer);
 /** Read them all. */
 dt_err dt_reader_run(dt_reader *r, dt_pipeline *pipeline);

@@ -1,5 +1,6 @@
-/* attention.c - softmax attention forward, a tile of queries at a time, with running maximum and sum (Milakov and Gimelshein,
- * arXiv:1805.02867; Dao et al., arXiv:2205.14135, algorithm 1). For each tile of keys, per query (a lane of every vector):
+/* attention.c - softmax attention forward, a tile of queries at a time, with running maximum and sum (Milakov and
+ * Gimelshein, arXiv:1805.02867; Dao et al., arXiv:2205.14135, algorithm 1). For each tile of keys, per query (a lane of
+ * every vector):
  *     m' = max(m, max_j s_j),  a = e^(m - m'),  l <- a l + sum_j e^(s_j - m'),  o <- a o + sum_j e^(s_j - m') v_j
  * and at the end out = o / l, lse = m + log l. A query that sees no key gives out = 0, lse = -inf. */
 #include "tile.h"
@@ -13,21 +14,21 @@ typedef struct running {
 static void mask_scores(float *s, const visible *vis, int32_t key, int32_t n_keys, int32_t n)
 {
     for (int32_t j = 0; j < n_keys; j++)
-        SIMD for (int32_t i = 0; i < n; i++)
-        {
+        SIMD_FOR (int32_t i = 0; i < n; i++) {
             const float score = s[j * TQ + i]; /* loaded either way: gcc 12 gives up on loads under a condition */
             s[j * TQ + i] = sees(vis, i, key + j) ? score : -INFINITY;
         }
 }
 
-/* Scores [n_keys][n] become exp(s - max); returns whether a maximum moved, alpha [n] then being what earlier sums are times. */
+/* Scores [n_keys][n] become exp(s - max); returns whether a maximum moved, alpha [n] then being what earlier sums are
+ * times. */
 static bool exponentials(float *restrict s, running *r, int32_t n_keys, int32_t n, float *restrict alpha)
 {
     float max[TQ], sum[TQ];
     int moved = 0;
-    SIMD for (int32_t i = 0; i < n; i++) max[i] = r->max[i];
+    SIMD_FOR (int32_t i = 0; i < n; i++) max[i] = r->max[i];
     for (int32_t j = 0; j < n_keys; j++)
-        SIMD for (int32_t i = 0; i < n; i++) max[i] = s[j * TQ + i] > max[i] ? s[j * TQ + i] : max[i];
+        SIMD_FOR (int32_t i = 0; i < n; i++) max[i] = s[j * TQ + i] > max[i] ? s[j * TQ + i] : max[i];
     _Pragma("omp simd reduction(| : moved)") for (int32_t i = 0; i < n; i++)
     {
         moved |= max[i] > r->max[i];
@@ -38,23 +39,23 @@ static bool exponentials(float *restrict s, running *r, int32_t n_keys, int32_t 
         sum[i] = 0.0f;
     }
     for (int32_t j = 0; j < n_keys; j++)
-        SIMD for (int32_t i = 0; i < n; i++)
-        {
+        SIMD_FOR (int32_t i = 0; i < n; i++) {
             const float e = exp_below(s[j * TQ + i] - max[i]);
             s[j * TQ + i] = e;
             sum[i] += e;
         }
-    SIMD for (int32_t i = 0; i < n; i++) r->sum[i] = FMA(r->sum[i], alpha[i], sum[i]);
+    SIMD_FOR (int32_t i = 0; i < n; i++) r->sum[i] = FMA(r->sum[i], alpha[i], sum[i]);
     return moved != 0;
 }
 
 static void rescale(float *restrict acc, int64_t d, int32_t n, const float *restrict alpha)
 {
     for (int64_t c = 0; c < d; c++)
-        SIMD for (int32_t i = 0; i < n; i++) acc[c * TQ + i] *= alpha[i];
+        SIMD_FOR (int32_t i = 0; i < n; i++) acc[c * TQ + i] *= alpha[i];
 }
 
-static void finish(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, const running *r, const tiles *t)
+static void finish(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, const running *r,
+                   const tiles *t)
 {
     const int64_t d = at->head_dim, row = at->q_start[part->seq] + part->first;
     float inverse[TQ] = {0};
@@ -62,7 +63,8 @@ static void finish(const dt_attention *at, const dt_attention_args *a, const dt_
         inverse[i] = r->sum[i] > 0.0f ? 1.0f / r->sum[i] : r->sum[i] == 0.0f ? 0.0f : r->sum[i]; /* a NaN goes on */
         if (a->lse_w) a->lse_w[(row + i) * at->n_heads + part->head] = r->max[i] + logf(r->sum[i]);
     }
-    store_transposed(element_w(a->out_w, at->dt, row * at->o_ld + part->head * d), at->dt, at->o_ld, t->acc, part->n, d, inverse, t->s);
+    store_transposed(element_w(a->out_w, at->dt, row * at->o_ld + part->head * d), at->dt, at->o_ld, t->acc, part->n, d,
+                     inverse, t->s);
 }
 
 void ISA_NAME(attention_forward)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part)
@@ -76,7 +78,8 @@ void ISA_NAME(attention_forward)(const dt_attention *at, const dt_attention_args
     float alpha[TQ];
     find_visible(&vis, at, part->seq, part->first, part->n);
     for (int32_t i = 0; i < TQ; i++) r.max[i] = -INFINITY, r.sum[i] = 0.0f;
-    load_rows(t.q_rows, element(a->q, at->dt, row * at->q_ld + part->head * d), at->dt, at->q_ld, part->n, d, dp, at->scale);
+    load_rows(t.q_rows, element(a->q, at->dt, row * at->q_ld + part->head * d), at->dt, at->q_ld, part->n, d, dp,
+              at->scale);
     transpose_in(t.qt, t.q_rows, part->n, dp);
     memset(t.acc, 0, (size_t)(dp * TQ) * sizeof(float));
     for (int32_t key = vis.least_from / TK * TK; key < vis.most_to; key += TK) {
@@ -90,7 +93,7 @@ void ISA_NAME(attention_forward)(const dt_attention *at, const dt_attention_args
         if (at->dropout_p > 0) {
             dropout_factors(t.drop, at, at->token_key + row, part->head, key, n_keys, part->n);
             for (int32_t j = 0; j < n_keys; j++)
-                SIMD for (int32_t i = 0; i < part->n; i++) t.s[j * TQ + i] *= t.drop[j * TQ + i];
+                SIMD_FOR (int32_t i = 0; i < part->n; i++) t.s[j * TQ + i] *= t.drop[j * TQ + i];
         }
         tile_product(true, d, n, n_keys, t.v, dp, t.s, TQ, t.acc, TQ, true);
     }

@@ -1,25 +1,28 @@
-/* attention_backward.c - gradients of softmax attention, probabilities being formed anew from lse (Dao et al., arXiv:2205.14135,
- * algorithm 4). Per query i and key j, with s = scale q.k, D_i = dout_i . out_i and f the dropout factor:
+/* attention_backward.c - gradients of softmax attention, probabilities being formed anew from lse (Dao et al.,
+ * arXiv:2205.14135, algorithm 4). Per query i and key j, with s = scale q.k, D_i = dout_i . out_i and f the dropout
+ * factor:
  *     p = e^(s - lse_i)      dp = f dout_i . v_j      ds = p (dp - D_i)
  *     dv_j += f p dout_i     dq_i += scale ds k_j     dk_j += ds (scale q_i)
  *
- * One pass over (tile of queries, tile of keys) gives all three; it belongs to one thread per sequence and key head. Where there
- * are more threads than those, dk and dv are made per tile of keys and dq per tile of queries, each forming p anew: the same
- * sums in the same order, so the same bits. */
+ * One pass over (tile of queries, tile of keys) gives all three; it belongs to one thread per sequence and key head.
+ * Where there are more threads than those, dk and dv are made per tile of keys and dq per tile of queries, each forming
+ * p anew: the same sums in the same order, so the same bits. */
 #include "tile.h"
 
-INLINE void delta_body(const dt_attention *at, const void *out, const void *dout, int64_t first, int64_t n, float *delta, dt_dtype T)
+INLINE void delta_body(const dt_attention *at, const void *out, const void *dout, int64_t first, int64_t n,
+                       float *delta, dt_dtype T)
 {
     for (int64_t t = first; t < first + n; t++)
         for (int64_t h = 0; h < at->n_heads; h++) {
             float sum = 0;
             const int64_t row = t * at->o_ld + h * at->head_dim;
-            _Pragma("omp simd reduction(+ : sum)") for (int64_t c = 0; c < at->head_dim; c++)
-                sum = FMA(load(out, T, row + c), load(dout, T, row + c), sum);
+            _Pragma("omp simd reduction(+ : sum)") for (int64_t c = 0; c < at->head_dim; c++) sum =
+                FMA(load(out, T, row + c), load(dout, T, row + c), sum);
             delta[t * at->n_heads + h] = sum;
         }
 }
-void ISA_NAME(attention_delta)(const dt_attention *at, const void *out, const void *dout, int64_t first, int64_t n, float *delta)
+void ISA_NAME(attention_delta)(const dt_attention *at, const void *out, const void *dout, int64_t first, int64_t n,
+                               float *delta)
 {
 #define BODY(T) delta_body(at, out, dout, first, n, delta, T)
     BY_TYPE(at->dt, BODY);
@@ -35,8 +38,8 @@ typedef struct query_tile {
     float lse[TQ], delta[TQ];
 } query_tile;
 
-static void load_queries(query_tile *qt, const dt_attention *at, const dt_attention_args *a, int seq, int head, int32_t first, int32_t n,
-                         const tiles *t, int64_t dp)
+static void load_queries(query_tile *qt, const dt_attention *at, const dt_attention_args *a, int seq, int head,
+                         int32_t first, int32_t n, const tiles *t, int64_t dp)
 {
     const int64_t d = at->head_dim, row = at->q_start[seq] + first;
     qt->head = head, qt->n = n, qt->n_padded = (int32_t)round_up(n, LANES), qt->row = row;
@@ -51,8 +54,8 @@ static void load_queries(query_tile *qt, const dt_attention *at, const dt_attent
     transpose_in(t->dot, t->do_rows, n, dp);
 }
 
-static void load_keys(const dt_attention *at, const dt_attention_args *a, int seq, int kv_head, int32_t key, int32_t n_keys, const tiles *t,
-                      int64_t dp)
+static void load_keys(const dt_attention *at, const dt_attention_args *a, int seq, int kv_head, int32_t key,
+                      int32_t n_keys, const tiles *t, int64_t dp)
 {
     const int64_t d = at->head_dim, first = (at->kv_start[seq] + key) * at->kv_ld + kv_head * d;
     load_rows(t->k, element(a->k, at->dt, first), at->dt, at->kv_ld, n_keys, d, dp, 1.0f);
@@ -60,7 +63,8 @@ static void load_keys(const dt_attention *at, const dt_attention_args *a, int se
 }
 
 /* t->s becomes f p, t->dp becomes ds, for the keys that are loaded. */
-static void form_tile(const query_tile *qt, const dt_attention *at, int32_t key, int32_t n_keys, const tiles *t, int64_t dp)
+static void form_tile(const query_tile *qt, const dt_attention *at, int32_t key, int32_t n_keys, const tiles *t,
+                      int64_t dp)
 {
     const int32_t n = qt->n_padded;
     const bool all = all_visible(&qt->vis, key, n_keys), drop = at->dropout_p > 0;
@@ -74,25 +78,23 @@ static void form_tile(const query_tile *qt, const dt_attention *at, int32_t key,
     for (int32_t j = 0; j < n_keys; j++) {
         float *sj = s + j * TQ, *dsj = ds + j * TQ;
         if (all && !drop) {
-            SIMD for (int32_t i = 0; i < n; i++)
-            {
+            SIMD_FOR (int32_t i = 0; i < n; i++) {
                 sj[i] = exp_below(sj[i] - qt->lse[i]);
                 dsj[i] = sj[i] * (dsj[i] - qt->delta[i]);
             }
             continue;
         }
         if (drop) {
-            SIMD for (int32_t i = 0; i < n; i++)
-            {
-                const float e = exp_below(sj[i] - qt->lse[i]), p = sees(&qt->vis, i, key + j) ? e : 0.0f, fi = f[j * TQ + i];
+            SIMD_FOR (int32_t i = 0; i < n; i++) {
+                const float e = exp_below(sj[i] - qt->lse[i]), p = sees(&qt->vis, i, key + j) ? e : 0.0f,
+                            fi = f[j * TQ + i];
                 const float d = p * (fi * dsj[i] - qt->delta[i]);
                 dsj[i] = p == 0.0f ? 0.0f : d;
                 sj[i] = fi * p;
             }
             continue;
         }
-        SIMD for (int32_t i = 0; i < n; i++)
-        {
+        SIMD_FOR (int32_t i = 0; i < n; i++) {
             const float e = exp_below(sj[i] - qt->lse[i]), d = e * (dsj[i] - qt->delta[i]);
             const bool seen = sees(&qt->vis, i, key + j);
             sj[i] = seen ? e : 0.0f;
@@ -105,7 +107,8 @@ static void store_dq(const query_tile *qt, const dt_attention *at, const dt_atte
 {
     float factor[TQ];
     for (int32_t i = 0; i < TQ; i++) factor[i] = at->scale;
-    store_transposed(element_w(a->dq, at->dt, qt->row * at->q_ld + qt->head * at->head_dim), at->dt, at->q_ld, t->acc, qt->n, at->head_dim, factor, t->s);
+    store_transposed(element_w(a->dq, at->dt, qt->row * at->q_ld + qt->head * at->head_dim), at->dt, at->q_ld, t->acc,
+                     qt->n, at->head_dim, factor, t->s);
 }
 
 void ISA_NAME(attention_backward_q)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part)
@@ -126,8 +129,8 @@ void ISA_NAME(attention_backward_q)(const dt_attention *at, const dt_attention_a
 }
 
 /* One tile of queries against the part's keys. */
-static void add_queries(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, int head, int32_t first, int32_t n,
-                        const tiles *t, int64_t dp)
+static void add_queries(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, int head,
+                        int32_t first, int32_t n, const tiles *t, int64_t dp)
 {
     const int64_t d = at->head_dim;
     query_tile qt;
@@ -162,8 +165,10 @@ void ISA_NAME(attention_backward_kv)(const dt_attention *at, const dt_attention_
     const tiles t = carve(part->scratch, dp);
     memset(part->dkv, 0, (size_t)(2 * round_up(part->n, TK) * dp) * sizeof(float));
     for (int head = part->head * group; head < (part->head + 1) * group; head++)
-        for (int32_t first = 0; first < n_q; first += TQ) add_queries(at, a, part, head, first, n_q - first < TQ ? n_q - first : TQ, &t, dp);
+        for (int32_t first = 0; first < n_q; first += TQ)
+            add_queries(at, a, part, head, first, n_q - first < TQ ? n_q - first : TQ, &t, dp);
     const int64_t at_key = (at->kv_start[part->seq] + part->first) * at->kv_ld + part->head * d;
     store_rows(element_w(a->dk, at->dt, at_key), at->dt, at->kv_ld, part->dkv, part->n, d, dp);
-    store_rows(element_w(a->dv, at->dt, at_key), at->dt, at->kv_ld, part->dkv + round_up(part->n, TK) * dp, part->n, d, dp);
+    store_rows(element_w(a->dv, at->dt, at_key), at->dt, at->kv_ld, part->dkv + round_up(part->n, TK) * dp, part->n, d,
+               dp);
 }

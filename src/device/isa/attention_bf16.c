@@ -1,33 +1,37 @@
-/* attention_bf16.c - attention.c and attention_backward.c on a processor's bf16 units. The mathematics stands there; what differs is the
- * operands of products: bf16, A by rows and B in pairs along the summed index, so
- *     S^T  = K Q^T        K as it lies, Q in pairs of columns         O^T += V^T P^T    V transposed, P in pairs of keys
- *     dP^T = V dO^T       V as it lies, dO in pairs of columns        dQ^T += K^T dS^T  K transposed, dS in pairs of keys
- *     dV  += P^T dO       P by rows, dO in pairs of queries           dK  += dS^T Q     dS by rows, Q in pairs of queries
- * A row of pairs of columns is a row of 32-bit words, so pairs of columns are a transpose of words, and a transpose of elements is
- * that of pairs of rows. P and dS are rounded to bf16; sums over keys (l, delta) and scores stay float. */
+/* attention_bf16.c - attention.c and attention_backward.c on a processor's bf16 units. The mathematics stands there;
+ * what differs is the operands of products: bf16, A by rows and B in pairs along the summed index, so
+ *     S^T  = K Q^T        K as it lies, Q in pairs of columns         O^T += V^T P^T    V transposed, P in pairs of
+ *     keys
+ *     dP^T = V dO^T       V as it lies, dO in pairs of columns        dQ^T += K^T dS^T  K transposed, dS in pairs of
+ *     keys
+ *     dV  += P^T dO       P by rows, dO in pairs of queries           dK  += dS^T Q     dS by rows, Q in pairs of
+ *     queries
+ * A row of pairs of columns is a row of 32-bit words, so pairs of columns are a transpose of words, and a transpose of
+ * elements is that of pairs of rows. P and dS are rounded to bf16; sums over keys (l, delta) and scores stay float. */
 #include "tile.h"
 
 #if HAVE_BF16_UNITS
 
 typedef struct bf16_tiles {
-    uint16_t *rows;                    /* [64][dp]: queries, then gradients of out */
-    uint32_t *q_cols, *do_cols;        /* [dp/2][TQ] pairs of columns */
-    uint32_t *q_pairs, *do_pairs;      /* [TQ/2][dp] pairs of queries */
-    uint16_t *k, *v;                   /* [TK][dp] */
-    uint16_t *turned;                  /* [dp][TK]: V or K transposed */
-    uint32_t *pairs;                   /* [TK/2][dp]: on the way there */
-    float *acc;                        /* [dp][TQ]: sum of out or dq */
-    float *s, *ds, *drop;              /* [TK][TQ] */
-    uint16_t *p_rows, *ds_rows;        /* [TK][TQ] */
-    uint32_t *p_pairs;                 /* [TK/2][TQ]: P or dS in pairs of keys */
+    uint16_t *rows;               /* [64][dp]: queries, then gradients of out */
+    uint32_t *q_cols, *do_cols;   /* [dp/2][TQ] pairs of columns */
+    uint32_t *q_pairs, *do_pairs; /* [TQ/2][dp] pairs of queries */
+    uint16_t *k, *v;              /* [TK][dp] */
+    uint16_t *turned;             /* [dp][TK]: V or K transposed */
+    uint32_t *pairs;              /* [TK/2][dp]: on the way there */
+    float *acc;                   /* [dp][TQ]: sum of out or dq */
+    float *s, *ds, *drop;         /* [TK][TQ] */
+    uint16_t *p_rows, *ds_rows;   /* [TK][TQ] */
+    uint32_t *p_pairs;            /* [TK/2][TQ]: P or dS in pairs of keys */
 } bf16_tiles;
 
 /* In floats: 10 of 32 dp, one of 64 dp: below tile.h's 7 * 64 dp; 3 + 1.5 of 64 * 64: below its 5. */
 static bf16_tiles carve_bf16(float *p, int64_t dp)
 {
     bf16_tiles t = {0};
-    void **const of_dp[] = {(void **)&t.rows, (void **)&t.q_cols, (void **)&t.do_cols, (void **)&t.q_pairs, (void **)&t.do_pairs,
-                            (void **)&t.k,    (void **)&t.v,      (void **)&t.turned,  (void **)&t.pairs};
+    void **const of_dp[] = {(void **)&t.rows,    (void **)&t.q_cols,   (void **)&t.do_cols,
+                            (void **)&t.q_pairs, (void **)&t.do_pairs, (void **)&t.k,
+                            (void **)&t.v,       (void **)&t.turned,   (void **)&t.pairs};
     void **const squares[] = {(void **)&t.p_rows, (void **)&t.ds_rows, (void **)&t.p_pairs};
     for (size_t i = 0; i < sizeof of_dp / sizeof of_dp[0]; i++, p += TQ / 2 * dp) *of_dp[i] = p;
     t.acc = p, p += TQ * dp;
@@ -38,10 +42,11 @@ static bf16_tiles carve_bf16(float *p, int64_t dp)
     return t;
 }
 
-/* ---- moving tiles ------------------------------------------------------------------------------------------------------------------ */
+/* ---- moving tiles ------------------------------------------------------------------------------------------------ */
 
 /* dst [64][dp]: n rows of src, zeros beside and below. */
-static void copy_rows(uint16_t *restrict dst, const uint16_t *restrict src, int64_t ld, int64_t n, int64_t d, int64_t dp)
+static void copy_rows(uint16_t *restrict dst, const uint16_t *restrict src, int64_t ld, int64_t n, int64_t d,
+                      int64_t dp)
 {
     for (int64_t i = 0; i < n; i++) {
         for (int64_t c = 0; c < d; c++) dst[i * dp + c] = src[i * ld + c];
@@ -54,7 +59,7 @@ static void copy_rows(uint16_t *restrict dst, const uint16_t *restrict src, int6
 static void pair_rows(uint32_t *restrict dst, const uint16_t *restrict rows, int64_t n, int64_t dp)
 {
     for (int64_t i = 0; i < n / 2; i++)
-        SIMD for (int64_t c = 0; c < dp; c++)
+        SIMD_FOR (int64_t c = 0; c < dp; c++)
             dst[i * dp + c] = (uint32_t)rows[2 * i * dp + c] | (uint32_t)rows[(2 * i + 1) * dp + c] << 16;
 }
 
@@ -65,23 +70,27 @@ static void turn(const bf16_tiles *t, const uint16_t *rows, int64_t dp)
     transpose_words((uint32_t *)(void *)t->turned, t->pairs, TK / 2, dp);
 }
 
-static void load_keys(const dt_attention *at, const dt_attention_args *a, int seq, int kv_head, int32_t key, int32_t n_keys,
-                      const bf16_tiles *t, int64_t dp)
+static void load_keys(const dt_attention *at, const dt_attention_args *a, int seq, int kv_head, int32_t key,
+                      int32_t n_keys, const bf16_tiles *t, int64_t dp)
 {
     const int64_t d = at->head_dim, first = (at->kv_start[seq] + key) * at->kv_ld + kv_head * d;
     copy_rows(t->k, (const uint16_t *)a->k + first, at->kv_ld, n_keys, d, dp);
     copy_rows(t->v, (const uint16_t *)a->v + first, at->kv_ld, n_keys, d, dp);
 }
 
-/* Two floats as bf16, the first below; rounding as dt_bf16_from_float but for NaNs, which arithmetic makes quiet already. */
+/* Two floats as bf16, the first below; rounding as dt_bf16_from_float but for NaNs, which arithmetic makes quiet
+ * already. */
 INLINE uint32_t round_up_half(float f)
 {
     const uint32_t u = bits_of(f);
     return u + 0x7fffu + ((u >> 16) & 1u);
 }
-INLINE uint32_t pair_of(float low, float high) { return round_up_half(low) >> 16 | (round_up_half(high) & 0xffff0000u); }
+INLINE uint32_t pair_of(float low, float high)
+{
+    return round_up_half(low) >> 16 | (round_up_half(high) & 0xffff0000u);
+}
 
-/* ---- forward ------------------------------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 typedef struct running {
     float max[TQ], sum[TQ];
@@ -91,28 +100,28 @@ static void scale_and_mask(float *s, float scale, const visible *vis, int32_t ke
 {
     if (all_visible(vis, key, n_keys)) {
         for (int32_t j = 0; j < n_keys; j++)
-            SIMD for (int32_t i = 0; i < n; i++) s[j * TQ + i] *= scale;
+            SIMD_FOR (int32_t i = 0; i < n; i++) s[j * TQ + i] *= scale;
         return;
     }
     for (int32_t j = 0; j < n_keys; j++)
-        SIMD for (int32_t i = 0; i < n; i++)
-        {
+        SIMD_FOR (int32_t i = 0; i < n; i++) {
             const float score = s[j * TQ + i] * scale;
             s[j * TQ + i] = sees(vis, i, key + j) ? score : -INFINITY;
         }
 }
 
-/* As exponentials() of attention.c; leaves P in pairs of keys, times dropout factors where f is not NULL. Rows from n_keys on to a
- * multiple of 32 become zero. */
-static bool exponentials(const bf16_tiles *t, running *r, int32_t n_keys, int32_t n, float *restrict alpha, const float *restrict f)
+/* As exponentials() of attention.c; leaves P in pairs of keys, times dropout factors where f is not NULL. Rows from
+ * n_keys on to a multiple of 32 become zero. */
+static bool exponentials(const bf16_tiles *t, running *r, int32_t n_keys, int32_t n, float *restrict alpha,
+                         const float *restrict f)
 {
     float max[TQ], sum[TQ];
     const float *restrict s = t->s;
     uint32_t *restrict pairs = t->p_pairs;
     int moved = 0;
-    SIMD for (int32_t i = 0; i < n; i++) max[i] = r->max[i];
+    SIMD_FOR (int32_t i = 0; i < n; i++) max[i] = r->max[i];
     for (int32_t j = 0; j < n_keys; j++)
-        SIMD for (int32_t i = 0; i < n; i++) max[i] = s[j * TQ + i] > max[i] ? s[j * TQ + i] : max[i];
+        SIMD_FOR (int32_t i = 0; i < n; i++) max[i] = s[j * TQ + i] > max[i] ? s[j * TQ + i] : max[i];
     _Pragma("omp simd reduction(| : moved)") for (int32_t i = 0; i < n; i++)
     {
         moved |= max[i] > r->max[i];
@@ -125,8 +134,7 @@ static bool exponentials(const bf16_tiles *t, running *r, int32_t n_keys, int32_
     for (int32_t j = 0; j < (int32_t)round_up(n_keys, 32); j += 2) {
         const float *lower = s + j * TQ, *upper = lower + TQ, *fl = f ? f + j * TQ : NULL;
         if (j + 1 < n_keys && !f) {
-            SIMD for (int32_t i = 0; i < n; i++)
-            {
+            SIMD_FOR (int32_t i = 0; i < n; i++) {
                 const float e0 = exp_below(lower[i] - max[i]), e1 = exp_below(upper[i] - max[i]);
                 sum[i] += e0 + e1;
                 pairs[j / 2 * TQ + i] = pair_of(e0, e1);
@@ -135,22 +143,25 @@ static bool exponentials(const bf16_tiles *t, running *r, int32_t n_keys, int32_
         }
         const float one = j < n_keys ? 1.0f : 0.0f, two = j + 1 < n_keys ? 1.0f : 0.0f;
         for (int32_t i = 0; i < n; i++) {
-            const float e0 = one == 0.0f ? 0.0f : exp_below(lower[i] - max[i]), e1 = two == 0.0f ? 0.0f : exp_below(upper[i] - max[i]);
+            const float e0 = one == 0.0f ? 0.0f : exp_below(lower[i] - max[i]),
+                        e1 = two == 0.0f ? 0.0f : exp_below(upper[i] - max[i]);
             sum[i] += e0 + e1;
-            pairs[j / 2 * TQ + i] = f ? pair_of(one == 0.0f ? 0.0f : e0 * fl[i], two == 0.0f ? 0.0f : e1 * fl[TQ + i]) : pair_of(e0, e1);
+            pairs[j / 2 * TQ + i] =
+                f ? pair_of(one == 0.0f ? 0.0f : e0 * fl[i], two == 0.0f ? 0.0f : e1 * fl[TQ + i]) : pair_of(e0, e1);
         }
     }
-    SIMD for (int32_t i = 0; i < n; i++) r->sum[i] = FMA(r->sum[i], alpha[i], sum[i]);
+    SIMD_FOR (int32_t i = 0; i < n; i++) r->sum[i] = FMA(r->sum[i], alpha[i], sum[i]);
     return moved != 0;
 }
 
 static void rescale(float *restrict acc, int64_t d, int32_t n, const float *restrict alpha)
 {
     for (int64_t c = 0; c < d; c++)
-        SIMD for (int32_t i = 0; i < n; i++) acc[c * TQ + i] *= alpha[i];
+        SIMD_FOR (int32_t i = 0; i < n; i++) acc[c * TQ + i] *= alpha[i];
 }
 
-static void finish(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, const running *r, const bf16_tiles *t)
+static void finish(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, const running *r,
+                   const bf16_tiles *t)
 {
     const int64_t d = at->head_dim, row = at->q_start[part->seq] + part->first;
     float inverse[TQ] = {0};
@@ -158,7 +169,8 @@ static void finish(const dt_attention *at, const dt_attention_args *a, const dt_
         inverse[i] = r->sum[i] > 0.0f ? 1.0f / r->sum[i] : r->sum[i] == 0.0f ? 0.0f : r->sum[i];
         if (a->lse_w) a->lse_w[(row + i) * at->n_heads + part->head] = r->max[i] + logf(r->sum[i]);
     }
-    store_transposed((uint16_t *)a->out_w + row * at->o_ld + part->head * d, DT_BF16, at->o_ld, t->acc, part->n, d, inverse, t->s);
+    store_transposed((uint16_t *)a->out_w + row * at->o_ld + part->head * d, DT_BF16, at->o_ld, t->acc, part->n, d,
+                     inverse, t->s);
 }
 
 void ISA_NAME(attention_forward_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part)
@@ -191,7 +203,7 @@ void ISA_NAME(attention_forward_bf16)(const dt_attention *at, const dt_attention
     finish(at, a, part, &r, &t);
 }
 
-/* ---- backward ------------------------------------------------------------------------------------------------------------------------- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 typedef struct query_tile {
     visible vis;
@@ -201,8 +213,8 @@ typedef struct query_tile {
     float lse[TQ], delta[TQ];
 } query_tile;
 
-static void load_queries(query_tile *qt, const dt_attention *at, const dt_attention_args *a, int seq, int head, int32_t first, int32_t n,
-                         const bf16_tiles *t, int64_t dp)
+static void load_queries(query_tile *qt, const dt_attention *at, const dt_attention_args *a, int seq, int head,
+                         int32_t first, int32_t n, const bf16_tiles *t, int64_t dp)
 {
     const int64_t d = at->head_dim, row = at->q_start[seq] + first;
     qt->head = head, qt->n = n, qt->n_padded = (int32_t)round_up(n, 32), qt->row = row;
@@ -230,19 +242,20 @@ INLINE tile_value value_of(float s, float dp, float scale, float lse, float delt
     return (tile_value){f * p, seen ? ds : 0.0f}; /* what is not seen may be infinite */
 }
 
-INLINE void form_two_keys(const query_tile *qt, float scale, int32_t key, int32_t j, int32_t n_keys, const bf16_tiles *t, bool masked, bool drop)
+INLINE void form_two_keys(const query_tile *qt, float scale, int32_t key, int32_t j, int32_t n_keys,
+                          const bf16_tiles *t, bool masked, bool drop)
 {
     const float *restrict s = t->s + j * TQ, *restrict dp = t->ds + j * TQ, *restrict f = t->drop + j * TQ;
     uint16_t *restrict p_rows = t->p_rows + j * TQ, *restrict ds_rows = t->ds_rows + j * TQ;
     uint32_t *restrict pairs = t->p_pairs + j / 2 * TQ;
     const int32_t n = qt->n_padded, low = key + j, high = low + 1;
     const bool has_low = j < n_keys, has_high = j + 1 < n_keys;
-    SIMD for (int32_t i = 0; i < n; i++)
-    {
+    SIMD_FOR (int32_t i = 0; i < n; i++) {
         const bool see_low = (!masked) | (has_low & sees(&qt->vis, i, low));
         const bool see_high = (!masked) | (has_high & sees(&qt->vis, i, high));
         const tile_value x = value_of(s[i], dp[i], scale, qt->lse[i], qt->delta[i], drop ? f[i] : 1.0f, see_low);
-        const tile_value y = value_of(s[TQ + i], dp[TQ + i], scale, qt->lse[i], qt->delta[i], drop ? f[TQ + i] : 1.0f, see_high);
+        const tile_value y =
+            value_of(s[TQ + i], dp[TQ + i], scale, qt->lse[i], qt->delta[i], drop ? f[TQ + i] : 1.0f, see_high);
         const uint32_t p = pair_of(x.fp, y.fp), ds = pair_of(x.ds, y.ds);
         p_rows[i] = (uint16_t)p, p_rows[TQ + i] = (uint16_t)(p >> 16);
         ds_rows[i] = (uint16_t)ds, ds_rows[TQ + i] = (uint16_t)(ds >> 16);
@@ -250,10 +263,10 @@ INLINE void form_two_keys(const query_tile *qt, float scale, int32_t key, int32_
     }
 }
 
-/* Scores and gradients of probabilities for the loaded keys, then P and dS in the forms that the products want; keys from n_keys to
- * a multiple of 32 are zero. */
-static void form_tile(const query_tile *qt, const dt_attention *at, const dt_bf16_unit *unit, int32_t key, int32_t n_keys,
-                      const bf16_tiles *t, int64_t dp)
+/* Scores and gradients of probabilities for the loaded keys, then P and dS in the forms that the products want; keys
+ * from n_keys to a multiple of 32 are zero. */
+static void form_tile(const query_tile *qt, const dt_attention *at, const dt_bf16_unit *unit, int32_t key,
+                      int32_t n_keys, const bf16_tiles *t, int64_t dp)
 {
     const bool all = all_visible(&qt->vis, key, n_keys) && n_keys % 32 == 0, drop = at->dropout_p > 0;
     const int32_t rows = (int32_t)round_up(n_keys, 32);
@@ -278,10 +291,12 @@ static void store_dq(const query_tile *qt, const dt_attention *at, const dt_atte
 {
     float factor[TQ];
     for (int32_t i = 0; i < TQ; i++) factor[i] = at->scale;
-    store_transposed((uint16_t *)a->dq + qt->row * at->q_ld + qt->head * at->head_dim, DT_BF16, at->q_ld, t->acc, qt->n, at->head_dim, factor, t->s);
+    store_transposed((uint16_t *)a->dq + qt->row * at->q_ld + qt->head * at->head_dim, DT_BF16, at->q_ld, t->acc, qt->n,
+                     at->head_dim, factor, t->s);
 }
 
-void ISA_NAME(attention_backward_q_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part)
+void ISA_NAME(attention_backward_q_bf16)(const dt_attention *at, const dt_attention_args *a,
+                                         const dt_attention_part *part)
 {
     const int64_t dp = round_up(at->head_dim, DT_ATTENTION_PAD);
     const int kv_head = part->head / (at->n_heads / at->n_kv_heads);
@@ -299,8 +314,8 @@ void ISA_NAME(attention_backward_q_bf16)(const dt_attention *at, const dt_attent
     store_dq(&qt, at, a, &t);
 }
 
-static void add_queries(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, int head, int32_t first, int32_t n,
-                        const bf16_tiles *t, int64_t dp)
+static void add_queries(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, int head,
+                        int32_t first, int32_t n, const bf16_tiles *t, int64_t dp)
 {
     query_tile qt;
     find_visible(&qt.vis, at, part->seq, first, n);
@@ -327,10 +342,11 @@ static void add_queries(const dt_attention *at, const dt_attention_args *a, cons
 static void store_rows(uint16_t *dst, int64_t ld, float *src, int64_t n, int64_t d, int64_t dp, float factor)
 {
     for (int64_t i = 0; i < n; i++)
-        SIMD for (int64_t c = 0; c < d; c++) dst[i * ld + c] = bf16_of(factor * src[i * dp + c]);
+        SIMD_FOR (int64_t c = 0; c < d; c++) dst[i * ld + c] = bf16_of(factor * src[i * dp + c]);
 }
 
-void ISA_NAME(attention_backward_kv_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part)
+void ISA_NAME(attention_backward_kv_bf16)(const dt_attention *at, const dt_attention_args *a,
+                                          const dt_attention_part *part)
 {
     const int64_t d = at->head_dim, dp = round_up(d, DT_ATTENTION_PAD), n_dk = round_up(part->n, TK) * dp;
     const int group = at->n_heads / at->n_kv_heads;
@@ -338,7 +354,8 @@ void ISA_NAME(attention_backward_kv_bf16)(const dt_attention *at, const dt_atten
     const bf16_tiles t = carve_bf16(part->scratch, dp);
     memset(part->dkv, 0, (size_t)(2 * n_dk) * sizeof(float));
     for (int head = part->head * group; head < (part->head + 1) * group; head++)
-        for (int32_t first = 0; first < n_q; first += TQ) add_queries(at, a, part, head, first, n_q - first < TQ ? n_q - first : TQ, &t, dp);
+        for (int32_t first = 0; first < n_q; first += TQ)
+            add_queries(at, a, part, head, first, n_q - first < TQ ? n_q - first : TQ, &t, dp);
     const int64_t at_key = (at->kv_start[part->seq] + part->first) * at->kv_ld + part->head * d;
     store_rows((uint16_t *)a->dk + at_key, at->kv_ld, part->dkv, part->n, d, dp, at->scale);
     store_rows((uint16_t *)a->dv + at_key, at->kv_ld, part->dkv + n_dk, part->n, d, dp, 1.0f);

@@ -1,7 +1,9 @@
-/* attention_rows.c - attention for generation (dt_attention.by_row): the query heads that share a key head, of one token or a few, against the keys in a cache.
+/* attention_rows.c - attention for generation (dt_attention.by_row): the query heads that share a key head, of one
+ * token or a few, against the keys in a cache.
  *
- * The sums are those of attention.c, by rows: keys in tiles of TK that begin at multiples of TK of the sequence, in a tile the same order always, with
- * what a query does not see as probability 0. So a row has the same bits whichever queries are in the call. Keys are read where they lie. */
+ * The sums are those of attention.c, by rows: keys in tiles of TK that begin at multiples of TK of the sequence, in a
+ * tile the same order always, with what a query does not see as probability 0. So a row has the same bits whichever
+ * queries are in the call. Keys are read where they lie. */
 #include "rows.h"
 
 enum { ROWS_AT_ONCE = 64 };
@@ -30,7 +32,8 @@ INLINE void dots(int rows, int cols, int64_t k, const float *a, int64_t lda, con
     v_store(sums, add_lanes(sum));
 }
 
-INLINE void score_rows(int rows, int64_t n_keys, int64_t k, const float *q, int64_t ldq, const float *keys, int64_t ldk, float *s)
+INLINE void score_rows(int rows, int64_t n_keys, int64_t k, const float *q, int64_t ldq, const float *keys, int64_t ldk,
+                       float *s)
 {
     const int cols = LANES / rows;
     float sums[LANES];
@@ -49,7 +52,8 @@ INLINE void score_rows(int rows, int64_t n_keys, int64_t k, const float *q, int6
     }
 }
 
-static void scores(int64_t rows, int64_t n_keys, int64_t k, const float *q, int64_t ldq, const float *keys, int64_t ldk, float *s)
+static void scores(int64_t rows, int64_t n_keys, int64_t k, const float *q, int64_t ldq, const float *keys, int64_t ldk,
+                   float *s)
 {
     int64_t i = 0;
     for (; i + 4 <= rows; i += 4) score_rows(4, n_keys, k, q + i * ldq, ldq, keys, ldk, s + i * TK);
@@ -58,7 +62,8 @@ static void scores(int64_t rows, int64_t n_keys, int64_t k, const float *q, int6
 }
 
 /* Scores of one row become exp(s - max); acc and sum are brought to the new maximum. */
-static void exponentials(float *restrict s, run_state *r, int64_t i, int32_t key, int32_t n_keys, float *restrict acc, int64_t width)
+static void exponentials(float *restrict s, run_state *r, int64_t i, int32_t key, int32_t n_keys, float *restrict acc,
+                         int64_t width)
 {
     float max = r->max[i], lane_sum[16] = {0}, sum = 0.0f;
     for (int32_t j = 0; j < TK; j++) {
@@ -67,13 +72,13 @@ static void exponentials(float *restrict s, run_state *r, int64_t i, int32_t key
     }
     for (int32_t j = 0; j < TK; j++) max = s[j] > max ? s[j] : max;
     const float base = max == -INFINITY ? 0.0f : max;
-    SIMD for (int32_t j = 0; j < TK; j++) s[j] = exp_below(s[j] - base);
+    SIMD_FOR (int32_t j = 0; j < TK; j++) s[j] = exp_below(s[j] - base);
     for (int32_t j = 0; j < TK; j += 16)
-        SIMD for (int32_t l = 0; l < 16; l++) lane_sum[l] += s[j + l];
+        SIMD_FOR (int32_t l = 0; l < 16; l++) lane_sum[l] += s[j + l];
     for (int32_t l = 0; l < 16; l++) sum += lane_sum[l];
     if (max > r->max[i]) {
         const float alpha = exp_below(r->max[i] - base);
-        SIMD for (int64_t c = 0; c < width; c++) acc[c] *= alpha;
+        SIMD_FOR (int64_t c = 0; c < width; c++) acc[c] *= alpha;
         r->sum[i] *= alpha;
         r->max[i] = max;
     }
@@ -81,7 +86,8 @@ static void exponentials(float *restrict s, run_state *r, int64_t i, int32_t key
 }
 
 /* A tile of rows as floats: where they lie, if they are floats of whole vectors, or a copy with zeros behind. */
-static const float *tile_rows(const dt_attention *at, const void *base, int64_t first, int64_t n, float *copy, int64_t dp, int64_t *ld)
+static const float *tile_rows(const dt_attention *at, const void *base, int64_t first, int64_t n, float *copy,
+                              int64_t dp, int64_t *ld)
 {
     if (at->dt == DT_F32 && at->head_dim % LANES == 0) {
         *ld = at->kv_ld;
@@ -93,9 +99,11 @@ static const float *tile_rows(const dt_attention *at, const void *base, int64_t 
 }
 
 /* Row i is head i % n_heads (from head on) of token i / n_heads (from first on). */
-static void some_heads(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, int head, int n_heads)
+static void some_heads(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, int head,
+                       int n_heads)
 {
-    const int64_t d = at->head_dim, dp = round_up(d, DT_ATTENTION_PAD), width = round_up(d, LANES), rows = (int64_t)part->n * n_heads;
+    const int64_t d = at->head_dim, dp = round_up(d, DT_ATTENTION_PAD), width = round_up(d, LANES),
+                  rows = (int64_t)part->n * n_heads;
     const int32_t n_q = at->q_start[part->seq + 1] - at->q_start[part->seq], seen_before = at->kv_len[part->seq] - n_q;
     const int64_t token = at->q_start[part->seq] + part->first;
     const tiles t = carve(part->scratch, dp);
@@ -105,7 +113,8 @@ static void some_heads(const dt_attention *at, const dt_attention_args *a, const
         r.to[i] = seen_before + part->first + (int32_t)(i / n_heads) + 1;
         r.from[i] = at->window > 0 && r.to[i] > at->window ? r.to[i] - at->window : 0;
         r.max[i] = -INFINITY, r.sum[i] = 0.0f;
-        load_rows(t.q_rows + i * dp, element(a->q, at->dt, row * at->q_ld + at_head), at->dt, at->q_ld, 1, d, dp, at->scale);
+        load_rows(t.q_rows + i * dp, element(a->q, at->dt, row * at->q_ld + at_head), at->dt, at->q_ld, 1, d, dp,
+                  at->scale);
     }
     memset(t.acc, 0, (size_t)(rows * dp) * sizeof(float));
     const int32_t first_to = seen_before + part->first + 1, end = first_to + part->n - 1;
@@ -114,7 +123,8 @@ static void some_heads(const dt_attention *at, const dt_attention_args *a, const
         const int32_t n_keys = end - key < TK ? end - key : TK;
         const int64_t at_key = ((int64_t)at->kv_start[part->seq] + key) * at->kv_ld + part->head * d;
         int64_t ldk, ldv;
-        const float *keys = tile_rows(at, a->k, at_key, n_keys, t.k, dp, &ldk), *values = tile_rows(at, a->v, at_key, n_keys, t.v, dp, &ldv);
+        const float *keys = tile_rows(at, a->k, at_key, n_keys, t.k, dp, &ldk),
+                    *values = tile_rows(at, a->v, at_key, n_keys, t.v, dp, &ldv);
         scores(rows, n_keys, width, t.q_rows, dp, keys, ldk, t.s);
         for (int64_t i = 0; i < rows; i++) exponentials(t.s + i * TK, &r, i, key, n_keys, t.acc + i * dp, width);
         tile_product(false, rows, width, n_keys, t.s, TK, values, ldv, t.acc, dp, true);

@@ -1,8 +1,8 @@
 /* classifier.c - softmax, log-probability and their gradient for one row of logits.
  *
- * One pass finds maximum and sum together: block by block (a block stays in the first cache), the sum being rescaled when the
- * maximum moves (Milakov and Gimelshein, arXiv:1805.02867). A second pass writes gradients. Blocks are summed in float,
- * the row in double. With T the temperature, s = z/T, m = max s, Z = sum exp(s - m):
+ * One pass finds maximum and sum together: block by block (a block stays in the first cache), the sum being rescaled
+ * when the maximum moves (Milakov and Gimelshein, arXiv:1805.02867). A second pass writes gradients. Blocks are summed
+ * in float, the row in double. With T the temperature, s = z/T, m = max s, Z = sum exp(s - m):
  *     logp = s_t - m - log Z,    entropy = log Z - sum exp(s - m) (s - m) / Z */
 #include "kernels.h"
 #include <string.h>
@@ -17,7 +17,8 @@ typedef struct softmax_stats {
 INLINE void add_block(softmax_stats *st, const float *z, int64_t n, float inv_t, bool entropy)
 {
     float max = st->max;
-    _Pragma("omp simd reduction(max : max)") for (int64_t i = 0; i < n; i++) max = z[i] * inv_t > max ? z[i] * inv_t : max;
+    _Pragma("omp simd reduction(max : max)") for (int64_t i = 0; i < n; i++) max =
+        z[i] * inv_t > max ? z[i] * inv_t : max;
     if (max > st->max) {
         const double alpha = st->max == -INFINITY ? 0.0 : exp((double)st->max - (double)max);
         if (entropy && alpha > 0) st->sum_es = alpha * (st->sum_es + st->sum * ((double)st->max - (double)max));
@@ -51,24 +52,25 @@ static bool is_first_max(const float *z, int64_t target, int64_t n)
 /* Bfloat16 gradients go over the front of their own float row: each block is formed apart before it is stored. */
 typedef uint16_t __attribute__((may_alias)) aliased_bf16;
 
-static void write_gradient(float *z, int64_t n, dt_dtype dt, int32_t target, float inv_t, float max, float scale, float weight)
+static void write_gradient(float *z, int64_t n, dt_dtype dt, int32_t target, float inv_t, float max, float scale,
+                           float weight)
 {
     float block[BLOCK];
     for (int64_t first = 0; first < n; first += BLOCK) {
         const int64_t len = n - first < BLOCK ? n - first : BLOCK;
-        SIMD for (int64_t i = 0; i < len; i++) block[i] = scale * exp_below(z[first + i] * inv_t - max);
+        SIMD_FOR (int64_t i = 0; i < len; i++) block[i] = scale * exp_below(z[first + i] * inv_t - max);
         if (target >= first && target < first + len) block[target - first] -= weight;
         if (dt == DT_F32) {
-            SIMD for (int64_t i = 0; i < len; i++) z[first + i] = block[i];
+            SIMD_FOR (int64_t i = 0; i < len; i++) z[first + i] = block[i];
         } else {
             aliased_bf16 *out = (aliased_bf16 *)(void *)z + first;
-            SIMD for (int64_t i = 0; i < len; i++) out[i] = bf16_of(block[i]);
+            SIMD_FOR (int64_t i = 0; i < len; i++) out[i] = bf16_of(block[i]);
         }
     }
 }
 
-void ISA_NAME(classifier)(const dt_classifier *cl, float *logits, int32_t target, const float *weight, float *logp, uint8_t *hit,
-                          float *entropy)
+void ISA_NAME(classifier)(const dt_classifier *cl, float *logits, int32_t target, const float *weight, float *logp,
+                          uint8_t *hit, float *entropy)
 {
     const int64_t n = cl->n_vocab;
     const float inv_t = cl->inv_temperature;

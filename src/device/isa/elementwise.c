@@ -3,7 +3,8 @@
 
 void ISA_NAME(convert)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n)
 {
-#define BODY(S, D) SIMD for (int64_t i = 0; i < n; i++) store(dst, D, i, load(src, S, i))
+#define BODY(S, D)                                                                                                     \
+    SIMD_FOR (int64_t i = 0; i < n; i++) store(dst, D, i, load(src, S, i))
     if (src_dt == DT_F32) {
         if (dst_dt == DT_F32) {
             BODY(DT_F32, DT_F32);
@@ -20,7 +21,7 @@ void ISA_NAME(convert)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst
 
 INLINE void add_into_body(const void *src, dt_dtype S, void *dst, dt_dtype D, int64_t n)
 {
-    SIMD for (int64_t i = 0; i < n; i++) store(dst, D, i, load(dst, D, i) + load(src, S, i));
+    SIMD_FOR (int64_t i = 0; i < n; i++) store(dst, D, i, load(dst, D, i) + load(src, S, i));
 }
 void ISA_NAME(add_into)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate, int64_t n)
 {
@@ -39,14 +40,16 @@ void ISA_NAME(add_into)(const void *src, dt_dtype src_dt, void *dst, dt_dtype ds
 
 void ISA_NAME(add)(const void *a, const void *b, void *c, dt_dtype dt, int64_t n)
 {
-#define BODY(T) SIMD for (int64_t i = 0; i < n; i++) store(c, T, i, load(a, T, i) + load(b, T, i))
+#define BODY(T)                                                                                                        \
+    SIMD_FOR (int64_t i = 0; i < n; i++) store(c, T, i, load(a, T, i) + load(b, T, i))
     BY_TYPE(dt, BODY);
 #undef BODY
 }
 
 void ISA_NAME(add_rows)(float *sum, const void *row, dt_dtype dt, int64_t n)
 {
-#define BODY(T) SIMD for (int64_t i = 0; i < n; i++) sum[i] += load(row, T, i)
+#define BODY(T)                                                                                                        \
+    SIMD_FOR (int64_t i = 0; i < n; i++) sum[i] += load(row, T, i)
     BY_TYPE(dt, BODY);
 #undef BODY
 }
@@ -60,7 +63,7 @@ INLINE void column_sums_body(const void *x, dt_dtype T, int64_t m, int64_t ld, i
         const int64_t last = first + 64 < m ? first + 64 : m;
         if (n_cols == DT_CPU_COLS) {
             for (int64_t r = first; r < last; r++) {
-                SIMD for (int64_t c = 0; c < DT_CPU_COLS; c++) part[c] += load(x, T, r * ld + c);
+                SIMD_FOR (int64_t c = 0; c < DT_CPU_COLS; c++) part[c] += load(x, T, r * ld + c);
             }
         } else {
             for (int64_t r = first; r < last; r++)
@@ -76,7 +79,7 @@ void ISA_NAME(column_sums)(const void *x, dt_dtype dt, int64_t m, int64_t ld, in
 #undef BODY
 }
 
-/* ---- activations -------------------------------------------------------------------------------------------------- */
+/* ---- activations ------------------------------------------------------------------------------------------------- */
 
 #define SQRT_2_OVER_PI 0.797884561f
 #define INV_SQRT_2 0.707106781f
@@ -104,12 +107,11 @@ INLINE float act_f(dt_activation act, float x, float *slope)
 
 INLINE void act_forward_body(dt_activation act, const void *x, void *y, dt_dtype T, int64_t n)
 {
-    SIMD for (int64_t i = 0; i < n; i++) store(y, T, i, act_f(act, load(x, T, i), NULL));
+    SIMD_FOR (int64_t i = 0; i < n; i++) store(y, T, i, act_f(act, load(x, T, i), NULL));
 }
 INLINE void act_backward_body(dt_activation act, const void *x, const void *dy, void *dx, dt_dtype T, int64_t n)
 {
-    SIMD for (int64_t i = 0; i < n; i++)
-    {
+    SIMD_FOR (int64_t i = 0; i < n; i++) {
         float slope;
         act_f(act, load(x, T, i), &slope);
         store(dx, T, i, slope * load(dy, T, i));
@@ -117,13 +119,12 @@ INLINE void act_backward_body(dt_activation act, const void *x, const void *dy, 
 }
 INLINE void glu_forward_body(dt_activation act, const void *gate, const void *up, void *y, dt_dtype T, int64_t n)
 {
-    SIMD for (int64_t i = 0; i < n; i++) store(y, T, i, act_f(act, load(gate, T, i), NULL) * load(up, T, i));
+    SIMD_FOR (int64_t i = 0; i < n; i++) store(y, T, i, act_f(act, load(gate, T, i), NULL) * load(up, T, i));
 }
-INLINE void glu_backward_body(dt_activation act, const void *gate, const void *up, const void *dy, void *dgate, void *dup, dt_dtype T,
-                              int64_t n)
+INLINE void glu_backward_body(dt_activation act, const void *gate, const void *up, const void *dy, void *dgate,
+                              void *dup, dt_dtype T, int64_t n)
 {
-    SIMD for (int64_t i = 0; i < n; i++)
-    {
+    SIMD_FOR (int64_t i = 0; i < n; i++) {
         float slope;
         const float a = act_f(act, load(gate, T, i), &slope), u = load(up, T, i), d = load(dy, T, i);
         store(dgate, T, i, d * u * slope);
@@ -134,10 +135,18 @@ INLINE void glu_backward_body(dt_activation act, const void *gate, const void *u
 #define BY_ACT(act, dt, body, ...)                                                                                     \
     do {                                                                                                               \
         switch (act) {                                                                                                 \
-        case DT_ACT_SILU: BY_ACT_TYPE(DT_ACT_SILU, dt, body, __VA_ARGS__); break;                                      \
-        case DT_ACT_GELU: BY_ACT_TYPE(DT_ACT_GELU, dt, body, __VA_ARGS__); break;                                      \
-        case DT_ACT_GELU_TANH: BY_ACT_TYPE(DT_ACT_GELU_TANH, dt, body, __VA_ARGS__); break;                            \
-        case DT_ACT_QUICK_GELU: BY_ACT_TYPE(DT_ACT_QUICK_GELU, dt, body, __VA_ARGS__); break;                          \
+        case DT_ACT_SILU:                                                                                              \
+            BY_ACT_TYPE(DT_ACT_SILU, dt, body, __VA_ARGS__);                                                           \
+            break;                                                                                                     \
+        case DT_ACT_GELU:                                                                                              \
+            BY_ACT_TYPE(DT_ACT_GELU, dt, body, __VA_ARGS__);                                                           \
+            break;                                                                                                     \
+        case DT_ACT_GELU_TANH:                                                                                         \
+            BY_ACT_TYPE(DT_ACT_GELU_TANH, dt, body, __VA_ARGS__);                                                      \
+            break;                                                                                                     \
+        case DT_ACT_QUICK_GELU:                                                                                        \
+            BY_ACT_TYPE(DT_ACT_QUICK_GELU, dt, body, __VA_ARGS__);                                                     \
+            break;                                                                                                     \
         }                                                                                                              \
     } while (0)
 #define BY_ACT_TYPE(A, dt, body, ...)                                                                                  \
@@ -161,13 +170,13 @@ void ISA_NAME(glu_forward)(dt_activation act, const void *gate, const void *up, 
 {
     BY_ACT(act, dt, glu_forward_body, gate, up, y);
 }
-void ISA_NAME(glu_backward)(dt_activation act, const void *gate, const void *up, const void *dy, void *dgate, void *dup, dt_dtype dt,
-                            int64_t n)
+void ISA_NAME(glu_backward)(dt_activation act, const void *gate, const void *up, const void *dy, void *dgate, void *dup,
+                            dt_dtype dt, int64_t n)
 {
     BY_ACT(act, dt, glu_backward_body, gate, up, dy, dgate, dup);
 }
 
-/* ---- dropout, rotation -------------------------------------------------------------------------------------------- */
+/* ---- dropout, rotation ------------------------------------------------------------------------------------------- */
 
 INLINE void dropout_body(const void *x, void *y, float p, uint64_t key, uint64_t token_key, dt_dtype T, int64_t width)
 {
@@ -175,8 +184,7 @@ INLINE void dropout_body(const void *x, void *y, float p, uint64_t key, uint64_t
     uint32_t w[4][BLOCK];
     const float scale = 1.0f / (1.0f - p);
     for (int64_t first = 0; first < width; first += 4 * BLOCK) {
-        SIMD for (int i = 0; i < BLOCK; i++)
-        {
+        SIMD_FOR (int i = 0; i < BLOCK; i++) {
             const philox_out r = philox_f(key, token_key, (uint64_t)(first / 4 + i));
             w[0][i] = r.w[0], w[1][i] = r.w[1], w[2][i] = r.w[2], w[3][i] = r.w[3];
         }
@@ -196,8 +204,7 @@ void ISA_NAME(dropout)(const void *x, void *y, float p, uint64_t key, uint64_t t
 
 INLINE void rope_body(void *x, const float *restrict cos_sin, int64_t half, float sign, dt_dtype T)
 {
-    SIMD for (int64_t i = 0; i < half; i++)
-    {
+    SIMD_FOR (int64_t i = 0; i < half; i++) {
         const float a = load(x, T, i), b = load(x, T, half + i), c = cos_sin[i], s = sign * cos_sin[half + i];
         store(x, T, i, a * c - b * s);
         store(x, T, half + i, b * c + a * s);

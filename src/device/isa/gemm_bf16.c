@@ -1,16 +1,17 @@
 /* gemm_bf16.c - large products of bf16 matrices by pairwise dot products in vectors (AVX512_BF16).
  *
- * A tile of C is 8 rows by 48 columns: 24 vectors of sums, three of B and a broadcast pair of A; so 11 loads feed 24 multiply-adds. B is
- * packed in panels of 48 columns, pairs along k side by side, and used for all rows of a block. A is read where it lies unless it is
- * transposed. A block of A and two panels of B stay in the second-level cache.
+ * A tile of C is 8 rows by 48 columns: 24 vectors of sums, three of B and a broadcast pair of A; so 11 loads feed 24
+ * multiply-adds. B is packed in panels of 48 columns, pairs along k side by side, and used for all rows of a block. A
+ * is read where it lies unless it is transposed. A block of A and two panels of B stay in the second-level cache.
  *
- * What a product at 128 to 256 rows waits for is memory: each weight is read once and used for little work. So between the tiles of one panel
- * the next one is packed, slice by slice; during a tile the slice that is packed after it is fetched, a line every other pair; lines of C are
- * asked for before they are needed; and a large C that is only written, as weight gradients are, is written around the cache. Measured in one
- * thread (Zen 5, 256 x 3072 x 768, GFLOP/s): nothing fetched 398, fetched 484, nothing packed 502.
+ * What a product at 128 to 256 rows waits for is memory: each weight is read once and used for little work. So between
+ * the tiles of one panel the next one is packed, slice by slice; during a tile the slice that is packed after it is
+ * fetched, a line every other pair; lines of C are asked for before they are needed; and a large C that is only
+ * written, as weight gradients are, is written around the cache. Measured in one thread (Zen 5, 256 x 3072 x 768,
+ * GFLOP/s): nothing fetched 398, fetched 484, nothing packed 502.
  *
- * An element of C is the same sum in the same order wherever the borders of blocks of rows and columns and of threads lie: pairs in order
- * within a block of k, blocks one after the other. */
+ * An element of C is the same sum in the same order wherever the borders of blocks of rows and columns and of threads
+ * lie: pairs in order within a block of k, blocks one after the other. */
 #include "kernels.h"
 
 #if HAVE_X86_UNITS
@@ -22,10 +23,12 @@ enum {
     COLS = DT_GEMM_COLS,
     LANES = 16,
     VECS = COLS / LANES,
-    SLICE = 2 * LANES,            /* of k: what is packed at once */
-    BLOCK_M = 256, BLOCK_N = 384, /* a block of C */
-    MOST_K = 1024, BLOCK_K = 768, /* k whole up to MOST_K, else in blocks */
-    PACKED_A = 256 * 768          /* elements of a block of transposed A */
+    SLICE = 2 * LANES, /* of k: what is packed at once */
+    BLOCK_M = 256,
+    BLOCK_N = 384, /* a block of C */
+    MOST_K = 1024,
+    BLOCK_K = 768,       /* k whole up to MOST_K, else in blocks */
+    PACKED_A = 256 * 768 /* elements of a block of transposed A */
 };
 
 #define TARGET __attribute__((target("avx512bf16")))
@@ -40,7 +43,7 @@ typedef struct scratch {
 static int64_t least(int64_t x, int64_t y) { return x < y ? x : y; }
 static int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
-/* ---- what is fetched ahead ------------------------------------------------------------------------------------------------------ */
+/* ---- what is fetched ahead --------------------------------------------------------------------------------------- */
 
 /* A walk by cache lines through rows of bytes. */
 typedef struct ahead {
@@ -58,7 +61,7 @@ TARGET_INLINE void fetch_line(ahead *f)
     f->n_rows--;
 }
 
-/* ---- a tile --------------------------------------------------------------------------------------------------------------------- */
+/* ---- a tile ------------------------------------------------------------------------------------------------------ */
 
 /* Where a tile's sums go, and what is fetched meanwhile. */
 typedef struct tile_work {
@@ -87,7 +90,8 @@ TARGET_INLINE void add_pair(int vecs, const uint16_t *a, int64_t row, const uint
 }
 
 /* Sums of ROWS x 16 vecs elements over n_pairs. */
-TARGET_INLINE void tile_sums(int vecs, int64_t n_pairs, const uint16_t *a, int64_t row, int64_t step, const uint32_t *b, const tile_work *t)
+TARGET_INLINE void tile_sums(int vecs, int64_t n_pairs, const uint16_t *a, int64_t row, int64_t step, const uint32_t *b,
+                             const tile_work *t)
 {
     enum { TURN = 4 };
     __m512 sum[ROWS][VECS];
@@ -95,7 +99,8 @@ TARGET_INLINE void tile_sums(int vecs, int64_t n_pairs, const uint16_t *a, int64
     for (int i = 0; i < ROWS; i++)
 #pragma GCC unroll 3
         for (int j = 0; j < vecs; j++) sum[i][j] = _mm512_setzero_ps();
-    for (const char *line = t->c_lines.at, *last = line + t->c_lines.n_rows * t->c_lines.row_nbytes; line < last; line += t->c_lines.row_nbytes)
+    for (const char *line = t->c_lines.at, *last = line + t->c_lines.n_rows * t->c_lines.row_nbytes; line < last;
+         line += t->c_lines.row_nbytes)
         for (int64_t l = 0; l < t->c_lines.n_lines; l++) __builtin_prefetch(line + 64 * l, 1);
     const uint32_t *const end = b + n_pairs * COLS, *const whole = b + n_pairs / TURN * TURN * COLS;
     for (; b < whole; a += TURN * step, b += TURN * COLS) {
@@ -118,10 +123,11 @@ TARGET_INLINE void tile_sums(int vecs, int64_t n_pairs, const uint16_t *a, int64
         }
 }
 
-#define TILE(name, vecs, row, step)                                                                                                     \
-    TARGET __attribute__((noinline)) static void name(int64_t n_pairs, const uint16_t *a, int64_t lda, const uint32_t *b, const tile_work *t) \
-    {                                                                                                                                   \
-        tile_sums(vecs, n_pairs, a, row, step, b, t);                                                                                   \
+#define TILE(name, vecs, row, step)                                                                                    \
+    TARGET __attribute__((noinline)) static void name(int64_t n_pairs, const uint16_t *a, int64_t lda,                 \
+                                                      const uint32_t *b, const tile_work *t)                           \
+    {                                                                                                                  \
+        tile_sums(vecs, n_pairs, a, row, step, b, t);                                                                  \
     }
 TILE(plain_1, 1, lda, 2)
 TILE(plain_2, 2, lda, 2)
@@ -134,14 +140,16 @@ typedef void tile_function(int64_t n_pairs, const uint16_t *a, int64_t lda, cons
 static tile_function *const tiles[2][VECS] = {{plain_1, plain_2, plain_3}, {packed_1, packed_2, packed_3}};
 
 /* A tile's sums into C, with what kernels leave out: borders, bias, rounding. */
-TARGET static void finish_tile(const dt_gemm *g, const float *sums, int64_t i0, int64_t rows, int64_t j0, int64_t cols, bool add)
+TARGET static void finish_tile(const dt_gemm *g, const float *sums, int64_t i0, int64_t rows, int64_t j0, int64_t cols,
+                               bool add)
 {
     const dt_matmul *mm = g->mm;
     for (int64_t j = 0; j < cols; j += LANES) {
         const __mmask16 mask = (__mmask16)((1u << least(LANES, cols - j)) - 1);
         __m512 bias = _mm512_setzero_ps();
         if (g->bias)
-            bias = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, (const uint16_t *)g->bias + j0 + j)), 16));
+            bias = _mm512_castsi512_ps(_mm512_slli_epi32(
+                _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, (const uint16_t *)g->bias + j0 + j)), 16));
         for (int64_t i = 0; i < rows; i++) {
             const int64_t at = (i0 + i) * mm->ldc + j0 + j;
             __m512 x = _mm512_add_ps(_mm512_load_ps(sums + i * COLS + j), bias);
@@ -151,32 +159,37 @@ TARGET static void finish_tile(const dt_gemm *g, const float *sums, int64_t i0, 
                 _mm512_mask_storeu_ps(c, mask, x);
             } else {
                 uint16_t *c = (uint16_t *)g->c + at;
-                if (add) x = _mm512_add_ps(x, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, c)), 16)));
+                if (add)
+                    x = _mm512_add_ps(x, _mm512_castsi512_ps(_mm512_slli_epi32(
+                                             _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, c)), 16)));
                 _mm256_mask_storeu_epi16(c, mask, (__m256i)_mm512_cvtneps_pbh(x));
             }
         }
     }
 }
 
-/* ---- packing -------------------------------------------------------------------------------------------------------------------- */
+/* ---- packing ----------------------------------------------------------------------------------------------------- */
 
 /* Two rows x and y of 32 elements: pairs of elements 0..15 and of 16..31. */
 TARGET_INLINE __m512i pairs_low(__m512i x, __m512i y)
 {
-    const __m512i i = _mm512_setr_epi32(0x200000, 0x210001, 0x220002, 0x230003, 0x240004, 0x250005, 0x260006, 0x270007, 0x280008, 0x290009,
-                                        0x2a000a, 0x2b000b, 0x2c000c, 0x2d000d, 0x2e000e, 0x2f000f);
+    const __m512i i = _mm512_setr_epi32(0x200000, 0x210001, 0x220002, 0x230003, 0x240004, 0x250005, 0x260006, 0x270007,
+                                        0x280008, 0x290009, 0x2a000a, 0x2b000b, 0x2c000c, 0x2d000d, 0x2e000e, 0x2f000f);
     return _mm512_permutex2var_epi16(x, i, y);
 }
 TARGET_INLINE __m512i pairs_high(__m512i x, __m512i y)
 {
-    const __m512i i = _mm512_setr_epi32(0x300010, 0x310011, 0x320012, 0x330013, 0x340014, 0x350015, 0x360016, 0x370017, 0x380018, 0x390019,
-                                        0x3a001a, 0x3b001b, 0x3c001c, 0x3d001d, 0x3e001e, 0x3f001f);
+    const __m512i i = _mm512_setr_epi32(0x300010, 0x310011, 0x320012, 0x330013, 0x340014, 0x350015, 0x360016, 0x370017,
+                                        0x380018, 0x390019, 0x3a001a, 0x3b001b, 0x3c001c, 0x3d001d, 0x3e001e, 0x3f001f);
     return _mm512_permutex2var_epi16(x, i, y);
 }
 static __mmask32 first_of_32(int64_t n) { return n >= 32 ? ~(__mmask32)0 : n <= 0 ? 0 : ((__mmask32)1 << n) - 1; }
 
 /* 16 elements in the low half of a vector. Not a whole vector under a mask: that would wait for the next cache line. */
-TARGET_INLINE __m512i load_half(__mmask16 mask, const uint16_t *x) { return _mm512_castsi256_si512(_mm256_maskz_loadu_epi16(mask, x)); }
+TARGET_INLINE __m512i load_half(__mmask16 mask, const uint16_t *x)
+{
+    return _mm512_castsi256_si512(_mm256_maskz_loadu_epi16(mask, x));
+}
 
 /* b[p][j] of B [k][n]: its rows come in pairs already. */
 TARGET static void pack_plain(const uint16_t *b, int64_t ldb, int64_t k, int64_t cols, uint32_t *out)
@@ -189,7 +202,8 @@ TARGET static void pack_plain(const uint16_t *b, int64_t ldb, int64_t k, int64_t
         const __m512i x = _mm512_maskz_loadu_epi16(first, b), y = _mm512_maskz_loadu_epi16(pair ? first : 0, b1);
         _mm512_store_si512(out, pairs_low(x, y));
         _mm512_store_si512(out + 16, pairs_high(x, y));
-        if (second) _mm512_store_si512(out + 32, pairs_low(load_half(second, b + 32), load_half(pair ? second : 0, b1 + 32)));
+        if (second)
+            _mm512_store_si512(out + 32, pairs_low(load_half(second, b + 32), load_half(pair ? second : 0, b1 + 32)));
     }
 }
 
@@ -232,7 +246,8 @@ TARGET static void pack_transposed(const uint16_t *b, int64_t ldb, int64_t k, in
     for (int64_t j = 0; j < cols; j += LANES) {
         __m512i r[LANES];
 #pragma GCC unroll 16
-        for (int i = 0; i < LANES; i++) r[i] = _mm512_maskz_loadu_epi16(j + i < cols ? mask : 0, b + least(j + i, cols - 1) * ldb);
+        for (int i = 0; i < LANES; i++)
+            r[i] = _mm512_maskz_loadu_epi16(j + i < cols ? mask : 0, b + least(j + i, cols - 1) * ldb);
         transpose_16x16(r);
 #pragma GCC unroll 16
         for (int i = 0; i < LANES; i++)
@@ -251,10 +266,12 @@ TARGET static void pack_a_transposed(const uint16_t *a, int64_t lda, int64_t k, 
         for (int64_t p = 0; p < n_pairs; p++) {
             const uint16_t *from = a + 2 * p * lda + i;
             const bool pair = 2 * p + 1 < k;
-            const uint16_t *soon = i == 0 && p + FAR < k / 2 ? from + 2 * FAR * lda : from + 32; /* the first columns' rows, then the next columns */
+            /* the first columns' rows, then the next columns */
+            const uint16_t *soon = i == 0 && p + FAR < k / 2 ? from + 2 * FAR * lda : from + 32;
             _mm_prefetch(soon, _MM_HINT_T1);
             _mm_prefetch(soon + lda, _MM_HINT_T1);
-            const __m512i x = _mm512_maskz_loadu_epi16(mask, from), y = _mm512_maskz_loadu_epi16(pair ? mask : 0, pair ? from + lda : from);
+            const __m512i x = _mm512_maskz_loadu_epi16(mask, from),
+                          y = _mm512_maskz_loadu_epi16(pair ? mask : 0, pair ? from + lda : from);
             const __m512i low = pairs_low(x, y), high = pairs_high(x, y);
             uint32_t *to = out + i / ROWS * tile + p * ROWS;
             _mm256_store_si256((__m256i *)to, _mm512_castsi512_si256(low));
@@ -279,7 +296,7 @@ static void pack_a_plain(const uint16_t *a, int64_t lda, int64_t k, int64_t rows
     }
 }
 
-/* ---- panels of B ---------------------------------------------------------------------------------------------------------------- */
+/* ---- panels of B ------------------------------------------------------------------------------------------------- */
 
 /* A place in the walk through a thread's part: rows, then columns, then k by blocks, and panels within a block. */
 typedef struct place {
@@ -299,8 +316,12 @@ typedef struct walk {
 
 static place at_block(const walk *w, int64_t i0, int64_t j0, int64_t k0)
 {
-    return (place){.i0 = i0, .m = least(w->block_m, w->part->end_row - i0), .j0 = j0, .n = least(BLOCK_N, w->part->end_col - j0),
-                   .k0 = k0, .k = least(w->block_k, w->g->mm->k - k0)};
+    return (place){.i0 = i0,
+                   .m = least(w->block_m, w->part->end_row - i0),
+                   .j0 = j0,
+                   .n = least(BLOCK_N, w->part->end_col - j0),
+                   .k0 = k0,
+                   .k = least(w->block_k, w->g->mm->k - k0)};
 }
 
 static place next_place(const walk *w, place p)
@@ -319,7 +340,8 @@ static int64_t n_slices(const place *p) { return ceil_div(p->k, SLICE); }
 static const uint16_t *b_at(const walk *w, const place *p, int64_t k)
 {
     const dt_matmul *mm = w->g->mm;
-    return (const uint16_t *)w->g->b + (mm->trans_b ? (p->j0 + p->j) * mm->ldb + p->k0 + k : (p->k0 + k) * mm->ldb + p->j0 + p->j);
+    return (const uint16_t *)w->g->b +
+           (mm->trans_b ? (p->j0 + p->j) * mm->ldb + p->k0 + k : (p->k0 + k) * mm->ldb + p->j0 + p->j);
 }
 
 /* Slices from .. to-1 of a panel. */
@@ -340,7 +362,8 @@ static void pack_slices(const walk *w, const place *p, int64_t from, int64_t to,
 static ahead rows_ahead(const void *at, int64_t nbytes, int64_t n_rows, int64_t ld_nbytes)
 {
     const int64_t skew = (int64_t)((uintptr_t)at % 64);
-    return (ahead){.at = (const char *)at - skew, .n_lines = (skew + nbytes + 63) / 64, .n_rows = n_rows, .row_nbytes = ld_nbytes};
+    return (ahead){
+        .at = (const char *)at - skew, .n_lines = (skew + nbytes + 63) / 64, .n_rows = n_rows, .row_nbytes = ld_nbytes};
 }
 
 static ahead slices_ahead(const walk *w, const place *p, int64_t from, int64_t to)
@@ -351,7 +374,7 @@ static ahead slices_ahead(const walk *w, const place *p, int64_t from, int64_t t
     return rows_ahead(b_at(w, p, k), 2 * (mm->trans_b ? n : cols), mm->trans_b ? cols : n, 2 * mm->ldb);
 }
 
-/* ---- blocks --------------------------------------------------------------------------------------------------------------------- */
+/* ---- blocks ------------------------------------------------------------------------------------------------------ */
 
 static const uint16_t *a_at(const walk *w, const place *p, int64_t i)
 {
@@ -359,8 +382,12 @@ static const uint16_t *a_at(const walk *w, const place *p, int64_t i)
     return (const uint16_t *)w->g->a + (mm->trans_a ? p->k0 * mm->lda + p->i0 + i : (p->i0 + i) * mm->lda + p->k0);
 }
 
-/* The first row of a block that is packed: all of a transposed block; else those that do not fill a tile, or all where a last pair is half. */
-static int64_t first_packed(const walk *w, const place *p) { return w->g->mm->trans_a || p->k % 2 ? 0 : p->m / ROWS * ROWS; }
+/* The first row of a block that is packed: all of a transposed block; else those that do not fill a tile, or all where
+ * a last pair is half. */
+static int64_t first_packed(const walk *w, const place *p)
+{
+    return w->g->mm->trans_a || p->k % 2 ? 0 : p->m / ROWS * ROWS;
+}
 
 static void pack_a(const walk *w, const place *p)
 {
@@ -375,22 +402,30 @@ static void pack_a(const walk *w, const place *p)
 static void run_tile(const walk *w, const place *p, int64_t i, const uint32_t *b, ahead *next)
 {
     const dt_matmul *mm = w->g->mm;
-    const int64_t rows = least(ROWS, p->m - i), cols = panel_cols(p), n_pairs = (p->k + 1) / 2, first = first_packed(w, p);
-    const bool whole = rows == ROWS && cols % LANES == 0, last = p->k0 + p->k == mm->k, more = mm->accumulate || p->k0 > 0, packed = i >= first;
-    tile_work t = {.c = p->k < mm->k ? w->s->sums[p->j / COLS] + i * COLS : w->s->sums[0], .ldc = COLS, .add = p->k0 > 0 && !w->in_c, .next = next};
+    const int64_t rows = least(ROWS, p->m - i), cols = panel_cols(p), n_pairs = (p->k + 1) / 2,
+                  first = first_packed(w, p);
+    const bool whole = rows == ROWS && cols % LANES == 0, last = p->k0 + p->k == mm->k,
+               more = mm->accumulate || p->k0 > 0, packed = i >= first;
+    tile_work t = {.c = p->k < mm->k ? w->s->sums[p->j / COLS] + i * COLS : w->s->sums[0],
+                   .ldc = COLS,
+                   .add = p->k0 > 0 && !w->in_c,
+                   .next = next};
     if (w->in_c && whole) {
         t.c = (float *)w->g->c + (p->i0 + i) * mm->ldc + p->j0 + p->j;
         t.ldc = mm->ldc;
         t.add = more;
         t.around = w->around;
-        if (!w->around && i + ROWS < p->m) t.c_lines = rows_ahead(t.c + ROWS * mm->ldc, cols * 4, least(ROWS, p->m - i - ROWS), 4 * mm->ldc);
+        if (!w->around && i + ROWS < p->m)
+            t.c_lines = rows_ahead(t.c + ROWS * mm->ldc, cols * 4, least(ROWS, p->m - i - ROWS), 4 * mm->ldc);
     } else if (last) {
         const int64_t size = (int64_t)dt_dtype_size(mm->c_dtype);
-        t.c_lines = rows_ahead((const char *)w->g->c + ((p->i0 + i) * mm->ldc + p->j0 + p->j) * size, cols * size, rows, mm->ldc * size);
+        t.c_lines = rows_ahead((const char *)w->g->c + ((p->i0 + i) * mm->ldc + p->j0 + p->j) * size, cols * size, rows,
+                               mm->ldc * size);
     }
     const uint16_t *a = packed ? (const uint16_t *)(w->s->a + (i - first) * n_pairs) : a_at(w, p, i);
     tiles[packed][ceil_div(cols, LANES) - 1](n_pairs, a, mm->lda, b, &t);
-    if (w->in_c ? !whole : last) finish_tile(w->g, t.c, p->i0 + i, rows, p->j0 + p->j, cols, w->in_c ? more : mm->accumulate);
+    if (w->in_c ? !whole : last)
+        finish_tile(w->g, t.c, p->i0 + i, rows, p->j0 + p->j, cols, w->in_c ? more : mm->accumulate);
 }
 
 /* All tiles of a panel, and meanwhile the next one. */
@@ -412,7 +447,8 @@ static bool goes_around(const dt_gemm *g, int64_t block_k)
 {
     enum { LARGE = 1 << 18 };
     const dt_matmul *mm = g->mm;
-    return mm->trans_a && !mm->accumulate && mm->k <= block_k && mm->m * mm->n >= LARGE && mm->ldc % LANES == 0 && (uintptr_t)g->c % 64 == 0;
+    return mm->trans_a && !mm->accumulate && mm->k <= block_k && mm->m * mm->n >= LARGE && mm->ldc % LANES == 0 &&
+           (uintptr_t)g->c % 64 == 0;
 }
 
 size_t ISA_NAME(gemm_scratch)(void) { return sizeof(scratch); }
@@ -420,7 +456,12 @@ size_t ISA_NAME(gemm_scratch)(void) { return sizeof(scratch); }
 TARGET void ISA_NAME(gemm_bf16)(const dt_gemm *g, const dt_gemm_part *part)
 {
     const dt_matmul *mm = g->mm;
-    walk w = {.g = g, .part = part, .s = part->scratch, .block_m = BLOCK_M, .block_k = mm->k, .in_c = mm->c_dtype == DT_F32 && !g->bias};
+    walk w = {.g = g,
+              .part = part,
+              .s = part->scratch,
+              .block_m = BLOCK_M,
+              .block_k = mm->k,
+              .in_c = mm->c_dtype == DT_F32 && !g->bias};
     if (mm->k > MOST_K) w.block_k = ceil_div(mm->k, ceil_div(mm->k, BLOCK_K) * SLICE) * SLICE;
     if (mm->trans_a) w.block_m = least(BLOCK_M, PACKED_A / ((w.block_k + 1) / 2 * 2) / ROWS * ROWS);
     w.around = w.in_c && goes_around(g, w.block_k);

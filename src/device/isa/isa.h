@@ -1,9 +1,9 @@
 /* isa.h - what the kernels share: names per instruction set, loads and stores by type, and elementary functions.
  *
- * Files here are compiled once per instruction set with DT_ISA set to its name, so every symbol that leaves a file carries
- * the name, and nothing with external linkage may come from a header (the linker would keep one of the copies, perhaps one
- * that this processor cannot run). Loops are written for the compiler's vectoriser: types are compile-time constants
- * after inlining, no branches, `omp simd` where it cannot see that iterations are independent. */
+ * Files here are compiled once per instruction set with DT_ISA set to its name, so every symbol that leaves a file
+ * carries the name, and nothing with external linkage may come from a header (the linker would keep one of the copies,
+ * perhaps one that this processor cannot run). Loops are written for the compiler's vectoriser: types are compile-time
+ * constants after inlining, no branches, `omp simd` where it cannot see that iterations are independent. */
 #ifndef DTRAIN_ISA_H
 #define DTRAIN_ISA_H
 
@@ -18,10 +18,10 @@
 #define ISA_NAME(name) DT_JOIN(dt_cpu_##name, DT_ISA) /* convert -> dt_cpu_convert_v4 */
 
 #define INLINE static inline __attribute__((always_inline))
-#define SIMD _Pragma("omp simd")
+#define SIMD_FOR(...) _Pragma("omp simd") for (__VA_ARGS__)
 
-/* Contraction is written, not left to the compiler (-ffp-contract=off): it must be the same in every build, and here and in tile.h's v_fma, or
- * an element's bits depend on whether a vector or a rest computes it. */
+/* Contraction is written, not left to the compiler (-ffp-contract=off): it must be the same in every build, and here
+ * and in tile.h's v_fma, or an element's bits depend on whether a vector or a rest computes it. */
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
 #define FMA(a, b, c) __builtin_fmaf((a), (b), (c))
 #else
@@ -40,12 +40,18 @@
 
 INLINE uint32_t bits_of(float f)
 {
-    union { float f; uint32_t u; } x = {.f = f};
+    union {
+        float f;
+        uint32_t u;
+    } x = {.f = f};
     return x.u;
 }
 INLINE float float_of(uint32_t u)
 {
-    union { uint32_t u; float f; } x = {.u = u};
+    union {
+        uint32_t u;
+        float f;
+    } x = {.u = u};
     return x.f;
 }
 
@@ -72,8 +78,9 @@ INLINE void store(void *p, dt_dtype dt, int64_t i, float f)
 /* The value that a store and a load would give. */
 INLINE float rounded(float f, dt_dtype dt) { return dt == DT_F32 ? f : float_of((uint32_t)bf16_of(f) << 16); }
 
-/* e^x = 2^k e^r with r in [-ln2/2, ln2/2]: k by adding 1.5*2^23, whose low bits then are k; ln2 in two parts (Cody and Waite);
- * e^r = 1 + r + r^2 q(r), q of degree 4 (least maximum of the relative error, 3e-9). Results below 2^-126 are 0. */
+/* e^x = 2^k e^r with r in [-ln2/2, ln2/2]: k by adding 1.5*2^23, whose low bits then are k; ln2 in two parts (Cody and
+ * Waite); e^r = 1 + r + r^2 q(r), q of degree 4 (least maximum of the relative error, 3e-9). Results below 2^-126 are
+ * 0. */
 INLINE float exp_reduced(float x, float *magic) /* e^r, with k in the low bits of *magic; -87.33654 <= x < 88.7228 */
 {
     const float t = FMA(x, 1.44269504f, 0x1.8p23f), k = t - 0x1.8p23f;
@@ -95,7 +102,8 @@ INLINE float exp_f(float x)
     return x != x ? x : y;
 }
 
-/* For what stays below 88, as score - maximum does: 2^k is then a float, and a product lets every NaN through, whatever its low bits. */
+/* For what stays below 88, as score - maximum does: 2^k is then a float, and a product lets every NaN through, whatever
+ * its low bits. */
 INLINE float exp_below(float x)
 {
     float t;
@@ -129,7 +137,9 @@ INLINE float erf_f(float x)
 INLINE float sigmoid_f(float x) { return 1.0f / (1.0f + exp_f(-x)); }
 
 /* dt_philox4x32 again, inline so that a loop over counters vectorises. */
-typedef struct philox_out { uint32_t w[4]; } philox_out;
+typedef struct philox_out {
+    uint32_t w[4];
+} philox_out;
 INLINE philox_out philox_f(uint64_t key, uint64_t ctr_hi, uint64_t ctr_lo)
 {
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);

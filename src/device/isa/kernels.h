@@ -1,4 +1,5 @@
-/* kernels.h - the kernels of one instruction set, as isa/table.c collects them. Signatures are explained in cpu_kernels.h. */
+/* kernels.h - the kernels of one instruction set, as isa/table.c collects them. Signatures are explained in
+ * cpu_kernels.h. */
 #ifndef DTRAIN_ISA_KERNELS_H
 #define DTRAIN_ISA_KERNELS_H
 
@@ -12,8 +13,8 @@ void ISA_NAME(column_sums)(const void *x, dt_dtype dt, int64_t m, int64_t ld, in
 void ISA_NAME(act_forward)(dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n);
 void ISA_NAME(act_backward)(dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt, int64_t n);
 void ISA_NAME(glu_forward)(dt_activation act, const void *gate, const void *up, void *y, dt_dtype dt, int64_t n);
-void ISA_NAME(glu_backward)(dt_activation act, const void *gate, const void *up, const void *dy, void *dgate, void *dup, dt_dtype dt,
-                            int64_t n);
+void ISA_NAME(glu_backward)(dt_activation act, const void *gate, const void *up, const void *dy, void *dgate, void *dup,
+                            dt_dtype dt, int64_t n);
 void ISA_NAME(dropout)(const void *x, void *y, float p, uint64_t key, uint64_t token_key, dt_dtype dt, int64_t width);
 void ISA_NAME(rope)(void *x, const float *cos_sin, int64_t half, bool inverse, dt_dtype dt);
 
@@ -22,11 +23,11 @@ void ISA_NAME(rmsnorm_backward)(const void *x, const void *weight, float rstd, c
                                 float *dweight, int64_t width, dt_dtype dt);
 void ISA_NAME(layernorm_forward)(const void *x, const void *weight, const void *bias, void *y, float *mean, float *rstd,
                                  int64_t width, float eps, dt_dtype dt);
-void ISA_NAME(layernorm_backward)(const void *x, const void *weight, float mean, float rstd, const void *dy, void *dx, bool add_to_dx,
-                                  float *dweight, float *dbias, int64_t width, dt_dtype dt);
+void ISA_NAME(layernorm_backward)(const void *x, const void *weight, float mean, float rstd, const void *dy, void *dx,
+                                  bool add_to_dx, float *dweight, float *dbias, int64_t width, dt_dtype dt);
 
-void ISA_NAME(classifier)(const dt_classifier *cl, float *logits, int32_t target, const float *weight, float *logp, uint8_t *hit,
-                          float *entropy);
+void ISA_NAME(classifier)(const dt_classifier *cl, float *logits, int32_t target, const float *weight, float *logp,
+                          uint8_t *hit, float *entropy);
 
 void ISA_NAME(adamw)(const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m, float *v, void *param,
                      dt_dtype param_dt, int64_t n);
@@ -40,12 +41,13 @@ void ISA_NAME(attention_rows)(const dt_attention *at, const dt_attention_args *a
 
 int64_t ISA_NAME(attention_scratch)(int head_dim);
 void ISA_NAME(attention_forward)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
-void ISA_NAME(attention_delta)(const dt_attention *at, const void *out, const void *dout, int64_t first, int64_t n, float *delta);
+void ISA_NAME(attention_delta)(const dt_attention *at, const void *out, const void *dout, int64_t first, int64_t n,
+                               float *delta);
 void ISA_NAME(attention_backward_q)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
 void ISA_NAME(attention_backward_kv)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
 
-/* Units that multiply bf16. On x86 they are asked for function by function, within the set that has the vectors for them; on Arm they have sets
- * of their own. */
+/* Units that multiply bf16. On x86 they are asked for function by function, within the set that has the vectors for
+ * them; on Arm they have sets of their own. */
 #if defined(__x86_64__) && defined(__AVX512BW__) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
 #define HAVE_X86_UNITS 1
 #else
@@ -58,9 +60,12 @@ void ISA_NAME(attention_backward_kv)(const dt_attention *at, const dt_attention_
 #endif
 #define HAVE_BF16_UNITS (HAVE_X86_UNITS || HAVE_ARM_UNITS)
 #if HAVE_BF16_UNITS
-void ISA_NAME(attention_forward_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
-void ISA_NAME(attention_backward_q_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
-void ISA_NAME(attention_backward_kv_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
+void ISA_NAME(attention_forward_bf16)(const dt_attention *at, const dt_attention_args *a,
+                                      const dt_attention_part *part);
+void ISA_NAME(attention_backward_q_bf16)(const dt_attention *at, const dt_attention_args *a,
+                                         const dt_attention_part *part);
+void ISA_NAME(attention_backward_kv_bf16)(const dt_attention *at, const dt_attention_args *a,
+                                          const dt_attention_part *part);
 extern const dt_bf16_unit ISA_NAME(dot_unit);
 #endif
 #if HAVE_X86_UNITS

@@ -15,17 +15,19 @@ INLINE float rmsnorm_forward_body(const void *x, const void *weight, void *y, in
         ss = FMA(v, v, ss);
     }
     const float rstd = 1.0f / sqrtf(ss / (float)width + eps);
-    /* xhat is rounded to the activation type before the weight, as the families' own implementations do (algorithms.md 8.4) */
-    SIMD for (int64_t c = 0; c < width; c++) store(y, T, c, rounded(load(x, T, c) * rstd, T) * load(weight, T, c));
+    /* xhat is rounded to the activation type before the weight, as the families' own implementations do (algorithms.md
+     * 8.4) */
+    SIMD_FOR (int64_t c = 0; c < width; c++) store(y, T, c, rounded(load(x, T, c) * rstd, T) * load(weight, T, c));
     return rstd;
 }
 float ISA_NAME(rmsnorm_forward)(const void *x, const void *weight, void *y, int64_t width, float eps, dt_dtype dt)
 {
-    return dt == DT_F32 ? rmsnorm_forward_body(x, weight, y, width, eps, DT_F32) : rmsnorm_forward_body(x, weight, y, width, eps, DT_BF16);
+    return dt == DT_F32 ? rmsnorm_forward_body(x, weight, y, width, eps, DT_F32)
+                        : rmsnorm_forward_body(x, weight, y, width, eps, DT_BF16);
 }
 
-INLINE void rmsnorm_backward_body(const void *x, const void *weight, float rstd, const void *dy, void *dx, bool add_to_dx,
-                                  float *restrict dweight, int64_t width, dt_dtype T)
+INLINE void rmsnorm_backward_body(const void *x, const void *weight, float rstd, const void *dy, void *dx,
+                                  bool add_to_dx, float *restrict dweight, int64_t width, dt_dtype T)
 {
     float dot = 0;
     _Pragma("omp simd reduction(+ : dot)") for (int64_t c = 0; c < width; c++)
@@ -35,8 +37,7 @@ INLINE void rmsnorm_backward_body(const void *x, const void *weight, float rstd,
         dot = FMA(d * load(weight, T, c), xhat, dot);
     }
     dot /= (float)width;
-    SIMD for (int64_t c = 0; c < width; c++)
-    {
+    SIMD_FOR (int64_t c = 0; c < width; c++) {
         const float g = load(dy, T, c) * load(weight, T, c), xhat = load(x, T, c) * rstd;
         const float grad = rstd * FMA(-xhat, dot, g);
         store(dx, T, c, add_to_dx ? load(dx, T, c) + grad : grad);
@@ -54,8 +55,8 @@ void ISA_NAME(rmsnorm_backward)(const void *x, const void *weight, float rstd, c
 #undef BODY
 }
 
-INLINE void layernorm_forward_body(const void *x, const void *weight, const void *bias, void *y, float *mean, float *rstd,
-                                   int64_t width, float eps, dt_dtype T)
+INLINE void layernorm_forward_body(const void *x, const void *weight, const void *bias, void *y, float *mean,
+                                   float *rstd, int64_t width, float eps, dt_dtype T)
 {
     float sum = 0, ss = 0;
     _Pragma("omp simd reduction(+ : sum)") for (int64_t c = 0; c < width; c++) sum += load(x, T, c);
@@ -66,7 +67,7 @@ INLINE void layernorm_forward_body(const void *x, const void *weight, const void
         ss = FMA(v, v, ss);
     }
     const float rs = 1.0f / sqrtf(ss / (float)width + eps);
-    SIMD for (int64_t c = 0; c < width; c++)
+    SIMD_FOR (int64_t c = 0; c < width; c++)
         store(y, T, c, FMA((load(x, T, c) - mu) * rs, load(weight, T, c), load(bias, T, c)));
     *mean = mu;
     *rstd = rs;
@@ -80,7 +81,8 @@ void ISA_NAME(layernorm_forward)(const void *x, const void *weight, const void *
 }
 
 INLINE void layernorm_backward_body(const void *x, const void *weight, float mean, float rstd, const void *dy, void *dx,
-                                    bool add_to_dx, float *restrict dweight, float *restrict dbias, int64_t width, dt_dtype T)
+                                    bool add_to_dx, float *restrict dweight, float *restrict dbias, int64_t width,
+                                    dt_dtype T)
 {
     float dot = 0, sum = 0;
     _Pragma("omp simd reduction(+ : dot, sum)") for (int64_t c = 0; c < width; c++)
@@ -93,15 +95,14 @@ INLINE void layernorm_backward_body(const void *x, const void *weight, float mea
     }
     dot /= (float)width;
     sum /= (float)width;
-    SIMD for (int64_t c = 0; c < width; c++)
-    {
+    SIMD_FOR (int64_t c = 0; c < width; c++) {
         const float g = load(dy, T, c) * load(weight, T, c), xhat = (load(x, T, c) - mean) * rstd;
         const float grad = rstd * FMA(-xhat, dot, g - sum);
         store(dx, T, c, add_to_dx ? load(dx, T, c) + grad : grad);
     }
 }
-void ISA_NAME(layernorm_backward)(const void *x, const void *weight, float mean, float rstd, const void *dy, void *dx, bool add_to_dx,
-                                  float *dweight, float *dbias, int64_t width, dt_dtype dt)
+void ISA_NAME(layernorm_backward)(const void *x, const void *weight, float mean, float rstd, const void *dy, void *dx,
+                                  bool add_to_dx, float *dweight, float *dbias, int64_t width, dt_dtype dt)
 {
 #define BODY(T)                                                                                                        \
     if (add_to_dx)                                                                                                     \

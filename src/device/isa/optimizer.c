@@ -2,13 +2,12 @@
 #include "kernels.h"
 
 /* PARAM: -1 none, else the type. sqrt(v/fix2) = sqrt(v) / sqrt(fix2). */
-INLINE void adamw_body(const dt_adamw *o, const void *grad, dt_dtype G, float *restrict p, float *restrict m, float *restrict v,
-                       void *param, int PARAM, int64_t n)
+INLINE void adamw_body(const dt_adamw *o, const void *grad, dt_dtype G, float *restrict p, float *restrict m,
+                       float *restrict v, void *param, int PARAM, int64_t n)
 {
     const float b1 = o->beta1, b2 = o->beta2, c1 = 1.0f - b1, c2 = 1.0f - b2, gs = o->grad_scale, eps = o->eps;
     const float keep = 1.0f - o->lr * o->weight_decay, step = o->lr / o->fix1, root = 1.0f / sqrtf(o->fix2);
-    SIMD for (int64_t i = 0; i < n; i++)
-    {
+    SIMD_FOR (int64_t i = 0; i < n; i++) {
         const float g = load(grad, G, i) * gs;
         const float mi = FMA(b1, m[i], c1 * g), vi = FMA(b2, v[i], c2 * g * g);
         const float pi = FMA(keep, p[i], -step * (mi / FMA(sqrtf(vi), root, eps)));
@@ -32,7 +31,8 @@ void ISA_NAME(adamw)(const dt_adamw *opt, const void *grad, dt_dtype gt, float *
 #undef BODY
 }
 
-/* 32 sums side by side hide the latency of addition; one core waits for memory unless lines are asked for well ahead. */
+/* 32 sums side by side hide the latency of addition; one core waits for memory unless lines are asked for well
+ * ahead. */
 INLINE double sum_squares_body(const void *x, dt_dtype T, int64_t n)
 {
     enum { SUMS = 32, AHEAD = 1024 };
@@ -41,8 +41,7 @@ INLINE double sum_squares_body(const void *x, dt_dtype T, int64_t n)
     for (; i + SUMS <= n; i += SUMS) {
         __builtin_prefetch((const char *)x + (i + AHEAD) * (int64_t)dt_dtype_size(T));
         if (T == DT_F32) __builtin_prefetch((const char *)x + (i + AHEAD + 16) * (int64_t)dt_dtype_size(T));
-        SIMD for (int l = 0; l < SUMS; l++)
-        {
+        SIMD_FOR (int l = 0; l < SUMS; l++) {
             const double d = (double)load(x, T, i + l);
             part[l] += d * d;
         }
@@ -73,15 +72,18 @@ float ISA_NAME(abs_max)(const void *x, dt_dtype dt, int64_t n)
     return float_of(max > 0x7f800000u ? 0x7f800000u : max);
 }
 
-/* x^2 is exact in double and so is its product with 2^shift; adding 2^52 rounds a number in [0, 2^52) to an integer, ties to
- * even, and leaves it in the low bits. 2^11 terms below 2^52 stay below 2^63. */
+/* x^2 is exact in double and so is its product with 2^shift; adding 2^52 rounds a number in [0, 2^52) to an integer,
+ * ties to even, and leaves it in the low bits. 2^11 terms below 2^52 stay below 2^63. */
 INLINE uint64_t fixed_body(const void *x, dt_dtype T, int64_t n, double scale)
 {
     uint64_t sum = 0;
     _Pragma("omp simd reduction(+ : sum)") for (int64_t i = 0; i < n; i++)
     {
         const double d = (double)load(x, T, i);
-        union { double d; uint64_t u; } y = {.d = d * d * scale + 0x1p52};
+        union {
+            double d;
+            uint64_t u;
+        } y = {.d = d * d * scale + 0x1p52};
         sum += y.u - 0x4330000000000000u;
     }
     return sum;

@@ -1,6 +1,7 @@
-/* product.c - a matrix product of any form: what stands in where oneDNN has none, or computes wrong ones, and for products of one row, column or
- * term. Blocks of A and B are brought into one form, as floats or for the processor's bf16 unit; sums are float, over k in order and in blocks
- * that depend on k alone, so that an element has the same bits however rows and columns are cut. */
+/* product.c - a matrix product of any form: what stands in where oneDNN has none, or computes wrong ones, and for
+ * products of one row, column or term. Blocks of A and B are brought into one form, as floats or for the processor's
+ * bf16 unit; sums are float, over k in order and in blocks that depend on k alone, so that an element has the same bits
+ * however rows and columns are cut. */
 #include "rows.h"
 
 enum { BLOCK_M = 64, BLOCK_N = 128, BLOCK_K = 128, PAD = 32 };
@@ -19,7 +20,7 @@ static const void *b_at(const dt_gemm *g, const block *t)
     return element(g->b, g->mm->dt, g->mm->trans_b ? t->j * g->mm->ldb + t->at : t->at * g->mm->ldb + t->j);
 }
 
-/* ---- as floats ---------------------------------------------------------------------------------------------------------- */
+/* ---- as floats --------------------------------------------------------------------------------------------------- */
 
 /* b [depth][n]: columns from cols to n, a multiple of 16, are zero. */
 static void load_b(const dt_gemm *g, const block *t, int64_t n, float *b)
@@ -51,7 +52,7 @@ static void add_floats(const dt_gemm *g, const block *t, float *total)
     }
 }
 
-/* ---- on the bf16 unit --------------------------------------------------------------------------------------------------- */
+/* ---- on the bf16 unit -------------------------------------------------------------------------------------------- */
 
 /* dst [rows up to a multiple of 16][k]: A by rows. */
 static void copy_a(const dt_gemm *g, const block *t, int64_t k, uint16_t *dst)
@@ -75,7 +76,7 @@ static void pair_b(const dt_gemm *g, const block *t, int64_t k, int64_t n, uint3
         memset(dst, 0, (size_t)(k / 2 * n) * sizeof *dst);
         for (int64_t p = 0; p < t->depth; p++) {
             uint32_t *restrict to = dst + p / 2 * n;
-            SIMD for (int64_t j = 0; j < t->cols; j++) to[j] |= (uint32_t)b[p * ldb + j] << (16 * (p & 1));
+            SIMD_FOR (int64_t j = 0; j < t->cols; j++) to[j] |= (uint32_t)b[p * ldb + j] << (16 * (p & 1));
         }
         return;
     }
@@ -95,7 +96,7 @@ static void add_pairs(const dt_gemm *g, const block *t, const dt_bf16_unit *unit
     unit->product(round_up(t->rows, 16), n, k, a, k, b, n, total, BLOCK_N, t->at > 0);
 }
 
-/* ---- all blocks --------------------------------------------------------------------------------------------------------- */
+/* ---- all blocks -------------------------------------------------------------------------------------------------- */
 
 static void run_block(const dt_gemm *g, block *t, const dt_bf16_unit *unit)
 {
@@ -117,7 +118,8 @@ void ISA_NAME(product)(const dt_gemm *g, const dt_gemm_part *part)
     if (unit) unit->begin();
     for (int64_t i = part->first_row; i < part->end_row; i += BLOCK_M)
         for (int64_t j = part->first_col; j < part->end_col; j += BLOCK_N) {
-            block t = {.i = i, .rows = least(BLOCK_M, part->end_row - i), .j = j, .cols = least(BLOCK_N, part->end_col - j)};
+            block t = {
+                .i = i, .rows = least(BLOCK_M, part->end_row - i), .j = j, .cols = least(BLOCK_N, part->end_col - j)};
             run_block(g, &t, unit);
         }
     if (unit) unit->end();

@@ -1,12 +1,13 @@
-/* product_arm.c - products of bf16 tiles on an Arm processor's instructions for them (FEAT_BF16): BFMMLA multiplies 2 x 4 by 4 x 2 elements, BFDOT
- * pairs lane by lane. Operands come as for the other units: A by rows, B in pairs along k. And the dot products of product_rows.c. */
+/* product_arm.c - products of bf16 tiles on an Arm processor's instructions for them (FEAT_BF16): BFMMLA multiplies 2 x
+ * 4 by 4 x 2 elements, BFDOT pairs lane by lane. Operands come as for the other units: A by rows, B in pairs along k.
+ * And the dot products of product_rows.c. */
 #include "rows.h"
 
 #if HAVE_ARM_UNITS
 
 static void nothing(void) {}
 
-/* ---- tiles: 8 x 8 sums, each register a square of 2 x 2 -------------------------------------------------------------------- */
+/* ---- tiles: 8 x 8 sums, each register a square of 2 x 2 ---------------------------------------------------------- */
 
 enum { SIDE = 8, HALF = SIDE / 2 };
 
@@ -18,15 +19,20 @@ INLINE void store_square(float *c, int64_t ldc, float32x4_t x)
 }
 
 /* Rows i and i + 1 of A, 4 elements of k each. */
-INLINE bfloat16x8_t rows_of_a(const uint16_t *a, int64_t lda) { return vreinterpretq_bf16_u16(vcombine_u16(vld1_u16(a), vld1_u16(a + lda))); }
+INLINE bfloat16x8_t rows_of_a(const uint16_t *a, int64_t lda)
+{
+    return vreinterpretq_bf16_u16(vcombine_u16(vld1_u16(a), vld1_u16(a + lda)));
+}
 
-INLINE void square_product(int64_t k, const uint16_t *a, int64_t lda, const uint32_t *b, int64_t ldb, float *c, int64_t ldc, bool accumulate)
+INLINE void square_product(int64_t k, const uint16_t *a, int64_t lda, const uint32_t *b, int64_t ldb, float *c,
+                           int64_t ldc, bool accumulate)
 {
     float32x4_t sum[HALF][HALF];
 #pragma GCC unroll 4
     for (int i = 0; i < HALF; i++)
 #pragma GCC unroll 4
-        for (int j = 0; j < HALF; j++) sum[i][j] = accumulate ? load_square(c + 2 * i * ldc + 2 * j, ldc) : vdupq_n_f32(0.0f);
+        for (int j = 0; j < HALF; j++)
+            sum[i][j] = accumulate ? load_square(c + 2 * i * ldc + 2 * j, ldc) : vdupq_n_f32(0.0f);
     for (int64_t p = 0; p < k; p += 4) {
         const uint32_t *lower = b + p / 2 * ldb, *upper = lower + ldb;
         bfloat16x8_t y[HALF];
@@ -49,16 +55,17 @@ INLINE void square_product(int64_t k, const uint16_t *a, int64_t lda, const uint
         for (int j = 0; j < HALF; j++) store_square(c + 2 * i * ldc + 2 * j, ldc, sum[i][j]);
 }
 
-static void product(int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda, const uint32_t *b, int64_t ldb, float *c, int64_t ldc,
-                    bool accumulate)
+static void product(int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda, const uint32_t *b, int64_t ldb,
+                    float *c, int64_t ldc, bool accumulate)
 {
     for (int64_t i = 0; i < m; i += SIDE)
-        for (int64_t j = 0; j < n; j += SIDE) square_product(k, a + i * lda, lda, b + j, ldb, c + i * ldc + j, ldc, accumulate);
+        for (int64_t j = 0; j < n; j += SIDE)
+            square_product(k, a + i * lda, lda, b + j, ldb, c + i * ldc + j, ldc, accumulate);
 }
 
 const dt_bf16_unit ISA_NAME(dot_unit) = {.name = "bfmmla", .begin = nothing, .end = nothing, .product = product};
 
-/* ---- rows of A with rows of B (product_rows.c): lane l sums pairs 2l, 2l + 1 of every 8 elements ----------------------------- */
+/* ---- rows of A with rows of B (product_rows.c): lane l sums pairs 2l, 2l + 1 of every 8 elements ----------------- */
 
 enum { PAIRS = 8, PAIR_CHUNK = 2048 };
 
@@ -72,7 +79,8 @@ INLINE bfloat16x8_t load_some_pairs(const uint16_t *x, int64_t n)
     return load_pairs(all);
 }
 
-INLINE void pair_sums(int rows, int cols, int64_t k, const uint16_t *a, int64_t lda, const uint16_t *b, int64_t ldb, float *sums)
+INLINE void pair_sums(int rows, int cols, int64_t k, const uint16_t *a, int64_t lda, const uint16_t *b, int64_t ldb,
+                      float *sums)
 {
     vec sum[LANES];
     for (int s = 0; s < LANES; s++) sum[s] = v_set(0.0f);
@@ -90,7 +98,8 @@ INLINE void pair_sums(int rows, int cols, int64_t k, const uint16_t *a, int64_t 
     }
     for (int j = 0; whole < k && j < cols; j++)
         for (int i = 0; i < rows; i++)
-            sum[i * cols + j] = vbfdotq_f32(sum[i * cols + j], load_some_pairs(a + i * lda + whole, k - whole), load_some_pairs(b + j * ldb + whole, k - whole));
+            sum[i * cols + j] = vbfdotq_f32(sum[i * cols + j], load_some_pairs(a + i * lda + whole, k - whole),
+                                            load_some_pairs(b + j * ldb + whole, k - whole));
     v_store(sums, add_lanes(sum));
 }
 

@@ -1,17 +1,21 @@
-/* product_rows.c - matrix products in which a row of C has the same bits whatever other rows are computed with it (dt_matmul.by_row).
+/* product_rows.c - matrix products in which a row of C has the same bits whatever other rows are computed with it
+ * (dt_matmul.by_row).
  *
  * Each element is one sum in one order, fixed by k and by the form of B alone; rows and columns are blocked around it:
- *     B stored [n,k]   k in pieces of CHUNK; in a piece lane l sums the products p = l, l + LANES, ..., then the lanes are added in a tree; pieces in order
+ *     B stored [n,k]   k in pieces of CHUNK; in a piece lane l sums the products p = l, l + LANES, ..., then the lanes
+ *     are added in a tree; pieces in order
  *     B stored [k,n]   p = 0, 1, ..., k - 1
- * then bias and what was in C, rounded once. With few rows B is read once, at the speed of memory; with many, blocks of it stay in cache. */
+ * then bias and what was in C, rounded once. With few rows B is read once, at the speed of memory; with many, blocks of
+ * it stay in cache. */
 #include "rows.h"
 
 enum { BLOCK_M = 64, BLOCK_N = 64, CHUNK = 1024 };
 
-/* ---- B stored [n,k]: dot products ------------------------------------------------------------------------------------ */
+/* ---- B stored [n,k]: dot products -------------------------------------------------------------------------------- */
 
 /* rows x cols dot products of length k; slot i * cols + j of sums. */
-INLINE void dots(int rows, int cols, dt_dtype dt, int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb, float *sums)
+INLINE void dots(int rows, int cols, dt_dtype dt, int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb,
+                 float *sums)
 {
     vec sum[LANES];
 #pragma GCC unroll 16
@@ -30,7 +34,8 @@ INLINE void dots(int rows, int cols, dt_dtype dt, int64_t k, const void *a, int6
     }
     for (int j = 0; whole < k && j < cols; j++)
         for (int i = 0; i < rows; i++)
-            sum[i * cols + j] = v_fma(load_some(a, dt, i * lda + whole, k - whole), load_some(b, dt, j * ldb + whole, k - whole), sum[i * cols + j]);
+            sum[i * cols + j] = v_fma(load_some(a, dt, i * lda + whole, k - whole),
+                                      load_some(b, dt, j * ldb + whole, k - whole), sum[i * cols + j]);
     v_store(sums, add_lanes(sum));
 }
 
@@ -61,8 +66,8 @@ INLINE void put_sums(float (*total)[BLOCK_N], int64_t i, int64_t j, int rows, in
 }
 
 /* One piece of k for m x n elements: down the rows first, so that the columns of B in use stay in the nearest cache. */
-static void add_piece(const dot_shapes *shapes, dt_dtype dt, int64_t m, int64_t n, int64_t k, const void *a, int64_t lda, const void *b,
-                      int64_t ldb, float (*total)[BLOCK_N], bool add)
+static void add_piece(const dot_shapes *shapes, dt_dtype dt, int64_t m, int64_t n, int64_t k, const void *a,
+                      int64_t lda, const void *b, int64_t ldb, float (*total)[BLOCK_N], bool add)
 {
     float sums[LANES];
     for (int64_t i = 0, rows; i < m; i += rows) { /* shapes of one kind side by side */
@@ -89,19 +94,21 @@ static void dot_columns(const dt_rows_product *p, const dot_shapes *shapes, int6
         for (int64_t i = 0; i < mm->m; i += BLOCK_M) {
             const int64_t rows = least(BLOCK_M, mm->m - i), cols = least(BLOCK_N, first + n - j);
             for (int64_t at = 0; at < mm->k; at += shapes->chunk)
-                add_piece(shapes, mm->dt, rows, cols, least(shapes->chunk, mm->k - at), element(p->a, mm->dt, i * mm->lda + at), mm->lda,
-                          element(p->b, mm->dt, j * mm->ldb + at), mm->ldb, total, at > 0);
+                add_piece(shapes, mm->dt, rows, cols, least(shapes->chunk, mm->k - at),
+                          element(p->a, mm->dt, i * mm->lda + at), mm->lda, element(p->b, mm->dt, j * mm->ldb + at),
+                          mm->ldb, total, at > 0);
             store_block(mm, p->bias, p->c, i, j, rows, cols, &total[0][0], BLOCK_N);
         }
 }
 
-/* ---- B stored [k,n]: columns in lanes -------------------------------------------------------------------------------- */
+/* ---- B stored [k,n]: columns in lanes ---------------------------------------------------------------------------- */
 
 enum { FEW = 8, FEW_N = 512, AT_ONCE = 8, PACK_K = 128, PACK_N = 128 };
 
-/* total[i][..] += sum over `rows of B` q < depth of a[i][q] B[q][..], in order. Of the rows of A m are there; the last stands in for the others. */
-INLINE void add_rows_of_b(int rows, int64_t m, int depth, dt_dtype dt, const void *a, int64_t lda, const void *b, int64_t ldb, int64_t n,
-                          float (*total)[FEW_N])
+/* total[i][..] += sum over `rows of B` q < depth of a[i][q] B[q][..], in order. Of the rows of A m are there; the last
+ * stands in for the others. */
+INLINE void add_rows_of_b(int rows, int64_t m, int depth, dt_dtype dt, const void *a, int64_t lda, const void *b,
+                          int64_t ldb, int64_t n, float (*total)[FEW_N])
 {
     float x[FEW][AT_ONCE];
     for (int i = 0; i < rows; i++)
@@ -113,7 +120,8 @@ INLINE void add_rows_of_b(int rows, int64_t m, int depth, dt_dtype dt, const voi
         for (int i = 0; i < rows; i++) sum[i] = v_load(&total[i][j]);
 #pragma GCC unroll 8
         for (int q = 0; q < depth; q++) {
-            __builtin_prefetch(element(b, dt, (q + depth) * ldb + j)); /* the runs are too short for the processor to see where they go on */
+            /* the runs are too short for the processor to see where they go on */
+            __builtin_prefetch(element(b, dt, (q + depth) * ldb + j));
             const vec y = load_lanes(b, dt, q * ldb + j);
 #pragma GCC unroll 8
             for (int i = 0; i < rows; i++) sum[i] = v_fma(v_set(x[i][q]), y, sum[i]);
@@ -135,9 +143,11 @@ INLINE void few_rows(int rows, dt_dtype dt, const dt_rows_product *p, int64_t fi
         memset(total, 0, (size_t)rows * sizeof total[0]);
         int64_t q = 0;
         for (; q + AT_ONCE <= mm->k; q += AT_ONCE)
-            add_rows_of_b(rows, mm->m, AT_ONCE, dt, element(p->a, dt, q), mm->lda, element(p->b, dt, q * mm->ldb + j), mm->ldb, cols, total);
+            add_rows_of_b(rows, mm->m, AT_ONCE, dt, element(p->a, dt, q), mm->lda, element(p->b, dt, q * mm->ldb + j),
+                          mm->ldb, cols, total);
         for (; q < mm->k; q++)
-            add_rows_of_b(rows, mm->m, 1, dt, element(p->a, dt, q), mm->lda, element(p->b, dt, q * mm->ldb + j), mm->ldb, cols, total);
+            add_rows_of_b(rows, mm->m, 1, dt, element(p->a, dt, q), mm->lda, element(p->b, dt, q * mm->ldb + j),
+                          mm->ldb, cols, total);
         store_block(mm, p->bias, p->c, 0, j, mm->m, cols, &total[0][0], FEW_N);
     }
 }
@@ -149,12 +159,16 @@ static void many_rows(const dt_rows_product *p, int64_t first, int64_t n)
     float total[BLOCK_M][PACK_N], rows_a[BLOCK_M][PACK_K], rows_b[PACK_K][PACK_N];
     for (int64_t j = first; j < first + n; j += PACK_N)
         for (int64_t i = 0; i < mm->m; i += BLOCK_M) {
-            const int64_t rows = least(BLOCK_M, mm->m - i), cols = least(PACK_N, first + n - j), padded = round_up(cols, LANES);
+            const int64_t rows = least(BLOCK_M, mm->m - i), cols = least(PACK_N, first + n - j),
+                          padded = round_up(cols, LANES);
             for (int64_t at = 0; at < mm->k; at += PACK_K) {
                 const int64_t depth = least(PACK_K, mm->k - at);
-                load_rows(&rows_a[0][0], element(p->a, mm->dt, i * mm->lda + at), mm->dt, mm->lda, rows, depth, PACK_K, 1.0f);
-                load_rows(&rows_b[0][0], element(p->b, mm->dt, at * mm->ldb + j), mm->dt, mm->ldb, depth, cols, PACK_N, 1.0f);
-                tile_product(false, rows, padded, depth, &rows_a[0][0], PACK_K, &rows_b[0][0], PACK_N, &total[0][0], PACK_N, at > 0);
+                load_rows(&rows_a[0][0], element(p->a, mm->dt, i * mm->lda + at), mm->dt, mm->lda, rows, depth, PACK_K,
+                          1.0f);
+                load_rows(&rows_b[0][0], element(p->b, mm->dt, at * mm->ldb + j), mm->dt, mm->ldb, depth, cols, PACK_N,
+                          1.0f);
+                tile_product(false, rows, padded, depth, &rows_a[0][0], PACK_K, &rows_b[0][0], PACK_N, &total[0][0],
+                             PACK_N, at > 0);
             }
             store_block(mm, p->bias, p->c, i, j, rows, cols, &total[0][0], PACK_N);
         }

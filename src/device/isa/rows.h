@@ -4,7 +4,8 @@
 
 #include "tile.h"
 
-/* Dot products of a few rows of A with a few rows of B, as many as there are lanes (wide), or with one row of B (narrow); for 1, 2 and 4 rows of A. */
+/* Dot products of a few rows of A with a few rows of B, as many as there are lanes (wide), or with one row of B
+ * (narrow); for 1, 2 and 4 rows of A. */
 typedef void dots_function(int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb, float *sums);
 typedef struct dot_shapes {
     int64_t chunk; /* of k in one call */
@@ -40,7 +41,8 @@ INLINE vec load_some(const void *p, dt_dtype dt, int64_t i, int64_t n)
     return v_load(x);
 }
 
-/* Lane s of the result is the sum of the lanes of x[s], by the same tree for each: l + (l + 2), neighbours, then halves. */
+/* Lane s of the result is the sum of the lanes of x[s], by the same tree for each: l + (l + 2), neighbours, then
+ * halves. */
 INLINE vec add_lanes(const vec *x)
 {
 #if defined(__AVX512F__)
@@ -52,8 +54,10 @@ INLINE vec add_lanes(const vec *x)
         const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
         quarter[g] = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
     }
-    const __m512 low = _mm512_add_ps(_mm512_shuffle_f32x4(quarter[0], quarter[1], 0x88), _mm512_shuffle_f32x4(quarter[0], quarter[1], 0xdd));
-    const __m512 high = _mm512_add_ps(_mm512_shuffle_f32x4(quarter[2], quarter[3], 0x88), _mm512_shuffle_f32x4(quarter[2], quarter[3], 0xdd));
+    const __m512 low = _mm512_add_ps(_mm512_shuffle_f32x4(quarter[0], quarter[1], 0x88),
+                                     _mm512_shuffle_f32x4(quarter[0], quarter[1], 0xdd));
+    const __m512 high = _mm512_add_ps(_mm512_shuffle_f32x4(quarter[2], quarter[3], 0x88),
+                                      _mm512_shuffle_f32x4(quarter[2], quarter[3], 0xdd));
     return _mm512_add_ps(_mm512_shuffle_f32x4(low, high, 0x88), _mm512_shuffle_f32x4(low, high, 0xdd));
 #elif defined(__AVX2__) && defined(__FMA__)
     __m256 half[2];
@@ -64,7 +68,8 @@ INLINE vec add_lanes(const vec *x)
         const __m256 cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
         half[g] = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
     }
-    return _mm256_add_ps(_mm256_permute2f128_ps(half[0], half[1], 0x20), _mm256_permute2f128_ps(half[0], half[1], 0x31));
+    return _mm256_add_ps(_mm256_permute2f128_ps(half[0], half[1], 0x20),
+                         _mm256_permute2f128_ps(half[0], half[1], 0x31));
 #else
     float in[4][LANES], out[LANES];
     for (int s = 0; s < LANES; s++) v_store(in[s], x[s]);
@@ -74,8 +79,8 @@ INLINE vec add_lanes(const vec *x)
 }
 
 /* A block of C from its sums: bias and what was in C, rounded once. */
-static inline void store_block(const dt_matmul *mm, const void *bias, void *c_first, int64_t i, int64_t j, int64_t m, int64_t n, const float *total,
-                               int64_t ld)
+static inline void store_block(const dt_matmul *mm, const void *bias, void *c_first, int64_t i, int64_t j, int64_t m,
+                               int64_t n, const float *total, int64_t ld)
 {
     for (int64_t r = 0; r < m; r++) {
         const float *from = total + r * ld;

@@ -31,14 +31,16 @@ INLINE void v_store(float *p, vec x) { _mm256_storeu_ps(p, x); }
 INLINE vec v_set(float x) { return _mm256_set1_ps(x); }
 INLINE vec v_fma(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
 #elif defined(__aarch64__)
-enum { LANES = 4, PANEL = 4, ROWS = 6 }; /* 24 sums, 4 of B, 1 broadcast of 32 registers; in the sets with SVE, too, whose vectors have no fixed length */
+/* 24 sums, 4 of B, 1 broadcast of 32 registers; in the sets with SVE, too, whose vectors have no fixed length */
+enum { LANES = 4, PANEL = 4, ROWS = 6 };
 typedef float32x4_t vec;
 INLINE vec v_load(const float *p) { return vld1q_f32(p); }
 INLINE void v_store(float *p, vec x) { vst1q_f32(p, x); }
 INLINE vec v_set(float x) { return vdupq_n_f32(x); }
 INLINE vec v_fma(vec a, vec b, vec c) { return vfmaq_f32(c, a, b); }
 #else
-enum { LANES = 4, PANEL = 2, ROWS = 4 }; /* any processor with 16 registers of 4 floats, through the compiler's vectors */
+/* any processor with 16 registers of 4 floats, through the compiler's vectors */
+enum { LANES = 4, PANEL = 2, ROWS = 4 };
 typedef float vec __attribute__((vector_size(16)));
 INLINE vec v_load(const float *p)
 {
@@ -52,8 +54,8 @@ INLINE vec v_fma(vec a, vec b, vec c) { return a * b + c; }
 #endif
 
 /* rows x vecs registers of C. A(i, p) = a[i * a_row + p * a_col]. */
-INLINE void micro(int rows, int vecs, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b, int64_t ldb, float *c,
-                  int64_t ldc, bool accumulate)
+INLINE void micro(int rows, int vecs, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
+                  int64_t ldb, float *c, int64_t ldc, bool accumulate)
 {
     vec sum[ROWS][PANEL];
 #pragma GCC unroll 8
@@ -77,41 +79,47 @@ INLINE void micro(int rows, int vecs, int64_t k, const float *a, int64_t a_row, 
         for (int j = 0; j < vecs; j++) v_store(c + i * ldc + j * LANES, sum[i][j]);
 }
 
-INLINE void micro_rows(int rows, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b, int64_t ldb, float *c,
-                       int64_t ldc, bool accumulate)
+INLINE void micro_rows(int rows, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
+                       int64_t ldb, float *c, int64_t ldc, bool accumulate)
 {
     int64_t j = 0;
-    for (; j + PANEL * LANES <= n; j += PANEL * LANES) micro(rows, PANEL, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate);
+    for (; j + PANEL * LANES <= n; j += PANEL * LANES)
+        micro(rows, PANEL, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate);
     for (; j < n; j += LANES) micro(rows, 1, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate);
 }
 
 /* n is a multiple of LANES. transposed: A is stored [p][i]. */
-INLINE void tile_product(bool transposed, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb,
-                         float *c, int64_t ldc, bool accumulate)
+INLINE void tile_product(bool transposed, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b,
+                         int64_t ldb, float *c, int64_t ldc, bool accumulate)
 {
     const int64_t a_row = transposed ? 1 : lda, a_col = transposed ? lda : 1;
     int64_t i = 0;
-    for (; i + ROWS <= m; i += ROWS) micro_rows(ROWS, n, k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc, accumulate);
+    for (; i + ROWS <= m; i += ROWS)
+        micro_rows(ROWS, n, k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc, accumulate);
     for (; i + 2 <= m; i += 2) micro_rows(2, n, k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc, accumulate);
     for (; i < m; i++) micro_rows(1, n, k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc, accumulate);
 }
 
-/* ---- rows to tiles and back ---------------------------------------------------------------------------------------- */
+/* ---- rows to tiles and back -------------------------------------------------------------------------------------- */
 
 INLINE int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-INLINE const void *element(const void *p, dt_dtype dt, int64_t i) { return (const char *)p + i * (int64_t)dt_dtype_size(dt); }
+INLINE const void *element(const void *p, dt_dtype dt, int64_t i)
+{
+    return (const char *)p + i * (int64_t)dt_dtype_size(dt);
+}
 INLINE void *element_w(void *p, dt_dtype dt, int64_t i) { return (char *)p + i * (int64_t)dt_dtype_size(dt); }
 
 /* dst [n][dp] = factor * rows of src, zeros up to dp. */
-static inline void load_rows(float *restrict dst, const void *src, dt_dtype dt, int64_t ld, int64_t n, int64_t d, int64_t dp, float factor)
+static inline void load_rows(float *restrict dst, const void *src, dt_dtype dt, int64_t ld, int64_t n, int64_t d,
+                             int64_t dp, float factor)
 {
     for (int64_t i = 0; i < n; i++) {
         const void *row = element(src, dt, i * ld);
         float *to = dst + i * dp;
         if (dt == DT_F32) {
-            SIMD for (int64_t c = 0; c < d; c++) to[c] = factor * load(row, DT_F32, c);
+            SIMD_FOR (int64_t c = 0; c < d; c++) to[c] = factor * load(row, DT_F32, c);
         } else {
-            SIMD for (int64_t c = 0; c < d; c++) to[c] = factor * load(row, DT_BF16, c);
+            SIMD_FOR (int64_t c = 0; c < d; c++) to[c] = factor * load(row, DT_BF16, c);
         }
         for (int64_t c = d; c < dp; c++) to[c] = 0.0f;
     }
@@ -172,34 +180,35 @@ static inline void transpose_in(float *restrict dst, float *restrict rows, int64
 }
 
 /* Row i of dst = factor[i] * column i of src [.][TQ], by 32 columns at a time through scratch [2][32][TQ]. */
-static inline void store_transposed(void *dst, dt_dtype dt, int64_t ld, const float *restrict src, int64_t n, int64_t d, const float *factor,
-                                    float *restrict scratch)
+static inline void store_transposed(void *dst, dt_dtype dt, int64_t ld, const float *restrict src, int64_t n, int64_t d,
+                                    const float *factor, float *restrict scratch)
 {
     enum { WIDTH = 32 };
     float *restrict scaled = scratch, *restrict rows = scratch + WIDTH * TQ;
     for (int64_t c = 0; c < d; c += WIDTH) {
         const int64_t width = d - c < WIDTH ? d - c : WIDTH;
         for (int64_t l = 0; l < WIDTH; l++)
-            SIMD for (int64_t i = 0; i < TQ; i++) scaled[l * TQ + i] = src[(c + l) * TQ + i] * factor[i];
+            SIMD_FOR (int64_t i = 0; i < TQ; i++) scaled[l * TQ + i] = src[(c + l) * TQ + i] * factor[i];
         transpose(rows, scaled, WIDTH, TQ);
         for (int64_t i = 0; i < n; i++) {
             void *to = element_w(dst, dt, i * ld + c);
             if (dt == DT_F32) {
-                SIMD for (int64_t l = 0; l < width; l++) ((float *)to)[l] = rows[i * WIDTH + l];
+                SIMD_FOR (int64_t l = 0; l < width; l++) ((float *)to)[l] = rows[i * WIDTH + l];
             } else {
-                SIMD for (int64_t l = 0; l < width; l++) ((uint16_t *)to)[l] = bf16_of(rows[i * WIDTH + l]);
+                SIMD_FOR (int64_t l = 0; l < width; l++) ((uint16_t *)to)[l] = bf16_of(rows[i * WIDTH + l]);
             }
         }
     }
 }
 
-/* ---- which keys a query sees ---------------------------------------------------------------------------------------- */
+/* ---- which keys a query sees ------------------------------------------------------------------------------------- */
 
-/* Queries first .. first+n-1 of a sequence; query i sees keys from[i] <= j < to[i]. Columns that hold no query see none. */
+/* Queries first .. first+n-1 of a sequence; query i sees keys from[i] <= j < to[i]. Columns that hold no query see
+ * none. */
 typedef struct visible {
     int32_t from[TQ], to[TQ], n_seen[TQ]; /* n_seen = to - from: one comparison tells */
-    int32_t least_from, most_to; /* over the n queries: keys outside are seen by none */
-    int32_t most_from, least_to; /* keys from most_from to least_to are seen by all */
+    int32_t least_from, most_to;          /* over the n queries: keys outside are seen by none */
+    int32_t most_from, least_to;          /* keys from most_from to least_to are seen by all */
 } visible;
 
 static inline void find_visible(visible *vis, const dt_attention *at, int seq, int32_t first, int32_t n)
@@ -215,38 +224,44 @@ static inline void find_visible(visible *vis, const dt_attention *at, int seq, i
     vis->least_to = n < round_up(n, LANES) ? 0 : vis->to[0], vis->most_to = vis->to[n - 1];
 }
 
-INLINE bool sees(const visible *vis, int32_t i, int32_t key) { return (uint32_t)(key - vis->from[i]) < (uint32_t)vis->n_seen[i]; }
-INLINE bool all_visible(const visible *vis, int32_t key, int32_t n_keys) { return vis->most_from <= key && key + n_keys <= vis->least_to; }
+INLINE bool sees(const visible *vis, int32_t i, int32_t key)
+{
+    return (uint32_t)(key - vis->from[i]) < (uint32_t)vis->n_seen[i];
+}
+INLINE bool all_visible(const visible *vis, int32_t key, int32_t n_keys)
+{
+    return vis->most_from <= key && key + n_keys <= vis->least_to;
+}
 
-/* ---- dropout of probabilities --------------------------------------------------------------------------------------- */
+/* ---- dropout of probabilities ------------------------------------------------------------------------------------ */
 
-/* factor [n_keys][TQ]: 0 or 1/(1-p). u = word j % 4 of philox(dropout_key, token_key[row], head << 32 | j / 4), as in device.h. */
-static inline void dropout_factors(float *restrict factor, const dt_attention *at, const uint64_t *token_key, int head, int32_t key,
-                                   int32_t n_keys, int32_t n)
+/* factor [n_keys][TQ]: 0 or 1/(1-p). u = word j % 4 of philox(dropout_key, token_key[row], head << 32 | j / 4), as in
+ * device.h. */
+static inline void dropout_factors(float *restrict factor, const dt_attention *at, const uint64_t *token_key, int head,
+                                   int32_t key, int32_t n_keys, int32_t n)
 {
     const float p = at->dropout_p, kept = 1.0f / (1.0f - p);
     for (int32_t j = key / 4 * 4; j < key + n_keys; j += 4) {
         uint32_t w[4][TQ];
         const uint64_t counter = (uint64_t)(uint32_t)head << 32 | (uint32_t)(j / 4);
-        SIMD for (int32_t i = 0; i < n; i++)
-        {
+        SIMD_FOR (int32_t i = 0; i < n; i++) {
             const philox_out r = philox_f(at->dropout_key, token_key[i], counter);
             w[0][i] = r.w[0], w[1][i] = r.w[1], w[2][i] = r.w[2], w[3][i] = r.w[3];
         }
         for (int32_t l = 0; l < 4; l++) {
             if (j + l < key || j + l >= key + n_keys) continue;
-            SIMD for (int32_t i = 0; i < n; i++) factor[(j + l - key) * TQ + i] = unit_of(w[l][i]) >= p ? kept : 0.0f;
+            SIMD_FOR (int32_t i = 0; i < n; i++) factor[(j + l - key) * TQ + i] = unit_of(w[l][i]) >= p ? kept : 0.0f;
         }
     }
 }
 
-/* ---- a thread's scratch ---------------------------------------------------------------------------------------------- */
+/* ---- a thread's scratch ------------------------------------------------------------------------------------------ */
 
 typedef struct tiles {
-    float *q_rows, *do_rows;   /* [TQ][dp], queries times scale */
-    float *qt, *dot, *acc;     /* [dp][TQ]: queries, gradients of out, sum of out or of dq */
-    float *k, *v;              /* [TK][dp] */
-    float *s, *dp, *drop;      /* [TK][TQ]: scores then probabilities, their gradients, dropout factors */
+    float *q_rows, *do_rows; /* [TQ][dp], queries times scale */
+    float *qt, *dot, *acc;   /* [dp][TQ]: queries, gradients of out, sum of out or of dq */
+    float *k, *v;            /* [TK][dp] */
+    float *s, *dp, *drop;    /* [TK][TQ]: scores then probabilities, their gradients, dropout factors */
 } tiles;
 
 /* With room for the tiles of attention_bf16.c, which are smaller but more. */
@@ -254,7 +269,8 @@ static inline int64_t tiles_elems(int64_t dp) { return 7 * TQ * dp + 5 * TK * TQ
 static inline tiles carve(float *p, int64_t dp)
 {
     tiles t = {0};
-    float **const of_dp[] = {&t.q_rows, &t.do_rows, &t.qt, &t.dot, &t.acc, &t.k, &t.v}, **const squares[] = {&t.s, &t.dp, &t.drop};
+    float **const of_dp[] = {&t.q_rows, &t.do_rows, &t.qt, &t.dot, &t.acc, &t.k, &t.v},
+                  **const squares[] = {&t.s, &t.dp, &t.drop};
     for (size_t i = 0; i < 7; i++, p += TQ * dp) *of_dp[i] = p;
     for (size_t i = 0; i < 3; i++, p += TK * TQ) *squares[i] = p;
     return t;

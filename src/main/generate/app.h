@@ -12,7 +12,7 @@ enum { MAX_STOPS = 16 };
 typedef struct options {
     const char *model, *prompt, *prompts; /* prompts: a file, "-" for standard input as JSON lines */
     bool standard_input;                  /* a prompt a line */
-    const char *output; /* a file; NULL: standard output */
+    const char *output;                   /* a file; NULL: standard output */
     bool force;
     const char *tokenizer, *device;
     dt_dtype dtype;
@@ -67,9 +67,10 @@ dt_err generate_fetch_from(app *a, int from); /* collective */
 /* output.c */
 /** Rank 0, where -o asks for it: standard output is the file from here on, as FILE.part. */
 dt_err generate_begin_output(app *a);
-dt_err generate_end_output(app *a);  /* FILE.part becomes FILE, durably */
-void generate_drop_output(app *a);   /* what was not ended leaves no file */
-/** Text of what follows the prompt, malloc'ed: without special tokens, up to a stop text; *stopped: there was one. NULL: out of memory. */
+dt_err generate_end_output(app *a); /* FILE.part becomes FILE, durably */
+void generate_drop_output(app *a);  /* what was not ended leaves no file */
+/** Text of what follows the prompt, malloc'ed: without special tokens, up to a stop text; *stopped: there was one.
+ *  NULL: out of memory. */
 char *generate_new_text(const app *a, const dt_sequence *s, size_t *nbytes, bool *stopped);
 void generate_put_prompt(const app *a, const dt_sequence *s);
 dt_err generate_put_finished(app *a); /* those that are finished, in the order of their numbers */

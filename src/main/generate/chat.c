@@ -1,7 +1,8 @@
 /* chat.c - a conversation: what was said stays in the key-value cache, and only what is new goes through the model.
  *
- * Each message is rendered by the template with all before it; as many tokens as agree with those in the cache are kept. All ranks do the same work, so that
- * a model partitioned among them can be talked to; rank 0 reads and prints, and what only it knows (a line, Ctrl-C) is told to the others. */
+ * Each message is rendered by the template with all before it; as many tokens as agree with those in the cache are
+ * kept. All ranks do the same work, so that a model partitioned among them can be talked to; rank 0 reads and prints,
+ * and what only it knows (a line, Ctrl-C) is told to the others. */
 #include "app.h"
 #include "console.h"
 
@@ -47,7 +48,7 @@ static dt_err next_action(chat *c, console_action *action, char **text)
     return dt_comm_share_text(&a->comm, text, NULL);
 }
 
-/* ---- messages ------------------------------------------------------------------------------------------------------------ */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 /* Takes over text, also in failure. */
 static dt_err say(chat *c, dt_role role, char *text, size_t nbytes)
@@ -78,19 +79,23 @@ static dt_err render(chat *c, dt_ids *ids)
     const int64_t room = a->opt.max_new_tokens < c->max_len / 4 ? a->opt.max_new_tokens : c->max_len / 4;
     for (bool told = false;; told = true) {
         ids->n = 0;
-        DT_TRY(dt_chat_encode(a->reader.chat, a->encoder, c->messages.item, c->messages.n, DT_CHAT_GENERATE | a->reader.chat_flags, ids));
+        DT_TRY(dt_chat_encode(a->reader.chat, a->encoder, c->messages.item, c->messages.n,
+                              DT_CHAT_GENERATE | a->reader.chat_flags, ids));
         if ((int64_t)ids->n + room <= c->max_len) break;
-        DT_CHECK(forget_oldest(c), DT_ERR_DATA, "a message makes a conversation of %zu tokens: %d fit, %" PRId64 " of them for the answer (--context)",
+        DT_CHECK(forget_oldest(c), DT_ERR_DATA,
+                 "a message makes a conversation of %zu tokens: %d fit, %" PRId64 " of them for the answer (--context)",
                  ids->n, c->max_len, room);
-        if (!told && a->comm.rank == 0) DT_WARN("the conversation has outgrown %d tokens: its beginning is forgotten", c->max_len);
+        if (!told && a->comm.rank == 0)
+            DT_WARN("the conversation has outgrown %d tokens: its beginning is forgotten", c->max_len);
     }
     for (size_t i = 0; i < ids->n; i++)
         DT_CHECK(ids->id[i] >= 0 && ids->id[i] < a->frozen.mc.vocab_size, DT_ERR_DATA,
-                 "the template gives token %" PRId32 ", but the model's vocabulary has %" PRId64 " tokens", ids->id[i], a->frozen.mc.vocab_size);
+                 "the template gives token %" PRId32 ", but the model's vocabulary has %" PRId64 " tokens", ids->id[i],
+                 a->frozen.mc.vocab_size);
     return DT_OK;
 }
 
-/* ---- an answer ------------------------------------------------------------------------------------------------------------ */
+/* ---- an answer --------------------------------------------------------------------------------------------------- */
 
 static dt_err on_token(void *ctx, dt_sequence *s)
 {
@@ -171,7 +176,8 @@ static dt_err talk(chat *c)
     app *a = c->a;
     if (a->opt.prompt) {
         char *text = strdup(a->opt.prompt);
-        TOGETHER(a, text ? say(c, DT_ROLE_USER, text, strlen(text)) : dt_fail(DT_ERR_MEMORY, "out of memory for the prompt"));
+        TOGETHER(a, text ? say(c, DT_ROLE_USER, text, strlen(text))
+                         : dt_fail(DT_ERR_MEMORY, "out of memory for the prompt"));
         return answer(c);
     }
     for (;;) {
@@ -185,7 +191,8 @@ static dt_err talk(chat *c)
         }
         if (action == CONSOLE_SYSTEM) {
             TOGETHER(a, change_system(c, text));
-            console_note(&c->console, *c->system ? "a new conversation with another system message" : "a new conversation without a system message");
+            console_note(&c->console, *c->system ? "a new conversation with another system message"
+                                                 : "a new conversation without a system message");
             continue;
         }
         free(text);
@@ -199,8 +206,10 @@ static void greet(const chat *c)
 {
     const app *a = c->a;
     if (a->comm.rank == 0 && !c->console.terminal)
-        fprintf(stderr, "dtrain-generate: talking to %s (template %s)\n", a->frozen.from.path, dt_chat_name(a->reader.chat));
-    console_note(&c->console, "talking to %s (template %s, at most %d tokens)", a->frozen.from.path, dt_chat_name(a->reader.chat), c->max_len);
+        fprintf(stderr, "dtrain-generate: talking to %s (template %s)\n", a->frozen.from.path,
+                dt_chat_name(a->reader.chat));
+    console_note(&c->console, "talking to %s (template %s, at most %d tokens)", a->frozen.from.path,
+                 dt_chat_name(a->reader.chat), c->max_len);
     console_note(&c->console, "/help lists the commands; Ctrl-C stops an answer, Ctrl-D or /exit leaves");
 }
 
@@ -208,8 +217,11 @@ static void report(const chat *c)
 {
     const dt_generate_stats *t = &c->total;
     const double prompt_s = t->prompt_seconds, new_s = t->seconds - t->prompt_seconds;
-    fprintf(stderr, "dtrain-generate: %" PRId64 " new tokens at %.1f tokens/s, %" PRId64 " read at %.1f tokens/s, %" PRId64 " kept\n", t->n_new_tok,
-            new_s > 0 ? (double)t->n_new_tok / new_s : 0, t->n_prompt_tok, prompt_s > 0 ? (double)t->n_prompt_tok / prompt_s : 0, c->n_kept);
+    fprintf(stderr,
+            "dtrain-generate: %" PRId64 " new tokens at %.1f tokens/s, %" PRId64 " read at %.1f tokens/s, %" PRId64
+            " kept\n",
+            t->n_new_tok, new_s > 0 ? (double)t->n_new_tok / new_s : 0, t->n_prompt_tok,
+            prompt_s > 0 ? (double)t->n_prompt_tok / prompt_s : 0, c->n_kept);
 }
 
 dt_err generate_chat(app *a, const dt_decoder *d, const dt_generate_options *g, int32_t max_len)

@@ -1,4 +1,5 @@
-/* console.c - a message ends with its line, unless that ends in a backslash or the message stands between """ and """. */
+/* console.c - a message ends with its line, unless that ends in a backslash or the message stands between """ and
+ * """. */
 #include "console.h"
 
 #include <jansson.h>
@@ -44,7 +45,7 @@ void console_note(const console *c, const char *fmt, ...)
     va_end(args);
 }
 
-/* ---- messages ------------------------------------------------------------------------------------------------------------ */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 static dt_err append(char **text, const char *line, size_t len)
 {
@@ -115,7 +116,7 @@ static dt_err read_message(console *c, char **text)
     return DT_OK;
 }
 
-/* ---- commands ------------------------------------------------------------------------------------------------------------ */
+/* ---- commands ---------------------------------------------------------------------------------------------------- */
 
 static const char *role_name(dt_role role)
 {

@@ -20,7 +20,8 @@ typedef struct console {
 
 /** Is this a terminal, and one that shows colours? NO_COLOR (https://no-color.org) and TERM=dumb turn them off. */
 dt_err console_open(console *c, volatile sig_atomic_t *interrupted); /* interrupted: see line_open */
-/** Rank 0: what to do next. *text malloc'ed (NULL for EXIT and CLEAR). What needs nobody else (/help, /save) is done here; Ctrl-C drops the line under way. */
+/** Rank 0: what to do next. *text malloc'ed (NULL for EXIT and CLEAR). What needs nobody else (/help, /save) is done
+ *  here; Ctrl-C drops the line under way. */
 dt_err console_next(console *c, const dt_messages *said, console_action *action, char **text);
 /** A remark of the program, not of the model; only on a terminal. */
 void console_note(const console *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -60,7 +60,8 @@ static char *edit_prompt(EditLine *edit)
     return (char *)prompt_of(self);
 }
 
-/* A signal may come just before read(2) would wait, or to another thread: the flag of its handler is looked at ten times a second. */
+/* A signal may come just before read(2) would wait, or to another thread: the flag of its handler is looked at ten
+ * times a second. */
 static bool wait_for_input(EditLine *edit)
 {
     line_reader *l;

@@ -91,8 +91,8 @@ static const struct option long_options[] = {
 
 static dt_err parse_dtype(const char *text, dt_dtype *dtype)
 {
-    DT_CHECK(strcmp(text, "fp32") == 0 || strcmp(text, "bf16") == 0, DT_ERR_USAGE, "--dtype: expected fp32 or bf16, found '%s'",
-             text);
+    DT_CHECK(strcmp(text, "fp32") == 0 || strcmp(text, "bf16") == 0, DT_ERR_USAGE,
+             "--dtype: expected fp32 or bf16, found '%s'", text);
     *dtype = text[0] == 'f' ? DT_F32 : DT_BF16;
     return DT_OK;
 }
@@ -160,11 +160,15 @@ static dt_err parse_one(options *o, int id, const char *name, const char *text)
     const struct {
         int id;
         const char **text;
-    } texts[] = {{PROMPT, &o->prompt}, {PROMPTS, &o->prompts}, {SYSTEM, &o->system}, {TEMPLATE, &o->chat_template}, {TOKENIZER, &o->tokenizer}, {DEVICE, &o->device}, {'o', &o->output}};
+    } texts[] = {
+        {PROMPT, &o->prompt},       {PROMPTS, &o->prompts}, {SYSTEM, &o->system}, {TEMPLATE, &o->chat_template},
+        {TOKENIZER, &o->tokenizer}, {DEVICE, &o->device},   {'o', &o->output}};
     const struct {
         int id;
         bool *flag;
-    } flags[] = {{CHAT, &o->chat}, {NO_THINK, &o->no_think}, {STREAM, &o->stream}, {JSONL, &o->jsonl}, {LOGPROBS, &o->logprobs}, {VERBOSE, &o->verbose}, {FORCE, &o->force}, {'h', &o->help}, {'V', &o->version}};
+    } flags[] = {{CHAT, &o->chat},   {NO_THINK, &o->no_think}, {STREAM, &o->stream},
+                 {JSONL, &o->jsonl}, {LOGPROBS, &o->logprobs}, {VERBOSE, &o->verbose},
+                 {FORCE, &o->force}, {'h', &o->help},          {'V', &o->version}};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         if (texts[i].id == id) {
             *texts[i].text = text;
@@ -188,29 +192,37 @@ static dt_err parse_one(options *o, int id, const char *name, const char *text)
         return tool_parse_int(name, text, 0, 4096, &o->threads);
     case TIMEOUT:
         DT_TRY(tool_parse_real(name, text, &o->timeout_s));
-        DT_CHECK(o->timeout_s >= 1 && o->timeout_s <= 1e9, DT_ERR_USAGE, "--timeout: expected seconds from 1 to 1e9, found '%s'", text);
+        DT_CHECK(o->timeout_s >= 1 && o->timeout_s <= 1e9, DT_ERR_USAGE,
+                 "--timeout: expected seconds from 1 to 1e9, found '%s'", text);
         return DT_OK;
     default:
         return parse_token_option(o, id, name, text);
     }
 }
 
-static bool draws(const options *o) { return o->given.temperature || o->given.top_k || o->given.top_p || o->given.min_p; }
+static bool draws(const options *o)
+{
+    return o->given.temperature || o->given.top_k || o->given.top_p || o->given.min_p;
+}
 
 static dt_err check_beams(const options *o)
 {
     const dt_beam_options *b = &o->beams;
     DT_CHECK(b->n_beams == 1 || (!draws(o) && o->num_samples == 1), DT_ERR_USAGE,
-             "--num-beams: beam search does not sample; it cannot be combined with --temperature, --top-k, --top-p, --min-p and --num-samples");
-    DT_CHECK(b->n_return <= b->n_beams, DT_ERR_USAGE, "--num-return: expected at most --num-beams = %d, found %d", b->n_beams, b->n_return);
-    DT_CHECK(b->n_beams == 1 || (!o->stream && !o->chat && o->n_stop == 0), DT_ERR_USAGE, "--num-beams: cannot be combined with --stream, --chat and --stop");
+             "--num-beams: beam search does not sample; it cannot be combined with --temperature, --top-k, --top-p, "
+             "--min-p and --num-samples");
+    DT_CHECK(b->n_return <= b->n_beams, DT_ERR_USAGE, "--num-return: expected at most --num-beams = %d, found %d",
+             b->n_beams, b->n_return);
+    DT_CHECK(b->n_beams == 1 || (!o->stream && !o->chat && o->n_stop == 0), DT_ERR_USAGE,
+             "--num-beams: cannot be combined with --stream, --chat and --stop");
     return DT_OK;
 }
 
 static dt_err check_options(const options *o)
 {
     const bool ids = o->tokenizer && strcmp(o->tokenizer, "ids") == 0;
-    DT_CHECK(o->model, DT_ERR_USAGE, "expected a checkpoint, a run's directory or a model directory; see dtrain-generate --help");
+    DT_CHECK(o->model, DT_ERR_USAGE,
+             "expected a checkpoint, a run's directory or a model directory; see dtrain-generate --help");
     DT_CHECK((o->prompt && !o->chat) + !!o->prompts + o->standard_input + o->chat <= 1, DT_ERR_USAGE,
              "--prompt, --prompts, - and --chat: expected one of them, or --chat with --prompt");
     DT_CHECK(o->stage == 0 || o->stage == 3, DT_ERR_USAGE,
@@ -219,8 +231,10 @@ static dt_err check_options(const options *o)
     DT_CHECK(!o->force || o->output, DT_ERR_USAGE, "--force goes with -o: it replaces that file");
     DT_CHECK(!o->output || o->output[0], DT_ERR_USAGE, "-o: expected the name of a file");
     DT_CHECK(!o->logprobs || o->jsonl, DT_ERR_USAGE, "--logprobs needs --jsonl");
-    DT_CHECK(!ids || (o->n_stop == 0 && !o->chat), DT_ERR_USAGE, "--tokenizer ids: there is no text, so neither --stop nor --chat");
-    DT_CHECK(!o->chat || o->num_samples == 1, DT_ERR_USAGE, "--chat: one answer per message, not --num-samples %" PRId64, o->num_samples);
+    DT_CHECK(!ids || (o->n_stop == 0 && !o->chat), DT_ERR_USAGE,
+             "--tokenizer ids: there is no text, so neither --stop nor --chat");
+    DT_CHECK(!o->chat || o->num_samples == 1, DT_ERR_USAGE,
+             "--chat: one answer per message, not --num-samples %" PRId64, o->num_samples);
     DT_TRY(check_beams(o));
     return dt_sampling_check(&o->sampling);
 }
@@ -252,15 +266,17 @@ dt_err generate_parse_options(options *o, int argc, char **argv)
     return check_options(o);
 }
 
-/* ---- what the model asks for --------------------------------------------------------------------------------------------- */
+/* ---- what the model asks for ------------------------------------------------------------------------------------- */
 
 dt_err generate_take_defaults(options *o, const dt_generation_defaults *from)
 {
     dt_sampling *s = &o->sampling;
     const bool plain = !draws(o) && !o->stream && !o->chat && o->num_samples == 1 && o->n_stop == 0;
     if (!o->given.penalty && from->repetition_penalty >= 0) s->repetition_penalty = from->repetition_penalty;
-    if (!o->given.max_new && from->max_new_tokens > 0) o->max_new_tokens = from->max_new_tokens < INT32_MAX ? from->max_new_tokens : INT32_MAX;
-    if (!o->given.beams && !o->given.greedy && plain && from->do_sample != 1 && from->num_beams > 1 && from->num_beams <= 1 << 16)
+    if (!o->given.max_new && from->max_new_tokens > 0)
+        o->max_new_tokens = from->max_new_tokens < INT32_MAX ? from->max_new_tokens : INT32_MAX;
+    if (!o->given.beams && !o->given.greedy && plain && from->do_sample != 1 && from->num_beams > 1 &&
+        from->num_beams <= 1 << 16)
         o->beams.n_beams = (int)from->num_beams;
     if (o->beams.n_beams > 1 || o->given.greedy) return DT_OK;
     if (from->do_sample == 0 && !draws(o)) {
@@ -278,14 +294,17 @@ void generate_print_settings(const app *a)
 {
     const options *o = &a->opt;
     const dt_sampling *s = &o->sampling;
-    fprintf(stderr, "dtrain-generate: %s, tokenizer %s, at most %" PRId64 " new tokens, repetition penalty %g, ", a->frozen.from.path,
-            a->tok ? dt_tokenizer_get_info(a->tok)->name : "ids", o->max_new_tokens, s->repetition_penalty);
+    fprintf(stderr, "dtrain-generate: %s, tokenizer %s, at most %" PRId64 " new tokens, repetition penalty %g, ",
+            a->frozen.from.path, a->tok ? dt_tokenizer_get_info(a->tok)->name : "ids", o->max_new_tokens,
+            s->repetition_penalty);
     if (o->beams.n_beams > 1)
-        fprintf(stderr, "%d beams, length penalty %g%s", o->beams.n_beams, o->beams.length_penalty, o->beams.early_stopping ? ", early stopping" : "");
+        fprintf(stderr, "%d beams, length penalty %g%s", o->beams.n_beams, o->beams.length_penalty,
+                o->beams.early_stopping ? ", early stopping" : "");
     else if (s->greedy || s->temperature == 0)
         fprintf(stderr, "greedy");
     else
-        fprintf(stderr, "temperature %g, top-k %" PRId64 ", top-p %g, min-p %g, seed %" PRIu64, s->temperature, s->top_k, s->top_p, s->min_p, s->seed);
+        fprintf(stderr, "temperature %g, top-k %" PRId64 ", top-p %g, min-p %g, seed %" PRIu64, s->temperature,
+                s->top_k, s->top_p, s->min_p, s->seed);
     fprintf(stderr, ", ends at");
     for (int i = 0; i < a->n_eos; i++) fprintf(stderr, " %" PRId32, a->eos[i]);
     fprintf(stderr, a->n_eos ? "\n" : " nothing\n");

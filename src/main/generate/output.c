@@ -9,11 +9,12 @@
 
 dt_err generate_flush(void)
 {
-    DT_CHECK(fflush(stdout) == 0 && !ferror(stdout), DT_ERR_WRITE, "standard output: cannot write: %s", strerror(errno));
+    DT_CHECK(fflush(stdout) == 0 && !ferror(stdout), DT_ERR_WRITE, "standard output: cannot write: %s",
+             strerror(errno));
     return DT_OK;
 }
 
-/* ---- into a file ----------------------------------------------------------------------------------------------------------- */
+/* ---- into a file ------------------------------------------------------------------------------------------------- */
 
 /* All text is rank 0's standard output, so that is what becomes the file. */
 dt_err generate_begin_output(app *a)
@@ -40,7 +41,8 @@ dt_err generate_end_output(app *a)
 {
     if (!a->part) return DT_OK;
     DT_TRY(dt_fault("generate.output"));
-    DT_CHECK(fflush(stdout) == 0 && !ferror(stdout) && fsync(STDOUT_FILENO) == 0, DT_ERR_WRITE, "%s: cannot be written: %s", a->part, strerror(errno));
+    DT_CHECK(fflush(stdout) == 0 && !ferror(stdout) && fsync(STDOUT_FILENO) == 0, DT_ERR_WRITE,
+             "%s: cannot be written: %s", a->part, strerror(errno));
     DT_TRY(dt_rename_durable(a->part, a->opt.output));
     free(a->part);
     a->part = NULL;
@@ -54,7 +56,7 @@ void generate_drop_output(app *a)
     a->part = NULL;
 }
 
-/* ---- text ---------------------------------------------------------------------------------------------------------------- */
+/* ---- text -------------------------------------------------------------------------------------------------------- */
 
 /* Ids are the text where there is no tokenizer. */
 static char *text_of(const app *a, const int32_t *ids, int64_t n, size_t *nbytes)
@@ -63,7 +65,8 @@ static char *text_of(const app *a, const int32_t *ids, int64_t n, size_t *nbytes
     char *text = malloc(12 * (size_t)n + 1);
     *nbytes = 0;
     if (text) text[0] = 0;
-    for (int64_t i = 0; text && i < n; i++) *nbytes += (size_t)sprintf(text + *nbytes, i ? " %" PRId32 : "%" PRId32, ids[i]);
+    for (int64_t i = 0; text && i < n; i++)
+        *nbytes += (size_t)sprintf(text + *nbytes, i ? " %" PRId32 : "%" PRId32, ids[i]);
     return text;
 }
 
@@ -71,7 +74,8 @@ static bool is_conversation(const app *a, const dt_sequence *s)
 {
     if (a->opt.chat) return true;
     const json_t *record = a->prompts.prompt[s->number / (uint64_t)a->n_out].record;
-    return record && (json_is_array(json_object_get(record, "messages")) || json_is_array(json_object_get(record, "prompt")));
+    return record &&
+           (json_is_array(json_object_get(record, "messages")) || json_is_array(json_object_get(record, "prompt")));
 }
 
 /* The first place of any stop text, or n. */
@@ -89,16 +93,19 @@ bool generate_stops(const app *a, const dt_sequence *s)
 {
     enum { SPARE = 8 }; /* tokens that are the rest of a character before, or no text */
     size_t longest = 0, n = 0;
-    for (int i = 0; i < a->opt.n_stop; i++) longest = strlen(a->opt.stop[i]) > longest ? strlen(a->opt.stop[i]) : longest;
+    for (int i = 0; i < a->opt.n_stop; i++)
+        longest = strlen(a->opt.stop[i]) > longest ? strlen(a->opt.stop[i]) : longest;
     if (longest == 0) return false;
-    const int64_t first = s->n_ids - s->n_prompt > (int64_t)longest + SPARE ? s->n_ids - (int64_t)longest - SPARE : s->n_prompt;
+    const int64_t first =
+        s->n_ids - s->n_prompt > (int64_t)longest + SPARE ? s->n_ids - (int64_t)longest - SPARE : s->n_prompt;
     char *text = text_of(a, s->ids + first, s->n_ids - first, &n);
     const bool found = text && find_stop(a, text, n) < n;
     free(text);
     return found;
 }
 
-/* A tokenizer may leave out the blank before the first word of a text: so what is new is what the whole has more than the prompt. */
+/* A tokenizer may leave out the blank before the first word of a text: so what is new is what the whole has more than
+ * the prompt. */
 char *generate_new_text(const app *a, const dt_sequence *s, size_t *nbytes, bool *stopped)
 {
     size_t n_whole, n_prompt;
@@ -142,9 +149,10 @@ void generate_put_prompt(const app *a, const dt_sequence *s)
     free(text);
 }
 
-/* ---- as it comes ----------------------------------------------------------------------------------------------------------- */
+/* ---- as it comes ------------------------------------------------------------------------------------------------- */
 
-/* How much of a text that grows may be shown: not the characters that the next token may complete, nor what may become a stop text. */
+/* How much of a text that grows may be shown: not the characters that the next token may complete, nor what may become
+ * a stop text. */
 static size_t settled(const app *a, const char *text, size_t n)
 {
     static const char incomplete[] = "\xef\xbf\xbd";
@@ -177,7 +185,7 @@ dt_err generate_stream(app *a, const dt_sequence *s, bool last)
     return generate_flush();
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------------------------------------ */
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
 static const char *finish_name(const app *a, const dt_sequence *s, bool stopped)
 {
@@ -239,7 +247,9 @@ static json_t *record_of(const app *a, const dt_sequence *s)
 static dt_err put_json(const app *a, const dt_sequence *s)
 {
     json_t *object = record_of(a, s);
-    char *line = object && json_object_get(object, "text") && json_object_get(object, "ids") ? json_dumps(object, JSON_COMPACT) : NULL;
+    char *line = object && json_object_get(object, "text") && json_object_get(object, "ids")
+                     ? json_dumps(object, JSON_COMPACT)
+                     : NULL;
     json_decref(object);
     DT_CHECK(line, DT_ERR_MEMORY, "out of memory for the record of sequence %" PRIu64, s->number);
     puts(line);
@@ -247,7 +257,7 @@ static dt_err put_json(const app *a, const dt_sequence *s)
     return DT_OK;
 }
 
-/* ---- whole sequences --------------------------------------------------------------------------------------------------------- */
+/* ---- whole sequences --------------------------------------------------------------------------------------------- */
 
 static dt_err put_sequence(const app *a, const dt_sequence *s)
 {
@@ -256,8 +266,8 @@ static dt_err put_sequence(const app *a, const dt_sequence *s)
     if (s->finish == DT_FINISH_MISSING) return DT_OK;
     if (a->opt.jsonl) return put_json(a, s);
     if (a->n_seqs > 1)
-        printf("%s==> prompt %" PRIu64 ", sample %" PRIu64 " <==\n", s->number ? "\n" : "", s->number / (uint64_t)a->n_out,
-               s->number % (uint64_t)a->n_out);
+        printf("%s==> prompt %" PRIu64 ", sample %" PRIu64 " <==\n", s->number ? "\n" : "",
+               s->number / (uint64_t)a->n_out, s->number % (uint64_t)a->n_out);
     char *text = generate_new_text(a, s, &n, &stopped);
     DT_CHECK(text, DT_ERR_MEMORY, "out of memory for the text of %d tokens", s->n_ids);
     if (!is_conversation(a, s)) generate_put_prompt(a, s);

@@ -8,7 +8,8 @@
 
 int generate_owner(const app *a, int sequence)
 {
-    const int unit = a->opt.beams.n_beams > 1 ? sequence / a->n_out : sequence; /* the sequences of a search belong together */
+    /* the sequences of a search belong together */
+    const int unit = a->opt.beams.n_beams > 1 ? sequence / a->n_out : sequence;
     return unit % a->comm.nranks;
 }
 
@@ -31,13 +32,15 @@ static dt_err make_sequence(app *a, dt_sequence *s, int prompt)
     dt_ids *p = &a->prompts.prompt[prompt].ids;
     const int64_t limit = dt_model_max_length(&a->frozen.mc);
     DT_TRY(begin_prompt(a, p));
-    DT_CHECK((int64_t)p->n < limit, DT_ERR_DATA, "prompt %d has %zu tokens: the model takes %" PRId64 ", new ones included", prompt, p->n, limit);
+    DT_CHECK((int64_t)p->n < limit, DT_ERR_DATA,
+             "prompt %d has %zu tokens: the model takes %" PRId64 ", new ones included", prompt, p->n, limit);
     const int64_t most = (int64_t)p->n + a->opt.max_new_tokens;
     *s = (dt_sequence){.number = (uint64_t)a->n_seqs, .n_prompt = (int32_t)p->n, .n_ids = (int32_t)p->n};
     s->max_ids = (int32_t)(most < limit ? most : limit);
     s->ids = malloc((size_t)s->max_ids * sizeof *s->ids);
     s->logps = a->opt.logprobs ? calloc((size_t)s->max_ids, sizeof *s->logps) : NULL;
-    DT_CHECK(s->ids && (s->logps || !a->opt.logprobs), DT_ERR_MEMORY, "out of memory for sequence %d of %d tokens", a->n_seqs, s->max_ids);
+    DT_CHECK(s->ids && (s->logps || !a->opt.logprobs), DT_ERR_MEMORY, "out of memory for sequence %d of %d tokens",
+             a->n_seqs, s->max_ids);
     memcpy(s->ids, p->id, p->n * sizeof *s->ids);
     return DT_OK;
 }
@@ -46,7 +49,8 @@ dt_err generate_make_sequences(app *a)
 {
     a->n_out = a->opt.beams.n_beams > 1 ? a->opt.beams.n_return : (int)a->opt.num_samples;
     const int64_t n = (int64_t)a->prompts.n * a->n_out;
-    DT_CHECK(n <= INT_MAX / 2, DT_ERR_USAGE, "%d prompts with %d continuations each are too many", a->prompts.n, a->n_out);
+    DT_CHECK(n <= INT_MAX / 2, DT_ERR_USAGE, "%d prompts with %d continuations each are too many", a->prompts.n,
+             a->n_out);
     a->seqs = calloc((size_t)n, sizeof *a->seqs);
     DT_CHECK(a->seqs, DT_ERR_MEMORY, "out of memory for %" PRId64 " sequences", n);
     while (a->n_seqs < n) {
@@ -58,7 +62,7 @@ dt_err generate_make_sequences(app *a)
     return DT_OK;
 }
 
-/* ---- results ------------------------------------------------------------------------------------------------------------- */
+/* ---- results ----------------------------------------------------------------------------------------------------- */
 
 typedef struct result_head {
     double logp, score;

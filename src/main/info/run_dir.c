@@ -40,7 +40,7 @@ typedef struct run_info {
     char *best_path;  /* what `best` names; NULL: no such file */
 } run_info;
 
-/* ---- collecting ---------------------------------------------------------------------------------------------------------- */
+/* ---- collecting -------------------------------------------------------------------------------------------------- */
 
 static dt_err find_places(run_info *r)
 {
@@ -176,7 +176,7 @@ static void release(run_info *r)
     dt_model_config_free(&r->mc);
 }
 
-/* ---- derived ------------------------------------------------------------------------------------------------------------- */
+/* ---- derived ----------------------------------------------------------------------------------------------------- */
 
 /* Of steps to come, by the time that the last ones took. Negative: not known. */
 static double seconds_left(const run_info *r)
@@ -208,7 +208,8 @@ static const char *best_checkpoint(const run_info *r, double *loss)
     if (r->best_path) return r->best_path;
     for (int i = 0; losses && i < r->n_paths; i++)
         for (int64_t row = 0; row < r->metrics.n_rows; row++) {
-            if ((int64_t)steps[row] != dt_checkpoint_step_of(r->paths[i]) || !isfinite(losses[row]) || (best && losses[row] >= *loss))
+            if ((int64_t)steps[row] != dt_checkpoint_step_of(r->paths[i]) || !isfinite(losses[row]) ||
+                (best && losses[row] >= *loss))
                 continue;
             best = r->paths[i];
             *loss = losses[row];
@@ -225,7 +226,7 @@ static double total_bytes(const run_info *r)
     return nbytes;
 }
 
-/* ---- text ---------------------------------------------------------------------------------------------------------------- */
+/* ---- text -------------------------------------------------------------------------------------------------------- */
 
 static void print_state(const run_info *r)
 {
@@ -287,7 +288,7 @@ static void print_text(const run_info *r)
     print_checkpoints(r);
 }
 
-/* ---- JSON ---------------------------------------------------------------------------------------------------------------- */
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
 /* All that a record holds. */
 static json_t *record_of(const run_info *r, int64_t row)

@@ -34,7 +34,7 @@ int tool_end(dt_err err)
     return dt_exit_code(err);
 }
 
-/* ---- options --------------------------------------------------------------------------------------------------------- */
+/* ---- options ----------------------------------------------------------------------------------------------------- */
 
 static int n_matching(const struct option *longs, const char *word, size_t len)
 {
@@ -48,7 +48,8 @@ static const char *with_hyphens(const char *name, size_t len, const struct optio
 {
     for (; longs->name; longs++) {
         size_t i = 0;
-        while (i < len && longs->name[i] && (longs->name[i] == name[i] || (longs->name[i] == '-' && name[i] == '_'))) i++;
+        while (i < len && longs->name[i] && (longs->name[i] == name[i] || (longs->name[i] == '-' && name[i] == '_')))
+            i++;
         if (i == len && !longs->name[i]) return longs->name;
     }
     return NULL;
@@ -103,6 +104,7 @@ dt_err tool_parse_real(const char *name, const char *text, double *value)
 dt_err tool_parse_bytes(const char *name, const char *text, uint64_t *nbytes)
 {
     DT_CHECK(dt_parse_bytes(text, nbytes) && *nbytes > 0, DT_ERR_USAGE,
-             "--%s: expected a size in bytes such as 500M, 5GB (10^9 each) or 2GiB (2^30 each), found '%s'", name, text);
+             "--%s: expected a size in bytes such as 500M, 5GB (10^9 each) or 2GiB (2^30 each), found '%s'", name,
+             text);
     return DT_OK;
 }

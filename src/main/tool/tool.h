@@ -6,16 +6,18 @@
 
 #include "dtrain/core.h"
 
-/** First thing in main. Messages begin with NAME from here on. A file size limit is then an error of write(2), and so is a reader of standard output that
- *  has left: neither ends the program by a signal in the middle of its work. */
+/** First thing in main. Messages begin with NAME from here on. A file size limit is then an error of write(2), and so
+ *  is a reader of standard output that has left: neither ends the program by a signal in the middle of its work. */
 void tool_start(const char *name);
 
-/** For programs that compute, before MPI and the first parallel loop: waiting threads spin briefly, then leave their core to others. What the user has
- *  set (OMP_WAIT_POLICY, GOMP_SPINCOUNT, KMP_BLOCKTIME) wins. May start the program anew. */
+/** For programs that compute, before MPI and the first parallel loop: waiting threads spin briefly, then leave their
+ *  core to others. What the user has set (OMP_WAIT_POLICY, GOMP_SPINCOUNT, KMP_BLOCKTIME) wins. May start the program
+ *  anew. */
 void tool_wait_fairly(char **argv);
 
-/** Last thing in main, on the rank that speaks: writes what standard output still holds and prints the error's message, if there is one. Returns the exit
- *  code. A reader that has left (`... | head -1`) has what it wanted: that is no error. */
+/** Last thing in main, on the rank that speaks: writes what standard output still holds and prints the error's message,
+ *  if there is one. Returns the exit code. A reader that has left (`... | head -1`) has what it wanted: that is no
+ *  error. */
 int tool_end(dt_err err);
 
 /** The rows that every program has in its table of long options, and their letters for getopt's short ones. */
@@ -23,8 +25,9 @@ int tool_end(dt_err err);
     {"help", no_argument, NULL, 'h'}, { "version", no_argument, NULL, 'V' }
 #define TOOL_LETTERS "hV"
 
-/** getopt_long with messages. shorts begins with ':'. *which: what getopt_long returns, -1 behind the last option; *at: the row of `longs`, -1 for a letter.
- *  DT_ERR_USAGE naming the option: unknown, ambiguous, with a value too many or without one. */
+/** getopt_long with messages. shorts begins with ':'. *which: what getopt_long returns, -1 behind the last option; *at:
+ *  the row of `longs`, -1 for a letter. DT_ERR_USAGE naming the option: unknown, ambiguous, with a value too many or
+ *  without one. */
 dt_err tool_option(int argc, char **argv, const char *shorts, const struct option *longs, int *which, int *at);
 
 /** A whole number from low to high, and a finite one. name: the option's, without dashes. DT_ERR_USAGE. */

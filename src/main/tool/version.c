@@ -1,4 +1,5 @@
-/* version.c - the one file that is compiled again when the commit or the flags change: build_version.h is written by the Makefile. */
+/* version.c - the one file that is compiled again when the commit or the flags change: build_version.h is written by
+ * the Makefile. */
 #include <mpi.h>
 #include <string.h>
 

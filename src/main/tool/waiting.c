@@ -1,10 +1,12 @@
 /* waiting.c - how long threads without work look for some before they sleep.
  *
- * An OpenMP library lets them spin for milliseconds (libgomp: 300,000 turns; libomp: 200 ms). Alone that is fast. On a core that
- * something else wants, they use up the time that is due to this process, and each parallel loop then waits for a whole slice of the scheduler.
- * A bounded spin of about what it costs to sleep and be woken loses little in either case: 300 turns are some 10 us. Measured (docs/performance.md).
+ * An OpenMP library lets them spin for milliseconds (libgomp: 300,000 turns; libomp: 200 ms). Alone that is fast. On a
+ * core that something else wants, they use up the time that is due to this process, and each parallel loop then waits
+ * for a whole slice of the scheduler. A bounded spin of about what it costs to sleep and be woken loses little in
+ * either case: 300 turns are some 10 us. Measured (docs/performance.md).
  *
- * The libraries read their settings when they are loaded, before main, so the program starts itself once more with them in its environment. */
+ * The libraries read their settings when they are loaded, before main, so the program starts itself once more with them
+ * in its environment. */
 #include "tool.h"
 
 #include <limits.h>
@@ -16,8 +18,8 @@
 
 static bool is_set(const char *name) { return getenv(name) != NULL; }
 
-/* Does the code that runs here come from this file? When the program was started by naming the loader (ld-linux.so ./dtrain), the process's executable is
- * the loader, and starting that with our arguments would fail. */
+/* Does the code that runs here come from this file? When the program was started by naming the loader (ld-linux.so
+ * ./dtrain), the process's executable is the loader, and starting that with our arguments would fail. */
 static bool is_this_program(const char *exe)
 {
     char line[PATH_MAX + 128];
@@ -28,7 +30,8 @@ static bool is_this_program(const char *exe)
         const uintptr_t here = (uintptr_t)is_this_program;
         int path = 0;
         line[strcspn(line, "\n")] = '\0';
-        if (sscanf(line, "%llx-%llx %*s %*s %*s %*s %n", &low, &high, &path) != 2 || here < low || here >= high) continue;
+        if (sscanf(line, "%llx-%llx %*s %*s %*s %*s %n", &low, &high, &path) != 2 || here < low || here >= high)
+            continue;
         same = path > 0 && strcmp(line + path, exe) == 0;
         break;
     }
@@ -39,8 +42,10 @@ static bool is_this_program(const char *exe)
 void tool_wait_fairly(char **argv)
 {
     char self[PATH_MAX];
-    if (is_set("OMP_WAIT_POLICY") || is_set("GOMP_SPINCOUNT") || is_set("KMP_BLOCKTIME")) return; /* the user's choice, or ours from the first start */
-    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1); /* not that name itself: an emulator's would be the emulator */
+    /* the user's choice, or ours from the first start */
+    if (is_set("OMP_WAIT_POLICY") || is_set("GOMP_SPINCOUNT") || is_set("KMP_BLOCKTIME")) return;
+    /* not that name itself: an emulator's would be the emulator */
+    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     if (n <= 0) return;
     self[n] = '\0';
     if (!is_this_program(self)) return;

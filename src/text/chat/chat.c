@@ -1,4 +1,5 @@
-/* chat.c - a template meets a tokenizer when it is opened: its texts are cut at the tokens that the tokenizer has. Rendering then only lists pieces. */
+/* chat.c - a template meets a tokenizer when it is opened: its texts are cut at the tokens that the tokenizer has.
+ * Rendering then only lists pieces. */
 #include "chat_form.h"
 
 #include <ctype.h>
@@ -25,7 +26,7 @@ struct dt_chat {
     bool wrapped; /* BOS comes from the tokenizer */
 };
 
-/* ---- opening ------------------------------------------------------------------------------------------------------------ */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 static dt_err add_part(parts *p, dt_span span)
 {
@@ -37,7 +38,8 @@ static dt_err add_part(parts *p, dt_span span)
     return DT_OK;
 }
 
-/* Length of the token that is written here, 0 for none. *id -1: one that this tokenizer has not, but that stands for no text ({bos}, {eos}). */
+/* Length of the token that is written here, 0 for none. *id -1: one that this tokenizer has not, but that stands for no
+ * text ({bos}, {eos}). */
 static size_t token_here(const dt_tokenizer *t, const char *text, int32_t *id)
 {
     const dt_tokenizer_info *info = dt_tokenizer_get_info(t);
@@ -105,8 +107,8 @@ static dt_err unknown_name(const char *name)
     for (int i = 0, n = 0; dt_chat_named(i, &one, &about) && n < (int)sizeof names; i++)
         n += snprintf(names + n, sizeof names - (size_t)n, "%s%s", i ? ", " : "", one);
     const char *near = near_name(name);
-    return dt_fail(DT_ERR_USAGE, "template: expected auto, %s, or a JSON file, found %s%s%s%s", names, name, near ? "; did you mean " : "", near ? near : "",
-                   near ? "?" : "");
+    return dt_fail(DT_ERR_USAGE, "template: expected auto, %s, or a JSON file, found %s%s%s%s", names, name,
+                   near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 }
 
 static bool ends_with(const char *name, const char *end)
@@ -125,13 +127,14 @@ static dt_err find_form(dt_chat *c, const char *name)
                                : info->chat_template ? dt_chat_form_recognise(info->chat_template)
                                                      : dt_chat_form_find("plain");
     DT_CHECK(form || !automatic, DT_ERR_USAGE,
-             "template: the chat_template in %s is not recognised: name a template (dtrain-data --help lists them) or a JSON file",
+             "template: the chat_template in %s is not recognised: name a template (dtrain-data --help lists them) or "
+             "a JSON file",
              info->directory ? info->directory : info->name);
     if (!form) return unknown_name(name);
     const char *lost = automatic && info->chat_template ? dt_chat_form_left_out(form, info->chat_template) : NULL;
     if (lost)
-        DT_WARN("the chat_template in %s is treated as %s, without %s", info->directory ? info->directory : info->name, form->name,
-                lost);
+        DT_WARN("the chat_template in %s is treated as %s, without %s", info->directory ? info->directory : info->name,
+                form->name, lost);
     c->form = *form;
     return DT_OK;
 }
@@ -178,7 +181,8 @@ void dt_chat_close(dt_chat *c)
 }
 
 const char *dt_chat_name(const dt_chat *c) { return c->form.name; }
-/* JSON on one line. What begins a comment or a variable in a configuration stands inside strings only, and is written as an escape. */
+/* JSON on one line. What begins a comment or a variable in a configuration stands inside strings only, and is written
+ * as an escape. */
 static char *spec_of_json(const json_t *root)
 {
     char *text = json_dumps(root, JSON_COMPACT | JSON_ENSURE_ASCII), *spec = NULL;
@@ -219,7 +223,7 @@ int32_t dt_chat_end_token(const dt_chat *c)
     return -1;
 }
 
-/* ---- rendering ------------------------------------------------------------------------------------------------------------ */
+/* ---- rendering --------------------------------------------------------------------------------------------------- */
 
 typedef struct render {
     const dt_chat *c;
@@ -287,7 +291,8 @@ static view without_newlines(view v)
     return v;
 }
 
-/* "<think>THOUGHTS</think>ANSWER", as Qwen3's template reads it: what stands before the first </think>, and behind the last one. */
+/* "<think>THOUGHTS</think>ANSWER", as Qwen3's template reads it: what stands before the first </think>, and behind the
+ * last one. */
 static bool part_thoughts(view *answer, view *thoughts)
 {
     static const char begin[] = "<think>", end[] = "</think>";
@@ -414,7 +419,8 @@ static bool is_tool_response(const dt_message *m)
 {
     static const char begin[] = "<tool_response>", end[] = "</tool_response>";
     const size_t n_begin = strlen(begin), n_end = strlen(end);
-    return m->nbytes >= n_end && memcmp(m->text, begin, n_begin) == 0 && memcmp(m->text + m->nbytes - n_end, end, n_end) == 0;
+    return m->nbytes >= n_end && memcmp(m->text, begin, n_begin) == 0 &&
+           memcmp(m->text + m->nbytes - n_end, end, n_end) == 0;
 }
 
 dt_err dt_chat_render(const dt_chat *c, const dt_message *messages, int n, unsigned flags, dt_pieces *out)

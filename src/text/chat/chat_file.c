@@ -22,8 +22,8 @@ static dt_err text(const char *path, const char *where, const char *key, const j
 
 static dt_err read_turn(const char *path, const char *role, const json_t *turn, dt_turn_form *f)
 {
-    DT_CHECK(json_is_object(turn), DT_ERR_DATA, "%s: %s: expected an object with prefix, lead, end, after, open, close", path,
-             role);
+    DT_CHECK(json_is_object(turn), DT_ERR_DATA, "%s: %s: expected an object with prefix, lead, end, after, open, close",
+             path, role);
     const struct {
         const char *key;
         const char **to;
@@ -37,8 +37,8 @@ static dt_err read_turn(const char *path, const char *role, const json_t *turn, 
         value = json_object_iter_value(it);
         int i = 0;
         while (i < N_KEYS && strcmp(keys[i].key, key) != 0) i++;
-        DT_CHECK(i < N_KEYS, DT_ERR_DATA, "%s: %s.%s: unknown key: expected prefix, lead, end, after, open or close", path, role,
-                 key);
+        DT_CHECK(i < N_KEYS, DT_ERR_DATA, "%s: %s.%s: unknown key: expected prefix, lead, end, after, open or close",
+                 path, role, key);
         DT_TRY(text(path, role, key, value, keys[i].to));
     }
     return DT_OK;
@@ -48,7 +48,8 @@ static dt_err read_place(const char *path, const json_t *value, dt_system_place 
 {
     static const char *const names[] = {"turn", "first_user", "last_user"};
     for (int i = 0; i < 3; i++)
-        if (json_is_string(value) && strcmp(json_string_value(value), names[i]) == 0) return *place = (dt_system_place)i, DT_OK;
+        if (json_is_string(value) && strcmp(json_string_value(value), names[i]) == 0)
+            return *place = (dt_system_place)i, DT_OK;
     return dt_fail(DT_ERR_DATA, "%s: system_place: expected turn, first_user or last_user", path);
 }
 
@@ -60,18 +61,15 @@ static dt_err read_key(const char *path, const char *key, const json_t *value, d
     const struct {
         const char *key;
         const char **to;
-    } keys[] = {{"name", &f->name},
-                {"begin", &f->begin},
-                {"default_system", &f->default_system},
-                {"think_off", &f->think_off},
-                {"input_join", &f->input_join},
-                {"input_system", &f->input_system}};
+    } keys[] = {{"name", &f->name},           {"begin", &f->begin},           {"default_system", &f->default_system},
+                {"think_off", &f->think_off}, {"input_join", &f->input_join}, {"input_system", &f->input_system}};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (strcmp(key, keys[i].key) == 0) return text(path, "", key, value, keys[i].to);
     if (strcmp(key, "system_place") == 0) return read_place(path, value, &f->system);
     bool *flag = strcmp(key, "trim") == 0 ? &f->trim : strcmp(key, "trim_answer") == 0 ? &f->trim_answer : NULL;
     DT_CHECK(flag, DT_ERR_DATA,
-             "%s: %s: unknown key: expected name, begin, default_system, think_off, input_join, input_system, system_place, trim, "
+             "%s: %s: unknown key: expected name, begin, default_system, think_off, input_join, input_system, "
+             "system_place, trim, "
              "trim_answer, system, user, assistant or tool",
              path, key);
     DT_CHECK(json_is_boolean(value), DT_ERR_DATA, "%s: %s: expected true or false", path, key);

@@ -24,8 +24,9 @@ typedef struct dt_chat_form {
     const char *begin;
     const char *default_system; /* of a conversation that does not begin with a system message */
     dt_turn_form turns[DT_N_ROLES];
-    const char *think_off;  /* before an answer without thoughts; NULL: the template knows none, else they are written as Qwen3 writes them */
-    const char *input_join; /* NULL: a newline */
+    /* before an answer without thoughts; NULL: the template knows none, else they are written as Qwen3 writes them */
+    const char *think_off;
+    const char *input_join;   /* NULL: a newline */
     const char *input_system; /* the system message of an instruction with an input; NULL: as without */
     dt_system_place system;
     bool trim;        /* white space around contents is left out */
@@ -37,7 +38,8 @@ const dt_chat_form *dt_chat_form_find(const char *name); /* NULL: none */
 const dt_chat_form *dt_chat_form_recognise(const char *jinja);
 /** What the Jinja template writes and the form that it is recognised as does not. NULL: nothing that is known. */
 const char *dt_chat_form_left_out(const dt_chat_form *form, const char *jinja);
-/** From the text of a JSON object, which messages call name; texts are borrowed from *root, which the caller decrefs. */
+/** From the text of a JSON object, which messages call name; texts are borrowed from *root, which the caller
+ *  decrefs. */
 dt_err dt_chat_form_parse(const char *name, const char *text, size_t nbytes, dt_chat_form *form, json_t **root);
 /** From a JSON file; texts are borrowed from *root, which the caller decrefs. */
 dt_err dt_chat_form_read(const char *path, dt_chat_form *form, json_t **root);

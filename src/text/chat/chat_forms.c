@@ -3,23 +3,24 @@
 
 #include <string.h>
 
-#define IM(role)                                                                                                                 \
-    {                                                                                                                            \
-        .prefix = "<|im_start|>" role "\n", .end = "<|im_end|>", .after = "\n"                                                   \
+#define IM(role)                                                                                                       \
+    {                                                                                                                  \
+        .prefix = "<|im_start|>" role "\n", .end = "<|im_end|>", .after = "\n"                                         \
     }
-#define HEADER(role)                                                                                                             \
-    {                                                                                                                            \
-        .prefix = "<|start_header_id|>" role "<|end_header_id|>\n\n", .end = "<|eot_id|>"                                        \
+#define HEADER(role)                                                                                                   \
+    {                                                                                                                  \
+        .prefix = "<|start_header_id|>" role "<|end_header_id|>\n\n", .end = "<|eot_id|>"                              \
     }
 /* Results of tools are a user's turn of their own; neighbours share one. */
-#define QWEN_TOOL                                                                                                                \
-    {                                                                                                                            \
-        .open = "<|im_start|>user", .prefix = "\n<tool_response>\n", .after = "\n</tool_response>", .close = "<|im_end|>\n"      \
+#define QWEN_TOOL                                                                                                      \
+    {                                                                                                                  \
+        .open = "<|im_start|>user", .prefix = "\n<tool_response>\n", .after = "\n</tool_response>",                    \
+        .close = "<|im_end|>\n"                                                                                        \
     }
-#define QWEN_TURNS                                                                                                               \
-    {                                                                                                                            \
-        [DT_ROLE_SYSTEM] = IM("system"), [DT_ROLE_USER] = IM("user"), [DT_ROLE_ASSISTANT] = IM("assistant"),                     \
-        [DT_ROLE_TOOL] = QWEN_TOOL                                                                                               \
+#define QWEN_TURNS                                                                                                     \
+    {                                                                                                                  \
+        [DT_ROLE_SYSTEM] = IM("system"), [DT_ROLE_USER] = IM("user"), [DT_ROLE_ASSISTANT] = IM("assistant"),           \
+        [DT_ROLE_TOOL] = QWEN_TOOL                                                                                     \
     }
 
 static const dt_chat_form forms[] = {
@@ -44,7 +45,8 @@ static const dt_chat_form forms[] = {
      .default_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
      .turns = QWEN_TURNS},
     {.name = "qwen3",
-     .help = "chatml; thoughts of earlier answers are left out, a last answer without thoughts gets an empty think block",
+     .help =
+         "chatml; thoughts of earlier answers are left out, a last answer without thoughts gets an empty think block",
      .turns = QWEN_TURNS,
      .think_off = "<think>\n\n</think>\n\n"},
     {.name = "llama-3",
@@ -113,12 +115,14 @@ static const dt_chat_form forms[] = {
                [DT_ROLE_ASSISTANT] = {.prefix = "### Response:\n", .end = "{eos}"},
                [DT_ROLE_TOOL] = {.prefix = "### Tool:\n", .after = "\n\n"}},
      .input_join = "\n\n### Input:\n",
-     .input_system = "Below is an instruction that describes a task, paired with an input that provides further context. Write a "
-                     "response that appropriately completes the request."},
+     .input_system =
+         "Below is an instruction that describes a task, paired with an input that provides further context. Write a "
+         "response that appropriately completes the request."},
     {.name = "vicuna",
      .help = "a preamble; \"USER: CONTENT ASSISTANT: CONTENT\" EOS",
-     .default_system = "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, "
-                       "detailed, and polite answers to the user's questions.",
+     .default_system =
+         "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, "
+         "detailed, and polite answers to the user's questions.",
      .turns = {[DT_ROLE_SYSTEM] = {.after = " "},
                [DT_ROLE_USER] = {.prefix = "USER: ", .after = " "},
                [DT_ROLE_ASSISTANT] = {.prefix = "ASSISTANT:", .lead = " ", .end = "{eos}"},
@@ -142,7 +146,7 @@ bool dt_chat_named(int i, const char **name, const char **help)
     return true;
 }
 
-/* ---- recognition ------------------------------------------------------------------------------------------------------ */
+/* ---- recognition ------------------------------------------------------------------------------------------------- */
 
 const dt_chat_form *dt_chat_form_recognise(const char *jinja)
 {

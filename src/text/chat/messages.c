@@ -1,4 +1,5 @@
-/* messages.c - who said what, out of JSON. Every value is checked to be what it should be: a conversation that is half read trains on the wrong thing. */
+/* messages.c - who said what, out of JSON. Every value is checked to be what it should be: a conversation that is half
+ * read trains on the wrong thing. */
 #include "dtrain/chat.h"
 
 #include <stdlib.h>
@@ -50,8 +51,9 @@ static dt_err check_parts(const json_t *parts, size_t turn, size_t *nbytes)
     json_array_foreach(parts, i, part)
     {
         const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
-        DT_CHECK(json_is_string(text) && (!type || (json_is_string(type) && strcmp(json_string_value(type), "text") == 0)),
-                 DT_ERR_DATA, "message %zu: part %zu of its content: expected {\"type\": \"text\", \"text\": ...}", turn, i);
+        DT_CHECK(
+            json_is_string(text) && (!type || (json_is_string(type) && strcmp(json_string_value(type), "text") == 0)),
+            DT_ERR_DATA, "message %zu: part %zu of its content: expected {\"type\": \"text\", \"text\": ...}", turn, i);
         *nbytes += json_string_length(text);
     }
     return DT_OK;
@@ -60,7 +62,8 @@ static dt_err check_parts(const json_t *parts, size_t turn, size_t *nbytes)
 /* A text, or a list of parts of type text. */
 static dt_err read_content(dt_messages *m, const json_t *content, size_t turn, dt_role role)
 {
-    if (json_is_string(content)) return dt_messages_add(m, role, json_string_value(content), json_string_length(content));
+    if (json_is_string(content))
+        return dt_messages_add(m, role, json_string_value(content), json_string_length(content));
     DT_CHECK(json_is_array(content), DT_ERR_DATA, "message %zu: content: expected a text", turn);
     size_t nbytes, i;
     char *text = NULL, *to;
@@ -77,7 +80,8 @@ static dt_err read_content(dt_messages *m, const json_t *content, size_t turn, d
     return dt_messages_add(m, role, text, nbytes);
 }
 
-dt_err dt_messages_parse(dt_messages *m, const json_t *list, const char *what, const char *role_key, const char *text_key)
+dt_err dt_messages_parse(dt_messages *m, const json_t *list, const char *what, const char *role_key,
+                         const char *text_key)
 {
     DT_CHECK(json_is_array(list) && json_array_size(list) > 0, DT_ERR_DATA, "%s: expected a list of messages", what);
     size_t i;
@@ -85,8 +89,8 @@ dt_err dt_messages_parse(dt_messages *m, const json_t *list, const char *what, c
     json_array_foreach(list, i, message)
     {
         const json_t *name = json_object_get(message, role_key), *content = json_object_get(message, text_key);
-        DT_CHECK(json_is_string(name) && content, DT_ERR_DATA, "message %zu: expected {\"%s\": ..., \"%s\": ...}", i, role_key,
-                 text_key);
+        DT_CHECK(json_is_string(name) && content, DT_ERR_DATA, "message %zu: expected {\"%s\": ..., \"%s\": ...}", i,
+                 role_key, text_key);
         dt_role role = DT_ROLE_USER;
         DT_CHECK(dt_role_parse(json_string_value(name), &role), DT_ERR_DATA,
                  "message %zu: unknown role \"%s\": expected system, user, assistant or tool (human, gpt, observation, "

@@ -1,5 +1,6 @@
-/* pieces.c - from pieces to ids and mask. The whole is encoded at once, because that is the text a model is given later; a token may then reach across
- * the border between prompt and answer, and half of it cannot be trained on: only then are the sides encoded alone. */
+/* pieces.c - from pieces to ids and mask. The whole is encoded at once, because that is the text a model is given
+ * later; a token may then reach across the border between prompt and answer, and half of it cannot be trained on: only
+ * then are the sides encoded alone. */
 #include "dtrain/chat.h"
 
 #include <stdlib.h>
@@ -26,7 +27,10 @@ dt_err dt_pieces_text(dt_pieces *p, const char *text, size_t nbytes, bool target
     return nbytes ? add(p, (dt_span){.text = text, .nbytes = nbytes}, target) : DT_OK;
 }
 
-dt_err dt_pieces_token(dt_pieces *p, int32_t id, bool target) { return id >= 0 ? add(p, (dt_span){.id = id}, target) : DT_OK; }
+dt_err dt_pieces_token(dt_pieces *p, int32_t id, bool target)
+{
+    return id >= 0 ? add(p, (dt_span){.id = id}, target) : DT_OK;
+}
 
 void dt_pieces_free(dt_pieces *p)
 {
@@ -35,7 +39,7 @@ void dt_pieces_free(dt_pieces *p)
     *p = (dt_pieces){0};
 }
 
-/* ---- what the tokenizer adds ---------------------------------------------------------------------------------------- */
+/* ---- what the tokenizer adds ------------------------------------------------------------------------------------- */
 
 dt_err dt_wrap_probe(dt_wrap *w, const dt_tokenizer *t)
 {
@@ -66,7 +70,7 @@ static bool begins_with_bos(const dt_tokenizer *t, const dt_pieces *p)
     return n > 0 && first->nbytes >= n && memcmp(first->text, token, n) == 0;
 }
 
-/* ---- encoding ----------------------------------------------------------------------------------------------------------- */
+/* ---- encoding ---------------------------------------------------------------------------------------------------- */
 
 typedef struct work {
     dt_encoder *e;
@@ -74,7 +78,7 @@ typedef struct work {
     const dt_wrap *wrap; /* NULL: none */
     dt_ids *ids;
     uint8_t **mask;
-    int64_t *ends;     /* [n] */
+    int64_t *ends; /* [n] */
 } work;
 
 static dt_err encode_range(work *w, int from, int to)

@@ -51,7 +51,7 @@ bool dt_trie_touches(const dt_trie *t, const char *text, size_t n, size_t least,
     return false;
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------------------------ */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 /* A search may look through a whole token at each byte of a text. */
 static dt_err too_long(size_t n)
@@ -60,7 +60,8 @@ static dt_err too_long(size_t n)
 }
 
 /* What a token that is looked for in normalised text is written as there, and when it is decoded. */
-static dt_err add_normalized(dt_added *a, const char *content, size_t n, int k, dt_vocab *vocab, const dt_normalizer *normalizer, dt_matcher *m)
+static dt_err add_normalized(dt_added *a, const char *content, size_t n, int k, dt_vocab *vocab,
+                             const dt_normalizer *normalizer, dt_matcher *m)
 {
     dt_text buffer[2] = {0};
     dt_piece p = {.text = content, .to = n, .at_start = true};
@@ -102,12 +103,13 @@ static dt_err read_token(dt_added *a, const dt_spec *s, dt_vocab *vocab, const d
     if (n > DT_CONTENT_MAX) return name_place(s, too_long(n));
     const dt_vocab_entry *known = dt_vocab_get(vocab, (int32_t)id);
     if (known && (known->flags & DT_TOKEN_ADDED)) return dt_spec_bad(s, "id", "an id that no other added token has");
-    DT_TRY(name_place(
-        s, dt_vocab_add(vocab, (int32_t)id, content, n, DT_TOKEN_ADDED | (special ? DT_TOKEN_SPECIAL : 0))));
+    DT_TRY(
+        name_place(s, dt_vocab_add(vocab, (int32_t)id, content, n, DT_TOKEN_ADDED | (special ? DT_TOKEN_SPECIAL : 0))));
     const int k = a->n_tokens++;
-    a->token[k] = (dt_added_token){.id = (int32_t)id,
-                                   .flags = (lstrip ? DT_ADDED_LSTRIP : 0) | (rstrip ? DT_ADDED_RSTRIP : 0) |
-                                            (single ? DT_ADDED_SINGLE_WORD : 0) | (normalized ? DT_ADDED_NORMALIZED : 0)};
+    a->token[k] =
+        (dt_added_token){.id = (int32_t)id,
+                         .flags = (lstrip ? DT_ADDED_LSTRIP : 0) | (rstrip ? DT_ADDED_RSTRIP : 0) |
+                                  (single ? DT_ADDED_SINGLE_WORD : 0) | (normalized ? DT_ADDED_NORMALIZED : 0)};
     return normalized ? add_normalized(a, content, n, k, vocab, normalizer, m) : trie_add(&a->trie[0], content, n, k);
 }
 
@@ -135,7 +137,7 @@ void dt_added_free(dt_added *a)
     *a = (dt_added){0};
 }
 
-/* ---- finding ------------------------------------------------------------------------------------------------------------ */
+/* ---- finding ----------------------------------------------------------------------------------------------------- */
 
 /* Does a word go on before or behind? */
 static bool within_word(const dt_piece *p, size_t begin, size_t end)
@@ -162,7 +164,8 @@ bool dt_added_next(const dt_added *a, int which, const dt_piece *p, dt_added_mat
             i += n;
             continue;
         }
-        *match = (dt_added_match){.from = i + n, .text_from = match->text_from, .begin = i, .end = i + n, .id = token->id};
+        *match =
+            (dt_added_match){.from = i + n, .text_from = match->text_from, .begin = i, .end = i + n, .id = token->id};
         if (token->flags & DT_ADDED_LSTRIP) {
             match->begin -= dt_spaces_at_end(p->text + p->from, i - p->from);
             if (match->begin < match->text_from) match->begin = match->text_from;

@@ -27,7 +27,8 @@ typedef struct dt_trie {
 typedef struct dt_added {
     dt_added_token *token;
     int n_tokens;
-    dt_trie trie[2]; /* those looked for in the text as it is, and those in the normalised one, as the normaliser writes them */
+    /* those looked for in the text as it is, and those in the normalised one, as the normaliser writes them */
+    dt_trie trie[2];
 } dt_added;
 
 /** Read "added_tokens" and put them into the vocabulary. DT_ERR_DATA, DT_ERR_MEMORY. Free it in any case. */
@@ -37,8 +38,9 @@ void dt_added_free(dt_added *a); /* safe on {0} */
 /** The longest token that begins at text, -1: none; *n its bytes. */
 int dt_trie_longest(const dt_trie *t, const char *text, size_t nbytes, size_t *n);
 
-/** The next token in a piece: of all that begin first the longest. from: where to look from; text_from: where the text that no token has taken begins. *found: is there one;
- *  then it takes begin .. end, and the search goes on at *from. */
+/** The next token in a piece: of all that begin first the longest. from: where to look from; text_from: where the text
+ *  that no token has taken begins. *found: is there one; then it takes begin .. end, and the search goes on at
+ *  *from. */
 typedef struct dt_added_match {
     size_t from, text_from;
     size_t begin, end;

@@ -1,8 +1,9 @@
 /* bpe.c - pieces become ids.
  *
- * Long pieces are parted where no token reaches across (text without a pre-tokenizer is one piece), so that almost all that is encoded is a word, and words
- * come again: a table of a fixed size keeps what they became. A word that is not there is merged by looking for the least rank again and again when it is
- * short, by a heap when it is long: O(n log n). */
+ * Long pieces are parted where no token reaches across (text without a pre-tokenizer is one piece), so that almost all
+ * that is encoded is a word, and words come again: a table of a fixed size keeps what they became. A word that is not
+ * there is merged by looking for the least rank again and again when it is short, by a heap when it is long: O(n log
+ * n). */
 #include "bpe.h"
 
 #include <stdlib.h>
@@ -53,14 +54,18 @@ void dt_bpe_work_close(dt_bpe_work *w)
     free(w);
 }
 
-/* ---- a word's symbols --------------------------------------------------------------------------------------------------- */
+/* ---- a word's symbols -------------------------------------------------------------------------------------------- */
 
-static void add(dt_bpe_work *w, int32_t id, size_t n) { w->symbol[w->n_symbols++] = (symbol){.id = id, .n = (uint32_t)n}; }
+static void add(dt_bpe_work *w, int32_t id, size_t n)
+{
+    w->symbol[w->n_symbols++] = (symbol){.id = id, .n = (uint32_t)n};
+}
 
 enum { WITH_MAX = 80 }; /* bytes of a character with both affixes (read_affix), and a 0 */
 
 /* A character with what its place in the word puts around it; the text itself where that is nothing. */
-static const char *with_affixes(const dt_bpe *b, const char *text, bool first, bool last, char with[WITH_MAX], size_t *n)
+static const char *with_affixes(const dt_bpe *b, const char *text, bool first, bool last, char with[WITH_MAX],
+                                size_t *n)
 {
     if (!b->prefix && !b->suffix) return text;
     *n = (size_t)snprintf(with, WITH_MAX, "%s%.*s%s", !first && b->prefix ? b->prefix : "", (int)*n, text,
@@ -91,7 +96,8 @@ static void add_bytes(const dt_bpe *b, dt_bpe_work *w, const char *written, size
     }
 }
 
-/* What is unknown waits until something known follows, so that its neighbours can be fused with it; bytes that are written out do not end the wait. */
+/* What is unknown waits until something known follows, so that its neighbours can be fused with it; bytes that are
+ * written out do not end the wait. */
 static void symbols_of_chars(const dt_bpe *b, dt_bpe_work *w, const char *text, size_t n)
 {
     size_t unk_n = 0, dropped = 0;
@@ -140,7 +146,7 @@ static void find_merge(const dt_bpe *b, symbol *left, const symbol *right)
     left->joined = m ? m->joined : 0;
 }
 
-/* ---- merging ------------------------------------------------------------------------------------------------------------ */
+/* ---- merging ----------------------------------------------------------------------------------------------------- */
 
 static void merge_few(const dt_bpe *b, dt_bpe_work *w)
 {
@@ -189,8 +195,9 @@ static void offer(const dt_bpe *b, dt_bpe_work *w, int32_t place)
     if (s->rank != NO_MERGE) heap_push(w, (uint64_t)(uint32_t)s->rank << 32 | (uint32_t)place);
 }
 
-/* An entry of the heap is out of date when its place now has another rank: the same rank is the same pair. A place that was joined to the one before has none.
- * There are at most n - 1 entries to begin with, and two more for each of at most n - 1 merges. */
+/* An entry of the heap is out of date when its place now has another rank: the same rank is the same pair. A place that
+ * was joined to the one before has none. There are at most n - 1 entries to begin with, and two more for each of at
+ * most n - 1 merges. */
 static dt_err merge_many(const dt_bpe *b, dt_bpe_work *w)
 {
     const int32_t n = (int32_t)w->n_symbols;
@@ -257,7 +264,7 @@ static dt_err append_symbols(const dt_bpe_work *w, dt_ids *ids)
     return DT_OK;
 }
 
-/* ---- pieces ------------------------------------------------------------------------------------------------------------- */
+/* ---- pieces ------------------------------------------------------------------------------------------------------ */
 
 /* The id of a piece that the vocabulary has as it stands, -1: none. */
 static int32_t whole(const dt_bpe *b, dt_bpe_work *w, const char *text, size_t n)
@@ -332,7 +339,8 @@ static dt_err encode_long(const dt_bpe *b, dt_bpe_work *w, const char *text, siz
 }
 
 /* The same, in one go: who asks for lengths has few pieces. */
-static dt_err encode_with_lens(const dt_bpe *b, dt_bpe_work *w, const char *text, size_t n, dt_ids *ids, const uint32_t **lens)
+static dt_err encode_with_lens(const dt_bpe *b, dt_bpe_work *w, const char *text, size_t n, dt_ids *ids,
+                               const uint32_t **lens)
 {
     const int32_t id = whole(b, w, text, n);
     if (id >= 0) {

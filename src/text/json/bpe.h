@@ -1,4 +1,5 @@
-/* bpe.h - byte-pair encoding: a piece of text becomes symbols, and the pair that stands first in the list of merges is joined until none is left.
+/* bpe.h - byte-pair encoding: a piece of text becomes symbols, and the pair that stands first in the list of merges is
+ * joined until none is left.
  *
  * Source   Sennrich et al., ACL 2016, arXiv:1508.07909; where it is silent, Hugging Face's tokenizers. */
 #ifndef DTRAIN_TEXT_BPE_H
@@ -18,13 +19,16 @@ typedef struct dt_bpe {
     size_t n_merge_slots;
     bool of_bytes; /* a piece is raw bytes, each of which is one symbol (the vocabulary writes it as a character) */
     bool ignore_merges, fuse_unk, byte_fallback;
-    int32_t unk;              /* -1: what is unknown is left out */
-    int32_t byte_symbol[256]; /* of_bytes: the symbols; else those that stand for a byte of an unknown character. -1: none */
-    int32_t ascii[128];       /* symbols of characters, not with prefix or suffix */
-    bool all_known;           /* no text becomes unk or is left out */
-    char *prefix, *suffix;    /* of what continues a word and of what ends one; NULL: none */
+    int32_t unk; /* -1: what is unknown is left out */
+    /* of_bytes: the symbols; else those that stand for a byte of an unknown character. -1: none */
+    int32_t byte_symbol[256];
+    int32_t ascii[128];    /* symbols of characters, not with prefix or suffix */
+    bool all_known;        /* no text becomes unk or is left out */
+    char *prefix, *suffix; /* of what continues a word and of what ends one; NULL: none */
     uint64_t *
-        pair; /* bit set over pairs of neighbours (bytes or characters) that occur within a token; NULL: a piece is never parted */
+        /* bit set over pairs of neighbours (bytes or characters) that occur within a token; NULL: a piece is never
+         * parted */
+        pair;
     uint64_t pair_mask;
 } dt_bpe;
 
@@ -41,8 +45,8 @@ typedef struct dt_bpe_work dt_bpe_work;
 dt_err dt_bpe_work_open(dt_bpe_work **w);
 void dt_bpe_work_close(dt_bpe_work *w); /* safe on NULL */
 
-/** Append the ids of a piece. lens, when not NULL, gets the bytes of each in the piece (0 for one that shares its bytes with the next), [ids added], borrowed
- *  until the next call. */
+/** Append the ids of a piece. lens, when not NULL, gets the bytes of each in the piece (0 for one that shares its bytes
+ *  with the next), [ids added], borrowed until the next call. */
 dt_err dt_bpe_encode(const dt_bpe *b, dt_bpe_work *w, const char *piece, size_t n, dt_ids *ids, const uint32_t **lens);
 
 /** GPT-2's way to write bytes as characters: the character of a byte; and the byte of a character, -1 for none. */

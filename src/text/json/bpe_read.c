@@ -3,24 +3,26 @@
 
 #include <stdlib.h>
 
-static const char *const keys =
-    "type dropout unk_token continuing_subword_prefix end_of_word_suffix fuse_unk byte_fallback ignore_merges vocab merges";
+static const char *const keys = "type dropout unk_token continuing_subword_prefix end_of_word_suffix fuse_unk "
+                                "byte_fallback ignore_merges vocab merges";
 
 /* token: room for the key's bytes. */
 static dt_err read_entry(dt_bpe *b, const dt_spec *vocab, const char *key, const json_t *id, dt_text *token)
 {
     const int64_t value = json_is_integer(id) ? json_integer_value(id) : -1;
     if (value < 0 || value > DT_VOCAB_MAX_ID)
-        return dt_fail(DT_ERR_DATA, "%s: model.vocab: expected an id from 0 to %d for \"%.60s\"", vocab->file, DT_VOCAB_MAX_ID, key);
+        return dt_fail(DT_ERR_DATA, "%s: model.vocab: expected an id from 0 to %d for \"%.60s\"", vocab->file,
+                       DT_VOCAB_MAX_ID, key);
     token->n = 0;
     dt_text_append(token, key, strlen(key));
     DT_CHECK(!token->failed, DT_ERR_MEMORY, "%s: no memory for a token", vocab->file);
-    const dt_err err = dt_vocab_add(&b->vocab, (int32_t)value, token->bytes, dt_json_key(key, token->bytes), DT_TOKEN_MODEL);
+    const dt_err err =
+        dt_vocab_add(&b->vocab, (int32_t)value, token->bytes, dt_json_key(key, token->bytes), DT_TOKEN_MODEL);
     const dt_vocab_entry *other = dt_vocab_get(&b->vocab, (int32_t)value);
     if (err != DT_ERR_DATA || !other) return err;
     dt_error_clear();
-    return dt_fail(DT_ERR_DATA, "%s: model.vocab: expected one token for id %d, found \"%.60s\" and \"%.60s\"", vocab->file,
-                   (int)value, dt_vocab_text(&b->vocab, other), key);
+    return dt_fail(DT_ERR_DATA, "%s: model.vocab: expected one token for id %d, found \"%.60s\" and \"%.60s\"",
+                   vocab->file, (int)value, dt_vocab_text(&b->vocab, other), key);
 }
 
 static dt_err read_vocab(dt_bpe *b, const dt_spec *model)
@@ -31,15 +33,19 @@ static dt_err read_vocab(dt_bpe *b, const dt_spec *model)
     dt_text token = {0};
     dt_err err = DT_OK;
     DT_TRY(dt_spec_need(model, "vocab", JSON_OBJECT, &vocab));
-    json_object_foreach((json_t *)vocab.value, key, id) if ((err = read_entry(b, &vocab, key, id, &token)) != DT_OK) break;
+    json_object_foreach((json_t *)vocab.value, key,
+                        id) if ((err = read_entry(b, &vocab, key, id, &token)) != DT_OK) break;
     free(token.bytes);
     DT_TRY(err);
     return b->vocab.n_used ? DT_OK : dt_spec_bad(&vocab, NULL, "tokens");
 }
 
-/* ---- merges ------------------------------------------------------------------------------------------------------------ */
+/* ---- merges ------------------------------------------------------------------------------------------------------ */
 
-static uint64_t hash_pair(int32_t left, int32_t right) { return dt_mix64((uint64_t)(uint32_t)left << 32 | (uint32_t)right); }
+static uint64_t hash_pair(int32_t left, int32_t right)
+{
+    return dt_mix64((uint64_t)(uint32_t)left << 32 | (uint32_t)right);
+}
 
 static dt_merge *merge_slot(const dt_bpe *b, int32_t left, int32_t right)
 {
@@ -89,7 +95,8 @@ static dt_err read_merge(dt_bpe *b, const dt_spec *item, int32_t rank, dt_text *
     const int32_t id = dt_vocab_find(&b->vocab, joined->bytes, joined->n, DT_TOKEN_MODEL);
     if (id < 0) return dt_spec_bad(item, NULL, "two tokens that together are a token of the vocabulary");
     *merge_slot(b, left, right) =
-        (dt_merge){.left = left, .right = right, .rank = rank, .joined = id}; /* of two that are the same the later one counts */
+        /* of two that are the same the later one counts */
+        (dt_merge){.left = left, .right = right, .rank = rank, .joined = id};
     return DT_OK;
 }
 
@@ -114,7 +121,7 @@ static dt_err read_merges(dt_bpe *b, const dt_spec *model)
     return err;
 }
 
-/* ---- neighbours within tokens ------------------------------------------------------------------------------------------- */
+/* ---- neighbours within tokens ------------------------------------------------------------------------------------ */
 
 static uint64_t pair_bit(const dt_bpe *b, uint32_t x, uint32_t y)
 {
@@ -134,7 +141,8 @@ bool dt_bpe_keeps_apart(const dt_bpe *b, uint32_t x, uint32_t y)
     const uint64_t bit = pair_bit(b, x, y);
     if (b->pair[bit / 64] >> (bit % 64) & 1) return false;
     return b->all_known ||
-           (is_symbol(b, x) && is_symbol(b, y)); /* what is left out does not part its neighbours; unk may take in the next one */
+           /* what is left out does not part its neighbours; unk may take in the next one */
+           (is_symbol(b, x) && is_symbol(b, y));
 }
 
 static void note_pairs(dt_bpe *b, const dt_vocab_entry *e)
@@ -152,8 +160,9 @@ static void note_pairs(dt_bpe *b, const dt_vocab_entry *e)
     }
 }
 
-/* A piece may be parted where no token that a merge makes holds the two neighbours: no merge reaches across. Not so where the place in the piece decides about
- * a symbol, or where symbols are merged that are not what the text says (bytes written out). */
+/* A piece may be parted where no token that a merge makes holds the two neighbours: no merge reaches across. Not so
+ * where the place in the piece decides about a symbol, or where symbols are merged that are not what the text says
+ * (bytes written out). */
 static dt_err find_pairs(dt_bpe *b)
 {
     if (b->prefix || b->suffix) return DT_OK;
@@ -176,7 +185,7 @@ static dt_err find_pairs(dt_bpe *b)
     return DT_OK;
 }
 
-/* ---- symbols ------------------------------------------------------------------------------------------------------------ */
+/* ---- symbols ----------------------------------------------------------------------------------------------------- */
 
 static void find_symbols(dt_bpe *b)
 {
@@ -189,7 +198,8 @@ static void find_symbols(dt_bpe *b)
         if (b->byte_symbol[i] >= 0 && !b->of_bytes) b->vocab.entry[b->byte_symbol[i]].flags |= DT_TOKEN_STAND_IN;
         all = all && b->byte_symbol[i] >= 0;
     }
-    for (int i = 0; i < 128; i++) b->ascii[i] = b->of_bytes ? -1 : dt_vocab_find(&b->vocab, (char[]){(char)i}, 1, DT_TOKEN_MODEL);
+    for (int i = 0; i < 128; i++)
+        b->ascii[i] = b->of_bytes ? -1 : dt_vocab_find(&b->vocab, (char[]){(char)i}, 1, DT_TOKEN_MODEL);
     if (b->unk >= 0) b->vocab.entry[b->unk].flags |= DT_TOKEN_STAND_IN;
     b->all_known = all;
 }
@@ -211,7 +221,8 @@ static dt_err read_options(dt_bpe *b, const dt_spec *model)
     DT_TRY(dt_spec_string(model, "type", &type));
     if (strcmp(type, "BPE") != 0) return dt_spec_bad(model, "type", "BPE");
     DT_TRY(dt_spec_only(model, keys));
-    if (dt_spec_get(model, "dropout", &dropout) && (!json_is_number(dropout.value) || json_number_value(dropout.value) != 0))
+    if (dt_spec_get(model, "dropout", &dropout) &&
+        (!json_is_number(dropout.value) || json_number_value(dropout.value) != 0))
         return dt_spec_bad(&dropout, NULL, "null");
     DT_TRY(dt_spec_bool(model, "fuse_unk", &b->fuse_unk));
     DT_TRY(dt_spec_bool(model, "byte_fallback", &b->byte_fallback));
@@ -232,7 +243,8 @@ static dt_err read_unk(dt_bpe *b, const dt_spec *model)
         b->of_bytes = false;
         find_symbols(b);
     }
-    return unk && unk[0] && b->unk < 0 && !b->all_known ? dt_spec_bad(model, "unk_token", "a token of the vocabulary") : DT_OK;
+    return unk && unk[0] && b->unk < 0 && !b->all_known ? dt_spec_bad(model, "unk_token", "a token of the vocabulary")
+                                                        : DT_OK;
 }
 
 dt_err dt_bpe_read(dt_bpe *b, const dt_spec *model, bool of_bytes)

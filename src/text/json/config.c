@@ -1,7 +1,8 @@
 /* config.c - what stands around texts, and what the files beside tokenizer.json say about it.
  *
- * tokenizer_config.json decides, then special_tokens_map.json. Without either, BOS is what the post-processor puts first and EOS what it puts last, or else a
- * special token of a usual name. A key add_bos_token or add_eos_token takes the place of the post-processor, as transformers has it. */
+ * tokenizer_config.json decides, then special_tokens_map.json. Without either, BOS is what the post-processor puts
+ * first and EOS what it puts last, or else a special token of a usual name. A key add_bos_token or add_eos_token takes
+ * the place of the post-processor, as transformers has it. */
 #include "tokenizer.h"
 #include "dtrain/io.h"
 
@@ -10,7 +11,7 @@
 
 enum { MAX_CONFIG = 64 << 20 };
 
-/* ---- post_processor ------------------------------------------------------------------------------------------------------ */
+/* ---- post_processor ---------------------------------------------------------------------------------------------- */
 
 static dt_err known_id(const dt_spec *s, const char *key, int64_t id, const dt_vocab *vocab)
 {
@@ -115,7 +116,7 @@ dt_err dt_wrap_read(dt_wrap *w, const dt_spec *root, const dt_vocab *vocab)
     return dt_spec_get(root, "post_processor", &s) ? read_processor(w, &s, vocab) : DT_OK;
 }
 
-/* ---- files beside it ----------------------------------------------------------------------------------------------------- */
+/* ---- files beside it --------------------------------------------------------------------------------------------- */
 
 /* A file of the directory; one that is not there is an empty object. */
 static dt_err load_beside(const dt_json_tokenizer *j, const char *name, char **path, dt_spec *root)
@@ -156,8 +157,8 @@ static int32_t usual(const dt_tokenizer *t, const char *const names[], size_t n)
     return -1;
 }
 
-/* algorithms.md A.2: the token named, else one that is kept for it or for nothing, else EOS. One that is named and is not in the vocabulary would make the model
- * grow for something that is never a target. */
+/* algorithms.md A.2: the token named, else one that is kept for it or for nothing, else EOS. One that is named and is
+ * not in the vocabulary would make the model grow for something that is never a target. */
 static int32_t choose_pad(const dt_tokenizer *t, const dt_spec files[2])
 {
     static const char *const names[] = {"<pad>",       "<|pad|>",      "[PAD]", "<PAD>", "<|finetune_right_pad_id|>",
@@ -231,12 +232,14 @@ static dt_err read_chat_file(dt_json_tokenizer *j)
 
 static dt_err apply(dt_tokenizer *t, const dt_spec files[2])
 {
-    static const char *const names[] = {"</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<｜end▁of▁sentence｜>", "[EOS]"};
+    static const char *const names[] = {"</s>",  "<|endoftext|>",         "<|end_of_text|>",
+                                        "<eos>", "<｜end▁of▁sentence｜>", "[EOS]"};
     dt_json_tokenizer *j = t->impl;
     dt_wrap *w = &j->wrap;
     t->info.bos = w->n_before ? w->before[0] : -1;
     t->info.eos = w->n_after ? w->after[w->n_after - 1] : -1;
-    if (!files[0].value && !files[1].value && t->info.eos < 0) t->info.eos = usual(t, names, sizeof names / sizeof names[0]);
+    if (!files[0].value && !files[1].value && t->info.eos < 0)
+        t->info.eos = usual(t, names, sizeof names / sizeof names[0]);
     DT_TRY(read_token(t, files, "bos_token", &t->info.bos));
     DT_TRY(read_token(t, files, "eos_token", &t->info.eos));
     t->info.pad = choose_pad(t, files);

@@ -1,8 +1,9 @@
 /* cut.c - where a text may be cut so that its parts have the ids of the whole.
  *
- * Two kinds of places are looked at: behind a line's end, between it and a letter, when what stands before it is no space; and before a space that stands
- * between two letters. For the expressions that the families use it is known that they split there whatever stands around (splitter_read.c); where nothing
- * splits, the model must keep the two neighbours apart. An added token must not lie across the place nor at it. */
+ * Two kinds of places are looked at: behind a line's end, between it and a letter, when what stands before it is no
+ * space; and before a space that stands between two letters. For the expressions that the families use it is known that
+ * they split there whatever stands around (splitter_read.c); where nothing splits, the model must keep the two
+ * neighbours apart. An added token must not lie across the place nor at it. */
 #include "tokenizer.h"
 
 #include <stdlib.h>
@@ -17,9 +18,11 @@ static dt_split_there plan(const dt_json_tokenizer *j, bool line)
         const dt_split_there there = line ? s->at_line : s->at_space;
         const bool own = i > 0 && s[-1].kind == DT_SPLIT_SPACES && s->behavior == DT_SPLIT_WITH_NEXT;
         if (there == DT_THERE_UNKNOWN || mapped) return DT_THERE_UNKNOWN;
-        if (s->kind == DT_SPLIT_PATTERN && replaced && !own) return DT_THERE_UNKNOWN; /* it sees something else than the text */
+        /* it sees something else than the text */
+        if (s->kind == DT_SPLIT_PATTERN && replaced && !own) return DT_THERE_UNKNOWN;
         if (there == DT_THERE_SPLIT) {
-            for (int k = i + 1; k < j->splitter.n_steps; k++) /* a part would not be given the prefix of its first piece */
+            /* a part would not be given the prefix of its first piece */
+            for (int k = i + 1; k < j->splitter.n_steps; k++)
                 if (j->splitter.step[k].kind == DT_SPLIT_SPACES && j->splitter.step[k].where == DT_PREFIX_ALWAYS)
                     return DT_THERE_UNKNOWN;
             return DT_THERE_SPLIT;
@@ -37,7 +40,7 @@ void dt_json_plan_cuts(dt_json_tokenizer *j)
     j->at_space = plan(j, false);
 }
 
-/* ---- one place ---------------------------------------------------------------------------------------------------------- */
+/* ---- one place --------------------------------------------------------------------------------------------------- */
 
 static size_t char_before(const char *text, size_t at)
 {
@@ -104,11 +107,13 @@ static bool model_keeps_apart(const dt_json_tokenizer *j, const dt_piece *left, 
     for (int i = 0; i < j->splitter.n_steps; i++)
         if (j->splitter.step[i].kind == DT_SPLIT_SPACES && j->splitter.step[i].replaces && *after == ' ')
             after = j->splitter.step[i].prefix;
-    if (j->bpe.of_bytes) return dt_bpe_keeps_apart(&j->bpe, (unsigned char)left->text[left->to - 1], (unsigned char)*after);
+    if (j->bpe.of_bytes)
+        return dt_bpe_keeps_apart(&j->bpe, (unsigned char)left->text[left->to - 1], (unsigned char)*after);
     return dt_bpe_keeps_apart(&j->bpe, dt_utf8_next(&before), dt_utf8_next(&after));
 }
 
-static bool sides_allow(const dt_json_tokenizer *j, const dt_piece *left, const dt_piece *right, bool line, bool by_model)
+static bool sides_allow(const dt_json_tokenizer *j, const dt_piece *left, const dt_piece *right, bool line,
+                        bool by_model)
 {
     dt_text both = {0};
     dt_text_append(&both, left->text + left->from, left->to - left->from);
@@ -145,8 +150,10 @@ size_t dt_json_cut(const dt_tokenizer *t, const char *text, size_t nbytes)
         j->added.trie[0].longest > j->added.trie[1].longest ? j->added.trie[0].longest : j->added.trie[1].longest;
     if (nbytes <= longest + 8) return 0;
     for (size_t at = nbytes - longest - 8; at > 0; at--) {
-        if (j->at_line != DT_THERE_UNKNOWN && is_line_place(text, at, nbytes) && allows(j, text, at, nbytes, true)) return at;
-        if (j->at_space != DT_THERE_UNKNOWN && is_space_place(text, at, nbytes) && allows(j, text, at, nbytes, false)) return at;
+        if (j->at_line != DT_THERE_UNKNOWN && is_line_place(text, at, nbytes) && allows(j, text, at, nbytes, true))
+            return at;
+        if (j->at_space != DT_THERE_UNKNOWN && is_space_place(text, at, nbytes) && allows(j, text, at, nbytes, false))
+            return at;
     }
     return 0;
 }

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* ---- reading ------------------------------------------------------------------------------------------------------------ */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 static dt_err copy_text(const dt_spec *s, const char *key, char **out)
 {
@@ -48,7 +48,8 @@ static dt_err read_kind(const dt_spec *s, const char *type, dt_decode_step *step
     if (strcmp(type, "Metaspace") == 0)
         return step->kind = DT_DECODE_METASPACE, dt_metaspace_read(s, step->character, &step->where, &split);
     if (strcmp(type, "BPEDecoder") != 0)
-        return dt_spec_bad(s, "type", "ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace, BPEDecoder or Sequence");
+        return dt_spec_bad(s, "type",
+                           "ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace, BPEDecoder or Sequence");
     step->kind = DT_DECODE_SUFFIX;
     DT_TRY(dt_spec_only(s, "type suffix"));
     DT_TRY(copy_text(s, "suffix", &step->content));
@@ -93,7 +94,7 @@ void dt_decoder_free(dt_decoder *d)
     *d = (dt_decoder){0};
 }
 
-/* ---- rows of texts ------------------------------------------------------------------------------------------------------ */
+/* ---- rows of texts ----------------------------------------------------------------------------------------------- */
 
 static dt_err texts_end(dt_texts *t)
 {
@@ -133,7 +134,7 @@ static view get(const dt_texts *t, size_t i)
     return (view){t->text.bytes ? t->text.bytes + begin : "", t->end[i] - begin};
 }
 
-/* ---- steps -------------------------------------------------------------------------------------------------------------- */
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 /* A token with a character that stands for no byte is taken as it is. */
 static void append_unmapped(dt_text *out, view v)
@@ -166,12 +167,16 @@ static dt_err bytes(const dt_texts *in, dt_texts *out, bool running)
 
 static int hex(char c)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                  : -1;
 }
 
 static int written_byte(view v)
 {
-    if (v.n != 6 || memcmp(v.text, "<0x", 3) != 0 || v.text[5] != '>' || hex(v.text[3]) < 0 || hex(v.text[4]) < 0) return -1;
+    if (v.n != 6 || memcmp(v.text, "<0x", 3) != 0 || v.text[5] != '>' || hex(v.text[3]) < 0 || hex(v.text[4]) < 0)
+        return -1;
     return hex(v.text[3]) * 16 + hex(v.text[4]);
 }
 
@@ -199,7 +204,8 @@ static dt_err replace_in(const dt_regex *pattern, dt_matcher *m, view v, const c
 {
     dt_matches at;
     size_t done = 0;
-    if (dt_utf8_valid(v.text, v.n) != v.n) return dt_texts_append(out, v.text, v.n); /* a byte of a character in running text */
+    /* a byte of a character in running text */
+    if (dt_utf8_valid(v.text, v.n) != v.n) return dt_texts_append(out, v.text, v.n);
     DT_TRY(dt_matches_begin(&at, pattern, m, v.text, v.n, NULL));
     for (bool found;;) {
         DT_TRY(dt_regex_next(&at, &found));

@@ -43,8 +43,9 @@ typedef struct dt_texts {
 dt_err dt_texts_append(dt_texts *t, const char *text, size_t n);
 void dt_texts_free(dt_texts *t);
 
-/** What the tokens decode to: t[0] holds them, and in the end the one text; t[1] is used besides. running: the tokens stand somewhere within a text, so what belongs to
- *  its start and end is not done, and bytes are not made valid. DT_ERR_MEMORY, DT_ERR_DATA (dt_regex_next). */
+/** What the tokens decode to: t[0] holds them, and in the end the one text; t[1] is used besides. running: the tokens
+ *  stand somewhere within a text, so what belongs to its start and end is not done, and bytes are not made valid.
+ *  DT_ERR_MEMORY, DT_ERR_DATA (dt_regex_next). */
 dt_err dt_decoder_run(const dt_decoder *d, dt_matcher *m, dt_texts t[2], bool running);
 
 #endif

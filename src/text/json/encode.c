@@ -1,7 +1,7 @@
 /* encode.c - text goes through the stages of a tokenizer.json.
  *
- * The spans are joined first, for a token may reach from one into the next. What is not UTF-8 is replaced (dt_utf8_repair), as it is before the reference
- * sees a text. Ends of spans travel as marks. */
+ * The spans are joined first, for a token may reach from one into the next. What is not UTF-8 is replaced
+ * (dt_utf8_repair), as it is before the reference sees a text. Ends of spans travel as marks. */
 #include "tokenizer.h"
 
 #include <stdlib.h>
@@ -50,7 +50,7 @@ static dt_err append_id(dt_ids *ids, int32_t id)
     return DT_OK;
 }
 
-/* ---- pieces ------------------------------------------------------------------------------------------------------------- */
+/* ---- pieces ------------------------------------------------------------------------------------------------------ */
 
 /* A piece with marks within: a mark has a number of ids where a token ends at it. */
 static dt_err encode_marked(json_encoder *x, const dt_piece *p)
@@ -77,7 +77,7 @@ static dt_err encode_piece(void *ctx, dt_piece *p)
     return dt_bpe_encode(&x->tokenizer->bpe, x->work, p->text + p->from, p->to - p->from, x->ids, NULL);
 }
 
-/* ---- added tokens, before the normalizer (which = 0) and behind it ------------------------------------------------------- */
+/* ---- added tokens, before the normalizer (which = 0) and behind it ----------------------------------------------- */
 
 static dt_err encode_between(json_encoder *x, int which, dt_piece *p);
 
@@ -130,7 +130,7 @@ static dt_err encode_between(json_encoder *x, int which, dt_piece *p)
     return DT_OK;
 }
 
-/* ---- spans -------------------------------------------------------------------------------------------------------------- */
+/* ---- spans ------------------------------------------------------------------------------------------------------- */
 
 static dt_err repair(json_encoder *x, dt_piece *p)
 {
@@ -152,8 +152,11 @@ static dt_err repair(json_encoder *x, dt_piece *p)
 /* Spans of text that stand together become one text. */
 static dt_err encode_spans(json_encoder *x, const dt_span *spans, int first, int end, bool at_start, int64_t *ends)
 {
-    dt_piece p = {
-        .text = spans[first].text, .to = spans[first].nbytes, .mark = x->mark, .mark_end = x->mark, .at_start = at_start};
+    dt_piece p = {.text = spans[first].text,
+                  .to = spans[first].nbytes,
+                  .mark = x->mark,
+                  .mark_end = x->mark,
+                  .at_start = at_start};
     if (end > first + 1) {
         x->joined.n = 0;
         for (int s = first; s < end; s++) {
@@ -174,10 +177,12 @@ static dt_err encode_spans(json_encoder *x, const dt_span *spans, int first, int
 }
 
 /* A text that begins with BOS does not get another one. */
-static void drop_second_bos(const dt_tokenizer *t, const dt_wrap *w, dt_ids *ids, size_t first, int64_t *ends, int n_spans)
+static void drop_second_bos(const dt_tokenizer *t, const dt_wrap *w, dt_ids *ids, size_t first, int64_t *ends,
+                            int n_spans)
 {
     const size_t text = first + (size_t)w->n_before;
-    if (w->n_before == 0 || t->info.bos < 0 || ids->n <= text || ids->id[text] != t->info.bos || ids->id[text - 1] != t->info.bos)
+    if (w->n_before == 0 || t->info.bos < 0 || ids->n <= text || ids->id[text] != t->info.bos ||
+        ids->id[text - 1] != t->info.bos)
         return;
     memmove(ids->id + text - 1, ids->id + text, (ids->n - text) * sizeof *ids->id);
     ids->n--;
@@ -211,7 +216,8 @@ dt_err dt_json_encode(dt_encoder *e, const dt_span *spans, int n_spans, unsigned
     if (x->n_mark_alloc < n_spans) {
         free(x->mark);
         x->n_mark_alloc = 0;
-        DT_CHECK((x->mark = malloc(2 * (size_t)n_spans * sizeof *x->mark)), DT_ERR_MEMORY, "no memory for %d spans", n_spans);
+        DT_CHECK((x->mark = malloc(2 * (size_t)n_spans * sizeof *x->mark)), DT_ERR_MEMORY, "no memory for %d spans",
+                 n_spans);
         x->n_mark_alloc = 2 * n_spans;
     }
     x->ids = ids;

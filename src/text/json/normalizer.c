@@ -1,19 +1,21 @@
 /* normalizer.c - Unicode's forms by utf8proc, a stretch at a time; case, replacing, prepending, stripping.
  *
- * Most text is in form C already. Stretches of characters that the form leaves as they are (dt_unicode_normal) are copied; what lies between them, with the
- * character before it, is given to the library. It is given only characters of the Unicode version of that table, whose forms never change in a later one, so
- * the library's own version does not matter. */
+ * Most text is in form C already. Stretches of characters that the form leaves as they are (dt_unicode_normal) are
+ * copied; what lies between them, with the character before it, is given to the library. It is given only characters of
+ * the Unicode version of that table, whose forms never change in a later one, so the library's own version does not
+ * matter. */
 #include "normalizer.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 
-/* Steps multiply each other's growth, so a small file could ask for any amount of memory. No form of Unicode makes a text 20 times as long. */
+/* Steps multiply each other's growth, so a small file could ask for any amount of memory. No form of Unicode makes a
+ * text 20 times as long. */
 enum { MAX_GROWTH = 64, ALWAYS_ALLOWED = 1 << 16 };
 enum { OLDEST_UNICODE = 12 }; /* what dt_unicode_normal was measured on has this version */
 
-/* ---- reading ------------------------------------------------------------------------------------------------------------ */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 dt_err dt_pattern_read(const dt_spec *s, dt_regex **out, const char **text, bool *literal)
 {
@@ -24,7 +26,8 @@ dt_err dt_pattern_read(const dt_spec *s, dt_regex **out, const char **text, bool
     DT_TRY(dt_spec_only(&p, "String Regex"));
     DT_TRY(dt_spec_need_string(&p, *literal ? "String" : "Regex", text));
     if (!(*text)[0]) return dt_spec_bad(&p, NULL, "a pattern that is not empty");
-    if (dt_regex_compile(out, *text, strlen(*text), *literal ? DT_REGEX_LITERAL : DT_REGEX_ONIGURUMA) == DT_OK) return DT_OK;
+    if (dt_regex_compile(out, *text, strlen(*text), *literal ? DT_REGEX_LITERAL : DT_REGEX_ONIGURUMA) == DT_OK)
+        return DT_OK;
     char why[256];
     snprintf(why, sizeof why, "%s", dt_error_message());
     dt_error_clear();
@@ -36,8 +39,8 @@ static dt_err read_content(const dt_spec *s, const char *key, dt_normal_step *st
     const char *content;
     DT_TRY(dt_spec_need_string(s, key, &content));
     step->n_content = strlen(content);
-    DT_CHECK(step->n_content <= DT_CONTENT_MAX, DT_ERR_DATA, "%s: %s.%s: expected at most %d bytes, found %zu", s->file, s->where, key,
-             DT_CONTENT_MAX, step->n_content);
+    DT_CHECK(step->n_content <= DT_CONTENT_MAX, DT_ERR_DATA, "%s: %s.%s: expected at most %d bytes, found %zu", s->file,
+             s->where, key, DT_CONTENT_MAX, step->n_content);
     DT_CHECK((step->content = strdup(content)), DT_ERR_MEMORY, "%s: no memory", s->file);
     return DT_OK;
 }
@@ -95,8 +98,8 @@ static dt_err read_step(dt_normalizer *n, const dt_spec *s)
 static dt_err make_chars(dt_normalizer *n)
 {
     DT_CHECK(atof(utf8proc_unicode_version()) >= OLDEST_UNICODE, DT_ERR_DATA,
-             "a normalizer of Unicode forms needs the library utf8proc of Unicode %d or later, found %s", OLDEST_UNICODE,
-             utf8proc_unicode_version());
+             "a normalizer of Unicode forms needs the library utf8proc of Unicode %d or later, found %s",
+             OLDEST_UNICODE, utf8proc_unicode_version());
     return dt_char_table_make(&n->chars, dt_unicode_normal, dt_unicode_normal_n);
 }
 
@@ -128,7 +131,7 @@ bool dt_normalizer_is_local(const dt_normalizer *n)
     return true;
 }
 
-/* ---- forms -------------------------------------------------------------------------------------------------------------- */
+/* ---- forms ------------------------------------------------------------------------------------------------------- */
 
 /* May the form change this character, move it, or compose it with the one before? */
 static bool is_active(dt_normal_kind kind, uint8_t value)
@@ -137,7 +140,8 @@ static bool is_active(dt_normal_kind kind, uint8_t value)
     return value & (1 << kind | DT_NORMAL_MOVES | (composes ? DT_NORMAL_COMPOSES : 0));
 }
 
-/* The end of a stretch of characters from i on that stay. *last: where its last character begins if something may compose with it, else the end, too. */
+/* The end of a stretch of characters from i on that stay. *last: where its last character begins if something may
+ * compose with it, else the end, too. */
 static size_t staying(const dt_char_table *chars, const dt_piece *p, dt_normal_kind kind, size_t i, size_t *last)
 {
     *last = i;
@@ -163,15 +167,16 @@ static size_t changing(const dt_char_table *chars, const dt_piece *p, dt_normal_
     return i;
 }
 
-/* Where what the text's first character became ends: its form alone, as far as what follows was not put between; the first character at least, which others
- * may be composed with. */
+/* Where what the text's first character became ends: its form alone, as far as what follows was not put between; the
+ * first character at least, which others may be composed with. */
 static dt_err form_origin(dt_edit *e, utf8proc_option_t option, size_t from, size_t begin)
 {
     utf8proc_uint8_t *formed;
     if (e->out->failed || e->out->n == begin) return DT_OK; /* dt_edit_end says so */
     const utf8proc_uint8_t *text = (const utf8proc_uint8_t *)e->piece->text + from;
     const utf8proc_ssize_t n = utf8proc_map(text, (utf8proc_ssize_t)(e->piece->origin - from), &formed, option);
-    DT_CHECK(n >= 0, n == UTF8PROC_ERROR_NOMEM ? DT_ERR_MEMORY : DT_ERR_DATA, "a text cannot be normalised: %s", utf8proc_errmsg(n));
+    DT_CHECK(n >= 0, n == UTF8PROC_ERROR_NOMEM ? DT_ERR_MEMORY : DT_ERR_DATA, "a text cannot be normalised: %s",
+             utf8proc_errmsg(n));
     const char *out = e->out->bytes + begin;
     size_t same = 0;
     while (same < (size_t)n && begin + same < e->out->n && out[same] == (char)formed[same]) same++;
@@ -184,7 +189,8 @@ static dt_err form_origin(dt_edit *e, utf8proc_option_t option, size_t from, siz
 static dt_err form_stretch(dt_edit *e, dt_normal_kind kind, size_t from, size_t to)
 {
     const utf8proc_option_t decompose = UTF8PROC_STABLE | (kind == DT_NFKC || kind == DT_NFKD ? UTF8PROC_COMPAT : 0);
-    const utf8proc_option_t option = decompose | (kind == DT_NFC || kind == DT_NFKC ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE);
+    const utf8proc_option_t option =
+        decompose | (kind == DT_NFC || kind == DT_NFKC ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE);
     const size_t begin = e->out->n;
     utf8proc_uint8_t *formed;
     const utf8proc_uint8_t *text = (const utf8proc_uint8_t *)e->piece->text + from;
@@ -215,7 +221,7 @@ static dt_err form(const dt_char_table *chars, dt_normal_kind kind, dt_text *out
     return dt_edit_end(&e);
 }
 
-/* ---- the other steps ---------------------------------------------------------------------------------------------------- */
+/* ---- the other steps --------------------------------------------------------------------------------------------- */
 
 /* One character by one, as the reference does: no final sigma. The one character that becomes two is U+0130. */
 static dt_err lowercase(dt_text *out, dt_piece *p)

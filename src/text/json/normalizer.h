@@ -7,7 +7,16 @@
 #include "dtrain/spec.h"
 
 /** Forms first, numbered as the bits of dt_unicode_normal. */
-typedef enum dt_normal_kind { DT_NFC, DT_NFD, DT_NFKC, DT_NFKD, DT_LOWERCASE, DT_PREPEND, DT_REPLACE, DT_STRIP } dt_normal_kind;
+typedef enum dt_normal_kind {
+    DT_NFC,
+    DT_NFD,
+    DT_NFKC,
+    DT_NFKD,
+    DT_LOWERCASE,
+    DT_PREPEND,
+    DT_REPLACE,
+    DT_STRIP
+} dt_normal_kind;
 
 typedef struct dt_normal_step {
     dt_normal_kind kind;
@@ -33,7 +42,8 @@ void dt_normalizer_free(dt_normalizer *n); /* safe on {0} */
 /** The pattern of a Split, or a Replace: {"String": ...} or {"Regex": ...}. */
 dt_err dt_pattern_read(const dt_spec *s, dt_regex **out, const char **text, bool *literal);
 
-/** Normalise a piece in place; what it becomes lies in one of the two buffers. A piece that does not begin the text (goes_on) is not given what belongs there. */
+/** Normalise a piece in place; what it becomes lies in one of the two buffers. A piece that does not begin the text
+ *  (goes_on) is not given what belongs there. */
 dt_err dt_normalize(const dt_normalizer *n, dt_matcher *m, dt_text buffer[2], dt_piece *piece, bool goes_on);
 
 /** May a text be parted at a place before an ASCII space or a letter, and its parts be normalised alone? */

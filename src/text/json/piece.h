@@ -29,7 +29,8 @@ typedef struct dt_edit {
 } dt_edit;
 dt_edit dt_edit_begin(dt_text *out, dt_piece *piece);
 void dt_edit_keep(dt_edit *e, size_t from, size_t to);
-/** Instead of from .. to; with from == to an insertion, which belongs to what follows it. What replaces several characters was made of the last. */
+/** Instead of from .. to; with from == to an insertion, which belongs to what follows it. What replaces several
+ *  characters was made of the last. */
 void dt_edit_change(dt_edit *e, size_t from, size_t to, const char *bytes, size_t n);
 /** The piece becomes what was written, borrowed from out. DT_ERR_MEMORY. */
 dt_err dt_edit_end(dt_edit *e);

@@ -1,7 +1,7 @@
 /* regex.c - PCRE2 with its compiler to machine code where there is one.
  *
- * The number of steps of one match is limited by the length of the text: an expression of the families known takes a few steps a byte, one with nested
- * repetition may take exponentially many. */
+ * The number of steps of one match is limited by the length of the text: an expression of the families known takes a
+ * few steps a byte, one with nested repetition may take exponentially many. */
 #include "regex.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -61,7 +61,9 @@ dt_err dt_regex_compile(dt_regex **out, const char *pattern, size_t n, dt_regex_
         err = compile(r, pattern, n, PCRE2_LITERAL);
     } else {
         err = dt_regex_translate(pattern, n, syntax == DT_REGEX_OURS, &translated, &r->chars);
-        if (err == DT_OK) err = compile(r, translated.bytes, translated.n, PCRE2_NEVER_BACKSLASH_C | PCRE2_NEVER_UTF | PCRE2_MULTILINE);
+        if (err == DT_OK)
+            err =
+                compile(r, translated.bytes, translated.n, PCRE2_NEVER_BACKSLASH_C | PCRE2_NEVER_UTF | PCRE2_MULTILINE);
     }
     free(translated.bytes);
     if (err != DT_OK) {
@@ -113,8 +115,8 @@ static dt_err match_failed(int code, const char *text, size_t n, size_t at)
     pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
     const size_t shown = n - at < 40 ? n - at : 40;
     return dt_fail(code == PCRE2_ERROR_NOMEMORY ? DT_ERR_MEMORY : DT_ERR_DATA,
-                   "the tokenizer's expression fails at byte %zu of a text of %zu, \"%.*s\": %s", at, n, (int)shown, text + at,
-                   why);
+                   "the tokenizer's expression fails at byte %zu of a text of %zu, \"%.*s\": %s", at, n, (int)shown,
+                   text + at, why);
 }
 
 /* The byte of each character, and where in the text it begins: places first, for their alignment. */
@@ -175,7 +177,8 @@ dt_err dt_regex_next(dt_matches *s, bool *found)
         if (code < 0) return match_failed(code, s->text, s->n, place_in_text(s, s->at));
         const PCRE2_SIZE *where = pcre2_get_ovector_pointer(m->data);
         const size_t begin = where[0], end = where[1];
-        if (begin < s->at || end < begin || end > n) return match_failed(PCRE2_ERROR_INTERNAL, s->text, s->n, place_in_text(s, s->at));
+        if (begin < s->at || end < begin || end > n)
+            return match_failed(PCRE2_ERROR_INTERNAL, s->text, s->n, place_in_text(s, s->at));
         if (end > begin || !s->any || s->last_end != end) {
             s->begin = place_in_text(s, begin);
             s->end = place_in_text(s, end);

@@ -1,6 +1,7 @@
 /* regex.h - regular expressions as tokenizer.json writes them (Oniguruma's syntax), matched with PCRE2.
  *
- * What the two libraries read differently is rewritten (regex_syntax.c) or refused, never passed on with another meaning. */
+ * What the two libraries read differently is rewritten (regex_syntax.c) or refused, never passed on with another
+ * meaning. */
 #ifndef DTRAIN_TEXT_REGEX_H
 #define DTRAIN_TEXT_REGEX_H
 
@@ -34,16 +35,16 @@ typedef struct dt_matches {
     size_t begin, end; /* the match found, in text */
 } dt_matches;
 
-/** Begin a search in a text that is valid UTF-8. buffer: for what PCRE2 sees, until the search is over; NULL: the matcher's own, and no other search meanwhile.
- *  DT_ERR_MEMORY. */
+/** Begin a search in a text that is valid UTF-8. buffer: for what PCRE2 sees, until the search is over; NULL: the
+ *  matcher's own, and no other search meanwhile. DT_ERR_MEMORY. */
 dt_err dt_matches_begin(dt_matches *s, const dt_regex *r, dt_matcher *m, const char *text, size_t n, dt_text *buffer);
 
-/** The next match, from left to right, none overlapping; an empty one does not follow another at its end. *found: is there one?
- *  DT_ERR_DATA: a limit on steps or stack was met, which bounds the time that an expression may take. */
+/** The next match, from left to right, none overlapping; an empty one does not follow another at its end. *found: is
+ *  there one? DT_ERR_DATA: a limit on steps or stack was met, which bounds the time that an expression may take. */
 dt_err dt_regex_next(dt_matches *s, bool *found);
 
-/** Rewrite an expression of Oniguruma's for PCRE2, which is to match bytes: table gives the byte that stands for a character (regex_syntax.c).
- *  DT_ERR_DATA naming what is not supported. Free the table after success. */
+/** Rewrite an expression of Oniguruma's for PCRE2, which is to match bytes: table gives the byte that stands for a
+ *  character (regex_syntax.c). DT_ERR_DATA naming what is not supported. Free the table after success. */
 dt_err dt_regex_translate(const char *pattern, size_t n, bool ours, dt_text *out, dt_char_table *table);
 
 #endif

@@ -1,13 +1,15 @@
-/* splitter.c - every way of splitting is one of three: by an expression, by putting something for spaces, by writing bytes as characters.
+/* splitter.c - every way of splitting is one of three: by an expression, by putting something for spaces, by writing
+ * bytes as characters.
  *
- * A piece goes through all steps before the next one is looked for, so nothing is kept of a long text but the pieces on the way. */
+ * A piece goes through all steps before the next one is looked for, so nothing is kept of a long text but the pieces on
+ * the way. */
 #include "splitter.h"
 
 static void pass_marks(const dt_split_run *run, const dt_piece *p) { dt_marks_pass(run->marks, p->mark_end); }
 
 static dt_err split_from(const dt_split_run *run, int k, dt_piece *p);
 
-/* ---- by an expression --------------------------------------------------------------------------------------------------- */
+/* ---- by an expression -------------------------------------------------------------------------------------------- */
 
 typedef struct segment {
     size_t begin, end;
@@ -23,7 +25,8 @@ static dt_err emit(const dt_split_run *run, int k, const dt_piece *p, const segm
 }
 
 /* What the expression found, or what lies between: with the one before it, or after it. */
-static dt_err take(const dt_split_run *run, int k, const dt_piece *p, segment *last, size_t begin, size_t end, bool is_match)
+static dt_err take(const dt_split_run *run, int k, const dt_piece *p, segment *last, size_t begin, size_t end,
+                   bool is_match)
 {
     const dt_split_step *step = &run->splitter->step[k];
     is_match = is_match != step->invert;
@@ -45,7 +48,8 @@ static dt_err split_by_pattern(const dt_split_run *run, int k, const dt_piece *p
     segment last = {0};
     dt_matches at;
     size_t done = p->from;
-    DT_TRY(dt_matches_begin(&at, run->splitter->step[k].pattern, run->matcher, p->text + p->from, p->to - p->from, &run->buffer[k]));
+    DT_TRY(dt_matches_begin(&at, run->splitter->step[k].pattern, run->matcher, p->text + p->from, p->to - p->from,
+                            &run->buffer[k]));
     for (bool found;;) {
         DT_TRY(dt_regex_next(&at, &found));
         if (!found) break;
@@ -57,7 +61,7 @@ static dt_err split_by_pattern(const dt_split_run *run, int k, const dt_piece *p
     return emit(run, k, p, &last);
 }
 
-/* ---- other steps -------------------------------------------------------------------------------------------------------- */
+/* ---- other steps ------------------------------------------------------------------------------------------------- */
 
 /* "first" is where the text's first character went, wherever the piece begins: nowhere when it was removed. */
 static dt_err put_for_spaces(const dt_split_step *step, dt_text *out, dt_piece *p, bool goes_on)
@@ -66,8 +70,8 @@ static dt_err put_for_spaces(const dt_split_step *step, dt_text *out, dt_piece *
     const bool has = p->text[p->from] == ' '
                          ? step->replaces || step->prefix[0] == ' '
                          : p->to - p->from >= n_prefix && memcmp(p->text + p->from, step->prefix, n_prefix) == 0;
-    const bool wanted =
-        step->where == DT_PREFIX_FIRST ? p->from < p->origin : step->where == DT_PREFIX_ALWAYS && !(p->at_start && goes_on);
+    const bool wanted = step->where == DT_PREFIX_FIRST ? p->from < p->origin
+                                                       : step->where == DT_PREFIX_ALWAYS && !(p->at_start && goes_on);
     dt_edit e = dt_edit_begin(out, p);
     if (wanted && !has) dt_edit_change(&e, p->from, p->from, step->prefix, n_prefix);
     for (size_t i = p->from; i < p->to;) {

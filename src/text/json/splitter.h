@@ -21,7 +21,8 @@ typedef enum dt_split_behavior {
 /** Where a prefix is put: before every piece, only where the whole text begins, or nowhere. */
 typedef enum dt_prefix_where { DT_PREFIX_ALWAYS, DT_PREFIX_FIRST, DT_PREFIX_NEVER } dt_prefix_where;
 
-/** What a step does at a place where the text might be parted: not known, nothing that reaches across it, or always a split. */
+/** What a step does at a place where the text might be parted: not known, nothing that reaches across it, or always a
+ *  split. */
 typedef enum dt_split_there { DT_THERE_UNKNOWN, DT_THERE_LOCAL, DT_THERE_SPLIT } dt_split_there;
 
 typedef struct dt_split_step {
@@ -32,7 +33,8 @@ typedef struct dt_split_step {
     bool replaces; /* spaces by prefix */
     char prefix[5];
     dt_prefix_where where;
-    dt_split_there at_line, at_space; /* between a line's end and a letter, between a letter and a space that a letter follows */
+    /* between a line's end and a letter, between a letter and a space that a letter follows */
+    dt_split_there at_line, at_space;
 } dt_split_step;
 
 enum { DT_SPLIT_MAX = 32 };

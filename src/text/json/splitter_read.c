@@ -6,19 +6,23 @@
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 #define SHORT_FORMS "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-#define CASED(forms) "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" forms "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" forms
+#define CASED(forms)                                                                                                   \
+    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" forms "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" forms
 
 static const char gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-/* Those that split between "x\n" and a letter (x no space), and before " a" after a letter, whatever stands around; and those that no match of reaches across. */
+/* Those that split between "x\n" and a letter (x no space), and before " a" after a letter, whatever stands around; and
+ * those that no match of reaches across. */
 static const struct {
     const char *pattern;
     dt_split_there line, space;
 } known[] = {
     {gpt2, DT_THERE_SPLIT, DT_THERE_SPLIT},
     {"'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", DT_THERE_SPLIT, DT_THERE_SPLIT},
-    {NUMBERED("\\p{L}", "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*") ENDING, DT_THERE_SPLIT, DT_THERE_SPLIT}, /* Llama 3 */
-    {NUMBERED("\\p{L}", "\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*") ENDING, DT_THERE_SPLIT, DT_THERE_SPLIT},      /* Qwen 2, 3 */
+    /* Llama 3 */
+    {NUMBERED("\\p{L}", "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*") ENDING, DT_THERE_SPLIT, DT_THERE_SPLIT},
+    /* Qwen 2, 3 */
+    {NUMBERED("\\p{L}", "\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*") ENDING, DT_THERE_SPLIT, DT_THERE_SPLIT},
     {NUMBERED("[\\p{L}\\p{M}]", "\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*") ENDING, DT_THERE_SPLIT, DT_THERE_SPLIT},
     {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,3}| "
      "?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+",
@@ -54,7 +58,7 @@ void dt_split_known(const char *raw, dt_split_step *step)
         if (strcmp(pattern, known[i].pattern) == 0) step->at_line = known[i].line, step->at_space = known[i].space;
 }
 
-/* ---- steps -------------------------------------------------------------------------------------------------------------- */
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 static dt_err new_step(dt_splitter *s, const dt_spec *spec, dt_split_step **step)
 {
@@ -112,7 +116,8 @@ static dt_err read_byte_level(dt_splitter *s, const dt_spec *spec)
     DT_TRY(dt_spec_bool(spec, "trim_offsets", &trim));
     if (prefix) {
         DT_TRY(new_step(s, spec, &step));
-        *step = (dt_split_step){.kind = DT_SPLIT_SPACES, .prefix = " ", .at_line = DT_THERE_LOCAL, .at_space = DT_THERE_LOCAL};
+        *step = (dt_split_step){
+            .kind = DT_SPLIT_SPACES, .prefix = " ", .at_line = DT_THERE_LOCAL, .at_space = DT_THERE_LOCAL};
     }
     if (regex) {
         DT_TRY(add_pattern(s, spec, gpt2, DT_REGEX_ONIGURUMA, DT_SPLIT_ISOLATED, false, &step));
@@ -130,7 +135,9 @@ static dt_err read_scheme(const dt_spec *spec, dt_prefix_where *where)
     DT_TRY(dt_spec_string(spec, "prepend_scheme", &scheme));
     *where = add_prefix ? DT_PREFIX_ALWAYS : DT_PREFIX_NEVER;
     if (!scheme) return DT_OK;
-    *where = strcmp(scheme, "always") == 0 ? DT_PREFIX_ALWAYS : strcmp(scheme, "first") == 0 ? DT_PREFIX_FIRST : DT_PREFIX_NEVER;
+    *where = strcmp(scheme, "always") == 0  ? DT_PREFIX_ALWAYS
+             : strcmp(scheme, "first") == 0 ? DT_PREFIX_FIRST
+                                            : DT_PREFIX_NEVER;
     if (*where == DT_PREFIX_NEVER && strcmp(scheme, "never") != 0)
         return dt_spec_bad(spec, "prepend_scheme", "always, first or never");
     return DT_OK;
@@ -154,7 +161,8 @@ static dt_err read_metaspace(dt_splitter *s, const dt_spec *spec)
     dt_split_step *step = NULL;
     bool split;
     DT_TRY(new_step(s, spec, &step));
-    *step = (dt_split_step){.kind = DT_SPLIT_SPACES, .replaces = true, .at_line = DT_THERE_LOCAL, .at_space = DT_THERE_LOCAL};
+    *step = (dt_split_step){
+        .kind = DT_SPLIT_SPACES, .replaces = true, .at_line = DT_THERE_LOCAL, .at_space = DT_THERE_LOCAL};
     DT_TRY(dt_metaspace_read(spec, step->prefix, &step->where, &split));
     if (!split) return DT_OK;
     DT_TRY(add_pattern(s, spec, step->prefix, DT_REGEX_LITERAL, DT_SPLIT_WITH_NEXT, false, &step));
@@ -169,7 +177,8 @@ static dt_err read_digits(dt_splitter *s, const dt_spec *spec)
     dt_split_step *step = NULL;
     DT_TRY(dt_spec_only(spec, "type individual_digits"));
     DT_TRY(dt_spec_bool(spec, "individual_digits", &individual));
-    DT_TRY(add_pattern(s, spec, "\\p{numeric}", DT_REGEX_OURS, individual ? DT_SPLIT_ISOLATED : DT_SPLIT_CONTIGUOUS, false, &step));
+    DT_TRY(add_pattern(s, spec, "\\p{numeric}", DT_REGEX_OURS, individual ? DT_SPLIT_ISOLATED : DT_SPLIT_CONTIGUOUS,
+                       false, &step));
     step->at_line = step->at_space = DT_THERE_LOCAL;
     return DT_OK;
 }
@@ -187,11 +196,13 @@ static dt_err read_punctuation(dt_splitter *s, const dt_spec *spec)
 
 static dt_err read_whitespace(dt_splitter *s, const dt_spec *spec, bool words)
 {
-    static const char words_pattern[] = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}]+|[^\\p{Alphabetic}\\p{M}\\p{Nd}"
-                                        "\\p{Pc}\\x{200c}\\x{200d}\\p{White_Space}]+";
+    static const char words_pattern[] =
+        "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}]+|[^\\p{Alphabetic}\\p{M}\\p{Nd}"
+        "\\p{Pc}\\x{200c}\\x{200d}\\p{White_Space}]+";
     dt_split_step *step = NULL;
     DT_TRY(dt_spec_only(spec, "type"));
-    DT_TRY(add_pattern(s, spec, words ? words_pattern : "\\p{White_Space}", DT_REGEX_OURS, DT_SPLIT_REMOVED, words, &step));
+    DT_TRY(add_pattern(s, spec, words ? words_pattern : "\\p{White_Space}", DT_REGEX_OURS, DT_SPLIT_REMOVED, words,
+                       &step));
     step->at_line = step->at_space = DT_THERE_SPLIT;
     return DT_OK;
 }
@@ -218,14 +229,16 @@ static dt_err read_step(dt_splitter *s, const dt_spec *spec)
     if (strcmp(type, "Punctuation") == 0) return read_punctuation(s, spec);
     if (strcmp(type, "Whitespace") == 0) return read_whitespace(s, spec, true);
     if (strcmp(type, "WhitespaceSplit") == 0) return read_whitespace(s, spec, false);
-    return dt_spec_bad(spec, "type", "ByteLevel, Split, Metaspace, Digits, Punctuation, Whitespace, WhitespaceSplit or Sequence");
+    return dt_spec_bad(spec, "type",
+                       "ByteLevel, Split, Metaspace, Digits, Punctuation, Whitespace, WhitespaceSplit or Sequence");
 }
 
 dt_err dt_splitter_map_bytes(dt_splitter *s)
 {
     if (!s->ends_with_bytes) return DT_OK;
     DT_CHECK(s->n_steps < DT_SPLIT_MAX, DT_ERR_DATA, "at most 32 pre-tokenizers");
-    s->step[s->n_steps++] = (dt_split_step){.kind = DT_SPLIT_MAP, .at_line = DT_THERE_LOCAL, .at_space = DT_THERE_LOCAL};
+    s->step[s->n_steps++] =
+        (dt_split_step){.kind = DT_SPLIT_MAP, .at_line = DT_THERE_LOCAL, .at_space = DT_THERE_LOCAL};
     s->ends_with_bytes = false;
     return DT_OK;
 }

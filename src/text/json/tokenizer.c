@@ -39,9 +39,10 @@ static const char *bytes_of(const dt_tokenizer *t, int32_t id, size_t *nbytes)
     return j->running.text.bytes + begin;
 }
 
-/* ---- decoding ----------------------------------------------------------------------------------------------------------- */
+/* ---- decoding ---------------------------------------------------------------------------------------------------- */
 
-static dt_err decode(const dt_json_tokenizer *j, const int32_t *ids, int64_t n, bool skip_special, dt_matcher *m, dt_texts row[2])
+static dt_err decode(const dt_json_tokenizer *j, const int32_t *ids, int64_t n, bool skip_special, dt_matcher *m,
+                     dt_texts row[2])
 {
     for (int64_t i = 0; i < n; i++) {
         const dt_vocab_entry *e = dt_vocab_get(&j->bpe.vocab, ids[i]);
@@ -80,14 +81,15 @@ static dt_err find_running(dt_json_tokenizer *j, dt_matcher *m, dt_texts row[2])
     for (int32_t id = 0; id < v->n_ids; id++) {
         const dt_vocab_entry *e = dt_vocab_get(v, id);
         row[0].n = row[0].text.n = 0;
-        if (e && !(e->flags & DT_TOKEN_SPECIAL)) DT_TRY(dt_texts_append(&row[0], v->text.bytes + e->decoded_at, e->decoded_n));
+        if (e && !(e->flags & DT_TOKEN_SPECIAL))
+            DT_TRY(dt_texts_append(&row[0], v->text.bytes + e->decoded_at, e->decoded_n));
         if (row[0].n) DT_TRY(dt_decoder_run(&j->decoder, m, row, true));
         DT_TRY(dt_texts_append(&j->running, row[0].text.bytes ? row[0].text.bytes : "", row[0].text.n));
     }
     return DT_OK;
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------------------------ */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 static dt_err read_stages(dt_json_tokenizer *j, const dt_spec *root, dt_matcher *m)
 {
@@ -115,7 +117,8 @@ static dt_err read_file(dt_json_tokenizer *j, const char *file)
     size_t n = 0;
     dt_matcher *m = NULL;
     dt_err err = dt_spec_load(&root, file, MAX_FILE, &text, &n);
-    if (err == DT_OK) snprintf(j->name, sizeof j->name, "tokenizer.json:%016llx", (unsigned long long)dt_hash_bytes(text, n));
+    if (err == DT_OK)
+        snprintf(j->name, sizeof j->name, "tokenizer.json:%016llx", (unsigned long long)dt_hash_bytes(text, n));
     free(text);
     if (err == DT_OK) err = dt_matcher_open(&m);
     if (err == DT_OK) err = read_stages(j, &root, m);
@@ -156,8 +159,8 @@ static dt_err find_file(const char *path, char **file, char **directory)
     struct stat st;
     char hint[3 * PATH_MAX];
     DT_CHECK(stat(path, &st) == 0, DT_ERR_USAGE,
-             "tokenizer: expected bytes, a tokenizer.json or a directory with one, found \"%s\" (%s)%s", path, strerror(errno),
-             dt_missing_model_hint(path, errno, hint, sizeof hint));
+             "tokenizer: expected bytes, a tokenizer.json or a directory with one, found \"%s\" (%s)%s", path,
+             strerror(errno), dt_missing_model_hint(path, errno, hint, sizeof hint));
     const char *slash = strrchr(path, '/');
     if (S_ISDIR(st.st_mode)) {
         *directory = strdup(path);
@@ -169,12 +172,14 @@ static dt_err find_file(const char *path, char **file, char **directory)
     return *file && *directory ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a tokenizer");
 }
 
-/* Are its ids those of "bytes": 0 to 255 the bytes, 256 the end of text? An export of a model of bytes has such a file (bytes_tokenizer.c). */
+/* Are its ids those of "bytes": 0 to 255 the bytes, 256 the end of text? An export of a model of bytes has such a file
+ * (bytes_tokenizer.c). */
 static bool stands_for_bytes(const dt_tokenizer *t)
 {
     const dt_json_tokenizer *j = t->impl;
     const dt_bpe *b = &j->bpe;
-    bool same = b->of_bytes && b->vocab.n_ids == 257 && b->vocab.n_used == 257 && t->info.eos == 256 && is_special(t, 256);
+    bool same =
+        b->of_bytes && b->vocab.n_ids == 257 && b->vocab.n_used == 257 && t->info.eos == 256 && is_special(t, 256);
     for (int i = 0; i < 256 && same; i++) same = b->byte_symbol[i] == i;
     return same && j->normalizer.n_steps == 0 && j->splitter.n_steps == 0 && j->wrap.n_before + j->wrap.n_after == 0;
 }

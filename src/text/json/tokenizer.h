@@ -1,6 +1,7 @@
 /* tokenizer.h - a tokenizer.json: the stages of tokenizer.h's calls, in the order that text goes through them.
  *
- *     text -> added tokens -> normalizer -> added tokens -> splitter -> bpe -> ids -> what is put around them -> decoder -> text */
+ *     text -> added tokens -> normalizer -> added tokens -> splitter -> bpe -> ids -> what is put around them ->
+ *     decoder -> text */
 #ifndef DTRAIN_TEXT_JSON_TOKENIZER_H
 #define DTRAIN_TEXT_JSON_TOKENIZER_H
 
@@ -28,7 +29,8 @@ typedef struct dt_json_tokenizer {
     dt_split_there at_line, at_space; /* DT_THERE_LOCAL: where the model keeps the neighbours apart, too */
 } dt_json_tokenizer;
 
-/** What tokenizer_config.json and special_tokens_map.json say, where they are there: bos, eos, pad, what is put around a text, the chat template. */
+/** What tokenizer_config.json and special_tokens_map.json say, where they are there: bos, eos, pad, what is put around
+ *  a text, the chat template. */
 dt_err dt_tokenizer_read_config(dt_tokenizer *t);
 
 /** Find out where texts may be cut. */

@@ -59,16 +59,19 @@ dt_err dt_vocab_add(dt_vocab *v, int32_t id, const char *text, size_t n, uint8_t
     DT_TRY(grow_slots(v));
     const size_t slot = find_slot(v, text, n);
     if (v->slot[slot]) {
-        DT_CHECK(v->slot[slot] - 1 == id, DT_ERR_DATA, "one id for \"%.60s\", found %d and %d", text, v->slot[slot] - 1, id);
+        DT_CHECK(v->slot[slot] - 1 == id, DT_ERR_DATA, "one id for \"%.60s\", found %d and %d", text, v->slot[slot] - 1,
+                 id);
         v->entry[id].flags |= flags;
         return DT_OK;
     }
     const dt_vocab_entry *other = dt_vocab_get(v, id);
-    DT_CHECK(!other, DT_ERR_DATA, "one token for id %d, found \"%.60s\" and \"%.60s\"", id, dt_vocab_text(v, other), text);
+    DT_CHECK(!other, DT_ERR_DATA, "one token for id %d, found \"%.60s\" and \"%.60s\"", id, dt_vocab_text(v, other),
+             text);
     const uint32_t at = (uint32_t)v->text.n;
     DT_TRY(append_text(v, text, n));
     DT_TRY(grow_ids(v, id));
-    v->entry[id] = (dt_vocab_entry){.at = at, .n = (uint32_t)n, .decoded_at = at, .decoded_n = (uint32_t)n, .flags = flags};
+    v->entry[id] =
+        (dt_vocab_entry){.at = at, .n = (uint32_t)n, .decoded_at = at, .decoded_n = (uint32_t)n, .flags = flags};
     v->slot[slot] = id + 1;
     v->n_used++;
     return DT_OK;

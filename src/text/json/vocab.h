@@ -8,14 +8,15 @@
 
 enum { DT_VOCAB_MAX_ID = (1 << 22) - 1 };
 
-/** What a token is: one of the model's, one that is found in the text before the model sees it, one that decoding may leave out; a model's token whose text
- *  is not what it stands for (a byte written out, what is unknown). */
+/** What a token is: one of the model's, one that is found in the text before the model sees it, one that decoding may
+ *  leave out; a model's token whose text is not what it stands for (a byte written out, what is unknown). */
 enum { DT_TOKEN_MODEL = 1, DT_TOKEN_ADDED = 2, DT_TOKEN_SPECIAL = 4, DT_TOKEN_STAND_IN = 8 };
 
 typedef struct dt_vocab_entry {
     uint32_t at, n; /* in text, with a 0 behind it */
-    uint32_t decoded_at, decoded_n; /* what decoding begins with; the same, but for added tokens that the normalizer changes */
-    uint8_t flags;  /* 0: no such id */
+    /* what decoding begins with; the same, but for added tokens that the normalizer changes */
+    uint32_t decoded_at, decoded_n;
+    uint8_t flags; /* 0: no such id */
 } dt_vocab_entry;
 
 typedef struct dt_vocab {
@@ -41,7 +42,8 @@ static inline uint64_t dt_hash_bytes(const char *bytes, size_t n)
     return h ^ (h >> 32);
 }
 
-/** Add a token, or flags to one that is there with this id and text. DT_ERR_DATA: the id or the text belongs to another one; DT_ERR_MEMORY. */
+/** Add a token, or flags to one that is there with this id and text. DT_ERR_DATA: the id or the text belongs to another
+ *  one; DT_ERR_MEMORY. */
 dt_err dt_vocab_add(dt_vocab *v, int32_t id, const char *text, size_t n, uint8_t flags);
 /** Let decoding write a token, which is there, as another text. DT_ERR_DATA, DT_ERR_MEMORY. */
 dt_err dt_vocab_decode_as(dt_vocab *v, int32_t id, const char *text, size_t n);
