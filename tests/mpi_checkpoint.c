@@ -2,7 +2,8 @@
  * refused.
  *
  * The file is looked at by rank 0 alone through plain HDF5, and files for loading are written by it alone, too: so a
- * round trip at n ranks covers every pair of rank counts. DEVICES: cpu queue */
+ * round trip at n ranks covers every pair of rank counts.
+ * DEVICES: cpu queue */
 #include "checkpoint_fixture.h"
 #include <errno.h>
 #include <sys/mount.h>

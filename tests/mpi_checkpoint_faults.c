@@ -1,6 +1,7 @@
 /* mpi_checkpoint_faults.c - one rank fails in each step of a save or load; all ranks see the same error, nothing is
  * left behind, the checkpoint before stays, and the next attempt succeeds. The faults are armed for the n-th passage,
- * so the order of the attempts below is the list's. DEVICES: cpu queue */
+ * so the order of the attempts below is the list's.
+ * DEVICES: cpu queue */
 #include "checkpoint_fixture.h"
 
 static bool folder_is_as_before(const fixture *f)

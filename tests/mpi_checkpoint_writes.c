@@ -4,7 +4,8 @@
  *
  * The calls below take the C library's place for the whole process, the libraries included; only files in the test's
  * folder are looked at. That the process ends with 0 is part of the test: HDF5 faults in its exit handler when it
- * was kept from writing. NP: 1 2 3 */
+ * was kept from writing.
+ * NP: 1 2 3 */
 #include "checkpoint_fixture.h"
 #include <errno.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
 /* mpi_generate.c - ranks in lockstep run the same number of forward passes, however unequal their work is, and fail
- * together. DEVICES: cpu queue */
+ * together.
+ * DEVICES: cpu queue */
 #include "mpi_test.h"
 
 #include <math.h>

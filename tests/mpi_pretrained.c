@@ -1,6 +1,7 @@
 /* mpi_pretrained.c - models that transformers saved: every family loads on any number of ranks at every stage, and
- * computes and trains as it does there; what does not fit the configuration is refused by name. NP: 1 2 3 DEVICES: cpu
- * queue */
+ * computes and trains as it does there; what does not fit the configuration is refused by name.
+ * NP: 1 2 3
+ * DEVICES: cpu queue */
 #include "pretrained_fixture.h"
 #include "dtrain/task.h"
 #include <inttypes.h>

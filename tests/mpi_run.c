@@ -1,5 +1,7 @@
 /* mpi_run.c - whole runs inside the test's process: what was planned is what is allocated, a step allocates nothing,
- * nothing is left behind. NP: 1 2 3 4 DEVICES: cpu queue */
+ * nothing is left behind.
+ * NP: 1 2 3 4
+ * DEVICES: cpu queue */
 #include "mpi_test.h"
 #include "dtrain/io.h"
 #include "dtrain/train.h"

@@ -2,7 +2,8 @@
  * what the plan says.
  *
  * Gradients are multiples of 1/64 whose sums are exact in either type and any order, so the summed gradient, the norm,
- * and with it every stage's update, have one right answer in bits. DEVICES: cpu queue */
+ * and with it every stage's update, have one right answer in bits.
+ * DEVICES: cpu queue */
 #include "mpi_test.h"
 #include "dtrain/zero.h"
 #include "ref_zero.h"

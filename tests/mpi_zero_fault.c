@@ -1,5 +1,6 @@
 /* mpi_zero_fault.c - one rank fails inside zero, at each of its points: it alone gets the error, nobody hangs, and the
- * vote tells all. DEVICES: cpu queue */
+ * vote tells all.
+ * DEVICES: cpu queue */
 #include "mpi_test.h"
 #include "dtrain/zero.h"
 #include "ref_zero.h"

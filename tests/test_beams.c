@@ -1,5 +1,6 @@
 /* test_beams.c - beam search against every sequence there is, against a plain loop, and against transformers on tiny
- * models; the log-probabilities that generation tells against those of training's forward. DEVICES: cpu queue */
+ * models; the log-probabilities that generation tells against those of training's forward.
+ * DEVICES: cpu queue */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
 /* test_device_layers.c - elementwise operations, embedding, norms, rotation, dropout: on every instruction set, against
- * double. DEVICES: cpu queue */
+ * double.
+ * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include <math.h>
 

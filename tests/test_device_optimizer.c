@@ -1,5 +1,6 @@
 /* test_device_optimizer.c - classifier, AdamW and reductions on every instruction set; memory, buffers and opening of
- * the device. DEVICES: cpu queue */
+ * the device.
+ * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include <math.h>
 

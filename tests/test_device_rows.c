@@ -1,5 +1,6 @@
 /* test_device_rows.c - products by rows (generation) on every instruction set: right, and the same bits whatever other
- * rows are in the call. DEVICES: cpu queue */
+ * rows are in the call.
+ * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include <math.h>
 

@@ -2,7 +2,8 @@
  * its cache.
  *
  * `test_generate --make-checkpoint DIR` writes a small random model to DIR/checkpoints instead, for
- * tests/e2e_generate.sh. DEVICES: cpu queue */
+ * tests/e2e_generate.sh.
+ * DEVICES: cpu queue */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

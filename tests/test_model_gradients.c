@@ -5,7 +5,8 @@
  *     D(h) = (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / (12 h)
  * the truncation error is c h^4, so |D(2h) - D(h)| / 15 estimates it; and a rounding error r of f becomes at most 18 r
  * / (12 h). h starts wide and is halved until truncation is the smaller of the two: a direction that lies in a few rows
- * of the embedding bends fast. DEVICES: cpu queue */
+ * of the embedding bends fast.
+ * DEVICES: cpu queue */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

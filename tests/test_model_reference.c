@@ -1,5 +1,6 @@
 /* test_model_reference.c - tiny models of every family against what transformers computed (tests/make_model_fixtures.py
- * wrote the files). DEVICES: cpu queue */
+ * wrote the files).
+ * DEVICES: cpu queue */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
 /* test_model_step.c - what a training step promises whatever the family: recomputation, packing, accumulation, chunks
- * of the head, empty batches, memory, the order of acquiring units, mistakes in batches. DEVICES: cpu queue */
+ * of the head, empty batches, memory, the order of acquiring units, mistakes in batches.
+ * DEVICES: cpu queue */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
