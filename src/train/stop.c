@@ -8,10 +8,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum {
-    END_MARGIN_S = 2,
-    JOB_END_MARGIN_S = 5
-}; /* for the processes to end after the save, and for what the launcher does besides */
+/* for the processes to end after the save, and for what the launcher does besides */
+enum { END_MARGIN_S = 2, JOB_END_MARGIN_S = 5 };
 static const double FIRST_SAVE_RATE = 5e8; /* bytes a second and node: a slow shared disk */
 static const double SAVE_SHARE = 1.5;      /* a shared disk is not always as fast as the last time */
 
