@@ -14,7 +14,7 @@ tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT
 PYTHON=${PYTHON:-python3}
 "$PYTHON" -c 'import torch' 2>/dev/null || PYTHON=
 head -c 1200000 /dev/urandom >"$tmp/noise"
-./dtrain-data -o "$tmp/noise.h5" "$tmp/noise" >/dev/null || exit 1 # ids do not matter to the time
+./dtrain-data --format text -o "$tmp/noise.h5" "$tmp/noise" >/dev/null || exit 1 # ids do not matter to the time
 
 gpt2() { # NP RANK_THREADS DTYPE MICRO_BATCH SEQ_LEN STAGE: median tokens/s and peak memory over plan
     rm -rf "$tmp/run"
