@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "dtrain/train.h"
+#include "dtrain/process.h"
 #include <dnnl.h>
 #include <signal.h>
 #include <stdlib.h>

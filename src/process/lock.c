@@ -13,7 +13,7 @@
  * the last one's file is still there. A file that was taken over by mistake (--force, or from a holder that was
  * suspended) is noticed by the holder at its next refresh: it ends. */
 #include "dtrain/io.h"
-#include "dtrain/train.h"
+#include "dtrain/process.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

@@ -1,6 +1,6 @@
 /* timeline.c - one listener on the phase serves both the breakdown of a step and the trace: a change of phase ends one
  * span and begins the next. */
-#include "dtrain/train.h"
+#include "dtrain/process.h"
 #include "dtrain/io.h"
 #include <errno.h>
 #include <limits.h>

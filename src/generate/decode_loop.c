@@ -1,10 +1,10 @@
-/* pass.c - see pass.h. */
-#include "pass.h"
+/* decode_loop.c - see decode_loop.h. */
+#include "decode_loop.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
-bool dt_pass_ends(const dt_generate_options *opt, int32_t token)
+bool is_end_of_text(const dt_generate_options *opt, int32_t token)
 {
     for (int i = 0; i < opt->n_eos; i++)
         if (opt->eos[i] == token) return true;
@@ -13,12 +13,12 @@ bool dt_pass_ends(const dt_generate_options *opt, int32_t token)
 
 /* How many tokens of each slot go into this pass: those with one token left first, for each of them gives a new
  * token. */
-static void share_out(dt_pass *p)
+static void share_out(decode_loop *p)
 {
     int32_t room = p->opt->max_tok;
     for (int round = 0; round < 2; round++) {
         for (int32_t k = 0; k < p->opt->n_slots; k++) {
-            pass_slot *s = &p->slots[k];
+            decode_slot *s = &p->slots[k];
             if (round == 0) s->take = 0;
             const int32_t left = s->ids ? s->n_ids - s->done : 0;
             if ((round == 0) != (left == 1)) continue;
@@ -28,14 +28,14 @@ static void share_out(dt_pass *p)
     }
 }
 
-static void fill_batch(dt_pass *p)
+static void fill_batch(decode_loop *p)
 {
     dt_batch *b = &p->batch;
     b->n_tok = b->n_seq = 0;
     b->n_samples = 0;
     b->seq_start[0] = 0;
     for (int32_t k = 0; k < p->opt->n_slots; k++) {
-        pass_slot *s = &p->slots[k];
+        decode_slot *s = &p->slots[k];
         s->row = -1;
         if (s->take == 0) continue;
         for (int32_t i = 0; i < s->take; i++, b->n_tok++) {
@@ -53,11 +53,11 @@ static void fill_batch(dt_pass *p)
     dt_batch_finish(b);
 }
 
-static int32_t count_prompt_tokens(const dt_pass *p)
+static int32_t count_prompt_tokens(const decode_loop *p)
 {
     int32_t n = 0;
     for (int32_t k = 0; k < p->opt->n_slots; k++) {
-        const pass_slot *s = &p->slots[k];
+        const decode_slot *s = &p->slots[k];
         const int32_t end = s->done + s->take < s->n_prompt ? s->done + s->take : s->n_prompt;
         if (s->ids && end > s->done) n += end - s->done;
     }
@@ -74,7 +74,7 @@ static dt_err stay_together(dt_comm *comm, dt_err err, bool *work)
     return any[1] > 0 ? dt_comm_agree(comm, err) : DT_OK;
 }
 
-dt_err dt_pass_loop(dt_pass *p, void *self, bool (*admit)(void *self), dt_err (*use)(void *self))
+dt_err decode_loop_run(decode_loop *p, void *self, bool (*admit)(void *self), dt_err (*use)(void *self))
 {
     for (dt_err err = DT_OK;;) {
         bool work = err == DT_OK && admit(self);
@@ -94,15 +94,15 @@ dt_err dt_pass_loop(dt_pass *p, void *self, bool (*admit)(void *self), dt_err (*
     }
 }
 
-float *dt_pass_logits(const dt_pass *p, int32_t slot)
+float *decode_loop_logits(const decode_loop *p, int32_t slot)
 {
-    const pass_slot *s = &p->slots[slot];
+    const decode_slot *s = &p->slots[slot];
     return s->ids && s->row >= 0 && s->done == s->n_ids ? p->logits + (int64_t)s->row * p->opt->vocab_size : NULL;
 }
 
-dt_err dt_pass_open(dt_pass *p, const dt_decoder *d, const dt_generate_options *opt, dt_generate_stats *stats)
+dt_err decode_loop_open(decode_loop *p, const dt_decoder *d, const dt_generate_options *opt, dt_generate_stats *stats)
 {
-    *p = (dt_pass){.decoder = d, .opt = opt, .stats = stats};
+    *p = (decode_loop){.decoder = d, .opt = opt, .stats = stats};
     DT_CHECK(opt->n_slots > 0 && opt->max_tok >= opt->n_slots, DT_ERR_ARG, "%d slots and %d tokens a pass",
              opt->n_slots, opt->max_tok);
     DT_TRY(dt_batch_alloc(&p->batch, opt->max_tok, opt->n_slots, opt->ledger));
@@ -116,7 +116,7 @@ dt_err dt_pass_open(dt_pass *p, const dt_decoder *d, const dt_generate_options *
     return DT_OK;
 }
 
-void dt_pass_close(dt_pass *p)
+void decode_loop_close(decode_loop *p)
 {
     if (p->nbytes) dt_ledger_sub(p->opt->ledger, DT_MEM_DATA, p->nbytes);
     free(p->logits);

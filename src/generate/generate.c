@@ -1,12 +1,12 @@
 /* generate.c - sequences grow by tokens that the sampler draws; as one ends, the next takes its slot. */
 #include "dtrain/generate.h"
-#include "pass.h"
+#include "decode_loop.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
 typedef struct generator {
-    dt_pass pass;
+    decode_loop loop;
     dt_sequence *const *seqs;
     int n_seqs, next; /* next: the first that has not had a slot */
     int *seq_of;      /* [n_slots] index of the sequence in a slot, -1: free */
@@ -34,17 +34,17 @@ dt_decoder dt_decoder_of_model(dt_model *m)
 static bool admit(void *self)
 {
     generator *g = self;
-    const dt_decoder *d = g->pass.decoder;
+    const dt_decoder *d = g->loop.decoder;
     bool any = false;
-    for (int32_t k = 0; k < g->pass.opt->n_slots; k++) {
+    for (int32_t k = 0; k < g->loop.opt->n_slots; k++) {
         while (g->seq_of[k] < 0 && g->next < g->n_seqs) {
             dt_sequence *q = g->seqs[g->next++];
             /* no room for a token: nothing to decode */
             q->finish = q->n_ids >= q->max_ids ? DT_FINISH_LENGTH : DT_FINISH_NONE;
             if (q->finish != DT_FINISH_NONE) continue;
             g->seq_of[k] = g->next - 1;
-            g->pass.slots[k] =
-                (pass_slot){.ids = q->ids, .n_ids = q->n_ids, .done = q->n_cached, .n_prompt = q->n_prompt};
+            g->loop.slots[k] =
+                (decode_slot){.ids = q->ids, .n_ids = q->n_ids, .done = q->n_cached, .n_prompt = q->n_prompt};
             d->keep(d->self, k, q->n_cached);
         }
         any |= g->seq_of[k] >= 0;
@@ -54,7 +54,7 @@ static bool admit(void *self)
 
 static dt_err draw_token(generator *g, dt_sequence *q, const float *logits)
 {
-    const dt_generate_options *opt = g->pass.opt;
+    const dt_generate_options *opt = g->loop.opt;
     int32_t token;
     DT_TRY(dt_sampler_draw(g->sampler, logits, q->ids, q->n_ids, q->number, (uint64_t)q->n_ids, &token));
     if (opt->logp) {
@@ -63,8 +63,8 @@ static dt_err draw_token(generator *g, dt_sequence *q, const float *logits)
         q->logp += logp;
     }
     q->ids[q->n_ids++] = token;
-    g->pass.stats->n_new_tok++;
-    q->finish = dt_pass_ends(opt, token) ? DT_FINISH_EOS : q->n_ids == q->max_ids ? DT_FINISH_LENGTH : DT_FINISH_NONE;
+    g->loop.stats->n_new_tok++;
+    q->finish = is_end_of_text(opt, token) ? DT_FINISH_EOS : q->n_ids == q->max_ids ? DT_FINISH_LENGTH : DT_FINISH_NONE;
     return opt->on_token ? opt->on_token(opt->ctx, q) : DT_OK;
 }
 
@@ -72,12 +72,12 @@ static dt_err draw_token(generator *g, dt_sequence *q, const float *logits)
 static dt_err draw_tokens(void *self)
 {
     generator *g = self;
-    for (int32_t k = 0; k < g->pass.opt->n_slots; k++) {
-        pass_slot *s = &g->pass.slots[k];
+    for (int32_t k = 0; k < g->loop.opt->n_slots; k++) {
+        decode_slot *s = &g->loop.slots[k];
         if (g->seq_of[k] < 0) continue;
         dt_sequence *q = g->seqs[g->seq_of[k]];
         q->n_cached = s->done;
-        const float *logits = dt_pass_logits(&g->pass, k);
+        const float *logits = decode_loop_logits(&g->loop, k);
         if (!logits) continue;
         DT_TRY(draw_token(g, q, logits));
         s->n_ids = q->n_ids;
@@ -103,7 +103,7 @@ static dt_err open_generator(generator *g, const dt_decoder *d, const dt_generat
                              dt_generate_stats *stats)
 {
     DT_TRY(check(g->seqs, g->n_seqs, opt));
-    DT_TRY(dt_pass_open(&g->pass, d, opt, stats));
+    DT_TRY(decode_loop_open(&g->loop, d, opt, stats));
     DT_TRY(dt_sampler_open(&g->sampler, &opt->sampling, opt->vocab_size));
     g->seq_of = malloc((size_t)opt->n_slots * sizeof *g->seq_of);
     DT_CHECK(g->seq_of, DT_ERR_MEMORY, "out of memory for %d slots", opt->n_slots);
@@ -114,14 +114,14 @@ static dt_err open_generator(generator *g, const dt_decoder *d, const dt_generat
 dt_err dt_generate(const dt_decoder *d, dt_sequence *const *seqs, int n_seqs, const dt_generate_options *opt,
                    dt_generate_stats *stats)
 {
-    generator g = {.pass = {.opt = opt}, .seqs = seqs, .n_seqs = n_seqs};
+    generator g = {.loop = {.opt = opt}, .seqs = seqs, .n_seqs = n_seqs};
     *stats = (dt_generate_stats){0};
     const double start = dt_now_s();
     dt_err err = open_generator(&g, d, opt, stats);
     if (opt->lockstep) err = dt_comm_agree(opt->lockstep, err);
-    if (err == DT_OK) err = dt_pass_loop(&g.pass, &g, admit, draw_tokens);
+    if (err == DT_OK) err = decode_loop_run(&g.loop, &g, admit, draw_tokens);
     stats->seconds = dt_now_s() - start;
-    dt_pass_close(&g.pass);
+    decode_loop_close(&g.loop);
     dt_sampler_close(g.sampler);
     free(g.seq_of);
     return err;

@@ -6,7 +6,7 @@
  * double; as in transformers' beam search, but not in its sampling, the repetition penalty is applied to the
  * log-probabilities, not to the logits. */
 #include "dtrain/generate.h"
-#include "pass.h"
+#include "decode_loop.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -42,7 +42,7 @@ typedef struct group {
 } group;
 
 typedef struct searcher {
-    dt_pass pass;
+    decode_loop loop;
     const dt_beam_options *how;
     dt_sequence *const *seqs;
     int n_prompts, next;
@@ -91,14 +91,14 @@ static int by_falling_score(const void *a, const void *b) { return better(a, b) 
 static void mark_seen(searcher *s, const int32_t *ids, int32_t n_ids, bool seen)
 {
     for (int32_t i = 0; i < n_ids; i++)
-        if (ids[i] >= 0 && ids[i] < s->pass.opt->vocab_size) s->mark[ids[i]] = seen;
+        if (ids[i] >= 0 && ids[i] < s->loop.opt->vocab_size) s->mark[ids[i]] = seen;
 }
 
 static dt_err offer_tokens(searcher *s, const group *g, int number)
 {
-    const dt_generate_options *opt = s->pass.opt;
+    const dt_generate_options *opt = s->loop.opt;
     const beam *b = &g->live[number];
-    const float *logits = dt_pass_logits(&s->pass, b->slot);
+    const float *logits = decode_loop_logits(&s->loop, b->slot);
     const double penalty = opt->sampling.repetition_penalty, sum = dt_log_sum_exp(logits, opt->vocab_size);
     DT_CHECK(fabs(sum) < INFINITY, DT_ERR_NONFINITE,
              "the logits' sum of exponentials is %g: the model's weights or activations are not finite", sum);
@@ -136,7 +136,7 @@ static int sort_out(searcher *s, group *g)
     int n_next = 0;
     for (int i = 0; i < s->n_found && (n_next < n_beams || i < n_beams); i++) {
         const candidate *c = &s->best[i];
-        const bool eos = dt_pass_ends(s->pass.opt, c->token);
+        const bool eos = is_end_of_text(s->loop.opt, c->token);
         if ((eos || full) && i < n_beams) add_hypothesis(s, g, c, eos ? DT_FINISH_EOS : DT_FINISH_LENGTH);
         if (eos || full || n_next == n_beams) continue;
         beam *b = &g->next[n_next++]; /* next keeps its own ids */
@@ -153,7 +153,7 @@ static int sort_out(searcher *s, group *g)
 static dt_err place_children(searcher *s, group *g, int n_next)
 {
     const int n_beams = s->how->n_beams, first = (int)(g - s->groups) * n_beams;
-    const dt_decoder *d = s->pass.decoder;
+    const dt_decoder *d = s->loop.decoder;
     bool *taken = s->mark; /* of the group's slots; false again below */
     dt_err err = DT_OK;
     for (int i = 0; i < n_next; i++) {
@@ -186,7 +186,7 @@ static bool cannot_improve(const searcher *s, const group *g, int n_next)
 
 static dt_err hand_back(searcher *s, group *g)
 {
-    const dt_generate_options *opt = s->pass.opt;
+    const dt_generate_options *opt = s->loop.opt;
     const int n_beams = s->how->n_beams, first = (int)(g - s->groups) * n_beams;
     for (int r = 0; r < s->how->n_return; r++) {
         dt_sequence *q = s->seqs[g->prompt * s->how->n_return + r];
@@ -199,10 +199,10 @@ static dt_err hand_back(searcher *s, group *g)
             q->score = h->score;
             q->finish = h->finish;
         }
-        s->pass.stats->n_new_tok += q->n_ids - q->n_prompt;
+        s->loop.stats->n_new_tok += q->n_ids - q->n_prompt;
         if (opt->on_token) DT_TRY(opt->on_token(opt->ctx, q));
     }
-    for (int i = 0; i < n_beams; i++) s->pass.slots[first + i] = (pass_slot){0};
+    for (int i = 0; i < n_beams; i++) s->loop.slots[first + i] = (decode_slot){0};
     g->prompt = -1;
     return DT_OK;
 }
@@ -221,10 +221,10 @@ static dt_err step_group(searcher *s, group *g)
     g->next = old;
     g->n_live = n_next;
     g->n_ids++;
-    for (int i = 0; i < n_beams; i++) s->pass.slots[first + i].ids = NULL;
+    for (int i = 0; i < n_beams; i++) s->loop.slots[first + i].ids = NULL;
     for (int i = 0; i < n_next; i++)
-        s->pass.slots[g->live[i].slot] =
-            (pass_slot){.ids = g->live[i].ids, .n_ids = g->n_ids, .done = g->n_ids - 1, .n_prompt = g->n_prompt};
+        s->loop.slots[g->live[i].slot] =
+            (decode_slot){.ids = g->live[i].ids, .n_ids = g->n_ids, .done = g->n_ids - 1, .n_prompt = g->n_prompt};
     return DT_OK;
 }
 
@@ -234,7 +234,7 @@ static void begin_group(searcher *s, group *g, int prompt)
 {
     const int n_beams = s->how->n_beams, first = (int)(g - s->groups) * n_beams;
     const dt_sequence *q = s->seqs[prompt * s->how->n_return];
-    const dt_decoder *d = s->pass.decoder;
+    const dt_decoder *d = s->loop.decoder;
     g->prompt = prompt;
     g->n_ids = g->n_prompt = q->n_prompt;
     g->max_ids = q->max_ids;
@@ -246,9 +246,9 @@ static void begin_group(searcher *s, group *g, int prompt)
     for (int i = 0; i < n_beams; i++) {
         d->keep(d->self, first + i, 0);
         g->filled[i] = i == 0;
-        s->pass.slots[first + i] = (pass_slot){0};
+        s->loop.slots[first + i] = (decode_slot){0};
     }
-    s->pass.slots[first] = (pass_slot){.ids = g->live[0].ids, .n_ids = g->n_ids, .n_prompt = g->n_prompt};
+    s->loop.slots[first] = (decode_slot){.ids = g->live[0].ids, .n_ids = g->n_ids, .n_prompt = g->n_prompt};
 }
 
 static bool admit(void *self)
@@ -276,7 +276,7 @@ static dt_err step_groups(void *self)
     for (group *g = s->groups; g < s->groups + s->n_groups; g++) {
         if (g->prompt < 0) continue;
         /* all live beams have one token left, so they pass together */
-        if (dt_pass_logits(&s->pass, g->live[0].slot)) DT_TRY(step_group(s, g));
+        if (decode_loop_logits(&s->loop, g->live[0].slot)) DT_TRY(step_group(s, g));
     }
     return DT_OK;
 }
@@ -321,7 +321,7 @@ static dt_err open_searcher(searcher *s, const dt_decoder *d, const dt_generate_
     const int n_beams = s->how->n_beams;
     int32_t len = 1;
     DT_TRY(check(s, opt));
-    DT_TRY(dt_pass_open(&s->pass, d, opt, stats));
+    DT_TRY(decode_loop_open(&s->loop, d, opt, stats));
     for (int i = 0; i < s->n_prompts; i++)
         if (s->seqs[i * s->how->n_return]->max_ids > len) len = s->seqs[i * s->how->n_return]->max_ids;
     /* with several tokens that end a sequence a beam may have as many best continuations that are no use */
@@ -339,7 +339,7 @@ static dt_err open_searcher(searcher *s, const dt_decoder *d, const dt_generate_
 
 static void close_searcher(searcher *s)
 {
-    for (int i = 0; s->groups && i < s->pass.opt->n_slots / s->how->n_beams; i++) {
+    for (int i = 0; s->groups && i < s->loop.opt->n_slots / s->how->n_beams; i++) {
         free(s->groups[i].live);
         free(s->groups[i].next);
         free(s->groups[i].done);
@@ -349,18 +349,18 @@ static void close_searcher(searcher *s)
     free(s->id_store);
     free(s->best);
     free(s->mark);
-    dt_pass_close(&s->pass);
+    decode_loop_close(&s->loop);
 }
 
 dt_err dt_beam_search(const dt_decoder *d, dt_sequence *const *seqs, int n_prompts, const dt_beam_options *how,
                       const dt_generate_options *opt, dt_generate_stats *stats)
 {
-    searcher s = {.pass = {.opt = opt}, .how = how, .seqs = seqs, .n_prompts = n_prompts};
+    searcher s = {.loop = {.opt = opt}, .how = how, .seqs = seqs, .n_prompts = n_prompts};
     *stats = (dt_generate_stats){0};
     const double start = dt_now_s();
     dt_err err = open_searcher(&s, d, opt, stats);
     if (opt->lockstep) err = dt_comm_agree(opt->lockstep, err);
-    if (err == DT_OK) err = dt_pass_loop(&s.pass, &s, admit, step_groups);
+    if (err == DT_OK) err = decode_loop_run(&s.loop, &s, admit, step_groups);
     stats->seconds = dt_now_s() - start;
     close_searcher(&s);
     return err;

@@ -5,7 +5,7 @@
  * Time is counted in the watchdog's own ticks: one that took much longer than asked means that this process stood still
  * (SIGSTOP, Slurm's suspend, a machine that slept), and so did the work. A job that is suspended whole goes on where it
  * was; of one that is suspended in part, the other ranks do wait, tick, and end the job after comm.timeout. */
-#include "dtrain/train.h"
+#include "dtrain/process.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>

@@ -6,7 +6,7 @@
  * corrupts the heap. A stack for the handler protects the thread that has it alone: while that one is in its handler
  * the kernel gives the next signal to another (on a loaded machine half of the runs of tests/test_signals.c ended
  * so). */
-#include "dtrain/train.h"
+#include "dtrain/process.h"
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>

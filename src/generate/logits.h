@@ -1,6 +1,6 @@
 /* logits.h - sums of exponentials over a vocabulary, fast and with the same bits on every machine. */
-#ifndef DTRAIN_TASK_LOGITS_H
-#define DTRAIN_TASK_LOGITS_H
+#ifndef DTRAIN_GENERATE_LOGITS_H
+#define DTRAIN_GENERATE_LOGITS_H
 
 #include "dtrain/core.h"
 

@@ -1,0 +1,51 @@
+/* process.h - what every run needs of its process: a watchdog, signals, the lock on a directory, where its time went. */
+#ifndef DTRAIN_PROCESS_H
+#define DTRAIN_PROCESS_H
+
+#include "dtrain/comm.h"
+
+typedef struct dt_watchdog dt_watchdog;
+/** A thread that ends the job with exit code 76 when the phase has not changed for timeout_s, after every rank said
+ *  where it stands. Time in which this process was stopped does not count. */
+dt_err dt_watchdog_start(dt_watchdog **w, const dt_phase *phase, const dt_comm *comm, double timeout_s);
+void dt_watchdog_stop(dt_watchdog *w);
+
+typedef struct dt_lock dt_lock;
+/** Take DIR/run.lock, or wait until it is certain that a run from another host that has it is dead (at most 35 s).
+ *  force: take it from whoever has it. DT_ERR_USAGE naming the holder when another run is alive, and when run.lock
+ *  cannot be read. Collective, agreed. *lock is NULL on ranks other than 0. */
+dt_err dt_lock_take(dt_lock **lock, dt_comm *comm, const char *dir, bool force, dt_phase *phase);
+/** Is a run at work in the directory? LEFT: its lock is there, but the process is gone (on another host: the lock was
+ *  not refreshed lately). holder: who, "" when free. For showing only. */
+typedef enum dt_lock_state { DT_LOCK_FREE, DT_LOCK_HELD, DT_LOCK_LEFT } dt_lock_state;
+dt_lock_state dt_lock_look(const char *dir, char *holder, size_t size);
+void dt_lock_release(dt_lock *lock); /* local; safe on NULL */
+
+/** SIGTERM, SIGUSR1, SIGINT ask to stop; a second SIGINT leaves at once. A write beyond the limit of file sizes fails
+ *  instead of ending the process. To be called before the process has a second thread: threads inherit that these
+ *  signals are not theirs. DT_ERR_FAULT without a thread. */
+dt_err dt_signals_install(void);
+int dt_signals_pending(void); /* the signal that asked, or 0 */
+
+/** Where the time of a superstep went: phases in groups. */
+typedef enum dt_time_group {
+    DT_TIME_READ,
+    DT_TIME_FORWARD,
+    DT_TIME_BACKWARD,
+    DT_TIME_COMM,
+    DT_TIME_UPDATE,
+    DT_TIME_AGREE,
+    DT_N_TIME
+} dt_time_group;
+extern const char *const dt_time_group_names[DT_N_TIME];
+
+typedef struct dt_timeline dt_timeline;
+/** Listen to phase: seconds by group, and with trace every change (a ring of the newest 65536). */
+dt_err dt_timeline_open(dt_timeline **t, dt_phase *phase, bool trace);
+/** Seconds by group since the last call. */
+void dt_timeline_take(dt_timeline *t, double group_s[DT_N_TIME]);
+/** Collective: the events of all ranks in one file in Chrome's trace format, written by rank 0. */
+dt_err dt_timeline_write(dt_timeline *t, dt_comm *comm, const char *path);
+void dt_timeline_close(dt_timeline *t); /* safe on NULL */
+
+#endif
