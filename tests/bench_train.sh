@@ -71,8 +71,8 @@ done
 echo
 echo "peak resident memory over the plan, fp32, 4 x 64"
 gpt2 1 "$threads" fp32 4 64 0 >/dev/null
-planned=$(awk '$1 == "planned" { v = $(NF - 1); u = $NF; print v * (u == "GiB" ? 1073741824 : u == "MiB" ? 1048576 : 1024) }' "$tmp/log")
-sed -n 's/.*"memory_host": *\([0-9]*\).*/\1/p' "$tmp/run/metrics.jsonl" | tail -1 | awk -v p="$planned" '{ printf "%.0f MiB / %.0f MiB = %.3f\n", $1 / 1048576, p / 1048576, $1 / p }'
+planned=$(awk '$1 == "planned" { print $NF }' "$tmp/log" | numfmt --from=si)
+sed -n 's/.*"memory_host": *\([0-9]*\).*/\1/p' "$tmp/run/metrics.jsonl" | tail -1 | awk -v p="$planned" '{ printf "%.0f MB / %.0f MB = %.2f\n", $1 / 1e6, p / 1e6, $1 / p }'
 
 echo
 echo "start-up: launch to the end of a run of one step, checkpoint included, tiny model: median of 5"
