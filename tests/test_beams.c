@@ -420,7 +420,7 @@ static void check_fixture(const char *name)
                            .max_pos = 24,
                            .cache_seqs = 16,
                            .cache_len = 24,
-                           .by_row = true};
+                           .batch_invariant = true};
     if (ref_model_open(&r, name, config, &mo) != DT_OK) fail_msg("%s", dt_error_message());
     check_greedy(&r, fixture, eos, n_eos, name);
     const json_t *searches = json_object_get(fixture, "searches");
@@ -460,9 +460,9 @@ static double logp_gap(const json_t *fixture, const char *config, dt_dtype dtype
                            .max_pos = 24,
                            .cache_seqs = 4,
                            .cache_len = 24,
-                           .by_row = true};
+                           .batch_invariant = true};
     if (ref_model_open(&r, "sampler", config, &mo) != DT_OK) fail_msg("%s", dt_error_message());
-    mo.by_row = false;
+    mo.batch_invariant = false;
     mo.cache_seqs = mo.cache_len = 0;
     if (ref_model_open(&scorer, "scorer", config, &mo) != DT_OK) fail_msg("%s", dt_error_message());
     const dt_generate_options opt = {

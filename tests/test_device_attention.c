@@ -148,7 +148,7 @@ static void check_rows(fixture *f, const attention_case *c, dt_dtype dt)
 {
     problem p;
     make_problem(&p, c, dt);
-    p.at.by_row = true;
+    p.at.batch_invariant = true;
     const int64_t n_out = p.at.n_tok * p.at.o_ld;
     ref_array out = ref_new(dt, n_out), pieces = ref_new(dt, n_out);
     double *want = calloc((size_t)n_out + 1, sizeof *want),
@@ -172,7 +172,7 @@ static void check_rows(fixture *f, const attention_case *c, dt_dtype dt)
         }
     assert_memory_equal(out.p, pieces.p, ref_bytes(&out));
     zero_gaps(&out, p.at.n_tok, p.at.o_ld, (int64_t)c->n_heads * c->head_dim);
-    assert_true(ref_near(&out, want, 8 * score_error(c), "attention by rows"));
+    assert_true(ref_near(&out, want, 8 * score_error(c), "batch-invariant attention"));
     ref_drop(&out), ref_drop(&pieces), free(want), free(want_lse), drop_problem(&p);
 }
 

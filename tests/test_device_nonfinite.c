@@ -139,8 +139,8 @@ static void run_bias_backward(call *c)
     CALL(bias_backward, ON(c->in[0]), ROWS, WIDTH, WIDTH, c->dt, ON(c->out[0]), c->dt, false);
 }
 
-/* Forms of products: how & 1 A transposed, & 2 B transposed, & 4 C added to, & 8 by rows; m, k and n with rests of
- * every width. */
+/* Forms of products: how & 1 A transposed, & 2 B transposed, & 4 C added to, & 8 batch-invariant; m, k and n with rests
+ * of every width. */
 enum { M = 37, N = 53, K = 71 };
 static void make_product(call *c)
 {
@@ -164,11 +164,11 @@ static void run_product(call *c)
                           .dt = c->dt,
                           .c_dtype = DT_F32,
                           .accumulate = true,
-                          .by_row = c->how & 4};
+                          .batch_invariant = c->how & 4};
     memcpy(c->out[0].p, c->in[3].p, M * N * sizeof(float));
-    if (ta && mm.by_row) { /* refused: the plain one instead */
+    if (ta && mm.batch_invariant) { /* refused: the plain one instead */
         dt_matmul plain = mm;
-        plain.by_row = false;
+        plain.batch_invariant = false;
         CALL(matmul, &plain, ON(c->in[0]), ON(c->in[1]), ON(c->in[2]), ON(c->out[0]));
         return;
     }
@@ -256,7 +256,7 @@ static void run_attention_forward(call *c)
 {
     dt_attention at = attention_of(c);
     float lse[TOK * HEADS] = {0};
-    at.by_row = c->how;
+    at.batch_invariant = c->how;
     CALL(attention_forward, &at, ON(c->in[0]), ON(c->in[1]), ON(c->in[2]), ON(c->out[0]),
          c->how ? NULL : ARR(lse, TOK * HEADS));
 }

@@ -1,4 +1,4 @@
-/* test_device_rows.c - products by rows (generation) on every instruction set: right, and the same bits whatever other
+/* test_device_rows.c - batch-invariant products on every instruction set: right, and the same bits whatever other
  * rows are in the call.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
@@ -22,7 +22,7 @@ static product make_product(int64_t m, int64_t n, int64_t k, bool trans_b, dt_dt
                         .dt = dt,
                         .c_dtype = c_dtype,
                         .accumulate = way & 1,
-                        .by_row = true},
+                        .batch_invariant = true},
                  .with_bias = way >> 1};
     p.a = ref_random(dt, m * p.mm.lda, 1, 1), p.b = ref_random(dt, (trans_b ? n : k) * p.mm.ldb, 2, 1),
     p.bias = ref_random(dt, n, 3, 1);
@@ -49,7 +49,7 @@ static void check_value(fixture *f, const product *p)
     double *a = ref_doubles(&p->a), *b = ref_doubles(&p->b), *bias = ref_doubles(&p->bias), *want = ref_doubles(&p->c);
     ref_matmul(&p->mm, a, b, p->with_bias ? bias : NULL, want);
     run_rows(f, p, 0, p->mm.m, &c);
-    assert_true(ref_near(&c, want, 4 * 0x1p-24 * ((double)p->mm.k + 2), "product by rows"));
+    assert_true(ref_near(&c, want, 4 * 0x1p-24 * ((double)p->mm.k + 2), "batch-invariant product"));
     ref_drop(&c), free(a), free(b), free(bias), free(want);
 }
 
@@ -85,7 +85,7 @@ static void for_all_sizes(fixture *f, void (*check)(fixture *f, const product *p
             }
 }
 
-static void products_by_rows_are_products(void **state) { for_all_sizes(*state, check_value); }
+static void batch_invariant_products_are_products(void **state) { for_all_sizes(*state, check_value); }
 static void a_row_does_not_depend_on_the_others(void **state) { for_all_sizes(*state, check_pieces); }
 
 static void threads_do_not_change_a_row(void **state)
@@ -105,7 +105,8 @@ static void a_transposed_a_is_refused(void **state)
 {
     fixture *f = *state;
     float x[64] = {0};
-    const dt_matmul mm = {.m = 2, .n = 4, .k = 8, .trans_a = true, .lda = 2, .ldb = 4, .ldc = 4, .by_row = true};
+    const dt_matmul mm = {
+        .m = 2, .n = 4, .k = 8, .trans_a = true, .lda = 2, .ldb = 4, .ldc = 4, .batch_invariant = true};
     assert_int_equal(TRY(matmul, &mm, ARR(x, 64), ARR(x, 64), NULL, ARR(x, 64)), DT_ERR_ARG);
     assert_non_null(strstr(dt_error_message(), "A transposed"));
     dt_error_clear();
@@ -114,7 +115,7 @@ static void a_transposed_a_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products_by_rows_are_products),
+        cmocka_unit_test(batch_invariant_products_are_products),
         cmocka_unit_test(a_row_does_not_depend_on_the_others),
         cmocka_unit_test(threads_do_not_change_a_row),
         cmocka_unit_test(a_transposed_a_is_refused),

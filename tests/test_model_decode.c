@@ -54,11 +54,11 @@ static void fill(dt_batch *b, const int32_t *from, const int32_t *to)
     dt_batch_finish(b);
 }
 
-static void open_model_by(ref_model *r, dt_batch *b, const char *config, dt_dtype dtype, bool by_row)
+static void open_model_by(ref_model *r, dt_batch *b, const char *config, dt_dtype dtype, bool batch_invariant)
 {
     dt_model_options opt = ref_options(SEQS * LEN, 16, dtype);
     opt.training = false;
-    opt.by_row = by_row;
+    opt.batch_invariant = batch_invariant;
     opt.cache_seqs = SLOTS;
     opt.cache_len = LEN;
     dt_error_clear();
@@ -177,7 +177,7 @@ static void check_random_pieces(ref_model *r, dt_batch *b, const float *all, uin
     dt_model_cache_clear(r->model, -1);
 }
 
-static void logits_by_row_do_not_depend_on_batch_and_pieces(void **state)
+static void batch_invariant_logits_do_not_depend_on_batch_or_chunks(void **state)
 {
     for (int k = 0; k < 2 * N_CONFIGS; k++) {
         const dt_dtype dtype = k % 2 ? DT_BF16 : DT_F32;
@@ -267,7 +267,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decoding_gives_the_logits_of_the_whole_text),
-        cmocka_unit_test(logits_by_row_do_not_depend_on_batch_and_pieces),
+        cmocka_unit_test(batch_invariant_logits_do_not_depend_on_batch_or_chunks),
         cmocka_unit_test(a_copied_slot_goes_on_like_its_source),
         cmocka_unit_test(an_empty_step_passes_every_unit_and_changes_nothing),
         cmocka_unit_test(a_full_cache_and_wrong_slots_are_refused),

@@ -64,7 +64,7 @@ typedef struct dt_matmul {
     dt_dtype c_dtype; /* of C: dt or DT_F32 */
     bool accumulate;
     /* a row of C has the same bits whatever m and the other rows of A are (generation); A is not transposed */
-    bool by_row;
+    bool batch_invariant;
 } dt_matmul;
 
 /** Exact softmax attention, in tiles: out = softmax(scale q k^T + mask) v for each query head, per sequence.
@@ -91,7 +91,7 @@ typedef struct dt_attention {
     const uint64_t *token_key; /* [n_tok], NULL without dropout */
     /* forward alone, without lse and dropout: made for few queries; a row of out has the same bits whatever other
      * queries are in the call */
-    bool by_row;
+    bool batch_invariant;
 } dt_attention;
 
 /** One call of AdamW over n elements (Loshchilov & Hutter, arXiv:1711.05101, algorithm 2; decay times lr). m <- b1 m +

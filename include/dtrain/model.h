@@ -108,7 +108,7 @@ typedef struct dt_model_options {
     int32_t cache_seqs, cache_len; /* key-value cache for generation: sequences and tokens each; 0: none */
     /* logits of a token have the same bits whatever else is in the batch and however its sequence was cut; forward
      * alone */
-    bool by_row;
+    bool batch_invariant;
     uint64_t seed; /* for dropout */
 } dt_model_options;
 

@@ -15,7 +15,7 @@ typedef struct cpu_state {
     bool planning;            /* scratch is counted, not allocated */
     const dt_bf16_unit *unit; /* what multiplies bf16 tiles in attention; NULL: they are converted to float */
     cpu_matmul *matmul;
-    bool pairs;         /* bf16 products by rows use the processor's pairwise dot products */
+    bool pairs;         /* batch-invariant bf16 products use the processor's pairwise dot products */
     void *gemm_scratch; /* n_threads pieces of gemm_scratch_nbytes; NULL: bf16 products are oneDNN's */
     size_t gemm_scratch_nbytes;
     /* n_threads pieces, of attention_scratch_elems floats each, for head_dim up to CPU_MAX_HEAD_DIM */
@@ -70,7 +70,7 @@ typedef dt_err cpu_product_function(cpu_state *cpu, const dt_matmul *mm, const v
                                     void *c);
 bool cpu_product_is_right(cpu_state *cpu, const dt_matmul *form, bool bias, cpu_product_function *run);
 
-/* cpu_rows.c: dt_matmul.by_row, checked by the caller */
+/* cpu_rows.c: dt_matmul.batch_invariant, checked by the caller */
 bool cpu_rows_use_pairs(const dt_cpu_kernels *k);
 void cpu_rows_product(const cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias,
                       void *c);

@@ -102,8 +102,8 @@ dt_err cpu_attention_forward(dt_device *dev, const dt_attention *at, const void 
     cpu_state *cpu = cpu_of(dev);
     DT_TRY(check(at));
     const dt_attention_args a = {.q = q, .k = k, .v = v, .out_w = out, .lse_w = lse};
-    if (at->by_row) {
-        DT_CHECK(!lse && at->dropout_p == 0, DT_ERR_ARG, "attention by rows has neither lse nor dropout");
+    if (at->batch_invariant) {
+        DT_CHECK(!lse && at->dropout_p == 0, DT_ERR_ARG, "batch-invariant attention has neither lse nor dropout");
         run_parts(cpu, at, &a, BY_GROUP, cpu->k->attention_rows, NULL, 0);
         return DT_OK;
     }

@@ -44,7 +44,7 @@ typedef struct dt_attention_part {
     const struct dt_bf16_unit *unit; /* for the _bf16 kernels */
 } dt_attention_part;
 
-/** A product whose rows do not depend on one another (dt_matmul.by_row): mm, plain A, B either way. */
+/** A batch-invariant product (dt_matmul.batch_invariant): mm, plain A, B either way. */
 typedef struct dt_rows_product {
     const dt_matmul *mm;
     const void *a, *b, *bias;

@@ -435,13 +435,13 @@ dt_err cpu_matmul_run(dt_device *dev, const dt_matmul *mm, const void *a, const 
 {
     cpu_state *cpu = cpu_of(dev);
     DT_TRY(check(mm, bias));
-    DT_CHECK(!mm->by_row || !mm->trans_a, DT_ERR_ARG, "matmul: by rows, with A transposed");
+    DT_CHECK(!mm->batch_invariant || !mm->trans_a, DT_ERR_ARG, "matmul: batch-invariant, with A transposed");
     if (mm->m == 0 || mm->n == 0) return DT_OK;
     if (mm->k == 0) {
         empty_product(cpu, mm, bias, c);
         return DT_OK;
     }
-    if (mm->by_row) {
+    if (mm->batch_invariant) {
         cpu_rows_product(cpu, mm, a, b, bias, c);
         return DT_OK;
     }

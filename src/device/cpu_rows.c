@@ -1,4 +1,4 @@
-/* cpu_rows.c - products whose rows do not depend on one another: which thread does which columns.
+/* cpu_rows.c - batch-invariant products (no row of C depends on the other rows): which thread does which columns.
  *
  * Columns are divided into pieces small enough that all threads end together and large enough that a piece is read at
  * the speed of memory. */

@@ -144,7 +144,7 @@ static dt_err open_model(app *a, const dt_generate_options *g, int32_t max_len)
                                  .max_pos = max_len,
                                  .cache_seqs = g->n_slots,
                                  .cache_len = max_len,
-                                 .by_row = true};
+                                 .batch_invariant = true};
     return dt_model_open(&a->model, &a->frozen.mc, &mo, a->frozen.units, a->frozen.n_units, &a->dev, &a->frozen.source,
                          NULL, &a->phase);
 }

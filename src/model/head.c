@@ -104,7 +104,7 @@ static dt_err chunk_logits(dt_model *m, const struct hold *h, const int32_t *ind
                           .ldc = k->logits_ld,
                           .dt = m->opt.dtype,
                           .c_dtype = DT_F32,
-                          .by_row = m->opt.by_row};
+                          .batch_invariant = m->opt.batch_invariant};
     DT_TRY(m->ops->gather_rows(m->dev, m->hidden, index, k->x, n, m->C, m->opt.dtype, m->stream));
     DT_TRY(dt_norm_forward(m, &m->final_norm, h->w_head.data, k->x, k->y, k->mean, k->rstd, n));
     return m->ops->matmul(m->dev, &mm, k->y, dt_at(h->w_out.data, m->head.w_at, m->elem), NULL, k->logits, m->stream);

@@ -24,7 +24,7 @@ dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const void *
                           .dt = m->opt.dtype,
                           .c_dtype = m->opt.dtype,
                           .accumulate = accumulate,
-                          .by_row = m->opt.by_row};
+                          .batch_invariant = m->opt.batch_invariant};
     const void *bias = l->b_at >= 0 ? dt_at(w, l->b_at, m->elem) : NULL;
     return m->ops->matmul(m->dev, &mm, x, dt_at(w, l->w_at, m->elem), bias, y, m->stream);
 }

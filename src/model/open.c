@@ -188,7 +188,7 @@ static dt_err check_options(const dt_model_config *mc, const dt_model_options *o
              o->cache_seqs, o->cache_len);
     DT_CHECK((int64_t)o->cache_seqs * o->cache_len <= INT32_MAX, DT_ERR_ARG,
              "a cache of %d sequences of %d tokens: rows are counted in 32 bits", o->cache_seqs, o->cache_len);
-    DT_CHECK(!o->by_row || !o->training, DT_ERR_ARG, "by_row is for generation, not for training");
+    DT_CHECK(!o->batch_invariant || !o->training, DT_ERR_ARG, "batch_invariant is for generation, not for training");
     DT_CHECK(o->dtype == DT_BF16 || o->grad_dtype == DT_F32, DT_ERR_ARG, "an fp32 model has fp32 gradients");
     DT_CHECK(mc->family != DT_GPT2 || o->max_pos <= mc->max_position_embeddings, DT_ERR_DATA,
              "sequences of %d tokens, but the model has learned positions for %" PRId64 " (max_position_embeddings)",

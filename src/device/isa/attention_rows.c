@@ -1,5 +1,5 @@
-/* attention_rows.c - attention for generation (dt_attention.by_row): the query heads that share a key head, of one
- * token or a few, against the keys in a cache.
+/* attention_rows.c - attention for generation (dt_attention.batch_invariant): the query heads that share a key head, of
+ * one token or a few, against the keys in a cache.
  *
  * The sums are those of attention.c, by rows: keys in tiles of TK that begin at multiples of TK of the sequence, in a
  * tile the same order always, with what a query does not see as probability 0. So a row has the same bits whichever

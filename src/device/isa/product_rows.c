@@ -1,5 +1,5 @@
 /* product_rows.c - matrix products in which a row of C has the same bits whatever other rows are computed with it
- * (dt_matmul.by_row).
+ * (dt_matmul.batch_invariant).
  *
  * Each element is one sum in one order, fixed by k and by the form of B alone; rows and columns are blocked around it:
  *     B stored [n,k]   k in pieces of CHUNK; in a piece lane l sums the products p = l, l + LANES, ..., then the lanes
