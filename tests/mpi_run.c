@@ -90,7 +90,8 @@ static int close_fixture(void **state)
 typedef struct outcome {
     dt_err err;
     bool together; /* was the end agreed on? */
-    size_t n_allocs, planned[DT_N_MEMCAT], allocated[DT_N_MEMCAT], left;
+    size_t n_allocs, left;
+    dt_memory planned, allocated;
     long n_large;
     bool on_queue;
     dt_queue_counts counts;
@@ -120,14 +121,14 @@ static outcome run(struct fixture *f, const char *name, int n_args, const char *
     o.together = dt_comm_failed_together(&comm);
     o.n_large = atomic_load(&n_large) - before;
     o.n_allocs = atomic_load(&r.ledger.n_allocs);
-    memcpy(o.planned, r.planned, sizeof o.planned);
-    memcpy(o.allocated, r.allocated, sizeof o.allocated);
+    o.planned = r.planned, o.allocated = r.allocated;
     o.on_queue = r.dev.ops == &dt_device_queue_ops;
     if (o.on_queue) o.counts = dt_device_queue_counts(&r.dev);
     dt_run_close(&r);
     dt_comm_close(&comm);
     dt_device_close(&r.dev);
-    o.left = atomic_load(&r.ledger.total_now);
+    const dt_memory left = dt_ledger_now(&r.ledger);
+    o.left = dt_memory_total(&left);
     return o;
 }
 
@@ -176,7 +177,21 @@ static void nothing_is_live_at_exit(void **state)
     assert_all(MPI_COMM_WORLD, !o.err && o.left == 0);
 }
 
-static void planned_is_allocated_in_every_category(void **state)
+static bool is_planned(const outcome *o, const char *what)
+{
+    bool ok = true;
+    for (int c = 0; c < DT_N_MEMCAT; c++)
+        for (int p = 0; p < DT_N_PLACE; p++) {
+            const size_t planned = o->planned.at[c][p], allocated = o->allocated.at[c][p];
+            if (planned == allocated) continue;
+            ok = false;
+            print_error("%s: %s, %s: planned %zu, allocated %zu\n", what, dt_memcat_name((dt_memcat)c),
+                        dt_place_name((dt_place)p), planned, allocated);
+        }
+    return ok;
+}
+
+static void planned_is_allocated_in_every_category_and_place(void **state)
 {
     for (int i = 0; i < 8; i++) {
         char zero[32], name[16];
@@ -185,12 +200,9 @@ static void planned_is_allocated_in_every_category(void **state)
         const char *args[] = {zero, i < 4 ? "precision.dtype=fp32" : "precision.dtype=bf16", "run.max_steps=1"};
         const outcome o = run(*state, name, 3, args);
         assert_all(MPI_COMM_WORLD, !o.err);
-        for (int c = 0; c < DT_N_MEMCAT; c++) {
-            if (o.planned[c] != o.allocated[c])
-                print_error("stage %d, %s: %s: planned %zu, allocated %zu\n", i % 4, args[1],
-                            dt_memcat_name((dt_memcat)c), o.planned[c], o.allocated[c]);
-            assert_all(MPI_COMM_WORLD, o.planned[c] == o.allocated[c]);
-        }
+        assert_all(MPI_COMM_WORLD, is_planned(&o, zero));
+        for (int p = DT_ON_DEVICE; p <= DT_ON_HOST; p++)
+            assert_all(MPI_COMM_WORLD, dt_memory_on(&o.allocated, (dt_place)p) > 0);
     }
 }
 
@@ -284,7 +296,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(nothing_is_live_at_exit),
         cmocka_unit_test(a_trace_holds_all_ranks),
         cmocka_unit_test(a_stop_is_agreed_on_with_and_without_trace),
-        cmocka_unit_test(planned_is_allocated_in_every_category),
+        cmocka_unit_test(planned_is_allocated_in_every_category_and_place),
         cmocka_unit_test(a_run_without_a_finite_step_says_so),
         cmocka_unit_test(mistakes_have_their_own_errors),
     };

@@ -600,21 +600,25 @@ static void what_is_held_is_what_was_planned(void **state)
                 opt.zero.reproducible = variant & 2;
                 opt.zero.reduce_bucket_size = variant & 4 ? 300 : 0;
                 opt.zero.frozen = variant == 4;
-                size_t before[DT_N_MEMCAT];
-                for (int c = 0; c < DT_N_MEMCAT; c++) before[c] = atomic_load(&f->ledger.now[c]);
+                dt_memory expected = dt_ledger_now(&f->ledger);
                 dt_zero_plan plan;
                 run r;
                 bool ok = dt_zero_plan_make(&opt.zero, f->units, REF_ZERO_UNITS, f->comm.nranks, &plan) == DT_OK &&
                           run_open(&r, f, &opt) == DT_OK;
-                for (int c = 0; c < DT_N_MEMCAT; c++)
-                    ok = ok && atomic_load(&f->ledger.now[c]) - before[c] == plan.bytes[c];
-                assert_all(world(f), ok);
+                if (ok) dt_memory_add(&expected, &plan.memory);
+                const dt_memory now = dt_ledger_now(&f->ledger);
+                assert_all(world(f), ok && !memcmp(&now, &expected, sizeof now));
                 const size_t n_allocs = atomic_load(&f->ledger.n_allocs);
                 double sum;
                 for (int step = 1; !opt.zero.frozen && step <= 2; step++) ok = ok && run_step(&r, step, &sum) == DT_OK;
                 assert_all(world(f), ok && atomic_load(&f->ledger.n_allocs) == n_allocs); /* a step allocates nothing */
                 dt_zero_close(r.z);
             }
+}
+
+static double bytes_of_states(const dt_memory *m)
+{
+    return (double)(dt_memory_total(m) - dt_memory_of(m, DT_MEM_STAGING));
 }
 
 static void measured_state_bytes_are_the_papers_plus_padding(void **state)
@@ -630,11 +634,11 @@ static void measured_state_bytes_are_the_papers_plus_padding(void **state)
     const int whole_bytes[] = {16, 4, 2, 0};
     for (int stage = 0; stage <= 3; stage++) {
         const run_options opt = {.zero = zero_options(stage, DT_BF16, DT_BF16)};
-        const size_t before = atomic_load(&f->ledger.total_now), staging = atomic_load(&f->ledger.now[DT_MEM_STAGING]);
+        const dt_memory before = dt_ledger_now(&f->ledger);
         run r;
         const bool ok = run_open(&r, f, &opt) == DT_OK;
-        const double held = (double)(atomic_load(&f->ledger.total_now) - before -
-                                     (atomic_load(&f->ledger.now[DT_MEM_STAGING]) - staging));
+        const dt_memory now = dt_ledger_now(&f->ledger);
+        const double held = bytes_of_states(&now) - bytes_of_states(&before);
         /* Padding: what shards (and whole buffers, up to a multiple of DT_GROUP_ALIGN a unit) have above n_param. */
         const double padding =
             whole_bytes[stage] * (double)(whole - n_param + REF_ZERO_UNITS * DT_GROUP_ALIGN) +

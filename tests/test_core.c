@@ -151,20 +151,49 @@ static void warnings_name_the_rank_and_information_is_said_once(void **state)
 
 /* ---- ledger and sizes ---- */
 
+static void every_category_is_counted_in_every_place(void **state)
+{
+    dt_ledger l = {0};
+    for (int c = 0; c < DT_N_MEMCAT; c++)
+        for (int p = 0; p < DT_N_PLACE; p++) dt_ledger_add(&l, (dt_memcat)c, (dt_place)p, (size_t)1 << (4 * c + p));
+    const dt_memory m = dt_ledger_now(&l);
+    size_t all = 0, in_files = 0;
+    for (int c = 0; c < DT_N_MEMCAT; c++) {
+        for (int p = 0; p < DT_N_PLACE; p++) assert_int_equal(m.at[c][p], (size_t)1 << (4 * c + p));
+        assert_int_equal(dt_memory_of(&m, (dt_memcat)c), (size_t)15 << (4 * c));
+        all += (size_t)15 << (4 * c), in_files += (size_t)8 << (4 * c);
+    }
+    assert_int_equal(dt_memory_on(&m, DT_IN_FILE), in_files);
+    assert_int_equal(l.on_now[DT_IN_FILE], in_files);
+    assert_int_equal(dt_memory_total(&m), all);
+    assert_int_equal(l.total_now, all - in_files); /* a file is no memory */
+    dt_memory twice = m;
+    dt_memory_add(&twice, &m);
+    assert_int_equal(dt_memory_total(&twice), 2 * all);
+    for (int c = 0; c < DT_N_MEMCAT; c++)
+        for (int p = 0; p < DT_N_PLACE; p++) dt_ledger_sub(&l, (dt_memcat)c, (dt_place)p, (size_t)1 << (4 * c + p));
+    const dt_memory left = dt_ledger_now(&l);
+    assert_int_equal(dt_memory_total(&left), 0);
+    assert_int_equal(l.total_now + l.on_now[DT_IN_FILE], 0);
+    assert_int_equal(l.on_peak[DT_IN_FILE], in_files);
+    assert_int_equal(l.peak[DT_MEM_OPTIMIZER][DT_IN_FILE], 8 << (4 * DT_MEM_OPTIMIZER));
+}
+
 static void the_ledger_keeps_what_is_held_and_the_peak(void **state)
 {
     dt_ledger l = {0};
-    dt_ledger_add(&l, DT_MEM_PARAMS, 100);
-    dt_ledger_add(&l, DT_MEM_DATA, 50);
-    dt_ledger_sub(&l, DT_MEM_PARAMS, 100);
-    dt_ledger_add(&l, DT_MEM_PARAMS, 30);
-    assert_int_equal(l.now[DT_MEM_PARAMS], 30);
-    assert_int_equal(l.peak[DT_MEM_PARAMS], 100);
+    dt_ledger_add(&l, DT_MEM_PARAMS, DT_ON_DEVICE, 100);
+    dt_ledger_add(&l, DT_MEM_DATA, DT_ON_HOST, 50);
+    dt_ledger_sub(&l, DT_MEM_PARAMS, DT_ON_DEVICE, 100);
+    dt_ledger_add(&l, DT_MEM_PARAMS, DT_ON_DEVICE, 30);
+    assert_int_equal(l.now[DT_MEM_PARAMS][DT_ON_DEVICE], 30);
+    assert_int_equal(l.peak[DT_MEM_PARAMS][DT_ON_DEVICE], 100);
     assert_int_equal(l.total_now, 80);
     assert_int_equal(l.total_peak, 150);
     assert_int_equal(l.n_allocs, 3);
-    dt_ledger_add(NULL, DT_MEM_DATA, 1);
+    dt_ledger_add(NULL, DT_MEM_DATA, DT_ON_HOST, 1);
     assert_string_equal(dt_memcat_name(DT_MEM_OTHER), "other");
+    assert_string_equal(dt_place_name(DT_ON_PINNED), "pinned");
 }
 
 static void sizes_are_shown_with_three_digits(void **state)
@@ -378,7 +407,7 @@ static void a_batch_is_counted_and_its_arrays_do_not_overlap(void **state)
     dt_ledger l = {0};
     dt_batch b;
     assert_int_equal(dt_batch_alloc(&b, 33, 5, &l), DT_OK);
-    assert_int_equal(l.now[DT_MEM_DATA], dt_batch_nbytes(33, 5));
+    assert_int_equal(l.now[DT_MEM_DATA][DT_ON_HOST], dt_batch_nbytes(33, 5));
     memset(b.token, 1, 33 * 4);
     memset(b.target, 2, 33 * 4);
     memset(b.pos, 3, 33 * 4);
@@ -390,7 +419,7 @@ static void a_batch_is_counted_and_its_arrays_do_not_overlap(void **state)
                 b.order[32] == 0x04040404);
     assert_true(b.seq_start[5] == 0x06060606);
     dt_batch_free(&b, &l);
-    assert_int_equal(l.now[DT_MEM_DATA], 0);
+    assert_int_equal(l.now[DT_MEM_DATA][DT_ON_HOST], 0);
     assert_int_equal(dt_batch_alloc(&b, 0, 1, &l), DT_ERR_ARG);
     dt_error_clear();
 }
@@ -461,6 +490,7 @@ int main(void)
         cmocka_unit_test(a_long_message_is_cut_with_dots),
         cmocka_unit_test(every_error_has_its_exit_code),
         cmocka_unit_test(warnings_name_the_rank_and_information_is_said_once),
+        cmocka_unit_test(every_category_is_counted_in_every_place),
         cmocka_unit_test(the_ledger_keeps_what_is_held_and_the_peak),
         cmocka_unit_test(sizes_are_shown_with_three_digits),
         cmocka_unit_test(sizes_are_read_as_people_write_them),

@@ -204,27 +204,29 @@ static void buffers_are_zeroed_aligned_and_counted(void **state)
 {
     fixture *f = *state;
     static const size_t sizes[] = {1, 100, 1 << 20, (5 << 20) + 3};
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 12; i++) {
+        const dt_place place = (dt_place)(i / 4);
         dt_buf b;
-        assert_int_equal(dt_buf_alloc_zeroed(&b, &f->dev, i % 2 ? DT_ON_HOST : DT_ON_DEVICE, sizes[i], DT_MEM_GRADS),
-                         DT_OK);
+        assert_int_equal(dt_buf_alloc_zeroed(&b, &f->dev, place, sizes[i % 4], DT_MEM_GRADS), DT_OK);
         assert_int_equal((uintptr_t)b.ptr % 64, 0);
-        char *host = malloc(sizes[i]);
-        move(f, host, b.ptr, sizes[i]);
-        for (size_t j = 0; j < sizes[i]; j++) assert_int_equal(host[j], 0);
-        memset(host, 1, sizes[i]);
-        move(f, b.ptr, host, sizes[i]);
+        char *host = malloc(sizes[i % 4]);
+        move(f, host, b.ptr, sizes[i % 4]);
+        for (size_t j = 0; j < sizes[i % 4]; j++) assert_int_equal(host[j], 0);
+        memset(host, 1, sizes[i % 4]);
+        move(f, b.ptr, host, sizes[i % 4]);
         free(host);
-        assert_int_equal(atomic_load(&f->ledger.now[DT_MEM_GRADS]), sizes[i]);
-        dt_buf view = dt_buf_view(&b, 1, sizes[i] - 1);
+        assert_int_equal(atomic_load(&f->ledger.now[DT_MEM_GRADS][place]), sizes[i % 4]);
+        dt_buf view = dt_buf_view(&b, 1, sizes[i % 4] - 1);
         assert_ptr_equal(view.ptr, (char *)b.ptr + 1);
         dt_buf_free(&view);
-        assert_int_equal(atomic_load(&f->ledger.now[DT_MEM_GRADS]), sizes[i]);
+        assert_int_equal(atomic_load(&f->ledger.now[DT_MEM_GRADS][place]), sizes[i % 4]);
         dt_buf_free(&b), dt_buf_free(&b);
         assert_int_equal(atomic_load(&f->ledger.total_now), 0);
     }
     assert_int_equal(dt_buf_alloc_zeroed(&(dt_buf){0}, &f->dev, DT_ON_DEVICE, SIZE_MAX / 4, DT_MEM_GRADS),
                      DT_ERR_MEMORY);
+    dt_error_clear();
+    assert_int_equal(dt_buf_alloc(&(dt_buf){0}, &f->dev, DT_IN_FILE, 1, DT_MEM_GRADS), DT_ERR_ARG);
     dt_error_clear();
     dt_buf empty;
     assert_int_equal(dt_buf_alloc(&empty, &f->dev, DT_ON_DEVICE, 0, DT_MEM_DATA), DT_OK);

@@ -391,7 +391,7 @@ static void open_allocates_what_the_plan_says_and_a_step_nothing(void **state)
     for (int k = 0; k < 48; k++) {
         dt_model_options opt = ref_options(48, 32, k & 1 ? DT_BF16 : DT_F32);
         if (k >= 24) opt.grad_dtype = opt.dtype;
-        size_t planned[DT_N_MEMCAT], before[DT_N_MEMCAT];
+        dt_memory planned;
         ref_model r;
         dt_batch b;
         opt.training = !(k & 2);
@@ -401,13 +401,16 @@ static void open_allocates_what_the_plan_says_and_a_step_nothing(void **state)
         open_model(&r, &b, CONFIGS[k % 24 / 8], &opt);
         dt_model_close(r.model);
         r.model = NULL;
-        for (int c = 0; c < DT_N_MEMCAT; c++) before[c] = atomic_load(&r.ledger.now[c]);
-        assert_int_equal(dt_model_plan(&r.mc, &opt, &r.dev, planned), DT_OK);
-        for (int c = 0; c < DT_N_MEMCAT; c++) assert_int_equal(atomic_load(&r.ledger.now[c]), before[c]);
+        const dt_memory before = dt_ledger_now(&r.ledger);
+        assert_int_equal(dt_model_plan(&r.mc, &opt, &r.dev, &planned), DT_OK);
+        const dt_memory then = dt_ledger_now(&r.ledger);
+        assert_memory_equal(&then, &before, sizeof then);
         assert_int_equal(dt_model_open(&r.model, &r.mc, &opt, r.units, r.n_units, &r.dev, &r.source, NULL, NULL),
                          DT_OK);
-        for (int c = 0; c < DT_N_MEMCAT; c++) assert_int_equal(atomic_load(&r.ledger.now[c]) - before[c], planned[c]);
-        assert_true(planned[DT_MEM_ACTIVATIONS] > 0);
+        assert_true(planned.at[DT_MEM_ACTIVATIONS][DT_ON_DEVICE] > 0 && planned.at[DT_MEM_STAGING][DT_ON_PINNED] > 0);
+        dt_memory_add(&planned, &before);
+        const dt_memory now = dt_ledger_now(&r.ledger);
+        assert_memory_equal(&now, &planned, sizeof now);
 
         fill(&r, &b, 3, LENS);
         const size_t n_allocs = atomic_load(&r.ledger.n_allocs);
@@ -421,15 +424,16 @@ static void open_allocates_what_the_plan_says_and_a_step_nothing(void **state)
 static void recomputation_saves_what_blocks_keep(void **state)
 {
     dt_model_options opt = ref_options(48, 32, DT_F32);
-    size_t keep[DT_N_MEMCAT], recompute[DT_N_MEMCAT];
+    dt_memory keep, recompute;
     ref_model r;
     dt_batch b;
     open_model(&r, &b, GPT2, &opt);
-    assert_int_equal(dt_model_plan(&r.mc, &opt, &r.dev, keep), DT_OK);
+    assert_int_equal(dt_model_plan(&r.mc, &opt, &r.dev, &keep), DT_OK);
     opt.checkpoint_blocks = true;
-    assert_int_equal(dt_model_plan(&r.mc, &opt, &r.dev, recompute), DT_OK);
+    assert_int_equal(dt_model_plan(&r.mc, &opt, &r.dev, &recompute), DT_OK);
     /* two of three sets: x_mid, two norms (3 C), qkv (3 C), attention (C), MLP (8 C), and statistics, lse */
-    assert_true(keep[DT_MEM_ACTIVATIONS] - recompute[DT_MEM_ACTIVATIONS] >= 2 * 48 * (15 * 24 + 4 + 3) * sizeof(float));
+    assert_true(keep.at[DT_MEM_ACTIVATIONS][DT_ON_DEVICE] - recompute.at[DT_MEM_ACTIVATIONS][DT_ON_DEVICE] >=
+                2 * 48 * (15 * 24 + 4 + 3) * sizeof(float));
     close_model(&r, &b);
 }
 

@@ -112,7 +112,7 @@ static void frozen_models_hold_parameters_alone(void **state)
         const dt_zero_options opt = {.stage = stage, .param_dtype = DT_BF16, .grad_dtype = DT_BF16, .frozen = true};
         const dt_zero_plan p = plan_of(&opt, u, 3, 4);
         assert_true(p.state_bytes_per_param == (stage == 3 ? 0.5 : 2.0));
-        assert_true(p.bytes[DT_MEM_GRADS] == 0 && p.bytes[DT_MEM_OPTIMIZER] == 0);
+        assert_true(p.memory.at[DT_MEM_GRADS][DT_ON_DEVICE] == 0 && p.memory.at[DT_MEM_OPTIMIZER][DT_ON_DEVICE] == 0);
     }
     free_units(u, 3);
 }
@@ -127,9 +127,9 @@ static void padding_is_reported(void **state)
     const int64_t shard = 1392; /* ceil(4163 / 3) = 1388, up to a multiple of 16 */
     assert_int_equal(p.n_param, 4100);
     assert_int_equal(p.n_padding, shard - 4100 / 3);
-    assert_int_equal(p.bytes[DT_MEM_PARAMS], 2 * shard);
-    assert_int_equal(p.bytes[DT_MEM_GRADS], 2 * shard);
-    assert_int_equal(p.bytes[DT_MEM_OPTIMIZER], 12 * shard);
+    assert_int_equal(p.memory.at[DT_MEM_PARAMS][DT_ON_DEVICE], 2 * shard);
+    assert_int_equal(p.memory.at[DT_MEM_GRADS][DT_ON_DEVICE], 2 * shard);
+    assert_int_equal(p.memory.at[DT_MEM_OPTIMIZER][DT_ON_DEVICE], 12 * shard);
     dt_unit_free(&u);
 }
 
@@ -160,16 +160,16 @@ static void prefetch_costs_a_pair_where_the_limits_allow_it(void **state)
     dt_unit u[3];
     make_even_units(u);
     dt_zero_options opt = {.stage = 3, .param_dtype = DT_BF16, .grad_dtype = DT_BF16, .frozen = true, .untied = true};
-    const size_t alone = plan_of(&opt, u, 3, 4).bytes[DT_MEM_STAGING];
+    const size_t alone = plan_of(&opt, u, 3, 4).memory.at[DT_MEM_STAGING][DT_ON_DEVICE];
     opt.overlap_comm = true;
     opt.prefetch_bucket_size = INT64_C(1) << 40;
-    const size_t pair = plan_of(&opt, u, 3, 4).bytes[DT_MEM_STAGING];
+    const size_t pair = plan_of(&opt, u, 3, 4).memory.at[DT_MEM_STAGING][DT_ON_DEVICE];
     assert_int_equal(pair - alone, 2 * 16 * 1024 * 63); /* units 1 and 2 instead of one of these */
     opt.max_live_parameters = 16 * 1024 * 126 - 1;
-    assert_int_equal(plan_of(&opt, u, 3, 4).bytes[DT_MEM_STAGING], alone);
+    assert_int_equal(plan_of(&opt, u, 3, 4).memory.at[DT_MEM_STAGING][DT_ON_DEVICE], alone);
     opt.max_live_parameters = 0;
     opt.prefetch_bucket_size = 16 * 1024 * 21; /* only unit 0 may come early, beside unit 1: 84 of 1024 * 16 */
-    assert_int_equal(plan_of(&opt, u, 3, 4).bytes[DT_MEM_STAGING] - alone, 2 * 16 * 1024 * 21);
+    assert_int_equal(plan_of(&opt, u, 3, 4).memory.at[DT_MEM_STAGING][DT_ON_DEVICE] - alone, 2 * 16 * 1024 * 21);
     free_units(u, 3);
 }
 
@@ -180,7 +180,8 @@ static void small_units_persist(void **state)
     const dt_zero_options opt = {
         .stage = 3, .param_dtype = DT_BF16, .grad_dtype = DT_BF16, .param_persistence_threshold = 16 * 1024 * 21 + 1};
     const dt_zero_plan p = plan_of(&opt, u, 3, 4);
-    assert_int_equal(p.bytes[DT_MEM_PARAMS], 2 * 16 * 1024 * (21 + 126 / 4 /* = 31 */) + 2 * 16 * 1024 / 2);
+    assert_int_equal(p.memory.at[DT_MEM_PARAMS][DT_ON_DEVICE],
+                     2 * 16 * 1024 * (21 + 126 / 4 /* = 31 */) + 2 * 16 * 1024 / 2);
     const double once = 16 * 1024 * 0.75;
     assert_true(p.sent_elems_per_micro_step == once * (2 * 126 + 147) && p.sent_elems_per_step == once * 21);
     free_units(u, 3);

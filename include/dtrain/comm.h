@@ -136,9 +136,8 @@ bool dt_comm_speaks(const dt_comm *comm);
  *  error of this rank alone. */
 bool dt_comm_failed_together(const dt_comm *comm);
 
-/** Bytes of staging that a rank would hold with the transport "mpi": for the plan. host_accessible: of the device.
- *  Local. */
-size_t dt_comm_plan_nbytes(int nranks, int ranks_per_node, bool shared_memory, bool host_accessible);
+/** The staging that a rank would hold with the transport "mpi". host_accessible: of the device. Local. */
+dt_memory dt_comm_plan(int nranks, int ranks_per_node, bool shared_memory, bool host_accessible);
 
 /** MPI communicator (an MPI_Comm behind a pointer) for parallel I/O; owned by comm. */
 void *dt_comm_mpi_handle(const dt_comm *comm);

@@ -115,7 +115,7 @@ static inline uint16_t dt_bf16_from_float(float f)
 
 /* ---- memory accounting ------------------------------------------------------------------------------------------- */
 
-/** What an allocation is for. The plan, the run's report and the leak check all speak in these. */
+/** What an allocation is for, and where it is. The plan, the run's report and the leak check all speak in these. */
 typedef enum dt_memcat {
     DT_MEM_PARAMS,
     DT_MEM_GRADS,
@@ -127,18 +127,39 @@ typedef enum dt_memcat {
     DT_N_MEMCAT
 } dt_memcat;
 
-const char *dt_memcat_name(dt_memcat c);
+/** Which of the first three are one physical memory is the device's answer (device.h, shares_host_memory). */
+typedef enum dt_place {
+    DT_ON_DEVICE,
+    DT_ON_PINNED, /* host memory that the device copies from and to by itself */
+    DT_ON_HOST,   /* other host memory */
+    DT_IN_FILE,
+    DT_N_PLACE
+} dt_place;
 
-/** What a process holds, by category, in bytes. Thread-safe. One per process, in the context that is passed. */
+const char *dt_memcat_name(dt_memcat c); /* "parameters" */
+const char *dt_place_name(dt_place p);   /* "device", "pinned", "host", "file" */
+
+/** Bytes by category and place: what a plan says and what a ledger holds. */
+typedef struct dt_memory {
+    size_t at[DT_N_MEMCAT][DT_N_PLACE];
+} dt_memory;
+
+void dt_memory_add(dt_memory *sum, const dt_memory *more);
+size_t dt_memory_of(const dt_memory *m, dt_memcat c); /* in all places */
+size_t dt_memory_on(const dt_memory *m, dt_place p);  /* of all categories */
+size_t dt_memory_total(const dt_memory *m);
+
+/** What a process holds, in bytes. Thread-safe. One per process, in the context that is passed. */
 typedef struct dt_ledger {
-    atomic_size_t now[DT_N_MEMCAT];
-    atomic_size_t peak[DT_N_MEMCAT];
-    atomic_size_t total_now, total_peak;
-    atomic_size_t n_allocs; /* allocations ever made: a test holds it still during a step */
+    atomic_size_t now[DT_N_MEMCAT][DT_N_PLACE], peak[DT_N_MEMCAT][DT_N_PLACE];
+    atomic_size_t on_now[DT_N_PLACE], on_peak[DT_N_PLACE]; /* of all categories */
+    atomic_size_t total_now, total_peak;                   /* of all memory: files are not counted */
+    atomic_size_t n_allocs;                                /* ever made: a test holds it still during a step */
 } dt_ledger;
 
-void dt_ledger_add(dt_ledger *l, dt_memcat c, size_t nbytes);
-void dt_ledger_sub(dt_ledger *l, dt_memcat c, size_t nbytes);
+void dt_ledger_add(dt_ledger *l, dt_memcat c, dt_place p, size_t nbytes); /* nothing for NULL */
+void dt_ledger_sub(dt_ledger *l, dt_memcat c, dt_place p, size_t nbytes);
+dt_memory dt_ledger_now(const dt_ledger *l);
 
 /** "1.50 GiB", "812 KiB": for people. Writes into out [at least 24] and returns it. */
 char *dt_format_bytes(double nbytes, char *out);

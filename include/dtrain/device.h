@@ -31,9 +31,7 @@ typedef struct dt_event dt_event;
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-typedef enum dt_place { DT_ON_DEVICE, DT_ON_HOST /* pinned where the device copies from it */ } dt_place;
-
-/** A piece of memory and who pays for it. Views are not owned and must not outlive their buffer. */
+/** A piece of memory, not in a file, and who pays for it. Views are not owned and must not outlive their buffer. */
 typedef struct dt_buf {
     void *ptr;
     size_t nbytes;
@@ -292,7 +290,7 @@ extern const dt_device_ops dt_device_queue_ops;
 /** What a queue device has been asked for since it was opened, and a GPU would have paid for. */
 typedef struct dt_queue_counts {
     int64_t host_waits;      /* stream_sync: the host waited, and queued nothing meanwhile */
-    int64_t pageable_copies; /* a side was host memory that is not DT_ON_HOST: synchronous on a GPU */
+    int64_t pageable_copies; /* a side was host memory that is not pinned: synchronous on a GPU */
 } dt_queue_counts;
 dt_queue_counts dt_device_queue_counts(const dt_device *dev);
 

@@ -112,10 +112,9 @@ typedef struct dt_model_options {
     uint64_t seed; /* for dropout */
 } dt_model_options;
 
-/** Bytes by category that dt_model_open will allocate (activations with the cache, pinned staging, the batch on the
+/** What dt_model_open will allocate (activations with the cache, pinned staging, the batch on the
  *  device as data, the rotary table as other). Same arithmetic as the allocation. */
-dt_err dt_model_plan(const dt_model_config *mc, const dt_model_options *opt, const dt_device *dev,
-                     size_t bytes[DT_N_MEMCAT]);
+dt_err dt_model_plan(const dt_model_config *mc, const dt_model_options *opt, const dt_device *dev, dt_memory *plan);
 
 /** Local. Allocates activations for max_tok. mc, units, dev and source are borrowed for the model's life. phase may be
  *  NULL. */

@@ -65,8 +65,8 @@ typedef struct dt_run {
     dt_unit *units;
     int n_units;
     dt_loader *train, *valid;
-    size_t loader_nbytes;                                /* what the loaders hold */
-    size_t planned[DT_N_MEMCAT], allocated[DT_N_MEMCAT]; /* bytes of this rank before the first step */
+    size_t loader_nbytes;         /* what the loaders hold */
+    dt_memory planned, allocated; /* of this rank before the first step */
     dt_model_options model_opt;
     dt_zero_options zero_opt;
     dt_zero *zero;

@@ -42,7 +42,7 @@ typedef struct dt_shards {
 enum { DT_SHARD_ALIGN = 16 };
 dt_shards dt_shards_of(int64_t flat_len, int nranks);
 
-/** What a rank would hold and send: bytes by category (params, grads, optimizer, staging), the exact n_param of the
+/** What a rank would hold and send: memory (params, grads, optimizer, staging), the exact n_param of the
  *  model, bytes per parameter of model states with padding and without, and elements sent by a rank: a step of M
  *  micro-steps sends M * sent_elems_per_micro_step + sent_elems_per_step, at stage 3 at most so (a unit that is still
  *  there when it is used again is not gathered again). With one micro-step that is 2P (N-1)/N at stages 0 to 2 and 3P
@@ -51,7 +51,7 @@ dt_shards dt_shards_of(int64_t flat_len, int nranks);
  *  In reproducible mode every micro-step is reduced, so stages 0 and 1 keep gradients as stage 2 does: fp32 sums of the
  *  owned shards. */
 typedef struct dt_zero_plan {
-    size_t bytes[DT_N_MEMCAT];
+    dt_memory memory;
     /* over all units; padding: elements of a rank's shards above n_param / nranks (rounded down) */
     int64_t n_param, n_padding;
     /* the smallest max_live_parameters that this stage can do with (stage 3; else 0) */

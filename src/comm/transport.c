@@ -49,7 +49,7 @@ static size_t pinned_nbytes(int nranks, bool host_accessible)
     return host_accessible ? 0 : clamp(PINNED_NBYTES, (size_t)(nranks + 2) * PINNED_MIN_PER_RANK, SIZE_MAX);
 }
 
-size_t dt_comm_plan_nbytes(int nranks, int ranks_per_node, bool shared_memory, bool host_accessible)
+dt_memory dt_comm_plan(int nranks, int ranks_per_node, bool shared_memory, bool host_accessible)
 {
     const int rest = nranks % ranks_per_node;
     const layout l = {.nranks = nranks,
@@ -59,8 +59,10 @@ size_t dt_comm_plan_nbytes(int nranks, int ranks_per_node, bool shared_memory, b
                       .use_shared_memory = shared_memory};
     dt_transport t = {0};
     plan(&l, &t);
-    return pinned_nbytes(nranks, host_accessible) + 2 * t.net_set_nbytes +
-           (t.shared ? dt_shm_window_nbytes(SLOT_NBYTES) : 0);
+    dt_memory memory = {0};
+    memory.at[DT_MEM_STAGING][DT_ON_PINNED] = pinned_nbytes(nranks, host_accessible);
+    memory.at[DT_MEM_STAGING][DT_ON_HOST] = 2 * t.net_set_nbytes + (t.shared ? dt_shm_window_nbytes(SLOT_NBYTES) : 0);
+    return memory;
 }
 
 static void plan_of(const dt_comm *comm, bool shared_memory, dt_transport *t)
@@ -77,8 +79,8 @@ static void plan_of(const dt_comm *comm, bool shared_memory, dt_transport *t)
 static dt_err alloc_buffers(dt_comm *comm, dt_transport *t)
 {
     DT_TRY(dt_buf_alloc(&t->net, comm->dev, DT_ON_HOST, 2 * t->net_set_nbytes, DT_MEM_STAGING));
-    DT_TRY(dt_buf_alloc(&t->pinned, comm->dev, DT_ON_HOST, pinned_nbytes(comm->nranks, comm->dev->ops->host_accessible),
-                        DT_MEM_STAGING));
+    DT_TRY(dt_buf_alloc(&t->pinned, comm->dev, DT_ON_PINNED,
+                        pinned_nbytes(comm->nranks, comm->dev->ops->host_accessible), DT_MEM_STAGING));
     t->src = calloc((size_t)comm->nranks, sizeof *t->src);
     t->requests = malloc((2 * (size_t)t->n_requests + 1) * sizeof(MPI_Request));
     DT_CHECK(t->src && t->requests, DT_ERR_MEMORY, "no memory for the tables of %d ranks", comm->nranks);
@@ -99,9 +101,9 @@ static void count_window(const dt_comm *comm, size_t nbytes, bool add)
 {
     if (!comm->dev->ledger || nbytes == 0) return;
     if (add)
-        dt_ledger_add(comm->dev->ledger, DT_MEM_STAGING, nbytes);
+        dt_ledger_add(comm->dev->ledger, DT_MEM_STAGING, DT_ON_HOST, nbytes);
     else
-        dt_ledger_sub(comm->dev->ledger, DT_MEM_STAGING, nbytes);
+        dt_ledger_sub(comm->dev->ledger, DT_MEM_STAGING, DT_ON_HOST, nbytes);
 }
 
 static dt_err mpi_open(dt_comm *comm)

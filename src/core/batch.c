@@ -27,7 +27,7 @@ dt_err dt_batch_alloc(dt_batch *b, int32_t max_tok, int32_t max_seq, dt_ledger *
     DT_CHECK(p, DT_ERR_MEMORY, "no memory for a batch of %d tokens (%s)", max_tok,
              dt_format_bytes((double)nbytes, text));
     memset(p, 0, nbytes);
-    dt_ledger_add(ledger, DT_MEM_DATA, nbytes);
+    dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
     b->max_tok = max_tok;
     b->max_seq = max_seq;
     b->token = (int32_t *)p; /* first: what dt_batch_free frees */
@@ -43,7 +43,7 @@ dt_err dt_batch_alloc(dt_batch *b, int32_t max_tok, int32_t max_seq, dt_ledger *
 
 void dt_batch_free(dt_batch *b, dt_ledger *ledger)
 {
-    if (b->token) dt_ledger_sub(ledger, DT_MEM_DATA, dt_batch_nbytes(b->max_tok, b->max_seq));
+    if (b->token) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, dt_batch_nbytes(b->max_tok, b->max_seq));
     free(b->token);
     *b = (dt_batch){0};
 }

@@ -1,5 +1,5 @@
-/* ledger.c - bytes held, by category. Plain counters: an allocator that hides behind this would hide what it allocates,
- * too. */
+/* ledger.c - bytes held, by category and place. Plain counters: an allocator that hides behind this would hide what it
+ * allocates, too. */
 #include "dtrain/core.h"
 
 const char *dt_memcat_name(dt_memcat c)
@@ -9,6 +9,43 @@ const char *dt_memcat_name(dt_memcat c)
     return (unsigned)c < DT_N_MEMCAT ? names[c] : "?";
 }
 
+const char *dt_place_name(dt_place p)
+{
+    static const char *const names[DT_N_PLACE] = {"device", "pinned", "host", "file"};
+    return (unsigned)p < DT_N_PLACE ? names[p] : "?";
+}
+
+/* ---- sums -------------------------------------------------------------------------------------------------------- */
+
+void dt_memory_add(dt_memory *sum, const dt_memory *more)
+{
+    for (int c = 0; c < DT_N_MEMCAT; c++)
+        for (int p = 0; p < DT_N_PLACE; p++) sum->at[c][p] += more->at[c][p];
+}
+
+size_t dt_memory_of(const dt_memory *m, dt_memcat c)
+{
+    size_t sum = 0;
+    for (int p = 0; p < DT_N_PLACE; p++) sum += m->at[c][p];
+    return sum;
+}
+
+size_t dt_memory_on(const dt_memory *m, dt_place p)
+{
+    size_t sum = 0;
+    for (int c = 0; c < DT_N_MEMCAT; c++) sum += m->at[c][p];
+    return sum;
+}
+
+size_t dt_memory_total(const dt_memory *m)
+{
+    size_t sum = 0;
+    for (int p = 0; p < DT_N_PLACE; p++) sum += dt_memory_on(m, (dt_place)p);
+    return sum;
+}
+
+/* ---- the ledger -------------------------------------------------------------------------------------------------- */
+
 static void raise_to(atomic_size_t *peak, size_t value)
 {
     size_t seen = atomic_load_explicit(peak, memory_order_relaxed);
@@ -16,17 +53,32 @@ static void raise_to(atomic_size_t *peak, size_t value)
     }
 }
 
-void dt_ledger_add(dt_ledger *l, dt_memcat c, size_t nbytes)
+static void count(atomic_size_t *now, atomic_size_t *peak, size_t nbytes)
+{
+    raise_to(peak, atomic_fetch_add(now, nbytes) + nbytes);
+}
+
+void dt_ledger_add(dt_ledger *l, dt_memcat c, dt_place p, size_t nbytes)
 {
     if (!l) return;
     atomic_fetch_add(&l->n_allocs, 1);
-    raise_to(&l->peak[c], atomic_fetch_add(&l->now[c], nbytes) + nbytes);
-    raise_to(&l->total_peak, atomic_fetch_add(&l->total_now, nbytes) + nbytes);
+    count(&l->now[c][p], &l->peak[c][p], nbytes);
+    count(&l->on_now[p], &l->on_peak[p], nbytes);
+    if (p != DT_IN_FILE) count(&l->total_now, &l->total_peak, nbytes);
 }
 
-void dt_ledger_sub(dt_ledger *l, dt_memcat c, size_t nbytes)
+void dt_ledger_sub(dt_ledger *l, dt_memcat c, dt_place p, size_t nbytes)
 {
     if (!l) return;
-    atomic_fetch_sub(&l->now[c], nbytes);
-    atomic_fetch_sub(&l->total_now, nbytes);
+    atomic_fetch_sub(&l->now[c][p], nbytes);
+    atomic_fetch_sub(&l->on_now[p], nbytes);
+    if (p != DT_IN_FILE) atomic_fetch_sub(&l->total_now, nbytes);
+}
+
+dt_memory dt_ledger_now(const dt_ledger *l)
+{
+    dt_memory m;
+    for (int c = 0; c < DT_N_MEMCAT; c++)
+        for (int p = 0; p < DT_N_PLACE; p++) m.at[c][p] = atomic_load(&l->now[c][p]);
+    return m;
 }

@@ -7,13 +7,13 @@ void *dt_layout_alloc(dt_layout *l, int64_t n, size_t elem_size)
 {
     if (n < 0 || (uint64_t)n > SIZE_MAX / 2 / elem_size) return NULL;
     void *p = calloc(n > 0 ? (size_t)n : 1, elem_size);
-    if (p) dt_ledger_add(l->opt.ledger, DT_MEM_DATA, (size_t)n * elem_size);
+    if (p) dt_ledger_add(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST, (size_t)n * elem_size);
     return p;
 }
 
 void dt_layout_free(dt_layout *l, void *p, int64_t n, size_t elem_size)
 {
-    if (p) dt_ledger_sub(l->opt.ledger, DT_MEM_DATA, (size_t)n * elem_size);
+    if (p) dt_ledger_sub(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST, (size_t)n * elem_size);
     free(p);
 }
 

@@ -144,7 +144,7 @@ static dt_err open_batches(dt_loader *l)
     l->scratch.mask = malloc((size_t)T);
     DT_CHECK(l->batches && l->scratch.ids && l->scratch.mask, DT_ERR_MEMORY, "no memory for %d micro-batches",
              l->n_batches);
-    dt_ledger_add(l->opt.ledger, DT_MEM_DATA, (size_t)(T + 1) * sizeof *l->scratch.ids + (size_t)T);
+    dt_ledger_add(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST, (size_t)(T + 1) * sizeof *l->scratch.ids + (size_t)T);
     for (int i = 0; i < l->n_batches; i++)
         DT_TRY(dt_batch_alloc(&l->batches[i], l->info.max_tok, l->info.max_seq, l->opt.ledger));
     if (l->opt.prefetch == 0) return DT_OK;
@@ -213,7 +213,7 @@ void dt_loader_close(dt_loader *l)
     dt_prefetch_close(l->prefetch);
     for (int i = 0; l->batches && i < l->n_batches; i++) dt_batch_free(&l->batches[i], l->opt.ledger);
     if (l->scratch.ids && l->scratch.mask && l->batches)
-        dt_ledger_sub(l->opt.ledger, DT_MEM_DATA,
+        dt_ledger_sub(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST,
                       (size_t)(l->opt.seq_len + 1) * sizeof *l->scratch.ids + (size_t)l->opt.seq_len);
     free(l->batches);
     free(l->scratch.ids);

@@ -65,8 +65,8 @@ size_t dt_device_overhead(const dt_device *dev) { return dev->ops->overhead(dev)
 dt_err dt_buf_alloc(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt_memcat category)
 {
     *b = (dt_buf){0};
-    DT_CHECK(dev && dev->ops && category < DT_N_MEMCAT, DT_ERR_ARG, "dt_buf_alloc: no open device, or category %d",
-             (int)category);
+    DT_CHECK(dev && dev->ops && category < DT_N_MEMCAT && place < DT_IN_FILE, DT_ERR_ARG,
+             "dt_buf_alloc: no open device, category %d, or place %d", (int)category, (int)place);
     if (nbytes == 0) {
         *b = (dt_buf){.dev = dev, .category = category, .place = place, .owned = true};
         return DT_OK;
@@ -76,13 +76,13 @@ dt_err dt_buf_alloc(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt
     if (err == DT_ERR_MEMORY) {
         char asked[24], held[24], left[24];
         return dt_fail(err, "not enough %s memory for %s: %s requested, %s in use by this process, %s free",
-                       place == DT_ON_HOST ? "host" : dev->ops->name, dt_memcat_name(category),
+                       place == DT_ON_DEVICE ? dev->ops->name : dt_place_name(place), dt_memcat_name(category),
                        dt_format_bytes((double)nbytes, asked),
                        dt_format_bytes((double)atomic_load(&dev->ledger->total_now), held),
                        dt_format_bytes((double)dev->ops->memory_free(dev), left));
     }
     if (err != DT_OK) return err;
-    dt_ledger_add(dev->ledger, category, nbytes);
+    dt_ledger_add(dev->ledger, category, place, nbytes);
     *b = (dt_buf){.ptr = ptr, .nbytes = nbytes, .dev = dev, .category = category, .place = place, .owned = true};
     return DT_OK;
 }
@@ -91,7 +91,7 @@ dt_err dt_buf_alloc_zeroed(dt_buf *b, dt_device *dev, dt_place place, size_t nby
 {
     DT_TRY(dt_buf_alloc(b, dev, place, nbytes, category));
     if (nbytes == 0 || dev->ops->alloc_zeroes) return DT_OK;
-    if (place == DT_ON_HOST) {
+    if (place != DT_ON_DEVICE) {
         memset(b->ptr, 0, nbytes);
         return DT_OK;
     }
@@ -114,7 +114,7 @@ void dt_buf_free(dt_buf *b)
 {
     if (b->owned && b->ptr) {
         b->dev->ops->free(b->dev, b->place, b->ptr, b->nbytes);
-        dt_ledger_sub(b->dev->ledger, b->category, b->nbytes);
+        dt_ledger_sub(b->dev->ledger, b->category, b->place, b->nbytes);
     }
     *b = (dt_buf){0};
 }

@@ -210,8 +210,8 @@ static dt_err queue_alloc(dt_device *dev, dt_place place, size_t nbytes, void **
     queue_state *q = state_of(dev);
     DT_TRY(dt_device_cpu_ops.alloc(&q->cpu, place, nbytes, ptr));
     memset(*ptr, 0xff, nbytes); /* NaN in every type */
-    if (place == DT_ON_HOST) return note_pinned(q, *ptr, nbytes);
-    *ptr = (void *)((uintptr_t)*ptr | FAR_BIT);
+    if (place == DT_ON_PINNED) return note_pinned(q, *ptr, nbytes);
+    if (place == DT_ON_DEVICE) *ptr = (void *)((uintptr_t)*ptr | FAR_BIT);
     return DT_OK;
 }
 
@@ -221,7 +221,7 @@ static void queue_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes)
     queue_state *q = state_of(dev);
     for (int i = 0; i < q->n_streams; i++)
         if (drain(q, q->streams[i]) != DT_OK) break;
-    for (int i = 0; i < q->n_pinned && place == DT_ON_HOST; i++)
+    for (int i = 0; i < q->n_pinned && place == DT_ON_PINNED; i++)
         if (q->pinned[i].begin == ptr) q->pinned[i] = q->pinned[--q->n_pinned];
     dt_device_cpu_ops.free(&q->cpu, place, near(ptr), nbytes);
 }

@@ -112,13 +112,13 @@ dt_err decode_loop_open(decode_loop *p, const dt_decoder *d, const dt_generate_o
     DT_CHECK(p->slots && p->slot_of && p->logits, DT_ERR_MEMORY,
              "out of memory for the logits of %d sequences (%" PRId64 " floats each)", opt->n_slots, opt->vocab_size);
     p->nbytes = (size_t)opt->n_slots * (size_t)opt->vocab_size * sizeof *p->logits;
-    dt_ledger_add(opt->ledger, DT_MEM_DATA, p->nbytes);
+    dt_ledger_add(opt->ledger, DT_MEM_DATA, DT_ON_HOST, p->nbytes);
     return DT_OK;
 }
 
 void decode_loop_close(decode_loop *p)
 {
-    if (p->nbytes) dt_ledger_sub(p->opt->ledger, DT_MEM_DATA, p->nbytes);
+    if (p->nbytes) dt_ledger_sub(p->opt->ledger, DT_MEM_DATA, DT_ON_HOST, p->nbytes);
     free(p->logits);
     free(p->slot_of);
     free(p->slots);

@@ -24,6 +24,7 @@ static void *take(struct arena *a, int64_t rows, int64_t width, size_t elem)
 
 enum { ACTIVATIONS, DATA, STAGING, TABLE, N_ARENAS };
 static const dt_memcat CATEGORY[N_ARENAS] = {DT_MEM_ACTIVATIONS, DT_MEM_DATA, DT_MEM_STAGING, DT_MEM_OTHER};
+static const dt_place PLACE[N_ARENAS] = {DT_ON_DEVICE, DT_ON_DEVICE, DT_ON_PINNED, DT_ON_DEVICE};
 
 static void place_set(dt_model *m, struct arena *a, struct block_acts *s)
 {
@@ -253,15 +254,14 @@ static dt_err count(dt_model *m, struct arena arenas[N_ARENAS])
     return DT_OK;
 }
 
-dt_err dt_model_plan(const dt_model_config *mc, const dt_model_options *opt, const dt_device *dev,
-                     size_t bytes[DT_N_MEMCAT])
+dt_err dt_model_plan(const dt_model_config *mc, const dt_model_options *opt, const dt_device *dev, dt_memory *plan)
 {
     dt_model m = {0};
     struct arena arenas[N_ARENAS] = {{0}};
-    memset(bytes, 0, DT_N_MEMCAT * sizeof *bytes);
+    *plan = (dt_memory){0};
     dt_err err = prepare(&m, mc, opt, dev);
     if (err == DT_OK) err = count(&m, arenas);
-    for (int i = 0; err == DT_OK && i < N_ARENAS; i++) bytes[CATEGORY[i]] += arenas[i].used;
+    for (int i = 0; err == DT_OK && i < N_ARENAS; i++) plan->at[CATEGORY[i]][PLACE[i]] += arenas[i].used;
     free_tables(&m);
     return err;
 }
@@ -272,7 +272,7 @@ static dt_err allocate(dt_model *m)
     struct arena arenas[N_ARENAS] = {{0}};
     DT_TRY(count(m, arenas));
     for (int i = 0; i < N_ARENAS; i++) {
-        DT_TRY(dt_buf_alloc(bufs[i], m->dev, i == STAGING ? DT_ON_HOST : DT_ON_DEVICE, arenas[i].used, CATEGORY[i]));
+        DT_TRY(dt_buf_alloc(bufs[i], m->dev, PLACE[i], arenas[i].used, CATEGORY[i]));
         arenas[i] = (struct arena){.base = bufs[i]->ptr};
     }
     place_all(m, arenas);

@@ -9,7 +9,7 @@ dt_err dt_task_buffers_alloc(dt_task_buffers *t, int32_t max_tok, dt_ledger *led
     const size_t nbytes = buffers_nbytes(max_tok);
     float *block = calloc(1, nbytes ? nbytes : 1);
     DT_CHECK(block, DT_ERR_MEMORY, "no memory for %zu bytes of log-probabilities", nbytes);
-    dt_ledger_add(ledger, DT_MEM_DATA, nbytes);
+    dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
     *t = (dt_task_buffers){.u = block,
                            .logp = block + max_tok,
                            .entropy = block + 2 * (size_t)max_tok,
@@ -20,7 +20,7 @@ dt_err dt_task_buffers_alloc(dt_task_buffers *t, int32_t max_tok, dt_ledger *led
 
 void dt_task_buffers_free(dt_task_buffers *t, dt_ledger *ledger)
 {
-    if (t->u) dt_ledger_sub(ledger, DT_MEM_DATA, buffers_nbytes(t->max_tok));
+    if (t->u) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, buffers_nbytes(t->max_tok));
     free(t->u);
     *t = (dt_task_buffers){0};
 }

@@ -139,8 +139,9 @@ dt_err run_check_memory(const dt_run *run, int ranks_per_node)
     char needs[24], has[24];
     if (!run->dev.ops || run->n_units == 0 || dt_config_doubted(&run->cfg, "zero", NULL)) return DT_OK;
     DT_TRY(run_plan_stage(run, run->stage, run->nranks, ranks_per_node, &plan));
+    const size_t total = dt_memory_total(&plan.memory);
     const size_t held = atomic_load(&run->ledger.total_now) + dt_device_overhead(&run->dev);
-    const size_t needed = plan.total > held ? plan.total - held : 0,
+    const size_t needed = total > held ? total - held : 0,
                  left = run->dev.ops->memory_free(&run->dev) / (size_t)ranks_per_node;
     DT_CHECK(needed <= left, DT_ERR_MEMORY,
              "zero.stage = %d needs %s of memory for each rank, and %s is free for each of the %d rank%s of this node; "

@@ -20,13 +20,13 @@ dt_err run_plan_stage(const dt_run *run, int stage, int nranks, int ranks_per_no
     opt.stage = stage;
     *plan = (stage_plan){0};
     DT_TRY(dt_zero_plan_make(&opt, run->units, run->n_units, nranks, &plan->zero));
-    DT_TRY(dt_model_plan(&run->mc, &run->model_opt, &run->dev, plan->bytes));
-    for (int c = 0; c < DT_N_MEMCAT; c++) plan->bytes[c] += plan->zero.bytes[c];
-    plan->bytes[DT_MEM_STAGING] +=
-        dt_comm_plan_nbytes(nranks, ranks_per_node, run->cfg.comm_shared_memory, run->dev.ops->host_accessible);
-    plan->bytes[DT_MEM_DATA] += dt_task_buffers_nbytes(run->model_opt.max_tok) + run->loader_nbytes;
-    plan->bytes[DT_MEM_OTHER] += dt_device_overhead(&run->dev);
-    for (int c = 0; c < DT_N_MEMCAT; c++) plan->total += plan->bytes[c];
+    DT_TRY(dt_model_plan(&run->mc, &run->model_opt, &run->dev, &plan->memory));
+    const dt_memory comm =
+        dt_comm_plan(nranks, ranks_per_node, run->cfg.comm_shared_memory, run->dev.ops->host_accessible);
+    dt_memory_add(&plan->memory, &plan->zero.memory);
+    dt_memory_add(&plan->memory, &comm);
+    plan->memory.at[DT_MEM_DATA][DT_ON_HOST] += dt_task_buffers_nbytes(run->model_opt.max_tok) + run->loader_nbytes;
+    plan->memory.at[DT_MEM_OTHER][DT_ON_DEVICE] += dt_device_overhead(&run->dev);
     return DT_OK;
 }
 
@@ -55,30 +55,30 @@ static void print_head(FILE *out, const char *head)
     fprintf(out, "%6s", "total");
 }
 
-static void print_row(FILE *out, const char *head, const size_t bytes[DT_N_MEMCAT], size_t total)
+static void print_row(FILE *out, const char *head, const dt_memory *m)
 {
     char text[16];
     fprintf(out, "%-9s", head);
-    for (int c = 0; c < DT_N_MEMCAT; c++) fprintf(out, "%*s", width(c), short_bytes((double)bytes[c], text));
-    fprintf(out, "%6s", short_bytes((double)total, text));
+    for (int c = 0; c < DT_N_MEMCAT; c++)
+        fprintf(out, "%*s", width(c), short_bytes((double)dt_memory_of(m, (dt_memcat)c), text));
+    fprintf(out, "%6s", short_bytes((double)dt_memory_total(m), text));
 }
 
 void run_compare_plan(dt_run *run, const stage_plan *plan)
 {
     char *text = NULL;
     size_t nbytes = 0;
-    memcpy(run->planned, plan->bytes, sizeof run->planned);
-    for (int c = 0; c < DT_N_MEMCAT; c++) run->allocated[c] = atomic_load(&run->ledger.now[c]);
-    run->allocated[DT_MEM_OTHER] += dt_device_overhead(&run->dev); /* held by the device outside the ledger */
-    size_t total = 0;
-    for (int c = 0; c < DT_N_MEMCAT; c++) total += run->allocated[c];
+    run->planned = plan->memory;
+    run->allocated = dt_ledger_now(&run->ledger);
+    /* held by the device outside the ledger */
+    run->allocated.at[DT_MEM_OTHER][DT_ON_DEVICE] += dt_device_overhead(&run->dev);
     FILE *f = open_memstream(&text, &nbytes);
     if (!f) return;
     print_head(f, "per rank");
     fputc('\n', f);
-    print_row(f, "planned", plan->bytes, plan->total);
+    print_row(f, "planned", &run->planned);
     fputc('\n', f);
-    print_row(f, "allocated", run->allocated, total);
+    print_row(f, "allocated", &run->allocated);
     fclose(f);
     DT_INFO("%s", text);
     DT_INFO("model states: %.3f bytes per parameter (formula %.3f; %" PRId64 " elements of padding)",
@@ -181,7 +181,10 @@ static dt_err plan_row(const planner *p, int stage, int nranks, stage_plan *plan
     return err;
 }
 
-static bool fits(const planner *p, const stage_plan *plan) { return (double)plan->total <= RUN_USABLE * p->memory; }
+static bool fits(const planner *p, const stage_plan *plan)
+{
+    return (double)dt_memory_total(&plan->memory) <= RUN_USABLE * p->memory;
+}
 
 static const char *memory_source(const planner *p, const dt_plan_request *req)
 {
@@ -219,7 +222,7 @@ static dt_err print_stage(planner *p, int stage, double *per_param)
     p->needs = fit ? needs : 0;
     *per_param = plan.zero.state_bytes_per_param;
     snprintf(head, sizeof head, "%d", stage);
-    print_row(p->out, head, plan.bytes, plan.total);
+    print_row(p->out, head, &plan.memory);
     const double all =
         plan.zero.sent_bytes_per_step + plan.zero.sent_bytes_per_micro_step * (double)p->run->batching.accumulation;
     fprintf(p->out, "%10s  %s\n", short_bytes(all, sent), !fit ? "too large" : needs ? "" : "fits");

@@ -277,7 +277,7 @@ void run_open_data(dt_run *run)
         note(run, open_loader(run, &run->valid, "validation", cfg->data_validation, false));
     widen_model(run, run->train);
     widen_model(run, run->valid);
-    run->loader_nbytes = atomic_load(&run->ledger.now[DT_MEM_DATA]);
+    run->loader_nbytes = atomic_load(&run->ledger.now[DT_MEM_DATA][DT_ON_HOST]);
     if (run->train) note(run, count_steps(run));
 }
 
@@ -287,8 +287,8 @@ static dt_err first_stage_that_fits(const dt_run *run, int ranks_per_node, size_
     stage_plan plan;
     for (*fits = 0; *fits <= 3; *fits += run->zero_opt.frozen ? 3 : 1) {
         DT_TRY(run_plan_stage(run, (int)*fits, run->nranks, ranks_per_node, &plan));
-        *needed = plan.total;
-        if (plan.total <= budget) return DT_OK;
+        *needed = dt_memory_total(&plan.memory);
+        if (*needed <= budget) return DT_OK;
     }
     *fits = 4;
     return DT_OK;

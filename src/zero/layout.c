@@ -198,11 +198,12 @@ static void size_staging(zero_layout *l, const dt_zero_options *opt)
 
 static void add_up(zero_layout *l)
 {
-    l->bytes[DT_MEM_PARAMS] = (size_t)l->params_len * dt_dtype_size(l->param_dtype);
-    l->bytes[DT_MEM_GRADS] = (size_t)l->grads_len * dt_dtype_size(l->grad_kept);
-    l->bytes[DT_MEM_OPTIMIZER] = (size_t)l->opt_len * sizeof(float) * (l->has_master ? 3 : 2);
-    l->bytes[DT_MEM_STAGING] = (size_t)l->param_ring_len * dt_dtype_size(l->param_dtype) + l->grad_ring_bytes +
-                               l->bucket_bytes + l->results_bytes + l->host_bytes;
+    l->memory.at[DT_MEM_PARAMS][DT_ON_DEVICE] = (size_t)l->params_len * dt_dtype_size(l->param_dtype);
+    l->memory.at[DT_MEM_GRADS][DT_ON_DEVICE] = (size_t)l->grads_len * dt_dtype_size(l->grad_kept);
+    l->memory.at[DT_MEM_OPTIMIZER][DT_ON_DEVICE] = (size_t)l->opt_len * sizeof(float) * (l->has_master ? 3 : 2);
+    l->memory.at[DT_MEM_STAGING][DT_ON_DEVICE] = (size_t)l->param_ring_len * dt_dtype_size(l->param_dtype) +
+                                                 l->grad_ring_bytes + l->bucket_bytes + l->results_bytes;
+    l->memory.at[DT_MEM_STAGING][DT_ON_PINNED] = l->host_bytes;
 }
 
 static void set_flags(zero_layout *l, const dt_zero_options *opt)

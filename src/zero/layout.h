@@ -42,7 +42,7 @@ typedef struct zero_layout {
     int64_t update_per_rank;                  /* likewise where the update gathers gradients (stage 0) */
     size_t grad_ring_bytes, bucket_bytes, results_bytes, host_bytes;
     int n_results; /* slots of 16 bytes that reductions write on the device */
-    size_t bytes[DT_N_MEMCAT];
+    dt_memory memory;
     int64_t n_param;
 } zero_layout;
 

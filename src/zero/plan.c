@@ -40,12 +40,9 @@ dt_err dt_zero_plan_make(const dt_zero_options *opt, const dt_unit *units, int n
 {
     zero_layout l;
     DT_TRY(zero_layout_make(&l, opt, units, n_units, nranks));
-    *plan = (dt_zero_plan){.n_param = l.n_param, .least_live_parameters = l.least_ring_len};
-    size_t states = 0;
-    for (int c = 0; c < DT_N_MEMCAT; c++) {
-        plan->bytes[c] = l.bytes[c];
-        if (c == DT_MEM_PARAMS || c == DT_MEM_GRADS || c == DT_MEM_OPTIMIZER) states += l.bytes[c];
-    }
+    *plan = (dt_zero_plan){.memory = l.memory, .n_param = l.n_param, .least_live_parameters = l.least_ring_len};
+    const size_t states = dt_memory_of(&l.memory, DT_MEM_PARAMS) + dt_memory_of(&l.memory, DT_MEM_GRADS) +
+                          dt_memory_of(&l.memory, DT_MEM_OPTIMIZER);
     int64_t shards = 0;
     for (int u = 0; u < n_units; u++) shards += l.units[u].shards.shard_len;
     plan->n_padding = shards - l.n_param / nranks;

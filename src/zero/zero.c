@@ -27,7 +27,7 @@ static dt_err alloc_staging(dt_zero *z)
     DT_TRY(dt_buf_alloc(&z->grad_ring, z->dev, DT_ON_DEVICE, l->grad_ring_bytes, DT_MEM_STAGING));
     DT_TRY(dt_buf_alloc(&z->bucket, z->dev, DT_ON_DEVICE, l->bucket_bytes, DT_MEM_STAGING));
     DT_TRY(dt_buf_alloc(&z->results, z->dev, DT_ON_DEVICE, l->results_bytes, DT_MEM_STAGING));
-    DT_TRY(dt_buf_alloc(&z->host, z->dev, DT_ON_HOST, l->host_bytes, DT_MEM_STAGING));
+    DT_TRY(dt_buf_alloc(&z->host, z->dev, DT_ON_PINNED, l->host_bytes, DT_MEM_STAGING));
     return DT_OK;
 }
 
