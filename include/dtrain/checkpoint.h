@@ -3,7 +3,7 @@
 #ifndef DTRAIN_CHECKPOINT_H
 #define DTRAIN_CHECKPOINT_H
 
-#include "dtrain/zero.h"
+#include "dtrain/stored.h"
 
 /** Root attributes. Text fields are malloc'ed when read; free with dt_ckpt_meta_free. */
 typedef struct dt_ckpt_meta {
@@ -43,6 +43,9 @@ dt_err dt_checkpoint_read_meta(const char *path, dt_ckpt_meta *meta);
  *  Tensors must be there with the right shape; DT_ERR_DATA names file and tensor. Collective; all ranks return the same
  *  code; on failure z's contents are undefined. */
 dt_err dt_checkpoint_load(dt_comm *comm, dt_zero *z, const char *path, bool with_optimizer, dt_phase *phase);
+
+/** A dt_stored_locator: path is the file. */
+dt_err dt_checkpoint_locate(const char *path, const dt_stored_slot *slots, int n_slots, dt_stored_map *map);
 
 /** Checkpoints in a directory, newest (highest step) first, malloc'ed full paths; free with dt_list_free. None, or no
  *  directory: n 0. Stale .part files are not listed. Local. */

@@ -16,22 +16,6 @@
 /* bytes of metadata: somewhat more than is needed, and it all lies together */
 enum { META_FIXED = 16 << 10, META_PER_SLOT = 512 };
 
-dt_err ckpt_slots(dt_zero *z, bool with_optimizer, ckpt_slot **slots, int *n_slots)
-{
-    const int n_pieces = dt_zero_n_pieces(z);
-    const dt_piece *pieces = dt_zero_pieces(z);
-    *n_slots = 0;
-    *slots = calloc((size_t)n_pieces * DT_N_STATE + 1, sizeof **slots);
-    DT_CHECK(*slots, DT_ERR_MEMORY, "no memory for a list of %d tensors", n_pieces);
-    for (int s = 0; s < DT_N_STATE; s++) {
-        if (s != DT_STATE_PARAM && (!with_optimizer || !dt_zero_has_state(z, (dt_state)s))) continue;
-        for (int i = 0; i < n_pieces; i++)
-            (*slots)[(*n_slots)++] =
-                (ckpt_slot){.state = (dt_state)s, .piece = &pieces[i], .tensor = dt_zero_tensor(z, &pieces[i])};
-    }
-    return DT_OK;
-}
-
 /* ---- root -------------------------------------------------------------------------------------------------------- */
 
 static dt_err write_meta(hid_t file, const char *path, const dt_ckpt_meta *m)
@@ -81,7 +65,7 @@ static dt_err make_groups(hid_t file, const char *path)
 
 /* ---- datasets ---------------------------------------------------------------------------------------------------- */
 
-static dt_err create_dataset(hid_t file, const char *path, hid_t plist, const ckpt_slot *slot, dt_dtype dtype,
+static dt_err create_dataset(hid_t file, const char *path, hid_t plist, const dt_stored_slot *slot, dt_dtype dtype,
                              int64_t *offset)
 {
     char name[256];
@@ -103,7 +87,7 @@ static dt_err create_dataset(hid_t file, const char *path, hid_t plist, const ck
     return err;
 }
 
-static dt_err create_datasets(hid_t file, const char *path, dt_zero *z, const ckpt_slot *slots, int n_slots,
+static dt_err create_datasets(hid_t file, const char *path, dt_zero *z, const dt_stored_slot *slots, int n_slots,
                               int64_t *offsets)
 {
     hid_t plist = list_without_times(H5P_DATASET_CREATE);
@@ -131,7 +115,7 @@ static hid_t access_list(int n_slots)
     return -1;
 }
 
-static dt_err leave_out_tensors(ckpt_image *image, dt_zero *z, const ckpt_slot *slots, int n_slots,
+static dt_err leave_out_tensors(ckpt_image *image, dt_zero *z, const dt_stored_slot *slots, int n_slots,
                                 const int64_t *offsets)
 {
     ckpt_extent *extents = malloc(((size_t)n_slots + 1) * sizeof *extents);
@@ -146,7 +130,7 @@ static dt_err leave_out_tensors(ckpt_image *image, dt_zero *z, const ckpt_slot *
 }
 
 dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta *meta, dt_zero *z,
-                        const ckpt_slot *slots, int n_slots, int64_t *offsets, int64_t *file_size)
+                        const dt_stored_slot *slots, int n_slots, int64_t *offsets, int64_t *file_size)
 {
     hid_t access = access_list(n_slots);
     hid_t create = list_without_times(H5P_FILE_CREATE);
@@ -163,7 +147,7 @@ dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta 
     return err == DT_OK ? leave_out_tensors(image, z, slots, n_slots, offsets) : err;
 }
 
-dt_err ckpt_file_seal(const ckpt_image *image, const char *path, const ckpt_slot *slots, int n_slots,
+dt_err ckpt_file_seal(const ckpt_image *image, const char *path, const dt_stored_slot *slots, int n_slots,
                       const uint64_t *sums)
 {
     char name[256];

@@ -19,40 +19,40 @@ typedef struct load_job {
     dt_zero *z;
     const char *path;
     dt_phase *phase;
-    ckpt_slot *slots;
-    ckpt_found found;
-    const char **files; /* [n_files] of found */
+    dt_stored_slot *slots;
+    dt_stored_map map;
+    const char **files; /* [n_files] of map */
     uint64_t *sums;
     int n_slots;
     int fd, fd_file;       /* the file that is open, and its number */
     hid_t file;            /* -1 unless a tensor has to be read through HDF5 */
-    char *raw, *converted; /* CKPT_BUFFER bytes each: elements as in the file, and as z keeps them */
+    char *raw, *converted; /* DT_STORED_BUFFER bytes each: elements as in the file, and as z keeps them */
 } load_job;
 
 static dt_err alloc_buffers(load_job *j)
 {
-    j->found.places = calloc((size_t)j->n_slots + 1, sizeof *j->found.places);
+    j->map.locations = calloc((size_t)j->n_slots + 1, sizeof *j->map.locations);
     j->sums = calloc((size_t)j->n_slots + 1, sizeof *j->sums);
-    j->raw = malloc(CKPT_BUFFER);
-    j->converted = malloc(CKPT_BUFFER);
-    DT_CHECK(j->found.places && j->sums && j->raw && j->converted, DT_ERR_MEMORY,
-             "no memory for a checkpoint's buffers of %d MiB", 2 * CKPT_BUFFER >> 20);
+    j->raw = malloc(DT_STORED_BUFFER);
+    j->converted = malloc(DT_STORED_BUFFER);
+    DT_CHECK(j->map.locations && j->sums && j->raw && j->converted, DT_ERR_MEMORY,
+             "no memory for a checkpoint's buffers of %d MiB", 2 * DT_STORED_BUFFER >> 20);
     return DT_OK;
 }
 
 static dt_err prepare(load_job *j, bool with_optimizer)
 {
-    DT_TRY(ckpt_slots(j->z, with_optimizer, &j->slots, &j->n_slots));
+    DT_TRY(dt_stored_slots(j->z, with_optimizer, &j->slots, &j->n_slots));
     return alloc_buffers(j);
 }
 
 static dt_err list_files(load_job *j)
 {
     int n = 0;
-    for (size_t i = 0; i < j->found.files_len; i++) n += j->found.files[i] == '\0';
+    for (size_t i = 0; i < j->map.files_len; i++) n += j->map.files[i] == '\0';
     j->files = calloc((size_t)n + 1, sizeof *j->files);
     DT_CHECK(j->files, DT_ERR_MEMORY, "%s: no memory for the names of %d files", j->path, n);
-    const char *name = j->found.files;
+    const char *name = j->map.files;
     for (int f = 0; f < n; f++, name += strlen(name) + 1) j->files[f] = name;
     return DT_OK;
 }
@@ -60,17 +60,17 @@ static dt_err list_files(load_job *j)
 /* What rank 0 found, for all. Collective, agreed. */
 static dt_err share(load_job *j)
 {
-    ckpt_found *f = &j->found, from_first = *f;
+    dt_stored_map *f = &j->map, from_first = *f;
     DT_TRY(dt_comm_broadcast_host(j->comm, &from_first, sizeof from_first, 0));
     if (j->comm->rank != 0) {
-        from_first.places = f->places;
+        from_first.locations = f->locations;
         from_first.files = malloc(from_first.files_len);
         *f = from_first;
     }
     DT_TRY(dt_comm_agree(j->comm,
                          f->files ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for the names of %s's files", j->path)));
     DT_TRY(dt_comm_broadcast_host(j->comm, f->files, f->files_len, 0));
-    DT_TRY(dt_comm_broadcast_host(j->comm, f->places, (size_t)j->n_slots * sizeof *f->places, 0));
+    DT_TRY(dt_comm_broadcast_host(j->comm, f->locations, (size_t)j->n_slots * sizeof *f->locations, 0));
     return dt_comm_agree(j->comm, list_files(j));
 }
 
@@ -88,7 +88,8 @@ static dt_err open_file(load_job *j, int file)
 }
 
 /* type: what rank 0 found; out has room for elements of that. */
-static dt_err fetch_through_hdf5(load_job *j, const ckpt_slot *s, dt_st_type type, int64_t first, int64_t n, void *out)
+static dt_err fetch_through_hdf5(load_job *j, const dt_stored_slot *s, dt_st_type type, int64_t first, int64_t n,
+                                 void *out)
 {
     char name[256];
     dt_h5_array a;
@@ -105,7 +106,8 @@ static dt_err fetch_through_hdf5(load_job *j, const ckpt_slot *s, dt_st_type typ
 }
 
 /* Elements as they stand in the file. */
-static dt_err fetch(load_job *j, const ckpt_slot *s, const ckpt_place *p, int64_t first, int64_t n, void *out)
+static dt_err fetch(load_job *j, const dt_stored_slot *s, const dt_stored_location *p, int64_t first, int64_t n,
+                    void *out)
 {
     const size_t size = dt_st_type_size((dt_st_type)p->type);
     if (p->offset < 0) return fetch_through_hdf5(j, s, (dt_st_type)p->type, first, n, out);
@@ -115,11 +117,11 @@ static dt_err fetch(load_job *j, const ckpt_slot *s, const ckpt_place *p, int64_
 
 static dt_err read_slot(load_job *j, int i)
 {
-    const ckpt_slot *s = &j->slots[i];
-    const ckpt_place *p = &j->found.places[i];
+    const dt_stored_slot *s = &j->slots[i];
+    const dt_stored_location *p = &j->map.locations[i];
     const dt_st_type type = (dt_st_type)p->type, keep = dt_st_type_of(dt_zero_state_dtype(j->z, s->state));
     const size_t size = dt_st_type_size(type);
-    const int64_t step = CKPT_BUFFER / 4;
+    const int64_t step = DT_STORED_BUFFER / 4;
     char *in_place = type == keep ? dt_zero_state_ptr(j->z, s->state, s->piece) : NULL;
     for (int64_t at = 0; at < s->piece->n; at += step) {
         const int64_t n = s->piece->n - at < step ? s->piece->n - at : step, first = s->piece->first + at;
@@ -147,12 +149,13 @@ static dt_err read_slots(load_job *j)
 
 /* ---- a head beside a tied embedding ------------------------------------------------------------------------------ */
 
-static dt_err compare_part(load_job *j, const ckpt_slot *head, int64_t first, int64_t n)
+static dt_err compare_part(load_job *j, const dt_stored_slot *head, int64_t first, int64_t n)
 {
-    const ckpt_slot *embed = &j->slots[j->found.embed];
-    const ckpt_place *p = &j->found.places[j->found.embed], *q = &j->found.head;
-    char *const raw[2] = {j->raw, j->raw + CKPT_BUFFER / 2}, *const floats[2] = {j->converted,
-                                                                                 j->converted + CKPT_BUFFER / 2};
+    const dt_stored_slot *embed = &j->slots[j->map.embed];
+    const dt_stored_location *p = &j->map.locations[j->map.embed], *q = &j->map.head;
+    char *const raw[2] = {j->raw, j->raw + DT_STORED_BUFFER / 2}, *const floats[2] = {j->converted,
+                                                                                      j->converted +
+                                                                                          DT_STORED_BUFFER / 2};
     DT_TRY(fetch(j, embed, p, first, n, raw[0]));
     DT_TRY(fetch(j, head, q, first, n, raw[1]));
     dt_st_convert(raw[0], (dt_st_type)p->type, floats[0], DT_ST_F32, n);
@@ -166,12 +169,12 @@ static dt_err compare_part(load_job *j, const ckpt_slot *head, int64_t first, in
 /* One of n_parts equal parts. */
 static dt_err compare_head(load_job *j, int part, int n_parts)
 {
-    if (!j->found.has_head) return DT_OK;
-    dt_tensor tensor = *j->slots[j->found.embed].tensor;
-    snprintf(tensor.name, sizeof tensor.name, "%s", CKPT_HEAD);
-    const ckpt_slot head = {.state = DT_STATE_PARAM, .tensor = &tensor};
+    if (!j->map.has_head) return DT_OK;
+    dt_tensor tensor = *j->slots[j->map.embed].tensor;
+    snprintf(tensor.name, sizeof tensor.name, "%s", DT_STORED_HEAD);
+    const dt_stored_slot head = {.state = DT_STATE_PARAM, .tensor = &tensor};
     const int64_t each = tensor.n_elems / n_parts + 1, begin = each * part;
-    const int64_t end = begin + each < tensor.n_elems ? begin + each : tensor.n_elems, step = CKPT_BUFFER / 8;
+    const int64_t end = begin + each < tensor.n_elems ? begin + each : tensor.n_elems, step = DT_STORED_BUFFER / 8;
     dt_phase_enter(j->phase, "load", "lm_head.weight");
     for (int64_t at = begin; at < end; at += step)
         DT_TRY(compare_part(j, &head, at, end - at < step ? end - at : step));
@@ -183,11 +186,11 @@ static dt_err compare_head(load_job *j, int part, int n_parts)
 /* The same on all ranks: sums are those of whole tensors here. */
 static dt_err compare(const load_job *j)
 {
-    const ckpt_place *places = j->found.places;
+    const dt_stored_location *locations = j->map.locations;
     char name[256];
     int n_bad = 0, first_bad = -1;
     for (int i = 0; i < j->n_slots; i++) {
-        if (!places[i].has_checksum || j->sums[i] == places[i].checksum) continue;
+        if (!locations[i].has_checksum || j->sums[i] == locations[i].checksum) continue;
         if (n_bad++ == 0) first_bad = i;
     }
     if (n_bad == 0) return DT_OK;
@@ -195,7 +198,7 @@ static dt_err compare(const load_job *j)
     return dt_fail(DT_ERR_DATA,
                    "%s: tensor `%s` was altered: checksum %016" PRIx64 ", expected %016" PRIx64
                    " (%d of %d tensors differ)",
-                   j->path, name, j->sums[first_bad], places[first_bad].checksum, n_bad, j->n_slots);
+                   j->path, name, j->sums[first_bad], locations[first_bad].checksum, n_bad, j->n_slots);
 }
 
 static void clean_up(load_job *j)
@@ -206,21 +209,22 @@ static void clean_up(load_job *j)
         H5Fclose(j->file);
         dt_h5_unlock();
     }
-    free(j->found.places);
-    free(j->found.files);
+    free(j->map.locations);
+    free(j->map.files);
     free(j->files);
     free(j->sums);
     free(j->raw);
     free(j->converted);
 }
 
-dt_err ckpt_load(dt_comm *comm, dt_zero *z, const char *path, ckpt_finder find, bool with_optimizer, dt_phase *phase)
+dt_err dt_stored_load(dt_comm *comm, dt_zero *z, const char *path, dt_stored_locator locate, bool with_optimizer,
+                      dt_phase *phase)
 {
     load_job job = {.comm = comm, .z = z, .path = path, .phase = phase, .fd = -1, .file = -1};
     dt_phase_enter(phase, "load", "open");
     dt_err err = dt_comm_agree(comm, prepare(&job, with_optimizer));
     if (err == DT_OK)
-        err = dt_comm_agree(comm, comm->rank == 0 ? find(path, job.slots, job.n_slots, &job.found) : DT_OK);
+        err = dt_comm_agree(comm, comm->rank == 0 ? locate(path, job.slots, job.n_slots, &job.map) : DT_OK);
     if (err == DT_OK) err = share(&job);
     if (err == DT_OK) err = dt_comm_agree(comm, read_slots(&job));
     if (err == DT_OK) err = dt_comm_sum_host_u64(comm, job.sums, job.n_slots);
@@ -232,11 +236,11 @@ dt_err ckpt_load(dt_comm *comm, dt_zero *z, const char *path, ckpt_finder find, 
     return err;
 }
 
-dt_err ckpt_verify(const char *path, ckpt_finder find, ckpt_slot *slots, int n_slots)
+dt_err dt_stored_verify(const char *path, dt_stored_locator locate, dt_stored_slot *slots, int n_slots)
 {
     load_job job = {.path = path, .slots = slots, .n_slots = n_slots, .fd = -1, .file = -1};
     dt_err err = alloc_buffers(&job);
-    if (err == DT_OK) err = find(path, slots, n_slots, &job.found);
+    if (err == DT_OK) err = locate(path, slots, n_slots, &job.map);
     if (err == DT_OK) err = list_files(&job);
     if (err == DT_OK) err = compare_head(&job, 0, 1);
     clean_up(&job);
@@ -245,5 +249,19 @@ dt_err ckpt_verify(const char *path, ckpt_finder find, ckpt_slot *slots, int n_s
 
 dt_err dt_checkpoint_load(dt_comm *comm, dt_zero *z, const char *path, bool with_optimizer, dt_phase *phase)
 {
-    return ckpt_load(comm, z, path, ckpt_find_in_checkpoint, with_optimizer, phase);
+    return dt_stored_load(comm, z, path, dt_checkpoint_locate, with_optimizer, phase);
+}
+
+dt_err dt_checkpoint_fits(const char *path, const dt_unit *units, int n_units)
+{
+    dt_stored_slot *slots;
+    int n_slots;
+    DT_TRY(dt_stored_slots_of_units(units, n_units, &slots, &n_slots));
+    dt_stored_map map = {.locations = calloc((size_t)n_slots + 1, sizeof *map.locations)};
+    const dt_err err = map.locations ? dt_checkpoint_locate(path, slots, n_slots, &map)
+                                     : dt_fail(DT_ERR_MEMORY, "no memory for a list of %d tensors", n_slots);
+    free(map.locations);
+    free(map.files);
+    free(slots);
+    return err;
 }

@@ -6,14 +6,14 @@
 
 static const char *const state_group[DT_N_STATE] = {"/model", "/optimizer/exp_avg", "/optimizer/exp_avg_sq"};
 
-void ckpt_slot_name(const ckpt_slot *s, char *out, size_t out_size)
+void ckpt_slot_name(const dt_stored_slot *s, char *out, size_t out_size)
 {
     snprintf(out, out_size, "%s/%s", state_group[s->state], s->tensor->name);
 }
 
-hid_t ckpt_slot_open(hid_t file, const ckpt_slot *s, char *name, size_t name_size)
+hid_t ckpt_slot_open(hid_t file, const dt_stored_slot *s, char *name, size_t name_size)
 {
-    const char *bare_name = ckpt_bare_name(s->tensor->name);
+    const char *bare_name = dt_stored_bare_name(s->tensor->name);
     ckpt_slot_name(s, name, name_size);
     hid_t dset = dt_h5_open_array(file, name);
     if (dset >= 0 || !bare_name) return dset;
@@ -137,14 +137,14 @@ void dt_ckpt_meta_free(dt_ckpt_meta *m)
 
 static dt_err check_tensor(const char *path, const char *name, const dt_tensor *t, const dt_h5_array *a)
 {
-    DT_TRY(ckpt_check_shape(path, name, t, a->n_dims, a->shape));
+    DT_TRY(dt_stored_check_shape(path, name, t, a->n_dims, a->shape));
     DT_CHECK(ckpt_type_of(a->type) != DT_ST_OTHER, DT_ERR_DATA,
              "%s: tensor `%s`: expected fp32, fp16 or bf16 (uint16 with the attribute dtype = \"bf16\"), found %s",
              path, name, dt_h5_type_name(a->type));
     return DT_OK;
 }
 
-dt_err ckpt_file_find(hid_t file, const char *path, const ckpt_slot *slot, ckpt_place *place)
+dt_err ckpt_file_locate(hid_t file, const char *path, const dt_stored_slot *slot, dt_stored_location *location)
 {
     char name[256], asked[256];
     dt_h5_array a;
@@ -158,73 +158,73 @@ dt_err ckpt_file_find(hid_t file, const char *path, const ckpt_slot *slot, ckpt_
     DT_TRY(err);
     DT_TRY(check_tensor(path, name, slot->tensor, &a));
     ckpt_slot_name(slot, asked, sizeof asked);
-    *place = (ckpt_place){.offset = a.offset,
-                          .checksum = a.checksum,
-                          .type = (int32_t)ckpt_type_of(a.type),
-                          .has_checksum = a.has_checksum,
-                          .bare = strcmp(name, asked) != 0};
+    *location = (dt_stored_location){.offset = a.offset,
+                                     .checksum = a.checksum,
+                                     .type = (int32_t)ckpt_type_of(a.type),
+                                     .has_checksum = a.has_checksum,
+                                     .bare = strcmp(name, asked) != 0};
     return DT_OK;
 }
 
 /* ---- all tensors of a file --------------------------------------------------------------------------------------- */
 
-typedef struct find_job {
+typedef struct locate_job {
     const char *path;
-    const ckpt_slot *slots;
+    const dt_stored_slot *slots;
     int n_slots;
-    ckpt_found *found;
+    dt_stored_map *map;
     bool head_there;
-} find_job;
+} locate_job;
 
-static bool is_asked_for(const find_job *job, const char *name)
+static bool is_asked_for(const locate_job *job, const char *name)
 {
     for (int i = 0; i < job->n_slots; i++) {
-        const char *full = job->slots[i].tensor->name, *bare = ckpt_bare_name(full);
-        if (job->slots[i].state == DT_STATE_PARAM && strcmp(name, job->found->places[i].bare ? bare : full) == 0)
+        const char *full = job->slots[i].tensor->name, *bare = dt_stored_bare_name(full);
+        if (job->slots[i].state == DT_STATE_PARAM && strcmp(name, job->map->locations[i].bare ? bare : full) == 0)
             return true;
     }
-    return ckpt_is_ignored(name);
+    return dt_stored_is_ignored(name);
 }
 
 static dt_err visit_weight(hid_t dset, const char *name, void *ctx)
 {
     static const char group[] = "model/";
-    find_job *job = ctx;
+    locate_job *job = ctx;
     if (strncmp(name, group, sizeof group - 1) != 0) return DT_OK;
     const char *tensor = name + sizeof group - 1;
     if (is_asked_for(job, tensor)) return DT_OK;
-    if (job->found->embed >= 0 && strcmp(tensor, CKPT_HEAD) == 0) {
+    if (job->map->embed >= 0 && strcmp(tensor, DT_STORED_HEAD) == 0) {
         job->head_there = true;
         return DT_OK;
     }
     return dt_fail(DT_ERR_DATA, "%s: tensor `%s`: this model has no such tensor", job->path, name);
 }
 
-static dt_err find_head(hid_t file, find_job *job)
+static dt_err locate_head(hid_t file, locate_job *job)
 {
     if (!job->head_there) return DT_OK;
-    dt_tensor head = *job->slots[job->found->embed].tensor;
-    const ckpt_slot slot = {.state = DT_STATE_PARAM, .tensor = &head};
-    snprintf(head.name, sizeof head.name, "%s", CKPT_HEAD);
-    job->found->has_head = true;
-    return ckpt_file_find(file, job->path, &slot, &job->found->head);
+    dt_tensor head = *job->slots[job->map->embed].tensor;
+    const dt_stored_slot slot = {.state = DT_STATE_PARAM, .tensor = &head};
+    snprintf(head.name, sizeof head.name, "%s", DT_STORED_HEAD);
+    job->map->has_head = true;
+    return ckpt_file_locate(file, job->path, &slot, &job->map->head);
 }
 
-dt_err ckpt_find_in_checkpoint(const char *path, const ckpt_slot *slots, int n_slots, ckpt_found *found)
+dt_err dt_checkpoint_locate(const char *path, const dt_stored_slot *slots, int n_slots, dt_stored_map *map)
 {
     hid_t file;
     int n_without = 0;
-    find_job job = {.path = path, .slots = slots, .n_slots = n_slots, .found = found};
-    found->embed = ckpt_tied_embedding(slots, n_slots);
-    DT_TRY(ckpt_add_file(found, path));
+    locate_job job = {.path = path, .slots = slots, .n_slots = n_slots, .map = map};
+    map->embed = dt_stored_tied_embedding(slots, n_slots);
+    DT_TRY(dt_stored_add_file(map, path));
     dt_h5_lock();
     dt_err err = ckpt_file_open(path, &file);
     for (int i = 0; i < n_slots && err == DT_OK; i++) {
-        err = ckpt_file_find(file, path, &slots[i], &found->places[i]);
-        n_without += !found->places[i].has_checksum;
+        err = ckpt_file_locate(file, path, &slots[i], &map->locations[i]);
+        n_without += !map->locations[i].has_checksum;
     }
     if (err == DT_OK) err = dt_h5_each_array(file, path, visit_weight, &job);
-    if (err == DT_OK) err = find_head(file, &job);
+    if (err == DT_OK) err = locate_head(file, &job);
     if (file >= 0) H5Fclose(file);
     dt_h5_unlock();
     if (err == DT_OK && n_without)
@@ -257,7 +257,7 @@ static dt_err verify_array(hid_t dset, const char *name, void *ctx)
                 bad              ? "ALTERED"
                 : a.has_checksum ? "ok"
                                  : "no sum",
-                sum, name, ckpt_shape_text(a.n_dims, a.shape, shape, sizeof shape), dt_h5_type_name(a.type));
+                sum, name, dt_stored_shape_text(a.n_dims, a.shape, shape, sizeof shape), dt_h5_type_name(a.type));
     return DT_OK;
 }
 

@@ -29,13 +29,13 @@ typedef struct save_job {
     char path[PATH_MAX], part[PATH_MAX];
     char latest[PATH_MAX]; /* "": the file stands alone */
     dt_aside pointer;      /* rank 0: the new `latest` */
-    ckpt_slot *slots;
+    dt_stored_slot *slots;
     int n_slots;
     int64_t *offsets; /* of each slot's dataset, in bytes */
     uint64_t *sums;   /* of each slot: this rank's part, then the whole */
     int64_t file_size;
     ckpt_image image; /* rank 0 */
-    char *staging;    /* CKPT_BUFFER bytes, for states out of the host's reach */
+    char *staging;    /* DT_STORED_BUFFER bytes, for states out of the host's reach */
 } save_job;
 
 static dt_err fail_errno(const char *path, const char *what)
@@ -70,12 +70,12 @@ static dt_err name_alone(save_job *j, const char *path, char folder[PATH_MAX])
 
 static dt_err prepare(save_job *j)
 {
-    DT_TRY(ckpt_slots(j->z, true, &j->slots, &j->n_slots));
+    DT_TRY(dt_stored_slots(j->z, true, &j->slots, &j->n_slots));
     j->offsets = calloc((size_t)j->n_slots + 1, sizeof *j->offsets);
     j->sums = calloc((size_t)j->n_slots + 1, sizeof *j->sums);
-    j->staging = malloc(CKPT_BUFFER);
+    j->staging = malloc(DT_STORED_BUFFER);
     DT_CHECK(j->offsets && j->sums && j->staging, DT_ERR_MEMORY, "no memory for a checkpoint's buffer of %d MiB",
-             CKPT_BUFFER >> 20);
+             DT_STORED_BUFFER >> 20);
     return DT_OK;
 }
 
@@ -130,9 +130,9 @@ static dt_err reserve(save_job *j)
 
 static dt_err write_slot(const save_job *j, int fd, int i)
 {
-    const ckpt_slot *s = &j->slots[i];
+    const dt_stored_slot *s = &j->slots[i];
     const size_t size = dt_dtype_size(dt_zero_state_dtype(j->z, s->state));
-    const int64_t step = CKPT_BUFFER / (int64_t)size, first = s->piece->first;
+    const int64_t step = DT_STORED_BUFFER / (int64_t)size, first = s->piece->first;
     const char *in_place = dt_zero_state_ptr(j->z, s->state, s->piece);
     for (int64_t at = 0; at < s->piece->n; at += step) {
         const int64_t n = s->piece->n - at < step ? s->piece->n - at : step;

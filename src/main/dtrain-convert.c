@@ -1,7 +1,7 @@
 /* dtrain-convert.c - a checkpoint as a Hugging Face directory and back. The model goes through ZeRO's stage 3, so that
  * on N ranks each holds, reads and writes an N-th of it. */
 #include "dtrain/export.h"
-#include "dtrain/frozen.h"
+#include "dtrain/frozen_model.h"
 #include "dtrain/io.h"
 #include "dtrain/json.h"
 #include "tool/tool.h"
@@ -56,7 +56,7 @@ typedef struct app {
     dt_comm comm;
     dt_ledger ledger;
     dt_device dev;
-    dt_frozen frozen;
+    dt_frozen_model frozen;
     enum kind kind;
     dt_st_type dtype;      /* of what is written */
     dt_dtype kept;         /* in memory */
@@ -366,11 +366,11 @@ static dt_err run(app *a, dt_err parsed)
     DT_TRY(dt_comm_open(&a->comm));
     dt_log_open(a->comm.rank, a->comm.nranks, a->comm.host);
     TOGETHER(a, parsed);
-    TOGETHER(a, dt_frozen_describe(&a->frozen, a->opt.from));
+    TOGETHER(a, dt_frozen_model_describe(&a->frozen, a->opt.from));
     TOGETHER(a, choose(a));
     TOGETHER(a, open_device(a));
     TOGETHER(a, dt_comm_attach(&a->comm, &a->dev, "auto", true));
-    TOGETHER(a, dt_frozen_load(&a->frozen, &a->comm, &a->dev, 3, a->kept, NULL));
+    TOGETHER(a, dt_frozen_model_load(&a->frozen, &a->comm, &a->dev, 3, a->kept, NULL));
     TOGETHER(a, a->kind == KIND_HF ? write_directory(a) : write_checkpoint(a));
     say_what_was_done(a);
     return DT_OK;
@@ -390,7 +390,7 @@ int main(int argc, char **argv)
     const dt_err err = run(&a, parsed);
     const int code = dt_comm_speaks(&a.comm) ? tool_end(err) : dt_exit_code(err);
     dt_comm_leave(&a.comm, err);
-    dt_frozen_close(&a.frozen);
+    dt_frozen_model_close(&a.frozen);
     free(a.full_tokenizer);
     dt_comm_close(&a.comm);
     dt_device_close(&a.dev);

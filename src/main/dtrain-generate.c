@@ -298,7 +298,7 @@ static dt_err run(app *a, dt_err parsed)
                ? dt_fail(DT_ERR_USAGE, "--stream: expected one rank, or --zero-stage 3, found %d ranks", a->comm.nranks)
                : DT_OK);
     TOGETHER(a, a->comm.rank == 0 ? generate_begin_output(a) : DT_OK);
-    TOGETHER(a, dt_frozen_describe(&a->frozen, o->model));
+    TOGETHER(a, dt_frozen_model_describe(&a->frozen, o->model));
     TOGETHER(a, generate_take_defaults(&a->opt, &a->frozen.from.generation));
     TOGETHER(a, open_tokenizer(a));
     a->reader = (dt_prompt_reader){.tokenizer = a->tok,
@@ -312,7 +312,7 @@ static dt_err run(app *a, dt_err parsed)
     TOGETHER(a, open_device(a));
     TOGETHER(a, dt_comm_attach(&a->comm, &a->dev, "auto", true));
     TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, o->timeout_s));
-    const dt_err err = dt_frozen_load(&a->frozen, &a->comm, &a->dev, (int)o->stage, o->dtype, &a->phase);
+    const dt_err err = dt_frozen_model_load(&a->frozen, &a->comm, &a->dev, (int)o->stage, o->dtype, &a->phase);
     dt_watchdog_stop(a->watchdog);
     a->watchdog = NULL;
     TOGETHER(a, err);
@@ -325,7 +325,7 @@ static void close_all(app *a)
 {
     dt_watchdog_stop(a->watchdog);
     dt_model_close(a->model);
-    dt_frozen_close(&a->frozen);
+    dt_frozen_model_close(&a->frozen);
     for (int i = 0; i < a->n_seqs; i++) {
         free(a->seqs[i].ids);
         free(a->seqs[i].logps);

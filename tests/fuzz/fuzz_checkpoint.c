@@ -21,17 +21,17 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 static void read_tensor(const char *path, int fd)
 {
     dt_tensor tensor = {.name = "w", .n_dims = 2, .shape = {3, 5}, .n_elems = 15};
-    const ckpt_slot slot = {.state = DT_STATE_PARAM, .tensor = &tensor};
-    ckpt_place place;
+    const dt_stored_slot slot = {.state = DT_STATE_PARAM, .tensor = &tensor};
+    dt_stored_location location;
     hid_t file;
     float x[15];
     dt_h5_lock();
     if (ckpt_file_open(path, &file) == DT_OK) {
-        if (ckpt_file_find(file, path, &slot, &place) == DT_OK) {
+        if (ckpt_file_locate(file, path, &slot, &location) == DT_OK) {
             dt_h5_array a;
             hid_t d = dt_h5_open_array(file, "/model/w");
-            if (place.offset >= 0)
-                (void)dt_read_at(fd, path, place.offset, x, 15 * dt_st_type_size((dt_st_type)place.type));
+            if (location.offset >= 0)
+                (void)dt_read_at(fd, path, location.offset, x, 15 * dt_st_type_size((dt_st_type)location.type));
             if (dt_h5_inspect(d, path, "w", &a) == DT_OK) (void)dt_h5_read_run(d, path, "w", &a, 2, 11, x);
             H5Dclose(d);
         }

@@ -1,8 +1,8 @@
 /* fuzz_model_config.c - any bytes as the JSON files of a model's directory. The first byte says which: config.json,
  * generation_config.json, or the index beside two small safetensors files. A configuration that is accepted has a table
  * of tensors and can be written again. */
-#include "../../src/checkpoint/export_config.h"
-#include "../../src/checkpoint/generation.h"
+#include "../../src/pretrained/export_config.h"
+#include "../../src/pretrained/generation_config.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -49,7 +49,7 @@ static void try_config(const char *text)
 static void try_generation(const char *text, size_t n)
 {
     dt_generation_defaults g;
-    const dt_err err = generation_parse(&g, "generation_config.json", text, n);
+    const dt_err err = generation_config_parse(&g, "generation_config.json", text, n);
     must(err == DT_OK || (err == DT_ERR_DATA && dt_error_message()[0]));
     must(err != DT_OK || (g.n_eos >= 0 && g.n_eos <= DT_MAX_EOS && g.top_p <= 1 && g.min_p <= 1));
 }

@@ -2,7 +2,7 @@
 #ifndef DTRAIN_MAIN_GENERATE_APP_H
 #define DTRAIN_MAIN_GENERATE_APP_H
 
-#include "dtrain/frozen.h"
+#include "dtrain/frozen_model.h"
 #include "dtrain/generate.h"
 #include "dtrain/io.h"
 #include "dtrain/train.h"
@@ -37,7 +37,7 @@ typedef struct app {
     dt_watchdog *watchdog;
     dt_ledger ledger;
     dt_device dev;
-    dt_frozen frozen;
+    dt_frozen_model frozen;
     dt_model *model;
     dt_tokenizer *tok; /* NULL: ids are read and printed; so is encoder then */
     dt_encoder *encoder;

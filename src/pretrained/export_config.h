@@ -1,6 +1,6 @@
-/* export_config.h - config.json as it goes out. Private to checkpoint. */
-#ifndef DTRAIN_CHECKPOINT_EXPORT_CONFIG_H
-#define DTRAIN_CHECKPOINT_EXPORT_CONFIG_H
+/* export_config.h - config.json as it goes out. Private to pretrained. */
+#ifndef DTRAIN_PRETRAINED_EXPORT_CONFIG_H
+#define DTRAIN_PRETRAINED_EXPORT_CONFIG_H
 
 #include "dtrain/export.h"
 

@@ -1,15 +1,16 @@
-/* frozen.c - a frozen model goes through ZeRO like one in training, so that stage, transport and checkpoint reader are
- * the trainer's own. */
-#include "dtrain/frozen.h"
+/* frozen_model.c - a frozen model goes through ZeRO like one in training, so that stage, transport and checkpoint
+ * reader are the trainer's own. */
+#include "dtrain/frozen_model.h"
 
-dt_err dt_frozen_describe(dt_frozen *f, const char *model)
+dt_err dt_frozen_model_describe(dt_frozen_model *f, const char *model)
 {
     DT_TRY(dt_pretrained_describe(&f->from, model));
     DT_TRY(dt_model_config_parse(&f->mc, f->from.config_name, f->from.model_config));
     return dt_model_make_units(&f->mc, &f->units, &f->n_units);
 }
 
-dt_err dt_frozen_load(dt_frozen *f, dt_comm *comm, dt_device *dev, int stage, dt_dtype dtype, dt_phase *phase)
+dt_err dt_frozen_model_load(dt_frozen_model *f, dt_comm *comm, dt_device *dev, int stage, dt_dtype dtype,
+                            dt_phase *phase)
 {
     const dt_zero_options opt = {.stage = stage,
                                  .param_dtype = dtype,
@@ -24,11 +25,11 @@ dt_err dt_frozen_load(dt_frozen *f, dt_comm *comm, dt_device *dev, int stage, dt
     return dt_pretrained_load(comm, f->zero, &f->from, phase);
 }
 
-void dt_frozen_close(dt_frozen *f)
+void dt_frozen_model_close(dt_frozen_model *f)
 {
     dt_zero_close(f->zero);
     dt_model_free_units(f->units, f->n_units);
     dt_model_config_free(&f->mc);
     dt_pretrained_free(&f->from);
-    *f = (dt_frozen){0};
+    *f = (dt_frozen_model){0};
 }

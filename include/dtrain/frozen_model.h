@@ -1,29 +1,30 @@
-/* frozen.h - a trained model without optimizer: what generates, and what later serves as reference, reward model or
- * critic. */
-#ifndef DTRAIN_FROZEN_H
-#define DTRAIN_FROZEN_H
+/* frozen_model.h - a trained model without optimizer: what generates, and what later serves as reference, reward
+ * model or critic. */
+#ifndef DTRAIN_FROZEN_MODEL_H
+#define DTRAIN_FROZEN_MODEL_H
 
 #include "dtrain/pretrained.h"
 
-/** {0} to start from. Not to be moved after dt_frozen_load: models borrow units and source. */
-typedef struct dt_frozen {
+/** {0} to start from. Not to be moved after dt_frozen_model_load: models borrow units and source. */
+typedef struct dt_frozen_model {
     dt_pretrained from; /* its path, tokenizer, sampling defaults */
     dt_model_config mc;
     dt_unit *units;
     int n_units;
     dt_zero *zero;
     dt_param_source source;
-} dt_frozen;
+} dt_frozen_model;
 
 /** Find the model (a Hugging Face directory; a checkpoint; a run's output_dir or its checkpoints directory: the one
  *  that `latest` names, else the highest step) and read all of it but the tensors. Local. DT_ERR_DATA naming what was
  *  looked for. */
-dt_err dt_frozen_describe(dt_frozen *f, const char *model);
+dt_err dt_frozen_model_describe(dt_frozen_model *f, const char *model);
 
 /** Load the parameters, whole on every rank (stage 0) or partitioned (stage 3). phase (may be NULL) says where it
  *  stands. Collective; all ranks return the same code but for DT_ERR_COMM. */
-dt_err dt_frozen_load(dt_frozen *f, dt_comm *comm, dt_device *dev, int stage, dt_dtype dtype, dt_phase *phase);
+dt_err dt_frozen_model_load(dt_frozen_model *f, dt_comm *comm, dt_device *dev, int stage, dt_dtype dtype,
+                            dt_phase *phase);
 
-void dt_frozen_close(dt_frozen *f); /* local; safe on {0} and after an error */
+void dt_frozen_model_close(dt_frozen_model *f); /* local; safe on {0} and after an error */
 
 #endif

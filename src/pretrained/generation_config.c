@@ -1,5 +1,6 @@
-/* generation.c - a model's generation_config.json: which tokens end a text, and how its authors want it sampled. */
-#include "generation.h"
+/* generation_config.c - a model's generation_config.json: which tokens end a text, and how its authors want it
+ * sampled. */
+#include "generation_config.h"
 #include "dtrain/io.h"
 #include "dtrain/spec.h"
 #include <errno.h>
@@ -11,7 +12,7 @@
 
 enum { MAX_FILE = 1 << 24 }; /* bytes */
 
-dt_generation_defaults generation_none(void)
+dt_generation_defaults generation_config_none(void)
 {
     return (dt_generation_defaults){.bos = -1,
                                     .pad = -1,
@@ -75,25 +76,25 @@ static dt_err read_all(dt_generation_defaults *g, const dt_spec *root)
     return DT_OK;
 }
 
-dt_err generation_parse(dt_generation_defaults *g, const char *name, const char *text, size_t nbytes)
+dt_err generation_config_parse(dt_generation_defaults *g, const char *name, const char *text, size_t nbytes)
 {
     json_t *root;
-    *g = generation_none();
+    *g = generation_config_none();
     DT_TRY(dt_json_parse(&root, name, text, nbytes, 0));
     const dt_err err = read_all(g, &(dt_spec){.file = name, .value = root});
     json_decref(root);
     return err;
 }
 
-dt_err generation_read(dt_generation_defaults *g, const char *dir)
+dt_err generation_config_read(dt_generation_defaults *g, const char *dir)
 {
     char path[PATH_MAX], *text;
     size_t nbytes;
-    *g = generation_none();
+    *g = generation_config_none();
     DT_CHECK(dt_join_path(path, dir, "generation_config.json", ""), DT_ERR_DATA, "%s: the path is too long", dir);
     if (access(path, F_OK) != 0) return DT_OK;
     DT_TRY(dt_read_file(path, MAX_FILE, &text, &nbytes));
-    const dt_err err = generation_parse(g, path, text, nbytes);
+    const dt_err err = generation_config_parse(g, path, text, nbytes);
     free(text);
     return err;
 }

@@ -2,9 +2,10 @@
  * and read here. */
 #include "dtrain/pretrained.h"
 #include "dtrain/config.h"
-#include "file.h"
-#include "generation.h"
+#include "locate.h"
+#include "generation_config.h"
 #include "tokenizer_files.h"
+#include "dtrain/io.h"
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -35,7 +36,7 @@ static dt_err describe_directory(dt_pretrained *p, const char *dir, const char *
     DT_TRY(copy_text(&p->config_name, config));
     DT_TRY(dt_read_file(config, MAX_CONFIG, &p->model_config, &nbytes));
     DT_CHECK(strlen(p->model_config) == nbytes, DT_ERR_DATA, "%s: expected JSON, found a zero byte", config);
-    DT_TRY(generation_read(&p->generation, dir));
+    DT_TRY(generation_config_read(&p->generation, dir));
     return tokenizer_dir_has_files(dir) ? copy_text(&p->tokenizer, dir) : DT_OK;
 }
 
@@ -53,7 +54,7 @@ static dt_err find_tokenizer_of(dt_pretrained *p)
     dt_config_free(&cfg);
     DT_TRY(err);
     /* the directory may be gone, or be on another machine: whoever needs it will say so */
-    return p->tokenizer && dt_is_directory(p->tokenizer) ? generation_read(&p->generation, p->tokenizer) : DT_OK;
+    return p->tokenizer && dt_is_directory(p->tokenizer) ? generation_config_read(&p->generation, p->tokenizer) : DT_OK;
 }
 
 static dt_err describe_checkpoint(dt_pretrained *p, const char *path)
@@ -95,7 +96,7 @@ static dt_err describe(dt_pretrained *p, const char *path)
 
 dt_err dt_pretrained_describe(dt_pretrained *p, const char *path)
 {
-    *p = (dt_pretrained){.generation = generation_none()};
+    *p = (dt_pretrained){.generation = generation_config_none()};
     const dt_err err = describe(p, path);
     if (err != DT_OK) dt_pretrained_free(p);
     return err;
@@ -112,14 +113,14 @@ void dt_pretrained_free(dt_pretrained *p)
     *p = (dt_pretrained){0};
 }
 
-static ckpt_finder finder_of(const dt_pretrained *p)
+static dt_stored_locator locator_of(const dt_pretrained *p)
 {
-    return p->kind == DT_PRETRAINED_HF ? ckpt_find_in_directory : ckpt_find_in_checkpoint;
+    return p->kind == DT_PRETRAINED_HF ? directory_locate : dt_checkpoint_locate;
 }
 
 dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_phase *phase)
 {
-    return ckpt_load(comm, z, p->path, finder_of(p), false, phase);
+    return dt_stored_load(comm, z, p->path, locator_of(p), false, phase);
 }
 
 dt_err dt_pretrained_type(const dt_pretrained *p, dt_st_type *type)
@@ -130,7 +131,7 @@ dt_err dt_pretrained_type(const dt_pretrained *p, dt_st_type *type)
     if (p->kind != DT_PRETRAINED_HF) return DT_OK;
     const dt_err err = dt_safetensors_open(&s, p->path);
     for (int i = 0; i < s.n_tensors; i++) {
-        if (ckpt_is_ignored(s.tensors[i].name)) continue;
+        if (dt_stored_is_ignored(s.tensors[i].name)) continue;
         *type = !any || *type == s.tensors[i].type ? s.tensors[i].type : DT_ST_OTHER;
         any = true;
     }
@@ -140,39 +141,12 @@ dt_err dt_pretrained_type(const dt_pretrained *p, dt_st_type *type)
 
 /* ---- without loading --------------------------------------------------------------------------------------------- */
 
-static dt_err list_slots(const dt_unit *units, int n_units, ckpt_slot **slots, int *n_slots)
-{
-    int n = 0;
-    for (int u = 0; u < n_units; u++) n += units[u].n_tensors;
-    *n_slots = 0;
-    *slots = calloc((size_t)n + 1, sizeof **slots);
-    DT_CHECK(*slots, DT_ERR_MEMORY, "no memory for a list of %d tensors", n);
-    for (int u = 0; u < n_units; u++)
-        for (int t = 0; t < units[u].n_tensors; t++)
-            (*slots)[(*n_slots)++] = (ckpt_slot){.state = DT_STATE_PARAM, .tensor = &units[u].tensors[t]};
-    return DT_OK;
-}
-
-dt_err dt_checkpoint_fits(const char *path, const dt_unit *units, int n_units)
-{
-    ckpt_slot *slots;
-    int n_slots;
-    DT_TRY(list_slots(units, n_units, &slots, &n_slots));
-    ckpt_found found = {.places = calloc((size_t)n_slots + 1, sizeof *found.places)};
-    const dt_err err = found.places ? ckpt_find_in_checkpoint(path, slots, n_slots, &found)
-                                    : dt_fail(DT_ERR_MEMORY, "no memory for a list of %d tensors", n_slots);
-    free(found.places);
-    free(found.files);
-    free(slots);
-    return err;
-}
-
 dt_err dt_pretrained_verify(const dt_pretrained *p, const dt_unit *units, int n_units)
 {
-    ckpt_slot *slots;
+    dt_stored_slot *slots;
     int n_slots;
-    DT_TRY(list_slots(units, n_units, &slots, &n_slots));
-    dt_err err = ckpt_verify(p->path, finder_of(p), slots, n_slots);
+    DT_TRY(dt_stored_slots_of_units(units, n_units, &slots, &n_slots));
+    dt_err err = dt_stored_verify(p->path, locator_of(p), slots, n_slots);
     if (err == DT_OK && p->kind == DT_PRETRAINED_CHECKPOINT) err = dt_checkpoint_verify(p->path, NULL);
     free(slots);
     return err;

@@ -1,6 +1,6 @@
-/* tokenizer_files.h - the files that make a tokenizer, as they travel with a model. Private to checkpoint. */
-#ifndef DTRAIN_CHECKPOINT_TOKENIZER_FILES_H
-#define DTRAIN_CHECKPOINT_TOKENIZER_FILES_H
+/* tokenizer_files.h - the files that make a tokenizer, as they travel with a model. Private to pretrained. */
+#ifndef DTRAIN_PRETRAINED_TOKENIZER_FILES_H
+#define DTRAIN_PRETRAINED_TOKENIZER_FILES_H
 
 #include "dtrain/core.h"
 

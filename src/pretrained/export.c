@@ -9,8 +9,9 @@
  * told. */
 #include "dtrain/export.h"
 #include "export_config.h"
-#include "file.h"
 #include "tokenizer_files.h"
+#include "dtrain/io.h"
+#include "dtrain/stored.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -24,11 +25,11 @@ typedef struct export_job {
     dt_zero *z;
     const dt_export_options *opt;
     dt_phase *phase;
-    ckpt_slot *slots;
+    dt_stored_slot *slots;
     int n_slots;
     dt_st_layout layout;
     char *config;          /* text of config.json */
-    char *raw, *converted; /* CKPT_BUFFER bytes each */
+    char *raw, *converted; /* DT_STORED_BUFFER bytes each */
     char config_path[PATH_MAX], config_part[PATH_MAX];
     int fd, fd_file;        /* the file that is open for writing, and its number */
     bool made_dir, created; /* rank 0: what there is to undo */
@@ -53,12 +54,12 @@ static dt_err prepare(export_job *j)
     const bool fits = dt_join_path(j->config_path, j->opt->dir, "config.json", "") &&
                       dt_join_path(j->config_part, j->opt->dir, "config.json", ".part");
     DT_CHECK(fits, DT_ERR_WRITE, "%s: the path is too long", j->opt->dir);
-    DT_TRY(ckpt_slots(j->z, false, &j->slots, &j->n_slots));
+    DT_TRY(dt_stored_slots(j->z, false, &j->slots, &j->n_slots));
     DT_TRY(make_layout(j));
-    j->raw = malloc(CKPT_BUFFER);
-    j->converted = malloc(CKPT_BUFFER);
+    j->raw = malloc(DT_STORED_BUFFER);
+    j->converted = malloc(DT_STORED_BUFFER);
     DT_CHECK(j->raw && j->converted, DT_ERR_MEMORY, "no memory for an export's buffers of %d MiB",
-             2 * CKPT_BUFFER >> 20);
+             2 * DT_STORED_BUFFER >> 20);
     return export_config_make(j->opt->model_config, j->opt->dtype, j->opt->tokenizer, &j->config);
 }
 
@@ -115,10 +116,10 @@ static dt_err open_file(export_job *j, int file, char path[PATH_MAX])
 
 static dt_err write_slot(export_job *j, int i)
 {
-    const ckpt_slot *s = &j->slots[i];
+    const dt_stored_slot *s = &j->slots[i];
     const dt_st_type kept = dt_st_type_of(dt_zero_state_dtype(j->z, s->state)), type = j->opt->dtype;
     const size_t kept_size = dt_st_type_size(kept), size = dt_st_type_size(type);
-    const int64_t step = CKPT_BUFFER / 4;
+    const int64_t step = DT_STORED_BUFFER / 4;
     const char *in_place = dt_zero_state_ptr(j->z, s->state, s->piece);
     char path[PATH_MAX];
     DT_TRY(open_file(j, j->layout.file[i], path));

@@ -1,0 +1,68 @@
+/* stored.h - tensors in files, whatever the format of the files: which ones a rank asks for, where each lies, and how
+ * all ranks read them. A format adds a locator: checkpoint.h has that of checkpoints, the room pretrained one for
+ * safetensors files.
+ *
+ * For those two rooms; everybody else loads through checkpoint.h and pretrained.h. */
+#ifndef DTRAIN_STORED_H
+#define DTRAIN_STORED_H
+
+#include "dtrain/safetensors.h"
+#include "dtrain/zero.h"
+
+/* bytes moved at a time: inside the second cache's reach, far above a disk's favourite size */
+enum { DT_STORED_BUFFER = 8 << 20 };
+
+/** A tensor of one state that a file should have. The list is the same on all ranks, in the order of the file. */
+typedef struct dt_stored_slot {
+    dt_state state;
+    const dt_piece *piece; /* what this rank holds of it; NULL where only names and shapes are looked at */
+    const dt_tensor *tensor;
+} dt_stored_slot;
+
+/** The slots of z: parameters, and the moments when with_optimizer and z has them. malloc'ed. */
+dt_err dt_stored_slots(dt_zero *z, bool with_optimizer, dt_stored_slot **slots, int *n_slots);
+/** The parameters of units, without pieces. malloc'ed. */
+dt_err dt_stored_slots_of_units(const dt_unit *units, int n_units, dt_stored_slot **slots, int *n_slots);
+
+/** Where a slot's elements are. Plain bytes: rank 0 sends it to the others. */
+typedef struct dt_stored_location {
+    int64_t offset; /* bytes; -1: not in one piece, ask HDF5 */
+    uint64_t checksum;
+    int32_t type; /* dt_st_type */
+    int32_t has_checksum;
+    int32_t file; /* of dt_stored_map */
+    int32_t bare; /* found without "transformer." */
+} dt_stored_location;
+
+/** Where all tensors of a list of slots are. */
+typedef struct dt_stored_map {
+    dt_stored_location *locations; /* [n_slots], the caller's */
+    char *files;                   /* malloc'ed: paths, each with its 0, one after the other */
+    size_t files_len;
+    int32_t embed;    /* slot of the embedding, -1: there is none that a head could be tied to */
+    int32_t has_head; /* lm_head.weight is there, though the model is tied */
+    dt_stored_location head;
+} dt_stored_map;
+#define DT_STORED_HEAD "lm_head.weight"
+
+/** Locate every slot's tensor, and make sure that no tensor is there that no slot asks for. Local. DT_ERR_DATA naming
+ *  file and tensor. */
+typedef dt_err (*dt_stored_locator)(const char *path, const dt_stored_slot *slots, int n_slots, dt_stored_map *map);
+
+/** Fill z: rank 0 locates, every rank reads its pieces and no other elements. Collective; all ranks return the same
+ *  code; on failure z's contents are undefined. */
+dt_err dt_stored_load(dt_comm *comm, dt_zero *z, const char *path, dt_stored_locator locate, bool with_optimizer,
+                      dt_phase *phase);
+/** What loading would find wrong with names, shapes and a tied head, without loading. Local. */
+dt_err dt_stored_verify(const char *path, dt_stored_locator locate, dt_stored_slot *slots, int n_slots);
+
+/* For locators. GPT-2's tensors may lack "transformer." in files; some buffers of older models are no weights. */
+const char *dt_stored_bare_name(const char *name); /* NULL: it has no prefix to leave out */
+bool dt_stored_is_ignored(const char *name);
+char *dt_stored_shape_text(int n_dims, const int64_t *shape, char *out, size_t out_size); /* "[768, 3072]" */
+dt_err dt_stored_check_shape(const char *path, const char *name, const dt_tensor *t, int n_dims, const int64_t *shape);
+/** Look for the embedding among the slots; -1 when the model has a head of its own. */
+int32_t dt_stored_tied_embedding(const dt_stored_slot *slots, int n_slots);
+dt_err dt_stored_add_file(dt_stored_map *map, const char *path);
+
+#endif

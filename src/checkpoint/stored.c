@@ -1,0 +1,97 @@
+/* stored.c - the lists of tensors that are looked for; what stored tensors are called, and what they should look like
+ * (algorithms.md 8.3). Reading them is in load.c. */
+#include "dtrain/stored.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+dt_err dt_stored_slots(dt_zero *z, bool with_optimizer, dt_stored_slot **slots, int *n_slots)
+{
+    const int n_pieces = dt_zero_n_pieces(z);
+    const dt_piece *pieces = dt_zero_pieces(z);
+    *n_slots = 0;
+    *slots = calloc((size_t)n_pieces * DT_N_STATE + 1, sizeof **slots);
+    DT_CHECK(*slots, DT_ERR_MEMORY, "no memory for a list of %d tensors", n_pieces);
+    for (int s = 0; s < DT_N_STATE; s++) {
+        if (s != DT_STATE_PARAM && (!with_optimizer || !dt_zero_has_state(z, (dt_state)s))) continue;
+        for (int i = 0; i < n_pieces; i++)
+            (*slots)[(*n_slots)++] =
+                (dt_stored_slot){.state = (dt_state)s, .piece = &pieces[i], .tensor = dt_zero_tensor(z, &pieces[i])};
+    }
+    return DT_OK;
+}
+
+dt_err dt_stored_slots_of_units(const dt_unit *units, int n_units, dt_stored_slot **slots, int *n_slots)
+{
+    int n = 0;
+    for (int u = 0; u < n_units; u++) n += units[u].n_tensors;
+    *n_slots = 0;
+    *slots = calloc((size_t)n + 1, sizeof **slots);
+    DT_CHECK(*slots, DT_ERR_MEMORY, "no memory for a list of %d tensors", n);
+    for (int u = 0; u < n_units; u++)
+        for (int t = 0; t < units[u].n_tensors; t++)
+            (*slots)[(*n_slots)++] = (dt_stored_slot){.state = DT_STATE_PARAM, .tensor = &units[u].tensors[t]};
+    return DT_OK;
+}
+
+const char *dt_stored_bare_name(const char *name)
+{
+    static const char prefix[] = "transformer.";
+    return strncmp(name, prefix, sizeof prefix - 1) == 0 ? name + sizeof prefix - 1 : NULL;
+}
+
+/* Masks and tables that older versions stored beside the weights: they follow from the configuration. */
+bool dt_stored_is_ignored(const char *name)
+{
+    static const char *const endings[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias"};
+    const size_t len = strlen(name);
+    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
+        const size_t n = strlen(endings[i]);
+        if (len > n && strcmp(name + len - n, endings[i]) == 0) return true;
+    }
+    return false;
+}
+
+char *dt_stored_shape_text(int n_dims, const int64_t *shape, char *out, size_t out_size)
+{
+    size_t len = (size_t)snprintf(out, out_size, "[");
+    for (int d = 0; d < n_dims && len < out_size; d++)
+        len += (size_t)snprintf(out + len, out_size - len, "%s%" PRId64, d ? ", " : "", shape[d]);
+    if (len < out_size) snprintf(out + len, out_size - len, "]");
+    return out;
+}
+
+dt_err dt_stored_check_shape(const char *path, const char *name, const dt_tensor *t, int n_dims, const int64_t *shape)
+{
+    char expected[128], found[256];
+    bool same = t->n_dims == n_dims;
+    for (int d = 0; same && d < n_dims; d++) same = t->shape[d] == shape[d];
+    DT_CHECK(same, DT_ERR_DATA, "%s: tensor `%s`: expected the shape %s of this model, found %s", path, name,
+             dt_stored_shape_text(t->n_dims, t->shape, expected, sizeof expected),
+             dt_stored_shape_text(n_dims, shape, found, sizeof found));
+    return DT_OK;
+}
+
+int32_t dt_stored_tied_embedding(const dt_stored_slot *slots, int n_slots)
+{
+    static const char *const names[] = {"model.embed_tokens.weight", "transformer.wte.weight"};
+    int32_t embed = -1;
+    for (int i = 0; i < n_slots; i++) {
+        if (slots[i].state != DT_STATE_PARAM) continue;
+        const char *name = slots[i].tensor->name;
+        if (strcmp(name, DT_STORED_HEAD) == 0) return -1;
+        if (strcmp(name, names[0]) == 0 || strcmp(name, names[1]) == 0) embed = i;
+    }
+    return embed;
+}
+
+dt_err dt_stored_add_file(dt_stored_map *map, const char *path)
+{
+    const size_t n = strlen(path) + 1;
+    char *files = realloc(map->files, map->files_len + n);
+    DT_CHECK(files, DT_ERR_MEMORY, "%s: no memory for its name", path);
+    memcpy(files + map->files_len, path, n);
+    map->files = files;
+    map->files_len += n;
+    return DT_OK;
+}
