@@ -272,13 +272,20 @@ static void streams_and_events(void **state)
     dt_stream *s;
     dt_event *a, *b;
     float ms = -1;
+    bool done = false;
     assert_int_equal(OPS(f)->stream_create(&f->dev, &s), DT_OK);
     assert_int_equal(OPS(f)->event_create(&f->dev, &a), DT_OK);
     assert_int_equal(OPS(f)->event_create(&f->dev, &b), DT_OK);
+    assert_int_equal(OPS(f)->event_query(&f->dev, a, &done), DT_OK);
+    assert_true(done); /* never recorded */
+    assert_int_equal(OPS(f)->event_sync(&f->dev, a), DT_OK);
     assert_int_equal(OPS(f)->event_record(&f->dev, a, s), DT_OK);
     assert_int_equal(OPS(f)->event_wait(&f->dev, a, NULL), DT_OK);
     assert_int_equal(OPS(f)->event_record(&f->dev, b, s), DT_OK);
-    assert_int_equal(OPS(f)->stream_sync(&f->dev, s), DT_OK);
+    assert_int_equal(OPS(f)->event_sync(&f->dev, a), DT_OK);
+    assert_int_equal(OPS(f)->event_query(&f->dev, a, &done), DT_OK);
+    assert_true(done);
+    assert_int_equal(OPS(f)->event_sync(&f->dev, b), DT_OK);
     assert_int_equal(OPS(f)->event_elapsed_ms(&f->dev, a, b, &ms), DT_OK);
     assert_true(ms >= 0);
     OPS(f)->event_destroy(&f->dev, a), OPS(f)->event_destroy(&f->dev, b), OPS(f)->stream_destroy(&f->dev, s);

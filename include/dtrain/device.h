@@ -148,6 +148,11 @@ typedef struct dt_device_ops {
     void (*event_destroy)(dt_device *dev, dt_event *event);
     dt_err (*event_record)(dt_device *dev, dt_event *event, dt_stream *stream);
     dt_err (*event_wait)(dt_device *dev, dt_event *event, dt_stream *stream);
+    /** The host waits for the last record of the event; surfaces errors of queued work. What is queued behind the record
+     *  goes on meanwhile. */
+    dt_err (*event_sync)(dt_device *dev, dt_event *event);
+    /** Has the last record been reached? True for an event that was never recorded. Does not wait. */
+    dt_err (*event_query)(dt_device *dev, dt_event *event, bool *done);
     dt_err (*event_elapsed_ms)(dt_device *dev, dt_event *from, dt_event *to, float *ms); /* after a sync */
 
     /* moving and filling; any of host (pinned) and device on either side */
@@ -287,9 +292,13 @@ extern const dt_device_ops dt_device_cpu_ops;
 /** The CPU's operations behind queues that run late and out of order: for tests, see queue.c. */
 extern const dt_device_ops dt_device_queue_ops;
 
-/** What a queue device has been asked for since it was opened, and a GPU would have paid for. */
+/** What a queue device has been asked for since it was opened, and a GPU would have paid for. The counts follow from the
+ *  calls alone, not from how far the streams have come. */
 typedef struct dt_queue_counts {
-    int64_t host_waits;      /* stream_sync: the host waited, and queued nothing meanwhile */
+    /* the host waited for the last operation of a stream (stream_sync; event_sync with none queued behind the event):
+     * the device stands idle until the host has queued more */
+    int64_t host_waits;
+    int64_t event_waits;     /* event_sync with operations queued behind the event: the device goes on meanwhile */
     int64_t pageable_copies; /* a side was host memory that is not pinned: synchronous on a GPU */
 } dt_queue_counts;
 dt_queue_counts dt_device_queue_counts(const dt_device *dev);

@@ -237,6 +237,12 @@ static dt_err cpu_event_record(dt_device *dev, dt_event *event, dt_stream *strea
     return DT_OK;
 }
 static dt_err cpu_event_wait(dt_device *dev, dt_event *event, dt_stream *stream) { return DT_OK; }
+static dt_err cpu_event_sync(dt_device *dev, dt_event *event) { return DT_OK; }
+static dt_err cpu_event_query(dt_device *dev, dt_event *event, bool *done)
+{
+    *done = true;
+    return DT_OK;
+}
 static dt_err cpu_event_elapsed_ms(dt_device *dev, dt_event *from, dt_event *to, float *ms)
 {
     *ms = (float)((to->at_s - from->at_s) * 1e3);
@@ -287,6 +293,8 @@ const dt_device_ops dt_device_cpu_ops = {
     .event_destroy = cpu_event_destroy,
     .event_record = cpu_event_record,
     .event_wait = cpu_event_wait,
+    .event_sync = cpu_event_sync,
+    .event_query = cpu_event_query,
     .event_elapsed_ms = cpu_event_elapsed_ms,
     .copy = cpu_copy,
     .zero = cpu_zero,

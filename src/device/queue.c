@@ -28,11 +28,14 @@ typedef struct entry {
 struct dt_stream {
     entry *entries;
     int n, n_max, done;
+    int64_t n_run;      /* operations queued since it was made */
     unsigned eagerness; /* of 8: how often an entry runs before somebody waits */
 };
 
 struct dt_event {
     int64_t recorded, done; /* serials: of the last record in a queue, and of the last that was reached */
+    dt_stream *stream;      /* of the last record; NULL: never recorded */
+    int64_t n_before;       /* its n_run then */
     int n_queued;           /* entries that point here */
     bool destroyed;
     double at_s;
@@ -106,10 +109,11 @@ static void run_some(queue_state *q)
         while (ready(q->streams[i]) && draw(q, 8) < q->streams[i]->eagerness) run_one(q, q->streams[i]);
 }
 
-/* Run s to its end, the other streams as far as it waits for them, and now and then further. */
-static dt_err drain(queue_state *q, dt_stream *s)
+/* Run s until an event is reached (NULL: to its end), the other streams as far as it waits for them, and now and then
+ * further. */
+static dt_err drain(queue_state *q, dt_stream *s, const dt_event *until)
 {
-    while (s->done < s->n) {
+    while (until ? until->done < until->recorded : s->done < s->n) {
         if (ready(s) && draw(q, 4) > 0) {
             run_one(q, s);
             continue;
@@ -147,6 +151,7 @@ static dt_err push(dt_device *dev, dt_stream *stream, const char *name, dt_err (
     DT_CHECK(!host_argument, DT_ERR_ARG, "%s: an array is host memory, expected device memory", name);
     DT_CHECK(nbytes <= sizeof e.args, DT_ERR_ARG, "%s: %zu bytes of arguments", name, nbytes);
     memcpy(e.args, args, nbytes);
+    stream_of(dev, stream)->n_run++;
     return append(q, stream_of(dev, stream), &e);
 }
 
@@ -220,7 +225,7 @@ static void queue_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes)
 {
     queue_state *q = state_of(dev);
     for (int i = 0; i < q->n_streams; i++)
-        if (drain(q, q->streams[i]) != DT_OK) break;
+        if (drain(q, q->streams[i], NULL) != DT_OK) break;
     for (int i = 0; i < q->n_pinned && place == DT_ON_PINNED; i++)
         if (q->pinned[i].begin == ptr) q->pinned[i] = q->pinned[--q->n_pinned];
     dt_device_cpu_ops.free(&q->cpu, place, near(ptr), nbytes);
@@ -244,21 +249,26 @@ static void queue_stream_destroy(dt_device *dev, dt_stream *stream)
 {
     queue_state *q = state_of(dev);
     int i = 0;
-    (void)drain(q, stream);
+    (void)drain(q, stream, NULL);
     while (q->streams[i] != stream) i++;
     q->streams[i] = q->streams[--q->n_streams];
     free(stream->entries);
     free(stream);
 }
 
+static dt_err take_error(queue_state *q)
+{
+    const dt_err err = q->err;
+    q->err = DT_OK;
+    return err;
+}
+
 static dt_err queue_stream_sync(dt_device *dev, dt_stream *stream)
 {
     queue_state *q = state_of(dev);
     q->counts.host_waits++;
-    DT_TRY(drain(q, stream_of(dev, stream)));
-    const dt_err err = q->err;
-    q->err = DT_OK;
-    return err;
+    DT_TRY(drain(q, stream_of(dev, stream), NULL));
+    return take_error(q);
 }
 
 static dt_err queue_event_create(dt_device *dev, dt_event **event)
@@ -278,8 +288,9 @@ static void queue_event_destroy(dt_device *dev, dt_event *event)
 static dt_err queue_event_record(dt_device *dev, dt_event *event, dt_stream *stream)
 {
     event->n_queued++;
-    return append(state_of(dev), stream_of(dev, stream),
-                  &(entry){.kind = RECORD, .event = event, .serial = ++event->recorded});
+    event->stream = stream_of(dev, stream);
+    event->n_before = event->stream->n_run;
+    return append(state_of(dev), event->stream, &(entry){.kind = RECORD, .event = event, .serial = ++event->recorded});
 }
 
 static dt_err queue_event_wait(dt_device *dev, dt_event *event, dt_stream *stream)
@@ -287,6 +298,25 @@ static dt_err queue_event_wait(dt_device *dev, dt_event *event, dt_stream *strea
     event->n_queued++;
     return append(state_of(dev), stream_of(dev, stream),
                   &(entry){.kind = WAIT, .event = event, .serial = event->recorded});
+}
+
+static dt_err queue_event_sync(dt_device *dev, dt_event *event)
+{
+    queue_state *q = state_of(dev);
+    if (!event->stream) return DT_OK;
+    if (event->stream->n_run > event->n_before)
+        q->counts.event_waits++;
+    else
+        q->counts.host_waits++;
+    DT_TRY(drain(q, event->stream, event));
+    return take_error(q);
+}
+
+static dt_err queue_event_query(dt_device *dev, dt_event *event, bool *done)
+{
+    run_some(state_of(dev)); /* who asks again and again sees it reached some day */
+    *done = event->done == event->recorded;
+    return DT_OK;
 }
 
 static dt_err queue_event_elapsed_ms(dt_device *dev, dt_event *from, dt_event *to, float *ms)
@@ -586,6 +616,8 @@ const dt_device_ops dt_device_queue_ops = {
     .event_destroy = queue_event_destroy,
     .event_record = queue_event_record,
     .event_wait = queue_event_wait,
+    .event_sync = queue_event_sync,
+    .event_query = queue_event_query,
     .event_elapsed_ms = queue_event_elapsed_ms,
     .copy = queue_copy,
     .zero = queue_zero,
