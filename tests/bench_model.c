@@ -228,9 +228,10 @@ static dt_err one_step(struct job *j, dt_model *model, dt_device *dev, const dt_
     for (int i = 0; i < j->n_units; i++) j->fresh[i] = true;
     DT_TRY(dt_model_forward(model, b, true, step));
     at[1] = now();
-    DT_TRY(dt_model_head(model, b, u, 1, logp, NULL, NULL));
+    DT_TRY(dt_model_head(model, b, u, 1, false));
     at[2] = now();
     DT_TRY(dt_model_backward(model, b));
+    DT_TRY(dt_model_results(model, logp, NULL, NULL));
     at[3] = now();
     DT_TRY(update(j, dev, step));
     at[4] = now();

@@ -163,6 +163,49 @@ static void micro_batches_add_up_to_the_gradient_of_all(void **state)
     }
 }
 
+/* A micro-step that nobody waits for: head and backward with u = (1 + k) / 100 on batch k. */
+static dt_err queue_micro_step(ref_model *r, dt_batch *b, int k, float *u)
+{
+    static const int32_t LENS[][3] = {{9, 14, 11}, {3, 1, 40}, {16, 16, 16}};
+    ref_batch_fill(b, 61, k, 3, LENS[k], 4);
+    for (int32_t t = 0; t < b->n_tok; t++) u[t] = 0.01f * (float)(1 + k);
+    DT_TRY(dt_model_forward(r->model, b, true, k));
+    DT_TRY(dt_model_head(r->model, b, u, 1, true));
+    for (int32_t t = 0; t < b->n_tok; t++) u[t] = NAN; /* the caller's arrays are free again */
+    return dt_model_backward(r->model, b);
+}
+
+/* A device's work on a micro-batch is queued when the host fills the next one, its weights and its rows. */
+static void a_micro_batch_may_follow_before_the_last_one_is_done(void **state)
+{
+    static const char *const CONFIGS[] = {GPT2, LLAMA, MISTRAL};
+    for (int k = 0; k < 3; k++) {
+        const dt_model_options opt = ref_options(48, 48, DT_F32);
+        float u[48], logp[2][48], entropy[2][48];
+        uint8_t hit[2][48];
+        ref_model waits, runs_on;
+        dt_batch b, c;
+        open_model(&waits, &b, CONFIGS[k], &opt);
+        open_model(&runs_on, &c, CONFIGS[k], &opt);
+        for (int a = 0; a < 3; a++) {
+            assert_int_equal(queue_micro_step(&waits, &b, a, u), DT_OK);
+            assert_int_equal(waits.dev.ops->stream_sync(&waits.dev, NULL), DT_OK);
+            assert_int_equal(queue_micro_step(&runs_on, &c, a, u), DT_OK);
+        }
+        assert_int_equal(dt_model_results(waits.model, logp[0], hit[0], entropy[0]), DT_OK);
+        assert_int_equal(dt_model_results(runs_on.model, logp[1], hit[1], entropy[1]), DT_OK);
+        assert_memory_equal(logp[0], logp[1], sizeof logp[0]);
+        assert_memory_equal(hit[0], hit[1], sizeof hit[0]);
+        assert_memory_equal(entropy[0], entropy[1], sizeof entropy[0]);
+        same_gradients(&waits, &runs_on, 0);
+        assert_int_equal(dt_model_forward(runs_on.model, &c, true, 0), DT_OK);
+        assert_int_equal(dt_model_results(runs_on.model, logp[1], NULL, NULL), DT_ERR_ARG); /* gone with the forward */
+        dt_error_clear();
+        close_model(&runs_on, &c);
+        close_model(&waits, &b);
+    }
+}
+
 /* ---- the head ---- */
 
 struct plain_head {
@@ -253,7 +296,8 @@ static void check_head(const char *config)
     assert_true(b.n_target > 2 * m->h.n_rows);
     for (int t = 0; t < N; t++) u[t] = (float)ref_number("u", t);
     assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_OK);
-    assert_int_equal(dt_model_head(r.model, &b, u, 0.75f, logp, hit, entropy), DT_OK);
+    assert_int_equal(dt_model_head(r.model, &b, u, 0.75f, true), DT_OK);
+    assert_int_equal(dt_model_results(r.model, logp, hit, entropy), DT_OK);
 
     const int64_t C = m->C, V = m->V;
     float *hidden = from_device(&r, m->hidden, (size_t)(N * C) * sizeof(float)),
@@ -351,8 +395,10 @@ static void an_empty_batch_contributes_zero_in_the_same_order(void **state)
                 if (accumulate) set_gradients(&r, 0.5f);
                 r.calls_len = 0;
                 assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_OK);
-                assert_int_equal(dt_model_head(r.model, &b, u, 1, logp, NULL, NULL), DT_OK);
+                assert_int_equal(dt_model_head(r.model, &b, u, 1, false), DT_OK);
                 assert_int_equal(dt_model_backward(r.model, &b), DT_OK);
+                assert_int_equal(dt_model_results(r.model, logp, NULL, NULL), DT_OK);
+                for (int t = 0; t < b.n_tok; t++) assert_true(logp[t] == 0);
                 all_gradients(&r, accumulate ? 0.5 : 0);
                 assert_string_equal(r.calls, order);
             }
@@ -465,7 +511,7 @@ static void bad_batches_are_refused_with_what_was_expected(void **state)
     b.pos[4] = 4;
     b.target[0] = 61;
     assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_OK);
-    assert_int_equal(dt_model_head(r.model, &b, u, 1, logp, NULL, NULL), DT_ERR_DATA);
+    assert_int_equal(dt_model_head(r.model, &b, u, 1, false), DT_ERR_DATA);
     b.target[0] = 1;
     b.seq_start[1] = 12;
     assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_ERR_ARG);
@@ -474,8 +520,9 @@ static void bad_batches_are_refused_with_what_was_expected(void **state)
     assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_ERR_ARG);
     fill(&r, &b, 2, LENS);
     assert_int_equal(dt_model_forward(r.model, &b, false, 0), DT_OK);
-    assert_int_equal(dt_model_head(r.model, &b, u, 1, logp, NULL, NULL), DT_ERR_ARG); /* nothing was kept */
-    assert_int_equal(ref_model_grads(&r, &b, 0, 1, NULL), DT_OK);                     /* and all is well again */
+    assert_int_equal(dt_model_head(r.model, &b, u, 1, false), DT_ERR_ARG);     /* nothing was kept */
+    assert_int_equal(dt_model_results(r.model, logp, NULL, NULL), DT_ERR_ARG); /* and nothing computed */
+    assert_int_equal(ref_model_grads(&r, &b, 0, 1, NULL), DT_OK);              /* and all is well again */
     close_model(&r, &b);
 }
 
@@ -652,6 +699,7 @@ int main(void)
         cmocka_unit_test(packed_sequences_give_the_losses_of_each_alone),
         cmocka_unit_test(dropout_draws_anew_in_each_step_and_never_in_evaluation),
         cmocka_unit_test(micro_batches_add_up_to_the_gradient_of_all),
+        cmocka_unit_test(a_micro_batch_may_follow_before_the_last_one_is_done),
         cmocka_unit_test(the_chunked_head_is_the_plain_loop),
         cmocka_unit_test(an_empty_batch_contributes_zero_in_the_same_order),
         cmocka_unit_test(units_are_held_only_while_needed_and_a_tied_table_until_its_gradient_is_whole),

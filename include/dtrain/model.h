@@ -122,8 +122,9 @@ dt_err dt_model_open(dt_model **m, const dt_model_config *mc, const dt_model_opt
                      int n_units, dt_device *dev, const dt_param_source *source, dt_stream *compute, dt_phase *phase);
 void dt_model_close(dt_model *m);
 
-/* A training micro-step is forward, head, backward; all three also with an empty batch (n_tok 0), which passes through
- * every unit and contributes zero. Units are acquired and released in the same order whatever the batch. */
+/* A training micro-step is forward, head, backward, results; all also with an empty batch (n_tok 0), which passes through
+ * every unit and contributes zero. Units are acquired and released in the same order whatever the batch. The first three
+ * queue their work and return: when the host waits for the results, the device still has backward to do. */
 
 /** Embedding and blocks: leaves the hidden states on the device (the final norm belongs to the head, which applies it
  *  to the rows that have a target). train: dropout on, keep what backward needs. step keys dropout, with the seed and
@@ -131,17 +132,21 @@ void dt_model_close(dt_model *m);
 dt_err dt_model_forward(dt_model *m, const dt_batch *b, bool train, int64_t step);
 
 /** Log-probabilities of the targets (0 where there is none), from the hidden states of the last forward. Host arrays
- *  [n_tok]; hit (argmax is the target) and entropy may be NULL. Synchronous. inv_temperature as a rule 1. */
+ *  [n_tok]; hit (argmax is the target) and entropy may be NULL. inv_temperature as a rule 1. The host waits, and the
+ *  device then for the host: in a training micro-step only for objectives whose weights depend on logp. */
 dt_err dt_model_logp(dt_model *m, const dt_batch *b, float inv_temperature, float *logp, uint8_t *hit, float *entropy);
 
-/** The head, forward and backward in one pass, for known weights: u[t] = -dL/dlogp_t (host, [n_tok]). Gives logp and
- *  hit as above (after a sync by the callee), adds the head's parameter gradients, leaves the gradient of the hidden
- *  states for dt_model_backward. Tied: holds the gradients of unit 0 from here until dt_model_backward has added the
- *  embedding's. */
-dt_err dt_model_head(dt_model *m, const dt_batch *b, const float *u, float inv_temperature, float *logp, uint8_t *hit,
-                     float *entropy);
+/** The head, forward and backward in one pass, for known weights: u[t] = -dL/dlogp_t (host, [n_tok]; free again on
+ *  return, as b). Computes logp, with metrics also hit and entropy, for dt_model_results; adds the head's parameter
+ *  gradients, leaves the gradient of the hidden states for dt_model_backward. Does not wait. Tied: holds the gradients
+ *  of unit 0 from here until dt_model_backward has added the embedding's. */
+dt_err dt_model_head(dt_model *m, const dt_batch *b, const float *u, float inv_temperature, bool metrics);
 
-/** Blocks and embedding backward. After dt_model_head. */
+/** What the last dt_model_head computed, as dt_model_logp gives it; until the next forward. Waits for the head alone:
+ *  best called when backward is queued. hit and entropy NULL where the head was called without metrics. */
+dt_err dt_model_results(dt_model *m, float *logp, uint8_t *hit, float *entropy);
+
+/** Blocks and embedding backward. After dt_model_head. Does not wait. */
 dt_err dt_model_backward(dt_model *m, const dt_batch *b);
 
 /** Logits of the last token of each sequence (host, float [n_seq, vocab_size]; zeros for a sequence without tokens),

@@ -5,10 +5,34 @@
 #include <inttypes.h>
 #include <string.h>
 
-dt_err dt_model_settle(dt_model *m)
+static dt_err mark_moving(dt_model *m, struct span *s)
 {
-    if (!m->staged) return DT_OK;
-    m->staged = false;
+    s->moving = true;
+    return m->ops->event_record(m->dev, s->moved, m->stream);
+}
+
+dt_err dt_span_to_device(dt_model *m, struct span *s, size_t nbytes)
+{
+    DT_TRY(m->ops->copy(m->dev, s->device, s->host, nbytes, m->stream));
+    return mark_moving(m, s);
+}
+
+dt_err dt_span_to_host(dt_model *m, struct span *s, size_t nbytes)
+{
+    DT_TRY(m->ops->copy(m->dev, s->host, s->device, nbytes, m->stream));
+    return mark_moving(m, s);
+}
+
+dt_err dt_span_wait(dt_model *m, struct span *s)
+{
+    if (!s->moving) return DT_OK;
+    s->moving = false;
+    return m->ops->event_sync(m->dev, s->moved);
+}
+
+dt_err dt_model_sync(dt_model *m)
+{
+    m->image_span.moving = m->rows_span.moving = m->results_span.moving = false;
     return m->ops->stream_sync(m->dev, m->stream);
 }
 
@@ -66,13 +90,13 @@ static void stage_sequences(dt_model *m, const dt_batch *b, const int32_t *slot)
 
 dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
 {
-    m->have_hidden = m->have_dx = false;
+    m->have_hidden = m->have_dx = m->have_results = false;
     DT_TRY(check_shape(m, b));
     DT_TRY(check_tokens(m, b));
     m->n_tok = b->n_tok;
     m->n_seq = b->n_seq;
     if (b->n_tok == 0) return DT_OK;
-    DT_TRY(dt_model_settle(m));
+    DT_TRY(dt_span_wait(m, &m->image_span));
     const size_t n = (size_t)b->n_tok;
     const size_t nbytes = dt_model_place_image(m, m->image_span.host, b->n_tok, b->n_seq, &m->host);
     dt_model_place_image(m, m->image_span.device, b->n_tok, b->n_seq, &m->device);
@@ -83,15 +107,18 @@ dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
     if (m->wpe_at >= 0) sort_by_position(m, b);
     stage_sequences(m, b, slot);
     DT_TRY(dt_stretch_batch(m, b));
-    m->staged = true;
-    return m->ops->copy(m->dev, m->image_span.device, m->image_span.host, nbytes, m->stream);
+    return dt_span_to_device(m, &m->image_span, nbytes);
 }
 
-dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const float *u, int64_t *n_rows)
+dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const float *u)
 {
     struct rows *h = &m->host_rows;
     int64_t n = 0;
+    m->have_results = false;
     DT_CHECK(m->have_hidden && b->n_tok == m->n_tok, DT_ERR_ARG, "the head needs the forward of its own batch first");
+    DT_TRY(dt_span_wait(m, &m->rows_span));
+    const size_t nbytes = dt_model_place_rows(m->rows_span.host, b->n_tok, h);
+    dt_model_place_rows(m->rows_span.device, b->n_tok, &m->device_rows);
     for (int32_t t = 0; t < b->n_tok; t++) {
         if (b->target[t] < 0) continue;
         DT_CHECK(b->target[t] < m->V, DT_ERR_DATA, "target id %d is outside the model's vocabulary of %" PRId64,
@@ -100,9 +127,6 @@ dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const float *u, int64
         h->target[n] = b->target[t];
         h->weight[n++] = u ? u[t] : 0;
     }
-    *n_rows = n;
-    if (n == 0) return DT_OK;
-    DT_TRY(m->ops->copy(m->dev, m->device_rows.row, h->row, (size_t)n * sizeof *h->row, m->stream));
-    DT_TRY(m->ops->copy(m->dev, m->device_rows.target, h->target, (size_t)n * sizeof *h->target, m->stream));
-    return m->ops->copy(m->dev, m->device_rows.weight, h->weight, (size_t)n * sizeof *h->weight, m->stream);
+    m->n_rows = n;
+    return n > 0 ? dt_span_to_device(m, &m->rows_span, nbytes) : DT_OK;
 }

@@ -135,10 +135,11 @@ static dt_err chunk_backward(dt_model *m, struct hold *h, const int32_t *index, 
     return m->ops->scatter_rows(m->dev, k->dy, index, m->s.dx, n, m->C, m->opt.dtype, m->stream);
 }
 
-static dt_err run_chunks(dt_model *m, struct hold *h, int64_t n_rows, float inv_temperature, bool hit, bool entropy)
+static dt_err run_chunks(dt_model *m, struct hold *h, float inv_temperature, bool metrics)
 {
     const struct rows *in = &m->device_rows;
     const struct results *out = &m->device_results;
+    const int64_t n_rows = m->n_rows;
     if (h->grads && n_rows < m->n_tok)
         DT_TRY(m->ops->zero(m->dev, m->s.dx, (size_t)(m->n_tok * m->C) * m->elem, m->stream));
     for (int64_t at = 0; at < n_rows; at += m->h.n_rows) {
@@ -150,28 +151,30 @@ static dt_err run_chunks(dt_model *m, struct hold *h, int64_t n_rows, float inv_
                                   .dlogits_dtype = m->opt.dtype};
         DT_TRY(chunk_logits(m, h, in->row + at, n));
         DT_TRY(m->ops->classifier(m->dev, &cl, m->h.logits, in->target + at, h->grads ? in->weight + at : NULL,
-                                  out->logp + at, hit ? out->hit + at : NULL, entropy ? out->entropy + at : NULL,
+                                  out->logp + at, metrics ? out->hit + at : NULL, metrics ? out->entropy + at : NULL,
                                   m->stream));
         if (h->grads) DT_TRY(chunk_backward(m, h, in->row + at, n));
     }
-    if (n_rows == 0) return DT_OK;
-    return m->ops->copy(m->dev, m->results_span.host, m->results_span.device, m->results_span.nbytes, m->stream);
+    m->have_results = true;
+    m->have_metrics = metrics;
+    return n_rows > 0 ? dt_span_to_host(m, &m->results_span, m->results_span.nbytes) : DT_OK;
 }
 
-/* Wait for the results and put them where the caller's tokens are. */
-static dt_err hand_back(dt_model *m, int64_t n_rows, float *logp, uint8_t *hit, float *entropy)
+dt_err dt_model_results(dt_model *m, float *logp, uint8_t *hit, float *entropy)
 {
     const size_t n = (size_t)m->n_tok;
-    const int32_t *row = m->host_rows.row;
-    m->staged = true;
-    DT_TRY(dt_model_settle(m));
+    DT_CHECK(m->have_results, DT_ERR_ARG, "results are there from the head to the next forward");
+    DT_CHECK(m->have_metrics || (!hit && !entropy), DT_ERR_ARG, "the head was not asked for hit and entropy");
+    DT_TRY(dt_span_wait(m, &m->results_span));
+    if (m->n_rows > 0) m->image_span.moving = m->rows_span.moving = false; /* queued before, on the same stream */
     memset(logp, 0, n * sizeof *logp);
     if (hit) memset(hit, 0, n);
     if (entropy) memset(entropy, 0, n * sizeof *entropy);
-    for (int64_t i = 0; i < n_rows; i++) {
-        logp[row[i]] = m->host_results.logp[i];
-        if (hit) hit[row[i]] = m->host_results.hit[i];
-        if (entropy) entropy[row[i]] = m->host_results.entropy[i];
+    for (int64_t i = 0; i < m->n_rows; i++) {
+        const int32_t t = m->host_rows.row[i];
+        logp[t] = m->host_results.logp[i];
+        if (hit) hit[t] = m->host_results.hit[i];
+        if (entropy) entropy[t] = m->host_results.entropy[i];
     }
     return DT_OK;
 }
@@ -179,29 +182,26 @@ static dt_err hand_back(dt_model *m, int64_t n_rows, float *logp, uint8_t *hit, 
 dt_err dt_model_logp(dt_model *m, const dt_batch *b, float inv_temperature, float *logp, uint8_t *hit, float *entropy)
 {
     struct hold h;
-    int64_t n_rows = 0;
-    DT_TRY(dt_model_stage_rows(m, b, NULL, &n_rows));
+    DT_TRY(dt_model_stage_rows(m, b, NULL));
     DT_TRY(hold_units(m, &h, false));
-    DT_TRY(run_chunks(m, &h, n_rows, inv_temperature, hit != NULL, entropy != NULL));
+    DT_TRY(run_chunks(m, &h, inv_temperature, hit || entropy));
     DT_TRY(release_units(m, &h));
-    return hand_back(m, n_rows, logp, hit, entropy);
+    return dt_model_results(m, logp, hit, entropy);
 }
 
-dt_err dt_model_head(dt_model *m, const dt_batch *b, const float *u, float inv_temperature, float *logp, uint8_t *hit,
-                     float *entropy)
+dt_err dt_model_head(dt_model *m, const dt_batch *b, const float *u, float inv_temperature, bool metrics)
 {
     struct hold h;
-    int64_t n_rows = 0;
     DT_CHECK(m->train, DT_ERR_ARG, "the head's backward needs a forward in training mode");
-    DT_TRY(dt_model_stage_rows(m, b, u, &n_rows));
+    DT_TRY(dt_model_stage_rows(m, b, u));
     DT_TRY(hold_units(m, &h, true));
-    begin_sums(m, &h, n_rows);
-    if (n_rows == 0) DT_TRY(zero_head_grads(m, &h));
-    DT_TRY(run_chunks(m, &h, n_rows, inv_temperature, hit != NULL, entropy != NULL));
-    DT_TRY(end_sums(m, &h, n_rows));
+    begin_sums(m, &h, m->n_rows);
+    if (m->n_rows == 0) DT_TRY(zero_head_grads(m, &h));
+    DT_TRY(run_chunks(m, &h, inv_temperature, metrics));
+    DT_TRY(end_sums(m, &h, m->n_rows));
     DT_TRY(release_units(m, &h));
     m->have_dx = true;
-    return hand_back(m, n_rows, logp, hit, entropy);
+    return DT_OK;
 }
 
 dt_err dt_model_last_logits(dt_model *m, const dt_batch *b, float *logits)
@@ -210,11 +210,13 @@ dt_err dt_model_last_logits(dt_model *m, const dt_batch *b, float *logits)
     int64_t n_rows = 0;
     DT_CHECK(m->have_hidden && b->n_tok == m->n_tok && b->n_seq == m->n_seq, DT_ERR_ARG,
              "logits need the forward of their own batch first");
+    DT_TRY(dt_span_wait(m, &m->rows_span));
+    m->have_results = false;
+    dt_model_place_rows(m->rows_span.host, b->n_tok, &m->host_rows);
+    dt_model_place_rows(m->rows_span.device, b->n_tok, &m->device_rows);
     for (int32_t s = 0; b->n_tok > 0 && s < b->n_seq; s++)
         if (b->seq_start[s + 1] > b->seq_start[s]) m->host_rows.row[n_rows++] = b->seq_start[s + 1] - 1;
-    if (n_rows > 0)
-        DT_TRY(m->ops->copy(m->dev, m->device_rows.row, m->host_rows.row, (size_t)n_rows * sizeof *m->host_rows.row,
-                            m->stream));
+    if (n_rows > 0) DT_TRY(dt_span_to_device(m, &m->rows_span, (size_t)n_rows * sizeof *m->host_rows.row));
     DT_TRY(hold_units(m, &h, false));
     int32_t s = 0; /* the sequence of the next row; those without a token get zeros */
     memset(logits, 0, (size_t)b->n_seq * (size_t)m->V * sizeof *logits);
@@ -226,6 +228,5 @@ dt_err dt_model_last_logits(dt_model *m, const dt_batch *b, float *logits)
                             (size_t)m->V * sizeof *logits, m->stream));
     }
     DT_TRY(release_units(m, &h));
-    m->staged = true;
-    return dt_model_settle(m);
+    return dt_model_sync(m);
 }

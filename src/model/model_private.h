@@ -101,10 +101,13 @@ struct results {
     uint8_t *hit;
 };
 
-/** Twins of a part of the staging block: one copy moves it. */
+/** Twins of a part of the staging block, in pinned memory and on the device: one copy moves it. The host may touch its
+ *  side again when the copy is done, which the event says. */
 struct span {
     char *host, *device;
-    size_t nbytes;
+    size_t nbytes;   /* of the largest batch */
+    dt_event *moved; /* recorded behind the copy */
+    bool moving;     /* the host has not waited for it */
 };
 
 /** Rows of the rotary table for the positions first .. first+n-1 of sequences of `length` tokens, beyond
@@ -155,7 +158,7 @@ struct dt_model {
     struct image host, device;
     struct rows host_rows, device_rows;
     struct results host_results, device_results;
-    struct span image_span, results_span;
+    struct span image_span, rows_span, results_span;
     int32_t *pos_count; /* host [max_pos + 1]: counting sort */
 
     void **cache;        /* [layers]: [cache_seqs * cache_len, 2K], keys then values in each row */
@@ -164,13 +167,14 @@ struct dt_model {
     /* the current micro-batch */
     int32_t n_tok, n_seq, max_q_len, max_kv_len;
     bool train, have_hidden, have_dx;
+    /* the head's results are on their way or there: of n_rows rows, with hit and entropy or without */
+    bool have_results, have_metrics;
+    int64_t n_rows;
     int64_t step;
     int64_t set_holds; /* with checkpoint_blocks: the block whose activations the one set holds, -1: none */
     void *hidden;      /* [T,C]: output of the last block */
     /* held from the head's backward to the embedding's; what it has so far is in h.sums.out, where that exists */
     dt_unit_view tied_grads;
-    /* the copy of the image may be under way; rows and results are waited for by the call that moves them */
-    bool staged;
 };
 
 enum dropout_site { SITE_EMBED, SITE_SCORES, SITE_ATTENTION, SITE_MLP, N_SITES };
@@ -218,17 +222,23 @@ dt_err dt_block_backward(const dt_model *m, int64_t layer, const void *w, const 
                          const struct block_acts *a);
 
 /* open.c */
-/** Lay an image out from base on (NULL: count only); bytes used. */
+/** Lay an image, or rows, out from base on (NULL: count only); bytes used. */
 size_t dt_model_place_image(const dt_model *m, char *base, int64_t n_tok, int64_t n_seq, struct image *i);
+size_t dt_model_place_rows(char *base, int64_t n_tok, struct rows *r);
 
 /* batch.c */
 /** Check b against the model and copy it to the device. slot NULL: sequences attend to themselves; else the cache
  *  (decode). */
 dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot);
-/** Compact the rows with a target (u may be NULL) and copy them; *n_rows of them. */
-dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const float *u, int64_t *n_rows);
-/** Wait for what reads the pinned block. */
-dt_err dt_model_settle(dt_model *m);
+/** Compact the rows with a target (u may be NULL) and copy them; m->n_rows of them. */
+dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const float *u);
+/** Queue a copy of a span's first bytes. */
+dt_err dt_span_to_device(dt_model *m, struct span *s, size_t nbytes);
+dt_err dt_span_to_host(dt_model *m, struct span *s, size_t nbytes);
+/** Wait until the host may touch its side. */
+dt_err dt_span_wait(dt_model *m, struct span *s);
+/** All work is done, the host has seen that: no span is moving. */
+dt_err dt_model_sync(dt_model *m);
 
 /* stretch.c */
 /** Sizes of the rotary table. */

@@ -133,11 +133,13 @@ size_t dt_model_place_image(const dt_model *m, char *base, int64_t n_tok, int64_
     return a.used;
 }
 
-static void place_rows(const dt_model *m, struct arena *a, struct rows *r)
+size_t dt_model_place_rows(char *base, int64_t n_tok, struct rows *r)
 {
-    r->row = take(a, m->opt.max_tok, 1, sizeof(int32_t));
-    r->target = take(a, m->opt.max_tok, 1, sizeof(int32_t));
-    r->weight = take(a, m->opt.max_tok, 1, sizeof(float));
+    struct arena a = {.base = base};
+    r->row = take(&a, n_tok, 1, sizeof(int32_t));
+    r->target = take(&a, n_tok, 1, sizeof(int32_t));
+    r->weight = take(&a, n_tok, 1, sizeof(float));
+    return a.used;
 }
 
 static void place_results(const dt_model *m, struct arena *a, struct results *r)
@@ -149,21 +151,23 @@ static void place_results(const dt_model *m, struct arena *a, struct results *r)
 
 static struct span take_span(struct arena *host, struct arena *device, size_t nbytes)
 {
-    return (struct span){take(host, 1, (int64_t)nbytes, 1), take(device, 1, (int64_t)nbytes, 1), nbytes};
+    return (struct span){
+        .host = take(host, 1, (int64_t)nbytes, 1), .device = take(device, 1, (int64_t)nbytes, 1), .nbytes = nbytes};
 }
 
 /* The twins of what passes between host and device: the largest batch's image, rows, results. */
 static void place_staging(dt_model *m, struct arena *host, struct arena *device)
 {
     struct image largest;
+    struct rows most;
     m->image_span = take_span(host, device, dt_model_place_image(m, NULL, m->opt.max_tok, m->opt.max_seq, &largest));
-    place_rows(m, host, &m->host_rows);
-    place_rows(m, device, &m->device_rows);
+    m->rows_span = take_span(host, device, dt_model_place_rows(NULL, m->opt.max_tok, &most));
     const size_t at_host = host->used, at_device = device->used;
     place_results(m, host, &m->host_results);
     place_results(m, device, &m->device_results);
-    m->results_span = (struct span){host->base ? host->base + at_host : NULL,
-                                    device->base ? device->base + at_device : NULL, device->used - at_device};
+    m->results_span = (struct span){.host = host->base ? host->base + at_host : NULL,
+                                    .device = device->base ? device->base + at_device : NULL,
+                                    .nbytes = device->used - at_device};
     m->stretch.host = take(host, m->stretch.max_rows, m->mc->head_dim, sizeof(float));
     m->pos_count = take(host, m->mc->family == DT_GPT2 ? m->opt.max_pos + 1 : 0, 1, sizeof(int32_t));
 }
@@ -276,7 +280,9 @@ static dt_err allocate(dt_model *m)
         arenas[i] = (struct arena){.base = bufs[i]->ptr};
     }
     place_all(m, arenas);
-    return DT_OK;
+    DT_TRY(m->ops->event_create(m->dev, &m->image_span.moved));
+    DT_TRY(m->ops->event_create(m->dev, &m->rows_span.moved));
+    return m->ops->event_create(m->dev, &m->results_span.moved);
 }
 
 static dt_err fill_rope(dt_model *m)
@@ -319,6 +325,10 @@ dt_err dt_model_open(dt_model **out, const dt_model_config *mc, const dt_model_o
 void dt_model_close(dt_model *m)
 {
     if (!m) return;
+    dt_event *const events[] = {m->image_span.moved, m->rows_span.moved, m->results_span.moved};
+    if (m->activations.ptr) (void)dt_model_sync(m); /* nothing queued may outlive its buffers */
+    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
+        if (events[i]) m->ops->event_destroy(m->dev, events[i]);
     dt_buf_free(&m->activations);
     dt_buf_free(&m->data);
     dt_buf_free(&m->staging);

@@ -35,10 +35,12 @@ dt_err dt_task_micro_step(dt_model *m, const dt_objective *o, const dt_batch *b,
     dt_phase_enter(phase, "head", "");
     if (!o->weights_known) DT_TRY(dt_model_logp(m, b, 1.0f, t->logp, NULL, NULL));
     DT_TRY(o->weights(o, b, o->weights_known ? NULL : t->logp, inv_norm, t->u));
-    DT_TRY(dt_model_head(m, b, t->u, 1.0f, t->logp, t->hit, t->entropy));
-    o->metrics(o, b, t->logp, t->hit, t->entropy, sums);
+    DT_TRY(dt_model_head(m, b, t->u, 1.0f, true));
     dt_phase_enter(phase, "backward", "");
-    return dt_model_backward(m, b);
+    DT_TRY(dt_model_backward(m, b));
+    DT_TRY(dt_model_results(m, t->logp, t->hit, t->entropy)); /* the device has backward to do while the host waits */
+    o->metrics(o, b, t->logp, t->hit, t->entropy, sums);
+    return DT_OK;
 }
 
 dt_err dt_task_evaluate(dt_model *m, const dt_objective *o, const dt_batch *b, dt_task_buffers *t, dt_lm_sums *sums,

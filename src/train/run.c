@@ -275,7 +275,6 @@ void dt_run_close(dt_run *run)
     dt_report_close(run->report);
     dt_lock_release(run->lock);
     dt_task_buffers_free(&run->buffers, &run->ledger);
-    if (run->dev.ops) run->dev.ops->stream_sync(&run->dev, run->compute); /* nothing queued may outlive its buffers */
     dt_model_close(run->model);
     dt_zero_close(run->zero);
     dt_loader_close(run->train);
