@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include "../src/text/tokenizer_ops.h"
 #include "dtrain/chat.h"
-#include "../src/text/chat/chat_form.h"
+#include "../src/text/chat/chat_template.h"
 
 /* ---- a tokenizer with the tokens of all families: bytes, tokens from 256 on, and "ab" as one token --------------- */
 
@@ -190,11 +190,11 @@ static void what_recognition_leaves_out_is_known(void **state)
         {"{{'<|im_start|>system<|im_sep|>'}}", NULL, NULL},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        const dt_chat_form *form = dt_chat_form_recognise(all[i].jinja);
+        const dt_chat_template *form = dt_chat_template_recognise(all[i].jinja);
         assert_int_equal(form == NULL, all[i].name == NULL);
         if (!form) continue;
         assert_string_equal(form->name, all[i].name);
-        const char *left = dt_chat_form_left_out(form, all[i].jinja);
+        const char *left = dt_chat_template_left_out(form, all[i].jinja);
         assert_int_equal(left == NULL, all[i].left_out == NULL);
         if (left) assert_string_equal(left, all[i].left_out);
     }

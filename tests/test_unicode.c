@@ -107,7 +107,7 @@ static size_t char_place(places *p, const char *at)
     return p->char_at;
 }
 
-static dt_err visit(void *ctx, dt_piece *piece)
+static dt_err visit(void *ctx, dt_segment *piece)
 {
     places *p = ctx;
     const uint64_t begin = char_place(p, piece->text + piece->from), end = char_place(p, piece->text + piece->to);
@@ -129,7 +129,7 @@ static void every_text_is_split_as_by_the_reference(void **state)
         for (size_t k = 0; k < 2; k++) {
             places p = {.text = f->text[k].bytes};
             dt_marks marks = {0};
-            dt_piece piece = {.text = f->text[k].bytes, .to = f->text[k].n, .at_start = true};
+            dt_segment piece = {.text = f->text[k].bytes, .to = f->text[k].n, .at_start = true};
             const dt_split_run run = {
                 .splitter = &s, .matcher = f->matcher, .buffer = f->buffer, .marks = &marks, .visit = visit, .ctx = &p};
             if (dt_split(&run, &piece) != DT_OK) fail_msg("%s: %s", name, dt_error_message());
@@ -156,7 +156,7 @@ static dt_text between(const char *before, const char *after)
 static uint64_t normal_sum(const fixture *f, const dt_normalizer *n, const dt_text *text)
 {
     dt_text buffer[2] = {{0}, {0}};
-    dt_piece p = {.text = text->bytes, .to = text->n, .at_start = true};
+    dt_segment p = {.text = text->bytes, .to = text->n, .at_start = true};
     uint64_t sum = 0;
     assert_int_equal(dt_normalize(n, f->matcher, buffer, &p, false), DT_OK);
     for (size_t i = p.from; i < p.to; i++) sum += ((unsigned char)p.text[i] + 1u) * dt_mix64(i - p.from);

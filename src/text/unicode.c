@@ -48,12 +48,12 @@ uint32_t dt_unicode_lower(uint32_t c)
 
 /* ---- sets ------------------ */
 
-void dt_ranges_add(dt_ranges *r, uint32_t first, uint32_t last)
+void dt_code_ranges_add(dt_code_ranges *r, uint32_t first, uint32_t last)
 {
     if (r->failed) return;
     if (r->n == r->n_alloc) {
         const size_t n = r->n_alloc ? 2 * r->n_alloc : 16;
-        dt_range *more = realloc(r->item, n * sizeof *more);
+        dt_code_range *more = realloc(r->item, n * sizeof *more);
         if (!more) {
             r->failed = true;
             return;
@@ -61,43 +61,44 @@ void dt_ranges_add(dt_ranges *r, uint32_t first, uint32_t last)
         r->item = more;
         r->n_alloc = n;
     }
-    r->item[r->n++] = (dt_range){first, last};
+    r->item[r->n++] = (dt_code_range){first, last};
 }
 
-void dt_ranges_add_all(dt_ranges *r, const dt_ranges *other)
+void dt_code_ranges_add_all(dt_code_ranges *r, const dt_code_ranges *other)
 {
     r->failed = r->failed || other->failed;
-    for (size_t i = 0; i < other->n; i++) dt_ranges_add(r, other->item[i].first, other->item[i].last);
+    for (size_t i = 0; i < other->n; i++) dt_code_ranges_add(r, other->item[i].first, other->item[i].last);
 }
 
-void dt_ranges_add_runs(dt_ranges *r, const uint32_t *runs, size_t n_runs, uint8_t mask, uint64_t wanted)
+void dt_code_ranges_add_runs(dt_code_ranges *r, const uint32_t *runs, size_t n_runs, uint8_t mask, uint64_t wanted)
 {
     for (size_t i = 0; i < n_runs; i++)
         if (wanted >> (runs[i] & mask) & 1)
-            dt_ranges_add(r, runs[i] >> 8, i + 1 < n_runs ? (runs[i + 1] >> 8) - 1 : LAST);
+            dt_code_ranges_add(r, runs[i] >> 8, i + 1 < n_runs ? (runs[i + 1] >> 8) - 1 : LAST);
 }
 
-void dt_ranges_add_flag(dt_ranges *r, const uint32_t *runs, size_t n_runs, uint8_t flag)
+void dt_code_ranges_add_flag(dt_code_ranges *r, const uint32_t *runs, size_t n_runs, uint8_t flag)
 {
     for (size_t i = 0; i < n_runs; i++)
-        if (runs[i] & flag) dt_ranges_add(r, runs[i] >> 8, i + 1 < n_runs ? (runs[i + 1] >> 8) - 1 : LAST);
+        if (runs[i] & flag) dt_code_ranges_add(r, runs[i] >> 8, i + 1 < n_runs ? (runs[i + 1] >> 8) - 1 : LAST);
 }
 
-void dt_ranges_add_spaces(dt_ranges *r)
+void dt_code_ranges_add_spaces(dt_code_ranges *r)
 {
-    static const dt_range spaces[] = {{9, 13},          {0x20, 0x20},     {0x85, 0x85},     {0xa0, 0xa0},
-                                      {0x1680, 0x1680}, {0x2000, 0x200a}, {0x2028, 0x2029}, {0x202f, 0x202f},
-                                      {0x205f, 0x205f}, {0x3000, 0x3000}};
-    for (size_t i = 0; i < sizeof spaces / sizeof spaces[0]; i++) dt_ranges_add(r, spaces[i].first, spaces[i].last);
+    static const dt_code_range spaces[] = {{9, 13},          {0x20, 0x20},     {0x85, 0x85},     {0xa0, 0xa0},
+                                           {0x1680, 0x1680}, {0x2000, 0x200a}, {0x2028, 0x2029}, {0x202f, 0x202f},
+                                           {0x205f, 0x205f}, {0x3000, 0x3000}};
+    for (size_t i = 0; i < sizeof spaces / sizeof spaces[0]; i++)
+        dt_code_ranges_add(r, spaces[i].first, spaces[i].last);
 }
 
 static int by_first(const void *a, const void *b)
 {
-    const dt_range *x = a, *y = b;
+    const dt_code_range *x = a, *y = b;
     return (x->first > y->first) - (x->first < y->first);
 }
 
-void dt_ranges_settle(dt_ranges *r)
+void dt_code_ranges_settle(dt_code_ranges *r)
 {
     size_t n = 0;
     if (r->n) qsort(r->item, r->n, sizeof *r->item, by_first);
@@ -111,15 +112,15 @@ void dt_ranges_settle(dt_ranges *r)
     r->n = n;
 }
 
-void dt_ranges_negate(dt_ranges *r)
+void dt_code_ranges_negate(dt_code_ranges *r)
 {
-    dt_ranges other = {0};
+    dt_code_ranges other = {0};
     uint32_t next = 0;
     for (size_t i = 0; i < r->n; i++) {
-        if (r->item[i].first > next) dt_ranges_add(&other, next, r->item[i].first - 1);
+        if (r->item[i].first > next) dt_code_ranges_add(&other, next, r->item[i].first - 1);
         next = r->item[i].last + 1;
     }
-    if (next <= LAST) dt_ranges_add(&other, next, LAST);
+    if (next <= LAST) dt_code_ranges_add(&other, next, LAST);
     other.failed = other.failed || r->failed;
     free(r->item);
     *r = other;
@@ -181,7 +182,7 @@ static bool is_script(const char *name, size_t k)
     return false;
 }
 
-bool dt_ranges_add_property(dt_ranges *r, const char *raw)
+bool dt_code_ranges_add_property(dt_code_ranges *r, const char *raw)
 {
     char name[40];
     size_t n = 0;
@@ -193,19 +194,19 @@ bool dt_ranges_add_property(dt_ranges *r, const char *raw)
     name[n] = '\0';
     for (size_t i = 0; i < sizeof general_names / sizeof general_names[0]; i++) {
         if (strcmp(name, general_names[i].name) != 0 && strcmp(name, general_names[i].name_too) != 0) continue;
-        dt_ranges_add_runs(r, dt_unicode_general, dt_unicode_general_n, DT_GENERAL_CATEGORY,
-                           general_names[i].categories);
+        dt_code_ranges_add_runs(r, dt_unicode_general, dt_unicode_general_n, DT_GENERAL_CATEGORY,
+                                general_names[i].categories);
         return true;
     }
     if (strcmp(name, "alphabetic") == 0 || strcmp(name, "alpha") == 0)
-        return dt_ranges_add_flag(r, dt_unicode_general, dt_unicode_general_n, DT_GENERAL_ALPHABETIC), true;
-    if (strcmp(name, "whitespace") == 0) return dt_ranges_add_spaces(r), true;
+        return dt_code_ranges_add_flag(r, dt_unicode_general, dt_unicode_general_n, DT_GENERAL_ALPHABETIC), true;
+    if (strcmp(name, "whitespace") == 0) return dt_code_ranges_add_spaces(r), true;
     for (size_t k = 0; k < dt_unicode_n_scripts; k++) {
         if (!is_script(name, k)) continue;
         for (size_t i = 0; i < dt_unicode_script_n; i++)
             if ((dt_unicode_script[i] & 255) == k + 1)
-                dt_ranges_add(r, dt_unicode_script[i] >> 8,
-                              i + 1 < dt_unicode_script_n ? (dt_unicode_script[i + 1] >> 8) - 1 : LAST);
+                dt_code_ranges_add(r, dt_unicode_script[i] >> 8,
+                                   i + 1 < dt_unicode_script_n ? (dt_unicode_script[i + 1] >> 8) - 1 : LAST);
         return true;
     }
     return false;

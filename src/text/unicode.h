@@ -49,27 +49,27 @@ uint32_t dt_unicode_lower(uint32_t c); /* U+0130, which becomes two characters, 
 
 /* ---- sets of characters ------------------ */
 
-typedef struct dt_range {
+typedef struct dt_code_range {
     uint32_t first, last;
-} dt_range;
+} dt_code_range;
 /** {0} to begin; free item. */
-typedef struct dt_ranges {
-    dt_range *item;
+typedef struct dt_code_ranges {
+    dt_code_range *item;
     size_t n, n_alloc;
     bool failed; /* out of memory */
-} dt_ranges;
+} dt_code_ranges;
 
-void dt_ranges_add(dt_ranges *r, uint32_t first, uint32_t last);
-void dt_ranges_add_all(dt_ranges *r, const dt_ranges *other);
+void dt_code_ranges_add(dt_code_ranges *r, uint32_t first, uint32_t last);
+void dt_code_ranges_add_all(dt_code_ranges *r, const dt_code_ranges *other);
 /** Those whose value, masked, has its bit set in wanted. */
-void dt_ranges_add_runs(dt_ranges *r, const uint32_t *runs, size_t n_runs, uint8_t mask, uint64_t wanted);
-void dt_ranges_add_flag(dt_ranges *r, const uint32_t *runs, size_t n_runs, uint8_t flag);
+void dt_code_ranges_add_runs(dt_code_ranges *r, const uint32_t *runs, size_t n_runs, uint8_t mask, uint64_t wanted);
+void dt_code_ranges_add_flag(dt_code_ranges *r, const uint32_t *runs, size_t n_runs, uint8_t flag);
 /** The characters of a property as Oniguruma names it (case, spaces, - and _ do not matter): a category, Alphabetic,
  * White_Space, a script. false: unknown. */
-bool dt_ranges_add_property(dt_ranges *r, const char *name);
-void dt_ranges_add_spaces(dt_ranges *r);
-void dt_ranges_settle(dt_ranges *r); /* in order, none touching another */
-void dt_ranges_negate(dt_ranges *r); /* of settled ones */
+bool dt_code_ranges_add_property(dt_code_ranges *r, const char *name);
+void dt_code_ranges_add_spaces(dt_code_ranges *r);
+void dt_code_ranges_settle(dt_code_ranges *r); /* in order, none touching another */
+void dt_code_ranges_negate(dt_code_ranges *r); /* of settled ones */
 
 /* ---- a byte for each character ------------------ */
 

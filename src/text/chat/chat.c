@@ -1,6 +1,6 @@
 /* chat.c - a template meets a tokenizer when it is opened: its texts are cut at the tokens that the tokenizer has.
  * Rendering then only lists pieces. */
-#include "chat_form.h"
+#include "chat_template.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ typedef struct turn_parts {
 } turn_parts;
 
 struct dt_chat {
-    dt_chat_form form;
+    dt_chat_template form;
     json_t *root; /* owns the texts of a form that was read */
     const dt_tokenizer *tokenizer;
     parts begin, think_off;
@@ -73,7 +73,7 @@ static dt_err cut(const dt_chat *c, const char *text, parts *p)
     return add_part(p, (dt_span){.text = from, .nbytes = strlen(from)});
 }
 
-static dt_err cut_turn(const dt_chat *c, const dt_turn_form *f, turn_parts *t)
+static dt_err cut_turn(const dt_chat *c, const dt_turn_template *f, turn_parts *t)
 {
     DT_TRY(cut(c, f->prefix, &t->prefix));
     DT_TRY(cut(c, f->lead, &t->lead));
@@ -119,19 +119,19 @@ static bool ends_with(const char *name, const char *end)
 
 static dt_err find_form(dt_chat *c, const char *name)
 {
-    if (*name == '{') return dt_chat_form_parse("template", name, strlen(name), &c->form, &c->root);
-    if (strchr(name, '/') || ends_with(name, ".json")) return dt_chat_form_read(name, &c->form, &c->root);
+    if (*name == '{') return dt_chat_template_parse("template", name, strlen(name), &c->form, &c->root);
+    if (strchr(name, '/') || ends_with(name, ".json")) return dt_chat_template_read(name, &c->form, &c->root);
     const dt_tokenizer_info *info = dt_tokenizer_get_info(c->tokenizer);
     const bool automatic = strcmp(name, "auto") == 0;
-    const dt_chat_form *form = !automatic            ? dt_chat_form_find(name)
-                               : info->chat_template ? dt_chat_form_recognise(info->chat_template)
-                                                     : dt_chat_form_find("plain");
+    const dt_chat_template *form = !automatic            ? dt_chat_template_find(name)
+                                   : info->chat_template ? dt_chat_template_recognise(info->chat_template)
+                                                         : dt_chat_template_find("plain");
     DT_CHECK(form || !automatic, DT_ERR_USAGE,
              "template: the chat_template in %s is not recognised: name a template (dtrain-data --help lists them) or "
              "a JSON file",
              info->directory ? info->directory : info->name);
     if (!form) return unknown_name(name);
-    const char *lost = automatic && info->chat_template ? dt_chat_form_left_out(form, info->chat_template) : NULL;
+    const char *lost = automatic && info->chat_template ? dt_chat_template_left_out(form, info->chat_template) : NULL;
     if (lost)
         DT_WARN("the chat_template in %s is treated as %s, without %s", info->directory ? info->directory : info->name,
                 form->name, lost);

@@ -4,7 +4,7 @@
  *      "system": {"prefix": "", "after": "\n"}, "user": {"prefix": "Q: ", "after": "\n"},
  *      "assistant": {"prefix": "A:", "lead": " ", "end": "{eos}", "after": "\n"}}
  */
-#include "chat_form.h"
+#include "chat_template.h"
 #include "dtrain/io.h"
 #include "dtrain/json.h"
 
@@ -20,7 +20,7 @@ static dt_err text(const char *path, const char *where, const char *key, const j
     return DT_OK;
 }
 
-static dt_err read_turn(const char *path, const char *role, const json_t *turn, dt_turn_form *f)
+static dt_err read_turn(const char *path, const char *role, const json_t *turn, dt_turn_template *f)
 {
     DT_CHECK(json_is_object(turn), DT_ERR_DATA, "%s: %s: expected an object with prefix, lead, end, after, open, close",
              path, role);
@@ -44,16 +44,16 @@ static dt_err read_turn(const char *path, const char *role, const json_t *turn, 
     return DT_OK;
 }
 
-static dt_err read_place(const char *path, const json_t *value, dt_system_place *place)
+static dt_err read_place(const char *path, const json_t *value, dt_system_position *place)
 {
     static const char *const names[] = {"turn", "first_user", "last_user"};
     for (int i = 0; i < 3; i++)
         if (json_is_string(value) && strcmp(json_string_value(value), names[i]) == 0)
-            return *place = (dt_system_place)i, DT_OK;
+            return *place = (dt_system_position)i, DT_OK;
     return dt_fail(DT_ERR_DATA, "%s: system_place: expected turn, first_user or last_user", path);
 }
 
-static dt_err read_key(const char *path, const char *key, const json_t *value, dt_chat_form *f)
+static dt_err read_key(const char *path, const char *key, const json_t *value, dt_chat_template *f)
 {
     static const char *const roles[DT_N_ROLES] = {"system", "user", "assistant", "tool"};
     for (int r = 0; r < DT_N_ROLES; r++)
@@ -77,7 +77,7 @@ static dt_err read_key(const char *path, const char *key, const json_t *value, d
     return DT_OK;
 }
 
-static dt_err check_form(const char *path, const json_t *root, const dt_chat_form *f)
+static dt_err check_form(const char *path, const json_t *root, const dt_chat_template *f)
 {
     for (int i = 0; i < 2; i++) {
         static const char *const needed[] = {"user", "assistant"};
@@ -88,9 +88,9 @@ static dt_err check_form(const char *path, const json_t *root, const dt_chat_for
     return DT_OK;
 }
 
-dt_err dt_chat_form_parse(const char *name, const char *text, size_t nbytes, dt_chat_form *form, json_t **root)
+dt_err dt_chat_template_parse(const char *name, const char *text, size_t nbytes, dt_chat_template *form, json_t **root)
 {
-    *form = (dt_chat_form){.name = name};
+    *form = (dt_chat_template){.name = name};
     *root = NULL;
     DT_TRY(dt_json_parse(root, name, text, nbytes, 0));
     DT_CHECK(json_is_object(*root), DT_ERR_DATA, "%s: expected a JSON object", name);
@@ -99,13 +99,13 @@ dt_err dt_chat_form_parse(const char *name, const char *text, size_t nbytes, dt_
     return check_form(name, *root, form);
 }
 
-dt_err dt_chat_form_read(const char *path, dt_chat_form *form, json_t **root)
+dt_err dt_chat_template_read(const char *path, dt_chat_template *form, json_t **root)
 {
     char *text;
     size_t n;
     *root = NULL;
     DT_TRY(dt_read_file(path, MAX_NBYTES, &text, &n));
-    const dt_err err = dt_chat_form_parse(path, text, n, form, root);
+    const dt_err err = dt_chat_template_parse(path, text, n, form, root);
     free(text);
     return err;
 }

@@ -64,7 +64,7 @@ static dt_err add_normalized(dt_added *a, const char *content, size_t n, int k, 
                              const dt_normalizer *normalizer, dt_matcher *m)
 {
     dt_text buffer[2] = {0};
-    dt_piece p = {.text = content, .to = n, .at_start = true};
+    dt_segment p = {.text = content, .to = n, .at_start = true};
     dt_err err = dt_normalize(normalizer, m, buffer, &p, false);
     if (err == DT_OK && p.to - p.from > DT_CONTENT_MAX) err = too_long(p.to - p.from);
     if (err == DT_OK) err = trie_add(&a->trie[1], p.text + p.from, p.to - p.from, k);
@@ -140,7 +140,7 @@ void dt_added_free(dt_added *a)
 /* ---- finding ----------------------------------------------------------------------------------------------------- */
 
 /* Does a word go on before or behind? */
-static bool within_word(const dt_piece *p, size_t begin, size_t end)
+static bool within_word(const dt_segment *p, size_t begin, size_t end)
 {
     size_t before = begin, n;
     while (before > p->from && ((unsigned char)p->text[--before] & 0xc0) == 0x80) {
@@ -149,7 +149,7 @@ static bool within_word(const dt_piece *p, size_t begin, size_t end)
            (end < p->to && dt_unicode_is_word(dt_utf8_decode(p->text + end, &n)));
 }
 
-bool dt_added_next(const dt_added *a, int which, const dt_piece *p, dt_added_match *match)
+bool dt_added_next(const dt_added *a, int which, const dt_segment *p, dt_added_match *match)
 {
     const dt_trie *t = &a->trie[which];
     if (!t->longest) return false;

@@ -46,7 +46,7 @@ typedef struct dt_added_match {
     size_t begin, end;
     int32_t id;
 } dt_added_match;
-bool dt_added_next(const dt_added *a, int which, const dt_piece *p, dt_added_match *match);
+bool dt_added_next(const dt_added *a, int which, const dt_segment *p, dt_added_match *match);
 
 /** Does any token's text lie at or across a place: end at `least` or later, and begin at `at` or before? */
 bool dt_trie_touches(const dt_trie *t, const char *text, size_t n, size_t least, size_t at);

@@ -90,7 +90,7 @@ static bool keeps_place(const dt_json_tokenizer *j, const char *text, size_t at,
 
 typedef struct window {
     dt_text buffer[2];
-    dt_piece piece;
+    dt_segment piece;
 } window;
 
 /* The text around a place, each side normalised: at least the longest added token's length, unless the text ends. */
@@ -101,7 +101,7 @@ static bool normalized_side(const dt_json_tokenizer *j, const char *text, size_t
     return dt_normalize(&j->normalizer, NULL, w->buffer, &w->piece, true) == DT_OK && w->piece.to > w->piece.from;
 }
 
-static bool model_keeps_apart(const dt_json_tokenizer *j, const dt_piece *left, const dt_piece *right)
+static bool model_keeps_apart(const dt_json_tokenizer *j, const dt_segment *left, const dt_segment *right)
 {
     const char *before = left->text + char_before(left->text, left->to), *after = right->text + right->from;
     for (int i = 0; i < j->splitter.n_steps; i++)
@@ -112,7 +112,7 @@ static bool model_keeps_apart(const dt_json_tokenizer *j, const dt_piece *left, 
     return dt_bpe_keeps_apart(&j->bpe, dt_utf8_next(&before), dt_utf8_next(&after));
 }
 
-static bool sides_allow(const dt_json_tokenizer *j, const dt_piece *left, const dt_piece *right, bool line,
+static bool sides_allow(const dt_json_tokenizer *j, const dt_segment *left, const dt_segment *right, bool line,
                         bool by_model)
 {
     dt_text both = {0};

@@ -57,7 +57,7 @@ static dt_err read_kind(const dt_spec *s, const char *type, dt_decode_step *step
     return dt_regex_compile(&step->pattern, step->content, strlen(step->content), DT_REGEX_LITERAL);
 }
 
-static dt_err read_step(dt_decoder *d, const dt_spec *s)
+static dt_err read_step(dt_id_decoder *d, const dt_spec *s)
 {
     const char *type;
     dt_spec list;
@@ -77,21 +77,21 @@ static dt_err read_step(dt_decoder *d, const dt_spec *s)
     return read_kind(s, type, step);
 }
 
-dt_err dt_decoder_read(dt_decoder *d, const dt_spec *root)
+dt_err dt_id_decoder_read(dt_id_decoder *d, const dt_spec *root)
 {
     dt_spec s;
-    *d = (dt_decoder){0};
+    *d = (dt_id_decoder){0};
     d->none = !dt_spec_get(root, "decoder", &s);
     return d->none ? DT_OK : read_step(d, &s);
 }
 
-void dt_decoder_free(dt_decoder *d)
+void dt_id_decoder_free(dt_id_decoder *d)
 {
     for (int i = 0; i < d->n_steps; i++) {
         dt_regex_free(d->step[i].pattern);
         free(d->step[i].content);
     }
-    *d = (dt_decoder){0};
+    *d = (dt_id_decoder){0};
 }
 
 /* ---- rows of texts ----------------------------------------------------------------------------------------------- */
@@ -255,7 +255,7 @@ static dt_err step_one(const dt_decode_step *s, dt_matcher *m, view v, size_t i,
     }
 }
 
-dt_err dt_decoder_run(const dt_decoder *d, dt_matcher *m, dt_texts t[2], bool running)
+dt_err dt_id_decoder_run(const dt_id_decoder *d, dt_matcher *m, dt_texts t[2], bool running)
 {
     bool fused = false; /* what follows sees the text as a whole */
     for (int k = 0; k < d->n_steps; k++) {

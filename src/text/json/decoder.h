@@ -24,15 +24,15 @@ typedef struct dt_decode_step {
 } dt_decode_step;
 
 enum { DT_DECODE_MAX = 32 };
-typedef struct dt_decoder {
+typedef struct dt_id_decoder {
     dt_decode_step step[DT_DECODE_MAX];
     int n_steps;
     bool none; /* tokens are joined with spaces */
-} dt_decoder;
+} dt_id_decoder;
 
 /** Read "decoder". DT_ERR_DATA, DT_ERR_MEMORY. Free it in any case. */
-dt_err dt_decoder_read(dt_decoder *d, const dt_spec *root);
-void dt_decoder_free(dt_decoder *d); /* safe on {0} */
+dt_err dt_id_decoder_read(dt_id_decoder *d, const dt_spec *root);
+void dt_id_decoder_free(dt_id_decoder *d); /* safe on {0} */
 
 /** Texts in a row. */
 typedef struct dt_texts {
@@ -46,6 +46,6 @@ void dt_texts_free(dt_texts *t);
 /** What the tokens decode to: t[0] holds them, and in the end the one text; t[1] is used besides. running: the tokens
  *  stand somewhere within a text, so what belongs to its start and end is not done, and bytes are not made valid.
  *  DT_ERR_MEMORY, DT_ERR_DATA (dt_regex_next). */
-dt_err dt_decoder_run(const dt_decoder *d, dt_matcher *m, dt_texts t[2], bool running);
+dt_err dt_id_decoder_run(const dt_id_decoder *d, dt_matcher *m, dt_texts t[2], bool running);
 
 #endif

@@ -53,7 +53,7 @@ static dt_err append_id(dt_ids *ids, int32_t id)
 /* ---- pieces ------------------------------------------------------------------------------------------------------ */
 
 /* A piece with marks within: a mark has a number of ids where a token ends at it. */
-static dt_err encode_marked(json_encoder *x, const dt_piece *p)
+static dt_err encode_marked(json_encoder *x, const dt_segment *p)
 {
     const uint32_t *lens;
     const size_t first = x->ids->n;
@@ -67,7 +67,7 @@ static dt_err encode_marked(json_encoder *x, const dt_piece *p)
     return DT_OK;
 }
 
-static dt_err encode_piece(void *ctx, dt_piece *p)
+static dt_err encode_piece(void *ctx, dt_segment *p)
 {
     json_encoder *x = ctx;
     dt_mark *before = x->marks.next;
@@ -79,9 +79,9 @@ static dt_err encode_piece(void *ctx, dt_piece *p)
 
 /* ---- added tokens, before the normalizer (which = 0) and behind it ----------------------------------------------- */
 
-static dt_err encode_between(json_encoder *x, int which, dt_piece *p);
+static dt_err encode_between(json_encoder *x, int which, dt_segment *p);
 
-static dt_err encode_added(json_encoder *x, const dt_piece *p, const dt_added_match *match)
+static dt_err encode_added(json_encoder *x, const dt_segment *p, const dt_added_match *match)
 {
     dt_mark *m = x->marks.next;
     while (m < p->mark_end && m->at <= match->begin) m++;
@@ -91,14 +91,14 @@ static dt_err encode_added(json_encoder *x, const dt_piece *p, const dt_added_ma
     return append_id(x->ids, match->id);
 }
 
-static dt_err encode_with_added(json_encoder *x, int which, dt_piece *p)
+static dt_err encode_with_added(json_encoder *x, int which, dt_segment *p)
 {
     dt_added_match match = {.from = p->from, .text_from = p->from};
     for (;;) {
         const bool found = dt_added_next(&x->tokenizer->added, which, p, &match);
         const size_t end = found ? match.begin : p->to;
         if (match.text_from < end) {
-            dt_piece part = dt_piece_part(p, &x->marks, match.text_from, end);
+            dt_segment part = dt_segment_part(p, &x->marks, match.text_from, end);
             DT_TRY(encode_between(x, which, &part));
         }
         if (!found) break;
@@ -109,7 +109,7 @@ static dt_err encode_with_added(json_encoder *x, int which, dt_piece *p)
     return DT_OK;
 }
 
-static dt_err encode_between(json_encoder *x, int which, dt_piece *p)
+static dt_err encode_between(json_encoder *x, int which, dt_segment *p)
 {
     const dt_json_tokenizer *j = x->tokenizer;
     const dt_mark *end = p->mark_end;
@@ -132,7 +132,7 @@ static dt_err encode_between(json_encoder *x, int which, dt_piece *p)
 
 /* ---- spans ------------------------------------------------------------------------------------------------------- */
 
-static dt_err repair(json_encoder *x, dt_piece *p)
+static dt_err repair(json_encoder *x, dt_segment *p)
 {
     size_t i = dt_utf8_valid(p->text, p->to);
     if (i == p->to) return DT_OK;
@@ -152,11 +152,11 @@ static dt_err repair(json_encoder *x, dt_piece *p)
 /* Spans of text that stand together become one text. */
 static dt_err encode_spans(json_encoder *x, const dt_span *spans, int first, int end, bool at_start, int64_t *ends)
 {
-    dt_piece p = {.text = spans[first].text,
-                  .to = spans[first].nbytes,
-                  .mark = x->mark,
-                  .mark_end = x->mark,
-                  .at_start = at_start};
+    dt_segment p = {.text = spans[first].text,
+                    .to = spans[first].nbytes,
+                    .mark = x->mark,
+                    .mark_end = x->mark,
+                    .at_start = at_start};
     if (end > first + 1) {
         x->joined.n = 0;
         for (int s = first; s < end; s++) {
@@ -177,7 +177,7 @@ static dt_err encode_spans(json_encoder *x, const dt_span *spans, int first, int
 }
 
 /* A text that begins with BOS does not get another one. */
-static void drop_second_bos(const dt_tokenizer *t, const dt_wrap *w, dt_ids *ids, size_t first, int64_t *ends,
+static void drop_second_bos(const dt_tokenizer *t, const dt_post_processor *w, dt_ids *ids, size_t first, int64_t *ends,
                             int n_spans)
 {
     const size_t text = first + (size_t)w->n_before;
@@ -210,7 +210,7 @@ static dt_err encode_all(json_encoder *x, const dt_span *spans, int n_spans, int
 dt_err dt_json_encode(dt_encoder *e, const dt_span *spans, int n_spans, unsigned flags, dt_ids *ids, int64_t *ends)
 {
     json_encoder *x = e->impl;
-    const dt_wrap *w = &x->tokenizer->wrap;
+    const dt_post_processor *w = &x->tokenizer->wrap;
     const size_t first = ids->n;
     const bool begins = (flags & DT_ENCODE_WRAP) && !(flags & DT_ENCODE_GOES_ON);
     if (x->n_mark_alloc < n_spans) {

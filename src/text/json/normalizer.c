@@ -142,7 +142,7 @@ static bool is_active(dt_normal_kind kind, uint8_t value)
 
 /* The end of a stretch of characters from i on that stay. *last: where its last character begins if something may
  * compose with it, else the end, too. */
-static size_t staying(const dt_char_table *chars, const dt_piece *p, dt_normal_kind kind, size_t i, size_t *last)
+static size_t staying(const dt_char_table *chars, const dt_segment *p, dt_normal_kind kind, size_t i, size_t *last)
 {
     *last = i;
     while (i < p->to) {
@@ -156,7 +156,7 @@ static size_t staying(const dt_char_table *chars, const dt_piece *p, dt_normal_k
     return i;
 }
 
-static size_t changing(const dt_char_table *chars, const dt_piece *p, dt_normal_kind kind, size_t i)
+static size_t changing(const dt_char_table *chars, const dt_segment *p, dt_normal_kind kind, size_t i)
 {
     while (i < p->to) {
         size_t n;
@@ -205,7 +205,7 @@ static dt_err form_stretch(dt_edit *e, dt_normal_kind kind, size_t from, size_t 
     return from < e->piece->origin && e->piece->origin < to ? form_origin(e, option, from, begin) : DT_OK;
 }
 
-static dt_err form(const dt_char_table *chars, dt_normal_kind kind, dt_text *out, dt_piece *p)
+static dt_err form(const dt_char_table *chars, dt_normal_kind kind, dt_text *out, dt_segment *p)
 {
     size_t last, i = staying(chars, p, kind, p->from, &last);
     if (i == p->to) return DT_OK;
@@ -224,7 +224,7 @@ static dt_err form(const dt_char_table *chars, dt_normal_kind kind, dt_text *out
 /* ---- the other steps --------------------------------------------------------------------------------------------- */
 
 /* One character by one, as the reference does: no final sigma. The one character that becomes two is U+0130. */
-static dt_err lowercase(dt_text *out, dt_piece *p)
+static dt_err lowercase(dt_text *out, dt_segment *p)
 {
     dt_edit e = dt_edit_begin(out, p);
     size_t kept = p->from;
@@ -254,7 +254,7 @@ static dt_err within(size_t n, size_t most)
     return DT_OK;
 }
 
-static dt_err replace_byte(const dt_normal_step *s, size_t most, dt_text *out, dt_piece *p)
+static dt_err replace_byte(const dt_normal_step *s, size_t most, dt_text *out, dt_segment *p)
 {
     dt_edit e = dt_edit_begin(out, p);
     for (size_t i = p->from; i < p->to;) {
@@ -268,7 +268,7 @@ static dt_err replace_byte(const dt_normal_step *s, size_t most, dt_text *out, d
     return dt_edit_end(&e);
 }
 
-static dt_err replace(const dt_normal_step *s, size_t most, dt_matcher *m, dt_text *out, dt_piece *p)
+static dt_err replace(const dt_normal_step *s, size_t most, dt_matcher *m, dt_text *out, dt_segment *p)
 {
     if (!s->pattern) return replace_byte(s, most, out, p);
     dt_edit e = dt_edit_begin(out, p);
@@ -287,7 +287,7 @@ static dt_err replace(const dt_normal_step *s, size_t most, dt_matcher *m, dt_te
     return dt_edit_end(&e);
 }
 
-static dt_err prepend(const dt_normal_step *s, dt_text *out, dt_piece *p)
+static dt_err prepend(const dt_normal_step *s, dt_text *out, dt_segment *p)
 {
     dt_edit e = dt_edit_begin(out, p);
     dt_edit_change(&e, p->from, p->from, s->content, s->n_content);
@@ -296,7 +296,7 @@ static dt_err prepend(const dt_normal_step *s, dt_text *out, dt_piece *p)
 }
 
 /* Marks in what is stripped stay before and behind what is left. */
-static void strip(const dt_normal_step *s, dt_piece *p, bool goes_on)
+static void strip(const dt_normal_step *s, dt_segment *p, bool goes_on)
 {
     const size_t left = s->left && !goes_on ? dt_spaces_at_start(p->text + p->from, p->to - p->from) : 0;
     p->from += left;
@@ -304,7 +304,7 @@ static void strip(const dt_normal_step *s, dt_piece *p, bool goes_on)
     while (p->mark_end > p->mark && p->mark_end[-1].at >= p->to) p->mark_end--;
 }
 
-dt_err dt_normalize(const dt_normalizer *n, dt_matcher *m, dt_text buffer[2], dt_piece *p, bool goes_on)
+dt_err dt_normalize(const dt_normalizer *n, dt_matcher *m, dt_text buffer[2], dt_segment *p, bool goes_on)
 {
     const size_t most = MAX_GROWTH * (p->to - p->from) + ALWAYS_ALLOWED;
     for (int i = 0; i < n->n_steps && p->to > p->from; i++) {

@@ -2,7 +2,7 @@
 #ifndef DTRAIN_TEXT_NORMALIZER_H
 #define DTRAIN_TEXT_NORMALIZER_H
 
-#include "piece.h"
+#include "segment.h"
 #include "regex.h"
 #include "dtrain/spec.h"
 
@@ -44,7 +44,7 @@ dt_err dt_pattern_read(const dt_spec *s, dt_regex **out, const char **text, bool
 
 /** Normalise a piece in place; what it becomes lies in one of the two buffers. A piece that does not begin the text
  *  (goes_on) is not given what belongs there. */
-dt_err dt_normalize(const dt_normalizer *n, dt_matcher *m, dt_text buffer[2], dt_piece *piece, bool goes_on);
+dt_err dt_normalize(const dt_normalizer *n, dt_matcher *m, dt_text buffer[2], dt_segment *piece, bool goes_on);
 
 /** May a text be parted at a place before an ASCII space or a letter, and its parts be normalised alone? */
 bool dt_normalizer_is_local(const dt_normalizer *n);

@@ -29,7 +29,7 @@ typedef struct syntax {
     bool folds[MAX_DEPTH];
     int depth;
     char last; /* the letter just before, where case does not matter */
-    dt_ranges set[MAX_SETS];
+    dt_code_ranges set[MAX_SETS];
     int n_sets;
     uint64_t class_sets[MAX_CLASSES]; /* bit k: set k holds it */
     int n_classes;
@@ -52,14 +52,14 @@ static dt_err refuse(const syntax *s, const char *what)
 
 /* ---- a set as PCRE2 sees it ------------------ */
 
-static bool holds(const dt_ranges *r, uint32_t c)
+static bool holds(const dt_code_ranges *r, uint32_t c)
 {
     for (size_t i = 0; i < r->n && r->item[i].first <= c; i++)
         if (c <= r->item[i].last) return true;
     return false;
 }
 
-static int find_set(const syntax *s, const dt_ranges *r)
+static int find_set(const syntax *s, const dt_code_ranges *r)
 {
     for (int k = 0; k < s->n_sets; k++)
         if (s->set[k].n == r->n && memcmp(s->set[k].item, r->item, r->n * sizeof *r->item) == 0) return k;
@@ -80,7 +80,7 @@ static void write_set(syntax *s, int k)
 }
 
 /* One character of a set. Takes r, which is settled. */
-static dt_err put_set(syntax *s, dt_ranges *r)
+static dt_err put_set(syntax *s, dt_code_ranges *r)
 {
     const int k = r->n ? find_set(s, r) : -1;
     dt_err err = DT_OK;
@@ -93,29 +93,29 @@ static dt_err put_set(syntax *s, dt_ranges *r)
     else if (k < 0 && s->n_sets == MAX_SETS)
         err = refuse(s, "an expression with so many sets of characters");
     else if (k < 0)
-        s->set[s->n_sets++] = *r, *r = (dt_ranges){0};
+        s->set[s->n_sets++] = *r, *r = (dt_code_ranges){0};
     free(r->item);
-    *r = (dt_ranges){0};
+    *r = (dt_code_ranges){0};
     s->last = 0;
     return err;
 }
 
 /* Oniguruma's tables have six numbers of Latin-1, too, but not within [...]. */
-static void add_word(dt_ranges *r, bool in_set)
+static void add_word(dt_code_ranges *r, bool in_set)
 {
     static const char *const parts[] = {"Alphabetic", "M", "Nd", "Pc"};
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) dt_ranges_add_property(r, parts[i]);
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) dt_code_ranges_add_property(r, parts[i]);
     if (in_set) return;
-    dt_ranges_add(r, 0xb2, 0xb3);
-    dt_ranges_add(r, 0xb9, 0xb9);
-    dt_ranges_add(r, 0xbc, 0xbe);
+    dt_code_ranges_add(r, 0xb2, 0xb3);
+    dt_code_ranges_add(r, 0xb9, 0xb9);
+    dt_code_ranges_add(r, 0xbc, 0xbe);
 }
 
 static dt_err put_word(syntax *s)
 {
-    dt_ranges r = {0};
+    dt_code_ranges r = {0};
     add_word(&r, false);
-    dt_ranges_settle(&r);
+    dt_code_ranges_settle(&r);
     return put_set(s, &r);
 }
 
@@ -139,13 +139,13 @@ static dt_err put_boundary(syntax *s, bool is)
 static bool is_ascii_letter(uint32_t c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
 
 /* Has it, or may it have, another case? Only what is beyond ASCII. */
-static bool has_case(const dt_range *range)
+static bool has_case(const dt_code_range *range)
 {
-    dt_ranges cased = {0};
+    dt_code_ranges cased = {0};
     bool any = false;
-    dt_ranges_add_runs(&cased, dt_unicode_general, dt_unicode_general_n, DT_GENERAL_CATEGORY,
-                       1u << DT_CAT_LU | 1u << DT_CAT_LL | 1u << DT_CAT_LT | 1u << DT_CAT_NL | 1u << DT_CAT_SO |
-                           1u << DT_CAT_MN | 1u << DT_CAT_LM);
+    dt_code_ranges_add_runs(&cased, dt_unicode_general, dt_unicode_general_n, DT_GENERAL_CATEGORY,
+                            1u << DT_CAT_LU | 1u << DT_CAT_LL | 1u << DT_CAT_LT | 1u << DT_CAT_NL | 1u << DT_CAT_SO |
+                                1u << DT_CAT_MN | 1u << DT_CAT_LM);
     for (size_t i = 0; i < cased.n; i++) {
         const uint32_t first = cased.item[i].first < 128 ? 128 : cased.item[i].first;
         any = any || (first <= range->last && cased.item[i].last >= range->first && cased.item[i].last >= 128);
@@ -154,20 +154,20 @@ static bool has_case(const dt_range *range)
     return any;
 }
 
-static dt_err fold(syntax *s, dt_ranges *r)
+static dt_err fold(syntax *s, dt_code_ranges *r)
 {
     const size_t n = r->n;
     for (size_t i = 0; i < n; i++) {
-        const dt_range range = r->item[i];
+        const dt_code_range range = r->item[i];
         if (range.last >= 128 && has_case(&range)) return refuse(s, "a letter beyond ASCII without case");
         for (uint32_t c = range.first; c <= range.last && c < 128; c++) {
             if (!is_ascii_letter(c)) continue;
-            dt_ranges_add(r, c ^ 32, c ^ 32);
-            if ((c | 32) == 's') dt_ranges_add(r, 0x17f, 0x17f);
-            if ((c | 32) == 'k') dt_ranges_add(r, 0x212a, 0x212a);
+            dt_code_ranges_add(r, c ^ 32, c ^ 32);
+            if ((c | 32) == 's') dt_code_ranges_add(r, 0x17f, 0x17f);
+            if ((c | 32) == 'k') dt_code_ranges_add(r, 0x212a, 0x212a);
         }
     }
-    dt_ranges_settle(r);
+    dt_code_ranges_settle(r);
     return DT_OK;
 }
 
@@ -190,14 +190,14 @@ static dt_err check_pair(syntax *s, uint32_t c)
 static dt_err put_code(syntax *s, uint32_t c)
 {
     char escaped[16];
-    dt_ranges r = {0};
+    dt_code_ranges r = {0};
     if (c < 128 && !(s->fold && is_ascii_letter(c))) {
         snprintf(escaped, sizeof escaped, "\\x%02x", c);
         s->last = 0;
         return put(s, escaped), DT_OK;
     }
     if (s->fold && c < 128) DT_TRY(check_pair(s, c));
-    dt_ranges_add(&r, c, c);
+    dt_code_ranges_add(&r, c, c);
     dt_err err = s->fold ? fold(s, &r) : DT_OK;
     if (err == DT_OK) err = put_set(s, &r);
     free(r.item);
@@ -216,7 +216,7 @@ static uint32_t take_char(syntax *s)
 /* ---- escapes ------------------ */
 
 /* \p{...}, \P{...}, \p{^...}; s->p is at the p. */
-static dt_err property(syntax *s, dt_ranges *r, bool *negated)
+static dt_err property(syntax *s, dt_code_ranges *r, bool *negated)
 {
     *negated = *s->p++ == 'P';
     if (!next_is(s, "{")) return refuse(s, "a property without braces");
@@ -231,8 +231,8 @@ static dt_err property(syntax *s, dt_ranges *r, bool *negated)
                          : strcmp(name, "punct") == 0   ? DT_GENERAL_PUNCTUATION
                                                         : 0;
     if (flag)
-        dt_ranges_add_flag(r, dt_unicode_general, dt_unicode_general_n, flag);
-    else if (!dt_ranges_add_property(r, name))
+        dt_code_ranges_add_flag(r, dt_unicode_general, dt_unicode_general_n, flag);
+    else if (!dt_code_ranges_add_property(r, name))
         return refuse(s, "this property");
     s->p = close + 1;
     return DT_OK;
@@ -256,10 +256,10 @@ static dt_err code_point(syntax *s, uint32_t *c)
 }
 
 /* \s, \w, \d, \h, \p and their complements: added to r. s->p is at the letter. *is: it was one of these. */
-static dt_err set_escape(syntax *s, dt_ranges *r, bool in_set, bool *is)
+static dt_err set_escape(syntax *s, dt_code_ranges *r, bool in_set, bool *is)
 {
     const char c = *s->p, low = (char)(c | 32);
-    dt_ranges one = {0};
+    dt_code_ranges one = {0};
     bool negated = c != low;
     dt_err err = DT_OK;
     *is = c && strchr("sSwWdDhHpP", c);
@@ -268,14 +268,15 @@ static dt_err set_escape(syntax *s, dt_ranges *r, bool in_set, bool *is)
         err = property(s, &one, &negated);
     } else {
         s->p++;
-        if (low == 's') dt_ranges_add_spaces(&one);
+        if (low == 's') dt_code_ranges_add_spaces(&one);
         if (low == 'w') add_word(&one, in_set);
-        if (low == 'd') dt_ranges_add_property(&one, "Nd");
-        if (low == 'h') dt_ranges_add(&one, '0', '9'), dt_ranges_add(&one, 'A', 'F'), dt_ranges_add(&one, 'a', 'f');
+        if (low == 'd') dt_code_ranges_add_property(&one, "Nd");
+        if (low == 'h')
+            dt_code_ranges_add(&one, '0', '9'), dt_code_ranges_add(&one, 'A', 'F'), dt_code_ranges_add(&one, 'a', 'f');
     }
-    dt_ranges_settle(&one);
-    if (negated) dt_ranges_negate(&one);
-    dt_ranges_add_all(r, &one);
+    dt_code_ranges_settle(&one);
+    if (negated) dt_code_ranges_negate(&one);
+    dt_code_ranges_add_all(r, &one);
     free(one.item);
     return err;
 }
@@ -296,12 +297,12 @@ static dt_err char_escape(syntax *s, uint32_t *c)
 static dt_err escape(syntax *s)
 {
     if (++s->p == s->end) return refuse(s, "a backslash at the end");
-    dt_ranges r = {0};
+    dt_code_ranges r = {0};
     bool is;
     uint32_t c = 0;
     dt_err err = set_escape(s, &r, false, &is);
     if (is) {
-        dt_ranges_settle(&r);
+        dt_code_ranges_settle(&r);
         if (err == DT_OK) err = put_set(s, &r);
         free(r.item);
         return err;
@@ -315,7 +316,7 @@ static dt_err escape(syntax *s)
 /* ---- sets: [...] ------------------ */
 
 /* A character of a set, and where it is not one but several (\s), *is_set: these are in r. */
-static dt_err item(syntax *s, dt_ranges *r, bool *is_set, uint32_t *c)
+static dt_err item(syntax *s, dt_code_ranges *r, bool *is_set, uint32_t *c)
 {
     *is_set = false;
     if (*s->p == '[') return refuse(s, "[ within a set");
@@ -326,7 +327,7 @@ static dt_err item(syntax *s, dt_ranges *r, bool *is_set, uint32_t *c)
     return *is_set ? DT_OK : char_escape(s, c);
 }
 
-static dt_err items(syntax *s, dt_ranges *r)
+static dt_err items(syntax *s, dt_code_ranges *r)
 {
     while (s->p < s->end && *s->p != ']') {
         bool is_set, ends_in_set = false;
@@ -340,22 +341,22 @@ static dt_err items(syntax *s, dt_ranges *r)
         if (range && s->p < s->end) DT_TRY(item(s, r, &ends_in_set, &last));
         if (ends_in_set) return refuse(s, "a range that ends with a set");
         if (last < first) return refuse(s, "a range that runs backwards");
-        dt_ranges_add(r, first, last);
+        dt_code_ranges_add(r, first, last);
     }
     return s->p < s->end ? DT_OK : refuse(s, "a set without an end");
 }
 
 static dt_err set(syntax *s)
 {
-    dt_ranges r = {0};
+    dt_code_ranges r = {0};
     s->p++;
     const bool negated = next_is(s, "^");
     if (negated) s->p++;
     if (next_is(s, "]")) return refuse(s, "] as the first of a set");
     dt_err err = items(s, &r);
-    dt_ranges_settle(&r);
+    dt_code_ranges_settle(&r);
     if (err == DT_OK && s->fold) err = fold(s, &r);
-    if (negated) dt_ranges_negate(&r);
+    if (negated) dt_code_ranges_negate(&r);
     s->p++;
     if (err == DT_OK) err = put_set(s, &r);
     free(r.item);

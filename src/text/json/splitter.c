@@ -5,9 +5,9 @@
  * the way. */
 #include "splitter.h"
 
-static void pass_marks(const dt_split_run *run, const dt_piece *p) { dt_marks_pass(run->marks, p->mark_end); }
+static void pass_marks(const dt_split_run *run, const dt_segment *p) { dt_marks_pass(run->marks, p->mark_end); }
 
-static dt_err split_from(const dt_split_run *run, int k, dt_piece *p);
+static dt_err split_from(const dt_split_run *run, int k, dt_segment *p);
 
 /* ---- by an expression -------------------------------------------------------------------------------------------- */
 
@@ -16,16 +16,16 @@ typedef struct segment {
     bool is_match, is_set;
 } segment;
 
-static dt_err emit(const dt_split_run *run, int k, const dt_piece *p, const segment *s)
+static dt_err emit(const dt_split_run *run, int k, const dt_segment *p, const segment *s)
 {
     if (!s->is_set || s->begin == s->end) return DT_OK;
     if (run->splitter->step[k].behavior == DT_SPLIT_REMOVED && s->is_match) return DT_OK;
-    dt_piece part = dt_piece_part(p, run->marks, s->begin, s->end);
+    dt_segment part = dt_segment_part(p, run->marks, s->begin, s->end);
     return split_from(run, k + 1, &part);
 }
 
 /* What the expression found, or what lies between: with the one before it, or after it. */
-static dt_err take(const dt_split_run *run, int k, const dt_piece *p, segment *last, size_t begin, size_t end,
+static dt_err take(const dt_split_run *run, int k, const dt_segment *p, segment *last, size_t begin, size_t end,
                    bool is_match)
 {
     const dt_split_step *step = &run->splitter->step[k];
@@ -43,7 +43,7 @@ static dt_err take(const dt_split_run *run, int k, const dt_piece *p, segment *l
     return DT_OK;
 }
 
-static dt_err split_by_pattern(const dt_split_run *run, int k, const dt_piece *p)
+static dt_err split_by_pattern(const dt_split_run *run, int k, const dt_segment *p)
 {
     segment last = {0};
     dt_matches at;
@@ -64,7 +64,7 @@ static dt_err split_by_pattern(const dt_split_run *run, int k, const dt_piece *p
 /* ---- other steps ------------------------------------------------------------------------------------------------- */
 
 /* "first" is where the text's first character went, wherever the piece begins: nowhere when it was removed. */
-static dt_err put_for_spaces(const dt_split_step *step, dt_text *out, dt_piece *p, bool goes_on)
+static dt_err put_for_spaces(const dt_split_step *step, dt_text *out, dt_segment *p, bool goes_on)
 {
     const size_t n_prefix = strlen(step->prefix);
     const bool has = p->text[p->from] == ' '
@@ -84,7 +84,7 @@ static dt_err put_for_spaces(const dt_split_step *step, dt_text *out, dt_piece *
     return dt_edit_end(&e);
 }
 
-static dt_err map_bytes(dt_text *out, dt_piece *p)
+static dt_err map_bytes(dt_text *out, dt_segment *p)
 {
     dt_edit e = dt_edit_begin(out, p);
     for (size_t i = p->from; i < p->to; i++) {
@@ -94,7 +94,7 @@ static dt_err map_bytes(dt_text *out, dt_piece *p)
     return dt_edit_end(&e);
 }
 
-static dt_err split_from(const dt_split_run *run, int k, dt_piece *p)
+static dt_err split_from(const dt_split_run *run, int k, dt_segment *p)
 {
     const dt_split_step *step = &run->splitter->step[k];
     if (p->from == p->to) return pass_marks(run, p), DT_OK;
@@ -113,4 +113,4 @@ static dt_err split_from(const dt_split_run *run, int k, dt_piece *p)
     return DT_OK;
 }
 
-dt_err dt_split(const dt_split_run *run, dt_piece *piece) { return split_from(run, 0, piece); }
+dt_err dt_split(const dt_split_run *run, dt_segment *piece) { return split_from(run, 0, piece); }

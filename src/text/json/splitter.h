@@ -57,7 +57,7 @@ dt_err dt_metaspace_read(const dt_spec *spec, char replacement[5], dt_prefix_whe
 void dt_split_known(const char *pattern, dt_split_step *step);
 
 /** Called for each piece, in order. */
-typedef dt_err (*dt_piece_visit)(void *ctx, dt_piece *piece);
+typedef dt_err (*dt_piece_visit)(void *ctx, dt_segment *piece);
 typedef struct dt_split_run {
     const dt_splitter *splitter;
     dt_matcher *matcher;
@@ -68,6 +68,6 @@ typedef struct dt_split_run {
     void *ctx;
 } dt_split_run;
 /** All marks of the piece are passed in the end. DT_ERR_DATA (dt_regex_next), DT_ERR_MEMORY. */
-dt_err dt_split(const dt_split_run *run, dt_piece *piece);
+dt_err dt_split(const dt_split_run *run, dt_segment *piece);
 
 #endif

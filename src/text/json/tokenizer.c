@@ -49,10 +49,10 @@ static dt_err decode(const dt_json_tokenizer *j, const int32_t *ids, int64_t n, 
         if (!e || (skip_special && (e->flags & DT_TOKEN_SPECIAL))) continue;
         DT_TRY(dt_texts_append(&row[0], j->bpe.vocab.text.bytes + e->decoded_at, e->decoded_n));
     }
-    return dt_decoder_run(&j->decoder, m, row, false);
+    return dt_id_decoder_run(&j->decoder, m, row, false);
 }
 
-static bool has_patterns(const dt_decoder *d)
+static bool has_patterns(const dt_id_decoder *d)
 {
     for (int i = 0; i < d->n_steps; i++)
         if (d->step[i].pattern) return true;
@@ -83,7 +83,7 @@ static dt_err find_running(dt_json_tokenizer *j, dt_matcher *m, dt_texts row[2])
         row[0].n = row[0].text.n = 0;
         if (e && !(e->flags & DT_TOKEN_SPECIAL))
             DT_TRY(dt_texts_append(&row[0], v->text.bytes + e->decoded_at, e->decoded_n));
-        if (row[0].n) DT_TRY(dt_decoder_run(&j->decoder, m, row, true));
+        if (row[0].n) DT_TRY(dt_id_decoder_run(&j->decoder, m, row, true));
         DT_TRY(dt_texts_append(&j->running, row[0].text.bytes ? row[0].text.bytes : "", row[0].text.n));
     }
     return DT_OK;
@@ -101,8 +101,8 @@ static dt_err read_stages(dt_json_tokenizer *j, const dt_spec *root, dt_matcher 
     DT_TRY(dt_bpe_read(&j->bpe, &model, j->splitter.ends_with_bytes));
     if (!j->bpe.of_bytes) DT_TRY(dt_splitter_map_bytes(&j->splitter));
     DT_TRY(dt_added_read(&j->added, root, &j->bpe.vocab, &j->normalizer, m));
-    DT_TRY(dt_wrap_read(&j->wrap, root, &j->bpe.vocab));
-    DT_TRY(dt_decoder_read(&j->decoder, root));
+    DT_TRY(dt_post_processor_read(&j->wrap, root, &j->bpe.vocab));
+    DT_TRY(dt_id_decoder_read(&j->decoder, root));
     const dt_err err = find_running(j, m, row);
     dt_texts_free(&row[0]);
     dt_texts_free(&row[1]);
@@ -135,7 +135,7 @@ static void close_json(dt_tokenizer *t)
     dt_splitter_free(&j->splitter);
     dt_added_free(&j->added);
     dt_bpe_free(&j->bpe);
-    dt_decoder_free(&j->decoder);
+    dt_id_decoder_free(&j->decoder);
     dt_texts_free(&j->running);
     free(j->directory);
     free(j->chat_template);

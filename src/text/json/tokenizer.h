@@ -8,21 +8,21 @@
 #include "added.h"
 #include "decoder.h"
 
-enum { DT_WRAP_MAX = 16 };
+enum { DT_POST_PROCESSOR_MAX = 16 };
 /** What the post-processor puts around a text. */
-typedef struct dt_wrap {
-    int32_t before[DT_WRAP_MAX], after[DT_WRAP_MAX];
+typedef struct dt_post_processor {
+    int32_t before[DT_POST_PROCESSOR_MAX], after[DT_POST_PROCESSOR_MAX];
     int n_before, n_after;
-} dt_wrap;
-dt_err dt_wrap_read(dt_wrap *w, const dt_spec *root, const dt_vocab *vocab);
+} dt_post_processor;
+dt_err dt_post_processor_read(dt_post_processor *w, const dt_spec *root, const dt_vocab *vocab);
 
 typedef struct dt_json_tokenizer {
     dt_normalizer normalizer;
     dt_splitter splitter;
     dt_bpe bpe;
     dt_added added;
-    dt_decoder decoder;
-    dt_wrap wrap;
+    dt_id_decoder decoder;
+    dt_post_processor wrap;
     dt_texts running; /* by id: its bytes in running text */
     char name[48];
     char *directory, *chat_template;

@@ -1,4 +1,4 @@
-/* config.c - what stands around texts, and what the files beside tokenizer.json say about it.
+/* tokenizer_config.c - what stands around texts, and what the files beside tokenizer.json say about it.
  *
  * tokenizer_config.json decides, then special_tokens_map.json. Without either, BOS is what the post-processor puts
  * first and EOS what it puts last, or else a special token of a usual name. A key add_bos_token or add_eos_token takes
@@ -18,7 +18,8 @@ static dt_err known_id(const dt_spec *s, const char *key, int64_t id, const dt_v
     return dt_vocab_get(vocab, (int32_t)id) ? DT_OK : dt_spec_bad(s, key, "ids of the vocabulary");
 }
 
-static dt_err add_special(dt_wrap *w, const dt_spec *processor, const char *name, const dt_vocab *vocab, bool after)
+static dt_err add_special(dt_post_processor *w, const dt_spec *processor, const char *name, const dt_vocab *vocab,
+                          bool after)
 {
     dt_spec all, one, ids;
     DT_TRY(dt_spec_need(processor, "special_tokens", JSON_OBJECT, &all));
@@ -31,13 +32,13 @@ static dt_err add_special(dt_wrap *w, const dt_spec *processor, const char *name
             json_integer_value(item.value) > DT_VOCAB_MAX_ID)
             return dt_spec_bad(&item, NULL, "an id");
         DT_TRY(known_id(&item, NULL, json_integer_value(item.value), vocab));
-        if (*n == DT_WRAP_MAX) return dt_spec_bad(&ids, NULL, "at most 16 tokens around a text");
+        if (*n == DT_POST_PROCESSOR_MAX) return dt_spec_bad(&ids, NULL, "at most 16 tokens around a text");
         (after ? w->after : w->before)[(*n)++] = (int32_t)json_integer_value(item.value);
     }
     return DT_OK;
 }
 
-static dt_err read_template(dt_wrap *w, const dt_spec *s, const dt_vocab *vocab)
+static dt_err read_template(dt_post_processor *w, const dt_spec *s, const dt_vocab *vocab)
 {
     dt_spec single, part;
     const char *name;
@@ -71,11 +72,11 @@ static dt_err read_pair(const dt_spec *s, const char *key, const dt_vocab *vocab
     return known_id(&pair, NULL, *id, vocab);
 }
 
-static dt_err read_processor(dt_wrap *w, const dt_spec *s, const dt_vocab *vocab)
+static dt_err read_processor(dt_post_processor *w, const dt_spec *s, const dt_vocab *vocab)
 {
     const char *type;
     dt_spec list;
-    dt_wrap inner = *w, outer = {0};
+    dt_post_processor inner = *w, outer = {0};
     DT_TRY(dt_spec_need_string(s, "type", &type));
     if (strcmp(type, "Sequence") == 0) {
         DT_TRY(dt_spec_only(s, "type processors"));
@@ -97,7 +98,8 @@ static dt_err read_processor(dt_wrap *w, const dt_spec *s, const dt_vocab *vocab
     } else {
         return dt_spec_bad(s, "type", "ByteLevel, TemplateProcessing, RobertaProcessing, BertProcessing or Sequence");
     }
-    if (inner.n_before + outer.n_before > DT_WRAP_MAX || inner.n_after + outer.n_after > DT_WRAP_MAX)
+    if (inner.n_before + outer.n_before > DT_POST_PROCESSOR_MAX ||
+        inner.n_after + outer.n_after > DT_POST_PROCESSOR_MAX)
         return dt_spec_bad(s, NULL, "at most 16 tokens around a text");
     memcpy(outer.before + outer.n_before, inner.before, (size_t)inner.n_before * sizeof inner.before[0]);
     memcpy(inner.after + inner.n_after, outer.after, (size_t)outer.n_after * sizeof outer.after[0]);
@@ -109,10 +111,10 @@ static dt_err read_processor(dt_wrap *w, const dt_spec *s, const dt_vocab *vocab
     return DT_OK;
 }
 
-dt_err dt_wrap_read(dt_wrap *w, const dt_spec *root, const dt_vocab *vocab)
+dt_err dt_post_processor_read(dt_post_processor *w, const dt_spec *root, const dt_vocab *vocab)
 {
     dt_spec s;
-    *w = (dt_wrap){0};
+    *w = (dt_post_processor){0};
     return dt_spec_get(root, "post_processor", &s) ? read_processor(w, &s, vocab) : DT_OK;
 }
 
@@ -235,7 +237,7 @@ static dt_err apply(dt_tokenizer *t, const dt_spec files[2])
     static const char *const names[] = {"</s>",  "<|endoftext|>",         "<|end_of_text|>",
                                         "<eos>", "<｜end▁of▁sentence｜>", "[EOS]"};
     dt_json_tokenizer *j = t->impl;
-    dt_wrap *w = &j->wrap;
+    dt_post_processor *w = &j->wrap;
     t->info.bos = w->n_before ? w->before[0] : -1;
     t->info.eos = w->n_after ? w->after[w->n_after - 1] : -1;
     if (!files[0].value && !files[1].value && t->info.eos < 0)

@@ -1,6 +1,6 @@
-/* piece.h - a part of a text on its way to the model, and the places in it whose number of ids is wanted. */
-#ifndef DTRAIN_TEXT_PIECE_H
-#define DTRAIN_TEXT_PIECE_H
+/* segment.h - a part of a text on its way to the model, with marks: positions whose number of ids is wanted. */
+#ifndef DTRAIN_TEXT_SEGMENT_H
+#define DTRAIN_TEXT_SEGMENT_H
 
 #include "../tokenizer_ops.h"
 
@@ -12,22 +12,22 @@ typedef struct dt_mark {
 } dt_mark;
 
 /** The bytes from .. to of a text, which is valid UTF-8, and the marks before `to`, in order. */
-typedef struct dt_piece {
+typedef struct dt_segment {
     const char *text;
     size_t from, to;
     dt_mark *mark, *mark_end;
     bool at_start; /* does the whole text, as its user gave it, begin here? */
     size_t origin; /* the bytes before this one were made of the whole text's first character; 0: none was */
-} dt_piece;
+} dt_segment;
 
 /** A piece written anew, from left to right: marks move with it. */
 typedef struct dt_edit {
     dt_text *out; /* emptied at the beginning */
-    dt_piece *piece;
+    dt_segment *piece;
     dt_mark *mark;
     size_t origin; /* of what is written */
 } dt_edit;
-dt_edit dt_edit_begin(dt_text *out, dt_piece *piece);
+dt_edit dt_edit_begin(dt_text *out, dt_segment *piece);
 void dt_edit_keep(dt_edit *e, size_t from, size_t to);
 /** Instead of from .. to; with from == to an insertion, which belongs to what follows it. What replaces several
  *  characters was made of the last. */
@@ -44,7 +44,7 @@ typedef struct dt_marks {
 /** Marks before `end` are passed: what stands before them are the ids that there are now. */
 void dt_marks_pass(dt_marks *m, const dt_mark *end);
 /** The part from .. to of a piece, with its marks that are not passed yet. */
-dt_piece dt_piece_part(const dt_piece *p, const dt_marks *m, size_t from, size_t to);
+dt_segment dt_segment_part(const dt_segment *p, const dt_marks *m, size_t from, size_t to);
 
 /** Characters with the property White_Space; bytes of it at the start and at the end of a text. */
 bool dt_is_space(uint32_t code);

@@ -1,7 +1,7 @@
-/* piece.c - text rewritten, with marks. */
-#include "piece.h"
+/* segment.c - text rewritten, with marks. */
+#include "segment.h"
 
-dt_edit dt_edit_begin(dt_text *out, dt_piece *piece)
+dt_edit dt_edit_begin(dt_text *out, dt_segment *piece)
 {
     out->n = 0;
     return (dt_edit){.out = out, .piece = piece, .mark = piece->mark};
@@ -31,7 +31,7 @@ dt_err dt_edit_end(dt_edit *e)
 {
     dt_text_append(e->out, "", 0);
     DT_CHECK(!e->out->failed, DT_ERR_MEMORY, "no memory for a text of %zu bytes", e->out->n);
-    dt_piece *p = e->piece;
+    dt_segment *p = e->piece;
     for (; e->mark < p->mark_end; e->mark++) e->mark->at = e->out->n;
     p->text = e->out->bytes;
     p->from = 0;
@@ -45,15 +45,15 @@ void dt_marks_pass(dt_marks *m, const dt_mark *end)
     for (; m->next < end; m->next++) m->ends[m->next->span] = m->next->inside ? -1 : (int64_t)m->ids->n;
 }
 
-dt_piece dt_piece_part(const dt_piece *p, const dt_marks *m, size_t from, size_t to)
+dt_segment dt_segment_part(const dt_segment *p, const dt_marks *m, size_t from, size_t to)
 {
-    dt_piece part = {.text = p->text,
-                     .from = from,
-                     .to = to,
-                     .mark = m->next,
-                     .mark_end = m->next,
-                     .at_start = p->at_start && from == p->from,
-                     .origin = p->origin};
+    dt_segment part = {.text = p->text,
+                       .from = from,
+                       .to = to,
+                       .mark = m->next,
+                       .mark_end = m->next,
+                       .at_start = p->at_start && from == p->from,
+                       .origin = p->origin};
     while (part.mark_end < p->mark_end && part.mark_end->at < to) part.mark_end++;
     return part;
 }

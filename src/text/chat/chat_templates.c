@@ -1,5 +1,6 @@
-/* chat_forms.c - the templates that have names. Facts: algorithms.md A.3, and the chat_template of the models named. */
-#include "chat_form.h"
+/* chat_templates.c - the templates that have names. Facts: algorithms.md A.3, and the chat_template of the models
+ * named. */
+#include "chat_template.h"
 
 #include <string.h>
 
@@ -23,7 +24,7 @@
         [DT_ROLE_TOOL] = QWEN_TOOL                                                                                     \
     }
 
-static const dt_chat_form forms[] = {
+static const dt_chat_template forms[] = {
     {.name = "plain",
      .help = "CONTENT blank line (system); \"User: CONTENT\" newline; \"Assistant: CONTENT\" end-of-text",
      .turns = {[DT_ROLE_SYSTEM] = {.after = "\n\n"},
@@ -130,7 +131,7 @@ static const dt_chat_form forms[] = {
 };
 enum { N_FORMS = sizeof forms / sizeof forms[0] };
 
-const dt_chat_form *dt_chat_form_find(const char *name)
+const dt_chat_template *dt_chat_template_find(const char *name)
 {
     if (strcmp(name, "mistral") == 0) name = "mistral-v1";
     for (int i = 0; i < N_FORMS; i++)
@@ -148,7 +149,7 @@ bool dt_chat_named(int i, const char **name, const char **help)
 
 /* ---- recognition ------------------------------------------------------------------------------------------------- */
 
-const dt_chat_form *dt_chat_form_recognise(const char *jinja)
+const dt_chat_template *dt_chat_template_recognise(const char *jinja)
 {
     /* the first row all of whose marks are in the text; the more telling come first */
     static const struct {
@@ -171,7 +172,7 @@ const dt_chat_form *dt_chat_form_recognise(const char *jinja)
     };
     if (strstr(jinja, "<|im_sep|>")) return NULL; /* Phi-4's: ChatML but for its headers */
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        if (strstr(jinja, rows[i].mark) && strstr(jinja, rows[i].also)) return dt_chat_form_find(rows[i].name);
+        if (strstr(jinja, rows[i].mark) && strstr(jinja, rows[i].also)) return dt_chat_template_find(rows[i].name);
     return NULL;
 }
 
@@ -187,7 +188,7 @@ static bool has_default_system(const char *jinja)
     return false;
 }
 
-const char *dt_chat_form_left_out(const dt_chat_form *form, const char *jinja)
+const char *dt_chat_template_left_out(const dt_chat_template *form, const char *jinja)
 {
     if (strcmp(form->name, "llama-3") == 0 && strstr(jinja, "Cutting Knowledge Date")) return "its lines with dates";
     if (strcmp(form->name, "chatml") == 0 && has_default_system(jinja)) return "its own default system message";
