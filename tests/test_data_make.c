@@ -15,7 +15,7 @@ static bool equal_files(const char *a, const char *b)
     return c == d;
 }
 
-/* Enough for many parcels: chats, with one long record in the middle. */
+/* Enough for many chunks: chats, with one long record in the middle. */
 static void write_chats(int64_t nbytes)
 {
     FILE *f = fopen(input, "w");
@@ -149,7 +149,7 @@ static void memory_does_not_grow_with_the_input(void **state)
     assert_int_equal(stats.n_tokens, 1616 * (int64_t)sizeof block + 1);
 #ifndef __SANITIZE_ADDRESS__ /* which keeps what is freed for a while */
     assert_true(after.ru_maxrss - before.ru_maxrss <
-                24 * 1024); /* KiB: 6 parcels of 256 KiB of text and 1 MiB of ids, and 3 MiB of buffers, twice */
+                24 * 1024); /* KiB: 6 chunks of 256 KiB of text and 1 MiB of ids, and 3 MiB of buffers, twice */
 #endif
 }
 
@@ -180,7 +180,7 @@ static void shards_hold_the_samples_in_order(void **state)
                 dt_pair pair;
                 assert_int_equal(dt_dataset_read_pair(d, i, &pair), DT_OK);
                 assert_true(pair.margin == (float)number);
-                show(d, DT_SIDE_OTHER, i, pair.prompt_length[1], found);
+                show(d, DT_SIDE_SECOND, i, pair.prompt_length[1], found);
                 snprintf(want, sizeof want, "%d{r%d$}", number, number);
                 assert_string_equal(found, want);
             }

@@ -21,7 +21,7 @@ const char *dt_dataset_kind_name(dt_dataset_kind kind);
 
 /** A sample has one or two texts: that of tokens and sft, the chosen and the rejected one, or the prompt and its
  *  answer. */
-typedef enum dt_side { DT_SIDE_MAIN, DT_SIDE_OTHER, DT_N_SIDES } dt_side;
+typedef enum dt_side { DT_SIDE_FIRST, DT_SIDE_SECOND, DT_N_SIDES } dt_side;
 /** Is an answer safe? As stored. */
 typedef enum dt_safety { DT_SAFETY_UNKNOWN, DT_SAFETY_SAFE, DT_SAFETY_UNSAFE, DT_N_SAFETY } dt_safety;
 
@@ -38,10 +38,10 @@ typedef struct dt_dataset_info {
     const char *chat_template;
     dt_dataset_kind kind;
     int64_t vocab_size;
-    int64_t n_tokens;       /* of the main side */
-    int64_t n_other_tokens; /* of rejected texts, of answers */
-    int64_t n_documents;    /* documents or samples; -1: the file has no /offsets */
-    int token_nbytes;       /* 2 or 4 */
+    int64_t n_tokens;        /* of the main side */
+    int64_t n_second_tokens; /* of rejected texts, of answers */
+    int64_t n_documents;     /* documents or samples; -1: the file has no /offsets */
+    int token_nbytes;        /* 2 or 4 */
     bool has_weights, has_margins, has_safety, has_answers, has_checksums;
     bool sealed; /* has a checksum of everything except the arrays, too; it was verified when the file was opened */
 } dt_dataset_info;

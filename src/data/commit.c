@@ -1,6 +1,6 @@
-/* commit.c - spools become HDF5 files of plain arrays, one or several. A full disk shows before the copying: a file
- * gets its whole size first (posix_fallocate), because HDF5 may learn of it only when it is closed, when nothing can be
- * said any more.
+/* commit.c - temporary arrays become HDF5 files of plain arrays, one or several. A full disk shows before the copying:
+ * a file gets its whole size first (posix_fallocate), because HDF5 may learn of it only when it is closed, when nothing
+ * can be said any more.
  *
  * All files are complete beside their names before the first takes its name. */
 #include "writer.h"
@@ -31,9 +31,9 @@ typedef struct commit {
     char *buffer; /* [COPY_NBYTES] */
 } commit;
 
-/* An array of a file, and the range of the spool that it is. */
+/* An array of a file, and the range of the temporary array that it is. */
 typedef struct output {
-    const dt_spool *from;
+    const dt_temp_array *from;
     const char *name;
     int64_t first, n;
     uint64_t base; /* what is taken off its elements: offsets count from the shard's first token */
@@ -46,9 +46,9 @@ static bool is_alone(const commit *k) { return k->how.n_shards == 0 && k->how.sh
 
 static dt_err offset_at(const dt_dataset_writer *w, dt_side side, int64_t i, uint64_t *value)
 {
-    const dt_spool *s = &w->column[side == DT_SIDE_MAIN ? DT_COL_OFFSETS : DT_COL_OTHER_OFFSETS];
+    const dt_temp_array *s = &w->column[side == DT_SIDE_FIRST ? DT_COL_OFFSETS : DT_COL_SECOND_OFFSETS];
     *value = 0;
-    return s->path ? dt_spool_read(s, i, 1, value) : DT_OK;
+    return s->path ? dt_temp_array_read(s, i, 1, value) : DT_OK;
 }
 
 /* Bytes of all arrays before sample i. */
@@ -218,7 +218,7 @@ static dt_err copy_array(const commit *k, const shard *s, const output *o)
     for (int64_t first = 0; first < o->n; first += piece) {
         const int64_t n = o->n - first < piece ? o->n - first : piece;
         DT_CHECK(!k->how.stop || !atomic_load(k->how.stop), DT_ERR_STOP, "stopped before %s was complete", s->path);
-        DT_TRY(dt_spool_read(o->from, o->first + first, n, k->buffer));
+        DT_TRY(dt_temp_array_read(o->from, o->first + first, n, k->buffer));
         uint64_t *offset = (uint64_t *)(void *)k->buffer;
         for (int64_t i = 0; o->base && i < n; i++) offset[i] -= o->base;
         sum += dt_checksum(k->buffer, first, n, (size_t)o->from->elem_size);
@@ -267,17 +267,18 @@ static int list_outputs(const dt_dataset_writer *w, const shard *s, output *outp
 }
 
 /* Where the arrays lie; empty ones have no place. */
-static int find_ranges(const output *outputs, int n, dt_range ranges[DT_N_COLUMNS])
+static int find_ranges(const output *outputs, int n, dt_byte_range ranges[DT_N_COLUMNS])
 {
     int n_ranges = 0;
     for (int i = 0; i < n; i++) {
         const haddr_t at = outputs[i].n > 0 ? H5Dget_offset(outputs[i].dset) : HADDR_UNDEF;
-        if (at != HADDR_UNDEF) ranges[n_ranges++] = (dt_range){(int64_t)at, outputs[i].n * outputs[i].from->elem_size};
+        if (at != HADDR_UNDEF)
+            ranges[n_ranges++] = (dt_byte_range){(int64_t)at, outputs[i].n * outputs[i].from->elem_size};
     }
     return n_ranges;
 }
 
-static dt_err fill_file(const commit *k, const shard *s, hid_t file, dt_range ranges[DT_N_COLUMNS], int *n_ranges)
+static dt_err fill_file(const commit *k, const shard *s, hid_t file, dt_byte_range ranges[DT_N_COLUMNS], int *n_ranges)
 {
     output outputs[DT_N_COLUMNS];
     const int n = list_outputs(k->w, s, outputs);
@@ -304,7 +305,7 @@ static dt_err sync_part(const shard *s)
 
 static dt_err write_part(const commit *k, const shard *s)
 {
-    dt_range ranges[DT_N_COLUMNS];
+    dt_byte_range ranges[DT_N_COLUMNS];
     int n_ranges = 0;
     DT_TRY(dt_create_empty_file(s->part));
     dt_h5_lock();
@@ -343,7 +344,7 @@ static dt_err prepare(commit *k)
     dt_dataset_writer *w = k->w;
     if (w->open_document) DT_TRY(dt_dataset_end_document(w, 1));
     for (int c = 0; c < DT_N_COLUMNS; c++)
-        if (w->column[c].path) DT_TRY(dt_spool_finish(&w->column[c]));
+        if (w->column[c].path) DT_TRY(dt_temp_array_finish(&w->column[c]));
     DT_TRY(is_alone(k) ? add_shard(k, 0, w->n_documents) : k->how.n_shards ? cut_equal(k) : cut_by_size(k));
     DT_TRY(name_shards(k));
     k->buffer = malloc(COPY_NBYTES);

@@ -19,7 +19,7 @@ const char *dt_dataset_kind_name(dt_dataset_kind kind) { return kind_names[kind]
 void dt_dataset_arrays(const dt_dataset *d, const dt_array *all[DT_N_ARRAYS])
 {
     const dt_array *list[DT_N_ARRAYS] = {
-        &d->tokens,           &d->offsets,          &d->loss_mask, &d->weights,   &d->other_tokens, &d->other_offsets,
+        &d->tokens,           &d->offsets,          &d->loss_mask, &d->weights,   &d->second_tokens, &d->second_offsets,
         &d->prompt_length[0], &d->prompt_length[1], &d->margins,   &d->safety[0], &d->safety[1]};
     memcpy(all, list, sizeof list);
 }
@@ -186,8 +186,8 @@ static dt_err open_pairs(dt_dataset *d)
 {
     DT_TRY(open_side(d, "chosen/tokens", "chosen/offsets", &d->tokens, &d->offsets));
     d->info.n_documents = d->offsets.n_elems - 1;
-    DT_TRY(open_side(d, "rejected/tokens", "rejected/offsets", &d->other_tokens, &d->other_offsets));
-    DT_TRY(check_length(d, &d->other_offsets, d->offsets.n_elems, "chosen/offsets"));
+    DT_TRY(open_side(d, "rejected/tokens", "rejected/offsets", &d->second_tokens, &d->second_offsets));
+    DT_TRY(check_length(d, &d->second_offsets, d->offsets.n_elems, "chosen/offsets"));
     DT_TRY(open_column(d, &d->prompt_length[0], "chosen/prompt_length", DT_ARRAY_U32));
     DT_TRY(open_column(d, &d->prompt_length[1], "rejected/prompt_length", DT_ARRAY_U32));
     if (d->info.has_margins) DT_TRY(open_column(d, &d->margins, "margins", DT_ARRAY_F32));
@@ -211,8 +211,8 @@ static dt_err open_texts(dt_dataset *d, bool has_offsets)
     }
     if (d->info.has_weights) DT_TRY(open_column(d, &d->weights, "weights", DT_ARRAY_F32));
     if (!d->info.has_answers) return DT_OK;
-    DT_TRY(open_side(d, "answers/tokens", "answers/offsets", &d->other_tokens, &d->other_offsets));
-    return check_length(d, &d->other_offsets, d->offsets.n_elems, "offsets");
+    DT_TRY(open_side(d, "answers/tokens", "answers/offsets", &d->second_tokens, &d->second_offsets));
+    return check_length(d, &d->second_offsets, d->offsets.n_elems, "offsets");
 }
 
 static void close_hdf5(dt_dataset *d)
@@ -245,7 +245,7 @@ static dt_err open_all(dt_dataset *d)
     if (!needs_hdf5) close_hdf5(d);
     d->info.n_tokens = d->tokens.n_elems;
     d->info.token_nbytes = d->tokens.elem_size;
-    d->info.n_other_tokens = d->other_tokens.n_elems;
+    d->info.n_second_tokens = d->second_tokens.n_elems;
     d->info.path = d->path;
     d->info.tokenizer = d->tokenizer ? d->tokenizer : "";
     d->info.chat_template = d->chat_template ? d->chat_template : "";

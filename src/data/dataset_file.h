@@ -1,4 +1,4 @@
-/* dataset_file.h - the inside of an open dataset file, for the layouts that make samples of it. */
+/* dataset_file.h - the inside of an open dataset file, for what makes samples of it. */
 #ifndef DTRAIN_DATA_DATASET_FILE_H
 #define DTRAIN_DATA_DATASET_FILE_H
 
@@ -12,7 +12,7 @@ struct dt_dataset {
     hid_t file; /* open while an array needs HDF5, else H5I_INVALID_HID */
     int64_t file_nbytes;
     dt_array tokens, offsets, loss_mask, weights; /* n_elems 0 where the file has none */
-    dt_array other_tokens, other_offsets;         /* of rejected texts, of answers */
+    dt_array second_tokens, second_offsets;       /* of rejected texts, of answers */
     dt_array prompt_length[DT_N_SIDES], margins, safety[DT_N_SIDES];
 };
 

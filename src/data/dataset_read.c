@@ -12,11 +12,11 @@ enum { BLOCK_DOCUMENTS = 1 << 16, HEAD_NBYTES = 1 << 16 };
 
 static const dt_array *tokens_of(const dt_dataset *d, dt_side side)
 {
-    return side == DT_SIDE_MAIN ? &d->tokens : &d->other_tokens;
+    return side == DT_SIDE_FIRST ? &d->tokens : &d->second_tokens;
 }
 static const dt_array *offsets_of(const dt_dataset *d, dt_side side)
 {
-    return side == DT_SIDE_MAIN ? &d->offsets : &d->other_offsets;
+    return side == DT_SIDE_FIRST ? &d->offsets : &d->second_offsets;
 }
 
 dt_err dt_dataset_side_document(dt_dataset *d, dt_side side, int64_t i, int64_t *first, int64_t *n)
@@ -41,7 +41,7 @@ dt_err dt_dataset_side_document(dt_dataset *d, dt_side side, int64_t i, int64_t 
 
 dt_err dt_dataset_document(dt_dataset *d, int64_t i, int64_t *first, int64_t *n)
 {
-    return dt_dataset_side_document(d, DT_SIDE_MAIN, i, first, n);
+    return dt_dataset_side_document(d, DT_SIDE_FIRST, i, first, n);
 }
 
 /* uint16 in the upper half of the buffer become int32 in place: element i is written at byte 4i after the last element
@@ -74,7 +74,7 @@ dt_err dt_dataset_read_side(dt_dataset *d, dt_side side, int64_t first, int64_t 
 
 dt_err dt_dataset_read_tokens(dt_dataset *d, int64_t first, int64_t n, int32_t *ids)
 {
-    return dt_dataset_read_side(d, DT_SIDE_MAIN, first, n, ids);
+    return dt_dataset_read_side(d, DT_SIDE_FIRST, first, n, ids);
 }
 
 dt_err dt_dataset_read_mask(dt_dataset *d, int64_t first, int64_t n, uint8_t *mask)
@@ -161,7 +161,7 @@ dt_err dt_dataset_each_side_block(dt_dataset *d, dt_side side, dt_documents_fn *
 
 dt_err dt_dataset_each_block(dt_dataset *d, dt_documents_fn *fn, void *arg)
 {
-    return dt_dataset_each_side_block(d, DT_SIDE_MAIN, fn, arg);
+    return dt_dataset_each_side_block(d, DT_SIDE_FIRST, fn, arg);
 }
 
 dt_err dt_dataset_fingerprint(const dt_dataset *d, uint64_t *hash)

@@ -1,4 +1,4 @@
-/* loader.c - from (step, micro) to a batch: order.c says which samples, sources.c where they are, their layout puts
+/* loader.c - from (step, micro) to a batch: order.c says which samples, sources.c where they are, their file puts
  * them into the batch.
  *
  * One thread at a time makes batches (the caller's, or the one that reads ahead), so scratch memory is the loader's. */
@@ -32,8 +32,8 @@ static dt_err add_sample(dt_loader *l, int64_t sample, dt_batch *b)
 {
     const int32_t base = b->n_tok;
     int64_t in_file;
-    const dt_layout *layout = dt_sources_find(&l->sources, sample, &in_file);
-    DT_TRY(layout->ops->fill(layout, in_file, b, &l->scratch));
+    const dt_samples *set = dt_sources_find(&l->sources, sample, &in_file);
+    DT_TRY(set->ops->fill(set, in_file, b, &l->scratch));
     const uint64_t key = dt_mix64((uint64_t)sample);
     for (int32_t t = base; t < b->n_tok; t++) b->token_key[t] = dt_mix64(key + (uint64_t)(t - base));
     b->n_samples++;
@@ -154,9 +154,9 @@ static dt_err open_batches(dt_loader *l)
 
 static const char *other_tokenizer(const dt_sources *s)
 {
-    const char *first = dt_dataset_get_info(s->layouts[0].dataset)->tokenizer;
+    const char *first = dt_dataset_get_info(s->samples[0].dataset)->tokenizer;
     for (int i = 1; i < s->n_files; i++) {
-        const dt_dataset_info *info = dt_dataset_get_info(s->layouts[i].dataset);
+        const dt_dataset_info *info = dt_dataset_get_info(s->samples[i].dataset);
         if (*first && *info->tokenizer && strcmp(info->tokenizer, first) != 0) return info->path;
     }
     return NULL;
@@ -166,7 +166,7 @@ static void find_templates(const dt_sources *s, dt_data_info *to)
 {
     to->chat_template = "";
     for (int i = 0; i < s->n_files && !to->other_template_path; i++) {
-        const dt_dataset_info *info = dt_dataset_get_info(s->layouts[i].dataset);
+        const dt_dataset_info *info = dt_dataset_get_info(s->samples[i].dataset);
         if (!*to->chat_template)
             to->chat_template = info->chat_template;
         else if (*info->chat_template && strcmp(info->chat_template, to->chat_template) != 0)
@@ -183,8 +183,8 @@ static dt_err open_all(dt_loader *l)
                              .n_tokens = l->sources.n_tokens,
                              .n_dropped = l->sources.n_dropped,
                              .steps_per_epoch = l->order.steps_per_epoch,
-                             .path = dt_dataset_get_info(l->sources.layouts[0].dataset)->path,
-                             .tokenizer = dt_dataset_get_info(l->sources.layouts[0].dataset)->tokenizer,
+                             .path = dt_dataset_get_info(l->sources.samples[0].dataset)->path,
+                             .tokenizer = dt_dataset_get_info(l->sources.samples[0].dataset)->tokenizer,
                              .other_path = other_tokenizer(&l->sources)};
     find_templates(&l->sources, &l->info);
     return open_batches(l);
@@ -230,7 +230,7 @@ uint64_t dt_loader_fingerprint(const dt_loader *l) { return l->sources.fingerpri
 dt_err dt_loader_verify(const dt_loader *l, dt_err (*each_piece)(void *arg), void *arg)
 {
     for (int i = 0; i < l->sources.n_files; i++)
-        DT_TRY(dt_dataset_verify(l->sources.layouts[i].dataset, each_piece, arg));
+        DT_TRY(dt_dataset_verify(l->sources.samples[i].dataset, each_piece, arg));
     return DT_OK;
 }
 
@@ -247,8 +247,8 @@ dt_err dt_loader_step_counts(dt_loader *l, int64_t step, dt_step_counts *counts)
     for (int64_t i = first; i < first + count; i++) {
         int64_t in_file;
         dt_sample_counts c;
-        const dt_layout *layout = dt_sources_find(&l->sources, dt_order_sample(&l->order, epoch, i), &in_file);
-        layout->ops->counts(layout, in_file, &c);
+        const dt_samples *set = dt_sources_find(&l->sources, dt_order_sample(&l->order, epoch, i), &in_file);
+        set->ops->counts(set, in_file, &c);
         counts->n_tok += c.n_tok;
         counts->n_target += c.n_target;
         counts->weight_fixed += c.weight_fixed;

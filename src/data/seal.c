@@ -16,7 +16,7 @@ static const char mark[WORD + 1] = "dtrainSL";
 
 static int by_offset(const void *a, const void *b)
 {
-    const dt_range *x = a, *y = b;
+    const dt_byte_range *x = a, *y = b;
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
@@ -33,7 +33,7 @@ static dt_err sum_run(int fd, const char *path, int64_t from, int64_t until, uin
 }
 
 /* Of bytes 0 .. end-1 outside of sorted ranges. */
-static dt_err sum_outside(int fd, const char *path, const dt_range *ranges, int n, int64_t end, uint64_t *sum)
+static dt_err sum_outside(int fd, const char *path, const dt_byte_range *ranges, int n, int64_t end, uint64_t *sum)
 {
     int64_t at = 0;
     *sum = dt_mix64((uint64_t)end);
@@ -44,9 +44,9 @@ static dt_err sum_outside(int fd, const char *path, const dt_range *ranges, int 
     return sum_run(fd, path, at, end, sum);
 }
 
-static dt_err write_seal(int fd, const char *path, const dt_range *ranges, int n)
+static dt_err write_seal(int fd, const char *path, const dt_byte_range *ranges, int n)
 {
-    dt_range sorted[DT_SEAL_RANGES];
+    dt_byte_range sorted[DT_SEAL_RANGES];
     uint64_t words[2 * DT_SEAL_RANGES + 3], sum;
     struct stat st;
     DT_CHECK(n <= DT_SEAL_RANGES && fstat(fd, &st) == 0, DT_ERR_WRITE, "%s: cannot be sealed", path);
@@ -63,7 +63,7 @@ static dt_err write_seal(int fd, const char *path, const dt_range *ranges, int n
     return dt_write_at(fd, path, st.st_size + (int64_t)covered, words, 2 * WORD);
 }
 
-dt_err dt_seal_write(const char *path, const dt_range *ranges, int n)
+dt_err dt_seal_write(const char *path, const dt_byte_range *ranges, int n)
 {
     const int fd = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     DT_CHECK(fd >= 0, DT_ERR_WRITE, "%s: cannot be opened: %s", path, strerror(errno));
@@ -83,7 +83,7 @@ static dt_err fail_seal(const char *path)
 dt_err dt_seal_check(int fd, const char *path, int64_t file_nbytes, bool *sealed)
 {
     uint64_t end[3], words[2 * DT_SEAL_RANGES], sum = 0;
-    dt_range ranges[DT_SEAL_RANGES];
+    dt_byte_range ranges[DT_SEAL_RANGES];
     *sealed = false;
     if (file_nbytes < END_NBYTES) return DT_OK;
     DT_TRY(dt_read_at(fd, path, file_nbytes - END_NBYTES, end, END_NBYTES));
@@ -94,7 +94,7 @@ dt_err dt_seal_check(int fd, const char *path, int64_t file_nbytes, bool *sealed
     DT_TRY(dt_read_at(fd, path, begin, words, 2 * WORD * (size_t)n));
     int64_t at = 0;
     for (uint64_t i = 0; i < n; i++) {
-        ranges[i] = (dt_range){(int64_t)le64toh(words[2 * i]), (int64_t)le64toh(words[2 * i + 1])};
+        ranges[i] = (dt_byte_range){(int64_t)le64toh(words[2 * i]), (int64_t)le64toh(words[2 * i + 1])};
         if (ranges[i].offset < at || ranges[i].nbytes < 0 || ranges[i].offset > begin ||
             ranges[i].nbytes > begin - ranges[i].offset)
             return fail_seal(path);

@@ -5,13 +5,13 @@
 
 #include "dtrain/core.h"
 
-typedef struct dt_range {
+typedef struct dt_byte_range {
     int64_t offset, nbytes;
-} dt_range;
+} dt_byte_range;
 enum { DT_SEAL_RANGES = 16 };
 
 /** Add the seal to a closed file whose arrays lie in ranges [n], in any order. DT_ERR_WRITE. */
-dt_err dt_seal_write(const char *path, const dt_range *ranges, int n);
+dt_err dt_seal_write(const char *path, const dt_byte_range *ranges, int n);
 /** *sealed false: the file has no seal. DT_ERR_DATA: it has one, and a byte outside of the arrays was changed. Reads
  *  those bytes alone. */
 dt_err dt_seal_check(int fd, const char *path, int64_t file_nbytes, bool *sealed);

@@ -21,23 +21,23 @@ dt_err dt_sources_split_weight(char *item, const char *where, double *weight)
     return DT_OK;
 }
 
-static dt_err choose_layout(const dt_dataset *d, const dt_loader_options *opt, const dt_layout_ops **ops,
-                            dt_layout_options *lo)
+static dt_err choose_samples_ops(const dt_dataset *d, const dt_loader_options *opt, const dt_samples_ops **ops,
+                                 dt_samples_options *lo)
 {
     const char *packing = opt->packing ? opt->packing : "auto";
     const bool sft = d->info.kind == DT_DATASET_SFT, automatic = strcmp(packing, "auto") == 0;
-    *lo = (dt_layout_options){.seq_len = opt->seq_len, .document_mask = opt->document_mask, .ledger = opt->ledger};
+    *lo = (dt_samples_options){.seq_len = opt->seq_len, .document_mask = opt->document_mask, .ledger = opt->ledger};
     if (automatic ? !sft : strcmp(packing, "wrapped") == 0) {
         DT_CHECK(!sft, DT_ERR_USAGE,
                  "%s: packing = wrapped is for datasets of kind tokens; %s has kind sft: expected auto, none or bfd",
                  opt->where, d->path);
-        *ops = &dt_layout_rows;
+        *ops = &dt_samples_wrapped;
     } else if (automatic || strcmp(packing, "none") == 0) {
         DT_CHECK(sft, DT_ERR_USAGE,
                  "%s: packing = none is for datasets of kind sft; %s has kind tokens: expected auto, wrapped, bfd or "
                  "bfd_split",
                  opt->where, d->path);
-        *ops = &dt_layout_records;
+        *ops = &dt_samples_records;
     } else {
         lo->split = strcmp(packing, "bfd_split") == 0;
         DT_CHECK(lo->split || strcmp(packing, "bfd") == 0, DT_ERR_USAGE,
@@ -45,21 +45,22 @@ static dt_err choose_layout(const dt_dataset *d, const dt_loader_options *opt, c
         DT_CHECK(!sft || !lo->split, DT_ERR_USAGE,
                  "%s: packing = bfd_split is for datasets of kind tokens; %s has kind sft: expected auto, none or bfd",
                  opt->where, d->path);
-        *ops = &dt_layout_packed;
+        *ops = &dt_samples_packed;
     }
-    DT_CHECK(*ops == &dt_layout_records || d->info.n_documents >= 0 || (*ops == &dt_layout_rows && !opt->document_mask),
+    DT_CHECK(*ops == &dt_samples_records || d->info.n_documents >= 0 ||
+                 (*ops == &dt_samples_wrapped && !opt->document_mask),
              DT_ERR_DATA, "%s: %s needs the starts of documents: dataset offsets is missing", d->path,
-             *ops == &dt_layout_rows ? "document_mask = true" : "packing by document");
+             *ops == &dt_samples_wrapped ? "document_mask = true" : "packing by document");
     return DT_OK;
 }
 
 static dt_err grow(dt_sources *s)
 {
-    dt_layout *layouts = realloc(s->layouts, (size_t)(s->n_files + 1) * sizeof *layouts);
-    if (layouts) s->layouts = layouts;
+    dt_samples *samples = realloc(s->samples, (size_t)(s->n_files + 1) * sizeof *samples);
+    if (samples) s->samples = samples;
     int64_t *first = realloc(s->file_first, (size_t)(s->n_files + 2) * sizeof *first);
     if (first) s->file_first = first;
-    DT_CHECK(layouts && first, DT_ERR_MEMORY, "no memory for %d dataset files", s->n_files + 1);
+    DT_CHECK(samples && first, DT_ERR_MEMORY, "no memory for %d dataset files", s->n_files + 1);
     return DT_OK;
 }
 
@@ -72,7 +73,7 @@ static dt_err check_file(const dt_sources *s, const dt_dataset *d, const dt_load
              "%s: kind %s: expected tokens or sft: no task of this program trains on it yet", d->path,
              dt_dataset_kind_name(d->info.kind));
     if (s->n_files == 0) return DT_OK;
-    const dt_dataset_info *other = &s->layouts[0].dataset->info;
+    const dt_dataset_info *other = &s->samples[0].dataset->info;
     DT_CHECK(other->kind == d->info.kind, DT_ERR_DATA,
              "%s: kind: found %s, but %s has %s: all files of a run must be of one kind", d->path,
              dt_dataset_kind_name(d->info.kind), other->path, dt_dataset_kind_name(other->kind));
@@ -81,20 +82,20 @@ static dt_err check_file(const dt_sources *s, const dt_dataset *d, const dt_load
 
 static dt_err add_opened(dt_sources *s, dt_dataset *d, const dt_loader_options *opt)
 {
-    const dt_layout_ops *ops = NULL;
-    dt_layout_options lo;
+    const dt_samples_ops *ops = NULL;
+    dt_samples_options lo;
     uint64_t hash;
     DT_TRY(check_file(s, d, opt));
-    DT_TRY(choose_layout(d, opt, &ops, &lo));
+    DT_TRY(choose_samples_ops(d, opt, &ops, &lo));
     DT_TRY(dt_dataset_fingerprint(d, &hash));
     DT_TRY(grow(s));
-    dt_layout *l = &s->layouts[s->n_files];
-    DT_TRY(dt_layout_open(l, ops, d, &lo));
-    s->n_files++; /* from here on the layout, and with it d, is the sources' to close */
-    s->n_samples += l->n_samples;
+    dt_samples *set = &s->samples[s->n_files];
+    DT_TRY(dt_samples_open(set, ops, d, &lo));
+    s->n_files++; /* from here on set, and with it d, is the sources' to close */
+    s->n_samples += set->n_samples;
     s->n_tokens += d->info.n_tokens;
-    s->n_dropped += l->n_dropped;
-    if (l->max_seq > s->max_seq) s->max_seq = l->max_seq;
+    s->n_dropped += set->n_dropped;
+    if (set->max_seq > s->max_seq) s->max_seq = set->max_seq;
     s->fingerprint = dt_mix64(s->fingerprint ^ hash);
     s->file_first[s->n_files] = s->n_samples;
     return DT_OK;
@@ -163,18 +164,18 @@ dt_err dt_sources_open(dt_sources *s, const dt_loader_options *opt)
 void dt_sources_close(dt_sources *s)
 {
     for (int i = 0; i < s->n_files; i++) {
-        dt_dataset *d = s->layouts[i].dataset;
-        dt_layout_close(&s->layouts[i]);
+        dt_dataset *d = s->samples[i].dataset;
+        dt_samples_close(&s->samples[i]);
         dt_dataset_close(d);
     }
-    free(s->layouts);
+    free(s->samples);
     free(s->file_first);
     free(s->entry_first);
     free(s->weight);
     *s = (dt_sources){0};
 }
 
-const dt_layout *dt_sources_find(const dt_sources *s, int64_t i, int64_t *in_file)
+const dt_samples *dt_sources_find(const dt_sources *s, int64_t i, int64_t *in_file)
 {
     /* the last file with file_first <= i; empty files share their number with the next */
     int lo = 0, hi = s->n_files - 1;
@@ -186,5 +187,5 @@ const dt_layout *dt_sources_find(const dt_sources *s, int64_t i, int64_t *in_fil
             hi = mid - 1;
     }
     *in_file = i - s->file_first[lo];
-    return &s->layouts[lo];
+    return &s->samples[lo];
 }

@@ -3,12 +3,12 @@
 #define DTRAIN_DATA_SOURCES_H
 
 #include "dtrain/data.h"
-#include "layout.h"
+#include "samples.h"
 
 /* One item of the list (a path or a glob) is an entry: what a weight belongs to. Its files follow each other. */
 typedef struct dt_sources {
     int n_files, n_entries;
-    dt_layout *layouts;   /* [n_files] */
+    dt_samples *samples;  /* [n_files] */
     int64_t *file_first;  /* [n_files + 1]: number of a file's first sample */
     int64_t *entry_first; /* [n_entries + 1] */
     double *weight;       /* [n_entries], 1 where none was given */
@@ -21,7 +21,7 @@ typedef struct dt_sources {
 dt_err dt_sources_open(dt_sources *s, const dt_loader_options *opt);
 void dt_sources_close(dt_sources *s);
 /** Layout that holds sample number i, and its number there. */
-const dt_layout *dt_sources_find(const dt_sources *s, int64_t i, int64_t *in_file);
+const dt_samples *dt_sources_find(const dt_sources *s, int64_t i, int64_t *in_file);
 
 /** "PATH:NUMBER": cut the number off item and give it. 0 when there is none. DT_ERR_USAGE (headed by where) for one
  *  that is no weight. */

@@ -18,9 +18,9 @@ static dt_err verify_tokens(dt_dataset *d, int64_t first, int64_t n, void *buffe
 {
     return dt_dataset_read_tokens(d, first, n, buffer);
 }
-static dt_err verify_other(dt_dataset *d, int64_t first, int64_t n, void *buffer)
+static dt_err verify_second(dt_dataset *d, int64_t first, int64_t n, void *buffer)
 {
-    return dt_dataset_read_side(d, DT_SIDE_OTHER, first, n, buffer);
+    return dt_dataset_read_side(d, DT_SIDE_SECOND, first, n, buffer);
 }
 static dt_err verify_mask(dt_dataset *d, int64_t first, int64_t n, void *buffer)
 {
@@ -68,12 +68,12 @@ static dt_err verify_all(const job *j)
 {
     dt_dataset *d = j->dataset;
     if (d->offsets.path) DT_TRY(dt_dataset_each_block(d, j->each_piece ? show_block : NULL, (void *)j));
-    if (d->other_offsets.path)
-        DT_TRY(dt_dataset_each_side_block(d, DT_SIDE_OTHER, j->each_piece ? show_block : NULL, (void *)j));
+    if (d->second_offsets.path)
+        DT_TRY(dt_dataset_each_side_block(d, DT_SIDE_SECOND, j->each_piece ? show_block : NULL, (void *)j));
     DT_TRY(verify_array(j, &d->offsets, NULL));
-    DT_TRY(verify_array(j, &d->other_offsets, NULL));
+    DT_TRY(verify_array(j, &d->second_offsets, NULL));
     DT_TRY(verify_array(j, &d->tokens, verify_tokens));
-    DT_TRY(verify_array(j, &d->other_tokens, verify_other));
+    DT_TRY(verify_array(j, &d->second_tokens, verify_second));
     DT_TRY(verify_array(j, &d->loss_mask, verify_mask));
     DT_TRY(verify_array(j, &d->weights, verify_weights));
     DT_TRY(verify_array(j, &d->prompt_length[0], verify_pairs));

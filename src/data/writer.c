@@ -1,4 +1,4 @@
-/* writer.c - samples arrive one by one; each array grows in a spool of its own until the commit. */
+/* writer.c - samples arrive one by one; each array grows in a file of its own until the commit. */
 #include "writer.h"
 #include "dtrain/io.h"
 #include <inttypes.h>
@@ -11,59 +11,59 @@ const char *dt_column_name(dt_dataset_kind kind, dt_column c)
 {
     static const char *const plain[DT_N_COLUMNS] = {[DT_COL_TOKENS] = "tokens",
                                                     [DT_COL_OFFSETS] = "offsets",
-                                                    [DT_COL_OTHER_TOKENS] = "answers/tokens",
-                                                    [DT_COL_OTHER_OFFSETS] = "answers/offsets",
+                                                    [DT_COL_SECOND_TOKENS] = "answers/tokens",
+                                                    [DT_COL_SECOND_OFFSETS] = "answers/offsets",
                                                     [DT_COL_MASK] = "loss_mask",
                                                     [DT_COL_WEIGHTS] = "weights"};
     static const char *const pairs[DT_N_COLUMNS] = {[DT_COL_TOKENS] = "chosen/tokens",
                                                     [DT_COL_OFFSETS] = "chosen/offsets",
-                                                    [DT_COL_OTHER_TOKENS] = "rejected/tokens",
-                                                    [DT_COL_OTHER_OFFSETS] = "rejected/offsets",
+                                                    [DT_COL_SECOND_TOKENS] = "rejected/tokens",
+                                                    [DT_COL_SECOND_OFFSETS] = "rejected/offsets",
                                                     [DT_COL_PROMPT] = "chosen/prompt_length",
-                                                    [DT_COL_OTHER_PROMPT] = "rejected/prompt_length",
+                                                    [DT_COL_SECOND_PROMPT] = "rejected/prompt_length",
                                                     [DT_COL_MARGINS] = "margins",
                                                     [DT_COL_SAFETY] = "chosen/safety",
-                                                    [DT_COL_OTHER_SAFETY] = "rejected/safety"};
+                                                    [DT_COL_SECOND_SAFETY] = "rejected/safety"};
     return (kind == DT_DATASET_PREFERENCE ? pairs : plain)[c];
 }
 
 dt_per dt_column_per(dt_column c)
 {
-    if (c == DT_COL_TOKENS || c == DT_COL_OTHER_TOKENS || c == DT_COL_MASK) return DT_PER_TOKEN;
-    return c == DT_COL_OFFSETS || c == DT_COL_OTHER_OFFSETS ? DT_PER_OFFSET : DT_PER_SAMPLE;
+    if (c == DT_COL_TOKENS || c == DT_COL_SECOND_TOKENS || c == DT_COL_MASK) return DT_PER_TOKEN;
+    return c == DT_COL_OFFSETS || c == DT_COL_SECOND_OFFSETS ? DT_PER_OFFSET : DT_PER_SAMPLE;
 }
 
 static void free_writer(dt_dataset_writer *w)
 {
-    for (int c = 0; c < DT_N_COLUMNS; c++) dt_spool_close(&w->column[c]);
+    for (int c = 0; c < DT_N_COLUMNS; c++) dt_temp_array_close(&w->column[c]);
     free(w->path);
     free(w->tokenizer);
     free(w->chat_template);
     free(w);
 }
 
-static dt_err open_spools(dt_dataset_writer *w, bool with_weights)
+static dt_err open_arrays(dt_dataset_writer *w, bool with_weights)
 {
     const bool pairs = w->kind == DT_DATASET_PREFERENCE, other = pairs || w->kind == DT_DATASET_PROMPTS;
     const int id = w->vocab_size <= 65536 ? 2 : 4;
     const int elem_size[DT_N_COLUMNS] = {[DT_COL_TOKENS] = id,
                                          [DT_COL_OFFSETS] = 8,
-                                         [DT_COL_OTHER_TOKENS] = other ? id : 0,
-                                         [DT_COL_OTHER_OFFSETS] = other ? 8 : 0,
+                                         [DT_COL_SECOND_TOKENS] = other ? id : 0,
+                                         [DT_COL_SECOND_OFFSETS] = other ? 8 : 0,
                                          [DT_COL_MASK] = w->kind == DT_DATASET_SFT,
                                          [DT_COL_WEIGHTS] = w->kind == DT_DATASET_SFT && with_weights ? 4 : 0,
                                          [DT_COL_PROMPT] = pairs ? 4 : 0,
-                                         [DT_COL_OTHER_PROMPT] = pairs ? 4 : 0,
+                                         [DT_COL_SECOND_PROMPT] = pairs ? 4 : 0,
                                          [DT_COL_MARGINS] = pairs ? 4 : 0,
                                          [DT_COL_SAFETY] = pairs,
-                                         [DT_COL_OTHER_SAFETY] = pairs};
+                                         [DT_COL_SECOND_SAFETY] = pairs};
     for (int c = 0; c < DT_N_COLUMNS; c++) {
         const uint64_t zero = 0;
         if (!elem_size[c]) continue;
-        w->wanted[c] = c != DT_COL_MARGINS && c != DT_COL_SAFETY && c != DT_COL_OTHER_SAFETY &&
-                       (pairs || (c != DT_COL_OTHER_TOKENS && c != DT_COL_OTHER_OFFSETS));
-        DT_TRY(dt_spool_open(&w->column[c], w->path, elem_size[c]));
-        if (dt_column_per((dt_column)c) == DT_PER_OFFSET) DT_TRY(dt_spool_add(&w->column[c], &zero, 1));
+        w->wanted[c] = c != DT_COL_MARGINS && c != DT_COL_SAFETY && c != DT_COL_SECOND_SAFETY &&
+                       (pairs || (c != DT_COL_SECOND_TOKENS && c != DT_COL_SECOND_OFFSETS));
+        DT_TRY(dt_temp_array_open(&w->column[c], w->path, elem_size[c]));
+        if (dt_column_per((dt_column)c) == DT_PER_OFFSET) DT_TRY(dt_temp_array_add(&w->column[c], &zero, 1));
     }
     return DT_OK;
 }
@@ -81,7 +81,7 @@ dt_err dt_dataset_create(dt_dataset_writer **out, const char *path, dt_dataset_k
     w->path = strdup(path);
     w->tokenizer = strdup(tokenizer ? tokenizer : "");
     dt_err err = w->path && w->tokenizer ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: no memory for a writer", path);
-    if (err == DT_OK) err = open_spools(w, with_weights);
+    if (err == DT_OK) err = open_arrays(w, with_weights);
     if (err != DT_OK) {
         free_writer(w);
         return err;
@@ -98,13 +98,13 @@ dt_err dt_dataset_set_template(dt_dataset_writer *w, const char *chat_template)
     return DT_OK;
 }
 
-static dt_err add_narrow(dt_spool *s, const int32_t *ids, int64_t n)
+static dt_err add_narrow(dt_temp_array *s, const int32_t *ids, int64_t n)
 {
     uint16_t piece[PIECE];
     for (int64_t first = 0; first < n; first += PIECE) {
         const int64_t k = n - first < PIECE ? n - first : PIECE;
         for (int64_t i = 0; i < k; i++) piece[i] = (uint16_t)ids[first + i];
-        DT_TRY(dt_spool_add(s, piece, k));
+        DT_TRY(dt_temp_array_add(s, piece, k));
     }
     return DT_OK;
 }
@@ -114,9 +114,9 @@ static dt_err add_ids(dt_dataset_writer *w, dt_column c, const int32_t *ids, int
     for (int64_t i = 0; i < n; i++)
         DT_CHECK(ids[i] >= 0 && ids[i] < w->vocab_size, DT_ERR_ARG, "%s: token id %" PRId32 ", expected 0 to %" PRId64,
                  w->path, ids[i], w->vocab_size - 1);
-    dt_spool *s = &w->column[c];
+    dt_temp_array *s = &w->column[c];
     w->open_document = true;
-    return s->elem_size == 2 ? add_narrow(s, ids, n) : dt_spool_add(s, ids, n);
+    return s->elem_size == 2 ? add_narrow(s, ids, n) : dt_temp_array_add(s, ids, n);
 }
 
 dt_err dt_dataset_add(dt_dataset_writer *w, const int32_t *ids, const uint8_t *mask, int64_t n)
@@ -124,22 +124,22 @@ dt_err dt_dataset_add(dt_dataset_writer *w, const int32_t *ids, const uint8_t *m
     DT_CHECK((mask != NULL) == (w->kind == DT_DATASET_SFT) || n == 0, DT_ERR_ARG, "%s: kind %s and %s loss mask",
              w->path, dt_dataset_kind_name(w->kind), mask ? "a" : "no");
     DT_TRY(add_ids(w, DT_COL_TOKENS, ids, n));
-    return mask ? dt_spool_add(&w->column[DT_COL_MASK], mask, n) : DT_OK;
+    return mask ? dt_temp_array_add(&w->column[DT_COL_MASK], mask, n) : DT_OK;
 }
 
 dt_err dt_dataset_add_side(dt_dataset_writer *w, dt_side side, const int32_t *ids, int64_t n)
 {
-    const dt_column c = side == DT_SIDE_MAIN ? DT_COL_TOKENS : DT_COL_OTHER_TOKENS;
+    const dt_column c = side == DT_SIDE_FIRST ? DT_COL_TOKENS : DT_COL_SECOND_TOKENS;
     DT_CHECK(w->column[c].path && w->kind != DT_DATASET_SFT, DT_ERR_ARG, "%s: kind %s has one side", w->path,
              dt_dataset_kind_name(w->kind));
-    if (w->kind == DT_DATASET_PROMPTS && side == DT_SIDE_OTHER) w->wanted[c] = w->wanted[DT_COL_OTHER_OFFSETS] = true;
+    if (w->kind == DT_DATASET_PROMPTS && side == DT_SIDE_SECOND) w->wanted[c] = w->wanted[DT_COL_SECOND_OFFSETS] = true;
     return add_ids(w, c, ids, n);
 }
 
 static dt_err end_side(dt_dataset_writer *w, dt_column tokens, dt_column offsets)
 {
     const uint64_t end = (uint64_t)w->column[tokens].n_elems;
-    return w->column[offsets].path ? dt_spool_add(&w->column[offsets], &end, 1) : DT_OK;
+    return w->column[offsets].path ? dt_temp_array_add(&w->column[offsets], &end, 1) : DT_OK;
 }
 
 dt_err dt_dataset_end_document(dt_dataset_writer *w, float weight)
@@ -147,8 +147,8 @@ dt_err dt_dataset_end_document(dt_dataset_writer *w, float weight)
     w->open_document = false;
     w->n_documents++;
     DT_TRY(end_side(w, DT_COL_TOKENS, DT_COL_OFFSETS));
-    DT_TRY(end_side(w, DT_COL_OTHER_TOKENS, DT_COL_OTHER_OFFSETS));
-    return w->column[DT_COL_WEIGHTS].path ? dt_spool_add(&w->column[DT_COL_WEIGHTS], &weight, 1) : DT_OK;
+    DT_TRY(end_side(w, DT_COL_SECOND_TOKENS, DT_COL_SECOND_OFFSETS));
+    return w->column[DT_COL_WEIGHTS].path ? dt_temp_array_add(&w->column[DT_COL_WEIGHTS], &weight, 1) : DT_OK;
 }
 
 dt_err dt_dataset_end_pair(dt_dataset_writer *w, const dt_pair *pair)
@@ -156,13 +156,13 @@ dt_err dt_dataset_end_pair(dt_dataset_writer *w, const dt_pair *pair)
     DT_CHECK(w->kind == DT_DATASET_PREFERENCE, DT_ERR_ARG, "%s: kind %s has no pairs", w->path,
              dt_dataset_kind_name(w->kind));
     w->wanted[DT_COL_MARGINS] |= pair->margin != 0;
-    if (pair->safety[0] || pair->safety[1]) w->wanted[DT_COL_SAFETY] = w->wanted[DT_COL_OTHER_SAFETY] = true;
+    if (pair->safety[0] || pair->safety[1]) w->wanted[DT_COL_SAFETY] = w->wanted[DT_COL_SECOND_SAFETY] = true;
     for (int s = 0; s < DT_N_SIDES; s++) {
         const uint8_t safety = (uint8_t)pair->safety[s];
-        DT_TRY(dt_spool_add(&w->column[DT_COL_PROMPT + s], &pair->prompt_length[s], 1));
-        DT_TRY(dt_spool_add(&w->column[DT_COL_SAFETY + s], &safety, 1));
+        DT_TRY(dt_temp_array_add(&w->column[DT_COL_PROMPT + s], &pair->prompt_length[s], 1));
+        DT_TRY(dt_temp_array_add(&w->column[DT_COL_SAFETY + s], &safety, 1));
     }
-    DT_TRY(dt_spool_add(&w->column[DT_COL_MARGINS], &pair->margin, 1));
+    DT_TRY(dt_temp_array_add(&w->column[DT_COL_MARGINS], &pair->margin, 1));
     return dt_dataset_end_document(w, 1);
 }
 

@@ -1,27 +1,28 @@
-/* writer.h - a dataset under way: arrays in spools, and what they will be called. writer.c fills them, commit.c makes
- * files of them. */
+/* writer.h - a dataset under way: arrays that grow in temporary files, and what they will be called. writer.c fills
+ * them, commit.c makes files of them. */
 #ifndef DTRAIN_DATA_WRITER_H
 #define DTRAIN_DATA_WRITER_H
 
 #include "dtrain/dataset.h"
-#include "spool.h"
+#include "temp_array.h"
 
 /* What an array has one element of, and how it is cut into shards. */
 typedef enum dt_per { DT_PER_TOKEN, DT_PER_SAMPLE, DT_PER_OFFSET } dt_per;
 
-/* Every array that a dataset can have. Its spool has a path when it is kept; it is written when it is wanted, too. */
+/* Every array that a dataset can have. It is kept when its dt_temp_array has a path,
+ * and written when it is wanted, too. */
 typedef enum dt_column {
     DT_COL_TOKENS,
     DT_COL_OFFSETS,
-    DT_COL_OTHER_TOKENS,
-    DT_COL_OTHER_OFFSETS,
+    DT_COL_SECOND_TOKENS,
+    DT_COL_SECOND_OFFSETS,
     DT_COL_MASK,
     DT_COL_WEIGHTS,
     DT_COL_PROMPT,
-    DT_COL_OTHER_PROMPT,
+    DT_COL_SECOND_PROMPT,
     DT_COL_MARGINS,
     DT_COL_SAFETY,
-    DT_COL_OTHER_SAFETY,
+    DT_COL_SECOND_SAFETY,
     DT_N_COLUMNS
 } dt_column;
 
@@ -31,7 +32,7 @@ struct dt_dataset_writer {
     int64_t vocab_size;
     bool open_document;
     int64_t n_documents;
-    dt_spool column[DT_N_COLUMNS];
+    dt_temp_array column[DT_N_COLUMNS];
     bool wanted[DT_N_COLUMNS];
 };
 
@@ -40,7 +41,7 @@ const char *dt_column_name(dt_dataset_kind kind, dt_column c);
 dt_per dt_column_per(dt_column c);
 static inline dt_side dt_column_side(dt_column c)
 {
-    return c == DT_COL_OTHER_TOKENS || c == DT_COL_OTHER_OFFSETS ? DT_SIDE_OTHER : DT_SIDE_MAIN;
+    return c == DT_COL_SECOND_TOKENS || c == DT_COL_SECOND_OFFSETS ? DT_SIDE_SECOND : DT_SIDE_FIRST;
 }
 
 #endif

@@ -198,7 +198,7 @@ static void look(const char *path, int64_t seq_len)
             const dt_err err = pairs ? dt_dataset_read_pair(d, i, &pair) : DT_OK;
             must(!good || err == DT_OK);
             if (pairs || info->has_answers)
-                must(dt_dataset_side_document(d, DT_SIDE_OTHER, i, &first, &n) == DT_OK || !good);
+                must(dt_dataset_side_document(d, DT_SIDE_SECOND, i, &first, &n) == DT_OK || !good);
         }
         static const char *const names[] = {"none", "wrapped", "bfd", "bfd_split"};
         dt_packing_info rows;

@@ -55,7 +55,7 @@ static void check(const char *output, const dt_make_stats *stats)
     must(dt_dataset_open(&d, output) == DT_OK && dt_dataset_verify(d, NULL, NULL) == DT_OK);
     const dt_dataset_info *i = dt_dataset_get_info(d);
     must(i->kind == stats->kind && i->n_documents == stats->n_documents &&
-         i->n_tokens + i->n_other_tokens == stats->n_tokens);
+         i->n_tokens + i->n_second_tokens == stats->n_tokens);
     dt_dataset_close(d);
 }
 

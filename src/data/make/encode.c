@@ -65,7 +65,7 @@ static void truncate(const dt_recipe *recipe, dt_ids *ids, uint8_t *mask, size_t
     s->truncated = true;
 }
 
-static dt_err encode_side(const dt_recipe *recipe, dt_encoder *e, const dt_form *r, dt_side side, dt_parcel *p,
+static dt_err encode_side(const dt_recipe *recipe, dt_encoder *e, const dt_parsed_record *r, dt_side side, dt_chunk *p,
                           dt_sample *s)
 {
     const dt_text_side *t = &r->side[side];
@@ -90,15 +90,16 @@ static dt_err encode_side(const dt_recipe *recipe, dt_encoder *e, const dt_form 
     return DT_OK;
 }
 
-dt_err dt_encode_record(const dt_recipe *recipe, dt_encoder *e, const dt_form *record, dt_parcel *p, dt_sample *s)
+dt_err dt_encode_record(const dt_recipe *recipe, dt_encoder *e, const dt_parsed_record *record, dt_chunk *p,
+                        dt_sample *s)
 {
     s->kind = record->kind;
     s->weight = record->weight;
     s->pair = record->pair;
-    s->has_other = record->has_other;
+    s->has_second = record->has_second;
     s->is_chat = record->is_chat;
-    DT_TRY(encode_side(recipe, e, record, DT_SIDE_MAIN, p, s));
-    if (s->has_other) DT_TRY(encode_side(recipe, e, record, DT_SIDE_OTHER, p, s));
+    DT_TRY(encode_side(recipe, e, record, DT_SIDE_FIRST, p, s));
+    if (s->has_second) DT_TRY(encode_side(recipe, e, record, DT_SIDE_SECOND, p, s));
     const int32_t *ids =
         p->ids[0].id + p->ids[0].n - s->n[0]; /* pairs by their prompt, so that none is on both sides of the split */
     const size_t n = s->kind == DT_DATASET_PREFERENCE ? s->pair.prompt_length[0] : s->n[0];
@@ -106,8 +107,8 @@ dt_err dt_encode_record(const dt_recipe *recipe, dt_encoder *e, const dt_form *r
     return DT_OK;
 }
 
-dt_err dt_encode_text(const dt_recipe *recipe, dt_encoder *e, const char *text, size_t nbytes, bool begins,
-                      dt_parcel *p, dt_sample *s)
+dt_err dt_encode_text(const dt_recipe *recipe, dt_encoder *e, const char *text, size_t nbytes, bool begins, dt_chunk *p,
+                      dt_sample *s)
 {
     dt_ids *ids = &p->ids[0];
     const size_t first = ids->n;

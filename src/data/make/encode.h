@@ -2,8 +2,8 @@
 #ifndef DTRAIN_DATA_MAKE_ENCODE_H
 #define DTRAIN_DATA_MAKE_ENCODE_H
 
-#include "forms.h"
-#include "parcel.h"
+#include "parse_record.h"
+#include "chunk.h"
 
 typedef enum dt_truncate { DT_TRUNCATE_AUTO, DT_TRUNCATE_START, DT_TRUNCATE_END, DT_TRUNCATE_DROP } dt_truncate;
 
@@ -21,12 +21,13 @@ dt_truncate dt_truncate_of(const dt_recipe *r, dt_dataset_kind kind);
 
 uint64_t dt_hash_bytes(const void *data, size_t n);
 
-/** Append the sample of one record to the parcel's ids and masks. DT_ERR_DATA with the reason: encoding met a limit;
+/** Append the sample of one record to the chunk's ids and masks. DT_ERR_DATA with the reason: encoding met a limit;
  *  what has been appended is then taken back by the caller. */
-dt_err dt_encode_record(const dt_recipe *recipe, dt_encoder *e, const dt_form *record, dt_parcel *p, dt_sample *s);
+dt_err dt_encode_record(const dt_recipe *recipe, dt_encoder *e, const dt_parsed_record *record, dt_chunk *p,
+                        dt_sample *s);
 /** Append a document of plain text, or a piece of one. Its end and its length are looked at when it is written. */
-dt_err dt_encode_text(const dt_recipe *recipe, dt_encoder *e, const char *text, size_t nbytes, bool begins,
-                      dt_parcel *p, dt_sample *s);
+dt_err dt_encode_text(const dt_recipe *recipe, dt_encoder *e, const char *text, size_t nbytes, bool begins, dt_chunk *p,
+                      dt_sample *s);
 
 /** The turns of a chat, each within its share of max_length (budgets.c). */
 dt_err dt_encode_turns(const dt_recipe *recipe, dt_encoder *e, const dt_text_side *side, dt_ids *ids, uint8_t **mask,

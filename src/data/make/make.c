@@ -14,7 +14,7 @@ enum { MAX_THREADS = 1024 };
 
 typedef struct worker {
     dt_encoder *encoder;
-    dt_form record;
+    dt_parsed_record record;
 } worker;
 
 typedef struct make {
@@ -32,23 +32,23 @@ typedef struct make {
 
 /* ---- the work ---------------------------------------------------------------------------------------------------- */
 
-static dt_err work_on_record(const make *k, worker *w, dt_parcel *p, const dt_item *item, dt_sample *s)
+static dt_err work_on_record(const make *k, worker *w, dt_chunk *p, const dt_item *item, dt_sample *s)
 {
     json_t *json;
     DT_TRY(
         dt_json_parse(&json, "", p->text + item->first, item->nbytes, DT_JSON_NUL | DT_JSON_LAST_KEY | DT_JSON_RECORD));
-    dt_err err = dt_form_read(&w->record, json, &k->recipe.rules);
+    dt_err err = dt_parse_record(&w->record, json, &k->recipe.rules);
     if (err == DT_OK) err = dt_encode_record(&k->recipe, w->encoder, &w->record, p, s);
     json_decref(json);
     return err;
 }
 
-/* What is wrong with a record is its sample's problem, and leaves no ids behind; anything else ends the parcel. */
-static dt_err work_on_item(const make *k, worker *w, dt_parcel *p, const dt_item *item)
+/* What is wrong with a record is its sample's problem, and leaves no ids behind; anything else ends the chunk. */
+static dt_err work_on_item(const make *k, worker *w, dt_chunk *p, const dt_item *item)
 {
     const size_t before[DT_N_SIDES] = {p->ids[0].n, p->ids[1].n};
     dt_sample *s;
-    DT_TRY(dt_parcel_sample(p, &s));
+    DT_TRY(dt_chunk_sample(p, &s));
     s->item = item;
     const dt_err err =
         item->json ? work_on_record(k, w, p, item, s)
@@ -63,9 +63,9 @@ static dt_err work_on_item(const make *k, worker *w, dt_parcel *p, const dt_item
     return s->problem ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for an error message");
 }
 
-/* Text needs no mask in the parcel, records do: the two are never told apart in the writer by where they stand, so both
+/* Text needs no mask in the chunk, records do: the two are never told apart in the writer by where they stand, so both
  * have one. */
-static dt_err level_mask(dt_parcel *p)
+static dt_err level_mask(dt_chunk *p)
 {
     uint8_t *mask = realloc(p->mask[0], p->ids[0].n_alloc ? p->ids[0].n_alloc : 1);
     DT_CHECK(mask, DT_ERR_MEMORY, "no memory for the mask of %zu tokens", p->ids[0].n_alloc);
@@ -73,7 +73,7 @@ static dt_err level_mask(dt_parcel *p)
     return DT_OK;
 }
 
-static void work(void *self, int thread, dt_parcel *p)
+static void work(void *self, int thread, dt_chunk *p)
 {
     const make *k = self;
     dt_error_clear();
@@ -89,7 +89,7 @@ static dt_err read_inputs(void *self, dt_pipeline *pipeline)
     return dt_reader_run(&k->reader, pipeline);
 }
 
-static dt_err write_parcel(void *self, dt_parcel *p)
+static dt_err write_chunk(void *self, dt_chunk *p)
 {
     make *k = self;
     return dt_outputs_write(&k->outputs, p);
@@ -228,7 +228,7 @@ static dt_err open_all(make *k)
 static dt_err run(make *k)
 {
     DT_TRY(open_all(k));
-    const dt_pipeline_jobs jobs = {.read = read_inputs, .work = work, .write = write_parcel, .tick = tick, .self = k};
+    const dt_pipeline_jobs jobs = {.read = read_inputs, .work = work, .write = write_chunk, .tick = tick, .self = k};
     DT_TRY(dt_pipeline_run(&jobs, k->n_threads));
     return dt_outputs_commit(&k->outputs);
 }
@@ -243,7 +243,7 @@ dt_err dt_make_datasets(const dt_make_options *opt, dt_make_stats *stats)
     dt_reader_close(&k.reader);
     for (int i = 0; k.workers && i < k.n_threads; i++) {
         dt_encoder_close(k.workers[i].encoder);
-        dt_form_free(&k.workers[i].record);
+        dt_parsed_record_free(&k.workers[i].record);
     }
     free(k.workers);
     dt_chat_close(k.chat);

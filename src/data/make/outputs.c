@@ -155,7 +155,7 @@ static dt_err write_record(dt_outputs *o, const dt_sample *s, const int32_t *con
     o->stats->n_parted += s->parted;
     dt_dataset_writer *to = choose(o, s->hash);
     DT_TRY(dt_dataset_add(to, ids[0], s->kind == DT_DATASET_SFT ? mask : NULL, (int64_t)s->n[0]));
-    if (s->has_other) DT_TRY(dt_dataset_add_side(to, DT_SIDE_OTHER, ids[1], (int64_t)s->n[1]));
+    if (s->has_second) DT_TRY(dt_dataset_add_side(to, DT_SIDE_SECOND, ids[1], (int64_t)s->n[1]));
     DT_TRY(s->kind == DT_DATASET_PREFERENCE ? dt_dataset_end_pair(to, &s->pair)
                                             : dt_dataset_end_document(to, s->weight));
     return count(o, to, (int64_t)(s->n[0] + s->n[1]));
@@ -200,7 +200,7 @@ static dt_err write_sample(dt_outputs *o, const dt_sample *s, const int32_t *con
     return s->text ? write_text(o, s, ids[0]) : write_record(o, s, ids, mask);
 }
 
-dt_err dt_outputs_write(dt_outputs *o, const dt_parcel *p)
+dt_err dt_outputs_write(dt_outputs *o, const dt_chunk *p)
 {
     const int32_t *ids[DT_N_SIDES] = {p->ids[0].id, p->ids[1].id};
     const uint8_t *mask = p->mask[0];

@@ -21,7 +21,7 @@ typedef struct dt_outputs {
     size_t mask_alloc;
 } dt_outputs;
 
-dt_err dt_outputs_write(dt_outputs *o, const dt_parcel *p);
+dt_err dt_outputs_write(dt_outputs *o, const dt_chunk *p);
 /** Check that there is something in each file, and make them. */
 dt_err dt_outputs_commit(dt_outputs *o);
 void dt_outputs_free(dt_outputs *o); /* nothing stays behind of what was not committed */

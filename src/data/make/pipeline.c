@@ -1,4 +1,4 @@
-/* pipeline.c - a ring of parcels: the reader fills place n mod the size, workers take places in turn, the writer waits
+/* pipeline.c - a ring of chunks: the reader fills chunk n mod the size, workers take chunks in turn, the writer waits
  * for the next in order. The ring bounds the memory: a reader that is ahead waits for the writer. */
 #include "pipeline.h"
 #include <errno.h>
@@ -14,8 +14,8 @@ struct dt_pipeline {
     const dt_pipeline_jobs *jobs;
     pthread_mutex_t lock;
     pthread_cond_t room, todo, done;
-    dt_parcel *parcel; /* [size] */
-    bool *ready;       /* [size]: worked on */
+    dt_chunk *chunk; /* [size] */
+    bool *ready;     /* [size]: worked on */
     int64_t size, n_submitted, n_taken, n_written;
     bool ended, stop;
     dt_err read_err;
@@ -29,13 +29,13 @@ typedef struct worker {
 
 /* ---- the reader -------------------------------------------------------------------------------------------------- */
 
-dt_parcel *dt_pipeline_parcel(dt_pipeline *p)
+dt_chunk *dt_pipeline_chunk(dt_pipeline *p)
 {
     pthread_mutex_lock(&p->lock);
     while (p->n_submitted - p->n_written >= p->size && !p->stop) pthread_cond_wait(&p->room, &p->lock);
-    dt_parcel *parcel = p->stop ? NULL : &p->parcel[p->n_submitted % p->size];
+    dt_chunk *chunk = p->stop ? NULL : &p->chunk[p->n_submitted % p->size];
     pthread_mutex_unlock(&p->lock);
-    return parcel;
+    return chunk;
 }
 
 void dt_pipeline_submit(dt_pipeline *p)
@@ -81,7 +81,7 @@ static void *work(void *self)
         if (p->stop || p->n_taken == p->n_submitted) break;
         const int64_t mine = p->n_taken++;
         pthread_mutex_unlock(&p->lock);
-        p->jobs->work(p->jobs->self, w->number, &p->parcel[mine % p->size]);
+        p->jobs->work(p->jobs->self, w->number, &p->chunk[mine % p->size]);
         pthread_mutex_lock(&p->lock);
         p->ready[mine % p->size] = true;
         if (mine == p->n_written) pthread_cond_signal(&p->done);
@@ -92,15 +92,15 @@ static void *work(void *self)
 
 /* ---- the writer -------------------------------------------------------------------------------------------------- */
 
-/* The next parcel in order: NULL after the last, or with an error of tick. */
-static dt_err next(dt_pipeline *p, dt_parcel **parcel)
+/* The next chunk in order: NULL after the last, or with an error of tick. */
+static dt_err next(dt_pipeline *p, dt_chunk **chunk)
 {
     dt_err err = DT_OK;
-    *parcel = NULL;
+    *chunk = NULL;
     pthread_mutex_lock(&p->lock);
-    while (err == DT_OK && !*parcel && !(p->ended && p->n_written == p->n_submitted)) {
+    while (err == DT_OK && !*chunk && !(p->ended && p->n_written == p->n_submitted)) {
         if (p->n_written < p->n_submitted && p->ready[p->n_written % p->size]) {
-            *parcel = &p->parcel[p->n_written % p->size];
+            *chunk = &p->chunk[p->n_written % p->size];
             break;
         }
         struct timespec until;
@@ -116,9 +116,9 @@ static dt_err next(dt_pipeline *p, dt_parcel **parcel)
     return err;
 }
 
-static void hand_back(dt_pipeline *p, dt_parcel *parcel)
+static void hand_back(dt_pipeline *p, dt_chunk *chunk)
 {
-    dt_parcel_clear(parcel);
+    dt_chunk_clear(chunk);
     pthread_mutex_lock(&p->lock);
     p->ready[p->n_written % p->size] = false;
     p->n_written++;
@@ -128,11 +128,11 @@ static void hand_back(dt_pipeline *p, dt_parcel *parcel)
 
 static dt_err write_all(dt_pipeline *p)
 {
-    for (dt_parcel *parcel;;) {
-        DT_TRY(next(p, &parcel));
-        if (!parcel) break;
-        DT_TRY(p->jobs->write(p->jobs->self, parcel));
-        hand_back(p, parcel);
+    for (dt_chunk *chunk;;) {
+        DT_TRY(next(p, &chunk));
+        if (!chunk) break;
+        DT_TRY(p->jobs->write(p->jobs->self, chunk));
+        hand_back(p, chunk);
         if (p->jobs->tick) DT_TRY(p->jobs->tick(p->jobs->self));
     }
     return p->read_err == DT_OK ? DT_OK : dt_fail(p->read_err, "%s", p->read_message);
@@ -182,7 +182,7 @@ dt_err dt_pipeline_run(const dt_pipeline_jobs *jobs, int n_threads)
     const int64_t size = 2 * (int64_t)n_threads + 2;
     dt_pipeline p = {.jobs = jobs,
                      .size = size,
-                     .parcel = calloc((size_t)size, sizeof *p.parcel),
+                     .chunk = calloc((size_t)size, sizeof *p.chunk),
                      .ready = calloc((size_t)size, sizeof *p.ready)};
     pthread_t *threads = calloc((size_t)n_threads + 1, sizeof *threads);
     worker *workers = calloc((size_t)n_threads, sizeof *workers);
@@ -190,15 +190,15 @@ dt_err dt_pipeline_run(const dt_pipeline_jobs *jobs, int n_threads)
     pthread_cond_init(&p.room, NULL);
     pthread_cond_init(&p.todo, NULL);
     pthread_cond_init(&p.done, NULL);
-    const dt_err err = p.parcel && p.ready && threads && workers
+    const dt_err err = p.chunk && p.ready && threads && workers
                            ? run_threads(&p, threads, workers, n_threads)
                            : dt_fail(DT_ERR_MEMORY, "no memory for %d threads", n_threads);
-    for (int64_t i = 0; p.parcel && i < size; i++) dt_parcel_free(&p.parcel[i]);
+    for (int64_t i = 0; p.chunk && i < size; i++) dt_chunk_free(&p.chunk[i]);
     pthread_cond_destroy(&p.room);
     pthread_cond_destroy(&p.todo);
     pthread_cond_destroy(&p.done);
     pthread_mutex_destroy(&p.lock);
-    free(p.parcel);
+    free(p.chunk);
     free(p.ready);
     free(threads);
     free(workers);

@@ -3,18 +3,18 @@
 #ifndef DTRAIN_DATA_MAKE_PIPELINE_H
 #define DTRAIN_DATA_MAKE_PIPELINE_H
 
-#include "parcel.h"
+#include "chunk.h"
 
 typedef struct dt_pipeline dt_pipeline;
 
 typedef struct dt_pipeline_jobs {
-    /** On a thread of its own: fills parcels (dt_pipeline_parcel) and hands them over (dt_pipeline_submit) until the
+    /** On a thread of its own: fills chunks (dt_pipeline_chunk) and hands them over (dt_pipeline_submit) until the
      *  input ends. */
     dt_err (*read)(void *self, dt_pipeline *p);
-    /** On thread 0 .. n_threads-1. What goes wrong with it is left in the parcel. */
-    void (*work)(void *self, int thread, dt_parcel *parcel);
+    /** On thread 0 .. n_threads-1. What goes wrong with it is left in the chunk. */
+    void (*work)(void *self, int thread, dt_chunk *chunk);
     /** On the caller's thread, in order. An error ends everything. */
-    dt_err (*write)(void *self, dt_parcel *parcel);
+    dt_err (*write)(void *self, dt_chunk *chunk);
     /** On the caller's thread, several times a second. An error ends everything; may be NULL. */
     dt_err (*tick)(void *self);
     void *self;
@@ -24,8 +24,8 @@ typedef struct dt_pipeline_jobs {
  *  handed over. */
 dt_err dt_pipeline_run(const dt_pipeline_jobs *jobs, int n_threads);
 
-/** For read: the parcel to fill, waiting for a free one; NULL: all is being given up, return at once. */
-dt_parcel *dt_pipeline_parcel(dt_pipeline *p);
+/** For read: the chunk to fill, waiting for a free one; NULL: all is being given up, return at once. */
+dt_chunk *dt_pipeline_chunk(dt_pipeline *p);
 void dt_pipeline_submit(dt_pipeline *p);
 /** For read, where it waits itself: is all being given up? */
 bool dt_pipeline_stopped(dt_pipeline *p);

@@ -1,4 +1,4 @@
-/* reader.c - files to parcels. A parcel is handed over when it has enough, wherever files end in it. */
+/* reader.c - files to chunks. A chunk is handed over when it has enough, wherever files end in it. */
 #include "reader.h"
 #include "input.h"
 #include <dirent.h>
@@ -84,23 +84,22 @@ void dt_reader_close(dt_reader *r)
     *r = (dt_reader){0};
 }
 
-/* ---- parcels ----------------------------------------------------------------------------------------------------- */
+/* ---- chunks ----------------------------------------------------------------------------------------------------- */
 
 static void hand_over(dt_reader *r)
 {
-    if (!r->parcel) return;
-    r->parcel->nbytes_read = r->n_read;
+    if (!r->chunk) return;
+    r->chunk->nbytes_read = r->n_read;
     dt_pipeline_submit(r->pipeline);
-    r->parcel = NULL;
+    r->chunk = NULL;
 }
 
 static dt_err put(dt_reader *r, const char *text, size_t nbytes, dt_item item)
 {
-    if (r->parcel && (r->parcel->n_items == DT_PARCEL_ITEMS || r->parcel->n_text + nbytes > DT_PARCEL_NBYTES))
-        hand_over(r);
-    if (!r->parcel) r->parcel = dt_pipeline_parcel(r->pipeline);
-    DT_CHECK(r->parcel, DT_ERR_STOP, "stopped while reading %s", r->path);
-    return dt_parcel_add(r->parcel, text, nbytes, item);
+    if (r->chunk && (r->chunk->n_items == DT_CHUNK_ITEMS || r->chunk->n_text + nbytes > DT_CHUNK_NBYTES)) hand_over(r);
+    if (!r->chunk) r->chunk = dt_pipeline_chunk(r->pipeline);
+    DT_CHECK(r->chunk, DT_ERR_STOP, "stopped while reading %s", r->path);
+    return dt_chunk_add(r->chunk, text, nbytes, item);
 }
 
 static dt_err put_text(void *self, const char *text, size_t nbytes, bool last)
@@ -129,7 +128,7 @@ static dt_err read_file(dt_reader *r, const char *path)
     const dt_document_rules rules = {.documents = o->documents,
                                      .separator = o->separator,
                                      .tokenizer = r->tokenizer,
-                                     .piece_nbytes = DT_PARCEL_NBYTES};
+                                     .piece_nbytes = DT_CHUNK_NBYTES};
     dt_input in;
     dt_err err = dt_input_open(&in, path, &r->n_read);
     in.stopped = stopped;

@@ -1,4 +1,4 @@
-/* reader.h - the inputs of a run: files and folders, read into parcels. */
+/* reader.h - the inputs of a run: files and folders, read into chunks. */
 #ifndef DTRAIN_DATA_MAKE_READER_H
 #define DTRAIN_DATA_MAKE_READER_H
 
@@ -7,12 +7,12 @@
 typedef struct dt_reader {
     const dt_make_options *opt;
     const dt_tokenizer *tokenizer;
-    char **paths; /* of all files, in order; they outlive the parcels */
+    char **paths; /* of all files, in order; they outlive the chunks */
     int n_paths, paths_alloc;
     int64_t nbytes_total; /* -1: not known */
     /* of the thread that reads */
     dt_pipeline *pipeline;
-    dt_parcel *parcel; /* being filled */
+    dt_chunk *chunk; /* being filled */
     const char *path;
     bool begun; /* a document that comes in pieces */
     int64_t n_read;

@@ -1,8 +1,9 @@
-/* records.h - the records of an sft file that have a target: what the layouts records and packed are made of. */
-#ifndef DTRAIN_DATA_RECORDS_H
-#define DTRAIN_DATA_RECORDS_H
+/* samples_records.h - the records of an sft file that have a target: samples by themselves, or what rows are packed
+ * of. */
+#ifndef DTRAIN_DATA_SAMPLES_RECORDS_H
+#define DTRAIN_DATA_SAMPLES_RECORDS_H
 
-#include "layout.h"
+#include "samples.h"
 
 typedef struct dt_record_len {
     uint32_t n_tok, n_target; /* after the cut at T */
@@ -16,10 +17,10 @@ typedef struct dt_records {
     int64_t n_dropped, dropped_alloc;
 } dt_records;
 
-/** Read all masks once, with OpenMP's threads. Memory is counted to l. Free (also after an error) with
+/** Read all masks once, with OpenMP's threads. Memory is counted to set. Free (also after an error) with
  *  dt_records_free. */
-dt_err dt_records_scan(dt_records *r, dt_layout *l);
-void dt_records_free(dt_records *r, dt_layout *l);
+dt_err dt_records_scan(dt_records *r, dt_samples *set);
+void dt_records_free(dt_records *r, dt_samples *set);
 /** Number in the file of the k-th kept record. */
 int64_t dt_records_number(const dt_records *r, int64_t k);
 

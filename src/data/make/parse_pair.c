@@ -1,11 +1,11 @@
-/* pairs.c - records of preferences. A prompt and two completions, each texts or messages, from the forms of several
- * projects; where no prompt is given it is what both sides begin with. */
-#include "forms.h"
+/* parse_pair.c - records of preferences. A prompt and two completions, each texts or messages, from the forms of
+ * several projects; where no prompt is given it is what both sides begin with. */
+#include "parse_record.h"
 #include <ctype.h>
 #include <math.h>
 #include <string.h>
 
-bool dt_form_is_pair(const json_t *json)
+bool dt_record_is_pair(const json_t *json)
 {
     return (dt_has(json, "chosen") && dt_has(json, "rejected")) ||
            (dt_has(json, "chosen_response") && dt_has(json, "rejected_response")) ||
@@ -22,7 +22,7 @@ static words words_of(const json_t *text) { return (words){json_string_value(tex
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
 /* join stands between prompt and completion, and belongs to the prompt. */
-static dt_err add_texts(dt_form *r, const dt_rules *rules, words prompt, const char *join,
+static dt_err add_texts(dt_parsed_record *r, const dt_rules *rules, words prompt, const char *join,
                         const words completion[DT_N_SIDES])
 {
     for (int s = 0; s < DT_N_SIDES; s++) {
@@ -52,7 +52,7 @@ static size_t common_prompt(words a, words b)
     return n > 0 ? n - 1 : 0;
 }
 
-static dt_err read_text_pair(dt_form *r, const json_t *prompt, const json_t *chosen, const json_t *rejected,
+static dt_err read_text_pair(dt_parsed_record *r, const json_t *prompt, const json_t *chosen, const json_t *rejected,
                              const dt_rules *rules)
 {
     words side[DT_N_SIDES] = {words_of(chosen), words_of(rejected)};
@@ -98,7 +98,7 @@ static int common_messages(const dt_messages *a, const dt_messages *b)
     return n;
 }
 
-static dt_err render_pair(dt_form *r, int n_prompt, const dt_rules *rules)
+static dt_err render_pair(dt_parsed_record *r, int n_prompt, const dt_rules *rules)
 {
     for (int s = 0; s < DT_N_SIDES; s++) {
         dt_learn_completion(&r->messages[s], n_prompt);
@@ -108,7 +108,7 @@ static dt_err render_pair(dt_form *r, int n_prompt, const dt_rules *rules)
 }
 
 /* prompt: a list, or a text (which lists that begin with a question repeat), or NULL. */
-static dt_err read_chat_pair(dt_form *r, const json_t *prompt, const char *prompt_key,
+static dt_err read_chat_pair(dt_parsed_record *r, const json_t *prompt, const char *prompt_key,
                              const json_t *const completion[DT_N_SIDES], const dt_rules *rules)
 {
     static const char *const names[DT_N_SIDES] = {"chosen", "rejected"};
@@ -136,7 +136,7 @@ static dt_err read_chat_pair(dt_form *r, const json_t *prompt, const char *promp
 
 /* ---- the forms --------------------------------------------------------------------------------------------------- */
 
-static dt_err read_chosen(dt_form *r, const json_t *json, const dt_rules *rules)
+static dt_err read_chosen(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
     const json_t *completion[DT_N_SIDES] = {json_object_get(json, "chosen"), json_object_get(json, "rejected")};
     const char *key = dt_has(json, "prompt") ? "prompt" : "conversations";
@@ -162,7 +162,7 @@ static dt_err read_safety(const json_t *label, const char *key, dt_safety *safet
 
 /* mmdpo: {prompt, chosen_response, rejected_response, dimension?, safety_labels?}, labels as [chosen, rejected] or by
  * name. */
-static dt_err read_responses(dt_form *r, const json_t *json, const dt_rules *rules)
+static dt_err read_responses(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
     const json_t *prompt, *chosen, *rejected, *labels = json_object_get(json, "safety_labels");
     DT_TRY(dt_required_text(json, "prompt", &prompt));
@@ -180,7 +180,7 @@ static dt_err read_responses(dt_form *r, const json_t *json, const dt_rules *rul
 }
 
 /* PKU-SafeRLHF as published: two answers, and the numbers of the better and of the safer one. */
-static dt_err read_pku(dt_form *r, const json_t *json, const dt_rules *rules)
+static dt_err read_pku(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
     const json_t *prompt, *response[2];
     const char *key = rules->safer ? "safer_response_id" : "better_response_id";
@@ -199,10 +199,10 @@ static dt_err read_pku(dt_form *r, const json_t *json, const dt_rules *rules)
                      (const words[DT_N_SIDES]){words_of(response[chosen]), words_of(response[!chosen])});
 }
 
-dt_err dt_form_read_pair(dt_form *r, const json_t *json, const dt_rules *rules)
+dt_err dt_parse_pair(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
     const json_t *margin = json_object_get(json, "margin");
-    r->has_other = true;
+    r->has_second = true;
     if (margin && !json_is_null(margin)) {
         DT_CHECK(json_is_number(margin) && isfinite((float)json_number_value(margin)), DT_ERR_DATA,
                  "margin: expected a number");

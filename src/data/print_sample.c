@@ -1,4 +1,4 @@
-/* look_show.c - one sample of a dataset file as text, with its targets marked. */
+/* print_sample.c - one sample of a dataset file as text, with its targets marked. */
 #include "dataset_file.h"
 #include "dtrain/tokenizer.h"
 #include <inttypes.h>
@@ -88,11 +88,11 @@ static dt_err show_prompt(const view *v, int64_t i)
 {
     int64_t first, n;
     DT_TRY(dt_dataset_document(v->d, i, &first, &n));
-    DT_TRY(print_side(v, DT_SIDE_MAIN, first, n, -1));
+    DT_TRY(print_side(v, DT_SIDE_FIRST, first, n, -1));
     if (!v->d->info.has_answers) return DT_OK;
-    DT_TRY(dt_dataset_side_document(v->d, DT_SIDE_OTHER, i, &first, &n));
+    DT_TRY(dt_dataset_side_document(v->d, DT_SIDE_SECOND, i, &first, &n));
     printf("---- answer: %" PRId64 " tokens\n", n);
-    return print_side(v, DT_SIDE_OTHER, first, n, -1);
+    return print_side(v, DT_SIDE_SECOND, first, n, -1);
 }
 
 static dt_err show_text(const view *v, int64_t i)
@@ -100,7 +100,7 @@ static dt_err show_text(const view *v, int64_t i)
     const dt_dataset_info *info = &v->d->info;
     int64_t first = 0, n = info->n_tokens < HEAD_TOKENS ? info->n_tokens : HEAD_TOKENS;
     if (info->n_documents >= 0) DT_TRY(dt_dataset_document(v->d, i, &first, &n));
-    return print_side(v, DT_SIDE_MAIN, first, n, -1);
+    return print_side(v, DT_SIDE_FIRST, first, n, -1);
 }
 
 static dt_err print_head(const view *v, int64_t i)

@@ -1,5 +1,5 @@
-/* packing.c - how a file would be packed: the layouts of training are opened for it, and their counts added up. */
-#include "layout.h"
+/* packing_info.c - how a file would be packed: its samples are opened as for training, and their counts added up. */
+#include "samples.h"
 #include <string.h>
 
 dt_err dt_dataset_packing(dt_dataset *d, const char *packing, int64_t seq_len, dt_packing_info *info)
@@ -15,17 +15,21 @@ dt_err dt_dataset_packing(dt_dataset *d, const char *packing, int64_t seq_len, d
     DT_CHECK(wrapped || d->info.n_documents >= 0, DT_ERR_USAGE, "%s: packing %s needs the starts of documents", d->path,
              packing);
     dt_ledger ledger = {0};
-    dt_layout l;
-    const dt_layout_options opt = {.seq_len = seq_len, .split = split, .ledger = &ledger};
-    DT_TRY(dt_layout_open(&l, none ? &dt_layout_records : wrapped ? &dt_layout_rows : &dt_layout_packed, d, &opt));
-    info->n_rows = l.n_samples;
-    info->n_dropped = l.n_dropped;
-    for (int64_t i = 0; i < l.n_samples; i++) {
+    dt_samples set;
+    const dt_samples_options opt = {.seq_len = seq_len, .split = split, .ledger = &ledger};
+    DT_TRY(dt_samples_open(&set,
+                           none      ? &dt_samples_records
+                           : wrapped ? &dt_samples_wrapped
+                                     : &dt_samples_packed,
+                           d, &opt));
+    info->n_rows = set.n_samples;
+    info->n_dropped = set.n_dropped;
+    for (int64_t i = 0; i < set.n_samples; i++) {
         dt_sample_counts c;
-        l.ops->counts(&l, i, &c);
+        set.ops->counts(&set, i, &c);
         info->n_tok += c.n_tok;
         info->n_target += c.n_target;
     }
-    dt_layout_close(&l);
+    dt_samples_close(&set);
     return DT_OK;
 }

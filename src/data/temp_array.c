@@ -1,6 +1,7 @@
-/* spool.c - why a detour: HDF5 arrays that can grow are chunked, and chunked ones cannot be read with pread. Writing
- * twice buys every later run a file of plain arrays. The unnamed file vanishes with the process, however that ends. */
-#include "spool.h"
+/* temp_array.c - why a detour: HDF5 arrays that can grow are chunked, and chunked ones cannot be read with pread.
+ * Writing twice buys every later run a file of plain arrays. The unnamed file vanishes with the process, however that
+ * ends. */
+#include "temp_array.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -10,7 +11,7 @@
 
 enum { BUFFER_NBYTES = 1 << 20 };
 
-static dt_err fail_errno(const dt_spool *s, const char *what)
+static dt_err fail_errno(const dt_temp_array *s, const char *what)
 {
     return dt_fail(DT_ERR_WRITE, "%s: %s: %s", s->path, what, strerror(errno));
 }
@@ -31,16 +32,16 @@ static int open_unnamed(const char *path)
     return fd;
 }
 
-dt_err dt_spool_open(dt_spool *s, const char *path, int elem_size)
+dt_err dt_temp_array_open(dt_temp_array *s, const char *path, int elem_size)
 {
-    *s = (dt_spool){.fd = -1, .elem_size = elem_size, .path = path};
+    *s = (dt_temp_array){.fd = -1, .elem_size = elem_size, .path = path};
     s->buffer = malloc(BUFFER_NBYTES);
     DT_CHECK(s->buffer, DT_ERR_MEMORY, "%s: no memory for a buffer", path);
     s->fd = open_unnamed(path);
     return s->fd >= 0 ? DT_OK : fail_errno(s, "cannot write in its folder");
 }
 
-static dt_err flush(dt_spool *s)
+static dt_err flush(dt_temp_array *s)
 {
     for (size_t done = 0; done < s->n_buffered;) {
         const ssize_t put = write(s->fd, s->buffer + done, s->n_buffered - done);
@@ -52,7 +53,7 @@ static dt_err flush(dt_spool *s)
     return DT_OK;
 }
 
-dt_err dt_spool_add(dt_spool *s, const void *elems, int64_t n)
+dt_err dt_temp_array_add(dt_temp_array *s, const void *elems, int64_t n)
 {
     const char *from = elems;
     /* elem_size is a power of two: elements never straddle a flush */
@@ -70,9 +71,9 @@ dt_err dt_spool_add(dt_spool *s, const void *elems, int64_t n)
     return DT_OK;
 }
 
-dt_err dt_spool_finish(dt_spool *s) { return flush(s); }
+dt_err dt_temp_array_finish(dt_temp_array *s) { return flush(s); }
 
-dt_err dt_spool_read(const dt_spool *s, int64_t first, int64_t n, void *out)
+dt_err dt_temp_array_read(const dt_temp_array *s, int64_t first, int64_t n, void *out)
 {
     char *to = out;
     int64_t at = first * s->elem_size, left = n * s->elem_size;
@@ -87,9 +88,9 @@ dt_err dt_spool_read(const dt_spool *s, int64_t first, int64_t n, void *out)
     return DT_OK;
 }
 
-void dt_spool_close(dt_spool *s)
+void dt_temp_array_close(dt_temp_array *s)
 {
     if (s->path && s->fd >= 0) close(s->fd);
     free(s->buffer);
-    *s = (dt_spool){0};
+    *s = (dt_temp_array){0};
 }

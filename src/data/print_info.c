@@ -1,4 +1,4 @@
-/* look_info.c - what is in a dataset file, in words: sizes, lengths, targets, rows. */
+/* print_info.c - what is in a dataset file, in words: sizes, lengths, targets, rows. */
 #include "dataset_file.h"
 #include <inttypes.h>
 
@@ -63,7 +63,7 @@ static dt_err print_pairs(dt_dataset *d)
     }
     printf("chosen       %" PRId64 " tokens, %" PRId64 " of them prompt\nrejected     %" PRId64 " tokens, %" PRId64
            " of them prompt\n",
-           d->info.n_tokens, n_prompt[0], d->info.n_other_tokens, n_prompt[1]);
+           d->info.n_tokens, n_prompt[0], d->info.n_second_tokens, n_prompt[1]);
     printf("margins      %s\nsafety       %s\n", yes(d->info.has_margins), yes(d->info.has_safety));
     return DT_OK;
 }
@@ -92,15 +92,15 @@ dt_err dt_dataset_print_info(dt_dataset *d, int64_t seq_len)
     const dt_dataset_info *i = &d->info;
     const bool pairs = i->kind == DT_DATASET_PREFERENCE;
     printf("%s\nkind         %s\ntokens       %" PRId64 " (uint%d)\nvocab_size   %" PRId64 "\ntokenizer    %s\n",
-           i->path, dt_dataset_kind_name(i->kind), i->n_tokens + i->n_other_tokens, 8 * i->token_nbytes, i->vocab_size,
+           i->path, dt_dataset_kind_name(i->kind), i->n_tokens + i->n_second_tokens, 8 * i->token_nbytes, i->vocab_size,
            i->tokenizer[0] ? i->tokenizer : "not named");
     if (i->chat_template[0]) printf("template     %s\n", i->chat_template);
     if (i->n_documents >= 0)
         printf("%s %" PRId64 "\n", i->kind == DT_DATASET_TOKENS ? "documents   " : "samples     ", i->n_documents);
     else
         printf("documents    not marked\n");
-    if (i->n_documents > 0) DT_TRY(print_lengths(d, DT_SIDE_MAIN, pairs ? "chosen" : ""));
-    if (i->n_documents > 0 && pairs) DT_TRY(print_lengths(d, DT_SIDE_OTHER, "rejected"));
+    if (i->n_documents > 0) DT_TRY(print_lengths(d, DT_SIDE_FIRST, pairs ? "chosen" : ""));
+    if (i->n_documents > 0 && pairs) DT_TRY(print_lengths(d, DT_SIDE_SECOND, "rejected"));
     if (i->kind == DT_DATASET_SFT) DT_TRY(print_targets(d));
     if (pairs) DT_TRY(print_pairs(d));
     if (i->kind == DT_DATASET_PROMPTS) printf("answers      %s\n", yes(i->has_answers));

@@ -1,14 +1,14 @@
-/* parcel.h - what goes through the threads: some text cut into documents and records by the reader, and the samples
+/* chunk.h - what goes through the threads: some text cut into documents and records by the reader, and the samples
  * that a worker makes of them. */
-#ifndef DTRAIN_DATA_MAKE_PARCEL_H
-#define DTRAIN_DATA_MAKE_PARCEL_H
+#ifndef DTRAIN_DATA_MAKE_CHUNK_H
+#define DTRAIN_DATA_MAKE_CHUNK_H
 
 #include "dtrain/dataset.h"
 #include "dtrain/tokenizer.h"
 
 /** A record, or a document or piece of one. Plain text comes in pieces: the first begins it, the last ends it. */
 typedef struct dt_item {
-    size_t first, nbytes; /* in the parcel's text */
+    size_t first, nbytes; /* in the chunk's text */
     int64_t line;         /* records: where it begins; 0 for text */
     const char *path;     /* of the input: lives as long as the making */
     bool json, begins, ends;
@@ -19,15 +19,15 @@ typedef struct dt_sample {
     dt_dataset_kind kind; /* what the record is by its form, or what was asked for */
     /* plain text: truncation and end of text are still to come, because it may have other pieces */
     bool text;
-    bool truncated, parted, too_long, has_other, is_chat;
-    size_t n[DT_N_SIDES]; /* ids, in a row in the parcel's */
+    bool truncated, parted, too_long, has_second, is_chat;
+    size_t n[DT_N_SIDES]; /* ids, in a row in the chunk's */
     dt_pair pair;
     float weight;
     uint64_t hash; /* of what decides between training and validation */
     char *problem; /* malloc'ed: why this is no sample */
 } dt_sample;
 
-typedef struct dt_parcel {
+typedef struct dt_chunk {
     char *text;
     size_t n_text, text_alloc;
     dt_item *items;
@@ -38,20 +38,20 @@ typedef struct dt_parcel {
     int n_samples, samples_alloc;
     dt_ids ids[DT_N_SIDES];
     uint8_t *mask[DT_N_SIDES]; /* as long as ids */
-    dt_err err;                /* after the samples: what ended the work on this parcel */
+    dt_err err;                /* after the samples: what ended the work on this chunk */
     char message[1024];
-} dt_parcel;
+} dt_chunk;
 
 enum {
-    DT_PARCEL_NBYTES = 1 << 18, /* text of a parcel, about: one long record may have more */
-    DT_PARCEL_ITEMS = 2048
+    DT_CHUNK_NBYTES = 1 << 18, /* text of a chunk, about: one long record may have more */
+    DT_CHUNK_ITEMS = 2048
 };
 
-dt_err dt_parcel_add(dt_parcel *p, const char *text, size_t nbytes, dt_item item); /* item's place is filled in */
+dt_err dt_chunk_add(dt_chunk *p, const char *text, size_t nbytes, dt_item item); /* item's place is filled in */
 /* one more, zeroed; valid until the next */
-dt_err dt_parcel_sample(dt_parcel *p, dt_sample **s);
+dt_err dt_chunk_sample(dt_chunk *p, dt_sample **s);
 /** Empty, ready for the next turn; what one long record has made large is given back. */
-void dt_parcel_clear(dt_parcel *p);
-void dt_parcel_free(dt_parcel *p);
+void dt_chunk_clear(dt_chunk *p);
+void dt_chunk_free(dt_chunk *p);
 
 #endif

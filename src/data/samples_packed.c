@@ -1,12 +1,12 @@
-/* packed.c - rows of whole documents (kind tokens) or records (kind sft), packed best-fit decreasing when the file is
- * opened. Where each piece lies is kept in the order of the rows, 12 bytes a piece (16 with weights), so that filling a
- * row looks nothing up.
+/* samples_packed.c - rows of whole documents (kind tokens) or records (kind sft), packed best-fit decreasing when the
+ * file is opened. Where each piece lies is kept in the order of the rows, 12 bytes a piece (16 with weights), so that
+ * filling a row looks nothing up.
  *
  * What has nothing to predict is left out: documents, and last pieces of split ones, of a single token; records without
  * targets. */
-#include "layout.h"
-#include "pack.h"
-#include "records.h"
+#include "samples.h"
+#include "best_fit.h"
+#include "samples_records.h"
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -59,7 +59,7 @@ static dt_err reserve(pieces *p, int64_t n_more, bool weights, const char *path)
 /* ---- what there is to pack --------------------------------------------------------------------------------------- */
 
 typedef struct collect {
-    dt_layout *l;
+    dt_samples *set;
     pieces *p;
     const dt_records *records; /* sft */
     int64_t kept, dropped;     /* sft: how far records and its list of dropped ones are used up */
@@ -68,13 +68,13 @@ typedef struct collect {
 static dt_err collect_documents(void *arg, int64_t first, int64_t n, const uint64_t *offset)
 {
     collect *c = arg;
-    const int64_t T = c->l->opt.seq_len;
+    const int64_t T = c->set->opt.seq_len;
     for (int64_t i = 0; i < n; i++) {
         const int64_t end = (int64_t)offset[i + 1], whole = end - (int64_t)offset[i];
-        if (whole < 2) c->l->n_dropped++;
+        if (whole < 2) c->set->n_dropped++;
         if (whole < 2) continue;
-        const int64_t n_pieces = c->l->opt.split ? (whole + T - 1) / T : 1;
-        DT_TRY(reserve(c->p, n_pieces, false, c->l->dataset->path));
+        const int64_t n_pieces = c->set->opt.split ? (whole + T - 1) / T : 1;
+        DT_TRY(reserve(c->p, n_pieces, false, c->set->dataset->path));
         for (int64_t k = 0; k < n_pieces; k++) {
             const int64_t at = (int64_t)offset[i] + k * T, len = end - at < T ? end - at : T;
             if (len < 2) continue;
@@ -90,7 +90,7 @@ static dt_err collect_records(void *arg, int64_t first, int64_t n, const uint64_
 {
     collect *c = arg;
     const dt_records *r = c->records;
-    DT_TRY(reserve(c->p, n, r->weight != NULL, c->l->dataset->path));
+    DT_TRY(reserve(c->p, n, r->weight != NULL, c->set->dataset->path));
     for (int64_t i = 0; i < n; i++) {
         if (c->dropped < r->n_dropped && r->dropped[c->dropped] == first + i) {
             c->dropped++;
@@ -106,36 +106,36 @@ static dt_err collect_records(void *arg, int64_t first, int64_t n, const uint64_
     return DT_OK;
 }
 
-static dt_err collect_pieces(dt_layout *l, pieces *p)
+static dt_err collect_pieces(dt_samples *set, pieces *p)
 {
-    collect c = {.l = l, .p = p};
-    if (l->dataset->info.kind == DT_DATASET_TOKENS) return dt_dataset_each_block(l->dataset, collect_documents, &c);
+    collect c = {.set = set, .p = p};
+    if (set->dataset->info.kind == DT_DATASET_TOKENS) return dt_dataset_each_block(set->dataset, collect_documents, &c);
     dt_records records;
-    dt_err err = dt_records_scan(&records, l);
+    dt_err err = dt_records_scan(&records, set);
     c.records = &records;
-    if (err == DT_OK) err = dt_dataset_each_block(l->dataset, collect_records, &c);
-    l->n_dropped = records.n_dropped;
-    dt_records_free(&records, l);
+    if (err == DT_OK) err = dt_dataset_each_block(set->dataset, collect_records, &c);
+    set->n_dropped = records.n_dropped;
+    dt_records_free(&records, set);
     return err;
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-static dt_err alloc_rows(dt_layout *l, packed *k, const pieces *p, const dt_packing *packing)
+static dt_err alloc_rows(dt_samples *set, packed *k, const pieces *p, const dt_row_list *packing)
 {
     k->n_rows = packing->n_rows;
     k->n_pieces = packing->n_items;
-    k->row_start = dt_layout_alloc(l, k->n_rows + 1, sizeof *k->row_start);
-    k->counts = dt_layout_alloc(l, k->n_rows, sizeof *k->counts);
-    k->first = dt_layout_alloc(l, k->n_pieces, sizeof *k->first);
-    k->len = dt_layout_alloc(l, k->n_pieces, sizeof *k->len);
-    if (p->weight) k->weight = dt_layout_alloc(l, k->n_pieces, sizeof *k->weight);
+    k->row_start = dt_samples_alloc(set, k->n_rows + 1, sizeof *k->row_start);
+    k->counts = dt_samples_alloc(set, k->n_rows, sizeof *k->counts);
+    k->first = dt_samples_alloc(set, k->n_pieces, sizeof *k->first);
+    k->len = dt_samples_alloc(set, k->n_pieces, sizeof *k->len);
+    if (p->weight) k->weight = dt_samples_alloc(set, k->n_pieces, sizeof *k->weight);
     DT_CHECK(k->row_start && k->counts && k->first && k->len && (k->weight || !p->weight), DT_ERR_MEMORY,
-             "%s: no memory for %" PRId64 " packed rows", l->dataset->path, k->n_rows);
+             "%s: no memory for %" PRId64 " packed rows", set->dataset->path, k->n_rows);
     return DT_OK;
 }
 
-static void fill_rows(dt_layout *l, packed *k, const pieces *p, const dt_packing *packing)
+static void fill_rows(dt_samples *set, packed *k, const pieces *p, const dt_row_list *packing)
 {
     for (int64_t row = 0; row < k->n_rows; row++) {
         dt_sample_counts *c = &k->counts[row];
@@ -150,52 +150,52 @@ static void fill_rows(dt_layout *l, packed *k, const pieces *p, const dt_packing
             c->weight_fixed += p->n_target[item] * dt_weight_fixed(k->weight ? k->weight[i] : 1);
         }
         const int64_t n_seq = k->row_start[row + 1] - k->row_start[row];
-        if (n_seq > l->max_seq) l->max_seq = n_seq;
+        if (n_seq > set->max_seq) set->max_seq = n_seq;
     }
 }
 
-static dt_err packed_open(dt_layout *l)
+static dt_err packed_open(dt_samples *set)
 {
     packed *k = calloc(1, sizeof *k);
-    DT_CHECK(k, DT_ERR_MEMORY, "%s: no memory", l->dataset->path);
-    l->impl = k;
+    DT_CHECK(k, DT_ERR_MEMORY, "%s: no memory", set->dataset->path);
+    set->impl = k;
     pieces p = {0};
-    dt_packing packing = {0};
-    dt_err err = collect_pieces(l, &p);
-    if (err == DT_OK) err = dt_pack_bfd(&packing, p.len, p.n, (uint32_t)l->opt.seq_len);
-    if (err == DT_OK) err = alloc_rows(l, k, &p, &packing);
-    if (err == DT_OK) fill_rows(l, k, &p, &packing);
-    l->n_samples = k->n_rows;
-    dt_packing_free(&packing);
+    dt_row_list packing = {0};
+    dt_err err = collect_pieces(set, &p);
+    if (err == DT_OK) err = dt_best_fit(&packing, p.len, p.n, (uint32_t)set->opt.seq_len);
+    if (err == DT_OK) err = alloc_rows(set, k, &p, &packing);
+    if (err == DT_OK) fill_rows(set, k, &p, &packing);
+    set->n_samples = k->n_rows;
+    dt_row_list_free(&packing);
     free_pieces(&p);
     return err;
 }
 
-static void packed_close(dt_layout *l)
+static void packed_close(dt_samples *set)
 {
-    packed *k = l->impl;
+    packed *k = set->impl;
     if (!k) return;
-    dt_layout_free(l, k->row_start, k->n_rows + 1, sizeof *k->row_start);
-    dt_layout_free(l, k->counts, k->n_rows, sizeof *k->counts);
-    dt_layout_free(l, k->first, k->n_pieces, sizeof *k->first);
-    dt_layout_free(l, k->len, k->n_pieces, sizeof *k->len);
-    dt_layout_free(l, k->weight, k->n_pieces, sizeof *k->weight);
+    dt_samples_free(set, k->row_start, k->n_rows + 1, sizeof *k->row_start);
+    dt_samples_free(set, k->counts, k->n_rows, sizeof *k->counts);
+    dt_samples_free(set, k->first, k->n_pieces, sizeof *k->first);
+    dt_samples_free(set, k->len, k->n_pieces, sizeof *k->len);
+    dt_samples_free(set, k->weight, k->n_pieces, sizeof *k->weight);
     free(k);
 }
 
-static void packed_counts(const dt_layout *l, int64_t i, dt_sample_counts *c)
+static void packed_counts(const dt_samples *set, int64_t i, dt_sample_counts *c)
 {
-    const packed *k = l->impl;
+    const packed *k = set->impl;
     *c = k->counts[i];
 }
 
-static dt_err packed_fill(const dt_layout *l, int64_t i, dt_batch *b, dt_fill_scratch *scratch)
+static dt_err packed_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fill_scratch *scratch)
 {
-    const packed *k = l->impl;
+    const packed *k = set->impl;
     for (int64_t j = k->row_start[i]; j < k->row_start[i + 1]; j++)
-        DT_TRY(dt_fill_record(l, k->first[j], k->len[j], k->weight ? k->weight[j] : 1, b, scratch));
+        DT_TRY(dt_fill_record(set, k->first[j], k->len[j], k->weight ? k->weight[j] : 1, b, scratch));
     return DT_OK;
 }
 
-const dt_layout_ops dt_layout_packed = {
+const dt_samples_ops dt_samples_packed = {
     .name = "packed", .open = packed_open, .close = packed_close, .counts = packed_counts, .fill = packed_fill};

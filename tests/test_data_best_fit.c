@@ -1,4 +1,4 @@
-/* test_data_pack.c - packing against a search through all rows, and on a million documents. */
+/* test_data_best_fit.c - packing against a search through all rows, and on a million documents. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -6,7 +6,7 @@
 #include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../src/data/pack.h"
+#include "../src/data/best_fit.h"
 
 static uint64_t rng_state = 1;
 static uint32_t draw(uint32_t n) { return (uint32_t)(dt_mix64(rng_state++) % n); }
@@ -38,8 +38,8 @@ static void check(const uint32_t *len, int64_t n, uint32_t capacity)
 {
     int64_t *want = calloc((size_t)n + 1, sizeof *want);
     const int64_t n_rows = pack_naively(len, n, capacity, want);
-    dt_packing p;
-    assert_int_equal(dt_pack_bfd(&p, len, n, capacity), DT_OK);
+    dt_row_list p;
+    assert_int_equal(dt_best_fit(&p, len, n, capacity), DT_OK);
     assert_int_equal(p.n_rows, n_rows);
     assert_int_equal(p.row_start[0], 0);
     assert_int_equal(p.row_start[p.n_rows], n);
@@ -51,7 +51,7 @@ static void check(const uint32_t *len, int64_t n, uint32_t capacity)
                 assert_true(len[p.item[k - 1]] > len[p.item[k]] ||
                             (len[p.item[k - 1]] == len[p.item[k]] && p.item[k - 1] < p.item[k]));
         }
-    dt_packing_free(&p);
+    dt_row_list_free(&p);
     free(want);
 }
 
@@ -76,15 +76,15 @@ static void a_million_documents_are_packed_quickly(void **state)
     uint32_t *len = malloc(N * sizeof *len);
     int64_t total = 0;
     for (int i = 0; i < N; i++) total += len[i] = 1 + draw(1 + draw(T));
-    dt_packing p;
+    dt_row_list p;
     const double start = dt_now_s();
-    assert_int_equal(dt_pack_bfd(&p, len, N, T), DT_OK);
+    assert_int_equal(dt_best_fit(&p, len, N, T), DT_OK);
     const double seconds = dt_now_s() - start;
     print_message("%d documents in %lld rows, %.1f %% full, %.3f s\n", N, (long long)p.n_rows,
                   100.0 * (double)total / ((double)p.n_rows * T), seconds);
     assert_true((double)total > 0.95 * (double)p.n_rows * T);
     assert_true(seconds < 20); /* far from quadratic, even under valgrind */
-    dt_packing_free(&p);
+    dt_row_list_free(&p);
     free(len);
 }
 

@@ -1,9 +1,9 @@
-/* parcel.c - the memory of parcels. */
-#include "parcel.h"
+/* chunk.c - the memory of chunks, which are used again and again. */
+#include "chunk.h"
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEPT_NBYTES = 8 * DT_PARCEL_NBYTES }; /* of a buffer; ids have four bytes, and a byte is a token at worst */
+enum { KEPT_NBYTES = 8 * DT_CHUNK_NBYTES }; /* of a buffer; ids have four bytes, and a byte is a token at worst */
 
 static dt_err grow(void **items, int n, int *n_alloc, size_t size)
 {
@@ -16,11 +16,11 @@ static dt_err grow(void **items, int n, int *n_alloc, size_t size)
     return DT_OK;
 }
 
-dt_err dt_parcel_add(dt_parcel *p, const char *text, size_t nbytes, dt_item item)
+dt_err dt_chunk_add(dt_chunk *p, const char *text, size_t nbytes, dt_item item)
 {
     if (!p->text || nbytes > p->text_alloc - p->n_text) { /* there is a text even for an empty item */
         const size_t need = p->n_text + nbytes,
-                     want = need > DT_PARCEL_NBYTES ? need + need / 4 : 2 * (size_t)DT_PARCEL_NBYTES;
+                     want = need > DT_CHUNK_NBYTES ? need + need / 4 : 2 * (size_t)DT_CHUNK_NBYTES;
         char *more = realloc(p->text, want);
         DT_CHECK(more, DT_ERR_MEMORY, "%s: no memory for a document of %zu bytes", item.path, nbytes);
         p->text = more;
@@ -38,7 +38,7 @@ dt_err dt_parcel_add(dt_parcel *p, const char *text, size_t nbytes, dt_item item
     return DT_OK;
 }
 
-dt_err dt_parcel_sample(dt_parcel *p, dt_sample **s)
+dt_err dt_chunk_sample(dt_chunk *p, dt_sample **s)
 {
     void *samples = p->samples;
     const dt_err err = grow(&samples, p->n_samples, &p->samples_alloc, sizeof *p->samples);
@@ -49,7 +49,7 @@ dt_err dt_parcel_sample(dt_parcel *p, dt_sample **s)
     return DT_OK;
 }
 
-void dt_parcel_clear(dt_parcel *p)
+void dt_chunk_clear(dt_chunk *p)
 {
     for (int i = 0; i < p->n_samples; i++) free(p->samples[i].problem);
     p->n_samples = p->n_items = 0;
@@ -70,9 +70,9 @@ void dt_parcel_clear(dt_parcel *p)
     }
 }
 
-void dt_parcel_free(dt_parcel *p)
+void dt_chunk_free(dt_chunk *p)
 {
-    dt_parcel_clear(p);
+    dt_chunk_clear(p);
     free(p->text);
     free(p->items);
     free(p->samples);
@@ -80,5 +80,5 @@ void dt_parcel_free(dt_parcel *p)
         free(p->ids[s].id);
         free(p->mask[s]);
     }
-    *p = (dt_parcel){0};
+    *p = (dt_chunk){0};
 }

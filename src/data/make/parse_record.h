@@ -1,7 +1,7 @@
-/* forms.h - a JSON record as what it says: one or two texts, each as pieces that are targets or not. algorithms.md 1.1,
- * A.1. */
-#ifndef DTRAIN_DATA_MAKE_FORMS_H
-#define DTRAIN_DATA_MAKE_FORMS_H
+/* parse_record.h - a JSON record as what it says: one or two texts, each as pieces that are targets or not.
+ * algorithms.md 1.1, A.1. */
+#ifndef DTRAIN_DATA_MAKE_PARSE_RECORD_H
+#define DTRAIN_DATA_MAKE_PARSE_RECORD_H
 
 #include "dtrain/chat.h"
 #include "dtrain/dataset.h"
@@ -28,22 +28,22 @@ typedef struct dt_text_side {
 } dt_text_side;
 
 /** One record; kept from record to record for its memory. Texts are borrowed from the JSON value and from owned. */
-typedef struct dt_form {
+typedef struct dt_parsed_record {
     dt_dataset_kind kind; /* what it makes */
     dt_text_side side[DT_N_SIDES];
-    bool has_other;
+    bool has_second;
     bool is_chat;
     float weight;
     dt_pair pair; /* margin and safety */
     dt_messages messages[DT_N_SIDES];
     char *owned; /* JSON written out: tools, an answer that is no text */
-} dt_form;
+} dt_parsed_record;
 
 /** DT_ERR_DATA with the reason, without file and line. */
-dt_err dt_form_read(dt_form *r, const json_t *json, const dt_rules *rules);
-void dt_form_free(dt_form *r);
+dt_err dt_parse_record(dt_parsed_record *r, const json_t *json, const dt_rules *rules);
+void dt_parsed_record_free(dt_parsed_record *r);
 
-/* ---- what the forms share (forms.c, pairs.c) --------------------------------------------------------------------- */
+/* ---- shared by parse_record.c, parse_pair.c and parse_prompt.c --------------------------------------------------- */
 
 bool dt_has(const json_t *record, const char *key); /* also when null */
 /** The text of a key; NULL when it is absent, null or empty. DT_ERR_DATA: another type. */
@@ -53,12 +53,12 @@ dt_err dt_add_json_text(dt_pieces *p, const json_t *text, bool target);
 /** Messages from first on are a completion: everything is trained on but the header that the prompt ends with. */
 void dt_learn_completion(dt_messages *m, int first);
 /** Render the messages of a side, with its wrap and its end of text. */
-dt_err dt_render_side(dt_form *r, dt_side side, const dt_rules *rules, unsigned flags);
+dt_err dt_render_side(dt_parsed_record *r, dt_side side, const dt_rules *rules, unsigned flags);
 
 /* Is it a record of this kind? And reading one. */
-bool dt_form_is_pair(const json_t *json);
-bool dt_form_is_prompt(const json_t *json);
-dt_err dt_form_read_pair(dt_form *r, const json_t *json, const dt_rules *rules);
-dt_err dt_form_read_prompt(dt_form *r, const json_t *json, const dt_rules *rules);
+bool dt_record_is_pair(const json_t *json);
+bool dt_record_is_prompt(const json_t *json);
+dt_err dt_parse_pair(dt_parsed_record *r, const json_t *json, const dt_rules *rules);
+dt_err dt_parse_prompt(dt_parsed_record *r, const json_t *json, const dt_rules *rules);
 
 #endif

@@ -1,23 +1,23 @@
-/* layout.h - how one dataset file becomes samples. Three ways, one table of functions each; what a step needs to know
- * of a sample before it is read (tokens, targets, weight) every layout answers from memory, so that counts of a whole
+/* samples.h - how one dataset file becomes samples. Three ways, one table of functions each; what a step needs to know
+ * of a sample before it is read (tokens, targets, weight) each of them answers from memory, so that counts of a whole
  * step cost no reading.
  *
- *   rows     kind tokens, wrapped: sample i is tokens i*T .. i*T+T-1, cut at document starts with document_mask
+ *   wrapped  kind tokens: sample i is tokens i*T .. i*T+T-1, cut at document starts with document_mask
  *   records  kind sft: sample i is the i-th record that has a target
- *   packed   either kind, bfd: sample i is a row of whole documents or records */
-#ifndef DTRAIN_DATA_LAYOUT_H
-#define DTRAIN_DATA_LAYOUT_H
+ *   packed   either kind, best-fit decreasing: sample i is a row of whole documents or records */
+#ifndef DTRAIN_DATA_SAMPLES_H
+#define DTRAIN_DATA_SAMPLES_H
 
 #include "dataset_file.h"
 #include "dtrain/batch.h"
 #include <math.h>
 
-typedef struct dt_layout_options {
+typedef struct dt_samples_options {
     int64_t seq_len; /* T */
     bool document_mask;
     bool split; /* packed: cut documents longer than T in pieces instead of leaving out what is over */
     dt_ledger *ledger;
-} dt_layout_options;
+} dt_samples_options;
 
 typedef struct dt_sample_counts {
     int64_t n_tok, n_target, weight_fixed;
@@ -29,21 +29,21 @@ typedef struct dt_fill_scratch {
     uint8_t *mask; /* [T] */
 } dt_fill_scratch;
 
-typedef struct dt_layout dt_layout;
+typedef struct dt_samples dt_samples;
 
-typedef struct dt_layout_ops {
+typedef struct dt_samples_ops {
     const char *name;
-    dt_err (*open)(dt_layout *l); /* fills n_samples, n_dropped, max_seq, impl */
-    void (*close)(dt_layout *l);
-    void (*counts)(const dt_layout *l, int64_t i, dt_sample_counts *c);
+    dt_err (*open)(dt_samples *set); /* fills n_samples, n_dropped, max_seq, impl */
+    void (*close)(dt_samples *set);
+    void (*counts)(const dt_samples *set, int64_t i, dt_sample_counts *c);
     /** Append sample i to the batch: token, target, pos, weight, seq_start and n_tok, n_seq. The batch has room. */
-    dt_err (*fill)(const dt_layout *l, int64_t i, dt_batch *b, dt_fill_scratch *scratch);
-} dt_layout_ops;
+    dt_err (*fill)(const dt_samples *set, int64_t i, dt_batch *b, dt_fill_scratch *scratch);
+} dt_samples_ops;
 
-struct dt_layout {
-    const dt_layout_ops *ops;
+struct dt_samples {
+    const dt_samples_ops *ops;
     dt_dataset *dataset; /* borrowed */
-    dt_layout_options opt;
+    dt_samples_options opt;
     int64_t n_samples;
     int64_t n_dropped; /* documents or records without any target */
     int64_t max_seq;   /* most sequences of a sample */
@@ -51,14 +51,14 @@ struct dt_layout {
     size_t impl_nbytes; /* counted in the ledger */
 };
 
-extern const dt_layout_ops dt_layout_rows, dt_layout_records, dt_layout_packed;
+extern const dt_samples_ops dt_samples_wrapped, dt_samples_records, dt_samples_packed;
 
-dt_err dt_layout_open(dt_layout *l, const dt_layout_ops *ops, dt_dataset *dataset, const dt_layout_options *opt);
-void dt_layout_close(dt_layout *l); /* safe on {0} */
+dt_err dt_samples_open(dt_samples *set, const dt_samples_ops *ops, dt_dataset *dataset, const dt_samples_options *opt);
+void dt_samples_close(dt_samples *set); /* safe on {0} */
 
-/** Memory that lives as long as the layout, zeroed, counted as DT_MEM_DATA. */
-void *dt_layout_alloc(dt_layout *l, int64_t n, size_t elem_size);
-void dt_layout_free(dt_layout *l, void *p, int64_t n, size_t elem_size);
+/** Memory that lives as long as the samples are open, zeroed, counted as DT_MEM_DATA. */
+void *dt_samples_alloc(dt_samples *set, int64_t n, size_t elem_size);
+void dt_samples_free(dt_samples *set, void *p, int64_t n, size_t elem_size);
 
 /** A weight as dt_batch counts it, in units of 2^-20. */
 static inline int64_t dt_weight_fixed(float weight) { return llrint((double)weight * 0x1p20); }
@@ -72,7 +72,7 @@ static inline void dt_fill_begin_sequence(dt_batch *b) { b->seq_start[b->n_seq++
 void dt_fill_document(dt_batch *b, const int32_t *ids, const uint8_t *mask, int64_t n, float weight);
 
 /** Read tokens first .. first+n-1 (and their mask, if the file has one) and append them so. */
-dt_err dt_fill_record(const dt_layout *l, int64_t first, int64_t n, float weight, dt_batch *b,
+dt_err dt_fill_record(const dt_samples *set, int64_t first, int64_t n, float weight, dt_batch *b,
                       dt_fill_scratch *scratch);
 
 #endif

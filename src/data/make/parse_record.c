@@ -1,7 +1,7 @@
-/* forms.c - the records of algorithms.md A.1 for pre-training and fine-tuning; those of two texts are in pairs.c and
- * prompts.c. What a record is shows in its keys; every value is checked to be what it should be, because a record that
- * is silently half read trains on the wrong thing. */
-#include "forms.h"
+/* parse_record.c - the records of algorithms.md A.1 for pre-training and fine-tuning; those of two texts are in
+ * parse_pair.c and parse_prompt.c. What a record is shows in its keys; every value is checked to be what it should be,
+ * because a record that is silently half read trains on the wrong thing. */
+#include "parse_record.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,7 +38,7 @@ void dt_learn_completion(dt_messages *m, int first)
 }
 
 /* The end of text stands behind an answer whose template ends it with no token of its own. */
-dt_err dt_render_side(dt_form *r, dt_side side, const dt_rules *rules, unsigned flags)
+dt_err dt_render_side(dt_parsed_record *r, dt_side side, const dt_rules *rules, unsigned flags)
 {
     DT_CHECK(rules->chat, DT_ERR_USAGE, "%s", rules->why_no_chat);
     const dt_messages *m = &r->messages[side];
@@ -52,7 +52,7 @@ dt_err dt_render_side(dt_form *r, dt_side side, const dt_rules *rules, unsigned 
     return dt_chat_render(rules->chat, m->item, m->n, flags, &s->pieces);
 }
 
-static dt_err write_json(dt_form *r, const json_t *value, size_t *nbytes)
+static dt_err write_json(dt_parsed_record *r, const json_t *value, size_t *nbytes)
 {
     free(r->owned);
     r->owned = json_dumps(value, JSON_ENCODE_ANY | JSON_PRESERVE_ORDER);
@@ -64,7 +64,7 @@ static dt_err write_json(dt_form *r, const json_t *value, size_t *nbytes)
 /* ---- fine-tuning ------------------------------------------------------------------------------------------------- */
 
 /* Which turns of a chat are trained on: all answers, or with mask completion the last one. */
-static dt_err render_chat(dt_form *r, const dt_rules *rules)
+static dt_err render_chat(dt_parsed_record *r, const dt_rules *rules)
 {
     dt_messages *m = &r->messages[0];
     int last = m->n - 1;
@@ -72,17 +72,17 @@ static dt_err render_chat(dt_form *r, const dt_rules *rules)
     if (rules->mask == DT_MASK_COMPLETION && last >= 0) m->item[last].learn = DT_LEARN_CONTENT | DT_LEARN_AFTER;
     for (int i = 0; i < m->n && rules->mask != DT_MASK_COMPLETION; i++)
         if (m->item[i].role == DT_ROLE_ASSISTANT) m->item[i].learn = DT_LEARN_CONTENT;
-    return dt_render_side(r, DT_SIDE_MAIN, rules, 0);
+    return dt_render_side(r, DT_SIDE_FIRST, rules, 0);
 }
 
-static dt_err read_chat(dt_form *r, const json_t *json, const char *key, const dt_rules *rules)
+static dt_err read_chat(dt_parsed_record *r, const json_t *json, const char *key, const dt_rules *rules)
 {
     DT_TRY(dt_messages_parse(&r->messages[0], json_object_get(json, key), key, "role", "content"));
     return render_chat(r, rules);
 }
 
 /* ShareGPT: tools stand in the system message, as text or as JSON. */
-static dt_err add_system(dt_form *r, const json_t *json)
+static dt_err add_system(dt_parsed_record *r, const json_t *json)
 {
     const json_t *system, *tools = json_object_get(json, "tools");
     DT_TRY(dt_optional_text(json, "system", &system));
@@ -109,7 +109,7 @@ static dt_err add_system(dt_form *r, const json_t *json)
     return dt_messages_add(&r->messages[0], DT_ROLE_SYSTEM, joined, n_system + gap + n_tools);
 }
 
-static dt_err read_sharegpt(dt_form *r, const json_t *json, const dt_rules *rules)
+static dt_err read_sharegpt(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
     DT_TRY(add_system(r, json));
     const json_t *list = json_object_get(json, "conversations");
@@ -119,21 +119,21 @@ static dt_err read_sharegpt(dt_form *r, const json_t *json, const dt_rules *rule
     return render_chat(r, rules);
 }
 
-static dt_err render_completion(dt_form *r, int n_prompt, const dt_rules *rules)
+static dt_err render_completion(dt_parsed_record *r, int n_prompt, const dt_rules *rules)
 {
     dt_messages *m = &r->messages[0];
     dt_learn_completion(m, n_prompt);
     for (int i = n_prompt; i < m->n && rules->mask == DT_MASK_ASSISTANT; i++)
         m->item[i].learn = m->item[i].role == DT_ROLE_ASSISTANT ? DT_LEARN_CONTENT : 0;
-    return dt_render_side(r, DT_SIDE_MAIN, rules, 0);
+    return dt_render_side(r, DT_SIDE_FIRST, rules, 0);
 }
 
-static dt_err add_turn(dt_form *r, dt_role role, const json_t *text)
+static dt_err add_turn(dt_parsed_record *r, dt_role role, const json_t *text)
 {
     return dt_messages_add(&r->messages[0], role, json_string_value(text), json_string_length(text));
 }
 
-static dt_err read_completion(dt_form *r, const json_t *json, const dt_rules *rules)
+static dt_err read_completion(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
     const json_t *prompt = json_object_get(json, "prompt"), *completion = json_object_get(json, "completion");
     if (json_is_array(prompt) && json_is_array(completion)) {
@@ -156,7 +156,7 @@ static dt_err read_completion(dt_form *r, const json_t *json, const dt_rules *ru
     return dt_add_json_text(&s->pieces, completion, true);
 }
 
-static dt_err read_instruction(dt_form *r, const json_t *json, const dt_rules *rules)
+static dt_err read_instruction(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
     const json_t *question, *input, *answer = json_object_get(json, "output");
     if (!answer) answer = json_object_get(json, "response");
@@ -179,7 +179,7 @@ static dt_err read_instruction(dt_form *r, const json_t *json, const dt_rules *r
     return render_completion(r, system ? 2 : 1, rules);
 }
 
-static dt_err read_text(dt_form *r, const json_t *json, const dt_rules *rules)
+static dt_err read_text(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
     const json_t *text;
     DT_TRY(dt_required_text(json, "text", &text));
@@ -210,7 +210,7 @@ static bool is_chat_record(const json_t *json)
            (dt_has(json, "prompt") && dt_has(json, "completion")) || dt_has(json, "instruction");
 }
 
-static dt_err read_sft(dt_form *r, const json_t *json, const dt_rules *rules)
+static dt_err read_sft(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
     if (dt_has(json, "messages")) return read_chat(r, json, "messages", rules);
     if (dt_has(json, "conversations")) return read_sharegpt(r, json, rules);
@@ -232,13 +232,13 @@ static dt_err find_kind(const json_t *json, const dt_rules *rules, dt_dataset_ki
 {
     const bool any = rules->any_kind;
     *kind = DT_DATASET_PREFERENCE;
-    if ((any || rules->kind == DT_DATASET_PREFERENCE) && dt_form_is_pair(json)) return DT_OK;
+    if ((any || rules->kind == DT_DATASET_PREFERENCE) && dt_record_is_pair(json)) return DT_OK;
     *kind = DT_DATASET_PROMPTS;
-    if (!any && rules->kind == DT_DATASET_PROMPTS && dt_form_is_prompt(json)) return DT_OK;
+    if (!any && rules->kind == DT_DATASET_PROMPTS && dt_record_is_prompt(json)) return DT_OK;
     *kind = is_chat_record(json) ? DT_DATASET_SFT : DT_DATASET_TOKENS;
     if (*kind == DT_DATASET_SFT || dt_has(json, "text")) return DT_OK;
-    *kind = dt_form_is_pair(json) ? DT_DATASET_PREFERENCE : DT_DATASET_PROMPTS;
-    return *kind == DT_DATASET_PREFERENCE || dt_form_is_prompt(json) ? DT_OK : unknown_record(json);
+    *kind = dt_record_is_pair(json) ? DT_DATASET_PREFERENCE : DT_DATASET_PROMPTS;
+    return *kind == DT_DATASET_PREFERENCE || dt_record_is_prompt(json) ? DT_OK : unknown_record(json);
 }
 
 static dt_err check_kind(const dt_rules *rules, dt_dataset_kind *kind)
@@ -251,7 +251,7 @@ static dt_err check_kind(const dt_rules *rules, dt_dataset_kind *kind)
     return DT_OK;
 }
 
-static dt_err read_weight(dt_form *r, const json_t *json, const dt_rules *rules)
+static dt_err read_weight(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
     const json_t *w = rules->weight_key ? json_object_get(json, rules->weight_key) : NULL;
     if (!w) return DT_OK;
@@ -261,29 +261,29 @@ static dt_err read_weight(dt_form *r, const json_t *json, const dt_rules *rules)
     return DT_OK;
 }
 
-static void reset(dt_form *r)
+static void reset(dt_parsed_record *r)
 {
     for (int s = 0; s < DT_N_SIDES; s++) {
         dt_messages_clear(&r->messages[s]);
         r->side[s].pieces.n = 0;
         r->side[s] = (dt_text_side){.pieces = r->side[s].pieces};
     }
-    r->has_other = r->is_chat = false;
+    r->has_second = r->is_chat = false;
     r->weight = 1;
     r->pair = (dt_pair){0};
 }
 
-dt_err dt_form_read(dt_form *r, const json_t *json, const dt_rules *rules)
+dt_err dt_parse_record(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
     reset(r);
     DT_CHECK(json_is_object(json), DT_ERR_DATA, "expected a JSON object");
     DT_TRY(find_kind(json, rules, &r->kind));
     switch (r->kind) {
     case DT_DATASET_PREFERENCE:
-        DT_TRY(dt_form_read_pair(r, json, rules));
+        DT_TRY(dt_parse_pair(r, json, rules));
         break;
     case DT_DATASET_PROMPTS:
-        DT_TRY(dt_form_read_prompt(r, json, rules));
+        DT_TRY(dt_parse_prompt(r, json, rules));
         break;
     case DT_DATASET_SFT:
         DT_TRY(read_sft(r, json, rules));
@@ -295,12 +295,12 @@ dt_err dt_form_read(dt_form *r, const json_t *json, const dt_rules *rules)
     return read_weight(r, json, rules);
 }
 
-void dt_form_free(dt_form *r)
+void dt_parsed_record_free(dt_parsed_record *r)
 {
     for (int s = 0; s < DT_N_SIDES; s++) {
         dt_messages_free(&r->messages[s]);
         dt_pieces_free(&r->side[s].pieces);
     }
     free(r->owned);
-    *r = (dt_form){0};
+    *r = (dt_parsed_record){0};
 }

@@ -1,9 +1,9 @@
-/* pack.c - best-fit decreasing (algorithms.md 1.2; arXiv:2404.10830) for millions of documents.
+/* best_fit.c - best-fit decreasing (algorithms.md 1.2; arXiv:2404.10830) for millions of documents.
  *
  * Rows are kept by their free space: for every free space f a heap of the rows that have it, lowest row on top (a skew
  * heap: two links a row, no allocation), and over the f with a non-empty heap a tree of bit sets, 64 branches a level,
  * that finds the smallest f >= length in a few steps. */
-#include "pack.h"
+#include "best_fit.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -136,7 +136,7 @@ static int64_t place_all(bins *b, const uint32_t *len, const uint32_t *order, in
     return n_rows;
 }
 
-static dt_err list_rows(dt_packing *p, const uint32_t *order, const uint32_t *row_of, int64_t n)
+static dt_err list_rows(dt_row_list *p, const uint32_t *order, const uint32_t *row_of, int64_t n)
 {
     p->row_start = calloc((size_t)p->n_rows + 2, sizeof *p->row_start);
     p->item = malloc((size_t)(n > 0 ? n : 1) * sizeof *p->item);
@@ -147,9 +147,9 @@ static dt_err list_rows(dt_packing *p, const uint32_t *order, const uint32_t *ro
     return DT_OK;
 }
 
-dt_err dt_pack_bfd(dt_packing *p, const uint32_t *len, int64_t n, uint32_t capacity)
+dt_err dt_best_fit(dt_row_list *p, const uint32_t *len, int64_t n, uint32_t capacity)
 {
-    *p = (dt_packing){.n_items = n};
+    *p = (dt_row_list){.n_items = n};
     DT_CHECK(n >= 0 && n < NONE && capacity >= 1 && capacity <= 1u << 26, DT_ERR_ARG,
              "packing %" PRId64 " documents into rows of %" PRIu32, n, capacity);
     const size_t bytes = (size_t)(n > 0 ? n : 1) * sizeof(uint32_t);
@@ -176,13 +176,13 @@ dt_err dt_pack_bfd(dt_packing *p, const uint32_t *len, int64_t n, uint32_t capac
     free(b.right);
     free(b.root);
     free(b.members.words);
-    if (err != DT_OK) dt_packing_free(p);
+    if (err != DT_OK) dt_row_list_free(p);
     return err;
 }
 
-void dt_packing_free(dt_packing *p)
+void dt_row_list_free(dt_row_list *p)
 {
     free(p->row_start);
     free(p->item);
-    *p = (dt_packing){0};
+    *p = (dt_row_list){0};
 }

@@ -1,9 +1,9 @@
-/* records.c - an sft file's samples are its records with at least one target. Which those are, and how many targets
- * each has, takes one pass over the masks when the file is opened; it is kept in 8 bytes a record, so that samples can
- * be numbered and a step counted without reading.
+/* samples_records.c - an sft file's samples are its records with at least one target. Which those are, and how many
+ * targets each has, takes one pass over the masks when the file is opened; it is kept in 8 bytes a record, so that
+ * samples can be numbered and a step counted without reading.
  *
  * The numbers of the records left out are listed, not those that stay: as a rule there are few. */
-#include "records.h"
+#include "samples_records.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ typedef struct window {
 } window;
 
 typedef struct scan {
-    dt_layout *l;
+    dt_samples *set;
     dt_records *r;
     uint32_t *n_target; /* of a block's records; likewise weight */
     float *weight;
@@ -50,18 +50,18 @@ static dt_err targets_of(dt_dataset *d, window *w, int64_t first, int64_t n, int
 
 static int64_t cut(const scan *s, uint64_t n)
 {
-    return n < (uint64_t)s->l->opt.seq_len ? (int64_t)n : s->l->opt.seq_len;
+    return n < (uint64_t)s->set->opt.seq_len ? (int64_t)n : s->set->opt.seq_len;
 }
 
 static dt_err scan_chunk(scan *s, const uint64_t *offset, int64_t from, int64_t to)
 {
     window w = {.bytes = malloc(WINDOW)};
-    DT_CHECK(w.bytes, DT_ERR_MEMORY, "%s: no memory to read the loss mask", s->l->dataset->path);
+    DT_CHECK(w.bytes, DT_ERR_MEMORY, "%s: no memory to read the loss mask", s->set->dataset->path);
     dt_err err = DT_OK;
     for (int64_t i = from; i < to && err == DT_OK; i++) {
         const int64_t first = (int64_t)offset[i], n = cut(s, offset[i + 1] - offset[i]);
         const bool whole = n == (int64_t)(offset[i + 1] - offset[i]); /* what is cut off is not read ahead */
-        err = targets_of(s->l->dataset, &w, first, n, whole ? (int64_t)offset[to] : first + n, &s->n_target[i]);
+        err = targets_of(s->set->dataset, &w, first, n, whole ? (int64_t)offset[to] : first + n, &s->n_target[i]);
     }
     free(w.bytes);
     return err;
@@ -79,14 +79,14 @@ static void note_error(scan *s, int64_t chunk, dt_err err)
     dt_error_clear();
 }
 
-static dt_err add_dropped(dt_records *r, dt_layout *l, int64_t number)
+static dt_err add_dropped(dt_records *r, dt_samples *set, int64_t number)
 {
     if (r->n_dropped == r->dropped_alloc) {
         const int64_t n_alloc = r->dropped_alloc ? 2 * r->dropped_alloc : 64;
-        int64_t *more = dt_layout_alloc(l, n_alloc, sizeof *more);
-        DT_CHECK(more, DT_ERR_MEMORY, "%s: no memory to list samples without targets", l->dataset->path);
+        int64_t *more = dt_samples_alloc(set, n_alloc, sizeof *more);
+        DT_CHECK(more, DT_ERR_MEMORY, "%s: no memory to list samples without targets", set->dataset->path);
         if (r->n_dropped) memcpy(more, r->dropped, (size_t)r->n_dropped * sizeof *more);
-        dt_layout_free(l, r->dropped, r->dropped_alloc, sizeof *more);
+        dt_samples_free(set, r->dropped, r->dropped_alloc, sizeof *more);
         r->dropped = more;
         r->dropped_alloc = n_alloc;
     }
@@ -97,10 +97,10 @@ static dt_err add_dropped(dt_records *r, dt_layout *l, int64_t number)
 static dt_err keep_block(scan *s, int64_t first, int64_t n, const uint64_t *offset)
 {
     dt_records *r = s->r;
-    if (r->weight) DT_TRY(dt_dataset_read_weights(s->l->dataset, first, n, s->weight));
+    if (r->weight) DT_TRY(dt_dataset_read_weights(s->set->dataset, first, n, s->weight));
     for (int64_t i = 0; i < n; i++) {
         if (s->n_target[i] == 0) {
-            DT_TRY(add_dropped(r, s->l, first + i));
+            DT_TRY(add_dropped(r, s->set, first + i));
             continue;
         }
         if (r->weight) r->weight[r->n] = s->weight[i];
@@ -117,7 +117,7 @@ static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *of
         if (n_target) s->n_target = n_target;
         float *weight = realloc(s->weight, (size_t)n * sizeof *weight);
         if (weight) s->weight = weight;
-        DT_CHECK(n_target && weight, DT_ERR_MEMORY, "%s: no memory to count targets", s->l->dataset->path);
+        DT_CHECK(n_target && weight, DT_ERR_MEMORY, "%s: no memory to count targets", s->set->dataset->path);
         s->block_alloc = n;
     }
     const bool large = offset[n] - offset[0] > 1 << 20; /* below, starting threads costs more than it saves */
@@ -130,25 +130,25 @@ static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *of
     return keep_block(s, first, n, offset);
 }
 
-dt_err dt_records_scan(dt_records *r, dt_layout *l)
+dt_err dt_records_scan(dt_records *r, dt_samples *set)
 {
-    *r = (dt_records){.n_alloc = l->dataset->info.n_documents};
-    r->len = dt_layout_alloc(l, r->n_alloc, sizeof *r->len);
-    if (l->dataset->info.has_weights) r->weight = dt_layout_alloc(l, r->n_alloc, sizeof *r->weight);
-    DT_CHECK(r->len && (r->weight || !l->dataset->info.has_weights), DT_ERR_MEMORY,
-             "%s: no memory for the lengths of %" PRId64 " samples", l->dataset->path, r->n_alloc);
-    scan s = {.l = l, .r = r};
-    const dt_err err = dt_dataset_each_block(l->dataset, scan_block, &s);
+    *r = (dt_records){.n_alloc = set->dataset->info.n_documents};
+    r->len = dt_samples_alloc(set, r->n_alloc, sizeof *r->len);
+    if (set->dataset->info.has_weights) r->weight = dt_samples_alloc(set, r->n_alloc, sizeof *r->weight);
+    DT_CHECK(r->len && (r->weight || !set->dataset->info.has_weights), DT_ERR_MEMORY,
+             "%s: no memory for the lengths of %" PRId64 " samples", set->dataset->path, r->n_alloc);
+    scan s = {.set = set, .r = r};
+    const dt_err err = dt_dataset_each_block(set->dataset, scan_block, &s);
     free(s.n_target);
     free(s.weight);
     return err;
 }
 
-void dt_records_free(dt_records *r, dt_layout *l)
+void dt_records_free(dt_records *r, dt_samples *set)
 {
-    dt_layout_free(l, r->len, r->n_alloc, sizeof *r->len);
-    dt_layout_free(l, r->weight, r->n_alloc, sizeof *r->weight);
-    dt_layout_free(l, r->dropped, r->dropped_alloc, sizeof *r->dropped);
+    dt_samples_free(set, r->len, r->n_alloc, sizeof *r->len);
+    dt_samples_free(set, r->weight, r->n_alloc, sizeof *r->weight);
+    dt_samples_free(set, r->dropped, r->dropped_alloc, sizeof *r->dropped);
     *r = (dt_records){0};
 }
 
@@ -167,42 +167,42 @@ int64_t dt_records_number(const dt_records *r, int64_t k)
     return k + lo;
 }
 
-/* ---- the layout -------------------------------------------------------------------------------------------------- */
+/* ---- the table --------------------------------------------------------------------------------------------------- */
 
-static dt_err records_open(dt_layout *l)
+static dt_err records_open(dt_samples *set)
 {
     dt_records *r = calloc(1, sizeof *r);
-    DT_CHECK(r, DT_ERR_MEMORY, "%s: no memory", l->dataset->path);
-    l->impl = r;
-    DT_TRY(dt_records_scan(r, l));
-    l->n_samples = r->n;
-    l->n_dropped = r->n_dropped;
+    DT_CHECK(r, DT_ERR_MEMORY, "%s: no memory", set->dataset->path);
+    set->impl = r;
+    DT_TRY(dt_records_scan(r, set));
+    set->n_samples = r->n;
+    set->n_dropped = r->n_dropped;
     return DT_OK;
 }
 
-static void records_close(dt_layout *l)
+static void records_close(dt_samples *set)
 {
-    if (l->impl) dt_records_free(l->impl, l);
-    free(l->impl);
+    if (set->impl) dt_records_free(set->impl, set);
+    free(set->impl);
 }
 
-static void records_counts(const dt_layout *l, int64_t i, dt_sample_counts *c)
+static void records_counts(const dt_samples *set, int64_t i, dt_sample_counts *c)
 {
-    const dt_records *r = l->impl;
+    const dt_records *r = set->impl;
     c->n_tok = r->len[i].n_tok;
     c->n_target = r->len[i].n_target;
     c->weight_fixed = c->n_target * dt_weight_fixed(r->weight ? r->weight[i] : 1);
 }
 
-static dt_err records_fill(const dt_layout *l, int64_t i, dt_batch *b, dt_fill_scratch *scratch)
+static dt_err records_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fill_scratch *scratch)
 {
-    const dt_records *r = l->impl;
+    const dt_records *r = set->impl;
     int64_t first, n;
-    DT_TRY(dt_dataset_document(l->dataset, dt_records_number(r, i), &first, &n));
-    n = n < l->opt.seq_len ? n : l->opt.seq_len;
-    DT_CHECK(n == r->len[i].n_tok, DT_ERR_DATA, "%s: offsets changed while the file was open", l->dataset->path);
-    return dt_fill_record(l, first, n, r->weight ? r->weight[i] : 1, b, scratch);
+    DT_TRY(dt_dataset_document(set->dataset, dt_records_number(r, i), &first, &n));
+    n = n < set->opt.seq_len ? n : set->opt.seq_len;
+    DT_CHECK(n == r->len[i].n_tok, DT_ERR_DATA, "%s: offsets changed while the file was open", set->dataset->path);
+    return dt_fill_record(set, first, n, r->weight ? r->weight[i] : 1, b, scratch);
 }
 
-const dt_layout_ops dt_layout_records = {
+const dt_samples_ops dt_samples_records = {
     .name = "records", .open = records_open, .close = records_close, .counts = records_counts, .fill = records_fill};

@@ -1,33 +1,33 @@
-/* prompts.c - records to generate from: {prompt}, a text or messages, or {question, answer}. A question is a user's
- * turn; an answer is kept as plain text for the reward. */
-#include "forms.h"
+/* parse_prompt.c - records to generate from: {prompt}, a text or messages, or {question, answer}. A question is a
+ * user's turn; an answer is kept as plain text for the reward. */
+#include "parse_record.h"
 #include <stdlib.h>
 #include <string.h>
 
-bool dt_form_is_prompt(const json_t *json)
+bool dt_record_is_prompt(const json_t *json)
 {
     return dt_has(json, "prompt") || (dt_has(json, "question") && dt_has(json, "answer"));
 }
 
-static dt_err add_answer(dt_form *r, const json_t *answer)
+static dt_err add_answer(dt_parsed_record *r, const json_t *answer)
 {
     if (!answer || json_is_null(answer)) return DT_OK;
-    r->has_other = true;
-    if (json_is_string(answer)) return dt_add_json_text(&r->side[DT_SIDE_OTHER].pieces, answer, true);
+    r->has_second = true;
+    if (json_is_string(answer)) return dt_add_json_text(&r->side[DT_SIDE_SECOND].pieces, answer, true);
     DT_CHECK(json_is_number(answer) || json_is_boolean(answer), DT_ERR_DATA, "answer: expected a text or a number");
     free(r->owned);
     r->owned = json_dumps(answer, JSON_ENCODE_ANY);
     DT_CHECK(r->owned, DT_ERR_MEMORY, "no memory for an answer");
-    return dt_pieces_text(&r->side[DT_SIDE_OTHER].pieces, r->owned, strlen(r->owned), true);
+    return dt_pieces_text(&r->side[DT_SIDE_SECOND].pieces, r->owned, strlen(r->owned), true);
 }
 
-static dt_err add_question(dt_form *r, const json_t *text, const dt_rules *rules)
+static dt_err add_question(dt_parsed_record *r, const json_t *text, const dt_rules *rules)
 {
     DT_TRY(dt_messages_add(&r->messages[0], DT_ROLE_USER, json_string_value(text), json_string_length(text)));
-    return dt_render_side(r, DT_SIDE_MAIN, rules, DT_CHAT_GENERATE);
+    return dt_render_side(r, DT_SIDE_FIRST, rules, DT_CHAT_GENERATE);
 }
 
-dt_err dt_form_read_prompt(dt_form *r, const json_t *json, const dt_rules *rules)
+dt_err dt_parse_prompt(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
     const json_t *prompt = json_object_get(json, "prompt"), *question;
     DT_TRY(add_answer(r, json_object_get(json, "answer")));
@@ -39,7 +39,7 @@ dt_err dt_form_read_prompt(dt_form *r, const json_t *json, const dt_rules *rules
         DT_TRY(dt_messages_parse(&r->messages[0], prompt, "prompt", "role", "content"));
         DT_CHECK(r->messages[0].item[r->messages[0].n - 1].role != DT_ROLE_ASSISTANT, DT_ERR_DATA,
                  "prompt: expected a question at its end, found an answer");
-        return dt_render_side(r, DT_SIDE_MAIN, rules, DT_CHAT_GENERATE);
+        return dt_render_side(r, DT_SIDE_FIRST, rules, DT_CHAT_GENERATE);
     }
     DT_CHECK(json_is_string(prompt), DT_ERR_DATA, "prompt: expected a text or a list of messages");
     if (rules->as_chat) return add_question(r, prompt, rules);

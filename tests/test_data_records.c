@@ -1,4 +1,4 @@
-/* test_data_forms.c - what a record becomes: every form with its ids and its mask, by hand and as transformers gives
+/* test_data_records.c - what a record becomes: every form with its ids and its mask, by hand and as transformers gives
  * them, what is cut and what is left out. Byte tokens: a sample is shown as its text, targets in braces, $ for the end
  * of text. */
 #include "data_make_fixture.h"
@@ -25,11 +25,11 @@ static void must_give(const form *f)
     dt_pair pair = {.prompt_length = {(uint32_t)-1, (uint32_t)-1}};
     const bool pairs = dt_dataset_get_info(d)->kind == DT_DATASET_PREFERENCE;
     if (pairs) assert_int_equal(dt_dataset_read_pair(d, 0, &pair), DT_OK);
-    show(d, DT_SIDE_MAIN, 0, pairs ? (int64_t)pair.prompt_length[0] : -1, found);
+    show(d, DT_SIDE_FIRST, 0, pairs ? (int64_t)pair.prompt_length[0] : -1, found);
     if (strcmp(found, f->want) != 0) print_message("%s\n", f->record);
     assert_string_equal(found, f->want);
     if (f->want_other) {
-        show(d, DT_SIDE_OTHER, 0, pairs ? (int64_t)pair.prompt_length[1] : -1, found);
+        show(d, DT_SIDE_SECOND, 0, pairs ? (int64_t)pair.prompt_length[1] : -1, found);
         assert_string_equal(found, f->want_other);
     }
     dt_dataset_close(d);
@@ -358,7 +358,7 @@ static void must_cut(const char *record, const char *truncation, int64_t max_len
     dt_pair pair = {.prompt_length = {(uint32_t)-1}};
     const bool pairs = dt_dataset_get_info(d)->kind == DT_DATASET_PREFERENCE;
     if (pairs) assert_int_equal(dt_dataset_read_pair(d, 0, &pair), DT_OK);
-    show(d, DT_SIDE_MAIN, 0, pairs ? (int64_t)pair.prompt_length[0] : -1, found);
+    show(d, DT_SIDE_FIRST, 0, pairs ? (int64_t)pair.prompt_length[0] : -1, found);
     if (!n_too_long) assert_string_equal(found, want);
     dt_dataset_close(d);
 }
@@ -429,7 +429,7 @@ static void turns_share_the_length(void **state)
         snprintf(record, sizeof record, turns, cases[i][0], cases[i][1], cases[i][2], cases[i][3]);
         assert_int_equal(make(record, &o, &stats), DT_OK);
         dt_dataset *d = open_output(output);
-        show(d, DT_SIDE_MAIN, 0, -1, found);
+        show(d, DT_SIDE_FIRST, 0, -1, found);
         if (i == 2) assert_int_equal(stats.n_truncated, 1);
         assert_string_equal(found, cases[i][4]);
         dt_dataset_close(d);
