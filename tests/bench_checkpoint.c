@@ -136,8 +136,11 @@ static dt_err run(bench *b, const char *label, int n_layers, int64_t width, int6
     char path[PATH_MAX + 40], plain[PATH_MAX + 40];
     const int64_t room = 32 * (int64_t)BLOCK;
     char *bytes = malloc((size_t)room);
-    const dt_zero_options opt = {
-        .stage = 1, .param_dtype = DT_F32, .grad_dtype = DT_F32, .max_live_parameters = INT64_MAX / 4};
+    const dt_zero_options opt = {.stage = 1,
+                                 .param_dtype = DT_F32,
+                                 .grad_dtype = DT_F32,
+                                 .optimizer = &dt_optimizer_adamw,
+                                 .max_live_parameters = INT64_MAX / 4};
     DT_CHECK(bytes, DT_ERR_MEMORY, "no memory");
     for (int64_t i = 0; i < room / 8; i++) ((uint64_t *)bytes)[i] = dt_mix64((uint64_t)i);
     DT_TRY(make_units(units, n_layers, width, vocab));

@@ -76,7 +76,8 @@ int main(int argc, char **argv)
     for (int u = 0; u < N_UNITS; u++) {
         const int64_t shard = dt_shards_of(units[u].flat_len, last + 1).shard_len;
         for (int t = 0; t < units[u].n_tensors; t++)
-            n_slots += DT_N_STATE * (units[u].tensors[t].offset + units[u].tensors[t].n_elems > last * shard);
+            n_slots += (DT_STATE_OPTIMIZER + dt_optimizer_adamw.n_states) *
+                       (units[u].tensors[t].offset + units[u].tensors[t].n_elems > last * shard);
         dt_unit_free(&units[u]);
     }
     snprintf(list, sizeof list,

@@ -180,16 +180,15 @@ static bool step_of(trainer *t, int64_t k, int64_t step, double *loss, double *n
 
 static bool update(trainer *t, double norm)
 {
-    const double steps = (double)++t->n_updates, clip = number(json_object_get(t->root, "clip"));
-    const dt_adamw opt = {.lr = (float)number(json_object_get(t->root, "lr")),
-                          .beta1 = 0.9f,
-                          .beta2 = 0.95f,
-                          .eps = 1e-8f,
-                          .weight_decay = (float)number(json_object_get(t->root, "weight_decay")),
-                          .fix1 = (float)(1 - pow(0.9, steps)),
-                          .fix2 = (float)(1 - pow(0.95, steps)),
-                          .grad_scale = (float)fmin(1, clip / (norm + 1e-6))};
-    return dt_zero_update(t->f->z, &opt) == DT_OK;
+    const double clip = number(json_object_get(t->root, "clip"));
+    const dt_optimizer_step step = {.lr = number(json_object_get(t->root, "lr")),
+                                    .weight_decay = number(json_object_get(t->root, "weight_decay")),
+                                    .beta1 = 0.9,
+                                    .beta2 = 0.95,
+                                    .eps = 1e-8,
+                                    .grad_scale = fmin(1, clip / (norm + 1e-6)),
+                                    .t = ++t->n_updates};
+    return dt_zero_update(t->f->z, &step, NULL) == DT_OK;
 }
 
 static double whole_norm(const trainer *t)

@@ -90,8 +90,8 @@ static bool collect_one(fixture *f, dt_zero *z, const dt_unit *units, dt_state s
 static bool collect(fixture *f, dt_zero *z, const dt_unit *units, states *s)
 {
     const bool ok = collect_one(f, z, units, DT_STATE_PARAM, s->param) &
-                    collect_one(f, z, units, DT_STATE_EXP_AVG, s->m) &
-                    collect_one(f, z, units, DT_STATE_EXP_AVG_SQ, s->v);
+                    collect_one(f, z, units, DT_STATE_OPTIMIZER, s->m) &
+                    collect_one(f, z, units, DT_STATE_OPTIMIZER + 1, s->v);
     return ok;
 }
 
@@ -112,6 +112,8 @@ static bool same_states(const fixture *f, const states *a, const states *b)
 
 /* ---- training ---------------------------------------------------------------------------------------------------- */
 
+static const double group_lr[] = {1e-2, 4e-3}; /* as many as ref_zero_make_units makes */
+
 static dt_adamw adamw_at(int64_t step)
 {
     return (dt_adamw){.lr = 1e-2f,
@@ -122,6 +124,12 @@ static dt_adamw adamw_at(int64_t step)
                       .grad_scale = 0.25f,
                       .fix1 = (float)(1 - pow(0.9, (double)step)),
                       .fix2 = (float)(1 - pow(0.99, (double)step))};
+}
+
+static dt_optimizer_step step_at(int64_t step)
+{
+    return (dt_optimizer_step){
+        .lr = 1e-2, .weight_decay = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .grad_scale = 0.25, .t = step};
 }
 
 typedef struct run_options {
@@ -163,8 +171,8 @@ static dt_err run_step(run *r, int64_t step, double *sum_squares)
     const dt_err e = dt_zero_grad_sum_squares(r->z, sum_squares);
     if (err == DT_OK) err = e;
     DT_TRY(dt_comm_reduce_host_f64(&r->f->comm, sum_squares, 1, DT_SUM));
-    const dt_adamw opt = adamw_at(step);
-    const dt_err u = dt_zero_update(r->z, &opt);
+    const dt_optimizer_step with = step_at(step);
+    const dt_err u = dt_zero_update(r->z, &with, group_lr);
     return err == DT_OK ? u : err;
 }
 
@@ -175,7 +183,7 @@ static double plain_step(const run *r, int64_t step, states *s)
     double sum = 0;
     for (int64_t i = 0; i < r->f->total; i++) sum += (double)s->grad[i] * s->grad[i];
     const dt_adamw opt = adamw_at(step);
-    ref_zero_adamw(r->units, &opt, s->grad, s->param, s->m, s->v);
+    ref_zero_adamw(r->units, &opt, group_lr, s->grad, s->param, s->m, s->v);
     return sum;
 }
 
@@ -199,7 +207,8 @@ static bool close_to(const fixture *f, const states *a, const states *b, int n_s
 
 static dt_zero_options zero_options(int stage, dt_dtype param, dt_dtype grad)
 {
-    return (dt_zero_options){.stage = stage, .param_dtype = param, .grad_dtype = grad};
+    return (dt_zero_options){
+        .stage = stage, .param_dtype = param, .grad_dtype = grad, .optimizer = &dt_optimizer_adamw};
 }
 
 /** Train N_STEPS from a random start; hold parameters that the model sees, norm and states against the plain loops. */
@@ -347,6 +356,7 @@ static void reproducible_sums_are_a_left_fold_over_micro_batches(void **state)
                         const int64_t at = unit_begin(r.units, u) + tensor->offset;
                         dt_adamw one = all;
                         if (!tensor->decay) one.weight_decay = 0;
+                        one.lr = (float)group_lr[tensor->lr_group];
                         float *const arrays[4] = {ref.grad + at, ref.param + at, ref.m + at, ref.v + at};
                         ok = ok && device_adamw(f, &one, arrays, tensor->n_elems) == DT_OK;
                     }
@@ -404,7 +414,7 @@ static void a_long_tensor_starts_as_in_one_piece(void **state)
         dt_rng_normal(dt_rng_key(2, DT_RNG_INIT), UINT64_C(0xaf63ea4c86020456) /* FNV-1a of "w" */, 0, n, 0.02f, want);
     for (int t = 0; t < 2; t++) {
         dt_zero_options opt = zero_options(3, all_types[t].param, all_types[t].grad);
-        opt.frozen = true;
+        opt.optimizer = NULL;
         dt_zero *z = NULL;
         ok = ok && dt_zero_open(&z, &opt, &unit, 1, &f->comm, &f->dev, NULL, NULL) == DT_OK &&
              dt_zero_init_random(z, 2) == DT_OK;
@@ -431,7 +441,7 @@ static void frozen_models_show_their_parameters(void **state)
     for (int stage = 0; stage <= 3; stage++)
         for (int t = 0; t < 2; t++) {
             run_options opt = {.zero = zero_options(stage, all_types[t].param, all_types[t].grad)};
-            opt.zero.frozen = true;
+            opt.zero.optimizer = NULL;
             run r;
             bool ok = run_open(&r, f, &opt) == DT_OK && dt_zero_init_random(r.z, 5) == DT_OK;
             ok = ok && dt_zero_state_dtype(r.z, DT_STATE_PARAM) == all_types[t].param;
@@ -492,13 +502,13 @@ static void pieces_cover_every_tensor_once(void **state)
 static dt_err put_states(run *r, const states *s)
 {
     const float *const arrays[] = {s->param, s->m, s->v};
-    for (int k = 0; k < DT_N_STATE; k++)
+    for (dt_state k = 0; k < dt_zero_n_states(r->z); k++)
         for (int i = 0; i < dt_zero_n_pieces(r->z); i++) {
             const dt_piece *p = &dt_zero_pieces(r->z)[i];
             const float *from = arrays[k] + unit_begin(r->units, p->unit) + dt_zero_tensor(r->z, p)->offset + p->first;
             const int64_t some = p->n / 3;
-            DT_TRY(dt_zero_state_write(r->z, (dt_state)k, p, 0, some, from));
-            DT_TRY(dt_zero_state_write(r->z, (dt_state)k, p, some, p->n - some, from + some));
+            DT_TRY(dt_zero_state_write(r->z, k, p, 0, some, from));
+            DT_TRY(dt_zero_state_write(r->z, k, p, some, p->n - some, from + some));
         }
     return dt_zero_state_written(r->z);
 }
@@ -546,8 +556,8 @@ static void a_skipped_step_leaves_no_trace(void **state)
                 ok = ref_zero_micro_step(&r.model, 99, f->comm.rank) == DT_OK;
             }
             if (ok && skip) dt_zero_discard(r.z);
-            const dt_adamw adamw = adamw_at(1);
-            ok = ok && dt_zero_update(r.z, &adamw) == DT_ERR_ARG; /* there is nothing to update with */
+            const dt_optimizer_step first = step_at(1);
+            ok = ok && dt_zero_update(r.z, &first, NULL) == DT_ERR_ARG; /* there is nothing to update with */
             dt_error_clear();
             ok = ok && run_step(&r, 1, &sum) == DT_OK && collect(f, r.z, r.units, skip ? &got : &want);
             assert_all(world(f), ok);
@@ -599,7 +609,7 @@ static void what_is_held_is_what_was_planned(void **state)
                 opt.zero.prefetch_bucket_size = 1 << 20;
                 opt.zero.reproducible = variant & 2;
                 opt.zero.reduce_bucket_size = variant & 4 ? 300 : 0;
-                opt.zero.frozen = variant == 4;
+                if (variant == 4) opt.zero.optimizer = NULL;
                 dt_memory expected = dt_ledger_now(&f->ledger);
                 dt_zero_plan plan;
                 run r;
@@ -610,7 +620,8 @@ static void what_is_held_is_what_was_planned(void **state)
                 assert_all(world(f), ok && !memcmp(&now, &expected, sizeof now));
                 const size_t n_allocs = atomic_load(&f->ledger.n_allocs);
                 double sum;
-                for (int step = 1; !opt.zero.frozen && step <= 2; step++) ok = ok && run_step(&r, step, &sum) == DT_OK;
+                for (int step = 1; opt.zero.optimizer && step <= 2; step++)
+                    ok = ok && run_step(&r, step, &sum) == DT_OK;
                 assert_all(world(f), ok && atomic_load(&f->ledger.n_allocs) == n_allocs); /* a step allocates nothing */
                 dt_zero_close(r.z);
             }

@@ -41,8 +41,12 @@ static int setup(void **state)
     if (dt_device_open(&f->dev, "cpu", f->comm.local_rank, 1, &f->ledger) != DT_OK) return -1;
     if (dt_comm_attach(&f->comm, &f->dev, "mpi", true) != DT_OK || ref_zero_make_units(f->units, false) != DT_OK)
         return -1;
-    const dt_zero_options opt = {
-        .stage = 3, .param_dtype = DT_BF16, .grad_dtype = DT_F32, .reproducible = true, .overlap_comm = true};
+    const dt_zero_options opt = {.stage = 3,
+                                 .param_dtype = DT_BF16,
+                                 .grad_dtype = DT_F32,
+                                 .optimizer = &dt_optimizer_adamw,
+                                 .reproducible = true,
+                                 .overlap_comm = true};
     if (dt_zero_open(&f->z, &opt, f->units, REF_ZERO_UNITS, &f->comm, &f->dev, NULL, NULL) != DT_OK) return -1;
     f->model = (ref_zero_model){.units = f->units, .source = dt_zero_source(f->z), .dev = &f->dev, .tied = true};
     return 0;
@@ -72,9 +76,8 @@ static void step(fixture *f)
 
 static void update(fixture *f)
 {
-    const dt_adamw opt = {
-        .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.9f, .eps = 1e-8f, .fix1 = 0.1f, .fix2 = 0.1f, .grad_scale = 1};
-    const dt_err err = dt_zero_update(f->z, &opt);
+    const dt_optimizer_step with = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.9, .eps = 1e-8, .grad_scale = 1, .t = 1};
+    const dt_err err = dt_zero_update(f->z, &with, NULL);
     if (f->err == DT_OK) f->err = err;
 }
 
@@ -122,7 +125,11 @@ static void a_fault_while_updating_reaches_the_vote(void **state)
 static void a_fault_while_updating_at_stage_0_reaches_the_vote(void **state)
 {
     fixture *f = *state, whole = *f;
-    const dt_zero_options opt = {.stage = 0, .param_dtype = DT_BF16, .grad_dtype = DT_F32, .overlap_comm = true};
+    const dt_zero_options opt = {.stage = 0,
+                                 .param_dtype = DT_BF16,
+                                 .grad_dtype = DT_F32,
+                                 .optimizer = &dt_optimizer_adamw,
+                                 .overlap_comm = true};
     assert_all(world(f),
                dt_zero_open(&whole.z, &opt, whole.units, REF_ZERO_UNITS, &whole.comm, &whole.dev, NULL, NULL) == DT_OK);
     whole.model.source = dt_zero_source(whole.z);

@@ -50,7 +50,7 @@ static inline dt_err open_model(fixture *f, const char *path, int stage, dt_dtyp
     const dt_zero_options opt = {.stage = stage,
                                  .param_dtype = dtype,
                                  .grad_dtype = DT_F32,
-                                 .frozen = frozen,
+                                 .optimizer = frozen ? NULL : &dt_optimizer_adamw,
                                  .untied = !f->mc.tie_word_embeddings};
     DT_TRY(dt_zero_open(&f->z, &opt, f->units, f->n_units, &f->comm, &f->dev, NULL, NULL));
     return dt_pretrained_load(&f->comm, f->z, &f->from, NULL);

@@ -29,6 +29,8 @@ dt_err ref_zero_make_units(dt_unit *units, bool with_frozen)
         DT_TRY(add(&units[u], "mlp", u == 2 ? 331 : 211, 7, true, true, 0.03f, 0));
     }
     DT_TRY(add(&units[4], "scale", 1, 0, true, false, 0, 1));
+    units[3].tensors[2].lr_group = 1; /* k, which would be of one run with q */
+    units[1].tensors[4].lr_group = units[4].tensors[0].lr_group = 1;
     if (with_frozen) {
         units[1].tensors[2].trainable = false; /* k, between two that are trained */
         for (int i = 0; i < units[2].n_tensors; i++) units[2].tensors[i].trainable = false;
@@ -218,19 +220,19 @@ void ref_zero_sum_grads(const dt_unit *units, bool exact, bool tied, dt_dtype mi
         }
 }
 
-void ref_zero_adamw(const dt_unit *units, const dt_adamw *opt, const float *grad, float *param, float *m, float *v)
+void ref_zero_adamw(const dt_unit *units, const dt_adamw *opt, const double *group_lr, const float *grad, float *param,
+                    float *m, float *v)
 {
     int64_t at = 0;
     for (int u = 0; u < REF_ZERO_UNITS; at += units[u].flat_len, u++)
         for (int k = 0; k < units[u].n_tensors; k++) {
             const dt_tensor *t = &units[u].tensors[k];
-            const float wd = t->decay ? opt->weight_decay : 0;
+            const float wd = t->decay ? opt->weight_decay : 0, lr = (float)group_lr[t->lr_group];
             for (int64_t i = at + t->offset; i < at + t->offset + t->n_elems && t->trainable; i++) {
                 const float g = opt->grad_scale * grad[i];
                 m[i] = opt->beta1 * m[i] + (1 - opt->beta1) * g;
                 v[i] = opt->beta2 * v[i] + (1 - opt->beta2) * g * g;
-                param[i] =
-                    param[i] * (1 - opt->lr * wd) - opt->lr * (m[i] / opt->fix1) / (sqrtf(v[i] / opt->fix2) + opt->eps);
+                param[i] = param[i] * (1 - lr * wd) - lr * (m[i] / opt->fix1) / (sqrtf(v[i] / opt->fix2) + opt->eps);
             }
         }
 }

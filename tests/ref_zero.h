@@ -8,8 +8,8 @@
 
 enum { REF_ZERO_UNITS = 5 };
 
-/** Units of odd sizes, with padding inside, tensors without decay and, when asked for, frozen tensors. The same on all
- *  ranks. */
+/** Units of odd sizes, with padding inside, tensors without decay, two learning rates and, when asked for, frozen
+ *  tensors. The same on all ranks. */
 dt_err ref_zero_make_units(dt_unit *units, bool with_frozen);
 void ref_zero_free_units(dt_unit *units);
 int64_t ref_zero_total(const dt_unit *units); /* sum of flat_len: length of the arrays below, unit after unit */
@@ -45,6 +45,8 @@ dt_err ref_zero_micro_step(ref_zero_model *m, int64_t step, int64_t j);
 /** fp32 training on one rank: sum gradients of micro-batches 0 .. n_micro-1 in order, from grad_dtype-rounded parts. */
 void ref_zero_sum_grads(const dt_unit *units, bool exact, bool tied, dt_dtype micro_dtype, int64_t step,
                         int64_t n_micro, float *grad);
-void ref_zero_adamw(const dt_unit *units, const dt_adamw *opt, const float *grad, float *param, float *m, float *v);
+/** opt, with the learning rate of each tensor's group. */
+void ref_zero_adamw(const dt_unit *units, const dt_adamw *opt, const double *group_lr, const float *grad, float *param,
+                    float *m, float *v);
 
 #endif

@@ -363,7 +363,7 @@ static void open_stack(struct stack *k, const char *config)
     assert_int_equal(dt_comm_attach(&k->comm, &k->dev, "auto", true), DT_OK);
     assert_int_equal(dt_model_config_parse(&k->mc, "test", config), DT_OK);
     assert_int_equal(dt_model_make_units(&k->mc, &k->units, &k->n_units), DT_OK);
-    const dt_zero_options zo = {.param_dtype = DT_F32, .grad_dtype = DT_F32, .frozen = true};
+    const dt_zero_options zo = {.param_dtype = DT_F32, .grad_dtype = DT_F32};
     assert_int_equal(dt_zero_open(&k->zero, &zo, k->units, k->n_units, &k->comm, &k->dev, NULL, NULL), DT_OK);
     assert_int_equal(dt_zero_init_random(k->zero, 1), DT_OK);
     const dt_model_options mo = {

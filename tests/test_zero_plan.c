@@ -61,7 +61,8 @@ static void bytes_per_parameter_are_the_papers(void **state)
     make_even_units(u);
     for (int k = 0; k < N_RANKS; k++)
         for (int stage = 0; stage <= 3; stage++) {
-            const dt_zero_options opt = {.stage = stage, .param_dtype = DT_BF16, .grad_dtype = DT_BF16};
+            const dt_zero_options opt = {
+                .stage = stage, .param_dtype = DT_BF16, .grad_dtype = DT_BF16, .optimizer = &dt_optimizer_adamw};
             const dt_zero_plan p = plan_of(&opt, u, 3, ranks[k]);
             assert_true(fabs(p.formula_bytes_per_param - paper_bytes(stage, ranks[k])) < 1e-12 * 16);
             assert_true(fabs(p.state_bytes_per_param - paper_bytes(stage, ranks[k])) < 1e-12 * 16);
@@ -77,7 +78,8 @@ static void fp32_parameters_are_the_master(void **state)
     make_even_units(u);
     const double n = 4, want[] = {16, 8 + 8 / n, 4 + 12 / n, 16 / n};
     for (int stage = 0; stage <= 3; stage++) {
-        const dt_zero_options opt = {.stage = stage, .param_dtype = DT_F32, .grad_dtype = DT_F32};
+        const dt_zero_options opt = {
+            .stage = stage, .param_dtype = DT_F32, .grad_dtype = DT_F32, .optimizer = &dt_optimizer_adamw};
         assert_true(plan_of(&opt, u, 3, 4).state_bytes_per_param == want[stage]);
         assert_true(plan_of(&opt, u, 3, 1).state_bytes_per_param == 16);
     }
@@ -90,7 +92,8 @@ static void volume_is_two_or_three_times_the_parameters(void **state)
     make_even_units(u);
     const double once = 16 * 1024 * 21 * 7 * 3.0 / 4;
     for (int stage = 0; stage <= 3; stage++) {
-        dt_zero_options opt = {.stage = stage, .param_dtype = DT_BF16, .grad_dtype = DT_BF16};
+        dt_zero_options opt = {
+            .stage = stage, .param_dtype = DT_BF16, .grad_dtype = DT_BF16, .optimizer = &dt_optimizer_adamw};
         dt_zero_plan p = plan_of(&opt, u, 3, 4);
         assert_true(p.sent_elems_per_micro_step + p.sent_elems_per_step == (stage == 3 ? 3 : 2) * once);
         assert_true(p.sent_elems_per_micro_step == (stage < 2 ? 0 : stage == 2 ? 1 : 3) * once);
@@ -109,10 +112,30 @@ static void frozen_models_hold_parameters_alone(void **state)
     dt_unit u[3];
     make_even_units(u);
     for (int stage = 0; stage <= 3; stage++) {
-        const dt_zero_options opt = {.stage = stage, .param_dtype = DT_BF16, .grad_dtype = DT_BF16, .frozen = true};
+        const dt_zero_options opt = {.stage = stage, .param_dtype = DT_BF16, .grad_dtype = DT_BF16};
         const dt_zero_plan p = plan_of(&opt, u, 3, 4);
         assert_true(p.state_bytes_per_param == (stage == 3 ? 0.5 : 2.0));
         assert_true(p.memory.at[DT_MEM_GRADS][DT_ON_DEVICE] == 0 && p.memory.at[DT_MEM_OPTIMIZER][DT_ON_DEVICE] == 0);
+    }
+    free_units(u, 3);
+}
+
+/* A master and n states, all fp32, beside bf16 parameters and gradients. */
+static void bytes_follow_from_the_optimizers_states(void **state)
+{
+    dt_unit u[3];
+    make_even_units(u);
+    for (int n = 0; n <= DT_MAX_STATES + 1; n++) {
+        const dt_optimizer_ops optimizer = {.name = "toy", .n_states = n};
+        dt_zero_options opt = {.param_dtype = DT_BF16, .grad_dtype = DT_BF16, .optimizer = &optimizer};
+        for (opt.stage = 0; n <= DT_MAX_STATES && opt.stage <= 3; opt.stage++) {
+            const double kept = 4 + 4 * n, want[] = {4 + kept, 4 + kept / 4, 2 + (2 + kept) / 4, (4 + kept) / 4};
+            const dt_zero_plan p = plan_of(&opt, u, 3, 4);
+            assert_true(p.state_bytes_per_param == want[opt.stage] && p.formula_bytes_per_param == want[opt.stage]);
+        }
+        dt_zero_plan p;
+        if (n > DT_MAX_STATES) assert_int_equal(dt_zero_plan_make(&opt, u, 3, 4, &p), DT_ERR_ARG);
+        dt_error_clear();
     }
     free_units(u, 3);
 }
@@ -122,7 +145,8 @@ static void padding_is_reported(void **state)
     dt_unit u = {.name = "odd"};
     add(&u, "a", 1, true);
     add(&u, "b", 4099, true); /* at 64: 63 elements of padding before it */
-    const dt_zero_options opt = {.stage = 3, .param_dtype = DT_BF16, .grad_dtype = DT_BF16};
+    const dt_zero_options opt = {
+        .stage = 3, .param_dtype = DT_BF16, .grad_dtype = DT_BF16, .optimizer = &dt_optimizer_adamw};
     const dt_zero_plan p = plan_of(&opt, &u, 1, 3);
     const int64_t shard = 1392; /* ceil(4163 / 3) = 1388, up to a multiple of 16 */
     assert_int_equal(p.n_param, 4100);
@@ -138,7 +162,11 @@ static void too_few_live_parameters_name_the_minimum(void **state)
     dt_unit u[3];
     make_even_units(u);
     const int64_t need = 16 * 1024 * (63 + 21); /* unit.1 or unit.2 beside unit.0, which a tied head would hold */
-    dt_zero_options opt = {.stage = 3, .param_dtype = DT_BF16, .grad_dtype = DT_BF16, .max_live_parameters = need - 1};
+    dt_zero_options opt = {.stage = 3,
+                           .param_dtype = DT_BF16,
+                           .grad_dtype = DT_BF16,
+                           .optimizer = &dt_optimizer_adamw,
+                           .max_live_parameters = need - 1};
     dt_zero_plan p;
     char number[32];
     dt_error_clear();
@@ -159,7 +187,7 @@ static void prefetch_costs_a_pair_where_the_limits_allow_it(void **state)
 {
     dt_unit u[3];
     make_even_units(u);
-    dt_zero_options opt = {.stage = 3, .param_dtype = DT_BF16, .grad_dtype = DT_BF16, .frozen = true, .untied = true};
+    dt_zero_options opt = {.stage = 3, .param_dtype = DT_BF16, .grad_dtype = DT_BF16, .untied = true};
     const size_t alone = plan_of(&opt, u, 3, 4).memory.at[DT_MEM_STAGING][DT_ON_DEVICE];
     opt.overlap_comm = true;
     opt.prefetch_bucket_size = INT64_C(1) << 40;
@@ -177,8 +205,11 @@ static void small_units_persist(void **state)
 {
     dt_unit u[3];
     make_even_units(u);
-    const dt_zero_options opt = {
-        .stage = 3, .param_dtype = DT_BF16, .grad_dtype = DT_BF16, .param_persistence_threshold = 16 * 1024 * 21 + 1};
+    const dt_zero_options opt = {.stage = 3,
+                                 .param_dtype = DT_BF16,
+                                 .grad_dtype = DT_BF16,
+                                 .optimizer = &dt_optimizer_adamw,
+                                 .param_persistence_threshold = 16 * 1024 * 21 + 1};
     const dt_zero_plan p = plan_of(&opt, u, 3, 4);
     assert_int_equal(p.memory.at[DT_MEM_PARAMS][DT_ON_DEVICE],
                      2 * 16 * 1024 * (21 + 126 / 4 /* = 31 */) + 2 * 16 * 1024 / 2);
@@ -192,9 +223,9 @@ static void wrong_tables_and_options_are_refused(void **state)
     dt_unit u[3];
     make_even_units(u);
     dt_zero_plan p;
-    dt_zero_options opt = {.stage = 4, .param_dtype = DT_BF16, .grad_dtype = DT_BF16};
+    dt_zero_options opt = {.stage = 4, .param_dtype = DT_BF16, .grad_dtype = DT_BF16, .optimizer = &dt_optimizer_adamw};
     assert_int_equal(dt_zero_plan_make(&opt, u, 3, 4, &p), DT_ERR_ARG);
-    opt = (dt_zero_options){.param_dtype = DT_F32, .grad_dtype = DT_BF16};
+    opt = (dt_zero_options){.param_dtype = DT_F32, .grad_dtype = DT_BF16, .optimizer = &dt_optimizer_adamw};
     assert_int_equal(dt_zero_plan_make(&opt, u, 3, 4, &p), DT_ERR_ARG);
     opt.grad_dtype = DT_F32;
     u[1].tensors[1].offset -= 1;
@@ -213,6 +244,7 @@ int main(void)
         cmocka_unit_test(fp32_parameters_are_the_master),
         cmocka_unit_test(volume_is_two_or_three_times_the_parameters),
         cmocka_unit_test(frozen_models_hold_parameters_alone),
+        cmocka_unit_test(bytes_follow_from_the_optimizers_states),
         cmocka_unit_test(padding_is_reported),
         cmocka_unit_test(too_few_live_parameters_name_the_minimum),
         cmocka_unit_test(prefetch_costs_a_pair_where_the_limits_allow_it),

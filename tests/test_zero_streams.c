@@ -217,10 +217,10 @@ static dt_err hash_states(rank_thread *t, dt_zero *z)
     static const int64_t most = 1 << 16;
     float *values = calloc((size_t)most, sizeof *values);
     dt_err err = values ? DT_OK : DT_ERR_MEMORY;
-    for (int s = 0; s < DT_N_STATE; s++)
+    for (dt_state s = 0; s < dt_zero_n_states(z); s++)
         for (int i = 0; i < dt_zero_n_pieces(z) && err == DT_OK; i++) {
             const dt_piece *p = &dt_zero_pieces(z)[i];
-            err = dt_zero_state_read(z, (dt_state)s, p, 0, p->n, values);
+            err = dt_zero_state_read(z, s, p, 0, p->n, values);
             t->states = hash_bytes(t->states, values, (size_t)p->n * sizeof *values);
         }
     free(values);
@@ -241,15 +241,9 @@ static dt_err train(rank_thread *t, dt_zero *z)
             continue;
         }
         if (step == 1) DT_TRY(dt_zero_grad_sum_squares(z, &t->norm)); /* the last update waits by itself */
-        const dt_adamw opt = {.lr = 1e-2f,
-                              .beta1 = 0.9f,
-                              .beta2 = 0.99f,
-                              .eps = 1e-8f,
-                              .weight_decay = 0.1f,
-                              .fix1 = 0.1f,
-                              .fix2 = 0.01f,
-                              .grad_scale = 0.5f};
-        DT_TRY(dt_zero_update(z, &opt));
+        const dt_optimizer_step with = {
+            .lr = 1e-2, .weight_decay = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .grad_scale = 0.5, .t = 1};
+        DT_TRY(dt_zero_update(z, &with, NULL));
     }
     return hash_states(t, z);
 }
@@ -297,6 +291,7 @@ static void check_modes(bool reproducible, bool overlap, int64_t bucket)
         const dt_zero_options opt = {.stage = stage,
                                      .param_dtype = DT_BF16,
                                      .grad_dtype = DT_F32,
+                                     .optimizer = &dt_optimizer_adamw,
                                      .reproducible = reproducible,
                                      .overlap_comm = overlap,
                                      .prefetch_bucket_size = 1 << 20,

@@ -15,11 +15,12 @@ enum { DT_STORED_BUFFER = 8 << 20 };
 /** A tensor of one state that a file should have. The list is the same on all ranks, in the order of the file. */
 typedef struct dt_stored_slot {
     dt_state state;
-    const dt_piece *piece; /* what this rank holds of it; NULL where only names and shapes are looked at */
+    const char *state_name; /* the optimizer's; NULL for parameters */
+    const dt_piece *piece;  /* what this rank holds of it; NULL where only names and shapes are looked at */
     const dt_tensor *tensor;
 } dt_stored_slot;
 
-/** The slots of z: parameters, and the moments when with_optimizer and z has them. malloc'ed. */
+/** The slots of z: parameters, and the optimizer's states when with_optimizer. malloc'ed. */
 dt_err dt_stored_slots(dt_zero *z, bool with_optimizer, dt_stored_slot **slots, int *n_slots);
 /** The parameters of units, without pieces. malloc'ed. */
 dt_err dt_stored_slots_of_units(const dt_unit *units, int n_units, dt_stored_slot **slots, int *n_slots);

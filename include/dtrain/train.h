@@ -68,6 +68,7 @@ typedef struct dt_run {
     size_t loader_nbytes;         /* what the loaders hold */
     dt_memory planned, allocated; /* of this rank before the first step */
     dt_model_options model_opt;
+    const dt_optimizer_ops *optimizer; /* set before the run: this one; else the one that the configuration names */
     dt_zero_options zero_opt;
     dt_zero *zero;
     dt_param_source source; /* of zero, for model */

@@ -19,6 +19,7 @@ typedef struct dt_tensor {
     int64_t offset;  /* elements from the start of the unit's flat buffer */
     bool decay;      /* does weight decay apply? */
     bool trainable;
+    int lr_group;   /* 0: takes the learning rate of all; else one of its own (dt_zero_update) */
     float init_std; /* random start: N(0, init_std^2) when > 0, else the constant init_value */
     float init_value;
 } dt_tensor;

@@ -11,6 +11,7 @@
 #define DTRAIN_ZERO_H
 
 #include "dtrain/comm.h"
+#include "dtrain/optim.h"
 #include "dtrain/unit.h"
 
 typedef struct dt_zero dt_zero;
@@ -21,7 +22,8 @@ typedef struct dt_zero_options {
     dt_dtype param_dtype;
     /* what backward writes: param_dtype, or DT_F32 where micro-steps accumulate (architecture.md, idea 2) */
     dt_dtype grad_dtype;
-    bool frozen;       /* parameters alone: no gradients, no optimizer */
+    /* NULL: parameters alone, a frozen model: no gradients, no states */
+    const dt_optimizer_ops *optimizer;
     bool reproducible; /* reduce in every micro-step, ordered left fold (algorithms.md 9.3) */
     bool overlap_comm;
     /* unit 0 is never held together with another unit: no room is kept for that (false is always right) */
@@ -85,16 +87,18 @@ void dt_zero_begin_micro(dt_zero *z, int index, int n_micro);
  *  global value on rank 0 and 0 elsewhere, free of order. */
 dt_err dt_zero_grad_sum_squares(dt_zero *z, double *sum);
 
-/** One AdamW step on the owned shards with opt's lr, betas, eps, grad_scale and fix1/fix2; weight_decay applies to
- *  tensors with decay, others get 0. Then what the stage keeps whole is gathered. Collective. Leaves gradients empty
- *  (the next write overwrites). */
-dt_err dt_zero_update(dt_zero *z, const dt_adamw *opt);
+/** One step of the optimizer on the owned shards; weight_decay applies to tensors with decay, others get 0. group_lr:
+ *  the learning rates by dt_tensor.lr_group, or NULL: step->lr for all. Then what the stage keeps whole is gathered.
+ *  Collective. Leaves gradients empty (the next write overwrites). */
+dt_err dt_zero_update(dt_zero *z, const dt_optimizer_step *step, const double *group_lr);
 /** Leave this step's gradients unused (a skipped step). Local. */
 void dt_zero_discard(dt_zero *z);
 
 /* ---- states by name: what a checkpoint reads and writes ---------------------------------------------------------- */
 
-typedef enum dt_state { DT_STATE_PARAM, DT_STATE_EXP_AVG, DT_STATE_EXP_AVG_SQ, DT_N_STATE } dt_state;
+/** What is kept of each parameter: itself, or DT_STATE_OPTIMIZER + k, the optimizer's k-th state. */
+typedef int dt_state;
+enum { DT_STATE_PARAM, DT_STATE_OPTIMIZER };
 
 /** A run of elements of one tensor that this rank is in charge of: elements first .. first+n-1 of the tensor, in
  *  row-major order of its shape. Over all ranks the pieces of a tensor cover it once. Pieces come in the order of units
@@ -109,8 +113,10 @@ int dt_zero_n_pieces(const dt_zero *z); /* = number of tensors of all units */
 const dt_piece *dt_zero_pieces(const dt_zero *z);
 const dt_tensor *dt_zero_tensor(const dt_zero *z, const dt_piece *p);
 
-/** Is there such a state? The moments of a frozen model are not. Same on all ranks. */
-bool dt_zero_has_state(const dt_zero *z, dt_state s);
+/** States are 0 .. n_states-1: parameters and what the optimizer keeps; those of a frozen model are parameters alone. */
+int dt_zero_n_states(const dt_zero *z);
+/** The optimizer's name of a state; NULL for parameters. */
+const char *dt_zero_state_name(const dt_zero *z, dt_state s);
 /** Type in which a state is kept: DT_F32, but DT_BF16 for the parameters of a frozen bf16 model. */
 dt_dtype dt_zero_state_dtype(const dt_zero *z, dt_state s);
 /** The piece in place, readable and writable by the host, [n] of dt_zero_state_dtype; NULL where the host cannot reach

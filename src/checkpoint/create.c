@@ -50,14 +50,22 @@ static hid_t list_without_times(hid_t of)
     return -1;
 }
 
-static dt_err make_groups(hid_t file, const char *path)
+static dt_err make_group(hid_t file, const char *path, hid_t plist, const char *name)
 {
-    const char *const groups[] = {"/model", "/optimizer", "/optimizer/exp_avg", "/optimizer/exp_avg_sq"};
+    const hid_t group = H5Gcreate2(file, name, H5P_DEFAULT, plist, H5P_DEFAULT);
+    return group < 0 || H5Gclose(group) < 0 ? dt_h5_fail(DT_ERR_WRITE, path, name) : DT_OK;
+}
+
+static dt_err make_groups(hid_t file, const char *path, const dt_zero *z)
+{
     const hid_t plist = list_without_times(H5P_GROUP_CREATE);
     dt_err err = plist < 0 ? dt_h5_fail(DT_ERR_FAULT, path, "group properties") : DT_OK;
-    for (int i = 0; i < 4 && err == DT_OK; i++) {
-        const hid_t group = H5Gcreate2(file, groups[i], H5P_DEFAULT, plist, H5P_DEFAULT);
-        if (group < 0 || H5Gclose(group) < 0) err = dt_h5_fail(DT_ERR_WRITE, path, groups[i]);
+    if (err == DT_OK) err = make_group(file, path, plist, "/model");
+    if (err == DT_OK) err = make_group(file, path, plist, "/optimizer");
+    for (dt_state s = DT_STATE_OPTIMIZER; s < dt_zero_n_states(z) && err == DT_OK; s++) {
+        char name[256];
+        snprintf(name, sizeof name, "/optimizer/%s", dt_zero_state_name(z, s));
+        err = make_group(file, path, plist, name);
     }
     if (plist >= 0) H5Pclose(plist);
     return err;
@@ -140,7 +148,7 @@ dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta 
     if (create >= 0) H5Pclose(create);
     if (file < 0) return err;
     err = write_meta(file, path, meta);
-    if (err == DT_OK) err = make_groups(file, path);
+    if (err == DT_OK) err = make_groups(file, path, z);
     if (err == DT_OK) err = create_datasets(file, path, z, slots, n_slots, offsets);
     if (H5Fclose(file) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, path, "close failed");
     if (err == DT_OK) err = ckpt_image_size(image, file_size); /* closing gave it its whole length */

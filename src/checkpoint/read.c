@@ -4,11 +4,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const state_group[DT_N_STATE] = {"/model", "/optimizer/exp_avg", "/optimizer/exp_avg_sq"};
+/* tensor: its name in the file. */
+static void name_in_file(const dt_stored_slot *s, const char *tensor, char *out, size_t out_size)
+{
+    if (s->state_name)
+        snprintf(out, out_size, "/optimizer/%s/%s", s->state_name, tensor);
+    else
+        snprintf(out, out_size, "/model/%s", tensor);
+}
 
 void ckpt_slot_name(const dt_stored_slot *s, char *out, size_t out_size)
 {
-    snprintf(out, out_size, "%s/%s", state_group[s->state], s->tensor->name);
+    name_in_file(s, s->tensor->name, out, out_size);
 }
 
 hid_t ckpt_slot_open(hid_t file, const dt_stored_slot *s, char *name, size_t name_size)
@@ -18,7 +25,7 @@ hid_t ckpt_slot_open(hid_t file, const dt_stored_slot *s, char *name, size_t nam
     hid_t dset = dt_h5_open_array(file, name);
     if (dset >= 0 || !bare_name) return dset;
     char bare[256];
-    snprintf(bare, sizeof bare, "%s/%s", state_group[s->state], bare_name);
+    name_in_file(s, bare_name, bare, sizeof bare);
     dset = dt_h5_open_array(file, bare);
     if (dset >= 0) snprintf(name, name_size, "%s", bare);
     return dset;

@@ -10,14 +10,15 @@ dt_err dt_stored_slots(dt_zero *z, bool with_optimizer, dt_stored_slot **slots, 
     const int n_pieces = dt_zero_n_pieces(z);
     const dt_piece *pieces = dt_zero_pieces(z);
     *n_slots = 0;
-    *slots = calloc((size_t)n_pieces * DT_N_STATE + 1, sizeof **slots);
+    const int n_states = with_optimizer ? dt_zero_n_states(z) : DT_STATE_OPTIMIZER;
+    *slots = calloc((size_t)n_pieces * (size_t)n_states + 1, sizeof **slots);
     DT_CHECK(*slots, DT_ERR_MEMORY, "no memory for a list of %d tensors", n_pieces);
-    for (int s = 0; s < DT_N_STATE; s++) {
-        if (s != DT_STATE_PARAM && (!with_optimizer || !dt_zero_has_state(z, (dt_state)s))) continue;
+    for (dt_state s = 0; s < n_states; s++)
         for (int i = 0; i < n_pieces; i++)
-            (*slots)[(*n_slots)++] =
-                (dt_stored_slot){.state = (dt_state)s, .piece = &pieces[i], .tensor = dt_zero_tensor(z, &pieces[i])};
-    }
+            (*slots)[(*n_slots)++] = (dt_stored_slot){.state = s,
+                                                      .state_name = dt_zero_state_name(z, s),
+                                                      .piece = &pieces[i],
+                                                      .tensor = dt_zero_tensor(z, &pieces[i])};
     return DT_OK;
 }
 

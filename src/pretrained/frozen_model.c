@@ -15,7 +15,6 @@ dt_err dt_frozen_model_load(dt_frozen_model *f, dt_comm *comm, dt_device *dev, i
     const dt_zero_options opt = {.stage = stage,
                                  .param_dtype = dtype,
                                  .grad_dtype = dtype,
-                                 .frozen = true,
                                  .untied = !f->mc.tie_word_embeddings,
                                  .overlap_comm = true,
                                  .prefetch_bucket_size = INT64_MAX};

@@ -85,17 +85,15 @@ static dt_err update(dt_run *run, const progress *p, double lr, double norm)
     double beta1, beta2;
     dt_phase_enter(&run->phase, "update", "");
     DT_TRY(run_betas(cfg, &beta1, &beta2));
-    const double t = (double)p->updates + 1;
     const double clip = cfg->optimizer_max_grad_norm > 0 ? fmin(1, cfg->optimizer_max_grad_norm / (norm + 1e-6)) : 1;
-    const dt_adamw opt = {.lr = (float)lr,
-                          .beta1 = (float)beta1,
-                          .beta2 = (float)beta2,
-                          .eps = (float)cfg->optimizer_eps,
-                          .weight_decay = (float)cfg->optimizer_weight_decay,
-                          .fix1 = (float)(1 - pow(beta1, t)),
-                          .fix2 = (float)(1 - pow(beta2, t)),
-                          .grad_scale = (float)clip};
-    return dt_zero_update(run->zero, &opt);
+    const dt_optimizer_step step = {.lr = lr,
+                                    .weight_decay = cfg->optimizer_weight_decay,
+                                    .beta1 = beta1,
+                                    .beta2 = beta2,
+                                    .eps = cfg->optimizer_eps,
+                                    .grad_scale = clip,
+                                    .t = p->updates + 1};
+    return dt_zero_update(run->zero, &step, NULL);
 }
 
 /* The metrics that go beside the fixed fields of a record; returns how many. */

@@ -12,7 +12,10 @@ int64_t run_n_param(const dt_run *run)
     return n;
 }
 
-double run_checkpoint_nbytes(const dt_run *run) { return 12 * (double)run_n_param(run); }
+double run_checkpoint_nbytes(const dt_run *run)
+{
+    return sizeof(float) * (double)run_n_param(run) * (1 + run->optimizer->n_states);
+}
 
 dt_err run_plan_stage(const dt_run *run, int stage, int nranks, int ranks_per_node, stage_plan *plan)
 {
@@ -232,7 +235,7 @@ static dt_err print_stage(planner *p, int stage, double *per_param)
 
 static dt_err print_stages(planner *p)
 {
-    const int every = p->run->zero_opt.frozen ? 3 : 1; /* without gradients and states stages 1 and 2 are stage 0 */
+    const int every = p->run->zero_opt.optimizer ? 1 : 3; /* without gradients and states stages 1 and 2 are stage 0 */
     double per_param[4];
     print_head(p->out, "stage");
     fprintf(p->out, "%10s\n", "sent/step");

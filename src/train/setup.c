@@ -134,7 +134,7 @@ static void fill_zero_options(dt_run *run)
         .stage = run->stage,
         .param_dtype = dtype,
         .grad_dtype = fp32_grads ? DT_F32 : DT_BF16,
-        .frozen = run_is_eval(cfg),
+        .optimizer = run_is_eval(cfg) ? NULL : run->optimizer,
         .reproducible = cfg->run_reproducible,
         .overlap_comm = cfg->zero_overlap_comm,
         .untied = !run->mc.tie_word_embeddings,
@@ -206,6 +206,7 @@ void run_open_config_objects(dt_run *run)
     note(run, resolve_batching(run));
     note(run, open_model(run));
     run->stage = strcmp(cfg->zero_stage, "auto") ? atoi(cfg->zero_stage) : 0;
+    if (!run->optimizer) run->optimizer = &dt_optimizer_adamw;
     fill_zero_options(run);
     fill_model_options(run);
 }
@@ -285,7 +286,7 @@ void run_open_data(dt_run *run)
 static dt_err first_stage_that_fits(const dt_run *run, int ranks_per_node, size_t budget, int64_t *fits, size_t *needed)
 {
     stage_plan plan;
-    for (*fits = 0; *fits <= 3; *fits += run->zero_opt.frozen ? 3 : 1) {
+    for (*fits = 0; *fits <= 3; *fits += run->zero_opt.optimizer ? 1 : 3) {
         DT_TRY(run_plan_stage(run, (int)*fits, run->nranks, ranks_per_node, &plan));
         *needed = dt_memory_total(&plan.memory);
         if (*needed <= budget) return DT_OK;

@@ -32,6 +32,9 @@ static dt_err check_options(const dt_zero_options *opt, int n_units, int nranks)
     DT_CHECK(opt->grad_dtype == opt->param_dtype || opt->grad_dtype == DT_F32, DT_ERR_ARG,
              "gradients in %s with parameters in %s: expected the parameters' type or fp32",
              dt_dtype_name(opt->grad_dtype), dt_dtype_name(opt->param_dtype));
+    const int n = opt->optimizer ? opt->optimizer->n_states : 0;
+    DT_CHECK(n >= 0 && n <= DT_MAX_STATES, DT_ERR_ARG, "optimizer %s has %d states, expected at most %d",
+             opt->optimizer->name, n, (int)DT_MAX_STATES);
     return DT_OK;
 }
 
@@ -54,8 +57,8 @@ static dt_err check_unit(const dt_unit *u)
     return DT_OK;
 }
 
-/** Join trainable tensors that touch and agree on decay. Padding is never inside a run: with eps = 0 AdamW would make
- *  NaN of its zeros. */
+/** Join trainable tensors that touch and agree on decay and learning rate. Padding is never inside a run: with eps = 0
+ *  AdamW would make NaN of its zeros. */
 static void add_runs(zero_layout *l, zero_unit_layout *ul, const dt_unit *u)
 {
     ul->first_run = l->n_runs;
@@ -67,10 +70,10 @@ static void add_runs(zero_layout *l, zero_unit_layout *ul, const dt_unit *u)
             continue;
         }
         zero_run *last = l->n_runs > ul->first_run ? &l->runs[l->n_runs - 1] : NULL;
-        if (last && last->start + last->len == t->offset && last->decay == t->decay)
+        if (last && last->start + last->len == t->offset && last->decay == t->decay && last->lr_group == t->lr_group)
             last->len += t->n_elems;
         else
-            l->runs[l->n_runs++] = (zero_run){t->offset, t->n_elems, t->decay};
+            l->runs[l->n_runs++] = (zero_run){t->offset, t->n_elems, t->decay, t->lr_group};
     }
     ul->n_runs = l->n_runs - ul->first_run;
 }
@@ -200,7 +203,8 @@ static void add_up(zero_layout *l)
 {
     l->memory.at[DT_MEM_PARAMS][DT_ON_DEVICE] = (size_t)l->params_len * dt_dtype_size(l->param_dtype);
     l->memory.at[DT_MEM_GRADS][DT_ON_DEVICE] = (size_t)l->grads_len * dt_dtype_size(l->grad_kept);
-    l->memory.at[DT_MEM_OPTIMIZER][DT_ON_DEVICE] = (size_t)l->opt_len * sizeof(float) * (l->has_master ? 3 : 2);
+    l->memory.at[DT_MEM_OPTIMIZER][DT_ON_DEVICE] =
+        (size_t)l->opt_len * sizeof(float) * (size_t)(l->has_master + l->n_states);
     l->memory.at[DT_MEM_STAGING][DT_ON_DEVICE] = (size_t)l->param_ring_len * dt_dtype_size(l->param_dtype) +
                                                  l->grad_ring_bytes + l->bucket_bytes + l->results_bytes;
     l->memory.at[DT_MEM_STAGING][DT_ON_PINNED] = l->host_bytes;
@@ -209,7 +213,8 @@ static void add_up(zero_layout *l)
 static void set_flags(zero_layout *l, const dt_zero_options *opt)
 {
     l->stage = l->nranks == 1 ? 1 : opt->stage;
-    l->has_grads = !opt->frozen;
+    l->has_grads = opt->optimizer != NULL;
+    l->n_states = l->has_grads ? opt->optimizer->n_states : 0;
     /* In reproducible mode every micro-step is reduced, so full gradients would never be summed up: every stage keeps
      * shards of them. */
     l->whole_grads = l->stage < 2 && !opt->reproducible;

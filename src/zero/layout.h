@@ -5,11 +5,12 @@
 
 #include "dtrain/zero.h"
 
-/** Consecutive elements of a unit's flat buffer that one call of AdamW may take: trainable, and all with or all without
- *  decay. */
+/** Consecutive elements of a unit's flat buffer that one step of the optimizer may take: trainable, of one learning
+ *  rate, and all with or all without decay. */
 typedef struct zero_run {
     int64_t start, len;
     bool decay;
+    int lr_group;
 } zero_run;
 
 typedef struct zero_unit_layout {
@@ -24,17 +25,18 @@ typedef struct zero_unit_layout {
 typedef struct zero_layout {
     int nranks, n_units;
     int stage;                        /* 1 on a lone rank, where a shard is the whole and all stages are the same */
-    bool has_grads;                   /* not frozen */
+    bool has_grads;                   /* there is an optimizer */
     bool whole_grads;                 /* gradients gather in full buffers, else in shards by way of the gradient ring */
     bool whole_opt;                   /* every rank keeps and updates all optimizer states (stage 0) */
     bool has_master;                  /* fp32 weights beside bf16 parameters */
+    int n_states;                     /* of the optimizer */
     bool prefetch;                    /* the parameter ring has room for a unit ahead of the one in hand */
     dt_dtype param_dtype, grad_dtype; /* grad_dtype: what backward writes */
     dt_dtype grad_kept;               /* what the kept gradients are summed in */
     zero_unit_layout *units;
     zero_run *runs;
     int n_runs;
-    /* elements of each buffer; opt_len for each of master, exp_avg, exp_avg_sq */
+    /* elements of each buffer; opt_len for the master and for each of the optimizer's states */
     int64_t params_len, grads_len, opt_len;
     int64_t param_ring_len, grad_ring_len;    /* elements */
     int64_t least_ring_len;                   /* of the parameters, without room to prefetch */

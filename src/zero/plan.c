@@ -14,7 +14,7 @@ static double formula(const zero_layout *l, const dt_unit *units)
         params += (double)units[u].n_param * (l->units[u].whole_params ? param : param / n);
     const double per_param = l->n_param > 0 ? params / (double)l->n_param : 0;
     if (!l->has_grads) return per_param;
-    const double grads = (double)dt_dtype_size(l->grad_kept), opt = l->has_master ? 12 : 8;
+    const double grads = (double)dt_dtype_size(l->grad_kept), opt = sizeof(float) * (l->has_master + l->n_states);
     return per_param + (l->whole_grads ? grads : grads / n) + (l->whole_opt ? opt : opt / n);
 }
 

@@ -34,21 +34,25 @@ int dt_zero_n_pieces(const dt_zero *z) { return z->n_pieces; }
 const dt_piece *dt_zero_pieces(const dt_zero *z) { return z->pieces; }
 const dt_tensor *dt_zero_tensor(const dt_zero *z, const dt_piece *p) { return &z->units[p->unit].tensors[p->tensor]; }
 
-bool dt_zero_has_state(const dt_zero *z, dt_state s) { return s == DT_STATE_PARAM || z->lay.has_grads; }
+int dt_zero_n_states(const dt_zero *z) { return DT_STATE_OPTIMIZER + z->lay.n_states; }
+const char *dt_zero_state_name(const dt_zero *z, dt_state s)
+{
+    return s == DT_STATE_PARAM ? NULL : z->opt.optimizer->state_names[s - DT_STATE_OPTIMIZER];
+}
 
 dt_dtype dt_zero_state_dtype(const dt_zero *z, dt_state s)
 {
     return s == DT_STATE_PARAM && !z->lay.has_master ? z->lay.param_dtype : DT_F32;
 }
 
-/** Element skip of a piece on the device; NULL: a frozen model has no moments. */
+/** Element skip of a piece on the device; NULL: there is no such state. */
 static void *state_at(const dt_zero *z, dt_state s, const dt_piece *p, int64_t skip)
 {
     const int64_t x = p->flat + skip;
     if (s == DT_STATE_PARAM)
         return z->lay.has_master ? zero_opt_at(z, &z->master, p->unit, x) : zero_param_at(z, p->unit, x);
-    if (!z->lay.has_grads) return NULL;
-    return zero_opt_at(z, s == DT_STATE_EXP_AVG ? &z->exp_avg : &z->exp_avg_sq, p->unit, x);
+    if (s < 0 || s >= dt_zero_n_states(z)) return NULL;
+    return zero_opt_at(z, &z->states[s - DT_STATE_OPTIMIZER], p->unit, x);
 }
 
 void *dt_zero_state_ptr(dt_zero *z, dt_state s, const dt_piece *p)
@@ -61,7 +65,8 @@ void *dt_zero_state_ptr(dt_zero *z, dt_state s, const dt_piece *p)
 
 static dt_err check_range(const dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n)
 {
-    DT_CHECK(s == DT_STATE_PARAM || z->lay.has_grads, DT_ERR_ARG, "a frozen model has no optimizer states");
+    DT_CHECK(s >= 0 && s < dt_zero_n_states(z), DT_ERR_ARG, "state %d of a model that has %d of them", s,
+             dt_zero_n_states(z));
     DT_CHECK(skip >= 0 && n >= 0 && n <= p->n - skip, DT_ERR_ARG, "tensor %s: elements %lld to %lld of a piece of %lld",
              dt_zero_tensor(z, p)->name, (long long)skip, (long long)(skip + n), (long long)p->n);
     return DT_OK;
@@ -108,12 +113,12 @@ dt_err dt_zero_state_write(dt_zero *z, dt_state s, const dt_piece *p, int64_t sk
 /** Stage 0: all ranks hold what the owners wrote. */
 static dt_err gather_replicas(dt_zero *z, dt_err err)
 {
-    dt_buf *const kept[] = {&z->exp_avg, &z->exp_avg_sq, z->lay.has_master ? &z->master : NULL};
     for (int u = 0; u < z->n_units; u++)
-        for (int k = 0; k < 3 && err != DT_ERR_COMM; k++)
-            if (kept[k])
-                err = zero_gather_unit(z, u, zero_opt_at(z, kept[k], u, zero_own(z, u)), zero_opt_at(z, kept[k], u, 0),
-                                       DT_F32, err);
+        for (int k = z->lay.has_master ? -1 : 0; k < z->lay.n_states && err != DT_ERR_COMM; k++) {
+            const dt_buf *kept = k < 0 ? &z->master : &z->states[k];
+            err = zero_gather_unit(z, u, zero_opt_at(z, kept, u, zero_own(z, u)), zero_opt_at(z, kept, u, 0), DT_F32,
+                                   err);
+        }
     return err;
 }
 

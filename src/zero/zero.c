@@ -7,15 +7,14 @@ static dt_err alloc_state(dt_zero *z, dt_buf *buf, int64_t len, dt_dtype dtype, 
     return dt_buf_alloc_zeroed(buf, z->dev, DT_ON_DEVICE, (size_t)len * dt_dtype_size(dtype), category);
 }
 
-/* Zero: moments before the first step, and padding always. */
+/* Zero: the optimizer's states before the first step, and padding always. */
 static dt_err alloc_states(dt_zero *z)
 {
     const zero_layout *l = &z->lay;
     DT_TRY(alloc_state(z, &z->params, l->params_len, l->param_dtype, DT_MEM_PARAMS));
     DT_TRY(alloc_state(z, &z->grads, l->grads_len, l->grad_kept, DT_MEM_GRADS));
     if (l->has_master) DT_TRY(alloc_state(z, &z->master, l->opt_len, DT_F32, DT_MEM_OPTIMIZER));
-    DT_TRY(alloc_state(z, &z->exp_avg, l->opt_len, DT_F32, DT_MEM_OPTIMIZER));
-    DT_TRY(alloc_state(z, &z->exp_avg_sq, l->opt_len, DT_F32, DT_MEM_OPTIMIZER));
+    for (int k = 0; k < l->n_states; k++) DT_TRY(alloc_state(z, &z->states[k], l->opt_len, DT_F32, DT_MEM_OPTIMIZER));
     return DT_OK;
 }
 
@@ -103,8 +102,9 @@ void dt_zero_close(dt_zero *z)
     if (!z) return;
     (void)zero_sync(z); /* the last gather may still be on its way */
     destroy_streams(z);
-    dt_buf *const bufs[] = {&z->params,     &z->grads,     &z->master, &z->exp_avg, &z->exp_avg_sq,
-                            &z->param_ring, &z->grad_ring, &z->bucket, &z->results, &z->host};
+    dt_buf *const bufs[] = {&z->params,    &z->grads,  &z->master,  &z->param_ring,
+                            &z->grad_ring, &z->bucket, &z->results, &z->host};
+    for (int k = 0; k < DT_MAX_STATES; k++) dt_buf_free(&z->states[k]);
     for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++) dt_buf_free(bufs[i]);
     zero_layout_free(&z->lay);
     free(z->pieces);

@@ -39,9 +39,9 @@ struct dt_zero {
     dt_phase *phase;
     zero_layout lay;
     zero_unit_state *state;
-    dt_buf params, grads, master, exp_avg, exp_avg_sq; /* model states */
-    dt_buf param_ring, grad_ring, bucket, results;     /* staging on the device */
-    dt_buf host;                                       /* staging on the host, host_bytes */
+    dt_buf params, grads, master, states[DT_MAX_STATES]; /* model states; those of the optimizer in its order */
+    dt_buf param_ring, grad_ring, bucket, results;       /* staging on the device */
+    dt_buf host;                                         /* staging on the host, host_bytes */
     dt_piece *pieces;
     int n_pieces;
     int last_unit, before_last; /* the last units whose parameters were gathered into hand; -1: none */
@@ -87,7 +87,7 @@ static inline void *zero_grad_at(const dt_zero *z, int u, int64_t x)
     return zero_at(&z->grads, z->lay.units[u].grad_at + x - (z->lay.whole_grads ? 0 : zero_own(z, u)),
                    z->lay.grad_kept);
 }
-/** b: master, exp_avg or exp_avg_sq. */
+/** b: master, or one of the optimizer's states. */
 static inline float *zero_opt_at(const dt_zero *z, const dt_buf *b, int u, int64_t x)
 {
     return zero_at(b, z->lay.units[u].opt_at + x - (z->lay.whole_opt ? 0 : zero_own(z, u)), DT_F32);
