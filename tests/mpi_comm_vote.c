@@ -59,53 +59,86 @@ static void the_lowest_of_several_failing_ranks_wins(void **state)
     dt_error_clear();
 }
 
-static void a_vote_sums_maximises_and_names_the_failing_rank(void **state)
+enum { N_VALUES = 500, N_KINDS = 4 }; /* of all kinds by turns, and of any number */
+
+/* What rank r brings, and what comes of all. */
+static dt_vote_value brought(int i, int r)
+{
+    const dt_vote_kind kind = (dt_vote_kind)(i % N_KINDS);
+    if (kind == DT_VOTE_COUNT) return (dt_vote_value){.kind = kind, .count = ((int64_t)1 << 40) + i * (r + 1)};
+    if (kind == DT_VOTE_SUM) return (dt_vote_value){.kind = kind, .real = ldexp(1.0, -r) * (i + 1)};
+    return (dt_vote_value){.kind = kind, .real = i % 3 ? r - 100.0 : -(double)r};
+}
+
+static bool is_combined(const dt_vote_value *v, int i, int64_t n)
+{
+    switch (i % N_KINDS) {
+    case DT_VOTE_COUNT:
+        return v->count == n * ((int64_t)1 << 40) + i * n * (n + 1) / 2;
+    case DT_VOTE_SUM:
+        return v->real == (2.0 - ldexp(1.0, 1 - (int)n)) * (i + 1);
+    case DT_VOTE_MAX:
+        return v->real == (i % 3 ? (double)n - 101.0 : 0.0);
+    default:
+        return v->real == (i % 3 ? -100.0 : 1.0 - (double)n);
+    }
+}
+
+static void a_vote_combines_any_number_of_values_and_names_the_failing_rank(void **state)
 {
     dt_comm *c = *state;
-    for (int bad = -1; bad < c->nranks; bad++) {
-        dt_vote v = {.err = bad >= 0 && c->rank >= bad ? DT_ERR_DATA + (c->rank - bad) % 2 : DT_OK,
-                     .failed_rank = 12345,
-                     .stop = c->rank == 1,
-                     .nonfinite = c->rank == c->nranks - 1 ? 2 : 0};
-        for (int i = 0; i < DT_VOTE_SUMS; i++) v.counts[i] = ((int64_t)1 << 40) + i * (c->rank + 1);
-        for (int i = 0; i < DT_VOTE_SUMS; i++) v.sums[i] = ldexp(1.0, -c->rank) * (i + 1);
-        for (int i = 0; i < DT_VOTE_MAXS; i++) v.maxs[i] = i % 2 ? c->rank - 100.0 : -(double)c->rank;
-        assert_all(MPI_COMM_WORLD, dt_comm_vote(c, &v) == DT_OK);
-        assert_all(MPI_COMM_WORLD, v.err == (bad < 0 ? DT_OK : DT_ERR_DATA) && v.failed_rank == bad);
-        assert_all(MPI_COMM_WORLD, v.stop == (c->nranks > 1) && v.nonfinite == 2);
-        assert_all(MPI_COMM_WORLD, dt_comm_speaks(c) == (bad == c->rank || bad < 0));
-        bool ok = true;
-        const int64_t n = c->nranks;
-        for (int i = 0; i < DT_VOTE_SUMS; i++) {
-            ok = ok && v.counts[i] == n * ((int64_t)1 << 40) + i * n * (n + 1) / 2;
-            ok = ok && v.sums[i] == (2.0 - ldexp(1.0, 1 - c->nranks)) * (i + 1);
+    static dt_vote_value values[N_VALUES];
+    const int sizes[] = {0, 1, 8, 37, N_VALUES};
+    assert_all(MPI_COMM_WORLD, dt_comm_vote_reserve(c, N_VALUES) == DT_OK);
+    for (int k = 0; k < 5; k++)
+        for (int bad = -1; bad < c->nranks; bad++) {
+            dt_vote v = {.err = bad >= 0 && c->rank >= bad ? DT_ERR_DATA + (c->rank - bad) % 2 : DT_OK,
+                         .failed_rank = 12345,
+                         .stop = c->rank == 1,
+                         .nonfinite = c->rank == c->nranks - 1 ? 2 : 0,
+                         .values = sizes[k] ? values : NULL,
+                         .n_values = sizes[k]};
+            for (int i = 0; i < sizes[k]; i++) values[i] = brought(i, c->rank);
+            assert_all(MPI_COMM_WORLD, dt_comm_vote(c, &v) == DT_OK);
+            assert_all(MPI_COMM_WORLD, v.err == (bad < 0 ? DT_OK : DT_ERR_DATA) && v.failed_rank == bad);
+            assert_all(MPI_COMM_WORLD, v.stop == (c->nranks > 1) && v.nonfinite == 2);
+            assert_all(MPI_COMM_WORLD, dt_comm_speaks(c) == (bad == c->rank || bad < 0));
+            bool ok = true;
+            for (int i = 0; i < sizes[k]; i++) ok = ok && is_combined(&values[i], i, c->nranks);
+            assert_all(MPI_COMM_WORLD, ok);
         }
-        for (int i = 0; i < DT_VOTE_MAXS; i++) ok = ok && v.maxs[i] == (i % 2 ? (double)n - 101.0 : 0.0);
-        assert_all(MPI_COMM_WORLD, ok);
-    }
+    dt_vote large = {.values = values, .n_values = N_VALUES + 1};
+    assert_all(MPI_COMM_WORLD, dt_comm_vote(c, &large) == DT_ERR_ARG);
+    dt_error_clear();
 }
 
 static void a_nan_in_a_vote_reaches_all(void **state)
 {
     dt_comm *c = *state;
     for (int bad = 0; bad < c->nranks; bad++) {
-        dt_vote v = {0};
-        v.maxs[3] = c->rank == bad ? NAN : 1e300;
+        dt_vote_value values[4] = {{DT_VOTE_MAX, .real = c->rank == bad ? NAN : 1e300},
+                                   {DT_VOTE_MIN, .real = c->rank == bad ? NAN : -1e300},
+                                   {DT_VOTE_SUM, .real = c->rank == bad ? NAN : 1},
+                                   {DT_VOTE_MAX, .real = 0}};
+        dt_vote v = {.values = values, .n_values = 4};
         assert_all(MPI_COMM_WORLD, dt_comm_vote(c, &v) == DT_OK);
-        assert_all(MPI_COMM_WORLD, isnan(v.maxs[3]) && v.maxs[2] == 0.0);
+        assert_all(MPI_COMM_WORLD,
+                   isnan(values[0].real) && isnan(values[1].real) && isnan(values[2].real) && values[3].real == 0.0);
     }
 }
 
 static void sums_of_a_vote_are_the_same_bits_on_all_ranks(void **state)
 {
     dt_comm *c = *state;
-    dt_vote v = {0};
-    for (int i = 0; i < DT_VOTE_SUMS; i++)
-        v.sums[i] = sin(1.0 + c->rank * 17 + i) * ldexp(1.0, (c->rank * 13 + i) % 40);
+    static dt_vote_value values[N_VALUES], first[N_VALUES];
+    for (int i = 0; i < N_VALUES; i++)
+        values[i] =
+            (dt_vote_value){DT_VOTE_SUM, .real = sin(1.0 + c->rank * 17 + i) * ldexp(1.0, (c->rank * 13 + i) % 40)};
+    dt_vote v = {.values = values, .n_values = N_VALUES};
     assert_all(MPI_COMM_WORLD, dt_comm_vote(c, &v) == DT_OK);
-    dt_vote first = v;
-    assert_all(MPI_COMM_WORLD, dt_comm_broadcast_host(c, &first, sizeof first, 0) == DT_OK);
-    assert_all(MPI_COMM_WORLD, memcmp(&first, &v, sizeof v) == 0);
+    memcpy(first, values, sizeof first);
+    assert_all(MPI_COMM_WORLD, dt_comm_broadcast_host(c, first, sizeof first, 0) == DT_OK);
+    assert_all(MPI_COMM_WORLD, memcmp(first, values, sizeof values) == 0);
 }
 
 static void host_values_are_reduced(void **state)
@@ -251,7 +284,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(agreement_without_failure_is_ok),
         cmocka_unit_test(each_rank_that_fails_alone_is_named_on_all),
         cmocka_unit_test(the_lowest_of_several_failing_ranks_wins),
-        cmocka_unit_test(a_vote_sums_maximises_and_names_the_failing_rank),
+        cmocka_unit_test(a_vote_combines_any_number_of_values_and_names_the_failing_rank),
         cmocka_unit_test(a_nan_in_a_vote_reaches_all),
         cmocka_unit_test(sums_of_a_vote_are_the_same_bits_on_all_ranks),
         cmocka_unit_test(host_values_are_reduced),

@@ -164,17 +164,22 @@ static bool step_of(trainer *t, int64_t k, int64_t step, double *loss, double *n
     double sum = 0;
     fill(t, k, t->longest);
     for (int s = 0; s < t->n_seq; s++) n_target += t->lens[s];
-    dt_lm_sums sums = {0};
+    dt_sums sums = {0};
+    dt_lm_sums lm;
+    dt_lm_declare(&lm, &sums);
+    const int sum_squares = dt_sums_declare(&sums, "sum_squares", DT_SUM_REAL, 1);
+    bool ok = dt_sums_settle(&sums, &t->f->comm) == DT_OK;
     dt_zero_begin_micro(t->f->z, 0, 1);
-    bool ok = dt_task_micro_step(t->model, &dt_objective_lm, &t->b, &t->buffers, 1.0 / (double)n_target, step, &sums,
-                                 NULL) == DT_OK;
+    ok = dt_task_micro_step(t->model, &dt_objective_lm, &t->b, &t->buffers, 1.0 / (double)n_target, step, &lm, NULL) ==
+             DT_OK &&
+         ok;
     ok = dt_zero_grad_sum_squares(t->f->z, &sum) == DT_OK && ok;
-    dt_vote vote = {.sums = {sum}};
-    dt_lm_sums_to_counts(&sums, vote.counts);
-    ok = dt_comm_vote(&t->f->comm, &vote) == DT_OK && ok;
-    sums = dt_lm_sums_from_counts(vote.counts, vote.nonfinite != 0);
-    *loss = dt_lm_mean_loss(&sums);
-    *norm = sqrt(vote.sums[0]);
+    dt_vote vote = {0};
+    dt_sums_add(&sums, sum_squares, sum);
+    ok = dt_sums_vote(&sums, &t->f->comm, &vote) == DT_OK && ok;
+    *loss = dt_sums_shown(&sums, dt_sums_find_shown(&sums, DT_SHOW_TRAIN, "loss"));
+    *norm = sqrt(dt_sums_value(&sums, sum_squares));
+    dt_sums_close(&sums);
     return ok;
 }
 

@@ -9,7 +9,7 @@
 enum { N_TOK = 8 };
 
 /* One micro-batch whose targets have the weights and losses given. */
-static void add(dt_lm_sums *sums, const float *weight, const float *loss)
+static void add(const dt_lm_sums *lm, const float *weight, const float *loss)
 {
     static dt_ledger ledger;
     dt_batch b;
@@ -22,25 +22,40 @@ static void add(dt_lm_sums *sums, const float *weight, const float *loss)
         logp[t] = -loss[t], entropy[t] = (float)t;
     }
     dt_batch_finish(&b);
-    dt_objective_lm.metrics(&dt_objective_lm, &b, logp, hit, entropy, sums);
+    dt_objective_lm.metrics(&dt_objective_lm, &b, logp, hit, entropy, lm);
     dt_batch_free(&b, &ledger);
 }
+
+typedef struct counter {
+    dt_sums sums;
+    dt_lm_sums lm;
+} counter;
+
+static void open_counter(counter *c)
+{
+    *c = (counter){0};
+    dt_lm_declare(&c->lm, &c->sums);
+    assert_int_equal(dt_sums_settle(&c->sums, NULL), DT_OK);
+}
+
+static double shown(const dt_sums *s, const char *name)
+{
+    return dt_sums_shown(s, dt_sums_find_shown(s, DT_SHOW_TRAIN, name));
+}
+static double mean_loss(const counter *c) { return shown(&c->sums, "loss"); }
 
 static void the_mean_is_over_weights(void **state)
 {
     (void)state;
     const float weight[N_TOK] = {1, 0, 2, 0.5f, 1, 0, 0, 1}, loss[N_TOK] = {1, 99, 2.5f, 4, 0.125f, 99, 99, 3};
-    dt_lm_sums sums = {0};
-    assert_true(dt_lm_mean_loss(&sums) == 0); /* nothing seen */
-    add(&sums, weight, loss);
-    add(&sums, weight, loss);
-    assert_true(dt_lm_mean_loss(&sums) == (1 + 5 + 2 + 0.125 + 3) / 5.5); /* every term is exact */
-    assert_true(dt_lm_mean_entropy(&sums) == (0 + 2 + 3 + 4 + 7) / 5.0);  /* over targets, whatever their weight */
-
-    int64_t counts[8];
-    dt_lm_sums_to_counts(&sums, counts);
-    const dt_lm_sums back = dt_lm_sums_from_counts(counts, sums.nonfinite);
-    assert_memory_equal(&back, &sums, sizeof counts); /* the rest is nonfinite and padding */
+    counter c;
+    open_counter(&c);
+    assert_true(mean_loss(&c) == 0); /* nothing seen */
+    add(&c.lm, weight, loss);
+    add(&c.lm, weight, loss);
+    assert_true(mean_loss(&c) == (1 + 5 + 2 + 0.125 + 3) / 5.5);         /* every term is exact */
+    assert_true(shown(&c.sums, "entropy") == (0 + 2 + 3 + 4 + 7) / 5.0); /* over targets, whatever their weight */
+    dt_sums_close(&c.sums);
 }
 
 static void losses_of_any_size_add_up(void **state)
@@ -48,31 +63,37 @@ static void losses_of_any_size_add_up(void **state)
     (void)state;
     const float ones[N_TOK] = {1, 1, 1, 1, 1, 1, 1, 1}, heavy[N_TOK] = {1e6f, 1e6f, 1e6f, 1e6f, 1e6f, 1e6f, 1e6f, 1e6f};
     const float sizes[] = {0x1p-20f, 1, 15.5f, 16, 0x1p20f, 0x1p36f, 0x1p46f};
+    counter c;
+    open_counter(&c);
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         float loss[N_TOK];
         for (int t = 0; t < N_TOK; t++) loss[t] = sizes[i];
-        dt_lm_sums sums = {0};
-        for (int k = 0; k < 100; k++) add(&sums, ones, loss);
-        assert_false(sums.nonfinite);
-        assert_true(dt_lm_mean_loss(&sums) == (double)sizes[i]);
+        dt_sums_clear(&c.sums);
+        for (int k = 0; k < 100; k++) add(&c.lm, ones, loss);
+        assert_false(c.sums.nonfinite);
+        assert_true(mean_loss(&c) == (double)sizes[i]);
         if (sizes[i] > 0x1p20f) continue;
-        sums = (dt_lm_sums){0};
-        for (int k = 0; k < 10000; k++) add(&sums, heavy, loss);
+        dt_sums_clear(&c.sums);
+        for (int k = 0; k < 10000; k++) add(&c.lm, heavy, loss);
         /* 10^6 x 2^-20 is no multiple of the unit */
-        assert_true(fabs(dt_lm_mean_loss(&sums) - (double)sizes[i]) <= 1e-9 * (double)sizes[i]);
+        assert_true(fabs(mean_loss(&c) - (double)sizes[i]) <= 1e-9 * (double)sizes[i]);
     }
+    dt_sums_close(&c.sums);
 }
 
 static void a_loss_that_is_no_number_marks_the_sums(void **state)
 {
     (void)state;
     const float ones[N_TOK] = {1, 1, 1, 1, 1, 1, 1, 1}, bad[] = {NAN, INFINITY, -INFINITY, 0x1p50f, 3e38f};
+    counter c;
+    open_counter(&c);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         float loss[N_TOK] = {1, 1, 1, bad[i], 1, 1, 1, 1};
-        dt_lm_sums sums = {0};
-        add(&sums, ones, loss);
-        assert_true(sums.nonfinite && isnan(dt_lm_mean_loss(&sums)));
+        dt_sums_clear(&c.sums);
+        add(&c.lm, ones, loss);
+        assert_true(c.sums.nonfinite && isnan(mean_loss(&c)));
     }
+    dt_sums_close(&c.sums);
 }
 
 int main(void)

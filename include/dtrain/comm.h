@@ -14,18 +14,32 @@
 
 typedef struct dt_comm dt_comm;
 
-enum { DT_VOTE_SUMS = 8, DT_VOTE_MAXS = 16 };
+/** A number that a vote brings together. Each says how, so a vote may carry any number of them in any order, the same
+ *  on all ranks. */
+typedef enum dt_vote_kind {
+    DT_VOTE_COUNT, /* sum of integers: exact, so free of order */
+    DT_VOTE_SUM,   /* sum of doubles, in the order of ranks */
+    DT_VOTE_MAX,   /* largest; a NaN wins */
+    DT_VOTE_MIN    /* least; a NaN wins */
+} dt_vote_kind;
+typedef struct dt_vote_value {
+    int64_t kind; /* dt_vote_kind */
+    union {
+        int64_t count; /* DT_VOTE_COUNT */
+        double real;   /* the others */
+    };
+} dt_vote_value;
 
 /** What every rank brings to the agreement at the end of a superstep, and what all take away. In: this rank's. Out:
  *  everybody's. */
 typedef struct dt_vote {
-    int32_t err;                  /* dt_err; out: the error of the lowest failing rank, DT_OK when none failed */
-    int32_t failed_rank;          /* out: that rank, or -1 */
-    int32_t stop;                 /* out: the largest */
-    int32_t nonfinite;            /* out: the largest */
-    int64_t counts[DT_VOTE_SUMS]; /* out: sums (exact, so free of order) */
-    double sums[DT_VOTE_SUMS];    /* out: sums */
-    double maxs[DT_VOTE_MAXS];    /* out: largest (negate for the least) */
+    int32_t err;         /* dt_err; out: the error of the lowest failing rank, DT_OK when none failed */
+    int32_t failed_rank; /* out: that rank, or -1 */
+    int32_t stop;        /* out: the largest */
+    int32_t nonfinite;   /* out: the largest */
+    /* [n_values], the caller's; NULL: none. More than 8 need dt_comm_vote_reserve */
+    dt_vote_value *values;
+    int n_values;
 } dt_vote;
 
 typedef struct dt_comm_ops {
@@ -119,9 +133,11 @@ dt_err dt_comm_share_text(dt_comm *comm, char **text, size_t *nbytes);
 typedef dt_err (*dt_text_sink)(void *ctx, int rank, const char *part, size_t nbytes);
 dt_err dt_comm_gather_text(dt_comm *comm, const char *text, size_t nbytes, dt_text_sink sink, void *ctx);
 
-/** The vote of a superstep: one MPI_Allreduce. Returns DT_ERR_COMM when the exchange itself failed; vote->err is
- *  data. */
+/** The vote of a superstep: one MPI_Allreduce, whatever is in it. Returns DT_ERR_COMM when the exchange itself failed;
+ *  vote->err is data. Allocates nothing. */
 dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote);
+/** Make room for votes of so many values. Local. DT_ERR_MEMORY. */
+dt_err dt_comm_vote_reserve(dt_comm *comm, int n_values);
 
 /** All ranks get the code of the lowest failing rank (one MPI_Allreduce). A rank whose own err was DT_OK gets a
  *  recorded message "rank R failed: <name of the error>"; rank R keeps its own message, and it alone is to print

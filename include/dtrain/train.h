@@ -49,6 +49,15 @@ dt_err dt_best_intervals_check(const dt_config *cfg, int64_t total_steps);
 
 /* ---- the run ----------------------------------------------------------------------------------------------------- */
 
+/** Numbers of sums (sums.h): those that the loop itself needs of a task, and its own. */
+typedef struct dt_loop_sums {
+    int tokens, samples;
+    const dt_shown *loss;
+    int sum_squares;                                                    /* of the gradients */
+    int step_time, memory_device, memory_host;                          /* the largest of a rank */
+    int time_min[DT_N_TIME], time_mean[DT_N_TIME], time_max[DT_N_TIME]; /* seconds by group; mean: their sum */
+} dt_loop_sums;
+
 /** Everything a run holds. {0}, then dt_run_* in order; dt_run_close frees what was opened. */
 typedef struct dt_run {
     dt_config cfg;
@@ -74,6 +83,10 @@ typedef struct dt_run {
     dt_param_source source; /* of zero, for model */
     dt_model *model;
     dt_task_buffers buffers;
+    dt_sums sums;     /* all that is counted: the task's, then the loop's */
+    dt_metric *shown; /* room for all of them in one record */
+    dt_lm_sums lm;
+    dt_loop_sums counted;
     dt_report *report;
     dt_watchdog *watchdog;
     bool force;    /* take the directory from a run that seems to be alive */

@@ -11,7 +11,9 @@ struct dt_comm_mpi {
     MPI_Comm node;   /* ranks that share memory */
     MPI_Comm across; /* ranks of equal local_rank, one per node that has it, in order of node */
     MPI_Op vote_op;
-    MPI_Datatype vote_type;
+    MPI_Datatype vote_type;     /* of one dt_vote_value */
+    dt_vote_value *vote_values; /* [vote_room]: what a vote sends and gets */
+    int vote_room;
     int *node_of, *local_of;  /* [nranks] */
     int *rank_at;             /* [n_nodes * max_local]: global rank of a place, -1 where the node has fewer ranks */
     int max_local, min_local; /* largest and least number of ranks on a node */

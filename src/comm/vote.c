@@ -2,10 +2,14 @@
  *
  * Failing ranks are ordered by their number, so that of several errors one is chosen that all name alike, and one rank
  * prints it. The vote's operation is declared non-commutative: MPI then combines in order of rank, so the sums of
- * doubles in it are the same bits on every rank and in every run with these ranks. */
+ * doubles in it are the same bits on every rank and in every run with these ranks.
+ *
+ * A vote is a list of values, each with the kind of its own combination, so MPI may cut the list where it likes. The
+ * first few are the error, the wish to stop and the mark of numbers that are not finite. */
 #include "internal.h"
 #include <limits.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const err_names[DT_N_ERR] = {
@@ -23,20 +27,39 @@ static const char *const err_names[DT_N_ERR] = {
 
 static const char *err_name(dt_err err) { return err > DT_OK && err < DT_N_ERR ? err_names[err] : "unknown error"; }
 
-/** Largest, with NaN above all: a NaN that one rank brings is seen by all. */
-static double larger(double a, double b) { return isnan(a) || a > b ? a : b; }
+enum { HEAD_FAILED, HEAD_STOP, HEAD_NONFINITE, N_HEAD, ROOM_AT_START = 8 };
+/* kinds of the head alone: integers, of which the least or the largest counts */
+enum { LEAST_INTEGER = 100, LARGEST_INTEGER };
+static const int64_t NOBODY = INT64_MAX; /* in HEAD_FAILED; else the rank, and in the lower half its error */
 
-static void combine_votes(const dt_vote *in, dt_vote *io)
+/** With NaN above all, or below: a NaN that one rank brings is seen by all. */
+static double larger(double a, double b) { return isnan(a) || a > b ? a : b; }
+static double smaller(double a, double b) { return isnan(a) || a < b ? a : b; }
+
+/* a is of lower ranks than b. */
+static dt_vote_value combine(dt_vote_value a, dt_vote_value b)
 {
-    if (in->failed_rank >= 0 && (io->failed_rank < 0 || in->failed_rank < io->failed_rank)) {
-        io->failed_rank = in->failed_rank;
-        io->err = in->err;
+    switch (a.kind) {
+    case DT_VOTE_COUNT:
+        b.count = (int64_t)((uint64_t)a.count + (uint64_t)b.count);
+        break;
+    case DT_VOTE_SUM:
+        b.real = a.real + b.real;
+        break;
+    case DT_VOTE_MAX:
+        b.real = larger(a.real, b.real);
+        break;
+    case DT_VOTE_MIN:
+        b.real = smaller(a.real, b.real);
+        break;
+    case LEAST_INTEGER:
+        if (a.count < b.count) b.count = a.count;
+        break;
+    case LARGEST_INTEGER:
+        if (a.count > b.count) b.count = a.count;
+        break;
     }
-    if (in->stop > io->stop) io->stop = in->stop;
-    if (in->nonfinite > io->nonfinite) io->nonfinite = in->nonfinite;
-    for (int i = 0; i < DT_VOTE_SUMS; i++) io->counts[i] = (int64_t)((uint64_t)in->counts[i] + (uint64_t)io->counts[i]);
-    for (int i = 0; i < DT_VOTE_SUMS; i++) io->sums[i] = in->sums[i] + io->sums[i];
-    for (int i = 0; i < DT_VOTE_MAXS; i++) io->maxs[i] = larger(in->maxs[i], io->maxs[i]);
+    return b;
 }
 
 /* MPI may hand over memory of any alignment: copy. */
@@ -44,19 +67,22 @@ static void vote_function(void *in, void *io, int *len, MPI_Datatype *type)
 {
     (void)type;
     for (int i = 0; i < *len; i++) {
-        dt_vote a, b;
+        dt_vote_value a, b;
         memcpy(&a, (const char *)in + (size_t)i * sizeof a, sizeof a);
         memcpy(&b, (const char *)io + (size_t)i * sizeof b, sizeof b);
-        combine_votes(&a, &b);
+        b = combine(a, b);
         memcpy((char *)io + (size_t)i * sizeof b, &b, sizeof b);
     }
 }
 
 dt_err dt_comm_vote_open(struct dt_comm_mpi *mpi)
 {
-    DT_MPI(MPI_Type_contiguous((int)sizeof(dt_vote), MPI_BYTE, &mpi->vote_type));
+    DT_MPI(MPI_Type_contiguous((int)sizeof(dt_vote_value), MPI_BYTE, &mpi->vote_type));
     DT_MPI(MPI_Type_commit(&mpi->vote_type));
     DT_MPI(MPI_Op_create(vote_function, 0, &mpi->vote_op));
+    mpi->vote_values = calloc(N_HEAD + ROOM_AT_START, sizeof *mpi->vote_values);
+    DT_CHECK(mpi->vote_values, DT_ERR_MEMORY, "no memory for a vote");
+    mpi->vote_room = ROOM_AT_START;
     return DT_OK;
 }
 
@@ -64,17 +90,44 @@ void dt_comm_vote_close(struct dt_comm_mpi *mpi)
 {
     if (mpi->vote_op != MPI_OP_NULL) MPI_Op_free(&mpi->vote_op);
     if (mpi->vote_type != MPI_DATATYPE_NULL) MPI_Type_free(&mpi->vote_type);
+    free(mpi->vote_values);
+    mpi->vote_values = NULL;
+}
+
+dt_err dt_comm_vote_reserve(dt_comm *comm, int n_values)
+{
+    struct dt_comm_mpi *mpi = comm->mpi;
+    if (n_values <= mpi->vote_room) return DT_OK;
+    dt_vote_value *room = realloc(mpi->vote_values, (size_t)(N_HEAD + n_values) * sizeof *room);
+    DT_CHECK(room, DT_ERR_MEMORY, "no memory for a vote of %d values", n_values);
+    mpi->vote_values = room;
+    mpi->vote_room = n_values;
+    return DT_OK;
 }
 
 dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote)
 {
     DT_CHECK(comm && comm->mpi && vote, DT_ERR_ARG, "dt_comm_vote: communicator or vote missing");
-    dt_vote mine = *vote;
-    mine.failed_rank = vote->err != DT_OK ? comm->rank : -1;
+    struct dt_comm_mpi *mpi = comm->mpi;
+    DT_CHECK(vote->n_values >= 0 && vote->n_values <= mpi->vote_room, DT_ERR_ARG,
+             "a vote of %d values; room is reserved for %d", vote->n_values, mpi->vote_room);
+    dt_vote_value *all = mpi->vote_values;
+    const size_t nbytes = (size_t)vote->n_values * sizeof *all;
+    all[HEAD_FAILED] = (dt_vote_value){.kind = LEAST_INTEGER,
+                                       .count = vote->err == DT_OK ? NOBODY : ((int64_t)comm->rank << 32) + vote->err};
+    all[HEAD_STOP] = (dt_vote_value){.kind = LARGEST_INTEGER, .count = vote->stop};
+    all[HEAD_NONFINITE] = (dt_vote_value){.kind = LARGEST_INTEGER, .count = vote->nonfinite};
+    if (nbytes) memcpy(all + N_HEAD, vote->values, nbytes);
     comm->sequence++;
-    comm->mpi->failed_rank = -1; /* an exchange that fails is no agreement */
-    DT_MPI(MPI_Allreduce(&mine, vote, 1, comm->mpi->vote_type, comm->mpi->vote_op, comm->mpi->world));
-    comm->mpi->failed_rank = vote->failed_rank;
+    mpi->failed_rank = -1; /* an exchange that fails is no agreement */
+    DT_MPI(MPI_Allreduce(MPI_IN_PLACE, all, N_HEAD + vote->n_values, mpi->vote_type, mpi->vote_op, mpi->world));
+    const int64_t failed = all[HEAD_FAILED].count;
+    vote->err = failed == NOBODY ? DT_OK : (int32_t)(failed & INT32_MAX);
+    vote->failed_rank = failed == NOBODY ? -1 : (int32_t)(failed >> 32);
+    vote->stop = (int32_t)all[HEAD_STOP].count;
+    vote->nonfinite = (int32_t)all[HEAD_NONFINITE].count;
+    if (nbytes) memcpy(vote->values, all + N_HEAD, nbytes);
+    mpi->failed_rank = vote->failed_rank;
     return DT_OK;
 }
 

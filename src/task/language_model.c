@@ -2,7 +2,6 @@
  * are one objective. */
 #include "dtrain/task.h"
 #include <math.h>
-#include <string.h>
 
 static dt_err lm_weights(const dt_objective *o, const dt_batch *b, const float *logp, double inv_norm, float *u)
 {
@@ -11,65 +10,48 @@ static dt_err lm_weights(const dt_objective *o, const dt_batch *b, const float *
     return DT_OK;
 }
 
-/* Both parts of a loss below 2^50 are exact, and a sum of 2^17 such micro-batches still fits. */
-static void add_loss(dt_lm_sums *sums, double loss)
-{
-    if (!(fabs(loss) < 0x1p50)) {
-        sums->nonfinite = true;
-        return;
-    }
-    const double high = floor(loss / DT_LOSS_HIGH);
-    sums->loss_high += (int64_t)high;
-    sums->loss_fixed += llrint((loss - high * DT_LOSS_HIGH) / DT_LOSS_UNIT);
-}
+static double perplexity(double loss) { return exp(loss > 700 ? 700 : loss); }
 
-double dt_lm_mean_loss(const dt_lm_sums *sums)
+void dt_lm_declare(dt_lm_sums *l, dt_sums *s)
 {
-    if (sums->nonfinite) return NAN;
-    const double loss = (double)sums->loss_high * DT_LOSS_HIGH + (double)sums->loss_fixed * DT_LOSS_UNIT;
-    return sums->weight_fixed > 0 ? loss / ((double)sums->weight_fixed * DT_WEIGHT_UNIT) : 0;
-}
-
-double dt_lm_accuracy(const dt_lm_sums *sums)
-{
-    return sums->n_target > 0 ? (double)sums->n_hit / (double)sums->n_target : 0;
-}
-
-double dt_lm_mean_entropy(const dt_lm_sums *sums)
-{
-    return sums->n_target > 0 ? (double)sums->entropy_fixed * DT_ENTROPY_UNIT / (double)sums->n_target : 0;
-}
-
-void dt_lm_sums_to_counts(const dt_lm_sums *s, int64_t *counts)
-{
-    const int64_t all[] = {s->loss_fixed, s->loss_high, s->weight_fixed, s->n_target,
-                           s->n_hit,      s->n_tok,     s->n_samples,    s->entropy_fixed};
-    memcpy(counts, all, sizeof all);
-}
-
-dt_lm_sums dt_lm_sums_from_counts(const int64_t *c, bool nonfinite)
-{
-    return (dt_lm_sums){c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7], nonfinite};
+    *l = (dt_lm_sums){.sums = s,
+                      .loss = dt_sums_declare(s, "loss", DT_SUM_LOSS, 1),
+                      .weight = dt_sums_declare(s, "weight", DT_SUM_UNITS, DT_WEIGHT_UNIT),
+                      .target = dt_sums_declare(s, "targets", DT_SUM_UNITS, 1),
+                      .hit = dt_sums_declare(s, "hits", DT_SUM_UNITS, 1),
+                      .entropy = dt_sums_declare(s, "entropy", DT_SUM_UNITS, DT_ENTROPY_UNIT),
+                      .n_tok = dt_sums_declare(s, "tokens", DT_SUM_UNITS, 1),
+                      .n_samples = dt_sums_declare(s, "samples", DT_SUM_UNITS, 1)};
+    dt_sums_show(s, DT_SHOW_TRAIN, "loss", "loss", "weight", NULL);
+    dt_sums_show(s, DT_SHOW_TRAIN, "accuracy", "hits", "targets", NULL);
+    dt_sums_show(s, DT_SHOW_TRAIN, "entropy", "entropy", "targets", NULL);
+    dt_sums_show(s, DT_SHOW_VALIDATION, "validation_loss", "loss", "weight", NULL);
+    dt_sums_show(s, DT_SHOW_VALIDATION, "perplexity", "loss", "weight", perplexity);
+    dt_sums_show(s, DT_SHOW_VALIDATION, "validation_accuracy", "hits", "targets", NULL);
+    dt_sums_show(s, DT_SHOW_VALIDATION, "validation_entropy", "entropy", "targets", NULL);
+    dt_sums_show(s, DT_SHOW_VALIDATION, "validation_targets", "targets", NULL, NULL);
+    dt_sums_show(s, DT_SHOW_VALIDATION, "validation_samples", "samples", NULL, NULL);
 }
 
 static void lm_metrics(const dt_objective *o, const dt_batch *b, const float *logp, const uint8_t *hit,
-                       const float *entropy, dt_lm_sums *sums)
+                       const float *entropy, const dt_lm_sums *l)
 {
     (void)o;
     double loss = 0, uncertain = 0; /* one micro-batch in the order of its tokens: the same on whichever rank it is */
+    int64_t n_hit = 0;
     for (int32_t t = 0; t < b->n_tok; t++) {
         if (b->target[t] < 0) continue;
         loss -= (double)b->weight[t] * logp[t];
-        sums->n_hit += hit[t];
+        n_hit += hit[t];
         uncertain += (double)entropy[t];
     }
-    add_loss(sums, loss);
-    /* no number: the loss is none, either */
-    if (isfinite(uncertain)) sums->entropy_fixed += llrint(uncertain / DT_ENTROPY_UNIT);
-    sums->weight_fixed += b->weight_fixed;
-    sums->n_target += b->n_target;
-    sums->n_tok += b->n_tok;
-    sums->n_samples += b->n_samples;
+    dt_sums_add(l->sums, l->loss, loss);
+    dt_sums_add(l->sums, l->entropy, uncertain);
+    dt_sums_count(l->sums, l->weight, b->weight_fixed);
+    dt_sums_count(l->sums, l->target, b->n_target);
+    dt_sums_count(l->sums, l->hit, n_hit);
+    dt_sums_count(l->sums, l->n_tok, b->n_tok);
+    dt_sums_count(l->sums, l->n_samples, b->n_samples);
 }
 
 const dt_objective dt_objective_lm = {

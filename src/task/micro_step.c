@@ -28,7 +28,7 @@ void dt_task_buffers_free(dt_task_buffers *t, dt_ledger *ledger)
 size_t dt_task_buffers_nbytes(int32_t max_tok) { return buffers_nbytes(max_tok); }
 
 dt_err dt_task_micro_step(dt_model *m, const dt_objective *o, const dt_batch *b, dt_task_buffers *t, double inv_norm,
-                          int64_t step, dt_lm_sums *sums, dt_phase *phase)
+                          int64_t step, const dt_lm_sums *sums, dt_phase *phase)
 {
     dt_phase_enter(phase, "forward", "");
     DT_TRY(dt_model_forward(m, b, true, step));
@@ -43,8 +43,8 @@ dt_err dt_task_micro_step(dt_model *m, const dt_objective *o, const dt_batch *b,
     return DT_OK;
 }
 
-dt_err dt_task_evaluate(dt_model *m, const dt_objective *o, const dt_batch *b, dt_task_buffers *t, dt_lm_sums *sums,
-                        dt_phase *phase)
+dt_err dt_task_evaluate(dt_model *m, const dt_objective *o, const dt_batch *b, dt_task_buffers *t,
+                        const dt_lm_sums *sums, dt_phase *phase)
 {
     dt_phase_enter(phase, "forward", "");
     DT_TRY(dt_model_forward(m, b, false, 0));

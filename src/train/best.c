@@ -64,17 +64,16 @@ dt_err run_best_check(const dt_run *run)
 
 /* ---- after a validation ----------------------------------------------------------------------------------------- */
 
-static double value_of(const validation *v, const char *name)
+static double value_of(const dt_sums *sums, const char *name)
 {
-    for (int i = 0; i < v->n; i++)
-        if (!strcmp(v->metrics[i].name, name)) return v->metrics[i].value;
-    return NAN;
+    const dt_shown *what = dt_sums_find_shown(sums, DT_SHOW_VALIDATION, name);
+    return what ? dt_sums_shown(sums, what) : NAN;
 }
 
 /* A metric that is not a number is never the best, and no better. */
-void run_best_take(const dt_run *run, progress *p, const validation *v)
+void run_best_take(const dt_run *run, progress *p)
 {
-    const double x = value_of(v, metric_of(&run->cfg)),
+    const double x = value_of(&run->sums, metric_of(&run->cfg)),
                  gain = greater_wins(&run->cfg) ? x - p->best_metric : p->best_metric - x;
     const bool first = p->best_step == 0 && !isnan(x), better = p->best_step > 0 && gain > 0;
     if (first || (better && fabs(gain) > run->cfg.run_early_stopping_threshold))

@@ -5,19 +5,9 @@
  * the ranks vote on whether to go on, so that all leave at the same one. A part of a validation is no result. */
 #include "run.h"
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
 
 static const double VOTE_EVERY_S = 0.5;
-
-static dt_err sum_over_ranks(dt_comm *comm, dt_lm_sums *s)
-{
-    dt_vote vote = {.nonfinite = s->nonfinite};
-    dt_lm_sums_to_counts(s, vote.counts);
-    DT_TRY(dt_comm_vote(comm, &vote));
-    *s = dt_lm_sums_from_counts(vote.counts, vote.nonfinite != 0);
-    return DT_OK;
-}
 
 /* When the next vote is: all ranks count alike, for they go by the slowest. */
 typedef struct pace {
@@ -28,24 +18,24 @@ typedef struct pace {
 static dt_err vote_on_stop(dt_run *run, pace *p, int64_t done, int *stop)
 {
     if (done < p->next) return DT_OK;
-    dt_vote vote = {.err = dt_fault("validate.vote"),
-                    .stop = run_stop_request(run, 2 * p->gap_s),
-                    .maxs = {dt_now_s() - p->since_s}};
+    dt_vote_value gap_s = {.kind = DT_VOTE_MAX, .real = dt_now_s() - p->since_s};
+    dt_vote vote = {
+        .err = dt_fault("validate.vote"), .stop = run_stop_request(run, 2 * p->gap_s), .values = &gap_s, .n_values = 1};
     dt_phase_enter(&run->phase, "agree", "validation");
     DT_TRY(dt_comm_vote(run->comm, &vote));
     if (vote.err != DT_OK) return (dt_err)vote.err;
     *stop = vote.stop;
-    if (vote.maxs[0] > VOTE_EVERY_S)
+    if (gap_s.real > VOTE_EVERY_S)
         p->interval = p->interval > 1 ? p->interval / 2 : 1;
-    else if (vote.maxs[0] < VOTE_EVERY_S / 2)
+    else if (gap_s.real < VOTE_EVERY_S / 2)
         p->interval *= 2;
-    p->gap_s = vote.maxs[0];
+    p->gap_s = gap_s.real;
     p->next = done + p->interval;
     p->since_s = dt_now_s();
     return DT_OK;
 }
 
-static dt_err sum_all(dt_run *run, dt_lm_sums *sums, validation_end *end)
+static dt_err sum_all(dt_run *run, validation_end *end)
 {
     pace p = {.interval = 1, .since_s = dt_now_s()};
     *end = (validation_end){.n = dt_loader_n_eval(run->valid)};
@@ -55,52 +45,50 @@ static dt_err sum_all(dt_run *run, dt_lm_sums *sums, validation_end *end)
         if (end->stop) return DT_OK;
         dt_phase_enter(&run->phase, "read", "validation");
         DT_TRY(dt_loader_eval_batch(run->valid, end->n_done, &b));
-        DT_TRY(dt_task_evaluate(run->model, &dt_objective_lm, b, &run->buffers, sums, &run->phase));
+        DT_TRY(dt_task_evaluate(run->model, &dt_objective_lm, b, &run->buffers, &run->lm, &run->phase));
         end->n_done++;
     }
     return DT_OK;
 }
 
-static void fill(validation *v, const dt_lm_sums *sums, double begin_s)
+static dt_err report(dt_run *run, int64_t step, double begin_s)
 {
-    const double loss = dt_lm_mean_loss(sums);
-    *v = (validation){.n = 7,
-                      .metrics = {{"validation_loss", loss},
-                                  {"perplexity", exp(loss > 700 ? 700 : loss)},
-                                  {"validation_accuracy", dt_lm_accuracy(sums)},
-                                  {"validation_entropy", dt_lm_mean_entropy(sums)},
-                                  {"validation_targets", (double)sums->n_target},
-                                  {"validation_samples", (double)sums->n_samples},
-                                  {"validation_time", dt_now_s() - begin_s}}};
+    const dt_sums *s = &run->sums;
+    int n = 0;
+    for (; n < s->n_shown[DT_SHOW_VALIDATION]; n++) {
+        const dt_shown *what = &s->shown[DT_SHOW_VALIDATION][n];
+        run->shown[n] = (dt_metric){what->name, dt_sums_shown(s, what)};
+    }
+    run->shown[n++] = (dt_metric){"validation_time", dt_now_s() - begin_s};
+    return dt_report_validation(run->report, step, run->shown[0].value, run->shown + 1, n - 1);
 }
 
-dt_err run_validate(dt_run *run, int64_t step, validation *v, validation_end *end)
+dt_err run_validate(dt_run *run, int64_t step, validation_end *end)
 {
-    dt_lm_sums sums = {0};
+    dt_sums *s = &run->sums;
+    dt_vote vote = {0};
     const double begin_s = dt_now_s();
-    *v = (validation){0};
-    DT_TRY(sum_all(run, &sums, end));
+    dt_sums_clear(s);
+    DT_TRY(sum_all(run, end));
     if (end->stop) return DT_OK;
     dt_phase_enter(&run->phase, "agree", "validation");
-    DT_TRY(sum_over_ranks(run->comm, &sums));
-    if (sums.weight_fixed <= 0)
+    DT_TRY(dt_sums_vote(s, run->comm, &vote));
+    const dt_shown *what = dt_sums_find_shown(s, DT_SHOW_VALIDATION, "validation_loss");
+    if (dt_sums_value(s, what->bottom) <= 0)
         return dt_comm_agree(run->comm, dt_fail(DT_ERR_DATA, "[data] validation: there is no target token in it"));
 
-    fill(v, &sums, begin_s);
-    const double loss = v->metrics[0].value;
     const bool eval = run_is_eval(&run->cfg);
     if (eval && !strstr(run->cfg.log_report_to, "stdout")) /* the one result must be seen somewhere */
-        DT_INFO("validation loss %.9g over %" PRId64 " targets", loss, sums.n_target);
-    DT_TRY(dt_report_validation(run->report, step, loss, v->metrics + 1, v->n - 1));
-    if (!sums.nonfinite || !eval) return DT_OK;
+        DT_INFO("validation loss %.9g over %.0f targets", dt_sums_shown(s, what), dt_sums_value(s, run->lm.target));
+    DT_TRY(report(run, step, begin_s));
+    if (!s->nonfinite || !eval) return DT_OK;
     return dt_comm_agree(run->comm, dt_fail(DT_ERR_NONFINITE, "the validation loss is not finite"));
 }
 
 dt_err run_evaluate(dt_run *run, int64_t step)
 {
-    validation v;
     validation_end end;
-    DT_TRY(run_validate(run, step, &v, &end));
+    DT_TRY(run_validate(run, step, &end));
     if (!end.stop) return DT_OK;
     return dt_comm_agree(
         run->comm, dt_fail(DT_ERR_STOP,

@@ -6,18 +6,14 @@
 #include "run.h"
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
-/* what the vote carries, besides err, stop, nonfinite and the objective's sums */
-enum { SUM_SQUARES, SUM_TIME };
-enum { MAX_STEP_TIME, MAX_DEVICE_MEMORY, MAX_HOST_MEMORY, MAX_TIME, MAX_MINUS_TIME = MAX_TIME + DT_N_TIME };
-
-/* What is averaged between two records. */
+/* What is averaged between two records, besides run->sums. The loss is a mean over steps. */
 typedef struct interval {
     double loss, seconds;
-    dt_lm_sums sums; /* counts alone: the loss is a mean over steps */
-    int64_t n_steps, n_skipped;
+    int64_t n_skipped;
 } interval;
 
 typedef struct cadence {
@@ -31,6 +27,44 @@ static double host_memory_peak(void)
     return (double)ru.ru_maxrss * 1024;
 }
 
+/* ---- what is counted --------------------------------------------------------------------------------------------- */
+
+static int declare_time(dt_sums *s, int group, const char *kind, dt_sum_kind how)
+{
+    char name[DT_SUM_NAME];
+    snprintf(name, sizeof name, "ms/%s_%s", dt_time_group_names[group], kind); /* as it is shown, in milliseconds */
+    return dt_sums_declare(s, name, how, 1);
+}
+
+static void declare(dt_sums *s, dt_loop_sums *c)
+{
+    c->sum_squares = dt_sums_declare(s, "sum_squares", DT_SUM_REAL, 1);
+    c->step_time = dt_sums_declare(s, "step_time", DT_SUM_LARGEST, 1);
+    c->memory_device = dt_sums_declare(s, "memory_device", DT_SUM_LARGEST, 1);
+    c->memory_host = dt_sums_declare(s, "memory_host", DT_SUM_LARGEST, 1);
+    for (int g = 0; g < DT_N_TIME; g++) {
+        c->time_min[g] = declare_time(s, g, "min", DT_SUM_LEAST);
+        c->time_mean[g] = declare_time(s, g, "mean", DT_SUM_REAL);
+        c->time_max[g] = declare_time(s, g, "max", DT_SUM_LARGEST);
+    }
+}
+
+dt_err run_open_sums(dt_run *run)
+{
+    dt_sums *s = &run->sums;
+    dt_loop_sums *c = &run->counted;
+    dt_lm_declare(&run->lm, s);
+    declare(s, c);
+    DT_TRY(dt_sums_settle(s, run->comm));
+    c->tokens = dt_sums_find(s, "tokens"), c->samples = dt_sums_find(s, "samples");
+    c->loss = dt_sums_find_shown(s, DT_SHOW_TRAIN, "loss");
+    const int n = s->n_shown[DT_SHOW_TRAIN] + s->n_shown[DT_SHOW_VALIDATION] + s->n_sums + 1;
+    run->shown = calloc((size_t)n, sizeof *run->shown);
+    return dt_comm_agree(run->comm, run->shown ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for %d metrics", n));
+}
+
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
+
 /* Room for one more step: steps differ in length, so twice a long one. */
 static double next_step_s(dt_run *run, double step_s)
 {
@@ -38,7 +72,7 @@ static double next_step_s(dt_run *run, double step_s)
     return 2 * run->step_s;
 }
 
-static dt_err compute_step(dt_run *run, const progress *p, dt_lm_sums *sums)
+static dt_err compute_step(dt_run *run, const progress *p)
 {
     dt_step_counts counts;
     DT_TRY(dt_loader_step_counts(run->train, p->data_step, &counts));
@@ -49,33 +83,32 @@ static dt_err compute_step(dt_run *run, const progress *p, dt_lm_sums *sums)
         dt_phase_enter(&run->phase, "read", "train");
         DT_TRY(dt_loader_batch(run->train, p->data_step, a, &b));
         dt_zero_begin_micro(run->zero, a, n_micro);
-        DT_TRY(
-            dt_task_micro_step(run->model, &dt_objective_lm, b, &run->buffers, inv_norm, p->step, sums, &run->phase));
+        DT_TRY(dt_task_micro_step(run->model, &dt_objective_lm, b, &run->buffers, inv_norm, p->step, &run->lm,
+                                  &run->phase));
     }
     return DT_OK;
 }
 
-static dt_err agree_on_step(dt_run *run, dt_err err, const dt_lm_sums *sums, double sum_squares, double begin_s,
-                            dt_vote *vote)
+static dt_err agree_on_step(dt_run *run, dt_err err, double sum_squares, double begin_s, dt_vote *vote)
 {
+    dt_sums *s = &run->sums;
+    const dt_loop_sums *c = &run->counted;
     double group_s[DT_N_TIME];
     dt_phase_enter(&run->phase, "agree", "");
     dt_timeline_take(run->timeline, group_s);
     const double step_s = dt_now_s() - begin_s;
-    *vote = (dt_vote){.err = err,
-                      .stop = run_stop_request(run, next_step_s(run, step_s)),
-                      .nonfinite = sums->nonfinite || !isfinite(sum_squares)};
-    dt_lm_sums_to_counts(sums, vote->counts);
-    vote->sums[SUM_SQUARES] = sum_squares;
-    vote->maxs[MAX_STEP_TIME] = step_s;
-    vote->maxs[MAX_DEVICE_MEMORY] = (double)atomic_load(&run->ledger.total_peak);
-    vote->maxs[MAX_HOST_MEMORY] = host_memory_peak();
+    *vote = (dt_vote){
+        .err = err, .stop = run_stop_request(run, next_step_s(run, step_s)), .nonfinite = !isfinite(sum_squares)};
+    dt_sums_add(s, c->sum_squares, sum_squares);
+    dt_sums_add(s, c->step_time, step_s);
+    dt_sums_add(s, c->memory_device, (double)atomic_load(&run->ledger.total_peak));
+    dt_sums_add(s, c->memory_host, host_memory_peak());
     for (int g = 0; g < DT_N_TIME; g++) {
-        vote->sums[SUM_TIME + g] = group_s[g];
-        vote->maxs[MAX_TIME + g] = group_s[g];
-        vote->maxs[MAX_MINUS_TIME + g] = -group_s[g];
+        dt_sums_add(s, c->time_min[g], group_s[g]);
+        dt_sums_add(s, c->time_mean[g], group_s[g]);
+        dt_sums_add(s, c->time_max[g], group_s[g]);
     }
-    DT_TRY(dt_comm_vote(run->comm, vote));
+    DT_TRY(dt_sums_vote(s, run->comm, vote));
     return (dt_err)vote->err;
 }
 
@@ -96,91 +129,97 @@ static dt_err update(dt_run *run, const progress *p, double lr, double norm)
     return dt_zero_update(run->zero, &step, NULL);
 }
 
-/* The metrics that go beside the fixed fields of a record; returns how many. */
-static int more_metrics(const dt_run *run, const progress *p, const interval *in, const dt_vote *vote, dt_metric *more,
-                        char names[][40])
+/* The metrics that go beside the fixed fields of a record, in run->shown; returns how many. */
+static int more_metrics(const dt_run *run, const progress *p)
 {
+    const dt_sums *s = &run->sums;
+    const dt_loop_sums *c = &run->counted;
+    dt_metric *more = run->shown;
     int n = 0;
-    more[n++] = (dt_metric){"accuracy", dt_lm_accuracy(&in->sums)};
-    more[n++] = (dt_metric){"entropy", dt_lm_mean_entropy(&in->sums)};
+    for (int i = 0; i < s->n_shown[DT_SHOW_TRAIN]; i++) {
+        const dt_shown *what = &s->shown[DT_SHOW_TRAIN][i];
+        if (what != c->loss) more[n++] = (dt_metric){what->name, dt_sums_shown_of_total(s, what)};
+    }
     more[n++] = (dt_metric){"epoch", (double)p->samples / (double)dt_loader_info(run->train)->n_samples};
-    if (!run->cfg.log_wall_clock_breakdown) return n;
-    for (int g = 0; g < DT_N_TIME; g++) {
-        const double ms[3] = {-vote->maxs[MAX_MINUS_TIME + g] * 1e3, vote->sums[SUM_TIME + g] / run->nranks * 1e3,
-                              vote->maxs[MAX_TIME + g] * 1e3};
-        const char *const kind[3] = {"min", "mean", "max"};
-        for (int k = 0; k < 3; k++, n++) {
-            snprintf(names[n], sizeof names[n], "ms/%s_%s", dt_time_group_names[g], kind[k]);
-            more[n] = (dt_metric){names[n], ms[k]};
-        }
+    for (int g = 0; run->cfg.log_wall_clock_breakdown && g < DT_N_TIME; g++) {
+        const int sum[3] = {c->time_min[g], c->time_mean[g], c->time_max[g]};
+        for (int k = 0; k < 3; k++)
+            more[n++] = (dt_metric){s->sum[sum[k]].name, dt_sums_value(s, sum[k]) / (k == 1 ? run->nranks : 1) * 1e3};
     }
     return n;
 }
 
-static dt_err report_step(dt_run *run, const progress *p, interval *in, const dt_vote *vote, double lr, double norm)
+static dt_err report_step(dt_run *run, const progress *p, interval *in, double lr, double norm)
 {
-    dt_metric more[3 + 3 * DT_N_TIME];
-    char names[3 + 3 * DT_N_TIME][40];
-    const int n_more = more_metrics(run, p, in, vote, more, names);
+    const dt_sums *s = &run->sums;
+    const dt_loop_sums *c = &run->counted;
+    const int n_more = more_metrics(run, p);
+    const double n_steps = (double)s->n_steps;
     const dt_train_record rec = {.step = p->step,
-                                 .loss = in->loss / (double)in->n_steps,
+                                 .loss = in->loss / n_steps,
                                  .lr = lr,
                                  .grad_norm = norm,
                                  .tokens = p->tokens,
                                  .samples = p->samples,
-                                 .step_time = in->seconds / (double)in->n_steps,
-                                 .tokens_per_second = (double)in->sums.n_tok / in->seconds,
-                                 .memory_device = (int64_t)vote->maxs[MAX_DEVICE_MEMORY],
-                                 .memory_host = (int64_t)vote->maxs[MAX_HOST_MEMORY],
+                                 .step_time = in->seconds / n_steps,
+                                 .tokens_per_second = dt_sums_total(s, c->tokens) / in->seconds,
+                                 .memory_device = (int64_t)dt_sums_value(s, c->memory_device),
+                                 .memory_host = (int64_t)dt_sums_value(s, c->memory_host),
                                  .skipped = in->n_skipped > 0,
-                                 .more = more,
+                                 .more = run->shown,
                                  .n_more = n_more};
     *in = (interval){0};
+    dt_sums_clear_total(&run->sums);
     return dt_report_train(run->report, &rec);
 }
 
 static bool due(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
 
+/* Nothing that the loss could be of: a step without targets. */
+static bool is_empty(const dt_sums *s, const dt_shown *loss)
+{
+    return loss->bottom >= 0 && dt_sums_value(s, loss->bottom) == 0;
+}
+
 /* One superstep; *stop: what the ranks agreed on. */
 static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *every, int *stop)
 {
     const double begin_s = dt_now_s();
-    dt_lm_sums sums = {0};
+    dt_sums *s = &run->sums;
+    const dt_loop_sums *c = &run->counted;
     dt_vote vote;
     double sum_squares = 0;
 
     atomic_store(&run->phase.step, p->step + 1);
     dt_phase_enter(&run->phase, "read", "train");
+    dt_sums_clear(s);
     DT_TRY(dt_fault("step.begin"));
-    DT_TRY(compute_step(run, p, &sums));
+    DT_TRY(compute_step(run, p));
     dt_phase_enter(&run->phase, "norm", "");
     DT_TRY(dt_zero_grad_sum_squares(run->zero, &sum_squares));
-    dt_err err = agree_on_step(run, dt_fault("step.agree"), &sums, sum_squares, begin_s, &vote);
+    dt_err err = agree_on_step(run, dt_fault("step.agree"), sum_squares, begin_s, &vote);
     if (err != DT_OK) return err;
     *stop = vote.stop;
 
-    const double norm = sqrt(vote.sums[SUM_SQUARES]), lr = dt_schedule_lr(&run->schedule, p->updates);
-    const dt_lm_sums all = dt_lm_sums_from_counts(vote.counts, vote.nonfinite != 0);
-    const bool skip = vote.nonfinite || all.weight_fixed == 0;
+    const double norm = sqrt(dt_sums_value(s, c->sum_squares)), lr = dt_schedule_lr(&run->schedule, p->updates);
+    const bool skip = vote.nonfinite || is_empty(s, c->loss);
     if (skip)
         dt_zero_discard(run->zero);
     else
         DT_TRY(update(run, p, lr, norm));
 
     p->step++, p->data_step++, p->updates += !skip;
-    p->samples += all.n_samples, p->tokens += all.n_tok;
+    p->samples += (int64_t)dt_sums_value(s, c->samples), p->tokens += (int64_t)dt_sums_value(s, c->tokens);
     if (vote.nonfinite)
         p->skipped_in_row++;
     else if (!skip)
         p->skipped_in_row = 0; /* a step without targets says nothing about the numbers */
-    in->loss += dt_lm_mean_loss(&all);
-    in->seconds += dt_now_s() - begin_s, in->n_steps++;
-    in->sums.n_tok += all.n_tok, in->sums.n_target += all.n_target, in->sums.n_hit += all.n_hit;
-    in->sums.entropy_fixed += all.entropy_fixed, in->n_skipped += skip;
+    in->loss += dt_sums_shown(s, c->loss);
+    in->seconds += dt_now_s() - begin_s, in->n_skipped += skip;
+    dt_sums_add_to_total(s);
 
     err = DT_OK; /* rank 0's report may fail (disk full): as any failure between votes it ends the job through main */
-    if (due(every->log, p->step) || p->step == run->total_steps || *stop)
-        err = report_step(run, p, in, &vote, lr, norm);
+    if (due(every->log, p->step) || p->step == run->total_steps || *stop) err = report_step(run, p, in, lr, norm);
     if (err == DT_OK && p->skipped_in_row >= run->cfg.run_max_skipped_steps)
         return dt_comm_agree(run->comm, dt_fail(DT_ERR_NONFINITE,
                                                 "loss or gradients were not finite in %" PRId64
@@ -203,9 +242,8 @@ static dt_err vote_on_stop(dt_run *run, int *stop)
 /* Interrupted: it stays due. */
 static dt_err validate(dt_run *run, progress *p, int *stop)
 {
-    validation v;
     validation_end end;
-    DT_TRY(run_validate(run, p->step, &v, &end));
+    DT_TRY(run_validate(run, p->step, &end));
     p->validation_due = end.stop != STOP_NO;
     *stop = end.stop;
     if (end.stop)
@@ -213,7 +251,7 @@ static dt_err validate(dt_run *run, progress *p, int *stop)
                 " micro-batches per rank and will be done again",
                 p->step, end.n_done, end.n);
     else
-        run_best_take(run, p, &v);
+        run_best_take(run, p);
     return DT_OK;
 }
 

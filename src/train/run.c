@@ -262,6 +262,7 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
         DT_TRY(dt_lock_take(&run->lock, comm, run->cfg.run_output_dir, run->force, &run->phase));
     DT_TRY(run_agree(run, run_choose_checkpoint(run)));
     DT_TRY(dt_comm_agree(comm, run_plan_stage(run, run->stage, run->nranks, comm->local_nranks, &plan)));
+    DT_TRY(run_open_sums(run));
     DT_TRY(run_open_states(run));
     run_compare_plan(run, &plan);
     run_stop_estimate(run);
@@ -275,6 +276,8 @@ void dt_run_close(dt_run *run)
     dt_report_close(run->report);
     dt_lock_release(run->lock);
     dt_task_buffers_free(&run->buffers, &run->ledger);
+    dt_sums_close(&run->sums);
+    free(run->shown);
     dt_model_close(run->model);
     dt_zero_close(run->zero);
     dt_loader_close(run->train);

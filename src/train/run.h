@@ -77,14 +77,10 @@ dt_err run_leave_branch(const char *output_dir, int64_t step);
 dt_err run_finish_leaving(const char *output_dir); /* what a kill interrupted */
 
 /* best.c: the best validation, and when there have been enough that were not better. */
-typedef struct validation {
-    dt_metric metrics[8];
-    int n;
-} validation;
 /* do the keys go together? Local, alike on all ranks */
 dt_err run_best_check(const dt_run *run);
 bool run_best_same_metric(const dt_config *a, const dt_config *b);
-void run_best_take(const dt_run *run, progress *p, const validation *v);
+void run_best_take(const dt_run *run, progress *p);                /* right after the validation */
 bool run_best_is_new(const dt_run *run, const progress *p);        /* the best is of this step, and is to be kept */
 bool run_best_gives_up(const dt_run *run, const progress *p);      /* early stopping */
 dt_err run_best_settle(dt_run *run, progress *p, const char *dir); /* after resuming; collective, agreed */
@@ -106,14 +102,15 @@ dt_err run_export(dt_run *run);           /* what checkpoint.export asks for; co
 void run_say_closing(const dt_run *run, const progress *from, const progress *to, double loop_s);
 
 /* loop.c, evaluate.c: collective, agreed */
+dt_err run_open_sums(dt_run *run); /* what task and loop count is the same on all ranks */
 dt_err run_loop(dt_run *run, progress *p);
-/** *stop: STOP_NO, or why all ranks left it before its end; then nothing was reported and v is empty. n_done of n
- *  micro-steps were done. */
+/** stop: STOP_NO, or why all ranks left it before its end; then nothing was reported. n_done of n micro-steps were
+ *  done. Else what it came to is in run->sums until the next step. */
 typedef struct validation_end {
     int stop;
     int64_t n_done, n;
 } validation_end;
-dt_err run_validate(dt_run *run, int64_t step, validation *v, validation_end *end);
+dt_err run_validate(dt_run *run, int64_t step, validation_end *end);
 dt_err run_evaluate(dt_run *run, int64_t step); /* task eval */
 
 #endif

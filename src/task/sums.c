@@ -1,0 +1,291 @@
+/* sums.c - values lie in one list, as the vote takes them: a sum knows its place in it. */
+#include "dtrain/sums.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- declarations ------------------------------------------------------------------------------------------------ */
+
+static void keep_error(dt_sums *s, dt_err err)
+{
+    if (s->err == DT_OK) s->err = err;
+}
+
+int dt_sums_find(const dt_sums *s, const char *name)
+{
+    for (int i = 0; i < s->n_sums; i++)
+        if (!strcmp(s->sum[i].name, name)) return i;
+    return -1;
+}
+
+const dt_shown *dt_sums_find_shown(const dt_sums *s, dt_show_when when, const char *name)
+{
+    for (int i = 0; i < s->n_shown[when]; i++)
+        if (!strcmp(s->shown[when][i].name, name)) return &s->shown[when][i];
+    return NULL;
+}
+
+static dt_err check_name(const char *name, bool is_new)
+{
+    DT_CHECK(*name && strlen(name) < DT_SUM_NAME, DT_ERR_ARG, "metric `%s`: expected a name of 1 to %d characters",
+             name, DT_SUM_NAME - 1);
+    DT_CHECK(is_new, DT_ERR_ARG, "metric `%s` is declared twice", name);
+    return DT_OK;
+}
+
+int dt_sums_declare(dt_sums *s, const char *name, dt_sum_kind kind, double unit)
+{
+    const dt_err err = s->step ? dt_fail(DT_ERR_ARG, "metric `%s` is declared after the start", name)
+                               : check_name(name, dt_sums_find(s, name) < 0);
+    dt_sum *sum = err == DT_OK ? realloc(s->sum, (size_t)(s->n_sums + 1) * sizeof *sum) : NULL;
+    if (!sum) {
+        keep_error(s, err == DT_OK ? dt_fail(DT_ERR_MEMORY, "no memory for the metric %s", name) : err);
+        return 0;
+    }
+    s->sum = sum;
+    sum[s->n_sums] = (dt_sum){.kind = kind, .unit = unit, .at = s->n_values};
+    snprintf(sum[s->n_sums].name, sizeof sum->name, "%s", name);
+    s->n_values += kind == DT_SUM_LOSS ? 2 : 1;
+    return s->n_sums++;
+}
+
+void dt_sums_show(dt_sums *s, dt_show_when when, const char *name, const char *top, const char *bottom,
+                  double (*map)(double))
+{
+    const dt_shown what = {.top = dt_sums_find(s, top), .bottom = bottom ? dt_sums_find(s, bottom) : -1, .map = map};
+    dt_err err = check_name(name, !dt_sums_find_shown(s, when, name));
+    if (err == DT_OK && (what.top < 0 || (bottom && what.bottom < 0)))
+        err = dt_fail(DT_ERR_ARG, "metric `%s` is made of `%s`, which is not declared", name,
+                      what.top < 0 ? top : bottom);
+    dt_shown *shown = err == DT_OK ? realloc(s->shown[when], (size_t)(s->n_shown[when] + 1) * sizeof *shown) : NULL;
+    if (!shown) {
+        keep_error(s, err == DT_OK ? dt_fail(DT_ERR_MEMORY, "no memory for the metric %s", name) : err);
+        return;
+    }
+    s->shown[when] = shown;
+    shown += s->n_shown[when]++;
+    *shown = what;
+    snprintf(shown->name, sizeof shown->name, "%s", name);
+}
+
+/* A line for each declaration. */
+static char *describe(const dt_sums *s)
+{
+    static const char *const kinds[] = {"units", "loss", "real", "largest", "least"};
+    static const char *const when[DT_N_SHOW] = {"", " in a validation"};
+    char *text = NULL;
+    size_t nbytes = 0;
+    FILE *f = open_memstream(&text, &nbytes);
+    if (!f) return NULL;
+    for (int i = 0; i < s->n_sums; i++)
+        fprintf(f, "`%s` (%s of %g)\n", s->sum[i].name, kinds[s->sum[i].kind], s->sum[i].unit);
+    for (int w = 0; w < DT_N_SHOW; w++)
+        for (int i = 0; i < s->n_shown[w]; i++) {
+            const dt_shown *what = &s->shown[w][i];
+            fprintf(f, "`%s`%s = %s / %s\n", what->name, when[w], s->sum[what->top].name,
+                    what->bottom < 0 ? "1" : s->sum[what->bottom].name);
+        }
+    if (fclose(f) == 0) return text;
+    free(text);
+    return NULL;
+}
+
+/* The first line in which two descriptions differ. */
+static dt_err compare(const char *mine, const char *first)
+{
+    for (int line = 1;; line++) {
+        const size_t a = strcspn(mine, "\n"), b = strcspn(first, "\n");
+        const char *const here = a ? mine : "nothing", *const there = b ? first : "nothing";
+        DT_CHECK(a == b && !memcmp(mine, first, a), DT_ERR_FAULT,
+                 "metric %d of this rank is %.*s, but that of rank 0 is %.*s: all ranks must count the same", line,
+                 a ? (int)a : 7, here, b ? (int)b : 7, there);
+        if (!mine[a]) return DT_OK;
+        mine += a + 1, first += b + 1;
+    }
+}
+
+static dt_err compare_ranks(const char *mine, dt_comm *comm)
+{
+    char *first = comm->rank == 0 ? (char *)mine : NULL;
+    DT_TRY(dt_comm_share_text(comm, &first, NULL));
+    const dt_err err = dt_comm_agree(comm, compare(mine, first));
+    if (comm->rank) free(first);
+    return err;
+}
+
+static dt_err prepare(dt_sums *s, dt_comm *comm, char **text)
+{
+    DT_TRY(s->err);
+    const size_t n = (size_t)s->n_values + 1;
+    s->step = calloc(n, sizeof *s->step);
+    s->total = calloc(n, sizeof *s->total);
+    *text = describe(s);
+    DT_CHECK(s->step && s->total && *text, DT_ERR_MEMORY, "no memory for %d metrics", s->n_sums);
+    return comm ? dt_comm_vote_reserve(comm, s->n_values) : DT_OK;
+}
+
+dt_err dt_sums_settle(dt_sums *s, dt_comm *comm)
+{
+    char *text = NULL;
+    dt_err err = prepare(s, comm, &text);
+    if (comm) err = dt_comm_agree(comm, err);
+    if (err == DT_OK && comm) err = compare_ranks(text, comm);
+    free(text);
+    DT_TRY(err);
+    dt_sums_clear(s);
+    dt_sums_clear_total(s);
+    return DT_OK;
+}
+
+void dt_sums_close(dt_sums *s)
+{
+    for (int w = 0; w < DT_N_SHOW; w++) free(s->shown[w]);
+    free(s->sum);
+    free(s->step);
+    free(s->total);
+    *s = (dt_sums){0};
+}
+
+/* ---- values ------------------------------------------------------------------------------------------------------ */
+
+static void clear(const dt_sums *s, dt_vote_value *values)
+{
+    for (int i = 0; i < s->n_sums; i++) {
+        dt_vote_value *v = values + s->sum[i].at;
+        switch (s->sum[i].kind) {
+        case DT_SUM_LOSS:
+            v[1] = (dt_vote_value){.kind = DT_VOTE_COUNT};
+            v[0] = v[1];
+            break;
+        case DT_SUM_UNITS:
+            *v = (dt_vote_value){.kind = DT_VOTE_COUNT};
+            break;
+        case DT_SUM_REAL:
+            *v = (dt_vote_value){.kind = DT_VOTE_SUM, .real = 0};
+            break;
+        case DT_SUM_LARGEST:
+            *v = (dt_vote_value){.kind = DT_VOTE_MAX, .real = -INFINITY};
+            break;
+        case DT_SUM_LEAST:
+            *v = (dt_vote_value){.kind = DT_VOTE_MIN, .real = INFINITY};
+            break;
+        }
+    }
+}
+
+void dt_sums_clear(dt_sums *s)
+{
+    clear(s, s->step);
+    s->nonfinite = false;
+}
+
+void dt_sums_clear_total(dt_sums *s)
+{
+    clear(s, s->total);
+    s->total_nonfinite = false;
+    s->n_steps = 0;
+}
+
+static void add_loss(dt_sums *s, dt_vote_value *v, double loss)
+{
+    if (!(fabs(loss) < 0x1p50)) {
+        s->nonfinite = true;
+        return;
+    }
+    const double high = floor(loss / DT_LOSS_HIGH);
+    v[0].count += llrint((loss - high * DT_LOSS_HIGH) / DT_LOSS_UNIT);
+    v[1].count += (int64_t)high;
+}
+
+void dt_sums_add(dt_sums *s, int sum, double x)
+{
+    dt_vote_value *v = s->step + s->sum[sum].at;
+    switch (s->sum[sum].kind) {
+    case DT_SUM_LOSS:
+        add_loss(s, v, x);
+        break;
+    case DT_SUM_UNITS:
+        if (isfinite(x)) v->count += llrint(x / s->sum[sum].unit);
+        break;
+    case DT_SUM_REAL:
+        v->real += x;
+        break;
+    case DT_SUM_LARGEST:
+        if (isnan(x) || x > v->real) v->real = x;
+        break;
+    case DT_SUM_LEAST:
+        if (isnan(x) || x < v->real) v->real = x;
+        break;
+    }
+}
+
+void dt_sums_count(dt_sums *s, int sum, int64_t n_units) { s->step[s->sum[sum].at].count += n_units; }
+
+dt_err dt_sums_vote(dt_sums *s, dt_comm *comm, dt_vote *vote)
+{
+    vote->nonfinite |= s->nonfinite;
+    vote->values = s->step;
+    vote->n_values = s->n_values;
+    DT_TRY(dt_comm_vote(comm, vote));
+    s->nonfinite = vote->nonfinite != 0;
+    return DT_OK;
+}
+
+void dt_sums_add_to_total(dt_sums *s)
+{
+    for (int i = 0; i < s->n_values; i++) {
+        const dt_vote_value *v = &s->step[i];
+        dt_vote_value *t = &s->total[i];
+        switch (v->kind) {
+        case DT_VOTE_COUNT:
+            t->count += v->count;
+            break;
+        case DT_VOTE_SUM:
+            t->real += v->real;
+            break;
+        case DT_VOTE_MAX:
+            if (isnan(v->real) || v->real > t->real) t->real = v->real;
+            break;
+        case DT_VOTE_MIN:
+            if (isnan(v->real) || v->real < t->real) t->real = v->real;
+            break;
+        }
+    }
+    s->total_nonfinite |= s->nonfinite;
+    s->n_steps++;
+}
+
+/* ---- what is shown ----------------------------------------------------------------------------------------------- */
+
+static double value_of(const dt_sum *sum, const dt_vote_value *values, bool nonfinite)
+{
+    const dt_vote_value *v = values + sum->at;
+    if (sum->kind == DT_SUM_UNITS) return (double)v->count * sum->unit;
+    if (sum->kind != DT_SUM_LOSS) return v->real;
+    return nonfinite ? NAN : (double)v[1].count * DT_LOSS_HIGH + (double)v[0].count * DT_LOSS_UNIT;
+}
+
+static double shown_of(const dt_sums *s, const dt_shown *what, const dt_vote_value *values, bool nonfinite, double n)
+{
+    const dt_sum *sum = &s->sum[what->top];
+    double x = value_of(sum, values, nonfinite);
+    if (what->bottom >= 0) {
+        const double bottom = value_of(&s->sum[what->bottom], values, nonfinite);
+        x = isnan(x) || bottom != 0 ? x / bottom : 0;
+    } else if (sum->kind != DT_SUM_LARGEST && sum->kind != DT_SUM_LEAST) {
+        x /= n;
+    }
+    return what->map ? what->map(x) : x;
+}
+
+double dt_sums_value(const dt_sums *s, int sum) { return value_of(&s->sum[sum], s->step, s->nonfinite); }
+
+double dt_sums_shown(const dt_sums *s, const dt_shown *what) { return shown_of(s, what, s->step, s->nonfinite, 1); }
+
+double dt_sums_total(const dt_sums *s, int sum) { return value_of(&s->sum[sum], s->total, s->total_nonfinite); }
+
+double dt_sums_shown_of_total(const dt_sums *s, const dt_shown *what)
+{
+    return shown_of(s, what, s->total, s->total_nonfinite, s->n_steps > 0 ? (double)s->n_steps : 1);
+}

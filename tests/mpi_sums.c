@@ -1,0 +1,157 @@
+/* mpi_sums.c - named sums come together in one vote, as many as there are, and ranks that count different things are
+ * told so before the first.
+ * NP: 1 2 3 4 */
+#include "mpi_test.h"
+#include "dtrain/sums.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int open_comm(void **state)
+{
+    static dt_comm comm;
+    *state = &comm;
+    return dt_comm_open(&comm) != DT_OK;
+}
+
+static int close_comm(void **state)
+{
+    dt_comm_close(*state);
+    return 0;
+}
+
+enum { N = 300 };
+
+/* N sums of all kinds, and of each what is shown: alone, and divided by the one before. */
+static void declare(dt_sums *s, int skip)
+{
+    for (int i = 0; i < N; i++) {
+        char name[DT_SUM_NAME], mean[DT_SUM_NAME], before[DT_SUM_NAME];
+        snprintf(name, sizeof name, "sum/%d", i);
+        snprintf(mean, sizeof mean, "mean/%d", i);
+        snprintf(before, sizeof before, "sum/%d", i - 1);
+        if (i == skip) continue;
+        dt_sums_declare(s, name, (dt_sum_kind)(i % 5), i % 5 == DT_SUM_UNITS ? 0x1p-10 : 1);
+        dt_sums_show(s, DT_SHOW_TRAIN, name, name, NULL, NULL);
+        if (i > 0 && i - 1 != skip) dt_sums_show(s, DT_SHOW_TRAIN, mean, name, before, NULL);
+    }
+}
+
+/* What rank r adds in each of two parts: no rounding in any sum. */
+static double part(int i, int r) { return (i + 1) * 0.25 + r; }
+
+static double whole(int i, int nranks)
+{
+    double all = 0;
+    for (int r = 0; r < nranks; r++) all += 2 * part(i, r);
+    if (i % 5 == DT_SUM_LARGEST) return part(i, nranks - 1);
+    return i % 5 == DT_SUM_LEAST ? part(i, 0) : all;
+}
+
+static double shown(const dt_sums *s, const char *kind, int i, bool total)
+{
+    char name[DT_SUM_NAME];
+    snprintf(name, sizeof name, "%s/%d", kind, i);
+    const dt_shown *what = dt_sums_find_shown(s, DT_SHOW_TRAIN, name);
+    return total ? dt_sums_shown_of_total(s, what) : dt_sums_shown(s, what);
+}
+
+static void any_number_of_sums_comes_together_in_one_vote(void **state)
+{
+    dt_comm *c = *state;
+    dt_sums s = {0};
+    bool ok = true;
+    declare(&s, -1);
+    assert_all(MPI_COMM_WORLD, dt_sums_settle(&s, c) == DT_OK);
+    for (int step = 0; step < 3; step++) {
+        dt_vote vote = {.stop = step};
+        dt_sums_clear(&s);
+        for (int twice = 0; twice < 2; twice++)
+            for (int i = 0; i < N; i++) dt_sums_add(&s, i, part(i, c->rank));
+        const long long before = atomic_load(&c->sequence);
+        ok = dt_sums_vote(&s, c, &vote) == DT_OK && atomic_load(&c->sequence) == before + 1 && vote.stop == step && ok;
+        for (int i = 0; i < N && ok; i++) {
+            ok = dt_sums_value(&s, i) == whole(i, c->nranks) && shown(&s, "sum", i, false) == whole(i, c->nranks);
+            if (i) ok = ok && shown(&s, "mean", i, false) == whole(i, c->nranks) / whole(i - 1, c->nranks);
+        }
+        dt_sums_add_to_total(&s);
+    }
+    for (int i = 0; i < N && ok; i++) { /* of three steps alike: the mean over steps is that of one */
+        ok = shown(&s, "sum", i, true) == whole(i, c->nranks);
+        const bool extreme = i % 5 >= DT_SUM_LARGEST;
+        ok = ok && dt_sums_total(&s, i) == whole(i, c->nranks) * (extreme ? 1 : 3);
+    }
+    assert_all(MPI_COMM_WORLD, ok);
+    dt_sums_close(&s);
+}
+
+static void a_loss_that_one_rank_cannot_count_is_no_number_on_all(void **state)
+{
+    dt_comm *c = *state;
+    for (int bad = 0; bad < c->nranks; bad++) {
+        dt_sums s = {0};
+        dt_vote vote = {0};
+        const int loss = dt_sums_declare(&s, "loss", DT_SUM_LOSS, 1), n = dt_sums_declare(&s, "n", DT_SUM_UNITS, 1);
+        dt_sums_show(&s, DT_SHOW_TRAIN, "loss", "loss", "n", NULL);
+        bool ok = dt_sums_settle(&s, c) == DT_OK;
+        dt_sums_add(&s, loss, c->rank == bad ? INFINITY : 1);
+        dt_sums_count(&s, n, 1);
+        ok = dt_sums_vote(&s, c, &vote) == DT_OK && ok;
+        assert_all(MPI_COMM_WORLD, ok && vote.nonfinite && isnan(dt_sums_shown(&s, &s.shown[DT_SHOW_TRAIN][0])));
+        dt_sums_close(&s);
+    }
+}
+
+/* The rank with another set says which metric is the first that differs, and all ranks end together. */
+static void a_rank_that_counts_something_else_is_an_error_at_start(void **state)
+{
+    dt_comm *c = *state;
+    for (int bad = 1; bad < c->nranks; bad++)
+        for (int kind = 0; kind < 3; kind++) {
+            dt_sums s = {0};
+            declare(&s, c->rank == bad && kind == 0 ? 7 : -1);
+            if (c->rank == bad && kind == 1) dt_sums_declare(&s, "sum/7b", DT_SUM_REAL, 1);
+            if (c->rank == bad && kind == 2) dt_sums_show(&s, DT_SHOW_VALIDATION, "extra", "sum/7", NULL, NULL);
+            dt_error_clear();
+            const dt_err err = dt_sums_settle(&s, c);
+            static const char *const words[] = {"metric 8 of this rank is `sum/8`",
+                                                "metric 301 of this rank is `sum/7b`", "`extra` in a validation"};
+            bool ok = err == DT_ERR_FAULT && dt_comm_failed_together(c);
+            if (c->rank == bad) ok = ok && strstr(dt_error_message(), words[kind]) != NULL;
+            if (c->rank == bad && kind == 0) ok = ok && strstr(dt_error_message(), "rank 0 is `sum/7`") != NULL;
+            if (!ok) print_error("rank %d: %s\n", c->rank, dt_error_message());
+            assert_all(MPI_COMM_WORLD, ok);
+            dt_sums_close(&s);
+        }
+    dt_error_clear();
+}
+
+static void mistakes_in_declarations_are_told_at_start(void **state)
+{
+    dt_comm *c = *state;
+    for (int kind = 0; kind < 4; kind++) {
+        dt_sums s = {0};
+        dt_sums_declare(&s, "a", DT_SUM_REAL, 1);
+        if (kind == 0) dt_sums_declare(&s, "a", DT_SUM_REAL, 1);
+        if (kind == 1) dt_sums_show(&s, DT_SHOW_TRAIN, "b", "c", NULL, NULL);
+        if (kind == 2) dt_sums_show(&s, DT_SHOW_TRAIN, "b", "a", "c", NULL);
+        if (kind == 3)
+            dt_sums_declare(&s, "a name of more characters than a name of a metric may have", DT_SUM_REAL, 1);
+        assert_all(MPI_COMM_WORLD, dt_sums_settle(&s, c) == DT_ERR_ARG);
+        assert_all(MPI_COMM_WORLD, strstr(dt_error_message(), "metric `") != NULL);
+        dt_sums_close(&s);
+        dt_error_clear();
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_number_of_sums_comes_together_in_one_vote),
+        cmocka_unit_test(a_loss_that_one_rank_cannot_count_is_no_number_on_all),
+        cmocka_unit_test(a_rank_that_counts_something_else_is_an_error_at_start),
+        cmocka_unit_test(mistakes_in_declarations_are_told_at_start),
+    };
+    mpi_test_begin(&argc, &argv);
+    return mpi_test_end(cmocka_run_group_tests(tests, open_comm, close_comm));
+}
