@@ -91,14 +91,34 @@ run 0 ./dtrain-data --template chatml -o "$tmp/chatml.h5" "$tmp/chat.jsonl"
 run 0 ./dtrain-data --template "$tmp/mine.json" -o "$tmp/mine.h5" "$tmp/chat.jsonl"
 run 0 ./dtrain-data info "$tmp/chatml.h5"
 expect_text "a dataset names its template" '^template +chatml$'
+run 0 ./dtrain-info "$tmp/chatml.h5"
+expect_text "dtrain-info shows it, too" '^ +template +chatml$'
 for name in chatml mine; do
-    train 2 "talk-$name" run.task=sft run.max_steps=1 data.train="$tmp/$name.h5" data.packing=none data.seq_len=64 model.max_position_embeddings=512
+    train 2 "talk-$name" run.task=sft run.max_steps=1 data.train="$tmp/$name.h5" data.packing=none data.seq_len=64 model.max_position_embeddings=512 checkpoint.export=hf
     expect_text "after training on chats ($name) the next step is one" '^next: dtrain-generate .* --chat'
     run 0 ./dtrain-generate "$tmp/talk-$name" --chat --prompt hi --greedy --max-new-tokens 2 --threads 1
     expect_text "a checkpoint's conversation is in its template ($name)" "template $name"
+    expect "the export has it for transformers ($name)" grep -q "add_generation_prompt" "$tmp/talk-$name/hf/chat_template.jinja"
+    run 0 ./dtrain-generate "$tmp/talk-$name/hf" --chat --prompt hi --greedy --max-new-tokens 2 --threads 1
+    expect_text "and so does its conversation ($name)" "template $name"
+    run 0 ./dtrain-convert "$tmp/talk-$name" "$tmp/talked-$name"
+    expect "dtrain-convert writes the same ($name)" diff -r "$tmp/talk-$name/hf" "$tmp/talked-$name"
 done
 run 0 ./dtrain-generate "$tmp/talk-chatml" --chat --prompt hi --chat-template plain --greedy --max-new-tokens 2 --threads 1
 expect_text "another one can be asked for" "template plain"
+run 0 ./dtrain-convert --chat-template plain "$tmp/talk-chatml" "$tmp/plain"
+expect "and written" grep -q "^{#- Written by dtrain. chat_template = plain #}$" "$tmp/plain/chat_template.jinja"
+sed -i '$d' "$tmp/talk-mine/hf/chat_template.jinja"
+run 0 ./dtrain-data -o "$tmp/edited.h5" --tokenizer "$tmp/talk-mine/hf" "$tmp/chat.jsonl"
+expect_text "a file that was edited is not taken for what it was" "changed after dtrain had written it"
+mkdir "$tmp/published"
+cp "$tmp/talk-chatml/hf/tokenizer.json" "$tmp/published"
+echo '{"eos_token": "<|endoftext|>", "chat_template": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"}' >"$tmp/published/tokenizer_config.json"
+run 0 ./dtrain-convert --tokenizer "$tmp/published" "$tmp/talk-chatml" "$tmp/own"
+expect "a tokenizer's own template that says the same is kept" test ! -e "$tmp/own/chat_template.jinja"
+expect "as it is" cmp "$tmp/own/tokenizer_config.json" "$tmp/published/tokenizer_config.json"
+run 0 ./dtrain-convert --tokenizer "$tmp/published" "$tmp/talk-mine" "$tmp/other"
+expect "another one is replaced" test -s "$tmp/other/chat_template.jinja"
 
 # mistakes
 wrong() { # NAME CODE REGEX ARGS...
@@ -116,6 +136,8 @@ wrong "a directory that is not empty" 64 'not empty.*--force' ./dtrain-convert "
 wrong "a checkpoint that exists" 64 'exists.*--force' ./dtrain-convert "$hf/gpt2" "$tmp/llama.h5"
 run 2 ./dtrain-convert "$tmp/gpt2.h5" "$tmp/half" --force
 expect "--force replaces" cmp "$tmp/half/model.safetensors" "$hf/gpt2/model.safetensors"
+wrong "a template without a tokenizer" 64 '--chat-template: needs' ./dtrain-convert --to hf --tokenizer none --chat-template plain "$hf/gpt2" "$tmp/x"
+wrong "an unknown template" 64 'llama-3' ./dtrain-convert --tokenizer bytes --chat-template llama3 "$tmp/gpt2.h5" "$tmp/x"
 wrong "an unknown type" 64 'dtype.*int4' ./dtrain-convert "$hf/gpt2" "$tmp/x.h5" --dtype int4
 wrong "a checkpoint in fp16" 64 'fp16' ./dtrain-convert "$hf/gpt2" "$tmp/x.h5" --dtype fp16
 run 0 ./dtrain-convert --to hf --shard-size 20KiB "$hf/llama" "$tmp/binary"

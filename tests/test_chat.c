@@ -415,6 +415,96 @@ static void contents_in_parts_are_joined(void **state)
     json_decref(list);
 }
 
+/* As bytes; with DTRAIN_CHAT_WRITE the file is written first. tests/check_jinja.py holds the files against
+ * transformers. */
+static void same_as_kept(const char *name, const char *jinja)
+{
+    char kept_path[256];
+    static char kept[1 << 16];
+    snprintf(kept_path, sizeof kept_path, "tests/data/chat/written/%s.jinja", name);
+    FILE *f = getenv("DTRAIN_CHAT_WRITE") ? fopen(kept_path, "we") : NULL;
+    if (f) assert_int_equal(fputs(jinja, f) < 0 || fclose(f) != 0, 0);
+    f = fopen(kept_path, "re");
+    assert_non_null(f);
+    kept[fread(kept, 1, sizeof kept - 1, f)] = '\0';
+    fclose(f);
+    if (strcmp(kept, jinja) != 0) print_message("%s: found\n%s\n", kept_path, jinja);
+    assert_string_equal(kept, jinja);
+}
+
+static void comes_back(const char *jinja, const dt_tokenizer *t, const char *spec)
+{
+    dt_tokenizer again = *t;
+    char *found;
+    dt_chat *c;
+    again.info.chat_template = jinja;
+    assert_int_equal(dt_chat_open(&c, "auto", &again), DT_OK);
+    assert_int_equal(dt_chat_spec(c, &found), DT_OK);
+    assert_string_equal(found, spec);
+    free(found);
+    dt_chat_close(c);
+}
+
+static void jinja_says_every_template(void **state)
+{
+    const char *name, *about;
+    char *jinja, *spec;
+    dt_chat *c;
+    for (int i = 0; dt_chat_named(i, &name, &about); i++) {
+        assert_int_equal(dt_chat_open(&c, name, &fake), DT_OK);
+        assert_int_equal(dt_chat_jinja(c, &jinja), DT_OK);
+        same_as_kept(name, jinja);
+        comes_back(jinja, &fake, name);
+        free(jinja);
+        dt_chat_close(c);
+    }
+    assert_int_equal(open_file("{\"name\": \"mine #}\", \"begin\": \"'\\\\{% #}\\u001f\", \"trim\": true, "
+                               "\"default_system\": \"it's\\n\", \"system_place\": \"last_user\", "
+                               "\"system\": {\"after\": \" | \"}, \"user\": {\"open\": \"{{\", \"close\": \"}}\"}, "
+                               "\"think_off\": \"-\", \"assistant\": {\"lead\": \":\", \"end\": \"{eos}\"}}",
+                               &c),
+                     DT_OK);
+    unlink(path);
+    assert_int_equal(dt_chat_spec(c, &spec), DT_OK);
+    assert_int_equal(dt_chat_jinja(c, &jinja), DT_OK);
+    same_as_kept("own", jinja);
+    comes_back(jinja, &fake, spec);
+    free(jinja);
+    free(spec);
+    dt_chat_close(c);
+}
+
+/* apply_chat_template lets the tokenizer put no BOS, so the template writes it. */
+static void jinja_writes_what_the_tokenizer_puts_first(void **state)
+{
+    dt_chat *c;
+    char *jinja;
+    assert_int_equal(dt_chat_open(&c, "plain", &wrapping), DT_OK);
+    assert_int_equal(dt_chat_jinja(c, &jinja), DT_OK);
+    same_as_kept("plain-wrapped", jinja);
+    comes_back(jinja, &wrapping, "plain");
+    free(jinja);
+    dt_chat_close(c);
+}
+
+/* The first line is a claim: a file that was edited is read by its marks. */
+static void edited_jinja_is_not_believed(void **state)
+{
+    char edited[2048];
+    dt_chat *c;
+    dt_tokenizer t = fake;
+    t.info.chat_template = edited;
+    const char *first[] = {"plain", "qwen3", "/tmp/template.json", "{\"user\": {}, \"assistant\": {\"end\": \"x\"}}",
+                           "{"};
+    for (size_t i = 0; i < sizeof first / sizeof first[0]; i++) {
+        snprintf(edited, sizeof edited, "{#- Written by dtrain. chat_template = %s #}\n{{- '<|im_start|>' }}\n",
+                 first[i]);
+        assert_int_equal(dt_chat_open(&c, "auto", &t), DT_OK);
+        assert_string_equal(dt_chat_name(c), "chatml");
+        dt_chat_close(c);
+    }
+}
+
 int main(void)
 {
     snprintf(path, sizeof path, "/tmp/dtrain-test-chat-%d.json", (int)getpid());
@@ -432,6 +522,9 @@ int main(void)
         cmocka_unit_test(bad_templates_say_what_is_wrong),
         cmocka_unit_test(a_system_message_without_its_place_is_an_error),
         cmocka_unit_test(contents_in_parts_are_joined),
+        cmocka_unit_test(jinja_says_every_template),
+        cmocka_unit_test(jinja_writes_what_the_tokenizer_puts_first),
+        cmocka_unit_test(edited_jinja_is_not_believed),
     };
     return cmocka_run_group_tests_name("chat", tests, NULL, NULL);
 }

@@ -13,6 +13,8 @@ typedef struct dt_export_options {
     const char *model_config;
     /* a directory, a tokenizer.json (files beside it go along), or "bytes"; NULL or "": none */
     const char *tokenizer;
+    /* text of a chat_template.jinja in the place of the tokenizer's own; NULL: its own, if any */
+    const char *chat_template;
     /* directory of a generation_config.json, for where the tokenizer has none beside it; may be NULL */
     const char *generation_from;
 } dt_export_options;

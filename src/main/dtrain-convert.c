@@ -1,5 +1,6 @@
 /* dtrain-convert.c - a checkpoint as a Hugging Face directory and back. The model goes through ZeRO's stage 3, so that
  * on N ranks each holds, reads and writes an N-th of it. */
+#include "dtrain/chat.h"
 #include "dtrain/export.h"
 #include "dtrain/frozen_model.h"
 #include "dtrain/io.h"
@@ -34,6 +35,10 @@ static const char usage[] =
     "                     (default 5GB): G and GB are 10^9 bytes, GiB 2^30\n"
     "  --tokenizer NAME   directory or tokenizer.json whose files go along; bytes; or none\n"
     "                     (default: the tokenizer of FROM)\n"
+    "  --chat-template NAME\n"
+    "                     template of conversations for the tokenizer: a name (dtrain-data --help\n"
+    "                     lists them) or a JSON file; a directory gets it as chat_template.jinja\n"
+    "                     (default: the one that the checkpoint was trained with)\n"
     "  --force            write into a directory that is not empty, over a file that exists\n"
     "  -h, --help         this text\n"
     "  -V, --version      version, commit and build\n"
@@ -44,7 +49,7 @@ static const char usage[] =
 enum kind { KIND_NONE, KIND_CHECKPOINT, KIND_HF };
 
 typedef struct options {
-    const char *from, *to, *tokenizer; /* tokenizer NULL: not given */
+    const char *from, *to, *tokenizer, *chat_template; /* the last two NULL: not given */
     enum kind kind;
     dt_st_type dtype; /* DT_ST_OTHER: not given */
     int64_t shard_size;
@@ -62,6 +67,8 @@ typedef struct app {
     dt_dtype kept;         /* in memory */
     const char *tokenizer; /* NULL: none */
     char *full_tokenizer;  /* its full path */
+    char *chat_template;   /* as dt_chat_spec; NULL: not known */
+    char *jinja;           /* the same for a directory; NULL: the tokenizer's own is kept */
 } app;
 
 /* ---- the command line -------------------------------------------------------------------------------------------- */
@@ -85,11 +92,12 @@ static dt_err parse_kind(const char *text, enum kind *kind)
 
 static dt_err parse_options(options *o, int argc, char **argv)
 {
-    enum { TO = 256, DTYPE, SHARD, TOKENIZER, FORCE };
+    enum { TO = 256, DTYPE, SHARD, TOKENIZER, TEMPLATE, FORCE };
     static const struct option table[] = {{"to", 1, 0, TO},
                                           {"dtype", 1, 0, DTYPE},
                                           {"shard-size", 1, 0, SHARD},
                                           {"tokenizer", 1, 0, TOKENIZER},
+                                          {"chat-template", 1, 0, TEMPLATE},
                                           {"force", 0, 0, FORCE},
                                           TOOL_OPTIONS,
                                           {0}};
@@ -111,6 +119,9 @@ static dt_err parse_options(options *o, int argc, char **argv)
             break;
         case TOKENIZER:
             o->tokenizer = optarg;
+            break;
+        case TEMPLATE:
+            o->chat_template = optarg;
             break;
         case FORCE:
             o->force = true;
@@ -275,12 +286,30 @@ static dt_err choose_tokenizer(app *a)
     return DT_OK;
 }
 
+/* A tokenizer that cannot be read here has its files copied all the same. */
+static dt_err choose_template(app *a)
+{
+    const char *asked = a->opt.chat_template, *name = asked ? asked : a->frozen.from.chat_template;
+    DT_CHECK(!asked || a->tokenizer, DT_ERR_USAGE, "--chat-template: needs the tokenizer that it is for (--tokenizer)");
+    if (!name || !strcmp(name, "auto")) return DT_OK;
+    if (!a->tokenizer)
+        return (a->chat_template = strdup(name)) ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a name");
+    const dt_err err = dt_chat_jinja_for(name, a->tokenizer, &a->chat_template, &a->jinja);
+    if (err == DT_OK || asked) return err;
+    if (a->kind == KIND_HF && a->comm.rank == 0)
+        DT_WARN("no chat_template.jinja is written for the template %.200s: %s", name, dt_error_message());
+    dt_error_clear();
+    if (!a->chat_template) a->chat_template = strdup(name);
+    return a->chat_template ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a name");
+}
+
 static dt_err choose(app *a)
 {
     DT_TRY(choose_kind(a));
     if (a->comm.rank == 0) DT_TRY(check_target(a));
     DT_TRY(choose_dtype(a));
-    return choose_tokenizer(a);
+    DT_TRY(choose_tokenizer(a));
+    return choose_template(a);
 }
 
 /* ---- doing it ---------------------------------------------------------------------------------------------------- */
@@ -319,7 +348,7 @@ static char *config_with_tokenizer(const app *a)
         DT_WARN("%s: this name cannot be written into a configuration, so the checkpoint does not name its tokenizer",
                 a->tokenizer);
     return asprintf(&text, "[model]\ntokenizer =%s%s\nchat_template = %s\n", fits ? " " : "", fits ? a->tokenizer : "",
-                    a->frozen.from.chat_template ? a->frozen.from.chat_template : "") < 0
+                    a->chat_template ? a->chat_template : "") < 0
                ? NULL
                : text;
 }
@@ -346,6 +375,7 @@ static dt_err write_directory(app *a)
                                  .shard_size = a->opt.shard_size,
                                  .model_config = a->frozen.mc.json,
                                  .tokenizer = a->tokenizer,
+                                 .chat_template = a->jinja,
                                  .generation_from =
                                      a->frozen.from.kind == DT_PRETRAINED_HF ? a->frozen.from.path : NULL};
     return dt_export(&a->comm, a->frozen.zero, &e, NULL);
@@ -392,6 +422,8 @@ int main(int argc, char **argv)
     dt_comm_leave(&a.comm, err);
     dt_frozen_model_close(&a.frozen);
     free(a.full_tokenizer);
+    free(a.chat_template);
+    free(a.jinja);
     dt_comm_close(&a.comm);
     dt_device_close(&a.dev);
     dt_comm_stop();

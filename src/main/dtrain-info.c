@@ -29,9 +29,9 @@ typedef struct array_info {
 
 typedef struct file_info {
     const char *path;
-    bool is_checkpoint, sealed; /* sealed: a dataset whose header has a checksum, which matches */
-    dt_ckpt_meta meta;          /* of a checkpoint */
-    char *kind, *tokenizer;     /* of a dataset */
+    bool is_checkpoint, sealed;             /* sealed: a dataset whose header has a checksum, which matches */
+    dt_ckpt_meta meta;                      /* of a checkpoint */
+    char *kind, *tokenizer, *chat_template; /* of a dataset */
     int64_t vocab_size;
     array_info *arrays;
     int n_arrays, room;
@@ -97,6 +97,7 @@ static dt_err read_dataset_attributes(hid_t file, file_info *f)
     DT_TRY(dt_h5_read_text(file, f->path, "kind", &f->kind));
     DT_TRY(dt_h5_read_i64(file, f->path, "vocab_size", &f->vocab_size));
     if (dt_h5_has(file, "tokenizer")) DT_TRY(dt_h5_read_text(file, f->path, "tokenizer", &f->tokenizer));
+    if (dt_h5_has(file, "chat_template")) DT_TRY(dt_h5_read_text(file, f->path, "chat_template", &f->chat_template));
     return DT_OK;
 }
 
@@ -157,6 +158,7 @@ static void release(file_info *f)
     free(f->arrays);
     free(f->kind);
     free(f->tokenizer);
+    free(f->chat_template);
     dt_ckpt_meta_free(&f->meta);
 }
 
@@ -322,6 +324,7 @@ static void print_text(const file_info *f, const options *o)
     } else {
         printf("  kind         dataset of %s\n  vocab_size   %" PRId64 "\n", f->kind, f->vocab_size);
         if (f->tokenizer) printf("  tokenizer    %s\n", f->tokenizer);
+        if (f->chat_template) printf("  template     %s\n", f->chat_template);
         if (n_records(f) >= 0)
             printf("  %-12s %" PRId64 "\n", strcmp(f->kind, "tokens") == 0 ? "documents" : "samples", n_records(f));
     }
@@ -371,6 +374,7 @@ static void add_dataset(json_t *root, const file_info *f)
     json_object_set_new(root, "dataset_kind", json_string(f->kind));
     json_object_set_new(root, "vocab_size", json_integer(f->vocab_size));
     if (f->tokenizer) json_object_set_new(root, "tokenizer", json_string(f->tokenizer));
+    if (f->chat_template) json_object_set_new(root, "chat_template", json_string(f->chat_template));
     if (n_records(f) >= 0) json_object_set_new(root, "records", json_integer(n_records(f)));
 }
 

@@ -57,6 +57,6 @@ char *bytes_tokenizer_json(void)
 
 char *bytes_tokenizer_config_json(void)
 {
-    return dump(json_pack("{s:s, s:s, s:s, s:b}", "tokenizer_class", "PreTrainedTokenizerFast", "bos_token", eos_token,
-                          "eos_token", eos_token, "clean_up_tokenization_spaces", 0));
+    return dump(json_pack("{s:s, s:s, s:b}", "tokenizer_class", "PreTrainedTokenizerFast", "eos_token", eos_token,
+                          "clean_up_tokenization_spaces", 0));
 }

@@ -74,7 +74,7 @@ static dt_err create_files(export_job *j)
     tokenizer_files_discard(dir); /* of an export that was killed */
     DT_TRY(dt_st_layout_create(&j->layout, dir));
     DT_TRY(dt_write_file_sync(j->config_part, j->config, strlen(j->config)));
-    return tokenizer_files_create(j->opt->tokenizer, j->opt->generation_from, dir);
+    return tokenizer_files_create(j->opt->tokenizer, j->opt->chat_template, j->opt->generation_from, dir);
 }
 
 static dt_err create(export_job *j)

@@ -17,7 +17,8 @@ static const char *const FILES[] = {"tokenizer.json",    "tokenizer.model",     
 enum {
     N_FILES = sizeof FILES / sizeof FILES[0],
     N_VOCABULARIES = 3,
-    GENERATION = N_FILES - 1 /* the model's rather */
+    GENERATION = N_FILES - 1, /* the model's rather */
+    TEMPLATE = N_FILES - 2
 };
 
 bool tokenizer_dir_has_files(const char *dir)
@@ -50,13 +51,16 @@ static dt_err copy_file(const char *from, const char *dir, const char *name)
     return dt_copy_file(from, part);
 }
 
-static dt_err write_text(const char *dir, const char *name, char *text)
+static dt_err write_text(const char *dir, const char *name, const char *text)
 {
     char part[PATH_MAX];
-    dt_err err = text ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for %s", name);
-    if (err == DT_OK && !dt_join_path(part, dir, name, ".part"))
-        err = dt_fail(DT_ERR_WRITE, "%s/%s: the path is too long", dir, name);
-    if (err == DT_OK) err = dt_write_file_sync(part, text, strlen(text));
+    DT_CHECK(dt_join_path(part, dir, name, ".part"), DT_ERR_WRITE, "%s/%s: the path is too long", dir, name);
+    return dt_write_file_sync(part, text, strlen(text));
+}
+
+static dt_err write_owned_text(const char *dir, const char *name, char *text)
+{
+    const dt_err err = text ? write_text(dir, name, text) : dt_fail(DT_ERR_MEMORY, "no memory for %s", name);
     free(text);
     return err;
 }
@@ -76,8 +80,8 @@ static dt_err create_tokenizer(const char *tokenizer, const char *dir)
     char folder[PATH_MAX];
     if (!tokenizer || !*tokenizer) return DT_OK;
     if (strcmp(tokenizer, "bytes") == 0) {
-        DT_TRY(write_text(dir, "tokenizer.json", bytes_tokenizer_json()));
-        return write_text(dir, "tokenizer_config.json", bytes_tokenizer_config_json());
+        DT_TRY(write_owned_text(dir, "tokenizer.json", bytes_tokenizer_json()));
+        return write_owned_text(dir, "tokenizer_config.json", bytes_tokenizer_config_json());
     }
     DT_TRY(dt_export_check_tokenizer(tokenizer));
     if (dt_is_directory(tokenizer)) return copy_files(tokenizer, NULL, dir);
@@ -94,10 +98,12 @@ static bool has_part(const char *dir, int i)
     return dt_join_path(part, dir, FILES[i], ".part") && dt_is_file(part);
 }
 
-dt_err tokenizer_files_create(const char *tokenizer, const char *generation_from, const char *dir)
+dt_err tokenizer_files_create(const char *tokenizer, const char *chat_template, const char *generation_from,
+                              const char *dir)
 {
     char path[PATH_MAX];
     DT_TRY(create_tokenizer(tokenizer, dir));
+    if (chat_template) DT_TRY(write_text(dir, FILES[TEMPLATE], chat_template));
     if (!generation_from || has_part(dir, GENERATION)) return DT_OK;
     return dt_join_path(path, generation_from, FILES[GENERATION], "") && dt_is_file(path)
                ? copy_file(path, dir, FILES[GENERATION])

@@ -125,26 +125,39 @@ static dt_st_type export_type(const dt_run *run)
     return !strcmp(word, "bf16") ? DT_ST_BF16 : !strcmp(word, "fp16") ? DT_ST_F16 : DT_ST_F32;
 }
 
+/* The template of the conversations that were trained on, where the tokenizer has another one or none. */
+static dt_err make_template(const dt_run *run, char **jinja)
+{
+    const char *spec = run->cfg.model_chat_template, *tokenizer = run->cfg.model_tokenizer;
+    *jinja = NULL;
+    if (run->comm->rank > 0 || !*spec || !strcmp(spec, "auto") || !*tokenizer) return DT_OK;
+    const dt_err err = dt_chat_jinja_for(spec, tokenizer, NULL, jinja);
+    if (err != DT_ERR_DATA && err != DT_ERR_USAGE) return err;
+    DT_WARN("no chat_template.jinja is written for the template %.200s: %s", spec, dt_error_message());
+    dt_error_clear();
+    return DT_OK;
+}
+
 dt_err run_export(dt_run *run)
 {
-    char *dir = NULL;
+    char *dir = NULL, *jinja = NULL;
     if (!exports(run)) return DT_OK;
     const double begin_s = dt_now_s();
     const bool named = asprintf(&dir, "%s/hf", run->cfg.run_output_dir) >= 0;
-    dt_err err = dt_comm_agree(run->comm, named ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a path"));
+    dt_err err = named ? make_template(run, &jinja) : dt_fail(DT_ERR_MEMORY, "no memory for a path");
+    err = dt_comm_agree(run->comm, err);
     const bool from_hf = run->has_pretrained && run->pretrained.kind == DT_PRETRAINED_HF;
     const dt_export_options opt = {.dir = dir,
                                    .dtype = export_type(run),
                                    .model_config = run->mc.json,
                                    .tokenizer = run->cfg.model_tokenizer,
+                                   .chat_template = jinja,
                                    .generation_from = from_hf ? run->pretrained.path : NULL};
     if (err == DT_OK) err = dt_export(run->comm, run->zero, &opt, &run->phase);
-    if (err == DT_OK) DT_INFO("model exported to %s in %.2f s", dir, dt_now_s() - begin_s);
-    if (err == DT_OK && *run->cfg.model_chat_template)
-        DT_INFO("its conversations were written with the chat template %.200s: checkpoints name it, but %s keeps the "
-                "tokenizer's "
-                "own, if any (see --chat-template of dtrain-generate)",
-                run->cfg.model_chat_template, dir);
+    if (err == DT_OK)
+        DT_INFO("model exported to %s in %.2f s%s%.200s", dir, dt_now_s() - begin_s,
+                jinja ? ", with the chat template " : "", jinja ? run->cfg.model_chat_template : "");
+    free(jinja);
     if (named) free(dir);
     return err;
 }

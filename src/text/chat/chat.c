@@ -1,34 +1,14 @@
 /* chat.c - a template meets a tokenizer when it is opened: its texts are cut at the tokens that the tokenizer has.
  * Rendering then only lists pieces. */
-#include "chat_template.h"
+#include "chat_private.h"
 
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A text of the template, cut. */
-typedef struct dt_parts {
-    dt_span *span;
-    int n;
-} parts;
-
-typedef struct turn_parts {
-    parts prefix, lead, end, after, open, close;
-} turn_parts;
-
-struct dt_chat {
-    dt_chat_template form;
-    json_t *root; /* owns the texts of a form that was read */
-    const dt_tokenizer *tokenizer;
-    parts begin, think_off;
-    turn_parts turns[DT_N_ROLES];
-    dt_wrap wrap;
-    bool wrapped; /* BOS comes from the tokenizer */
-};
-
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-static dt_err add_part(parts *p, dt_span span)
+static dt_err add_part(dt_parts *p, dt_span span)
 {
     if (span.text && span.nbytes == 0) return DT_OK;
     dt_span *more = realloc(p->span, ((size_t)p->n + 1) * sizeof *more);
@@ -56,7 +36,7 @@ static size_t token_here(const dt_tokenizer *t, const char *text, int32_t *id)
     return *id >= 0 && dt_tokenizer_is_special(t, *id) ? n : 0;
 }
 
-static dt_err cut(const dt_chat *c, const char *text, parts *p)
+static dt_err cut(const dt_chat *c, const char *text, dt_parts *p)
 {
     const char *from = text ? text : "";
     for (const char *at = from; *at;) {
@@ -73,7 +53,7 @@ static dt_err cut(const dt_chat *c, const char *text, parts *p)
     return add_part(p, (dt_span){.text = from, .nbytes = strlen(from)});
 }
 
-static dt_err cut_turn(const dt_chat *c, const dt_turn_template *f, turn_parts *t)
+static dt_err cut_turn(const dt_chat *c, const dt_turn_template *f, dt_turn_parts *t)
 {
     DT_TRY(cut(c, f->prefix, &t->prefix));
     DT_TRY(cut(c, f->lead, &t->lead));
@@ -151,7 +131,7 @@ static dt_err open_chat(dt_chat *c, const char *name)
     return DT_OK;
 }
 
-dt_err dt_chat_open(dt_chat **out, const char *name, const dt_tokenizer *t)
+static dt_err open_named(dt_chat **out, const char *name, const dt_tokenizer *t)
 {
     *out = NULL;
     dt_chat *c = calloc(1, sizeof *c);
@@ -166,14 +146,40 @@ dt_err dt_chat_open(dt_chat **out, const char *name, const dt_tokenizer *t)
     return DT_OK;
 }
 
+/* The template that a Jinja file of our own was written from. NULL: it is none, or somebody has changed it since. */
+static dt_chat *open_own_jinja(const dt_tokenizer *t)
+{
+    const dt_tokenizer_info *info = dt_tokenizer_get_info(t);
+    char *spec = info->chat_template ? dt_chat_jinja_spec(info->chat_template) : NULL, *again = NULL;
+    if (!spec) return NULL;
+    dt_chat *c = NULL;
+    if (open_named(&c, spec, t) != DT_OK || dt_chat_jinja(c, &again) != DT_OK) dt_error_clear();
+    if (!again || strcmp(again, info->chat_template) != 0) {
+        DT_WARN("the chat_template in %s was changed after dtrain had written it, so what its first line says of it is "
+                "not believed",
+                info->directory ? info->directory : info->name);
+        dt_chat_close(c);
+        c = NULL;
+    }
+    free(again);
+    free(spec);
+    return c;
+}
+
+dt_err dt_chat_open(dt_chat **out, const char *name, const dt_tokenizer *t)
+{
+    *out = strcmp(name, "auto") == 0 ? open_own_jinja(t) : NULL;
+    return *out ? DT_OK : open_named(out, name, t);
+}
+
 void dt_chat_close(dt_chat *c)
 {
     if (!c) return;
     free(c->begin.span);
     free(c->think_off.span);
     for (int r = 0; r < DT_N_ROLES; r++) {
-        const turn_parts *t = &c->turns[r];
-        const parts *all[] = {&t->prefix, &t->lead, &t->end, &t->after, &t->open, &t->close};
+        const dt_turn_parts *t = &c->turns[r];
+        const dt_parts *all[] = {&t->prefix, &t->lead, &t->end, &t->after, &t->open, &t->close};
         for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]->span);
     }
     json_decref(c->root);
@@ -217,7 +223,7 @@ const dt_wrap *dt_chat_wrap(const dt_chat *c) { return c->wrapped ? &c->wrap : N
 
 int32_t dt_chat_end_token(const dt_chat *c)
 {
-    const parts *end = &c->turns[DT_ROLE_ASSISTANT].end;
+    const dt_parts *end = &c->turns[DT_ROLE_ASSISTANT].end;
     for (int i = end->n; i-- > 0;)
         if (!end->span[i].text) return end->span[i].id;
     return -1;
@@ -235,7 +241,7 @@ typedef struct render {
     dt_pieces *out;
 } render;
 
-static dt_err put(render *r, const parts *p, bool target)
+static dt_err put(render *r, const dt_parts *p, bool target)
 {
     for (int i = 0; i < p->n; i++)
         DT_TRY(p->span[i].text ? dt_pieces_text(r->out, p->span[i].text, p->span[i].nbytes, target)
@@ -338,19 +344,20 @@ static dt_err put_content(render *r, int i, bool after_system)
     return put_view(r, v, m->learn & DT_LEARN_CONTENT);
 }
 
-static bool is_blank(const dt_message *m)
+size_t dt_chat_trimmed(const char *text, size_t nbytes)
 {
-    size_t n = m->nbytes;
-    trim_right(m->text, &n);
-    return n == 0;
+    trim_right(text, &nbytes);
+    return nbytes;
 }
 
+static bool is_blank(const dt_message *m) { return dt_chat_trimmed(m->text, m->nbytes) == 0; }
+
 /* What stands between a system message and a question of white space alone is trimmed with the question. */
-static dt_err put_trimmed(render *r, const parts *p)
+static dt_err put_trimmed(render *r, const dt_parts *p)
 {
     for (int i = 0; i < p->n; i++) {
         dt_span s = p->span[i];
-        if (s.text && i + 1 == p->n) trim_right(s.text, &s.nbytes);
+        if (s.text && i + 1 == p->n) s.nbytes = dt_chat_trimmed(s.text, s.nbytes);
         DT_TRY(s.text ? dt_pieces_text(r->out, s.text, s.nbytes, false) : dt_pieces_token(r->out, s.id, false));
     }
     return DT_OK;
@@ -360,7 +367,7 @@ static dt_err put_trimmed(render *r, const parts *p)
 static dt_err put_turn(render *r, int i, const dt_message *inner)
 {
     const dt_message *m = &r->message[i];
-    const turn_parts *t = &r->c->turns[m->role], *system = &r->c->turns[DT_ROLE_SYSTEM];
+    const dt_turn_parts *t = &r->c->turns[m->role], *system = &r->c->turns[DT_ROLE_SYSTEM];
     if (i == 0 || m[-1].role != m->role) DT_TRY(put(r, &t->open, m->learn & DT_LEARN_HEADER));
     DT_TRY(put(r, &t->prefix, m->learn & DT_LEARN_HEADER));
     if (inner) {
@@ -377,7 +384,7 @@ static dt_err put_turn(render *r, int i, const dt_message *inner)
 
 static dt_err put_system(render *r, const dt_message *m)
 {
-    const turn_parts *t = &r->c->turns[DT_ROLE_SYSTEM];
+    const dt_turn_parts *t = &r->c->turns[DT_ROLE_SYSTEM];
     DT_TRY(put(r, &t->open, false));
     DT_TRY(put(r, &t->prefix, false));
     DT_TRY(dt_pieces_text(r->out, m->text, m->nbytes, false));

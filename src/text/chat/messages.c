@@ -5,16 +5,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A role's own name comes first. */
+static const struct {
+    const char *name;
+    dt_role role;
+} roles[] = {{"system", DT_ROLE_SYSTEM},   {"developer", DT_ROLE_SYSTEM},        {"user", DT_ROLE_USER},
+             {"human", DT_ROLE_USER},      {"assistant", DT_ROLE_ASSISTANT},     {"gpt", DT_ROLE_ASSISTANT},
+             {"model", DT_ROLE_ASSISTANT}, {"function_call", DT_ROLE_ASSISTANT}, {"tool", DT_ROLE_TOOL},
+             {"function", DT_ROLE_TOOL},   {"observation", DT_ROLE_TOOL}};
+enum { N_ROLE_NAMES = sizeof roles / sizeof roles[0] };
+
+bool dt_role_named(int i, const char **name, dt_role *role)
+{
+    if (i < 0 || i >= N_ROLE_NAMES) return false;
+    *name = roles[i].name;
+    *role = roles[i].role;
+    return true;
+}
+
 bool dt_role_parse(const char *name, dt_role *role)
 {
-    static const struct {
-        const char *name;
-        dt_role role;
-    } roles[] = {{"system", DT_ROLE_SYSTEM},   {"developer", DT_ROLE_SYSTEM},        {"user", DT_ROLE_USER},
-                 {"human", DT_ROLE_USER},      {"assistant", DT_ROLE_ASSISTANT},     {"gpt", DT_ROLE_ASSISTANT},
-                 {"model", DT_ROLE_ASSISTANT}, {"function_call", DT_ROLE_ASSISTANT}, {"tool", DT_ROLE_TOOL},
-                 {"function", DT_ROLE_TOOL},   {"observation", DT_ROLE_TOOL}};
-    for (size_t i = 0; i < sizeof roles / sizeof roles[0]; i++)
+    for (int i = 0; i < N_ROLE_NAMES; i++)
         if (strcmp(roles[i].name, name) == 0) return *role = roles[i].role, true;
     return false;
 }
