@@ -200,6 +200,12 @@ static dt_err run_adamw(bench *b, const operation *op)
                                   b->dt == DT_BF16 ? b->head.ptr : NULL, DT_BF16, (int64_t)(b->opt[0].nbytes / 4),
                                   NULL);
 }
+static dt_err run_sgd(bench *b, const operation *op)
+{
+    const dt_sgd o = {.lr = 1e-4f, .momentum = 0.9f, .l2 = 0.1f, .grad_scale = 1};
+    return b->dev.ops->sgd_step(&b->dev, &o, b->opt[0].ptr, DT_F32, b->opt[1].ptr, b->opt[2].ptr,
+                                b->dt == DT_BF16 ? b->head.ptr : NULL, DT_BF16, (int64_t)(b->opt[0].nbytes / 4), NULL);
+}
 static dt_err run_norm_of_gradient(bench *b, const operation *op)
 {
     double sum;
@@ -267,6 +273,7 @@ static int list_operations(bench *b, operation *list)
         {.name = "embedding both ways", .nbytes = 6 * t * C * e, .per_step = 1, .run = run_embedding},
         {.name = "classifier", .nbytes = 3.0 * CHUNK_ROWS * V * 4, .per_step = chunks, .run = run_classifier},
         {.name = "gradient norm", .nbytes = 4 * n_opt, .per_step = 1, .run = run_norm_of_gradient},
+        {.name = "sgd", .nbytes = (20 + (d == DT_BF16 ? 2 : 0)) * n_opt, .per_step = 0, .run = run_sgd},
         {.name = "adamw", .nbytes = (28 + (d == DT_BF16 ? 2 : 0)) * n_opt, .per_step = 1, .run = run_adamw},
     };
     memcpy(list, all, sizeof all);

@@ -317,3 +317,26 @@ const char *ref_take_isa(int i)
     if (isa) setenv("DTRAIN_ISA", isa, 1);
     return isa;
 }
+
+/* ---- optimizers -------------------------------------------------------------------------------------------------- */
+
+void ref_adamw(const dt_adamw *opt, const double *grad, double *p, double *m, double *v, int64_t n)
+{
+    const double b1 = (double)opt->beta1, b2 = (double)opt->beta2, lr = (double)opt->lr;
+    for (int64_t i = 0; i < n; i++) {
+        const double g = grad[i] * (double)opt->grad_scale + (double)opt->l2 * p[i];
+        m[i] = b1 * m[i] + (1 - b1) * g;
+        v[i] = b2 * v[i] + (1 - b2) * g * g;
+        p[i] = p[i] * (1 - lr * (double)opt->weight_decay) -
+               lr * (m[i] / (double)opt->fix1) / (sqrt(v[i] / (double)opt->fix2) + (double)opt->eps);
+    }
+}
+
+void ref_sgd(const dt_sgd *opt, const double *grad, double *p, double *b, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double step = grad[i] * (double)opt->grad_scale + (double)opt->l2 * p[i];
+        if (b) step = b[i] = (double)opt->momentum * b[i] + step;
+        p[i] -= (double)opt->lr * step;
+    }
+}

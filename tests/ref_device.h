@@ -34,6 +34,10 @@ bool ref_rms_near(const ref_array *a, const double *want, double relative, const
 void ref_matmul(const dt_matmul *mm, const double *a, const double *b, const double *bias, double *c);
 double ref_act(dt_activation act, double x, double *slope);
 
+/** Updates of p, m and v; b NULL: no momentum. */
+void ref_adamw(const dt_adamw *opt, const double *grad, double *p, double *m, double *v, int64_t n);
+void ref_sgd(const dt_sgd *opt, const double *grad, double *p, double *b, int64_t n);
+
 /** Rows of width, one after the other. dweight and dbias are added to. bias NULL: RMSNorm (mean 0). */
 void ref_norm_forward(const double *x, const double *weight, const double *bias, double *y, double *mean, double *rstd,
                       int64_t n_rows, int64_t width, double eps);

@@ -329,12 +329,31 @@ static void run_adamw(call *c)
                           .beta1 = 0.9f,
                           .beta2 = 0.99f,
                           .eps = 1e-8f,
-                          .weight_decay = 0.1f,
+                          .weight_decay = c->how ? 0 : 0.1f,
+                          .l2 = c->how ? 0.1f : 0,
                           .fix1 = 0.1f,
                           .fix2 = 0.01f,
                           .grad_scale = 1};
     for (int i = 1; i < 4; i++) memcpy(c->out[i].p, c->in[i].p, WIDTH * sizeof(float));
     CALL(adamw_step, &opt, ON(c->in[0]), c->dt, ON(c->out[1]), ON(c->out[2]), ON(c->out[3]), ON(c->out[0]), c->dt,
+         WIDTH);
+}
+
+/* Gradient descent: grad, master, momentum. */
+static void make_sgd(call *c)
+{
+    c->in[0] = ref_random(c->dt, WIDTH, 1, 1);
+    for (int i = 1; i < (c->how ? 3 : 2); i++) {
+        c->in[i] = ref_random(DT_F32, WIDTH, (uint64_t)i, 1);
+        c->out[i] = ref_new(DT_F32, WIDTH);
+    }
+    c->out[0] = ref_new(c->dt, WIDTH);
+}
+static void run_sgd(call *c)
+{
+    const dt_sgd opt = {.lr = 1e-3f, .momentum = 0.9f, .l2 = 0.1f, .grad_scale = 1};
+    for (int i = 1; i < (c->how ? 3 : 2); i++) memcpy(c->out[i].p, c->in[i].p, WIDTH * sizeof(float));
+    CALL(sgd_step, &opt, ON(c->in[0]), c->dt, ON(c->out[1]), c->how ? ON(c->out[2]) : NULL, ON(c->out[0]), c->dt,
          WIDTH);
 }
 
@@ -357,7 +376,8 @@ static const operation operations[] = {
     {"attention_forward", 2, true, make_attention, run_attention_forward},
     {"attention_backward", 1, true, make_attention_backward, run_attention_backward},
     {"classifier", 2, true, make_classifier, run_classifier},
-    {"adamw_step", 1, false, make_adamw, run_adamw},
+    {"adamw_step", 2, false, make_adamw, run_adamw},
+    {"sgd_step", 2, false, make_sgd, run_sgd},
 };
 
 /* ---- the property ------------------------------------------------------------------------------------------------ */

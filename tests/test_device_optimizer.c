@@ -1,4 +1,4 @@
-/* test_device_optimizer.c - classifier, AdamW and reductions on every instruction set; memory, buffers and opening of
+/* test_device_optimizer.c - classifier, optimizers and reductions on every instruction set; memory, buffers and opening of
  * the device.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
@@ -81,55 +81,85 @@ static void classifier_follows_a_growing_maximum(void **state)
     free(z), free(z64);
 }
 
-/* ---- AdamW ------------------------------------------------------------------------------------------------------- */
+/* ---- optimizers -------------------------------------------------------------------------------------------------- */
 
-static void adamw_is_algorithm_2(void **state)
+static const int64_t lengths[] = {1, 17, 1000, 40001};
+
+/* Is what was asked for beside the parameters (none, float, bf16) the parameters, rounded? */
+static bool is_rounded(const ref_array *out, const ref_array *p)
 {
-    fixture *f = *state;
-    static const int64_t sizes[] = {1, 17, 1000, 40001};
+    bool same = true;
+    for (int64_t j = 0; j < p->n && same; j++) {
+        const float master = ((const float *)p->p)[j];
+        same = ref_get(out, j) == (double)(out->dt == DT_BF16 ? dt_bf16_to_float(dt_bf16_from_float(master)) : master);
+    }
+    return same;
+}
+
+/* way: the gradient's type, what receives the parameters, and where decay is. */
+static void check_adamw(fixture *f, int64_t n, int way)
+{
+    const dt_dtype gt = types[way & 1];
+    const int param_kind = way / 2 % 3; /* none, float, bf16 */
+    const bool l2 = way >= 6;
+    const dt_adamw o = {.lr = 0.01f,
+                        .beta1 = 0.9f,
+                        .beta2 = 0.95f,
+                        .eps = 1e-8f,
+                        .weight_decay = l2 ? 0 : 0.1f,
+                        .l2 = l2 ? 0.1f : 0,
+                        .fix1 = 1 - 0.9f * 0.9f,
+                        .fix2 = 1 - 0.95f * 0.95f,
+                        .grad_scale = 0.5f};
+    ref_array g = ref_random(gt, n, 1, 2), p = ref_random(DT_F32, n, 2, 1), m = ref_random(DT_F32, n, 3, 0.1),
+              v = ref_random(DT_F32, n, 4, 0.5);
+    for (int64_t j = 0; j < n; j++) ref_set(&v, j, fabs(ref_get(&v, j)));
+    ref_array out = ref_new(param_kind == 2 ? DT_BF16 : DT_F32, n);
+    double *g64 = ref_doubles(&g), *p64 = ref_doubles(&p), *m64 = ref_doubles(&m), *v64 = ref_doubles(&v);
+    ref_adamw(&o, g64, p64, m64, v64, n);
+    RUN(adamw_step, &o, ON(g), gt, ON(p), ON(m), ON(v), param_kind ? ON(out) : NULL, out.dt, n);
+    /* u = 2^-24: half the distance of floats below 1. ref_near itself allows u of the result. |g| <= 1, |m| <= 0.1, v <=
+     * 0.5, |p| <= 1. m: 1 - beta is exact; c g, beta m and their sum round once each, and |m| <= 0.19 after it: under
+     * 3 u. v: c g g rounds twice, beta v and the sum once, all below 0.53: under 3 u. p: keep = 1 - lr wd, keep p and
+     * the sum round once each, below 1.2: 4 u. The step |s| = 0.0165 |m| / sqrt(v) has some 10 relative roundings with
+     * those inside m and v (halved by the root). v is at least 0.05 g^2 and uniform besides: of 40001 values the least
+     * is about 2.5e-4, so |s| <= 0.2 and its error 2 u. With one u to spare for each of the two: 8 u. With l2 p, g may
+     * be 1.1 and rounds twice more, by a u together: 0.1 u in m and v, 0.2 u in s, and keep is exact. */
+    assert_true(ref_near(&m, m64, 0x1p-24 * 3, "m") && ref_near(&v, v64, 0x1p-24 * 3, "v") &&
+                ref_near(&p, p64, 0x1p-24 * 8, "p"));
+    assert_true(!param_kind || is_rounded(&out, &p));
+    ref_drop(&g), ref_drop(&p), ref_drop(&m), ref_drop(&v), ref_drop(&out);
+    free(g64), free(p64), free(m64), free(v64);
+}
+
+static void adamw_is_algorithm_2_and_adam_has_decay_in_the_gradient(void **state)
+{
     for (int i = 0; i < 4; i++)
-        for (int way = 0; way < 6; way++) {
-            const int64_t n = sizes[i];
-            const dt_dtype gt = types[way & 1];
-            const int param_kind = way >> 1; /* none, float, bf16 */
-            dt_adamw o = {.lr = 0.01f,
-                          .beta1 = 0.9f,
-                          .beta2 = 0.95f,
-                          .eps = 1e-8f,
-                          .weight_decay = 0.1f,
-                          .fix1 = 1 - 0.9f * 0.9f,
-                          .fix2 = 1 - 0.95f * 0.95f,
-                          .grad_scale = 0.5f};
-            ref_array g = ref_random(gt, n, 1, 2), p = ref_random(DT_F32, n, 2, 1), m = ref_random(DT_F32, n, 3, 0.1),
-                      v = ref_random(DT_F32, n, 4, 0.5);
-            for (int64_t j = 0; j < n; j++) ref_set(&v, j, fabs(ref_get(&v, j)));
-            ref_array out = ref_new(param_kind == 2 ? DT_BF16 : DT_F32, n);
-            double *g64 = ref_doubles(&g), *p64 = ref_doubles(&p), *m64 = ref_doubles(&m), *v64 = ref_doubles(&v);
-            for (int64_t j = 0; j < n; j++) {
-                const double gs = g64[j] * (double)o.grad_scale;
-                m64[j] = (double)o.beta1 * m64[j] + (1 - (double)o.beta1) * gs;
-                v64[j] = (double)o.beta2 * v64[j] + (1 - (double)o.beta2) * gs * gs;
-                p64[j] = p64[j] * (1 - (double)o.lr * (double)o.weight_decay) -
-                         (double)o.lr * (m64[j] / (double)o.fix1) / (sqrt(v64[j] / (double)o.fix2) + (double)o.eps);
-            }
-            RUN(adamw_step, &o, ON(g), gt, ON(p), ON(m), ON(v), param_kind ? ON(out) : NULL, out.dt, n);
-            /* u = 2^-24: half the distance of floats below 1. ref_near itself allows u of the result. |g| <= 1, |m| <=
-             * 0.1, v <= 0.5, |p| <= 1. m: 1 - beta is exact; c g, beta m and their sum round once each, and |m| <= 0.19
-             * after it: under 3 u. v: c g g rounds twice, beta v and the sum once, all below 0.53: under 3 u. p: keep =
-             * 1 - lr wd, keep p and the sum round once each, below 1.2: 4 u. The step |s| = 0.0165 |m| / sqrt(v) has
-             * some 10 relative roundings with those inside m and v (halved by the root). v is at least 0.05 g^2 and
-             * uniform besides: of 40001 values the least is about 2.5e-4, so |s| <= 0.2 and its error 2 u. With one u
-             * to spare for each of the two: 8 u. */
-            assert_true(ref_near(&m, m64, 0x1p-24 * 3, "m") && ref_near(&v, v64, 0x1p-24 * 3, "v") &&
-                        ref_near(&p, p64, 0x1p-24 * 8, "p"));
-            for (int64_t j = 0; j < n && param_kind; j++) {
-                const float master = ((float *)p.p)[j];
-                assert_true(ref_get(&out, j) ==
-                            (double)(param_kind == 2 ? dt_bf16_to_float(dt_bf16_from_float(master)) : master));
-            }
-            ref_drop(&g), ref_drop(&p), ref_drop(&m), ref_drop(&v), ref_drop(&out), free(g64), free(p64), free(m64),
-                free(v64);
-        }
+        for (int way = 0; way < 12; way++) check_adamw(*state, lengths[i], way);
+}
+
+static void check_sgd(fixture *f, int64_t n, int way)
+{
+    const dt_dtype gt = types[way & 1];
+    const int param_kind = way / 2 % 3;
+    const bool momentum = way >= 6;
+    const dt_sgd o = {.lr = 0.01f, .momentum = momentum ? 0.9f : 0, .l2 = 0.1f, .grad_scale = 0.5f};
+    ref_array g = ref_random(gt, n, 1, 2), p = ref_random(DT_F32, n, 2, 1), b = ref_random(DT_F32, n, 3, 1);
+    ref_array out = ref_new(param_kind == 2 ? DT_BF16 : DT_F32, n);
+    double *g64 = ref_doubles(&g), *p64 = ref_doubles(&p), *b64 = ref_doubles(&b);
+    ref_sgd(&o, g64, p64, momentum ? b64 : NULL, n);
+    RUN(sgd_step, &o, ON(g), gt, ON(p), momentum ? ON(b) : NULL, param_kind ? ON(out) : NULL, out.dt, n);
+    /* As above: |g| <= 1.1 after l2 p and the sum have rounded: 1.1 u. b <= 2: momentum b rounds by u / 2, the sum by u:
+     * under 3 u. p <= 1.02: lr b rounds by less than u / 32, what b has is 0.03 u, the sum rounds by u: 2 u. */
+    assert_true(ref_near(&b, b64, 0x1p-24 * 3, "momentum") && ref_near(&p, p64, 0x1p-24 * 2, "p"));
+    assert_true(!param_kind || is_rounded(&out, &p));
+    ref_drop(&g), ref_drop(&p), ref_drop(&b), ref_drop(&out), free(g64), free(p64), free(b64);
+}
+
+static void sgd_follows_its_momentum(void **state)
+{
+    for (int i = 0; i < 4; i++)
+        for (int way = 0; way < 12; way++) check_sgd(*state, lengths[i], way);
 }
 
 /* ---- reductions -------------------------------------------------------------------------------------------------- */
@@ -294,9 +324,13 @@ static void streams_and_events(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(classifier_and_its_gradient), cmocka_unit_test(classifier_follows_a_growing_maximum),
-        cmocka_unit_test(adamw_is_algorithm_2),        cmocka_unit_test(sums_of_squares),
-        cmocka_unit_test(the_fixed_sum_carries),       cmocka_unit_test(non_finite_numbers_show),
+        cmocka_unit_test(classifier_and_its_gradient),
+        cmocka_unit_test(classifier_follows_a_growing_maximum),
+        cmocka_unit_test(adamw_is_algorithm_2_and_adam_has_decay_in_the_gradient),
+        cmocka_unit_test(sgd_follows_its_momentum),
+        cmocka_unit_test(sums_of_squares),
+        cmocka_unit_test(the_fixed_sum_carries),
+        cmocka_unit_test(non_finite_numbers_show),
     };
     const struct CMUnitTest device_tests[] = {
         cmocka_unit_test(buffers_are_zeroed_aligned_and_counted),

@@ -92,13 +92,21 @@ typedef struct dt_attention {
     bool batch_invariant;
 } dt_attention;
 
-/** One call of AdamW over n elements (Loshchilov & Hutter, arXiv:1711.05101, algorithm 2; decay times lr). m <- b1 m +
- *  (1-b1) g; v <- b2 v + (1-b2) g^2; p <- p (1 - lr wd) - lr (m/fix1) / (sqrt(v/fix2) + eps), g = grad_scale * grad. */
+/** One call of Adam over n elements (Kingma & Ba, arXiv:1412.6980), with decay in the gradient (l2), or outside of it
+ *  (weight_decay; AdamW: Loshchilov & Hutter, arXiv:1711.05101, algorithm 2; decay times lr). m <- b1 m + (1-b1) g; v <-
+ *  b2 v + (1-b2) g^2; p <- p (1 - lr wd) - lr (m/fix1) / (sqrt(v/fix2) + eps), g = grad_scale * grad + l2 p. */
 typedef struct dt_adamw {
-    float lr, beta1, beta2, eps, weight_decay;
+    float lr, beta1, beta2, eps, weight_decay, l2;
     float fix1, fix2; /* 1 - beta^t, formed in double by the caller */
     float grad_scale;
 } dt_adamw;
+
+/** One call of gradient descent with momentum over n elements. b <- momentum b + g; p <- p - lr b, g = grad_scale * grad
+ *  + l2 p. A buffer of zeros becomes the first gradient. */
+typedef struct dt_sgd {
+    float lr, momentum, l2;
+    float grad_scale;
+} dt_sgd;
 
 /** The fused classifier over a chunk of rows. For row r with logits z = logits[r], target t = target[r]:
  *      logp[r] = z_t/T - logsumexp(z/T)
@@ -260,6 +268,9 @@ typedef struct dt_device_ops {
     /** master: float [n], updated. param: NULL, or [n] of type param_dt which receives the rounded master. */
     dt_err (*adamw_step)(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m,
                          float *v, void *param, dt_dtype param_dt, int64_t n, dt_stream *stream);
+    /** As adamw_step. momentum: float [n], updated; NULL: b is g. */
+    dt_err (*sgd_step)(dt_device *dev, const dt_sgd *opt, const void *grad, dt_dtype gt, float *master, float *momentum,
+                       void *param, dt_dtype param_dt, int64_t n, dt_stream *stream);
     /** *result (double) = sum of squares, summed in a fixed order; non-finite elements make it non-finite. */
     dt_err (*sum_squares)(dt_device *dev, const void *x, dt_dtype dt, int64_t n, double *result, dt_stream *stream);
     /** *result (float) = largest |x|; NaN or Inf in x gives Inf. */

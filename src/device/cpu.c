@@ -324,6 +324,7 @@ const dt_device_ops dt_device_cpu_ops = {
     .classifier = cpu_classifier,
     .classifier_rows = cpu_classifier_rows,
     .adamw_step = cpu_adamw_step,
+    .sgd_step = cpu_sgd_step,
     .sum_squares = cpu_sum_squares,
     .abs_max = cpu_abs_max,
     .sum_squares_fixed = cpu_sum_squares_fixed,

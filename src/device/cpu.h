@@ -138,6 +138,8 @@ dt_err cpu_classifier(dt_device *dev, const dt_classifier *cl, float *logits, co
 int64_t cpu_classifier_rows(const dt_device *dev, int64_t n_vocab, int64_t n_tok);
 dt_err cpu_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m,
                       float *v, void *param, dt_dtype param_dt, int64_t n, dt_stream *stream);
+dt_err cpu_sgd_step(dt_device *dev, const dt_sgd *opt, const void *grad, dt_dtype gt, float *master, float *momentum,
+                    void *param, dt_dtype param_dt, int64_t n, dt_stream *stream);
 dt_err cpu_sum_squares(dt_device *dev, const void *x, dt_dtype dt, int64_t n, double *result, dt_stream *stream);
 dt_err cpu_abs_max(dt_device *dev, const void *x, dt_dtype dt, int64_t n, float *result, dt_stream *stream);
 dt_err cpu_sum_squares_fixed(dt_device *dev, const void *x, dt_dtype dt, int64_t n, int shift, uint64_t result[2],

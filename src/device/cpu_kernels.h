@@ -98,6 +98,8 @@ typedef struct dt_cpu_kernels {
     /* optimizer.c */
     void (*adamw)(const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m, float *v, void *param,
                   dt_dtype param_dt, int64_t n);
+    void (*sgd)(const dt_sgd *opt, const void *grad, dt_dtype gt, float *master, float *momentum, void *param,
+                dt_dtype param_dt, int64_t n); /* momentum may be NULL */
     double (*sum_squares)(const void *x, dt_dtype dt, int64_t n);
     float (*abs_max)(const void *x, dt_dtype dt, int64_t n);
     void (*sum_squares_fixed)(const void *x, dt_dtype dt, int64_t n, int shift, uint64_t sum[2]); /* n <= 2^11 */

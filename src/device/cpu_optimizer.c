@@ -43,6 +43,18 @@ dt_err cpu_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt_
     return DT_OK;
 }
 
+dt_err cpu_sgd_step(dt_device *dev, const dt_sgd *opt, const void *grad, dt_dtype gt, float *master, float *momentum,
+                    void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
+{
+    const cpu_state *cpu = cpu_of(dev);
+    CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(n, CPU_CHUNK)) {
+        const int64_t i = turn * CPU_CHUNK, len = cpu_min(CPU_CHUNK, n - i);
+        cpu->k->sgd(opt, cpu_at(grad, gt, i), gt, master + i, momentum ? momentum + i : NULL,
+                    param ? cpu_at_w(param, param_dt, i) : NULL, param_dt, len);
+    }
+    return DT_OK;
+}
+
 /* Elements a piece: a chunk, or what makes CPU_MAX_PARTIALS pieces of n. */
 static int64_t piece_len(int64_t n)
 {

@@ -579,6 +579,14 @@ static dt_err queue_adamw_step(dt_device *dev, const dt_adamw *opt, const void *
     return PUSH(adamw_step, *opt, AT(grad), gt, AT(master), AT(m), AT(v), AT(param), param_dt, n);
 }
 
+CALL(sgd_step, dt_sgd opt; const void *grad; dt_dtype gt; float *master; float *momentum; void *param;
+     dt_dtype param_dt; int64_t n, &x->opt, x->grad, x->gt, x->master, x->momentum, x->param, x->param_dt, x->n)
+static dt_err queue_sgd_step(dt_device *dev, const dt_sgd *opt, const void *grad, dt_dtype gt, float *master,
+                             float *momentum, void *param, dt_dtype param_dt, int64_t n, dt_stream *s)
+{
+    return PUSH(sgd_step, *opt, AT(grad), gt, AT(master), AT(momentum), AT(param), param_dt, n);
+}
+
 CALL(sum_squares, const void *in; dt_dtype dt; int64_t n; double *result, x->in, x->dt, x->n, x->result)
 static dt_err queue_sum_squares(dt_device *dev, const void *x, dt_dtype dt, int64_t n, double *result, dt_stream *s)
 {
@@ -647,6 +655,7 @@ const dt_device_ops dt_device_queue_ops = {
     .dropout = queue_dropout,
     .classifier = queue_classifier,
     .adamw_step = queue_adamw_step,
+    .sgd_step = queue_sgd_step,
     .sum_squares = queue_sum_squares,
     .abs_max = queue_abs_max,
     .sum_squares_fixed = queue_sum_squares_fixed,

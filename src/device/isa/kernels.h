@@ -31,6 +31,8 @@ void ISA_NAME(classifier)(const dt_classifier *cl, float *logits, int32_t target
 
 void ISA_NAME(adamw)(const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m, float *v, void *param,
                      dt_dtype param_dt, int64_t n);
+void ISA_NAME(sgd)(const dt_sgd *opt, const void *grad, dt_dtype gt, float *master, float *momentum, void *param,
+                   dt_dtype param_dt, int64_t n);
 double ISA_NAME(sum_squares)(const void *x, dt_dtype dt, int64_t n);
 float ISA_NAME(abs_max)(const void *x, dt_dtype dt, int64_t n);
 void ISA_NAME(sum_squares_fixed)(const void *x, dt_dtype dt, int64_t n, int shift, uint64_t sum[2]);

@@ -1,14 +1,32 @@
-/* optimizer.c - AdamW and the sums that an optimizer step needs: bound by memory, so one pass and nothing else. */
+/* optimizer.c - Adam, gradient descent and the sums that an optimizer step needs: bound by memory, so one pass and nothing else. */
 #include "kernels.h"
 
-/* PARAM: -1 none, else the type. sqrt(v/fix2) = sqrt(v) / sqrt(fix2). */
+/* Call a step's body with gt and param_dt as constants. */
+#define BY_PARAM(call_with)                                                                                            \
+    do {                                                                                                               \
+        if (!param && gt == DT_F32)                                                                                    \
+            call_with(DT_F32, -1);                                                                                     \
+        else if (!param)                                                                                               \
+            call_with(DT_BF16, -1);                                                                                    \
+        else if (param_dt == DT_F32 && gt == DT_F32)                                                                   \
+            call_with(DT_F32, DT_F32);                                                                                 \
+        else if (param_dt == DT_F32)                                                                                   \
+            call_with(DT_BF16, DT_F32);                                                                                \
+        else if (gt == DT_F32)                                                                                         \
+            call_with(DT_F32, DT_BF16);                                                                                \
+        else                                                                                                           \
+            call_with(DT_BF16, DT_BF16);                                                                               \
+    } while (0)
+
+/* PARAM: -1 none, else the type. L2: is decay in the gradient? sqrt(v/fix2) = sqrt(v) / sqrt(fix2). */
 INLINE void adamw_body(const dt_adamw *o, const void *grad, dt_dtype G, float *restrict p, float *restrict m,
-                       float *restrict v, void *param, int PARAM, int64_t n)
+                       float *restrict v, void *param, int PARAM, bool L2, int64_t n)
 {
-    const float b1 = o->beta1, b2 = o->beta2, c1 = 1.0f - b1, c2 = 1.0f - b2, gs = o->grad_scale, eps = o->eps;
+    const float b1 = o->beta1, b2 = o->beta2, c1 = 1.0f - b1, c2 = 1.0f - b2, gs = o->grad_scale, eps = o->eps,
+                l2 = o->l2;
     const float keep = 1.0f - o->lr * o->weight_decay, step = o->lr / o->fix1, root = 1.0f / sqrtf(o->fix2);
     SIMD_FOR (int64_t i = 0; i < n; i++) {
-        const float g = load(grad, G, i) * gs;
+        const float own = load(grad, G, i) * gs, g = L2 ? FMA(l2, p[i], own) : own;
         const float mi = FMA(b1, m[i], c1 * g), vi = FMA(b2, v[i], c2 * g * g);
         const float pi = FMA(keep, p[i], -step * (mi / FMA(sqrtf(vi), root, eps)));
         m[i] = mi;
@@ -20,15 +38,42 @@ INLINE void adamw_body(const dt_adamw *o, const void *grad, dt_dtype G, float *r
 void ISA_NAME(adamw)(const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m, float *v, void *param,
                      dt_dtype param_dt, int64_t n)
 {
-#define BODY(G)                                                                                                        \
-    if (!param)                                                                                                        \
-        adamw_body(opt, grad, G, master, m, v, param, -1, n);                                                          \
-    else if (param_dt == DT_F32)                                                                                       \
-        adamw_body(opt, grad, G, master, m, v, param, DT_F32, n);                                                      \
-    else                                                                                                               \
-        adamw_body(opt, grad, G, master, m, v, param, DT_BF16, n)
-    BY_TYPE(gt, BODY);
-#undef BODY
+#define ADAMW(G, PARAM)                                                                                                \
+    do {                                                                                                               \
+        if (opt->l2 == 0)                                                                                              \
+            adamw_body(opt, grad, G, master, m, v, param, PARAM, false, n);                                            \
+        else                                                                                                           \
+            adamw_body(opt, grad, G, master, m, v, param, PARAM, true, n);                                             \
+    } while (0)
+    BY_PARAM(ADAMW);
+#undef ADAMW
+}
+
+/* MOMENTUM: is there a buffer? */
+INLINE void sgd_body(const dt_sgd *o, const void *grad, dt_dtype G, float *restrict p, float *restrict b, bool MOMENTUM,
+                     void *param, int PARAM, int64_t n)
+{
+    const float lr = o->lr, momentum = o->momentum, l2 = o->l2, gs = o->grad_scale;
+    SIMD_FOR (int64_t i = 0; i < n; i++) {
+        const float g = FMA(l2, p[i], load(grad, G, i) * gs);
+        const float bi = MOMENTUM ? FMA(momentum, b[i], g) : g, pi = FMA(-lr, bi, p[i]);
+        if (MOMENTUM) b[i] = bi;
+        p[i] = pi;
+        if (PARAM >= 0) store(param, (dt_dtype)PARAM, i, pi);
+    }
+}
+void ISA_NAME(sgd)(const dt_sgd *opt, const void *grad, dt_dtype gt, float *master, float *momentum, void *param,
+                   dt_dtype param_dt, int64_t n)
+{
+#define SGD(G, PARAM)                                                                                                  \
+    do {                                                                                                               \
+        if (momentum)                                                                                                  \
+            sgd_body(opt, grad, G, master, momentum, true, param, PARAM, n);                                           \
+        else                                                                                                           \
+            sgd_body(opt, grad, G, master, NULL, false, param, PARAM, n);                                              \
+    } while (0)
+    BY_PARAM(SGD);
+#undef SGD
 }
 
 /* 32 sums side by side hide the latency of addition; one core waits for memory unless lines are asked for well

@@ -23,6 +23,7 @@ const dt_cpu_kernels DT_JOIN(dt_cpu_kernels, DT_ISA) = {
     .layernorm_backward = ISA_NAME(layernorm_backward),
     .classifier = ISA_NAME(classifier),
     .adamw = ISA_NAME(adamw),
+    .sgd = ISA_NAME(sgd),
     .sum_squares = ISA_NAME(sum_squares),
     .abs_max = ISA_NAME(abs_max),
     .sum_squares_fixed = ISA_NAME(sum_squares_fixed),
