@@ -6,13 +6,14 @@
  * float nor bf16 rounds, or, for the ordered sum, arbitrary floats against the left fold written out. Every result lies
  * between guard elements. */
 #include "mpi_test.h"
-#include "fake_device.h"
 #include "../src/comm/transport.h"
+#include "../src/device/queue.h"
 #include <math.h>
+#include <string.h>
 
 typedef struct layout {
     const char *nodes; /* DTRAIN_FAKE_NODES */
-    bool shared, far;
+    bool shared, far;  /* far: on the queue device, whose memory the host cannot touch */
 } layout;
 
 static const layout layouts[] = {
@@ -25,14 +26,19 @@ typedef struct fixture {
     dt_comm comm;
     dt_device dev;
     dt_ledger ledger;
-    far_queue queue;
 } fixture;
+
+static dt_err open_near(fixture *f)
+{
+    f->dev = (dt_device){.ops = &dt_device_cpu_ops, .ledger = &f->ledger};
+    return f->dev.ops->open(&f->dev, 0, 1);
+}
 
 static void open_layout(fixture *f, const layout *l)
 {
     setenv("DTRAIN_FAKE_NODES", l->nodes, 1);
     memset(f, 0, sizeof *f);
-    f->dev = (dt_device){.ops = l->far ? &far_device_ops : &near_device_ops, .ledger = &f->ledger, .impl = &f->queue};
+    assert_int_equal(l->far ? dt_queue_open(&f->dev, DT_QUEUE_LATE, 0, &f->ledger) : open_near(f), DT_OK);
     assert_int_equal(dt_comm_open(&f->comm), DT_OK);
     assert_all(MPI_COMM_WORLD, dt_comm_attach(&f->comm, &f->dev, "auto", l->shared) == DT_OK);
 }
@@ -41,6 +47,7 @@ static void close_layout(fixture *f)
 {
     dt_comm_close(&f->comm);
     assert_int_equal(f->ledger.total_now, 0);
+    dt_device_close(&f->dev);
     unsetenv("DTRAIN_FAKE_NODES");
 }
 
@@ -83,20 +90,20 @@ typedef struct guarded {
     size_t nbytes;
 } guarded;
 
-static void *host(const guarded *g) { return (char *)far_to_host(g->buf.ptr) + GUARD; }
+static void *host(const guarded *g) { return (char *)dt_queue_reach(g->buf.ptr) + GUARD; }
 static void *device(const guarded *g) { return (char *)g->buf.ptr + GUARD; }
 
 static guarded guarded_alloc(fixture *f, size_t nbytes)
 {
     guarded g = {.nbytes = nbytes};
     assert_int_equal(dt_buf_alloc(&g.buf, &f->dev, DT_ON_DEVICE, nbytes + 2 * GUARD, DT_MEM_OTHER), DT_OK);
-    memset(far_to_host(g.buf.ptr), GUARD_BYTE, nbytes + 2 * GUARD);
+    memset(dt_queue_reach(g.buf.ptr), GUARD_BYTE, nbytes + 2 * GUARD);
     return g;
 }
 
 static bool guards_stand(const guarded *g)
 {
-    const unsigned char *p = far_to_host(g->buf.ptr);
+    const unsigned char *p = dt_queue_reach(g->buf.ptr);
     for (size_t i = 0; i < GUARD; i++)
         if (p[i] != GUARD_BYTE || p[GUARD + g->nbytes + i] != GUARD_BYTE) return false;
     return true;
@@ -130,7 +137,7 @@ static bool reduce_is_right(fixture *f, const job *j)
     bool ok = dt_comm_reduce_scatter(c, (char *)device(&send) + 1, j->send_dt, to, j->recv_dt, j->count, j->accumulate,
                                      j->ordered, NULL) == DT_OK;
     ok = ok && f->dev.ops->stream_sync(&f->dev, NULL) == DT_OK;
-    const void *got = far_to_host(to);
+    const void *got = dt_queue_reach(to);
     for (int64_t i = 0; ok && i < j->count; i++) {
         const float want = expected(j, c, i), have = get(got, j->recv_dt, i);
         ok = memcmp(&want, &have, sizeof want) == 0 || (want == 0.0f && have == 0.0f);
@@ -366,11 +373,11 @@ static void a_failing_copy_does_not_strand_the_others(void **state)
     for (int nth = 1; nth <= 3; nth++) {
         open_layout(f, &far);
         guarded send = guarded_alloc(f, 12u * (size_t)f->comm.nranks), recv = guarded_alloc(f, 12);
-        if (f->comm.rank == 0) f->queue.fail_at = nth;
+        if (f->comm.rank == 0) dt_queue_fail_copy(&f->dev, nth);
         dt_err err =
             dt_comm_reduce_scatter(&f->comm, device(&send), DT_BF16, device(&recv), DT_BF16, 3, true, false, NULL);
         assert_all(MPI_COMM_WORLD, err == (f->comm.rank == 0 ? DT_ERR_FAULT : DT_OK));
-        if (f->comm.rank == 0) f->queue.fail_at = nth > 2 ? 1 : nth;
+        if (f->comm.rank == 0) dt_queue_fail_copy(&f->dev, nth > 2 ? 1 : nth);
         err = dt_comm_all_gather(&f->comm, device(&recv), device(&send), 12, NULL);
         assert_all(MPI_COMM_WORLD, err == (f->comm.rank == 0 ? DT_ERR_FAULT : DT_OK));
         dt_error_clear();
@@ -426,7 +433,7 @@ static void a_backend_that_was_not_built_is_refused_by_name(void **state)
 {
     fixture *f = *state;
     memset(f, 0, sizeof *f);
-    f->dev = (dt_device){.ops = &near_device_ops, .ledger = &f->ledger};
+    assert_int_equal(open_near(f), DT_OK);
     assert_int_equal(dt_comm_open(&f->comm), DT_OK);
     dt_error_clear();
     assert_all(MPI_COMM_WORLD, dt_comm_attach(&f->comm, &f->dev, "nccl", true) == DT_ERR_USAGE);
@@ -438,6 +445,7 @@ static void a_backend_that_was_not_built_is_refused_by_name(void **state)
     assert_all(MPI_COMM_WORLD, dt_comm_attach(&f->comm, &f->dev, "mpi", true) == DT_OK);
     dt_comm_close(&f->comm);
     dt_comm_close(&f->comm); /* twice is harmless */
+    dt_device_close(&f->dev);
 }
 
 /** The pretended layouts are known here only when all ranks share one machine. */

@@ -3,6 +3,7 @@
  * NP: 1 2 3 4
  * DEVICES: cpu queue */
 #include "mpi_test.h"
+#include "../src/device/queue.h"
 #include "dtrain/io.h"
 #include "dtrain/train.h"
 #include <jansson.h>
@@ -123,7 +124,7 @@ static outcome run(struct fixture *f, const char *name, int n_args, const char *
     o.n_allocs = atomic_load(&r.ledger.n_allocs);
     o.planned = r.planned, o.allocated = r.allocated;
     o.on_queue = r.dev.ops == &dt_device_queue_ops;
-    if (o.on_queue) o.counts = dt_device_queue_counts(&r.dev);
+    if (o.on_queue) o.counts = dt_queue_counts_of(&r.dev);
     dt_run_close(&r);
     dt_comm_close(&comm);
     dt_device_close(&r.dev);

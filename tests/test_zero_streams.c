@@ -1,18 +1,21 @@
-/* test_zero_streams.c - zero on a device whose streams are really asynchronous (lazy_device.h): whatever order the
+/* test_zero_streams.c - zero on a device whose streams are really asynchronous (the queue device): whatever order the
  * events allow, all views and the final states have the bits that the order of the calls gives.
  *
  * Two ranks are two threads. The collectives below take the place of comm's: they queue on the stream they are given
  * and meet the other rank when the queue comes to them, as NCCL's do; both ranks queue and run the same things in the
  * same order, so they always meet. */
 #include "dtrain/zero.h"
-#include "lazy_device.h"
+#include "../src/device/queue.h"
 #include "ref_zero.h"
+#include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
 #include <cmocka.h>
 
-enum { N_THREADS = 2, N_TRACE = 4096, N_STEPS = 3, N_MICRO = 2 };
+enum { N_THREADS = 2, N_TRACE = 4096, N_STEPS = 3, N_MICRO = 2, N_SEEDS = 3 };
 
 /* ---- two ranks --------------------------------------------------------------------------------------------------- */
 
@@ -24,11 +27,9 @@ typedef struct meeting {
 typedef struct rank_thread {
     dt_comm comm;
     dt_device dev;
-    lazy_device lazy;
     dt_ledger ledger;
     meeting *meet;
     dt_zero_options opt;
-    lazy_mode mode;
     dt_unit units[REF_ZERO_UNITS];
     uint64_t trace[N_TRACE]; /* hashes of what the queued model saw */
     int n_trace;
@@ -59,46 +60,62 @@ typedef struct exchange {
     bool accumulate;
 } exchange;
 
-static void do_reduce_scatter(dt_device *dev, void *args)
+static float get(const void *x, dt_dtype t, int64_t i)
+{
+    return t == DT_F32 ? ((const float *)x)[i] : dt_bf16_to_float(((const uint16_t *)x)[i]);
+}
+
+static void put(void *x, dt_dtype t, int64_t i, float value)
+{
+    if (t == DT_F32)
+        ((float *)x)[i] = value;
+    else
+        ((uint16_t *)x)[i] = dt_bf16_from_float(value);
+}
+
+static dt_err do_reduce_scatter(dt_device *cpu, const void *args)
 {
     const exchange *a = args;
     const int64_t mine = a->comm->rank * a->count;
+    void *recv = dt_queue_reach(a->recv);
     float *sum = calloc((size_t)a->count, sizeof *sum);
-    meet(a->comm, a->send);
+    meet(a->comm, dt_queue_reach(a->send));
     for (int64_t i = 0; i < a->count; i++) {
-        if (a->accumulate) sum[i] = lazy_get(a->recv, a->recv_dt, i);
-        for (int r = 0; r < N_THREADS; r++) sum[i] += lazy_get(thread_of(dev)->meet->data[r], a->send_dt, mine + i);
+        if (a->accumulate) sum[i] = get(recv, a->recv_dt, i);
+        for (int r = 0; r < N_THREADS; r++) sum[i] += get(thread_of(a->comm->dev)->meet->data[r], a->send_dt, mine + i);
     }
     part(a->comm); /* recv may lie in send, which the other one reads until here */
-    for (int64_t i = 0; i < a->count; i++) lazy_put(a->recv, a->recv_dt, i, sum[i]);
+    for (int64_t i = 0; i < a->count; i++) put(recv, a->recv_dt, i, sum[i]);
     part(a->comm);
     free(sum);
+    return DT_OK;
 }
 
 dt_err dt_comm_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
                               int64_t count, bool accumulate, bool ordered, dt_stream *stream)
 {
     const exchange a = {comm, send, recv, send_dt, recv_dt, count, accumulate};
-    return lazy_queue(comm->dev, stream, do_reduce_scatter, &a, sizeof a);
+    return dt_queue_call(comm->dev, stream, do_reduce_scatter, &a, sizeof a);
 }
 
-static void do_all_gather(dt_device *dev, void *args)
+static dt_err do_all_gather(dt_device *cpu, const void *args)
 {
     const exchange *a = args;
-    meet(a->comm, a->send);
+    meet(a->comm, dt_queue_reach(a->send));
     for (int r = 0; r < N_THREADS; r++) {
-        char *to = (char *)a->recv + (size_t)r * (size_t)a->count;
-        const void *from = thread_of(dev)->meet->data[r];
+        char *to = (char *)dt_queue_reach(a->recv) + (size_t)r * (size_t)a->count;
+        const void *from = thread_of(a->comm->dev)->meet->data[r];
         /* the own place is there already, and the other one reads it */
         if (to != from) memcpy(to, from, (size_t)a->count);
     }
     part(a->comm);
+    return DT_OK;
 }
 
 dt_err dt_comm_all_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream)
 {
     const exchange a = {.comm = comm, .send = send, .recv = recv, .count = (int64_t)nbytes};
-    return lazy_queue(comm->dev, stream, do_all_gather, &a, sizeof a);
+    return dt_queue_call(comm->dev, stream, do_all_gather, &a, sizeof a);
 }
 
 dt_err dt_comm_agree(dt_comm *comm, dt_err err) { return err; }
@@ -143,23 +160,26 @@ typedef struct work {
     uint64_t *trace;
 } work;
 
-static void do_look(dt_device *dev, void *args)
+static dt_err do_look(dt_device *cpu, const void *args)
 {
     const work *w = args;
-    *w->trace = hash_bytes(1, w->view.data, (size_t)w->unit->flat_len * dt_dtype_size(w->view.dtype));
+    *w->trace = hash_bytes(1, dt_queue_reach(w->view.data), (size_t)w->unit->flat_len * dt_dtype_size(w->view.dtype));
+    return DT_OK;
 }
 
-static void do_write(dt_device *dev, void *args)
+static dt_err do_write(dt_device *cpu, const void *args)
 {
     const work *w = args;
+    void *grads = dt_queue_reach(w->view.data);
     for (int k = w->first_tensor; k < w->last_tensor; k++) {
         const dt_tensor *t = &w->unit->tensors[k];
         const bool add = w->add || (w->half && k == 0);
         for (int64_t i = t->offset; i < t->offset + t->n_elems; i++) {
             const float g = ref_zero_grad(false, w->step, w->job, w->index, i, w->half && k == 0);
-            lazy_put(w->view.data, w->view.dtype, i, add ? lazy_get(w->view.data, w->view.dtype, i) + g : g);
+            put(grads, w->view.dtype, i, add ? get(grads, w->view.dtype, i) + g : g);
         }
     }
+    return DT_OK;
 }
 
 static dt_err keep(dt_err first, dt_err then) { return first == DT_OK ? then : first; }
@@ -168,7 +188,7 @@ static dt_err look(rank_thread *t, dt_param_source *s, int u)
 {
     work w = {.unit = &t->units[u], .trace = &t->trace[t->n_trace++ % N_TRACE]};
     DT_TRY(s->params_acquire(s->self, u, &w.view));
-    return lazy_queue(&t->dev, NULL, do_look, &w, sizeof w);
+    return dt_queue_call(&t->dev, NULL, do_look, &w, sizeof w);
 }
 
 /** half 1: the second part of the tied tensor, and all others. */
@@ -183,7 +203,7 @@ static dt_err write_grads(rank_thread *t, const dt_unit_view *view, int u, int64
                     .last_tensor = last_tensor,
                     .half = half,
                     .add = view->accumulate};
-    return lazy_queue(&t->dev, NULL, do_write, &w, sizeof w);
+    return dt_queue_call(&t->dev, NULL, do_write, &w, sizeof w);
 }
 
 static dt_err queued_micro_step(rank_thread *t, dt_param_source *s, int64_t step, int64_t job)
@@ -258,8 +278,8 @@ static void *run_thread(void *arg)
     return NULL;
 }
 
-/** Both ranks at one mode. An error (of the program) may strand the other thread: the test's timeout ends it. */
-static void run_ranks(rank_thread *t, const dt_zero_options *opt, lazy_mode mode)
+/** Both ranks in one order. An error (of the program) may strand the other thread: the test's timeout ends it. */
+static void run_ranks(rank_thread *t, const dt_zero_options *opt, dt_queue_order order, uint64_t seed)
 {
     meeting m;
     pthread_t id[N_THREADS];
@@ -269,7 +289,7 @@ static void run_ranks(rank_thread *t, const dt_zero_options *opt, lazy_mode mode
         t[r].opt = *opt;
         t[r].meet = &m;
         assert_int_equal(ref_zero_make_units(t[r].units, false), DT_OK);
-        lazy_open(&t[r].dev, &t[r].lazy, mode, &t[r].ledger);
+        assert_int_equal(dt_queue_open(&t[r].dev, order, seed, &t[r].ledger), DT_OK);
         t[r].comm = (dt_comm){.rank = r, .nranks = N_THREADS, .dev = &t[r].dev};
     }
     for (int r = 0; r < N_THREADS; r++) assert_int_equal(pthread_create(&id[r], NULL, run_thread, &t[r]), 0);
@@ -279,13 +299,33 @@ static void run_ranks(rank_thread *t, const dt_zero_options *opt, lazy_mode mode
         assert_int_equal(atomic_load(&t[r].ledger.total_now), 0);
         assert_true(t[r].n_trace > 0 && t[r].n_trace <= N_TRACE);
         ref_zero_free_units(t[r].units);
-        lazy_close(&t[r].dev);
+        dt_device_close(&t[r].dev);
     }
     pthread_barrier_destroy(&m.barrier);
 }
 
-static void check_modes(bool reproducible, bool overlap, int64_t bucket)
+static void expect_same(const rank_thread *want, const rank_thread *got, int stage, const char *order)
 {
+    for (int r = 0; r < N_THREADS; r++) {
+        for (int i = 0; i < want[r].n_trace; i++)
+            if (got[r].trace[i] != want[r].trace[i])
+                fail_msg("stage %d, %s, rank %d: view %d differs", stage, order, r, i);
+        assert_true(got[r].norm == want[r].norm);
+        assert_true(got[r].states == want[r].states);
+    }
+}
+
+static void check_orders(bool reproducible, bool overlap, int64_t bucket)
+{
+    static const struct {
+        dt_queue_order order;
+        const char *name;
+        int n_seeds;
+    } orders[] = {{DT_QUEUE_LATE, "all late", 1},
+                  {DT_QUEUE_LATE_DEFAULT, "compute late", 1},
+                  {DT_QUEUE_LATE_OTHERS, "exchange late", 1},
+                  {DT_QUEUE_ANY, "any order", N_SEEDS}};
+
     rank_thread *want = calloc(N_THREADS, sizeof *want), *got = calloc(N_THREADS, sizeof *got);
     for (int stage = 0; stage <= 3; stage++) {
         const dt_zero_options opt = {.stage = stage,
@@ -297,26 +337,21 @@ static void check_modes(bool reproducible, bool overlap, int64_t bucket)
                                      .prefetch_bucket_size = 1 << 20,
                                      .reduce_bucket_size = bucket,
                                      .allgather_bucket_size = bucket};
-        run_ranks(want, &opt, AT_ONCE);
-        for (int mode = 1; mode < N_LAZY_MODES; mode++) {
-            run_ranks(got, &opt, (lazy_mode)mode);
-            for (int r = 0; r < N_THREADS; r++) {
-                for (int i = 0; i < want[r].n_trace; i++)
-                    if (got[r].trace[i] != want[r].trace[i])
-                        fail_msg("stage %d, mode %d, rank %d: view %d differs", stage, mode, r, i);
-                assert_true(got[r].norm == want[r].norm);
-                assert_true(got[r].states == want[r].states);
+        run_ranks(want, &opt, DT_QUEUE_AT_ONCE, 0);
+        for (size_t k = 0; k < sizeof orders / sizeof orders[0]; k++)
+            for (int seed = 0; seed < orders[k].n_seeds; seed++) {
+                run_ranks(got, &opt, orders[k].order, (uint64_t)seed);
+                expect_same(want, got, stage, orders[k].name);
             }
-        }
     }
     free(want);
     free(got);
 }
 
-static void overlapped_exchange_changes_no_bit(void **state) { check_modes(false, true, 0); }
-static void overlapped_exchange_in_buckets_changes_no_bit(void **state) { check_modes(false, true, 600); }
-static void overlapped_reproducible_sums_change_no_bit(void **state) { check_modes(true, true, 0); }
-static void one_stream_needs_no_events(void **state) { check_modes(true, false, 600); }
+static void overlapped_exchange_changes_no_bit(void **state) { check_orders(false, true, 0); }
+static void overlapped_exchange_in_buckets_changes_no_bit(void **state) { check_orders(false, true, 600); }
+static void overlapped_reproducible_sums_change_no_bit(void **state) { check_orders(true, true, 0); }
+static void one_stream_needs_no_events(void **state) { check_orders(true, false, 600); }
 
 int main(void)
 {

@@ -48,7 +48,8 @@ dt_err dt_buf_alloc(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt
 /** The same, and zero for every stream when it returns. Costs nothing more where fresh memory is zero anyway. */
 dt_err dt_buf_alloc_zeroed(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt_memcat category);
 dt_buf dt_buf_view(const dt_buf *b, size_t offset, size_t nbytes);
-void dt_buf_free(dt_buf *b); /* safe on {0}, on a view and twice; leaves {0} behind */
+/** Safe on {0}, on a view and twice; leaves {0} behind. Nothing that is queued may work on it: wait first. */
+void dt_buf_free(dt_buf *b);
 
 /* ---- descriptions of the larger operations ----------------------------------------------------------------------- */
 
@@ -300,19 +301,6 @@ void dt_device_close(dt_device *dev); /* safe on {0} */
 size_t dt_device_overhead(const dt_device *dev);
 
 extern const dt_device_ops dt_device_cpu_ops;
-/** The CPU's operations behind queues that run late and out of order: for tests, see queue.c. */
-extern const dt_device_ops dt_device_queue_ops;
-
-/** What a queue device has been asked for since it was opened, and a GPU would have paid for. The counts follow from the
- *  calls alone, not from how far the streams have come. */
-typedef struct dt_queue_counts {
-    /* the host waited for the last operation of a stream (stream_sync; event_sync with none queued behind the event):
-     * the device stands idle until the host has queued more */
-    int64_t host_waits;
-    int64_t event_waits;     /* event_sync with operations queued behind the event: the device goes on meanwhile */
-    int64_t pageable_copies; /* a side was host memory that is not pinned: synchronous on a GPU */
-} dt_queue_counts;
-dt_queue_counts dt_device_queue_counts(const dt_device *dev);
 
 /** Names of the backends in this binary, comma separated. */
 const char *dt_device_backends(void);

@@ -1,5 +1,6 @@
 /* device.c - which backends this binary has, and buffers that know who pays for them. */
 #include "dtrain/device.h"
+#include "queue.h"
 #include <stdlib.h>
 #include <string.h>
 

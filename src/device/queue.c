@@ -7,10 +7,12 @@
  * them. Copies from and to the host read and write when they run, not when they are called. Device memory is out of the
  * host's reach: addresses carry a bit that no mapping has, so touching one ends the program, and an operation that is
  * handed host memory is refused. Fresh memory is full of NaN. What fails in a queue is returned by the next
- * synchronisation. Waits of the host, and copies that are not from or to pinned memory, are counted.
+ * synchronisation. Memory that is freed while a queued operation has its address ends the program. Waits of the host,
+ * and copies that are not from or to pinned memory, are counted.
  *
- * DTRAIN_DEVICE=queue puts it in the place of the CPU device. */
-#include "dtrain/device.h"
+ * DTRAIN_DEVICE=queue puts it in the place of the CPU device. Tests may give it an order, and work of their own
+ * (queue.h). */
+#include "queue.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -51,12 +53,14 @@ typedef struct queue_state {
     dt_stream first; /* the default stream */
     dt_stream *streams[N_STREAMS];
     int n_streams;
+    dt_queue_order order;
     uint64_t draws;
     int64_t n_pushed;
     bool host_argument; /* an operation that is being queued was handed host memory */
     dt_err err;         /* of the first entry that failed since the last synchronisation */
     pinned_range *pinned;
     int n_pinned;
+    int fail_copy; /* the copy from now on that will fail; 0: none */
     dt_queue_counts counts;
 } queue_state;
 
@@ -100,11 +104,27 @@ static void run_one(queue_state *q, dt_stream *s)
     if (s->done == s->n) s->done = s->n = 0;
 }
 
+static unsigned eagerness_of(queue_state *q, const dt_stream *s)
+{
+    switch (q->order) {
+    case DT_QUEUE_AT_ONCE:
+        return 8;
+    case DT_QUEUE_LATE_DEFAULT:
+        return s == &q->first ? 0 : 8;
+    case DT_QUEUE_LATE_OTHERS:
+        return s == &q->first ? 8 : 0;
+    case DT_QUEUE_ANY:
+        return (unsigned[]){0, 1, 4, 8}[draw(q, 4)];
+    default:
+        return 0;
+    }
+}
+
 /* What would have run by itself by now. */
 static void run_some(queue_state *q)
 {
     if (q->n_pushed++ % TURN == 0)
-        for (int i = 0; i < q->n_streams; i++) q->streams[i]->eagerness = (unsigned[]){0, 1, 4, 8}[draw(q, 4)];
+        for (int i = 0; i < q->n_streams; i++) q->streams[i]->eagerness = eagerness_of(q, q->streams[i]);
     for (int i = 0; i < q->n_streams; i++)
         while (ready(q->streams[i]) && draw(q, 8) < q->streams[i]->eagerness) run_one(q, q->streams[i]);
 }
@@ -114,7 +134,7 @@ static void run_some(queue_state *q)
 static dt_err drain(queue_state *q, dt_stream *s, const dt_event *until)
 {
     while (until ? until->done < until->recorded : s->done < s->n) {
-        if (ready(s) && draw(q, 4) > 0) {
+        if (ready(s) && (q->order != DT_QUEUE_ANY || draw(q, 4) > 0)) {
             run_one(q, s);
             continue;
         }
@@ -157,13 +177,14 @@ static dt_err push(dt_device *dev, dt_stream *stream, const char *name, dt_err (
 
 /* ---- open, close, memory ----------------------------------------------------------------------------------------- */
 
-static dt_err queue_open(dt_device *dev, int local_rank, int n_threads)
+static dt_err open_queue(dt_device *dev, dt_queue_order order, uint64_t seed, int local_rank, int n_threads)
 {
-    const char *seed = getenv("DTRAIN_QUEUE_SEED");
     queue_state *q = calloc(1, sizeof *q);
     DT_CHECK(q, DT_ERR_MEMORY, "queue device: no memory for its state");
-    q->draws = dt_mix64((seed ? strtoull(seed, NULL, 10) : 1) * 1024 + (uint64_t)local_rank);
+    q->order = order;
+    q->draws = dt_mix64(seed * 1024 + (uint64_t)local_rank);
     q->streams[q->n_streams++] = &q->first;
+    q->first.eagerness = eagerness_of(q, &q->first);
     q->cpu = (dt_device){.ops = &dt_device_cpu_ops, .ledger = dev->ledger, .local_rank = local_rank};
     const dt_err err = q->cpu.ops->open(&q->cpu, local_rank, n_threads);
     if (err != DT_OK)
@@ -171,6 +192,18 @@ static dt_err queue_open(dt_device *dev, int local_rank, int n_threads)
     else
         dev->impl = q;
     return err;
+}
+
+static dt_err queue_open(dt_device *dev, int local_rank, int n_threads)
+{
+    const char *seed = getenv("DTRAIN_QUEUE_SEED");
+    return open_queue(dev, DT_QUEUE_ANY, seed ? strtoull(seed, NULL, 10) : 1, local_rank, n_threads);
+}
+
+dt_err dt_queue_open(dt_device *dev, dt_queue_order order, uint64_t seed, dt_ledger *ledger)
+{
+    *dev = (dt_device){.ops = &dt_device_queue_ops, .ledger = ledger};
+    return open_queue(dev, order, seed, 0, 1);
 }
 
 static void queue_close(dt_device *dev)
@@ -220,18 +253,33 @@ static dt_err queue_alloc(dt_device *dev, dt_place place, size_t nbytes, void **
     return DT_OK;
 }
 
-/* What is queued may still use it, as with cudaFree, which waits for the device. */
+/* Does an argument of a queued operation point into it? */
+static bool is_in_use(const queue_state *q, const char *begin, size_t nbytes)
+{
+    for (int i = 0; i < q->n_streams; i++)
+        for (int k = q->streams[i]->done; k < q->streams[i]->n; k++)
+            for (size_t at = 0; at < ARGS_MAX; at += sizeof(void *)) {
+                const char *p;
+                memcpy(&p, q->streams[i]->entries[k].args + at, sizeof p);
+                p = near(p);
+                if (p >= begin && p < begin + nbytes) return true;
+            }
+    return false;
+}
+
 static void queue_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes)
 {
     queue_state *q = state_of(dev);
-    for (int i = 0; i < q->n_streams; i++)
-        if (drain(q, q->streams[i], NULL) != DT_OK) break;
+    if (is_in_use(q, near(ptr), nbytes)) {
+        fprintf(stderr, "queue device: %zu bytes are freed while a queued operation works on them\n", nbytes);
+        abort();
+    }
     for (int i = 0; i < q->n_pinned && place == DT_ON_PINNED; i++)
         if (q->pinned[i].begin == ptr) q->pinned[i] = q->pinned[--q->n_pinned];
     dt_device_cpu_ops.free(&q->cpu, place, near(ptr), nbytes);
 }
 
-dt_queue_counts dt_device_queue_counts(const dt_device *dev) { return state_of(dev)->counts; }
+dt_queue_counts dt_queue_counts_of(const dt_device *dev) { return state_of(dev)->counts; }
 
 /* ---- streams and events ------------------------------------------------------------------------------------------ */
 
@@ -242,6 +290,7 @@ static dt_err queue_stream_create(dt_device *dev, dt_stream **stream)
     *stream = calloc(1, sizeof **stream);
     DT_CHECK(*stream, DT_ERR_MEMORY, "no memory for a stream");
     q->streams[q->n_streams++] = *stream;
+    (*stream)->eagerness = eagerness_of(q, *stream);
     return DT_OK;
 }
 
@@ -340,12 +389,27 @@ static dt_err queue_event_elapsed_ms(dt_device *dev, dt_event *from, dt_event *t
 #define AT(p) device_arg(state_of(dev), p)
 
 CALL(copy, void *dst; const void *src; size_t nbytes, x->dst, x->src, x->nbytes)
+static dt_err failing_copy(dt_device *cpu, const void *args)
+{
+    return dt_fail(DT_ERR_FAULT, "queue device: the copy that was to fail");
+}
 static dt_err queue_copy(dt_device *dev, void *dst, const void *src, size_t nbytes, dt_stream *s)
 {
     queue_state *q = state_of(dev); /* the host's side may be any memory */
     q->counts.pageable_copies += is_pageable(q, dst) || is_pageable(q, src);
+    if (q->fail_copy > 0 && --q->fail_copy == 0) return push(dev, s, "copy", failing_copy, "", 0);
     return PUSH(copy, near(dst), near(src), nbytes);
 }
+
+void dt_queue_fail_copy(dt_device *dev, int nth) { state_of(dev)->fail_copy = nth; }
+
+dt_err dt_queue_call(dt_device *dev, dt_stream *stream, dt_err (*run)(dt_device *cpu, const void *args),
+                     const void *args, size_t nbytes)
+{
+    return push(dev, stream, "dt_queue_call", run, args, nbytes);
+}
+
+void *dt_queue_reach(const void *p) { return near(p); }
 
 CALL(zero, void *dst; size_t nbytes, x->dst, x->nbytes)
 static dt_err queue_zero(dt_device *dev, void *dst, size_t nbytes, dt_stream *s) { return PUSH(zero, AT(dst), nbytes); }

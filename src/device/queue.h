@@ -1,0 +1,43 @@
+/* queue.h - how tests steer the queue device (queue.c), and what it has counted. The rest of the program sees a device
+ * like others. */
+#ifndef DT_DEVICE_QUEUE_H
+#define DT_DEVICE_QUEUE_H
+
+#include "dtrain/device.h"
+
+extern const dt_device_ops dt_device_queue_ops;
+
+/** When queued work runs, within what events allow. */
+typedef enum dt_queue_order {
+    DT_QUEUE_ANY,          /* by turns drawn from a seed: now, later, or not before somebody waits */
+    DT_QUEUE_AT_ONCE,      /* as the calls come: the definition of what is right */
+    DT_QUEUE_LATE,         /* not before somebody waits for it */
+    DT_QUEUE_LATE_DEFAULT, /* the default stream late, the others at once */
+    DT_QUEUE_LATE_OTHERS,  /* the other way round */
+    DT_QUEUE_N_ORDERS
+} dt_queue_order;
+
+/** A queue device whatever DTRAIN_DEVICE says. Close by dt_device_close. */
+dt_err dt_queue_open(dt_device *dev, dt_queue_order order, uint64_t seed, dt_ledger *ledger);
+
+/** Queue a function of the test like an operation: it gets a copy of the arguments. */
+dt_err dt_queue_call(dt_device *dev, dt_stream *stream, dt_err (*run)(dt_device *cpu, const void *args),
+                     const void *args, size_t nbytes);
+/** Where the host finds device memory: for such a function, or when nothing is queued. Other addresses stay. */
+void *dt_queue_reach(const void *p);
+
+/** Let the nth copy that is queued from now on fail when it runs, with DT_ERR_FAULT. 0: none. */
+void dt_queue_fail_copy(dt_device *dev, int nth);
+
+/** What a queue device has been asked for since it was opened, and a GPU would have paid for. The counts follow from
+ *  the calls alone, not from how far the streams have come. */
+typedef struct dt_queue_counts {
+    /* the host waited for the last operation of a stream (stream_sync; event_sync with none queued behind the event):
+     * the device stands idle until the host has queued more */
+    int64_t host_waits;
+    int64_t event_waits;     /* event_sync with operations queued behind the event: the device goes on meanwhile */
+    int64_t pageable_copies; /* a side was host memory that is not pinned: synchronous on a GPU */
+} dt_queue_counts;
+dt_queue_counts dt_queue_counts_of(const dt_device *dev);
+
+#endif

@@ -1,0 +1,242 @@
+/* test_device_queue.c - the queue device keeps its promises to tests: work runs late and in order of its events, waits
+ * are told apart by what is queued behind them, what fails comes back with the next wait, memory in use is not freed. */
+#include "../src/device/queue.h"
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+typedef struct fixture {
+    dt_device dev;
+    dt_ledger ledger;
+    dt_stream *other;
+    dt_event *event;
+    dt_buf device, pinned; /* of one number each */
+} fixture;
+
+#define OPS (f->dev.ops)
+
+static void open_queue(fixture *f, dt_queue_order order, uint64_t seed)
+{
+    memset(f, 0, sizeof *f);
+    assert_int_equal(dt_queue_open(&f->dev, order, seed, &f->ledger), DT_OK);
+    assert_int_equal(OPS->stream_create(&f->dev, &f->other), DT_OK);
+    assert_int_equal(OPS->event_create(&f->dev, &f->event), DT_OK);
+    assert_int_equal(dt_buf_alloc(&f->device, &f->dev, DT_ON_DEVICE, sizeof(float), DT_MEM_OTHER), DT_OK);
+    assert_int_equal(dt_buf_alloc(&f->pinned, &f->dev, DT_ON_PINNED, sizeof(float), DT_MEM_OTHER), DT_OK);
+}
+
+static void close_queue(fixture *f)
+{
+    dt_buf_free(&f->device);
+    dt_buf_free(&f->pinned);
+    OPS->event_destroy(&f->dev, f->event);
+    OPS->stream_destroy(&f->dev, f->other);
+    dt_device_close(&f->dev);
+    assert_int_equal(atomic_load(&f->ledger.total_now), 0);
+}
+
+static dt_err queue_copy(fixture *f, void *dst, const void *src, dt_stream *s)
+{
+    return OPS->copy(&f->dev, dst, src, sizeof(float), s);
+}
+
+static void copies_happen_when_they_run(void **state)
+{
+    fixture own, *f = &own;
+    float *number = NULL;
+    open_queue(f, DT_QUEUE_LATE, 0);
+    number = f->pinned.ptr;
+    assert_true(*number != *number); /* fresh memory is NaN */
+    *number = 1;
+    assert_int_equal(queue_copy(f, f->device.ptr, number, NULL), DT_OK);
+    *number = 2; /* too early: this is what is copied */
+    assert_int_equal(queue_copy(f, number, f->device.ptr, NULL), DT_OK);
+    assert_true(*number == 2);
+    *number = 3;
+    assert_int_equal(OPS->stream_sync(&f->dev, NULL), DT_OK);
+    assert_true(*number == 3); /* both ran now, the first one read 3 */
+    close_queue(f);
+}
+
+/* The other stream writes 1 behind the event, on which the default stream waits before it reads. */
+static float through_an_event(fixture *f, bool wait)
+{
+    float one = 1, zero = 0, got = -1;
+    assert_int_equal(queue_copy(f, f->device.ptr, &zero, NULL), DT_OK);
+    assert_int_equal(OPS->stream_sync(&f->dev, NULL), DT_OK);
+    assert_int_equal(queue_copy(f, f->device.ptr, &one, f->other), DT_OK);
+    assert_int_equal(OPS->event_record(&f->dev, f->event, f->other), DT_OK);
+    if (wait) assert_int_equal(OPS->event_wait(&f->dev, f->event, NULL), DT_OK);
+    assert_int_equal(queue_copy(f, &got, f->device.ptr, NULL), DT_OK);
+    assert_int_equal(OPS->stream_sync(&f->dev, NULL), DT_OK);
+    assert_int_equal(OPS->stream_sync(&f->dev, f->other), DT_OK);
+    return got;
+}
+
+static void streams_are_ordered_by_events_alone(void **state)
+{
+    bool early = false, late = false;
+    for (int order = 0; order < DT_QUEUE_N_ORDERS; order++)
+        for (uint64_t seed = 0; seed < (order == DT_QUEUE_ANY ? 40 : 1); seed++) {
+            fixture own, *f = &own;
+            open_queue(f, (dt_queue_order)order, seed);
+            assert_true(through_an_event(f, true) == 1);
+            const float got = through_an_event(f, false);
+            if (order == DT_QUEUE_AT_ONCE || order == DT_QUEUE_LATE_DEFAULT) assert_true(got == 1);
+            if (order == DT_QUEUE_LATE || order == DT_QUEUE_LATE_OTHERS) assert_true(got == 0);
+            if (order == DT_QUEUE_ANY && got == 0) late = true;
+            if (order == DT_QUEUE_ANY && got == 1) early = true;
+            close_queue(f);
+        }
+    assert_true(early && late);
+}
+
+static void an_event_is_reached_when_its_work_is_done(void **state)
+{
+    fixture own, *f = &own;
+    bool done = false;
+    float *number = NULL;
+    open_queue(f, DT_QUEUE_LATE, 0);
+    number = f->pinned.ptr, *number = 7;
+    assert_int_equal(OPS->event_query(&f->dev, f->event, &done), DT_OK);
+    assert_true(done); /* never recorded */
+    assert_int_equal(queue_copy(f, f->device.ptr, number, NULL), DT_OK);
+    assert_int_equal(OPS->event_record(&f->dev, f->event, NULL), DT_OK);
+    assert_int_equal(OPS->event_query(&f->dev, f->event, &done), DT_OK);
+    assert_false(done);
+    assert_int_equal(OPS->event_sync(&f->dev, f->event), DT_OK);
+    assert_int_equal(OPS->event_query(&f->dev, f->event, &done), DT_OK);
+    assert_true(done && *(float *)dt_queue_reach(f->device.ptr) == 7);
+    close_queue(f);
+
+    open_queue(f, DT_QUEUE_ANY, 1); /* who asks again and again */
+    assert_int_equal(queue_copy(f, f->device.ptr, f->pinned.ptr, NULL), DT_OK);
+    assert_int_equal(OPS->event_record(&f->dev, f->event, NULL), DT_OK);
+    for (done = false; !done;) assert_int_equal(OPS->event_query(&f->dev, f->event, &done), DT_OK);
+    assert_int_equal(OPS->stream_sync(&f->dev, NULL), DT_OK);
+    close_queue(f);
+}
+
+static void expect_counts(const fixture *f, int64_t host_waits, int64_t event_waits, int64_t pageable_copies)
+{
+    const dt_queue_counts c = dt_queue_counts_of(&f->dev);
+    assert_int_equal(c.host_waits, host_waits);
+    assert_int_equal(c.event_waits, event_waits);
+    assert_int_equal(c.pageable_copies, pageable_copies);
+}
+
+static void a_wait_counts_by_what_is_queued_behind(void **state)
+{
+    for (int order = 0; order < DT_QUEUE_N_ORDERS; order++) { /* whether it has run already makes no difference */
+        fixture own, *f = &own;
+        float pageable = 0;
+        open_queue(f, (dt_queue_order)order, 3);
+        assert_int_equal(OPS->event_sync(&f->dev, f->event), DT_OK);
+        expect_counts(f, 0, 0, 0);
+        assert_int_equal(queue_copy(f, f->device.ptr, f->pinned.ptr, NULL), DT_OK);
+        assert_int_equal(OPS->event_record(&f->dev, f->event, NULL), DT_OK);
+        assert_int_equal(OPS->event_sync(&f->dev, f->event), DT_OK);
+        expect_counts(f, 1, 0, 0);
+        assert_int_equal(queue_copy(f, f->pinned.ptr, f->device.ptr, NULL), DT_OK);
+        assert_int_equal(OPS->event_sync(&f->dev, f->event), DT_OK);
+        expect_counts(f, 1, 1, 0);
+        assert_int_equal(queue_copy(f, &pageable, f->device.ptr, NULL), DT_OK);
+        assert_int_equal(OPS->stream_sync(&f->dev, NULL), DT_OK);
+        expect_counts(f, 2, 1, 1);
+        close_queue(f);
+    }
+}
+
+static void a_failed_copy_comes_back_with_the_next_wait(void **state)
+{
+    fixture own, *f = &own;
+    open_queue(f, DT_QUEUE_LATE, 0);
+    dt_queue_fail_copy(&f->dev, 2);
+    for (int i = 0; i < 3; i++) assert_int_equal(queue_copy(f, f->device.ptr, f->pinned.ptr, NULL), DT_OK);
+    assert_int_equal(OPS->stream_sync(&f->dev, NULL), DT_ERR_FAULT);
+    assert_int_equal(OPS->stream_sync(&f->dev, NULL), DT_OK);
+    dt_error_clear();
+    close_queue(f);
+}
+
+static dt_err add_one(dt_device *cpu, const void *args)
+{
+    float *const *number = args;
+    *(float *)dt_queue_reach(*number) += 1;
+    return DT_OK;
+}
+
+static void work_of_the_test_runs_in_its_place(void **state)
+{
+    fixture own, *f = &own;
+    open_queue(f, DT_QUEUE_LATE, 0);
+    float *number = f->pinned.ptr, *on_device = f->device.ptr;
+    *number = 4;
+    assert_int_equal(queue_copy(f, on_device, number, NULL), DT_OK);
+    assert_int_equal(dt_queue_call(&f->dev, NULL, add_one, &on_device, sizeof on_device), DT_OK);
+    assert_int_equal(queue_copy(f, number, on_device, NULL), DT_OK);
+    assert_int_equal(OPS->stream_sync(&f->dev, NULL), DT_OK);
+    assert_true(*number == 5);
+    close_queue(f);
+}
+
+/* Does it end the process? */
+static bool ends(fixture *f, void (*act)(fixture *f))
+{
+    int status = 0;
+    fflush(NULL);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        const struct rlimit no_core = {0};
+        setrlimit(RLIMIT_CORE, &no_core);
+        signal(SIGABRT, SIG_DFL), signal(SIGSEGV, SIG_DFL), signal(SIGBUS, SIG_DFL);
+        fclose(stderr);
+        act(f);
+        _exit(0);
+    }
+    assert_true(pid > 0 && waitpid(pid, &status, 0) == pid);
+    return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+}
+
+static void free_both(fixture *f)
+{
+    dt_buf_free(&f->device);
+    dt_buf_free(&f->pinned);
+}
+static void free_pinned(fixture *f) { dt_buf_free(&f->pinned); }
+static void read_device_memory(fixture *f) { *(volatile float *)f->device.ptr; }
+
+static void memory_in_use_is_not_freed_and_device_memory_not_read(void **state)
+{
+    fixture own, *f = &own;
+    open_queue(f, DT_QUEUE_LATE, 0);
+    assert_false(ends(f, free_both));
+    assert_int_equal(OPS->zero(&f->dev, f->device.ptr, sizeof(float), f->other), DT_OK);
+    assert_false(ends(f, free_pinned));
+    assert_true(ends(f, free_both));
+    assert_true(ends(f, read_device_memory));
+    assert_int_equal(OPS->stream_sync(&f->dev, f->other), DT_OK);
+    assert_int_equal(OPS->zero(&f->dev, f->pinned.ptr, sizeof(float), NULL), DT_ERR_ARG); /* host memory */
+    dt_error_clear();
+    close_queue(f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(copies_happen_when_they_run),
+        cmocka_unit_test(streams_are_ordered_by_events_alone),
+        cmocka_unit_test(an_event_is_reached_when_its_work_is_done),
+        cmocka_unit_test(a_wait_counts_by_what_is_queued_behind),
+        cmocka_unit_test(a_failed_copy_comes_back_with_the_next_wait),
+        cmocka_unit_test(work_of_the_test_runs_in_its_place),
+        cmocka_unit_test(memory_in_use_is_not_freed_and_device_memory_not_read),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
