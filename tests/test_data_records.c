@@ -451,5 +451,5 @@ int main(void)
         cmocka_unit_test_setup(what_has_nothing_to_learn_is_counted, clear),
         cmocka_unit_test_setup(turns_share_the_length, clear),
     };
-    return cmocka_run_group_tests_name("data_forms", tests, open_folder, remove_folder);
+    return cmocka_run_group_tests_name("data_records", tests, open_folder, remove_folder);
 }
