@@ -70,6 +70,18 @@ bool dt_config_given(const dt_config *cfg, const char *section, const char *key)
  *  a value that parsed but does not fit the rest. Returns out. */
 char *dt_config_where(const dt_config *cfg, const char *section, const char *key, char *out, size_t out_size);
 
+/** DT_ERR_USAGE with that head in front of a message. */
+dt_err dt_config_fail(const dt_config *cfg, const char *section, const char *key, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+/** Return dt_config_fail unless a condition holds. */
+#define DT_CONFIG_CHECK(cond, ...)                                                                                     \
+    do {                                                                                                               \
+        if (!(cond)) return dt_config_fail(__VA_ARGS__);                                                               \
+    } while (0)
+/** What a part of the program that knows no configuration refused, said again with that head. err is returned as
+ *  DT_ERR_USAGE; DT_OK stays DT_OK. */
+dt_err dt_config_blame(const dt_config *cfg, const char *section, const char *key, dt_err err);
+
 /** Set a key as the command line would (the resolved value of an "auto"); the text appears in dt_config_text. */
 dt_err dt_config_set(dt_config *cfg, const char *section, const char *key, const char *value);
 

@@ -281,6 +281,29 @@ char *dt_config_where(const dt_config *cfg, const char *section, const char *key
                    key, out, out_size);
 }
 
+dt_err dt_config_fail(const dt_config *cfg, const char *section, const char *key, const char *fmt, ...)
+{
+    char where[512], *text = NULL;
+    va_list args;
+    va_start(args, fmt);
+    if (vasprintf(&text, fmt, args) < 0) text = NULL;
+    va_end(args);
+    dt_config_where(cfg, section, key, where, sizeof where);
+    const dt_err err = dt_fail(DT_ERR_USAGE, "%s: %s", where, text ? text : fmt);
+    free(text);
+    return err;
+}
+
+dt_err dt_config_blame(const dt_config *cfg, const char *section, const char *key, dt_err err)
+{
+    if (err == DT_OK) return DT_OK;
+    char *why = strdup(dt_error_message());
+    dt_error_clear();
+    err = dt_config_fail(cfg, section, key, "%s", why ? why : "no memory for the reason");
+    free(why);
+    return err;
+}
+
 dt_err dt_config_set(dt_config *cfg, const char *section, const char *key, const char *value)
 {
     char head[400];

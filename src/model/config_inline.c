@@ -78,20 +78,16 @@ static dt_err to_json(const dt_config *cfg, const inline_key *k, json_t **out)
         *out = v;
         return DT_OK;
     }
-    char where[256];
     json_decref(v);
-    return dt_fail(DT_ERR_USAGE, "%s: expected %s, found %s",
-                   dt_config_where(cfg, "model", k->key, where, sizeof where), EXPECTED[k->kind], value);
+    return dt_config_fail(cfg, "model", k->key, "expected %s, found %s", EXPECTED[k->kind], value);
 }
 
 static dt_err check_family_reads(const dt_config *cfg, const inline_key *k, const json_t *root)
 {
     const char *type = json_string_value(json_object_get(root, "model_type"));
-    char where[256];
     for (int f = 0; type && f < DT_N_FAMILY; f++) {
-        DT_CHECK(strcmp(type, dt_family_name((dt_family)f)) != 0 || (k->read_by & 1u << f), DT_ERR_USAGE,
-                 "%s: a model of type %s has no such key: remove it (its value is %s)",
-                 dt_config_where(cfg, "model", k->key, where, sizeof where), type, value_of(cfg, k));
+        DT_CONFIG_CHECK(strcmp(type, dt_family_name((dt_family)f)) != 0 || (k->read_by & 1u << f), cfg, "model", k->key,
+                        "a model of type %s has no such key: remove it (its value is %s)", type, value_of(cfg, k));
     }
     return DT_OK;
 }
@@ -168,10 +164,8 @@ static dt_err finish(dt_model_config *mc, const dt_config *cfg, const reader *r,
     }
     dt_model_config_set_dropout(mc, cfg->model_dropout);
     const bool window = cfg->model_sliding_window[0] != '\0' && strcmp(cfg->model_sliding_window, "null") != 0;
-    char where[256];
-    DT_CHECK(!window || mc->sliding, DT_ERR_USAGE,
-             "%s: no block uses the window (use_sliding_window or layer_types of %s says so)",
-             dt_config_where(cfg, "model", "sliding_window", where, sizeof where), r->name);
+    DT_CONFIG_CHECK(!window || mc->sliding, cfg, "model", "sliding_window",
+                    "no block uses the window (use_sliding_window or layer_types of %s says so)", r->name);
     return DT_OK;
 }
 
@@ -180,10 +174,9 @@ dt_err dt_model_config_from_keys(dt_model_config *mc, const dt_config *cfg)
     const bool file = cfg->model_config[0] != '\0';
     bool any_inline = cfg->model_model_type[0] != '\0';
     json_t *root = NULL;
-    char where[256];
     *mc = (dt_model_config){0};
-    DT_CHECK(file || any_inline, DT_ERR_USAGE, "%s: expected a model: one of path, config or model_type in [model]",
-             dt_config_where(cfg, "model", "model_type", where, sizeof where));
+    DT_CONFIG_CHECK(file || any_inline, cfg, "model", "model_type",
+                    "expected a model: one of path, config or model_type in [model]");
     if (file) {
         DT_TRY(load_file(cfg->model_config, &root));
     } else {

@@ -49,16 +49,13 @@ dt_err dt_best_intervals_check(const dt_config *cfg, int64_t total_steps)
 
 dt_err run_best_check(const dt_run *run)
 {
-    char where[512];
     const dt_config *cfg = &run->cfg;
     const char *section = cfg->checkpoint_load_best_model_at_end ? "checkpoint" : "run";
     const char *key = cfg->checkpoint_load_best_model_at_end ? "load_best_model_at_end" : "early_stopping_patience";
     if (!run->train || (!cfg->checkpoint_load_best_model_at_end && !cfg->run_early_stopping_patience)) return DT_OK;
-    DT_CHECK(run->valid, DT_ERR_USAGE, "%s: needs data.validation, which is empty",
-             dt_config_where(cfg, section, key, where, sizeof where));
-    DT_CHECK(!cfg->run_early_stopping_patience || cfg->data_validation_steps > 0, DT_ERR_USAGE,
-             "%s: needs validations during the run: give data.validation_steps",
-             dt_config_where(cfg, "run", "early_stopping_patience", where, sizeof where));
+    DT_CONFIG_CHECK(run->valid, cfg, section, key, "needs data.validation, which is empty");
+    DT_CONFIG_CHECK(!cfg->run_early_stopping_patience || cfg->data_validation_steps > 0, cfg, "run",
+                    "early_stopping_patience", "needs validations during the run: give data.validation_steps");
     return dt_best_intervals_check(cfg, run->total_steps);
 }
 

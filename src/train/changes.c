@@ -152,14 +152,13 @@ dt_err run_same_settings(const dt_run *run, const char *path, const dt_ckpt_meta
 
 static dt_err check_length(const dt_run *run, const char *path, const dt_ckpt_meta *meta)
 {
-    char where[512];
     const int64_t n = run->cfg.run_max_steps;
     if (n == 0 || meta->step <= n) return DT_OK;
-    return dt_fail(DT_ERR_USAGE,
-                   "%s: %s is of step %" PRId64 ", beyond the end at step %" PRId64
-                   ": give more steps, or an earlier checkpoint as "
-                   "checkpoint.resume",
-                   dt_config_where(&run->cfg, "run", "max_steps", where, sizeof where), path, meta->step, n);
+    return dt_config_fail(&run->cfg, "run", "max_steps",
+                          "%s is of step %" PRId64 ", beyond the end at step %" PRId64
+                          ": give more steps, or an earlier checkpoint as "
+                          "checkpoint.resume",
+                          path, meta->step, n);
 }
 
 dt_err run_check_changes(const dt_run *run, const char *path, const dt_ckpt_meta *meta)

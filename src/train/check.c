@@ -76,14 +76,15 @@ static dt_err check_space(const dt_run *run, const char *dir)
 /* Only looked at: a run waits, and takes it. */
 static dt_err check_lock(const dt_run *run)
 {
-    char where[512], holder[512];
+    char holder[512];
     if (!run->only_check || run->force || dt_lock_look(run->cfg.run_output_dir, holder, sizeof holder) != DT_LOCK_HELD)
         return DT_OK;
-    return dt_fail(DT_ERR_USAGE,
-                   "%s: another run has this output_dir: %s. Wait for it, stop it, or choose another directory; if it "
-                   "is certain that it is dead, "
-                   "--force takes over",
-                   dt_config_where(&run->cfg, "run", "output_dir", where, sizeof where), holder);
+    return dt_config_fail(
+        &run->cfg, "run", "output_dir",
+        "another run has this output_dir: %s. Wait for it, stop it, or choose another directory; if it "
+        "is certain that it is dead, "
+        "--force takes over",
+        holder);
 }
 
 static dt_err check_output_dir(const dt_run *run)

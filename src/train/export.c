@@ -59,7 +59,7 @@ static dt_err spell_out(dt_run *run, const char *chosen, const char *tokenizer)
 {
     dt_tokenizer *t = NULL;
     dt_chat *chat = NULL;
-    char *spec = NULL, where[512], why[512];
+    char *spec = NULL;
     if (!*tokenizer || dt_tokenizer_open(&t, tokenizer) != DT_OK) {
         dt_error_clear();
         return dt_config_set(&run->cfg, "model", "chat_template", chosen);
@@ -67,12 +67,7 @@ static dt_err spell_out(dt_run *run, const char *chosen, const char *tokenizer)
     dt_err err = dt_chat_open(&chat, chosen, t);
     if (err == DT_OK) err = dt_chat_spec(chat, &spec);
     if (err == DT_OK) err = dt_config_set(&run->cfg, "model", "chat_template", spec);
-    if (err != DT_OK) {
-        snprintf(why, sizeof why, "%s", dt_error_message());
-        dt_error_clear();
-        err = dt_fail(DT_ERR_USAGE, "%s: %s", dt_config_where(&run->cfg, "model", "chat_template", where, sizeof where),
-                      why);
-    }
+    err = dt_config_blame(&run->cfg, "model", "chat_template", err);
     free(spec);
     dt_chat_close(chat);
     dt_tokenizer_close(t);
@@ -96,17 +91,10 @@ static dt_err settle_template(dt_run *run, const char *tokenizer)
 /* Full paths: the text goes into checkpoints, which are read from other working directories. */
 dt_err run_settle_tokenizer(dt_run *run)
 {
-    char where[512];
     const char *tokenizer = choose_tokenizer(run);
     char *full = *tokenizer && strcmp(tokenizer, "bytes") ? realpath(tokenizer, NULL) : NULL;
     dt_err err = exports(run) || *run->cfg.model_tokenizer ? dt_export_check_tokenizer(tokenizer) : DT_OK;
-    if (err != DT_OK && *run->cfg.model_tokenizer) {
-        char *why = strdup(dt_error_message());
-        dt_error_clear();
-        err = dt_fail(DT_ERR_USAGE, "%s: %s", dt_config_where(&run->cfg, "model", "tokenizer", where, sizeof where),
-                      why ? why : "");
-        free(why);
-    }
+    if (*run->cfg.model_tokenizer) err = dt_config_blame(&run->cfg, "model", "tokenizer", err);
     if (err == DT_OK && exports(run) && !*tokenizer && run->comm && run->comm->rank == 0)
         DT_WARN("[checkpoint] export = hf: no tokenizer is known for this model, so its files will be missing; name "
                 "one with "

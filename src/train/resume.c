@@ -100,7 +100,7 @@ static bool was_deleted_since(const dt_run *run, const char *dir)
 /* resume = PATH, and the directory's own candidates are in the list. */
 static dt_err choose_given(dt_run *run, const char *dir)
 {
-    char where[512], *file = NULL;
+    char *file = NULL;
     const char *resume = run->cfg.checkpoint_resume;
     if (was_deleted_since(run, dir)) {
         DT_INFO("this run was started from %s, which was deleted since, and continues from its own newest checkpoint",
@@ -119,11 +119,11 @@ static dt_err choose_given(dt_run *run, const char *dir)
     run->resume_paths = NULL, run->n_resume_paths = 0, run->resume_is_given = true;
     if (n && !own) {
         free(file);
-        return dt_fail(
-            DT_ERR_USAGE,
-            "%s: %s is of another run, but %s holds %d checkpoint%s already; use auto to go on with those, or another "
+        return dt_config_fail(
+            &run->cfg, "checkpoint", "resume",
+            "%s is of another run, but %s holds %d checkpoint%s already; use auto to go on with those, or another "
             "run.output_dir",
-            dt_config_where(&run->cfg, "checkpoint", "resume", where, sizeof where), resume, dir, n, n > 1 ? "s" : "");
+            resume, dir, n, n > 1 ? "s" : "");
     }
     if (!(run->resume_paths = calloc(1, sizeof *run->resume_paths))) {
         free(file);
@@ -136,14 +136,14 @@ static dt_err choose_given(dt_run *run, const char *dir)
 /* Candidates on rank 0: the files to try, best first. */
 static dt_err list_candidates(dt_run *run, const char *dir)
 {
-    char where[512];
     if (!run->only_check) DT_TRY(run_finish_leaving(run->cfg.run_output_dir));
     DT_TRY(dt_checkpoint_candidates(dir, &run->resume_paths, &run->n_resume_paths));
     if (is_word(run, "auto")) return DT_OK;
     if (!is_word(run, "none")) return choose_given(run, dir);
-    DT_CHECK(run->n_resume_paths == 0, DT_ERR_USAGE,
-             "%s: none, but %s holds %d checkpoints of an earlier run; use auto to continue, or another run.output_dir",
-             dt_config_where(&run->cfg, "checkpoint", "resume", where, sizeof where), dir, run->n_resume_paths);
+    DT_CONFIG_CHECK(
+        run->n_resume_paths == 0, &run->cfg, "checkpoint", "resume",
+        "none, but %s holds %d checkpoints of an earlier run; use auto to continue, or another run.output_dir", dir,
+        run->n_resume_paths);
     return DT_OK;
 }
 

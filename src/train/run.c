@@ -94,11 +94,7 @@ static void describe(const dt_run *run)
 /* device and comm know nothing of a configuration: what they refuse is said again with the line that asked for it. */
 static dt_err at_key(const dt_run *run, const char *section, const char *key, dt_err err)
 {
-    char where[512], text[512];
-    if (err != DT_ERR_USAGE) return err;
-    snprintf(text, sizeof text, "%s", dt_error_message());
-    dt_error_clear();
-    return dt_fail(err, "%s: %s", dt_config_where(&run->cfg, section, key, where, sizeof where), text);
+    return err == DT_ERR_USAGE ? dt_config_blame(&run->cfg, section, key, err) : err;
 }
 
 static dt_err open_device(dt_run *run, int local_rank, int n_threads)

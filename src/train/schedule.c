@@ -18,11 +18,11 @@ dt_err dt_intervals_check(const dt_config *cfg)
     } intervals[] = {{"data", "validation_steps", cfg->data_validation_steps},
                      {"checkpoint", "save_steps", cfg->checkpoint_save_steps},
                      {"log", "logging_steps", cfg->log_logging_steps}};
-    char where[512];
     for (size_t i = 0; i < sizeof intervals / sizeof intervals[0]; i++)
-        DT_CHECK(intervals[i].value < 1 || intervals[i].value == floor(intervals[i].value), DT_ERR_USAGE,
-                 "%s: expected a whole number of steps, or a share of all steps below 1, found %g",
-                 dt_config_where(cfg, intervals[i].section, intervals[i].key, where, sizeof where), intervals[i].value);
+        DT_CONFIG_CHECK(intervals[i].value < 1 || intervals[i].value == floor(intervals[i].value), cfg,
+                        intervals[i].section, intervals[i].key,
+                        "expected a whole number of steps, or a share of all steps below 1, found %g",
+                        intervals[i].value);
     return DT_OK;
 }
 

@@ -15,18 +15,17 @@ static void note(dt_run *run, dt_err err) { dt_mistakes_add(&run->mistakes, err)
 /* Is this key needed and not given? */
 static dt_err need(const dt_config *cfg, const char *section, const char *key, const char *value, const char *expected)
 {
-    char where[512];
-    DT_CHECK(*value || dt_config_doubted(cfg, section, key), DT_ERR_USAGE, "%s: expected %s, found nothing",
-             dt_config_where(cfg, section, key, where, sizeof where), expected);
+    DT_CONFIG_CHECK(*value || dt_config_doubted(cfg, section, key), cfg, section, key, "expected %s, found nothing",
+                    expected);
     return DT_OK;
 }
 
 static dt_err check_stage(const dt_config *cfg)
 {
-    char where[512];
-    DT_CHECK(!run_is_eval(cfg) || (strcmp(cfg->zero_stage, "1") && strcmp(cfg->zero_stage, "2")), DT_ERR_USAGE,
-             "%s: stage %s partitions gradients and optimizer states, which task eval does not have; expected 0 or 3",
-             dt_config_where(cfg, "zero", "stage", where, sizeof where), cfg->zero_stage);
+    DT_CONFIG_CHECK(
+        !run_is_eval(cfg) || (strcmp(cfg->zero_stage, "1") && strcmp(cfg->zero_stage, "2")), cfg, "zero", "stage",
+        "stage %s partitions gradients and optimizer states, which task eval does not have; expected 0 or 3",
+        cfg->zero_stage);
     return DT_OK;
 }
 
@@ -93,20 +92,18 @@ static dt_err open_model_config(dt_run *run)
 
 dt_err run_betas(const dt_config *cfg, double *beta1, double *beta2)
 {
-    char where[512], rest;
+    char rest;
     const int n = sscanf(cfg->optimizer_betas, " %lf , %lf %c", beta1, beta2, &rest);
-    DT_CHECK(n == 2 && *beta1 >= 0 && *beta1 < 1 && *beta2 >= 0 && *beta2 < 1, DT_ERR_USAGE,
-             "%s: expected two numbers from 0 to below 1, such as 0.9, 0.95, found '%s'",
-             dt_config_where(cfg, "optimizer", "betas", where, sizeof where), cfg->optimizer_betas);
+    DT_CONFIG_CHECK(n == 2 && *beta1 >= 0 && *beta1 < 1 && *beta2 >= 0 && *beta2 < 1, cfg, "optimizer", "betas",
+                    "expected two numbers from 0 to below 1, such as 0.9, 0.95, found '%s'", cfg->optimizer_betas);
     return DT_OK;
 }
 
 static dt_err check_lr_rule(const dt_config *cfg)
 {
-    char where[512];
-    DT_CHECK(!strcmp(cfg->optimizer_lr_scale_rule, "none") || cfg->optimizer_lr_base_batch_size > 0, DT_ERR_USAGE,
-             "%s: %s needs lr_base_batch_size, the batch size that lr was chosen for",
-             dt_config_where(cfg, "optimizer", "lr_scale_rule", where, sizeof where), cfg->optimizer_lr_scale_rule);
+    DT_CONFIG_CHECK(!strcmp(cfg->optimizer_lr_scale_rule, "none") || cfg->optimizer_lr_base_batch_size > 0, cfg,
+                    "optimizer", "lr_scale_rule", "%s needs lr_base_batch_size, the batch size that lr was chosen for",
+                    cfg->optimizer_lr_scale_rule);
     return DT_OK;
 }
 
@@ -166,7 +163,6 @@ static void fill_model_options(dt_run *run)
 static dt_err resolve_batching(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
-    char where[512];
     run->batching = (dt_batching){.train_batch_size = run->nranks, .micro_batch_size = 1, .accumulation = 1};
     if (dt_config_doubted(cfg, "batch", NULL)) return DT_OK;
     dt_batching b;
@@ -178,10 +174,9 @@ static dt_err resolve_batching(dt_run *run)
         err = DT_OK;
     }
     DT_TRY(err);
-    DT_CHECK(b.micro_batch_size * cfg->data_seq_len <= INT32_MAX, DT_ERR_USAGE,
-             "%s: a micro-batch of %" PRId64 " samples of %" PRId64 " tokens has more than 2^31 tokens",
-             dt_config_where(cfg, "batch", "micro_batch_size", where, sizeof where), b.micro_batch_size,
-             cfg->data_seq_len);
+    DT_CONFIG_CHECK(b.micro_batch_size * cfg->data_seq_len <= INT32_MAX, cfg, "batch", "micro_batch_size",
+                    "a micro-batch of %" PRId64 " samples of %" PRId64 " tokens has more than 2^31 tokens",
+                    b.micro_batch_size, cfg->data_seq_len);
     run->batching = b;
     return DT_OK;
 }
