@@ -84,6 +84,8 @@ _Noreturn void dt_comm_abort(int code);
 void dt_comm_leave(const dt_comm *comm, dt_err err);
 /** After dt_comm_leave and dt_comm_close: end MPI. */
 void dt_comm_stop(void);
+/** The MPI in use: "Open MPI v4.1.4 (standard 3.1)". Returns out. */
+char *dt_comm_library(char *out, size_t out_size);
 /** Cores for one rank: where the ranks of a machine have sets of their own, this rank's; else its part of what they may
  *  use together. SLURM_CPUS_PER_TASK is the most. At least 1. Local. */
 int dt_comm_cores(const dt_comm *comm);
@@ -155,7 +157,7 @@ bool dt_comm_failed_together(const dt_comm *comm);
 /** The staging that a rank would hold with the transport "mpi". host_accessible: of the device. Local. */
 dt_memory dt_comm_plan(int nranks, int ranks_per_node, bool shared_memory, bool host_accessible);
 
-/** MPI communicator (an MPI_Comm behind a pointer) for parallel I/O; owned by comm. */
+/** MPI communicator (an MPI_Comm behind a pointer), for the collectives of tests; owned by comm. */
 void *dt_comm_mpi_handle(const dt_comm *comm);
 
 #endif

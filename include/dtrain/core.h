@@ -30,10 +30,14 @@ typedef enum dt_err {
 
 /** Exit code of the program for an error (sysexits(3) numbers where they exist). */
 int dt_exit_code(dt_err err);
+const char *dt_error_words(dt_err err); /* "input missing or bad" */
 
 /** Record an error: the message is kept (per thread, the first one since dt_error_clear wins) and not printed;
  *  whoever ends the error's way (main, as a rule) prints it once with dt_error_message(). Returns err. */
 dt_err dt_fail(dt_err err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/** dt_fail with "PATH: WHAT: " and what errno says. */
+dt_err dt_fail_errno(dt_err err, const char *path, const char *what);
 
 /** Note at debug level that err passed through this place; returns err. For DT_TRY. */
 dt_err dt_trace(dt_err err, const char *file, int line, const char *call);

@@ -59,7 +59,7 @@ static dt_err read_dir(const char *dir, const char *ending, entry **list, int *n
     *n = 0;
     DIR *d = opendir(dir);
     if (!d && errno == ENOENT) return DT_OK;
-    if (!d) return dt_fail(DT_ERR_DATA, "%s: cannot be listed: %s", dir, strerror(errno));
+    if (!d) return dt_fail_errno(DT_ERR_DATA, dir, "cannot be listed");
     bool ok = true;
     for (struct dirent *e = readdir(d); e && ok; e = readdir(d)) {
         const int64_t step = step_of(e->d_name, ending);

@@ -38,12 +38,6 @@ typedef struct save_job {
     char *staging;    /* DT_STORED_BUFFER bytes, for states out of the host's reach */
 } save_job;
 
-static dt_err fail_errno(const char *path, const char *what)
-{
-    const int number = errno;
-    return dt_fail(DT_ERR_WRITE, "%s: %s: %s", path, what, strerror(number));
-}
-
 /* The names of a run's checkpoint and of the file that says which is the newest. */
 static dt_err name_in_dir(save_job *j)
 {
@@ -120,7 +114,7 @@ static dt_err reserve(save_job *j)
 {
     if (j->comm->rank == 0) {
         if (truncate(j->part, (off_t)j->file_size) != 0)
-            return fail_errno(j->part, "cannot be extended to its full size");
+            return dt_fail_errno(DT_ERR_WRITE, j->part, "cannot be extended to its full size");
         DT_TRY(dt_reserve_file(j->part, j->file_size, "a checkpoint"));
     }
     return dt_fault("save.reserve");
@@ -147,7 +141,9 @@ static dt_err write_slot(const save_job *j, int fd, int i)
 static dt_err write_slots(save_job *j)
 {
     const int fd = open(j->part, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0) return fail_errno(j->part, "cannot be opened by this rank (is the folder shared between the nodes?)");
+    if (fd < 0)
+        return dt_fail_errno(DT_ERR_WRITE, j->part,
+                             "cannot be opened by this rank (is the folder shared between the nodes?)");
     dt_err err = DT_OK;
     for (int i = 0; i < j->n_slots && err == DT_OK; i++) {
         if (j->slots[i].piece->n == 0) continue;
@@ -158,8 +154,8 @@ static dt_err write_slots(save_job *j)
      * the same time. */
     const bool sync = j->comm->rank != 0 || j->comm->n_nodes > 1;
     dt_phase_enter(j->phase, "save", "sync");
-    if (err == DT_OK && sync && fsync(fd) != 0) err = fail_errno(j->part, "sync failed");
-    if (close(fd) != 0 && err == DT_OK) err = fail_errno(j->part, "close failed");
+    if (err == DT_OK && sync && fsync(fd) != 0) err = dt_fail_errno(DT_ERR_WRITE, j->part, "sync failed");
+    if (close(fd) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, j->part, "close failed");
     return err;
 }
 
@@ -168,10 +164,10 @@ static dt_err write_slots(save_job *j)
 static dt_err write_metadata(const save_job *j)
 {
     const int fd = open(j->part, O_WRONLY | O_CLOEXEC);
-    if (fd < 0) return fail_errno(j->part, "cannot be opened again");
+    if (fd < 0) return dt_fail_errno(DT_ERR_WRITE, j->part, "cannot be opened again");
     dt_err err = ckpt_image_write(&j->image, fd, j->part, j->file_size);
-    if (err == DT_OK && fsync(fd) != 0) err = fail_errno(j->part, "sync failed");
-    if (close(fd) != 0 && err == DT_OK) err = fail_errno(j->part, "close failed");
+    if (err == DT_OK && fsync(fd) != 0) err = dt_fail_errno(DT_ERR_WRITE, j->part, "sync failed");
+    if (close(fd) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, j->part, "close failed");
     return err;
 }
 
@@ -199,7 +195,7 @@ static dt_err publish(save_job *j)
 {
     if (j->comm->rank != 0) return DT_OK;
     if (!j->latest[0]) return dt_rename_durable(j->part, j->path);
-    if (rename(j->part, j->path) != 0) return fail_errno(j->path, "rename failed");
+    if (rename(j->part, j->path) != 0) return dt_fail_errno(DT_ERR_WRITE, j->path, "rename failed");
     dt_err err = dt_fault("save.latest");
     if (err == DT_OK) err = dt_aside_commit(&j->pointer);  /* same folder: its sync covers both */
     if (err != DT_OK && !latest_names(j)) unlink(j->path); /* the one before is what there is */

@@ -112,3 +112,13 @@ void dt_comm_leave(const dt_comm *comm, dt_err err)
 }
 
 void dt_comm_stop(void) { MPI_Finalize(); }
+
+char *dt_comm_library(char *out, size_t out_size)
+{
+    char library[MPI_MAX_LIBRARY_VERSION_STRING];
+    int major, minor, len;
+    MPI_Get_version(&major, &minor);
+    MPI_Get_library_version(library, &len);
+    snprintf(out, out_size, "%.*s (standard %d.%d)", (int)strcspn(library, ",\n"), library, major, minor);
+    return out;
+}

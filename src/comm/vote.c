@@ -12,21 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const err_names[DT_N_ERR] = {
-    [DT_OK] = "ok",
-    [DT_ERR_USAGE] = "error in the configuration or command line",
-    [DT_ERR_DATA] = "input missing or bad",
-    [DT_ERR_FAULT] = "fault in the program or on the device",
-    [DT_ERR_ARG] = "wrong argument inside the program",
-    [DT_ERR_MEMORY] = "out of memory",
-    [DT_ERR_NONFINITE] = "loss or weights not finite",
-    [DT_ERR_WRITE] = "writing failed",
-    [DT_ERR_STOP] = "stopped as asked",
-    [DT_ERR_COMM] = "communication failed",
-};
-
-static const char *err_name(dt_err err) { return err > DT_OK && err < DT_N_ERR ? err_names[err] : "unknown error"; }
-
 enum { HEAD_FAILED, HEAD_STOP, HEAD_NONFINITE, N_HEAD, ROOM_AT_START = 8 };
 /* kinds of the head alone: integers, of which the least or the largest counts */
 enum { LEAST_INTEGER = 100, LARGEST_INTEGER };
@@ -144,7 +129,7 @@ dt_err dt_comm_agree(dt_comm *comm, dt_err err)
     if (lowest.rank == INT_MAX) return DT_OK;
     if (err) return (dt_err)lowest.err;
     dt_error_clear(); /* a message of something already overcome must not stand for this */
-    return dt_fail((dt_err)lowest.err, "rank %d failed: %s", lowest.rank, err_name((dt_err)lowest.err));
+    return dt_fail((dt_err)lowest.err, "rank %d failed: %s", lowest.rank, dt_error_words((dt_err)lowest.err));
 }
 
 bool dt_comm_speaks(const dt_comm *comm)

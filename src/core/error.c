@@ -2,6 +2,7 @@
  * cleaning up is a consequence. One message a thread, in a fixed buffer, so that running out of memory can be reported
  * too. */
 #include "dtrain/core.h"
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,14 +12,30 @@ enum { MESSAGE_SIZE = 8192 }; /* many mistakes of a configuration are one messag
 
 static _Thread_local char message[MESSAGE_SIZE];
 
-static const char *const err_names[DT_N_ERR] = {"DT_OK",       "DT_ERR_USAGE",  "DT_ERR_DATA",      "DT_ERR_FAULT",
-                                                "DT_ERR_ARG",  "DT_ERR_MEMORY", "DT_ERR_NONFINITE", "DT_ERR_WRITE",
-                                                "DT_ERR_STOP", "DT_ERR_COMM"};
+/* Exit codes are those of sysexits.h where one fits (interface.md). */
+static const struct {
+    const char *name, *words;
+    int exit_code;
+} errors[DT_N_ERR] = {
+    [DT_OK] = {"DT_OK", "ok", 0},
+    [DT_ERR_USAGE] = {"DT_ERR_USAGE", "error in the configuration or command line", 64},
+    [DT_ERR_DATA] = {"DT_ERR_DATA", "input missing or bad", 65},
+    [DT_ERR_FAULT] = {"DT_ERR_FAULT", "fault in the program or on the device", 70},
+    [DT_ERR_ARG] = {"DT_ERR_ARG", "wrong argument inside the program", 70},
+    [DT_ERR_MEMORY] = {"DT_ERR_MEMORY", "out of memory", 70},
+    [DT_ERR_NONFINITE] = {"DT_ERR_NONFINITE", "loss or weights not finite", 71},
+    [DT_ERR_WRITE] = {"DT_ERR_WRITE", "writing failed", 74},
+    [DT_ERR_STOP] = {"DT_ERR_STOP", "stopped as asked", 75},
+    [DT_ERR_COMM] = {"DT_ERR_COMM", "communication failed", 76},
+};
+
+static const char *name_of(dt_err err) { return (unsigned)err < DT_N_ERR ? errors[err].name : "unknown"; }
+
+const char *dt_error_words(dt_err err) { return (unsigned)err < DT_N_ERR ? errors[err].words : "unknown error"; }
 
 int dt_exit_code(dt_err err)
 {
-    static const int codes[DT_N_ERR] = {0, 64, 65, 70, 70, 70, 71, 74, 75, 76};
-    return (unsigned)err < DT_N_ERR ? codes[err] : 70;
+    return (unsigned)err < DT_N_ERR ? errors[err].exit_code : errors[DT_ERR_FAULT].exit_code;
 }
 
 dt_err dt_fail(dt_err err, const char *fmt, ...)
@@ -29,17 +46,19 @@ dt_err dt_fail(dt_err err, const char *fmt, ...)
     int n = vsnprintf(message, sizeof message, fmt, args);
     va_end(args);
     if (n >= MESSAGE_SIZE) memcpy(message + MESSAGE_SIZE - 4, "...", 4);
-    if (n <= 0)
-        snprintf(message, sizeof message, "error %s without a message",
-                 (unsigned)err < DT_N_ERR ? err_names[err] : "unknown");
+    if (n <= 0) snprintf(message, sizeof message, "error %s without a message", name_of(err));
     return err;
+}
+
+dt_err dt_fail_errno(dt_err err, const char *path, const char *what)
+{
+    const int number = errno;
+    return dt_fail(err, "%s: %s: %s", path, what, strerror(number));
 }
 
 dt_err dt_trace(dt_err err, const char *file, int line, const char *call)
 {
-    if (dt_log_wants(DT_LOG_DEBUG))
-        dt_log(DT_LOG_DEBUG, "%s:%d: %s: %s", file, line, (unsigned)err < DT_N_ERR ? err_names[err] : "unknown error",
-               call);
+    if (dt_log_wants(DT_LOG_DEBUG)) dt_log(DT_LOG_DEBUG, "%s:%d: %s: %s", file, line, name_of(err), call);
     return err;
 }
 

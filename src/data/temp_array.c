@@ -11,11 +11,6 @@
 
 enum { BUFFER_NBYTES = 1 << 20 };
 
-static dt_err fail_errno(const dt_temp_array *s, const char *what)
-{
-    return dt_fail(DT_ERR_WRITE, "%s: %s: %s", s->path, what, strerror(errno));
-}
-
 static int open_unnamed(const char *path)
 {
     char name[PATH_MAX];
@@ -38,7 +33,7 @@ dt_err dt_temp_array_open(dt_temp_array *s, const char *path, int elem_size)
     s->buffer = malloc(BUFFER_NBYTES);
     DT_CHECK(s->buffer, DT_ERR_MEMORY, "%s: no memory for a buffer", path);
     s->fd = open_unnamed(path);
-    return s->fd >= 0 ? DT_OK : fail_errno(s, "cannot write in its folder");
+    return s->fd >= 0 ? DT_OK : dt_fail_errno(DT_ERR_WRITE, s->path, "cannot write in its folder");
 }
 
 static dt_err flush(dt_temp_array *s)
@@ -46,7 +41,7 @@ static dt_err flush(dt_temp_array *s)
     for (size_t done = 0; done < s->n_buffered;) {
         const ssize_t put = write(s->fd, s->buffer + done, s->n_buffered - done);
         if (put < 0 && errno == EINTR) continue;
-        if (put <= 0) return fail_errno(s, "cannot write");
+        if (put <= 0) return dt_fail_errno(DT_ERR_WRITE, s->path, "cannot write");
         done += (size_t)put;
     }
     s->n_buffered = 0;
@@ -80,7 +75,7 @@ dt_err dt_temp_array_read(const dt_temp_array *s, int64_t first, int64_t n, void
     while (left > 0) {
         const ssize_t got = pread(s->fd, to, (size_t)left, (off_t)at);
         if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return fail_errno(s, "cannot read back what was written");
+        if (got <= 0) return dt_fail_errno(DT_ERR_WRITE, s->path, "cannot read back what was written");
         to += got;
         at += got;
         left -= got;

@@ -10,12 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static dt_err fail_errno(dt_err err, const char *path, const char *what)
-{
-    const int number = errno;
-    return dt_fail(err, "%s: %s: %s", path, what, strerror(number));
-}
-
 bool dt_join_path(char *out, const char *dir, const char *name, const char *ending)
 {
     return (size_t)snprintf(out, PATH_MAX, "%s/%s%s", dir, name, ending) < PATH_MAX;
@@ -36,7 +30,7 @@ bool dt_is_directory(const char *path)
 static dt_err read_open_file(int fd, const char *path, size_t max_bytes, char **text, size_t *nbytes)
 {
     struct stat st;
-    if (fstat(fd, &st) != 0) return fail_errno(DT_ERR_DATA, path, "cannot be read");
+    if (fstat(fd, &st) != 0) return dt_fail_errno(DT_ERR_DATA, path, "cannot be read");
     DT_CHECK(S_ISREG(st.st_mode), DT_ERR_DATA, "%s: expected a file, found %s", path,
              S_ISDIR(st.st_mode) ? "a directory" : "a device, pipe or socket");
     DT_CHECK((uintmax_t)st.st_size <= max_bytes, DT_ERR_DATA, "%s: expected at most %zu bytes, found %lld", path,
@@ -58,7 +52,7 @@ dt_err dt_read_file(const char *path, size_t max_bytes, char **text, size_t *nby
     *nbytes = 0;
     /* a pipe that nobody writes to must not hold us here */
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return fail_errno(DT_ERR_DATA, path, "cannot be opened");
+    if (fd < 0) return dt_fail_errno(DT_ERR_DATA, path, "cannot be opened");
     const dt_err err = read_open_file(fd, path, max_bytes, text, nbytes);
     close(fd);
     return err;
@@ -71,7 +65,7 @@ static dt_err make_dir(const char *path)
     const int number = errno;
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return DT_OK; /* there already, or another rank was quicker */
     errno = number;
-    return fail_errno(DT_ERR_WRITE, path, "cannot make the directory");
+    return dt_fail_errno(DT_ERR_WRITE, path, "cannot make the directory");
 }
 
 dt_err dt_make_dirs(const char *path)
@@ -104,7 +98,7 @@ static dt_err write_all(int fd, const char *path, const char *bytes, size_t nbyt
     for (size_t done = 0; done < nbytes;) {
         const ssize_t n = write(fd, bytes + done, nbytes - done);
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return fail_errno(DT_ERR_WRITE, path, "write failed");
+        if (n <= 0) return dt_fail_errno(DT_ERR_WRITE, path, "write failed");
         done += (size_t)n;
     }
     return DT_OK;
@@ -114,9 +108,9 @@ dt_err dt_create_file(const char *path, int *fd)
 {
     *fd = -1;
     if (unlink(path) != 0 && errno != ENOENT && errno != ENOTDIR)
-        return fail_errno(DT_ERR_WRITE, path, "the file that is there cannot be removed");
+        return dt_fail_errno(DT_ERR_WRITE, path, "the file that is there cannot be removed");
     *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    return *fd >= 0 ? DT_OK : fail_errno(DT_ERR_WRITE, path, "cannot be created");
+    return *fd >= 0 ? DT_OK : dt_fail_errno(DT_ERR_WRITE, path, "cannot be created");
 }
 
 dt_err dt_create_empty_file(const char *path)
@@ -132,9 +126,9 @@ dt_err dt_write_file_sync(const char *path, const char *text, size_t nbytes)
     int fd;
     DT_TRY(dt_create_file(path, &fd));
     dt_err err = write_all(fd, path, text, nbytes);
-    if (err == DT_OK && fsync(fd) != 0) err = fail_errno(DT_ERR_WRITE, path, "sync failed");
+    if (err == DT_OK && fsync(fd) != 0) err = dt_fail_errno(DT_ERR_WRITE, path, "sync failed");
     /* NFS tells of a full disk here */
-    if (close(fd) != 0 && err == DT_OK) err = fail_errno(DT_ERR_WRITE, path, "close failed");
+    if (close(fd) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, path, "close failed");
     if (err != DT_OK) unlink(path);
     return err;
 }
@@ -161,14 +155,14 @@ dt_err dt_aside_write(dt_aside *a, const void *bytes, size_t nbytes)
 
 dt_err dt_aside_sync(dt_aside *a)
 {
-    return fsync(a->fd) == 0 ? DT_OK : fail_errno(DT_ERR_WRITE, a->part, "sync failed");
+    return fsync(a->fd) == 0 ? DT_OK : dt_fail_errno(DT_ERR_WRITE, a->part, "sync failed");
 }
 
 dt_err dt_aside_commit(dt_aside *a)
 {
     dt_err err = dt_aside_sync(a);
     /* NFS tells of a full disk here */
-    if (close(a->fd) != 0 && err == DT_OK) err = fail_errno(DT_ERR_WRITE, a->part, "close failed");
+    if (close(a->fd) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, a->part, "close failed");
     a->fd = -1;
     if (err == DT_OK) err = dt_rename_durable(a->part, a->path);
     if (err != DT_OK) unlink(a->part);
@@ -204,12 +198,12 @@ static dt_err copy_pieces(int in, const char *from, int out, const char *to)
     while (err == DT_OK) {
         const ssize_t n = read(in, piece, PIECE);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) err = fail_errno(DT_ERR_DATA, from, "cannot be read");
+        if (n < 0) err = dt_fail_errno(DT_ERR_DATA, from, "cannot be read");
         if (n <= 0) break;
         err = write_all(out, to, piece, (size_t)n);
     }
     free(piece);
-    if (err == DT_OK && fsync(out) != 0) err = fail_errno(DT_ERR_WRITE, to, "sync failed");
+    if (err == DT_OK && fsync(out) != 0) err = dt_fail_errno(DT_ERR_WRITE, to, "sync failed");
     return err;
 }
 
@@ -217,11 +211,11 @@ dt_err dt_copy_file(const char *from, const char *to)
 {
     int out;
     const int in = open(from, O_RDONLY | O_CLOEXEC);
-    if (in < 0) return fail_errno(DT_ERR_DATA, from, "cannot be opened");
+    if (in < 0) return dt_fail_errno(DT_ERR_DATA, from, "cannot be opened");
     dt_err err = dt_create_file(to, &out);
     if (err == DT_OK) {
         err = copy_pieces(in, from, out, to);
-        if (close(out) != 0 && err == DT_OK) err = fail_errno(DT_ERR_WRITE, to, "close failed");
+        if (close(out) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, to, "close failed");
         if (err != DT_OK) unlink(to);
     }
     close(in);
@@ -237,10 +231,10 @@ static dt_err sync_folder_of(const char *path)
     memcpy(folder, path, len);
     folder[len] = '\0';
     const int fd = open(len ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return fail_errno(DT_ERR_WRITE, path, "cannot open its folder");
+    if (fd < 0) return dt_fail_errno(DT_ERR_WRITE, path, "cannot open its folder");
     /* EINVAL, EROFS, ENOTSUP: a file system without the notion */
     const bool failed = fsync(fd) != 0 && errno != EINVAL && errno != EROFS && errno != ENOTSUP;
-    const dt_err err = failed ? fail_errno(DT_ERR_WRITE, path, "sync of its folder failed") : DT_OK;
+    const dt_err err = failed ? dt_fail_errno(DT_ERR_WRITE, path, "sync of its folder failed") : DT_OK;
     close(fd);
     return err;
 }
@@ -323,14 +317,14 @@ dt_err dt_glob(const char *pattern, char ***paths, int *n_paths)
         char *only[] = {(char *)pattern};
         return copy_files(&(glob_t){.gl_pathc = 1, .gl_pathv = only}, paths, n_paths);
     }
-    if (!strpbrk(pattern, "*?[")) return fail_errno(DT_ERR_DATA, pattern, "cannot be opened");
+    if (!strpbrk(pattern, "*?[")) return dt_fail_errno(DT_ERR_DATA, pattern, "cannot be opened");
 
     const int status = glob(pattern, GLOB_ERR, NULL, &g);
     dt_err err = DT_OK;
     if (status == 0 && g.gl_pathc < INT_MAX)
         err = copy_files(&g, paths, n_paths);
     else if (status == GLOB_ABORTED)
-        err = fail_errno(DT_ERR_DATA, pattern, "a directory cannot be read");
+        err = dt_fail_errno(DT_ERR_DATA, pattern, "a directory cannot be read");
     else if (status != GLOB_NOMATCH)
         err = dt_fail(DT_ERR_MEMORY, "%s: no memory for the files that match", pattern);
     if (status == 0) globfree(&g);

@@ -10,12 +10,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static dt_err fail_errno(const char *path, const char *what)
-{
-    const int number = errno;
-    return dt_fail(DT_ERR_WRITE, "%s: %s: %s", path, what, strerror(number));
-}
-
 static dt_err join(char path[PATH_MAX], const char *dir, const char *name, const char *ending)
 {
     DT_CHECK(dt_join_path(path, dir, name, ending), DT_ERR_WRITE, "%s/%s: the path is too long", dir, name);
@@ -29,12 +23,13 @@ static dt_err create_one(const dt_st_layout *l, const char *dir, int f)
     DT_TRY(dt_create_empty_file(path));
     DT_TRY(dt_reserve_file(path, l->size[f], "a model's file"));
     const int fd = open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0) return fail_errno(path, "cannot be opened");
+    if (fd < 0) return dt_fail_errno(DT_ERR_WRITE, path, "cannot be opened");
     dt_err err = ftruncate(fd, (off_t)l->size[f]) == 0
                      ? DT_OK
-                     : fail_errno(path, "cannot be extended to its full size"); /* where nothing could be reserved */
+                     : dt_fail_errno(DT_ERR_WRITE, path,
+                                     "cannot be extended to its full size"); /* where nothing could be reserved */
     if (err == DT_OK) err = dt_write_at(fd, path, 0, l->headers[f], l->header_len[f]);
-    if (close(fd) != 0 && err == DT_OK) err = fail_errno(path, "close failed");
+    if (close(fd) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, path, "close failed");
     return err;
 }
 
@@ -62,8 +57,8 @@ dt_err dt_st_layout_sync(const dt_st_layout *l, const char *dir, int f)
     char path[PATH_MAX];
     DT_TRY(join(path, dir, l->names[f], ".part"));
     const int fd = open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0) return fail_errno(path, "cannot be opened");
-    const dt_err err = fsync(fd) == 0 ? DT_OK : fail_errno(path, "sync failed");
+    if (fd < 0) return dt_fail_errno(DT_ERR_WRITE, path, "cannot be opened");
+    const dt_err err = fsync(fd) == 0 ? DT_OK : dt_fail_errno(DT_ERR_WRITE, path, "sync failed");
     close(fd);
     return err;
 }
@@ -89,11 +84,12 @@ static dt_err remove_others(const dt_st_layout *l, const char *dir)
     char path[PATH_MAX];
     dt_err err = DT_OK;
     DIR *d = opendir(dir);
-    if (!d) return fail_errno(dir, "cannot be listed");
+    if (!d) return dt_fail_errno(DT_ERR_WRITE, dir, "cannot be listed");
     for (struct dirent *e = readdir(d); e && err == DT_OK; e = readdir(d)) {
         if (!is_weights(e->d_name) || is_in_layout(l, e->d_name)) continue;
         err = join(path, dir, e->d_name, "");
-        if (err == DT_OK && unlink(path) != 0) err = fail_errno(path, "an earlier model's file cannot be removed");
+        if (err == DT_OK && unlink(path) != 0)
+            err = dt_fail_errno(DT_ERR_WRITE, path, "an earlier model's file cannot be removed");
     }
     closedir(d);
     return err;

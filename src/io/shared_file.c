@@ -9,18 +9,12 @@
 
 enum { WRITE_BEHIND_FROM = 8 << 20 }; /* bytes */
 
-static dt_err fail_errno(const char *path, const char *what)
-{
-    const int number = errno;
-    return dt_fail(DT_ERR_WRITE, "%s: %s: %s", path, what, strerror(number));
-}
-
 dt_err dt_write_at(int fd, const char *path, int64_t offset, const void *bytes, size_t nbytes)
 {
     for (size_t done = 0; done < nbytes;) {
         const ssize_t n = pwrite(fd, (const char *)bytes + done, nbytes - done, (off_t)(offset + (int64_t)done));
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return fail_errno(path, "write failed");
+        if (n <= 0) return dt_fail_errno(DT_ERR_WRITE, path, "write failed");
         done += (size_t)n;
     }
     /* Begin with the disk's part of the work now; a hint, so its result does not matter. */
@@ -33,7 +27,7 @@ dt_err dt_write_at(int fd, const char *path, int64_t offset, const void *bytes, 
 dt_err dt_reserve_file(const char *path, int64_t nbytes, const char *what)
 {
     const int fd = open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0) return fail_errno(path, "cannot be opened");
+    if (fd < 0) return dt_fail_errno(DT_ERR_WRITE, path, "cannot be opened");
     int status;
     do status = fallocate(fd, 0, 0, (off_t)nbytes);
     while (status != 0 && errno == EINTR);

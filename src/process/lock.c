@@ -232,7 +232,7 @@ static outcome take_over(dt_lock *l, const char *judged, const holder *h, bool f
     if (!same && !force) return WAIT; /* somebody else was quicker */
     if ((*err = dt_fault("lock.rename")) != DT_OK) return FAILED;
     if (rename(l->own, l->path) != 0) {
-        *err = dt_fail(DT_ERR_WRITE, "%s: cannot be taken over: %s", l->path, strerror(errno));
+        *err = dt_fail_errno(DT_ERR_WRITE, l->path, "cannot be taken over");
         return FAILED;
     }
     l->renamed_s = dt_now_s();
@@ -335,7 +335,7 @@ static outcome try_to_take(dt_lock *l, const holder *mine, bool force, dt_err *e
     if (l->renamed_s > 0) return settle(l, err);
     if (take_free_name(l)) return l->has_name = true, TAKEN;
     if (errno == EEXIST) return look_at_holder(l, mine, force && !l->lost, err);
-    *err = dt_fail(DT_ERR_WRITE, "%s: cannot be created: %s", l->path, strerror(errno));
+    *err = dt_fail_errno(DT_ERR_WRITE, l->path, "cannot be created");
     return FAILED;
 }
 

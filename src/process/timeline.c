@@ -121,7 +121,7 @@ static dt_err add_text(void *ctx, int rank, const char *part, size_t nbytes)
 static dt_err finish_file(FILE *f, const char *part, const char *path)
 {
     const bool bad = ferror(f) != 0;
-    if (fclose(f) != 0 || bad) return dt_fail(DT_ERR_WRITE, "%s: write failed: %s", part, strerror(errno));
+    if (fclose(f) != 0 || bad) return dt_fail_errno(DT_ERR_WRITE, part, "write failed");
     return dt_rename_durable(part, path);
 }
 

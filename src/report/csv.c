@@ -128,7 +128,7 @@ static dt_err copy_rows(dt_csv *c, FILE *in, dt_record_file *to, const kept *k)
         dt_record_bytes(&c->row, "\n", 1);
         err = dt_record_file_write(to, &c->row);
     }
-    if (err == DT_OK && ferror(in)) err = dt_fail(DT_ERR_DATA, "%s: cannot read: %s", c->path, strerror(errno));
+    if (err == DT_OK && ferror(in)) err = dt_fail_errno(DT_ERR_DATA, c->path, "cannot read");
     free(line);
     return err;
 }

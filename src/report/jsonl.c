@@ -113,7 +113,7 @@ static dt_err copy_lines(FILE *in, const char *path, dt_record_file *to, int64_t
         err = dt_record_file_write(to, &batch);
         batch.nbytes = 0;
     }
-    if (err == DT_OK && !feof(in)) err = dt_fail(DT_ERR_DATA, "%s: cannot read: %s", path, strerror(errno));
+    if (err == DT_OK && !feof(in)) err = dt_fail_errno(DT_ERR_DATA, path, "cannot read");
     if (err == DT_OK) err = dt_record_file_write(to, &batch);
     free(line);
     dt_record_free(&batch);

@@ -108,8 +108,7 @@ dt_err dt_record_file_write(dt_record_file *f, const dt_record *r)
 
 dt_err dt_record_file_sync(dt_record_file *f)
 {
-    if (f->fd >= 0 && fsync(f->fd) != 0)
-        return dt_fail(DT_ERR_WRITE, "%s: cannot flush to the disk: %s", f->path, strerror(errno));
+    if (f->fd >= 0 && fsync(f->fd) != 0) return dt_fail_errno(DT_ERR_WRITE, f->path, "cannot flush to the disk");
     return DT_OK;
 }
 

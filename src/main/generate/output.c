@@ -30,7 +30,7 @@ dt_err generate_begin_output(app *a)
     if (err != DT_OK || dup2(fd, STDOUT_FILENO) < 0) {
         if (fd >= 0) close(fd);
         if (err != DT_OK) free(a->part), a->part = NULL; /* not ours to remove */
-        return err != DT_OK ? err : dt_fail(DT_ERR_WRITE, "%s: cannot be written: %s", path, strerror(errno));
+        return err != DT_OK ? err : dt_fail_errno(DT_ERR_WRITE, path, "cannot be written");
     }
     close(fd);
     a->plain_terminal = false;

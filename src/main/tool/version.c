@@ -1,9 +1,9 @@
 /* version.c - the one file that is compiled again when the commit or the flags change: build_version.h is written by
  * the Makefile. */
-#include <mpi.h>
 #include <string.h>
 
 #include "build_version.h"
+#include "dtrain/comm.h"
 #include "dtrain/device.h"
 #include "dtrain/io.h"
 #include "tool.h"
@@ -16,15 +16,11 @@
 
 void tool_print_version(void)
 {
-    char mpi[MPI_MAX_LIBRARY_VERSION_STRING];
-    int major, minor, len;
+    char mpi[256];
     unsigned h5[3];
-    MPI_Get_version(&major, &minor);
-    MPI_Get_library_version(mpi, &len);
-    mpi[strcspn(mpi, ",\n")] = '\0';
     H5get_libversion(&h5[0], &h5[1], &h5[2]);
     printf("%s %s (commit %s)\n", dt_log_program(), BUILD_VERSION, BUILD_COMMIT);
     printf("built with: %s, %s\n", COMPILER, BUILD_FLAGS);
     printf("instruction sets: %s\ndevices: %s\n", BUILD_ISAS, dt_device_backends());
-    printf("MPI: %s (standard %d.%d)\nHDF5: %u.%u.%u\n", mpi, major, minor, h5[0], h5[1], h5[2]);
+    printf("MPI: %s\nHDF5: %u.%u.%u\n", dt_comm_library(mpi, sizeof mpi), h5[0], h5[1], h5[2]);
 }
