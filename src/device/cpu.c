@@ -211,6 +211,7 @@ static void cpu_describe(const dt_device *dev, char *out, size_t out_size)
              v->major, v->minor);
 }
 
+static size_t cpu_memory_free(const dt_device *dev) { return dt_host_memory_free(); }
 static size_t cpu_overhead(const dt_device *dev) { return cpu_of(dev)->nbytes_held + cpu_matmul_held(cpu_of(dev)); }
 
 /* ---- streams and events ------------------------------------------------------------------------------------------ */

@@ -53,7 +53,6 @@ static inline int64_t cpu_min(int64_t a, int64_t b) { return a < b ? a : b; }
 /* cpu_memory.c */
 dt_err cpu_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr);
 void cpu_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes);
-size_t cpu_memory_free(const dt_device *dev);
 dt_err cpu_grab(size_t nbytes, int n_threads, void **ptr); /* zeroed, touched, in huge pages when large */
 void cpu_drop(void *ptr, size_t nbytes);
 

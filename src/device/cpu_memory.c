@@ -44,7 +44,7 @@ dt_err cpu_grab(size_t nbytes, int n_threads, void **ptr)
         memset(*ptr, 0, nbytes);
         return DT_OK;
     }
-    if (nbytes > cpu_memory_free(NULL)) return DT_ERR_MEMORY;
+    if (nbytes > dt_host_memory_free()) return DT_ERR_MEMORY;
     if (!(*ptr = map_aligned(mapped_bytes(nbytes)))) return DT_ERR_MEMORY;
     touch(*ptr, nbytes, n_threads);
     return DT_OK;
@@ -142,7 +142,7 @@ static uint64_t cgroup_room(void)
     return room;
 }
 
-size_t cpu_memory_free(const dt_device *dev)
+size_t dt_host_memory_free(void)
 {
     const uint64_t kib = read_number("/proc/meminfo", "MemAvailable"), room = cgroup_room();
     const uint64_t bytes = kib == UINT64_MAX ? UINT64_MAX : kib * 1024;

@@ -46,9 +46,11 @@ dt_err dt_device_open(dt_device *dev, const char *name, int local_rank, int n_th
 dt_err dt_device_open_to_plan(dt_device *dev, const char *name, int n_threads, dt_ledger *ledger)
 {
     *dev = (dt_device){0};
-    const dt_device_ops *ops = find_backend(name);
-    DT_CHECK(ops, DT_ERR_USAGE, "run.device = %s: this program was built with: %s (or auto)", name,
-             dt_device_backends());
+    const dt_device_ops *ops = cpu_or_queue(find_backend(name));
+    if (!ops) {
+        DT_INFO("run.device = %s is not in this program: planned with the cpu's sizes, in memory of its own", name);
+        ops = &dt_device_queue_ops;
+    }
     *dev = (dt_device){.ops = ops, .ledger = ledger};
     const dt_err err = ops->plan ? ops->plan(dev, n_threads) : ops->open(dev, 0, n_threads);
     if (err != DT_OK) *dev = (dt_device){0};
@@ -61,7 +63,18 @@ void dt_device_close(dt_device *dev)
     *dev = (dt_device){0};
 }
 
+int dt_device_sharing(const dt_device *dev, int ranks_per_node)
+{
+    const int n = dev->ops->n_devices ? dev->ops->n_devices(dev) : 1;
+    return (ranks_per_node + n - 1) / n;
+}
+
 size_t dt_device_overhead(const dt_device *dev) { return dev->ops->overhead(dev); }
+
+static size_t memory_free(const dt_device *dev, dt_place place)
+{
+    return place == DT_ON_DEVICE || !dev->ops->own_memory ? dev->ops->memory_free(dev) : dt_host_memory_free();
+}
 
 dt_err dt_buf_alloc(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt_memcat category)
 {
@@ -80,7 +93,7 @@ dt_err dt_buf_alloc(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt
                        place == DT_ON_DEVICE ? dev->ops->name : dt_place_name(place), dt_memcat_name(category),
                        dt_format_bytes((double)nbytes, asked),
                        dt_format_bytes((double)atomic_load(&dev->ledger->total_now), held),
-                       dt_format_bytes((double)dev->ops->memory_free(dev), left));
+                       dt_format_bytes((double)memory_free(dev, place), left));
     }
     if (err != DT_OK) return err;
     dt_ledger_add(dev->ledger, category, place, nbytes);

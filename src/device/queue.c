@@ -10,8 +10,9 @@
  * synchronisation. Memory that is freed while a queued operation has its address ends the program. Waits of the host,
  * and copies that are not from or to pinned memory, are counted.
  *
- * DTRAIN_DEVICE=queue puts it in the place of the CPU device. Tests may give it an order, and work of their own
- * (queue.h). */
+ * DTRAIN_DEVICE=queue puts it in the place of the CPU device. A node has DTRAIN_QUEUE_DEVICES of it (1), each with
+ * DTRAIN_QUEUE_MEMORY bytes (as much as is free): a rank gets no more than what it does not hold itself. Tests may give
+ * it an order, and work of their own (queue.h). */
 #include "queue.h"
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +51,9 @@ typedef struct pinned_range {
 
 typedef struct queue_state {
     dt_device cpu;
+    bool planning;
+    int n_devices;
+    size_t memory;   /* bytes of a device, SIZE_MAX: what the host has */
     dt_stream first; /* the default stream */
     dt_stream *streams[N_STREAMS];
     int n_streams;
@@ -177,7 +181,20 @@ static dt_err push(dt_device *dev, dt_stream *stream, const char *name, dt_err (
 
 /* ---- open, close, memory ----------------------------------------------------------------------------------------- */
 
-static dt_err open_queue(dt_device *dev, dt_queue_order order, uint64_t seed, int local_rank, int n_threads)
+static dt_err read_sizes(queue_state *q)
+{
+    const char *devices = getenv("DTRAIN_QUEUE_DEVICES"), *memory = getenv("DTRAIN_QUEUE_MEMORY");
+    uint64_t nbytes = SIZE_MAX;
+    q->n_devices = devices ? atoi(devices) : 1;
+    DT_CHECK(q->n_devices > 0 && (!memory || dt_parse_bytes(memory, &nbytes)), DT_ERR_USAGE,
+             "DTRAIN_QUEUE_DEVICES=%s, DTRAIN_QUEUE_MEMORY=%s: expected a number above 0 and a size in bytes",
+             devices ? devices : "", memory ? memory : "");
+    q->memory = (size_t)nbytes;
+    return DT_OK;
+}
+
+static dt_err open_queue(dt_device *dev, dt_queue_order order, uint64_t seed, int local_rank, int n_threads,
+                         bool planning)
 {
     queue_state *q = calloc(1, sizeof *q);
     DT_CHECK(q, DT_ERR_MEMORY, "queue device: no memory for its state");
@@ -186,7 +203,10 @@ static dt_err open_queue(dt_device *dev, dt_queue_order order, uint64_t seed, in
     q->streams[q->n_streams++] = &q->first;
     q->first.eagerness = eagerness_of(q, &q->first);
     q->cpu = (dt_device){.ops = &dt_device_cpu_ops, .ledger = dev->ledger, .local_rank = local_rank};
-    const dt_err err = q->cpu.ops->open(&q->cpu, local_rank, n_threads);
+    q->planning = planning;
+    dt_err err = read_sizes(q);
+    if (err == DT_OK)
+        err = planning ? q->cpu.ops->plan(&q->cpu, n_threads) : q->cpu.ops->open(&q->cpu, local_rank, n_threads);
     if (err != DT_OK)
         free(q);
     else
@@ -197,13 +217,15 @@ static dt_err open_queue(dt_device *dev, dt_queue_order order, uint64_t seed, in
 static dt_err queue_open(dt_device *dev, int local_rank, int n_threads)
 {
     const char *seed = getenv("DTRAIN_QUEUE_SEED");
-    return open_queue(dev, DT_QUEUE_ANY, seed ? strtoull(seed, NULL, 10) : 1, local_rank, n_threads);
+    return open_queue(dev, DT_QUEUE_ANY, seed ? strtoull(seed, NULL, 10) : 1, local_rank, n_threads, false);
 }
+
+static dt_err queue_plan(dt_device *dev, int n_threads) { return open_queue(dev, DT_QUEUE_ANY, 1, 0, n_threads, true); }
 
 dt_err dt_queue_open(dt_device *dev, dt_queue_order order, uint64_t seed, dt_ledger *ledger)
 {
     *dev = (dt_device){.ops = &dt_device_queue_ops, .ledger = ledger};
-    return open_queue(dev, order, seed, 0, 1);
+    return open_queue(dev, order, seed, 0, 1, false);
 }
 
 static void queue_close(dt_device *dev)
@@ -224,7 +246,16 @@ static void queue_describe(const dt_device *dev, char *out, size_t out_size)
     snprintf(out, out_size, "queue over %s", cpu);
 }
 
-static size_t queue_memory_free(const dt_device *dev) { return dt_device_cpu_ops.memory_free(&state_of(dev)->cpu); }
+static int queue_n_devices(const dt_device *dev) { return state_of(dev)->n_devices; }
+
+static size_t queue_memory_free(const dt_device *dev)
+{
+    const queue_state *q = state_of(dev);
+    const size_t held = atomic_load(&dev->ledger->on_now[DT_ON_DEVICE]);
+    if (q->planning) return SIZE_MAX;
+    return q->memory == SIZE_MAX ? dt_host_memory_free() : q->memory > held ? q->memory - held : 0;
+}
+
 static size_t queue_overhead(const dt_device *dev) { return dt_device_cpu_ops.overhead(&state_of(dev)->cpu); }
 
 static dt_err note_pinned(queue_state *q, const char *begin, size_t nbytes)
@@ -246,6 +277,7 @@ static bool is_pageable(const queue_state *q, const void *p)
 static dt_err queue_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr)
 {
     queue_state *q = state_of(dev);
+    if (place == DT_ON_DEVICE && q->memory < SIZE_MAX && nbytes > queue_memory_free(dev)) return DT_ERR_MEMORY;
     DT_TRY(dt_device_cpu_ops.alloc(&q->cpu, place, nbytes, ptr));
     memset(*ptr, 0xff, nbytes); /* NaN in every type */
     if (place == DT_ON_PINNED) return note_pinned(q, *ptr, nbytes);
@@ -674,8 +706,11 @@ static dt_err queue_sum_squares_fixed(dt_device *dev, const void *x, dt_dtype dt
 const dt_device_ops dt_device_queue_ops = {
     .name = "queue",
     .open = queue_open,
+    .plan = queue_plan,
     .close = queue_close,
     .describe = queue_describe,
+    .own_memory = true,
+    .n_devices = queue_n_devices,
     .memory_free = queue_memory_free,
     .overhead = queue_overhead,
     .alloc = queue_alloc,
