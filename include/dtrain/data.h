@@ -24,6 +24,7 @@ typedef struct dt_loader_options {
     uint64_t seed;
     int prefetch;       /* micro-batches ahead; 0: none */
     int64_t vocab_size; /* of the model: token ids must be below */
+    bool planning;      /* no batch and no thread is made: what it holds and what it knows of the files can be asked */
     dt_ledger *ledger;
     dt_phase *phase; /* told of each file that is opened, and polled; may be NULL */
 } dt_loader_options;
@@ -48,6 +49,7 @@ typedef struct dt_data_info {
 dt_err dt_loader_open(dt_loader **l, const dt_loader_options *opt);
 void dt_loader_close(dt_loader *l);
 const dt_data_info *dt_loader_info(const dt_loader *l);
+size_t dt_loader_nbytes(const dt_loader *l); /* of host memory, counted as DT_MEM_DATA; 0 for NULL */
 /** Sizes and checksummed heads of the files: equal on all ranks, or they do not see the same files. */
 uint64_t dt_loader_fingerprint(const dt_loader *l);
 /** Read every file once: token ids, offsets, masks, checksums. Local. DT_ERR_DATA.

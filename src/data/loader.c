@@ -132,6 +132,19 @@ static dt_err open_order(dt_loader *l)
     return DT_OK;
 }
 
+static size_t scratch_nbytes(const dt_loader *l)
+{
+    return (size_t)(l->opt.seq_len + 1) * sizeof *l->scratch.ids + (size_t)l->opt.seq_len;
+}
+
+size_t dt_loader_nbytes(const dt_loader *l)
+{
+    if (!l) return 0;
+    size_t nbytes = scratch_nbytes(l) + (size_t)l->n_batches * dt_batch_nbytes(l->info.max_tok, l->info.max_seq);
+    for (int i = 0; i < l->sources.n_files; i++) nbytes += l->sources.samples[i].nbytes;
+    return nbytes;
+}
+
 static dt_err open_batches(dt_loader *l)
 {
     const int64_t T = l->opt.seq_len, m = l->opt.micro_batch_size;
@@ -139,12 +152,13 @@ static dt_err open_batches(dt_loader *l)
     l->info.max_tok = (int32_t)(m * T);
     l->info.max_seq = (int32_t)(m * max_seq);
     l->n_batches = l->opt.prefetch + 1;
+    if (l->opt.planning) return DT_OK;
     l->batches = calloc((size_t)l->n_batches, sizeof *l->batches);
     l->scratch.ids = malloc((size_t)(T + 1) * sizeof *l->scratch.ids);
     l->scratch.mask = malloc((size_t)T);
     DT_CHECK(l->batches && l->scratch.ids && l->scratch.mask, DT_ERR_MEMORY, "no memory for %d micro-batches",
              l->n_batches);
-    dt_ledger_add(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST, (size_t)(T + 1) * sizeof *l->scratch.ids + (size_t)T);
+    dt_ledger_add(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST, scratch_nbytes(l));
     for (int i = 0; i < l->n_batches; i++)
         DT_TRY(dt_batch_alloc(&l->batches[i], l->info.max_tok, l->info.max_seq, l->opt.ledger));
     if (l->opt.prefetch == 0) return DT_OK;
@@ -213,8 +227,7 @@ void dt_loader_close(dt_loader *l)
     dt_prefetch_close(l->prefetch);
     for (int i = 0; l->batches && i < l->n_batches; i++) dt_batch_free(&l->batches[i], l->opt.ledger);
     if (l->scratch.ids && l->scratch.mask && l->batches)
-        dt_ledger_sub(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST,
-                      (size_t)(l->opt.seq_len + 1) * sizeof *l->scratch.ids + (size_t)l->opt.seq_len);
+        dt_ledger_sub(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST, scratch_nbytes(l));
     free(l->batches);
     free(l->scratch.ids);
     free(l->scratch.mask);

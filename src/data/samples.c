@@ -7,13 +7,17 @@ void *dt_samples_alloc(dt_samples *set, int64_t n, size_t elem_size)
 {
     if (n < 0 || (uint64_t)n > SIZE_MAX / 2 / elem_size) return NULL;
     void *p = calloc(n > 0 ? (size_t)n : 1, elem_size);
-    if (p) dt_ledger_add(set->opt.ledger, DT_MEM_DATA, DT_ON_HOST, (size_t)n * elem_size);
+    if (!p) return NULL;
+    set->nbytes += (size_t)n * elem_size;
+    dt_ledger_add(set->opt.ledger, DT_MEM_DATA, DT_ON_HOST, (size_t)n * elem_size);
     return p;
 }
 
 void dt_samples_free(dt_samples *set, void *p, int64_t n, size_t elem_size)
 {
-    if (p) dt_ledger_sub(set->opt.ledger, DT_MEM_DATA, DT_ON_HOST, (size_t)n * elem_size);
+    if (!p) return;
+    set->nbytes -= (size_t)n * elem_size;
+    dt_ledger_sub(set->opt.ledger, DT_MEM_DATA, DT_ON_HOST, (size_t)n * elem_size);
     free(p);
 }
 

@@ -48,7 +48,7 @@ struct dt_samples {
     int64_t n_dropped; /* documents or records without any target */
     int64_t max_seq;   /* most sequences of a sample */
     void *impl;
-    size_t impl_nbytes; /* counted in the ledger */
+    size_t nbytes; /* of dt_samples_alloc */
 };
 
 extern const dt_samples_ops dt_samples_wrapped, dt_samples_records, dt_samples_packed;
