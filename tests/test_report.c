@@ -91,6 +91,7 @@ static dt_train_record record_of(int64_t step)
                              .step_time = 0.25,
                              .tokens_per_second = 4096,
                              .memory_device = 1 << 20,
+                             .memory_pinned = 1 << 10,
                              .memory_host = 5LL << 32};
 }
 
@@ -132,8 +133,9 @@ static void a_line_has_the_agreed_keys_and_nine_digits(void **state)
     assert_file(
         f->jsonl,
         "{\"step\": 7, \"loss\": 2.83333333, \"lr\": 0.0003, \"grad_norm\": 0.5, \"tokens\": 7168, \"samples\": 56, "
-        "\"step_time\": 0.25, \"tokens_per_second\": 4096, \"memory_device\": 1048576, \"memory_host\": 21474836480, "
-        "\"skipped\": true, \"dpo/accuracy\": 0.75, \"odd \\\"name\\\"\\\\\\u0009\": 1e-30}\n"
+        "\"step_time\": 0.25, \"tokens_per_second\": 4096, \"memory_device\": 1048576, \"memory_pinned\": 1024, "
+        "\"memory_host\": 21474836480, \"skipped\": true, \"dpo/accuracy\": 0.75, \"odd \\\"name\\\"\\\\\\u0009\": "
+        "1e-30}\n"
         "{\"step\": 7, \"validation_loss\": 0.666666667, \"dpo/accuracy\": 0.75}\n");
 }
 
@@ -617,6 +619,7 @@ static void an_evaluation_adds_to_what_is_there_and_restarts_no_step(void **stat
 #define CSV_FIXED                                                                                                      \
     "step,loss,lr,grad_norm,tokens,samples,step_time,tokens_per_second,memory_device,memory_host,skipped,validation_"  \
     "loss"
+#define CSV_NEW CSV_FIXED ",memory_pinned"
 
 static void csv_columns_keep_their_places(void **state)
 {
@@ -626,7 +629,8 @@ static void csv_columns_keep_their_places(void **state)
     dt_report_options opt = {.output_dir = f->dir, .to_csv = true};
     const dt_metric first[] = {{"accuracy", 0.5}}, valid[] = {{"perplexity", NAN}, {"odd, \"name\"", -2}},
                     both[] = {{"perplexity", 4}, {"accuracy", 0.25}};
-    dt_train_record rec = {.step = 1, .loss = 1.0 / 3, .lr = 1e-3, .tokens = 1LL << 40, .more = first, .n_more = 1};
+    dt_train_record rec = {
+        .step = 1, .loss = 1.0 / 3, .lr = 1e-3, .tokens = 1LL << 40, .memory_pinned = 7, .more = first, .n_more = 1};
     snprintf(path, sizeof path, "%s/metrics.csv", f->dir);
     assert_int_equal(dt_report_open(&r, &opt), DT_OK);
     assert_int_equal(dt_report_train(r, &rec), DT_OK);
@@ -635,10 +639,10 @@ static void csv_columns_keep_their_places(void **state)
     assert_int_equal(dt_report_train(r, &rec), DT_OK);
     dt_report_close(r);
     const char *const two =
-        CSV_FIXED ",accuracy,perplexity,\"odd, \"\"name\"\"\"\n1,0.333333333,0.001,0,1099511627776,0,0,0,0,0,0,,0.5,,\n"
-                  "1,,,,,,,,,,,2.5,,nan,-2\n";
+        CSV_NEW ",accuracy,perplexity,\"odd, \"\"name\"\"\"\n1,0.333333333,0.001,0,1099511627776,0,0,0,0,0,0,,7,0.5,,\n"
+                "1,,,,,,,,,,,2.5,,,nan,-2\n";
     char expected[1000];
-    snprintf(expected, sizeof expected, "%s2,inf,0,0,0,0,0,0,0,0,1,,0.25,4,\n", two);
+    snprintf(expected, sizeof expected, "%s2,inf,0,0,0,0,0,0,0,0,1,,0,0.25,4,\n", two);
     assert_file(path, expected);
 
     /* a resumed run goes on: the same columns, no row twice, nothing of a torn one */
@@ -651,12 +655,27 @@ static void csv_columns_keep_their_places(void **state)
     rec = (dt_train_record){.step = 2, .loss = 1, .more = first, .n_more = 1};
     assert_int_equal(dt_report_train(r, &rec), DT_OK);
     dt_report_close(r);
-    snprintf(expected, sizeof expected, "%s2,1,0,0,0,0,0,0,0,0,0,,0.5,,\n", two);
+    snprintf(expected, sizeof expected, "%s2,1,0,0,0,0,0,0,0,0,0,,0,0.5,,\n", two);
     assert_file(path, expected);
     opt.resume_step = 0;
     assert_int_equal(dt_report_open(&r, &opt), DT_OK);
     dt_report_close(r);
-    assert_file(path, CSV_FIXED "\n");
+    assert_file(path, CSV_NEW "\n");
+}
+
+static void an_older_table_gets_the_column_of_pinned_memory(void **state)
+{
+    struct fixture *f = *state;
+    dt_report *r = NULL;
+    char path[128];
+    const dt_report_options opt = {.output_dir = f->dir, .to_csv = true, .resume_step = 1};
+    const dt_train_record rec = {.step = 2, .loss = 1, .memory_pinned = 7};
+    snprintf(path, sizeof path, "%s/metrics.csv", f->dir);
+    spill(path, CSV_FIXED ",accuracy\n1,2,0,0,0,0,0,0,0,0,0,,0.5\n");
+    assert_int_equal(dt_report_open(&r, &opt), DT_OK);
+    assert_int_equal(dt_report_train(r, &rec), DT_OK);
+    dt_report_close(r);
+    assert_file(path, CSV_FIXED ",accuracy,memory_pinned\n1,2,0,0,0,0,0,0,0,0,0,,0.5,\n2,1,0,0,0,0,0,0,0,0,0,,,7\n");
 }
 
 static void a_table_of_something_else_is_refused(void **state)
@@ -887,6 +906,7 @@ int main(void)
         cmocka_unit_test(sinks_are_chosen_by_name),
         WITH_DIR(the_configuration_is_a_text_and_hyperparameters),
         WITH_DIR(csv_columns_keep_their_places),
+        WITH_DIR(an_older_table_gets_the_column_of_pinned_memory),
         WITH_DIR(a_table_of_something_else_is_refused),
         WITH_DIR(metrics_read_refuses_bad_lines_but_the_last),
         WITH_DIR(curves_know_steps_tokens_and_time),

@@ -34,8 +34,9 @@ typedef struct dt_train_record {
     double loss, lr, grad_norm;
     int64_t tokens, samples; /* seen since the start of the run, all ranks */
     double step_time, tokens_per_second;
-    int64_t memory_device, memory_host; /* bytes: peak of a rank (the largest) */
-    bool skipped;                       /* the update was left out */
+    /* bytes, peak of a rank (the largest): in the device's memory; pinned; resident set of the process */
+    int64_t memory_device, memory_pinned, memory_host;
+    bool skipped; /* the update was left out */
     const dt_metric *more;
     int n_more;
 } dt_train_record;

@@ -19,6 +19,7 @@ static const char *const fixed[] = {"step",          "loss",        "lr",       
                                     "tokens",        "samples",     "step_time", "tokens_per_second",
                                     "memory_device", "memory_host", "skipped",   "validation_loss"};
 enum { N_FIXED = sizeof fixed / sizeof fixed[0] };
+static const char later[] = "memory_pinned"; /* in every new table behind the fixed ones; older ones lack it */
 
 /* ---- columns ----------------------------------------------------------------------------------------------------- */
 
@@ -157,6 +158,7 @@ static dt_err begin(dt_csv *c, FILE *in, const kept *k)
         err = read_header(c, line);
     } else {
         for (int i = 0; i < N_FIXED && err == DT_OK; i++) err = add_column(c, fixed[i], strlen(fixed[i]));
+        if (err == DT_OK) err = add_column(c, later, strlen(later));
     }
     free(line);
     DT_TRY(err);
@@ -228,7 +230,8 @@ static dt_err write_row(dt_csv *c)
 
 dt_err dt_csv_train(dt_csv *c, const dt_train_record *rec, double flops_per_token)
 {
-    const dt_metric flops = {"flops_per_second", flops_per_token * rec->tokens_per_second};
+    const dt_metric beside[] = {{later, (double)rec->memory_pinned},
+                                {"flops_per_second", flops_per_token * rec->tokens_per_second}};
     const double values[] = {(double)rec->step,
                              rec->loss,
                              rec->lr,
@@ -241,7 +244,7 @@ dt_err dt_csv_train(dt_csv *c, const dt_train_record *rec, double flops_per_toke
                              (double)rec->memory_host};
     for (int i = 0; i < (int)(sizeof values / sizeof values[0]); i++) set_cell(c, i, values[i]);
     set_cell(c, N_FIXED - 2, rec->skipped);
-    if (flops_per_token > 0) DT_TRY(set_more(c, &flops, 1));
+    DT_TRY(set_more(c, beside, flops_per_token > 0 ? 2 : 1));
     DT_TRY(set_more(c, rec->more, rec->n_more));
     return write_row(c);
 }

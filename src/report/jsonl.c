@@ -61,6 +61,7 @@ void dt_jsonl_train(dt_record *out, const dt_train_record *rec, double flops_per
     put_real(out, "step_time", rec->step_time);
     put_real(out, "tokens_per_second", rec->tokens_per_second);
     put_int(out, "memory_device", rec->memory_device);
+    put_int(out, "memory_pinned", rec->memory_pinned);
     put_int(out, "memory_host", rec->memory_host);
     if (flops_per_token > 0) put_real(out, "flops_per_second", flops_per_token * rec->tokens_per_second);
     if (rec->skipped) {

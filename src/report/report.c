@@ -147,6 +147,7 @@ static dt_err train_event(dt_report *r, const dt_train_record *rec)
     dt_events_add(e, "speed/tokens_per_second", rec->tokens_per_second);
     if (r->flops_per_token > 0) dt_events_add(e, "speed/flops_per_second", r->flops_per_token * rec->tokens_per_second);
     dt_events_add(e, "memory/device", (double)rec->memory_device);
+    dt_events_add(e, "memory/pinned", (double)rec->memory_pinned);
     dt_events_add(e, "memory/host", (double)rec->memory_host);
     if (rec->skipped) dt_events_add(e, "train/skipped", 1);
     for (int i = 0; i < rec->n_more; i++) add_event(e, "train", rec->more[i].name, rec->more[i].value);
