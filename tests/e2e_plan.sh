@@ -1,7 +1,8 @@
 #!/bin/bash
-# e2e_plan.sh - dtrain --plan: no data, device or variable of the environment is needed, every stage is shown with what stands in its way, and the exit
-# code says whether anything fits.
+# e2e_plan.sh - dtrain --plan: no data, device or variable of the environment is needed, every stage is shown with what stands in its way, by memory
+# where there are several, and the exit code says whether anything fits.
 . "$(dirname "$0")/e2e.sh"
+unset DTRAIN_DEVICE # what is planned for is said here
 plan() { run 0 ./dtrain --plan "$@"; }
 rows() { # NAME: the four stages are there, within 100 columns
     expect "$1: every stage, within 100 columns" awk '/^[0-3]  / { n++ } length > 100 && !/error:|ini:|is not there/ { wide = 1 } END { exit n != 4 || wide }' "$out"
@@ -107,4 +108,39 @@ expect_exit "80 bytes are no memory: 64" 64
 expect_text "what was meant" 'device-memory: 80 is 80 bytes; did you mean 80G'
 plan --ranks 64 --ranks-per-node 8 --device-memory 80G "$tmp/70b.ini" zero.stage=3
 expect_text "a configured stage has a verdict" '^zero.stage = 3, as in this configuration, fits$'
+expect_text "the places of one memory are a line" '^stage 3 by place: device [0-9.]+G, pinned [0-9.]+[MK], host [0-9.]+M, in one memory$'
+
+# A device with memory of its own: a row for each place below that of a stage, and each memory bounds its own places. The
+# program has no cuda: it plans for it with the CPU's sizes.
+plan --ranks 64 --ranks-per-node 8 --device-memory 80G --host-memory 2TiB "$tmp/70b.ini" run.device=cuda
+expect_exit "70B on devices of 80 GB" 0
+rows "70B on devices"
+expect_text "how its sizes are known" '^run.device = cuda is not in this program: planned with'
+expect_text "both memories are named" '^device memory per rank: 80.0G, a device.s$'
+expect_text "each" '^host memory per rank: 275G, --host-memory divided by the ranks of a node$'
+expect "what a stage has in its places is its row" awk '
+    function bytes(s, n) { n = s + 0; return s == "-" ? 0 : n * 1000 ^ (index("BKMGT", substr(s, length(s))) - 1) }
+    function check(c) { if (stage) for (c = 2; c <= 9; c++) if (sum[c] < 0.98 * row[c] || sum[c] > 1.02 * row[c] + 1) bad = 1 }
+    /^[0-3]  / { check(); stage = 1; n++; for (c = 2; c <= 9; c++) { row[c] = bytes($c); sum[c] = 0 } }
+    /^  (device|pinned|host) / { places++; for (c = 2; c <= 9; c++) sum[c] += bytes($c) }
+    END { check(); exit bad || n != 4 || places != 12 }' "$out"
+expect_text "what is too large is marked in its place" '^  device .* over 72.0G$'
+expect "and nothing else is" sh -c "! grep -qE '^  (pinned|host) .* over' '$out'"
+least=$(sed -n 's/^zero.stage = auto takes //p' "$out")
+plan --ranks 64 --ranks-per-node 8 --devices-per-node 4 --device-memory 160G --host-memory 2TiB "$tmp/70b.ini" run.device=cuda
+expect_text "two ranks on a device of twice the size have as much" '^device memory per rank: 80.0G, --device-memory divided by the ranks of a device$'
+expect_text "and the same stage" "auto takes ${least%%,*}, "
+plan --ranks 64 --ranks-per-node 8 --devices-per-node 3 --device-memory 160G --host-memory 2TiB "$tmp/70b.ini" run.device=cuda
+expect_text "the fullest device counts" '^device memory per rank: 53.3G'
+plan --ranks 64 --ranks-per-node 8 --device-memory 80G --host-memory 100M "$tmp/70b.ini" run.device=cuda
+expect_exit "too little memory in a node: 70" 70
+expect_text "the rows say where" '^  pinned .* over 11.2M$'
+expect_text "and so does the end" 'no stage fits in 0.9 of the host memory: .*fewer ranks on each node, more memory in each node'
+plan --ranks 8 --devices-per-node 2 --device-memory 1G --host-memory 64G "$tmp/70b.ini" run.device=cuda
+expect_text "advice for devices" 'no stage fits in 0.9 of the device memory: .*fewer ranks on each device'
+plan --ranks 64 --host-memory 2TiB "$tmp/70b.ini" run.device=cuda
+expect_exit "a device is not opened to see what it has" 0
+expect_text "that is said" '^device memory per rank: not known'
+expect_text "and how to know more" '^--device-memory SIZE, such as 80GiB, says what fits$'
+expect "nothing is claimed to fit" sh -c "! grep -qE '  fits$|auto takes' '$out'"
 e2e_done

@@ -6,6 +6,7 @@
 #include "../src/device/queue.h"
 #include "dtrain/io.h"
 #include "dtrain/train.h"
+#include <dirent.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -93,6 +94,8 @@ typedef struct outcome {
     bool together; /* was the end agreed on? */
     size_t n_allocs, left;
     dt_memory planned, allocated;
+    size_t overhead; /* of the device, in both */
+    int stage;
     long n_large;
     bool on_queue;
     dt_queue_counts counts;
@@ -123,6 +126,8 @@ static outcome run(struct fixture *f, const char *name, int n_args, const char *
     o.n_large = atomic_load(&n_large) - before;
     o.n_allocs = atomic_load(&r.ledger.n_allocs);
     o.planned = r.planned, o.allocated = r.allocated;
+    o.overhead = r.dev.ops ? dt_device_overhead(&r.dev) : 0;
+    o.stage = r.stage;
     o.on_queue = r.dev.ops == &dt_device_queue_ops;
     if (o.on_queue) o.counts = dt_queue_counts_of(&r.dev);
     dt_run_close(&r);
@@ -206,6 +211,125 @@ static void planned_is_allocated_in_every_category_and_place(void **state)
         for (int p = DT_ON_DEVICE; p <= DT_ON_HOST; p++)
             assert_all(MPI_COMM_WORLD, dt_memory_on(&o.allocated, (dt_place)p) > 0);
     }
+}
+
+/* Sets a variable of the environment for as long as a test needs it. */
+static void set_or_clear(const char *name, const char *value)
+{
+    if (value)
+        setenv(name, value, 1);
+    else
+        unsetenv(name);
+}
+
+/* What a rank needs of the device's memory lies between stages 0 and 1, if all ranks share a device; with a device for
+ * each there is enough for stage 0. */
+static void auto_counts_the_ranks_that_share_a_device(void **state)
+{
+    const char *was = getenv("DTRAIN_DEVICE");
+    char *device = was ? strdup(was) : NULL;
+    size_t needs[2];
+    int nranks;
+    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
+    set_or_clear("DTRAIN_DEVICE", "queue");
+    for (int stage = 0; stage < 2; stage++) {
+        const char *args[] = {stage ? "zero.stage=1" : "zero.stage=0", "run.max_steps=1"};
+        const outcome o = run(*state, stage ? "needs1" : "needs0", 2, args);
+        assert_all(MPI_COMM_WORLD, !o.err);
+        needs[stage] = dt_memory_on(&o.planned, DT_ON_DEVICE) - o.overhead; /* that is there already */
+    }
+    char memory[32], devices[16];
+    const double part = (double)(needs[0] + needs[1]) / 2 / 0.9; /* RUN_USABLE */
+    snprintf(memory, sizeof memory, "%.0f", part * nranks);
+    set_or_clear("DTRAIN_QUEUE_MEMORY", memory);
+    for (int shared = 0; shared < 2 && nranks > 1; shared++) {
+        const char *args[] = {"zero.stage=auto", "run.max_steps=1"};
+        snprintf(devices, sizeof devices, "%d", shared ? 1 : nranks);
+        set_or_clear("DTRAIN_QUEUE_DEVICES", devices);
+        const outcome o = run(*state, shared ? "shared" : "own", 2, args);
+        assert_all(MPI_COMM_WORLD, !o.err && o.stage == shared);
+    }
+    set_or_clear("DTRAIN_QUEUE_DEVICES", NULL);
+    snprintf(memory, sizeof memory, "%zu", needs[1] / 8); /* too little for any stage */
+    set_or_clear("DTRAIN_QUEUE_MEMORY", memory);
+    const char *args[] = {"zero.stage=auto", "run.max_steps=1"}, *named[] = {"zero.stage=1", "run.max_steps=1"};
+    const outcome o = run(*state, "small", 2, args);
+    assert_all(MPI_COMM_WORLD, o.err == DT_ERR_MEMORY && o.together && o.left == 0);
+    assert_all(MPI_COMM_WORLD, this_rank() || strstr(dt_error_message(), "even stage 3 needs"));
+    dt_error_clear();
+    assert_all(MPI_COMM_WORLD, run(*state, "small", 2, named).err == DT_ERR_MEMORY);
+    assert_all(MPI_COMM_WORLD, this_rank() || strstr(dt_error_message(), "of device memory for each rank"));
+    dt_error_clear();
+    set_or_clear("DTRAIN_QUEUE_MEMORY", NULL);
+    set_or_clear("DTRAIN_DEVICE", device);
+    free(device);
+}
+
+/* The number of a key in the last line of a run's metrics. */
+static int64_t last_metric(const struct fixture *f, const char *name, const char *key)
+{
+    char path[192], line[4096];
+    int64_t value = -1;
+    snprintf(path, sizeof path, "%s/%s/metrics.jsonl", f->dir, name);
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file)) {
+        json_t *object = json_loads(line, 0, NULL);
+        value = json_integer_value(json_object_get(object, key));
+        json_decref(object);
+    }
+    if (file) fclose(file);
+    return value;
+}
+
+/* All is allocated before the first step, so the peaks are what was allocated then, of the rank that has most. */
+static void metrics_say_each_memory(void **state)
+{
+    const char *args[] = {"run.max_steps=1"};
+    const outcome o = run(*state, "memory", 1, args);
+    const size_t on[] = {dt_memory_on(&o.allocated, DT_ON_DEVICE) - o.overhead,
+                         dt_memory_on(&o.allocated, DT_ON_PINNED)};
+    const size_t device = o.on_queue ? on[0] : dt_memory_total(&o.allocated) - o.overhead; /* the CPU's is all of it */
+    int64_t most[] = {(int64_t)device, (int64_t)on[1]};
+    MPI_Allreduce(MPI_IN_PLACE, most, 2, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD);
+    assert_all(MPI_COMM_WORLD, !o.err);
+    assert_all(MPI_COMM_WORLD, this_rank() || last_metric(*state, "memory", "memory_device") == most[0]);
+    assert_all(MPI_COMM_WORLD, this_rank() || last_metric(*state, "memory", "memory_pinned") == most[1]);
+    assert_all(MPI_COMM_WORLD, this_rank() || last_metric(*state, "memory", "memory_host") > most[1]);
+}
+
+static int n_threads(void)
+{
+    int n = 0;
+    DIR *d = opendir("/proc/self/task");
+    while (d && readdir(d)) n++;
+    if (d) closedir(d);
+    return n;
+}
+
+/* Headers of datasets are read, but no batch is made, no thread started and no device memory taken. */
+static void a_plan_opens_nothing(void **state)
+{
+    const struct fixture *f = *state;
+    static const char text[] = "[model]\nmodel_type = llama\nhidden_size = 64\nintermediate_size = 160\n"
+                               "num_hidden_layers = 3\nnum_attention_heads = 4\nvocab_size = 257\n"
+                               "[data]\nseq_len = 64\nprefetch = 4\npacking = wrapped\n[batch]\nmicro_batch_size = 4\n";
+    char data[200], valid[200];
+    const char *args[] = {data, valid};
+    snprintf(data, sizeof data, "data.train=%s/train.h5", f->dir);
+    snprintf(valid, sizeof valid, "data.validation=%s/train.h5", f->dir);
+    dt_run r = {0};
+    const dt_plan_request req = {
+        .nranks = 8, .ranks_per_node = 4, .device_memory = 1ull << 40, .host_memory = 1ull << 40};
+    FILE *out = fopen("/dev/null", "w");
+    const int before = n_threads();
+    dt_err err = dt_config_parse(&r.cfg, "mpi_run", text, 2, args);
+    if (!err) err = dt_plan_print(&r, &req, out);
+    assert_all(MPI_COMM_WORLD, !err && n_threads() == before);
+    assert_all(MPI_COMM_WORLD, r.train && r.valid && r.loader_nbytes > 0);
+    assert_all(MPI_COMM_WORLD, atomic_load(&r.ledger.n_allocs) == 0);
+    dt_run_close(&r);
+    dt_device_close(&r.dev);
+    fclose(out);
 }
 
 /* Does every rank have an event in the file, and every event its fields? */
@@ -299,6 +423,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_trace_holds_all_ranks),
         cmocka_unit_test(a_stop_is_agreed_on_with_and_without_trace),
         cmocka_unit_test(planned_is_allocated_in_every_category_and_place),
+        cmocka_unit_test(auto_counts_the_ranks_that_share_a_device),
+        cmocka_unit_test(metrics_say_each_memory),
+        cmocka_unit_test(a_plan_opens_nothing),
         cmocka_unit_test(a_run_without_a_finite_step_says_so),
         cmocka_unit_test(mistakes_have_their_own_errors),
     };

@@ -54,7 +54,7 @@ typedef struct dt_loop_sums {
     int tokens, samples;
     const dt_shown *loss;
     int sum_squares;                                                    /* of the gradients */
-    int step_time, memory_device, memory_host;                          /* the largest of a rank */
+    int step_time, memory_device, memory_pinned, memory_host;           /* the largest of a rank */
     int time_min[DT_N_TIME], time_mean[DT_N_TIME], time_max[DT_N_TIME]; /* seconds by group; mean: their sum */
 } dt_loop_sums;
 
@@ -112,11 +112,13 @@ typedef enum dt_mode { DT_MODE_RUN, DT_MODE_CHECK } dt_mode;
 /** Run or check what run->cfg asks for. Collective. */
 dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode);
 
-/** --plan: memory per rank by category and communication, every stage, as text on out. Local, without MPI, device or
- *  data; run->cfg may have been read with DT_VARIABLES_MAY_BE_UNSET. DT_ERR_MEMORY when no stage fits. */
+/** --plan: memory per rank by category and place, and communication, every stage, as text on out. Local; opens no
+ *  device, starts no thread and reads only the headers of what the configuration names, where that is there; run->cfg may have been read with DT_VARIABLES_MAY_BE_UNSET. DT_ERR_MEMORY when no stage fits. */
 typedef struct dt_plan_request {
     int nranks, ranks_per_node; /* ranks_per_node 0: all on one node */
-    /* bytes; 0: this machine's. On the CPU device both are the same memory, and the smaller holds */
+    int devices_per_node;       /* 0: one for each rank */
+    /* bytes of a device and of a node; 0: this machine's, and not known for a device with memory of its own, which is
+     * not opened. On the CPU device both are one memory, and the smaller holds */
     uint64_t device_memory, host_memory;
 } dt_plan_request;
 dt_err dt_plan_print(dt_run *run, const dt_plan_request *req, FILE *out);

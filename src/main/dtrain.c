@@ -16,7 +16,8 @@ static const char usage[] =
     "  --plan                  memory per rank and communication per step for every ZeRO stage; with\n"
     "      --ranks N             ranks (1)\n"
     "      --ranks-per-node N    ranks on a node (all)\n"
-    "      --device-memory SIZE  memory of a device, such as 80GiB (this machine's);\n"
+    "      --devices-per-node N  devices in a node (one for each rank)\n"
+    "      --device-memory SIZE  memory of a device, such as 80GiB (this machine's on CPUs);\n"
     "                            G and GB are 10^9 bytes, GiB 2^30\n"
     "      --host-memory SIZE    memory of a node (this machine's)\n"
     "  --keys [section[.key]]  every configuration key: type, default, range, unit, help\n"
@@ -56,13 +57,14 @@ static dt_err parse_memory(const char *name, const char *text, uint64_t *nbytes)
 
 static dt_err parse_options(int argc, char **argv, options *o)
 {
-    enum { CHECK = 256, PLAN, RANKS, PER_NODE, DEVICE_MEMORY, HOST_MEMORY, KEYS, MARKDOWN, FORCE };
+    enum { CHECK = 256, PLAN, RANKS, PER_NODE, DEVICES, DEVICE_MEMORY, HOST_MEMORY, KEYS, MARKDOWN, FORCE };
     static const struct option table[] = {
         {"check", no_argument, NULL, CHECK},
         {"force", no_argument, NULL, FORCE},
         {"plan", no_argument, NULL, PLAN},
         {"ranks", required_argument, NULL, RANKS},
         {"ranks-per-node", required_argument, NULL, PER_NODE},
+        {"devices-per-node", required_argument, NULL, DEVICES},
         {"device-memory", required_argument, NULL, DEVICE_MEMORY},
         {"host-memory", required_argument, NULL, HOST_MEMORY},
         {"keys", no_argument, NULL, KEYS},
@@ -86,6 +88,9 @@ static dt_err parse_options(int argc, char **argv, options *o)
             break;
         case PER_NODE:
             DT_TRY(parse_ranks("ranks-per-node", optarg, &o->plan.ranks_per_node));
+            break;
+        case DEVICES:
+            DT_TRY(parse_ranks("devices-per-node", optarg, &o->plan.devices_per_node));
             break;
         case DEVICE_MEMORY:
             DT_TRY(parse_memory("device-memory", optarg, &o->plan.device_memory));

@@ -134,25 +134,6 @@ bool run_check_settings(dt_run *run)
     return dir == DT_OK;
 }
 
-dt_err run_check_memory(const dt_run *run, int ranks_per_node)
-{
-    stage_plan plan;
-    char needs[24], has[24];
-    if (!run->dev.ops || run->n_units == 0 || dt_config_doubted(&run->cfg, "zero", NULL)) return DT_OK;
-    DT_TRY(run_plan_stage(run, run->stage, run->nranks, ranks_per_node, &plan));
-    const size_t total = dt_memory_total(&plan.memory);
-    const size_t held = atomic_load(&run->ledger.total_now) + dt_device_overhead(&run->dev);
-    const size_t needed = total > held ? total - held : 0,
-                 left = run->dev.ops->memory_free(&run->dev) / (size_t)ranks_per_node;
-    DT_CHECK(needed <= left, DT_ERR_MEMORY,
-             "zero.stage = %d needs %s of memory for each rank, and %s is free for each of the %d rank%s of this node; "
-             "see dtrain --plan, and use more "
-             "ranks, a higher zero.stage, smaller micro-batches or model.activation_checkpointing = block",
-             run->stage, dt_format_bytes((double)needed, needs), dt_format_bytes((double)left, has), ranks_per_node,
-             ranks_per_node > 1 ? "s" : "");
-    return DT_OK;
-}
-
 /* ---- --check: files, to the last byte ---------------------------------------------------------------------------- */
 
 /* As a run would: the best candidate that verifies. */

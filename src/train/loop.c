@@ -27,6 +27,12 @@ static double host_memory_peak(void)
     return (double)ru.ru_maxrss * 1024;
 }
 
+/* Where the device's memory is the node's, all places are in it. */
+static double device_memory_peak(const dt_run *run)
+{
+    return (double)atomic_load(run->dev.ops->own_memory ? &run->ledger.on_peak[DT_ON_DEVICE] : &run->ledger.total_peak);
+}
+
 /* ---- what is counted --------------------------------------------------------------------------------------------- */
 
 static int declare_time(dt_sums *s, int group, const char *kind, dt_sum_kind how)
@@ -41,6 +47,7 @@ static void declare(dt_sums *s, dt_loop_sums *c)
     c->sum_squares = dt_sums_declare(s, "sum_squares", DT_SUM_REAL, 1);
     c->step_time = dt_sums_declare(s, "step_time", DT_SUM_LARGEST, 1);
     c->memory_device = dt_sums_declare(s, "memory_device", DT_SUM_LARGEST, 1);
+    c->memory_pinned = dt_sums_declare(s, "memory_pinned", DT_SUM_LARGEST, 1);
     c->memory_host = dt_sums_declare(s, "memory_host", DT_SUM_LARGEST, 1);
     for (int g = 0; g < DT_N_TIME; g++) {
         c->time_min[g] = declare_time(s, g, "min", DT_SUM_LEAST);
@@ -101,7 +108,8 @@ static dt_err agree_on_step(dt_run *run, dt_err err, double sum_squares, double 
         .err = err, .stop = run_stop_request(run, next_step_s(run, step_s)), .nonfinite = !isfinite(sum_squares)};
     dt_sums_add(s, c->sum_squares, sum_squares);
     dt_sums_add(s, c->step_time, step_s);
-    dt_sums_add(s, c->memory_device, (double)atomic_load(&run->ledger.total_peak));
+    dt_sums_add(s, c->memory_device, device_memory_peak(run));
+    dt_sums_add(s, c->memory_pinned, (double)atomic_load(&run->ledger.on_peak[DT_ON_PINNED]));
     dt_sums_add(s, c->memory_host, host_memory_peak());
     for (int g = 0; g < DT_N_TIME; g++) {
         dt_sums_add(s, c->time_min[g], group_s[g]);
@@ -164,6 +172,7 @@ static dt_err report_step(dt_run *run, const progress *p, interval *in, double l
                                  .step_time = in->seconds / n_steps,
                                  .tokens_per_second = dt_sums_total(s, c->tokens) / in->seconds,
                                  .memory_device = (int64_t)dt_sums_value(s, c->memory_device),
+                                 .memory_pinned = (int64_t)dt_sums_value(s, c->memory_pinned),
                                  .memory_host = (int64_t)dt_sums_value(s, c->memory_host),
                                  .skipped = in->n_skipped > 0,
                                  .more = run->shown,

@@ -67,21 +67,53 @@ static void print_row(FILE *out, const char *head, const dt_memory *m)
     fprintf(out, "%6s", short_bytes((double)dt_memory_total(m), text));
 }
 
+/* What of m is in one place, below the row of all. */
+static void print_place(FILE *out, dt_place p, const dt_memory *m)
+{
+    char text[16];
+    fprintf(out, "  %-7s", dt_place_name(p));
+    for (int c = 0; c < DT_N_MEMCAT; c++)
+        fprintf(out, "%*s", width(c), m->at[c][p] ? short_bytes((double)m->at[c][p], text) : "-");
+    fprintf(out, "%6s", short_bytes((double)dt_memory_on(m, p), text));
+}
+
+/* "device 8.13M, pinned 310K, host 1.20M" */
+static void print_sums(FILE *out, const dt_memory *m)
+{
+    char text[16];
+    for (int p = 0; p < DT_N_PLACE; p++)
+        if (p == DT_ON_DEVICE || dt_memory_on(m, (dt_place)p))
+            fprintf(out, "%s%s %s", p ? ", " : "", dt_place_name((dt_place)p),
+                    short_bytes((double)dt_memory_on(m, (dt_place)p), text));
+}
+
+/* The row of all; where the places are different memories, a row for each that holds anything. */
+static void print_rows(FILE *out, const char *head, const dt_memory *m, bool by_place)
+{
+    print_row(out, head, m);
+    fputc('\n', out);
+    for (int p = 0; p < DT_N_PLACE && by_place; p++) {
+        if (!dt_memory_on(m, (dt_place)p)) continue;
+        print_place(out, (dt_place)p, m);
+        fputc('\n', out);
+    }
+}
+
 void run_compare_plan(dt_run *run, const stage_plan *plan)
 {
     char *text = NULL;
     size_t nbytes = 0;
+    const bool by_place = run->dev.ops->own_memory;
     run->planned = plan->memory;
-    run->allocated = dt_ledger_now(&run->ledger);
-    /* held by the device outside the ledger */
-    run->allocated.at[DT_MEM_OTHER][DT_ON_DEVICE] += dt_device_overhead(&run->dev);
+    run->allocated = run_held(run);
     FILE *f = open_memstream(&text, &nbytes);
     if (!f) return;
     print_head(f, "per rank");
     fputc('\n', f);
-    print_row(f, "planned", &run->planned);
-    fputc('\n', f);
-    print_row(f, "allocated", &run->allocated);
+    print_rows(f, "planned", &run->planned, by_place);
+    print_rows(f, "allocated", &run->allocated, by_place);
+    fputs("allocated by place: ", f);
+    print_sums(f, &run->allocated);
     fclose(f);
     DT_INFO("%s", text);
     DT_INFO("model states: %.3f bytes per parameter (formula %.3f; %" PRId64 " elements of padding)",
@@ -102,8 +134,12 @@ typedef struct planner {
     dt_run *run;
     FILE *out;
     int nranks, per_node;
-    double memory; /* bytes that a rank may use */
-    bool works[4]; /* by stage */
+    budget budget;
+    const char *source[2];       /* of the budget's numbers */
+    bool of_device[2];           /* is it --device-memory that bounds the memory? */
+    const rank_memory *short_of; /* of the highest stage that was looked at; NULL: nothing */
+    bool works[4];               /* by stage */
+    dt_memory memory[4];
     int first;     /* lowest stage that works, -1: none */
     int64_t needs; /* max_live_parameters with which the highest stage would, 0: it would not */
 } planner;
@@ -128,15 +164,6 @@ static dt_err require_model(const dt_config *cfg)
     return DT_OK;
 }
 
-static dt_err open_device(dt_run *run, int per_node)
-{
-    const int n_threads = threads_planned(run, per_node);
-    if (dt_device_open_to_plan(&run->dev, run->cfg.run_device, n_threads, &run->ledger) == DT_OK) return DT_OK;
-    DT_INFO("%s; planned with the sizes of the cpu device", dt_error_message());
-    dt_error_clear();
-    return dt_device_open_to_plan(&run->dev, "cpu", n_threads, &run->ledger);
-}
-
 /* The data may not be there when a run is planned: then full rows of seq_len are assumed. */
 static void open_data(dt_run *run)
 {
@@ -154,20 +181,34 @@ static dt_err open_for_plan(dt_run *run, int per_node)
 {
     dt_mistakes_add(&run->mistakes, require_settings(&run->cfg));
     dt_mistakes_add(&run->mistakes, require_model(&run->cfg));
-    DT_TRY(open_device(run, per_node));
+    DT_TRY(dt_device_open_to_plan(&run->dev, run->cfg.run_device, threads_planned(run, per_node), &run->ledger));
     run_open_config_objects(run);
     DT_TRY(dt_mistakes_end(&run->mistakes));
     open_data(run);
     return DT_OK;
 }
 
-/* Bytes that a rank may use. On the CPU device both memories are the same. */
-static double memory_of_rank(const dt_run *run, const dt_plan_request *req, int per_node)
+/* What the request says wins over what was found. In one memory the smaller of the two holds. */
+static void set_budget(planner *p, const dt_plan_request *req)
 {
-    const uint64_t host = req->host_memory / (uint64_t)per_node;
-    uint64_t bytes = req->device_memory;
-    if (run->dev.ops->host_accessible && host && (!bytes || host < bytes)) bytes = host;
-    return (double)(bytes ? bytes : run->dev.ops->memory_free(&run->dev) / (size_t)per_node);
+    const int devices = req->devices_per_node ? req->devices_per_node : p->per_node,
+              sharing = (p->per_node + devices - 1) / devices;
+    const uint64_t device = req->device_memory / (uint64_t)sharing, host = req->host_memory / (uint64_t)p->per_node;
+    run_budget(p->run, p->per_node, &p->budget);
+    for (int i = 0; i < p->budget.n; i++) {
+        rank_memory *m = &p->budget.memory[i];
+        p->source[i] = m->nbytes == SIZE_MAX ? "which --device-memory would say"
+                                             : "what is free on this machine divided by its ranks";
+        if (m->holds[DT_ON_HOST] && host) {
+            m->nbytes = host;
+            p->source[i] = "--host-memory divided by the ranks of a node";
+        }
+        if (m->holds[DT_ON_DEVICE] && device && (!m->holds[DT_ON_HOST] || !host || device <= host)) {
+            m->nbytes = device, m->n_sharing = sharing;
+            p->of_device[i] = true;
+            p->source[i] = sharing > 1 ? "--device-memory divided by the ranks of a device" : "a device's";
+        }
+    }
 }
 
 /* *needs: the max_live_parameters with which the stage works, where that of the configuration is too small; else 0. */
@@ -184,23 +225,30 @@ static dt_err plan_row(const planner *p, int stage, int nranks, stage_plan *plan
     return err;
 }
 
-static bool fits(const planner *p, const stage_plan *plan)
+static const rank_memory *too_small(const planner *p, const stage_plan *plan)
 {
-    return (double)dt_memory_total(&plan->memory) <= RUN_USABLE * p->memory;
+    return run_exceeds(&p->budget, RUN_USABLE, &plan->memory);
 }
 
-static const char *memory_source(const planner *p, const dt_plan_request *req)
+/* Without the memory of a device nothing is said to fit in it. */
+static bool is_known(const planner *p) { return p->budget.memory[0].nbytes != SIZE_MAX; }
+
+static void print_budget(const planner *p)
 {
-    if (!req->device_memory && !(p->run->dev.ops->host_accessible && req->host_memory))
-        return "what is free on this machine divided by its ranks";
-    return p->memory == (double)req->device_memory ? "a device's" : "--host-memory divided by the ranks of a node";
+    char memory[16];
+    for (int i = 0; i < p->budget.n; i++) {
+        const rank_memory *m = &p->budget.memory[i];
+        fprintf(p->out, "%s per rank: %s, %s\n", m->name,
+                m->nbytes == SIZE_MAX ? "not known" : short_bytes((double)m->nbytes, memory), p->source[i]);
+    }
+    fprintf(p->out, "a run may take %g of %s; G is 10^9 bytes, M 10^6\n\n", RUN_USABLE,
+            p->budget.n > 1 ? "each" : "it");
 }
 
-static void print_start(const planner *p, const dt_plan_request *req)
+static void print_start(const planner *p)
 {
     const dt_batching *b = &p->run->batching;
     const int n_nodes = (p->nranks + p->per_node - 1) / p->per_node;
-    char memory[16];
     fprintf(p->out, "model: %" PRId64 " parameters in %d units; %s\n", run_n_param(p->run), p->run->n_units,
             dt_dtype_name(p->run->zero_opt.param_dtype));
     fprintf(p->out, "ranks: %d on %d node%s\n", p->nranks, n_nodes, n_nodes > 1 ? "s" : "");
@@ -209,8 +257,20 @@ static void print_start(const planner *p, const dt_plan_request *req)
             " x %d rank%s\n",
             b->train_batch_size, b->micro_batch_size, b->accumulation, p->nranks, p->nranks > 1 ? "s" : "");
     fprintf(p->out, "micro-batch: at most %d tokens\n", p->run->model_opt.max_tok);
-    fprintf(p->out, "memory per rank: %s, %s\na run may take %g of it; G is 10^9 bytes, M 10^6\n\n",
-            short_bytes(p->memory, memory), memory_source(p, req), RUN_USABLE);
+    print_budget(p);
+}
+
+/* The places of a stage, where they are different memories; what is too large for its memory says so. */
+static void print_places(const planner *p, const stage_plan *plan)
+{
+    char limit[16];
+    for (int place = 0; place < DT_N_PLACE && p->budget.n > 1; place++) {
+        if (!dt_memory_on(&plan->memory, (dt_place)place)) continue;
+        print_place(p->out, (dt_place)place, &plan->memory);
+        if (p->short_of && p->short_of->holds[place])
+            fprintf(p->out, "%10s  over %s", "", short_bytes(RUN_USABLE * (double)p->short_of->nbytes, limit));
+        fputc('\n', p->out);
+    }
 }
 
 static dt_err print_stage(planner *p, int stage, double *per_param)
@@ -219,16 +279,20 @@ static dt_err print_stage(planner *p, int stage, double *per_param)
     stage_plan plan;
     int64_t needs;
     DT_TRY(plan_row(p, stage, p->nranks, &plan, &needs));
-    const bool fit = fits(p, &plan);
-    if (fit && !needs && p->first < 0) p->first = stage;
+    p->short_of = too_small(p, &plan);
+    const bool fit = !p->short_of;
     p->works[stage] = fit && !needs;
+    if (p->works[stage] && p->first < 0) p->first = stage;
     p->needs = fit ? needs : 0;
+    p->memory[stage] = plan.memory;
     *per_param = plan.zero.state_bytes_per_param;
     snprintf(head, sizeof head, "%d", stage);
     print_row(p->out, head, &plan.memory);
     const double all =
         plan.zero.sent_bytes_per_step + plan.zero.sent_bytes_per_micro_step * (double)p->run->batching.accumulation;
-    fprintf(p->out, "%10s  %s\n", short_bytes(all, sent), !fit ? "too large" : needs ? "" : "fits");
+    const char *verdict = !fit ? "  too large" : needs || !is_known(p) ? "" : "  fits";
+    fprintf(p->out, "%10s%s\n", short_bytes(all, sent), verdict);
+    print_places(p, &plan);
     if (needs) fprintf(p->out, "%-9s needs zero.max_live_parameters >= %" PRId64 "\n", "", needs);
     return DT_OK;
 }
@@ -252,7 +316,7 @@ static dt_err fits_on(const planner *p, int64_t nranks, bool *fit)
     stage_plan plan;
     int64_t needs;
     DT_TRY(plan_row(p, 3, (int)nranks, &plan, &needs));
-    *fit = fits(p, &plan);
+    *fit = !too_small(p, &plan);
     return DT_OK;
 }
 
@@ -280,13 +344,16 @@ static dt_err ranks_that_fit(const planner *p, int64_t unit, int64_t *nranks)
 }
 
 /* What can still be changed. */
-static void list_advice(const planner *p, const dt_plan_request *req, char *out, size_t size)
+static void list_advice(const planner *p, char *out, size_t size)
 {
     const bool checkpointing = strcmp(p->run->cfg.model_activation_checkpointing, "none") != 0;
-    const bool host =
-        p->run->dev.ops->host_accessible && (!req->device_memory || p->memory < (double)req->device_memory);
-    snprintf(out, size, "%s%s%s%sa smaller data.seq_len", host && p->per_node > 1 ? "fewer ranks on each node, " : "",
-             host ? "more memory in each node, " : "", checkpointing ? "" : "model.activation_checkpointing = block, ",
+    const bool device = p->of_device[p->short_of - p->budget.memory];
+    snprintf(out, size, "%s%s%s%sa smaller data.seq_len",
+             p->short_of->n_sharing == 1 ? ""
+             : device                    ? "fewer ranks on each device, "
+                                         : "fewer ranks on each node, ",
+             p->short_of->holds[DT_ON_HOST] && !device ? "more memory in each node, " : "",
+             p->short_of->holds[DT_ON_DEVICE] && !checkpointing ? "model.activation_checkpointing = block, " : "",
              p->run->batching.micro_batch_size > 1 ? "a smaller batch.micro_batch_size, " : "");
 }
 
@@ -302,16 +369,27 @@ static dt_err nothing_fits(const planner *p, const dt_plan_request *req)
     if (nranks)
         snprintf(more, sizeof more, "stage 3 needs at least %" PRId64 " ranks%s; or try ", nranks,
                  req->ranks_per_node ? ", on whole nodes" : "");
-    list_advice(p, req, advice, sizeof advice);
-    return dt_fail(DT_ERR_MEMORY, "no stage fits in %g of the memory: %s%s", RUN_USABLE, nranks ? more : "try ",
-                   advice);
+    list_advice(p, advice, sizeof advice);
+    return dt_fail(DT_ERR_MEMORY, "no stage fits in %g of the %s: %s%s", RUN_USABLE, p->short_of->name,
+                   nranks ? more : "try ", advice);
 }
 
 /* A stage that the configuration names has a verdict of its own. */
 static void print_choice(const planner *p)
 {
     const char *asked = p->run->cfg.zero_stage;
-    if (strcmp(asked, "auto"))
+    const bool is_auto = !strcmp(asked, "auto");
+    if (p->budget.n == 1) {
+        const int stage = is_auto ? p->first : atoi(asked);
+        fprintf(p->out, "stage %d by place: ", stage);
+        print_sums(p->out, &p->memory[stage]);
+        fputs(", in one memory\n", p->out);
+    }
+    if (!is_known(p)) {
+        fputs("--device-memory SIZE, such as 80GiB, says what fits\n", p->out);
+        return;
+    }
+    if (!is_auto)
         fprintf(p->out, "zero.stage = %s, as in this configuration, %s\n", asked,
                 p->works[atoi(asked)] ? "fits" : "does not work");
     fprintf(p->out, "zero.stage = auto takes %d, the lowest that fits\n", p->first);
@@ -323,8 +401,8 @@ dt_err dt_plan_print(dt_run *run, const dt_plan_request *req, FILE *out)
     planner p = {.run = run, .out = out, .nranks = req->nranks, .per_node = per_node, .first = -1};
     run->nranks = req->nranks;
     DT_TRY(open_for_plan(run, per_node));
-    p.memory = memory_of_rank(run, req, per_node);
-    print_start(&p, req);
+    set_budget(&p, req);
+    print_start(&p);
     DT_TRY(print_stages(&p));
     if (p.first < 0) return nothing_fits(&p, req);
     print_choice(&p);

@@ -132,9 +132,7 @@ static dt_err prepare(dt_run *run)
     DT_TRY(open_all(run));
     DT_TRY(run_agree(run, dt_comm_attach(run->comm, &run->dev, run->cfg.comm_backend, run->cfg.comm_shared_memory)));
     DT_TRY(check_same_files(run));
-    int64_t free_bytes = (int64_t)(run->dev.ops->memory_free(&run->dev) / (size_t)run->comm->local_nranks);
-    DT_TRY(dt_comm_reduce_host_i64(run->comm, &free_bytes, 1, DT_MIN));
-    DT_TRY(run_agree(run, run_settle_stage(run, run->comm->local_nranks, (size_t)free_bytes)));
+    DT_TRY(run_settle_stage(run, run->comm->local_nranks));
     describe(run);
     if (run->comm->rank == 0) check_world_size(run);
     return DT_OK;

@@ -25,21 +25,15 @@ static inline bool run_is_eval(const dt_config *cfg) { return !strcmp(cfg->run_t
  * run->mistakes, and the rest is opened all the same. */
 void run_open_config_objects(dt_run *run); /* batch sizes, model configuration, units, options */
 void run_open_data(dt_run *run);           /* loaders, number of steps, schedule */
-/* zero.stage = auto: the same on all ranks; collective */
-dt_err run_settle_stage(dt_run *run, int ranks_per_node, size_t free_bytes);
-dt_err run_open_states(dt_run *run); /* zero, model, buffers: collective, agreed */
+dt_err run_open_states(dt_run *run);       /* zero, model, buffers: collective, agreed */
 
 dt_err run_betas(const dt_config *cfg, double *beta1, double *beta2); /* [optimizer] betas: two numbers in [0, 1) */
 
 /* check.c */
 /* the rest that rank 0 can know at start; into run->mistakes. Can output_dir be used? */
 bool run_check_settings(dt_run *run);
-/* does the plan fit into what is free? local */
-dt_err run_check_memory(const dt_run *run, int ranks_per_node);
 /* --check: all that would be read, to the last byte; rank 0 */
 dt_err run_check_files(dt_run *run);
-
-#define RUN_USABLE 0.9 /* of the free memory: the rest is for the system and for fragmentation */
 
 /* plan.c */
 int64_t run_n_param(const dt_run *run);
@@ -52,6 +46,30 @@ typedef struct stage_plan {
 } stage_plan;
 dt_err run_plan_stage(const dt_run *run, int stage, int nranks, int ranks_per_node, stage_plan *plan);
 void run_compare_plan(dt_run *run, const stage_plan *plan); /* with what is allocated now; logs both */
+
+/* budget.c: does a plan fit? A rank's places are in one or two physical memories: on the CPU device in one, the node's;
+ * else the device's is apart. */
+typedef struct rank_memory {
+    const char *name, *shared_by; /* "device memory", "of this device" */
+    bool holds[DT_N_PLACE];
+    int n_sharing; /* ranks */
+    size_t nbytes; /* free for each of them; SIZE_MAX: not known */
+} rank_memory;
+typedef struct budget {
+    rank_memory memory[2];
+    int n;
+} budget;
+#define RUN_USABLE 0.9 /* of the free memory: the rest is for the system and for fragmentation */
+
+void run_budget(const dt_run *run, int ranks_per_node, budget *b);
+size_t run_part(const dt_memory *bytes, const rank_memory *m); /* of them, those in m */
+/* the first memory of which more than the usable part is needed; NULL: it fits */
+const rank_memory *run_exceeds(const budget *b, double usable, const dt_memory *needed);
+dt_memory run_held(const dt_run *run); /* now, with what the device holds outside the ledger */
+/* does the configured stage fit into what is free? local */
+dt_err run_check_memory(const dt_run *run, int ranks_per_node);
+/* zero.stage = auto: the lowest stage that fits on every rank; collective, agreed */
+dt_err run_settle_stage(dt_run *run, int ranks_per_node);
 
 /* stop.c: when a run ends early. Everything but run_agree is local. */
 enum { STOP_NO, STOP_TIME_LIMIT, STOP_SIGNAL };

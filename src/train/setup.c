@@ -226,6 +226,7 @@ static dt_err open_loader(dt_run *run, dt_loader **l, const char *key, const cha
         .seed = (uint64_t)cfg->run_seed,
         .prefetch = training ? (int)cfg->data_prefetch : 0,
         .vocab_size = run->mc.vocab_size,
+        .planning = !run->comm,
         .ledger = &run->ledger,
         .phase = &run->phase,
     };
@@ -273,41 +274,8 @@ void run_open_data(dt_run *run)
         note(run, open_loader(run, &run->valid, "validation", cfg->data_validation, false));
     widen_model(run, run->train);
     widen_model(run, run->valid);
-    run->loader_nbytes = atomic_load(&run->ledger.now[DT_MEM_DATA][DT_ON_HOST]);
+    run->loader_nbytes = dt_loader_nbytes(run->train) + dt_loader_nbytes(run->valid);
     if (run->train) note(run, count_steps(run));
-}
-
-/* The first stage whose plan fits; 4: none does. */
-static dt_err first_stage_that_fits(const dt_run *run, int ranks_per_node, size_t budget, int64_t *fits, size_t *needed)
-{
-    stage_plan plan;
-    for (*fits = 0; *fits <= 3; *fits += run->zero_opt.optimizer ? 1 : 3) {
-        DT_TRY(run_plan_stage(run, (int)*fits, run->nranks, ranks_per_node, &plan));
-        *needed = dt_memory_total(&plan.memory);
-        if (*needed <= budget) return DT_OK;
-    }
-    *fits = 4;
-    return DT_OK;
-}
-
-dt_err run_settle_stage(dt_run *run, int ranks_per_node, size_t free_bytes)
-{
-    if (strcmp(run->cfg.zero_stage, "auto")) return DT_OK;
-    const size_t budget = (size_t)(RUN_USABLE * (double)free_bytes);
-    size_t needed = 0;
-    int64_t stage = 0;
-    char need[24], have[24];
-    const dt_err err = first_stage_that_fits(run, ranks_per_node, budget, &stage, &needed);
-    DT_TRY(dt_comm_agree(run->comm, err));
-    /* Scratch depends on a node's processors and buffers on its number of ranks: the largest is taken by all. */
-    DT_TRY(dt_comm_reduce_host_i64(run->comm, &stage, 1, DT_MAX));
-    if (stage > 3)
-        return dt_fail(DT_ERR_MEMORY,
-                       "[zero] stage = auto: even stage 3 needs %s per rank, but %g of the free memory is %s; use more "
-                       "ranks or smaller micro-batches",
-                       dt_format_bytes((double)needed, need), RUN_USABLE, dt_format_bytes((double)budget, have));
-    run->stage = run->zero_opt.stage = (int)stage;
-    return dt_config_set(&run->cfg, "zero", "stage", (const char[2]){(char)('0' + stage), '\0'});
 }
 
 dt_err run_open_states(dt_run *run)

@@ -1,0 +1,110 @@
+/* test_plan.c - which memory bounds a plan: of places that are one memory and of places that are two, and of ranks that
+ * share a device. The plan against what is allocated: mpi_run.c. */
+#include "../src/train/run.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <stdlib.h>
+
+enum { MIB = 1 << 20 };
+
+static void open_device(dt_run *run, const char *backend, const char *devices, const char *memory)
+{
+    setenv("DTRAIN_DEVICE", backend, 1);
+    setenv("DTRAIN_QUEUE_DEVICES", devices, 1);
+    setenv("DTRAIN_QUEUE_MEMORY", memory, 1);
+    assert_int_equal(dt_device_open(&run->dev, "cpu", 0, 1, &run->ledger), DT_OK);
+}
+
+static void ranks_share_the_memory_of_their_device_and_not_of_all(void **state)
+{
+    static const struct {
+        const char *devices;
+        int ranks, sharing;
+    } cases[] = {{"8", 8, 1}, {"4", 8, 2}, {"1", 8, 8}, {"8", 9, 2}, {"8", 3, 1}, {"3", 4, 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dt_run run = {0};
+        budget b;
+        open_device(&run, "queue", cases[i].devices, "96MiB");
+        run_budget(&run, cases[i].ranks, &b);
+        assert_int_equal(b.n, 2);
+        assert_int_equal(b.memory[0].n_sharing, cases[i].sharing);
+        assert_int_equal(b.memory[0].nbytes, 96 * MIB / cases[i].sharing);
+        assert_int_equal(b.memory[1].n_sharing, cases[i].ranks);
+        dt_device_close(&run.dev);
+    }
+}
+
+static void on_the_cpu_all_places_are_one_memory_of_the_node(void **state)
+{
+    dt_run run = {0};
+    budget b;
+    open_device(&run, "cpu", "8", "96MiB");
+    run_budget(&run, 8, &b);
+    assert_int_equal(b.n, 1);
+    assert_int_equal(b.memory[0].n_sharing, 8);
+    for (int p = 0; p < DT_N_PLACE; p++) assert_int_equal(b.memory[0].holds[p], p != DT_IN_FILE);
+    dt_device_close(&run.dev);
+}
+
+static dt_memory bytes(size_t device, size_t pinned, size_t host, size_t file)
+{
+    dt_memory m = {0};
+    m.at[DT_MEM_PARAMS][DT_ON_DEVICE] = device / 2, m.at[DT_MEM_STAGING][DT_ON_DEVICE] = device - device / 2;
+    m.at[DT_MEM_STAGING][DT_ON_PINNED] = pinned;
+    m.at[DT_MEM_DATA][DT_ON_HOST] = host;
+    m.at[DT_MEM_OPTIMIZER][DT_IN_FILE] = file;
+    return m;
+}
+
+static void a_plan_fits_when_each_memory_holds_its_part(void **state)
+{
+    const budget one = {.n = 1, .memory = {{.nbytes = 100, .holds = {true, true, true}}}},
+                 two = {.n = 2,
+                        .memory = {{.nbytes = 100, .holds = {true}}, {.nbytes = 50, .holds = {false, true, true}}}};
+    static const struct {
+        size_t device, pinned, host, file;
+        int fits_one, short_of; /* of two: -1 fits */
+    } cases[] = {
+        {90, 0, 0, 0, true, -1},       {91, 0, 0, 0, false, 0},     {60, 20, 10, 0, true, -1},
+        {60, 20, 11, 0, false, -1},    {90, 20, 25, 0, false, -1},  {10, 20, 26, 0, true, 1},
+        {0, 46, 0, 0, true, 1},        {0, 0, 46, 0, true, 1},      {100, 50, 50, 0, false, 0},
+        {90, 0, 0, 1 << 30, true, -1}, {0, 0, 45, 99999, true, -1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const dt_memory m = bytes(cases[i].device, cases[i].pinned, cases[i].host, cases[i].file);
+        assert_int_equal(run_exceeds(&one, 0.9, &m) == NULL, cases[i].fits_one);
+        const rank_memory *small = run_exceeds(&two, 0.9, &m);
+        assert_ptr_equal(small, cases[i].short_of < 0 ? NULL : &two.memory[cases[i].short_of]);
+    }
+}
+
+/* More than the device has is refused before the host's memory is taken for it; the host's places are not bounded. */
+static void the_queue_device_has_the_memory_that_it_is_given(void **state)
+{
+    dt_run run = {0};
+    dt_buf a, b, c;
+    open_device(&run, "queue", "1", "1MiB");
+    assert_int_equal(dt_buf_alloc(&a, &run.dev, DT_ON_DEVICE, MIB / 2, DT_MEM_PARAMS), DT_OK);
+    assert_int_equal(dt_buf_alloc(&b, &run.dev, DT_ON_DEVICE, MIB / 2 + 1, DT_MEM_PARAMS), DT_ERR_MEMORY);
+    assert_non_null(strstr(dt_error_message(), "512 KiB free"));
+    dt_error_clear();
+    assert_int_equal(dt_buf_alloc(&b, &run.dev, DT_ON_PINNED, MIB, DT_MEM_STAGING), DT_OK);
+    assert_int_equal(dt_buf_alloc(&c, &run.dev, DT_ON_DEVICE, MIB / 2, DT_MEM_PARAMS), DT_OK);
+    const dt_memory held = run_held(&run);
+    assert_int_equal(held.at[DT_MEM_PARAMS][DT_ON_DEVICE], MIB);
+    assert_int_equal(held.at[DT_MEM_STAGING][DT_ON_PINNED], MIB);
+    dt_buf_free(&a), dt_buf_free(&b), dt_buf_free(&c);
+    dt_device_close(&run.dev);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_share_the_memory_of_their_device_and_not_of_all),
+        cmocka_unit_test(on_the_cpu_all_places_are_one_memory_of_the_node),
+        cmocka_unit_test(a_plan_fits_when_each_memory_holds_its_part),
+        cmocka_unit_test(the_queue_device_has_the_memory_that_it_is_given),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
