@@ -365,17 +365,18 @@ static void bad_templates_say_what_is_wrong(void **state)
 {
     static const struct {
         const char *text, *says;
-    } cases[] = {{"{", "not valid JSON"},
-                 {"[]", "object"},
-                 {"{\"user\": {}}", "assistant: missing"},
-                 {"{\"assistant\": {\"end\": \"x\"}}", "user: missing"},
-                 {"{\"user\": {}, \"assistant\": {}}", "assistant.end"},
-                 {"{\"user\": {\"prefx\": \"\"}, \"assistant\": {\"end\": \"x\"}}", "user.prefx"},
-                 {"{\"user\": {\"prefix\": 1}, \"assistant\": {\"end\": \"x\"}}", "user.prefix: expected a text"},
-                 {"{\"user\": 1, \"assistant\": {\"end\": \"x\"}}", "user: expected an object"},
-                 {"{\"jinja\": \"\"}", "jinja: unknown key"},
-                 {"{\"trim\": 1}", "trim"},
-                 {"{\"system_place\": \"top\"}", "system_place"}};
+    } cases[] = {
+        {"{", "not valid JSON"},
+        {"[]", ".json: expected an object, found []"},
+        {"{\"user\": {}}", "assistant: expected an object, found nothing"},
+        {"{\"assistant\": {\"end\": \"x\"}}", "user: expected an object, found nothing"},
+        {"{\"user\": {}, \"assistant\": {}}", "assistant.end"},
+        {"{\"user\": {\"prefx\": \"\"}, \"assistant\": {\"end\": \"x\"}}", "user.prefx"},
+        {"{\"user\": {\"prefix\": 1}, \"assistant\": {\"end\": \"x\"}}", "user.prefix: expected a string, found 1"},
+        {"{\"user\": 1, \"assistant\": {\"end\": \"x\"}}", "user: expected an object"},
+        {"{\"jinja\": \"\"}", "jinja: expected no such key (known: name begin"},
+        {"{\"trim\": 1}", "trim"},
+        {"{\"system_place\": \"top\"}", "system_place"}};
     dt_chat *c;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         assert_int_equal(open_file(cases[i].text, &c), DT_ERR_DATA);

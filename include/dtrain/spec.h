@@ -23,6 +23,7 @@ dt_err dt_spec_bad(const dt_spec *s, const char *key, const char *expected);
 
 /** The value of a key: false when absent or null, or s is no object. */
 bool dt_spec_get(const dt_spec *s, const char *key, dt_spec *child);
+bool dt_spec_has(const dt_spec *s, const char *key); /* the same without the value */
 /** The i-th value of an array. */
 dt_spec dt_spec_item(const dt_spec *array, size_t i);
 

@@ -37,9 +37,9 @@ dt_err dt_spec_bad(const dt_spec *s, const char *key, const char *expected)
 {
     const json_t *value = key ? json_object_get(s->value, key) : s->value;
     char *text = value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
-    const dt_err err = dt_fail(s->err ? s->err : DT_ERR_DATA, "%s: %s%s%s: expected %s, found %.80s%s", s->file,
-                               s->where, key && s->where[0] ? "." : "", key ? key : "", expected,
-                               text ? text : "nothing", text && strlen(text) > 80 ? "..." : "");
+    const dt_err err = dt_fail(s->err ? s->err : DT_ERR_DATA, "%s%s%s%s%s: expected %s, found %.80s%s", s->file,
+                               s->where[0] || key ? ": " : "", s->where, key && s->where[0] ? "." : "", key ? key : "",
+                               expected, text ? text : "nothing", text && strlen(text) > 80 ? "..." : "");
     free(text);
     return err;
 }
@@ -52,6 +52,12 @@ bool dt_spec_get(const dt_spec *s, const char *key, dt_spec *child)
     snprintf(found.where, sizeof found.where, "%.60s%s%.60s", s->where, s->where[0] ? "." : "", key);
     *child = found;
     return true;
+}
+
+bool dt_spec_has(const dt_spec *s, const char *key)
+{
+    const json_t *value = json_object_get(s->value, key);
+    return value && !json_is_null(value);
 }
 
 dt_spec dt_spec_item(const dt_spec *array, size_t i)

@@ -4,7 +4,7 @@
  * Inline keys become JSON and go through the same reader as a file, so a model means the same however it was written. A
  * mistake in them is a mistake of usage, not of data, and an inline key that the family does not read is refused: in a
  * file it may concern others, here not. */
-#include "config_private.h"
+#include "model_config.h"
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -151,11 +151,12 @@ static dt_err at_its_line(const dt_config *cfg, dt_err err)
     return err;
 }
 
-static dt_err finish(dt_model_config *mc, const dt_config *cfg, const reader *r, json_t *root, bool inline_only)
+/* root: what the model is made from; source: the same, with its name. */
+static dt_err finish(dt_model_config *mc, const dt_config *cfg, const dt_spec *source, json_t *root, bool inline_only)
 {
     DT_TRY(merge_inline(cfg, root));
     put_rope_first(cfg, root);
-    DT_TRY(dt_model_config_from_json(mc, r, root));
+    DT_TRY(dt_model_config_from_json(mc, source));
     if (inline_only) { /* what other programs look for in a config.json */
         json_object_set_new(root, "architectures", json_pack("[s]", dt_model_architecture(mc->family)));
         free(mc->json);
@@ -165,7 +166,7 @@ static dt_err finish(dt_model_config *mc, const dt_config *cfg, const reader *r,
     dt_model_config_set_dropout(mc, cfg->model_dropout);
     const bool window = cfg->model_sliding_window[0] != '\0' && strcmp(cfg->model_sliding_window, "null") != 0;
     DT_CONFIG_CHECK(!window || mc->sliding, cfg, "model", "sliding_window",
-                    "no block uses the window (use_sliding_window or layer_types of %s says so)", r->name);
+                    "no block uses the window (use_sliding_window or layer_types of %s says so)", source->file);
     return DT_OK;
 }
 
@@ -183,8 +184,9 @@ dt_err dt_model_config_from_keys(dt_model_config *mc, const dt_config *cfg)
         root = json_object();
         DT_CHECK(root, DT_ERR_MEMORY, "no memory for the model's configuration");
     }
-    const reader r = {file ? cfg->model_config : "[model]", file ? DT_ERR_DATA : DT_ERR_USAGE};
-    const dt_err err = finish(mc, cfg, &r, root, !file);
+    const dt_spec source = {
+        .file = file ? cfg->model_config : "[model]", .err = file ? DT_ERR_DATA : DT_ERR_USAGE, .value = root};
+    const dt_err err = finish(mc, cfg, &source, root, !file);
     json_decref(root);
     if (err == DT_OK) return DT_OK;
     dt_model_config_free(mc);
