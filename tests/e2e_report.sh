@@ -51,4 +51,16 @@ for rank in 0 1; do
     expect "and puts rank $rank in its place" grep -q "\"process_sort_index\",\"ph\":\"M\",\"pid\":$rank,\"args\":{\"sort_index\":$rank}" "$tmp/traced/trace.json"
 done
 expect "the trace is JSON" python3 -c "import json; json.load(open('$tmp/traced/trace.json'))"
+
+# a file of metrics that somebody has edited, and a resumed run
+train 1 edited run.max_steps=4 log.report_to=jsonl,csv,stdout
+sed -i '2d; 4p' "$tmp/edited/metrics.jsonl"
+sed -i '3p' "$tmp/edited/metrics.csv"
+train 1 edited run.max_steps=6 log.report_to=jsonl,csv,stdout
+expect_exit "a run whose metrics were edited goes on" 0
+expect_text "the step that is missing is named with its line" 'edited/metrics.jsonl:2: the record of step 2 is missing before this line, that of step 3'
+expect_text "what stood there twice is said" 'edited/metrics.jsonl: left out 1 older record of steps'
+steps_of() { grep -o "$1" "$2" | grep -o '[0-9]*' | tr '\n' ' '; }
+expect "each other step is there once" test "$(steps_of '"step": [0-9]*, "loss"' "$tmp/edited/metrics.jsonl")" = "1 3 4 5 6 "
+expect "in the table, too" test "$(cut -d, -f1,2 "$tmp/edited/metrics.csv" | grep -c "^2,[0-9]")" = 1
 e2e_done

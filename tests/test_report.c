@@ -200,21 +200,76 @@ static void resuming_leaves_no_gap_and_no_repeat(void **state)
     assert_int_not_equal(access(part, F_OK), 0);
 }
 
+static void cut(const char *path, int64_t last_step)
+{
+    assert_int_equal(dt_jsonl_cut(path, &(dt_kept){.last_step = last_step}, 1), DT_OK);
+}
+
 static void cutting_keeps_whole_records_alone(void **state)
 {
     struct fixture *f = *state;
-    int64_t n_bad;
     spill(f->jsonl, "{\"step\": 1}\n[1]\n{\"step\": 2.5}\n\n{\"step\": -3}\n{\"loss\": 1}\n\"step\"\n{\"step\": 1, "
                     "\"step\n{\"step\": 2}\n{\"step\": 3}\n{\"step\": 2}");
-    assert_int_equal(dt_jsonl_cut(f->jsonl, 2, false, &n_bad), DT_OK);
+    cut(f->jsonl, 2);
     assert_file(f->jsonl, "{\"step\": 1}\n{\"step\": 2}\n");
-    assert_int_equal(n_bad, 8);
     /* nothing left to take away: the same bytes again */
-    assert_int_equal(dt_jsonl_cut(f->jsonl, 2, false, &n_bad), DT_OK);
+    cut(f->jsonl, 2);
     assert_file(f->jsonl, "{\"step\": 1}\n{\"step\": 2}\n");
-    assert_int_equal(n_bad, 0);
-    assert_int_equal(dt_jsonl_cut(f->jsonl, 0, false, &n_bad), DT_OK);
+    cut(f->jsonl, 0);
     assert_file(f->jsonl, "");
+}
+
+/* A step that stands twice, wherever: its newest record and the validations behind that, in order. An evaluation that
+ * was added later is none of an older branch. */
+static void each_step_is_kept_once(void **state)
+{
+    struct fixture *f = *state;
+    spill(f->jsonl, "{\"step\": 1}\n{\"step\": 2, \"a\": 1}\n{\"step\": 2, \"validation_loss\": 1}\n{\"step\": 3}\n"
+                    "{\"step\": 4, \"a\": 1}\n{\"step\": 2, \"a\": 2}\n{\"step\": 2, \"validation_loss\": 2}\n"
+                    "{\"step\": 2, \"validation_loss\": 3}\n{\"step\": 4, \"a\": 2}\n{\"step\": 5}\n");
+    cut(f->jsonl, 4);
+    const char *once = "{\"step\": 1}\n{\"step\": 2, \"a\": 2}\n{\"step\": 2, \"validation_loss\": 2}\n"
+                       "{\"step\": 2, \"validation_loss\": 3}\n{\"step\": 3}\n{\"step\": 4, \"a\": 2}\n";
+    assert_file(f->jsonl, once);
+    cut(f->jsonl, 4);
+    assert_file(f->jsonl, once);
+}
+
+static void a_missing_step_is_found(void **state)
+{
+    (void)state;
+    const struct {
+        int64_t steps[6]; /* 0: the end; below: a validation's */
+        int64_t last_step, every, missing, at;
+    } cases[] = {
+        {{1, 2, 3}, 3, 1, 0, 0},
+        {{1, 2, 5, 6}, 6, 1, 3, 2},
+        {{1, 2, 3}, 5, 1, 4, 3},          /* at the end */
+        {{1, 2, -3, 4}, 4, 1, 3, 3},      /* a validation is no record of its step */
+        {{1, 2, 3}, INT64_MAX, 1, 0, 0},  /* of an evaluation, which has no end */
+        {{10, 20, 25, 30}, 34, 10, 0, 0}, /* the stop at 25 */
+        {{10, 20, 40}, 40, 10, 30, 2},
+        {{10, 20, 30}, 30, 1, 0, 0}, /* log.logging_steps was 10 */
+        {{0}, 7, 1, 0, 0},           /* the file was moved away */
+        {{5, 6, 7}, 7, 1, 0, 0},     /* or its beginning was */
+        {{1, 2}, 2, 0, 0, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const dt_kept kept = {.last_step = cases[i].last_step};
+        dt_lines l = {0};
+        int64_t at;
+        for (int k = 0; k < 6 && cases[i].steps[k]; k++) {
+            const int64_t step = cases[i].steps[k];
+            const dt_line line = {.step = llabs(step), .offset = k, .is_validation = step < 0};
+            assert_int_equal(dt_lines_add(&l, "", &kept, line), DT_OK);
+        }
+        dt_lines_settle(&l);
+        const int64_t missing = dt_lines_hole(&l, &kept, cases[i].every, &at);
+        if (missing != cases[i].missing) print_message("case %zu: step %lld\n", i, (long long)missing);
+        assert_int_equal(missing, cases[i].missing);
+        if (missing) assert_int_equal(at, cases[i].at);
+        dt_lines_free(&l);
+    }
 }
 
 static void cutting_a_long_file_keeps_every_byte(void **state)
@@ -224,9 +279,8 @@ static void cutting_a_long_file_keeps_every_byte(void **state)
     train(r, 1, 1500);
     dt_report_close(r);
     size_t before, after;
-    int64_t n_bad;
     char *a = slurp(f->jsonl, &before);
-    assert_int_equal(dt_jsonl_cut(f->jsonl, 1500, false, &n_bad), DT_OK);
+    cut(f->jsonl, 1500);
     char *b = slurp(f->jsonl, &after);
     assert_true(before > 2 << 16 && before < (1 << 20) - 1);
     assert_int_equal(before, after);
@@ -678,6 +732,33 @@ static void an_older_table_gets_the_column_of_pinned_memory(void **state)
     assert_file(path, CSV_FIXED ",accuracy,memory_pinned\n1,2,0,0,0,0,0,0,0,0,0,,0.5,\n2,1,0,0,0,0,0,0,0,0,0,,,7\n");
 }
 
+static void each_row_is_kept_once(void **state)
+{
+    struct fixture *f = *state;
+    dt_report *r = NULL;
+    char path[128];
+    const dt_report_options opt = {.output_dir = f->dir, .to_csv = true, .resume_step = 3};
+    snprintf(path, sizeof path, "%s/metrics.csv", f->dir);
+    spill(path, CSV_FIXED ",x\n1,9,0\n2,8,0\n2,,,,,,,,,,,5,\n3,7,0\n2,6,0\n2,,,,,,,,,,,4,\n4,5,0\n");
+    assert_int_equal(dt_report_open(&r, &opt), DT_OK);
+    dt_report_close(r);
+    assert_file(path, CSV_FIXED ",x\n1,9,0,,,,,,,,,,\n2,6,0,,,,,,,,,,\n2,,,,,,,,,,,4,\n3,7,0,,,,,,,,,,\n");
+}
+
+static void a_pipe_is_no_metrics(void **state)
+{
+    struct fixture *f = *state;
+    dt_metrics m;
+    unlink(f->jsonl);
+    assert_int_equal(mkfifo(f->jsonl, 0600), 0);
+    alarm(20); /* opened to be read, it would wait for a writer */
+    assert_int_equal(dt_metrics_read(&m, f->jsonl), DT_ERR_DATA);
+    alarm(0);
+    assert_non_null(strstr(dt_error_message(), "expected a file"));
+    dt_error_clear();
+    unlink(f->jsonl);
+}
+
 static void a_table_of_something_else_is_refused(void **state)
 {
     struct fixture *f = *state;
@@ -890,6 +971,8 @@ int main(void)
         WITH_DIR(a_record_is_in_the_file_when_the_call_returns),
         WITH_DIR(resuming_leaves_no_gap_and_no_repeat),
         WITH_DIR(cutting_keeps_whole_records_alone),
+        WITH_DIR(each_step_is_kept_once),
+        cmocka_unit_test(a_missing_step_is_found),
         WITH_DIR(cutting_a_long_file_keeps_every_byte),
         WITH_DIR(a_fresh_start_begins_empty_and_a_resumed_one_may_find_nothing),
         WITH_DIR(a_full_disk_is_named_and_leaves_whole_lines),
@@ -907,6 +990,8 @@ int main(void)
         WITH_DIR(the_configuration_is_a_text_and_hyperparameters),
         WITH_DIR(csv_columns_keep_their_places),
         WITH_DIR(an_older_table_gets_the_column_of_pinned_memory),
+        WITH_DIR(each_row_is_kept_once),
+        WITH_DIR(a_pipe_is_no_metrics),
         WITH_DIR(a_table_of_something_else_is_refused),
         WITH_DIR(metrics_read_refuses_bad_lines_but_the_last),
         WITH_DIR(curves_know_steps_tokens_and_time),

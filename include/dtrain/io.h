@@ -107,6 +107,9 @@ bool dt_is_file(const char *path); /* a regular one, or a link to one */
 bool dt_is_directory(const char *path);
 /** A whole file in a malloc'ed buffer with a 0 behind it. DT_ERR_DATA with the reason: no file, more than max_bytes. */
 dt_err dt_read_file(const char *path, size_t max_bytes, char **text, size_t *nbytes);
+/** Open a file to be read line by line; *f is the caller's to fclose. DT_ERR_DATA: there is none, or it is no regular
+ *  file, whose end might never come. */
+dt_err dt_open_text(const char *path, FILE **f);
 /** Write exactly nbytes at a byte offset. DT_ERR_WRITE. */
 dt_err dt_write_at(int fd, const char *path, int64_t offset, const void *bytes, size_t nbytes);
 /** Reserve the blocks of a file that is there (dt_create_file), so that a full disk is met now; does nothing where the

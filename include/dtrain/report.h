@@ -19,6 +19,7 @@ typedef struct dt_report_options {
     int64_t resume_step;
     bool append;          /* add to all that is there, whatever its steps: an evaluation; resume_step does not matter */
     bool redo_validation; /* the validation of resume_step will be done again: drop its record, too */
+    int64_t every;        /* steps between two training records; 0: not known */
     int64_t total_steps;
     double flops_per_token; /* for model-flops utilisation; 0: leave out */
 } dt_report_options;
@@ -45,7 +46,7 @@ typedef struct dt_train_record {
  *  the message. */
 dt_err dt_report_choose(dt_report_options *opt, const char *list, const char *where);
 
-/** resume_step > 0 rewrites metrics.jsonl atomically without what lies beyond. DT_ERR_WRITE. */
+/** resume_step > 0 rewrites metrics.jsonl atomically without what lies beyond, each step once. DT_ERR_WRITE. */
 dt_err dt_report_open(dt_report **r, const dt_report_options *opt);
 dt_err dt_report_train(dt_report *r, const dt_train_record *rec); /* r may be NULL in all of these */
 dt_err dt_report_validation(dt_report *r, int64_t step, double loss, const dt_metric *more, int n_more);

@@ -27,15 +27,41 @@ bool dt_is_directory(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-static dt_err read_open_file(int fd, const char *path, size_t max_bytes, char **text, size_t *nbytes)
+static dt_err check_regular(const char *path, const struct stat *st)
 {
+    DT_CHECK(S_ISREG(st->st_mode), DT_ERR_DATA, "%s: expected a file, found %s", path,
+             S_ISDIR(st->st_mode) ? "a directory" : "a device, pipe or socket");
+    return DT_OK;
+}
+
+/* A pipe that nobody writes to must not hold us here. */
+static dt_err open_regular(const char *path, int *fd, struct stat *st)
+{
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0) return dt_fail_errno(DT_ERR_DATA, path, "cannot be opened");
+    const dt_err err = fstat(*fd, st) == 0 ? check_regular(path, st) : dt_fail_errno(DT_ERR_DATA, path, "cannot be read");
+    if (err != DT_OK) close(*fd);
+    return err;
+}
+
+dt_err dt_open_text(const char *path, FILE **f)
+{
+    int fd;
     struct stat st;
-    if (fstat(fd, &st) != 0) return dt_fail_errno(DT_ERR_DATA, path, "cannot be read");
-    DT_CHECK(S_ISREG(st.st_mode), DT_ERR_DATA, "%s: expected a file, found %s", path,
-             S_ISDIR(st.st_mode) ? "a directory" : "a device, pipe or socket");
-    DT_CHECK((uintmax_t)st.st_size <= max_bytes, DT_ERR_DATA, "%s: expected at most %zu bytes, found %lld", path,
-             max_bytes, (long long)st.st_size);
-    *nbytes = (size_t)st.st_size;
+    *f = NULL;
+    DT_TRY(open_regular(path, &fd, &st));
+    if ((*f = fdopen(fd, "r"))) return DT_OK;
+    const dt_err err = dt_fail_errno(DT_ERR_MEMORY, path, "cannot be read");
+    close(fd);
+    return err;
+}
+
+static dt_err read_open_file(int fd, const struct stat *st, const char *path, size_t max_bytes, char **text,
+                             size_t *nbytes)
+{
+    DT_CHECK((uintmax_t)st->st_size <= max_bytes, DT_ERR_DATA, "%s: expected at most %zu bytes, found %lld", path,
+             max_bytes, (long long)st->st_size);
+    *nbytes = (size_t)st->st_size;
     *text = malloc(*nbytes + 1);
     DT_CHECK(*text, DT_ERR_MEMORY, "%s: no memory for its %zu bytes", path, *nbytes);
     (*text)[*nbytes] = '\0';
@@ -48,12 +74,12 @@ static dt_err read_open_file(int fd, const char *path, size_t max_bytes, char **
 
 dt_err dt_read_file(const char *path, size_t max_bytes, char **text, size_t *nbytes)
 {
+    int fd;
+    struct stat st;
     *text = NULL;
     *nbytes = 0;
-    /* a pipe that nobody writes to must not hold us here */
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return dt_fail_errno(DT_ERR_DATA, path, "cannot be opened");
-    const dt_err err = read_open_file(fd, path, max_bytes, text, nbytes);
+    DT_TRY(open_regular(path, &fd, &st));
+    const dt_err err = read_open_file(fd, &st, path, max_bytes, text, nbytes);
     close(fd);
     return err;
 }
@@ -209,9 +235,9 @@ static dt_err copy_pieces(int in, const char *from, int out, const char *to)
 
 dt_err dt_copy_file(const char *from, const char *to)
 {
-    int out;
-    const int in = open(from, O_RDONLY | O_CLOEXEC);
-    if (in < 0) return dt_fail_errno(DT_ERR_DATA, from, "cannot be opened");
+    int in, out;
+    struct stat st;
+    DT_TRY(open_regular(from, &in, &st));
     dt_err err = dt_create_file(to, &out);
     if (err == DT_OK) {
         err = copy_pieces(in, from, out, to);

@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,50 +91,49 @@ static dt_err read_header(dt_csv *c, char *line)
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
-static int n_cells(const char *line)
+static int n_cells(const char *line, size_t nbytes)
 {
     int n = 1;
-    for (; *line; line++) n += *line == ',';
+    for (size_t i = 0; i < nbytes; i++) n += line[i] == ',';
     return n;
 }
 
-/* What of a table is kept: rows of steps up to last_step, with redo_validation without that step's validation, whose
- * second cell, the loss, is empty. */
-typedef struct kept {
-    int64_t last_step;
-    bool redo_validation;
-} kept;
-
-static bool is_kept(const kept *k, long long step, const char *behind_step)
-{
-    if (step > k->last_step) return false;
-    return !k->redo_validation || step < k->last_step || strncmp(behind_step, ",,", 2) != 0;
-}
-
-/* Whole rows, with as many cells as there are columns now. */
-static dt_err copy_rows(dt_csv *c, FILE *in, dt_record_file *to, const kept *k)
+static dt_err find_rows(const dt_csv *c, FILE *in, const dt_kept *kept, dt_lines *rows)
 {
     char *line = NULL;
     size_t cap = 0;
-    ssize_t n;
     dt_err err = DT_OK;
-    while (err == DT_OK && (n = getline(&line, &cap, in)) > 0) {
+    int64_t offset = ftello(in);
+    ssize_t n;
+    for (errno = 0; err == DT_OK && (n = getline(&line, &cap, in)) > 0; offset += n) {
         char *end;
         const long long step = strtoll(line, &end, 10);
-        if (line[n - 1] != '\n' || end == line || !is_kept(k, step, end)) continue;
-        c->row.nbytes = 0;
-        dt_record_bytes(&c->row, line, (size_t)n - 1);
-        for (int i = n_cells(line); i < c->n_columns; i++) dt_record_bytes(&c->row, ",", 1);
-        dt_record_bytes(&c->row, "\n", 1);
-        err = dt_record_file_write(to, &c->row);
+        /* the second cell, the loss, is empty in a validation's */
+        const dt_line row = {step, offset, n, strncmp(end, ",,", 2) == 0};
+        if (line[n - 1] == '\n' && end != line) err = dt_lines_add(rows, c->path, kept, row);
     }
     if (err == DT_OK && ferror(in)) err = dt_fail_errno(DT_ERR_DATA, c->path, "cannot read");
     free(line);
+    dt_lines_settle(rows);
+    return err;
+}
+
+/* Whole rows, with as many cells as there are columns now. */
+static dt_err copy_rows(dt_csv *c, FILE *in, const dt_lines *rows, dt_record_file *to)
+{
+    dt_err err = DT_OK;
+    for (int64_t i = 0; err == DT_OK && i < rows->n; i++) {
+        if ((err = dt_lines_read(rows, i, in, c->path, &c->row)) != DT_OK) break;
+        const int n = n_cells(c->row.data, --c->row.nbytes);
+        for (int k = n; k < c->n_columns; k++) dt_record_bytes(&c->row, ",", 1);
+        dt_record_bytes(&c->row, "\n", 1);
+        err = dt_record_file_write(to, &c->row);
+    }
     return err;
 }
 
 /* The table again, with the columns of now; in: behind the header of the old one. */
-static dt_err write_again(dt_csv *c, FILE *in, const kept *k)
+static dt_err write_again(dt_csv *c, FILE *in, const dt_lines *rows)
 {
     dt_aside a;
     DT_TRY(dt_aside_open(&a, c->path));
@@ -143,13 +141,22 @@ static dt_err write_again(dt_csv *c, FILE *in, const kept *k)
     c->row.nbytes = 0;
     put_header(c, &c->row);
     dt_err err = dt_record_file_write(&to, &c->row);
-    if (err == DT_OK && in) err = copy_rows(c, in, &to, k);
+    if (err == DT_OK && in) err = copy_rows(c, in, rows, &to);
     if (err == DT_OK) return dt_aside_commit(&a);
     dt_aside_drop(&a);
     return err;
 }
 
-static dt_err begin(dt_csv *c, FILE *in, const kept *k)
+static dt_err keep_rows(dt_csv *c, FILE *in, const dt_kept *kept)
+{
+    dt_lines rows = {0};
+    dt_err err = in ? find_rows(c, in, kept, &rows) : DT_OK;
+    if (err == DT_OK) err = write_again(c, in, &rows);
+    dt_lines_free(&rows);
+    return err;
+}
+
+static dt_err begin(dt_csv *c, FILE *in, const dt_kept *kept)
 {
     char *line = NULL;
     size_t cap = 0;
@@ -162,19 +169,19 @@ static dt_err begin(dt_csv *c, FILE *in, const kept *k)
     }
     free(line);
     DT_TRY(err);
-    DT_TRY(write_again(c, in, k));
+    DT_TRY(keep_rows(c, in, kept));
     return dt_record_file_open(&c->file, c->path, true);
 }
 
-dt_err dt_csv_open(dt_csv *c, const char *path, int64_t resume_step, bool redo_validation)
+dt_err dt_csv_open(dt_csv *c, const char *path, const dt_kept *kept)
 {
     *c = (dt_csv){.file.fd = -1, .path = strdup(path)};
     DT_CHECK(c->path, DT_ERR_MEMORY, "out of memory for the name of %s", path);
-    const bool there = resume_step > 0 && (access(path, F_OK) == 0 || errno != ENOENT);
+    const bool there = kept->last_step > 0 && (access(path, F_OK) == 0 || errno != ENOENT);
+    FILE *in = NULL;
     if (there) DT_TRY(dt_check_replaceable(path)); /* of a pipe the end never comes */
-    FILE *in = there ? fopen(path, "re") : NULL;
-    DT_CHECK(in || !there, DT_ERR_DATA, "%s: cannot read: %s", path, strerror(errno));
-    const dt_err err = begin(c, in, &(kept){resume_step, redo_validation});
+    if (there) DT_TRY(dt_open_text(path, &in));
+    const dt_err err = begin(c, in, kept);
     if (in) fclose(in);
     return err;
 }
@@ -183,11 +190,11 @@ static dt_err widen(dt_csv *c)
 {
     char *header = NULL;
     size_t cap = 0;
-    FILE *in = fopen(c->path, "re");
-    DT_CHECK(in, DT_ERR_DATA, "%s: cannot read: %s", c->path, strerror(errno));
+    FILE *in;
+    DT_TRY(dt_open_text(c->path, &in));
     dt_err err =
         getline(&header, &cap, in) > 0 ? DT_OK : dt_fail(DT_ERR_DATA, "%s: its header line is missing", c->path);
-    if (err == DT_OK) err = write_again(c, in, &(kept){.last_step = INT64_MAX});
+    if (err == DT_OK) err = keep_rows(c, in, &(dt_kept){.last_step = INT64_MAX});
     free(header);
     fclose(in);
     DT_TRY(err);

@@ -3,7 +3,7 @@
 #define DTRAIN_REPORT_CSV_H
 
 #include "dtrain/report.h"
-#include "record.h"
+#include "lines.h"
 
 /** A column keeps its place: step first, then the fixed fields, then the others in the order in which they first came.
  *  A cell that a record does not have is empty. {0} with file.fd = -1 to start from. */
@@ -17,9 +17,8 @@ typedef struct dt_csv {
     dt_record row;
 } dt_csv;
 
-/** resume_step > 0: keep the rows up to that step and their columns, with redo_validation without that step's
- *  validation; 0: start anew. DT_ERR_WRITE, DT_ERR_DATA (what is there is no such table). */
-dt_err dt_csv_open(dt_csv *c, const char *path, int64_t resume_step, bool redo_validation);
+/** kept->last_step > 0: keep those rows, each training step once, and their columns; 0: start anew. DT_ERR_WRITE, DT_ERR_DATA (what is there is no such table). */
+dt_err dt_csv_open(dt_csv *c, const char *path, const dt_kept *kept);
 /** A metric that the table has no column for yet makes it be written again with one more (by way of PATH.part).
  *  DT_ERR_WRITE. */
 dt_err dt_csv_train(dt_csv *c, const dt_train_record *rec, double flops_per_token);

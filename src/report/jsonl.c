@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,47 +93,86 @@ static int64_t line_step(const char *line, size_t nbytes, bool *is_validation)
     return value;
 }
 
-static dt_err copy_lines(FILE *in, const char *path, dt_record_file *to, int64_t last_step, bool redo_validation,
-                         int64_t *n_bad)
+static dt_err find_lines(FILE *in, const char *path, const dt_kept *kept, dt_lines *lines, int64_t *n_bad)
 {
-    enum { BATCH = 1 << 16 }; /* bytes gathered before a write */
-    dt_record batch = {0};
     char *line = NULL;
     size_t cap = 0;
+    int64_t offset = 0;
     dt_err err = DT_OK;
     ssize_t n;
-    errno = 0;
-    while (err == DT_OK && (n = getline(&line, &cap, in)) >= 0) {
-        bool is_validation;
-        const int64_t step = line_step(line, (size_t)n, &is_validation);
-        if (step < 0) ++*n_bad;
-        if (step < 0 || step > last_step || (redo_validation && is_validation && step == last_step)) continue;
-        dt_record_bytes(&batch, line, (size_t)n);
-        if (batch.nbytes < BATCH && !batch.out_of_memory) continue;
-        err = dt_record_file_write(to, &batch);
-        batch.nbytes = 0;
+    for (errno = 0; err == DT_OK && (n = getline(&line, &cap, in)) >= 0; offset += n) {
+        dt_line found = {.offset = offset, .nbytes = n};
+        found.step = line_step(line, (size_t)n, &found.is_validation);
+        if (found.step < 0)
+            ++*n_bad;
+        else
+            err = dt_lines_add(lines, path, kept, found);
+        errno = 0;
     }
     if (err == DT_OK && !feof(in)) err = dt_fail_errno(DT_ERR_DATA, path, "cannot read");
-    if (err == DT_OK) err = dt_record_file_write(to, &batch);
     free(line);
-    dt_record_free(&batch);
     return err;
 }
 
-dt_err dt_jsonl_cut(const char *path, int64_t last_step, bool redo_validation, int64_t *n_bad)
+static dt_err copy_lines(FILE *in, const char *path, const dt_lines *lines, dt_record_file *to)
 {
-    *n_bad = 0;
-    if (access(path, F_OK) != 0 && errno == ENOENT) return DT_OK;
-    DT_TRY(dt_check_replaceable(path)); /* of a pipe the end never comes */
-    FILE *in = fopen(path, "re");
-    DT_CHECK(in, DT_ERR_DATA, "%s: cannot read: %s", path, strerror(errno));
+    enum { BATCH = 1 << 16 }; /* bytes gathered before a write */
+    dt_record batch = {0}, line = {0};
+    dt_err err = DT_OK;
+    for (int64_t i = 0; err == DT_OK && i < lines->n; i++) {
+        err = dt_lines_read(lines, i, in, path, &line);
+        dt_record_bytes(&batch, line.data, line.nbytes);
+        if (err != DT_OK || (batch.nbytes < BATCH && !batch.out_of_memory)) continue;
+        err = dt_record_file_write(to, &batch);
+        batch.nbytes = 0;
+    }
+    if (err == DT_OK) err = dt_record_file_write(to, &batch);
+    dt_record_free(&batch);
+    dt_record_free(&line);
+    return err;
+}
 
+static dt_err write_again(FILE *in, const char *path, const dt_lines *lines)
+{
     dt_aside a;
-    dt_err err = dt_aside_open(&a, path);
+    DT_TRY(dt_aside_open(&a, path));
     dt_record_file to = {.fd = a.fd, .path = a.part};
-    if (err == DT_OK) err = copy_lines(in, path, &to, last_step, redo_validation, n_bad);
-    fclose(in);
+    const dt_err err = copy_lines(in, path, lines, &to);
     if (err == DT_OK) return dt_aside_commit(&a);
     dt_aside_drop(&a);
+    return err;
+}
+
+static void warn_of_lines(const char *path, const dt_lines *lines, const dt_kept *kept, int64_t every,
+                          const dt_lines *before, int64_t n_bad)
+{
+    int64_t at;
+    const int64_t missing = dt_lines_hole(lines, kept, every, &at), n_twice = before->n - lines->n;
+    if (n_bad > 0) DT_WARN("%s: left out %" PRId64 " incomplete line%s", path, n_bad, n_bad == 1 ? "" : "s");
+    if (n_twice > 0)
+        DT_WARN("%s: left out %" PRId64 " older record%s of steps that it had twice", path, n_twice,
+                n_twice == 1 ? "" : "s");
+    if (missing && at < lines->n)
+        DT_WARN("%s:%" PRId64 ": the record of step %" PRId64 " is missing before this line, that of step %" PRId64,
+                path, at + 1, missing, lines->line[at].step);
+    else if (missing)
+        DT_WARN("%s: the record of step %" PRId64 " is missing behind its last line, %" PRId64, path, missing, at);
+}
+
+dt_err dt_jsonl_cut(const char *path, const dt_kept *kept, int64_t every)
+{
+    FILE *in;
+    dt_lines lines = {0};
+    int64_t n_bad = 0;
+    if (access(path, F_OK) != 0 && errno == ENOENT) return DT_OK;
+    DT_TRY(dt_check_replaceable(path)); /* of a pipe the end never comes */
+    DT_TRY(dt_open_text(path, &in));
+    dt_err err = find_lines(in, path, kept, &lines, &n_bad);
+    const dt_lines before = lines;
+    dt_lines_settle(&lines);
+    if (err == DT_OK) err = write_again(in, path, &lines);
+    if (err == DT_OK) warn_of_lines(path, &lines, kept, every, &before, n_bad);
+    dt_lines_free(&lines);
+    fclose(in);
     return err;
 }

@@ -1,5 +1,6 @@
 /* metrics.c - the file is read into columns, since a picture asks for names and not for records. */
 #include "dtrain/metrics.h"
+#include "dtrain/io.h"
 #include "dtrain/json.h"
 
 #include <errno.h>
@@ -104,8 +105,8 @@ static dt_err read_lines(dt_metrics *m, FILE *f, const char *path, char **line)
 dt_err dt_metrics_read(dt_metrics *m, const char *path)
 {
     *m = (dt_metrics){0};
-    FILE *f = fopen(path, "re");
-    DT_CHECK(f, DT_ERR_DATA, "%s: cannot read: %s", path, strerror(errno));
+    FILE *f;
+    DT_TRY(dt_open_text(path, &f));
     char *line = NULL;
     const dt_err err = read_lines(m, f, path, &line);
     free(line);

@@ -34,11 +34,7 @@ static dt_err open_jsonl(dt_report *r, const dt_report_options *opt)
     DT_CHECK(snprintf(path, sizeof path, "%s/metrics.jsonl", opt->output_dir) < (int)sizeof path, DT_ERR_WRITE,
              "%s: the name of its metrics.jsonl is too long", opt->output_dir);
     const int64_t last = last_kept(opt);
-    if (last > 0) {
-        int64_t n_bad = 0;
-        DT_TRY(dt_jsonl_cut(path, last, opt->redo_validation, &n_bad));
-        if (n_bad > 0) DT_WARN("%s: left out %" PRId64 " incomplete line%s", path, n_bad, n_bad == 1 ? "" : "s");
-    }
+    if (last > 0) DT_TRY(dt_jsonl_cut(path, &(dt_kept){last, opt->redo_validation}, opt->every));
     DT_TRY(dt_record_file_open(&r->jsonl, path, last > 0));
     r->to_jsonl = true;
     return DT_OK;
@@ -49,7 +45,7 @@ static dt_err open_csv(dt_report *r, const dt_report_options *opt)
     char path[PATH_MAX];
     DT_CHECK(snprintf(path, sizeof path, "%s/metrics.csv", opt->output_dir) < (int)sizeof path, DT_ERR_WRITE,
              "%s: the name of its metrics.csv is too long", opt->output_dir);
-    DT_TRY(dt_csv_open(&r->csv, path, last_kept(opt), opt->redo_validation));
+    DT_TRY(dt_csv_open(&r->csv, path, &(dt_kept){last_kept(opt), opt->redo_validation}));
     r->to_csv = true;
     return DT_OK;
 }

@@ -29,6 +29,7 @@ static dt_err open_report(dt_run *run, const progress *p)
                              .resume_step = p->step,
                              .append = run_is_eval(&run->cfg), /* an evaluation adds to what a run wrote */
                              .redo_validation = p->validation_due,
+                             .every = dt_interval_steps(run->cfg.log_logging_steps, run->total_steps),
                              .total_steps = run->total_steps,
                              .flops_per_token = dt_model_train_flops(&run->mc, 1, (double)run->cfg.data_seq_len)};
     if (run->comm->rank) return DT_OK;
