@@ -124,6 +124,29 @@ expect_text "and says so" "--force: .*is taken from process 1 on elsewhere"
 lock requeued "Slurm job 77" 0
 SLURM_JOB_ID=77 SLURM_RESTART_COUNT=1 train 2 requeued
 expect_exit "a requeued job is not stopped by itself before" 0
+# what starts that were killed have left of their own: processes that are gone, and what nobody can know of once it is old
+mkdir "$tmp/litter"
+contender() { # NAME: a start that stands still with its file written
+    DTRAIN_FAULT=lock.rename:0:1:stop timeout -k 5 240 ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/litter" >"$tmp/$1.out" 2>&1 </dev/null &
+    job=$!
+    wait_until_stopped litter "$2"
+}
+lock litter "" 0
+touch -d '1 hour ago' "$tmp/litter/run.lock"
+contender dead 1; dead=$job dead_pid=$(ranks_of litter)
+kill -KILL $dead_pid
+wait $dead
+contender waiting 1; waiting=$job waiting_pid=$(ranks_of litter)
+for name in elsewhere.1 elsewhere.2 torn.3; do printf 'host elsewhere\npid 1\nstart 5\nboot b\nspace 4\n' >"$tmp/litter/run.lock.$name"; done
+: >"$tmp/litter/run.lock.torn.3"
+touch -d '2 days ago' "$tmp/litter/run.lock.elsewhere.1" "$tmp/litter/run.lock.torn.3"
+train 1 litter
+expect_exit "a run in a directory with files of killed starts" 0
+expect "removes those of processes that are gone, and no others" test "$(cd "$tmp/litter" && ls -d run.lock.* | tr '\n' ' ')" = \
+    "run.lock.elsewhere.2 run.lock.$(hostname).$waiting_pid "
+kill -KILL $waiting_pid
+wait $waiting
+
 # a run.lock that tells nothing
 mkdir -p "$tmp/barred/run.lock"
 train 2 barred
@@ -134,6 +157,13 @@ train 2 strange
 expect_exit "a lock that cannot be read" 64
 expect_text "is named, too" "strange/run.lock: .*remove it, or start with --force"
 expect "and stays" test -s "$tmp/strange/run.lock"
+train 1 strange --check
+expect_exit "--check does not pass it over" 64
+expect_text "and names it" "output_dir.*strange/run.lock: .*remove it, or start with --force"
+cp "$tmp/with/config.ini" "$tmp/strange"
+run 0 ./dtrain-info "$tmp/strange"
+expect_text "dtrain-info names it" "^ *lock +$tmp/strange/run.lock: expected at most"
+expect_text "and guesses nothing" "^ *state +not known"
 train 2 strange --force
 expect_exit "--force takes it over, too" 0
 

@@ -16,8 +16,9 @@ typedef struct dt_lock dt_lock;
  *  cannot be read. Collective, agreed. *lock is NULL on ranks other than 0. */
 dt_err dt_lock_take(dt_lock **lock, dt_comm *comm, const char *dir, bool force, dt_phase *phase);
 /** Is a run at work in the directory? LEFT: its lock is there, but the process is gone (on another host: the lock was
- *  not refreshed lately). holder: who, "" when free. For showing only. */
-typedef enum dt_lock_state { DT_LOCK_FREE, DT_LOCK_HELD, DT_LOCK_LEFT } dt_lock_state;
+ *  not refreshed lately). UNREADABLE: it is there, and does not tell. holder: who, "" when free, or why it cannot be
+ *  read. For showing only. */
+typedef enum dt_lock_state { DT_LOCK_FREE, DT_LOCK_HELD, DT_LOCK_LEFT, DT_LOCK_UNREADABLE } dt_lock_state;
 dt_lock_state dt_lock_look(const char *dir, char *holder, size_t size);
 void dt_lock_release(dt_lock *lock); /* local; safe on NULL */
 

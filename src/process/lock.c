@@ -11,9 +11,13 @@
  *     not agree; one that is older than SURELY_OLD_S is believed at once.
  * Two that find the same stale file may both rename theirs over it: whoever did so looks again after SETTLE_S, and only
  * the last one's file is still there. A file that was taken over by mistake (--force, or from a holder that was
- * suspended) is noticed by the holder at its next refresh: it ends. */
+ * suspended) is noticed by the holder at its next refresh: it ends.
+ *
+ * A start that is killed before its file has the name leaves it as run.lock.HOST.PID. The next start removes those of
+ * processes that are certainly gone. */
 #include "dtrain/io.h"
 #include "dtrain/process.h"
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -25,7 +29,14 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { REFRESH_S = 10, OBSERVE_S = 3 * REFRESH_S + 5, SURELY_OLD_S = 600, SETTLE_S = 1, TEXT_SIZE = 1024 };
+enum {
+    REFRESH_S = 10,
+    OBSERVE_S = 3 * REFRESH_S + 5,
+    SURELY_OLD_S = 600,
+    SETTLE_S = 1,
+    TEXT_SIZE = 1024,
+    LITTER_OLD_S = 86400
+};
 
 typedef struct holder {
     /* boot: the kernel's id of this start of the machine; job: "Slurm job 12", "" for none */
@@ -153,12 +164,16 @@ static verdict judge_time(dt_lock *l)
     return dt_now_s() - l->seen_s > OBSERVE_S ? STALE : UNSURE;
 }
 
+/* On this host, in this boot and pid namespace: its number can be looked up. */
+static bool is_here(const holder *mine, const holder *h)
+{
+    return !strcmp(mine->host, h->host) && !strcmp(mine->boot, h->boot) && mine->space == h->space && h->pid > 0;
+}
+
 static verdict judge(dt_lock *l, const holder *mine, const holder *h)
 {
     if (*mine->job && !strcmp(mine->job, h->job) && mine->restart > h->restart) return STALE;
-    const bool here =
-        !strcmp(mine->host, h->host) && !strcmp(mine->boot, h->boot) && mine->space == h->space && h->pid > 0;
-    return here ? judge_process(h) : judge_time(l);
+    return is_here(mine, h) ? judge_process(h) : judge_time(l);
 }
 
 static const char *who(const holder *h, char *out, size_t size)
@@ -189,16 +204,19 @@ dt_lock_state dt_lock_look(const char *dir, char *holder_text, size_t size)
     struct stat st;
     holder mine, h;
     *holder_text = '\0';
-    if ((size_t)snprintf(path, sizeof path, "%s/run.lock", dir) >= sizeof path || stat(path, &st) != 0)
+    if ((size_t)snprintf(path, sizeof path, "%s/run.lock", dir) >= sizeof path || lstat(path, &st) != 0)
         return DT_LOCK_FREE;
-    if (dt_read_file(path, TEXT_SIZE, &text, &n) != DT_OK) dt_error_clear();
-    parse(text ? text : "", &h);
+    if (check_is_file(path) != DT_OK || dt_read_file(path, TEXT_SIZE, &text, &n) != DT_OK) {
+        snprintf(holder_text, size, "%s", dt_error_message());
+        dt_error_clear();
+        return DT_LOCK_UNREADABLE;
+    }
+    parse(text, &h);
     free(text);
     describe_self(&mine);
     who(&h, holder_text, size);
-    const bool here = !strcmp(mine.host, h.host) && !strcmp(mine.boot, h.boot) && mine.space == h.space && h.pid > 0;
     const double age_s = difftime(time(NULL), st.st_mtime); /* by two clocks: good enough to be shown */
-    const bool alive = here ? judge_process(&h) == ALIVE : age_s < OBSERVE_S;
+    const bool alive = is_here(&mine, &h) ? judge_process(&h) == ALIVE : age_s < OBSERVE_S;
     return alive ? DT_LOCK_HELD : DT_LOCK_LEFT;
 }
 
@@ -383,6 +401,36 @@ static dt_err hold(dt_lock *l)
     return DT_OK;
 }
 
+/* ---- litter ------------------------------------------------------------------------------------------------------ */
+
+/* Of a process that is gone, or, where nothing can be known of that, untouched for a day: whoever waits for the name
+ * touches its file, or has given up after seconds. */
+static bool is_litter(const dt_lock *l, const holder *mine, const char *path)
+{
+    struct stat st, now;
+    char *text = NULL;
+    size_t n;
+    holder h;
+    if (lstat(path, &st) != 0 || !S_ISREG(st.st_mode) || fstat(l->fd, &now) != 0) return false;
+    if (dt_read_file(path, TEXT_SIZE, &text, &n) != DT_OK) dt_error_clear();
+    parse(text ? text : "", &h);
+    free(text);
+    /* our own file is new, by the file server's idea of the time */
+    return is_here(mine, &h) ? judge_process(&h) == STALE : now.st_mtim.tv_sec - st.st_mtim.tv_sec > LITTER_OLD_S;
+}
+
+static void remove_litter(const dt_lock *l, const holder *mine, const char *dir)
+{
+    static const char begin[] = "run.lock.";
+    char path[PATH_MAX];
+    DIR *d = opendir(dir);
+    for (const struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d))
+        if (strncmp(e->d_name, begin, strlen(begin)) == 0 && dt_join_path(path, dir, e->d_name, "") &&
+            strcmp(path, l->own) != 0 && is_litter(l, mine, path) && unlink(path) == 0)
+            DT_INFO("%s was left by a start that was killed, and is removed", path);
+    if (d) closedir(d);
+}
+
 static dt_err prepare(dt_lock *l, const char *dir, holder *mine)
 {
     describe_self(mine);
@@ -392,7 +440,9 @@ static dt_err prepare(dt_lock *l, const char *dir, holder *mine)
         (size_t)snprintf(l->own, sizeof l->own, "%s/run.lock.%s.%lld", dir, mine->host, mine->pid) < sizeof l->own;
     DT_CHECK(fits, DT_ERR_WRITE, "%s: the path is too long", dir);
     DT_TRY(dt_make_dirs(dir));
-    return make_own_file(l);
+    DT_TRY(make_own_file(l));
+    remove_litter(l, mine, dir);
+    return DT_OK;
 }
 
 dt_err dt_lock_take(dt_lock **out, dt_comm *comm, const char *dir, bool force, dt_phase *phase)

@@ -77,14 +77,19 @@ static dt_err check_space(const dt_run *run, const char *dir)
 static dt_err check_lock(const dt_run *run)
 {
     char holder[512];
-    if (!run->only_check || run->force || dt_lock_look(run->cfg.run_output_dir, holder, sizeof holder) != DT_LOCK_HELD)
-        return DT_OK;
-    return dt_config_fail(
-        &run->cfg, "run", "output_dir",
-        "another run has this output_dir: %s. Wait for it, stop it, or choose another directory; if it "
-        "is certain that it is dead, "
-        "--force takes over",
-        holder);
+    if (!run->only_check || run->force) return DT_OK;
+    const dt_lock_state state = dt_lock_look(run->cfg.run_output_dir, holder, sizeof holder);
+    if (state == DT_LOCK_UNREADABLE)
+        return dt_config_fail(&run->cfg, "run", "output_dir",
+                              "%s; it would tell whether another run has this output_dir. If it is certain that none "
+                              "has, remove it, or start with --force",
+                              holder);
+    if (state == DT_LOCK_HELD)
+        return dt_config_fail(&run->cfg, "run", "output_dir",
+                              "another run has this output_dir: %s. Wait for it, stop it, or choose another directory; "
+                              "if it is certain that it is dead, --force takes over",
+                              holder);
+    return DT_OK;
 }
 
 static dt_err check_output_dir(const dt_run *run)

@@ -189,6 +189,7 @@ static const char *state_of(const run_info *r)
 {
     if (r->lock == DT_LOCK_HELD) return "running";
     if (r->total_steps > 0 && r->step >= r->total_steps) return "done";
+    if (r->lock == DT_LOCK_UNREADABLE) return "not known";
     if (r->lock == DT_LOCK_LEFT) return "killed";
     return r->metrics.n_rows == 0 && r->n_paths == 0 ? "not started" : "stopped";
 }
@@ -233,7 +234,8 @@ static void print_state(const run_info *r)
     char text[24];
     printf("  state        %s", state_of(r));
     if (r->metrics.n_rows > 0) printf(", metrics written %s ago", dt_format_duration(fmax(0, r->age_s), text));
-    if (r->lock != DT_LOCK_FREE) printf("\n  run by       %s", r->holder);
+    if (r->lock == DT_LOCK_UNREADABLE) printf("\n  lock         %s", r->holder);
+    if (r->lock == DT_LOCK_HELD || r->lock == DT_LOCK_LEFT) printf("\n  run by       %s", r->holder);
     printf("\n  steps        %" PRId64, r->step);
     if (r->total_steps > 0)
         printf(" of %" PRId64 " (%.0f%%)", r->total_steps, floor(100.0 * (double)r->step / (double)r->total_steps));
