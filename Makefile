@@ -81,9 +81,10 @@ bench: setup  ## tables of figures (the machine should be idle)
 	$(MAKEAGAIN) programs benches
 	@$(FOR_TESTS) tools/bench.sh $(ONLY)
 
-programs: $(PROGRAMS)
+# Those at the top of the tree are of the usual build: sanitizers and experiments in folders of their own do not replace them.
+programs: $(if $(filter $(abspath build/release),$(abspath $(BUILD))),$(PROGRAMS),$(PROGRAMS:%=$(BUILD)/%))
 $(PROGRAMS): %: $(BUILD)/% FORCE
-	@cmp -s $< $@ || { cp $< $@.new && mv -f $@.new $@; } # those at the top are of the build made last
+	@cmp -s $< $@ || { cp $< $@.new && mv -f $@.new $@; }
 $(PROGRAMS:%=$(BUILD)/%): $(BUILD)/%: $(BUILD)/src/main/%.o $(LIB)
 	$(call SAY,LD,$@)$(MPICC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LIB) $(LDLIBS)
 $(PROGRAMS:%=$(BUILD)/%): $(TOOL)
@@ -140,12 +141,12 @@ fuzz:  ## run each fuzz target for FUZZ_SECONDS (default 60; clang)
 fuzz-build: $(FUZZ)
 valgrind: programs tests-build  ## the tests under valgrind (slow)
 	@$(FOR_TESTS) VALGRIND=1 tests/run.sh $(ONLY)
-# Other compilers, libraries and machines: docs/portability.md. The programs at the top of the tree are those of the usual build again afterwards.
-ELSEWHERE = BUILD=build/$(1) FUZZ= TEST_SRC="$(or $(wildcard tests/*$(or $(ONLY),$(2))*.c),$(TEST_SRC))" check ONLY="$(or $(ONLY),$(2))"; status=$$?; $(MAKE) --no-print-directory programs; exit $$status
-test-mpich: programs  ## build with MPICH and its HDF5, run the tests of several ranks (ONLY=pattern for others)
+# Other compilers, libraries and machines: docs/portability.md.
+ELSEWHERE = BUILD=build/$(1) FUZZ= TEST_SRC="$(or $(wildcard tests/*$(or $(ONLY),$(2))*.c),$(TEST_SRC))" check ONLY="$(or $(ONLY),$(2))"
+test-mpich:  ## build with MPICH and its HDF5, run the tests of several ranks (ONLY=pattern for others)
 	@MPICC=mpicc.mpich tools/setup.sh test
 	+@$(MAKE) --no-print-directory MPICC=mpicc.mpich $(call ELSEWHERE,mpich,mpi_)
-test-clang: programs  ## build with clang, run the tests of the kernels (ONLY=pattern for others)
+test-clang:  ## build with clang, run the tests of the kernels (ONLY=pattern for others)
 	@tools/setup.sh clang
 	+@OMPI_CC=$(CLANG) MPICH_CC=$(CLANG) $(MAKE) --no-print-directory CFLAGS="-O2 -g -Wno-pass-failed" $(call ELSEWHERE,clang,test_device)
 test-debian13:  ## make test in a chroot of Debian 13, that is gcc 14, Open MPI 5, HDF5 1.14, oneDNN 3 (root, debootstrap)
@@ -168,7 +169,7 @@ BUILT_WITH = $(firstword $(notdir $(MPICC))), $(shell $(MPICC) --version 2>/dev/
 MODULES   ?= $(shell cat $(BUILD)/modules 2>/dev/null)# environment modules that the installed one asks for: those loaded when this was built
 install: all  ## to PREFIX (DESTDIR honoured): programs, man pages, documentation, examples, job scripts, modulefiles
 	install -d $(addprefix $(DEST)/,bin share/man/man1 share/doc/dtrain/docs share/dtrain/input/models share/dtrain/jobs share/dtrain/tools share/bash-completion/completions share/zsh/site-functions share/modulefiles/dtrain)
-	install -m 755 $(PROGRAMS) $(DEST)/bin
+	install -m 755 $(PROGRAMS:%=$(BUILD)/%) $(DEST)/bin
 	install -m 644 $(wildcard docs/*.1) $(DEST)/share/man/man1
 	install -m 644 $(DOCUMENTS) $(DEST)/share/doc/dtrain
 	install -m 644 $(wildcard docs/*.md) $(DEST)/share/doc/dtrain/docs

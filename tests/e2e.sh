@@ -8,7 +8,8 @@
 #   own_mpi_files                a folder for the files of the next mpirun alone (run does it)
 #   ok NAME, not_ok NAME WHY, skip NAME WHY
 #
-# $tmp is an empty directory that goes away at the end; the working directory is the top of the tree. Exit status: any "not ok"?
+# $tmp is an empty directory that goes away at the end; the working directory is the top of the tree, or looks like it: ./dtrain and the
+# tools are those of $BUILD. Exit status: any "not ok"?
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 . tests/environment.sh
@@ -16,6 +17,16 @@ tmp=$(mktemp -d) || exit 1
 trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$tmp"' EXIT
 trap 'exit 1' TERM INT HUP # a script that is stopped takes its runs along
 mkdir "$tmp/.mpi"
+# The programs at the top may be of another build: then the tests run in a folder of links, in which they are of this one.
+use_programs_of() { # BUILD
+    local f tree=$tmp/.tree
+    ! cmp -s dtrain "$1/dtrain" || return 0
+    mkdir "$tree"
+    for f in "$PWD"/* "$PWD"/.[!.]*; do ln -s "$f" "$tree/"; done
+    for f in "$1"/dtrain "$1"/dtrain-*; do [ -d "$f" ] || ln -sfT "$(realpath "$f")" "$tree/${f##*/}"; done
+    cd "$tree" || exit 1
+}
+use_programs_of "${BUILD:-build/release}"
 out=$tmp/.out code=0 n_not_ok=0
 
 ok() { echo "ok $1"; }

@@ -1,0 +1,21 @@
+#!/bin/bash
+# e2e_builds.sh - builds beside the usual one: which programs they leave at the top of the tree, and which ones the tests run.
+. "$(dirname "$0")/e2e.sh"
+unset MAKEFLAGS MFLAGS MAKELEVEL
+top() { env -u BUILD make -n programs MAKEFLAGS= "$@" 2>/dev/null | grep -c 'cp .* dtrain.new'; }
+expect "make replaces the programs at the top of the tree" test "$(top BUILD=build/release)" -gt 0
+expect "make SAN=1 does not" test "$(top SAN=1)" = 0
+expect "a build in another folder does not" test "$(top BUILD=build/other)" = 0
+
+# another program under the name: the tests take that of their build
+mkdir -p "$tmp/top/tests" "$tmp/b"
+cp tests/e2e.sh tests/environment.sh "$tmp/top/tests"
+printf '#!/bin/sh\necho old\n' >"$tmp/top/dtrain"
+printf '#!/bin/sh\necho new\n' >"$tmp/b/dtrain"
+chmod +x "$tmp/top/dtrain" "$tmp/b/dtrain"
+printf '. "$(dirname "$0")/e2e.sh"\n./dtrain; [ -f tests/e2e.sh ]\n' >"$tmp/top/tests/e2e_x.sh"
+run 0 env BUILD="$tmp/b" bash "$tmp/top/tests/e2e_x.sh"
+expect_exit "a test runs in a folder of links" 0
+expect_text "with the programs of its build" '^new$'
+expect "those at the top are left alone" grep -q old "$tmp/top/dtrain"
+e2e_done
