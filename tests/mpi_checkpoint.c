@@ -5,6 +5,7 @@
  * round trip at n ranks covers every pair of rank counts.
  * DEVICES: cpu queue */
 #include "checkpoint_fixture.h"
+#include <math.h>
 #include <errno.h>
 #include <sys/mount.h>
 
@@ -124,6 +125,71 @@ static void meta_and_long_texts_come_back(void **state)
     dt_ckpt_meta_free(&read);
     free(meta.config);
     assert_all(f->mpi, same);
+}
+
+/* Numbers of every type, of any length, and bits that are no number; only rank 0 has them. */
+static bool add_items(dt_items *items)
+{
+    static int32_t many[100000];
+    for (int i = 0; i < 100000; i++) many[i] = (int32_t)dt_mix64((uint64_t)i);
+    const float floats[] = {NAN, -INFINITY, 0x1p-140f};
+    const double lambda = 0.1;
+    const int64_t step = INT64_MIN;
+    return dt_items_add(items, "tokens", DT_ITEM_I32, 100000, many) == DT_OK &&
+           dt_items_add(items, "logp", DT_ITEM_F32, 3, floats) == DT_OK &&
+           dt_items_add(items, "lambda", DT_ITEM_F64, 1, &lambda) == DT_OK &&
+           dt_items_add(items, "step", DT_ITEM_I64, 1, &step) == DT_OK &&
+           dt_items_add(items, "nothing", DT_ITEM_I64, 0, NULL) == DT_OK;
+}
+
+static bool are_items(const dt_items *found, const dt_items *wanted)
+{
+    bool ok = found->n_items == wanted->n_items;
+    for (int i = 0; ok && i < wanted->n_items; i++) {
+        const dt_item *w = &wanted->item[i], *f = dt_items_find(found, w->name);
+        ok = f && f->type == w->type && f->n == w->n && !memcmp(f->data, w->data, (size_t)w->n * dt_item_size(w->type));
+    }
+    return ok;
+}
+
+static bool flip_a_byte_of(const char *path, const char *item)
+{
+    hid_t file;
+    int64_t at = -1;
+    if (dt_h5_open(path, &file) != DT_OK) return false;
+    const hid_t dset = H5Dopen2(file, item, H5P_DEFAULT);
+    at = (int64_t)H5Dget_offset(dset);
+    H5Dclose(dset), H5Fclose(file);
+    unsigned char c;
+    const int fd = open(path, O_RDWR);
+    const bool ok = at > 0 && pread(fd, &c, 1, at) == 1 && (c ^= 4, pwrite(fd, &c, 1, at) == 1);
+    return close(fd) == 0 && ok;
+}
+
+static void what_a_task_left_comes_back_to_the_bit(void **state)
+{
+    fixture *f = *state;
+    char path[PATH_MAX];
+    dt_ckpt_meta meta = meta_of(3), read;
+    dt_items wanted = {0};
+    assert_all(f->mpi, add_items(&wanted) && (f->comm.rank || add_items(&meta.items)));
+    assert_all(f->mpi, open_zero(f, 0, DT_F32, false));
+    assert_all(f->mpi, dt_checkpoint_save(&f->comm, f->z, &meta, f->dir, 0, NULL) == DT_OK);
+    assert_all(f->mpi, dt_checkpoint_verify(in_dir(f, "step-00000003.h5", path), NULL) == DT_OK);
+    assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, path, true, NULL) == DT_OK);
+    bool ok = dt_checkpoint_read_meta(path, &read) == DT_OK && are_items(&read.items, &wanted);
+    int32_t few[2];
+    ok = ok && dt_items_get(&read.items, "tokens", DT_ITEM_I32, 2, few) == DT_ERR_DATA &&
+         strstr(dt_error_message(), "`tokens` of the checkpoint's task: expected 2 of int32, found 100000 of int32");
+    dt_error_clear();
+    dt_ckpt_meta_free(&read);
+    assert_all(f->mpi, ok);
+    assert_all(f->mpi, f->comm.rank || flip_a_byte_of(path, "/task/tokens"));
+    ok = dt_checkpoint_read_meta(path, &read) == DT_ERR_DATA && strstr(dt_error_message(), "/task/tokens` was altered");
+    dt_error_clear();
+    assert_all(f->mpi, ok);
+    dt_items_free(&wanted);
+    dt_items_free(&meta.items);
 }
 
 /* ---- the folder -------------------------------------------------------------------------------------------------- */
@@ -604,6 +670,7 @@ int main(int argc, char **argv)
         IN_DIR(the_file_does_not_depend_on_who_wrote_it),
         IN_DIR(a_frozen_model_keeps_its_bits),
         IN_DIR(meta_and_long_texts_come_back),
+        IN_DIR(what_a_task_left_comes_back_to_the_bit),
         IN_DIR(the_oldest_go_and_latest_follows),
         IN_DIR(files_of_other_writers_load),
         IN_DIR(every_half_number_is_read_as_hdf5_reads_it),

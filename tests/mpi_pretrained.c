@@ -157,6 +157,22 @@ static bool logits_are_those_of(trainer *t, const char *name)
     return ok;
 }
 
+static dt_err weigh(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w)
+{
+    (void)t, (void)p;
+    for (int32_t i = 0; i < m->batch->n_tok; i++)
+        w->u[i] = m->batch->target[i] < 0 ? 0.0f : (float)(m->batch->weight[i] * m->inv_norm);
+    return DT_OK;
+}
+
+static void collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
+{
+    dt_lm_collect(t->self, t->sums, m->batch, p);
+}
+
+static const dt_task_ops plain_task = {
+    .name = "plain", .trains = true, .weights_known = true, .weights = weigh, .collect = collect};
+
 /* Loss and gradient norm of batch k; collective. */
 static bool step_of(trainer *t, int64_t k, int64_t step, double *loss, double *norm)
 {
@@ -169,10 +185,11 @@ static bool step_of(trainer *t, int64_t k, int64_t step, double *loss, double *n
     dt_lm_declare(&lm, &sums);
     const int sum_squares = dt_sums_declare(&sums, "sum_squares", DT_SUM_REAL, 1);
     bool ok = dt_sums_settle(&sums, &t->f->comm) == DT_OK;
+    dt_task task = {
+        .ops = &plain_task, .self = &lm, .sums = &sums, .zero = t->f->z, .model = t->model, .buffers = t->buffers};
+    const dt_micro m = {.batch = &t->b, .n_micro = 1, .inv_norm = 1.0 / (double)n_target};
     dt_zero_begin_micro(t->f->z, 0, 1);
-    ok = dt_task_micro_step(t->model, &dt_objective_lm, &t->b, &t->buffers, 1.0 / (double)n_target, step, &lm, NULL) ==
-             DT_OK &&
-         ok;
+    ok = dt_task_micro_step(&task, &m, step) == DT_OK && ok;
     ok = dt_zero_grad_sum_squares(t->f->z, &sum) == DT_OK && ok;
     dt_vote vote = {0};
     dt_sums_add(&sums, sum_squares, sum);

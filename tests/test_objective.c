@@ -8,8 +8,13 @@
 
 enum { N_TOK = 8 };
 
+typedef struct counter {
+    dt_sums sums;
+    dt_lm_sums lm;
+} counter;
+
 /* One micro-batch whose targets have the weights and losses given. */
-static void add(const dt_lm_sums *lm, const float *weight, const float *loss)
+static void add(counter *c, const float *weight, const float *loss)
 {
     static dt_ledger ledger;
     dt_batch b;
@@ -22,14 +27,10 @@ static void add(const dt_lm_sums *lm, const float *weight, const float *loss)
         logp[t] = -loss[t], entropy[t] = (float)t;
     }
     dt_batch_finish(&b);
-    dt_objective_lm.metrics(&dt_objective_lm, &b, logp, hit, entropy, lm);
+    const dt_predictions p = {.logp = logp, .hit = hit, .entropy = entropy};
+    dt_lm_collect(&c->lm, &c->sums, &b, &p);
     dt_batch_free(&b, &ledger);
 }
-
-typedef struct counter {
-    dt_sums sums;
-    dt_lm_sums lm;
-} counter;
 
 static void open_counter(counter *c)
 {
@@ -51,8 +52,8 @@ static void the_mean_is_over_weights(void **state)
     counter c;
     open_counter(&c);
     assert_true(mean_loss(&c) == 0); /* nothing seen */
-    add(&c.lm, weight, loss);
-    add(&c.lm, weight, loss);
+    add(&c, weight, loss);
+    add(&c, weight, loss);
     assert_true(mean_loss(&c) == (1 + 5 + 2 + 0.125 + 3) / 5.5);         /* every term is exact */
     assert_true(shown(&c.sums, "entropy") == (0 + 2 + 3 + 4 + 7) / 5.0); /* over targets, whatever their weight */
     dt_sums_close(&c.sums);
@@ -69,12 +70,12 @@ static void losses_of_any_size_add_up(void **state)
         float loss[N_TOK];
         for (int t = 0; t < N_TOK; t++) loss[t] = sizes[i];
         dt_sums_clear(&c.sums);
-        for (int k = 0; k < 100; k++) add(&c.lm, ones, loss);
+        for (int k = 0; k < 100; k++) add(&c, ones, loss);
         assert_false(c.sums.nonfinite);
         assert_true(mean_loss(&c) == (double)sizes[i]);
         if (sizes[i] > 0x1p20f) continue;
         dt_sums_clear(&c.sums);
-        for (int k = 0; k < 10000; k++) add(&c.lm, heavy, loss);
+        for (int k = 0; k < 10000; k++) add(&c, heavy, loss);
         /* 10^6 x 2^-20 is no multiple of the unit */
         assert_true(fabs(mean_loss(&c) - (double)sizes[i]) <= 1e-9 * (double)sizes[i]);
     }
@@ -90,7 +91,7 @@ static void a_loss_that_is_no_number_marks_the_sums(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         float loss[N_TOK] = {1, 1, 1, bad[i], 1, 1, 1, 1};
         dt_sums_clear(&c.sums);
-        add(&c.lm, ones, loss);
+        add(&c, ones, loss);
         assert_true(c.sums.nonfinite && isnan(mean_loss(&c)));
     }
     dt_sums_close(&c.sums);

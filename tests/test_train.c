@@ -85,7 +85,7 @@ static void an_evaluation_takes_any_batch_sizes(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         dt_config cfg = config(cases[i].text);
         dt_batching b;
-        assert_int_equal(dt_batching_resolve(&b, &cfg, cases[i].nranks), DT_OK);
+        dt_batching_for_evaluation(&b, &cfg, cases[i].nranks);
         assert_int_equal(b.micro_batch_size, cases[i].m);
         assert_int_equal(b.train_batch_size, cases[i].m * cases[i].nranks);
         assert_int_equal(b.accumulation, 1);

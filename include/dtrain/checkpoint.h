@@ -3,6 +3,7 @@
 #ifndef DTRAIN_CHECKPOINT_H
 #define DTRAIN_CHECKPOINT_H
 
+#include "dtrain/items.h"
 #include "dtrain/stored.h"
 
 /** Root attributes. Text fields are malloc'ed when read; free with dt_ckpt_meta_free. */
@@ -17,6 +18,7 @@ typedef struct dt_ckpt_meta {
     int64_t best_step;
     double best_metric;
     int64_t n_not_better;
+    dt_items items;     /* what the task left (task.h); when saving, of rank 0 */
     char *config;       /* resolved INI */
     char *model_config; /* config.json */
 } dt_ckpt_meta;

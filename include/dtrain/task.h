@@ -1,42 +1,43 @@
-/* task.h - what a step optimises: an objective sees log-probabilities and returns weights (architecture.md, idea 3).
+/* task.h - what a run optimises or measures: a table of functions, and what they work with.
  *
- * Every language-model objective is a function L of token log-probabilities. It gives u[t] = -dL/dlogp_t; the head
- * turns that into gradients. Where u does not depend on logp (pre-training, SFT) head forward and backward are one
- * pass. A new algorithm is a new dt_objective. */
+ * The loop (train.h) knows a task through this table alone. A task owns where its batches come from (datasets,
+ * rollouts), its extra models and its metrics (sums.h). Its objective sees log-probabilities and returns weights: every
+ * language-model objective is a function L of token log-probabilities, it gives u[t] = -dL/dlogp_t, and the head turns
+ * that into gradients (docs/architecture.md, idea 3). Where u does not depend on logp (pre-training, SFT) head forward
+ * and backward are one pass. A new algorithm is one more such table. */
 #ifndef DTRAIN_TASK_H
 #define DTRAIN_TASK_H
 
+#include "dtrain/data.h"
+#include "dtrain/items.h"
 #include "dtrain/model.h"
 #include "dtrain/sums.h"
+#include "dtrain/zero.h"
 
-/** What a language model counts: of target tokens, but for `tokens` and `samples`. */
-typedef struct dt_lm_sums {
-    dt_sums *sums;
-    int loss, weight;     /* weight * -logp; weights, in 2^-20 */
-    int target, hit;      /* targets; those that were the most probable token */
-    int entropy;          /* of the predictions, in 2^-24 */
-    int n_tok, n_samples; /* "tokens", "samples" */
-} dt_lm_sums;
-#define DT_WEIGHT_UNIT 0x1p-20
-#define DT_ENTROPY_UNIT 0x1p-24
-/** Declare them, and what is shown: "loss" (per unit of weight), "accuracy", "entropy"; of a validation
- *  "validation_loss", "perplexity", ... */
-void dt_lm_declare(dt_lm_sums *l, dt_sums *sums);
+/** train_batch_size = micro_batch_size * gradient_accumulation_steps * nranks. */
+typedef struct dt_batching {
+    int64_t train_batch_size, micro_batch_size, accumulation;
+} dt_batching;
 
-typedef struct dt_objective dt_objective;
-struct dt_objective {
-    const char *name;
-    bool weights_known; /* u depends on the batch alone: weights() gets logp NULL */
-    /** Fill u[n_tok]; inv_norm is 1 / (sum of weights over the whole optimizer step, all ranks). Local. */
-    dt_err (*weights)(const dt_objective *o, const dt_batch *b, const float *logp, double inv_norm, float *u);
-    /** Add the batch's metrics to sums, from logp, hit and entropy [n_tok]. Local. */
-    void (*metrics)(const dt_objective *o, const dt_batch *b, const float *logp, const uint8_t *hit,
-                    const float *entropy, const dt_lm_sums *sums);
-};
+/** What one micro-step trains on. */
+typedef struct dt_micro {
+    const dt_batch *batch; /* of this rank, the task's until the next call; empty (n_tok 0) where it has none */
+    int n_micro;           /* micro-steps of the step: the same on all ranks and in all calls of the step */
+    /* 1 / what the step's loss is divided by, over all its micro-steps and ranks; 0: there is nothing in the step */
+    double inv_norm;
+} dt_micro;
 
-/** Pre-training and SFT: L = -(1/N) sum over targets of weight_t logp_t, N the sum of weights of the step
- *  (algorithms.md 1.3). */
-extern const dt_objective dt_objective_lm;
+/** What the model predicts of the tokens of a batch: [n_tok], 0 where there is no target. */
+typedef struct dt_predictions {
+    const float *logp;
+    const uint8_t *hit; /* the target was the most probable token */
+    const float *entropy;
+} dt_predictions;
+
+/** What a task makes of them. */
+typedef struct dt_weights {
+    float *u; /* [n_tok]: -dL/dlogp_t */
+} dt_weights;
 
 /** Host arrays of one micro-batch, allocated once. */
 typedef struct dt_task_buffers {
@@ -48,12 +49,130 @@ dt_err dt_task_buffers_alloc(dt_task_buffers *t, int32_t max_tok, dt_ledger *led
 void dt_task_buffers_free(dt_task_buffers *t, dt_ledger *ledger);
 size_t dt_task_buffers_nbytes(int32_t max_tok); /* for the plan */
 
-/** One micro-step: forward, weights, head, backward; also with an empty batch. Collective inside (the units' acquire
- *  and release). */
-dt_err dt_task_micro_step(dt_model *m, const dt_objective *o, const dt_batch *b, dt_task_buffers *t, double inv_norm,
-                          int64_t step, const dt_lm_sums *sums, dt_phase *phase);
+/** States that a task trains beside the main model's: they take part in norm, update and checkpoint. */
+typedef struct dt_trained {
+    const char *name; /* in checkpoints */
+    dt_zero *zero;
+} dt_trained;
+
+typedef struct dt_task dt_task;
+
+/** The table. Functions that may be NULL say what that means. */
+typedef struct dt_task_ops {
+    const char *name; /* the value of run.task */
+    /* it takes optimizer steps, saves and resumes; else a run is one validation: no gradients, no states */
+    bool trains;
+    bool weights_known; /* u depends on the batch alone: weights gets no predictions */
+
+    /** Keys that it cannot do without: what is missing joins t->mistakes. Local. */
+    void (*check)(dt_task *t);
+    /** Read the configuration, open and check what batches come from, declare metrics: "loss", "tokens" and "samples"
+     *  if it trains, "validation_loss" first of a validation's. Says in t what it has found, and widens t->model_opt to
+     *  what it needs. Local: what is wrong joins t->mistakes, and the rest is opened all the same. The device may not be
+     *  open (t->dev->ops NULL). */
+    void (*open)(dt_task *t);
+    /** Add what it will hold at a ZeRO stage on t->nranks ranks, what open has allocated included. Local. */
+    dt_err (*plan)(const dt_task *t, int stage, dt_memory *memory);
+    /** Open extra models, allocate: nothing is allocated after it. t->model and t->zero are there, without weights yet.
+     *  Collective, agreed. NULL: nothing to do. */
+    dt_err (*begin)(dt_task *t);
+    void (*close)(dt_task *t); /* local; also after an error in any of these, and twice */
+
+    /** Micro-step `micro` of step `step` (counted over all epochs). May roll out: generate, score. Collective where it
+     *  uses a model; a local error ends the job. */
+    dt_err (*next_micro)(dt_task *t, int64_t step, int micro, dt_micro *m);
+    dt_err (*weights)(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w); /* local */
+    void (*collect)(dt_task *t, const dt_micro *m, const dt_predictions *p);                  /* into t->sums; local */
+    /** One of t->n_validation micro-steps of a validation, into t->sums. Collective inside. */
+    dt_err (*evaluate)(dt_task *t, int64_t micro);
+
+    /** The step that follows so many samples, whatever the batch size was. Local. */
+    int64_t (*step_after)(const dt_task *t, int64_t samples);
+    /** What a resume needs besides the position in the data; rank 0's is kept. Collective, agreed. NULL: nothing. */
+    dt_err (*save)(dt_task *t, dt_items *items);
+    /** The same on every rank, once the weights are loaded; items as save left them. Collective, agreed. */
+    dt_err (*load)(dt_task *t, const dt_items *items);
+} dt_task_ops;
+
+/** A task of a run. What is lent is there from before `check`, unless another time is named. */
+struct dt_task {
+    const dt_task_ops *ops;
+    void *self; /* the task's own */
+
+    /* lent by the run */
+    const dt_config *cfg;
+    dt_mistakes *mistakes;
+    dt_comm *comm; /* NULL for --plan */
+    dt_device *dev;
+    dt_ledger *ledger;
+    dt_phase *phase;
+    int nranks;
+    dt_sums *sums;
+    dt_batching batching;
+    const dt_model_config *mc; /* of the model that is trained or evaluated; without units after a mistake in it */
+    const dt_unit *units;
+    int n_units;
+    dt_model_options *model_opt; /* as the configuration has it; open may ask for more */
+
+    /* lent from `begin` on */
+    int stage;
+    dt_stream *compute;
+    dt_zero *zero;
+    dt_model *model;
+    dt_task_buffers buffers; /* of the run, for micro-steps */
+
+    /* the task's answers in open. Datasets: the run tells of them, compares them over the ranks and verifies them; NULL:
+     * none, also after a mistake */
+    dt_loader *train, *valid;
+    int64_t steps_per_epoch, samples_per_epoch; /* as steps and "samples" count */
+    int64_t n_validation;                       /* micro-steps a rank; 0: there is no validation */
+    /* from begin on */
+    dt_trained *trained; /* the task's */
+    int n_trained;
+};
+
+/** All tasks, to a NULL. */
+extern const dt_task_ops *const dt_tasks[];
+/** The one of that name, NULL: none. */
+const dt_task_ops *dt_task_find(const char *name);
+
+/** One micro-step: forward, weights, head, backward, metrics; also with an empty batch. Collective inside (the units'
+ *  acquire and release). */
+dt_err dt_task_micro_step(dt_task *t, const dt_micro *m, int64_t step);
 /** Forward and metrics alone. */
-dt_err dt_task_evaluate(dt_model *m, const dt_objective *o, const dt_batch *b, dt_task_buffers *t,
-                        const dt_lm_sums *sums, dt_phase *phase);
+dt_err dt_task_forward(dt_task *t, const dt_micro *m);
+
+/* ---- for tasks that read datasets -------------------------------------------------------------------------------- */
+
+/** A key that is needed and not given joins the mistakes. expected: "a model to evaluate". */
+void dt_task_need(dt_task *t, const char *section, const char *key, const char *value, const char *expected);
+/** The same for a dataset. */
+void dt_task_need_data(dt_task *t, const char *key, const char *value);
+/** [data] train or validation into t->train or t->valid, where it is given; widens the model to its micro-batches. */
+void dt_task_open_data(dt_task *t, bool training, bool validation);
+/** Bytes that these hold, or would hold for full rows where nothing could be read (--plan). */
+size_t dt_task_data_nbytes(const dt_task *t);
+void dt_task_close_data(dt_task *t);
+/** Samples in the order of t->train, a batch each step. */
+int64_t dt_task_data_step_after(const dt_task *t, int64_t samples);
+
+/* ---- language models --------------------------------------------------------------------------------------------- */
+
+/** What a language model counts: of target tokens, but for `tokens` and `samples`. */
+typedef struct dt_lm_sums {
+    int loss, weight;     /* weight * -logp; weights, in 2^-20 */
+    int target, hit;      /* targets; those that were the most probable token */
+    int entropy;          /* of the predictions, in 2^-24 */
+    int n_tok, n_samples; /* "tokens", "samples" */
+} dt_lm_sums;
+#define DT_WEIGHT_UNIT 0x1p-20
+#define DT_ENTROPY_UNIT 0x1p-24
+/** Declare them, and what is shown: "loss" (per unit of weight), "accuracy", "entropy"; of a validation
+ *  "validation_loss", "perplexity", ... */
+void dt_lm_declare(dt_lm_sums *l, dt_sums *sums);
+void dt_lm_collect(const dt_lm_sums *l, dt_sums *sums, const dt_batch *b, const dt_predictions *p);
+
+extern const dt_task_ops dt_task_pretrain, dt_task_sft; /* language_model.c: they differ in what the data says */
+extern const dt_task_ops dt_task_eval;                  /* evaluation.c */
 
 #endif

@@ -12,15 +12,12 @@
 
 /* ---- batch sizes ------------------------------------------------------------------------------------------------- */
 
-/** train_batch_size = micro_batch_size * gradient_accumulation_steps * nranks. */
-typedef struct dt_batching {
-    int64_t train_batch_size, micro_batch_size, accumulation;
-} dt_batching;
-
 /** Any two of [batch] give the third (one alone: accumulation 1). DT_ERR_USAGE, naming the nearest values that work,
- *  when they do not multiply. Task eval takes the micro-batch size, or what the others come to a rank, and nothing
- *  else. */
+ *  when they do not multiply. */
 dt_err dt_batching_resolve(dt_batching *b, const dt_config *cfg, int nranks);
+/** For a task that takes no optimizer step: the micro-batch size, or what the others come to a rank, and nothing
+ *  else. */
+void dt_batching_for_evaluation(dt_batching *b, const dt_config *cfg, int nranks);
 
 /** What is nearest to [batch] and works, where dt_batching_resolve has failed: train_batch_size gives way. */
 void dt_batching_nearest(dt_batching *b, const dt_config *cfg, int nranks);
@@ -73,8 +70,6 @@ typedef struct dt_run {
     dt_model_config mc;
     dt_unit *units;
     int n_units;
-    dt_loader *train, *valid;
-    size_t loader_nbytes;         /* what the loaders hold */
     dt_memory planned, allocated; /* of this rank before the first step */
     dt_model_options model_opt;
     const dt_optimizer_ops *optimizer; /* set before the run: this one; else the one that the configuration names */
@@ -82,10 +77,9 @@ typedef struct dt_run {
     dt_zero *zero;
     dt_param_source source; /* of zero, for model */
     dt_model *model;
-    dt_task_buffers buffers;
+    dt_task task;     /* task.ops NULL: the one that run.task names */
     dt_sums sums;     /* all that is counted: the task's, then the loop's */
     dt_metric *shown; /* room for all of them in one record */
-    dt_lm_sums lm;
     dt_loop_sums counted;
     dt_report *report;
     dt_watchdog *watchdog;

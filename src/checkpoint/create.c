@@ -109,6 +109,16 @@ static dt_err create_datasets(hid_t file, const char *path, dt_zero *z, const dt
     return err;
 }
 
+static dt_err write_items(hid_t file, const char *path, const dt_items *items)
+{
+    const hid_t group = list_without_times(H5P_GROUP_CREATE), dataset = list_without_times(H5P_DATASET_CREATE);
+    const dt_err err = group < 0 || dataset < 0 ? dt_h5_fail(DT_ERR_FAULT, path, "properties of a task's items")
+                                                : ckpt_write_task_items(file, path, group, dataset, items);
+    if (group >= 0) H5Pclose(group);
+    if (dataset >= 0) H5Pclose(dataset);
+    return err;
+}
+
 /* The image has no name of its own, and HDF5's other driver wants to know the real path of what it opens. */
 static hid_t access_list(int n_slots)
 {
@@ -150,6 +160,7 @@ dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta 
     err = write_meta(file, path, meta);
     if (err == DT_OK) err = make_groups(file, path, z);
     if (err == DT_OK) err = create_datasets(file, path, z, slots, n_slots, offsets);
+    if (err == DT_OK) err = write_items(file, path, &meta->items);
     if (H5Fclose(file) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, path, "close failed");
     if (err == DT_OK) err = ckpt_image_size(image, file_size); /* closing gave it its whole length */
     return err == DT_OK ? leave_out_tensors(image, z, slots, n_slots, offsets) : err;

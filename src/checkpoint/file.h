@@ -51,6 +51,11 @@ dt_err ckpt_file_open(const char *path, hid_t *file);
 /** Locate and check a slot's dataset. DT_ERR_DATA naming file and tensor. */
 dt_err ckpt_file_locate(hid_t file, const char *path, const dt_stored_slot *slot, dt_stored_location *location);
 
+/* task_items.c: what a task left. Local. */
+dt_err ckpt_write_task_items(hid_t file, const char *path, hid_t group_list, hid_t dataset_list, const dt_items *items);
+double ckpt_task_items_nbytes(const dt_items *items); /* that they take in a file, at most */
+dt_err ckpt_read_task_items(hid_t file, const char *path, dt_items *items);
+
 /** The name in DIR/latest or DIR/best, "" without one; out [CKPT_NAME_SIZE]. Local. */
 enum { CKPT_NAME_SIZE = NAME_MAX + 2 };
 void ckpt_read_pointer(const char *dir, const char *pointer, char *out);

@@ -126,6 +126,7 @@ dt_err dt_checkpoint_read_meta(const char *path, dt_ckpt_meta *meta)
     dt_err err = ckpt_file_open(path, &file);
     if (err == DT_OK) {
         err = read_meta(file, path, meta);
+        if (err == DT_OK) err = ckpt_read_task_items(file, path, &meta->items);
         H5Fclose(file);
     }
     dt_h5_unlock();
@@ -135,6 +136,7 @@ dt_err dt_checkpoint_read_meta(const char *path, dt_ckpt_meta *meta)
 
 void dt_ckpt_meta_free(dt_ckpt_meta *m)
 {
+    dt_items_free(&m->items);
     free(m->config);
     free(m->model_config);
     m->config = m->model_config = NULL;

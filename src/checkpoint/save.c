@@ -80,7 +80,7 @@ static dt_err prepare(save_job *j)
  * HDF5 could not make its image beyond a limit of file sizes. */
 static dt_err probe_space(const save_job *j)
 {
-    double nbytes = 1 << 16;
+    double nbytes = (1 << 16) + ckpt_task_items_nbytes(&j->meta->items);
     for (int i = 0; i < j->n_slots; i++) {
         const double array =
             (double)j->slots[i].tensor->n_elems * (double)dt_dtype_size(dt_zero_state_dtype(j->z, j->slots[i].state));

@@ -1,27 +1,22 @@
 /* language_model.c - pre-training and SFT differ only in which tokens are targets, and the data settles that; so they
- * are one objective. */
-#include "dtrain/task.h"
+ * are one task: L = -(1/N) sum over targets of weight_t logp_t, N the sum of weights of the step (algorithms.md 1.3). */
+#include "language_model.h"
 #include <math.h>
+#include <stdlib.h>
 
-static dt_err lm_weights(const dt_objective *o, const dt_batch *b, const float *logp, double inv_norm, float *u)
-{
-    (void)o, (void)logp;
-    for (int32_t t = 0; t < b->n_tok; t++) u[t] = b->target[t] < 0 ? 0.0f : (float)(b->weight[t] * inv_norm);
-    return DT_OK;
-}
+/* ---- what is counted --------------------------------------------------------------------------------------------- */
 
 static double perplexity(double loss) { return exp(loss > 700 ? 700 : loss); }
 
 void dt_lm_declare(dt_lm_sums *l, dt_sums *s)
 {
-    *l = (dt_lm_sums){.sums = s,
-                      .loss = dt_sums_declare(s, "loss", DT_SUM_LOSS, 1),
-                      .weight = dt_sums_declare(s, "weight", DT_SUM_UNITS, DT_WEIGHT_UNIT),
-                      .target = dt_sums_declare(s, "targets", DT_SUM_UNITS, 1),
-                      .hit = dt_sums_declare(s, "hits", DT_SUM_UNITS, 1),
-                      .entropy = dt_sums_declare(s, "entropy", DT_SUM_UNITS, DT_ENTROPY_UNIT),
-                      .n_tok = dt_sums_declare(s, "tokens", DT_SUM_UNITS, 1),
-                      .n_samples = dt_sums_declare(s, "samples", DT_SUM_UNITS, 1)};
+    l->loss = dt_sums_declare(s, "loss", DT_SUM_LOSS, 1);
+    l->weight = dt_sums_declare(s, "weight", DT_SUM_UNITS, DT_WEIGHT_UNIT);
+    l->target = dt_sums_declare(s, "targets", DT_SUM_UNITS, 1);
+    l->hit = dt_sums_declare(s, "hits", DT_SUM_UNITS, 1);
+    l->entropy = dt_sums_declare(s, "entropy", DT_SUM_UNITS, DT_ENTROPY_UNIT);
+    l->n_tok = dt_sums_declare(s, "tokens", DT_SUM_UNITS, 1);
+    l->n_samples = dt_sums_declare(s, "samples", DT_SUM_UNITS, 1);
     dt_sums_show(s, DT_SHOW_TRAIN, "loss", "loss", "weight", NULL);
     dt_sums_show(s, DT_SHOW_TRAIN, "accuracy", "hits", "targets", NULL);
     dt_sums_show(s, DT_SHOW_TRAIN, "entropy", "entropy", "targets", NULL);
@@ -33,26 +28,97 @@ void dt_lm_declare(dt_lm_sums *l, dt_sums *s)
     dt_sums_show(s, DT_SHOW_VALIDATION, "validation_samples", "samples", NULL, NULL);
 }
 
-static void lm_metrics(const dt_objective *o, const dt_batch *b, const float *logp, const uint8_t *hit,
-                       const float *entropy, const dt_lm_sums *l)
+void dt_lm_collect(const dt_lm_sums *l, dt_sums *s, const dt_batch *b, const dt_predictions *p)
 {
-    (void)o;
-    double loss = 0, uncertain = 0; /* one micro-batch in the order of its tokens: the same on whichever rank it is */
+    double loss = 0, entropy = 0; /* one micro-batch in the order of its tokens: the same on whichever rank it is */
     int64_t n_hit = 0;
     for (int32_t t = 0; t < b->n_tok; t++) {
         if (b->target[t] < 0) continue;
-        loss -= (double)b->weight[t] * logp[t];
-        n_hit += hit[t];
-        uncertain += (double)entropy[t];
+        loss -= (double)b->weight[t] * p->logp[t];
+        n_hit += p->hit[t];
+        entropy += (double)p->entropy[t];
     }
-    dt_sums_add(l->sums, l->loss, loss);
-    dt_sums_add(l->sums, l->entropy, uncertain);
-    dt_sums_count(l->sums, l->weight, b->weight_fixed);
-    dt_sums_count(l->sums, l->target, b->n_target);
-    dt_sums_count(l->sums, l->hit, n_hit);
-    dt_sums_count(l->sums, l->n_tok, b->n_tok);
-    dt_sums_count(l->sums, l->n_samples, b->n_samples);
+    dt_sums_add(s, l->loss, loss);
+    dt_sums_add(s, l->entropy, entropy);
+    dt_sums_count(s, l->weight, b->weight_fixed);
+    dt_sums_count(s, l->target, b->n_target);
+    dt_sums_count(s, l->hit, n_hit);
+    dt_sums_count(s, l->n_tok, b->n_tok);
+    dt_sums_count(s, l->n_samples, b->n_samples);
 }
 
-const dt_objective dt_objective_lm = {
-    .name = "lm", .weights_known = true, .weights = lm_weights, .metrics = lm_metrics};
+/* ---- the task ---------------------------------------------------------------------------------------------------- */
+
+void lm_open(dt_task *t)
+{
+    language_model *l = calloc(1, sizeof *l);
+    dt_task_open_data(t, t->ops->trains, true);
+    if (!l) {
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the task"));
+        return;
+    }
+    t->self = l;
+    dt_lm_declare(&l->sums, t->sums);
+}
+
+dt_err lm_plan(const dt_task *t, int stage, dt_memory *memory)
+{
+    (void)stage;
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_task_data_nbytes(t);
+    return DT_OK;
+}
+
+void lm_close(dt_task *t)
+{
+    dt_task_close_data(t);
+    free(t->self);
+    t->self = NULL;
+}
+
+void lm_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
+{
+    const language_model *l = t->self;
+    dt_lm_collect(&l->sums, t->sums, m->batch, p);
+}
+
+dt_err lm_evaluate(dt_task *t, int64_t micro)
+{
+    dt_micro m = {0};
+    dt_phase_enter(t->phase, "read", "validation");
+    DT_TRY(dt_loader_eval_batch(t->valid, micro, &m.batch));
+    return dt_task_forward(t, &m);
+}
+
+static void check(dt_task *t)
+{
+    if (t->comm) dt_task_need_data(t, "train", t->cfg->data_train); /* not for --plan */
+}
+
+static dt_err next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
+{
+    language_model *l = t->self;
+    if (micro == 0) {
+        dt_step_counts counts;
+        DT_TRY(dt_loader_step_counts(t->train, step, &counts));
+        l->step.n_micro = dt_loader_n_micro(t->train, step);
+        l->step.inv_norm = counts.weight_fixed > 0 ? 1 / ((double)counts.weight_fixed * DT_WEIGHT_UNIT) : 0;
+    }
+    *m = l->step;
+    return dt_loader_batch(t->train, step, micro, &m->batch);
+}
+
+static dt_err weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w)
+{
+    (void)t, (void)p;
+    const dt_batch *b = m->batch;
+    for (int32_t i = 0; i < b->n_tok; i++) w->u[i] = b->target[i] < 0 ? 0.0f : (float)(b->weight[i] * m->inv_norm);
+    return DT_OK;
+}
+
+#define LANGUAGE_MODEL                                                                                                 \
+    .trains = true, .weights_known = true, .check = check, .open = lm_open, .plan = lm_plan, .close = lm_close,        \
+    .next_micro = next_micro, .weights = weights, .collect = lm_collect, .evaluate = lm_evaluate,                      \
+    .step_after = dt_task_data_step_after
+
+const dt_task_ops dt_task_pretrain = {.name = "pretrain", LANGUAGE_MODEL};
+const dt_task_ops dt_task_sft = {.name = "sft", LANGUAGE_MODEL};

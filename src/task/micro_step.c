@@ -1,4 +1,4 @@
-/* micro_step.c - the one place where an objective meets a model. */
+/* micro_step.c - the one place where a task meets the model. */
 #include "dtrain/task.h"
 #include <stdlib.h>
 
@@ -27,29 +27,46 @@ void dt_task_buffers_free(dt_task_buffers *t, dt_ledger *ledger)
 
 size_t dt_task_buffers_nbytes(int32_t max_tok) { return buffers_nbytes(max_tok); }
 
-dt_err dt_task_micro_step(dt_model *m, const dt_objective *o, const dt_batch *b, dt_task_buffers *t, double inv_norm,
-                          int64_t step, const dt_lm_sums *sums, dt_phase *phase)
+static dt_predictions predictions(const dt_task_buffers *b)
 {
-    dt_phase_enter(phase, "forward", "");
-    DT_TRY(dt_model_forward(m, b, true, step));
-    dt_phase_enter(phase, "head", "");
-    if (!o->weights_known) DT_TRY(dt_model_logp(m, b, 1.0f, t->logp, NULL, NULL));
-    DT_TRY(o->weights(o, b, o->weights_known ? NULL : t->logp, inv_norm, t->u));
-    DT_TRY(dt_model_head(m, b, t->u, 1.0f, true));
-    dt_phase_enter(phase, "backward", "");
-    DT_TRY(dt_model_backward(m, b));
-    DT_TRY(dt_model_results(m, t->logp, t->hit, t->entropy)); /* the device has backward to do while the host waits */
-    o->metrics(o, b, t->logp, t->hit, t->entropy, sums);
+    return (dt_predictions){.logp = b->logp, .hit = b->hit, .entropy = b->entropy};
+}
+
+/* The task's weights for the head: from the batch alone, or from a pass of the head without backward. */
+static dt_err find_weights(dt_task *t, const dt_micro *m)
+{
+    const dt_task_buffers *b = &t->buffers;
+    const dt_predictions p = predictions(b);
+    dt_weights w = {.u = b->u};
+    if (t->ops->weights_known) return t->ops->weights(t, m, NULL, &w);
+    DT_TRY(dt_model_logp(t->model, m->batch, 1.0f, b->logp, b->hit, b->entropy));
+    return t->ops->weights(t, m, &p, &w);
+}
+
+dt_err dt_task_micro_step(dt_task *t, const dt_micro *m, int64_t step)
+{
+    const dt_task_buffers *b = &t->buffers;
+    const dt_predictions p = predictions(b);
+    dt_phase_enter(t->phase, "forward", "");
+    DT_TRY(dt_model_forward(t->model, m->batch, true, step));
+    dt_phase_enter(t->phase, "head", "");
+    DT_TRY(find_weights(t, m));
+    DT_TRY(dt_model_head(t->model, m->batch, b->u, 1.0f, true));
+    dt_phase_enter(t->phase, "backward", "");
+    DT_TRY(dt_model_backward(t->model, m->batch));
+    DT_TRY(dt_model_results(t->model, b->logp, b->hit, b->entropy)); /* the device has backward to do meanwhile */
+    t->ops->collect(t, m, &p);
     return DT_OK;
 }
 
-dt_err dt_task_evaluate(dt_model *m, const dt_objective *o, const dt_batch *b, dt_task_buffers *t,
-                        const dt_lm_sums *sums, dt_phase *phase)
+dt_err dt_task_forward(dt_task *t, const dt_micro *m)
 {
-    dt_phase_enter(phase, "forward", "");
-    DT_TRY(dt_model_forward(m, b, false, 0));
-    dt_phase_enter(phase, "head", "");
-    DT_TRY(dt_model_logp(m, b, 1.0f, t->logp, t->hit, t->entropy));
-    o->metrics(o, b, t->logp, t->hit, t->entropy, sums);
+    const dt_task_buffers *b = &t->buffers;
+    const dt_predictions p = predictions(b);
+    dt_phase_enter(t->phase, "forward", "");
+    DT_TRY(dt_model_forward(t->model, m->batch, false, 0));
+    dt_phase_enter(t->phase, "head", "");
+    DT_TRY(dt_model_logp(t->model, m->batch, 1.0f, b->logp, b->hit, b->entropy));
+    t->ops->collect(t, m, &p);
     return DT_OK;
 }

@@ -32,7 +32,7 @@ static dt_err remainder_error(const dt_config *cfg, int64_t G, const char *other
 
 /* An evaluation takes no optimizer step: what a training configuration says of one must not stop it on any number of
  * ranks. */
-static void for_evaluation(dt_batching *b, const dt_config *cfg, int64_t nranks)
+void dt_batching_for_evaluation(dt_batching *b, const dt_config *cfg, int nranks)
 {
     const int64_t A = cfg->batch_gradient_accumulation_steps ? cfg->batch_gradient_accumulation_steps : 1;
     int64_t m = cfg->batch_micro_batch_size ? cfg->batch_micro_batch_size : cfg->batch_train_batch_size / A / nranks;
@@ -48,10 +48,6 @@ dt_err dt_batching_resolve(dt_batching *b, const dt_config *cfg, int nranks)
     char where[512];
     const int64_t N = nranks;
 
-    if (run_is_eval(cfg)) {
-        for_evaluation(b, cfg, N);
-        return DT_OK;
-    }
     if (!A && !(G && m)) A = 1;
     if (G && m && !A) {
         if (G % (m * N)) return remainder_error(cfg, G, "micro_batch_size", m, nranks);

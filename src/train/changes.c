@@ -116,7 +116,7 @@ static dt_err see_model(changes *c, const dt_run *run, const char *path, const c
 
 static void see_data(changes *c, const dt_run *run, const dt_ckpt_meta *meta)
 {
-    const uint64_t now = dt_loader_fingerprint(run->train);
+    const uint64_t now = run_data_fingerprint(run);
     if (!meta->data_fingerprint || meta->data_fingerprint == now) return;
     add(c, CHANGE_REFUSED, "data.train", "another dataset", run->cfg.data_train);
 }

@@ -99,7 +99,7 @@ static dt_err check_output_dir(const dt_run *run)
     DT_TRY(find_existing(run, dir));
     DT_TRY(check_writable(run, dir));
     DT_TRY(check_lock(run));
-    return run_is_eval(&run->cfg) ? DT_OK : check_space(run, dir);
+    return run_trains(run) ? check_space(run, dir) : DT_OK;
 }
 
 /* ---- other settings ---------------------------------------------------------------------------------------------- */
@@ -163,8 +163,8 @@ static dt_err show_progress(void *phase)
 dt_err run_check_files(dt_run *run)
 {
     dt_mistakes m = {0};
-    if (run->train) dt_mistakes_add(&m, dt_loader_verify(run->train, show_progress, &run->phase));
-    if (run->valid) dt_mistakes_add(&m, dt_loader_verify(run->valid, show_progress, &run->phase));
+    if (run->task.train) dt_mistakes_add(&m, dt_loader_verify(run->task.train, show_progress, &run->phase));
+    if (run->task.valid) dt_mistakes_add(&m, dt_loader_verify(run->task.valid, show_progress, &run->phase));
     dt_phase_enter(&run->phase, "verify", "checkpoint");
     if (run->has_pretrained) dt_mistakes_add(&m, dt_pretrained_verify(&run->pretrained, run->units, run->n_units));
     dt_mistakes_add(&m, verify_candidates(run));

@@ -17,8 +17,8 @@ static void say_steps(const dt_run *run, const progress *from, const progress *t
 void run_say_closing(const dt_run *run, const progress *from, const progress *to, double loop_s)
 {
     const char *dir = run->cfg.run_output_dir;
-    const bool eval = run_is_eval(&run->cfg);
-    const bool on_chats = run->train && *dt_loader_info(run->train)->chat_template;
+    const bool eval = !run_trains(run);
+    const bool on_chats = run->task.train && *dt_loader_info(run->task.train)->chat_template;
     char took[24];
     if (eval)
         DT_INFO("done: evaluated in %s", dt_format_duration(dt_now_s() - run->start_s, took));

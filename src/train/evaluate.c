@@ -38,14 +38,11 @@ static dt_err vote_on_stop(dt_run *run, pace *p, int64_t done, int *stop)
 static dt_err sum_all(dt_run *run, validation_end *end)
 {
     pace p = {.interval = 1, .since_s = dt_now_s()};
-    *end = (validation_end){.n = dt_loader_n_eval(run->valid)};
+    *end = (validation_end){.n = run->task.n_validation};
     while (end->n_done < end->n) {
-        const dt_batch *b = NULL;
         DT_TRY(vote_on_stop(run, &p, end->n_done, &end->stop));
         if (end->stop) return DT_OK;
-        dt_phase_enter(&run->phase, "read", "validation");
-        DT_TRY(dt_loader_eval_batch(run->valid, end->n_done, &b));
-        DT_TRY(dt_task_evaluate(run->model, &dt_objective_lm, b, &run->buffers, &run->lm, &run->phase));
+        DT_TRY(run->task.ops->evaluate(&run->task, end->n_done));
         end->n_done++;
     }
     return DT_OK;
@@ -73,15 +70,16 @@ dt_err run_validate(dt_run *run, int64_t step, validation_end *end)
     if (end->stop) return DT_OK;
     dt_phase_enter(&run->phase, "agree", "validation");
     DT_TRY(dt_sums_vote(s, run->comm, &vote));
-    const dt_shown *what = dt_sums_find_shown(s, DT_SHOW_VALIDATION, "validation_loss");
-    if (dt_sums_value(s, what->bottom) <= 0)
+    const dt_shown *loss = &s->shown[DT_SHOW_VALIDATION][0];
+    if (loss->bottom >= 0 && dt_sums_value(s, loss->bottom) <= 0)
         return dt_comm_agree(run->comm, dt_fail(DT_ERR_DATA, "[data] validation: there is no target token in it"));
 
-    const bool eval = run_is_eval(&run->cfg);
-    if (eval && !strstr(run->cfg.log_report_to, "stdout")) /* the one result must be seen somewhere */
-        DT_INFO("validation loss %.9g over %.0f targets", dt_sums_shown(s, what), dt_sums_value(s, run->lm.target));
+    const bool alone = !run_trains(run);
+    if (alone && !strstr(run->cfg.log_report_to, "stdout")) /* the one result must be seen somewhere */
+        DT_INFO("validation loss %.9g over %.0f targets", dt_sums_shown(s, loss),
+                dt_sums_value(s, dt_sums_find(s, "targets")));
     DT_TRY(report(run, step, begin_s));
-    if (!s->nonfinite || !eval) return DT_OK;
+    if (!s->nonfinite || !alone) return DT_OK;
     return dt_comm_agree(run->comm, dt_fail(DT_ERR_NONFINITE, "the validation loss is not finite"));
 }
 

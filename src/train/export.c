@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool exports(const dt_run *run) { return run->train && !strcmp(run->cfg.checkpoint_export, "hf"); }
+static bool exports(const dt_run *run) { return run->total_steps > 0 && !strcmp(run->cfg.checkpoint_export, "hf"); }
 
 /* What the key says, else what came with the model, else what the data was made with where that needs no files. */
 static const char *choose_tokenizer(const dt_run *run)
 {
-    const char *data = run->train ? dt_loader_info(run->train)->tokenizer : "";
+    const char *data = run->task.train ? dt_loader_info(run->task.train)->tokenizer : "";
     if (*run->cfg.model_tokenizer) return run->cfg.model_tokenizer;
     if (run->has_pretrained && run->pretrained.tokenizer) return run->pretrained.tokenizer;
     return !strcmp(data, "bytes") ? "bytes" : "";
@@ -34,8 +34,8 @@ static void warn_of_other_tokenizers(const dt_run *run, const char *tokenizer)
     dt_tokenizer *t = NULL;
     if (*tokenizer && dt_tokenizer_open(&t, tokenizer) != DT_OK) dt_error_clear();
     const char *name = t ? dt_tokenizer_get_info(t)->name : NULL;
-    warn_of_data(run->train, tokenizer, name);
-    warn_of_data(run->valid, tokenizer, name);
+    warn_of_data(run->task.train, tokenizer, name);
+    warn_of_data(run->task.valid, tokenizer, name);
     dt_tokenizer_close(t);
 }
 
@@ -77,14 +77,14 @@ static dt_err spell_out(dt_run *run, const char *chosen, const char *tokenizer)
 /* What the key says, else what the data was made with, else what came with the model. */
 static dt_err settle_template(dt_run *run, const char *tokenizer)
 {
-    const char *data = run->train ? dt_loader_info(run->train)->chat_template : "";
+    const char *data = run->task.train ? dt_loader_info(run->task.train)->chat_template : "";
     const char *from = run->has_pretrained && run->pretrained.chat_template ? run->pretrained.chat_template : "";
     const char *chosen = *run->cfg.model_chat_template ? run->cfg.model_chat_template : *data ? data : from;
     if (!*chosen || !strcmp(chosen, "auto")) return DT_OK;
     DT_TRY(spell_out(run, chosen, tokenizer));
     if (!run->comm || run->comm->rank > 0) return DT_OK;
-    warn_of_templates(run->train, run->cfg.model_chat_template);
-    warn_of_templates(run->valid, run->cfg.model_chat_template);
+    warn_of_templates(run->task.train, run->cfg.model_chat_template);
+    warn_of_templates(run->task.valid, run->cfg.model_chat_template);
     return DT_OK;
 }
 

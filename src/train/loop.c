@@ -56,15 +56,29 @@ static void declare(dt_sums *s, dt_loop_sums *c)
     }
 }
 
+/* What the loop needs of every task. */
+static dt_err check_declared(const dt_run *run)
+{
+    const dt_sums *s = &run->sums;
+    const dt_loop_sums *c = &run->counted;
+    const dt_task *t = &run->task;
+    DT_CHECK(!run_trains(run) || (c->loss && c->tokens >= 0 && c->samples >= 0), DT_ERR_ARG,
+             "task %s: expected the metrics loss, tokens and samples", t->ops->name);
+    DT_CHECK(t->n_validation == 0 || (s->n_shown[DT_SHOW_VALIDATION] > 0 &&
+                                      !strcmp(s->shown[DT_SHOW_VALIDATION][0].name, "validation_loss")),
+             DT_ERR_ARG, "task %s: expected validation_loss as the first metric of a validation", t->ops->name);
+    return DT_OK;
+}
+
 dt_err run_open_sums(dt_run *run)
 {
     dt_sums *s = &run->sums;
     dt_loop_sums *c = &run->counted;
-    dt_lm_declare(&run->lm, s);
     declare(s, c);
     DT_TRY(dt_sums_settle(s, run->comm));
     c->tokens = dt_sums_find(s, "tokens"), c->samples = dt_sums_find(s, "samples");
     c->loss = dt_sums_find_shown(s, DT_SHOW_TRAIN, "loss");
+    DT_TRY(dt_comm_agree(run->comm, check_declared(run)));
     const int n = s->n_shown[DT_SHOW_TRAIN] + s->n_shown[DT_SHOW_VALIDATION] + s->n_sums + 1;
     run->shown = calloc((size_t)n, sizeof *run->shown);
     return dt_comm_agree(run->comm, run->shown ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for %d metrics", n));
@@ -79,19 +93,41 @@ static double next_step_s(dt_run *run, double step_s)
     return 2 * run->step_s;
 }
 
+/* ---- all that is trained: the model, and what the task trains beside it ------------------------------------------ */
+
+static int n_trained(const dt_run *run) { return 1 + run->task.n_trained; }
+static dt_zero *trained(const dt_run *run, int i) { return i == 0 ? run->zero : run->task.trained[i - 1].zero; }
+
+static void begin_micro(const dt_run *run, int micro, int n_micro)
+{
+    for (int i = 0; i < n_trained(run); i++) dt_zero_begin_micro(trained(run, i), micro, n_micro);
+}
+
+static dt_err grad_sum_squares(const dt_run *run, double *sum)
+{
+    *sum = 0;
+    for (int i = 0; i < n_trained(run); i++) {
+        double one;
+        DT_TRY(dt_zero_grad_sum_squares(trained(run, i), &one));
+        *sum += one;
+    }
+    return DT_OK;
+}
+
+static void discard(const dt_run *run)
+{
+    for (int i = 0; i < n_trained(run); i++) dt_zero_discard(trained(run, i));
+}
+
 static dt_err compute_step(dt_run *run, const progress *p)
 {
-    dt_step_counts counts;
-    DT_TRY(dt_loader_step_counts(run->train, p->data_step, &counts));
-    const int n_micro = dt_loader_n_micro(run->train, p->data_step);
-    const double inv_norm = counts.weight_fixed > 0 ? 1 / ((double)counts.weight_fixed * DT_WEIGHT_UNIT) : 0;
-    for (int a = 0; a < n_micro; a++) {
-        const dt_batch *b = NULL;
+    dt_task *t = &run->task;
+    dt_micro m = {.n_micro = 1};
+    for (int a = 0; a < m.n_micro; a++) {
         dt_phase_enter(&run->phase, "read", "train");
-        DT_TRY(dt_loader_batch(run->train, p->data_step, a, &b));
-        dt_zero_begin_micro(run->zero, a, n_micro);
-        DT_TRY(dt_task_micro_step(run->model, &dt_objective_lm, b, &run->buffers, inv_norm, p->step, &run->lm,
-                                  &run->phase));
+        DT_TRY(t->ops->next_micro(t, p->data_step, a, &m));
+        begin_micro(run, a, m.n_micro);
+        DT_TRY(dt_task_micro_step(t, &m, p->step));
     }
     return DT_OK;
 }
@@ -134,7 +170,8 @@ static dt_err update(dt_run *run, const progress *p, double lr, double norm)
                                     .eps = cfg->optimizer_eps,
                                     .grad_scale = clip,
                                     .t = p->updates + 1};
-    return dt_zero_update(run->zero, &step, NULL);
+    for (int i = 0; i < n_trained(run); i++) DT_TRY(dt_zero_update(trained(run, i), &step, NULL));
+    return DT_OK;
 }
 
 /* The metrics that go beside the fixed fields of a record, in run->shown; returns how many. */
@@ -148,7 +185,7 @@ static int more_metrics(const dt_run *run, const progress *p)
         const dt_shown *what = &s->shown[DT_SHOW_TRAIN][i];
         if (what != c->loss) more[n++] = (dt_metric){what->name, dt_sums_shown_of_total(s, what)};
     }
-    more[n++] = (dt_metric){"epoch", (double)p->samples / (double)dt_loader_info(run->train)->n_samples};
+    more[n++] = (dt_metric){"epoch", (double)p->samples / (double)run->task.samples_per_epoch};
     for (int g = 0; run->cfg.log_wall_clock_breakdown && g < DT_N_TIME; g++) {
         const int sum[3] = {c->time_min[g], c->time_mean[g], c->time_max[g]};
         for (int k = 0; k < 3; k++)
@@ -205,7 +242,7 @@ static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *e
     DT_TRY(dt_fault("step.begin"));
     DT_TRY(compute_step(run, p));
     dt_phase_enter(&run->phase, "norm", "");
-    DT_TRY(dt_zero_grad_sum_squares(run->zero, &sum_squares));
+    DT_TRY(grad_sum_squares(run, &sum_squares));
     dt_err err = agree_on_step(run, dt_fault("step.agree"), sum_squares, begin_s, &vote);
     if (err != DT_OK) return err;
     *stop = vote.stop;
@@ -213,7 +250,7 @@ static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *e
     const double norm = sqrt(dt_sums_value(s, c->sum_squares)), lr = dt_schedule_lr(&run->schedule, p->updates);
     const bool skip = vote.nonfinite || is_empty(s, c->loss);
     if (skip)
-        dt_zero_discard(run->zero);
+        discard(run);
     else
         DT_TRY(update(run, p, lr, norm));
 
@@ -270,7 +307,7 @@ static bool work_follows(const dt_run *run) { return strcmp(run->cfg.checkpoint_
 /* Validate and save where it is time to. Whoever asked for a stop waits for a save alone: a validation is put off. */
 static dt_err after_step(dt_run *run, progress *p, const cadence *every, bool last, int *stop)
 {
-    const bool validate_now = run->valid && (due(every->validate, p->step) || last);
+    const bool validate_now = run->task.n_validation > 0 && (due(every->validate, p->step) || last);
     p->validation_due = validate_now;
     if (last && !validate_now && !work_follows(run)) *stop = STOP_NO; /* all is done: there is nothing left to stop */
     if (validate_now && !*stop) DT_TRY(validate(run, p, stop));

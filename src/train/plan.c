@@ -28,7 +28,10 @@ dt_err run_plan_stage(const dt_run *run, int stage, int nranks, int ranks_per_no
         dt_comm_plan(nranks, ranks_per_node, run->cfg.comm_shared_memory, run->dev.ops->host_accessible);
     dt_memory_add(&plan->memory, &plan->zero.memory);
     dt_memory_add(&plan->memory, &comm);
-    plan->memory.at[DT_MEM_DATA][DT_ON_HOST] += dt_task_buffers_nbytes(run->model_opt.max_tok) + run->loader_nbytes;
+    plan->memory.at[DT_MEM_DATA][DT_ON_HOST] += dt_task_buffers_nbytes(run->model_opt.max_tok);
+    dt_task task = run->task; /* on as many ranks as are asked about */
+    task.nranks = nranks;
+    DT_TRY(task.ops->plan(&task, stage, &plan->memory));
     plan->memory.at[DT_MEM_OTHER][DT_ON_DEVICE] += dt_device_overhead(&run->dev);
     return DT_OK;
 }
@@ -165,16 +168,15 @@ static dt_err require_model(const dt_config *cfg)
 }
 
 /* The data may not be there when a run is planned: then full rows of seq_len are assumed. */
-static void open_data(dt_run *run)
+static void open_task(dt_run *run)
 {
-    if (*run->cfg.data_train || *run->cfg.data_validation) run_open_data(run);
+    run_open_task(run);
     const dt_err err = dt_mistakes_end(&run->mistakes);
-    if (err == DT_OK && (run->train || run->valid)) return;
+    if (err == DT_OK && (run->task.train || run->task.valid)) return;
     if (err != DT_OK) DT_INFO("%s", dt_error_message());
     dt_error_clear();
+    dt_task_close_data(&run->task);
     DT_INFO("data: not read; planned for full rows of seq_len = %" PRId64 " tokens", run->cfg.data_seq_len);
-    run->loader_nbytes =
-        (size_t)(run->cfg.data_prefetch + 1) * dt_batch_nbytes(run->model_opt.max_tok, run->model_opt.max_seq);
 }
 
 static dt_err open_for_plan(dt_run *run, int per_node)
@@ -184,7 +186,7 @@ static dt_err open_for_plan(dt_run *run, int per_node)
     DT_TRY(dt_device_open_to_plan(&run->dev, run->cfg.run_device, threads_planned(run, per_node), &run->ledger));
     run_open_config_objects(run);
     DT_TRY(dt_mistakes_end(&run->mistakes));
-    open_data(run);
+    open_task(run);
     return DT_OK;
 }
 

@@ -15,22 +15,11 @@ char *run_checkpoint_dir(const dt_run *run)
     return asprintf(&dir, "%s/checkpoints", run->cfg.run_output_dir) < 0 ? NULL : dir;
 }
 
-/* The loader's step that follows so many samples. An epoch takes as many whatever the batch size (with drop_last: whole
- * micro-batches), so their number tells the place also when ranks or batch sizes are others now; inside a step it goes
- * back to the step's begin. */
-static int64_t data_step_after(const dt_run *run, int64_t samples)
-{
-    const dt_data_info *info = dt_loader_info(run->train);
-    const int64_t n = info->n_samples, m = run->batching.micro_batch_size,
-                  in_epoch = run->cfg.data_drop_last ? n - n % m : n;
-    return samples / in_epoch * info->steps_per_epoch + samples % in_epoch / run->batching.train_batch_size;
-}
-
 /* The batch size that the run had before, 0: followed from other keys. Said once, and not again by a run that goes on
  * with the new one. */
 static void tell_new_place(const dt_run *run, const progress *p, const dt_config *before)
 {
-    const int64_t per_epoch = dt_loader_info(run->train)->steps_per_epoch, was = before->batch_train_batch_size,
+    const int64_t per_epoch = run->task.steps_per_epoch, was = before->batch_train_batch_size,
                   is = run->batching.train_batch_size;
     const int64_t sample = p->data_step % per_epoch * is, epoch = p->data_step / per_epoch;
     if (was == is) return;
@@ -47,7 +36,7 @@ static void tell_new_place(const dt_run *run, const progress *p, const dt_config
 /* What is left of the epochs is counted in the present batches. */
 static void place_in_data(dt_run *run, progress *p, const dt_config *before)
 {
-    p->data_step = data_step_after(run, p->samples);
+    p->data_step = run->task.ops->step_after(&run->task, p->samples);
     if (p->data_step == p->step) return;
     tell_new_place(run, p, before);
     if (run->cfg.run_max_steps) return;
@@ -184,7 +173,7 @@ static dt_err choose(dt_run *run)
 
 dt_err run_choose_checkpoint(dt_run *run)
 {
-    const dt_err err = run->comm->rank == 0 && run->train && *run->cfg.run_output_dir ? choose(run) : DT_OK;
+    const dt_err err = run->comm->rank == 0 && run->total_steps > 0 && *run->cfg.run_output_dir ? choose(run) : DT_OK;
     return err == DT_OK ? dt_fault("resume.choose") : err;
 }
 
@@ -194,7 +183,7 @@ dt_err run_choose_checkpoint(dt_run *run)
 static void take_state(dt_run *run, const char *path, const dt_ckpt_meta *meta, progress *p)
 {
     dt_config before = {0};
-    p->validation_due = meta->validation_due && run->valid;
+    p->validation_due = meta->validation_due && run->task.n_validation > 0;
     p->best_step = meta->best_step, p->best_metric = meta->best_metric, p->n_not_better = meta->n_not_better;
     if (run_read_saved_config(&before, path, meta) == DT_OK && !run_best_same_metric(&before, &run->cfg))
         p->best_step = 0, p->n_not_better = 0;
@@ -213,6 +202,7 @@ static dt_err load_one(dt_run *run, const char *path, progress *p)
         p->step = p->saved_step = meta.step;
         p->samples = meta.samples, p->tokens = meta.tokens, p->updates = meta.adam_steps;
         take_state(run, path, &meta, p);
+        if (run->task.ops->load) err = run->task.ops->load(&run->task, &meta.items);
     }
     dt_ckpt_meta_free(&meta);
     return err;
@@ -271,35 +261,44 @@ dt_err run_resume(dt_run *run, progress *p)
 
 /* ---- saving ------------------------------------------------------------------------------------------------------ */
 
+/* Collective, agreed. */
+static dt_err write_checkpoint(dt_run *run, const progress *p, const char *dir, char *config)
+{
+    dt_task *t = &run->task;
+    dt_ckpt_meta meta = {.step = p->step,
+                         .samples = p->samples,
+                         .tokens = p->tokens,
+                         .adam_steps = p->updates,
+                         .seed = (uint64_t)run->cfg.run_seed,
+                         .loss_scale = 1,
+                         .config = config,
+                         .model_config = run->mc.json,
+                         .data_fingerprint = run_data_fingerprint(run),
+                         .validation_due = p->validation_due,
+                         .best_step = p->best_step,
+                         .best_metric = p->best_metric,
+                         .n_not_better = p->n_not_better};
+    dt_phase_enter(&run->phase, "save", "");
+    dt_err err = t->ops->save ? t->ops->save(t, &meta.items) : DT_OK;
+    if (err == DT_OK)
+        err = dt_checkpoint_save(run->comm, run->zero, &meta, dir, run->cfg.checkpoint_save_total_limit, &run->phase);
+    dt_items_free(&meta.items);
+    return err;
+}
+
 dt_err run_save(dt_run *run, progress *p)
 {
     char *dir = run_checkpoint_dir(run), *config = dt_config_text(&run->cfg);
     dt_err err =
         dir && config ? dt_report_flush(run->report) : dt_fail(DT_ERR_MEMORY, "no memory for the checkpoint's texts");
+    const double begin_s = dt_now_s();
     err = dt_comm_agree(run->comm, err);
+    if (err == DT_OK) err = write_checkpoint(run, p, dir, config);
     if (err == DT_OK) {
-        const double begin_s = dt_now_s();
-        const dt_ckpt_meta meta = {.step = p->step,
-                                   .samples = p->samples,
-                                   .tokens = p->tokens,
-                                   .adam_steps = p->updates,
-                                   .seed = (uint64_t)run->cfg.run_seed,
-                                   .loss_scale = 1,
-                                   .config = config,
-                                   .model_config = run->mc.json,
-                                   .data_fingerprint = dt_loader_fingerprint(run->train),
-                                   .validation_due = p->validation_due,
-                                   .best_step = p->best_step,
-                                   .best_metric = p->best_metric,
-                                   .n_not_better = p->n_not_better};
-        dt_phase_enter(&run->phase, "save", "");
-        err = dt_checkpoint_save(run->comm, run->zero, &meta, dir, run->cfg.checkpoint_save_total_limit, &run->phase);
-        if (err == DT_OK) {
-            p->saved_step = p->step;
-            run_stop_measure(run, dt_now_s() - begin_s);
-            DT_INFO("checkpoint of step %" PRId64 " written in %.2f s", p->step, dt_now_s() - begin_s);
-            err = run_best_publish(run, p, dir);
-        }
+        p->saved_step = p->step;
+        run_stop_measure(run, dt_now_s() - begin_s);
+        DT_INFO("checkpoint of step %" PRId64 " written in %.2f s", p->step, dt_now_s() - begin_s);
+        err = run_best_publish(run, p, dir);
     }
     free(dir), free(config);
     return err;

@@ -27,7 +27,7 @@ static dt_err open_report(dt_run *run, const progress *p)
     dt_report_options opt = {.output_dir = run->cfg.run_output_dir,
                              .stdout_every_s = run->cfg.log_stdout_every,
                              .resume_step = p->step,
-                             .append = run_is_eval(&run->cfg), /* an evaluation adds to what a run wrote */
+                             .append = !run_trains(run), /* an evaluation adds to what a run wrote */
                              .redo_validation = p->validation_due,
                              .every = dt_interval_steps(run->cfg.log_logging_steps, run->total_steps),
                              .total_steps = run->total_steps,
@@ -37,7 +37,7 @@ static dt_err open_report(dt_run *run, const progress *p)
                             dt_config_where(&run->cfg, "log", "report_to", where, sizeof where)));
     const bool has_dir = *run->cfg.run_output_dir;
     opt.to_jsonl &= has_dir, opt.to_csv &= has_dir, opt.to_tensorboard &= has_dir;
-    if (!run_is_eval(&run->cfg)) opt.config = config = dt_config_text(&run->cfg);
+    if (run_trains(run)) opt.config = config = dt_config_text(&run->cfg);
     const dt_err err = dt_report_open(&run->report, &opt);
     free(config);
     return err;
@@ -46,8 +46,9 @@ static dt_err open_report(dt_run *run, const progress *p)
 /* All ranks must read the same files: a node that sees an old copy would train on other data in silence. */
 static dt_err check_same_files(dt_run *run)
 {
-    const uint64_t mine = (run->train ? dt_loader_fingerprint(run->train) : 0) ^
-                          dt_mix64(run->valid ? dt_loader_fingerprint(run->valid) : 1);
+    const dt_task *t = &run->task;
+    const uint64_t mine =
+        (t->train ? dt_loader_fingerprint(t->train) : 0) ^ dt_mix64(t->valid ? dt_loader_fingerprint(t->valid) : 1);
     uint64_t first = mine;
     DT_TRY(dt_comm_broadcast_host(run->comm, &first, sizeof first, 0));
     dt_err err = mine == first
@@ -71,6 +72,7 @@ static void check_world_size(const dt_run *run)
 
 static void describe(const dt_run *run)
 {
+    const dt_task *t = &run->task;
     char text[256];
     run->dev.ops->describe(&run->dev, text, sizeof text);
     DT_INFO("%s on %d rank%s, %d node%s; device %s", run->cfg.run_task, run->nranks, run->nranks > 1 ? "s" : "",
@@ -81,15 +83,15 @@ static void describe(const dt_run *run)
             " x %d rank%s",
             run->batching.train_batch_size, run->batching.micro_batch_size, run->batching.accumulation, run->nranks,
             run->nranks > 1 ? "s" : "");
-    if (run->train) {
-        const dt_data_info *info = dt_loader_info(run->train);
+    if (t->train) {
+        const dt_data_info *info = dt_loader_info(t->train);
         DT_INFO("train: %" PRId64 " samples, %" PRId64 " tokens, %" PRId64 " steps per epoch; %" PRId64
                 " steps in total",
-                info->n_samples, info->n_tokens, info->steps_per_epoch, run->total_steps);
+                info->n_samples, info->n_tokens, t->steps_per_epoch, run->total_steps);
         if (info->n_dropped)
             DT_WARN("[data] train: %" PRId64 " samples have no target and are left out", info->n_dropped);
     }
-    if (run->valid) DT_INFO("validation: %" PRId64 " samples", dt_loader_info(run->valid)->n_samples);
+    if (t->valid) DT_INFO("validation: %" PRId64 " samples", dt_loader_info(t->valid)->n_samples);
 }
 
 /* device and comm know nothing of a configuration: what they refuse is said again with the line that asked for it. */
@@ -117,7 +119,7 @@ static dt_err open_all(dt_run *run)
         dt_mistakes_add(m, at_key(run, "comm", "backend", dt_comm_has_backend(run->cfg.comm_backend)));
     if (n_threads > 0 && !dt_config_doubted(&run->cfg, "run", "device"))
         dt_mistakes_add(m, open_device(run, run->comm->local_rank, n_threads));
-    run_open_data(run);
+    run_open_task(run);
     if (run->n_units > 0) dt_mistakes_add(m, run_settle_tokenizer(run));
     dt_mistakes_add(m, run_best_check(run));
     const bool dir = run->comm->rank > 0 || run_check_settings(run);
@@ -165,14 +167,14 @@ static dt_err train(dt_run *run)
     progress p;
     DT_TRY(run_resume(run, &p));
     /* only now: a start that is refused leaves the earlier run's file as it was */
-    if (!run_is_eval(&run->cfg)) DT_TRY(dt_comm_agree(run->comm, run->comm->rank ? DT_OK : write_config(run)));
+    if (run_trains(run)) DT_TRY(dt_comm_agree(run->comm, run->comm->rank ? DT_OK : write_config(run)));
     DT_TRY(run_agree(run, open_report(run, &p)));
     const progress from = p;
     const double begin_s = dt_now_s();
-    dt_err err = run_is_eval(&run->cfg) ? run_evaluate(run, p.step) : run_loop(run, &p);
+    dt_err err = run_trains(run) ? run_loop(run, &p) : run_evaluate(run, p.step);
     const double loop_s = dt_now_s() - begin_s;
     if (err == DT_OK) err = export_result(run, &p);
-    if (err == DT_OK) err = dt_comm_agree(run->comm, run_is_eval(&run->cfg) ? DT_OK : dt_report_done(run->report));
+    if (err == DT_OK) err = dt_comm_agree(run->comm, run_trains(run) ? dt_report_done(run->report) : DT_OK);
     if (err == DT_OK || err == DT_ERR_STOP) run_say_closing(run, &from, &p, loop_s);
     if ((err != DT_OK && err != DT_ERR_STOP) || !run->cfg.log_trace || !*run->cfg.run_output_dir) return err;
     const dt_err traced = write_trace(run);
@@ -211,10 +213,11 @@ static dt_err verify_progress(void *arg)
 static dt_err verify_sets(verification *v)
 {
     const dt_run *run = v->run;
+    const dt_task *t = &run->task;
     DT_TRY(dt_fault("data.verify"));
     if (run->comm->rank) return DT_OK;
-    if (run->train) DT_TRY(dt_loader_verify(run->train, verify_progress, v));
-    return run->valid ? dt_loader_verify(run->valid, verify_progress, v) : DT_OK;
+    if (t->train) DT_TRY(dt_loader_verify(t->train, verify_progress, v));
+    return t->valid ? dt_loader_verify(t->valid, verify_progress, v) : DT_OK;
 }
 
 static dt_err verify_data(dt_run *run)
@@ -270,13 +273,12 @@ void dt_run_close(dt_run *run)
     dt_timeline_close(run->timeline);
     dt_report_close(run->report);
     dt_lock_release(run->lock);
-    dt_task_buffers_free(&run->buffers, &run->ledger);
+    dt_task_buffers_free(&run->task.buffers, &run->ledger);
+    if (run->task.ops) run->task.ops->close(&run->task);
     dt_sums_close(&run->sums);
     free(run->shown);
     dt_model_close(run->model);
     dt_zero_close(run->zero);
-    dt_loader_close(run->train);
-    dt_loader_close(run->valid);
     dt_model_free_units(run->units, run->n_units);
     dt_model_config_free(&run->mc);
     if (run->compute && run->dev.ops) run->dev.ops->stream_destroy(&run->dev, run->compute);

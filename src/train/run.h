@@ -19,12 +19,16 @@ typedef struct progress {
     int64_t n_not_better; /* validations since that were not better */
 } progress;
 
-static inline bool run_is_eval(const dt_config *cfg) { return !strcmp(cfg->run_task, "eval"); }
+static inline bool run_trains(const dt_run *run) { return run->task.ops->trains; }
+static inline uint64_t run_data_fingerprint(const dt_run *run)
+{
+    return run->task.train ? dt_loader_fingerprint(run->task.train) : 0;
+}
 
 /* setup.c: the parts of opening a run, from the configuration. The first two are local; what is wrong joins
  * run->mistakes, and the rest is opened all the same. */
 void run_open_config_objects(dt_run *run); /* batch sizes, model configuration, units, options */
-void run_open_data(dt_run *run);           /* loaders, number of steps, schedule */
+void run_open_task(dt_run *run);           /* its data and metrics, number of steps, schedule */
 dt_err run_open_states(dt_run *run);       /* zero, model, buffers: collective, agreed */
 
 dt_err run_betas(const dt_config *cfg, double *beta1, double *beta2); /* [optimizer] betas: two numbers in [0, 1) */

@@ -12,37 +12,23 @@
 
 static void note(dt_run *run, dt_err err) { dt_mistakes_add(&run->mistakes, err); }
 
-/* Is this key needed and not given? */
-static dt_err need(const dt_config *cfg, const char *section, const char *key, const char *value, const char *expected)
+static dt_err check_stage(const dt_run *run)
 {
-    DT_CONFIG_CHECK(*value || dt_config_doubted(cfg, section, key), cfg, section, key, "expected %s, found nothing",
-                    expected);
-    return DT_OK;
-}
-
-static dt_err check_stage(const dt_config *cfg)
-{
-    DT_CONFIG_CHECK(
-        !run_is_eval(cfg) || (strcmp(cfg->zero_stage, "1") && strcmp(cfg->zero_stage, "2")), cfg, "zero", "stage",
-        "stage %s partitions gradients and optimizer states, which task eval does not have; expected 0 or 3",
-        cfg->zero_stage);
+    const dt_config *cfg = &run->cfg;
+    DT_CONFIG_CHECK(run_trains(run) || (strcmp(cfg->zero_stage, "1") && strcmp(cfg->zero_stage, "2")), cfg, "zero",
+                    "stage",
+                    "stage %s partitions gradients and optimizer states, which task %s does not have; expected 0 or 3",
+                    cfg->zero_stage, cfg->run_task);
     return DT_OK;
 }
 
 static void check_needed(dt_run *run)
 {
-    const dt_config *cfg = &run->cfg;
-    char files[80];
-    snprintf(files, sizeof files, "dataset files for task %s (dtrain-data makes them)", cfg->run_task);
-    if (run_is_eval(cfg)) {
-        note(run, need(cfg, "data", "validation", cfg->data_validation, files));
-        note(run, need(cfg, "model", "path", cfg->model_path, "a model to evaluate"));
-    } else {
-        if (run->comm) note(run, need(cfg, "data", "train", cfg->data_train, files)); /* not for --plan */
-        if (run->comm)
-            note(run, need(cfg, "run", "output_dir", cfg->run_output_dir, "a directory for the run's files"));
-    }
-    note(run, check_stage(cfg));
+    dt_task *t = &run->task;
+    t->ops->check(t);
+    if (run_trains(run) && run->comm)
+        dt_task_need(t, "run", "output_dir", run->cfg.run_output_dir, "a directory for the run's files");
+    note(run, check_stage(run));
 }
 
 /* A shape given beside path says which model the file is for: what differs from the model that is there is said, and
@@ -131,7 +117,7 @@ static void fill_zero_options(dt_run *run)
         .stage = run->stage,
         .param_dtype = dtype,
         .grad_dtype = fp32_grads ? DT_F32 : DT_BF16,
-        .optimizer = run_is_eval(cfg) ? NULL : run->optimizer,
+        .optimizer = run_trains(run) ? run->optimizer : NULL,
         .reproducible = cfg->run_reproducible,
         .overlap_comm = cfg->zero_overlap_comm,
         .untied = !run->mc.tie_word_embeddings,
@@ -153,7 +139,7 @@ static void fill_model_options(dt_run *run)
         .max_tok = (int32_t)(m * T),
         .max_seq = (int32_t)m,
         .max_pos = (int32_t)T,
-        .training = !run_is_eval(cfg),
+        .training = run_trains(run),
         .checkpoint_blocks = !strcmp(cfg->model_activation_checkpointing, "block"),
         .seed = (uint64_t)cfg->run_seed,
     };
@@ -166,7 +152,11 @@ static dt_err resolve_batching(dt_run *run)
     run->batching = (dt_batching){.train_batch_size = run->nranks, .micro_batch_size = 1, .accumulation = 1};
     if (dt_config_doubted(cfg, "batch", NULL)) return DT_OK;
     dt_batching b;
-    dt_err err = dt_batching_resolve(&b, cfg, run->nranks);
+    dt_err err = DT_OK;
+    if (run_trains(run))
+        err = dt_batching_resolve(&b, cfg, run->nranks);
+    else
+        dt_batching_for_evaluation(&b, cfg, run->nranks);
     if (err != DT_OK && !run->comm) { /* --plan: ranks are tried, and a batch that does not fit them is no obstacle */
         dt_batching_nearest(&b, cfg, run->nranks);
         DT_INFO("%s\nplanned with train_batch_size = %" PRId64, dt_error_message(), b.train_batch_size);
@@ -190,10 +180,23 @@ static dt_err open_model(dt_run *run)
     return dt_model_make_units(&run->mc, &run->units, &run->n_units);
 }
 
+/* What a task may look at and say, from the start; the rest follows as it is known. */
+static void lend(dt_run *run)
+{
+    dt_task *t = &run->task;
+    if (!t->ops) t->ops = dt_task_find(run->cfg.run_task);
+    t->cfg = &run->cfg, t->mistakes = &run->mistakes;
+    t->comm = run->comm, t->nranks = run->nranks;
+    t->dev = &run->dev, t->ledger = &run->ledger, t->phase = &run->phase;
+    t->sums = &run->sums;
+    t->mc = &run->mc, t->model_opt = &run->model_opt;
+}
+
 void run_open_config_objects(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
     double beta1, beta2;
+    lend(run);
     check_needed(run);
     note(run, run_betas(cfg, &beta1, &beta2));
     note(run, check_lr_rule(cfg));
@@ -206,76 +209,25 @@ void run_open_config_objects(dt_run *run)
     fill_model_options(run);
 }
 
-static dt_err open_loader(dt_run *run, dt_loader **l, const char *key, const char *files, bool training)
-{
-    const dt_config *cfg = &run->cfg;
-    char where[512];
-    const dt_loader_options opt = {
-        .files = files,
-        .where = dt_config_where(cfg, "data", key, where, sizeof where),
-        .seq_len = cfg->data_seq_len,
-        .packing = cfg->data_packing,
-        .document_mask = cfg->data_document_mask,
-        .shuffle = training && cfg->data_shuffle,
-        .drop_last = training && cfg->data_drop_last,
-        .max_samples = training ? 0 : cfg->data_max_validation_samples,
-        .train_batch_size = run->batching.train_batch_size,
-        .micro_batch_size = run->batching.micro_batch_size,
-        .rank = run->comm ? run->comm->rank : 0,
-        .nranks = run->nranks,
-        .seed = (uint64_t)cfg->run_seed,
-        .prefetch = training ? (int)cfg->data_prefetch : 0,
-        .vocab_size = run->mc.vocab_size,
-        .planning = !run->comm,
-        .ledger = &run->ledger,
-        .phase = &run->phase,
-    };
-    return dt_loader_open(l, &opt);
-}
-
-static int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
-
-/* The model must be opened for the largest micro-batch that either loader gives. */
-static void widen_model(dt_run *run, const dt_loader *l)
-{
-    if (!l) return;
-    const dt_data_info *info = dt_loader_info(l);
-    run->model_opt.max_tok = larger(run->model_opt.max_tok, info->max_tok);
-    run->model_opt.max_seq = larger(run->model_opt.max_seq, info->max_seq);
-}
-
-/* Can the files of a key be opened as the configuration means it? */
-static bool is_known(const dt_config *cfg, const char *key)
-{
-    const char *const others[] = {"seq_len", "packing", "document_mask", "max_validation_samples"};
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
-        if (dt_config_doubted(cfg, "data", others[i])) return false;
-    return !dt_config_doubted(cfg, "data", key);
-}
-
 static dt_err count_steps(dt_run *run)
 {
     char where[512];
-    const dt_data_info *info = dt_loader_info(run->train);
-    DT_CHECK(info->steps_per_epoch > 0, DT_ERR_DATA, "%s: %" PRId64 " samples are not enough for one optimizer step",
-             dt_config_where(&run->cfg, "data", "train", where, sizeof where), info->n_samples);
-    run->total_steps = run->cfg.run_max_steps ? run->cfg.run_max_steps
-                                              : (int64_t)ceil(run->cfg.run_epochs * (double)info->steps_per_epoch);
+    const int64_t per_epoch = run->task.steps_per_epoch;
+    DT_CHECK(per_epoch > 0, DT_ERR_DATA, "%s: %" PRId64 " samples are not enough for one optimizer step",
+             dt_config_where(&run->cfg, "data", "train", where, sizeof where), run->task.samples_per_epoch);
+    run->total_steps =
+        run->cfg.run_max_steps ? run->cfg.run_max_steps : (int64_t)ceil(run->cfg.run_epochs * (double)per_epoch);
     dt_schedule_make(&run->schedule, &run->cfg, run->total_steps, run->batching.train_batch_size);
     return DT_OK;
 }
 
-void run_open_data(dt_run *run)
+void run_open_task(dt_run *run)
 {
-    const dt_config *cfg = &run->cfg;
-    if (!run_is_eval(cfg) && *cfg->data_train && is_known(cfg, "train"))
-        note(run, open_loader(run, &run->train, "train", cfg->data_train, true));
-    if (*cfg->data_validation && is_known(cfg, "validation"))
-        note(run, open_loader(run, &run->valid, "validation", cfg->data_validation, false));
-    widen_model(run, run->train);
-    widen_model(run, run->valid);
-    run->loader_nbytes = dt_loader_nbytes(run->train) + dt_loader_nbytes(run->valid);
-    if (run->train) note(run, count_steps(run));
+    dt_task *t = &run->task;
+    t->batching = run->batching;
+    t->units = run->units, t->n_units = run->n_units;
+    t->ops->open(t);
+    if (run_trains(run) && (t->train || t->steps_per_epoch > 0)) note(run, count_steps(run));
 }
 
 dt_err run_open_states(dt_run *run)
@@ -287,6 +239,10 @@ dt_err run_open_states(dt_run *run)
     run->source = dt_zero_source(run->zero);
     dt_err err = dt_model_open(&run->model, &run->mc, &run->model_opt, run->units, run->n_units, &run->dev,
                                &run->source, run->compute, &run->phase);
-    if (err == DT_OK) err = dt_task_buffers_alloc(&run->buffers, run->model_opt.max_tok, &run->ledger);
-    return dt_comm_agree(run->comm, err);
+    dt_task *t = &run->task;
+    if (err == DT_OK) err = dt_task_buffers_alloc(&t->buffers, run->model_opt.max_tok, &run->ledger);
+    DT_TRY(dt_comm_agree(run->comm, err));
+    t->stage = run->stage, t->compute = run->compute;
+    t->zero = run->zero, t->model = run->model;
+    return t->ops->begin ? t->ops->begin(t) : DT_OK;
 }

@@ -1,0 +1,57 @@
+/* items.c - see items.h. */
+#include "dtrain/items.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    size_t size;
+} TYPES[DT_N_ITEM_TYPE] = {[DT_ITEM_I32] = {"int32", 4},
+                           [DT_ITEM_I64] = {"int64", 8},
+                           [DT_ITEM_F32] = {"fp32", 4},
+                           [DT_ITEM_F64] = {"fp64", 8}};
+
+size_t dt_item_size(dt_item_type type) { return TYPES[type].size; }
+
+const dt_item *dt_items_find(const dt_items *items, const char *name)
+{
+    for (int i = 0; i < items->n_items; i++)
+        if (!strcmp(items->item[i].name, name)) return &items->item[i];
+    return NULL;
+}
+
+dt_err dt_items_add(dt_items *items, const char *name, dt_item_type type, int64_t n, const void *data)
+{
+    DT_CHECK(*name && strlen(name) < DT_ITEM_NAME && !strchr(name, '/') && !dt_items_find(items, name), DT_ERR_ARG,
+             "item `%s`: expected a new name of 1 to %d characters without a slash", name, DT_ITEM_NAME - 1);
+    DT_CHECK(n >= 0 && n < INT64_MAX / 8, DT_ERR_ARG, "item `%s`: %" PRId64 " elements", name, n);
+    const size_t nbytes = (size_t)n * TYPES[type].size;
+    dt_item *item = realloc(items->item, (size_t)(items->n_items + 1) * sizeof *item);
+    if (item) items->item = item;
+    void *copy = item ? calloc(1, nbytes ? nbytes : 1) : NULL;
+    DT_CHECK(copy, DT_ERR_MEMORY, "no memory for the item %s of %zu bytes", name, nbytes);
+    if (data && nbytes) memcpy(copy, data, nbytes);
+    item += items->n_items++;
+    *item = (dt_item){.type = type, .n = n, .data = copy};
+    snprintf(item->name, sizeof item->name, "%s", name);
+    return DT_OK;
+}
+
+dt_err dt_items_get(const dt_items *items, const char *name, dt_item_type type, int64_t n, void *data)
+{
+    const dt_item *item = dt_items_find(items, name);
+    DT_CHECK(item, DT_ERR_DATA, "the checkpoint lacks `%s` of its task", name);
+    DT_CHECK(item->type == type && item->n == n, DT_ERR_DATA,
+             "`%s` of the checkpoint's task: expected %" PRId64 " of %s, found %" PRId64 " of %s", name, n,
+             TYPES[type].name, item->n, TYPES[item->type].name);
+    if (n > 0) memcpy(data, item->data, (size_t)n * TYPES[type].size);
+    return DT_OK;
+}
+
+void dt_items_free(dt_items *items)
+{
+    for (int i = 0; i < items->n_items; i++) free(items->item[i].data);
+    free(items->item);
+    *items = (dt_items){0};
+}

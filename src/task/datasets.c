@@ -1,0 +1,103 @@
+/* datasets.c - the datasets of [data], for tasks whose batches come from them. */
+#include "dtrain/task.h"
+#include <stdlib.h>
+
+void dt_task_need(dt_task *t, const char *section, const char *key, const char *value, const char *expected)
+{
+    char where[512];
+    if (*value || dt_config_doubted(t->cfg, section, key)) return;
+    dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_USAGE, "%s: expected %s, found nothing",
+                                         dt_config_where(t->cfg, section, key, where, sizeof where), expected));
+}
+
+void dt_task_need_data(dt_task *t, const char *key, const char *value)
+{
+    char files[80];
+    snprintf(files, sizeof files, "dataset files for task %s (dtrain-data makes them)", t->cfg->run_task);
+    dt_task_need(t, "data", key, value, files);
+}
+
+static dt_err open_loader(const dt_task *t, dt_loader **l, const char *key, const char *files, bool training)
+{
+    const dt_config *cfg = t->cfg;
+    char where[512];
+    const dt_loader_options opt = {
+        .files = files,
+        .where = dt_config_where(cfg, "data", key, where, sizeof where),
+        .seq_len = cfg->data_seq_len,
+        .packing = cfg->data_packing,
+        .document_mask = cfg->data_document_mask,
+        .shuffle = training && cfg->data_shuffle,
+        .drop_last = training && cfg->data_drop_last,
+        .max_samples = training ? 0 : cfg->data_max_validation_samples,
+        .train_batch_size = t->batching.train_batch_size,
+        .micro_batch_size = t->batching.micro_batch_size,
+        .rank = t->comm ? t->comm->rank : 0,
+        .nranks = t->nranks,
+        .seed = (uint64_t)cfg->run_seed,
+        .prefetch = training ? (int)cfg->data_prefetch : 0,
+        .vocab_size = t->mc->vocab_size,
+        .planning = !t->comm,
+        .ledger = t->ledger,
+        .phase = t->phase,
+    };
+    return dt_loader_open(l, &opt);
+}
+
+static int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
+
+/* The model must be opened for the largest micro-batch that either loader gives. */
+static void widen_model(dt_model_options *opt, const dt_loader *l)
+{
+    if (!l) return;
+    const dt_data_info *info = dt_loader_info(l);
+    opt->max_tok = larger(opt->max_tok, info->max_tok);
+    opt->max_seq = larger(opt->max_seq, info->max_seq);
+}
+
+/* Can the files of a key be opened as the configuration means it? */
+static bool is_known(const dt_config *cfg, const char *key)
+{
+    const char *const others[] = {"seq_len", "packing", "document_mask", "max_validation_samples"};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        if (dt_config_doubted(cfg, "data", others[i])) return false;
+    return !dt_config_doubted(cfg, "data", key);
+}
+
+void dt_task_open_data(dt_task *t, bool training, bool validation)
+{
+    const dt_config *cfg = t->cfg;
+    if (training && *cfg->data_train && is_known(cfg, "train"))
+        dt_mistakes_add(t->mistakes, open_loader(t, &t->train, "train", cfg->data_train, true));
+    if (validation && *cfg->data_validation && is_known(cfg, "validation"))
+        dt_mistakes_add(t->mistakes, open_loader(t, &t->valid, "validation", cfg->data_validation, false));
+    widen_model(t->model_opt, t->train);
+    widen_model(t->model_opt, t->valid);
+    if (t->train) {
+        t->steps_per_epoch = dt_loader_info(t->train)->steps_per_epoch;
+        t->samples_per_epoch = dt_loader_info(t->train)->n_samples;
+    }
+    if (t->valid) t->n_validation = dt_loader_n_eval(t->valid);
+}
+
+size_t dt_task_data_nbytes(const dt_task *t)
+{
+    if (t->train || t->valid) return dt_loader_nbytes(t->train) + dt_loader_nbytes(t->valid);
+    return (size_t)(t->cfg->data_prefetch + 1) * dt_batch_nbytes(t->model_opt->max_tok, t->model_opt->max_seq);
+}
+
+void dt_task_close_data(dt_task *t)
+{
+    dt_loader_close(t->train);
+    dt_loader_close(t->valid);
+    t->train = t->valid = NULL;
+}
+
+/* An epoch takes as many samples whatever the batch size (with drop_last: whole micro-batches), so their number tells
+ * the place also when ranks or batch sizes are others now; inside a step it goes back to the step's begin. */
+int64_t dt_task_data_step_after(const dt_task *t, int64_t samples)
+{
+    const int64_t n = dt_loader_info(t->train)->n_samples, m = t->batching.micro_batch_size,
+                  in_epoch = t->cfg->data_drop_last ? n - n % m : n;
+    return samples / in_epoch * t->steps_per_epoch + samples % in_epoch / t->batching.train_batch_size;
+}

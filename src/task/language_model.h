@@ -1,0 +1,18 @@
+/* language_model.h - what training and evaluating a language model share. Private to src/task. */
+#ifndef DTRAIN_TASK_LANGUAGE_MODEL_H
+#define DTRAIN_TASK_LANGUAGE_MODEL_H
+
+#include "dtrain/task.h"
+
+typedef struct language_model {
+    dt_lm_sums sums;
+    dt_micro step; /* of the step at work, but for the batch */
+} language_model;
+
+void lm_open(dt_task *t);
+dt_err lm_plan(const dt_task *t, int stage, dt_memory *memory);
+void lm_close(dt_task *t);
+void lm_collect(dt_task *t, const dt_micro *m, const dt_predictions *p);
+dt_err lm_evaluate(dt_task *t, int64_t micro);
+
+#endif
