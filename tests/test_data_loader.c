@@ -525,6 +525,34 @@ static void reading_ahead_changes_nothing(void **state)
     }
 }
 
+static void what_a_loader_holds_is_known_without_its_batches(void **state)
+{
+    static const char *const packings[] = {"wrapped", "bfd"};
+    static document d[N_DOC];
+    draw_documents(d, N_DOC, 20, 300, 30);
+    write_documents(path_of(0), DT_DATASET_SFT, 300, d, N_DOC, true);
+    write_documents(path_of(1), DT_DATASET_TOKENS, 300, d, N_DOC, true);
+    for (int i = 0; i < 3; i++) {
+        dt_ledger held = {0}, looked = {0};
+        dt_loader_options o = options(path_of(i > 0), 16, 7, 2);
+        if (i > 0) o.packing = packings[i - 1];
+        o.document_mask = i == 1;
+        o.prefetch = 3, o.ledger = &held;
+        dt_loader *l = open_loader(&o);
+        o.planning = true, o.ledger = &looked;
+        dt_loader *plan = open_loader(&o);
+        assert_int_equal(held.now[DT_MEM_DATA][DT_ON_HOST], dt_loader_nbytes(l));
+        assert_int_equal(held.total_now, dt_loader_nbytes(l));
+        assert_int_equal(dt_loader_nbytes(plan), dt_loader_nbytes(l));
+        assert_int_equal(dt_loader_info(plan)->max_seq, dt_loader_info(l)->max_seq);
+        assert_true(looked.total_now > 0); /* tables of the samples */
+        assert_true(held.total_now - looked.total_now >= 4 * dt_batch_nbytes(32, 2));
+        dt_loader_close(l), dt_loader_close(plan);
+        assert_int_equal(held.total_now + looked.total_now, 0);
+    }
+    assert_int_equal(dt_loader_nbytes(NULL), 0);
+}
+
 static void closing_does_not_wait_for_use(void **state)
 {
     write_numbered(path_of(0), 0, 10);
@@ -592,6 +620,7 @@ int main(void)
         cmocka_unit_test(mixed_files_keep_their_shares),
         cmocka_unit_test(a_colon_may_be_part_of_a_name),
         cmocka_unit_test(reading_ahead_changes_nothing),
+        cmocka_unit_test(what_a_loader_holds_is_known_without_its_batches),
         cmocka_unit_test(closing_does_not_wait_for_use),
         cmocka_unit_test(an_error_comes_with_the_batch_that_has_it),
     };
