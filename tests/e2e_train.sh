@@ -85,6 +85,11 @@ for threads in 0 2; do
     planned 2 2 "$((threads + 1))" run.threads=$threads >"$tmp/.plan"
     expect "--plan is what a run allocates, run.threads = $threads" sh -c "[ \$(wc -l <$tmp/.plan) = 2 ] && [ \$(uniq $tmp/.plan | wc -l) = 1 ] || { cat $tmp/.plan; exit 1; }"
 done
+places() { awk -v row="$1" '!/^  / { on = $1 == row } on && /^  (device|pinned|host) /' | cut -c 1-74; }
+DTRAIN_DEVICE=queue ./dtrain --plan --ranks 2 "$tmp/tiny.ini" run.output_dir="$tmp/x" 2>/dev/null | places 2 >"$tmp/.plan"
+rm -rf "$tmp/planned"
+DTRAIN_DEVICE=queue $MPIRUN -np 2 ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/planned" run.max_steps=1 zero.stage=2 2>/dev/null | places allocated >"$tmp/.run"
+expect "in each place, where they are different memories" sh -c "[ \$(wc -l <$tmp/.plan) = 3 ] && diff $tmp/.plan $tmp/.run"
 run 0 ./dtrain --plan --ranks 4 "$tmp/tiny.ini" run.output_dir="$tmp/plan"
 expect_exit "--plan without MPI" 0
 expect "--plan makes no files" test ! -e "$tmp/plan"

@@ -115,7 +115,7 @@ void run_compare_plan(dt_run *run, const stage_plan *plan)
     fputc('\n', f);
     print_rows(f, "planned", &run->planned, by_place);
     print_rows(f, "allocated", &run->allocated, by_place);
-    fputs("allocated by place: ", f);
+    fputs("by place: ", f);
     print_sums(f, &run->allocated);
     fclose(f);
     DT_INFO("%s", text);
