@@ -115,8 +115,11 @@ void run_compare_plan(dt_run *run, const stage_plan *plan)
     fputc('\n', f);
     print_rows(f, "planned", &run->planned, by_place);
     print_rows(f, "allocated", &run->allocated, by_place);
-    fputs("by place: ", f);
-    print_sums(f, &run->allocated);
+    if (!by_place) {
+        fputs("by place: ", f);
+        print_sums(f, &run->allocated);
+        fputs(", in one memory", f);
+    }
     fclose(f);
     DT_INFO("%s", text);
     DT_INFO("model states: %.3f bytes per parameter (formula %.3f; %" PRId64 " elements of padding)",
