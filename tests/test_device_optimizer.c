@@ -1,5 +1,5 @@
-/* test_device_optimizer.c - classifier, optimizers and reductions on every instruction set; memory, buffers and opening of
- * the device.
+/* test_device_optimizer.c - classifier, optimizers and reductions on every instruction set; memory, buffers and opening
+ * of the device.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include <math.h>
@@ -118,13 +118,13 @@ static void check_adamw(fixture *f, int64_t n, int way)
     double *g64 = ref_doubles(&g), *p64 = ref_doubles(&p), *m64 = ref_doubles(&m), *v64 = ref_doubles(&v);
     ref_adamw(&o, g64, p64, m64, v64, n);
     RUN(adamw_step, &o, ON(g), gt, ON(p), ON(m), ON(v), param_kind ? ON(out) : NULL, out.dt, n);
-    /* u = 2^-24: half the distance of floats below 1. ref_near itself allows u of the result. |g| <= 1, |m| <= 0.1, v <=
-     * 0.5, |p| <= 1. m: 1 - beta is exact; c g, beta m and their sum round once each, and |m| <= 0.19 after it: under
-     * 3 u. v: c g g rounds twice, beta v and the sum once, all below 0.53: under 3 u. p: keep = 1 - lr wd, keep p and
-     * the sum round once each, below 1.2: 4 u. The step |s| = 0.0165 |m| / sqrt(v) has some 10 relative roundings with
-     * those inside m and v (halved by the root). v is at least 0.05 g^2 and uniform besides: of 40001 values the least
-     * is about 2.5e-4, so |s| <= 0.2 and its error 2 u. With one u to spare for each of the two: 8 u. With l2 p, g may
-     * be 1.1 and rounds twice more, by a u together: 0.1 u in m and v, 0.2 u in s, and keep is exact. */
+    /* u = 2^-24: half the distance of floats below 1. ref_near itself allows u of the result. |g| <= 1, |m| <= 0.1, v
+     * <= 0.5, |p| <= 1. m: 1 - beta is exact; c g, beta m and their sum round once each, and |m| <= 0.19 after it:
+     * under 3 u. v: c g g rounds twice, beta v and the sum once, all below 0.53: under 3 u. p: keep = 1 - lr wd, keep p
+     * and the sum round once each, below 1.2: 4 u. The step |s| = 0.0165 |m| / sqrt(v) has some 10 relative roundings
+     * with those inside m and v (halved by the root). v is at least 0.05 g^2 and uniform besides: of 40001 values the
+     * least is about 2.5e-4, so |s| <= 0.2 and its error 2 u. With one u to spare for each of the two: 8 u. With l2 p,
+     * g may be 1.1 and rounds twice more, by a u together: 0.1 u in m and v, 0.2 u in s, and keep is exact. */
     assert_true(ref_near(&m, m64, 0x1p-24 * 3, "m") && ref_near(&v, v64, 0x1p-24 * 3, "v") &&
                 ref_near(&p, p64, 0x1p-24 * 8, "p"));
     assert_true(!param_kind || is_rounded(&out, &p));
@@ -149,8 +149,8 @@ static void check_sgd(fixture *f, int64_t n, int way)
     double *g64 = ref_doubles(&g), *p64 = ref_doubles(&p), *b64 = ref_doubles(&b);
     ref_sgd(&o, g64, p64, momentum ? b64 : NULL, n);
     RUN(sgd_step, &o, ON(g), gt, ON(p), momentum ? ON(b) : NULL, param_kind ? ON(out) : NULL, out.dt, n);
-    /* As above: |g| <= 1.1 after l2 p and the sum have rounded: 1.1 u. b <= 2: momentum b rounds by u / 2, the sum by u:
-     * under 3 u. p <= 1.02: lr b rounds by less than u / 32, what b has is 0.03 u, the sum rounds by u: 2 u. */
+    /* As above: |g| <= 1.1 after l2 p and the sum have rounded: 1.1 u. b <= 2: momentum b rounds by u / 2, the sum by
+     * u: under 3 u. p <= 1.02: lr b rounds by less than u / 32, what b has is 0.03 u, the sum rounds by u: 2 u. */
     assert_true(ref_near(&b, b64, 0x1p-24 * 3, "momentum") && ref_near(&p, p64, 0x1p-24 * 2, "p"));
     assert_true(!param_kind || is_rounded(&out, &p));
     ref_drop(&g), ref_drop(&p), ref_drop(&b), ref_drop(&out), free(g64), free(p64), free(b64);

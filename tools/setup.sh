@@ -33,6 +33,7 @@ test? command:zsh      zsh                 zsh
 fuzz  command:clang    clang               llvm
 clang command:clang    clang               llvm
 clang clang-openmp     libomp-dev          llvm
+clang? command:clang-format clang-format   llvm
 fuzz  libfuzzer        libclang-rt-dev     llvm
 demo  command:bible    bible-kjv           (none; see tools/demo.sh)
 demo  command:gnuplot  gnuplot-nox         gnuplot
@@ -64,7 +65,7 @@ packages='' names='' wanted='' together='' # together: missing for build, test a
 add() { case " ${!1} " in *" $2 "*) ;; *) printf -v "$1" '%s %s' "${!1}" "$2" ;; esac; }
 while read -r when probe package elsewhere; do
     [ -n "$when" ] || continue
-    case $when in fuzz | clang) [ "$stage" = "$when" ] || continue ;; esac
+    case $when in fuzz | clang | clang\?) [ "$stage" = "${when%\?}" ] || continue ;; esac
     [ "$probe" != command:bible ] || [ -z "${TEXT:-}" ] || continue # the user brings a text
     has "$probe" && continue
     add together "$package"

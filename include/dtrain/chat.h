@@ -91,11 +91,12 @@ const char *dt_chat_name(const dt_chat *c);
  *  own. dt_chat_open takes it. */
 dt_err dt_chat_spec(const dt_chat *c, char **spec);
 /** The template as transformers reads it, chat_template.jinja, malloc'ed: apply_chat_template then writes the text of
- *  dt_chat_render, with what the tokenizer puts before it. dt_chat_open finds the template in it again. DT_ERR_MEMORY. */
+ *  dt_chat_render, with what the tokenizer puts before it. dt_chat_open finds the template in it again.
+ *  DT_ERR_MEMORY. */
 dt_err dt_chat_jinja(const dt_chat *c, char **jinja);
-/** The same for a template by name (as dt_chat_open) and a tokenizer by name (as dt_tokenizer_open). *jinja is NULL where
- *  the tokenizer's own template says the same, and is to be kept. spec (NULL: not wanted) as dt_chat_spec. Errors of
- *  the two. */
+/** The same for a template by name (as dt_chat_open) and a tokenizer by name (as dt_tokenizer_open). *jinja is NULL
+ *  where the tokenizer's own template says the same, and is to be kept. spec (NULL: not wanted) as dt_chat_spec. Errors
+ *  of the two. */
 dt_err dt_chat_jinja_for(const char *name, const char *tokenizer, char **spec, char **jinja);
 /** The token that ends an assistant's turn, -1: there is none, the turn ends by text. Generation stops at it. */
 int32_t dt_chat_end_token(const dt_chat *c);

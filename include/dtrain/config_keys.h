@@ -30,8 +30,8 @@
     BOOL(run, reproducible, false, \
          "losses and weights are bit-identical for any number of ranks and ZeRO stage (slower)") \
     REAL(run, time_limit, 0, 0, 1e9, "seconds", \
-         "save a checkpoint and exit with code 75 before this much time has passed since the start; 3600, 90s, 30m, 2h, 1d, or as Slurm " \
-         "writes times, 30:00, 2:00:00 or 1-12:00:00; 0: the end of the " \
+         "save a checkpoint and exit with code 75 before this much time has passed since the start; 3600, 90s, 30m, " \
+         "2h, 1d, or as Slurm writes times, 30:00, 2:00:00 or 1-12:00:00; 0: the end of the " \
          "Slurm job where it is known (SLURM_JOB_END_TIME), else no limit") \
     INT (run, early_stopping_patience, 0, 0, INT64_MAX, "validations", \
          "end the run when this many validations in a row were not better than the best; 0: never") \
@@ -190,8 +190,8 @@
          "where metrics go: any of stdout, jsonl, csv, tensorboard, comma separated") \
     REAL(log, stdout_every, -1, -1, 1e9, "seconds", \
          "print a line at most every this many seconds where standard output is no terminal (metrics files get all); " \
-         "0: print every report; -1: print the first ten, then one in 10 seconds or in 2% of the run's time, whichever " \
-         "is longer, and at least one every 10 minutes") \
+         "0: print every report; -1: print the first ten, then one in 10 seconds or in 2% of the run's time, " \
+         "whichever is longer, and at least one every 10 minutes") \
     BOOL(log, wall_clock_breakdown, false, \
          "log the milliseconds of each phase: minimum, mean and maximum over the ranks") \
     BOOL(log, trace, false, "write trace.json (Chrome trace format): every phase and block on every rank")

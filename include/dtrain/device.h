@@ -94,16 +94,18 @@ typedef struct dt_attention {
 } dt_attention;
 
 /** One call of Adam over n elements (Kingma & Ba, arXiv:1412.6980), with decay in the gradient (l2), or outside of it
- *  (weight_decay; AdamW: Loshchilov & Hutter, arXiv:1711.05101, algorithm 2; decay times lr). m <- b1 m + (1-b1) g; v <-
- *  b2 v + (1-b2) g^2; p <- p (1 - lr wd) - lr (m/fix1) / (sqrt(v/fix2) + eps), g = grad_scale * grad + l2 p. */
+ *  (weight_decay; AdamW: Loshchilov & Hutter, arXiv:1711.05101, algorithm 2; decay times lr):
+ *
+ *      g = grad_scale * grad + l2 p;  m <- b1 m + (1-b1) g;  v <- b2 v + (1-b2) g^2
+ *      p <- p (1 - lr wd) - lr (m/fix1) / (sqrt(v/fix2) + eps) */
 typedef struct dt_adamw {
     float lr, beta1, beta2, eps, weight_decay, l2;
     float fix1, fix2; /* 1 - beta^t, formed in double by the caller */
     float grad_scale;
 } dt_adamw;
 
-/** One call of gradient descent with momentum over n elements. b <- momentum b + g; p <- p - lr b, g = grad_scale * grad
- *  + l2 p. A buffer of zeros becomes the first gradient. */
+/** One call of gradient descent with momentum over n elements. b <- momentum b + g; p <- p - lr b, g = grad_scale *
+ *  grad + l2 p. A buffer of zeros becomes the first gradient. */
 typedef struct dt_sgd {
     float lr, momentum, l2;
     float grad_scale;
@@ -162,8 +164,8 @@ typedef struct dt_device_ops {
     void (*event_destroy)(dt_device *dev, dt_event *event);
     dt_err (*event_record)(dt_device *dev, dt_event *event, dt_stream *stream);
     dt_err (*event_wait)(dt_device *dev, dt_event *event, dt_stream *stream);
-    /** The host waits for the last record of the event; surfaces errors of queued work. What is queued behind the record
-     *  goes on meanwhile. */
+    /** The host waits for the last record of the event; surfaces errors of queued work. What is queued behind the
+     *  record goes on meanwhile. */
     dt_err (*event_sync)(dt_device *dev, dt_event *event);
     /** Has the last record been reached? True for an event that was never recorded. Does not wait. */
     dt_err (*event_query)(dt_device *dev, dt_event *event, bool *done);

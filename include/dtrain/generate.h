@@ -24,8 +24,9 @@ typedef struct dt_prompts {
 typedef enum dt_prompt_format {
     DT_PROMPT_WHOLE, /* the text is one prompt */
     DT_PROMPT_LINES, /* one a line; empty lines do not count */
-    DT_PROMPT_JSONL /* an object a line, or a JSON array of objects: {"prompt": "text"}, {"messages": [{"role": "user", "content": "text"}]} or {"ids": [1, 2]}
-                        and any other fields */
+    /* an object a line, or a JSON array of objects: {"prompt": "text"}, {"messages": [{"role": "user", "content":
+     * "text"}]} or {"ids": [1, 2]}, and any other fields */
+    DT_PROMPT_JSONL
 } dt_prompt_format;
 
 /** What texts are read with. */

@@ -122,9 +122,9 @@ dt_err dt_model_open(dt_model **m, const dt_model_config *mc, const dt_model_opt
                      int n_units, dt_device *dev, const dt_param_source *source, dt_stream *compute, dt_phase *phase);
 void dt_model_close(dt_model *m);
 
-/* A training micro-step is forward, head, backward, results; all also with an empty batch (n_tok 0), which passes through
- * every unit and contributes zero. Units are acquired and released in the same order whatever the batch. The first three
- * queue their work and return: when the host waits for the results, the device still has backward to do. */
+/* A training micro-step is forward, head, backward, results; all also with an empty batch (n_tok 0), which passes
+ * through every unit and contributes zero. Units are acquired and released in the same order whatever the batch. The
+ * first three queue their work and return: when the host waits for the results, the device still has backward to do. */
 
 /** Embedding and blocks: leaves the hidden states on the device (the final norm belongs to the head, which applies it
  *  to the rows that have a target). train: dropout on, keep what backward needs. step keys dropout, with the seed and

@@ -1,4 +1,5 @@
-/* process.h - what every run needs of its process: a watchdog, signals, the lock on a directory, where its time went. */
+/* process.h - what every run needs of its process: a watchdog, signals, the lock on a directory, where its time
+ * went. */
 #ifndef DTRAIN_PROCESS_H
 #define DTRAIN_PROCESS_H
 

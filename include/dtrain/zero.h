@@ -113,7 +113,8 @@ int dt_zero_n_pieces(const dt_zero *z); /* = number of tensors of all units */
 const dt_piece *dt_zero_pieces(const dt_zero *z);
 const dt_tensor *dt_zero_tensor(const dt_zero *z, const dt_piece *p);
 
-/** States are 0 .. n_states-1: parameters and what the optimizer keeps; those of a frozen model are parameters alone. */
+/** States are 0 .. n_states-1: parameters and what the optimizer keeps; those of a frozen model are parameters
+ *  alone. */
 int dt_zero_n_states(const dt_zero *z);
 /** The optimizer's name of a state; NULL for parameters. */
 const char *dt_zero_state_name(const dt_zero *z, dt_state s);

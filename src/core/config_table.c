@@ -2,20 +2,15 @@
 #include "config_private.h"
 #include <string.h>
 
-/* clang-format off */
-#define ROW_INT(s, k, d, lo, hi, unit_, help_)                                                                                             \
-    {.section = #s, .name = #k, .kind = DT_KEY_INT, .offset = offsetof(dt_config, s##_##k), .initial.i = (d), .min.i = (lo), .max.i = (hi), \
-     .unit = unit_, .help = help_},
-#define ROW_REAL(s, k, d, lo, hi, unit_, help_)                                                                                            \
-    {.section = #s, .name = #k, .kind = DT_KEY_REAL, .offset = offsetof(dt_config, s##_##k), .initial.r = (d), .min.r = (lo),              \
-     .max.r = (hi), .unit = unit_, .help = help_},
-#define ROW_BOOL(s, k, d, help_)                                                                                                           \
-    {.section = #s, .name = #k, .kind = DT_KEY_BOOL, .offset = offsetof(dt_config, s##_##k), .initial.b = (d), .unit = "", .help = help_},
-#define ROW_ENUM(s, k, d, words_, help_)                                                                                                   \
-    {.section = #s, .name = #k, .kind = DT_KEY_ENUM, .offset = offsetof(dt_config, s##_##k), .text = (d), .words = words_, .unit = "",     \
-     .help = help_},
-#define ROW_TEXT(s, k, d, help_)                                                                                                           \
-    {.section = #s, .name = #k, .kind = DT_KEY_TEXT, .offset = offsetof(dt_config, s##_##k), .text = (d), .unit = "", .help = help_},
+#define HEAD(s, k, kind_) .section = #s, .name = #k, .kind = (kind_), .offset = offsetof(dt_config, s##_##k)
+#define ROW_INT(s, k, d, lo, hi, unit_, help_)                                                                         \
+    {HEAD(s, k, DT_KEY_INT), .initial.i = (d), .min.i = (lo), .max.i = (hi), .unit = unit_, .help = help_},
+#define ROW_REAL(s, k, d, lo, hi, unit_, help_)                                                                        \
+    {HEAD(s, k, DT_KEY_REAL), .initial.r = (d), .min.r = (lo), .max.r = (hi), .unit = unit_, .help = help_},
+#define ROW_BOOL(s, k, d, help_) {HEAD(s, k, DT_KEY_BOOL), .initial.b = (d), .unit = "", .help = help_},
+#define ROW_ENUM(s, k, d, words_, help_)                                                                               \
+    {HEAD(s, k, DT_KEY_ENUM), .text = (d), .words = words_, .unit = "", .help = help_},
+#define ROW_TEXT(s, k, d, help_) {HEAD(s, k, DT_KEY_TEXT), .text = (d), .unit = "", .help = help_},
 #define LEAST_integer(v) .min.i = (v)
 #define LEAST_number(v) .min.r = (v)
 #define LEAST_boolean(v) .min.b = (v)
@@ -25,10 +20,15 @@
 #define MOST_boolean(v) .max.b = (v)
 #define MOST_word(v) .max.i = (v)
 enum { KIND_integer = DT_KEY_INT, KIND_number = DT_KEY_REAL, KIND_boolean = DT_KEY_BOOL, KIND_word = DT_KEY_ENUM };
-#define ROW_MAYBE(s, k, type, lo, hi, words_, unit_, help_)                                                                                \
-    {.section = #s, .name = #k, .kind = (dt_key_kind)KIND_##type, .offset = offsetof(dt_config, s##_##k), LEAST_##type(lo),                \
-     MOST_##type(hi), .text = "", .words = words_, .maybe = true, .unit = unit_, .help = help_},
-/* clang-format on */
+#define ROW_MAYBE(s, k, type, lo, hi, words_, unit_, help_)                                                            \
+    {HEAD(s, k, (dt_key_kind)KIND_##type),                                                                             \
+     LEAST_##type(lo),                                                                                                 \
+     MOST_##type(hi),                                                                                                  \
+     .text = "",                                                                                                       \
+     .words = words_,                                                                                                  \
+     .maybe = true,                                                                                                    \
+     .unit = unit_,                                                                                                    \
+     .help = help_},
 
 const dt_key dt_key_table[] = {DT_CONFIG_KEYS(ROW_INT, ROW_REAL, ROW_BOOL, ROW_ENUM, ROW_TEXT, ROW_MAYBE)};
 const int dt_n_keys = sizeof dt_key_table / sizeof dt_key_table[0];

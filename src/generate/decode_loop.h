@@ -1,4 +1,5 @@
-/* decode_loop.h - what plain decoding and beam search share: slots of the model's cache, and forward passes that feed them.
+/* decode_loop.h - what plain decoding and beam search share: slots of the model's cache, and forward passes that feed
+ * them.
  *
  * Continuous batching: each pass takes one token of every running sequence and fills the rest of its room with pieces
  * of prompts, so neither a long prompt nor a short answer leaves slots idle. The batch is a flat list of tokens:

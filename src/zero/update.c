@@ -1,7 +1,7 @@
 /* update.c - the optimizer's step on what this rank is in charge of: its shards, or at stage 0 everything.
  *
- * The call is made for each run of tensors that agree on learning rate and decay, cut at the shard's ends. The rounded parameters are
- * written by the same pass over memory. */
+ * The call is made for each run of tensors that agree on learning rate and decay, cut at the shard's ends. The rounded
+ * parameters are written by the same pass over memory. */
 #include "zero_impl.h"
 
 /* The arguments of dt_zero_update. */

@@ -1,4 +1,5 @@
-/* optimizer.c - Adam, gradient descent and the sums that an optimizer step needs: bound by memory, so one pass and nothing else. */
+/* optimizer.c - Adam, gradient descent and the sums that an optimizer step needs: bound by memory, so one pass and
+ * nothing else. */
 #include "kernels.h"
 
 /* Call a step's body with gt and param_dt as constants. */

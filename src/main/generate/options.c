@@ -76,17 +76,21 @@ const char generate_usage[] =
 
 /* clang-format off */
 enum option_id {
-    PROMPT = 256, PROMPTS, CHAT, SYSTEM, TEMPLATE, NO_THINK, MAX_NEW, STOP, TEMPERATURE, TOP_K, TOP_P, MIN_P, PENALTY, GREEDY, SAMPLES, SEED, BEAMS,
-    LENGTH_PENALTY, EARLY, RETURN, STREAM, JSONL, LOGPROBS, VERBOSE, TOKENIZER, BATCH, CONTEXT, DTYPE, STAGE, THREADS, DEVICE, TIMEOUT, FORCE
+    PROMPT = 256, PROMPTS, CHAT, SYSTEM, TEMPLATE, NO_THINK, MAX_NEW, STOP, TEMPERATURE, TOP_K, TOP_P, MIN_P,
+    PENALTY, GREEDY, SAMPLES, SEED, BEAMS, LENGTH_PENALTY, EARLY, RETURN, STREAM, JSONL, LOGPROBS, VERBOSE,
+    TOKENIZER, BATCH, CONTEXT, DTYPE, STAGE, THREADS, DEVICE, TIMEOUT, FORCE
 };
 static const struct option long_options[] = {
-    {"prompt", 1, 0, PROMPT}, {"prompts", 1, 0, PROMPTS}, {"chat", 0, 0, CHAT}, {"system", 1, 0, SYSTEM}, {"chat-template", 1, 0, TEMPLATE},
-    {"no-think", 0, 0, NO_THINK}, {"max-new-tokens", 1, 0, MAX_NEW}, {"stop", 1, 0, STOP}, {"temperature", 1, 0, TEMPERATURE}, {"top-k", 1, 0, TOP_K},
-    {"top-p", 1, 0, TOP_P}, {"min-p", 1, 0, MIN_P}, {"repetition-penalty", 1, 0, PENALTY}, {"greedy", 0, 0, GREEDY}, {"num-samples", 1, 0, SAMPLES},
-    {"seed", 1, 0, SEED}, {"num-beams", 1, 0, BEAMS}, {"length-penalty", 1, 0, LENGTH_PENALTY}, {"early-stopping", 0, 0, EARLY},
-    {"num-return", 1, 0, RETURN}, {"stream", 0, 0, STREAM}, {"jsonl", 0, 0, JSONL}, {"logprobs", 0, 0, LOGPROBS}, {"verbose", 0, 0, VERBOSE},
-    {"tokenizer", 1, 0, TOKENIZER}, {"batch-size", 1, 0, BATCH}, {"context", 1, 0, CONTEXT}, {"dtype", 1, 0, DTYPE}, {"zero-stage", 1, 0, STAGE},
-    {"threads", 1, 0, THREADS}, {"device", 1, 0, DEVICE}, {"timeout", 1, 0, TIMEOUT}, {"output", 1, 0, 'o'}, {"force", 0, 0, FORCE}, TOOL_OPTIONS, {0}};
+    {"prompt", 1, 0, PROMPT}, {"prompts", 1, 0, PROMPTS}, {"chat", 0, 0, CHAT}, {"system", 1, 0, SYSTEM},
+    {"chat-template", 1, 0, TEMPLATE}, {"no-think", 0, 0, NO_THINK}, {"max-new-tokens", 1, 0, MAX_NEW},
+    {"stop", 1, 0, STOP}, {"temperature", 1, 0, TEMPERATURE}, {"top-k", 1, 0, TOP_K}, {"top-p", 1, 0, TOP_P},
+    {"min-p", 1, 0, MIN_P}, {"repetition-penalty", 1, 0, PENALTY}, {"greedy", 0, 0, GREEDY},
+    {"num-samples", 1, 0, SAMPLES}, {"seed", 1, 0, SEED}, {"num-beams", 1, 0, BEAMS},
+    {"length-penalty", 1, 0, LENGTH_PENALTY}, {"early-stopping", 0, 0, EARLY}, {"num-return", 1, 0, RETURN},
+    {"stream", 0, 0, STREAM}, {"jsonl", 0, 0, JSONL}, {"logprobs", 0, 0, LOGPROBS}, {"verbose", 0, 0, VERBOSE},
+    {"tokenizer", 1, 0, TOKENIZER}, {"batch-size", 1, 0, BATCH}, {"context", 1, 0, CONTEXT}, {"dtype", 1, 0, DTYPE},
+    {"zero-stage", 1, 0, STAGE}, {"threads", 1, 0, THREADS}, {"device", 1, 0, DEVICE}, {"timeout", 1, 0, TIMEOUT},
+    {"output", 1, 0, 'o'}, {"force", 0, 0, FORCE}, TOOL_OPTIONS, {0}};
 /* clang-format on */
 
 static dt_err parse_dtype(const char *text, dt_dtype *dtype)

@@ -1,0 +1,51 @@
+#!/bin/bash
+# e2e_style.sh - the shape of the sources: layout and length of lines, pages that comments cite, and rooms (docs/architecture.md): calls go down,
+# private headers stay inside, MPI is spoken in comm alone.
+. "$(dirname "$0")/e2e.sh"
+build=${BUILD:-build/release}
+find include src tests -name '*.[ch]' | sort >"$tmp/sources"
+
+xargs awk 'length > 120 { print FILENAME ":" FNR ": " length " columns" }' <"$tmp/sources" >"$out"
+expect "no line of C has more than 120 columns" test ! -s "$out"
+
+# Versions of clang-format lay out differently: Debian 12's is the one that counts.
+format=$(command -v clang-format-14 || command -v clang-format || true)
+if [[ $format && $($format --version) == *"version 14."* ]]; then
+    xargs $format --dry-run <"$tmp/sources" >"$out" 2>&1
+    expect "clang-format would change nothing (make format)" test ! -s "$out"
+else
+    skip "clang-format would change nothing" "no clang-format 14 here"
+fi
+
+tools/check_citations.sh >"$out"
+expect "what comments cite in docs is there" test ! -s "$out"
+
+# Symbols of each room's objects: what a room uses of another must be of a room before it in the Makefile's list.
+rooms=$(sed -n 's/^ROOMS *= *//p' Makefile)
+level=0
+for room in $rooms; do
+    level=$((level + 1))
+    find "src/$room" -name '*.c' | sed "s|^\(.*\)\.c$|$build/\1|" | while read -r object; do
+        for o in "$object".o "$object".*.o; do [ ! -e "$o" ] || echo "$o"; done
+    done | xargs nm -A | awk -v room="$room" -v level=$level '{ file = $1; sub(/:.*/, "", file); print $(NF - 1), $NF, room, level, file }'
+done >"$tmp/symbols"
+expect "there are objects of all rooms" test "$(cut -d' ' -f3 "$tmp/symbols" | sort -u | wc -l)" = "$(wc -w <<<"$rooms")"
+awk '$1 ~ /^[TDRBV]$/ { room[$2] = $3; at[$2] = $4 } { line[NR] = $0 }
+     END { for (i = 1; i <= NR; i++) { split(line[i], f, " ")
+           if (f[1] == "U" && at[f[2]] > f[4] + 0) print f[5] ": calls " f[2] " of the room " room[f[2]] ", which is above" } }' "$tmp/symbols" >"$out"
+expect "calls between rooms go down" test ! -s "$out"
+
+ls -d src/*/ | xargs -n1 basename | grep -vx main | sort >"$tmp/folders"
+expect "every folder of src is a room of the Makefile" cmp "$tmp/folders" <(tr ' ' '\n' <<<"$rooms" | sort)
+
+# An include that leaves its room names a file in include/.
+grep -rnE '#include "(\.\./)+' src --include='*.[ch]' | while IFS=: read -r file line text; do
+    path=$(realpath -m --relative-to=. "$(dirname "$file")/$(sed 's/.*"\(.*\)".*/\1/' <<<"$text")")
+    [ "$(cut -d/ -f2 <<<"$path")" = "$(cut -d/ -f2 <<<"$file")" ] || echo "$file:$line: includes $path of another room"
+done >"$out"
+grep -rnE '#include "src/' src --include='*.[ch]' >>"$out"
+expect "no room includes another's private header" test ! -s "$out"
+
+grep -rlE '#include <mpi\.h>' src include --include='*.[ch]' | grep -v '^src/comm/' >"$out"
+expect "mpi.h is included by comm alone" test ! -s "$out"
+e2e_done
