@@ -68,8 +68,8 @@ typedef struct dt_task_ops {
     void (*check)(dt_task *t);
     /** Read the configuration, open and check what batches come from, declare metrics: "loss", "tokens" and "samples"
      *  if it trains, "validation_loss" first of a validation's. Says in t what it has found, and widens t->model_opt to
-     *  what it needs. Local: what is wrong joins t->mistakes, and the rest is opened all the same. The device may not be
-     *  open (t->dev->ops NULL). */
+     *  what it needs. Local: what is wrong joins t->mistakes, and the rest is opened all the same. The device may not
+     *  be open (t->dev->ops NULL). */
     void (*open)(dt_task *t);
     /** Add what it will hold at a ZeRO stage on t->nranks ranks, what open has allocated included. Local. */
     dt_err (*plan)(const dt_task *t, int stage, dt_memory *memory);
@@ -121,8 +121,8 @@ struct dt_task {
     dt_model *model;
     dt_task_buffers buffers; /* of the run, for micro-steps */
 
-    /* the task's answers in open. Datasets: the run tells of them, compares them over the ranks and verifies them; NULL:
-     * none, also after a mistake */
+    /* the task's answers in open. Datasets: the run tells of them, compares them over the ranks and verifies them;
+     * NULL: none, also after a mistake */
     dt_loader *train, *valid;
     int64_t steps_per_epoch, samples_per_epoch; /* as steps and "samples" count */
     int64_t n_validation;                       /* micro-steps a rank; 0: there is no validation */

@@ -39,7 +39,8 @@ static dt_err open_regular(const char *path, int *fd, struct stat *st)
 {
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (*fd < 0) return dt_fail_errno(DT_ERR_DATA, path, "cannot be opened");
-    const dt_err err = fstat(*fd, st) == 0 ? check_regular(path, st) : dt_fail_errno(DT_ERR_DATA, path, "cannot be read");
+    const dt_err err =
+        fstat(*fd, st) == 0 ? check_regular(path, st) : dt_fail_errno(DT_ERR_DATA, path, "cannot be read");
     if (err != DT_OK) close(*fd);
     return err;
 }

@@ -17,7 +17,8 @@ typedef struct dt_csv {
     dt_record row;
 } dt_csv;
 
-/** kept->last_step > 0: keep those rows, each training step once, and their columns; 0: start anew. DT_ERR_WRITE, DT_ERR_DATA (what is there is no such table). */
+/** kept->last_step > 0: keep those rows, each training step once, and their columns; 0: start anew. DT_ERR_WRITE,
+ *  DT_ERR_DATA (what is there is no such table). */
 dt_err dt_csv_open(dt_csv *c, const char *path, const dt_kept *kept);
 /** A metric that the table has no column for yet makes it be written again with one more (by way of PATH.part).
  *  DT_ERR_WRITE. */

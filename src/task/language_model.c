@@ -1,5 +1,6 @@
 /* language_model.c - pre-training and SFT differ only in which tokens are targets, and the data settles that; so they
- * are one task: L = -(1/N) sum over targets of weight_t logp_t, N the sum of weights of the step (algorithms.md 1.3). */
+ * are one task: L = -(1/N) sum over targets of weight_t logp_t, N the sum of weights of the step (algorithms.md
+ * 1.3). */
 #include "language_model.h"
 #include <math.h>
 #include <stdlib.h>
