@@ -99,10 +99,12 @@ static dt_err run_matmul(bench *b, const operation *op)
     const bool head = op->mm.n == V || op->mm.k == V || op->mm.m == V;
     void *big = op->mm.n == V ? b->logits.ptr : b->y.ptr;
     if (op->mm.trans_a)
-        return b->dev.ops->matmul(&b->dev, &op->mm, op->mm.m == V ? b->logits.ptr : b->x.ptr, b->z.ptr, NULL,
-                                  b->grad.ptr, NULL);
-    return b->dev.ops->matmul(&b->dev, &op->mm, op->mm.k == V ? b->logits.ptr : b->x.ptr, head ? b->head.ptr : b->w.ptr,
-                              head || op->mm.trans_b ? NULL : b->z.ptr, big, NULL);
+        return b->dev.ops->matmul(&b->dev, &op->mm, op->mm.m == V ? b->logits.ptr : b->x.ptr, b->z.ptr, b->grad.ptr,
+                                  NULL);
+    dt_matmul mm = op->mm;
+    mm.bias = head || mm.trans_b ? NULL : b->z.ptr;
+    return b->dev.ops->matmul(&b->dev, &mm, mm.k == V ? b->logits.ptr : b->x.ptr, head ? b->head.ptr : b->w.ptr, big,
+                              NULL);
 }
 
 static dt_attention attention_of(const bench *b)

@@ -26,11 +26,11 @@ static double product_gflops(dt_device *dev, dt_dtype dt, const shape *s, const 
                           .ldc = s->n,
                           .dt = dt,
                           .c_dtype = dt};
-    dev->ops->matmul(dev, &mm, a->ptr, b->ptr, NULL, c->ptr, NULL);
+    dev->ops->matmul(dev, &mm, a->ptr, b->ptr, c->ptr, NULL);
     const double begin_s = dt_now_s();
     int n = 0;
     do {
-        if (dev->ops->matmul(dev, &mm, a->ptr, b->ptr, NULL, c->ptr, NULL)) return 0;
+        if (dev->ops->matmul(dev, &mm, a->ptr, b->ptr, c->ptr, NULL)) return 0;
         n++;
     } while (dt_now_s() - begin_s < 0.1);
     return 2e-9 * (double)s->m * (double)s->n * (double)s->k * n / (dt_now_s() - begin_s);

@@ -109,12 +109,11 @@ TIMED(adamw_step,
        dt_dtype t, int64_t n, dt_stream *s),
       (dev, o, g, gt, a, m, v, p, t, n, s))
 
-static dt_err timed_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c,
-                           dt_stream *s)
+static dt_err timed_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *s)
 {
     char name[56];
     const double since = now();
-    const dt_err err = ((struct bench *)dev)->real->matmul(dev, mm, a, b, bias, c, s);
+    const dt_err err = ((struct bench *)dev)->real->matmul(dev, mm, a, b, c, s);
     snprintf(name, sizeof name, "matmul %5d %5d %5d %s%s%s", (int)mm->m, (int)mm->n, (int)mm->k,
              mm->trans_a ? "Ta " : "", mm->trans_b ? "Tb " : "", mm->accumulate ? "+=" : "");
     account(dev, name, since, 2.0 * (double)mm->m * (double)mm->n * (double)mm->k);

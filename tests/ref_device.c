@@ -97,18 +97,6 @@ bool ref_rms_near(const ref_array *a, const double *want, double relative, const
 
 /* ---- products, activations, norms -------------------------------------------------------------------------------- */
 
-void ref_matmul(const dt_matmul *mm, const double *a, const double *b, const double *bias, double *c)
-{
-    for (int64_t i = 0; i < mm->m; i++)
-        for (int64_t j = 0; j < mm->n; j++) {
-            double sum = (mm->accumulate ? c[i * mm->ldc + j] : 0.0) + (bias ? bias[j] : 0.0);
-            for (int64_t p = 0; p < mm->k; p++)
-                sum += a[mm->trans_a ? p * mm->lda + i : i * mm->lda + p] *
-                       b[mm->trans_b ? j * mm->ldb + p : p * mm->ldb + j];
-            c[i * mm->ldc + j] = sum;
-        }
-}
-
 double ref_act(dt_activation act, double x, double *slope)
 {
     if (act == DT_ACT_GELU) {
@@ -124,6 +112,48 @@ double ref_act(dt_activation act, double x, double *slope)
     const double a = act == DT_ACT_SILU ? 1.0 : 1.702, s = 1 / (1 + exp(-a * x));
     *slope = s + a * x * s * (1 - s);
     return x * s;
+}
+
+static double product_element(const dt_matmul *mm, const ref_product *x, int64_t i, int64_t j)
+{
+    double sum = x->bias ? x->bias[j] : 0.0;
+    if (mm->accumulate) sum += x->c[i * mm->ldc + j];
+    if (x->addend) sum += x->addend[i * mm->ldd + j];
+    for (int64_t p = 0; p < mm->k; p++)
+        sum += x->a[mm->trans_a ? p * mm->lda + i : i * mm->lda + p] *
+               x->b[mm->trans_b ? j * mm->ldb + p : p * mm->ldb + j];
+    return sum;
+}
+
+static void product_sums(const dt_matmul *mm, const ref_product *x)
+{
+    const int64_t n_sums = mm->sums_of == DT_SUMS_OF_A ? mm->m : mm->n,
+                  n_terms = mm->sums_of == DT_SUMS_OF_C ? mm->m : mm->k;
+    for (int64_t s = 0; s < n_sums; s++) {
+        double sum = mm->accumulate_sums ? x->sums[s] : 0.0;
+        for (int64_t t = 0; t < n_terms; t++)
+            sum += mm->sums_of == DT_SUMS_OF_A   ? x->a[mm->trans_a ? t * mm->lda + s : s * mm->lda + t]
+                   : mm->sums_of == DT_SUMS_OF_B ? x->b[mm->trans_b ? s * mm->ldb + t : t * mm->ldb + s]
+                                                 : x->c[t * mm->ldc + s];
+        x->sums[s] = sum;
+    }
+}
+
+void ref_matmul(const dt_matmul *mm, const ref_product *x)
+{
+    for (int64_t i = 0; i < mm->m; i++)
+        for (int64_t j = 0; j < mm->n; j++) {
+            double p = product_element(mm, x, i, j), slope;
+            if (mm->epilogue == DT_EPILOGUE_ACT) {
+                if (x->aux) x->aux[i * mm->ld_aux + j] = p;
+                p = ref_act(mm->act, p, &slope);
+            } else if (mm->epilogue == DT_EPILOGUE_ACT_BACKWARD) {
+                ref_act(mm->act, x->aux[i * mm->ld_aux + j], &slope);
+                p *= slope;
+            }
+            x->c[i * mm->ldc + j] = p;
+        }
+    if (mm->sums_of != DT_SUMS_NONE) product_sums(mm, x);
 }
 
 void ref_norm_forward(const double *x, const double *weight, const double *bias, double *y, double *mean, double *rstd,

@@ -31,7 +31,14 @@ bool ref_rms_near(const ref_array *a, const double *want, double relative, const
 
 /* ---- the operations ---------------------------------------------------------------------------------------------- */
 
-void ref_matmul(const dt_matmul *mm, const double *a, const double *b, const double *bias, double *c);
+/** The arrays of a product, in double, in the layouts of dt_matmul; c holds D where the product accumulates. */
+typedef struct ref_product {
+    const double *a, *b;
+    const double *bias, *addend; /* NULL: none */
+    double *c;
+    double *aux, *sums; /* as epilogue and sums_of say; sums hold what is added to */
+} ref_product;
+void ref_matmul(const dt_matmul *mm, const ref_product *x);
 double ref_act(dt_activation act, double x, double *slope);
 
 /** Updates of p, m and v; b NULL: no momentum. */

@@ -17,8 +17,11 @@ static void check_product(fixture *f, const dt_matmul *mm, bool with_bias)
                                                               ? ref_random(mm->c_dtype, mm->m * mm->ldc, 4, 1)
                                                               : ref_new(mm->c_dtype, mm->m * mm->ldc);
     double *a64 = ref_doubles(&a), *b64 = ref_doubles(&b), *bias64 = ref_doubles(&bias), *c64 = ref_doubles(&c);
-    ref_matmul(mm, a64, b64, with_bias ? bias64 : NULL, c64);
-    RUN(matmul, mm, ON(a), ON(b), with_bias ? ON(bias) : NULL, ON(c));
+    const ref_product x = {.a = a64, .b = b64, .bias = with_bias ? bias64 : NULL, .c = c64};
+    dt_matmul with = *mm;
+    with.bias = with_bias ? ON(bias) : NULL;
+    ref_matmul(mm, &x);
+    RUN(matmul, &with, ON(a), ON(b), ON(c));
     for (int64_t r = 0; r < mm->m && !mm->accumulate; r++)
         for (int64_t i = mm->n; i < mm->ldc; i++) {
             assert_true(isnan(ref_get(&c, r * mm->ldc + i))); /* between the rows: not ours */
@@ -131,7 +134,7 @@ static ref_array product_on(int n_threads, const dt_matmul *mm, const ref_array 
     char text[256];
     OPS(f)->describe(&f->dev, text, sizeof text);
     if (!strstr(text, "avx512_bf16") && !strstr(text, "bfmmla")) skip();
-    RUN(matmul, mm, ON(*a), ON(*b), NULL, ON(c));
+    RUN(matmul, mm, ON(*a), ON(*b), ON(c));
     dt_device_close(&f->dev);
     return c;
 }
@@ -202,7 +205,7 @@ static void a_wrong_row_distance_is_refused(void **state)
     fixture *f = *state;
     float x[64] = {0};
     const dt_matmul mm = {.m = 2, .n = 4, .k = 8, .lda = 7, .ldb = 4, .ldc = 4};
-    assert_int_equal(TRY(matmul, &mm, ARR(x, 64), ARR(x, 64), NULL, ARR(x, 64)), DT_ERR_ARG);
+    assert_int_equal(TRY(matmul, &mm, ARR(x, 64), ARR(x, 64), ARR(x, 64)), DT_ERR_ARG);
     assert_non_null(strstr(dt_error_message(), "lda = 7"));
     dt_error_clear();
 }

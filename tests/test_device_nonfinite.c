@@ -150,29 +150,51 @@ static void make_product(call *c)
     c->in[3] = ref_random(DT_F32, M * N, 4, 1);
     c->out[0] = ref_new(DT_F32, M * N);
 }
-static void run_product(call *c)
+static dt_matmul product_form(const call *c)
 {
     const bool ta = c->how & 1, tb = c->how & 2;
-    const dt_matmul mm = {.m = M,
-                          .n = N,
-                          .k = K,
-                          .trans_a = ta,
-                          .trans_b = tb,
-                          .lda = ta ? M : K,
-                          .ldb = tb ? K : N,
-                          .ldc = N,
-                          .dt = c->dt,
-                          .c_dtype = DT_F32,
-                          .accumulate = true,
-                          .batch_invariant = c->how & 4};
+    return (dt_matmul){.m = M,
+                       .n = N,
+                       .k = K,
+                       .trans_a = ta,
+                       .trans_b = tb,
+                       .lda = ta ? M : K,
+                       .ldb = tb ? K : N,
+                       .ldc = N,
+                       .dt = c->dt,
+                       .c_dtype = DT_F32,
+                       .batch_invariant = c->how & 4 && !ta};
+}
+static void run_product(call *c)
+{
+    fixture *f = c->f;
+    dt_matmul mm = product_form(c);
+    mm.bias = ON(c->in[2]);
+    mm.accumulate = true;
     memcpy(c->out[0].p, c->in[3].p, M * N * sizeof(float));
-    if (ta && mm.batch_invariant) { /* refused: the plain one instead */
-        dt_matmul plain = mm;
-        plain.batch_invariant = false;
-        CALL(matmul, &plain, ON(c->in[0]), ON(c->in[1]), ON(c->in[2]), ON(c->out[0]));
-        return;
-    }
-    CALL(matmul, &mm, ON(c->in[0]), ON(c->in[1]), ON(c->in[2]), ON(c->out[0]));
+    RUN(matmul, &mm, ON(c->in[0]), ON(c->in[1]), ON(c->out[0]));
+}
+
+/* The same with what may go with a product: an addend, the derivative of an activation, sums. */
+static void make_epilogue(call *c)
+{
+    make_product(c);
+    ref_drop(&c->out[0]);
+    c->in[4] = ref_random(c->dt, M * N, 5, 1);
+    c->out[0] = ref_new(c->dt, M * N);
+    c->out[1] = ref_new(DT_F32, N);
+}
+static void run_epilogue(call *c)
+{
+    fixture *f = c->f;
+    dt_matmul mm = product_form(c);
+    mm.c_dtype = c->dt;
+    mm.bias = ON(c->in[2]);
+    mm.addend = ON(c->in[3]), mm.ldd = N;
+    mm.epilogue = DT_EPILOGUE_ACT_BACKWARD, mm.act = DT_ACT_GELU_TANH;
+    mm.aux = ON(c->in[4]), mm.ld_aux = N;
+    mm.sums_of = DT_SUMS_OF_C, mm.sums = ON(c->out[1]);
+    RUN(matmul, &mm, ON(c->in[0]), ON(c->in[1]), ON(c->out[0]));
 }
 
 /* Norms: x, weight, bias, dy. */
@@ -371,6 +393,7 @@ static const operation operations[] = {
     {"embedding_backward", 1, false, make_table, run_embedding_backward},
     {"bias_backward", 1, false, make_bias, run_bias_backward},
     {"matmul", 8, false, make_product, run_product},
+    {"matmul with epilogue", 8, true, make_epilogue, run_epilogue},
     {"norm_forward", 2, false, make_norm, run_norm_forward},
     {"norm_backward", 2, false, make_norm_backward, run_norm_backward},
     {"attention_forward", 2, true, make_attention, run_attention_forward},

@@ -6,8 +6,8 @@
 
 typedef struct product {
     dt_matmul mm;
-    ref_array a, b, bias, c;
-    bool with_bias;
+    ref_array a, b, bias, addend, c;
+    bool with_bias, with_addend;
 } product;
 
 static product make_product(int64_t m, int64_t n, int64_t k, bool trans_b, dt_dtype dt, dt_dtype c_dtype, int way)
@@ -21,24 +21,32 @@ static product make_product(int64_t m, int64_t n, int64_t k, bool trans_b, dt_dt
                         .ldc = n + 1,
                         .dt = dt,
                         .c_dtype = c_dtype,
-                        .accumulate = way & 1,
+                        .accumulate = way % 3 == 1,
+                        .ldd = n + 4,
+                        .addend_dtype = way < 3 ? DT_F32 : dt,
                         .batch_invariant = true},
-                 .with_bias = way >> 1};
+                 .with_bias = way >= 3,
+                 .with_addend = way % 3 == 2};
     p.a = ref_random(dt, m * p.mm.lda, 1, 1), p.b = ref_random(dt, (trans_b ? n : k) * p.mm.ldb, 2, 1),
     p.bias = ref_random(dt, n, 3, 1);
     p.c = ref_random(c_dtype, m * p.mm.ldc, 4, 1);
+    p.addend = ref_random(p.mm.addend_dtype, m * p.mm.ldd, 5, 1);
     return p;
 }
 
-static void drop_product(product *p) { ref_drop(&p->a), ref_drop(&p->b), ref_drop(&p->bias), ref_drop(&p->c); }
+static void drop_product(product *p)
+{
+    ref_drop(&p->a), ref_drop(&p->b), ref_drop(&p->bias), ref_drop(&p->addend), ref_drop(&p->c);
+}
 
 /* Rows first .. first+m-1 of the product into c. */
 static void run_rows(fixture *f, const product *p, int64_t first, int64_t m, const ref_array *c)
 {
     dt_matmul mm = p->mm;
     mm.m = m;
-    RUN(matmul, &mm, ON_FROM(p->a, first * mm.lda), ON(p->b), p->with_bias ? ON(p->bias) : NULL,
-        ON_FROM(*c, first * mm.ldc));
+    mm.bias = p->with_bias ? ON(p->bias) : NULL;
+    mm.addend = p->with_addend ? ON_FROM(p->addend, first * mm.ldd) : NULL;
+    RUN(matmul, &mm, ON_FROM(p->a, first * mm.lda), ON(p->b), ON_FROM(*c, first * mm.ldc));
 }
 
 /* Rounding as in test_device_matmul.c: k products of at most 1, partial sums of at most k; four times that of random
@@ -46,11 +54,14 @@ static void run_rows(fixture *f, const product *p, int64_t first, int64_t m, con
 static void check_value(fixture *f, const product *p)
 {
     ref_array c = ref_copy(&p->c);
-    double *a = ref_doubles(&p->a), *b = ref_doubles(&p->b), *bias = ref_doubles(&p->bias), *want = ref_doubles(&p->c);
-    ref_matmul(&p->mm, a, b, p->with_bias ? bias : NULL, want);
+    double *a = ref_doubles(&p->a), *b = ref_doubles(&p->b), *bias = ref_doubles(&p->bias), *want = ref_doubles(&p->c),
+           *addend = ref_doubles(&p->addend);
+    const ref_product x = {
+        .a = a, .b = b, .bias = p->with_bias ? bias : NULL, .addend = p->with_addend ? addend : NULL, .c = want};
+    ref_matmul(&p->mm, &x);
     run_rows(f, p, 0, p->mm.m, &c);
     assert_true(ref_near(&c, want, 4 * 0x1p-24 * ((double)p->mm.k + 2), "batch-invariant product"));
-    ref_drop(&c), free(a), free(b), free(bias), free(want);
+    ref_drop(&c), free(a), free(b), free(bias), free(want), free(addend);
 }
 
 static void check_pieces(fixture *f, const product *p)
@@ -77,7 +88,7 @@ static void for_all_sizes(fixture *f, void (*check)(fixture *f, const product *p
 {
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int types = 0; types < 3; types++)
-            for (int way = 0; way < 8; way++) {
+            for (int way = 0; way < 12; way++) {
                 product p = make_product(sizes[i][0], sizes[i][1], sizes[i][2], way & 1, types ? DT_BF16 : DT_F32,
                                          types == 2 ? DT_BF16 : DT_F32, way >> 1);
                 check(f, &p);
@@ -107,7 +118,7 @@ static void a_transposed_a_is_refused(void **state)
     float x[64] = {0};
     const dt_matmul mm = {
         .m = 2, .n = 4, .k = 8, .trans_a = true, .lda = 2, .ldb = 4, .ldc = 4, .batch_invariant = true};
-    assert_int_equal(TRY(matmul, &mm, ARR(x, 64), ARR(x, 64), NULL, ARR(x, 64)), DT_ERR_ARG);
+    assert_int_equal(TRY(matmul, &mm, ARR(x, 64), ARR(x, 64), ARR(x, 64)), DT_ERR_ARG);
     assert_non_null(strstr(dt_error_message(), "A transposed"));
     dt_error_clear();
 }

@@ -606,8 +606,7 @@ static struct {
     int n_calls;
 } spied;
 
-static dt_err spy_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c,
-                         dt_stream *stream)
+static dt_err spy_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *stream)
 {
     const uint16_t *x = a, *y = b;
     if (mm->trans_a && mm->m == spied.n_vocab && mm->n == spied.width) {

@@ -5,25 +5,23 @@
  * pointers that belong to a device and passes a stream; it must not rely on the CPU's streams being synchronous.
  *
  * Conventions
- *   - Matrices are row-major. "ld" is the distance between rows in elements. Activations are [n_tok, width]: a batch is
- *   a flat
- *     list of tokens, cut into sequences by offsets (padding-free); there is no batch dimension.
+ *   - Matrices are row-major. "ld" is the distance between rows in elements. Activations are [n_tok, width]: a
+ *     batch is a flat list of tokens, cut into sequences by offsets (padding-free); there is no batch dimension.
  *   - `dt` is the type of activations and parameters (DT_F32 or DT_BF16); statistics (mean, rstd, lse, logp) are float.
  *     Every operation computes in float and rounds once on storing. `gt` is the type of gradients of parameters: DT_F32
  *     or DT_BF16.
  *   - `accumulate` false: the output is overwritten (its old content may be anything, NaN too); true: it is added to.
  *   - No operation allocates or communicates. Arrays of offsets and tokens are device memory unless said otherwise.
  *   - Operations are asynchronous on the stream: arrays are borrowed until the stream is synchronised; descriptions
- *   (dt_matmul, dt_attention, ...) are
- *     read during the call. A copy from or to host memory that is not pinned is allowed, and may be synchronous.
+ *     (dt_matmul, dt_attention, ...: device_ops.h) are read during the call. A copy from or to host memory that is not pinned is allowed, and may be synchronous.
  *   - Results do not depend on the number of threads in a way that changes from run to run: the same call gives the
- *   same bits.
+ *     same bits.
  *   - Errors: DT_ERR_ARG (contract), DT_ERR_FAULT (device or library; its own text in the message), DT_ERR_MEMORY.
  */
 #ifndef DTRAIN_DEVICE_H
 #define DTRAIN_DEVICE_H
 
-#include "dtrain/core.h"
+#include "dtrain/device_ops.h"
 
 typedef struct dt_device dt_device;
 typedef struct dt_stream dt_stream; /* opaque; NULL is the device's default stream */
@@ -50,79 +48,6 @@ dt_err dt_buf_alloc_zeroed(dt_buf *b, dt_device *dev, dt_place place, size_t nby
 dt_buf dt_buf_view(const dt_buf *b, size_t offset, size_t nbytes);
 /** Safe on {0}, on a view and twice; leaves {0} behind. Nothing that is queued may work on it: wait first. */
 void dt_buf_free(dt_buf *b);
-
-/* ---- descriptions of the larger operations ----------------------------------------------------------------------- */
-
-/** C[m,n] = op(A)[m,k] op(B)[k,n] (+ C) (+ bias[n] on every row). A and B have type dt. */
-typedef struct dt_matmul {
-    int64_t m, n, k;
-    bool trans_a; /* A is stored [k,m] */
-    bool trans_b; /* B is stored [n,k] */
-    int64_t lda, ldb, ldc;
-    dt_dtype dt;      /* of A, B and bias */
-    dt_dtype c_dtype; /* of C: dt or DT_F32 */
-    bool accumulate;
-    /* a row of C has the same bits whatever m and the other rows of A are (generation); A is not transposed */
-    bool batch_invariant;
-} dt_matmul;
-
-/** Exact softmax attention, in tiles: out = softmax(scale q k^T + mask) v for each query head, per sequence.
- *
- *  Sequence s has the query rows q_start[s] .. q_start[s+1]-1 of q and out, and kv_len[s] key rows from row kv_start[s]
- *  of k and v. Causal, aligned at the end: query i of n_q sees the key rows j <= kv_len - n_q + i, and with a window W
- *  > 0 only j > kv_len - n_q + i - W. In training kv_start = q_start and kv_len = n_q. Query head h uses key head h /
- *  (n_heads/n_kv_heads). q: [.., n_heads * head_dim] with row distance q_ld; k, v alike with kv_ld; out, dout with
- *  o_ld. Dropout on the probabilities with p > 0: kept when u >= p, scaled by 1/(1-p); for key row j of its sequence u
- *  = dt_u32_to_unit(word j % 4 of philox(dropout_key, token_key[query row], head << 32 | j / 4)). */
-typedef struct dt_attention {
-    int n_seq, n_heads, n_kv_heads, head_dim;
-    const int32_t *q_start;  /* [n_seq + 1] */
-    const int32_t *kv_start; /* [n_seq] */
-    const int32_t *kv_len;   /* [n_seq] */
-    int32_t n_tok;           /* q_start[n_seq], known to the host */
-    int32_t max_q_len, max_kv_len;
-    int64_t q_ld, kv_ld, o_ld;
-    float scale;
-    int32_t window; /* 0: none */
-    dt_dtype dt;
-    float dropout_p;
-    uint64_t dropout_key;      /* step and layer mixed in by the caller */
-    const uint64_t *token_key; /* [n_tok], NULL without dropout */
-    /* forward alone, without lse and dropout: made for few queries; a row of out has the same bits whatever other
-     * queries are in the call */
-    bool batch_invariant;
-} dt_attention;
-
-/** One call of Adam over n elements (Kingma & Ba, arXiv:1412.6980), with decay in the gradient (l2), or outside of it
- *  (weight_decay; AdamW: Loshchilov & Hutter, arXiv:1711.05101, algorithm 2; decay times lr):
- *
- *      g = grad_scale * grad + l2 p;  m <- b1 m + (1-b1) g;  v <- b2 v + (1-b2) g^2
- *      p <- p (1 - lr wd) - lr (m/fix1) / (sqrt(v/fix2) + eps) */
-typedef struct dt_adamw {
-    float lr, beta1, beta2, eps, weight_decay, l2;
-    float fix1, fix2; /* 1 - beta^t, formed in double by the caller */
-    float grad_scale;
-} dt_adamw;
-
-/** One call of gradient descent with momentum over n elements. b <- momentum b + g; p <- p - lr b, g = grad_scale *
- *  grad + l2 p. A buffer of zeros becomes the first gradient. */
-typedef struct dt_sgd {
-    float lr, momentum, l2;
-    float grad_scale;
-} dt_sgd;
-
-/** The fused classifier over a chunk of rows. For row r with logits z = logits[r], target t = target[r]:
- *      logp[r] = z_t/T - logsumexp(z/T)
- *  and, where dlogits is asked for,  dlogits[r,v] = weight[r]/T * (softmax(z/T)_v - [v == t]).
- *  Rows with target < 0 give logp 0 and dlogits 0. */
-typedef struct dt_classifier {
-    int64_t n_rows, n_vocab;
-    int64_t logits_ld;      /* row distance of logits, float */
-    float inv_temperature;  /* 1/T */
-    dt_dtype dlogits_dtype; /* written over logits: row r at the byte address of logits' row r */
-} dt_classifier;
-
-typedef enum dt_activation { DT_ACT_SILU, DT_ACT_GELU, DT_ACT_GELU_TANH, DT_ACT_QUICK_GELU } dt_activation;
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
@@ -189,9 +114,8 @@ typedef struct dt_device_ops {
     dt_err (*scatter_rows)(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows,
                            int64_t width, dt_dtype dt, dt_stream *stream);
 
-    /* matrix products; bias may be NULL */
-    dt_err (*matmul)(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c,
-                     dt_stream *stream);
+    /* matrix products, see dt_matmul */
+    dt_err (*matmul)(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *stream);
     /** dbias[n] (+)= column sums of dy [m,n] with row distance ld. */
     dt_err (*bias_backward)(dt_device *dev, const void *dy, int64_t m, int64_t n, int64_t ld, dt_dtype dt, void *dbias,
                             dt_dtype gt, bool accumulate, dt_stream *stream);

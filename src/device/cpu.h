@@ -60,26 +60,28 @@ void cpu_drop(void *ptr, size_t nbytes);
 dt_err cpu_matmul_open(cpu_state *cpu);
 void cpu_matmul_close(cpu_state *cpu);
 size_t cpu_matmul_held(const cpu_state *cpu);
-dt_err cpu_matmul_run(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c,
-                      dt_stream *stream);
+dt_err cpu_matmul_run(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *stream);
 
 /* cpu_product_check.c: does `run` compute products of this form (types, transposes, accumulate, bias; sizes are the
  * check's own)? */
-typedef dt_err cpu_product_function(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias,
-                                    void *c);
-bool cpu_product_is_right(cpu_state *cpu, const dt_matmul *form, bool bias, cpu_product_function *run);
+typedef dt_err cpu_product_function(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
+bool cpu_product_is_right(cpu_state *cpu, const dt_matmul *form, cpu_product_function *run);
 
 /* cpu_rows.c: dt_matmul.batch_invariant, checked by the caller */
 bool cpu_rows_use_pairs(const dt_cpu_kernels *k);
-void cpu_rows_product(const cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias,
-                      void *c);
+void cpu_rows_product(const cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
+
+/* cpu_epilogue.c: what comes after a product; the caller has checked mm */
+dt_err cpu_epilogue_check(const dt_matmul *mm);
+void cpu_epilogue_act(const cpu_state *cpu, const dt_matmul *mm, void *c);
+dt_err cpu_epilogue_sums(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, const void *c);
 
 /* cpu_gemm.c: products by our own kernels; cpu_product_run takes every form */
 dt_err cpu_gemm_open(cpu_state *cpu);
 void cpu_gemm_close(cpu_state *cpu);
 bool cpu_gemm_takes(const cpu_state *cpu, const dt_matmul *mm);
-void cpu_gemm_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c);
-void cpu_product_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c);
+void cpu_gemm_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
+void cpu_product_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
 
 /* cpu_layers.c, cpu_attention.c, cpu_optimizer.c fill in their part of the table */
 dt_err cpu_convert(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n,

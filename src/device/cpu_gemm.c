@@ -59,10 +59,9 @@ static int64_t border(int64_t n, int64_t tile, int n_parts, int64_t i)
 
 typedef void gemm_kernel(const dt_gemm *g, const dt_gemm_part *part);
 
-static void run_grid(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c,
-                     gemm_kernel *kernel)
+static void run_grid(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c, gemm_kernel *kernel)
 {
-    const dt_gemm g = {.mm = mm, .a = a, .b = b, .bias = bias, .c = c};
+    const dt_gemm g = {.mm = mm, .a = a, .b = b, .c = c};
     const grid cut = best_grid(cpu->n_threads, cpu_n_chunks(mm->m, DT_GEMM_ROWS), cpu_n_chunks(mm->n, DT_GEMM_COLS));
     CPU_PARALLEL_FOR (cpu, i, cut.rows * cut.cols) {
         const int64_t r = i / cut.cols, q = i % cut.cols;
@@ -77,12 +76,12 @@ static void run_grid(cpu_state *cpu, const dt_matmul *mm, const void *a, const v
     }
 }
 
-void cpu_gemm_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c)
+void cpu_gemm_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
-    run_grid(cpu, mm, a, b, bias, c, cpu->k->gemm_bf16);
+    run_grid(cpu, mm, a, b, c, cpu->k->gemm_bf16);
 }
 
-void cpu_product_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c)
+void cpu_product_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
-    run_grid(cpu, mm, a, b, bias, c, cpu->k->product);
+    run_grid(cpu, mm, a, b, c, cpu->k->product);
 }

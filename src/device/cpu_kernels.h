@@ -21,10 +21,11 @@ typedef struct dt_bf16_unit {
                     float *c, int64_t ldc, bool accumulate);
 } dt_bf16_unit;
 
-/** A product of matrices, and what one thread computes of it: rows and columns of C, cut between tiles. */
+/** A product of matrices without its epilogue, and what one thread computes of it: rows and columns of C, cut between
+ *  tiles. */
 typedef struct dt_gemm {
     const dt_matmul *mm;
-    const void *a, *b, *bias;
+    const void *a, *b;
     void *c;
 } dt_gemm;
 typedef struct dt_gemm_part {
@@ -44,11 +45,9 @@ typedef struct dt_attention_part {
     const struct dt_bf16_unit *unit; /* for the _bf16 kernels */
 } dt_attention_part;
 
-/** A batch-invariant product (dt_matmul.batch_invariant): mm, plain A, B either way. */
+/** A batch-invariant product (dt_matmul.batch_invariant): plain A, B either way. */
 typedef struct dt_rows_product {
-    const dt_matmul *mm;
-    const void *a, *b, *bias;
-    void *c;
+    dt_gemm g;
     bool pairs; /* bf16 by the processor's pairwise dot products, where B is stored [n,k] */
 } dt_rows_product;
 
@@ -74,6 +73,7 @@ typedef struct dt_cpu_kernels {
     void (*add_rows)(float *sum, const void *row, dt_dtype dt, int64_t n); /* sum[i] += row[i] */
     /* n_cols <= DT_CPU_COLS */
     void (*column_sums)(const void *x, dt_dtype dt, int64_t m, int64_t ld, int64_t n_cols, float *sum);
+    float (*row_sum)(const void *x, dt_dtype dt, int64_t n);
     void (*act_forward)(dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n);
     void (*act_backward)(dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt, int64_t n);
     void (*glu_forward)(dt_activation act, const void *gate, const void *up, void *y, dt_dtype dt, int64_t n);

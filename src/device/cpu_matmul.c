@@ -174,8 +174,7 @@ static dt_err find_entry(cpu_state *cpu, const onednn_key *key, matmul_entry **f
     return DT_OK;
 }
 
-static dt_err library_primitive(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias,
-                                void *c)
+static dt_err library_primitive(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
     cpu_matmul *mmul = cpu->matmul;
     const onednn_key key = {.m = mm->m,
@@ -189,16 +188,15 @@ static dt_err library_primitive(cpu_state *cpu, const dt_matmul *mm, const void 
                             .dt = mm->dt,
                             .c_dtype = mm->c_dtype,
                             .accumulate = mm->accumulate,
-                            .bias = bias != NULL};
+                            .bias = mm->bias != NULL};
     matmul_entry *e = NULL;
     DT_TRY(find_entry(cpu, &key, &e));
-    const onednn_operands x = {.a = a, .b = b, .bias = bias, .c = c, .scratchpad = mmul->scratchpad};
+    const onednn_operands x = {.a = a, .b = b, .bias = mm->bias, .c = c, .scratchpad = mmul->scratchpad};
     TRY_DNNL(onednn_run(&e->product, mmul->stream, &x));
     return DT_OK;
 }
 
-static dt_err library_sgemm(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias,
-                            void *c)
+static dt_err library_sgemm(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
     TRY_DNNL(dnnl_sgemm(mm->trans_a ? 'T' : 'N', mm->trans_b ? 'T' : 'N', mm->m, mm->n, mm->k, 1.0f, a, mm->lda, b,
                         mm->ldb, mm->accumulate ? 1.0f : 0.0f, c, mm->ldc));
@@ -207,13 +205,13 @@ static dt_err library_sgemm(cpu_state *cpu, const dt_matmul *mm, const void *a, 
 
 /* ---- what is left to the library --------------------------------------------------------------------------------- */
 
-static int form_number(const dt_matmul *mm, bool bias, library_way way)
+static int form_number(const dt_matmul *mm, library_way way)
 {
     return mm->trans_a | mm->trans_b << 1 | (mm->dt == DT_BF16) << 2 | (mm->c_dtype == DT_BF16) << 3 |
-           mm->accumulate << 4 | bias << 5 | (int)way << 6;
+           mm->accumulate << 4 | (mm->bias != NULL) << 5 | (int)way << 6;
 }
 
-static void warn_of_form(cpu_matmul *mmul, const dt_matmul *mm, bool bias)
+static void warn_of_form(cpu_matmul *mmul, const dt_matmul *mm)
 {
     if (mmul->warned) return;
     const dnnl_version_t *v = dnnl_version();
@@ -221,29 +219,28 @@ static void warn_of_form(cpu_matmul *mmul, const dt_matmul *mm, bool bias)
             "takes these, which is slower; "
             "another version of oneDNN may help",
             v->major, v->minor, v->patch, dt_dtype_name(mm->dt), mm->trans_a ? "transposed" : "plain",
-            mm->trans_b ? "transposed" : "plain", mm->accumulate ? ", added to C" : "", bias ? ", with bias" : "");
+            mm->trans_b ? "transposed" : "plain", mm->accumulate ? ", added to C" : "", mm->bias ? ", with bias" : "");
     mmul->warned = true;
 }
 
-static bool library_computes(cpu_state *cpu, const dt_matmul *mm, bool bias, library_way way)
+static bool library_computes(cpu_state *cpu, const dt_matmul *mm, library_way way)
 {
     cpu_matmul *mmul = cpu->matmul;
     if (mmul->own_alone || mm->m == 1 || mm->n == 1 || mm->k == 1) return false;
-    uint8_t *v = &mmul->verdicts[form_number(mm, bias, way)];
+    uint8_t *v = &mmul->verdicts[form_number(mm, way)];
     if (*v == UNTRIED) {
-        *v = cpu_product_is_right(cpu, mm, bias, way == BY_SGEMM ? library_sgemm : library_primitive) ? RIGHT : WRONG;
-        if (*v == WRONG) warn_of_form(mmul, mm, bias);
+        *v = cpu_product_is_right(cpu, mm, way == BY_SGEMM ? library_sgemm : library_primitive) ? RIGHT : WRONG;
+        if (*v == WRONG) warn_of_form(mmul, mm);
     }
     return *v == RIGHT;
 }
 
-static dt_err run_primitive(cpu_state *cpu, const dt_matmul *mm, int64_t m, const void *a, const void *b,
-                            const void *bias, void *c)
+static dt_err run_primitive(cpu_state *cpu, const dt_matmul *mm, int64_t m, const void *a, const void *b, void *c)
 {
     dt_matmul part = *mm;
     part.m = m;
-    if (library_computes(cpu, &part, bias != NULL, BY_PRIMITIVE)) return library_primitive(cpu, &part, a, b, bias, c);
-    cpu_product_run(cpu, &part, a, b, bias, c);
+    if (library_computes(cpu, &part, BY_PRIMITIVE)) return library_primitive(cpu, &part, a, b, c);
+    cpu_product_run(cpu, &part, a, b, c);
     return DT_OK;
 }
 
@@ -252,20 +249,20 @@ static dt_err sgemm(cpu_state *cpu, const dt_matmul *mm, const float *a, const f
     dt_matmul part = *mm;
     part.dt = part.c_dtype = DT_F32;
     part.accumulate = accumulate;
-    if (library_computes(cpu, &part, false, BY_SGEMM)) return library_sgemm(cpu, &part, a, b, NULL, c);
-    cpu_product_run(cpu, &part, a, b, NULL, c);
+    part.bias = NULL;
+    if (library_computes(cpu, &part, BY_SGEMM)) return library_sgemm(cpu, &part, a, b, c);
+    cpu_product_run(cpu, &part, a, b, c);
     return DT_OK;
 }
 
 /* ---- blocks of rows ---------------------------------------------------------------------------------------------- */
 
 /* The last rows (fewer than 64) in a shape of a multiple of PAD_M rows. What the padding computes is not read. */
-static dt_err run_padded(cpu_state *cpu, const dt_matmul *mm, int64_t m, const char *a, const void *b, const void *bias,
-                         char *c)
+static dt_err run_padded(cpu_state *cpu, const dt_matmul *mm, int64_t m, const char *a, const void *b, char *c)
 {
     cpu_matmul *mmul = cpu->matmul;
     const int64_t rows = (m + PAD_M - 1) / PAD_M * PAD_M;
-    if (rows == m) return run_primitive(cpu, mm, m, a, b, bias, c);
+    if (rows == m) return run_primitive(cpu, mm, m, a, b, c);
     const size_t a_row = (size_t)mm->k * dt_dtype_size(mm->dt), c_row = (size_t)mm->n * dt_dtype_size(mm->c_dtype);
     const size_t lda = (size_t)mm->lda * dt_dtype_size(mm->dt), ldc = (size_t)mm->ldc * dt_dtype_size(mm->c_dtype);
     DT_TRY(grow(cpu, &mmul->pad_a, &mmul->pad_a_size, a_row * 64));
@@ -276,22 +273,22 @@ static dt_err run_padded(cpu_state *cpu, const dt_matmul *mm, int64_t m, const c
     dt_matmul padded = *mm;
     padded.lda = mm->k;
     padded.ldc = mm->n;
-    DT_TRY(run_primitive(cpu, &padded, rows, mmul->pad_a, b, bias, mmul->pad_c));
+    DT_TRY(run_primitive(cpu, &padded, rows, mmul->pad_a, b, mmul->pad_c));
     for (int64_t i = 0; i < m; i++) memcpy(c + (size_t)i * ldc, (char *)mmul->pad_c + (size_t)i * c_row, c_row);
     return DT_OK;
 }
 
-static dt_err run_blocks(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c)
+static dt_err run_blocks(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
-    if (mm->trans_a) return run_primitive(cpu, mm, mm->m, a, b, bias, c);
+    if (mm->trans_a) return run_primitive(cpu, mm, mm->m, a, b, c);
     for (int64_t at = 0; at < mm->m;) {
         const int64_t left = mm->m - at, rows = left >= BLOCK_M ? BLOCK_M : left >= 64 ? left / 64 * 64 : left;
         const void *block_a = cpu_at(a, mm->dt, at * mm->lda);
         void *block_c = cpu_at_w(c, mm->c_dtype, at * mm->ldc);
         if (left >= 64) {
-            DT_TRY(run_primitive(cpu, mm, rows, block_a, b, bias, block_c));
+            DT_TRY(run_primitive(cpu, mm, rows, block_a, b, block_c));
         } else {
-            DT_TRY(run_padded(cpu, mm, rows, block_a, b, bias, block_c));
+            DT_TRY(run_padded(cpu, mm, rows, block_a, b, block_c));
         }
         at += rows;
     }
@@ -301,7 +298,7 @@ static dt_err run_blocks(cpu_state *cpu, const dt_matmul *mm, const void *a, con
 /* A C as large as a vocabulary is cut into slabs whose part of C stays in cache while it is written: for GPT-2's head
  * with 128 and 256 tokens on two threads (AMX) weight gradients 59 -> 28 ms, logits 22 -> 15 ms and 31 -> 30. Each
  * element is the same sum as before. */
-static dt_err run_slabs(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c)
+static dt_err run_slabs(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
     enum { LARGE = 16384, SLAB_M = 1024, SLAB_N = 8192 };
     const int64_t rows = mm->trans_a && mm->m > LARGE ? SLAB_M : mm->m,
@@ -311,8 +308,9 @@ static dt_err run_slabs(cpu_state *cpu, const dt_matmul *mm, const void *a, cons
             dt_matmul slab = *mm;
             slab.m = cpu_min(rows, mm->m - i);
             slab.n = cpu_min(cols, mm->n - j);
+            if (mm->bias) slab.bias = cpu_at(mm->bias, mm->dt, j);
             DT_TRY(run_blocks(cpu, &slab, cpu_at(a, mm->dt, mm->trans_a ? i : i * mm->lda),
-                              cpu_at(b, mm->dt, mm->trans_b ? j * mm->ldb : j), bias ? cpu_at(bias, mm->dt, j) : NULL,
+                              cpu_at(b, mm->dt, mm->trans_b ? j * mm->ldb : j),
                               cpu_at_w(c, mm->c_dtype, i * mm->ldc + j)));
         }
     return DT_OK;
@@ -338,15 +336,14 @@ static dt_err sgemm_in_columns(cpu_state *cpu, const dt_matmul *mm, const float 
 }
 
 /* The BLAS entry knows no bias: C begins with it. */
-static dt_err run_sgemm(cpu_state *cpu, const dt_matmul *mm, const float *a, const float *b, const float *bias,
-                        float *c)
+static dt_err run_sgemm(cpu_state *cpu, const dt_matmul *mm, const float *a, const float *b, float *c)
 {
-    if (bias) {
+    if (mm->bias) {
         CPU_PARALLEL_FOR (cpu, i, mm->m) {
-            cpu->k->add_into(bias, DT_F32, c + i * mm->ldc, DT_F32, mm->accumulate, mm->n);
+            cpu->k->add_into(mm->bias, DT_F32, c + i * mm->ldc, DT_F32, mm->accumulate, mm->n);
         }
     }
-    return sgemm_in_columns(cpu, mm, a, b, c, bias || mm->accumulate);
+    return sgemm_in_columns(cpu, mm, a, b, c, mm->bias || mm->accumulate);
 }
 
 /* ---- bfloat16 without bfloat16 instructions ---------------------------------------------------------------------- */
@@ -360,7 +357,7 @@ static void to_float(const cpu_state *cpu, const void *src, int64_t rows, int64_
 
 /* One tile of C: products over k in float, then bias, then one rounding. */
 static dt_err converted_tile(cpu_state *cpu, const dt_matmul *mm, int64_t i, int64_t j, const void *a, const void *b,
-                             const void *bias, void *c)
+                             void *c)
 {
     const cpu_matmul *mmul = cpu->matmul;
     dt_matmul t = {.m = cpu_min(TILE_M, mm->m - i),
@@ -380,33 +377,32 @@ static dt_err converted_tile(cpu_state *cpu, const dt_matmul *mm, int64_t i, int
     }
     CPU_PARALLEL_FOR (cpu, r, t.m) {
         float *row = mmul->tile[2] + r * t.n;
-        if (bias) cpu->k->add_into(cpu_at(bias, DT_BF16, j), DT_BF16, row, DT_F32, true, t.n);
+        if (mm->bias) cpu->k->add_into(cpu_at(mm->bias, DT_BF16, j), DT_BF16, row, DT_F32, true, t.n);
         cpu->k->add_into(row, DT_F32, cpu_at_w(c, mm->c_dtype, (i + r) * mm->ldc + j), mm->c_dtype, mm->accumulate,
                          t.n);
     }
     return DT_OK;
 }
 
-static dt_err run_converted(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias,
-                            void *c)
+static dt_err run_converted(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
     for (int64_t j = 0; j < mm->n; j += TILE_N)
-        for (int64_t i = 0; i < mm->m; i += TILE_M) DT_TRY(converted_tile(cpu, mm, i, j, a, b, bias, c));
+        for (int64_t i = 0; i < mm->m; i += TILE_M) DT_TRY(converted_tile(cpu, mm, i, j, a, b, c));
     return DT_OK;
 }
 
 /* The library where it has such products, else the processor's unit, else as floats. */
-static dt_err run_bf16(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c)
+static dt_err run_bf16(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
-    if (cpu->matmul->native_bf16) return run_slabs(cpu, mm, a, b, bias, c);
-    if (!cpu->unit) return run_converted(cpu, mm, a, b, bias, c);
-    cpu_product_run(cpu, mm, a, b, bias, c);
+    if (cpu->matmul->native_bf16) return run_slabs(cpu, mm, a, b, c);
+    if (!cpu->unit) return run_converted(cpu, mm, a, b, c);
+    cpu_product_run(cpu, mm, a, b, c);
     return DT_OK;
 }
 
 /* ---- which way --------------------------------------------------------------------------------------------------- */
 
-static dt_err check(const dt_matmul *mm, const void *bias)
+static dt_err check(const dt_matmul *mm)
 {
     DT_CHECK(mm->m >= 0 && mm->n >= 0 && mm->k >= 0 && mm->lda >= (mm->trans_a ? mm->m : mm->k) &&
                  mm->ldb >= (mm->trans_b ? mm->k : mm->n) && mm->ldc >= mm->n,
@@ -417,40 +413,82 @@ static dt_err check(const dt_matmul *mm, const void *bias)
              mm->ldb, mm->ldc);
     DT_CHECK(mm->c_dtype == mm->dt || mm->c_dtype == DT_F32, DT_ERR_ARG, "matmul: C of type %s from %s",
              dt_dtype_name(mm->c_dtype), dt_dtype_name(mm->dt));
+    DT_CHECK(!mm->addend ||
+                 (!mm->accumulate && mm->ldd >= mm->n && (mm->addend_dtype == mm->dt || mm->addend_dtype == DT_F32)),
+             DT_ERR_ARG, "matmul: an addend of type %s with ldd = %" PRId64 " for C[%" PRId64 ",%" PRId64 "] of %s%s",
+             dt_dtype_name(mm->addend_dtype), mm->ldd, mm->m, mm->n, dt_dtype_name(mm->dt),
+             mm->accumulate ? ", and accumulate" : "");
+    DT_CHECK(!mm->batch_invariant || !mm->trans_a, DT_ERR_ARG, "matmul: batch-invariant, with A transposed");
+    DT_CHECK(mm->a_scaled.how == DT_SCALE_NONE && mm->b_scaled.how == DT_SCALE_NONE, DT_ERR_ARG,
+             "matmul: %s is stored with scales, which the cpu device does not multiply",
+             mm->a_scaled.how == DT_SCALE_NONE ? "B" : "A");
+    return cpu_epilogue_check(mm);
+}
+
+/* What is added lies in C, exactly: C's type holds D's. */
+static void copy_addend(cpu_state *cpu, const dt_matmul *mm, void *c)
+{
+    CPU_PARALLEL_FOR (cpu, i, mm->m) {
+        cpu->k->convert(cpu_at(mm->addend, mm->addend_dtype, i * mm->ldd), mm->addend_dtype,
+                        cpu_at_w(c, mm->c_dtype, i * mm->ldc), mm->c_dtype, mm->n);
+    }
+}
+
+/* Does a kernel of our own read D where it lies? For the others it is copied to C first and accumulated onto, but where
+ * the copy would round it. fp32 C's are copied to, too: they are accumulated onto block of k by block of k. */
+static bool reads_addend(const cpu_state *cpu, const dt_matmul *mm)
+{
+    return mm->k == 0 || mm->batch_invariant || (mm->c_dtype == DT_BF16 && cpu_gemm_takes(cpu, mm)) ||
+           (mm->c_dtype == DT_BF16 && mm->addend_dtype == DT_F32);
+}
+
+/* P = op(A) op(B) + D + bias into c. */
+static dt_err run_product(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
+{
+    if (mm->addend && !reads_addend(cpu, mm)) {
+        dt_matmul onto_c = *mm;
+        onto_c.addend = NULL;
+        onto_c.accumulate = true;
+        copy_addend(cpu, mm, c);
+        return run_product(cpu, &onto_c, a, b, c);
+    }
+    if (omp_get_max_threads() != cpu->n_threads) omp_set_num_threads(cpu->n_threads); /* oneDNN asks OpenMP */
+    if (mm->batch_invariant && mm->k > 0)
+        cpu_rows_product(cpu, mm, a, b, c);
+    else if (cpu_gemm_takes(cpu, mm) && mm->k > 0)
+        cpu_gemm_run(cpu, mm, a, b, c);
+    else if (mm->k == 0 || mm->addend) /* the empty sum is left to their callers by libraries */
+        cpu_product_run(cpu, mm, a, b, c);
+    else if (mm->dt == DT_BF16)
+        return run_bf16(cpu, mm, a, b, c);
+    else if (mm->trans_b && !mm->trans_a && mm->k >= 2048)
+        return run_blocks(cpu, mm, a, b, c);
+    else
+        return run_sgemm(cpu, mm, a, b, c);
     return DT_OK;
 }
 
-/* k = 0: the empty sum, which the libraries leave to their callers. */
-static void empty_product(cpu_state *cpu, const dt_matmul *mm, const void *bias, void *c)
+/* The product that an epilogue starts from, and where its P goes: to aux where ACT keeps it. D in that place is what
+ * is accumulated onto. */
+static dt_matmul product_of(const dt_matmul *mm, void **c)
 {
-    CPU_PARALLEL_FOR (cpu, i, mm->m) {
-        void *row = cpu_at_w(c, mm->c_dtype, i * mm->ldc);
-        if (!mm->accumulate) memset(row, 0, (size_t)mm->n * dt_dtype_size(mm->c_dtype));
-        if (bias) cpu->k->add_into(bias, mm->dt, row, mm->c_dtype, true, mm->n);
-    }
+    dt_matmul p = *mm;
+    if (mm->accumulate) p.addend = *c, p.ldd = mm->ldc, p.addend_dtype = mm->c_dtype;
+    if (mm->epilogue == DT_EPILOGUE_ACT && mm->aux) *c = mm->aux, p.ldc = mm->ld_aux;
+    p.accumulate = p.addend == *c;
+    if (p.accumulate) p.addend = NULL;
+    return p;
 }
 
-dt_err cpu_matmul_run(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c,
-                      dt_stream *stream)
+dt_err cpu_matmul_run(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *stream)
 {
     cpu_state *cpu = cpu_of(dev);
-    DT_TRY(check(mm, bias));
-    DT_CHECK(!mm->batch_invariant || !mm->trans_a, DT_ERR_ARG, "matmul: batch-invariant, with A transposed");
-    if (mm->m == 0 || mm->n == 0) return DT_OK;
-    if (mm->k == 0) {
-        empty_product(cpu, mm, bias, c);
-        return DT_OK;
+    DT_TRY(check(mm));
+    if (mm->m > 0 && mm->n > 0) {
+        void *to = c;
+        const dt_matmul p = product_of(mm, &to);
+        DT_TRY(run_product(cpu, &p, a, b, to));
+        cpu_epilogue_act(cpu, mm, c);
     }
-    if (mm->batch_invariant) {
-        cpu_rows_product(cpu, mm, a, b, bias, c);
-        return DT_OK;
-    }
-    if (cpu_gemm_takes(cpu, mm)) {
-        cpu_gemm_run(cpu, mm, a, b, bias, c);
-        return DT_OK;
-    }
-    if (omp_get_max_threads() != cpu->n_threads) omp_set_num_threads(cpu->n_threads); /* oneDNN asks OpenMP */
-    if (mm->dt == DT_BF16) return run_bf16(cpu, mm, a, b, bias, c);
-    if (mm->trans_b && !mm->trans_a && mm->k >= 2048) return run_blocks(cpu, mm, a, b, bias, c);
-    return run_sgemm(cpu, mm, a, b, bias, c);
+    return cpu_epilogue_sums(dev, mm, a, b, c);
 }

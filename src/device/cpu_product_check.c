@@ -29,29 +29,29 @@ typedef struct numbers {
     int32_t a[MOST], b[MOST], bias[N], c[MOST];
 } numbers;
 
-static int32_t wanted(const dt_matmul *mm, const numbers *x, bool bias, int64_t i, int64_t j)
+static int32_t wanted(const dt_matmul *mm, const numbers *x, int64_t i, int64_t j)
 {
     if (j >= N) return x->c[i * mm->ldc + j]; /* between the rows */
-    int32_t sum = (mm->accumulate ? x->c[i * mm->ldc + j] : 0) + (bias ? x->bias[j] : 0);
+    int32_t sum = (mm->accumulate ? x->c[i * mm->ldc + j] : 0) + (mm->bias ? x->bias[j] : 0);
     for (int64_t p = 0; p < K; p++)
         sum += x->a[mm->trans_a ? p * mm->lda + i : i * mm->lda + p] *
                x->b[mm->trans_b ? j * mm->ldb + p : p * mm->ldb + j];
     return sum;
 }
 
-static bool is_right(const dt_matmul *mm, const numbers *x, bool bias, const void *c)
+static bool is_right(const dt_matmul *mm, const numbers *x, const void *c)
 {
     for (int64_t i = 0; i < M; i++)
         for (int64_t j = 0; j < mm->ldc; j++) {
             const int64_t at = i * mm->ldc + j;
             const float found =
                 mm->c_dtype == DT_F32 ? ((const float *)c)[at] : dt_bf16_to_float(((const uint16_t *)c)[at]);
-            if (found != (float)wanted(mm, x, bias, i, j)) return false;
+            if (found != (float)wanted(mm, x, i, j)) return false;
         }
     return true;
 }
 
-bool cpu_product_is_right(cpu_state *cpu, const dt_matmul *form, bool bias, cpu_product_function *run)
+bool cpu_product_is_right(cpu_state *cpu, const dt_matmul *form, cpu_product_function *run)
 {
     float a[MOST], b[MOST], c[MOST], bias_row[N];
     numbers x;
@@ -63,11 +63,12 @@ bool cpu_product_is_right(cpu_state *cpu, const dt_matmul *form, bool bias, cpu_
                     .dt = form->dt,
                     .c_dtype = form->c_dtype,
                     .accumulate = form->accumulate,
+                    .bias = form->bias ? bias_row : NULL,
                     .ldc = N + GAP};
     mm.lda = (mm.trans_a ? M : K) + GAP, mm.ldb = (mm.trans_b ? K : N) + GAP;
     fill(x.a, a, mm.dt, MOST, 1), fill(x.b, b, mm.dt, MOST, 2), fill(x.bias, bias_row, mm.dt, N, 3),
         fill(x.c, c, mm.c_dtype, MOST, 4);
-    const bool ran = run(cpu, &mm, a, b, bias ? bias_row : NULL, c) == DT_OK && dt_fault("product.check") == DT_OK;
+    const bool ran = run(cpu, &mm, a, b, c) == DT_OK && dt_fault("product.check") == DT_OK;
     if (!ran) dt_error_clear();
-    return ran && is_right(&mm, &x, bias, c);
+    return ran && is_right(&mm, &x, c);
 }

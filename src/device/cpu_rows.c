@@ -30,10 +30,9 @@ static int64_t piece_columns(const cpu_state *cpu, const dt_matmul *mm)
     return cpu_min(share, COLUMNS * (n < 1 ? 1 : n > 4 ? 4 : n));
 }
 
-void cpu_rows_product(const cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *bias,
-                      void *c)
+void cpu_rows_product(const cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
-    const dt_rows_product p = {.mm = mm, .a = a, .b = b, .bias = bias, .c = c, .pairs = cpu->pairs};
+    const dt_rows_product p = {.g = {.mm = mm, .a = a, .b = b, .c = c}, .pairs = cpu->pairs};
     const int64_t columns = piece_columns(cpu, mm), n_pieces = cpu_n_chunks(mm->n, columns);
 #pragma omp parallel for num_threads(cpu->n_threads) schedule(dynamic, 1) if (n_pieces > 1)
     for (int64_t i = 0; i < n_pieces; i++) cpu->k->product_rows(&p, i * columns, cpu_min(columns, mm->n - i * columns));

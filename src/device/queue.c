@@ -484,11 +484,23 @@ static dt_err queue_scatter_rows(dt_device *dev, const void *src, const int32_t 
     return PUSH(scatter_rows, AT(src), AT(index), AT(dst), n_rows, width, dt);
 }
 
-CALL(matmul, dt_matmul mm; const void *a; const void *b; const void *bias; void *c, &x->mm, x->a, x->b, x->bias, x->c)
-static dt_err queue_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, const void *bias, void *c,
-                           dt_stream *s)
+/* What a description points to is device memory, too. */
+static dt_matmul near_matmul(dt_device *dev, const dt_matmul *mm)
 {
-    return PUSH(matmul, *mm, AT(a), AT(b), AT(bias), AT(c));
+    dt_matmul mine = *mm;
+    mine.bias = AT(mm->bias);
+    mine.addend = AT(mm->addend);
+    mine.aux = AT(mm->aux);
+    mine.sums = AT(mm->sums);
+    mine.a_scaled.scale = AT(mm->a_scaled.scale);
+    mine.b_scaled.scale = AT(mm->b_scaled.scale);
+    return mine;
+}
+
+CALL(matmul, dt_matmul mm; const void *a; const void *b; void *c, &x->mm, x->a, x->b, x->c)
+static dt_err queue_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *s)
+{
+    return PUSH(matmul, near_matmul(dev, mm), AT(a), AT(b), AT(c));
 }
 
 CALL(bias_backward, const void *dy; int64_t m; int64_t n; int64_t ld; dt_dtype dt; void *dbias; dt_dtype gt;
@@ -580,7 +592,6 @@ static dt_err queue_rope(dt_device *dev, void *x, const int32_t *pos, const floa
     return PUSH(rope, AT(x), AT(pos), AT(cos_sin), n_tok, n_heads, head_dim, ld, inverse, dt);
 }
 
-/* The arrays of offsets that a description points to are device memory, too. */
 static dt_attention near_attention(dt_device *dev, const dt_attention *at)
 {
     dt_attention mine = *at;

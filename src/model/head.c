@@ -107,7 +107,7 @@ static dt_err chunk_logits(dt_model *m, const struct hold *h, const int32_t *ind
                           .batch_invariant = m->opt.batch_invariant};
     DT_TRY(m->ops->gather_rows(m->dev, m->hidden, index, k->x, n, m->C, m->opt.dtype, m->stream));
     DT_TRY(dt_norm_forward(m, &m->final_norm, h->w_head.data, k->x, k->y, k->mean, k->rstd, n));
-    return m->ops->matmul(m->dev, &mm, k->y, dt_at(h->w_out.data, m->head.w_at, m->elem), NULL, k->logits, m->stream);
+    return m->ops->matmul(m->dev, &mm, k->y, dt_at(h->w_out.data, m->head.w_at, m->elem), k->logits, m->stream);
 }
 
 /* From dlogits (in the place of the logits) to the gradients of Wout, the final norm and the hidden states. */
@@ -127,8 +127,8 @@ static dt_err chunk_backward(dt_model *m, struct hold *h, const int32_t *index, 
                           .accumulate = h->accumulate_out};
     const dt_matmul dy = {
         .m = n, .n = m->C, .k = m->V, .lda = ld, .ldb = m->C, .ldc = m->C, .dt = m->opt.dtype, .c_dtype = m->opt.dtype};
-    DT_TRY(m->ops->matmul(m->dev, &dw, k->logits, k->y, NULL, h->d_out, m->stream));
-    DT_TRY(m->ops->matmul(m->dev, &dy, k->logits, dt_at(h->w_out.data, m->head.w_at, m->elem), NULL, k->dy, m->stream));
+    DT_TRY(m->ops->matmul(m->dev, &dw, k->logits, k->y, h->d_out, m->stream));
+    DT_TRY(m->ops->matmul(m->dev, &dy, k->logits, dt_at(h->w_out.data, m->head.w_at, m->elem), k->dy, m->stream));
     DT_TRY(dt_norm_backward(m, &m->final_norm, h->w_head.data, &h->d_norm, k->x, k->mean, k->rstd, k->dy, k->dy, false,
                             n));
     h->accumulate_out = h->d_norm.accumulate = true;

@@ -14,7 +14,8 @@ struct linear dt_linear_slice(const struct linear *l, int64_t first, int64_t n)
 dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const void *w, const void *x, int64_t x_ld, void *y,
                          int64_t y_ld, int64_t n_rows, bool accumulate)
 {
-    const dt_matmul mm = {.m = n_rows,
+    const dt_matmul mm = {.bias = l->b_at >= 0 ? dt_at(w, l->b_at, m->elem) : NULL,
+                          .m = n_rows,
                           .n = l->n_out,
                           .k = l->n_in,
                           .trans_b = !l->conv1d,
@@ -25,8 +26,7 @@ dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const void *
                           .c_dtype = m->opt.dtype,
                           .accumulate = accumulate,
                           .batch_invariant = m->opt.batch_invariant};
-    const void *bias = l->b_at >= 0 ? dt_at(w, l->b_at, m->elem) : NULL;
-    return m->ops->matmul(m->dev, &mm, x, dt_at(w, l->w_at, m->elem), bias, y, m->stream);
+    return m->ops->matmul(m->dev, &mm, x, dt_at(w, l->w_at, m->elem), y, m->stream);
 }
 
 /* dW = dy^T x, or x^T dy where the matrix is stored the other way round. */
@@ -44,12 +44,12 @@ static dt_err weight_gradient(const dt_model *m, const struct linear *l, const d
                     .c_dtype = g->dtype,
                     .accumulate = g->accumulate};
     void *dw = dt_grad_at(g, l->w_at);
-    if (!l->conv1d) return m->ops->matmul(m->dev, &mm, dy, x, NULL, dw, m->stream);
+    if (!l->conv1d) return m->ops->matmul(m->dev, &mm, dy, x, dw, m->stream);
     mm.m = l->n_in;
     mm.n = l->n_out;
     mm.lda = x_ld;
     mm.ldb = dy_ld;
-    return m->ops->matmul(m->dev, &mm, x, dy, NULL, dw, m->stream);
+    return m->ops->matmul(m->dev, &mm, x, dy, dw, m->stream);
 }
 
 dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const void *w, const dt_unit_view *g,
@@ -70,7 +70,7 @@ dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const void 
         DT_TRY(m->ops->bias_backward(m->dev, dy, n_rows, l->n_out, dy_ld, m->opt.dtype, dt_grad_at(g, l->b_at),
                                      g->dtype, g->accumulate, m->stream));
     DT_TRY(weight_gradient(m, l, g, x, x_ld, dy, dy_ld, n_rows));
-    return m->ops->matmul(m->dev, &mm, dy, dt_at(w, l->w_at, m->elem), NULL, dx, m->stream);
+    return m->ops->matmul(m->dev, &mm, dy, dt_at(w, l->w_at, m->elem), dx, m->stream);
 }
 
 dt_err dt_norm_forward(const dt_model *m, const struct norm *n, const void *w, const void *x, void *y, float *mean,

@@ -79,6 +79,23 @@ void ISA_NAME(column_sums)(const void *x, dt_dtype dt, int64_t m, int64_t ld, in
 #undef BODY
 }
 
+/* Blocks of 64 elements are summed apart before they join the total, as in column_sums. */
+INLINE float row_sum_body(const void *x, dt_dtype T, int64_t n)
+{
+    float sum = 0;
+    for (int64_t first = 0; first < n; first += 64) {
+        const int64_t last = first + 64 < n ? first + 64 : n;
+        float part = 0;
+        _Pragma("omp simd reduction(+ : part)") for (int64_t i = first; i < last; i++) part += load(x, T, i);
+        sum += part;
+    }
+    return sum;
+}
+float ISA_NAME(row_sum)(const void *x, dt_dtype dt, int64_t n)
+{
+    return dt == DT_F32 ? row_sum_body(x, DT_F32, n) : row_sum_body(x, DT_BF16, n);
+}
+
 /* ---- activations ------------------------------------------------------------------------------------------------- */
 
 #define SQRT_2_OVER_PI 0.797884561f

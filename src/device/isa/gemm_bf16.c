@@ -139,31 +139,34 @@ TILE(packed_3, 3, 2, 2 * ROWS)
 typedef void tile_function(int64_t n_pairs, const uint16_t *a, int64_t lda, const uint32_t *b, const tile_work *t);
 static tile_function *const tiles[2][VECS] = {{plain_1, plain_2, plain_3}, {packed_1, packed_2, packed_3}};
 
-/* A tile's sums into C, with what kernels leave out: borders, bias, rounding. */
+/* Elements i .. of an addend's row, as floats. */
+TARGET_INLINE __m512 load_addend(const addend *d, __mmask16 mask, int64_t row, int64_t i)
+{
+    const char *at = d->at + row * d->row_nbytes;
+    if (d->dt == DT_F32) return _mm512_maskz_loadu_ps(mask, (const float *)(const void *)at + i);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(
+        _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, (const uint16_t *)(const void *)at + i)), 16));
+}
+
+/* A tile's sums into C, with what kernels leave out: borders, bias, addend, rounding. */
 TARGET static void finish_tile(const dt_gemm *g, const float *sums, int64_t i0, int64_t rows, int64_t j0, int64_t cols,
-                               bool add)
+                               addend d)
 {
     const dt_matmul *mm = g->mm;
     for (int64_t j = 0; j < cols; j += LANES) {
         const __mmask16 mask = (__mmask16)((1u << least(LANES, cols - j)) - 1);
         __m512 bias = _mm512_setzero_ps();
-        if (g->bias)
+        if (mm->bias)
             bias = _mm512_castsi512_ps(_mm512_slli_epi32(
-                _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, (const uint16_t *)g->bias + j0 + j)), 16));
+                _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, (const uint16_t *)mm->bias + j0 + j)), 16));
         for (int64_t i = 0; i < rows; i++) {
             const int64_t at = (i0 + i) * mm->ldc + j0 + j;
             __m512 x = _mm512_add_ps(_mm512_load_ps(sums + i * COLS + j), bias);
-            if (mm->c_dtype == DT_F32) {
-                float *c = (float *)g->c + at;
-                if (add) x = _mm512_add_ps(x, _mm512_maskz_loadu_ps(mask, c));
-                _mm512_mask_storeu_ps(c, mask, x);
-            } else {
-                uint16_t *c = (uint16_t *)g->c + at;
-                if (add)
-                    x = _mm512_add_ps(x, _mm512_castsi512_ps(_mm512_slli_epi32(
-                                             _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, c)), 16)));
-                _mm256_mask_storeu_epi16(c, mask, (__m256i)_mm512_cvtneps_pbh(x));
-            }
+            if (d.at) x = _mm512_add_ps(x, load_addend(&d, mask, i0 + i, j0 + j));
+            if (mm->c_dtype == DT_F32)
+                _mm512_mask_storeu_ps((float *)g->c + at, mask, x);
+            else
+                _mm256_mask_storeu_epi16((uint16_t *)g->c + at, mask, (__m256i)_mm512_cvtneps_pbh(x));
         }
     }
 }
@@ -425,7 +428,8 @@ static void run_tile(const walk *w, const place *p, int64_t i, const uint32_t *b
     const uint16_t *a = packed ? (const uint16_t *)(w->s->a + (i - first) * n_pairs) : a_at(w, p, i);
     tiles[packed][ceil_div(cols, LANES) - 1](n_pairs, a, mm->lda, b, &t);
     if (w->in_c ? !whole : last)
-        finish_tile(w->g, t.c, p->i0 + i, rows, p->j0 + p->j, cols, w->in_c ? more : mm->accumulate);
+        finish_tile(w->g, t.c, p->i0 + i, rows, p->j0 + p->j, cols,
+                    w->in_c ? addend_in(more ? w->g->c : NULL, mm->ldc, DT_F32) : addend_of(w->g));
 }
 
 /* All tiles of a panel, and meanwhile the next one. */
@@ -461,7 +465,7 @@ TARGET void ISA_NAME(gemm_bf16)(const dt_gemm *g, const dt_gemm_part *part)
               .s = part->scratch,
               .block_m = BLOCK_M,
               .block_k = mm->k,
-              .in_c = mm->c_dtype == DT_F32 && !g->bias};
+              .in_c = mm->c_dtype == DT_F32 && !mm->bias && !mm->addend};
     if (mm->k > MOST_K) w.block_k = ceil_div(mm->k, ceil_div(mm->k, BLOCK_K) * SLICE) * SLICE;
     if (mm->trans_a) w.block_m = least(BLOCK_M, PACKED_A / ((w.block_k + 1) / 2 * 2) / ROWS * ROWS);
     w.around = w.in_c && goes_around(g, w.block_k);

@@ -75,6 +75,22 @@ INLINE void store(void *p, dt_dtype dt, int64_t i, float f)
     }
 }
 
+/* What is added to a product: its first row, the distance between rows and its type. at NULL: nothing. */
+typedef struct addend {
+    const char *at;
+    int64_t row_nbytes;
+    dt_dtype dt;
+} addend;
+INLINE addend addend_in(const void *d, int64_t ld, dt_dtype dt)
+{
+    return (addend){d, ld * (int64_t)dt_dtype_size(dt), dt};
+}
+INLINE addend addend_of(const dt_gemm *g)
+{
+    const dt_matmul *mm = g->mm;
+    return mm->accumulate ? addend_in(g->c, mm->ldc, mm->c_dtype) : addend_in(mm->addend, mm->ldd, mm->addend_dtype);
+}
+
 /* The value that a store and a load would give. */
 INLINE float rounded(float f, dt_dtype dt) { return dt == DT_F32 ? f : float_of((uint32_t)bf16_of(f) << 16); }
 

@@ -10,6 +10,7 @@ void ISA_NAME(add_into)(const void *src, dt_dtype src_dt, void *dst, dt_dtype ds
 void ISA_NAME(add)(const void *a, const void *b, void *c, dt_dtype dt, int64_t n);
 void ISA_NAME(add_rows)(float *sum, const void *row, dt_dtype dt, int64_t n);
 void ISA_NAME(column_sums)(const void *x, dt_dtype dt, int64_t m, int64_t ld, int64_t n_cols, float *sum);
+float ISA_NAME(row_sum)(const void *x, dt_dtype dt, int64_t n);
 void ISA_NAME(act_forward)(dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n);
 void ISA_NAME(act_backward)(dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt, int64_t n);
 void ISA_NAME(glu_forward)(dt_activation act, const void *gate, const void *up, void *y, dt_dtype dt, int64_t n);

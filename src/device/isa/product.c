@@ -101,6 +101,7 @@ static void add_pairs(const dt_gemm *g, const block *t, const dt_bf16_unit *unit
 static void run_block(const dt_gemm *g, block *t, const dt_bf16_unit *unit)
 {
     float total[BLOCK_M * BLOCK_N];
+    if (g->mm->k == 0) memset(total, 0, sizeof total); /* the empty sum */
     for (t->at = 0; t->at < g->mm->k; t->at += BLOCK_K) {
         t->depth = least(BLOCK_K, g->mm->k - t->at);
         if (unit) {
@@ -109,7 +110,7 @@ static void run_block(const dt_gemm *g, block *t, const dt_bf16_unit *unit)
             add_floats(g, t, total);
         }
     }
-    store_block(g->mm, g->bias, g->c, t->i, t->j, t->rows, t->cols, total, BLOCK_N);
+    store_block(g, t->i, t->j, t->rows, t->cols, total, BLOCK_N);
 }
 
 void ISA_NAME(product)(const dt_gemm *g, const dt_gemm_part *part)

@@ -5,7 +5,7 @@
  *     B stored [n,k]   k in pieces of CHUNK; in a piece lane l sums the products p = l, l + LANES, ..., then the lanes
  *     are added in a tree; pieces in order
  *     B stored [k,n]   p = 0, 1, ..., k - 1
- * then bias and what was in C, rounded once. With few rows B is read once, at the speed of memory; with many, blocks of
+ * then bias and addend, rounded once. With few rows B is read once, at the speed of memory; with many, blocks of
  * it stay in cache. */
 #include "rows.h"
 
@@ -88,16 +88,16 @@ static void add_piece(const dot_shapes *shapes, dt_dtype dt, int64_t m, int64_t 
 
 static void dot_columns(const dt_rows_product *p, const dot_shapes *shapes, int64_t first, int64_t n)
 {
-    const dt_matmul *mm = p->mm;
+    const dt_matmul *mm = p->g.mm;
     float total[BLOCK_M][BLOCK_N];
     for (int64_t j = first; j < first + n; j += BLOCK_N)
         for (int64_t i = 0; i < mm->m; i += BLOCK_M) {
             const int64_t rows = least(BLOCK_M, mm->m - i), cols = least(BLOCK_N, first + n - j);
             for (int64_t at = 0; at < mm->k; at += shapes->chunk)
                 add_piece(shapes, mm->dt, rows, cols, least(shapes->chunk, mm->k - at),
-                          element(p->a, mm->dt, i * mm->lda + at), mm->lda, element(p->b, mm->dt, j * mm->ldb + at),
+                          element(p->g.a, mm->dt, i * mm->lda + at), mm->lda, element(p->g.b, mm->dt, j * mm->ldb + at),
                           mm->ldb, total, at > 0);
-            store_block(mm, p->bias, p->c, i, j, rows, cols, &total[0][0], BLOCK_N);
+            store_block(&p->g, i, j, rows, cols, &total[0][0], BLOCK_N);
         }
 }
 
@@ -136,26 +136,26 @@ INLINE void add_rows_of_b(int rows, int64_t m, int depth, dt_dtype dt, const voi
 
 INLINE void few_rows(int rows, dt_dtype dt, const dt_rows_product *p, int64_t first, int64_t n)
 {
-    const dt_matmul *mm = p->mm;
+    const dt_matmul *mm = p->g.mm;
     float total[FEW][FEW_N];
     for (int64_t j = first; j < first + n; j += FEW_N) {
         const int64_t cols = least(FEW_N, first + n - j);
         memset(total, 0, (size_t)rows * sizeof total[0]);
         int64_t q = 0;
         for (; q + AT_ONCE <= mm->k; q += AT_ONCE)
-            add_rows_of_b(rows, mm->m, AT_ONCE, dt, element(p->a, dt, q), mm->lda, element(p->b, dt, q * mm->ldb + j),
-                          mm->ldb, cols, total);
+            add_rows_of_b(rows, mm->m, AT_ONCE, dt, element(p->g.a, dt, q), mm->lda,
+                          element(p->g.b, dt, q * mm->ldb + j), mm->ldb, cols, total);
         for (; q < mm->k; q++)
-            add_rows_of_b(rows, mm->m, 1, dt, element(p->a, dt, q), mm->lda, element(p->b, dt, q * mm->ldb + j),
+            add_rows_of_b(rows, mm->m, 1, dt, element(p->g.a, dt, q), mm->lda, element(p->g.b, dt, q * mm->ldb + j),
                           mm->ldb, cols, total);
-        store_block(mm, p->bias, p->c, 0, j, mm->m, cols, &total[0][0], FEW_N);
+        store_block(&p->g, 0, j, mm->m, cols, &total[0][0], FEW_N);
     }
 }
 
 /* Blocks of A and B as floats, B's columns from n to a multiple of LANES zero. */
 static void many_rows(const dt_rows_product *p, int64_t first, int64_t n)
 {
-    const dt_matmul *mm = p->mm;
+    const dt_matmul *mm = p->g.mm;
     float total[BLOCK_M][PACK_N], rows_a[BLOCK_M][PACK_K], rows_b[PACK_K][PACK_N];
     for (int64_t j = first; j < first + n; j += PACK_N)
         for (int64_t i = 0; i < mm->m; i += BLOCK_M) {
@@ -163,25 +163,25 @@ static void many_rows(const dt_rows_product *p, int64_t first, int64_t n)
                           padded = round_up(cols, LANES);
             for (int64_t at = 0; at < mm->k; at += PACK_K) {
                 const int64_t depth = least(PACK_K, mm->k - at);
-                load_rows(&rows_a[0][0], element(p->a, mm->dt, i * mm->lda + at), mm->dt, mm->lda, rows, depth, PACK_K,
-                          1.0f);
-                load_rows(&rows_b[0][0], element(p->b, mm->dt, at * mm->ldb + j), mm->dt, mm->ldb, depth, cols, PACK_N,
-                          1.0f);
+                load_rows(&rows_a[0][0], element(p->g.a, mm->dt, i * mm->lda + at), mm->dt, mm->lda, rows, depth,
+                          PACK_K, 1.0f);
+                load_rows(&rows_b[0][0], element(p->g.b, mm->dt, at * mm->ldb + j), mm->dt, mm->ldb, depth, cols,
+                          PACK_N, 1.0f);
                 tile_product(false, rows, padded, depth, &rows_a[0][0], PACK_K, &rows_b[0][0], PACK_N, &total[0][0],
                              PACK_N, at > 0);
             }
-            store_block(mm, p->bias, p->c, i, j, rows, cols, &total[0][0], PACK_N);
+            store_block(&p->g, i, j, rows, cols, &total[0][0], PACK_N);
         }
 }
 
 /* One pass over B for up to FEW rows. */
 #define FEW_ROWS(dt)                                                                                                   \
     do {                                                                                                               \
-        if (p->mm->m == 1) {                                                                                           \
+        if (p->g.mm->m == 1) {                                                                                         \
             few_rows(1, dt, p, first, n);                                                                              \
-        } else if (p->mm->m == 2) {                                                                                    \
+        } else if (p->g.mm->m == 2) {                                                                                  \
             few_rows(2, dt, p, first, n);                                                                              \
-        } else if (p->mm->m <= 4) {                                                                                    \
+        } else if (p->g.mm->m <= 4) {                                                                                  \
             few_rows(4, dt, p, first, n);                                                                              \
         } else {                                                                                                       \
             few_rows(FEW, dt, p, first, n);                                                                            \
@@ -190,8 +190,8 @@ static void many_rows(const dt_rows_product *p, int64_t first, int64_t n)
 
 void ISA_NAME(product_rows)(const dt_rows_product *p, int64_t first, int64_t n)
 {
-    const bool bf16 = p->mm->dt == DT_BF16;
-    if (p->mm->trans_b) {
+    const bool bf16 = p->g.mm->dt == DT_BF16;
+    if (p->g.mm->trans_b) {
 #if HAVE_BF16_UNITS
         if (bf16 && p->pairs) {
             dot_columns(p, &ISA_NAME(pair_dots), first, n);
@@ -199,9 +199,9 @@ void ISA_NAME(product_rows)(const dt_rows_product *p, int64_t first, int64_t n)
         }
 #endif
         dot_columns(p, bf16 ? &bf16_dots : &float_dots, first, n);
-    } else if (p->mm->m > FEW) {
+    } else if (p->g.mm->m > FEW) {
         many_rows(p, first, n);
     } else {
-        BY_TYPE(p->mm->dt, FEW_ROWS);
+        BY_TYPE(p->g.mm->dt, FEW_ROWS);
     }
 }

@@ -78,17 +78,20 @@ INLINE vec add_lanes(const vec *x)
 #endif
 }
 
-/* A block of C from its sums: bias and what was in C, rounded once. */
-static inline void store_block(const dt_matmul *mm, const void *bias, void *c_first, int64_t i, int64_t j, int64_t m,
-                               int64_t n, const float *total, int64_t ld)
+/* A block of C from its sums: with bias and addend, rounded once. */
+static inline void store_block(const dt_gemm *g, int64_t i, int64_t j, int64_t m, int64_t n, const float *total,
+                               int64_t ld)
 {
+    const dt_matmul *mm = g->mm;
+    const addend d = addend_of(g);
     for (int64_t r = 0; r < m; r++) {
         const float *from = total + r * ld;
-        void *to = element_w(c_first, mm->c_dtype, (i + r) * mm->ldc + j);
+        void *to = element_w(g->c, mm->c_dtype, (i + r) * mm->ldc + j);
+        const char *added = d.at ? d.at + (i + r) * d.row_nbytes : NULL;
         for (int64_t c = 0; c < n; c++) {
             float x = from[c];
-            if (bias) x += load(bias, mm->dt, j + c);
-            if (mm->accumulate) x += load(to, mm->c_dtype, c);
+            if (mm->bias) x += load(mm->bias, mm->dt, j + c);
+            if (added) x += load(added, d.dt, j + c);
             store(to, mm->c_dtype, c, x);
         }
     }

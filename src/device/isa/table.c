@@ -11,6 +11,7 @@ const dt_cpu_kernels DT_JOIN(dt_cpu_kernels, DT_ISA) = {
     .add = ISA_NAME(add),
     .add_rows = ISA_NAME(add_rows),
     .column_sums = ISA_NAME(column_sums),
+    .row_sum = ISA_NAME(row_sum),
     .act_forward = ISA_NAME(act_forward),
     .act_backward = ISA_NAME(act_backward),
     .glu_forward = ISA_NAME(glu_forward),

@@ -1,0 +1,135 @@
+/* device_ops.h - descriptions of the larger operations of a device: products, attention, the classifier, optimizers. Part of
+ * device.h, whose conventions hold here. */
+#ifndef DTRAIN_DEVICE_OPS_H
+#define DTRAIN_DEVICE_OPS_H
+
+#include "dtrain/core.h"
+
+typedef enum dt_activation { DT_ACT_SILU, DT_ACT_GELU, DT_ACT_GELU_TANH, DT_ACT_QUICK_GELU } dt_activation;
+
+/* ---- products ---------------------------------------------------------------------------------------------------- */
+
+typedef enum dt_epilogue {
+    DT_EPILOGUE_NONE,         /* C = P */
+    DT_EPILOGUE_ACT,          /* aux = P, C = act(P); aux may be NULL */
+    DT_EPILOGUE_ACT_BACKWARD, /* C = P act'(aux): P is the gradient of act's output, aux what act was applied to */
+} dt_epilogue;
+
+/** Sums that come with a product at the price of one more pass over a matrix that it reads or writes anyway: gradients
+ *  of biases. */
+typedef enum dt_product_sums {
+    DT_SUMS_NONE,
+    DT_SUMS_OF_A, /* sums[m], sums_i = sum over p of op(A)_ip: with dW = dY^T X the gradient of Y's bias */
+    DT_SUMS_OF_B, /* sums[n], sums_j = sum over p of op(B)_pj: the same for a dW that is stored [in, out] */
+    DT_SUMS_OF_C, /* sums[n], sums_j = sum over i of C_ij: with ACT_BACKWARD the gradient of the bias in front of act */
+} dt_product_sums;
+
+/** How A or B is stored where it is not as dt_matmul.dt says: as numbers of a narrower type that stand for themselves
+ *  times a scale, one for the matrix or one for each row of op(A) (column of op(B)).
+ *  A backend refuses what it does not compute (DT_ERR_ARG); none of today's does. */
+typedef struct dt_scaled {
+    enum { DT_SCALE_NONE, DT_SCALE_MATRIX, DT_SCALE_OUTER } how;
+    dt_dtype stored;
+    const float *scale; /* [1], or [m] of A and [n] of B */
+} dt_scaled;
+
+/** C[m,n] from P = op(A)[m,k] op(B)[k,n] (+ D) (+ bias[n] on every row), as the epilogue says.
+ *
+ *  P is a float sum and is rounded once, where it is stored; an epilogue may start from P as it is, or as it was
+ *  rounded. Pointers are device memory, NULL where there is no such operand. What is written must not overlap what is
+ *  read, but for D, which may be C or aux (with its row distance and type).
+ *
+ *  On a GPU: bias, epilogue and sums are those of cuBLASLt (BIAS, GELU_AUX_BIAS, DGELU_BGRAD, BGRADA, BGRADB; D is its
+ *  C), which has one pointer for bias and sums: a backend may make sums of its own of what a library does not combine. */
+typedef struct dt_matmul {
+    int64_t m, n, k;
+    bool trans_a; /* A is stored [k,m] */
+    bool trans_b; /* B is stored [n,k] */
+    int64_t lda, ldb, ldc;
+    dt_dtype dt;      /* of A, B, bias and aux */
+    dt_dtype c_dtype; /* of C: dt or DT_F32; with an epilogue dt */
+    bool accumulate;  /* D is C */
+    /* a row of C has the same bits whatever m and the other rows of A are (generation); A is not transposed */
+    bool batch_invariant;
+
+    const void *bias;   /* [n] */
+    const void *addend; /* D [m,n] with row distance ldd, of type dt or DT_F32; not together with accumulate */
+    int64_t ldd;
+    dt_dtype addend_dtype;
+
+    dt_epilogue epilogue;
+    dt_activation act;
+    void *aux; /* [m,n] with row distance ld_aux: written by ACT, read by ACT_BACKWARD */
+    int64_t ld_aux;
+
+    dt_product_sums sums_of;
+    void *sums;
+    dt_dtype sums_dtype; /* DT_F32 or DT_BF16 */
+    bool accumulate_sums;
+
+    dt_scaled a_scaled, b_scaled;
+} dt_matmul;
+
+/* ---- attention --------------------------------------------------------------------------------------------------- */
+
+/** Exact softmax attention, in tiles: out = softmax(scale q k^T + mask) v for each query head, per sequence.
+ *
+ *  Sequence s has the query rows q_start[s] .. q_start[s+1]-1 of q and out, and kv_len[s] key rows from row kv_start[s]
+ *  of k and v. Causal, aligned at the end: query i of n_q sees the key rows j <= kv_len - n_q + i, and with a window W
+ *  > 0 only j > kv_len - n_q + i - W. In training kv_start = q_start and kv_len = n_q. Query head h uses key head h /
+ *  (n_heads/n_kv_heads). q: [.., n_heads * head_dim] with row distance q_ld; k, v alike with kv_ld; out, dout with
+ *  o_ld. Dropout on the probabilities with p > 0: kept when u >= p, scaled by 1/(1-p); for key row j of its sequence u
+ *  = dt_u32_to_unit(word j % 4 of philox(dropout_key, token_key[query row], head << 32 | j / 4)). */
+typedef struct dt_attention {
+    int n_seq, n_heads, n_kv_heads, head_dim;
+    const int32_t *q_start;  /* [n_seq + 1] */
+    const int32_t *kv_start; /* [n_seq] */
+    const int32_t *kv_len;   /* [n_seq] */
+    int32_t n_tok;           /* q_start[n_seq], known to the host */
+    int32_t max_q_len, max_kv_len;
+    int64_t q_ld, kv_ld, o_ld;
+    float scale;
+    int32_t window; /* 0: none */
+    dt_dtype dt;
+    float dropout_p;
+    uint64_t dropout_key;      /* step and layer mixed in by the caller */
+    const uint64_t *token_key; /* [n_tok], NULL without dropout */
+    /* forward alone, without lse and dropout: made for few queries; a row of out has the same bits whatever other
+     * queries are in the call */
+    bool batch_invariant;
+} dt_attention;
+
+/* ---- the classifier ---------------------------------------------------------------------------------------------- */
+
+/** The fused classifier over a chunk of rows. For row r with logits z = logits[r], target t = target[r]:
+ *      logp[r] = z_t/T - logsumexp(z/T)
+ *  and, where dlogits is asked for,  dlogits[r,v] = weight[r]/T * (softmax(z/T)_v - [v == t]).
+ *  Rows with target < 0 give logp 0 and dlogits 0. */
+typedef struct dt_classifier {
+    int64_t n_rows, n_vocab;
+    int64_t logits_ld;      /* row distance of logits, float */
+    float inv_temperature;  /* 1/T */
+    dt_dtype dlogits_dtype; /* written over logits: row r at the byte address of logits' row r */
+} dt_classifier;
+
+/* ---- optimizers -------------------------------------------------------------------------------------------------- */
+
+/** One call of Adam over n elements (Kingma & Ba, arXiv:1412.6980), with decay in the gradient (l2), or outside of it
+ *  (weight_decay; AdamW: Loshchilov & Hutter, arXiv:1711.05101, algorithm 2; decay times lr):
+ *
+ *      g = grad_scale * grad + l2 p;  m <- b1 m + (1-b1) g;  v <- b2 v + (1-b2) g^2
+ *      p <- p (1 - lr wd) - lr (m/fix1) / (sqrt(v/fix2) + eps) */
+typedef struct dt_adamw {
+    float lr, beta1, beta2, eps, weight_decay, l2;
+    float fix1, fix2; /* 1 - beta^t, formed in double by the caller */
+    float grad_scale;
+} dt_adamw;
+
+/** One call of gradient descent with momentum over n elements. b <- momentum b + g; p <- p - lr b, g = grad_scale *
+ *  grad + l2 p. A buffer of zeros becomes the first gradient. */
+typedef struct dt_sgd {
+    float lr, momentum, l2;
+    float grad_scale;
+} dt_sgd;
+
+#endif

@@ -1,0 +1,76 @@
+/* cpu_epilogue.c - what comes after a matrix product: activations, and sums of rows or columns for bias gradients.
+ *
+ * A second pass over matrices that the product has just read or written, on the kernels and in the cuts of the
+ * operations that stand alone: a product with an epilogue has the bits of the two calls that it stands for. */
+#include "cpu.h"
+#include <inttypes.h>
+
+dt_err cpu_epilogue_check(const dt_matmul *mm)
+{
+    const bool act = mm->epilogue != DT_EPILOGUE_NONE;
+    DT_CHECK(!act || mm->c_dtype == mm->dt, DT_ERR_ARG, "matmul: an activation of %s from C of %s",
+             dt_dtype_name(mm->dt), dt_dtype_name(mm->c_dtype));
+    DT_CHECK(!act || (mm->aux ? mm->ld_aux >= mm->n : mm->epilogue == DT_EPILOGUE_ACT), DT_ERR_ARG,
+             "matmul: %s with ld_aux = %" PRId64 " for %" PRId64 " columns",
+             mm->aux ? "aux" : "no input of the activation", mm->ld_aux, mm->n);
+    DT_CHECK(mm->sums_of == DT_SUMS_NONE || mm->sums, DT_ERR_ARG, "matmul: nowhere to put sums");
+    return DT_OK;
+}
+
+static void act_row(const cpu_state *cpu, const dt_matmul *mm, void *aux, void *c, int64_t n)
+{
+    if (mm->epilogue == DT_EPILOGUE_ACT)
+        cpu->k->act_forward(mm->act, aux, c, mm->dt, n);
+    else
+        cpu->k->act_backward(mm->act, aux, c, c, mm->dt, n);
+}
+
+/* c = act(aux), or c = c act'(aux). Rows that follow one another are one row. */
+void cpu_epilogue_act(const cpu_state *cpu, const dt_matmul *mm, void *c)
+{
+    if (mm->epilogue == DT_EPILOGUE_NONE) return;
+    void *aux = mm->aux ? mm->aux : c;
+    const int64_t ld_aux = mm->aux ? mm->ld_aux : mm->ldc;
+    const bool dense = mm->ldc == mm->n && ld_aux == mm->n;
+    const int64_t n_rows = dense ? 1 : mm->m, width = dense ? mm->m * mm->n : mm->n, n = cpu_n_chunks(width, CPU_CHUNK);
+    CPU_PARALLEL_FOR (cpu, turn, n_rows * n) {
+        const int64_t row = turn / n, first = turn % n * CPU_CHUNK;
+        act_row(cpu, mm, cpu_at_w(aux, mm->dt, row * ld_aux + first), cpu_at_w(c, mm->dt, row * mm->ldc + first),
+                cpu_min(CPU_CHUNK, width - first));
+    }
+}
+
+/* sums[r] = sum of row r of x. */
+static void row_sums(const cpu_state *cpu, const dt_matmul *mm, const void *x, int64_t n_rows, int64_t n, int64_t ld)
+{
+    CPU_PARALLEL_FOR (cpu, r, n_rows) {
+        const float sum = cpu->k->row_sum(cpu_at(x, mm->dt, r * ld), mm->dt, n);
+        cpu->k->add_into(&sum, DT_F32, cpu_at_w(mm->sums, mm->sums_dtype, r), mm->sums_dtype, mm->accumulate_sums, 1);
+    }
+}
+
+static dt_err column_sums(dt_device *dev, const dt_matmul *mm, const void *x, dt_dtype dt, int64_t n_rows, int64_t n,
+                          int64_t ld)
+{
+    return cpu_bias_backward(dev, x, n_rows, n, ld, dt, mm->sums, mm->sums_dtype, mm->accumulate_sums, NULL);
+}
+
+dt_err cpu_epilogue_sums(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, const void *c)
+{
+    const cpu_state *cpu = cpu_of(dev);
+    switch (mm->sums_of) {
+    case DT_SUMS_NONE:
+        break;
+    case DT_SUMS_OF_A:
+        if (mm->trans_a) return column_sums(dev, mm, a, mm->dt, mm->k, mm->m, mm->lda);
+        row_sums(cpu, mm, a, mm->m, mm->k, mm->lda);
+        break;
+    case DT_SUMS_OF_B:
+        if (!mm->trans_b) return column_sums(dev, mm, b, mm->dt, mm->k, mm->n, mm->ldb);
+        row_sums(cpu, mm, b, mm->n, mm->k, mm->ldb);
+        break;
+    case DT_SUMS_OF_C:
+        return column_sums(dev, mm, c, mm->c_dtype, mm->m, mm->n, mm->ldc);
+    }
+    return DT_OK;
+}

@@ -1,0 +1,342 @@
+/* test_device_epilogue.c - what may go with a matrix product: an addend, an activation or its derivative, sums for bias
+ * gradients. Against plain loops in double, and bit for bit against the calls that it stands for.
+ * DEVICES: cpu queue */
+#include "device_fixture.h"
+#include <math.h>
+
+/* A product and all that it may read or write, as host arrays. */
+typedef struct work {
+    dt_matmul mm; /* without pointers */
+    bool with_bias, with_addend, with_aux;
+    ref_array a, b, bias, addend, aux, c, sums;
+} work;
+
+static const int64_t sizes[][3] = {{1, 1, 1},    {3, 17, 1},    {17, 1, 3},    {5, 70, 0},    {40, 100, 37},
+                                   {66, 48, 16}, {129, 65, 33}, {300, 50, 70}, {35, 96, 1030}};
+enum { N_SIZES = sizeof sizes / sizeof sizes[0], N_SMALL = 6 };
+
+/* form: 1 A transposed, 2 B transposed, 4 with distances between rows. */
+static dt_matmul make_form(const int64_t *size, int form, dt_dtype dt, dt_dtype c_dtype)
+{
+    const int64_t gap = form & 4 ? 3 : 0;
+    dt_matmul mm = {.m = size[0], .n = size[1], .k = size[2], .trans_a = form & 1, .trans_b = form & 2};
+    mm.dt = dt, mm.c_dtype = c_dtype;
+    mm.lda = (mm.trans_a ? mm.m : mm.k) + gap, mm.ldb = (mm.trans_b ? mm.k : mm.n) + 2 * gap;
+    mm.ldc = mm.n + gap, mm.ldd = mm.n + 2 * gap, mm.ld_aux = mm.n + 3 * gap;
+    mm.addend_dtype = dt, mm.sums_dtype = DT_F32;
+    return mm;
+}
+
+static work make_work(const dt_matmul *mm)
+{
+    const int64_t n_sums = mm->sums_of == DT_SUMS_OF_A ? mm->m : mm->n;
+    work w = {.mm = *mm, .with_bias = true, .with_aux = true};
+    w.a = ref_random(mm->dt, (mm->trans_a ? mm->k : mm->m) * mm->lda, 1, 1);
+    w.b = ref_random(mm->dt, (mm->trans_b ? mm->n : mm->k) * mm->ldb, 2, 1);
+    w.bias = ref_random(mm->dt, mm->n, 3, 1);
+    w.addend = ref_random(mm->addend_dtype, mm->m * mm->ldd, 4, 1);
+    w.aux = mm->epilogue == DT_EPILOGUE_ACT ? ref_new(mm->dt, mm->m * mm->ld_aux)
+                                            : ref_random(mm->dt, mm->m * mm->ld_aux, 5, 4);
+    w.c = mm->accumulate ? ref_random(mm->c_dtype, mm->m * mm->ldc, 6, 1) : ref_new(mm->c_dtype, mm->m * mm->ldc);
+    w.sums = mm->accumulate_sums ? ref_random(mm->sums_dtype, n_sums, 7, 1) : ref_new(mm->sums_dtype, n_sums);
+    return w;
+}
+
+static void drop_work(work *w)
+{
+    ref_array *const all[] = {&w->a, &w->b, &w->bias, &w->addend, &w->aux, &w->c, &w->sums};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) ref_drop(all[i]);
+}
+
+static void run_work(fixture *f, work *w)
+{
+    dt_matmul mm = w->mm;
+    if (w->with_bias) mm.bias = ON(w->bias);
+    if (w->with_addend) mm.addend = ON(w->addend);
+    if (w->with_aux && mm.epilogue != DT_EPILOGUE_NONE) mm.aux = ON(w->aux);
+    if (mm.sums_of != DT_SUMS_NONE) mm.sums = ON(w->sums);
+    RUN(matmul, &mm, ON(w->a), ON(w->b), ON(w->c));
+}
+
+/* As in test_device_matmul.c: k products and partial sums of a size of sqrt(k), four times; and the addend. */
+static double product_error(int64_t k) { return 4 * 0x1p-24 * ((double)k + 3); }
+
+/* What lies between the rows is left out. */
+static bool near_in_columns(const ref_array *got, double *want, int64_t m, int64_t n, int64_t ld, double tol,
+                            const char *what)
+{
+    ref_array dense = ref_new(got->dt, m * n);
+    double *want_dense = malloc((size_t)(m * n + 1) * sizeof *want_dense);
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            ref_set(&dense, i * n + j, ref_get(got, i * ld + j));
+            want_dense[i * n + j] = want[i * ld + j];
+        }
+    const bool near = ref_near(&dense, want_dense, tol, what);
+    ref_drop(&dense), free(want_dense);
+    return near;
+}
+
+/* The two types and C's: fp32, bf16 into fp32, bf16. */
+static const dt_dtype in_types[] = {DT_F32, DT_BF16, DT_BF16}, c_types[] = {DT_F32, DT_F32, DT_BF16};
+static double half_unit(dt_dtype dt) { return dt == DT_F32 ? 0x1p-24 : 0x1p-9; }
+
+/* As in test_device_layers.c, where the input may be as large as that. */
+static double act_error(double largest) { return 0x1p-24 * 16 * (1 + fmin(largest, 8)); }
+
+/* The plain loop on copies of the same arrays; results in c and sums, aux as it is or as it must be. */
+static void check_work(fixture *f, work *w, const char *what)
+{
+    const dt_matmul *mm = &w->mm;
+    double *a = ref_doubles(&w->a), *b = ref_doubles(&w->b), *bias = ref_doubles(&w->bias),
+           *addend = ref_doubles(&w->addend), *aux = ref_doubles(&w->aux), *c = ref_doubles(&w->c),
+           *sums = ref_doubles(&w->sums);
+    const ref_product x = {.a = a,
+                           .b = b,
+                           .bias = w->with_bias ? bias : NULL,
+                           .addend = w->with_addend ? addend : NULL,
+                           .c = c,
+                           .aux = w->with_aux ? aux : NULL,
+                           .sums = sums};
+    const double of_p = product_error(mm->k), most = (double)mm->k + 3; /* |P| */
+    double of_c = of_p;
+    ref_matmul(mm, &x);
+    run_work(f, w);
+    /* P is rounded before the activation; slopes are at most 1.2 */
+    if (mm->epilogue == DT_EPILOGUE_ACT) of_c = 1.2 * (of_p + half_unit(mm->dt) * most) + act_error(most);
+    if (mm->epilogue == DT_EPILOGUE_ACT_BACKWARD) of_c = 1.2 * (of_p + half_unit(mm->dt) * most) + act_error(4) * most;
+    if (mm->epilogue == DT_EPILOGUE_ACT && w->with_aux)
+        assert_true(near_in_columns(&w->aux, aux, mm->m, mm->n, mm->ld_aux, of_p, what));
+    assert_true(near_in_columns(&w->c, c, mm->m, mm->n, mm->ldc, of_c, what));
+    if (mm->sums_of != DT_SUMS_NONE) { /* a rounding for each term; those of C have C's errors */
+        const bool of_results = mm->sums_of == DT_SUMS_OF_C;
+        const double n = (double)(of_results ? mm->m : mm->k),
+                     tol = (n + 1) * (of_results ? of_c + 1.2 * half_unit(mm->c_dtype) * most : 0x1p-24 * 8);
+        assert_true(ref_near(&w->sums, sums, tol, what));
+    }
+    free(a), free(b), free(bias), free(addend), free(aux), free(c), free(sums);
+}
+
+/* ---- addend ------------------------------------------------------------------------------------------------------ */
+
+static void an_addend_of_either_type_is_rounded_once(void **state)
+{
+    for (int s = 0; s < N_SIZES; s++)
+        for (int form = 0; form < 8; form++)
+            for (int way = 0; way < 12; way++) {
+                dt_matmul mm = make_form(sizes[s], form, in_types[way % 3], c_types[way % 3]);
+                if (way / 3 & 1) mm.addend_dtype = DT_F32;
+                work w = make_work(&mm);
+                ref_array was = ref_copy(&w.addend);
+                w.with_bias = way / 6;
+                w.with_addend = true;
+                check_work(*state, &w, "product with an addend");
+                assert_memory_equal(w.addend.p, was.p, ref_bytes(&was));
+                drop_work(&w), ref_drop(&was);
+            }
+}
+
+/* C = A B + D, by accumulation onto a copy of D, and with D named twice. */
+static void an_addend_is_what_could_be_accumulated_onto(void **state)
+{
+    fixture *f = *state;
+    for (int s = 0; s < N_SIZES; s++)
+        for (int form = 0; form < 8; form++)
+            for (int way = 0; way < 6; way++) {
+                dt_matmul mm = make_form(sizes[s], form, in_types[way % 3], c_types[way % 3]);
+                mm.ldd = mm.ldc, mm.addend_dtype = mm.c_dtype;
+                work w = make_work(&mm);
+                ref_array onto = ref_copy(&w.addend), same = ref_copy(&w.addend);
+                w.with_bias = way / 3;
+                w.with_addend = true;
+                ref_drop(&w.c), w.c = ref_copy(&w.addend);
+                run_work(f, &w);
+                mm.accumulate = true;
+                mm.bias = w.with_bias ? ON(w.bias) : NULL;
+                RUN(matmul, &mm, ON(w.a), ON(w.b), ON(onto));
+                mm.accumulate = false;
+                mm.bias = w.with_bias ? ON(w.bias) : NULL;
+                mm.addend = ON(same);
+                RUN(matmul, &mm, ON(w.a), ON(w.b), ON(same));
+                assert_memory_equal(onto.p, w.c.p, ref_bytes(&onto));
+                assert_memory_equal(same.p, w.c.p, ref_bytes(&onto));
+                drop_work(&w), ref_drop(&onto), ref_drop(&same);
+            }
+}
+
+/* ---- activations ------------------------------------------------------------------------------------------------- */
+
+static void activations_of_products(void **state)
+{
+    for (int s = 0; s < N_SMALL; s++)
+        for (int form = 0; form < 8; form++)
+            for (int way = 0; way < 32; way++) {
+                const dt_dtype dt = way & 1 ? DT_BF16 : DT_F32;
+                dt_matmul mm = make_form(sizes[s], form, dt, dt);
+                mm.epilogue = way & 2 ? DT_EPILOGUE_ACT : DT_EPILOGUE_ACT_BACKWARD;
+                mm.act = (dt_activation)(way >> 2 & 3);
+                mm.accumulate = way & 16 && form & 1;
+                work w = make_work(&mm);
+                w.with_addend = way & 16 && !mm.accumulate;
+                w.with_bias = mm.epilogue == DT_EPILOGUE_ACT;
+                w.with_aux = mm.epilogue == DT_EPILOGUE_ACT_BACKWARD || form & 4;
+                check_work(*state, &w, way & 2 ? "act(product)" : "product times slope");
+                drop_work(&w);
+            }
+}
+
+/* The bits of a product into aux, and of the activation's own call. */
+static void an_epilogue_is_the_two_calls(void **state)
+{
+    fixture *f = *state;
+    for (int s = 0; s < N_SIZES; s++)
+        for (int way = 0; way < 16; way++) {
+            const dt_dtype dt = way & 1 ? DT_BF16 : DT_F32;
+            const int64_t n = sizes[s][0] * sizes[s][1];
+            dt_matmul mm = make_form(sizes[s], 2, dt, dt), plain = mm;
+            mm.epilogue = way & 2 ? DT_EPILOGUE_ACT : DT_EPILOGUE_ACT_BACKWARD;
+            mm.act = (dt_activation)(way >> 2 & 3);
+            work w = make_work(&mm);
+            ref_array p = ref_new(dt, n), y = ref_new(dt, n);
+            run_work(f, &w);
+            plain.bias = ON(w.bias);
+            RUN(matmul, &plain, ON(w.a), ON(w.b), ON(p));
+            if (way & 2) {
+                RUN(act_forward, mm.act, ON(p), ON(y), dt, n);
+                assert_memory_equal(w.aux.p, p.p, ref_bytes(&p));
+            } else {
+                RUN(act_backward, mm.act, ON(w.aux), ON(p), ON(y), dt, n);
+            }
+            assert_memory_equal(w.c.p, y.p, ref_bytes(&y));
+            drop_work(&w), ref_drop(&p), ref_drop(&y);
+        }
+}
+
+/* Slopes against differences of the plain loop: L = sum of g_ij act(P)_ij with a product for g; dL/dx at x = aux. */
+static void the_derivative_is_that_of_the_activation(void **state)
+{
+    fixture *f = *state;
+    enum { M = 7, N = 19, K = 5 };
+    const double h = 1e-4;
+    for (int act = 0; act < 4; act++) {
+        const int64_t size[] = {M, N, K};
+        dt_matmul mm = make_form(size, 0, DT_F32, DT_F32), plain = mm;
+        mm.epilogue = DT_EPILOGUE_ACT_BACKWARD, mm.act = (dt_activation)act;
+        work w = make_work(&mm);
+        ref_array g = ref_new(DT_F32, M * N);
+        w.with_bias = false;
+        run_work(f, &w);
+        RUN(matmul, &plain, ON(w.a), ON(w.b), ON(g));
+        for (int64_t i = 0; i < M * N; i++) {
+            double slope;
+            const double x = ref_get(&w.aux, i), up = ref_act(mm.act, x + h, &slope),
+                         down = ref_act(mm.act, x - h, &slope), want = ref_get(&g, i) * (up - down) / (2 * h);
+            /* third derivatives are at most 2: h^2/3 |g|; and the product's own rounding */
+            assert_true(fabs(ref_get(&w.c, i) - want) <= K * (h * h + 4 * 0x1p-24 * 16));
+        }
+        drop_work(&w), ref_drop(&g);
+    }
+}
+
+/* ---- sums -------------------------------------------------------------------------------------------------------- */
+
+static void sums_of_rows_and_columns(void **state)
+{
+    for (int s = 0; s < N_SMALL; s++)
+        for (int form = 0; form < 8; form++)
+            for (int way = 0; way < 36; way++) {
+                dt_matmul mm = make_form(sizes[s], form, in_types[way % 3], c_types[way % 3]);
+                mm.sums_of = (dt_product_sums)(DT_SUMS_OF_A + way / 3 % 3);
+                mm.sums_dtype = way / 9 & 1 ? DT_BF16 : DT_F32;
+                mm.accumulate_sums = way / 18;
+                work w = make_work(&mm);
+                w.with_bias = form & 1;
+                check_work(*state, &w, "sums with a product");
+                drop_work(&w);
+            }
+}
+
+/* dW = dY^T X with the gradient of the bias, and dX = (dY W) act'(aux) with the gradient of the bias before it. */
+static void bias_gradients_are_those_of_their_own_call(void **state)
+{
+    fixture *f = *state;
+    for (int s = 0; s < N_SIZES; s++)
+        for (int way = 0; way < 6; way++) {
+            dt_matmul mm = make_form(sizes[s], way / 3 ? 0 : 1, in_types[way % 3], c_types[way % 3]);
+            mm.sums_of = way / 3 ? DT_SUMS_OF_C : DT_SUMS_OF_A;
+            if (way == 3 || way == 5) mm.epilogue = DT_EPILOGUE_ACT_BACKWARD, mm.act = DT_ACT_GELU_TANH;
+            work w = make_work(&mm);
+            ref_array want = ref_new(DT_F32, w.sums.n);
+            run_work(f, &w);
+            if (way / 3)
+                RUN(bias_backward, ON(w.c), mm.m, mm.n, mm.ldc, mm.c_dtype, ON(want), DT_F32, false);
+            else
+                RUN(bias_backward, ON(w.a), mm.k, mm.m, mm.lda, mm.dt, ON(want), DT_F32, false);
+            assert_memory_equal(w.sums.p, want.p, ref_bytes(&want));
+            drop_work(&w), ref_drop(&want);
+        }
+}
+
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
+
+static void refuse(fixture *f, const dt_matmul *mm, float *x, const char *why)
+{
+    dt_error_clear();
+    assert_int_equal(TRY(matmul, mm, ARR(x, 64), ARR(x, 64), ARR(x, 64)), DT_ERR_ARG);
+    if (!strstr(dt_error_message(), why)) fail_msg("\"%s\" does not say \"%s\"", dt_error_message(), why);
+    dt_error_clear();
+}
+
+static void what_cannot_be_is_refused(void **state)
+{
+    fixture *f = *state;
+    float x[64] = {0};
+    const dt_matmul good = {.m = 2, .n = 4, .k = 8, .lda = 8, .ldb = 4, .ldc = 4, .ldd = 4, .ld_aux = 4};
+    dt_matmul mm = good;
+    mm.accumulate = true, mm.addend = ARR(x, 64);
+    refuse(f, &mm, x, "and accumulate");
+    mm = good, mm.addend = ARR(x, 64), mm.ldd = 3;
+    refuse(f, &mm, x, "ldd = 3");
+    mm = good, mm.addend = ARR(x, 64), mm.addend_dtype = DT_BF16;
+    refuse(f, &mm, x, "an addend of type bf16");
+    mm = good, mm.dt = DT_BF16, mm.epilogue = DT_EPILOGUE_ACT;
+    refuse(f, &mm, x, "an activation of bf16 from C of fp32");
+    mm = good, mm.epilogue = DT_EPILOGUE_ACT_BACKWARD;
+    refuse(f, &mm, x, "no input of the activation");
+    mm = good, mm.epilogue = DT_EPILOGUE_ACT, mm.aux = ARR(x, 64), mm.ld_aux = 2;
+    refuse(f, &mm, x, "ld_aux = 2");
+    mm = good, mm.sums_of = DT_SUMS_OF_A;
+    refuse(f, &mm, x, "nowhere to put sums");
+    mm = good, mm.b_scaled = (dt_scaled){.how = DT_SCALE_OUTER, .stored = DT_F32, .scale = ARR(x, 64)};
+    refuse(f, &mm, x, "B is stored with scales");
+    mm = good, mm.a_scaled = (dt_scaled){.how = DT_SCALE_MATRIX, .stored = DT_F32, .scale = ARR(x, 64)};
+    refuse(f, &mm, x, "A is stored with scales");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_addend_of_either_type_is_rounded_once),
+        cmocka_unit_test(an_addend_is_what_could_be_accumulated_onto),
+        cmocka_unit_test(activations_of_products),
+        cmocka_unit_test(an_epilogue_is_the_two_calls),
+        cmocka_unit_test(the_derivative_is_that_of_the_activation),
+        cmocka_unit_test(sums_of_rows_and_columns),
+        cmocka_unit_test(bias_gradients_are_those_of_their_own_call),
+        cmocka_unit_test(what_cannot_be_is_refused),
+    };
+    int failed = cmocka_run_group_tests_name("native bf16 where there is one", tests, open_device, close_device);
+    setenv("DTRAIN_ONEDNN", "none", 1);
+    failed += cmocka_run_group_tests_name("our own kernels alone", tests, open_device, close_device);
+    unsetenv("DTRAIN_ONEDNN");
+    const struct CMUnitTest dots[] = {cmocka_unit_test(an_addend_of_either_type_is_rounded_once),
+                                      cmocka_unit_test(an_addend_is_what_could_be_accumulated_onto)};
+    setenv("DTRAIN_BF16", "dot", 1);
+    failed += cmocka_run_group_tests_name("pairwise dot products", dots, open_device, close_device);
+    setenv("DTRAIN_BF16", "none", 1); /* as on a processor without it */
+    failed += cmocka_run_group_tests_name(ref_take_isa(0), tests, open_device, close_device);
+    const struct CMUnitTest sums[] = {cmocka_unit_test(sums_of_rows_and_columns)};
+    for (int i = 1; i < ref_n_isas(); i++)
+        failed += cmocka_run_group_tests_name(ref_take_isa(i), sums, open_device, close_device);
+    return failed != 0;
+}
