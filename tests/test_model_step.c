@@ -620,7 +620,7 @@ static dt_err spy_matmul(dt_device *dev, const dt_matmul *mm, const void *a, con
                     spied.size[v * mm->n + i] += fabs(product);
                 }
     }
-    return spied.cpu->matmul(dev, mm, a, b, bias, c, stream);
+    return spied.cpu->matmul(dev, mm, a, b, c, stream);
 }
 
 /* And of the rows that are added to the embedding's. */
