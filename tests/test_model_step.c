@@ -175,6 +175,35 @@ static dt_err queue_micro_step(ref_model *r, dt_batch *b, int k, float *u)
     return dt_model_backward(r->model, b);
 }
 
+/* Logits of the batch at hand take the place of the head's rows, which may still be on their way. */
+static void logits_may_be_asked_for_between_head_and_backward(void **state)
+{
+    static const int32_t LENS[] = {9, 14, 11};
+    const dt_model_options opt = ref_options(48, 48, DT_F32);
+    float u[48], logits[3 * 61];
+    ref_model plain, asks;
+    dt_batch b, c;
+    open_model(&plain, &b, LLAMA, &opt);
+    open_model(&asks, &c, LLAMA, &opt);
+    ref_batch_fill(&b, 61, 0, 3, LENS, 4);
+    ref_batch_fill(&c, 61, 0, 3, LENS, 4);
+    for (int k = 0; k < 2; k++) { /* in the first round the parameters go to the device, with waits */
+        for (int32_t t = 0; t < b.n_tok; t++) u[t] = 0.01f;
+        assert_int_equal(dt_model_forward(plain.model, &b, true, k), DT_OK);
+        assert_int_equal(dt_model_forward(asks.model, &c, true, k), DT_OK);
+        assert_int_equal(dt_model_head(plain.model, &b, u, 1, false), DT_OK);
+        assert_int_equal(dt_model_head(asks.model, &c, u, 1, false), DT_OK);
+        assert_int_equal(dt_model_last_logits(asks.model, &c, logits), DT_OK);
+        assert_int_equal(dt_model_results(asks.model, u, NULL, NULL), DT_ERR_ARG); /* their rows are gone */
+        dt_error_clear();
+        assert_int_equal(dt_model_backward(plain.model, &b), DT_OK);
+        assert_int_equal(dt_model_backward(asks.model, &c), DT_OK);
+    }
+    same_gradients(&plain, &asks, 0);
+    close_model(&asks, &c);
+    close_model(&plain, &b);
+}
+
 /* A device's work on a micro-batch is queued when the host fills the next one, its weights and its rows. */
 static void a_micro_batch_may_follow_before_the_last_one_is_done(void **state)
 {
@@ -699,6 +728,7 @@ int main(void)
         cmocka_unit_test(dropout_draws_anew_in_each_step_and_never_in_evaluation),
         cmocka_unit_test(micro_batches_add_up_to_the_gradient_of_all),
         cmocka_unit_test(a_micro_batch_may_follow_before_the_last_one_is_done),
+        cmocka_unit_test(logits_may_be_asked_for_between_head_and_backward),
         cmocka_unit_test(the_chunked_head_is_the_plain_loop),
         cmocka_unit_test(an_empty_batch_contributes_zero_in_the_same_order),
         cmocka_unit_test(units_are_held_only_while_needed_and_a_tied_table_until_its_gradient_is_whole),

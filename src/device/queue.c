@@ -3,12 +3,12 @@
  *
  * On the CPU device all is done when a call returns, and the host can read what it likes, so a missing event, copy or
  * synchronisation never shows. Here an operation only joins its stream. Streams run by turns drawn from
- * DTRAIN_QUEUE_SEED: at once, now and then, or not before somebody waits; an event is the only order between two of
- * them. Copies from and to the host read and write when they run, not when they are called. Device memory is out of the
- * host's reach: addresses carry a bit that no mapping has, so touching one ends the program, and an operation that is
- * handed host memory is refused. Fresh memory is full of NaN. What fails in a queue is returned by the next
- * synchronisation. Memory that is freed while a queued operation has its address ends the program. Waits of the host,
- * and copies that are not from or to pinned memory, are counted.
+ * DTRAIN_QUEUE_SEED: at once, now and then, or not before somebody waits; with seed 0 never before somebody waits. An
+ * event is the only order between two of them. Copies from and to the host read and write when they run, not when they
+ * are called. Device memory is out of the host's reach: addresses carry a bit that no mapping has, so touching one
+ * ends the program, and an operation that is handed host memory is refused. Fresh memory is full of NaN. What fails in
+ * a queue is returned by the next synchronisation. Memory that is freed while a queued operation has its address ends
+ * the program. Waits of the host, and copies that are not from or to pinned memory, are counted.
  *
  * DTRAIN_DEVICE=queue puts it in the place of the CPU device. A node has DTRAIN_QUEUE_DEVICES of it (1), each with
  * DTRAIN_QUEUE_MEMORY bytes (as much as is free): a rank gets no more than what it does not hold itself. Tests may give
@@ -216,8 +216,9 @@ static dt_err open_queue(dt_device *dev, dt_queue_order order, uint64_t seed, in
 
 static dt_err queue_open(dt_device *dev, int local_rank, int n_threads)
 {
-    const char *seed = getenv("DTRAIN_QUEUE_SEED");
-    return open_queue(dev, DT_QUEUE_ANY, seed ? strtoull(seed, NULL, 10) : 1, local_rank, n_threads, false);
+    const char *text = getenv("DTRAIN_QUEUE_SEED");
+    const uint64_t seed = text ? strtoull(text, NULL, 10) : 1;
+    return open_queue(dev, seed ? DT_QUEUE_ANY : DT_QUEUE_LATE, seed, local_rank, n_threads, false);
 }
 
 static dt_err queue_plan(dt_device *dev, int n_threads) { return open_queue(dev, DT_QUEUE_ANY, 1, 0, n_threads, true); }
