@@ -247,25 +247,72 @@ static dt_err hash_states(rank_thread *t, dt_zero *z)
     return err;
 }
 
-static dt_err train(rank_thread *t, dt_zero *z)
+/** As a checkpoint is read: every state anew. */
+static dt_err write_states(dt_zero *z)
+{
+    static const int64_t most = 1 << 16;
+    float *values = calloc((size_t)most, sizeof *values);
+    dt_err err = values ? DT_OK : DT_ERR_MEMORY;
+    for (int s = 0; s < dt_zero_n_states(z); s++)
+        for (int i = 0; i < dt_zero_n_pieces(z) && err == DT_OK; i++) {
+            const dt_piece *p = &dt_zero_pieces(z)[i];
+            for (int64_t k = 0; k < p->n; k++) values[k] = (float)((p->first + k) % 251 + 1 + i + s) * 0x1p-10f;
+            err = dt_zero_state_write(z, (dt_state)s, p, 0, p->n, values);
+            for (int64_t k = 0; k < p->n; k++) values[k] = NAN; /* the caller's again */
+        }
+    free(values);
+    return keep(err, dt_zero_state_written(z));
+}
+
+static dt_err micro_steps(rank_thread *t, dt_zero *z, int64_t step)
 {
     dt_param_source s = dt_zero_source(z);
+    for (int a = 0; a < N_MICRO; a++) {
+        dt_zero_begin_micro(z, a, N_MICRO);
+        DT_TRY(queued_micro_step(t, &s, step, a * N_THREADS + t->comm.rank));
+    }
+    return DT_OK;
+}
+
+static const dt_optimizer_step WITH = {
+    .lr = 1e-2, .weight_decay = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .grad_scale = 0.5, .t = 1};
+
+static dt_err one_update(rank_thread *t, dt_zero *z, int64_t step)
+{
+    DT_TRY(micro_steps(t, z, step));
+    return dt_zero_update(z, &WITH, NULL);
+}
+
+/* What follows an update while its gathers are on their way. */
+static dt_err change_states(rank_thread *t, dt_zero *z)
+{
+    DT_TRY(write_states(z));
+    DT_TRY(one_update(t, z, N_STEPS + 1));
+    DT_TRY(dt_zero_state_written(z)); /* a rank may have nothing to write */
+    DT_TRY(one_update(t, z, N_STEPS + 2));
+    DT_TRY(hash_states(t, z));
+    DT_TRY(one_update(t, z, N_STEPS + 3));
+    DT_TRY(dt_zero_init_random(z, 2));
+    DT_TRY(one_update(t, z, N_STEPS + 4));
+    return hash_states(t, z);
+}
+
+static dt_err train(rank_thread *t, dt_zero *z)
+{
     DT_TRY(dt_zero_init_random(z, 1));
     for (int step = 1; step <= N_STEPS; step++) {
-        for (int a = 0; a < N_MICRO; a++) {
-            dt_zero_begin_micro(z, a, N_MICRO);
-            DT_TRY(queued_micro_step(t, &s, step, a * N_THREADS + t->comm.rank));
-        }
+        DT_TRY(micro_steps(t, z, step));
         if (step == 2) { /* a skipped step, without a look at the norm */
             dt_zero_discard(z);
             continue;
         }
         if (step == 1) DT_TRY(dt_zero_grad_sum_squares(z, &t->norm)); /* the last update waits by itself */
-        const dt_optimizer_step with = {
-            .lr = 1e-2, .weight_decay = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .grad_scale = 0.5, .t = 1};
-        DT_TRY(dt_zero_update(z, &with, NULL));
+        DT_TRY(dt_zero_update(z, &WITH, NULL));
     }
-    return hash_states(t, z);
+    DT_TRY(hash_states(t, z));
+    DT_TRY(one_update(t, z, N_STEPS));
+    DT_TRY(change_states(t, z));
+    return one_update(t, z, N_STEPS + 5); /* is closed with that under way */
 }
 
 static void *run_thread(void *arg)
@@ -327,9 +374,10 @@ static void check_orders(bool reproducible, bool overlap, int64_t bucket)
                   {DT_QUEUE_ANY, "any order", N_SEEDS}};
 
     rank_thread *want = calloc(N_THREADS, sizeof *want), *got = calloc(N_THREADS, sizeof *got);
-    for (int stage = 0; stage <= 3; stage++) {
+    for (int k = 0; k < 8; k++) {
+        const int stage = k / 2;
         const dt_zero_options opt = {.stage = stage,
-                                     .param_dtype = DT_BF16,
+                                     .param_dtype = k % 2 ? DT_BF16 : DT_F32,
                                      .grad_dtype = DT_F32,
                                      .optimizer = &dt_optimizer_adamw,
                                      .reproducible = reproducible,
@@ -338,10 +386,10 @@ static void check_orders(bool reproducible, bool overlap, int64_t bucket)
                                      .reduce_bucket_size = bucket,
                                      .allgather_bucket_size = bucket};
         run_ranks(want, &opt, DT_QUEUE_AT_ONCE, 0);
-        for (size_t k = 0; k < sizeof orders / sizeof orders[0]; k++)
-            for (int seed = 0; seed < orders[k].n_seeds; seed++) {
-                run_ranks(got, &opt, orders[k].order, (uint64_t)seed);
-                expect_same(want, got, stage, orders[k].name);
+        for (size_t o = 0; o < sizeof orders / sizeof orders[0]; o++)
+            for (int seed = 0; seed < orders[o].n_seeds; seed++) {
+                run_ranks(got, &opt, orders[o].order, (uint64_t)seed);
+                expect_same(want, got, stage, orders[o].name);
             }
     }
     free(want);

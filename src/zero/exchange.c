@@ -22,13 +22,6 @@ dt_err zero_compute_after_comm(dt_zero *z)
     return DT_OK;
 }
 
-dt_err zero_sync(dt_zero *z)
-{
-    DT_TRY(z->dev->ops->stream_sync(z->dev, z->compute));
-    if (z->comm_stream != z->compute) DT_TRY(z->dev->ops->stream_sync(z->dev, z->comm_stream));
-    return DT_OK;
-}
-
 /** Move columns a .. a+count-1 of all shards between a whole buffer and the bucket, where they lie side by side. */
 static dt_err copy_columns(dt_zero *z, void *whole, int64_t shard_len, int64_t a, int64_t count, size_t elem_size,
                            bool to_bucket)

@@ -57,10 +57,7 @@ static void *state_at(const dt_zero *z, dt_state s, const dt_piece *p, int64_t s
 
 void *dt_zero_state_ptr(dt_zero *z, dt_state s, const dt_piece *p)
 {
-    /* Queued work may still be on its way to this memory; an error of it comes back from the next call that
-     * synchronises. */
-    if (!z->dev->ops->host_accessible || zero_sync(z) != DT_OK) return NULL;
-    return state_at(z, s, p, 0);
+    return z->dev->ops->host_accessible ? state_at(z, s, p, 0) : NULL;
 }
 
 static dt_err check_range(const dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n)
@@ -86,22 +83,23 @@ static dt_err copy_staged(dt_zero *z, char *device, char *host, size_t nbytes, b
     return DT_OK;
 }
 
+/* No order to the comm stream: a gather writes no other values into the shard that it was sent from. */
 dt_err dt_zero_state_read(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, void *host)
 {
     DT_TRY(check_range(z, s, p, skip, n));
     if (n == 0) return DT_OK;
-    DT_TRY(zero_sync(z));
     const size_t nbytes = (size_t)n * dt_dtype_size(dt_zero_state_dtype(z, s));
     if (!z->dev->ops->host_accessible) return copy_staged(z, state_at(z, s, p, skip), host, nbytes, false);
     memcpy(host, state_at(z, s, p, skip), nbytes);
     return DT_OK;
 }
 
+/* A gather in buckets that is under way would write the old values over the new ones. */
 dt_err dt_zero_state_write(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, const void *host)
 {
     DT_TRY(check_range(z, s, p, skip, n));
     if (n == 0) return DT_OK;
-    DT_TRY(zero_sync(z));
+    DT_TRY(zero_compute_after_comm(z));
     const size_t nbytes = (size_t)n * dt_dtype_size(dt_zero_state_dtype(z, s));
     if (!z->dev->ops->host_accessible) return copy_staged(z, state_at(z, s, p, skip), (char *)host, nbytes, true);
     memcpy(state_at(z, s, p, skip), host, nbytes);
@@ -134,13 +132,12 @@ static dt_err round_master(dt_zero *z)
 
 dt_err dt_zero_state_written(dt_zero *z)
 {
-    dt_err err = zero_compute_after_comm(z);
-    if (z->lay.has_master) err = zero_first_err(err, round_master(z));
+    dt_err err = z->lay.has_master ? round_master(z) : DT_OK;
     err = zero_first_err(err, zero_comm_after_compute(z));
     if (z->lay.whole_opt) err = gather_replicas(z, err);
     if (err != DT_ERR_COMM) err = zero_gather_params(z, err);
     z->in_micro = false;
-    return zero_first_err(err, zero_sync(z));
+    return err;
 }
 
 /* ---- random start ------------------------------------------------------------------------------------------------ */
@@ -179,7 +176,7 @@ static dt_err init_piece(dt_zero *z, uint64_t key, const dt_piece *p)
 dt_err dt_zero_init_random(dt_zero *z, uint64_t seed)
 {
     const uint64_t key = dt_rng_key(seed, DT_RNG_INIT);
-    dt_err err = zero_sync(z);
+    dt_err err = zero_compute_after_comm(z);
     for (int i = 0; i < z->n_pieces && err == DT_OK; i++) err = init_piece(z, key, &z->pieces[i]);
     return zero_first_err(err, dt_zero_state_written(z));
 }

@@ -97,10 +97,17 @@ static void destroy_streams(dt_zero *z)
     if (z->own_stream && z->comm_stream) ops->stream_destroy(z->dev, z->comm_stream);
 }
 
+/* The last update, and the gather behind it, may still be on their way. */
+static void wait_for_streams(dt_zero *z)
+{
+    (void)z->dev->ops->stream_sync(z->dev, z->compute);
+    if (z->own_stream && z->comm_stream) (void)z->dev->ops->stream_sync(z->dev, z->comm_stream);
+}
+
 void dt_zero_close(dt_zero *z)
 {
     if (!z) return;
-    (void)zero_sync(z); /* the last gather may still be on its way */
+    wait_for_streams(z);
     destroy_streams(z);
     dt_buf *const bufs[] = {&z->params,    &z->grads,  &z->master,  &z->param_ring,
                             &z->grad_ring, &z->bucket, &z->results, &z->host};

@@ -106,7 +106,6 @@ static inline dt_err zero_first_err(dt_err first, dt_err then)
 /* streams (exchange.c): what is queued on one from now on comes after what is queued on the other until now */
 dt_err zero_comm_after_compute(dt_zero *z);
 dt_err zero_compute_after_comm(dt_zero *z);
-dt_err zero_sync(dt_zero *z); /* both, with the host */
 
 /** Sum one unit's gradients over the ranks: send [padded_len], recv [shard_len], in buckets, on the comm stream. Always
  *  joins; err is what went wrong before. recv may be the own place in send. */
