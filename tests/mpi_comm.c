@@ -342,6 +342,73 @@ static void broadcast_makes_all_like_the_root(void **state)
     }
 }
 
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
+
+enum { ON_STREAMS = 999 };
+
+/* An exchange of ON_STREAMS floats, from rank r's plus + r + 1 or plus + i + r; 0: reduce-scatter, 1: all-gather, 2: broadcast from the
+ * last rank. Queued; whole: [nranks * ON_STREAMS], part: [ON_STREAMS] of the device. */
+static dt_err queue_exchange(dt_comm *c, int kind, guarded *whole, guarded *part, dt_stream *s)
+{
+    const size_t nbytes = ON_STREAMS * sizeof(float);
+    switch (kind) {
+    case 0:
+        return dt_comm_reduce_scatter(c, device(whole), DT_F32, device(part), DT_F32, ON_STREAMS, false, false, s);
+    case 1:
+        return dt_comm_all_gather(c, device(part), device(whole), nbytes, s);
+    default:
+        return dt_comm_broadcast(c, device(part), nbytes, c->nranks - 1, s);
+    }
+}
+
+static void fill_exchange(const dt_comm *c, float plus, guarded *whole, guarded *part)
+{
+    for (int i = 0; i < ON_STREAMS; i++) put(host(part), DT_F32, i, plus + (float)(i + c->rank));
+    for (int i = 0; i < ON_STREAMS * c->nranks; i++) put(host(whole), DT_F32, i, plus + (float)(c->rank + 1));
+}
+
+static bool exchange_is_right(const dt_comm *c, int kind, float plus, const guarded *whole, const guarded *part)
+{
+    bool ok = true;
+    for (int i = 0; ok && i < ON_STREAMS; i++) {
+        if (kind == 0)
+            ok = get(host(part), DT_F32, i) == (float)c->nranks * plus + (float)(c->nranks * (c->nranks + 1) / 2);
+        if (kind == 2) ok = get(host(part), DT_F32, i) == plus + (float)(i + c->nranks - 1);
+        for (int r = 0; kind == 1 && ok && r < c->nranks; r++)
+            ok = get(host(whole), DT_F32, r * ON_STREAMS + i) == plus + (float)(i + r);
+    }
+    return ok && guards_stand(whole) && guards_stand(part);
+}
+
+/** The pinned buffer serves all streams: what the first exchange leaves there may be copied late. */
+static void exchanges_on_two_streams_do_not_disturb_each_other(void **state)
+{
+    fixture *f = *state;
+    const layout far = {"", true, true};
+    const size_t nbytes = ON_STREAMS * sizeof(float);
+    for (int kinds = 0; kinds < 9; kinds++) {
+        dt_stream *streams[2] = {NULL, NULL};
+        guarded whole[2], part[2];
+        open_layout(f, &far);
+        bool ok = f->dev.ops->stream_create(&f->dev, &streams[1]) == DT_OK;
+        for (int k = 0; k < 2; k++) {
+            whole[k] = guarded_alloc(f, nbytes * (size_t)f->comm.nranks), part[k] = guarded_alloc(f, nbytes);
+            fill_exchange(&f->comm, (float)k * 1024, &whole[k], &part[k]);
+        }
+        for (int k = 0; k < 2; k++)
+            ok = queue_exchange(&f->comm, k ? kinds % 3 : kinds / 3, &whole[k], &part[k], streams[k]) == DT_OK && ok;
+        for (int k = 0; k < 2; k++) ok = f->dev.ops->stream_sync(&f->dev, streams[k]) == DT_OK && ok;
+        for (int k = 0; k < 2; k++) {
+            ok = ok && exchange_is_right(&f->comm, k ? kinds % 3 : kinds / 3, (float)k * 1024, &whole[k], &part[k]);
+            dt_buf_free(&whole[k].buf);
+            dt_buf_free(&part[k].buf);
+        }
+        f->dev.ops->stream_destroy(&f->dev, streams[1]);
+        assert_all(MPI_COMM_WORLD, ok);
+        close_layout(f);
+    }
+}
+
 /* ---- failure ----------------------------------------------------------------------------------------------------- */
 
 /** main() arms a fault on the last rank for the first passage. */
@@ -518,6 +585,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(unordered_sum_repeats_its_bits, &f),
         cmocka_unit_test_prestate(all_gather_brings_every_piece, &f),
         cmocka_unit_test_prestate(broadcast_makes_all_like_the_root, &f),
+        cmocka_unit_test_prestate(exchanges_on_two_streams_do_not_disturb_each_other, &f),
         cmocka_unit_test_prestate(staging_is_what_was_planned, &f),
         cmocka_unit_test_prestate(traffic_and_sequence_are_counted, &f),
         cmocka_unit_test_prestate(overlap_that_is_not_ones_own_place_is_refused, &f),
