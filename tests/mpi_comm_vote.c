@@ -48,6 +48,29 @@ static void each_rank_that_fails_alone_is_named_on_all(void **state)
     assert_all(MPI_COMM_WORLD, dt_comm_agree(c, DT_OK) == DT_OK && !dt_comm_failed_together(c));
 }
 
+/** On its way up an error may be agreed on again: whoever has its message still speaks. */
+static void an_error_agreed_again_stays_its_rank_s(void **state)
+{
+    dt_comm *c = *state;
+    for (int how = 0; how < 2; how++) {
+        const int bad = c->nranks - 1;
+        dt_error_clear();
+        dt_err err = c->rank == bad ? dt_fail(DT_ERR_MEMORY, "my own words") : DT_OK;
+        if (how == 0) {
+            err = dt_comm_agree(c, err);
+        } else {
+            dt_vote vote = {.err = err};
+            assert_all(MPI_COMM_WORLD, dt_comm_vote(c, &vote) == DT_OK);
+            err = (dt_err)vote.err;
+        }
+        for (int again = 0; again < 2; again++) err = dt_comm_agree(c, err);
+        assert_all(MPI_COMM_WORLD, err == DT_ERR_MEMORY && dt_comm_speaks(c) == (c->rank == bad));
+        assert_all(MPI_COMM_WORLD, c->rank != bad || strcmp(dt_error_message(), "my own words") == 0);
+    }
+    dt_error_clear();
+    assert_all(MPI_COMM_WORLD, dt_comm_agree(c, DT_OK) == DT_OK);
+}
+
 /** Rank 0 has the highest code: the order is that of ranks, not of codes. */
 static void the_lowest_of_several_failing_ranks_wins(void **state)
 {
@@ -92,7 +115,8 @@ static void a_vote_combines_any_number_of_values_and_names_the_failing_rank(void
     assert_all(MPI_COMM_WORLD, dt_comm_vote_reserve(c, N_VALUES) == DT_OK);
     for (int k = 0; k < 5; k++)
         for (int bad = -1; bad < c->nranks; bad++) {
-            dt_vote v = {.err = bad >= 0 && c->rank >= bad ? DT_ERR_DATA + (c->rank - bad) % 2 : DT_OK,
+            dt_error_clear();
+            dt_vote v = {.err = bad >= 0 && c->rank >= bad ? dt_fail(DT_ERR_DATA + (c->rank - bad) % 2, "mine") : DT_OK,
                          .failed_rank = 12345,
                          .stop = c->rank == 1,
                          .nonfinite = c->rank == c->nranks - 1 ? 2 : 0,
@@ -283,6 +307,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agreement_without_failure_is_ok),
         cmocka_unit_test(each_rank_that_fails_alone_is_named_on_all),
+        cmocka_unit_test(an_error_agreed_again_stays_its_rank_s),
         cmocka_unit_test(the_lowest_of_several_failing_ranks_wins),
         cmocka_unit_test(a_vote_combines_any_number_of_values_and_names_the_failing_rank),
         cmocka_unit_test(a_nan_in_a_vote_reaches_all),

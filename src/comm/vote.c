@@ -90,6 +90,23 @@ dt_err dt_comm_vote_reserve(dt_comm *comm, int n_values)
     return DT_OK;
 }
 
+enum { TOLD_SIZE = 96 };
+static const char *told(int rank, dt_err err, char out[TOLD_SIZE])
+{
+    snprintf(out, TOLD_SIZE, "rank %d failed: %s", rank, dt_error_words(err));
+    return out;
+}
+
+/* Whose is this rank's error? Its own, or that of the last agreement, which it passes on: agreed again, it is still the
+ * error of the rank that has the message. */
+static int owner_of(const dt_comm *comm, dt_err err)
+{
+    char text[TOLD_SIZE];
+    const int last = comm->mpi->failed_rank;
+    const char *message = dt_error_message(); /* empty after a vote, which tells nobody */
+    return last >= 0 && (!*message || !strcmp(message, told(last, err, text))) ? last : comm->rank;
+}
+
 dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote)
 {
     DT_CHECK(comm && comm->mpi && vote, DT_ERR_ARG, "dt_comm_vote: communicator or vote missing");
@@ -98,8 +115,9 @@ dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote)
              "a vote of %d values; room is reserved for %d", vote->n_values, mpi->vote_room);
     dt_vote_value *all = mpi->vote_values;
     const size_t nbytes = (size_t)vote->n_values * sizeof *all;
-    all[HEAD_FAILED] = (dt_vote_value){.kind = LEAST_INTEGER,
-                                       .count = vote->err == DT_OK ? NOBODY : ((int64_t)comm->rank << 32) + vote->err};
+    all[HEAD_FAILED] =
+        (dt_vote_value){.kind = LEAST_INTEGER,
+                        .count = vote->err == DT_OK ? NOBODY : ((int64_t)owner_of(comm, vote->err) << 32) + vote->err};
     all[HEAD_STOP] = (dt_vote_value){.kind = LARGEST_INTEGER, .count = vote->stop};
     all[HEAD_NONFINITE] = (dt_vote_value){.kind = LARGEST_INTEGER, .count = vote->nonfinite};
     if (nbytes) memcpy(all + N_HEAD, vote->values, nbytes);
@@ -121,7 +139,7 @@ dt_err dt_comm_agree(dt_comm *comm, dt_err err)
     DT_CHECK(comm && comm->mpi, DT_ERR_ARG, "dt_comm_agree: communicator not open");
     struct {
         int rank, err;
-    } mine = {err ? comm->rank : INT_MAX, (int)err}, lowest;
+    } mine = {err ? owner_of(comm, err) : INT_MAX, (int)err}, lowest;
     comm->sequence++;
     comm->mpi->failed_rank = -1;
     DT_MPI(MPI_Allreduce(&mine, &lowest, 1, MPI_2INT, MPI_MINLOC, comm->mpi->world));
@@ -129,7 +147,8 @@ dt_err dt_comm_agree(dt_comm *comm, dt_err err)
     if (lowest.rank == INT_MAX) return DT_OK;
     if (err) return (dt_err)lowest.err;
     dt_error_clear(); /* a message of something already overcome must not stand for this */
-    return dt_fail((dt_err)lowest.err, "rank %d failed: %s", lowest.rank, dt_error_words((dt_err)lowest.err));
+    char text[TOLD_SIZE];
+    return dt_fail((dt_err)lowest.err, "%s", told(lowest.rank, (dt_err)lowest.err, text));
 }
 
 bool dt_comm_speaks(const dt_comm *comm)
