@@ -6,6 +6,9 @@
 #   expect NAME COMMAND...       does a command succeed? one result line
 #   wait_for COMMAND...          until it succeeds; a failed case when it does not in WAIT_TIMEOUT seconds, which is for what never comes
 #   own_mpi_files                a folder for the files of the next mpirun alone (run does it)
+#   beside FUNCTION ARGS...      runs it in a subshell beside what follows, with $code and $out of its own; its result lines come
+#   beside_end                   here, in the order of the calls: for cases that wait more than they compute, in directories of their own
+#   kill_at_once COMMAND...      when a rank dies, mpirun kills the others at once and not two seconds after it has asked them to end
 #   ok NAME, not_ok NAME WHY, skip NAME WHY
 #
 # $tmp is an empty directory that goes away at the end; the working directory is the top of the tree, or looks like it: ./dtrain and the
@@ -56,6 +59,21 @@ wait_for() {
         sleep 0.05
     done
 }
+besides=()
+beside() {
+    local n=${#besides[@]}
+    (out=$tmp/.out.$n n_not_ok=0; "$@"; e2e_done) >"$tmp/.beside.$n" 2>&1 &
+    besides+=($!)
+}
+beside_end() {
+    local n
+    for n in "${!besides[@]}"; do
+        wait "${besides[n]}" || n_not_ok=$((n_not_ok + 1))
+        cat "$tmp/.beside.$n"
+    done
+    besides=()
+}
+kill_at_once() { OMPI_MCA_odls_base_sigkill_timeout=0 PRTE_MCA_odls_base_sigkill_timeout=0 "$@"; }
 expect_exit() { if [ "$code" = "$2" ]; then ok "$1"; else not_ok "$1" "exit code $code, expected $2"; fi; }
 expect_text() { if grep -qE -- "$2" "$out"; then ok "$1"; else not_ok "$1" "no line matches $2"; fi; }
 expect() {

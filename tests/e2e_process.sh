@@ -8,32 +8,25 @@ n_lines() { grep -c '"loss"' "$tmp/$1/metrics.jsonl" 2>/dev/null || true; }
 has_steps() { [ "$(n_lines "$1")" -ge "$2" ]; }
 wait_for_step() { wait_for has_steps "$@"; }
 
-# ---- suspended for longer than comm.timeout: the only rank, and both of two
+# of other hosts: pid 1 is alive here, and means nothing there
+lock() { mkdir -p "$tmp/$1"; printf 'host elsewhere\npid 1\nstart 5\nboot b\nspace 4\njob %s\nrestart %s\nsince 1700000000\n' "$2" "$3" >"$tmp/$1/run.lock"; }
+
+# ---- begun here, because they wait for a clock; their ends are looked at below
+lock fresh "" 0
+start 3 fresh log.logging_steps=1 comm.timeout=20; fresh=$job
 export DTRAIN_FAULT=step.begin:*:2:stop
 start 0 single log.logging_steps=1 comm.timeout=12; single=$job
 start 2 both log.logging_steps=1 comm.timeout=12; both=$job
 unset DTRAIN_FAULT
 wait_until_stopped single 1
 wait_until_stopped both 2
-sleep 14 # more than comm.timeout, however slow the machine is
-kill -CONT $(ranks_of single) $(ranks_of both)
-finish single $single
-expect_exit "a run on one rank, suspended for longer than comm.timeout, goes on" 0
-expect_text "and says so" "stood still for [0-9]+ s .*comm.timeout does not count"
-expect "for as long as it was" test "$(sed -n 's/.*stood still for \([0-9]*\) s .*/\1/p' "$out" | sort -n | tail -1)" -ge 12
-expect "and has nothing to complain of" sh -c "! grep 'no progress' '$out'"
-finish both $both
-expect_exit "a run on two ranks, suspended as a whole, goes on" 0
-expect "and has nothing to complain of, either" sh -c "! grep 'no progress' '$out'"
-expect "no step is missing" test "$(n_lines both)" = 6
-
-# one rank of two alone: the other waits in vain
+suspended=$SECONDS
 start 2 one log.logging_steps=1 comm.timeout=10 run.max_steps=100000000; one=$job
+start 1 robbed log.logging_steps=1 run.max_steps=100000000; robbed=$job
 wait_for_step one 1
 kill -STOP $(ranks_of one | tail -1)
-finish one $one
-expect_exit "a run of which one rank alone is suspended ends with 76" 76
-expect_text "and the waiting rank says where it stands" "rank [01] .*no progress for"
+wait_for_step robbed 1
+rm "$tmp/robbed/run.lock" && lock robbed "" 0
 
 # ---- shared memory: too small, not there, not to be mapped by one rank; what killed jobs have left
 train 3 with
@@ -79,6 +72,24 @@ else
     skip "too little shared memory" "no file system can be mounted here"
 fi
 
+# ---- suspended for longer than comm.timeout: the only rank, and both of two
+until [ $((SECONDS - suspended)) -ge 14 ]; do sleep 0.1; done # more than comm.timeout, however slow the machine is
+kill -CONT $(ranks_of single) $(ranks_of both)
+finish single $single
+expect_exit "a run on one rank, suspended for longer than comm.timeout, goes on" 0
+expect_text "and says so" "stood still for [0-9]+ s .*comm.timeout does not count"
+expect "for as long as it was" test "$(sed -n 's/.*stood still for \([0-9]*\) s .*/\1/p' "$out" | sort -n | tail -1)" -ge 12
+expect "and has nothing to complain of" sh -c "! grep 'no progress' '$out'"
+finish both $both
+expect_exit "a run on two ranks, suspended as a whole, goes on" 0
+expect "and has nothing to complain of, either" sh -c "! grep 'no progress' '$out'"
+expect "no step is missing" test "$(n_lines both)" = 6
+
+# one rank of two alone: the other waits in vain
+finish one $one
+expect_exit "a run of which one rank alone is suspended ends with 76" 76
+expect_text "and the waiting rank says where it stands" "rank [01] .*no progress for"
+
 # ---- two runs in one directory
 start 2 shared log.logging_steps=1 run.max_steps=100000000; first=$job
 wait_for_step shared 1
@@ -103,14 +114,10 @@ expect_text "and is named" "run.lock was left behind by a run that has ended"
 expect "a run that ends removes its lock" test ! -e "$tmp/shared/run.lock"
 expect "and leaves nothing else of it" sh -c "! ls '$tmp/shared' | grep run.lock"
 
-# of other hosts: pid 1 is alive here, and means nothing there
-lock() { mkdir -p "$tmp/$1"; printf 'host elsewhere\npid 1\nstart 5\nboot b\nspace 4\njob %s\nrestart %s\nsince 1700000000\n' "$2" "$3" >"$tmp/$1/run.lock"; }
 lock old "" 0
 touch -d '1 hour ago' "$tmp/old/run.lock"
 train 2 old
 expect_exit "the lock of another host that was not refreshed for an hour" 0
-lock fresh "" 0
-start 3 fresh log.logging_steps=1 comm.timeout=20; fresh=$job
 lock living "" 0
 (while sleep 2; do touch "$tmp/living/run.lock"; done) &
 toucher=$!
@@ -186,9 +193,6 @@ expect_exit "of two that take over the same lock, one goes on" 64
 expect_text "and the other is told who has it" "another run has this output_dir: process $second_pid on $(hostname)"
 expect "that one is still there" kill -KILL $second_pid
 wait $second
-start 1 robbed log.logging_steps=1 run.max_steps=100000000; robbed=$job
-wait_for_step robbed 1
-rm "$tmp/robbed/run.lock" && lock robbed "" 0
 finish robbed $robbed
 expect_exit "a run whose directory was taken over ends" 74
 expect_text "and says why" "run.lock was taken over by another run"

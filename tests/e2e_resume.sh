@@ -8,6 +8,20 @@ steps="run.max_steps=8 checkpoint.save_steps=2"
 train 2 whole $steps zero.stage=2
 expect_exit "a run without interruption" 0
 
+# what waits for a clock, beside the rest
+hang() {
+    DTRAIN_FAULT=step.begin:1:3:hang train 2 hung $steps comm.timeout=10
+    expect_exit "one rank hangs: 76" 76
+    expect_text "each rank says where it stands" "rank 0 .*no progress.*step 3, phase"
+    expect_text "the hanging one too" "rank 1 .*no progress.*step 3, phase read"
+}
+reach_time_limit() {
+    train 1 limit run.max_steps=100000 run.time_limit=3
+    expect_exit "run.time_limit: 75" 75
+}
+beside hang
+beside reach_time_limit
+
 # same ranks and stage: bit for bit
 train 2 parts $steps zero.stage=2 run.max_steps=4
 train 2 parts $steps zero.stage=2
@@ -45,10 +59,12 @@ expect_text "a given batch size: from what to what, and how to keep it" \
 train 1 narrower batch.train_batch_size=4 batch.micro_batch_size=2 checkpoint.save_steps=1 run.max_steps=4
 expect "said once: the next start has changed nothing" sh -c "! grep -q 'data continues' '$out'"
 
-# killed at any moment, by itself and with the others
+# killed at any moment, by itself and with the others; the first time these are asked to end before
+how=
 for point in step.begin:1:6 step.agree:0:5 comm.reduce_scatter:1:9 zero.update:1:5 save.create:0:2 save.reserve:0:2 save.write:1:2 save.rename:0:2; do
     rm -rf "$tmp/killed"
-    DTRAIN_FAULT=$point:kill train 2 killed $steps zero.stage=2
+    DTRAIN_FAULT=$point:kill $how train 2 killed $steps zero.stage=2
+    how=kill_at_once
     [ "$code" != 0 ] || not_ok "killed at $point" "the run did not die"
     train 2 killed $steps zero.stage=2
     if [ "$code" = 0 ]; then expect "killed at $point and resumed" same_model "$(newest whole)" "$(newest killed)"
@@ -59,13 +75,9 @@ done
 # a rank that fails alone does not leave the others waiting
 for fault in step.begin:1:3 comm.reduce_scatter:0:5 comm.all_gather:1:4 zero.update:1:2 zero.gather:1:3 save.create:1:1 save.write:1:1 save.rename:0:1; do
     rm -rf "$tmp/failed"
-    DTRAIN_FAULT=$fault:error train 2 failed $steps zero.stage=1
+    DTRAIN_FAULT=$fault:error kill_at_once train 2 failed $steps zero.stage=1
     if [ "$code" = 70 ]; then ok "one rank fails at $fault: all leave with 70"; else not_ok "one rank fails at $fault: all leave with 70" "exit code $code"; fi
 done
-DTRAIN_FAULT=step.begin:1:3:hang train 2 hung $steps comm.timeout=10
-expect_exit "one rank hangs: 76" 76
-expect_text "each rank says where it stands" "rank 0 .*no progress.*step 3, phase"
-expect_text "the hanging one too" "rank 1 .*no progress.*step 3, phase read"
 
 # signals
 ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/early" run.max_steps=100000000 checkpoint.save_steps=0 >"$out" 2>&1 &
@@ -102,8 +114,7 @@ kill -USR1 "$pid"
 wait "$pid"
 code=$?
 expect_exit "SIGUSR1 to mpirun: 75" 75
-train 1 limit run.max_steps=100000 run.time_limit=3
-expect_exit "run.time_limit: 75" 75
+beside_end
 
 # damaged files
 rm -rf "$tmp/damaged" && cp -r "$tmp/whole" "$tmp/damaged"
