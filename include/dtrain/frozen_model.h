@@ -20,10 +20,13 @@ typedef struct dt_frozen_model {
  *  looked for. */
 dt_err dt_frozen_model_describe(dt_frozen_model *f, const char *model);
 
-/** Load the parameters, whole on every rank (stage 0) or partitioned (stage 3). phase (may be NULL) says where it
- *  stands. Collective; all ranks return the same code but for DT_ERR_COMM. */
-dt_err dt_frozen_model_load(dt_frozen_model *f, dt_comm *comm, dt_device *dev, int stage, dt_dtype dtype,
-                            dt_phase *phase);
+/** Load the parameters, whole on every rank (stage 0) or partitioned (stage 3). compute: the stream on which its models
+ *  will work. phase (may be NULL) says where it stands. Collective; all ranks return the same code but for
+ *  DT_ERR_COMM. */
+dt_err dt_frozen_model_load(dt_frozen_model *f, dt_comm *comm, dt_device *dev, dt_stream *compute, int stage,
+                            dt_dtype dtype, dt_phase *phase);
+/** Add what that allocates on so many ranks. Local. */
+dt_err dt_frozen_model_plan(const dt_frozen_model *f, int stage, dt_dtype dtype, int nranks, dt_memory *memory);
 
 void dt_frozen_model_close(dt_frozen_model *f); /* local; safe on {0} and after an error */
 

@@ -118,6 +118,14 @@ typedef struct dt_generate_stats {
 dt_err dt_generate(const dt_decoder *d, dt_sequence *const *seqs, int n_seqs, const dt_generate_options *opt,
                    dt_generate_stats *stats);
 
+/** The same in two parts, for who decodes again and again and allocates nothing in between. opt is copied; d is borrowed
+ *  for the generator's life. opening: local, DT_ERR_ARG, DT_ERR_MEMORY, DT_ERR_USAGE of opt->sampling. */
+typedef struct dt_generator dt_generator;
+dt_err dt_generator_open(dt_generator **g, const dt_decoder *d, const dt_generate_options *opt);
+dt_err dt_generator_run(dt_generator *g, dt_sequence *const *seqs, int n_seqs, dt_generate_stats *stats);
+void dt_generator_close(dt_generator *g);                   /* safe on NULL */
+size_t dt_generator_nbytes(const dt_generate_options *opt); /* in the ledger, as data on the host */
+
 typedef struct dt_beam_options {
     int n_beams, n_return; /* n_return <= n_beams */
     /* a: score = sum of log-probabilities / (new tokens)^a, the one that ends the sequence included */

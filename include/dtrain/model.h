@@ -103,13 +103,21 @@ typedef struct dt_model_options {
     int32_t max_seq;     /* most sequences of a micro-batch */
     /* longest sequence, a cached one included: positions are below it. GPT-2: at most max_position_embeddings */
     int32_t max_pos;
-    bool training;                 /* keep what backward needs */
-    bool checkpoint_blocks;        /* keep block inputs alone, recompute in backward */
-    int32_t cache_seqs, cache_len; /* key-value cache for generation: sequences and tokens each; 0: none */
-    /* logits of a token have the same bits whatever else is in the batch and however its sequence was cut; forward
-     * alone */
+    bool training;          /* keep what backward needs */
+    bool checkpoint_blocks; /* keep block inputs alone, recompute in backward */
+    /* key-value cache for generation: sequences and tokens each; 0: none. In training it shares its place with what
+     * backward needs: a training forward forgets it, and generating ends what was kept for a backward */
+    int32_t cache_seqs, cache_len;
+    /* logits of a token have the same bits whatever else is in the batch and however its sequence was cut; passes
+     * without backward alone */
     bool batch_invariant;
     uint64_t seed; /* for dropout */
+    /* Activations that several models use by turns: one has the memory, at least lend_nbytes of it; the others borrow
+     * it from there (lender: when they are opened). What a model has computed is gone when another begins a pass.
+     * The lender is closed last. */
+    size_t lend_nbytes;
+    bool borrows;
+    struct dt_model *lender;
 } dt_model_options;
 
 /** What dt_model_open will allocate (activations with the cache, pinned staging, the batch on the

@@ -100,6 +100,11 @@ float *decode_loop_logits(const decode_loop *p, int32_t slot)
     return s->ids && s->row >= 0 && s->done == s->n_ids ? p->logits + (int64_t)s->row * p->opt->vocab_size : NULL;
 }
 
+size_t decode_loop_logits_nbytes(const dt_generate_options *opt)
+{
+    return (size_t)opt->n_slots * (size_t)opt->vocab_size * sizeof(float);
+}
+
 dt_err decode_loop_open(decode_loop *p, const dt_decoder *d, const dt_generate_options *opt, dt_generate_stats *stats)
 {
     *p = (decode_loop){.decoder = d, .opt = opt, .stats = stats};
@@ -111,7 +116,7 @@ dt_err decode_loop_open(decode_loop *p, const dt_decoder *d, const dt_generate_o
     p->logits = calloc((size_t)opt->n_slots * (size_t)opt->vocab_size, sizeof *p->logits);
     DT_CHECK(p->slots && p->slot_of && p->logits, DT_ERR_MEMORY,
              "out of memory for the logits of %d sequences (%" PRId64 " floats each)", opt->n_slots, opt->vocab_size);
-    p->nbytes = (size_t)opt->n_slots * (size_t)opt->vocab_size * sizeof *p->logits;
+    p->nbytes = decode_loop_logits_nbytes(opt);
     dt_ledger_add(opt->ledger, DT_MEM_DATA, DT_ON_HOST, p->nbytes);
     return DT_OK;
 }

@@ -30,6 +30,7 @@ typedef struct decode_loop {
 
 dt_err decode_loop_open(decode_loop *p, const dt_decoder *d, const dt_generate_options *opt, dt_generate_stats *stats);
 void decode_loop_close(decode_loop *p);
+size_t decode_loop_logits_nbytes(const dt_generate_options *opt);
 /** Pass after pass: admit fills slots and says whether there is anything to do; use reads the logits of the slots that
  *  are through. With lockstep until no rank has anything to do, or one has failed. */
 dt_err decode_loop_run(decode_loop *p, void *self, bool (*admit)(void *self), dt_err (*use)(void *self));

@@ -5,13 +5,15 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-typedef struct generator {
+struct dt_generator {
     decode_loop loop;
+    dt_decoder decoder;
+    dt_generate_options opt;
     dt_sequence *const *seqs;
     int n_seqs, next; /* next: the first that has not had a slot */
     int *seq_of;      /* [n_slots] index of the sequence in a slot, -1: free */
     dt_sampler *sampler;
-} generator;
+};
 
 static dt_err decode_by_model(void *self, const dt_batch *b, const int32_t *slot_of, float *logits)
 {
@@ -33,7 +35,7 @@ dt_decoder dt_decoder_of_model(dt_model *m)
 /* Give free slots to the sequences that wait. Is there anything to do? */
 static bool admit(void *self)
 {
-    generator *g = self;
+    dt_generator *g = self;
     const dt_decoder *d = g->loop.decoder;
     bool any = false;
     for (int32_t k = 0; k < g->loop.opt->n_slots; k++) {
@@ -52,7 +54,7 @@ static bool admit(void *self)
     return any;
 }
 
-static dt_err draw_token(generator *g, dt_sequence *q, const float *logits)
+static dt_err draw_token(dt_generator *g, dt_sequence *q, const float *logits)
 {
     const dt_generate_options *opt = g->loop.opt;
     int32_t token;
@@ -71,7 +73,7 @@ static dt_err draw_token(generator *g, dt_sequence *q, const float *logits)
 /* Draw the next token of each sequence whose last token went through. */
 static dt_err draw_tokens(void *self)
 {
-    generator *g = self;
+    dt_generator *g = self;
     for (int32_t k = 0; k < g->loop.opt->n_slots; k++) {
         decode_slot *s = &g->loop.slots[k];
         if (g->seq_of[k] < 0) continue;
@@ -99,30 +101,77 @@ static dt_err check(dt_sequence *const *seqs, int n_seqs, const dt_generate_opti
     return DT_OK;
 }
 
-static dt_err open_generator(generator *g, const dt_decoder *d, const dt_generate_options *opt,
-                             dt_generate_stats *stats)
+size_t dt_generator_nbytes(const dt_generate_options *opt)
 {
-    DT_TRY(check(g->seqs, g->n_seqs, opt));
-    DT_TRY(decode_loop_open(&g->loop, d, opt, stats));
+    return dt_batch_nbytes(opt->max_tok, opt->n_slots) + decode_loop_logits_nbytes(opt);
+}
+
+static dt_err open_parts(dt_generator *g)
+{
+    const dt_generate_options *opt = &g->opt;
+    DT_TRY(decode_loop_open(&g->loop, &g->decoder, opt, NULL));
     DT_TRY(dt_sampler_open(&g->sampler, &opt->sampling, opt->vocab_size));
     g->seq_of = malloc((size_t)opt->n_slots * sizeof *g->seq_of);
     DT_CHECK(g->seq_of, DT_ERR_MEMORY, "out of memory for %d slots", opt->n_slots);
-    for (int32_t k = 0; k < opt->n_slots; k++) g->seq_of[k] = -1;
     return DT_OK;
+}
+
+dt_err dt_generator_open(dt_generator **out, const dt_decoder *d, const dt_generate_options *opt)
+{
+    dt_generator *g = calloc(1, sizeof *g);
+    *out = NULL;
+    DT_CHECK(g, DT_ERR_MEMORY, "out of memory for a generator");
+    g->decoder = *d;
+    g->opt = *opt;
+    g->loop.opt = &g->opt;
+    const dt_err err = open_parts(g);
+    if (err == DT_OK)
+        *out = g;
+    else
+        dt_generator_close(g);
+    return err;
+}
+
+void dt_generator_close(dt_generator *g)
+{
+    if (!g) return;
+    decode_loop_close(&g->loop);
+    dt_sampler_close(g->sampler);
+    free(g->seq_of);
+    free(g);
+}
+
+/* err: what went wrong before, of which the other ranks are to know. */
+static dt_err run(dt_generator *g, dt_sequence *const *seqs, int n_seqs, const dt_generate_options *opt, dt_err err,
+                  dt_generate_stats *stats)
+{
+    *stats = (dt_generate_stats){0};
+    const double start = dt_now_s();
+    if (err == DT_OK) err = check(seqs, n_seqs, opt);
+    if (opt->lockstep) err = dt_comm_agree(opt->lockstep, err);
+    if (err != DT_OK) return err;
+    g->seqs = seqs, g->n_seqs = n_seqs, g->next = 0;
+    g->loop.stats = stats;
+    for (int32_t k = 0; k < opt->n_slots; k++) {
+        g->seq_of[k] = -1;
+        g->loop.slots[k] = (decode_slot){0};
+    }
+    err = decode_loop_run(&g->loop, g, admit, draw_tokens);
+    stats->seconds = dt_now_s() - start;
+    return err;
+}
+
+dt_err dt_generator_run(dt_generator *g, dt_sequence *const *seqs, int n_seqs, dt_generate_stats *stats)
+{
+    return run(g, seqs, n_seqs, &g->opt, DT_OK, stats);
 }
 
 dt_err dt_generate(const dt_decoder *d, dt_sequence *const *seqs, int n_seqs, const dt_generate_options *opt,
                    dt_generate_stats *stats)
 {
-    generator g = {.loop = {.opt = opt}, .seqs = seqs, .n_seqs = n_seqs};
-    *stats = (dt_generate_stats){0};
-    const double start = dt_now_s();
-    dt_err err = open_generator(&g, d, opt, stats);
-    if (opt->lockstep) err = dt_comm_agree(opt->lockstep, err);
-    if (err == DT_OK) err = decode_loop_run(&g.loop, &g, admit, draw_tokens);
-    stats->seconds = dt_now_s() - start;
-    decode_loop_close(&g.loop);
-    dt_sampler_close(g.sampler);
-    free(g.seq_of);
+    dt_generator *g = NULL;
+    const dt_err opened = dt_generator_open(&g, d, opt);
+    const dt_err err = run(g, seqs, n_seqs, opt, opened, stats);
+    dt_generator_close(g);
     return err;
 }

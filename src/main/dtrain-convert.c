@@ -400,7 +400,7 @@ static dt_err run(app *a, dt_err parsed)
     TOGETHER(a, choose(a));
     TOGETHER(a, open_device(a));
     TOGETHER(a, dt_comm_attach(&a->comm, &a->dev, "auto", true));
-    TOGETHER(a, dt_frozen_model_load(&a->frozen, &a->comm, &a->dev, 3, a->kept, NULL));
+    TOGETHER(a, dt_frozen_model_load(&a->frozen, &a->comm, &a->dev, NULL, 3, a->kept, NULL));
     TOGETHER(a, a->kind == KIND_HF ? write_directory(a) : write_checkpoint(a));
     say_what_was_done(a);
     return DT_OK;

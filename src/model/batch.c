@@ -88,8 +88,18 @@ static void stage_sequences(dt_model *m, const dt_batch *b, const int32_t *slot)
     m->host.q_start[b->n_seq] = b->n_tok;
 }
 
+/* Another model may have used them since: what was kept in them is gone. */
+void dt_model_take_activations(dt_model *m)
+{
+    if (dt_model_in_use(m)) return;
+    *m->in_use = m;
+    m->set_holds = -1;
+    dt_model_cache_clear(m, -1);
+}
+
 dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
 {
+    dt_model_take_activations(m);
     m->have_hidden = m->have_dx = m->have_results = false;
     DT_TRY(check_shape(m, b));
     DT_TRY(check_tokens(m, b));
@@ -115,7 +125,8 @@ dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const float *u)
     struct rows *h = &m->host_rows;
     int64_t n = 0;
     m->have_results = false;
-    DT_CHECK(m->have_hidden && b->n_tok == m->n_tok, DT_ERR_ARG, "the head needs the forward of its own batch first");
+    DT_CHECK(m->have_hidden && dt_model_in_use(m) && b->n_tok == m->n_tok, DT_ERR_ARG,
+             "the head needs the forward of its own batch first");
     DT_TRY(dt_span_wait(m, &m->rows_span));
     const size_t nbytes = dt_model_place_rows(m->rows_span.host, b->n_tok, h);
     dt_model_place_rows(m->rows_span.device, b->n_tok, &m->device_rows);

@@ -27,7 +27,7 @@ dt_attention dt_block_attention(const dt_model *m, int64_t layer)
                        .o_ld = m->Q,
                        .scale = 1,
                        .dt = m->opt.dtype,
-                       .batch_invariant = m->opt.batch_invariant};
+                       .batch_invariant = dt_model_is_invariant(m)};
     if (mc->scale_attn_weights) at.scale = (float)(1 / sqrt((double)mc->head_dim));
     if (mc->scale_attn_by_inverse_layer_idx) at.scale /= (float)(layer + 1);
     if (mc->sliding && mc->sliding[layer]) at.window = (int32_t)mc->sliding_window;

@@ -70,6 +70,7 @@ dt_err dt_model_decode(dt_model *m, const dt_batch *b, const int32_t *slot)
 {
     const dt_param_source *src = m->source;
     DT_CHECK(m->cache, DT_ERR_ARG, "the model was opened without a key-value cache");
+    dt_model_take_activations(m);
     DT_TRY(check_slots(m, b, slot));
     DT_TRY(dt_model_stage_batch(m, b, slot));
     m->train = false;

@@ -104,7 +104,7 @@ static dt_err chunk_logits(dt_model *m, const struct hold *h, const int32_t *ind
                           .ldc = k->logits_ld,
                           .dt = m->opt.dtype,
                           .c_dtype = DT_F32,
-                          .batch_invariant = m->opt.batch_invariant};
+                          .batch_invariant = dt_model_is_invariant(m)};
     DT_TRY(m->ops->gather_rows(m->dev, m->hidden, index, k->x, n, m->C, m->opt.dtype, m->stream));
     DT_TRY(dt_norm_forward(m, &m->final_norm, h->w_head.data, k->x, k->y, k->mean, k->rstd, n));
     return m->ops->matmul(m->dev, &mm, k->y, dt_at(h->w_out.data, m->head.w_at, m->elem), k->logits, m->stream);
@@ -208,7 +208,7 @@ dt_err dt_model_last_logits(dt_model *m, const dt_batch *b, float *logits)
 {
     struct hold h;
     int64_t n_rows = 0;
-    DT_CHECK(m->have_hidden && b->n_tok == m->n_tok && b->n_seq == m->n_seq, DT_ERR_ARG,
+    DT_CHECK(m->have_hidden && dt_model_in_use(m) && b->n_tok == m->n_tok && b->n_seq == m->n_seq, DT_ERR_ARG,
              "logits need the forward of their own batch first");
     DT_TRY(dt_span_wait(m, &m->rows_span));
     m->have_results = false;

@@ -25,7 +25,7 @@ dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const void *
                           .dt = m->opt.dtype,
                           .c_dtype = m->opt.dtype,
                           .accumulate = accumulate,
-                          .batch_invariant = m->opt.batch_invariant};
+                          .batch_invariant = dt_model_is_invariant(m)};
     return m->ops->matmul(m->dev, &mm, x, dt_at(w, l->w_at, m->elem), y, m->stream);
 }
 

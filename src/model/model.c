@@ -20,6 +20,7 @@ dt_err dt_model_forward(dt_model *m, const dt_batch *b, bool train, int64_t step
     const dt_param_source *src = m->source;
     DT_CHECK(!train || m->opt.training, DT_ERR_ARG, "the model was not opened for training");
     DT_TRY(dt_model_stage_batch(m, b, NULL));
+    if (train) dt_model_cache_clear(m, -1); /* what backward needs takes its place */
     m->train = train;
     m->step = step;
     m->set_holds = -1;
@@ -62,7 +63,8 @@ static dt_err backward_unit(dt_model *m, int64_t layer)
 
 dt_err dt_model_backward(dt_model *m, const dt_batch *b)
 {
-    DT_CHECK(m->have_dx && b->n_tok == m->n_tok, DT_ERR_ARG, "backward needs the head of its own batch first");
+    DT_CHECK(m->have_dx && dt_model_in_use(m) && b->n_tok == m->n_tok, DT_ERR_ARG,
+             "backward needs the head of its own batch first");
     m->have_dx = m->have_hidden = false;
     for (int64_t layer = m->mc->num_hidden_layers - 1; layer >= 0; layer--) DT_TRY(backward_unit(m, layer));
     dt_phase_enter(m->phase, "backward", m->units[0].name);

@@ -161,6 +161,8 @@ struct dt_model {
     struct span image_span, rows_span, results_span;
     int32_t *pos_count; /* host [max_pos + 1]: counting sort */
 
+    struct dt_model *user, **in_use; /* which model uses the activations now; the lender's `user` */
+
     void **cache;        /* [layers]: [cache_seqs * cache_len, 2K], keys then values in each row */
     int32_t *cache_used; /* [cache_seqs]: tokens there */
 
@@ -178,6 +180,11 @@ struct dt_model {
 };
 
 enum dropout_site { SITE_EMBED, SITE_SCORES, SITE_ATTENTION, SITE_MLP, N_SITES };
+
+/** Are logits of this pass to be batch-invariant? */
+static inline bool dt_model_is_invariant(const dt_model *m) { return m->opt.batch_invariant && !m->train; }
+/** Are the activations still those of its own last pass? */
+static inline bool dt_model_in_use(const dt_model *m) { return *m->in_use == m; }
 
 static inline char *dt_at(const void *base, int64_t elems, size_t elem_size)
 {
@@ -227,6 +234,8 @@ size_t dt_model_place_image(const dt_model *m, char *base, int64_t n_tok, int64_
 size_t dt_model_place_rows(char *base, int64_t n_tok, struct rows *r);
 
 /* batch.c */
+/** A pass of this model begins. */
+void dt_model_take_activations(dt_model *m);
 /** Check b against the model and copy it to the device. slot NULL: sequences attend to themselves; else the cache
  *  (decode). */
 dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot);

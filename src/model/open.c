@@ -59,6 +59,7 @@ static void place_block_work(dt_model *m, struct arena *a)
     dt_attention at = dt_block_attention(m, 0); /* the largest batch */
     at.dropout_p = (float)m->mc->attn_pdrop;
     at.window = 0;
+    at.batch_invariant = false; /* backward is not */
     m->s.attention_elems = m->ops->attention_scratch_elems(m->dev, &at);
     m->s.drop = take(a, m->mc->resid_pdrop > 0 ? T : 0, m->C, e);
     m->s.dnorm = take(a, T, m->C, e);
@@ -172,16 +173,29 @@ static void place_staging(dt_model *m, struct arena *host, struct arena *device)
     m->pos_count = take(host, m->mc->family == DT_GPT2 ? m->opt.max_pos + 1 : 0, 1, sizeof(int32_t));
 }
 
+/* What outlasts a pass: for backward, or from one token to the next. Nobody needs both at once. */
+static void place_kept(dt_model *m, struct arena *a)
+{
+    const size_t from = a->used;
+    for (int64_t i = 1; i < m->n_x; i++) m->x[i] = take(a, m->opt.max_tok, m->C, m->elem);
+    for (int64_t i = 1; i < m->n_sets; i++) place_set(m, a, &m->sets[i]);
+    const size_t backward_end = a->used;
+    a->used = from;
+    for (int64_t i = 0; m->cache && i < m->mc->num_hidden_layers; i++)
+        m->cache[i] = take(a, (int64_t)m->opt.cache_seqs * m->opt.cache_len, 2 * m->K, m->elem);
+    if (backward_end > a->used) a->used = backward_end;
+}
+
 static void place_all(dt_model *m, struct arena arenas[N_ARENAS])
 {
     struct arena *a = &arenas[ACTIVATIONS];
     const int64_t rope_rows = m->stretch.base_rows + m->stretch.max_rows;
     place_staging(m, &arenas[STAGING], &arenas[DATA]);
-    for (int64_t i = 0; i < m->n_x; i++) m->x[i] = take(a, m->opt.max_tok, m->C, m->elem);
-    for (int64_t i = 0; i < m->n_sets; i++) place_set(m, a, &m->sets[i]);
+    m->x[0] = take(a, m->opt.max_tok, m->C, m->elem);
+    place_set(m, a, &m->sets[0]);
     place_work(m, a);
-    for (int64_t i = 0; m->cache && i < m->mc->num_hidden_layers; i++)
-        m->cache[i] = take(a, (int64_t)m->opt.cache_seqs * m->opt.cache_len, 2 * m->K, m->elem);
+    place_kept(m, a);
+    if (m->opt.lend_nbytes > a->used) a->used = m->opt.lend_nbytes;
     m->rope = take(&arenas[TABLE], rope_rows, m->mc->head_dim, sizeof(float));
     if (rope_rows == 0) m->rope = NULL;
 }
@@ -193,7 +207,8 @@ static dt_err check_options(const dt_model_config *mc, const dt_model_options *o
              o->cache_seqs, o->cache_len);
     DT_CHECK((int64_t)o->cache_seqs * o->cache_len <= INT32_MAX, DT_ERR_ARG,
              "a cache of %d sequences of %d tokens: rows are counted in 32 bits", o->cache_seqs, o->cache_len);
-    DT_CHECK(!o->batch_invariant || !o->training, DT_ERR_ARG, "batch_invariant is for generation, not for training");
+    DT_CHECK(!o->borrows || (!o->training && o->lend_nbytes == 0), DT_ERR_ARG,
+             "a model that borrows activations neither trains nor lends");
     DT_CHECK(o->dtype == DT_BF16 || o->grad_dtype == DT_F32, DT_ERR_ARG, "an fp32 model has fp32 gradients");
     DT_CHECK(mc->family != DT_GPT2 || o->max_pos <= mc->max_position_embeddings, DT_ERR_DATA,
              "sequences of %d tokens, but the model has learned positions for %" PRId64 " (max_position_embeddings)",
@@ -265,9 +280,21 @@ dt_err dt_model_plan(const dt_model_config *mc, const dt_model_options *opt, con
     *plan = (dt_memory){0};
     dt_err err = prepare(&m, mc, opt, dev);
     if (err == DT_OK) err = count(&m, arenas);
-    for (int i = 0; err == DT_OK && i < N_ARENAS; i++) plan->at[CATEGORY[i]][PLACE[i]] += arenas[i].used;
+    for (int i = 0; err == DT_OK && i < N_ARENAS; i++)
+        if (i != ACTIVATIONS || !opt->borrows) plan->at[CATEGORY[i]][PLACE[i]] += arenas[i].used;
     free_tables(&m);
     return err;
+}
+
+/* Both on one stream: what one model has queued is done when the other's work begins. */
+static dt_err check_lender(const dt_model *m, size_t nbytes)
+{
+    const dt_model *lender = m->opt.lender;
+    DT_CHECK(lender && lender->dev == m->dev && lender->stream == m->stream && !lender->opt.borrows, DT_ERR_ARG,
+             "activations are borrowed from a model of the same device and stream that has its own");
+    DT_CHECK(nbytes <= lender->activations.nbytes, DT_ERR_ARG,
+             "%zu bytes of activations are borrowed from a model that has %zu", nbytes, lender->activations.nbytes);
+    return DT_OK;
 }
 
 static dt_err allocate(dt_model *m)
@@ -275,9 +302,11 @@ static dt_err allocate(dt_model *m)
     dt_buf *const bufs[N_ARENAS] = {&m->activations, &m->data, &m->staging, &m->table};
     struct arena arenas[N_ARENAS] = {{0}};
     DT_TRY(count(m, arenas));
+    if (m->opt.borrows) DT_TRY(check_lender(m, arenas[ACTIVATIONS].used));
     for (int i = 0; i < N_ARENAS; i++) {
-        DT_TRY(dt_buf_alloc(bufs[i], m->dev, PLACE[i], arenas[i].used, CATEGORY[i]));
-        arenas[i] = (struct arena){.base = bufs[i]->ptr};
+        const bool borrowed = i == ACTIVATIONS && m->opt.borrows;
+        if (!borrowed) DT_TRY(dt_buf_alloc(bufs[i], m->dev, PLACE[i], arenas[i].used, CATEGORY[i]));
+        arenas[i] = (struct arena){.base = borrowed ? m->opt.lender->activations.ptr : bufs[i]->ptr};
     }
     place_all(m, arenas);
     DT_TRY(m->ops->event_create(m->dev, &m->image_span.moved));
@@ -310,6 +339,7 @@ dt_err dt_model_open(dt_model **out, const dt_model_config *mc, const dt_model_o
     m->source = source;
     m->stream = compute;
     m->phase = phase;
+    m->in_use = opt->borrows && opt->lender ? opt->lender->in_use : &m->user;
     dt_err err = prepare(m, mc, opt, dev);
     if (err == DT_OK) err = dt_model_find_layout(m);
     if (err == DT_OK) err = allocate(m);
@@ -326,9 +356,10 @@ void dt_model_close(dt_model *m)
 {
     if (!m) return;
     dt_event *const events[] = {m->image_span.moved, m->rows_span.moved, m->results_span.moved};
-    if (m->activations.ptr) (void)dt_model_sync(m); /* nothing queued may outlive its buffers */
+    if (m->staging.ptr) (void)dt_model_sync(m); /* nothing queued may outlive its buffers */
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
         if (events[i]) m->ops->event_destroy(m->dev, events[i]);
+    if (m->in_use && dt_model_in_use(m)) *m->in_use = NULL;
     dt_buf_free(&m->activations);
     dt_buf_free(&m->data);
     dt_buf_free(&m->staging);

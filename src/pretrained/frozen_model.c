@@ -9,16 +9,30 @@ dt_err dt_frozen_model_describe(dt_frozen_model *f, const char *model)
     return dt_model_make_units(&f->mc, &f->units, &f->n_units);
 }
 
-dt_err dt_frozen_model_load(dt_frozen_model *f, dt_comm *comm, dt_device *dev, int stage, dt_dtype dtype,
-                            dt_phase *phase)
+static dt_zero_options options(const dt_frozen_model *f, int stage, dt_dtype dtype)
 {
-    const dt_zero_options opt = {.stage = stage,
-                                 .param_dtype = dtype,
-                                 .grad_dtype = dtype,
-                                 .untied = !f->mc.tie_word_embeddings,
-                                 .overlap_comm = true,
-                                 .prefetch_bucket_size = INT64_MAX};
-    const dt_err err = dt_zero_open(&f->zero, &opt, f->units, f->n_units, comm, dev, NULL, phase);
+    return (dt_zero_options){.stage = stage,
+                             .param_dtype = dtype,
+                             .grad_dtype = dtype,
+                             .untied = !f->mc.tie_word_embeddings,
+                             .overlap_comm = true,
+                             .prefetch_bucket_size = INT64_MAX};
+}
+
+dt_err dt_frozen_model_plan(const dt_frozen_model *f, int stage, dt_dtype dtype, int nranks, dt_memory *memory)
+{
+    const dt_zero_options opt = options(f, stage, dtype);
+    dt_zero_plan plan;
+    DT_TRY(dt_zero_plan_make(&opt, f->units, f->n_units, nranks, &plan));
+    dt_memory_add(memory, &plan.memory);
+    return DT_OK;
+}
+
+dt_err dt_frozen_model_load(dt_frozen_model *f, dt_comm *comm, dt_device *dev, dt_stream *compute, int stage,
+                            dt_dtype dtype, dt_phase *phase)
+{
+    const dt_zero_options opt = options(f, stage, dtype);
+    const dt_err err = dt_zero_open(&f->zero, &opt, f->units, f->n_units, comm, dev, compute, phase);
     DT_TRY(err == DT_ERR_COMM ? err : dt_comm_agree(comm, err));
     f->source = dt_zero_source(f->zero);
     return dt_pretrained_load(comm, f->zero, &f->from, phase);
