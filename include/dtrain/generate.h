@@ -118,8 +118,9 @@ typedef struct dt_generate_stats {
 dt_err dt_generate(const dt_decoder *d, dt_sequence *const *seqs, int n_seqs, const dt_generate_options *opt,
                    dt_generate_stats *stats);
 
-/** The same in two parts, for who decodes again and again and allocates nothing in between. opt is copied; d is borrowed
- *  for the generator's life. opening: local, DT_ERR_ARG, DT_ERR_MEMORY, DT_ERR_USAGE of opt->sampling. */
+/** The same in two parts, for a caller that decodes again and again and allocates nothing in between. opt and d are
+ *  copied; what they point to is borrowed for the generator's life. Opening is local: DT_ERR_ARG, DT_ERR_MEMORY,
+ *  DT_ERR_USAGE of opt->sampling. */
 typedef struct dt_generator dt_generator;
 dt_err dt_generator_open(dt_generator **g, const dt_decoder *d, const dt_generate_options *opt);
 dt_err dt_generator_run(dt_generator *g, dt_sequence *const *seqs, int n_seqs, dt_generate_stats *stats);

@@ -75,7 +75,7 @@ static void describe(const dt_run *run)
     const dt_task *t = &run->task;
     char text[256];
     run->dev.ops->describe(&run->dev, text, sizeof text);
-    DT_INFO("%s on %d rank%s, %d node%s; device %s", run->cfg.run_task, run->nranks, run->nranks > 1 ? "s" : "",
+    DT_INFO("%s on %d rank%s, %d node%s; device %s", t->ops->name, run->nranks, run->nranks > 1 ? "s" : "",
             run->comm->n_nodes, run->comm->n_nodes > 1 ? "s" : "", text);
     DT_INFO("model: %" PRId64 " parameters in %d units, %s; zero.stage %d", run_n_param(run), run->n_units,
             dt_dtype_name(run->model_opt.dtype), run->stage);

@@ -1,0 +1,235 @@
+/* mpi_task.c - a task that the program does not know runs in it: what it needs is planned, a step of it allocates
+ * nothing, nothing is left behind.
+ *
+ * With arguments it is dtrain with that task: `mpi_task INPUT [section.key=value ...]` (tests/e2e_task.sh).
+ * NP: 1 2 3
+ * DEVICES: cpu queue */
+#include "mpi_test.h"
+#include "toy_task.h"
+#include "dtrain/io.h"
+#include "dtrain/metrics.h"
+#include <unistd.h>
+
+static const char model[] =
+    "[run]\nthreads = 1\nseed = 3\n[model]\nmodel_type = llama\nhidden_size = 32\nintermediate_size = 88\n"
+    "num_hidden_layers = 2\nnum_attention_heads = 4\nnum_key_value_heads = 2\nvocab_size = 64\n"
+    "max_position_embeddings = 32\n[data]\nseq_len = 16\n[batch]\nmicro_batch_size = 2\ntrain_batch_size = 12\n"
+    "[optimizer]\nlr = 0.02\n[scheduler]\ntype = constant\n[checkpoint]\nresume = none\nsave_steps = 0\n"
+    "[log]\nreport_to = jsonl\n";
+
+/* A model to begin with, of random weights: a run of no step. */
+static dt_err write_start(dt_comm *comm, const char *path)
+{
+    dt_config cfg = {0};
+    dt_model_config mc = {0};
+    dt_device dev = {0};
+    dt_ledger ledger = {0};
+    dt_unit *units = NULL;
+    int n_units = 0;
+    dt_zero *z = NULL;
+    DT_TRY(dt_config_parse(&cfg, "mpi_task", model, 0, NULL));
+    DT_TRY(dt_model_config_from_keys(&mc, &cfg));
+    DT_TRY(dt_model_make_units(&mc, &units, &n_units));
+    DT_TRY(dt_device_open(&dev, "cpu", comm->local_rank, 1, &ledger));
+    DT_TRY(dt_comm_attach(comm, &dev, "auto", true));
+    const dt_zero_options opt = {.param_dtype = DT_F32, .grad_dtype = DT_F32};
+    DT_TRY(dt_zero_open(&z, &opt, units, n_units, comm, &dev, NULL, NULL));
+    DT_TRY(dt_zero_init_random(z, 17));
+    const dt_ckpt_meta meta = {.config = (char *)"", .model_config = mc.json};
+    DT_TRY(dt_checkpoint_save_as(comm, z, &meta, path, NULL));
+    dt_zero_close(z);
+    dt_model_free_units(units, n_units);
+    dt_model_config_free(&mc);
+    dt_config_free(&cfg);
+    dt_comm_close(comm);
+    dt_device_close(&dev);
+    return DT_OK;
+}
+
+struct fixture {
+    char dir[128], path[160];
+};
+
+static int this_rank(void)
+{
+    int rank;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    return rank;
+}
+
+static int open_fixture(void **state)
+{
+    static struct fixture f;
+    dt_comm comm = {0};
+    snprintf(f.dir, sizeof f.dir, "/tmp/dtrain-mpi-task-%d", (int)getpid());
+    MPI_Bcast(f.dir, sizeof f.dir, MPI_CHAR, 0, MPI_COMM_WORLD);
+    snprintf(f.path, sizeof f.path, "%s/start.h5", f.dir);
+    dt_err err = dt_comm_open(&comm);
+    if (!err) err = write_start(&comm, f.path);
+    if (err) print_error("%s\n", dt_error_message());
+    *state = &f;
+    return vote_ranks(MPI_COMM_WORLD, !err) ? 0 : -1;
+}
+
+static int close_fixture(void **state)
+{
+    struct fixture *f = *state;
+    char command[192];
+    snprintf(command, sizeof command, "rm -rf '%s'", f->dir);
+    return this_rank() ? 0 : system(command);
+}
+
+/* ---- runs inside the test's process ------------------------------------------------------------------------------ */
+
+typedef struct outcome {
+    dt_err err;
+    size_t n_allocs, left;
+    dt_memory planned, allocated;
+} outcome;
+
+static outcome run(const struct fixture *f, const char *name, int n_args, const char *const *args)
+{
+    char path[200], out[200];
+    const char *all[16] = {path, out};
+    snprintf(path, sizeof path, "model.path=%s", f->path);
+    snprintf(out, sizeof out, "run.output_dir=%s/%s", f->dir, name);
+    for (int i = 0; i < n_args; i++) all[i + 2] = args[i];
+    outcome o = {0};
+    dt_comm comm = {0};
+    dt_run r = {.start_s = dt_now_s(), .task = {.ops = &toy_ops}};
+    o.err = dt_comm_open(&comm);
+    if (!o.err) o.err = dt_config_parse(&r.cfg, "mpi_task", model, n_args + 2, all);
+    if (!o.err) o.err = dt_run_main(&r, &comm, DT_MODE_RUN);
+    if (o.err) print_error("%s\n", dt_error_message());
+    o.n_allocs = atomic_load(&r.ledger.n_allocs);
+    o.planned = r.planned, o.allocated = r.allocated;
+    dt_run_close(&r);
+    dt_comm_close(&comm);
+    dt_device_close(&r.dev);
+    o.left = atomic_load(&r.ledger.total_now);
+    return o;
+}
+
+static void what_it_needs_is_planned(void **state)
+{
+    for (int stage = 0; stage <= 3; stage++)
+        for (int blocks = 0; blocks < 2; blocks++) {
+            char zero[32], name[16];
+            snprintf(zero, sizeof zero, "zero.stage=%d", stage);
+            snprintf(name, sizeof name, "plan%d-%d", stage, blocks);
+            const char *args[] = {zero, "run.max_steps=1",
+                                  blocks ? "model.activation_checkpointing=block" : "precision.dtype=bf16"};
+            const outcome o = run(*state, name, 3, args);
+            assert_all(MPI_COMM_WORLD, !o.err && o.left == 0);
+            for (int c = 0; c < DT_N_MEMCAT; c++)
+                for (int p = 0; p < DT_N_PLACE; p++) {
+                    if (o.planned.at[c][p] != o.allocated.at[c][p])
+                        print_error("stage %d: %s in place %d: planned %zu, allocated %zu\n", stage,
+                                    dt_memcat_name((dt_memcat)c), p, o.planned.at[c][p], o.allocated.at[c][p]);
+                    assert_all(MPI_COMM_WORLD, o.planned.at[c][p] == o.allocated.at[c][p]);
+                }
+        }
+}
+
+static void neither_steps_nor_rollouts_allocate(void **state)
+{
+    for (int stage = 0; stage <= 3; stage += 3) {
+        char zero[32], name[2][16];
+        snprintf(zero, sizeof zero, "zero.stage=%d", stage);
+        for (int i = 0; i < 2; i++) snprintf(name[i], sizeof name[i], "steps%d-%d", stage, i);
+        const char *few[] = {zero, "run.max_steps=2"}, *many[] = {zero, "run.max_steps=8"};
+        const outcome a = run(*state, name[0], 2, few), b = run(*state, name[1], 2, many);
+        assert_all(MPI_COMM_WORLD, !a.err && !b.err && a.n_allocs == b.n_allocs);
+    }
+}
+
+/* A number of a run's step, as it is in the report. */
+static double number(const struct fixture *f, const char *name, int64_t step, const char *key)
+{
+    char path[200];
+    double x = NAN;
+    dt_metrics m = {0};
+    snprintf(path, sizeof path, "%s/%s/metrics.jsonl", f->dir, name);
+    if (dt_metrics_read(&m, path) == DT_OK) {
+        const double *at = dt_metrics_column(&m, "step"), *value = dt_metrics_column(&m, key);
+        for (int64_t i = 0; at && value && i < m.n_rows; i++)
+            if (at[i] == (double)step && !isnan(value[i])) x = value[i];
+    }
+    dt_metrics_free(&m);
+    return x;
+}
+
+/* In the first step of a rollout nothing has changed since it was scored; in the second the weights have. */
+static void a_rollout_serves_two_steps(void **state)
+{
+    const char *args[] = {"run.max_steps=4"};
+    const outcome o = run(*state, "four", 1, args);
+    bool ok = !o.err;
+    for (int64_t step = 1; ok && this_rank() == 0 && step <= 4; step++) {
+        const double ratio = number(*state, "four", step, "toy/largest_ratio");
+        const double n = number(*state, "four", step, "toy/new_tokens");
+        ok = (step % 2 ? ratio == 1 : ratio > 1) && n > 0;
+        if (step % 2 == 0) ok = ok && n == number(*state, "four", step - 1, "toy/new_tokens");
+    }
+    assert_all(MPI_COMM_WORLD, ok);
+}
+
+/* It rolls out with the weights that judge it, so both say the same of every token. fp32 of two kinds of passes: the
+ * judge's is batch-invariant. */
+static void the_start_does_not_differ_from_its_judge(void **state)
+{
+    const char *args[] = {"run.max_steps=1"};
+    const outcome o = run(*state, "judge", 1, args);
+    assert_all(MPI_COMM_WORLD, !o.err);
+    assert_all(MPI_COMM_WORLD, this_rank() || fabs(number(*state, "judge", 1, "toy/divergence")) < 1e-5);
+}
+
+/* ---- the program ------------------------------------------------------------------------------------------------- */
+
+static int run_program(int n_args, char **args)
+{
+    dt_comm comm = {0};
+    dt_run r = {.start_s = dt_now_s(), .task = {.ops = &toy_ops}};
+    char start[200], path[220];
+    int n = 0;
+    const char *all[16] = {path};
+    dt_err err = dt_signals_install();
+    if (!err) err = dt_comm_open(&comm);
+    if (!err) dt_log_open(comm.rank, comm.nranks, comm.host);
+    snprintf(start, sizeof start, "%s/start.h5", args[0]);
+    snprintf(path, sizeof path, "model.path=%s", start);
+    int64_t missing = !err && comm.rank == 0 && !dt_is_file(start);
+    if (!err) err = dt_comm_broadcast_host(&comm, &missing, sizeof missing, 0);
+    if (!err && missing) {
+        err = write_start(&comm, start);
+        comm = (dt_comm){0};
+        if (!err) err = dt_comm_open(&comm);
+    }
+    for (n = 1; n < n_args && n < 16; n++) all[n] = args[n];
+    if (!err) err = dt_config_parse(&r.cfg, "mpi_task", model, n, all);
+    if (!err) err = dt_run_main(&r, &comm, DT_MODE_RUN);
+    if (err && dt_comm_speaks(&comm)) dt_log(DT_LOG_ERROR, "%s", dt_error_message());
+    dt_comm_leave(&comm, err);
+    dt_run_close(&r);
+    dt_comm_close(&comm);
+    dt_device_close(&r.dev);
+    MPI_Finalize();
+    return dt_exit_code(err);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_it_needs_is_planned),
+        cmocka_unit_test(neither_steps_nor_rollouts_allocate),
+        cmocka_unit_test(a_rollout_serves_two_steps),
+        cmocka_unit_test(the_start_does_not_differ_from_its_judge),
+    };
+    if (argc > 1) {
+        int level;
+        MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
+        return run_program(argc - 1, argv + 1);
+    }
+    mpi_test_begin(&argc, &argv);
+    return mpi_test_end(cmocka_run_group_tests(tests, open_fixture, close_fixture));
+}
