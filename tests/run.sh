@@ -7,7 +7,7 @@
 #   tests/e2e_*.sh       print "ok NAME", "not ok NAME: why", "skip NAME: why" lines
 #
 # With a line "DEVICES: cpu queue" in its source a cmocka program runs once on each of these devices (src/device/queue.c; seeds in
-# QUEUE_SEEDS, default 1; QUEUE_ONLY leaves out the rest). DTRAIN_DEVICE=queue in the environment puts everything on the queue device.
+# QUEUE_SEEDS, default 0 and 1 for one process, 1 for several; QUEUE_ONLY leaves out the rest). DTRAIN_DEVICE=queue in the environment puts everything on the queue device.
 #
 # A case is what cmocka calls a test, or one of those lines. A crash or a timeout is a failed case. Output of what passes is not shown.
 set -u
@@ -88,13 +88,15 @@ on_devices() {
     shift 2
     [ -n "${QUEUE_ONLY:-}" ] || each count_cmocka "$label" "$@"
     [ -z "${DTRAIN_DEVICE:-}$valgrind" ] && grep -q 'DEVICES:.*queue' "$source" || return 0
-    for seed in ${QUEUE_SEEDS:-1}; do each count_cmocka "$label, queue $seed" env DTRAIN_DEVICE=queue DTRAIN_QUEUE_SEED="$seed" "$@"; done
+    for seed in ${QUEUE_SEEDS:-$seeds}; do each count_cmocka "$label, queue $seed" env DTRAIN_DEVICE=queue DTRAIN_QUEUE_SEED="$seed" "$@"; done
 }
 pattern=${1:-}
+seeds="0 1" # 0: as late as possible
 for source in tests/test_*.c; do
     t=$BUILD/${source%.c}
     wanted "$t" && on_devices "$(basename "$t")" "$source" $valgrind "$t"
 done
+seeds=1
 for source in tests/mpi_*.c; do
     t=$BUILD/${source%.c}
     wanted "$t" || continue

@@ -213,14 +213,18 @@ static void free_both(fixture *f)
 static void free_pinned(fixture *f) { dt_buf_free(&f->pinned); }
 static void read_device_memory(fixture *f) { *(volatile float *)f->device.ptr; }
 
-static void memory_in_use_is_not_freed_and_device_memory_not_read(void **state)
+static void destroy_other(fixture *f) { OPS->stream_destroy(&f->dev, f->other); }
+
+static void what_is_in_use_is_not_freed_and_device_memory_not_read(void **state)
 {
     fixture own, *f = &own;
     open_queue(f, DT_QUEUE_LATE, 0);
     assert_false(ends(f, free_both));
+    assert_false(ends(f, destroy_other));
     assert_int_equal(OPS->zero(&f->dev, f->device.ptr, sizeof(float), f->other), DT_OK);
     assert_false(ends(f, free_pinned));
     assert_true(ends(f, free_both));
+    assert_true(ends(f, destroy_other));
     assert_true(ends(f, read_device_memory));
     assert_int_equal(OPS->stream_sync(&f->dev, f->other), DT_OK);
     assert_int_equal(OPS->zero(&f->dev, f->pinned.ptr, sizeof(float), NULL), DT_ERR_ARG); /* host memory */
@@ -237,7 +241,7 @@ int main(void)
         cmocka_unit_test(a_wait_counts_by_what_is_queued_behind),
         cmocka_unit_test(a_failed_copy_comes_back_with_the_next_wait),
         cmocka_unit_test(work_of_the_test_runs_in_its_place),
-        cmocka_unit_test(memory_in_use_is_not_freed_and_device_memory_not_read),
+        cmocka_unit_test(what_is_in_use_is_not_freed_and_device_memory_not_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -83,7 +83,7 @@ typedef struct dt_device_ops {
 
     /* streams and events: an event recorded on one stream and waited for on another orders the two */
     dt_err (*stream_create)(dt_device *dev, dt_stream **stream);
-    void (*stream_destroy)(dt_device *dev, dt_stream *stream);
+    void (*stream_destroy)(dt_device *dev, dt_stream *stream); /* nothing is queued on it: wait first */
     /* surfaces errors of queued work; NULL: the default stream */
     dt_err (*stream_sync)(dt_device *dev, dt_stream *stream);
     dt_err (*event_create)(dt_device *dev, dt_event **event);

@@ -8,7 +8,8 @@
  * are called. Device memory is out of the host's reach: addresses carry a bit that no mapping has, so touching one
  * ends the program, and an operation that is handed host memory is refused. Fresh memory is full of NaN. What fails in
  * a queue is returned by the next synchronisation. Memory that is freed while a queued operation has its address ends
- * the program. Waits of the host, and copies that are not from or to pinned memory, are counted.
+ * the program, and so does a stream that is destroyed with operations on it. Waits of the host, and copies that are not
+ * from or to pinned memory, are counted.
  *
  * DTRAIN_DEVICE=queue puts it in the place of the CPU device. A node has DTRAIN_QUEUE_DEVICES of it (1), each with
  * DTRAIN_QUEUE_MEMORY bytes (as much as is free): a rank gets no more than what it does not hold itself. Tests may give
@@ -286,6 +287,12 @@ static dt_err queue_alloc(dt_device *dev, dt_place place, size_t nbytes, void **
     return DT_OK;
 }
 
+static _Noreturn void die(const char *why)
+{
+    fprintf(stderr, "queue device: %s\n", why);
+    abort();
+}
+
 /* Does an argument of a queued operation point into it? */
 static bool is_in_use(const queue_state *q, const char *begin, size_t nbytes)
 {
@@ -303,10 +310,7 @@ static bool is_in_use(const queue_state *q, const char *begin, size_t nbytes)
 static void queue_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes)
 {
     queue_state *q = state_of(dev);
-    if (is_in_use(q, near(ptr), nbytes)) {
-        fprintf(stderr, "queue device: %zu bytes are freed while a queued operation works on them\n", nbytes);
-        abort();
-    }
+    if (is_in_use(q, near(ptr), nbytes)) die("memory is freed while a queued operation works on it");
     for (int i = 0; i < q->n_pinned && place == DT_ON_PINNED; i++)
         if (q->pinned[i].begin == ptr) q->pinned[i] = q->pinned[--q->n_pinned];
     dt_device_cpu_ops.free(&q->cpu, place, near(ptr), nbytes);
@@ -331,7 +335,9 @@ static void queue_stream_destroy(dt_device *dev, dt_stream *stream)
 {
     queue_state *q = state_of(dev);
     int i = 0;
-    (void)drain(q, stream, NULL);
+    for (int k = stream->done; k < stream->n; k++)
+        if (stream->entries[k].kind == RUN) die("a stream is destroyed while operations are queued on it");
+    (void)drain(q, stream, NULL); /* events */
     while (q->streams[i] != stream) i++;
     q->streams[i] = q->streams[--q->n_streams];
     free(stream->entries);
