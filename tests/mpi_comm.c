@@ -346,8 +346,8 @@ static void broadcast_makes_all_like_the_root(void **state)
 
 enum { ON_STREAMS = 999 };
 
-/* An exchange of ON_STREAMS floats, from rank r's plus + r + 1 or plus + i + r; 0: reduce-scatter, 1: all-gather, 2: broadcast from the
- * last rank. Queued; whole: [nranks * ON_STREAMS], part: [ON_STREAMS] of the device. */
+/* An exchange of ON_STREAMS floats, from rank r's plus + r + 1 or plus + i + r; 0: reduce-scatter, 1: all-gather, 2:
+ * broadcast from the last rank. Queued; whole: [nranks * ON_STREAMS], part: [ON_STREAMS] of the device. */
 static dt_err queue_exchange(dt_comm *c, int kind, guarded *whole, guarded *part, dt_stream *s)
 {
     const size_t nbytes = ON_STREAMS * sizeof(float);

@@ -77,8 +77,8 @@ typedef struct dt_device_ops {
     void (*free)(dt_device *dev, dt_place place, void *ptr, size_t nbytes);
     /** Is memory from alloc zero? (cpu: true, the system hands it out so) */
     bool alloc_zeroes;
-    /** May the host read and write device memory through its pointer? Then all work is done when its call returns. (cpu:
-     *  true) */
+    /** May the host read and write device memory through its pointer? Then all work is done when its call returns.
+     *  (cpu: true) */
     bool host_accessible;
 
     /* streams and events: an event recorded on one stream and waited for on another orders the two */

@@ -1,5 +1,5 @@
-/* device_ops.h - descriptions of the larger operations of a device: products, attention, the classifier, optimizers. Part of
- * device.h, whose conventions hold here. */
+/* device_ops.h - descriptions of the larger operations of a device: products, attention, the classifier, optimizers.
+ * Part of device.h, whose conventions hold here. */
 #ifndef DTRAIN_DEVICE_OPS_H
 #define DTRAIN_DEVICE_OPS_H
 
