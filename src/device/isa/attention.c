@@ -7,10 +7,13 @@
 
 int64_t ISA_NAME(attention_scratch)(int head_dim) { return tiles_elems(round_up(head_dim, DT_ATTENTION_PAD)); }
 
+/* m and l of each query: the largest score seen so far, and the sum of exp(score - m) over all keys seen so far. */
 typedef struct running {
     float max[TQ], sum[TQ];
 } running;
 
+/* s [n_keys][TQ], of which n columns count: scores of keys that a query does not see become -inf, so their
+ * probability is exactly 0. key: number in the sequence of the first row. */
 static void mask_scores(float *s, const visible *vis, int32_t key, int32_t n_keys, int32_t n)
 {
     for (int32_t j = 0; j < n_keys; j++)
@@ -48,12 +51,14 @@ static bool exponentials(float *restrict s, running *r, int32_t n_keys, int32_t 
     return moved != 0;
 }
 
+/* o <- alpha o for every query: acc [d][TQ], alpha [n]. Left out while no maximum moves, where alpha is 1. */
 static void rescale(float *restrict acc, int64_t d, int32_t n, const float *restrict alpha)
 {
     for (int64_t c = 0; c < d; c++)
         SIMD_FOR (int32_t i = 0; i < n; i++) acc[c * TQ + i] *= alpha[i];
 }
 
+/* out_i = o_i / l_i and lse_i = m_i + log l_i, for the part's queries. acc [dp][TQ] is turned on its way to rows. */
 static void finish(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, const running *r,
                    const tiles *t)
 {
@@ -67,6 +72,8 @@ static void finish(const dt_attention *at, const dt_attention_args *a, const dt_
                      inverse, t->s);
 }
 
+/* One head, queries first .. first+n-1 of a sequence, n <= TQ. Keys come in tiles that begin at multiples of TK of the
+ * sequence, wherever the window begins: so a query's sums have the same order in whichever part it is. */
 void ISA_NAME(attention_forward)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part)
 {
     const int64_t d = at->head_dim, dp = round_up(d, DT_ATTENTION_PAD), row = at->q_start[part->seq] + part->first;

@@ -9,6 +9,8 @@
  * p anew: the same sums in the same order, so the same bits. */
 #include "tile.h"
 
+/* D_i = sum over c of dout_ic out_ic, for tokens first .. first+n-1 and every head: delta [n_tok][n_heads]. This is the
+ * sum over keys of p_ij dp_ij, which the gradient of a softmax takes off (dropout included: out was made with f p). */
 INLINE void delta_body(const dt_attention *at, const void *out, const void *dout, int64_t first, int64_t n,
                        float *delta, dt_dtype T)
 {
@@ -38,6 +40,8 @@ typedef struct query_tile {
     float lse[TQ], delta[TQ];
 } query_tile;
 
+/* Q^T (times scale) and dO^T into t->qt and t->dot [dp][TQ], the same by rows into t->q_rows and t->do_rows [TQ][dp].
+ * Columns that hold no query are zero: they add nothing to dk and dv. */
 static void load_queries(query_tile *qt, const dt_attention *at, const dt_attention_args *a, int seq, int head,
                          int32_t first, int32_t n, const tiles *t, int64_t dp)
 {
@@ -54,6 +58,7 @@ static void load_queries(query_tile *qt, const dt_attention *at, const dt_attent
     transpose_in(t->dot, t->do_rows, n, dp);
 }
 
+/* Rows key .. key+n_keys-1 of K and V into t->k and t->v [TK][dp]. */
 static void load_keys(const dt_attention *at, const dt_attention_args *a, int seq, int kv_head, int32_t key,
                       int32_t n_keys, const tiles *t, int64_t dp)
 {
@@ -103,6 +108,7 @@ static void form_tile(const query_tile *qt, const dt_attention *at, int32_t key,
     }
 }
 
+/* dq_i = scale * acc_i, the part's rows of dq. */
 static void store_dq(const query_tile *qt, const dt_attention *at, const dt_attention_args *a, const tiles *t)
 {
     float factor[TQ];
@@ -111,6 +117,7 @@ static void store_dq(const query_tile *qt, const dt_attention *at, const dt_atte
                      qt->n, at->head_dim, factor, t->s);
 }
 
+/* dq of one head and tile of queries: acc^T = K^T dS^T, summed over tiles of keys in order. */
 void ISA_NAME(attention_backward_q)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part)
 {
     const int64_t d = at->head_dim, dp = round_up(d, DT_ATTENTION_PAD);
@@ -152,11 +159,15 @@ static void add_queries(const dt_attention *at, const dt_attention_args *a, cons
     if (part->with_dq) store_dq(&qt, at, a, t);
 }
 
+/* n rows of d floats, dp apart, into rows of dt, ld apart. */
 static void store_rows(void *dst, dt_dtype dt, int64_t ld, const float *src, int64_t n, int64_t d, int64_t dp)
 {
     for (int64_t i = 0; i < n; i++) ISA_NAME(convert)(src + i * dp, DT_F32, element_w(dst, dt, i * ld), dt, d);
 }
 
+/* dk and dv of one key head and the part's keys: the heads that share it, and their tiles of queries, one after the
+ * other. part->dkv holds dk, then dv, each [n up to whole tiles][dp]. With with_dq the part has all keys, and dq is
+ * complete after each tile of queries. */
 void ISA_NAME(attention_backward_kv)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part)
 {
     const int64_t d = at->head_dim, dp = round_up(d, DT_ATTENTION_PAD);

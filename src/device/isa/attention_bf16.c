@@ -1,11 +1,8 @@
 /* attention_bf16.c - attention.c and attention_backward.c on a processor's bf16 units. The mathematics stands there;
  * what differs is the operands of products: bf16, A by rows and B in pairs along the summed index, so
- *     S^T  = K Q^T        K as it lies, Q in pairs of columns         O^T += V^T P^T    V transposed, P in pairs of
- *     keys
- *     dP^T = V dO^T       V as it lies, dO in pairs of columns        dQ^T += K^T dS^T  K transposed, dS in pairs of
- *     keys
- *     dV  += P^T dO       P by rows, dO in pairs of queries           dK  += dS^T Q     dS by rows, Q in pairs of
- *     queries
+ *     S^T  = K Q^T      K as it lies, Q in pairs of columns     O^T  += V^T P^T    V transposed, P in pairs of keys
+ *     dP^T = V dO^T     V as it lies, dO in pairs of columns    dQ^T += K^T dS^T   K transposed, dS in pairs of keys
+ *     dV  += P^T dO     P by rows, dO in pairs of queries       dK   += dS^T Q     dS by rows, Q in pairs of queries
  * A row of pairs of columns is a row of 32-bit words, so pairs of columns are a transpose of words, and a transpose of
  * elements is that of pairs of rows. P and dS are rounded to bf16; sums over keys (l, delta) and scores stay float. */
 #include "tile.h"
@@ -92,10 +89,12 @@ INLINE uint32_t pair_of(float low, float high)
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
+/* m and l, as in attention.c. */
 typedef struct running {
     float max[TQ], sum[TQ];
 } running;
 
+/* s [n_keys][TQ] <- scale s, or -inf where the query does not see the key. */
 static void scale_and_mask(float *s, float scale, const visible *vis, int32_t key, int32_t n_keys, int32_t n)
 {
     if (all_visible(vis, key, n_keys)) {
@@ -154,12 +153,14 @@ static bool exponentials(const bf16_tiles *t, running *r, int32_t n_keys, int32_
     return moved != 0;
 }
 
+/* o <- alpha o, acc [d][TQ]. */
 static void rescale(float *restrict acc, int64_t d, int32_t n, const float *restrict alpha)
 {
     for (int64_t c = 0; c < d; c++)
         SIMD_FOR (int32_t i = 0; i < n; i++) acc[c * TQ + i] *= alpha[i];
 }
 
+/* out_i = o_i / l_i, lse_i = m_i + log l_i. */
 static void finish(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, const running *r,
                    const bf16_tiles *t)
 {
@@ -173,6 +174,7 @@ static void finish(const dt_attention *at, const dt_attention_args *a, const dt_
                      inverse, t->s);
 }
 
+/* As attention_forward: one head, one tile of queries. */
 void ISA_NAME(attention_forward_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part)
 {
     const int64_t d = at->head_dim, dp = round_up(d, DT_ATTENTION_PAD), row = at->q_start[part->seq] + part->first;
@@ -205,6 +207,7 @@ void ISA_NAME(attention_forward_bf16)(const dt_attention *at, const dt_attention
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
+/* A tile of queries of one head, ready for any tile of keys. */
 typedef struct query_tile {
     visible vis;
     int head;
@@ -213,6 +216,7 @@ typedef struct query_tile {
     float lse[TQ], delta[TQ];
 } query_tile;
 
+/* Q and dO in pairs of columns (for scores) and in pairs of queries (for dk and dv). */
 static void load_queries(query_tile *qt, const dt_attention *at, const dt_attention_args *a, int seq, int head,
                          int32_t first, int32_t n, const bf16_tiles *t, int64_t dp)
 {
@@ -242,6 +246,8 @@ INLINE tile_value value_of(float s, float dp, float scale, float lse, float delt
     return (tile_value){f * p, seen ? ds : 0.0f}; /* what is not seen may be infinite */
 }
 
+/* P and dS of keys key+j and key+j+1, from their scores t->s and products t->ds: by rows, and dS in pairs of the two.
+ * masked: some query may not see them. drop: t->drop holds factors. */
 INLINE void form_two_keys(const query_tile *qt, float scale, int32_t key, int32_t j, int32_t n_keys,
                           const bf16_tiles *t, bool masked, bool drop)
 {
@@ -287,6 +293,7 @@ static void form_tile(const query_tile *qt, const dt_attention *at, const dt_bf1
     }
 }
 
+/* dq_i = scale * acc_i */
 static void store_dq(const query_tile *qt, const dt_attention *at, const dt_attention_args *a, const bf16_tiles *t)
 {
     float factor[TQ];
@@ -295,6 +302,7 @@ static void store_dq(const query_tile *qt, const dt_attention *at, const dt_atte
                      at->head_dim, factor, t->s);
 }
 
+/* dq of one head and tile of queries. */
 void ISA_NAME(attention_backward_q_bf16)(const dt_attention *at, const dt_attention_args *a,
                                          const dt_attention_part *part)
 {
@@ -314,6 +322,7 @@ void ISA_NAME(attention_backward_q_bf16)(const dt_attention *at, const dt_attent
     store_dq(&qt, at, a, &t);
 }
 
+/* One tile of queries against the part's keys: adds to dk, dv, and makes dq where the part has all keys. */
 static void add_queries(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, int head,
                         int32_t first, int32_t n, const bf16_tiles *t, int64_t dp)
 {
@@ -339,12 +348,14 @@ static void add_queries(const dt_attention *at, const dt_attention_args *a, cons
     if (part->with_dq) store_dq(&qt, at, a, t);
 }
 
+/* n rows of d floats, dp apart, times factor, into rows of bf16, ld apart. */
 static void store_rows(uint16_t *dst, int64_t ld, float *src, int64_t n, int64_t d, int64_t dp, float factor)
 {
     for (int64_t i = 0; i < n; i++)
         SIMD_FOR (int64_t c = 0; c < d; c++) dst[i * ld + c] = bf16_of(factor * src[i * dp + c]);
 }
 
+/* dk and dv of one key head and the part's keys; scale is put on dk at the end, since Q lies unscaled here. */
 void ISA_NAME(attention_backward_kv_bf16)(const dt_attention *at, const dt_attention_args *a,
                                           const dt_attention_part *part)
 {

@@ -8,11 +8,15 @@
 
 enum { ROWS_AT_ONCE = 64 };
 
+/* As attention.c's m and l, for each row; a row is one query head of one token. */
 typedef struct run_state {
     float max[ROWS_AT_ONCE], sum[ROWS_AT_ONCE];
     int32_t from[ROWS_AT_ONCE], to[ROWS_AT_ONCE]; /* keys that the row sees */
 } run_state;
 
+/* rows x cols dot products of length k, a multiple of LANES: sums[i * cols + j] = a_i . b_j, rows * cols = LANES or
+ * cols = 1. Lane l sums the elements l, l + LANES, ...; then the lanes are added in a tree: an order that k alone
+ * fixes. */
 INLINE void dots(int rows, int cols, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *sums)
 {
     vec sum[LANES];
@@ -32,6 +36,7 @@ INLINE void dots(int rows, int cols, int64_t k, const float *a, int64_t lda, con
     v_store(sums, add_lanes(sum));
 }
 
+/* s[i][j] = q_i . k_j for `rows` rows (1, 2 or 4) and n_keys keys, s [rows][TK]. */
 INLINE void score_rows(int rows, int64_t n_keys, int64_t k, const float *q, int64_t ldq, const float *keys, int64_t ldk,
                        float *s)
 {
@@ -52,6 +57,7 @@ INLINE void score_rows(int rows, int64_t n_keys, int64_t k, const float *q, int6
     }
 }
 
+/* The same for any number of rows. How rows are grouped changes nothing in a row's bits. */
 static void scores(int64_t rows, int64_t n_keys, int64_t k, const float *q, int64_t ldq, const float *keys, int64_t ldk,
                    float *s)
 {
@@ -136,6 +142,7 @@ static void some_heads(const dt_attention *at, const dt_attention_args *a, const
     }
 }
 
+/* All query heads of key head part->head, for the part's tokens, which are few. */
 void ISA_NAME(attention_rows)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part)
 {
     const int group = at->n_heads / at->n_kv_heads;

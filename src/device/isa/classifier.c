@@ -14,6 +14,8 @@ typedef struct softmax_stats {
     double sum, sum_es; /* of exp(s - max), and of exp(s - max) (s - max) */
 } softmax_stats;
 
+/* Bring a block z [n] into the row's statistics. Where the maximum moves from m to m', with a = e^(m - m'):
+ *     sum <- a sum,    sum_es <- a (sum_es + sum (m - m'))       since e^(s-m') (s-m') = a e^(s-m) ((s-m) + (m-m')) */
 INLINE void add_block(softmax_stats *st, const float *z, int64_t n, float inv_t, bool entropy)
 {
     float max = st->max;
@@ -41,6 +43,8 @@ INLINE void add_block(softmax_stats *st, const float *z, int64_t n, float inv_t,
     st->sum_es += (double)sum_es;
 }
 
+/* Is the target the first of the largest logits? That is what greedy decoding would choose. With a NaN
+ * in the row: no. */
 static bool is_first_max(const float *z, int64_t target, int64_t n)
 {
     bool first = true;
@@ -52,6 +56,8 @@ static bool is_first_max(const float *z, int64_t target, int64_t n)
 /* Bfloat16 gradients go over the front of their own float row: each block is formed apart before it is stored. */
 typedef uint16_t __attribute__((may_alias)) aliased_bf16;
 
+/* z [n] becomes dlogits of type dt in place: scale exp(z/T - max), less weight at the target. With scale = w / Z that
+ * is w (softmax - onehot), the gradient of -w logp. */
 static void write_gradient(float *z, int64_t n, dt_dtype dt, int32_t target, float inv_t, float max, float scale,
                            float weight)
 {

@@ -1,6 +1,7 @@
 /* elementwise.c - conversions, sums, activations, dropout and rotation of the CPU device: one pass over memory each. */
 #include "kernels.h"
 
+/* dst[i] = src[i] in another type, rounded to nearest even. */
 void ISA_NAME(convert)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n)
 {
 #define BODY(S, D)                                                                                                     \
@@ -19,6 +20,7 @@ void ISA_NAME(convert)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst
 #undef BODY
 }
 
+/* dst[i] = dst[i] + src[i]: added in float, rounded once. */
 INLINE void add_into_body(const void *src, dt_dtype S, void *dst, dt_dtype D, int64_t n)
 {
     SIMD_FOR (int64_t i = 0; i < n; i++) store(dst, D, i, load(dst, D, i) + load(src, S, i));
@@ -46,6 +48,7 @@ void ISA_NAME(add)(const void *a, const void *b, void *c, dt_dtype dt, int64_t n
 #undef BODY
 }
 
+/* sum[i] += row[i]: one row of many, for sums over rows. */
 void ISA_NAME(add_rows)(float *sum, const void *row, dt_dtype dt, int64_t n)
 {
 #define BODY(T)                                                                                                        \
@@ -122,10 +125,12 @@ INLINE float act_f(dt_activation act, float x, float *slope)
     return x * s;
 }
 
+/* y = act(x) */
 INLINE void act_forward_body(dt_activation act, const void *x, void *y, dt_dtype T, int64_t n)
 {
     SIMD_FOR (int64_t i = 0; i < n; i++) store(y, T, i, act_f(act, load(x, T, i), NULL));
 }
+/* dx = dy act'(x) */
 INLINE void act_backward_body(dt_activation act, const void *x, const void *dy, void *dx, dt_dtype T, int64_t n)
 {
     SIMD_FOR (int64_t i = 0; i < n; i++) {
@@ -134,10 +139,12 @@ INLINE void act_backward_body(dt_activation act, const void *x, const void *dy, 
         store(dx, T, i, slope * load(dy, T, i));
     }
 }
+/* y = act(gate) up */
 INLINE void glu_forward_body(dt_activation act, const void *gate, const void *up, void *y, dt_dtype T, int64_t n)
 {
     SIMD_FOR (int64_t i = 0; i < n; i++) store(y, T, i, act_f(act, load(gate, T, i), NULL) * load(up, T, i));
 }
+/* dgate = dy up act'(gate), dup = dy act(gate) */
 INLINE void glu_backward_body(dt_activation act, const void *gate, const void *up, const void *dy, void *dgate,
                               void *dup, dt_dtype T, int64_t n)
 {
@@ -149,6 +156,7 @@ INLINE void glu_backward_body(dt_activation act, const void *gate, const void *u
     }
 }
 
+/* Call body with activation and type as constants, so that the loop has no branch. */
 #define BY_ACT(act, dt, body, ...)                                                                                     \
     do {                                                                                                               \
         switch (act) {                                                                                                 \
@@ -195,6 +203,8 @@ void ISA_NAME(glu_backward)(dt_activation act, const void *gate, const void *up,
 
 /* ---- dropout, rotation ------------------------------------------------------------------------------------------- */
 
+/* y_c = x_c / (1 - p) where u_c >= p, else 0; u_c = word c % 4 of philox(key, token_key, c / 4), so a mask depends on
+ * what the token is and not on where it is computed. */
 INLINE void dropout_body(const void *x, void *y, float p, uint64_t key, uint64_t token_key, dt_dtype T, int64_t width)
 {
     enum { BLOCK = 64 }; /* counters drawn at once */
@@ -219,6 +229,8 @@ void ISA_NAME(dropout)(const void *x, void *y, float p, uint64_t key, uint64_t t
 #undef BODY
 }
 
+/* One head of one token, halves layout: (x_i, x_(half+i)) is turned by the angle of cos_sin, which holds half cosines
+ * and then half sines; sign -1 turns it back, which is the gradient. */
 INLINE void rope_body(void *x, const float *restrict cos_sin, int64_t half, float sign, dt_dtype T)
 {
     SIMD_FOR (int64_t i = 0; i < half; i++) {

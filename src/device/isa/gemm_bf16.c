@@ -210,6 +210,7 @@ TARGET static void pack_plain(const uint16_t *b, int64_t ldb, int64_t k, int64_t
     }
 }
 
+/* 16 x 16 words in registers: row i becomes column i, in four rounds of exchanges at distances 1, 2, 4 and 8. */
 TARGET_INLINE void transpose_16x16(__m512i r[16])
 {
     __m512i s[16];
@@ -317,6 +318,7 @@ typedef struct walk {
     bool around;
 } walk;
 
+/* The first panel of the block that begins at row i0, column j0 and term k0. */
 static place at_block(const walk *w, int64_t i0, int64_t j0, int64_t k0)
 {
     return (place){.i0 = i0,
@@ -327,6 +329,7 @@ static place at_block(const walk *w, int64_t i0, int64_t j0, int64_t k0)
                    .k = least(w->block_k, w->g->mm->k - k0)};
 }
 
+/* Panels of a block, then the next k, then the next columns, then the next rows. */
 static place next_place(const walk *w, place p)
 {
     p.j += COLS;
@@ -340,6 +343,7 @@ static place next_place(const walk *w, place p)
 static int64_t panel_cols(const place *p) { return least(COLS, p->n - p->j); }
 static int64_t n_slices(const place *p) { return ceil_div(p->k, SLICE); }
 
+/* Term k of the panel's first column, in B as it is stored. */
 static const uint16_t *b_at(const walk *w, const place *p, int64_t k)
 {
     const dt_matmul *mm = w->g->mm;
@@ -369,6 +373,7 @@ static ahead rows_ahead(const void *at, int64_t nbytes, int64_t n_rows, int64_t 
         .at = (const char *)at - skew, .n_lines = (skew + nbytes + 63) / 64, .n_rows = n_rows, .row_nbytes = ld_nbytes};
 }
 
+/* The lines of B that slices from .. to-1 of a panel are packed from. */
 static ahead slices_ahead(const walk *w, const place *p, int64_t from, int64_t to)
 {
     const dt_matmul *mm = w->g->mm;
@@ -379,6 +384,7 @@ static ahead slices_ahead(const walk *w, const place *p, int64_t from, int64_t t
 
 /* ---- blocks ------------------------------------------------------------------------------------------------------ */
 
+/* Row i of the block, at the block's first term, in A as it is stored. */
 static const uint16_t *a_at(const walk *w, const place *p, int64_t i)
 {
     const dt_matmul *mm = w->g->mm;
@@ -392,6 +398,7 @@ static int64_t first_packed(const walk *w, const place *p)
     return w->g->mm->trans_a || p->k % 2 ? 0 : p->m / ROWS * ROWS;
 }
 
+/* What cannot be read in place of a block of A, into w->s->a. */
 static void pack_a(const walk *w, const place *p)
 {
     const dt_matmul *mm = w->g->mm;
@@ -402,6 +409,9 @@ static void pack_a(const walk *w, const place *p)
         pack_a_plain(a_at(w, p, first), mm->lda, p->k, p->m - first, w->s->a);
 }
 
+/* One tile of C: rows i .. i+ROWS-1 of the block by the panel's columns, b the packed panel. Its sums go to C itself
+ * where that is float and needs nothing else, and to scratch where a border is cut, k goes on in another block, or
+ * bias, addend and rounding are still to come: finish_tile then brings them to C. */
 static void run_tile(const walk *w, const place *p, int64_t i, const uint32_t *b, ahead *next)
 {
     const dt_matmul *mm = w->g->mm;
@@ -457,6 +467,8 @@ static bool goes_around(const dt_gemm *g, int64_t block_k)
 
 size_t ISA_NAME(gemm_scratch)(void) { return sizeof(scratch); }
 
+/* C rows first_row .. end_row-1, columns first_col .. end_col-1 of the part. While the tiles of a panel are computed
+ * the next panel is packed into the other of two buffers. */
 TARGET void ISA_NAME(gemm_bf16)(const dt_gemm *g, const dt_gemm_part *part)
 {
     const dt_matmul *mm = g->mm;

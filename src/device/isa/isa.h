@@ -55,6 +55,7 @@ INLINE float float_of(uint32_t u)
     return x.f;
 }
 
+/* Element i of an array of either type, as a float. */
 INLINE float load(const void *p, dt_dtype dt, int64_t i)
 {
     return dt == DT_F32 ? ((const float *)p)[i] : float_of((uint32_t)((const uint16_t *)p)[i] << 16);
@@ -66,6 +67,7 @@ INLINE uint16_t bf16_of(float f)
     const uint32_t u = bits_of(f), round = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
     return (uint16_t)(f != f ? (u >> 16) | 0x40u : round);
 }
+/* The reverse, rounded to nearest even. */
 INLINE void store(void *p, dt_dtype dt, int64_t i, float f)
 {
     if (dt == DT_F32) {
@@ -150,6 +152,7 @@ INLINE float erf_f(float x)
     return a < 1.0f || x != x ? small : big;
 }
 
+/* 1 / (1 + e^-x): 0 and 1 where e^-x overflows or vanishes. */
 INLINE float sigmoid_f(float x) { return 1.0f / (1.0f + exp_f(-x)); }
 
 /* dt_philox4x32 again, inline so that a loop over counters vectorises. */

@@ -6,6 +6,7 @@
  *     dweight += dy xhat, dbias += dy */
 #include "kernels.h"
 
+/* y = weight * x rstd, rstd = 1 / sqrt(mean(x^2) + eps), which is returned for backward. */
 INLINE float rmsnorm_forward_body(const void *x, const void *weight, void *y, int64_t width, float eps, dt_dtype T)
 {
     float ss = 0;
@@ -26,6 +27,8 @@ float ISA_NAME(rmsnorm_forward)(const void *x, const void *weight, void *y, int6
                         : rmsnorm_forward_body(x, weight, y, width, eps, DT_BF16);
 }
 
+/* dx (written, or added to dx) and dweight (added to), as above. dx may be dy: an element is read before it is
+ * written. */
 INLINE void rmsnorm_backward_body(const void *x, const void *weight, float rstd, const void *dy, void *dx,
                                   bool add_to_dx, float *restrict dweight, int64_t width, dt_dtype T)
 {
@@ -55,6 +58,8 @@ void ISA_NAME(rmsnorm_backward)(const void *x, const void *weight, float rstd, c
 #undef BODY
 }
 
+/* y = weight (x - mean) rstd + bias, rstd = 1 / sqrt(var + eps); the variance from a second pass over the row, which
+ * does not cancel. mean and rstd are for backward. */
 INLINE void layernorm_forward_body(const void *x, const void *weight, const void *bias, void *y, float *mean,
                                    float *rstd, int64_t width, float eps, dt_dtype T)
 {
@@ -80,6 +85,7 @@ void ISA_NAME(layernorm_forward)(const void *x, const void *weight, const void *
 #undef BODY
 }
 
+/* dx (written, or added to dx), dweight and dbias (added to), as above. */
 INLINE void layernorm_backward_body(const void *x, const void *weight, float mean, float rstd, const void *dy, void *dx,
                                     bool add_to_dx, float *restrict dweight, float *restrict dbias, int64_t width,
                                     dt_dtype T)

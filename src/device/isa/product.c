@@ -11,6 +11,7 @@ typedef struct block {
     int64_t i, rows, j, cols, at, depth;
 } block;
 
+/* The first element of the block in A, and in B, as they are stored. */
 static const void *a_at(const dt_gemm *g, const block *t)
 {
     return element(g->a, g->mm->dt, g->mm->trans_a ? t->at * g->mm->lda + t->i : t->i * g->mm->lda + t->at);
@@ -37,6 +38,7 @@ static void load_b(const dt_gemm *g, const block *t, int64_t n, float *b)
     transpose(b, stored, n, width);
 }
 
+/* total [BLOCK_M][BLOCK_N] (+)= A_block B_block, in float; written at the first block of k, added to at the others. */
 static void add_floats(const dt_gemm *g, const block *t, float *total)
 {
     const dt_matmul *mm = g->mm;
@@ -86,6 +88,7 @@ static void pair_b(const dt_gemm *g, const block *t, int64_t k, int64_t n, uint3
     transpose_words(dst, stored, n, k / 2);
 }
 
+/* The same on the bf16 unit, whose operands are padded with zeros to its sizes. */
 static void add_pairs(const dt_gemm *g, const block *t, const dt_bf16_unit *unit, float *total)
 {
     uint16_t a[BLOCK_M * BLOCK_K];
@@ -98,6 +101,7 @@ static void add_pairs(const dt_gemm *g, const block *t, const dt_bf16_unit *unit
 
 /* ---- all blocks -------------------------------------------------------------------------------------------------- */
 
+/* One block of C: blocks of k in order, then bias, addend and one rounding (store_block). */
 static void run_block(const dt_gemm *g, block *t, const dt_bf16_unit *unit)
 {
     float total[BLOCK_M * BLOCK_N];
@@ -113,6 +117,7 @@ static void run_block(const dt_gemm *g, block *t, const dt_bf16_unit *unit)
     store_block(g, t->i, t->j, t->rows, t->cols, total, BLOCK_N);
 }
 
+/* The part's rows and columns of C. unit NULL: plain floats. */
 void ISA_NAME(product)(const dt_gemm *g, const dt_gemm_part *part)
 {
     const dt_bf16_unit *unit = g->mm->dt == DT_BF16 ? part->unit : NULL;

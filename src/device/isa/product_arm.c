@@ -24,6 +24,7 @@ INLINE bfloat16x8_t rows_of_a(const uint16_t *a, int64_t lda)
     return vreinterpretq_bf16_u16(vcombine_u16(vld1_u16(a), vld1_u16(a + lda)));
 }
 
+/* C [8][8] (+)= A [8][k] B [k][8], k a multiple of 4: A by rows, B in pairs [k/2][ldb]. */
 INLINE void square_product(int64_t k, const uint16_t *a, int64_t lda, const uint32_t *b, int64_t ldb, float *c,
                            int64_t ldc, bool accumulate)
 {
@@ -55,6 +56,7 @@ INLINE void square_product(int64_t k, const uint16_t *a, int64_t lda, const uint
         for (int j = 0; j < HALF; j++) store_square(c + 2 * i * ldc + 2 * j, ldc, sum[i][j]);
 }
 
+/* C [m][n] (+)= A [m][k] B [k][n] with m and n multiples of 8. */
 static void product(int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda, const uint32_t *b, int64_t ldb,
                     float *c, int64_t ldc, bool accumulate)
 {
@@ -79,6 +81,7 @@ INLINE bfloat16x8_t load_some_pairs(const uint16_t *x, int64_t n)
     return load_pairs(all);
 }
 
+/* rows x cols dot products of length k into sums[i * cols + j]. */
 INLINE void pair_sums(int rows, int cols, int64_t k, const uint16_t *a, int64_t lda, const uint16_t *b, int64_t ldb,
                       float *sums)
 {

@@ -13,6 +13,7 @@ static void nothing(void) {}
 
 enum { DOT_ROWS = 4, VECS = 4 }; /* 16 sums hide the latency; 4 of B and a broadcast */
 
+/* C [4][16 vecs] (+)= A [4][k] B [k][16 vecs]: A by rows, B in pairs [k/2][ldb]. */
 __attribute__((target("avx512bf16"), always_inline)) static inline void
 dot_block(int vecs, int64_t k, const uint16_t *a, int64_t lda, const uint32_t *b, int64_t ldb, float *c, int64_t ldc,
           bool accumulate)
@@ -42,6 +43,7 @@ dot_block(int vecs, int64_t k, const uint16_t *a, int64_t lda, const uint32_t *b
         for (int j = 0; j < vecs; j++) _mm512_storeu_ps(c + i * ldc + 16 * j, sum[i][j]);
 }
 
+/* C [m][n] (+)= A [m][k] B [k][n]: m a multiple of 4, n of 16, k of 2. */
 __attribute__((target("avx512bf16"))) static void dot_product(int64_t m, int64_t n, int64_t k, const uint16_t *a,
                                                               int64_t lda, const uint32_t *b, int64_t ldb, float *c,
                                                               int64_t ldc, bool accumulate)
@@ -57,12 +59,13 @@ __attribute__((target("avx512bf16"))) static void dot_product(int64_t m, int64_t
 const dt_bf16_unit ISA_NAME(dot_unit) = {
     .name = "avx512_bf16", .begin = nothing, .end = nothing, .product = dot_product};
 
-/* ---- rows of A with rows of B (product_rows.c)
- * ------------------------------------------------------------------------------- Lane l sums pairs 2l, 2l + 1 of every
- * 32 elements: 16 sums hide the latency. */
+/* ---- rows of A with rows of B (product_rows.c) ------------------------------------------------------------------- */
+
+/* Lane l sums pairs 2l, 2l + 1 of every 32 elements; 16 sums hide the latency. */
 
 enum { PAIRS = 32, PAIR_CHUNK = 2048 };
 
+/* rows x cols dot products of length k into sums[i * cols + j]. */
 __attribute__((target("avx512bf16"), always_inline)) static inline void
 pair_sums(int rows, int cols, int64_t k, const uint16_t *a, int64_t lda, const uint16_t *b, int64_t ldb, float *sums)
 {
@@ -105,9 +108,9 @@ PAIR_DOTS(pairs_2x1, 2, 1)
 PAIR_DOTS(pairs_4x1, 4, 1)
 const dot_shapes ISA_NAME(pair_dots) = {PAIR_CHUNK, {pairs_1, pairs_2, pairs_4}, {pairs_1x1, pairs_2x1, pairs_4x1}};
 
-/* ---- matrix unit
- * -------------------------------------------------------------------------------------------------------------- Tiles
- * of 16 rows of 64 bytes: 0 to 3 sums (two by two), 4 and 5 of A, 6 and 7 of B. */
+/* ---- matrix unit ------------------------------------------------------------------------------------------------- */
+
+/* Tiles of 16 rows of 64 bytes: 0 to 3 sums (two by two), 4 and 5 of A, 6 and 7 of B. */
 
 typedef struct tile_config {
     uint8_t palette, start_row, reserved[14];
@@ -130,6 +133,7 @@ __attribute__((target("amx-tile"))) static void amx_end(void) { _tile_release();
     else                                                                                                               \
         _tile_zero(t)
 
+/* C [32][32] (+)= A [32][k] B [k][32], k a multiple of 32, in four tiles of sums. */
 __attribute__((target("amx-tile,amx-bf16"))) static void amx_32x32(int64_t k, const uint16_t *a, int64_t lda,
                                                                    const uint32_t *b, int64_t ldb, float *c,
                                                                    int64_t ldc, bool accumulate)
@@ -154,6 +158,7 @@ __attribute__((target("amx-tile,amx-bf16"))) static void amx_32x32(int64_t k, co
     _tile_stored(3, c + 16 * ldc + 16, ldc * 4);
 }
 
+/* The same for 16 x 16: one tile of sums, for borders. */
 __attribute__((target("amx-tile,amx-bf16"))) static void amx_16x16(int64_t k, const uint16_t *a, int64_t lda,
                                                                    const uint32_t *b, int64_t ldb, float *c,
                                                                    int64_t ldc, bool accumulate)
@@ -167,6 +172,7 @@ __attribute__((target("amx-tile,amx-bf16"))) static void amx_16x16(int64_t k, co
     _tile_stored(0, c, ldc * 4);
 }
 
+/* C [m][n] (+)= A [m][k] B [k][n]: m and n multiples of 16, k of 32. */
 static void amx_product(int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda, const uint32_t *b, int64_t ldb,
                         float *c, int64_t ldc, bool accumulate)
 {

@@ -59,6 +59,7 @@ DOTS(bf16_4x1, 4, 1, DT_BF16)
 static const dot_shapes float_dots = {CHUNK, {float_1, float_2, float_4}, {float_1x1, float_2x1, float_4x1}};
 static const dot_shapes bf16_dots = {CHUNK, {bf16_1, bf16_2, bf16_4}, {bf16_1x1, bf16_2x1, bf16_4x1}};
 
+/* sums [rows][cols] into total from (i, j) on: written, or added to for later pieces of k. */
 INLINE void put_sums(float (*total)[BLOCK_N], int64_t i, int64_t j, int rows, int cols, const float *sums, bool add)
 {
     for (int r = 0; r < rows; r++)
@@ -86,6 +87,7 @@ static void add_piece(const dot_shapes *shapes, dt_dtype dt, int64_t m, int64_t 
     }
 }
 
+/* Columns first .. first+n-1 of C, B stored [n,k]. */
 static void dot_columns(const dt_rows_product *p, const dot_shapes *shapes, int64_t first, int64_t n)
 {
     const dt_matmul *mm = p->g.mm;
@@ -134,6 +136,8 @@ INLINE void add_rows_of_b(int rows, int64_t m, int depth, dt_dtype dt, const voi
             for (int q = 0; q < depth; q++) total[i][j] = FMA(x[i][q], load(b, dt, q * ldb + j), total[i][j]);
 }
 
+/* Columns first .. first+n-1 of C for up to `rows` rows, B stored [k,n]: sums of FEW_N columns stay in cache while B's
+ * rows stream by. */
 INLINE void few_rows(int rows, dt_dtype dt, const dt_rows_product *p, int64_t first, int64_t n)
 {
     const dt_matmul *mm = p->g.mm;
@@ -188,6 +192,7 @@ static void many_rows(const dt_rows_product *p, int64_t first, int64_t n)
         }                                                                                                              \
     } while (0)
 
+/* Columns first .. first+n-1 of all rows of C. */
 void ISA_NAME(product_rows)(const dt_rows_product *p, int64_t first, int64_t n)
 {
     const bool bf16 = p->g.mm->dt == DT_BF16;

@@ -18,6 +18,7 @@ extern const dot_shapes ISA_NAME(pair_dots); /* product_bf16.c */
 
 INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
+/* Elements i .. i+LANES-1 of p as floats. */
 INLINE vec load_lanes(const void *p, dt_dtype dt, int64_t i)
 {
     if (dt == DT_F32) return v_load((const float *)p + i);

@@ -53,7 +53,8 @@ INLINE vec v_set(float x) { return (vec){x, x, x, x}; }
 INLINE vec v_fma(vec a, vec b, vec c) { return a * b + c; }
 #endif
 
-/* rows x vecs registers of C. A(i, p) = a[i * a_row + p * a_col]. */
+/* C [rows][vecs * LANES] (+)= sum over p < k of A(i, p) B[p][..], in order of p, all sums in registers.
+ * A(i, p) = a[i * a_row + p * a_col]. */
 INLINE void micro(int rows, int vecs, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
                   int64_t ldb, float *c, int64_t ldc, bool accumulate)
 {
@@ -79,6 +80,7 @@ INLINE void micro(int rows, int vecs, int64_t k, const float *a, int64_t a_row, 
         for (int j = 0; j < vecs; j++) v_store(c + i * ldc + j * LANES, sum[i][j]);
 }
 
+/* The same for n columns, a multiple of LANES: panels of PANEL vectors, then single ones. */
 INLINE void micro_rows(int rows, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
                        int64_t ldb, float *c, int64_t ldc, bool accumulate)
 {
@@ -88,7 +90,8 @@ INLINE void micro_rows(int rows, int64_t n, int64_t k, const float *a, int64_t a
     for (; j < n; j += LANES) micro(rows, 1, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate);
 }
 
-/* n is a multiple of LANES. transposed: A is stored [p][i]. */
+/* C [m][n] (+)= A [m][k] B [k][n], n a multiple of LANES, distances between rows lda, ldb, ldc. transposed: A is stored
+ * [p][i]. Each element is summed over p in order, however m and n are cut. */
 INLINE void tile_product(bool transposed, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b,
                          int64_t ldb, float *c, int64_t ldc, bool accumulate)
 {
@@ -211,6 +214,8 @@ typedef struct visible {
     int32_t most_from, least_to;          /* keys from most_from to least_to are seen by all */
 } visible;
 
+/* Query first + i of n_q sees the keys below len - n_q + first + i + 1, aligned at the end; with a window W only the
+ * last W of them (dt_attention). */
 static inline void find_visible(visible *vis, const dt_attention *at, int seq, int32_t first, int32_t n)
 {
     const int32_t n_q = at->q_start[seq + 1] - at->q_start[seq], len = at->kv_len[seq];
@@ -224,10 +229,12 @@ static inline void find_visible(visible *vis, const dt_attention *at, int seq, i
     vis->least_to = n < round_up(n, LANES) ? 0 : vis->to[0], vis->most_to = vis->to[n - 1];
 }
 
+/* Does column i see the key? One unsigned comparison does for both ends. */
 INLINE bool sees(const visible *vis, int32_t i, int32_t key)
 {
     return (uint32_t)(key - vis->from[i]) < (uint32_t)vis->n_seen[i];
 }
+/* Do all columns see keys key .. key+n_keys-1? Then nothing has to be masked. */
 INLINE bool all_visible(const visible *vis, int32_t key, int32_t n_keys)
 {
     return vis->most_from <= key && key + n_keys <= vis->least_to;
@@ -266,6 +273,7 @@ typedef struct tiles {
 
 /* With room for the tiles of attention_bf16.c, which are smaller but more. */
 static inline int64_t tiles_elems(int64_t dp) { return 7 * TQ * dp + 5 * TK * TQ; }
+/* The tiles of a scratch of tiles_elems(dp) floats at p. */
 static inline tiles carve(float *p, int64_t dp)
 {
     tiles t = {0};
