@@ -75,17 +75,34 @@ static dt_err prepare(save_job *j)
 
 /* ---- rank 0: create and reserve ---------------------------------------------------------------------------------- */
 
+/* An array with its header, and its place on a page. */
+static double array_nbytes(double nbytes) { return nbytes + 512 + (nbytes >= CKPT_ALIGN_FROM ? CKPT_PAGE : 0); }
+
+/* The root. HDF5 puts long texts into blocks that double in size. */
+static double root_nbytes(size_t texts_len) { return (1 << 16) + 2.0 * (double)texts_len; }
+
+double dt_checkpoint_nbytes(const dt_unit *units, int n_units, int n_states, size_t texts_len)
+{
+    double nbytes = root_nbytes(texts_len);
+    for (int u = 0; u < n_units; u++)
+        for (int t = 0; t < units[u].n_tensors; t++) {
+            const dt_tensor *tensor = &units[u].tensors[t];
+            nbytes += (1 + (tensor->trainable ? n_states : 0)) * array_nbytes(sizeof(float) * (double)tensor->n_elems);
+        }
+    return nbytes;
+}
+
 /* Would the data fit? The room left on the disk says nothing of quotas and limits of file sizes, so that much is
  * reserved under the name; what is more than the real size is given back. A little too much rather than too little:
  * HDF5 could not make its image beyond a limit of file sizes. */
 static dt_err probe_space(const save_job *j)
 {
-    double nbytes = (1 << 16) + ckpt_task_items_nbytes(&j->meta->items);
-    for (int i = 0; i < j->n_slots; i++) {
-        const double array =
-            (double)j->slots[i].tensor->n_elems * (double)dt_dtype_size(dt_zero_state_dtype(j->z, j->slots[i].state));
-        nbytes += array + 512 + (array >= CKPT_ALIGN_FROM ? CKPT_PAGE : 0);
-    }
+    const char *config = j->meta->config, *model = j->meta->model_config;
+    double nbytes = root_nbytes((config ? strlen(config) : 0) + (model ? strlen(model) : 0)) +
+                    ckpt_task_items_nbytes(&j->meta->items);
+    for (int i = 0; i < j->n_slots; i++)
+        nbytes += array_nbytes((double)j->slots[i].tensor->n_elems *
+                               (double)dt_dtype_size(dt_zero_state_dtype(j->z, j->slots[i].state)));
     DT_TRY(dt_check_space(j->dir, j->part, nbytes, "a checkpoint"));
     DT_TRY(dt_create_empty_file(j->part));
     return dt_reserve_file(j->part, (int64_t)nbytes, "a checkpoint");

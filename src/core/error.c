@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core_private.h"
+#include <sys/stat.h>
 
 enum { MESSAGE_SIZE = 8192 }; /* many mistakes of a configuration are one message */
 
@@ -53,7 +54,15 @@ dt_err dt_fail(dt_err err, const char *fmt, ...)
 dt_err dt_fail_errno(dt_err err, const char *path, const char *what)
 {
     const int number = errno;
-    return dt_fail(err, "%s: %s: %s", path, what, strerror(number));
+    struct stat st;
+    const char *slash = strrchr(path, '/');
+    char *folder = slash > path && number == ENOENT ? strndup(path, (size_t)(slash - path)) : NULL;
+    if (folder && err == DT_ERR_WRITE && stat(folder, &st) != 0)
+        err = dt_fail(err, "%s: %s: its directory is not there; was it removed?", path, what);
+    else
+        err = dt_fail(err, "%s: %s: %s", path, what, strerror(number));
+    free(folder);
+    return err;
 }
 
 dt_err dt_trace(dt_err err, const char *file, int line, const char *call)

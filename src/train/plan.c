@@ -14,7 +14,10 @@ int64_t run_n_param(const dt_run *run)
 
 double run_checkpoint_nbytes(const dt_run *run)
 {
-    return sizeof(float) * (double)run_n_param(run) * (1 + run->optimizer->n_states);
+    char *config = dt_config_text(&run->cfg);
+    const size_t texts_len = (config ? strlen(config) : 0) + (run->mc.json ? strlen(run->mc.json) : 0);
+    free(config);
+    return dt_checkpoint_nbytes(run->units, run->n_units, run->optimizer->n_states, texts_len);
 }
 
 dt_err run_plan_stage(const dt_run *run, int stage, int nranks, int ranks_per_node, stage_plan *plan)

@@ -41,7 +41,7 @@ dt_err run_check_files(dt_run *run);
 
 /* plan.c */
 int64_t run_n_param(const dt_run *run);
-double run_checkpoint_nbytes(const dt_run *run); /* weights and the optimizer's states, each fp32 */
+double run_checkpoint_nbytes(const dt_run *run); /* on the disk, at most */
 
 /* plan.c: what a rank holds at a stage, as run_open_states would allocate. */
 typedef struct stage_plan {
