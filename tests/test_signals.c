@@ -54,8 +54,39 @@ static void a_product_survives_signals(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-int main(void)
+/* One that comes before the handler is there, and before the program has started itself anew. */
+static void an_early_signal_is_kept(void **state)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_product_survives_signals)};
+    const int signals[] = {SIGUSR1, SIGTERM, SIGINT};
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
+        int status = 0;
+        char number[16];
+        snprintf(number, sizeof number, "%d", signals[i]);
+        fflush(stdout);
+        const pid_t child = fork();
+        if (child == 0) {
+            dt_signals_hold();
+            kill(getpid(), signals[i]); /* raise() would be for this thread alone */
+            execl("/proc/self/exe", "test_signals", "--again", number, (char *)NULL);
+            _exit(2);
+        }
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 0);
+    }
+}
+
+static int started_anew(int expected)
+{
+    if (dt_signals_install() != DT_OK) return 3;
+    for (int i = 0; i < 6000 && !dt_signals_pending(); i++) usleep(10000);
+    return dt_signals_pending() == expected ? 0 : 4;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[1], "--again") == 0) return started_anew(atoi(argv[2]));
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_product_survives_signals),
+                                       cmocka_unit_test(an_early_signal_is_kept)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,6 +23,9 @@ typedef enum dt_lock_state { DT_LOCK_FREE, DT_LOCK_HELD, DT_LOCK_LEFT, DT_LOCK_U
 dt_lock_state dt_lock_look(const char *dir, char *holder, size_t size);
 void dt_lock_release(dt_lock *lock); /* local; safe on NULL */
 
+/** Let those signals wait for dt_signals_install, also in a program that takes this one's place (exec): before it they
+ *  would end the process. */
+void dt_signals_hold(void);
 /** SIGTERM, SIGUSR1, SIGINT ask to stop; a second SIGINT leaves at once. A write beyond the limit of file sizes fails
  *  instead of ending the process. To be called before the process has a second thread: threads inherit that these
  *  signals are not theirs. DT_ERR_FAULT without a thread. */

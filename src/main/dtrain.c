@@ -238,6 +238,7 @@ int main(int argc, char **argv)
     tool_start("dtrain");
     const dt_err parsed = parse_options(argc, argv, &o);
     if (parsed != DT_OK) return tool_end(parsed);
+    if (o.action == ACTION_RUN) dt_signals_hold(); /* the program may start itself anew */
     if (o.action <= ACTION_CHECK) tool_wait_fairly(argv);
     return o.action <= ACTION_CHECK ? run_ranks(&o) : tool_end(run_alone(&o));
 }

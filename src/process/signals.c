@@ -35,6 +35,12 @@ static void *wait_for_signals(void *unused)
     return unused;
 }
 
+void dt_signals_hold(void)
+{
+    const sigset_t set = asked_to_stop();
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+}
+
 dt_err dt_signals_install(void)
 {
     const sigset_t set = asked_to_stop();
