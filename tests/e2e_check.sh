@@ -81,4 +81,10 @@ check data.validation_steps=0
 expect "validation_steps = 0 asks for nothing: no warning" sh -c "! grep -q 'validation_steps' '$out'"
 np=3 check batch.train_batch_size=25
 finds "one message on several ranks" 64 1 'nearest that work are 24 and 27'
+# a model of which only the family is given
+printf '[run]\ntask = pretrain\n[model]\nmodel_type = llama\n' >"$tmp/family.ini"
+run 0 ./dtrain --plan "$tmp/family.ini"
+expect_text "model_type alone: the sizes are said" 'model_type = llama alone means .*hidden_size 4096, num_hidden_layers 32'
+run 0 ./dtrain --plan "$tmp/family.ini" model.hidden_size=64
+expect "and not where one is given" sh -c "! grep 'alone means' '$out'"
 e2e_done

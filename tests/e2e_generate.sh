@@ -91,8 +91,9 @@ expect_text and_the_next_step_is_said 'written: exists; .*--force'
 DTRAIN_FAULT=generate.output:0:1:error run 2 ./dtrain-generate "${short[@]}" -o "$tmp/failed"
 expect_exit a_failure_on_one_rank_ends_all 70
 expect no_half_file_is_left test ! -e "$tmp/failed" -a ! -e "$tmp/failed.part"
-run 2 ./dtrain-generate "${short[@]}" -o "$tmp/no/such/folder"
-expect_exit an_output_without_a_folder 74
+: >"$tmp/a-file"
+run 2 ./dtrain-generate "${short[@]}" -o "$tmp/a-file/text"
+expect_exit an_output_whose_folder_cannot_be_made 74
 run 0 ./dtrain-generate "$m" --prompts "$tmp/prompts.jsonl" -o "$tmp/prompts.jsonl" --force
 expect_exit the_prompts_are_never_the_output 64
 
@@ -212,4 +213,13 @@ cp "$m/checkpoints/step-00000007.h5" "$tmp/short.h5" && truncate -s -100 "$tmp/s
 run 2 ./dtrain-generate "$tmp/short.h5" --prompt a --threads 1
 expect_exit truncated_checkpoint_is_a_data_error 65
 expect_text truncated_checkpoint_is_named 'short.h5'
+# options that do nothing, and a file in a folder that is not there yet
+run 0 ./dtrain-generate "$m" --prompt a --greedy --top-p 0.5 --temperature 0.7 --max-new-tokens 2 --threads 1
+expect_exit "--greedy with options of sampling" 0
+expect_text "names those that do nothing" 'warning: --greedy always takes .*: --temperature, --top-p$'
+run 0 ./dtrain-generate "$m" --prompt a --temperature 0 --top-k 5 --max-new-tokens 2 --threads 1
+expect_text "and so does --temperature 0" 'warning: --temperature 0 always takes .*: --top-k$'
+run 0 ./dtrain-generate "$m" --prompt a --greedy --max-new-tokens 2 --threads 1 -o "$tmp/new/folder/text"
+expect "the folder of -o is made" test -s "$tmp/new/folder/text"
+expect "and nothing is said of sampling" sh -c "! grep 'do nothing' '$out'"
 e2e_done

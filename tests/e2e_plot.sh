@@ -66,7 +66,9 @@ expect chosen_metrics_png_is_whole is_png "$tmp/named.png"
 run 0 ./dtrain-plot --metrics reward "$tmp/b"
 expect_exit unknown_metric_is_a_usage_error 64
 expect_text unknown_metric_lists_those_there_are 'grad_norm'
-run 0 ./dtrain-plot -o "$tmp/nowhere/x.png" "$tmp/b"
+run 0 ./dtrain-plot -o "$tmp/bad/metrics.jsonl/x.png" "$tmp/b"
 expect_exit unwritable_picture_is_a_write_error 74
 expect no_half_picture_is_left no_leftovers
+run 0 ./dtrain-plot -o "$tmp/new/folder/picture.svg" "$tmp/b"
+expect "the folder of a picture is made" test -s "$tmp/new/folder/picture.svg"
 e2e_done

@@ -110,4 +110,26 @@ run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/other" model.vocab_s
 expect_text "files of different tokenizers: a warning" "warning: .*train.h5 and .*other.h5 were made with different tokenizers"
 run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/other" model.vocab_size=1024 model.tokenizer=$tokenizers/qwen2 data.train="$tmp/other.h5"
 expect "data of the model's tokenizer: no warning" test -z "$(grep -i tokenizer "$out" | grep warning)"
+# what is counted, and where paths start from
+train 2 packed data.packing=bfd data.validation="$tmp/valid.h5" run.max_steps=2
+expect_text "packed rows: documents and rows" 'train: 60 documents in [0-9]+ rows, [0-9]+ tokens'
+expect_text "of the validation, too" 'validation: 12 documents in [0-9]+ rows'
+expect_text "tokens per second of several ranks are said to be so" 'tokens/s on average \(all ranks together\)'
+expect "config.ini says where relative paths start" grep -qxF "# $(pwd)" "$tmp/packed/config.ini"
+cp "$tmp/train.h5" "$tmp/start.h5"
+(cd "$tmp" && "$OLDPWD/dtrain" tiny.ini data.train=start.h5 run.output_dir=relative run.max_steps=2 >"$out" 2>&1)
+cd_to=$(sed -n '2s/^# //p' "$tmp/relative/config.ini")
+(cd "$cd_to" && "$OLDPWD/dtrain" relative/config.ini run.output_dir=relative2 >"$out" 2>&1)
+code=$?
+expect_exit "a run is reproduced from there by its config.ini" 0
+expect "with the same losses" test "$(losses relative)" = "$(losses relative2)"
+# a directory that is removed under a run
+DTRAIN_FAULT=save.create:0:1:stop start 1 removed; removed=$job
+wait_until_stopped removed 1
+pid=$(ranks_of removed)
+rm -rf "$tmp/removed"
+kill -CONT $pid
+finish removed $removed
+expect_exit "an output_dir that is removed before a checkpoint is written" 74
+expect_text "is said to be gone" 'step-00000006.h5.part: .*its directory is not there; was it removed'
 e2e_done

@@ -51,7 +51,7 @@
     TEXT(model, config, "", "config.json of a model that starts from random weights") \
     MAYBE(model, model_type, word, 0, 0, "gpt2|llama|mistral|qwen2|qwen3", "", \
          "architecture of a model that is described here, by this key and those below; they have the names and " \
-         "meanings of config.json") \
+         "meanings of config.json, and its defaults: without sizes llama is the first 7B model") \
     MAYBE(model, hidden_size, integer, 1, 1 << 24, "", "", "width of the model") \
     MAYBE(model, intermediate_size, integer, 1, 1 << 24, "", "", "width of the hidden layer of the MLP") \
     MAYBE(model, num_hidden_layers, integer, 1, 1 << 16, "", "blocks", "number of transformer blocks") \

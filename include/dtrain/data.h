@@ -34,6 +34,8 @@ typedef struct dt_data_info {
     int64_t n_samples;               /* an epoch */
     int64_t n_tokens;                /* in the files */
     int64_t n_dropped;               /* samples without any target */
+    int64_t n_packed;                /* documents or records that packing put into these samples; 0: it did not */
+    bool of_documents;               /* kind tokens, else sft */
     int64_t steps_per_epoch;         /* optimizer steps, the last one may be short */
     int32_t max_tok, max_seq;        /* most of a micro-batch: what the model must be opened for */
     const char *path, *tokenizer;    /* of the first file, and what it was made with; "" when it names none */

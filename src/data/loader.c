@@ -196,6 +196,8 @@ static dt_err open_all(dt_loader *l)
     l->info = (dt_data_info){.n_samples = l->order.n,
                              .n_tokens = l->sources.n_tokens,
                              .n_dropped = l->sources.n_dropped,
+                             .n_packed = l->order.n == l->sources.n_samples ? l->sources.n_packed : 0,
+                             .of_documents = l->sources.samples[0].dataset->info.kind == DT_DATASET_TOKENS,
                              .steps_per_epoch = l->order.steps_per_epoch,
                              .path = dt_dataset_get_info(l->sources.samples[0].dataset)->path,
                              .tokenizer = dt_dataset_get_info(l->sources.samples[0].dataset)->tokenizer,

@@ -95,6 +95,7 @@ static dt_err add_opened(dt_sources *s, dt_dataset *d, const dt_loader_options *
     s->n_samples += set->n_samples;
     s->n_tokens += d->info.n_tokens;
     s->n_dropped += set->n_dropped;
+    if (ops == &dt_samples_packed) s->n_packed += d->info.n_documents - set->n_dropped;
     if (set->max_seq > s->max_seq) s->max_seq = set->max_seq;
     s->fingerprint = dt_mix64(s->fingerprint ^ hash);
     s->file_first[s->n_files] = s->n_samples;

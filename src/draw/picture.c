@@ -336,6 +336,7 @@ static dt_err draw(const dt_picture *p, const dt_aside *a)
 dt_err dt_picture_draw(const dt_picture *p, const char *path)
 {
     dt_aside a;
+    DT_TRY(dt_make_folder_of(path));
     DT_TRY(dt_aside_open(&a, path));
     const dt_err err = draw(p, &a);
     if (err == DT_OK) return dt_aside_commit(&a);

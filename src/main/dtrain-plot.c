@@ -217,7 +217,7 @@ static dt_err fill_panels(dt_picture *pic, const run *runs, int n_runs, const op
     DT_TRY(fill_loss(&pic->panels[0], runs, n_runs, opt));
     DT_TRY(fill_optimizer(&pic->panels[1], runs, n_runs, opt));
     DT_TRY(fill_one(&pic->panels[2], "tokens_per_second", runs, n_runs, opt));
-    snprintf(pic->panels[2].label[0], sizeof pic->panels[2].label[0], "tokens/s");
+    snprintf(pic->panels[2].label[0], sizeof pic->panels[2].label[0], "tokens/s, all ranks");
     /* the colours are named above */
     for (int i = 0; i < pic->panels[2].n_series; i++) pic->panels[2].series[i].title[0] = 0;
     return DT_OK;

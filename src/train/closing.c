@@ -7,11 +7,12 @@ static void say_steps(const dt_run *run, const progress *from, const progress *t
 {
     char took[24], tokens[24], rate[24];
     const int64_t n_tok = to->tokens - from->tokens, n_steps = to->step - from->step;
-    DT_INFO(
-        "%s: %" PRId64 " step%s (%" PRId64 " of %" PRId64 "), %s tokens, %s tokens/s on average, %s from start to end",
-        to->step >= run->total_steps ? "done" : "stopped", n_steps, n_steps == 1 ? "" : "s", to->step, run->total_steps,
-        dt_format_count((double)n_tok, tokens), dt_format_count(loop_s > 0 ? (double)n_tok / loop_s : 0, rate),
-        dt_format_duration(dt_now_s() - run->start_s, took));
+    DT_INFO("%s: %" PRId64 " step%s (%" PRId64 " of %" PRId64
+            "), %s tokens, %s tokens/s on average%s, %s from start to end",
+            to->step >= run->total_steps ? "done" : "stopped", n_steps, n_steps == 1 ? "" : "s", to->step,
+            run->total_steps, dt_format_count((double)n_tok, tokens),
+            dt_format_count(loop_s > 0 ? (double)n_tok / loop_s : 0, rate),
+            run->nranks > 1 ? " (all ranks together)" : "", dt_format_duration(dt_now_s() - run->start_s, took));
 }
 
 void run_say_closing(const dt_run *run, const progress *from, const progress *to, double loop_s)

@@ -10,14 +10,16 @@
 
 static dt_err write_config(const dt_run *run)
 {
-    char *path = NULL, *text = dt_config_text(&run->cfg);
-    if (!text || asprintf(&path, "%s/config.ini", run->cfg.run_output_dir) < 0) {
-        free(text);
-        return dt_fail(DT_ERR_MEMORY, "no memory for config.ini");
-    }
-    dt_err err = dt_make_dirs(run->cfg.run_output_dir);
+    char *path = NULL, *keys = dt_config_text(&run->cfg), *here = getcwd(NULL, 0), *text = NULL;
+    const bool plain = here && !strpbrk(here, "\r\n");
+    bool made = keys && asprintf(&path, "%s/config.ini", run->cfg.run_output_dir) >= 0;
+    if (!made) path = NULL;
+    made = made && asprintf(&text, "# paths that do not begin with / start from this directory:\n# %s\n%s",
+                            plain ? here : "(its name cannot be written here)", keys) >= 0;
+    if (!made) text = NULL;
+    dt_err err = made ? dt_make_dirs(run->cfg.run_output_dir) : dt_fail(DT_ERR_MEMORY, "no memory for config.ini");
     if (err == DT_OK) err = dt_write_file_atomic(path, text, strlen(text));
-    free(path), free(text);
+    free(path), free(keys), free(here), free(text);
     return err;
 }
 
@@ -70,6 +72,18 @@ static void check_world_size(const dt_run *run)
             run->nranks > 1 ? "s" : "", run->comm->n_nodes, run->comm->n_nodes > 1 ? "s" : "");
 }
 
+/* A packed row counts as one sample in every batch, though it holds several. */
+static const char *say_samples(const dt_data_info *info, char *out, size_t size)
+{
+    const int64_t n = info->n_packed > 0 ? info->n_packed : info->n_samples;
+    const char *what = info->n_packed > 0 && info->of_documents ? "document" : "sample";
+    const int len = snprintf(out, size, "%" PRId64 " %s%s", n, what, n == 1 ? "" : "s");
+    if (info->n_packed > 0)
+        snprintf(out + len, size - (size_t)len, " in %" PRId64 " row%s", info->n_samples,
+                 info->n_samples == 1 ? "" : "s");
+    return out;
+}
+
 static void describe(const dt_run *run)
 {
     const dt_task *t = &run->task;
@@ -85,13 +99,12 @@ static void describe(const dt_run *run)
             run->nranks > 1 ? "s" : "");
     if (t->train) {
         const dt_data_info *info = dt_loader_info(t->train);
-        DT_INFO("train: %" PRId64 " samples, %" PRId64 " tokens, %" PRId64 " steps per epoch; %" PRId64
-                " steps in total",
-                info->n_samples, info->n_tokens, t->steps_per_epoch, run->total_steps);
+        DT_INFO("train: %s, %" PRId64 " tokens, %" PRId64 " steps per epoch; %" PRId64 " steps in total",
+                say_samples(info, text, sizeof text), info->n_tokens, t->steps_per_epoch, run->total_steps);
         if (info->n_dropped)
             DT_WARN("[data] train: %" PRId64 " samples have no target and are left out", info->n_dropped);
     }
-    if (t->valid) DT_INFO("validation: %" PRId64 " samples", dt_loader_info(t->valid)->n_samples);
+    if (t->valid) DT_INFO("validation: %s", say_samples(dt_loader_info(t->valid), text, sizeof text));
 }
 
 /* device and comm know nothing of a configuration: what they refuse is said again with the line that asked for it. */

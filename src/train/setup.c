@@ -61,11 +61,26 @@ static dt_err compare_shape(const dt_config *cfg, const dt_model_config *found)
     return DT_OK;
 }
 
+/* Every size that is not given is that of the family's own config.json, whose first model is large. */
+static dt_err open_from_keys(dt_run *run)
+{
+    static const char *const sizes[] = {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"};
+    const dt_config *cfg = &run->cfg;
+    bool any = *cfg->model_config != '\0' || (run->comm && run->comm->rank > 0);
+    DT_TRY(dt_model_config_from_keys(&run->mc, cfg));
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) any = any || dt_config_given(cfg, "model", sizes[i]);
+    if (!any)
+        DT_INFO("[model] model_type = %s alone means the sizes of a config.json that gives none: hidden_size %" PRId64
+                ", num_hidden_layers %" PRId64 ", vocab_size %" PRId64,
+                cfg->model_model_type, run->mc.hidden_size, run->mc.num_hidden_layers, run->mc.vocab_size);
+    return DT_OK;
+}
+
 static dt_err open_model_config(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
     const bool shape = *cfg->model_config || *cfg->model_model_type;
-    if (!*cfg->model_path) return dt_model_config_from_keys(&run->mc, cfg);
+    if (!*cfg->model_path) return open_from_keys(run);
     if (!run->comm && shape && access(cfg->model_path, F_OK) != 0) { /* --plan, before a model is downloaded */
         DT_INFO("%s is not there: planning for the shape given in [model]", cfg->model_path);
         return dt_model_config_from_keys(&run->mc, cfg);

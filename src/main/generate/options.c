@@ -209,6 +209,27 @@ static bool draws(const options *o)
     return o->given.temperature || o->given.top_k || o->given.top_p || o->given.min_p;
 }
 
+/* Greedy decoding takes the most probable token, whatever else is asked of drawing: a warning, as transformers gives
+ * one. */
+static void warn_of_greedy(const options *o)
+{
+    const bool zero = o->given.temperature && o->sampling.temperature == 0;
+    const struct {
+        const char *name;
+        bool given;
+    } all[] = {{"--temperature", o->given.temperature && o->given.greedy},
+               {"--top-k", o->given.top_k},
+               {"--top-p", o->given.top_p},
+               {"--min-p", o->given.min_p}};
+    char names[64] = "";
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (all[i].given)
+            snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", *names ? ", " : "", all[i].name);
+    if ((o->given.greedy || zero) && *names)
+        DT_WARN("%s always takes the most probable token, so these do nothing: %s",
+                o->given.greedy ? "--greedy" : "--temperature 0", names);
+}
+
 static dt_err check_beams(const options *o)
 {
     const dt_beam_options *b = &o->beams;
@@ -240,6 +261,7 @@ static dt_err check_options(const options *o)
     DT_CHECK(!o->chat || o->num_samples == 1, DT_ERR_USAGE,
              "--chat: one answer per message, not --num-samples %" PRId64, o->num_samples);
     DT_TRY(check_beams(o));
+    warn_of_greedy(o);
     return dt_sampling_check(&o->sampling);
 }
 

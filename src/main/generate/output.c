@@ -24,6 +24,7 @@ dt_err generate_begin_output(app *a)
     if (!path) return DT_OK;
     DT_TRY(dt_check_output(path, a->opt.force, inputs, a->opt.prompts ? 1 : 0));
     DT_TRY(dt_check_replaceable(path));
+    DT_TRY(dt_make_folder_of(path));
     if (asprintf(&a->part, "%s.part", path) < 0) a->part = NULL;
     DT_CHECK(a->part, DT_ERR_MEMORY, "out of memory for the name of %s", path);
     const dt_err err = dt_create_file(a->part, &fd);

@@ -248,9 +248,9 @@ static void print_metrics(const run_info *r)
 {
     char rate[24];
     if (r->last >= 0)
-        printf("  training     step %.0f: loss %.4f, grad_norm %.3g, lr %.2e, %s tokens/s\n", value(r, "step", r->last),
-               value(r, "loss", r->last), value(r, "grad_norm", r->last), value(r, "lr", r->last),
-               dt_format_count(value(r, "tokens_per_second", r->last), rate));
+        printf("  training     step %.0f: loss %.4f, grad_norm %.3g, lr %.2e, %s tokens/s of all ranks\n",
+               value(r, "step", r->last), value(r, "loss", r->last), value(r, "grad_norm", r->last),
+               value(r, "lr", r->last), dt_format_count(value(r, "tokens_per_second", r->last), rate));
     if (r->last_valid >= 0)
         printf("  validation   step %.0f: loss %.4f; best %.4f at step %.0f\n", value(r, "step", r->last_valid),
                value(r, "validation_loss", r->last_valid), value(r, "validation_loss", r->best),
