@@ -324,10 +324,13 @@ static void every_mistake_is_named(void **state)
         {"", "run.sede=1", "command line: run.sede: unknown key; the nearest is seed"},
         {"", "zero.stage=4", "command line: zero.stage: expected one of auto, 0, 1, 2, 3, found '4'"},
         /* names of other programs */
-        {"[optimizer]\ntype = adamw\n", NULL,
-         "input.ini:2: [optimizer] type: AdamW is the only optimizer: leave the key out"},
+        {"[optimizer]\ntype = lion\n", NULL,
+         "input.ini:2: [optimizer] type: expected one of adamw, adam, sgd, found 'lion'"},
         {"[run]\noptim = adamw_torch\n", NULL,
-         "input.ini:2: [run] optim: AdamW is the only optimizer: leave the key out"},
+         "input.ini:2: [run] optim: unknown key; optim is type in [optimizer] here: adamw, adam or sgd"},
+        {"[optimizer]\nadam_w_mode = true\n", NULL,
+         "input.ini:2: [optimizer] adam_w_mode: unknown key; adam_w_mode is type in [optimizer] here: adam_w_mode = true "
+         "is type = adamw, false is type = adam"},
         {"[model]\nlora_rank = 8\n", NULL,
          "input.ini:2: [model] lora_rank: LoRA is not supported yet: all weights are trained"},
         {"[lora]\nr = 8\n", NULL, "input.ini:1: [lora]: LoRA is not supported yet: all weights are trained"},

@@ -1,4 +1,4 @@
-/* test_train.c - batch sizes and schedules: pure functions of the configuration. */
+/* test_train.c - batch sizes and intervals: pure functions of the configuration. */
 #include "dtrain/train.h"
 #include <math.h>
 #include <setjmp.h>
@@ -93,42 +93,6 @@ static void an_evaluation_takes_any_batch_sizes(void **state)
     }
 }
 
-static void assert_lr(const char *text, int64_t total, int64_t done, double want)
-{
-    dt_config cfg = config(text);
-    dt_schedule s;
-    dt_schedule_make(&s, &cfg, total, 8);
-    assert_true(fabs(dt_schedule_lr(&s, done) - want) < 1e-6); /* the worked numbers have six digits */
-    dt_config_free(&cfg);
-}
-
-static void schedules_give_the_worked_numbers(void **state)
-{
-    (void)state;
-    const char *cosine = "[optimizer]\nlr = 1\n[scheduler]\ntype = cosine\nwarmup_steps = 10\n";
-    const char *linear = "[optimizer]\nlr = 1\n[scheduler]\ntype = linear\nwarmup_steps = 10\n";
-    const int64_t s[] = {0, 5, 10, 55, 99, 100};
-    const double want_cosine[] = {0, 0.5, 1, 0.5, 0.000305, 0}, want_linear[] = {0, 0.5, 1, 0.5, 0.011111, 0};
-    for (int i = 0; i < 6; i++) {
-        assert_lr(cosine, 100, s[i], want_cosine[i]);
-        assert_lr(linear, 100, s[i], want_linear[i]);
-    }
-    const char *wsd =
-        "[optimizer]\nlr = 1\n[scheduler]\ntype = wsd\nwarmup_steps = 10\ndecay_ratio = 0.2\nmin_lr_ratio = 0.1\n";
-    assert_lr(wsd, 100, 79, 1);
-    assert_lr(wsd, 100, 80, 1);
-    assert_lr(wsd, 100, 90, 0.55); /* half way down from 1 to 0.1 */
-    assert_lr(wsd, 100, 100, 0.1);
-    assert_lr("[optimizer]\nlr = 1\n[scheduler]\ntype = wsd\ndecay_ratio = 0.25\ndecay_type = sqrt\n", 100, 84,
-              1 - sqrt(9.0 / 25));
-    /* ceil(4.5) = 5 steps of warm-up */
-    assert_lr("[optimizer]\nlr = 1\n[scheduler]\ntype = constant\nwarmup_ratio = 0.05\n", 90, 4, 0.8);
-    assert_lr("[optimizer]\nlr = 0.5\nlr_scale_rule = linear\nlr_base_batch_size = 4\n[scheduler]\ntype = constant\n",
-              10, 3, 1);
-    assert_lr("[optimizer]\nlr = 0.5\nlr_scale_rule = sqrt\nlr_base_batch_size = 2\n[scheduler]\ntype = constant\n", 10,
-              3, 1);
-}
-
 static void intervals_below_one_are_shares(void **state)
 {
     (void)state;
@@ -197,7 +161,6 @@ int main(void)
         cmocka_unit_test(any_two_batch_sizes_give_the_third),
         cmocka_unit_test(sizes_that_do_not_multiply_name_what_would),
         cmocka_unit_test(an_evaluation_takes_any_batch_sizes),
-        cmocka_unit_test(schedules_give_the_worked_numbers),
         cmocka_unit_test(intervals_below_one_are_shares),
         cmocka_unit_test(an_interval_is_a_share_or_whole),
         cmocka_unit_test(saves_of_the_best_come_with_validations),

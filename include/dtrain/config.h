@@ -96,6 +96,10 @@ dt_err dt_config_print_keys(FILE *out, const char *filter);
 /** The same as Markdown, for the reference page docs/keys.md. */
 void dt_config_print_markdown(FILE *out);
 
+/** Letters to insert, remove, replace or swap between two words (optimal string alignment), for naming the nearest one;
+ *  of long words the first 63 letters only. */
+int dt_edit_distance(const char *a, const char *b);
+
 /** Split "a, b ,c" into malloc'ed strings (empty items dropped); free with dt_list_free. */
 dt_err dt_config_split(const char *text, char ***items, int *n_items);
 

@@ -1,4 +1,5 @@
-/* optim.h - optimizers: what an update does to the parameters, and which states it keeps for that.
+/* optim.h - optimizers: what an update does to the parameters, which states it keeps for that, and the learning rates
+ * that it is made with.
  *
  * An optimizer is a table: a name, the names of its states, a step. It is policy alone: zero owns the states, knows
  * them by these names and calls the step on the slices that a rank is in charge of; the arithmetic is the device's. An
@@ -6,14 +7,17 @@
 #ifndef DTRAIN_OPTIM_H
 #define DTRAIN_OPTIM_H
 
+#include "dtrain/config.h"
 #include "dtrain/device.h"
+#include "dtrain/unit.h"
 
 /** What an update is made with. zero sets lr and weight_decay for each run of tensors that agree on them. */
 typedef struct dt_optimizer_step {
     double lr, weight_decay;
-    double beta1, beta2, eps;
-    double grad_scale; /* gradients are multiplied by it first: clipping */
-    int64_t t;         /* updates that the states have seen, this one included: 1, 2, ... */
+    double beta1, beta2, eps; /* of Adam */
+    double momentum;          /* of gradient descent */
+    double grad_scale;        /* gradients are multiplied by it first: clipping */
+    int64_t t;                /* updates that the states have seen, this one included: 1, 2, ... */
 } dt_optimizer_step;
 
 enum { DT_MAX_STATES = 4 };
@@ -35,6 +39,46 @@ typedef struct dt_optimizer_ops {
                    float *const states[], void *param, dt_dtype param_dt, int64_t n, dt_stream *stream);
 } dt_optimizer_ops;
 
-extern const dt_optimizer_ops dt_optimizer_adamw;
+/** AdamW; Adam, whose weight decay is added to the gradient; gradient descent with momentum and without, decay likewise
+ *  (algorithms.md 0). */
+extern const dt_optimizer_ops dt_optimizer_adamw, dt_optimizer_adam, dt_optimizer_sgd, dt_optimizer_sgd_plain;
+
+/** The one that [optimizer] type and momentum ask for. */
+const dt_optimizer_ops *dt_optimizer_of(const dt_config *cfg);
+/** What [optimizer] says of every update; lr, grad_scale and t are 0. DT_ERR_USAGE: betas. */
+dt_err dt_optimizer_settings(dt_optimizer_step *s, const dt_config *cfg);
+
+/* ---- schedule ---------------------------------------------------------------------------------------------------- */
+
+/** Learning rate as a function of updates done before this one (algorithms.md 9.4). */
+typedef struct dt_schedule {
+    enum { DT_SCHED_CONSTANT, DT_SCHED_LINEAR, DT_SCHED_COSINE, DT_SCHED_WSD } type;
+    enum { DT_DECAY_LINEAR, DT_DECAY_COSINE, DT_DECAY_SQRT } decay;
+    double scale, min_ratio; /* scale: of lr_scale_rule */
+    int64_t warmup, total, decay_steps;
+} dt_schedule;
+void dt_schedule_make(dt_schedule *s, const dt_config *cfg, int64_t total_steps, int64_t train_batch_size);
+/** lr: the peak, optimizer.lr or that of a group. */
+double dt_schedule_lr(const dt_schedule *s, double lr, int64_t updates_done);
+
+/* ---- learning rates by name -------------------------------------------------------------------------------------- */
+
+enum { DT_MAX_LR_GROUPS = 16 };
+
+/** [optimizer] lr and lr_groups. Group 0 are the tensors that no pattern names. */
+typedef struct dt_lr_groups {
+    int n; /* group 0 included */
+    struct {
+        double lr;                /* before the schedule */
+        char metric[DT_NAME_MAX]; /* "lr/PATTERN"; of group 0 "lr" */
+    } group[DT_MAX_LR_GROUPS];
+} dt_lr_groups;
+
+/** DT_ERR_USAGE: what is not a list of pattern:rate. */
+dt_err dt_lr_groups_make(dt_lr_groups *g, const dt_config *cfg);
+/** Set lr_group of every tensor: of the patterns that name it, the first. A pattern is matched with whole parts of the
+ *  name, what is between its dots: "layers.1" is not in "layers.10.mlp". * and ? stand for any characters, dots
+ *  included. DT_ERR_USAGE, with the nearest names, for a pattern that no tensor is left for. */
+dt_err dt_lr_groups_assign(const dt_lr_groups *g, const dt_config *cfg, dt_unit *units, int n_units);
 
 #endif

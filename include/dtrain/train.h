@@ -1,4 +1,4 @@
-/* train.h - the superstep loop and what it needs at start: batch sizes, schedule, plan. */
+/* train.h - the superstep loop and what it needs at start: batch sizes, intervals, plan. */
 #ifndef DTRAIN_TRAIN_H
 #define DTRAIN_TRAIN_H
 
@@ -22,17 +22,7 @@ void dt_batching_for_evaluation(dt_batching *b, const dt_config *cfg, int nranks
 /** What is nearest to [batch] and works, where dt_batching_resolve has failed: train_batch_size gives way. */
 void dt_batching_nearest(dt_batching *b, const dt_config *cfg, int nranks);
 
-/* ---- schedule ---------------------------------------------------------------------------------------------------- */
-
-/** Learning rate as a function of updates done before this one (algorithms.md 9.4). */
-typedef struct dt_schedule {
-    enum { DT_SCHED_CONSTANT, DT_SCHED_LINEAR, DT_SCHED_COSINE, DT_SCHED_WSD } type;
-    enum { DT_DECAY_LINEAR, DT_DECAY_COSINE, DT_DECAY_SQRT } decay;
-    double peak, min_ratio;
-    int64_t warmup, total, decay_steps;
-} dt_schedule;
-void dt_schedule_make(dt_schedule *s, const dt_config *cfg, int64_t total_steps, int64_t train_batch_size);
-double dt_schedule_lr(const dt_schedule *s, int64_t updates_done);
+/* ---- intervals --------------------------------------------------------------------------------------------------- */
 
 /** 0: never but at the end; below 1: that share of total, rounded up; else the number itself. For save_steps,
  *  logging_steps, validation_steps. */
@@ -72,6 +62,8 @@ typedef struct dt_run {
     int n_units;
     dt_memory planned, allocated; /* of this rank before the first step */
     dt_model_options model_opt;
+    dt_optimizer_step optimizer_settings; /* of the whole run */
+    dt_lr_groups lr_groups;
     const dt_optimizer_ops *optimizer; /* set before the run: this one; else the one that the configuration names */
     dt_zero_options zero_opt;
     dt_zero *zero;

@@ -113,8 +113,9 @@ int dt_zero_n_pieces(const dt_zero *z); /* = number of tensors of all units */
 const dt_piece *dt_zero_pieces(const dt_zero *z);
 const dt_tensor *dt_zero_tensor(const dt_zero *z, const dt_piece *p);
 
-/** States are 0 .. n_states-1: parameters and what the optimizer keeps; those of a frozen model are parameters
- *  alone. */
+/** NULL: a frozen model has none. */
+const dt_optimizer_ops *dt_zero_optimizer(const dt_zero *z);
+/** States are 0 .. n_states-1: parameters and what the optimizer keeps. A frozen model has parameters alone. */
 int dt_zero_n_states(const dt_zero *z);
 /** The optimizer's name of a state; NULL for parameters. */
 const char *dt_zero_state_name(const dt_zero *z, dt_state s);
@@ -126,6 +127,8 @@ void *dt_zero_state_ptr(dt_zero *z, dt_state s, const dt_piece *p);
 /** Copy elements skip .. skip+n-1 of a piece from or to host memory. Local, synchronous. */
 dt_err dt_zero_state_read(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, void *host);
 dt_err dt_zero_state_write(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, const void *host);
+/** Zero the optimizer's states, as they are when z is opened. Local, synchronous. */
+dt_err dt_zero_clear_states(dt_zero *z);
 /** Collective: after states were written, rebuild what is derived from the owned shards (rounded and gathered
  *  parameters, replicas). */
 dt_err dt_zero_state_written(dt_zero *z);

@@ -59,6 +59,11 @@ static const foreign_name keys[] = {
     {"beta1", "optimizer", "betas", "both in one key: 0.9, 0.999"},
     {"beta2", "optimizer", "betas", "both in one key: 0.9, 0.999"},
     {"adam_epsilon", "optimizer", "eps", NULL},
+    {"optim", "optimizer", "type", "adamw, adam or sgd"},
+    {"optimizer_type", "optimizer", "type", "adamw, adam or sgd"},
+    {"adam_w_mode", "optimizer", "type", "adam_w_mode = true is type = adamw, false is type = adam"},
+    {"sgd_momentum", "optimizer", "momentum", NULL},
+    {"param_groups", "optimizer", "lr_groups", "patterns of tensor names, each with its rate"},
     {"adam_eps", "optimizer", "eps", NULL},
     {"model_name_or_path", "model", "path", NULL},
     {"pretrained_model_name_or_path", "model", "path", NULL},
@@ -126,9 +131,6 @@ static const char *const sections[][2] = {
 static const struct {
     const char *section, *name, *why;
 } absent[] = {
-    {"optimizer", "type", "AdamW is the only optimizer: leave the key out"},
-    {"optimizer", "name", "AdamW is the only optimizer: leave the key out"},
-    {"", "optim", "AdamW is the only optimizer: leave the key out"},
     {"", "lora*", "LoRA is not supported yet: all weights are trained"},
     {"", "use_lora", "LoRA is not supported yet: all weights are trained"},
     {"", "peft*", "LoRA and other adapters are not supported yet: all weights are trained"},

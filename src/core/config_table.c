@@ -47,8 +47,7 @@ bool dt_key_section_exists(const char *section)
     return false;
 }
 
-/* Letters to insert, remove, replace or swap (optimal string alignment); of long words the first letters only. */
-static int edit_distance(const char *a, const char *b)
+int dt_edit_distance(const char *a, const char *b)
 {
     enum { MOST = 63 };
     const int na = (int)strnlen(a, MOST), nb = (int)strnlen(b, MOST);
@@ -73,7 +72,7 @@ const char *dt_key_nearest_section(const char *section)
 {
     int best = 0, best_distance = 1000;
     for (int i = 0; i < dt_n_keys; i++) {
-        const int d = edit_distance(section, dt_key_table[i].section);
+        const int d = dt_edit_distance(section, dt_key_table[i].section);
         if (d < best_distance) best = i, best_distance = d;
     }
     return dt_key_table[best].section;
@@ -86,7 +85,7 @@ static int nearest_key(const char *section, const char *name, int *distance)
     *distance = 1000;
     for (int i = 0; i < dt_n_keys; i++) {
         if (section && strcmp(dt_key_table[i].section, section) != 0) continue;
-        const int d = edit_distance(name, dt_key_table[i].name);
+        const int d = dt_edit_distance(name, dt_key_table[i].name);
         if (d < *distance) best = i, *distance = d;
     }
     return best;
@@ -95,7 +94,7 @@ static int nearest_key(const char *section, const char *name, int *distance)
 /* Near enough to be a slip of the pen: at most half of the letters differ. */
 static bool is_near(const char *name, const char *other)
 {
-    return 2 * edit_distance(name, other) <= (int)strlen(name) + 1;
+    return 2 * dt_edit_distance(name, other) <= (int)strlen(name) + 1;
 }
 
 /* "zero, comm, ..." without repetition, or the keys of one section. */

@@ -137,9 +137,18 @@ static const char *find_word(const char *words, const char *text)
 static const char *usual_word(const char *text)
 {
     static const char *const names[][2] = {
-        {"bfloat16", "bf16"},      {"torch.bfloat16", "bf16"}, {"float32", "fp32"},
-        {"torch.float32", "fp32"}, {"float", "fp32"},          {"float16", "fp16"},
-        {"half", "fp16"},          {"torch.float16", "fp16"},  {"constant_with_warmup", "constant"},
+        {"bfloat16", "bf16"},
+        {"torch.bfloat16", "bf16"},
+        {"float32", "fp32"},
+        {"torch.float32", "fp32"},
+        {"float", "fp32"},
+        {"float16", "fp16"},
+        {"half", "fp16"},
+        {"torch.float16", "fp16"},
+        {"constant_with_warmup", "constant"},
+        {"adamw_torch", "adamw"},
+        {"adamw_torch_fused", "adamw"},
+        {"adamw_hf", "adamw"},
     };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (strcasecmp(text, names[i][0]) == 0) return names[i][1];

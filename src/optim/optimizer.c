@@ -1,20 +1,83 @@
-/* optimizer.c - the optimizers that there are. */
+/* optimizer.c - the optimizers that there are, and the choice among them. */
 #include "dtrain/optim.h"
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static dt_adamw adam_of(const dt_optimizer_step *s)
+{
+    return (dt_adamw){.lr = (float)s->lr,
+                      .beta1 = (float)s->beta1,
+                      .beta2 = (float)s->beta2,
+                      .eps = (float)s->eps,
+                      .fix1 = (float)(1 - pow(s->beta1, (double)s->t)),
+                      .fix2 = (float)(1 - pow(s->beta2, (double)s->t)),
+                      .grad_scale = (float)s->grad_scale};
+}
 
 static dt_err adamw_step(dt_device *dev, const dt_optimizer_step *s, const void *grad, dt_dtype gt, float *master,
                          float *const states[], void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
 {
-    const dt_adamw opt = {.lr = (float)s->lr,
-                          .beta1 = (float)s->beta1,
-                          .beta2 = (float)s->beta2,
-                          .eps = (float)s->eps,
-                          .weight_decay = (float)s->weight_decay,
-                          .fix1 = (float)(1 - pow(s->beta1, (double)s->t)),
-                          .fix2 = (float)(1 - pow(s->beta2, (double)s->t)),
-                          .grad_scale = (float)s->grad_scale};
+    dt_adamw opt = adam_of(s);
+    opt.weight_decay = (float)s->weight_decay;
     return dev->ops->adamw_step(dev, &opt, grad, gt, master, states[0], states[1], param, param_dt, n, stream);
 }
 
+static dt_err adam_step(dt_device *dev, const dt_optimizer_step *s, const void *grad, dt_dtype gt, float *master,
+                        float *const states[], void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
+{
+    dt_adamw opt = adam_of(s);
+    opt.l2 = (float)s->weight_decay;
+    return dev->ops->adamw_step(dev, &opt, grad, gt, master, states[0], states[1], param, param_dt, n, stream);
+}
+
+static dt_err sgd(dt_device *dev, const dt_optimizer_step *s, const void *grad, dt_dtype gt, float *master,
+                  float *momentum, void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
+{
+    const dt_sgd opt = {.lr = (float)s->lr,
+                        .momentum = (float)s->momentum,
+                        .l2 = (float)s->weight_decay,
+                        .grad_scale = (float)s->grad_scale};
+    return dev->ops->sgd_step(dev, &opt, grad, gt, master, momentum, param, param_dt, n, stream);
+}
+
+static dt_err sgd_step(dt_device *dev, const dt_optimizer_step *s, const void *grad, dt_dtype gt, float *master,
+                       float *const states[], void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
+{
+    return sgd(dev, s, grad, gt, master, states[0], param, param_dt, n, stream);
+}
+
+static dt_err sgd_plain_step(dt_device *dev, const dt_optimizer_step *s, const void *grad, dt_dtype gt, float *master,
+                             float *const states[], void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
+{
+    return sgd(dev, s, grad, gt, master, NULL, param, param_dt, n, stream);
+}
+
+/* State names are PyTorch's. */
 const dt_optimizer_ops dt_optimizer_adamw = {
     .name = "adamw", .n_states = 2, .state_names = {"exp_avg", "exp_avg_sq"}, .step = adamw_step};
+const dt_optimizer_ops dt_optimizer_adam = {
+    .name = "adam", .n_states = 2, .state_names = {"exp_avg", "exp_avg_sq"}, .step = adam_step};
+const dt_optimizer_ops dt_optimizer_sgd = {
+    .name = "sgd", .n_states = 1, .state_names = {"momentum_buffer"}, .step = sgd_step};
+const dt_optimizer_ops dt_optimizer_sgd_plain = {.name = "sgd", .step = sgd_plain_step};
+
+const dt_optimizer_ops *dt_optimizer_of(const dt_config *cfg)
+{
+    static const dt_optimizer_ops *const all[] = {&dt_optimizer_adam, &dt_optimizer_sgd};
+    if (!strcmp(cfg->optimizer_type, "sgd") && cfg->optimizer_momentum == 0) return &dt_optimizer_sgd_plain;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (!strcmp(cfg->optimizer_type, all[i]->name)) return all[i];
+    return &dt_optimizer_adamw;
+}
+
+dt_err dt_optimizer_settings(dt_optimizer_step *s, const dt_config *cfg)
+{
+    char rest;
+    *s = (dt_optimizer_step){
+        .weight_decay = cfg->optimizer_weight_decay, .eps = cfg->optimizer_eps, .momentum = cfg->optimizer_momentum};
+    const int n = sscanf(cfg->optimizer_betas, " %lf , %lf %c", &s->beta1, &s->beta2, &rest);
+    DT_CONFIG_CHECK(n == 2 && s->beta1 >= 0 && s->beta1 < 1 && s->beta2 >= 0 && s->beta2 < 1, cfg, "optimizer", "betas",
+                    "expected two numbers from 0 to below 1, such as 0.9, 0.95, found '%s'", cfg->optimizer_betas);
+    return DT_OK;
+}

@@ -79,7 +79,7 @@ dt_err run_open_sums(dt_run *run)
     c->tokens = dt_sums_find(s, "tokens"), c->samples = dt_sums_find(s, "samples");
     c->loss = dt_sums_find_shown(s, DT_SHOW_TRAIN, "loss");
     DT_TRY(dt_comm_agree(run->comm, check_declared(run)));
-    const int n = s->n_shown[DT_SHOW_TRAIN] + s->n_shown[DT_SHOW_VALIDATION] + s->n_sums + 1;
+    const int n = s->n_shown[DT_SHOW_TRAIN] + s->n_shown[DT_SHOW_VALIDATION] + s->n_sums + run->lr_groups.n;
     run->shown = calloc((size_t)n, sizeof *run->shown);
     return dt_comm_agree(run->comm, run->shown ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for %d metrics", n));
 }
@@ -156,31 +156,25 @@ static dt_err agree_on_step(dt_run *run, dt_err err, double sum_squares, double 
     return (dt_err)vote->err;
 }
 
-static dt_err update(dt_run *run, const progress *p, double lr, double norm)
+static dt_err update(dt_run *run, const progress *p, const double *lr, double norm)
 {
-    const dt_config *cfg = &run->cfg;
-    double beta1, beta2;
+    const double largest = run->cfg.optimizer_max_grad_norm;
+    dt_optimizer_step step = run->optimizer_settings;
     dt_phase_enter(&run->phase, "update", "");
-    DT_TRY(run_betas(cfg, &beta1, &beta2));
-    const double clip = cfg->optimizer_max_grad_norm > 0 ? fmin(1, cfg->optimizer_max_grad_norm / (norm + 1e-6)) : 1;
-    const dt_optimizer_step step = {.lr = lr,
-                                    .weight_decay = cfg->optimizer_weight_decay,
-                                    .beta1 = beta1,
-                                    .beta2 = beta2,
-                                    .eps = cfg->optimizer_eps,
-                                    .grad_scale = clip,
-                                    .t = p->updates + 1};
-    for (int i = 0; i < n_trained(run); i++) DT_TRY(dt_zero_update(trained(run, i), &step, NULL));
+    step.grad_scale = largest > 0 ? fmin(1, largest / (norm + 1e-6)) : 1;
+    step.t = p->updates + 1;
+    for (int i = 0; i < n_trained(run); i++) DT_TRY(dt_zero_update(trained(run, i), &step, lr));
     return DT_OK;
 }
 
 /* The metrics that go beside the fixed fields of a record, in run->shown; returns how many. */
-static int more_metrics(const dt_run *run, const progress *p)
+static int more_metrics(const dt_run *run, const progress *p, const double *lr)
 {
     const dt_sums *s = &run->sums;
     const dt_loop_sums *c = &run->counted;
     dt_metric *more = run->shown;
     int n = 0;
+    for (int k = 1; k < run->lr_groups.n; k++) more[n++] = (dt_metric){run->lr_groups.group[k].metric, lr[k]};
     for (int i = 0; i < s->n_shown[DT_SHOW_TRAIN]; i++) {
         const dt_shown *what = &s->shown[DT_SHOW_TRAIN][i];
         if (what != c->loss) more[n++] = (dt_metric){what->name, dt_sums_shown_of_total(s, what)};
@@ -194,15 +188,15 @@ static int more_metrics(const dt_run *run, const progress *p)
     return n;
 }
 
-static dt_err report_step(dt_run *run, const progress *p, interval *in, double lr, double norm)
+static dt_err report_step(dt_run *run, const progress *p, interval *in, const double *lr, double norm)
 {
     const dt_sums *s = &run->sums;
     const dt_loop_sums *c = &run->counted;
-    const int n_more = more_metrics(run, p);
+    const int n_more = more_metrics(run, p, lr);
     const double n_steps = (double)s->n_steps;
     const dt_train_record rec = {.step = p->step,
                                  .loss = in->loss / n_steps,
-                                 .lr = lr,
+                                 .lr = lr[0],
                                  .grad_norm = norm,
                                  .tokens = p->tokens,
                                  .samples = p->samples,
@@ -247,7 +241,10 @@ static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *e
     if (err != DT_OK) return err;
     *stop = vote.stop;
 
-    const double norm = sqrt(dt_sums_value(s, c->sum_squares)), lr = dt_schedule_lr(&run->schedule, p->updates);
+    double lr[DT_MAX_LR_GROUPS];
+    for (int k = 0; k < run->lr_groups.n; k++)
+        lr[k] = dt_schedule_lr(&run->schedule, run->lr_groups.group[k].lr, p->updates);
+    const double norm = sqrt(dt_sums_value(s, c->sum_squares));
     const bool skip = vote.nonfinite || is_empty(s, c->loss);
     if (skip)
         discard(run);

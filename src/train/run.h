@@ -9,6 +9,7 @@
 typedef struct progress {
     int64_t step, samples, tokens; /* supersteps done, samples and tokens seen */
     int64_t updates;               /* of them, those that changed the weights */
+    int64_t state_updates;         /* of these, those that the optimizer's states have seen */
     int64_t saved_step;            /* newest checkpoint of this run, -1: none */
     /* the loader's step of superstep `step`: differs after a resume with another batch size */
     int64_t data_step;
@@ -30,8 +31,6 @@ static inline uint64_t run_data_fingerprint(const dt_run *run)
 void run_open_config_objects(dt_run *run); /* batch sizes, model configuration, units, options */
 void run_open_task(dt_run *run);           /* its data and metrics, number of steps, schedule */
 dt_err run_open_states(dt_run *run);       /* zero, model, buffers: collective, agreed */
-
-dt_err run_betas(const dt_config *cfg, double *beta1, double *beta2); /* [optimizer] betas: two numbers in [0, 1) */
 
 /* check.c */
 /* the rest that rank 0 can know at start; into run->mistakes. Can output_dir be used? */

@@ -91,15 +91,6 @@ static dt_err open_model_config(dt_run *run)
     return shape && (!run->comm || run->comm->rank == 0) ? compare_shape(cfg, &run->mc) : DT_OK;
 }
 
-dt_err run_betas(const dt_config *cfg, double *beta1, double *beta2)
-{
-    char rest;
-    const int n = sscanf(cfg->optimizer_betas, " %lf , %lf %c", beta1, beta2, &rest);
-    DT_CONFIG_CHECK(n == 2 && *beta1 >= 0 && *beta1 < 1 && *beta2 >= 0 && *beta2 < 1, cfg, "optimizer", "betas",
-                    "expected two numbers from 0 to below 1, such as 0.9, 0.95, found '%s'", cfg->optimizer_betas);
-    return DT_OK;
-}
-
 static dt_err check_lr_rule(const dt_config *cfg)
 {
     DT_CONFIG_CHECK(!strcmp(cfg->optimizer_lr_scale_rule, "none") || cfg->optimizer_lr_base_batch_size > 0, cfg,
@@ -210,16 +201,17 @@ static void lend(dt_run *run)
 void run_open_config_objects(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
-    double beta1, beta2;
     lend(run);
     check_needed(run);
-    note(run, run_betas(cfg, &beta1, &beta2));
+    note(run, dt_optimizer_settings(&run->optimizer_settings, cfg));
+    note(run, dt_lr_groups_make(&run->lr_groups, cfg));
     note(run, check_lr_rule(cfg));
     note(run, dt_intervals_check(cfg));
     note(run, resolve_batching(run));
     note(run, open_model(run));
+    if (run->units && run_trains(run)) note(run, dt_lr_groups_assign(&run->lr_groups, cfg, run->units, run->n_units));
     run->stage = strcmp(cfg->zero_stage, "auto") ? atoi(cfg->zero_stage) : 0;
-    if (!run->optimizer) run->optimizer = &dt_optimizer_adamw;
+    if (!run->optimizer) run->optimizer = dt_optimizer_of(cfg);
     fill_zero_options(run);
     fill_model_options(run);
 }

@@ -34,6 +34,7 @@ int dt_zero_n_pieces(const dt_zero *z) { return z->n_pieces; }
 const dt_piece *dt_zero_pieces(const dt_zero *z) { return z->pieces; }
 const dt_tensor *dt_zero_tensor(const dt_zero *z, const dt_piece *p) { return &z->units[p->unit].tensors[p->tensor]; }
 
+const dt_optimizer_ops *dt_zero_optimizer(const dt_zero *z) { return z->opt.optimizer; }
 int dt_zero_n_states(const dt_zero *z) { return DT_STATE_OPTIMIZER + z->lay.n_states; }
 const char *dt_zero_state_name(const dt_zero *z, dt_state s)
 {
@@ -104,6 +105,15 @@ dt_err dt_zero_state_write(dt_zero *z, dt_state s, const dt_piece *p, int64_t sk
     if (!z->dev->ops->host_accessible) return copy_staged(z, state_at(z, s, p, skip), (char *)host, nbytes, true);
     memcpy(state_at(z, s, p, skip), host, nbytes);
     return DT_OK;
+}
+
+/* As for a write: a gather of them may be under way. */
+dt_err dt_zero_clear_states(dt_zero *z)
+{
+    DT_TRY(zero_compute_after_comm(z));
+    for (int k = 0; k < z->lay.n_states; k++)
+        DT_TRY(z->dev->ops->zero(z->dev, z->states[k].ptr, z->states[k].nbytes, z->compute));
+    return z->dev->ops->stream_sync(z->dev, z->compute);
 }
 
 /* ---- derived copies ---------------------------------------------------------------------------------------------- */

@@ -1,0 +1,124 @@
+/* lr_groups.c - learning rates of tensors by name. */
+#include "dtrain/optim.h"
+#include <fnmatch.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* CHECK with the head of messages about [optimizer] lr_groups. */
+#define CHECK(cond, ...) DT_CONFIG_CHECK(cond, cfg, "optimizer", "lr_groups", __VA_ARGS__)
+
+static const char *pattern_of(const dt_lr_groups *g, int k) { return g->group[k].metric + strlen("lr/"); }
+
+/* ---- the list ---------------------------------------------------------------------------------------------------- */
+
+/* "pattern:rate" */
+static dt_err read_group(dt_lr_groups *g, const dt_config *cfg, const char *item)
+{
+    const char *colon = strrchr(item, ':');
+    char *end = NULL;
+    const double lr = colon ? strtod(colon + 1, &end) : -1;
+    CHECK(colon > item && end > colon + 1 && *end == '\0' && lr >= 0 && lr <= 10,
+          "expected pattern:rate with a rate from 0 to 10, such as lm_head:1e-4, found '%s'", item);
+    CHECK(g->n < DT_MAX_LR_GROUPS, "expected at most %d groups, found more at '%s'", DT_MAX_LR_GROUPS - 1, item);
+    char *metric = g->group[g->n].metric;
+    while (colon > item + 1 && colon[-1] == ' ') colon--;
+    const int n = snprintf(metric, sizeof g->group[0].metric, "lr/%.*s", (int)(colon - item), item);
+    CHECK(n < (int)sizeof g->group[0].metric, "'%s' is longer than any tensor's name", item);
+    g->group[g->n++].lr = lr;
+    return DT_OK;
+}
+
+dt_err dt_lr_groups_make(dt_lr_groups *g, const dt_config *cfg)
+{
+    char **items;
+    int n;
+    *g = (dt_lr_groups){.n = 1, .group = {{.lr = cfg->optimizer_lr, .metric = "lr"}}};
+    DT_TRY(dt_config_split(cfg->optimizer_lr_groups, &items, &n));
+    dt_err err = DT_OK;
+    for (int i = 0; i < n && err == DT_OK; i++) err = read_group(g, cfg, items[i]);
+    if (err != DT_OK) g->n = 1;
+    dt_list_free(items, n);
+    return err;
+}
+
+/* ---- matching ---------------------------------------------------------------------------------------------------- */
+
+/* Visit all runs of whole parts of a name ("a.b.c": a, a.b, a.b.c, b, b.c, c) until visit is true. */
+static bool any_run(const char *name, bool (*visit)(void *self, const char *run), void *self)
+{
+    char run[DT_NAME_MAX];
+    for (const char *from = name; from; from = strchr(from, '.') ? strchr(from, '.') + 1 : NULL)
+        for (const char *to = from; *to;) {
+            to += *to == '.';
+            to += strcspn(to, ".");
+            snprintf(run, sizeof run, "%.*s", (int)(to - from), from);
+            if (visit(self, run)) return true;
+        }
+    return false;
+}
+
+static bool is_named(void *pattern, const char *run) { return fnmatch(pattern, run, 0) == 0; }
+
+/* ---- the nearest names ------------------------------------------------------------------------------------------- */
+
+enum { NEAREST = 3 };
+typedef struct nearest {
+    const char *pattern;
+    char run[NEAREST][DT_NAME_MAX];
+    int distance[NEAREST], n;
+} nearest;
+
+/* Keeps the list sorted; of equal distances the first found comes first. */
+static bool see_run(void *self, const char *run)
+{
+    nearest *l = self;
+    for (int i = 0; i < l->n; i++)
+        if (!strcmp(l->run[i], run)) return false;
+    const int d = dt_edit_distance(l->pattern, run);
+    int at = l->n;
+    while (at > 0 && l->distance[at - 1] > d) at--;
+    if (at == NEAREST) return false;
+    l->n += l->n < NEAREST;
+    for (int i = l->n - 1; i > at; i--) {
+        l->distance[i] = l->distance[i - 1];
+        memcpy(l->run[i], l->run[i - 1], sizeof l->run[i]);
+    }
+    l->distance[at] = d;
+    snprintf(l->run[at], sizeof l->run[at], "%s", run);
+    return false;
+}
+
+static dt_err no_tensor(const dt_config *cfg, const char *pattern, const dt_unit *units, int n_units)
+{
+    nearest l = {.pattern = pattern};
+    for (int u = 0; u < n_units; u++)
+        for (int i = 0; i < units[u].n_tensors; i++) any_run(units[u].tensors[i].name, see_run, &l);
+    return dt_config_fail(cfg, "optimizer", "lr_groups",
+                          "'%s' names no tensor of this model; the nearest are %s, %s, %s", pattern, l.run[0], l.run[1],
+                          l.run[2]);
+}
+
+/* ---- assigning --------------------------------------------------------------------------------------------------- */
+
+dt_err dt_lr_groups_assign(const dt_lr_groups *g, const dt_config *cfg, dt_unit *units, int n_units)
+{
+    int64_t n_named[DT_MAX_LR_GROUPS] = {0}, n_taken[DT_MAX_LR_GROUPS] = {0};
+    for (int u = 0; u < n_units; u++)
+        for (int i = 0; i < units[u].n_tensors; i++) {
+            dt_tensor *t = &units[u].tensors[i];
+            t->lr_group = 0;
+            for (int k = 1; k < g->n; k++) {
+                if (!any_run(t->name, is_named, (void *)pattern_of(g, k))) continue;
+                n_named[k]++;
+                if (t->lr_group) continue;
+                t->lr_group = k;
+                n_taken[k]++;
+            }
+        }
+    for (int k = 1; k < g->n; k++) {
+        if (n_named[k] == 0) return no_tensor(cfg, pattern_of(g, k), units, n_units);
+        CHECK(n_taken[k] > 0, "every tensor that '%s' names is in a group before it", pattern_of(g, k));
+    }
+    return DT_OK;
+}

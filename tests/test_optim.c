@@ -1,0 +1,203 @@
+/* test_optim.c - optimizers, schedules and learning rates by name: pure functions of the configuration. */
+#include "dtrain/optim.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <string.h>
+
+static dt_config config(const char *text)
+{
+    dt_config cfg = {0};
+    assert_int_equal(dt_config_parse(&cfg, "test.ini", text, 0, NULL), DT_OK);
+    return cfg;
+}
+
+/* ---- optimizers -------------------------------------------------------------------------------------------------- */
+
+static void the_configuration_names_an_optimizer(void **state)
+{
+    const struct {
+        const char *text;
+        const dt_optimizer_ops *want;
+    } cases[] = {{"", &dt_optimizer_adamw},
+                 {"[optimizer]\ntype = AdamW\n", &dt_optimizer_adamw},
+                 {"[optimizer]\ntype = adamw_torch_fused\n", &dt_optimizer_adamw},
+                 {"[optimizer]\ntype = Adam\n", &dt_optimizer_adam},
+                 {"[optimizer]\ntype = SGD\n", &dt_optimizer_sgd},
+                 {"[optimizer]\ntype = sgd\nmomentum = 0\n", &dt_optimizer_sgd_plain}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dt_config cfg = config(cases[i].text);
+        assert_ptr_equal(dt_optimizer_of(&cfg), cases[i].want);
+        dt_config_free(&cfg);
+    }
+}
+
+static void settings_are_those_of_the_keys(void **state)
+{
+    dt_optimizer_step s;
+    dt_config cfg = config("[optimizer]\nbetas = 0.8,0.95\neps = 1e-7\nmomentum = 0.5\nweight_decay = 0.1\n");
+    assert_int_equal(dt_optimizer_settings(&s, &cfg), DT_OK);
+    assert_true(s.beta1 == 0.8 && s.beta2 == 0.95 && s.eps == 1e-7 && s.momentum == 0.5 && s.weight_decay == 0.1);
+    dt_config_free(&cfg);
+    const char *const bad[] = {"[optimizer]\nbetas = 0.9\n", "[optimizer]\nbetas = 0.9, 1\n",
+                               "[optimizer]\nbetas = 0.9, 0.99, 0\n"};
+    for (int i = 0; i < 3; i++) {
+        cfg = config(bad[i]);
+        assert_int_equal(dt_optimizer_settings(&s, &cfg), DT_ERR_USAGE);
+        assert_non_null(strstr(dt_error_message(), "test.ini:2: [optimizer] betas"));
+        dt_config_free(&cfg);
+        dt_error_clear();
+    }
+}
+
+/* ---- schedules --------------------------------------------------------------------------------------------------- */
+
+static void assert_lr(const char *text, int64_t total, int64_t done, double want)
+{
+    dt_config cfg = config(text);
+    dt_schedule s;
+    dt_schedule_make(&s, &cfg, total, 8);
+    assert_true(fabs(dt_schedule_lr(&s, cfg.optimizer_lr, done) - want) <
+                1e-6); /* the worked numbers have six digits */
+    dt_config_free(&cfg);
+}
+
+static void schedules_give_the_worked_numbers(void **state)
+{
+    const char *cosine = "[optimizer]\nlr = 1\n[scheduler]\ntype = cosine\nwarmup_steps = 10\n";
+    const char *linear = "[optimizer]\nlr = 1\n[scheduler]\ntype = linear\nwarmup_steps = 10\n";
+    const int64_t s[] = {0, 5, 10, 55, 99, 100};
+    const double want_cosine[] = {0, 0.5, 1, 0.5, 0.000305, 0}, want_linear[] = {0, 0.5, 1, 0.5, 0.011111, 0};
+    for (int i = 0; i < 6; i++) {
+        assert_lr(cosine, 100, s[i], want_cosine[i]);
+        assert_lr(linear, 100, s[i], want_linear[i]);
+    }
+    const char *wsd =
+        "[optimizer]\nlr = 1\n[scheduler]\ntype = wsd\nwarmup_steps = 10\ndecay_ratio = 0.2\nmin_lr_ratio = 0.1\n";
+    assert_lr(wsd, 100, 79, 1);
+    assert_lr(wsd, 100, 80, 1);
+    assert_lr(wsd, 100, 90, 0.55); /* half way down from 1 to 0.1 */
+    assert_lr(wsd, 100, 100, 0.1);
+    assert_lr("[optimizer]\nlr = 1\n[scheduler]\ntype = wsd\ndecay_ratio = 0.25\ndecay_type = sqrt\n", 100, 84,
+              1 - sqrt(9.0 / 25));
+    /* ceil(4.5) = 5 steps of warm-up */
+    assert_lr("[optimizer]\nlr = 1\n[scheduler]\ntype = constant\nwarmup_ratio = 0.05\n", 90, 4, 0.8);
+    assert_lr("[optimizer]\nlr = 0.5\nlr_scale_rule = linear\nlr_base_batch_size = 4\n[scheduler]\ntype = constant\n",
+              10, 3, 1);
+    assert_lr("[optimizer]\nlr = 0.5\nlr_scale_rule = sqrt\nlr_base_batch_size = 2\n[scheduler]\ntype = constant\n", 10,
+              3, 1);
+}
+
+/* ---- learning rates by name -------------------------------------------------------------------------------------- */
+
+enum { N_UNITS = 3 };
+
+static void make_units(dt_unit units[N_UNITS])
+{
+    static const char *const names[N_UNITS][4] = {
+        {"model.embed_tokens.weight"},
+        {"model.layers.1.self_attn.q_proj.weight", "model.layers.1.self_attn.q_proj.bias",
+         "model.layers.1.mlp.up_proj.weight"},
+        {"model.layers.10.mlp.up_proj.weight", "model.norm.weight", "lm_head.weight"}};
+    const int64_t n = 3;
+    memset(units, 0, N_UNITS * sizeof *units);
+    for (int u = 0; u < N_UNITS; u++)
+        for (int i = 0; names[u][i]; i++)
+            assert_int_equal(dt_unit_add(&units[u], names[u][i], 1, &n, true, true, 0, 0), DT_OK);
+}
+
+static dt_err assign(const char *list, dt_lr_groups *g, dt_unit *units)
+{
+    char text[400];
+    snprintf(text, sizeof text, "[optimizer]\nlr = 0.5\nlr_groups = %s\n", list);
+    dt_config cfg = config(text);
+    dt_err err = dt_lr_groups_make(g, &cfg);
+    if (err == DT_OK) err = dt_lr_groups_assign(g, &cfg, units, N_UNITS);
+    dt_config_free(&cfg);
+    return err;
+}
+
+/* The group of each tensor, in order, as a text. */
+static void patterns_stand_for_whole_parts_of_names(void **state)
+{
+    const struct {
+        const char *list, *groups;
+    } cases[] = {
+        {"", "0000000"},
+        {"lm_head:1e-3", "0000001"},
+        {"layers.1:1e-3", "0111000"}, /* not layers.10 */
+        {"layers.1*:1e-3", "0111100"},
+        {"layers.?.mlp:1e-3", "0001000"},
+        {"weight:1e-3", "1101111"},
+        {"model:1e-3", "1111110"},
+        {"q_proj.weight:1e-3", "0100000"},
+        {"model.norm.weight:0", "0000010"},
+        {"*_proj:1e-3", "0111100"},
+        {"layers.*.up_proj:1e-3", "0001100"},
+        {"[e]*_tok*:1e-3", "1000000"},
+        {"bias:1, q_proj:2, model:3", "3213330"}, /* the first that fits */
+    };
+    dt_unit units[N_UNITS];
+    make_units(units);
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        dt_lr_groups g;
+        char found[8] = "";
+        assert_int_equal(assign(cases[c].list, &g, units), DT_OK);
+        for (int u = 0, n = 0; u < N_UNITS; u++)
+            for (int i = 0; i < units[u].n_tensors; i++) found[n++] = (char)('0' + units[u].tensors[i].lr_group);
+        assert_string_equal(found, cases[c].groups);
+        assert_true(g.group[0].lr == 0.5);
+    }
+    dt_lr_groups g;
+    assert_int_equal(assign("a:1,b:1", &g, units), DT_ERR_USAGE);
+    dt_error_clear();
+    assert_int_equal(assign("bias : 1e-2, layers.1*:3", &g, units), DT_OK);
+    assert_true(g.n == 3 && g.group[1].lr == 1e-2 && g.group[2].lr == 3);
+    assert_string_equal(g.group[1].metric, "lr/bias");
+    assert_string_equal(g.group[2].metric, "lr/layers.1*");
+    for (int u = 0; u < N_UNITS; u++) dt_unit_free(&units[u]);
+}
+
+static void a_group_without_tensors_names_the_nearest(void **state)
+{
+    const struct {
+        const char *list, *must_say;
+    } cases[] = {
+        {"lm_haed:1",
+         "test.ini:3: [optimizer] lr_groups: 'lm_haed' names no tensor of this model; the nearest are lm_head, "},
+        {"proj:1", "'proj' names no tensor of this model; the nearest are "},
+        {"layers.2:1", "the nearest are layers.1, "},
+        {"layers:1, layers.1:2", "every tensor that 'layers.1' names is in a group before it"},
+        {"lm_head", "expected pattern:rate with a rate from 0 to 10, such as lm_head:1e-4, found 'lm_head'"},
+        {"lm_head:", "found 'lm_head:'"},
+        {":1", "found ':1'"},
+        {"lm_head:11", "found 'lm_head:11'"},
+        {"lm_head:-1", "found 'lm_head:-1'"},
+        {"lm_head:1x", "found 'lm_head:1x'"},
+        {"lm_head:nan", "found 'lm_head:nan'"},
+        {"a:1,b:1,c:1,d:1,e:1,f:1,g:1,h:1,i:1,j:1,k:1,l:1,m:1,n:1,o:1,p:1",
+         "expected at most 15 groups, found more at 'p:1'"},
+    };
+    dt_unit units[N_UNITS];
+    make_units(units);
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        dt_lr_groups g;
+        assert_int_equal(assign(cases[c].list, &g, units), DT_ERR_USAGE);
+        if (!strstr(dt_error_message(), cases[c].must_say)) fail_msg("%s", dt_error_message());
+        dt_error_clear();
+    }
+    for (int u = 0; u < N_UNITS; u++) dt_unit_free(&units[u]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_configuration_names_an_optimizer),
+        cmocka_unit_test(settings_are_those_of_the_keys),
+        cmocka_unit_test(schedules_give_the_worked_numbers),
+        cmocka_unit_test(patterns_stand_for_whole_parts_of_names),
+        cmocka_unit_test(a_group_without_tensors_names_the_nearest),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
