@@ -119,9 +119,10 @@ static void meta_and_long_texts_come_back(void **state)
     assert_all(f->mpi, dt_checkpoint_save(&f->comm, f->z, &meta, f->dir, 0, NULL) == DT_OK);
     const bool readable = dt_checkpoint_read_meta(in_dir(f, "step-00000003.h5", path), &read) == DT_OK;
     assert_all(f->mpi, readable);
-    const bool same = read.step == 3 && read.samples == 24 && read.tokens == 1536 && read.adam_steps == 2 &&
-                      read.seed == UINT64_MAX - 5 && read.loss_scale == 65536.5 &&
-                      strcmp(read.config, meta.config) == 0 && strcmp(read.model_config, meta.model_config) == 0;
+    const bool same = read.step == 3 && read.samples == 24 && read.tokens == 1536 && read.updates == 2 &&
+                      read.state_updates == 1 && read.seed == UINT64_MAX - 5 && read.loss_scale == 65536.5 &&
+                      strcmp(read.config, meta.config) == 0 && strcmp(read.model_config, meta.model_config) == 0 &&
+                      strcmp(read.optimizer, "adamw") == 0 && strcmp(read.optimizer_states, "exp_avg, exp_avg_sq") == 0;
     dt_ckpt_meta_free(&read);
     /* what is asked of the disk beforehand is enough */
     struct stat st;
@@ -195,6 +196,42 @@ static void what_a_task_left_comes_back_to_the_bit(void **state)
     assert_all(f->mpi, ok);
     dt_items_free(&wanted);
     dt_items_free(&meta.items);
+}
+
+/* As a file of the time when there was one optimizer; and with a count that cannot be. */
+static bool change_optimizer(const char *path, int64_t state_updates)
+{
+    dt_h5_lock();
+    const hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
+    bool ok = state_updates ? dt_h5_write_i64(file, path, "state_updates", state_updates) == DT_OK
+                            : H5Adelete(file, "optimizer") >= 0 && H5Adelete(file, "optimizer_states") >= 0 &&
+                                  H5Adelete(file, "state_updates") >= 0;
+    ok = H5Fclose(file) >= 0 && ok;
+    dt_h5_unlock();
+    return ok;
+}
+
+static void a_file_that_names_no_optimizer_is_adamws(void **state)
+{
+    fixture *f = *state;
+    char path[PATH_MAX];
+    dt_ckpt_meta meta;
+    in_dir(f, "step-00000005.h5", path);
+    assert_all(f->mpi, open_zero(f, 0, DT_F32, false) && save_step(f, 5, 0) == DT_OK);
+    close_zero(f);
+    if (f->comm.rank == 0) {
+        bool ok = change_optimizer(path, 5) && dt_checkpoint_read_meta(path, &meta) == DT_ERR_DATA &&
+                  strstr(dt_error_message(), "attribute `state_updates`: expected 0 to 4, found 5");
+        dt_error_clear();
+        ok = ok && change_optimizer(path, 0) && dt_checkpoint_read_meta(path, &meta) == DT_OK;
+        ok = ok && !strcmp(meta.optimizer, "adamw") && meta.updates == 4 && meta.state_updates == 4;
+        ok = ok && dt_checkpoint_has_states(&meta, &dt_optimizer_adamw) &&
+             dt_checkpoint_has_states(&meta, &dt_optimizer_adam) && !dt_checkpoint_has_states(&meta, &dt_optimizer_sgd);
+        if (ok) dt_ckpt_meta_free(&meta);
+        assert_all(f->mpi, ok);
+    } else {
+        assert_all(f->mpi, true);
+    }
 }
 
 /* ---- the folder -------------------------------------------------------------------------------------------------- */
@@ -674,6 +711,7 @@ int main(int argc, char **argv)
         IN_DIR(saved_tensors_stand_whole_and_come_back),
         IN_DIR(the_file_does_not_depend_on_who_wrote_it),
         IN_DIR(a_frozen_model_keeps_its_bits),
+        IN_DIR(a_file_that_names_no_optimizer_is_adamws),
         IN_DIR(meta_and_long_texts_come_back),
         IN_DIR(what_a_task_left_comes_back_to_the_bit),
         IN_DIR(the_oldest_go_and_latest_follows),

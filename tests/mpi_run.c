@@ -101,7 +101,9 @@ typedef struct outcome {
     dt_queue_counts counts;
 } outcome;
 
-static outcome run(struct fixture *f, const char *name, int n_args, const char *const *args)
+/* optimizer: NULL for the configuration's. */
+static outcome run_with(struct fixture *f, const dt_optimizer_ops *optimizer, const char *name, int n_args,
+                        const char *const *args)
 {
     static const char text[] =
         "[run]\nthreads = 1\n[model]\nmodel_type = llama\nhidden_size = 64\nintermediate_size = 160\nnum_hidden_layers "
@@ -117,7 +119,7 @@ static outcome run(struct fixture *f, const char *name, int n_args, const char *
 
     outcome o = {0};
     dt_comm comm = {0};
-    dt_run r = {.start_s = dt_now_s()};
+    dt_run r = {.start_s = dt_now_s(), .optimizer = optimizer};
     const long before = atomic_load(&n_large);
     o.err = dt_comm_open(&comm);
     if (!o.err) o.err = dt_config_parse(&r.cfg, "mpi_run", text, n_args + 2, all);
@@ -136,6 +138,11 @@ static outcome run(struct fixture *f, const char *name, int n_args, const char *
     const dt_memory left = dt_ledger_now(&r.ledger);
     o.left = dt_memory_total(&left);
     return o;
+}
+
+static outcome run(struct fixture *f, const char *name, int n_args, const char *const *args)
+{
+    return run_with(f, NULL, name, n_args, args);
 }
 
 static void a_step_allocates_nothing(void **state)
@@ -406,6 +413,100 @@ static void a_run_without_a_finite_step_says_so(void **state)
     assert_all(MPI_COMM_WORLD, run(*state, "nonfinite-eval", 4, eval).err == DT_ERR_NONFINITE);
 }
 
+/* ---- an optimizer of one's own ----------------------------------------------------------------------------------- */
+
+/* Aggregated momentum (Lucas et al., arXiv:1804.00325): several velocities, each with a damping of its own, and the
+ * mean of their steps. Weight decay is left out. */
+static dt_err aggmo_step(dt_device *dev, const dt_optimizer_step *s, const void *grad, dt_dtype gt, float *master,
+                         float *const states[], void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
+{
+    static const float damping[] = {0, 0.9f, 0.99f};
+    for (int k = 0; k < 3; k++) {
+        const dt_sgd one = {.lr = (float)(s->lr / 3), .momentum = damping[k], .grad_scale = (float)s->grad_scale};
+        DT_TRY(dev->ops->sgd_step(dev, &one, grad, gt, master, states[k], param, param_dt, n, stream));
+    }
+    return DT_OK;
+}
+
+static const dt_optimizer_ops aggmo = {
+    .name = "aggmo", .n_states = 3, .state_names = {"velocity_0", "velocity_0.9", "velocity_0.99"}, .step = aggmo_step};
+
+/* Names and checksums of all tensors of a run's checkpoint, malloc'ed; NULL: not all are whole. */
+static char *tensors_of(const struct fixture *f, const char *name, int step)
+{
+    char path[200], *text = NULL;
+    size_t size;
+    snprintf(path, sizeof path, "%s/%s/checkpoints/step-%08d.h5", f->dir, name, step);
+    FILE *out = open_memstream(&text, &size);
+    const dt_err err = dt_checkpoint_verify(path, out);
+    fclose(out);
+    if (err == DT_OK) return text;
+    free(text);
+    return NULL;
+}
+
+static bool same_tensors(const struct fixture *f, const char *name, const char *other, int step)
+{
+    char *a = tensors_of(f, name, step), *b = tensors_of(f, other, step);
+    const bool same = a && b && !strcmp(a, b) && strstr(a, "optimizer/velocity_0.99/") && !strstr(a, "exp_avg");
+    free(a), free(b);
+    return same;
+}
+
+static bool is_aggmos(const struct fixture *f, const char *name)
+{
+    char path[200];
+    dt_ckpt_meta meta;
+    snprintf(path, sizeof path, "%s/%s/checkpoints/step-00000006.h5", f->dir, name);
+    if (dt_checkpoint_read_meta(path, &meta) != DT_OK) return false;
+    const bool same = !strcmp(meta.optimizer, "aggmo") && meta.state_updates == 6 &&
+                      !strcmp(meta.optimizer_states, "velocity_0, velocity_0.9, velocity_0.99");
+    dt_ckpt_meta_free(&meta);
+    return same;
+}
+
+/* Every stage trains to the same bits, in one go and in two; what is planned is held. */
+static void an_optimizer_of_ones_own_is_one_table(void **state)
+{
+    struct fixture *f = *state;
+    for (int i = 0; i < 8; i++) {
+        char zero[32], whole[24], parts[24];
+        const char *dtype = i < 4 ? "precision.dtype=fp32" : "precision.dtype=bf16", *first = i < 4 ? "toy0" : "toy4";
+        snprintf(zero, sizeof zero, "zero.stage=%d", i % 4);
+        snprintf(whole, sizeof whole, "toy%d", i);
+        snprintf(parts, sizeof parts, "toy-parts%d", i);
+        const char *args[] = {zero,
+                              dtype,
+                              "run.reproducible=true",
+                              "scheduler.type=constant",
+                              "optimizer.lr=0.05",
+                              "checkpoint.resume=auto",
+                              "run.max_steps=6"};
+        const outcome o = run_with(f, &aggmo, whole, 7, args);
+        assert_all(MPI_COMM_WORLD, !o.err && is_planned(&o, zero) && o.left == 0);
+        args[6] = "run.max_steps=3";
+        assert_all(MPI_COMM_WORLD, !run_with(f, &aggmo, parts, 7, args).err);
+        args[6] = "run.max_steps=6";
+        assert_all(MPI_COMM_WORLD, !run_with(f, &aggmo, parts, 7, args).err);
+        assert_all(MPI_COMM_WORLD, this_rank() || same_tensors(f, whole, parts, 6));
+        assert_all(MPI_COMM_WORLD, this_rank() || same_tensors(f, whole, first, 6));
+        assert_all(MPI_COMM_WORLD, this_rank() || is_aggmos(f, parts));
+    }
+}
+
+/* States of another optimizer are not mistaken for one's own. */
+static void another_optimizer_goes_on_only_when_it_is_meant(void **state)
+{
+    const char *args[] = {"scheduler.type=constant", "checkpoint.resume=auto", "run.max_steps=2",
+                          "checkpoint.allow_changes=optimizer.type"};
+    assert_all(MPI_COMM_WORLD, !run_with(*state, &aggmo, "toy-change", 3, args).err);
+    args[2] = "run.max_steps=4";
+    assert_all(MPI_COMM_WORLD, run(*state, "toy-change", 3, args).err == DT_ERR_USAGE);
+    assert_all(MPI_COMM_WORLD, this_rank() || strstr(dt_error_message(), "optimizer.type: aggmo -> adamw") != NULL);
+    dt_error_clear();
+    assert_all(MPI_COMM_WORLD, !run(*state, "toy-change", 4, args).err);
+}
+
 static void mistakes_have_their_own_errors(void **state)
 {
     const char *rule[] = {"optimizer.lr_scale_rule=linear"},
@@ -427,6 +528,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(metrics_say_each_memory),
         cmocka_unit_test(a_plan_opens_nothing),
         cmocka_unit_test(a_run_without_a_finite_step_says_so),
+        cmocka_unit_test(an_optimizer_of_ones_own_is_one_table),
+        cmocka_unit_test(another_optimizer_goes_on_only_when_it_is_meant),
         cmocka_unit_test(mistakes_have_their_own_errors),
     };
     mpi_test_begin(&argc, &argv);

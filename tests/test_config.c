@@ -329,8 +329,8 @@ static void every_mistake_is_named(void **state)
         {"[run]\noptim = adamw_torch\n", NULL,
          "input.ini:2: [run] optim: unknown key; optim is type in [optimizer] here: adamw, adam or sgd"},
         {"[optimizer]\nadam_w_mode = true\n", NULL,
-         "input.ini:2: [optimizer] adam_w_mode: unknown key; adam_w_mode is type in [optimizer] here: adam_w_mode = true "
-         "is type = adamw, false is type = adam"},
+         "input.ini:2: [optimizer] adam_w_mode: unknown key; adam_w_mode is type in [optimizer] here: adam_w_mode = "
+         "true is type = adamw, false is type = adam"},
         {"[model]\nlora_rank = 8\n", NULL,
          "input.ini:2: [model] lora_rank: LoRA is not supported yet: all weights are trained"},
         {"[lora]\nr = 8\n", NULL, "input.ini:1: [lora]: LoRA is not supported yet: all weights are trained"},

@@ -9,7 +9,8 @@
 /** Root attributes. Text fields are malloc'ed when read; free with dt_ckpt_meta_free. */
 typedef struct dt_ckpt_meta {
     int64_t step, samples, tokens; /* optimizer steps done, samples and tokens seen */
-    int64_t adam_steps;            /* updates applied (attribute `updates`) */
+    int64_t updates;               /* steps that changed the weights */
+    int64_t state_updates; /* of them, those that the optimizer's states have seen: all, unless it was changed */
     uint64_t seed;
     double loss_scale;
     uint64_t data_fingerprint; /* of the training data (dt_loader_fingerprint); 0: not known */
@@ -21,6 +22,9 @@ typedef struct dt_ckpt_meta {
     dt_items items;     /* what the task left (task.h); when saving, of rank 0 */
     char *config;       /* resolved INI */
     char *model_config; /* config.json */
+    /* as read; a save writes those of z. The optimizer's name, "none" where a frozen model was saved; and the names of
+     * its states, comma separated */
+    char *optimizer, *optimizer_states;
 } dt_ckpt_meta;
 void dt_ckpt_meta_free(dt_ckpt_meta *m);
 
@@ -46,9 +50,12 @@ dt_err dt_checkpoint_fits(const char *path, const dt_unit *units, int n_units);
 /** Root attributes of a file, after checking format and version. Local. DT_ERR_DATA naming file and attribute. */
 dt_err dt_checkpoint_read_meta(const char *path, dt_ckpt_meta *meta);
 
-/** Load parameters, and moments when with_optimizer, into z; verifies every checksum (a tensor without one: a warning).
- *  Tensors must be there with the right shape; DT_ERR_DATA names file and tensor. Collective; all ranks return the same
- *  code; on failure z's contents are undefined. */
+/** Does a file with these attributes hold every state of the optimizer? */
+bool dt_checkpoint_has_states(const dt_ckpt_meta *meta, const dt_optimizer_ops *optimizer);
+
+/** Load parameters, and the optimizer's states when with_optimizer, into z; verifies every checksum (a tensor without
+ *  one: a warning). Tensors must be there with the right shape; DT_ERR_DATA names file and tensor. Collective; all
+ *  ranks return the same code; on failure z's contents are undefined. */
 dt_err dt_checkpoint_load(dt_comm *comm, dt_zero *z, const char *path, bool with_optimizer, dt_phase *phase);
 
 /** A dt_stored_locator: path is the file. */

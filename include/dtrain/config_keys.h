@@ -124,14 +124,16 @@
          "false); sgd: gradient descent with momentum") \
     REAL(optimizer, lr, 3e-4, 0, 10, "", "peak learning rate") \
     TEXT(optimizer, lr_groups, "", \
-         "other peaks for tensors by name, comma separated, as lm_head:1e-4, layers.0:1e-5; a pattern stands for whole " \
-         "parts of a name between dots, * and ? for any characters; the first pattern that fits a tensor counts") \
+         "other peaks for tensors by name, comma separated, as lm_head:1e-4, layers.0:1e-5; a pattern stands for " \
+         "whole parts of a name between dots, * and ? for any characters; the first pattern that fits a tensor " \
+         "counts") \
     TEXT(optimizer, betas, "0.9, 0.999", "decay rates of the first and the second moment (adamw, adam)") \
     REAL(optimizer, eps, 1e-8, 0, 1, "", "epsilon, added to the square root of the second moment (adamw, adam)") \
-    REAL(optimizer, momentum, 0.9, 0, 1, "", "part of the last step that the next one keeps (sgd); 0: none, and no state") \
+    REAL(optimizer, momentum, 0.9, 0, 1, "", \
+         "part of the last step that the next one keeps (sgd); 0: none, and no state") \
     REAL(optimizer, weight_decay, 0, 0, 10, "", \
-         "weight decay, apart from the gradient (adamw) or added to it (adam, sgd); biases and normalisation weights do " \
-         "not decay") \
+         "weight decay, apart from the gradient (adamw) or added to it (adam, sgd); biases and normalisation weights " \
+         "do not decay") \
     REAL(optimizer, max_grad_norm, 1, -1e30, 1e30, "", \
          "clip gradients to this global norm; 0 or less: do not clip") \
     ENUM(optimizer, lr_scale_rule, "none", "none|linear|sqrt", \

@@ -18,7 +18,18 @@ enum { META_FIXED = 16 << 10, META_PER_SLOT = 512 };
 
 /* ---- root -------------------------------------------------------------------------------------------------------- */
 
-static dt_err write_meta(hid_t file, const char *path, const dt_ckpt_meta *m)
+static dt_err write_optimizer(hid_t file, const char *path, const dt_zero *z)
+{
+    const dt_optimizer_ops *o = dt_zero_optimizer(z);
+    char names[DT_MAX_STATES * DT_NAME_MAX] = "";
+    size_t len = 0;
+    for (int k = 0; o && k < o->n_states && len < sizeof names; k++)
+        len += (size_t)snprintf(names + len, sizeof names - len, "%s%s", k ? ", " : "", o->state_names[k]);
+    DT_TRY(dt_h5_write_text(file, path, "optimizer", o ? o->name : "none"));
+    return dt_h5_write_text(file, path, "optimizer_states", names);
+}
+
+static dt_err write_meta(hid_t file, const char *path, const dt_ckpt_meta *m, const dt_zero *z)
 {
     const char *config = m->config ? m->config : "", *model = m->model_config ? m->model_config : "";
     const int64_t len = (int64_t)strlen(config);
@@ -28,7 +39,9 @@ static dt_err write_meta(hid_t file, const char *path, const dt_ckpt_meta *m)
     DT_TRY(dt_h5_write_i64(file, path, "step", m->step));
     DT_TRY(dt_h5_write_i64(file, path, "samples", m->samples));
     DT_TRY(dt_h5_write_i64(file, path, "tokens", m->tokens));
-    DT_TRY(dt_h5_write_i64(file, path, "updates", m->adam_steps));
+    DT_TRY(dt_h5_write_i64(file, path, "updates", m->updates));
+    DT_TRY(dt_h5_write_i64(file, path, "state_updates", m->state_updates));
+    DT_TRY(write_optimizer(file, path, z));
     DT_TRY(dt_h5_write_u64(file, path, "seed", m->seed));
     DT_TRY(dt_h5_write_f64(file, path, "loss_scale", m->loss_scale));
     DT_TRY(dt_h5_write_u64(file, path, "data_fingerprint", m->data_fingerprint));
@@ -157,7 +170,7 @@ dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta 
     if (access >= 0) H5Pclose(access);
     if (create >= 0) H5Pclose(create);
     if (file < 0) return err;
-    err = write_meta(file, path, meta);
+    err = write_meta(file, path, meta, z);
     if (err == DT_OK) err = make_groups(file, path, z);
     if (err == DT_OK) err = create_datasets(file, path, z, slots, n_slots, offsets);
     if (err == DT_OK) err = write_items(file, path, &meta->items);

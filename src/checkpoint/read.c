@@ -81,12 +81,31 @@ static dt_err check_texts(hid_t file, const char *path, const dt_ckpt_meta *m)
     return DT_OK;
 }
 
+/* Of a text that may be missing. */
+static dt_err read_text_or(hid_t file, const char *path, const char *name, const char *missing, char **text)
+{
+    if (dt_h5_has(file, name)) return dt_h5_read_text(file, path, name, text);
+    *text = strdup(missing);
+    DT_CHECK(*text, DT_ERR_MEMORY, "%s: no memory for attribute `%s`", path, name);
+    return DT_OK;
+}
+
+/* Files that do not say which are of the time when there was one optimizer. */
+static dt_err read_optimizer(hid_t file, const char *path, dt_ckpt_meta *m)
+{
+    m->state_updates = m->updates;
+    if (dt_h5_has(file, "state_updates")) DT_TRY(dt_h5_read_i64(file, path, "state_updates", &m->state_updates));
+    DT_TRY(read_text_or(file, path, "optimizer", "adamw", &m->optimizer));
+    return read_text_or(file, path, "optimizer_states", "exp_avg, exp_avg_sq", &m->optimizer_states);
+}
+
 /* What files of other writers, and older ones, may lack. */
 static dt_err read_optional(hid_t file, const char *path, dt_ckpt_meta *m)
 {
     int64_t due = 0;
-    m->adam_steps = m->step; /* true unless steps were skipped */
-    if (dt_h5_has(file, "updates")) DT_TRY(dt_h5_read_i64(file, path, "updates", &m->adam_steps));
+    m->updates = m->step; /* true unless steps were skipped */
+    if (dt_h5_has(file, "updates")) DT_TRY(dt_h5_read_i64(file, path, "updates", &m->updates));
+    DT_TRY(read_optimizer(file, path, m));
     if (dt_h5_has(file, "data_fingerprint"))
         DT_TRY(dt_h5_read_u64(file, path, "data_fingerprint", &m->data_fingerprint));
     if (dt_h5_has(file, "validation_due")) DT_TRY(dt_h5_read_i64(file, path, "validation_due", &due));
@@ -111,10 +130,13 @@ static dt_err read_meta(hid_t file, const char *path, dt_ckpt_meta *m)
     DT_TRY(dt_h5_read_text(file, path, "config", &m->config));
     DT_TRY(dt_h5_read_text(file, path, "model_config", &m->model_config));
     DT_TRY(read_optional(file, path, m));
-    DT_CHECK(m->step >= 0 && m->samples >= 0 && m->tokens >= 0 && m->adam_steps >= 0, DT_ERR_DATA,
+    DT_CHECK(m->step >= 0 && m->samples >= 0 && m->tokens >= 0 && m->updates >= 0, DT_ERR_DATA,
              "%s: attributes `step`, `samples`, `tokens`, `updates`: expected 0 or more, found %" PRId64 ", %" PRId64
              ", %" PRId64 ", %" PRId64,
-             path, m->step, m->samples, m->tokens, m->adam_steps);
+             path, m->step, m->samples, m->tokens, m->updates);
+    DT_CHECK(m->state_updates >= 0 && m->state_updates <= m->updates, DT_ERR_DATA,
+             "%s: attribute `state_updates`: expected 0 to %" PRId64 ", found %" PRId64, path, m->updates,
+             m->state_updates);
     return check_texts(file, path, m);
 }
 
@@ -139,7 +161,27 @@ void dt_ckpt_meta_free(dt_ckpt_meta *m)
     dt_items_free(&m->items);
     free(m->config);
     free(m->model_config);
-    m->config = m->model_config = NULL;
+    free(m->optimizer);
+    free(m->optimizer_states);
+    m->config = m->model_config = m->optimizer = m->optimizer_states = NULL;
+}
+
+/* list: "a, b" */
+static bool is_listed(const char *list, const char *name)
+{
+    for (const char *at = list + strspn(list, ", "); *at; at += strspn(at, ", ")) {
+        const size_t n = strcspn(at, ", ");
+        if (n == strlen(name) && !strncmp(at, name, n)) return true;
+        at += n;
+    }
+    return false;
+}
+
+bool dt_checkpoint_has_states(const dt_ckpt_meta *m, const dt_optimizer_ops *o)
+{
+    for (int k = 0; k < o->n_states; k++)
+        if (!is_listed(m->optimizer_states, o->state_names[k])) return false;
+    return true;
 }
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */

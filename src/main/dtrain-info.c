@@ -319,7 +319,9 @@ static void print_text(const file_info *f, const options *o)
     if (f->is_checkpoint) {
         printf("  kind         checkpoint\n  step         %" PRId64 " (%" PRId64 " updates)\n  samples      %" PRId64
                "\n  tokens       %" PRId64 "\n  seed         %" PRIu64 "\n  loss_scale   %g\n",
-               f->meta.step, f->meta.adam_steps, f->meta.samples, f->meta.tokens, f->meta.seed, f->meta.loss_scale);
+               f->meta.step, f->meta.updates, f->meta.samples, f->meta.tokens, f->meta.seed, f->meta.loss_scale);
+        printf("  optimizer    %s%s%s\n", f->meta.optimizer, *f->meta.optimizer_states ? ": " : "",
+               f->meta.optimizer_states);
         print_model(f);
     } else {
         printf("  kind         dataset of %s\n  vocab_size   %" PRId64 "\n", f->kind, f->vocab_size);
@@ -353,17 +355,32 @@ static json_t *json_arrays(const file_info *f)
     return list;
 }
 
+/* "a, b" */
+static json_t *json_names(const char *text)
+{
+    char **names;
+    int n;
+    json_t *list = json_array();
+    if (dt_config_split(text, &names, &n) != DT_OK) return list;
+    for (int i = 0; i < n; i++) json_array_append_new(list, json_string(names[i]));
+    dt_list_free(names, n);
+    return list;
+}
+
 static void add_checkpoint(json_t *root, const file_info *f, const options *o)
 {
     char seed[24]; /* text: 64 bits unsigned do not fit a JSON integer */
     snprintf(seed, sizeof seed, "%" PRIu64, f->meta.seed);
     json_object_set_new(root, "step", json_integer(f->meta.step));
-    json_object_set_new(root, "updates", json_integer(f->meta.adam_steps));
+    json_object_set_new(root, "updates", json_integer(f->meta.updates));
     json_object_set_new(root, "samples", json_integer(f->meta.samples));
     json_object_set_new(root, "tokens", json_integer(f->meta.tokens));
     json_object_set_new(root, "seed", json_string(seed));
     json_object_set_new(root, "loss_scale", json_real(f->meta.loss_scale));
     json_object_set_new(root, "parameters", json_integer(n_parameters(f)));
+    json_object_set_new(root, "optimizer", json_string(f->meta.optimizer));
+    json_object_set_new(root, "state_updates", json_integer(f->meta.state_updates));
+    json_object_set_new(root, "optimizer_states", json_names(f->meta.optimizer_states));
     json_t *model = model_config(f);
     json_object_set_new(root, "model", model ? model : json_null());
     if (o->config) json_object_set_new(root, "config", json_string(f->meta.config));

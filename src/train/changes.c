@@ -22,6 +22,7 @@ static const struct {
     {"run", "threads", CHANGE_IGNORED},
     {"run", "time_limit", CHANGE_IGNORED},
     {"run", "max_skipped_steps", CHANGE_IGNORED},
+    {"optimizer", "type", CHANGE_IGNORED}, /* compared by the optimizer's name, below */
     {"model", "attention", CHANGE_IGNORED},
     {"model", "activation_checkpointing", CHANGE_IGNORED},
     {"model", NULL, CHANGE_IGNORED}, /* compared as a model, below */
@@ -121,6 +122,14 @@ static void see_data(changes *c, const dt_run *run, const dt_ckpt_meta *meta)
     add(c, CHANGE_REFUSED, "data.train", "another dataset", run->cfg.data_train);
 }
 
+static void see_optimizer(changes *c, const dt_run *run, const dt_ckpt_meta *meta)
+{
+    const bool first = !c->refused[0];
+    if (!strcmp(meta->optimizer, run->optimizer->name)) return;
+    add(c, CHANGE_REFUSED, "optimizer.type", meta->optimizer, run->optimizer->name);
+    if (first && c->refused[0]) c->section = "optimizer", c->key = "type";
+}
+
 dt_err run_read_saved_config(dt_config *cfg, const char *path, const dt_ckpt_meta *meta)
 {
     dt_mistakes unknown = {0}; /* keys of other versions */
@@ -138,6 +147,7 @@ static dt_err compare(changes *c, const dt_run *run, const char *path, const dt_
     const double dropout = before.model_dropout;
     dt_config_compare(&before, &run->cfg, see_key, c);
     dt_config_free(&before);
+    see_optimizer(c, run, meta);
     see_data(c, run, meta);
     return see_model(c, run, path, meta->model_config, dropout);
 }

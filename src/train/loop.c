@@ -162,7 +162,7 @@ static dt_err update(dt_run *run, const progress *p, const double *lr, double no
     dt_optimizer_step step = run->optimizer_settings;
     dt_phase_enter(&run->phase, "update", "");
     step.grad_scale = largest > 0 ? fmin(1, largest / (norm + 1e-6)) : 1;
-    step.t = p->updates + 1;
+    step.t = p->state_updates + 1;
     for (int i = 0; i < n_trained(run); i++) DT_TRY(dt_zero_update(trained(run, i), &step, lr));
     return DT_OK;
 }
@@ -251,7 +251,7 @@ static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *e
     else
         DT_TRY(update(run, p, lr, norm));
 
-    p->step++, p->data_step++, p->updates += !skip;
+    p->step++, p->data_step++, p->updates += !skip, p->state_updates += !skip;
     p->samples += (int64_t)dt_sums_value(s, c->samples), p->tokens += (int64_t)dt_sums_value(s, c->tokens);
     if (vote.nonfinite)
         p->skipped_in_row++;

@@ -192,15 +192,29 @@ static void take_state(dt_run *run, const char *path, const dt_ckpt_meta *meta, 
     dt_error_clear();
 }
 
+/* Weights, and the optimizer's states where the file holds all of them. Else all begin at zero, and their updates are
+ * counted anew: a correction of their bias (Adam's) needs one count for all. Agreed. */
+static dt_err load_states(dt_run *run, const char *path, const dt_ckpt_meta *meta, progress *p)
+{
+    const bool whole = dt_checkpoint_has_states(meta, run->optimizer);
+    DT_TRY(dt_checkpoint_load(run->comm, run->zero, path, whole, &run->phase));
+    p->state_updates = whole ? meta->state_updates : 0;
+    if (whole) return DT_OK;
+    if (run->comm->rank == 0)
+        DT_WARN("%s, made with %s, does not hold the states of %s: they begin at zero", path, meta->optimizer,
+                run->optimizer->name);
+    return run_agree(run, dt_zero_clear_states(run->zero));
+}
+
 /* Load one file into zero; agreed. */
 static dt_err load_one(dt_run *run, const char *path, progress *p)
 {
     dt_ckpt_meta meta = {0};
     dt_err err = run_agree(run, dt_checkpoint_read_meta(path, &meta));
-    if (err == DT_OK) err = dt_checkpoint_load(run->comm, run->zero, path, true, &run->phase);
+    if (err == DT_OK) err = load_states(run, path, &meta, p);
     if (err == DT_OK) {
         p->step = p->saved_step = meta.step;
-        p->samples = meta.samples, p->tokens = meta.tokens, p->updates = meta.adam_steps;
+        p->samples = meta.samples, p->tokens = meta.tokens, p->updates = meta.updates;
         take_state(run, path, &meta, p);
         if (run->task.ops->load) err = run->task.ops->load(&run->task, &meta.items);
     }
@@ -268,7 +282,8 @@ static dt_err write_checkpoint(dt_run *run, const progress *p, const char *dir, 
     dt_ckpt_meta meta = {.step = p->step,
                          .samples = p->samples,
                          .tokens = p->tokens,
-                         .adam_steps = p->updates,
+                         .updates = p->updates,
+                         .state_updates = p->state_updates,
                          .seed = (uint64_t)run->cfg.run_seed,
                          .loss_scale = 1,
                          .config = config,

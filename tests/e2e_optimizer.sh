@@ -1,0 +1,46 @@
+#!/bin/bash
+# e2e_optimizer.sh - every optimizer on any number of ranks, saved and resumed; learning rates by name; another optimizer on resuming.
+. "$(dirname "$0")/e2e.sh"
+. "$(dirname "$0")/train_common.sh"
+make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
+exact="run.reproducible=true optimizer.lr_groups=lm_head:1e-3,layers.0:2e-2"
+field() { # of dtrain-info --json, of one file
+    ./dtrain-info --json "$1" | sed -n "s/.*\"$2\":\(\[[^]]*\]\|[^,]*\),.*/\1/p"
+}
+
+for type in adamw adam sgd "sgd optimizer.momentum=0"; do
+    case $type in
+    adam*) states='["exp_avg","exp_avg_sq"]' ;;
+    sgd) states='["momentum_buffer"]' ;;
+    *) states='[]' ;;
+    esac
+    train 1 whole $exact optimizer.type=$type
+    expect_exit "$type trains" 0
+    train 2 parts $exact optimizer.type=$type zero.stage=2 run.max_steps=3
+    train 3 parts $exact optimizer.type=$type zero.stage=3
+    expect_exit "$type goes on on other ranks" 0
+    expect "$type: in two parts, on other ranks, at other stages: the same bits" same_model "$(newest whole)" "$(newest parts)"
+    expect "$type: and the same losses" close_losses whole parts 0
+    expect "$type: the file says so" [ "$(field "$(newest parts)" optimizer) $(field "$(newest parts)" optimizer_states)" = "\"${type%% *}\" $states" ]
+    rm -rf "$tmp/whole" "$tmp/parts"
+done
+
+train 2 groups optimizer.lr_groups="lm_head:1e-3, *layernorm:0" scheduler.type=linear
+expect "the rate of each group is in the metrics" grep -q '"lr": 0.00833333333,.*"lr/lm_head": 0.000833333333, "lr/\*layernorm": 0,' "$tmp/groups/metrics.jsonl"
+train 1 groups optimizer.lr_groups=lm_haed:1e-3
+expect_exit "a pattern that names nothing" 64
+expect_text "the nearest names are given" "optimizer.lr_groups: 'lm_haed' names no tensor of this model; the nearest are lm_head"
+
+train 2 change run.max_steps=3
+train 2 change optimizer.type=sgd
+expect_exit "another optimizer is refused" 64
+expect_text "with both names" "optimizer.type: adamw -> sgd"
+train 2 change optimizer.type=sgd checkpoint.allow_changes=optimizer.type
+expect_exit "unless it is meant" 0
+expect_text "its states begin at zero" "does not hold the states of sgd: they begin at zero"
+expect "and count their updates anew" [ "$(field "$(newest change)" updates) $(field "$(newest change)" state_updates)" = "6 3" ]
+train 1 change2 run.max_steps=3
+train 1 change2 optimizer.type=adam checkpoint.allow_changes=optimizer.type
+expect_exit "from adamw to adam" 0
+expect "the moments go on" [ "$(field "$(newest change2)" state_updates)" = 6 ]
+e2e_done
