@@ -184,9 +184,15 @@ static dt_err run_classifier(bench *b, const operation *op)
 {
     static const float weight[CHUNK_ROWS];
     float logp[CHUNK_ROWS];
-    const dt_classifier cl = {
-        .n_rows = CHUNK_ROWS, .n_vocab = V, .logits_ld = V, .inv_temperature = 1, .dlogits_dtype = DT_F32};
-    return b->dev.ops->classifier(&b->dev, &cl, b->logits.ptr, b->id, weight, logp, NULL, NULL, NULL);
+    const dt_classifier cl = {.n_rows = CHUNK_ROWS,
+                              .n_vocab = V,
+                              .logits_ld = V,
+                              .inv_temperature = 1,
+                              .dlogits_dtype = DT_F32,
+                              .target = b->id,
+                              .weight = weight,
+                              .logp = logp};
+    return b->dev.ops->classifier(&b->dev, &cl, b->logits.ptr, NULL);
 }
 static dt_err run_adamw(bench *b, const operation *op)
 {

@@ -100,10 +100,7 @@ TIMED(act_forward, (dt_device * dev, dt_activation a, const void *x, void *y, dt
 TIMED(act_backward,
       (dt_device * dev, dt_activation a, const void *x, const void *dy, void *dx, dt_dtype t, int64_t n, dt_stream *s),
       (dev, a, x, dy, dx, t, n, s))
-TIMED(classifier,
-      (dt_device * dev, const dt_classifier *c, float *l, const int32_t *g, const float *w, float *p, uint8_t *h,
-       float *e, dt_stream *s),
-      (dev, c, l, g, w, p, h, e, s))
+TIMED(classifier, (dt_device * dev, const dt_classifier *c, float *l, dt_stream *s), (dev, c, l, s))
 TIMED(adamw_step,
       (dt_device * dev, const dt_adamw *o, const void *g, dt_dtype gt, float *a, float *m, float *v, void *p,
        dt_dtype t, int64_t n, dt_stream *s),

@@ -291,18 +291,47 @@ void ref_attention_backward(const dt_attention *at, const double *q, const doubl
 
 /* ---- classifier -------------------------------------------------------------------------------------------------- */
 
-void ref_classifier(const double *z, int64_t n, int32_t target, double inv_t, double weight, double *logp,
-                    double *entropy, double *grad)
+/* log sum_v exp(z_v / T) */
+static double log_sum_exp(const double *z, int64_t n, double inv_t)
 {
-    double max = -INFINITY, sum = 0, mean = 0;
+    double max = -INFINITY, sum = 0;
     for (int64_t v = 0; v < n; v++) max = z[v] * inv_t > max ? z[v] * inv_t : max;
     for (int64_t v = 0; v < n; v++) sum += exp(z[v] * inv_t - max);
-    for (int64_t v = 0; v < n; v++)
-        if (z[v] != -INFINITY) mean += exp(z[v] * inv_t - max) / sum * (z[v] * inv_t - max);
-    *logp = target >= 0 ? z[target] * inv_t - max - log(sum) : 0.0;
-    *entropy = log(sum) - mean;
-    for (int64_t v = 0; grad && v < n; v++)
-        grad[v] = target >= 0 ? weight * inv_t * (exp(z[v] * inv_t - max) / sum - (v == target ? 1.0 : 0.0)) : 0.0;
+    return max + log(sum);
+}
+
+ref_row_values ref_classifier(const ref_row *r)
+{
+    ref_row_values x = {0};
+    if (r->target < 0) return x;
+    const double lse = log_sum_exp(r->z, r->n, r->inv_t), ref_lse = r->q ? log_sum_exp(r->q, r->n, r->inv_t) : 0;
+    double sum_logp = 0;
+    for (int64_t v = 0; v < r->n; v++) {
+        const double logp = r->z[v] * r->inv_t - lse;
+        sum_logp += logp;
+        if (logp == -INFINITY) continue;
+        x.entropy -= exp(logp) * logp;
+        if (r->q) x.kl += exp(logp) * (logp - (r->q[v] * r->inv_t - ref_lse));
+    }
+    x.logp = r->z[r->target] * r->inv_t - lse;
+    x.loss = -(1 - r->smoothing) * x.logp + r->z_loss * lse * lse;
+    if (r->smoothing > 0) x.loss -= r->smoothing / (double)r->n * sum_logp;
+    x.objective = r->weight * x.loss - r->entropy_weight * x.entropy + r->kl_weight * x.kl;
+    return x;
+}
+
+void ref_classifier_gradient(const ref_row *r, double *grad)
+{
+    const ref_row_values x = ref_classifier(r);
+    const double lse = log_sum_exp(r->z, r->n, r->inv_t), ref_lse = r->q ? log_sum_exp(r->q, r->n, r->inv_t) : 0;
+    for (int64_t v = 0; v < r->n; v++) {
+        const double logp = r->z[v] * r->inv_t - lse, p = exp(logp), one_hot = v == r->target ? 1.0 : 0.0;
+        double g =
+            r->weight * (p * (1 + 2 * r->z_loss * lse) - (1 - r->smoothing) * one_hot - r->smoothing / (double)r->n);
+        if (p > 0) g += r->entropy_weight * p * (logp + x.entropy);
+        if (p > 0 && r->q) g += r->kl_weight * p * (logp - (r->q[v] * r->inv_t - ref_lse) - x.kl);
+        grad[v] = r->target < 0 ? 0.0 : r->inv_t * g;
+    }
 }
 
 /* ---- instruction sets -------------------------------------------------------------------------------------------- */

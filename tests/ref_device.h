@@ -61,9 +61,20 @@ void ref_attention_forward(const dt_attention *at, const double *q, const double
 void ref_attention_backward(const dt_attention *at, const double *q, const double *k, const double *v,
                             const double *dout, double *dq, double *dk, double *dv);
 
-/** One row: logp, entropy, and d (logp weighted) as dt_classifier says. grad may be NULL. */
-void ref_classifier(const double *z, int64_t n, int32_t target, double inv_t, double weight, double *logp,
-                    double *entropy, double *grad);
+/** One row of dt_classifier. q NULL: no second logits, and kl is 0. */
+typedef struct ref_row {
+    int64_t n;
+    const double *z, *q;
+    int32_t target;
+    double inv_t, smoothing, z_loss, weight, entropy_weight, kl_weight;
+} ref_row;
+typedef struct ref_row_values {
+    double logp, entropy, kl, loss;
+    double objective; /* weight loss - entropy_weight entropy + kl_weight kl */
+} ref_row_values;
+ref_row_values ref_classifier(const ref_row *r);
+/** The gradient of the objective, [n]: term by term, as dt_classifier's comment has them. */
+void ref_classifier_gradient(const ref_row *r, double *grad);
 
 /* ---- instruction sets -------------------------------------------------------------------------------------------- */
 

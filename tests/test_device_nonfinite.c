@@ -301,27 +301,35 @@ static void run_attention_backward(call *c)
     ref_drop(&out), ref_drop(&lse), ref_drop(&scratch);
 }
 
-/* The classifier: logits of a row of two blocks, and the weights of the rows. A logit of -inf is a token that cannot
+/* The classifier: logits of a row of two blocks, and the weights of the rows; the third way with all its terms. A logit of -inf is a token that cannot
  * be. */
 enum { VOCAB = 1500 };
 static void make_classifier(call *c)
 {
     c->in[0] = ref_random(DT_F32, 2 * VOCAB, 1, 5);
     c->in[1] = ref_random(DT_F32, 2, 2, 1);
+    if (c->how == 2) c->in[2] = ref_random(DT_F32, 2 * VOCAB, 3, 5), c->in[3] = ref_random(DT_F32, 2, 4, 1);
     c->out[0] = ref_new(DT_F32, 2 * VOCAB); /* dlogits of type dt: as many as there are */
     c->out[1] = ref_new(DT_F32, 2);         /* logp */
 }
 static void run_classifier(call *c)
 {
     static const int32_t target[2] = {7, 1300};
-    const dt_classifier cl = {
+    fixture *f = c->f;
+    const dt_classifier plain = {
         .n_rows = 2, .n_vocab = VOCAB, .logits_ld = VOCAB, .inv_temperature = 1, .dlogits_dtype = c->dt};
     float entropy[2] = {0}, logp[2] = {0};
     memcpy(c->out[0].p, c->in[0].p, 2 * VOCAB * sizeof(float));
-    CALL(classifier, &cl, ON(c->out[0]), ARR(target, 2), ON(c->in[1]), ON(c->out[1]), NULL,
-         c->how ? ARR(entropy, 2) : NULL);
+    dt_classifier cl = plain;
+    cl.target = ARR(target, 2), cl.weight = ON(c->in[1]), cl.logp = ON(c->out[1]);
+    if (c->how) cl.entropy = ARR(entropy, 2);
+    if (c->how == 2) cl.label_smoothing = 0.1f, cl.z_loss = 0.01f, cl.entropy_weight = ON(c->in[3]);
+    if (c->how == 2) cl.ref_logits = ON(c->in[2]), cl.ref_ld = VOCAB, cl.kl_weight = ON(c->in[3]);
+    RUN(classifier, &cl, ON(c->out[0]));
     ref_array z = ref_copy(&c->in[0]); /* without gradients logp must tell on its own */
-    CALL(classifier, &cl, ON(z), ARR(target, 2), NULL, ARR(logp, 2), NULL, NULL);
+    cl = plain;
+    cl.target = ARR(target, 2), cl.logp = ARR(logp, 2);
+    RUN(classifier, &cl, ON(z));
     const bool poisoned = isnan(logp[0]) || isnan(logp[1]);
     assert_true(poisoned || (isfinite(((float *)c->out[1].p)[0]) && isfinite(((float *)c->out[1].p)[1])));
     ref_drop(&z);
@@ -398,7 +406,7 @@ static const operation operations[] = {
     {"norm_backward", 2, false, make_norm_backward, run_norm_backward},
     {"attention_forward", 2, true, make_attention, run_attention_forward},
     {"attention_backward", 1, true, make_attention_backward, run_attention_backward},
-    {"classifier", 2, true, make_classifier, run_classifier},
+    {"classifier", 3, true, make_classifier, run_classifier},
     {"adamw_step", 2, false, make_adamw, run_adamw},
     {"sgd_step", 2, false, make_sgd, run_sgd},
 };

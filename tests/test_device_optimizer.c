@@ -1,85 +1,10 @@
-/* test_device_optimizer.c - classifier, optimizers and reductions on every instruction set; memory, buffers and opening
+/* test_device_optimizer.c - optimizers and reductions on every instruction set; memory, buffers and opening
  * of the device.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include <math.h>
 
 static const dt_dtype types[] = {DT_F32, DT_BF16};
-
-/* ---- classifier -------------------------------------------------------------------------------------------------- */
-
-/* e^(s-m) has a relative error of (|s - m| + 2) 2^-24 (the argument rounds once), sums of n of them average it; logp <=
- * 60 rounds once; gradients are at most |w|/T <= 2. */
-static void check_classifier(fixture *f, int64_t n, float inv_t, double scale, dt_dtype out)
-{
-    enum { ROWS = 4 };
-    const int32_t target[ROWS] = {0, (int32_t)(n - 1), -1, (int32_t)(n / 2)};
-    const float weight[ROWS] = {1, -0.5f, 3, 0};
-    const int64_t ld = n + 3;
-    const dt_classifier cl = {
-        .n_rows = ROWS, .n_vocab = n, .logits_ld = ld, .inv_temperature = inv_t, .dlogits_dtype = out};
-    ref_array z = ref_random(DT_F32, ROWS * ld, 1, scale), logp = ref_new(DT_F32, ROWS),
-              entropy = ref_new(DT_F32, ROWS);
-    if (n > 4) ref_set(&z, 3, -INFINITY); /* a class that cannot be */
-    ref_array was = ref_copy(&z);
-    double *z64 = ref_doubles(&z), want_logp[ROWS], want_entropy[ROWS], *grad = calloc((size_t)n, sizeof *grad);
-    uint8_t hit[ROWS] = {0};
-    RUN(classifier, &cl, ON(z), ARR(target, ROWS), NULL, ON(logp), ARR(hit, ROWS), ON(entropy));
-    assert_memory_equal(z.p, was.p, (size_t)z.n * 4);
-    for (int r = 0; r < ROWS; r++)
-        ref_classifier(z64 + r * ld, n, target[r], (double)inv_t, 0, &want_logp[r], &want_entropy[r], NULL);
-    const double err = 0x1p-24 * (8 + 4 * scale * (double)inv_t);
-    assert_true(ref_near(&logp, want_logp, err, "logp") && ref_near(&entropy, want_entropy, err * 4, "entropy"));
-    for (int r = 0; r < ROWS; r++) {
-        bool first = target[r] >= 0;
-        for (int64_t v = 0; v < n && first; v++)
-            first =
-                v < target[r] ? z64[r * ld + v] < z64[r * ld + target[r]] : z64[r * ld + v] <= z64[r * ld + target[r]];
-        assert_int_equal(hit[r], first);
-    }
-    RUN(classifier, &cl, ON(z), ARR(target, ROWS), ARR(weight, ROWS), ON(logp), NULL, NULL);
-    assert_true(ref_near(&logp, want_logp, err, "logp"));
-    for (int r = 0; r < ROWS; r++) {
-        double unused[2];
-        ref_classifier(z64 + r * ld, n, target[r], (double)inv_t, (double)weight[r], &unused[0], &unused[1], grad);
-        ref_array row = ref_new(out, n);
-        memcpy(row.p, (float *)z.p + r * ld, (size_t)n * dt_dtype_size(out));
-        assert_true(ref_near(&row, grad, err * 2, "dlogits"));
-        for (int64_t v = n; v < ld; v++) assert_true(((float *)z.p)[r * ld + v] == ((float *)was.p)[r * ld + v]);
-        ref_drop(&row);
-    }
-    ref_drop(&z), ref_drop(&was), ref_drop(&logp), ref_drop(&entropy), free(z64), free(grad);
-}
-
-static void classifier_and_its_gradient(void **state)
-{
-    static const int64_t sizes[] = {1, 3, 17, 1024, 5001};
-    for (int i = 0; i < 5; i++)
-        for (int t = 0; t < 2; t++) {
-            check_classifier(*state, sizes[i], 1.0f, 5, types[t]);
-            check_classifier(*state, sizes[i], 0.7f, 30, types[t]);
-        }
-}
-
-/* A maximum that grows from block to block: the running sum is rescaled each time; and ties for the maximum. */
-static void classifier_follows_a_growing_maximum(void **state)
-{
-    fixture *f = *state;
-    enum { N = 4000 };
-    float *z = malloc(N * sizeof *z), logp = 0, entropy = 0;
-    double *z64 = malloc(N * sizeof *z64), want[2];
-    for (int i = 0; i < N; i++) z64[i] = (double)(z[i] = (float)i * 0.05f);
-    z64[N - 2] = (double)(z[N - 2] = z[N - 1]);
-    const dt_classifier cl = {.n_rows = 1, .n_vocab = N, .logits_ld = N, .inv_temperature = 1};
-    for (int32_t target = N - 2; target < N; target++) {
-        uint8_t hit = 2;
-        ref_classifier(z64, N, target, 1, 0, &want[0], &want[1], NULL);
-        RUN(classifier, &cl, ARR(z, N), ARR(&target, 1), NULL, ARR(&logp, 1), ARR(&hit, 1), ARR(&entropy, 1));
-        assert_true(fabs((double)logp - want[0]) < 1e-5 && fabs((double)entropy - want[1]) < 1e-5);
-        assert_int_equal(hit, target == N - 2);
-    }
-    free(z), free(z64);
-}
 
 /* ---- optimizers -------------------------------------------------------------------------------------------------- */
 
@@ -324,8 +249,7 @@ static void streams_and_events(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(classifier_and_its_gradient),
-        cmocka_unit_test(classifier_follows_a_growing_maximum),
+
         cmocka_unit_test(adamw_is_algorithm_2_and_adam_has_decay_in_the_gradient),
         cmocka_unit_test(sgd_follows_its_momentum),
         cmocka_unit_test(sums_of_squares),

@@ -186,11 +186,8 @@ typedef struct dt_device_ops {
     dt_err (*dropout)(dt_device *dev, const void *x, void *y, float p, uint64_t key, const uint64_t *token_key,
                       int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream);
 
-    /* the classifier, on a chunk of rows of float logits; see dt_classifier. weight and dlogits go together: weight
-     * NULL computes logp alone (logits unchanged), otherwise logits are overwritten by dlogits in cl->dlogits_dtype.
-     * hit (may be NULL): uint8, 1 where argmax (lowest id on ties) is the target. entropy (may be NULL): float. */
-    dt_err (*classifier)(dt_device *dev, const dt_classifier *cl, float *logits, const int32_t *target,
-                         const float *weight, float *logp, uint8_t *hit, float *entropy, dt_stream *stream);
+    /** See dt_classifier. Without weights the logits stay as they are. */
+    dt_err (*classifier)(dt_device *dev, const dt_classifier *cl, float *logits, dt_stream *stream);
 
     /** Rows of logits, n_vocab wide, that the head should work on at a time, of at most n_tok: enough for its products
      *  to run at full speed, few enough that the logits of a large micro-batch are never there whole. From 1 to

@@ -101,15 +101,42 @@ typedef struct dt_attention {
 
 /* ---- the classifier ---------------------------------------------------------------------------------------------- */
 
-/** The fused classifier over a chunk of rows. For row r with logits z = logits[r], target t = target[r]:
- *      logp[r] = z_t/T - logsumexp(z/T)
- *  and, where dlogits is asked for,  dlogits[r,v] = weight[r]/T * (softmax(z/T)_v - [v == t]).
- *  Rows with target < 0 give logp 0 and dlogits 0. */
+/** The classifier over a chunk of rows of float logits: log-probabilities of targets, terms that depend on whole
+ *  distributions, and the gradient of all of them, which is written over the logits. For a row with the logits z, the
+ *  target t and the temperature T, and with the logits y of a second model:
+ *
+ *      s = z/T, p = softmax(s), q = softmax(y/T), V = n_vocab
+ *      logp = log p_t            entropy H = - sum_v p_v log p_v            kl K = sum_v p_v (log p_v - log q_v)
+ *      loss = - (1 - eps) log p_t - eps/V sum_v log p_v + zeta (log sum_v e^(s_v))^2
+ *
+ *  with eps = label_smoothing and zeta = z_loss. The row's part of the objective is
+ *  weight loss - entropy_weight H + kl_weight K, and its gradient, written where any of the weights is given,
+ *
+ *      dlogits_v = 1/T ( weight (p_v (1 + 2 zeta log sum e^s) - (1 - eps) [v = t] - eps/V)
+ *                        + entropy_weight p_v (log p_v + H) + kl_weight p_v (log p_v - log q_v - K) )
+ *
+ *  A class with the logit -inf cannot be (p_v = 0) and adds nothing, but to a smoothed loss, which it makes infinite;
+ *  where q excludes what p allows, K is infinite. Rows with target < 0 have results and gradients 0. With the same
+ *  logits twice K and its gradient are exactly 0.
+ *
+ *  Pointers are device memory. NULL: weights are 0, results are not wanted. */
 typedef struct dt_classifier {
     int64_t n_rows, n_vocab;
-    int64_t logits_ld;      /* row distance of logits, float */
+    int64_t logits_ld;      /* row distance of logits */
     float inv_temperature;  /* 1/T */
     dt_dtype dlogits_dtype; /* written over logits: row r at the byte address of logits' row r */
+    float label_smoothing;  /* from 0 to below 1 */
+    float z_loss;           /* from 0 */
+
+    const int32_t *target;                            /* [n_rows] */
+    const float *weight, *entropy_weight, *kl_weight; /* [n_rows] */
+    const float *ref_logits;                          /* y, for K; must not overlap logits */
+    int64_t ref_ld;
+
+    float *logp;         /* [n_rows] */
+    uint8_t *hit;        /* [n_rows] 1 where the largest logit, the lowest id on ties, is the target's */
+    float *entropy, *kl; /* [n_rows] */
+    float *loss;         /* [n_rows] */
 } dt_classifier;
 
 /* ---- optimizers -------------------------------------------------------------------------------------------------- */

@@ -134,8 +134,7 @@ dt_err cpu_attention_backward(dt_device *dev, const dt_attention *at, const void
                               float *scratch, dt_stream *stream);
 int64_t cpu_attention_scratch_elems(const dt_device *dev, const dt_attention *at);
 
-dt_err cpu_classifier(dt_device *dev, const dt_classifier *cl, float *logits, const int32_t *target,
-                      const float *weight, float *logp, uint8_t *hit, float *entropy, dt_stream *stream);
+dt_err cpu_classifier(dt_device *dev, const dt_classifier *cl, float *logits, dt_stream *stream);
 int64_t cpu_classifier_rows(const dt_device *dev, int64_t n_vocab, int64_t n_tok);
 dt_err cpu_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m,
                       float *v, void *param, dt_dtype param_dt, int64_t n, dt_stream *stream);

@@ -91,9 +91,7 @@ typedef struct dt_cpu_kernels {
     void (*layernorm_backward)(const void *x, const void *weight, float mean, float rstd, const void *dy, void *dx,
                                bool add_to_dx, float *dweight, float *dbias, int64_t width, dt_dtype dt);
 
-    /* classifier.c: one row */
-    void (*classifier)(const dt_classifier *cl, float *logits, int32_t target, const float *weight, float *logp,
-                       uint8_t *hit, float *entropy);
+    void (*classifier)(const dt_classifier *cl, float *logits, int64_t row); /* classifier.c: one row */
 
     /* optimizer.c */
     void (*adamw)(const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m, float *v, void *param,

@@ -677,12 +677,26 @@ static dt_err queue_dropout(dt_device *dev, const void *x, void *y, float p, uin
     return PUSH(dropout, AT(x), AT(y), p, key, AT(token_key), n_tok, width, dt);
 }
 
-CALL(classifier, dt_classifier cl; float *logits; const int32_t *target; const float *weight; float *logp;
-     uint8_t * hit; float *entropy, &x->cl, x->logits, x->target, x->weight, x->logp, x->hit, x->entropy)
-static dt_err queue_classifier(dt_device *dev, const dt_classifier *cl, float *logits, const int32_t *target,
-                               const float *weight, float *logp, uint8_t *hit, float *entropy, dt_stream *s)
+static dt_classifier near_classifier(dt_device *dev, const dt_classifier *cl)
 {
-    return PUSH(classifier, *cl, AT(logits), AT(target), AT(weight), AT(logp), AT(hit), AT(entropy));
+    dt_classifier mine = *cl;
+    mine.target = AT(cl->target);
+    mine.weight = AT(cl->weight);
+    mine.entropy_weight = AT(cl->entropy_weight);
+    mine.kl_weight = AT(cl->kl_weight);
+    mine.ref_logits = AT(cl->ref_logits);
+    mine.logp = AT(cl->logp);
+    mine.hit = AT(cl->hit);
+    mine.entropy = AT(cl->entropy);
+    mine.kl = AT(cl->kl);
+    mine.loss = AT(cl->loss);
+    return mine;
+}
+
+CALL(classifier, dt_classifier cl; float *logits, &x->cl, x->logits)
+static dt_err queue_classifier(dt_device *dev, const dt_classifier *cl, float *logits, dt_stream *s)
+{
+    return PUSH(classifier, near_classifier(dev, cl), AT(logits));
 }
 
 CALL(adamw_step, dt_adamw opt; const void *grad; dt_dtype gt; float *master; float *m; float *v; void *param;

@@ -148,11 +148,14 @@ static dt_err run_chunks(dt_model *m, struct hold *h, float inv_temperature, boo
                                   .n_vocab = m->V,
                                   .logits_ld = m->h.logits_ld,
                                   .inv_temperature = inv_temperature,
-                                  .dlogits_dtype = m->opt.dtype};
+                                  .dlogits_dtype = m->opt.dtype,
+                                  .target = in->target + at,
+                                  .weight = h->grads ? in->weight + at : NULL,
+                                  .logp = out->logp + at,
+                                  .hit = metrics ? out->hit + at : NULL,
+                                  .entropy = metrics ? out->entropy + at : NULL};
         DT_TRY(chunk_logits(m, h, in->row + at, n));
-        DT_TRY(m->ops->classifier(m->dev, &cl, m->h.logits, in->target + at, h->grads ? in->weight + at : NULL,
-                                  out->logp + at, metrics ? out->hit + at : NULL, metrics ? out->entropy + at : NULL,
-                                  m->stream));
+        DT_TRY(m->ops->classifier(m->dev, &cl, m->h.logits, m->stream));
         if (h->grads) DT_TRY(chunk_backward(m, h, in->row + at, n));
     }
     m->have_results = true;

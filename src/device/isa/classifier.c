@@ -1,9 +1,14 @@
-/* classifier.c - softmax, log-probability and their gradient for one row of logits.
+/* classifier.c - one row of the classifier (dt_classifier): softmax, log-probability, entropy, divergence, and their
+ * gradient.
  *
  * One pass finds maximum and sum together: block by block (a block stays in the first cache), the sum being rescaled
- * when the maximum moves (Milakov and Gimelshein, arXiv:1805.02867). A second pass writes gradients. Blocks are summed
- * in float, the row in double. With T the temperature, s = z/T, m = max s, Z = sum exp(s - m):
- *     logp = s_t - m - log Z,    entropy = log Z - sum exp(s - m) (s - m) / Z */
+ * when the maximum moves (Milakov and Gimelshein, arXiv:1805.02867). A last pass writes gradients; what a row asks for
+ * beyond logp, hit and entropy costs passes of its own. Blocks are summed in float, the row in double. With
+ * s = z/T, m = max s, d = s - m, Z = sum exp(d), and the same of the second logits with an index r:
+ *
+ *     logp = d_t - log Z        H = log Z - sum exp(d) d / Z        K = sum exp(d) (d - d_r) / Z - log Z + log Z_r
+ *     dlogits_v = e^(d_v) (base + slope d_v + kl (d_v - d_rv)) - shift - (v = t ? one_hot : 0)
+ */
 #include "kernels.h"
 #include <string.h>
 
@@ -11,7 +16,7 @@ enum { BLOCK = 1024 };
 
 typedef struct softmax_stats {
     float max;
-    double sum, sum_es; /* of exp(s - max), and of exp(s - max) (s - max) */
+    double sum, sum_es; /* of exp(d), and of exp(d) d; d = s - max */
 } softmax_stats;
 
 /* Bring a block z [n] into the row's statistics. Where the maximum moves from m to m', with a = e^(m - m'):
@@ -43,8 +48,52 @@ INLINE void add_block(softmax_stats *st, const float *z, int64_t n, float inv_t,
     st->sum_es += (double)sum_es;
 }
 
-/* Is the target the first of the largest logits? That is what greedy decoding would choose. With a NaN
- * in the row: no. */
+static softmax_stats stats_of(const float *z, int64_t n, float inv_t, bool entropy)
+{
+    softmax_stats st = {.max = -INFINITY};
+    for (int64_t first = 0; first < n; first += BLOCK) {
+        const int64_t len = n - first < BLOCK ? n - first : BLOCK;
+        if (entropy) {
+            add_block(&st, z + first, len, inv_t, true);
+        } else {
+            add_block(&st, z + first, len, inv_t, false);
+        }
+    }
+    return st;
+}
+
+/* sum of d */
+static double sum_below(const float *z, int64_t n, float inv_t, float max)
+{
+    double total = 0;
+    for (int64_t first = 0; first < n; first += BLOCK) {
+        const int64_t end = n - first < BLOCK ? n : first + BLOCK;
+        float sum = 0;
+        _Pragma("omp simd reduction(+ : sum)") for (int64_t i = first; i < end; i++) sum += z[i] * inv_t - max;
+        total += (double)sum;
+    }
+    return total;
+}
+
+/* sum of exp(d) (d - d_r) */
+static double sum_apart(const float *z, const float *ref, int64_t n, float inv_t, float max, float ref_max)
+{
+    double total = 0;
+    for (int64_t first = 0; first < n; first += BLOCK) {
+        const int64_t end = n - first < BLOCK ? n : first + BLOCK;
+        float sum = 0;
+        _Pragma("omp simd reduction(+ : sum)") for (int64_t i = first; i < end; i++)
+        {
+            const float d = z[i] * inv_t - max, e = exp_below(d), apart = d - (ref[i] * inv_t - ref_max);
+            sum += e > 0.0f ? e * apart : 0.0f;
+        }
+        total += (double)sum;
+    }
+    return total;
+}
+
+/* Is the target the first of the largest logits? That is what greedy decoding would choose. With a NaN in the row: no.
+ */
 static bool is_first_max(const float *z, int64_t target, int64_t n)
 {
     bool first = true;
@@ -75,30 +124,119 @@ static void write_gradient(float *z, int64_t n, dt_dtype dt, int32_t target, flo
     }
 }
 
-void ISA_NAME(classifier)(const dt_classifier *cl, float *logits, int32_t target, const float *weight, float *logp,
-                          uint8_t *hit, float *entropy)
+/* The factors of dlogits as in the head of this file; max and ref_max: m and m_r. */
+typedef struct all_terms {
+    float max, ref_max, base, slope, kl, shift, one_hot;
+} all_terms;
+
+INLINE void form_block(float *restrict block, const float *z, const float *ref, int64_t n, float inv_t,
+                       const all_terms *g)
+{
+    SIMD_FOR (int64_t i = 0; i < n; i++) {
+        const float d = z[i] * inv_t - g->max, e = exp_below(d);
+        float factor = FMA(g->slope, d, g->base);
+        if (ref) factor = FMA(g->kl, d - (ref[i] * inv_t - g->ref_max), factor);
+        block[i] = (e > 0.0f ? e * factor : 0.0f) - g->shift;
+    }
+}
+
+static void write_all_terms(float *z, const float *ref, int64_t n, dt_dtype dt, int32_t target, float inv_t,
+                            const all_terms *g)
+{
+    float block[BLOCK];
+    for (int64_t first = 0; first < n; first += BLOCK) {
+        const int64_t len = n - first < BLOCK ? n - first : BLOCK;
+        if (ref) {
+            form_block(block, z + first, ref + first, len, inv_t, g);
+        } else {
+            form_block(block, z + first, NULL, len, inv_t, g);
+        }
+        if (target >= first && target < first + len) block[target - first] -= g->one_hot;
+        if (dt == DT_F32) {
+            SIMD_FOR (int64_t i = 0; i < len; i++) z[first + i] = block[i];
+        } else {
+            aliased_bf16 *out = (aliased_bf16 *)(void *)z + first;
+            SIMD_FOR (int64_t i = 0; i < len; i++) out[i] = bf16_of(block[i]);
+        }
+    }
+}
+
+/* A row's sums and results. */
+typedef struct row_values {
+    softmax_stats st, ref;
+    double log_sum, log_ref_sum; /* log Z, log Z_r */
+    double entropy, kl;
+} row_values;
+
+static bool wants_gradient(const dt_classifier *cl) { return cl->weight || cl->entropy_weight || cl->kl_weight; }
+static float weight_of(const float *weight, int64_t row) { return weight ? weight[row] : 0.0f; }
+
+static void write_gradient_of_row(const dt_classifier *cl, const row_values *v, float *z, const float *ref,
+                                  int32_t target, int64_t row)
+{
+    const float inv_t = cl->inv_temperature, w = weight_of(cl->weight, row) * inv_t;
+    const int64_t n = cl->n_vocab;
+    if (!cl->entropy_weight && !cl->kl_weight && cl->label_smoothing == 0 && cl->z_loss == 0) {
+        write_gradient(z, n, cl->dlogits_dtype, target, inv_t, v->st.max, (float)((double)w / v->st.sum), w);
+        return;
+    }
+    const double eps = (double)cl->label_smoothing, lse = (double)v->st.max + v->log_sum,
+                 entropy_w = (double)(weight_of(cl->entropy_weight, row) * inv_t),
+                 kl_w = (double)(weight_of(cl->kl_weight, row) * inv_t);
+    const double base = (double)w * (1 + 2 * (double)cl->z_loss * lse) + entropy_w * (v->entropy - v->log_sum) +
+                        (ref ? kl_w * (v->log_ref_sum - v->log_sum - v->kl) : 0.0);
+    const all_terms g = {.max = v->st.max,
+                         .ref_max = v->ref.max,
+                         .base = (float)(base / v->st.sum),
+                         .slope = (float)(entropy_w / v->st.sum),
+                         .kl = (float)(kl_w / v->st.sum),
+                         .shift = (float)((double)w * eps / (double)n),
+                         .one_hot = (float)((double)w * (1 - eps))};
+    write_all_terms(z, ref, n, cl->dlogits_dtype, target, inv_t, &g);
+}
+
+static double loss_of_row(const dt_classifier *cl, const row_values *v, const float *z, double logp)
+{
+    const double eps = (double)cl->label_smoothing, lse = (double)v->st.max + v->log_sum, n = (double)cl->n_vocab;
+    double loss = -(1 - eps) * logp + (double)cl->z_loss * lse * lse;
+    if (eps > 0) loss -= eps * (sum_below(z, cl->n_vocab, cl->inv_temperature, v->st.max) / n - v->log_sum);
+    return loss;
+}
+
+static void clear_row(const dt_classifier *cl, float *z, int64_t row)
+{
+    if (cl->logp) cl->logp[row] = 0;
+    if (cl->hit) cl->hit[row] = 0;
+    if (cl->entropy) cl->entropy[row] = 0;
+    if (cl->kl) cl->kl[row] = 0;
+    if (cl->loss) cl->loss[row] = 0;
+    if (wants_gradient(cl)) memset(z, 0, (size_t)cl->n_vocab * dt_dtype_size(cl->dlogits_dtype));
+}
+
+void ISA_NAME(classifier)(const dt_classifier *cl, float *logits, int64_t row)
 {
     const int64_t n = cl->n_vocab;
     const float inv_t = cl->inv_temperature;
-    softmax_stats st = {.max = -INFINITY};
-    if (target >= 0 || entropy) {
-        for (int64_t first = 0; first < n; first += BLOCK) {
-            const int64_t len = n - first < BLOCK ? n - first : BLOCK;
-            if (entropy) {
-                add_block(&st, logits + first, len, inv_t, true);
-            } else {
-                add_block(&st, logits + first, len, inv_t, false);
-            }
-        }
+    const int32_t target = cl->target[row];
+    float *z = logits + row * cl->logits_ld;
+    const float *ref = cl->kl || cl->kl_weight ? cl->ref_logits + row * cl->ref_ld : NULL;
+    if (target < 0) {
+        clear_row(cl, z, row);
+        return;
     }
-    if (entropy) *entropy = (float)(log(st.sum) - st.sum_es / st.sum);
-    if (hit) *hit = target >= 0 && is_first_max(logits, target, n);
-    *logp = target >= 0 ? (float)((double)(logits[target] * inv_t) - (double)st.max - log(st.sum)) : 0.0f;
-    if (!weight) return;
-    if (target >= 0) {
-        const float w = *weight * inv_t;
-        write_gradient(logits, n, cl->dlogits_dtype, target, inv_t, st.max, (float)((double)w / st.sum), w);
-    } else {
-        memset(logits, 0, (size_t)n * dt_dtype_size(cl->dlogits_dtype));
+    row_values v = {.st = stats_of(z, n, inv_t, cl->entropy || cl->entropy_weight)};
+    v.log_sum = log(v.st.sum);
+    v.entropy = v.log_sum - v.st.sum_es / v.st.sum;
+    const double logp = (double)(z[target] * inv_t) - (double)v.st.max - v.log_sum;
+    if (ref) {
+        v.ref = stats_of(ref, n, inv_t, false);
+        v.log_ref_sum = log(v.ref.sum);
+        v.kl = sum_apart(z, ref, n, inv_t, v.st.max, v.ref.max) / v.st.sum + (v.log_ref_sum - v.log_sum);
     }
+    if (cl->logp) cl->logp[row] = (float)logp;
+    if (cl->hit) cl->hit[row] = is_first_max(z, target, n);
+    if (cl->entropy) cl->entropy[row] = (float)v.entropy;
+    if (cl->kl) cl->kl[row] = (float)v.kl;
+    if (cl->loss) cl->loss[row] = (float)loss_of_row(cl, &v, z, logp);
+    if (wants_gradient(cl)) write_gradient_of_row(cl, &v, z, ref, target, row);
 }

@@ -27,8 +27,7 @@ void ISA_NAME(layernorm_forward)(const void *x, const void *weight, const void *
 void ISA_NAME(layernorm_backward)(const void *x, const void *weight, float mean, float rstd, const void *dy, void *dx,
                                   bool add_to_dx, float *dweight, float *dbias, int64_t width, dt_dtype dt);
 
-void ISA_NAME(classifier)(const dt_classifier *cl, float *logits, int32_t target, const float *weight, float *logp,
-                          uint8_t *hit, float *entropy);
+void ISA_NAME(classifier)(const dt_classifier *cl, float *logits, int64_t row);
 
 void ISA_NAME(adamw)(const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m, float *v, void *param,
                      dt_dtype param_dt, int64_t n);

@@ -1,0 +1,283 @@
+/* test_device_classifier.c - the classifier on every instruction set, against double: log-probabilities, entropy,
+ * divergence, smoothed loss and z-loss, and the gradient of each, also against differences.
+ * DEVICES: cpu queue */
+#include "device_fixture.h"
+#include <math.h>
+
+static const dt_dtype types[] = {DT_F32, DT_BF16};
+
+enum { ROWS = 4 };
+static const float weights[ROWS] = {1, -0.5f, 3, 0}, entropy_weights[ROWS] = {0.3f, 2, 1, 0},
+                   kl_weights[ROWS] = {1, 0.1f, 1, 0.7f};
+
+/* Rows of logits of two models, and what is asked of them. */
+typedef struct rows {
+    dt_classifier cl; /* without pointers */
+    bool weight, entropy, kl;
+    int32_t target[ROWS];
+    ref_array z, q;
+} rows;
+
+static rows make_rows(int64_t n, float inv_t, double scale, dt_dtype out)
+{
+    rows x = {.cl = {.n_rows = ROWS, .n_vocab = n, .logits_ld = n + 3, .ref_ld = n + 1},
+              .target = {0, (int32_t)(n - 1), -1, (int32_t)(n / 2)},
+              .weight = true};
+    x.cl.inv_temperature = inv_t, x.cl.dlogits_dtype = out;
+    x.z = ref_random(DT_F32, ROWS * x.cl.logits_ld, 1, scale);
+    x.q = ref_random(DT_F32, ROWS * x.cl.ref_ld, 2, scale);
+    return x;
+}
+
+static void drop_rows(rows *x) { ref_drop(&x->z), ref_drop(&x->q); }
+
+static ref_row ref_of(const rows *x, const double *z, const double *q, int r)
+{
+    return (ref_row){.n = x->cl.n_vocab,
+                     .z = z + r * x->cl.logits_ld,
+                     .q = x->kl ? q + r * x->cl.ref_ld : NULL,
+                     .target = x->target[r],
+                     .inv_t = (double)x->cl.inv_temperature,
+                     .smoothing = (double)x->cl.label_smoothing,
+                     .z_loss = (double)x->cl.z_loss,
+                     .weight = x->weight ? (double)weights[r] : 0,
+                     .entropy_weight = x->entropy ? (double)entropy_weights[r] : 0,
+                     .kl_weight = x->kl ? (double)kl_weights[r] : 0};
+}
+
+/* Results into values and hit, and, with gradient, dlogits over z. */
+static void run_rows(fixture *f, const rows *x, const ref_array *z, bool gradient, ref_array values[4], uint8_t *hit)
+{
+    dt_classifier cl = x->cl;
+    cl.target = ARR(x->target, ROWS);
+    if (x->kl) cl.ref_logits = ON(x->q), cl.kl = ON(values[2]);
+    if (gradient && x->weight) cl.weight = ARR(weights, ROWS);
+    if (gradient && x->entropy) cl.entropy_weight = ARR(entropy_weights, ROWS);
+    if (gradient && x->kl) cl.kl_weight = ARR(kl_weights, ROWS);
+    cl.logp = ON(values[0]), cl.entropy = ON(values[1]), cl.loss = ON(values[3]);
+    cl.hit = ARR(hit, ROWS);
+    RUN(classifier, &cl, ON(*z));
+}
+
+/* ---- against the plain loop -------------------------------------------------------------------------------------- */
+
+static void check_hits(const rows *x, const double *z, const uint8_t *hit)
+{
+    for (int r = 0; r < ROWS; r++) {
+        const double *row = z + r * x->cl.logits_ld;
+        const int32_t t = x->target[r];
+        bool first = t >= 0;
+        for (int64_t v = 0; v < x->cl.n_vocab && first; v++) first = v < t ? row[v] < row[t] : row[v] <= row[t];
+        assert_int_equal(hit[r], first);
+    }
+}
+
+/* e^(s-m) has a relative error of (|s - m| + 2) 2^-24 (the argument rounds once), sums of n of them average it; logp <=
+ * 60 rounds once; gradients are at most |w|/T <= 2. Terms of whole distributions multiply it by logarithms of
+ * probabilities, at most `most`; a mean of those adds up 256 of them in a row in float. */
+static void check_rows(fixture *f, rows *x, double scale)
+{
+    const int64_t n = x->cl.n_vocab, ld = x->cl.logits_ld;
+    const double s = scale * (double)x->cl.inv_temperature, err = 0x1p-24 * (8 + 4 * s), most = 2 * s + log((double)n),
+                 eps = (double)x->cl.label_smoothing, zeta = (double)x->cl.z_loss;
+    const double beyond = (1 + 2 * zeta * most) + (x->entropy || x->kl ? 2 * most : 0);
+    double *z64 = ref_doubles(&x->z), *q64 = ref_doubles(&x->q), want[4][ROWS], *grad = calloc((size_t)n, 8);
+    ref_array values[4], was = ref_copy(&x->z);
+    uint8_t hit[ROWS];
+    for (int r = 0; r < ROWS; r++) {
+        const ref_row row = ref_of(x, z64, q64, r);
+        const ref_row_values v = ref_classifier(&row);
+        want[0][r] = v.logp, want[1][r] = v.entropy, want[2][r] = v.kl, want[3][r] = v.loss;
+    }
+    for (int i = 0; i < 4; i++) values[i] = ref_new(DT_F32, ROWS);
+    for (int gradient = 0; gradient < 2; gradient++) {
+        memset(hit, 2, ROWS);
+        run_rows(f, x, &x->z, gradient, values, hit);
+        assert_true(ref_near(&values[0], want[0], err, "logp") && ref_near(&values[1], want[1], err * 4, "entropy"));
+        if (x->kl) assert_true(ref_near(&values[2], want[2], err * (2 + most), "kl"));
+        assert_true(ref_near(&values[3], want[3], err + 256 * 0x1p-24 * eps * most + zeta * 2 * most * err, "loss"));
+        check_hits(x, z64, hit);
+        if (!gradient) assert_memory_equal(x->z.p, was.p, ref_bytes(&was));
+    }
+    for (int r = 0; r < ROWS; r++) {
+        const ref_row row = ref_of(x, z64, q64, r);
+        ref_array got = ref_new(x->cl.dlogits_dtype, n);
+        ref_classifier_gradient(&row, grad);
+        memcpy(got.p, (float *)x->z.p + r * ld, ref_bytes(&got));
+        assert_true(ref_near(&got, grad, err * 2 * beyond, "dlogits"));
+        for (int64_t v = n; v < ld; v++) assert_true(((float *)x->z.p)[r * ld + v] == ((float *)was.p)[r * ld + v]);
+        ref_drop(&got);
+    }
+    for (int i = 0; i < 4; i++) ref_drop(&values[i]);
+    ref_drop(&was), free(z64), free(q64), free(grad);
+}
+
+static const int64_t sizes[] = {1, 3, 17, 1024, 5001};
+
+static void log_probabilities_and_their_gradient(void **state)
+{
+    for (int i = 0; i < 5; i++)
+        for (int way = 0; way < 4; way++) {
+            rows x = make_rows(sizes[i], way & 1 ? 0.7f : 1, way & 1 ? 30 : 5, types[way >> 1]);
+            if (sizes[i] > 4) ref_set(&x.z, 3, -INFINITY); /* a class that cannot be */
+            check_rows(*state, &x, way & 1 ? 30 : 5);
+            drop_rows(&x);
+        }
+}
+
+/* Each term alone and all together; way & 8: without the loss itself, if there is another term. */
+static void all_terms_and_their_gradients(void **state)
+{
+    for (int i = 0; i < 5; i++)
+        for (int way = 1; way < 64; way++) {
+            rows x = make_rows(sizes[i], way & 16 ? 0.7f : 1, way & 16 ? 15 : 4, types[way >> 5]);
+            x.entropy = way & 1, x.kl = way & 2;
+            x.cl.label_smoothing = way & 4 ? 0.1f : 0, x.cl.z_loss = way & 4 ? 1e-3f : 0;
+            x.weight = !(way & 8 && way & 3);
+            if (sizes[i] > 4 && !(way & 4)) ref_set(&x.z, 3, -INFINITY), ref_set(&x.q, 3, -INFINITY);
+            check_rows(*state, &x, way & 16 ? 15 : 4);
+            drop_rows(&x);
+        }
+}
+
+/* ---- against differences ----------------------------------------------------------------------------------------- */
+
+/* (L(z + h) - L(z - h)) / 2h in double: its error is h^2/6 times a third derivative, below 40 for these weights, and
+ * what the objective (below 50) rounds, 2^-52 * 50 / h. The device's own error is 2^-24 times values below 100. */
+static void gradients_are_those_of_the_objective(void **state)
+{
+    fixture *f = *state;
+    const double h = 1e-4, error = h * h * 40 / 6 + 0x1p-52 * 50 / h + 0x1p-24 * 100;
+    for (int way = 1; way < 16; way++) {
+        rows x = make_rows(29, way & 1 ? 0.7f : 1.3f, 3, DT_F32);
+        x.entropy = way & 2, x.kl = way & 4;
+        x.cl.label_smoothing = way & 8 ? 0.2f : 0, x.cl.z_loss = way & 8 ? 0.05f : 0;
+        double *z64 = ref_doubles(&x.z), *q64 = ref_doubles(&x.q), grad[29];
+        ref_array values[4];
+        uint8_t hit[ROWS];
+        for (int i = 0; i < 4; i++) values[i] = ref_new(DT_F32, ROWS);
+        run_rows(f, &x, &x.z, true, values, hit);
+        for (int r = 0; r < ROWS; r++) {
+            const ref_row row = ref_of(&x, z64, q64, r);
+            ref_classifier_gradient(&row, grad);
+            for (int v = 0; v < 29; v++) {
+                double *at = z64 + r * x.cl.logits_ld + v, z = *at;
+                *at = z + h;
+                const double up = ref_classifier(&row).objective;
+                *at = z - h;
+                const double slope = (up - ref_classifier(&row).objective) / (2 * h);
+                *at = z;
+                assert_true(fabs(grad[v] - slope) <= error);
+                assert_true(fabs((double)((float *)x.z.p)[r * x.cl.logits_ld + v] - slope) <= error);
+            }
+        }
+        for (int i = 0; i < 4; i++) ref_drop(&values[i]);
+        drop_rows(&x), free(z64), free(q64);
+    }
+}
+
+/* ---- properties -------------------------------------------------------------------------------------------------- */
+
+/* A policy that has not moved from its reference: exact zeros. */
+static void nothing_diverges_from_itself(void **state)
+{
+    fixture *f = *state;
+    rows x = make_rows(3000, 0.7f, 8, DT_F32);
+    float kl[ROWS] = {1, 1, 1, 1};
+    ref_array q = ref_copy(&x.z);
+    dt_classifier cl = x.cl;
+    cl.ref_ld = cl.logits_ld, cl.ref_logits = ON(q), cl.kl = ARR(kl, ROWS), cl.kl_weight = ARR(kl_weights, ROWS);
+    cl.target = ARR(x.target, ROWS);
+    RUN(classifier, &cl, ON(x.z));
+    for (int r = 0; r < ROWS; r++) {
+        assert_true(kl[r] == 0);
+        for (int v = 0; v < 3000; v++) assert_true(((float *)x.z.p)[r * x.cl.logits_ld + v] == 0);
+    }
+    drop_rows(&x), ref_drop(&q);
+}
+
+/* Terms whose weights are zero change nothing but roundings, and results do not depend on what else is asked. */
+static void results_do_not_depend_on_what_else_is_asked(void **state)
+{
+    fixture *f = *state;
+    rows x = make_rows(2000, 1, 6, DT_F32);
+    ref_array all[4];
+    float logp[ROWS], entropy[ROWS], kl[ROWS], loss[ROWS];
+    uint8_t hit[ROWS];
+    for (int i = 0; i < 4; i++) all[i] = ref_new(DT_F32, ROWS);
+    x.kl = true;
+    run_rows(f, &x, &x.z, false, all, hit);
+    dt_classifier cl = x.cl;
+    cl.target = ARR(x.target, ROWS), cl.logp = ARR(logp, ROWS);
+    RUN(classifier, &cl, ON(x.z));
+    cl.target = ARR(x.target, ROWS), cl.logp = NULL, cl.entropy = ARR(entropy, ROWS);
+    RUN(classifier, &cl, ON(x.z));
+    cl.target = ARR(x.target, ROWS), cl.entropy = NULL, cl.kl = ARR(kl, ROWS), cl.ref_logits = ON(x.q);
+    RUN(classifier, &cl, ON(x.z));
+    cl.target = ARR(x.target, ROWS), cl.kl = NULL, cl.ref_logits = NULL, cl.loss = ARR(loss, ROWS);
+    RUN(classifier, &cl, ON(x.z));
+    assert_memory_equal(all[0].p, logp, sizeof logp);
+    assert_memory_equal(all[2].p, kl, sizeof kl);
+    assert_memory_equal(all[3].p, loss, sizeof loss);
+    assert_memory_equal(all[1].p, entropy, sizeof entropy);
+    for (int i = 0; i < 4; i++) ref_drop(&all[i]);
+    drop_rows(&x);
+}
+
+/* A maximum that grows from block to block: the running sum is rescaled each time; and ties for the maximum. */
+static void the_maximum_may_grow(void **state)
+{
+    fixture *f = *state;
+    enum { N = 4000 };
+    float *z = malloc(N * sizeof *z), logp = 0, entropy = 0;
+    double *z64 = malloc(N * sizeof *z64);
+    for (int i = 0; i < N; i++) z64[i] = (double)(z[i] = (float)i * 0.05f);
+    z64[N - 2] = (double)(z[N - 2] = z[N - 1]);
+    for (int32_t target = N - 2; target < N; target++) {
+        uint8_t hit = 2;
+        const ref_row row = {.n = N, .z = z64, .target = target, .inv_t = 1};
+        const ref_row_values want = ref_classifier(&row);
+        dt_classifier cl = {.n_rows = 1, .n_vocab = N, .logits_ld = N, .inv_temperature = 1};
+        cl.target = ARR(&target, 1), cl.logp = ARR(&logp, 1), cl.hit = ARR(&hit, 1), cl.entropy = ARR(&entropy, 1);
+        RUN(classifier, &cl, ARR(z, N));
+        assert_true(fabs((double)logp - want.logp) < 1e-5 && fabs((double)entropy - want.entropy) < 1e-5);
+        assert_int_equal(hit, target == N - 2);
+    }
+    free(z), free(z64);
+}
+
+static void what_cannot_be_is_refused(void **state)
+{
+    fixture *f = *state;
+    float z[8] = {0}, x[1] = {0};
+    const int32_t target[1] = {0};
+    const dt_classifier good = {.n_rows = 1, .n_vocab = 8, .logits_ld = 8, .inv_temperature = 1};
+    for (int i = 0; i < 4; i++) {
+        dt_classifier cl = good;
+        cl.target = ARR(target, 1);
+        if (i == 0) cl.label_smoothing = 1;
+        if (i == 1) cl.z_loss = -1;
+        if (i == 2) cl.kl_weight = ARR(x, 1);
+        if (i == 3) cl.kl = ARR(x, 1), cl.ref_logits = ARR(z, 8), cl.ref_ld = 7;
+        assert_int_equal(TRY(classifier, &cl, ARR(z, 8)), DT_ERR_ARG);
+        assert_non_null(strstr(dt_error_message(), i < 2 ? "label smoothing" : i == 2 ? "no logits" : "too short"));
+        dt_error_clear();
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(log_probabilities_and_their_gradient),
+        cmocka_unit_test(all_terms_and_their_gradients),
+        cmocka_unit_test(gradients_are_those_of_the_objective),
+        cmocka_unit_test(nothing_diverges_from_itself),
+        cmocka_unit_test(results_do_not_depend_on_what_else_is_asked),
+        cmocka_unit_test(the_maximum_may_grow),
+        cmocka_unit_test(what_cannot_be_is_refused),
+    };
+    int failed = 0;
+    for (int i = 0; i < ref_n_isas(); i++)
+        failed += cmocka_run_group_tests_name(ref_take_isa(i), tests, open_device, close_device);
+    return failed != 0;
+}
