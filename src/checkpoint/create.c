@@ -86,6 +86,7 @@ static dt_err make_groups(hid_t file, const char *path, const dt_zero *z)
 
 /* ---- datasets ---------------------------------------------------------------------------------------------------- */
 
+/* One tensor: contiguous, allocated, not filled; attribute checksum as 0. *offset: where its elements will be. */
 static dt_err create_dataset(hid_t file, const char *path, hid_t plist, const dt_stored_slot *slot, dt_dtype dtype,
                              int64_t *offset)
 {
@@ -146,6 +147,7 @@ static hid_t access_list(int n_slots)
     return -1;
 }
 
+/* Tell the image where tensors lie: all ranks write those, and the image is copied around them. */
 static dt_err leave_out_tensors(ckpt_image *image, dt_zero *z, const dt_stored_slot *slots, int n_slots,
                                 const int64_t *offsets)
 {
@@ -179,8 +181,8 @@ dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta 
     return err == DT_OK ? leave_out_tensors(image, z, slots, n_slots, offsets) : err;
 }
 
-dt_err ckpt_file_seal(const ckpt_image *image, const char *path, const dt_stored_slot *slots, int n_slots,
-                      const uint64_t *sums)
+dt_err ckpt_file_set_checksums(const ckpt_image *image, const char *path, const dt_stored_slot *slots, int n_slots,
+                               const uint64_t *sums)
 {
     char name[256];
     hid_t access = access_list(n_slots);

@@ -36,6 +36,7 @@ static void free_entries(entry *e, int n)
     free(e);
 }
 
+/* Append a file to the list, which grows by doubling. False: no memory. */
 static bool add_entry(entry **list, int *n, int *room, int64_t step, const char *dir, const char *name)
 {
     if (*n == *room) {

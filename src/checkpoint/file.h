@@ -43,8 +43,8 @@ dt_err ckpt_image_write(const ckpt_image *m, int fd, const char *path, int64_t f
 dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta *meta, dt_zero *z,
                         const dt_stored_slot *slots, int n_slots, int64_t *offsets, int64_t *file_size);
 /** Put the checksums into an image made by ckpt_file_create. Local. */
-dt_err ckpt_file_seal(const ckpt_image *image, const char *path, const dt_stored_slot *slots, int n_slots,
-                      const uint64_t *sums);
+dt_err ckpt_file_set_checksums(const ckpt_image *image, const char *path, const dt_stored_slot *slots, int n_slots,
+                               const uint64_t *sums);
 
 /** Open for reading and check format and version. */
 dt_err ckpt_file_open(const char *path, hid_t *file);

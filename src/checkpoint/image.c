@@ -4,7 +4,7 @@
  * in its exit handler. So it never meets the disk. It works on an anonymous file in memory, sparse, in which the
  * tensors take no room; what lies between the tensors is copied to the checkpoint by our own writes, whose errors
  * are ours to report. The tensors themselves are written by all ranks (save.c) and are left out here, so that the
- * copy made by the seal does not touch them. */
+ * copy made in the end does not touch them. */
 #include "file.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -62,6 +62,7 @@ static bool is_zero(const char *bytes, int64_t n)
     return n == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, (size_t)n - 1) == 0);
 }
 
+/* Bytes begin .. end-1 of the image into the file. */
 static dt_err copy(const ckpt_image *m, int fd, const char *path, int64_t begin, int64_t end, char *buffer)
 {
     for (int64_t at = begin; at < end; at += COPY_BYTES) {

@@ -29,6 +29,7 @@ typedef struct load_job {
     char *raw, *converted; /* DT_STORED_BUFFER bytes each: elements as in the file, and as z keeps them */
 } load_job;
 
+/* A location and a sum for each slot, and two buffers, whatever the size of the model. */
 static dt_err alloc_buffers(load_job *j)
 {
     j->map.locations = calloc((size_t)j->n_slots + 1, sizeof *j->map.locations);
@@ -115,6 +116,8 @@ static dt_err fetch(load_job *j, const dt_stored_slot *s, const dt_stored_locati
     return dt_read_at(j->fd, j->files[p->file], p->offset + first * (int64_t)size, out, (size_t)n * size);
 }
 
+/* This rank's run of a tensor, buffer by buffer: read, summed as it stands in the file, converted, put into the
+ * state. */
 static dt_err read_slot(load_job *j, int i)
 {
     const dt_stored_slot *s = &j->slots[i];
@@ -149,6 +152,7 @@ static dt_err read_slots(load_job *j)
 
 /* ---- a head beside a tied embedding ------------------------------------------------------------------------------ */
 
+/* Elements first .. first+n-1 of the head and of the embedding, both as floats: equal bits or an error. */
 static dt_err compare_part(load_job *j, const dt_stored_slot *head, int64_t first, int64_t n)
 {
     const dt_stored_slot *embed = &j->slots[j->map.embed];

@@ -67,6 +67,7 @@ dt_err ckpt_file_open(const char *path, hid_t *file)
 
 /* ---- root -------------------------------------------------------------------------------------------------------- */
 
+/* The checksum of configuration and model configuration, one after the other. */
 static dt_err check_texts(hid_t file, const char *path, const dt_ckpt_meta *m)
 {
     uint64_t expected;
@@ -227,6 +228,7 @@ typedef struct locate_job {
     bool head_there;
 } locate_job;
 
+/* Is a dataset of the file some slot's, or a buffer that older models stored beside the weights? */
 static bool is_asked_for(const locate_job *job, const char *name)
 {
     for (int i = 0; i < job->n_slots; i++) {
@@ -292,6 +294,7 @@ typedef struct verify_job {
     char first_bad[256];
 } verify_job;
 
+/* One array: its sum from the file's elements, against the attribute. Goes on after a difference, to count them. */
 static dt_err verify_array(hid_t dset, const char *name, void *ctx)
 {
     verify_job *job = ctx;

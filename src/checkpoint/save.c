@@ -3,7 +3,7 @@
  *     create   rank 0: folder, metadata by HDF5 in memory (create.c, image.c)
  *     reserve  rank 0: the blocks of the whole file, so that a full disk is met here, by one rank, with nothing lost
  *     write    every rank: its runs of elements, by pwrite at the offsets that HDF5 gave out, checksummed on the way
- *     seal     rank 0: the checksums in memory, the metadata to the file, fsync
+ *     complete rank 0: the checksums in memory, the metadata to the file, fsync
  *     publish  rank 0: rename, `latest`
  *
  * Each step ends with a vote, so no rank is ever ahead of a failure. A piece is one run of elements and a dataset one
@@ -139,6 +139,8 @@ static dt_err reserve(save_job *j)
 
 /* ---- every rank: write ------------------------------------------------------------------------------------------- */
 
+/* This rank's run of a tensor, from the state itself where the host reaches it, else through the buffer; its part of
+ * the checksum on the way. */
 static dt_err write_slot(const save_job *j, int fd, int i)
 {
     const dt_stored_slot *s = &j->slots[i];
@@ -176,8 +178,9 @@ static dt_err write_slots(save_job *j)
     return err;
 }
 
-/* ---- rank 0: seal and publish ------------------------------------------------------------------------------------ */
+/* ---- rank 0: complete and publish -------------------------------------------------------------------------------- */
 
+/* The image around the tensors, then everything to the disk. */
 static dt_err write_metadata(const save_job *j)
 {
     const int fd = open(j->part, O_WRONLY | O_CLOEXEC);
@@ -188,11 +191,11 @@ static dt_err write_metadata(const save_job *j)
     return err;
 }
 
-static dt_err seal(save_job *j)
+static dt_err complete(save_job *j)
 {
     if (j->comm->rank == 0) {
         dt_h5_lock();
-        const dt_err err = ckpt_file_seal(&j->image, j->part, j->slots, j->n_slots, j->sums);
+        const dt_err err = ckpt_file_set_checksums(&j->image, j->part, j->slots, j->n_slots, j->sums);
         dt_h5_unlock();
         DT_TRY(err);
         DT_TRY(write_metadata(j));
@@ -243,7 +246,7 @@ static dt_err save(save_job *j, dt_err named, int64_t keep)
     if (err == DT_OK) err = dt_comm_agree(comm, write_slots(j));
     if (err == DT_OK) err = dt_comm_sum_host_u64(comm, j->sums, j->n_slots);
     dt_phase_enter(j->phase, "save", "publish");
-    if (err == DT_OK) err = dt_comm_agree(comm, seal(j));
+    if (err == DT_OK) err = dt_comm_agree(comm, complete(j));
     if (err == DT_OK) err = dt_comm_agree(comm, publish(j));
     clean_up(j, err, keep);
     return err;

@@ -109,10 +109,9 @@ dt_err dt_shm_run(dt_shm *shm, int64_t n_steps, dt_shm_fill fill, dt_shm_consume
 
 size_t dt_shm_window_nbytes(size_t slot_nbytes) { return HEADER + N_SLOTS * slot_nbytes; }
 
-/* ---- segments
- * ------------------------------------------------------------------------------------------------------------
- *
- * Each rank makes a segment of its own, so that its pages are near it, with all its pages reserved: where /dev/shm is
+/* ---- segments ---------------------------------------------------------------------------------------------------- */
+
+/* Each rank makes a segment of its own, so that its pages are near it, with all its pages reserved: where /dev/shm is
  * too small (64 MiB in a container) that is an error here and not a signal later. It loses its name as soon as the
  * ranks of the node have mapped it, so a job that is killed leaves nothing; for the moment before that the maker holds
  * a lock on it, which ends with the process however that ends. */

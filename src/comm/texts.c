@@ -24,10 +24,9 @@ dt_err dt_comm_share_text(dt_comm *comm, char **text, size_t *nbytes)
     return err;
 }
 
-/* ---- to rank 0
- * ----------------------------------------------------------------------------------------------------------
- *
- * In parts, through one buffer: rank 0 needs no more memory with more ranks or longer texts, and one whose sink has
+/* ---- to rank 0 --------------------------------------------------------------------------------------------------- */
+
+/* In parts, through one buffer: rank 0 needs no more memory with more ranks or longer texts, and one whose sink has
  * failed goes on receiving, so that nobody waits for it. */
 
 enum { PART_NBYTES = 1 << 16, TAG_LENGTH = 11, TAG_PART };

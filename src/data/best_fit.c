@@ -20,6 +20,7 @@ typedef struct bit_tree {
     uint64_t *words;
 } bit_tree;
 
+/* Over the values 0 .. n_values-1, all absent. Levels are 64 times shorter each: two for 4096 values, five for 2^26. */
 static bool bit_tree_init(bit_tree *t, uint64_t n_values)
 {
     size_t total = 0;
@@ -41,6 +42,7 @@ static void bit_tree_set(bit_tree *t, uint64_t v)
     for (int k = 0; k < t->n_levels; k++, v /= 64) t->level[k][v / 64] |= UINT64_C(1) << (v % 64);
 }
 
+/* A word that becomes empty takes its bit one level up with it. */
 static void bit_tree_clear(bit_tree *t, uint64_t v)
 {
     for (int k = 0; k < t->n_levels; k++, v /= 64) {
@@ -72,6 +74,8 @@ typedef struct bins {
     bit_tree members;
 } bins;
 
+/* Two skew heaps become one, lowest row on top: the smaller root keeps its left link as the right one, and the rest is
+ * merged into its left. O(log n) on average over many merges. */
 static uint32_t heap_merge(bins *b, uint32_t x, uint32_t y)
 {
     uint32_t top = NONE, *link = &top;
@@ -91,6 +95,7 @@ static uint32_t heap_merge(bins *b, uint32_t x, uint32_t y)
     return top;
 }
 
+/* The lowest row with this much free space, no longer among them. */
 static uint32_t take_lowest(bins *b, uint32_t free_space)
 {
     const uint32_t row = b->root[free_space];
@@ -121,6 +126,8 @@ static void sort_pass(const uint32_t *len, uint32_t capacity, int shift, const u
     }
 }
 
+/* Best fit: items in the given order, each into the row with the least free space >= len. row_of [n]; returns the
+ * rows. */
 static int64_t place_all(bins *b, const uint32_t *len, const uint32_t *order, int64_t n, uint32_t capacity,
                          uint32_t *row_of)
 {
@@ -136,6 +143,7 @@ static int64_t place_all(bins *b, const uint32_t *len, const uint32_t *order, in
     return n_rows;
 }
 
+/* From the row of each item to the items of each row, by counting: row_start [n_rows + 1] ends as running sums. */
 static dt_err list_rows(dt_row_list *p, const uint32_t *order, const uint32_t *row_of, int64_t n)
 {
     p->row_start = calloc((size_t)p->n_rows + 2, sizeof *p->row_start);

@@ -80,6 +80,7 @@ static dt_err sample_at(const dt_dataset_writer *w, uint64_t goal, int64_t lo, i
     return DT_OK;
 }
 
+/* Samples first .. end-1, and the tokens of either side that belong to them. */
 static dt_err add_shard(commit *k, int64_t first, int64_t end)
 {
     shard *more = realloc(k->shards, (size_t)(k->n_shards + 1) * sizeof *more);
@@ -94,6 +95,7 @@ static dt_err add_shard(commit *k, int64_t first, int64_t end)
     return DT_OK;
 }
 
+/* n_shards of about equal bytes: shard s ends at the first sample at or beyond total * (s + 1) / n_shards. */
 static dt_err cut_equal(commit *k)
 {
     const int64_t n = k->w->n_documents, n_shards = k->how.n_shards;
@@ -111,6 +113,7 @@ static dt_err cut_equal(commit *k)
     return DT_OK;
 }
 
+/* As many samples as fit into shard_nbytes, at least one. */
 static dt_err cut_by_size(commit *k)
 {
     const int64_t n = k->w->n_documents;
@@ -148,6 +151,8 @@ static dt_err name_shards(commit *k)
 
 /* ---- one file ---------------------------------------------------------------------------------------------------- */
 
+/* An empty array with its place in the file (allocated early, never filled), so that claim_space knows the whole
+ * size. */
 static dt_err create_array(const shard *s, hid_t file, output *o)
 {
     const hsize_t n = (hsize_t)o->n;
@@ -185,6 +190,7 @@ static dt_err write_attributes(const dt_dataset_writer *w, const shard *s, hid_t
     return w->tokenizer[0] ? dt_h5_write_text(file, s->part, "tokenizer", w->tokenizer) : DT_OK;
 }
 
+/* Reserve the whole file: a full disk is met here. Where the file system cannot reserve, the writes themselves tell. */
 static dt_err claim_space(const shard *s, hid_t file)
 {
     hsize_t nbytes = 0;
@@ -211,6 +217,7 @@ static dt_err write_piece(const shard *s, const output *o, int64_t first, int64_
     return err;
 }
 
+/* From the temporary array to the file, a buffer at a time, summed on the way; offsets count from the shard's start. */
 static dt_err copy_array(const commit *k, const shard *s, const output *o)
 {
     const int64_t piece = COPY_NBYTES / o->from->elem_size;
@@ -245,6 +252,8 @@ static void output_types(output *o, dt_column c)
     }
 }
 
+/* The arrays of one shard: what is kept per token goes by the shard's tokens, what is kept per sample by its samples,
+ * and offsets have one element more. Returns how many. */
 static int list_outputs(const dt_dataset_writer *w, const shard *s, output *outputs)
 {
     int n = 0;
@@ -303,6 +312,7 @@ static dt_err sync_part(const shard *s)
     return DT_OK;
 }
 
+/* One file under its .part name: arrays, then the seal over all else, then the disk. */
 static dt_err write_part(const commit *k, const shard *s)
 {
     dt_byte_range ranges[DT_N_COLUMNS];
@@ -339,6 +349,7 @@ static void warn_of_others(const commit *k)
     free(pattern);
 }
 
+/* All files of a dataset under their .part names; publish then renames them. */
 static dt_err prepare(commit *k)
 {
     dt_dataset_writer *w = k->w;

@@ -28,6 +28,8 @@ static int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 /* ---- batches ----------------------------------------------------------------------------------------------------- */
 
+/* Append a sample to the batch. A token's key is made of the sample's number and its own in the sample: random numbers
+ * drawn by it are the same on any number of ranks. */
 static dt_err add_sample(dt_loader *l, int64_t sample, dt_batch *b)
 {
     const int32_t base = b->n_tok;
@@ -52,6 +54,7 @@ static void places(const dt_loader *l, const dt_request *what, int64_t *epoch, i
     *count = left < 0 ? 0 : left < m ? left : m;
 }
 
+/* The batch of (step, micro) on this rank, whatever was made before: the loader has no position. */
 static dt_err make_batch(void *self, const dt_request *what, dt_batch *b)
 {
     dt_loader *l = self;

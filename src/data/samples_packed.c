@@ -65,6 +65,7 @@ typedef struct collect {
     int64_t kept, dropped;     /* sft: how far records and its list of dropped ones are used up */
 } collect;
 
+/* Documents of kind tokens: one longer than T is cut in pieces of T (bfd_split), or its rest is left out (bfd). */
 static dt_err collect_documents(void *arg, int64_t first, int64_t n, const uint64_t *offset)
 {
     collect *c = arg;
@@ -86,6 +87,7 @@ static dt_err collect_documents(void *arg, int64_t first, int64_t n, const uint6
     return DT_OK;
 }
 
+/* Records of kind sft that have a target, in the lengths after the cut at T. */
 static dt_err collect_records(void *arg, int64_t first, int64_t n, const uint64_t *offset)
 {
     collect *c = arg;
@@ -135,6 +137,7 @@ static dt_err alloc_rows(dt_samples *set, packed *k, const pieces *p, const dt_r
     return DT_OK;
 }
 
+/* Where each piece lies, in the order of the rows; and the counts of each row, which steps ask for without reading. */
 static void fill_rows(dt_samples *set, packed *k, const pieces *p, const dt_row_list *packing)
 {
     for (int64_t row = 0; row < k->n_rows; row++) {

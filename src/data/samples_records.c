@@ -30,6 +30,8 @@ typedef struct scan {
     char message[MESSAGE_SIZE];
 } scan;
 
+/* Targets of the record at tokens first .. first+n-1: the ones in its mask but the first. The mask is read through a
+ * window of memory, up to read_end where the next records follow. */
 static dt_err targets_of(dt_dataset *d, window *w, int64_t first, int64_t n, int64_t read_end, uint32_t *n_target)
 {
     uint32_t count = 0;
@@ -94,6 +96,7 @@ static dt_err add_dropped(dt_records *r, dt_samples *set, int64_t number)
     return DT_OK;
 }
 
+/* Records first .. first+n-1, counted: kept with their lengths, or listed as dropped where no target is left. */
 static dt_err keep_block(scan *s, int64_t first, int64_t n, const uint64_t *offset)
 {
     dt_records *r = s->r;
@@ -109,6 +112,7 @@ static dt_err keep_block(scan *s, int64_t first, int64_t n, const uint64_t *offs
     return DT_OK;
 }
 
+/* A block of /offsets: its masks are read by all threads, its records are kept in order by one. */
 static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *offset)
 {
     scan *s = arg;

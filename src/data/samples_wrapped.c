@@ -40,6 +40,7 @@ static dt_err note_starts(void *arg, int64_t first, int64_t n, const uint64_t *o
     return DT_OK;
 }
 
+/* One walk over /offsets; see above for what is kept of it. */
 static dt_err find_starts(dt_samples *set, rows *r)
 {
     r->first_start = dt_samples_alloc(set, set->n_samples + 1, sizeof *r->first_start);
@@ -90,6 +91,7 @@ static void rows_counts(const dt_samples *set, int64_t i, dt_sample_counts *c)
     c->weight_fixed = c->n_target << 20;
 }
 
+/* At each start in row i: a new sequence begins there, and the token before it predicts nothing. */
 static dt_err cut_at_starts(const dt_samples *set, int64_t i, dt_batch *b)
 {
     const rows *r = set->impl;

@@ -20,6 +20,7 @@ static int by_offset(const void *a, const void *b)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
+/* Add the checksum of bytes from .. until-1, each weighted by its position in the file. */
 static dt_err sum_run(int fd, const char *path, int64_t from, int64_t until, uint64_t *sum)
 {
     char buffer[BUFFER_NBYTES];
@@ -44,6 +45,7 @@ static dt_err sum_outside(int fd, const char *path, const dt_byte_range *ranges,
     return sum_run(fd, path, at, end, sum);
 }
 
+/* Behind the file's end: ranges, their number (both covered by the checksum), the checksum, the mark. */
 static dt_err write_seal(int fd, const char *path, const dt_byte_range *ranges, int n)
 {
     dt_byte_range sorted[DT_SEAL_RANGES];

@@ -21,6 +21,7 @@ dt_err dt_sources_split_weight(char *item, const char *where, double *weight)
     return DT_OK;
 }
 
+/* How a file becomes samples: what packing says, "auto" being wrapped for tokens and none for sft. */
 static dt_err choose_samples_ops(const dt_dataset *d, const dt_loader_options *opt, const dt_samples_ops **ops,
                                  dt_samples_options *lo)
 {
@@ -112,6 +113,7 @@ static dt_err add_file(dt_sources *s, const char *path, const dt_loader_options 
     return err;
 }
 
+/* One item of the list, with its weight: all files that a glob matches, in the order of their names. */
 static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
 {
     double w;

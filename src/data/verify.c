@@ -64,6 +64,7 @@ static dt_err verify_array(const job *j, const dt_array *a, check_fn *check)
     return DT_OK;
 }
 
+/* Offsets first: what they say is used to look at the rest. */
 static dt_err verify_all(const job *j)
 {
     dt_dataset *d = j->dataset;

@@ -98,6 +98,7 @@ dt_err dt_dataset_set_template(dt_dataset_writer *w, const char *chat_template)
     return DT_OK;
 }
 
+/* Ids as 16 bits, a buffer at a time. */
 static dt_err add_narrow(dt_temp_array *s, const int32_t *ids, int64_t n)
 {
     uint16_t piece[PIECE];

@@ -118,6 +118,7 @@ static bool by_sequence(const cpu_state *cpu, const dt_attention *at)
     return (int64_t)at->n_seq * at->n_kv_heads >= cpu->n_threads;
 }
 
+/* Floats of dk and dv sums that a thread holds: of all keys of the longest sequence, or of one tile, as work is cut. */
 static int64_t dkv_elems(const cpu_state *cpu, const dt_attention *at)
 {
     const int64_t padded = (at->head_dim + DT_ATTENTION_PAD - 1) / DT_ATTENTION_PAD * DT_ATTENTION_PAD;

@@ -114,6 +114,8 @@ static dt_err open_file(export_job *j, int file, char path[PATH_MAX])
     return DT_OK;
 }
 
+/* This rank's run of a tensor, converted, where the layout puts it. A finite number that the type cannot hold is an
+ * error. */
 static dt_err write_slot(export_job *j, int i)
 {
     const dt_stored_slot *s = &j->slots[i];

@@ -8,6 +8,7 @@ typedef struct locate_job {
     bool *used; /* [s->n_tensors] */
 } locate_job;
 
+/* found is what the slot asks for: with the right shape and type, and not to be reported as left over. */
 static dt_err take(locate_job *job, const dt_st_tensor *found, const dt_tensor *t, dt_stored_location *location)
 {
     const char *path = job->s->files[found->file];

@@ -77,6 +77,8 @@ static dt_err not_there(const char *path, int why)
     return dt_fail(DT_ERR_DATA, "%s: %s%s", path, strerror(why), dt_missing_model_hint(path, why, hint, sizeof hint));
 }
 
+/* A directory with config.json is a model; one with weights alone is told what it lacks; all else may be a
+ * checkpoint. */
 static dt_err describe(dt_pretrained *p, const char *path)
 {
     static const char *const signs[] = {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",

@@ -1,8 +1,8 @@
 /* budgets.c - chats whose turns are cut one by one (algorithms.md 1.1, "ShareGPT turns"), so that a long question does
- *     not push its answer out:
+ * not push its answer out. Of L = max_length a turn of |src| and |tgt| tokens gets
  *
- *     of L = max_length a turn of |src| and |tgt| tokens gets   L |src| / (|src| + |tgt|)   and   L |tgt| / (|src| +
- *     |tgt|)
+ *     L |src| / (|src| + |tgt|)     for its question, and
+ *     L |tgt| / (|src| + |tgt|)     for its answer,
  *
  * where the answer's share has room for its end. The first turn that L has no more room for, and all behind it, are
  * left out. */

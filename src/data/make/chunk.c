@@ -5,6 +5,7 @@
 
 enum { KEPT_NBYTES = 8 * DT_CHUNK_NBYTES }; /* of a buffer; ids have four bytes, and a byte is a token at worst */
 
+/* Room for item number n: twice as many as before. */
 static dt_err grow(void **items, int n, int *n_alloc, size_t size)
 {
     if (n < *n_alloc) return DT_OK;

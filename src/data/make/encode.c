@@ -51,6 +51,7 @@ static void drop_front(int32_t *id, uint8_t *mask, size_t n, size_t kept)
     memmove(mask, mask + n - kept, kept);
 }
 
+/* Cut the ids from first on to max_length: their start or their end stays, or the sample counts as too long. */
 static void truncate(const dt_recipe *recipe, dt_ids *ids, uint8_t *mask, size_t first, dt_sample *s)
 {
     const size_t most = (size_t)recipe->max_length, n = ids->n - first;
@@ -65,6 +66,7 @@ static void truncate(const dt_recipe *recipe, dt_ids *ids, uint8_t *mask, size_t
     s->truncated = true;
 }
 
+/* One side of a record: its pieces to ids and mask, with the end of text where it belongs; then the cut. */
 static dt_err encode_side(const dt_recipe *recipe, dt_encoder *e, const dt_parsed_record *r, dt_side side, dt_chunk *p,
                           dt_sample *s)
 {

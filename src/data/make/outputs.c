@@ -25,6 +25,7 @@ static dt_err begin(dt_outputs *o, dt_dataset_kind kind)
                            : DT_OK;
 }
 
+/* hash / 2^64 below the share: validation. Equal documents have equal hashes, and stay together. */
 static dt_dataset_writer *choose(const dt_outputs *o, uint64_t hash)
 {
     return o->validation && (double)(hash >> 11) * 0x1p-53 < o->opt->validation_fraction ? o->validation : o->train;
@@ -85,6 +86,7 @@ static dt_err hold(dt_outputs *o, const int32_t *ids, int64_t n)
     return DT_OK;
 }
 
+/* A held document has ended: its last max_length ids are written, or nothing where longer ones are dropped. */
 static dt_err end_held(dt_outputs *o, bool drops, bool *kept)
 {
     const int64_t len = o->document_len, most = o->recipe->max_length;
@@ -97,6 +99,7 @@ static dt_err end_held(dt_outputs *o, bool drops, bool *kept)
     return err;
 }
 
+/* The end of a document of plain text: end of text, what was held, counts. take: as its ids were taken. */
 static dt_err end_text(dt_outputs *o, bool holds, bool drops, dt_err (*take)(dt_outputs *, const int32_t *, int64_t))
 {
     const int64_t most = o->recipe->max_length;

@@ -133,6 +133,7 @@ static dt_err add_turn(dt_parsed_record *r, dt_role role, const json_t *text)
     return dt_messages_add(&r->messages[0], role, json_string_value(text), json_string_length(text));
 }
 
+/* {prompt, completion}: texts, or messages of which the completion's are the answer. */
 static dt_err read_completion(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
     const json_t *prompt = json_object_get(json, "prompt"), *completion = json_object_get(json, "completion");
@@ -156,6 +157,8 @@ static dt_err read_completion(dt_parsed_record *r, const json_t *json, const dt_
     return dt_add_json_text(&s->pieces, completion, true);
 }
 
+/* {instruction, input, output}: a user's turn of instruction and input, joined as the template has it, and an
+ * answer. */
 static dt_err read_instruction(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
     const json_t *question, *input, *answer = json_object_get(json, "output");
@@ -210,6 +213,7 @@ static bool is_chat_record(const json_t *json)
            (dt_has(json, "prompt") && dt_has(json, "completion")) || dt_has(json, "instruction");
 }
 
+/* Which of the known records it is shows in its keys. */
 static dt_err read_sft(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
     if (dt_has(json, "messages")) return read_chat(r, json, "messages", rules);

@@ -71,6 +71,7 @@ static void *read_all(void *self)
 
 /* ---- workers ----------------------------------------------------------------------------------------------------- */
 
+/* A worker: the next chunk that was handed over, whichever; the writer is woken when it was waiting for that one. */
 static void *work(void *self)
 {
     worker *w = self;
@@ -116,6 +117,7 @@ static dt_err next(dt_pipeline *p, dt_chunk **chunk)
     return err;
 }
 
+/* The chunk is free for the reader, which may be waiting for it. */
 static void hand_back(dt_pipeline *p, dt_chunk *chunk)
 {
     dt_chunk_clear(chunk);
@@ -126,6 +128,7 @@ static void hand_back(dt_pipeline *p, dt_chunk *chunk)
     pthread_mutex_unlock(&p->lock);
 }
 
+/* Chunks in order until the input has ended. An error of the reader comes last, behind all that it had handed over. */
 static dt_err write_all(dt_pipeline *p)
 {
     for (dt_chunk *chunk;;) {
@@ -140,6 +143,7 @@ static dt_err write_all(dt_pipeline *p)
 
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
+/* Wake all threads; each sees stop and returns. */
 static void give_up(dt_pipeline *p)
 {
     pthread_mutex_lock(&p->lock);
@@ -160,6 +164,7 @@ static bool start(pthread_t *t, void *(*fn)(void *), void *arg)
     return ok;
 }
 
+/* The caller's thread is the writer. */
 static dt_err run_threads(dt_pipeline *p, pthread_t *threads, worker *workers, int n_threads)
 {
     int n_started = 0;

@@ -36,6 +36,7 @@ static size_t token_here(const dt_tokenizer *t, const char *text, int32_t *id)
     return *id >= 0 && dt_tokenizer_is_special(t, *id) ? n : 0;
 }
 
+/* A text of the template into spans: {bos}, {eos} and special tokens by their ids, the rest as text. */
 static dt_err cut(const dt_chat *c, const char *text, dt_parts *p)
 {
     const char *from = text ? text : "";
@@ -241,6 +242,7 @@ typedef struct render {
     dt_pieces *out;
 } render;
 
+/* Append parts of the template as pieces that are targets or not. */
 static dt_err put(render *r, const dt_parts *p, bool target)
 {
     for (int i = 0; i < p->n; i++)
@@ -268,6 +270,7 @@ static void trim_left(const char **text, size_t *n)
     for (size_t len; *n > 0 && (len = space_length(*text, *n)) > 0; *text += len) *n -= len;
 }
 
+/* The same from the end, where a character has to be tried at each length. */
 static void trim_right(const char *text, size_t *n)
 {
     for (bool more = true; more && *n > 0;) {
@@ -393,6 +396,8 @@ static dt_err put_system(render *r, const dt_message *m)
     return put(r, &t->close, false);
 }
 
+/* The conversation: begin, then each turn as  open prefix lead CONTENT end after close,  where open and close stand
+ * around neighbouring turns of a role, and a default or inner system message goes where the template has it. */
 static dt_err put_all(render *r)
 {
     const bool inside = r->c->form.system != DT_SYSTEM_TURN, late = r->c->form.system == DT_SYSTEM_LAST_USER;

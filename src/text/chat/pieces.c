@@ -41,6 +41,7 @@ void dt_pieces_free(dt_pieces *p)
 
 /* ---- what the tokenizer adds ------------------------------------------------------------------------------------- */
 
+/* What a tokenizer puts around texts is found out by encoding one token. */
 dt_err dt_wrap_probe(dt_wrap *w, const dt_tokenizer *t)
 {
     const dt_tokenizer_info *info = dt_tokenizer_get_info(t);
@@ -81,6 +82,8 @@ typedef struct work {
     int64_t *ends; /* [n] */
 } work;
 
+/* Pieces from .. to-1 as one text; what the tokenizer puts in front belongs to the first, what it puts behind is taken
+ * off. ends[i]: ids after piece i, or negative where a token reaches across its end. */
 static dt_err encode_range(work *w, int from, int to)
 {
     const bool first = from == 0, wrapped = first && w->wrap;
@@ -94,6 +97,7 @@ static dt_err encode_range(work *w, int from, int to)
     return DT_OK;
 }
 
+/* Behind the last of the pieces from `from` on that are alike in being targets or not. */
 static int run_end(const dt_pieces *p, int from)
 {
     int to = from + 1;
@@ -101,6 +105,8 @@ static int run_end(const dt_pieces *p, int from)
     return to;
 }
 
+/* Does a token reach across from what is a target to what is none? Then no mask is right, and runs are encoded
+ * alone. */
 static bool crosses(const work *w)
 {
     for (int from = 0, to; from < w->p->n; from = to) {
@@ -119,6 +125,7 @@ static dt_err encode_runs(work *w)
     return DT_OK;
 }
 
+/* One mask value an id, from the piece that it came from. */
 static dt_err mark(work *w, size_t first)
 {
     if (!w->mask) return DT_OK;

@@ -73,6 +73,7 @@ static const char *with_affixes(const dt_bpe *b, const char *text, bool first, b
     return with;
 }
 
+/* The vocabulary's id of a character; -1: it has none. ASCII without affixes is looked up in a table. */
 static int32_t char_symbol(const dt_bpe *b, const char *text, size_t n)
 {
     if (n == 1 && !b->prefix && !b->suffix) return b->ascii[(unsigned char)text[0]];
@@ -124,6 +125,8 @@ static void symbols_of_chars(const dt_bpe *b, dt_bpe_work *w, const char *text, 
     if (dropped && w->n_symbols) w->symbol[w->n_symbols - 1].n += (uint32_t)dropped;
 }
 
+/* Byte-level vocabularies: one symbol a byte. A byte that is not in the vocabulary becomes unk, or belongs to the next
+ * symbol where there is none. */
 static void symbols_of_bytes(const dt_bpe *b, dt_bpe_work *w, const char *text, size_t n)
 {
     size_t dropped = 0;
@@ -139,6 +142,7 @@ static void symbols_of_bytes(const dt_bpe *b, dt_bpe_work *w, const char *text, 
     if (dropped && w->n_symbols) w->symbol[w->n_symbols - 1].n += (uint32_t)dropped;
 }
 
+/* What left and right would become, and how early: the rank of a merge is its line in the list. */
 static void find_merge(const dt_bpe *b, symbol *left, const symbol *right)
 {
     const dt_merge *m = dt_bpe_merge(b, left->id, right->id);
@@ -148,6 +152,8 @@ static void find_merge(const dt_bpe *b, symbol *left, const symbol *right)
 
 /* ---- merging ----------------------------------------------------------------------------------------------------- */
 
+/* The earliest merge anywhere in the word, the leftmost of equals, until there is none: O(n^2), fastest for short
+ * words. */
 static void merge_few(const dt_bpe *b, dt_bpe_work *w)
 {
     symbol *s = w->symbol;
@@ -172,6 +178,7 @@ static void heap_push(dt_bpe_work *w, uint64_t key)
     w->heap[i] = key;
 }
 
+/* A binary heap of rank << 32 | position: the earliest merge first, then the leftmost. */
 static uint64_t heap_pop(dt_bpe_work *w)
 {
     const uint64_t top = w->heap[0], key = w->heap[--w->n_heap];
@@ -185,6 +192,7 @@ static uint64_t heap_pop(dt_bpe_work *w)
     return top;
 }
 
+/* Find out what the symbol at a position and the one behind it would become, and queue that. */
 static void offer(const dt_bpe *b, dt_bpe_work *w, int32_t place)
 {
     symbol *s = &w->symbol[place];

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+/* Open addressing: the slot of a text, or the empty one where it would go. */
 static size_t find_slot(const dt_vocab *v, const char *text, size_t n)
 {
     size_t i = dt_hash_bytes(text, n) & (v->n_slots - 1);
