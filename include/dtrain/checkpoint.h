@@ -39,8 +39,8 @@ dt_err dt_checkpoint_save(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, c
 dt_err dt_checkpoint_save_as(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, const char *path, dt_phase *phase);
 
 /** Bytes on the disk that a checkpoint of these units takes at most: with n_states of the optimizer for each tensor
- *  that is trained, all in fp32, and texts_len bytes of configurations. What a task adds is not counted. A save reserves
- *  as much, and gives back what is over. */
+ *  that is trained, all in fp32, and texts_len bytes of configurations. What a task adds is not counted. A save
+ *  reserves as much, and gives back what is over. */
 double dt_checkpoint_nbytes(const dt_unit *units, int n_units, int n_states, size_t texts_len);
 
 /** Do the parameters in the file have the names and shapes of these units? Nothing is loaded. Local. DT_ERR_DATA naming
