@@ -35,10 +35,10 @@ typedef struct bench {
     dt_dtype dtype;
 } bench;
 
-static dt_err give_params(void *self, int unit, dt_unit_view *view)
+static dt_err give_params(void *self, int unit, dt_param_view *view)
 {
     const bench *j = self;
-    *view = (dt_unit_view){j->params[unit].ptr, j->dtype, false};
+    *view = (dt_param_view){.part[DT_TRAINED] = {j->params[unit].ptr, j->dtype}};
     return DT_OK;
 }
 static dt_err release(void *self, int unit) { return DT_OK; }
@@ -64,7 +64,7 @@ static dt_err make_weights(bench *j)
     DT_CHECK(j->params, DT_ERR_MEMORY, "no memory");
     for (int u = 0; u < j->n_units; u++) {
         DT_TRY(dt_buf_alloc(&j->params[u], &j->dev, DT_ON_DEVICE,
-                            (size_t)j->units[u].flat_len * dt_dtype_size(j->dtype), DT_MEM_PARAMS));
+                            (size_t)j->units[u].flat_len[DT_TRAINED] * dt_dtype_size(j->dtype), DT_MEM_PARAMS));
         for (int i = 0; i < j->units[u].n_tensors; i++)
             fill_tensor(&j->units[u].tensors[i], (uint64_t)u << 50 | (uint64_t)i << 44, j->dtype, j->params[u].ptr);
     }
@@ -189,7 +189,7 @@ static dt_err bench_model(const char *name, const char *json, dt_dtype dtype, in
     DT_TRY(dt_model_config_parse(&j.mc, name, json));
     DT_TRY(dt_model_make_units(&j.mc, &j.units, &j.n_units));
     double need = 0;
-    for (int u = 0; u < j.n_units; u++) need += (double)j.units[u].flat_len * (double)dt_dtype_size(dtype);
+    for (int u = 0; u < j.n_units; u++) need += (double)j.units[u].flat_len[DT_TRAINED] * (double)dt_dtype_size(dtype);
     if (1.3 * need > (double)j.dev.ops->memory_free(&j.dev)) {
         printf("%s %s SKIPPED: %.1f GB of weights do not fit the memory\n", name, dt_dtype_name(dtype), need * 1e-9);
         dt_model_free_units(j.units, j.n_units);
@@ -206,7 +206,7 @@ static dt_err bench_model(const char *name, const char *json, dt_dtype dtype, in
                                   .cache_seqs = 8,
                                   .cache_len = 64 + n_new,
                                   .batch_invariant = true};
-    const dt_param_source source = {&j, give_params, release, give_params, release};
+    const dt_param_source source = {&j, give_params, release, NULL, NULL};
     DT_TRY(dt_model_open(&model, &j.mc, &opt, j.units, j.n_units, &j.dev, &source, NULL, NULL));
     j.dev.ops->describe(&j.dev, text, sizeof text);
     printf("%s %s (%s)\n", name, dt_dtype_name(dtype), text);

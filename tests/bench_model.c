@@ -149,17 +149,17 @@ struct job {
     dt_dtype dtype;
 };
 
-static dt_err give_params(void *self, int unit, dt_unit_view *view)
+static dt_err give_params(void *self, int unit, dt_param_view *view)
 {
     struct job *j = self;
-    *view = (dt_unit_view){j->params[unit].ptr, j->dtype, false};
+    *view = (dt_param_view){.part[DT_TRAINED] = {j->params[unit].ptr, j->dtype}};
     return DT_OK;
 }
 
-static dt_err give_grads(void *self, int unit, dt_unit_view *view)
+static dt_err give_grads(void *self, int unit, dt_grad_view *view)
 {
     struct job *j = self;
-    *view = (dt_unit_view){j->grads[unit].ptr, DT_F32, !j->fresh[unit]};
+    *view = (dt_grad_view){j->grads[unit].ptr, DT_F32, !j->fresh[unit]};
     return DT_OK;
 }
 
@@ -175,7 +175,8 @@ static dt_err alloc_job(struct job *j, dt_device *dev)
         for (size_t u = 0; u < n; u++) {
             const size_t elem = k == 0 ? dt_dtype_size(j->dtype) : sizeof(float);
             const dt_memcat cat = k == 0 ? DT_MEM_PARAMS : k == 1 ? DT_MEM_GRADS : DT_MEM_OPTIMIZER;
-            DT_TRY(dt_buf_alloc(&(*all[k])[u], dev, DT_ON_DEVICE, (size_t)j->units[u].flat_len * elem, cat));
+            DT_TRY(
+                dt_buf_alloc(&(*all[k])[u], dev, DT_ON_DEVICE, (size_t)j->units[u].flat_len[DT_TRAINED] * elem, cat));
         }
     }
     j->fresh = calloc(n, sizeof *j->fresh);
@@ -191,7 +192,7 @@ static dt_err fill_job(struct job *j, dt_device *dev)
             for (int64_t e = 0; e < t->n_elems; e++) w[t->offset + e] = t->init_value;
             if (t->init_std > 0) dt_rng_normal(1, (uint64_t)(u * 64 + i), 0, t->n_elems, t->init_std, w + t->offset);
         }
-        DT_TRY(dev->ops->convert(dev, w, DT_F32, j->params[u].ptr, j->dtype, j->units[u].flat_len, NULL));
+        DT_TRY(dev->ops->convert(dev, w, DT_F32, j->params[u].ptr, j->dtype, j->units[u].flat_len[DT_TRAINED], NULL));
     }
     return DT_OK;
 }
@@ -207,9 +208,10 @@ static dt_err update(struct job *j, dt_device *dev, int64_t step)
                           .fix2 = (float)(1 - pow(0.95, (double)step)),
                           .grad_scale = 1};
     for (int u = 0; u < j->n_units; u++) /* in fp32 the parameters are the master weights: nothing to write besides */
-        DT_TRY(dev->ops->adamw_step(
-            dev, &opt, j->grads[u].ptr, DT_F32, j->dtype == DT_F32 ? j->params[u].ptr : j->master[u].ptr, j->m[u].ptr,
-            j->v[u].ptr, j->dtype == DT_F32 ? NULL : j->params[u].ptr, j->dtype, j->units[u].flat_len, NULL));
+        DT_TRY(dev->ops->adamw_step(dev, &opt, j->grads[u].ptr, DT_F32,
+                                    j->dtype == DT_F32 ? j->params[u].ptr : j->master[u].ptr, j->m[u].ptr, j->v[u].ptr,
+                                    j->dtype == DT_F32 ? NULL : j->params[u].ptr, j->dtype,
+                                    j->units[u].flat_len[DT_TRAINED], NULL));
     return DT_OK;
 }
 

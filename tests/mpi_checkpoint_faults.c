@@ -74,7 +74,7 @@ int main(int argc, char **argv)
     dt_unit units[N_UNITS];
     make_units(units);
     for (int u = 0; u < N_UNITS; u++) {
-        const int64_t shard = dt_shards_of(units[u].flat_len, last + 1).shard_len;
+        const int64_t shard = dt_shards_of(units[u].flat_len[DT_TRAINED], last + 1).shard_len;
         for (int t = 0; t < units[u].n_tensors; t++)
             n_slots += (DT_STATE_OPTIMIZER + dt_optimizer_adamw.n_states) *
                        (units[u].tensors[t].offset + units[u].tensors[t].n_elems > last * shard);

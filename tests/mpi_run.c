@@ -101,9 +101,9 @@ typedef struct outcome {
     dt_queue_counts counts;
 } outcome;
 
-/* optimizer: NULL for the configuration's. */
-static outcome run_with(struct fixture *f, const dt_optimizer_ops *optimizer, const char *name, int n_args,
-                        const char *const *args)
+/* optimizer, task: NULL for the configuration's. */
+static outcome run_with(struct fixture *f, const dt_optimizer_ops *optimizer, const dt_task_ops *task, const char *name,
+                        int n_args, const char *const *args)
 {
     static const char text[] =
         "[run]\nthreads = 1\n[model]\nmodel_type = llama\nhidden_size = 64\nintermediate_size = 160\nnum_hidden_layers "
@@ -119,7 +119,7 @@ static outcome run_with(struct fixture *f, const dt_optimizer_ops *optimizer, co
 
     outcome o = {0};
     dt_comm comm = {0};
-    dt_run r = {.start_s = dt_now_s(), .optimizer = optimizer};
+    dt_run r = {.start_s = dt_now_s(), .optimizer = optimizer, .task.ops = task};
     const long before = atomic_load(&n_large);
     o.err = dt_comm_open(&comm);
     if (!o.err) o.err = dt_config_parse(&r.cfg, "mpi_run", text, n_args + 2, all);
@@ -142,7 +142,7 @@ static outcome run_with(struct fixture *f, const dt_optimizer_ops *optimizer, co
 
 static outcome run(struct fixture *f, const char *name, int n_args, const char *const *args)
 {
-    return run_with(f, NULL, name, n_args, args);
+    return run_with(f, NULL, NULL, name, n_args, args);
 }
 
 static void a_step_allocates_nothing(void **state)
@@ -217,6 +217,55 @@ static void planned_is_allocated_in_every_category_and_place(void **state)
         assert_all(MPI_COMM_WORLD, is_planned(&o, zero));
         for (int p = DT_ON_DEVICE; p <= DT_ON_HOST; p++)
             assert_all(MPI_COMM_WORLD, dt_memory_on(&o.allocated, (dt_place)p) > 0);
+    }
+}
+
+static bool is_in_last_block(const dt_task *t, const dt_tensor *tensor)
+{
+    return t->cfg && strstr(tensor->name, "layers.2.");
+}
+
+/* A tensor of the last checkpoint of a run of so many steps. */
+static bool read_saved(const struct fixture *f, const char *name, int step, const char *tensor, float *x, int64_t n)
+{
+    char path[192];
+    hid_t file;
+    snprintf(path, sizeof path, "%s/%s/checkpoints/step-%08d.h5", f->dir, name, step);
+    if (dt_h5_open(path, &file) != DT_OK) return false;
+    const hid_t d = H5Dopen2(file, tensor, H5P_DEFAULT), space = H5Dget_space(d);
+    const bool ok = d >= 0 && H5Sget_simple_extent_npoints(space) == n &&
+                    H5Dread(d, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, x) >= 0;
+    H5Sclose(space), H5Dclose(d), H5Fclose(file);
+    return ok;
+}
+
+static void a_task_says_what_is_trained(void **state)
+{
+    enum { N = 64 * 160 };
+    static float one[N], four[N];
+    dt_task_ops task = *dt_task_find("pretrain");
+    task.is_trained = is_in_last_block;
+    for (int stage = 0; stage <= 3; stage++) {
+        char zero[32], name[3][16];
+        snprintf(zero, sizeof zero, "zero.stage=%d", stage);
+        for (int i = 0; i < 3; i++) snprintf(name[i], sizeof name[i], "part%d-%d", stage, i);
+        const char *first[] = {zero, "run.max_steps=1"}, *more[] = {zero, "run.max_steps=4"};
+        const outcome whole = run(*state, name[0], 2, first), a = run_with(*state, NULL, &task, name[1], 2, first),
+                      b = run_with(*state, NULL, &task, name[2], 2, more);
+        assert_all(MPI_COMM_WORLD, !whole.err && !a.err && !b.err && is_planned(&a, zero) && a.left == 0);
+        const dt_memcat kept[] = {DT_MEM_GRADS, DT_MEM_OPTIMIZER}; /* one of three blocks, and no tables */
+        for (int i = 0; i < 2; i++)
+            assert_all(MPI_COMM_WORLD,
+                       dt_memory_of(&a.allocated, kept[i]) < dt_memory_of(&whole.allocated, kept[i]) / 3);
+        bool ok = true;
+        for (int layer = 0; layer < 3 && this_rank() == 0; layer++) {
+            char tensor[80];
+            snprintf(tensor, sizeof tensor, "/model/model.layers.%d.mlp.up_proj.weight", layer);
+            ok =
+                ok && read_saved(*state, name[1], 1, tensor, one, N) && read_saved(*state, name[2], 4, tensor, four, N);
+            ok = ok && (memcmp(one, four, sizeof one) != 0) == (layer == 2);
+        }
+        assert_all(MPI_COMM_WORLD, ok);
     }
 }
 
@@ -482,12 +531,12 @@ static void an_optimizer_of_ones_own_is_one_table(void **state)
                               "optimizer.lr=0.05",
                               "checkpoint.resume=auto",
                               "run.max_steps=6"};
-        const outcome o = run_with(f, &aggmo, whole, 7, args);
+        const outcome o = run_with(f, &aggmo, NULL, whole, 7, args);
         assert_all(MPI_COMM_WORLD, !o.err && is_planned(&o, zero) && o.left == 0);
         args[6] = "run.max_steps=3";
-        assert_all(MPI_COMM_WORLD, !run_with(f, &aggmo, parts, 7, args).err);
+        assert_all(MPI_COMM_WORLD, !run_with(f, &aggmo, NULL, parts, 7, args).err);
         args[6] = "run.max_steps=6";
-        assert_all(MPI_COMM_WORLD, !run_with(f, &aggmo, parts, 7, args).err);
+        assert_all(MPI_COMM_WORLD, !run_with(f, &aggmo, NULL, parts, 7, args).err);
         assert_all(MPI_COMM_WORLD, this_rank() || same_tensors(f, whole, parts, 6));
         assert_all(MPI_COMM_WORLD, this_rank() || same_tensors(f, whole, first, 6));
         assert_all(MPI_COMM_WORLD, this_rank() || is_aggmos(f, parts));
@@ -499,7 +548,7 @@ static void another_optimizer_goes_on_only_when_it_is_meant(void **state)
 {
     const char *args[] = {"scheduler.type=constant", "checkpoint.resume=auto", "run.max_steps=2",
                           "checkpoint.allow_changes=optimizer.type"};
-    assert_all(MPI_COMM_WORLD, !run_with(*state, &aggmo, "toy-change", 3, args).err);
+    assert_all(MPI_COMM_WORLD, !run_with(*state, &aggmo, NULL, "toy-change", 3, args).err);
     args[2] = "run.max_steps=4";
     assert_all(MPI_COMM_WORLD, run(*state, "toy-change", 3, args).err == DT_ERR_USAGE);
     assert_all(MPI_COMM_WORLD, this_rank() || strstr(dt_error_message(), "optimizer.type: aggmo -> adamw") != NULL);
@@ -524,6 +573,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_trace_holds_all_ranks),
         cmocka_unit_test(a_stop_is_agreed_on_with_and_without_trace),
         cmocka_unit_test(planned_is_allocated_in_every_category_and_place),
+        cmocka_unit_test(a_task_says_what_is_trained),
         cmocka_unit_test(auto_counts_the_ranks_that_share_a_device),
         cmocka_unit_test(metrics_say_each_memory),
         cmocka_unit_test(a_plan_opens_nothing),

@@ -33,6 +33,7 @@ static int setup(void **state)
     if (dt_comm_attach(&f->comm, &f->dev, "mpi", true) != DT_OK) return -1;
     if (ref_zero_make_units(f->units, false) != DT_OK || ref_zero_make_units(f->frozen_units, true) != DT_OK) return -1;
     f->total = ref_zero_total(f->units);
+    if (ref_zero_total(f->frozen_units) > f->total) f->total = ref_zero_total(f->frozen_units);
     return 0;
 }
 
@@ -64,11 +65,23 @@ static states states_alloc(const fixture *f)
 
 static void states_free(states *s) { free(s->param), free(s->m), free(s->v), free(s->grad); }
 
-static int64_t unit_begin(const dt_unit *units, int unit)
+/** Where a piece begins in them. */
+static int64_t piece_begin(const dt_unit *units, const dt_piece *p)
 {
-    int64_t n = 0;
-    for (int u = 0; u < unit; u++) n += units[u].flat_len;
-    return n;
+    return ref_zero_begin(units, p->unit, p->tensor) + p->first;
+}
+
+/** Elements of a piece, whatever their type. */
+static dt_err read_floats(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, float *out)
+{
+    if (dt_zero_state_dtype(z, s, p) == DT_F32) return dt_zero_state_read(z, s, p, skip, n, out);
+    const dt_err err = dt_zero_state_read(z, s, p, skip, n, out);
+    for (int64_t i = n - 1; err == DT_OK && i >= 0; i--) { /* in place: 16-bit element i lies at or before float i */
+        uint16_t h;
+        memcpy(&h, (const char *)out + 2 * i, sizeof h);
+        out[i] = dt_bf16_to_float(h);
+    }
+    return err;
 }
 
 /** Read this rank's pieces in two calls each, and join them with the other ranks'. */
@@ -78,9 +91,10 @@ static bool collect_one(fixture *f, dt_zero *z, const dt_unit *units, dt_state s
     dt_err err = DT_OK;
     for (int i = 0; i < dt_zero_n_pieces(z) && err == DT_OK; i++) {
         const dt_piece *p = &dt_zero_pieces(z)[i];
-        const int64_t half = p->n / 2, at = unit_begin(units, p->unit) + dt_zero_tensor(z, p)->offset + p->first;
-        err = dt_zero_state_read(z, s, p, 0, half, out + at);
-        if (err == DT_OK) err = dt_zero_state_read(z, s, p, half, p->n - half, out + at + half);
+        const int64_t half = p->n / 2, at = piece_begin(units, p);
+        if (!dt_zero_has_state(z, s, p)) continue;
+        err = read_floats(z, s, p, 0, half, out + at);
+        if (err == DT_OK) err = read_floats(z, s, p, half, p->n - half, out + at + half);
     }
     /* -0 would become +0; both sides of a comparison go through this. */
     MPI_Allreduce(MPI_IN_PLACE, out, (int)f->total, MPI_FLOAT, MPI_SUM, world(f));
@@ -145,9 +159,14 @@ typedef struct run {
     ref_zero_model model;
 } run;
 
+static const dt_unit *units_of(const fixture *f, const run_options *opt)
+{
+    return opt->frozen_tensors ? f->frozen_units : f->units;
+}
+
 static dt_err run_open(run *r, fixture *f, const run_options *opt)
 {
-    *r = (run){.f = f, .opt = *opt, .units = opt->frozen_tensors ? f->frozen_units : f->units};
+    *r = (run){.f = f, .opt = *opt, .units = units_of(f, opt)};
     DT_TRY(dt_zero_open(&r->z, &opt->zero, r->units, REF_ZERO_UNITS, &f->comm, &f->dev, NULL, NULL));
     r->model = (ref_zero_model){.units = r->units,
                                 .source = dt_zero_source(r->z),
@@ -290,13 +309,16 @@ static void untied_models_need_less_room(void **state) { check_all_stages(*state
 static void vary_frozen(run_options *o, int variant)
 {
     o->frozen_tensors = true;
-    o->zero.reproducible = variant;
+    o->zero.reproducible = variant == 1;
     o->zero.overlap_comm = true;
+    o->zero.prefetch_bucket_size = variant == 1 ? 0 : 1 << 20;
+    if (variant < 2) return;
+    o->zero.reduce_bucket_size = 300;
+    o->zero.allgather_bucket_size = 500;
+    o->zero.param_persistence_threshold =
+        900; /* whole where little of a unit is trained, beside a frozen part in shards */
 }
-static void frozen_tensors_stay_and_their_gradients_are_ignored(void **state)
-{
-    check_all_stages(*state, vary_frozen, 2);
-}
+static void frozen_tensors_stay_as_they_are(void **state) { check_all_stages(*state, vary_frozen, 3); }
 
 /** The sum of squares that does not depend on any order: whole numbers of 2^-shift, the largest term below 2^52 of
  *  them. */
@@ -353,7 +375,7 @@ static void reproducible_sums_are_a_left_fold_over_micro_batches(void **state)
                 for (int u = 0; u < REF_ZERO_UNITS; u++)
                     for (int k = 0; k < r.units[u].n_tensors; k++) {
                         const dt_tensor *tensor = &r.units[u].tensors[k];
-                        const int64_t at = unit_begin(r.units, u) + tensor->offset;
+                        const int64_t at = ref_zero_begin(r.units, u, k);
                         dt_adamw one = all;
                         if (!tensor->decay) one.weight_decay = 0;
                         one.lr = (float)group_lr[tensor->lr_group];
@@ -372,15 +394,16 @@ static void reproducible_sums_are_a_left_fold_over_micro_batches(void **state)
 /** FNV-1a and dt_rng_normal by the whole tensor: the start that any rank count and stage must give. */
 static void plain_init(const dt_unit *units, uint64_t seed, float *param)
 {
-    for (int u = 0; u < REF_ZERO_UNITS; param += units[u].flat_len, u++)
+    for (int u = 0; u < REF_ZERO_UNITS; u++)
         for (int k = 0; k < units[u].n_tensors; k++) {
             const dt_tensor *t = &units[u].tensors[k];
+            float *to = param + ref_zero_begin(units, u, k);
             uint64_t h = UINT64_C(14695981039346656037);
             for (const char *c = t->name; *c; c++) h = (h ^ (uint64_t)(unsigned char)*c) * UINT64_C(1099511628211);
             if (t->init_std > 0)
-                dt_rng_normal(dt_rng_key(seed, DT_RNG_INIT), h, 0, t->n_elems, t->init_std, param + t->offset);
+                dt_rng_normal(dt_rng_key(seed, DT_RNG_INIT), h, 0, t->n_elems, t->init_std, to);
             else
-                for (int64_t i = 0; i < t->n_elems; i++) param[t->offset + i] = t->init_value;
+                for (int64_t i = 0; i < t->n_elems; i++) to[i] = t->init_value;
         }
 }
 
@@ -433,37 +456,53 @@ static void a_long_tensor_starts_as_in_one_piece(void **state)
     free(want);
 }
 
+/** Units of which nothing is trained, and trained ones without an optimizer. */
 static void frozen_models_show_their_parameters(void **state)
 {
     fixture *f = *state;
+    dt_unit frozen[REF_ZERO_UNITS];
+    bool ok = ref_zero_make_units(frozen, false) == DT_OK;
+    dt_units_choose_trained(frozen, REF_ZERO_UNITS, NULL, NULL);
     states want = states_alloc(f);
     plain_init(f->units, 5, want.param);
-    for (int stage = 0; stage <= 3; stage++)
-        for (int t = 0; t < 2; t++) {
-            run_options opt = {.zero = zero_options(stage, all_types[t].param, all_types[t].grad)};
-            opt.zero.optimizer = NULL;
-            run r;
-            bool ok = run_open(&r, f, &opt) == DT_OK && dt_zero_init_random(r.z, 5) == DT_OK;
-            ok = ok && dt_zero_state_dtype(r.z, DT_STATE_PARAM) == all_types[t].param;
-            r.model.expect = want.param;
-            dt_unit_view view;
-            for (int u = 0; ok && u < REF_ZERO_UNITS; u++) {
-                ok = r.model.source.params_acquire(r.model.source.self, u, &view) == DT_OK &&
-                     view.dtype == all_types[t].param;
-                const float *p = want.param + unit_begin(f->units, u);
-                void *data = ok ? ref_zero_read_view(&f->dev, &f->units[u], &view) : NULL;
-                ok = data != NULL;
-                for (int64_t i = 0; ok && i < f->units[u].flat_len; i++)
-                    ok = t == 0 ? ((float *)data)[i] == p[i] : ((uint16_t *)data)[i] == dt_bf16_from_float(p[i]);
-                free(data);
-                ok = r.model.source.params_release(r.model.source.self, u) == DT_OK && ok;
-            }
-            ok = ok && r.model.source.grads_acquire(r.model.source.self, 0, &view) == DT_ERR_ARG;
-            assert_all(world(f), ok);
-            dt_error_clear();
+    for (int k = 0; k < 16; k++) {
+        const int stage = k / 4, t = k % 2;
+        run_options opt = {.zero = zero_options(stage, all_types[t].param, all_types[t].grad)};
+        if (k / 2 % 2) opt.zero.optimizer = NULL;
+        run r;
+        ok = run_open(&r, f, &opt) == DT_OK && ok;
+        if (ok && opt.zero.optimizer) { /* the same sizes and offsets, in the other part */
             dt_zero_close(r.z);
+            r.units = r.model.units = frozen;
+            ok = dt_zero_open(&r.z, &opt.zero, frozen, REF_ZERO_UNITS, &f->comm, &f->dev, NULL, NULL) == DT_OK;
+            r.model.source = dt_zero_source(r.z);
         }
+        ok = ok && dt_zero_init_random(r.z, 5) == DT_OK;
+        ok = ok && dt_zero_state_dtype(r.z, DT_STATE_PARAM, dt_zero_pieces(r.z)) == all_types[t].param;
+        ok = ok && !dt_zero_has_state(r.z, DT_STATE_OPTIMIZER, dt_zero_pieces(r.z));
+        r.model.expect = want.param;
+        dt_param_view view;
+        dt_grad_view grads;
+        for (int u = 0; ok && u < REF_ZERO_UNITS; u++) {
+            ok = r.model.source.params_acquire(r.model.source.self, u, &view) == DT_OK;
+            const dt_part part = opt.zero.optimizer ? DT_FROZEN : DT_TRAINED;
+            ok = ok && view.part[part].dtype == all_types[t].param && !view.part[!part].data;
+            const float *p = want.param + ref_zero_begin(f->units, u, 0);
+            const int64_t n = f->units[u].flat_len[DT_TRAINED];
+            void *data = ok ? ref_zero_read(&f->dev, view.part[part].data, n, all_types[t].param) : NULL;
+            ok = data != NULL;
+            for (int64_t i = 0; ok && i < n; i++)
+                ok = t == 0 ? ((float *)data)[i] == p[i] : ((uint16_t *)data)[i] == dt_bf16_from_float(p[i]);
+            free(data);
+            ok = r.model.source.params_release(r.model.source.self, u) == DT_OK && ok;
+        }
+        ok = ok && r.model.source.grads_acquire(r.model.source.self, 0, &grads) == DT_ERR_ARG;
+        assert_all(world(f), ok);
+        dt_error_clear();
+        dt_zero_close(r.z);
+    }
     states_free(&want);
+    ref_zero_free_units(frozen);
 }
 
 static void pieces_cover_every_tensor_once(void **state)
@@ -484,14 +523,14 @@ static void pieces_cover_every_tensor_once(void **state)
                 ok = ok && (p->n == 0 || p->flat == t->offset + p->first);
                 ok = ok &&
                      (p->n == 0 || (dt_zero_state_ptr(r.z, DT_STATE_PARAM, p) != NULL) == f->dev.ops->host_accessible);
-                for (int64_t i = 0; ok && i < p->n; i++) count[unit_begin(f->units, u) + t->offset + p->first + i]++;
+                for (int64_t i = 0; ok && i < p->n; i++) count[piece_begin(f->units, p) + i]++;
             }
         ok = ok && n == dt_zero_n_pieces(r.z);
         MPI_Allreduce(MPI_IN_PLACE, count, (int)f->total, MPI_FLOAT, MPI_SUM, world(f));
         for (int u = 0; u < REF_ZERO_UNITS; u++)
             for (int k = 0; k < f->units[u].n_tensors; k++)
                 for (int64_t i = 0; i < f->units[u].tensors[k].n_elems; i++)
-                    ok = ok && count[unit_begin(f->units, u) + f->units[u].tensors[k].offset + i] == 1;
+                    ok = ok && count[ref_zero_begin(f->units, u, k) + i] == 1;
         assert_all(world(f), ok);
         dt_zero_close(r.z);
     }
@@ -505,7 +544,7 @@ static dt_err put_states(run *r, const states *s)
     for (dt_state k = 0; k < dt_zero_n_states(r->z); k++)
         for (int i = 0; i < dt_zero_n_pieces(r->z); i++) {
             const dt_piece *p = &dt_zero_pieces(r->z)[i];
-            const float *from = arrays[k] + unit_begin(r->units, p->unit) + dt_zero_tensor(r->z, p)->offset + p->first;
+            const float *from = arrays[k] + piece_begin(r->units, p);
             const int64_t some = p->n / 3;
             DT_TRY(dt_zero_state_write(r->z, k, p, 0, some, from));
             DT_TRY(dt_zero_state_write(r->z, k, p, some, p->n - some, from + some));
@@ -577,14 +616,15 @@ static void non_finite_gradients_make_the_norm_non_finite(void **state)
             opt.zero.reproducible = reproducible;
             run r;
             double sum = 0;
-            dt_unit_view view;
+            dt_grad_view view;
             bool ok = run_open(&r, f, &opt) == DT_OK;
             dt_zero_begin_micro(r.z, 0, 1);
             for (int u = 0; ok && u < REF_ZERO_UNITS; u++) {
                 ok = r.model.source.grads_acquire(r.model.source.self, u, &view) == DT_OK && !view.accumulate;
-                uint16_t *data = calloc((size_t)f->units[u].flat_len, sizeof *data);
+                const int64_t len = f->units[u].flat_len[DT_TRAINED];
+                uint16_t *data = calloc((size_t)len, sizeof *data);
                 if (u == 2 && f->comm.rank == f->comm.nranks - 1) data[70] = 0x7f80; /* infinity, on the last rank */
-                ok = ok && ref_zero_write_view(&f->dev, &f->units[u], &view, data) == DT_OK &&
+                ok = ok && ref_zero_write(&f->dev, view.data, len, view.dtype, data) == DT_OK &&
                      f->dev.ops->stream_sync(&f->dev, NULL) == DT_OK;
                 free(data);
                 ok = r.model.source.grads_release(r.model.source.self, u) == DT_OK && ok;
@@ -603,18 +643,20 @@ static void what_is_held_is_what_was_planned(void **state)
     fixture *f = *state;
     for (int t = 0; t < N_TYPES; t++)
         for (int stage = 0; stage <= 3; stage++)
-            for (int variant = 0; variant < 8; variant++) {
+            for (int variant = 0; variant < 16; variant++) {
                 run_options opt = {.zero = zero_options(stage, all_types[t].param, all_types[t].grad), .tied = true};
                 opt.zero.overlap_comm = variant & 1;
                 opt.zero.prefetch_bucket_size = 1 << 20;
                 opt.zero.reproducible = variant & 2;
                 opt.zero.reduce_bucket_size = variant & 4 ? 300 : 0;
+                opt.frozen_tensors = variant & 8;
                 if (variant == 4) opt.zero.optimizer = NULL;
                 dt_memory expected = dt_ledger_now(&f->ledger);
                 dt_zero_plan plan;
                 run r;
-                bool ok = dt_zero_plan_make(&opt.zero, f->units, REF_ZERO_UNITS, f->comm.nranks, &plan) == DT_OK &&
-                          run_open(&r, f, &opt) == DT_OK;
+                bool ok =
+                    dt_zero_plan_make(&opt.zero, units_of(f, &opt), REF_ZERO_UNITS, f->comm.nranks, &plan) == DT_OK &&
+                    run_open(&r, f, &opt) == DT_OK;
                 if (ok) dt_memory_add(&expected, &plan.memory);
                 const dt_memory now = dt_ledger_now(&f->ledger);
                 assert_all(world(f), ok && !memcmp(&now, &expected, sizeof now));
@@ -638,7 +680,7 @@ static void measured_state_bytes_are_the_papers_plus_padding(void **state)
     const double n = f->comm.nranks;
     int64_t shards = 0, n_param = 0, whole = 0;
     for (int u = 0; u < REF_ZERO_UNITS; u++) {
-        const dt_shards s = dt_shards_of(f->units[u].flat_len, f->comm.nranks);
+        const dt_shards s = dt_shards_of(f->units[u].flat_len[DT_TRAINED], f->comm.nranks);
         shards += s.shard_len, whole += s.padded_len, n_param += f->units[u].n_param;
     }
     const double paper[] = {16, 4 + 12 / n, 2 + 14 / n, 16 / n};
@@ -665,15 +707,16 @@ static void what_is_sent_is_what_was_planned(void **state)
     fixture *f = *state;
     const int n_micro = N_JOBS / f->comm.nranks;
     for (int stage = 0; stage <= 3; stage++)
-        for (int reproducible = 0; reproducible < 2; reproducible++) {
+        for (int variant = 0; variant < 4; variant++) {
             run_options opt = {.zero = zero_options(stage, DT_F32, DT_F32), .tied = true};
-            opt.zero.reproducible = reproducible;
+            opt.zero.reproducible = variant & 1;
+            opt.frozen_tensors = variant & 2;
             opt.zero.overlap_comm = true;
             opt.zero.prefetch_bucket_size = 1 << 20;
             dt_zero_plan plan;
             run r;
             double sum;
-            bool ok = dt_zero_plan_make(&opt.zero, f->units, REF_ZERO_UNITS, f->comm.nranks, &plan) == DT_OK &&
+            bool ok = dt_zero_plan_make(&opt.zero, units_of(f, &opt), REF_ZERO_UNITS, f->comm.nranks, &plan) == DT_OK &&
                       run_open(&r, f, &opt) == DT_OK;
             ok = ok && run_step(&r, 1, &sum) == DT_OK; /* stage 3 learns which unit follows which */
             const double before = f->comm.traffic_bytes;
@@ -681,7 +724,9 @@ static void what_is_sent_is_what_was_planned(void **state)
             const double sent = (f->comm.traffic_bytes - before) / 4,
                          planned = n_micro * plan.sent_elems_per_micro_step + plan.sent_elems_per_step;
             if (stage < 3) ok = ok && sent == planned;
-            if (stage == 3) ok = ok && sent <= planned && sent >= planned / 2;
+            if (stage == 3) ok = ok && sent <= planned;
+            /* what is frozen need not be gathered again while nothing else takes its place, even across an update */
+            if (stage == 3 && !opt.frozen_tensors) ok = ok && sent >= planned / 2;
             if (!ok) print_error("stage %d: %.17g elements sent, %.17g planned\n", stage, sent, planned);
             assert_all(world(f), ok);
             dt_zero_close(r.z);
@@ -699,13 +744,14 @@ static void broken_brackets_are_refused(void **state)
         run r;
         bool ok = run_open(&r, f, &opt) == DT_OK;
         const dt_param_source s = dt_zero_source(r.z);
-        dt_unit_view view;
+        dt_param_view view;
+        dt_grad_view grads;
         ok = ok && s.params_release(s.self, 1) == DT_ERR_ARG && s.grads_release(s.self, 1) == DT_ERR_ARG;
         ok = ok && s.params_acquire(s.self, REF_ZERO_UNITS, &view) == DT_ERR_ARG;
-        ok = ok && s.grads_acquire(s.self, 1, &view) == DT_ERR_ARG; /* no micro-step */
+        ok = ok && s.grads_acquire(s.self, 1, &grads) == DT_ERR_ARG; /* no micro-step */
         dt_zero_begin_micro(r.z, 0, 1);
-        ok = ok && s.grads_acquire(s.self, 1, &view) == DT_OK && s.grads_release(s.self, 1) == DT_OK;
-        ok = ok && s.grads_acquire(s.self, 1, &view) == DT_ERR_ARG; /* complete */
+        ok = ok && s.grads_acquire(s.self, 1, &grads) == DT_OK && s.grads_release(s.self, 1) == DT_OK;
+        ok = ok && s.grads_acquire(s.self, 1, &grads) == DT_ERR_ARG; /* complete */
         double sum;
         ok = ok && dt_zero_grad_sum_squares(r.z, &sum) == DT_ERR_ARG; /* the other units' are missing */
         if (stage == 3 && f->comm.nranks > 1) {
@@ -738,7 +784,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(every_stage_trains_like_plain_loops),
         cmocka_unit_test(buckets_and_persistent_units_change_nothing),
         cmocka_unit_test(untied_models_need_less_room),
-        cmocka_unit_test(frozen_tensors_stay_and_their_gradients_are_ignored),
+        cmocka_unit_test(frozen_tensors_stay_as_they_are),
         cmocka_unit_test(reproducible_sums_are_a_left_fold_over_micro_batches),
         cmocka_unit_test(the_random_start_depends_on_seed_and_names_alone),
         cmocka_unit_test(a_long_tensor_starts_as_in_one_piece),

@@ -59,6 +59,11 @@ double ref_grad(ref_model *r, int unit, int64_t i)
     return get(r->host_grads[unit], r->opt.grad_dtype, i);
 }
 
+int64_t ref_at(const ref_model *r, int unit, const dt_tensor *t)
+{
+    return t->offset + (t->part == DT_FROZEN ? r->units[unit].flat_len[DT_TRAINED] : 0);
+}
+
 double ref_param(const ref_model *r, int unit, int64_t i) { return get(r->host_params[unit], r->opt.dtype, i); }
 
 void ref_set_param(ref_model *r, int unit, int64_t i, double value)
@@ -77,14 +82,20 @@ static void note(ref_model *r, const char *call, int unit)
         r->calls_len += (size_t)snprintf(r->calls + r->calls_len, CALLS_SIZE - r->calls_len, "%s%d ", call, unit);
 }
 
-static dt_err params_acquire(void *self, int unit, dt_unit_view *view)
+static dt_err params_acquire(void *self, int unit, dt_param_view *view)
 {
     ref_model *r = self;
     note(r, "p", unit);
     r->param_holds[unit]++;
     if (r->params_changed[unit]) move(r, r->params[unit].ptr, r->host_params[unit], r->params[unit].nbytes);
     r->params_changed[unit] = false;
-    *view = (dt_unit_view){r->params[unit].ptr, r->opt.dtype, false};
+    char *base = r->params[unit].ptr;
+    for (int p = 0; p < DT_N_PARTS; p++) {
+        const int64_t len = r->units[unit].flat_len[p];
+        view->part[p].data = len > 0 ? base : NULL;
+        view->part[p].dtype = r->opt.dtype;
+        base += (size_t)len * dt_dtype_size(r->opt.dtype);
+    }
     return DT_OK;
 }
 
@@ -96,13 +107,14 @@ static dt_err params_release(void *self, int unit)
     return DT_OK;
 }
 
-static dt_err grads_acquire(void *self, int unit, dt_unit_view *view)
+static dt_err grads_acquire(void *self, int unit, dt_grad_view *view)
 {
     ref_model *r = self;
+    r->misused = r->misused || r->units[unit].flat_len[DT_TRAINED] == 0;
     note(r, "g", unit);
     r->grad_holds[unit]++;
     r->grads_changed = true;
-    *view = (dt_unit_view){r->grads[unit].ptr, r->opt.grad_dtype, !r->grads_fresh[unit]};
+    *view = (dt_grad_view){r->grads[unit].ptr, r->opt.grad_dtype, !r->grads_fresh[unit]};
     return DT_OK;
 }
 
@@ -134,7 +146,8 @@ static void fill_weights(ref_model *r)
         for (int i = 0; i < r->units[u].n_tensors; i++) {
             const dt_tensor *t = &r->units[u].tensors[i];
             const uint64_t hash = name_hash(t->name);
-            for (int64_t e = 0; e < t->n_elems; e++) ref_set_param(r, u, t->offset + e, formula_weight(t, hash, e));
+            for (int64_t e = 0; e < t->n_elems; e++)
+                ref_set_param(r, u, ref_at(r, u, t) + e, formula_weight(t, hash, e));
         }
     }
 }
@@ -155,23 +168,34 @@ static dt_err alloc_units(ref_model *r)
                  r->host_grads && r->params_changed && r->calls,
              DT_ERR_MEMORY, "no memory");
     for (int u = 0; u < r->n_units; u++) {
-        const size_t len = (size_t)r->units[u].flat_len;
+        const size_t n_grads = (size_t)r->units[u].flat_len[DT_TRAINED],
+                     len = n_grads + (size_t)r->units[u].flat_len[DT_FROZEN];
         r->host_params[u] = calloc(len, sizeof(float));
-        r->host_grads[u] = calloc(len, sizeof(float));
+        r->host_grads[u] = calloc(n_grads + 1, sizeof(float));
         DT_CHECK(r->host_params[u] && r->host_grads[u], DT_ERR_MEMORY, "no memory");
         DT_TRY(dt_buf_alloc(&r->params[u], &r->dev, DT_ON_DEVICE, len * dt_dtype_size(r->opt.dtype), DT_MEM_PARAMS));
-        DT_TRY(dt_buf_alloc(&r->grads[u], &r->dev, DT_ON_DEVICE, len * dt_dtype_size(r->opt.grad_dtype), DT_MEM_GRADS));
+        DT_TRY(dt_buf_alloc(&r->grads[u], &r->dev, DT_ON_DEVICE, n_grads * dt_dtype_size(r->opt.grad_dtype),
+                            DT_MEM_GRADS));
     }
     return DT_OK;
 }
 
+static bool all_are_trained(void *self, const dt_tensor *t) { return true; }
+
 dt_err ref_model_open(ref_model *r, const char *name, const char *config_json, const dt_model_options *opt)
+{
+    return ref_model_open_part(r, name, config_json, opt, all_are_trained, NULL);
+}
+
+dt_err ref_model_open_part(ref_model *r, const char *name, const char *config_json, const dt_model_options *opt,
+                           dt_trains trained, void *self)
 {
     *r = (ref_model){.opt = *opt};
     r->source = (dt_param_source){r, params_acquire, params_release, grads_acquire, grads_release};
     DT_TRY(dt_device_open(&r->dev, "cpu", 0, 1, &r->ledger));
     DT_TRY(dt_model_config_parse(&r->mc, name, config_json));
     DT_TRY(dt_model_make_units(&r->mc, &r->units, &r->n_units));
+    dt_units_choose_trained(r->units, r->n_units, trained, self);
     DT_TRY(alloc_units(r));
     fill_weights(r);
     ref_model_forget_grads(r);
@@ -212,7 +236,8 @@ size_t ref_model_left(const ref_model *r) { return atomic_load(&r->ledger.total_
 void ref_model_fill_grads(ref_model *r, double value)
 {
     for (int u = 0; u < r->n_units; u++) {
-        for (int64_t e = 0; e < r->units[u].flat_len; e++) put(r->host_grads[u], r->opt.grad_dtype, e, value);
+        for (int64_t e = 0; e < r->units[u].flat_len[DT_TRAINED]; e++)
+            put(r->host_grads[u], r->opt.grad_dtype, e, value);
         move(r, r->grads[u].ptr, r->host_grads[u], r->grads[u].nbytes);
     }
     r->grads_changed = false;
@@ -229,7 +254,8 @@ void ref_model_forget_grads(ref_model *r)
 static float **alloc_rows(const ref_model *r)
 {
     float **rows = calloc((size_t)r->n_units, sizeof *rows);
-    for (int u = 0; rows && u < r->n_units; u++) rows[u] = calloc((size_t)r->units[u].flat_len, sizeof **rows);
+    for (int u = 0; rows && u < r->n_units; u++)
+        rows[u] = calloc((size_t)r->units[u].flat_len[DT_TRAINED] + 1, sizeof **rows);
     return rows;
 }
 
@@ -255,17 +281,18 @@ double ref_model_adamw(ref_model *r, double lr, double weight_decay, double clip
         r->m = alloc_rows(r);
         r->v = alloc_rows(r);
         for (int u = 0; u < r->n_units; u++)
-            for (int64_t i = 0; i < r->units[u].flat_len; i++) r->master[u][i] = (float)ref_param(r, u, i);
+            for (int64_t i = 0; i < r->units[u].flat_len[DT_TRAINED]; i++) r->master[u][i] = (float)ref_param(r, u, i);
     }
     for (int u = 0; u < r->n_units; u++)
         for (int i = 0; i < r->units[u].n_tensors; i++)
-            for (int64_t e = 0; e < r->units[u].tensors[i].n_elems; e++)
+            for (int64_t e = 0; r->units[u].tensors[i].trainable && e < r->units[u].tensors[i].n_elems; e++)
                 sum += pow(ref_grad(r, u, r->units[u].tensors[i].offset + e), 2);
     const double norm = sqrt(sum), factor = clip > 0 ? fmin(1, clip / (norm + 1e-6)) : 1;
     r->n_updates++;
     for (int u = 0; u < r->n_units; u++)
         for (int i = 0; i < r->units[u].n_tensors; i++)
-            update_tensor(r, u, &r->units[u].tensors[i], lr, weight_decay, factor);
+            if (r->units[u].tensors[i].trainable)
+                update_tensor(r, u, &r->units[u].tensors[i], lr, weight_decay, factor);
     return norm;
 }
 

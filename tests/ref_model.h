@@ -15,7 +15,7 @@ typedef struct ref_model {
     dt_model *model;
     dt_param_source source;
     dt_buf *params, *grads;           /* [n_units], on the device */
-    void **host_params, **host_grads; /* [n_units][flat_len]: what the tests read and write; see ref_model_sync */
+    void **host_params, **host_grads; /* [n_units][flat_len]: what the tests read and write; frozen after trained */
     bool *params_changed;             /* on the host, since the device had them */
     bool grads_changed;               /* on the device, since the host had them */
     float **master, **m, **v;         /* [n_units][flat_len]: AdamW's, allocated by the first ref_model_adamw */
@@ -32,6 +32,9 @@ dt_model_options ref_options(int32_t max_tok, int32_t max_pos, dt_dtype dtype);
 
 /** Open on the CPU device with the formula's weights, rounded to opt->dtype. */
 dt_err ref_model_open(ref_model *r, const char *name, const char *config_json, const dt_model_options *opt);
+/** The same with some tensors frozen. */
+dt_err ref_model_open_part(ref_model *r, const char *name, const char *config_json, const dt_model_options *opt,
+                           dt_trains trained, void *self);
 void ref_model_close(ref_model *r);
 /** Bytes still counted after ref_model_close: 0, or a leak. */
 size_t ref_model_left(const ref_model *r);
@@ -41,6 +44,8 @@ void ref_model_forget_grads(ref_model *r);
 /** The same with any value for every element, padding included. */
 void ref_model_fill_grads(ref_model *r, double value);
 double ref_grad(ref_model *r, int unit, int64_t i); /* waits for the device where it has newer ones */
+/** Where a tensor begins among a unit's parameters, for the next two; its offset where all is trained. */
+int64_t ref_at(const ref_model *r, int unit, const dt_tensor *t);
 double ref_param(const ref_model *r, int unit, int64_t i);
 void ref_set_param(ref_model *r, int unit, int64_t i, double value);
 /** The last norm of all gradients, and AdamW with clipping, decay groups. Returns the norm. */

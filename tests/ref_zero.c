@@ -14,6 +14,13 @@ static dt_err add(dt_unit *u, const char *suffix, int64_t rows, int64_t cols, bo
     return dt_unit_add(u, name, cols > 0 ? 2 : 1, shape, new_group, decay, std, value);
 }
 
+/** Frozen: one between two trained ones of its group, all of a unit, and groups of units that have others. */
+static bool is_trained(void *self, const dt_tensor *t)
+{
+    return strcmp(t->name, "embed.wpe") != 0 && strcmp(t->name, "block.0.k") != 0 &&
+           strncmp(t->name, "block.1.", 8) != 0 && strcmp(t->name, "block.2.mlp") != 0;
+}
+
 dt_err ref_zero_make_units(dt_unit *units, bool with_frozen)
 {
     static const char *const names[REF_ZERO_UNITS] = {"embed", "block.0", "block.1", "block.2", "head"};
@@ -31,10 +38,7 @@ dt_err ref_zero_make_units(dt_unit *units, bool with_frozen)
     DT_TRY(add(&units[4], "scale", 1, 0, true, false, 0, 1));
     units[3].tensors[2].lr_group = 1; /* k, which would be of one run with q */
     units[1].tensors[4].lr_group = units[4].tensors[0].lr_group = 1;
-    if (with_frozen) {
-        units[1].tensors[2].trainable = false; /* k, between two that are trained */
-        for (int i = 0; i < units[2].n_tensors; i++) units[2].tensors[i].trainable = false;
-    }
+    if (with_frozen) dt_units_choose_trained(units, REF_ZERO_UNITS, is_trained, NULL);
     return DT_OK;
 }
 
@@ -46,8 +50,16 @@ void ref_zero_free_units(dt_unit *units)
 int64_t ref_zero_total(const dt_unit *units)
 {
     int64_t n = 0;
-    for (int u = 0; u < REF_ZERO_UNITS; u++) n += units[u].flat_len;
+    for (int u = 0; u < REF_ZERO_UNITS; u++) n += units[u].flat_len[DT_TRAINED] + units[u].flat_len[DT_FROZEN];
     return n;
+}
+
+int64_t ref_zero_begin(const dt_unit *units, int unit, int tensor)
+{
+    const dt_tensor *t = &units[unit].tensors[tensor];
+    int64_t n = t->part == DT_FROZEN ? units[unit].flat_len[DT_TRAINED] : 0;
+    for (int u = 0; u < unit; u++) n += units[u].flat_len[DT_TRAINED] + units[u].flat_len[DT_FROZEN];
+    return n + t->offset;
 }
 
 float ref_zero_grad(bool exact, int64_t step, int64_t j, int unit, int64_t i, int half)
@@ -75,24 +87,19 @@ static void put(void *data, dt_dtype t, int64_t i, bool accumulate, float x)
         ((uint16_t *)data)[i] = dt_bf16_from_float(x);
 }
 
-static size_t view_nbytes(const dt_unit *unit, const dt_unit_view *view)
+void *ref_zero_read(dt_device *dev, const void *data, int64_t n, dt_dtype t)
 {
-    return (size_t)unit->flat_len * dt_dtype_size(view->dtype);
-}
-
-void *ref_zero_read_view(dt_device *dev, const dt_unit *unit, const dt_unit_view *view)
-{
-    void *host = malloc(view_nbytes(unit, view));
-    if (host && dev->ops->copy(dev, host, view->data, view_nbytes(unit, view), NULL) == DT_OK &&
-        dev->ops->stream_sync(dev, NULL) == DT_OK)
+    const size_t nbytes = (size_t)n * dt_dtype_size(t);
+    void *host = malloc(nbytes + 1);
+    if (host && dev->ops->copy(dev, host, data, nbytes, NULL) == DT_OK && dev->ops->stream_sync(dev, NULL) == DT_OK)
         return host;
     free(host);
     return NULL;
 }
 
-dt_err ref_zero_write_view(dt_device *dev, const dt_unit *unit, const dt_unit_view *view, const void *host)
+dt_err ref_zero_write(dt_device *dev, void *data, int64_t n, dt_dtype t, const void *host)
 {
-    return dev->ops->copy(dev, view->data, host, view_nbytes(unit, view), NULL);
+    return dev->ops->copy(dev, data, host, (size_t)n * dt_dtype_size(t), NULL);
 }
 
 static bool is_wrong(const ref_zero_model *m, float x, float want, dt_dtype t)
@@ -101,32 +108,43 @@ static bool is_wrong(const ref_zero_model *m, float x, float want, dt_dtype t)
     return !(fabsf(x - want) <= m->slack * fabsf(want));
 }
 
-static void look_at(ref_zero_model *m, int unit, const dt_unit_view *view)
+static void look_at_part(ref_zero_model *m, int unit, dt_part part, const dt_param_view *view)
 {
     const dt_unit *u = &m->units[unit];
-    void *data = ref_zero_read_view(m->dev, u, view);
+    const dt_dtype dtype = view->part[part].dtype;
+    if (u->flat_len[part] == 0) {
+        m->n_wrong += view->part[part].data != NULL;
+        return;
+    }
+    void *data = ref_zero_read(m->dev, view->part[part].data, u->flat_len[part], dtype);
     if (!data) {
         m->n_wrong++;
         return;
     }
-    const float *want = m->expect;
-    for (int v = 0; want && v < unit; v++) want += m->units[v].flat_len;
     int64_t at = 0;
     for (int k = 0; k <= u->n_tensors; k++) {
-        const int64_t begin = k < u->n_tensors ? u->tensors[k].offset : u->flat_len;
-        for (; at < begin; at++) m->n_wrong += get(data, view->dtype, at) != 0; /* padding */
+        if (k < u->n_tensors && u->tensors[k].part != part) continue;
+        const int64_t begin = k < u->n_tensors ? u->tensors[k].offset : u->flat_len[part];
+        for (; at < begin; at++) m->n_wrong += get(data, dtype, at) != 0; /* padding */
         if (k == u->n_tensors) break;
+        const float *want = m->expect ? m->expect + ref_zero_begin(m->units, unit, k) : NULL;
         for (; at < begin + u->tensors[k].n_elems; at++)
-            if (want) m->n_wrong += is_wrong(m, get(data, view->dtype, at), want[at], view->dtype);
+            if (want) m->n_wrong += is_wrong(m, get(data, dtype, at), want[at - begin], dtype);
     }
     free(data);
+}
+
+static void look_at(ref_zero_model *m, int unit, const dt_param_view *view)
+{
+    look_at_part(m, unit, DT_TRAINED, view);
+    look_at_part(m, unit, DT_FROZEN, view);
 }
 
 static dt_err keep(dt_err first, dt_err then) { return first == DT_OK ? then : first; }
 
 static dt_err with_params(ref_zero_model *m, int unit)
 {
-    dt_unit_view view;
+    dt_param_view view;
     const dt_err err = m->source.params_acquire(m->source.self, unit, &view);
     if (err == DT_OK) look_at(m, unit, &view);
     return err;
@@ -134,7 +152,7 @@ static dt_err with_params(ref_zero_model *m, int unit)
 
 static dt_err release_params(ref_zero_model *m, int unit) { return m->source.params_release(m->source.self, unit); }
 
-/** Add one part of a tensor's gradients, or write it; frozen ones get garbage. */
+/** Add one part of a tensor's gradients, or write it; frozen ones beside trained ones get garbage. */
 static void write_tensor(const ref_zero_model *m, void *data, dt_dtype dtype, int unit, int k, int64_t step, int64_t j,
                          int half, bool add)
 {
@@ -144,22 +162,25 @@ static void write_tensor(const ref_zero_model *m, void *data, dt_dtype dtype, in
 }
 
 /* What the device holds, changed on the host by tensors first .. last, and sent back without waiting. */
-static dt_err change_grads(ref_zero_model *m, const dt_unit_view *view, int unit, int first, int last, int64_t step,
+static dt_err change_grads(ref_zero_model *m, const dt_grad_view *view, int unit, int first, int last, int64_t step,
                            int64_t j)
 {
-    void *data = ref_zero_read_view(m->dev, &m->units[unit], view);
+    const int64_t len = m->units[unit].flat_len[DT_TRAINED];
+    void *data = ref_zero_read(m->dev, view->data, len, view->dtype);
     if (!data) return DT_ERR_FAULT;
     m->lent[m->n_lent++] = data;
     for (int k = first; k <= last; k++) {
+        if (m->units[unit].tensors[k].part == DT_FROZEN) continue;
         const bool second = first != last && m->tied && unit == 0 && k == 0; /* the head has written its part of wte */
         write_tensor(m, data, view->dtype, unit, k, step, j, second, view->accumulate || second);
     }
-    return ref_zero_write_view(m->dev, &m->units[unit], view, data);
+    return ref_zero_write(m->dev, view->data, len, view->dtype, data);
 }
 
 static dt_err backward_unit(ref_zero_model *m, int unit, int64_t step, int64_t j)
 {
-    dt_unit_view view;
+    dt_grad_view view;
+    if (m->units[unit].flat_len[DT_TRAINED] == 0) return DT_OK;
     dt_err err = m->source.grads_acquire(m->source.self, unit, &view);
     if (err != DT_OK) return err;
     err = change_grads(m, &view, unit, 0, m->units[unit].n_tensors - 1, step, j);
@@ -169,7 +190,7 @@ static dt_err backward_unit(ref_zero_model *m, int unit, int64_t step, int64_t j
 /** The tied embedding: acquired for the whole backward pass, and once more, nested, by the head. */
 static dt_err head_of_tied(ref_zero_model *m, int64_t step, int64_t j)
 {
-    dt_unit_view view;
+    dt_grad_view view;
     dt_err err = m->source.grads_acquire(m->source.self, 0, &view);
     if (err != DT_OK) return err;
     err = with_params(m, 0);
@@ -206,15 +227,16 @@ static float rounded(float x, dt_dtype t) { return t == DT_F32 ? x : dt_bf16_to_
 void ref_zero_sum_grads(const dt_unit *units, bool exact, bool tied, dt_dtype micro_dtype, int64_t step,
                         int64_t n_micro, float *grad)
 {
-    for (int u = 0; u < REF_ZERO_UNITS; grad += units[u].flat_len, u++)
+    for (int u = 0; u < REF_ZERO_UNITS; u++)
         for (int k = 0; k < units[u].n_tensors; k++) {
             const dt_tensor *t = &units[u].tensors[k];
+            float *sum = grad + ref_zero_begin(units, u, k) - t->offset;
             for (int64_t i = t->offset; i < t->offset + t->n_elems; i++) {
-                grad[i] = 0;
+                sum[i] = 0;
                 for (int64_t j = 0; j < n_micro && t->trainable; j++) {
                     float g = rounded(ref_zero_grad(exact, step, j, u, i, 0), micro_dtype);
                     if (tied && u == 0 && k == 0) g = rounded(g + ref_zero_grad(exact, step, j, u, i, 1), micro_dtype);
-                    grad[i] += g;
+                    sum[i] += g;
                 }
             }
         }
@@ -223,12 +245,12 @@ void ref_zero_sum_grads(const dt_unit *units, bool exact, bool tied, dt_dtype mi
 void ref_zero_adamw(const dt_unit *units, const dt_adamw *opt, const double *group_lr, const float *grad, float *param,
                     float *m, float *v)
 {
-    int64_t at = 0;
-    for (int u = 0; u < REF_ZERO_UNITS; at += units[u].flat_len, u++)
+    for (int u = 0; u < REF_ZERO_UNITS; u++)
         for (int k = 0; k < units[u].n_tensors; k++) {
             const dt_tensor *t = &units[u].tensors[k];
             const float wd = t->decay ? opt->weight_decay : 0, lr = (float)group_lr[t->lr_group];
-            for (int64_t i = at + t->offset; i < at + t->offset + t->n_elems && t->trainable; i++) {
+            const int64_t at = ref_zero_begin(units, u, k);
+            for (int64_t i = at; i < at + t->n_elems && t->trainable; i++) {
                 const float g = opt->grad_scale * grad[i];
                 m[i] = opt->beta1 * m[i] + (1 - opt->beta1) * g;
                 v[i] = opt->beta2 * v[i] + (1 - opt->beta2) * g * g;

@@ -13,6 +13,8 @@ enum { REF_ZERO_UNITS = 5 };
 dt_err ref_zero_make_units(dt_unit *units, bool with_frozen);
 void ref_zero_free_units(dt_unit *units);
 int64_t ref_zero_total(const dt_unit *units); /* sum of flat_len: length of the arrays below, unit after unit */
+/** Where a tensor begins in them: a unit's trained part comes first. */
+int64_t ref_zero_begin(const dt_unit *units, int unit, int tensor);
 
 /** Gradient of element i of a unit in micro-batch j of a step, its part `half` of 2 (a tied tensor gets two).
  *  exact: multiples of 1/64 in [-1/16, 1/16], so that sums of up to 64 of them are exact in bf16 and free of order;
@@ -34,10 +36,10 @@ typedef struct ref_zero_model {
     int n_lent;
 } ref_zero_model;
 
-/** A unit's view in host memory, malloc'ed; waits for the device. NULL: an error. And the way back, queued on the
- *  default stream: host is borrowed until that is synchronised. */
-void *ref_zero_read_view(dt_device *dev, const dt_unit *unit, const dt_unit_view *view);
-dt_err ref_zero_write_view(dt_device *dev, const dt_unit *unit, const dt_unit_view *view, const void *host);
+/** n elements of a view in host memory, malloc'ed; waits for the device. NULL: an error. And the way back, queued on
+ *  the default stream: host is borrowed until that is synchronised. */
+void *ref_zero_read(dt_device *dev, const void *data, int64_t n, dt_dtype t);
+dt_err ref_zero_write(dt_device *dev, void *data, int64_t n, dt_dtype t, const void *host);
 
 /** Micro-batch j < 0 is an empty one: gradients are zero. Returns the first error, but makes all calls. */
 dt_err ref_zero_micro_step(ref_zero_model *m, int64_t step, int64_t j);

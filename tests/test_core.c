@@ -378,10 +378,50 @@ static void tensors_follow_one_another_and_groups_are_aligned(void **state)
     assert_int_equal(u.tensors[1].offset, 15);
     assert_int_equal(u.tensors[2].offset, DT_GROUP_ALIGN);
     assert_int_equal(u.n_param, 15 + 7 + 7);
-    assert_int_equal(u.flat_len, DT_GROUP_ALIGN + 7);
+    assert_int_equal(u.flat_len[DT_TRAINED], DT_GROUP_ALIGN + 7);
+    assert_int_equal(u.flat_len[DT_FROZEN], 0);
     assert_true(u.tensors[1].trainable && !u.tensors[1].decay && u.tensors[0].decay);
     dt_unit_free(&u);
     assert_null(u.tensors);
+}
+
+static bool is_named_b(void *self, const dt_tensor *t)
+{
+    assert_ptr_equal(self, (void *)1);
+    return t->name[0] == 'b';
+}
+
+static void frozen_groups_are_a_part_of_their_own(void **state)
+{
+    dt_unit u[2] = {{.name = "block.0"}, {.name = "block.1"}};
+    const int64_t n = 10;
+    static const struct {
+        const char *name;
+        bool new_group;
+    } TENSORS[] = {{"a1", false}, {"b1", false}, {"a2", true}, {"a3", false}, {"b2", true}, {"a4", true}};
+    for (size_t i = 0; i < 6; i++)
+        assert_int_equal(dt_unit_add(&u[0], TENSORS[i].name, 1, &n, TENSORS[i].new_group, true, 0, 0), DT_OK);
+    assert_int_equal(dt_unit_add(&u[1], "a5", 1, &n, true, true, 0, 0), DT_OK);
+    assert_int_equal(dt_units_n_trainable(u, 2), 70);
+    const dt_tensor *t = u[0].tensors;
+    const int64_t before = u[0].flat_len[DT_TRAINED];
+    dt_units_choose_trained(u, 2, is_named_b, (void *)1);
+    /* a1 is in the group of b1: it goes where that is, and is not trained */
+    assert_true(t[0].part == DT_TRAINED && t[0].offset == 0 && !t[0].trainable);
+    assert_true(t[1].part == DT_TRAINED && t[1].offset == 10 && t[1].trainable);
+    assert_true(t[2].part == DT_FROZEN && t[2].offset == 0 && !t[2].trainable);
+    assert_true(t[3].part == DT_FROZEN && t[3].offset == 10);
+    assert_true(t[4].part == DT_TRAINED && t[4].offset == DT_GROUP_ALIGN && t[4].trainable);
+    assert_true(t[5].part == DT_FROZEN && t[5].offset == DT_GROUP_ALIGN);
+    assert_int_equal(u[0].flat_len[DT_TRAINED], DT_GROUP_ALIGN + 10);
+    assert_int_equal(u[0].flat_len[DT_FROZEN], DT_GROUP_ALIGN + 10);
+    assert_true(u[1].flat_len[DT_TRAINED] == 0 && u[1].flat_len[DT_FROZEN] == 10);
+    assert_int_equal(u[0].n_param, 60);
+    assert_int_equal(dt_units_n_trainable(u, 2), 20);
+    dt_units_choose_trained(u, 2, NULL, NULL); /* a frozen model lies as one that is trained */
+    assert_true(u[0].flat_len[DT_TRAINED] == 0 && u[0].flat_len[DT_FROZEN] == before);
+    assert_int_equal(dt_units_n_trainable(u, 2), 0);
+    for (int i = 0; i < 2; i++) dt_unit_free(&u[i]);
 }
 
 static void tensors_that_cannot_be_are_refused(void **state)
@@ -502,6 +542,7 @@ int main(void)
         cmocka_unit_test(permute_is_a_permutation_for_every_size),
         cmocka_unit_test(permute_favours_no_place),
         cmocka_unit_test(tensors_follow_one_another_and_groups_are_aligned),
+        cmocka_unit_test(frozen_groups_are_a_part_of_their_own),
         cmocka_unit_test(tensors_that_cannot_be_are_refused),
         cmocka_unit_test(a_batch_is_counted_and_its_arrays_do_not_overlap),
         cmocka_unit_test(finish_sorts_stably_and_sums_exactly),

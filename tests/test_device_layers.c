@@ -245,6 +245,25 @@ static ref_array dense(const norm_case *k, const ref_array *a, int64_t ld)
  * roundings at worst, sqrt of it in practice. Values are of size |x rstd| <= sqrt(width), in fact about 2. */
 static double norm_error(const norm_case *k) { return 0x1p-24 * (8 + sqrt((double)k->width)) * 4; }
 
+/* Of a frozen norm the gradients of weight and bias are not asked for; dx has the same bits. start: what it is added
+ * to. */
+static void expect_same_dx_without_weights(fixture *f, const norm_case *k, ref_array *x, ref_array *w, ref_array *mean,
+                                           ref_array *rstd, ref_array *dy, const ref_array *start,
+                                           const ref_array *want, bool layer)
+{
+    const bool add = start != NULL;
+    ref_array dx = ref_new(want->dt, want->n), scratch = ref_new(DT_F32, OPS(f)->norm_scratch_elems(&f->dev, k->width));
+    for (int64_t i = 0; i < want->n && add; i++) ref_set(&dx, i, ref_get(start, i));
+    if (layer)
+        RUN(layernorm_backward, ON(*x), ON(*w), ON(*mean), ON(*rstd), ON(*dy), ON(dx), add, NULL, NULL, DT_F32, false,
+            k->n_rows, k->width, ON(scratch), want->dt);
+    else
+        RUN(rmsnorm_backward, ON(*x), ON(*w), ON(*rstd), ON(*dy), ON(dx), add, NULL, DT_F32, false, k->n_rows, k->width,
+            k->group, k->group_ld, k->y_group_ld, ON(scratch), want->dt);
+    assert_memory_equal(dx.p, want->p, ref_bytes(want));
+    ref_drop(&dx), ref_drop(&scratch);
+}
+
 static void check_norm(fixture *f, const norm_case *k, dt_dtype dt, dt_dtype gt, bool layer, bool add)
 {
     const float eps = 1e-5f;
@@ -258,7 +277,7 @@ static void check_norm(fixture *f, const norm_case *k, dt_dtype dt, dt_dtype gt,
               db = add ? ref_random(gt, k->width, 7, 1) : ref_new(gt, k->width);
     ref_array scratch = ref_new(DT_F32, OPS(f)->norm_scratch_elems(&f->dev, k->width));
     ref_array x_dense = dense(k, &x, k->group_ld), dy_dense = dense(k, &dy, k->y_group_ld),
-              dx_was = dense(k, &dx, k->group_ld);
+              dx_was = dense(k, &dx, k->group_ld), dx_start = add ? ref_random(dt, n_x, 5, 1) : ref_new(dt, 0);
     double *x64 = ref_doubles(&x_dense), *w64 = ref_doubles(&w), *b64 = ref_doubles(&b), *dy64 = ref_doubles(&dy_dense),
            *dw64 = ref_doubles(&dw), *db64 = ref_doubles(&db);
     double *y64 = calloc((size_t)n, 8), *dx64 = calloc((size_t)n, 8), *mean64 = calloc((size_t)k->n_rows, 8),
@@ -278,6 +297,7 @@ static void check_norm(fixture *f, const norm_case *k, dt_dtype dt, dt_dtype gt,
         RUN(rmsnorm_backward, ON(x), ON(w), ON(rstd), ON(dy), ON(dx), add, ON(dw), gt, add, k->n_rows, k->width,
             k->group, k->group_ld, k->y_group_ld, ON(scratch), dt);
     }
+    expect_same_dx_without_weights(f, k, &x, &w, &mean, &rstd, &dy, add ? &dx_start : NULL, &dx, layer);
     const double large = 1 + ref_largest(rstd64, k->n_rows); /* a row of one element may have any variance */
     ref_array y_dense = dense(k, &y, k->y_group_ld), dx_dense = dense(k, &dx, k->group_ld);
     assert_true(ref_near(&rstd, rstd64, norm_error(k) * large, "rstd"));
@@ -287,8 +307,8 @@ static void check_norm(fixture *f, const norm_case *k, dt_dtype dt, dt_dtype gt,
     assert_true(ref_near(&dx_dense, dx64, norm_error(k) * large * large, "norm dx"));
     assert_true(ref_near(&dw, dw64, norm_error(k) * large * sqrt((double)k->n_rows), "norm dweight"));
     if (layer) assert_true(ref_near(&db, db64, norm_error(k) * sqrt((double)k->n_rows), "norm dbias"));
-    ref_array *const all[] = {&x,  &w,  &b,       &y,       &dy,       &dx,     &mean,    &rstd,
-                              &dw, &db, &scratch, &x_dense, &dy_dense, &dx_was, &y_dense, &dx_dense};
+    ref_array *const all[] = {&x,  &w,       &b,       &y,        &dy,     &dx,      &mean,     &rstd,    &dw,
+                              &db, &scratch, &x_dense, &dy_dense, &dx_was, &y_dense, &dx_dense, &dx_start};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) ref_drop(all[i]);
     free(x64), free(w64), free(b64), free(dy64), free(dw64), free(db64), free(y64), free(dx64), free(mean64),
         free(rstd64);

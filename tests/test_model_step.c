@@ -252,12 +252,12 @@ static void plain_forward(const struct dt_model *m, const ref_model *r, struct p
     p->rstd = 1 / sqrt(var + m->mc->norm_eps);
     for (int64_t c = 0; c < p->C; c++) {
         p->x_hat[c] = ((double)x[c] - mean) * p->rstd;
-        p->y[c] = p->x_hat[c] * ref_param(r, head, m->final_norm.w_at + c);
-        if (m->final_norm.b_at >= 0) p->y[c] += ref_param(r, head, m->final_norm.b_at + c);
+        p->y[c] = p->x_hat[c] * ref_param(r, head, m->final_norm.w.offset + c);
+        if (dt_exists(m->final_norm.b)) p->y[c] += ref_param(r, head, m->final_norm.b.offset + c);
     }
     for (int64_t v = 0; v < p->V; v++) {
         p->z[v] = 0;
-        for (int64_t c = 0; c < p->C; c++) p->z[v] += p->y[c] * ref_param(r, out, m->head.w_at + v * p->C + c);
+        for (int64_t c = 0; c < p->C; c++) p->z[v] += p->y[c] * ref_param(r, out, m->head.w.offset + v * p->C + c);
     }
 }
 
@@ -266,12 +266,12 @@ static void plain_norm_backward(const struct dt_model *m, const ref_model *r, co
 {
     double mean_g = 0, mean_gx = 0;
     for (int64_t c = 0; c < p->C; c++) {
-        const double g = p->dy[c] * ref_param(r, r->n_units - 1, m->final_norm.w_at + c);
+        const double g = p->dy[c] * ref_param(r, r->n_units - 1, m->final_norm.w.offset + c);
         mean_g += m->mc->rms_norm ? 0 : g / (double)p->C;
         mean_gx += g * p->x_hat[c] / (double)p->C;
     }
     for (int64_t c = 0; c < p->C; c++) {
-        const double g = p->dy[c] * ref_param(r, r->n_units - 1, m->final_norm.w_at + c);
+        const double g = p->dy[c] * ref_param(r, r->n_units - 1, m->final_norm.w.offset + c);
         dx[c] = p->rstd * (g - mean_g - p->x_hat[c] * mean_gx);
     }
 }
@@ -351,7 +351,7 @@ static void check_head(const char *config)
             for (int64_t c = 0; c < C; c++) {
                 p.dy[c] = 0;
                 for (int64_t v = 0; v < V; v++) {
-                    p.dy[c] += p.dz[v] * ref_param(&r, m->tied ? 0 : r.n_units - 1, m->head.w_at + v * C + c);
+                    p.dy[c] += p.dz[v] * ref_param(&r, m->tied ? 0 : r.n_units - 1, m->head.w.offset + v * C + c);
                     dw[v * C + c] += p.dz[v] * p.y[c];
                 }
                 dnorm[c] += p.dy[c] * p.x_hat[c];
@@ -368,9 +368,9 @@ static void check_head(const char *config)
     /* sums over 1027 tokens of terms below 1: a random walk of roundings, each 2^-24 of a running sum of size
      * sqrt(1027): 1027^(1/2) * 2^-24 * 32 = 6e-5, halved as the running sum grows only to that */
     for (int64_t i = 0; i < V * C; i++)
-        assert_close("head gradient", i, dw[i], ref_grad(&r, m->tied ? 0 : r.n_units - 1, m->head.w_at + i), 3e-5);
+        assert_close("head gradient", i, dw[i], ref_grad(&r, m->tied ? 0 : r.n_units - 1, m->head.w.offset + i), 3e-5);
     for (int64_t c = 0; c < C; c++)
-        assert_close("norm gradient", c, dnorm[c], ref_grad(&r, r.n_units - 1, m->final_norm.w_at + c), 3e-5);
+        assert_close("norm gradient", c, dnorm[c], ref_grad(&r, r.n_units - 1, m->final_norm.w.offset + c), 3e-5);
     assert_int_equal(dt_model_backward(r.model, &b), DT_OK);
     void *const all[] = {p.y, p.x_hat, p.z, p.dz, p.dy, dw, dnorm, dx, hidden, dx_all};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
@@ -477,7 +477,7 @@ static void open_allocates_what_the_plan_says_and_a_step_nothing(void **state)
         dt_model_close(r.model);
         r.model = NULL;
         const dt_memory before = dt_ledger_now(&r.ledger);
-        assert_int_equal(dt_model_plan(&r.mc, &opt, &r.dev, &planned), DT_OK);
+        assert_int_equal(dt_model_plan(&r.mc, &opt, r.units, r.n_units, &r.dev, &planned), DT_OK);
         const dt_memory then = dt_ledger_now(&r.ledger);
         assert_memory_equal(&then, &before, sizeof then);
         assert_int_equal(dt_model_open(&r.model, &r.mc, &opt, r.units, r.n_units, &r.dev, &r.source, NULL, NULL),
@@ -503,9 +503,9 @@ static void recomputation_saves_what_blocks_keep(void **state)
     ref_model r;
     dt_batch b;
     open_model(&r, &b, GPT2, &opt);
-    assert_int_equal(dt_model_plan(&r.mc, &opt, &r.dev, &keep), DT_OK);
+    assert_int_equal(dt_model_plan(&r.mc, &opt, r.units, r.n_units, &r.dev, &keep), DT_OK);
     opt.checkpoint_blocks = true;
-    assert_int_equal(dt_model_plan(&r.mc, &opt, &r.dev, &recompute), DT_OK);
+    assert_int_equal(dt_model_plan(&r.mc, &opt, r.units, r.n_units, &r.dev, &recompute), DT_OK);
     /* two of three sets: x_mid, two norms (3 C), qkv (3 C), attention (C), MLP (8 C), and statistics, lse */
     assert_true(keep.at[DT_MEM_ACTIVATIONS][DT_ON_DEVICE] - recompute.at[DT_MEM_ACTIVATIONS][DT_ON_DEVICE] >=
                 2 * 48 * (15 * 24 + 4 + 3) * sizeof(float));

@@ -120,6 +120,36 @@ static void frozen_models_hold_parameters_alone(void **state)
     free_units(u, 3);
 }
 
+static bool is_c(void *self, const dt_tensor *t) { return t->name[0] == 'c'; }
+
+/* One tensor of 21 parts in 147 is trained: what is frozen costs its parameters alone, and is sent at stage 3 alone. */
+static void frozen_parts_have_neither_gradients_nor_states(void **state)
+{
+    dt_unit u[3];
+    make_even_units(u);
+    dt_units_choose_trained(u, 3, is_c, NULL);
+    const double part = 16 * 1024 * 21, frozen = 6 * part, once = 0.75;
+    for (int stage = 0; stage <= 3; stage++) {
+        const dt_zero_options opt = {
+            .stage = stage, .param_dtype = DT_BF16, .grad_dtype = DT_BF16, .optimizer = &dt_optimizer_adamw};
+        const dt_zero_plan p = plan_of(&opt, u, 3, 4);
+        const double params = stage == 3 ? 0.5 : 2, grads = stage < 2 ? 2 : 0.5, states = stage == 0 ? 12 : 3;
+        assert_true((double)dt_memory_of(&p.memory, DT_MEM_PARAMS) == params * 7 * part);
+        assert_true((double)dt_memory_of(&p.memory, DT_MEM_GRADS) == grads * part);
+        assert_true((double)dt_memory_of(&p.memory, DT_MEM_OPTIMIZER) == states * part);
+        assert_true(fabs(p.formula_bytes_per_param - p.state_bytes_per_param) < 1e-12 * 16);
+        assert_true(p.n_padding == 0 && p.n_param == 7 * 16 * 1024 * 21);
+        const double gathered = stage == 3 ? 2 * once * frozen : 0;
+        assert_true(p.sent_elems_per_micro_step + p.sent_elems_per_step ==
+                    (stage == 3 ? 3 : 2) * once * part + gathered);
+    }
+    dt_zero_options opt = {.stage = 3, .param_dtype = DT_BF16, .grad_dtype = DT_BF16, .optimizer = &dt_optimizer_adamw};
+    opt.param_persistence_threshold = 16 * 1024 * 21 + 1; /* the trained part, and unit 0: the rest stays in shards */
+    const dt_zero_plan p = plan_of(&opt, u, 3, 4);
+    assert_int_equal(dt_memory_of(&p.memory, DT_MEM_PARAMS), 2 * 16 * 1024 * (21 + 21) + 2 * 16 * 1024 * 105 / 4);
+    free_units(u, 3);
+}
+
 /* A master and n states, all fp32, beside bf16 parameters and gradients. */
 static void bytes_follow_from_the_optimizers_states(void **state)
 {
@@ -244,6 +274,7 @@ int main(void)
         cmocka_unit_test(fp32_parameters_are_the_master),
         cmocka_unit_test(volume_is_two_or_three_times_the_parameters),
         cmocka_unit_test(frozen_models_hold_parameters_alone),
+        cmocka_unit_test(frozen_parts_have_neither_gradients_nor_states),
         cmocka_unit_test(bytes_follow_from_the_optimizers_states),
         cmocka_unit_test(padding_is_reported),
         cmocka_unit_test(too_few_live_parameters_name_the_minimum),

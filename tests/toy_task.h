@@ -87,7 +87,7 @@ static dt_err toy_size(dt_task *t)
                                        .max_seq = m,
                                        .max_pos = o->max_pos,
                                        .batch_invariant = true};
-    DT_TRY(dt_model_plan(&y->frozen.mc, &y->frozen_opt, t->dev, &judge));
+    DT_TRY(dt_model_plan(&y->frozen.mc, &y->frozen_opt, y->frozen.units, y->frozen.n_units, t->dev, &judge));
     o->lend_nbytes = judge.at[DT_MEM_ACTIVATIONS][DT_ON_DEVICE];
     y->frozen_opt.borrows = true;
     y->generate_opt = (dt_generate_options){.sampling = dt_sampling_default(),
@@ -123,7 +123,7 @@ static dt_err toy_plan(const dt_task *t, int stage, dt_memory *memory)
     const toy *y = toy_of(t);
     dt_memory judge;
     DT_TRY(dt_frozen_model_plan(&y->frozen, stage == 3 ? 3 : 0, y->frozen_opt.dtype, t->nranks, memory));
-    DT_TRY(dt_model_plan(&y->frozen.mc, &y->frozen_opt, t->dev, &judge));
+    DT_TRY(dt_model_plan(&y->frozen.mc, &y->frozen_opt, y->frozen.units, y->frozen.n_units, t->dev, &judge));
     dt_memory_add(memory, &judge);
     memory->at[DT_MEM_DATA][DT_ON_HOST] += y->nbytes + dt_generator_nbytes(&y->generate_opt) +
                                            dt_batch_nbytes(y->frozen_opt.max_tok, y->frozen_opt.max_seq);

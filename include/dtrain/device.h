@@ -139,7 +139,7 @@ typedef struct dt_device_ops {
                               dt_dtype dt, dt_stream *stream);
     /** (forward rounds x * rstd to dt before the weight: algorithms.md 8.4) dx = (add_to_dx ? dx : 0) + gradient, x and
      *  dx in x's layout, dy in y's layout (dx may be dy when the layouts are equal and add_to_dx is false); dweight
-     *  (+)= per accumulate. scratch: float [norm_scratch_elems(width)]. */
+     *  (+)= per accumulate, NULL: not wanted. scratch: float [norm_scratch_elems(width)]. */
     dt_err (*rmsnorm_backward)(dt_device *dev, const void *x, const void *weight, const float *rstd, const void *dy,
                                void *dx, bool add_to_dx, void *dweight, dt_dtype gt, bool accumulate, int64_t n_rows,
                                int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float *scratch,
@@ -148,6 +148,7 @@ typedef struct dt_device_ops {
     dt_err (*layernorm_forward)(dt_device *dev, const void *x, const void *weight, const void *bias, void *y,
                                 float *mean, float *rstd, int64_t n_rows, int64_t width, float eps, dt_dtype dt,
                                 dt_stream *stream);
+    /** dweight and dbias each may be NULL: not wanted. */
     dt_err (*layernorm_backward)(dt_device *dev, const void *x, const void *weight, const float *mean,
                                  const float *rstd, const void *dy, void *dx, bool add_to_dx, void *dweight,
                                  void *dbias, dt_dtype gt, bool accumulate, int64_t n_rows, int64_t width,

@@ -72,7 +72,8 @@ const char *dt_rope_name(dt_rope_type type);
 const char *dt_model_architecture(dt_family family);
 
 /** The units of a model, malloc'ed; free with dt_model_free_units. Unit 0 is the embedding, the last the head (final
- *  norm; lm_head.weight unless tied). Names are those that transformers' save_pretrained writes: for GPT-2 with the
+ *  norm; lm_head.weight unless tied). All is trained until dt_units_choose_trained says otherwise. Names are those that
+ *  transformers' save_pretrained writes: for GPT-2 with the
  *  prefix "transformer." (the first published files lack it). One group each: q, k, v weights; q, k, v biases; gate and
  *  up weights; gate and up biases. */
 dt_err dt_model_make_units(const dt_model_config *mc, dt_unit **units, int *n_units);
@@ -122,7 +123,8 @@ typedef struct dt_model_options {
 
 /** What dt_model_open will allocate (activations with the cache, pinned staging, the batch on the
  *  device as data, the rotary table as other). Same arithmetic as the allocation. */
-dt_err dt_model_plan(const dt_model_config *mc, const dt_model_options *opt, const dt_device *dev, dt_memory *plan);
+dt_err dt_model_plan(const dt_model_config *mc, const dt_model_options *opt, const dt_unit *units, int n_units,
+                     const dt_device *dev, dt_memory *plan);
 
 /** Local. Allocates activations for max_tok. mc, units, dev and source are borrowed for the model's life. phase may be
  *  NULL. */

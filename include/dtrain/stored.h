@@ -31,8 +31,9 @@ typedef struct dt_stored_location {
     uint64_t checksum;
     int32_t type; /* dt_st_type */
     int32_t has_checksum;
-    int32_t file; /* of dt_stored_map */
-    int32_t bare; /* found without "transformer." */
+    int32_t file;   /* of dt_stored_map */
+    int32_t bare;   /* found without "transformer." */
+    int32_t absent; /* a state of a tensor that was frozen when the file was written: it starts at zero */
 } dt_stored_location;
 
 /** Where all tensors of a list of slots are. */

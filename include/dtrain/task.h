@@ -62,6 +62,9 @@ typedef struct dt_task_ops {
     const char *name; /* the value of run.task */
     /* it takes optimizer steps, saves and resumes; else a run is one validation: no gradients, no states */
     bool trains;
+    /** Is this tensor of the main model trained? Asked once, before open; the same on all ranks. Frozen tensors have no
+     *  gradients and no states. NULL: all are trained, of a task that trains. */
+    bool (*is_trained)(const dt_task *t, const dt_tensor *tensor);
     bool weights_known; /* u depends on the batch alone: weights gets no predictions */
 
     /** Keys that it cannot do without: what is missing joins t->mistakes. Local. */

@@ -1,4 +1,5 @@
-/* unit.h - the unit: a piece of a model whose parameters are one flat buffer with a table of named tensors.
+/* unit.h - the unit: a piece of a model whose parameters are two flat buffers, what is trained and what is frozen, with
+ * a table of named tensors.
  *
  * What ZeRO gathers, reduces and shards, what activation checkpointing recomputes and what a checkpoint names. model
  * makes the tables, zero owns the buffers, and the four calls of dt_param_source are all that passes between them in a
@@ -10,54 +11,76 @@
 
 enum { DT_MAX_DIMS = 4, DT_NAME_MAX = 112, DT_GROUP_ALIGN = 64 };
 
-/** A named tensor inside a unit's flat buffer. Shapes are Hugging Face's. */
+/** A unit's two flat buffers. Gradients and optimizer states exist for the trained part alone, so that an element's
+ *  gradient and states have the offset of its parameter. Each part has a type of its own. */
+typedef enum dt_part { DT_TRAINED, DT_FROZEN, DT_N_PARTS } dt_part;
+
+/** A named tensor inside one part of a unit. Shapes are Hugging Face's. */
 typedef struct dt_tensor {
     char name[DT_NAME_MAX]; /* Hugging Face name: the key in checkpoints */
     int n_dims;
     int64_t shape[DT_MAX_DIMS];
     int64_t n_elems; /* product of shape */
-    int64_t offset;  /* elements from the start of the unit's flat buffer */
-    bool decay;      /* does weight decay apply? */
-    bool trainable;
+    dt_part part;
+    int64_t offset; /* elements from the start of the part */
+    bool new_group; /* begins a group: tensors that lie next to one another, so that one product can use them */
+    bool trainable; /* is it updated? false in the trained part: a frozen tensor of a group with trained ones */
+    bool decay;     /* does weight decay apply? */
     int lr_group;   /* 0: takes the learning rate of all; else one of its own (dt_zero_update) */
     float init_std; /* random start: N(0, init_std^2) when > 0, else the constant init_value */
     float init_value;
 } dt_tensor;
 
-/** Tensors follow one another; where a new group begins the offset is rounded up to DT_GROUP_ALIGN elements. Elements
- *  that belong to no tensor are padding: zero for ever in every state. */
+/** In each part tensors follow one another in the order of the table; where a new group begins the offset is rounded up
+ *  to DT_GROUP_ALIGN elements. Elements that belong to no tensor are padding: zero for ever in every state. */
 typedef struct dt_unit {
     char name[32]; /* "embed", "block.0", "head" */
     dt_tensor *tensors;
     int n_tensors;
-    int64_t n_param;  /* sum of n_elems */
-    int64_t flat_len; /* elements, padding inside included */
+    int64_t n_param;              /* sum of n_elems */
+    int64_t flat_len[DT_N_PARTS]; /* elements of each part, padding inside included; 0: nothing is in it */
 } dt_unit;
 
-/** Append a tensor to a unit that is being built; new_group rounds its offset up, otherwise it follows the last one
- *  directly, so that adjacent matrices can be used as one (q, k, v; gate, up). shape ends at n_dims. Returns DT_ERR_ARG
- *  on overflow, DT_ERR_MEMORY. */
+/** Append a tensor that is trained to a unit that is being built; new_group rounds its offset up, otherwise it follows
+ *  the last one directly, so that adjacent matrices can be used as one (q, k, v; gate, up). shape ends at n_dims.
+ *  Returns DT_ERR_ARG on overflow, DT_ERR_MEMORY. */
 dt_err dt_unit_add(dt_unit *u, const char *name, int n_dims, const int64_t *shape, bool new_group, bool decay,
                    float init_std, float init_value);
 void dt_unit_free(dt_unit *u);
 
-/** What the layer loop computes with: a unit's whole parameters, or where its gradients go. */
-typedef struct dt_unit_view {
-    void *data; /* [flat_len] of dtype, device memory */
+/** Say which tensors of built units are trained, and lay out their parts anew; trained NULL: none is. A group is in one
+ *  part: with one trained tensor all of it is in the trained part, where the others have gradients that nobody uses and
+ *  are not updated. Before anyone borrows the units. */
+typedef bool (*dt_trains)(void *self, const dt_tensor *t);
+void dt_units_choose_trained(dt_unit *units, int n_units, dt_trains trained, void *self);
+/** Elements that are updated: 0 for a frozen model. */
+int64_t dt_units_n_trainable(const dt_unit *units, int n_units);
+
+/** What the layer loop computes with: a unit's whole parameters. */
+typedef struct dt_param_view {
+    struct {
+        void *data; /* [flat_len] of dtype, device memory; NULL: nothing is in this part */
+        dt_dtype dtype;
+    } part[DT_N_PARTS];
+} dt_param_view;
+
+/** Where the gradients of its trained part go. */
+typedef struct dt_grad_view {
+    void *data; /* [flat_len[DT_TRAINED]] of dtype, device memory */
     dt_dtype dtype;
-    bool accumulate; /* gradients: false = nothing is there yet, the first write of each tensor overwrites */
-} dt_unit_view;
+    bool accumulate; /* false: nothing is there yet, the first write of each tensor overwrites */
+} dt_grad_view;
 
 /** The four calls that bracket a unit. All ZeRO stages and offload are what these do. Calls are made in the same order
  *  on every rank, also by a rank with an empty micro-batch. Nesting is allowed (a tied embedding is acquired by the
  *  head while it is held): only the last release counts; grads_release of the last holder says that the unit's
- *  gradients of this micro-step are complete, and every trainable tensor of the unit has been written. Queued work on
- *  `stream` orders them. */
+ *  gradients of this micro-step are complete: every tensor of its trained part has been written. Gradients of a unit
+ *  that has no such part are never asked for. Queued work on `stream` orders them. */
 typedef struct dt_param_source {
     void *self;
-    dt_err (*params_acquire)(void *self, int unit, dt_unit_view *view);
+    dt_err (*params_acquire)(void *self, int unit, dt_param_view *view);
     dt_err (*params_release)(void *self, int unit);
-    dt_err (*grads_acquire)(void *self, int unit, dt_unit_view *view);
+    dt_err (*grads_acquire)(void *self, int unit, dt_grad_view *view);
     dt_err (*grads_release)(void *self, int unit);
 } dt_param_source;
 

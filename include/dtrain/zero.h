@@ -4,9 +4,10 @@
  * Source   Rajbhandari et al., "ZeRO", SC 2020, arXiv:1910.02054: stages in section 5, volume in section 7.
  * Symbols  Psi -> n_param, N_d -> comm->nranks.
  *
- * Each unit's flat buffer is cut into nranks equal shards (padded); rank r owns shard r of every state. A stage only
- * decides what is kept whole besides the owned shard. One layout function serves the plan and the allocation, so they
- * agree by construction. */
+ * Each part of a unit (unit.h) is cut into nranks equal shards (padded); rank r owns shard r of every state. A stage
+ * only decides what is kept whole besides the owned shard. The frozen part has parameters alone: no gradients, no
+ * states, nothing to gather after an update. One function serves the plan and the allocation, so they agree by
+ * construction. */
 #ifndef DTRAIN_ZERO_H
 #define DTRAIN_ZERO_H
 
@@ -18,11 +19,11 @@ typedef struct dt_zero dt_zero;
 
 typedef struct dt_zero_options {
     int stage; /* 0 .. 3 */
-    /* DT_BF16: fp32 master weights are kept beside the parameters; DT_F32: the parameters are the master */
+    /* DT_F32: the trained parameters are the master; else fp32 master weights are kept beside them */
     dt_dtype param_dtype;
     /* what backward writes: param_dtype, or DT_F32 where micro-steps accumulate (architecture.md, idea 2) */
     dt_dtype grad_dtype;
-    /* NULL: parameters alone, a frozen model: no gradients, no states */
+    /* may be NULL where nothing is trained: then there are neither gradients nor states */
     const dt_optimizer_ops *optimizer;
     bool reproducible; /* reduce in every micro-step, ordered left fold (algorithms.md 9.3) */
     bool overlap_comm;
@@ -32,11 +33,11 @@ typedef struct dt_zero_options {
     int64_t reduce_bucket_size, allgather_bucket_size;
     /* stage 3: largest unit that is gathered ahead of its use; 0: none is */
     int64_t prefetch_bucket_size;
-    int64_t param_persistence_threshold; /* stage 3: units with fewer elements stay whole */
+    int64_t param_persistence_threshold; /* stage 3: parts of units with fewer elements stay whole */
     int64_t max_live_parameters;         /* stage 3: most elements gathered at once; 0: no limit */
 } dt_zero_options;
 
-/** Who owns what in a unit: rank r owns elements [r * shard_len, (r + 1) * shard_len) of its flat buffers.
+/** Who owns what in a part of a unit: rank r owns elements [r * shard_len, (r + 1) * shard_len) of it.
  *  flat_len <= padded_len < flat_len + nranks * align, and shard_len is a multiple of align. */
 typedef struct dt_shards {
     int64_t flat_len, shard_len, padded_len;
@@ -106,7 +107,7 @@ enum { DT_STATE_PARAM, DT_STATE_OPTIMIZER };
 typedef struct dt_piece {
     int unit, tensor;
     int64_t first, n; /* n may be 0: every rank has one piece for every tensor */
-    int64_t flat;     /* where it begins in the unit's flat buffer */
+    int64_t flat;     /* where it begins in its part of the unit */
 } dt_piece;
 
 int dt_zero_n_pieces(const dt_zero *z); /* = number of tensors of all units */
@@ -119,8 +120,10 @@ const dt_optimizer_ops *dt_zero_optimizer(const dt_zero *z);
 int dt_zero_n_states(const dt_zero *z);
 /** The optimizer's name of a state; NULL for parameters. */
 const char *dt_zero_state_name(const dt_zero *z, dt_state s);
-/** Type in which a state is kept: DT_F32, but DT_BF16 for the parameters of a frozen bf16 model. */
-dt_dtype dt_zero_state_dtype(const dt_zero *z, dt_state s);
+/** Does a tensor have such a state? Those that are frozen have parameters alone. Same on all ranks. */
+bool dt_zero_has_state(const dt_zero *z, dt_state s, const dt_piece *p);
+/** Type in which a state is kept: DT_F32, but param_dtype for frozen parameters. */
+dt_dtype dt_zero_state_dtype(const dt_zero *z, dt_state s, const dt_piece *p);
 /** The piece in place, readable and writable by the host, [n] of dt_zero_state_dtype; NULL where the host cannot reach
  *  it (then use read and write). */
 void *dt_zero_state_ptr(dt_zero *z, dt_state s, const dt_piece *p);

@@ -118,7 +118,8 @@ static dt_err create_datasets(hid_t file, const char *path, dt_zero *z, const dt
         H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER) < 0)
         err = dt_h5_fail(DT_ERR_FAULT, path, "dataset properties");
     for (int i = 0; i < n_slots && err == DT_OK; i++)
-        err = create_dataset(file, path, plist, &slots[i], dt_zero_state_dtype(z, slots[i].state), &offsets[i]);
+        err = create_dataset(file, path, plist, &slots[i], dt_zero_state_dtype(z, slots[i].state, slots[i].piece),
+                             &offsets[i]);
     if (plist >= 0) H5Pclose(plist);
     return err;
 }
@@ -154,7 +155,7 @@ static dt_err leave_out_tensors(ckpt_image *image, dt_zero *z, const dt_stored_s
     ckpt_extent *extents = malloc(((size_t)n_slots + 1) * sizeof *extents);
     DT_CHECK(extents, DT_ERR_MEMORY, "no memory for the offsets of %d tensors", n_slots);
     for (int i = 0; i < n_slots; i++) {
-        const int64_t size = (int64_t)dt_dtype_size(dt_zero_state_dtype(z, slots[i].state));
+        const int64_t size = (int64_t)dt_dtype_size(dt_zero_state_dtype(z, slots[i].state, slots[i].piece));
         extents[i] = (ckpt_extent){.offset = offsets[i], .nbytes = slots[i].tensor->n_elems * size};
     }
     const dt_err err = ckpt_image_leave_out(image, extents, n_slots);

@@ -116,15 +116,27 @@ static dt_err fetch(load_job *j, const dt_stored_slot *s, const dt_stored_locati
     return dt_read_at(j->fd, j->files[p->file], p->offset + first * (int64_t)size, out, (size_t)n * size);
 }
 
+/* A state that is not in the file. */
+static dt_err clear_slot(load_job *j, const dt_stored_slot *s)
+{
+    const int64_t step = DT_STORED_BUFFER / (int64_t)sizeof(float);
+    memset(j->raw, 0, DT_STORED_BUFFER);
+    for (int64_t at = 0; at < s->piece->n; at += step)
+        DT_TRY(dt_zero_state_write(j->z, s->state, s->piece, at, s->piece->n - at < step ? s->piece->n - at : step,
+                                   j->raw));
+    return DT_OK;
+}
+
 /* This rank's run of a tensor, buffer by buffer: read, summed as it stands in the file, converted, put into the
  * state. */
 static dt_err read_slot(load_job *j, int i)
 {
     const dt_stored_slot *s = &j->slots[i];
     const dt_stored_location *p = &j->map.locations[i];
-    const dt_st_type type = (dt_st_type)p->type, keep = dt_st_type_of(dt_zero_state_dtype(j->z, s->state));
+    const dt_st_type type = (dt_st_type)p->type, keep = dt_st_type_of(dt_zero_state_dtype(j->z, s->state, s->piece));
     const size_t size = dt_st_type_size(type);
     const int64_t step = DT_STORED_BUFFER / 4;
+    if (p->absent) return clear_slot(j, s);
     char *in_place = type == keep ? dt_zero_state_ptr(j->z, s->state, s->piece) : NULL;
     for (int64_t at = 0; at < s->piece->n; at += step) {
         const int64_t n = s->piece->n - at < step ? s->piece->n - at : step, first = s->piece->first + at;

@@ -226,6 +226,9 @@ typedef struct locate_job {
     int n_slots;
     dt_stored_map *map;
     bool head_there;
+    int n_absent;   /* states that are not in the file */
+    int first_lost; /* of them, one whose tensor has another state there: -1: none */
+    bool any_state; /* are there states at all? */
 } locate_job;
 
 /* Is a dataset of the file some slot's, or a buffer that older models stored beside the weights? */
@@ -239,10 +242,22 @@ static bool is_asked_for(const locate_job *job, const char *name)
     return dt_stored_is_ignored(name);
 }
 
-static dt_err visit_weight(hid_t dset, const char *name, void *ctx)
+/* A tensor that was frozen has none of the optimizer's states; one that has some must have all. */
+static void visit_state(locate_job *job, const char *tensor)
 {
-    static const char group[] = "model/";
+    job->any_state = true;
+    for (int i = 0; i < job->n_slots && job->n_absent > 0 && job->first_lost < 0; i++) {
+        const char *full = job->slots[i].tensor->name, *bare = dt_stored_bare_name(full);
+        const bool same = strcmp(tensor, full) == 0 || (bare && strcmp(tensor, bare) == 0);
+        if (job->map->locations[i].absent && same) job->first_lost = i;
+    }
+}
+
+static dt_err visit_array(hid_t dset, const char *name, void *ctx)
+{
+    static const char group[] = "model/", states[] = "optimizer/";
     locate_job *job = ctx;
+    if (strncmp(name, states, sizeof states - 1) == 0) visit_state(job, strrchr(name, '/') + 1);
     if (strncmp(name, group, sizeof group - 1) != 0) return DT_OK;
     const char *tensor = name + sizeof group - 1;
     if (is_asked_for(job, tensor)) return DT_OK;
@@ -263,20 +278,72 @@ static dt_err locate_head(hid_t file, locate_job *job)
     return ckpt_file_locate(file, job->path, &slot, &job->map->head);
 }
 
+/* Has the file a link of this name, /GROUP/.../NAME? What there is and cannot be opened is damaged. */
+static bool has_link(hid_t file, const char *name)
+{
+    char part[256];
+    for (const char *end = strchr(name + 1, '/');; end = strchr(end + 1, '/')) {
+        snprintf(part, sizeof part, "%.*s", end ? (int)(end - name) : (int)strlen(name), name);
+        if (H5Lexists(file, part, H5P_DEFAULT) <= 0) return false;
+        if (!end) return true;
+    }
+}
+
+static bool is_absent_state(hid_t file, const dt_stored_slot *s)
+{
+    const char *bare = dt_stored_bare_name(s->tensor->name);
+    char name[256];
+    if (s->state == DT_STATE_PARAM) return false;
+    name_in_file(s, s->tensor->name, name, sizeof name);
+    if (has_link(file, name)) return false;
+    if (bare) name_in_file(s, bare, name, sizeof name);
+    return !bare || !has_link(file, name);
+}
+
+static dt_err locate_slots(hid_t file, locate_job *job, int *n_without)
+{
+    for (int i = 0; i < job->n_slots; i++) {
+        dt_stored_location *at = &job->map->locations[i];
+        if (is_absent_state(file, &job->slots[i])) {
+            *at = (dt_stored_location){.offset = -1, .absent = true};
+            job->n_absent++;
+            continue;
+        }
+        DT_TRY(ckpt_file_locate(file, job->path, &job->slots[i], at));
+        *n_without += !at->has_checksum;
+    }
+    return DT_OK;
+}
+
+/* Absent states are those of tensors that were frozen in the run that wrote the file, which has others. */
+static dt_err check_absent(const locate_job *job)
+{
+    int lost = job->first_lost;
+    if (job->n_absent == 0) return DT_OK;
+    for (int i = 0; lost < 0 && !job->any_state && i < job->n_slots; i++)
+        if (job->map->locations[i].absent) lost = i;
+    if (lost >= 0) {
+        char name[256];
+        ckpt_slot_name(&job->slots[lost], name, sizeof name);
+        return dt_fail(DT_ERR_DATA, "%s: tensor `%s` is missing or cannot be opened", job->path, name);
+    }
+    DT_WARN("%s: %d optimizer states of tensors that were frozen are not there: they start at zero", job->path,
+            job->n_absent);
+    return DT_OK;
+}
+
 dt_err dt_checkpoint_locate(const char *path, const dt_stored_slot *slots, int n_slots, dt_stored_map *map)
 {
     hid_t file;
     int n_without = 0;
-    locate_job job = {.path = path, .slots = slots, .n_slots = n_slots, .map = map};
+    locate_job job = {.path = path, .slots = slots, .n_slots = n_slots, .map = map, .first_lost = -1};
     map->embed = dt_stored_tied_embedding(slots, n_slots);
     DT_TRY(dt_stored_add_file(map, path));
     dt_h5_lock();
     dt_err err = ckpt_file_open(path, &file);
-    for (int i = 0; i < n_slots && err == DT_OK; i++) {
-        err = ckpt_file_locate(file, path, &slots[i], &map->locations[i]);
-        n_without += !map->locations[i].has_checksum;
-    }
-    if (err == DT_OK) err = dt_h5_each_array(file, path, visit_weight, &job);
+    if (err == DT_OK) err = locate_slots(file, &job, &n_without);
+    if (err == DT_OK) err = dt_h5_each_array(file, path, visit_array, &job);
+    if (err == DT_OK) err = check_absent(&job);
     if (err == DT_OK) err = locate_head(file, &job);
     if (file >= 0) H5Fclose(file);
     dt_h5_unlock();

@@ -100,9 +100,11 @@ static dt_err probe_space(const save_job *j)
     const char *config = j->meta->config, *model = j->meta->model_config;
     double nbytes = root_nbytes((config ? strlen(config) : 0) + (model ? strlen(model) : 0)) +
                     ckpt_task_items_nbytes(&j->meta->items);
-    for (int i = 0; i < j->n_slots; i++)
-        nbytes += array_nbytes((double)j->slots[i].tensor->n_elems *
-                               (double)dt_dtype_size(dt_zero_state_dtype(j->z, j->slots[i].state)));
+    for (int i = 0; i < j->n_slots; i++) {
+        const dt_stored_slot *s = &j->slots[i];
+        nbytes += array_nbytes((double)s->tensor->n_elems *
+                               (double)dt_dtype_size(dt_zero_state_dtype(j->z, s->state, s->piece)));
+    }
     DT_TRY(dt_check_space(j->dir, j->part, nbytes, "a checkpoint"));
     DT_TRY(dt_create_empty_file(j->part));
     return dt_reserve_file(j->part, (int64_t)nbytes, "a checkpoint");
@@ -144,7 +146,7 @@ static dt_err reserve(save_job *j)
 static dt_err write_slot(const save_job *j, int fd, int i)
 {
     const dt_stored_slot *s = &j->slots[i];
-    const size_t size = dt_dtype_size(dt_zero_state_dtype(j->z, s->state));
+    const size_t size = dt_dtype_size(dt_zero_state_dtype(j->z, s->state, s->piece));
     const int64_t step = DT_STORED_BUFFER / (int64_t)size, first = s->piece->first;
     const char *in_place = dt_zero_state_ptr(j->z, s->state, s->piece);
     for (int64_t at = 0; at < s->piece->n; at += step) {

@@ -14,11 +14,13 @@ dt_err dt_stored_slots(dt_zero *z, bool with_optimizer, dt_stored_slot **slots, 
     *slots = calloc((size_t)n_pieces * (size_t)n_states + 1, sizeof **slots);
     DT_CHECK(*slots, DT_ERR_MEMORY, "no memory for a list of %d tensors", n_pieces);
     for (dt_state s = 0; s < n_states; s++)
-        for (int i = 0; i < n_pieces; i++)
+        for (int i = 0; i < n_pieces; i++) {
+            if (!dt_zero_has_state(z, s, &pieces[i])) continue;
             (*slots)[(*n_slots)++] = (dt_stored_slot){.state = s,
                                                       .state_name = dt_zero_state_name(z, s),
                                                       .piece = &pieces[i],
                                                       .tensor = dt_zero_tensor(z, &pieces[i])};
+        }
     return DT_OK;
 }
 

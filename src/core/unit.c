@@ -1,5 +1,5 @@
-/* unit.c - tables of tensors. Offsets depend on the table alone, not on the number of ranks: what a checkpoint maps to
- * a shard is a range of the flat buffer. */
+/* unit.c - tables of tensors. Offsets depend on the table and on what is trained, not on the number of ranks: what a
+ * checkpoint maps to a shard is a range of a part. */
 #include "dtrain/unit.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -14,10 +14,26 @@ static bool count_elements(int n_dims, const int64_t *shape, int64_t *n_elems)
     return n <= INT64_MAX / 64; /* bytes, and room for padding, stay far from overflow */
 }
 
+static int64_t align_up(int64_t n) { return (n + DT_GROUP_ALIGN - 1) / DT_GROUP_ALIGN * DT_GROUP_ALIGN; }
+
+/** Give a tensor the next place of its part. */
+static void append(dt_unit *u, dt_tensor *t)
+{
+    int64_t *len = &u->flat_len[t->part];
+    t->offset = t->new_group ? align_up(*len) : *len;
+    *len = t->offset + t->n_elems;
+}
+
 dt_err dt_unit_add(dt_unit *u, const char *name, int n_dims, const int64_t *shape, bool new_group, bool decay,
                    float init_std, float init_value)
 {
-    dt_tensor t = {.n_dims = n_dims, .decay = decay, .trainable = true, .init_std = init_std, .init_value = init_value};
+    dt_tensor t = {.n_dims = n_dims,
+                   .part = DT_TRAINED,
+                   .new_group = new_group || u->n_tensors == 0,
+                   .decay = decay,
+                   .trainable = true,
+                   .init_std = init_std,
+                   .init_value = init_value};
     DT_CHECK(n_dims >= 1 && n_dims <= DT_MAX_DIMS, DT_ERR_ARG,
              "unit %s, tensor %s: %d dimensions; 1 to %d are supported", u->name, name, n_dims, DT_MAX_DIMS);
     DT_CHECK(strlen(name) < DT_NAME_MAX, DT_ERR_ARG, "unit %s: the tensor name %s is longer than %d characters",
@@ -27,17 +43,16 @@ dt_err dt_unit_add(dt_unit *u, const char *name, int n_dims, const int64_t *shap
     memcpy(t.name, name, strlen(name) + 1);
     memcpy(t.shape, shape, (size_t)n_dims * sizeof shape[0]);
 
-    t.offset = new_group ? (u->flat_len + DT_GROUP_ALIGN - 1) / DT_GROUP_ALIGN * DT_GROUP_ALIGN : u->flat_len;
     int64_t end;
-    DT_CHECK(!__builtin_add_overflow(t.offset, t.n_elems, &end) && end <= INT64_MAX / 64, DT_ERR_ARG,
-             "unit %s, tensor %s: the unit would have over %" PRId64 " elements", u->name, name,
+    DT_CHECK(!__builtin_add_overflow(align_up(u->flat_len[t.part]), t.n_elems, &end) && end <= INT64_MAX / 64,
+             DT_ERR_ARG, "unit %s, tensor %s: the unit would have over %" PRId64 " elements", u->name, name,
              (int64_t)(INT64_MAX / 64));
     dt_tensor *grown = realloc(u->tensors, ((size_t)u->n_tensors + 1) * sizeof *grown);
     DT_CHECK(grown, DT_ERR_MEMORY, "unit %s: no memory for a table of %d tensors", u->name, u->n_tensors + 1);
     u->tensors = grown;
+    append(u, &t);
     u->tensors[u->n_tensors++] = t;
     u->n_param += t.n_elems;
-    u->flat_len = end;
     return DT_OK;
 }
 
@@ -45,4 +60,45 @@ void dt_unit_free(dt_unit *u)
 {
     free(u->tensors);
     *u = (dt_unit){0};
+}
+
+/* ---- trained and frozen ------------------------------------------------------------------------------------------ */
+
+/** The first tensor after the group that begins at `first`. */
+static int end_of_group(const dt_unit *u, int first)
+{
+    int end = first + 1;
+    while (end < u->n_tensors && !u->tensors[end].new_group) end++;
+    return end;
+}
+
+static void choose_trained(dt_unit *u, dt_trains trained, void *self)
+{
+    memset(u->flat_len, 0, sizeof u->flat_len);
+    for (int first = 0, end; first < u->n_tensors; first = end) {
+        dt_part part = DT_FROZEN;
+        end = end_of_group(u, first);
+        for (int i = first; i < end; i++) {
+            u->tensors[i].trainable = trained && trained(self, &u->tensors[i]);
+            if (u->tensors[i].trainable) part = DT_TRAINED;
+        }
+        for (int i = first; i < end; i++) {
+            u->tensors[i].part = part;
+            append(u, &u->tensors[i]);
+        }
+    }
+}
+
+void dt_units_choose_trained(dt_unit *units, int n_units, dt_trains trained, void *self)
+{
+    for (int i = 0; i < n_units; i++) choose_trained(&units[i], trained, self);
+}
+
+int64_t dt_units_n_trainable(const dt_unit *units, int n_units)
+{
+    int64_t n = 0;
+    for (int i = 0; i < n_units; i++)
+        for (int t = 0; t < units[i].n_tensors; t++)
+            if (units[i].tensors[t].trainable) n += units[i].tensors[t].n_elems;
+    return n;
 }

@@ -245,7 +245,7 @@ dt_err cpu_rmsnorm_backward(dt_device *dev, const void *x, const void *weight, c
                                      add_to_dx, sum, width, dt);
         }
     }
-    add_blocks(cpu, scratch, dweight, gt, accumulate, width);
+    if (dweight) add_blocks(cpu, scratch, dweight, gt, accumulate, width);
     return DT_OK;
 }
 
@@ -280,8 +280,8 @@ dt_err cpu_layernorm_backward(dt_device *dev, const void *x, const void *weight,
                                        cpu_at_w(dx, dt, r * width), add_to_dx, wsum, bsum, width, dt);
         }
     }
-    add_blocks(cpu, weight_sums, dweight, gt, accumulate, width);
-    add_blocks(cpu, bias_sums, dbias, gt, accumulate, width);
+    if (dweight) add_blocks(cpu, weight_sums, dweight, gt, accumulate, width);
+    if (dbias) add_blocks(cpu, bias_sums, dbias, gt, accumulate, width);
     return DT_OK;
 }
 

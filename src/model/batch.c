@@ -114,7 +114,7 @@ dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
     memcpy(m->host.pos, b->pos, n * sizeof *b->pos);
     memcpy(m->host.order, b->order, n * sizeof *b->order);
     memcpy(m->host.token_key, b->token_key, n * sizeof *b->token_key);
-    if (m->wpe_at >= 0) sort_by_position(m, b);
+    if (dt_exists(m->wpe)) sort_by_position(m, b);
     stage_sequences(m, b, slot);
     DT_TRY(dt_stretch_batch(m, b));
     return dt_span_to_device(m, &m->image_span, nbytes);

@@ -9,7 +9,7 @@
 #include "model_private.h"
 #include <math.h>
 
-dt_attention dt_block_attention(const dt_model *m, int64_t layer)
+dt_attention dt_block_attention(const dt_model *m, const struct block *b)
 {
     const dt_model_config *mc = m->mc;
     dt_attention at = {.n_seq = m->n_seq,
@@ -29,11 +29,11 @@ dt_attention dt_block_attention(const dt_model *m, int64_t layer)
                        .dt = m->opt.dtype,
                        .batch_invariant = dt_model_is_invariant(m)};
     if (mc->scale_attn_weights) at.scale = (float)(1 / sqrt((double)mc->head_dim));
-    if (mc->scale_attn_by_inverse_layer_idx) at.scale /= (float)(layer + 1);
-    if (mc->sliding && mc->sliding[layer]) at.window = (int32_t)mc->sliding_window;
+    if (mc->scale_attn_by_inverse_layer_idx) at.scale /= (float)(b->layer + 1);
+    if (mc->sliding && mc->sliding[b->layer]) at.window = (int32_t)mc->sliding_window;
     if (m->train && mc->attn_pdrop > 0) {
         at.dropout_p = (float)mc->attn_pdrop;
-        at.dropout_key = dt_dropout_key(m, layer, SITE_SCORES);
+        at.dropout_key = dt_dropout_key(m, b->layer, SITE_SCORES);
         at.token_key = m->device.token_key;
     }
     return at;
@@ -41,30 +41,32 @@ dt_attention dt_block_attention(const dt_model *m, int64_t layer)
 
 /* q and k of each head pass through an RMSNorm of width head_dim on their way from qk_raw to qkv; v goes straight
  * there. */
-static dt_err project_with_norms(const dt_model *m, const void *w, const struct block_acts *a)
+static dt_err project_with_norms(const dt_model *m, const struct block *b, const dt_param_view *w,
+                                 const struct block_acts *a)
 {
     const dt_model_config *mc = m->mc;
     const int64_t T = m->n_tok, D = mc->head_dim, QK = m->Q + m->K, Hq = mc->num_attention_heads,
                   Hk = mc->num_key_value_heads;
-    const struct linear qk = dt_linear_slice(&m->block.qkv, 0, QK), v = dt_linear_slice(&m->block.qkv, QK, m->K);
+    const struct linear qk = dt_linear_slice(&b->qkv, 0, QK), v = dt_linear_slice(&b->qkv, QK, m->K);
     const float eps = (float)mc->norm_eps;
     DT_TRY(dt_linear_forward(m, &qk, w, a->norm1, m->C, a->qk_raw, QK, T, false));
     DT_TRY(dt_linear_forward(m, &v, w, a->norm1, m->C, dt_at(a->qkv, QK, m->elem), m->W, T, false));
-    DT_TRY(m->ops->rmsnorm_forward(m->dev, a->qk_raw, dt_at(w, m->block.q_norm_at, m->elem), a->qkv, a->rstd_q, T * Hq,
-                                   D, Hq, QK, m->W, eps, m->opt.dtype, m->stream));
-    return m->ops->rmsnorm_forward(m->dev, dt_at(a->qk_raw, m->Q, m->elem), dt_at(w, m->block.k_norm_at, m->elem),
+    DT_TRY(m->ops->rmsnorm_forward(m->dev, a->qk_raw, dt_weight(w, b->q_norm), a->qkv, a->rstd_q, T * Hq, D, Hq, QK,
+                                   m->W, eps, m->opt.dtype, m->stream));
+    return m->ops->rmsnorm_forward(m->dev, dt_at(a->qk_raw, m->Q, m->elem), dt_weight(w, b->k_norm),
                                    dt_at(a->qkv, m->Q, m->elem), a->rstd_k, T * Hk, D, Hk, QK, m->W, eps, m->opt.dtype,
                                    m->stream);
 }
 
-dt_err dt_block_project_qkv(const dt_model *m, const void *w, const struct block_acts *a)
+dt_err dt_block_project_qkv(const dt_model *m, const struct block *b, const dt_param_view *w,
+                            const struct block_acts *a)
 {
     const dt_model_config *mc = m->mc;
-    DT_TRY(dt_norm_forward(m, &m->block.norm1, w, a->x_in, a->norm1, a->mean1, a->rstd1, m->n_tok));
+    DT_TRY(dt_norm_forward(m, &b->norm1, w, a->x_in, a->norm1, a->mean1, a->rstd1, m->n_tok));
     if (mc->qk_norm)
-        DT_TRY(project_with_norms(m, w, a));
+        DT_TRY(project_with_norms(m, b, w, a));
     else
-        DT_TRY(dt_linear_forward(m, &m->block.qkv, w, a->norm1, m->C, a->qkv, m->W, m->n_tok, false));
+        DT_TRY(dt_linear_forward(m, &b->qkv, w, a->norm1, m->C, a->qkv, m->W, m->n_tok, false));
     if (!m->rope) return DT_OK;
     /* k follows q in the row: the heads of both turn in one call */
     return m->ops->rope(m->dev, a->qkv, m->device.pos, m->rope, m->n_tok,
@@ -73,8 +75,8 @@ dt_err dt_block_project_qkv(const dt_model *m, const void *w, const struct block
 }
 
 /* y = x + dropout(in W + b) */
-static dt_err add_branch(const dt_model *m, const struct linear *l, const void *w, const void *in, const void *x,
-                         void *y, uint64_t key)
+static dt_err add_branch(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *in,
+                         const void *x, void *y, uint64_t key)
 {
     const float p = m->train ? (float)m->mc->resid_pdrop : 0;
     const int64_t n = m->n_tok * m->C;
@@ -88,25 +90,27 @@ static dt_err add_branch(const dt_model *m, const struct linear *l, const void *
     return m->ops->add(m->dev, x, m->s.drop, y, m->opt.dtype, n, m->stream);
 }
 
-dt_err dt_block_finish(const dt_model *m, int64_t layer, const void *w, const struct block_acts *a, bool want_output)
+dt_err dt_block_finish(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
+                       bool want_output)
 {
     const dt_model_config *mc = m->mc;
-    DT_TRY(add_branch(m, &m->block.o, w, a->att, a->x_in, a->x_mid, dt_dropout_key(m, layer, SITE_ATTENTION)));
-    DT_TRY(dt_norm_forward(m, &m->block.norm2, w, a->x_mid, a->norm2, a->mean2, a->rstd2, m->n_tok));
-    DT_TRY(dt_linear_forward(m, &m->block.up, w, a->norm2, m->C, a->up, m->U, m->n_tok, false));
+    DT_TRY(add_branch(m, &b->o, w, a->att, a->x_in, a->x_mid, dt_dropout_key(m, b->layer, SITE_ATTENTION)));
+    DT_TRY(dt_norm_forward(m, &b->norm2, w, a->x_mid, a->norm2, a->mean2, a->rstd2, m->n_tok));
+    DT_TRY(dt_linear_forward(m, &b->up, w, a->norm2, m->C, a->up, m->U, m->n_tok, false));
     if (mc->gated_mlp)
         DT_TRY(m->ops->glu_forward(m->dev, mc->act, a->up, a->act, m->opt.dtype, m->n_tok, m->F, m->stream));
     else
         DT_TRY(m->ops->act_forward(m->dev, mc->act, a->up, a->act, m->opt.dtype, m->n_tok * m->F, m->stream));
     if (!want_output) return DT_OK;
-    return add_branch(m, &m->block.down, w, a->act, a->x_mid, a->x_out, dt_dropout_key(m, layer, SITE_MLP));
+    return add_branch(m, &b->down, w, a->act, a->x_mid, a->x_out, dt_dropout_key(m, b->layer, SITE_MLP));
 }
 
-dt_err dt_block_forward(const dt_model *m, int64_t layer, const void *w, const struct block_acts *a, bool want_output)
+dt_err dt_block_forward(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
+                        bool want_output)
 {
-    const dt_attention at = dt_block_attention(m, layer);
+    const dt_attention at = dt_block_attention(m, b);
     const void *k = dt_at(a->qkv, m->Q, m->elem), *v = dt_at(a->qkv, m->Q + m->K, m->elem);
-    DT_TRY(dt_block_project_qkv(m, w, a));
+    DT_TRY(dt_block_project_qkv(m, b, w, a));
     DT_TRY(m->ops->attention_forward(m->dev, &at, a->qkv, k, v, a->att, m->train ? a->lse : NULL, m->stream));
-    return dt_block_finish(m, layer, w, a, want_output);
+    return dt_block_finish(m, b, w, a, want_output);
 }

@@ -13,35 +13,37 @@ static dt_err enter_branch(const dt_model *m, uint64_t key, const void **dy)
                            m->stream);
 }
 
-static dt_err mlp_backward(const dt_model *m, int64_t layer, const void *w, const dt_unit_view *g,
+static dt_err mlp_backward(const dt_model *m, const struct block *b, const dt_param_view *w, const dt_grad_view *g,
                            const struct block_acts *a)
 {
     const dt_model_config *mc = m->mc;
     const int64_t T = m->n_tok;
     const void *dy;
     void *dup = mc->gated_mlp ? a->up : m->s.dact; /* the gated form writes its gradient over what it read */
-    DT_TRY(enter_branch(m, dt_dropout_key(m, layer, SITE_MLP), &dy));
-    DT_TRY(dt_linear_backward(m, &m->block.down, w, g, a->act, m->F, dy, m->C, m->s.dact, m->F, false, T));
+    DT_TRY(enter_branch(m, dt_dropout_key(m, b->layer, SITE_MLP), &dy));
+    DT_TRY(dt_linear_backward(m, &b->down, w, g, a->act, m->F, dy, m->C, m->s.dact, m->F, false, T));
     if (mc->gated_mlp)
         DT_TRY(m->ops->glu_backward(m->dev, mc->act, a->up, m->s.dact, dup, m->opt.dtype, T, m->F, m->stream));
     else
         DT_TRY(m->ops->act_backward(m->dev, mc->act, a->up, m->s.dact, dup, m->opt.dtype, T * m->F, m->stream));
-    DT_TRY(dt_linear_backward(m, &m->block.up, w, g, a->norm2, m->C, dup, m->U, m->s.dnorm, m->C, false, T));
-    const struct norm_grads dnorm = dt_norm_grads_in(&m->block.norm2, g);
-    return dt_norm_backward(m, &m->block.norm2, w, &dnorm, a->x_mid, a->mean2, a->rstd2, m->s.dnorm, m->s.dx, true, T);
+    DT_TRY(dt_linear_backward(m, &b->up, w, g, a->norm2, m->C, dup, m->U, m->s.dnorm, m->C, false, T));
+    const struct norm_grads dnorm = dt_norm_grads_in(&b->norm2, g);
+    return dt_norm_backward(m, &b->norm2, w, &dnorm, a->x_mid, a->mean2, a->rstd2, m->s.dnorm, m->s.dx, true, T);
 }
 
-static dt_err head_norm_backward(const dt_model *m, const void *w, const dt_unit_view *g, const struct block_acts *a,
-                                 int64_t norm_at, int64_t at, int64_t heads, const float *rstd)
+static dt_err head_norm_backward(const dt_model *m, const dt_param_view *w, const dt_grad_view *g,
+                                 const struct block_acts *a, struct tensor_at norm, int64_t at, int64_t heads,
+                                 const float *rstd)
 {
-    return m->ops->rmsnorm_backward(m->dev, dt_at(a->qk_raw, at, m->elem), dt_at(w, norm_at, m->elem), rstd,
+    return m->ops->rmsnorm_backward(m->dev, dt_at(a->qk_raw, at, m->elem), dt_weight(w, norm), rstd,
                                     dt_at(m->s.dqkv, at, m->elem), dt_at(m->s.dqk, at, m->elem), false,
-                                    dt_grad_at(g, norm_at), g->dtype, g->accumulate, m->n_tok * heads, m->mc->head_dim,
+                                    dt_gradient(g, norm), g->dtype, g->accumulate, m->n_tok * heads, m->mc->head_dim,
                                     heads, m->Q + m->K, m->W, m->s.norm, m->opt.dtype, m->stream);
 }
 
 /* From the gradient of q, k, v as attention read them to the gradient of norm1's output. */
-static dt_err qkv_backward(const dt_model *m, const void *w, const dt_unit_view *g, const struct block_acts *a)
+static dt_err qkv_backward(const dt_model *m, const struct block *b, const dt_param_view *w, const dt_grad_view *g,
+                           const struct block_acts *a)
 {
     const dt_model_config *mc = m->mc;
     const int64_t T = m->n_tok, QK = m->Q + m->K, Hq = mc->num_attention_heads, Hk = mc->num_key_value_heads;
@@ -49,40 +51,39 @@ static dt_err qkv_backward(const dt_model *m, const void *w, const dt_unit_view 
         DT_TRY(m->ops->rope(m->dev, m->s.dqkv, m->device.pos, m->rope, T, Hq + Hk, mc->head_dim, m->W, true,
                             m->opt.dtype, m->stream));
     if (!mc->qk_norm)
-        return dt_linear_backward(m, &m->block.qkv, w, g, a->norm1, m->C, m->s.dqkv, m->W, m->s.dnorm, m->C, false, T);
+        return dt_linear_backward(m, &b->qkv, w, g, a->norm1, m->C, m->s.dqkv, m->W, m->s.dnorm, m->C, false, T);
 
-    const struct linear qk = dt_linear_slice(&m->block.qkv, 0, QK), v = dt_linear_slice(&m->block.qkv, QK, m->K);
-    DT_TRY(head_norm_backward(m, w, g, a, m->block.q_norm_at, 0, Hq, a->rstd_q));
-    DT_TRY(head_norm_backward(m, w, g, a, m->block.k_norm_at, m->Q, Hk, a->rstd_k));
+    const struct linear qk = dt_linear_slice(&b->qkv, 0, QK), v = dt_linear_slice(&b->qkv, QK, m->K);
+    DT_TRY(head_norm_backward(m, w, g, a, b->q_norm, 0, Hq, a->rstd_q));
+    DT_TRY(head_norm_backward(m, w, g, a, b->k_norm, m->Q, Hk, a->rstd_k));
     DT_TRY(dt_linear_backward(m, &qk, w, g, a->norm1, m->C, m->s.dqk, QK, m->s.dnorm, m->C, false, T));
     return dt_linear_backward(m, &v, w, g, a->norm1, m->C, dt_at(m->s.dqkv, QK, m->elem), m->W, m->s.dnorm, m->C, true,
                               T);
 }
 
-static dt_err attention_backward(const dt_model *m, int64_t layer, const void *w, const dt_unit_view *g,
-                                 const struct block_acts *a)
+static dt_err attention_backward(const dt_model *m, const struct block *b, const dt_param_view *w,
+                                 const dt_grad_view *g, const struct block_acts *a)
 {
-    const dt_attention at = dt_block_attention(m, layer);
+    const dt_attention at = dt_block_attention(m, b);
     const int64_t scratch = m->ops->attention_scratch_elems(m->dev, &at);
     const size_t e = m->elem;
     const void *dy;
     DT_CHECK(scratch <= m->s.attention_elems, DT_ERR_ARG,
              "attention's scratch was planned as %lld floats, this batch wants %lld", (long long)m->s.attention_elems,
              (long long)scratch);
-    DT_TRY(enter_branch(m, dt_dropout_key(m, layer, SITE_ATTENTION), &dy));
-    DT_TRY(dt_linear_backward(m, &m->block.o, w, g, a->att, m->Q, dy, m->C, m->s.datt, m->Q, false, m->n_tok));
+    DT_TRY(enter_branch(m, dt_dropout_key(m, b->layer, SITE_ATTENTION), &dy));
+    DT_TRY(dt_linear_backward(m, &b->o, w, g, a->att, m->Q, dy, m->C, m->s.datt, m->Q, false, m->n_tok));
     DT_TRY(m->ops->attention_backward(m->dev, &at, a->qkv, dt_at(a->qkv, m->Q, e), dt_at(a->qkv, m->Q + m->K, e),
                                       a->att, a->lse, m->s.datt, m->s.dqkv, dt_at(m->s.dqkv, m->Q, e),
                                       dt_at(m->s.dqkv, m->Q + m->K, e), m->s.attention, m->stream));
-    DT_TRY(qkv_backward(m, w, g, a));
-    const struct norm_grads dnorm = dt_norm_grads_in(&m->block.norm1, g);
-    return dt_norm_backward(m, &m->block.norm1, w, &dnorm, a->x_in, a->mean1, a->rstd1, m->s.dnorm, m->s.dx, true,
-                            m->n_tok);
+    DT_TRY(qkv_backward(m, b, w, g, a));
+    const struct norm_grads dnorm = dt_norm_grads_in(&b->norm1, g);
+    return dt_norm_backward(m, &b->norm1, w, &dnorm, a->x_in, a->mean1, a->rstd1, m->s.dnorm, m->s.dx, true, m->n_tok);
 }
 
-dt_err dt_block_backward(const dt_model *m, int64_t layer, const void *w, const dt_unit_view *g,
+dt_err dt_block_backward(const dt_model *m, const struct block *b, const dt_param_view *w, const dt_grad_view *g,
                          const struct block_acts *a)
 {
-    DT_TRY(mlp_backward(m, layer, w, g, a));
-    return attention_backward(m, layer, w, g, a);
+    DT_TRY(mlp_backward(m, b, w, g, a));
+    return attention_backward(m, b, w, g, a);
 }

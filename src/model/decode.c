@@ -32,18 +32,18 @@ static dt_err normalise(const dt_model *m, void *x, const void *weight, float *r
 }
 
 /* q [T,Q] and kv [T,2K] of the new tokens. */
-static dt_err project(const dt_model *m, const void *w, const struct block_acts *a, void *q, void *kv)
+static dt_err project(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
+                      void *q, void *kv)
 {
     const dt_model_config *mc = m->mc;
     const int64_t Hq = mc->num_attention_heads, Hk = mc->num_key_value_heads;
-    const struct linear to_q = dt_linear_slice(&m->block.qkv, 0, m->Q),
-                        to_kv = dt_linear_slice(&m->block.qkv, m->Q, 2 * m->K);
-    DT_TRY(dt_norm_forward(m, &m->block.norm1, w, a->x_in, a->norm1, a->mean1, a->rstd1, m->n_tok));
+    const struct linear to_q = dt_linear_slice(&b->qkv, 0, m->Q), to_kv = dt_linear_slice(&b->qkv, m->Q, 2 * m->K);
+    DT_TRY(dt_norm_forward(m, &b->norm1, w, a->x_in, a->norm1, a->mean1, a->rstd1, m->n_tok));
     DT_TRY(dt_linear_forward(m, &to_q, w, a->norm1, m->C, q, m->Q, m->n_tok, false));
     DT_TRY(dt_linear_forward(m, &to_kv, w, a->norm1, m->C, kv, 2 * m->K, m->n_tok, false));
     if (mc->qk_norm) {
-        DT_TRY(normalise(m, q, dt_at(w, m->block.q_norm_at, m->elem), a->rstd_q, Hq, m->Q));
-        DT_TRY(normalise(m, kv, dt_at(w, m->block.k_norm_at, m->elem), a->rstd_k, Hk, 2 * m->K));
+        DT_TRY(normalise(m, q, dt_weight(w, b->q_norm), a->rstd_q, Hq, m->Q));
+        DT_TRY(normalise(m, kv, dt_weight(w, b->k_norm), a->rstd_k, Hk, 2 * m->K));
     }
     if (!m->rope) return DT_OK;
     DT_TRY(m->ops->rope(m->dev, q, m->device.pos, m->rope, m->n_tok, Hq, mc->head_dim, m->Q, false, m->opt.dtype,
@@ -52,18 +52,18 @@ static dt_err project(const dt_model *m, const void *w, const struct block_acts 
                         m->stream);
 }
 
-static dt_err block_decode(const dt_model *m, int64_t layer, const void *w)
+static dt_err block_decode(const dt_model *m, const struct block *b, const dt_param_view *w)
 {
     struct block_acts a = m->sets[0];
-    void *q = a.qkv, *kv = dt_at(a.qkv, (int64_t)m->n_tok * m->Q, m->elem), *cache = m->cache[layer];
-    dt_attention at = dt_block_attention(m, layer);
+    void *q = a.qkv, *kv = dt_at(a.qkv, (int64_t)m->n_tok * m->Q, m->elem), *cache = m->cache[b->layer];
+    dt_attention at = dt_block_attention(m, b);
     a.x_in = a.x_mid = a.x_out = m->x[0];
     at.q_ld = m->Q;
     at.kv_ld = 2 * m->K;
-    DT_TRY(project(m, w, &a, q, kv));
+    DT_TRY(project(m, b, w, &a, q, kv));
     DT_TRY(m->ops->scatter_rows(m->dev, kv, m->device.cache_row, cache, m->n_tok, 2 * m->K, m->opt.dtype, m->stream));
     DT_TRY(m->ops->attention_forward(m->dev, &at, q, cache, dt_at(cache, m->K, m->elem), a.att, NULL, m->stream));
-    return dt_block_finish(m, layer, w, &a, true);
+    return dt_block_finish(m, b, w, &a, true);
 }
 
 dt_err dt_model_decode(dt_model *m, const dt_batch *b, const int32_t *slot)
@@ -79,10 +79,10 @@ dt_err dt_model_decode(dt_model *m, const dt_batch *b, const int32_t *slot)
     DT_TRY(dt_embed_forward(m, m->x[0]));
     for (int64_t layer = 0; layer < m->mc->num_hidden_layers; layer++) {
         const int unit = (int)layer + 1;
-        dt_unit_view w;
+        dt_param_view w;
         dt_phase_enter(m->phase, "decode", m->units[unit].name);
         DT_TRY(src->params_acquire(src->self, unit, &w));
-        if (m->n_tok > 0) DT_TRY(block_decode(m, layer, w.data));
+        if (m->n_tok > 0) DT_TRY(block_decode(m, &m->blocks[layer], &w));
         DT_TRY(src->params_release(src->self, unit));
     }
     for (int32_t s = 0; m->n_tok > 0 && s < b->n_seq; s++)

@@ -11,18 +11,27 @@ uint64_t dt_dropout_key(const dt_model *m, int64_t layer, enum dropout_site site
     return dt_mix64(of_step + (uint64_t)layer * N_SITES + (uint64_t)site);
 }
 
-dt_err dt_model_clear_grads(const dt_model *m, int unit, const dt_unit_view *g)
+dt_err dt_model_clear_grads(const dt_model *m, int unit, const dt_grad_view *g)
 {
-    if (g->accumulate) return DT_OK;
-    return m->ops->zero(m->dev, g->data, (size_t)m->units[unit].flat_len * dt_dtype_size(g->dtype), m->stream);
+    const int64_t len = m->units[unit].flat_len[DT_TRAINED];
+    if (g->accumulate || len == 0) return DT_OK;
+    return m->ops->zero(m->dev, g->data, (size_t)len * dt_dtype_size(g->dtype), m->stream);
 }
 
-dt_err dt_grads_acquire(dt_model *m, int unit, dt_unit_view *g)
+dt_err dt_grads_acquire(dt_model *m, int unit, dt_grad_view *g)
 {
+    *g = (dt_grad_view){0};
+    if (m->units[unit].flat_len[DT_TRAINED] == 0) return DT_OK;
     DT_TRY(m->source->grads_acquire(m->source->self, unit, g));
     DT_CHECK(g->dtype == m->opt.grad_dtype, DT_ERR_ARG, "unit %d: gradients were announced as %s and come as %s", unit,
              dt_dtype_name(m->opt.grad_dtype), dt_dtype_name(g->dtype));
     return DT_OK;
+}
+
+dt_err dt_grads_release(dt_model *m, int unit)
+{
+    if (m->units[unit].flat_len[DT_TRAINED] == 0) return DT_OK;
+    return m->source->grads_release(m->source->self, unit);
 }
 
 static dt_err embed_dropout(const dt_model *m, void *x)
@@ -35,12 +44,11 @@ static dt_err embed_dropout(const dt_model *m, void *x)
 
 dt_err dt_embed_forward(dt_model *m, void *x)
 {
-    dt_unit_view w;
+    dt_param_view w;
     DT_TRY(m->source->params_acquire(m->source->self, 0, &w));
     if (m->n_tok > 0) {
-        const void *wpe = m->wpe_at >= 0 ? dt_at(w.data, m->wpe_at, m->elem) : NULL;
-        DT_TRY(m->ops->embedding_forward(m->dev, m->device.token, m->device.pos, dt_at(w.data, m->wte_at, m->elem), wpe,
-                                         x, m->n_tok, m->C, m->opt.dtype, m->stream));
+        DT_TRY(m->ops->embedding_forward(m->dev, m->device.token, m->device.pos, dt_weight(&w, m->wte),
+                                         dt_weight(&w, m->wpe), x, m->n_tok, m->C, m->opt.dtype, m->stream));
         DT_TRY(embed_dropout(m, x));
     }
     return m->source->params_release(m->source->self, 0);
@@ -48,19 +56,19 @@ dt_err dt_embed_forward(dt_model *m, void *x)
 
 /* What nobody has written yet in this micro-step: all of the unit, or (tied) all but the token table, which the head's
  * gradient fills. */
-static dt_err clear_tables(const dt_model *m, const dt_unit_view *g)
+static dt_err clear_tables(const dt_model *m, const dt_grad_view *g)
 {
-    if (!m->tied) return dt_model_clear_grads(m, 0, g);
-    if (g->accumulate || m->wpe_at < 0) return DT_OK;
-    return m->ops->zero(m->dev, dt_grad_at(g, m->wpe_at),
+    if (!dt_has_tied_grads(m)) return dt_model_clear_grads(m, 0, g);
+    if (g->accumulate || !dt_is_trained(m->wpe)) return DT_OK;
+    return m->ops->zero(m->dev, dt_gradient(g, m->wpe),
                         (size_t)(m->mc->max_position_embeddings * m->C) * dt_dtype_size(g->dtype), m->stream);
 }
 
-static dt_err token_table_backward(const dt_model *m, const dt_unit_view *g)
+static dt_err token_table_backward(const dt_model *m, const dt_grad_view *g)
 {
-    float *sum = m->tied ? m->h.sums.out : NULL;
-    void *grad = dt_grad_at(g, m->wte_at);
-    if (m->n_tok > 0)
+    float *sum = dt_has_tied_grads(m) ? m->h.sums.out : NULL;
+    void *grad = dt_gradient(g, m->wte);
+    if (m->n_tok > 0 && grad)
         DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.token, m->device.order, sum ? sum : grad, m->n_tok,
                                           m->C, m->opt.dtype, sum ? DT_F32 : g->dtype, m->stream));
     return sum ? m->ops->add_into(m->dev, sum, DT_F32, grad, g->dtype, g->accumulate, m->V * m->C, m->stream) : DT_OK;
@@ -68,13 +76,13 @@ static dt_err token_table_backward(const dt_model *m, const dt_unit_view *g)
 
 dt_err dt_embed_backward(dt_model *m)
 {
-    dt_unit_view g = m->tied_grads;
-    if (!m->tied) DT_TRY(dt_grads_acquire(m, 0, &g));
+    dt_grad_view g = m->tied_grads;
+    if (!dt_has_tied_grads(m)) DT_TRY(dt_grads_acquire(m, 0, &g));
     DT_TRY(clear_tables(m, &g));
     if (m->n_tok > 0) DT_TRY(embed_dropout(m, m->s.dx));
     DT_TRY(token_table_backward(m, &g));
-    if (m->n_tok > 0 && m->wpe_at >= 0)
-        DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.pos, m->device.pos_order,
-                                          dt_grad_at(&g, m->wpe_at), m->n_tok, m->C, m->opt.dtype, g.dtype, m->stream));
-    return m->source->grads_release(m->source->self, 0);
+    if (m->n_tok > 0 && dt_is_trained(m->wpe))
+        DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.pos, m->device.pos_order, dt_gradient(&g, m->wpe),
+                                          m->n_tok, m->C, m->opt.dtype, g.dtype, m->stream));
+    return dt_grads_release(m, 0);
 }

@@ -11,10 +11,11 @@
 
 /** The units of the head while they are held, and what of their gradients is written already. */
 struct hold {
-    dt_unit_view w_head, w_out, g_head, g_out;
+    dt_param_view w_head, w_out;
+    dt_grad_view g_head, g_out;
     bool grads;
     struct norm_grads d_norm; /* where the chunks' gradients go: of the final norm */
-    void *d_out;              /* and of the vocabulary product */
+    void *d_out;              /* and of the vocabulary product; NULL: frozen */
     dt_dtype d_out_dtype;
     bool accumulate_out;
 };
@@ -32,18 +33,23 @@ static dt_err hold_units(dt_model *m, struct hold *h, bool grads)
     if (!grads) return DT_OK;
     DT_TRY(dt_grads_acquire(m, head_unit(m), &h->g_head));
     h->g_out = h->g_head;
-    if (m->tied) {
+    if (dt_has_tied_grads(m)) {
         DT_TRY(dt_grads_acquire(m, 0, &h->g_out));
         m->tied_grads = h->g_out; /* until dt_embed_backward, which releases them */
     }
     h->d_norm = dt_norm_grads_in(&m->final_norm, &h->g_head);
-    h->d_out = dt_grad_at(&h->g_out, m->head.w_at);
+    h->d_out = dt_gradient(&h->g_out, m->head.w);
     h->d_out_dtype = h->g_out.dtype;
     h->accumulate_out = h->g_out.accumulate;
     return DT_OK;
 }
 
-static bool sums_out(const dt_model *m, int64_t n_rows) { return m->h.sums.out && (m->tied || n_rows > m->h.n_rows); }
+static bool sums_out(const dt_model *m, int64_t n_rows)
+{
+    return m->h.sums.out && (dt_has_tied_grads(m) || n_rows > m->h.n_rows);
+}
+/** Does a unit below the head need the gradient of the hidden states? */
+static bool below_is_trained(const dt_model *m) { return m->first_trained < head_unit(m); }
 static bool sums_norm(const dt_model *m, int64_t n_rows) { return m->h.sums.norm && n_rows > m->h.n_rows; }
 
 /* Gradients that will be added to more than once go to fp32 first. */
@@ -51,14 +57,15 @@ static void begin_sums(const dt_model *m, struct hold *h, int64_t n_rows)
 {
     float *norm = m->h.sums.norm;
     if (sums_norm(m, n_rows))
-        h->d_norm = (struct norm_grads){norm, m->final_norm.b_at >= 0 ? norm + m->C : NULL, DT_F32, false};
+        h->d_norm =
+            (struct norm_grads){h->d_norm.weight ? norm : NULL, h->d_norm.bias ? norm + m->C : NULL, DT_F32, false};
     if (!sums_out(m, n_rows)) return;
     h->d_out = m->h.sums.out;
     h->d_out_dtype = DT_F32;
     h->accumulate_out = false;
 }
 
-static dt_err round_sum(const dt_model *m, const void *sum, void *grad, const dt_unit_view *g, int64_t n)
+static dt_err round_sum(const dt_model *m, const void *sum, void *grad, const dt_grad_view *g, int64_t n)
 {
     return m->ops->add_into(m->dev, sum, DT_F32, grad, g->dtype, g->accumulate, n, m->stream);
 }
@@ -68,17 +75,17 @@ static dt_err end_sums(const dt_model *m, const struct hold *h, int64_t n_rows)
 {
     if (sums_norm(m, n_rows)) {
         const struct norm_grads to = dt_norm_grads_in(&m->final_norm, &h->g_head);
-        DT_TRY(round_sum(m, h->d_norm.weight, to.weight, &h->g_head, m->C));
+        if (to.weight) DT_TRY(round_sum(m, h->d_norm.weight, to.weight, &h->g_head, m->C));
         if (to.bias) DT_TRY(round_sum(m, h->d_norm.bias, to.bias, &h->g_head, m->C));
     }
-    if (m->tied || !sums_out(m, n_rows)) return DT_OK;
-    return round_sum(m, h->d_out, dt_grad_at(&h->g_out, m->head.w_at), &h->g_out, m->V * m->C);
+    if (dt_has_tied_grads(m) || !sums_out(m, n_rows)) return DT_OK;
+    return round_sum(m, h->d_out, dt_gradient(&h->g_out, m->head.w), &h->g_out, m->V * m->C);
 }
 
 static dt_err release_units(dt_model *m, const struct hold *h)
 {
     const dt_param_source *src = m->source;
-    if (h->grads) DT_TRY(src->grads_release(src->self, head_unit(m)));
+    if (h->grads) DT_TRY(dt_grads_release(m, head_unit(m)));
     if (m->tied) DT_TRY(src->params_release(src->self, 0));
     return src->params_release(src->self, head_unit(m));
 }
@@ -87,7 +94,7 @@ static dt_err release_units(dt_model *m, const struct hold *h)
 static dt_err zero_head_grads(const dt_model *m, const struct hold *h)
 {
     DT_TRY(dt_model_clear_grads(m, head_unit(m), &h->g_head));
-    if (!m->tied || h->accumulate_out) return DT_OK;
+    if (!dt_has_tied_grads(m) || h->accumulate_out) return DT_OK;
     return m->ops->zero(m->dev, h->d_out, (size_t)(m->V * m->C) * dt_dtype_size(h->d_out_dtype), m->stream);
 }
 
@@ -106,8 +113,8 @@ static dt_err chunk_logits(dt_model *m, const struct hold *h, const int32_t *ind
                           .c_dtype = DT_F32,
                           .batch_invariant = dt_model_is_invariant(m)};
     DT_TRY(m->ops->gather_rows(m->dev, m->hidden, index, k->x, n, m->C, m->opt.dtype, m->stream));
-    DT_TRY(dt_norm_forward(m, &m->final_norm, h->w_head.data, k->x, k->y, k->mean, k->rstd, n));
-    return m->ops->matmul(m->dev, &mm, k->y, dt_at(h->w_out.data, m->head.w_at, m->elem), k->logits, m->stream);
+    DT_TRY(dt_norm_forward(m, &m->final_norm, &h->w_head, k->x, k->y, k->mean, k->rstd, n));
+    return m->ops->matmul(m->dev, &mm, k->y, dt_weight(&h->w_out, m->head.w), k->logits, m->stream);
 }
 
 /* From dlogits (in the place of the logits) to the gradients of Wout, the final norm and the hidden states. */
@@ -127,11 +134,12 @@ static dt_err chunk_backward(dt_model *m, struct hold *h, const int32_t *index, 
                           .accumulate = h->accumulate_out};
     const dt_matmul dy = {
         .m = n, .n = m->C, .k = m->V, .lda = ld, .ldb = m->C, .ldc = m->C, .dt = m->opt.dtype, .c_dtype = m->opt.dtype};
-    DT_TRY(m->ops->matmul(m->dev, &dw, k->logits, k->y, h->d_out, m->stream));
-    DT_TRY(m->ops->matmul(m->dev, &dy, k->logits, dt_at(h->w_out.data, m->head.w_at, m->elem), k->dy, m->stream));
-    DT_TRY(dt_norm_backward(m, &m->final_norm, h->w_head.data, &h->d_norm, k->x, k->mean, k->rstd, k->dy, k->dy, false,
-                            n));
-    h->accumulate_out = h->d_norm.accumulate = true;
+    if (h->d_out) DT_TRY(m->ops->matmul(m->dev, &dw, k->logits, k->y, h->d_out, m->stream));
+    h->accumulate_out = true;
+    if (!h->d_norm.weight && !h->d_norm.bias && !below_is_trained(m)) return DT_OK;
+    DT_TRY(m->ops->matmul(m->dev, &dy, k->logits, dt_weight(&h->w_out, m->head.w), k->dy, m->stream));
+    DT_TRY(dt_norm_backward(m, &m->final_norm, &h->w_head, &h->d_norm, k->x, k->mean, k->rstd, k->dy, k->dy, false, n));
+    h->d_norm.accumulate = true;
     return m->ops->scatter_rows(m->dev, k->dy, index, m->s.dx, n, m->C, m->opt.dtype, m->stream);
 }
 

@@ -6,15 +6,15 @@ struct linear dt_linear_slice(const struct linear *l, int64_t first, int64_t n)
 {
     struct linear s = *l;
     s.n_out = n;
-    s.w_at += l->conv1d ? first : first * l->w_ld;
-    if (l->b_at >= 0) s.b_at += first;
+    s.w.offset += l->conv1d ? first : first * l->w_ld;
+    if (dt_exists(l->b)) s.b.offset += first;
     return s;
 }
 
-dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const void *w, const void *x, int64_t x_ld, void *y,
-                         int64_t y_ld, int64_t n_rows, bool accumulate)
+dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x, int64_t x_ld,
+                         void *y, int64_t y_ld, int64_t n_rows, bool accumulate)
 {
-    const dt_matmul mm = {.bias = l->b_at >= 0 ? dt_at(w, l->b_at, m->elem) : NULL,
+    const dt_matmul mm = {.bias = dt_weight(w, l->b),
                           .m = n_rows,
                           .n = l->n_out,
                           .k = l->n_in,
@@ -26,11 +26,11 @@ dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const void *
                           .c_dtype = m->opt.dtype,
                           .accumulate = accumulate,
                           .batch_invariant = dt_model_is_invariant(m)};
-    return m->ops->matmul(m->dev, &mm, x, dt_at(w, l->w_at, m->elem), y, m->stream);
+    return m->ops->matmul(m->dev, &mm, x, dt_weight(w, l->w), y, m->stream);
 }
 
 /* dW = dy^T x, or x^T dy where the matrix is stored the other way round. */
-static dt_err weight_gradient(const dt_model *m, const struct linear *l, const dt_unit_view *g, const void *x,
+static dt_err weight_gradient(const dt_model *m, const struct linear *l, const dt_grad_view *g, const void *x,
                               int64_t x_ld, const void *dy, int64_t dy_ld, int64_t n_rows)
 {
     dt_matmul mm = {.m = l->n_out,
@@ -43,7 +43,7 @@ static dt_err weight_gradient(const dt_model *m, const struct linear *l, const d
                     .dt = m->opt.dtype,
                     .c_dtype = g->dtype,
                     .accumulate = g->accumulate};
-    void *dw = dt_grad_at(g, l->w_at);
+    void *dw = dt_gradient(g, l->w);
     if (!l->conv1d) return m->ops->matmul(m->dev, &mm, dy, x, dw, m->stream);
     mm.m = l->n_in;
     mm.n = l->n_out;
@@ -52,7 +52,7 @@ static dt_err weight_gradient(const dt_model *m, const struct linear *l, const d
     return m->ops->matmul(m->dev, &mm, x, dy, dw, m->stream);
 }
 
-dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const void *w, const dt_unit_view *g,
+dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const dt_param_view *w, const dt_grad_view *g,
                           const void *x, int64_t x_ld, const void *dy, int64_t dy_ld, void *dx, int64_t dx_ld,
                           bool add_to_dx, int64_t n_rows)
 {
@@ -66,36 +66,35 @@ dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const void 
                           .dt = m->opt.dtype,
                           .c_dtype = m->opt.dtype,
                           .accumulate = add_to_dx};
-    if (l->b_at >= 0)
-        DT_TRY(m->ops->bias_backward(m->dev, dy, n_rows, l->n_out, dy_ld, m->opt.dtype, dt_grad_at(g, l->b_at),
-                                     g->dtype, g->accumulate, m->stream));
-    DT_TRY(weight_gradient(m, l, g, x, x_ld, dy, dy_ld, n_rows));
-    return m->ops->matmul(m->dev, &mm, dy, dt_at(w, l->w_at, m->elem), dx, m->stream);
+    if (dt_is_trained(l->b))
+        DT_TRY(m->ops->bias_backward(m->dev, dy, n_rows, l->n_out, dy_ld, m->opt.dtype, dt_gradient(g, l->b), g->dtype,
+                                     g->accumulate, m->stream));
+    if (dt_is_trained(l->w)) DT_TRY(weight_gradient(m, l, g, x, x_ld, dy, dy_ld, n_rows));
+    return m->ops->matmul(m->dev, &mm, dy, dt_weight(w, l->w), dx, m->stream);
 }
 
-dt_err dt_norm_forward(const dt_model *m, const struct norm *n, const void *w, const void *x, void *y, float *mean,
-                       float *rstd, int64_t n_rows)
+dt_err dt_norm_forward(const dt_model *m, const struct norm *n, const dt_param_view *w, const void *x, void *y,
+                       float *mean, float *rstd, int64_t n_rows)
 {
-    const void *weight = dt_at(w, n->w_at, m->elem);
+    const void *weight = dt_weight(w, n->w);
     const float eps = (float)m->mc->norm_eps;
     if (m->mc->rms_norm)
         return m->ops->rmsnorm_forward(m->dev, x, weight, y, rstd, n_rows, m->C, 1, m->C, m->C, eps, m->opt.dtype,
                                        m->stream);
-    return m->ops->layernorm_forward(m->dev, x, weight, dt_at(w, n->b_at, m->elem), y, mean, rstd, n_rows, m->C, eps,
+    return m->ops->layernorm_forward(m->dev, x, weight, dt_weight(w, n->b), y, mean, rstd, n_rows, m->C, eps,
                                      m->opt.dtype, m->stream);
 }
 
-struct norm_grads dt_norm_grads_in(const struct norm *n, const dt_unit_view *g)
+struct norm_grads dt_norm_grads_in(const struct norm *n, const dt_grad_view *g)
 {
-    return (struct norm_grads){dt_grad_at(g, n->w_at), n->b_at >= 0 ? dt_grad_at(g, n->b_at) : NULL, g->dtype,
-                               g->accumulate};
+    return (struct norm_grads){dt_gradient(g, n->w), dt_gradient(g, n->b), g->dtype, g->accumulate};
 }
 
-dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const void *w, const struct norm_grads *g,
+dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const dt_param_view *w, const struct norm_grads *g,
                         const void *x, const float *mean, const float *rstd, const void *dy, void *dx, bool add_to_dx,
                         int64_t n_rows)
 {
-    const void *weight = dt_at(w, n->w_at, m->elem);
+    const void *weight = dt_weight(w, n->w);
     if (m->mc->rms_norm)
         return m->ops->rmsnorm_backward(m->dev, x, weight, rstd, dy, dx, add_to_dx, g->weight, g->dtype, g->accumulate,
                                         n_rows, m->C, 1, m->C, m->C, m->s.norm, m->opt.dtype, m->stream);

@@ -10,23 +10,30 @@
 
 #include "dtrain/model.h"
 
-/** y = x Wt + b, with W [n_out, n_in], or [n_in, n_out] in GPT-2's files (conv1d). Places are elements from the start
- *  of a unit's flat buffer. */
+/** Where a tensor lies in its unit. The part decides whether its gradient is computed. */
+struct tensor_at {
+    int64_t offset; /* elements from the start of the part; -1: there is no such tensor */
+    dt_part part;
+};
+
+/** y = x Wt + b, with W [n_out, n_in], or [n_in, n_out] in GPT-2's files (conv1d), and row distance w_ld. */
 struct linear {
     int64_t n_in, n_out;
-    int64_t w_at, w_ld;
-    int64_t b_at; /* -1: no bias */
+    struct tensor_at w, b; /* b may be none */
+    int64_t w_ld;
     bool conv1d;
 };
 
-/** A norm's weight and bias (-1: none). */
+/** A norm's weight and bias, which may be none. */
 struct norm {
-    int64_t w_at, b_at;
+    struct tensor_at w, b;
 };
 
-struct block_layout {
+/** One block: its number and where its tensors lie. Blocks of one model may differ in what is trained. */
+struct block {
+    int64_t layer;
     struct norm norm1, norm2;
-    int64_t q_norm_at, k_norm_at; /* -1: none */
+    struct tensor_at q_norm, k_norm; /* may be none */
     struct linear qkv, o, up, down;
 };
 
@@ -76,7 +83,7 @@ struct head_work {
 
 /** Where a norm's gradients go. */
 struct norm_grads {
-    void *weight, *bias; /* bias NULL: it has none */
+    void *weight, *bias; /* NULL: there is none, or it is frozen */
     dt_dtype dtype;
     bool accumulate;
 };
@@ -141,15 +148,18 @@ struct dt_model {
     bool tied;
     bool dropout; /* does any layer drop? */
 
-    struct block_layout block;
+    struct block *blocks; /* [num_hidden_layers] */
     struct norm final_norm;
-    struct linear head;     /* w_at inside the head's unit, or the embedding's when tied */
-    int64_t wte_at, wpe_at; /* wpe_at -1: rotary */
+    struct linear head;        /* w inside the head's unit, or the embedding's when tied */
+    struct tensor_at wte, wpe; /* wpe none: rotary */
+    /* the lowest unit with a trained part, n_units: none has one. Below it nothing needs a gradient */
+    int first_trained;
+    int64_t first_kept; /* the lowest block that backward reaches: those below keep nothing for it */
 
     dt_buf activations, data, staging, table;
     float *rope; /* [stretch.base_rows + stretch.max_rows, head_dim]; NULL: learned positions */
     struct stretch stretch;
-    void **x; /* [n_x]: inputs of blocks; the last is the output */
+    void **x; /* [n_x]: inputs of blocks from first_kept on; the last is the output */
     int64_t n_x;
     struct block_acts *sets;
     int64_t n_sets;
@@ -175,8 +185,9 @@ struct dt_model {
     int64_t step;
     int64_t set_holds; /* with checkpoint_blocks: the block whose activations the one set holds, -1: none */
     void *hidden;      /* [T,C]: output of the last block */
-    /* held from the head's backward to the embedding's; what it has so far is in h.sums.out, where that exists */
-    dt_unit_view tied_grads;
+    /* of a tied table that is trained: held from the head's backward to the embedding's; what it has so far is in
+     * h.sums.out, where that exists */
+    dt_grad_view tied_grads;
 };
 
 enum dropout_site { SITE_EMBED, SITE_SCORES, SITE_ATTENTION, SITE_MLP, N_SITES };
@@ -190,42 +201,57 @@ static inline char *dt_at(const void *base, int64_t elems, size_t elem_size)
 {
     return (char *)base + elems * (int64_t)elem_size;
 }
-/** Place of element `at` in a unit's gradients. */
-static inline void *dt_grad_at(const dt_unit_view *g, int64_t at)
+static inline bool dt_exists(struct tensor_at t) { return t.offset >= 0; }
+/** Does it have gradients? */
+static inline bool dt_is_trained(struct tensor_at t) { return dt_exists(t) && t.part == DT_TRAINED; }
+/** A tensor in its unit's parameters; NULL: there is none. */
+static inline void *dt_weight(const dt_param_view *w, struct tensor_at t)
 {
-    return dt_at(g->data, at, dt_dtype_size(g->dtype));
+    if (!dt_exists(t)) return NULL;
+    return dt_at(w->part[t.part].data, t.offset, dt_dtype_size(w->part[t.part].dtype));
 }
+/** Its gradient; NULL: it has none. */
+static inline void *dt_gradient(const dt_grad_view *g, struct tensor_at t)
+{
+    return dt_is_trained(t) ? dt_at(g->data, t.offset, dt_dtype_size(g->dtype)) : NULL;
+}
+/** A tied table that is trained has gradients from both ends of the model. */
+static inline bool dt_has_tied_grads(const dt_model *m) { return m->tied && dt_is_trained(m->head.w); }
 
-/* layout.c: where tensors lie in their units */
-dt_err dt_model_find_layout(dt_model *m);
+/* find.c: where tensors lie in their units; m->blocks is there */
+dt_err dt_model_find_tensors(dt_model *m);
 
 /* linear.c */
-dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const void *w, const void *x, int64_t x_ld, void *y,
-                         int64_t y_ld, int64_t n_rows, bool accumulate);
-/** Gradients of the weights and bias into g, and of x into dx (added to it with add_to_dx; NULL: not wanted). */
-dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const void *w, const dt_unit_view *g,
+dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x, int64_t x_ld,
+                         void *y, int64_t y_ld, int64_t n_rows, bool accumulate);
+/** Gradients of the weights and bias into g, of those that are trained, and of x into dx (added to it with
+ *  add_to_dx). */
+dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const dt_param_view *w, const dt_grad_view *g,
                           const void *x, int64_t x_ld, const void *dy, int64_t dy_ld, void *dx, int64_t dx_ld,
                           bool add_to_dx, int64_t n_rows);
 /** The outputs first .. first+n-1 of a linear layer. */
 struct linear dt_linear_slice(const struct linear *l, int64_t first, int64_t n);
-dt_err dt_norm_forward(const dt_model *m, const struct norm *n, const void *w, const void *x, void *y, float *mean,
-                       float *rstd, int64_t n_rows);
+dt_err dt_norm_forward(const dt_model *m, const struct norm *n, const dt_param_view *w, const void *x, void *y,
+                       float *mean, float *rstd, int64_t n_rows);
 /** Their place in their unit's gradients. */
-struct norm_grads dt_norm_grads_in(const struct norm *n, const dt_unit_view *g);
-dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const void *w, const struct norm_grads *g,
+struct norm_grads dt_norm_grads_in(const struct norm *n, const dt_grad_view *g);
+dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const dt_param_view *w, const struct norm_grads *g,
                         const void *x, const float *mean, const float *rstd, const void *dy, void *dx, bool add_to_dx,
                         int64_t n_rows);
 
 /* block.c, block_backward.c */
-dt_attention dt_block_attention(const dt_model *m, int64_t layer);
+dt_attention dt_block_attention(const dt_model *m, const struct block *b);
 /** Rotate and (qk_norm) normalise what the projection gave; first half of a block up to what attention reads. */
-dt_err dt_block_project_qkv(const dt_model *m, const void *w, const struct block_acts *a);
+dt_err dt_block_project_qkv(const dt_model *m, const struct block *b, const dt_param_view *w,
+                            const struct block_acts *a);
 /** x_mid = x_in + att Wo: closes the first half; then the second half (x_out is left alone when want_output is false:
  *  recomputation). */
-dt_err dt_block_finish(const dt_model *m, int64_t layer, const void *w, const struct block_acts *a, bool want_output);
-dt_err dt_block_forward(const dt_model *m, int64_t layer, const void *w, const struct block_acts *a, bool want_output);
+dt_err dt_block_finish(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
+                       bool want_output);
+dt_err dt_block_forward(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
+                        bool want_output);
 /** s.dx: in the gradient of x_out, out that of x_in. */
-dt_err dt_block_backward(const dt_model *m, int64_t layer, const void *w, const dt_unit_view *g,
+dt_err dt_block_backward(const dt_model *m, const struct block *b, const dt_param_view *w, const dt_grad_view *g,
                          const struct block_acts *a);
 
 /* open.c */
@@ -263,7 +289,9 @@ uint64_t dt_dropout_key(const dt_model *m, int64_t layer, enum dropout_site site
 dt_err dt_embed_forward(dt_model *m, void *x);
 dt_err dt_embed_backward(dt_model *m);
 /** A unit's gradients of an empty micro-batch. */
-dt_err dt_model_clear_grads(const dt_model *m, int unit, const dt_unit_view *g);
-dt_err dt_grads_acquire(dt_model *m, int unit, dt_unit_view *g);
+dt_err dt_model_clear_grads(const dt_model *m, int unit, const dt_grad_view *g);
+/** Nothing for a unit without a trained part: g is {0}, and no kernel is given it. */
+dt_err dt_grads_acquire(dt_model *m, int unit, dt_grad_view *g);
+dt_err dt_grads_release(dt_model *m, int unit);
 
 #endif

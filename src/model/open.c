@@ -56,7 +56,7 @@ static void place_block_work(dt_model *m, struct arena *a)
 {
     const int64_t T = m->opt.max_tok;
     const size_t e = m->elem;
-    dt_attention at = dt_block_attention(m, 0); /* the largest batch */
+    dt_attention at = dt_block_attention(m, &m->blocks[0]); /* the largest batch */
     at.dropout_p = (float)m->mc->attn_pdrop;
     at.window = 0;
     at.batch_invariant = false; /* backward is not */
@@ -80,10 +80,12 @@ static bool chunked_sums(const dt_model *m)
     return m->opt.training && m->opt.grad_dtype != DT_F32 && m->h.n_rows < m->opt.max_tok;
 }
 
+static bool norm_is_trained(const struct norm *n) { return dt_is_trained(n->w) || dt_is_trained(n->b); }
+
 /* A tied table's gradient gets the head's part and the embedding's, with all blocks between them. */
 static void place_tied_sums(dt_model *m, struct arena *a)
 {
-    const bool wanted = m->tied && m->opt.training && m->opt.grad_dtype != DT_F32;
+    const bool wanted = dt_has_tied_grads(m) && m->opt.training && m->opt.grad_dtype != DT_F32;
     if (m->tied) m->h.sums.out = wanted ? take(a, m->V, m->C, sizeof(float)) : NULL;
 }
 
@@ -98,8 +100,8 @@ static void place_head(dt_model *m, struct arena *a)
     h->mean = take(a, h->n_rows, 1, sizeof(float));
     h->rstd = take(a, h->n_rows, 1, sizeof(float));
     h->logits = take(a, h->n_rows, h->logits_ld, sizeof(float));
-    h->sums.norm = chunked_sums(m) ? take(a, 2, m->C, sizeof(float)) : NULL;
-    if (!m->tied) h->sums.out = chunked_sums(m) ? take(a, m->V, m->C, sizeof(float)) : NULL;
+    h->sums.norm = chunked_sums(m) && norm_is_trained(&m->final_norm) ? take(a, 2, m->C, sizeof(float)) : NULL;
+    if (!m->tied) h->sums.out = chunked_sums(m) && dt_is_trained(m->head.w) ? take(a, m->V, m->C, sizeof(float)) : NULL;
 }
 
 static void place_work(dt_model *m, struct arena *a)
@@ -216,12 +218,40 @@ static dt_err check_options(const dt_model_config *mc, const dt_model_options *o
     return DT_OK;
 }
 
-/* Sizes and the small host arrays; everything that plan and open share before placing. */
-static dt_err prepare(dt_model *m, const dt_model_config *mc, const dt_model_options *opt, const dt_device *dev)
+/* Small host arrays, whose sizes follow from what is trained: blocks below keep nothing for backward. */
+static dt_err make_tables(dt_model *m)
 {
-    const int64_t L = mc->num_hidden_layers;
+    const int64_t L = m->mc->num_hidden_layers, n_back = L - m->first_kept;
+    const bool cached = m->opt.cache_seqs > 0 && m->opt.cache_len > 0;
+    m->n_x = m->opt.training ? n_back + 1 : 1;
+    m->n_sets = m->opt.training && !m->opt.checkpoint_blocks ? larger(n_back, 1) : 1;
+    m->x = calloc((size_t)m->n_x, sizeof *m->x);
+    m->sets = calloc((size_t)m->n_sets, sizeof *m->sets);
+    m->cache = cached ? calloc((size_t)L, sizeof *m->cache) : NULL;
+    m->cache_used = cached ? calloc((size_t)m->opt.cache_seqs, sizeof *m->cache_used) : NULL;
+    DT_CHECK(m->x && m->sets && (!cached || (m->cache && m->cache_used)), DT_ERR_MEMORY,
+             "no memory for the tables of %" PRId64 " blocks", L);
+    return dt_stretch_open(m);
+}
+
+static dt_err find_tensors(dt_model *m)
+{
+    const int64_t L = m->mc->num_hidden_layers;
+    m->blocks = calloc((size_t)L + 1, sizeof *m->blocks);
+    DT_CHECK(m->blocks, DT_ERR_MEMORY, "no memory for the tables of %" PRId64 " blocks", L);
+    DT_TRY(dt_model_find_tensors(m));
+    m->first_kept = m->first_trained > L ? L : larger(m->first_trained - 1, 0);
+    return DT_OK;
+}
+
+/* Everything that plan and open share before placing. */
+static dt_err prepare(dt_model *m, const dt_model_config *mc, const dt_model_options *opt, const dt_unit *units,
+                      int n_units, const dt_device *dev)
+{
     DT_TRY(check_options(mc, opt));
     m->mc = mc;
+    m->units = units;
+    m->n_units = n_units;
     m->opt = *opt;
     m->dev = (dt_device *)dev;
     m->ops = dev->ops;
@@ -237,27 +267,21 @@ static dt_err prepare(dt_model *m, const dt_model_config *mc, const dt_model_opt
     m->n_tok = opt->max_tok;
     m->n_seq = opt->max_seq;
     m->max_q_len = m->max_kv_len = opt->max_pos < opt->max_tok ? opt->max_pos : opt->max_tok;
-    m->n_x = opt->training ? L + 1 : 1;
-    m->n_sets = opt->training && !opt->checkpoint_blocks ? L : 1;
     m->set_holds = -1;
     dt_stretch_size(m);
-    m->x = calloc((size_t)m->n_x, sizeof *m->x);
-    m->sets = calloc((size_t)m->n_sets, sizeof *m->sets);
-    const bool cached = opt->cache_seqs > 0 && opt->cache_len > 0;
-    m->cache = cached ? calloc((size_t)L, sizeof *m->cache) : NULL;
-    m->cache_used = cached ? calloc((size_t)opt->cache_seqs, sizeof *m->cache_used) : NULL;
-    DT_CHECK(m->x && m->sets && (!cached || (m->cache && m->cache_used)), DT_ERR_MEMORY,
-             "no memory for the tables of %" PRId64 " blocks", L);
-    return dt_stretch_open(m);
+    DT_TRY(find_tensors(m));
+    return make_tables(m);
 }
 
 static void free_tables(dt_model *m)
 {
     dt_stretch_close(m);
+    free(m->blocks);
     free(m->x);
     free(m->sets);
     free(m->cache);
     free(m->cache_used);
+    m->blocks = NULL;
     m->x = NULL;
     m->sets = NULL;
     m->cache = NULL;
@@ -273,12 +297,13 @@ static dt_err count(dt_model *m, struct arena arenas[N_ARENAS])
     return DT_OK;
 }
 
-dt_err dt_model_plan(const dt_model_config *mc, const dt_model_options *opt, const dt_device *dev, dt_memory *plan)
+dt_err dt_model_plan(const dt_model_config *mc, const dt_model_options *opt, const dt_unit *units, int n_units,
+                     const dt_device *dev, dt_memory *plan)
 {
     dt_model m = {0};
     struct arena arenas[N_ARENAS] = {{0}};
     *plan = (dt_memory){0};
-    dt_err err = prepare(&m, mc, opt, dev);
+    dt_err err = prepare(&m, mc, opt, units, n_units, dev);
     if (err == DT_OK) err = count(&m, arenas);
     for (int i = 0; err == DT_OK && i < N_ARENAS; i++)
         if (i != ACTIVATIONS || !opt->borrows) plan->at[CATEGORY[i]][PLACE[i]] += arenas[i].used;
@@ -334,14 +359,11 @@ dt_err dt_model_open(dt_model **out, const dt_model_config *mc, const dt_model_o
     dt_model *m = calloc(1, sizeof *m);
     *out = NULL;
     DT_CHECK(m, DT_ERR_MEMORY, "no memory for a model");
-    m->units = units;
-    m->n_units = n_units;
     m->source = source;
     m->stream = compute;
     m->phase = phase;
     m->in_use = opt->borrows && opt->lender ? opt->lender->in_use : &m->user;
-    dt_err err = prepare(m, mc, opt, dev);
-    if (err == DT_OK) err = dt_model_find_layout(m);
+    dt_err err = prepare(m, mc, opt, units, n_units, dev);
     if (err == DT_OK) err = allocate(m);
     if (err == DT_OK) err = fill_rope(m);
     m->n_tok = m->n_seq = 0;

@@ -119,7 +119,7 @@ static dt_err open_file(export_job *j, int file, char path[PATH_MAX])
 static dt_err write_slot(export_job *j, int i)
 {
     const dt_stored_slot *s = &j->slots[i];
-    const dt_st_type kept = dt_st_type_of(dt_zero_state_dtype(j->z, s->state)), type = j->opt->dtype;
+    const dt_st_type kept = dt_st_type_of(dt_zero_state_dtype(j->z, s->state, s->piece)), type = j->opt->dtype;
     const size_t kept_size = dt_st_type_size(kept), size = dt_st_type_size(type);
     const int64_t step = DT_STORED_BUFFER / 4;
     const char *in_place = dt_zero_state_ptr(j->z, s->state, s->piece);

@@ -6,7 +6,9 @@ dt_err dt_frozen_model_describe(dt_frozen_model *f, const char *model)
 {
     DT_TRY(dt_pretrained_describe(&f->from, model));
     DT_TRY(dt_model_config_parse(&f->mc, f->from.config_name, f->from.model_config));
-    return dt_model_make_units(&f->mc, &f->units, &f->n_units);
+    DT_TRY(dt_model_make_units(&f->mc, &f->units, &f->n_units));
+    dt_units_choose_trained(f->units, f->n_units, NULL, NULL);
+    return DT_OK;
 }
 
 static dt_zero_options options(const dt_frozen_model *f, int stage, dt_dtype dtype)

@@ -26,7 +26,7 @@ dt_err run_plan_stage(const dt_run *run, int stage, int nranks, int ranks_per_no
     opt.stage = stage;
     *plan = (stage_plan){0};
     DT_TRY(dt_zero_plan_make(&opt, run->units, run->n_units, nranks, &plan->zero));
-    DT_TRY(dt_model_plan(&run->mc, &run->model_opt, &run->dev, &plan->memory));
+    DT_TRY(dt_model_plan(&run->mc, &run->model_opt, run->units, run->n_units, &run->dev, &plan->memory));
     const dt_memory comm =
         dt_comm_plan(nranks, ranks_per_node, run->cfg.comm_shared_memory, run->dev.ops->host_accessible);
     dt_memory_add(&plan->memory, &plan->zero.memory);

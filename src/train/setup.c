@@ -177,13 +177,21 @@ static dt_err resolve_batching(dt_run *run)
     return DT_OK;
 }
 
+static bool is_trained(void *self, const dt_tensor *tensor)
+{
+    const dt_task *task = self;
+    return !task->ops->is_trained || task->ops->is_trained(task, tensor);
+}
+
 static dt_err open_model(dt_run *run)
 {
     if (dt_config_doubted(&run->cfg, "model", NULL)) return DT_OK;
     DT_TRY(open_model_config(run));
     dt_model_config_set_dropout(&run->mc, run->cfg.model_dropout);
     DT_TRY(check_length(run));
-    return dt_model_make_units(&run->mc, &run->units, &run->n_units);
+    DT_TRY(dt_model_make_units(&run->mc, &run->units, &run->n_units));
+    dt_units_choose_trained(run->units, run->n_units, run->task.ops->trains ? is_trained : NULL, &run->task);
+    return DT_OK;
 }
 
 /* What a task may look at and say, from the start; the rest follows as it is known. */

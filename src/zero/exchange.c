@@ -1,7 +1,7 @@
-/* exchange.c - a unit's reduce-scatter and all-gather, in buckets, and the order of the two streams.
+/* exchange.c - a part's reduce-scatter and all-gather, in buckets, and the order of the two streams.
  *
  * A bucket bounds what one collective moves, so that a transport's own staging stays small and a later small exchange
- * does not wait behind a large one. A unit within the bucket goes straight from its buffer. A larger one is cut along
+ * does not wait behind a large one. A part within the bucket goes straight from its buffer. A larger one is cut along
  * the shards, columns a .. a+count-1 of each; these lie shard_len apart, and collectives want them side by side, so
  * they pass through the bucket: one more copy, only where a limit asks for it. */
 #include "zero_impl.h"
@@ -35,10 +35,10 @@ static dt_err copy_columns(dt_zero *z, void *whole, int64_t shard_len, int64_t a
     return DT_OK;
 }
 
-dt_err zero_reduce_unit(dt_zero *z, int u, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
-                        bool accumulate, dt_err err)
+dt_err zero_reduce(dt_zero *z, const dt_shards *shards, const void *send, dt_dtype send_dt, void *recv,
+                   dt_dtype recv_dt, bool accumulate, dt_err err)
 {
-    const int64_t shard_len = z->lay.units[u].shards.shard_len, most = z->lay.reduce_per_rank;
+    const int64_t shard_len = shards->shard_len, most = z->lay.reduce_per_rank;
     const bool ordered = z->opt.reproducible;
     if (shard_len <= most || z->comm->nranks == 1)
         return zero_first_err(err, dt_comm_reduce_scatter(z->comm, send, send_dt, recv, recv_dt, shard_len, accumulate,
@@ -54,9 +54,9 @@ dt_err zero_reduce_unit(dt_zero *z, int u, const void *send, dt_dtype send_dt, v
     return err;
 }
 
-dt_err zero_gather_unit(dt_zero *z, int u, const void *send, void *whole, dt_dtype dt, dt_err err)
+dt_err zero_gather(dt_zero *z, const dt_shards *shards, const void *send, void *whole, dt_dtype dt, dt_err err)
 {
-    const int64_t shard_len = z->lay.units[u].shards.shard_len, most = z->lay.gather_per_rank;
+    const int64_t shard_len = shards->shard_len, most = z->lay.gather_per_rank;
     const size_t elem_size = dt_dtype_size(dt);
     if (shard_len <= most || z->comm->nranks == 1)
         return zero_first_err(err,

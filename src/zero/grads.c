@@ -2,17 +2,18 @@
  *
  * Full gradients (stages 0 and 1): backward writes where they stay, adds in later micro-steps, and the last one reduces
  * them in place. Shards (stages 2 and 3, and every stage in reproducible mode): backward writes the micro-step's
- * gradients into the unit's place in the ring, and release adds their sum over the ranks to the owned shard. A ring
- * slot has been another unit's before, so what no trainable tensor covers is cleared before it is sent. */
+ * gradients into the unit's place in the arena, and release adds their sum over the ranks to the owned shard. A place
+ * has been another unit's before, so what no trainable tensor covers is cleared before it is sent. A frozen part has no
+ * gradients anywhere. */
 #include "zero_impl.h"
 #include <math.h>
 #include <string.h>
 
 static bool overlap(const zero_layout *l, int a, int b)
 {
-    const zero_unit_layout *ua = &l->units[a], *ub = &l->units[b];
-    return ua->grad_place < ub->grad_place + ub->shards.padded_len &&
-           ub->grad_place < ua->grad_place + ua->shards.padded_len;
+    const int64_t at_a = l->units[a].grad_held_at, at_b = l->units[b].grad_held_at;
+    return at_a < at_b + zero_shards(l, b, DT_TRAINED)->padded_len &&
+           at_b < at_a + zero_shards(l, a, DT_TRAINED)->padded_len;
 }
 
 static dt_err wait_reduced(dt_zero *z, int u)
@@ -24,26 +25,35 @@ static dt_err wait_reduced(dt_zero *z, int u)
     return DT_OK;
 }
 
-/** Make sure that nobody uses the place of unit u in the ring any more. */
+/** Make sure that nobody uses the place of unit u in the arena any more. */
 static dt_err free_place(dt_zero *z, int u)
 {
     for (int v = 0; v < z->n_units; v++) {
-        if (v == u || !overlap(&z->lay, u, v)) continue;
+        if (v == u || zero_is_empty(&z->lay, v, DT_TRAINED) || !overlap(&z->lay, u, v)) continue;
         DT_CHECK(z->state[v].grads_held == 0, DT_ERR_ARG,
-                 "gradients of unit %s have no room in the ring while those of unit %s are held%s", z->units[u].name,
+                 "gradients of unit %s have no room in the arena while those of unit %s are held%s", z->units[u].name,
                  z->units[v].name, z->opt.untied ? " (dt_zero_options.untied is set)" : "");
         DT_TRY(wait_reduced(z, v));
     }
     return DT_OK;
 }
 
-dt_err zero_grads_acquire(void *self, int u, dt_unit_view *view)
+/** Where backward writes unit u's gradients [padded_len] of grad_dtype. */
+static void *written_at(const dt_zero *z, int u)
+{
+    if (z->lay.whole_grads) return zero_grad_at(z, u, 0);
+    return zero_at(&z->grad_arena, z->lay.units[u].grad_held_at, z->lay.grad_dtype);
+}
+
+dt_err zero_grads_acquire(void *self, int u, dt_grad_view *view)
 {
     dt_zero *z = self;
     DT_CHECK(u >= 0 && u < z->n_units && z->lay.has_grads, DT_ERR_ARG,
              "gradients of unit %d of %d in a model that is %s", u, z->n_units,
              z->lay.has_grads ? "trained" : "frozen");
     zero_unit_state *s = &z->state[u];
+    DT_CHECK(!zero_is_empty(&z->lay, u, DT_TRAINED), DT_ERR_ARG, "gradients of unit %s, of which nothing is trained",
+             z->units[u].name);
     DT_CHECK(z->in_micro, DT_ERR_ARG, "gradients of unit %s acquired outside a micro-step (dt_zero_begin_micro)",
              z->units[u].name);
     DT_CHECK(s->micro_done != z->micro_serial, DT_ERR_ARG,
@@ -53,9 +63,8 @@ dt_err zero_grads_acquire(void *self, int u, dt_unit_view *view)
         if (!z->lay.whole_grads) DT_TRY(free_place(z, u));
     }
     s->grads_held++;
-    *view = (dt_unit_view){.dtype = z->lay.grad_dtype, .accumulate = z->lay.whole_grads && !z->first_micro};
-    view->data = z->lay.whole_grads ? zero_grad_at(z, u, 0)
-                                    : zero_at(&z->grad_ring, z->lay.units[u].grad_place, z->lay.grad_dtype);
+    *view = (dt_grad_view){
+        .data = written_at(z, u), .dtype = z->lay.grad_dtype, .accumulate = z->lay.whole_grads && !z->first_micro};
     return DT_OK;
 }
 
@@ -67,7 +76,7 @@ static dt_err clear_gaps(dt_zero *z, int u, void *grads)
     int64_t from = 0;
     for (int k = 0; k <= ul->n_runs; k++) {
         const zero_run *run = &z->lay.runs[ul->first_run + k];
-        const int64_t to = k < ul->n_runs ? run->start : ul->shards.padded_len;
+        const int64_t to = k < ul->n_runs ? run->start : zero_shards(&z->lay, u, DT_TRAINED)->padded_len;
         if (to > from)
             DT_TRY(z->dev->ops->zero(z->dev, (char *)grads + (size_t)from * elem_size, (size_t)(to - from) * elem_size,
                                      z->compute));
@@ -77,24 +86,26 @@ static dt_err clear_gaps(dt_zero *z, int u, void *grads)
 }
 
 /** Full gradients, last micro-step: the sum lands in the own place; at stage 0 it is gathered at once, beside the rest
- *  of backward, or by the update (sums_stay). */
+ *  of backward, or by the update (gather_in_update). */
 static dt_err reduce_in_place(dt_zero *z, int u, dt_err err)
 {
-    void *whole = zero_grad_at(z, u, 0), *own = zero_grad_at(z, u, zero_own(z, u));
+    void *whole = zero_grad_at(z, u, 0), *own = zero_grad_at(z, u, zero_own(z, u, DT_TRAINED));
+    const dt_shards *shards = zero_shards(&z->lay, u, DT_TRAINED);
     err = zero_first_err(err, zero_comm_after_compute(z));
-    err = zero_reduce_unit(z, u, whole, z->lay.grad_dtype, own, z->lay.grad_dtype, false, err);
-    if (z->lay.whole_opt && !z->sums_stay && err != DT_ERR_COMM)
-        err = zero_gather_unit(z, u, own, whole, z->lay.grad_dtype, err);
+    err = zero_reduce(z, shards, whole, z->lay.grad_dtype, own, z->lay.grad_dtype, false, err);
+    if (z->lay.whole_opt && !z->gather_in_update && err != DT_ERR_COMM)
+        err = zero_gather(z, shards, own, whole, z->lay.grad_dtype, err);
     return err;
 }
 
-static dt_err reduce_from_ring(dt_zero *z, int u, dt_err err)
+/** Shards: this micro-step's sum goes onto the sum of those before it. */
+static dt_err reduce_from_arena(dt_zero *z, int u, dt_err err)
 {
-    void *micro = zero_at(&z->grad_ring, z->lay.units[u].grad_place, z->lay.grad_dtype);
+    void *micro = written_at(z, u), *own = zero_grad_at(z, u, zero_own(z, u, DT_TRAINED));
     err = zero_first_err(err, clear_gaps(z, u, micro));
     err = zero_first_err(err, zero_comm_after_compute(z));
-    return zero_reduce_unit(z, u, micro, z->lay.grad_dtype, zero_grad_at(z, u, zero_own(z, u)), z->lay.grad_kept,
-                            !z->first_micro, err);
+    return zero_reduce(z, zero_shards(&z->lay, u, DT_TRAINED), micro, z->lay.grad_dtype, own, z->lay.grad_kept,
+                       !z->first_micro, err);
 }
 
 dt_err zero_grads_release(void *self, int u)
@@ -109,7 +120,7 @@ dt_err zero_grads_release(void *self, int u)
 
     const zero_place before = zero_enter(z, "reduce", z->units[u].name);
     dt_err err = dt_fault("zero.reduce");
-    err = z->lay.whole_grads ? reduce_in_place(z, u, err) : reduce_from_ring(z, u, err);
+    err = z->lay.whole_grads ? reduce_in_place(z, u, err) : reduce_from_arena(z, u, err);
     err = zero_first_err(err, z->dev->ops->event_record(z->dev, s->reduced, z->comm_stream));
     s->reduce_pending = true;
     zero_leave(z, before);
@@ -119,7 +130,7 @@ dt_err zero_grads_release(void *self, int u)
 dt_err zero_gather_columns(dt_zero *z, int u, int64_t a, int64_t count, dt_err err)
 {
     const zero_place before = zero_enter(z, "gather", z->units[u].name);
-    const void *own = zero_grad_at(z, u, zero_own(z, u) + a);
+    const void *own = zero_grad_at(z, u, zero_own(z, u, DT_TRAINED) + a);
     err = zero_first_err(err, dt_comm_all_gather(z->comm, own, z->bucket.ptr,
                                                  (size_t)count * dt_dtype_size(z->lay.grad_kept), z->comm_stream));
     zero_leave(z, before);
@@ -174,7 +185,8 @@ static dt_err over_own_grads(dt_zero *z, square_op op, int shift, int *n)
     *n = 0;
     for (int u = 0; u < z->n_units; u++) {
         const zero_unit_layout *ul = &z->lay.units[u];
-        const int64_t own = zero_own(z, u), end = own + ul->shards.shard_len;
+        const int64_t own = zero_own(z, u, DT_TRAINED), end = own + zero_shards(&z->lay, u, DT_TRAINED)->shard_len;
+        if (own == end) continue;
         if (ul->all_trainable) {
             DT_TRY(queue_one(z, op, u, own, end, shift, (*n)++));
             continue;

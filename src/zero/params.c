@@ -1,25 +1,31 @@
 /* params.c - what params_acquire and params_release do.
  *
- * Whole parameters are a pointer, and a wait for the gather that followed the update. Sharded ones are gathered into
- * the unit's place in the ring; release only gives the place free, so a unit that is used again before another took its
- * place is not gathered again. While a unit is in hand the next one comes: the layer loop goes the same way in every
- * step, and which unit follows another is learned from the first (a tied embedding makes "the next number" wrong near
- * the head). A gather is queued behind all work queued so far, which was the last to use the place, and runs beside the
- * work that follows. */
+ * Whole parameters are a pointer, and a wait for the gather that followed the update. Sharded parts are gathered into
+ * the unit's place in their arena; release only gives the place free, so a unit that is used again before another took
+ * its place is not gathered again: what is frozen stays valid even across an update. While a unit is in hand the next
+ * one comes: the layer loop goes the same way in every step, and which unit follows another is learned from the first
+ * (a tied embedding makes "the next number" wrong near the head). A gather is queued behind all work queued so far,
+ * which was the last to use the place, and runs beside the work that follows. */
 #include "zero_impl.h"
 
-static bool overlap(const zero_layout *l, int a, int b)
+/** Does a part of unit u stand in an arena while it is held? */
+static bool is_sharded(const zero_layout *l, int u, dt_part part)
 {
-    const zero_unit_layout *ua = &l->units[a], *ub = &l->units[b];
-    return ua->param_place < ub->param_place + ub->shards.padded_len &&
-           ub->param_place < ua->param_place + ua->shards.padded_len;
+    return !l->units[u].part[part].whole && !zero_is_empty(l, u, part);
 }
 
-/** The unit that is held in a place which unit u needs, or -1. */
-static int holder_of_place(const dt_zero *z, int u)
+static bool overlap(const zero_layout *l, int a, int b, dt_part part)
+{
+    const zero_part_layout *pa = &l->units[a].part[part], *pb = &l->units[b].part[part];
+    if (!is_sharded(l, a, part) || !is_sharded(l, b, part)) return false;
+    return pa->held_at < pb->held_at + pb->shards.padded_len && pb->held_at < pa->held_at + pa->shards.padded_len;
+}
+
+/** The unit that is held in a place which a part of unit u needs, or -1. */
+static int holder_of_place(const dt_zero *z, int u, dt_part part)
 {
     for (int v = 0; v < z->n_units; v++)
-        if (v != u && !z->lay.units[v].whole_params && z->state[v].params_held > 0 && overlap(&z->lay, u, v)) return v;
+        if (v != u && z->state[v].params_held > 0 && overlap(&z->lay, u, v, part)) return v;
     return -1;
 }
 
@@ -56,18 +62,18 @@ static int next_unit(const dt_zero *z, int u)
     return guess < z->n_units ? guess : -1;
 }
 
-/* ---- the ring ---------------------------------------------------------------------------------------------------- */
+/* ---- the arenas -------------------------------------------------------------------------------------------------- */
 
-static dt_err gather_into_ring(dt_zero *z, int u)
+static dt_err gather_into_arena(dt_zero *z, int u, dt_part part)
 {
-    zero_unit_state *s = &z->state[u];
+    zero_part_state *s = &z->state[u].part[part];
     for (int v = 0; v < z->n_units; v++)
-        if (v != u && !z->lay.units[v].whole_params && overlap(&z->lay, u, v)) z->state[v].resident = false;
+        if (v != u && overlap(&z->lay, u, v, part)) z->state[v].part[part].resident = false;
     const zero_place before = zero_enter(z, "gather", z->units[u].name);
     dt_err err = dt_fault("zero.gather");
     err = zero_first_err(err, zero_comm_after_compute(z));
-    void *whole = zero_at(&z->param_ring, z->lay.units[u].param_place, z->lay.param_dtype);
-    err = zero_gather_unit(z, u, zero_param_at(z, u, zero_own(z, u)), whole, z->lay.param_dtype, err);
+    err = zero_gather(z, zero_shards(&z->lay, u, part), zero_param_at(z, u, part, zero_own(z, u, part)),
+                      zero_held_at(z, u, part), z->lay.param_dtype[part], err);
     err = zero_first_err(err, z->dev->ops->event_record(z->dev, s->gathered, z->comm_stream));
     s->resident = err == DT_OK;
     s->gather_pending = true;
@@ -78,40 +84,54 @@ static dt_err gather_into_ring(dt_zero *z, int u)
 static dt_err prefetch(dt_zero *z, int in_hand)
 {
     const int u = next_unit(z, in_hand);
-    if (u < 0 || z->lay.units[u].whole_params || z->state[u].resident) return DT_OK;
-    if (z->lay.units[u].shards.padded_len > z->opt.prefetch_bucket_size || holder_of_place(z, u) >= 0) return DT_OK;
-    return gather_into_ring(z, u);
+    for (int p = 0; u >= 0 && p < DT_N_PARTS; p++) {
+        const dt_part part = (dt_part)p;
+        if (!is_sharded(&z->lay, u, part) || z->state[u].part[p].resident) continue;
+        if (zero_shards(&z->lay, u, part)->padded_len > z->opt.prefetch_bucket_size) continue;
+        if (holder_of_place(z, u, part) < 0) DT_TRY(gather_into_arena(z, u, part));
+    }
+    return DT_OK;
 }
 
-/** Bring a sharded unit into hand. */
+/** Bring a unit with sharded parts into hand. */
 static dt_err take(dt_zero *z, int u)
 {
-    zero_unit_state *s = &z->state[u];
-    const int holder = holder_of_place(z, u);
-    DT_CHECK(holder < 0, DT_ERR_ARG,
-             "unit %s cannot be gathered while unit %s is held: the ring has no room for both%s", z->units[u].name,
-             z->units[holder].name, z->opt.untied ? " (dt_zero_options.untied is set)" : "");
+    for (int p = 0; p < DT_N_PARTS; p++) {
+        const int holder = holder_of_place(z, u, (dt_part)p);
+        DT_CHECK(holder < 0, DT_ERR_ARG,
+                 "unit %s cannot be gathered while unit %s is held: the arena has no room for both%s", z->units[u].name,
+                 z->units[holder].name, z->opt.untied ? " (dt_zero_options.untied is set)" : "");
+    }
     learn(z, u);
-    return s->resident ? DT_OK : gather_into_ring(z, u);
+    for (int p = 0; p < DT_N_PARTS; p++)
+        if (is_sharded(&z->lay, u, (dt_part)p) && !z->state[u].part[p].resident)
+            DT_TRY(gather_into_arena(z, u, (dt_part)p));
+    return DT_OK;
 }
 
-dt_err zero_params_acquire(void *self, int u, dt_unit_view *view)
+static void *part_data(const dt_zero *z, int u, dt_part part)
+{
+    if (zero_is_empty(&z->lay, u, part)) return NULL;
+    return is_sharded(&z->lay, u, part) ? zero_held_at(z, u, part) : zero_param_at(z, u, part, 0);
+}
+
+dt_err zero_params_acquire(void *self, int u, dt_param_view *view)
 {
     dt_zero *z = self;
     DT_CHECK(u >= 0 && u < z->n_units, DT_ERR_ARG, "unit %d of %d", u, z->n_units);
-    const zero_unit_layout *ul = &z->lay.units[u];
     zero_unit_state *s = &z->state[u];
-    const bool sharded = !ul->whole_params, first = s->params_held == 0;
+    const bool sharded = is_sharded(&z->lay, u, DT_TRAINED) || is_sharded(&z->lay, u, DT_FROZEN);
+    const bool first = s->params_held == 0;
     if (sharded && first) DT_TRY(take(z, u));
     s->params_held++;
-    if (s->gather_pending && z->comm_stream != z->compute)
-        DT_TRY(z->dev->ops->event_wait(z->dev, s->gathered, z->compute));
-    s->gather_pending = false;
-    if (sharded && first && z->lay.prefetch) DT_TRY(prefetch(z, u));
-    *view = (dt_unit_view){.data = sharded ? zero_at(&z->param_ring, ul->param_place, z->lay.param_dtype)
-                                           : zero_param_at(z, u, 0),
-                           .dtype = z->lay.param_dtype};
-    return DT_OK;
+    for (int p = 0; p < DT_N_PARTS; p++) {
+        if (s->part[p].gather_pending && z->comm_stream != z->compute)
+            DT_TRY(z->dev->ops->event_wait(z->dev, s->part[p].gathered, z->compute));
+        s->part[p].gather_pending = false;
+        view->part[p].data = part_data(z, u, (dt_part)p);
+        view->part[p].dtype = z->lay.param_dtype[p];
+    }
+    return sharded && first && z->lay.prefetch ? prefetch(z, u) : DT_OK;
 }
 
 dt_err zero_params_release(void *self, int u)
@@ -123,20 +143,27 @@ dt_err zero_params_release(void *self, int u)
     return DT_OK;
 }
 
-dt_err zero_gather_params(dt_zero *z, dt_err err)
+static dt_err gather_whole(dt_zero *z, int u, dt_part part, dt_err err)
+{
+    zero_part_state *s = &z->state[u].part[part];
+    const zero_place before = zero_enter(z, "gather", z->units[u].name);
+    err = zero_gather(z, zero_shards(&z->lay, u, part), zero_param_at(z, u, part, zero_own(z, u, part)),
+                      zero_param_at(z, u, part, 0), z->lay.param_dtype[part], err);
+    err = zero_first_err(err, z->dev->ops->event_record(z->dev, s->gathered, z->comm_stream));
+    s->gather_pending = true;
+    zero_leave(z, before);
+    return err;
+}
+
+dt_err zero_gather_params(dt_zero *z, int n_parts, dt_err err)
 {
     err = zero_first_err(err, dt_fault("zero.gather"));
     err = zero_first_err(err, zero_comm_after_compute(z));
-    for (int u = 0; u < z->n_units && err != DT_ERR_COMM; u++) {
-        zero_unit_state *s = &z->state[u];
-        s->resident = false;
-        if (!z->lay.units[u].whole_params || z->comm->nranks == 1) continue;
-        const zero_place before = zero_enter(z, "gather", z->units[u].name);
-        err = zero_gather_unit(z, u, zero_param_at(z, u, zero_own(z, u)), zero_param_at(z, u, 0), z->lay.param_dtype,
-                               err);
-        err = zero_first_err(err, z->dev->ops->event_record(z->dev, s->gathered, z->comm_stream));
-        s->gather_pending = true;
-        zero_leave(z, before);
-    }
+    for (int u = 0; u < z->n_units && err != DT_ERR_COMM; u++)
+        for (int p = 0; p < n_parts && err != DT_ERR_COMM; p++) {
+            z->state[u].part[p].resident = false;
+            if (zero_is_empty(&z->lay, u, (dt_part)p) || is_sharded(&z->lay, u, (dt_part)p)) continue;
+            if (z->comm->nranks > 1) err = gather_whole(z, u, (dt_part)p, err);
+        }
     return err;
 }

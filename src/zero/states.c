@@ -13,9 +13,9 @@ dt_err zero_pieces_make(dt_zero *z)
     z->pieces = calloc(n + 1, sizeof *z->pieces);
     DT_CHECK(z->pieces, DT_ERR_MEMORY, "out of memory for the table of %zu tensors", n);
     for (int u = 0; u < z->n_units; u++) {
-        const int64_t own = zero_own(z, u), end = own + z->lay.units[u].shards.shard_len;
         for (int i = 0; i < z->units[u].n_tensors; i++) {
             const dt_tensor *t = &z->units[u].tensors[i];
+            const int64_t own = zero_own(z, u, t->part), end = own + zero_shards(&z->lay, u, t->part)->shard_len;
             const int64_t lo = t->offset > own ? t->offset : own,
                           hi = t->offset + t->n_elems < end ? t->offset + t->n_elems : end;
             dt_piece *p = &z->pieces[z->n_pieces++];
@@ -34,16 +34,27 @@ int dt_zero_n_pieces(const dt_zero *z) { return z->n_pieces; }
 const dt_piece *dt_zero_pieces(const dt_zero *z) { return z->pieces; }
 const dt_tensor *dt_zero_tensor(const dt_zero *z, const dt_piece *p) { return &z->units[p->unit].tensors[p->tensor]; }
 
-const dt_optimizer_ops *dt_zero_optimizer(const dt_zero *z) { return z->opt.optimizer; }
+const dt_optimizer_ops *dt_zero_optimizer(const dt_zero *z) { return z->lay.has_grads ? z->opt.optimizer : NULL; }
 int dt_zero_n_states(const dt_zero *z) { return DT_STATE_OPTIMIZER + z->lay.n_states; }
 const char *dt_zero_state_name(const dt_zero *z, dt_state s)
 {
     return s == DT_STATE_PARAM ? NULL : z->opt.optimizer->state_names[s - DT_STATE_OPTIMIZER];
 }
 
-dt_dtype dt_zero_state_dtype(const dt_zero *z, dt_state s)
+bool dt_zero_has_state(const dt_zero *z, dt_state s, const dt_piece *p)
 {
-    return s == DT_STATE_PARAM && !z->lay.has_master ? z->lay.param_dtype : DT_F32;
+    return s == DT_STATE_PARAM || (z->lay.has_grads && dt_zero_tensor(z, p)->trainable);
+}
+
+/** Are its parameters kept in the master? */
+static bool in_master(const dt_zero *z, const dt_piece *p)
+{
+    return z->lay.has_master && dt_zero_tensor(z, p)->part == DT_TRAINED;
+}
+
+dt_dtype dt_zero_state_dtype(const dt_zero *z, dt_state s, const dt_piece *p)
+{
+    return s == DT_STATE_PARAM && !in_master(z, p) ? z->lay.param_dtype[dt_zero_tensor(z, p)->part] : DT_F32;
 }
 
 /** Element skip of a piece on the device; NULL: there is no such state. */
@@ -51,8 +62,9 @@ static void *state_at(const dt_zero *z, dt_state s, const dt_piece *p, int64_t s
 {
     const int64_t x = p->flat + skip;
     if (s == DT_STATE_PARAM)
-        return z->lay.has_master ? zero_opt_at(z, &z->master, p->unit, x) : zero_param_at(z, p->unit, x);
-    if (s < 0 || s >= dt_zero_n_states(z)) return NULL;
+        return in_master(z, p) ? (void *)zero_opt_at(z, &z->master, p->unit, x)
+                               : zero_param_at(z, p->unit, dt_zero_tensor(z, p)->part, x);
+    if (s < 0 || s >= dt_zero_n_states(z) || !dt_zero_has_state(z, s, p)) return NULL;
     return zero_opt_at(z, &z->states[s - DT_STATE_OPTIMIZER], p->unit, x);
 }
 
@@ -65,6 +77,8 @@ static dt_err check_range(const dt_zero *z, dt_state s, const dt_piece *p, int64
 {
     DT_CHECK(s >= 0 && s < dt_zero_n_states(z), DT_ERR_ARG, "state %d of a model that has %d of them", s,
              dt_zero_n_states(z));
+    DT_CHECK(dt_zero_has_state(z, s, p), DT_ERR_ARG, "tensor %s is frozen: it has no optimizer states",
+             dt_zero_tensor(z, p)->name);
     DT_CHECK(skip >= 0 && n >= 0 && n <= p->n - skip, DT_ERR_ARG, "tensor %s: elements %lld to %lld of a piece of %lld",
              dt_zero_tensor(z, p)->name, (long long)skip, (long long)(skip + n), (long long)p->n);
     return DT_OK;
@@ -89,7 +103,7 @@ dt_err dt_zero_state_read(dt_zero *z, dt_state s, const dt_piece *p, int64_t ski
 {
     DT_TRY(check_range(z, s, p, skip, n));
     if (n == 0) return DT_OK;
-    const size_t nbytes = (size_t)n * dt_dtype_size(dt_zero_state_dtype(z, s));
+    const size_t nbytes = (size_t)n * dt_dtype_size(dt_zero_state_dtype(z, s, p));
     if (!z->dev->ops->host_accessible) return copy_staged(z, state_at(z, s, p, skip), host, nbytes, false);
     memcpy(host, state_at(z, s, p, skip), nbytes);
     return DT_OK;
@@ -101,7 +115,7 @@ dt_err dt_zero_state_write(dt_zero *z, dt_state s, const dt_piece *p, int64_t sk
     DT_TRY(check_range(z, s, p, skip, n));
     if (n == 0) return DT_OK;
     DT_TRY(zero_compute_after_comm(z));
-    const size_t nbytes = (size_t)n * dt_dtype_size(dt_zero_state_dtype(z, s));
+    const size_t nbytes = (size_t)n * dt_dtype_size(dt_zero_state_dtype(z, s, p));
     if (!z->dev->ops->host_accessible) return copy_staged(z, state_at(z, s, p, skip), (char *)host, nbytes, true);
     memcpy(state_at(z, s, p, skip), host, nbytes);
     return DT_OK;
@@ -122,10 +136,12 @@ dt_err dt_zero_clear_states(dt_zero *z)
 static dt_err gather_replicas(dt_zero *z, dt_err err)
 {
     for (int u = 0; u < z->n_units; u++)
-        for (int k = z->lay.has_master ? -1 : 0; k < z->lay.n_states && err != DT_ERR_COMM; k++) {
+        for (int k = z->lay.has_master ? -1 : 0;
+             !zero_is_empty(&z->lay, u, DT_TRAINED) && k < z->lay.n_states && err != DT_ERR_COMM; k++) {
             const dt_buf *kept = k < 0 ? &z->master : &z->states[k];
-            err = zero_gather_unit(z, u, zero_opt_at(z, kept, u, zero_own(z, u)), zero_opt_at(z, kept, u, 0), DT_F32,
-                                   err);
+            err =
+                zero_gather(z, zero_shards(&z->lay, u, DT_TRAINED), zero_opt_at(z, kept, u, zero_own(z, u, DT_TRAINED)),
+                            zero_opt_at(z, kept, u, 0), DT_F32, err);
         }
     return err;
 }
@@ -133,9 +149,10 @@ static dt_err gather_replicas(dt_zero *z, dt_err err)
 static dt_err round_master(dt_zero *z)
 {
     for (int u = 0; u < z->n_units; u++) {
-        const int64_t own = zero_own(z, u);
-        DT_TRY(z->dev->ops->convert(z->dev, zero_master_at(z, u, own), DT_F32, zero_param_at(z, u, own), DT_BF16,
-                                    z->lay.units[u].shards.shard_len, z->compute));
+        const int64_t own = zero_own(z, u, DT_TRAINED), n = zero_shards(&z->lay, u, DT_TRAINED)->shard_len;
+        if (n > 0)
+            DT_TRY(z->dev->ops->convert(z->dev, zero_master_at(z, u, own), DT_F32, zero_param_at(z, u, DT_TRAINED, own),
+                                        z->lay.param_dtype[DT_TRAINED], n, z->compute));
     }
     return DT_OK;
 }
@@ -145,7 +162,7 @@ dt_err dt_zero_state_written(dt_zero *z)
     dt_err err = z->lay.has_master ? round_master(z) : DT_OK;
     err = zero_first_err(err, zero_comm_after_compute(z));
     if (z->lay.whole_opt) err = gather_replicas(z, err);
-    if (err != DT_ERR_COMM) err = zero_gather_params(z, err);
+    if (err != DT_ERR_COMM) err = zero_gather_params(z, DT_N_PARTS, err);
     z->in_micro = false;
     return err;
 }
@@ -163,7 +180,7 @@ static uint64_t name_hash(const char *name)
 static dt_err init_piece(dt_zero *z, uint64_t key, const dt_piece *p)
 {
     const dt_tensor *t = dt_zero_tensor(z, p);
-    const dt_dtype dtype = dt_zero_state_dtype(z, DT_STATE_PARAM);
+    const dt_dtype dtype = dt_zero_state_dtype(z, DT_STATE_PARAM, p);
     float *values = z->host.ptr;
     for (int64_t done = 0; done < p->n; done += ZERO_HOST_CHUNK) {
         const int64_t n = p->n - done < ZERO_HOST_CHUNK ? p->n - done : ZERO_HOST_CHUNK;

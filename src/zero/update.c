@@ -30,11 +30,11 @@ static dt_err update_range(dt_zero *z, int u, int64_t lo, int64_t hi, const void
         if (from >= to) continue;
         const dt_optimizer_step one = step_of(up, run);
         const char *g = (const char *)grad + (size_t)(from - lo) * dt_dtype_size(grad_dtype);
-        void *rounded = z->lay.has_master ? zero_param_at(z, u, from) : NULL;
+        void *rounded = z->lay.has_master ? zero_param_at(z, u, DT_TRAINED, from) : NULL;
         float *states[DT_MAX_STATES];
         for (int i = 0; i < z->lay.n_states; i++) states[i] = zero_opt_at(z, &z->states[i], u, from);
         DT_TRY(z->opt.optimizer->step(z->dev, &one, g, grad_dtype, zero_master_at(z, u, from), states, rounded,
-                                      z->lay.param_dtype, to - from, z->compute));
+                                      z->lay.param_dtype[DT_TRAINED], to - from, z->compute));
     }
     return DT_OK;
 }
@@ -43,7 +43,7 @@ static dt_err update_range(dt_zero *z, int u, int64_t lo, int64_t hi, const void
  *  rank updates with the same bits, and used up while they are in the processor's cache. */
 static dt_err update_from_sums(dt_zero *z, int u, const update *up, dt_err err)
 {
-    const int64_t shard_len = z->lay.units[u].shards.shard_len, most = z->lay.update_per_rank;
+    const int64_t shard_len = zero_shards(&z->lay, u, DT_TRAINED)->shard_len, most = z->lay.update_per_rank;
     for (int64_t a = 0; a < shard_len && err != DT_ERR_COMM; a += most) {
         const int64_t count = shard_len - a < most ? shard_len - a : most;
         err = zero_first_err(err, zero_comm_after_compute(z)); /* the bucket may still be read by the update before */
@@ -60,10 +60,11 @@ static dt_err update_from_sums(dt_zero *z, int u, const update *up, dt_err err)
 
 static dt_err update_unit(dt_zero *z, int u, const update *up, dt_err err)
 {
-    if (z->lay.whole_opt && z->sums_stay) return update_from_sums(z, u, up, err);
+    if (z->lay.whole_opt && z->gather_in_update) return update_from_sums(z, u, up, err);
     if (err != DT_OK) return err;
-    const int64_t lo = z->lay.whole_opt ? 0 : zero_own(z, u);
-    const int64_t hi = z->lay.whole_opt ? z->lay.units[u].shards.padded_len : lo + z->lay.units[u].shards.shard_len;
+    const dt_shards *s = zero_shards(&z->lay, u, DT_TRAINED);
+    const int64_t lo = z->lay.whole_opt ? 0 : zero_own(z, u, DT_TRAINED);
+    const int64_t hi = z->lay.whole_opt ? s->padded_len : lo + s->shard_len;
     return update_range(z, u, lo, hi, zero_grad_at(z, u, lo), z->lay.grad_kept, up);
 }
 
@@ -75,12 +76,13 @@ dt_err dt_zero_update(dt_zero *z, const dt_optimizer_step *step, const double *g
     dt_err err = dt_fault("zero.update");
     err = zero_first_err(err, zero_compute_after_comm(z));
     for (int u = 0; u < z->n_units && err != DT_ERR_COMM; u++) {
+        if (zero_is_empty(&z->lay, u, DT_TRAINED)) continue;
         if (z->phase) dt_phase_enter(z->phase, "update", z->units[u].name);
         err = update_unit(z, u, &up, err);
     }
     z->in_micro = false;
     /* At stage 0 all ranks have made the same update. */
-    if (!z->lay.whole_opt && err != DT_ERR_COMM) err = zero_gather_params(z, err);
+    if (!z->lay.whole_opt && err != DT_ERR_COMM) err = zero_gather_params(z, 1, err);
     zero_leave(z, before);
     return err;
 }

@@ -1,4 +1,4 @@
-/* zero.c - opening and closing: every byte of model states and staging is allocated here, by the layout. */
+/* zero.c - opening and closing: every byte of model states and staging is allocated here, by the arrangement. */
 #include "zero_impl.h"
 #include <stdlib.h>
 
@@ -11,7 +11,8 @@ static dt_err alloc_state(dt_zero *z, dt_buf *buf, int64_t len, dt_dtype dtype, 
 static dt_err alloc_states(dt_zero *z)
 {
     const zero_layout *l = &z->lay;
-    DT_TRY(alloc_state(z, &z->params, l->params_len, l->param_dtype, DT_MEM_PARAMS));
+    for (int p = 0; p < DT_N_PARTS; p++)
+        DT_TRY(alloc_state(z, &z->params[p], l->params_len[p], l->param_dtype[p], DT_MEM_PARAMS));
     DT_TRY(alloc_state(z, &z->grads, l->grads_len, l->grad_kept, DT_MEM_GRADS));
     if (l->has_master) DT_TRY(alloc_state(z, &z->master, l->opt_len, DT_F32, DT_MEM_OPTIMIZER));
     for (int k = 0; k < l->n_states; k++) DT_TRY(alloc_state(z, &z->states[k], l->opt_len, DT_F32, DT_MEM_OPTIMIZER));
@@ -21,9 +22,9 @@ static dt_err alloc_states(dt_zero *z)
 static dt_err alloc_staging(dt_zero *z)
 {
     const zero_layout *l = &z->lay;
-    const size_t param_ring_bytes = (size_t)l->param_ring_len * dt_dtype_size(l->param_dtype);
-    DT_TRY(dt_buf_alloc(&z->param_ring, z->dev, DT_ON_DEVICE, param_ring_bytes, DT_MEM_STAGING));
-    DT_TRY(dt_buf_alloc(&z->grad_ring, z->dev, DT_ON_DEVICE, l->grad_ring_bytes, DT_MEM_STAGING));
+    for (int p = 0; p < DT_N_PARTS; p++)
+        DT_TRY(dt_buf_alloc(&z->param_arena[p], z->dev, DT_ON_DEVICE, l->param_arena_bytes[p], DT_MEM_STAGING));
+    DT_TRY(dt_buf_alloc(&z->grad_arena, z->dev, DT_ON_DEVICE, l->grad_arena_bytes, DT_MEM_STAGING));
     DT_TRY(dt_buf_alloc(&z->bucket, z->dev, DT_ON_DEVICE, l->bucket_bytes, DT_MEM_STAGING));
     DT_TRY(dt_buf_alloc(&z->results, z->dev, DT_ON_DEVICE, l->results_bytes, DT_MEM_STAGING));
     DT_TRY(dt_buf_alloc(&z->host, z->dev, DT_ON_PINNED, l->host_bytes, DT_MEM_STAGING));
@@ -34,14 +35,16 @@ static dt_err make_streams(dt_zero *z)
 {
     const dt_device_ops *ops = z->dev->ops;
     z->comm_stream = z->compute;
-    z->sums_stay = !z->lay.whole_grads || ops->host_accessible;
+    z->gather_in_update = !z->lay.whole_grads || ops->host_accessible;
     if (z->opt.overlap_comm) {
         DT_TRY(ops->stream_create(z->dev, &z->comm_stream));
         z->own_stream = true;
     }
     DT_TRY(ops->event_create(z->dev, &z->mark));
     for (int u = 0; u < z->n_units; u++) {
-        DT_TRY(ops->event_create(z->dev, &z->state[u].gathered));
+        for (int p = 0; p < DT_N_PARTS; p++)
+            if (!zero_is_empty(&z->lay, u, (dt_part)p))
+                DT_TRY(ops->event_create(z->dev, &z->state[u].part[p].gathered));
         DT_TRY(ops->event_create(z->dev, &z->state[u].reduced));
     }
     return DT_OK;
@@ -90,7 +93,8 @@ static void destroy_streams(dt_zero *z)
 {
     const dt_device_ops *ops = z->dev->ops;
     for (int u = 0; z->state && u < z->n_units; u++) {
-        if (z->state[u].gathered) ops->event_destroy(z->dev, z->state[u].gathered);
+        for (int p = 0; p < DT_N_PARTS; p++)
+            if (z->state[u].part[p].gathered) ops->event_destroy(z->dev, z->state[u].part[p].gathered);
         if (z->state[u].reduced) ops->event_destroy(z->dev, z->state[u].reduced);
     }
     if (z->mark) ops->event_destroy(z->dev, z->mark);
@@ -109,8 +113,11 @@ void dt_zero_close(dt_zero *z)
     if (!z) return;
     wait_for_streams(z);
     destroy_streams(z);
-    dt_buf *const bufs[] = {&z->params,    &z->grads,  &z->master,  &z->param_ring,
-                            &z->grad_ring, &z->bucket, &z->results, &z->host};
+    dt_buf *const bufs[] = {&z->grads, &z->master, &z->grad_arena, &z->bucket, &z->results, &z->host};
+    for (int p = 0; p < DT_N_PARTS; p++) {
+        dt_buf_free(&z->params[p]);
+        dt_buf_free(&z->param_arena[p]);
+    }
     for (int k = 0; k < DT_MAX_STATES; k++) dt_buf_free(&z->states[k]);
     for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++) dt_buf_free(bufs[i]);
     zero_layout_free(&z->lay);

@@ -1,0 +1,334 @@
+/* arrange.c - one function decides what a rank holds, for the plan as for the allocation, so that the two cannot
+ * disagree.
+ *
+ * Arenas. Parts that are not kept whole stand in an arena only while they are held (parameters at stage 3; an arena for
+ * each of the two parts) or while their gradients of one micro-step are written and reduced. The layer loop has one
+ * unit in hand; beside it may stand the next one (on its way in) or the last one (on its way out), and a tied
+ * embedding, unit 0, which is held across others. So each unit has a fixed place: unit 0 one of its own; the rest by
+ * turns at the front and at the end of a stretch that has room for the largest pair of neighbours. Fixed places need no
+ * allocator and cannot fragment. */
+#include "arrange.h"
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* of a unit; the model bounds all units together by as many: 16 bytes for each stay far below 2^63 */
+static const int64_t max_elems = INT64_C(1) << 44;
+
+static int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+
+dt_shards dt_shards_of(int64_t flat_len, int nranks)
+{
+    const int64_t shard_len = round_up((flat_len + nranks - 1) / nranks, DT_SHARD_ALIGN);
+    return (dt_shards){.flat_len = flat_len, .shard_len = shard_len, .padded_len = nranks * shard_len};
+}
+
+/* ---- checks and runs --------------------------------------------------------------------------------------------- */
+
+static dt_err check_options(const dt_zero_options *opt, int n_units, int nranks)
+{
+    DT_CHECK(opt->stage >= 0 && opt->stage <= 3, DT_ERR_ARG, "zero.stage is %d, expected 0 to 3", opt->stage);
+    DT_CHECK(nranks >= 1 && n_units >= 1, DT_ERR_ARG, "%d units on %d ranks: expected at least one of each", n_units,
+             nranks);
+    DT_CHECK(opt->grad_dtype == opt->param_dtype || opt->grad_dtype == DT_F32, DT_ERR_ARG,
+             "gradients in %s with parameters in %s: expected the parameters' type or fp32",
+             dt_dtype_name(opt->grad_dtype), dt_dtype_name(opt->param_dtype));
+    const int n = opt->optimizer ? opt->optimizer->n_states : 0;
+    DT_CHECK(n >= 0 && n <= DT_MAX_STATES, DT_ERR_ARG, "optimizer %s has %d states, expected at most %d",
+             opt->optimizer->name, n, (int)DT_MAX_STATES);
+    return DT_OK;
+}
+
+static dt_err check_unit(const dt_unit *u)
+{
+    const int64_t whole = u->flat_len[DT_TRAINED] + u->flat_len[DT_FROZEN];
+    DT_CHECK(u->flat_len[DT_TRAINED] >= 0 && u->flat_len[DT_FROZEN] >= 0 && whole > 0 && whole <= max_elems, DT_ERR_ARG,
+             "unit %s: flat buffers of %" PRId64 " elements", u->name, whole);
+    int64_t end[DT_N_PARTS] = {0}, n_param = 0;
+    for (int i = 0; i < u->n_tensors; i++) {
+        const dt_tensor *t = &u->tensors[i];
+        const int64_t len = u->flat_len[t->part];
+        DT_CHECK(t->n_elems > 0 && t->offset >= end[t->part] && t->n_elems <= len - t->offset, DT_ERR_ARG,
+                 "unit %s: tensor %s at %" PRId64 " with %" PRId64
+                 " elements overlaps its neighbour or the end (%" PRId64 ")",
+                 u->name, t->name, t->offset, t->n_elems, len);
+        DT_CHECK(t->part == DT_TRAINED || !t->trainable, DT_ERR_ARG, "unit %s: tensor %s is trained in the frozen part",
+                 u->name, t->name);
+        end[t->part] = t->offset + t->n_elems;
+        n_param += t->n_elems;
+    }
+    DT_CHECK(n_param == u->n_param, DT_ERR_ARG, "unit %s: tensors of %" PRId64 " elements, n_param is %" PRId64,
+             u->name, n_param, u->n_param);
+    return DT_OK;
+}
+
+/** Join trainable tensors that touch and agree on decay and learning rate. Padding is never inside a run: with eps = 0
+ *  AdamW would make NaN of its zeros. */
+static void add_runs(zero_layout *l, zero_unit_layout *ul, const dt_unit *u)
+{
+    ul->first_run = l->n_runs;
+    ul->all_trainable = true;
+    for (int i = 0; i < u->n_tensors; i++) {
+        const dt_tensor *t = &u->tensors[i];
+        if (t->part != DT_TRAINED) continue;
+        if (!t->trainable) {
+            ul->all_trainable = false;
+            continue;
+        }
+        zero_run *last = l->n_runs > ul->first_run ? &l->runs[l->n_runs - 1] : NULL;
+        if (last && last->start + last->len == t->offset && last->decay == t->decay && last->lr_group == t->lr_group)
+            last->len += t->n_elems;
+        else
+            l->runs[l->n_runs++] = (zero_run){t->offset, t->n_elems, t->decay, t->lr_group};
+    }
+    ul->n_runs = l->n_runs - ul->first_run;
+}
+
+/* ---- arenas ------------------------------------------------------------------------------------------------------ */
+
+/** What an arena holds: one part of the units, or gradients. */
+typedef struct arena_kind {
+    dt_part part;
+    bool grads;
+} arena_kind;
+
+static int64_t place_len(const zero_part_layout *p) { return round_up(p->shards.padded_len, DT_GROUP_ALIGN); }
+
+/** Is unit u in such an arena? All trained parts have gradients; parameters are there unless they are kept whole. */
+static bool is_in(const zero_layout *l, arena_kind kind, int u)
+{
+    const zero_part_layout *p = &l->units[u].part[kind.part];
+    return p->shards.flat_len > 0 && (kind.grads || !p->whole);
+}
+
+static int64_t *place_of(zero_layout *l, arena_kind kind, int u)
+{
+    return kind.grads ? &l->units[u].grad_held_at : &l->units[u].part[kind.part].held_at;
+}
+
+/** Give the units of an arena their places and return its length. Neighbours have room beside each other when one of
+ *  them has at most `ahead` elements (ahead 0: never). */
+static int64_t place_arena(zero_layout *l, arena_kind kind, bool untied, int64_t ahead)
+{
+    int64_t base = 0, stretch = 0, before = 0;
+    for (int u = 0; u < l->n_units; u++) {
+        if (!is_in(l, kind, u)) continue;
+        const int64_t len = place_len(&l->units[u].part[kind.part]);
+        if (u == 0 && !untied) {
+            base = len;
+            continue;
+        }
+        const int64_t small = before < len ? before : len;
+        stretch = max64(stretch, before > 0 && small <= ahead ? before + len : len);
+        before = len;
+    }
+    bool at_end = false;
+    for (int u = 0; u < l->n_units; u++) {
+        if (!is_in(l, kind, u)) continue;
+        const int64_t len = place_len(&l->units[u].part[kind.part]);
+        *place_of(l, kind, u) = base + (at_end && ahead > 0 ? stretch - len : 0);
+        if (u == 0 && !untied)
+            *place_of(l, kind, u) = 0;
+        else
+            at_end = !at_end;
+    }
+    return base + stretch;
+}
+
+/** Both parts' arenas; their length together. */
+static int64_t place_params(zero_layout *l, bool untied, int64_t ahead)
+{
+    int64_t sum = 0;
+    for (int p = 0; p < DT_N_PARTS; p++)
+        sum += l->param_arena_len[p] = place_arena(l, (arena_kind){.part = (dt_part)p}, untied, ahead);
+    return sum;
+}
+
+/** Elements that a unit has in the parameters' arenas. */
+static int64_t live_len(const zero_layout *l, int u)
+{
+    int64_t n = 0;
+    for (int p = 0; p < DT_N_PARTS; p++)
+        if (is_in(l, (arena_kind){.part = (dt_part)p}, u)) n += place_len(&l->units[u].part[p]);
+    return n;
+}
+
+static dt_err refuse_limit(const zero_layout *l, const dt_zero_options *opt, const dt_unit *units, int64_t alone)
+{
+    int largest = -1;
+    for (int u = opt->untied ? 0 : 1; u < l->n_units; u++)
+        if (live_len(l, u) > 0 && (largest < 0 || live_len(l, u) > live_len(l, largest))) largest = u;
+    return dt_fail(DT_ERR_USAGE,
+                   "zero.max_live_parameters = %" PRId64 " is too small: unit %s%s needs %" PRId64
+                   " elements at once; set it to %" PRId64 " or more",
+                   opt->max_live_parameters, units[largest < 0 ? 0 : largest].name,
+                   opt->untied || largest < 0 ? "" : " beside a tied embedding", alone, alone);
+}
+
+static dt_err arrange_params(zero_layout *l, const dt_zero_options *opt, const dt_unit *units)
+{
+    const int64_t alone = place_params(l, opt->untied, 0), limit = opt->max_live_parameters;
+    if (limit > 0 && alone > limit) return refuse_limit(l, opt, units, alone);
+    l->least_live_len = alone;
+    if (!opt->overlap_comm || opt->prefetch_bucket_size <= 0) return DT_OK;
+    const int64_t pair = place_params(l, opt->untied, opt->prefetch_bucket_size);
+    l->prefetch = limit <= 0 || pair <= limit;
+    if (!l->prefetch) place_params(l, opt->untied, 0);
+    return DT_OK;
+}
+
+/* ---- buffers ----------------------------------------------------------------------------------------------------- */
+
+static int64_t kept_len(const dt_shards *s, bool whole)
+{
+    return whole ? round_up(s->padded_len, DT_GROUP_ALIGN) : s->shard_len;
+}
+
+static void place_kept(zero_layout *l)
+{
+    for (int u = 0; u < l->n_units; u++) {
+        zero_unit_layout *ul = &l->units[u];
+        for (int p = 0; p < DT_N_PARTS; p++) {
+            ul->part[p].kept_at = l->params_len[p];
+            l->params_len[p] += kept_len(&ul->part[p].shards, ul->part[p].whole);
+        }
+        if (!l->has_grads) continue;
+        ul->grad_at = l->grads_len;
+        l->grads_len += kept_len(&ul->part[DT_TRAINED].shards, l->whole_grads);
+        ul->opt_at = l->opt_len;
+        l->opt_len += kept_len(&ul->part[DT_TRAINED].shards, l->whole_opt);
+    }
+}
+
+static int64_t longest_shard(const zero_layout *l, dt_part part)
+{
+    int64_t n = 0;
+    for (int u = 0; u < l->n_units; u++) n = max64(n, l->units[u].part[part].shards.shard_len);
+    return n;
+}
+
+/** Elements of a shard that one collective of at most `bucket` elements over all ranks moves; 0 or less: no limit. */
+static int64_t per_rank(int64_t bucket, int nranks, int64_t longest)
+{
+    if (bucket <= 0) return longest;
+    const int64_t n = max64(bucket / nranks / DT_SHARD_ALIGN * DT_SHARD_ALIGN, DT_SHARD_ALIGN);
+    return n < longest ? n : longest;
+}
+
+/** Bytes of the widest element that is gathered: of a parameter, or at stage 0 of an optimizer state. */
+static size_t widest_gathered(const zero_layout *l)
+{
+    size_t n = l->whole_opt ? sizeof(float) : 0;
+    for (int p = 0; p < DT_N_PARTS; p++)
+        if (dt_dtype_size(l->param_dtype[p]) > n) n = dt_dtype_size(l->param_dtype[p]);
+    return n;
+}
+
+static void size_buckets(zero_layout *l, const dt_zero_options *opt)
+{
+    /* elements: small enough for a processor's last cache, large beside what a collective costs */
+    enum { UPDATE_BUCKET = 1 << 20 };
+    const int64_t trained = longest_shard(l, DT_TRAINED), longest = max64(trained, longest_shard(l, DT_FROZEN));
+    l->reduce_per_rank = per_rank(opt->reduce_bucket_size, l->nranks, trained);
+    l->gather_per_rank = per_rank(opt->allgather_bucket_size, l->nranks, longest);
+    l->update_per_rank =
+        per_rank(UPDATE_BUCKET, l->nranks, l->gather_per_rank < trained ? l->gather_per_rank : trained);
+    size_t reduce = 0, gather = 0, update = 0;
+    if (l->has_grads && l->nranks > 1 && l->reduce_per_rank < trained)
+        reduce = (size_t)(l->nranks * l->reduce_per_rank) * dt_dtype_size(l->grad_dtype);
+    if (l->nranks > 1 && l->gather_per_rank < longest)
+        gather = (size_t)(l->nranks * l->gather_per_rank) * widest_gathered(l);
+    if (l->whole_opt) update = (size_t)(l->nranks * l->update_per_rank) * dt_dtype_size(l->grad_kept);
+    l->bucket_bytes = reduce > gather ? reduce : gather;
+    if (update > l->bucket_bytes) l->bucket_bytes = update;
+}
+
+static void size_staging(zero_layout *l, const dt_zero_options *opt)
+{
+    size_buckets(l, opt);
+    for (int p = 0; p < DT_N_PARTS; p++)
+        l->param_arena_bytes[p] = (size_t)l->param_arena_len[p] * dt_dtype_size(l->param_dtype[p]);
+    l->grad_arena_bytes = (size_t)l->grad_arena_len * dt_dtype_size(l->grad_dtype);
+    l->n_results = l->has_grads ? l->n_runs + l->n_units : 0;
+    l->results_bytes = (size_t)l->n_results * 16;
+    l->host_bytes = ZERO_HOST_CHUNK * sizeof(float);
+    if (l->results_bytes > l->host_bytes) l->host_bytes = l->results_bytes;
+}
+
+static void add_up(zero_layout *l)
+{
+    size_t *staging = l->memory.at[DT_MEM_STAGING];
+    for (int p = 0; p < DT_N_PARTS; p++) {
+        l->memory.at[DT_MEM_PARAMS][DT_ON_DEVICE] += (size_t)l->params_len[p] * dt_dtype_size(l->param_dtype[p]);
+        staging[DT_ON_DEVICE] += l->param_arena_bytes[p];
+    }
+    l->memory.at[DT_MEM_GRADS][DT_ON_DEVICE] = (size_t)l->grads_len * dt_dtype_size(l->grad_kept);
+    l->memory.at[DT_MEM_OPTIMIZER][DT_ON_DEVICE] =
+        (size_t)l->opt_len * sizeof(float) * (size_t)(l->has_master + l->n_states);
+    staging[DT_ON_DEVICE] += l->grad_arena_bytes + l->bucket_bytes + l->results_bytes;
+    staging[DT_ON_PINNED] = l->host_bytes;
+}
+
+static void set_flags(zero_layout *l, const dt_zero_options *opt, const dt_unit *units)
+{
+    bool trained = false;
+    for (int u = 0; u < l->n_units; u++) trained = trained || units[u].flat_len[DT_TRAINED] > 0;
+    l->stage = l->nranks == 1 ? 1 : opt->stage;
+    l->has_grads = trained && opt->optimizer;
+    l->n_states = l->has_grads ? opt->optimizer->n_states : 0;
+    /* In reproducible mode every micro-step is reduced, so full gradients would never be summed up: every stage keeps
+     * shards of them. */
+    l->whole_grads = l->stage < 2 && !opt->reproducible;
+    l->whole_opt = l->stage == 0 && l->has_grads;
+    l->has_master = l->has_grads && opt->param_dtype != DT_F32;
+    for (int p = 0; p < DT_N_PARTS; p++) l->param_dtype[p] = opt->param_dtype;
+    l->grad_dtype = opt->grad_dtype;
+    l->grad_kept = opt->reproducible ? DT_F32 : opt->grad_dtype;
+}
+
+dt_err zero_layout_make(zero_layout *l, const dt_zero_options *opt, const dt_unit *units, int n_units, int nranks)
+{
+    *l = (zero_layout){.nranks = nranks, .n_units = n_units};
+    DT_TRY(check_options(opt, n_units, nranks));
+    size_t n_tensors = 0;
+    for (int u = 0; u < n_units; u++) {
+        DT_TRY(check_unit(&units[u]));
+        n_tensors += (size_t)units[u].n_tensors;
+        l->n_param += units[u].n_param;
+    }
+    set_flags(l, opt, units);
+    l->units = calloc((size_t)n_units, sizeof *l->units);
+    l->runs = calloc(n_tensors + 1, sizeof *l->runs);
+    if (!l->units || !l->runs) {
+        zero_layout_free(l);
+        return dt_fail(DT_ERR_MEMORY, "out of memory for the tables of %d units", n_units);
+    }
+    for (int u = 0; u < n_units; u++) {
+        zero_unit_layout *ul = &l->units[u];
+        for (int p = 0; p < DT_N_PARTS; p++) {
+            const int64_t len = units[u].flat_len[p];
+            ul->part[p].shards = dt_shards_of(len, nranks);
+            ul->part[p].whole = l->stage < 3 || len < opt->param_persistence_threshold;
+        }
+        add_runs(l, ul, &units[u]);
+    }
+    place_kept(l);
+    if (l->has_grads && !l->whole_grads)
+        l->grad_arena_len =
+            place_arena(l, (arena_kind){DT_TRAINED, true}, opt->untied, opt->overlap_comm ? INT64_MAX : 0);
+    const dt_err err = arrange_params(l, opt, units);
+    if (err != DT_OK) {
+        zero_layout_free(l);
+        return err;
+    }
+    size_staging(l, opt);
+    add_up(l);
+    return DT_OK;
+}
+
+void zero_layout_free(zero_layout *l)
+{
+    free(l->units);
+    free(l->runs);
+    *l = (zero_layout){0};
+}

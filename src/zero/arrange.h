@@ -1,0 +1,66 @@
+/* arrange.h - what a rank keeps of each unit at a stage, and where: the arithmetic that the plan and the allocation
+ * share. */
+#ifndef DTRAIN_ZERO_ARRANGE_H
+#define DTRAIN_ZERO_ARRANGE_H
+
+#include "dtrain/zero.h"
+
+/** Consecutive elements of a unit's trained part that one step of the optimizer may take: trainable, of one learning
+ *  rate, and all with or all without decay. */
+typedef struct zero_run {
+    int64_t start, len;
+    bool decay;
+    int lr_group;
+} zero_run;
+
+/** One part of a unit, cut into nranks equal shards. */
+typedef struct zero_part_layout {
+    dt_shards shards; /* all 0: nothing is in the part, and nothing is kept or sent */
+    bool whole;       /* kept whole on every rank, else gathered into the arena while it is held */
+    int64_t kept_at;  /* where it (or its shard) begins in the parameters of all such parts, elements */
+    int64_t held_at;  /* where it stands in the arena of all such parts while it is held, elements */
+} zero_part_layout;
+
+typedef struct zero_unit_layout {
+    zero_part_layout part[DT_N_PARTS];
+    /* of the trained part alone */
+    bool all_trainable;    /* no frozen tensor is in it: what lies between the runs is padding alone */
+    int first_run, n_runs; /* in zero_layout.runs, ascending */
+    int64_t grad_at,
+        opt_at;           /* where it (or its shard) begins in the gradients, and in each optimizer state, elements */
+    int64_t grad_held_at; /* where its gradients stand in their arena, elements */
+} zero_unit_layout;
+
+typedef struct zero_layout {
+    int nranks, n_units;
+    int stage;        /* 1 on a lone rank, where a shard is the whole and all stages are the same */
+    bool has_grads;   /* there is an optimizer, and something to train */
+    bool whole_grads; /* gradients gather in full buffers, else in shards by way of their arena */
+    bool whole_opt;   /* every rank keeps and updates all optimizer states (stage 0) */
+    bool has_master;  /* fp32 weights beside trained parameters of another type */
+    int n_states;     /* of the optimizer */
+    bool prefetch;    /* the parameters' arenas have room for a unit ahead of the one in hand */
+    dt_dtype param_dtype[DT_N_PARTS];
+    dt_dtype grad_dtype; /* what backward writes */
+    dt_dtype grad_kept;  /* what the kept gradients are summed in */
+    zero_unit_layout *units;
+    zero_run *runs;
+    int n_runs;
+    /* elements of each buffer; opt_len for the master and for each of the optimizer's states */
+    int64_t params_len[DT_N_PARTS], grads_len, opt_len;
+    int64_t param_arena_len[DT_N_PARTS], grad_arena_len; /* elements */
+    int64_t least_live_len;                              /* of the parameters' arenas, without room to prefetch */
+    int64_t reduce_per_rank, gather_per_rank;            /* most elements of a shard in one collective */
+    int64_t update_per_rank;                             /* likewise where the update gathers gradients (stage 0) */
+    size_t param_arena_bytes[DT_N_PARTS], grad_arena_bytes, bucket_bytes, results_bytes, host_bytes;
+    int n_results; /* slots of 16 bytes that reductions write on the device */
+    dt_memory memory;
+    int64_t n_param;
+} zero_layout;
+
+enum { ZERO_HOST_CHUNK = 65536 }; /* floats in the host's scratch */
+
+dt_err zero_layout_make(zero_layout *l, const dt_zero_options *opt, const dt_unit *units, int n_units, int nranks);
+void zero_layout_free(zero_layout *l);
+
+#endif

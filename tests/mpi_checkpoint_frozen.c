@@ -1,0 +1,102 @@
+/* mpi_checkpoint_frozen.c - a checkpoint holds all parameters, and states of what is trained; it loads into a run that
+ * trains other tensors, whose states start at zero where the file has none.
+ * DEVICES: cpu queue */
+#include "checkpoint_fixture.h"
+
+static const char STATE[] = "/optimizer/exp_avg_sq/model.layers.0.input_layernorm.weight";
+
+static bool is_block(void *self, const dt_tensor *t) { return !strncmp(t->name, "model.layers.", 13); }
+static bool is_no_gate(void *self, const dt_tensor *t)
+{
+    return !strstr(t->name, "gate") && !strstr(t->name, "q_proj");
+}
+static bool is_any(void *self, const dt_tensor *t) { return true; }
+static dt_trains const trains[] = {NULL, is_block, is_no_gate, is_any};
+enum { N_TRAINS = sizeof trains / sizeof trains[0] };
+
+static bool open_with(fixture *f, dt_trains t, int stage)
+{
+    close_zero(f);
+    dt_units_choose_trained(f->units, N_UNITS, t, NULL);
+    return open_zero(f, stage, stage % 2 ? DT_BF16 : DT_F32, false);
+}
+
+/* States of tensors that the file's run trained are its own, others are zero; parameters are its own. */
+static bool came_back(fixture *f, dt_trains saved, int salt)
+{
+    for (int k = 0; k < dt_zero_n_pieces(f->z); k++)
+        for (dt_state s = 0; s < dt_zero_n_states(f->z); s++) {
+            const dt_piece *p = &dt_zero_pieces(f->z)[k];
+            const dt_tensor *t = dt_zero_tensor(f->z, p);
+            const bool in_file = s == DT_STATE_PARAM || (saved && saved(NULL, t));
+            for (int64_t i = 0; i < p->n && dt_zero_has_state(f->z, s, p); i++) {
+                union {
+                    float f;
+                    uint16_t h;
+                } x;
+                if (dt_zero_state_read(f->z, s, p, i, 1, &x) != DT_OK) return false;
+                const float found = dt_zero_state_dtype(f->z, s, p) == DT_F32 ? x.f : dt_bf16_to_float(x.h);
+                if (found != (in_file ? value_of(t->name, s, p->first + i, salt) : 0)) return false;
+            }
+        }
+    return true;
+}
+
+static void states_of_what_was_frozen_start_at_zero(void **state)
+{
+    fixture *f = *state;
+    char path[PATH_MAX];
+    for (int from = 1; from < N_TRAINS; from++)
+        for (int to = 0; to < N_TRAINS; to++) {
+            bool ok = open_with(f, trains[from], (from + to) % 4) && fill_states(f->z, true, from);
+            ok = ok && save_step(f, from, 0) == DT_OK;
+            ok = ok && dt_checkpoint_path(path, f->dir, from) == DT_OK;
+            ok = ok && (f->comm.rank != 0 || dt_checkpoint_verify(path, NULL) == DT_OK);
+            assert_all(f->mpi, ok);
+            ok = open_with(f, trains[to], to) && fill_states(f->z, true, 77); /* what was there before must not stay */
+            ok =
+                ok && dt_checkpoint_load(&f->comm, f->z, path, true, NULL) == DT_OK && came_back(f, trains[from], from);
+            assert_all(f->mpi, ok);
+        }
+}
+
+static bool lose(const char *path, const char *name)
+{
+    dt_h5_lock();
+    const hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
+    const bool ok = H5Ldelete(file, name, H5P_DEFAULT) >= 0;
+    H5Fclose(file);
+    dt_h5_unlock();
+    return ok;
+}
+
+/** Lost: one of the two states that a tensor has; or all states of all tensors. */
+static void a_state_that_was_lost_is_missed(void **state)
+{
+    fixture *f = *state;
+    char path[PATH_MAX];
+    for (int all = 0; all < 2; all++) {
+        bool ok = open_with(f, is_block, 1) && fill_states(f->z, true, 1) && save_step(f, 1, 0) == DT_OK;
+        ok = ok && dt_checkpoint_path(path, f->dir, 1) == DT_OK;
+        if (f->comm.rank == 0 && !all) ok = ok && lose(path, STATE);
+        if (f->comm.rank == 0 && all)
+            ok = ok && lose(path, "/optimizer/exp_avg") && lose(path, "/optimizer/exp_avg_sq");
+        MPI_Barrier(f->mpi);
+        const dt_err err = ok ? dt_checkpoint_load(&f->comm, f->z, path, true, NULL) : DT_OK;
+        ok = ok && err == DT_ERR_DATA;
+        if (f->comm.rank == 0) ok = ok && strstr(dt_error_message(), all ? "/optimizer/exp_avg/" : STATE);
+        dt_error_clear();
+        assert_all(f->mpi, ok);
+    }
+}
+
+#define IN_DIR(test) cmocka_unit_test_setup_teardown(test, make_dir, remove_dir)
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        IN_DIR(states_of_what_was_frozen_start_at_zero),
+        IN_DIR(a_state_that_was_lost_is_missed),
+    };
+    mpi_test_begin(&argc, &argv);
+    return mpi_test_end(cmocka_run_group_tests(tests, open_fixture, close_fixture));
+}
