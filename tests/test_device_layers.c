@@ -68,6 +68,28 @@ static void rows_go_there_and_back(void **state)
     }
 }
 
+static void rows_can_be_left_out(void **state)
+{
+    fixture *f = *state;
+    const int32_t index[] = {-1, 2, -1, 0, -7};
+    for (int t = 0; t < 2; t++)
+        for (int64_t width = 1; width <= 70; width += 23) {
+            const size_t nbytes = (size_t)width * dt_dtype_size(types[t]);
+            ref_array x = ref_random(types[t], 3 * width, 1, 1), some = ref_new(types[t], 5 * width),
+                      y = ref_random(types[t], 3 * width, 2, 1), was = ref_copy(&y);
+            RUN(gather_rows, ON(x), ARR(index, 5), ON(some), 5, width, types[t]);
+            RUN(scatter_rows, ON(some), ARR(index, 5), ON(y), 5, width, types[t]);
+            for (int64_t r = 0; r < 5; r++)
+                for (int64_t c = 0; c < width; c++)
+                    assert_true(ref_get(&some, r * width + c) ==
+                                (index[r] < 0 ? 0 : ref_get(&x, index[r] * width + c)));
+            assert_memory_equal(y.p, x.p, nbytes);
+            assert_memory_equal((char *)y.p + nbytes, (char *)was.p + nbytes, nbytes);
+            assert_memory_equal((char *)y.p + 2 * nbytes, (char *)x.p + 2 * nbytes, nbytes);
+            ref_drop(&x), ref_drop(&some), ref_drop(&y), ref_drop(&was);
+        }
+}
+
 static void copy_and_zero(void **state)
 {
     fixture *f = *state;
@@ -412,6 +434,7 @@ int main(void)
         cmocka_unit_test(conversion_rounds_like_the_scalar_function),
         cmocka_unit_test(sums_round_once),
         cmocka_unit_test(rows_go_there_and_back),
+        cmocka_unit_test(rows_can_be_left_out),
         cmocka_unit_test(copy_and_zero),
         cmocka_unit_test(activations_and_their_slopes),
         cmocka_unit_test(activations_keep_their_limits),

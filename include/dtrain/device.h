@@ -108,10 +108,11 @@ typedef struct dt_device_ops {
                        int64_t n, dt_stream *stream);
     /** c = a + b (c may be a or b). */
     dt_err (*add)(dt_device *dev, const void *a, const void *b, void *c, dt_dtype dt, int64_t n, dt_stream *stream);
-    /** dst[i,:] = src[index[i],:], i < n_rows (gather). */
+    /** dst[i,:] = src[index[i],:], i < n_rows (gather); zeros where index[i] < 0. */
     dt_err (*gather_rows)(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows,
                           int64_t width, dt_dtype dt, dt_stream *stream);
-    /** dst[index[i],:] = src[i,:] (scatter; indices distinct; other rows untouched). */
+    /** dst[index[i],:] = src[i,:] (scatter; indices distinct; other rows untouched); rows with index[i] < 0 are left
+     *  out. Rows that are to be added up go through embedding_backward. */
     dt_err (*scatter_rows)(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows,
                            int64_t width, dt_dtype dt, dt_stream *stream);
 

@@ -102,7 +102,14 @@ dt_err cpu_gather_rows(dt_device *dev, const void *src, const int32_t *index, vo
 {
     const cpu_state *cpu = cpu_of(dev);
     const size_t nbytes = (size_t)width * dt_dtype_size(dt);
-    ROWS_OF(cpu, n_rows, width, r) { memcpy(cpu_at_w(dst, dt, width * r), cpu_at(src, dt, width * index[r]), nbytes); }
+    ROWS_OF(cpu, n_rows, width, r)
+    {
+        void *row = cpu_at_w(dst, dt, width * r);
+        if (index[r] >= 0)
+            memcpy(row, cpu_at(src, dt, width * index[r]), nbytes);
+        else
+            memset(row, 0, nbytes);
+    }
     return DT_OK;
 }
 
@@ -111,7 +118,10 @@ dt_err cpu_scatter_rows(dt_device *dev, const void *src, const int32_t *index, v
 {
     const cpu_state *cpu = cpu_of(dev);
     const size_t nbytes = (size_t)width * dt_dtype_size(dt);
-    ROWS_OF(cpu, n_rows, width, r) { memcpy(cpu_at_w(dst, dt, width * index[r]), cpu_at(src, dt, width * r), nbytes); }
+    ROWS_OF(cpu, n_rows, width, r)
+    {
+        if (index[r] >= 0) memcpy(cpu_at_w(dst, dt, width * index[r]), cpu_at(src, dt, width * r), nbytes);
+    }
     return DT_OK;
 }
 
