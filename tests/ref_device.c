@@ -334,6 +334,45 @@ void ref_classifier_gradient(const ref_row *r, double *grad)
     }
 }
 
+/* ---- choosing tokens --------------------------------------------------------------------------------------------- */
+
+int64_t ref_order(const float *logits, const uint32_t *allowed, int64_t n, int32_t *id)
+{
+    int64_t found = 0;
+    for (int32_t v = 0; v < n; v++) {
+        if ((allowed && !(allowed[v / 32] >> v % 32 & 1)) || logits[v] == -INFINITY) continue;
+        int64_t at = found++;
+        for (; at > 0 && logits[id[at - 1]] < logits[v]; at--) id[at] = id[at - 1];
+        id[at] = v;
+    }
+    return found;
+}
+
+bool ref_choice(const dt_choice *how, const float *logits, const uint32_t *allowed, int64_t n, double *p)
+{
+    int32_t *id = malloc((size_t)n * sizeof *id);
+    const int64_t found = ref_order(logits, allowed, n, id);
+    int64_t kept = how->greedy ? 1 : how->top_k > 0 && how->top_k < found ? how->top_k : found;
+    double total = 0, sum = 0;
+    memset(p, 0, (size_t)n * sizeof *p);
+    for (int64_t i = 0; i < kept && found > 0; i++)
+        total += p[id[i]] = how->greedy ? 1 : exp((double)(logits[id[i]] - logits[id[0]]) / how->temperature);
+    if (!how->greedy && how->top_p < 1) {
+        int64_t reach = 0;
+        while (reach < kept && (reach == 0 || sum < how->top_p * total)) sum += p[id[reach++]];
+        for (int64_t i = reach; i < kept; i++) p[id[i]] = 0;
+        kept = reach;
+    }
+    total = 0;
+    for (int64_t i = 0; i < kept && found > 0; i++) {
+        if (!how->greedy && p[id[i]] < how->min_p) p[id[i]] = 0;
+        total += p[id[i]];
+    }
+    for (int64_t v = 0; v < n && found > 0; v++) p[v] /= total;
+    free(id);
+    return found > 0;
+}
+
 /* ---- instruction sets -------------------------------------------------------------------------------------------- */
 
 static const char *const isas[] = {"v2", "v3", "v4", "neon", "neon_bf16", "sve", "sve_bf16", "base"};

@@ -196,6 +196,22 @@ typedef struct dt_device_ops {
      *  n_tok. */
     int64_t (*classifier_rows)(const dt_device *dev, int64_t n_vocab, int64_t n_tok);
 
+    /* choosing tokens from rows of float logits; see dt_token_rows, dt_choice */
+    /** token[r] is what dt_token_weights_draw gives for uniform[r] (NULL where greedy). -1 where an allowed logit is NaN
+     *  or +inf, or none is above -inf. Sums are double: devices that add in another order may differ where uniform[r]
+     *  is within 2^-40 of a border. scratch: draw_scratch_nbytes(rows) bytes. */
+    dt_err (*draw_tokens)(dt_device *dev, const dt_token_rows *rows, const dt_choice *how, const float *logits,
+                          const double *uniform, int32_t *token, void *scratch, dt_stream *stream);
+    size_t (*draw_scratch_nbytes)(const dt_device *dev, const dt_token_rows *rows);
+    /** token[r, i], logit[r, i], i < k: the k largest allowed logits, falling, of equal ones the lower id first. Where
+     *  fewer are above -inf the rest is -1 and -inf; where one is NaN or +inf the row is -1 and NaN. */
+    dt_err (*top_tokens)(dt_device *dev, const dt_token_rows *rows, const float *logits, int64_t k, int32_t *token,
+                         float *logit, dt_stream *stream);
+    /** logp[r, i] = log softmax(logits[r] inv_temperature)[token[r, i]], i < k, over the whole vocabulary, allowed or
+     *  not; -inf where token[r, i] < 0; NaN in a row that has no finite sum. */
+    dt_err (*log_softmax_at)(dt_device *dev, const dt_token_rows *rows, const float *logits, double inv_temperature,
+                             int64_t k, const int32_t *token, double *logp, dt_stream *stream);
+
     /* optimizer and reductions. Results of reductions are written to device memory: copy, sync, then read. */
     /** master: float [n], updated. param: NULL, or [n] of type param_dt which receives the rounded master. */
     dt_err (*adamw_step)(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m,

@@ -1,5 +1,5 @@
-/* device_ops.h - descriptions of the larger operations of a device: products, attention, the classifier, optimizers.
- * Part of device.h, whose conventions hold here. */
+/* device_ops.h - descriptions of the larger operations of a device: products, attention, the classifier, the choice of
+ * tokens, optimizers. Part of device.h, whose conventions hold here. */
 #ifndef DTRAIN_DEVICE_OPS_H
 #define DTRAIN_DEVICE_OPS_H
 
@@ -138,6 +138,25 @@ typedef struct dt_classifier {
     float *entropy, *kl; /* [n_rows] */
     float *loss;         /* [n_rows] */
 } dt_classifier;
+
+/* ---- choosing tokens --------------------------------------------------------------------------------------------- */
+
+/** Rows of logits that tokens are chosen from. */
+typedef struct dt_token_rows {
+    int64_t n_rows, n_vocab;
+    int64_t logits_ld;       /* row distance of logits, float */
+    const uint32_t *allowed; /* token v of row r: bit v % 32 of word r * allowed_ld + v / 32; NULL: all are */
+    int64_t allowed_ld;      /* 0: the same for all rows */
+} dt_token_rows;
+
+/** How a token is drawn from a row: the transforms in this order, each on what the one before it left. */
+typedef struct dt_choice {
+    bool greedy;        /* the largest logit, the lowest id on ties; the rest is not looked at */
+    double temperature; /* logits / temperature, above 0 */
+    int64_t top_k;      /* the k most probable, of equal ones those with lower ids; 0: all */
+    double top_p;       /* the fewest most probable whose probabilities reach p of the sum, at least one; 1: all */
+    double min_p;       /* those with at least min_p times the probability of the most probable; 0: all */
+} dt_choice;
 
 /* ---- optimizers -------------------------------------------------------------------------------------------------- */
 

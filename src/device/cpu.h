@@ -135,6 +135,14 @@ dt_err cpu_attention_backward(dt_device *dev, const dt_attention *at, const void
 int64_t cpu_attention_scratch_elems(const dt_device *dev, const dt_attention *at);
 
 dt_err cpu_classifier(dt_device *dev, const dt_classifier *cl, float *logits, dt_stream *stream);
+/* cpu_tokens.c */
+dt_err cpu_draw_tokens(dt_device *dev, const dt_token_rows *rows, const dt_choice *how, const float *logits,
+                       const double *uniform, int32_t *token, void *scratch, dt_stream *stream);
+size_t cpu_draw_scratch_nbytes(const dt_device *dev, const dt_token_rows *rows);
+dt_err cpu_top_tokens(dt_device *dev, const dt_token_rows *rows, const float *logits, int64_t k, int32_t *token,
+                      float *logit, dt_stream *stream);
+dt_err cpu_log_softmax_at(dt_device *dev, const dt_token_rows *rows, const float *logits, double inv_temperature,
+                          int64_t k, const int32_t *token, double *logp, dt_stream *stream);
 int64_t cpu_classifier_rows(const dt_device *dev, int64_t n_vocab, int64_t n_tok);
 dt_err cpu_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m,
                       float *v, void *param, dt_dtype param_dt, int64_t n, dt_stream *stream);

@@ -699,6 +699,42 @@ static dt_err queue_classifier(dt_device *dev, const dt_classifier *cl, float *l
     return PUSH(classifier, near_classifier(dev, cl), AT(logits));
 }
 
+static dt_token_rows near_token_rows(dt_device *dev, const dt_token_rows *rows)
+{
+    dt_token_rows mine = *rows;
+    mine.allowed = AT(rows->allowed);
+    return mine;
+}
+
+CALL(draw_tokens, dt_token_rows rows; dt_choice how; const float *logits; const double *uniform; int32_t * token;
+     void *scratch, &x->rows, &x->how, x->logits, x->uniform, x->token, x->scratch)
+static dt_err queue_draw_tokens(dt_device *dev, const dt_token_rows *rows, const dt_choice *how, const float *logits,
+                                const double *uniform, int32_t *token, void *scratch, dt_stream *s)
+{
+    return PUSH(draw_tokens, near_token_rows(dev, rows), *how, AT(logits), AT(uniform), AT(token), AT(scratch));
+}
+
+static size_t queue_draw_scratch_nbytes(const dt_device *dev, const dt_token_rows *rows)
+{
+    return dt_device_cpu_ops.draw_scratch_nbytes(&state_of(dev)->cpu, rows);
+}
+
+CALL(top_tokens, dt_token_rows rows; const float *logits; int64_t k; int32_t * token;
+     float *logit, &x->rows, x->logits, x->k, x->token, x->logit)
+static dt_err queue_top_tokens(dt_device *dev, const dt_token_rows *rows, const float *logits, int64_t k,
+                               int32_t *token, float *logit, dt_stream *s)
+{
+    return PUSH(top_tokens, near_token_rows(dev, rows), AT(logits), k, AT(token), AT(logit));
+}
+
+CALL(log_softmax_at, dt_token_rows rows; const float *logits; double inv_temperature; int64_t k; const int32_t *token;
+     double *logp, &x->rows, x->logits, x->inv_temperature, x->k, x->token, x->logp)
+static dt_err queue_log_softmax_at(dt_device *dev, const dt_token_rows *rows, const float *logits,
+                                   double inv_temperature, int64_t k, const int32_t *token, double *logp, dt_stream *s)
+{
+    return PUSH(log_softmax_at, near_token_rows(dev, rows), AT(logits), inv_temperature, k, AT(token), AT(logp));
+}
+
 CALL(adamw_step, dt_adamw opt; const void *grad; dt_dtype gt; float *master; float *m; float *v; void *param;
      dt_dtype param_dt; int64_t n, &x->opt, x->grad, x->gt, x->master, x->m, x->v, x->param, x->param_dt, x->n)
 static dt_err queue_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master,
@@ -785,6 +821,10 @@ const dt_device_ops dt_device_queue_ops = {
     .glu_backward = queue_glu_backward,
     .dropout = queue_dropout,
     .classifier = queue_classifier,
+    .draw_tokens = queue_draw_tokens,
+    .draw_scratch_nbytes = queue_draw_scratch_nbytes,
+    .top_tokens = queue_top_tokens,
+    .log_softmax_at = queue_log_softmax_at,
     .adamw_step = queue_adamw_step,
     .sgd_step = queue_sgd_step,
     .sum_squares = queue_sum_squares,

@@ -1,7 +1,6 @@
 /* logits.c - e^x by plain multiplications and additions in double: the compiler turns the loops into vectors, and no
  * library decides the last bit. */
-#include "logits.h"
-#include "dtrain/sampler.h"
+#include "dtrain/logits.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -44,11 +43,11 @@ void dt_logits_exp(const float *x, int64_t n, double top, double scale, double *
     }
 }
 
-dt_err dt_logits_best(const float *x, int64_t n, int32_t *best)
+int64_t dt_logits_first_best(const float *x, int64_t n)
 {
     enum { BLOCK = 64 };
     float top = -INFINITY;
-    int64_t at = 0; /* the block of the largest */
+    int64_t at = -1; /* the block of the largest */
     for (int64_t i = 0; i < n; i += BLOCK) {
         const int64_t end = i + BLOCK < n ? i + BLOCK : n;
         float most = -INFINITY;
@@ -58,18 +57,25 @@ dt_err dt_logits_best(const float *x, int64_t n, int32_t *best)
             most = x[v] > most ? x[v] : most;
             bad |= !(x[v] < INFINITY);
         }
-        for (int64_t v = i; bad && v < end; v++)
-            DT_CHECK(x[v] < INFINITY, DT_ERR_NONFINITE,
-                     "logit %" PRId64 " is %g: the model's weights or activations are not finite", v, (double)x[v]);
+        if (bad) return -1;
         if (most > top) top = most, at = i;
     }
-    DT_CHECK(top > -INFINITY, DT_ERR_NONFINITE, "all %" PRId64 " logits are -inf", n);
-    while (x[at] != top) at++;
+    while (at >= 0 && x[at] != top) at++;
+    return at;
+}
+
+dt_err dt_logits_best(const float *x, int64_t n, int32_t *best)
+{
+    const int64_t at = dt_logits_first_best(x, n);
+    for (int64_t v = 0; at < 0 && v < n; v++)
+        DT_CHECK(x[v] < INFINITY, DT_ERR_NONFINITE,
+                 "logit %" PRId64 " is %g: the model's weights or activations are not finite", v, (double)x[v]);
+    DT_CHECK(at >= 0, DT_ERR_NONFINITE, "all %" PRId64 " logits are -inf", n);
     *best = (int32_t)at;
     return DT_OK;
 }
 
-double dt_log_sum_exp(const float *logits, int64_t n)
+double dt_logits_log_sum_exp(const float *logits, int64_t n, double scale)
 {
     enum { BLOCK = 256, LANES = 8 };
     double e[BLOCK], lane[LANES] = {0};
@@ -79,10 +85,11 @@ double dt_log_sum_exp(const float *logits, int64_t n)
     if (!(fabs((double)top) < INFINITY)) return top;
     for (int64_t i = 0; i < n; i += BLOCK) {
         const int64_t len = n - i < BLOCK ? n - i : BLOCK;
-        dt_logits_exp(logits + i, len, top, 1, e);
+        dt_logits_exp(logits + i, len, top, scale, e);
         memset(e + len, 0, (size_t)(BLOCK - len) * sizeof *e);
         for (int64_t k = 0; k < BLOCK; k += LANES)
             for (int l = 0; l < LANES; l++) lane[l] += e[k + l];
     }
-    return top + log(((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7])));
+    return (double)top * scale +
+           log(((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7])));
 }

@@ -1,0 +1,130 @@
+/* cpu_tokens.c - choosing tokens on the CPU: a row of logits is one thread's. */
+#include "cpu.h"
+#include "dtrain/logits.h"
+#include <inttypes.h>
+#include <math.h>
+
+static int64_t n_pieces(const cpu_state *cpu, const dt_token_rows *rows)
+{
+    return cpu_min(cpu->n_threads, rows->n_rows > 0 ? rows->n_rows : 0);
+}
+
+static const uint32_t *allowed_of(const dt_token_rows *rows, int64_t r)
+{
+    return rows->allowed ? rows->allowed + r * rows->allowed_ld : NULL;
+}
+
+static dt_err check(const dt_token_rows *rows)
+{
+    const int64_t words = (rows->n_vocab + 31) / 32;
+    DT_CHECK(rows->n_rows >= 0 && rows->n_vocab > 0 && rows->n_vocab <= INT32_MAX && rows->logits_ld >= rows->n_vocab,
+             DT_ERR_ARG, "tokens: %" PRId64 " rows of %" PRId64 " logits, %" PRId64 " apart", rows->n_rows,
+             rows->n_vocab, rows->logits_ld);
+    DT_CHECK(!rows->allowed || rows->allowed_ld == 0 || rows->allowed_ld >= words, DT_ERR_ARG,
+             "tokens: masks of %" PRId64 " words for %" PRId64 " tokens", rows->allowed_ld, rows->n_vocab);
+    return DT_OK;
+}
+
+/* A piece of scratch for each thread. */
+size_t cpu_draw_scratch_nbytes(const dt_device *dev, const dt_token_rows *rows)
+{
+    return (size_t)n_pieces(cpu_of(dev), rows) * dt_token_weights_scratch(rows->n_vocab);
+}
+
+dt_err cpu_draw_tokens(dt_device *dev, const dt_token_rows *rows, const dt_choice *how, const float *logits,
+                       const double *uniform, int32_t *token, void *scratch, dt_stream *stream)
+{
+    const cpu_state *cpu = cpu_of(dev);
+    DT_TRY(check(rows));
+    DT_CHECK(how->greedy || (how->temperature > 0 && how->top_k >= 0 && how->top_p > 0 && how->min_p >= 0), DT_ERR_ARG,
+             "draw_tokens: temperature %g, top_k %" PRId64 ", top_p %g, min_p %g", how->temperature, how->top_k,
+             how->top_p, how->min_p);
+    const int64_t pieces = n_pieces(cpu, rows);
+    const size_t nbytes = dt_token_weights_scratch(rows->n_vocab);
+    CPU_PARALLEL_FOR (cpu, piece, pieces) {
+        for (int64_t r = piece; r < rows->n_rows; r += pieces) {
+            dt_token_weights w;
+            const bool any = dt_token_weights_of(how, logits + r * rows->logits_ld, allowed_of(rows, r), rows->n_vocab,
+                                                 (char *)scratch + (size_t)piece * nbytes, &w);
+            token[r] = any ? dt_token_weights_draw(&w, how->greedy ? 0 : uniform[r]) : -1;
+        }
+    }
+    return DT_OK;
+}
+
+/* ---- the largest ------------------------------------------------------------------------------------------------- */
+
+/* Comes token a before b in the list by falling logit? */
+static bool before(const float *z, int32_t a, int32_t b) { return z[a] > z[b] || (a < b && z[a] == z[b]); }
+
+/* heap [n], the last of the list on top. */
+static void sift_down(const float *z, int32_t *heap, int64_t n, int64_t at)
+{
+    const int32_t id = heap[at];
+    for (int64_t child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && before(z, heap[child], heap[child + 1])) child++;
+        if (!before(z, id, heap[child])) break;
+        heap[at] = heap[child];
+    }
+    heap[at] = id;
+}
+
+/* The k first of the list into heap, as one; how many there are, -1 where a logit is NaN or +inf. */
+static int64_t collect(const float *z, const uint32_t *allowed, int64_t n_vocab, int64_t k, int32_t *heap)
+{
+    int64_t n = 0;
+    for (int32_t v = 0; v < n_vocab; v++) {
+        if (allowed && !(allowed[v / 32] >> (v % 32) & 1)) continue;
+        if (!(z[v] < INFINITY)) return -1;
+        if (z[v] == -INFINITY || (n == k && !before(z, v, heap[0]))) continue;
+        if (n < k) {
+            heap[n++] = v;
+            for (int64_t at = n / 2; n == k && at-- > 0;) sift_down(z, heap, n, at);
+        } else {
+            heap[0] = v;
+            sift_down(z, heap, n, 0);
+        }
+    }
+    for (int64_t at = n / 2; n < k && at-- > 0;) sift_down(z, heap, n, at);
+    return n;
+}
+
+dt_err cpu_top_tokens(dt_device *dev, const dt_token_rows *rows, const float *logits, int64_t k, int32_t *token,
+                      float *logit, dt_stream *stream)
+{
+    const cpu_state *cpu = cpu_of(dev);
+    DT_TRY(check(rows));
+    DT_CHECK(k > 0 && k <= rows->n_vocab, DT_ERR_ARG, "top_tokens: %" PRId64 " of %" PRId64, k, rows->n_vocab);
+    CPU_PARALLEL_FOR (cpu, r, rows->n_rows) {
+        const float *z = logits + r * rows->logits_ld;
+        int32_t *first = token + r * k;
+        const int64_t found = collect(z, allowed_of(rows, r), rows->n_vocab, k, first), n = found < 0 ? 0 : found;
+        for (int64_t i = n; i < k; i++) first[i] = -1, logit[r * k + i] = found < 0 ? NAN : -INFINITY;
+        for (int64_t left = n; left-- > 0;) { /* the last of the list goes to the end */
+            const int32_t last = first[0];
+            first[0] = first[left];
+            if (left > 0) sift_down(z, first, left, 0);
+            first[left] = last;
+            logit[r * k + left] = z[last];
+        }
+    }
+    return DT_OK;
+}
+
+dt_err cpu_log_softmax_at(dt_device *dev, const dt_token_rows *rows, const float *logits, double inv_temperature,
+                          int64_t k, const int32_t *token, double *logp, dt_stream *stream)
+{
+    const cpu_state *cpu = cpu_of(dev);
+    DT_TRY(check(rows));
+    DT_CHECK(inv_temperature > 0 && k >= 0, DT_ERR_ARG, "log_softmax_at: %" PRId64 " tokens, 1/T = %g", k,
+             inv_temperature);
+    CPU_PARALLEL_FOR (cpu, r, rows->n_rows) {
+        const float *z = logits + r * rows->logits_ld;
+        const double sum = dt_logits_log_sum_exp(z, rows->n_vocab, inv_temperature);
+        for (int64_t i = r * k; i < (r + 1) * k; i++) {
+            const double of_token = token[i] < 0 ? -INFINITY : (double)z[token[i]] * inv_temperature - sum;
+            logp[i] = fabs(sum) < INFINITY ? of_token : NAN;
+        }
+    }
+    return DT_OK;
+}

@@ -1,0 +1,272 @@
+/* test_device_tokens.c - choosing tokens on the device: the draws of the host's sampler, and of a plain loop that sorts
+ * everything; the largest logits; log-probabilities of chosen tokens.
+ * DEVICES: cpu queue */
+#include "device_fixture.h"
+#include "dtrain/sampler.h"
+#include <math.h>
+
+enum { MAX_ROWS = 5, MAX_VOCAB = 3000, MAX_WORDS = (MAX_VOCAB + 31) / 32 };
+
+static double uniform(int i, int purpose) { return dt_sampler_uniform(99, (uint64_t)i, (uint64_t)purpose); }
+
+/* Rows of logits with ties, excluded tokens and masks. */
+typedef struct rows {
+    dt_token_rows at; /* without pointers */
+    ref_array z;
+    uint32_t allowed[MAX_ROWS * MAX_WORDS];
+    bool masked;
+} rows;
+
+static rows make_rows(int i)
+{
+    const int64_t n = i % 3 ? 1 + (int64_t)(uniform(i, 0) * 70) : 1 + (int64_t)(uniform(i, 0) * (MAX_VOCAB - 1)),
+                  words = (n + 31) / 32;
+    rows x = {.at = {.n_rows = 1 + i % MAX_ROWS, .n_vocab = n, .logits_ld = n + i % 4}, .masked = i & 1};
+    x.at.allowed_ld = i & 2 ? words : 0;
+    x.z = ref_random(DT_F32, x.at.n_rows * x.at.logits_ld, (uint64_t)i, 6);
+    float *z = x.z.p;
+    for (int64_t k = 0; k < x.z.n; k++) {
+        if (i % 4 == 0) z[k] = rintf(z[k]); /* ties */
+        if (uniform(i, (int)k) < 0.05) z[k] = -INFINITY;
+    }
+    for (int k = 0; k < MAX_ROWS * MAX_WORDS; k++) x.allowed[k] = (uint32_t)dt_mix64((uint64_t)(i * 10000 + k));
+    for (int64_t r = 0; r < x.at.n_rows; r++) { /* something to choose in every row */
+        z[r * x.at.logits_ld] = 1;
+        x.allowed[r * x.at.allowed_ld] |= 1;
+    }
+    return x;
+}
+
+static const uint32_t *mask_of(const rows *x, int64_t r)
+{
+    return x->masked ? x->allowed + r * x->at.allowed_ld : NULL;
+}
+
+static dt_token_rows on_device_rows(fixture *f, const rows *x)
+{
+    dt_token_rows at = x->at;
+    const int64_t words = (at.n_vocab + 31) / 32;
+    if (x->masked) at.allowed = ARR(x->allowed, at.allowed_ld ? at.n_rows * at.allowed_ld : words);
+    return at;
+}
+
+static dt_choice make_choice(int i)
+{
+    return (dt_choice){.greedy = i % 11 == 0,
+                       .temperature = 0.2 + 2 * uniform(i, 1),
+                       .top_k = i % 5 ? (int64_t)(uniform(i, 2) * 20) : 0,
+                       .top_p = i % 3 ? uniform(i, 3) + 1e-3 < 1 ? uniform(i, 3) + 1e-3 : 1 : 1,
+                       .min_p = i % 7 ? 0 : 0.3 * uniform(i, 4)};
+}
+
+static void draw(fixture *f, const rows *x, const dt_choice *how, const double *u, int32_t *token)
+{
+    const dt_token_rows sizes = x->at;
+    ref_array scratch = ref_new(DT_F32, (int64_t)(OPS(f)->draw_scratch_nbytes(&f->dev, &sizes) / sizeof(float)));
+    const dt_token_rows at = on_device_rows(f, x);
+    RUN(draw_tokens, &at, how, ON(x->z), ARR(u, at.n_rows), ARR(token, at.n_rows), ON(scratch));
+    ref_drop(&scratch);
+}
+
+/* ---- drawing ----------------------------------------------------------------------------------------------------- */
+
+static void draws_are_those_of_the_sampler(void **state)
+{
+    for (int i = 0; i < 300; i++) {
+        rows x = make_rows(i);
+        const dt_choice how = make_choice(i);
+        dt_sampling sampling = dt_sampling_default();
+        sampling.greedy = how.greedy, sampling.temperature = how.temperature;
+        sampling.top_k = how.top_k, sampling.top_p = how.top_p, sampling.min_p = how.min_p, sampling.seed = 5;
+        dt_sampler *s;
+        double u[MAX_ROWS];
+        int32_t token[MAX_ROWS], want;
+        for (uint64_t r = 0; r < MAX_ROWS; r++) u[r] = dt_sampler_uniform(5, (uint64_t)i, r);
+        draw(*state, &x, &how, u, token);
+        assert_int_equal(dt_sampler_open(&s, &sampling, x.at.n_vocab), DT_OK);
+        for (int64_t r = 0; r < x.at.n_rows; r++) {
+            float row[MAX_VOCAB];
+            for (int64_t v = 0; v < x.at.n_vocab; v++) {
+                const uint32_t *mask = mask_of(&x, r);
+                const bool in = !mask || (mask[v / 32] >> v % 32 & 1);
+                row[v] = in ? ((float *)x.z.p)[r * x.at.logits_ld + v] : -INFINITY;
+            }
+            assert_int_equal(dt_sampler_draw(s, row, NULL, 0, (uint64_t)i, (uint64_t)r, &want), DT_OK);
+            assert_int_equal(token[r], want);
+        }
+        dt_sampler_close(s);
+        ref_drop(&x.z);
+    }
+}
+
+/* The id whose share of [0, 1) holds u; -1 where u is so near a border that roundings decide: sums of 3000 terms in
+ * another order differ by less than 3000 2^-53. */
+static int32_t ref_draw(const double *p, int64_t n, double u)
+{
+    double sum = 0;
+    for (int32_t v = 0; v < n; v++) {
+        sum += p[v];
+        if (p[v] > 0 && fabs(sum - u) < 1e-12) return -1;
+        if (p[v] > 0 && sum > u) return v;
+    }
+    return -1;
+}
+
+static void draws_are_those_of_the_plain_loop(void **state)
+{
+    int n_drawn = 0;
+    for (int i = 0; i < 300; i++) {
+        rows x = make_rows(i);
+        const dt_choice how = make_choice(i);
+        double p[MAX_VOCAB], u[MAX_ROWS];
+        int32_t token[MAX_ROWS];
+        for (int r = 0; r < MAX_ROWS; r++) u[r] = uniform(i, 100 + r);
+        draw(*state, &x, &how, u, token);
+        for (int64_t r = 0; r < x.at.n_rows; r++) {
+            const float *z = (float *)x.z.p + r * x.at.logits_ld;
+            assert_true(ref_choice(&how, z, mask_of(&x, r), x.at.n_vocab, p));
+            const int32_t want = ref_draw(p, x.at.n_vocab, u[r]);
+            if (want >= 0) assert_int_equal(token[r], want);
+            n_drawn += want >= 0;
+        }
+        ref_drop(&x.z);
+    }
+    assert_true(n_drawn > 800);
+}
+
+/* Borders at thirds, by hand; an excluded token's share goes to the others. */
+static void a_draw_inverts_the_distribution_in_the_order_of_ids(void **state)
+{
+    rows x = {.at = {.n_rows = 3, .n_vocab = 3, .logits_ld = 3}};
+    const dt_choice how = {.temperature = 1, .top_p = 1};
+    const double u[] = {0.3, 0.34, 0.999999};
+    int32_t token[3];
+    x.z = ref_new(DT_F32, 9);
+    for (int64_t i = 0; i < 9; i++) ref_set(&x.z, i, 0.5);
+    draw(*state, &x, &how, u, token);
+    assert_true(token[0] == 0 && token[1] == 1 && token[2] == 2);
+    x.masked = true;
+    x.allowed[0] = 6; /* 1 and 2, for all rows */
+    draw(*state, &x, &how, u, token);
+    assert_true(token[0] == 1 && token[1] == 1 && token[2] == 2);
+    ref_drop(&x.z);
+}
+
+/* ---- the largest, log-probabilities ------------------------------------------------------------------------------ */
+
+static void the_largest_fall_and_ties_go_to_the_lower_id(void **state)
+{
+    fixture *f = *state;
+    for (int i = 0; i < 200; i++) {
+        rows x = make_rows(i);
+        const int64_t n = x.at.n_vocab, k = 1 + (int64_t)(uniform(i, 5) * (double)(n < 60 ? n : 60));
+        const dt_token_rows at = on_device_rows(f, &x);
+        int32_t *token = malloc((size_t)(x.at.n_rows * k) * sizeof *token), id[MAX_VOCAB];
+        float *logit = malloc((size_t)(x.at.n_rows * k) * sizeof *logit);
+        RUN(top_tokens, &at, ON(x.z), k, ARR(token, x.at.n_rows * k), ARR(logit, x.at.n_rows * k));
+        for (int64_t r = 0; r < x.at.n_rows; r++) {
+            const float *z = (float *)x.z.p + r * x.at.logits_ld;
+            const int64_t found = ref_order(z, mask_of(&x, r), n, id);
+            for (int64_t j = 0; j < k; j++) {
+                assert_int_equal(token[r * k + j], j < found ? id[j] : -1);
+                assert_true(logit[r * k + j] == (j < found ? z[id[j]] : -INFINITY));
+            }
+        }
+        free(token), free(logit), ref_drop(&x.z);
+    }
+}
+
+/* Double throughout; logarithms and 3000 terms: some 2^-50 of |z|/T <= 12. At T = 1 the number of beam search. */
+static void log_probabilities_of_chosen_tokens(void **state)
+{
+    fixture *f = *state;
+    for (int i = 0; i < 100; i++) {
+        enum { K = 4 };
+        rows x = make_rows(i);
+        const int64_t n = x.at.n_vocab;
+        const double inv_t = i & 4 ? 1 : 0.5 + uniform(i, 6);
+        const dt_token_rows at = on_device_rows(f, &x);
+        int32_t token[MAX_ROWS * K];
+        double logp[MAX_ROWS * K];
+        for (int k = 0; k < MAX_ROWS * K; k++) token[k] = k % K == 3 ? -1 : (int32_t)(uniform(i, 20 + k) * (double)n);
+        RUN(log_softmax_at, &at, ON(x.z), inv_t, K, ARR(token, MAX_ROWS * K), ARR(logp, MAX_ROWS * K));
+        for (int64_t r = 0; r < x.at.n_rows; r++) {
+            const float *z = (float *)x.z.p + r * x.at.logits_ld;
+            double sum = 0;
+            for (int64_t v = 0; v < n; v++) sum += exp((double)z[v] * inv_t);
+            for (int64_t k = r * K; k < (r + 1) * K; k++) {
+                const double want = token[k] < 0 ? -INFINITY : (double)z[token[k]] * inv_t - log(sum);
+                assert_true(logp[k] == want || fabs(logp[k] - want) <= 0x1p-46);
+                if (token[k] >= 0 && inv_t == 1) assert_true(logp[k] == (double)z[token[k]] - dt_log_sum_exp(z, n));
+            }
+        }
+        ref_drop(&x.z);
+    }
+}
+
+/* ---- what cannot be chosen from ---------------------------------------------------------------------------------- */
+
+static void a_row_without_numbers_gives_no_token(void **state)
+{
+    fixture *f = *state;
+    enum { V = 40, ROWS = 5 };
+    rows x = {.at = {.n_rows = ROWS, .n_vocab = V, .logits_ld = V, .allowed_ld = 2}, .masked = true};
+    const double u[ROWS] = {0.1, 0.2, 0.3, 0.4, 0.5};
+    x.z = ref_random(DT_F32, ROWS * V, 1, 1);
+    for (int64_t k = 0; k < ROWS * 2; k++) x.allowed[k] = ~0u;
+    ref_set(&x.z, 7, NAN);
+    ref_set(&x.z, V + 39, INFINITY);
+    for (int v = 0; v < V; v++) ref_set(&x.z, 2 * V + v, -INFINITY);
+    x.allowed[6] = x.allowed[7] = 0;
+    ref_set(&x.z, 4 * V + 33, NAN);
+    x.allowed[9] = ~2u; /* it is not allowed: nothing wrong with the row */
+    for (int greedy = 0; greedy < 2; greedy++) {
+        const dt_choice how = {.greedy = greedy, .temperature = 1, .top_p = 1};
+        int32_t token[ROWS], first[ROWS];
+        float logit[ROWS];
+        double logp[ROWS];
+        draw(f, &x, &how, u, token);
+        const dt_token_rows at = on_device_rows(f, &x);
+        RUN(top_tokens, &at, ON(x.z), 1, ARR(first, ROWS), ARR(logit, ROWS));
+        assert_true(token[0] == -1 && token[1] == -1 && token[2] == -1 && token[3] == -1 && token[4] >= 0);
+        assert_true(first[0] == -1 && first[1] == -1 && first[2] == -1 && first[3] == -1 && first[4] >= 0);
+        assert_true(isnan(logit[0]) && isnan(logit[1]) && logit[2] == -INFINITY && logit[3] == -INFINITY);
+        const dt_token_rows all = x.at;
+        const int32_t zero[ROWS] = {0};
+        RUN(log_softmax_at, &all, ON(x.z), 1.0, 1, ARR(zero, ROWS), ARR(logp, ROWS));
+        assert_true(isnan(logp[0]) && isnan(logp[1]) && isnan(logp[2]) && isfinite(logp[3]) && isnan(logp[4]));
+    }
+    ref_drop(&x.z);
+}
+
+static void what_cannot_be_is_refused(void **state)
+{
+    fixture *f = *state;
+    rows x = make_rows(2);
+    const dt_choice cold = {.temperature = 0, .top_p = 1};
+    double u[MAX_ROWS] = {0};
+    int32_t token[64];
+    float logit[64];
+    dt_token_rows at = x.at;
+    assert_int_equal(TRY(draw_tokens, &at, &cold, ON(x.z), ARR(u, MAX_ROWS), ARR(token, 64), ON(x.z)), DT_ERR_ARG);
+    assert_non_null(strstr(dt_error_message(), "temperature 0"));
+    assert_int_equal(TRY(top_tokens, &at, ON(x.z), 0, ARR(token, 64), ARR(logit, 64)), DT_ERR_ARG);
+    at.logits_ld = at.n_vocab - 1;
+    assert_int_equal(TRY(top_tokens, &at, ON(x.z), 1, ARR(token, 64), ARR(logit, 64)), DT_ERR_ARG);
+    dt_error_clear();
+    ref_drop(&x.z);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(draws_are_those_of_the_sampler),
+        cmocka_unit_test(draws_are_those_of_the_plain_loop),
+        cmocka_unit_test(a_draw_inverts_the_distribution_in_the_order_of_ids),
+        cmocka_unit_test(the_largest_fall_and_ties_go_to_the_lower_id),
+        cmocka_unit_test(log_probabilities_of_chosen_tokens),
+        cmocka_unit_test(a_row_without_numbers_gives_no_token),
+        cmocka_unit_test(what_cannot_be_is_refused),
+    };
+    return cmocka_run_group_tests(tests, open_device, close_device);
+}
