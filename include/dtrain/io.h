@@ -115,6 +115,8 @@ dt_err dt_write_at(int fd, const char *path, int64_t offset, const void *bytes, 
 /** Reserve the blocks of a file that is there (dt_create_file), so that a full disk is met now; does nothing where the
  *  file system cannot. what: "a checkpoint". DT_ERR_WRITE. */
 dt_err dt_reserve_file(const char *path, int64_t nbytes, const char *what);
+/** Bytes that this user may still write on the disk of a folder. false: the file system does not tell. */
+bool dt_free_space(const char *folder, double *nbytes);
 /** Is there so much room on the disk of a folder? A first look only: what counts is the reservation. DT_ERR_WRITE
  *  naming path and what. */
 dt_err dt_check_space(const char *folder, const char *path, double nbytes, const char *what);

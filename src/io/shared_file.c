@@ -42,12 +42,19 @@ dt_err dt_reserve_file(const char *path, int64_t nbytes, const char *what)
     return err;
 }
 
-dt_err dt_check_space(const char *folder, const char *path, double nbytes, const char *what)
+bool dt_free_space(const char *folder, double *nbytes)
 {
     struct statvfs disk;
+    if (statvfs(folder, &disk) != 0 || disk.f_blocks == 0) return false;
+    *nbytes = (double)(geteuid() == 0 ? disk.f_bfree : disk.f_bavail) * (double)disk.f_frsize;
+    return true;
+}
+
+dt_err dt_check_space(const char *folder, const char *path, double nbytes, const char *what)
+{
     char needed[24], left[24];
-    if (statvfs(folder, &disk) != 0 || disk.f_blocks == 0) return DT_OK; /* a file system that does not tell */
-    const double free_bytes = (double)(geteuid() == 0 ? disk.f_bfree : disk.f_bavail) * (double)disk.f_frsize;
+    double free_bytes;
+    if (!dt_free_space(folder, &free_bytes)) return DT_OK;
     DT_CHECK(free_bytes >= nbytes, DT_ERR_WRITE, "%s: no space for %s of %s: %s left on the disk", path, what,
              dt_format_bytes(nbytes, needed), dt_format_bytes(free_bytes, left));
     return DT_OK;

@@ -1,13 +1,13 @@
 /* check.c - what rank 0 can know before a run: settings that would fail later, and with --check the contents of every
  * file that would be read. */
 #include "run.h"
+#include "dtrain/io.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 /* ---- where the run writes ---------------------------------------------------------------------------------------- */
@@ -56,11 +56,10 @@ static int64_t n_checkpoints(const dt_run *run)
 
 static dt_err check_space(const dt_run *run, const char *dir)
 {
-    struct statvfs fs;
     char where[512], one[24], all[24], left[24];
-    /* the file system does not say */
-    if (statvfs(dir, &fs) != 0 || fs.f_blocks == 0 || run->n_units == 0) return DT_OK;
-    const double each = run_checkpoint_nbytes(run), available = (double)fs.f_bavail * (double)fs.f_frsize;
+    double available;
+    if (run->n_units == 0 || !dt_free_space(dir, &available)) return DT_OK;
+    const double each = run_checkpoint_nbytes(run);
     dt_config_where(&run->cfg, "run", "output_dir", where, sizeof where);
     DT_CHECK(each <= available, DT_ERR_WRITE, "%s: a checkpoint of this model takes %s, and %s is free in %s", where,
              dt_format_bytes(each, one), dt_format_bytes(available, left), dir);
