@@ -313,7 +313,7 @@ static void a_file_is_replaced_whole(void **state)
     assert_string_equal(text, "second");
     assert_int_equal(access(part, F_OK), -1);
     assert_int_equal(dt_write_file_atomic(in_folder(*state, "no/such/f"), "x", 1), DT_ERR_WRITE);
-    assert_says("No such file or directory");
+    assert_says("No such file or directory (its directory is not there; was it removed?)");
     assert_int_equal(dt_rename_durable(in_folder(*state, "absent"), path), DT_ERR_WRITE);
     assert_says("absent");
     const char *fifo = in_folder(*state, "fifo"); /* stands for /dev/null, which root's rename would replace */
