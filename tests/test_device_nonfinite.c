@@ -301,8 +301,8 @@ static void run_attention_backward(call *c)
     ref_drop(&out), ref_drop(&lse), ref_drop(&scratch);
 }
 
-/* The classifier: logits of a row of two blocks, and the weights of the rows; the third way with all its terms. A logit of -inf is a token that cannot
- * be. */
+/* The classifier: logits of a row of two blocks, and the weights of the rows; the third way with all its terms. A logit
+ * of -inf is a token that cannot be. */
 enum { VOCAB = 1500 };
 static void make_classifier(call *c)
 {

@@ -13,7 +13,8 @@
  *   - `accumulate` false: the output is overwritten (its old content may be anything, NaN too); true: it is added to.
  *   - No operation allocates or communicates. Arrays of offsets and tokens are device memory unless said otherwise.
  *   - Operations are asynchronous on the stream: arrays are borrowed until the stream is synchronised; descriptions
- *     (dt_matmul, dt_attention, ...: device_ops.h) are read during the call. A copy from or to host memory that is not pinned is allowed, and may be synchronous.
+ *     (dt_matmul, dt_attention, ...: device_ops.h) are read during the call. A copy from or to host memory that is
+ *     not pinned is allowed, and may be synchronous.
  *   - Results do not depend on the number of threads in a way that changes from run to run: the same call gives the
  *     same bits.
  *   - Errors: DT_ERR_ARG (contract), DT_ERR_FAULT (device or library; its own text in the message), DT_ERR_MEMORY.

@@ -40,7 +40,8 @@ typedef struct dt_scaled {
  *  read, but for D, which may be C or aux (with its row distance and type).
  *
  *  On a GPU: bias, epilogue and sums are those of cuBLASLt (BIAS, GELU_AUX_BIAS, DGELU_BGRAD, BGRADA, BGRADB; D is its
- *  C), which has one pointer for bias and sums: a backend may make sums of its own of what a library does not combine. */
+ *  C), which has one pointer for bias and sums: a backend may make sums of its own of what a library does not
+ *  combine. */
 typedef struct dt_matmul {
     int64_t m, n, k;
     bool trans_a; /* A is stored [k,m] */
