@@ -42,7 +42,7 @@ static dt_err add_sample(dt_loader *l, int64_t sample, dt_batch *b)
     return DT_OK;
 }
 
-static void places(const dt_loader *l, const dt_request *what, int64_t *epoch, int64_t *first, int64_t *count)
+static void samples_of(const dt_loader *l, const dt_request *what, int64_t *epoch, int64_t *first, int64_t *count)
 {
     if (!what->eval) {
         dt_order_micro(&l->order, what->step, what->micro, l->opt.rank, epoch, first, count);
@@ -59,7 +59,7 @@ static dt_err make_batch(void *self, const dt_request *what, dt_batch *b)
 {
     dt_loader *l = self;
     int64_t epoch, first, count;
-    places(l, what, &epoch, &first, &count);
+    samples_of(l, what, &epoch, &first, &count);
     b->n_tok = b->n_seq = 0;
     b->n_samples = 0;
     DT_TRY(dt_fault("data.read"));

@@ -23,13 +23,13 @@
 static const char *const RECORDS[] = {"metrics.jsonl", "metrics.csv"}; /* cut when the run goes on */
 enum { N_RECORDS = sizeof RECORDS / sizeof RECORDS[0] };
 
-typedef struct places {
+typedef struct branch_paths {
     char checkpoints[PATH_MAX], metrics[N_RECORDS][PATH_MAX];
     char left[PATH_MAX], folder[PATH_MAX], folder_checkpoints[PATH_MAX], folder_metrics[N_RECORDS][PATH_MAX],
         folder_step[PATH_MAX];
-} places;
+} branch_paths;
 
-static dt_err find_places(places *p, const char *output_dir)
+static dt_err find_paths(branch_paths *p, const char *output_dir)
 {
     bool fit = dt_join_path(p->checkpoints, output_dir, "checkpoints", "") &&
                dt_join_path(p->left, output_dir, "left", "") &&
@@ -43,14 +43,14 @@ static dt_err find_places(places *p, const char *output_dir)
     return DT_OK;
 }
 
-static dt_err copy_metrics(const places *p)
+static dt_err copy_metrics(const branch_paths *p)
 {
     for (int i = 0; i < N_RECORDS; i++)
         if (dt_is_file(p->metrics[i])) DT_TRY(dt_copy_file(p->metrics[i], p->folder_metrics[i]));
     return DT_OK;
 }
 
-static dt_err move_newer(const places *p, int64_t step)
+static dt_err move_newer(const branch_paths *p, int64_t step)
 {
     char **paths, to[PATH_MAX];
     int n;
@@ -67,7 +67,7 @@ static dt_err move_newer(const places *p, int64_t step)
 }
 
 /* The first free one of after-step-4, after-step-4.2, ... */
-static dt_err name_folder(const places *p, int64_t step)
+static dt_err name_folder(const branch_paths *p, int64_t step)
 {
     char name[64], to[PATH_MAX], name_of_step[PATH_MAX];
     for (int k = 1; k < 100000; k++) {
@@ -90,14 +90,14 @@ static void remove_copy(const char *path)
     unlink(path), unlink(part);
 }
 
-static void undo(const places *p)
+static void undo(const branch_paths *p)
 {
     for (int i = 0; i < N_RECORDS; i++) remove_copy(p->folder_metrics[i]);
     remove_copy(p->folder_step);
     rmdir(p->folder_checkpoints), rmdir(p->folder), rmdir(p->left);
 }
 
-static dt_err read_step(const places *p, int64_t *step)
+static dt_err read_step(const branch_paths *p, int64_t *step)
 {
     char *text;
     size_t nbytes;
@@ -108,7 +108,7 @@ static dt_err read_step(const places *p, int64_t *step)
     return DT_OK;
 }
 
-static dt_err finish(const places *p)
+static dt_err finish(const branch_paths *p)
 {
     int64_t step = 0;
     DT_TRY(read_step(p, &step));
@@ -123,8 +123,8 @@ static dt_err finish(const places *p)
 
 dt_err run_finish_leaving(const char *output_dir)
 {
-    places p;
-    DT_TRY(find_places(&p, output_dir));
+    branch_paths p;
+    DT_TRY(find_paths(&p, output_dir));
     if (access(p.folder, F_OK) != 0) return DT_OK;
     if (dt_is_file(p.folder_step)) return finish(&p);
     undo(&p);
@@ -133,10 +133,10 @@ dt_err run_finish_leaving(const char *output_dir)
 
 dt_err run_leave_branch(const char *output_dir, int64_t step)
 {
-    places p;
+    branch_paths p;
     char **paths, text[32];
     int n;
-    DT_TRY(find_places(&p, output_dir));
+    DT_TRY(find_paths(&p, output_dir));
     DT_TRY(dt_checkpoint_list(p.checkpoints, &paths, &n));
     const bool any = n > 0 && dt_checkpoint_step_of(paths[0]) > step;
     dt_list_free(paths, n);

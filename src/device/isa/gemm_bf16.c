@@ -302,12 +302,12 @@ static void pack_a_plain(const uint16_t *a, int64_t lda, int64_t k, int64_t rows
 
 /* ---- panels of B ------------------------------------------------------------------------------------------------- */
 
-/* A place in the walk through a thread's part: rows, then columns, then k by blocks, and panels within a block. */
-typedef struct place {
+/* A panel of the walk through a thread's part: by rows, then columns, then k by blocks, and panels within a block. */
+typedef struct panel {
     int64_t i0, m, j0, n, k0, k; /* a block: m rows from i0 on, n columns, k terms */
     int64_t j;                   /* the panel begins at column j0 + j */
     bool end;
-} place;
+} panel;
 
 typedef struct walk {
     const dt_gemm *g;
@@ -319,9 +319,9 @@ typedef struct walk {
 } walk;
 
 /* The first panel of the block that begins at row i0, column j0 and term k0. */
-static place at_block(const walk *w, int64_t i0, int64_t j0, int64_t k0)
+static panel at_block(const walk *w, int64_t i0, int64_t j0, int64_t k0)
 {
-    return (place){.i0 = i0,
+    return (panel){.i0 = i0,
                    .m = least(w->block_m, w->part->end_row - i0),
                    .j0 = j0,
                    .n = least(BLOCK_N, w->part->end_col - j0),
@@ -330,21 +330,21 @@ static place at_block(const walk *w, int64_t i0, int64_t j0, int64_t k0)
 }
 
 /* Panels of a block, then the next k, then the next columns, then the next rows. */
-static place next_place(const walk *w, place p)
+static panel next_panel(const walk *w, panel p)
 {
     p.j += COLS;
     if (p.j < p.n) return p;
     if (p.k0 + p.k < w->g->mm->k) return at_block(w, p.i0, p.j0, p.k0 + p.k);
     if (p.j0 + p.n < w->part->end_col) return at_block(w, p.i0, p.j0 + p.n, 0);
     if (p.i0 + p.m < w->part->end_row) return at_block(w, p.i0 + p.m, w->part->first_col, 0);
-    return (place){.end = true};
+    return (panel){.end = true};
 }
 
-static int64_t panel_cols(const place *p) { return least(COLS, p->n - p->j); }
-static int64_t n_slices(const place *p) { return ceil_div(p->k, SLICE); }
+static int64_t panel_cols(const panel *p) { return least(COLS, p->n - p->j); }
+static int64_t n_slices(const panel *p) { return ceil_div(p->k, SLICE); }
 
 /* Term k of the panel's first column, in B as it is stored. */
-static const uint16_t *b_at(const walk *w, const place *p, int64_t k)
+static const uint16_t *b_at(const walk *w, const panel *p, int64_t k)
 {
     const dt_matmul *mm = w->g->mm;
     return (const uint16_t *)w->g->b +
@@ -352,7 +352,7 @@ static const uint16_t *b_at(const walk *w, const place *p, int64_t k)
 }
 
 /* Slices from .. to-1 of a panel. */
-static void pack_slices(const walk *w, const place *p, int64_t from, int64_t to, uint32_t *out)
+static void pack_slices(const walk *w, const panel *p, int64_t from, int64_t to, uint32_t *out)
 {
     const dt_matmul *mm = w->g->mm;
     const int64_t end = least(to * SLICE, p->k);
@@ -374,7 +374,7 @@ static ahead rows_ahead(const void *at, int64_t nbytes, int64_t n_rows, int64_t 
 }
 
 /* The lines of B that slices from .. to-1 of a panel are packed from. */
-static ahead slices_ahead(const walk *w, const place *p, int64_t from, int64_t to)
+static ahead slices_ahead(const walk *w, const panel *p, int64_t from, int64_t to)
 {
     const dt_matmul *mm = w->g->mm;
     const int64_t k = from * SLICE, n = least(to * SLICE, p->k) - k, cols = panel_cols(p);
@@ -385,7 +385,7 @@ static ahead slices_ahead(const walk *w, const place *p, int64_t from, int64_t t
 /* ---- blocks ------------------------------------------------------------------------------------------------------ */
 
 /* Row i of the block, at the block's first term, in A as it is stored. */
-static const uint16_t *a_at(const walk *w, const place *p, int64_t i)
+static const uint16_t *a_at(const walk *w, const panel *p, int64_t i)
 {
     const dt_matmul *mm = w->g->mm;
     return (const uint16_t *)w->g->a + (mm->trans_a ? p->k0 * mm->lda + p->i0 + i : (p->i0 + i) * mm->lda + p->k0);
@@ -393,13 +393,13 @@ static const uint16_t *a_at(const walk *w, const place *p, int64_t i)
 
 /* The first row of a block that is packed: all of a transposed block; else those that do not fill a tile, or all where
  * a last pair is half. */
-static int64_t first_packed(const walk *w, const place *p)
+static int64_t first_packed(const walk *w, const panel *p)
 {
     return w->g->mm->trans_a || p->k % 2 ? 0 : p->m / ROWS * ROWS;
 }
 
 /* What cannot be read in place of a block of A, into w->s->a. */
-static void pack_a(const walk *w, const place *p)
+static void pack_a(const walk *w, const panel *p)
 {
     const dt_matmul *mm = w->g->mm;
     const int64_t first = first_packed(w, p);
@@ -412,7 +412,7 @@ static void pack_a(const walk *w, const place *p)
 /* One tile of C: rows i .. i+ROWS-1 of the block by the panel's columns, b the packed panel. Its sums go to C itself
  * where that is float and needs nothing else, and to scratch where a border is cut, k goes on in another block, or
  * bias, addend and rounding are still to come: finish_tile then brings them to C. */
-static void run_tile(const walk *w, const place *p, int64_t i, const uint32_t *b, ahead *next)
+static void run_tile(const walk *w, const panel *p, int64_t i, const uint32_t *b, ahead *next)
 {
     const dt_matmul *mm = w->g->mm;
     const int64_t rows = least(ROWS, p->m - i), cols = panel_cols(p), n_pairs = (p->k + 1) / 2,
@@ -443,7 +443,7 @@ static void run_tile(const walk *w, const place *p, int64_t i, const uint32_t *b
 }
 
 /* All tiles of a panel, and meanwhile the next one. */
-static void run_panel(const walk *w, const place *p, const uint32_t *b, const place *next, uint32_t *next_b)
+static void run_panel(const walk *w, const panel *p, const uint32_t *b, const panel *next, uint32_t *next_b)
 {
     const int64_t n_tiles = ceil_div(p->m, ROWS), todo = next->end ? 0 : n_slices(next);
     int64_t done = 0;
@@ -481,11 +481,11 @@ TARGET void ISA_NAME(gemm_bf16)(const dt_gemm *g, const dt_gemm_part *part)
     if (mm->k > MOST_K) w.block_k = ceil_div(mm->k, ceil_div(mm->k, BLOCK_K) * SLICE) * SLICE;
     if (mm->trans_a) w.block_m = least(BLOCK_M, PACKED_A / ((w.block_k + 1) / 2 * 2) / ROWS * ROWS);
     w.around = w.in_c && goes_around(g, w.block_k);
-    place p = at_block(&w, part->first_row, part->first_col, 0);
+    panel p = at_block(&w, part->first_row, part->first_col, 0);
     int turn = 0;
     pack_slices(&w, &p, 0, n_slices(&p), w.s->b[0]);
     while (!p.end) {
-        const place next = next_place(&w, p);
+        const panel next = next_panel(&w, p);
         if (p.j == 0) pack_a(&w, &p);
         run_panel(&w, &p, w.s->b[turn], &next, w.s->b[!turn]);
         turn = !turn;

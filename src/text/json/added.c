@@ -1,4 +1,4 @@
-/* added.c - added tokens in a tree of bytes; of those that begin at a place the longest is taken. */
+/* added.c - added tokens in a tree of bytes; of those that begin at a position the longest is taken. */
 #include "added.h"
 
 #include <stdlib.h>
@@ -74,7 +74,7 @@ static dt_err add_normalized(dt_added *a, const char *content, size_t n, int k, 
     return err;
 }
 
-static dt_err name_place(const dt_spec *s, dt_err err)
+static dt_err name_token(const dt_spec *s, dt_err err)
 {
     if (err != DT_ERR_DATA) return err;
     char why[256];
@@ -100,11 +100,11 @@ static dt_err read_token(dt_added *a, const dt_spec *s, dt_vocab *vocab, const d
     DT_TRY(dt_spec_bool(s, "normalized", &normalized));
     if (id < 0) return dt_spec_bad(s, "id", "an id");
     if (n == 0) return dt_spec_bad(s, "content", "a text that is not empty");
-    if (n > DT_CONTENT_MAX) return name_place(s, too_long(n));
+    if (n > DT_CONTENT_MAX) return name_token(s, too_long(n));
     const dt_vocab_entry *known = dt_vocab_get(vocab, (int32_t)id);
     if (known && (known->flags & DT_TOKEN_ADDED)) return dt_spec_bad(s, "id", "an id that no other added token has");
     DT_TRY(
-        name_place(s, dt_vocab_add(vocab, (int32_t)id, content, n, DT_TOKEN_ADDED | (special ? DT_TOKEN_SPECIAL : 0))));
+        name_token(s, dt_vocab_add(vocab, (int32_t)id, content, n, DT_TOKEN_ADDED | (special ? DT_TOKEN_SPECIAL : 0))));
     const int k = a->n_tokens++;
     a->token[k] =
         (dt_added_token){.id = (int32_t)id,

@@ -48,7 +48,7 @@ typedef struct dt_added_match {
 } dt_added_match;
 bool dt_added_next(const dt_added *a, int which, const dt_segment *p, dt_added_match *match);
 
-/** Does any token's text lie at or across a place: end at `least` or later, and begin at `at` or before? */
+/** Does any token's text lie at or across a position: end at `least` or later, and begin at `at` or before? */
 bool dt_trie_touches(const dt_trie *t, const char *text, size_t n, size_t least, size_t at);
 
 #endif

@@ -28,7 +28,7 @@ typedef struct symbol {
 struct dt_bpe_work {
     symbol *symbol;
     size_t n_symbols, n_alloc;
-    uint64_t *heap; /* rank << 32 | place */
+    uint64_t *heap; /* rank << 32 | position */
     size_t n_heap, heap_alloc;
     uint32_t *lens;
     size_t lens_alloc;
@@ -63,7 +63,7 @@ static void add(dt_bpe_work *w, int32_t id, size_t n)
 
 enum { WITH_MAX = 80 }; /* bytes of a character with both affixes (read_affix), and a 0 */
 
-/* A character with what its place in the word puts around it; the text itself where that is nothing. */
+/* A character with what its position in the word puts around it; the text itself where that is nothing. */
 static const char *with_affixes(const dt_bpe *b, const char *text, bool first, bool last, char with[WITH_MAX],
                                 size_t *n)
 {
@@ -193,19 +193,19 @@ static uint64_t heap_pop(dt_bpe_work *w)
 }
 
 /* Find out what the symbol at a position and the one behind it would become, and queue that. */
-static void offer(const dt_bpe *b, dt_bpe_work *w, int32_t place)
+static void offer(const dt_bpe *b, dt_bpe_work *w, int32_t position)
 {
-    symbol *s = &w->symbol[place];
+    symbol *s = &w->symbol[position];
     if (s->next < 0)
         s->rank = NO_MERGE;
     else
         find_merge(b, s, &w->symbol[s->next]);
-    if (s->rank != NO_MERGE) heap_push(w, (uint64_t)(uint32_t)s->rank << 32 | (uint32_t)place);
+    if (s->rank != NO_MERGE) heap_push(w, (uint64_t)(uint32_t)s->rank << 32 | (uint32_t)position);
 }
 
-/* An entry of the heap is out of date when its place now has another rank: the same rank is the same pair. A place that
- * was joined to the one before has none. There are at most n - 1 entries to begin with, and two more for each of at
- * most n - 1 merges. */
+/* An entry of the heap is out of date when its position now has another rank: the same rank is the same pair. A
+ * position that was joined to the one before has none. There are at most n - 1 entries to begin with, and two more for
+ * each of at most n - 1 merges. */
 static dt_err merge_many(const dt_bpe *b, dt_bpe_work *w)
 {
     const int32_t n = (int32_t)w->n_symbols;

@@ -46,7 +46,7 @@ dt_err dt_pattern_read(const dt_spec *s, dt_regex **out, const char **text, bool
  *  (goes_on) is not given what belongs there. */
 dt_err dt_normalize(const dt_normalizer *n, dt_matcher *m, dt_text buffer[2], dt_segment *piece, bool goes_on);
 
-/** May a text be parted at a place before an ASCII space or a letter, and its parts be normalised alone? */
+/** May a text be parted before an ASCII space or a letter, and its parts be normalised alone? */
 bool dt_normalizer_is_local(const dt_normalizer *n);
 
 #endif

@@ -119,23 +119,23 @@ static dt_err match_failed(int code, const char *text, size_t n, size_t at)
                    text + at, why);
 }
 
-/* The byte of each character, and where in the text it begins: places first, for their alignment. */
+/* The byte of each character, and where in the text it begins: offsets first, for their alignment. */
 static dt_err write_subject(dt_matches *s, const dt_char_table *chars, dt_text *out)
 {
     const size_t n = s->n;
     DT_CHECK(n < UINT32_MAX, DT_ERR_DATA, "a text of %zu bytes is too long for the tokenizer's expressions", n);
     out->n = 0;
-    dt_text_reserve(out, (n + 1) * sizeof *s->place + n);
+    dt_text_reserve(out, (n + 1) * sizeof *s->char_at + n);
     DT_CHECK(!out->failed, DT_ERR_MEMORY, "no memory for a text of %zu bytes", n);
-    uint32_t *place = (uint32_t *)(void *)out->bytes;
-    char *subject = out->bytes + (n + 1) * sizeof *place;
+    uint32_t *char_at = (uint32_t *)(void *)out->bytes;
+    char *subject = out->bytes + (n + 1) * sizeof *char_at;
     size_t k = 0;
     for (size_t i = 0, len; i < n; i += len, k++) {
-        place[k] = (uint32_t)i;
+        char_at[k] = (uint32_t)i;
         subject[k] = (char)dt_char_value(chars, dt_utf8_decode(s->text + i, &len));
     }
-    place[k] = (uint32_t)n;
-    s->place = place;
+    char_at[k] = (uint32_t)n;
+    s->char_at = char_at;
     s->subject = subject;
     s->n_subject = k;
     return DT_OK;
@@ -158,8 +158,8 @@ dt_err dt_matches_begin(dt_matches *s, const dt_regex *r, dt_matcher *m, const c
     return write_subject(s, &r->chars, buffer);
 }
 
-/* Where the character at a place of the subject begins in the text. */
-static size_t place_in_text(const dt_matches *s, size_t at) { return s->place ? s->place[at] : at; }
+/* Where the character at a position of the subject begins in the text. */
+static size_t offset_in_text(const dt_matches *s, size_t at) { return s->char_at ? s->char_at[at] : at; }
 
 dt_err dt_regex_next(dt_matches *s, bool *found)
 {
@@ -174,14 +174,14 @@ dt_err dt_regex_next(dt_matches *s, bool *found)
         const int code = r->jit ? pcre2_jit_match(r->code, subject, n, s->at, 0, m->data, m->context)
                                 : pcre2_match(r->code, subject, n, s->at, 0, m->data, m->context);
         if (code == PCRE2_ERROR_NOMATCH) return DT_OK;
-        if (code < 0) return match_failed(code, s->text, s->n, place_in_text(s, s->at));
+        if (code < 0) return match_failed(code, s->text, s->n, offset_in_text(s, s->at));
         const PCRE2_SIZE *where = pcre2_get_ovector_pointer(m->data);
         const size_t begin = where[0], end = where[1];
         if (begin < s->at || end < begin || end > n)
-            return match_failed(PCRE2_ERROR_INTERNAL, s->text, s->n, place_in_text(s, s->at));
+            return match_failed(PCRE2_ERROR_INTERNAL, s->text, s->n, offset_in_text(s, s->at));
         if (end > begin || !s->any || s->last_end != end) {
-            s->begin = place_in_text(s, begin);
-            s->end = place_in_text(s, end);
+            s->begin = offset_in_text(s, begin);
+            s->end = offset_in_text(s, end);
             s->at = s->last_end = end;
             s->any = *found = true;
             return DT_OK;

@@ -29,8 +29,8 @@ typedef struct dt_matches {
     dt_matcher *matcher;
     const char *text, *subject; /* what PCRE2 sees: the text, or a byte for each of its characters */
     size_t n, n_subject;
-    const uint32_t *place; /* [n_subject + 1] where characters begin in the text; NULL: subject is the text */
-    size_t at, last_end;   /* in subject */
+    const uint32_t *char_at; /* [n_subject + 1] where characters begin in the text; NULL: subject is the text */
+    size_t at, last_end;     /* in subject */
     bool any;
     size_t begin, end; /* the match found, in text */
 } dt_matches;

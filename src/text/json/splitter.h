@@ -21,8 +21,8 @@ typedef enum dt_split_behavior {
 /** Where a prefix is put: before every piece, only where the whole text begins, or nowhere. */
 typedef enum dt_prefix_where { DT_PREFIX_ALWAYS, DT_PREFIX_FIRST, DT_PREFIX_NEVER } dt_prefix_where;
 
-/** What a step does at a place where the text might be parted: not known, nothing that reaches across it, or always a
- *  split. */
+/** What a step does at a position where the text might be parted: not known, nothing that reaches across it, or always
+ *  a split. */
 typedef enum dt_split_there { DT_THERE_UNKNOWN, DT_THERE_LOCAL, DT_THERE_SPLIT } dt_split_there;
 
 typedef struct dt_split_step {
@@ -53,7 +53,7 @@ dt_err dt_splitter_map_bytes(dt_splitter *s);
 /** What a Metaspace, pre-tokenizer or decoder, says. */
 dt_err dt_metaspace_read(const dt_spec *spec, char replacement[5], dt_prefix_where *where, bool *split);
 
-/** Is it known what a step does with this expression at those places? */
+/** Is it known what a step does with this expression at those positions? */
 void dt_split_known(const char *pattern, dt_split_step *step);
 
 /** Called for each piece, in order. */
