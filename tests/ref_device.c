@@ -204,7 +204,7 @@ static double probabilities(const dt_attention *at, int s, int i, int h, const d
 {
     const int n_q = at->q_start[s + 1] - at->q_start[s], len = at->kv_len[s], d = at->head_dim,
               kh = h / (at->n_heads / at->n_kv_heads);
-    const int last = len - n_q + i, first = at->window > 0 ? last - at->window + 1 : 0;
+    const int last = at->bidirectional ? len - 1 : len - n_q + i, first = at->window > 0 ? last - at->window + 1 : 0;
     double max = -INFINITY, sum = 0;
     for (int j = 0; j < len; j++) {
         double score = 0;

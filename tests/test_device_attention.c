@@ -3,26 +3,31 @@
 #include "device_fixture.h"
 #include <math.h>
 
-/* A case: lengths of queries and keys by sequence, heads, head_dim, window, dropout. */
+/* A case: lengths of queries and keys by sequence, heads, head_dim, window, dropout, bidirectional. */
 typedef struct attention_case {
     int n_seq, n_q[4], n_kv[4]; /* n_kv 0: as n_q */
     int n_heads, n_kv_heads, head_dim, window;
     float dropout_p;
+    bool bidirectional;
 } attention_case;
 
 static const attention_case cases[] = {
-    {1, {1}, {0}, 1, 1, 1, 0, 0},
-    {1, {5}, {0}, 2, 1, 3, 0, 0},
-    {2, {64, 17}, {0}, 2, 2, 64, 0, 0},
-    {3, {65, 1, 130}, {0}, 4, 2, 16, 0, 0},
-    {1, {200}, {0}, 3, 3, 40, 33, 0},
-    {2, {129, 70}, {0}, 4, 1, 24, 64, 0},
-    {1, {150}, {0}, 2, 2, 128, 1, 0},
-    {3, {1, 3, 70}, {40, 200, 75}, 4, 2, 32, 0, 0}, /* a cache of keys */
-    {2, {1, 2}, {300, 66}, 2, 2, 64, 100, 0},
-    {2, {5, 0}, {3, 4}, 2, 1, 8, 0, 0}, /* queries that see no key; no queries */
-    {2, {90, 66}, {0}, 2, 1, 20, 0, 0.25f},
-    {1, {70}, {133}, 2, 2, 256, 50, 0.5f},
+    {1, {1}, {0}, 1, 1, 1, 0, 0, false},
+    {1, {5}, {0}, 2, 1, 3, 0, 0, false},
+    {2, {64, 17}, {0}, 2, 2, 64, 0, 0, false},
+    {3, {65, 1, 130}, {0}, 4, 2, 16, 0, 0, false},
+    {1, {200}, {0}, 3, 3, 40, 33, 0, false},
+    {2, {129, 70}, {0}, 4, 1, 24, 64, 0, false},
+    {1, {150}, {0}, 2, 2, 128, 1, 0, false},
+    {3, {1, 3, 70}, {40, 200, 75}, 4, 2, 32, 0, 0, false}, /* a cache of keys */
+    {2, {1, 2}, {300, 66}, 2, 2, 64, 100, 0, false},
+    {2, {5, 0, false}, {3, 4}, 2, 1, 8, 0, 0, false}, /* queries that see no key; no queries */
+    {2, {90, 66}, {0}, 2, 1, 20, 0, 0.25f, false},
+    {1, {70}, {133}, 2, 2, 256, 50, 0.5f, false},
+    {1, {5}, {0}, 2, 1, 3, 0, 0, true},
+    {3, {65, 1, 130}, {0}, 4, 2, 16, 0, 0, true},
+    {2, {64, 17}, {0}, 2, 2, 64, 0, 0.25f, true},
+    {3, {1, 3, 70}, {40, 200, 65}, 4, 2, 32, 0, 0, true}, /* fewer keys than queries, too */
 };
 
 typedef struct problem {
@@ -44,6 +49,7 @@ static void make_problem(problem *p, const attention_case *c, dt_dtype dt)
                            .head_dim = c->head_dim,
                            .dt = dt,
                            .window = c->window,
+                           .bidirectional = c->bidirectional,
                            .scale = 1.0f / sqrtf((float)c->head_dim),
                            .dropout_p = c->dropout_p,
                            .dropout_key = 77,
@@ -162,7 +168,7 @@ static void check_rows(fixture *f, const attention_case *c, dt_dtype dt)
     for (int s = 0; s < c->n_seq; s++)
         for (int32_t first = 0, n = 1, n_q = p.q_start[s + 1] - p.q_start[s]; first < n_q; first += n++) {
             const int32_t take = n < n_q - first ? n : n_q - first, q_start[2] = {0, take},
-                          kv_len = p.kv_len[s] - n_q + first + take;
+                          kv_len = p.kv_len[s] - (c->bidirectional ? 0 : n_q - first - take);
             const int64_t row = p.q_start[s] + first;
             dt_attention at = p.at;
             at.n_seq = 1, at.q_start = q_start, at.kv_start = &p.kv_start[s], at.kv_len = &kv_len, at.n_tok = take;
@@ -183,7 +189,8 @@ static void rows_of_generation_do_not_depend_on_one_another(void **state)
         check_rows(*state, &cases[i], DT_F32);
         check_rows(*state, &cases[i], DT_BF16);
     }
-    const attention_case wide = {2, {3, 1}, {70, 130}, 140, 2, 8, 0, 0}; /* more heads of a group than rows of a tile */
+    const attention_case wide = {2, {3, 1}, {70, 130}, 140,  2,
+                                 8, 0,      0,         false}; /* more heads of a group than rows of a tile */
     check_rows(*state, &wide, DT_F32);
 }
 
@@ -268,9 +275,9 @@ static void backward_is_its_gradient(void **state)
 }
 
 /* Central differences of the reference forward: error h^2 |f'''| / 6 plus 2^-53 |f| / h, about 1e-9 at h = 1e-5. */
-static void reference_gradient_is_that_of_the_reference(void **state)
+static void check_reference(bool bidirectional)
 {
-    const attention_case c = {2, {4, 3}, {6, 0}, 4, 2, 3, 3, 0.3f};
+    const attention_case c = {2, {4, 3}, {6, 0}, 4, 2, 3, bidirectional ? 0 : 3, 0.3f, bidirectional};
     problem p;
     make_problem(&p, &c, DT_F32);
     const int64_t n_q = p.q.n, n_k = p.k.n, n_out = p.at.n_tok * p.at.o_ld;
@@ -293,9 +300,29 @@ static void reference_gradient_is_that_of_the_reference(void **state)
     free(grad), free(out), drop_problem(&p);
 }
 
+static void reference_gradient_is_that_of_the_reference(void **state)
+{
+    check_reference(false);
+    check_reference(true);
+}
+
+static void a_window_has_no_meaning_for_attention_in_both_directions(void **state)
+{
+    fixture *f = *state;
+    const attention_case c = {1, {4}, {0}, 1, 1, 4, 2, 0, true};
+    problem p;
+    make_problem(&p, &c, DT_F32);
+    const dt_attention at = described(f, &p.at);
+    ref_array out = ref_new(DT_F32, p.at.n_tok * p.at.o_ld);
+    assert_int_equal(TRY(attention_forward, &at, ON(p.q), ON(p.k), ON(p.v), ON(out), NULL), DT_ERR_ARG);
+    ref_drop(&out);
+    dt_error_clear();
+    drop_problem(&p);
+}
+
 static void check_threads(fixture *f, dt_dtype dt)
 {
-    const attention_case c = {1, {300}, {0}, 4, 2, 48, 0, 0};
+    const attention_case c = {1, {300}, {0}, 4, 2, 48, 0, 0, false};
     const size_t size = dt_dtype_size(dt);
     problem p;
     make_problem(&p, &c, dt);
@@ -327,6 +354,7 @@ int main(void)
         cmocka_unit_test(forward_is_softmax_attention),
         cmocka_unit_test(rows_of_generation_do_not_depend_on_one_another),
         cmocka_unit_test(backward_is_its_gradient),
+        cmocka_unit_test(a_window_has_no_meaning_for_attention_in_both_directions),
         cmocka_unit_test(threads_do_not_change_bits),
     };
     int failed = 0;

@@ -18,6 +18,8 @@ static dt_err check(const dt_attention *at)
     DT_CHECK(at->q_ld >= width && at->o_ld >= width && at->kv_ld >= (int64_t)at->n_kv_heads * at->head_dim, DT_ERR_ARG,
              "attention: %d x %d wide, row distances %" PRId64 " %" PRId64 " %" PRId64, at->n_heads, at->head_dim,
              at->q_ld, at->kv_ld, at->o_ld);
+    DT_CHECK(!at->bidirectional || at->window == 0, DT_ERR_ARG, "attention: bidirectional, with a window of %d",
+             at->window);
     DT_CHECK(at->dropout_p >= 0 && at->dropout_p < 1 && (at->dropout_p == 0 || at->token_key), DT_ERR_ARG,
              "attention: dropout %g%s", (double)at->dropout_p, at->token_key ? "" : " without token keys");
     return DT_OK;

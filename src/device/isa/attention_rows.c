@@ -110,20 +110,20 @@ static void some_heads(const dt_attention *at, const dt_attention_args *a, const
 {
     const int64_t d = at->head_dim, dp = round_up(d, DT_ATTENTION_PAD), width = round_up(d, LANES),
                   rows = (int64_t)part->n * n_heads;
-    const int32_t n_q = at->q_start[part->seq + 1] - at->q_start[part->seq], seen_before = at->kv_len[part->seq] - n_q;
+    const int32_t n_q = at->q_start[part->seq + 1] - at->q_start[part->seq], len = at->kv_len[part->seq];
     const int64_t token = at->q_start[part->seq] + part->first;
     const tiles t = carve(part->scratch, dp);
     run_state r;
     for (int64_t i = 0; i < rows; i++) {
         const int64_t row = token + i / n_heads, at_head = (head + i % n_heads) * d;
-        r.to[i] = seen_before + part->first + (int32_t)(i / n_heads) + 1;
+        r.to[i] = at->bidirectional ? len : len - n_q + part->first + (int32_t)(i / n_heads) + 1;
         r.from[i] = at->window > 0 && r.to[i] > at->window ? r.to[i] - at->window : 0;
         r.max[i] = -INFINITY, r.sum[i] = 0.0f;
         load_rows(t.q_rows + i * dp, element(a->q, at->dt, row * at->q_ld + at_head), at->dt, at->q_ld, 1, d, dp,
                   at->scale);
     }
     memset(t.acc, 0, (size_t)(rows * dp) * sizeof(float));
-    const int32_t first_to = seen_before + part->first + 1, end = first_to + part->n - 1;
+    const int32_t first_to = r.to[0], end = r.to[rows - 1];
     const int32_t begin = at->window > 0 && first_to > at->window ? first_to - at->window : 0;
     for (int32_t key = begin / TK * TK; key < end; key += TK) {
         const int32_t n_keys = end - key < TK ? end - key : TK;

@@ -215,12 +215,12 @@ typedef struct visible {
 } visible;
 
 /* Query first + i of n_q sees the keys below len - n_q + first + i + 1, aligned at the end; with a window W only the
- * last W of them (dt_attention). */
+ * last W of them; bidirectional: all len (dt_attention). */
 static inline void find_visible(visible *vis, const dt_attention *at, int seq, int32_t first, int32_t n)
 {
     const int32_t n_q = at->q_start[seq + 1] - at->q_start[seq], len = at->kv_len[seq];
     for (int32_t i = 0; i < TQ; i++) {
-        const int32_t to = i < n ? len - n_q + first + i + 1 : 0;
+        const int32_t to = i >= n ? 0 : at->bidirectional ? len : len - n_q + first + i + 1;
         vis->to[i] = to < 0 ? 0 : to;
         vis->from[i] = i < n && at->window > 0 && to > at->window ? to - at->window : 0;
         vis->n_seen[i] = vis->to[i] - vis->from[i];
