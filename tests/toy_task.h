@@ -6,8 +6,9 @@
  *
  *     L = -(1/M) sum over t of r_t A_t,    r_t = exp(logp_t - old_t),    u_t = r_t A_t / M,
  *
- * with M the number of new tokens of all ranks. All of a rollout is in the checkpoint, by sample: a resume may begin at
- * its second step, on any number of ranks. */
+ * with M the number of new tokens of all ranks. Beside the model a table of one number for each token id is trained,
+ * with optimizer states of its own: its gradient is the sum of that token's advantages, over M. All of a rollout is in
+ * the checkpoint, by sample: a resume may begin at its second step, on any number of ranks. */
 #ifndef DTRAIN_TESTS_TOY_TASK_H
 #define DTRAIN_TESTS_TOY_TASK_H
 
@@ -24,6 +25,9 @@ typedef struct toy {
     dt_frozen_model frozen;
     dt_model_options frozen_opt;
     dt_model *judge;
+    dt_unit table_unit;
+    dt_named_zero table;
+    dt_buf table_grad[2]; /* of a micro-step: pinned, and on the device */
     dt_generator *generator;
     dt_generate_options generate_opt;
     size_t nbytes; /* of block */
@@ -62,6 +66,8 @@ static void toy_declare(toy *y, dt_sums *s)
     y->divergence = dt_sums_declare(s, "toy/divergence", DT_SUM_LOSS, 1);
     y->frozen_sum = dt_sums_declare(s, "toy/frozen_logp", DT_SUM_UNITS, 0x1p-20);
     y->largest_ratio = dt_sums_declare(s, "toy/largest_ratio", DT_SUM_LARGEST, 1);
+    if (dt_fault("toy.declare") != DT_OK) dt_sums_declare(s, "toy/of_one_rank", DT_SUM_REAL, 1);
+    dt_error_clear();
     dt_sums_show(s, DT_SHOW_TRAIN, "loss", "loss", "toy/new_tokens", NULL);
     dt_sums_show(s, DT_SHOW_TRAIN, "toy/divergence", "toy/divergence", "toy/new_tokens", NULL);
     dt_sums_show(s, DT_SHOW_TRAIN, "toy/frozen_logp", "toy/frozen_logp", "toy/new_tokens", NULL);
@@ -91,7 +97,6 @@ static dt_err toy_size(dt_task *t)
     o->lend_nbytes = judge.at[DT_MEM_ACTIVATIONS][DT_ON_DEVICE];
     y->frozen_opt.borrows = true;
     y->generate_opt = (dt_generate_options){.sampling = dt_sampling_default(),
-                                            .eos = (const int32_t[]){TOY_EOS},
                                             .vocab_size = t->mc->vocab_size,
                                             .n_slots = m,
                                             .max_tok = m * TOY_LEN,
@@ -116,12 +121,24 @@ static void toy_open(dt_task *t)
     if (!*t->cfg->model_path || t->n_units == 0 || !t->dev->ops) return; /* told already */
     const dt_err err = dt_frozen_model_describe(&y->frozen, t->cfg->model_path);
     dt_mistakes_add(t->mistakes, err == DT_OK ? toy_size(t) : err);
+    snprintf(y->table_unit.name, sizeof y->table_unit.name, "table");
+    dt_mistakes_add(t->mistakes, dt_unit_add(&y->table_unit, "table.weight", 1, (const int64_t[]){t->mc->vocab_size},
+                                             true, true, 0.02f, 0));
 }
+
+static size_t toy_table_nbytes(const dt_task *t) { return (size_t)t->mc->vocab_size * sizeof(float); }
 
 static dt_err toy_plan(const dt_task *t, int stage, dt_memory *memory)
 {
     const toy *y = toy_of(t);
     dt_memory judge;
+    dt_zero_options opt = *t->zero_opt;
+    dt_zero_plan table;
+    opt.stage = stage;
+    DT_TRY(dt_zero_plan_make(&opt, &y->table_unit, 1, t->nranks, &table));
+    dt_memory_add(memory, &table.memory);
+    memory->at[DT_MEM_STAGING][DT_ON_PINNED] += toy_table_nbytes(t);
+    memory->at[DT_MEM_STAGING][DT_ON_DEVICE] += toy_table_nbytes(t);
     DT_TRY(dt_frozen_model_plan(&y->frozen, stage == 3 ? 3 : 0, y->frozen_opt.dtype, t->nranks, memory));
     DT_TRY(dt_model_plan(&y->frozen.mc, &y->frozen_opt, y->frozen.units, y->frozen.n_units, t->dev, &judge));
     dt_memory_add(memory, &judge);
@@ -154,6 +171,9 @@ static dt_err toy_begin_local(dt_task *t)
     static const int32_t eos[] = {TOY_EOS};
     toy *y = toy_of(t);
     DT_TRY(toy_alloc(t));
+    for (int i = 0; i < 2; i++)
+        DT_TRY(dt_buf_alloc(&y->table_grad[i], t->dev, i ? DT_ON_DEVICE : DT_ON_PINNED, toy_table_nbytes(t),
+                            DT_MEM_STAGING));
     y->frozen_opt.lender = t->model;
     DT_TRY(dt_model_open(&y->judge, &y->frozen.mc, &y->frozen_opt, y->frozen.units, y->frozen.n_units, t->dev,
                          &y->frozen.source, t->compute, t->phase));
@@ -168,6 +188,12 @@ static dt_err toy_begin(dt_task *t)
     toy *y = toy_of(t);
     DT_TRY(dt_frozen_model_load(&y->frozen, t->comm, t->dev, t->compute, t->stage == 3 ? 3 : 0, y->frozen_opt.dtype,
                                 t->phase));
+    dt_zero_options opt = *t->zero_opt;
+    opt.stage = t->stage;
+    DT_TRY(dt_zero_open(&y->table.zero, &opt, &y->table_unit, 1, t->comm, t->dev, t->compute, t->phase));
+    DT_TRY(dt_zero_init_random(y->table.zero, (uint64_t)t->cfg->run_seed));
+    y->table.name = "table";
+    t->trained = &y->table, t->n_trained = 1;
     return dt_comm_agree(t->comm, toy_begin_local(t));
 }
 
@@ -178,6 +204,9 @@ static void toy_close(dt_task *t)
     dt_generator_close(y->generator);
     dt_model_close(y->judge);
     dt_frozen_model_close(&y->frozen);
+    dt_zero_close(y->table.zero);
+    dt_unit_free(&y->table_unit);
+    for (int i = 0; i < 2; i++) dt_buf_free(&y->table_grad[i]);
     dt_batch_free(&y->batch, t->ledger);
     if (y->block) dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, y->nbytes);
     free(y->block);
@@ -312,6 +341,29 @@ static dt_err toy_weights(dt_task *t, const dt_micro *m, const dt_predictions *p
     return DT_OK;
 }
 
+/* The host waits for the micro-step before: its gradient leaves from the same place. */
+static dt_err toy_train_beside(dt_task *t, const dt_micro *m)
+{
+    toy *y = toy_of(t);
+    const dt_batch *b = m->batch;
+    const dt_param_source source = dt_zero_source(y->table.zero);
+    float *grad = y->table_grad[0].ptr;
+    dt_grad_view g;
+    DT_TRY(t->dev->ops->stream_sync(t->dev, t->compute));
+    memset(grad, 0, toy_table_nbytes(t));
+    for (int32_t s = 0; s < b->n_seq; s++)
+        for (int32_t i = b->seq_start[s]; i < b->seq_start[s + 1]; i++) {
+            const int64_t at = toy_place(t, s, i);
+            if (b->target[i] >= 0)
+                grad[b->target[i]] += (float)(((double)y->frozen_logp[at] - (double)y->old[at]) * m->inv_norm);
+        }
+    DT_TRY(t->dev->ops->copy(t->dev, y->table_grad[1].ptr, grad, toy_table_nbytes(t), t->compute));
+    DT_TRY(source.grads_acquire(source.self, 0, &g));
+    DT_TRY(t->dev->ops->add_into(t->dev, y->table_grad[1].ptr, DT_F32, g.data, g.dtype, g.accumulate, t->mc->vocab_size,
+                                 t->compute));
+    return source.grads_release(source.self, 0);
+}
+
 static void toy_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
 {
     const toy *y = toy_of(t);
@@ -437,6 +489,7 @@ static const dt_task_ops toy_ops = {.name = "toy",
                                     .close = toy_close,
                                     .next_micro = toy_next_micro,
                                     .weights = toy_weights,
+                                    .train_beside = toy_train_beside,
                                     .collect = toy_collect,
                                     .evaluate = toy_evaluate,
                                     .step_after = toy_step_after,

@@ -34,6 +34,11 @@ void dt_ckpt_meta_free(dt_ckpt_meta *m);
 dt_err dt_checkpoint_save(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, const char *dir, int64_t keep,
                           dt_phase *phase);
 
+/** The same for several that are trained together: those with a name stand in a group of that name, as the model's own
+ *  do in the file. */
+dt_err dt_checkpoint_save_all(dt_comm *comm, const dt_named_zero *zeros, int n_zeros, const dt_ckpt_meta *meta,
+                              const char *dir, int64_t keep, dt_phase *phase);
+
 /** The same into one file of any name, whose folder is made when it is not there; no other file is touched.
  *  Collective. */
 dt_err dt_checkpoint_save_as(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, const char *path, dt_phase *phase);
@@ -60,6 +65,9 @@ dt_err dt_checkpoint_load(dt_comm *comm, dt_zero *z, const char *path, bool with
 
 /** A dt_stored_locator: path is the file. */
 dt_err dt_checkpoint_locate(const char *path, const dt_stored_slot *slots, int n_slots, dt_stored_map *map);
+
+dt_err dt_checkpoint_load_all(dt_comm *comm, const dt_named_zero *zeros, int n_zeros, const char *path,
+                              bool with_optimizer, dt_phase *phase);
 
 /** Checkpoints in a directory, newest (highest step) first, malloc'ed full paths; free with dt_list_free. None, or no
  *  directory: n 0. Stale .part files are not listed. Local. */

@@ -14,14 +14,16 @@ enum { DT_STORED_BUFFER = 8 << 20 };
 
 /** A tensor of one state that a file should have. The list is the same on all ranks, in the order of the file. */
 typedef struct dt_stored_slot {
+    dt_named_zero of; /* zero NULL where only names and shapes are looked at */
     dt_state state;
     const char *state_name; /* the optimizer's; NULL for parameters */
-    const dt_piece *piece;  /* what this rank holds of it; NULL where only names and shapes are looked at */
+    const dt_piece *piece;  /* what this rank holds of it; NULL without zero */
     const dt_tensor *tensor;
 } dt_stored_slot;
 
-/** The slots of z: parameters, and the optimizer's states when with_optimizer. malloc'ed. */
-dt_err dt_stored_slots(dt_zero *z, bool with_optimizer, dt_stored_slot **slots, int *n_slots);
+/** The slots of all zeros: parameters, and the optimizers' states when with_optimizer. malloc'ed. */
+dt_err dt_stored_slots(const dt_named_zero *zeros, int n_zeros, bool with_optimizer, dt_stored_slot **slots,
+                       int *n_slots);
 /** The parameters of units, without pieces. malloc'ed. */
 dt_err dt_stored_slots_of_units(const dt_unit *units, int n_units, dt_stored_slot **slots, int *n_slots);
 
@@ -51,10 +53,10 @@ typedef struct dt_stored_map {
  *  file and tensor. */
 typedef dt_err (*dt_stored_locator)(const char *path, const dt_stored_slot *slots, int n_slots, dt_stored_map *map);
 
-/** Fill z: rank 0 locates, every rank reads its pieces and no other elements. Collective; all ranks return the same
- *  code; on failure z's contents are undefined. */
-dt_err dt_stored_load(dt_comm *comm, dt_zero *z, const char *path, dt_stored_locator locate, bool with_optimizer,
-                      dt_phase *phase);
+/** Fill all zeros: rank 0 locates, every rank reads its pieces and no other elements. Collective; all ranks return the
+ *  same code; on failure their contents are undefined. */
+dt_err dt_stored_load(dt_comm *comm, const dt_named_zero *zeros, int n_zeros, const char *path,
+                      dt_stored_locator locate, bool with_optimizer, dt_phase *phase);
 /** What loading would find wrong with names, shapes and a tied head, without loading. Local. */
 dt_err dt_stored_verify(const char *path, dt_stored_locator locate, dt_stored_slot *slots, int n_slots);
 

@@ -49,12 +49,6 @@ dt_err dt_task_buffers_alloc(dt_task_buffers *t, int32_t max_tok, dt_ledger *led
 void dt_task_buffers_free(dt_task_buffers *t, dt_ledger *ledger);
 size_t dt_task_buffers_nbytes(int32_t max_tok); /* for the plan */
 
-/** States that a task trains beside the main model's: they take part in norm, update and checkpoint. */
-typedef struct dt_trained {
-    const char *name; /* in checkpoints */
-    dt_zero *zero;
-} dt_trained;
-
 typedef struct dt_task dt_task;
 
 /** The table. Functions that may be NULL say what that means. */
@@ -85,7 +79,10 @@ typedef struct dt_task_ops {
      *  uses a model; a local error ends the job. */
     dt_err (*next_micro)(dt_task *t, int64_t step, int micro, dt_micro *m);
     dt_err (*weights)(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w); /* local */
-    void (*collect)(dt_task *t, const dt_micro *m, const dt_predictions *p);                  /* into t->sums; local */
+    /** The forward and backward of all that is trained beside the model, as often as the model's. Collective. NULL:
+     *  nothing is. */
+    dt_err (*train_beside)(dt_task *t, const dt_micro *m);
+    void (*collect)(dt_task *t, const dt_micro *m, const dt_predictions *p); /* into t->sums; local */
     /** One of t->n_validation micro-steps of a validation, into t->sums. Collective inside. */
     dt_err (*evaluate)(dt_task *t, int64_t micro);
 
@@ -115,7 +112,8 @@ struct dt_task {
     const dt_model_config *mc; /* of the model that is trained or evaluated; without units after a mistake in it */
     const dt_unit *units;
     int n_units;
-    dt_model_options *model_opt; /* as the configuration has it; open may ask for more */
+    const dt_zero_options *zero_opt; /* of the model; the stage as `plan` is told, and in `begin` */
+    dt_model_options *model_opt;     /* as the configuration has it; open may ask for more */
 
     /* lent from `begin` on */
     int stage;
@@ -129,8 +127,8 @@ struct dt_task {
     dt_loader *train, *valid;
     int64_t steps_per_epoch, samples_per_epoch; /* as steps and "samples" count */
     int64_t n_validation;                       /* micro-steps a rank; 0: there is no validation */
-    /* from begin on */
-    dt_trained *trained; /* the task's */
+    /* from begin on: what it trains beside the model, with names; takes part in norm, update and checkpoint */
+    const dt_named_zero *trained;
     int n_trained;
 };
 

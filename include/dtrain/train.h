@@ -69,6 +69,8 @@ typedef struct dt_run {
     dt_zero *zero;
     dt_param_source source; /* of zero, for model */
     dt_model *model;
+    dt_named_zero *trained; /* zero, and what the task trains beside it */
+    int n_trained;
     dt_task task;     /* task.ops NULL: the one that run.task names */
     dt_sums sums;     /* all that is counted: the task's, then the loop's */
     dt_metric *shown; /* room for all of them in one record */

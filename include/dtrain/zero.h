@@ -73,6 +73,12 @@ dt_err dt_zero_open(dt_zero **z, const dt_zero_options *opt, const dt_unit *unit
                     dt_device *dev, dt_stream *compute, dt_phase *phase);
 void dt_zero_close(dt_zero *z); /* local; safe on NULL */
 
+/** One of several that are trained and saved together. */
+typedef struct dt_named_zero {
+    const char *name; /* in checkpoints; NULL: the model's own */
+    dt_zero *zero;
+} dt_named_zero;
+
 dt_param_source dt_zero_source(dt_zero *z);
 
 /** Fill the master weights with the random start (unit.h: init_std, init_value): the same for any nranks and stage.

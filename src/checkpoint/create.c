@@ -69,17 +69,29 @@ static dt_err make_group(hid_t file, const char *path, hid_t plist, const char *
     return group < 0 || H5Gclose(group) < 0 ? dt_h5_fail(DT_ERR_WRITE, path, name) : DT_OK;
 }
 
-static dt_err make_groups(hid_t file, const char *path, const dt_zero *z)
+static dt_err make_groups_of(hid_t file, const char *path, hid_t plist, const dt_named_zero *of)
+{
+    char head[64] = "", name[256];
+    if (of->name) {
+        snprintf(head, sizeof head, "/%s", of->name);
+        DT_TRY(make_group(file, path, plist, head));
+    }
+    snprintf(name, sizeof name, "%s/model", head);
+    DT_TRY(make_group(file, path, plist, name));
+    snprintf(name, sizeof name, "%s/optimizer", head);
+    DT_TRY(make_group(file, path, plist, name));
+    for (dt_state s = DT_STATE_OPTIMIZER; s < dt_zero_n_states(of->zero); s++) {
+        snprintf(name, sizeof name, "%s/optimizer/%s", head, dt_zero_state_name(of->zero, s));
+        DT_TRY(make_group(file, path, plist, name));
+    }
+    return DT_OK;
+}
+
+static dt_err make_groups(hid_t file, const char *path, const dt_named_zero *zeros, int n_zeros)
 {
     const hid_t plist = list_without_times(H5P_GROUP_CREATE);
     dt_err err = plist < 0 ? dt_h5_fail(DT_ERR_FAULT, path, "group properties") : DT_OK;
-    if (err == DT_OK) err = make_group(file, path, plist, "/model");
-    if (err == DT_OK) err = make_group(file, path, plist, "/optimizer");
-    for (dt_state s = DT_STATE_OPTIMIZER; s < dt_zero_n_states(z) && err == DT_OK; s++) {
-        char name[256];
-        snprintf(name, sizeof name, "/optimizer/%s", dt_zero_state_name(z, s));
-        err = make_group(file, path, plist, name);
-    }
+    for (int k = 0; k < n_zeros && err == DT_OK; k++) err = make_groups_of(file, path, plist, &zeros[k]);
     if (plist >= 0) H5Pclose(plist);
     return err;
 }
@@ -109,8 +121,7 @@ static dt_err create_dataset(hid_t file, const char *path, hid_t plist, const dt
     return err;
 }
 
-static dt_err create_datasets(hid_t file, const char *path, dt_zero *z, const dt_stored_slot *slots, int n_slots,
-                              int64_t *offsets)
+static dt_err create_datasets(hid_t file, const char *path, const dt_stored_slot *slots, int n_slots, int64_t *offsets)
 {
     hid_t plist = list_without_times(H5P_DATASET_CREATE);
     dt_err err = DT_OK;
@@ -118,8 +129,7 @@ static dt_err create_datasets(hid_t file, const char *path, dt_zero *z, const dt
         H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER) < 0)
         err = dt_h5_fail(DT_ERR_FAULT, path, "dataset properties");
     for (int i = 0; i < n_slots && err == DT_OK; i++)
-        err = create_dataset(file, path, plist, &slots[i], dt_zero_state_dtype(z, slots[i].state, slots[i].piece),
-                             &offsets[i]);
+        err = create_dataset(file, path, plist, &slots[i], ckpt_slot_dtype(&slots[i]), &offsets[i]);
     if (plist >= 0) H5Pclose(plist);
     return err;
 }
@@ -149,13 +159,12 @@ static hid_t access_list(int n_slots)
 }
 
 /* Tell the image where tensors lie: all ranks write those, and the image is copied around them. */
-static dt_err leave_out_tensors(ckpt_image *image, dt_zero *z, const dt_stored_slot *slots, int n_slots,
-                                const int64_t *offsets)
+static dt_err leave_out_tensors(ckpt_image *image, const dt_stored_slot *slots, int n_slots, const int64_t *offsets)
 {
     ckpt_extent *extents = malloc(((size_t)n_slots + 1) * sizeof *extents);
     DT_CHECK(extents, DT_ERR_MEMORY, "no memory for the offsets of %d tensors", n_slots);
     for (int i = 0; i < n_slots; i++) {
-        const int64_t size = (int64_t)dt_dtype_size(dt_zero_state_dtype(z, slots[i].state, slots[i].piece));
+        const int64_t size = (int64_t)dt_dtype_size(ckpt_slot_dtype(&slots[i]));
         extents[i] = (ckpt_extent){.offset = offsets[i], .nbytes = slots[i].tensor->n_elems * size};
     }
     const dt_err err = ckpt_image_leave_out(image, extents, n_slots);
@@ -163,8 +172,8 @@ static dt_err leave_out_tensors(ckpt_image *image, dt_zero *z, const dt_stored_s
     return err;
 }
 
-dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta *meta, dt_zero *z,
-                        const dt_stored_slot *slots, int n_slots, int64_t *offsets, int64_t *file_size)
+dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta *meta, const dt_named_zero *zeros,
+                        int n_zeros, const dt_stored_slot *slots, int n_slots, int64_t *offsets, int64_t *file_size)
 {
     hid_t access = access_list(n_slots);
     hid_t create = list_without_times(H5P_FILE_CREATE);
@@ -173,13 +182,13 @@ dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta 
     if (access >= 0) H5Pclose(access);
     if (create >= 0) H5Pclose(create);
     if (file < 0) return err;
-    err = write_meta(file, path, meta, z);
-    if (err == DT_OK) err = make_groups(file, path, z);
-    if (err == DT_OK) err = create_datasets(file, path, z, slots, n_slots, offsets);
+    err = write_meta(file, path, meta, zeros[0].zero);
+    if (err == DT_OK) err = make_groups(file, path, zeros, n_zeros);
+    if (err == DT_OK) err = create_datasets(file, path, slots, n_slots, offsets);
     if (err == DT_OK) err = write_items(file, path, &meta->items);
     if (H5Fclose(file) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, path, "close failed");
     if (err == DT_OK) err = ckpt_image_size(image, file_size); /* closing gave it its whole length */
-    return err == DT_OK ? leave_out_tensors(image, z, slots, n_slots, offsets) : err;
+    return err == DT_OK ? leave_out_tensors(image, slots, n_slots, offsets) : err;
 }
 
 dt_err ckpt_file_set_checksums(const ckpt_image *image, const char *path, const dt_stored_slot *slots, int n_slots,

@@ -16,7 +16,8 @@
 
 typedef struct load_job {
     dt_comm *comm;
-    dt_zero *z;
+    const dt_named_zero *zeros;
+    int n_zeros;
     const char *path;
     dt_phase *phase;
     dt_stored_slot *slots;
@@ -43,7 +44,7 @@ static dt_err alloc_buffers(load_job *j)
 
 static dt_err prepare(load_job *j, bool with_optimizer)
 {
-    DT_TRY(dt_stored_slots(j->z, with_optimizer, &j->slots, &j->n_slots));
+    DT_TRY(dt_stored_slots(j->zeros, j->n_zeros, with_optimizer, &j->slots, &j->n_slots));
     return alloc_buffers(j);
 }
 
@@ -122,8 +123,8 @@ static dt_err clear_slot(load_job *j, const dt_stored_slot *s)
     const int64_t step = DT_STORED_BUFFER / (int64_t)sizeof(float);
     memset(j->raw, 0, DT_STORED_BUFFER);
     for (int64_t at = 0; at < s->piece->n; at += step)
-        DT_TRY(dt_zero_state_write(j->z, s->state, s->piece, at, s->piece->n - at < step ? s->piece->n - at : step,
-                                   j->raw));
+        DT_TRY(dt_zero_state_write(s->of.zero, s->state, s->piece, at,
+                                   s->piece->n - at < step ? s->piece->n - at : step, j->raw));
     return DT_OK;
 }
 
@@ -133,11 +134,12 @@ static dt_err read_slot(load_job *j, int i)
 {
     const dt_stored_slot *s = &j->slots[i];
     const dt_stored_location *p = &j->map.locations[i];
-    const dt_st_type type = (dt_st_type)p->type, keep = dt_st_type_of(dt_zero_state_dtype(j->z, s->state, s->piece));
+    dt_zero *z = s->of.zero;
+    const dt_st_type type = (dt_st_type)p->type, keep = dt_st_type_of(dt_zero_state_dtype(z, s->state, s->piece));
     const size_t size = dt_st_type_size(type);
     const int64_t step = DT_STORED_BUFFER / 4;
     if (p->absent) return clear_slot(j, s);
-    char *in_place = type == keep ? dt_zero_state_ptr(j->z, s->state, s->piece) : NULL;
+    char *in_place = type == keep ? dt_zero_state_ptr(z, s->state, s->piece) : NULL;
     for (int64_t at = 0; at < s->piece->n; at += step) {
         const int64_t n = s->piece->n - at < step ? s->piece->n - at : step, first = s->piece->first + at;
         char *to = in_place ? in_place + (size_t)at * size : j->raw;
@@ -146,7 +148,7 @@ static dt_err read_slot(load_job *j, int i)
         if (p->has_checksum) j->sums[i] += dt_checksum(to, first, n, size);
         if (in_place) continue;
         if (type != keep) dt_st_convert(j->raw, type, j->converted, keep, n);
-        DT_TRY(dt_zero_state_write(j->z, s->state, s->piece, at, n, type == keep ? j->raw : j->converted));
+        DT_TRY(dt_zero_state_write(z, s->state, s->piece, at, n, type == keep ? j->raw : j->converted));
     }
     return DT_OK;
 }
@@ -233,10 +235,17 @@ static void clean_up(load_job *j)
     free(j->converted);
 }
 
-dt_err dt_stored_load(dt_comm *comm, dt_zero *z, const char *path, dt_stored_locator locate, bool with_optimizer,
-                      dt_phase *phase)
+static dt_err all_written(const load_job *j)
 {
-    load_job job = {.comm = comm, .z = z, .path = path, .phase = phase, .fd = -1, .file = -1};
+    for (int k = 0; k < j->n_zeros; k++) DT_TRY(dt_zero_state_written(j->zeros[k].zero));
+    return DT_OK;
+}
+
+dt_err dt_stored_load(dt_comm *comm, const dt_named_zero *zeros, int n_zeros, const char *path,
+                      dt_stored_locator locate, bool with_optimizer, dt_phase *phase)
+{
+    load_job job = {
+        .comm = comm, .zeros = zeros, .n_zeros = n_zeros, .path = path, .phase = phase, .fd = -1, .file = -1};
     dt_phase_enter(phase, "load", "open");
     dt_err err = dt_comm_agree(comm, prepare(&job, with_optimizer));
     if (err == DT_OK)
@@ -246,7 +255,7 @@ dt_err dt_stored_load(dt_comm *comm, dt_zero *z, const char *path, dt_stored_loc
     if (err == DT_OK) err = dt_comm_sum_host_u64(comm, job.sums, job.n_slots);
     if (err == DT_OK) err = dt_comm_agree(comm, compare(&job));
     if (err == DT_OK) err = dt_comm_agree(comm, compare_head(&job, comm->rank, comm->nranks));
-    if (err == DT_OK) err = dt_comm_agree(comm, dt_zero_state_written(z));
+    if (err == DT_OK) err = dt_comm_agree(comm, all_written(&job));
     clean_up(&job);
     free(job.slots);
     return err;
@@ -263,9 +272,16 @@ dt_err dt_stored_verify(const char *path, dt_stored_locator locate, dt_stored_sl
     return err;
 }
 
+dt_err dt_checkpoint_load_all(dt_comm *comm, const dt_named_zero *zeros, int n_zeros, const char *path,
+                              bool with_optimizer, dt_phase *phase)
+{
+    return dt_stored_load(comm, zeros, n_zeros, path, dt_checkpoint_locate, with_optimizer, phase);
+}
+
 dt_err dt_checkpoint_load(dt_comm *comm, dt_zero *z, const char *path, bool with_optimizer, dt_phase *phase)
 {
-    return dt_stored_load(comm, z, path, dt_checkpoint_locate, with_optimizer, phase);
+    const dt_named_zero one = {.zero = z};
+    return dt_checkpoint_load_all(comm, &one, 1, path, with_optimizer, phase);
 }
 
 dt_err dt_checkpoint_fits(const char *path, const dt_unit *units, int n_units)

@@ -7,10 +7,11 @@
 /* tensor: its name in the file. */
 static void name_in_file(const dt_stored_slot *s, const char *tensor, char *out, size_t out_size)
 {
+    const char *slash = s->of.name ? "/" : "", *of = s->of.name ? s->of.name : "";
     if (s->state_name)
-        snprintf(out, out_size, "/optimizer/%s/%s", s->state_name, tensor);
+        snprintf(out, out_size, "%s%s/optimizer/%s/%s", slash, of, s->state_name, tensor);
     else
-        snprintf(out, out_size, "/model/%s", tensor);
+        snprintf(out, out_size, "%s%s/model/%s", slash, of, tensor);
 }
 
 void ckpt_slot_name(const dt_stored_slot *s, char *out, size_t out_size)
@@ -236,7 +237,8 @@ static bool is_asked_for(const locate_job *job, const char *name)
 {
     for (int i = 0; i < job->n_slots; i++) {
         const char *full = job->slots[i].tensor->name, *bare = dt_stored_bare_name(full);
-        if (job->slots[i].state == DT_STATE_PARAM && strcmp(name, job->map->locations[i].bare ? bare : full) == 0)
+        if (job->slots[i].state == DT_STATE_PARAM && !job->slots[i].of.name &&
+            strcmp(name, job->map->locations[i].bare ? bare : full) == 0)
             return true;
     }
     return dt_stored_is_ignored(name);

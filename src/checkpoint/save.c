@@ -22,7 +22,8 @@
 
 typedef struct save_job {
     dt_comm *comm;
-    dt_zero *z;
+    const dt_named_zero *zeros;
+    int n_zeros;
     const dt_ckpt_meta *meta;
     const char *dir;
     dt_phase *phase;
@@ -64,7 +65,7 @@ static dt_err name_alone(save_job *j, const char *path, char folder[PATH_MAX])
 
 static dt_err prepare(save_job *j)
 {
-    DT_TRY(dt_stored_slots(j->z, true, &j->slots, &j->n_slots));
+    DT_TRY(dt_stored_slots(j->zeros, j->n_zeros, true, &j->slots, &j->n_slots));
     j->offsets = calloc((size_t)j->n_slots + 1, sizeof *j->offsets);
     j->sums = calloc((size_t)j->n_slots + 1, sizeof *j->sums);
     j->staging = malloc(DT_STORED_BUFFER);
@@ -100,11 +101,9 @@ static dt_err probe_space(const save_job *j)
     const char *config = j->meta->config, *model = j->meta->model_config;
     double nbytes = root_nbytes((config ? strlen(config) : 0) + (model ? strlen(model) : 0)) +
                     ckpt_task_items_nbytes(&j->meta->items);
-    for (int i = 0; i < j->n_slots; i++) {
-        const dt_stored_slot *s = &j->slots[i];
-        nbytes += array_nbytes((double)s->tensor->n_elems *
-                               (double)dt_dtype_size(dt_zero_state_dtype(j->z, s->state, s->piece)));
-    }
+    for (int i = 0; i < j->n_slots; i++)
+        nbytes +=
+            array_nbytes((double)j->slots[i].tensor->n_elems * (double)dt_dtype_size(ckpt_slot_dtype(&j->slots[i])));
     DT_TRY(dt_check_space(j->dir, j->part, nbytes, "a checkpoint"));
     DT_TRY(dt_create_empty_file(j->part));
     return dt_reserve_file(j->part, (int64_t)nbytes, "a checkpoint");
@@ -121,8 +120,8 @@ static dt_err create(save_job *j)
         if (j->latest[0]) DT_TRY(ckpt_write_pointer(&j->pointer, j->latest, j->meta->step));
         DT_TRY(ckpt_image_open(&j->image));
         dt_h5_lock();
-        const dt_err err =
-            ckpt_file_create(&j->image, j->part, j->meta, j->z, j->slots, j->n_slots, j->offsets, &j->file_size);
+        const dt_err err = ckpt_file_create(&j->image, j->part, j->meta, j->zeros, j->n_zeros, j->slots, j->n_slots,
+                                            j->offsets, &j->file_size);
         dt_h5_unlock();
         DT_TRY(err);
     }
@@ -146,13 +145,13 @@ static dt_err reserve(save_job *j)
 static dt_err write_slot(const save_job *j, int fd, int i)
 {
     const dt_stored_slot *s = &j->slots[i];
-    const size_t size = dt_dtype_size(dt_zero_state_dtype(j->z, s->state, s->piece));
+    const size_t size = dt_dtype_size(ckpt_slot_dtype(s));
     const int64_t step = DT_STORED_BUFFER / (int64_t)size, first = s->piece->first;
-    const char *in_place = dt_zero_state_ptr(j->z, s->state, s->piece);
+    const char *in_place = dt_zero_state_ptr(s->of.zero, s->state, s->piece);
     for (int64_t at = 0; at < s->piece->n; at += step) {
         const int64_t n = s->piece->n - at < step ? s->piece->n - at : step;
         const char *from = in_place ? in_place + (size_t)at * size : j->staging;
-        if (!in_place) DT_TRY(dt_zero_state_read(j->z, s->state, s->piece, at, n, j->staging));
+        if (!in_place) DT_TRY(dt_zero_state_read(s->of.zero, s->state, s->piece, at, n, j->staging));
         j->sums[i] += dt_checksum(from, first + at, n, size);
         DT_TRY(dt_write_at(fd, j->part, j->offsets[i] + (first + at) * (int64_t)size, from, (size_t)n * size));
     }
@@ -254,16 +253,25 @@ static dt_err save(save_job *j, dt_err named, int64_t keep)
     return err;
 }
 
+dt_err dt_checkpoint_save_all(dt_comm *comm, const dt_named_zero *zeros, int n_zeros, const dt_ckpt_meta *meta,
+                              const char *dir, int64_t keep, dt_phase *phase)
+{
+    save_job job = {
+        .comm = comm, .zeros = zeros, .n_zeros = n_zeros, .meta = meta, .dir = dir, .phase = phase, .image.fd = -1};
+    return save(&job, name_in_dir(&job), keep);
+}
+
 dt_err dt_checkpoint_save(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, const char *dir, int64_t keep,
                           dt_phase *phase)
 {
-    save_job job = {.comm = comm, .z = z, .meta = meta, .dir = dir, .phase = phase, .image.fd = -1};
-    return save(&job, name_in_dir(&job), keep);
+    const dt_named_zero one = {.zero = z};
+    return dt_checkpoint_save_all(comm, &one, 1, meta, dir, keep, phase);
 }
 
 dt_err dt_checkpoint_save_as(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, const char *path, dt_phase *phase)
 {
     char folder[PATH_MAX];
-    save_job job = {.comm = comm, .z = z, .meta = meta, .phase = phase, .image.fd = -1};
+    const dt_named_zero one = {.zero = z};
+    save_job job = {.comm = comm, .zeros = &one, .n_zeros = 1, .meta = meta, .phase = phase, .image.fd = -1};
     return save(&job, name_alone(&job, path, folder), 0);
 }

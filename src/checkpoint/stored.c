@@ -5,22 +5,38 @@
 #include <stdlib.h>
 #include <string.h>
 
-dt_err dt_stored_slots(dt_zero *z, bool with_optimizer, dt_stored_slot **slots, int *n_slots)
+static int n_states(const dt_named_zero *of, bool with_optimizer)
 {
-    const int n_pieces = dt_zero_n_pieces(z);
+    return with_optimizer ? dt_zero_n_states(of->zero) : DT_STATE_OPTIMIZER;
+}
+
+static dt_stored_slot *add_slots(dt_stored_slot *slot, const dt_named_zero *of, bool with_optimizer)
+{
+    dt_zero *z = of->zero;
     const dt_piece *pieces = dt_zero_pieces(z);
-    *n_slots = 0;
-    const int n_states = with_optimizer ? dt_zero_n_states(z) : DT_STATE_OPTIMIZER;
-    *slots = calloc((size_t)n_pieces * (size_t)n_states + 1, sizeof **slots);
-    DT_CHECK(*slots, DT_ERR_MEMORY, "no memory for a list of %d tensors", n_pieces);
-    for (dt_state s = 0; s < n_states; s++)
-        for (int i = 0; i < n_pieces; i++) {
+    for (dt_state s = 0; s < n_states(of, with_optimizer); s++)
+        for (int i = 0; i < dt_zero_n_pieces(z); i++) {
             if (!dt_zero_has_state(z, s, &pieces[i])) continue;
-            (*slots)[(*n_slots)++] = (dt_stored_slot){.state = s,
-                                                      .state_name = dt_zero_state_name(z, s),
-                                                      .piece = &pieces[i],
-                                                      .tensor = dt_zero_tensor(z, &pieces[i])};
+            *slot++ = (dt_stored_slot){.of = *of,
+                                       .state = s,
+                                       .state_name = dt_zero_state_name(z, s),
+                                       .piece = &pieces[i],
+                                       .tensor = dt_zero_tensor(z, &pieces[i])};
         }
+    return slot;
+}
+
+dt_err dt_stored_slots(const dt_named_zero *zeros, int n_zeros, bool with_optimizer, dt_stored_slot **slots,
+                       int *n_slots)
+{
+    int n = 0; /* at most */
+    for (int k = 0; k < n_zeros; k++) n += dt_zero_n_pieces(zeros[k].zero) * n_states(&zeros[k], with_optimizer);
+    *n_slots = 0;
+    *slots = calloc((size_t)n + 1, sizeof **slots);
+    DT_CHECK(*slots, DT_ERR_MEMORY, "no memory for a list of %d tensors", n);
+    dt_stored_slot *end = *slots;
+    for (int k = 0; k < n_zeros; k++) end = add_slots(end, &zeros[k], with_optimizer);
+    *n_slots = (int)(end - *slots);
     return DT_OK;
 }
 
@@ -80,7 +96,7 @@ int32_t dt_stored_tied_embedding(const dt_stored_slot *slots, int n_slots)
     static const char *const names[] = {"model.embed_tokens.weight", "transformer.wte.weight"};
     int32_t embed = -1;
     for (int i = 0; i < n_slots; i++) {
-        if (slots[i].state != DT_STATE_PARAM) continue;
+        if (slots[i].state != DT_STATE_PARAM || slots[i].of.name) continue;
         const char *name = slots[i].tensor->name;
         if (strcmp(name, DT_STORED_HEAD) == 0) return -1;
         if (strcmp(name, names[0]) == 0 || strcmp(name, names[1]) == 0) embed = i;

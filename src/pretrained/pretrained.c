@@ -122,7 +122,8 @@ static dt_stored_locator locator_of(const dt_pretrained *p)
 
 dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_phase *phase)
 {
-    return dt_stored_load(comm, z, p->path, locator_of(p), false, phase);
+    const dt_named_zero one = {.zero = z};
+    return dt_stored_load(comm, &one, 1, p->path, locator_of(p), false, phase);
 }
 
 dt_err dt_pretrained_type(const dt_pretrained *p, dt_st_type *type)

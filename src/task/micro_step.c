@@ -54,6 +54,7 @@ dt_err dt_task_micro_step(dt_task *t, const dt_micro *m, int64_t step)
     DT_TRY(dt_model_head(t->model, m->batch, b->u, 1.0f, true));
     dt_phase_enter(t->phase, "backward", "");
     DT_TRY(dt_model_backward(t->model, m->batch));
+    if (t->ops->train_beside) DT_TRY(t->ops->train_beside(t, m));
     DT_TRY(dt_model_results(t->model, b->logp, b->hit, b->entropy)); /* the device has backward to do meanwhile */
     t->ops->collect(t, m, &p);
     return DT_OK;

@@ -93,22 +93,17 @@ static double next_step_s(dt_run *run, double step_s)
     return 2 * run->step_s;
 }
 
-/* ---- all that is trained: the model, and what the task trains beside it ------------------------------------------ */
-
-static int n_trained(const dt_run *run) { return 1 + run->task.n_trained; }
-static dt_zero *trained(const dt_run *run, int i) { return i == 0 ? run->zero : run->task.trained[i - 1].zero; }
-
 static void begin_micro(const dt_run *run, int micro, int n_micro)
 {
-    for (int i = 0; i < n_trained(run); i++) dt_zero_begin_micro(trained(run, i), micro, n_micro);
+    for (int i = 0; i < run->n_trained; i++) dt_zero_begin_micro(run->trained[i].zero, micro, n_micro);
 }
 
 static dt_err grad_sum_squares(const dt_run *run, double *sum)
 {
     *sum = 0;
-    for (int i = 0; i < n_trained(run); i++) {
+    for (int i = 0; i < run->n_trained; i++) {
         double one;
-        DT_TRY(dt_zero_grad_sum_squares(trained(run, i), &one));
+        DT_TRY(dt_zero_grad_sum_squares(run->trained[i].zero, &one));
         *sum += one;
     }
     return DT_OK;
@@ -116,7 +111,7 @@ static dt_err grad_sum_squares(const dt_run *run, double *sum)
 
 static void discard(const dt_run *run)
 {
-    for (int i = 0; i < n_trained(run); i++) dt_zero_discard(trained(run, i));
+    for (int i = 0; i < run->n_trained; i++) dt_zero_discard(run->trained[i].zero);
 }
 
 static dt_err compute_step(dt_run *run, const progress *p)
@@ -163,7 +158,7 @@ static dt_err update(dt_run *run, const progress *p, const double *lr, double no
     dt_phase_enter(&run->phase, "update", "");
     step.grad_scale = largest > 0 ? fmin(1, largest / (norm + 1e-6)) : 1;
     step.t = p->state_updates + 1;
-    for (int i = 0; i < n_trained(run); i++) DT_TRY(dt_zero_update(trained(run, i), &step, lr));
+    for (int i = 0; i < run->n_trained; i++) DT_TRY(dt_zero_update(run->trained[i].zero, &step, lr));
     return DT_OK;
 }
 

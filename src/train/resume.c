@@ -197,13 +197,15 @@ static void take_state(dt_run *run, const char *path, const dt_ckpt_meta *meta, 
 static dt_err load_states(dt_run *run, const char *path, const dt_ckpt_meta *meta, progress *p)
 {
     const bool whole = dt_checkpoint_has_states(meta, run->optimizer);
-    DT_TRY(dt_checkpoint_load(run->comm, run->zero, path, whole, &run->phase));
+    DT_TRY(dt_checkpoint_load_all(run->comm, run->trained, run->n_trained, path, whole, &run->phase));
     p->state_updates = whole ? meta->state_updates : 0;
     if (whole) return DT_OK;
     if (run->comm->rank == 0)
         DT_WARN("%s, made with %s, does not hold the states of %s: they begin at zero", path, meta->optimizer,
                 run->optimizer->name);
-    return run_agree(run, dt_zero_clear_states(run->zero));
+    dt_err err = DT_OK;
+    for (int i = 0; i < run->n_trained && err == DT_OK; i++) err = dt_zero_clear_states(run->trained[i].zero);
+    return run_agree(run, err);
 }
 
 /* Load one file into zero; agreed. */
@@ -296,7 +298,8 @@ static dt_err write_checkpoint(dt_run *run, const progress *p, const char *dir, 
     dt_phase_enter(&run->phase, "save", "");
     dt_err err = t->ops->save ? t->ops->save(t, &meta.items) : DT_OK;
     if (err == DT_OK)
-        err = dt_checkpoint_save(run->comm, run->zero, &meta, dir, run->cfg.checkpoint_save_total_limit, &run->phase);
+        err = dt_checkpoint_save_all(run->comm, run->trained, run->n_trained, &meta, dir,
+                                     run->cfg.checkpoint_save_total_limit, &run->phase);
     dt_items_free(&meta.items);
     return err;
 }

@@ -290,6 +290,7 @@ void dt_run_close(dt_run *run)
     if (run->task.ops) run->task.ops->close(&run->task);
     dt_sums_close(&run->sums);
     free(run->shown);
+    free(run->trained);
     dt_model_close(run->model);
     dt_zero_close(run->zero);
     dt_model_free_units(run->units, run->n_units);

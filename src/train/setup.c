@@ -203,7 +203,7 @@ static void lend(dt_run *run)
     t->comm = run->comm, t->nranks = run->nranks;
     t->dev = &run->dev, t->ledger = &run->ledger, t->phase = &run->phase;
     t->sums = &run->sums;
-    t->mc = &run->mc, t->model_opt = &run->model_opt;
+    t->mc = &run->mc, t->model_opt = &run->model_opt, t->zero_opt = &run->zero_opt;
 }
 
 void run_open_config_objects(dt_run *run)
@@ -245,6 +245,17 @@ void run_open_task(dt_run *run)
     if (run_trains(run) && (t->train || t->steps_per_epoch > 0)) note(run, count_steps(run));
 }
 
+/* The model, and what the task trains beside it. */
+static dt_err list_trained(dt_run *run)
+{
+    const dt_task *t = &run->task;
+    run->trained = calloc((size_t)(1 + t->n_trained), sizeof *run->trained);
+    DT_CHECK(run->trained, DT_ERR_MEMORY, "no memory for a list of models");
+    run->trained[run->n_trained++] = (dt_named_zero){.zero = run->zero};
+    for (int i = 0; i < t->n_trained; i++) run->trained[run->n_trained++] = t->trained[i];
+    return DT_OK;
+}
+
 dt_err run_open_states(dt_run *run)
 {
     dt_phase_enter(&run->phase, "open", "");
@@ -259,5 +270,6 @@ dt_err run_open_states(dt_run *run)
     DT_TRY(dt_comm_agree(run->comm, err));
     t->stage = run->stage, t->compute = run->compute;
     t->zero = run->zero, t->model = run->model;
-    return t->ops->begin ? t->ops->begin(t) : DT_OK;
+    if (t->ops->begin) DT_TRY(t->ops->begin(t));
+    return dt_comm_agree(run->comm, list_trained(run));
 }
