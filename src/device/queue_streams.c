@@ -1,0 +1,440 @@
+/* queue_streams.c - when the operations of the queue device run, and what memory the host reaches (queue.c has the
+ * promise). */
+#include "queue_private.h"
+#include <stdlib.h>
+#include <string.h>
+
+#define FAR_BIT ((uintptr_t)1 << 54) /* beyond what Linux hands out on x86-64 and on aarch64 */
+enum { N_STREAMS = 8, TURN = 32 };
+
+typedef struct entry {
+    enum { RUN, RECORD, WAIT } kind;
+    dt_err (*run)(dt_device *cpu, const void *args);
+    dt_event *event; /* of RECORD and WAIT */
+    int64_t serial;  /* of the record that this makes or waits for */
+    _Alignas(16) char args[QUEUE_ARGS_MAX];
+} entry;
+
+struct dt_stream {
+    entry *entries;
+    int n, n_max, done;
+    int64_t n_run;      /* operations queued since it was made */
+    unsigned eagerness; /* of 8: how often an entry runs before somebody waits */
+};
+
+struct dt_event {
+    int64_t recorded, done; /* serials: of the last record in a queue, and of the last that was reached */
+    dt_stream *stream;      /* of the last record; NULL: never recorded */
+    int64_t n_before;       /* its n_run then */
+    int n_queued;           /* entries that point here */
+    bool destroyed;
+    double at_s;
+};
+
+/* Host memory that was allocated as pinned. */
+typedef struct pinned_range {
+    const char *begin, *end;
+} pinned_range;
+
+typedef struct queue_state {
+    dt_device cpu;
+    bool planning;
+    int n_devices;
+    size_t memory;   /* bytes of a device, SIZE_MAX: what the host has */
+    dt_stream first; /* the default stream */
+    dt_stream *streams[N_STREAMS];
+    int n_streams;
+    dt_queue_order order;
+    uint64_t draws;
+    int64_t n_pushed;
+    bool host_argument; /* an operation that is being queued was handed host memory */
+    dt_err err;         /* of the first entry that failed since the last synchronisation */
+    pinned_range *pinned;
+    int n_pinned;
+    int fail_copy; /* the copy from now on that will fail; 0: none */
+    dt_queue_counts counts;
+} queue_state;
+
+static queue_state *state_of(const dt_device *dev) { return dev->impl; }
+static dt_stream *stream_of(const dt_device *dev, dt_stream *s) { return s ? s : &state_of(dev)->first; }
+static unsigned draw(queue_state *q, unsigned n) { return (unsigned)(dt_mix64(q->draws++) % n); }
+
+static bool is_far(const void *p) { return ((uintptr_t)p & FAR_BIT) != 0; }
+static void *near(const void *p) { return (void *)((uintptr_t)p & ~FAR_BIT); }
+
+void *queue_arg(dt_device *dev, const void *p)
+{
+    if (p && !is_far(p)) state_of(dev)->host_argument = true;
+    return near(p);
+}
+
+/* ---- running ----------------------------------------------------------------------------------------------------- */
+
+static bool ready(const dt_stream *s)
+{
+    if (s->done == s->n) return false;
+    const entry *e = &s->entries[s->done];
+    return e->kind != WAIT || e->event->done >= e->serial;
+}
+
+static void release_event(dt_event *e)
+{
+    if (--e->n_queued == 0 && e->destroyed) free(e);
+}
+
+static void run_one(queue_state *q, dt_stream *s)
+{
+    const entry *e = &s->entries[s->done++];
+    if (e->kind == RUN) {
+        const dt_err err = e->run(&q->cpu, e->args);
+        if (q->err == DT_OK) q->err = err;
+    } else {
+        if (e->kind == RECORD) e->event->done = e->serial, e->event->at_s = dt_now_s();
+        release_event(e->event);
+    }
+    if (s->done == s->n) s->done = s->n = 0;
+}
+
+static unsigned eagerness_of(queue_state *q, const dt_stream *s)
+{
+    switch (q->order) {
+    case DT_QUEUE_AT_ONCE:
+        return 8;
+    case DT_QUEUE_LATE_DEFAULT:
+        return s == &q->first ? 0 : 8;
+    case DT_QUEUE_LATE_OTHERS:
+        return s == &q->first ? 8 : 0;
+    case DT_QUEUE_ANY:
+        return (unsigned[]){0, 1, 4, 8}[draw(q, 4)];
+    default:
+        return 0;
+    }
+}
+
+/* What would have run by itself by now. */
+static void run_some(queue_state *q)
+{
+    if (q->n_pushed++ % TURN == 0)
+        for (int i = 0; i < q->n_streams; i++) q->streams[i]->eagerness = eagerness_of(q, q->streams[i]);
+    for (int i = 0; i < q->n_streams; i++)
+        while (ready(q->streams[i]) && draw(q, 8) < q->streams[i]->eagerness) run_one(q, q->streams[i]);
+}
+
+/* Run s until an event is reached (NULL: to its end), the other streams as far as it waits for them, and now and then
+ * further. */
+static dt_err drain(queue_state *q, dt_stream *s, const dt_event *until)
+{
+    while (until ? until->done < until->recorded : s->done < s->n) {
+        if (ready(s) && (q->order != DT_QUEUE_ANY || draw(q, 4) > 0)) {
+            run_one(q, s);
+            continue;
+        }
+        int n_ready = 0;
+        for (int i = 0; i < q->n_streams; i++) n_ready += ready(q->streams[i]);
+        DT_CHECK(n_ready > 0, DT_ERR_FAULT, "queue device: a stream waits for an event that no queued work will reach");
+        int pick = (int)draw(q, (unsigned)n_ready), i = 0;
+        while (!ready(q->streams[i]) || pick-- > 0) i++;
+        run_one(q, q->streams[i]);
+    }
+    return DT_OK;
+}
+
+static dt_err append(queue_state *q, dt_stream *s, const entry *e)
+{
+    if (s->n == s->n_max) {
+        const int n_max = s->n_max ? 2 * s->n_max : 256;
+        entry *grown = realloc(s->entries, (size_t)n_max * sizeof *grown);
+        DT_CHECK(grown, DT_ERR_MEMORY, "queue device: no memory for %d queued operations", n_max);
+        s->entries = grown, s->n_max = n_max;
+    }
+    s->entries[s->n++] = *e;
+    run_some(q);
+    return DT_OK;
+}
+
+dt_err queue_push(dt_device *dev, dt_stream *stream, const char *name, dt_err (*run)(dt_device *, const void *),
+                  const void *args, size_t nbytes)
+{
+    queue_state *q = state_of(dev);
+    entry e = {.kind = RUN, .run = run};
+    const bool host_argument = q->host_argument;
+    q->host_argument = false;
+    DT_CHECK(!host_argument, DT_ERR_ARG, "%s: an array is host memory, expected device memory", name);
+    DT_CHECK(nbytes <= sizeof e.args, DT_ERR_ARG, "%s: %zu bytes of arguments", name, nbytes);
+    memcpy(e.args, args, nbytes);
+    stream_of(dev, stream)->n_run++;
+    return append(q, stream_of(dev, stream), &e);
+}
+
+/* ---- open, close, memory ----------------------------------------------------------------------------------------- */
+
+static dt_err read_sizes(queue_state *q)
+{
+    const char *devices = getenv("DTRAIN_QUEUE_DEVICES"), *memory = getenv("DTRAIN_QUEUE_MEMORY");
+    uint64_t nbytes = SIZE_MAX;
+    q->n_devices = devices ? atoi(devices) : 1;
+    DT_CHECK(q->n_devices > 0 && (!memory || dt_parse_bytes(memory, &nbytes)), DT_ERR_USAGE,
+             "DTRAIN_QUEUE_DEVICES=%s, DTRAIN_QUEUE_MEMORY=%s: expected a number above 0 and a size in bytes",
+             devices ? devices : "", memory ? memory : "");
+    q->memory = (size_t)nbytes;
+    return DT_OK;
+}
+
+static dt_err open_queue(dt_device *dev, dt_queue_order order, uint64_t seed, int local_rank, int n_threads,
+                         bool planning)
+{
+    queue_state *q = calloc(1, sizeof *q);
+    DT_CHECK(q, DT_ERR_MEMORY, "queue device: no memory for its state");
+    q->order = order;
+    q->draws = dt_mix64(seed * 1024 + (uint64_t)local_rank);
+    q->streams[q->n_streams++] = &q->first;
+    q->first.eagerness = eagerness_of(q, &q->first);
+    q->cpu = (dt_device){.ops = &dt_device_cpu_ops, .ledger = dev->ledger, .local_rank = local_rank};
+    q->planning = planning;
+    dt_err err = read_sizes(q);
+    if (err == DT_OK)
+        err = planning ? q->cpu.ops->plan(&q->cpu, n_threads) : q->cpu.ops->open(&q->cpu, local_rank, n_threads);
+    if (err != DT_OK)
+        free(q);
+    else
+        dev->impl = q;
+    return err;
+}
+
+dt_err queue_open(dt_device *dev, int local_rank, int n_threads)
+{
+    const char *text = getenv("DTRAIN_QUEUE_SEED");
+    const uint64_t seed = text ? strtoull(text, NULL, 10) : 1;
+    return open_queue(dev, seed ? DT_QUEUE_ANY : DT_QUEUE_LATE, seed, local_rank, n_threads, false);
+}
+
+dt_err queue_plan(dt_device *dev, int n_threads) { return open_queue(dev, DT_QUEUE_ANY, 1, 0, n_threads, true); }
+
+dt_err dt_queue_open(dt_device *dev, dt_queue_order order, uint64_t seed, dt_ledger *ledger)
+{
+    *dev = (dt_device){.ops = &dt_device_queue_ops, .ledger = ledger};
+    return open_queue(dev, order, seed, 0, 1, false);
+}
+
+void queue_close(dt_device *dev)
+{
+    queue_state *q = state_of(dev);
+    if (!q) return;
+    q->cpu.ops->close(&q->cpu);
+    free(q->first.entries);
+    free(q->pinned);
+    free(q);
+    dev->impl = NULL;
+}
+
+void queue_describe(const dt_device *dev, char *out, size_t out_size)
+{
+    char cpu[192];
+    state_of(dev)->cpu.ops->describe(&state_of(dev)->cpu, cpu, sizeof cpu);
+    snprintf(out, out_size, "queue over %s", cpu);
+}
+
+int queue_n_devices(const dt_device *dev) { return state_of(dev)->n_devices; }
+
+size_t queue_memory_free(const dt_device *dev)
+{
+    const queue_state *q = state_of(dev);
+    const size_t held = atomic_load(&dev->ledger->on_now[DT_ON_DEVICE]);
+    if (q->planning) return SIZE_MAX;
+    return q->memory == SIZE_MAX ? dt_host_memory_free() : q->memory > held ? q->memory - held : 0;
+}
+
+size_t queue_overhead(const dt_device *dev) { return dt_device_cpu_ops.overhead(&state_of(dev)->cpu); }
+
+static dt_err note_pinned(queue_state *q, const char *begin, size_t nbytes)
+{
+    pinned_range *grown = realloc(q->pinned, (size_t)(q->n_pinned + 1) * sizeof *grown);
+    DT_CHECK(grown, DT_ERR_MEMORY, "queue device: no memory for a list of %d pinned blocks", q->n_pinned + 1);
+    q->pinned = grown;
+    q->pinned[q->n_pinned++] = (pinned_range){begin, begin + nbytes};
+    return DT_OK;
+}
+
+static bool is_pageable(const queue_state *q, const void *p)
+{
+    int i = 0;
+    while (i < q->n_pinned && ((const char *)p < q->pinned[i].begin || (const char *)p >= q->pinned[i].end)) i++;
+    return !is_far(p) && i == q->n_pinned;
+}
+
+dt_err queue_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr)
+{
+    queue_state *q = state_of(dev);
+    if (place == DT_ON_DEVICE && q->memory < SIZE_MAX && nbytes > queue_memory_free(dev)) return DT_ERR_MEMORY;
+    DT_TRY(dt_device_cpu_ops.alloc(&q->cpu, place, nbytes, ptr));
+    memset(*ptr, 0xff, nbytes); /* NaN in every type */
+    if (place == DT_ON_PINNED) return note_pinned(q, *ptr, nbytes);
+    if (place == DT_ON_DEVICE) *ptr = (void *)((uintptr_t)*ptr | FAR_BIT);
+    return DT_OK;
+}
+
+static _Noreturn void die(const char *why)
+{
+    fprintf(stderr, "queue device: %s\n", why);
+    abort();
+}
+
+/* Does an argument of a queued operation point into it? */
+static bool is_in_use(const queue_state *q, const char *begin, size_t nbytes)
+{
+    for (int i = 0; i < q->n_streams; i++)
+        for (int k = q->streams[i]->done; k < q->streams[i]->n; k++)
+            for (size_t at = 0; at < QUEUE_ARGS_MAX; at += sizeof(void *)) {
+                const char *p;
+                memcpy(&p, q->streams[i]->entries[k].args + at, sizeof p);
+                p = near(p);
+                if (p >= begin && p < begin + nbytes) return true;
+            }
+    return false;
+}
+
+void queue_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes)
+{
+    queue_state *q = state_of(dev);
+    if (is_in_use(q, near(ptr), nbytes)) die("memory is freed while a queued operation works on it");
+    for (int i = 0; i < q->n_pinned && place == DT_ON_PINNED; i++)
+        if (q->pinned[i].begin == ptr) q->pinned[i] = q->pinned[--q->n_pinned];
+    dt_device_cpu_ops.free(&q->cpu, place, near(ptr), nbytes);
+}
+
+dt_queue_counts dt_queue_counts_of(const dt_device *dev) { return state_of(dev)->counts; }
+
+/* ---- streams and events ------------------------------------------------------------------------------------------ */
+
+dt_err queue_stream_create(dt_device *dev, dt_stream **stream)
+{
+    queue_state *q = state_of(dev);
+    DT_CHECK(q->n_streams < N_STREAMS, DT_ERR_FAULT, "queue device: more than %d streams", N_STREAMS);
+    *stream = calloc(1, sizeof **stream);
+    DT_CHECK(*stream, DT_ERR_MEMORY, "no memory for a stream");
+    q->streams[q->n_streams++] = *stream;
+    (*stream)->eagerness = eagerness_of(q, *stream);
+    return DT_OK;
+}
+
+void queue_stream_destroy(dt_device *dev, dt_stream *stream)
+{
+    queue_state *q = state_of(dev);
+    int i = 0;
+    for (int k = stream->done; k < stream->n; k++)
+        if (stream->entries[k].kind == RUN) die("a stream is destroyed while operations are queued on it");
+    (void)drain(q, stream, NULL); /* events */
+    while (q->streams[i] != stream) i++;
+    q->streams[i] = q->streams[--q->n_streams];
+    free(stream->entries);
+    free(stream);
+}
+
+static dt_err take_error(queue_state *q)
+{
+    const dt_err err = q->err;
+    q->err = DT_OK;
+    return err;
+}
+
+dt_err queue_stream_sync(dt_device *dev, dt_stream *stream)
+{
+    queue_state *q = state_of(dev);
+    q->counts.host_waits++;
+    DT_TRY(drain(q, stream_of(dev, stream), NULL));
+    return take_error(q);
+}
+
+dt_err queue_event_create(dt_device *dev, dt_event **event)
+{
+    *event = calloc(1, sizeof **event);
+    DT_CHECK(*event, DT_ERR_MEMORY, "no memory for an event");
+    return DT_OK;
+}
+
+void queue_event_destroy(dt_device *dev, dt_event *event)
+{
+    event->destroyed = true;
+    event->n_queued++;
+    release_event(event);
+}
+
+dt_err queue_event_record(dt_device *dev, dt_event *event, dt_stream *stream)
+{
+    event->n_queued++;
+    event->stream = stream_of(dev, stream);
+    event->n_before = event->stream->n_run;
+    return append(state_of(dev), event->stream, &(entry){.kind = RECORD, .event = event, .serial = ++event->recorded});
+}
+
+dt_err queue_event_wait(dt_device *dev, dt_event *event, dt_stream *stream)
+{
+    event->n_queued++;
+    return append(state_of(dev), stream_of(dev, stream),
+                  &(entry){.kind = WAIT, .event = event, .serial = event->recorded});
+}
+
+dt_err queue_event_sync(dt_device *dev, dt_event *event)
+{
+    queue_state *q = state_of(dev);
+    if (!event->stream) return DT_OK;
+    if (event->stream->n_run > event->n_before)
+        q->counts.event_waits++;
+    else
+        q->counts.host_waits++;
+    DT_TRY(drain(q, event->stream, event));
+    return take_error(q);
+}
+
+dt_err queue_event_query(dt_device *dev, dt_event *event, bool *done)
+{
+    run_some(state_of(dev)); /* who asks again and again sees it reached some day */
+    *done = event->done == event->recorded;
+    return DT_OK;
+}
+
+dt_err queue_event_elapsed_ms(dt_device *dev, dt_event *from, dt_event *to, float *ms)
+{
+    *ms = (float)((to->at_s - from->at_s) * 1e3);
+    return DT_OK;
+}
+
+/* ---- copies, and what tests put into a stream -------------------------------------------------------------------- */
+
+typedef struct copy_call {
+    void *dst;
+    const void *src;
+    size_t nbytes;
+} copy_call;
+
+static dt_err run_copy(dt_device *cpu, const void *args)
+{
+    const copy_call *x = args;
+    return cpu->ops->copy(cpu, x->dst, x->src, x->nbytes, NULL);
+}
+
+static dt_err failing_copy(dt_device *cpu, const void *args)
+{
+    return dt_fail(DT_ERR_FAULT, "queue device: the copy that was to fail");
+}
+
+dt_err queue_copy(dt_device *dev, void *dst, const void *src, size_t nbytes, dt_stream *s)
+{
+    queue_state *q = state_of(dev); /* the host's side may be any memory */
+    const copy_call args = {near(dst), near(src), nbytes};
+    const bool fails = q->fail_copy > 0 && --q->fail_copy == 0;
+    q->counts.pageable_copies += is_pageable(q, dst) || is_pageable(q, src);
+    return queue_push(dev, s, "copy", fails ? failing_copy : run_copy, &args, sizeof args);
+}
+
+void dt_queue_fail_copy(dt_device *dev, int nth) { state_of(dev)->fail_copy = nth; }
+
+dt_err dt_queue_call(dt_device *dev, dt_stream *stream, dt_err (*run)(dt_device *cpu, const void *args),
+                     const void *args, size_t nbytes)
+{
+    return queue_push(dev, stream, "dt_queue_call", run, args, nbytes);
+}
+
+void *dt_queue_reach(const void *p) { return near(p); }
+
+const dt_device *queue_cpu(const dt_device *dev) { return &state_of(dev)->cpu; }
