@@ -108,13 +108,13 @@ static dt_err write_grads(trainer *t, int u, int first, int step)
 {
     const dt_unit *unit = &t->f->units[u];
     const dt_param_source s = dt_zero_source(t->z);
-    dt_unit_view view;
+    dt_grad_view view;
     float grad[4 * MAX_ELEMS + 4 * DT_GROUP_ALIGN] = {0};
     for (int k = 0; k < unit->n_tensors && t->f->comm.rank == 0; k++)
         for (int64_t i = 0; i < unit->tensors[k].n_elems; i++)
             grad[unit->tensors[k].offset + i] = number_of(first + k, step, i);
     DT_TRY(s.grads_acquire(s.self, u, &view));
-    DT_TRY(ref_zero_write_view(&t->f->dev, unit, &view, grad));
+    DT_TRY(ref_zero_write(&t->f->dev, view.data, unit->flat_len[DT_TRAINED], view.dtype, grad));
     DT_TRY(t->f->dev.ops->stream_sync(&t->f->dev, NULL));
     return s.grads_release(s.self, u);
 }
