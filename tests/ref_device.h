@@ -76,7 +76,8 @@ ref_row_values ref_classifier(const ref_row *r);
 /** The gradient of the objective, [n]: term by term, as dt_classifier's comment has them. */
 void ref_classifier_gradient(const ref_row *r, double *grad);
 
-/** The distribution p [n] of a choice among the allowed tokens, by sorting all of them; false: nothing can be chosen. */
+/** The distribution p [n] of a choice among the allowed tokens, by sorting all of them; false: nothing can be
+ *  chosen. */
 bool ref_choice(const dt_choice *how, const float *logits, const uint32_t *allowed, int64_t n, double *p);
 /** All allowed tokens above -inf by falling logit, the lower id first on ties; how many. */
 int64_t ref_order(const float *logits, const uint32_t *allowed, int64_t n, int32_t *id);

@@ -198,9 +198,9 @@ typedef struct dt_device_ops {
     int64_t (*classifier_rows)(const dt_device *dev, int64_t n_vocab, int64_t n_tok);
 
     /* choosing tokens from rows of float logits; see dt_token_rows, dt_choice */
-    /** token[r] is what dt_token_weights_draw gives for uniform[r] (NULL where greedy). -1 where an allowed logit is NaN
-     *  or +inf, or none is above -inf. Sums are double: devices that add in another order may differ where uniform[r]
-     *  is within 2^-40 of a border. scratch: draw_scratch_nbytes(rows) bytes. */
+    /** token[r] is what dt_token_weights_draw gives for uniform[r] (NULL where greedy). -1 where an allowed logit is
+     *  NaN or +inf, or none is above -inf. Sums are double: devices that add in another order may differ where
+     *  uniform[r] is within 2^-40 of a border. scratch: draw_scratch_nbytes(rows) bytes. */
     dt_err (*draw_tokens)(dt_device *dev, const dt_token_rows *rows, const dt_choice *how, const float *logits,
                           const double *uniform, int32_t *token, void *scratch, dt_stream *stream);
     size_t (*draw_scratch_nbytes)(const dt_device *dev, const dt_token_rows *rows);

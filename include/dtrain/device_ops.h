@@ -75,12 +75,14 @@ typedef struct dt_matmul {
 
 /** Exact softmax attention, in tiles: out = softmax(scale q k^T + mask) v for each query head, per sequence.
  *
- *  Sequence s has the query rows q_start[s] .. q_start[s+1]-1 of q and out, and kv_len[s] key rows from row kv_start[s]
- *  of k and v. Causal, aligned at the end: query i of n_q sees the key rows j <= kv_len - n_q + i, and with a window W
- *  > 0 only j > kv_len - n_q + i - W. Bidirectional: every query sees all kv_len rows; there is no window then. In training kv_start = q_start and kv_len = n_q. Query head h uses key head h /
- *  (n_heads/n_kv_heads). q: [.., n_heads * head_dim] with row distance q_ld; k, v alike with kv_ld; out, dout with
- *  o_ld. Dropout on the probabilities with p > 0: kept when u >= p, scaled by 1/(1-p); for key row j of its sequence u
- *  = dt_u32_to_unit(word j % 4 of philox(dropout_key, token_key[query row], head << 32 | j / 4)). */
+ *  Rows     Sequence s has the query rows q_start[s] .. q_start[s+1]-1 of q and out, and kv_len[s] key rows from row
+ *           kv_start[s] of k and v. In training kv_start = q_start and kv_len = n_q. q: [.., n_heads * head_dim] with row
+ *           distance q_ld; k, v alike with kv_ld; out, dout with o_ld. Query head h uses key head
+ *           h / (n_heads/n_kv_heads).
+ *  Mask     Causal, aligned at the end: query i of n_q sees the key rows j <= kv_len - n_q + i, and with a window W > 0
+ *           only j > kv_len - n_q + i - W. Bidirectional: every query sees all kv_len rows; there is no window then.
+ *  Dropout  of the probabilities with p > 0: kept when u >= p, scaled by 1/(1-p); for key row j of its sequence u =
+ *           dt_u32_to_unit(word j % 4 of philox(dropout_key, token_key[query row], head << 32 | j / 4)). */
 typedef struct dt_attention {
     int n_seq, n_heads, n_kv_heads, head_dim;
     const int32_t *q_start;  /* [n_seq + 1] */

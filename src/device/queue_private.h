@@ -1,4 +1,5 @@
-/* queue_private.h - what the operations of the queue device (queue.c) need of its streams and memory (queue_streams.c). */
+/* queue_private.h - what the operations of the queue device (queue.c) need of its streams and memory
+ * (queue_streams.c). */
 #ifndef DT_DEVICE_QUEUE_PRIVATE_H
 #define DT_DEVICE_QUEUE_PRIVATE_H
 
@@ -6,8 +7,8 @@
 
 enum { QUEUE_ARGS_MAX = 320 };
 
-/** Queue run(cpu, a copy of args); addresses in args are what the CPU sees. DT_ERR_ARG, naming the operation, when one of
- *  its arguments was host memory. */
+/** Queue run(cpu, a copy of args); addresses in args are what the CPU sees. DT_ERR_ARG, naming the operation, when one
+ *  of its arguments was host memory. */
 dt_err queue_push(dt_device *dev, dt_stream *stream, const char *name, dt_err (*run)(dt_device *cpu, const void *args),
                   const void *args, size_t nbytes);
 /** What the CPU sees of an argument that must be device memory, or NULL; the next queue_push refuses others. */
