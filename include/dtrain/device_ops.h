@@ -76,8 +76,8 @@ typedef struct dt_matmul {
 /** Exact softmax attention, in tiles: out = softmax(scale q k^T + mask) v for each query head, per sequence.
  *
  *  Rows     Sequence s has the query rows q_start[s] .. q_start[s+1]-1 of q and out, and kv_len[s] key rows from row
- *           kv_start[s] of k and v. In training kv_start = q_start and kv_len = n_q. q: [.., n_heads * head_dim] with row
- *           distance q_ld; k, v alike with kv_ld; out, dout with o_ld. Query head h uses key head
+ *           kv_start[s] of k and v. In training kv_start = q_start and kv_len = n_q. q: [.., n_heads * head_dim] with
+ *           row distance q_ld; k, v alike with kv_ld; out, dout with o_ld. Query head h uses key head
  *           h / (n_heads/n_kv_heads).
  *  Mask     Causal, aligned at the end: query i of n_q sees the key rows j <= kv_len - n_q + i, and with a window W > 0
  *           only j > kv_len - n_q + i - W. Bidirectional: every query sees all kv_len rows; there is no window then.
