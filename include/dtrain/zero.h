@@ -60,7 +60,7 @@ typedef struct dt_zero_plan {
     /* the smallest max_live_parameters that this stage can do with (stage 3; else 0) */
     int64_t least_live_parameters;
     double state_bytes_per_param;   /* params + grads + optimizer over n_param, padding included */
-    double formula_bytes_per_param; /* 16, 4+12/N, 2+14/N, 16/N (or what grad_dtype makes of them) */
+    double formula_bytes_per_param; /* with two states 16, 4+12/N, 2+14/N, 16/N (or what grad_dtype makes of them) */
     double sent_elems_per_micro_step, sent_elems_per_step;
     double sent_bytes_per_micro_step, sent_bytes_per_step; /* the same in bytes of the types that are sent */
 } dt_zero_plan;

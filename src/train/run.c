@@ -84,6 +84,22 @@ static const char *say_samples(const dt_data_info *info, char *out, size_t size)
     return out;
 }
 
+/* Which tensors have a learning rate of their own. */
+static void describe_groups(const dt_run *run)
+{
+    const dt_lr_groups *g = &run->lr_groups;
+    int n_tensors[DT_MAX_LR_GROUPS] = {0};
+    int64_t n_param[DT_MAX_LR_GROUPS] = {0};
+    for (int u = 0; u < run->n_units; u++)
+        for (int i = 0; i < run->units[u].n_tensors; i++) {
+            const dt_tensor *t = &run->units[u].tensors[i];
+            n_tensors[t->lr_group]++, n_param[t->lr_group] += t->n_elems;
+        }
+    for (int k = 1; k < g->n; k++)
+        DT_INFO("%s: %g for %d tensor%s with %" PRId64 " parameters; %g for the others", g->group[k].metric,
+                g->group[k].lr, n_tensors[k], n_tensors[k] == 1 ? "" : "s", n_param[k], g->group[0].lr);
+}
+
 static void describe(const dt_run *run)
 {
     const dt_task *t = &run->task;
@@ -97,6 +113,7 @@ static void describe(const dt_run *run)
             " x %d rank%s",
             run->batching.train_batch_size, run->batching.micro_batch_size, run->batching.accumulation, run->nranks,
             run->nranks > 1 ? "s" : "");
+    if (run_trains(run)) describe_groups(run);
     if (t->train) {
         const dt_data_info *info = dt_loader_info(t->train);
         DT_INFO("train: %s, %" PRId64 " tokens, %" PRId64 " steps per epoch; %" PRId64 " steps in total",

@@ -14,7 +14,8 @@ static double n_param_in(const dt_unit *u, dt_part part)
 }
 
 /** Bytes per parameter of the model states without any padding: 16, 4 + 12/N, 2 + 14/N, 16/N with bf16 parameters and
- *  gradients where all is trained. Frozen parameters have neither gradients nor states. */
+ *  gradients and an optimizer of two states, where all is trained. Frozen parameters have neither gradients nor
+ *  states. */
 static double formula(const zero_layout *l, const dt_unit *units)
 {
     const double n = l->nranks;
