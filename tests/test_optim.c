@@ -159,14 +159,16 @@ static void patterns_stand_for_whole_parts_of_names(void **state)
     for (int u = 0; u < N_UNITS; u++) dt_unit_free(&units[u]);
 }
 
+static bool is_no_head(void *self, const dt_tensor *t) { return strcmp(t->name, "lm_head.weight") != 0; }
+
 static void a_group_without_tensors_names_the_nearest(void **state)
 {
     const struct {
         const char *list, *must_say;
     } cases[] = {
         {"lm_haed:1",
-         "test.ini:3: [optimizer] lr_groups: 'lm_haed' names no tensor of this model; the nearest are lm_head, "},
-        {"proj:1", "'proj' names no tensor of this model; the nearest are "},
+         "test.ini:3: [optimizer] lr_groups: 'lm_haed' names no tensor that is trained; the nearest are lm_head, "},
+        {"proj:1", "'proj' names no tensor that is trained; the nearest are "},
         {"layers.2:1", "the nearest are layers.1, "},
         {"layers:1, layers.1:2", "every tensor that 'layers.1' names is in a group before it"},
         {"lm_head", "expected pattern:rate with a rate from 0 to 10, such as lm_head:1e-4, found 'lm_head'"},
@@ -187,6 +189,13 @@ static void a_group_without_tensors_names_the_nearest(void **state)
         if (!strstr(dt_error_message(), cases[c].must_say)) fail_msg("%s", dt_error_message());
         dt_error_clear();
     }
+    dt_lr_groups g;
+    dt_units_choose_trained(units, N_UNITS, is_no_head, NULL);
+    assert_int_equal(assign("lm_head:1", &g, units), DT_ERR_USAGE);
+    assert_non_null(strstr(dt_error_message(), "'lm_head' names no tensor that is trained"));
+    dt_error_clear();
+    assert_int_equal(assign("weight:1", &g, units), DT_OK);
+    assert_int_equal(units[2].tensors[2].lr_group, 0);
     for (int u = 0; u < N_UNITS; u++) dt_unit_free(&units[u]);
 }
 

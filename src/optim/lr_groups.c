@@ -93,10 +93,11 @@ static dt_err no_tensor(const dt_config *cfg, const char *pattern, const dt_unit
 {
     nearest l = {.pattern = pattern};
     for (int u = 0; u < n_units; u++)
-        for (int i = 0; i < units[u].n_tensors; i++) any_run(units[u].tensors[i].name, see_run, &l);
+        for (int i = 0; i < units[u].n_tensors; i++)
+            if (units[u].tensors[i].trainable) any_run(units[u].tensors[i].name, see_run, &l);
     return dt_config_fail(cfg, "optimizer", "lr_groups",
-                          "'%s' names no tensor of this model; the nearest are %s, %s, %s", pattern, l.run[0], l.run[1],
-                          l.run[2]);
+                          "'%s' names no tensor that is trained; the nearest are %s, %s, %s", pattern, l.run[0],
+                          l.run[1], l.run[2]);
 }
 
 /* ---- assigning --------------------------------------------------------------------------------------------------- */
@@ -108,7 +109,7 @@ dt_err dt_lr_groups_assign(const dt_lr_groups *g, const dt_config *cfg, dt_unit 
         for (int i = 0; i < units[u].n_tensors; i++) {
             dt_tensor *t = &units[u].tensors[i];
             t->lr_group = 0;
-            for (int k = 1; k < g->n; k++) {
+            for (int k = 1; k < g->n && t->trainable; k++) {
                 if (!any_run(t->name, is_named, (void *)pattern_of(g, k))) continue;
                 n_named[k]++;
                 if (t->lr_group) continue;

@@ -93,7 +93,7 @@ static void describe_groups(const dt_run *run)
     for (int u = 0; u < run->n_units; u++)
         for (int i = 0; i < run->units[u].n_tensors; i++) {
             const dt_tensor *t = &run->units[u].tensors[i];
-            n_tensors[t->lr_group]++, n_param[t->lr_group] += t->n_elems;
+            if (t->trainable) n_tensors[t->lr_group]++, n_param[t->lr_group] += t->n_elems;
         }
     for (int k = 1; k < g->n; k++)
         DT_INFO("%s: %g for %d tensor%s with %" PRId64 " parameters; %g for the others", g->group[k].metric,
