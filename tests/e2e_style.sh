@@ -46,6 +46,9 @@ done >"$out"
 grep -rnE '#include "src/' src --include='*.[ch]' >>"$out"
 expect "no room includes another's private header" test ! -s "$out"
 
+grep -rhoE '^\} dt_[a-z0-9_]+;' include src --include='*.[ch]' | sort | uniq -d >"$out"
+expect "no type's name has two meanings" test ! -s "$out"
+
 grep -rlE '#include <mpi\.h>' src include --include='*.[ch]' | grep -v '^src/comm/' >"$out"
 expect "mpi.h is included by comm alone" test ! -s "$out"
 e2e_done

@@ -17,7 +17,7 @@ static dt_err grow(void **items, int n, int *n_alloc, size_t size)
     return DT_OK;
 }
 
-dt_err dt_chunk_add(dt_chunk *p, const char *text, size_t nbytes, dt_item item)
+dt_err dt_chunk_add(dt_chunk *p, const char *text, size_t nbytes, dt_chunk_item item)
 {
     if (!p->text || nbytes > p->text_alloc - p->n_text) { /* there is a text even for an empty item */
         const size_t need = p->n_text + nbytes,

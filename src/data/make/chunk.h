@@ -7,15 +7,15 @@
 #include "dtrain/tokenizer.h"
 
 /** A record, or a document or piece of one. Plain text comes in pieces: the first begins it, the last ends it. */
-typedef struct dt_item {
+typedef struct dt_chunk_item {
     size_t first, nbytes; /* in the chunk's text */
     int64_t line;         /* records: where it begins; 0 for text */
     const char *path;     /* of the input: lives as long as the making */
     bool json, begins, ends;
-} dt_item;
+} dt_chunk_item;
 
 typedef struct dt_sample {
-    const dt_item *item;
+    const dt_chunk_item *item;
     dt_dataset_kind kind; /* what the record is by its form, or what was asked for */
     /* plain text: truncation and end of text are still to come, because it may have other pieces */
     bool text;
@@ -30,7 +30,7 @@ typedef struct dt_sample {
 typedef struct dt_chunk {
     char *text;
     size_t n_text, text_alloc;
-    dt_item *items;
+    dt_chunk_item *items;
     int n_items, items_alloc;
     int64_t nbytes_read; /* of all inputs, when this was handed over */
 
@@ -47,7 +47,7 @@ enum {
     DT_CHUNK_ITEMS = 2048
 };
 
-dt_err dt_chunk_add(dt_chunk *p, const char *text, size_t nbytes, dt_item item); /* item's place is filled in */
+dt_err dt_chunk_add(dt_chunk *p, const char *text, size_t nbytes, dt_chunk_item item); /* item's place is filled in */
 /* one more, zeroed; valid until the next */
 dt_err dt_chunk_sample(dt_chunk *p, dt_sample **s);
 /** Empty, ready for the next turn; what one long record has made large is given back. */

@@ -32,7 +32,7 @@ typedef struct make {
 
 /* ---- the work ---------------------------------------------------------------------------------------------------- */
 
-static dt_err work_on_record(const make *k, worker *w, dt_chunk *p, const dt_item *item, dt_sample *s)
+static dt_err work_on_record(const make *k, worker *w, dt_chunk *p, const dt_chunk_item *item, dt_sample *s)
 {
     json_t *json;
     DT_TRY(
@@ -44,7 +44,7 @@ static dt_err work_on_record(const make *k, worker *w, dt_chunk *p, const dt_ite
 }
 
 /* What is wrong with a record is its sample's problem, and leaves no ids behind; anything else ends the chunk. */
-static dt_err work_on_item(const make *k, worker *w, dt_chunk *p, const dt_item *item)
+static dt_err work_on_item(const make *k, worker *w, dt_chunk *p, const dt_chunk_item *item)
 {
     const size_t before[DT_N_SIDES] = {p->ids[0].n, p->ids[1].n};
     dt_sample *s;

@@ -27,6 +27,6 @@ dt_err dt_outputs_commit(dt_outputs *o);
 void dt_outputs_free(dt_outputs *o); /* nothing stays behind of what was not committed */
 
 /** Count a record that is left out, with its reason. */
-void dt_problems_add(dt_make_stats *stats, const dt_item *item, const char *reason);
+void dt_problems_add(dt_make_stats *stats, const dt_chunk_item *item, const char *reason);
 
 #endif

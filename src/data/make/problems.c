@@ -19,7 +19,7 @@ static bool alike(const char *a, const char *b)
     return *a == *b;
 }
 
-void dt_problems_add(dt_make_stats *stats, const dt_item *item, const char *reason)
+void dt_problems_add(dt_make_stats *stats, const dt_chunk_item *item, const char *reason)
 {
     stats->n_bad++;
     for (int i = 0; i < stats->n_problems; i++)

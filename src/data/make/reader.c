@@ -94,7 +94,7 @@ static void hand_over(dt_reader *r)
     r->chunk = NULL;
 }
 
-static dt_err put(dt_reader *r, const char *text, size_t nbytes, dt_item item)
+static dt_err put(dt_reader *r, const char *text, size_t nbytes, dt_chunk_item item)
 {
     if (r->chunk && (r->chunk->n_items == DT_CHUNK_ITEMS || r->chunk->n_text + nbytes > DT_CHUNK_NBYTES)) hand_over(r);
     if (!r->chunk) r->chunk = dt_pipeline_chunk(r->pipeline);
@@ -107,13 +107,14 @@ static dt_err put_text(void *self, const char *text, size_t nbytes, bool last)
     dt_reader *r = self;
     const bool begins = !r->begun;
     r->begun = !last;
-    return put(r, text, nbytes, (dt_item){.path = r->path, .begins = begins, .ends = last});
+    return put(r, text, nbytes, (dt_chunk_item){.path = r->path, .begins = begins, .ends = last});
 }
 
 static dt_err put_record(void *self, const char *text, size_t nbytes, int64_t line)
 {
     dt_reader *r = self;
-    return put(r, text, nbytes, (dt_item){.path = r->path, .line = line, .json = true, .begins = true, .ends = true});
+    return put(r, text, nbytes,
+               (dt_chunk_item){.path = r->path, .line = line, .json = true, .begins = true, .ends = true});
 }
 
 static bool stopped(void *self)
