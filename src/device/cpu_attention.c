@@ -34,6 +34,7 @@ typedef struct walk {
     int64_t base;
 } walk;
 
+/* Queries or keys of a part. By groups: as many tokens as their heads fill a tile with rows. */
 static int32_t tile_len(const dt_attention *at, part_kind kind)
 {
     const int group = at->n_heads / at->n_kv_heads;
@@ -41,6 +42,7 @@ static int32_t tile_len(const dt_attention *at, part_kind kind)
     return kind == BY_QUERIES ? DT_ATTENTION_Q_TILE : DT_ATTENTION_K_TILE;
 }
 
+/* Parts of a sequence and head. */
 static int32_t n_tiles(const dt_attention *at, part_kind kind, int seq)
 {
     if (kind == BY_SEQUENCE) return 1;

@@ -162,6 +162,8 @@ dt_err cpu_embedding_forward(dt_device *dev, const int32_t *token, const int32_t
  * end: each element of the table belongs to one turn. */
 enum { EMBED_PLACES = 64, EMBED_COLS = 512 };
 
+/* table_grad[row] += sum of dout over the tokens order[0 .. n-1], which have this id: in float, in order, rounded
+ * once. */
 static void embedding_group(const cpu_state *cpu, const void *dout, const int32_t *order, int64_t n, void *row_grad,
                             int64_t width, int64_t col, int64_t n_cols, dt_dtype dt, dt_dtype gt)
 {
@@ -197,11 +199,13 @@ enum { NORM_BLOCKS = 64 };
 
 int64_t cpu_norm_scratch_elems(const dt_device *dev, int64_t width) { return 2 * NORM_BLOCKS * width; }
 
+/* Where row r begins when rows lie in groups, group_ld apart: heads inside the q, k, v of a token. */
 static int64_t row_at(int64_t r, int64_t width, int64_t group, int64_t group_ld)
 {
     return r / group * group_ld + r % group * width;
 }
 
+/* grad [width] (+)= the NORM_BLOCKS partial sums, added in order. */
 static void add_blocks(const cpu_state *cpu, const float *blocks, void *grad, dt_dtype gt, bool accumulate,
                        int64_t width)
 {

@@ -125,6 +125,7 @@ size_t cpu_matmul_held(const cpu_state *cpu)
     return held;
 }
 
+/* Scratch only grows: after the first step nothing is allocated. */
 static dt_err grow(const cpu_state *cpu, void **p, size_t *size, size_t wanted)
 {
     if (wanted <= *size) return DT_OK;
@@ -174,6 +175,7 @@ static dt_err find_entry(cpu_state *cpu, const onednn_key *key, matmul_entry **f
     return DT_OK;
 }
 
+/* C = op(A) op(B) (+ C) (+ bias) by oneDNN's matmul, made once for each shape. */
 static dt_err library_primitive(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
     cpu_matmul *mmul = cpu->matmul;
@@ -196,6 +198,7 @@ static dt_err library_primitive(cpu_state *cpu, const dt_matmul *mm, const void 
     return DT_OK;
 }
 
+/* The same in float by oneDNN's BLAS entry, which needs no primitive. */
 static dt_err library_sgemm(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
     TRY_DNNL(dnnl_sgemm(mm->trans_a ? 'T' : 'N', mm->trans_b ? 'T' : 'N', mm->m, mm->n, mm->k, 1.0f, a, mm->lda, b,
@@ -205,6 +208,7 @@ static dt_err library_sgemm(cpu_state *cpu, const dt_matmul *mm, const void *a, 
 
 /* ---- what is left to the library --------------------------------------------------------------------------------- */
 
+/* What a verdict holds for: transpositions, types, accumulation, bias and way; not sizes. */
 static int form_number(const dt_matmul *mm, library_way way)
 {
     return mm->trans_a | mm->trans_b << 1 | (mm->dt == DT_BF16) << 2 | (mm->c_dtype == DT_BF16) << 3 |
@@ -223,6 +227,8 @@ static void warn_of_form(cpu_matmul *mmul, const dt_matmul *mm)
     mmul->warned = true;
 }
 
+/* May the library be used for this form? Tried once against exact sums of small integers. A single row, column or term
+ * is our own kernel's. */
 static bool library_computes(cpu_state *cpu, const dt_matmul *mm, library_way way)
 {
     cpu_matmul *mmul = cpu->matmul;
@@ -235,6 +241,7 @@ static bool library_computes(cpu_state *cpu, const dt_matmul *mm, library_way wa
     return *v == RIGHT;
 }
 
+/* m rows, by the library or by our own kernel. */
 static dt_err run_primitive(cpu_state *cpu, const dt_matmul *mm, int64_t m, const void *a, const void *b, void *c)
 {
     dt_matmul part = *mm;
@@ -278,6 +285,7 @@ static dt_err run_padded(cpu_state *cpu, const dt_matmul *mm, int64_t m, const c
     return DT_OK;
 }
 
+/* Rows in blocks of BLOCK_M, then of 64, then the rest: few shapes, so few primitives, whatever the batch is. */
 static dt_err run_blocks(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
     if (mm->trans_a) return run_primitive(cpu, mm, mm->m, a, b, c);
@@ -348,6 +356,7 @@ static dt_err run_sgemm(cpu_state *cpu, const dt_matmul *mm, const float *a, con
 
 /* ---- bfloat16 without bfloat16 instructions ---------------------------------------------------------------------- */
 
+/* dst [rows][cols] = src [rows][ld], as floats. */
 static void to_float(const cpu_state *cpu, const void *src, int64_t rows, int64_t cols, int64_t ld, float *dst)
 {
     CPU_PARALLEL_FOR (cpu, i, rows) {
@@ -384,6 +393,7 @@ static dt_err converted_tile(cpu_state *cpu, const dt_matmul *mm, int64_t i, int
     return DT_OK;
 }
 
+/* A processor without bf16: tiles of A and B become floats, tiles of C are rounded once. */
 static dt_err run_converted(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
     for (int64_t j = 0; j < mm->n; j += TILE_N)

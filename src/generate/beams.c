@@ -62,6 +62,7 @@ static bool better(const candidate *a, const candidate *b)
     return a->beam != b->beam ? a->beam < b->beam : a->token < b->token;
 }
 
+/* s->best is a heap with the worst candidate on top: at goes down until both children are better. */
 static void sift_down(candidate *heap, int n, int at)
 {
     const candidate c = heap[at];
@@ -73,6 +74,7 @@ static void sift_down(candidate *heap, int n, int at)
     heap[at] = c;
 }
 
+/* Keep a candidate among the n_best of all; the heap is formed when it is full. */
 static void offer(searcher *s, const candidate *c)
 {
     if (s->n_found < s->n_best) {
@@ -94,6 +96,7 @@ static void mark_seen(searcher *s, const int32_t *ids, int32_t n_ids, bool seen)
         if (ids[i] >= 0 && ids[i] < s->loop.opt->vocab_size) s->mark[ids[i]] = seen;
 }
 
+/* Every token after one beam: score + log p, what has been seen being penalised (log p <= 0, so it is multiplied). */
 static dt_err offer_tokens(searcher *s, const group *g, int number)
 {
     const dt_generate_options *opt = s->loop.opt;
@@ -114,6 +117,7 @@ static dt_err offer_tokens(searcher *s, const group *g, int number)
 
 /* ---- a step of a group ------------------------------------------------------------------------------------------- */
 
+/* A finished text, scored by sum of log p / length^penalty; the n_beams best stay, in order. */
 static void add_hypothesis(searcher *s, group *g, const candidate *c, dt_finish finish)
 {
     const int n_beams = s->how->n_beams;
@@ -150,6 +154,8 @@ static int sort_out(searcher *s, group *g)
     return n_next;
 }
 
+/* Slots of the cache for the next beams: the first child of a beam keeps its slot, others get a dead beam's, into which
+ * the parent's keys and values are copied; what all share, the prompt, is copied once. */
 static dt_err place_children(searcher *s, group *g, int n_next)
 {
     const int n_beams = s->how->n_beams, first = (int)(g - s->groups) * n_beams;
@@ -175,6 +181,7 @@ static dt_err place_children(searcher *s, group *g, int n_next)
     return err;
 }
 
+/* No living beam can become better than the worst of a full list: at its score now, which only falls. */
 static bool cannot_improve(const searcher *s, const group *g, int n_next)
 {
     if (n_next == 0) return true;

@@ -28,6 +28,7 @@ static void share_out(decode_loop *p)
     }
 }
 
+/* A sequence for each slot that takes part: its next tokens, at their positions, against a cache of n_ids. */
 static void fill_batch(decode_loop *p)
 {
     dt_batch *b = &p->batch;

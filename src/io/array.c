@@ -55,6 +55,7 @@ const char *dt_h5_type_name(dt_h5_type t)
     return names[t];
 }
 
+/* Dimensions and number of elements, none of which overflow. */
 static dt_err read_shape(hid_t dset, const char *path, const char *name, dt_h5_array *a)
 {
     hsize_t dims[H5S_MAX_RANK];
@@ -79,7 +80,7 @@ static dt_err read_shape(hid_t dset, const char *path, const char *name, dt_h5_a
 }
 
 /* Where the elements are: offset for one piece that lies whole inside the file, -1 for what HDF5 has to fetch. */
-static dt_err read_place(hid_t dset, const char *path, const char *name, dt_h5_array *a)
+static dt_err read_location(hid_t dset, const char *path, const char *name, dt_h5_array *a)
 {
     hid_t plist = H5Dget_create_plist(dset);
     const H5D_layout_t layout = plist < 0 ? H5D_LAYOUT_ERROR : H5Pget_layout(plist);
@@ -118,7 +119,7 @@ dt_err dt_h5_inspect(hid_t dset, const char *path, const char *name, dt_h5_array
     DT_CHECK(a->type != DT_H5_OTHER, DT_ERR_DATA,
              "%s: `%s`: expected little-endian numbers of 1, 2, 4 or 8 bytes, found another type", path, name);
     DT_TRY(read_shape(dset, path, name, a));
-    DT_TRY(read_place(dset, path, name, a));
+    DT_TRY(read_location(dset, path, name, a));
     a->has_checksum = dt_h5_has(dset, "checksum");
     if (a->has_checksum) DT_TRY(dt_h5_read_u64(dset, path, "checksum", &a->checksum));
     return DT_OK;

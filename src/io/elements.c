@@ -27,6 +27,7 @@ static float half_to_float(uint16_t h)
     return x.f;
 }
 
+/* Rounded to nearest even; from 65520 on to infinity. A NaN keeps its sign and its upper bits. */
 static uint16_t half_from_float(float f)
 {
     bits x = {.f = f};
@@ -49,6 +50,7 @@ static float load(const void *from, dt_st_type type, int64_t i)
     return type == DT_ST_F16 ? half_to_float(h) : dt_bf16_to_float(h);
 }
 
+/* Returns how many finite numbers became infinite. */
 static int64_t to_half(const void *from, dt_st_type type, uint16_t *to, int64_t n)
 {
     int64_t n_lost = 0;
