@@ -85,6 +85,7 @@ typedef struct outcome {
     dt_err err;
     size_t n_allocs, left;
     dt_memory planned, allocated;
+    double traffic; /* bytes sent */
 } outcome;
 
 static outcome run(const struct fixture *f, const char *name, int n_args, const char *const *args)
@@ -103,11 +104,28 @@ static outcome run(const struct fixture *f, const char *name, int n_args, const 
     if (o.err) print_error("%s\n", dt_error_message());
     o.n_allocs = atomic_load(&r.ledger.n_allocs);
     o.planned = r.planned, o.allocated = r.allocated;
+    o.traffic = comm.traffic_bytes;
     dt_run_close(&r);
     dt_comm_close(&comm);
     dt_device_close(&r.dev);
     o.left = atomic_load(&r.ledger.total_now);
     return o;
+}
+
+/* A number of a run's step, as it is in the report. */
+static double number(const struct fixture *f, const char *name, int64_t step, const char *key)
+{
+    char path[200];
+    double x = NAN;
+    dt_metrics m = {0};
+    snprintf(path, sizeof path, "%s/%s/metrics.jsonl", f->dir, name);
+    if (dt_metrics_read(&m, path) == DT_OK) {
+        const double *at = dt_metrics_column(&m, "step"), *value = dt_metrics_column(&m, key);
+        for (int64_t i = 0; at && value && i < m.n_rows; i++)
+            if (at[i] == (double)step && !isnan(value[i])) x = value[i];
+    }
+    dt_metrics_free(&m);
+    return x;
 }
 
 static void what_it_needs_is_planned(void **state)
@@ -131,6 +149,48 @@ static void what_it_needs_is_planned(void **state)
         }
 }
 
+/* |g|^2 = |of the model|^2 + |of the table|^2, and the table's is linear in a factor. What float rounds: 2^-24 of each
+ * element, and nine digits in the report. */
+static void what_is_trained_beside_the_model_is_part_of_the_norm(void **state)
+{
+    const char *args[] = {"run.max_steps=1"};
+    double squares[3];
+    for (int k = 0; k < 3; k++) {
+        char name[16], factor[4];
+        snprintf(name, sizeof name, "norm%d", k);
+        snprintf(factor, sizeof factor, "%d", 300 * k);
+        setenv("TOY_TABLE_SCALE", factor, 1);
+        assert_all(MPI_COMM_WORLD, !run(*state, name, 1, args).err);
+        const double norm = this_rank() ? 0 : number(*state, name, 1, "grad_norm");
+        squares[k] = norm * norm;
+    }
+    unsetenv("TOY_TABLE_SCALE");
+    const double one = squares[1] - squares[0], two = squares[2] - squares[0];
+    assert_all(MPI_COMM_WORLD, this_rank() || (one > 0 && fabs(two - 4 * one) < 1e-6 * two));
+}
+
+/* At stage 3 a rollout gathers each unit once, where there is room for all; and nothing else changes. */
+static void parameters_may_stay_gathered_for_a_rollout(void **state)
+{
+    const char *args[] = {"zero.stage=3", "run.max_steps=3"};
+    int nranks;
+    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
+    const outcome one = run(*state, "gathered-0", 2, args);
+    setenv("TOY_KEEP_GATHERED", "1", 1);
+    const outcome two = run(*state, "gathered-1", 2, args);
+    const char *little[] = {"zero.stage=3", "run.max_steps=3", "zero.max_live_parameters=20000"};
+    dt_error_clear();
+    const outcome three = run(*state, "gathered-2", 3, little);
+    unsetenv("TOY_KEEP_GATHERED");
+    assert_all(MPI_COMM_WORLD, !one.err && !two.err && three.err == (nranks > 1 ? DT_ERR_USAGE : DT_OK));
+    dt_error_clear();
+    assert_all(MPI_COMM_WORLD, nranks == 1 || two.traffic < 0.6 * one.traffic);
+    assert_all(MPI_COMM_WORLD, !memcmp(&two.planned, &two.allocated, sizeof two.planned));
+    for (int64_t step = 1; step <= 3; step++)
+        assert_all(MPI_COMM_WORLD, this_rank() || number(*state, "gathered-0", step, "loss") ==
+                                                      number(*state, "gathered-1", step, "loss"));
+}
+
 static void neither_steps_nor_rollouts_allocate(void **state)
 {
     for (int stage = 0; stage <= 3; stage += 3) {
@@ -141,22 +201,6 @@ static void neither_steps_nor_rollouts_allocate(void **state)
         const outcome a = run(*state, name[0], 2, few), b = run(*state, name[1], 2, many);
         assert_all(MPI_COMM_WORLD, !a.err && !b.err && a.n_allocs == b.n_allocs);
     }
-}
-
-/* A number of a run's step, as it is in the report. */
-static double number(const struct fixture *f, const char *name, int64_t step, const char *key)
-{
-    char path[200];
-    double x = NAN;
-    dt_metrics m = {0};
-    snprintf(path, sizeof path, "%s/%s/metrics.jsonl", f->dir, name);
-    if (dt_metrics_read(&m, path) == DT_OK) {
-        const double *at = dt_metrics_column(&m, "step"), *value = dt_metrics_column(&m, key);
-        for (int64_t i = 0; at && value && i < m.n_rows; i++)
-            if (at[i] == (double)step && !isnan(value[i])) x = value[i];
-    }
-    dt_metrics_free(&m);
-    return x;
 }
 
 /* In the first step of a rollout nothing has changed since it was scored; in the second the weights have. */
@@ -221,6 +265,8 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_it_needs_is_planned),
+        cmocka_unit_test(what_is_trained_beside_the_model_is_part_of_the_norm),
+        cmocka_unit_test(parameters_may_stay_gathered_for_a_rollout),
         cmocka_unit_test(neither_steps_nor_rollouts_allocate),
         cmocka_unit_test(a_rollout_serves_two_steps),
         cmocka_unit_test(the_start_does_not_differ_from_its_judge),

@@ -118,6 +118,7 @@ static void toy_open(dt_task *t)
     t->steps_per_epoch = TOY_EPOCH;
     t->samples_per_epoch = TOY_EPOCH * t->batching.train_batch_size;
     t->n_validation = toy_micros(t);
+    t->keep_gathered = getenv("TOY_KEEP_GATHERED") != NULL;
     if (!*t->cfg->model_path || t->n_units == 0 || !t->dev->ops) return; /* told already */
     const dt_err err = dt_frozen_model_describe(&y->frozen, t->cfg->model_path);
     dt_mistakes_add(t->mistakes, err == DT_OK ? toy_size(t) : err);
@@ -348,6 +349,8 @@ static dt_err toy_train_beside(dt_task *t, const dt_micro *m)
     const dt_batch *b = m->batch;
     const dt_param_source source = dt_zero_source(y->table.zero);
     float *grad = y->table_grad[0].ptr;
+    const char *scale = getenv("TOY_TABLE_SCALE");
+    const double factor = m->inv_norm * (scale ? atof(scale) : 1);
     dt_grad_view g;
     DT_TRY(t->dev->ops->stream_sync(t->dev, t->compute));
     memset(grad, 0, toy_table_nbytes(t));
@@ -355,7 +358,7 @@ static dt_err toy_train_beside(dt_task *t, const dt_micro *m)
         for (int32_t i = b->seq_start[s]; i < b->seq_start[s + 1]; i++) {
             const int64_t at = toy_place(t, s, i);
             if (b->target[i] >= 0)
-                grad[b->target[i]] += (float)(((double)y->frozen_logp[at] - (double)y->old[at]) * m->inv_norm);
+                grad[b->target[i]] += (float)(((double)y->frozen_logp[at] - (double)y->old[at]) * factor);
         }
     DT_TRY(t->dev->ops->copy(t->dev, y->table_grad[1].ptr, grad, toy_table_nbytes(t), t->compute));
     DT_TRY(source.grads_acquire(source.self, 0, &g));

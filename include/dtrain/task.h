@@ -126,6 +126,7 @@ struct dt_task {
      * NULL: none, also after a mistake */
     dt_loader *train, *valid;
     int64_t steps_per_epoch, samples_per_epoch; /* as steps and "samples" count */
+    bool keep_gathered;                         /* dt_zero_options.keep_gathered of the model: it rolls out */
     int64_t n_validation;                       /* micro-steps a rank; 0: there is no validation */
     /* from begin on: what it trains beside the model, with names; takes part in norm, update and checkpoint */
     const dt_named_zero *trained;

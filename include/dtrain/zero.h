@@ -35,6 +35,9 @@ typedef struct dt_zero_options {
     int64_t prefetch_bucket_size;
     int64_t param_persistence_threshold; /* stage 3: parts of units with fewer elements stay whole */
     int64_t max_live_parameters;         /* stage 3: most elements gathered at once; 0: no limit */
+    /* stage 3: room for all units, so that what was gathered once stays until it is updated (a rollout of many
+     * passes) */
+    bool keep_gathered;
 } dt_zero_options;
 
 /** Who owns what in a part of a unit: rank r owns elements [r * shard_len, (r + 1) * shard_len) of it.

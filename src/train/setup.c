@@ -242,6 +242,7 @@ void run_open_task(dt_run *run)
     t->batching = run->batching;
     t->units = run->units, t->n_units = run->n_units;
     t->ops->open(t);
+    run->zero_opt.keep_gathered = t->keep_gathered;
     if (run_trains(run) && (t->train || t->steps_per_epoch > 0)) note(run, count_steps(run));
 }
 

@@ -135,6 +135,26 @@ static int64_t place_arena(zero_layout *l, arena_kind kind, bool untied, int64_t
     return base + stretch;
 }
 
+/** The same with a place for each unit. */
+static int64_t place_apart(zero_layout *l, arena_kind kind)
+{
+    int64_t end = 0;
+    for (int u = 0; u < l->n_units; u++) {
+        if (!is_in(l, kind, u)) continue;
+        *place_of(l, kind, u) = end;
+        end += place_len(&l->units[u].part[kind.part]);
+    }
+    return end;
+}
+
+static int64_t place_params_apart(zero_layout *l)
+{
+    int64_t sum = 0;
+    for (int p = 0; p < DT_N_PARTS; p++)
+        sum += l->param_arena_len[p] = place_apart(l, (arena_kind){.part = (dt_part)p});
+    return sum;
+}
+
 /** Both parts' arenas; their length together. */
 static int64_t place_params(zero_layout *l, bool untied, int64_t ahead)
 {
@@ -165,8 +185,21 @@ static dt_err refuse_limit(const zero_layout *l, const dt_zero_options *opt, con
                    opt->untied || largest < 0 ? "" : " beside a tied embedding", alone, alone);
 }
 
+static dt_err arrange_params_apart(zero_layout *l, const dt_zero_options *opt)
+{
+    const int64_t all = place_params_apart(l), limit = opt->max_live_parameters;
+    DT_CHECK(limit <= 0 || all <= limit, DT_ERR_USAGE,
+             "zero.max_live_parameters = %" PRId64 " is too small: this task keeps all parameters gathered, %" PRId64
+             " elements; set it to %" PRId64 " or more",
+             limit, all, all);
+    l->least_live_len = all;
+    l->prefetch = opt->overlap_comm && opt->prefetch_bucket_size > 0;
+    return DT_OK;
+}
+
 static dt_err arrange_params(zero_layout *l, const dt_zero_options *opt, const dt_unit *units)
 {
+    if (opt->keep_gathered) return arrange_params_apart(l, opt);
     const int64_t alone = place_params(l, opt->untied, 0), limit = opt->max_live_parameters;
     if (limit > 0 && alone > limit) return refuse_limit(l, opt, units, alone);
     l->least_live_len = alone;
