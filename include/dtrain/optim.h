@@ -76,9 +76,9 @@ typedef struct dt_lr_groups {
 
 /** DT_ERR_USAGE: what is not a list of pattern:rate. */
 dt_err dt_lr_groups_make(dt_lr_groups *g, const dt_config *cfg);
-/** Set lr_group of every tensor that is trained: of the patterns that name it, the first. A pattern is matched with whole parts of the
- *  name, what is between its dots: "layers.1" is not in "layers.10.mlp". * and ? stand for any characters, dots
- *  included. DT_ERR_USAGE, with the nearest names, for a pattern that no tensor is left for. */
+/** Set lr_group of every tensor that is trained: of the patterns that name it, the first. A pattern is matched with
+ *  whole parts of the name, what is between its dots: "layers.1" is not in "layers.10.mlp". * and ? stand for any
+ *  characters, dots included. DT_ERR_USAGE, with the nearest names, for a pattern that no tensor is left for. */
 dt_err dt_lr_groups_assign(const dt_lr_groups *g, const dt_config *cfg, dt_unit *units, int n_units);
 
 #endif
