@@ -60,6 +60,15 @@ static dt_err report(dt_run *run, int64_t step, double begin_s)
     return dt_report_validation(run->report, step, run->shown[0].value, run->shown + 1, n - 1);
 }
 
+static void say_result(const dt_sums *s, const dt_shown *loss)
+{
+    const int targets = dt_sums_find(s, "targets");
+    if (targets >= 0)
+        DT_INFO("validation loss %.9g over %.0f targets", dt_sums_shown(s, loss), dt_sums_value(s, targets));
+    else
+        DT_INFO("validation loss %.9g", dt_sums_shown(s, loss));
+}
+
 dt_err run_validate(dt_run *run, int64_t step, validation_end *end)
 {
     dt_sums *s = &run->sums;
@@ -76,8 +85,7 @@ dt_err run_validate(dt_run *run, int64_t step, validation_end *end)
 
     const bool alone = !run_trains(run);
     if (alone && !strstr(run->cfg.log_report_to, "stdout")) /* the one result must be seen somewhere */
-        DT_INFO("validation loss %.9g over %.0f targets", dt_sums_shown(s, loss),
-                dt_sums_value(s, dt_sums_find(s, "targets")));
+        say_result(s, loss);
     DT_TRY(report(run, step, begin_s));
     if (!s->nonfinite || !alone) return DT_OK;
     return dt_comm_agree(run->comm, dt_fail(DT_ERR_NONFINITE, "the validation loss is not finite"));
