@@ -108,6 +108,55 @@ static void a_frozen_model_keeps_its_bits(void **state)
                f->comm.rank != 0 || strstr(dt_error_message(), "/optimizer/exp_avg/model.embed_tokens.weight") != NULL);
 }
 
+/* As of a run in which the tensor was frozen. */
+static const char thawed[] = "model.layers.0.self_attn.q_proj.weight";
+
+static bool remove_its_states(const char *path)
+{
+    char name[256];
+    dt_h5_lock();
+    const hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
+    bool ok = file >= 0;
+    for (int s = 1; s < N_STATES; s++) {
+        snprintf(name, sizeof name, "%s/%s", groups[s], thawed);
+        ok = ok && H5Ldelete(file, name, H5P_DEFAULT) >= 0;
+    }
+    ok = file >= 0 && H5Fclose(file) >= 0 && ok;
+    dt_h5_unlock();
+    return ok;
+}
+
+/* All states as filled, but those of that tensor, which are zero. */
+static bool its_states_are_zero(dt_zero *z, int salt)
+{
+    const dt_piece *p = dt_zero_pieces(z);
+    bool ok = true;
+    for (int k = 0; k < dt_zero_n_pieces(z); k++)
+        for (int s = 0; s < N_STATES; s++)
+            for (int64_t i = 0; ok && i < p[k].n; i++) {
+                const char *name = dt_zero_tensor(z, &p[k])->name;
+                const bool zero = s != DT_STATE_PARAM && strcmp(name, thawed) == 0;
+                float x = NAN;
+                ok = dt_zero_state_read(z, s, &p[k], i, 1, &x) == DT_OK &&
+                     x == (zero ? 0 : value_of(name, s, p[k].first + i, salt));
+            }
+    return ok;
+}
+
+static void states_of_a_tensor_that_was_frozen_start_at_zero(void **state)
+{
+    fixture *f = *state;
+    char path[PATH_MAX];
+    assert_all(f->mpi, open_zero(f, 1, DT_F32, false));
+    assert_all(f->mpi, fill_states(f->z, true, 3));
+    assert_all(f->mpi, save_step(f, 1, 0) == DT_OK);
+    in_dir(f, "step-00000001.h5", path);
+    assert_all(f->mpi, f->comm.rank != 0 || remove_its_states(path));
+    assert_all(f->mpi, fill_states(f->z, true, 4)); /* whatever there was before */
+    assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, path, true, NULL) == DT_OK);
+    assert_all(f->mpi, its_states_are_zero(f->z, 3));
+}
+
 static void meta_and_long_texts_come_back(void **state)
 {
     fixture *f = *state;
@@ -711,6 +760,7 @@ int main(int argc, char **argv)
         IN_DIR(saved_tensors_stand_whole_and_come_back),
         IN_DIR(the_file_does_not_depend_on_who_wrote_it),
         IN_DIR(a_frozen_model_keeps_its_bits),
+        IN_DIR(states_of_a_tensor_that_was_frozen_start_at_zero),
         IN_DIR(a_file_that_names_no_optimizer_is_adamws),
         IN_DIR(meta_and_long_texts_come_back),
         IN_DIR(what_a_task_left_comes_back_to_the_bit),
