@@ -180,6 +180,21 @@ static dt_err alloc_units(ref_model *r)
     return DT_OK;
 }
 
+static dt_err open_units(ref_model *r, const char *name, const char *config_json, const dt_model_options *opt,
+                         ref_build build, dt_trains trained, void *self)
+{
+    *r = (ref_model){.opt = *opt};
+    r->source = (dt_param_source){r, params_acquire, params_release, grads_acquire, grads_release};
+    DT_TRY(dt_device_open(&r->dev, "cpu", 0, 1, &r->ledger));
+    DT_TRY(dt_model_config_parse(&r->mc, name, config_json));
+    DT_TRY(build(&r->mc, &r->units, &r->n_units));
+    dt_units_choose_trained(r->units, r->n_units, trained, self);
+    DT_TRY(alloc_units(r));
+    fill_weights(r);
+    ref_model_forget_grads(r);
+    return dt_model_open(&r->model, &r->mc, &r->opt, r->units, r->n_units, &r->dev, &r->source, NULL, NULL);
+}
+
 static bool all_are_trained(void *self, const dt_tensor *t) { return true; }
 
 dt_err ref_model_open(ref_model *r, const char *name, const char *config_json, const dt_model_options *opt)
@@ -187,19 +202,16 @@ dt_err ref_model_open(ref_model *r, const char *name, const char *config_json, c
     return ref_model_open_part(r, name, config_json, opt, all_are_trained, NULL);
 }
 
+dt_err ref_model_open_built(ref_model *r, const char *name, const char *config_json, const dt_model_options *opt,
+                            ref_build build)
+{
+    return open_units(r, name, config_json, opt, build, all_are_trained, NULL);
+}
+
 dt_err ref_model_open_part(ref_model *r, const char *name, const char *config_json, const dt_model_options *opt,
                            dt_trains trained, void *self)
 {
-    *r = (ref_model){.opt = *opt};
-    r->source = (dt_param_source){r, params_acquire, params_release, grads_acquire, grads_release};
-    DT_TRY(dt_device_open(&r->dev, "cpu", 0, 1, &r->ledger));
-    DT_TRY(dt_model_config_parse(&r->mc, name, config_json));
-    DT_TRY(dt_model_make_units(&r->mc, &r->units, &r->n_units));
-    dt_units_choose_trained(r->units, r->n_units, trained, self);
-    DT_TRY(alloc_units(r));
-    fill_weights(r);
-    ref_model_forget_grads(r);
-    return dt_model_open(&r->model, &r->mc, &r->opt, r->units, r->n_units, &r->dev, &r->source, NULL, NULL);
+    return open_units(r, name, config_json, opt, dt_model_make_units, trained, self);
 }
 
 static void free_rows(void *rows, int n)

@@ -35,6 +35,10 @@ dt_err ref_model_open(ref_model *r, const char *name, const char *config_json, c
 /** The same with some tensors frozen. */
 dt_err ref_model_open_part(ref_model *r, const char *name, const char *config_json, const dt_model_options *opt,
                            dt_trains trained, void *self);
+/** The same with units of the test's own making. */
+typedef dt_err (*ref_build)(const dt_model_config *mc, dt_unit **units, int *n_units);
+dt_err ref_model_open_built(ref_model *r, const char *name, const char *config_json, const dt_model_options *opt,
+                            ref_build build);
 void ref_model_close(ref_model *r);
 /** Bytes still counted after ref_model_close: 0, or a leak. */
 size_t ref_model_left(const ref_model *r);

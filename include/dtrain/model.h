@@ -77,6 +77,9 @@ const char *dt_model_architecture(dt_family family);
  *  prefix "transformer." (the first published files lack it). One group each: q, k, v weights; q, k, v biases; gate and
  *  up weights; gate and up biases. */
 dt_err dt_model_make_units(const dt_model_config *mc, dt_unit **units, int *n_units);
+/** The same with a scalar head of n_labels numbers for each token ("score.weight", as transformers' classifiers of
+ *  sequences have it) in the place of the vocabulary product: for reward models and critics. */
+dt_err dt_model_make_value_units(const dt_model_config *mc, int64_t n_labels, dt_unit **units, int *n_units);
 void dt_model_free_units(dt_unit *units, int n_units);
 
 /** Rows of a rotary table as dt_device_ops.rope wants them (cos, then sin; algorithms.md 8.5), computed in double:
@@ -97,6 +100,25 @@ double dt_model_train_flops(const dt_model_config *mc, int64_t n_tok, double sum
 
 typedef struct dt_model dt_model;
 
+/** What a stage of the caller's own works with: a unit of role DT_UNIT_OWN, between the embedding and the head. Work is
+ *  queued on stream; nothing is called for an empty batch. */
+typedef struct dt_stage_pass {
+    dt_device *dev;
+    dt_stream *stream;
+    dt_dtype dtype;
+    int64_t n_tok, width;
+    const dt_unit *unit;
+    const dt_param_view *w;
+    const dt_grad_view *g; /* backward: data NULL where nothing of the unit is trained */
+    const void *x;         /* [n_tok, width]: the residual stream before the stage */
+    void *y;               /* forward [n_tok, width]: behind it; may be x */
+    void *dx;              /* backward [n_tok, width]: in the gradient of y, out that of x */
+} dt_stage_pass;
+typedef struct dt_stage_ops {
+    dt_err (*forward)(void *self, const dt_stage_pass *p);
+    dt_err (*backward)(void *self, const dt_stage_pass *p); /* writes every tensor of the trained part */
+} dt_stage_ops;
+
 typedef struct dt_model_options {
     dt_dtype dtype;
     dt_dtype grad_dtype; /* of the views that grads_acquire gives */
@@ -112,6 +134,8 @@ typedef struct dt_model_options {
     /* logits of a token have the same bits whatever else is in the batch and however its sequence was cut; passes
      * without backward alone */
     bool batch_invariant;
+    const dt_stage_ops *own_stage; /* of units with role DT_UNIT_OWN; NULL: there are none */
+    void *own_stage_self;
     uint64_t seed; /* for dropout */
     /* Activations that several models use by turns: one has the memory, at least lend_nbytes of it; the others borrow
      * it from there (lender: when they are opened). What a model has computed is gone when another begins a pass.
@@ -156,7 +180,14 @@ dt_err dt_model_head(dt_model *m, const dt_batch *b, const float *u, float inv_t
  *  best called when backward is queued. hit and entropy NULL where the head was called without metrics. */
 dt_err dt_model_results(dt_model *m, float *logp, uint8_t *hit, float *entropy);
 
-/** Blocks and embedding backward. After dt_model_head. Does not wait. */
+/** What a scalar head makes of each token: value [n_tok, n_labels] = norm(x) score^T, of the hidden states of the last
+ *  forward. Host array. Synchronous. */
+dt_err dt_model_values(dt_model *m, const dt_batch *b, float *value);
+/** The backward of a scalar head for dvalue = dL/dvalue (host [n_tok, n_labels], the caller's again on return): adds
+ *  the head's parameter gradients and leaves the gradient of the hidden states for dt_model_backward. */
+dt_err dt_model_value_head(dt_model *m, const dt_batch *b, const float *dvalue);
+
+/** Blocks and embedding backward. After dt_model_head or dt_model_value_head. Does not wait. */
 dt_err dt_model_backward(dt_model *m, const dt_batch *b);
 
 /** Logits of the last token of each sequence (host, float [n_seq, vocab_size]; zeros for a sequence without tokens),

@@ -31,10 +31,23 @@ typedef struct dt_tensor {
     float init_value;
 } dt_tensor;
 
+/** What a unit does in a model. A batch passes through the embedding, through all that is neither it nor a head in the
+ *  order of the list, and through the head. */
+typedef enum dt_unit_role {
+    DT_UNIT_BLOCK,       /* causal attention and an MLP: one of num_hidden_layers */
+    DT_UNIT_ENCODER,     /* the same with attention in both directions; besides those */
+    DT_UNIT_OWN,         /* what a caller brings (dt_model_options.own_stage) */
+    DT_UNIT_EMBEDDING,   /* tables of tokens and of positions */
+    DT_UNIT_HEAD,        /* final norm and vocabulary product */
+    DT_UNIT_SCALAR_HEAD, /* final norm and a few numbers for each token */
+    DT_N_UNIT_ROLES
+} dt_unit_role;
+
 /** In each part tensors follow one another in the order of the table; where a new group begins the offset is rounded up
  *  to DT_GROUP_ALIGN elements. Elements that belong to no tensor are padding: zero for ever in every state. */
 typedef struct dt_unit {
     char name[32]; /* "embed", "block.0", "head" */
+    dt_unit_role role;
     dt_tensor *tensors;
     int n_tensors;
     int64_t n_param;              /* sum of n_elems */

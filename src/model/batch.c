@@ -127,6 +127,7 @@ dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const float *u)
     m->have_results = false;
     DT_CHECK(m->have_hidden && dt_model_in_use(m) && b->n_tok == m->n_tok, DT_ERR_ARG,
              "the head needs the forward of its own batch first");
+    DT_CHECK(m->n_labels == 0, DT_ERR_ARG, "a model with a scalar head has no vocabulary to predict from");
     DT_TRY(dt_span_wait(m, &m->rows_span));
     const size_t nbytes = dt_model_place_rows(m->rows_span.host, b->n_tok, h);
     dt_model_place_rows(m->rows_span.device, b->n_tok, &m->device_rows);

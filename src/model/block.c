@@ -29,8 +29,9 @@ dt_attention dt_block_attention(const dt_model *m, const struct block *b)
                        .dt = m->opt.dtype,
                        .batch_invariant = dt_model_is_invariant(m)};
     if (mc->scale_attn_weights) at.scale = (float)(1 / sqrt((double)mc->head_dim));
-    if (mc->scale_attn_by_inverse_layer_idx) at.scale /= (float)(b->layer + 1);
-    if (mc->sliding && mc->sliding[b->layer]) at.window = (int32_t)mc->sliding_window;
+    at.bidirectional = b->bidirectional;
+    if (mc->scale_attn_by_inverse_layer_idx && !b->bidirectional) at.scale /= (float)(b->layer + 1);
+    if (mc->sliding && !b->bidirectional && mc->sliding[b->layer]) at.window = (int32_t)mc->sliding_window;
     if (m->train && mc->attn_pdrop > 0) {
         at.dropout_p = (float)mc->attn_pdrop;
         at.dropout_key = dt_dropout_key(m, b->layer, SITE_SCORES);

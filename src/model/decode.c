@@ -75,14 +75,14 @@ dt_err dt_model_decode(dt_model *m, const dt_batch *b, const int32_t *slot)
     DT_TRY(dt_model_stage_batch(m, b, slot));
     m->train = false;
     m->set_holds = -1;
-    dt_phase_enter(m->phase, "decode", m->units[0].name);
+    dt_phase_enter(m->phase, "decode", m->units[m->embed_unit].name);
     DT_TRY(dt_embed_forward(m, m->x[0]));
-    for (int64_t layer = 0; layer < m->mc->num_hidden_layers; layer++) {
-        const int unit = (int)layer + 1;
+    for (int64_t i = 0; i < m->n_stages; i++) {
+        const int unit = m->stages[i].unit;
         dt_param_view w;
         dt_phase_enter(m->phase, "decode", m->units[unit].name);
         DT_TRY(src->params_acquire(src->self, unit, &w));
-        if (m->n_tok > 0) DT_TRY(block_decode(m, &m->blocks[layer], &w));
+        if (m->n_tok > 0) DT_TRY(block_decode(m, &m->stages[i].block, &w));
         DT_TRY(src->params_release(src->self, unit));
     }
     for (int32_t s = 0; m->n_tok > 0 && s < b->n_seq; s++)

@@ -45,20 +45,20 @@ static dt_err embed_dropout(const dt_model *m, void *x)
 dt_err dt_embed_forward(dt_model *m, void *x)
 {
     dt_param_view w;
-    DT_TRY(m->source->params_acquire(m->source->self, 0, &w));
+    DT_TRY(m->source->params_acquire(m->source->self, m->embed_unit, &w));
     if (m->n_tok > 0) {
         DT_TRY(m->ops->embedding_forward(m->dev, m->device.token, m->device.pos, dt_weight(&w, m->wte),
                                          dt_weight(&w, m->wpe), x, m->n_tok, m->C, m->opt.dtype, m->stream));
         DT_TRY(embed_dropout(m, x));
     }
-    return m->source->params_release(m->source->self, 0);
+    return m->source->params_release(m->source->self, m->embed_unit);
 }
 
 /* What nobody has written yet in this micro-step: all of the unit, or (tied) all but the token table, which the head's
  * gradient fills. */
 static dt_err clear_tables(const dt_model *m, const dt_grad_view *g)
 {
-    if (!dt_has_tied_grads(m)) return dt_model_clear_grads(m, 0, g);
+    if (!dt_has_tied_grads(m)) return dt_model_clear_grads(m, m->embed_unit, g);
     if (g->accumulate || !dt_is_trained(m->wpe)) return DT_OK;
     return m->ops->zero(m->dev, dt_gradient(g, m->wpe),
                         (size_t)(m->mc->max_position_embeddings * m->C) * dt_dtype_size(g->dtype), m->stream);
@@ -77,12 +77,12 @@ static dt_err token_table_backward(const dt_model *m, const dt_grad_view *g)
 dt_err dt_embed_backward(dt_model *m)
 {
     dt_grad_view g = m->tied_grads;
-    if (!dt_has_tied_grads(m)) DT_TRY(dt_grads_acquire(m, 0, &g));
+    if (!dt_has_tied_grads(m)) DT_TRY(dt_grads_acquire(m, m->embed_unit, &g));
     DT_TRY(clear_tables(m, &g));
     if (m->n_tok > 0) DT_TRY(embed_dropout(m, m->s.dx));
     DT_TRY(token_table_backward(m, &g));
     if (m->n_tok > 0 && dt_is_trained(m->wpe))
         DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.pos, m->device.pos_order, dt_gradient(&g, m->wpe),
                                           m->n_tok, m->C, m->opt.dtype, g.dtype, m->stream));
-    return dt_grads_release(m, 0);
+    return dt_grads_release(m, m->embed_unit);
 }

@@ -1,72 +1,72 @@
-/* find.c - where the tensors of each unit lie, found by name in the unit tables, once. Blocks need not be alike: what
- * is trained in one may be frozen in the next. */
+/* find.c - what each unit does, by its role, and where its tensors lie, by the end of their names; once. Blocks need
+ * not be alike: what is trained in one may be frozen in the next. */
 #include "model_private.h"
 #include <inttypes.h>
 #include <string.h>
 
-static const dt_tensor *find(const dt_unit *u, const char *prefix, const char *name)
+/* The tensor whose name is this, or ends with "." and this: what stands before is the unit's own prefix. */
+static const dt_tensor *find(const dt_unit *u, const char *name)
 {
-    char full[DT_NAME_MAX];
-    snprintf(full, sizeof full, "%s%s", prefix, name);
-    for (int i = 0; i < u->n_tensors; i++)
-        if (strcmp(u->tensors[i].name, full) == 0) return &u->tensors[i];
+    const size_t n = strlen(name);
+    for (int i = 0; i < u->n_tensors; i++) {
+        const char *full = u->tensors[i].name;
+        const size_t len = strlen(full);
+        if (len >= n && strcmp(full + len - n, name) == 0 && (len == n || full[len - n - 1] == '.'))
+            return &u->tensors[i];
+    }
     return NULL;
 }
 
-static struct tensor_at locate(const dt_unit *u, const char *prefix, const char *name)
+static struct tensor_at locate(const dt_unit *u, const char *name)
 {
-    const dt_tensor *t = find(u, prefix, name);
+    const dt_tensor *t = find(u, name);
     return t ? (struct tensor_at){t->offset, t->part} : (struct tensor_at){.offset = -1};
 }
 
-static struct linear linear_at(const dt_model *m, const dt_unit *u, const char *prefix, const char *name, int64_t n_in,
-                               int64_t n_out)
+static struct linear linear_at(const dt_model *m, const dt_unit *u, const char *name, int64_t n_in, int64_t n_out)
 {
     char weight[64], bias[64];
     snprintf(weight, sizeof weight, "%s.weight", name);
     snprintf(bias, sizeof bias, "%s.bias", name);
     return (struct linear){.n_in = n_in,
                            .n_out = n_out,
-                           .w = locate(u, prefix, weight),
-                           .b = locate(u, prefix, bias),
+                           .w = locate(u, weight),
+                           .b = locate(u, bias),
                            .w_ld = m->mc->conv1d ? n_out : n_in,
                            .conv1d = m->mc->conv1d};
 }
 
-static struct norm norm_at(const dt_unit *u, const char *prefix, const char *weight, const char *bias)
+static struct norm norm_at(const dt_unit *u, const char *weight, const char *bias)
 {
-    return (struct norm){locate(u, prefix, weight), locate(u, prefix, bias)};
+    return (struct norm){locate(u, weight), locate(u, bias)};
 }
 
-static void find_gpt2_block(const dt_model *m, const dt_unit *u, const char *p, struct block *b)
+static void find_gpt2_block(const dt_model *m, const dt_unit *u, struct block *b)
 {
-    b->norm1 = norm_at(u, p, "ln_1.weight", "ln_1.bias");
-    b->norm2 = norm_at(u, p, "ln_2.weight", "ln_2.bias");
+    b->norm1 = norm_at(u, "ln_1.weight", "ln_1.bias");
+    b->norm2 = norm_at(u, "ln_2.weight", "ln_2.bias");
     b->q_norm = b->k_norm = (struct tensor_at){.offset = -1};
-    b->qkv = linear_at(m, u, p, "attn.c_attn", m->C, m->W);
-    b->o = linear_at(m, u, p, "attn.c_proj", m->Q, m->C);
-    b->up = linear_at(m, u, p, "mlp.c_fc", m->C, m->U);
-    b->down = linear_at(m, u, p, "mlp.c_proj", m->F, m->C);
+    b->qkv = linear_at(m, u, "attn.c_attn", m->C, m->W);
+    b->o = linear_at(m, u, "attn.c_proj", m->Q, m->C);
+    b->up = linear_at(m, u, "mlp.c_fc", m->C, m->U);
+    b->down = linear_at(m, u, "mlp.c_proj", m->F, m->C);
 }
 
-static void find_llama_block(const dt_model *m, const dt_unit *u, const char *p, struct block *b)
+static void find_llama_block(const dt_model *m, const dt_unit *u, struct block *b)
 {
-    b->norm1 = norm_at(u, p, "input_layernorm.weight", "input_layernorm.bias");
-    b->norm2 = norm_at(u, p, "post_attention_layernorm.weight", "post_attention_layernorm.bias");
-    b->q_norm = locate(u, p, "self_attn.q_norm.weight");
-    b->k_norm = locate(u, p, "self_attn.k_norm.weight");
-    b->qkv = linear_at(m, u, p, "self_attn.q_proj", m->C, m->W); /* k and v follow directly: one matrix */
-    b->o = linear_at(m, u, p, "self_attn.o_proj", m->Q, m->C);
-    b->up = linear_at(m, u, p, "mlp.gate_proj", m->C, m->U); /* up follows gate */
-    b->down = linear_at(m, u, p, "mlp.down_proj", m->F, m->C);
+    b->norm1 = norm_at(u, "input_layernorm.weight", "input_layernorm.bias");
+    b->norm2 = norm_at(u, "post_attention_layernorm.weight", "post_attention_layernorm.bias");
+    b->q_norm = locate(u, "self_attn.q_norm.weight");
+    b->k_norm = locate(u, "self_attn.k_norm.weight");
+    b->qkv = linear_at(m, u, "self_attn.q_proj", m->C, m->W); /* k and v follow directly: one matrix */
+    b->o = linear_at(m, u, "self_attn.o_proj", m->Q, m->C);
+    b->up = linear_at(m, u, "mlp.gate_proj", m->C, m->U); /* up follows gate */
+    b->down = linear_at(m, u, "mlp.down_proj", m->F, m->C);
 }
 
 static dt_err find_block(const dt_model *m, const dt_unit *u, struct block *b)
 {
-    const bool gpt2 = m->mc->family == DT_GPT2;
-    char prefix[64];
-    snprintf(prefix, sizeof prefix, gpt2 ? "transformer.h.%" PRId64 "." : "model.layers.%" PRId64 ".", b->layer);
-    (gpt2 ? find_gpt2_block : find_llama_block)(m, u, prefix, b);
+    (m->mc->family == DT_GPT2 ? find_gpt2_block : find_llama_block)(m, u, b);
     const bool complete = dt_exists(b->norm1.w) && dt_exists(b->norm2.w) && dt_exists(b->qkv.w) && dt_exists(b->o.w) &&
                           dt_exists(b->up.w) && dt_exists(b->down.w) &&
                           (!m->mc->qk_norm || (dt_exists(b->q_norm) && dt_exists(b->k_norm)));
@@ -75,30 +75,85 @@ static dt_err find_block(const dt_model *m, const dt_unit *u, struct block *b)
     return DT_OK;
 }
 
-static dt_err find_ends(dt_model *m, const dt_unit *embed, const dt_unit *head)
+static dt_err find_embedding(dt_model *m, const dt_unit *u)
 {
-    const bool gpt2 = m->mc->family == DT_GPT2;
-    m->final_norm = gpt2 ? norm_at(head, "transformer.", "ln_f.weight", "ln_f.bias")
-                         : norm_at(head, "model.", "norm.weight", "norm.bias");
-    m->wte = locate(embed, "", gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight");
-    m->wpe = locate(embed, "", "transformer.wpe.weight");
-    m->head = (struct linear){.n_in = m->C, .n_out = m->V, .w_ld = m->C, .b.offset = -1};
-    m->head.w = m->tied ? m->wte : locate(head, "", "lm_head.weight");
-    const bool complete =
-        dt_exists(m->final_norm.w) && dt_exists(m->wte) && dt_exists(m->head.w) && (!gpt2 || dt_exists(m->wpe));
-    DT_CHECK(complete, DT_ERR_ARG, "units %s and %s do not hold the tensors of this model", embed->name, head->name);
+    m->wte = locate(u, m->mc->family == DT_GPT2 ? "wte.weight" : "embed_tokens.weight");
+    m->wpe = locate(u, "wpe.weight");
+    DT_CHECK(dt_exists(m->wte) && (m->mc->family != DT_GPT2 || dt_exists(m->wpe)), DT_ERR_ARG,
+             "unit %s does not hold the tables of this model", u->name);
     return DT_OK;
+}
+
+/* A vocabulary's head, which may use the embedding's table, or a scalar one. */
+static dt_err find_head(dt_model *m, const dt_unit *u)
+{
+    const bool scalar = u->role == DT_UNIT_SCALAR_HEAD;
+    const dt_tensor *score = scalar ? find(u, "score.weight") : NULL;
+    m->tied = m->mc->tie_word_embeddings && !scalar;
+    m->n_labels = score ? score->shape[0] : 0;
+    m->final_norm =
+        m->mc->family == DT_GPT2 ? norm_at(u, "ln_f.weight", "ln_f.bias") : norm_at(u, "norm.weight", "norm.bias");
+    m->head = (struct linear){.n_in = m->C, .n_out = scalar ? m->n_labels : m->V, .w_ld = m->C, .b.offset = -1};
+    m->head.w = m->tied ? m->wte : locate(u, scalar ? "score.weight" : "lm_head.weight");
+    DT_CHECK(dt_exists(m->final_norm.w) && dt_exists(m->head.w), DT_ERR_ARG,
+             "unit %s does not hold the tensors of a head of this model", u->name);
+    return DT_OK;
+}
+
+static dt_err add_stage(dt_model *m, int unit, int64_t *n_blocks, int64_t *n_encoders)
+{
+    const dt_unit *u = &m->units[unit];
+    struct stage *s = &m->stages[m->n_stages++];
+    *s = (struct stage){.role = u->role, .unit = unit};
+    DT_CHECK(u->role != DT_UNIT_OWN || m->opt.own_stage, DT_ERR_ARG,
+             "unit %s is a stage of the caller's own, which gives no functions for it", u->name);
+    if (u->role == DT_UNIT_OWN) return DT_OK;
+    s->block.bidirectional = u->role == DT_UNIT_ENCODER;
+    s->block.layer = u->role == DT_UNIT_ENCODER ? m->mc->num_hidden_layers + (*n_encoders)++ : (*n_blocks)++;
+    return find_block(m, u, &s->block);
+}
+
+static dt_err find_stages(dt_model *m)
+{
+    const int64_t L = m->mc->num_hidden_layers;
+    int64_t n_blocks = 0, n_encoders = 0;
+    m->embed_unit = m->head_unit = -1;
+    for (int u = 0; u < m->n_units; u++) {
+        const dt_unit_role role = m->units[u].role;
+        const bool head = role == DT_UNIT_HEAD || role == DT_UNIT_SCALAR_HEAD;
+        int *only = role == DT_UNIT_EMBEDDING ? &m->embed_unit : head ? &m->head_unit : NULL;
+        DT_CHECK((int)role >= 0 && role < DT_N_UNIT_ROLES && (!only || *only < 0), DT_ERR_ARG,
+                 "unit %s: a second embedding or head, or role %d", m->units[u].name, (int)role);
+        if (only) *only = u;
+        if (!only) DT_TRY(add_stage(m, u, &n_blocks, &n_encoders));
+    }
+    DT_CHECK(m->embed_unit >= 0 && m->head_unit >= 0 && n_blocks == L, DT_ERR_ARG,
+             "expected an embedding, %" PRId64 " blocks and a head, found %" PRId64 " blocks in %d units", L, n_blocks,
+             m->n_units);
+    return DT_OK;
+}
+
+static bool has_trained(const dt_model *m, int unit) { return m->units[unit].flat_len[DT_TRAINED] > 0; }
+
+/* What backward reaches, and which of it keeps a set of activations. */
+static void number_sets(dt_model *m)
+{
+    int64_t n = 0;
+    m->first_trained = has_trained(m, m->embed_unit) ? -1 : 0;
+    while (m->first_trained >= 0 && m->first_trained < m->n_stages && !has_trained(m, m->stages[m->first_trained].unit))
+        m->first_trained++;
+    m->first_kept = m->first_trained < 0 ? 0 : m->first_trained;
+    for (int64_t i = m->first_kept; i < m->n_stages; i++)
+        if (m->stages[i].role != DT_UNIT_OWN) m->stages[i].set = n++;
+    m->n_x = m->opt.training ? m->n_stages - m->first_kept + 1 : 1;
+    m->n_sets = m->opt.training && !m->opt.checkpoint_blocks && n > 0 ? n : 1;
 }
 
 dt_err dt_model_find_tensors(dt_model *m)
 {
-    const int64_t L = m->mc->num_hidden_layers;
-    DT_CHECK(m->n_units == L + 2, DT_ERR_ARG, "expected %d units, found %d", (int)L + 2, m->n_units);
-    for (int64_t layer = 0; layer < L; layer++) {
-        m->blocks[layer].layer = layer;
-        DT_TRY(find_block(m, &m->units[layer + 1], &m->blocks[layer]));
-    }
-    m->first_trained = 0;
-    while (m->first_trained < m->n_units && m->units[m->first_trained].flat_len[DT_TRAINED] == 0) m->first_trained++;
-    return find_ends(m, &m->units[0], &m->units[m->n_units - 1]);
+    DT_TRY(find_stages(m));
+    DT_TRY(find_embedding(m, &m->units[m->embed_unit]));
+    DT_TRY(find_head(m, &m->units[m->head_unit]));
+    number_sets(m);
+    return DT_OK;
 }

@@ -20,21 +20,19 @@ struct hold {
     bool accumulate_out;
 };
 
-static int head_unit(const dt_model *m) { return m->n_units - 1; }
-
 static dt_err hold_units(dt_model *m, struct hold *h, bool grads)
 {
     const dt_param_source *src = m->source;
     *h = (struct hold){.grads = grads};
-    dt_phase_enter(m->phase, "head", m->units[head_unit(m)].name);
-    DT_TRY(src->params_acquire(src->self, head_unit(m), &h->w_head));
+    dt_phase_enter(m->phase, "head", m->units[m->head_unit].name);
+    DT_TRY(src->params_acquire(src->self, m->head_unit, &h->w_head));
     h->w_out = h->w_head;
-    if (m->tied) DT_TRY(src->params_acquire(src->self, 0, &h->w_out));
+    if (m->tied) DT_TRY(src->params_acquire(src->self, m->embed_unit, &h->w_out));
     if (!grads) return DT_OK;
-    DT_TRY(dt_grads_acquire(m, head_unit(m), &h->g_head));
+    DT_TRY(dt_grads_acquire(m, m->head_unit, &h->g_head));
     h->g_out = h->g_head;
     if (dt_has_tied_grads(m)) {
-        DT_TRY(dt_grads_acquire(m, 0, &h->g_out));
+        DT_TRY(dt_grads_acquire(m, m->embed_unit, &h->g_out));
         m->tied_grads = h->g_out; /* until dt_embed_backward, which releases them */
     }
     h->d_norm = dt_norm_grads_in(&m->final_norm, &h->g_head);
@@ -49,7 +47,7 @@ static bool sums_out(const dt_model *m, int64_t n_rows)
     return m->h.sums.out && (dt_has_tied_grads(m) || n_rows > m->h.n_rows);
 }
 /** Does a unit below the head need the gradient of the hidden states? */
-static bool below_is_trained(const dt_model *m) { return m->first_trained < head_unit(m); }
+static bool below_is_trained(const dt_model *m) { return m->first_trained < m->n_stages; }
 static bool sums_norm(const dt_model *m, int64_t n_rows) { return m->h.sums.norm && n_rows > m->h.n_rows; }
 
 /* Gradients that will be added to more than once go to fp32 first. */
@@ -85,15 +83,15 @@ static dt_err end_sums(const dt_model *m, const struct hold *h, int64_t n_rows)
 static dt_err release_units(dt_model *m, const struct hold *h)
 {
     const dt_param_source *src = m->source;
-    if (h->grads) DT_TRY(dt_grads_release(m, head_unit(m)));
-    if (m->tied) DT_TRY(src->params_release(src->self, 0));
-    return src->params_release(src->self, head_unit(m));
+    if (h->grads) DT_TRY(dt_grads_release(m, m->head_unit));
+    if (m->tied) DT_TRY(src->params_release(src->self, m->embed_unit));
+    return src->params_release(src->self, m->head_unit);
 }
 
 /* No row has a target: gradients that nobody has written become zero. */
 static dt_err zero_head_grads(const dt_model *m, const struct hold *h)
 {
-    DT_TRY(dt_model_clear_grads(m, head_unit(m), &h->g_head));
+    DT_TRY(dt_model_clear_grads(m, m->head_unit, &h->g_head));
     if (!dt_has_tied_grads(m) || h->accumulate_out) return DT_OK;
     return m->ops->zero(m->dev, h->d_out, (size_t)(m->V * m->C) * dt_dtype_size(h->d_out_dtype), m->stream);
 }
@@ -221,6 +219,7 @@ dt_err dt_model_last_logits(dt_model *m, const dt_batch *b, float *logits)
     int64_t n_rows = 0;
     DT_CHECK(m->have_hidden && dt_model_in_use(m) && b->n_tok == m->n_tok && b->n_seq == m->n_seq, DT_ERR_ARG,
              "logits need the forward of their own batch first");
+    DT_CHECK(m->n_labels == 0, DT_ERR_ARG, "a model with a scalar head has no vocabulary to predict from");
     DT_TRY(dt_span_wait(m, &m->rows_span));
     m->have_results = false;
     dt_model_place_rows(m->rows_span.host, b->n_tok, &m->host_rows);

@@ -2,19 +2,55 @@
  * compute must still take part in every gather and every reduction. */
 #include "model_private.h"
 
-/* Where block `layer` reads and writes. */
-static struct block_acts acts_of(const dt_model *m, int64_t layer)
+/* Where stage i reads and writes. */
+static struct block_acts acts_of(const dt_model *m, int64_t i)
 {
-    const bool kept = m->train && layer >= m->first_kept;
-    const int64_t i = layer - m->first_kept;
-    struct block_acts a = m->sets[kept && !m->opt.checkpoint_blocks ? i : 0];
+    const bool kept = m->train && i >= m->first_kept;
+    struct block_acts a = m->sets[kept && !m->opt.checkpoint_blocks ? m->stages[i].set : 0];
     if (kept) {
-        a.x_in = m->x[i];
-        a.x_out = m->x[i + 1];
+        a.x_in = m->x[i - m->first_kept];
+        a.x_out = m->x[i - m->first_kept + 1];
     } else {
         a.x_in = a.x_mid = a.x_out = m->x[0];
     }
     return a;
+}
+
+static dt_stage_pass pass_of(const dt_model *m, const struct stage *s, const dt_param_view *w,
+                             const struct block_acts *a)
+{
+    return (dt_stage_pass){.dev = m->dev,
+                           .stream = m->stream,
+                           .dtype = m->opt.dtype,
+                           .n_tok = m->n_tok,
+                           .width = m->C,
+                           .unit = &m->units[s->unit],
+                           .w = w,
+                           .x = a->x_in};
+}
+
+static dt_err stage_forward(const dt_model *m, const struct stage *s, const dt_param_view *w,
+                            const struct block_acts *a)
+{
+    if (s->role != DT_UNIT_OWN) return dt_block_forward(m, &s->block, w, a, true);
+    dt_stage_pass p = pass_of(m, s, w, a);
+    p.y = a->x_out;
+    return m->opt.own_stage->forward(m->opt.own_stage_self, &p);
+}
+
+static dt_err stage_backward(dt_model *m, int64_t i, const dt_param_view *w, const dt_grad_view *g)
+{
+    const struct stage *s = &m->stages[i];
+    const struct block_acts a = acts_of(m, i);
+    if (s->role == DT_UNIT_OWN) {
+        dt_stage_pass p = pass_of(m, s, w, &a);
+        p.g = g;
+        p.dx = m->s.dx;
+        return m->opt.own_stage->backward(m->opt.own_stage_self, &p);
+    }
+    if (m->opt.checkpoint_blocks && m->set_holds != i) DT_TRY(dt_block_forward(m, &s->block, w, &a, false));
+    m->set_holds = -1; /* backward overwrites parts of it */
+    return dt_block_backward(m, &s->block, w, g, &a);
 }
 
 dt_err dt_model_forward(dt_model *m, const dt_batch *b, bool train, int64_t step)
@@ -26,41 +62,33 @@ dt_err dt_model_forward(dt_model *m, const dt_batch *b, bool train, int64_t step
     m->train = train;
     m->step = step;
     m->set_holds = -1;
-    dt_phase_enter(m->phase, "forward", m->units[0].name);
+    dt_phase_enter(m->phase, "forward", m->units[m->embed_unit].name);
     DT_TRY(dt_embed_forward(m, m->x[0]));
-    for (int64_t layer = 0; layer < m->mc->num_hidden_layers; layer++) {
-        const struct block_acts a = acts_of(m, layer);
-        const int unit = (int)layer + 1;
+    for (int64_t i = 0; i < m->n_stages; i++) {
+        const struct stage *s = &m->stages[i];
+        const struct block_acts a = acts_of(m, i);
         dt_param_view w;
-        dt_phase_enter(m->phase, "forward", m->units[unit].name);
-        DT_TRY(src->params_acquire(src->self, unit, &w));
-        if (m->n_tok > 0) DT_TRY(dt_block_forward(m, &m->blocks[layer], &w, &a, true));
-        DT_TRY(src->params_release(src->self, unit));
-        m->set_holds = layer;
+        dt_phase_enter(m->phase, "forward", m->units[s->unit].name);
+        DT_TRY(src->params_acquire(src->self, s->unit, &w));
+        if (m->n_tok > 0) DT_TRY(stage_forward(m, s, &w, &a));
+        DT_TRY(src->params_release(src->self, s->unit));
+        if (s->role != DT_UNIT_OWN) m->set_holds = i;
     }
     m->hidden = m->train ? m->x[m->n_x - 1] : m->x[0];
     m->have_hidden = true;
     return DT_OK;
 }
 
-static dt_err backward_unit(dt_model *m, int64_t layer)
+static dt_err backward_unit(dt_model *m, int64_t i)
 {
     const dt_param_source *src = m->source;
-    const int unit = (int)layer + 1;
-    const struct block_acts a = acts_of(m, layer);
-    const struct block *b = &m->blocks[layer];
+    const int unit = m->stages[i].unit;
     dt_param_view w;
     dt_grad_view g;
     dt_phase_enter(m->phase, "backward", m->units[unit].name);
     DT_TRY(src->params_acquire(src->self, unit, &w));
     DT_TRY(dt_grads_acquire(m, unit, &g));
-    if (m->n_tok == 0) {
-        DT_TRY(dt_model_clear_grads(m, unit, &g));
-    } else {
-        if (m->opt.checkpoint_blocks && m->set_holds != layer) DT_TRY(dt_block_forward(m, b, &w, &a, false));
-        m->set_holds = -1; /* backward overwrites parts of it */
-        DT_TRY(dt_block_backward(m, b, &w, &g, &a));
-    }
+    DT_TRY(m->n_tok == 0 ? dt_model_clear_grads(m, unit, &g) : stage_backward(m, i, &w, &g));
     DT_TRY(dt_grads_release(m, unit));
     return src->params_release(src->self, unit);
 }
@@ -70,9 +98,8 @@ dt_err dt_model_backward(dt_model *m, const dt_batch *b)
     DT_CHECK(m->have_dx && dt_model_in_use(m) && b->n_tok == m->n_tok, DT_ERR_ARG,
              "backward needs the head of its own batch first");
     m->have_dx = m->have_hidden = false;
-    for (int64_t layer = m->mc->num_hidden_layers - 1; layer >= 0 && (int)layer + 1 >= m->first_trained; layer--)
-        DT_TRY(backward_unit(m, layer));
-    if (m->first_trained > 0) return DT_OK;
-    dt_phase_enter(m->phase, "backward", m->units[0].name);
+    for (int64_t i = m->n_stages - 1; i >= 0 && i >= m->first_trained; i--) DT_TRY(backward_unit(m, i));
+    if (m->first_trained >= 0) return DT_OK;
+    dt_phase_enter(m->phase, "backward", m->units[m->embed_unit].name);
     return dt_embed_backward(m);
 }

@@ -31,10 +31,19 @@ struct norm {
 
 /** One block: its number and where its tensors lie. Blocks of one model may differ in what is trained. */
 struct block {
-    int64_t layer;
+    int64_t layer; /* those with attention in both directions are counted on behind the others */
+    bool bidirectional;
     struct norm norm1, norm2;
     struct tensor_at q_norm, k_norm; /* may be none */
     struct linear qkv, o, up, down;
+};
+
+/** A unit between the embedding and the head. */
+struct stage {
+    dt_unit_role role;
+    int unit;
+    int64_t set;        /* which set of activations it keeps for backward */
+    struct block block; /* unless its role is OWN */
 };
 
 /** What one block leaves behind for its backward. Without backward one set serves all blocks, and x_in = x_mid =
@@ -79,6 +88,14 @@ struct head_work {
     float *mean, *rstd;        /* [R] */
     float *logits;             /* [R, logits_ld] */
     struct head_sums sums;
+};
+
+/** A scalar head works on all tokens at once. */
+struct value_work {
+    void *y, *dy;         /* [T,C]: after the final norm, gradient */
+    float *mean, *rstd;   /* [T] */
+    float *host, *device; /* [T, n_labels]: values, then their gradients */
+    void *dvalue;         /* the same in the activations' type; NULL: that is fp32 */
 };
 
 /** Where a norm's gradients go. */
@@ -148,27 +165,32 @@ struct dt_model {
     bool tied;
     bool dropout; /* does any layer drop? */
 
-    struct block *blocks; /* [num_hidden_layers] */
+    struct stage *stages; /* [n_stages], in the order in which a batch passes through them */
+    int64_t n_stages;
+    int embed_unit, head_unit;
     struct norm final_norm;
     struct linear head;        /* w inside the head's unit, or the embedding's when tied */
     struct tensor_at wte, wpe; /* wpe none: rotary */
-    /* the lowest unit with a trained part, n_units: none has one. Below it nothing needs a gradient */
-    int first_trained;
-    int64_t first_kept; /* the lowest block that backward reaches: those below keep nothing for it */
+    int64_t n_labels;          /* of a scalar head, whose score is `head` then; 0: a vocabulary's */
+    /* the lowest stage with a trained part, -1: the embedding has one, n_stages: at most the head has. Below it nothing
+     * needs a gradient, and nothing is kept for backward */
+    int64_t first_trained;
+    int64_t first_kept; /* first_trained, or 0 */
 
     dt_buf activations, data, staging, table;
     float *rope; /* [stretch.base_rows + stretch.max_rows, head_dim]; NULL: learned positions */
     struct stretch stretch;
-    void **x; /* [n_x]: inputs of blocks from first_kept on; the last is the output */
+    void **x; /* [n_x]: inputs of stages from first_kept on; the last is the output */
     int64_t n_x;
     struct block_acts *sets;
     int64_t n_sets;
     struct scratch s;
     struct head_work h;
+    struct value_work v;
     struct image host, device;
     struct rows host_rows, device_rows;
     struct results host_results, device_results;
-    struct span image_span, rows_span, results_span;
+    struct span image_span, rows_span, results_span, values_span;
     int32_t *pos_count; /* host [max_pos + 1]: counting sort */
 
     struct dt_model *user, **in_use; /* which model uses the activations now; the lender's `user` */
@@ -183,7 +205,7 @@ struct dt_model {
     bool have_results, have_metrics;
     int64_t n_rows;
     int64_t step;
-    int64_t set_holds; /* with checkpoint_blocks: the block whose activations the one set holds, -1: none */
+    int64_t set_holds; /* with checkpoint_blocks: the stage whose activations the one set holds, -1: none */
     void *hidden;      /* [T,C]: output of the last block */
     /* of a tied table that is trained: held from the head's backward to the embedding's; what it has so far is in
      * h.sums.out, where that exists */
@@ -218,7 +240,7 @@ static inline void *dt_gradient(const dt_grad_view *g, struct tensor_at t)
 /** A tied table that is trained has gradients from both ends of the model. */
 static inline bool dt_has_tied_grads(const dt_model *m) { return m->tied && dt_is_trained(m->head.w); }
 
-/* find.c: where tensors lie in their units; m->blocks is there */
+/* find.c: which unit does what, and where tensors lie in them; m->stages has room for n_units */
 dt_err dt_model_find_tensors(dt_model *m);
 
 /* linear.c */

@@ -50,13 +50,20 @@ static void place_set(dt_model *m, struct arena *a, struct block_acts *s)
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
+static const struct stage *a_block(const dt_model *m)
+{
+    const struct stage *s = m->stages;
+    while (s->role != DT_UNIT_BLOCK) s++;
+    return s;
+}
+
 /* What is not needed at the same time shares its place: the two halves of a block's backward, and those with the head
  * (place_work). */
 static void place_block_work(dt_model *m, struct arena *a)
 {
     const int64_t T = m->opt.max_tok;
     const size_t e = m->elem;
-    dt_attention at = dt_block_attention(m, &m->blocks[0]); /* the largest batch */
+    dt_attention at = dt_block_attention(m, &a_block(m)->block); /* the largest batch */
     at.dropout_p = (float)m->mc->attn_pdrop;
     at.window = 0;
     at.batch_invariant = false; /* backward is not */
@@ -104,6 +111,17 @@ static void place_head(dt_model *m, struct arena *a)
     if (!m->tied) h->sums.out = chunked_sums(m) && dt_is_trained(m->head.w) ? take(a, m->V, m->C, sizeof(float)) : NULL;
 }
 
+static void place_value_head(dt_model *m, struct arena *a)
+{
+    struct value_work *v = &m->v;
+    const int64_t T = m->opt.max_tok;
+    v->y = take(a, T, m->C, m->elem);
+    v->dy = take(a, m->opt.training ? T : 0, m->C, m->elem);
+    v->mean = take(a, T, 1, sizeof(float));
+    v->rstd = take(a, T, 1, sizeof(float));
+    v->dvalue = m->opt.training && m->opt.dtype != DT_F32 ? take(a, T, m->n_labels, m->elem) : NULL;
+}
+
 static void place_work(dt_model *m, struct arena *a)
 {
     if (m->opt.training) {
@@ -117,7 +135,7 @@ static void place_work(dt_model *m, struct arena *a)
     if (m->opt.training) place_block_work(m, a);
     const size_t block_end = a->used;
     a->used = from;
-    place_head(m, a);
+    (m->n_labels > 0 ? place_value_head : place_head)(m, a);
     if (block_end > a->used) a->used = block_end;
 }
 
@@ -171,6 +189,9 @@ static void place_staging(dt_model *m, struct arena *host, struct arena *device)
     m->results_span = (struct span){.host = host->base ? host->base + at_host : NULL,
                                     .device = device->base ? device->base + at_device : NULL,
                                     .nbytes = device->used - at_device};
+    m->values_span = take_span(host, device, (size_t)(m->opt.max_tok * m->n_labels) * sizeof(float));
+    m->v.host = (float *)(void *)m->values_span.host;
+    m->v.device = (float *)(void *)m->values_span.device;
     m->stretch.host = take(host, m->stretch.max_rows, m->mc->head_dim, sizeof(float));
     m->pos_count = take(host, m->mc->family == DT_GPT2 ? m->opt.max_pos + 1 : 0, 1, sizeof(int32_t));
 }
@@ -221,10 +242,10 @@ static dt_err check_options(const dt_model_config *mc, const dt_model_options *o
 /* Small host arrays, whose sizes follow from what is trained: blocks below keep nothing for backward. */
 static dt_err make_tables(dt_model *m)
 {
-    const int64_t L = m->mc->num_hidden_layers, n_back = L - m->first_kept;
+    const int64_t L = m->mc->num_hidden_layers;
     const bool cached = m->opt.cache_seqs > 0 && m->opt.cache_len > 0;
-    m->n_x = m->opt.training ? n_back + 1 : 1;
-    m->n_sets = m->opt.training && !m->opt.checkpoint_blocks ? larger(n_back, 1) : 1;
+    DT_CHECK(!cached || (m->n_stages == L && m->n_labels == 0), DT_ERR_ARG,
+             "a model with other units than blocks and a vocabulary's head does not generate");
     m->x = calloc((size_t)m->n_x, sizeof *m->x);
     m->sets = calloc((size_t)m->n_sets, sizeof *m->sets);
     m->cache = cached ? calloc((size_t)L, sizeof *m->cache) : NULL;
@@ -236,12 +257,9 @@ static dt_err make_tables(dt_model *m)
 
 static dt_err find_tensors(dt_model *m)
 {
-    const int64_t L = m->mc->num_hidden_layers;
-    m->blocks = calloc((size_t)L + 1, sizeof *m->blocks);
-    DT_CHECK(m->blocks, DT_ERR_MEMORY, "no memory for the tables of %" PRId64 " blocks", L);
-    DT_TRY(dt_model_find_tensors(m));
-    m->first_kept = m->first_trained > L ? L : larger(m->first_trained - 1, 0);
-    return DT_OK;
+    m->stages = calloc((size_t)m->n_units + 1, sizeof *m->stages);
+    DT_CHECK(m->stages, DT_ERR_MEMORY, "no memory for the tables of %d units", m->n_units);
+    return dt_model_find_tensors(m);
 }
 
 /* Everything that plan and open share before placing. */
@@ -256,7 +274,6 @@ static dt_err prepare(dt_model *m, const dt_model_config *mc, const dt_model_opt
     m->dev = (dt_device *)dev;
     m->ops = dev->ops;
     m->elem = dt_dtype_size(opt->dtype);
-    m->tied = mc->tie_word_embeddings;
     m->C = mc->hidden_size;
     m->Q = mc->num_attention_heads * mc->head_dim;
     m->K = mc->num_key_value_heads * mc->head_dim;
@@ -276,12 +293,12 @@ static dt_err prepare(dt_model *m, const dt_model_config *mc, const dt_model_opt
 static void free_tables(dt_model *m)
 {
     dt_stretch_close(m);
-    free(m->blocks);
+    free(m->stages);
     free(m->x);
     free(m->sets);
     free(m->cache);
     free(m->cache_used);
-    m->blocks = NULL;
+    m->stages = NULL;
     m->x = NULL;
     m->sets = NULL;
     m->cache = NULL;
@@ -336,6 +353,7 @@ static dt_err allocate(dt_model *m)
     place_all(m, arenas);
     DT_TRY(m->ops->event_create(m->dev, &m->image_span.moved));
     DT_TRY(m->ops->event_create(m->dev, &m->rows_span.moved));
+    DT_TRY(m->ops->event_create(m->dev, &m->values_span.moved));
     return m->ops->event_create(m->dev, &m->results_span.moved);
 }
 
@@ -377,7 +395,7 @@ dt_err dt_model_open(dt_model **out, const dt_model_config *mc, const dt_model_o
 void dt_model_close(dt_model *m)
 {
     if (!m) return;
-    dt_event *const events[] = {m->image_span.moved, m->rows_span.moved, m->results_span.moved};
+    dt_event *const events[] = {m->image_span.moved, m->rows_span.moved, m->results_span.moved, m->values_span.moved};
     if (m->staging.ptr) (void)dt_model_sync(m); /* nothing queued may outlive its buffers */
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
         if (events[i]) m->ops->event_destroy(m->dev, events[i]);

@@ -11,6 +11,7 @@
 /** A unit under construction and how its tensors start. */
 struct builder {
     const dt_model_config *mc;
+    int64_t n_labels; /* of a scalar head; 0: the head is the vocabulary's */
     dt_unit *unit;
     char prefix[64];
 };
@@ -91,6 +92,7 @@ static dt_err build_embed(struct builder *b)
 {
     const dt_model_config *mc = b->mc;
     snprintf(b->unit->name, sizeof b->unit->name, "embed");
+    b->unit->role = DT_UNIT_EMBEDDING;
     if (mc->family != DT_GPT2)
         return add(b, "model.embed_tokens.weight", true, MATRIX, mc->vocab_size, mc->hidden_size);
     DT_TRY(add(b, "transformer.wte.weight", true, MATRIX, mc->vocab_size, mc->hidden_size));
@@ -101,6 +103,7 @@ static dt_err build_block(struct builder *b, int64_t layer)
 {
     const bool gpt2 = b->mc->family == DT_GPT2;
     snprintf(b->unit->name, sizeof b->unit->name, "block.%" PRId64, layer);
+    b->unit->role = DT_UNIT_BLOCK;
     snprintf(b->prefix, sizeof b->prefix, gpt2 ? "transformer.h.%" PRId64 "." : "model.layers.%" PRId64 ".", layer);
     return gpt2 ? build_gpt2_block(b) : build_llama_block(b);
 }
@@ -110,12 +113,14 @@ static dt_err build_head(struct builder *b)
     const dt_model_config *mc = b->mc;
     const bool gpt2 = mc->family == DT_GPT2;
     snprintf(b->unit->name, sizeof b->unit->name, "head");
+    b->unit->role = b->n_labels > 0 ? DT_UNIT_SCALAR_HEAD : DT_UNIT_HEAD;
     DT_TRY(add(b, gpt2 ? "transformer.ln_f.weight" : "model.norm.weight", true, NORM_WEIGHT, mc->hidden_size, 0));
     if (gpt2) DT_TRY(add(b, "transformer.ln_f.bias", true, BIAS, mc->hidden_size, 0));
+    if (b->n_labels > 0) return add(b, "score.weight", true, MATRIX, b->n_labels, mc->hidden_size);
     return mc->tie_word_embeddings ? DT_OK : add(b, "lm_head.weight", true, MATRIX, mc->vocab_size, mc->hidden_size);
 }
 
-dt_err dt_model_make_units(const dt_model_config *mc, dt_unit **units, int *n_units)
+static dt_err make_units(const dt_model_config *mc, int64_t n_labels, dt_unit **units, int *n_units)
 {
     const int n = (int)mc->num_hidden_layers + 2;
     dt_unit *u = calloc((size_t)n, sizeof *u);
@@ -124,7 +129,7 @@ dt_err dt_model_make_units(const dt_model_config *mc, dt_unit **units, int *n_un
     DT_CHECK(u, DT_ERR_MEMORY, "no memory for the tables of %d units", n);
     dt_err err = DT_OK;
     for (int i = 0; i < n && err == DT_OK; i++) {
-        struct builder b = {.mc = mc, .unit = &u[i]};
+        struct builder b = {.mc = mc, .n_labels = n_labels, .unit = &u[i]};
         err = i == 0 ? build_embed(&b) : i == n - 1 ? build_head(&b) : build_block(&b, i - 1);
     }
     if (err != DT_OK) {
@@ -134,6 +139,17 @@ dt_err dt_model_make_units(const dt_model_config *mc, dt_unit **units, int *n_un
     *units = u;
     *n_units = n;
     return DT_OK;
+}
+
+dt_err dt_model_make_units(const dt_model_config *mc, dt_unit **units, int *n_units)
+{
+    return make_units(mc, 0, units, n_units);
+}
+
+dt_err dt_model_make_value_units(const dt_model_config *mc, int64_t n_labels, dt_unit **units, int *n_units)
+{
+    DT_CHECK(n_labels > 0, DT_ERR_ARG, "a scalar head of %" PRId64 " numbers", n_labels);
+    return make_units(mc, n_labels, units, n_units);
 }
 
 void dt_model_free_units(dt_unit *units, int n_units)

@@ -1,0 +1,110 @@
+/* values.c - a scalar head: final norm and a product with the few rows of the score, for all tokens at once.
+ *
+ *     y = norm(x)        value[t, l] = sum over c of y[t, c] score[l, c]
+ *     dscore = dvalue^T y        dy = dvalue score        dx = norm's backward of dy
+ *
+ * x, y [T,C]; score [n_labels, C]; value [T, n_labels], float. In bf16 dvalue is rounded before its products. */
+#include "model_private.h"
+#include <string.h>
+
+static dt_err check(const dt_model *m, const dt_batch *b)
+{
+    DT_CHECK(m->n_labels > 0, DT_ERR_ARG, "values are asked of a model without a scalar head");
+    DT_CHECK(m->have_hidden && dt_model_in_use(m) && b->n_tok == m->n_tok, DT_ERR_ARG,
+             "the head needs the forward of its own batch first");
+    return DT_OK;
+}
+
+static size_t nbytes_of(const dt_model *m) { return (size_t)(m->n_tok * m->n_labels) * sizeof(float); }
+
+static dt_err norm_forward(const dt_model *m, const dt_param_view *w)
+{
+    return dt_norm_forward(m, &m->final_norm, w, m->hidden, m->v.y, m->v.mean, m->v.rstd, m->n_tok);
+}
+
+dt_err dt_model_values(dt_model *m, const dt_batch *b, float *value)
+{
+    const dt_param_source *src = m->source;
+    dt_param_view w;
+    DT_TRY(check(m, b));
+    const dt_matmul mm = {.m = m->n_tok,
+                          .n = m->n_labels,
+                          .k = m->C,
+                          .trans_b = true,
+                          .lda = m->C,
+                          .ldb = m->C,
+                          .ldc = m->n_labels,
+                          .dt = m->opt.dtype,
+                          .c_dtype = DT_F32};
+    dt_phase_enter(m->phase, "head", m->units[m->head_unit].name);
+    DT_TRY(src->params_acquire(src->self, m->head_unit, &w));
+    if (m->n_tok > 0) {
+        DT_TRY(dt_span_wait(m, &m->values_span));
+        DT_TRY(norm_forward(m, &w));
+        DT_TRY(m->ops->matmul(m->dev, &mm, m->v.y, dt_weight(&w, m->head.w), m->v.device, m->stream));
+        DT_TRY(dt_span_to_host(m, &m->values_span, nbytes_of(m)));
+    }
+    DT_TRY(src->params_release(src->self, m->head_unit));
+    DT_TRY(dt_span_wait(m, &m->values_span));
+    if (m->n_tok > 0) memcpy(value, m->v.host, nbytes_of(m));
+    return DT_OK;
+}
+
+static dt_err backward(dt_model *m, const dt_param_view *w, const dt_grad_view *g, const void *dvalue)
+{
+    const int64_t T = m->n_tok, C = m->C, n = m->n_labels;
+    const dt_matmul dscore = {.m = n,
+                              .n = C,
+                              .k = T,
+                              .trans_a = true,
+                              .lda = n,
+                              .ldb = C,
+                              .ldc = C,
+                              .dt = m->opt.dtype,
+                              .c_dtype = g->dtype,
+                              .accumulate = g->accumulate};
+    const dt_matmul dy = {
+        .m = T, .n = C, .k = n, .lda = n, .ldb = C, .ldc = C, .dt = m->opt.dtype, .c_dtype = m->opt.dtype};
+    const struct norm_grads to = dt_norm_grads_in(&m->final_norm, g);
+    if (dt_is_trained(m->head.w))
+        DT_TRY(m->ops->matmul(m->dev, &dscore, dvalue, m->v.y, dt_gradient(g, m->head.w), m->stream));
+    if (!to.weight && !to.bias && m->first_trained == m->n_stages) return DT_OK;
+    DT_TRY(m->ops->matmul(m->dev, &dy, dvalue, dt_weight(w, m->head.w), m->v.dy, m->stream));
+    return dt_norm_backward(m, &m->final_norm, w, &to, m->hidden, m->v.mean, m->v.rstd, m->v.dy, m->s.dx, false, T);
+}
+
+/* To the device, and in the type of its products. */
+static dt_err bring(dt_model *m, const float *dvalue, const void **on_device)
+{
+    *on_device = m->v.device;
+    DT_TRY(dt_span_wait(m, &m->values_span));
+    memcpy(m->v.host, dvalue, nbytes_of(m));
+    DT_TRY(dt_span_to_device(m, &m->values_span, nbytes_of(m)));
+    if (!m->v.dvalue) return DT_OK;
+    *on_device = m->v.dvalue;
+    return m->ops->convert(m->dev, m->v.device, DT_F32, m->v.dvalue, m->opt.dtype, m->n_tok * m->n_labels, m->stream);
+}
+
+dt_err dt_model_value_head(dt_model *m, const dt_batch *b, const float *dvalue)
+{
+    const dt_param_source *src = m->source;
+    const void *on_device;
+    dt_param_view w;
+    dt_grad_view g;
+    DT_TRY(check(m, b));
+    DT_CHECK(m->train, DT_ERR_ARG, "the head's backward needs a forward in training mode");
+    dt_phase_enter(m->phase, "head", m->units[m->head_unit].name);
+    DT_TRY(src->params_acquire(src->self, m->head_unit, &w));
+    DT_TRY(dt_grads_acquire(m, m->head_unit, &g));
+    if (m->n_tok == 0) {
+        DT_TRY(dt_model_clear_grads(m, m->head_unit, &g));
+    } else {
+        DT_TRY(bring(m, dvalue, &on_device));
+        DT_TRY(norm_forward(m, &w));
+        DT_TRY(backward(m, &w, &g, on_device));
+    }
+    DT_TRY(dt_grads_release(m, m->head_unit));
+    DT_TRY(src->params_release(src->self, m->head_unit));
+    m->have_dx = true;
+    return DT_OK;
+}
