@@ -70,6 +70,7 @@ typedef struct tile_work {
     bool add;      /* onto c */
     bool around;   /* c past the cache */
     ahead c_lines; /* of C: this tile's, or the next one's where tiles follow each other in C itself */
+    ahead d_lines; /* of an addend beside C */
     ahead *next;   /* of B: what is packed after this tile */
 } tile_work;
 
@@ -102,6 +103,9 @@ TARGET_INLINE void tile_sums(int vecs, int64_t n_pairs, const uint16_t *a, int64
     for (const char *line = t->c_lines.at, *last = line + t->c_lines.n_rows * t->c_lines.row_nbytes; line < last;
          line += t->c_lines.row_nbytes)
         for (int64_t l = 0; l < t->c_lines.n_lines; l++) __builtin_prefetch(line + 64 * l, 1);
+    for (const char *line = t->d_lines.at, *last = line + t->d_lines.n_rows * t->d_lines.row_nbytes; line < last;
+         line += t->d_lines.row_nbytes)
+        for (int64_t l = 0; l < t->d_lines.n_lines; l++) __builtin_prefetch(line + 64 * l);
     const uint32_t *const end = b + n_pairs * COLS, *const whole = b + n_pairs / TURN * TURN * COLS;
     for (; b < whole; a += TURN * step, b += TURN * COLS) {
         fetch_line(t->next);
@@ -434,6 +438,12 @@ static void run_tile(const walk *w, const panel *p, int64_t i, const uint32_t *b
         const int64_t size = (int64_t)dt_dtype_size(mm->c_dtype);
         t.c_lines = rows_ahead((const char *)w->g->c + ((p->i0 + i) * mm->ldc + p->j0 + p->j) * size, cols * size, rows,
                                mm->ldc * size);
+        if (mm->addend) {
+            const addend d = addend_of(w->g);
+            const int64_t d_size = (int64_t)dt_dtype_size(d.dt);
+            t.d_lines = rows_ahead(d.at + (p->i0 + i) * d.row_nbytes + (p->j0 + p->j) * d_size, cols * d_size, rows,
+                                   d.row_nbytes);
+        }
     }
     const uint16_t *a = packed ? (const uint16_t *)(w->s->a + (i - first) * n_pairs) : a_at(w, p, i);
     tiles[packed][ceil_div(cols, LANES) - 1](n_pairs, a, mm->lda, b, &t);
