@@ -3,9 +3,8 @@
  *     x_mid = x_in  + dropout(Attn(norm1(x_in)) Wo + bo)
  *     x_out = x_mid + dropout(act(norm2(x_mid) Wup + bup) Wdown + bdown)
  *
- * Without dropout the residual is added by the product itself (accumulate onto a copy of x): one pass over memory less,
- * and in bf16 one rounding less. Where nothing is kept for backward, x_in, x_mid and x_out are one buffer and the copy
- * falls away. */
+ * Without dropout the residual is added by the product itself: passes over memory less, and in bf16 one rounding less.
+ * Where nothing is kept for backward, x_in, x_mid and x_out are one buffer. */
 #include "model_private.h"
 #include <math.h>
 
@@ -50,8 +49,8 @@ static dt_err project_with_norms(const dt_model *m, const struct block *b, const
                   Hk = mc->num_key_value_heads;
     const struct linear qk = dt_linear_slice(&b->qkv, 0, QK), v = dt_linear_slice(&b->qkv, QK, m->K);
     const float eps = (float)mc->norm_eps;
-    DT_TRY(dt_linear_forward(m, &qk, w, a->norm1, m->C, a->qk_raw, QK, T, false));
-    DT_TRY(dt_linear_forward(m, &v, w, a->norm1, m->C, dt_at(a->qkv, QK, m->elem), m->W, T, false));
+    DT_TRY(dt_linear_forward(m, &qk, w, a->norm1, m->C, a->qk_raw, QK, T, PRODUCT_ALONE));
+    DT_TRY(dt_linear_forward(m, &v, w, a->norm1, m->C, dt_at(a->qkv, QK, m->elem), m->W, T, PRODUCT_ALONE));
     DT_TRY(m->ops->rmsnorm_forward(m->dev, a->qk_raw, dt_weight(w, b->q_norm), a->qkv, a->rstd_q, T * Hq, D, Hq, QK,
                                    m->W, eps, m->opt.dtype, m->stream));
     return m->ops->rmsnorm_forward(m->dev, dt_at(a->qk_raw, m->Q, m->elem), dt_weight(w, b->k_norm),
@@ -67,7 +66,7 @@ dt_err dt_block_project_qkv(const dt_model *m, const struct block *b, const dt_p
     if (mc->qk_norm)
         DT_TRY(project_with_norms(m, b, w, a));
     else
-        DT_TRY(dt_linear_forward(m, &b->qkv, w, a->norm1, m->C, a->qkv, m->W, m->n_tok, false));
+        DT_TRY(dt_linear_forward(m, &b->qkv, w, a->norm1, m->C, a->qkv, m->W, m->n_tok, PRODUCT_ALONE));
     if (!m->rope) return DT_OK;
     /* k follows q in the row: the heads of both turn in one call */
     return m->ops->rope(m->dev, a->qkv, m->device.pos, m->rope, m->n_tok,
@@ -81,27 +80,29 @@ static dt_err add_branch(const dt_model *m, const struct linear *l, const dt_par
 {
     const float p = m->train ? (float)m->mc->resid_pdrop : 0;
     const int64_t n = m->n_tok * m->C;
-    if (p == 0) {
-        if (y != x) DT_TRY(m->ops->copy(m->dev, y, x, (size_t)n * m->elem, m->stream));
-        return dt_linear_forward(m, l, w, in, l->n_in, y, m->C, m->n_tok, true);
-    }
-    DT_TRY(dt_linear_forward(m, l, w, in, l->n_in, m->s.drop, m->C, m->n_tok, false));
+    if (p == 0) return dt_linear_forward(m, l, w, in, l->n_in, y, m->C, m->n_tok, (struct with_product){.addend = x});
+    DT_TRY(dt_linear_forward(m, l, w, in, l->n_in, m->s.drop, m->C, m->n_tok, PRODUCT_ALONE));
     DT_TRY(m->ops->dropout(m->dev, m->s.drop, m->s.drop, p, key, m->device.token_key, m->n_tok, m->C, m->opt.dtype,
                            m->stream));
     return m->ops->add(m->dev, x, m->s.drop, y, m->opt.dtype, n, m->stream);
 }
 
+/* act = activation(norm2 Wup + bup), and what it was applied to where that is kept; or the gated form. */
+static dt_err mlp_activation(const dt_model *m, const struct block *b, const dt_param_view *w,
+                             const struct block_acts *a)
+{
+    const struct with_product act = {.epilogue = DT_EPILOGUE_ACT, .act_in = a->up};
+    if (!m->mc->gated_mlp) return dt_linear_forward(m, &b->up, w, a->norm2, m->C, a->act, m->F, m->n_tok, act);
+    DT_TRY(dt_linear_forward(m, &b->up, w, a->norm2, m->C, a->up, m->U, m->n_tok, PRODUCT_ALONE));
+    return m->ops->glu_forward(m->dev, m->mc->act, a->up, a->act, m->opt.dtype, m->n_tok, m->F, m->stream);
+}
+
 dt_err dt_block_finish(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
                        bool want_output)
 {
-    const dt_model_config *mc = m->mc;
     DT_TRY(add_branch(m, &b->o, w, a->att, a->x_in, a->x_mid, dt_dropout_key(m, b->layer, SITE_ATTENTION)));
     DT_TRY(dt_norm_forward(m, &b->norm2, w, a->x_mid, a->norm2, a->mean2, a->rstd2, m->n_tok));
-    DT_TRY(dt_linear_forward(m, &b->up, w, a->norm2, m->C, a->up, m->U, m->n_tok, false));
-    if (mc->gated_mlp)
-        DT_TRY(m->ops->glu_forward(m->dev, mc->act, a->up, a->act, m->opt.dtype, m->n_tok, m->F, m->stream));
-    else
-        DT_TRY(m->ops->act_forward(m->dev, mc->act, a->up, a->act, m->opt.dtype, m->n_tok * m->F, m->stream));
+    DT_TRY(mlp_activation(m, b, w, a));
     if (!want_output) return DT_OK;
     return add_branch(m, &b->down, w, a->act, a->x_mid, a->x_out, dt_dropout_key(m, b->layer, SITE_MLP));
 }

@@ -20,13 +20,13 @@ static dt_err mlp_backward(const dt_model *m, const struct block *b, const dt_pa
     const int64_t T = m->n_tok;
     const void *dy;
     void *dup = mc->gated_mlp ? a->up : m->s.dact; /* the gated form writes its gradient over what it read */
+    struct with_product slope = PRODUCT_ALONE;
+    if (!mc->gated_mlp) slope = (struct with_product){.epilogue = DT_EPILOGUE_ACT_BACKWARD, .act_in = a->up};
     DT_TRY(enter_branch(m, dt_dropout_key(m, b->layer, SITE_MLP), &dy));
-    DT_TRY(dt_linear_backward(m, &b->down, w, g, a->act, m->F, dy, m->C, m->s.dact, m->F, false, T));
+    DT_TRY(dt_linear_backward(m, &b->down, w, g, a->act, m->F, dy, m->C, m->s.dact, m->F, slope, T));
     if (mc->gated_mlp)
         DT_TRY(m->ops->glu_backward(m->dev, mc->act, a->up, m->s.dact, dup, m->opt.dtype, T, m->F, m->stream));
-    else
-        DT_TRY(m->ops->act_backward(m->dev, mc->act, a->up, m->s.dact, dup, m->opt.dtype, T * m->F, m->stream));
-    DT_TRY(dt_linear_backward(m, &b->up, w, g, a->norm2, m->C, dup, m->U, m->s.dnorm, m->C, false, T));
+    DT_TRY(dt_linear_backward(m, &b->up, w, g, a->norm2, m->C, dup, m->U, m->s.dnorm, m->C, PRODUCT_ALONE, T));
     const struct norm_grads dnorm = dt_norm_grads_in(&b->norm2, g);
     return dt_norm_backward(m, &b->norm2, w, &dnorm, a->x_mid, a->mean2, a->rstd2, m->s.dnorm, m->s.dx, true, T);
 }
@@ -51,14 +51,15 @@ static dt_err qkv_backward(const dt_model *m, const struct block *b, const dt_pa
         DT_TRY(m->ops->rope(m->dev, m->s.dqkv, m->device.pos, m->rope, T, Hq + Hk, mc->head_dim, m->W, true,
                             m->opt.dtype, m->stream));
     if (!mc->qk_norm)
-        return dt_linear_backward(m, &b->qkv, w, g, a->norm1, m->C, m->s.dqkv, m->W, m->s.dnorm, m->C, false, T);
+        return dt_linear_backward(m, &b->qkv, w, g, a->norm1, m->C, m->s.dqkv, m->W, m->s.dnorm, m->C, PRODUCT_ALONE,
+                                  T);
 
     const struct linear qk = dt_linear_slice(&b->qkv, 0, QK), v = dt_linear_slice(&b->qkv, QK, m->K);
     DT_TRY(head_norm_backward(m, w, g, a, b->q_norm, 0, Hq, a->rstd_q));
     DT_TRY(head_norm_backward(m, w, g, a, b->k_norm, m->Q, Hk, a->rstd_k));
-    DT_TRY(dt_linear_backward(m, &qk, w, g, a->norm1, m->C, m->s.dqk, QK, m->s.dnorm, m->C, false, T));
-    return dt_linear_backward(m, &v, w, g, a->norm1, m->C, dt_at(m->s.dqkv, QK, m->elem), m->W, m->s.dnorm, m->C, true,
-                              T);
+    DT_TRY(dt_linear_backward(m, &qk, w, g, a->norm1, m->C, m->s.dqk, QK, m->s.dnorm, m->C, PRODUCT_ALONE, T));
+    return dt_linear_backward(m, &v, w, g, a->norm1, m->C, dt_at(m->s.dqkv, QK, m->elem), m->W, m->s.dnorm, m->C,
+                              (struct with_product){.addend = m->s.dnorm}, T);
 }
 
 static dt_err attention_backward(const dt_model *m, const struct block *b, const dt_param_view *w,
@@ -72,7 +73,7 @@ static dt_err attention_backward(const dt_model *m, const struct block *b, const
              "attention's scratch was planned as %lld floats, this batch wants %lld", (long long)m->s.attention_elems,
              (long long)scratch);
     DT_TRY(enter_branch(m, dt_dropout_key(m, b->layer, SITE_ATTENTION), &dy));
-    DT_TRY(dt_linear_backward(m, &b->o, w, g, a->att, m->Q, dy, m->C, m->s.datt, m->Q, false, m->n_tok));
+    DT_TRY(dt_linear_backward(m, &b->o, w, g, a->att, m->Q, dy, m->C, m->s.datt, m->Q, PRODUCT_ALONE, m->n_tok));
     DT_TRY(m->ops->attention_backward(m->dev, &at, a->qkv, dt_at(a->qkv, m->Q, e), dt_at(a->qkv, m->Q + m->K, e),
                                       a->att, a->lse, m->s.datt, m->s.dqkv, dt_at(m->s.dqkv, m->Q, e),
                                       dt_at(m->s.dqkv, m->Q + m->K, e), m->s.attention, m->stream));

@@ -39,8 +39,8 @@ static dt_err project(const dt_model *m, const struct block *b, const dt_param_v
     const int64_t Hq = mc->num_attention_heads, Hk = mc->num_key_value_heads;
     const struct linear to_q = dt_linear_slice(&b->qkv, 0, m->Q), to_kv = dt_linear_slice(&b->qkv, m->Q, 2 * m->K);
     DT_TRY(dt_norm_forward(m, &b->norm1, w, a->x_in, a->norm1, a->mean1, a->rstd1, m->n_tok));
-    DT_TRY(dt_linear_forward(m, &to_q, w, a->norm1, m->C, q, m->Q, m->n_tok, false));
-    DT_TRY(dt_linear_forward(m, &to_kv, w, a->norm1, m->C, kv, 2 * m->K, m->n_tok, false));
+    DT_TRY(dt_linear_forward(m, &to_q, w, a->norm1, m->C, q, m->Q, m->n_tok, PRODUCT_ALONE));
+    DT_TRY(dt_linear_forward(m, &to_kv, w, a->norm1, m->C, kv, 2 * m->K, m->n_tok, PRODUCT_ALONE));
     if (mc->qk_norm) {
         DT_TRY(normalise(m, q, dt_weight(w, b->q_norm), a->rstd_q, Hq, m->Q));
         DT_TRY(normalise(m, kv, dt_weight(w, b->k_norm), a->rstd_k, Hk, 2 * m->K));

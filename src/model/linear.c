@@ -11,25 +11,36 @@ struct linear dt_linear_slice(const struct linear *l, int64_t first, int64_t n)
     return s;
 }
 
-dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x, int64_t x_ld,
-                         void *y, int64_t y_ld, int64_t n_rows, bool accumulate)
+static void add_to_product(const dt_model *m, const struct with_product *with, dt_matmul *mm)
 {
-    const dt_matmul mm = {.bias = dt_weight(w, l->b),
-                          .m = n_rows,
-                          .n = l->n_out,
-                          .k = l->n_in,
-                          .trans_b = !l->conv1d,
-                          .lda = x_ld,
-                          .ldb = l->w_ld,
-                          .ldc = y_ld,
-                          .dt = m->opt.dtype,
-                          .c_dtype = m->opt.dtype,
-                          .accumulate = accumulate,
-                          .batch_invariant = dt_model_is_invariant(m)};
+    mm->addend = with->addend;
+    mm->ldd = mm->ldc;
+    mm->addend_dtype = mm->c_dtype;
+    mm->epilogue = with->epilogue;
+    mm->act = m->mc->act;
+    mm->aux = with->act_in;
+    mm->ld_aux = mm->ldc;
+}
+
+dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x, int64_t x_ld,
+                         void *y, int64_t y_ld, int64_t n_rows, struct with_product with)
+{
+    dt_matmul mm = {.bias = dt_weight(w, l->b),
+                    .m = n_rows,
+                    .n = l->n_out,
+                    .k = l->n_in,
+                    .trans_b = !l->conv1d,
+                    .lda = x_ld,
+                    .ldb = l->w_ld,
+                    .ldc = y_ld,
+                    .dt = m->opt.dtype,
+                    .c_dtype = m->opt.dtype,
+                    .batch_invariant = dt_model_is_invariant(m)};
+    add_to_product(m, &with, &mm);
     return m->ops->matmul(m->dev, &mm, x, dt_weight(w, l->w), y, m->stream);
 }
 
-/* dW = dy^T x, or x^T dy where the matrix is stored the other way round. */
+/* dW = dy^T x, or x^T dy where the matrix is stored the other way round; and the sums of dy's columns on the way. */
 static dt_err weight_gradient(const dt_model *m, const struct linear *l, const dt_grad_view *g, const void *x,
                               int64_t x_ld, const void *dy, int64_t dy_ld, int64_t n_rows)
 {
@@ -44,6 +55,12 @@ static dt_err weight_gradient(const dt_model *m, const struct linear *l, const d
                     .c_dtype = g->dtype,
                     .accumulate = g->accumulate};
     void *dw = dt_gradient(g, l->w);
+    if (dt_is_trained(l->b)) {
+        mm.sums_of = l->conv1d ? DT_SUMS_OF_B : DT_SUMS_OF_A;
+        mm.sums = dt_gradient(g, l->b);
+        mm.sums_dtype = g->dtype;
+        mm.accumulate_sums = g->accumulate;
+    }
     if (!l->conv1d) return m->ops->matmul(m->dev, &mm, dy, x, dw, m->stream);
     mm.m = l->n_in;
     mm.n = l->n_out;
@@ -54,19 +71,19 @@ static dt_err weight_gradient(const dt_model *m, const struct linear *l, const d
 
 dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const dt_param_view *w, const dt_grad_view *g,
                           const void *x, int64_t x_ld, const void *dy, int64_t dy_ld, void *dx, int64_t dx_ld,
-                          bool add_to_dx, int64_t n_rows)
+                          struct with_product with, int64_t n_rows)
 {
-    const dt_matmul mm = {.m = n_rows,
-                          .n = l->n_in,
-                          .k = l->n_out,
-                          .trans_b = l->conv1d,
-                          .lda = dy_ld,
-                          .ldb = l->w_ld,
-                          .ldc = dx_ld,
-                          .dt = m->opt.dtype,
-                          .c_dtype = m->opt.dtype,
-                          .accumulate = add_to_dx};
-    if (dt_is_trained(l->b))
+    dt_matmul mm = {.m = n_rows,
+                    .n = l->n_in,
+                    .k = l->n_out,
+                    .trans_b = l->conv1d,
+                    .lda = dy_ld,
+                    .ldb = l->w_ld,
+                    .ldc = dx_ld,
+                    .dt = m->opt.dtype,
+                    .c_dtype = m->opt.dtype};
+    add_to_product(m, &with, &mm);
+    if (dt_is_trained(l->b) && !dt_is_trained(l->w))
         DT_TRY(m->ops->bias_backward(m->dev, dy, n_rows, l->n_out, dy_ld, m->opt.dtype, dt_gradient(g, l->b), g->dtype,
                                      g->accumulate, m->stream));
     if (dt_is_trained(l->w)) DT_TRY(weight_gradient(m, l, g, x, x_ld, dy, dy_ld, n_rows));

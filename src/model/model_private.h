@@ -244,13 +244,20 @@ static inline bool dt_has_tied_grads(const dt_model *m) { return m->tied && dt_i
 dt_err dt_model_find_tensors(dt_model *m);
 
 /* linear.c */
+/** What goes with the product of a linear layer (dt_matmul): an addend in the layout of the output, and an activation
+ *  or its derivative with the activation's input. */
+struct with_product {
+    const void *addend;
+    dt_epilogue epilogue;
+    void *act_in; /* row distance: that of the output */
+};
+#define PRODUCT_ALONE ((struct with_product){0})
 dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x, int64_t x_ld,
-                         void *y, int64_t y_ld, int64_t n_rows, bool accumulate);
-/** Gradients of the weights and bias into g, of those that are trained, and of x into dx (added to it with
- *  add_to_dx). */
+                         void *y, int64_t y_ld, int64_t n_rows, struct with_product with);
+/** Gradients of the weights and bias into g, of those that are trained, and of x into dx. */
 dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const dt_param_view *w, const dt_grad_view *g,
                           const void *x, int64_t x_ld, const void *dy, int64_t dy_ld, void *dx, int64_t dx_ld,
-                          bool add_to_dx, int64_t n_rows);
+                          struct with_product with, int64_t n_rows);
 /** The outputs first .. first+n-1 of a linear layer. */
 struct linear dt_linear_slice(const struct linear *l, int64_t first, int64_t n);
 dt_err dt_norm_forward(const dt_model *m, const struct norm *n, const dt_param_view *w, const void *x, void *y,
