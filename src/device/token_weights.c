@@ -9,7 +9,7 @@
 enum { N_BINS = 4096 };
 
 typedef struct chooser {
-    const dt_choice *how;
+    dt_choice how;
     const float *score; /* [n_vocab] logits, -inf where not allowed */
     double *weight;     /* [n_vocab] exp((z - max z) / T): probabilities but for their sum */
     int32_t *kept;      /* [n_vocab] ids that are in, ascending; n_kept of them */
@@ -73,7 +73,7 @@ static void sift_down(const float *score, int32_t *heap, int64_t n, int64_t at)
  * (e^-64 of its probability). */
 static int bin_of(const chooser *s, int32_t v, float largest)
 {
-    const double below = ((double)largest - s->score[v]) / s->how->temperature * (N_BINS / 64.0);
+    const double below = ((double)largest - s->score[v]) / s->how.temperature * (N_BINS / 64.0);
     return below < N_BINS - 1 ? (int)below : N_BINS - 1;
 }
 
@@ -83,10 +83,11 @@ static int find_last_bin(chooser *s, float largest, int64_t most, double goal, i
 {
     memset(s->bin_count, 0, N_BINS * sizeof *s->bin_count);
     memset(s->bin_sum, 0, N_BINS * sizeof *s->bin_sum);
-    for (int64_t i = 0; i < s->n_kept; i++) {
-        const int bin = bin_of(s, s->kept[i], largest);
-        s->bin_count[bin]++;
-        s->bin_sum[bin] += s->weight[s->kept[i]];
+    const chooser c = *s; /* local: storing into the bins cannot change it, so it stays in registers */
+    for (int64_t i = 0; i < c.n_kept; i++) {
+        const int bin = bin_of(&c, c.kept[i], largest);
+        c.bin_count[bin]++;
+        c.bin_sum[bin] += c.weight[c.kept[i]];
     }
     int bin = 0;
     for (*count = 0, *sum = 0; bin < N_BINS - 1; bin++) {
@@ -132,13 +133,13 @@ static void keep_min_p(chooser *s)
 {
     int64_t kept = 0;
     for (int64_t i = 0; i < s->n_kept; i++)
-        if (s->weight[s->kept[i]] >= s->how->min_p) s->kept[kept++] = s->kept[i]; /* the most probable has weight 1 */
+        if (s->weight[s->kept[i]] >= s->how.min_p) s->kept[kept++] = s->kept[i]; /* the most probable has weight 1 */
     s->n_kept = kept;
 }
 
 static void keep_some(chooser *s, int64_t n_vocab, float largest)
 {
-    const dt_choice *how = s->how;
+    const dt_choice *how = &s->how;
     if (how->top_k > 0 && how->top_k < n_vocab) keep_beginning(s, largest, how->top_k, INFINITY);
     if (how->top_p < 1) keep_beginning(s, largest, INT64_MAX, how->top_p * kept_sum(s));
     if (how->min_p > 0) keep_min_p(s);
@@ -154,7 +155,7 @@ static const float *only_allowed(const float *logits, const uint32_t *allowed, i
 bool dt_token_weights_of(const dt_choice *how, const float *logits, const uint32_t *allowed, int64_t n_vocab,
                          void *scratch, dt_token_weights *w)
 {
-    chooser s = {.how = how};
+    chooser s = {.how = *how};
     float *masked;
     lay_out(&s, &masked, scratch, n_vocab);
     s.score = only_allowed(logits, allowed, n_vocab, masked);
