@@ -304,6 +304,9 @@ static dt_err change_states(rank_thread *t, dt_zero *z)
     DT_TRY(one_update(t, z, N_STEPS + 1));
     DT_TRY(dt_zero_state_written(z)); /* a rank may have nothing to write */
     DT_TRY(one_update(t, z, N_STEPS + 2));
+    DT_TRY(dt_zero_state_written(z));
+    DT_TRY(dt_zero_clear_states(z)); /* while replicas are gathered */
+    DT_TRY(one_update(t, z, N_STEPS + 2));
     DT_TRY(hash_states(t, z));
     DT_TRY(one_update(t, z, N_STEPS + 3));
     DT_TRY(dt_zero_init_random(z, 2));

@@ -139,7 +139,7 @@ void *dt_zero_state_ptr(dt_zero *z, dt_state s, const dt_piece *p);
 /** Copy elements skip .. skip+n-1 of a piece from or to host memory. Local, synchronous. */
 dt_err dt_zero_state_read(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, void *host);
 dt_err dt_zero_state_write(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, const void *host);
-/** Zero the optimizer's states, as they are when z is opened. Local, synchronous. */
+/** Zero the optimizer's states, as they are when z is opened. Local. */
 dt_err dt_zero_clear_states(dt_zero *z);
 /** Collective: after states were written, rebuild what is derived from the owned shards (rounded and gathered
  *  parameters, replicas). */
