@@ -428,9 +428,38 @@ static void dropout_takes_the_word_of_its_place(void **state)
         }
 }
 
+/* fp16 and int8 are kept: rows of them move, and nothing is computed in them. */
+static void types_that_are_only_kept_are_refused(void **state)
+{
+    fixture *f = *state;
+    enum { ROWS = 4, WIDTH = 8, N = ROWS * WIDTH };
+    for (int t = DT_F16; t <= DT_I8; t++) {
+        const dt_dtype dt = (dt_dtype)t;
+        ref_array x = ref_random(DT_F32, N, 1, 1), y = ref_new(DT_F32, N), w = ref_random(DT_F32, WIDTH, 2, 1);
+        const int32_t index[ROWS] = {2, 0, 3, 1};
+        assert_int_equal(TRY(convert, ON(x), DT_F32, ON(y), dt, N), DT_ERR_ARG);
+        assert_int_equal(TRY(add, ON(x), ON(x), ON(y), dt, N), DT_ERR_ARG);
+        assert_int_equal(TRY(add_into, ON(x), DT_F32, ON(y), dt, true, N), DT_ERR_ARG);
+        assert_int_equal(TRY(act_forward, DT_ACT_GELU, ON(x), ON(y), dt, N), DT_ERR_ARG);
+        assert_int_equal(TRY(rmsnorm_forward, ON(x), ON(w), ON(y), NULL, ROWS, WIDTH, 1, WIDTH, WIDTH, 1e-5f, dt),
+                         DT_ERR_ARG);
+        assert_int_equal(TRY(bias_backward, ON(x), ROWS, WIDTH, WIDTH, DT_F32, ON(w), dt, false), DT_ERR_ARG);
+        const dt_matmul mm = {.m = 2, .n = 2, .k = 2, .lda = 2, .ldb = 2, .ldc = 2, .dt = dt, .c_dtype = DT_F32};
+        assert_int_equal(TRY(matmul, &mm, ON(x), ON(x), ON(y)), DT_ERR_ARG);
+        assert_non_null(strstr(dt_error_message(), dt_dtype_name(dt)));
+        dt_error_clear();
+        RUN(gather_rows, ON(x), ARR(index, ROWS), ON(y), ROWS, WIDTH, dt);
+        for (int r = 0; r < ROWS; r++)
+            assert_memory_equal((char *)y.p + r * WIDTH * dt_dtype_size(dt),
+                                (char *)x.p + index[r] * WIDTH * dt_dtype_size(dt), WIDTH * dt_dtype_size(dt));
+        ref_drop(&x), ref_drop(&y), ref_drop(&w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(types_that_are_only_kept_are_refused),
         cmocka_unit_test(conversion_rounds_like_the_scalar_function),
         cmocka_unit_test(sums_round_once),
         cmocka_unit_test(rows_go_there_and_back),

@@ -93,10 +93,19 @@ void dt_log(dt_log_level level, const char *fmt, ...) __attribute__((format(prin
 
 /* ---- data types -------------------------------------------------------------------------------------------------- */
 
-typedef enum dt_dtype { DT_F32, DT_BF16 } dt_dtype;
+/** Types in which elements are kept. An operation that does not compute in one of them says so: DT_ERR_ARG. */
+typedef enum dt_dtype { DT_F32, DT_BF16, DT_F16, DT_I8, DT_N_DTYPE } dt_dtype;
 
-static inline size_t dt_dtype_size(dt_dtype t) { return t == DT_F32 ? 4 : 2; }
-static inline const char *dt_dtype_name(dt_dtype t) { return t == DT_F32 ? "fp32" : "bf16"; }
+static inline size_t dt_dtype_size(dt_dtype t)
+{
+    static const unsigned char SIZES[DT_N_DTYPE] = {4, 2, 2, 1};
+    return SIZES[t];
+}
+static inline const char *dt_dtype_name(dt_dtype t)
+{
+    static const char *const NAMES[DT_N_DTYPE] = {"fp32", "bf16", "fp16", "int8"};
+    return NAMES[t];
+}
 
 /** bf16 is the upper half of a float; rounding is to nearest, ties to even; NaN stays NaN. */
 static inline float dt_bf16_to_float(uint16_t h)

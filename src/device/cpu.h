@@ -31,6 +31,11 @@ typedef struct cpu_state {
 #define CPU_MAX_HEAD_DIM 256
 
 static inline cpu_state *cpu_of(const dt_device *dev) { return (cpu_state *)dev->impl; }
+/** Refuse a type that is kept and not computed in. */
+#define CPU_TAKES(t)                                                                                                   \
+    DT_CHECK((t) == DT_F32 || (t) == DT_BF16, DT_ERR_ARG, "%s in %s: the CPU computes in fp32 and bf16", __func__,     \
+             dt_dtype_name(t))
+
 static inline const void *cpu_at(const void *p, dt_dtype dt, int64_t i)
 {
     return (const char *)p + i * (int64_t)dt_dtype_size(dt);

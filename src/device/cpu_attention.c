@@ -10,6 +10,7 @@
 
 static dt_err check(const dt_attention *at)
 {
+    CPU_TAKES(at->dt);
     DT_CHECK(at->n_seq >= 0 && at->head_dim > 0 && at->head_dim <= CPU_MAX_HEAD_DIM, DT_ERR_ARG,
              "attention: %d sequences, head_dim %d (1 to %d work)", at->n_seq, at->head_dim, CPU_MAX_HEAD_DIM);
     DT_CHECK(at->n_kv_heads > 0 && at->n_heads % at->n_kv_heads == 0, DT_ERR_ARG,

@@ -13,6 +13,8 @@
 dt_err cpu_convert(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n,
                    dt_stream *stream)
 {
+    CPU_TAKES(src_dt);
+    CPU_TAKES(dst_dt);
     const cpu_state *cpu = cpu_of(dev);
     if (src == dst && src_dt == dst_dt) return DT_OK;
     DT_CHECK(src != dst || n == 0, DT_ERR_ARG, "convert in place from %s to %s", dt_dtype_name(src_dt),
@@ -27,6 +29,8 @@ dt_err cpu_convert(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, 
 dt_err cpu_add_into(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate,
                     int64_t n, dt_stream *stream)
 {
+    CPU_TAKES(src_dt);
+    CPU_TAKES(dst_dt);
     const cpu_state *cpu = cpu_of(dev);
     CHUNKS_OF(cpu, n, i, len)
     {
@@ -37,6 +41,7 @@ dt_err cpu_add_into(dt_device *dev, const void *src, dt_dtype src_dt, void *dst,
 
 dt_err cpu_add(dt_device *dev, const void *a, const void *b, void *c, dt_dtype dt, int64_t n, dt_stream *stream)
 {
+    CPU_TAKES(dt);
     const cpu_state *cpu = cpu_of(dev);
     CHUNKS_OF(cpu, n, i, len) { cpu->k->add(cpu_at(a, dt, i), cpu_at(b, dt, i), cpu_at_w(c, dt, i), dt, len); }
     return DT_OK;
@@ -45,6 +50,7 @@ dt_err cpu_add(dt_device *dev, const void *a, const void *b, void *c, dt_dtype d
 dt_err cpu_act_forward(dt_device *dev, dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n,
                        dt_stream *stream)
 {
+    CPU_TAKES(dt);
     const cpu_state *cpu = cpu_of(dev);
     CHUNKS_OF(cpu, n, i, len) { cpu->k->act_forward(act, cpu_at(x, dt, i), cpu_at_w(y, dt, i), dt, len); }
     return DT_OK;
@@ -53,6 +59,7 @@ dt_err cpu_act_forward(dt_device *dev, dt_activation act, const void *x, void *y
 dt_err cpu_act_backward(dt_device *dev, dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt,
                         int64_t n, dt_stream *stream)
 {
+    CPU_TAKES(dt);
     const cpu_state *cpu = cpu_of(dev);
     CHUNKS_OF(cpu, n, i, len)
     {
@@ -74,6 +81,7 @@ static int64_t rows_a_turn(int64_t width) { return width >= CPU_CHUNK ? 1 : CPU_
 dt_err cpu_glu_forward(dt_device *dev, dt_activation act, const void *gate_up, void *y, dt_dtype dt, int64_t n_rows,
                        int64_t width, dt_stream *stream)
 {
+    CPU_TAKES(dt);
     const cpu_state *cpu = cpu_of(dev);
     ROWS_OF(cpu, n_rows, width, r)
     {
@@ -86,6 +94,7 @@ dt_err cpu_glu_forward(dt_device *dev, dt_activation act, const void *gate_up, v
 dt_err cpu_glu_backward(dt_device *dev, dt_activation act, const void *gate_up, const void *dy, void *dgate_up,
                         dt_dtype dt, int64_t n_rows, int64_t width, dt_stream *stream)
 {
+    CPU_TAKES(dt);
     const cpu_state *cpu = cpu_of(dev);
     ROWS_OF(cpu, n_rows, width, r)
     {
@@ -128,6 +137,8 @@ dt_err cpu_scatter_rows(dt_device *dev, const void *src, const int32_t *index, v
 dt_err cpu_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n, int64_t ld, dt_dtype dt, void *dbias,
                          dt_dtype gt, bool accumulate, dt_stream *stream)
 {
+    CPU_TAKES(dt);
+    CPU_TAKES(gt);
     const cpu_state *cpu = cpu_of(dev);
     DT_CHECK(ld >= n || m <= 1, DT_ERR_ARG, "bias_backward: row distance %" PRId64 " of %" PRId64 " columns", ld, n);
     CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(n, DT_CPU_COLS)) {
@@ -144,6 +155,7 @@ dt_err cpu_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n, i
 dt_err cpu_embedding_forward(dt_device *dev, const int32_t *token, const int32_t *pos, const void *wte, const void *wpe,
                              void *out, int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream)
 {
+    CPU_TAKES(dt);
     const cpu_state *cpu = cpu_of(dev);
     ROWS_OF(cpu, n_tok, width, t)
     {
@@ -176,6 +188,8 @@ dt_err cpu_embedding_backward(dt_device *dev, const void *dout, const int32_t *i
                               void *table_grad, int64_t n_tok, int64_t width, dt_dtype dt, dt_dtype gt,
                               dt_stream *stream)
 {
+    CPU_TAKES(dt);
+    CPU_TAKES(gt);
     const cpu_state *cpu = cpu_of(dev);
     const int64_t n_stripes = cpu_n_chunks(width, EMBED_COLS);
     CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(n_tok, EMBED_PLACES) * n_stripes) {
@@ -231,6 +245,7 @@ dt_err cpu_rmsnorm_forward(dt_device *dev, const void *x, const void *weight, vo
                            int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float eps, dt_dtype dt,
                            dt_stream *stream)
 {
+    CPU_TAKES(dt);
     const cpu_state *cpu = cpu_of(dev);
     DT_TRY(check_layout(n_rows, width, group, group_ld, y_group_ld));
     ROWS_OF(cpu, n_rows, width, r)
@@ -247,6 +262,8 @@ dt_err cpu_rmsnorm_backward(dt_device *dev, const void *x, const void *weight, c
                             int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float *scratch,
                             dt_dtype dt, dt_stream *stream)
 {
+    CPU_TAKES(gt);
+    CPU_TAKES(dt);
     const cpu_state *cpu = cpu_of(dev);
     DT_TRY(check_layout(n_rows, width, group, group_ld, y_group_ld));
     CPU_PARALLEL_FOR (cpu, block, NORM_BLOCKS) {
@@ -266,6 +283,7 @@ dt_err cpu_rmsnorm_backward(dt_device *dev, const void *x, const void *weight, c
 dt_err cpu_layernorm_forward(dt_device *dev, const void *x, const void *weight, const void *bias, void *y, float *mean,
                              float *rstd, int64_t n_rows, int64_t width, float eps, dt_dtype dt, dt_stream *stream)
 {
+    CPU_TAKES(dt);
     const cpu_state *cpu = cpu_of(dev);
     ROWS_OF(cpu, n_rows, width, r)
     {
@@ -283,6 +301,8 @@ dt_err cpu_layernorm_backward(dt_device *dev, const void *x, const void *weight,
                               bool accumulate, int64_t n_rows, int64_t width, float *scratch, dt_dtype dt,
                               dt_stream *stream)
 {
+    CPU_TAKES(gt);
+    CPU_TAKES(dt);
     const cpu_state *cpu = cpu_of(dev);
     float *weight_sums = scratch, *bias_sums = scratch + NORM_BLOCKS * width;
     CPU_PARALLEL_FOR (cpu, block, NORM_BLOCKS) {
@@ -304,6 +324,7 @@ dt_err cpu_layernorm_backward(dt_device *dev, const void *x, const void *weight,
 dt_err cpu_rope(dt_device *dev, void *x, const int32_t *pos, const float *cos_sin, int64_t n_tok, int64_t n_heads,
                 int64_t head_dim, int64_t ld, bool inverse, dt_dtype dt, dt_stream *stream)
 {
+    CPU_TAKES(dt);
     const cpu_state *cpu = cpu_of(dev);
     DT_CHECK(head_dim % 2 == 0 && ld >= n_heads * head_dim, DT_ERR_ARG,
              "rope: %" PRId64 " heads of %" PRId64 " in rows %" PRId64 " apart", n_heads, head_dim, ld);
@@ -319,6 +340,7 @@ dt_err cpu_rope(dt_device *dev, void *x, const int32_t *pos, const float *cos_si
 dt_err cpu_dropout(dt_device *dev, const void *x, void *y, float p, uint64_t key, const uint64_t *token_key,
                    int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream)
 {
+    CPU_TAKES(dt);
     const cpu_state *cpu = cpu_of(dev);
     DT_CHECK(p >= 0 && p < 1, DT_ERR_ARG, "dropout: p = %g, not in [0, 1)", (double)p);
     ROWS_OF(cpu, n_tok, width, t)

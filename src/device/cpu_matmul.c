@@ -414,6 +414,7 @@ static dt_err run_bf16(cpu_state *cpu, const dt_matmul *mm, const void *a, const
 
 static dt_err check(const dt_matmul *mm)
 {
+    CPU_TAKES(mm->dt);
     DT_CHECK(mm->m >= 0 && mm->n >= 0 && mm->k >= 0 && mm->lda >= (mm->trans_a ? mm->m : mm->k) &&
                  mm->ldb >= (mm->trans_b ? mm->k : mm->n) && mm->ldc >= mm->n,
              DT_ERR_ARG,

@@ -8,6 +8,7 @@
 dt_err cpu_classifier(dt_device *dev, const dt_classifier *cl, float *logits, dt_stream *stream)
 {
     const cpu_state *cpu = cpu_of(dev);
+    CPU_TAKES(cl->dlogits_dtype);
     DT_CHECK(cl->n_vocab > 0 && cl->logits_ld >= cl->n_vocab && cl->inv_temperature > 0, DT_ERR_ARG,
              "classifier: %" PRId64 " classes in rows %" PRId64 " apart, 1/T = %g", cl->n_vocab, cl->logits_ld,
              (double)cl->inv_temperature);
@@ -36,6 +37,8 @@ int64_t cpu_classifier_rows(const dt_device *dev, int64_t n_vocab, int64_t n_tok
 dt_err cpu_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m,
                       float *v, void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
 {
+    CPU_TAKES(gt);
+    if (param) CPU_TAKES(param_dt);
     const cpu_state *cpu = cpu_of(dev);
     CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(n, CPU_CHUNK)) {
         const int64_t i = turn * CPU_CHUNK, len = cpu_min(CPU_CHUNK, n - i);
@@ -48,6 +51,8 @@ dt_err cpu_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt_
 dt_err cpu_sgd_step(dt_device *dev, const dt_sgd *opt, const void *grad, dt_dtype gt, float *master, float *momentum,
                     void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
 {
+    CPU_TAKES(gt);
+    if (param) CPU_TAKES(param_dt);
     const cpu_state *cpu = cpu_of(dev);
     CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(n, CPU_CHUNK)) {
         const int64_t i = turn * CPU_CHUNK, len = cpu_min(CPU_CHUNK, n - i);
@@ -66,6 +71,7 @@ static int64_t piece_len(int64_t n)
 
 dt_err cpu_sum_squares(dt_device *dev, const void *x, dt_dtype dt, int64_t n, double *result, dt_stream *stream)
 {
+    CPU_TAKES(dt);
     cpu_state *cpu = cpu_of(dev);
     const int64_t piece = piece_len(n), n_pieces = cpu_n_chunks(n, piece);
     CPU_PARALLEL_FOR (cpu, p, n_pieces) {
@@ -79,6 +85,7 @@ dt_err cpu_sum_squares(dt_device *dev, const void *x, dt_dtype dt, int64_t n, do
 
 dt_err cpu_abs_max(dt_device *dev, const void *x, dt_dtype dt, int64_t n, float *result, dt_stream *stream)
 {
+    CPU_TAKES(dt);
     cpu_state *cpu = cpu_of(dev);
     const int64_t piece = piece_len(n), n_pieces = cpu_n_chunks(n, piece);
     CPU_PARALLEL_FOR (cpu, p, n_pieces) {
@@ -93,6 +100,7 @@ dt_err cpu_abs_max(dt_device *dev, const void *x, dt_dtype dt, int64_t n, float 
 dt_err cpu_sum_squares_fixed(dt_device *dev, const void *x, dt_dtype dt, int64_t n, int shift, uint64_t result[2],
                              dt_stream *stream)
 {
+    CPU_TAKES(dt);
     cpu_state *cpu = cpu_of(dev);
     enum { STEP = 2048 }; /* what the kernel sums in 64 bits */
     const int64_t piece = piece_len(n), n_pieces = cpu_n_chunks(n, piece);

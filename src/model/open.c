@@ -232,7 +232,10 @@ static dt_err check_options(const dt_model_config *mc, const dt_model_options *o
              "a cache of %d sequences of %d tokens: rows are counted in 32 bits", o->cache_seqs, o->cache_len);
     DT_CHECK(!o->borrows || (!o->training && o->lend_nbytes == 0), DT_ERR_ARG,
              "a model that borrows activations neither trains nor lends");
-    DT_CHECK(o->dtype == DT_BF16 || o->grad_dtype == DT_F32, DT_ERR_ARG, "an fp32 model has fp32 gradients");
+    DT_CHECK(o->dtype == DT_F32 || o->dtype == DT_BF16, DT_ERR_ARG, "a model in %s: expected fp32 or bf16",
+             dt_dtype_name(o->dtype));
+    DT_CHECK(o->grad_dtype == o->dtype || o->grad_dtype == DT_F32, DT_ERR_ARG, "a model in %s with gradients in %s",
+             dt_dtype_name(o->dtype), dt_dtype_name(o->grad_dtype));
     DT_CHECK(mc->family != DT_GPT2 || o->max_pos <= mc->max_position_embeddings, DT_ERR_DATA,
              "sequences of %d tokens, but the model has learned positions for %" PRId64 " (max_position_embeddings)",
              o->max_pos, mc->max_position_embeddings);

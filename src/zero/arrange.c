@@ -30,6 +30,8 @@ static dt_err check_options(const dt_zero_options *opt, int n_units, int nranks)
     DT_CHECK(opt->stage >= 0 && opt->stage <= 3, DT_ERR_ARG, "zero.stage is %d, expected 0 to 3", opt->stage);
     DT_CHECK(nranks >= 1 && n_units >= 1, DT_ERR_ARG, "%d units on %d ranks: expected at least one of each", n_units,
              nranks);
+    DT_CHECK(opt->param_dtype == DT_F32 || opt->param_dtype == DT_BF16, DT_ERR_ARG,
+             "parameters in %s: expected fp32 or bf16", dt_dtype_name(opt->param_dtype));
     DT_CHECK(opt->grad_dtype == opt->param_dtype || opt->grad_dtype == DT_F32, DT_ERR_ARG,
              "gradients in %s with parameters in %s: expected the parameters' type or fp32",
              dt_dtype_name(opt->grad_dtype), dt_dtype_name(opt->param_dtype));
