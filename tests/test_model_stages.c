@@ -123,6 +123,38 @@ static void values_are_those_of_plain_loops(void **state)
 
 /* score's gradient: sums of products of dvalue, rounded to bf16, and of the norm's output, rounded twice, and a
  * rounding of the sum; each by 2^-9 of its value: together below 2^-6 of the sum of absolute values. */
+/* Three micro-batches whose gradients are given, with a wait after each or with none. */
+static void value_micro_steps(ref_model *r, const dt_batch *b, bool wait)
+{
+    float given[MAX_TOK * N_LABELS];
+    for (int a = 0; a < 3; a++) {
+        assert_int_equal(dt_model_forward(r->model, b, true, a), DT_OK);
+        for (int i = 0; i < b->n_tok * N_LABELS; i++) given[i] = (float)ref_number("given", a * 1000 + i);
+        assert_int_equal(dt_model_value_head(r->model, b, given), DT_OK);
+        assert_int_equal(dt_model_backward(r->model, b), DT_OK);
+        if (wait) assert_int_equal(r->dev.ops->stream_sync(&r->dev, NULL), DT_OK);
+    }
+}
+
+static void gradients_of_values_may_follow_before_the_last_ones_are_used(void **state)
+{
+    const dt_model_options opt = ref_options(MAX_TOK, 12, DT_F32);
+    ref_model waits, runs_on;
+    dt_batch b, c;
+    open_model(&waits, &b, QWEN3, &opt, build_values);
+    open_model(&runs_on, &c, QWEN3, &opt, build_values);
+    value_micro_steps(&waits, &b, true);
+    value_micro_steps(&runs_on, &c, false);
+    for (int u = 0; u < waits.n_units; u++)
+        for (int i = 0; i < waits.units[u].n_tensors; i++) {
+            const dt_tensor *t = &waits.units[u].tensors[i];
+            for (int64_t e = t->offset; e < t->offset + t->n_elems; e++)
+                assert_true(ref_grad(&waits, u, e) == ref_grad(&runs_on, u, e));
+        }
+    close_model(&runs_on, &c);
+    close_model(&waits, &b);
+}
+
 static void a_scalar_head_works_in_bf16(void **state)
 {
     dt_model_options opt = ref_options(MAX_TOK, 12, DT_BF16);
@@ -374,6 +406,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_of_a_scalar_head_are_the_slopes),
         cmocka_unit_test(values_are_those_of_plain_loops),
+        cmocka_unit_test(gradients_of_values_may_follow_before_the_last_ones_are_used),
         cmocka_unit_test(a_scalar_head_works_in_bf16),
         cmocka_unit_test(gradients_of_a_vision_like_model_are_the_slopes),
         cmocka_unit_test(a_vision_like_model_recomputes_to_the_same_bits_and_takes_empty_batches),

@@ -39,7 +39,6 @@ dt_err dt_model_values(dt_model *m, const dt_batch *b, float *value)
     dt_phase_enter(m->phase, "head", m->units[m->head_unit].name);
     DT_TRY(src->params_acquire(src->self, m->head_unit, &w));
     if (m->n_tok > 0) {
-        DT_TRY(dt_span_wait(m, &m->values_span));
         DT_TRY(norm_forward(m, &w));
         DT_TRY(m->ops->matmul(m->dev, &mm, m->v.y, dt_weight(&w, m->head.w), m->v.device, m->stream));
         DT_TRY(dt_span_to_host(m, &m->values_span, nbytes_of(m)));
