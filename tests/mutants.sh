@@ -7,9 +7,9 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 table='event_wait|event_sync|event_record|stream_sync|copy'
 others='zero_comm_after_compute|zero_compute_after_comm|wait_reduced' # those that call them
-others="$others|dt_span_wait|dt_span_to_device|dt_span_to_host|dt_model_sync|copy_on|sync"
+others="$others|dt_zero_state_read|dt_zero_state_write|dt_zero_state_written|dt_span_wait|dt_span_to_device|dt_span_to_host|dt_model_sync|copy_on|sync"
 files=${*:-$(ls src/*/*.c | grep -v '^src/device/')}
-programs='test_zero_streams test_model_step test_model_decode test_model_reference test_generate test_beams mpi_comm mpi_zero mpi_zero_fault mpi_run
+programs='test_zero_streams test_model_step test_model_stages test_model_decode test_model_reference test_generate test_beams mpi_comm mpi_zero mpi_zero_fault mpi_run
  mpi_checkpoint mpi_pretrained mpi_export mpi_generate'
 tree=build/mutants
 export DTRAIN_DEVICE=queue TEST_RESULTS=/dev/null
@@ -47,13 +47,23 @@ CPPFLAGS='-I. -include mutant.h' make -s BUILD=build/release $(for p in $program
 run() { # program, seed
     local launch=
     case $1 in mpi_*) launch="$MPIRUN -np 2" ;; esac
-    DTRAIN_QUEUE_SEED=$2 timeout 60 $launch build/release/tests/$1 >test.log 2>&1
+    DTRAIN_QUEUE_SEED=$2 timeout 300 $launch build/release/tests/$1 >test.log 2>&1
 }
 verdict() { # file: prints who killed it
     local all=$programs
-    case $1 in src/comm/*) all="mpi_comm $programs" ;; src/model/*) all="test_model_step $programs" ;; esac # the likeliest first
+    case $1 in # the likeliest first
+    src/comm/*) all="mpi_comm $programs" ;;
+    src/model/*) all="test_model_step $programs" ;;
+    src/checkpoint/*) all="mpi_checkpoint $programs" ;;
+    src/pretrained/*) all="mpi_pretrained mpi_export $programs" ;;
+    esac
     for seed in 0 1 2; do
-        for p in $all; do run $p $seed || { echo "killed by $p"; return; }; done
+        for p in $all; do
+            run $p $seed && continue
+            [ $? = 124 ] && p="$p, which hangs"
+            echo "killed by $p"
+            return
+        done
     done
     echo SURVIVED
 }
