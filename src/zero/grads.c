@@ -85,7 +85,8 @@ static dt_err clear_gaps(dt_zero *z, int u, void *grads)
     return DT_OK;
 }
 
-/** Full gradients, last micro-step: the sum lands in the own place; at stage 0 it is gathered at once, beside the rest
+/** Full gradients [padded_len], last micro-step: own[i] = sum over ranks r of whole_r[rank * shard_len + i], which lands
+ *  in the own place; at stage 0 it is gathered at once, beside the rest
  *  of backward, or by the update (gather_in_update). */
 static dt_err reduce_in_place(dt_zero *z, int u, dt_err err)
 {

@@ -64,6 +64,8 @@ static int next_unit(const dt_zero *z, int u)
 
 /* ---- the arenas -------------------------------------------------------------------------------------------------- */
 
+/** A part that is not kept whole: into its place in the arena, in which others may have stood. Queued behind all work
+ *  queued so far; `gathered` marks its end. */
 static dt_err gather_into_arena(dt_zero *z, int u, dt_part part)
 {
     zero_part_state *s = &z->state[u].part[part];
@@ -143,6 +145,7 @@ dt_err zero_params_release(void *self, int u)
     return DT_OK;
 }
 
+/** A part that is kept whole: all ranks' shards, each in its place, from their owners. */
 static dt_err gather_whole(dt_zero *z, int u, dt_part part, dt_err err)
 {
     zero_part_state *s = &z->state[u].part[part];

@@ -146,6 +146,7 @@ static dt_err gather_replicas(dt_zero *z, dt_err err)
     return err;
 }
 
+/** param[i] = master[i], rounded to the parameters' type, for this rank's shards of the trained parts. */
 static dt_err round_master(dt_zero *z)
 {
     for (int u = 0; u < z->n_units; u++) {

@@ -18,7 +18,12 @@ static dt_optimizer_step step_of(const update *up, const zero_run *run)
     return one;
 }
 
-/** One unit's elements lo .. hi-1; grad points at element lo. */
+/** The optimizer's step on elements lo .. hi-1 of unit u's trained part, run by run:
+ *
+ *      master[i], states[k][i] <- step(grad[i - lo]);  param[i] = master[i] rounded, where there is a master
+ *
+ *  grad [hi - lo] of grad_dtype, on the device, what the owners summed; master and states are this rank's. Queues on
+ *  the compute stream; padding and frozen tensors between the runs are not touched. */
 static dt_err update_range(dt_zero *z, int u, int64_t lo, int64_t hi, const void *grad, dt_dtype grad_dtype,
                            const update *up)
 {
