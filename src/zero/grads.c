@@ -85,9 +85,9 @@ static dt_err clear_gaps(dt_zero *z, int u, void *grads)
     return DT_OK;
 }
 
-/** Full gradients [padded_len], last micro-step: own[i] = sum over ranks r of whole_r[rank * shard_len + i], which lands
- *  in the own place; at stage 0 it is gathered at once, beside the rest
- *  of backward, or by the update (gather_in_update). */
+/** Full gradients [padded_len], last micro-step: own[i] = sum over ranks r of whole_r[rank * shard_len + i], which
+ *  lands in the own place; at stage 0 it is gathered at once, beside the rest of backward, or by the update
+ *  (gather_in_update). */
 static dt_err reduce_in_place(dt_zero *z, int u, dt_err err)
 {
     void *whole = zero_grad_at(z, u, 0), *own = zero_grad_at(z, u, zero_own(z, u, DT_TRAINED));
