@@ -6,14 +6,14 @@
 # this test. A command that is not in the list below fails, so that nobody adds one that is never tried.
 . "$(dirname "$0")/e2e.sh"
 top=$PWD fresh=$tmp/fresh
-BUILD=${BUILD:-build/release}
-BUILD=$(realpath "$BUILD")
-export BUILD RUN_TIMEOUT=600
+BUILD=$(realpath "${BUILD:-build/release}")
+export RUN_TIMEOUT=600
 COMMIT=$(sed -n 's/^#define BUILD_COMMIT "\(.*\)"/\1/p' "$BUILD/build_version.h") # with another one, everything would be linked again
 export COMMIT
-unset MAKEFLAGS MFLAGS MAKELEVEL # make is started here as a user starts it
+mkdir -p "$fresh/build" "$tmp/bin" "$tmp/home" "$tmp/submitted"
+ln -s "$BUILD" "$fresh/build/release" # what is built already is taken, under the name that it has for a user
+unset MAKEFLAGS MFLAGS MAKELEVEL BUILD # make is started here as a user starts it
 
-mkdir -p "$fresh" "$tmp/bin" "$tmp/home" "$tmp/submitted"
 cp -r input jobs docs README.md "$fresh"
 for entry in *; do [ -e "$fresh/$entry" ] || case $entry in build | runs | dtrain | dtrain-*) ;; *) ln -s "$top/$entry" "$fresh/$entry" ;; esac; done
 smaller() {
