@@ -123,6 +123,7 @@ static void some_heads(const dt_attention *at, const dt_attention_args *a, const
                   at->scale);
     }
     memset(t.acc, 0, (size_t)(rows * dp) * sizeof(float));
+    /* cppcheck-suppress uninitvar ; a part has a row at least */
     const int32_t first_to = r.to[0], end = r.to[rows - 1];
     const int32_t begin = at->window > 0 && first_to > at->window ? first_to - at->window : 0;
     for (int32_t key = begin / TK * TK; key < end; key += TK) {
