@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <hdf5.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -152,6 +153,26 @@ static void forms_that_other_programs_write_are_read_alike(void **state)
     }
 }
 
+/* What the loss is divided by is the sum of the weights that targets have, also where these are no multiples of the
+ * unit that is counted in. */
+static void weights_add_up_to_what_was_counted(void **state)
+{
+    const float weights[] = {1e-3f, 0.3f, 1 / 3.0f, 17.1f, 1e6f};
+    for (size_t i = 0; i < sizeof weights / sizeof weights[0]; i++) {
+        make(&(craft){.weight_1 = weights[i]});
+        dt_loader *l;
+        const dt_batch *b;
+        const dt_loader_options o = options();
+        assert_int_equal(dt_loader_open(&l, &o), DT_OK);
+        assert_int_equal(dt_loader_batch(l, 0, 0, &b), DT_OK);
+        double sum = 0;
+        for (int t = 0; t < b->n_tok; t++) sum += (double)b->weight[t];
+        assert_true(sum == (double)b->weight_fixed * 0x1p-20);
+        assert_true(fabs((double)(b->weight[4] - weights[i])) <= 0x1p-21);
+        dt_loader_close(l);
+    }
+}
+
 /* Opened, or else read whole: where the error must come is part of the contract only in so far as it is DT_ERR_DATA and
  * says what it must. */
 static dt_err open_and_read(void)
@@ -214,6 +235,7 @@ static void bad_files_are_refused_with_the_reason(void **state)
         {{.mask_7 = 2}, "loss_mask[7]"},
         {{.weight_1 = -1}, "weights[1]"},
         {{.weight_1 = 0.0f / 0.0f}, "weights[1]"},
+        {{.weight_1 = 9e-4f}, "weights[1]: expected 0, or 0.001 to 1e6"},
         {{.external = true}, "inside the file"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -450,6 +472,7 @@ int main(void)
     H5open();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(forms_that_other_programs_write_are_read_alike),
+        cmocka_unit_test(weights_add_up_to_what_was_counted),
         cmocka_unit_test(bad_files_are_refused_with_the_reason),
         cmocka_unit_test(files_that_are_no_datasets_are_refused),
         cmocka_unit_test(a_file_cut_short_is_refused_at_every_length),

@@ -106,6 +106,26 @@ static void the_first_error_is_the_one_reported(void **state)
     }
 }
 
+/* What training would refuse is not written. */
+static void weights_that_would_be_rounded_away_are_refused(void **state)
+{
+    static const struct {
+        const char *weight;
+        dt_err want;
+    } cases[] = {{"0", DT_OK},           {"0.001", DT_OK},    {"1e6", DT_OK},         {"0.0009", DT_ERR_DATA},
+                 {"1.1e6", DT_ERR_DATA}, {"-1", DT_ERR_DATA}, {"\"1\"", DT_ERR_DATA}, {"NaN", DT_ERR_DATA}};
+    dt_make_options o = options();
+    o.weight_key = "w";
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dt_make_stats stats;
+        char record[128];
+        snprintf(record, sizeof record, "{\"prompt\": \"p\", \"completion\": \"c\", \"w\": %s}\n", cases[i].weight);
+        assert_int_equal(make(record, &o, &stats), cases[i].want);
+        if (cases[i].want != DT_OK)
+            assert_non_null(strstr(dt_error_message(), "w: expected a weight of 0, or from 0.001"));
+    }
+}
+
 static void errors_are_told_by_reason(void **state)
 {
     dt_make_options o = options();
@@ -303,6 +323,7 @@ int main(void)
         cmocka_unit_test_setup(threads_do_not_change_a_byte, clear),
         cmocka_unit_test_setup(a_document_in_pieces_is_the_document, clear),
         cmocka_unit_test_setup(the_first_error_is_the_one_reported, clear),
+        cmocka_unit_test_setup(weights_that_would_be_rounded_away_are_refused, clear),
         cmocka_unit_test_setup(errors_are_told_by_reason, clear),
         cmocka_unit_test_setup(memory_does_not_grow_with_the_input, clear),
         cmocka_unit_test_setup(shards_hold_the_samples_in_order, clear),

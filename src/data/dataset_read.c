@@ -95,8 +95,9 @@ dt_err dt_dataset_read_weights(dt_dataset *d, int64_t first, int64_t n, float *w
 {
     DT_TRY(dt_array_read(&d->weights, first, n, weight));
     for (int64_t i = 0; i < n; i++) /* false for NaN */
-        DT_CHECK(weight[i] >= 0 && weight[i] <= 1e6f, DT_ERR_DATA,
-                 "%s: weights[%" PRId64 "]: expected 0 to 1e6, found %g", d->path, first + i, (double)weight[i]);
+        DT_CHECK(weight[i] == 0 || (weight[i] >= 1e-3f && weight[i] <= 1e6f), DT_ERR_DATA,
+                 "%s: weights[%" PRId64 "]: expected 0, or 0.001 to 1e6 (only their proportions count), found %g",
+                 d->path, first + i, (double)weight[i]);
     return DT_OK;
 }
 

@@ -40,11 +40,12 @@ void dt_fill_document(dt_batch *b, const int32_t *ids, const uint8_t *mask, int6
     dt_fill_begin_sequence(b);
     int32_t *token = b->token + b->n_tok, *target = b->target + b->n_tok, *pos = b->pos + b->n_tok;
     float *w = b->weight + b->n_tok;
+    const float counted = dt_weight_counted(weight);
     if (token != ids) memcpy(token, ids, (size_t)n * sizeof *token);
     for (int64_t t = 0; t < n; t++) {
         const bool predicts = t + 1 < n && (!mask || mask[t + 1]);
         target[t] = predicts ? ids[t + 1] : -1;
-        w[t] = predicts ? weight : 0;
+        w[t] = predicts ? counted : 0;
         pos[t] = (int32_t)t;
     }
     b->n_tok += (int32_t)n;

@@ -63,6 +63,9 @@ void dt_samples_free(dt_samples *set, void *p, int64_t n, size_t elem_size);
 /** A weight as dt_batch counts it, in units of 2^-20. */
 static inline int64_t dt_weight_fixed(float weight) { return llrint((double)weight * 0x1p20); }
 
+/** The weight that is counted for this one, so that the weights of a batch add up to exactly what was counted. */
+static inline float dt_weight_counted(float weight) { return (float)((double)dt_weight_fixed(weight) * 0x1p-20); }
+
 /** Begin a sequence at the end of the batch. */
 static inline void dt_fill_begin_sequence(dt_batch *b) { b->seq_start[b->n_seq++] = b->n_tok; }
 

@@ -259,9 +259,10 @@ static dt_err read_weight(dt_parsed_record *r, const json_t *json, const dt_rule
 {
     const json_t *w = rules->weight_key ? json_object_get(json, rules->weight_key) : NULL;
     if (!w) return DT_OK;
-    DT_CHECK(json_is_number(w) && json_number_value(w) >= 0 && json_number_value(w) <= 1e6, DT_ERR_DATA,
-             "%s: expected a weight from 0 to 1e6", rules->weight_key);
-    r->weight = (float)json_number_value(w);
+    const double weight = json_is_number(w) ? json_number_value(w) : -1;
+    DT_CHECK(weight == 0 || (weight >= 1e-3 && weight <= 1e6), DT_ERR_DATA,
+             "%s: expected a weight of 0, or from 0.001 to 1e6 (only their proportions count)", rules->weight_key);
+    r->weight = (float)weight;
     return DT_OK;
 }
 
