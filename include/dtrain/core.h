@@ -140,7 +140,7 @@ typedef enum dt_memcat {
     DT_N_MEMCAT
 } dt_memcat;
 
-/** Which of the first three are one physical memory is the device's answer (device.h, shares_host_memory). */
+/** Which of the first three are one physical memory is the device's answer (device.h, own_memory). */
 typedef enum dt_place {
     DT_ON_DEVICE,
     DT_ON_PINNED, /* host memory that the device copies from and to by itself */

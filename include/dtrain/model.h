@@ -73,9 +73,8 @@ const char *dt_model_architecture(dt_family family);
 
 /** The units of a model, malloc'ed; free with dt_model_free_units. Unit 0 is the embedding, the last the head (final
  *  norm; lm_head.weight unless tied). All is trained until dt_units_choose_trained says otherwise. Names are those that
- *  transformers' save_pretrained writes: for GPT-2 with the
- *  prefix "transformer." (the first published files lack it). One group each: q, k, v weights; q, k, v biases; gate and
- *  up weights; gate and up biases. */
+ *  transformers' save_pretrained writes: for GPT-2 with the prefix "transformer." (the first published files lack it).
+ *  One group each: q, k, v weights; q, k, v biases; gate and up weights; gate and up biases. */
 dt_err dt_model_make_units(const dt_model_config *mc, dt_unit **units, int *n_units);
 /** The same with a scalar head of n_labels numbers for each token ("score.weight", as transformers' classifiers of
  *  sequences have it) in the place of the vocabulary product: for reward models and critics. */
@@ -122,8 +121,8 @@ typedef struct dt_stage_ops {
 typedef struct dt_model_options {
     dt_dtype dtype;
     dt_dtype grad_dtype; /* of the views that grads_acquire gives */
-    int32_t max_tok;     /* most tokens of a micro-batch (rank) */
-    int32_t max_seq;     /* most sequences of a micro-batch */
+    int32_t max_tok;     /* tokens of a micro-batch (rank), at most */
+    int32_t max_seq;     /* sequences of a micro-batch, at most */
     /* longest sequence, a cached one included: positions are below it. GPT-2: at most max_position_embeddings */
     int32_t max_pos;
     bool training;          /* keep what backward needs */
@@ -145,8 +144,8 @@ typedef struct dt_model_options {
     struct dt_model *lender;
 } dt_model_options;
 
-/** What dt_model_open will allocate (activations with the cache, pinned staging, the batch on the
- *  device as data, the rotary table as other). Same arithmetic as the allocation. */
+/** What dt_model_open will allocate (activations with the cache, pinned staging, the batch on the device as data, the
+ *  rotary table as other). Same arithmetic as the allocation. */
 dt_err dt_model_plan(const dt_model_config *mc, const dt_model_options *opt, const dt_unit *units, int n_units,
                      const dt_device *dev, dt_memory *plan);
 

@@ -54,7 +54,8 @@ typedef struct dt_task dt_task;
 /** The table. Functions that may be NULL say what that means. */
 typedef struct dt_task_ops {
     const char *name; /* the value of run.task */
-    /* it takes optimizer steps, saves and resumes; else a run is one validation: no gradients, no states */
+    /* it takes optimizer steps, saves and resumes; else a run is one validation: no gradients, no states, and
+     * next_micro, weights and step_after may be NULL */
     bool trains;
     /** Is this tensor of the main model trained? Asked once, before open; the same on all ranks. Frozen tensors have no
      *  gradients and no states. NULL: all are trained, of a task that trains. */
@@ -88,7 +89,8 @@ typedef struct dt_task_ops {
 
     /** The step that follows so many samples, whatever the batch size was. Local. */
     int64_t (*step_after)(const dt_task *t, int64_t samples);
-    /** What a resume needs besides the position in the data; rank 0's is kept. Collective, agreed. NULL: nothing. */
+    /** What a resume needs besides the position in the data; rank 0's is kept. Collective, agreed. NULL, as load:
+     *  nothing. */
     dt_err (*save)(dt_task *t, dt_items *items);
     /** The same on every rank, once the weights are loaded; items as save left them. Collective, agreed. */
     dt_err (*load)(dt_task *t, const dt_items *items);

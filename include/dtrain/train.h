@@ -41,7 +41,7 @@ typedef struct dt_loop_sums {
     int tokens, samples;
     const dt_shown *loss;
     int sum_squares;                                                    /* of the gradients */
-    int step_time, memory_device, memory_pinned, memory_host;           /* the largest of a rank */
+    int memory_device, memory_pinned, memory_host;                      /* the largest of a rank */
     int time_min[DT_N_TIME], time_mean[DT_N_TIME], time_max[DT_N_TIME]; /* seconds by group; mean: their sum */
 } dt_loop_sums;
 

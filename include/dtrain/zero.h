@@ -29,12 +29,12 @@ typedef struct dt_zero_options {
     bool overlap_comm;
     /* unit 0 is never held together with another unit: no room is kept for that (false is always right) */
     bool untied;
-    /* most elements (of all ranks) that one collective moves; 0: no limit */
+    /* elements (of all ranks) that one collective moves, at most; 0: no limit */
     int64_t reduce_bucket_size, allgather_bucket_size;
     /* stage 3: largest unit that is gathered ahead of its use; 0: none is */
     int64_t prefetch_bucket_size;
     int64_t param_persistence_threshold; /* stage 3: parts of units with fewer elements stay whole */
-    int64_t max_live_parameters;         /* stage 3: most elements gathered at once; 0: no limit */
+    int64_t max_live_parameters;         /* stage 3: elements gathered at once, at most; 0: no limit */
     /* stage 3: room for all units, so that what was gathered once stays until it is updated (a rollout of many
      * passes) */
     bool keep_gathered;

@@ -127,13 +127,13 @@ static void number_nodes(dt_comm *comm, const int *first_rank)
         if (mpi->local_of[r] + 1 > mpi->max_local) mpi->max_local = mpi->local_of[r] + 1;
 }
 
-static dt_err map_places(dt_comm *comm)
+static dt_err map_ranks(dt_comm *comm)
 {
     struct dt_comm_mpi *mpi = comm->mpi;
-    const size_t n_places = (size_t)comm->n_nodes * (size_t)mpi->max_local;
-    mpi->rank_at = malloc(n_places * sizeof *mpi->rank_at);
-    DT_CHECK(mpi->rank_at, DT_ERR_MEMORY, "no memory for the table of %zu places of ranks", n_places);
-    for (size_t i = 0; i < n_places; i++) mpi->rank_at[i] = -1;
+    const size_t n_slots = (size_t)comm->n_nodes * (size_t)mpi->max_local;
+    mpi->rank_at = malloc(n_slots * sizeof *mpi->rank_at);
+    DT_CHECK(mpi->rank_at, DT_ERR_MEMORY, "no memory for a table of %zu ranks", n_slots);
+    for (size_t i = 0; i < n_slots; i++) mpi->rank_at[i] = -1;
     for (int r = 0; r < comm->nranks; r++)
         mpi->rank_at[(size_t)mpi->node_of[r] * (size_t)mpi->max_local + (size_t)mpi->local_of[r]] = r;
     for (int d = 0; d < comm->n_nodes; d++) {
@@ -162,7 +162,7 @@ static dt_err find_nodes(dt_comm *comm)
     if (!err) number_nodes(comm, first_rank);
     free(first_rank);
     DT_TRY(err);
-    DT_TRY(map_places(comm));
+    DT_TRY(map_ranks(comm));
     DT_MPI(MPI_Comm_split(mpi->world, comm->local_rank, comm->node, &mpi->across));
     return errors_return(mpi->across);
 }

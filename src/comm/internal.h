@@ -14,8 +14,8 @@ struct dt_comm_mpi {
     MPI_Datatype vote_type;     /* of one dt_vote_value */
     dt_vote_value *vote_values; /* [vote_room]: what a vote sends and gets */
     int vote_room;
-    int *node_of, *local_of;  /* [nranks] */
-    int *rank_at;             /* [n_nodes * max_local]: global rank of a place, -1 where the node has fewer ranks */
+    int *node_of, *local_of; /* [nranks] */
+    int *rank_at; /* [n_nodes * max_local]: global rank by node and local rank, -1 where the node has fewer ranks */
     int max_local, min_local; /* largest and least number of ranks on a node */
     int failed_rank;          /* of the last agreement or vote; -1 when nobody failed */
     /* cores that the ranks of this host may use together, over their number, rounded down: 0 when there are more

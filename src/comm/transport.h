@@ -13,7 +13,7 @@ typedef struct dt_transport {
     int n_threads;        /* for copies and sums */
     size_t stream_nbytes; /* results from this size on are written around the cache */
     int n_far;            /* ranks that are reached by messages */
-    size_t piece_nbytes;  /* most bytes of one message of a reduction */
+    size_t piece_nbytes;  /* bytes of one message of a reduction, at most */
     dt_buf net;           /* two sets of pieces received and node sums to send */
     size_t net_set_nbytes;
     MPI_Request *requests; /* two sets */

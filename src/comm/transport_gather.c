@@ -18,12 +18,12 @@ typedef struct gathering {
 enum { TAG_GATHER = 3, ROUND_NBYTES = 64 << 20 };
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
-static char *place(const gathering *g, int r) { return g->recv + (size_t)r * g->stride; }
+static char *block_of(const gathering *g, int r) { return g->recv + (size_t)r * g->stride; }
 static int64_t n_chunks(const gathering *g) { return (int64_t)((g->nbytes + g->chunk - 1) / g->chunk); }
 
-static dt_err post_exchange(gathering *g, MPI_Comm mpi, int with, int place_of, MPI_Request *receive, MPI_Request *give)
+static dt_err post_exchange(gathering *g, MPI_Comm mpi, int with, int whose, MPI_Request *receive, MPI_Request *give)
 {
-    DT_MPI(MPI_Irecv(place(g, place_of), (int)g->nbytes, MPI_BYTE, with, TAG_GATHER, mpi, receive));
+    DT_MPI(MPI_Irecv(block_of(g, whose), (int)g->nbytes, MPI_BYTE, with, TAG_GATHER, mpi, receive));
     DT_MPI(MPI_Isend(g->send, (int)g->nbytes, MPI_BYTE, with, TAG_GATHER, mpi, give));
     return DT_OK;
 }
@@ -65,7 +65,7 @@ static dt_err fill(void *arg, int64_t step, char *slot)
     const dt_comm *c = g->comm;
     const int node = step_node(g, step);
     const size_t offset = step_offset(g, step), n = least(g->chunk, g->nbytes - offset);
-    char *mine = place(g, dt_comm_rank_at(c, node, c->local_rank));
+    char *mine = block_of(g, dt_comm_rank_at(c, node, c->local_rank));
     const char *from = node == c->node ? g->send : mine;
     if (node != c->node && offset == 0) DT_MPI(MPI_Wait(&g->t->requests[node], MPI_STATUS_IGNORE));
     if (slot) dt_reduce_copy(slot, from + offset, n, false, g->t->n_threads);
@@ -80,7 +80,7 @@ static dt_err consume(void *arg, int64_t step)
     const size_t offset = step_offset(g, step), n = least(g->chunk, g->nbytes - offset);
     for (int i = 1; i < g->t->shm.n; i++) {
         const int l = (c->local_rank + i) % c->local_nranks;
-        char *to = place(g, dt_comm_rank_at(c, step_node(g, step), l)) + offset;
+        char *to = block_of(g, dt_comm_rank_at(c, step_node(g, step), l)) + offset;
         dt_reduce_copy(to, dt_shm_peer(&g->t->shm, l, step), n, g->stream, g->t->n_threads);
     }
     return DT_OK;

@@ -79,7 +79,7 @@ static dt_err check_shape(dt_array *a)
 }
 
 /* Contiguous storage inside the file: its offset. Storage elsewhere is an error; anything else is HDF5's to read. */
-static dt_err find_place(dt_array *a, hid_t file, int64_t file_nbytes, bool little_endian)
+static dt_err find_offset(dt_array *a, hid_t file, int64_t file_nbytes, bool little_endian)
 {
     a->offset = -1;
     const hid_t plist = H5Dget_create_plist(a->dset), file_plist = H5Fget_create_plist(file);
@@ -119,7 +119,7 @@ static dt_err open_locked(dt_array *a, hid_t file, int64_t file_nbytes, int type
              type_names(types));
     a->elem_size = a->type == DT_ARRAY_F32 ? 4 : a->type;
     DT_TRY(check_shape(a));
-    DT_TRY(find_place(a, file, file_nbytes, little_endian));
+    DT_TRY(find_offset(a, file, file_nbytes, little_endian));
     a->has_checksum = dt_h5_has(a->dset, "checksum");
     if (a->has_checksum) DT_TRY(dt_h5_read_u64(a->dset, a->path, "checksum", &a->checksum));
     if (a->offset >= 0) {

@@ -46,7 +46,7 @@ struct dt_samples {
     dt_samples_options opt;
     int64_t n_samples;
     int64_t n_dropped; /* documents or records without any target */
-    int64_t max_seq;   /* most sequences of a sample */
+    int64_t max_seq;   /* sequences of a sample, at most */
     void *impl;
     size_t nbytes; /* of dt_samples_alloc */
 };

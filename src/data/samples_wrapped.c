@@ -10,7 +10,7 @@
 
 typedef struct rows {
     int64_t *first_start; /* [n_rows + 1] with document_mask, else NULL: index of the first distinct start > i*T */
-    int64_t max_starts;   /* most elements of /offsets that one row looks at */
+    int64_t max_starts;   /* elements of /offsets that one row looks at, at most */
     uint64_t *starts;     /* [max_starts]: scratch of the one thread that fills */
     int64_t *n_distinct;  /* [n_rows]: distinct starts in (i*T, i*T+T] */
 } rows;

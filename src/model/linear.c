@@ -1,5 +1,5 @@
-/* linear.c - the two layers with weights that everything is made of: a matrix product with its three gradients forms,
- * and the norms. */
+/* linear.c - the two layers with weights that everything is made of: a matrix product with its three gradients, and
+ * the norms. */
 #include "model_private.h"
 
 struct linear dt_linear_slice(const struct linear *l, int64_t first, int64_t n)

@@ -2,11 +2,11 @@
 #include "dtrain/task.h"
 #include <stdlib.h>
 
-static size_t buffers_nbytes(int32_t max_tok) { return (size_t)max_tok * (3 * sizeof(float) + 1); }
+size_t dt_task_buffers_nbytes(int32_t max_tok) { return (size_t)max_tok * (3 * sizeof(float) + 1); }
 
 dt_err dt_task_buffers_alloc(dt_task_buffers *t, int32_t max_tok, dt_ledger *ledger)
 {
-    const size_t nbytes = buffers_nbytes(max_tok);
+    const size_t nbytes = dt_task_buffers_nbytes(max_tok);
     float *block = calloc(1, nbytes ? nbytes : 1);
     DT_CHECK(block, DT_ERR_MEMORY, "no memory for %zu bytes of log-probabilities", nbytes);
     dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
@@ -20,12 +20,10 @@ dt_err dt_task_buffers_alloc(dt_task_buffers *t, int32_t max_tok, dt_ledger *led
 
 void dt_task_buffers_free(dt_task_buffers *t, dt_ledger *ledger)
 {
-    if (t->u) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, buffers_nbytes(t->max_tok));
+    if (t->u) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, dt_task_buffers_nbytes(t->max_tok));
     free(t->u);
     *t = (dt_task_buffers){0};
 }
-
-size_t dt_task_buffers_nbytes(int32_t max_tok) { return buffers_nbytes(max_tok); }
 
 static dt_predictions predictions(const dt_task_buffers *b)
 {

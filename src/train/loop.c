@@ -45,7 +45,6 @@ static int declare_time(dt_sums *s, int group, const char *kind, dt_sum_kind how
 static void declare(dt_sums *s, dt_loop_sums *c)
 {
     c->sum_squares = dt_sums_declare(s, "sum_squares", DT_SUM_REAL, 1);
-    c->step_time = dt_sums_declare(s, "step_time", DT_SUM_LARGEST, 1);
     c->memory_device = dt_sums_declare(s, "memory_device", DT_SUM_LARGEST, 1);
     c->memory_pinned = dt_sums_declare(s, "memory_pinned", DT_SUM_LARGEST, 1);
     c->memory_host = dt_sums_declare(s, "memory_host", DT_SUM_LARGEST, 1);
@@ -138,7 +137,6 @@ static dt_err agree_on_step(dt_run *run, dt_err err, double sum_squares, double 
     *vote = (dt_vote){
         .err = err, .stop = run_stop_request(run, next_step_s(run, step_s)), .nonfinite = !isfinite(sum_squares)};
     dt_sums_add(s, c->sum_squares, sum_squares);
-    dt_sums_add(s, c->step_time, step_s);
     dt_sums_add(s, c->memory_device, device_memory_peak(run));
     dt_sums_add(s, c->memory_pinned, (double)atomic_load(&run->ledger.on_peak[DT_ON_PINNED]));
     dt_sums_add(s, c->memory_host, host_memory_peak());

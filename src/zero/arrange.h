@@ -50,7 +50,7 @@ typedef struct zero_layout {
     int64_t params_len[DT_N_PARTS], grads_len, opt_len;
     int64_t param_arena_len[DT_N_PARTS], grad_arena_len; /* elements */
     int64_t least_live_len;                              /* of the parameters' arenas, without room to prefetch */
-    int64_t reduce_per_rank, gather_per_rank;            /* most elements of a shard in one collective */
+    int64_t reduce_per_rank, gather_per_rank;            /* elements of a shard in one collective, at most */
     int64_t update_per_rank;                             /* likewise where the update gathers gradients (stage 0) */
     size_t param_arena_bytes[DT_N_PARTS], grad_arena_bytes, bucket_bytes, results_bytes, host_bytes;
     int n_results; /* slots of 16 bytes that reductions write on the device */

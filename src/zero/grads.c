@@ -119,7 +119,7 @@ dt_err zero_grads_release(void *self, int u)
     s->micro_done = z->micro_serial;
     if (z->lay.whole_grads && (!z->last_micro || z->comm->nranks == 1)) return DT_OK;
 
-    const zero_place before = zero_enter(z, "reduce", z->units[u].name);
+    const zero_phase before = zero_enter(z, "reduce", z->units[u].name);
     dt_err err = dt_fault("zero.reduce");
     err = z->lay.whole_grads ? reduce_in_place(z, u, err) : reduce_from_arena(z, u, err);
     err = zero_first_err(err, z->dev->ops->event_record(z->dev, s->reduced, z->comm_stream));
@@ -130,7 +130,7 @@ dt_err zero_grads_release(void *self, int u)
 
 dt_err zero_gather_columns(dt_zero *z, int u, int64_t a, int64_t count, dt_err err)
 {
-    const zero_place before = zero_enter(z, "gather", z->units[u].name);
+    const zero_phase before = zero_enter(z, "gather", z->units[u].name);
     const void *own = zero_grad_at(z, u, zero_own(z, u, DT_TRAINED) + a);
     err = zero_first_err(err, dt_comm_all_gather(z->comm, own, z->bucket.ptr,
                                                  (size_t)count * dt_dtype_size(z->lay.grad_kept), z->comm_stream));

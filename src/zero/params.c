@@ -71,7 +71,7 @@ static dt_err gather_into_arena(dt_zero *z, int u, dt_part part)
     zero_part_state *s = &z->state[u].part[part];
     for (int v = 0; v < z->n_units; v++)
         if (v != u && overlap(&z->lay, u, v, part)) z->state[v].part[part].resident = false;
-    const zero_place before = zero_enter(z, "gather", z->units[u].name);
+    const zero_phase before = zero_enter(z, "gather", z->units[u].name);
     dt_err err = dt_fault("zero.gather");
     err = zero_first_err(err, zero_comm_after_compute(z));
     err = zero_gather(z, zero_shards(&z->lay, u, part), zero_param_at(z, u, part, zero_own(z, u, part)),
@@ -149,7 +149,7 @@ dt_err zero_params_release(void *self, int u)
 static dt_err gather_whole(dt_zero *z, int u, dt_part part, dt_err err)
 {
     zero_part_state *s = &z->state[u].part[part];
-    const zero_place before = zero_enter(z, "gather", z->units[u].name);
+    const zero_phase before = zero_enter(z, "gather", z->units[u].name);
     err = zero_gather(z, zero_shards(&z->lay, u, part), zero_param_at(z, u, part, zero_own(z, u, part)),
                       zero_param_at(z, u, part, 0), z->lay.param_dtype[part], err);
     err = zero_first_err(err, z->dev->ops->event_record(z->dev, s->gathered, z->comm_stream));

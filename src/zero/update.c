@@ -77,7 +77,7 @@ dt_err dt_zero_update(dt_zero *z, const dt_optimizer_step *step, const double *g
 {
     const update up = {step, group_lr};
     DT_TRY(zero_check_complete(z));
-    const zero_place before = zero_enter(z, "update", "");
+    const zero_phase before = zero_enter(z, "update", "");
     dt_err err = dt_fault("zero.update");
     err = zero_first_err(err, zero_compute_after_comm(z));
     for (int u = 0; u < z->n_units && err != DT_ERR_COMM; u++) {

@@ -57,19 +57,19 @@ struct dt_zero {
 };
 
 /** Where the rank stood before zero took over: put back when zero is done, for the watchdog and the trace. */
-typedef struct zero_place {
+typedef struct zero_phase {
     const char *name, *unit;
-} zero_place;
+} zero_phase;
 
-static inline zero_place zero_enter(dt_zero *z, const char *name, const char *unit)
+static inline zero_phase zero_enter(dt_zero *z, const char *name, const char *unit)
 {
-    if (!z->phase) return (zero_place){0};
-    const zero_place before = {atomic_load_explicit(&z->phase->name, memory_order_relaxed),
+    if (!z->phase) return (zero_phase){0};
+    const zero_phase before = {atomic_load_explicit(&z->phase->name, memory_order_relaxed),
                                atomic_load_explicit(&z->phase->unit, memory_order_relaxed)};
     dt_phase_enter(z->phase, name, unit);
     return before;
 }
-static inline void zero_leave(dt_zero *z, zero_place before)
+static inline void zero_leave(dt_zero *z, zero_phase before)
 {
     if (before.name) dt_phase_enter(z->phase, before.name, before.unit);
 }
