@@ -106,6 +106,11 @@ expect_text "advice for one node" 'try fewer ranks on each node, more memory in 
 plan --ranks 8 --device-memory 80 "$tmp/70b.ini"
 expect_exit "80 bytes are no memory: 64" 64
 expect_text "what was meant" 'device-memory: 80 is 80 bytes; did you mean 80G'
+plan --ranks 8 --device-memory 80K "$tmp/70b.ini"
+expect_text "what was meant by a small unit" 'device-memory: 80K is 80000 bytes; did you mean 80G'
+run 0 ./dtrain --ranks 8 "$tmp/70b.ini"
+expect_exit "ranks of a plan do not start a run: 64" 64
+expect_text "what they go with" '--ranks goes with --plan'
 plan --ranks 64 --ranks-per-node 8 --device-memory 80G "$tmp/70b.ini" zero.stage=3
 expect_text "a configured stage has a verdict" '^zero.stage = 3, as in this configuration, fits$'
 expect_text "the places of one memory are a line" '^stage 3 by place: device [0-9.]+G, pinned [0-9.]+[MK], host [0-9.]+M, in one memory$'

@@ -33,6 +33,7 @@ typedef struct options {
     dt_plan_request plan;
     const char *filter; /* of --keys */
     bool force;
+    const char *plan_option; /* the last one given that only --plan takes; NULL: none */
     const char *input;
     int n_overrides;
     const char *const *overrides;
@@ -50,8 +51,8 @@ static dt_err parse_ranks(const char *name, const char *text, int *value)
 static dt_err parse_memory(const char *name, const char *text, uint64_t *nbytes)
 {
     DT_TRY(tool_parse_bytes(name, text, nbytes));
-    DT_CHECK(*nbytes >= 1000000, DT_ERR_USAGE, "--%s: %s is %" PRIu64 " bytes; did you mean %sG?", name, text, *nbytes,
-             text);
+    DT_CHECK(*nbytes >= 1000000, DT_ERR_USAGE, "--%s: %s is %" PRIu64 " bytes; did you mean %.*sG?", name, text,
+             *nbytes, (int)strspn(text, "0123456789."), text);
     return DT_OK;
 }
 
@@ -76,6 +77,8 @@ static dt_err parse_options(int argc, char **argv, options *o)
     for (int c, at;;) {
         DT_TRY(tool_option(argc, argv, ":" TOOL_LETTERS, table, &c, &at));
         if (c == -1) break;
+        for (size_t i = 0; c >= RANKS && c <= HOST_MEMORY && table[i].name; i++)
+            if (table[i].val == c) o->plan_option = table[i].name;
         switch (c) {
         case CHECK:
             o->action = ACTION_CHECK;
@@ -116,6 +119,8 @@ static dt_err parse_options(int argc, char **argv, options *o)
         }
     }
     argc -= optind, argv += optind;
+    DT_CHECK(!o->plan_option || o->action >= ACTION_PLAN, DT_ERR_USAGE,
+             "--%s goes with --plan; how many ranks a run has is said to mpirun or srun", o->plan_option);
     if (o->action == ACTION_KEYS) {
         if (argc > 0) o->filter = argv[0];
         DT_CHECK(argc <= 1, DT_ERR_USAGE, "--keys takes at most one section or section.key");
