@@ -31,7 +31,7 @@ dt_err dt_wrap_probe(dt_wrap *w, const dt_tokenizer *t);
 /** Append the ids of pieces, and 0 or 1 for each id to mask (NULL: none wanted) [as long as ids->n_alloc; grown as ids
  *  are].
  *
- *  All is encoded as one text. Where a token would reach from pieces that are targets into pieces that are none, or the
+ *  All is encoded as one text. Where a token would reach from pieces that are targets into pieces that are not, or the
  *  other way, the two sides are encoded one by one instead, and *parted is set. wrap (NULL: never) puts the tokenizer's
  *  BOS first, unless the pieces begin with it; what it would put behind is left to the caller. Token 0 may be marked;
  *  callers clear it. DT_ERR_MEMORY, DT_ERR_DATA as dt_encode. */

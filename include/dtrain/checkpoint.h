@@ -63,11 +63,12 @@ bool dt_checkpoint_has_states(const dt_ckpt_meta *meta, const dt_optimizer_ops *
  *  ranks return the same code; on failure z's contents are undefined. */
 dt_err dt_checkpoint_load(dt_comm *comm, dt_zero *z, const char *path, bool with_optimizer, dt_phase *phase);
 
-/** A dt_stored_locator: path is the file. */
-dt_err dt_checkpoint_locate(const char *path, const dt_stored_slot *slots, int n_slots, dt_stored_map *map);
-
+/** The same for several that were saved together. */
 dt_err dt_checkpoint_load_all(dt_comm *comm, const dt_named_zero *zeros, int n_zeros, const char *path,
                               bool with_optimizer, dt_phase *phase);
+
+/** A dt_stored_locator: path is the file. */
+dt_err dt_checkpoint_locate(const char *path, const dt_stored_slot *slots, int n_slots, dt_stored_map *map);
 
 /** Checkpoints in a directory, newest (highest step) first, malloc'ed full paths; free with dt_list_free. None, or no
  *  directory: n 0. Stale .part files are not listed. Local. */

@@ -178,7 +178,7 @@ dt_memory dt_ledger_now(const dt_ledger *l);
 char *dt_format_bytes(double nbytes, char *out);
 /** 3 significant digits and a letter of 1000: "835", "12.3k", "1.20M". */
 char *dt_format_count(double n, char *out);
-/** "45s", "12m30s", "3h05m", "2d04h"; "?" for what is no length of time. */
+/** "45s", "12m30s", "3h05m", "2d04h"; "?" for a negative number, a NaN and what is beyond 1e5 days. */
 char *dt_format_duration(double seconds, char *out);
 
 /** "512", "500M", "5GB" (powers of 1000), "64Ki", "2GiB" (powers of 1024), in letters of either case: bytes, fewer than

@@ -1,5 +1,5 @@
-/* frozen_model.h - a trained model without optimizer: what generates, and what later serves as reference, reward
- * model or critic. */
+/* frozen_model.h - a trained model without optimizer: what generates, and the reference and reward models of
+ * tasks. */
 #ifndef DTRAIN_FROZEN_MODEL_H
 #define DTRAIN_FROZEN_MODEL_H
 

@@ -9,7 +9,7 @@
 #include "dtrain/sampler.h"
 #include "dtrain/tokenizer.h"
 
-/* ---- prompts ---------------------------------------------------------------------------------------------- */
+/* ---- prompts ----------------------------------------------------------------------------------------------------- */
 
 typedef struct dt_prompt {
     dt_ids ids;
@@ -93,9 +93,8 @@ typedef struct dt_generate_options {
     int32_t n_slots; /* sequences at a time: those of the model's cache */
     int32_t max_tok; /* tokens of a forward pass, at least n_slots: long prompts enter in pieces */
     bool logp;       /* fill in log-probabilities */
-    dt_comm *
-        /* NULL, or the ranks that must run the same number of forward passes (ZeRO-3): the call is then collective */
-        lockstep;
+    /* NULL, or the ranks that must run the same number of forward passes (ZeRO-3): the call is then collective */
+    dt_comm *lockstep;
     /* NULL, or told of every new token, the one that ends a sequence included; may set s->finish to STOP. Beam search:
      * told of every sequence once, at its end */
     dt_err (*on_token)(void *ctx, dt_sequence *s);

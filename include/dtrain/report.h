@@ -42,7 +42,7 @@ typedef struct dt_train_record {
     int n_more;
 } dt_train_record;
 
-/** Which sinks a list such as "stdout, jsonl" asks for. DT_ERR_USAGE naming the word that is none; where: the head of
+/** Which sinks a list such as "stdout, jsonl" asks for. DT_ERR_USAGE naming a word that is no sink; where: the head of
  *  the message. */
 dt_err dt_report_choose(dt_report_options *opt, const char *list, const char *where);
 

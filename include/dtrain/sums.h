@@ -11,7 +11,7 @@
 
 typedef enum dt_sum_kind {
     DT_SUM_UNITS,   /* an integer number of units: exact, so free of order */
-    DT_SUM_LOSS,    /* exact, too, for numbers of any size (below); one that is none marks the sums as not finite */
+    DT_SUM_LOSS,    /* exact, too, of numbers below 2^50 (see below); one that is not finite marks the sums */
     DT_SUM_REAL,    /* doubles, in the order of ranks */
     DT_SUM_LARGEST, /* of all ranks; a NaN wins */
     DT_SUM_LEAST

@@ -14,7 +14,7 @@ typedef struct dt_tokenizer dt_tokenizer;
 /** "bytes": ids 0..255 are bytes, 256 is the end of text. Else a tokenizer.json with a BPE model, or a directory that
  *  holds one. Beside it may stand tokenizer_config.json and special_tokens_map.json, which say what bos, eos and pad
  *  are and whether they are put around texts, and chat_template.jinja. "truncation" and "padding" of a tokenizer.json
- *  are left to who asks for them. Local. DT_ERR_USAGE: there is no such file; DT_ERR_DATA naming file, key and value:
+ *  are ignored: callers truncate. Local. DT_ERR_USAGE: there is no such file; DT_ERR_DATA naming file, key and value:
  *  not valid, or a kind of tokenizer that is not supported. */
 dt_err dt_tokenizer_open(dt_tokenizer **t, const char *name);
 void dt_tokenizer_close(dt_tokenizer *t); /* safe on NULL */
