@@ -303,6 +303,13 @@ else
     skip "a full disk" "no file system can be mounted here"
 fi
 
+# ---- answers behind the end of the sequence
+echo '{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]}' >"$tmp/late.jsonl"
+./dtrain-data -q --template chatml -o "$tmp/late.h5" "$tmp/late.jsonl"
+run 0 ./dtrain --check /dev/null run.task=sft data.train="$tmp/late.h5" data.seq_len=16 run.output_dir="$tmp/late" batch.micro_batch_size=1 \
+    model.model_type=llama model.hidden_size=32 model.num_attention_heads=4 model.num_hidden_layers=1 model.intermediate_size=64 model.vocab_size=257
+expect_text "answers that seq_len cuts off are named" 'late.h5: no sample in it has a target within the first data.seq_len = 16 tokens'
+
 # ---- stopped
 mkdir "$tmp/stopped"
 yes "a document without end" | ./dtrain-data --force -q -o "$tmp/stopped/x.h5" --documents lines - >"$out" 2>&1 &

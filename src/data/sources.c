@@ -132,9 +132,10 @@ static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
     }
     dt_list_free(paths, n_paths);
     DT_TRY(err);
-    DT_CHECK(s->n_samples > s->entry_first[s->n_entries], DT_ERR_DATA,
-             "%s: no sample in it: one needs at least %" PRId64 " tokens%s", item, opt->seq_len + 1,
-             s->n_dropped ? " (samples without any target were left out)" : "");
+    const bool any = s->n_samples > s->entry_first[s->n_entries];
+    DT_CHECK(any || !s->n_dropped, DT_ERR_DATA,
+             "%s: no sample in it has a target within the first data.seq_len = %" PRId64 " tokens", item, opt->seq_len);
+    DT_CHECK(any, DT_ERR_DATA, "%s: no sample in it: one needs at least %" PRId64 " tokens", item, opt->seq_len + 1);
     s->entry_first[++s->n_entries] = s->n_samples;
     return DT_OK;
 }
