@@ -129,7 +129,10 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_SUP) $(LIB)
 
 check-queue: programs tests-build  ## the tests on the device whose streams run late and out of order (tests/run.sh), with twenty seeds
 	@BUILD=$(BUILD) QUEUE_ONLY=1 QUEUE_SEEDS="$(shell seq 0 19)" tests/run.sh $(ONLY)
-	@for t in train resume errors generate convert; do DTRAIN_DEVICE=queue BUILD=$(BUILD) tests/run.sh e2e_$$t || exit 1; done
+	$(MAKEAGAIN) test-queue
+test-queue: programs  ## the programs on that device, as users start them (QUEUE_SEED=1)
+	@for t in train resume errors generate convert; do \
+	    DTRAIN_DEVICE=queue DTRAIN_QUEUE_SEED=$(or $(QUEUE_SEED),1) BUILD=$(BUILD) tests/run.sh e2e_$$t || exit 1; done
 mutants:  ## leave out each wait and each copy in turn, one of the tests must fail (docs/testing.md has the last table)
 	@$(FOR_TESTS) tests/mutants.sh
 sanitize: test-setup  ## the tests under the address and undefined-behaviour sanitizers, then each fuzz target for FUZZ_SECONDS
@@ -198,6 +201,6 @@ help:  ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*##/\1:/p' Makefile | awk -F':  *' '{ printf "  make %-13s %s\n", $$1, $$2 }'
 clean:  ## remove all that was built
 	rm -rf build $(PROGRAMS)
-.PHONY: all setup demo test test-setup check check-queue mutants bench programs tests-build benches sanitize fuzz fuzz-build valgrind test-mpich test-clang test-debian13 test-aarch64 docs lint format install info help clean FORCE
+.PHONY: all setup demo test test-setup check check-queue test-queue mutants bench programs tests-build benches sanitize fuzz fuzz-build valgrind test-mpich test-clang test-debian13 test-aarch64 docs lint format install info help clean FORCE
 .SECONDARY:
 -include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(GENERATE:.o=.d) $(TOOL:.o=.d) $(INFO:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(FUZZ:=.d) $(BENCHES:=.d)

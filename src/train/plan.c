@@ -113,7 +113,10 @@ void run_compare_plan(dt_run *run, const stage_plan *plan)
     run->planned = plan->memory;
     run->allocated = run_held(run);
     FILE *f = open_memstream(&text, &nbytes);
-    if (!f) return;
+    if (!f) {
+        DT_WARN("no memory for the table of what is planned and allocated");
+        return;
+    }
     print_head(f, "per rank");
     fputc('\n', f);
     print_rows(f, "planned", &run->planned, by_place);
