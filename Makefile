@@ -130,7 +130,7 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_SUP) $(LIB)
 check-queue: programs tests-build  ## the tests on the device whose streams run late and out of order (tests/run.sh), with twenty seeds
 	@BUILD=$(BUILD) QUEUE_ONLY=1 QUEUE_SEEDS="$(shell seq 0 19)" tests/run.sh $(ONLY)
 	$(MAKEAGAIN) test-queue
-test-queue: programs  ## the programs on that device, as users start them (QUEUE_SEED=1)
+test-queue: programs tests-build  ## the programs on that device, as users start them (QUEUE_SEED=1)
 	@for t in train resume errors generate convert; do \
 	    DTRAIN_DEVICE=queue DTRAIN_QUEUE_SEED=$(or $(QUEUE_SEED),1) BUILD=$(BUILD) tests/run.sh e2e_$$t || exit 1; done
 mutants:  ## leave out each wait and each copy in turn, one of the tests must fail (docs/testing.md has the last table)
