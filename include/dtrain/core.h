@@ -35,6 +35,9 @@ const char *dt_error_words(dt_err err); /* "input missing or bad" */
 /** Record an error: the message is kept (per thread, the first one since dt_error_clear wins) and not printed;
  *  whoever ends the error's way (main, as a rule) prints it once with dt_error_message(). Returns err. */
 dt_err dt_fail(dt_err err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+#ifdef __clang_analyzer__ /* which sees one file at a time: an error is never DT_OK */
+#define dt_fail(err, ...) ((dt_fail)(err, __VA_ARGS__), (err))
+#endif
 
 /** dt_fail with "PATH: WHAT: " and what errno says. */
 dt_err dt_fail_errno(dt_err err, const char *path, const char *what);

@@ -39,7 +39,7 @@ int dt_exit_code(dt_err err)
     return (unsigned)err < DT_N_ERR ? errors[err].exit_code : errors[DT_ERR_FAULT].exit_code;
 }
 
-dt_err dt_fail(dt_err err, const char *fmt, ...)
+dt_err(dt_fail)(dt_err err, const char *fmt, ...)
 {
     if (message[0]) return err;
     va_list args;
