@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "ref_model.h"
+#include "model_fixture.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,21 +34,6 @@ static dt_model_options options_of(int way)
     opt.cache_len = LEN;
     opt.batch_invariant = true;
     return opt;
-}
-
-static void open_model(ref_model *r, dt_batch *b, const char *config, const dt_model_options *opt)
-{
-    dt_error_clear();
-    if (ref_model_open(r, "test", config, opt) != DT_OK) fail_msg("%s", dt_error_message());
-    *b = (dt_batch){0};
-    assert_int_equal(dt_batch_alloc(b, opt->max_tok, opt->max_seq, &r->ledger), DT_OK);
-}
-
-static void close_model(ref_model *r, dt_batch *b)
-{
-    dt_batch_free(b, &r->ledger);
-    ref_model_close(r);
-    assert_int_equal(ref_model_left(r), 0);
 }
 
 /* Token i of each text. */

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "../src/model/model_private.h"
-#include "ref_model.h"
+#include "model_fixture.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,22 +28,6 @@ static const char MISTRAL[] =
     "\"vocab_size\": 61, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, \"sliding_window\": "
     "4, "
     "\"tie_word_embeddings\": true}";
-
-static void open_model(ref_model *r, dt_batch *b, const char *config, const dt_model_options *opt)
-{
-    dt_error_clear();
-    if (ref_model_open(r, "test", config, opt) != DT_OK) fail_msg("%s", dt_error_message());
-    *b = (dt_batch){0};
-    assert_int_equal(dt_batch_alloc(b, opt->max_tok, opt->max_seq, &r->ledger), DT_OK);
-}
-
-static void close_model(ref_model *r, dt_batch *b)
-{
-    dt_batch_free(b, &r->ledger);
-    ref_model_close(r);
-    assert_false(r->misused);
-    assert_int_equal(ref_model_left(r), 0);
-}
 
 static void fill(const ref_model *r, dt_batch *b, int n_seq, const int32_t *lens)
 {
