@@ -2,9 +2,15 @@
 #ifndef TESTS_MODEL_FIXTURE_H
 #define TESTS_MODEL_FIXTURE_H
 
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
 #include "ref_model.h"
 
-static inline void open_model(ref_model *r, dt_batch *b, const char *config, const dt_model_options *opt)
+static inline void open_plain_model(ref_model *r, dt_batch *b, const char *config, const dt_model_options *opt)
 {
     dt_error_clear();
     if (ref_model_open(r, "test", config, opt) != DT_OK) fail_msg("%s", dt_error_message());

@@ -95,12 +95,12 @@ static void a_model_generates_between_its_steps(void **state)
         dt_batch b;
         double loss[3];
         opt.training = false;
-        open_model(&r, &b, config_of(way), &opt);
+        open_plain_model(&r, &b, config_of(way), &opt);
         decode_all(r.model, &b, want);
         close_model(&r, &b);
 
         opt.training = true;
-        open_model(&r, &b, config_of(way), &opt);
+        open_plain_model(&r, &b, config_of(way), &opt);
         double *grads[2] = {malloc((size_t)n_param(&r) * sizeof(double)), malloc((size_t)n_param(&r) * sizeof(double))};
         train(&r, &b, 1, grads[0], &loss[0]);
         for (int again = 0; again < 2; again++) {
@@ -133,7 +133,7 @@ static void the_plan_takes_the_larger(void **state)
         dt_model_options opt = options_of(way), without = opt;
         ref_model r;
         dt_batch b;
-        open_model(&r, &b, config_of(way), &opt);
+        open_plain_model(&r, &b, config_of(way), &opt);
         without.cache_seqs = without.cache_len = 0;
         const size_t backward = activations(&r, &without);
         opt.cache_seqs = 1, opt.cache_len = 2;
@@ -169,13 +169,13 @@ static void a_model_works_in_the_memory_of_another(void **state)
         ref_model r;
         dt_batch b;
         judge_opt.training = false, judge_opt.cache_seqs = judge_opt.cache_len = 0;
-        open_model(&r, &b, config_of(way), &judge_opt);
+        open_plain_model(&r, &b, config_of(way), &judge_opt);
         logp_of(r.model, &b, 3, want);
         judge_opt.max_tok = 16 * MAX_TOK;
         opt.lend_nbytes = activations(&r, &judge_opt);
         close_model(&r, &b);
 
-        open_model(&r, &b, config_of(way), &opt);
+        open_plain_model(&r, &b, config_of(way), &opt);
         assert_true(r.dev.ops && activations(&r, &opt) >= opt.lend_nbytes);
         double *grads[2] = {malloc((size_t)n_param(&r) * sizeof(double)), malloc((size_t)n_param(&r) * sizeof(double))};
         dt_model *judge = NULL;

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "ref_model.h"
+#include "model_fixture.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,13 +70,6 @@ static void open_model_by(ref_model *r, dt_batch *b, const char *config, dt_dtyp
 static void open_model(ref_model *r, dt_batch *b, const char *config, dt_dtype dtype)
 {
     open_model_by(r, b, config, dtype, false);
-}
-
-static void close_model(ref_model *r, dt_batch *b)
-{
-    dt_batch_free(b, &r->ledger);
-    ref_model_close(r);
-    assert_int_equal(ref_model_left(r), 0);
 }
 
 static void whole_text_logits(ref_model *r, dt_batch *b, const int32_t *to, float *logits)

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "../src/model/model_private.h"
-#include "ref_model.h"
+#include "model_fixture.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,14 +64,6 @@ static void open_model(ref_model *r, dt_batch *b, const char *config, const dt_m
     *b = (dt_batch){0};
     assert_int_equal(dt_batch_alloc(b, opt->max_tok, opt->max_seq, &r->ledger), DT_OK);
     ref_batch_fill(b, r->mc.vocab_size, 0, 3, LENS, 5);
-}
-
-static void close_model(ref_model *r, dt_batch *b)
-{
-    dt_batch_free(b, &r->ledger);
-    ref_model_close(r);
-    assert_false(r->misused);
-    assert_int_equal(ref_model_left(r), 0);
 }
 
 static dt_model_options options(int variant)

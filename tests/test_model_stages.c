@@ -2,6 +2,7 @@
  * that the caller brings and one whose attention sees in both directions.
  * DEVICES: cpu queue */
 #include "../src/model/model_private.h"
+#include "model_fixture.h"
 #include "slopes.h"
 #include <string.h>
 
@@ -21,14 +22,6 @@ static void open_model(ref_model *r, dt_batch *b, const char *config, const dt_m
     *b = (dt_batch){0};
     assert_int_equal(dt_batch_alloc(b, MAX_TOK, MAX_TOK, &r->ledger), DT_OK);
     ref_batch_fill(b, r->mc.vocab_size, 0, 4, LENS, 4);
-}
-
-static void close_model(ref_model *r, dt_batch *b)
-{
-    dt_batch_free(b, &r->ledger);
-    ref_model_close(r);
-    assert_false(r->misused);
-    assert_int_equal(ref_model_left(r), 0);
 }
 
 /* ---- a scalar head ---- */

@@ -61,9 +61,9 @@ static void recomputed_blocks_give_the_same_bits(void **state)
         ref_model keep, recompute;
         dt_batch b, c;
         double loss[2];
-        open_model(&keep, &b, CONFIGS[k / 2], &opt);
+        open_plain_model(&keep, &b, CONFIGS[k / 2], &opt);
         opt.checkpoint_blocks = true;
-        open_model(&recompute, &c, CONFIGS[k / 2], &opt);
+        open_plain_model(&recompute, &c, CONFIGS[k / 2], &opt);
         fill(&keep, &b, 3, LENS);
         fill(&recompute, &c, 3, LENS);
         assert_int_equal(ref_model_grads(&keep, &b, 5, 1, &loss[0]), DT_OK);
@@ -87,7 +87,7 @@ static void packed_sequences_give_the_losses_of_each_alone(void **state)
         ref_model r;
         dt_batch b;
         float packed[48], alone[48];
-        open_model(&r, &b, CONFIGS[k], &opt);
+        open_plain_model(&r, &b, CONFIGS[k], &opt);
         fill(&r, &b, 4, LENS);
         assert_int_equal(ref_model_loss(&r, &b, true, 2, NULL, packed),
                          DT_OK); /* dropout included: its numbers belong to tokens */
@@ -112,7 +112,7 @@ static void dropout_draws_anew_in_each_step_and_never_in_evaluation(void **state
     ref_model r;
     dt_batch b;
     double a, again, next, eval, eval_next;
-    open_model(&r, &b, GPT2, &opt);
+    open_plain_model(&r, &b, GPT2, &opt);
     fill(&r, &b, 2, LENS);
     assert_int_equal(ref_model_loss(&r, &b, true, 1, &a, NULL), DT_OK);
     assert_int_equal(ref_model_loss(&r, &b, true, 2, &next, NULL), DT_OK);
@@ -131,8 +131,8 @@ static void micro_batches_add_up_to_the_gradient_of_all(void **state)
         const dt_model_options opt = ref_options(48, 32, DT_F32);
         ref_model all, parts;
         dt_batch b, c;
-        open_model(&all, &b, CONFIGS[k], &opt);
-        open_model(&parts, &c, CONFIGS[k], &opt);
+        open_plain_model(&all, &b, CONFIGS[k], &opt);
+        open_plain_model(&parts, &c, CONFIGS[k], &opt);
         ref_batch_fill(&b, 61, 0, 3, LENS, 0);
         assert_int_equal(ref_model_grads(&all, &b, 2, 1, NULL), DT_OK);
         for (int s = 0; s < 3; s++) {
@@ -167,8 +167,8 @@ static void logits_may_be_asked_for_between_head_and_backward(void **state)
     float u[48], logits[3 * 61];
     ref_model plain, asks;
     dt_batch b, c;
-    open_model(&plain, &b, LLAMA, &opt);
-    open_model(&asks, &c, LLAMA, &opt);
+    open_plain_model(&plain, &b, LLAMA, &opt);
+    open_plain_model(&asks, &c, LLAMA, &opt);
     ref_batch_fill(&b, 61, 0, 3, LENS, 4);
     ref_batch_fill(&c, 61, 0, 3, LENS, 4);
     for (int k = 0; k < 2; k++) { /* in the first round the parameters go to the device, with waits */
@@ -198,8 +198,8 @@ static void a_micro_batch_may_follow_before_the_last_one_is_done(void **state)
         uint8_t hit[2][48];
         ref_model waits, runs_on;
         dt_batch b, c;
-        open_model(&waits, &b, CONFIGS[k], &opt);
-        open_model(&runs_on, &c, CONFIGS[k], &opt);
+        open_plain_model(&waits, &b, CONFIGS[k], &opt);
+        open_plain_model(&runs_on, &c, CONFIGS[k], &opt);
         for (int a = 0; a < 3; a++) {
             assert_int_equal(queue_micro_step(&waits, &b, a, u), DT_OK);
             assert_int_equal(waits.dev.ops->stream_sync(&waits.dev, NULL), DT_OK);
@@ -302,7 +302,7 @@ static void check_head(const char *config)
     static uint8_t hit[N];
     ref_model r;
     dt_batch b;
-    open_model(&r, &b, config, &opt);
+    open_plain_model(&r, &b, config, &opt);
     ref_batch_fill(&b, 61, 0, 14, LENS, 3);
     assert_int_equal(b.n_tok, N);
     const struct dt_model *m = r.model;
@@ -395,7 +395,7 @@ static void an_empty_batch_contributes_zero_in_the_same_order(void **state)
         ref_model r;
         dt_batch b;
         float u[16] = {0}, logp[16];
-        open_model(&r, &b, CONFIGS[k % 4], &opt);
+        open_plain_model(&r, &b, CONFIGS[k % 4], &opt);
         fill(&r, &b, 2, LENS);
         assert_int_equal(ref_model_grads(&r, &b, 0, 1, NULL), DT_OK);
         char *order = strdup(r.calls);
@@ -429,12 +429,12 @@ static void units_are_held_only_while_needed_and_a_tied_table_until_its_gradient
     const dt_model_options opt = ref_options(16, 16, DT_F32);
     ref_model r;
     dt_batch b;
-    open_model(&r, &b, MISTRAL, &opt);
+    open_plain_model(&r, &b, MISTRAL, &opt);
     fill(&r, &b, 2, LENS);
     assert_int_equal(ref_model_grads(&r, &b, 0, 1, NULL), DT_OK);
     assert_string_equal(r.calls, "p0 P0 p1 P1 p2 P2 p3 p0 g3 g0 G3 P0 P3 p2 g2 G2 P2 p1 g1 G1 P1 G0 ");
     close_model(&r, &b);
-    open_model(&r, &b, LLAMA, &opt);
+    open_plain_model(&r, &b, LLAMA, &opt);
     fill(&r, &b, 2, LENS);
     assert_int_equal(ref_model_grads(&r, &b, 0, 1, NULL), DT_OK);
     assert_string_equal(r.calls, "p0 P0 p1 P1 p2 P2 p3 g3 G3 P3 p2 g2 G2 P2 p1 g1 G1 P1 g0 G0 ");
@@ -457,7 +457,7 @@ static void open_allocates_what_the_plan_says_and_a_step_nothing(void **state)
         opt.checkpoint_blocks = (k & 4) != 0;
         opt.cache_seqs = k & 1 ? 3 : 0;
         opt.cache_len = k & 1 ? 17 : 0;
-        open_model(&r, &b, CONFIGS[k % 24 / 8], &opt);
+        open_plain_model(&r, &b, CONFIGS[k % 24 / 8], &opt);
         dt_model_close(r.model);
         r.model = NULL;
         const dt_memory before = dt_ledger_now(&r.ledger);
@@ -486,7 +486,7 @@ static void recomputation_saves_what_blocks_keep(void **state)
     dt_memory keep, recompute;
     ref_model r;
     dt_batch b;
-    open_model(&r, &b, GPT2, &opt);
+    open_plain_model(&r, &b, GPT2, &opt);
     assert_int_equal(dt_model_plan(&r.mc, &opt, r.units, r.n_units, &r.dev, &keep), DT_OK);
     opt.checkpoint_blocks = true;
     assert_int_equal(dt_model_plan(&r.mc, &opt, r.units, r.n_units, &r.dev, &recompute), DT_OK);
@@ -505,7 +505,7 @@ static void bad_batches_are_refused_with_what_was_expected(void **state)
     ref_model r;
     dt_batch b;
     float u[16] = {0}, logp[16];
-    open_model(&r, &b, GPT2, &opt);
+    open_plain_model(&r, &b, GPT2, &opt);
     fill(&r, &b, 2, LENS);
     assert_int_equal(dt_model_logp(r.model, &b, 1, logp, NULL, NULL), DT_ERR_ARG); /* before any forward */
     assert_int_equal(dt_model_backward(r.model, &b), DT_ERR_ARG);
@@ -545,7 +545,7 @@ static void options_that_do_not_fit_the_model_are_refused(void **state)
     ref_model r;
     dt_batch b;
     dt_model *m;
-    open_model(&r, &b, GPT2, &opt);
+    open_plain_model(&r, &b, GPT2, &opt);
     dt_error_clear();
     opt.max_pos = 129;
     assert_int_equal(dt_model_open(&m, &r.mc, &opt, r.units, r.n_units, &r.dev, &r.source, NULL, NULL), DT_ERR_DATA);
@@ -598,9 +598,9 @@ static void bf16_gradients_are_the_fp32_ones_rounded_once(void **state)
         dt_batch b, c;
         const char *config = k % 3 == 0 ? GPT2 : k % 3 == 1 ? LLAMA : MISTRAL; /* the second is not tied */
         opt.max_seq = MANY_SEQ;
-        open_model(&wide, &b, config, &opt);
+        open_plain_model(&wide, &b, config, &opt);
         opt.grad_dtype = DT_BF16;
-        open_model(&narrow, &c, config, &opt);
+        open_plain_model(&narrow, &c, config, &opt);
         fill_many(&wide, &b, k < 3 ? MANY_SEQ : 2);
         fill_many(&narrow, &c, k < 3 ? MANY_SEQ : 2);
         assert_int_equal(ref_model_grads(&wide, &b, 0, 1, NULL), DT_OK);
@@ -658,7 +658,7 @@ static void check_vocabulary_gradient(const char *config, bool tied, const char 
     dt_batch b;
     opt.max_seq = MANY_SEQ;
     opt.grad_dtype = DT_BF16;
-    open_model(&r, &b, config, &opt);
+    open_plain_model(&r, &b, config, &opt);
     if (!r.dev.ops->host_accessible) { /* the spies read what the device computes */
         close_model(&r, &b);
         skip();
