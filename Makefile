@@ -23,7 +23,7 @@ LDLIBS   += $(HDF5_LIBS) -ljansson -linih -lpcre2-8 -lutf8proc -ldnnl -lm -lpthr
 # Libraries of modules are found without the modules' LD_LIBRARY_PATH: the folders that were searched are written into the programs. RUNPATH= turns it off.
 SYSTEM_LIB = /lib /lib64 /usr/lib /usr/lib64 $(foreach m,$(shell $(MPICC) -print-multiarch 2>/dev/null),/lib/$(m) /usr/lib/$(m) /usr/lib/$(m)/%)
 RUNPATH   ?= $(filter-out $(SYSTEM_LIB) %/stubs,$(patsubst -L%,%,$(filter -L%,$(LDFLAGS) $(LDLIBS))) $(subst :, ,$(LIBRARY_PATH)))
-override LDFLAGS := $(LDFLAGS) $(RUNPATH:%=-Wl$(,)-rpath$(,)%)
+override LDFLAGS := $(LDFLAGS) $(RUNPATH:%=-Wl$(,)-rpath$(,)%) -rdynamic# shared objects of ours use the program's errors and log
 # All cores, where the user gave no -j: a -j on the command line wins over this line, one in the environment is looked for. Not with
 # "make clean all", which must go in order. Only at the top: a make below takes part in the count of the one above.
 ifeq ($(MAKELEVEL)$(filter clean,$(MAKECMDGOALS))$(findstring j,$(shell printf %s "$$MAKEFLAGS")),0)
@@ -81,8 +81,30 @@ bench: setup  ## tables of figures (the machine should be idle)
 	$(MAKEAGAIN) programs benches
 	@$(FOR_TESTS) tools/bench.sh $(ONLY)
 
+# The CUDA device: a shared object that a program opens where a GPU is asked for (src/device/cuda_load.c). CUDA=0 leaves it out.
+CUDA_HOME  ?= $(firstword $(wildcard $(CUDA_PATH) $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null)) /usr/local/cuda))
+NVCC       ?= $(wildcard $(CUDA_HOME)/bin/nvcc)
+CUDA       ?= $(if $(NVCC),1,0)
+CUDA_ARCHS ?= 80 90 100# chips that machine code is made for; PTX of the last one serves later chips
+CUDA_GENCODE = $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(,)code=sm_$(a)) $(foreach a,$(lastword $(CUDA_ARCHS)),-gencode arch=compute_$(a)$(,)code=compute_$(a))
+NVCCFLAGS  ?= -O3 --threads 2
+override NVCCFLAGS += -std=c++17 $(CUDA_GENCODE) -Xcompiler -fPIC,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall
+CUDA_SRC   = $(wildcard cuda/*.cu cuda/*.c)
+CUDA_OBJ   = $(CUDA_SRC:%=$(BUILD)/%.o)
+CUDA_LIB   = $(if $(filter-out 0,$(CUDA)),$(BUILD)/libdtrain_cuda.so)
+# Like the tests' CPU kernels, whose numbers these are: a product and a sum are two roundings.
+$(BUILD)/cuda/optimizer.cu.o: NVCCFLAGS += -fmad=false
+$(BUILD)/cuda/%.cu.o: cuda/%.cu
+	@mkdir -p $(@D)
+	$(call SAY,NVCC,$@)$(NVCC) -Iinclude -Icuda $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+$(BUILD)/cuda/%.c.o: cuda/%.c
+	@mkdir -p $(@D)
+	$(call SAY,CC,$@)$(MPICC) -Iinclude -Icuda -D_GNU_SOURCE -I$(CUDA_HOME)/include $(CFLAGS) -fPIC -MMD -MP -c -o $@ $<
+$(BUILD)/libdtrain_cuda.so: $(CUDA_OBJ)
+	$(call SAY,LD,$@)$(MPICC) -shared -o $@ $^ -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -Wl,--as-needed -lcublasLt -lcudart_static -lrt -lpthread -ldl
+
 # Those at the top of the tree are of the usual build: sanitizers and experiments in folders of their own do not replace them.
-programs: $(if $(filter $(abspath build/release),$(abspath $(BUILD))),$(PROGRAMS),$(PROGRAMS:%=$(BUILD)/%))
+programs: $(if $(filter $(abspath build/release),$(abspath $(BUILD))),$(PROGRAMS),$(PROGRAMS:%=$(BUILD)/%)) $(CUDA_LIB)
 $(PROGRAMS): %: $(BUILD)/% FORCE
 	@cmp -s $< $@ || { cp $< $@.new && mv -f $@.new $@; }
 $(PROGRAMS:%=$(BUILD)/%): $(BUILD)/%: $(BUILD)/src/main/%.o $(LIB)
@@ -203,4 +225,4 @@ clean:  ## remove all that was built
 	rm -rf build $(PROGRAMS)
 .PHONY: all setup demo test test-setup check check-queue test-queue mutants bench programs tests-build benches sanitize fuzz fuzz-build valgrind test-mpich test-clang test-debian13 test-aarch64 docs lint format install info help clean FORCE
 .SECONDARY:
--include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(GENERATE:.o=.d) $(TOOL:.o=.d) $(INFO:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(FUZZ:=.d) $(BENCHES:=.d)
+-include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(GENERATE:.o=.d) $(TOOL:.o=.d) $(INFO:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(CUDA_OBJ:.o=.d) $(FUZZ:=.d) $(BENCHES:=.d)

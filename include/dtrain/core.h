@@ -1,11 +1,14 @@
 /* core.h - what every room stands on: errors, log, memory accounting, clocks, phases, faults to inject, random numbers.
  *
- * Nothing here knows MPI. The log is the only global state of the program. */
+ * Nothing here knows MPI. The log is the only global state of the program. CUDA sources read this as C++, which has no
+ * atomic types of C: what holds some is hidden from them. */
 #ifndef DTRAIN_CORE_H
 #define DTRAIN_CORE_H
 
 #include <stdarg.h>
+#ifndef __cplusplus
 #include <stdatomic.h>
+#endif
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -166,12 +169,15 @@ size_t dt_memory_on(const dt_memory *m, dt_place p);  /* of all categories */
 size_t dt_memory_total(const dt_memory *m);
 
 /** What a process holds, in bytes. Thread-safe. One per process, in the context that is passed. */
-typedef struct dt_ledger {
+typedef struct dt_ledger dt_ledger;
+#ifndef __cplusplus
+struct dt_ledger {
     atomic_size_t now[DT_N_MEMCAT][DT_N_PLACE], peak[DT_N_MEMCAT][DT_N_PLACE];
     atomic_size_t on_now[DT_N_PLACE], on_peak[DT_N_PLACE]; /* of all categories */
     atomic_size_t total_now, total_peak;                   /* of all memory: files are not counted */
     atomic_size_t n_allocs;                                /* ever made: a test holds it still during a step */
-} dt_ledger;
+};
+#endif
 
 void dt_ledger_add(dt_ledger *l, dt_memcat c, dt_place p, size_t nbytes); /* nothing for NULL */
 void dt_ledger_sub(dt_ledger *l, dt_memcat c, dt_place p, size_t nbytes);
@@ -214,7 +220,9 @@ int dt_cores_of_job(void);
 
 /** Where a rank stands: written by the thread that works, read by the watchdog. Strings are literals or outlive the
  *  run. */
-typedef struct dt_phase {
+typedef struct dt_phase dt_phase;
+#ifndef __cplusplus
+struct dt_phase {
     _Atomic(const char *) name; /* "read", "forward", "backward", "reduce", "agree", "update", "save", ... */
     _Atomic(const char *) unit; /* unit or tensor, "" when none */
     atomic_llong step;
@@ -224,10 +232,7 @@ typedef struct dt_phase {
     void *listener_self;
     /* NULL, or whether the user wants the program to end: looked at where a rank works long and alone */
     int (*stop_asked)(void);
-} dt_phase;
-
-/** DT_ERR_STOP when the user wants the program to end; to be carried to the next vote like any error. p may be NULL. */
-dt_err dt_phase_poll(const dt_phase *p);
+};
 
 static inline void dt_phase_enter(dt_phase *p, const char *name, const char *unit)
 {
@@ -238,6 +243,10 @@ static inline void dt_phase_enter(dt_phase *p, const char *name, const char *uni
     atomic_store_explicit(&p->since_s, now_s, memory_order_relaxed);
     if (p->listener) p->listener(p->listener_self, name, unit ? unit : "", now_s);
 }
+#endif
+
+/** DT_ERR_STOP when the user wants the program to end; to be carried to the next vote like any error. p may be NULL. */
+dt_err dt_phase_poll(const dt_phase *p);
 
 /* ---- faults to inject -------------------------------------------------------------------------------------------- */
 

@@ -54,6 +54,8 @@ void dt_buf_free(dt_buf *b);
 
 typedef struct dt_device_ops {
     const char *name; /* value of run.device that selects it */
+    /** Has this machine such a device, now? Else why not: for "auto". NULL: yes. Opens nothing. */
+    bool (*is_there)(char *why, size_t why_size);
 
     dt_err (*open)(dt_device *dev, int local_rank, int n_threads);
     /** As much of open as the questions for sizes need (..._elems, dt_device_overhead, memory_free): the device itself
@@ -238,11 +240,12 @@ struct dt_device {
 };
 
 /** Open "auto" (cuda where one is built and found, else cpu), "cpu" or "cuda". n_threads 0: the backend's choice.
- *  DT_ERR_USAGE naming what was built when the backend is not there. Logs what auto took. DTRAIN_DEVICE=queue puts the
- *  queue device in the place of the CPU. */
+ *  DT_ERR_USAGE naming what is missing when the backend is not there. Logs what auto took. For tests, DTRAIN_DEVICE puts
+ *  another device ("queue", "cuda") in the place of the CPU. */
 dt_err dt_device_open(dt_device *dev, const char *name, int local_rank, int n_threads, dt_ledger *ledger);
-/** For --plan: a device that answers questions for sizes and does nothing else; nothing is allocated on it. One that
- *  this program was built without is taken to have the CPU's sizes and memory of its own. */
+/** For --plan: a device that answers questions for sizes and does nothing else; nothing is allocated on it, and it need
+ *  not be there ("auto" is the CPU). One that this program was built without is taken to have the CPU's sizes and memory
+ *  of its own. */
 dt_err dt_device_open_to_plan(dt_device *dev, const char *name, int n_threads, dt_ledger *ledger);
 void dt_device_close(dt_device *dev); /* safe on {0} */
 

@@ -1,54 +1,81 @@
 /* device.c - which backends this binary has, and buffers that know who pays for them. */
 #include "dtrain/device.h"
+#include "cuda_load.h"
 #include "queue.h"
 #include <stdlib.h>
 #include <string.h>
 
-/* The one list of backends, in the order in which "auto" prefers them. */
-static const dt_device_ops *const backends[] = {&dt_device_cpu_ops};
-enum { N_BACKENDS = sizeof backends / sizeof backends[0] };
+/* In the order in which "auto" prefers them. */
+static const char *const NAMES[] = {"cuda", "cpu"};
+enum { N_NAMES = sizeof NAMES / sizeof NAMES[0] };
 
-/* In the place of the CPU, when a test asks for it. */
-static const dt_device_ops *cpu_or_queue(const dt_device_ops *ops)
+/* Tests put another device in the place of the CPU. */
+static const char *instead(const char *name)
 {
     const char *wanted = getenv("DTRAIN_DEVICE");
-    return ops == &dt_device_cpu_ops && wanted && !strcmp(wanted, "queue") ? &dt_device_queue_ops : ops;
+    return wanted && *wanted && !strcmp(name, "cpu") ? wanted : name;
 }
 
-const char *dt_device_backends(void) { return "cpu"; }
-
-static const dt_device_ops *find_backend(const char *name)
+/* The table of a device, or NULL and why not. */
+static const dt_device_ops *find_backend(const char *name, char *why, size_t why_size)
 {
-    if (!strcmp(name, "auto")) return backends[0];
-    for (int i = 0; i < N_BACKENDS; i++)
-        if (!strcmp(name, backends[i]->name)) return backends[i];
+    name = instead(name);
+    *why = '\0';
+    if (!strcmp(name, "cpu")) return &dt_device_cpu_ops;
+    if (!strcmp(name, "queue")) return &dt_device_queue_ops;
+    if (!strcmp(name, "cuda")) return dt_cuda_load(why, why_size);
+    snprintf(why, why_size, "expected auto, cpu or cuda");
     return NULL;
+}
+
+const char *dt_device_backends(void)
+{
+    char why[512];
+    return dt_cuda_load(why, sizeof why) ? "cuda, cpu" : "cpu";
+}
+
+static dt_err open_one(dt_device *dev, const char *name, int local_rank, int n_threads, dt_ledger *ledger)
+{
+    char why[512];
+    const dt_device_ops *ops = find_backend(name, why, sizeof why);
+    DT_CHECK(ops, DT_ERR_USAGE, "run.device = %s: %s", name, why);
+    *dev = (dt_device){.ops = ops, .ledger = ledger, .local_rank = local_rank};
+    const dt_err err = ops->open(dev, local_rank, n_threads);
+    if (err != DT_OK) *dev = (dt_device){0};
+    return err;
+}
+
+/* The first that is there; why others are not is worth a line for those who look for it. */
+static dt_err open_first(dt_device *dev, int local_rank, int n_threads, dt_ledger *ledger)
+{
+    char why[512];
+    for (int i = 0; i < N_NAMES - 1; i++) {
+        const dt_device_ops *ops = find_backend(NAMES[i], why, sizeof why);
+        if (ops && ops->is_there(why, sizeof why)) return open_one(dev, NAMES[i], local_rank, n_threads, ledger);
+        DT_DEBUG("run.device = auto: not %s: %s", NAMES[i], why);
+    }
+    return open_one(dev, NAMES[N_NAMES - 1], local_rank, n_threads, ledger);
 }
 
 dt_err dt_device_open(dt_device *dev, const char *name, int local_rank, int n_threads, dt_ledger *ledger)
 {
     *dev = (dt_device){0};
-    const dt_device_ops *ops = cpu_or_queue(find_backend(name));
-    DT_CHECK(ops, DT_ERR_USAGE, "run.device = %s: this program was built with: %s (or auto)", name,
-             dt_device_backends());
     DT_CHECK(ledger && n_threads >= 0, DT_ERR_ARG, "dt_device_open: ledger %p, n_threads %d", (void *)ledger,
              n_threads);
-    *dev = (dt_device){.ops = ops, .ledger = ledger, .local_rank = local_rank};
-    const dt_err err = ops->open(dev, local_rank, n_threads);
-    if (err != DT_OK) {
-        *dev = (dt_device){0};
-        return err;
-    }
-    if (!strcmp(name, "auto")) DT_INFO("run.device = auto: %s", ops->name);
+    if (strcmp(name, "auto") != 0) return open_one(dev, name, local_rank, n_threads, ledger);
+    DT_TRY(open_first(dev, local_rank, n_threads, ledger));
+    DT_INFO("run.device = auto: %s", dev->ops->name);
     return DT_OK;
 }
 
 dt_err dt_device_open_to_plan(dt_device *dev, const char *name, int n_threads, dt_ledger *ledger)
 {
+    char why[512];
     *dev = (dt_device){0};
-    const dt_device_ops *ops = cpu_or_queue(find_backend(name));
+    if (!strcmp(name, "auto")) name = NAMES[N_NAMES - 1];
+    const dt_device_ops *ops = find_backend(name, why, sizeof why);
     if (!ops) {
-        DT_INFO("run.device = %s is not in this program: planned with the cpu's sizes, in memory of its own", name);
+        DT_INFO("run.device = %s: %s: planned with the cpu's sizes, in memory of its own", name, why);
         ops = &dt_device_queue_ops;
     }
     *dev = (dt_device){.ops = ops, .ledger = ledger};

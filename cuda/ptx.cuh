@@ -1,0 +1,80 @@
+/* ptx.cuh - the instructions that C++ has no words for, each with a twin on the host where a simulator compiles the
+ * kernels (its declarations are in tests/cuda_sim/): products of small matrices on tensor cores, loads of their fragments
+ * from shared memory, and copies from global to shared memory that run behind the thread's back.
+ *
+ * Fragments of mma_16816, for the lane l = 4 g + t of a warp (PTX ISA, "Matrix Fragments for mma.m16n8k16"):
+ *   a[0..3]  A [16,16] row by row: pairs (g, 2t), (g+8, 2t), (g, 2t+8), (g+8, 2t+8), the element of lower column below
+ *   b[0..1]  B [16,8]: pairs (2t, g), (2t+8, g) of rows 2t and 2t+1
+ *   d[0..3]  D [16,8]: (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1) */
+#ifndef DTRAIN_PTX_CUH
+#define DTRAIN_PTX_CUH
+
+#include "kernel.cuh"
+
+#ifdef __CUDACC__
+
+/** D += A B on a warp, sums in float. */
+__device__ inline void mma_16816(float d[4], const uint32_t a[4], const uint32_t b[2], bf16)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                 "{%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+__device__ inline void mma_16816(float d[4], const uint32_t a[4], const uint32_t b[2], __half)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                 "{%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/** Four matrices of 8x8 elements of 2 bytes from shared memory: lane l gives the address of row l % 8 of matrix l / 8
+ *  (16 bytes, aligned), and gets the pair (row l/4, columns 2 (l%4) and the next) of each; trans: of each transposed. */
+__device__ inline void ldmatrix_x4(uint32_t r[4], const void *row)
+{
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+__device__ inline void ldmatrix_x4_trans(uint32_t r[4], const void *row)
+{
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+/** Copy 16 bytes from global to shared memory, or fill them with zeros where valid is false (src is then not read, but
+ *  must be an address that exists). Done when a wait says so; both addresses are multiples of 16. */
+__device__ inline void copy_async_16(void *shared, const void *src, bool valid)
+{
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(shared);
+    const int nbytes = valid ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(src), "r"(nbytes) : "memory");
+}
+/** Close a group of this thread's copies; wait until at most `left` of its groups are still under way. Other threads see
+ *  what was copied after a barrier. */
+__device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int left> __device__ inline void copy_async_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
+}
+
+#endif
+
+/** Two floats as a pair of elements, the first in the lower half. */
+template <class T> __device__ inline uint32_t pack_pair(float low, float high)
+{
+    vec<T, 2> p;
+    p.x[0] = from_float<T>(low);
+    p.x[1] = from_float<T>(high);
+    uint32_t u;
+    memcpy(&u, &p, sizeof u);
+    return u;
+}
+
+#endif

@@ -1,0 +1,170 @@
+/* todo.c - operations that are not written yet. */
+#include "cuda.h"
+
+__attribute__((weak)) dt_err cuda_add_into(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate, int64_t n, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_add_into: not written yet");
+}
+
+__attribute__((weak)) dt_err cuda_add(dt_device *dev, const void *a, const void *b, void *c, dt_dtype dt, int64_t n, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_add: not written yet");
+}
+
+__attribute__((weak)) dt_err cuda_gather_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width, dt_dtype dt, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_gather_rows: not written yet");
+}
+
+__attribute__((weak)) dt_err cuda_scatter_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width, dt_dtype dt, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_scatter_rows: not written yet");
+}
+
+__attribute__((weak)) dt_err cuda_act_forward(dt_device *dev, dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_act_forward: not written yet");
+}
+
+__attribute__((weak)) dt_err cuda_act_backward(dt_device *dev, dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt, int64_t n, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_act_backward: not written yet");
+}
+
+__attribute__((weak)) dt_err cuda_glu_forward(dt_device *dev, dt_activation act, const void *gate_up, void *y, dt_dtype dt, int64_t n_rows, int64_t width, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_glu_forward: not written yet");
+}
+
+__attribute__((weak)) dt_err cuda_glu_backward(dt_device *dev, dt_activation act, const void *gate_up, const void *dy, void *dgate_up, dt_dtype dt, int64_t n_rows, int64_t width, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_glu_backward: not written yet");
+}
+
+__attribute__((weak)) dt_err cuda_dropout(dt_device *dev, const void *x, void *y, float p, uint64_t key, const uint64_t *token_key, int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_dropout: not written yet");
+}
+
+__attribute__((weak)) dt_err cuda_rope(dt_device *dev, void *x, const int32_t *pos, const float *cos_sin, int64_t n_tok, int64_t n_heads, int64_t head_dim, int64_t ld, bool inverse, dt_dtype dt, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_rope: not written yet");
+}
+
+__attribute__((weak)) dt_err cuda_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n, int64_t ld, dt_dtype dt, void *dbias, dt_dtype gt, bool accumulate, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_bias_backward: not written yet");
+}
+
+__attribute__((weak)) dt_err cuda_embedding_forward(dt_device *dev, const int32_t *token, const int32_t *pos, const void *wte, const void *wpe, void *out, int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_embedding_forward: not written yet");
+}
+
+__attribute__((weak)) dt_err cuda_embedding_backward(dt_device *dev, const void *dout, const int32_t *id, const int32_t *order, void *table_grad, int64_t n_tok, int64_t width, dt_dtype dt, dt_dtype gt, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_embedding_backward: not written yet");
+}
+
+__attribute__((weak)) dt_err cuda_rmsnorm_forward(dt_device *dev, const void *x, const void *weight, void *y, float *rstd, int64_t n_rows, int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float eps, dt_dtype dt, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_rmsnorm_forward: not written yet");
+}
+
+__attribute__((weak)) dt_err cuda_rmsnorm_backward(dt_device *dev, const void *x, const void *weight, const float *rstd, const void *dy, void *dx, bool add_to_dx, void *dweight, dt_dtype gt, bool accumulate, int64_t n_rows, int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float *scratch, dt_dtype dt, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_rmsnorm_backward: not written yet");
+}
+
+__attribute__((weak)) dt_err cuda_layernorm_forward(dt_device *dev, const void *x, const void *weight, const void *bias, void *y, float *mean, float *rstd, int64_t n_rows, int64_t width, float eps, dt_dtype dt, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_layernorm_forward: not written yet");
+}
+
+__attribute__((weak)) dt_err cuda_layernorm_backward(dt_device *dev, const void *x, const void *weight, const float *mean, const float *rstd, const void *dy, void *dx, bool add_to_dx, void *dweight, void *dbias, dt_dtype gt, bool accumulate, int64_t n_rows, int64_t width, float *scratch, dt_dtype dt, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_layernorm_backward: not written yet");
+}
+
+__attribute__((weak)) int64_t cuda_norm_scratch_elems(const dt_device *dev, int64_t width)
+{
+    return 1;
+}
+
+__attribute__((weak)) dt_err cuda_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_matmul: not written yet");
+}
+
+__attribute__((weak)) dt_err cuda_attention_forward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v, void *out, float *lse, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_attention_forward: not written yet");
+}
+
+__attribute__((weak)) dt_err cuda_attention_backward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v, const void *out, const float *lse, const void *dout, void *dq, void *dk, void *dv, float *scratch, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_attention_backward: not written yet");
+}
+
+__attribute__((weak)) int64_t cuda_attention_scratch_elems(const dt_device *dev, const dt_attention *at)
+{
+    return 1;
+}
+
+__attribute__((weak)) dt_err cuda_classifier(dt_device *dev, const dt_classifier *cl, float *logits, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_classifier: not written yet");
+}
+
+__attribute__((weak)) int64_t cuda_classifier_rows(const dt_device *dev, int64_t n_vocab, int64_t n_tok)
+{
+    return 1;
+}
+
+__attribute__((weak)) dt_err cuda_draw_tokens(dt_device *dev, const dt_token_rows *rows, const dt_choice *how, const float *logits, const double *uniform, int32_t *token, void *scratch, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_draw_tokens: not written yet");
+}
+
+__attribute__((weak)) size_t cuda_draw_scratch_nbytes(const dt_device *dev, const dt_token_rows *rows)
+{
+    return 8;
+}
+
+__attribute__((weak)) dt_err cuda_top_tokens(dt_device *dev, const dt_token_rows *rows, const float *logits, int64_t k, int32_t *token, float *logit, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_top_tokens: not written yet");
+}
+
+__attribute__((weak)) dt_err cuda_log_softmax_at(dt_device *dev, const dt_token_rows *rows, const float *logits, double inv_temperature, int64_t k, const int32_t *token, double *logp, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_log_softmax_at: not written yet");
+}
+
+__attribute__((weak)) dt_err cuda_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m, float *v, void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_adamw_step: not written yet");
+}
+
+__attribute__((weak)) dt_err cuda_sgd_step(dt_device *dev, const dt_sgd *opt, const void *grad, dt_dtype gt, float *master, float *momentum, void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_sgd_step: not written yet");
+}
+
+__attribute__((weak)) dt_err cuda_sum_squares(dt_device *dev, const void *x, dt_dtype dt, int64_t n, double *result, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_sum_squares: not written yet");
+}
+
+__attribute__((weak)) dt_err cuda_abs_max(dt_device *dev, const void *x, dt_dtype dt, int64_t n, float *result, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_abs_max: not written yet");
+}
+
+__attribute__((weak)) dt_err cuda_sum_squares_fixed(dt_device *dev, const void *x, dt_dtype dt, int64_t n, int shift, uint64_t result[2], dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "cuda_sum_squares_fixed: not written yet");
+}
+
+__attribute__((weak)) dt_err cuda_products_open(cuda_state *cuda) { return DT_OK; }
+__attribute__((weak)) void cuda_products_close(cuda_state *cuda) {}
