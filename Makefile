@@ -197,6 +197,7 @@ MODULES   ?= $(shell cat $(BUILD)/modules 2>/dev/null)# environment modules that
 install: all  ## to PREFIX (DESTDIR honoured): programs, man pages, documentation, examples, job scripts, modulefiles
 	install -d $(addprefix $(DEST)/,bin share/man/man1 share/doc/dtrain/docs share/dtrain/input/models share/dtrain/jobs share/dtrain/tools share/bash-completion/completions share/zsh/site-functions share/modulefiles/dtrain)
 	install -m 755 $(PROGRAMS:%=$(BUILD)/%) $(DEST)/bin
+	$(if $(CUDA_LIB),install -d $(DEST)/lib/dtrain && install -m 755 $(CUDA_LIB) $(DEST)/lib/dtrain)
 	install -m 644 $(wildcard docs/*.1) $(DEST)/share/man/man1
 	install -m 644 $(DOCUMENTS) $(DEST)/share/doc/dtrain
 	install -m 644 $(wildcard docs/*.md) $(DEST)/share/doc/dtrain/docs
@@ -215,6 +216,7 @@ info:  ## what was found and what it turns on
 	@echo "HDF5       $(or $(HDF5),missing) $(shell pkg-config --modversion $(HDF5) 2>/dev/null)"
 	@tools/mpi.sh check "$(MPICC)" "$(CPPFLAGS)" "$(HDF5_LIBS)" || true
 	@echo "CPU sets   $(ISAS)"
+	@echo "CUDA       $(if $(CUDA_LIB),$(NVCC) $(shell $(NVCC) --version | sed -n 's/.*release \([0-9.]*\).*/\1/p') for $(CUDA_ARCHS:%=sm_%),$(if $(NVCC),left out,no nvcc))"
 	@echo "flags      $(CFLAGS)"
 	@echo "libraries  $(LDLIBS)"
 	@echo "run path   $(or $(RUNPATH),that of the system)"
