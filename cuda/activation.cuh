@@ -1,0 +1,47 @@
+/* activation.cuh - activations and their slopes, as operations on elements and as epilogues of products use them: one
+ * definition, so that an epilogue has the bits of the calls that it stands for.
+ *
+ * All are x times a smooth step s(x): silu and quick_gelu s = sigmoid(a x); gelu_tanh s = (1 + tanh u)/2 = sigmoid(2u);
+ * gelu s = Phi(x). The slope is s + x s'. */
+#ifndef DTRAIN_ACTIVATION_CUH
+#define DTRAIN_ACTIVATION_CUH
+
+#include "kernel.cuh"
+
+namespace activation
+{
+
+constexpr float SQRT_2_OVER_PI = 0.797884561f, INV_SQRT_2 = 0.707106781f, INV_SQRT_2PI = 0.398942280f,
+                CUBE = 0.044715f; /* of gelu_tanh: u = sqrt(2/pi) (x + CUBE x^3) */
+
+__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ inline float factor(dt_activation act) { return act == DT_ACT_SILU ? 1.0f : 1.702f; }
+
+__device__ inline float step(dt_activation act, float x)
+{
+    if (act == DT_ACT_GELU) return fmaf(0.5f, erff(x * INV_SQRT_2), 0.5f);
+    if (act == DT_ACT_GELU_TANH) return sigmoid(2.0f * SQRT_2_OVER_PI * x * fmaf(CUBE * x, x, 1.0f));
+    return sigmoid(factor(act) * x);
+}
+
+/* s'(x), where s(x) is known. Where s is 0 or 1 so is the product with a growth that may have no number. */
+__device__ inline float step_slope(dt_activation act, float x, float s)
+{
+    if (act == DT_ACT_GELU) return INV_SQRT_2PI * expf(-0.5f * x * x);
+    const float bell = s * (1.0f - s);
+    if (act != DT_ACT_GELU_TANH) return factor(act) * bell;
+    return bell > 0.0f ? bell * 2.0f * SQRT_2_OVER_PI * fmaf(3.0f * CUBE * x, x, 1.0f) : bell;
+}
+
+} // namespace activation
+
+/** act(x). */
+__device__ inline float act_value(dt_activation act, float x) { return x * activation::step(act, x); }
+/** act'(x). */
+__device__ inline float act_slope(dt_activation act, float x)
+{
+    const float s = activation::step(act, x);
+    return fmaf(x, activation::step_slope(act, x, s), s);
+}
+
+#endif
