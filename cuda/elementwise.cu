@@ -1,11 +1,19 @@
-/* elementwise.cu - operations on single elements and on rows of them: conversions, sums, activations, dropout, rotary
- * embedding, rows by index, and the sums of columns. */
-#include "kernel.cuh"
+/* elementwise.cu - conversions and sums of elements, rows by index, dropout and rotary embedding: one pass over memory
+ * each. */
+#include "each.cuh"
+#include <inttypes.h>
 
-template <class S, class D> __global__ void convert_kernel(const S *src, D *dst, int64_t n)
+/* ---- conversions and sums ---------------------------------------------------------------------------------------- */
+
+struct identity {
+    __device__ float operator()(float x) const { return x; }
+};
+
+static dt_err copy_elems(dt_stream *s, const void *src, void *dst, dt_dtype dt, int64_t n)
 {
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x)
-        dst[i] = from_float<D>(to_float(src[i]));
+    if (src == dst) return DT_OK;
+    DT_CUDA(cudaMemcpyAsync(dst, src, (size_t)n * dt_dtype_size(dt), cudaMemcpyDefault, s->handle));
+    return DT_OK;
 }
 
 dt_err cuda_convert(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n,
@@ -13,13 +21,241 @@ dt_err cuda_convert(dt_device *dev, const void *src, dt_dtype src_dt, void *dst,
 {
     DT_CHECK(src != dst || src_dt == dst_dt || n == 0, DT_ERR_ARG, "convert in place from %s to %s",
              dt_dtype_name(src_dt), dt_dtype_name(dst_dt));
-    if (n == 0 || src == dst) return DT_OK;
+    if (n == 0) return DT_OK;
     dt_stream *s = cuda_stream(dev, stream, "convert");
     CUDA_BY_DTYPE(src_dt, S, "convert", {
         CUDA_BY_DTYPE(dst_dt, D, "convert", {
-            launch(s, (unsigned)ceil_div(n, 256), 256, 0, convert_kernel<S, D>, (const S *)src, (D *)dst, n);
+            if (src_dt == dst_dt) return copy_elems(s, src, dst, dst_dt, n);
+            return launch_map<S, D>(s, identity(), src, dst, n);
         });
     });
-    CUDA_LAUNCHED();
+    return DT_OK;
+}
+
+dt_err cuda_add_into(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate,
+                     int64_t n, dt_stream *stream)
+{
+    if (!accumulate) return cuda_convert(dev, src, src_dt, dst, dst_dt, n, stream);
+    dt_stream *s = cuda_stream(dev, stream, "add_into");
+    CUDA_BY_DTYPE(src_dt, S, "add_into", {
+        CUDA_BY_DTYPE(dst_dt, D, "add_into", { return launch_map<S, D, D>(s, plus(), src, dst, dst, n); });
+    });
+    return DT_OK;
+}
+
+dt_err cuda_add(dt_device *dev, const void *a, const void *b, void *c, dt_dtype dt, int64_t n, dt_stream *stream)
+{
+    dt_stream *s = cuda_stream(dev, stream, "add");
+    CUDA_BY_DTYPE(dt, T, "add", { return launch_map<T, T, T>(s, plus(), a, b, c, n); });
+    return DT_OK;
+}
+
+/* ---- rows by index ----------------------------------------------------------------------------------------------- */
+
+/* Row r from src to dst: gather reads row index[r], or zeros where that is negative, and writes row r; scatter the other
+ * way, and leaves out rows with a negative index. A row is per_row units, as large as size and addresses of the rows
+ * allow; what is in them does not matter. */
+template <class Unit, bool gather> struct move_rows {
+    const Unit *src;
+    const int32_t *index;
+    Unit *dst;
+    int64_t per_row;
+
+    struct item {
+        int64_t to; /* below 0: nowhere */
+        Unit unit;
+    };
+    __device__ item load(int64_t i) const
+    {
+        const row_place p = place_of(i, (unsigned)per_row);
+        const int64_t other = index[p.row];
+        if (gather) return {i, other < 0 ? Unit{} : src[other * per_row + p.in_row]};
+        return {other < 0 ? -1 : other * per_row + p.in_row, src[i]};
+    }
+    __device__ void store(const item &t) const
+    {
+        if (t.to >= 0) dst[t.to] = t.unit;
+    }
+};
+
+template <class Unit, bool gather>
+static dt_err move_units(dt_stream *s, const void *src, const int32_t *index, void *dst, int64_t n_rows,
+                         size_t row_nbytes)
+{
+    const int64_t per_row = (int64_t)(row_nbytes / sizeof(Unit));
+    return launch_each(s, move_rows<Unit, gather>{(const Unit *)src, index, (Unit *)dst, per_row}, n_rows * per_row);
+}
+
+template <bool gather>
+static dt_err launch_move(dt_stream *s, const void *src, const int32_t *index, void *dst, int64_t n_rows,
+                          size_t row_nbytes)
+{
+    const size_t all = (size_t)src | (size_t)dst | row_nbytes;
+    if (all % 16 == 0) return move_units<vec<uint32_t, 4>, gather>(s, src, index, dst, n_rows, row_nbytes);
+    if (all % 4 == 0) return move_units<uint32_t, gather>(s, src, index, dst, n_rows, row_nbytes);
+    if (all % 2 == 0) return move_units<uint16_t, gather>(s, src, index, dst, n_rows, row_nbytes);
+    return move_units<uint8_t, gather>(s, src, index, dst, n_rows, row_nbytes);
+}
+
+dt_err cuda_gather_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width,
+                        dt_dtype dt, dt_stream *stream)
+{
+    return launch_move<true>(cuda_stream(dev, stream, "gather_rows"), src, index, dst, n_rows,
+                             (size_t)width * dt_dtype_size(dt));
+}
+
+dt_err cuda_scatter_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows,
+                         int64_t width, dt_dtype dt, dt_stream *stream)
+{
+    return launch_move<false>(cuda_stream(dev, stream, "scatter_rows"), src, index, dst, n_rows,
+                              (size_t)width * dt_dtype_size(dt));
+}
+
+/* ---- dropout ----------------------------------------------------------------------------------------------------- */
+
+/* Philox 4x32, 10 rounds: dt_philox4x32 of core.h. */
+__device__ inline void philox(uint64_t key, uint64_t ctr_hi, uint64_t ctr_lo, uint32_t out[4])
+{
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    uint32_t c0 = (uint32_t)ctr_lo, c1 = (uint32_t)(ctr_lo >> 32), c2 = (uint32_t)ctr_hi, c3 = (uint32_t)(ctr_hi >> 32);
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        const uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c1 = (uint32_t)p1;
+        c3 = (uint32_t)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
+}
+
+/* y[t,c] = x[t,c] / (1 - p) where u >= p, else 0; u is word c % 4 of philox(key, token_key[t], c / 4). A vector begins
+ * at a multiple of 4 columns. */
+template <class T> struct dropout {
+    static constexpr int V = vector_elems<T>();
+    const T *x;
+    T *y;
+    float p, scale;
+    uint64_t key;
+    const uint64_t *token_key;
+    int64_t width;
+    unsigned per_row; /* vectors */
+    bool fits;
+
+    struct item {
+        int64_t row, col;
+        uint64_t token;
+        vec<T, V> x;
+    };
+    __device__ item load(int64_t i) const
+    {
+        const row_place at = place_of(i, per_row);
+        const int64_t col = at.in_row * V;
+        const int count = elems_left(col, width, V);
+        return {at.row, col, token_key[at.row], load_vec<V>(x + at.row * width + col, count, fits && count == V)};
+    }
+    __device__ void store(const item &t) const
+    {
+        const int count = elems_left(t.col, width, V);
+        vec<T, V> out;
+#pragma unroll
+        for (int first = 0; first < V; first += 4) {
+            uint32_t word[4];
+            philox(key, t.token, (uint64_t)((t.col + first) / 4), word);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const float u = (float)(word[j] >> 8) * 0x1p-24f; /* dt_u32_to_unit */
+                out.x[first + j] = from_float<T>(u >= p ? to_float(t.x.x[first + j]) * scale : 0.0f);
+            }
+        }
+        store_vec(y + t.row * width + t.col, out, count, fits && count == V);
+    }
+};
+
+dt_err cuda_dropout(dt_device *dev, const void *x, void *y, float p, uint64_t key, const uint64_t *token_key,
+                    int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream)
+{
+    DT_CHECK(p >= 0 && p < 1, DT_ERR_ARG, "dropout: p = %g, not in [0, 1)", (double)p);
+    dt_stream *s = cuda_stream(dev, stream, "dropout");
+    CUDA_BY_DTYPE(dt, T, "dropout", {
+        const int64_t per_row = ceil_div(width, dropout<T>::V);
+        const bool fits = vectors_fit((size_t)width * sizeof(T), x, y);
+        const dropout<T> op = {(const T *)x,      (T *)y, p, 1.0f / (1.0f - p), key, token_key, width,
+                               (unsigned)per_row, fits};
+        return launch_each(s, op, n_tok * per_row);
+    });
+    return DT_OK;
+}
+
+/* ---- rotary embedding -------------------------------------------------------------------------------------------- */
+
+/* For token t and head h the pairs (x_i, x_(half+i)), i < half, turn by the angle of table row pos[t], which holds half
+ * cosines and then half sines:
+ *     x_i' = x_i cos - x_(half+i) sin,  x_(half+i)' = x_(half+i) cos + x_i sin
+ * sign -1 turns back. A thread takes a vector of x_i and the one of x_(half+i). */
+template <class T> struct rope {
+    static constexpr int V = vector_elems<T>();
+    T *x;
+    const int32_t *pos;
+    const float *cos_sin;
+    int64_t ld;
+    int n_heads, half;
+    float sign;
+    unsigned per_head; /* vectors of half a head */
+    bool fits;
+
+    struct item {
+        T *at;
+        const float *cos_at;
+        int count;
+        vec<T, V> a, b;
+    };
+    __device__ item load(int64_t i) const
+    {
+        const row_place in_head = place_of(i, per_head), head = place_of(in_head.row, (unsigned)n_heads);
+        const int64_t col = in_head.in_row * V;
+        const int count = elems_left(col, half, V);
+        const bool whole = fits && count == V;
+        T *at = x + head.row * ld + head.in_row * (2 * half) + col;
+        const float *cos_at = cos_sin + pos[head.row] * (int64_t)(2 * half) + col;
+        return {at, cos_at, count, load_vec<V>(at, count, whole), load_vec<V>(at + half, count, whole)};
+    }
+    __device__ void store(const item &t) const
+    {
+        const bool whole = fits && t.count == V;
+        vec<T, V> a, b;
+#pragma unroll
+        for (int first = 0; first < V; first += 4) {
+            const int count = t.count - first;
+            const vec<float, 4> cosine = load_vec<4>(t.cos_at + first, count, whole),
+                                sine = load_vec<4>(t.cos_at + half + first, count, whole);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const float low = to_float(t.a.x[first + j]), high = to_float(t.b.x[first + j]);
+                const float c = cosine.x[j], s = sign * sine.x[j];
+                a.x[first + j] = from_float<T>(low * c - high * s);
+                b.x[first + j] = from_float<T>(high * c + low * s);
+            }
+        }
+        store_vec(t.at, a, t.count, whole);
+        store_vec(t.at + half, b, t.count, whole);
+    }
+};
+
+dt_err cuda_rope(dt_device *dev, void *x, const int32_t *pos, const float *cos_sin, int64_t n_tok, int64_t n_heads,
+                 int64_t head_dim, int64_t ld, bool inverse, dt_dtype dt, dt_stream *stream)
+{
+    DT_CHECK(head_dim % 2 == 0 && ld >= n_heads * head_dim, DT_ERR_ARG,
+             "rope: %" PRId64 " heads of %" PRId64 " in rows %" PRId64 " apart", n_heads, head_dim, ld);
+    dt_stream *s = cuda_stream(dev, stream, "rope");
+    CUDA_BY_DTYPE(dt, T, "rope", {
+        const int64_t half = head_dim / 2, per_head = ceil_div(half, rope<T>::V);
+        const bool fits = vectors_fit((size_t)(ld | half) * sizeof(T), x, cos_sin);
+        const rope<T> op = {
+            (T *)x, pos, cos_sin, ld, (int)n_heads, (int)half, inverse ? -1.0f : 1.0f, (unsigned)per_head, fits};
+        return launch_each(s, op, n_tok * n_heads * per_head);
+    });
     return DT_OK;
 }

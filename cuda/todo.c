@@ -1,56 +1,6 @@
 /* todo.c - operations that are not written yet. */
 #include "cuda.h"
 
-__attribute__((weak)) dt_err cuda_add_into(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate, int64_t n, dt_stream *stream)
-{
-    return dt_fail(DT_ERR_FAULT, "cuda_add_into: not written yet");
-}
-
-__attribute__((weak)) dt_err cuda_add(dt_device *dev, const void *a, const void *b, void *c, dt_dtype dt, int64_t n, dt_stream *stream)
-{
-    return dt_fail(DT_ERR_FAULT, "cuda_add: not written yet");
-}
-
-__attribute__((weak)) dt_err cuda_gather_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width, dt_dtype dt, dt_stream *stream)
-{
-    return dt_fail(DT_ERR_FAULT, "cuda_gather_rows: not written yet");
-}
-
-__attribute__((weak)) dt_err cuda_scatter_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width, dt_dtype dt, dt_stream *stream)
-{
-    return dt_fail(DT_ERR_FAULT, "cuda_scatter_rows: not written yet");
-}
-
-__attribute__((weak)) dt_err cuda_act_forward(dt_device *dev, dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n, dt_stream *stream)
-{
-    return dt_fail(DT_ERR_FAULT, "cuda_act_forward: not written yet");
-}
-
-__attribute__((weak)) dt_err cuda_act_backward(dt_device *dev, dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt, int64_t n, dt_stream *stream)
-{
-    return dt_fail(DT_ERR_FAULT, "cuda_act_backward: not written yet");
-}
-
-__attribute__((weak)) dt_err cuda_glu_forward(dt_device *dev, dt_activation act, const void *gate_up, void *y, dt_dtype dt, int64_t n_rows, int64_t width, dt_stream *stream)
-{
-    return dt_fail(DT_ERR_FAULT, "cuda_glu_forward: not written yet");
-}
-
-__attribute__((weak)) dt_err cuda_glu_backward(dt_device *dev, dt_activation act, const void *gate_up, const void *dy, void *dgate_up, dt_dtype dt, int64_t n_rows, int64_t width, dt_stream *stream)
-{
-    return dt_fail(DT_ERR_FAULT, "cuda_glu_backward: not written yet");
-}
-
-__attribute__((weak)) dt_err cuda_dropout(dt_device *dev, const void *x, void *y, float p, uint64_t key, const uint64_t *token_key, int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream)
-{
-    return dt_fail(DT_ERR_FAULT, "cuda_dropout: not written yet");
-}
-
-__attribute__((weak)) dt_err cuda_rope(dt_device *dev, void *x, const int32_t *pos, const float *cos_sin, int64_t n_tok, int64_t n_heads, int64_t head_dim, int64_t ld, bool inverse, dt_dtype dt, dt_stream *stream)
-{
-    return dt_fail(DT_ERR_FAULT, "cuda_rope: not written yet");
-}
-
 __attribute__((weak)) dt_err cuda_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n, int64_t ld, dt_dtype dt, void *dbias, dt_dtype gt, bool accumulate, dt_stream *stream)
 {
     return dt_fail(DT_ERR_FAULT, "cuda_bias_backward: not written yet");

@@ -1,0 +1,155 @@
+/* each.cuh - one kernel for all operations whose elements have nothing to do with each other: a thread takes a few
+ * vectors of elements, loads them all, and then computes and stores one after the other.
+ *
+ * An operation is a struct with its arrays and
+ *     struct item                what a thread holds of one vector between load and store
+ *     item load(int64_t i)       vector i from memory
+ *     void store(const item &)   its result to memory
+ * The results of a vector may lie over what it was loaded from, and over nothing else that is loaded. */
+#ifndef DTRAIN_EACH_CUH
+#define DTRAIN_EACH_CUH
+
+#include "kernel.cuh"
+
+enum { EACH_THREADS = 256, EACH_TURNS = 2 };
+
+/** Elements that fit in a vector of 16 bytes of the widest of the types. */
+template <class A, class B = A, class C = A> constexpr int vector_elems()
+{
+    const size_t ab = sizeof(A) > sizeof(B) ? sizeof(A) : sizeof(B);
+    return (int)(16 / (ab > sizeof(C) ? ab : sizeof(C)));
+}
+
+/** The first `count` of n elements at p, zeros behind them. whole: count is n, and p is a multiple of the vector's size:
+ *  one access. The end of an array and one that lies anywhere take the other way, so that what is computed from the
+ *  elements is the same code, and has the same bits, wherever they lie. */
+template <int n, class T> __device__ inline vec<T, n> load_vec(const T *p, int count, bool whole)
+{
+    vec<T, n> v;
+    if (whole) {
+        v = *reinterpret_cast<const vec<T, n> *>(p);
+    } else {
+#pragma unroll
+        for (int j = 0; j < n; j++) v.x[j] = j < count ? p[j] : from_float<T>(0.0f);
+    }
+    return v;
+}
+template <int n, class T> __device__ inline void store_vec(T *p, const vec<T, n> &v, int count, bool whole)
+{
+    if (whole) {
+        *reinterpret_cast<vec<T, n> *>(p) = v;
+    } else {
+#pragma unroll
+        for (int j = 0; j < n; j++)
+            if (j < count) p[j] = v.x[j];
+    }
+}
+
+/** Elements from `at` on that a vector of at most n has in a row of width. */
+__device__ inline int elems_left(int64_t at, int64_t width, int n) { return width - at < n ? (int)(width - at) : n; }
+
+/** Number i of things that come per_row to a row: its row, and which of the row's it is. */
+struct row_place {
+    int64_t row, in_row;
+};
+__device__ inline row_place place_of(int64_t i, unsigned per_row)
+{
+    if (i >> 32 == 0) { /* a division of 64 bits costs several times as much */
+        const unsigned row = (unsigned)i / per_row;
+        return {(int64_t)row, (int64_t)((unsigned)i - row * per_row)};
+    }
+    return {i / per_row, i % per_row};
+}
+
+template <class Op> __global__ void __launch_bounds__(EACH_THREADS) each_kernel(const Op op, int64_t n)
+{
+    const int64_t first = blockIdx.x * (int64_t)(EACH_THREADS * EACH_TURNS) + threadIdx.x;
+    typename Op::item item[EACH_TURNS];
+#pragma unroll
+    for (int u = 0; u < EACH_TURNS; u++)
+        if (first + u * EACH_THREADS < n) item[u] = op.load(first + u * EACH_THREADS);
+#pragma unroll
+    for (int u = 0; u < EACH_TURNS; u++)
+        if (first + u * EACH_THREADS < n) op.store(item[u]);
+}
+
+/** Queue op on its n vectors. */
+template <class Op> static dt_err launch_each(dt_stream *s, const Op &op, int64_t n)
+{
+    if (n <= 0) return DT_OK;
+    launch(s, (unsigned)ceil_div(n, EACH_THREADS * EACH_TURNS), EACH_THREADS, 0, each_kernel<Op>, op, n);
+    CUDA_LAUNCHED();
+    return DT_OK;
+}
+
+/** c[i] = f(a[i]), i < n. */
+template <class A, class C, class F> struct map_one {
+    static constexpr int V = vector_elems<A, C>();
+    const A *a;
+    C *c;
+    int64_t n;
+    bool fits; /* vectors */
+    F f;
+
+    struct item {
+        int64_t at;
+        vec<A, V> a;
+    };
+    __device__ item load(int64_t i) const
+    {
+        const int count = elems_left(i * V, n, V);
+        return {i * V, load_vec<V>(a + i * V, count, fits && count == V)};
+    }
+    __device__ void store(const item &t) const
+    {
+        const int count = elems_left(t.at, n, V);
+        vec<C, V> out;
+#pragma unroll
+        for (int j = 0; j < V; j++) out.x[j] = from_float<C>(f(to_float(t.a.x[j])));
+        store_vec(c + t.at, out, count, fits && count == V);
+    }
+};
+template <class A, class C, class F> static dt_err launch_map(dt_stream *s, F f, const void *a, void *c, int64_t n)
+{
+    typedef map_one<A, C, F> op;
+    return launch_each(s, op{(const A *)a, (C *)c, n, vectors_fit(0, a, c), f}, ceil_div(n, op::V));
+}
+
+/** c[i] = f(a[i], b[i]), i < n; c may be a or b. */
+template <class A, class B, class C, class F> struct map_two {
+    static constexpr int V = vector_elems<A, B, C>();
+    const A *a;
+    const B *b;
+    C *c;
+    int64_t n;
+    bool fits;
+    F f;
+
+    struct item {
+        int64_t at;
+        vec<A, V> a;
+        vec<B, V> b;
+    };
+    __device__ item load(int64_t i) const
+    {
+        const int count = elems_left(i * V, n, V);
+        const bool whole = fits && count == V;
+        return {i * V, load_vec<V>(a + i * V, count, whole), load_vec<V>(b + i * V, count, whole)};
+    }
+    __device__ void store(const item &t) const
+    {
+        const int count = elems_left(t.at, n, V);
+        vec<C, V> out;
+#pragma unroll
+        for (int j = 0; j < V; j++) out.x[j] = from_float<C>(f(to_float(t.a.x[j]), to_float(t.b.x[j])));
+        store_vec(c + t.at, out, count, fits && count == V);
+    }
+};
+template <class A, class B, class C, class F>
+static dt_err launch_map(dt_stream *s, F f, const void *a, const void *b, void *c, int64_t n)
+{
+    typedef map_two<A, B, C, F> op;
+    return launch_each(s, op{(const A *)a, (const B *)b, (C *)c, n, vectors_fit(0, a, b, c), f}, ceil_div(n, op::V));
+}
+
+#endif
