@@ -104,7 +104,7 @@ static inline void launch(dt_stream *s, dim3 grid, int threads, size_t shared_nb
 #ifdef __CUDACC__
     kernel<<<grid, threads, shared_nbytes, s->handle>>>(args...);
 #else
-    simulate(s, grid, threads, shared_nbytes, [=] { kernel(args...); });
+    simulate(s, reinterpret_cast<const void *>(kernel), grid, threads, shared_nbytes, [=] { kernel(args...); });
 #endif
 }
 

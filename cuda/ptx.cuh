@@ -1,5 +1,5 @@
 /* ptx.cuh - the instructions that C++ has no words for, each with a twin on the host where a simulator compiles the
- * kernels (its declarations are in tests/cuda_sim/): products of small matrices on tensor cores, loads of their fragments
+ * kernels (tests/cuda_sim/): products of small matrices on tensor cores, loads of their fragments
  * from shared memory, and copies from global to shared memory that run behind the thread's back.
  *
  * Fragments of mma_16816, for the lane l = 4 g + t of a warp (PTX ISA, "Matrix Fragments for mma.m16n8k16"):
@@ -64,6 +64,8 @@ template <int left> __device__ inline void copy_async_wait()
     asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
 }
 
+#else
+#include "sim_ptx.h"
 #endif
 
 /** Two floats as a pair of elements, the first in the lower half. */

@@ -24,6 +24,7 @@ static const dt_device_ops *find_backend(const char *name, char *why, size_t why
     if (!strcmp(name, "cpu")) return &dt_device_cpu_ops;
     if (!strcmp(name, "queue")) return &dt_device_queue_ops;
     if (!strcmp(name, "cuda")) return dt_cuda_load(why, why_size);
+    if (!strcmp(name, "cudasim")) return dt_cuda_sim_load(why, why_size);
     snprintf(why, why_size, "expected auto, cpu or cuda");
     return NULL;
 }

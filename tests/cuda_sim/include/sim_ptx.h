@@ -1,0 +1,43 @@
+/* sim_ptx.h - twins of the instructions in cuda/ptx.cuh, which says what they do. */
+#ifndef CUDA_SIM_PTX_H
+#define CUDA_SIM_PTX_H
+
+struct sim_product {
+    float *d;
+    const uint32_t *a, *b;
+};
+sim_together sim_multiplied_bf16, sim_multiplied_half;
+static inline void mma_16816(float d[4], const uint32_t a[4], const uint32_t b[2], __nv_bfloat16)
+{
+    sim_product mine = {d, a, b};
+    sim_meet(sim_multiplied_bf16, "mma_16816", 0xffffffffu, &mine);
+}
+static inline void mma_16816(float d[4], const uint32_t a[4], const uint32_t b[2], __half)
+{
+    sim_product mine = {d, a, b};
+    sim_meet(sim_multiplied_half, "mma_16816", 0xffffffffu, &mine);
+}
+
+struct sim_matrices {
+    uint32_t *r;
+    const void *row;
+};
+sim_together sim_loaded, sim_loaded_trans;
+static inline void ldmatrix_x4(uint32_t r[4], const void *row)
+{
+    sim_matrices mine = {r, row};
+    sim_meet(sim_loaded, "ldmatrix_x4", 0xffffffffu, &mine);
+}
+static inline void ldmatrix_x4_trans(uint32_t r[4], const void *row)
+{
+    sim_matrices mine = {r, row};
+    sim_meet(sim_loaded_trans, "ldmatrix_x4_trans", 0xffffffffu, &mine);
+}
+
+/** The copy lands at a wait, or by chance before it. */
+void copy_async_16(void *shared, const void *src, bool valid);
+void copy_async_commit();
+void sim_copy_async_wait(int left);
+template <int left> static inline void copy_async_wait() { sim_copy_async_wait(left); }
+
+#endif

@@ -1,0 +1,152 @@
+/* warp.cc - the work of a warp's lanes once they have come together, and copies that land late. */
+#include "block.h"
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef __nv_bfloat16 bf16;
+#include <sim_ptx.h>
+
+/* ---- shuffles and votes ------------------------------------------------------------------------------------------- */
+
+void sim_shuffled(void *const brought[32], uint32_t lanes)
+{
+    for (uint32_t left = lanes; left; left &= left - 1) {
+        const sim_shuffle *mine = static_cast<sim_shuffle *>(brought[__builtin_ctz(left)]);
+        if (!(lanes >> mine->source & 1)) {
+            block.current = block.current / WARP * WARP + mine->caller;
+            sim_wrong("a shuffle reads lane %d, which has ended or is not in the mask", mine->source);
+        }
+        const sim_shuffle *other = static_cast<sim_shuffle *>(brought[mine->source]);
+        memcpy(mine->result, other->value, (size_t)mine->nbytes);
+    }
+}
+
+void sim_voted(void *const brought[32], uint32_t lanes)
+{
+    uint32_t ballot = 0;
+    for (uint32_t left = lanes; left; left &= left - 1) {
+        const int l = __builtin_ctz(left);
+        ballot |= (uint32_t) static_cast<sim_vote *>(brought[l])->predicate << l;
+    }
+    for (uint32_t left = lanes; left; left &= left - 1)
+        static_cast<sim_vote *>(brought[__builtin_ctz(left)])->ballot = ballot;
+}
+
+void sim_nothing(void *const[32], uint32_t) {}
+
+/* ---- products of fragments (PTX ISA, "Matrix Fragments for mma.m16n8k16") ------------------------------------------ */
+
+static void whole_warp(uint32_t lanes, const char *what)
+{
+    if (lanes != 0xffffffffu) sim_wrong("%s by lanes %08x: the whole warp must take part", what, lanes);
+}
+
+/* The pair of column 2 t (and the next) in row g belongs to lane 4 g + t; registers: rows g and g + 8 of A for columns
+ * from 0, the same for columns from 8; of B rows 2 t from 0 and from 8 in column g. */
+template <class T> static void multiply(void *const brought[32])
+{
+    float a[16][16], b[16][8];
+    for (int l = 0; l < WARP; l++) {
+        const sim_product *mine = static_cast<sim_product *>(brought[l]);
+        const int g = l / 4, t = l % 4;
+        T pair[2];
+        for (int i = 0; i < 4; i++) {
+            memcpy(pair, &mine->a[i], sizeof pair);
+            for (int j = 0; j < 2; j++) a[g + i % 2 * 8][2 * t + j + i / 2 * 8] = (float)pair[j];
+        }
+        for (int i = 0; i < 2; i++) {
+            memcpy(pair, &mine->b[i], sizeof pair);
+            for (int j = 0; j < 2; j++) b[2 * t + j + i * 8][g] = (float)pair[j];
+        }
+    }
+    for (int row = 0; row < 16; row++) {
+        float sum[8];
+        for (int j = 0; j < 8; j++)
+            sum[j] = static_cast<sim_product *>(brought[row % 8 * 4 + j / 2])->d[row / 8 * 2 + j % 2];
+        for (int k = 0; k < 16; k++)
+            for (int j = 0; j < 8; j++) sum[j] += a[row][k] * b[k][j];
+        for (int j = 0; j < 8; j++)
+            static_cast<sim_product *>(brought[row % 8 * 4 + j / 2])->d[row / 8 * 2 + j % 2] = sum[j];
+    }
+}
+
+void sim_multiplied_bf16(void *const brought[32], uint32_t lanes)
+{
+    whole_warp(lanes, "mma_16816");
+    multiply<__nv_bfloat16>(brought);
+}
+void sim_multiplied_half(void *const brought[32], uint32_t lanes)
+{
+    whole_warp(lanes, "mma_16816");
+    multiply<__half>(brought);
+}
+
+/* ---- matrices from shared memory ---------------------------------------------------------------------------------- */
+
+static void load_matrices(void *const brought[32], uint32_t lanes, bool trans)
+{
+    uint16_t at[4][8][8];
+    whole_warp(lanes, "ldmatrix_x4");
+    for (int l = 0; l < WARP; l++) {
+        const void *row = static_cast<sim_matrices *>(brought[l])->row;
+        if (!sim_is_shared(row, 16) || (size_t)row % 16)
+            sim_wrong("ldmatrix_x4: the row of lane %d, %p, is not 16 aligned bytes of shared memory", l, row);
+        memcpy(at[l / 8][l % 8], row, 16);
+    }
+    for (int l = 0; l < WARP; l++) {
+        uint32_t *r = static_cast<sim_matrices *>(brought[l])->r;
+        for (int i = 0; i < 4; i++) {
+            const int g = l / 4, t = 2 * (l % 4);
+            r[i] =
+                trans ? at[i][t][g] | (uint32_t)at[i][t + 1][g] << 16 : at[i][g][t] | (uint32_t)at[i][g][t + 1] << 16;
+        }
+    }
+}
+void sim_loaded(void *const brought[32], uint32_t lanes) { load_matrices(brought, lanes, false); }
+void sim_loaded_trans(void *const brought[32], uint32_t lanes) { load_matrices(brought, lanes, true); }
+
+/* ---- copies that run behind a thread's back ----------------------------------------------------------------------- */
+
+static void land(const pending_copy *copy)
+{
+    if (copy->valid)
+        memcpy(copy->dst, copy->src, 16);
+    else
+        memset(copy->dst, 0, 16);
+}
+
+/* All copies of the groups before this one; those of a group in any order, here that of the program. */
+static void land_before(pending_copies *copies, int group)
+{
+    while (copies->first < copies->n && copies->all[copies->first].group < group) land(&copies->all[copies->first++]);
+    if (copies->first == copies->n) copies->first = copies->n = 0;
+}
+
+void copy_async_16(void *shared, const void *src, bool valid)
+{
+    pending_copies *copies = &block.lanes[block.current].copies;
+    if ((size_t)shared % 16 || !sim_is_shared(shared, 16))
+        sim_wrong("copy_async_16 to %p, which is not 16 aligned bytes of shared memory", shared);
+    if ((size_t)src % 16) sim_wrong("copy_async_16 from %p, which is not a multiple of 16", src);
+    if (copies->n == copies->room) {
+        copies->room = copies->room ? 2 * copies->room : 16;
+        copies->all = static_cast<pending_copy *>(realloc(copies->all, (size_t)copies->room * sizeof *copies->all));
+    }
+    const pending_copy copy = {shared, src, valid, copies->n_groups};
+    if (sim_random() % 4 == 0)
+        land(&copy);
+    else
+        copies->all[copies->n++] = copy;
+}
+
+void copy_async_commit() { block.lanes[block.current].copies.n_groups++; }
+
+void sim_copy_async_wait(int left)
+{
+    pending_copies *copies = &block.lanes[block.current].copies;
+    land_before(copies, copies->n_groups - left);
+}
+
+void sim_copies_forget(pending_copies *copies) { copies->first = copies->n = copies->n_groups = 0; }
