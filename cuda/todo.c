@@ -46,21 +46,6 @@ __attribute__((weak)) dt_err cuda_matmul(dt_device *dev, const dt_matmul *mm, co
     return dt_fail(DT_ERR_FAULT, "cuda_matmul: not written yet");
 }
 
-__attribute__((weak)) dt_err cuda_attention_forward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v, void *out, float *lse, dt_stream *stream)
-{
-    return dt_fail(DT_ERR_FAULT, "cuda_attention_forward: not written yet");
-}
-
-__attribute__((weak)) dt_err cuda_attention_backward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v, const void *out, const float *lse, const void *dout, void *dq, void *dk, void *dv, float *scratch, dt_stream *stream)
-{
-    return dt_fail(DT_ERR_FAULT, "cuda_attention_backward: not written yet");
-}
-
-__attribute__((weak)) int64_t cuda_attention_scratch_elems(const dt_device *dev, const dt_attention *at)
-{
-    return 1;
-}
-
 __attribute__((weak)) dt_err cuda_classifier(dt_device *dev, const dt_classifier *cl, float *logits, dt_stream *stream)
 {
     return dt_fail(DT_ERR_FAULT, "cuda_classifier: not written yet");

@@ -1,0 +1,166 @@
+/* attention.cuh - what the kernels of attention share: which tile a block works on, which keys a query sees, and the
+ * dropout of probabilities. The mathematics is in the kernels; the contract is dt_attention's.
+ *
+ * Work is cut into tiles of queries (or keys) of one head of one sequence. Nobody writes a list of them: a block looks
+ * through the lengths of the sequences, 32 at a time, for the tile of its number. */
+#ifndef DTRAIN_CUDA_ATTENTION_CUH
+#define DTRAIN_CUDA_ATTENTION_CUH
+
+#include "kernel.cuh"
+
+enum { ATTENTION_MAX_HEAD_DIM = 256 };
+#define LOG2_E 1.4426950408889634f
+#define LN_2 0.6931471805599453f
+
+/** Arrays of a call, in the layouts of dt_attention. delta: [n_tok, n_heads], sum over c of dout_c out_c. */
+template <class T> struct attention_arrays {
+    const T *q, *k, *v, *out, *dout;
+    const float *lse, *delta;
+    T *out_w, *dq, *dk, *dv;
+    float *lse_w;
+};
+
+/* attention_float.cu: both ways in float on any type of elements, without tensor cores. */
+template <class T>
+dt_err cuda_attention_float_forward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a);
+template <class T>
+dt_err cuda_attention_float_backward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a);
+
+/** The call's description, checked, with a window that matters or none. */
+dt_err cuda_attention_check(const dt_attention *at, dt_attention *checked);
+
+/* ---- tiles ------------------------------------------------------------------------------------------------------- */
+
+/** How a call is cut: tiles of len rows, of queries or of keys, for each of n_heads heads. */
+struct attention_cut {
+    bool by_keys;
+    int len, n_heads;
+    int heads_at_once; /* whose keys and values fit into the cache together: their tiles are neighbours */
+};
+
+struct attention_tile {
+    int head;              /* of queries; by keys: of keys */
+    int first;             /* query or key of the sequence that the tile begins with */
+    int n_q, n_kv;         /* of the sequence */
+    int64_t q_row, kv_row; /* where the sequence begins */
+};
+
+/** Blocks to launch: at least one, and enough for all tiles where there are no more keys than queries (training). */
+static inline int64_t attention_blocks(const dt_attention *at, const attention_cut &cut)
+{
+    const int64_t longest = cut.by_keys ? at->max_kv_len : at->max_q_len, each = at->n_seq * ceil_div(longest, cut.len),
+                  packed = at->n_tok / cut.len + at->n_seq;
+    return (each < packed ? each : packed) * cut.n_heads;
+}
+
+/** Heads of keys whose K and V of the longest sequence take at most 16 MiB, times the query heads that share them. */
+static inline int attention_heads_at_once(const dt_attention *at, int n_heads)
+{
+    const int64_t nbytes = (int64_t)at->max_kv_len * at->head_dim * 2 * (int64_t)dt_dtype_size(at->dt);
+    const int64_t kv_heads = nbytes > 0 ? (16 << 20) / nbytes : n_heads, share = n_heads / at->n_kv_heads,
+                  heads = (kv_heads > 1 ? kv_heads : 1) * share;
+    return heads < n_heads ? (int)heads : n_heads;
+}
+
+/** Tile number index; false past the last. All lanes of a warp take part and get the same. Within a sequence the tiles
+ *  with most work come first: late queries see most keys, early keys are seen by most queries. */
+__device__ inline bool find_tile(const dt_attention &at, const attention_cut &cut, int64_t index, attention_tile *t)
+{
+    const int lane = threadIdx.x % WARP;
+    for (int begin = 0; begin < at.n_seq; begin += WARP) {
+        const int s = begin + lane;
+        int n_q = 0, n_kv = 0;
+        if (s < at.n_seq) n_q = at.q_start[s + 1] - at.q_start[s], n_kv = at.kv_len[s];
+        const int n_tiles = ((cut.by_keys ? n_kv : n_q) + cut.len - 1) / cut.len;
+        int sum = n_tiles;
+#pragma unroll
+        for (int d = 1; d < WARP; d *= 2) {
+            const int other = __shfl_up_sync(0xffffffffu, sum, d);
+            if (lane >= d) sum += other;
+        }
+        const int64_t end = (int64_t)sum * cut.n_heads;
+        const unsigned there = __ballot_sync(0xffffffffu, index < end);
+        if (there == 0) {
+            index -= __shfl_sync(0xffffffffu, end, WARP - 1);
+            continue;
+        }
+        const int found = __ffs((int)there) - 1;
+        const int tiles = __shfl_sync(0xffffffffu, n_tiles, found);
+        const int here = (int)(index - __shfl_sync(0xffffffffu, end, found) + (int64_t)tiles * cut.n_heads);
+        const int section = here / (tiles * cut.heads_at_once), head = section * cut.heads_at_once;
+        const int heads = cut.n_heads - head < cut.heads_at_once ? cut.n_heads - head : cut.heads_at_once;
+        const int place = here - head * tiles, tile = place / heads;
+        t->head = head + place % heads;
+        t->first = (cut.by_keys ? tile : tiles - 1 - tile) * cut.len;
+        t->n_q = __shfl_sync(0xffffffffu, n_q, found);
+        t->n_kv = __shfl_sync(0xffffffffu, n_kv, found);
+        t->q_row = at.q_start[begin + found];
+        t->kv_row = at.kv_start[begin + found];
+        return true;
+    }
+    return false;
+}
+
+/* ---- which keys a query sees ------------------------------------------------------------------------------------- */
+
+/** Query i sees the keys from seen_from(seen_to(i)) to below seen_to(i); the former may be negative, the latter too. */
+__device__ inline int seen_to(const dt_attention &at, const attention_tile &t, int query)
+{
+    return at.bidirectional ? t.n_kv : t.n_kv - t.n_q + query + 1;
+}
+__device__ inline int seen_from(const dt_attention &at, int to) { return at.window > 0 ? to - at.window : 0; }
+
+/** Rows from .. to-1 are touched; all pairs with the rows all_from .. all_to-1 are visible. */
+struct attention_range {
+    int from, to, all_from, all_to;
+};
+
+/** Keys for the queries first .. first + n - 1, n > 0. */
+__device__ inline attention_range keys_of(const dt_attention &at, const attention_tile &t, int first, int n)
+{
+    const int to = seen_to(at, t, first), last_to = seen_to(at, t, first + n - 1);
+    const int from = seen_from(at, to);
+    return {from > 0 ? from : 0, last_to, seen_from(at, last_to), to};
+}
+
+/** Queries for the keys first .. first + n - 1: query i sees a key below first + n unless its window begins later. */
+__device__ inline attention_range queries_of(const dt_attention &at, const attention_tile &t, int first, int n)
+{
+    if (at.bidirectional) return {0, t.n_q, 0, t.n_q};
+    const int shift = t.n_kv - t.n_q; /* query i sees keys up to i + shift */
+    const int from = first - shift, window = at.window;
+    const int to = window > 0 && first + n - 1 + window - shift < t.n_q ? first + n - 1 + window - shift : t.n_q;
+    return {from > 0 ? from : 0, to, first + n - 1 - shift, window > 0 ? first + window - shift : t.n_q};
+}
+
+/* ---- dropout ----------------------------------------------------------------------------------------------------- */
+
+/** dt_philox4x32. */
+struct philox_words {
+    uint32_t w[4];
+};
+__device__ inline philox_words philox(uint64_t key, uint64_t ctr_hi, uint64_t ctr_lo)
+{
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    uint32_t c0 = (uint32_t)ctr_lo, c1 = (uint32_t)(ctr_lo >> 32), c2 = (uint32_t)ctr_hi, c3 = (uint32_t)(ctr_hi >> 32);
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        const uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, c1 = (uint32_t)p1;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1, c3 = (uint32_t)p0;
+        k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+    }
+    return {{c0, c1, c2, c3}};
+}
+
+/** Random words for the keys 4 group .. 4 group + 3 of a query. */
+__device__ inline philox_words dropout_words(const dt_attention &at, uint64_t token_key, int head, int group)
+{
+    return philox(at.dropout_key, token_key, (uint64_t)(uint32_t)head << 32 | (uint32_t)group);
+}
+__device__ inline bool dropout_keeps(const dt_attention &at, uint32_t word)
+{
+    return (float)(word >> 8) * 0x1p-24f >= at.dropout_p;
+}
+
+#endif

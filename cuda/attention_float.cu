@@ -1,0 +1,372 @@
+/* attention_float.cu - attention in float throughout, for elements that tensor cores would round: a block of 16 x 16
+ * threads multiplies tiles in shared memory, thread (y, x) owning the rows y, y+16, ... and the columns x, x+16, ... of
+ * a product of rows, and the columns 4x .. 4x+3 of every 64 of a head's width. */
+#include "attention.cuh"
+
+namespace
+{
+
+enum { SIDE = 16, THREADS = SIDE * SIDE };
+
+/* A tile [TILE][ld] of floats: ld is the head's width in whole eights plus four, so that 16 bytes of neighbouring rows
+ * lie in different banks. */
+__host__ __device__ constexpr int padded(int d) { return (d + 7) / 8 * 8; }
+__host__ __device__ constexpr int tile_ld(int d) { return padded(d) + 4; }
+
+/* dst [tile][tile_ld(d)]: n rows of src, zeros beside and below. */
+template <class T> __device__ void load_rows(float *dst, const T *src, int64_t ld, int n, int tile, int d)
+{
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, n_warps = THREADS / WARP;
+    for (int r = warp; r < tile; r += n_warps)
+        for (int c = lane; c < padded(d); c += WARP)
+            dst[r * tile_ld(d) + c] = r < n && c < d ? to_float(src[r * ld + c]) : 0.0f;
+}
+
+__device__ float4 load4(const float *p) { return *reinterpret_cast<const float4 *>(p); }
+
+/* s[i][j] = a_(y+16i) . b_(x+16j) */
+template <int R> __device__ void dots(float s[R][R], const float *a, const float *b, int d)
+{
+    const int y = threadIdx.x / SIDE, x = threadIdx.x % SIDE, ld = tile_ld(d);
+    float4 u[R], w[R];
+#pragma unroll
+    for (int i = 0; i < R; i++)
+#pragma unroll
+        for (int j = 0; j < R; j++) s[i][j] = 0;
+    for (int c = 0; c < padded(d); c += 4) {
+#pragma unroll
+        for (int i = 0; i < R; i++) {
+            u[i] = load4(a + (y + SIDE * i) * ld + c);
+            w[i] = load4(b + (x + SIDE * i) * ld + c);
+        }
+#pragma unroll
+        for (int i = 0; i < R; i++)
+#pragma unroll
+            for (int j = 0; j < R; j++) {
+                s[i][j] = fmaf(u[i].x, w[j].x, s[i][j]);
+                s[i][j] = fmaf(u[i].y, w[j].y, s[i][j]);
+                s[i][j] = fmaf(u[i].z, w[j].z, s[i][j]);
+                s[i][j] = fmaf(u[i].w, w[j].w, s[i][j]);
+            }
+    }
+}
+
+/* A square of weights [16R][16R + 4], as each thread has its part. */
+template <int R> __host__ __device__ constexpr int weights_ld() { return SIDE * R + 4; }
+template <int R> __device__ void put_weights(float *p, const float s[R][R])
+{
+    const int y = threadIdx.x / SIDE, x = threadIdx.x % SIDE;
+#pragma unroll
+    for (int i = 0; i < R; i++)
+#pragma unroll
+        for (int j = 0; j < R; j++) p[(y + SIDE * i) * weights_ld<R>() + x + SIDE * j] = s[i][j];
+}
+
+/* What a thread sums of a tile [16R][d]: J fours of columns for each of its R rows. */
+template <int R, int J> struct sums {
+    float4 of[R][J];
+    __device__ void clear()
+    {
+#pragma unroll
+        for (int i = 0; i < R; i++)
+#pragma unroll
+            for (int j = 0; j < J; j++) of[i][j] = make_float4(0, 0, 0, 0);
+    }
+    __device__ void multiply(int i, float f)
+    {
+#pragma unroll
+        for (int j = 0; j < J; j++) of[i][j].x *= f, of[i][j].y *= f, of[i][j].z *= f, of[i][j].w *= f;
+    }
+    /* += P B, B [16R][d] */
+    __device__ void add_product(const float *p, const float *b, int d)
+    {
+        const int y = threadIdx.x / SIDE, x = threadIdx.x % SIDE;
+        for (int k = 0; k < SIDE * R; k += 4) {
+            float w[R][4];
+#pragma unroll
+            for (int i = 0; i < R; i++) {
+                const float4 four = load4(p + (y + SIDE * i) * weights_ld<R>() + k);
+                w[i][0] = four.x, w[i][1] = four.y, w[i][2] = four.z, w[i][3] = four.w;
+            }
+#pragma unroll
+            for (int l = 0; l < 4; l++)
+#pragma unroll
+                for (int j = 0; j < J; j++) {
+                    if (4 * x + 64 * j >= padded(d)) continue;
+                    const float4 row = load4(b + (k + l) * tile_ld(d) + 4 * x + 64 * j);
+#pragma unroll
+                    for (int i = 0; i < R; i++) {
+                        of[i][j].x = fmaf(w[i][l], row.x, of[i][j].x);
+                        of[i][j].y = fmaf(w[i][l], row.y, of[i][j].y);
+                        of[i][j].z = fmaf(w[i][l], row.z, of[i][j].z);
+                        of[i][j].w = fmaf(w[i][l], row.w, of[i][j].w);
+                    }
+                }
+        }
+    }
+    /* Row i times factor to dst [d]. */
+    template <class T> __device__ void store_row(int i, float factor, T *dst, int d) const
+    {
+#pragma unroll
+        for (int j = 0; j < J; j++) {
+            const int c = 4 * (threadIdx.x % SIDE) + 64 * j;
+            if (c < d) dst[c] = from_float<T>(of[i][j].x * factor);
+            if (c + 1 < d) dst[c + 1] = from_float<T>(of[i][j].y * factor);
+            if (c + 2 < d) dst[c + 2] = from_float<T>(of[i][j].z * factor);
+            if (c + 3 < d) dst[c + 3] = from_float<T>(of[i][j].w * factor);
+        }
+    }
+};
+
+template <class Op> __device__ float half_warp_reduce(float v, Op op)
+{
+#pragma unroll
+    for (int d = SIDE / 2; d > 0; d /= 2) v = op(v, __shfl_xor_sync(0xffffffffu, v, d));
+    return v;
+}
+struct larger_number {
+    __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+/* 0 or 1 / (1 - p) for a query, whose row in the batch is given, and a key. */
+__device__ float dropout_factor(const dt_attention &at, int64_t row, int head, int key)
+{
+    const philox_words r = dropout_words(at, at.token_key[row], head, key / 4);
+    const uint32_t word = key % 4 == 0 ? r.w[0] : key % 4 == 1 ? r.w[1] : key % 4 == 2 ? r.w[2] : r.w[3];
+    return dropout_keeps(at, word) ? 1.0f / (1.0f - at.dropout_p) : 0.0f;
+}
+
+__device__ bool sees(const dt_attention &at, const attention_tile &t, int query, int key)
+{
+    const int to = seen_to(at, t, query);
+    return query < t.n_q && key < to && key >= seen_from(at, to);
+}
+
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
+
+/* out = softmax(scale q k^T + mask) v and lse for a tile of queries, keys in tiles that begin at multiples of the
+ * tile's length of the sequence, each with
+ *     m' = max(m, max_j s_j),  a = e^(m - m'),  l <- a l + sum_j e^(s_j - m'),  o <- a o + sum_j e^(s_j - m') v_j
+ * A query's sums have the same order whatever the other queries of the call are. */
+template <class T, int R, int J>
+__global__ void __launch_bounds__(THREADS, 1) forward_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a)
+{
+    constexpr int TILE = SIDE * R;
+    DYNAMIC_SHARED(float, shared);
+    const int d = at.head_dim, y = threadIdx.x / SIDE, x = threadIdx.x % SIDE;
+    float *q = shared, *kv = q + TILE * tile_ld(d), *weights = kv + TILE * tile_ld(d);
+    attention_tile t;
+    if (!find_tile(at, cut, blockIdx.x, &t)) return;
+    const int n = t.n_q - t.first < TILE ? t.n_q - t.first : TILE;
+    const attention_range keys = keys_of(at, t, t.first, n);
+    const int64_t row = t.q_row + t.first;
+    const int kv_head = t.head / (at.n_heads / at.n_kv_heads);
+    const float scale = at.scale * LOG2_E;
+    float s[R][R], max[R], sum[R];
+    sums<R, J> o;
+    o.clear();
+    for (int i = 0; i < R; i++) max[i] = -INFINITY, sum[i] = 0;
+    load_rows(q, a.q + row * at.q_ld + t.head * d, at.q_ld, n, TILE, d);
+    for (int key = keys.from / TILE * TILE; key < keys.to; key += TILE) {
+        const int n_keys = t.n_kv - key < TILE ? t.n_kv - key : TILE;
+        const int64_t at_key = (t.kv_row + key) * at.kv_ld + kv_head * d;
+        __syncthreads();
+        load_rows(kv, a.k + at_key, at.kv_ld, n_keys, TILE, d);
+        __syncthreads();
+        dots<R>(s, q, kv, d);
+#pragma unroll
+        for (int i = 0; i < R; i++) {
+            const int query = t.first + y + SIDE * i;
+            float most = max[i], part = 0;
+#pragma unroll
+            for (int j = 0; j < R; j++) {
+                if (!sees(at, t, query, key + x + SIDE * j)) s[i][j] = -INFINITY;
+                most = fmaxf(most, s[i][j]);
+            }
+            most = half_warp_reduce(most, larger_number());
+            const float base = most == -INFINITY ? 0.0f : most * scale;
+#pragma unroll
+            for (int j = 0; j < R; j++) part += s[i][j] = exp2f(fmaf(s[i][j], scale, -base));
+            const float alpha = exp2f(fmaf(max[i], scale, -base));
+            sum[i] = fmaf(sum[i], alpha, half_warp_reduce(part, plus()));
+            max[i] = most;
+            o.multiply(i, alpha);
+            if (at.dropout_p > 0 && query < t.n_q)
+                for (int j = 0; j < R; j++) s[i][j] *= dropout_factor(at, t.q_row + query, t.head, key + x + SIDE * j);
+        }
+        put_weights<R>(weights, s);
+        __syncthreads();
+        load_rows(kv, a.v + at_key, at.kv_ld, n_keys, TILE, d);
+        __syncthreads();
+        o.add_product(weights, kv, d);
+    }
+#pragma unroll
+    for (int i = 0; i < R; i++) {
+        const int r = y + SIDE * i;
+        if (r >= n) continue;
+        const float inverse = sum[i] == 0.0f ? 0.0f : 1.0f / sum[i]; /* no key: zeros; a NaN goes on */
+        o.store_row(i, inverse, a.out_w + (row + r) * at.o_ld + t.head * d, d);
+        if (a.lse_w && x == 0) a.lse_w[(row + r) * at.n_heads + t.head] = max[i] * at.scale + logf(sum[i]);
+    }
+}
+
+template <class T, int R, int J> dt_err forward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
+{
+    const attention_cut cut = {false, SIDE * R, at.n_heads, attention_heads_at_once(&at, at.n_heads)};
+    const size_t nbytes = sizeof(float) * SIDE * R * (size_t)(2 * tile_ld(at.head_dim) + weights_ld<R>());
+    CUDA_ALLOW_SHARED((forward_kernel<T, R, J>), nbytes);
+    launch(s, (unsigned)attention_blocks(&at, cut), THREADS, nbytes, forward_kernel<T, R, J>, at, cut, a);
+    CUDA_LAUNCHED();
+    return DT_OK;
+}
+
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
+
+/* s becomes f p, ds becomes p (f dp - delta), for row i and column j of a thread. */
+template <class T>
+__device__ void gradient_of_score(const dt_attention &at, const attention_tile &t, const attention_arrays<T> &a,
+                                  int head, int query, int key, float *s, float *ds)
+{
+    float p = 0, f = 1, delta = 0;
+    if (sees(at, t, query, key)) {
+        const int64_t row = t.q_row + query, place = row * at.n_heads + head;
+        p = exp2f(fmaf(*s, at.scale * LOG2_E, -a.lse[place] * LOG2_E));
+        delta = a.delta[place];
+        if (at.dropout_p > 0) f = dropout_factor(at, row, head, key);
+    }
+    *s = p == 0.0f ? 0.0f : f * p;
+    *ds = p == 0.0f ? 0.0f : p * (f * *ds - delta); /* what is not seen may be infinite */
+}
+
+/* dq = scale sum_j ds_j k_j for a tile of queries. */
+template <class T, int R, int J>
+__global__ void __launch_bounds__(THREADS, 1) dq_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a)
+{
+    constexpr int TILE = SIDE * R;
+    DYNAMIC_SHARED(float, shared);
+    const int d = at.head_dim, y = threadIdx.x / SIDE, x = threadIdx.x % SIDE, room = TILE * tile_ld(d);
+    float *q = shared, *dout = q + room, *k = dout + room, *v = k + room, *weights = v + room;
+    attention_tile t;
+    if (!find_tile(at, cut, blockIdx.x, &t)) return;
+    const int n = t.n_q - t.first < TILE ? t.n_q - t.first : TILE;
+    const attention_range keys = keys_of(at, t, t.first, n);
+    const int64_t row = t.q_row + t.first;
+    const int kv_head = t.head / (at.n_heads / at.n_kv_heads);
+    float s[R][R], ds[R][R];
+    sums<R, J> dq;
+    dq.clear();
+    load_rows(q, a.q + row * at.q_ld + t.head * d, at.q_ld, n, TILE, d);
+    load_rows(dout, a.dout + row * at.o_ld + t.head * d, at.o_ld, n, TILE, d);
+    for (int key = keys.from / TILE * TILE; key < keys.to; key += TILE) {
+        const int n_keys = t.n_kv - key < TILE ? t.n_kv - key : TILE;
+        const int64_t at_key = (t.kv_row + key) * at.kv_ld + kv_head * d;
+        __syncthreads();
+        load_rows(k, a.k + at_key, at.kv_ld, n_keys, TILE, d);
+        load_rows(v, a.v + at_key, at.kv_ld, n_keys, TILE, d);
+        __syncthreads();
+        dots<R>(s, q, k, d);
+        dots<R>(ds, dout, v, d);
+#pragma unroll
+        for (int i = 0; i < R; i++)
+#pragma unroll
+            for (int j = 0; j < R; j++)
+                gradient_of_score(at, t, a, t.head, t.first + y + SIDE * i, key + x + SIDE * j, &s[i][j], &ds[i][j]);
+        put_weights<R>(weights, ds);
+        __syncthreads();
+        dq.add_product(weights, k, d);
+    }
+#pragma unroll
+    for (int i = 0; i < R; i++)
+        if (y + SIDE * i < n) dq.store_row(i, at.scale, a.dq + (row + y + SIDE * i) * at.q_ld + t.head * d, d);
+}
+
+/* dv = sum_i f p_i dout_i and dk = scale sum_i ds_i q_i for a tile of keys, over the query heads that share them. */
+template <class T, int R, int J>
+__global__ void __launch_bounds__(THREADS, 1) dkv_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a)
+{
+    constexpr int TILE = SIDE * R;
+    DYNAMIC_SHARED(float, shared);
+    const int d = at.head_dim, y = threadIdx.x / SIDE, x = threadIdx.x % SIDE, room = TILE * tile_ld(d),
+              group = at.n_heads / at.n_kv_heads;
+    float *q = shared, *dout = q + room, *k = dout + room, *v = k + room, *weights = v + room;
+    float s[R][R], ds[R][R];
+    sums<R, J> dk, dv;
+    attention_tile t;
+    for (int64_t index = blockIdx.x; find_tile(at, cut, index, &t); index += gridDim.x) {
+        const int n = t.n_kv - t.first < TILE ? t.n_kv - t.first : TILE;
+        const attention_range queries = queries_of(at, t, t.first, n);
+        const int64_t at_key = (t.kv_row + t.first) * at.kv_ld + t.head * d;
+        dk.clear(), dv.clear();
+        __syncthreads();
+        load_rows(k, a.k + at_key, at.kv_ld, n, TILE, d);
+        load_rows(v, a.v + at_key, at.kv_ld, n, TILE, d);
+        for (int head = t.head * group; head < (t.head + 1) * group; head++)
+            for (int query = queries.from / TILE * TILE; query < queries.to; query += TILE) {
+                const int64_t row = t.q_row + query;
+                const int n_q = t.n_q - query < TILE ? t.n_q - query : TILE;
+                __syncthreads();
+                load_rows(q, a.q + row * at.q_ld + head * d, at.q_ld, n_q, TILE, d);
+                load_rows(dout, a.dout + row * at.o_ld + head * d, at.o_ld, n_q, TILE, d);
+                __syncthreads();
+                dots<R>(s, k, q, d);
+                dots<R>(ds, v, dout, d);
+#pragma unroll
+                for (int i = 0; i < R; i++)
+#pragma unroll
+                    for (int j = 0; j < R; j++)
+                        gradient_of_score(at, t, a, head, query + x + SIDE * j, t.first + y + SIDE * i, &s[i][j],
+                                          &ds[i][j]);
+                put_weights<R>(weights, s);
+                __syncthreads();
+                dv.add_product(weights, dout, d);
+                __syncthreads();
+                put_weights<R>(weights, ds);
+                __syncthreads();
+                dk.add_product(weights, q, d);
+            }
+#pragma unroll
+        for (int i = 0; i < R; i++) {
+            if (y + SIDE * i >= n) continue;
+            dk.store_row(i, at.scale, a.dk + at_key + (y + SIDE * i) * at.kv_ld, d);
+            dv.store_row(i, 1.0f, a.dv + at_key + (y + SIDE * i) * at.kv_ld, d);
+        }
+    }
+}
+
+template <class T, int R, int J> dt_err backward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
+{
+    const attention_cut queries = {false, SIDE * R, at.n_heads, attention_heads_at_once(&at, at.n_heads)},
+                        keys = {true, SIDE * R, at.n_kv_heads, attention_heads_at_once(&at, at.n_kv_heads)};
+    const size_t nbytes = sizeof(float) * SIDE * R * (size_t)(4 * tile_ld(at.head_dim) + weights_ld<R>());
+    const int64_t q_blocks = attention_blocks(&at, queries), k_blocks = attention_blocks(&at, keys);
+    CUDA_ALLOW_SHARED((dq_kernel<T, R, J>), nbytes);
+    CUDA_ALLOW_SHARED((dkv_kernel<T, R, J>), nbytes);
+    if (k_blocks > 0) launch(s, (unsigned)k_blocks, THREADS, nbytes, dkv_kernel<T, R, J>, at, keys, a);
+    if (q_blocks > 0) launch(s, (unsigned)q_blocks, THREADS, nbytes, dq_kernel<T, R, J>, at, queries, a);
+    CUDA_LAUNCHED();
+    return DT_OK;
+}
+
+} // namespace
+
+/* Tiles as large as shared memory and registers allow. */
+template <class T>
+dt_err cuda_attention_float_forward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
+{
+    if (at.head_dim <= 64) return forward<T, 4, 1>(s, at, a);
+    if (at.head_dim <= 128) return forward<T, 4, 2>(s, at, a);
+    return forward<T, 2, 4>(s, at, a);
+}
+template <class T>
+dt_err cuda_attention_float_backward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
+{
+    if (at.head_dim <= 64) return backward<T, 4, 1>(s, at, a);
+    if (at.head_dim <= 128) return backward<T, 2, 2>(s, at, a);
+    return backward<T, 1, 4>(s, at, a);
+}
+#define INSTANCES(T)                                                                                                   \
+    template dt_err cuda_attention_float_forward(dt_stream *, const dt_attention &, const attention_arrays<T> &);      \
+    template dt_err cuda_attention_float_backward(dt_stream *, const dt_attention &, const attention_arrays<T> &)
+INSTANCES(float);
+INSTANCES(bf16);
+INSTANCES(__half);
