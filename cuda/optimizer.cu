@@ -1,0 +1,337 @@
+/* optimizer.cu - Adam, gradient descent, and the sums that an optimizer step needs. Bound by memory: one pass, 16 bytes
+ * at a time where all arrays are aligned for it.
+ *
+ * Compiled without contraction (-fmad=false) and with the fused products written out, as the CPU's kernels are, so that
+ * a step has the CPU's bits. */
+#include "kernel.cuh"
+
+enum { THREADS = 256, EACH = 4 }; /* EACH: elements of a thread of a step */
+
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
+
+/* The EACH elements of this thread: neighbours where vectors fit, else THREADS apart, so that a warp's loads are. */
+template <bool vectors> struct own_elements {
+    static constexpr int STEP = vectors ? 1 : THREADS;
+    int64_t first, n;
+
+    __device__ own_elements(int64_t n_elems)
+        : first((int64_t)blockIdx.x * (THREADS * EACH) + (int64_t)threadIdx.x * (vectors ? EACH : 1)), n(n_elems)
+    {
+    }
+    __device__ bool whole() const { return vectors && first + EACH <= n; }
+
+    template <class T> __device__ void load(const T *x, float out[EACH]) const
+    {
+        if (whole()) {
+            const vec<T, EACH> v = *reinterpret_cast<const vec<T, EACH> *>(x + first);
+#pragma unroll
+            for (int k = 0; k < EACH; k++) out[k] = to_float(v.x[k]);
+        } else {
+#pragma unroll
+            for (int k = 0; k < EACH; k++) out[k] = first + k * STEP < n ? to_float(x[first + k * STEP]) : 0.0f;
+        }
+    }
+    template <class T> __device__ void store(T *x, const float in[EACH]) const
+    {
+        if (whole()) {
+            vec<T, EACH> v;
+#pragma unroll
+            for (int k = 0; k < EACH; k++) v.x[k] = from_float<T>(in[k]);
+            *reinterpret_cast<vec<T, EACH> *>(x + first) = v;
+        } else {
+#pragma unroll
+            for (int k = 0; k < EACH; k++)
+                if (first + k * STEP < n) x[first + k * STEP] = from_float<T>(in[k]);
+        }
+    }
+};
+
+/* What of a step does not depend on the element. */
+typedef struct adamw_factors {
+    float b1, b2, c1, c2, scale, eps, l2, keep, step, root;
+} adamw_factors;
+
+static adamw_factors factors_of(const dt_adamw *o)
+{
+    adamw_factors f;
+    f.b1 = o->beta1, f.b2 = o->beta2, f.c1 = 1.0f - o->beta1, f.c2 = 1.0f - o->beta2;
+    f.scale = o->grad_scale, f.eps = o->eps, f.l2 = o->l2;
+    f.keep = 1.0f - o->lr * o->weight_decay, f.step = o->lr / o->fix1, f.root = 1.0f / sqrtf(o->fix2);
+    return f;
+}
+
+/* AdamW, see dt_adamw, with c = 1 - b, keep = 1 - lr wd, step = lr / fix1, root = 1 / sqrt(fix2):
+ *
+ *     g = scale grad + l2 p;  m <- b1 m + c1 g;  v <- b2 v + c2 g^2;  p <- keep p - step m / (sqrt(v) root + eps)
+ *
+ * grad, p, m, v, param: [n]; EACH elements a thread. param NULL: not wanted. */
+template <class G, class P, bool vectors>
+__global__ void __launch_bounds__(THREADS)
+    adamw_kernel(adamw_factors f, const G *grad, float *master, float *m, float *v, P *param, int64_t n)
+{
+    const own_elements<vectors> own(n);
+    float g[EACH], p[EACH], mi[EACH], vi[EACH];
+    own.load(grad, g);
+    own.load(master, p);
+    own.load(m, mi);
+    own.load(v, vi);
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+        const float scaled = g[k] * f.scale, gk = f.l2 == 0.0f ? scaled : fmaf(f.l2, p[k], scaled);
+        mi[k] = fmaf(f.b1, mi[k], f.c1 * gk);
+        vi[k] = fmaf(f.b2, vi[k], f.c2 * gk * gk);
+        p[k] = fmaf(f.keep, p[k], -f.step * (mi[k] / fmaf(sqrtf(vi[k]), f.root, f.eps)));
+    }
+    own.store(m, mi);
+    own.store(v, vi);
+    own.store(master, p);
+    if (param) own.store(param, p);
+}
+
+/* Gradient descent, see dt_sgd: g = scale grad + l2 p;  b <- momentum b + g;  p <- p - lr b. Arrays and threads as
+ * above; momentum NULL: b is g. */
+template <class G, class P, bool vectors>
+__global__ void __launch_bounds__(THREADS)
+    sgd_kernel(dt_sgd o, const G *grad, float *master, float *momentum, P *param, int64_t n)
+{
+    const own_elements<vectors> own(n);
+    float g[EACH], p[EACH], b[EACH];
+    own.load(grad, g);
+    own.load(master, p);
+    if (momentum) own.load(momentum, b);
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+        const float gk = fmaf(o.l2, p[k], g[k] * o.grad_scale);
+        b[k] = momentum ? fmaf(o.momentum, b[k], gk) : gk;
+        p[k] = fmaf(-o.lr, b[k], p[k]);
+    }
+    if (momentum) own.store(momentum, b);
+    own.store(master, p);
+    if (param) own.store(param, p);
+}
+
+/* Can EACH neighbours be one access? NULL: there is no such array. */
+static bool fits(const void *p, dt_dtype dt) { return ((size_t)p & (EACH * dt_dtype_size(dt) - 1)) == 0; }
+
+/* Gradients and parameters are fp32 or bf16: run the statements with G and P as their types. */
+#define BY_GRAD_AND_PARAM(gt, param_dt, op, ...)                                                                       \
+    do {                                                                                                               \
+        DT_CHECK(((gt) == DT_F32 || (gt) == DT_BF16) && ((param_dt) == DT_F32 || (param_dt) == DT_BF16), DT_ERR_ARG,   \
+                 "%s: gradients in %s, parameters in %s", op, dt_dtype_name(gt), dt_dtype_name(param_dt));             \
+        if ((gt) == DT_F32 && (param_dt) == DT_F32) {                                                                  \
+            using G = float;                                                                                           \
+            using P = float;                                                                                           \
+            __VA_ARGS__                                                                                                \
+        } else if ((gt) == DT_F32) {                                                                                   \
+            using G = float;                                                                                           \
+            using P = bf16;                                                                                            \
+            __VA_ARGS__                                                                                                \
+        } else if ((param_dt) == DT_F32) {                                                                             \
+            using G = bf16;                                                                                            \
+            using P = float;                                                                                           \
+            __VA_ARGS__                                                                                                \
+        } else {                                                                                                       \
+            using G = bf16;                                                                                            \
+            using P = bf16;                                                                                            \
+            __VA_ARGS__                                                                                                \
+        }                                                                                                              \
+    } while (0)
+
+dt_err cuda_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m,
+                       float *v, void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
+{
+    if (n == 0) return DT_OK;
+    if (!param) param_dt = DT_F32;
+    dt_stream *s = cuda_stream(dev, stream, "adamw_step");
+    const adamw_factors f = factors_of(opt);
+    const bool vectors =
+        fits(grad, gt) && fits(master, DT_F32) && fits(m, DT_F32) && fits(v, DT_F32) && fits(param, param_dt);
+    BY_GRAD_AND_PARAM(gt, param_dt, "adamw_step", {
+        launch(s, (unsigned)ceil_div(n, THREADS * EACH), THREADS, 0,
+               vectors ? adamw_kernel<G, P, true> : adamw_kernel<G, P, false>, f, (const G *)grad, master, m, v,
+               (P *)param, n);
+    });
+    CUDA_LAUNCHED();
+    return DT_OK;
+}
+
+dt_err cuda_sgd_step(dt_device *dev, const dt_sgd *opt, const void *grad, dt_dtype gt, float *master, float *momentum,
+                     void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
+{
+    if (n == 0) return DT_OK;
+    if (!param) param_dt = DT_F32;
+    dt_stream *s = cuda_stream(dev, stream, "sgd_step");
+    const bool vectors = fits(grad, gt) && fits(master, DT_F32) && fits(momentum, DT_F32) && fits(param, param_dt);
+    BY_GRAD_AND_PARAM(gt, param_dt, "sgd_step", {
+        launch(s, (unsigned)ceil_div(n, THREADS * EACH), THREADS, 0,
+               vectors ? sgd_kernel<G, P, true> : sgd_kernel<G, P, false>, *opt, (const G *)grad, master, momentum,
+               (P *)param, n);
+    });
+    CUDA_LAUNCHED();
+    return DT_OK;
+}
+
+/* ---- reductions -------------------------------------------------------------------------------------------------- */
+
+/* What is summed: `add` takes an element into a thread's sum, `merge` a sum into another, `of_block` the sums of a
+ * block's threads. */
+struct squares {
+    typedef double sum;
+    static __device__ sum zero() { return 0; }
+    __device__ void add(sum &s, float x) const { s = fma((double)x, (double)x, s); }
+    static __device__ void merge(sum &s, sum other) { s += other; }
+    static __device__ sum of_block(sum s) { return block_sum(s); }
+    static __device__ void store(double *result, sum s) { *result = s; }
+};
+
+struct larger_bits {
+    __device__ uint32_t operator()(uint32_t a, uint32_t b) const { return a > b ? a : b; }
+};
+
+/* Floats without their sign order like integers, NaN above Inf. */
+struct largest {
+    typedef uint32_t sum;
+    static __device__ sum zero() { return 0; }
+    __device__ void add(sum &s, float x) const
+    {
+        uint32_t u;
+        memcpy(&u, &x, sizeof u);
+        merge(s, u & 0x7fffffffu);
+    }
+    static __device__ void merge(sum &s, sum other) { s = other > s ? other : s; }
+    static __device__ sum of_block(sum s) { return block_reduce(s, larger_bits()); }
+    static __device__ void store(float *result, sum s)
+    {
+        const uint32_t u = s > 0x7f800000u ? 0x7f800000u : s;
+        memcpy(result, &u, sizeof u);
+    }
+};
+
+/* Exact integers of 128 bits. x^2 is exact in double and so is its product with 2^shift; adding 2^52 rounds a number in
+ * [0, 2^52) to an integer, ties to even, and leaves it in the low bits. */
+struct fixed_point {
+    double scale; /* 2^shift */
+    struct sum {
+        uint64_t low, high;
+    };
+    static __device__ sum zero() { return sum{0, 0}; }
+    __device__ void add(sum &s, float x) const
+    {
+        const double y = (double)x * (double)x * scale + 0x1p52;
+        uint64_t u;
+        memcpy(&u, &y, sizeof u);
+        merge(s, sum{u - 0x4330000000000000u, 0});
+    }
+    static __device__ void merge(sum &s, sum other)
+    {
+        s.low += other.low;
+        s.high += other.high + (s.low < other.low);
+    }
+    /* The halves of the low word apart: sums of 2^10 of them stay below 2^64. */
+    static __device__ sum of_block(sum s)
+    {
+        const uint64_t half0 = block_sum(s.low & 0xffffffffu), half1 = block_sum(s.low >> 32);
+        sum all = {half0, block_sum(s.high)};
+        merge(all, sum{half1 << 32, half1 >> 32});
+        return all;
+    }
+    static __device__ void store(uint64_t *result, sum s)
+    {
+        result[0] = s.low;
+        result[1] = s.high;
+    }
+};
+
+/* Eight blocks for each processor of an H100; their number depends on n alone, so the order of a sum does. */
+enum { MAX_BLOCKS = 8 * 132, LOADS = 4 };
+
+template <class T> static int n_blocks(int64_t n)
+{
+    const int64_t blocks = ceil_div(n, (int64_t)THREADS * LOADS * vec16<T>::N);
+    return (int)(blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS);
+}
+
+template <class T, bool vectors> __device__ inline vec16<T> load_16(const T *x)
+{
+    vec16<T> v;
+    if (vectors) {
+        v = *reinterpret_cast<const vec16<T> *>(x);
+    } else {
+#pragma unroll
+        for (int k = 0; k < vec16<T>::N; k++) v.x[k] = x[k];
+    }
+    return v;
+}
+
+/* part[block] = sum over the block's elements of x [n]. Pieces of 16 bytes go around the threads of the grid, LOADS of
+ * them in flight in each; the last n % N elements are the first threads'. The order does not depend on `vectors`. */
+template <class Op, class T, bool vectors>
+__global__ void __launch_bounds__(THREADS) reduce_kernel(Op op, const T *x, int64_t n, typename Op::sum *part)
+{
+    constexpr int N = vec16<T>::N;
+    const int64_t me = (int64_t)blockIdx.x * THREADS + threadIdx.x, all = (int64_t)gridDim.x * THREADS, pieces = n / N;
+    typename Op::sum s = Op::zero();
+    int64_t i = me;
+    for (; i + (LOADS - 1) * all < pieces; i += LOADS * all) {
+        vec16<T> v[LOADS];
+#pragma unroll
+        for (int l = 0; l < LOADS; l++) v[l] = load_16<T, vectors>(x + (i + l * all) * N);
+#pragma unroll
+        for (int l = 0; l < LOADS; l++)
+#pragma unroll
+            for (int k = 0; k < N; k++) op.add(s, to_float(v[l].x[k]));
+    }
+    for (; i < pieces; i += all) {
+        const vec16<T> v = load_16<T, vectors>(x + i * N);
+#pragma unroll
+        for (int k = 0; k < N; k++) op.add(s, to_float(v.x[k]));
+    }
+    if (me < n % N) op.add(s, to_float(x[pieces * N + me]));
+    s = Op::of_block(s);
+    if (threadIdx.x == 0) part[blockIdx.x] = s;
+}
+
+/* result = sum of part [n_parts], by one block. */
+template <class Op, class R>
+__global__ void __launch_bounds__(THREADS) finish_kernel(const typename Op::sum *part, int n_parts, R *result)
+{
+    typename Op::sum s = Op::zero();
+    for (int i = threadIdx.x; i < n_parts; i += THREADS) Op::merge(s, part[i]);
+    s = Op::of_block(s);
+    if (threadIdx.x == 0) Op::store(result, s);
+}
+
+template <class Op, class R> static dt_err reduce(dt_stream *s, Op op, const void *x, dt_dtype dt, int64_t n, R *result)
+{
+    typename Op::sum *part = (typename Op::sum *)s->workspace;
+    static_assert(MAX_BLOCKS * sizeof *part <= CUDA_WORKSPACE_NBYTES, "partial sums fit");
+    int n_parts = 0;
+    CUDA_BY_DTYPE(dt, T, s->last, {
+        n_parts = n_blocks<T>(n);
+        if (n_parts > 0)
+            launch(s, (unsigned)n_parts, THREADS, 0,
+                   vectors_fit(0, x) ? reduce_kernel<Op, T, true> : reduce_kernel<Op, T, false>, op, (const T *)x, n,
+                   part);
+    });
+    launch(s, 1, THREADS, 0, finish_kernel<Op, R>, (const typename Op::sum *)part, n_parts, result);
+    CUDA_LAUNCHED();
+    return DT_OK;
+}
+
+dt_err cuda_sum_squares(dt_device *dev, const void *x, dt_dtype dt, int64_t n, double *result, dt_stream *stream)
+{
+    return reduce(cuda_stream(dev, stream, "sum_squares"), squares(), x, dt, n, result);
+}
+
+dt_err cuda_abs_max(dt_device *dev, const void *x, dt_dtype dt, int64_t n, float *result, dt_stream *stream)
+{
+    return reduce(cuda_stream(dev, stream, "abs_max"), largest(), x, dt, n, result);
+}
+
+dt_err cuda_sum_squares_fixed(dt_device *dev, const void *x, dt_dtype dt, int64_t n, int shift, uint64_t result[2],
+                              dt_stream *stream)
+{
+    fixed_point op;
+    op.scale = ldexp(1.0, shift);
+    return reduce(cuda_stream(dev, stream, "sum_squares_fixed"), op, x, dt, n, result);
+}
