@@ -103,9 +103,9 @@ $(BUILD)/cuda/%.c.o: cuda/%.c
 $(BUILD)/libdtrain_cuda.so: $(CUDA_OBJ)
 	$(call SAY,LD,$@)$(MPICC) -shared -o $@ $^ -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -Wl,--as-needed -lcublasLt -lcudart_static -lrt -lpthread -ldl
 
-# The same sources on a simulator of CUDA, for tests (tests/cuda_sim/include/sim.h): neither nvcc nor CUDA's headers are needed. A product and
+# The same sources on a simulator of CUDA, for tests (tests/cuda_sim/include/sim.h): neither nvcc nor CUDA's headers are needed, and there is no cuBLASLt. A product and
 # a sum are two roundings; what an address, an index or a shift does wrong calls the simulator.
-SIM_SRC    = $(wildcard cuda/*.cu cuda/*.c tests/cuda_sim/*.cc)
+SIM_SRC    = $(filter-out cuda/product_lt.c,$(wildcard cuda/*.cu cuda/*.c)) $(wildcard tests/cuda_sim/*.cc)
 SIM_OBJ    = $(SIM_SRC:%=$(BUILD)/cudasim/%.o)
 SIM_LIB    = $(BUILD)/libdtrain_cudasim.so
 SIM_INC    = -Itests/cuda_sim/include -Iinclude -Icuda -D_GNU_SOURCE
