@@ -92,8 +92,8 @@ override NVCCFLAGS += -std=c++17 $(CUDA_GENCODE) -Xcompiler -fPIC,-fno-exception
 CUDA_SRC   = $(wildcard cuda/*.cu cuda/*.c)
 CUDA_OBJ   = $(CUDA_SRC:%=$(BUILD)/%.o)
 CUDA_LIB   = $(if $(filter-out 0,$(CUDA)),$(BUILD)/libdtrain_cuda.so)
-# Like the tests' CPU kernels, whose numbers these are: a product and a sum are two roundings.
-$(BUILD)/cuda/optimizer.cu.o: NVCCFLAGS += -fmad=false
+# Like the CPU's kernels: products are fused where it is written, and nowhere else.
+$(BUILD)/cuda/optimizer.cu.o $(BUILD)/cuda/classifier.cu.o: NVCCFLAGS += -fmad=false
 $(BUILD)/cuda/%.cu.o: cuda/%.cu
 	@mkdir -p $(@D)
 	$(call SAY,NVCC,$@)$(NVCC) -Iinclude -Icuda $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<

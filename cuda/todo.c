@@ -46,16 +46,6 @@ __attribute__((weak)) dt_err cuda_matmul(dt_device *dev, const dt_matmul *mm, co
     return dt_fail(DT_ERR_FAULT, "cuda_matmul: not written yet");
 }
 
-__attribute__((weak)) dt_err cuda_classifier(dt_device *dev, const dt_classifier *cl, float *logits, dt_stream *stream)
-{
-    return dt_fail(DT_ERR_FAULT, "cuda_classifier: not written yet");
-}
-
-__attribute__((weak)) int64_t cuda_classifier_rows(const dt_device *dev, int64_t n_vocab, int64_t n_tok)
-{
-    return 1;
-}
-
 __attribute__((weak)) dt_err cuda_draw_tokens(dt_device *dev, const dt_token_rows *rows, const dt_choice *how, const float *logits, const double *uniform, int32_t *token, void *scratch, dt_stream *stream)
 {
     return dt_fail(DT_ERR_FAULT, "cuda_draw_tokens: not written yet");
@@ -74,31 +64,6 @@ __attribute__((weak)) dt_err cuda_top_tokens(dt_device *dev, const dt_token_rows
 __attribute__((weak)) dt_err cuda_log_softmax_at(dt_device *dev, const dt_token_rows *rows, const float *logits, double inv_temperature, int64_t k, const int32_t *token, double *logp, dt_stream *stream)
 {
     return dt_fail(DT_ERR_FAULT, "cuda_log_softmax_at: not written yet");
-}
-
-__attribute__((weak)) dt_err cuda_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m, float *v, void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
-{
-    return dt_fail(DT_ERR_FAULT, "cuda_adamw_step: not written yet");
-}
-
-__attribute__((weak)) dt_err cuda_sgd_step(dt_device *dev, const dt_sgd *opt, const void *grad, dt_dtype gt, float *master, float *momentum, void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
-{
-    return dt_fail(DT_ERR_FAULT, "cuda_sgd_step: not written yet");
-}
-
-__attribute__((weak)) dt_err cuda_sum_squares(dt_device *dev, const void *x, dt_dtype dt, int64_t n, double *result, dt_stream *stream)
-{
-    return dt_fail(DT_ERR_FAULT, "cuda_sum_squares: not written yet");
-}
-
-__attribute__((weak)) dt_err cuda_abs_max(dt_device *dev, const void *x, dt_dtype dt, int64_t n, float *result, dt_stream *stream)
-{
-    return dt_fail(DT_ERR_FAULT, "cuda_abs_max: not written yet");
-}
-
-__attribute__((weak)) dt_err cuda_sum_squares_fixed(dt_device *dev, const void *x, dt_dtype dt, int64_t n, int shift, uint64_t result[2], dt_stream *stream)
-{
-    return dt_fail(DT_ERR_FAULT, "cuda_sum_squares_fixed: not written yet");
 }
 
 __attribute__((weak)) dt_err cuda_products_open(cuda_state *cuda) { return DT_OK; }

@@ -1,0 +1,364 @@
+/* classifier.cu - the classifier (dt_classifier): a block works on a row of logits, in two passes.
+ *
+ * The first pass finds maximum and sums together: a thread's sums are rescaled when its maximum moves (Milakov and
+ * Gimelshein, arXiv:1805.02867), and those of a block are joined in double. The second writes the gradient. With
+ * s = z/T, m = max s, d = s - m, Z = sum exp(d), and the same of the second logits with an index r:
+ *
+ *     logp = d_t - log Z     H = log Z - sum exp(d) d / Z     K = sum exp(d) (s - s_r) / Z - (m + log Z) + (m_r + log Z_r)
+ *     dlogits_v = e^(d_v) (base + slope d_v + kl (d_v - d_rv)) - shift - (v = t ? one_hot : 0)
+ *
+ * Compiled without contraction, fused products being written: what a row gives does not depend on what else is asked. */
+#include "kernel.cuh"
+#include <inttypes.h>
+
+/* Threads of a block; elements that a thread loads together, in pieces of 4; those that the block does. */
+enum { THREADS = 512, EACH = 16, TURN = THREADS * EACH };
+
+/* ---- loads and stores -------------------------------------------------------------------------------------------- */
+
+/* In the turn that starts at `first` a thread has the elements first + 4 threadIdx + offset_of(i), i < EACH. */
+__device__ static inline int offset_of(int i) { return 4 * THREADS * (i / 4) + i % 4; }
+/* Place of element v of the row among them, as an offset: negative where they start behind it. */
+__device__ static inline int offset_in_turn(int64_t v, int64_t first)
+{
+    return (int)(v - first) - 4 * (int)threadIdx.x;
+}
+
+/* This thread's elements of a turn; -inf beyond the row. */
+template <bool aligned> __device__ static inline void load_turn(const float *z, int64_t first, int64_t n, float x[EACH])
+{
+    const int left = offset_in_turn(n, first);
+    z += first + 4 * threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < EACH; i += 4) {
+        const int at = offset_of(i);
+        if (aligned && at + 4 <= left) {
+            const vec<float, 4> v = *reinterpret_cast<const vec<float, 4> *>(z + at);
+#pragma unroll
+            for (int k = 0; k < 4; k++) x[i + k] = v.x[k];
+        } else {
+#pragma unroll
+            for (int k = 0; k < 4; k++) x[i + k] = at + k < left ? z[at + k] : -INFINITY;
+        }
+    }
+}
+
+/* The reverse. A row of floats starts at a multiple of 4 bytes, so pairs of two bytes are always aligned. */
+template <class T, bool aligned>
+__device__ static inline void store_turn(T *out, int64_t first, int64_t n, const float x[EACH])
+{
+    constexpr int N = aligned ? 4 : 4 / sizeof(T);
+    const int left = offset_in_turn(n, first);
+    out += first + 4 * threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < EACH; i += N) {
+        const int at = offset_of(i);
+        vec<T, N> v;
+#pragma unroll
+        for (int l = 0; l < N; l++) v.x[l] = from_float<T>(x[i + l]);
+        if (at + N <= left) {
+            *reinterpret_cast<vec<T, N> *>(out + at) = v;
+        } else {
+#pragma unroll
+            for (int l = 0; l < N; l++)
+                if (at + l < left) out[at + l] = v.x[l];
+        }
+    }
+}
+
+/* ---- first pass -------------------------------------------------------------------------------------------------- */
+
+/* Sums of what was seen: of e^d, with d = s - max. */
+struct softmax_sum {
+    float max, sum;
+};
+
+/* Sums of what whole distributions are asked for: e^d d, e^d (s - s_r), and s. */
+struct more_sums {
+    float es, apart;
+    double s;
+};
+
+/* Where a maximum moves from m to m', sums are scaled by a = e^(m - m'):
+ *     sum <- a sum,    es <- a (es + sum (m - m'))       since e^(s-m') (s-m') = a e^(s-m) ((s-m) + (m-m')) */
+template <bool MORE> __device__ static inline void raise_max(softmax_sum &st, more_sums &more, float max)
+{
+    if (max <= st.max) return;
+    const float moved = st.max - max, a = expf(moved); /* 0 where there was nothing yet */
+    if (MORE) {
+        more.es = a > 0.0f ? a * fmaf(st.sum, moved, more.es) : 0.0f;
+        more.apart = a > 0.0f ? a * more.apart : 0.0f;
+    }
+    st.sum *= a;
+    st.max = max;
+}
+
+/* Bring x into the sums; e[i] is e^d of each. A NaN makes the sum one. */
+template <bool MORE>
+__device__ static inline void add_turn(softmax_sum &st, more_sums &more, const float x[EACH], float inv_t,
+                                       float e[EACH])
+{
+    float max = st.max, sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) max = fmaxf(max, x[i] * inv_t);
+    raise_max<MORE>(st, more, max);
+    const float m = st.max == -INFINITY ? 0.0f : st.max; /* all excluded so far: e^-inf = 0 */
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        e[i] = expf(fmaf(x[i], inv_t, -m));
+        sum += e[i];
+    }
+    st.sum += sum;
+}
+
+/* Could the target, at this offset, still be the first of the largest? Not with a NaN beside it. */
+__device__ static inline bool none_before(const float x[EACH], int target, float of_target)
+{
+    bool none = true;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) none = none && (offset_of(i) < target ? x[i] < of_target : x[i] <= of_target);
+    return none;
+}
+
+/* What a thread, and then the block, finds in a row. */
+struct row_sums {
+    softmax_sum own, ref;
+    more_sums more;
+    bool first; /* of the largest: the target */
+};
+
+template <bool MORE, bool aligned>
+__device__ static row_sums read_row(const dt_classifier &cl, const float *z, const float *ref, int64_t target)
+{
+    const int64_t n = cl.n_vocab;
+    const float inv_t = cl.inv_temperature, of_target = z[target];
+    row_sums r = {{-INFINITY, 0}, {-INFINITY, 0}, {0, 0, 0}, true};
+    for (int64_t first = 0; first < n; first += TURN) {
+        float x[EACH], e[EACH];
+        load_turn<aligned>(z, first, n, x);
+        add_turn<MORE>(r.own, r.more, x, inv_t, e);
+        if (cl.hit) r.first = r.first && none_before(x, offset_in_turn(target, first), of_target);
+        if (!MORE) continue;
+        const int left = offset_in_turn(n, first);
+        float es = 0.0f, s = 0.0f;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            es += e[i] > 0.0f ? e[i] * fmaf(x[i], inv_t, -r.own.max) : 0.0f;
+            if (offset_of(i) < left) s += x[i] * inv_t;
+        }
+        r.more.es += es;
+        r.more.s += (double)s;
+        if (ref) {
+            float y[EACH], apart = 0.0f;
+            load_turn<aligned>(ref, first, n, y);
+#pragma unroll
+            for (int i = 0; i < EACH; i++) apart += e[i] > 0.0f ? e[i] * (x[i] * inv_t - y[i] * inv_t) : 0.0f;
+            r.more.apart += apart;
+            more_sums none = {0, 0, 0};
+            add_turn<false>(r.ref, none, y, inv_t, e);
+        }
+    }
+    return r;
+}
+
+/* A row's sums, in double and the same for all threads. */
+struct row_values {
+    float max, ref_max;
+    double sum, log_sum, lse; /* Z, log Z, m + log Z */
+    double ref_log_sum, ref_lse;
+    double entropy, kl, sum_s;
+    bool first;
+};
+
+/* Join the threads' sums, each at its own maximum. */
+template <bool MORE> __device__ static row_values join(const row_sums &r, bool ref)
+{
+    row_values v;
+    v.max = block_reduce(r.own.max, larger());
+    const float moved = r.own.max - v.max, a = expf(moved);
+    v.sum = block_sum((double)a * (double)r.own.sum);
+    v.log_sum = log(v.sum);
+    v.lse = (double)v.max + v.log_sum;
+    v.first = block_sum(r.first ? 0 : 1) == 0;
+    if (!MORE) return v;
+    const double es = a > 0.0f ? (double)a * ((double)r.more.es + (double)r.own.sum * (double)moved) : 0.0;
+    v.entropy = v.log_sum - block_sum(es) / v.sum;
+    v.sum_s = block_sum(r.more.s);
+    if (!ref) return v;
+    v.ref_max = block_reduce(r.ref.max, larger());
+    v.ref_log_sum = log(block_sum((double)expf(r.ref.max - v.ref_max) * (double)r.ref.sum));
+    v.ref_lse = (double)v.ref_max + v.ref_log_sum;
+    v.kl = block_sum(a > 0.0f ? (double)a * (double)r.more.apart : 0.0) / v.sum - (v.lse - v.ref_lse);
+    return v;
+}
+
+/* ---- results ----------------------------------------------------------------------------------------------------- */
+
+/* By one thread. of_target: the target's logit. */
+template <bool MORE>
+__device__ static void store_results(const dt_classifier &cl, const row_values &v, float of_target, int64_t row)
+{
+    const double logp = (double)fmaf(of_target, cl.inv_temperature, -v.max) - v.log_sum;
+    if (cl.logp) cl.logp[row] = (float)logp;
+    if (cl.hit) cl.hit[row] = v.first;
+    if (!MORE) return;
+    if (cl.entropy) cl.entropy[row] = (float)v.entropy;
+    if (cl.kl) cl.kl[row] = (float)v.kl;
+    if (cl.loss) {
+        const double eps = (double)cl.label_smoothing;
+        double loss = -(1 - eps) * logp + (double)cl.z_loss * v.lse * v.lse;
+        if (eps > 0) loss -= eps * (v.sum_s / (double)cl.n_vocab - v.lse);
+        cl.loss[row] = (float)loss;
+    }
+}
+
+/* ---- second pass ------------------------------------------------------------------------------------------------- */
+
+/* The factors of dlogits as in the head of this file; max and ref_max: m and m_r. */
+struct gradient_terms {
+    float max, ref_max, base, slope, kl, shift, one_hot;
+};
+
+__device__ static inline float weight_of(const float *weight, int64_t row) { return weight ? weight[row] : 0.0f; }
+
+template <bool MORE>
+__device__ static gradient_terms terms_of(const dt_classifier &cl, const row_values &v, bool ref, int64_t row)
+{
+    const float inv_t = cl.inv_temperature, w = weight_of(cl.weight, row) * inv_t;
+    gradient_terms g = {v.max, 0, (float)((double)w / v.sum), 0, 0, 0, w};
+    if (!MORE) return g;
+    const double eps = (double)cl.label_smoothing, entropy_w = (double)(weight_of(cl.entropy_weight, row) * inv_t),
+                 kl_w = (double)(weight_of(cl.kl_weight, row) * inv_t);
+    double base = (double)w * (1 + 2 * (double)cl.z_loss * v.lse) + entropy_w * (v.entropy - v.log_sum);
+    if (ref) base += kl_w * (v.ref_log_sum - v.log_sum - v.kl);
+    g.ref_max = ref ? v.ref_max : 0.0f;
+    g.base = (float)(base / v.sum);
+    g.slope = (float)(entropy_w / v.sum);
+    g.kl = (float)(kl_w / v.sum);
+    g.shift = (float)((double)w * eps / (double)cl.n_vocab);
+    g.one_hot = (float)((double)w * (1 - eps));
+    return g;
+}
+
+/* z [n] becomes dlogits in place. Narrow gradients go over the front of their own float row: turn t is written over
+ * floats of turn t/2, so no thread may write it before all have read that one. A barrier behind the loads of turn b
+ * makes turns up to 2b + 1 safe. */
+template <class T, bool MORE, bool aligned>
+__device__ static void write_gradient(const dt_classifier &cl, const gradient_terms &g, float *z, const float *ref,
+                                      int64_t target)
+{
+    const int64_t n = cl.n_vocab;
+    const float inv_t = cl.inv_temperature;
+    T *out = reinterpret_cast<T *>(z);
+    int64_t turn = 0, barrier = 0;
+    for (int64_t first = 0; first < n; first += TURN, turn++) {
+        const int at_target = offset_in_turn(target, first);
+        float x[EACH], y[EACH];
+        load_turn<aligned>(z, first, n, x);
+        if (MORE && ref) load_turn<aligned>(ref, first, n, y);
+        if (sizeof(T) < sizeof(float) && turn == barrier) {
+            __syncthreads();
+            barrier = 2 * turn + 2;
+        }
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const float d = fmaf(x[i], inv_t, -g.max), e = expf(d);
+            if (MORE) {
+                float factor = fmaf(g.slope, d, g.base);
+                if (ref) factor = fmaf(g.kl, d - fmaf(y[i], inv_t, -g.ref_max), factor);
+                x[i] = (e > 0.0f ? e * factor : 0.0f) - g.shift;
+            } else {
+                x[i] = g.base * e;
+            }
+            if (offset_of(i) == at_target) x[i] -= g.one_hot;
+        }
+        store_turn<T, aligned>(out, first, n, x);
+    }
+}
+
+/* ---- the kernel -------------------------------------------------------------------------------------------------- */
+
+__host__ __device__ static inline bool wants_gradient(const dt_classifier &cl)
+{
+    return cl.weight || cl.entropy_weight || cl.kl_weight;
+}
+
+template <class T> __device__ static void clear_row(const dt_classifier &cl, float *z, int64_t row)
+{
+    if (threadIdx.x == 0) {
+        if (cl.logp) cl.logp[row] = 0;
+        if (cl.hit) cl.hit[row] = 0;
+        if (cl.entropy) cl.entropy[row] = 0;
+        if (cl.kl) cl.kl[row] = 0;
+        if (cl.loss) cl.loss[row] = 0;
+    }
+    if (!wants_gradient(cl)) return;
+    for (int64_t i = threadIdx.x; i < cl.n_vocab; i += THREADS) reinterpret_cast<T *>(z)[i] = from_float<T>(0.0f);
+}
+
+template <class T, bool MORE, bool aligned>
+__device__ static void work_on_row(const dt_classifier &cl, float *z, const float *ref, int64_t target, int64_t row)
+{
+    const float of_target = z[target];
+    const row_values v = join<MORE>(read_row<MORE, aligned>(cl, z, ref, target), ref != nullptr);
+    if (threadIdx.x == 0) store_results<MORE>(cl, v, of_target, row);
+    if (wants_gradient(cl))
+        write_gradient<T, MORE, aligned>(cl, terms_of<MORE>(cl, v, ref != nullptr, row), z, ref, target);
+}
+
+/* logits [n_rows, n_vocab] with row distance logits_ld: block r has row r. MORE: is anything asked for but logp, hit and
+ * the gradient of logp? Rows that start at a multiple of 16 bytes are read in such pieces; the order of sums is the
+ * same in others. */
+template <class T, bool MORE>
+__global__ void __launch_bounds__(THREADS, MORE ? 1 : 2) classifier_kernel(dt_classifier cl, float *logits)
+{
+    const int64_t row = blockIdx.x, target = cl.target[row];
+    float *z = logits + row * cl.logits_ld;
+    const float *ref = MORE && (cl.kl || cl.kl_weight) ? cl.ref_logits + row * cl.ref_ld : nullptr;
+    if (target < 0)
+        clear_row<T>(cl, z, row);
+    else if ((((size_t)z | (size_t)ref) & 15) == 0)
+        work_on_row<T, MORE, true>(cl, z, ref, target, row);
+    else
+        work_on_row<T, MORE, false>(cl, z, ref, target, row);
+}
+
+static dt_err check(const dt_classifier *cl)
+{
+    DT_CHECK(cl->n_vocab > 0 && cl->logits_ld >= cl->n_vocab && cl->inv_temperature > 0, DT_ERR_ARG,
+             "classifier: %" PRId64 " classes in rows %" PRId64 " apart, 1/T = %g", cl->n_vocab, cl->logits_ld,
+             (double)cl->inv_temperature);
+    DT_CHECK(cl->label_smoothing >= 0 && cl->label_smoothing < 1 && cl->z_loss >= 0, DT_ERR_ARG,
+             "classifier: label smoothing %g, z-loss %g", (double)cl->label_smoothing, (double)cl->z_loss);
+    DT_CHECK(cl->ref_logits ? cl->ref_ld >= cl->n_vocab : !cl->kl && !cl->kl_weight, DT_ERR_ARG,
+             "classifier: a divergence from %s", cl->ref_logits ? "rows that are too short" : "no logits");
+    return DT_OK;
+}
+
+dt_err cuda_classifier(dt_device *dev, const dt_classifier *cl, float *logits, dt_stream *stream)
+{
+    DT_TRY(check(cl));
+    if (cl->n_rows == 0) return DT_OK;
+    const bool more = cl->entropy || cl->kl || cl->loss || cl->entropy_weight || cl->kl_weight ||
+                      cl->label_smoothing > 0 || cl->z_loss > 0;
+    dt_stream *s = cuda_stream(dev, stream, "classifier");
+    CUDA_BY_DTYPE(wants_gradient(*cl) ? cl->dlogits_dtype : DT_F32, T, "classifier", {
+        launch(s, (unsigned)cl->n_rows, THREADS, 0, more ? classifier_kernel<T, true> : classifier_kernel<T, false>,
+               *cl, logits);
+    });
+    CUDA_LAUNCHED();
+    return DT_OK;
+}
+
+/* At most 4096 rows and 768 MiB of logits, in equal chunks. Each chunk reads the vocabulary matrix twice and reads and
+ * writes its gradient, so many rows are wanted; products of fewer than some thousand rows do not fill a GPU. */
+int64_t cuda_classifier_rows(const dt_device *dev, int64_t n_vocab, int64_t n_tok)
+{
+    enum { MOST = 4096, STEP = 128 };
+    const int64_t fit = ((int64_t)768 << 20) / (n_vocab * (int64_t)sizeof(float)) / STEP * STEP,
+                  most = fit < STEP   ? STEP
+                         : fit < MOST ? fit
+                                      : MOST,
+                  chunks = ceil_div(n_tok, most), rows = ceil_div(ceil_div(n_tok, chunks), STEP) * STEP;
+    return rows < n_tok ? rows : n_tok;
+}
