@@ -27,12 +27,15 @@ struct dt_stream {
 struct dt_event {
     cudaEvent_t handle;
     bool recorded;
+    const char *last; /* name of the operation in front of it */
 };
 
 typedef struct cuda_state {
     int ordinal; /* of the device, among those that the process sees */
     struct cudaDeviceProp properties;
     bool planning;
+    bool blocking;                  /* a thread that waits sleeps, and does not spin */
+    int n_threads;                  /* of the host, for people */
     dt_stream first;                /* the default stream: one of our own, never CUDA's legacy stream */
     int n_streams;                  /* with the first */
     struct cuda_products *products; /* product.cu */
@@ -49,7 +52,7 @@ static inline dt_stream *cuda_stream(const dt_device *dev, dt_stream *stream, co
 }
 
 /** Record an error of the runtime: what was called, its name and words. DT_ERR_MEMORY for want of memory, else
- *  DT_ERR_FAULT. */
+ *  DT_ERR_FAULT. An error of work that was queued before may be returned by any call. */
 dt_err cuda_fail(cudaError_t error, const char *call, const char *file, int line);
 
 #define DT_CUDA(call)                                                                                                  \

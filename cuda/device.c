@@ -3,12 +3,40 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MIB(nbytes) ((double)(nbytes) / (1024 * 1024))
+#define GIB(nbytes) ((double)(nbytes) / (1 << 30))
+
+/* After one of these the process has no more use of the GPU: every later call returns it again, at once, so nothing that
+ * follows can hang, and no number from the device can be trusted. The rank ends by the way of any DT_ERR_FAULT. */
+static bool is_sticky(cudaError_t error)
+{
+    switch (error) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorHardwareStackError:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable:
+        return true;
+    default:
+        return false;
+    }
+}
+
+#define FIND_THE_PLACE "CUDA_LAUNCH_BLOCKING=1 in the environment finds the operation"
 
 dt_err cuda_fail(cudaError_t error, const char *call, const char *file, int line)
 {
+    const char *name = cudaGetErrorName(error), *words = cudaGetErrorString(error);
+    if (is_sticky(error))
+        return dt_fail(DT_ERR_FAULT,
+                       "the GPU failed in work that was queued before %s (%s:%d): %s: %s; " FIND_THE_PLACE, call, file,
+                       line, name, words);
     const dt_err err = error == cudaErrorMemoryAllocation ? DT_ERR_MEMORY : DT_ERR_FAULT;
-    return dt_fail(err, "%s: %s: %s (%s:%d)", call, cudaGetErrorName(error), cudaGetErrorString(error), file, line);
+    return dt_fail(err, "%s: %s: %s (%s:%d)", call, name, words, file, line);
 }
 
 /* ---- streams and events ------------------------------------------------------------------------------------------ */
@@ -52,12 +80,12 @@ static void cuda_stream_destroy(dt_device *dev, dt_stream *stream)
 }
 
 /* What fails on the device surfaces at some later call: the operation that was queued last is the nearest to it that is
- * known. CUDA_LAUNCH_BLOCKING=1 makes the place exact. */
+ * known. */
 static dt_err surfaced(cudaError_t error, const char *what, const char *last)
 {
     if (error == cudaSuccess) return DT_OK;
-    return dt_fail(DT_ERR_FAULT, "%s: %s: %s; the last operation queued was %s", what, cudaGetErrorName(error),
-                   cudaGetErrorString(error), last ? last : "none");
+    return dt_fail(DT_ERR_FAULT, "%s: %s: %s; the last operation queued there was %s; " FIND_THE_PLACE, what,
+                   cudaGetErrorName(error), cudaGetErrorString(error), last ? last : "none");
 }
 
 static dt_err cuda_stream_sync(dt_device *dev, dt_stream *stream)
@@ -70,7 +98,8 @@ static dt_err cuda_event_create(dt_device *dev, dt_event **event)
 {
     *event = calloc(1, sizeof **event);
     DT_CHECK(*event, DT_ERR_MEMORY, "no memory for an event");
-    const cudaError_t error = cudaEventCreate(&(*event)->handle);
+    const cudaError_t error =
+        cudaEventCreateWithFlags(&(*event)->handle, cuda_of(dev)->blocking ? cudaEventBlockingSync : cudaEventDefault);
     if (error == cudaSuccess) return DT_OK;
     free(*event);
     *event = NULL;
@@ -86,29 +115,32 @@ static void cuda_event_destroy(dt_device *dev, dt_event *event)
 
 static dt_err cuda_event_record(dt_device *dev, dt_event *event, dt_stream *stream)
 {
-    DT_CUDA(cudaEventRecord(event->handle, cuda_stream(dev, stream, "event_record")->handle));
+    const dt_stream *s = stream ? stream : &cuda_of(dev)->first;
+    DT_CUDA(cudaEventRecord(event->handle, s->handle));
     event->recorded = true;
+    event->last = s->last;
     return DT_OK;
 }
 
 static dt_err cuda_event_wait(dt_device *dev, dt_event *event, dt_stream *stream)
 {
     if (!event->recorded) return DT_OK;
-    DT_CUDA(cudaStreamWaitEvent(cuda_stream(dev, stream, "event_wait")->handle, event->handle, 0));
+    const dt_stream *s = stream ? stream : &cuda_of(dev)->first;
+    DT_CUDA(cudaStreamWaitEvent(s->handle, event->handle, 0));
     return DT_OK;
 }
 
 static dt_err cuda_event_sync(dt_device *dev, dt_event *event)
 {
     if (!event->recorded) return DT_OK;
-    return surfaced(cudaEventSynchronize(event->handle), "waiting for an event of the GPU", cuda_of(dev)->first.last);
+    return surfaced(cudaEventSynchronize(event->handle), "waiting for an event of the GPU", event->last);
 }
 
 static dt_err cuda_event_query(dt_device *dev, dt_event *event, bool *done)
 {
     const cudaError_t state = event->recorded ? cudaEventQuery(event->handle) : cudaSuccess;
     *done = state == cudaSuccess;
-    return state == cudaErrorNotReady ? DT_OK : surfaced(state, "asking for an event of the GPU", NULL);
+    return state == cudaErrorNotReady ? DT_OK : surfaced(state, "asking for an event of the GPU", event->last);
 }
 
 static dt_err cuda_event_elapsed_ms(dt_device *dev, dt_event *from, dt_event *to, float *ms)
@@ -129,24 +161,65 @@ static void cuda_close(dt_device *dev)
     dev->impl = NULL;
 }
 
+/* The chips that there is machine code for, as nvcc writes them, in rising order: "80 90 100". What is newer than the
+ * first is served by the code of an older chip of its family, or by the last one's PTX. */
+#ifndef DT_CUDA_ARCHS
+#define DT_CUDA_ARCHS "80"
+#endif
+
+static bool is_new_enough(int ordinal, char *why, size_t why_size)
+{
+    struct cudaDeviceProp p;
+    if (cudaGetDeviceProperties(&p, ordinal) != cudaSuccess || 10 * p.major + p.minor >= atoi(DT_CUDA_ARCHS))
+        return true;
+    snprintf(why, why_size, "GPU %d is a %s (sm_%d%d), and this program was built for sm_%d and later", ordinal, p.name,
+             p.major, p.minor, atoi(DT_CUDA_ARCHS));
+    return false;
+}
+
+static void say_driver(cudaError_t error, char *why, size_t why_size)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    int runtime = 0, driver = 0;
+    cudaRuntimeGetVersion(&runtime);
+    cudaDriverGetVersion(&driver);
+    if (driver == 0)
+        snprintf(why, why_size, "this machine has no NVIDIA driver");
+    else if (error == cudaErrorInsufficientDriver)
+        snprintf(why, why_size, "the driver is for CUDA %d.%d, and this program was built with CUDA %d.%d",
+                 driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    else if (error == cudaSuccess || error == cudaErrorNoDevice)
+        snprintf(why, why_size, "the driver shows no GPU%s%s", visible ? "; CUDA_VISIBLE_DEVICES=" : "",
+                 visible ? visible : "");
+    else
+        snprintf(why, why_size, "%s: %s", cudaGetErrorName(error), cudaGetErrorString(error));
+}
+
 static bool cuda_is_there(char *why, size_t why_size)
 {
     int n = 0;
     const cudaError_t error = cudaGetDeviceCount(&n);
-    if (error == cudaSuccess && n > 0) return true;
-    snprintf(why, why_size, "no GPU: %s", error == cudaSuccess ? "the driver sees none" : cudaGetErrorString(error));
-    return false;
+    if (error != cudaSuccess) n = 0;
+    if (n == 0) say_driver(error, why, why_size);
+    for (int i = 0; i < n; i++)
+        if (!is_new_enough(i, why, why_size)) return false;
+    return n > 0;
 }
 
+/* The ranks of a node take its GPUs in turn. CUDA_VISIBLE_DEVICES, and launchers that show each rank its own GPU alone,
+ * are respected by the runtime, which counts what this process sees.
+ *
+ * A thread that waits for the GPU spins: that answers in a microsecond, where sleeping takes tens. With one core for
+ * the rank it sleeps, so that the threads that read data ahead and watch over the run have a core at all. */
 static dt_err open_gpu(cuda_state *cuda, int local_rank)
 {
     int n = 0;
-    char why[256];
-    DT_CHECK(cuda_is_there(why, sizeof why), DT_ERR_USAGE, "run.device = cuda: %s", why);
     DT_CUDA(cudaGetDeviceCount(&n));
     cuda->ordinal = local_rank % n;
-    DT_CUDA(cudaSetDevice(cuda->ordinal));
     DT_CUDA(cudaGetDeviceProperties(&cuda->properties, cuda->ordinal));
+    DT_CUDA(cudaInitDevice(cuda->ordinal, cuda->blocking ? cudaDeviceScheduleBlockingSync : cudaDeviceScheduleSpin,
+                           cudaInitDeviceFlagsAreValid));
+    DT_CUDA(cudaSetDevice(cuda->ordinal));
     DT_TRY(open_stream(cuda, &cuda->first));
     return cuda_products_open(cuda);
 }
@@ -155,19 +228,23 @@ static dt_err cuda_open(dt_device *dev, int local_rank, int n_threads)
 {
     cuda_state *cuda = calloc(1, sizeof *cuda);
     DT_CHECK(cuda, DT_ERR_MEMORY, "cuda device: %zu bytes of state", sizeof *cuda);
+    cuda->n_threads = n_threads > 0 ? n_threads : 1;
+    cuda->blocking = n_threads == 1;
     dev->impl = cuda;
     const dt_err err = open_gpu(cuda, local_rank);
     if (err != DT_OK) cuda_close(dev);
     return err;
 }
 
-/* The GPU that is planned for may not be here: sizes do not depend on it. */
+/* The GPU that is planned for may not be here: sizes that follow from the number of its processors are those of an
+ * H100. */
 static dt_err cuda_plan(dt_device *dev, int n_threads)
 {
     cuda_state *cuda = calloc(1, sizeof *cuda);
     DT_CHECK(cuda, DT_ERR_MEMORY, "cuda device: %zu bytes of state", sizeof *cuda);
     cuda->planning = true;
     cuda->properties.multiProcessorCount = 132;
+    cuda->n_threads = n_threads;
     dev->impl = cuda;
     return DT_OK;
 }
@@ -178,14 +255,17 @@ static void cuda_describe(const dt_device *dev, char *out, size_t out_size)
     int runtime = 0, driver = 0;
     cudaRuntimeGetVersion(&runtime);
     cudaDriverGetVersion(&driver);
-    snprintf(out, out_size, "%s, sm_%d%d, %.0f MiB, CUDA %d.%d (driver for %d.%d)", p->name, p->major, p->minor,
-             MIB(p->totalGlobalMem), runtime / 1000, runtime % 1000 / 10, driver / 1000, driver % 1000 / 10);
+    snprintf(out, out_size, "%s (GPU %d, sm_%d%d, %.1f GiB), CUDA %d.%d, driver for %d.%d, %d host thread%s", p->name,
+             cuda_of(dev)->ordinal, p->major, p->minor, GIB(p->totalGlobalMem), runtime / 1000, runtime % 1000 / 10,
+             driver / 1000, driver % 1000 / 10, cuda_of(dev)->n_threads, cuda_of(dev)->n_threads == 1 ? "" : "s");
 }
 
-static int cuda_n_devices(const dt_device *dev)
+static uint64_t cuda_identity(const dt_device *dev)
 {
-    int n = 0;
-    return !cuda_of(dev)->planning && cudaGetDeviceCount(&n) == cudaSuccess && n > 0 ? n : 1;
+    uint64_t half[2];
+    memcpy(half, &cuda_of(dev)->properties.uuid, sizeof half);
+    const uint64_t id = dt_mix64(half[0] ^ dt_mix64(half[1]));
+    return id ? id : 1;
 }
 
 static size_t cuda_memory_free(const dt_device *dev)
@@ -194,20 +274,23 @@ static size_t cuda_memory_free(const dt_device *dev)
     return !cuda_of(dev)->planning && cudaMemGetInfo(&left, &total) == cudaSuccess ? left : SIZE_MAX;
 }
 
-/* Streams of a run: the default one, compute and communication. What the driver takes for a context with our kernels is
- * not known before it is there. */
+/* The workspaces of a run's streams (the default one, compute and communication), whether they are there already or not,
+ * so that a plan and what follows it agree; and what the driver keeps for a process, which no call tells. */
 static size_t cuda_overhead(const dt_device *dev)
 {
     enum { STREAMS = 3 };
-    const int n = cuda_of(dev)->planning ? STREAMS : cuda_of(dev)->n_streams;
-    return (size_t)n * CUDA_WORKSPACE_NBYTES;
+    static const size_t context_nbytes = (size_t)512 << 20; /* nvidia-smi, less what was allocated */
+    const int n = cuda_of(dev)->n_streams > STREAMS ? cuda_of(dev)->n_streams : STREAMS;
+    return (size_t)n * CUDA_WORKSPACE_NBYTES + context_nbytes;
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static dt_err cuda_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr)
 {
+    const size_t most = place == DT_ON_DEVICE ? cuda_of(dev)->properties.totalGlobalMem : dt_host_memory_free();
     cudaError_t error = cudaSuccess;
+    if (nbytes > most) return DT_ERR_MEMORY; /* of the host: a message, instead of the system's killer */
     if (place == DT_ON_DEVICE)
         error = cudaMalloc(ptr, nbytes);
     else if (place == DT_ON_PINNED)
@@ -253,7 +336,7 @@ const dt_device_ops dt_device_cuda_ops = {
     .close = cuda_close,
     .describe = cuda_describe,
     .own_memory = true,
-    .n_devices = cuda_n_devices,
+    .identity = cuda_identity,
     .memory_free = cuda_memory_free,
     .overhead = cuda_overhead,
     .alloc = cuda_alloc,

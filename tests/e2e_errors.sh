@@ -27,7 +27,7 @@ wrong "unset environment variable" 64 'NO_SUCH_VARIABLE' "$tmp/tiny.ini" $d 'dat
 wrong "no such input file" 64 'none.ini' "$tmp/none.ini" $d
 wrong "unknown override" 64 'run.sed' "$tmp/tiny.ini" $d run.sed=3
 wrong "no output_dir" 64 'output_dir' "$tmp/tiny.ini"
-wrong "a device that was not built" 64 'cuda.*cpu' "$tmp/tiny.ini" $d run.device=cuda
+wrong "a device that is not here" 64 'run.device: no device cuda: .' "$tmp/tiny.ini" $d run.device=cuda
 wrong "a transport that was not built" 64 'nccl.*mpi' "$tmp/tiny.ini" $d comm.backend=nccl
 wrong "a stage that makes no sense" 64 'zero.*stage' "$tmp/tiny.ini" $d run.task=eval zero.stage=2 model.path="$tmp" data.validation="$tmp/valid.h5"
 wrong "sequences longer than GPT-2 has positions" 64 'max_position_embeddings' "$tmp/tiny.ini" $d model.model_type=gpt2 model.num_key_value_heads=4 data.seq_len=65

@@ -437,6 +437,9 @@ static void a_failing_copy_does_not_strand_the_others(void **state)
 {
     fixture *f = *state;
     const layout far = {"", true, true};
+    int nranks;
+    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
+    skip_all_if(nranks == 1, "with one rank nothing is copied to the host");
     for (int nth = 1; nth <= 3; nth++) {
         open_layout(f, &far);
         guarded send = guarded_alloc(f, 12u * (size_t)f->comm.nranks), recv = guarded_alloc(f, 12);
@@ -537,7 +540,8 @@ static void staging_is_what_was_planned(void **state)
         const dt_memory held = dt_ledger_now(&f->ledger),
                         plan = dt_comm_plan(f->comm.nranks, per_node, layouts[l].shared, !layouts[l].far);
         assert_all(MPI_COMM_WORLD, !alike || !memcmp(&held, &plan, sizeof plan));
-        assert_all(MPI_COMM_WORLD, (plan.at[DT_MEM_STAGING][DT_ON_PINNED] > 0) == layouts[l].far);
+        assert_all(MPI_COMM_WORLD,
+                   (plan.at[DT_MEM_STAGING][DT_ON_PINNED] > 0) == (layouts[l].far && f->comm.nranks > 1));
         close_layout(f);
     }
 }

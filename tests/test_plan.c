@@ -8,10 +8,9 @@
 
 enum { MIB = 1 << 20 };
 
-static void open_device(dt_run *run, const char *backend, const char *devices, const char *memory)
+static void open_device(dt_run *run, const char *backend, const char *memory)
 {
     setenv("DTRAIN_DEVICE", backend, 1);
-    setenv("DTRAIN_QUEUE_DEVICES", devices, 1);
     setenv("DTRAIN_QUEUE_MEMORY", memory, 1);
     assert_int_equal(dt_device_open(&run->dev, "cpu", 0, 1, &run->ledger), DT_OK);
 }
@@ -19,13 +18,13 @@ static void open_device(dt_run *run, const char *backend, const char *devices, c
 static void ranks_share_the_memory_of_their_device_and_not_of_all(void **state)
 {
     static const struct {
-        const char *devices;
         int ranks, sharing;
-    } cases[] = {{"8", 8, 1}, {"4", 8, 2}, {"1", 8, 8}, {"8", 9, 2}, {"8", 3, 1}, {"3", 4, 2}};
+    } cases[] = {{8, 1}, {8, 2}, {8, 8}, {9, 2}, {3, 1}, {4, 2}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        dt_run run = {0};
+        dt_comm comm = {.n_sharing = cases[i].sharing};
+        dt_run run = {.comm = &comm};
         budget b;
-        open_device(&run, "queue", cases[i].devices, "96MiB");
+        open_device(&run, "queue", "96MiB");
         run_budget(&run, cases[i].ranks, &b);
         assert_int_equal(b.n, 2);
         assert_int_equal(b.memory[0].n_sharing, cases[i].sharing);
@@ -39,7 +38,7 @@ static void on_the_cpu_all_places_are_one_memory_of_the_node(void **state)
 {
     dt_run run = {0};
     budget b;
-    open_device(&run, "cpu", "8", "96MiB");
+    open_device(&run, "cpu", "96MiB");
     run_budget(&run, 8, &b);
     assert_int_equal(b.n, 1);
     assert_int_equal(b.memory[0].n_sharing, 8);
@@ -84,7 +83,7 @@ static void the_queue_device_has_the_memory_that_it_is_given(void **state)
 {
     dt_run run = {0};
     dt_buf a, b, c;
-    open_device(&run, "queue", "1", "1MiB");
+    open_device(&run, "queue", "1MiB");
     assert_int_equal(dt_buf_alloc(&a, &run.dev, DT_ON_DEVICE, MIB / 2, DT_MEM_PARAMS), DT_OK);
     assert_int_equal(dt_buf_alloc(&b, &run.dev, DT_ON_DEVICE, MIB / 2 + 1, DT_MEM_PARAMS), DT_ERR_MEMORY);
     assert_non_null(strstr(dt_error_message(), "512 KiB free"));

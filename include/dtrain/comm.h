@@ -56,6 +56,8 @@ struct dt_comm {
     int rank, nranks;
     int local_rank, local_nranks; /* among the ranks of this node */
     int node, n_nodes;
+    int n_sharing;    /* ranks on the device of this rank, itself one of them; 0 before dt_comm_find_devices */
+    int most_sharing; /* on the device that most ranks share */
     char host[64];
     dt_device *dev;
     const dt_comm_ops *ops;
@@ -96,6 +98,9 @@ dt_err dt_comm_threads(const dt_comm *comm, int64_t wanted, const char *where, i
 /** DT_ERR_USAGE, naming those that are there, for a backend that this program was built without. Local. */
 dt_err dt_comm_has_backend(const char *backend);
 
+/** Which ranks share a device: fills n_sharing and most_sharing. A rank whose device could not be opened ({0}) takes
+ *  part, too. */
+dt_err dt_comm_find_devices(dt_comm *comm, const dt_device *dev);
 /** Choose the transport ("auto", "mpi", "nccl") for dev and set up its staging buffers (category DT_MEM_STAGING of
  *  dev's ledger). */
 dt_err dt_comm_attach(dt_comm *comm, dt_device *dev, const char *backend, bool shared_memory);

@@ -218,6 +218,10 @@ int dt_cores_online(void);   /* of the machine */
 /** How many the job has on this machine: SLURM_CPUS_ON_NODE, else what the process that started this one may use. */
 int dt_cores_of_job(void);
 
+/** A symbol of a shared object that belongs to this program (libdtrain_cuda.so), which is loaded and stays so. NULL,
+ *  and why: it was not built, or a library that it needs is not here. */
+const void *dt_object_symbol(const char *file, const char *symbol, char *why, size_t why_size);
+
 /** Where a rank stands: written by the thread that works, read by the watchdog. Strings are literals or outlive the
  *  run. */
 typedef struct dt_phase dt_phase;

@@ -66,8 +66,9 @@ typedef struct dt_device_ops {
     void (*describe)(const dt_device *dev, char *out, size_t out_size);
     /** Has the device memory of its own? (cpu: false, its memory is the node's, so device, pinned and host are one) */
     bool own_memory;
-    /** Devices of the node, over which its ranks are spread evenly: those on one device share its memory. NULL: 1. */
-    int (*n_devices)(const dt_device *dev);
+    /** Which device this is: the same number, not 0, for the ranks that share one, and for no others. NULL: the ranks
+     *  of a node do. */
+    uint64_t (*identity)(const dt_device *dev);
     /** Bytes of the device's memory that are free now, as far as the system tells; SIZE_MAX where nothing does, as when
      *  a device with memory of its own was opened to plan. */
     size_t (*memory_free)(const dt_device *dev);
@@ -240,17 +241,15 @@ struct dt_device {
 };
 
 /** Open "auto" (cuda where one is built and found, else cpu), "cpu" or "cuda". n_threads 0: the backend's choice.
- *  DT_ERR_USAGE naming what is missing when the backend is not there. Logs what auto took. For tests, DTRAIN_DEVICE puts
- *  another device ("queue", "cuda") in the place of the CPU. */
+ *  DT_ERR_USAGE naming what is missing when the backend is not there. Logs what auto took. For tests, DTRAIN_DEVICE
+ *  puts another device ("queue", "cuda") in the place of the CPU. */
 dt_err dt_device_open(dt_device *dev, const char *name, int local_rank, int n_threads, dt_ledger *ledger);
 /** For --plan: a device that answers questions for sizes and does nothing else; nothing is allocated on it, and it need
- *  not be there ("auto" is the CPU). One that this program was built without is taken to have the CPU's sizes and memory
- *  of its own. */
+ *  not be there ("auto": the first that is). One that this program was built without is taken to have the CPU's sizes
+ *  and memory of its own. */
 dt_err dt_device_open_to_plan(dt_device *dev, const char *name, int n_threads, dt_ledger *ledger);
 void dt_device_close(dt_device *dev); /* safe on {0} */
 
-/** Ranks on the device that most of them share, of ranks_per_node. */
-int dt_device_sharing(const dt_device *dev, int ranks_per_node);
 /** Bytes of the node's memory that this process may still take, as far as the system tells. */
 size_t dt_host_memory_free(void);
 /** Bytes on the device that the backend itself holds besides what passes through the ledger: for the plan. */

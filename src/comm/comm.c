@@ -167,6 +167,37 @@ static dt_err find_nodes(dt_comm *comm)
     return errors_return(mpi->across);
 }
 
+static int by_value(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* A device without a number of its own is the node's, and no device is nobody's. */
+static void count_sharing(dt_comm *comm, uint64_t mine, uint64_t *ids)
+{
+    comm->n_sharing = mine ? 0 : comm->local_nranks;
+    comm->most_sharing = mine ? 1 : comm->mpi->max_local;
+    qsort(ids, (size_t)comm->nranks, sizeof *ids, by_value);
+    for (int r = 0, same = 0; r < comm->nranks; r++) {
+        same = r > 0 && ids[r] == ids[r - 1] ? same + 1 : 1;
+        if (ids[r] && same > comm->most_sharing) comm->most_sharing = same;
+        comm->n_sharing += mine && ids[r] == mine;
+    }
+}
+
+dt_err dt_comm_find_devices(dt_comm *comm, const dt_device *dev)
+{
+    uint64_t mine = dev->ops && dev->ops->identity ? dev->ops->identity(dev) : 0;
+    uint64_t *ids = malloc((size_t)comm->nranks * sizeof *ids);
+    DT_TRY(dt_comm_agree(comm, ids ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for %d devices", comm->nranks)));
+    comm->sequence++;
+    const int code = MPI_Allgather(&mine, 1, MPI_UINT64_T, ids, 1, MPI_UINT64_T, comm->mpi->world);
+    if (!code) count_sharing(comm, mine, ids);
+    free(ids);
+    return code ? dt_comm_mpi_fail(code, "exchange of device numbers", __FILE__, __LINE__) : DT_OK;
+}
+
 /* ---- open, attach, close ----------------------------------------------------------------------------------------- */
 
 static dt_err open_mpi(dt_comm *comm)

@@ -46,7 +46,8 @@ static void plan(const layout *l, dt_transport *t)
 /* Through which tensors of a device that the host cannot reach go to MPI and back. */
 static size_t pinned_nbytes(int nranks, bool host_accessible)
 {
-    return host_accessible ? 0 : clamp(PINNED_NBYTES, (size_t)(nranks + 2) * PINNED_MIN_PER_RANK, SIZE_MAX);
+    return host_accessible || nranks == 1 ? 0
+                                          : clamp(PINNED_NBYTES, (size_t)(nranks + 2) * PINNED_MIN_PER_RANK, SIZE_MAX);
 }
 
 dt_memory dt_comm_plan(int nranks, int ranks_per_node, bool shared_memory, bool host_accessible)
@@ -212,11 +213,21 @@ static dt_err staged_broadcast(dt_comm *comm, char *buf, size_t nbytes, int root
     return err;
 }
 
+/* ---- one rank: nothing leaves the device ------------------------------------------------------------------------- */
+
+static dt_err own_sum(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt, int64_t count,
+                      bool accumulate, dt_stream *stream)
+{
+    if (send == recv) return DT_OK;
+    return comm->dev->ops->add_into(comm->dev, send, send_dt, recv, recv_dt, accumulate, count, stream);
+}
+
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
 static dt_err mpi_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
                                  int64_t count, bool accumulate, bool ordered, dt_stream *stream)
 {
+    if (comm->nranks == 1) return own_sum(comm, send, send_dt, recv, recv_dt, count, accumulate, stream);
     if (!comm->dev->ops->host_accessible)
         return staged_reduce_scatter(comm, send, send_dt, recv, recv_dt, count, accumulate, ordered, stream);
     return dt_transport_reduce_scatter(comm, send, send_dt, recv, recv_dt, count, accumulate, ordered);
@@ -224,12 +235,14 @@ static dt_err mpi_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_
 
 static dt_err mpi_all_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream)
 {
+    if (comm->nranks == 1) return copy_on(comm, recv, send, nbytes, stream);
     if (!comm->dev->ops->host_accessible) return staged_all_gather(comm, send, recv, nbytes, stream);
     return dt_transport_all_gather(comm, send, recv, nbytes);
 }
 
 static dt_err mpi_broadcast(dt_comm *comm, void *buf, size_t nbytes, int root, dt_stream *stream)
 {
+    if (comm->nranks == 1) return DT_OK;
     if (!comm->dev->ops->host_accessible) return staged_broadcast(comm, buf, nbytes, root, stream);
     return dt_comm_bcast_bytes(comm, buf, nbytes, root);
 }

@@ -1,6 +1,5 @@
 /* device.c - which backends this binary has, and buffers that know who pays for them. */
 #include "dtrain/device.h"
-#include "cuda_load.h"
 #include "queue.h"
 #include <stdlib.h>
 #include <string.h>
@@ -23,23 +22,28 @@ static const dt_device_ops *find_backend(const char *name, char *why, size_t why
     *why = '\0';
     if (!strcmp(name, "cpu")) return &dt_device_cpu_ops;
     if (!strcmp(name, "queue")) return &dt_device_queue_ops;
-    if (!strcmp(name, "cuda")) return dt_cuda_load(why, why_size);
-    if (!strcmp(name, "cudasim")) return dt_cuda_sim_load(why, why_size);
-    snprintf(why, why_size, "expected auto, cpu or cuda");
+    if (!strcmp(name, "cuda")) return dt_object_symbol("libdtrain_cuda.so", "dt_device_cuda_ops", why, why_size);
+    if (!strcmp(name, "cudasim")) return dt_object_symbol("libdtrain_cudasim.so", "dt_device_cuda_ops", why, why_size);
+    snprintf(why, why_size, "expected auto, or one of this program's: %s", dt_device_backends());
     return NULL;
 }
 
 const char *dt_device_backends(void)
 {
     char why[512];
-    return dt_cuda_load(why, sizeof why) ? "cuda, cpu" : "cpu";
+    return find_backend("cuda", why, sizeof why) ? "cuda, cpu" : "cpu";
+}
+
+static bool is_there(const dt_device_ops *ops, char *why, size_t why_size)
+{
+    return !ops->is_there || ops->is_there(why, why_size);
 }
 
 static dt_err open_one(dt_device *dev, const char *name, int local_rank, int n_threads, dt_ledger *ledger)
 {
     char why[512];
     const dt_device_ops *ops = find_backend(name, why, sizeof why);
-    DT_CHECK(ops, DT_ERR_USAGE, "run.device = %s: %s", name, why);
+    DT_CHECK(ops && is_there(ops, why, sizeof why), DT_ERR_USAGE, "no device %s: %s", name, why);
     *dev = (dt_device){.ops = ops, .ledger = ledger, .local_rank = local_rank};
     const dt_err err = ops->open(dev, local_rank, n_threads);
     if (err != DT_OK) *dev = (dt_device){0};
@@ -47,15 +51,15 @@ static dt_err open_one(dt_device *dev, const char *name, int local_rank, int n_t
 }
 
 /* The first that is there; why others are not is worth a line for those who look for it. */
-static dt_err open_first(dt_device *dev, int local_rank, int n_threads, dt_ledger *ledger)
+static const char *first_there(void)
 {
     char why[512];
     for (int i = 0; i < N_NAMES - 1; i++) {
         const dt_device_ops *ops = find_backend(NAMES[i], why, sizeof why);
-        if (ops && ops->is_there(why, sizeof why)) return open_one(dev, NAMES[i], local_rank, n_threads, ledger);
+        if (ops && is_there(ops, why, sizeof why)) return NAMES[i];
         DT_DEBUG("run.device = auto: not %s: %s", NAMES[i], why);
     }
-    return open_one(dev, NAMES[N_NAMES - 1], local_rank, n_threads, ledger);
+    return NAMES[N_NAMES - 1];
 }
 
 dt_err dt_device_open(dt_device *dev, const char *name, int local_rank, int n_threads, dt_ledger *ledger)
@@ -64,7 +68,7 @@ dt_err dt_device_open(dt_device *dev, const char *name, int local_rank, int n_th
     DT_CHECK(ledger && n_threads >= 0, DT_ERR_ARG, "dt_device_open: ledger %p, n_threads %d", (void *)ledger,
              n_threads);
     if (strcmp(name, "auto") != 0) return open_one(dev, name, local_rank, n_threads, ledger);
-    DT_TRY(open_first(dev, local_rank, n_threads, ledger));
+    DT_TRY(open_one(dev, first_there(), local_rank, n_threads, ledger));
     DT_INFO("run.device = auto: %s", dev->ops->name);
     return DT_OK;
 }
@@ -73,10 +77,10 @@ dt_err dt_device_open_to_plan(dt_device *dev, const char *name, int n_threads, d
 {
     char why[512];
     *dev = (dt_device){0};
-    if (!strcmp(name, "auto")) name = NAMES[N_NAMES - 1];
+    if (!strcmp(name, "auto")) name = first_there();
     const dt_device_ops *ops = find_backend(name, why, sizeof why);
     if (!ops) {
-        DT_INFO("run.device = %s: %s: planned with the cpu's sizes, in memory of its own", name, why);
+        DT_INFO("no device %s: %s: planned with the cpu's sizes, in memory of its own", name, why);
         ops = &dt_device_queue_ops;
     }
     *dev = (dt_device){.ops = ops, .ledger = ledger};
@@ -89,12 +93,6 @@ void dt_device_close(dt_device *dev)
 {
     if (dev->ops) dev->ops->close(dev);
     *dev = (dt_device){0};
-}
-
-int dt_device_sharing(const dt_device *dev, int ranks_per_node)
-{
-    const int n = dev->ops->n_devices ? dev->ops->n_devices(dev) : 1;
-    return (ranks_per_node + n - 1) / n;
 }
 
 size_t dt_device_overhead(const dt_device *dev) { return dev->ops->overhead(dev); }

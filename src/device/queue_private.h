@@ -21,7 +21,7 @@ dt_err queue_open(dt_device *dev, int local_rank, int n_threads);
 dt_err queue_plan(dt_device *dev, int n_threads);
 void queue_close(dt_device *dev);
 void queue_describe(const dt_device *dev, char *out, size_t out_size);
-int queue_n_devices(const dt_device *dev);
+uint64_t queue_identity(const dt_device *dev);
 size_t queue_memory_free(const dt_device *dev);
 size_t queue_overhead(const dt_device *dev);
 dt_err queue_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr);

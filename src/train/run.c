@@ -107,6 +107,9 @@ static void describe(const dt_run *run)
     run->dev.ops->describe(&run->dev, text, sizeof text);
     DT_INFO("%s on %d rank%s, %d node%s; device %s", t->ops->name, run->nranks, run->nranks > 1 ? "s" : "",
             run->comm->n_nodes, run->comm->n_nodes > 1 ? "s" : "", text);
+    if (run->dev.ops->own_memory && run->comm->most_sharing > 1)
+        DT_INFO("%d ranks share a device, its memory and its time: there are more ranks than devices",
+                run->comm->most_sharing);
     DT_INFO("model: %" PRId64 " parameters in %d units, %s; zero.stage %d", run_n_param(run), run->n_units,
             dt_dtype_name(run->model_opt.dtype), run->stage);
     DT_INFO("batch: train_batch_size %" PRId64 " = micro_batch_size %" PRId64 " x gradient_accumulation_steps %" PRId64
@@ -149,6 +152,7 @@ static dt_err open_all(dt_run *run)
         dt_mistakes_add(m, at_key(run, "comm", "backend", dt_comm_has_backend(run->cfg.comm_backend)));
     if (n_threads > 0 && !dt_config_doubted(&run->cfg, "run", "device"))
         dt_mistakes_add(m, open_device(run, run->comm->local_rank, n_threads));
+    dt_mistakes_add(m, dt_comm_find_devices(run->comm, &run->dev));
     run_open_task(run);
     if (run->n_units > 0) dt_mistakes_add(m, run_settle_tokenizer(run));
     dt_mistakes_add(m, run_best_check(run));
