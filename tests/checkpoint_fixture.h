@@ -180,7 +180,7 @@ static inline dt_ckpt_meta meta_of(int64_t step)
                           .samples = 8 * step,
                           .tokens = 512 * step,
                           .updates = step - 1,
-                          .state_updates = step / 2,
+                          .states = {.updates = step / 2},
                           .seed = UINT64_MAX - 5,
                           .loss_scale = 65536.5,
                           .config = (char *)"[run]\ntask = pretrain\n",

@@ -37,6 +37,12 @@ toy 2 part run.max_steps=3 zero.stage=3
 expect "a checkpoint holds what the task left" h5diff "$(newest part)" "$(newest part)" /task/rollout /task/rollout
 toy 3 part run.max_steps=5 zero.stage=0 checkpoint.resume=auto
 expect "a resume in the middle of a rollout, on other ranks and at another stage, is the same run" same_run ref part validation_loss
+# Another optimizer for the table alone: its states begin at zero, the model's go on.
+TOY_TABLE_MOMENTUM=1 toy 2 part run.max_steps=6 checkpoint.resume=auto
+expect_exit "a run with another optimizer for the table" 0
+expect_text "begins its states at zero" "made with adamw for table, does not hold the states of sgd: they begin at zero"
+expect "and no other's" test "$(grep -c 'begin at zero' "$out")" = 1
+
 toy 1 part run.max_steps=7 checkpoint.resume=auto batch.train_batch_size=16 checkpoint.allow_changes=all
 expect_exit "a rollout of another size is refused" 65
 expect_text "and named" "no rollout of this batch size"

@@ -169,15 +169,16 @@ static void meta_and_long_texts_come_back(void **state)
     const bool readable = dt_checkpoint_read_meta(in_dir(f, "step-00000003.h5", path), &read) == DT_OK;
     assert_all(f->mpi, readable);
     const bool same = read.step == 3 && read.samples == 24 && read.tokens == 1536 && read.updates == 2 &&
-                      read.state_updates == 1 && read.seed == UINT64_MAX - 5 && read.loss_scale == 65536.5 &&
+                      read.states.updates == 1 && read.seed == UINT64_MAX - 5 && read.loss_scale == 65536.5 &&
                       strcmp(read.config, meta.config) == 0 && strcmp(read.model_config, meta.model_config) == 0 &&
-                      strcmp(read.optimizer, "adamw") == 0 && strcmp(read.optimizer_states, "exp_avg, exp_avg_sq") == 0;
+                      strcmp(read.states.optimizer, "adamw") == 0 &&
+                      strcmp(read.states.names, "exp_avg, exp_avg_sq") == 0;
     dt_ckpt_meta_free(&read);
     /* what is asked of the disk beforehand is enough */
     struct stat st;
     const size_t texts_len = strlen(meta.config) + (meta.model_config ? strlen(meta.model_config) : 0);
-    const bool fits =
-        stat(path, &st) == 0 && (double)st.st_size <= dt_checkpoint_nbytes(f->units, N_UNITS, 2, texts_len);
+    const double nbytes = dt_checkpoint_nbytes(texts_len, 0) + dt_checkpoint_model_nbytes(f->units, N_UNITS, 2);
+    const bool fits = stat(path, &st) == 0 && (double)st.st_size <= nbytes;
     free(meta.config);
     assert_all(f->mpi, same && fits);
 }
@@ -273,9 +274,10 @@ static void a_file_that_names_no_optimizer_is_adamws(void **state)
                   strstr(dt_error_message(), "attribute `state_updates`: expected 0 to 4, found 5");
         dt_error_clear();
         ok = ok && change_optimizer(path, 0) && dt_checkpoint_read_meta(path, &meta) == DT_OK;
-        ok = ok && !strcmp(meta.optimizer, "adamw") && meta.updates == 4 && meta.state_updates == 4;
-        ok = ok && dt_checkpoint_has_states(&meta, &dt_optimizer_adamw) &&
-             dt_checkpoint_has_states(&meta, &dt_optimizer_adam) && !dt_checkpoint_has_states(&meta, &dt_optimizer_sgd);
+        ok = ok && !strcmp(meta.states.optimizer, "adamw") && meta.updates == 4 && meta.states.updates == 4;
+        ok = ok && dt_checkpoint_has_states(&meta.states, &dt_optimizer_adamw) &&
+             dt_checkpoint_has_states(&meta.states, &dt_optimizer_adam) &&
+             !dt_checkpoint_has_states(&meta.states, &dt_optimizer_sgd);
         if (ok) dt_ckpt_meta_free(&meta);
         assert_all(f->mpi, ok);
     } else {

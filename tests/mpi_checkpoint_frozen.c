@@ -90,12 +90,55 @@ static void a_state_that_was_lost_is_missed(void **state)
     }
 }
 
+/* Of another model in the file, what is lost is missed likewise, and what it does not know is refused. */
+static void so_it_is_in_a_model_beside(void **state)
+{
+    static const char state_of_it[] = "/other/optimizer/exp_avg/model.norm.weight";
+    fixture *f = *state;
+    const char *const lost[] = {NULL, state_of_it, "/other/model/model.norm.weight", "/other"};
+    const char *const named[] = {"", state_of_it, "/other/model/model.norm.weight", "other"};
+    close_zero(f);
+    dt_units_choose_trained(f->units, N_UNITS, is_any, NULL);
+    for (int k = 0; k < 4; k++) {
+        char path[PATH_MAX];
+        const dt_ckpt_meta meta = meta_of(4);
+        dt_ckpt_states states = {0};
+        dt_zero *own = NULL;
+        bool ok = open_zero(f, 1, DT_F32, false) && fill_states(f->z, true, 1);
+        own = f->z, f->z = NULL;
+        ok = ok && open_zero(f, 0, DT_F32, false) && fill_states(f->z, true, 2);
+        dt_saved_model both[] = {{.zero = own, .with_states = true, .state_updates = 3},
+                                 {.name = "other", .zero = f->z, .with_states = true, .state_updates = 1}};
+        ok = ok && dt_checkpoint_save_all(&f->comm, both, 2, &meta, f->dir, 0, NULL) == DT_OK &&
+             dt_checkpoint_path(path, f->dir, 4) == DT_OK;
+        if (f->comm.rank == 0 && lost[k]) ok = ok && lose(path, lost[k]);
+        ok = ok && fill_states(own, true, 3) && fill_states(f->z, true, 3);
+        MPI_Barrier(f->mpi);
+        const dt_err err = ok ? dt_checkpoint_load_all(&f->comm, both, 2, path, NULL) : DT_ERR_FAULT;
+        if (k == 0)
+            ok = ok && err == DT_OK && states_are(own, true, 1) && states_are(f->z, true, 2) &&
+                 dt_checkpoint_read_states(path, "other", &states) == DT_OK && states.updates == 1 &&
+                 dt_checkpoint_has_states(&states, &dt_optimizer_adamw);
+        else
+            ok = ok && err == DT_ERR_DATA && (f->comm.rank || strstr(dt_error_message(), named[k]));
+        if (k == 3)
+            ok = ok && dt_checkpoint_read_states(path, "other", &states) == DT_ERR_DATA &&
+                 dt_checkpoint_load_all(&f->comm, both, 1, path, NULL) == DT_OK;
+        dt_ckpt_states_free(&states);
+        dt_error_clear();
+        dt_zero_close(own);
+        close_zero(f);
+        assert_all(f->mpi, ok);
+    }
+}
+
 #define IN_DIR(test) cmocka_unit_test_setup_teardown(test, make_dir, remove_dir)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         IN_DIR(states_of_what_was_frozen_start_at_zero),
         IN_DIR(a_state_that_was_lost_is_missed),
+        IN_DIR(so_it_is_in_a_model_beside),
     };
     mpi_test_begin(&argc, &argv);
     return mpi_test_end(cmocka_run_group_tests(tests, open_fixture, close_fixture));

@@ -105,7 +105,7 @@ static bool open_trainer(trainer *t, fixture *f, const char *expected)
     return t->n_seq > 0 &&
            dt_model_open(&t->model, &f->mc, &opt, f->units, f->n_units, &f->dev, &t->source, NULL, NULL) == DT_OK &&
            dt_batch_alloc(&t->b, MAX_TOK, MAX_TOK, &f->ledger) == DT_OK &&
-           dt_task_buffers_alloc(&t->buffers, MAX_TOK, &f->ledger) == DT_OK;
+           dt_task_buffers_alloc(&t->buffers, MAX_TOK, 0, &f->ledger) == DT_OK;
 }
 
 static void close_trainer(trainer *t)
@@ -457,6 +457,28 @@ static void a_checkpoint_may_not_hold_what_the_model_has_not(void **state)
     }
 }
 
+/* A scalar head is tied to nothing, whatever the configuration says of the vocabulary's. */
+static void a_scalar_head_is_not_tied(void **state)
+{
+    fixture *f = *state;
+    assert_all(f->mpi, open_model(f, "tests/data/hf/qwen2", 1, DT_F32, true) == DT_OK);
+    for (int64_t n_labels = 0; n_labels < 2; n_labels++) {
+        dt_saved_model one = {0};
+        dt_unit *units = NULL;
+        dt_stored_slot *slots = NULL;
+        int n_slots = 0;
+        bool ok =
+            f->mc.tie_word_embeddings && (n_labels ? dt_model_make_value_units(&f->mc, n_labels, &units, &one.n_units)
+                                                   : dt_model_make_units(&f->mc, &units, &one.n_units)) == DT_OK;
+        one.units = units;
+        ok = ok && dt_stored_slots(&one, 1, &slots, &n_slots) == DT_OK;
+        ok = ok && dt_stored_tied_embedding(slots, n_slots) == (n_labels ? -1 : 0);
+        free(slots);
+        dt_model_free_units(units, one.n_units);
+        assert_all(f->mpi, ok);
+    }
+}
+
 /* ---- what is no model -------------------------------------------------------------------------------------------- */
 
 static bool prepare_directory(const fixture *f, const void *what)
@@ -507,6 +529,7 @@ int main(int argc, char **argv)
         IN_DIR(sampling_defaults_and_ends_are_read),
         IN_DIR(what_does_not_fit_the_model_is_refused_by_name),
         IN_DIR(a_checkpoint_may_not_hold_what_the_model_has_not),
+        IN_DIR(a_scalar_head_is_not_tied),
         IN_DIR(a_directory_without_a_model_says_what_is_missing),
     };
     mpi_test_begin(&argc, &argv);

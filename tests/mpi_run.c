@@ -508,8 +508,8 @@ static bool is_aggmos(const struct fixture *f, const char *name)
     dt_ckpt_meta meta;
     snprintf(path, sizeof path, "%s/%s/checkpoints/step-00000006.h5", f->dir, name);
     if (dt_checkpoint_read_meta(path, &meta) != DT_OK) return false;
-    const bool same = !strcmp(meta.optimizer, "aggmo") && meta.state_updates == 6 &&
-                      !strcmp(meta.optimizer_states, "velocity_0, velocity_0.9, velocity_0.99");
+    const bool same = !strcmp(meta.states.optimizer, "aggmo") && meta.states.updates == 6 &&
+                      !strcmp(meta.states.names, "velocity_0, velocity_0.9, velocity_0.99");
     dt_ckpt_meta_free(&meta);
     return same;
 }

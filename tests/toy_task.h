@@ -7,8 +7,8 @@
  *     L = -(1/M) sum over t of r_t A_t,    r_t = exp(logp_t - old_t),    u_t = r_t A_t / M,
  *
  * with M the number of new tokens of all ranks. Beside the model a table of one number for each token id is trained,
- * with optimizer states of its own: its gradient is the sum of that token's advantages, over M. All of a rollout is in
- * the checkpoint, by sample: a resume may begin at its second step, on any number of ranks. */
+ * with updates of its own: its gradient is the sum of that token's advantages, over M. All of a rollout is in the
+ * checkpoint, by sample: a resume may begin at its second step, on any number of ranks. */
 #ifndef DTRAIN_TESTS_TOY_TASK_H
 #define DTRAIN_TESTS_TOY_TASK_H
 
@@ -26,7 +26,7 @@ typedef struct toy {
     dt_model_options frozen_opt;
     dt_model *judge;
     dt_unit table_unit;
-    dt_named_zero table;
+    dt_trained *table;
     dt_buf table_grad[2]; /* of a micro-step: pinned, and on the device */
     dt_generator *generator;
     dt_generate_options generate_opt;
@@ -53,6 +53,13 @@ static inline int64_t toy_sample(const dt_task *t, int64_t k)
     return (k / m * t->nranks + t->comm->rank) * m + k % m;
 }
 
+enum { TOY_IDS, TOY_OLD, TOY_FROZEN, TOY_ARRAYS };
+/** Numbers that a rollout is saved as. */
+static inline int64_t toy_saved_len(const dt_task *t)
+{
+    return TOY_ARRAYS * t->batching.train_batch_size * (TOY_LEN + 1);
+}
+
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 static void toy_check(dt_task *t) { dt_task_need(t, "model", "path", t->cfg->model_path, "the model that judges"); }
@@ -74,6 +81,28 @@ static void toy_declare(toy *y, dt_sums *s)
     dt_sums_show(s, DT_SHOW_TRAIN, "toy/largest_ratio", "toy/largest_ratio", NULL, NULL);
     dt_sums_show(s, DT_SHOW_TRAIN, "toy/new_tokens", "toy/new_tokens", NULL, NULL);
     dt_sums_show(s, DT_SHOW_VALIDATION, "validation_loss", "toy/divergence", "toy/new_tokens", NULL);
+}
+
+static inline double toy_number(const char *name, double otherwise)
+{
+    const char *text = getenv(name);
+    return text ? atof(text) : otherwise;
+}
+
+/* Its updates have nothing in common with the model's but the schedule. */
+static void toy_open_table(dt_task *t)
+{
+    toy *y = toy_of(t);
+    snprintf(y->table_unit.name, sizeof y->table_unit.name, "table");
+    dt_mistakes_add(t->mistakes, dt_unit_add(&y->table_unit, "table.weight", 1, (const int64_t[]){t->mc->vocab_size},
+                                             true, true, 0.02f, 0));
+    y->table = dt_task_train_beside(t, "table", &y->table_unit, 1);
+    if (!y->table) return;
+    y->table->groups.group[0].lr = toy_number("TOY_TABLE_LR", 0.5);
+    y->table->max_grad_norm = toy_number("TOY_TABLE_CLIP", 0.25);
+    y->table->settings.weight_decay = 0;
+    if (getenv("TOY_TABLE_SGD")) y->table->zero_opt.optimizer = &dt_optimizer_sgd_plain;
+    if (getenv("TOY_TABLE_MOMENTUM")) y->table->zero_opt.optimizer = &dt_optimizer_sgd;
 }
 
 /* The model in training generates and lends the memory in which the frozen one works. */
@@ -122,9 +151,8 @@ static void toy_open(dt_task *t)
     if (!*t->cfg->model_path || t->n_units == 0 || !t->dev->ops) return; /* told already */
     const dt_err err = dt_frozen_model_describe(&y->frozen, t->cfg->model_path);
     dt_mistakes_add(t->mistakes, err == DT_OK ? toy_size(t) : err);
-    snprintf(y->table_unit.name, sizeof y->table_unit.name, "table");
-    dt_mistakes_add(t->mistakes, dt_unit_add(&y->table_unit, "table.weight", 1, (const int64_t[]){t->mc->vocab_size},
-                                             true, true, 0.02f, 0));
+    t->saved_nbytes = (double)(2 + toy_saved_len(t)) * sizeof(int64_t);
+    toy_open_table(t);
 }
 
 static size_t toy_table_nbytes(const dt_task *t) { return (size_t)t->mc->vocab_size * sizeof(float); }
@@ -133,11 +161,6 @@ static dt_err toy_plan(const dt_task *t, int stage, dt_memory *memory)
 {
     const toy *y = toy_of(t);
     dt_memory judge;
-    dt_zero_options opt = *t->zero_opt;
-    dt_zero_plan table;
-    opt.stage = stage;
-    DT_TRY(dt_zero_plan_make(&opt, &y->table_unit, 1, t->nranks, &table));
-    dt_memory_add(memory, &table.memory);
     memory->at[DT_MEM_STAGING][DT_ON_PINNED] += toy_table_nbytes(t);
     memory->at[DT_MEM_STAGING][DT_ON_DEVICE] += toy_table_nbytes(t);
     DT_TRY(dt_frozen_model_plan(&y->frozen, stage == 3 ? 3 : 0, y->frozen_opt.dtype, t->nranks, memory));
@@ -189,12 +212,7 @@ static dt_err toy_begin(dt_task *t)
     toy *y = toy_of(t);
     DT_TRY(dt_frozen_model_load(&y->frozen, t->comm, t->dev, t->compute, t->stage == 3 ? 3 : 0, y->frozen_opt.dtype,
                                 t->phase));
-    dt_zero_options opt = *t->zero_opt;
-    opt.stage = t->stage;
-    DT_TRY(dt_zero_open(&y->table.zero, &opt, &y->table_unit, 1, t->comm, t->dev, t->compute, t->phase));
-    DT_TRY(dt_zero_init_random(y->table.zero, (uint64_t)t->cfg->run_seed));
-    y->table.name = "table";
-    t->trained = &y->table, t->n_trained = 1;
+    DT_TRY(dt_zero_init_random(y->table->zero, (uint64_t)t->cfg->run_seed));
     return dt_comm_agree(t->comm, toy_begin_local(t));
 }
 
@@ -205,7 +223,6 @@ static void toy_close(dt_task *t)
     dt_generator_close(y->generator);
     dt_model_close(y->judge);
     dt_frozen_model_close(&y->frozen);
-    dt_zero_close(y->table.zero);
     dt_unit_free(&y->table_unit);
     for (int i = 0; i < 2; i++) dt_buf_free(&y->table_grad[i]);
     dt_batch_free(&y->batch, t->ledger);
@@ -347,10 +364,9 @@ static dt_err toy_train_beside(dt_task *t, const dt_micro *m)
 {
     toy *y = toy_of(t);
     const dt_batch *b = m->batch;
-    const dt_param_source source = dt_zero_source(y->table.zero);
+    const dt_param_source source = dt_zero_source(y->table->zero);
     float *grad = y->table_grad[0].ptr;
-    const char *scale = getenv("TOY_TABLE_SCALE");
-    const double factor = m->inv_norm * (scale ? atof(scale) : 1);
+    const double factor = m->inv_norm * toy_number("TOY_TABLE_SCALE", 1);
     dt_grad_view g;
     DT_TRY(t->dev->ops->stream_sync(t->dev, t->compute));
     memset(grad, 0, toy_table_nbytes(t));
@@ -401,8 +417,6 @@ static dt_err toy_evaluate(dt_task *t, int64_t micro)
 static int64_t toy_step_after(const dt_task *t, int64_t samples) { return samples / t->batching.train_batch_size; }
 
 /* ---- what a resume needs ----------------------------------------------------------------------------------------- */
-
-enum { TOY_IDS, TOY_OLD, TOY_FROZEN, TOY_ARRAYS };
 
 static int32_t toy_bits(float x)
 {

@@ -6,11 +6,18 @@
 #include "dtrain/items.h"
 #include "dtrain/stored.h"
 
+/** What a file says of the optimizer of a model in it. */
+typedef struct dt_ckpt_states {
+    char *optimizer; /* its name, "none" of a frozen model; malloc'ed */
+    char *names;     /* of its states, comma separated; malloc'ed */
+    int64_t updates; /* that these have seen: all, unless the optimizer was changed */
+} dt_ckpt_states;
+void dt_ckpt_states_free(dt_ckpt_states *s);
+
 /** Root attributes. Text fields are malloc'ed when read; free with dt_ckpt_meta_free. */
 typedef struct dt_ckpt_meta {
     int64_t step, samples, tokens; /* optimizer steps done, samples and tokens seen */
     int64_t updates;               /* steps that changed the weights */
-    int64_t state_updates; /* of them, those that the optimizer's states have seen: all, unless it was changed */
     uint64_t seed;
     double loss_scale;
     uint64_t data_fingerprint; /* of the training data (dt_loader_fingerprint); 0: not known */
@@ -22,9 +29,8 @@ typedef struct dt_ckpt_meta {
     dt_items items;     /* what the task left (task.h); when saving, of rank 0 */
     char *config;       /* resolved INI */
     char *model_config; /* config.json */
-    /* as read; a save writes those of z. The optimizer's name, "none" where a frozen model was saved; and the names of
-     * its states, comma separated */
-    char *optimizer, *optimizer_states;
+    /* of the run's own model, as read; a save writes what z keeps, and of these the number of updates */
+    dt_ckpt_states states;
 } dt_ckpt_meta;
 void dt_ckpt_meta_free(dt_ckpt_meta *m);
 
@@ -34,38 +40,44 @@ void dt_ckpt_meta_free(dt_ckpt_meta *m);
 dt_err dt_checkpoint_save(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, const char *dir, int64_t keep,
                           dt_phase *phase);
 
-/** The same for several that are trained together: those with a name stand in a group of that name, as the model's own
- *  do in the file. */
-dt_err dt_checkpoint_save_all(dt_comm *comm, const dt_named_zero *zeros, int n_zeros, const dt_ckpt_meta *meta,
+/** The same for several models, the run's own first: those with a name stand in a group of that name, as the run's own
+ *  does in the file. Each has its own number of updates. */
+dt_err dt_checkpoint_save_all(dt_comm *comm, const dt_saved_model *models, int n_models, const dt_ckpt_meta *meta,
                               const char *dir, int64_t keep, dt_phase *phase);
 
 /** The same into one file of any name, whose folder is made when it is not there; no other file is touched.
  *  Collective. */
 dt_err dt_checkpoint_save_as(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, const char *path, dt_phase *phase);
 
-/** Bytes on the disk that a checkpoint of these units takes at most: with n_states of the optimizer for each tensor
- *  that is trained, all in fp32, and texts_len bytes of configurations. What a task adds is not counted. A save
+/** Bytes on the disk that a checkpoint takes at most: with texts_len bytes of configurations, and task_nbytes in at most
+ *  DT_CKPT_TASK_ITEMS arrays of its task; for each model in it those of dt_checkpoint_model_nbytes come on top. A save
  *  reserves as much, and gives back what is over. */
-double dt_checkpoint_nbytes(const dt_unit *units, int n_units, int n_states, size_t texts_len);
+enum { DT_CKPT_TASK_ITEMS = 64 };
+double dt_checkpoint_nbytes(size_t texts_len, double task_nbytes);
+/** Those of a model: with n_states of the optimizer for each tensor that is trained, all in fp32. */
+double dt_checkpoint_model_nbytes(const dt_unit *units, int n_units, int n_states);
 
-/** Do the parameters in the file have the names and shapes of these units? Nothing is loaded. Local. DT_ERR_DATA naming
- *  file and tensor. */
-dt_err dt_checkpoint_fits(const char *path, const dt_unit *units, int n_units);
+/** Do the parameters in the file have the names and shapes of these models' units? Nothing is loaded. Local.
+ *  DT_ERR_DATA naming file and tensor. */
+dt_err dt_checkpoint_fits(const char *path, const dt_saved_model *models, int n_models);
 
 /** Root attributes of a file, after checking format and version. Local. DT_ERR_DATA naming file and attribute. */
 dt_err dt_checkpoint_read_meta(const char *path, dt_ckpt_meta *meta);
 
-/** Does a file with these attributes hold every state of the optimizer? */
-bool dt_checkpoint_has_states(const dt_ckpt_meta *meta, const dt_optimizer_ops *optimizer);
+/** The same of a model with a name alone. Local. DT_ERR_DATA: it is not in the file. */
+dt_err dt_checkpoint_read_states(const char *path, const char *name, dt_ckpt_states *states);
+
+/** Does a file that says this hold every state of the optimizer? */
+bool dt_checkpoint_has_states(const dt_ckpt_states *states, const dt_optimizer_ops *optimizer);
 
 /** Load parameters, and the optimizer's states when with_optimizer, into z; verifies every checksum (a tensor without
  *  one: a warning). Tensors must be there with the right shape; DT_ERR_DATA names file and tensor. Collective; all
  *  ranks return the same code; on failure z's contents are undefined. */
 dt_err dt_checkpoint_load(dt_comm *comm, dt_zero *z, const char *path, bool with_optimizer, dt_phase *phase);
 
-/** The same for several that were saved together. */
-dt_err dt_checkpoint_load_all(dt_comm *comm, const dt_named_zero *zeros, int n_zeros, const char *path,
-                              bool with_optimizer, dt_phase *phase);
+/** The same for several that were saved together, each with its states or without. */
+dt_err dt_checkpoint_load_all(dt_comm *comm, const dt_saved_model *models, int n_models, const char *path,
+                              dt_phase *phase);
 
 /** A dt_stored_locator: path is the file. */
 dt_err dt_checkpoint_locate(const char *path, const dt_stored_slot *slots, int n_slots, dt_stored_map *map);

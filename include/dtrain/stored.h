@@ -12,20 +12,29 @@
 /* bytes moved at a time: inside the second cache's reach, far above a disk's favourite size */
 enum { DT_STORED_BUFFER = 8 << 20 };
 
+/** One of several models that are saved together. */
+typedef struct dt_saved_model {
+    const char *name;     /* in checkpoints; NULL: the run's own model */
+    dt_zero *zero;        /* NULL where only names and shapes are looked at: then of these units */
+    const dt_unit *units; /* [n_units] */
+    int n_units;
+    bool with_states;      /* the optimizer's states, too */
+    int64_t state_updates; /* saved: the updates that these have seen */
+} dt_saved_model;
+
 /** A tensor of one state that a file should have. The list is the same on all ranks, in the order of the file. */
 typedef struct dt_stored_slot {
-    dt_named_zero of; /* zero NULL where only names and shapes are looked at */
+    const dt_saved_model *of;
     dt_state state;
     const char *state_name; /* the optimizer's; NULL for parameters */
     const dt_piece *piece;  /* what this rank holds of it; NULL without zero */
+    const dt_unit *unit;
     const dt_tensor *tensor;
 } dt_stored_slot;
 
-/** The slots of all zeros: parameters, and the optimizers' states when with_optimizer. malloc'ed. */
-dt_err dt_stored_slots(const dt_named_zero *zeros, int n_zeros, bool with_optimizer, dt_stored_slot **slots,
-                       int *n_slots);
-/** The parameters of units, without pieces. malloc'ed. */
-dt_err dt_stored_slots_of_units(const dt_unit *units, int n_units, dt_stored_slot **slots, int *n_slots);
+/** The slots of all models, which are borrowed: parameters, and what else a model is to be saved or loaded with.
+ *  malloc'ed. */
+dt_err dt_stored_slots(const dt_saved_model *models, int n_models, dt_stored_slot **slots, int *n_slots);
 
 /** Where a slot's elements are. Plain bytes: rank 0 sends it to the others. */
 typedef struct dt_stored_location {
@@ -53,10 +62,10 @@ typedef struct dt_stored_map {
  *  file and tensor. */
 typedef dt_err (*dt_stored_locator)(const char *path, const dt_stored_slot *slots, int n_slots, dt_stored_map *map);
 
-/** Fill all zeros: rank 0 locates, every rank reads its pieces and no other elements. Collective; all ranks return the
+/** Fill all models: rank 0 locates, every rank reads its pieces and no other elements. Collective; all ranks return the
  *  same code; on failure their contents are undefined. */
-dt_err dt_stored_load(dt_comm *comm, const dt_named_zero *zeros, int n_zeros, const char *path,
-                      dt_stored_locator locate, bool with_optimizer, dt_phase *phase);
+dt_err dt_stored_load(dt_comm *comm, const dt_saved_model *models, int n_models, const char *path,
+                      dt_stored_locator locate, dt_phase *phase);
 /** What loading would find wrong with names, shapes and a tied head, without loading. Local. */
 dt_err dt_stored_verify(const char *path, dt_stored_locator locate, dt_stored_slot *slots, int n_slots);
 
@@ -65,7 +74,8 @@ const char *dt_stored_bare_name(const char *name); /* NULL: it has no prefix to 
 bool dt_stored_is_ignored(const char *name);
 char *dt_stored_shape_text(int n_dims, const int64_t *shape, char *out, size_t out_size); /* "[768, 3072]" */
 dt_err dt_stored_check_shape(const char *path, const char *name, const dt_tensor *t, int n_dims, const int64_t *shape);
-/** Look for the embedding among the slots; -1 when the model has a head of its own. */
+/** Look for the embedding that the model's vocabulary product is tied to; -1: it has a head of its own, or a scalar
+ *  one. */
 int32_t dt_stored_tied_embedding(const dt_stored_slot *slots, int n_slots);
 dt_err dt_stored_add_file(dt_stored_map *map, const char *path);
 

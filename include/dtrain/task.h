@@ -19,6 +19,26 @@ typedef struct dt_batching {
     int64_t train_batch_size, micro_batch_size, accumulation;
 } dt_batching;
 
+/** A model that a run trains: its own, or one that the task trains beside it (the critic of a policy). Each has updates
+ *  of its own: its gradients are clipped by their own norm, its learning rates are in groups of its own, its optimizer
+ *  keeps its own states. All follow [scheduler], from their own peaks, and take or leave a step together. */
+typedef struct dt_trained {
+    const char *name; /* in checkpoints, metrics and messages; NULL: the run's own model */
+    dt_unit *units;   /* [n_units] */
+    int n_units;
+    dt_zero_options zero_opt;   /* the optimizer among them; stage and max_live_parameters are the run's */
+    dt_optimizer_step settings; /* lr, grad_scale and t are set for each update */
+    dt_lr_groups groups;        /* peak rates by dt_tensor.lr_group */
+    double max_grad_norm;       /* 0: gradients are not clipped */
+
+    /* the run's */
+    dt_zero *zero;         /* from begin on */
+    int64_t state_updates; /* updates that the optimizer's states have seen */
+    int sum_squares;       /* number of the sum: of its gradients */
+    char norm_metric[DT_SUM_NAME];
+} dt_trained;
+enum { DT_MAX_TRAINED = 4 };
+
 /** What one micro-step trains on. */
 typedef struct dt_micro {
     const dt_batch *batch; /* of this rank, the task's until the next call; empty (n_tok 0) where it has none */
@@ -32,22 +52,26 @@ typedef struct dt_predictions {
     const float *logp;
     const uint8_t *hit; /* the target was the most probable token */
     const float *entropy;
+    const float *value; /* of a scalar head, and then nothing else: [n_tok, n_labels] */
 } dt_predictions;
 
 /** What a task makes of them. */
 typedef struct dt_weights {
-    float *u; /* [n_tok]: -dL/dlogp_t */
+    float *u;      /* [n_tok]: -dL/dlogp_t */
+    float *dvalue; /* of a scalar head, and then nothing else: [n_tok, n_labels], dL/dvalue */
 } dt_weights;
 
-/** Host arrays of one micro-batch, allocated once. */
+/** Host arrays of one micro-batch, allocated once. n_labels: of a scalar head; 0: the head is the vocabulary's. */
 typedef struct dt_task_buffers {
     float *u, *logp, *entropy;
     uint8_t *hit;
-    int32_t max_tok;
+    float *value, *dvalue;
+    void *block;
+    size_t nbytes;
 } dt_task_buffers;
-dt_err dt_task_buffers_alloc(dt_task_buffers *t, int32_t max_tok, dt_ledger *ledger);
+dt_err dt_task_buffers_alloc(dt_task_buffers *t, int32_t max_tok, int n_labels, dt_ledger *ledger);
 void dt_task_buffers_free(dt_task_buffers *t, dt_ledger *ledger);
-size_t dt_task_buffers_nbytes(int32_t max_tok); /* for the plan */
+size_t dt_task_buffers_nbytes(int32_t max_tok, int n_labels); /* for the plan */
 
 typedef struct dt_task dt_task;
 
@@ -60,6 +84,9 @@ typedef struct dt_task_ops {
     /** Is this tensor of the main model trained? Asked once, before open; the same on all ranks. Frozen tensors have no
      *  gradients and no states. NULL: all are trained, of a task that trains. */
     bool (*is_trained)(const dt_task *t, const dt_tensor *tensor);
+    /* the model has a scalar head of so many numbers for each token, in the place of the vocabulary's: a reward model.
+     * 0: it predicts tokens */
+    int n_labels;
     bool weights_known; /* u depends on the batch alone: weights gets no predictions */
 
     /** Keys that it cannot do without: what is missing joins t->mistakes. Local. */
@@ -71,8 +98,9 @@ typedef struct dt_task_ops {
     void (*open)(dt_task *t);
     /** Add what it will hold at a ZeRO stage on t->nranks ranks, what open has allocated included. Local. */
     dt_err (*plan)(const dt_task *t, int stage, dt_memory *memory);
-    /** Open extra models, allocate: nothing is allocated after it. t->model and t->zero are there, without weights yet.
-     *  Collective, agreed. NULL: nothing to do. */
+    /** Open extra models, allocate: nothing is allocated after it. t->model, t->zero and the zero of each model in
+     *  t->beside are there; of these the task fills in the weights to start from, of t->model the run. Collective,
+     *  agreed. NULL: nothing to do. */
     dt_err (*begin)(dt_task *t);
     void (*close)(dt_task *t); /* local; also after an error in any of these, and twice */
 
@@ -80,8 +108,8 @@ typedef struct dt_task_ops {
      *  uses a model; a local error ends the job. */
     dt_err (*next_micro)(dt_task *t, int64_t step, int micro, dt_micro *m);
     dt_err (*weights)(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w); /* local */
-    /** The forward and backward of all that is trained beside the model, as often as the model's. Collective. NULL:
-     *  nothing is. */
+    /** The forward and backward of all models in t->beside, as often as the run's own. Collective. NULL: there are
+     *  none. */
     dt_err (*train_beside)(dt_task *t, const dt_micro *m);
     void (*collect)(dt_task *t, const dt_micro *m, const dt_predictions *p); /* into t->sums; local */
     /** One of t->n_validation micro-steps of a validation, into t->sums. Collective inside. */
@@ -114,8 +142,8 @@ struct dt_task {
     const dt_model_config *mc; /* of the model that is trained or evaluated; without units after a mistake in it */
     const dt_unit *units;
     int n_units;
-    const dt_zero_options *zero_opt; /* of the model; the stage as `plan` is told, and in `begin` */
-    dt_model_options *model_opt;     /* as the configuration has it; open may ask for more */
+    const dt_trained *main;      /* the run's own model as it is trained; the stage as `plan` is told, and in `begin` */
+    dt_model_options *model_opt; /* as the configuration has it; open may ask for more */
 
     /* lent from `begin` on */
     int stage;
@@ -130,10 +158,15 @@ struct dt_task {
     int64_t steps_per_epoch, samples_per_epoch; /* as steps and "samples" count */
     bool keep_gathered;                         /* dt_zero_options.keep_gathered of the model: it rolls out */
     int64_t n_validation;                       /* micro-steps a rank; 0: there is no validation */
-    /* from begin on: what it trains beside the model, with names; takes part in norm, update and checkpoint */
-    const dt_named_zero *trained;
-    int n_trained;
+    double saved_nbytes;                        /* of the arrays that save leaves, together, at most */
+    dt_trained beside[DT_MAX_TRAINED - 1];      /* dt_task_train_beside */
+    int n_beside;
 };
+
+/** Train these units beside the model, in open: the run plans, opens and closes their zero, counts them in checkpoints
+ *  and updates them. Returns what the run's own model has ([optimizer] without lr_groups, [zero]), for the task to
+ *  change; NULL after a mistake, which joins t->mistakes. units are borrowed until the task is closed. */
+dt_trained *dt_task_train_beside(dt_task *t, const char *name, dt_unit *units, int n_units);
 
 /** All tasks, to a NULL. */
 extern const dt_task_ops *const dt_tasks[];

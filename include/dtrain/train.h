@@ -40,7 +40,6 @@ dt_err dt_best_intervals_check(const dt_config *cfg, int64_t total_steps);
 typedef struct dt_loop_sums {
     int tokens, samples;
     const dt_shown *loss;
-    int sum_squares;                                                    /* of the gradients */
     int memory_device, memory_pinned, memory_host;                      /* the largest of a rank */
     int time_min[DT_N_TIME], time_mean[DT_N_TIME], time_max[DT_N_TIME]; /* seconds by group; mean: their sum */
 } dt_loop_sums;
@@ -62,14 +61,11 @@ typedef struct dt_run {
     int n_units;
     dt_memory planned, allocated; /* of this rank before the first step */
     dt_model_options model_opt;
-    dt_optimizer_step optimizer_settings; /* of the whole run */
-    dt_lr_groups lr_groups;
     const dt_optimizer_ops *optimizer; /* set before the run: this one; else the one that the configuration names */
-    dt_zero_options zero_opt;
-    dt_zero *zero;
-    dt_param_source source; /* of zero, for model */
+    dt_trained main;                   /* the run's own model, whether it is trained or evaluated */
+    dt_param_source source;            /* of its zero, for model */
     dt_model *model;
-    dt_named_zero *trained; /* zero, and what the task trains beside it */
+    dt_trained *trained[DT_MAX_TRAINED]; /* main, and what the task trains beside it */
     int n_trained;
     dt_task task;     /* task.ops NULL: the one that run.task names */
     dt_sums sums;     /* all that is counted: the task's, then the loop's */

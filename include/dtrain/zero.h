@@ -76,12 +76,6 @@ dt_err dt_zero_open(dt_zero **z, const dt_zero_options *opt, const dt_unit *unit
                     dt_device *dev, dt_stream *compute, dt_phase *phase);
 void dt_zero_close(dt_zero *z); /* local; safe on NULL */
 
-/** One of several that are trained and saved together. */
-typedef struct dt_named_zero {
-    const char *name; /* in checkpoints; NULL: the model's own */
-    dt_zero *zero;
-} dt_named_zero;
-
 dt_param_source dt_zero_source(dt_zero *z);
 
 /** Fill the master weights with the random start (unit.h: init_std, init_value): the same for any nranks and stage.
@@ -122,6 +116,7 @@ typedef struct dt_piece {
 int dt_zero_n_pieces(const dt_zero *z); /* = number of tensors of all units */
 const dt_piece *dt_zero_pieces(const dt_zero *z);
 const dt_tensor *dt_zero_tensor(const dt_zero *z, const dt_piece *p);
+const dt_unit *dt_zero_unit(const dt_zero *z, const dt_piece *p);
 
 /** NULL: a frozen model has none. */
 const dt_optimizer_ops *dt_zero_optimizer(const dt_zero *z);

@@ -18,18 +18,20 @@ enum { META_FIXED = 16 << 10, META_PER_SLOT = 512 };
 
 /* ---- root -------------------------------------------------------------------------------------------------------- */
 
-static dt_err write_optimizer(hid_t file, const char *path, const dt_zero *z)
+/* Attributes of the root, or of a model's group. */
+static dt_err write_states(hid_t group, const char *path, const dt_saved_model *of)
 {
-    const dt_optimizer_ops *o = dt_zero_optimizer(z);
+    const dt_optimizer_ops *o = dt_zero_optimizer(of->zero);
     char names[DT_MAX_STATES * DT_NAME_MAX] = "";
     size_t len = 0;
     for (int k = 0; o && k < o->n_states && len < sizeof names; k++)
         len += (size_t)snprintf(names + len, sizeof names - len, "%s%s", k ? ", " : "", o->state_names[k]);
-    DT_TRY(dt_h5_write_text(file, path, "optimizer", o ? o->name : "none"));
-    return dt_h5_write_text(file, path, "optimizer_states", names);
+    DT_TRY(dt_h5_write_i64(group, path, "state_updates", of->state_updates));
+    DT_TRY(dt_h5_write_text(group, path, "optimizer", o ? o->name : "none"));
+    return dt_h5_write_text(group, path, "optimizer_states", names);
 }
 
-static dt_err write_meta(hid_t file, const char *path, const dt_ckpt_meta *m, const dt_zero *z)
+static dt_err write_meta(hid_t file, const char *path, const dt_ckpt_meta *m, const dt_saved_model *own)
 {
     const char *config = m->config ? m->config : "", *model = m->model_config ? m->model_config : "";
     const int64_t len = (int64_t)strlen(config);
@@ -40,8 +42,7 @@ static dt_err write_meta(hid_t file, const char *path, const dt_ckpt_meta *m, co
     DT_TRY(dt_h5_write_i64(file, path, "samples", m->samples));
     DT_TRY(dt_h5_write_i64(file, path, "tokens", m->tokens));
     DT_TRY(dt_h5_write_i64(file, path, "updates", m->updates));
-    DT_TRY(dt_h5_write_i64(file, path, "state_updates", m->state_updates));
-    DT_TRY(write_optimizer(file, path, z));
+    DT_TRY(write_states(file, path, own));
     DT_TRY(dt_h5_write_u64(file, path, "seed", m->seed));
     DT_TRY(dt_h5_write_f64(file, path, "loss_scale", m->loss_scale));
     DT_TRY(dt_h5_write_u64(file, path, "data_fingerprint", m->data_fingerprint));
@@ -63,35 +64,38 @@ static hid_t list_without_times(hid_t of)
     return -1;
 }
 
-static dt_err make_group(hid_t file, const char *path, hid_t plist, const char *name)
+/* of: the model whose group it is, NULL: it is a group in it. */
+static dt_err make_group(hid_t file, const char *path, hid_t plist, const char *name, const dt_saved_model *of)
 {
     const hid_t group = H5Gcreate2(file, name, H5P_DEFAULT, plist, H5P_DEFAULT);
-    return group < 0 || H5Gclose(group) < 0 ? dt_h5_fail(DT_ERR_WRITE, path, name) : DT_OK;
+    if (group < 0) return dt_h5_fail(DT_ERR_WRITE, path, name);
+    const dt_err err = of ? write_states(group, path, of) : DT_OK;
+    return H5Gclose(group) < 0 && err == DT_OK ? dt_h5_fail(DT_ERR_WRITE, path, name) : err;
 }
 
-static dt_err make_groups_of(hid_t file, const char *path, hid_t plist, const dt_named_zero *of)
+static dt_err make_groups_of(hid_t file, const char *path, hid_t plist, const dt_saved_model *of)
 {
     char head[64] = "", name[256];
     if (of->name) {
         snprintf(head, sizeof head, "/%s", of->name);
-        DT_TRY(make_group(file, path, plist, head));
+        DT_TRY(make_group(file, path, plist, head, of));
     }
     snprintf(name, sizeof name, "%s/model", head);
-    DT_TRY(make_group(file, path, plist, name));
+    DT_TRY(make_group(file, path, plist, name, NULL));
     snprintf(name, sizeof name, "%s/optimizer", head);
-    DT_TRY(make_group(file, path, plist, name));
+    DT_TRY(make_group(file, path, plist, name, NULL));
     for (dt_state s = DT_STATE_OPTIMIZER; s < dt_zero_n_states(of->zero); s++) {
         snprintf(name, sizeof name, "%s/optimizer/%s", head, dt_zero_state_name(of->zero, s));
-        DT_TRY(make_group(file, path, plist, name));
+        DT_TRY(make_group(file, path, plist, name, NULL));
     }
     return DT_OK;
 }
 
-static dt_err make_groups(hid_t file, const char *path, const dt_named_zero *zeros, int n_zeros)
+static dt_err make_groups(hid_t file, const char *path, const dt_saved_model *models, int n_models)
 {
     const hid_t plist = list_without_times(H5P_GROUP_CREATE);
     dt_err err = plist < 0 ? dt_h5_fail(DT_ERR_FAULT, path, "group properties") : DT_OK;
-    for (int k = 0; k < n_zeros && err == DT_OK; k++) err = make_groups_of(file, path, plist, &zeros[k]);
+    for (int k = 0; k < n_models && err == DT_OK; k++) err = make_groups_of(file, path, plist, &models[k]);
     if (plist >= 0) H5Pclose(plist);
     return err;
 }
@@ -172,8 +176,8 @@ static dt_err leave_out_tensors(ckpt_image *image, const dt_stored_slot *slots, 
     return err;
 }
 
-dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta *meta, const dt_named_zero *zeros,
-                        int n_zeros, const dt_stored_slot *slots, int n_slots, int64_t *offsets, int64_t *file_size)
+dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta *meta, const dt_saved_model *models,
+                        int n_models, const dt_stored_slot *slots, int n_slots, int64_t *offsets, int64_t *file_size)
 {
     hid_t access = access_list(n_slots);
     hid_t create = list_without_times(H5P_FILE_CREATE);
@@ -182,8 +186,8 @@ dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta 
     if (access >= 0) H5Pclose(access);
     if (create >= 0) H5Pclose(create);
     if (file < 0) return err;
-    err = write_meta(file, path, meta, zeros[0].zero);
-    if (err == DT_OK) err = make_groups(file, path, zeros, n_zeros);
+    err = write_meta(file, path, meta, &models[0]);
+    if (err == DT_OK) err = make_groups(file, path, models, n_models);
     if (err == DT_OK) err = create_datasets(file, path, slots, n_slots, offsets);
     if (err == DT_OK) err = write_items(file, path, &meta->items);
     if (H5Fclose(file) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, path, "close failed");

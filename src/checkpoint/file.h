@@ -14,7 +14,7 @@ enum { CKPT_PAGE = 4096, CKPT_ALIGN_FROM = 64 << 10 }; /* bytes: arrays from the
 void ckpt_slot_name(const dt_stored_slot *s, char *out, size_t out_size);
 static inline dt_dtype ckpt_slot_dtype(const dt_stored_slot *s)
 {
-    return dt_zero_state_dtype(s->of.zero, s->state, s->piece);
+    return dt_zero_state_dtype(s->of->zero, s->state, s->piece);
 }
 /** Open the tensor under its name, or GPT-2's without "transformer."; name: as found, else as looked for. Negative when
  *  there is none. */
@@ -44,8 +44,8 @@ dt_err ckpt_image_write(const ckpt_image *m, int fd, const char *path, int64_t f
 
 /** Make the metadata in the image, checksums as zeros; give each slot's offset and the size of the whole file. path:
  *  for messages. Local. */
-dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta *meta, const dt_named_zero *zeros,
-                        int n_zeros, const dt_stored_slot *slots, int n_slots, int64_t *offsets, int64_t *file_size);
+dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta *meta, const dt_saved_model *models,
+                        int n_models, const dt_stored_slot *slots, int n_slots, int64_t *offsets, int64_t *file_size);
 /** Put the checksums into an image made by ckpt_file_create. Local. */
 dt_err ckpt_file_set_checksums(const ckpt_image *image, const char *path, const dt_stored_slot *slots, int n_slots,
                                const uint64_t *sums);

@@ -16,8 +16,8 @@
 
 typedef struct load_job {
     dt_comm *comm;
-    const dt_named_zero *zeros;
-    int n_zeros;
+    const dt_saved_model *models;
+    int n_models;
     const char *path;
     dt_phase *phase;
     dt_stored_slot *slots;
@@ -42,9 +42,9 @@ static dt_err alloc_buffers(load_job *j)
     return DT_OK;
 }
 
-static dt_err prepare(load_job *j, bool with_optimizer)
+static dt_err prepare(load_job *j)
 {
-    DT_TRY(dt_stored_slots(j->zeros, j->n_zeros, with_optimizer, &j->slots, &j->n_slots));
+    DT_TRY(dt_stored_slots(j->models, j->n_models, &j->slots, &j->n_slots));
     return alloc_buffers(j);
 }
 
@@ -123,7 +123,7 @@ static dt_err clear_slot(load_job *j, const dt_stored_slot *s)
     const int64_t step = DT_STORED_BUFFER / (int64_t)sizeof(float);
     memset(j->raw, 0, DT_STORED_BUFFER);
     for (int64_t at = 0; at < s->piece->n; at += step)
-        DT_TRY(dt_zero_state_write(s->of.zero, s->state, s->piece, at,
+        DT_TRY(dt_zero_state_write(s->of->zero, s->state, s->piece, at,
                                    s->piece->n - at < step ? s->piece->n - at : step, j->raw));
     return DT_OK;
 }
@@ -134,7 +134,7 @@ static dt_err read_slot(load_job *j, int i)
 {
     const dt_stored_slot *s = &j->slots[i];
     const dt_stored_location *p = &j->map.locations[i];
-    dt_zero *z = s->of.zero;
+    dt_zero *z = s->of->zero;
     const dt_st_type type = (dt_st_type)p->type, keep = dt_st_type_of(dt_zero_state_dtype(z, s->state, s->piece));
     const size_t size = dt_st_type_size(type);
     const int64_t step = DT_STORED_BUFFER / 4;
@@ -190,7 +190,7 @@ static dt_err compare_head(load_job *j, int part, int n_parts)
     if (!j->map.has_head) return DT_OK;
     dt_tensor tensor = *j->slots[j->map.embed].tensor;
     snprintf(tensor.name, sizeof tensor.name, "%s", DT_STORED_HEAD);
-    const dt_stored_slot head = {.state = DT_STATE_PARAM, .tensor = &tensor};
+    const dt_stored_slot head = {.of = j->slots[j->map.embed].of, .tensor = &tensor};
     const int64_t each = tensor.n_elems / n_parts + 1, begin = each * part;
     const int64_t end = begin + each < tensor.n_elems ? begin + each : tensor.n_elems, step = DT_STORED_BUFFER / 8;
     dt_phase_enter(j->phase, "load", "lm_head.weight");
@@ -237,17 +237,17 @@ static void clean_up(load_job *j)
 
 static dt_err all_written(const load_job *j)
 {
-    for (int k = 0; k < j->n_zeros; k++) DT_TRY(dt_zero_state_written(j->zeros[k].zero));
+    for (int k = 0; k < j->n_models; k++) DT_TRY(dt_zero_state_written(j->models[k].zero));
     return DT_OK;
 }
 
-dt_err dt_stored_load(dt_comm *comm, const dt_named_zero *zeros, int n_zeros, const char *path,
-                      dt_stored_locator locate, bool with_optimizer, dt_phase *phase)
+dt_err dt_stored_load(dt_comm *comm, const dt_saved_model *models, int n_models, const char *path,
+                      dt_stored_locator locate, dt_phase *phase)
 {
     load_job job = {
-        .comm = comm, .zeros = zeros, .n_zeros = n_zeros, .path = path, .phase = phase, .fd = -1, .file = -1};
+        .comm = comm, .models = models, .n_models = n_models, .path = path, .phase = phase, .fd = -1, .file = -1};
     dt_phase_enter(phase, "load", "open");
-    dt_err err = dt_comm_agree(comm, prepare(&job, with_optimizer));
+    dt_err err = dt_comm_agree(comm, prepare(&job));
     if (err == DT_OK)
         err = dt_comm_agree(comm, comm->rank == 0 ? locate(path, job.slots, job.n_slots, &job.map) : DT_OK);
     if (err == DT_OK) err = share(&job);
@@ -272,23 +272,23 @@ dt_err dt_stored_verify(const char *path, dt_stored_locator locate, dt_stored_sl
     return err;
 }
 
-dt_err dt_checkpoint_load_all(dt_comm *comm, const dt_named_zero *zeros, int n_zeros, const char *path,
-                              bool with_optimizer, dt_phase *phase)
+dt_err dt_checkpoint_load_all(dt_comm *comm, const dt_saved_model *models, int n_models, const char *path,
+                              dt_phase *phase)
 {
-    return dt_stored_load(comm, zeros, n_zeros, path, dt_checkpoint_locate, with_optimizer, phase);
+    return dt_stored_load(comm, models, n_models, path, dt_checkpoint_locate, phase);
 }
 
 dt_err dt_checkpoint_load(dt_comm *comm, dt_zero *z, const char *path, bool with_optimizer, dt_phase *phase)
 {
-    const dt_named_zero one = {.zero = z};
-    return dt_checkpoint_load_all(comm, &one, 1, path, with_optimizer, phase);
+    const dt_saved_model one = {.zero = z, .with_states = with_optimizer};
+    return dt_checkpoint_load_all(comm, &one, 1, path, phase);
 }
 
-dt_err dt_checkpoint_fits(const char *path, const dt_unit *units, int n_units)
+dt_err dt_checkpoint_fits(const char *path, const dt_saved_model *models, int n_models)
 {
     dt_stored_slot *slots;
     int n_slots;
-    DT_TRY(dt_stored_slots_of_units(units, n_units, &slots, &n_slots));
+    DT_TRY(dt_stored_slots(models, n_models, &slots, &n_slots));
     dt_stored_map map = {.locations = calloc((size_t)n_slots + 1, sizeof *map.locations)};
     const dt_err err = map.locations ? dt_checkpoint_locate(path, slots, n_slots, &map)
                                      : dt_fail(DT_ERR_MEMORY, "no memory for a list of %d tensors", n_slots);

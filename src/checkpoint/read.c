@@ -7,7 +7,7 @@
 /* tensor: its name in the file. */
 static void name_in_file(const dt_stored_slot *s, const char *tensor, char *out, size_t out_size)
 {
-    const char *slash = s->of.name ? "/" : "", *of = s->of.name ? s->of.name : "";
+    const char *slash = s->of->name ? "/" : "", *of = s->of->name ? s->of->name : "";
     if (s->state_name)
         snprintf(out, out_size, "%s%s/optimizer/%s/%s", slash, of, s->state_name, tensor);
     else
@@ -92,13 +92,17 @@ static dt_err read_text_or(hid_t file, const char *path, const char *name, const
     return DT_OK;
 }
 
-/* Files that do not say which are of the time when there was one optimizer. */
-static dt_err read_optimizer(hid_t file, const char *path, dt_ckpt_meta *m)
+/* group: the root, or a model's. Files that do not say which are of the time when there was one optimizer. updates:
+ * those of the file's steps that changed the weights. */
+static dt_err read_states(hid_t group, const char *path, int64_t updates, dt_ckpt_states *s)
 {
-    m->state_updates = m->updates;
-    if (dt_h5_has(file, "state_updates")) DT_TRY(dt_h5_read_i64(file, path, "state_updates", &m->state_updates));
-    DT_TRY(read_text_or(file, path, "optimizer", "adamw", &m->optimizer));
-    return read_text_or(file, path, "optimizer_states", "exp_avg, exp_avg_sq", &m->optimizer_states);
+    s->updates = updates;
+    if (dt_h5_has(group, "state_updates")) DT_TRY(dt_h5_read_i64(group, path, "state_updates", &s->updates));
+    DT_TRY(read_text_or(group, path, "optimizer", "adamw", &s->optimizer));
+    DT_TRY(read_text_or(group, path, "optimizer_states", "exp_avg, exp_avg_sq", &s->names));
+    DT_CHECK(s->updates >= 0 && s->updates <= updates, DT_ERR_DATA,
+             "%s: attribute `state_updates`: expected 0 to %" PRId64 ", found %" PRId64, path, updates, s->updates);
+    return DT_OK;
 }
 
 /* What files of other writers, and older ones, may lack. */
@@ -107,7 +111,7 @@ static dt_err read_optional(hid_t file, const char *path, dt_ckpt_meta *m)
     int64_t due = 0;
     m->updates = m->step; /* true unless steps were skipped */
     if (dt_h5_has(file, "updates")) DT_TRY(dt_h5_read_i64(file, path, "updates", &m->updates));
-    DT_TRY(read_optimizer(file, path, m));
+    DT_TRY(read_states(file, path, m->updates, &m->states));
     if (dt_h5_has(file, "data_fingerprint"))
         DT_TRY(dt_h5_read_u64(file, path, "data_fingerprint", &m->data_fingerprint));
     if (dt_h5_has(file, "validation_due")) DT_TRY(dt_h5_read_i64(file, path, "validation_due", &due));
@@ -136,9 +140,6 @@ static dt_err read_meta(hid_t file, const char *path, dt_ckpt_meta *m)
              "%s: attributes `step`, `samples`, `tokens`, `updates`: expected 0 or more, found %" PRId64 ", %" PRId64
              ", %" PRId64 ", %" PRId64,
              path, m->step, m->samples, m->tokens, m->updates);
-    DT_CHECK(m->state_updates >= 0 && m->state_updates <= m->updates, DT_ERR_DATA,
-             "%s: attribute `state_updates`: expected 0 to %" PRId64 ", found %" PRId64, path, m->updates,
-             m->state_updates);
     return check_texts(file, path, m);
 }
 
@@ -158,14 +159,48 @@ dt_err dt_checkpoint_read_meta(const char *path, dt_ckpt_meta *meta)
     return err;
 }
 
+static dt_err read_states_of(hid_t file, const char *path, const char *name, dt_ckpt_states *s)
+{
+    int64_t updates = 0;
+    DT_TRY(dt_h5_read_i64(file, path, dt_h5_has(file, "updates") ? "updates" : "step", &updates));
+    const bool there = H5Lexists(file, name, H5P_DEFAULT) > 0;
+    const hid_t group = there ? H5Gopen2(file, name, H5P_DEFAULT) : -1;
+    DT_CHECK(group >= 0, DT_ERR_DATA, "%s: expected the group /%s of what is trained beside the model, found none",
+             path, name);
+    const dt_err err = read_states(group, path, updates, s);
+    H5Gclose(group);
+    return err;
+}
+
+dt_err dt_checkpoint_read_states(const char *path, const char *name, dt_ckpt_states *states)
+{
+    hid_t file;
+    *states = (dt_ckpt_states){0};
+    dt_h5_lock();
+    dt_err err = ckpt_file_open(path, &file);
+    if (err == DT_OK) {
+        err = read_states_of(file, path, name, states);
+        H5Fclose(file);
+    }
+    dt_h5_unlock();
+    if (err != DT_OK) dt_ckpt_states_free(states);
+    return err;
+}
+
+void dt_ckpt_states_free(dt_ckpt_states *s)
+{
+    free(s->optimizer);
+    free(s->names);
+    *s = (dt_ckpt_states){0};
+}
+
 void dt_ckpt_meta_free(dt_ckpt_meta *m)
 {
     dt_items_free(&m->items);
+    dt_ckpt_states_free(&m->states);
     free(m->config);
     free(m->model_config);
-    free(m->optimizer);
-    free(m->optimizer_states);
-    m->config = m->model_config = m->optimizer = m->optimizer_states = NULL;
+    m->config = m->model_config = NULL;
 }
 
 /* list: "a, b" */
@@ -179,10 +214,10 @@ static bool is_listed(const char *list, const char *name)
     return false;
 }
 
-bool dt_checkpoint_has_states(const dt_ckpt_meta *m, const dt_optimizer_ops *o)
+bool dt_checkpoint_has_states(const dt_ckpt_states *s, const dt_optimizer_ops *o)
 {
     for (int k = 0; k < o->n_states; k++)
-        if (!is_listed(m->optimizer_states, o->state_names[k])) return false;
+        if (!is_listed(s->names, o->state_names[k])) return false;
     return true;
 }
 
@@ -227,43 +262,79 @@ typedef struct locate_job {
     int n_slots;
     dt_stored_map *map;
     bool head_there;
-    int n_absent;   /* states that are not in the file */
-    int first_lost; /* of them, one whose tensor has another state there: -1: none */
-    bool any_state; /* are there states at all? */
+    int n_absent;     /* states that are not in the file */
+    bool *has_states; /* [n_slots]: is any state of the slot's model in the file? */
+    int first_lost;   /* of the absent ones, one whose tensor has another state there: -1: none */
 } locate_job;
 
-/* Is a dataset of the file some slot's, or a buffer that older models stored beside the weights? */
-static bool is_asked_for(const locate_job *job, const char *name)
+/* The name of an array of a model: [OF/]model/TENSOR or [OF/]optimizer/STATE/TENSOR. */
+typedef struct array_name {
+    char of[64]; /* "": the run's own model */
+    bool is_state;
+    const char *tensor;
+} array_name;
+
+static bool begins(const char *text, const char *head, const char **rest)
 {
+    const size_t n = strlen(head);
+    *rest = text + n;
+    return strncmp(text, head, n) == 0;
+}
+
+/* False: it is of no model. */
+static bool read_name(const char *name, array_name *a)
+{
+    const char *slash = strchr(name, '/'), *rest = name;
+    a->of[0] = '\0';
+    if (slash && !begins(name, "model/", &rest) && !begins(name, "optimizer/", &rest)) {
+        snprintf(a->of, sizeof a->of, "%.*s", (int)(slash - name), name);
+        name = slash + 1;
+    }
+    a->is_state = begins(name, "optimizer/", &rest);
+    if (!a->is_state && !begins(name, "model/", &rest)) return false;
+    a->tensor = a->is_state ? strrchr(name, '/') + 1 : rest;
+    return true;
+}
+
+static bool is_of(const dt_stored_slot *s, const char *model)
+{
+    return strcmp(s->of->name ? s->of->name : "", model) == 0;
+}
+
+/* Is an array of the file some slot's, or a buffer that older models stored beside the weights? What is of a model that
+ * nobody asks for is left alone. */
+static bool is_asked_for(const locate_job *job, const array_name *a)
+{
+    bool known = false;
     for (int i = 0; i < job->n_slots; i++) {
         const char *full = job->slots[i].tensor->name, *bare = dt_stored_bare_name(full);
-        if (job->slots[i].state == DT_STATE_PARAM && !job->slots[i].of.name &&
-            strcmp(name, job->map->locations[i].bare ? bare : full) == 0)
-            return true;
+        if (job->slots[i].state != DT_STATE_PARAM || !is_of(&job->slots[i], a->of)) continue;
+        if (strcmp(a->tensor, job->map->locations[i].bare ? bare : full) == 0) return true;
+        known = true;
     }
-    return dt_stored_is_ignored(name);
+    return (!known && a->of[0]) || dt_stored_is_ignored(a->tensor);
 }
 
 /* A tensor that was frozen has none of the optimizer's states; one that has some must have all. */
-static void visit_state(locate_job *job, const char *tensor)
+static void visit_state(locate_job *job, const array_name *a)
 {
-    job->any_state = true;
-    for (int i = 0; i < job->n_slots && job->n_absent > 0 && job->first_lost < 0; i++) {
+    for (int i = 0; i < job->n_slots && job->n_absent > 0; i++) {
         const char *full = job->slots[i].tensor->name, *bare = dt_stored_bare_name(full);
-        const bool same = strcmp(tensor, full) == 0 || (bare && strcmp(tensor, bare) == 0);
-        if (job->map->locations[i].absent && same) job->first_lost = i;
+        const bool same = strcmp(a->tensor, full) == 0 || (bare && strcmp(a->tensor, bare) == 0);
+        if (!is_of(&job->slots[i], a->of)) continue;
+        job->has_states[i] = true;
+        if (job->map->locations[i].absent && same && job->first_lost < 0) job->first_lost = i;
     }
 }
 
 static dt_err visit_array(hid_t dset, const char *name, void *ctx)
 {
-    static const char group[] = "model/", states[] = "optimizer/";
     locate_job *job = ctx;
-    if (strncmp(name, states, sizeof states - 1) == 0) visit_state(job, strrchr(name, '/') + 1);
-    if (strncmp(name, group, sizeof group - 1) != 0) return DT_OK;
-    const char *tensor = name + sizeof group - 1;
-    if (is_asked_for(job, tensor)) return DT_OK;
-    if (job->map->embed >= 0 && strcmp(tensor, DT_STORED_HEAD) == 0) {
+    array_name a;
+    if (!read_name(name, &a)) return DT_OK;
+    if (a.is_state) visit_state(job, &a);
+    if (a.is_state || is_asked_for(job, &a)) return DT_OK;
+    if (!a.of[0] && job->map->embed >= 0 && strcmp(a.tensor, DT_STORED_HEAD) == 0) {
         job->head_there = true;
         return DT_OK;
     }
@@ -274,7 +345,7 @@ static dt_err locate_head(hid_t file, locate_job *job)
 {
     if (!job->head_there) return DT_OK;
     dt_tensor head = *job->slots[job->map->embed].tensor;
-    const dt_stored_slot slot = {.state = DT_STATE_PARAM, .tensor = &head};
+    const dt_stored_slot slot = {.of = job->slots[job->map->embed].of, .tensor = &head};
     snprintf(head.name, sizeof head.name, "%s", DT_STORED_HEAD);
     job->map->has_head = true;
     return ckpt_file_locate(file, job->path, &slot, &job->map->head);
@@ -322,8 +393,8 @@ static dt_err check_absent(const locate_job *job)
 {
     int lost = job->first_lost;
     if (job->n_absent == 0) return DT_OK;
-    for (int i = 0; lost < 0 && !job->any_state && i < job->n_slots; i++)
-        if (job->map->locations[i].absent) lost = i;
+    for (int i = 0; lost < 0 && i < job->n_slots; i++)
+        if (job->map->locations[i].absent && !job->has_states[i]) lost = i;
     if (lost >= 0) {
         char name[256];
         ckpt_slot_name(&job->slots[lost], name, sizeof name);
@@ -341,6 +412,8 @@ dt_err dt_checkpoint_locate(const char *path, const dt_stored_slot *slots, int n
     locate_job job = {.path = path, .slots = slots, .n_slots = n_slots, .map = map, .first_lost = -1};
     map->embed = dt_stored_tied_embedding(slots, n_slots);
     DT_TRY(dt_stored_add_file(map, path));
+    job.has_states = calloc((size_t)n_slots + 1, sizeof *job.has_states);
+    DT_CHECK(job.has_states, DT_ERR_MEMORY, "no memory for a list of %d tensors", n_slots);
     dt_h5_lock();
     dt_err err = ckpt_file_open(path, &file);
     if (err == DT_OK) err = locate_slots(file, &job, &n_without);
@@ -349,6 +422,7 @@ dt_err dt_checkpoint_locate(const char *path, const dt_stored_slot *slots, int n
     if (err == DT_OK) err = locate_head(file, &job);
     if (file >= 0) H5Fclose(file);
     dt_h5_unlock();
+    free(job.has_states);
     if (err == DT_OK && n_without)
         DT_WARN("%s: %d of %d tensors have no checksum: damage to them would not be noticed", path, n_without, n_slots);
     return err;

@@ -22,8 +22,8 @@
 
 typedef struct save_job {
     dt_comm *comm;
-    const dt_named_zero *zeros;
-    int n_zeros;
+    const dt_saved_model *models;
+    int n_models;
     const dt_ckpt_meta *meta;
     const char *dir;
     dt_phase *phase;
@@ -65,7 +65,7 @@ static dt_err name_alone(save_job *j, const char *path, char folder[PATH_MAX])
 
 static dt_err prepare(save_job *j)
 {
-    DT_TRY(dt_stored_slots(j->zeros, j->n_zeros, true, &j->slots, &j->n_slots));
+    DT_TRY(dt_stored_slots(j->models, j->n_models, &j->slots, &j->n_slots));
     j->offsets = calloc((size_t)j->n_slots + 1, sizeof *j->offsets);
     j->sums = calloc((size_t)j->n_slots + 1, sizeof *j->sums);
     j->staging = malloc(DT_STORED_BUFFER);
@@ -82,9 +82,14 @@ static double array_nbytes(double nbytes) { return nbytes + 512 + (nbytes >= CKP
 /* The root. HDF5 puts long texts into blocks that double in size. */
 static double root_nbytes(size_t texts_len) { return (1 << 16) + 2.0 * (double)texts_len; }
 
-double dt_checkpoint_nbytes(const dt_unit *units, int n_units, int n_states, size_t texts_len)
+double dt_checkpoint_nbytes(size_t texts_len, double task_nbytes)
 {
-    double nbytes = root_nbytes(texts_len);
+    return root_nbytes(texts_len) + (task_nbytes > 0 ? task_nbytes + DT_CKPT_TASK_ITEMS * (512.0 + CKPT_PAGE) : 0);
+}
+
+double dt_checkpoint_model_nbytes(const dt_unit *units, int n_units, int n_states)
+{
+    double nbytes = 0;
     for (int u = 0; u < n_units; u++)
         for (int t = 0; t < units[u].n_tensors; t++) {
             const dt_tensor *tensor = &units[u].tensors[t];
@@ -120,7 +125,7 @@ static dt_err create(save_job *j)
         if (j->latest[0]) DT_TRY(ckpt_write_pointer(&j->pointer, j->latest, j->meta->step));
         DT_TRY(ckpt_image_open(&j->image));
         dt_h5_lock();
-        const dt_err err = ckpt_file_create(&j->image, j->part, j->meta, j->zeros, j->n_zeros, j->slots, j->n_slots,
+        const dt_err err = ckpt_file_create(&j->image, j->part, j->meta, j->models, j->n_models, j->slots, j->n_slots,
                                             j->offsets, &j->file_size);
         dt_h5_unlock();
         DT_TRY(err);
@@ -147,11 +152,11 @@ static dt_err write_slot(const save_job *j, int fd, int i)
     const dt_stored_slot *s = &j->slots[i];
     const size_t size = dt_dtype_size(ckpt_slot_dtype(s));
     const int64_t step = DT_STORED_BUFFER / (int64_t)size, first = s->piece->first;
-    const char *in_place = dt_zero_state_ptr(s->of.zero, s->state, s->piece);
+    const char *in_place = dt_zero_state_ptr(s->of->zero, s->state, s->piece);
     for (int64_t at = 0; at < s->piece->n; at += step) {
         const int64_t n = s->piece->n - at < step ? s->piece->n - at : step;
         const char *from = in_place ? in_place + (size_t)at * size : j->staging;
-        if (!in_place) DT_TRY(dt_zero_state_read(s->of.zero, s->state, s->piece, at, n, j->staging));
+        if (!in_place) DT_TRY(dt_zero_state_read(s->of->zero, s->state, s->piece, at, n, j->staging));
         j->sums[i] += dt_checksum(from, first + at, n, size);
         DT_TRY(dt_write_at(fd, j->part, j->offsets[i] + (first + at) * (int64_t)size, from, (size_t)n * size));
     }
@@ -253,25 +258,31 @@ static dt_err save(save_job *j, dt_err named, int64_t keep)
     return err;
 }
 
-dt_err dt_checkpoint_save_all(dt_comm *comm, const dt_named_zero *zeros, int n_zeros, const dt_ckpt_meta *meta,
+dt_err dt_checkpoint_save_all(dt_comm *comm, const dt_saved_model *models, int n_models, const dt_ckpt_meta *meta,
                               const char *dir, int64_t keep, dt_phase *phase)
 {
     save_job job = {
-        .comm = comm, .zeros = zeros, .n_zeros = n_zeros, .meta = meta, .dir = dir, .phase = phase, .image.fd = -1};
+        .comm = comm, .models = models, .n_models = n_models, .meta = meta, .dir = dir, .phase = phase, .image.fd = -1};
     return save(&job, name_in_dir(&job), keep);
+}
+
+/* A model alone, with all that there is of it. */
+static dt_saved_model own_model(dt_zero *z, const dt_ckpt_meta *meta)
+{
+    return (dt_saved_model){.zero = z, .with_states = true, .state_updates = meta->states.updates};
 }
 
 dt_err dt_checkpoint_save(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, const char *dir, int64_t keep,
                           dt_phase *phase)
 {
-    const dt_named_zero one = {.zero = z};
+    const dt_saved_model one = own_model(z, meta);
     return dt_checkpoint_save_all(comm, &one, 1, meta, dir, keep, phase);
 }
 
 dt_err dt_checkpoint_save_as(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, const char *path, dt_phase *phase)
 {
     char folder[PATH_MAX];
-    const dt_named_zero one = {.zero = z};
-    save_job job = {.comm = comm, .zeros = &one, .n_zeros = 1, .meta = meta, .phase = phase, .image.fd = -1};
+    const dt_saved_model one = own_model(z, meta);
+    save_job job = {.comm = comm, .models = &one, .n_models = 1, .meta = meta, .phase = phase, .image.fd = -1};
     return save(&job, name_alone(&job, path, folder), 0);
 }

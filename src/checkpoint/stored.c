@@ -5,53 +5,60 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int n_states(const dt_named_zero *of, bool with_optimizer)
+/* ---- lists of slots ---------------------------------------------------------------------------------------------- */
+
+static int n_tensors(const dt_saved_model *of)
 {
-    return with_optimizer ? dt_zero_n_states(of->zero) : DT_STATE_OPTIMIZER;
+    int n = 0;
+    for (int u = 0; u < of->n_units; u++) n += of->units[u].n_tensors;
+    return of->zero ? dt_zero_n_pieces(of->zero) : n;
 }
 
-static dt_stored_slot *add_slots(dt_stored_slot *slot, const dt_named_zero *of, bool with_optimizer)
+static int n_states(const dt_saved_model *of)
+{
+    return of->zero && of->with_states ? dt_zero_n_states(of->zero) : DT_STATE_OPTIMIZER;
+}
+
+static dt_stored_slot *add_pieces(dt_stored_slot *slot, const dt_saved_model *of)
 {
     dt_zero *z = of->zero;
     const dt_piece *pieces = dt_zero_pieces(z);
-    for (dt_state s = 0; s < n_states(of, with_optimizer); s++)
+    for (dt_state s = 0; s < n_states(of); s++)
         for (int i = 0; i < dt_zero_n_pieces(z); i++) {
             if (!dt_zero_has_state(z, s, &pieces[i])) continue;
-            *slot++ = (dt_stored_slot){.of = *of,
+            *slot++ = (dt_stored_slot){.of = of,
                                        .state = s,
                                        .state_name = dt_zero_state_name(z, s),
                                        .piece = &pieces[i],
+                                       .unit = dt_zero_unit(z, &pieces[i]),
                                        .tensor = dt_zero_tensor(z, &pieces[i])};
         }
     return slot;
 }
 
-dt_err dt_stored_slots(const dt_named_zero *zeros, int n_zeros, bool with_optimizer, dt_stored_slot **slots,
-                       int *n_slots)
+static dt_stored_slot *add_tensors(dt_stored_slot *slot, const dt_saved_model *of)
+{
+    for (int u = 0; u < of->n_units; u++)
+        for (int t = 0; t < of->units[u].n_tensors; t++)
+            *slot++ = (dt_stored_slot){.of = of, .unit = &of->units[u], .tensor = &of->units[u].tensors[t]};
+    return slot;
+}
+
+dt_err dt_stored_slots(const dt_saved_model *models, int n_models, dt_stored_slot **slots, int *n_slots)
 {
     int n = 0; /* at most */
-    for (int k = 0; k < n_zeros; k++) n += dt_zero_n_pieces(zeros[k].zero) * n_states(&zeros[k], with_optimizer);
+    for (int k = 0; k < n_models; k++) n += n_tensors(&models[k]) * n_states(&models[k]);
     *n_slots = 0;
     *slots = calloc((size_t)n + 1, sizeof **slots);
     DT_CHECK(*slots, DT_ERR_MEMORY, "no memory for a list of %d tensors", n);
     dt_stored_slot *end = *slots;
-    for (int k = 0; k < n_zeros; k++) end = add_slots(end, &zeros[k], with_optimizer);
+    for (int k = 0; k < n_models; k++)
+        end = models[k].zero ? add_pieces(end, &models[k]) : add_tensors(end, &models[k]);
     *n_slots = (int)(end - *slots);
     return DT_OK;
 }
 
-dt_err dt_stored_slots_of_units(const dt_unit *units, int n_units, dt_stored_slot **slots, int *n_slots)
-{
-    int n = 0;
-    for (int u = 0; u < n_units; u++) n += units[u].n_tensors;
-    *n_slots = 0;
-    *slots = calloc((size_t)n + 1, sizeof **slots);
-    DT_CHECK(*slots, DT_ERR_MEMORY, "no memory for a list of %d tensors", n);
-    for (int u = 0; u < n_units; u++)
-        for (int t = 0; t < units[u].n_tensors; t++)
-            (*slots)[(*n_slots)++] = (dt_stored_slot){.state = DT_STATE_PARAM, .tensor = &units[u].tensors[t]};
-    return DT_OK;
-}
+/* ---- names and shapes -------------------------------------------------------------------------------------------- */
 
 const char *dt_stored_bare_name(const char *name)
 {
@@ -95,13 +102,15 @@ int32_t dt_stored_tied_embedding(const dt_stored_slot *slots, int n_slots)
 {
     static const char *const names[] = {"model.embed_tokens.weight", "transformer.wte.weight"};
     int32_t embed = -1;
+    bool predicts = false; /* tokens: the head is the vocabulary's */
     for (int i = 0; i < n_slots; i++) {
-        if (slots[i].state != DT_STATE_PARAM || slots[i].of.name) continue;
+        if (slots[i].state != DT_STATE_PARAM || slots[i].of->name) continue;
         const char *name = slots[i].tensor->name;
         if (strcmp(name, DT_STORED_HEAD) == 0) return -1;
         if (strcmp(name, names[0]) == 0 || strcmp(name, names[1]) == 0) embed = i;
+        predicts |= slots[i].unit->role == DT_UNIT_HEAD;
     }
-    return embed;
+    return predicts ? embed : -1;
 }
 
 dt_err dt_stored_add_file(dt_stored_map *map, const char *path)

@@ -320,8 +320,8 @@ static void print_text(const file_info *f, const options *o)
         printf("  kind         checkpoint\n  step         %" PRId64 " (%" PRId64 " updates)\n  samples      %" PRId64
                "\n  tokens       %" PRId64 "\n  seed         %" PRIu64 "\n  loss_scale   %g\n",
                f->meta.step, f->meta.updates, f->meta.samples, f->meta.tokens, f->meta.seed, f->meta.loss_scale);
-        printf("  optimizer    %s%s%s\n", f->meta.optimizer, *f->meta.optimizer_states ? ": " : "",
-               f->meta.optimizer_states);
+        printf("  optimizer    %s%s%s\n", f->meta.states.optimizer, *f->meta.states.names ? ": " : "",
+               f->meta.states.names);
         print_model(f);
     } else {
         printf("  kind         dataset of %s\n  vocab_size   %" PRId64 "\n", f->kind, f->vocab_size);
@@ -378,9 +378,9 @@ static void add_checkpoint(json_t *root, const file_info *f, const options *o)
     json_object_set_new(root, "seed", json_string(seed));
     json_object_set_new(root, "loss_scale", json_real(f->meta.loss_scale));
     json_object_set_new(root, "parameters", json_integer(n_parameters(f)));
-    json_object_set_new(root, "optimizer", json_string(f->meta.optimizer));
-    json_object_set_new(root, "state_updates", json_integer(f->meta.state_updates));
-    json_object_set_new(root, "optimizer_states", json_names(f->meta.optimizer_states));
+    json_object_set_new(root, "optimizer", json_string(f->meta.states.optimizer));
+    json_object_set_new(root, "state_updates", json_integer(f->meta.states.updates));
+    json_object_set_new(root, "optimizer_states", json_names(f->meta.states.names));
     json_t *model = model_config(f);
     json_object_set_new(root, "model", model ? model : json_null());
     if (o->config) json_object_set_new(root, "config", json_string(f->meta.config));

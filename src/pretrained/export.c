@@ -25,6 +25,7 @@ typedef struct export_job {
     dt_zero *z;
     const dt_export_options *opt;
     dt_phase *phase;
+    dt_saved_model model; /* of the slots */
     dt_stored_slot *slots;
     int n_slots;
     dt_st_layout layout;
@@ -54,8 +55,8 @@ static dt_err prepare(export_job *j)
     const bool fits = dt_join_path(j->config_path, j->opt->dir, "config.json", "") &&
                       dt_join_path(j->config_part, j->opt->dir, "config.json", ".part");
     DT_CHECK(fits, DT_ERR_WRITE, "%s: the path is too long", j->opt->dir);
-    const dt_named_zero one = {.zero = j->z};
-    DT_TRY(dt_stored_slots(&one, 1, false, &j->slots, &j->n_slots));
+    j->model = (dt_saved_model){.zero = j->z};
+    DT_TRY(dt_stored_slots(&j->model, 1, &j->slots, &j->n_slots));
     DT_TRY(make_layout(j));
     j->raw = malloc(DT_STORED_BUFFER);
     j->converted = malloc(DT_STORED_BUFFER);

@@ -122,8 +122,8 @@ static dt_stored_locator locator_of(const dt_pretrained *p)
 
 dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_phase *phase)
 {
-    const dt_named_zero one = {.zero = z};
-    return dt_stored_load(comm, &one, 1, p->path, locator_of(p), false, phase);
+    const dt_saved_model one = {.zero = z};
+    return dt_stored_load(comm, &one, 1, p->path, locator_of(p), phase);
 }
 
 dt_err dt_pretrained_type(const dt_pretrained *p, dt_st_type *type)
@@ -148,7 +148,8 @@ dt_err dt_pretrained_verify(const dt_pretrained *p, const dt_unit *units, int n_
 {
     dt_stored_slot *slots;
     int n_slots;
-    DT_TRY(dt_stored_slots_of_units(units, n_units, &slots, &n_slots));
+    const dt_saved_model one = {.units = units, .n_units = n_units};
+    DT_TRY(dt_stored_slots(&one, 1, &slots, &n_slots));
     dt_err err = dt_stored_verify(p->path, locator_of(p), slots, n_slots);
     if (err == DT_OK && p->kind == DT_PRETRAINED_CHECKPOINT) err = dt_checkpoint_verify(p->path, NULL);
     free(slots);

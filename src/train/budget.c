@@ -83,7 +83,7 @@ static dt_err first_stage_that_fits(const dt_run *run, int ranks_per_node, const
     const rank_memory *m = NULL;
     dt_memory needed;
     char need[24], have[24];
-    for (*stage = 0; *stage <= 3; *stage += run->zero_opt.optimizer ? 1 : 3) {
+    for (*stage = 0; *stage <= 3; *stage += run->main.zero_opt.optimizer ? 1 : 3) {
         stage_plan plan;
         DT_TRY(run_plan_stage(run, (int)*stage, run->nranks, ranks_per_node, &plan));
         needed = still_needed(run, &plan);
@@ -121,6 +121,6 @@ dt_err run_settle_stage(dt_run *run, int ranks_per_node)
     if (!is_auto) return DT_OK;
     /* Scratch depends on a node's processors and buffers on its number of ranks: the largest is taken by all. */
     DT_TRY(dt_comm_reduce_host_i64(run->comm, &stage, 1, DT_MAX));
-    run->stage = run->zero_opt.stage = (int)stage;
+    run->stage = run->main.zero_opt.stage = (int)stage;
     return dt_config_set(&run->cfg, "zero", "stage", (const char[2]){(char)('0' + stage), '\0'});
 }

@@ -125,8 +125,8 @@ static void see_data(changes *c, const dt_run *run, const dt_ckpt_meta *meta)
 static void see_optimizer(changes *c, const dt_run *run, const dt_ckpt_meta *meta)
 {
     const bool first = !c->refused[0];
-    if (!strcmp(meta->optimizer, run->optimizer->name)) return;
-    add(c, CHANGE_REFUSED, "optimizer.type", meta->optimizer, run->optimizer->name);
+    if (!strcmp(meta->states.optimizer, run->optimizer->name)) return;
+    add(c, CHANGE_REFUSED, "optimizer.type", meta->states.optimizer, run->optimizer->name);
     if (first && c->refused[0]) c->section = "optimizer", c->key = "type";
 }
 

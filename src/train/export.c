@@ -141,7 +141,7 @@ dt_err run_export(dt_run *run)
                                    .tokenizer = run->cfg.model_tokenizer,
                                    .chat_template = jinja,
                                    .generation_from = from_hf ? run->pretrained.path : NULL};
-    if (err == DT_OK) err = dt_export(run->comm, run->zero, &opt, &run->phase);
+    if (err == DT_OK) err = dt_export(run->comm, run->main.zero, &opt, &run->phase);
     if (err == DT_OK)
         DT_INFO("model exported to %s in %.2f s%s%.200s", dir, dt_now_s() - begin_s,
                 jinja ? ", with the chat template " : "", jinja ? run->cfg.model_chat_template : "");

@@ -44,7 +44,6 @@ static int declare_time(dt_sums *s, int group, const char *kind, dt_sum_kind how
 
 static void declare(dt_sums *s, dt_loop_sums *c)
 {
-    c->sum_squares = dt_sums_declare(s, "sum_squares", DT_SUM_REAL, 1);
     c->memory_device = dt_sums_declare(s, "memory_device", DT_SUM_LARGEST, 1);
     c->memory_pinned = dt_sums_declare(s, "memory_pinned", DT_SUM_LARGEST, 1);
     c->memory_host = dt_sums_declare(s, "memory_host", DT_SUM_LARGEST, 1);
@@ -52,6 +51,20 @@ static void declare(dt_sums *s, dt_loop_sums *c)
         c->time_min[g] = declare_time(s, g, "min", DT_SUM_LEAST);
         c->time_mean[g] = declare_time(s, g, "mean", DT_SUM_REAL);
         c->time_max[g] = declare_time(s, g, "max", DT_SUM_LARGEST);
+    }
+}
+
+/* The norm of its gradients, and under which names its numbers are shown: "critic/grad_norm", "critic/lr". */
+static void declare_trained(dt_sums *s, dt_trained *m)
+{
+    const char *const head = m->name ? m->name : "", *const slash = m->name ? "/" : "";
+    char name[DT_NAME_MAX];
+    snprintf(name, sizeof name, "%s%ssum_squares", head, slash);
+    m->sum_squares = dt_sums_declare(s, name, DT_SUM_REAL, 1);
+    snprintf(m->norm_metric, sizeof m->norm_metric, "%s%sgrad_norm", head, slash);
+    for (int k = 0; k < m->groups.n && m->name; k++) {
+        snprintf(name, sizeof name, "%s", m->groups.group[k].metric);
+        snprintf(m->groups.group[k].metric, sizeof name, "%s/%.64s", head, name);
     }
 }
 
@@ -73,12 +86,17 @@ dt_err run_open_sums(dt_run *run)
 {
     dt_sums *s = &run->sums;
     dt_loop_sums *c = &run->counted;
+    int n = 0;
+    for (int i = 0; i < run->n_trained; i++) {
+        declare_trained(s, run->trained[i]);
+        n += run->trained[i]->groups.n + 1;
+    }
     declare(s, c);
     DT_TRY(dt_sums_settle(s, run->comm));
     c->tokens = dt_sums_find(s, "tokens"), c->samples = dt_sums_find(s, "samples");
     c->loss = dt_sums_find_shown(s, DT_SHOW_TRAIN, "loss");
     DT_TRY(dt_comm_agree(run->comm, check_declared(run)));
-    const int n = s->n_shown[DT_SHOW_TRAIN] + s->n_shown[DT_SHOW_VALIDATION] + s->n_sums + run->lr_groups.n;
+    n += s->n_shown[DT_SHOW_TRAIN] + s->n_shown[DT_SHOW_VALIDATION] + s->n_sums;
     run->shown = calloc((size_t)n, sizeof *run->shown);
     return dt_comm_agree(run->comm, run->shown ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for %d metrics", n));
 }
@@ -94,23 +112,19 @@ static double next_step_s(dt_run *run, double step_s)
 
 static void begin_micro(const dt_run *run, int micro, int n_micro)
 {
-    for (int i = 0; i < run->n_trained; i++) dt_zero_begin_micro(run->trained[i].zero, micro, n_micro);
+    for (int i = 0; i < run->n_trained; i++) dt_zero_begin_micro(run->trained[i]->zero, micro, n_micro);
 }
 
-static dt_err grad_sum_squares(const dt_run *run, double *sum)
+static dt_err add_sums_of_squares(dt_run *run, bool *nonfinite)
 {
-    *sum = 0;
+    *nonfinite = false;
     for (int i = 0; i < run->n_trained; i++) {
-        double one;
-        DT_TRY(dt_zero_grad_sum_squares(run->trained[i].zero, &one));
-        *sum += one;
+        double squares;
+        DT_TRY(dt_zero_grad_sum_squares(run->trained[i]->zero, &squares));
+        dt_sums_add(&run->sums, run->trained[i]->sum_squares, squares);
+        *nonfinite |= !isfinite(squares);
     }
     return DT_OK;
-}
-
-static void discard(const dt_run *run)
-{
-    for (int i = 0; i < run->n_trained; i++) dt_zero_discard(run->trained[i].zero);
 }
 
 static dt_err compute_step(dt_run *run, const progress *p)
@@ -126,7 +140,7 @@ static dt_err compute_step(dt_run *run, const progress *p)
     return DT_OK;
 }
 
-static dt_err agree_on_step(dt_run *run, dt_err err, double sum_squares, double begin_s, dt_vote *vote)
+static dt_err agree_on_step(dt_run *run, dt_err err, bool nonfinite, double begin_s, dt_vote *vote)
 {
     dt_sums *s = &run->sums;
     const dt_loop_sums *c = &run->counted;
@@ -134,9 +148,7 @@ static dt_err agree_on_step(dt_run *run, dt_err err, double sum_squares, double 
     dt_phase_enter(&run->phase, "agree", "");
     dt_timeline_take(run->timeline, group_s);
     const double step_s = dt_now_s() - begin_s;
-    *vote = (dt_vote){
-        .err = err, .stop = run_stop_request(run, next_step_s(run, step_s)), .nonfinite = !isfinite(sum_squares)};
-    dt_sums_add(s, c->sum_squares, sum_squares);
+    *vote = (dt_vote){.err = err, .stop = run_stop_request(run, next_step_s(run, step_s)), .nonfinite = nonfinite};
     dt_sums_add(s, c->memory_device, device_memory_peak(run));
     dt_sums_add(s, c->memory_pinned, (double)atomic_load(&run->ledger.on_peak[DT_ON_PINNED]));
     dt_sums_add(s, c->memory_host, host_memory_peak());
@@ -149,25 +161,62 @@ static dt_err agree_on_step(dt_run *run, dt_err err, double sum_squares, double 
     return (dt_err)vote->err;
 }
 
-static dt_err update(dt_run *run, const progress *p, const double *lr, double norm)
+/* Of the step's gradients, over all ranks. */
+static double norm_of(const dt_run *run, const dt_trained *m)
 {
-    const double largest = run->cfg.optimizer_max_grad_norm;
-    dt_optimizer_step step = run->optimizer_settings;
+    return sqrt(dt_sums_value(&run->sums, m->sum_squares));
+}
+
+/* Of the update after so many. */
+static double lr_of(const dt_run *run, const dt_trained *m, int group, int64_t updates)
+{
+    return dt_schedule_lr(&run->schedule, m->groups.group[group].lr, updates);
+}
+
+/* Each model by its own norm, rates and states; or none of them. */
+static dt_err update(dt_run *run, const progress *p)
+{
     dt_phase_enter(&run->phase, "update", "");
-    step.grad_scale = largest > 0 ? fmin(1, largest / (norm + 1e-6)) : 1;
-    step.t = p->state_updates + 1;
-    for (int i = 0; i < run->n_trained; i++) DT_TRY(dt_zero_update(run->trained[i].zero, &step, lr));
+    for (int i = 0; i < run->n_trained; i++) {
+        dt_trained *m = run->trained[i];
+        const double largest = m->max_grad_norm;
+        double lr[DT_MAX_LR_GROUPS];
+        dt_optimizer_step step = m->settings;
+        for (int k = 0; k < m->groups.n; k++) lr[k] = lr_of(run, m, k, p->updates);
+        step.grad_scale = largest > 0 ? fmin(1, largest / (norm_of(run, m) + 1e-6)) : 1;
+        step.t = ++m->state_updates;
+        DT_TRY(dt_zero_update(m->zero, &step, lr));
+    }
     return DT_OK;
 }
 
+static void discard(const dt_run *run)
+{
+    for (int i = 0; i < run->n_trained; i++) dt_zero_discard(run->trained[i]->zero);
+}
+
+/* ---- its record -------------------------------------------------------------------------------------------------- */
+
+/* Rates and norms besides the fixed fields, which are those of the run's own model. updates: done before the step. */
+static int metrics_of_trained(const dt_run *run, int64_t updates, dt_metric *more)
+{
+    int n = 0;
+    for (int i = 0; i < run->n_trained; i++) {
+        const dt_trained *m = run->trained[i];
+        for (int k = i ? 0 : 1; k < m->groups.n; k++)
+            more[n++] = (dt_metric){m->groups.group[k].metric, lr_of(run, m, k, updates)};
+        if (i) more[n++] = (dt_metric){m->norm_metric, norm_of(run, m)};
+    }
+    return n;
+}
+
 /* The metrics that go beside the fixed fields of a record, in run->shown; returns how many. */
-static int more_metrics(const dt_run *run, const progress *p, const double *lr)
+static int more_metrics(const dt_run *run, const progress *p, int64_t updates)
 {
     const dt_sums *s = &run->sums;
     const dt_loop_sums *c = &run->counted;
     dt_metric *more = run->shown;
-    int n = 0;
-    for (int k = 1; k < run->lr_groups.n; k++) more[n++] = (dt_metric){run->lr_groups.group[k].metric, lr[k]};
+    int n = metrics_of_trained(run, updates, more);
     for (int i = 0; i < s->n_shown[DT_SHOW_TRAIN]; i++) {
         const dt_shown *what = &s->shown[DT_SHOW_TRAIN][i];
         if (what != c->loss) more[n++] = (dt_metric){what->name, dt_sums_shown_of_total(s, what)};
@@ -181,16 +230,16 @@ static int more_metrics(const dt_run *run, const progress *p, const double *lr)
     return n;
 }
 
-static dt_err report_step(dt_run *run, const progress *p, interval *in, const double *lr, double norm)
+static dt_err report_step(dt_run *run, const progress *p, int64_t updates, interval *in)
 {
     const dt_sums *s = &run->sums;
     const dt_loop_sums *c = &run->counted;
-    const int n_more = more_metrics(run, p, lr);
+    const int n_more = more_metrics(run, p, updates);
     const double n_steps = (double)s->n_steps;
     const dt_train_record rec = {.step = p->step,
                                  .loss = in->loss / n_steps,
-                                 .lr = lr[0],
-                                 .grad_norm = norm,
+                                 .lr = lr_of(run, &run->main, 0, updates),
+                                 .grad_norm = norm_of(run, &run->main),
                                  .tokens = p->tokens,
                                  .samples = p->samples,
                                  .step_time = in->seconds / n_steps,
@@ -214,54 +263,58 @@ static bool is_empty(const dt_sums *s, const dt_shown *loss)
     return loss->bottom >= 0 && dt_sums_value(s, loss->bottom) == 0;
 }
 
+/* Micro-steps, the norms, and what all ranks make of them. */
+static dt_err compute_and_agree(dt_run *run, const progress *p, dt_vote *vote)
+{
+    const double begin_s = dt_now_s();
+    bool nonfinite;
+    atomic_store(&run->phase.step, p->step + 1);
+    dt_phase_enter(&run->phase, "read", "train");
+    dt_sums_clear(&run->sums);
+    DT_TRY(dt_fault("step.begin"));
+    DT_TRY(compute_step(run, p));
+    dt_phase_enter(&run->phase, "norm", "");
+    DT_TRY(add_sums_of_squares(run, &nonfinite));
+    return agree_on_step(run, dt_fault("step.agree"), nonfinite, begin_s, vote);
+}
+
+static void count_step(const dt_run *run, progress *p, bool nonfinite, bool skip)
+{
+    const dt_sums *s = &run->sums;
+    p->step++, p->data_step++, p->updates += !skip;
+    p->samples += (int64_t)dt_sums_value(s, run->counted.samples);
+    p->tokens += (int64_t)dt_sums_value(s, run->counted.tokens);
+    if (nonfinite)
+        p->skipped_in_row++;
+    else if (!skip)
+        p->skipped_in_row = 0; /* a step without targets says nothing about the numbers */
+}
+
 /* One superstep; *stop: what the ranks agreed on. */
 static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *every, int *stop)
 {
     const double begin_s = dt_now_s();
-    dt_sums *s = &run->sums;
-    const dt_loop_sums *c = &run->counted;
+    const int64_t updates = p->updates;
     dt_vote vote;
-    double sum_squares = 0;
-
-    atomic_store(&run->phase.step, p->step + 1);
-    dt_phase_enter(&run->phase, "read", "train");
-    dt_sums_clear(s);
-    DT_TRY(dt_fault("step.begin"));
-    DT_TRY(compute_step(run, p));
-    dt_phase_enter(&run->phase, "norm", "");
-    DT_TRY(grad_sum_squares(run, &sum_squares));
-    dt_err err = agree_on_step(run, dt_fault("step.agree"), sum_squares, begin_s, &vote);
-    if (err != DT_OK) return err;
+    DT_TRY(compute_and_agree(run, p, &vote));
     *stop = vote.stop;
-
-    double lr[DT_MAX_LR_GROUPS];
-    for (int k = 0; k < run->lr_groups.n; k++)
-        lr[k] = dt_schedule_lr(&run->schedule, run->lr_groups.group[k].lr, p->updates);
-    const double norm = sqrt(dt_sums_value(s, c->sum_squares));
-    const bool skip = vote.nonfinite || is_empty(s, c->loss);
+    const bool skip = vote.nonfinite || is_empty(&run->sums, run->counted.loss);
     if (skip)
         discard(run);
     else
-        DT_TRY(update(run, p, lr, norm));
-
-    p->step++, p->data_step++, p->updates += !skip, p->state_updates += !skip;
-    p->samples += (int64_t)dt_sums_value(s, c->samples), p->tokens += (int64_t)dt_sums_value(s, c->tokens);
-    if (vote.nonfinite)
-        p->skipped_in_row++;
-    else if (!skip)
-        p->skipped_in_row = 0; /* a step without targets says nothing about the numbers */
-    in->loss += dt_sums_shown(s, c->loss);
+        DT_TRY(update(run, p));
+    count_step(run, p, vote.nonfinite, skip);
+    in->loss += dt_sums_shown(&run->sums, run->counted.loss);
     in->seconds += dt_now_s() - begin_s, in->n_skipped += skip;
-    dt_sums_add_to_total(s);
+    dt_sums_add_to_total(&run->sums);
 
-    err = DT_OK; /* rank 0's report may fail (disk full): as any failure between votes it ends the job through main */
-    if (due(every->log, p->step) || p->step == run->total_steps || *stop) err = report_step(run, p, in, lr, norm);
-    if (err == DT_OK && p->skipped_in_row >= run->cfg.run_max_skipped_steps)
-        return dt_comm_agree(run->comm, dt_fail(DT_ERR_NONFINITE,
-                                                "loss or gradients were not finite in %" PRId64
-                                                " steps in a row, the last is step %" PRId64,
-                                                p->skipped_in_row, p->step));
-    return err;
+    /* rank 0's report may fail (disk full): as any failure between votes it ends the job through main */
+    if (due(every->log, p->step) || p->step == run->total_steps || *stop) DT_TRY(report_step(run, p, updates, in));
+    if (p->skipped_in_row < run->cfg.run_max_skipped_steps) return DT_OK;
+    return dt_comm_agree(run->comm, dt_fail(DT_ERR_NONFINITE,
+                                            "loss or gradients were not finite in %" PRId64
+                                            " steps in a row, the last is step %" PRId64,
+                                            p->skipped_in_row, p->step));
 }
 
 /* ---- between supersteps ------------------------------------------------------------------------------------------ */

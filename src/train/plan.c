@@ -17,21 +17,49 @@ double run_checkpoint_nbytes(const dt_run *run)
     char *config = dt_config_text(&run->cfg);
     const size_t texts_len = (config ? strlen(config) : 0) + (run->mc.json ? strlen(run->mc.json) : 0);
     free(config);
-    return dt_checkpoint_nbytes(run->units, run->n_units, run->optimizer->n_states, texts_len);
+    double nbytes = dt_checkpoint_nbytes(texts_len, run->task.saved_nbytes);
+    for (int i = 0; i < run->n_trained; i++) {
+        const dt_trained *m = run->trained[i];
+        const dt_optimizer_ops *o = m->zero_opt.optimizer; /* NULL: of an evaluation */
+        nbytes += dt_checkpoint_model_nbytes(m->units, m->n_units, o ? o->n_states : 0);
+    }
+    return nbytes;
+}
+
+/* What is trained beside the model joins its plan. */
+static dt_err add_beside(const dt_run *run, int stage, int nranks, dt_zero_plan *plan)
+{
+    for (int i = 1; i < run->n_trained; i++) {
+        const dt_trained *m = run->trained[i];
+        dt_zero_options opt = m->zero_opt;
+        dt_zero_plan own;
+        opt.stage = stage;
+        opt.max_live_parameters = run->main.zero_opt.max_live_parameters;
+        DT_TRY(dt_zero_plan_make(&opt, m->units, m->n_units, nranks, &own));
+        dt_memory_add(&plan->memory, &own.memory);
+        plan->sent_elems_per_micro_step += own.sent_elems_per_micro_step;
+        plan->sent_bytes_per_micro_step += own.sent_bytes_per_micro_step;
+        plan->sent_elems_per_step += own.sent_elems_per_step;
+        plan->sent_bytes_per_step += own.sent_bytes_per_step;
+        if (own.least_live_parameters > plan->least_live_parameters)
+            plan->least_live_parameters = own.least_live_parameters;
+    }
+    return DT_OK;
 }
 
 dt_err run_plan_stage(const dt_run *run, int stage, int nranks, int ranks_per_node, stage_plan *plan)
 {
-    dt_zero_options opt = run->zero_opt;
+    dt_zero_options opt = run->main.zero_opt;
     opt.stage = stage;
     *plan = (stage_plan){0};
     DT_TRY(dt_zero_plan_make(&opt, run->units, run->n_units, nranks, &plan->zero));
+    DT_TRY(add_beside(run, stage, nranks, &plan->zero));
     DT_TRY(dt_model_plan(&run->mc, &run->model_opt, run->units, run->n_units, &run->dev, &plan->memory));
     const dt_memory comm =
         dt_comm_plan(nranks, ranks_per_node, run->cfg.comm_shared_memory, run->dev.ops->host_accessible);
     dt_memory_add(&plan->memory, &plan->zero.memory);
     dt_memory_add(&plan->memory, &comm);
-    plan->memory.at[DT_MEM_DATA][DT_ON_HOST] += dt_task_buffers_nbytes(run->model_opt.max_tok);
+    plan->memory.at[DT_MEM_DATA][DT_ON_HOST] += dt_task_buffers_nbytes(run->model_opt.max_tok, run->task.ops->n_labels);
     dt_task task = run->task; /* on as many ranks as are asked about */
     task.nranks = nranks;
     DT_TRY(task.ops->plan(&task, stage, &plan->memory));
@@ -225,7 +253,7 @@ static void set_budget(planner *p, const dt_plan_request *req)
 /* *needs: the max_live_parameters with which the stage works, where that of the configuration is too small; else 0. */
 static dt_err plan_row(const planner *p, int stage, int nranks, stage_plan *plan, int64_t *needs)
 {
-    dt_zero_options *opt = &p->run->zero_opt;
+    dt_zero_options *opt = &p->run->main.zero_opt;
     const int64_t limit = opt->max_live_parameters;
     opt->max_live_parameters = 0;
     dt_err err = run_plan_stage(p->run, stage, nranks, p->per_node, plan);
@@ -261,7 +289,10 @@ static void print_start(const planner *p)
     const dt_batching *b = &p->run->batching;
     const int n_nodes = (p->nranks + p->per_node - 1) / p->per_node;
     fprintf(p->out, "model: %" PRId64 " parameters in %d units; %s\n", run_n_param(p->run), p->run->n_units,
-            dt_dtype_name(p->run->zero_opt.param_dtype));
+            dt_dtype_name(p->run->main.zero_opt.param_dtype));
+    for (int i = 1; i < p->run->n_trained; i++)
+        fprintf(p->out, "beside it: %s, %" PRId64 " parameters\n", p->run->trained[i]->name,
+                dt_units_n_trainable(p->run->trained[i]->units, p->run->trained[i]->n_units));
     fprintf(p->out, "ranks: %d on %d node%s\n", p->nranks, n_nodes, n_nodes > 1 ? "s" : "");
     fprintf(p->out,
             "batch: %" PRId64 " samples = micro_batch_size %" PRId64 " x gradient_accumulation_steps %" PRId64
@@ -310,7 +341,8 @@ static dt_err print_stage(planner *p, int stage, double *per_param)
 
 static dt_err print_stages(planner *p)
 {
-    const int every = p->run->zero_opt.optimizer ? 1 : 3; /* without gradients and states stages 1 and 2 are stage 0 */
+    const int every =
+        p->run->main.zero_opt.optimizer ? 1 : 3; /* without gradients and states stages 1 and 2 are stage 0 */
     double per_param[4];
     print_head(p->out, "stage");
     fprintf(p->out, "%10s\n", "sent/step");

@@ -136,14 +136,29 @@ static dt_err list_candidates(dt_run *run, const char *dir)
     return DT_OK;
 }
 
+/* As a checkpoint knows them. */
+int run_list_models(const dt_run *run, dt_saved_model models[DT_MAX_TRAINED])
+{
+    for (int i = 0; i < run->n_trained; i++) {
+        const dt_trained *m = run->trained[i];
+        models[i] = (dt_saved_model){.name = m->name,
+                                     .zero = m->zero,
+                                     .units = m->units,
+                                     .n_units = m->n_units,
+                                     .state_updates = m->state_updates};
+    }
+    return run->n_trained;
+}
+
 /* Can this run go on from there? Nothing is loaded. Names and shapes come last: what is wrong with them although the
  * model is the same is damage. */
 static dt_err look_at(const dt_run *run, const char *path)
 {
     dt_ckpt_meta meta;
+    dt_saved_model models[DT_MAX_TRAINED];
     DT_TRY(dt_checkpoint_read_meta(path, &meta));
     dt_err err = run_check_changes(run, path, &meta);
-    if (err == DT_OK) err = dt_checkpoint_fits(path, run->units, run->n_units);
+    if (err == DT_OK) err = dt_checkpoint_fits(path, models, run_list_models(run, models));
     dt_ckpt_meta_free(&meta);
     return err;
 }
@@ -192,19 +207,35 @@ static void take_state(dt_run *run, const char *path, const dt_ckpt_meta *meta, 
     dt_error_clear();
 }
 
-/* Weights, and the optimizer's states where the file holds all of them. Else all begin at zero, and their updates are
- * counted anew: a correction of their bias (Adam's) needs one count for all. Agreed. */
-static dt_err load_states(dt_run *run, const char *path, const dt_ckpt_meta *meta, progress *p)
+/* Does the file hold all of the states that a model's optimizer has? Then they go on; else all of them begin at zero,
+ * and their updates are counted anew: a correction of their bias (Adam's) needs one count for all. */
+static dt_err choose_states(const dt_run *run, const char *path, const dt_ckpt_meta *meta, dt_trained *m, bool *whole)
 {
-    const bool whole = dt_checkpoint_has_states(meta, run->optimizer);
-    DT_TRY(dt_checkpoint_load_all(run->comm, run->trained, run->n_trained, path, whole, &run->phase));
-    p->state_updates = whole ? meta->state_updates : 0;
-    if (whole) return DT_OK;
-    if (run->comm->rank == 0)
-        DT_WARN("%s, made with %s, does not hold the states of %s: they begin at zero", path, meta->optimizer,
-                run->optimizer->name);
+    const dt_optimizer_ops *o = m->zero_opt.optimizer;
+    dt_ckpt_states own = {0};
+    if (m->name) DT_TRY(dt_checkpoint_read_states(path, m->name, &own));
+    const dt_ckpt_states *found = m->name ? &own : &meta->states;
+    *whole = dt_checkpoint_has_states(found, o);
+    m->state_updates = *whole ? found->updates : 0;
+    if (!*whole && run->comm->rank == 0)
+        DT_WARN("%s, made with %s%s%s, does not hold the states of %s: they begin at zero", path, found->optimizer,
+                m->name ? " for " : "", m->name ? m->name : "", o->name);
+    dt_ckpt_states_free(&own);
+    return DT_OK;
+}
+
+/* Agreed. */
+static dt_err load_states(dt_run *run, const char *path, const dt_ckpt_meta *meta)
+{
+    dt_saved_model models[DT_MAX_TRAINED];
+    const int n = run_list_models(run, models);
     dt_err err = DT_OK;
-    for (int i = 0; i < run->n_trained && err == DT_OK; i++) err = dt_zero_clear_states(run->trained[i].zero);
+    for (int i = 0; i < n && err == DT_OK; i++)
+        err = choose_states(run, path, meta, run->trained[i], &models[i].with_states);
+    DT_TRY(run_agree(run, err));
+    DT_TRY(dt_checkpoint_load_all(run->comm, models, n, path, &run->phase));
+    for (int i = 0; i < n && err == DT_OK; i++)
+        if (!models[i].with_states) err = dt_zero_clear_states(models[i].zero);
     return run_agree(run, err);
 }
 
@@ -213,7 +244,7 @@ static dt_err load_one(dt_run *run, const char *path, progress *p)
 {
     dt_ckpt_meta meta = {0};
     dt_err err = run_agree(run, dt_checkpoint_read_meta(path, &meta));
-    if (err == DT_OK) err = load_states(run, path, &meta, p);
+    if (err == DT_OK) err = load_states(run, path, &meta);
     if (err == DT_OK) {
         p->step = p->saved_step = meta.step;
         p->samples = meta.samples, p->tokens = meta.tokens, p->updates = meta.updates;
@@ -238,9 +269,9 @@ static dt_err try_candidate(dt_run *run, int64_t i, progress *p)
 
 static dt_err start_fresh(dt_run *run)
 {
-    if (!run->has_pretrained) return dt_zero_init_random(run->zero, (uint64_t)run->cfg.run_seed);
+    if (!run->has_pretrained) return dt_zero_init_random(run->main.zero, (uint64_t)run->cfg.run_seed);
     DT_INFO("starting from the weights of %s", run->pretrained.path);
-    return dt_pretrained_load(run->comm, run->zero, &run->pretrained, &run->phase);
+    return dt_pretrained_load(run->comm, run->main.zero, &run->pretrained, &run->phase);
 }
 
 /* What the directory holds follows the checkpoint that was loaded. */
@@ -285,7 +316,6 @@ static dt_err write_checkpoint(dt_run *run, const progress *p, const char *dir, 
                          .samples = p->samples,
                          .tokens = p->tokens,
                          .updates = p->updates,
-                         .state_updates = p->state_updates,
                          .seed = (uint64_t)run->cfg.run_seed,
                          .loss_scale = 1,
                          .config = config,
@@ -295,11 +325,14 @@ static dt_err write_checkpoint(dt_run *run, const progress *p, const char *dir, 
                          .best_step = p->best_step,
                          .best_metric = p->best_metric,
                          .n_not_better = p->n_not_better};
+    dt_saved_model models[DT_MAX_TRAINED];
+    const int n = run_list_models(run, models);
+    for (int i = 0; i < n; i++) models[i].with_states = true;
     dt_phase_enter(&run->phase, "save", "");
     dt_err err = t->ops->save ? t->ops->save(t, &meta.items) : DT_OK;
     if (err == DT_OK)
-        err = dt_checkpoint_save_all(run->comm, run->trained, run->n_trained, &meta, dir,
-                                     run->cfg.checkpoint_save_total_limit, &run->phase);
+        err =
+            dt_checkpoint_save_all(run->comm, models, n, &meta, dir, run->cfg.checkpoint_save_total_limit, &run->phase);
     dt_items_free(&meta.items);
     return err;
 }

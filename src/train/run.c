@@ -84,20 +84,32 @@ static const char *say_samples(const dt_data_info *info, char *out, size_t size)
     return out;
 }
 
-/* Which tensors have a learning rate of their own. */
-static void describe_groups(const dt_run *run)
+/* Which of its tensors have a learning rate of their own. */
+static void describe_groups(const dt_trained *m)
 {
-    const dt_lr_groups *g = &run->lr_groups;
+    const dt_lr_groups *g = &m->groups;
     int n_tensors[DT_MAX_LR_GROUPS] = {0};
     int64_t n_param[DT_MAX_LR_GROUPS] = {0};
-    for (int u = 0; u < run->n_units; u++)
-        for (int i = 0; i < run->units[u].n_tensors; i++) {
-            const dt_tensor *t = &run->units[u].tensors[i];
+    for (int u = 0; u < m->n_units; u++)
+        for (int i = 0; i < m->units[u].n_tensors; i++) {
+            const dt_tensor *t = &m->units[u].tensors[i];
             if (t->trainable) n_tensors[t->lr_group]++, n_param[t->lr_group] += t->n_elems;
         }
     for (int k = 1; k < g->n; k++)
         DT_INFO("%s: %g for %d tensor%s with %" PRId64 " parameters; %g for the others", g->group[k].metric,
                 g->group[k].lr, n_tensors[k], n_tensors[k] == 1 ? "" : "s", n_param[k], g->group[0].lr);
+}
+
+static void describe_trained(const dt_run *run)
+{
+    for (int i = 0; i < run->n_trained; i++) {
+        const dt_trained *m = run->trained[i];
+        if (m->name)
+            DT_INFO("%s, trained beside the model: %" PRId64 " parameters, %s, lr %g, max_grad_norm %g", m->name,
+                    dt_units_n_trainable(m->units, m->n_units), m->zero_opt.optimizer->name, m->groups.group[0].lr,
+                    m->max_grad_norm);
+        describe_groups(m);
+    }
 }
 
 static void describe(const dt_run *run)
@@ -116,7 +128,7 @@ static void describe(const dt_run *run)
             " x %d rank%s",
             run->batching.train_batch_size, run->batching.micro_batch_size, run->batching.accumulation, run->nranks,
             run->nranks > 1 ? "s" : "");
-    if (run_trains(run)) describe_groups(run);
+    if (run_trains(run)) describe_trained(run);
     if (t->train) {
         const dt_data_info *info = dt_loader_info(t->train);
         DT_INFO("train: %s, %" PRId64 " tokens, %" PRId64 " steps per epoch; %" PRId64 " steps in total",
@@ -311,9 +323,8 @@ void dt_run_close(dt_run *run)
     if (run->task.ops) run->task.ops->close(&run->task);
     dt_sums_close(&run->sums);
     free(run->shown);
-    free(run->trained);
     dt_model_close(run->model);
-    dt_zero_close(run->zero);
+    for (int i = 0; i < run->n_trained; i++) dt_zero_close(run->trained[i]->zero);
     dt_model_free_units(run->units, run->n_units);
     dt_model_config_free(&run->mc);
     if (run->compute && run->dev.ops) run->dev.ops->stream_destroy(&run->dev, run->compute);

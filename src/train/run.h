@@ -9,7 +9,6 @@
 typedef struct progress {
     int64_t step, samples, tokens; /* supersteps done, samples and tokens seen */
     int64_t updates;               /* of them, those that changed the weights */
-    int64_t state_updates;         /* of these, those that the optimizer's states have seen */
     int64_t saved_step;            /* newest checkpoint of this run, -1: none */
     /* the loader's step of superstep `step`: differs after a resume with another batch size */
     int64_t data_step;
@@ -109,6 +108,8 @@ dt_err run_best_publish(dt_run *run, const progress *p, const char *dir); /* aft
 dt_err run_best_load(dt_run *run, const progress *p);                     /* at the end; collective, agreed */
 
 /* resume.c */
+/* the run's models as checkpoints know them; returns how many */
+int run_list_models(const dt_run *run, dt_saved_model models[DT_MAX_TRAINED]);
 dt_err run_choose_checkpoint(dt_run *run);   /* before anything is allocated; local, on rank 0 */
 dt_err run_resume(dt_run *run, progress *p); /* collective, agreed */
 dt_err run_save(dt_run *run, progress *p);   /* collective, agreed */

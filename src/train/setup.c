@@ -119,7 +119,7 @@ static void fill_zero_options(dt_run *run)
     /* with one micro-step a gradient is written once, and rounded once (the model adds up in fp32): the parameters'
      * type is enough */
     const bool fp32_grads = dtype == DT_F32 || run->batching.accumulation > 1 || cfg->run_reproducible;
-    run->zero_opt = (dt_zero_options){
+    run->main.zero_opt = (dt_zero_options){
         .stage = run->stage,
         .param_dtype = dtype,
         .grad_dtype = fp32_grads ? DT_F32 : DT_BF16,
@@ -140,8 +140,8 @@ static void fill_model_options(dt_run *run)
     const dt_config *cfg = &run->cfg;
     const int64_t T = cfg->data_seq_len, m = run->batching.micro_batch_size;
     run->model_opt = (dt_model_options){
-        .dtype = run->zero_opt.param_dtype,
-        .grad_dtype = run->zero_opt.grad_dtype,
+        .dtype = run->main.zero_opt.param_dtype,
+        .grad_dtype = run->main.zero_opt.grad_dtype,
         .max_tok = (int32_t)(m * T),
         .max_seq = (int32_t)m,
         .max_pos = (int32_t)T,
@@ -189,7 +189,9 @@ static dt_err open_model(dt_run *run)
     DT_TRY(open_model_config(run));
     dt_model_config_set_dropout(&run->mc, run->cfg.model_dropout);
     DT_TRY(check_length(run));
-    DT_TRY(dt_model_make_units(&run->mc, &run->units, &run->n_units));
+    const int n_labels = run->task.ops->n_labels;
+    DT_TRY(n_labels ? dt_model_make_value_units(&run->mc, n_labels, &run->units, &run->n_units)
+                    : dt_model_make_units(&run->mc, &run->units, &run->n_units));
     dt_units_choose_trained(run->units, run->n_units, run->task.ops->trains ? is_trained : NULL, &run->task);
     return DT_OK;
 }
@@ -203,7 +205,7 @@ static void lend(dt_run *run)
     t->comm = run->comm, t->nranks = run->nranks;
     t->dev = &run->dev, t->ledger = &run->ledger, t->phase = &run->phase;
     t->sums = &run->sums;
-    t->mc = &run->mc, t->model_opt = &run->model_opt, t->zero_opt = &run->zero_opt;
+    t->mc = &run->mc, t->model_opt = &run->model_opt, t->main = &run->main;
 }
 
 void run_open_config_objects(dt_run *run)
@@ -211,17 +213,19 @@ void run_open_config_objects(dt_run *run)
     const dt_config *cfg = &run->cfg;
     lend(run);
     check_needed(run);
-    note(run, dt_optimizer_settings(&run->optimizer_settings, cfg));
-    note(run, dt_lr_groups_make(&run->lr_groups, cfg));
+    note(run, dt_optimizer_settings(&run->main.settings, cfg));
+    note(run, dt_lr_groups_make(&run->main.groups, cfg));
     note(run, check_lr_rule(cfg));
     note(run, dt_intervals_check(cfg));
     note(run, resolve_batching(run));
     note(run, open_model(run));
-    if (run->units && run_trains(run)) note(run, dt_lr_groups_assign(&run->lr_groups, cfg, run->units, run->n_units));
+    if (run->units && run_trains(run)) note(run, dt_lr_groups_assign(&run->main.groups, cfg, run->units, run->n_units));
     run->stage = strcmp(cfg->zero_stage, "auto") ? atoi(cfg->zero_stage) : 0;
     if (!run->optimizer) run->optimizer = dt_optimizer_of(cfg);
     fill_zero_options(run);
     fill_model_options(run);
+    run->main.units = run->units, run->main.n_units = run->n_units;
+    run->main.max_grad_norm = cfg->optimizer_max_grad_norm;
 }
 
 static dt_err count_steps(dt_run *run)
@@ -242,18 +246,21 @@ void run_open_task(dt_run *run)
     t->batching = run->batching;
     t->units = run->units, t->n_units = run->n_units;
     t->ops->open(t);
-    run->zero_opt.keep_gathered = t->keep_gathered;
+    run->main.zero_opt.keep_gathered = t->keep_gathered;
+    run->n_trained = 0;
+    run->trained[run->n_trained++] = &run->main;
+    for (int i = 0; i < t->n_beside; i++) run->trained[run->n_trained++] = &t->beside[i];
     if (run_trains(run) && (t->train || t->steps_per_epoch > 0)) note(run, count_steps(run));
 }
 
-/* The model, and what the task trains beside it. */
-static dt_err list_trained(dt_run *run)
+static dt_err open_zeros(dt_run *run)
 {
-    const dt_task *t = &run->task;
-    run->trained = calloc((size_t)(1 + t->n_trained), sizeof *run->trained);
-    DT_CHECK(run->trained, DT_ERR_MEMORY, "no memory for a list of models");
-    run->trained[run->n_trained++] = (dt_named_zero){.zero = run->zero};
-    for (int i = 0; i < t->n_trained; i++) run->trained[run->n_trained++] = t->trained[i];
+    for (int i = 0; i < run->n_trained; i++) {
+        dt_trained *m = run->trained[i];
+        dt_zero_options opt = m->zero_opt;
+        opt.stage = run->stage;
+        DT_TRY(dt_zero_open(&m->zero, &opt, m->units, m->n_units, run->comm, &run->dev, run->compute, &run->phase));
+    }
     return DT_OK;
 }
 
@@ -261,16 +268,14 @@ dt_err run_open_states(dt_run *run)
 {
     dt_phase_enter(&run->phase, "open", "");
     if (run->dev.ops->stream_create) DT_TRY(run->dev.ops->stream_create(&run->dev, &run->compute));
-    DT_TRY(dt_zero_open(&run->zero, &run->zero_opt, run->units, run->n_units, run->comm, &run->dev, run->compute,
-                        &run->phase));
-    run->source = dt_zero_source(run->zero);
+    DT_TRY(open_zeros(run));
+    run->source = dt_zero_source(run->main.zero);
     dt_err err = dt_model_open(&run->model, &run->mc, &run->model_opt, run->units, run->n_units, &run->dev,
                                &run->source, run->compute, &run->phase);
     dt_task *t = &run->task;
-    if (err == DT_OK) err = dt_task_buffers_alloc(&t->buffers, run->model_opt.max_tok, &run->ledger);
+    if (err == DT_OK) err = dt_task_buffers_alloc(&t->buffers, run->model_opt.max_tok, t->ops->n_labels, &run->ledger);
     DT_TRY(dt_comm_agree(run->comm, err));
     t->stage = run->stage, t->compute = run->compute;
-    t->zero = run->zero, t->model = run->model;
-    if (t->ops->begin) DT_TRY(t->ops->begin(t));
-    return dt_comm_agree(run->comm, list_trained(run));
+    t->zero = run->main.zero, t->model = run->model;
+    return t->ops->begin ? t->ops->begin(t) : DT_OK;
 }

@@ -32,7 +32,8 @@ dt_err zero_pieces_make(dt_zero *z)
 
 int dt_zero_n_pieces(const dt_zero *z) { return z->n_pieces; }
 const dt_piece *dt_zero_pieces(const dt_zero *z) { return z->pieces; }
-const dt_tensor *dt_zero_tensor(const dt_zero *z, const dt_piece *p) { return &z->units[p->unit].tensors[p->tensor]; }
+const dt_unit *dt_zero_unit(const dt_zero *z, const dt_piece *p) { return &z->units[p->unit]; }
+const dt_tensor *dt_zero_tensor(const dt_zero *z, const dt_piece *p) { return &dt_zero_unit(z, p)->tensors[p->tensor]; }
 
 const dt_optimizer_ops *dt_zero_optimizer(const dt_zero *z) { return z->lay.has_grads ? z->opt.optimizer : NULL; }
 int dt_zero_n_states(const dt_zero *z) { return DT_STATE_OPTIMIZER + z->lay.n_states; }
