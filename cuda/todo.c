@@ -46,25 +46,5 @@ __attribute__((weak)) dt_err cuda_matmul(dt_device *dev, const dt_matmul *mm, co
     return dt_fail(DT_ERR_FAULT, "cuda_matmul: not written yet");
 }
 
-__attribute__((weak)) dt_err cuda_draw_tokens(dt_device *dev, const dt_token_rows *rows, const dt_choice *how, const float *logits, const double *uniform, int32_t *token, void *scratch, dt_stream *stream)
-{
-    return dt_fail(DT_ERR_FAULT, "cuda_draw_tokens: not written yet");
-}
-
-__attribute__((weak)) size_t cuda_draw_scratch_nbytes(const dt_device *dev, const dt_token_rows *rows)
-{
-    return 8;
-}
-
-__attribute__((weak)) dt_err cuda_top_tokens(dt_device *dev, const dt_token_rows *rows, const float *logits, int64_t k, int32_t *token, float *logit, dt_stream *stream)
-{
-    return dt_fail(DT_ERR_FAULT, "cuda_top_tokens: not written yet");
-}
-
-__attribute__((weak)) dt_err cuda_log_softmax_at(dt_device *dev, const dt_token_rows *rows, const float *logits, double inv_temperature, int64_t k, const int32_t *token, double *logp, dt_stream *stream)
-{
-    return dt_fail(DT_ERR_FAULT, "cuda_log_softmax_at: not written yet");
-}
-
 __attribute__((weak)) dt_err cuda_products_open(cuda_state *cuda) { return DT_OK; }
 __attribute__((weak)) void cuda_products_close(cuda_state *cuda) {}
