@@ -88,7 +88,9 @@ static inline int open_device(void **state)
 {
     fixture *f = calloc(1, sizeof *f);
     *state = f;
-    return f && dt_device_open(&f->dev, "cpu", 0, 2, &f->ledger) == DT_OK ? 0 : -1;
+    if (f && dt_device_open(&f->dev, "cpu", 0, 2, &f->ledger) == DT_OK) return 0;
+    print_error("%s\n", dt_error_message());
+    return -1;
 }
 
 static inline int close_device(void **state)

@@ -1,8 +1,8 @@
 #!/bin/bash
-# run.sh [PATTERN] - run all that was built for the tests and count. Ends with one line "N passed, M failed, K skipped".
+# run.sh [PATTERN] - run all that was built for the tests and count (tests/NAME.c: that program alone). Ends with one line "N passed, M failed, K skipped".
 #
 #   BUILD/tests/test_*   cmocka, one process
-#   BUILD/tests/mpi_*    cmocka under mpirun, at 1 2 3 4 ranks, or at those in a line "// NP: 1 2 8" of its source
+#   BUILD/tests/mpi_*    cmocka under mpirun, at 1 2 3 4 ranks, or at those in a line "// NP: 1 2 8" of its source, or in NP
 #   BUILD/tests/fuzz/*   replay of the corpus tests/data/fuzz/NAME
 #   tests/e2e_*.sh       print "ok NAME", "not ok NAME: why", "skip NAME: why" lines
 #
@@ -75,7 +75,7 @@ each() { # counter label command...
 }
 
 wanted() {
-    case $1 in *"$pattern"*) ;; *) return 1 ;; esac
+    case $1.c in *"$pattern"*) ;; *) return 1 ;; esac
     [ -e "$1" ] && return 0
     case $1 in *'*'*) return 1 ;; esac # a glob without a match
     echo "$1 is not built: make tests-build"
@@ -102,7 +102,7 @@ for source in tests/mpi_*.c; do
     wanted "$t" || continue
     counts=$(sed -n 's|^[/ *]*NP: *\([0-9 ]*\).*|\1|p' "$source" | head -1)
     if [ -n "$valgrind" ]; then counts=2; fi # slow; the other counts run the same code
-    for np in ${counts:-1 2 3 4}; do on_devices "$(basename "$t") on $np" "$source" $MPIRUN -np "$np" $valgrind "$t"; done
+    for np in ${NP:-${counts:-1 2 3 4}}; do on_devices "$(basename "$t") on $np" "$source" $MPIRUN -np "$np" $valgrind "$t"; done
 done
 [ -n "${QUEUE_ONLY:-}" ] || for source in tests/fuzz/fuzz_*.c; do
     t=$BUILD/${source%.c} name=$(basename "$source" .c)
