@@ -1,0 +1,40 @@
+# environment.sh - sourced by run.sh at the top of the tree: where the CUDA libraries lie and, in a bundle of pack.sh, the launcher and all else.
+#
+# Sets LD_LIBRARY_PATH, PATH and the variables of Open MPI; PYTHON, a Python with torch or empty. `plainly COMMAND` runs one without the bundle's
+# libraries: Python and NVIDIA's tools bring their own.
+plain_path=${LD_LIBRARY_PATH:-}
+plainly() { env LD_LIBRARY_PATH="$plain_path" "$@"; }
+
+for p in "${CUDA_HOME:-/usr/local/cuda}/bin"; do [ ! -d "$p" ] || PATH=$PATH:$p; done
+
+PYTHON=${PYTHON-$(command -v python3 || true)}
+[ -z "$PYTHON" ] || plainly "$PYTHON" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' 2>/dev/null || PYTHON=
+
+# The toolkit's folder, those of the packages of PyTorch, and what the system knows: the first that has the library.
+cuda_folders() {
+    local p
+    for p in ${CUDA_HOME:+"$CUDA_HOME"} ${CUDA_PATH:+"$CUDA_PATH"} /usr/local/cuda /usr/local/cuda-*; do echo "$p/lib64"; echo "$p/targets/x86_64-linux/lib"; done
+    [ -z "$PYTHON" ] || plainly "$PYTHON" -c 'import nvidia
+for p in nvidia.__path__: print(p)' 2>/dev/null | while read -r p; do ls -d "$p"/*/lib; done
+    /sbin/ldconfig -p 2>/dev/null | awk '/libcublasLt|libnccl|libcuda\.so/ { sub(/\/[^\/]*$/, "", $NF); print $NF }'
+    echo /usr/local/nvidia/lib64
+}
+folder_of() { cuda_folders | while read -r p; do if [ -e "$p/$1" ]; then echo "$p"; break; fi; done; }
+cuda_path=
+for library in libcublasLt.so.13 libnccl.so.2 libcuda.so.1; do
+    at=$(folder_of $library)
+    case ":$cuda_path:" in *":$at:"*) ;; *) cuda_path=$cuda_path${at:+:$at} ;; esac
+done
+
+runtime=$PWD/runtime
+if [ -d "$runtime/lib" ]; then
+    has_newer() { /sbin/ldconfig -p 2>/dev/null | grep -q "$1"; } # those of gcc only where the machine has none
+    gcc_path=
+    has_newer libstdc++.so.6 && has_newer libgomp.so.1 || gcc_path=:$runtime/lib-gcc
+    export LD_LIBRARY_PATH=$runtime/lib$gcc_path$cuda_path${plain_path:+:$plain_path}
+    export PATH=$runtime/bin:$PATH OPAL_PREFIX=$runtime MPIRUN=$runtime/bin/mpirun OMPI_MCA_plm=isolated PMIX_MCA_pcompress_base_silence_warning=1
+else
+    export LD_LIBRARY_PATH=${cuda_path#:}${plain_path:+:$plain_path}
+fi
+export PYTHON BUILD=${BUILD:-build/release}
+. tests/environment.sh

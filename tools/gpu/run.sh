@@ -1,0 +1,107 @@
+#!/bin/bash
+# run.sh PART [ARGUMENT...] - on a machine with a GPU, in a built tree or in an unpacked bundle of pack.sh.
+#
+#   check                   the program's own look at the GPU
+#   tests [PATTERN...]      the tests' programs with the GPU in the place of the CPU, several ranks sharing it; names that contain a pattern
+#   e2e [NAME...]           trainings as users start them (tests/e2e_NAME.sh): cuda, the GPU against the CPU; all
+#   suite                   tests and e2e cuda beside each other
+#   sanitizer [TOOL...]     compute-sanitizer (memcheck racecheck synccheck initcheck) over the tests of operations, ONLY=pattern for some
+#   all                     check and suite
+#
+# Logs go to $OUT (default build/gpu); what counts is printed. JOBS programs run at a time, each for LIMIT seconds at most (default 150).
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+export OUT=$(realpath -m "${OUT:-build/gpu}")
+mkdir -p "$OUT"
+. tools/gpu/environment.sh
+. tools/gpu/jobs.sh
+limit=${LIMIT:-150}
+export DTRAIN_DEVICE=${DTRAIN_DEVICE-cuda} GPU_NEEDED=1 # tests that work on "the CPU" work on the GPU
+
+machine() {
+    nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,power.limit --format=csv,noheader 2>&1 | head -4
+    echo "$(nproc) cores, $(uname -sr), glibc $(getconf GNU_LIBC_VERSION 2>/dev/null | cut -d' ' -f2); ./dtrain: $(./dtrain --version 2>&1 | head -1)$([ ! -e runtime/packed ] || tr '\n' ' ' <runtime/packed | sed 's/^/ packed /')"
+    echo "CUDA libraries:${cuda_path:-: none found}; PyTorch: ${PYTHON:-none}; date $(date -u +%Y-%m-%dT%H:%M:%SZ)"
+    ldd "$BUILD/libdtrain_cuda.so" | grep 'not found'
+    true
+}
+
+matches() { # NAME PATTERN...: no pattern, or one that the name contains
+    local name=$1 p
+    shift
+    [ $# -gt 0 ] || return 0
+    for p; do case $name in *"$p"*) return 0 ;; esac; done
+    return 1
+}
+
+# Programs that work on a device, the longest first: those of several ranks, most ranks first.
+list_tests() {
+    local source name np counts
+    for np in 8 4 3 2 1; do
+        for source in tests/mpi_*.c; do
+            name=$(basename "$source" .c)
+            matches "$name" "$@" && grep -q 'DEVICES:' "$source" || continue
+            counts=$(sed -n 's|^[/ *]*NP: *\([0-9 ]*\).*|\1|p' "$source" | head -1)
+            case " ${counts:-1 2 3 4} " in *" $np "*) ;; *) continue ;; esac
+            [ "$np" -le 4 ] || continue # ranks that share one GPU
+            echo "$name on $np|$limit|NP=$np TEST_TIMEOUT=$limit tests/run.sh $source"
+        done
+    done
+    for source in tests/test_*.c; do
+        name=$(basename "$source" .c)
+        matches "$name" "$@" && grep -q 'DEVICES:' "$source" || continue
+        echo "$name|$limit|TEST_TIMEOUT=$limit tests/run.sh $source"
+    done
+}
+run_tests() {
+    list_tests "$@" | run_jobs tests
+}
+
+list_e2e() { # NAME...: cuda (the default) compares devices; the others are the tests of the CPU, on the GPU; all
+    local name
+    [ "${1:-}" != all ] || set -- cuda train resume generate errors convert
+    for name in "${@:-cuda}"; do echo "e2e_$name|560|TEST_TIMEOUT=140 tests/run.sh tests/e2e_$name.sh"; done
+}
+run_e2e() { list_e2e "$@" | run_jobs e2e; }
+run_suite() { { list_e2e; list_tests; } | run_jobs suite; }
+
+run_sanitizer() {
+    local tool t status=0 tools=${*:-memcheck racecheck}
+    for tool in $tools; do
+        for t in tests/test_device_*.c tests/test_model_reference.c; do
+            t=$(basename "$t" .c)
+            matches "$t" ${ONLY:-} || continue
+            [ "$t" != test_device_queue ] || continue
+            echo "$tool $t|$limit|compute-sanitizer --tool $tool --error-exitcode 9 --print-limit 20 --launch-timeout 0 $BUILD/tests/$t"
+        done
+    done | LINES_SHOWN=${LINES_SHOWN:-24} run_jobs sanitizer || status=1
+    grep -aE '^=== |ERROR SUMMARY|RACECHECK SUMMARY' "$OUT/sanitizer.log"
+    return $status
+}
+
+run_check() {
+    local status
+    printf '[run]\ntask = pretrain\ndevice = cuda\n[model]\nmodel_type = llama\nhidden_size = 64\nintermediate_size = 128\nnum_hidden_layers = 2\nnum_attention_heads = 2\nvocab_size = 257\nmax_position_embeddings = 64\n[data]\ntrain = %s\nseq_len = 32\n' "$OUT/check.h5" >"$OUT/check.ini"
+    ./dtrain-data -q -o "$OUT/check.h5" README.md && timeout -k 5 "$limit" ./dtrain --check "$OUT/check.ini" run.output_dir="$OUT/check" 2>&1 | tee "$OUT/check.log"
+    status=${PIPESTATUS[0]}
+    rm -f "$OUT/check.h5"
+    return "$status"
+}
+
+part=${1:-all}
+shift $(($# > 0))
+begin=$SECONDS status=0
+machine
+case $part in
+check) run_check || status=1 ;;
+tests) run_tests "$@" || status=1 ;;
+e2e) run_e2e "$@" || status=1 ;;
+suite) run_suite || status=1 ;;
+sanitizer) run_sanitizer "$@" || status=1 ;;
+all)
+    run_check || status=1
+    run_suite || status=1 ;;
+*) sed -n '2,/^$/s/^# \{0,1\}//p' "$0" | head -14; exit 64 ;;
+esac
+echo "$part: $((SECONDS - begin)) s, logs in $OUT"
+exit $status
