@@ -23,7 +23,7 @@ texts=$(dirname "$(find -L /usr/share/openmpi /opt "${OPAL_PREFIX:-/usr/local}" 
 mkdir -p "$root/$build/tests" "$root"/runtime/{bin,share/openmpi,lib/openmpi/lib/openmpi3,lib-gcc}
 { git ls-files --cached --others --exclude-standard 2>/dev/null || find . -path ./build -prune -o -type f -print; } | tar -cf - --ignore-failed-read -T - | tar -xf - -C "$root"
 
-cp "$build"/libdtrain_*.so "$root/$build/" 2>/dev/null || true
+for library in cuda nccl; do [ ! -e "$build/libdtrain_$library.so" ] || cp "$build/libdtrain_$library.so" "$root/$build/"; done
 for p in "$build"/dtrain*; do
     case $p in *.d | *.o) continue ;; esac
     cp "$p" "$root/$build/"
