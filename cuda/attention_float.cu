@@ -184,10 +184,10 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(dt_attention at, at
                 most = fmaxf(most, s[i][j]);
             }
             most = half_warp_reduce(most, larger_number());
-            const float base = most == -INFINITY ? 0.0f : most * scale;
+            const float base = most == -INFINITY ? 0.0f : most;
 #pragma unroll
-            for (int j = 0; j < R; j++) part += s[i][j] = exp2f(fmaf(s[i][j], scale, -base));
-            const float alpha = exp2f(fmaf(max[i], scale, -base));
+            for (int j = 0; j < R; j++) part += s[i][j] = exp2f(fmaf(s[i][j], scale, -base * scale));
+            const float alpha = exp2f((max[i] - base) * scale); /* 1 where the maximum stays */
             sum[i] = fmaf(sum[i], alpha, half_warp_reduce(part, plus()));
             max[i] = most;
             o.multiply(i, alpha);
