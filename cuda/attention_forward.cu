@@ -1,6 +1,193 @@
-/* attention_forward.cu - softmax attention forward. */
-#include "attention.cuh"
+/* attention_forward.cu - softmax attention forward on tensor cores (Dao, arXiv:2307.08691): a warp has 16 or 32
+ * queries, whose scores, probabilities and sums stay in its registers. For each tile of keys
+ *     m' = max(m, max_j s_j),  a = e^(m - m'),  l <- a l + sum_j e^(s_j - m'),  o <- a o + sum_j e^(s_j - m') v_j
+ * and at the end out = o / l, lse = m + log l. A query that sees no key gives out = 0, lse = -inf. Probabilities are
+ * rounded to the elements' type where they meet v; l is their sum before that.
+ *
+ * Tiles of keys begin at multiples of their length of the sequence, and one that a query does not see changes nothing of
+ * it, to the bit. */
+#include "attention_mma.cuh"
 #include <inttypes.h>
+
+namespace
+{
+
+enum { N_WARPS = 4, THREADS = N_WARPS * WARP };
+
+/* Scores become e^(s - max); sums are brought to the new maximum. Lane 4 g + t has the rows g and g + 8. */
+template <int M, int N, int D> struct running {
+    float max[M][2], sum[M][2]; /* sum: of this lane's columns */
+    float o[M][D][4];
+
+    __device__ void clear()
+    {
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            max[m][0] = max[m][1] = -INFINITY, sum[m][0] = sum[m][1] = 0.0f;
+#pragma unroll
+            for (int n = 0; n < D; n++) o[m][n][0] = o[m][n][1] = o[m][n][2] = o[m][n][3] = 0.0f;
+        }
+    }
+
+    __device__ void exponentials(float (&s)[M][N][4], float scale)
+    {
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            float alpha[2];
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float most = max[m][h], part = 0.0f;
+#pragma unroll
+                for (int n = 0; n < N; n++) most = fmaxf(most, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
+                most = quad_max(most);
+                const float base = most == -INFINITY ? 0.0f : most, shift = base * scale;
+                alpha[h] = exp2_approx((max[m][h] - base) * scale); /* 1 where the maximum stays */
+                max[m][h] = most;
+#pragma unroll
+                for (int n = 0; n < N; n++)
+#pragma unroll
+                    for (int e = 2 * h; e < 2 * h + 2; e++)
+                        part += s[m][n][e] = exp2_approx(fmaf(s[m][n][e], scale, -shift));
+                sum[m][h] = fmaf(sum[m][h], alpha[h], part);
+            }
+            if (!__any_sync(0xffffffffu, alpha[0] != 1.0f || alpha[1] != 1.0f)) continue;
+#pragma unroll
+            for (int n = 0; n < D; n++)
+                o[m][n][0] *= alpha[0], o[m][n][1] *= alpha[0], o[m][n][2] *= alpha[1], o[m][n][3] *= alpha[1];
+        }
+    }
+};
+
+/* What the 16 M queries from `query` on do not see of the keys from `key` on becomes -inf. */
+template <int M, int N>
+__device__ void mask(float (&s)[M][N][4], const dt_attention &at, const attention_tile &t, int query, int key)
+{
+    const int lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int to = seen_to(at, t, query + 16 * m + 8 * h + lane / 4) - key - lane % 4 * 2,
+                      from = seen_from(at, to);
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    if (8 * n + e >= to || 8 * n + e < from) s[m][n][2 * h + e] = -INFINITY;
+        }
+}
+
+template <int M, int N>
+__device__ void drop(float (&s)[M][N][4], const dt_attention &at, const attention_tile &t, int query, int key)
+{
+    const int lane = threadIdx.x % WARP;
+    const float kept = 1.0f / (1.0f - at.dropout_p);
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        const int mine = query + 16 * m + lane / 4 + lane % 2 * 8;
+        const uint64_t token_key = mine < t.n_q ? at.token_key[t.q_row + mine] : 0;
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            float factor[4];
+            dropout_of_keys(factor, at, token_key, t.head, key + 8 * n, kept);
+#pragma unroll
+            for (int e = 0; e < 4; e++) s[m][n][e] *= factor[e];
+        }
+    }
+}
+
+template <int W, int M, int KEYS> struct shape {
+    static constexpr int QUERIES = N_WARPS * 16 * M;
+    static constexpr size_t NBYTES = (size_t)(QUERIES + 4 * KEYS) * W * 2;
+};
+
+/* A block has a tile of queries of one head. While it works on a tile of keys the next one comes in. */
+template <class T, int W, int M, int KEYS, int BLOCKS, bool DROPOUT>
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    forward_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a, bool vectors)
+{
+    constexpr int QUERIES = shape<W, M, KEYS>::QUERIES, ROOM = KEYS * W;
+    DYNAMIC_SHARED(T, q);
+    T *const stages = q + QUERIES * W; /* [2][2][KEYS][W]: K, V of one tile, and of the other */
+    attention_tile t;
+    if (!find_tile(at, cut, blockIdx.x, &t)) return;
+    const int d = at.head_dim, kv_head = t.head / (at.n_heads / at.n_kv_heads), lane = threadIdx.x % WARP;
+    const int n = t.n_q - t.first < QUERIES ? t.n_q - t.first : QUERIES, mine = threadIdx.x / WARP * 16 * M;
+    const attention_range keys = keys_of(at, t, t.first, n), my_keys = keys_of(at, t, t.first + mine, 16 * M);
+    const T *k = a.k + t.kv_row * at.kv_ld + kv_head * d, *v = a.v + t.kv_row * at.kv_ld + kv_head * d;
+    const auto load_keys = [&](int key, T *stage) {
+        const int n_keys = t.n_kv - key < KEYS ? t.n_kv - key : KEYS;
+        load_tile<T, W, KEYS, THREADS>(stage, k + key * at.kv_ld, at.kv_ld, n_keys, d, vectors);
+        load_tile<T, W, KEYS, THREADS>(stage + ROOM, v + key * at.kv_ld, at.kv_ld, n_keys, d, vectors);
+        copy_async_commit();
+    };
+    running<M, KEYS / 8, W / 8> r;
+    r.clear();
+    load_tile<T, W, QUERIES, THREADS>(q, a.q + (t.q_row + t.first) * at.q_ld + t.head * d, at.q_ld, n, d, vectors);
+    int key = keys.from / KEYS * KEYS, which = 0;
+    if (key < keys.to) load_keys(key, stages);
+    for (; key < keys.to; key += KEYS, which ^= 1) {
+        const T *stage = stages + which * 2 * ROOM;
+        copy_async_wait<0>();
+        __syncthreads(); /* the tile is there, and nobody reads the other stage any more */
+        if (key + KEYS < keys.to) load_keys(key + KEYS, stages + (which ^ 1) * 2 * ROOM);
+        if (key >= my_keys.to || key + KEYS <= my_keys.from) continue;
+        float s[M][KEYS / 8][4];
+        uint32_t p[M][KEYS / 16][4];
+        multiply_rows<T, W>(s, q, mine, stage, 0);
+        if (key < my_keys.all_from || key + KEYS > my_keys.all_to) mask(s, at, t, t.first + mine, key);
+        r.exponentials(s, at.scale * LOG2_E);
+        if (DROPOUT) drop(s, at, t, t.first + mine, key);
+        pack_weights<T>(p, s);
+        add_weighted_rows<T, W>(r.o, p, stage + ROOM, 0);
+    }
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int query = t.first + mine + 16 * m + 8 * h + lane / 4;
+            const float sum = quad_sum(r.sum[m][h]), inverse = sum == 0.0f ? 0.0f : 1.0f / sum; /* a NaN goes on */
+            if (query >= t.n_q) continue;
+            const int64_t row = t.q_row + query;
+            store_sums(r.o[m], h, inverse, a.out_w + row * at.o_ld + t.head * d, d, vectors);
+            if (a.lse_w && lane % 4 == 0) a.lse_w[row * at.n_heads + t.head] = r.max[m][h] * at.scale + logf(sum);
+        }
+    copy_async_wait<0>();
+}
+
+template <class T, int W, int M, int KEYS, int BLOCKS, bool DROPOUT>
+dt_err forward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
+{
+    using tiles = shape<W, M, KEYS>;
+    const attention_cut cut = {false, tiles::QUERIES, at.n_heads, attention_heads_at_once(&at, at.n_heads)};
+    const int64_t lds = at.q_ld | at.kv_ld | at.o_ld | at.head_dim;
+    const bool vectors = vectors_fit((size_t)lds * sizeof(T), a.q, a.k, a.v, a.out_w);
+    const auto kernel = forward_kernel<T, W, M, KEYS, BLOCKS, DROPOUT>;
+    CUDA_ALLOW_SHARED(kernel, tiles::NBYTES);
+    launch(s, (unsigned)attention_blocks(&at, cut), THREADS, tiles::NBYTES, kernel, at, cut, a, vectors);
+    CUDA_LAUNCHED();
+    return DT_OK;
+}
+
+template <class T, bool DROPOUT>
+dt_err forward_by_width(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
+{
+    if (at.head_dim <= 64) return forward<T, 64, 2, 64, 2, DROPOUT>(s, at, a);
+    if (at.head_dim <= 96) return forward<T, 96, 2, 64, 2, DROPOUT>(s, at, a);
+    if (at.head_dim <= 128) return forward<T, 128, 2, 64, 2, DROPOUT>(s, at, a);
+    return forward<T, 256, 1, 32, 2, DROPOUT>(s, at, a);
+}
+
+template <class T> dt_err forward_of(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
+{
+    return at.dropout_p > 0 ? forward_by_width<T, true>(s, at, a) : forward_by_width<T, false>(s, at, a);
+}
+template <> dt_err forward_of(dt_stream *s, const dt_attention &at, const attention_arrays<float> &a)
+{
+    return cuda_attention_float_forward(s, at, a);
+}
+
+} // namespace
 
 dt_err cuda_attention_check(const dt_attention *at, dt_attention *checked)
 {
@@ -34,6 +221,7 @@ dt_err cuda_attention_forward(dt_device *dev, const dt_attention *at, const void
     CUDA_BY_DTYPE(at->dt, T, "attention_forward", {
         attention_arrays<T> a = {};
         a.q = (const T *)q, a.k = (const T *)k, a.v = (const T *)v, a.out_w = (T *)out, a.lse_w = lse;
-        return cuda_attention_float_forward(s, checked, a);
+        if (at->batch_invariant) return cuda_attention_float_forward(s, checked, a); /* probabilities stay float */
+        return forward_of<T>(s, checked, a);
     });
 }

@@ -16,17 +16,41 @@
 /** D += A B on a warp, sums in float. */
 __device__ inline void mma_16816(float d[4], const uint32_t a[4], const uint32_t b[2], bf16)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                 "{%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 __device__ inline void mma_16816(float d[4], const uint32_t a[4], const uint32_t b[2], __half)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                 "{%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/** 2^x as the special function unit gives it: relative error below 2^-22, results below 2^-126 are 0. exp2f takes three
+ *  instructions more for those. */
+__device__ inline float exp2_approx(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/** Two floats as a pair of elements, the first in the lower half, rounded to nearest. */
+template <class T> __device__ uint32_t pack_pair(float low, float high);
+template <> __device__ inline uint32_t pack_pair<bf16>(float low, float high)
+{
+    uint32_t u;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(u) : "f"(high), "f"(low));
+    return u;
+}
+template <> __device__ inline uint32_t pack_pair<__half>(float low, float high)
+{
+    uint32_t u;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(u) : "f"(high), "f"(low));
+    return u;
 }
 
 /** Four matrices of 8x8 elements of 2 bytes from shared memory: lane l gives the address of row l % 8 of matrix l / 8
@@ -66,17 +90,14 @@ template <int left> __device__ inline void copy_async_wait()
 
 #else
 #include "sim_ptx.h"
-#endif
-
-/** Two floats as a pair of elements, the first in the lower half. */
-template <class T> __device__ inline uint32_t pack_pair(float low, float high)
+static inline float exp2_approx(float x) { return exp2f(x); }
+template <class T> static inline uint32_t pack_pair(float low, float high)
 {
-    vec<T, 2> p;
-    p.x[0] = from_float<T>(low);
-    p.x[1] = from_float<T>(high);
+    const T pair[2] = {from_float<T>(low), from_float<T>(high)};
     uint32_t u;
-    memcpy(&u, &p, sizeof u);
+    memcpy(&u, pair, sizeof u);
     return u;
 }
+#endif
 
 #endif

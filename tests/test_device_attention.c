@@ -24,6 +24,8 @@ static const attention_case cases[] = {
     {2, {5, 0, false}, {3, 4}, 2, 1, 8, 0, 0, false}, /* queries that see no key; no queries */
     {2, {90, 66}, {0}, 2, 1, 20, 0, 0.25f, false},
     {1, {70}, {133}, 2, 2, 256, 50, 0.5f, false},
+    {2, {70, 140}, {0}, 2, 1, 96, 0, 0, false},
+    {1, {150}, {170}, 2, 1, 72, 40, 0, false},
     {1, {5}, {0}, 2, 1, 3, 0, 0, true},
     {3, {65, 1, 130}, {0}, 4, 2, 16, 0, 0, true},
     {2, {64, 17}, {0}, 2, 2, 64, 0, 0.25f, true},
@@ -39,7 +41,12 @@ typedef struct problem {
     double *q64, *k64, *v64, *dout64;
 } problem;
 
-static void make_problem(problem *p, const attention_case *c, dt_dtype dt)
+/* Elements between the heads of a row and the next row, for q, k (and v), out: rows that begin anywhere, or rows and
+ * heads at multiples of 16 bytes where head_dim allows. */
+enum { ODD_GAPS, WHOLE_GAPS };
+static const int gaps[2][3] = {{5, 3, 1}, {8, 16, 24}};
+
+static void make_problem(problem *p, const attention_case *c, dt_dtype dt, int how)
 {
     memset(p, 0, sizeof *p);
     int32_t n_tok = 0, n_kv = 3; /* key rows do not begin at 0 */
@@ -69,7 +76,9 @@ static void make_problem(problem *p, const attention_case *c, dt_dtype dt)
     for (int t = 0; t < n_tok; t++) p->token_key[t] = dt_mix64((uint64_t)t);
     const int d = c->head_dim;
     p->at.n_tok = n_tok;
-    p->at.q_ld = c->n_heads * d + 5, p->at.kv_ld = c->n_kv_heads * d + 3, p->at.o_ld = c->n_heads * d + 1;
+    p->at.q_ld = c->n_heads * d + gaps[how][0];
+    p->at.kv_ld = c->n_kv_heads * d + gaps[how][1];
+    p->at.o_ld = c->n_heads * d + gaps[how][2];
     p->n_kv_rows = n_kv;
     p->q = ref_random(dt, n_tok * p->at.q_ld, 1, 2.0);
     p->k = ref_random(dt, n_kv * p->at.kv_ld, 2, 2.0);
@@ -121,10 +130,10 @@ static double score_error(const attention_case *c)
     return 0x1p-24 * (4.0 + sqrt((double)c->head_dim)) * 4.0 * sqrt((double)c->head_dim) / 4.0;
 }
 
-static void check_forward(fixture *f, const attention_case *c, dt_dtype dt)
+static void check_forward(fixture *f, const attention_case *c, dt_dtype dt, int how)
 {
     problem p;
-    make_problem(&p, c, dt);
+    make_problem(&p, c, dt, how);
     const int64_t n_out = p.at.n_tok * p.at.o_ld, n_lse = (int64_t)p.at.n_tok * c->n_heads;
     ref_array out = ref_new(dt, n_out), lse = ref_new(DT_F32, n_lse);
     double *want = calloc((size_t)n_out + 1, sizeof *want), *want_lse = calloc((size_t)n_lse + 1, sizeof *want_lse);
@@ -144,16 +153,18 @@ static void check_forward(fixture *f, const attention_case *c, dt_dtype dt)
 static void forward_is_softmax_attention(void **state)
 {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        check_forward(*state, &cases[i], DT_F32);
-        check_forward(*state, &cases[i], DT_BF16);
+        for (int how = ODD_GAPS; how <= WHOLE_GAPS; how++) {
+            check_forward(*state, &cases[i], DT_F32, how);
+            check_forward(*state, &cases[i], DT_BF16, how);
+        }
     }
 }
 
 /* As above: scores, e^x and a mean of |v| <= 1; P stays float. */
-static void check_rows(fixture *f, const attention_case *c, dt_dtype dt)
+static void check_rows(fixture *f, const attention_case *c, dt_dtype dt, int how)
 {
     problem p;
-    make_problem(&p, c, dt);
+    make_problem(&p, c, dt, how);
     p.at.batch_invariant = true;
     const int64_t n_out = p.at.n_tok * p.at.o_ld;
     ref_array out = ref_new(dt, n_out), pieces = ref_new(dt, n_out);
@@ -186,12 +197,14 @@ static void rows_of_generation_do_not_depend_on_one_another(void **state)
 {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         if (cases[i].dropout_p > 0) continue;
-        check_rows(*state, &cases[i], DT_F32);
-        check_rows(*state, &cases[i], DT_BF16);
+        for (int how = ODD_GAPS; how <= WHOLE_GAPS; how++) {
+            check_rows(*state, &cases[i], DT_F32, how);
+            check_rows(*state, &cases[i], DT_BF16, how);
+        }
     }
     const attention_case wide = {2, {3, 1}, {70, 130}, 140,  2,
                                  8, 0,      0,         false}; /* more heads of a group than rows of a tile */
-    check_rows(*state, &wide, DT_F32);
+    check_rows(*state, &wide, DT_F32, ODD_GAPS);
 }
 
 typedef struct gradients {
@@ -231,10 +244,10 @@ static void clear_unowned(problem *p, ref_array *a, double *want)
     }
 }
 
-static void check_backward(fixture *f, const attention_case *c, dt_dtype dt)
+static void check_backward(fixture *f, const attention_case *c, dt_dtype dt, int how)
 {
     problem p;
-    make_problem(&p, c, dt);
+    make_problem(&p, c, dt, how);
     const int64_t n_q = p.at.n_tok * p.at.q_ld, n_k = p.n_kv_rows * p.at.kv_ld,
                   width = (int64_t)c->n_heads * c->head_dim;
     double *dq = calloc((size_t)n_q + 1, sizeof *dq), *dk = calloc((size_t)n_k + 1, sizeof *dk),
@@ -269,8 +282,10 @@ static void check_backward(fixture *f, const attention_case *c, dt_dtype dt)
 static void backward_is_its_gradient(void **state)
 {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        check_backward(*state, &cases[i], DT_F32);
-        check_backward(*state, &cases[i], DT_BF16);
+        for (int how = ODD_GAPS; how <= WHOLE_GAPS; how++) {
+            check_backward(*state, &cases[i], DT_F32, how);
+            check_backward(*state, &cases[i], DT_BF16, how);
+        }
     }
 }
 
@@ -279,7 +294,7 @@ static void check_reference(bool bidirectional)
 {
     const attention_case c = {2, {4, 3}, {6, 0}, 4, 2, 3, bidirectional ? 0 : 3, 0.3f, bidirectional};
     problem p;
-    make_problem(&p, &c, DT_F32);
+    make_problem(&p, &c, DT_F32, ODD_GAPS);
     const int64_t n_q = p.q.n, n_k = p.k.n, n_out = p.at.n_tok * p.at.o_ld;
     double *grad = calloc((size_t)(n_q + 2 * n_k), sizeof *grad), *out = calloc((size_t)n_out, sizeof *out);
     ref_attention_backward(&p.at, p.q64, p.k64, p.v64, p.dout64, grad, grad + n_q, grad + n_q + n_k);
@@ -311,7 +326,7 @@ static void a_window_has_no_meaning_for_attention_in_both_directions(void **stat
     fixture *f = *state;
     const attention_case c = {1, {4}, {0}, 1, 1, 4, 2, 0, true};
     problem p;
-    make_problem(&p, &c, DT_F32);
+    make_problem(&p, &c, DT_F32, ODD_GAPS);
     const dt_attention at = described(f, &p.at);
     ref_array out = ref_new(DT_F32, p.at.n_tok * p.at.o_ld);
     assert_int_equal(TRY(attention_forward, &at, ON(p.q), ON(p.k), ON(p.v), ON(out), NULL), DT_ERR_ARG);
@@ -325,7 +340,7 @@ static void check_threads(fixture *f, dt_dtype dt)
     const attention_case c = {1, {300}, {0}, 4, 2, 48, 0, 0, false};
     const size_t size = dt_dtype_size(dt);
     problem p;
-    make_problem(&p, &c, dt);
+    make_problem(&p, &c, dt, ODD_GAPS);
     gradients first = device_gradients(f, &p);
     for (int n_threads = 1; n_threads <= 5; n_threads += 2) {
         fixture other = {0};

@@ -1,0 +1,218 @@
+/* attention_mma.cuh - tiles of elements of 16 bits in shared memory, and their products on tensor cores.
+ *
+ * A tile is [rows][W], W the head's width rounded up. Its rows consist of chunks of 16 bytes; the chunk's number is
+ * xored with some bits of the row's, so that the same chunk of 8 neighbouring rows lies in 8 different groups of banks.
+ * Products of rows (scores) and of weights with rows (sums) take their fragments from there, or from the accumulators
+ * of another product, which have the layout of a left operand once they are packed. */
+#ifndef DTRAIN_CUDA_ATTENTION_MMA_CUH
+#define DTRAIN_CUDA_ATTENTION_MMA_CUH
+
+#include "attention.cuh"
+#include "ptx.cuh"
+
+template <int W> struct tile_shape {
+    static constexpr int CHUNKS = W / 8;
+    /* chunks of a row, modulo 8, repeat after this many rows */
+    static constexpr int PERIOD = W % 64 == 0 ? 1 : W % 32 == 0 ? 2 : 4;
+    static_assert(W % 16 == 0, "fragments are 16 wide");
+    __device__ static int turn(int row) { return row % 8 / PERIOD; }
+    /* of the element that chunk `chunk` of row `row` begins with */
+    __device__ static int place(int row, int chunk) { return row * W + (chunk ^ turn(row)) * 8; }
+};
+
+/** tile [ROWS][W]: n rows of src, which has d columns, zeros beside and below. vectors: by asynchronous copies, for
+ *  which d, ld and the address must suit; else done on return. */
+template <class T, int W, int ROWS, int THREADS>
+__device__ inline void load_tile(T *tile, const T *src, int64_t ld, int n, int d, bool vectors)
+{
+    using shape = tile_shape<W>;
+    if (vectors) {
+        /* a thread keeps its chunk where a row's chunks divide the threads, else all differ */
+        constexpr bool KEEPS = THREADS % shape::CHUNKS == 0;
+        const int first_row = (int)threadIdx.x / shape::CHUNKS, first_chunk = (int)threadIdx.x % shape::CHUNKS;
+        const T *from = src + first_row * ld + first_chunk * 8;
+#pragma unroll
+        for (int i = 0; i < ROWS * shape::CHUNKS; i += THREADS) {
+            const int row = KEEPS ? first_row + i / shape::CHUNKS : (i + (int)threadIdx.x) / shape::CHUNKS,
+                      chunk = KEEPS ? first_chunk : (i + (int)threadIdx.x) % shape::CHUNKS;
+            if (ROWS * shape::CHUNKS % THREADS != 0 && row >= ROWS) break;
+            if (!KEEPS) from = src + row * ld + chunk * 8;
+            const bool valid = row < n && chunk * 8 < d;
+            copy_async_16(tile + shape::place(row, chunk), valid ? from : src, valid);
+            from += THREADS / shape::CHUNKS * ld;
+        }
+        return;
+    }
+#pragma unroll 1
+    for (int i = threadIdx.x; i < ROWS * shape::CHUNKS; i += THREADS) {
+        const int row = i / shape::CHUNKS, chunk = i % shape::CHUNKS;
+        vec<T, 8> eight;
+#pragma unroll
+        for (int c = 0; c < 8; c++)
+            eight.x[c] = row < n && chunk * 8 + c < d ? src[row * ld + chunk * 8 + c] : from_float<T>(0.0f);
+        *reinterpret_cast<vec<T, 8> *>(tile + shape::place(row, chunk)) = eight;
+    }
+}
+
+/** Where a lane finds its part of fragments: `offset` of its row, chunk 0 of column 0 turned by `turn`. */
+template <int W> struct lane_place {
+    int offset, turn;
+    __device__ lane_place(int row, int chunk) : offset(row * W), turn(chunk ^ tile_shape<W>::turn(row)) {}
+    /* of the 16 x 16 elements from row `row` (a multiple of 8) and column 16 k */
+    __device__ int at(int row, int k) const { return offset + row * W + ((2 * k) ^ turn) * 8; }
+};
+/** Of A [16 rows][16], of B [16][16] whose columns are rows of the tile, and of B [16][16] whose rows are. */
+template <int W> __device__ inline lane_place<W> place_of_a()
+{
+    const int lane = threadIdx.x % WARP;
+    return {lane % 16, lane / 16};
+}
+template <int W> __device__ inline lane_place<W> place_of_columns()
+{
+    const int lane = threadIdx.x % WARP;
+    return {lane % 8 + lane / 16 * 8, lane / 8 % 2};
+}
+template <int W> __device__ inline lane_place<W> place_of_rows() { return place_of_a<W>(); }
+
+/** s = A B^T for 16 M rows of A from row a_row and 8 N rows of B from row b_row, tiles [..][W]. */
+template <class T, int W, int M, int N>
+__device__ inline void multiply_rows(float (&s)[M][N][4], const T *a, int a_row, const T *b, int b_row)
+{
+    const lane_place<W> in_a = place_of_a<W>(), in_b = place_of_columns<W>();
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) s[m][n][e] = 0.0f;
+#pragma unroll
+    for (int k = 0; k < W / 16; k++) {
+        uint32_t left[M][4];
+#pragma unroll
+        for (int m = 0; m < M; m++) ldmatrix_x4(left[m], a + in_a.at(a_row + 16 * m, k));
+#pragma unroll
+        for (int n = 0; n < N; n += 2) {
+            uint32_t right[4];
+            ldmatrix_x4(right, b + in_b.at(b_row + 8 * n, k));
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                mma_16816(s[m][n], left[m], right, T());
+                mma_16816(s[m][n + 1], left[m], right + 2, T());
+            }
+        }
+    }
+}
+
+/** A part [16 M][8 N] of weights, rounded, as a left operand. */
+template <class T, int M, int N>
+__device__ inline void pack_weights(uint32_t (&w)[M][N / 2][4], const float (&s)[M][N][4])
+{
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int k = 0; k < N / 2; k++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                w[m][k][i] = pack_pair<T>(s[m][2 * k + i / 2][i % 2 * 2], s[m][2 * k + i / 2][i % 2 * 2 + 1]);
+}
+
+/** sum += weights B, for 16 K rows of B from row b_row, a tile [..][W]. */
+template <class T, int W, int M, int K>
+__device__ inline void add_weighted_rows(float (&sum)[M][W / 8][4], const uint32_t (&w)[M][K][4], const T *b, int b_row)
+{
+    const lane_place<W> in_b = place_of_rows<W>();
+#pragma unroll
+    for (int k = 0; k < K; k++)
+#pragma unroll
+        for (int n = 0; n < W / 16; n++) {
+            uint32_t right[4];
+            ldmatrix_x4_trans(right, b + in_b.at(b_row + 16 * k, n));
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                mma_16816(sum[m][2 * n], w[m][k], right, T());
+                mma_16816(sum[m][2 * n + 1], w[m][k], right + 2, T());
+            }
+        }
+}
+
+/** Row `row` of 16 (those of a lane: its g and g + 8) of sums times factor, to dst [d]. vectors: pairs fit. */
+template <class T, int N>
+__device__ inline void store_sums(const float (&sum)[N][4], int half, float factor, T *dst, int d, bool vectors)
+{
+    const int column = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        const int c = 8 * n + column;
+        const float x = sum[n][2 * half] * factor, y = sum[n][2 * half + 1] * factor;
+        if (vectors) {
+            if (c < d) *reinterpret_cast<uint32_t *>(dst + c) = pack_pair<T>(x, y);
+        } else {
+            if (c < d) dst[c] = from_float<T>(x);
+            if (c + 1 < d) dst[c + 1] = from_float<T>(y);
+        }
+    }
+}
+
+/** Sum and maximum over the four lanes that share the rows of an accumulator. */
+__device__ inline float quad_sum(float x)
+{
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+__device__ inline float quad_max(float x)
+{
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+/* ---- dropout of an accumulator's elements ------------------------------------------------------------------------ */
+
+/** Rows are queries: 0 or `kept` for the elements d[0..3] of an accumulator whose columns are the keys from `key` on.
+ *  token_key: of the query in row g, on odd lanes in row g + 8. Two lanes share the numbers of four keys: the even one
+ *  draws row g's, the odd one row g + 8's. */
+__device__ inline void dropout_of_keys(float factor[4], const dt_attention &at, uint64_t token_key, int head, int key,
+                                       float kept)
+{
+    const int lane = threadIdx.x % WARP;
+    const bool odd = lane % 2;
+    const philox_words r = dropout_words(at, token_key, head, (key + lane % 4 * 2) / 4);
+    const uint32_t low = __shfl_xor_sync(0xffffffffu, odd ? r.w[0] : r.w[2], 1),
+                   high = __shfl_xor_sync(0xffffffffu, odd ? r.w[1] : r.w[3], 1);
+    factor[0] = dropout_keeps(at, odd ? low : r.w[0]) ? kept : 0.0f;
+    factor[1] = dropout_keeps(at, odd ? high : r.w[1]) ? kept : 0.0f;
+    factor[2] = dropout_keeps(at, odd ? r.w[2] : low) ? kept : 0.0f;
+    factor[3] = dropout_keeps(at, odd ? r.w[3] : high) ? kept : 0.0f;
+}
+
+/** x[i] = y[i ^ r] for r < 4. */
+__device__ inline void permute(uint32_t x[4], int r)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+        const uint32_t even = x[i], odd = x[i + 1];
+        x[i] = r & 1 ? odd : even, x[i + 1] = r & 1 ? even : odd;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint32_t low = x[i], high = x[i + 2];
+        x[i] = r & 2 ? high : low, x[i + 2] = r & 2 ? low : high;
+    }
+}
+
+/** Columns are queries: the same for an accumulator whose rows are the keys from `key` on. Four lanes with the same
+ *  columns and neighbouring rows share the numbers of four keys; the lane of row r among them draws those of its query
+ *  r % 2 and row half r / 2. token_key: of that query. */
+__device__ inline void dropout_of_queries(float factor[4], const dt_attention &at, uint64_t token_key, int head,
+                                          int key, float kept)
+{
+    const int lane = threadIdx.x % WARP, r = lane / 4 % 4;
+    philox_words words = dropout_words(at, token_key, head, (key + lane / 4 + r / 2 * 8) / 4);
+    permute(words.w, r); /* word i: for the lane of row i ^ r */
+#pragma unroll
+    for (int i = 1; i < 4; i++) words.w[i] = __shfl_xor_sync(0xffffffffu, words.w[i], 4 * i);
+    permute(words.w, r); /* word i: of query i % 2, row half i / 2 */
+#pragma unroll
+    for (int i = 0; i < 4; i++) factor[i] = dropout_keeps(at, words.w[i]) ? kept : 0.0f;
+}
+
+#endif
