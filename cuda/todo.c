@@ -41,10 +41,3 @@ __attribute__((weak)) int64_t cuda_norm_scratch_elems(const dt_device *dev, int6
     return 1;
 }
 
-__attribute__((weak)) dt_err cuda_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *stream)
-{
-    return dt_fail(DT_ERR_FAULT, "cuda_matmul: not written yet");
-}
-
-__attribute__((weak)) dt_err cuda_products_open(cuda_state *cuda) { return DT_OK; }
-__attribute__((weak)) void cuda_products_close(cuda_state *cuda) {}

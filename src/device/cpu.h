@@ -67,17 +67,11 @@ void cpu_matmul_close(cpu_state *cpu);
 size_t cpu_matmul_held(const cpu_state *cpu);
 dt_err cpu_matmul_run(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *stream);
 
-/* cpu_product_check.c: does `run` compute products of this form (types, transposes, accumulate, bias; sizes are the
- * check's own)? */
-typedef dt_err cpu_product_function(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
-bool cpu_product_is_right(cpu_state *cpu, const dt_matmul *form, cpu_product_function *run);
-
 /* cpu_rows.c: dt_matmul.batch_invariant, checked by the caller */
 bool cpu_rows_use_pairs(const dt_cpu_kernels *k);
 void cpu_rows_product(const cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
 
 /* cpu_epilogue.c: what comes after a product; the caller has checked mm */
-dt_err cpu_epilogue_check(const dt_matmul *mm);
 void cpu_epilogue_act(const cpu_state *cpu, const dt_matmul *mm, void *c);
 dt_err cpu_epilogue_sums(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, const void *c);
 

@@ -3,19 +3,6 @@
  * A second pass over matrices that the product has just read or written, on the kernels and in the cuts of the
  * operations that stand alone: a product with an epilogue has the bits of the two calls that it stands for. */
 #include "cpu.h"
-#include <inttypes.h>
-
-dt_err cpu_epilogue_check(const dt_matmul *mm)
-{
-    const bool act = mm->epilogue != DT_EPILOGUE_NONE;
-    DT_CHECK(!act || mm->c_dtype == mm->dt, DT_ERR_ARG, "matmul: an activation of %s from C of %s",
-             dt_dtype_name(mm->dt), dt_dtype_name(mm->c_dtype));
-    DT_CHECK(!act || (mm->aux ? mm->ld_aux >= mm->n : mm->epilogue == DT_EPILOGUE_ACT), DT_ERR_ARG,
-             "matmul: %s with ld_aux = %" PRId64 " for %" PRId64 " columns",
-             mm->aux ? "aux" : "no input of the activation", mm->ld_aux, mm->n);
-    DT_CHECK(mm->sums_of == DT_SUMS_NONE || mm->sums, DT_ERR_ARG, "matmul: nowhere to put sums");
-    return DT_OK;
-}
 
 static void act_row(const cpu_state *cpu, const dt_matmul *mm, void *aux, void *c, int64_t n)
 {

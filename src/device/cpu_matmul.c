@@ -11,11 +11,12 @@
  *
  * Processors without bfloat16 instructions convert tiles to float and use the BLAS entry: oneDNN's emulation is slower.
  *
- * A form of product goes to the library once it has been seen to compute it (cpu_product_check.c: 0.1 ms, when the form
+ * A form of product goes to the library once it has been seen to compute it (device_check.h: 0.1 ms, when the form
  * is first used), and never with a single row, column or term, where strides are ambiguous and versions have been
  * wrong; else our own kernel takes it. */
 #include "cpu.h"
 #include "cpu_onednn.h"
+#include "dtrain/device_check.h"
 #include <inttypes.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -227,6 +228,34 @@ static void warn_of_form(cpu_matmul *mmul, const dt_matmul *mm)
     mmul->warned = true;
 }
 
+static dt_err try_primitive(void *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
+{
+    return library_primitive(cpu, mm, a, b, c);
+}
+static dt_err try_sgemm(void *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
+{
+    return library_sgemm(cpu, mm, a, b, c);
+}
+
+/* The form of a product on a matrix of sizes of its own: m as padded rows come, n and k of no round number, rows some
+ * elements further apart than they are long. */
+static dt_matmul trial_of(const dt_matmul *form)
+{
+    enum { M = 48, N = 35, K = 37, GAP = 3 };
+    return (dt_matmul){.m = M,
+                       .n = N,
+                       .k = K,
+                       .trans_a = form->trans_a,
+                       .trans_b = form->trans_b,
+                       .lda = (form->trans_a ? M : K) + GAP,
+                       .ldb = (form->trans_b ? K : N) + GAP,
+                       .ldc = N + GAP,
+                       .dt = form->dt,
+                       .c_dtype = form->c_dtype,
+                       .accumulate = form->accumulate,
+                       .bias = form->bias};
+}
+
 /* May the library be used for this form? Tried once against exact sums of small integers. A single row, column or term
  * is our own kernel's. */
 static bool library_computes(cpu_state *cpu, const dt_matmul *mm, library_way way)
@@ -235,7 +264,8 @@ static bool library_computes(cpu_state *cpu, const dt_matmul *mm, library_way wa
     if (mmul->own_alone || mm->m == 1 || mm->n == 1 || mm->k == 1) return false;
     uint8_t *v = &mmul->verdicts[form_number(mm, way)];
     if (*v == UNTRIED) {
-        *v = cpu_product_is_right(cpu, mm, way == BY_SGEMM ? library_sgemm : library_primitive) ? RIGHT : WRONG;
+        const dt_matmul trial = trial_of(mm);
+        *v = dt_product_is_right(&trial, way == BY_SGEMM ? try_sgemm : try_primitive, cpu) ? RIGHT : WRONG;
         if (*v == WRONG) warn_of_form(mmul, mm);
     }
     return *v == RIGHT;
@@ -412,30 +442,6 @@ static dt_err run_bf16(cpu_state *cpu, const dt_matmul *mm, const void *a, const
 
 /* ---- which way --------------------------------------------------------------------------------------------------- */
 
-static dt_err check(const dt_matmul *mm)
-{
-    CPU_TAKES(mm->dt);
-    DT_CHECK(mm->m >= 0 && mm->n >= 0 && mm->k >= 0 && mm->lda >= (mm->trans_a ? mm->m : mm->k) &&
-                 mm->ldb >= (mm->trans_b ? mm->k : mm->n) && mm->ldc >= mm->n,
-             DT_ERR_ARG,
-             "matmul: C[%" PRId64 ",%" PRId64 "], k = %" PRId64 ", %s lda = %" PRId64 ", %s ldb = %" PRId64
-             ", ldc = %" PRId64,
-             mm->m, mm->n, mm->k, mm->trans_a ? "transposed" : "plain", mm->lda, mm->trans_b ? "transposed" : "plain",
-             mm->ldb, mm->ldc);
-    DT_CHECK(mm->c_dtype == mm->dt || mm->c_dtype == DT_F32, DT_ERR_ARG, "matmul: C of type %s from %s",
-             dt_dtype_name(mm->c_dtype), dt_dtype_name(mm->dt));
-    DT_CHECK(!mm->addend ||
-                 (!mm->accumulate && mm->ldd >= mm->n && (mm->addend_dtype == mm->dt || mm->addend_dtype == DT_F32)),
-             DT_ERR_ARG, "matmul: an addend of type %s with ldd = %" PRId64 " for C[%" PRId64 ",%" PRId64 "] of %s%s",
-             dt_dtype_name(mm->addend_dtype), mm->ldd, mm->m, mm->n, dt_dtype_name(mm->dt),
-             mm->accumulate ? ", and accumulate" : "");
-    DT_CHECK(!mm->batch_invariant || !mm->trans_a, DT_ERR_ARG, "matmul: batch-invariant, with A transposed");
-    DT_CHECK(mm->a_scaled.how == DT_SCALE_NONE && mm->b_scaled.how == DT_SCALE_NONE, DT_ERR_ARG,
-             "matmul: %s is stored with scales, which the cpu device does not multiply",
-             mm->a_scaled.how == DT_SCALE_NONE ? "B" : "A");
-    return cpu_epilogue_check(mm);
-}
-
 /* What is added lies in C, exactly: C's type holds D's. */
 static void copy_addend(cpu_state *cpu, const dt_matmul *mm, void *c)
 {
@@ -494,7 +500,8 @@ static dt_matmul product_of(const dt_matmul *mm, void **c)
 dt_err cpu_matmul_run(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *stream)
 {
     cpu_state *cpu = cpu_of(dev);
-    DT_TRY(check(mm));
+    CPU_TAKES(mm->dt);
+    DT_TRY(dt_matmul_check(mm, "cpu"));
     /* of A and B first: what has just been computed is still in cache */
     if (mm->sums_of != DT_SUMS_OF_C) DT_TRY(cpu_epilogue_sums(dev, mm, a, b, c));
     if (mm->m > 0 && mm->n > 0) {

@@ -1,0 +1,32 @@
+/* product.h - what the files of the matrix products share.
+ *
+ * product.cu      which way a product takes, and the passes around it
+ * product_lt.c    cuBLASLt: the forms that it computes with one rounding, and always the same bits
+ * product_mma.cu  our own kernels for bf16 and fp16, on tensor cores
+ * product_fma.cu  our own kernels for fp32
+ *
+ * Our own kernels take every form. Each element of C is one chain of sums over k, in an order that depends on nothing
+ * but k: so they are batch-invariant whatever tile is chosen. */
+#ifndef DTRAIN_CUDA_PRODUCT_H
+#define DTRAIN_CUDA_PRODUCT_H
+
+#include "cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* product_lt.c */
+typedef struct cuda_library cuda_library;
+
+/** Open cuBLASLt; *library stays NULL, and the log says why, where it cannot be: then all products are our own. */
+dt_err cuda_library_open(cuda_library **library);
+void cuda_library_close(cuda_library *library);
+/** Queue the product, without its sums, if the library computes the whole of it in one call: *taken says so. */
+dt_err cuda_library_product(cuda_library *library, const dt_matmul *mm, const void *a, const void *b, void *c,
+                            dt_stream *s, bool *taken);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,126 @@
+/* product_fma.cu - products of fp32 matrices in fp32, for every form, row distance and alignment.
+ *
+ * A block computes a tile [BM, BN] of C, a thread [TM, TN] elements of it in registers. Tiles of A and B, BK deep, lie
+ * in shared memory with k across the rows; while one pair is multiplied the next is on its way to registers. An element
+ * of C is one chain of fused multiply-adds from k = 0 on, whatever the tile: a row of C has the same bits whatever m
+ * and the other rows are. */
+#include "product_tile.cuh"
+
+enum { BK = 16, V = 4 /* floats in 16 bytes */ };
+
+template <int BM_, int BN_, int TM_, int TN_> struct tile_shape {
+    enum { BM = BM_, BN = BN_, TM = TM_, TN = TN_, THREADS = BM / TM * (BN / TN) };
+};
+typedef tile_shape<16, 64, 2, 4> few_rows;
+typedef tile_shape<64, 64, 4, 4> medium;
+typedef tile_shape<128, 128, 8, 8> large;
+
+/* Elements of an operand's tile [BK, BO] (o: rows of A, columns of B) that a thread carries, and where they go.
+ * Neighbouring threads follow the matrix's rows: k where it is stored [o, k], else o. */
+template <int BO, bool K_IN_ROWS, int THREADS> struct carried {
+    enum { N = BK * BO / THREADS, LD = BO + V };
+    static_assert(BK * BO % THREADS == 0, "every thread carries equally much");
+    float x[N];
+
+    __device__ static int outer(int i) { return K_IN_ROWS ? i / BK : i % BO; }
+    __device__ static int term(int i) { return K_IN_ROWS ? i % BK : i / BO; }
+
+    __device__ void load(const float *src, int64_t ld, int64_t o0, int64_t n_o, int64_t k0, int64_t n_k)
+    {
+#pragma unroll
+        for (int e = 0; e < N; e++) {
+            const int i = e * THREADS + (int)threadIdx.x;
+            const int64_t o = o0 + outer(i), k = k0 + term(i);
+            x[e] = o < n_o && k < n_k ? src[K_IN_ROWS ? o * ld + k : k * ld + o] : 0.0f;
+        }
+    }
+    __device__ void store(float *tile) const
+    {
+#pragma unroll
+        for (int e = 0; e < N; e++) {
+            const int i = e * THREADS + (int)threadIdx.x;
+            tile[term(i) * LD + outer(i)] = x[e];
+        }
+    }
+};
+
+/* A thread's rows (columns) of a tile: vectors of up to 4, BO / (T / 4) apart, so that neighbours read neighbours. */
+template <int BO, int T> __device__ inline int place_in_tile(int thread, int i)
+{
+    constexpr int W = T < V ? T : V;
+    return i / W * (BO / (T / W)) + thread * W + i % W;
+}
+
+template <int BO, int T> __device__ inline void load_terms(float *x, const float *row, int thread)
+{
+    constexpr int W = T < V ? T : V;
+#pragma unroll
+    for (int i = 0; i < T; i += W) {
+        const vec<float, W> v = *reinterpret_cast<const vec<float, W> *>(row + place_in_tile<BO, T>(thread, i));
+#pragma unroll
+        for (int j = 0; j < W; j++) x[i + j] = v.x[j];
+    }
+}
+
+/* C = end of (op(A) op(B) + D + bias), one tile of C for each block; TA: A is stored [k, m]; TB: B is stored [n, k]. */
+template <class S, bool TA, bool TB> __global__ void __launch_bounds__(S::THREADS) product_fma_kernel(product p)
+{
+    typedef carried<S::BM, !TA, S::THREADS> carry_a;
+    typedef carried<S::BN, TB, S::THREADS> carry_b;
+    __shared__ __align__(16) float tile_a[2][BK * carry_a::LD], tile_b[2][BK * carry_b::LD];
+    const tile_place tile = place_of_tile(blockIdx.x, (p.m + S::BM - 1) / S::BM, (p.n + S::BN - 1) / S::BN);
+    const int64_t row0 = tile.row * S::BM, col0 = tile.col * S::BN;
+    const float *a = static_cast<const float *>(p.a), *b = static_cast<const float *>(p.b);
+    const int ty = threadIdx.x / (S::BN / S::TN), tx = threadIdx.x % (S::BN / S::TN);
+    carry_a next_a;
+    carry_b next_b;
+    float sum[S::TM][S::TN] = {};
+    next_a.load(a, p.lda, row0, p.m, 0, p.k);
+    next_b.load(b, p.ldb, col0, p.n, 0, p.k);
+    for (int64_t k0 = 0, at = 0; k0 < p.k; k0 += BK, at ^= 1) {
+        next_a.store(tile_a[at]);
+        next_b.store(tile_b[at]);
+        __syncthreads();
+        next_a.load(a, p.lda, row0, p.m, k0 + BK, p.k);
+        next_b.load(b, p.ldb, col0, p.n, k0 + BK, p.k);
+#pragma unroll
+        for (int k = 0; k < BK; k++) {
+            float x[S::TM], y[S::TN];
+            load_terms<S::BM, S::TM>(x, tile_a[at] + k * carry_a::LD, ty);
+            load_terms<S::BN, S::TN>(y, tile_b[at] + k * carry_b::LD, tx);
+#pragma unroll
+            for (int i = 0; i < S::TM; i++)
+#pragma unroll
+                for (int j = 0; j < S::TN; j++) sum[i][j] = fmaf(x[i], y[j], sum[i][j]);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < S::TM; i++)
+#pragma unroll
+        for (int j = 0; j < S::TN; j += V) {
+            const int64_t row = row0 + place_in_tile<S::BM, S::TM>(ty, i),
+                          col = col0 + place_in_tile<S::BN, S::TN>(tx, j), left = p.n - col;
+            if (row < p.m && left > 0) finish_elements<float, V>(p, row, col, &sum[i][j], left < V ? (int)left : V);
+        }
+}
+
+template <class S> static dt_err run(const product &p, bool trans_a, bool trans_b, dt_stream *s)
+{
+    const unsigned grid = (unsigned)(ceil_div(p.m, S::BM) * ceil_div(p.n, S::BN));
+    if (trans_a)
+        launch(s, grid, S::THREADS, 0, trans_b ? product_fma_kernel<S, true, true> : product_fma_kernel<S, true, false>,
+               p);
+    else
+        launch(s, grid, S::THREADS, 0,
+               trans_b ? product_fma_kernel<S, false, true> : product_fma_kernel<S, false, false>, p);
+    CUDA_LAUNCHED();
+    return DT_OK;
+}
+
+dt_err cuda_product_fma(dt_device *dev, const product &p, bool trans_a, bool trans_b, dt_stream *s)
+{
+    const int64_t n_sm = cuda_of(dev)->properties.multiProcessorCount;
+    if (p.m <= few_rows::BM) return run<few_rows>(p, trans_a, trans_b, s);
+    if (ceil_div(p.m, large::BM) * ceil_div(p.n, large::BN) >= n_sm) return run<large>(p, trans_a, trans_b, s);
+    return run<medium>(p, trans_a, trans_b, s);
+}

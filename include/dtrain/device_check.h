@@ -1,0 +1,23 @@
+/* device_check.h - for the backends of device.h: is the description of a product one, and does a library compute
+ * products as they are described? */
+#ifndef DTRAIN_DEVICE_CHECK_H
+#define DTRAIN_DEVICE_CHECK_H
+
+#include "dtrain/device_ops.h"
+
+/** DT_ERR_ARG for a description that contradicts dt_matmul. device: name of the backend, which takes no operands that
+ *  are stored with scales. */
+dt_err dt_matmul_check(const dt_matmul *mm, const char *device);
+
+/** A library's product of matrices in host memory, of at most DT_TRIAL_ELEMS elements each. */
+enum { DT_TRIAL_ELEMS = 51 * 51 };
+typedef dt_err dt_product_function(void *library, const dt_matmul *mm, const void *a, const void *b, void *c);
+
+/** Does `run` compute products of the form of mm (types, transposes, accumulate, addend, bias; pointers are only looked
+ *  at for being there; fp32 and bf16), sizes and row distances? Libraries have been wrong for single forms and versions
+ *  (oneDNN 3.7 ignores strides of single rows and columns), so a backend tries each form once. The matrices are of
+ *  small integers: every sum is exact in bf16, so the answer must be equal, and what lies between the rows of C must
+ *  stay as it was. */
+bool dt_product_is_right(const dt_matmul *mm, dt_product_function *run, void *library);
+
+#endif

@@ -1,0 +1,117 @@
+/* device_check.c - descriptions of products, and trials of libraries: see device_check.h. */
+#include "dtrain/device_check.h"
+#include <inttypes.h>
+#include <string.h>
+
+/* ---- descriptions ------------------------------------------------------------------------------------------------ */
+
+static dt_err check_shape(const dt_matmul *mm)
+{
+    DT_CHECK(mm->m >= 0 && mm->n >= 0 && mm->k >= 0 && mm->lda >= (mm->trans_a ? mm->m : mm->k) &&
+                 mm->ldb >= (mm->trans_b ? mm->k : mm->n) && mm->ldc >= mm->n,
+             DT_ERR_ARG,
+             "matmul: C[%" PRId64 ",%" PRId64 "], k = %" PRId64 ", %s lda = %" PRId64 ", %s ldb = %" PRId64
+             ", ldc = %" PRId64,
+             mm->m, mm->n, mm->k, mm->trans_a ? "transposed" : "plain", mm->lda, mm->trans_b ? "transposed" : "plain",
+             mm->ldb, mm->ldc);
+    DT_CHECK(mm->c_dtype == mm->dt || mm->c_dtype == DT_F32, DT_ERR_ARG, "matmul: C of type %s from %s",
+             dt_dtype_name(mm->c_dtype), dt_dtype_name(mm->dt));
+    DT_CHECK(!mm->batch_invariant || !mm->trans_a, DT_ERR_ARG, "matmul: batch-invariant, with A transposed");
+    return DT_OK;
+}
+
+static dt_err check_addend(const dt_matmul *mm)
+{
+    DT_CHECK(!mm->addend ||
+                 (!mm->accumulate && mm->ldd >= mm->n && (mm->addend_dtype == mm->dt || mm->addend_dtype == DT_F32)),
+             DT_ERR_ARG, "matmul: an addend of type %s with ldd = %" PRId64 " for C[%" PRId64 ",%" PRId64 "] of %s%s",
+             dt_dtype_name(mm->addend_dtype), mm->ldd, mm->m, mm->n, dt_dtype_name(mm->dt),
+             mm->accumulate ? ", and accumulate" : "");
+    return DT_OK;
+}
+
+static dt_err check_epilogue(const dt_matmul *mm)
+{
+    const bool act = mm->epilogue != DT_EPILOGUE_NONE;
+    DT_CHECK(!act || mm->c_dtype == mm->dt, DT_ERR_ARG, "matmul: an activation of %s from C of %s",
+             dt_dtype_name(mm->dt), dt_dtype_name(mm->c_dtype));
+    DT_CHECK(!act || (mm->aux ? mm->ld_aux >= mm->n : mm->epilogue == DT_EPILOGUE_ACT), DT_ERR_ARG,
+             "matmul: %s with ld_aux = %" PRId64 " for %" PRId64 " columns",
+             mm->aux ? "aux" : "no input of the activation", mm->ld_aux, mm->n);
+    DT_CHECK(mm->sums_of == DT_SUMS_NONE || mm->sums, DT_ERR_ARG, "matmul: nowhere to put sums");
+    return DT_OK;
+}
+
+dt_err dt_matmul_check(const dt_matmul *mm, const char *device)
+{
+    DT_TRY(check_shape(mm));
+    DT_TRY(check_addend(mm));
+    DT_CHECK(mm->a_scaled.how == DT_SCALE_NONE && mm->b_scaled.how == DT_SCALE_NONE, DT_ERR_ARG,
+             "matmul: %s is stored with scales, which the %s device does not multiply",
+             mm->a_scaled.how == DT_SCALE_NONE ? "B" : "A", device);
+    return check_epilogue(mm);
+}
+
+/* ---- trials ------------------------------------------------------------------------------------------------------ */
+
+/* The same numbers as integers and as elements: -2 .. 2, without a period that divides a row. */
+typedef struct numbers {
+    int32_t number[DT_TRIAL_ELEMS];
+    float element[DT_TRIAL_ELEMS]; /* of any type */
+} numbers;
+
+static int32_t small(int64_t i, int32_t seed) { return (int32_t)((uint64_t)(i * 7 + seed + i / 11) % 5) - 2; }
+
+static void fill(numbers *x, dt_dtype dt, int32_t seed)
+{
+    for (int64_t i = 0; i < DT_TRIAL_ELEMS; i++) {
+        x->number[i] = small(i, seed);
+        if (dt == DT_F32)
+            x->element[i] = (float)x->number[i];
+        else
+            ((uint16_t *)x->element)[i] = dt_bf16_from_float((float)x->number[i]);
+    }
+}
+
+static float element(const numbers *x, dt_dtype dt, int64_t i)
+{
+    return dt == DT_F32 ? x->element[i] : dt_bf16_to_float(((const uint16_t *)x->element)[i]);
+}
+
+typedef struct trial {
+    dt_matmul mm;
+    numbers a, b, c, addend, bias;
+} trial;
+
+static int32_t wanted(const trial *t, int64_t i, int64_t j)
+{
+    const dt_matmul *mm = &t->mm;
+    if (j >= mm->n) return t->c.number[i * mm->ldc + j]; /* between the rows */
+    int32_t sum = (mm->accumulate ? t->c.number[i * mm->ldc + j] : 0) + (mm->bias ? t->bias.number[j] : 0) +
+                  (mm->addend ? t->addend.number[i * mm->ldd + j] : 0);
+    for (int64_t p = 0; p < mm->k; p++)
+        sum += t->a.number[mm->trans_a ? p * mm->lda + i : i * mm->lda + p] *
+               t->b.number[mm->trans_b ? j * mm->ldb + p : p * mm->ldb + j];
+    return sum;
+}
+
+static bool is_right(const trial *t)
+{
+    for (int64_t i = 0; i < t->mm.m; i++)
+        for (int64_t j = 0; j < t->mm.ldc; j++)
+            if (element(&t->c, t->mm.c_dtype, i * t->mm.ldc + j) != (float)wanted(t, i, j)) return false;
+    return true;
+}
+
+bool dt_product_is_right(const dt_matmul *mm, dt_product_function *run, void *library)
+{
+    trial t = {.mm = *mm};
+    t.mm.bias = mm->bias ? t.bias.element : NULL;
+    t.mm.addend = mm->addend ? t.addend.element : NULL;
+    fill(&t.a, mm->dt, 1), fill(&t.b, mm->dt, 2), fill(&t.bias, mm->dt, 3), fill(&t.c, mm->c_dtype, 4);
+    fill(&t.addend, mm->addend_dtype, 5);
+    const bool ran =
+        run(library, &t.mm, t.a.element, t.b.element, t.c.element) == DT_OK && dt_fault("product.check") == DT_OK;
+    if (!ran) dt_error_clear();
+    return ran && is_right(&t);
+}
