@@ -4,7 +4,6 @@
  * rounds nothing twice; else our own kernels take the whole. They also take every product that is to be batch-invariant,
  * and all of them where there is no library, or DTRAIN_CUDA_PRODUCT=own says so. Gradients of biases are passes of their
  * own, with the bits of bias_backward. */
-#include "dtrain/device_check.h"
 #include "product_tile.cuh"
 #include <stdlib.h>
 #include <string.h>

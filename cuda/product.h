@@ -15,6 +15,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#include "dtrain/device_check.h"
 
 /* product_lt.c */
 typedef struct cuda_library cuda_library;
