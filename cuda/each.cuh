@@ -14,15 +14,14 @@
 enum { EACH_THREADS = 256, EACH_TURNS = 2 };
 
 /** Elements that fit in a vector of 16 bytes of the widest of the types. */
-template <class A, class B = A, class C = A> constexpr int vector_elems()
-{
-    const size_t ab = sizeof(A) > sizeof(B) ? sizeof(A) : sizeof(B);
-    return (int)(16 / (ab > sizeof(C) ? ab : sizeof(C)));
-}
+template <class A, class B = A, class C = A>
+constexpr int vector_elems = 16 / (int)(sizeof(A) > sizeof(B)   ? sizeof(A) > sizeof(C) ? sizeof(A) : sizeof(C)
+                                          : sizeof(B) > sizeof(C) ? sizeof(B)
+                                                                : sizeof(C));
 
-/** The first `count` of n elements at p, zeros behind them. whole: count is n, and p is a multiple of the vector's size:
- *  one access. The end of an array and one that lies anywhere take the other way, so that what is computed from the
- *  elements is the same code, and has the same bits, wherever they lie. */
+/** The first `count` of n elements at p, zeros behind them. whole: count is n, and p is a multiple of the vector's
+ *  size: one access. The end of an array and one that lies anywhere take the other way, so that what is computed from
+ *  the elements is the same code, and has the same bits, wherever they lie. */
 template <int n, class T> __device__ inline vec<T, n> load_vec(const T *p, int count, bool whole)
 {
     vec<T, n> v;
@@ -84,7 +83,7 @@ template <class Op> static dt_err launch_each(dt_stream *s, const Op &op, int64_
 
 /** c[i] = f(a[i]), i < n. */
 template <class A, class C, class F> struct map_one {
-    static constexpr int V = vector_elems<A, C>();
+    static constexpr int V = vector_elems<A, C>;
     const A *a;
     C *c;
     int64_t n;
@@ -117,7 +116,7 @@ template <class A, class C, class F> static dt_err launch_map(dt_stream *s, F f,
 
 /** c[i] = f(a[i], b[i]), i < n; c may be a or b. */
 template <class A, class B, class C, class F> struct map_two {
-    static constexpr int V = vector_elems<A, B, C>();
+    static constexpr int V = vector_elems<A, B, C>;
     const A *a;
     const B *b;
     C *c;

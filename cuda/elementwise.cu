@@ -52,9 +52,9 @@ dt_err cuda_add(dt_device *dev, const void *a, const void *b, void *c, dt_dtype 
 
 /* ---- rows by index ----------------------------------------------------------------------------------------------- */
 
-/* Row r from src to dst: gather reads row index[r], or zeros where that is negative, and writes row r; scatter the other
- * way, and leaves out rows with a negative index. A row is per_row units, as large as size and addresses of the rows
- * allow; what is in them does not matter. */
+/* Row r from src to dst: gather reads row index[r], or zeros where that is negative, and writes row r; scatter the
+ * other way, and leaves out rows with a negative index. A row is per_row units, as large as size and addresses of the
+ * rows allow; what is in them does not matter. */
 template <class Unit, bool gather> struct move_rows {
     const Unit *src;
     const int32_t *index;
@@ -134,7 +134,7 @@ __device__ inline void philox(uint64_t key, uint64_t ctr_hi, uint64_t ctr_lo, ui
 /* y[t,c] = x[t,c] / (1 - p) where u >= p, else 0; u is word c % 4 of philox(key, token_key[t], c / 4). A vector begins
  * at a multiple of 4 columns. */
 template <class T> struct dropout {
-    static constexpr int V = vector_elems<T>();
+    static constexpr int V = vector_elems<T>;
     const T *x;
     T *y;
     float p, scale;
@@ -196,7 +196,7 @@ dt_err cuda_dropout(dt_device *dev, const void *x, void *y, float p, uint64_t ke
  *     x_i' = x_i cos - x_(half+i) sin,  x_(half+i)' = x_(half+i) cos + x_i sin
  * sign -1 turns back. A thread takes a vector of x_i and the one of x_(half+i). */
 template <class T> struct rope {
-    static constexpr int V = vector_elems<T>();
+    static constexpr int V = vector_elems<T>;
     T *x;
     const int32_t *pos;
     const float *cos_sin;

@@ -22,9 +22,12 @@ static void conversion_rounds_like_the_scalar_function(void **state)
     RUN(convert, ON(x), DT_F32, ON(h), DT_BF16, N);
     RUN(convert, ON(h), DT_BF16, ON(back), DT_F32, N);
     for (int i = 0; i < N; i++) {
-        const uint16_t want = dt_bf16_from_float(((float *)x.p)[i]);
-        assert_int_equal(((uint16_t *)h.p)[i], want);
-        assert_int_equal(((uint32_t *)back.p)[i], (uint32_t)want << 16);
+        const uint16_t got = ((uint16_t *)h.p)[i];
+        assert_int_equal(((uint32_t *)back.p)[i], (uint32_t)got << 16);
+        if (isnan(((float *)x.p)[i])) /* which NaN is the device's own affair */
+            assert_true(isnan(((float *)back.p)[i]));
+        else
+            assert_int_equal(got, dt_bf16_from_float(((float *)x.p)[i]));
     }
     ref_drop(&x), ref_drop(&h), ref_drop(&back);
 }
@@ -428,7 +431,20 @@ static void dropout_takes_the_word_of_its_place(void **state)
         }
 }
 
-/* fp16 and int8 are kept: rows of them move, and nothing is computed in them. */
+/* If it is, half a unit of the last place is lost on the way: 2^-11 of a number, 2^-25 where that is subnormal. */
+static bool half_is_computed_in(fixture *f, const ref_array *x)
+{
+    ref_array half = ref_new(DT_BF16, x->n), back = ref_new(DT_F32, x->n); /* bf16 for its size */
+    const bool computed = TRY(convert, ON(*x), DT_F32, ON(half), DT_F16, x->n) == DT_OK;
+    if (computed) RUN(convert, ON(half), DT_F16, ON(back), DT_F32, x->n);
+    for (int64_t i = 0; i < x->n && computed; i++)
+        assert_true(fabs(ref_get(&back, i) - ref_get(x, i)) <= 0x1p-11 * fabs(ref_get(x, i)) + 0x1p-25);
+    ref_drop(&half), ref_drop(&back);
+    dt_error_clear();
+    return computed;
+}
+
+/* int8 is only kept: rows of it move, and nothing is computed in it. So is fp16 on some devices. */
 static void types_that_are_only_kept_are_refused(void **state)
 {
     fixture *f = *state;
@@ -437,6 +453,14 @@ static void types_that_are_only_kept_are_refused(void **state)
         const dt_dtype dt = (dt_dtype)t;
         ref_array x = ref_random(DT_F32, N, 1, 1), y = ref_new(DT_F32, N), w = ref_random(DT_F32, WIDTH, 2, 1);
         const int32_t index[ROWS] = {2, 0, 3, 1};
+        RUN(gather_rows, ON(x), ARR(index, ROWS), ON(y), ROWS, WIDTH, dt);
+        for (int r = 0; r < ROWS; r++)
+            assert_memory_equal((char *)y.p + r * WIDTH * dt_dtype_size(dt),
+                                (char *)x.p + index[r] * WIDTH * dt_dtype_size(dt), WIDTH * dt_dtype_size(dt));
+        if (dt == DT_F16 && half_is_computed_in(f, &x)) {
+            ref_drop(&x), ref_drop(&y), ref_drop(&w);
+            continue;
+        }
         assert_int_equal(TRY(convert, ON(x), DT_F32, ON(y), dt, N), DT_ERR_ARG);
         assert_int_equal(TRY(add, ON(x), ON(x), ON(y), dt, N), DT_ERR_ARG);
         assert_int_equal(TRY(add_into, ON(x), DT_F32, ON(y), dt, true, N), DT_ERR_ARG);
@@ -448,10 +472,6 @@ static void types_that_are_only_kept_are_refused(void **state)
         assert_int_equal(TRY(matmul, &mm, ON(x), ON(x), ON(y)), DT_ERR_ARG);
         assert_non_null(strstr(dt_error_message(), dt_dtype_name(dt)));
         dt_error_clear();
-        RUN(gather_rows, ON(x), ARR(index, ROWS), ON(y), ROWS, WIDTH, dt);
-        for (int r = 0; r < ROWS; r++)
-            assert_memory_equal((char *)y.p + r * WIDTH * dt_dtype_size(dt),
-                                (char *)x.p + index[r] * WIDTH * dt_dtype_size(dt), WIDTH * dt_dtype_size(dt));
         ref_drop(&x), ref_drop(&y), ref_drop(&w);
     }
 }

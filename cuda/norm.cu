@@ -1,0 +1,417 @@
+/* norm.cu - RMSNorm and LayerNorm over the last axis, forward and backward.
+ *
+ * With xhat = (x - mean) rstd (mean = 0 in RMSNorm) and g = dy * weight, over a row of C elements:
+ *     forward    rstd = 1 / sqrt(mean((x - mean)^2) + eps), y = weight xhat (+ bias)
+ *     RMSNorm    dx = rstd (g - xhat mean(g xhat))
+ *     LayerNorm  dx = rstd (g - mean(g) - xhat mean(g xhat))
+ *     dweight += dy xhat, dbias += dy
+ *
+ * Rows of whole vectors are held in registers and read once: `lanes` threads share a row (part of a warp, a warp, or
+ * several), and lane l has its vectors l, l + lanes, ... up to K of them. Rows that lie anywhere, or are too long for
+ * that, are gone through by a block, element by element, and read again from the cache: the kernels called any. How a
+ * row is divided depends on its width, so it has the same bits whatever other rows are in the call. */
+#include "each.cuh"
+#include "sums.cuh"
+#include <inttypes.h>
+
+/* Row r of x lies at x + (r / group) group_ld + (r % group) width, y likewise with y_group_ld. */
+struct norm_rows {
+    int64_t n_rows, width, group, group_ld, y_group_ld;
+};
+
+__device__ inline int64_t row_offset(const norm_rows &n, int64_t r, int64_t group_ld)
+{
+    if (n.group == 1) return r * group_ld;
+    const row_place p = place_of(r, (unsigned)n.group);
+    return p.row * group_ld + p.in_row * n.width;
+}
+
+/** Sums of x over the threads of a row, for all of them. slot: floats in shared memory, n for each warp, that no thread
+ *  may still read from the sums before. All threads of the block take part. */
+template <int n> __device__ inline void row_sums(float (&x)[n], int lanes, float *slot)
+{
+#pragma unroll
+    for (int k = 0; k < n; k++)
+        for (int d = (lanes < WARP ? lanes : WARP) / 2; d > 0; d /= 2) x[k] += __shfl_xor_sync(0xffffffffu, x[k], d);
+    if (lanes <= WARP) return;
+    const int warp = threadIdx.x / WARP, first = threadIdx.x / lanes * (lanes / WARP);
+    if (threadIdx.x % WARP == 0)
+        for (int k = 0; k < n; k++) slot[warp * n + k] = x[k];
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < n; k++) {
+        x[k] = slot[first * n + k];
+#pragma unroll 4
+        for (int w = 1; w < lanes / WARP; w++) x[k] += slot[(first + w) * n + k];
+    }
+}
+
+/** xhat weight (+ bias). RMSNorm rounds xhat to T before the weight, as the families' own implementations do
+ *  (algorithms.md 8.4). */
+template <class T, bool layer> __device__ inline T scaled(float xhat, T weight, T bias)
+{
+    const float w = to_float(weight);
+    return from_float<T>(layer ? fmaf(xhat, w, to_float(bias)) : to_float(from_float<T>(xhat)) * w);
+}
+
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
+
+/* Most threads of a block, vectors of a thread, threads of a block that goes through rows of any kind. */
+enum { FORWARD_THREADS = 512, FORWARD_VECTORS = 4, ANY_THREADS = 256 };
+
+/* A block takes blockDim / lanes rows. mean and rstd may be NULL; y may be x. */
+template <class T, bool layer>
+__global__ void __launch_bounds__(FORWARD_THREADS)
+    norm_forward_kernel(const T *x, const T *weight, const T *bias, T *y, float *mean, float *rstd, norm_rows n,
+                        float eps, int lanes)
+{
+    constexpr int V = vector_elems<T>, K = FORWARD_VECTORS;
+    __shared__ float slot[2][FORWARD_THREADS / WARP];
+    const int lane = threadIdx.x % lanes;
+    const int64_t r = blockIdx.x * (int64_t)(blockDim.x / lanes) + threadIdx.x / lanes;
+    const bool live = r < n.n_rows;            /* else it only takes part in the sums of others: */
+    const int width = live ? (int)n.width : 0; /* a row without elements */
+    const float inv_width = 1.0f / (float)n.width;
+    x += live ? row_offset(n, r, n.group_ld) : 0;
+    y += live ? row_offset(n, r, n.y_group_ld) : 0;
+
+    vec<T, V> v[K];
+#pragma unroll
+    for (int k = 0; k < K; k++) {
+        const int c = (k * lanes + lane) * V;
+        v[k] = load_vec<V>(x + c, 0, c < width);
+    }
+    float mu = 0.0f;
+    if (layer) {
+        float sum[1] = {0.0f};
+#pragma unroll
+        for (int k = 0; k < K; k++)
+#pragma unroll
+            for (int j = 0; j < V; j++) sum[0] += to_float(v[k].x[j]);
+        row_sums(sum, lanes, slot[0]);
+        mu = sum[0] * inv_width;
+    }
+    float squares[1] = {0.0f}; /* of what is left without the mean: this does not cancel */
+#pragma unroll
+    for (int k = 0; k < K; k++)
+        if ((k * lanes + lane) * V < width) {
+#pragma unroll
+            for (int j = 0; j < V; j++) {
+                const float d = to_float(v[k].x[j]) - mu;
+                squares[0] = fmaf(d, d, squares[0]);
+            }
+        }
+    row_sums(squares, lanes, slot[1]);
+    const float rs = 1.0f / sqrtf(fmaf(squares[0], inv_width, eps));
+    if (live && lane == 0) {
+        if (mean) mean[r] = mu;
+        if (rstd) rstd[r] = rs;
+    }
+#pragma unroll
+    for (int k = 0; k < K; k++) {
+        const int c = (k * lanes + lane) * V;
+        if (c >= width) continue;
+        const vec<T, V> w = load_vec<V>(weight + c, V, true), b = layer ? load_vec<V>(bias + c, V, true) : vec<T, V>{};
+        vec<T, V> out;
+#pragma unroll
+        for (int j = 0; j < V; j++) out.x[j] = scaled<T, layer>((to_float(v[k].x[j]) - mu) * rs, w.x[j], b.x[j]);
+        store_vec(y + c, out, V, true);
+    }
+}
+
+/* A block takes row blockIdx. */
+template <class T, bool layer>
+__global__ void __launch_bounds__(ANY_THREADS) norm_forward_any_kernel(const T *x, const T *weight, const T *bias, T *y,
+                                                                       float *mean, float *rstd, norm_rows n, float eps)
+{
+    const int64_t r = blockIdx.x;
+    x += row_offset(n, r, n.group_ld);
+    y += row_offset(n, r, n.y_group_ld);
+    float mu = 0.0f, squares = 0.0f;
+    if (layer) {
+        for (int64_t c = threadIdx.x; c < n.width; c += blockDim.x) mu += to_float(x[c]);
+        mu = block_sum(mu) / (float)n.width;
+    }
+    for (int64_t c = threadIdx.x; c < n.width; c += blockDim.x) {
+        const float d = to_float(x[c]) - mu;
+        squares = fmaf(d, d, squares);
+    }
+    const float rs = 1.0f / sqrtf(block_sum(squares) / (float)n.width + eps);
+    if (threadIdx.x == 0) {
+        if (mean) mean[r] = mu;
+        if (rstd) rstd[r] = rs;
+    }
+    for (int64_t c = threadIdx.x; c < n.width; c += blockDim.x)
+        y[c] = scaled<T, layer>((to_float(x[c]) - mu) * rs, weight[c], layer ? bias[c] : weight[c]);
+}
+
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
+
+enum { BACKWARD_THREADS = 512, BLOCKS_AN_SM = 2 };
+
+/* Blocks, each of which leaves partial sums of dweight (and dbias). */
+static int64_t n_parts_of(const dt_device *dev)
+{
+    return (int64_t)BLOCKS_AN_SM * cuda_of(dev)->properties.multiProcessorCount;
+}
+
+/* Vectors of a thread: as many as fit in its registers, with their sums and the row that is read ahead. */
+template <class T, bool layer> constexpr int backward_vectors = layer || sizeof(T) > 2 ? (int)sizeof(T) / 2 : 2;
+
+/* Block b takes rows b G, ..., b G + G - 1 with G = blockDim / lanes, then those gridDim G further on, and so on; while
+ * it computes one it loads the next. A thread has the same columns of all its rows, so it sums their dy xhat (and dy)
+ * in registers; in the end the G sums of a column are added in shared memory and go to part[0][b] (and part[1][b]),
+ * [width]. dx may be dy. */
+template <class T, bool layer>
+__global__ void __launch_bounds__(BACKWARD_THREADS)
+    norm_backward_kernel(const T *x, const T *weight, const float *mean, const float *rstd, const T *dy, T *dx,
+                         bool add_to_dx, float *part, norm_rows n, int lanes)
+{
+    constexpr int V = vector_elems<T>, K = backward_vectors<T, layer>, N = layer ? 2 : 1;
+    __shared__ float slot[2][N * BACKWARD_THREADS / WARP];
+    DYNAMIC_SHARED(float, sums); /* [G][width] */
+    const int lane = threadIdx.x % lanes, group = threadIdx.x / lanes, n_groups = blockDim.x / lanes;
+    const int width = (int)n.width;
+    const float inv_width = 1.0f / (float)width;
+    const int64_t step = gridDim.x * (int64_t)n_groups;
+    float acc[N][K][V] = {};
+    vec<T, V> w[K], xv[K], dyv[K];
+    float rs, mu;
+
+    auto column = [&](int k) { return (k * lanes + lane) * V; };
+    auto load = [&](int64_t r) { /* zeros where there is no such row */
+                                 const bool live = r < n.n_rows;
+                                 const int64_t at = live ? row_offset(n, r, n.group_ld) : 0,
+                                               y_at = live ? row_offset(n, r, n.y_group_ld) : 0;
+#pragma unroll
+                                 for (int k = 0; k < K; k++) {
+                                     const bool there = live && column(k) < width;
+                                     xv[k] = load_vec<V>(x + at + column(k), 0, there);
+                                     dyv[k] = load_vec<V>(dy + y_at + column(k), 0, there);
+                                 }
+                                 rs = live ? rstd[r] : 0.0f;
+                                 mu = layer && live ? mean[r] : 0.0f;
+    };
+#pragma unroll
+    for (int k = 0; k < K; k++) w[k] = load_vec<V>(weight + column(k), 0, column(k) < width);
+    int turn = 0;
+    int64_t r = blockIdx.x * (int64_t)n_groups + group;
+    load(r);
+    for (; r - group < n.n_rows; r += step) {
+        float xhat[K][V], g[K][V], mean_of[N] = {}; /* means of g xhat, and of g */
+#pragma unroll
+        for (int k = 0; k < K; k++)
+#pragma unroll
+            for (int j = 0; j < V; j++) {
+                const float d = to_float(dyv[k].x[j]);
+                xhat[k][j] = (to_float(xv[k].x[j]) - mu) * rs;
+                g[k][j] = d * to_float(w[k].x[j]);
+                acc[0][k][j] = fmaf(d, xhat[k][j], acc[0][k][j]);
+                mean_of[0] = fmaf(g[k][j], xhat[k][j], mean_of[0]);
+                if (layer) acc[N - 1][k][j] += d;
+                if (layer) mean_of[N - 1] += g[k][j];
+            }
+        const float rs_now = rs;
+        T *to = r < n.n_rows ? dx + row_offset(n, r, n.group_ld) : nullptr;
+        load(r + step);
+        row_sums(mean_of, lanes, slot[turn]);
+        turn ^= 1; /* a slot is written again after another barrier */
+        const float dot = mean_of[0] * inv_width, sum = layer ? mean_of[N - 1] * inv_width : 0.0f;
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            if (!to || column(k) >= width) continue;
+            vec<T, V> out, was = {};
+            if (add_to_dx) was = load_vec<V>(to + column(k), V, true);
+#pragma unroll
+            for (int j = 0; j < V; j++) {
+                const float grad = rs_now * fmaf(-xhat[k][j], dot, g[k][j] - sum);
+                out.x[j] = from_float<T>(add_to_dx ? to_float(was.x[j]) + grad : grad);
+            }
+            store_vec(to + column(k), out, V, true);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+#pragma unroll
+        for (int k = 0; k < K; k++)
+#pragma unroll
+            for (int j = 0; j < V; j++)
+                if (column(k) < width) sums[group * width + column(k) + j] = acc[i][k][j];
+        __syncthreads();
+        for (int c = threadIdx.x; c < width; c += blockDim.x) {
+            float sum = 0.0f;
+            for (int q = 0; q < n_groups; q++) sum += sums[q * width + c];
+            part[(i * (int64_t)gridDim.x + blockIdx.x) * width + c] = sum;
+        }
+        __syncthreads();
+    }
+}
+
+/* Block b takes rows b, b + gridDim, ...; a thread sums the gradients of its columns in part itself. */
+template <class T, bool layer>
+__global__ void __launch_bounds__(ANY_THREADS)
+    norm_backward_any_kernel(const T *x, const T *weight, const float *mean, const float *rstd, const T *dy, T *dx,
+                             bool add_to_dx, float *part, norm_rows n)
+{
+    float *of_weight = part + blockIdx.x * n.width, *of_bias = part + (gridDim.x + (int64_t)blockIdx.x) * n.width;
+    for (int64_t r = blockIdx.x; r < n.n_rows; r += gridDim.x) {
+        const bool begin = r == (int64_t)blockIdx.x;
+        const int64_t at = row_offset(n, r, n.group_ld), y_at = row_offset(n, r, n.y_group_ld);
+        const float rs = rstd[r], mu = layer ? mean[r] : 0.0f;
+        float dot = 0.0f, sum = 0.0f;
+        for (int64_t c = threadIdx.x; c < n.width; c += blockDim.x) {
+            const float d = to_float(dy[y_at + c]), xhat = (to_float(x[at + c]) - mu) * rs, g = d * to_float(weight[c]);
+            of_weight[c] = fmaf(d, xhat, begin ? 0.0f : of_weight[c]);
+            if (layer) of_bias[c] = d + (begin ? 0.0f : of_bias[c]);
+            dot = fmaf(g, xhat, dot);
+            sum += g;
+        }
+        dot = block_sum(dot) / (float)n.width;
+        sum = layer ? block_sum(sum) / (float)n.width : 0.0f;
+        for (int64_t c = threadIdx.x; c < n.width; c += blockDim.x) {
+            const float xhat = (to_float(x[at + c]) - mu) * rs, g = to_float(dy[y_at + c]) * to_float(weight[c]);
+            const float grad = rs * fmaf(-xhat, dot, g - sum);
+            dx[at + c] = from_float<T>(add_to_dx ? to_float(dx[at + c]) + grad : grad);
+        }
+    }
+}
+
+/* ---- launches ---------------------------------------------------------------------------------------------------- */
+
+/* Threads that share a row of n_vectors: as many as there are vectors up to a warp, then whole warps, at most `each`
+ * vectors to a thread. */
+static int lanes_of(int64_t n_vectors, int each)
+{
+    int lanes = 1;
+    while (lanes < WARP && lanes < n_vectors) lanes *= 2;
+    return lanes < WARP ? lanes : (int)ceil_div(n_vectors, (int64_t)WARP * each) * WARP;
+}
+
+/* Threads of a block of whole rows: about 256. */
+static int block_of(int lanes) { return lanes > 256 ? lanes : 256 / lanes * lanes; }
+
+/* Threads of a block that goes through rows of any kind. */
+static int any_block_of(int64_t width)
+{
+    return width >= ANY_THREADS ? ANY_THREADS : (int)ceil_div(width, WARP) * WARP;
+}
+
+/* Do the rows consist of whole vectors, at most so many? */
+template <class T>
+static bool rows_fit(const norm_rows &n, int64_t most, const void *x, const void *weight, const void *y,
+                     const void *other)
+{
+    const size_t distances = (size_t)(n.group_ld | n.width | n.y_group_ld);
+    return vectors_fit(distances * sizeof(T), x, weight, y, other) && n.width <= most * vector_elems<T>;
+}
+
+static dt_err check_rows(const norm_rows &n)
+{
+    DT_CHECK(n.n_rows >= 0 && n.width > 0 && n.group > 0 && n.n_rows % n.group == 0 &&
+                 n.group_ld >= n.group * n.width && n.y_group_ld >= n.group * n.width,
+             DT_ERR_ARG,
+             "norm: %" PRId64 " rows of %" PRId64 " in groups of %" PRId64 " with distances %" PRId64 " and %" PRId64,
+             n.n_rows, n.width, n.group, n.group_ld, n.y_group_ld);
+    return DT_OK;
+}
+
+template <class T, bool layer>
+static dt_err forward(dt_stream *s, const norm_rows &n, const T *x, const T *weight, const T *bias, T *y, float *mean,
+                      float *rstd, float eps)
+{
+    if (n.n_rows == 0) return DT_OK;
+    if (rows_fit<T>(n, FORWARD_THREADS * FORWARD_VECTORS, x, weight, y, bias)) {
+        const int lanes = lanes_of(n.width / vector_elems<T>, FORWARD_VECTORS), threads = block_of(lanes);
+        launch(s, (unsigned)ceil_div(n.n_rows, threads / lanes), threads, 0, norm_forward_kernel<T, layer>, x, weight,
+               bias, y, mean, rstd, n, eps, lanes);
+    } else {
+        launch(s, (unsigned)n.n_rows, any_block_of(n.width), 0, norm_forward_any_kernel<T, layer>, x, weight, bias, y,
+               mean, rstd, n, eps);
+    }
+    CUDA_LAUNCHED();
+    return DT_OK;
+}
+
+/* Blocks where each of n_turns would have work. */
+static int64_t n_parts_for(const dt_device *dev, int64_t n_turns)
+{
+    return n_turns < n_parts_of(dev) ? n_turns : n_parts_of(dev);
+}
+
+template <class T, bool layer>
+static dt_err backward(dt_device *dev, dt_stream *s, const norm_rows &n, const T *x, const T *weight, const float *mean,
+                       const float *rstd, const T *dy, T *dx, bool add_to_dx, void *dweight, void *dbias, dt_dtype gt,
+                       bool accumulate, float *scratch)
+{
+    constexpr int K = backward_vectors<T, layer>;
+    int64_t n_parts = n_parts_for(dev, n.n_rows);
+    if (n.n_rows == 0) {
+        /* nothing to add */
+    } else if (rows_fit<T>(n, BACKWARD_THREADS * K, x, weight, dy, dx)) {
+        const int lanes = lanes_of(n.width / vector_elems<T>, K), threads = block_of(lanes), n_groups = threads / lanes;
+        n_parts = n_parts_for(dev, ceil_div(n.n_rows, n_groups));
+        launch(s, (unsigned)n_parts, threads, (size_t)(n_groups * n.width) * sizeof(float),
+               norm_backward_kernel<T, layer>, x, weight, mean, rstd, dy, dx, add_to_dx, scratch, n, lanes);
+    } else {
+        launch(s, (unsigned)n_parts, any_block_of(n.width), 0, norm_backward_any_kernel<T, layer>, x, weight, mean,
+               rstd, dy, dx, add_to_dx, scratch, n);
+    }
+    CUDA_LAUNCHED();
+    return cuda_add_parts(s, scratch, n_parts, n.width, dweight, dbias, gt, accumulate);
+}
+
+dt_err cuda_rmsnorm_forward(dt_device *dev, const void *x, const void *weight, void *y, float *rstd, int64_t n_rows,
+                            int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float eps, dt_dtype dt,
+                            dt_stream *stream)
+{
+    const norm_rows n = {n_rows, width, group, group_ld, y_group_ld};
+    DT_TRY(check_rows(n));
+    dt_stream *s = cuda_stream(dev, stream, "rmsnorm_forward");
+    CUDA_BY_DTYPE(dt, T, s->last,
+                  { return forward<T, false>(s, n, (const T *)x, (const T *)weight, NULL, (T *)y, NULL, rstd, eps); });
+    return DT_OK;
+}
+
+dt_err cuda_rmsnorm_backward(dt_device *dev, const void *x, const void *weight, const float *rstd, const void *dy,
+                             void *dx, bool add_to_dx, void *dweight, dt_dtype gt, bool accumulate, int64_t n_rows,
+                             int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float *scratch,
+                             dt_dtype dt, dt_stream *stream)
+{
+    const norm_rows n = {n_rows, width, group, group_ld, y_group_ld};
+    DT_TRY(check_rows(n));
+    dt_stream *s = cuda_stream(dev, stream, "rmsnorm_backward");
+    CUDA_BY_DTYPE(dt, T, s->last, {
+        return backward<T, false>(dev, s, n, (const T *)x, (const T *)weight, NULL, rstd, (const T *)dy, (T *)dx,
+                                  add_to_dx, dweight, NULL, gt, accumulate, scratch);
+    });
+    return DT_OK;
+}
+
+dt_err cuda_layernorm_forward(dt_device *dev, const void *x, const void *weight, const void *bias, void *y, float *mean,
+                              float *rstd, int64_t n_rows, int64_t width, float eps, dt_dtype dt, dt_stream *stream)
+{
+    const norm_rows n = {n_rows, width, 1, width, width};
+    DT_TRY(check_rows(n));
+    dt_stream *s = cuda_stream(dev, stream, "layernorm_forward");
+    CUDA_BY_DTYPE(dt, T, s->last, {
+        return forward<T, true>(s, n, (const T *)x, (const T *)weight, (const T *)bias, (T *)y, mean, rstd, eps);
+    });
+    return DT_OK;
+}
+
+dt_err cuda_layernorm_backward(dt_device *dev, const void *x, const void *weight, const float *mean, const float *rstd,
+                               const void *dy, void *dx, bool add_to_dx, void *dweight, void *dbias, dt_dtype gt,
+                               bool accumulate, int64_t n_rows, int64_t width, float *scratch, dt_dtype dt,
+                               dt_stream *stream)
+{
+    const norm_rows n = {n_rows, width, 1, width, width};
+    DT_TRY(check_rows(n));
+    dt_stream *s = cuda_stream(dev, stream, "layernorm_backward");
+    CUDA_BY_DTYPE(dt, T, s->last, {
+        return backward<T, true>(dev, s, n, (const T *)x, (const T *)weight, mean, rstd, (const T *)dy, (T *)dx,
+                                 add_to_dx, dweight, dbias, gt, accumulate, scratch);
+    });
+    return DT_OK;
+}
+
+int64_t cuda_norm_scratch_elems(const dt_device *dev, int64_t width) { return 2 * n_parts_of(dev) * width; }
