@@ -1,3 +1,0 @@
-/* todo.c - operations that are not written yet. */
-#include "cuda.h"
-
