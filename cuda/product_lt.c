@@ -1,10 +1,339 @@
-/* product_lt.c */
+/* product_lt.c - products by cuBLASLt.
+ *
+ * The library knows matrices by columns: our C [m,n] with row distance ldc is its C^T, and C^T = op(B)^T op(A)^T. So B
+ * is its first operand and A its second, as they lie, and a bias along our rows is one along its columns, as it wants
+ * it. D is its C, C its D.
+ *
+ * Sums stay float, and the same call gives the same bits: a split of k is allowed where its parts are kept in float and
+ * added in a step of its own, not where they are added up in C. fp32 is fp32, not TF32.
+ *
+ * To ask which algorithm suits a shape takes some 10 us of the host, so the answers are kept. A form of product goes to
+ * the library once it has been seen to compute it (device_check.h), when it is first used.
+ *
+ * GELU is computed in the library's epilogue, from P before it is rounded; the library's GELU is the one by tanh. */
 #include "product.h"
-dt_err cuda_library_open(cuda_library **library) { return DT_OK; }
-void cuda_library_close(cuda_library *library) {}
+#include <cublasLt.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    CACHE_SETS = 256,
+    CACHE_WAYS = 8,                             /* a set's oldest entry gives way */
+    TRIAL_LEN = (DT_TRIAL_ELEMS + 63) / 64 * 64 /* floats of a matrix of a trial */
+};
+
+/* What the choice of an algorithm depends on. */
+typedef struct shape_key {
+    int64_t m, n, k, lda, ldb, ldc, ldd, ld_aux;
+    uint32_t form;
+    uint16_t aligned[6]; /* A, B, C, D, bias, aux: bytes, a power of 2 up to 256 */
+} shape_key;
+
+typedef struct plan {
+    uint64_t used; /* 0: empty */
+    shape_key key;
+    bool possible;
+    cublasLtMatmulAlgo_t algo;
+} plan;
+
+typedef enum verdict { UNTRIED, RIGHT, WRONG } verdict;
+
+struct cuda_library {
+    cublasLtHandle_t handle;
+    plan plans[CACHE_SETS][CACHE_WAYS];
+    uint64_t clock;
+    uint8_t verdicts[512]; /* by form */
+    bool warned;
+    float *trial; /* five matrices of DT_TRIAL_ELEMS on the device */
+};
+
+static dt_err fail(cublasStatus_t status, const char *call)
+{
+    return dt_fail(DT_ERR_FAULT, "%s: %s", call, cublasLtGetStatusString(status));
+}
+
+#define DT_LT(call)                                                                                                    \
+    do {                                                                                                               \
+        const cublasStatus_t dt_l_ = (call);                                                                           \
+        if (dt_l_ != CUBLAS_STATUS_SUCCESS) return fail(dt_l_, #call);                                                 \
+    } while (0)
+
+/* ---- a product in the library's words ---------------------------------------------------------------------------- */
+
+typedef struct call {
+    cublasLtMatmulDescOpaque_t product;
+    cublasLtMatrixLayoutOpaque_t first, second, addend, result; /* B, A, D, C */
+    bool adds;
+} call;
+
+static cudaDataType type_of(dt_dtype dt) { return dt == DT_BF16 ? CUDA_R_16BF : CUDA_R_32F; }
+
+#define SET(attribute, value)                                                                                          \
+    DT_LT(cublasLtMatmulDescSetAttribute(&x->product, CUBLASLT_MATMUL_DESC_##attribute, &(value), sizeof(value)))
+
+static cublasLtEpilogue_t epilogue_of(const dt_matmul *mm)
+{
+    if (mm->epilogue == DT_EPILOGUE_ACT_BACKWARD) return CUBLASLT_EPILOGUE_DGELU;
+    if (mm->epilogue == DT_EPILOGUE_NONE) return mm->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    if (mm->aux) return mm->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    return mm->bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+}
+
+static dt_err describe_epilogue(call *x, const dt_matmul *mm)
+{
+    const cublasLtEpilogue_t epilogue = epilogue_of(mm);
+    SET(EPILOGUE, epilogue);
+    if (mm->bias) SET(BIAS_POINTER, mm->bias);
+    if (mm->epilogue == DT_EPILOGUE_NONE || !mm->aux) return DT_OK;
+    SET(EPILOGUE_AUX_POINTER, mm->aux);
+    SET(EPILOGUE_AUX_LD, mm->ld_aux);
+    return DT_OK;
+}
+
+static dt_err describe(call *x, const dt_matmul *mm)
+{
+    const cublasOperation_t first = mm->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N,
+                            second = mm->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cudaDataType in = type_of(mm->dt), out = type_of(mm->c_dtype);
+    const uint64_t m = (uint64_t)mm->m, n = (uint64_t)mm->n, k = (uint64_t)mm->k;
+    x->adds = mm->accumulate || mm->addend;
+    DT_LT(cublasLtMatmulDescInit(&x->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    SET(TRANSA, first);
+    SET(TRANSB, second);
+    DT_TRY(describe_epilogue(x, mm));
+    DT_LT(cublasLtMatrixLayoutInit(&x->first, in, mm->trans_b ? k : n, mm->trans_b ? n : k, mm->ldb));
+    DT_LT(cublasLtMatrixLayoutInit(&x->second, in, mm->trans_a ? m : k, mm->trans_a ? k : m, mm->lda));
+    DT_LT(cublasLtMatrixLayoutInit(&x->addend, out, n, m, mm->addend ? mm->ldd : mm->ldc));
+    DT_LT(cublasLtMatrixLayoutInit(&x->result, out, n, m, mm->ldc));
+    return DT_OK;
+}
+
+/* ---- algorithms -------------------------------------------------------------------------------------------------- */
+
+static uint32_t alignment_of(const void *p)
+{
+    const uintptr_t at = (uintptr_t)p | 256;
+    return (uint32_t)(at & (~at + 1));
+}
+
+/* Transpositions, types, addend, bias, epilogue: what a verdict holds for, and part of a shape's key. */
+static uint32_t form_of(const dt_matmul *mm)
+{
+    return (uint32_t)mm->trans_a | (uint32_t)mm->trans_b << 1 | (uint32_t)(mm->dt == DT_BF16) << 2 |
+           (uint32_t)(mm->c_dtype == DT_BF16) << 3 | (uint32_t)(mm->accumulate || mm->addend) << 4 |
+           (uint32_t)(mm->bias != NULL) << 5 | (uint32_t)mm->epilogue << 6 |
+           (uint32_t)(mm->epilogue == DT_EPILOGUE_ACT && mm->aux) << 8;
+}
+
+static shape_key key_of(const dt_matmul *mm, const void *a, const void *b, const void *c)
+{
+    const bool act = mm->epilogue != DT_EPILOGUE_NONE;
+    shape_key key;
+    memset(&key, 0, sizeof key);
+    key.m = mm->m, key.n = mm->n, key.k = mm->k;
+    key.lda = mm->lda, key.ldb = mm->ldb, key.ldc = mm->ldc;
+    key.ldd = mm->accumulate ? mm->ldc : mm->addend ? mm->ldd : 0;
+    key.ld_aux = act && mm->aux ? mm->ld_aux : 0;
+    key.form = form_of(mm);
+    const void *const p[] = {a, b, c, mm->accumulate ? c : mm->addend, mm->bias, act ? mm->aux : NULL};
+    for (int i = 0; i < 6; i++) key.aligned[i] = (uint16_t)alignment_of(p[i]);
+    return key;
+}
+
+static dt_err describe_preference(cublasLtMatmulPreferenceOpaque_t *how, const shape_key *key)
+{
+    static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES};
+    const uint64_t workspace = CUDA_WORKSPACE_NBYTES;
+    const uint32_t splits = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* or none */
+    DT_LT(cublasLtMatmulPreferenceInit(how));
+    DT_LT(cublasLtMatmulPreferenceSetAttribute(how, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
+                                               sizeof workspace));
+    DT_LT(
+        cublasLtMatmulPreferenceSetAttribute(how, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &splits, sizeof splits));
+    for (int i = 0; i < 4; i++) {
+        const uint32_t nbytes = key->aligned[i];
+        DT_LT(cublasLtMatmulPreferenceSetAttribute(how, alignments[i], &nbytes, sizeof nbytes));
+    }
+    return DT_OK;
+}
+
+/* Which algorithm, or that there is none for such a product. */
+static dt_err choose(cuda_library *library, call *x, plan *found)
+{
+    cublasLtMatmulPreferenceOpaque_t how;
+    cublasLtMatmulHeuristicResult_t best;
+    int n = 0;
+    DT_TRY(describe_preference(&how, &found->key));
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(library->handle, &x->product, &x->first, &x->second,
+                                                                 &x->addend, &x->result, &how, 1, &best, &n);
+    found->possible = status == CUBLAS_STATUS_SUCCESS && n == 1 && best.state == CUBLAS_STATUS_SUCCESS;
+    if (found->possible) found->algo = best.algo;
+    return DT_OK;
+}
+
+/* The plan of this key: found, or made in the place of its set's oldest. */
+static dt_err find_plan(cuda_library *library, call *x, const shape_key *key, plan **found)
+{
+    uint64_t hash = 0, words[sizeof *key / sizeof(uint64_t)];
+    memcpy(words, key, sizeof words);
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) hash = dt_mix64(hash ^ words[i]);
+    plan *set = library->plans[hash % CACHE_SETS], *oldest = set;
+    for (plan *p = set; p < set + CACHE_WAYS; p++) {
+        if (p->used && !memcmp(&p->key, key, sizeof *key)) {
+            p->used = ++library->clock;
+            *found = p;
+            return DT_OK;
+        }
+        if (p->used < oldest->used) oldest = p;
+    }
+    oldest->used = 0;
+    oldest->key = *key;
+    DT_TRY(choose(library, x, oldest));
+    oldest->used = ++library->clock;
+    *found = oldest;
+    return DT_OK;
+}
+
+static dt_err run(cuda_library *library, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *s,
+                  bool *taken)
+{
+    const shape_key key = key_of(mm, a, b, c);
+    call x;
+    plan *p = NULL;
+    DT_TRY(describe(&x, mm));
+    DT_TRY(find_plan(library, &x, &key, &p));
+    *taken = p->possible;
+    if (!p->possible) return DT_OK;
+    const float one = 1, beta = x.adds ? 1 : 0;
+    DT_LT(cublasLtMatmul(library->handle, &x.product, &one, b, &x.first, a, &x.second, &beta,
+                         mm->addend ? mm->addend : c, &x.addend, c, &x.result, &p->algo, s->workspace,
+                         CUDA_WORKSPACE_NBYTES, s->handle));
+    return DT_OK;
+}
+
+/* ---- trials ------------------------------------------------------------------------------------------------------ */
+
+typedef struct trial {
+    cuda_library *library;
+    dt_stream *stream;
+} trial;
+
+/* The product of matrices in host memory; waits for it. */
+static dt_err run_on_copies(void *of, const dt_matmul *mm, const void *a, const void *b, void *c)
+{
+    const trial *t = of;
+    const cudaStream_t stream = t->stream->handle;
+    const size_t nbytes = DT_TRIAL_ELEMS * sizeof(float);
+    const void *const host[] = {a, b, c, mm->bias, mm->addend};
+    float *device[5];
+    dt_matmul mine = *mm;
+    bool taken = false;
+    for (int i = 0; i < 5; i++) {
+        device[i] = t->library->trial + i * TRIAL_LEN;
+        if (host[i]) DT_CUDA(cudaMemcpyAsync(device[i], host[i], nbytes, cudaMemcpyHostToDevice, stream));
+    }
+    if (mm->bias) mine.bias = device[3];
+    if (mm->addend) mine.addend = device[4];
+    DT_TRY(run(t->library, &mine, device[0], device[1], device[2], t->stream, &taken));
+    DT_CUDA(cudaMemcpyAsync(c, device[2], nbytes, cudaMemcpyDeviceToHost, stream));
+    DT_CUDA(cudaStreamSynchronize(stream));
+    return taken ? DT_OK : dt_fail(DT_ERR_FAULT, "cuBLASLt has no such product");
+}
+
+/* The form of a product on matrices of its own, whose rows lie some elements further apart than they are long. An
+ * epilogue is left out: its results are no integers. */
+static dt_matmul trial_of(const dt_matmul *form)
+{
+    enum { M = 40, N = 48, K = 32, GAP = 8 };
+    return (dt_matmul){.m = M,
+                       .n = N,
+                       .k = K,
+                       .trans_a = form->trans_a,
+                       .trans_b = form->trans_b,
+                       .lda = (form->trans_a ? M : K) + GAP,
+                       .ldb = (form->trans_b ? K : N) + GAP,
+                       .ldc = N + GAP,
+                       .ldd = N + GAP,
+                       .dt = form->dt,
+                       .c_dtype = form->c_dtype,
+                       .addend_dtype = form->c_dtype,
+                       .accumulate = form->accumulate,
+                       .addend = form->addend,
+                       .bias = form->bias};
+}
+
+static void warn_of_form(cuda_library *library, const dt_matmul *mm)
+{
+    if (library->warned) return;
+    DT_INFO("cuBLASLt %zu computes wrong matrix products (first seen: %s, A %s, B %s%s%s): dtrain's own kernel takes "
+            "these, which is slower; another version of cuBLASLt may help",
+            cublasLtGetVersion(), dt_dtype_name(mm->dt), mm->trans_a ? "transposed" : "plain",
+            mm->trans_b ? "transposed" : "plain", mm->accumulate || mm->addend ? ", with an addend" : "",
+            mm->bias ? ", with bias" : "");
+    library->warned = true;
+}
+
+/* May the library be used for this form? Tried once against exact sums of small integers. */
+static bool computes(cuda_library *library, const dt_matmul *mm, dt_stream *s)
+{
+    uint8_t *v = &library->verdicts[form_of(mm)];
+    if (*v == UNTRIED) {
+        const dt_matmul form = trial_of(mm);
+        trial t = {.library = library, .stream = s};
+        *v = dt_product_is_right(&form, run_on_copies, &t) ? RIGHT : WRONG;
+        if (*v == WRONG) warn_of_form(library, mm);
+    }
+    return *v == RIGHT;
+}
+
+/* ---- what the library takes -------------------------------------------------------------------------------------- */
+
+/* GELU by tanh, whose aux has rows of whole chunks of 16 bytes and is not D, and whose slope comes without bias. */
+static bool has_epilogue(const dt_matmul *mm)
+{
+    if (mm->epilogue == DT_EPILOGUE_NONE) return true;
+    if (mm->act != DT_ACT_GELU_TANH || mm->dt != DT_BF16) return false;
+    if (mm->aux && (mm->ld_aux % 8 || (uintptr_t)mm->aux % 16 || mm->aux == mm->addend)) return false;
+    return mm->epilogue == DT_EPILOGUE_ACT || !mm->bias;
+}
+
+/* Bias and D are of C's type. */
+static bool has_types(const dt_matmul *mm)
+{
+    return (mm->dt == DT_F32 || mm->dt == DT_BF16) && (!mm->addend || mm->addend_dtype == mm->c_dtype) &&
+           (!mm->bias || mm->c_dtype == mm->dt);
+}
+
 dt_err cuda_library_product(cuda_library *library, const dt_matmul *mm, const void *a, const void *b, void *c,
                             dt_stream *s, bool *taken)
 {
     *taken = false;
+    if (!has_types(mm) || !has_epilogue(mm) || !computes(library, mm, s)) return DT_OK;
+    return run(library, mm, a, b, c, s, taken);
+}
+
+dt_err cuda_library_open(cuda_library **library)
+{
+    cuda_library *l = *library = calloc(1, sizeof *l);
+    DT_CHECK(l, DT_ERR_MEMORY, "cuda device: %zu bytes for the plans of matrix products", sizeof *l);
+    const cublasStatus_t status = cublasLtCreate(&l->handle);
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        DT_INFO("cuBLASLt cannot be used (%s): dtrain's own kernels take all matrix products, which is slower",
+                cublasLtGetStatusString(status));
+        free(l);
+        *library = NULL;
+        return DT_OK;
+    }
+    DT_CUDA(cudaMalloc((void **)&l->trial, 5 * TRIAL_LEN * sizeof(float)));
     return DT_OK;
+}
+
+void cuda_library_close(cuda_library *library)
+{
+    if (!library) return;
+    cudaFree(library->trial);
+    cublasLtDestroy(library->handle);
+    free(library);
 }
