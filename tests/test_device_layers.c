@@ -178,8 +178,9 @@ static void gated_units(void **state)
 {
     fixture *f = *state;
     for (int act = 0; act < 4; act++)
-        for (int t = 0; t < 2; t++) {
-            const int64_t rows = 5, width = act * 20 + 33;
+        for (int way = 0; way < 4; way++) {
+            const int t = way & 1;
+            const int64_t rows = 5, width = way & 2 ? 72 : act * 20 + 33; /* whole vectors or not */
             ref_array g = ref_random(types[t], rows * 2 * width, 1, 4), dy = ref_random(types[t], rows * width, 2, 1),
                       y = ref_new(types[t], rows * width);
             double *g64 = ref_doubles(&g), *dy64 = ref_doubles(&dy),
@@ -236,11 +237,21 @@ static void a_frequent_token_is_summed_once(void **state)
     fixture *f = *state;
     enum { N = 1000 };
     int32_t id[N], order[N];
-    float dout[N * 3], grad[3 * 3] = {0};
     for (int i = 0; i < N; i++) id[i] = i < 10 ? 0 : i < 900 ? 1 : 2, order[i] = i;
-    for (int i = 0; i < N * 3; i++) dout[i] = 1; /* sums of ones are exact */
-    RUN(embedding_backward, ARR(dout, 3 * N), ARR(id, N), ARR(order, N), ARR(grad, 9), N, 3, DT_F32, DT_F32);
-    for (int c = 0; c < 3; c++) assert_true(grad[c] == 10 && grad[3 + c] == 890 && grad[6 + c] == 100);
+    for (int way = 0; way < 4; way++) {
+        const dt_dtype dt = types[way & 1];
+        const int64_t width = way & 2 ? 520 : 3;
+        ref_array dout = ref_new(dt, N * width), grad = ref_new(DT_F32, 3 * width);
+        for (int64_t i = 0; i < dout.n; i++)
+            ref_set(&dout, i, (double)(1 + i % width % 7)); /* sums of these are exact */
+        for (int64_t i = 0; i < grad.n; i++) ref_set(&grad, i, (double)(i % 5));
+        RUN(embedding_backward, ON(dout), ARR(id, N), ARR(order, N), ON(grad), N, width, dt, DT_F32);
+        for (int64_t i = 0; i < grad.n; i++) {
+            const int64_t times = i < width ? 10 : i < 2 * width ? 890 : 100;
+            assert_true(ref_get(&grad, i) == (double)(i % 5 + times * (1 + i % width % 7)));
+        }
+        ref_drop(&dout), ref_drop(&grad);
+    }
 }
 
 /* ---- norms ------------------------------------------------------------------------------------------------------- */
@@ -249,8 +260,11 @@ typedef struct norm_case {
     int64_t n_rows, width, group, group_ld, y_group_ld;
 } norm_case;
 
-static const norm_case norm_cases[] = {{1, 1, 1, 1, 1},       {3, 7, 1, 7, 7},     {130, 64, 1, 64, 64},
-                                       {5, 768, 1, 800, 768}, {12, 16, 4, 70, 64}, {200, 33, 2, 66, 90}};
+static const norm_case norm_cases[] = {{1, 1, 1, 1, 1},           {3, 7, 1, 7, 7},
+                                       {130, 64, 1, 64, 64},      {5, 768, 1, 800, 768},
+                                       {12, 16, 4, 70, 64},       {200, 33, 2, 66, 90},
+                                       {84, 128, 3, 512, 400},    {70, 1600, 1, 1600, 1600},
+                                       {11, 4096, 1, 4096, 4096}, {3, 20000, 1, 20000, 20000}};
 
 static int64_t element_of(const norm_case *k, int64_t i, int64_t ld)
 {
@@ -386,14 +400,15 @@ static void norm_gradients_may_go_over_dy(void **state)
 static void rotation_turns_and_turns_back(void **state)
 {
     fixture *f = *state;
-    enum { N_TOK = 3, N_HEADS = 2, D = 34, LD = 80 };
+    enum { N_TOK = 3, N_HEADS = 2, MOST_D = 64 };
     const int32_t pos[N_TOK] = {0, 5, 2};
-    float table[6 * D];
-    for (int p = 0; p < 6; p++)
-        for (int i = 0; i < D / 2; i++)
-            table[p * D + i] = cosf((float)p * 0.1f * (float)i),
-                          table[p * D + D / 2 + i] = sinf((float)p * 0.1f * (float)i);
-    for (int t = 0; t < 2; t++) {
+    float table[6 * MOST_D];
+    for (int way = 0; way < 4; way++) {
+        const int t = way & 1, D = way & 2 ? 64 : 34, LD = way & 2 ? 136 : 80;
+        for (int p = 0; p < 6; p++)
+            for (int i = 0; i < D / 2; i++)
+                table[p * D + i] = cosf((float)p * 0.1f * (float)i),
+                              table[p * D + D / 2 + i] = sinf((float)p * 0.1f * (float)i);
         ref_array x = ref_random(types[t], N_TOK * LD, 1, 1), y = ref_copy(&x);
         double *was = ref_doubles(&x), *want = ref_doubles(&x);
         for (int tok = 0; tok < N_TOK; tok++)
