@@ -12,10 +12,11 @@ enum { ATTENTION_MAX_HEAD_DIM = 256 };
 #define LOG2_E 1.4426950408889634f
 #define LN_2 0.6931471805599453f
 
-/** Arrays of a call, in the layouts of dt_attention. delta: [n_tok, n_heads], sum over c of dout_c out_c. */
+/** Arrays of a call, in the layouts of dt_attention. Of each query backward wants two numbers, for a head side by side:
+ *  stats [n_heads][n_tok], x = lse log2(e), y = delta, the sum over c of dout_c out_c. */
 template <class T> struct attention_arrays {
-    const T *q, *k, *v, *out, *dout;
-    const float *lse, *delta;
+    const T *q, *k, *v, *dout;
+    const float2 *stats;
     T *out_w, *dq, *dk, *dv;
     float *lse_w;
 };
@@ -130,7 +131,8 @@ __device__ inline attention_range queries_of(const dt_attention &at, const atten
     const int shift = t.n_kv - t.n_q; /* query i sees keys up to i + shift */
     const int from = first - shift, window = at.window;
     const int to = window > 0 && first + n - 1 + window - shift < t.n_q ? first + n - 1 + window - shift : t.n_q;
-    return {from > 0 ? from : 0, to, first + n - 1 - shift, window > 0 ? first + window - shift : t.n_q};
+    return {from > 0 ? from : 0, to, first + n - 1 - shift,
+            window > 0 && first + window - shift < t.n_q ? first + window - shift : t.n_q};
 }
 
 /* ---- dropout ----------------------------------------------------------------------------------------------------- */

@@ -4,28 +4,341 @@
  *     p = e^(s - lse_i)      dp = f dout_i . v_j      ds = p (dp - D_i)
  *     dv_j += f p dout_i     dq_i += scale ds k_j     dk_j += scale ds q_i
  *
- * One kernel makes dk and dv, a tile of keys a block, another dq, a tile of queries a block, each forming p anew: no
- * sum is shared by blocks, so none depends on which runs first. */
-#include "attention.cuh"
+ * One kernel makes dk and dv, a tile of keys a block, another dq, a tile of queries a block, each forming p anew: 7
+ * products of tiles in place of 5, but no sum is shared by blocks, so none depends on which runs first. Accumulators of
+ * p and ds are the left operands of the sums as they lie: the first kernel works on transposed tiles, rows being keys.
+ * p and ds are rounded to the elements' type there. */
+#include "attention_mma.cuh"
 
-/* D [n_tok, n_heads], a warp for each. This is the sum over keys of p_ij dp_ij, which the gradient of a softmax takes
- * off (dropout included: out was made with f p). */
+namespace
+{
+
+/* ---- delta ------------------------------------------------------------------------------------------------------- */
+
+/* stats of each token and head, a warp for each. delta is the sum over keys of p_ij dp_ij, which the gradient of a
+ * softmax takes off (dropout included: out was made with f p). */
 template <class T>
-__global__ void delta_kernel(const T *out, const T *dout, float *delta, int64_t n, int n_heads, int d, int64_t ld)
+__global__ void stats_kernel(const T *out, const T *dout, const float *lse, float2 *stats, int64_t n_tok, int n_heads,
+                             int d, int64_t ld)
 {
     const int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) / WARP;
-    if (i >= n) return;
-    const int64_t from = i / n_heads * ld + i % n_heads * d;
+    if (i >= n_tok * n_heads) return;
+    const int64_t token = i / n_heads, head = i % n_heads, from = token * ld + head * d;
     float sum = 0;
     for (int c = threadIdx.x % WARP; c < d; c += WARP)
         sum = fmaf(to_float(out[from + c]), to_float(dout[from + c]), sum);
     sum = warp_sum(sum);
-    if (threadIdx.x % WARP == 0) delta[i] = sum;
+    if (threadIdx.x % WARP == 0) stats[head * n_tok + token] = make_float2(lse[i] * LOG2_E, sum);
 }
+
+/* ---- dk, dv ------------------------------------------------------------------------------------------------------ */
+
+/* Elements of a tile of queries as a stage of the pipeline, and of a block. */
+template <int W, int N_WARPS, int QUERIES> struct dkv_shape {
+    static constexpr int KEYS = 16 * N_WARPS, THREADS = N_WARPS * WARP, STAGE = 2 * QUERIES * W;
+    static constexpr size_t NBYTES = (size_t)(2 * KEYS * W + 2 * STAGE) * 2 + 2 * QUERIES * sizeof(float2);
+};
+
+/* What is not seen, of the keys from `key` on (rows) and the queries from `query` on, has p = ds = 0. */
+template <int N>
+__device__ void mask_queries(float (&p)[N][4], float (&ds)[N][4], const dt_attention &at, const attention_tile &t,
+                             int query, int key)
+{
+    const int lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const int i = query + 8 * n + lane % 4 * 2 + e % 2, j = key + lane / 4 + e / 2 * 8, to = seen_to(at, t, i);
+            if (i < t.n_q && j < to && j >= seen_from(at, to)) continue;
+            p[n][e] = ds[n][e] = 0.0f;
+        }
+}
+
+/* s becomes f p, dp becomes ds, for 16 keys (rows) and 8 N queries, whose stats are given. */
+template <int N, bool DROPOUT>
+__device__ void form_transposed(float (&s)[N][4], float (&dp)[N][4], const float2 *stats, const dt_attention &at,
+                                const attention_tile &t, int head, int query, int key)
+{
+    const int lane = threadIdx.x % WARP;
+    const float scale = at.scale * LOG2_E, kept = DROPOUT ? 1.0f / (1.0f - at.dropout_p) : 1.0f;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        const float4 two = *reinterpret_cast<const float4 *>(stats + 8 * n + lane % 4 * 2); /* queries e % 2 */
+        float factor[4] = {1.0f, 1.0f, 1.0f, 1.0f};
+        if (DROPOUT) {
+            const int mine = query + 8 * n + lane % 4 * 2 + lane / 4 % 2;
+            const uint64_t token_key = mine < t.n_q ? at.token_key[t.q_row + mine] : 0;
+            dropout_of_queries(factor, at, token_key, head, key, kept);
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const float p = exp2_approx(fmaf(s[n][e], scale, -(e % 2 ? two.z : two.x)));
+            dp[n][e] = p * (factor[e] * dp[n][e] - (e % 2 ? two.w : two.y));
+            s[n][e] = factor[e] * p;
+        }
+    }
+}
+
+/* A block has a tile of keys of one key head, a warp 16 of them, and goes through the query heads that share it and
+ * their tiles of queries; while it works on one the next comes in. WITH: 1 makes dv, 2 dk, 3 both: wide heads leave no
+ * registers for both. */
+template <class T, int W, int N_WARPS, int QUERIES, int WITH, int BLOCKS, bool DROPOUT>
+__global__ void __launch_bounds__(N_WARPS *WARP, BLOCKS)
+    dkv_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a, bool vectors)
+{
+    using shape = dkv_shape<W, N_WARPS, QUERIES>;
+    constexpr int KEYS = shape::KEYS, THREADS = shape::THREADS, STAGE = shape::STAGE, ROOM = QUERIES * W;
+    DYNAMIC_SHARED(T, k);
+    T *const v = k + KEYS * W, *const stages = v + KEYS * W;                    /* [2][2][QUERIES][W]: Q, dO */
+    float2 *const stage_stats = reinterpret_cast<float2 *>(stages + 2 * STAGE); /* [2][QUERIES] */
+    const int d = at.head_dim, group = at.n_heads / at.n_kv_heads, lane = threadIdx.x % WARP,
+              mine = threadIdx.x / WARP * 16;
+    attention_tile t;
+    for (int64_t index = blockIdx.x; find_tile(at, cut, index, &t); index += gridDim.x) {
+        const int n = t.n_kv - t.first < KEYS ? t.n_kv - t.first : KEYS, my_key = t.first + mine;
+        const attention_range queries = queries_of(at, t, t.first, n), my_queries = queries_of(at, t, my_key, 16);
+        const int first = queries.from / QUERIES * QUERIES,
+                  n_tiles = queries.to > first ? (queries.to - first + QUERIES - 1) / QUERIES : 0;
+        const int64_t at_key = (t.kv_row + t.first) * at.kv_ld + t.head * d;
+        const auto load_queries = [&](int step, int which) {
+            const int head = t.head * group + step / n_tiles, query = first + step % n_tiles * QUERIES,
+                      n_q = t.n_q - query < QUERIES ? t.n_q - query : QUERIES;
+            const int64_t row = t.q_row + query;
+            T *stage = stages + which * STAGE;
+            load_tile<T, W, QUERIES, THREADS>(stage, a.q + row * at.q_ld + head * d, at.q_ld, n_q, d, vectors);
+            load_tile<T, W, QUERIES, THREADS>(stage + ROOM, a.dout + row * at.o_ld + head * d, at.o_ld, n_q, d,
+                                              vectors);
+            if (threadIdx.x < QUERIES) {
+                const bool valid = (int)threadIdx.x < n_q;
+                const float2 *from = a.stats + head * (int64_t)at.n_tok + row;
+                copy_async_8(stage_stats + which * QUERIES + threadIdx.x, valid ? from + threadIdx.x : from, valid);
+            }
+            copy_async_commit();
+        };
+        float dk[1][W / 8][4] = {}, dv[1][W / 8][4] = {};
+        if (n_tiles > 0) {
+            load_tile<T, W, KEYS, THREADS>(k, a.k + at_key, at.kv_ld, n, d, vectors);
+            load_tile<T, W, KEYS, THREADS>(v, a.v + at_key, at.kv_ld, n, d, vectors);
+            load_queries(0, 0);
+        }
+        for (int step = 0; step < n_tiles * group; step++) {
+            const int which = step % 2, head = t.head * group + step / n_tiles,
+                      query = first + step % n_tiles * QUERIES;
+            const T *q = stages + which * STAGE, *dout = q + ROOM;
+            copy_async_wait<0>();
+            __syncthreads(); /* the tile is there, and nobody reads the other stage any more */
+            if (step + 1 < n_tiles * group) load_queries(step + 1, which ^ 1);
+            if (query >= my_queries.to || query + QUERIES <= my_queries.from) continue;
+            float s[1][QUERIES / 8][4], ds[1][QUERIES / 8][4] = {};
+            uint32_t w[1][QUERIES / 16][4];
+            multiply_rows<T, W>(s, k, mine, q, 0);
+            if (WITH & 2) multiply_rows<T, W>(ds, v, mine, dout, 0);
+            form_transposed<QUERIES / 8, DROPOUT>(s[0], ds[0], stage_stats + which * QUERIES, at, t, head, query,
+                                                  my_key);
+            if (query < my_queries.all_from || query + QUERIES > my_queries.all_to)
+                mask_queries(s[0], ds[0], at, t, query, my_key);
+            if (WITH & 1) {
+                pack_weights<T>(w, s);
+                add_weighted_rows<T, W>(dv, w, dout, 0);
+            }
+            if (WITH & 2) {
+                pack_weights<T>(w, ds);
+                add_weighted_rows<T, W>(dk, w, q, 0);
+            }
+        }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int r = mine + 8 * h + lane / 4;
+            if (r >= n) continue;
+            if (WITH & 1) store_sums(dv[0], h, 1.0f, a.dv + at_key + r * at.kv_ld, d, vectors);
+            if (WITH & 2) store_sums(dk[0], h, at.scale, a.dk + at_key + r * at.kv_ld, d, vectors);
+        }
+        __syncthreads(); /* nobody reads k and v any more */
+    }
+}
+
+/* ---- dq ---------------------------------------------------------------------------------------------------------- */
+
+template <int W, int M, int KEYS> struct dq_shape {
+    static constexpr int N_WARPS = 4, THREADS = N_WARPS * WARP, QUERIES = N_WARPS * 16 * M;
+    static constexpr size_t NBYTES = (size_t)(2 * QUERIES + 4 * KEYS) * W * 2;
+};
+
+/* s becomes ds, for the queries of 16 rows and 8 N keys; stats of the rows g and g + 8. */
+template <int N, bool DROPOUT>
+__device__ void form(float (&s)[N][4], const float (&dp)[N][4], const float2 (&stats)[2], const dt_attention &at,
+                     const attention_tile &t, int query, int key)
+{
+    const int lane = threadIdx.x % WARP, mine = query + lane / 4 + lane % 2 * 8;
+    const float scale = at.scale * LOG2_E, kept = DROPOUT ? 1.0f / (1.0f - at.dropout_p) : 1.0f;
+    const uint64_t token_key = DROPOUT && mine < t.n_q ? at.token_key[t.q_row + mine] : 0;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        float factor[4] = {1.0f, 1.0f, 1.0f, 1.0f};
+        if (DROPOUT) dropout_of_keys(factor, at, token_key, t.head, key + 8 * n, kept);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const float p = exp2_approx(fmaf(s[n][e], scale, -stats[e / 2].x));
+            s[n][e] = p * (factor[e] * dp[n][e] - stats[e / 2].y);
+        }
+    }
+}
+
+/* What is not seen, of the queries from `query` on (rows) and the keys from `key` on, has ds = 0. */
+template <int N>
+__device__ void mask_keys(float (&ds)[N][4], const dt_attention &at, const attention_tile &t, int query, int key)
+{
+    const int lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int to = seen_to(at, t, query + 8 * h + lane / 4), from = seen_from(at, to);
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const int j = key + 8 * n + lane % 4 * 2 + e;
+                if (j >= to || j < from) ds[n][2 * h + e] = 0.0f;
+            }
+    }
+}
+
+/* A block has a tile of queries of one head, a warp 16 M of them. */
+template <class T, int W, int M, int KEYS, int BLOCKS, bool DROPOUT>
+__global__ void __launch_bounds__(dq_shape<W, M, KEYS>::THREADS, BLOCKS)
+    dq_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a, bool vectors)
+{
+    using shape = dq_shape<W, M, KEYS>;
+    constexpr int QUERIES = shape::QUERIES, THREADS = shape::THREADS, ROOM = KEYS * W;
+    DYNAMIC_SHARED(T, q);
+    T *const dout = q + QUERIES * W, *const stages = dout + QUERIES * W; /* [2][2][KEYS][W]: K, V */
+    attention_tile t;
+    if (!find_tile(at, cut, blockIdx.x, &t)) return;
+    const int d = at.head_dim, kv_head = t.head / (at.n_heads / at.n_kv_heads), lane = threadIdx.x % WARP;
+    const int n = t.n_q - t.first < QUERIES ? t.n_q - t.first : QUERIES, mine = threadIdx.x / WARP * 16 * M;
+    const attention_range keys = keys_of(at, t, t.first, n), my_keys = keys_of(at, t, t.first + mine, 16 * M);
+    const int64_t row = t.q_row + t.first;
+    const T *k = a.k + t.kv_row * at.kv_ld + kv_head * d, *v = a.v + t.kv_row * at.kv_ld + kv_head * d;
+    const auto load_keys = [&](int key, T *stage) {
+        const int n_keys = t.n_kv - key < KEYS ? t.n_kv - key : KEYS;
+        load_tile<T, W, KEYS, THREADS>(stage, k + key * at.kv_ld, at.kv_ld, n_keys, d, vectors);
+        load_tile<T, W, KEYS, THREADS>(stage + ROOM, v + key * at.kv_ld, at.kv_ld, n_keys, d, vectors);
+        copy_async_commit();
+    };
+    float2 stats[M][2];
+    float dq[M][W / 8][4] = {};
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int r = mine + 16 * m + 8 * h + lane / 4;
+            stats[m][h] = r < n ? a.stats[t.head * (int64_t)at.n_tok + row + r] : make_float2(0.0f, 0.0f);
+        }
+    int key = keys.from / KEYS * KEYS, which = 0;
+    if (key < keys.to) {
+        load_tile<T, W, QUERIES, THREADS>(q, a.q + row * at.q_ld + t.head * d, at.q_ld, n, d, vectors);
+        load_tile<T, W, QUERIES, THREADS>(dout, a.dout + row * at.o_ld + t.head * d, at.o_ld, n, d, vectors);
+        load_keys(key, stages);
+    }
+    for (; key < keys.to; key += KEYS, which ^= 1) {
+        const T *stage = stages + which * 2 * ROOM;
+        copy_async_wait<0>();
+        __syncthreads();
+        if (key + KEYS < keys.to) load_keys(key + KEYS, stages + (which ^ 1) * 2 * ROOM);
+        if (key >= my_keys.to || key + KEYS <= my_keys.from) continue;
+        float s[M][KEYS / 8][4], dp[M][KEYS / 8][4];
+        uint32_t w[M][KEYS / 16][4];
+        multiply_rows<T, W>(s, q, mine, stage, 0);
+        multiply_rows<T, W>(dp, dout, mine, stage + ROOM, 0);
+        const bool all = key >= my_keys.all_from && key + KEYS <= my_keys.all_to;
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            const int query = t.first + mine + 16 * m;
+            form<KEYS / 8, DROPOUT>(s[m], dp[m], stats[m], at, t, query, key);
+            if (!all) mask_keys(s[m], at, t, query, key);
+        }
+        pack_weights<T>(w, s);
+        add_weighted_rows<T, W>(dq, w, stage, 0);
+    }
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int r = mine + 16 * m + 8 * h + lane / 4;
+            if (r < n) store_sums(dq[m], h, at.scale, a.dq + (row + r) * at.q_ld + t.head * d, d, vectors);
+        }
+}
+
+/* ---- launches ---------------------------------------------------------------------------------------------------- */
+
+template <class T, int W, int N_WARPS, int QUERIES, int WITH, int BLOCKS, bool DROPOUT>
+dt_err make_dkv(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a, bool vectors)
+{
+    using shape = dkv_shape<W, N_WARPS, QUERIES>;
+    const attention_cut cut = {true, shape::KEYS, at.n_kv_heads, attention_heads_at_once(&at, at.n_kv_heads)};
+    const auto kernel = dkv_kernel<T, W, N_WARPS, QUERIES, WITH, BLOCKS, DROPOUT>;
+    const int64_t n_blocks = attention_blocks(&at, cut);
+    if (n_blocks == 0) return DT_OK;
+    CUDA_ALLOW_SHARED(kernel, shape::NBYTES);
+    launch(s, (unsigned)n_blocks, shape::THREADS, shape::NBYTES, kernel, at, cut, a, vectors);
+    CUDA_LAUNCHED();
+    return DT_OK;
+}
+
+template <class T, int W, int M, int KEYS, int BLOCKS, bool DROPOUT>
+dt_err make_dq(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a, bool vectors)
+{
+    using shape = dq_shape<W, M, KEYS>;
+    const attention_cut cut = {false, shape::QUERIES, at.n_heads, attention_heads_at_once(&at, at.n_heads)};
+    const auto kernel = dq_kernel<T, W, M, KEYS, BLOCKS, DROPOUT>;
+    const int64_t n_blocks = attention_blocks(&at, cut);
+    if (n_blocks == 0) return DT_OK;
+    CUDA_ALLOW_SHARED(kernel, shape::NBYTES);
+    launch(s, (unsigned)n_blocks, shape::THREADS, shape::NBYTES, kernel, at, cut, a, vectors);
+    CUDA_LAUNCHED();
+    return DT_OK;
+}
+
+template <class T, bool DROPOUT>
+dt_err by_width(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a, bool vectors)
+{
+    if (at.head_dim <= 64) {
+        DT_TRY((make_dkv<T, 64, 8, 64, 3, 1, DROPOUT>(s, at, a, vectors)));
+        return make_dq<T, 64, 2, 64, 2, DROPOUT>(s, at, a, vectors);
+    }
+    if (at.head_dim <= 96) {
+        DT_TRY((make_dkv<T, 96, 8, 64, 3, 1, DROPOUT>(s, at, a, vectors)));
+        return make_dq<T, 96, 2, 32, 2, DROPOUT>(s, at, a, vectors);
+    }
+    if (at.head_dim <= 128) {
+        DT_TRY((make_dkv<T, 128, 8, 64, 3, 1, DROPOUT>(s, at, a, vectors)));
+        return make_dq<T, 128, 2, 32, 2, DROPOUT>(s, at, a, vectors);
+    }
+    DT_TRY((make_dkv<T, 256, 4, 32, 1, 1, DROPOUT>(s, at, a, vectors)));
+    DT_TRY((make_dkv<T, 256, 4, 32, 2, 1, DROPOUT>(s, at, a, vectors)));
+    return make_dq<T, 256, 1, 32, 1, DROPOUT>(s, at, a, vectors);
+}
+
+template <class T> dt_err backward_of(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
+{
+    const int64_t lds = at.q_ld | at.kv_ld | at.o_ld | at.head_dim;
+    const bool vectors =
+        vectors_fit((size_t)lds * sizeof(T), a.q, a.k, a.v, a.dout) && vectors_fit(16, a.dq, a.dk, a.dv);
+    return at.dropout_p > 0 ? by_width<T, true>(s, at, a, vectors) : by_width<T, false>(s, at, a, vectors);
+}
+template <> dt_err backward_of(dt_stream *s, const dt_attention &at, const attention_arrays<float> &a)
+{
+    return cuda_attention_float_backward(s, at, a);
+}
+
+/* Pairs of floats begin at a multiple of 8. */
+float2 *stats_in(float *scratch) { return reinterpret_cast<float2 *>(((size_t)scratch + 7) / 8 * 8); }
+
+} // namespace
 
 int64_t cuda_attention_scratch_elems(const dt_device *dev, const dt_attention *at)
 {
-    return (int64_t)at->n_tok * at->n_heads;
+    return 2 * (int64_t)at->n_tok * at->n_heads + 1;
 }
 
 dt_err cuda_attention_backward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
@@ -36,13 +349,14 @@ dt_err cuda_attention_backward(dt_device *dev, const dt_attention *at, const voi
     DT_TRY(cuda_attention_check(at, &checked));
     dt_stream *s = cuda_stream(dev, stream, "attention_backward");
     const int64_t n = (int64_t)at->n_tok * at->n_heads;
+    float2 *stats = stats_in(scratch);
     CUDA_BY_DTYPE(at->dt, T, "attention_backward", {
         if (n > 0)
-            launch(s, (unsigned)ceil_div(n, 8), 8 * WARP, 0, delta_kernel<T>, (const T *)out, (const T *)dout, scratch,
-                   n, at->n_heads, at->head_dim, at->o_ld);
+            launch(s, (unsigned)ceil_div(n, 8), 8 * WARP, 0, stats_kernel<T>, (const T *)out, (const T *)dout, lse,
+                   stats, (int64_t)at->n_tok, at->n_heads, at->head_dim, at->o_ld);
         attention_arrays<T> a = {};
-        a.q = (const T *)q, a.k = (const T *)k, a.v = (const T *)v, a.dout = (const T *)dout, a.lse = lse;
-        a.delta = scratch, a.dq = (T *)dq, a.dk = (T *)dk, a.dv = (T *)dv;
-        return cuda_attention_float_backward(s, checked, a);
+        a.q = (const T *)q, a.k = (const T *)k, a.v = (const T *)v, a.dout = (const T *)dout, a.stats = stats;
+        a.dq = (T *)dq, a.dk = (T *)dk, a.dv = (T *)dv;
+        return backward_of<T>(s, checked, a);
     });
 }

@@ -229,9 +229,10 @@ __device__ void gradient_of_score(const dt_attention &at, const attention_tile &
 {
     float p = 0, f = 1, delta = 0;
     if (sees(at, t, query, key)) {
-        const int64_t row = t.q_row + query, place = row * at.n_heads + head;
-        p = exp2f(fmaf(*s, at.scale * LOG2_E, -a.lse[place] * LOG2_E));
-        delta = a.delta[place];
+        const int64_t row = t.q_row + query;
+        const float2 stats = a.stats[(int64_t)head * at.n_tok + row];
+        p = exp2f(fmaf(*s, at.scale * LOG2_E, -stats.x));
+        delta = stats.y;
         if (at.dropout_p > 0) f = dropout_factor(at, row, head, key);
     }
     *s = p == 0.0f ? 0.0f : f * p;

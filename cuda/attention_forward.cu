@@ -123,9 +123,11 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     };
     running<M, KEYS / 8, W / 8> r;
     r.clear();
-    load_tile<T, W, QUERIES, THREADS>(q, a.q + (t.q_row + t.first) * at.q_ld + t.head * d, at.q_ld, n, d, vectors);
     int key = keys.from / KEYS * KEYS, which = 0;
-    if (key < keys.to) load_keys(key, stages);
+    if (key < keys.to) {
+        load_tile<T, W, QUERIES, THREADS>(q, a.q + (t.q_row + t.first) * at.q_ld + t.head * d, at.q_ld, n, d, vectors);
+        load_keys(key, stages);
+    }
     for (; key < keys.to; key += KEYS, which ^= 1) {
         const T *stage = stages + which * 2 * ROOM;
         copy_async_wait<0>();
@@ -152,7 +154,6 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             store_sums(r.o[m], h, inverse, a.out_w + row * at.o_ld + t.head * d, d, vectors);
             if (a.lse_w && lane % 4 == 0) a.lse_w[row * at.n_heads + t.head] = r.max[m][h] * at.scale + logf(sum);
         }
-    copy_async_wait<0>();
 }
 
 template <class T, int W, int M, int KEYS, int BLOCKS, bool DROPOUT>

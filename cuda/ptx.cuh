@@ -80,6 +80,13 @@ __device__ inline void copy_async_16(void *shared, const void *src, bool valid)
     const int nbytes = valid ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(src), "r"(nbytes) : "memory");
 }
+/** The same for 8 bytes; both addresses are multiples of 8. */
+__device__ inline void copy_async_8(void *shared, const void *src, bool valid)
+{
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(shared);
+    const int nbytes = valid ? 8 : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(at), "l"(src), "r"(nbytes) : "memory");
+}
 /** Close a group of this thread's copies; wait until at most `left` of its groups are still under way. Other threads see
  *  what was copied after a barrier. */
 __device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }

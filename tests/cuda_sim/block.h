@@ -15,6 +15,7 @@ enum { SHARED_USUAL = 48 << 10, SHARED_MOST = 227 << 10 };
 struct pending_copy {
     void *dst;
     const void *src;
+    size_t nbytes;
     bool valid;
     int group; /* that it belongs to, counted from the lane's first commit */
 };

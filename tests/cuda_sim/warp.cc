@@ -112,9 +112,9 @@ void sim_loaded_trans(void *const brought[32], uint32_t lanes) { load_matrices(b
 static void land(const pending_copy *copy)
 {
     if (copy->valid)
-        memcpy(copy->dst, copy->src, 16);
+        memcpy(copy->dst, copy->src, copy->nbytes);
     else
-        memset(copy->dst, 0, 16);
+        memset(copy->dst, 0, copy->nbytes);
 }
 
 /* All copies of the groups before this one; those of a group in any order, here that of the program. */
@@ -124,17 +124,18 @@ static void land_before(pending_copies *copies, int group)
     if (copies->first == copies->n) copies->first = copies->n = 0;
 }
 
-void copy_async_16(void *shared, const void *src, bool valid)
+void sim_copy_async(void *shared, const void *src, bool valid, size_t nbytes)
 {
     pending_copies *copies = &block.lanes[block.current].copies;
-    if ((size_t)shared % 16 || !sim_is_shared(shared, 16))
-        sim_wrong("copy_async_16 to %p, which is not 16 aligned bytes of shared memory", shared);
-    if ((size_t)src % 16) sim_wrong("copy_async_16 from %p, which is not a multiple of 16", src);
+    if ((size_t)shared % nbytes || !sim_is_shared(shared, nbytes))
+        sim_wrong("copy_async_%zu to %p, which is not %zu aligned bytes of shared memory", nbytes, shared, nbytes);
+    if ((size_t)src % nbytes)
+        sim_wrong("copy_async_%zu from %p, which is not a multiple of %zu", nbytes, src, nbytes);
     if (copies->n == copies->room) {
         copies->room = copies->room ? 2 * copies->room : 16;
         copies->all = static_cast<pending_copy *>(realloc(copies->all, (size_t)copies->room * sizeof *copies->all));
     }
-    const pending_copy copy = {shared, src, valid, copies->n_groups};
+    const pending_copy copy = {shared, src, nbytes, valid, copies->n_groups};
     if (sim_random() % 4 == 0)
         land(&copy);
     else

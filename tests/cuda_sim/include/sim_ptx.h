@@ -35,7 +35,9 @@ static inline void ldmatrix_x4_trans(uint32_t r[4], const void *row)
 }
 
 /** The copy lands at a wait, or by chance before it. */
-void copy_async_16(void *shared, const void *src, bool valid);
+void sim_copy_async(void *shared, const void *src, bool valid, size_t nbytes);
+static inline void copy_async_16(void *shared, const void *src, bool valid) { sim_copy_async(shared, src, valid, 16); }
+static inline void copy_async_8(void *shared, const void *src, bool valid) { sim_copy_async(shared, src, valid, 8); }
 void copy_async_commit();
 void sim_copy_async_wait(int left);
 template <int left> static inline void copy_async_wait() { sim_copy_async_wait(left); }
