@@ -99,7 +99,7 @@ $(BUILD)/cuda/%.cu.o: cuda/%.cu
 	$(call SAY,NVCC,$@)$(NVCC) -Iinclude -Icuda $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 $(BUILD)/cuda/%.c.o: cuda/%.c
 	@mkdir -p $(@D)
-	$(call SAY,CC,$@)$(MPICC) -Iinclude -Icuda -D_GNU_SOURCE '-DDT_CUDA_ARCHS="$(CUDA_ARCHS)"' -I$(CUDA_HOME)/include $(CFLAGS) -fPIC -MMD -MP -c -o $@ $<
+	$(call SAY,CC,$@)$(MPICC) -Iinclude -Icuda -D_GNU_SOURCE '-DDT_CUDA_ARCHS="$(CUDA_ARCHS)"' -isystem $(CUDA_HOME)/include $(CFLAGS) -fPIC -MMD -MP -c -o $@ $<
 $(BUILD)/libdtrain_cuda.so: $(CUDA_OBJ)
 	$(call SAY,LD,$@)$(MPICC) -shared -o $@ $^ -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -Wl,--as-needed -lcublasLt -lcudart_static -lrt -lpthread -ldl
 

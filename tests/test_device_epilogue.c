@@ -185,6 +185,14 @@ static void activations_of_products(void **state)
             }
 }
 
+/* May an activation start from P before it is rounded? cuBLASLt's GELU does. Then it is near, which is another test's. */
+static bool is_of_a_library(const fixture *f, const dt_matmul *mm)
+{
+    const char *products = getenv("DTRAIN_CUDA_PRODUCT");
+    return !strcmp(OPS(f)->name, "cuda") && !(products && !strcmp(products, "own")) && mm->dt == DT_BF16 &&
+           mm->act == DT_ACT_GELU_TANH;
+}
+
 /* The bits of a product into aux, and of the activation's own call. */
 static void an_epilogue_is_the_two_calls(void **state)
 {
@@ -196,6 +204,7 @@ static void an_epilogue_is_the_two_calls(void **state)
             dt_matmul mm = make_form(sizes[s], 2, dt, dt), plain = mm;
             mm.epilogue = way & 2 ? DT_EPILOGUE_ACT : DT_EPILOGUE_ACT_BACKWARD;
             mm.act = (dt_activation)(way >> 2 & 3);
+            if (is_of_a_library(f, &mm)) continue;
             work w = make_work(&mm);
             ref_array p = ref_new(dt, n), y = ref_new(dt, n);
             run_work(f, &w);
@@ -326,9 +335,9 @@ int main(void)
         cmocka_unit_test(what_cannot_be_is_refused),
     };
     int failed = cmocka_run_group_tests_name("native bf16 where there is one", tests, open_device, close_device);
-    setenv("DTRAIN_ONEDNN", "none", 1);
+    setenv("DTRAIN_ONEDNN", "none", 1), setenv("DTRAIN_CUDA_PRODUCT", "own", 1);
     failed += cmocka_run_group_tests_name("our own kernels alone", tests, open_device, close_device);
-    unsetenv("DTRAIN_ONEDNN");
+    unsetenv("DTRAIN_ONEDNN"), unsetenv("DTRAIN_CUDA_PRODUCT");
     const struct CMUnitTest dots[] = {cmocka_unit_test(an_addend_of_either_type_is_rounded_once),
                                       cmocka_unit_test(an_addend_is_what_could_be_accumulated_onto)};
     setenv("DTRAIN_BF16", "dot", 1);

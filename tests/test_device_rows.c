@@ -99,6 +99,32 @@ static void for_all_sizes(fixture *f, void (*check)(fixture *f, const product *p
 static void batch_invariant_products_are_products(void **state) { for_all_sizes(*state, check_value); }
 static void a_row_does_not_depend_on_the_others(void **state) { for_all_sizes(*state, check_pieces); }
 
+/* So many that a device may take another kernel for them: a few of its rows, and one. */
+static void a_row_of_very_many_is_the_same(void **state)
+{
+    fixture *f = *state;
+    static const int64_t pieces[][2] = {{0, 1}, {1, 16}, {700, 200}, {1539, 1}};
+    for (int way = 0; way < 4; way++) {
+        product p = make_product(1540, 1416, 72, way & 1, way & 2 ? DT_BF16 : DT_F32, DT_F32, 0);
+        p.mm.lda += 5, p.mm.ldb += 6; /* 16 bytes, in either type */
+        ref_drop(&p.a), ref_drop(&p.b);
+        p.a = ref_random(p.mm.dt, p.mm.m * p.mm.lda, 1, 1);
+        p.b = ref_random(p.mm.dt, (way & 1 ? p.mm.n : p.mm.k) * p.mm.ldb, 2, 1);
+        ref_array whole = ref_copy(&p.c);
+        run_rows(f, &p, 0, p.mm.m, &whole);
+        for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++) {
+            const int64_t first = pieces[i][0] * p.mm.ldc;
+            ref_array c = ref_copy(&p.c);
+            run_rows(f, &p, pieces[i][0], pieces[i][1], &c);
+            for (int64_t r = 0; r < pieces[i][1]; r++)
+                assert_memory_equal((const float *)c.p + first + r * p.mm.ldc,
+                                    (const float *)whole.p + first + r * p.mm.ldc, (size_t)p.mm.n * sizeof(float));
+            ref_drop(&c);
+        }
+        ref_drop(&whole), drop_product(&p);
+    }
+}
+
 static void threads_do_not_change_a_row(void **state)
 {
     fixture *f = *state, other = {0};
@@ -128,6 +154,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batch_invariant_products_are_products),
         cmocka_unit_test(a_row_does_not_depend_on_the_others),
+        cmocka_unit_test(a_row_of_very_many_is_the_same),
         cmocka_unit_test(threads_do_not_change_a_row),
         cmocka_unit_test(a_transposed_a_is_refused),
     };
