@@ -5,7 +5,7 @@
 unset DTRAIN_DEVICE # what is planned for is said here
 plan() { run 0 ./dtrain --plan "$@"; }
 rows() { # NAME: the four stages are there, within 100 columns
-    expect "$1: every stage, within 100 columns" awk '/^[0-3]  / { n++ } length > 100 && !/error:|ini:|is not there/ { wide = 1 } END { exit n != 4 || wide }' "$out"
+    expect "$1: every stage, within 100 columns" awk '/^[0-3]  / { n++ } length > 100 && !/error:|ini:|is not there|this program was built/ { wide = 1 } END { exit n != 4 || wide }' "$out"
 }
 
 # 16 samples are no batch for 4 x 8.
@@ -111,6 +111,15 @@ expect_text "what was meant by a small unit" 'device-memory: 80K is 80000 bytes;
 run 0 ./dtrain --ranks 8 "$tmp/70b.ini"
 expect_exit "ranks of a plan do not start a run: 64" 64
 expect_text "what they go with" '--ranks goes with --plan'
+for two in '--plan --check' '--check --plan' '--keys --plan'; do
+    run 0 ./dtrain $two "$tmp/70b.ini"
+    expect_exit "$two: neither wins in silence" 64
+    expect_text "$two are named" "--[a-z]+ and --[a-z]+ ask for different things"
+done
+for two in '--plan --check --help' '--help --plan --check'; do
+    run 0 ./dtrain $two
+    expect_exit "$two: help does" 0
+done
 plan --ranks 64 --ranks-per-node 8 --device-memory 80G "$tmp/70b.ini" zero.stage=3
 expect_text "a configured stage has a verdict" '^zero.stage = 3, as in this configuration, fits$'
 expect_text "the places of one memory are a line" '^stage 3 by place: device [0-9.]+G, pinned [0-9.]+[MK], host [0-9.]+M, in one memory$'

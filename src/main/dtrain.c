@@ -28,8 +28,19 @@ static const char usage[] =
     "            71 not finite, 74 writing failed, 75 stopped early with a checkpoint (submit again),\n"
     "            76 communication failed or timed out\n";
 
+typedef enum action {
+    ACTION_RUN,
+    ACTION_CHECK,
+    ACTION_PLAN,
+    ACTION_KEYS,
+    ACTION_MARKDOWN,
+    ACTION_VERSION,
+    ACTION_HELP
+} action;
+
 typedef struct options {
-    enum { ACTION_RUN, ACTION_CHECK, ACTION_PLAN, ACTION_KEYS, ACTION_MARKDOWN, ACTION_VERSION, ACTION_HELP } action;
+    action action;
+    const char *asked_by, *asked_by_another; /* options that ask for different actions; NULL: there are none */
     dt_plan_request plan;
     const char *filter; /* of --keys */
     bool force;
@@ -56,71 +67,62 @@ static dt_err parse_memory(const char *name, const char *text, uint64_t *nbytes)
     return DT_OK;
 }
 
-static dt_err parse_options(int argc, char **argv, options *o)
+enum { ACTION = 256, RANKS = 300, PER_NODE, DEVICES, DEVICE_MEMORY, HOST_MEMORY, FORCE };
+static const struct option table[] = {
+    {"check", no_argument, NULL, ACTION + ACTION_CHECK},
+    {"plan", no_argument, NULL, ACTION + ACTION_PLAN},
+    {"keys", no_argument, NULL, ACTION + ACTION_KEYS},
+    {"keys-markdown", no_argument, NULL, ACTION + ACTION_MARKDOWN},
+    {"force", no_argument, NULL, FORCE},
+    {"ranks", required_argument, NULL, RANKS},
+    {"ranks-per-node", required_argument, NULL, PER_NODE},
+    {"devices-per-node", required_argument, NULL, DEVICES},
+    {"device-memory", required_argument, NULL, DEVICE_MEMORY},
+    {"host-memory", required_argument, NULL, HOST_MEMORY},
+    TOOL_OPTIONS,
+    {NULL, 0, NULL, 0},
+};
+
+/* Help and version win, whatever else is there. */
+static void choose_action(options *o, action asked, const char *name)
 {
-    enum { CHECK = 256, PLAN, RANKS, PER_NODE, DEVICES, DEVICE_MEMORY, HOST_MEMORY, KEYS, MARKDOWN, FORCE };
-    static const struct option table[] = {
-        {"check", no_argument, NULL, CHECK},
-        {"force", no_argument, NULL, FORCE},
-        {"plan", no_argument, NULL, PLAN},
-        {"ranks", required_argument, NULL, RANKS},
-        {"ranks-per-node", required_argument, NULL, PER_NODE},
-        {"devices-per-node", required_argument, NULL, DEVICES},
-        {"device-memory", required_argument, NULL, DEVICE_MEMORY},
-        {"host-memory", required_argument, NULL, HOST_MEMORY},
-        {"keys", no_argument, NULL, KEYS},
-        {"keys-markdown", no_argument, NULL, MARKDOWN},
-        TOOL_OPTIONS,
-        {NULL, 0, NULL, 0},
-    };
-    *o = (options){.plan = {.nranks = 1}, .filter = ""};
-    for (int c, at;;) {
-        DT_TRY(tool_option(argc, argv, ":" TOOL_LETTERS, table, &c, &at));
-        if (c == -1) break;
-        for (size_t i = 0; c >= RANKS && c <= HOST_MEMORY && table[i].name; i++)
-            if (table[i].val == c) o->plan_option = table[i].name;
-        switch (c) {
-        case CHECK:
-            o->action = ACTION_CHECK;
-            break;
-        case PLAN:
-            o->action = ACTION_PLAN;
-            break;
-        case RANKS:
-            DT_TRY(parse_ranks("ranks", optarg, &o->plan.nranks));
-            break;
-        case PER_NODE:
-            DT_TRY(parse_ranks("ranks-per-node", optarg, &o->plan.ranks_per_node));
-            break;
-        case DEVICES:
-            DT_TRY(parse_ranks("devices-per-node", optarg, &o->plan.devices_per_node));
-            break;
-        case DEVICE_MEMORY:
-            DT_TRY(parse_memory("device-memory", optarg, &o->plan.device_memory));
-            break;
-        case HOST_MEMORY:
-            DT_TRY(parse_memory("host-memory", optarg, &o->plan.host_memory));
-            break;
-        case KEYS:
-            o->action = ACTION_KEYS;
-            break;
-        case FORCE:
-            o->force = true;
-            break;
-        case MARKDOWN:
-            o->action = ACTION_MARKDOWN;
-            break;
-        case 'V':
-            o->action = ACTION_VERSION;
-            break;
-        default:
-            o->action = ACTION_HELP;
-            break;
-        }
+    if (o->asked_by && asked != o->action) o->asked_by_another = name;
+    if (!o->asked_by || asked >= ACTION_VERSION) o->action = asked, o->asked_by = name;
+}
+
+/* c: of the table, or a letter. */
+static dt_err take_option(options *o, int c, const char *name)
+{
+    if (c >= RANKS && c <= HOST_MEMORY) o->plan_option = name;
+    switch (c) {
+    case RANKS:
+        return parse_ranks(name, optarg, &o->plan.nranks);
+    case PER_NODE:
+        return parse_ranks(name, optarg, &o->plan.ranks_per_node);
+    case DEVICES:
+        return parse_ranks(name, optarg, &o->plan.devices_per_node);
+    case DEVICE_MEMORY:
+        return parse_memory(name, optarg, &o->plan.device_memory);
+    case HOST_MEMORY:
+        return parse_memory(name, optarg, &o->plan.host_memory);
+    case FORCE:
+        o->force = true;
+        break;
+    case 'V':
+        choose_action(o, ACTION_VERSION, "version");
+        break;
+    case 'h':
+        choose_action(o, ACTION_HELP, "help");
+        break;
+    default:
+        choose_action(o, (action)(c - ACTION), name);
+        break;
     }
-    argc -= optind, argv += optind;
-    DT_CHECK(!o->plan_option || o->action >= ACTION_PLAN, DT_ERR_USAGE,
-             "--%s goes with --plan; how many ranks a run has is said to mpirun or srun", o->plan_option);
+    return DT_OK;
+}
+
+static dt_err take_arguments(options *o, int argc, char **argv)
+{
     if (o->action == ACTION_KEYS) {
         if (argc > 0) o->filter = argv[0];
         DT_CHECK(argc <= 1, DT_ERR_USAGE, "--keys takes at most one section or section.key");
@@ -129,6 +131,21 @@ static dt_err parse_options(int argc, char **argv, options *o)
         o->input = argv[0], o->n_overrides = argc - 1, o->overrides = (const char *const *)argv + 1;
     }
     return DT_OK;
+}
+
+static dt_err parse_options(int argc, char **argv, options *o)
+{
+    *o = (options){.plan = {.nranks = 1}, .filter = ""};
+    for (int c, at;;) {
+        DT_TRY(tool_option(argc, argv, ":" TOOL_LETTERS, table, &c, &at));
+        if (c == -1) break;
+        DT_TRY(take_option(o, c, at >= 0 ? table[at].name : ""));
+    }
+    DT_CHECK(!o->asked_by_another || o->action >= ACTION_VERSION, DT_ERR_USAGE,
+             "--%s and --%s ask for different things: give one of them", o->asked_by, o->asked_by_another);
+    DT_CHECK(!o->plan_option || o->action >= ACTION_PLAN, DT_ERR_USAGE,
+             "--%s goes with --plan; how many ranks a run has is said to mpirun or srun", o->plan_option);
+    return take_arguments(o, argc - optind, argv + optind);
 }
 
 static dt_err print_plan(const options *o)
