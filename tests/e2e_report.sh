@@ -59,8 +59,18 @@ sed -i '3p' "$tmp/edited/metrics.csv"
 train 1 edited run.max_steps=6 log.report_to=jsonl,csv,stdout
 expect_exit "a run whose metrics were edited goes on" 0
 expect_text "the step that is missing is named with its line" 'edited/metrics.jsonl:2: the record of step 2 is missing before this line, that of step 3'
+expect_text "in the table, too" 'edited/metrics.csv: left out 1 older record of steps'
 expect_text "what stood there twice is said" 'edited/metrics.jsonl: left out 1 older record of steps'
 steps_of() { grep -o "$1" "$2" | grep -o '[0-9]*' | tr '\n' ' '; }
 expect "each other step is there once" test "$(steps_of '"step": [0-9]*, "loss"' "$tmp/edited/metrics.jsonl")" = "1 3 4 5 6 "
 expect "in the table, too" test "$(cut -d, -f1,2 "$tmp/edited/metrics.csv" | grep -c "^2,[0-9]")" = 1
+sed -i '1,2d' "$tmp/edited/metrics.jsonl"
+sed -i '4d' "$tmp/edited/metrics.csv"
+train 1 edited run.max_steps=8 log.report_to=jsonl,csv,stdout
+expect_text "a missing beginning is named" 'edited/metrics.jsonl:1: the record of step 1 is missing before this line, that of step 4'
+expect_text "a hole in the table is named with its line" 'edited/metrics.csv:4: the record of step 3 is missing before this line, that of step 4'
+train 1 ended run.max_steps=2
+sed -i '$d' "$tmp/ended/metrics.jsonl"
+train 1 ended run.max_steps=3
+expect_text "and a missing end" 'ended/metrics.jsonl:1: the record of step 2 is missing behind this line, the last'
 e2e_done

@@ -202,7 +202,7 @@ static void resuming_leaves_no_gap_and_no_repeat(void **state)
 
 static void cut(const char *path, int64_t last_step)
 {
-    assert_int_equal(dt_jsonl_cut(path, &(dt_kept){.last_step = last_step}, 1), DT_OK);
+    assert_int_equal(dt_jsonl_cut(path, &(dt_kept){.last_step = last_step, .every = 1}), DT_OK);
 }
 
 static void cutting_keeps_whole_records_alone(void **state)
@@ -251,11 +251,15 @@ static void a_missing_step_is_found(void **state)
         {{10, 20, 40}, 40, 10, 30, 2},
         {{10, 20, 30}, 30, 1, 0, 0}, /* log.logging_steps was 10 */
         {{0}, 7, 1, 0, 0},           /* the file was moved away */
-        {{5, 6, 7}, 7, 1, 0, 0},     /* or its beginning was */
+        {{5, 6, 7}, 7, 1, 1, 0},     /* its beginning is gone */
+        {{-4, 5, -5, 6, 7}, 7, 1, 1, 1},
+        {{10}, 10, 1, 0, 0}, /* one alone does not tell what log.logging_steps was */
+        {{10, 20}, 20, 3, 0, 0},
+        {{5, 6, 7}, INT64_MAX, 1, 0, 0},
         {{1, 2}, 2, 0, 0, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const dt_kept kept = {.last_step = cases[i].last_step};
+        const dt_kept kept = {.last_step = cases[i].last_step, .every = cases[i].every};
         dt_lines l = {0};
         int64_t at;
         for (int k = 0; k < 6 && cases[i].steps[k]; k++) {
@@ -264,7 +268,7 @@ static void a_missing_step_is_found(void **state)
             assert_int_equal(dt_lines_add(&l, "", &kept, line), DT_OK);
         }
         dt_lines_settle(&l);
-        const int64_t missing = dt_lines_hole(&l, &kept, cases[i].every, &at);
+        const int64_t missing = dt_lines_hole(&l, &kept, &at);
         if (missing != cases[i].missing) print_message("case %zu: step %lld\n", i, (long long)missing);
         assert_int_equal(missing, cases[i].missing);
         if (missing) assert_int_equal(at, cases[i].at);
@@ -764,12 +768,15 @@ static void a_table_of_something_else_is_refused(void **state)
     struct fixture *f = *state;
     dt_report *r = NULL;
     char path[128];
-    const dt_report_options opt = {.output_dir = f->dir, .to_csv = true, .resume_step = 1};
+    const dt_report_options opt = {.output_dir = f->dir, .to_jsonl = true, .to_csv = true, .resume_step = 1};
+    const char *records = "{\"step\": 1}\n{\"step\": 2}\n"; /* nothing was cut before it was looked at */
     snprintf(path, sizeof path, "%s/metrics.csv", f->dir);
     spill(path, "name,age\nme,3\n");
+    spill(f->jsonl, records);
     assert_int_equal(dt_report_open(&r, &opt), DT_ERR_DATA);
     assert_non_null(strstr(dt_error_message(), "the column step at position 1"));
     assert_file(path, "name,age\nme,3\n");
+    assert_file(f->jsonl, records);
     dt_error_clear();
 }
 

@@ -103,18 +103,21 @@ static dt_err find_rows(const dt_csv *c, FILE *in, const dt_kept *kept, dt_lines
     char *line = NULL;
     size_t cap = 0;
     dt_err err = DT_OK;
-    int64_t offset = ftello(in);
+    int64_t offset = ftello(in), n_bad = 0;
     ssize_t n;
     for (errno = 0; err == DT_OK && (n = getline(&line, &cap, in)) > 0; offset += n) {
         char *end;
         const long long step = strtoll(line, &end, 10);
         /* the second cell, the loss, is empty in a validation's */
         const dt_line row = {step, offset, n, strncmp(end, ",,", 2) == 0};
-        if (line[n - 1] == '\n' && end != line) err = dt_lines_add(rows, c->path, kept, row);
+        if (line[n - 1] == '\n' && end != line)
+            err = dt_lines_add(rows, c->path, kept, row);
+        else
+            n_bad++;
     }
     if (err == DT_OK && ferror(in)) err = dt_fail_errno(DT_ERR_DATA, c->path, "cannot read");
     free(line);
-    dt_lines_settle(rows);
+    if (err == DT_OK) dt_lines_settle_and_tell(rows, c->path, kept, n_bad, 1);
     return err;
 }
 
@@ -156,7 +159,8 @@ static dt_err keep_rows(dt_csv *c, FILE *in, const dt_kept *kept)
     return err;
 }
 
-static dt_err begin(dt_csv *c, FILE *in, const dt_kept *kept)
+/* Its columns; in: NULL for a new table. */
+static dt_err find_columns(dt_csv *c, FILE *in)
 {
     char *line = NULL;
     size_t cap = 0;
@@ -168,21 +172,37 @@ static dt_err begin(dt_csv *c, FILE *in, const dt_kept *kept)
         if (err == DT_OK) err = add_column(c, later, strlen(later));
     }
     free(line);
-    DT_TRY(err);
-    DT_TRY(keep_rows(c, in, kept));
-    return dt_record_file_open(&c->file, c->path, true);
+    return err;
+}
+
+/* in: the table that is there, behind its header, or NULL. */
+static dt_err open_table(dt_csv *c, const char *path, const dt_kept *kept, FILE **in)
+{
+    const bool there = kept->last_step > 0 && (access(path, F_OK) == 0 || errno != ENOENT);
+    *in = NULL;
+    *c = (dt_csv){.file.fd = -1, .path = strdup(path)};
+    DT_CHECK(c->path, DT_ERR_MEMORY, "out of memory for the name of %s", path);
+    DT_TRY(dt_check_replaceable(path)); /* of a pipe the end never comes */
+    if (there) DT_TRY(dt_open_text(path, in));
+    return find_columns(c, *in);
 }
 
 dt_err dt_csv_open(dt_csv *c, const char *path, const dt_kept *kept)
 {
-    *c = (dt_csv){.file.fd = -1, .path = strdup(path)};
-    DT_CHECK(c->path, DT_ERR_MEMORY, "out of memory for the name of %s", path);
-    const bool there = kept->last_step > 0 && (access(path, F_OK) == 0 || errno != ENOENT);
-    FILE *in = NULL;
-    if (there) DT_TRY(dt_check_replaceable(path)); /* of a pipe the end never comes */
-    if (there) DT_TRY(dt_open_text(path, &in));
-    const dt_err err = begin(c, in, kept);
+    FILE *in;
+    dt_err err = open_table(c, path, kept, &in);
+    if (err == DT_OK) err = keep_rows(c, in, kept);
     if (in) fclose(in);
+    return err == DT_OK ? dt_record_file_open(&c->file, path, true) : err;
+}
+
+dt_err dt_csv_look(const char *path, const dt_kept *kept)
+{
+    dt_csv c;
+    FILE *in;
+    const dt_err err = open_table(&c, path, kept, &in);
+    if (in) fclose(in);
+    dt_csv_close(&c);
     return err;
 }
 

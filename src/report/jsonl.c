@@ -143,23 +143,7 @@ static dt_err write_again(FILE *in, const char *path, const dt_lines *lines)
     return err;
 }
 
-static void warn_of_lines(const char *path, const dt_lines *lines, const dt_kept *kept, int64_t every,
-                          const dt_lines *before, int64_t n_bad)
-{
-    int64_t at;
-    const int64_t missing = dt_lines_hole(lines, kept, every, &at), n_twice = before->n - lines->n;
-    if (n_bad > 0) DT_WARN("%s: left out %" PRId64 " incomplete line%s", path, n_bad, n_bad == 1 ? "" : "s");
-    if (n_twice > 0)
-        DT_WARN("%s: left out %" PRId64 " older record%s of steps that it had twice", path, n_twice,
-                n_twice == 1 ? "" : "s");
-    if (missing && at < lines->n)
-        DT_WARN("%s:%" PRId64 ": the record of step %" PRId64 " is missing before this line, that of step %" PRId64,
-                path, at + 1, missing, lines->line[at].step);
-    else if (missing)
-        DT_WARN("%s: the record of step %" PRId64 " is missing behind its last line, %" PRId64, path, missing, at);
-}
-
-dt_err dt_jsonl_cut(const char *path, const dt_kept *kept, int64_t every)
+dt_err dt_jsonl_cut(const char *path, const dt_kept *kept)
 {
     FILE *in;
     dt_lines lines = {0};
@@ -168,10 +152,8 @@ dt_err dt_jsonl_cut(const char *path, const dt_kept *kept, int64_t every)
     DT_TRY(dt_check_replaceable(path)); /* of a pipe the end never comes */
     DT_TRY(dt_open_text(path, &in));
     dt_err err = find_lines(in, path, kept, &lines, &n_bad);
-    const dt_lines before = lines;
-    dt_lines_settle(&lines);
+    if (err == DT_OK) dt_lines_settle_and_tell(&lines, path, kept, n_bad, 0);
     if (err == DT_OK) err = write_again(in, path, &lines);
-    if (err == DT_OK) warn_of_lines(path, &lines, kept, every, &before, n_bad);
     dt_lines_free(&lines);
     fclose(in);
     return err;

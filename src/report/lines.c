@@ -2,6 +2,7 @@
 #include "lines.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,21 +49,54 @@ void dt_lines_settle(dt_lines *l)
     l->n = n;
 }
 
-int64_t dt_lines_hole(const dt_lines *l, const dt_kept *kept, int64_t every, int64_t *at)
+/* Of the first two training records, 0: there are no two. */
+static int64_t first_gap(const dt_lines *l)
 {
-    int64_t before = 0, gap_before = 0;
+    int64_t first = 0;
+    for (int64_t i = 0; i < l->n; i++) {
+        if (l->line[i].is_validation) continue;
+        if (first > 0) return l->line[i].step - first;
+        first = l->line[i].step;
+    }
+    return 0;
+}
+
+int64_t dt_lines_hole(const dt_lines *l, const dt_kept *kept, int64_t *at)
+{
+    const bool ends = kept->last_step != INT64_MAX;
+    int64_t before = 0, gap_before = first_gap(l);
+    bool judge = ends && gap_before > 0; /* one record alone does not tell how often there were some */
     *at = 0;
-    for (int64_t i = 0; i <= l->n && every > 0; i++) {
+    for (int64_t i = 0; i <= l->n && kept->every > 0; i++) {
         const bool end = i == l->n;
-        if ((end && kept->last_step == INT64_MAX) || (!end && l->line[i].is_validation)) continue;
+        if ((end && !ends) || (!end && l->line[i].is_validation)) continue;
         const int64_t step = end ? kept->last_step + 1 : l->line[i].step, gap = step - before;
-        const int64_t missing = (before / every + 1) * every;
+        const int64_t missing = (before / kept->every + 1) * kept->every;
         *at = i;
-        if (before > 0 && gap > gap_before && missing < step) return missing;
+        if (judge && gap > gap_before && missing < step) return missing;
+        judge = true;
         before = step;
         gap_before = gap;
     }
     return 0;
+}
+
+void dt_lines_settle_and_tell(dt_lines *l, const char *path, const dt_kept *kept, int64_t n_bad, int64_t n_head)
+{
+    int64_t at;
+    const int64_t n = l->n;
+    dt_lines_settle(l);
+    const int64_t missing = dt_lines_hole(l, kept, &at), n_twice = n - l->n, line = at + n_head;
+    if (n_bad > 0) DT_WARN("%s: left out %" PRId64 " incomplete line%s", path, n_bad, n_bad == 1 ? "" : "s");
+    if (n_twice > 0)
+        DT_WARN("%s: left out %" PRId64 " older record%s of steps that it had twice", path, n_twice,
+                n_twice == 1 ? "" : "s");
+    if (missing && at < l->n)
+        DT_WARN("%s:%" PRId64 ": the record of step %" PRId64 " is missing before this line, that of step %" PRId64,
+                path, line + 1, missing, l->line[at].step);
+    else if (missing)
+        DT_WARN("%s:%" PRId64 ": the record of step %" PRId64 " is missing behind this line, the last", path, line,
+                missing);
 }
 
 dt_err dt_lines_read(const dt_lines *l, int64_t i, FILE *in, const char *path, dt_record *out)

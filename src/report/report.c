@@ -25,27 +25,40 @@ struct dt_report {
     dt_events events;
 };
 
-/* The last step whose records are kept; 0: none, the files are new. */
-static int64_t last_kept(const dt_report_options *opt) { return opt->append ? INT64_MAX : opt->resume_step; }
+/* What a file that is there keeps; last_step 0: nothing, it begins anew. */
+static dt_kept kept_of(const dt_report_options *opt)
+{
+    return (dt_kept){.last_step = opt->append ? INT64_MAX : opt->resume_step,
+                     .redo_validation = opt->redo_validation,
+                     .every = opt->every};
+}
+
+static dt_err path_of(const dt_report_options *opt, const char *name, char path[PATH_MAX])
+{
+    DT_CHECK(dt_join_path(path, opt->output_dir, name, ""), DT_ERR_WRITE, "%s: the name of its %s is too long",
+             opt->output_dir, name);
+    return DT_OK;
+}
 
 static dt_err open_jsonl(dt_report *r, const dt_report_options *opt)
 {
     char path[PATH_MAX];
-    DT_CHECK(snprintf(path, sizeof path, "%s/metrics.jsonl", opt->output_dir) < (int)sizeof path, DT_ERR_WRITE,
-             "%s: the name of its metrics.jsonl is too long", opt->output_dir);
-    const int64_t last = last_kept(opt);
-    if (last > 0) DT_TRY(dt_jsonl_cut(path, &(dt_kept){last, opt->redo_validation}, opt->every));
-    DT_TRY(dt_record_file_open(&r->jsonl, path, last > 0));
+    const dt_kept kept = kept_of(opt);
+    DT_TRY(path_of(opt, "metrics.jsonl", path));
+    if (kept.last_step > 0) DT_TRY(dt_jsonl_cut(path, &kept));
+    DT_TRY(dt_record_file_open(&r->jsonl, path, kept.last_step > 0));
     r->to_jsonl = true;
     return DT_OK;
 }
 
-static dt_err open_csv(dt_report *r, const dt_report_options *opt)
+/* look: would it be opened? */
+static dt_err open_csv(dt_report *r, const dt_report_options *opt, bool look)
 {
     char path[PATH_MAX];
-    DT_CHECK(snprintf(path, sizeof path, "%s/metrics.csv", opt->output_dir) < (int)sizeof path, DT_ERR_WRITE,
-             "%s: the name of its metrics.csv is too long", opt->output_dir);
-    DT_TRY(dt_csv_open(&r->csv, path, &(dt_kept){last_kept(opt), opt->redo_validation}));
+    const dt_kept kept = kept_of(opt);
+    DT_TRY(path_of(opt, "metrics.csv", path));
+    if (look) return dt_csv_look(path, &kept);
+    DT_TRY(dt_csv_open(&r->csv, path, &kept));
     r->to_csv = true;
     return DT_OK;
 }
@@ -62,8 +75,9 @@ static dt_err open_events(dt_report *r, const dt_report_options *opt)
 static dt_err open_sinks(dt_report *r, const dt_report_options *opt)
 {
     if (opt->to_jsonl || opt->to_csv || opt->to_tensorboard) DT_TRY(dt_make_dirs(opt->output_dir));
+    if (opt->to_csv) DT_TRY(open_csv(r, opt, true)); /* before anything is cut */
     if (opt->to_jsonl) DT_TRY(open_jsonl(r, opt));
-    if (opt->to_csv) DT_TRY(open_csv(r, opt));
+    if (opt->to_csv) DT_TRY(open_csv(r, opt, false));
     if (opt->to_tensorboard) DT_TRY(open_events(r, opt));
     if (opt->to_stdout) dt_progress_open(&r->progress, opt->total_steps, opt->flops_per_token, opt->stdout_every_s);
     r->to_stdout = opt->to_stdout;
