@@ -78,6 +78,24 @@ done
 RUN_TIMEOUT=60 DTRAIN_FAULT=data.verify:1:1:hang train 3 verify-hang run.max_steps=1 data.verify=true comm.timeout=2
 expect_exit "one rank hangs while the data is verified: 76" 76
 expect_text "each rank says where it stands" "rank 0 .*no progress.*phase (verify|agree)"
+RUN_TIMEOUT=60 DTRAIN_FAULT=report:0:2:hang train 2 report-hang log.logging_steps=1 comm.timeout=2
+expect_exit "rank 0 hangs while it reports: 76" 76
+expect_text "and says so" "rank 0 .*no progress.*phase report"
+
+# a directory that is moved away while a run is at work in it
+for np in 0 2; do
+    DTRAIN_FAULT=step.begin:0:3:stop start $np moved checkpoint.save_steps=1
+    wait_until_stopped moved 1
+    mv "$tmp/moved" "$tmp/kept"
+    kill -CONT $(ranks_of moved)
+    finish moved
+    expect_exit "a directory that was moved: 74 ($np)" 74
+    expect_text "which is named ($np)" "moved/run.lock was taken over by another run, moved or removed"
+    expect "nothing is written under its old name ($np)" test ! -e "$tmp/moved"
+    train 0 kept
+    expect_exit "under the new one the run goes on ($np)" 0
+    rm -rf "$tmp/kept"
+done
 if [ -x /usr/bin/h5dump ]; then
     expect "HDF5's own tools read the file" h5dump -H "$tmp/train.h5"
 fi

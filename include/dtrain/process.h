@@ -21,6 +21,8 @@ dt_err dt_lock_take(dt_lock **lock, dt_comm *comm, const char *dir, bool force, 
  *  read. For showing only. */
 typedef enum dt_lock_state { DT_LOCK_FREE, DT_LOCK_HELD, DT_LOCK_LEFT, DT_LOCK_UNREADABLE } dt_lock_state;
 dt_lock_state dt_lock_look(const char *dir, char *holder, size_t size);
+/** DT_ERR_WRITE: it is no longer this run's: taken over, or the directory was moved or removed. Local; safe on NULL. */
+dt_err dt_lock_check(const dt_lock *lock);
 void dt_lock_release(dt_lock *lock); /* local; safe on NULL */
 
 /** Let those signals wait for dt_signals_install, also in a program that takes this one's place (exec): before it they

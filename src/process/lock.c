@@ -325,6 +325,14 @@ static bool is_ours(const dt_lock *l)
     return same;
 }
 
+dt_err dt_lock_check(const dt_lock *l)
+{
+    DT_CHECK(!l || is_ours(l), DT_ERR_WRITE,
+             "%s was taken over by another run, moved or removed: this one ends, as both would write to the same files",
+             l->path);
+    return DT_OK;
+}
+
 /* ---- turns, on rank 0 -------------------------------------------------------------------------------------------- */
 
 static dt_err make_own_file(dt_lock *l)
@@ -370,10 +378,8 @@ static void *refresh(void *arg)
         }
         if (l->stop) break;
         pthread_mutex_unlock(&l->mutex);
-        if (!is_ours(l)) {
-            dt_log(DT_LOG_ERROR,
-                   "%s was taken over by another run, or removed: this one ends, as both would write to the same files",
-                   l->path);
+        if (dt_lock_check(l) != DT_OK) {
+            dt_log(DT_LOG_ERROR, "%s", dt_error_message());
             dt_comm_abort(dt_exit_code(DT_ERR_WRITE));
         }
         futimens(l->fd, NULL);

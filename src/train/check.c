@@ -91,6 +91,16 @@ static dt_err check_lock(const dt_run *run)
     return DT_OK;
 }
 
+/* What a save replaces. */
+static dt_err check_pointers(const dt_run *run)
+{
+    static const char *const names[] = {"checkpoints/latest", "checkpoints/best"};
+    char path[PATH_MAX];
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (dt_join_path(path, run->cfg.run_output_dir, names[i], "")) DT_TRY(dt_check_replaceable(path));
+    return DT_OK;
+}
+
 static dt_err check_output_dir(const dt_run *run)
 {
     char dir[PATH_MAX];
@@ -98,7 +108,9 @@ static dt_err check_output_dir(const dt_run *run)
     DT_TRY(find_existing(run, dir));
     DT_TRY(check_writable(run, dir));
     DT_TRY(check_lock(run));
-    return run_trains(run) ? check_space(run, dir) : DT_OK;
+    if (!run_trains(run)) return DT_OK;
+    DT_TRY(check_pointers(run));
+    return check_space(run, dir);
 }
 
 /* ---- other settings ---------------------------------------------------------------------------------------------- */

@@ -56,6 +56,7 @@ static dt_err report(dt_run *run, int64_t step, double begin_s)
         const dt_shown *what = &s->shown[DT_SHOW_VALIDATION][n];
         run->shown[n] = (dt_metric){what->name, dt_sums_shown(s, what)};
     }
+    dt_phase_enter(&run->phase, "report", "validation");
     run->shown[n++] = (dt_metric){"validation_time", dt_now_s() - begin_s};
     return dt_report_validation(run->report, step, run->shown[0].value, run->shown + 1, n - 1);
 }

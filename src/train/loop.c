@@ -252,6 +252,7 @@ static dt_err report_step(dt_run *run, const progress *p, int64_t updates, inter
                                  .n_more = n_more};
     *in = (interval){0};
     dt_sums_clear_total(&run->sums);
+    dt_phase_enter(&run->phase, "report", "");
     return dt_report_train(run->report, &rec);
 }
 

@@ -341,8 +341,9 @@ dt_err run_save(dt_run *run, progress *p)
 {
     char *dir = run_checkpoint_dir(run), *config = dt_config_text(&run->cfg);
     dt_err err =
-        dir && config ? dt_report_flush(run->report) : dt_fail(DT_ERR_MEMORY, "no memory for the checkpoint's texts");
+        dir && config ? dt_lock_check(run->lock) : dt_fail(DT_ERR_MEMORY, "no memory for the checkpoint's texts");
     const double begin_s = dt_now_s();
+    if (err == DT_OK) err = dt_report_flush(run->report);
     err = dt_comm_agree(run->comm, err);
     if (err == DT_OK) err = write_checkpoint(run, p, dir, config);
     if (err == DT_OK) {
