@@ -85,6 +85,26 @@ static void any_number_of_sums_comes_together_in_one_vote(void **state)
     dt_sums_close(&s);
 }
 
+/* More than 2^63 units, as the weights of a large dataset are, and less than nothing: exact, so that neither the number
+ * of parts nor that of ranks shows. 3e6 parts of 1e6 * 8.8e6 units would be 2.6e19 of 2^-20. */
+static void units_do_not_overflow(void **state)
+{
+    dt_comm *c = *state;
+    dt_sums s = {0};
+    dt_vote vote = {0};
+    const int large = dt_sums_declare(&s, "large", DT_SUM_UNITS, 0x1p-20);
+    const int small = dt_sums_declare(&s, "small", DT_SUM_UNITS, 1);
+    bool ok = dt_sums_settle(&s, c) == DT_OK;
+    for (int i = 0; i < 64; i++) dt_sums_count(&s, large, INT64_MAX - 7);
+    for (int i = 0; i < 9; i++) dt_sums_count(&s, small, i % 2 ? -(INT64_C(1) << 40) - 3 : (INT64_C(1) << 40) + 1);
+    ok = dt_sums_vote(&s, c, &vote) == DT_OK && ok;
+    const __int128 whole = (__int128)(INT64_MAX - 7) * 64 * c->nranks;
+    ok = ok && dt_sums_value(&s, large) == (double)whole * 0x1p-20;
+    ok = ok && dt_sums_value(&s, small) == (double)(c->nranks * ((INT64_C(1) << 40) + 5 - 4 * 3));
+    assert_all(MPI_COMM_WORLD, ok);
+    dt_sums_close(&s);
+}
+
 static void a_loss_that_one_rank_cannot_count_is_no_number_on_all(void **state)
 {
     dt_comm *c = *state;
@@ -148,6 +168,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_number_of_sums_comes_together_in_one_vote),
+        cmocka_unit_test(units_do_not_overflow),
         cmocka_unit_test(a_loss_that_one_rank_cannot_count_is_no_number_on_all),
         cmocka_unit_test(a_rank_that_counts_something_else_is_an_error_at_start),
         cmocka_unit_test(mistakes_in_declarations_are_told_at_start),

@@ -113,7 +113,7 @@ static void check_counts(dt_loader_options o, int nranks, int64_t step)
             want.n_tok += b->n_tok;
             want.n_target += b->n_target;
             want.n_samples += b->n_samples;
-            want.weight_fixed += b->weight_fixed;
+            want.weight += (double)b->weight_fixed * 0x1p-20;
         }
         assert_int_equal(dt_loader_step_counts(l, step, &got), DT_OK);
         dt_loader_close(l);

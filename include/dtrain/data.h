@@ -60,10 +60,11 @@ dt_err dt_loader_verify(const dt_loader *l, dt_err (*each_piece)(void *arg), voi
 
 /** Number of micro-steps of optimizer step `step` (counted from 0 over all epochs): the same on every rank. */
 int dt_loader_n_micro(const dt_loader *l, int64_t step);
-/** Sums over all ranks and micro-steps of the step: loss weights (2^-20 units), targets, tokens, samples: known before
- *  the first backward, on every rank, without an exchange. */
+/** Sums over all ranks and micro-steps of the step: known before the first backward, on every rank, without an
+ *  exchange. */
 typedef struct dt_step_counts {
-    int64_t weight_fixed, n_target, n_tok, n_samples;
+    double weight; /* of all targets in the loss, rounded once */
+    int64_t n_target, n_tok, n_samples;
 } dt_step_counts;
 dt_err dt_loader_step_counts(dt_loader *l, int64_t step, dt_step_counts *counts);
 /** The micro-batch of this rank in micro-step `micro` of `step`; empty (n_tok 0) when there is none. Valid until the

@@ -10,7 +10,7 @@
 #include "dtrain/comm.h"
 
 typedef enum dt_sum_kind {
-    DT_SUM_UNITS,   /* an integer number of units: exact, so free of order */
+    DT_SUM_UNITS,   /* an integer number of units, of any size: exact, so free of order */
     DT_SUM_LOSS,    /* exact, too, of numbers below 2^50 (see below); one that is not finite marks the sums */
     DT_SUM_REAL,    /* doubles, in the order of ranks */
     DT_SUM_LARGEST, /* of all ranks; a NaN wins */

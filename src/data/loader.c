@@ -261,6 +261,7 @@ dt_err dt_loader_step_counts(dt_loader *l, int64_t step, dt_step_counts *counts)
     int64_t epoch, first, count;
     DT_CHECK(step >= 0, DT_ERR_ARG, "step %" PRId64, step);
     dt_order_step(&l->order, step, &epoch, &first, &count);
+    __int128 weight_fixed = 0;
     *counts = (dt_step_counts){.n_samples = count};
     for (int64_t i = first; i < first + count; i++) {
         int64_t in_file;
@@ -269,8 +270,9 @@ dt_err dt_loader_step_counts(dt_loader *l, int64_t step, dt_step_counts *counts)
         set->ops->counts(set, in_file, &c);
         counts->n_tok += c.n_tok;
         counts->n_target += c.n_target;
-        counts->weight_fixed += c.weight_fixed;
+        weight_fixed += c.weight_fixed;
     }
+    counts->weight = (double)weight_fixed * 0x1p-20;
     return DT_OK;
 }
 

@@ -46,7 +46,7 @@ int dt_sums_declare(dt_sums *s, const char *name, dt_sum_kind kind, double unit)
     s->sum = sum;
     sum[s->n_sums] = (dt_sum){.kind = kind, .unit = unit, .at = s->n_values};
     snprintf(sum[s->n_sums].name, sizeof sum->name, "%s", name);
-    s->n_values += kind == DT_SUM_LOSS ? 2 : 1;
+    s->n_values += kind == DT_SUM_LOSS || kind == DT_SUM_UNITS ? 2 : 1;
     return s->n_sums++;
 }
 
@@ -155,11 +155,9 @@ static void clear(const dt_sums *s, dt_vote_value *values)
         dt_vote_value *v = values + s->sum[i].at;
         switch (s->sum[i].kind) {
         case DT_SUM_LOSS:
+        case DT_SUM_UNITS:
             v[1] = (dt_vote_value){.kind = DT_VOTE_COUNT};
             v[0] = v[1];
-            break;
-        case DT_SUM_UNITS:
-            *v = (dt_vote_value){.kind = DT_VOTE_COUNT};
             break;
         case DT_SUM_REAL:
             *v = (dt_vote_value){.kind = DT_VOTE_SUM, .real = 0};
@@ -198,6 +196,13 @@ static void add_loss(dt_sums *s, dt_vote_value *v, double loss)
     v[1].count += (int64_t)high;
 }
 
+/* What is below 2^32, and the rest by 2^32: the weights of a whole dataset are more than an int64_t holds. */
+static void add_units(dt_vote_value *v, int64_t n)
+{
+    v[0].count += n & UINT32_MAX;
+    v[1].count += (n - (n & UINT32_MAX)) / (INT64_C(1) << 32);
+}
+
 void dt_sums_add(dt_sums *s, int sum, double x)
 {
     dt_vote_value *v = s->step + s->sum[sum].at;
@@ -206,7 +211,7 @@ void dt_sums_add(dt_sums *s, int sum, double x)
         add_loss(s, v, x);
         break;
     case DT_SUM_UNITS:
-        if (isfinite(x)) v->count += llrint(x / s->sum[sum].unit);
+        if (isfinite(x)) add_units(v, llrint(x / s->sum[sum].unit));
         break;
     case DT_SUM_REAL:
         v->real += x;
@@ -220,7 +225,7 @@ void dt_sums_add(dt_sums *s, int sum, double x)
     }
 }
 
-void dt_sums_count(dt_sums *s, int sum, int64_t n_units) { s->step[s->sum[sum].at].count += n_units; }
+void dt_sums_count(dt_sums *s, int sum, int64_t n_units) { add_units(s->step + s->sum[sum].at, n_units); }
 
 dt_err dt_sums_vote(dt_sums *s, dt_comm *comm, dt_vote *vote)
 {
@@ -261,7 +266,8 @@ void dt_sums_add_to_total(dt_sums *s)
 static double value_of(const dt_sum *sum, const dt_vote_value *values, bool nonfinite)
 {
     const dt_vote_value *v = values + sum->at;
-    if (sum->kind == DT_SUM_UNITS) return (double)v->count * sum->unit;
+    if (sum->kind == DT_SUM_UNITS) /* rounded once, whatever lies in which of the two */
+        return (double)((__int128)v[1].count * (INT64_C(1) << 32) + v[0].count) * sum->unit;
     if (sum->kind != DT_SUM_LOSS) return v->real;
     return nonfinite ? NAN : (double)v[1].count * DT_LOSS_HIGH + (double)v[0].count * DT_LOSS_UNIT;
 }

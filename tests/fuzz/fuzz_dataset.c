@@ -160,7 +160,7 @@ static void read_steps(dt_loader *l)
             got.n_tok += b->n_tok;
             got.n_target += b->n_target;
             got.n_samples += b->n_samples;
-            got.weight_fixed += b->weight_fixed;
+            got.weight += (double)b->weight_fixed * 0x1p-20;
         }
         must(memcmp(&want, &got, sizeof want) == 0);
     }
