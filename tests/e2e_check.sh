@@ -81,6 +81,20 @@ check data.validation_steps=0
 expect "validation_steps = 0 asks for nothing: no warning" sh -c "! grep -q 'validation_steps' '$out'"
 np=3 check batch.train_batch_size=25
 finds "one message on several ranks" 64 1 'nearest that work are 24 and 27'
+check run.task=sft
+expect_exit "sft on a dataset of kind tokens passes" 0
+expect_text "and what it does is said" 'warning: \[data\] train: files of kind tokens .* trains on every token'
+# what a save would replace, found before the first step
+for kind in latest best; do
+    mkdir -p "$tmp/odd-$kind/checkpoints"
+    if [ $kind = best ]; then mkfifo "$tmp/odd-$kind/checkpoints/$kind"; else mkdir "$tmp/odd-$kind/checkpoints/$kind"; fi
+    for mode in --check ''; do
+        run 0 ./dtrain $mode "$tmp/tiny.ini" run.output_dir="$tmp/odd-$kind"
+        expect_exit "checkpoints/$kind is no file: 74 ($mode)" 74
+        expect_text "and it is named ($mode)" "odd-$kind/checkpoints/$kind: expected a file or nothing there"
+        expect "and no step was taken ($mode)" test ! -e "$tmp/odd-$kind/metrics.jsonl"
+    done
+done
 # a model of which only the family is given
 printf '[run]\ntask = pretrain\n[model]\nmodel_type = llama\n' >"$tmp/family.ini"
 run 0 ./dtrain --plan "$tmp/family.ini"

@@ -90,6 +90,20 @@ dt_err lm_evaluate(dt_task *t, int64_t micro)
     return dt_task_forward(t, &m);
 }
 
+/* The data settles what is trained on, and here not as the task's name says. */
+static void warn_of_kind(const dt_task *t)
+{
+    if (t->train && dt_loader_info(t->train)->of_documents && (!t->comm || t->comm->rank == 0))
+        DT_WARN("[data] train: files of kind tokens say nothing of prompts and answers: task sft trains on every token "
+                "of them, as task pretrain does");
+}
+
+static void open_sft(dt_task *t)
+{
+    lm_open(t);
+    warn_of_kind(t);
+}
+
 static void check(dt_task *t)
 {
     if (t->comm) dt_task_need_data(t, "train", t->cfg->data_train); /* not for --plan */
@@ -102,7 +116,7 @@ static dt_err next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
         dt_step_counts counts;
         DT_TRY(dt_loader_step_counts(t->train, step, &counts));
         l->step.n_micro = dt_loader_n_micro(t->train, step);
-        l->step.inv_norm = counts.weight_fixed > 0 ? 1 / ((double)counts.weight_fixed * DT_WEIGHT_UNIT) : 0;
+        l->step.inv_norm = counts.weight > 0 ? 1 / counts.weight : 0;
     }
     *m = l->step;
     return dt_loader_batch(t->train, step, micro, &m->batch);
@@ -117,9 +131,9 @@ static dt_err weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt
 }
 
 #define LANGUAGE_MODEL                                                                                                 \
-    .trains = true, .weights_known = true, .check = check, .open = lm_open, .plan = lm_plan, .close = lm_close,        \
+    .trains = true, .weights_known = true, .check = check, .plan = lm_plan, .close = lm_close,                         \
     .next_micro = next_micro, .weights = weights, .collect = lm_collect, .evaluate = lm_evaluate,                      \
     .step_after = dt_task_data_step_after
 
-const dt_task_ops dt_task_pretrain = {.name = "pretrain", LANGUAGE_MODEL};
-const dt_task_ops dt_task_sft = {.name = "sft", LANGUAGE_MODEL};
+const dt_task_ops dt_task_pretrain = {.name = "pretrain", .open = lm_open, LANGUAGE_MODEL};
+const dt_task_ops dt_task_sft = {.name = "sft", .open = open_sft, LANGUAGE_MODEL};

@@ -27,6 +27,8 @@ struct dt_chat {
 /** The length of a text without white space at its end, as Python's str.rstrip has it. */
 size_t dt_chat_trimmed(const char *text, size_t nbytes);
 
+/** Does a Jinja text begin as those of dt_chat_jinja do, but for blanks? */
+bool dt_chat_jinja_claims(const char *jinja);
 /** The template that a Jinja file of dt_chat_jinja says it was written from, as dt_chat_open takes it, malloc'ed. NULL:
  *  it is none of these. What it says is to be believed only where writing that template gives the same file. */
 char *dt_chat_jinja_spec(const char *jinja);

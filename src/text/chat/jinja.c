@@ -5,6 +5,7 @@
  * comment that names the template, or holds the JSON of a user's own; dt_chat_open reads it back. */
 #include "chat_private.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -329,6 +330,18 @@ dt_err dt_chat_jinja(const dt_chat *c, char **jinja)
     free(spec);
     free(around.before.id);
     return err;
+}
+
+/* Letter by letter, blanks aside. */
+bool dt_chat_jinja_claims(const char *jinja)
+{
+    const char *c = comment;
+    for (; *c; c++) {
+        if (isspace((unsigned char)*c)) continue;
+        while (isspace((unsigned char)*jinja)) jinja++;
+        if (*jinja++ != *c) return false;
+    }
+    return true;
 }
 
 char *dt_chat_jinja_spec(const char *jinja)
