@@ -172,8 +172,8 @@ static bool read_table(const struct fixture *f, const char *name, int64_t step, 
 }
 
 /* The table's norm is linear in a factor, up to what float rounds (2^-24 of each element) and nine digits in the
- * report; the model's does not know of it. A step of plain gradient descent is as long as rate times bound, whatever the
- * gradient: what is stored rounds by 2^-24 of weights below 0.3, each of 64. */
+ * report; the model's does not know of it. A step of plain gradient descent is as long as rate times bound, whatever
+ * the gradient: what is stored rounds by 2^-24 of weights below 0.3, each of 64. */
 static void each_model_has_its_own_norm_rate_and_bound(void **state)
 {
     const char *args[] = {"run.max_steps=1"};
