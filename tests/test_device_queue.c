@@ -124,6 +124,33 @@ static void an_event_is_reached_when_its_work_is_done(void **state)
     close_queue(f);
 }
 
+/* Who waits for a record waits for that one, whatever stream another was made on since, and reached before. */
+static void an_event_recorded_twice_is_two_points(void **state)
+{
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        fixture own, *f = &own;
+        dt_stream *third;
+        float one = 1, zero = 0, got = -1;
+        bool done = false;
+        open_queue(f, seed ? DT_QUEUE_ANY : DT_QUEUE_LATE, seed);
+        assert_int_equal(OPS->stream_create(&f->dev, &third), DT_OK);
+        assert_int_equal(queue_copy(f, f->device.ptr, &zero, NULL), DT_OK);
+        assert_int_equal(OPS->stream_sync(&f->dev, NULL), DT_OK);
+        assert_int_equal(queue_copy(f, f->device.ptr, &one, f->other), DT_OK);
+        assert_int_equal(OPS->event_record(&f->dev, f->event, f->other), DT_OK);
+        assert_int_equal(OPS->event_wait(&f->dev, f->event, third), DT_OK);
+        assert_int_equal(queue_copy(f, &got, f->device.ptr, third), DT_OK);
+        assert_int_equal(OPS->event_record(&f->dev, f->event, NULL), DT_OK);
+        assert_int_equal(OPS->event_sync(&f->dev, f->event), DT_OK);
+        assert_int_equal(OPS->stream_sync(&f->dev, third), DT_OK);
+        assert_true(got == 1);
+        assert_int_equal(OPS->event_query(&f->dev, f->event, &done), DT_OK);
+        assert_true(done); /* the newest record counts, and does not come undone */
+        OPS->stream_destroy(&f->dev, third);
+        close_queue(f);
+    }
+}
+
 static void expect_counts(const fixture *f, int64_t host_waits, int64_t event_waits, int64_t pageable_copies)
 {
     const dt_queue_counts c = dt_queue_counts_of(&f->dev);
@@ -238,6 +265,7 @@ int main(void)
         cmocka_unit_test(copies_happen_when_they_run),
         cmocka_unit_test(streams_are_ordered_by_events_alone),
         cmocka_unit_test(an_event_is_reached_when_its_work_is_done),
+        cmocka_unit_test(an_event_recorded_twice_is_two_points),
         cmocka_unit_test(a_wait_counts_by_what_is_queued_behind),
         cmocka_unit_test(a_failed_copy_comes_back_with_the_next_wait),
         cmocka_unit_test(work_of_the_test_runs_in_its_place),

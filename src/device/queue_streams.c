@@ -23,10 +23,12 @@ struct dt_stream {
 };
 
 struct dt_event {
-    int64_t recorded, done; /* serials: of the last record in a queue, and of the last that was reached */
-    dt_stream *stream;      /* of the last record; NULL: never recorded */
-    int64_t n_before;       /* its n_run then */
-    int n_queued;           /* entries that point here */
+    int64_t recorded;  /* serial of the last record in a queue */
+    int64_t *pending;  /* [n_pending] serials of the records that were not reached yet: streams may reach them in any */
+    int n_pending;     /* order */
+    dt_stream *stream; /* of the last record; NULL: never recorded */
+    int64_t n_before;  /* its n_run then */
+    int n_queued;      /* entries that point here */
     bool destroyed;
     double at_s;
 };
@@ -70,16 +72,33 @@ void *queue_arg(dt_device *dev, const void *p)
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
+static bool is_reached(const dt_event *e, int64_t serial)
+{
+    int i = 0;
+    while (i < e->n_pending && e->pending[i] != serial) i++;
+    return i == e->n_pending;
+}
+
+static void reach(dt_event *e, int64_t serial)
+{
+    int i = 0;
+    while (e->pending[i] != serial) i++;
+    e->pending[i] = e->pending[--e->n_pending];
+    e->at_s = dt_now_s();
+}
+
 static bool ready(const dt_stream *s)
 {
     if (s->done == s->n) return false;
     const entry *e = &s->entries[s->done];
-    return e->kind != WAIT || e->event->done >= e->serial;
+    return e->kind != WAIT || is_reached(e->event, e->serial);
 }
 
 static void release_event(dt_event *e)
 {
-    if (--e->n_queued == 0 && e->destroyed) free(e);
+    if (--e->n_queued > 0 || !e->destroyed) return;
+    free(e->pending);
+    free(e);
 }
 
 static void run_one(queue_state *q, dt_stream *s)
@@ -89,7 +108,7 @@ static void run_one(queue_state *q, dt_stream *s)
         const dt_err err = e->run(&q->cpu, e->args);
         if (q->err == DT_OK) q->err = err;
     } else {
-        if (e->kind == RECORD) e->event->done = e->serial, e->event->at_s = dt_now_s();
+        if (e->kind == RECORD) reach(e->event, e->serial);
         release_event(e->event);
     }
     if (s->done == s->n) s->done = s->n = 0;
@@ -124,7 +143,7 @@ static void run_some(queue_state *q)
  * further. */
 static dt_err drain(queue_state *q, dt_stream *s, const dt_event *until)
 {
-    while (until ? until->done < until->recorded : s->done < s->n) {
+    while (until ? !is_reached(until, until->recorded) : s->done < s->n) {
         if (ready(s) && (q->order != DT_QUEUE_ANY || draw(q, 4) > 0)) {
             run_one(q, s);
             continue;
@@ -269,7 +288,9 @@ dt_err queue_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr)
     if (place == DT_ON_DEVICE && q->memory < SIZE_MAX && nbytes > queue_memory_free(dev)) return DT_ERR_MEMORY;
     DT_TRY(dt_device_cpu_ops.alloc(&q->cpu, place, nbytes, ptr));
     memset(*ptr, 0xff, nbytes); /* NaN in every type */
-    if (place == DT_ON_PINNED) return note_pinned(q, *ptr, nbytes);
+    const dt_err err = place == DT_ON_PINNED ? note_pinned(q, *ptr, nbytes) : DT_OK;
+    if (err != DT_OK) dt_device_cpu_ops.free(&q->cpu, place, *ptr, nbytes);
+    DT_TRY(err);
     if (place == DT_ON_DEVICE) *ptr = (void *)((uintptr_t)*ptr | FAR_BIT);
     return DT_OK;
 }
@@ -362,6 +383,10 @@ void queue_event_destroy(dt_device *dev, dt_event *event)
 
 dt_err queue_event_record(dt_device *dev, dt_event *event, dt_stream *stream)
 {
+    int64_t *grown = realloc(event->pending, (size_t)(event->n_pending + 1) * sizeof *grown);
+    DT_CHECK(grown, DT_ERR_MEMORY, "queue device: no memory for %d records of an event", event->n_pending + 1);
+    event->pending = grown;
+    event->pending[event->n_pending++] = event->recorded + 1;
     event->n_queued++;
     event->stream = stream_of(dev, stream);
     event->n_before = event->stream->n_run;
@@ -390,7 +415,7 @@ dt_err queue_event_sync(dt_device *dev, dt_event *event)
 dt_err queue_event_query(dt_device *dev, dt_event *event, bool *done)
 {
     run_some(state_of(dev)); /* who asks again and again sees it reached some day */
-    *done = event->done == event->recorded;
+    *done = is_reached(event, event->recorded);
     return DT_OK;
 }
 
