@@ -172,7 +172,7 @@ static dt_err run_open(run *r, fixture *f, const run_options *opt)
                                 .source = dt_zero_source(r->z),
                                 .dev = &f->dev,
                                 .exact = !opt->inexact,
-                                .tied = opt->tied,
+                                .tied_unit = opt->tied ? opt->zero.tied_unit : -1,
                                 .slack = 0x1p-8f /* half a unit of 8 bits */};
     return DT_OK;
 }
@@ -198,7 +198,7 @@ static dt_err run_step(run *r, int64_t step, double *sum_squares)
 /** The same step in plain loops on s. Returns the sum of squares. */
 static double plain_step(const run *r, int64_t step, states *s)
 {
-    ref_zero_sum_grads(r->units, !r->opt.inexact, r->opt.tied, r->opt.zero.grad_dtype, step, N_JOBS, s->grad);
+    ref_zero_sum_grads(r->units, !r->opt.inexact, r->model.tied_unit, r->opt.zero.grad_dtype, step, N_JOBS, s->grad);
     double sum = 0;
     for (int64_t i = 0; i < r->f->total; i++) sum += (double)s->grad[i] * s->grad[i];
     const dt_adamw opt = adamw_at(step);
@@ -300,11 +300,20 @@ static void buckets_and_persistent_units_change_nothing(void **state) { check_al
 static void vary_untied(run_options *o, int variant)
 {
     o->tied = false;
-    o->zero.untied = variant;
+    o->zero.tied_unit = variant ? -1 : 0;
     o->zero.overlap_comm = true;
     o->zero.prefetch_bucket_size = 1 << 20;
 }
 static void untied_models_need_less_room(void **state) { check_all_stages(*state, vary_untied, 2); }
+
+/* The embedding is not always the first unit. */
+static void vary_tied_unit(run_options *o, int variant)
+{
+    o->zero.tied_unit = 2;
+    o->zero.overlap_comm = variant & 1;
+    o->zero.prefetch_bucket_size = variant & 1 ? 1 << 20 : 0;
+}
+static void any_unit_may_be_the_tied_one(void **state) { check_all_stages(*state, vary_tied_unit, 2); }
 
 static void vary_frozen(run_options *o, int variant)
 {
@@ -319,6 +328,15 @@ static void vary_frozen(run_options *o, int variant)
         900; /* whole where little of a unit is trained, beside a frozen part in shards */
 }
 static void frozen_tensors_stay_as_they_are(void **state) { check_all_stages(*state, vary_frozen, 3); }
+
+/* A trained part in fp32 beside a frozen one in bf16, and the other way round. */
+static void vary_frozen_type(run_options *o, int variant)
+{
+    vary_frozen(o, variant);
+    o->zero.frozen_differ = true;
+    o->zero.frozen_dtype = o->zero.param_dtype == DT_F32 ? DT_BF16 : DT_F32;
+}
+static void frozen_parts_may_have_a_type_of_their_own(void **state) { check_all_stages(*state, vary_frozen_type, 3); }
 
 /** The sum of squares that does not depend on any order: whole numbers of 2^-shift, the largest term below 2^52 of
  *  them. */
@@ -367,7 +385,7 @@ static void reproducible_sums_are_a_left_fold_over_micro_batches(void **state)
             bool ok = run_open(&r, f, &opt) == DT_OK && dt_zero_init_random(r.z, 7) == DT_OK &&
                       collect(f, r.z, r.units, &ref);
             for (int step = 1; ok && step <= N_STEPS; step++) {
-                ref_zero_sum_grads(r.units, false, true, opt.zero.grad_dtype, step, N_JOBS, ref.grad);
+                ref_zero_sum_grads(r.units, false, 0, opt.zero.grad_dtype, step, N_JOBS, ref.grad);
                 double sum;
                 ok = run_step(&r, step, &sum) == DT_OK && sum == fixed_sum_squares(ref.grad, f->total);
                 /* the device's own AdamW, over whole tensors: bits must not depend on where shards are cut */
@@ -740,7 +758,7 @@ static void broken_brackets_are_refused(void **state)
     fixture *f = *state;
     for (int stage = 0; stage <= 3; stage++) {
         run_options opt = {.zero = zero_options(stage, DT_F32, DT_F32)};
-        opt.zero.untied = true;
+        opt.zero.tied_unit = -1;
         run r;
         bool ok = run_open(&r, f, &opt) == DT_OK;
         const dt_param_source s = dt_zero_source(r.z);
@@ -784,7 +802,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(every_stage_trains_like_plain_loops),
         cmocka_unit_test(buckets_and_persistent_units_change_nothing),
         cmocka_unit_test(untied_models_need_less_room),
+        cmocka_unit_test(any_unit_may_be_the_tied_one),
         cmocka_unit_test(frozen_tensors_stay_as_they_are),
+        cmocka_unit_test(frozen_parts_may_have_a_type_of_their_own),
         cmocka_unit_test(reproducible_sums_are_a_left_fold_over_micro_batches),
         cmocka_unit_test(the_random_start_depends_on_seed_and_names_alone),
         cmocka_unit_test(a_long_tensor_starts_as_in_one_piece),

@@ -48,7 +48,7 @@ static int setup(void **state)
                                  .reproducible = true,
                                  .overlap_comm = true};
     if (dt_zero_open(&f->z, &opt, f->units, REF_ZERO_UNITS, &f->comm, &f->dev, NULL, NULL) != DT_OK) return -1;
-    f->model = (ref_zero_model){.units = f->units, .source = dt_zero_source(f->z), .dev = &f->dev, .tied = true};
+    f->model = (ref_zero_model){.units = f->units, .source = dt_zero_source(f->z), .dev = &f->dev};
     return 0;
 }
 

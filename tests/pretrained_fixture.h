@@ -51,7 +51,7 @@ static inline dt_err open_model(fixture *f, const char *path, int stage, dt_dtyp
                                  .param_dtype = dtype,
                                  .grad_dtype = DT_F32,
                                  .optimizer = frozen ? NULL : &dt_optimizer_adamw,
-                                 .untied = !f->mc.tie_word_embeddings};
+                                 .tied_unit = dt_model_tied_unit(&f->mc, f->units, f->n_units)};
     DT_TRY(dt_zero_open(&f->z, &opt, f->units, f->n_units, &f->comm, &f->dev, NULL, NULL));
     return dt_pretrained_load(&f->comm, f->z, &f->from, NULL);
 }

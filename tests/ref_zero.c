@@ -171,7 +171,7 @@ static dt_err change_grads(ref_zero_model *m, const dt_grad_view *view, int unit
     m->lent[m->n_lent++] = data;
     for (int k = first; k <= last; k++) {
         if (m->units[unit].tensors[k].part == DT_FROZEN) continue;
-        const bool second = first != last && m->tied && unit == 0 && k == 0; /* the head has written its part of wte */
+        const bool second = first != last && unit == m->tied_unit && k == 0; /* the head has written its part of wte */
         write_tensor(m, data, view->dtype, unit, k, step, j, second, view->accumulate || second);
     }
     return ref_zero_write(m->dev, view->data, len, view->dtype, data);
@@ -191,13 +191,14 @@ static dt_err backward_unit(ref_zero_model *m, int unit, int64_t step, int64_t j
 static dt_err head_of_tied(ref_zero_model *m, int64_t step, int64_t j)
 {
     dt_grad_view view;
-    dt_err err = m->source.grads_acquire(m->source.self, 0, &view);
+    const int u = m->tied_unit;
+    dt_err err = m->source.grads_acquire(m->source.self, u, &view);
     if (err != DT_OK) return err;
-    err = with_params(m, 0);
-    err = keep(err, m->source.grads_acquire(m->source.self, 0, &view));
-    if (err == DT_OK) err = change_grads(m, &view, 0, 0, 0, step, j);
-    err = keep(err, m->source.grads_release(m->source.self, 0));
-    return keep(err, release_params(m, 0));
+    err = with_params(m, u);
+    err = keep(err, m->source.grads_acquire(m->source.self, u, &view));
+    if (err == DT_OK) err = change_grads(m, &view, u, 0, 0, step, j);
+    err = keep(err, m->source.grads_release(m->source.self, u));
+    return keep(err, release_params(m, u));
 }
 
 dt_err ref_zero_micro_step(ref_zero_model *m, int64_t step, int64_t j)
@@ -210,9 +211,9 @@ dt_err ref_zero_micro_step(ref_zero_model *m, int64_t step, int64_t j)
     }
     for (int u = last; u >= 0; u--) {
         err = keep(err, with_params(m, u));
-        if (u == last && m->tied) err = keep(err, head_of_tied(m, step, j));
+        if (u == last && m->tied_unit >= 0) err = keep(err, head_of_tied(m, step, j));
         err = keep(err, backward_unit(m, u, step, j));
-        if (u == 0 && m->tied) err = keep(err, m->source.grads_release(m->source.self, 0));
+        if (u == m->tied_unit) err = keep(err, m->source.grads_release(m->source.self, u));
         err = keep(err, release_params(m, u));
     }
     err = keep(err, m->dev->ops->stream_sync(m->dev, NULL));
@@ -224,7 +225,7 @@ dt_err ref_zero_micro_step(ref_zero_model *m, int64_t step, int64_t j)
 
 static float rounded(float x, dt_dtype t) { return t == DT_F32 ? x : dt_bf16_to_float(dt_bf16_from_float(x)); }
 
-void ref_zero_sum_grads(const dt_unit *units, bool exact, bool tied, dt_dtype micro_dtype, int64_t step,
+void ref_zero_sum_grads(const dt_unit *units, bool exact, int tied_unit, dt_dtype micro_dtype, int64_t step,
                         int64_t n_micro, float *grad)
 {
     for (int u = 0; u < REF_ZERO_UNITS; u++)
@@ -235,7 +236,7 @@ void ref_zero_sum_grads(const dt_unit *units, bool exact, bool tied, dt_dtype mi
                 sum[i] = 0;
                 for (int64_t j = 0; j < n_micro && t->trainable; j++) {
                     float g = rounded(ref_zero_grad(exact, step, j, u, i, 0), micro_dtype);
-                    if (tied && u == 0 && k == 0) g = rounded(g + ref_zero_grad(exact, step, j, u, i, 1), micro_dtype);
+                    if (u == tied_unit && k == 0) g = rounded(g + ref_zero_grad(exact, step, j, u, i, 1), micro_dtype);
                     sum[i] += g;
                 }
             }

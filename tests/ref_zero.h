@@ -21,13 +21,14 @@ int64_t ref_zero_begin(const dt_unit *units, int unit, int tensor);
  *  else any float of a few binary orders. */
 float ref_zero_grad(bool exact, int64_t step, int64_t j, int unit, int64_t i, int half);
 
-/** What the test wants from the source: the calls of one micro-step, forward and backward, with unit 0 tied to the
+/** What the test wants from the source: the calls of one micro-step, forward and backward, with a unit tied to the
  *  last. */
 typedef struct ref_zero_model {
     const dt_unit *units;
     dt_param_source source;
     dt_device *dev;
-    bool exact, tied;
+    bool exact;
+    int tied_unit; /* -1: none */
     /* NULL, or parameters that params_acquire must show (fp32: in these bits; bf16: these, rounded) */
     const float *expect;
     float slack;                    /* how far bf16 parameters may be off, in parts of the value */
@@ -45,7 +46,7 @@ dt_err ref_zero_write(dt_device *dev, void *data, int64_t n, dt_dtype t, const v
 dt_err ref_zero_micro_step(ref_zero_model *m, int64_t step, int64_t j);
 
 /** fp32 training on one rank: sum gradients of micro-batches 0 .. n_micro-1 in order, from grad_dtype-rounded parts. */
-void ref_zero_sum_grads(const dt_unit *units, bool exact, bool tied, dt_dtype micro_dtype, int64_t step,
+void ref_zero_sum_grads(const dt_unit *units, bool exact, int tied_unit, dt_dtype micro_dtype, int64_t step,
                         int64_t n_micro, float *grad);
 /** opt, with the learning rate of each tensor's group. */
 void ref_zero_adamw(const dt_unit *units, const dt_adamw *opt, const double *group_lr, const float *grad, float *param,

@@ -360,6 +360,30 @@ static void the_encoder_alone_sees_later_tokens(void **state)
 
 /* ---- what cannot be ---- */
 
+/* ---- units in another order ---- */
+
+/* block.0, block.1, head, embed */
+static dt_err build_embedding_last(const dt_model_config *mc, dt_unit **units, int *n_units)
+{
+    DT_TRY(dt_model_make_units(mc, units, n_units));
+    const dt_unit embed = (*units)[0];
+    memmove(*units, *units + 1, (size_t)(*n_units - 1) * sizeof embed);
+    (*units)[*n_units - 1] = embed;
+    return DT_OK;
+}
+
+static void a_tied_embedding_may_stand_anywhere(void **state)
+{
+    const dt_model_options opt = ref_options(MAX_TOK, 12, DT_F32);
+    ref_model r;
+    dt_batch b;
+    open_model(&r, &b, QWEN3, &opt, build_embedding_last);
+    assert_int_equal(dt_model_tied_unit(&r.mc, r.units, r.n_units), r.n_units - 1);
+    assert_int_equal(ref_model_grads(&r, &b, 3, 1, NULL), DT_OK);
+    check_slopes(&r, &b, language_loss);
+    close_model(&r, &b);
+}
+
 static void units_that_are_no_model_are_refused(void **state)
 {
     dt_model_options opt = vision_options();
@@ -404,6 +428,7 @@ int main(void)
         cmocka_unit_test(gradients_of_a_vision_like_model_are_the_slopes),
         cmocka_unit_test(a_vision_like_model_recomputes_to_the_same_bits_and_takes_empty_batches),
         cmocka_unit_test(the_encoder_alone_sees_later_tokens),
+        cmocka_unit_test(a_tied_embedding_may_stand_anywhere),
         cmocka_unit_test(units_that_are_no_model_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -217,7 +217,7 @@ static void prefetch_costs_a_pair_where_the_limits_allow_it(void **state)
 {
     dt_unit u[3];
     make_even_units(u);
-    dt_zero_options opt = {.stage = 3, .param_dtype = DT_BF16, .grad_dtype = DT_BF16, .untied = true};
+    dt_zero_options opt = {.stage = 3, .param_dtype = DT_BF16, .grad_dtype = DT_BF16, .tied_unit = -1};
     const size_t alone = plan_of(&opt, u, 3, 4).memory.at[DT_MEM_STAGING][DT_ON_DEVICE];
     opt.overlap_comm = true;
     opt.prefetch_bucket_size = INT64_C(1) << 40;

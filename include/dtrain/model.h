@@ -80,6 +80,8 @@ dt_err dt_model_make_units(const dt_model_config *mc, dt_unit **units, int *n_un
  *  sequences have it) in the place of the vocabulary product: for reward models and critics. */
 dt_err dt_model_make_value_units(const dt_model_config *mc, int64_t n_labels, dt_unit **units, int *n_units);
 void dt_model_free_units(dt_unit *units, int n_units);
+/** The unit whose table the vocabulary's head uses, too: the embedding of a tied model; -1: none. */
+int dt_model_tied_unit(const dt_model_config *mc, const dt_unit *units, int n_units);
 
 /** Rows of a rotary table as dt_device_ops.rope wants them (cos, then sin; algorithms.md 8.5), computed in double:
  *  those of the positions first .. first+n-1 of a sequence of `length` tokens. The dynamic rule alone looks at the
@@ -172,7 +174,7 @@ dt_err dt_model_logp(dt_model *m, const dt_batch *b, float inv_temperature, floa
 /** The head, forward and backward in one pass, for known weights: u[t] = -dL/dlogp_t (host, [n_tok]; free again on
  *  return, as b). Computes logp, with metrics also hit and entropy, for dt_model_results; adds the head's parameter
  *  gradients, leaves the gradient of the hidden states for dt_model_backward. Does not wait. Tied: holds the gradients
- *  of unit 0 from here until dt_model_backward has added the embedding's. */
+ *  of the embedding from here until dt_model_backward has added the embedding's. */
 dt_err dt_model_head(dt_model *m, const dt_batch *b, const float *u, float inv_temperature, bool metrics);
 
 /** What the last dt_model_head computed, as dt_model_logp gives it; until the next forward. Waits for the head alone:

@@ -66,6 +66,8 @@ void dt_unit_free(dt_unit *u);
  *  are not updated. Before anyone borrows the units. */
 typedef bool (*dt_trains)(void *self, const dt_tensor *t);
 void dt_units_choose_trained(dt_unit *units, int n_units, dt_trains trained, void *self);
+/** The first unit of a role; -1: there is none. */
+int dt_units_find(const dt_unit *units, int n_units, dt_unit_role role);
 /** Elements that are updated: 0 for a frozen model. */
 int64_t dt_units_n_trainable(const dt_unit *units, int n_units);
 

@@ -21,14 +21,17 @@ typedef struct dt_zero_options {
     int stage; /* 0 .. 3 */
     /* DT_F32: the trained parameters are the master; else fp32 master weights are kept beside them */
     dt_dtype param_dtype;
+    /* frozen parameters are in frozen_dtype; else in param_dtype, too */
+    bool frozen_differ;
+    dt_dtype frozen_dtype;
     /* what backward writes: param_dtype, or DT_F32 where micro-steps accumulate (architecture.md, idea 2) */
     dt_dtype grad_dtype;
     /* may be NULL where nothing is trained: then there are neither gradients nor states */
     const dt_optimizer_ops *optimizer;
     bool reproducible; /* reduce in every micro-step, ordered left fold (algorithms.md 9.3) */
     bool overlap_comm;
-    /* unit 0 is never held together with another unit: no room is kept for that (false is always right) */
-    bool untied;
+    /* the unit that is held together with others, a tied embedding: it has a place of its own. -1: there is none */
+    int tied_unit;
     /* elements (of all ranks) that one collective moves, at most; 0: no limit */
     int64_t reduce_bucket_size, allgather_bucket_size;
     /* stage 3: largest unit that is gathered ahead of its use; 0: none is */
@@ -126,7 +129,7 @@ int dt_zero_n_states(const dt_zero *z);
 const char *dt_zero_state_name(const dt_zero *z, dt_state s);
 /** Does a tensor have such a state? Those that are frozen have parameters alone. Same on all ranks. */
 bool dt_zero_has_state(const dt_zero *z, dt_state s, const dt_piece *p);
-/** Type in which a state is kept: DT_F32, but param_dtype for frozen parameters. */
+/** Type in which a state is kept: DT_F32, but that of frozen parameters for these. */
 dt_dtype dt_zero_state_dtype(const dt_zero *z, dt_state s, const dt_piece *p);
 /** The piece in place, readable and writable by the host, [n] of dt_zero_state_dtype; NULL where the host cannot reach
  *  it (then use read and write). */

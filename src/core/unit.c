@@ -94,6 +94,13 @@ void dt_units_choose_trained(dt_unit *units, int n_units, dt_trains trained, voi
     for (int i = 0; i < n_units; i++) choose_trained(&units[i], trained, self);
 }
 
+int dt_units_find(const dt_unit *units, int n_units, dt_unit_role role)
+{
+    for (int i = 0; i < n_units; i++)
+        if (units[i].role == role) return i;
+    return -1;
+}
+
 int64_t dt_units_n_trainable(const dt_unit *units, int n_units)
 {
     int64_t n = 0;

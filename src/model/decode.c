@@ -81,7 +81,7 @@ dt_err dt_model_decode(dt_model *m, const dt_batch *b, const int32_t *slot)
         const int unit = m->stages[i].unit;
         dt_param_view w;
         dt_phase_enter(m->phase, "decode", m->units[unit].name);
-        DT_TRY(src->params_acquire(src->self, unit, &w));
+        DT_TRY(dt_params_acquire(m, unit, &w));
         if (m->n_tok > 0) DT_TRY(block_decode(m, &m->stages[i].block, &w));
         DT_TRY(src->params_release(src->self, unit));
     }

@@ -18,6 +18,16 @@ dt_err dt_model_clear_grads(const dt_model *m, int unit, const dt_grad_view *g)
     return m->ops->zero(m->dev, g->data, (size_t)len * dt_dtype_size(g->dtype), m->stream);
 }
 
+dt_err dt_params_acquire(dt_model *m, int unit, dt_param_view *w)
+{
+    DT_TRY(m->source->params_acquire(m->source->self, unit, w));
+    for (int p = 0; p < DT_N_PARTS; p++)
+        DT_CHECK(!w->part[p].data || w->part[p].dtype == m->opt.dtype, DT_ERR_ARG,
+                 "unit %s: parameters in %s, of a model that computes in %s", m->units[unit].name,
+                 dt_dtype_name(w->part[p].dtype), dt_dtype_name(m->opt.dtype));
+    return DT_OK;
+}
+
 dt_err dt_grads_acquire(dt_model *m, int unit, dt_grad_view *g)
 {
     *g = (dt_grad_view){0};
@@ -45,7 +55,7 @@ static dt_err embed_dropout(const dt_model *m, void *x)
 dt_err dt_embed_forward(dt_model *m, void *x)
 {
     dt_param_view w;
-    DT_TRY(m->source->params_acquire(m->source->self, m->embed_unit, &w));
+    DT_TRY(dt_params_acquire(m, m->embed_unit, &w));
     if (m->n_tok > 0) {
         DT_TRY(m->ops->embedding_forward(m->dev, m->device.token, m->device.pos, dt_weight(&w, m->wte),
                                          dt_weight(&w, m->wpe), x, m->n_tok, m->C, m->opt.dtype, m->stream));

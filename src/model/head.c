@@ -22,12 +22,11 @@ struct hold {
 
 static dt_err hold_units(dt_model *m, struct hold *h, bool grads)
 {
-    const dt_param_source *src = m->source;
     *h = (struct hold){.grads = grads};
     dt_phase_enter(m->phase, "head", m->units[m->head_unit].name);
-    DT_TRY(src->params_acquire(src->self, m->head_unit, &h->w_head));
+    DT_TRY(dt_params_acquire(m, m->head_unit, &h->w_head));
     h->w_out = h->w_head;
-    if (m->tied) DT_TRY(src->params_acquire(src->self, m->embed_unit, &h->w_out));
+    if (m->tied) DT_TRY(dt_params_acquire(m, m->embed_unit, &h->w_out));
     if (!grads) return DT_OK;
     DT_TRY(dt_grads_acquire(m, m->head_unit, &h->g_head));
     h->g_out = h->g_head;

@@ -69,7 +69,7 @@ dt_err dt_model_forward(dt_model *m, const dt_batch *b, bool train, int64_t step
         const struct block_acts a = acts_of(m, i);
         dt_param_view w;
         dt_phase_enter(m->phase, "forward", m->units[s->unit].name);
-        DT_TRY(src->params_acquire(src->self, s->unit, &w));
+        DT_TRY(dt_params_acquire(m, s->unit, &w));
         if (m->n_tok > 0) DT_TRY(stage_forward(m, s, &w, &a));
         DT_TRY(src->params_release(src->self, s->unit));
         if (s->role != DT_UNIT_OWN) m->set_holds = i;
@@ -86,7 +86,7 @@ static dt_err backward_unit(dt_model *m, int64_t i)
     dt_param_view w;
     dt_grad_view g;
     dt_phase_enter(m->phase, "backward", m->units[unit].name);
-    DT_TRY(src->params_acquire(src->self, unit, &w));
+    DT_TRY(dt_params_acquire(m, unit, &w));
     DT_TRY(dt_grads_acquire(m, unit, &g));
     DT_TRY(m->n_tok == 0 ? dt_model_clear_grads(m, unit, &g) : stage_backward(m, i, &w, &g));
     DT_TRY(dt_grads_release(m, unit));

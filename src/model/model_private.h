@@ -319,6 +319,8 @@ dt_err dt_embed_forward(dt_model *m, void *x);
 dt_err dt_embed_backward(dt_model *m);
 /** A unit's gradients of an empty micro-batch. */
 dt_err dt_model_clear_grads(const dt_model *m, int unit, const dt_grad_view *g);
+/** Both parts in the type that the model computes in: DT_ERR_ARG for another. */
+dt_err dt_params_acquire(dt_model *m, int unit, dt_param_view *w);
 /** Nothing for a unit without a trained part: g is {0}, and no kernel is given it. */
 dt_err dt_grads_acquire(dt_model *m, int unit, dt_grad_view *g);
 dt_err dt_grads_release(dt_model *m, int unit);

@@ -158,6 +158,12 @@ void dt_model_free_units(dt_unit *units, int n_units)
     free(units);
 }
 
+int dt_model_tied_unit(const dt_model_config *mc, const dt_unit *units, int n_units)
+{
+    const bool tied = mc->tie_word_embeddings && dt_units_find(units, n_units, DT_UNIT_HEAD) >= 0;
+    return tied ? dt_units_find(units, n_units, DT_UNIT_EMBEDDING) : -1;
+}
+
 /* Forward is 2 operations per matrix element and token, backward 4. Attention: q k^T and p v over the causal half of
  * len^2, 2 Q len^2 forward, twice that backward. Windows and norms are not counted: what a perfect program could not
  * leave out. */

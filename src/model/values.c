@@ -37,7 +37,7 @@ dt_err dt_model_values(dt_model *m, const dt_batch *b, float *value)
                           .dt = m->opt.dtype,
                           .c_dtype = DT_F32};
     dt_phase_enter(m->phase, "head", m->units[m->head_unit].name);
-    DT_TRY(src->params_acquire(src->self, m->head_unit, &w));
+    DT_TRY(dt_params_acquire(m, m->head_unit, &w));
     if (m->n_tok > 0) {
         DT_TRY(norm_forward(m, &w));
         DT_TRY(m->ops->matmul(m->dev, &mm, m->v.y, dt_weight(&w, m->head.w), m->v.device, m->stream));
@@ -93,7 +93,7 @@ dt_err dt_model_value_head(dt_model *m, const dt_batch *b, const float *dvalue)
     DT_TRY(check(m, b));
     DT_CHECK(m->train, DT_ERR_ARG, "the head's backward needs a forward in training mode");
     dt_phase_enter(m->phase, "head", m->units[m->head_unit].name);
-    DT_TRY(src->params_acquire(src->self, m->head_unit, &w));
+    DT_TRY(dt_params_acquire(m, m->head_unit, &w));
     DT_TRY(dt_grads_acquire(m, m->head_unit, &g));
     if (m->n_tok == 0) {
         DT_TRY(dt_model_clear_grads(m, m->head_unit, &g));

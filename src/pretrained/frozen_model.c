@@ -16,7 +16,7 @@ static dt_zero_options options(const dt_frozen_model *f, int stage, dt_dtype dty
     return (dt_zero_options){.stage = stage,
                              .param_dtype = dtype,
                              .grad_dtype = dtype,
-                             .untied = !f->mc.tie_word_embeddings,
+                             .tied_unit = dt_model_tied_unit(&f->mc, f->units, f->n_units),
                              .overlap_comm = true,
                              .prefetch_bucket_size = INT64_MAX};
 }

@@ -24,7 +24,8 @@ dt_trained *dt_task_train_beside(dt_task *t, const char *name, dt_unit *units, i
     *m = *t->main;
     m->name = name;
     m->units = units, m->n_units = n_units;
-    m->zero_opt.untied = m->zero_opt.keep_gathered = false;
+    m->zero_opt.tied_unit = -1;
+    m->zero_opt.keep_gathered = false;
     m->groups.n = 1;
     return m;
 }

@@ -126,7 +126,7 @@ static void fill_zero_options(dt_run *run)
         .optimizer = run_trains(run) ? run->optimizer : NULL,
         .reproducible = cfg->run_reproducible,
         .overlap_comm = cfg->zero_overlap_comm,
-        .untied = !run->mc.tie_word_embeddings,
+        .tied_unit = dt_model_tied_unit(&run->mc, run->units, run->n_units),
         .reduce_bucket_size = cfg->zero_reduce_bucket_size,
         .allgather_bucket_size = cfg->zero_allgather_bucket_size,
         .prefetch_bucket_size = cfg->zero_prefetch_bucket_size,

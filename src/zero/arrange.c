@@ -4,7 +4,7 @@
  * Arenas. Parts that are not kept whole stand in an arena only while they are held (parameters at stage 3; an arena for
  * each of the two parts) or while their gradients of one micro-step are written and reduced. The layer loop has one
  * unit in hand; beside it may stand the next one (on its way in) or the last one (on its way out), and a tied
- * embedding, unit 0, which is held across others. So each unit has a fixed place: unit 0 one of its own; the rest by
+ * embedding, which is held across others. So each unit has a fixed place: that one a place of its own; the rest by
  * turns at the front and at the end of a stretch that has room for the largest pair of neighbours. Fixed places need no
  * allocator and cannot fragment. */
 #include "arrange.h"
@@ -25,13 +25,23 @@ dt_shards dt_shards_of(int64_t flat_len, int nranks)
 
 /* ---- checks and runs --------------------------------------------------------------------------------------------- */
 
+static dt_dtype frozen_dtype(const dt_zero_options *opt)
+{
+    return opt->frozen_differ ? opt->frozen_dtype : opt->param_dtype;
+}
+
 static dt_err check_options(const dt_zero_options *opt, int n_units, int nranks)
 {
+    const dt_dtype frozen = frozen_dtype(opt);
     DT_CHECK(opt->stage >= 0 && opt->stage <= 3, DT_ERR_ARG, "zero.stage is %d, expected 0 to 3", opt->stage);
     DT_CHECK(nranks >= 1 && n_units >= 1, DT_ERR_ARG, "%d units on %d ranks: expected at least one of each", n_units,
              nranks);
     DT_CHECK(opt->param_dtype == DT_F32 || opt->param_dtype == DT_BF16, DT_ERR_ARG,
              "parameters in %s: expected fp32 or bf16", dt_dtype_name(opt->param_dtype));
+    DT_CHECK(frozen == DT_F32 || frozen == DT_BF16, DT_ERR_ARG, "frozen parameters in %s: expected fp32 or bf16",
+             dt_dtype_name(frozen));
+    DT_CHECK(opt->tied_unit >= -1 && opt->tied_unit < n_units, DT_ERR_ARG, "tied unit %d of %d", opt->tied_unit,
+             n_units);
     DT_CHECK(opt->grad_dtype == opt->param_dtype || opt->grad_dtype == DT_F32, DT_ERR_ARG,
              "gradients in %s with parameters in %s: expected the parameters' type or fp32",
              dt_dtype_name(opt->grad_dtype), dt_dtype_name(opt->param_dtype));
@@ -110,13 +120,13 @@ static int64_t *place_of(zero_layout *l, arena_kind kind, int u)
 
 /** Give the units of an arena their places and return its length. Neighbours have room beside each other when one of
  *  them has at most `ahead` elements (ahead 0: never). */
-static int64_t place_arena(zero_layout *l, arena_kind kind, bool untied, int64_t ahead)
+static int64_t place_arena(zero_layout *l, arena_kind kind, int tied_unit, int64_t ahead)
 {
     int64_t base = 0, stretch = 0, before = 0;
     for (int u = 0; u < l->n_units; u++) {
         if (!is_in(l, kind, u)) continue;
         const int64_t len = place_len(&l->units[u].part[kind.part]);
-        if (u == 0 && !untied) {
+        if (u == tied_unit) {
             base = len;
             continue;
         }
@@ -129,7 +139,7 @@ static int64_t place_arena(zero_layout *l, arena_kind kind, bool untied, int64_t
         if (!is_in(l, kind, u)) continue;
         const int64_t len = place_len(&l->units[u].part[kind.part]);
         *place_of(l, kind, u) = base + (at_end && ahead > 0 ? stretch - len : 0);
-        if (u == 0 && !untied)
+        if (u == tied_unit)
             *place_of(l, kind, u) = 0;
         else
             at_end = !at_end;
@@ -158,11 +168,11 @@ static int64_t place_params_apart(zero_layout *l)
 }
 
 /** Both parts' arenas; their length together. */
-static int64_t place_params(zero_layout *l, bool untied, int64_t ahead)
+static int64_t place_params(zero_layout *l, int tied_unit, int64_t ahead)
 {
     int64_t sum = 0;
     for (int p = 0; p < DT_N_PARTS; p++)
-        sum += l->param_arena_len[p] = place_arena(l, (arena_kind){.part = (dt_part)p}, untied, ahead);
+        sum += l->param_arena_len[p] = place_arena(l, (arena_kind){.part = (dt_part)p}, tied_unit, ahead);
     return sum;
 }
 
@@ -178,13 +188,14 @@ static int64_t live_len(const zero_layout *l, int u)
 static dt_err refuse_limit(const zero_layout *l, const dt_zero_options *opt, const dt_unit *units, int64_t alone)
 {
     int largest = -1;
-    for (int u = opt->untied ? 0 : 1; u < l->n_units; u++)
-        if (live_len(l, u) > 0 && (largest < 0 || live_len(l, u) > live_len(l, largest))) largest = u;
+    for (int u = 0; u < l->n_units; u++)
+        if (u != opt->tied_unit && live_len(l, u) > 0 && (largest < 0 || live_len(l, u) > live_len(l, largest)))
+            largest = u;
     return dt_fail(DT_ERR_USAGE,
                    "zero.max_live_parameters = %" PRId64 " is too small: unit %s%s needs %" PRId64
                    " elements at once; set it to %" PRId64 " or more",
                    opt->max_live_parameters, units[largest < 0 ? 0 : largest].name,
-                   opt->untied || largest < 0 ? "" : " beside a tied embedding", alone, alone);
+                   opt->tied_unit < 0 || largest < 0 ? "" : " beside a tied embedding", alone, alone);
 }
 
 static dt_err arrange_params_apart(zero_layout *l, const dt_zero_options *opt)
@@ -202,13 +213,13 @@ static dt_err arrange_params_apart(zero_layout *l, const dt_zero_options *opt)
 static dt_err arrange_params(zero_layout *l, const dt_zero_options *opt, const dt_unit *units)
 {
     if (opt->keep_gathered) return arrange_params_apart(l, opt);
-    const int64_t alone = place_params(l, opt->untied, 0), limit = opt->max_live_parameters;
+    const int64_t alone = place_params(l, opt->tied_unit, 0), limit = opt->max_live_parameters;
     if (limit > 0 && alone > limit) return refuse_limit(l, opt, units, alone);
     l->least_live_len = alone;
     if (!opt->overlap_comm || opt->prefetch_bucket_size <= 0) return DT_OK;
-    const int64_t pair = place_params(l, opt->untied, opt->prefetch_bucket_size);
+    const int64_t pair = place_params(l, opt->tied_unit, opt->prefetch_bucket_size);
     l->prefetch = limit <= 0 || pair <= limit;
-    if (!l->prefetch) place_params(l, opt->untied, 0);
+    if (!l->prefetch) place_params(l, opt->tied_unit, 0);
     return DT_OK;
 }
 
@@ -316,7 +327,8 @@ static void set_flags(zero_layout *l, const dt_zero_options *opt, const dt_unit 
     l->whole_grads = l->stage < 2 && !opt->reproducible;
     l->whole_opt = l->stage == 0 && l->has_grads;
     l->has_master = l->has_grads && opt->param_dtype != DT_F32;
-    for (int p = 0; p < DT_N_PARTS; p++) l->param_dtype[p] = opt->param_dtype;
+    l->param_dtype[DT_TRAINED] = opt->param_dtype;
+    l->param_dtype[DT_FROZEN] = frozen_dtype(opt);
     l->grad_dtype = opt->grad_dtype;
     l->grad_kept = opt->reproducible ? DT_F32 : opt->grad_dtype;
 }
@@ -350,7 +362,7 @@ dt_err zero_layout_make(zero_layout *l, const dt_zero_options *opt, const dt_uni
     place_kept(l);
     if (l->has_grads && !l->whole_grads)
         l->grad_arena_len =
-            place_arena(l, (arena_kind){DT_TRAINED, true}, opt->untied, opt->overlap_comm ? INT64_MAX : 0);
+            place_arena(l, (arena_kind){DT_TRAINED, true}, opt->tied_unit, opt->overlap_comm ? INT64_MAX : 0);
     const dt_err err = arrange_params(l, opt, units);
     if (err != DT_OK) {
         zero_layout_free(l);

@@ -32,7 +32,7 @@ static dt_err free_place(dt_zero *z, int u)
         if (v == u || zero_is_empty(&z->lay, v, DT_TRAINED) || !overlap(&z->lay, u, v)) continue;
         DT_CHECK(z->state[v].grads_held == 0, DT_ERR_ARG,
                  "gradients of unit %s have no room in the arena while those of unit %s are held%s", z->units[u].name,
-                 z->units[v].name, z->opt.untied ? " (dt_zero_options.untied is set)" : "");
+                 z->units[v].name, z->opt.tied_unit < 0 ? " (dt_zero_options.tied_unit is not set)" : "");
         DT_TRY(wait_reduced(z, v));
     }
     return DT_OK;

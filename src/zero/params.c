@@ -102,7 +102,7 @@ static dt_err take(dt_zero *z, int u)
         const int holder = holder_of_place(z, u, (dt_part)p);
         DT_CHECK(holder < 0, DT_ERR_ARG,
                  "unit %s cannot be gathered while unit %s is held: the arena has no room for both%s", z->units[u].name,
-                 z->units[holder].name, z->opt.untied ? " (dt_zero_options.untied is set)" : "");
+                 z->units[holder].name, z->opt.tied_unit < 0 ? " (dt_zero_options.tied_unit is not set)" : "");
     }
     learn(z, u);
     for (int p = 0; p < DT_N_PARTS; p++)
