@@ -190,7 +190,9 @@ fuzz-build: $(FUZZ)
 # A machine with a GPU; docs/testing.md has one that lacks MPI and all else.
 test-gpu: programs tests-build  ## the tests with the GPU in the place of the CPU, and trainings on it against the CPU's
 	@$(FOR_TESTS) tools/gpu/run.sh suite
-gpu-bundle: programs tests-build benches  ## build/gpu-bundle.tar.xz: what that needs on a bare GPU machine
+bench-gpu: programs benches  ## figures of the GPU, beside PyTorch's where that is found
+	@$(FOR_TESTS) tools/gpu/run.sh bench
+gpu-bundle: programs tests-build benches  ## build/gpu-bundle.tar.xz: what these need on a bare GPU machine
 	@$(FOR_TESTS) tools/gpu/pack.sh
 valgrind: programs tests-build  ## the tests under valgrind (slow)
 	@$(FOR_TESTS) VALGRIND=1 tests/run.sh $(ONLY)
@@ -251,6 +253,6 @@ help:  ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*##/\1:/p' Makefile | awk -F':  *' '{ printf "  make %-13s %s\n", $$1, $$2 }'
 clean:  ## remove all that was built
 	rm -rf build $(PROGRAMS)
-.PHONY: all setup demo test test-setup check check-queue test-queue test-gpu gpu-bundle mutants bench programs cudasim tests-build benches sanitize fuzz fuzz-build valgrind test-mpich test-clang test-debian13 test-aarch64 docs lint format install info help clean FORCE
+.PHONY: all setup demo test test-setup check check-queue test-queue test-gpu bench-gpu gpu-bundle mutants bench programs cudasim tests-build benches sanitize fuzz fuzz-build valgrind test-mpich test-clang test-debian13 test-aarch64 docs lint format install info help clean FORCE
 .SECONDARY:
 -include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(GENERATE:.o=.d) $(TOOL:.o=.d) $(INFO:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(CUDA_OBJ:.o=.d) $(SIM_OBJ:.o=.d) $(FUZZ:=.d) $(BENCHES:=.d)

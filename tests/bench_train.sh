@@ -25,10 +25,11 @@ gpt2() { # NP RANK_THREADS DTYPE MICRO_BATCH SEQ_LEN STAGE: median tokens/s and 
     sed -n 's/.*"tokens_per_second": *\([0-9.e+]*\).*/\1/p' "$tmp/run/metrics.jsonl" | tail -n "$steps" | sort -g | awk '{ v[NR] = $1 } END { printf "%.1f", v[int((NR + 1) / 2)] }'
 }
 peer() { # KIND DTYPE MICRO_BATCH SEQ_LEN: median tokens/s of PyTorch as shipped, tuned or compiled; 0 where it does not run
-    local keep="MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=20000000000 MALLOC_TOP_PAD_=67108864" compiled=
+    local keep="MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=20000000000 MALLOC_TOP_PAD_=67108864" way=eager
     [ "$1" = shipped ] && keep=
-    [ "$1" = compiled ] && compiled=compiled
-    env $keep "$PYTHON" tests/peer_pytorch.py "$2" "$3" "$4" "$threads" "$steps" $compiled 2>"$tmp/peer.log" || { tail -1 "$tmp/peer.log" >&2; echo 0; }
+    [ "$1" = compiled ] && way=compiled
+    env $keep "$PYTHON" tests/peer_pytorch.py --dtype "$2" --batch "$3" --seq "$4" --threads "$threads" --steps "$steps" --ways $way \
+        >"$tmp/peer" 2>"$tmp/peer.log" && cut -d' ' -f2 "$tmp/peer" || { tail -1 "$tmp/peer.log" >&2; echo 0; }
 }
 largest() { awk -v a="$1" -v b="$2" 'BEGIN { print (a + 0 > b + 0) ? a : b }'; }
 

@@ -6,7 +6,8 @@
 #   e2e [NAME...]           trainings as users start them (tests/e2e_NAME.sh): cuda, the GPU against the CPU; all
 #   suite                   tests and e2e cuda beside each other
 #   sanitizer [TOOL...]     compute-sanitizer (memcheck racecheck synccheck initcheck) over the tests of operations, ONLY=pattern for some
-#   all                     check and suite
+#   bench [PART...]         figures (tools/gpu/bench.sh): training steps against PyTorch
+#   all                     check, suite and bench
 #
 # Logs go to $OUT (default build/gpu); what counts is printed. JOBS programs run at a time, each for LIMIT seconds at most (default 150).
 set -u
@@ -97,10 +98,12 @@ check) run_check || status=1 ;;
 tests) run_tests "$@" || status=1 ;;
 e2e) run_e2e "$@" || status=1 ;;
 suite) run_suite || status=1 ;;
+bench) tools/gpu/bench.sh "$@" || status=1 ;;
 sanitizer) run_sanitizer "$@" || status=1 ;;
 all)
     run_check || status=1
-    run_suite || status=1 ;;
+    run_suite || status=1
+    tools/gpu/bench.sh || status=1 ;;
 *) sed -n '2,/^$/s/^# \{0,1\}//p' "$0" | head -14; exit 64 ;;
 esac
 echo "$part: $((SECONDS - begin)) s, logs in $OUT"

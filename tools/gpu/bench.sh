@@ -1,0 +1,96 @@
+#!/bin/bash
+# bench.sh [PART...] - figures of the GPU for docs/performance.md; run.sh bench calls it. Parts: steps, or steps=MODEL,...
+#
+# steps: whole training steps by ./dtrain and by PyTorch (tests/peer_pytorch.py; the fastest of WAYS) on the same model and batch, one after the other:
+# random weights and tokens, bf16 with fp32 master weights, AdamW, gradient norm clipped. Medians of STEPS steps. MFU is model FLOPs over the dense
+# bf16 peak of the chip, PEAK TFLOP/s (default 989: H100 and H200 SXM): 6 per parameter of matrices and token, the head included, and attention's over
+# the causal half of the squares (dt_model_train_flops). Memory: the ledger's peak against PyTorch's allocator's.
+# Default: steps=gpt2-124m,gpt2-1.5b; steps=all: all of MODELS below.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+export OUT=$(realpath -m "${OUT:-build/gpu}")
+mkdir -p "$OUT"
+[ -n "${cuda_path+set}" ] || . tools/gpu/environment.sh
+unset DTRAIN_DEVICE
+steps=${STEPS:-20} peak=${PEAK:-989} ways=${WAYS:-compiled,master} device=${DEVICE:-cuda} limit=${LIMIT:-200}
+tmp=$(mktemp -d)
+trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$tmp"' EXIT
+
+# name, sequences, tokens of each, keys of [model]; the intermediate size of GPT-2 is four times its width
+MODELS='gpt2-124m 32 1024 model_type=gpt2 hidden_size=768 num_hidden_layers=12 num_attention_heads=12 vocab_size=50257 max_position_embeddings=1024
+gpt2-350m 16 1024 model_type=gpt2 hidden_size=1024 num_hidden_layers=24 num_attention_heads=16 vocab_size=50257 max_position_embeddings=1024
+gpt2-1.5b 8 1024 model_type=gpt2 hidden_size=1600 num_hidden_layers=48 num_attention_heads=25 vocab_size=50257 max_position_embeddings=1024
+llama-1b 4 2048 model_type=llama hidden_size=2048 intermediate_size=8192 num_hidden_layers=16 num_attention_heads=32 num_key_value_heads=8 head_dim=64 vocab_size=128256 max_position_embeddings=131072 rope_theta=500000 tie_word_embeddings=true
+qwen2.5-0.5b 16 1024 model_type=qwen2 hidden_size=896 intermediate_size=4864 num_hidden_layers=24 num_attention_heads=14 num_key_value_heads=2 head_dim=64 vocab_size=151936 max_position_embeddings=32768 rope_theta=1000000 tie_word_embeddings=true
+qwen2.5-1.5b 8 1024 model_type=qwen2 hidden_size=1536 intermediate_size=8960 num_hidden_layers=28 num_attention_heads=12 num_key_value_heads=2 head_dim=128 vocab_size=151936 max_position_embeddings=131072 rope_theta=1000000 tie_word_embeddings=true'
+MODELS=${MODELS_OF:-$MODELS}
+
+count() { if [ -e "$1" ]; then wc -l <"$1"; else echo 0; fi; }
+# Trains until there are enough steps and ends it: a run that ends by itself saves a checkpoint. Leaves $tmp/ours: tokens/s, FLOP/s, peak bytes.
+ours() { # B T KEYS...
+    local b=$1 t=$2 end=$((SECONDS + limit)) job status=0 dropout=
+    shift 2
+    [ "${1#model_type=gpt2}" = "$1" ] || dropout=model.dropout=0
+    rm -rf "$tmp/run"
+    ./dtrain /dev/stdin run.output_dir="$tmp/run" run.device="$device" run.max_steps=100000 data.train="$tmp/noise.h5" data.seq_len="$t" batch.micro_batch_size="$b" \
+        precision.dtype=bf16 optimizer.weight_decay=0.1 optimizer.max_grad_norm=1 log.report_to=jsonl checkpoint.save_on_signal=false checkpoint.save_steps=0 \
+        "${@/#/model.}" $dropout ${DTRAIN_ARGS:-} </dev/null >"$tmp/ours.log" 2>&1 &
+    job=$!
+    until [ "$(count "$tmp/run/metrics.jsonl")" -ge $((steps + 4)) ]; do
+        if ! kill -0 $job 2>/dev/null || [ $SECONDS -ge $end ]; then status=1; break; fi
+        sleep 0.2
+    done
+    kill -TERM $job 2>/dev/null
+    ( sleep 20; kill -KILL $job ) 2>/dev/null & 
+    wait $job 2>/dev/null
+    kill $! 2>/dev/null
+    cat "$tmp/ours.log" >>"$OUT/bench-steps.log"
+    [ $status = 0 ] || { grep -vE '^(planned|per rank|by place)' "$tmp/ours.log" | tail -5 >&2; return 1; }
+    tail -n +5 "$tmp/run/metrics.jsonl" | sed -n 's/.*"tokens_per_second": *\([0-9.e+]*\).*"memory_device": *\([0-9]*\).*"flops_per_second": *\([0-9.e+]*\).*/\1 \3 \2/p' |
+        sort -g | awk '{ v[NR] = $0 } END { print v[int((NR + 1) / 2)] }' >"$tmp/ours"
+    cat "$tmp/run/metrics.jsonl" >>"$OUT/bench-steps.log"
+}
+
+one_model() { # LINE of MODELS
+    local name b t best
+    read -r name b t keys <<<"$1"
+    echo "== $name" >>"$OUT/bench-steps.log"
+    ours "$b" "$t" $keys || echo "0 0 0" >"$tmp/ours"
+    : >"$tmp/peer"
+    if [ -n "$PYTHON" ]; then
+        plainly env OMP_NUM_THREADS=8 timeout -k 5 "$limit" "$PYTHON" tests/peer_pytorch.py --device "$device" --batch "$b" --seq "$t" --steps "$steps" --ways "$ways" $keys \
+            >"$tmp/peer" 2>"$tmp/peer.log" || grep -E '^[a-z]+[+a-z]*: ' "$tmp/peer.log" | cut -c 1-160 >&2
+        cat "$tmp/peer.log" "$tmp/peer" >>"$OUT/bench-steps.log"
+    fi
+    best=$(sort -gr -k2 "$tmp/peer" | head -1)
+    awk -v name="$name" -v shape="$b x $t" -v peak="$peak" -v ours="$(cat "$tmp/ours")" -v best="$best" 'BEGIN {
+        split(ours, o, " "); split(best, p, " "); per_token = o[1] > 0 ? o[2] / o[1] : 0
+        printf "| %s | %s | %.0f | %.1f | %.1f | %s | %s | %s | %s |\n", name, shape, o[1], 100 * o[2] / (peak * 1e12), o[3] / 2^30,
+            p[2] ? sprintf("%.0f (%s)", p[2], p[1]) : "-", p[2] && per_token ? sprintf("%.1f", 100 * p[2] * per_token / (peak * 1e12)) : "-",
+            p[3] ? p[3] : "-", p[2] ? sprintf("%.2f", o[1] / p[2]) : "-" }' | tee -a "$OUT/bench.md"
+    sed 's/^/    PyTorch, /; s/ \([0-9.]*\) \([0-9.]*\) \([0-9.]*\)$/: \1 tokens\/s, \2 GiB, first step after \3 s/' "$tmp/peer"
+}
+
+run_steps() { # all, or names
+    local line name found=
+    head -c 40000000 /dev/urandom >"$tmp/noise"
+    ./dtrain-data -q --format text -o "$tmp/noise.h5" "$tmp/noise" >/dev/null || return 1 # ids do not matter to the time
+    rm "$tmp/noise"
+    printf '\n| model | batch | dtrain, tokens/s | MFU, %% | GiB | PyTorch, tokens/s | MFU, %% | GiB | ratio |\n|---|---|---|---|---|---|---|---|---|\n' | tee -a "$OUT/bench.md"
+    while read -r line; do
+        name=${line%% *}
+        case ",$1," in *",$name,"* | ,all,) one_model "$line"; found=yes ;; esac
+    done <<<"$MODELS"
+    [ -n "$found" ] || { echo "bench.sh: no model named $1"; return 1; }
+}
+
+[ $# -gt 0 ] || set -- steps=gpt2-124m,gpt2-1.5b
+status=0
+for part; do
+    case $part in
+    steps) run_steps gpt2-124m,gpt2-1.5b || status=1 ;;
+    steps=*) run_steps "${part#steps=}" || status=1 ;;
+    *) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | grep -v '^set'; exit 64 ;;
+    esac
+done
+exit $status
