@@ -1,0 +1,96 @@
+/* table.c - memory by category and place as people read it: rows of 74 columns, for --plan and for what a run says at its
+ * start. */
+#include "table.h"
+#include "run.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *table_bytes(double n, char out[16])
+{
+    static const char letters[] = "BKMGTPE";
+    int i = 0;
+    for (; n >= 999.5 && i < 6; i++) n /= 1000;
+    snprintf(out, 16, i == 0 || n >= 99.95 ? "%.0f%c" : n >= 9.995 ? "%.1f%c" : "%.2f%c", n, letters[i]);
+    return out;
+}
+
+static int width(int category)
+{
+    const int n = (int)strlen(dt_memcat_name((dt_memcat)category)) + 1;
+    return n > 6 ? n : 6;
+}
+
+void table_head(FILE *out, const char *head)
+{
+    fprintf(out, "%-9s", head);
+    for (int c = 0; c < DT_N_MEMCAT; c++) fprintf(out, "%*s", width(c), dt_memcat_name((dt_memcat)c));
+    fprintf(out, "%6s", "total");
+}
+
+void table_row(FILE *out, const char *head, const dt_memory *m)
+{
+    char text[16];
+    fprintf(out, "%-9s", head);
+    for (int c = 0; c < DT_N_MEMCAT; c++)
+        fprintf(out, "%*s", width(c), table_bytes((double)dt_memory_of(m, (dt_memcat)c), text));
+    fprintf(out, "%6s", table_bytes((double)dt_memory_total(m), text));
+}
+
+void table_place(FILE *out, dt_place p, const dt_memory *m)
+{
+    char text[16];
+    fprintf(out, "  %-7s", dt_place_name(p));
+    for (int c = 0; c < DT_N_MEMCAT; c++)
+        fprintf(out, "%*s", width(c), m->at[c][p] ? table_bytes((double)m->at[c][p], text) : "-");
+    fprintf(out, "%6s", table_bytes((double)dt_memory_on(m, p), text));
+}
+
+void table_sums(FILE *out, const dt_memory *m)
+{
+    char text[16];
+    for (int p = 0; p < DT_N_PLACE; p++)
+        if (p == DT_ON_DEVICE || dt_memory_on(m, (dt_place)p))
+            fprintf(out, "%s%s %s", p ? ", " : "", dt_place_name((dt_place)p),
+                    table_bytes((double)dt_memory_on(m, (dt_place)p), text));
+}
+
+/* The row of all; where the places are different memories, a row for each that holds anything. */
+static void print_rows(FILE *out, const char *head, const dt_memory *m, bool by_place)
+{
+    table_row(out, head, m);
+    fputc('\n', out);
+    for (int p = 0; p < DT_N_PLACE && by_place; p++) {
+        if (!dt_memory_on(m, (dt_place)p)) continue;
+        table_place(out, (dt_place)p, m);
+        fputc('\n', out);
+    }
+}
+
+void run_compare_plan(dt_run *run, const stage_plan *plan)
+{
+    char *text = NULL;
+    size_t nbytes = 0;
+    const bool by_place = run->dev.ops->own_memory;
+    run->planned = plan->memory;
+    run->allocated = run_held(run);
+    FILE *f = open_memstream(&text, &nbytes);
+    if (!f) {
+        DT_WARN("no memory for the table of what is planned and allocated");
+        return;
+    }
+    table_head(f, "per rank");
+    fputc('\n', f);
+    print_rows(f, "planned", &run->planned, by_place);
+    print_rows(f, "allocated", &run->allocated, by_place);
+    if (!by_place) {
+        fputs("by place: ", f);
+        table_sums(f, &run->allocated);
+        fputs(", in one memory", f);
+    }
+    fclose(f);
+    DT_INFO("%s", text);
+    DT_INFO("model states: %.3f bytes per parameter (formula %.3f; %" PRId64 " elements of padding)",
+            plan->zero.state_bytes_per_param, plan->zero.formula_bytes_per_param, plan->zero.n_padding);
+    free(text);
+}
