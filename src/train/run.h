@@ -41,12 +41,13 @@ dt_err run_check_files(dt_run *run);
 int64_t run_n_param(const dt_run *run);
 double run_checkpoint_nbytes(const dt_run *run); /* on the disk, at most */
 
-/* what a rank holds at a stage, as run_open_states would allocate. */
+/* what a rank holds at a stage, as run_open_states would allocate */
 typedef struct stage_plan {
     dt_zero_plan zero;
     dt_memory memory;
 } stage_plan;
 dt_err run_plan_stage(const dt_run *run, int stage, int nranks, int ranks_per_node, stage_plan *plan);
+
 /* table.c */
 void run_compare_plan(dt_run *run, const stage_plan *plan); /* with what is allocated now; logs both */
 

@@ -1,5 +1,5 @@
-/* table.c - memory by category and place as people read it: rows of 74 columns, for --plan and for what a run says at its
- * start. */
+/* table.c - memory by category and place as people read it: rows of 74 columns, for --plan and for what a run says at
+ * its start. */
 #include "table.h"
 #include "run.h"
 #include <inttypes.h>
