@@ -175,10 +175,19 @@ static dt_err open_all(dt_run *run)
     return run_agree(run, dt_mistakes_end(m));
 }
 
+/* A GPU of one rank may be broken where the others are not. */
+static dt_err check_device(dt_run *run)
+{
+    if (!run->only_check || run->dev.ops == &dt_device_cpu_ops) return DT_OK;
+    dt_phase_enter(&run->phase, "verify", "device");
+    return run_agree(run, dt_device_self_check(&run->dev, dt_comm_cores(run->comm)));
+}
+
 /* Up to where a run knows that it can go: all that --check does. */
 static dt_err prepare(dt_run *run)
 {
     DT_TRY(open_all(run));
+    DT_TRY(check_device(run));
     DT_TRY(run_agree(run, dt_comm_attach(run->comm, &run->dev, run->cfg.comm_backend, run->cfg.comm_shared_memory)));
     DT_TRY(check_same_files(run));
     DT_TRY(run_settle_stage(run, run->comm->local_nranks));

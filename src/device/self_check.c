@@ -1,0 +1,279 @@
+/* self_check.c - does a device compute what the CPU computes? Every operation of the table, in the forms that training
+ * uses, at odd sizes and on random numbers; seconds, on the user's machine, where no test suite is.
+ *
+ * What is compared is all of the arena: what an operation had no business to write must be as it was. */
+#include "self_check.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ARENA_NBYTES = 24 << 20, MOST_TOLD = 16 };
+
+/* ---- arrays ------------------------------------------------------------------------------------------------------ */
+
+void begin(check *c, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(c->what, sizeof c->what, fmt, args);
+    va_end(args);
+    c->used = c->n_places = 0;
+    c->wrong = false;
+    c->n_forms++;
+}
+
+/* Elements begin anywhere, as shards do: at most 3 elements behind a multiple of 256 bytes. */
+static array place(check *c, dt_dtype dt, size_t elem_size, int64_t n, bool may_change)
+{
+    const size_t nbytes = (size_t)n * elem_size, from = (c->used + 511) / 256 * 256,
+                 shift = dt_mix64(c->draws++) % 4 ? 0 : (size_t)(1 + dt_mix64(c->draws) % 3) * elem_size;
+    const array a = {from + shift, dt, elem_size, n};
+    if (c->n_places == CHECK_MAX_ARRAYS || a.at + nbytes + 256 > ARENA_NBYTES) {
+        if (c->err == DT_OK) c->err = dt_fail(DT_ERR_ARG, "self-check: %s: no room", c->what);
+        return (array){0};
+    }
+    memset(c->before + c->used, 0xff, a.at + nbytes + 256 - c->used);
+    c->used = a.at + nbytes + 256;
+    c->places[c->n_places++] = (struct place){a.at, nbytes, may_change};
+    return a;
+}
+
+array put_bytes(check *c, const void *data, size_t elem_size, int64_t n)
+{
+    const array a = place(c, DT_N_DTYPE, elem_size, n, false);
+    if (n > 0) memcpy(c->before + a.at, data, (size_t)a.n * elem_size);
+    return a;
+}
+
+array put(check *c, dt_dtype dt, int64_t n, double scale)
+{
+    const array a = place(c, dt, dt_dtype_size(dt), n, false);
+    for (int64_t i = 0; i < a.n; i++) {
+        const float x = (float)(scale * ((double)(dt_mix64(++c->draws) >> 11) * 0x1p-52 - 1));
+        const uint16_t half = dt_bf16_from_float(x);
+        memcpy(c->before + a.at + (size_t)i * a.elem_size, dt == DT_F32 ? (const void *)&x : &half, a.elem_size);
+    }
+    return a;
+}
+
+array room(check *c, dt_dtype dt, int64_t n) { return place(c, dt, dt_dtype_size(dt), n, true); }
+array room_bytes(check *c, size_t elem_size, int64_t n) { return place(c, DT_N_DTYPE, elem_size, n, true); }
+
+array part(array a, int64_t from, int64_t n)
+{
+    a.at += (size_t)from * a.elem_size;
+    a.n = n;
+    return a;
+}
+
+void *at(const check *c, array a) { return (char *)c->arena[c->side].ptr + a.at; }
+
+/* ---- both devices in turn ---------------------------------------------------------------------------------------- */
+
+static dt_err copy(check *c, void *dst, const void *src)
+{
+    dt_device *dev = c->dev[c->side];
+    DT_TRY(dev->ops->copy(dev, dst, src, c->used, NULL));
+    return dev->ops->stream_sync(dev, NULL);
+}
+
+bool check_start(check *c)
+{
+    for (c->side = 1; c->side >= 0 && c->err == DT_OK; c->side--) c->err = copy(c, c->arena[c->side].ptr, c->before);
+    c->side = 0;
+    return c->err == DT_OK;
+}
+
+bool check_next(check *c)
+{
+    if (c->err == DT_OK) c->err = copy(c, c->after[c->side], c->arena[c->side].ptr);
+    return c->err == DT_OK && ++c->side < 2;
+}
+
+/* ---- comparison -------------------------------------------------------------------------------------------------- */
+
+static void tell(check *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void tell(check *c, const char *fmt, ...)
+{
+    char text[256];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    c->n_wrong += !c->wrong;
+    c->wrong = true;
+    if (c->list.n < MOST_TOLD) dt_mistakes_add(&c->list, dt_fail(DT_ERR_FAULT, "  %s: %s", c->what, text));
+}
+
+static void may_change(check *c, array a)
+{
+    for (int i = 0; i < c->n_places; i++)
+        if (a.at >= c->places[i].at && a.at < c->places[i].at + c->places[i].nbytes) c->places[i].may_change = true;
+}
+
+static double value(const char *image, array a, int64_t i)
+{
+    const char *p = image + a.at + (size_t)i * a.elem_size;
+    uint16_t half;
+    float x;
+    if (a.dt == DT_BF16) {
+        memcpy(&half, p, sizeof half);
+        return (double)dt_bf16_to_float(half);
+    }
+    memcpy(&x, p, sizeof x);
+    return (double)x;
+}
+
+static double rms_of(const check *c, array a)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < a.n; i++) {
+        const double y = value(c->after[0], a, i);
+        if (isfinite(y)) sum += y * y;
+    }
+    return a.n > 0 ? sqrt(sum / (double)a.n) : 0;
+}
+
+static double half_unit(dt_dtype dt) { return dt == DT_F32 ? 0x1p-24 : 0x1p-8; }
+
+static bool same(double a, double b) { return a == b || (isnan(a) && isnan(b)); }
+
+static void compare_bytes(check *c, const char *name, array a)
+{
+    const char *want = c->after[0] + a.at, *got = c->after[1] + a.at;
+    int64_t i = 0;
+    while (i < a.n && !memcmp(want + (size_t)i * a.elem_size, got + (size_t)i * a.elem_size, a.elem_size)) i++;
+    if (i < a.n) tell(c, "%s: element %" PRId64 " of %" PRId64 " is not what it is on the CPU", name, i, a.n);
+}
+
+void compare(check *c, const char *what, array a, tolerance tol)
+{
+    const char *name = what ? what : "the result";
+    may_change(c, a);
+    if (c->err != DT_OK) return;
+    if (a.dt == DT_N_DTYPE) {
+        compare_bytes(c, name, a);
+        return;
+    }
+    const double rms = rms_of(c, a);
+    int64_t n_off = 0, worst = 0;
+    double most = 0, allowed_there = 0;
+    for (int64_t i = 0; i < a.n; i++) {
+        const double want = value(c->after[0], a, i), got = value(c->after[1], a, i), off = fabs(got - want);
+        const double allowed = tol.floats < 0
+                                   ? 0
+                                   : 2.5 * half_unit(a.dt) * fabs(want) +
+                                         (tol.floats * 0x1p-24 + tol.stored * half_unit(tol.dt)) * (fabs(want) + rms);
+        if (same(want, got) || off <= allowed) continue;
+        const double times = isfinite(off) ? off / (allowed + 1e-300) : INFINITY;
+        if (n_off++ == 0 || times > most) most = times, worst = i, allowed_there = allowed;
+    }
+    if (n_off)
+        tell(c,
+             "%s: %" PRId64 " of %" PRId64 " numbers differ, most number %" PRId64
+             ": %.7g, on the CPU %.7g, allowed difference %.2g",
+             name, n_off, a.n, worst, value(c->after[1], a, worst), value(c->after[0], a, worst), allowed_there);
+}
+
+void compare_doubles(check *c, const char *what, array a, double relative)
+{
+    const char *name = what ? what : "the result";
+    may_change(c, a);
+    for (int64_t i = 0; i < a.n && c->err == DT_OK; i++) {
+        double want, got;
+        memcpy(&want, c->after[0] + a.at + (size_t)i * sizeof want, sizeof want);
+        memcpy(&got, c->after[1] + a.at + (size_t)i * sizeof got, sizeof got);
+        if (same(want, got) || fabs(got - want) <= relative * fabs(want)) continue;
+        tell(c, "%s: number %" PRId64 " of %" PRId64 " is %.15g, on the CPU %.15g", name, i, a.n, got, want);
+        return;
+    }
+}
+
+/* What is not free to change, arrays that are only read and the space between arrays, is as it was. */
+static void check_rest(check *c)
+{
+    size_t from = 0;
+    for (int i = 0; i <= c->n_places; i++) {
+        const struct place *p = i < c->n_places ? &c->places[i] : NULL;
+        if (p && !p->may_change) continue;
+        const size_t to = p ? p->at : c->used;
+        if (memcmp(c->before + from, c->after[1] + from, to - from) != 0) {
+            tell(c, "memory was written that is no result");
+            return;
+        }
+        if (p) from = p->at + p->nbytes;
+    }
+}
+
+/* A form that a device refuses, or that fails on it, is no reason not to look at the others; a device that has failed
+ * for good fails at the next one, too. */
+void end(check *c)
+{
+    if (c->err == DT_OK) {
+        check_rest(c);
+        return;
+    }
+    char why[160];
+    snprintf(why, sizeof why, "%s", dt_error_message());
+    dt_error_clear();
+    tell(c, "%s", *why ? why : dt_error_words(c->err));
+    c->err = DT_OK;
+}
+
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
+
+static dt_err open_check(check *c, dt_device *cpu, dt_device *dev)
+{
+    c->dev[0] = cpu, c->dev[1] = dev;
+    for (int s = 0; s < 2; s++) {
+        DT_TRY(dt_buf_alloc(&c->arena[s], c->dev[s], DT_ON_DEVICE, ARENA_NBYTES, DT_MEM_OTHER));
+        c->after[s] = malloc(ARENA_NBYTES);
+    }
+    c->before = malloc(ARENA_NBYTES);
+    DT_CHECK(c->before && c->after[0] && c->after[1], DT_ERR_MEMORY, "self-check: no memory for three arenas");
+    return DT_OK;
+}
+
+static void close_check(check *c)
+{
+    for (int s = 0; s < 2; s++) {
+        dt_buf_free(&c->arena[s]);
+        free(c->after[s]);
+    }
+    free(c->before);
+    free(c->list.text);
+}
+
+static dt_err verdict(check *c, const char *name)
+{
+    if (c->n_wrong == 0) return DT_OK;
+    char *list = c->list.text;
+    return dt_fail(DT_ERR_FAULT,
+                   "the device %s computes other numbers than the CPU in %d of %d operations and forms; training on it "
+                   "would go wrong:\n%s%s",
+                   name, c->n_wrong, c->n_forms, list ? list : "", c->n_wrong > c->list.n ? "\n  ..." : "");
+}
+
+dt_err dt_device_self_check(dt_device *dev, int n_threads)
+{
+    dt_ledger ledger = {0}; /* of the CPU's side: nobody plans for it */
+    dt_device cpu = {.ops = &dt_device_cpu_ops, .ledger = &ledger};
+    check c = {0};
+    const double begin_s = dt_now_s();
+    char name[256];
+    dev->ops->describe(dev, name, sizeof name);
+    DT_TRY(cpu.ops->open(&cpu, 0, n_threads));
+    dt_err err = open_check(&c, &cpu, dev);
+    if (err == DT_OK) {
+        check_rows_cases(&c);
+        check_matrix_cases(&c);
+        err = verdict(&c, name);
+    }
+    if (err == DT_OK)
+        DT_INFO("self-check: %d operations and forms agree with the CPU (%.1f s)", c.n_forms, dt_now_s() - begin_s);
+    close_check(&c);
+    cpu.ops->close(&cpu);
+    return err;
+}

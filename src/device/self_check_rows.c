@@ -1,0 +1,321 @@
+/* self_check_rows.c - cases of the self-check: single elements, rows, norms, embedding, optimizers, sums, streams. */
+#include "self_check.h"
+#include <math.h>
+
+static const dt_dtype TYPES[] = {DT_F32, DT_BF16};
+static const char *const ACTS[] = {"silu", "gelu", "gelu_tanh", "quick_gelu"};
+
+static tolerance near(double floats, double stored, dt_dtype dt) { return (tolerance){floats, stored, dt}; }
+/* a sum of k terms */
+static double of_sum(double k) { return 8 + 4 * sqrt(k); }
+
+/* ---- elements ---------------------------------------------------------------------------------------------------- */
+
+static void conversions(check *c)
+{
+    for (int way = 0; way < 8; way++) {
+        const dt_dtype src = TYPES[way & 1], dst = TYPES[way >> 1 & 1];
+        const int64_t n = 10007;
+        begin(c, "convert, add_into, add from %s to %s", dt_dtype_name(src), dt_dtype_name(dst));
+        const array x = put(c, src, n, 3), y = put(c, dst, n, 2), z = room(c, dst, n), sum = room(c, src, n);
+        EACH_DEVICE (c) {
+            RUN(c, convert, at(c, x), src, at(c, z), dst, n);
+            RUN(c, add_into, at(c, x), src, at(c, y), dst, way >> 2, n);
+            RUN(c, add, at(c, x), at(c, x), at(c, sum), src, n);
+        }
+        compare(c, "convert", z, EXACT);
+        compare(c, "add_into", y, EXACT);
+        compare(c, "add", sum, EXACT);
+        end(c);
+    }
+}
+
+static void activations(check *c, dt_dtype dt)
+{
+    const int64_t n_rows = 37, width = 129, n = n_rows * width;
+    for (int act = 0; act < 4; act++) {
+        begin(c, "act_forward, act_backward, %s, %s", ACTS[act], dt_dtype_name(dt));
+        array x = put(c, dt, n, 8), dy = put(c, dt, n, 1), y = room(c, dt, n);
+        EACH_DEVICE (c) {
+            RUN(c, act_forward, (dt_activation)act, at(c, x), at(c, y), dt, n);
+            RUN(c, act_backward, (dt_activation)act, at(c, x), at(c, dy), at(c, dy), dt, n);
+        }
+        compare(c, "act_forward", y, near(64, 0, dt));
+        compare(c, "act_backward", dy, near(256, 0, dt));
+        end(c);
+
+        begin(c, "glu_forward, glu_backward, %s, %s", ACTS[act], dt_dtype_name(dt));
+        x = put(c, dt, 2 * n, 4), dy = put(c, dt, n, 1), y = room(c, dt, n);
+        const array dx = room(c, dt, 2 * n);
+        EACH_DEVICE (c) {
+            RUN(c, glu_forward, (dt_activation)act, at(c, x), at(c, y), dt, n_rows, width);
+            RUN(c, glu_backward, (dt_activation)act, at(c, x), at(c, dy), at(c, dx), dt, n_rows, width);
+        }
+        compare(c, "glu_forward", y, near(64, 1, dt));
+        compare(c, "glu_backward", dx, near(256, 1, dt));
+        end(c);
+    }
+}
+
+static void dropout(check *c, dt_dtype dt)
+{
+    const int64_t n_tok = 53, width = 131;
+    uint64_t key[53];
+    for (int t = 0; t < n_tok; t++) key[t] = dt_mix64((uint64_t)t);
+    begin(c, "dropout, %s", dt_dtype_name(dt));
+    const array x = put(c, dt, n_tok * width, 1), y = room(c, dt, n_tok * width),
+                keys = put_bytes(c, key, sizeof *key, n_tok);
+    EACH_DEVICE (c) RUN(c, dropout, at(c, x), at(c, y), 0.3f, 77, at(c, keys), n_tok, width, dt);
+    compare(c, NULL, y, near(4, 0, dt));
+    end(c);
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+static void rows_by_index(check *c, dt_dtype dt)
+{
+    const int64_t width = 67;
+    const int32_t index[] = {4, -1, 0, 6, -3, 1};
+    begin(c, "gather_rows, scatter_rows, %s", dt_dtype_name(dt));
+    const array x = put(c, dt, 7 * width, 1), some = room(c, dt, 6 * width), y = put(c, dt, 7 * width, 1),
+                from = put_bytes(c, index, sizeof *index, 6);
+    EACH_DEVICE (c) {
+        RUN(c, gather_rows, at(c, x), at(c, from), at(c, some), 6, width, dt);
+        RUN(c, scatter_rows, at(c, some), at(c, from), at(c, y), 6, width, dt);
+    }
+    compare(c, "gather_rows", some, EXACT);
+    compare(c, "scatter_rows", y, EXACT);
+    end(c);
+}
+
+/* Angles are a table's, so both devices turn by the same. */
+static void rope(check *c, dt_dtype dt)
+{
+    for (int way = 0; way < 4; way++) {
+        const int64_t n_tok = 61, n_heads = 3, head_dim = way & 1 ? 72 : 64, ld = n_heads * head_dim + (way & 2);
+        int32_t pos[61];
+        for (int t = 0; t < n_tok; t++) pos[t] = t * 7 % 20;
+        begin(c, "rope, heads of %d, %s, %s", (int)head_dim, way & 2 ? "inverse" : "forward", dt_dtype_name(dt));
+        const array x = put(c, dt, n_tok * ld, 1), table = put(c, DT_F32, 20 * head_dim, 1),
+                    at_pos = put_bytes(c, pos, sizeof *pos, n_tok);
+        EACH_DEVICE (c) RUN(c, rope, at(c, x), at(c, at_pos), at(c, table), n_tok, n_heads, head_dim, ld, way & 2, dt);
+        compare(c, NULL, x, near(8, 0, dt));
+        end(c);
+    }
+}
+
+static void bias_backward(check *c, dt_dtype dt)
+{
+    for (int way = 0; way < 4; way++) {
+        const int64_t m = way & 1 ? 301 : 1024, n = way & 1 ? 77 : 128, ld = n + (way & 1) * 5;
+        const dt_dtype gt = TYPES[way >> 1];
+        begin(c, "bias_backward from %s to %s", dt_dtype_name(dt), dt_dtype_name(gt));
+        const array dy = put(c, dt, m * ld, 1), dbias = put(c, gt, n, 1);
+        EACH_DEVICE (c) RUN(c, bias_backward, at(c, dy), m, n, ld, dt, at(c, dbias), gt, way >> 1);
+        compare(c, NULL, dbias, near(of_sum((double)m), 0, dt));
+        end(c);
+    }
+}
+
+static void embedding(check *c, dt_dtype dt, dt_dtype gt)
+{
+    enum { N_TOK = 203, ROWS = 31, POSITIONS = 60 };
+    const int64_t width = 129;
+    int32_t token[N_TOK], pos[N_TOK], order[N_TOK];
+    int n = 0;
+    for (int t = 0; t < N_TOK; t++) token[t] = (int32_t)(dt_mix64((uint64_t)t) % ROWS), pos[t] = t % POSITIONS;
+    for (int r = 0; r < ROWS; r++)
+        for (int t = 0; t < N_TOK; t++)
+            if (token[t] == r) order[n++] = t;
+    begin(c, "embedding_forward, embedding_backward, %s, gradients in %s", dt_dtype_name(dt), dt_dtype_name(gt));
+    const array tokens = put_bytes(c, token, sizeof *token, N_TOK), positions = put_bytes(c, pos, sizeof *pos, N_TOK),
+                sorted = put_bytes(c, order, sizeof *order, N_TOK), wte = put(c, dt, ROWS * width, 1),
+                wpe = put(c, dt, POSITIONS * width, 1), out = room(c, dt, N_TOK * width),
+                both = room(c, dt, N_TOK * width), grad = put(c, gt, ROWS * width, 1);
+    EACH_DEVICE (c) {
+        RUN(c, embedding_forward, at(c, tokens), NULL, at(c, wte), NULL, at(c, out), N_TOK, width, dt);
+        RUN(c, embedding_forward, at(c, tokens), at(c, positions), at(c, wte), at(c, wpe), at(c, both), N_TOK, width,
+            dt);
+        RUN(c, embedding_backward, at(c, both), at(c, tokens), at(c, sorted), at(c, grad), N_TOK, width, dt, gt);
+    }
+    compare(c, "tokens", out, EXACT);
+    compare(c, "tokens and positions", both, EXACT);
+    compare(c, "the table's gradient", grad, near(of_sum(N_TOK / ROWS), 0, dt));
+    end(c);
+}
+
+/* ---- norms ------------------------------------------------------------------------------------------------------- */
+
+/* x rstd is rounded before the weight, and forms the gradients. */
+static void rmsnorm(check *c, dt_dtype dt, dt_dtype gt, int64_t width, int64_t group)
+{
+    const int64_t n_rows = 66 / group * group, ld = group * width + 2, yld = group * width + 3,
+                  n_groups = n_rows / group;
+    const int64_t scratch_elems = LARGER_OF(c, norm_scratch_elems, width);
+    begin(c, "rmsnorm_forward, rmsnorm_backward, rows of %d in groups of %d, %s, gradients in %s", (int)width,
+          (int)group, dt_dtype_name(dt), dt_dtype_name(gt));
+    const array x = put(c, dt, n_groups * ld, 1), weight = put(c, dt, width, 1), dy = put(c, dt, n_groups * yld, 1),
+                y = room(c, dt, n_groups * yld), rstd = room(c, DT_F32, n_rows), dx = put(c, dt, n_groups * ld, 1),
+                dweight = put(c, gt, width, 1), scratch = room(c, DT_F32, scratch_elems);
+    EACH_DEVICE (c) {
+        RUN(c, rmsnorm_forward, at(c, x), at(c, weight), at(c, y), at(c, rstd), n_rows, width, group, ld, yld, 1e-5f,
+            dt);
+        RUN(c, rmsnorm_backward, at(c, x), at(c, weight), at(c, rstd), at(c, dy), at(c, dx), group == 1, at(c, dweight),
+            gt, gt == DT_F32, n_rows, width, group, ld, yld, at(c, scratch), dt);
+    }
+    compare(c, "y", y, near(of_sum((double)width), 3, dt));
+    compare(c, "rstd", rstd, near(of_sum((double)width), 0, dt));
+    compare(c, "dx", dx, near(32 + of_sum((double)width), 4, dt));
+    compare(c, "dweight", dweight, near(32 + of_sum((double)n_rows), 4, dt));
+    end(c);
+}
+
+static void layernorm(check *c, dt_dtype dt, dt_dtype gt, int64_t width)
+{
+    const int64_t n_rows = 65, n = n_rows * width, scratch_elems = LARGER_OF(c, norm_scratch_elems, width);
+    begin(c, "layernorm_forward, layernorm_backward, rows of %d, %s, gradients in %s", (int)width, dt_dtype_name(dt),
+          dt_dtype_name(gt));
+    const array x = put(c, dt, n, 1), weight = put(c, dt, width, 1), bias = put(c, dt, width, 1), dy = put(c, dt, n, 1),
+                y = room(c, dt, n), mean = room(c, DT_F32, n_rows), rstd = room(c, DT_F32, n_rows),
+                dx = put(c, dt, n, 1), dweight = put(c, gt, width, 1), dbias = put(c, gt, width, 1),
+                scratch = room(c, DT_F32, scratch_elems);
+    EACH_DEVICE (c) {
+        RUN(c, layernorm_forward, at(c, x), at(c, weight), at(c, bias), at(c, y), at(c, mean), at(c, rstd), n_rows,
+            width, 1e-5f, dt);
+        RUN(c, layernorm_backward, at(c, x), at(c, weight), at(c, mean), at(c, rstd), at(c, dy), at(c, dx), true,
+            at(c, dweight), at(c, dbias), gt, gt == DT_F32, n_rows, width, at(c, scratch), dt);
+    }
+    compare(c, "y", y, near(of_sum((double)width), 3, dt));
+    compare(c, "mean", mean, near(of_sum((double)width), 0, dt));
+    compare(c, "rstd", rstd, near(of_sum((double)width), 0, dt));
+    compare(c, "dx", dx, near(32 + of_sum((double)width), 4, dt));
+    compare(c, "dweight", dweight, near(32 + of_sum((double)n_rows), 4, dt));
+    compare(c, "dbias", dbias, near(of_sum((double)n_rows), 0, dt));
+    end(c);
+}
+
+/* ---- optimizers and sums ----------------------------------------------------------------------------------------- */
+
+static void optimizers(check *c, dt_dtype gt)
+{
+    const int64_t n = 5003;
+    const dt_adamw adamw = {.lr = 1e-2f,
+                            .beta1 = 0.9f,
+                            .beta2 = 0.99f,
+                            .eps = 1e-8f,
+                            .weight_decay = 0.1f,
+                            .l2 = 0.01f,
+                            .fix1 = 0.271f,
+                            .fix2 = 0.0297f,
+                            .grad_scale = 0.5f};
+    const dt_sgd sgd = {.lr = 1e-2f, .momentum = 0.9f, .l2 = 0.01f, .grad_scale = 0.5f};
+    begin(c, "adamw_step, sgd_step, gradients in %s", dt_dtype_name(gt));
+    /* two steps from no moments: any m beside any v would be a step of any length */
+    const array grad = put(c, gt, n, 1), p = put(c, DT_F32, n, 1), m = room(c, DT_F32, n), v = room(c, DT_F32, n),
+                rounded = room(c, DT_BF16, n), q = put(c, DT_F32, n, 1), b = put(c, DT_F32, n, 1),
+                q_rounded = room(c, DT_BF16, n);
+    EACH_DEVICE (c) {
+        RUN(c, zero, at(c, m), (size_t)n * sizeof(float));
+        RUN(c, zero, at(c, v), (size_t)n * sizeof(float));
+        for (int step = 0; step < 2; step++) {
+            RUN(c, adamw_step, &adamw, at(c, grad), gt, at(c, p), at(c, m), at(c, v), at(c, rounded), DT_BF16, n);
+            RUN(c, sgd_step, &sgd, at(c, grad), gt, at(c, q), at(c, b), at(c, q_rounded), DT_BF16, n);
+        }
+    }
+    compare(c, "adamw's parameters", p, near(64, 0, gt));
+    compare(c, "adamw's m", m, near(16, 0, gt));
+    compare(c, "adamw's v", v, near(16, 0, gt));
+    compare(c, "adamw's rounded parameters", rounded, near(64, 0, gt));
+    compare(c, "sgd's parameters", q, near(16, 0, gt));
+    compare(c, "sgd's momentum", b, near(16, 0, gt));
+    compare(c, "sgd's rounded parameters", q_rounded, near(16, 0, gt));
+    end(c);
+}
+
+static void sums(check *c, dt_dtype dt)
+{
+    const int64_t n = 300007;
+    begin(c, "sum_squares, abs_max, sum_squares_fixed, %s", dt_dtype_name(dt));
+    const array x = put(c, dt, n, 1), sum = room_bytes(c, sizeof(double), 1), most = room(c, DT_F32, 1),
+                fixed = room_bytes(c, sizeof(uint64_t), 2);
+    EACH_DEVICE (c) {
+        RUN(c, sum_squares, at(c, x), dt, n, at(c, sum));
+        RUN(c, abs_max, at(c, x), dt, n, at(c, most));
+        RUN(c, sum_squares_fixed, at(c, x), dt, n, 50, at(c, fixed));
+    }
+    compare_doubles(c, "sum_squares", sum, 0x1p-24 * 16);
+    compare(c, "abs_max", most, EXACT);
+    compare(c, "sum_squares_fixed", fixed, EXACT);
+    end(c);
+}
+
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
+
+/* What is behind an event on one stream comes after what is in front of it on the other, and what is later on this one
+ * does not hurt: on the second, y = x + x, then z = y + y; the first makes x in front and clears it after both. */
+static dt_err two_streams(check *c, array from, array x, array y, array z, int64_t n)
+{
+    dt_device *dev = c->dev[c->side];
+    const dt_device_ops *ops = dev->ops;
+    dt_stream *s[2] = {NULL, NULL};
+    dt_event *made = NULL, *used = NULL;
+    dt_err err = ops->stream_create(dev, &s[0]);
+    if (err == DT_OK) err = ops->stream_create(dev, &s[1]);
+    if (err == DT_OK) err = ops->event_create(dev, &made);
+    if (err == DT_OK) err = ops->event_create(dev, &used);
+    for (int turn = 0; turn < 4 && err == DT_OK; turn++) {
+        err = ops->convert(dev, at(c, from), DT_BF16, at(c, x), DT_F32, n, s[0]);
+        if (err == DT_OK) err = ops->event_record(dev, made, s[0]);
+        if (err == DT_OK) err = ops->event_wait(dev, made, s[1]);
+        if (err == DT_OK) err = ops->add(dev, at(c, x), at(c, x), at(c, y), DT_F32, n, s[1]);
+        if (err == DT_OK) err = ops->event_record(dev, used, s[1]);
+        if (err == DT_OK) err = ops->add(dev, at(c, y), at(c, y), at(c, z), DT_F32, n, s[1]);
+        if (err == DT_OK) err = ops->event_wait(dev, used, s[0]);
+        if (err == DT_OK) err = ops->zero(dev, at(c, x), (size_t)n * sizeof(float), s[0]);
+    }
+    for (int i = 0; i < 2; i++) {
+        const dt_err late = s[i] ? ops->stream_sync(dev, s[i]) : DT_OK;
+        if (err == DT_OK) err = late;
+    }
+    if (made) ops->event_destroy(dev, made);
+    if (used) ops->event_destroy(dev, used);
+    for (int i = 0; i < 2; i++)
+        if (s[i]) ops->stream_destroy(dev, s[i]);
+    return err;
+}
+
+static void streams(check *c)
+{
+    const int64_t n = 1 << 18;
+    begin(c, "two streams and their events");
+    const array from = put(c, DT_BF16, n, 1), x = room(c, DT_F32, n), y = room(c, DT_F32, n), z = room(c, DT_F32, n);
+    EACH_DEVICE (c) c->err = two_streams(c, from, x, y, z, n);
+    compare(c, "x", x, EXACT);
+    compare(c, "y", y, EXACT);
+    compare(c, "z", z, EXACT);
+    end(c);
+}
+
+void check_rows_cases(check *c)
+{
+    conversions(c);
+    for (int t = 0; t < 2; t++) {
+        const dt_dtype dt = TYPES[t];
+        activations(c, dt);
+        dropout(c, dt);
+        rows_by_index(c, dt);
+        rope(c, dt);
+        bias_backward(c, dt);
+        sums(c, dt);
+        optimizers(c, dt);
+        for (int g = 0; g < 2; g++) {
+            embedding(c, dt, TYPES[g]);
+            rmsnorm(c, dt, TYPES[g], 129, 1);
+            rmsnorm(c, dt, TYPES[g], 64, 3); /* heads inside a wider row */
+            rmsnorm(c, dt, TYPES[g], 1024, 1);
+            layernorm(c, dt, TYPES[g], 77);
+            layernorm(c, dt, TYPES[g], 768);
+        }
+    }
+    streams(c);
+}

@@ -1,0 +1,180 @@
+/* test_self_check.c - the self-check passes on devices that compute what the CPU does, and names an operation that does
+ * not, whichever it is: each is replaced in turn by one that does nothing, and some by one that is wrong a little.
+ * DEVICES: cpu queue */
+#include "../src/device/queue.h"
+#include "ref_device.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+typedef struct fixture {
+    dt_device dev;
+    dt_ledger ledger;
+    dt_device_ops ops; /* of dev, changed by a test */
+    const dt_device_ops *right;
+} fixture;
+
+static int open_device(void **state)
+{
+    fixture *f = calloc(1, sizeof *f);
+    *state = f;
+    if (!f || dt_device_open(&f->dev, "cpu", 0, 2, &f->ledger) != DT_OK) return -1;
+    f->right = f->dev.ops;
+    f->ops = *f->dev.ops;
+    return 0;
+}
+
+static int close_device(void **state)
+{
+    fixture *f = *state;
+    f->dev.ops = f->right;
+    dt_device_close(&f->dev);
+    free(f);
+    return 0;
+}
+
+static void what_computes_as_the_cpu_does_passes(void **state)
+{
+    fixture *f = *state;
+    const dt_err err = dt_device_self_check(&f->dev, 2);
+    if (err != DT_OK) print_error("%s\n", dt_error_message());
+    assert_int_equal(err, DT_OK);
+    assert_int_equal(atomic_load(&f->ledger.total_now), 0);
+}
+
+/* Other kernels, other orders of sums: as far apart as devices that are right may be. */
+static void the_kernels_of_other_instruction_sets_pass(void **state)
+{
+    for (int i = 0; i < ref_n_isas(); i++) {
+        fixture f = {0};
+        const char *isa = ref_take_isa(i);
+        setenv("DTRAIN_BF16", i % 2 ? "none" : "dot", 1);
+        assert_int_equal(dt_device_open(&f.dev, "cpu", 0, 1, &f.ledger), DT_OK);
+        unsetenv("DTRAIN_ISA"), unsetenv("DTRAIN_BF16");
+        const dt_err err = dt_device_self_check(&f.dev, 2);
+        if (err != DT_OK) print_error("%s: %s\n", isa, dt_error_message());
+        assert_int_equal(err, DT_OK);
+        dt_device_close(&f.dev);
+    }
+}
+
+static void expect_named(fixture *f, const char *operation)
+{
+    f->dev.ops = &f->ops;
+    assert_int_equal(dt_device_self_check(&f->dev, 2), DT_ERR_FAULT);
+    if (!strstr(dt_error_message(), operation)) fail_msg("%s is not in: %s", operation, dt_error_message());
+    dt_error_clear();
+    f->dev.ops = f->right;
+    f->ops = *f->right;
+    assert_int_equal(atomic_load(&f->ledger.total_now), 0);
+}
+
+/* ---- nothing is done --------------------------------------------------------------------------------------------- */
+
+static dt_err nothing(void) { return DT_OK; }
+
+/* The operations lie side by side in the table, as do their names here: all but those for sizes. */
+#define OPERATIONS(OP)                                                                                                 \
+    OP(zero)                                                                                                           \
+    OP(convert)                                                                                                        \
+    OP(add_into)                                                                                                       \
+    OP(add) OP(gather_rows) OP(scatter_rows) OP(matmul) OP(bias_backward) OP(embedding_forward) OP(embedding_backward) \
+        OP(rmsnorm_forward) OP(rmsnorm_backward) OP(layernorm_forward) OP(layernorm_backward) OP(rope)                 \
+            OP(attention_forward) OP(attention_backward) OP(act_forward) OP(act_backward) OP(glu_forward)              \
+                OP(glu_backward) OP(dropout) OP(classifier) OP(draw_tokens) OP(top_tokens) OP(log_softmax_at)          \
+                    OP(adamw_step) OP(sgd_step) OP(sum_squares) OP(abs_max) OP(sum_squares_fixed)
+
+static void an_operation_that_does_nothing_is_named(void **state)
+{
+    fixture *f = *state;
+#define LEAVE_OUT(op)                                                                                                  \
+    memcpy(&f->ops.op, &(dt_err(*)(void)){nothing}, sizeof f->ops.op);                                                 \
+    expect_named(f, strcmp(#op, "zero") ? #op : "adamw_step");
+    OPERATIONS(LEAVE_OUT)
+}
+
+/* ---- a little wrong ---------------------------------------------------------------------------------------------- */
+
+static const dt_device_ops *right;
+
+static dt_err without_last_term(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c,
+                                dt_stream *stream)
+{
+    dt_matmul wrong = *mm;
+    if (wrong.k > 500) wrong.k--;
+    return right->matmul(dev, &wrong, a, b, c, stream);
+}
+static dt_err without_last_key(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
+                               void *out, float *lse, dt_stream *stream)
+{
+    dt_attention wrong = *at;
+    if (wrong.window > 0) wrong.window--;
+    return right->attention_forward(dev, &wrong, q, k, v, out, lse, stream);
+}
+static dt_err larger_epsilon(dt_device *dev, const void *x, const void *weight, void *y, float *rstd, int64_t n_rows,
+                             int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float eps, dt_dtype dt,
+                             dt_stream *stream)
+{
+    return right->rmsnorm_forward(dev, x, weight, y, rstd, n_rows, width, group, group_ld, y_group_ld, eps * 2, dt,
+                                  stream);
+}
+static dt_err without_decay(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m,
+                            float *v, void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
+{
+    dt_adamw wrong = *opt;
+    wrong.weight_decay = 0;
+    return right->adamw_step(dev, &wrong, grad, gt, master, m, v, param, param_dt, n, stream);
+}
+static dt_err beside_the_row(dt_device *dev, const void *dy, int64_t m, int64_t n, int64_t ld, dt_dtype dt, void *dbias,
+                             dt_dtype gt, bool accumulate, dt_stream *stream)
+{
+    return right->bias_backward(dev, dy, m, n == 77 ? n + 1 : n, ld, dt, dbias, gt, accumulate, stream);
+}
+static dt_err refused(dt_device *dev, const void *x, void *y, float p, uint64_t key, const uint64_t *token_key,
+                      int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream)
+{
+    return dt_fail(DT_ERR_FAULT, "not today");
+}
+static void a_small_mistake_is_found(void **state)
+{
+    fixture *f = *state;
+    right = f->right;
+    f->ops.matmul = without_last_term;
+    expect_named(f, "matmul 300x40x512");
+    f->ops.attention_forward = without_last_key;
+    expect_named(f, "window");
+    f->ops.rmsnorm_forward = larger_epsilon;
+    expect_named(f, "rmsnorm_forward");
+    f->ops.adamw_step = without_decay;
+    expect_named(f, "adamw's parameters");
+    f->ops.bias_backward = beside_the_row;
+    expect_named(f, "memory was written that is no result");
+    f->ops.dropout = refused;
+    expect_named(f, "not today");
+}
+
+static dt_err unordered(dt_device *dev, dt_event *event, dt_stream *stream) { return DT_OK; }
+
+static void streams_that_do_not_wait_are_found(void **state)
+{
+    fixture f = {0};
+    assert_int_equal(dt_queue_open(&f.dev, DT_QUEUE_LATE, 0, &f.ledger), DT_OK);
+    f.right = f.dev.ops, f.ops = *f.right;
+    f.ops.event_wait = unordered;
+    expect_named(&f, "two streams");
+    dt_device_close(&f.dev);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_computes_as_the_cpu_does_passes),
+        cmocka_unit_test(the_kernels_of_other_instruction_sets_pass),
+        cmocka_unit_test(an_operation_that_does_nothing_is_named),
+        cmocka_unit_test(a_small_mistake_is_found),
+        cmocka_unit_test(streams_that_do_not_wait_are_found),
+    };
+    return cmocka_run_group_tests(tests, open_device, close_device);
+}
