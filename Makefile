@@ -103,26 +103,30 @@ $(BUILD)/cuda/%.c.o: cuda/%.c
 $(BUILD)/libdtrain_cuda.so: $(CUDA_OBJ)
 	$(call SAY,LD,$@)$(MPICC) -shared -o $@ $^ -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -Wl,--as-needed -lcublasLt -lcudart_static -lrt -lpthread -ldl
 
-# The same sources on a simulator of CUDA, for tests (tests/cuda_sim/include/sim.h): neither nvcc nor CUDA's headers are needed, and there is no cuBLASLt. A product and
-# a sum are two roundings; what an address, an index or a shift does wrong calls the simulator.
+# The same sources on a simulator of CUDA, for tests (tests/cuda_sim/include/sim.h): neither nvcc nor CUDA's headers are needed, and there is
+# no cuBLASLt. A product and a sum are two roundings; what an address, an index or a shift does wrong calls the simulator. The second object
+# is slower and looks for races: -fsanitize=thread without its library calls tests/cuda_sim/race.cc.
 SIM_SRC    = $(filter-out cuda/product_lt.c,$(wildcard cuda/*.cu cuda/*.c)) $(wildcard tests/cuda_sim/*.cc)
-SIM_OBJ    = $(SIM_SRC:%=$(BUILD)/cudasim/%.o)
-SIM_LIB    = $(BUILD)/libdtrain_cudasim.so
+SIM_LIBS   = $(BUILD)/libdtrain_cudasim.so $(BUILD)/libdtrain_cudasim_races.so
 SIM_INC    = -Itests/cuda_sim/include -Iinclude -Icuda -D_GNU_SOURCE
-SIM_FLAGS ?= -O2 -g
+SIM_FLAGS ?= -O2 -g -march=native# many kernels call fmaf
 SIM_CXX    = $(CXX) $(SIM_INC) $(SIM_FLAGS) -std=c++17 -fPIC -fno-exceptions -fno-rtti -fno-threadsafe-statics -fno-gnu-unique -ffp-contract=off -Wall -Wno-unknown-pragmas -MMD -MP -c -o $@
-cudasim: $(SIM_LIB)  ## the CUDA device on a simulator, for tests (DTRAIN_DEVICE=cudasim)
-$(BUILD)/cudasim/%.cu.o: %.cu
-	@mkdir -p $(@D)
-	$(call SAY,CXX,$@)$(SIM_CXX) -include cuda_runtime.h -fsanitize=alignment,bounds,shift -x c++ $<
-$(BUILD)/cudasim/%.cc.o: %.cc
-	@mkdir -p $(@D)
-	$(call SAY,CXX,$@)$(SIM_CXX) $<
-$(BUILD)/cudasim/%.c.o: %.c
-	@mkdir -p $(@D)
-	$(call SAY,CC,$@)$(MPICC) $(SIM_INC) $(CFLAGS) -fPIC -MMD -MP -c -o $@ $<
-$(SIM_LIB): $(SIM_OBJ)
-	$(call SAY,LD,$@)$(CXX) -shared -Wl,-Bsymbolic -o $@ $^ -lpthread -ldl
+cudasim: $(SIM_LIBS)  ## the CUDA device on a simulator, for tests (DTRAIN_DEVICE=cudasim)
+define SIM_RULES
+$(BUILD)/$(1)/%.cu.o: %.cu
+	@mkdir -p $$(@D)
+	$$(call SAY,CXX,$$@)$$(SIM_CXX) $(2) $(3) -include cuda_runtime.h -fsanitize=alignment,bounds,shift -x c++ $$<
+$(BUILD)/$(1)/%.cc.o: %.cc
+	@mkdir -p $$(@D)
+	$$(call SAY,CXX,$$@)$$(SIM_CXX) $(2) $$<
+$(BUILD)/$(1)/%.c.o: %.c
+	@mkdir -p $$(@D)
+	$$(call SAY,CC,$$@)$(MPICC) $(SIM_INC) $$(CFLAGS) -fPIC -MMD -MP -c -o $$@ $$<
+$(BUILD)/libdtrain_$(1).so: $(SIM_SRC:%=$(BUILD)/$(1)/%.o)
+	$$(call SAY,LD,$$@)$(CXX) -shared -Wl,-Bsymbolic -o $$@ $$^ -lpthread -ldl
+endef
+$(eval $(call SIM_RULES,cudasim))
+$(eval $(call SIM_RULES,cudasim_races,-DCUDA_SIM_RACES,-fsanitize=thread))
 
 # Those at the top of the tree are of the usual build: sanitizers and experiments in folders of their own do not replace them.
 programs: $(if $(filter $(abspath build/release),$(abspath $(BUILD))),$(PROGRAMS),$(PROGRAMS:%=$(BUILD)/%)) $(CUDA_LIB)
@@ -163,7 +167,7 @@ $(BUILD)/src/device/isa/%.$(1).o: src/device/isa/%.c $(BUILD)/mpi
 	$$(call SAY,CC,$$@)$(MPICC) $(CPPFLAGS) $(CFLAGS) -O3 -ffp-contract=off $(ISA_CFLAGS_$(1)) -DDT_ISA=$(1) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach i,$(ISAS),$(eval $(call ISA_RULE,$(i))))
-tests-build: $(TESTS) $(FUZZ) $(SIM_LIB)
+tests-build: $(TESTS) $(FUZZ) $(SIM_LIBS)
 benches: $(BENCHES)
 $(FUZZ): $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(if $(FUZZER),,$(BUILD)/tests/fuzz/replay.o) $(LIB)
 	$(call SAY,LD,$@)$(MPICC) $(CFLAGS) $(FUZZER) $(LDFLAGS) -o $@ $^ $(LDLIBS)
@@ -255,4 +259,4 @@ clean:  ## remove all that was built
 	rm -rf build $(PROGRAMS)
 .PHONY: all setup demo test test-setup check check-queue test-queue test-gpu bench-gpu gpu-bundle mutants bench programs cudasim tests-build benches sanitize fuzz fuzz-build valgrind test-mpich test-clang test-debian13 test-aarch64 docs lint format install info help clean FORCE
 .SECONDARY:
--include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(GENERATE:.o=.d) $(TOOL:.o=.d) $(INFO:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(CUDA_OBJ:.o=.d) $(SIM_OBJ:.o=.d) $(FUZZ:=.d) $(BENCHES:=.d)
+-include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(GENERATE:.o=.d) $(TOOL:.o=.d) $(INFO:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(CUDA_OBJ:.o=.d) $(foreach s,cudasim cudasim_races,$(SIM_SRC:%=$(BUILD)/$(s)/%.d)) $(FUZZ:=.d) $(BENCHES:=.d)

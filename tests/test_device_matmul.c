@@ -206,7 +206,7 @@ static void every_number_of_tokens_works(void **state)
 static void a_form_that_the_library_gets_wrong_is_ours(void **state)
 {
     const char *device = getenv("DTRAIN_DEVICE"), *products = getenv("DTRAIN_CUDA_PRODUCT");
-    if ((device && !strcmp(device, "cudasim")) || (products && !strcmp(products, "own"))) skip();
+    if ((device && !strncmp(device, "cudasim", 7)) || (products && !strcmp(products, "own"))) skip();
     char path[] = "/tmp/dtrain-test-XXXXXX", text[1024] = {0};
     const int file = mkstemp(path), err = dup(STDERR_FILENO), out = dup(STDOUT_FILENO);
     assert_true(file >= 0 && unlink(path) == 0);

@@ -8,6 +8,10 @@
 static const char *const NAMES[] = {"cuda", "cpu"};
 enum { N_NAMES = sizeof NAMES / sizeof NAMES[0] };
 
+/* Devices in shared objects of their own. The last two are for tests: the sources of the first on a simulator of CUDA
+ * (tests/cuda_sim), and on one that looks for races. */
+static const char *const OBJECTS[] = {"cuda", "cudasim", "cudasim_races"};
+
 /* Tests put another device in the place of the CPU. */
 static const char *instead(const char *name)
 {
@@ -22,8 +26,12 @@ static const dt_device_ops *find_backend(const char *name, char *why, size_t why
     *why = '\0';
     if (!strcmp(name, "cpu")) return &dt_device_cpu_ops;
     if (!strcmp(name, "queue")) return &dt_device_queue_ops;
-    if (!strcmp(name, "cuda")) return dt_object_symbol("libdtrain_cuda.so", "dt_device_cuda_ops", why, why_size);
-    if (!strcmp(name, "cudasim")) return dt_object_symbol("libdtrain_cudasim.so", "dt_device_cuda_ops", why, why_size);
+    for (size_t i = 0; i < sizeof OBJECTS / sizeof OBJECTS[0]; i++) {
+        if (strcmp(name, OBJECTS[i]) != 0) continue;
+        char file[64];
+        snprintf(file, sizeof file, "libdtrain_%s.so", name);
+        return dt_object_symbol(file, "dt_device_cuda_ops", why, why_size);
+    }
     snprintf(why, why_size, "expected auto, or one of this program's: %s", dt_device_backends());
     return NULL;
 }

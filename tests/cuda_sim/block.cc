@@ -1,5 +1,6 @@
 /* block.cc - launches: blocks in random order, lanes as fibers, the barrier, and what is said when something is wrong. */
 #include "block.h"
+#include "race.h"
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>
@@ -140,6 +141,8 @@ static char *dynamic_end()
     return end = room + PAGE + DYNAMIC_ROOM;
 }
 
+sim_range sim_dynamic_shared() { return {dynamic_end() - DYNAMIC_ROOM, dynamic_end()}; }
+
 static char *dynamic_begin() { return dynamic_end() - ((block.launch->shared_nbytes + 15) & ~(size_t)15); }
 
 void *simulated_shared() { return dynamic_begin(); }
@@ -247,6 +250,7 @@ void sim_meet(sim_together *work, const char *name, uint32_t mask, void *mine)
     lane->name = name;
     lane->mask = mask;
     lane->mine = mine;
+    lane->pc = __builtin_return_address(0);
     warp_of(me)->running &= ~bit_of(me);
     warp_of(me)->meeting |= bit_of(me);
     leave();
@@ -293,6 +297,7 @@ static bool pass_barrier()
         block.warps[w].running = block.warps[w].at_barrier;
         block.warps[w].at_barrier = 0;
     }
+    race_barrier();
     block.count = block.votes;
     block.votes = 0;
     return waiting != 0;
@@ -325,6 +330,7 @@ static int draw_warp()
 static void run_block()
 {
     start_lanes();
+    race_begin_block(block.launch->threads);
     for (;;) {
         const int w = draw_warp();
         if (w < 0) {
@@ -378,6 +384,7 @@ static void launch_kernel(const sim_launch &launch)
     block.launch = &launch;
     blockDim = dim3((unsigned)launch.threads);
     gridDim = launch.grid;
+    race_begin_launch();
     run_grid(launch.grid);
     block.launch = nullptr;
     block.current = -1;

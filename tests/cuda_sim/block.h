@@ -16,11 +16,11 @@ struct pending_copy {
     void *dst;
     const void *src;
     size_t nbytes;
-    bool valid;
+    bool valid, landed;
     int group; /* that it belongs to, counted from the lane's first commit */
 };
 struct pending_copies {
-    pending_copy *all; /* [room], those from first to n are still under way */
+    pending_copy *all; /* [room], those from first to n have not been waited for */
     int first, n, room, n_groups;
 };
 
@@ -31,6 +31,7 @@ struct sim_lane_state {
     const char *name;
     uint32_t mask;
     void *mine;
+    const void *pc; /* that it goes on at */
     pending_copies copies;
 };
 
@@ -59,6 +60,9 @@ struct sim_range {
     char *from, *to;
 };
 sim_range sim_static_shared();
+sim_range sim_dynamic_shared(); /* all that there is of it, in use or not */
+/** Where device memory is: addresses, most of them without memory. */
+sim_range sim_device_memory();
 bool sim_is_shared(const void *p, size_t nbytes);
 /** Forget the copies of a lane that ended. */
 void sim_copies_forget(pending_copies *copies);

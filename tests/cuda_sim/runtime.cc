@@ -1,6 +1,7 @@
 /* runtime.cc - twins of CUDA's runtime: one device, memory that is full of NaNs and ends at a page that is not there,
  * streams that do at once what they are given. */
 #include "block.h"
+#include "race.h"
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -159,16 +160,50 @@ cudaError_t sim_check_launch(const sim_launch &l)
 
 /* ---- memory ------------------------------------------------------------------------------------------------------- */
 
-/* An allocation of device memory is filled with NaNs, begins at a multiple of 256 bytes, and ends less than 256 bytes
- * before a page that is not there; those bytes must keep their value. */
+/* Device memory is a range of addresses. An allocation is filled with NaNs, begins at a multiple of 256 bytes, and ends
+ * less than 256 bytes before a page that is not there; those bytes must keep their value. Addresses are used again only
+ * when all have been. */
 struct allocation {
-    char *room;
-    size_t room_nbytes, nbytes;
+    size_t nbytes;
+    char *room; /* pages, with one behind that is not there */
+    size_t room_nbytes;
 };
 static std::mutex memory_lock;
 static std::map<char *, allocation> memory;
-static const size_t PAGE = 4096, ALIGN = 256;
+static const size_t PAGE = 4096, ALIGN = 256, ADDRESSES = (size_t)1 << 38;
 static const unsigned char BEHIND = 0xfb; /* a NaN, too */
+
+sim_range sim_device_memory()
+{
+    static char *from;
+    if (!from) {
+        void *p = mmap(nullptr, ADDRESSES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (p == MAP_FAILED) sim_wrong("no room for the addresses of device memory");
+        from = static_cast<char *>(p);
+    }
+    return {from, from + ADDRESSES};
+}
+
+/* Pages that no allocation has, from where the last search ended. */
+static char *free_pages(size_t nbytes)
+{
+    static char *at;
+    const sim_range range = sim_device_memory();
+    if (!at) at = range.from;
+    for (bool again = false;;) {
+        if (at + nbytes > range.to) {
+            if (again) return nullptr;
+            again = true;
+            at = range.from;
+        }
+        auto next = memory.upper_bound(at); /* the first that may lie in the way begins behind at, or its room does */
+        if (next == memory.end() || next->second.room >= at + nbytes) break;
+        at = next->second.room + next->second.room_nbytes;
+    }
+    char *pages = at;
+    at += nbytes;
+    return pages;
+}
 
 cudaError_t cudaMalloc(void **ptr, size_t nbytes)
 {
@@ -176,16 +211,14 @@ cudaError_t cudaMalloc(void **ptr, size_t nbytes)
     if (nbytes == 0) return cudaSuccess;
     if (nbytes > DEVICE_NBYTES - n_allocated) return fail(cudaErrorMemoryAllocation);
     const size_t used = (nbytes + ALIGN - 1) / ALIGN * ALIGN, pages = (used + PAGE - 1) / PAGE * PAGE;
-    char *room = static_cast<char *>(
-        mmap(nullptr, pages + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-    if (room == MAP_FAILED) return fail(cudaErrorMemoryAllocation);
-    mprotect(room + PAGE, pages, PROT_READ | PROT_WRITE);
-    char *at = room + PAGE + pages - used;
+    const std::lock_guard<std::mutex> lock(memory_lock);
+    char *room = free_pages(pages + PAGE);
+    if (!room || mprotect(room, pages, PROT_READ | PROT_WRITE)) return fail(cudaErrorMemoryAllocation);
+    char *at = room + pages - used;
     memset(at, 0xff, nbytes);
     memset(at + nbytes, BEHIND, used - nbytes);
     n_allocated += nbytes;
-    const std::lock_guard<std::mutex> lock(memory_lock);
-    memory[at] = {room, pages + 2 * PAGE, nbytes};
+    memory[at] = {nbytes, room, pages + PAGE};
     *ptr = at;
     return cudaSuccess;
 }
@@ -201,7 +234,9 @@ cudaError_t cudaFree(void *ptr)
     for (size_t i = a.nbytes; i < used; i++)
         if ((unsigned char)found->first[i] != BEHIND)
             sim_wrong("byte %zu was written behind an allocation of %zu bytes", i - a.nbytes, a.nbytes);
-    munmap(a.room, a.room_nbytes);
+    race_forget(found->first, a.nbytes);
+    madvise(a.room, a.room_nbytes - PAGE, MADV_DONTNEED);
+    mprotect(a.room, a.room_nbytes - PAGE, PROT_NONE);
     n_allocated -= a.nbytes;
     memory.erase(found);
     return cudaSuccess;

@@ -1,5 +1,6 @@
 /* warp.cc - the work of a warp's lanes once they have come together, and copies that land late. */
 #include "block.h"
+#include "race.h"
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <stdlib.h>
@@ -34,7 +35,7 @@ void sim_voted(void *const brought[32], uint32_t lanes)
         static_cast<sim_vote *>(brought[__builtin_ctz(left)])->ballot = ballot;
 }
 
-void sim_nothing(void *const[32], uint32_t) {}
+void sim_nothing(void *const[32], uint32_t lanes) { race_syncwarp(block.current / WARP, lanes); }
 
 /* ---- products of fragments (PTX ISA, "Matrix Fragments for mma.m16n8k16") ------------------------------------------ */
 
@@ -93,6 +94,8 @@ static void load_matrices(void *const brought[32], uint32_t lanes, bool trans)
         const void *row = static_cast<sim_matrices *>(brought[l])->row;
         if (!sim_is_shared(row, 16) || (size_t)row % 16)
             sim_wrong("ldmatrix_x4: the row of lane %d, %p, is not 16 aligned bytes of shared memory", l, row);
+        const int lane = block.current / WARP * WARP + l;
+        race_read(row, 16, lane, block.lanes[lane].pc);
         memcpy(at[l / 8][l % 8], row, 16);
     }
     for (int l = 0; l < WARP; l++) {
@@ -111,6 +114,7 @@ void sim_loaded_trans(void *const brought[32], uint32_t lanes) { load_matrices(b
 
 static void land(const pending_copy *copy)
 {
+    if (copy->landed) return;
     if (copy->valid)
         memcpy(copy->dst, copy->src, copy->nbytes);
     else
@@ -120,7 +124,11 @@ static void land(const pending_copy *copy)
 /* All copies of the groups before this one; those of a group in any order, here that of the program. */
 static void land_before(pending_copies *copies, int group)
 {
-    while (copies->first < copies->n && copies->all[copies->first].group < group) land(&copies->all[copies->first++]);
+    while (copies->first < copies->n && copies->all[copies->first].group < group) {
+        const pending_copy *copy = &copies->all[copies->first++];
+        land(copy);
+        race_copy_ended(copy->dst, copy->nbytes, block.current);
+    }
     if (copies->first == copies->n) copies->first = copies->n = 0;
 }
 
@@ -129,17 +137,20 @@ void sim_copy_async(void *shared, const void *src, bool valid, size_t nbytes)
     pending_copies *copies = &block.lanes[block.current].copies;
     if ((size_t)shared % nbytes || !sim_is_shared(shared, nbytes))
         sim_wrong("copy_async_%zu to %p, which is not %zu aligned bytes of shared memory", nbytes, shared, nbytes);
-    if ((size_t)src % nbytes)
-        sim_wrong("copy_async_%zu from %p, which is not a multiple of %zu", nbytes, src, nbytes);
+    if ((size_t)src % nbytes) sim_wrong("copy_async_%zu from %p, which is not a multiple of %zu", nbytes, src, nbytes);
     if (copies->n == copies->room) {
         copies->room = copies->room ? 2 * copies->room : 16;
         copies->all = static_cast<pending_copy *>(realloc(copies->all, (size_t)copies->room * sizeof *copies->all));
     }
-    const pending_copy copy = {shared, src, nbytes, valid, copies->n_groups};
-    if (sim_random() % 4 == 0)
+    pending_copy copy = {shared, src, nbytes, valid, false, copies->n_groups};
+    const void *pc = __builtin_return_address(0);
+    if (valid) race_read(src, nbytes, block.current, pc);
+    race_copy_begins(shared, nbytes, block.current, pc);
+    if (sim_random() % 4 == 0) {
         land(&copy);
-    else
-        copies->all[copies->n++] = copy;
+        copy.landed = true;
+    }
+    copies->all[copies->n++] = copy;
 }
 
 void copy_async_commit() { block.lanes[block.current].copies.n_groups++; }
