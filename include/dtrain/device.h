@@ -250,8 +250,8 @@ dt_err dt_device_open(dt_device *dev, const char *name, int local_rank, int n_th
 dt_err dt_device_open_to_plan(dt_device *dev, const char *name, int n_threads, dt_ledger *ledger);
 void dt_device_close(dt_device *dev); /* safe on {0} */
 
-/** Does the device compute what the CPU computes? Runs every operation on random numbers on both, n_threads for the CPU,
- *  in a few seconds. DT_ERR_FAULT lists those that differ, where and by how much. */
+/** Does the device compute what the CPU computes? Runs every operation on random numbers on both, n_threads for the
+ *  CPU, in about a second. DT_ERR_FAULT lists those that differ, where and by how much. */
 dt_err dt_device_self_check(dt_device *dev, int n_threads);
 /** Bytes of the node's memory that this process may still take, as far as the system tells. */
 size_t dt_host_memory_free(void);

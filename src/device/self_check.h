@@ -4,8 +4,8 @@
 
 #include "dtrain/device.h"
 
-/* A case puts its arrays into an arena, where each has the same place on both devices, runs its operations on one device
- * after the other, and compares:
+/* A case puts its arrays into an arena, where each has the same place on both devices, runs its operations on one
+ * device after the other, and compares:
  *
  *     begin(c, "add %s", dt_dtype_name(dt));
  *     const array x = put(c, dt, n, 1), y = room(c, dt, n);
