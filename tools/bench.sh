@@ -7,6 +7,7 @@ export BUILD=${BUILD:-build/release}
 status=0
 for source in tests/bench_*.c tests/bench_*.sh; do
     case $source in *"${1:-}"*) [ -e "$source" ] || continue ;; *) continue ;; esac
+    ! grep -q 'bench_[a-z]* \[device' "$source" || continue # for any device: make bench-gpu
     echo "== $(basename "${source%.*}")"
     case $source in
     *.sh) bash "$source" || status=1 ;;

@@ -1,12 +1,13 @@
 #!/bin/bash
-# bench.sh [PART...] - figures of the GPU for docs/performance.md; run.sh bench calls it. Parts: steps, or steps=MODEL,...
+# bench.sh [PART...] - figures of the GPU for docs/performance.md; run.sh bench calls it. Parts: operations, and steps or steps=MODEL,...
 #
+# operations: each operation at shapes of known models (tests/bench_compute.c, bench_layers.c), and PyTorch's attention (tests/peer_operations.py).
 # steps: whole training steps by ./dtrain and by PyTorch (tests/peer_pytorch.py; the fastest of WAYS) on the same model and batch, one after the other:
 # random weights and tokens, bf16 with fp32 master weights, AdamW, gradient norm clipped. Medians of STEPS steps. MFU is model FLOPs over the dense
 # bf16 peak of the chip, PEAK TFLOP/s (default 989: H100 and H200 SXM): 6 per parameter of matrices and token, the head included, and attention's over
 # the causal half of the squares (dt_model_train_flops). Memory: the ledger's peak against PyTorch's allocator's.
-# Default: steps=gpt2-124m,gpt2-1.5b; steps=all: all of MODELS below.
-set -u
+# Default: operations and steps=gpt2-124m,gpt2-1.5b; steps=all: all of MODELS below.
+set -u -o pipefail
 cd "$(dirname "$0")/../.." || exit 1
 export OUT=$(realpath -m "${OUT:-build/gpu}")
 mkdir -p "$OUT"
@@ -84,10 +85,19 @@ run_steps() { # all, or names
     [ -n "$found" ] || { echo "bench.sh: no model named $1"; return 1; }
 }
 
-[ $# -gt 0 ] || set -- steps=gpt2-124m,gpt2-1.5b
+run_operations() {
+    local status=0
+    timeout -k 5 "$limit" "$BUILD/tests/bench_compute" "$device" 2>&1 | tee "$OUT/bench-compute.log" || status=1
+    timeout -k 5 "$limit" "$BUILD/tests/bench_layers" "$device" 128 5 2>&1 | tee "$OUT/bench-layers.log" || status=1
+    [ -z "$PYTHON" ] || plainly timeout -k 5 "$limit" "$PYTHON" tests/peer_operations.py 2>&1 | tee "$OUT/bench-peer.log"
+    return $status
+}
+
+[ $# -gt 0 ] || set -- operations steps
 status=0
 for part; do
     case $part in
+    operations) run_operations || status=1 ;;
     steps) run_steps gpt2-124m,gpt2-1.5b || status=1 ;;
     steps=*) run_steps "${part#steps=}" || status=1 ;;
     *) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | grep -v '^set'; exit 64 ;;
