@@ -43,40 +43,53 @@ template <int CHUNKS> __device__ inline int chunk_place(int r, int q)
     return r * CHUNKS + (q ^ (r / ROWS % TURNS));
 }
 
-/* Rows r0.. and columns c0.. of a matrix [n_rows, n_cols] to a tile [ROWS, COLS], zeros beyond the matrix. */
+/* The elements [rows, cols] at src to a tile [ROWS, COLS], zeros beyond them. A thread's chunks lie in one column of
+ * chunks, at one place among the banks. */
 template <class T, int ROWS, int COLS, int THREADS, bool VECTORS>
-__device__ inline void load_tile(T *tile, const T *src, int64_t ld, int64_t r0, int64_t n_rows, int64_t c0,
-                                 int64_t n_cols)
+__device__ inline void load_tile(T *tile, const T *src, int64_t ld, int rows, int cols)
 {
-    constexpr int CHUNKS = COLS / CHUNK;
-    static_assert(ROWS * CHUNKS % THREADS == 0, "every thread copies equally much");
+    constexpr int CHUNKS = COLS / CHUNK, STEP = THREADS / CHUNKS /* rows between a thread's chunks */;
+    static_assert(THREADS % CHUNKS == 0 && ROWS % STEP == 0 && STEP % 8 == 0, "threads fill a tile in equal turns");
+    const int first = threadIdx.x / CHUNKS, q = threadIdx.x % CHUNKS, left = cols - q * CHUNK;
+    const T *from = src + first * ld + q * CHUNK;
+    T *to = tile + chunk_place<CHUNKS>(first, q) * CHUNK;
 #pragma unroll
-    for (int turn = 0; turn < ROWS * CHUNKS / THREADS; turn++) {
-        const int i = turn * THREADS + (int)threadIdx.x, r = i / CHUNKS, q = i % CHUNKS;
-        const int64_t left = r0 + r < n_rows ? n_cols - c0 - q * CHUNK : 0;
-        const T *from = src + (r0 + r) * ld + c0 + q * CHUNK;
-        T *to = tile + chunk_place<CHUNKS>(r, q) * CHUNK;
-        if (VECTORS && (left >= CHUNK || left <= 0)) {
-            copy_async_16(to, left > 0 ? from : src, left > 0);
+    for (int turn = 0; turn < ROWS / STEP; turn++, from += STEP * ld, to += STEP * COLS) {
+        const bool there = first + turn * STEP < rows && left > 0;
+        if (VECTORS && (left >= CHUNK || !there)) {
+            copy_async_16(to, there ? from : src, there);
         } else {
             vec16<T> v;
 #pragma unroll
-            for (int e = 0; e < CHUNK; e++) v.x[e] = e < left ? from[e] : from_float<T>(0.0f);
+            for (int e = 0; e < CHUNK; e++) v.x[e] = there && e < left ? from[e] : from_float<T>(0.0f);
             *reinterpret_cast<vec16<T> *>(to) = v;
         }
     }
 }
 
-/* The tile of a matrix with the outer index o (rows of A, columns of B): stored [o, k] where K_IN_ROWS, else [k, o]. */
-template <class T, int BO, bool K_IN_ROWS, int THREADS, bool VECTORS>
-__device__ inline void load_operand(T *tile, const void *src, int64_t ld, int64_t o0, int64_t n_o, int64_t k0,
-                                    int64_t n_k)
-{
-    if (K_IN_ROWS)
-        load_tile<T, BO, BK, THREADS, VECTORS>(tile, static_cast<const T *>(src), ld, o0, n_o, k0, n_k);
-    else
-        load_tile<T, BK, BO, THREADS, VECTORS>(tile, static_cast<const T *>(src), ld, k0, n_k, o0, n_o);
-}
+/* A matrix with the outer index o (rows of A, columns of B), stored [o, k] where K_IN_ROWS, else [k, o]: its tiles for
+ * the BO places of o from o0 on, one after the other along k. */
+template <class T, int BO, bool K_IN_ROWS> struct operand {
+    const T *next;
+    int64_t ld, k_left;
+    int o_left;
+
+    __device__ operand(const void *src, int64_t ld_, int64_t o0, int64_t n_o, int64_t k)
+        : next(static_cast<const T *>(src) + (K_IN_ROWS ? o0 * ld_ : o0)), ld(ld_), k_left(k),
+          o_left(n_o - o0 < BO ? (int)(n_o - o0) : BO)
+    {
+    }
+    template <int THREADS, bool VECTORS> __device__ void load(T *tile)
+    {
+        const int depth = k_left < BK ? (int)k_left : BK;
+        if (K_IN_ROWS)
+            load_tile<T, BO, BK, THREADS, VECTORS>(tile, next, ld, o_left, depth);
+        else
+            load_tile<T, BK, BO, THREADS, VECTORS>(tile, next, ld, depth, o_left);
+        next += K_IN_ROWS ? BK : BK * ld;
+        k_left -= BK;
+    }
+};
 
 /* The 16 x 16 elements from (o, k) on as matrices of 8 x 8: (o, k), (o+8, k), (o, k+8), (o+8, k+8), rows along o. That
  * is a fragment of A; of B it is two, {0, 2} for the columns o.. and {1, 3} for o+8.. */
@@ -170,22 +183,25 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) product_mma_kernel(prod
     constexpr int A_ELEMS = S::BM * BK, B_ELEMS = S::BN * BK, STAGE = A_ELEMS + B_ELEMS;
     const tile_place tile = place_of_tile(blockIdx.x, (p.m + S::BM - 1) / S::BM, (p.n + S::BN - 1) / S::BN);
     const int64_t row0 = tile.row * S::BM, col0 = tile.col * S::BN, n_steps = (p.k + BK - 1) / BK;
-    const auto load = [&](int64_t step) {
-        T *stage = shared + step % S::STAGES * STAGE;
-        if (step < n_steps) {
-            load_operand<T, S::BM, !TA, S::THREADS, VECTORS>(stage, p.a, p.lda, row0, p.m, step * BK, p.k);
-            load_operand<T, S::BN, TB, S::THREADS, VECTORS>(stage + A_ELEMS, p.b, p.ldb, col0, p.n, step * BK, p.k);
+    operand<T, S::BM, !TA> a(p.a, p.lda, row0, p.m, p.k);
+    operand<T, S::BN, TB> b(p.b, p.ldb, col0, p.n, p.k);
+    int filled = 0, read = 0; /* places in the ring */
+    const auto load = [&]() {
+        if (a.k_left > 0) {
+            a.template load<S::THREADS, VECTORS>(shared + filled * STAGE);
+            b.template load<S::THREADS, VECTORS>(shared + filled * STAGE + A_ELEMS);
         }
+        filled = filled + 1 < S::STAGES ? filled + 1 : 0;
         copy_async_commit(); /* empty ones at the end, so that the wait counts right */
     };
     float sum[S::WM / 16][S::WN / 8][4] = {};
-    for (int step = 0; step < S::STAGES - 1; step++) load(step);
+    for (int stage = 0; stage < S::STAGES - 1; stage++) load();
     for (int64_t step = 0; step < n_steps; step++) {
         copy_async_wait<S::STAGES - 2>();
         __syncthreads(); /* the step's tiles are there, and those of the step before are no longer read */
-        load(step + S::STAGES - 1);
-        const T *stage = shared + step % S::STAGES * STAGE;
-        multiply_tiles<T, S, TA, TB>(sum, stage, stage + A_ELEMS);
+        load();
+        multiply_tiles<T, S, TA, TB>(sum, shared + read * STAGE, shared + read * STAGE + A_ELEMS);
+        read = read + 1 < S::STAGES ? read + 1 : 0;
     }
     __syncthreads(); /* the ring becomes the tile of C */
     finish_tile<T, S>(p, reinterpret_cast<float *>(shared), sum, row0, col0);
