@@ -27,6 +27,10 @@ dt_err cuda_attention_float_forward(dt_stream *s, const dt_attention &at, const 
 template <class T>
 dt_err cuda_attention_float_backward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a);
 
+/* attention_rows.cu: batch-invariant, for elements of 16 bits. */
+template <class T>
+dt_err cuda_attention_rows(dt_device *dev, dt_stream *s, const dt_attention &at, const attention_arrays<T> &a);
+
 /** The call's description, checked, with a window that matters or none. */
 dt_err cuda_attention_check(const dt_attention *at, dt_attention *checked);
 
@@ -37,11 +41,12 @@ struct attention_cut {
     bool by_keys;
     int len, n_heads;
     int heads_at_once; /* whose keys and values fit into the cache together: their tiles are neighbours */
+    int each = 1;      /* rows of a query: 1, or the query heads that share a key head */
 };
 
 struct attention_tile {
     int head;              /* of queries; by keys: of keys */
-    int first;             /* query or key of the sequence that the tile begins with */
+    int first;             /* row of the sequence that the tile begins with */
     int n_q, n_kv;         /* of the sequence */
     int64_t q_row, kv_row; /* where the sequence begins */
 };
@@ -49,9 +54,10 @@ struct attention_tile {
 /** Blocks to launch: at least one, and enough for all tiles where there are no more keys than queries (training). */
 static inline int64_t attention_blocks(const dt_attention *at, const attention_cut &cut)
 {
-    const int64_t longest = cut.by_keys ? at->max_kv_len : at->max_q_len, each = at->n_seq * ceil_div(longest, cut.len),
-                  packed = at->n_tok / cut.len + at->n_seq;
-    return (each < packed ? each : packed) * cut.n_heads;
+    const int64_t longest = (int64_t)cut.each * (cut.by_keys ? at->max_kv_len : at->max_q_len),
+                  n_rows = (int64_t)cut.each * at->n_tok, alike = at->n_seq * ceil_div(longest, cut.len),
+                  packed = n_rows / cut.len + at->n_seq;
+    return (alike < packed ? alike : packed) * cut.n_heads;
 }
 
 /** Heads of keys whose K and V of the longest sequence take at most 16 MiB, times the query heads that share them. */
@@ -72,7 +78,7 @@ __device__ inline bool find_tile(const dt_attention &at, const attention_cut &cu
         const int s = begin + lane;
         int n_q = 0, n_kv = 0;
         if (s < at.n_seq) n_q = at.q_start[s + 1] - at.q_start[s], n_kv = at.kv_len[s];
-        const int n_tiles = ((cut.by_keys ? n_kv : n_q) + cut.len - 1) / cut.len;
+        const int n_tiles = ((cut.by_keys ? n_kv : n_q) * cut.each + cut.len - 1) / cut.len;
         int sum = n_tiles;
 #pragma unroll
         for (int d = 1; d < WARP; d *= 2) {

@@ -14,69 +14,6 @@ namespace
 
 enum { N_WARPS = 4, THREADS = N_WARPS * WARP };
 
-/* Scores become e^(s - max); sums are brought to the new maximum. Lane 4 g + t has the rows g and g + 8. */
-template <int M, int N, int D> struct running {
-    float max[M][2], sum[M][2]; /* sum: of this lane's columns */
-    float o[M][D][4];
-
-    __device__ void clear()
-    {
-#pragma unroll
-        for (int m = 0; m < M; m++) {
-            max[m][0] = max[m][1] = -INFINITY, sum[m][0] = sum[m][1] = 0.0f;
-#pragma unroll
-            for (int n = 0; n < D; n++) o[m][n][0] = o[m][n][1] = o[m][n][2] = o[m][n][3] = 0.0f;
-        }
-    }
-
-    __device__ void exponentials(float (&s)[M][N][4], float scale)
-    {
-#pragma unroll
-        for (int m = 0; m < M; m++) {
-            float alpha[2];
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                float most = max[m][h], part = 0.0f;
-#pragma unroll
-                for (int n = 0; n < N; n++) most = fmaxf(most, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
-                most = quad_max(most);
-                const float base = most == -INFINITY ? 0.0f : most, shift = base * scale;
-                alpha[h] = exp2_approx((max[m][h] - base) * scale); /* 1 where the maximum stays */
-                max[m][h] = most;
-#pragma unroll
-                for (int n = 0; n < N; n++)
-#pragma unroll
-                    for (int e = 2 * h; e < 2 * h + 2; e++)
-                        part += s[m][n][e] = exp2_approx(fmaf(s[m][n][e], scale, -shift));
-                sum[m][h] = fmaf(sum[m][h], alpha[h], part);
-            }
-            if (!__any_sync(0xffffffffu, alpha[0] != 1.0f || alpha[1] != 1.0f)) continue;
-#pragma unroll
-            for (int n = 0; n < D; n++)
-                o[m][n][0] *= alpha[0], o[m][n][1] *= alpha[0], o[m][n][2] *= alpha[1], o[m][n][3] *= alpha[1];
-        }
-    }
-};
-
-/* What the 16 M queries from `query` on do not see of the keys from `key` on becomes -inf. */
-template <int M, int N>
-__device__ void mask(float (&s)[M][N][4], const dt_attention &at, const attention_tile &t, int query, int key)
-{
-    const int lane = threadIdx.x % WARP;
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int to = seen_to(at, t, query + 16 * m + 8 * h + lane / 4) - key - lane % 4 * 2,
-                      from = seen_from(at, to);
-#pragma unroll
-            for (int n = 0; n < N; n++)
-#pragma unroll
-                for (int e = 0; e < 2; e++)
-                    if (8 * n + e >= to || 8 * n + e < from) s[m][n][2 * h + e] = -INFINITY;
-        }
-}
-
 template <int M, int N>
 __device__ void drop(float (&s)[M][N][4], const dt_attention &at, const attention_tile &t, int query, int key)
 {
@@ -137,7 +74,12 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         float s[M][KEYS / 8][4];
         uint32_t p[M][KEYS / 16][4];
         multiply_rows<T, W>(s, q, mine, stage, 0);
-        if (key < my_keys.all_from || key + KEYS > my_keys.all_to) mask(s, at, t, t.first + mine, key);
+        if (key < my_keys.all_from || key + KEYS > my_keys.all_to) {
+            int to[M][2];
+            for (int m = 0; m < M; m++)
+                for (int h = 0; h < 2; h++) to[m][h] = seen_to(at, t, t.first + mine + 16 * m + 8 * h + lane / 4);
+            mask_scores(s, at, to, key);
+        }
         r.exponentials(s, at.scale * LOG2_E);
         if (DROPOUT) drop(s, at, t, t.first + mine, key);
         pack_weights<T>(p, s);
@@ -188,6 +130,15 @@ template <> dt_err forward_of(dt_stream *s, const dt_attention &at, const attent
     return cuda_attention_float_forward(s, at, a);
 }
 
+template <class T> dt_err rows_of(dt_device *dev, dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
+{
+    return cuda_attention_rows(dev, s, at, a);
+}
+template <> dt_err rows_of(dt_device *, dt_stream *s, const dt_attention &at, const attention_arrays<float> &a)
+{
+    return cuda_attention_float_forward(s, at, a); /* invariant as it is */
+}
+
 } // namespace
 
 dt_err cuda_attention_check(const dt_attention *at, dt_attention *checked)
@@ -222,7 +173,7 @@ dt_err cuda_attention_forward(dt_device *dev, const dt_attention *at, const void
     CUDA_BY_DTYPE(at->dt, T, "attention_forward", {
         attention_arrays<T> a = {};
         a.q = (const T *)q, a.k = (const T *)k, a.v = (const T *)v, a.out_w = (T *)out, a.lse_w = lse;
-        if (at->batch_invariant) return cuda_attention_float_forward(s, checked, a); /* probabilities stay float */
+        if (at->batch_invariant) return rows_of<T>(dev, s, checked, a);
         return forward_of<T>(s, checked, a);
     });
 }

@@ -165,6 +165,72 @@ __device__ inline float quad_max(float x)
     return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
 
+/* ---- softmax ----------------------------------------------------------------------------------------------------- */
+
+/** Running softmax of 16 M rows with 8 N scores at a time, and what it weighs: 8 D columns. Lane 4 g + t has the rows g
+ *  and g + 8 of each 16. */
+template <int M, int N, int D> struct running {
+    float max[M][2], sum[M][2]; /* sum: of this lane's columns */
+    float o[M][D][4];
+
+    __device__ void clear()
+    {
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            max[m][0] = max[m][1] = -INFINITY, sum[m][0] = sum[m][1] = 0.0f;
+#pragma unroll
+            for (int n = 0; n < D; n++) o[m][n][0] = o[m][n][1] = o[m][n][2] = o[m][n][3] = 0.0f;
+        }
+    }
+
+    /* Scores become e^(s - max); sums are brought to the new maximum. */
+    __device__ void exponentials(float (&s)[M][N][4], float scale)
+    {
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            float alpha[2];
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float most = max[m][h], part = 0.0f;
+#pragma unroll
+                for (int n = 0; n < N; n++) most = fmaxf(most, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
+                most = quad_max(most);
+                const float base = most == -INFINITY ? 0.0f : most, shift = base * scale;
+                alpha[h] = exp2_approx((max[m][h] - base) * scale); /* 1 where the maximum stays */
+                max[m][h] = most;
+#pragma unroll
+                for (int n = 0; n < N; n++)
+#pragma unroll
+                    for (int e = 2 * h; e < 2 * h + 2; e++)
+                        part += s[m][n][e] = exp2_approx(fmaf(s[m][n][e], scale, -shift));
+                sum[m][h] = fmaf(sum[m][h], alpha[h], part);
+            }
+            if (!__any_sync(0xffffffffu, alpha[0] != 1.0f || alpha[1] != 1.0f)) continue;
+#pragma unroll
+            for (int n = 0; n < D; n++)
+                o[m][n][0] *= alpha[0], o[m][n][1] *= alpha[0], o[m][n][2] *= alpha[1], o[m][n][3] *= alpha[1];
+        }
+    }
+};
+
+/** Scores of keys that a row does not see become -inf: row g + 8 h of part m sees the keys below to[m][h]. */
+template <int M, int N>
+__device__ inline void mask_scores(float (&s)[M][N][4], const dt_attention &at, const int (&to)[M][2], int key)
+{
+    const int column = key + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int end = to[m][h] - column, begin = seen_from(at, to[m][h]) - column;
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    if (8 * n + e >= end || 8 * n + e < begin) s[m][n][2 * h + e] = -INFINITY;
+        }
+}
+
 /* ---- dropout of an accumulator's elements ------------------------------------------------------------------------ */
 
 /** Rows are queries: 0 or `kept` for the elements d[0..3] of an accumulator whose columns are the keys from `key` on.

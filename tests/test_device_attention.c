@@ -205,6 +205,9 @@ static void rows_of_generation_do_not_depend_on_one_another(void **state)
     const attention_case wide = {2, {3, 1}, {70, 130}, 140,  2,
                                  8, 0,      0,         false}; /* more heads of a group than rows of a tile */
     check_rows(*state, &wide, DT_F32, ODD_GAPS);
+    check_rows(*state, &wide, DT_BF16, ODD_GAPS);
+    const attention_case longer = {3, {1, 2, 40}, {600, 1100, 40}, 4, 2, 64, 0, 0, false}; /* some splits of the keys */
+    check_rows(*state, &longer, DT_BF16, WHOLE_GAPS);
 }
 
 typedef struct gradients {
