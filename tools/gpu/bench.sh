@@ -1,12 +1,13 @@
 #!/bin/bash
-# bench.sh [PART...] - figures of the GPU for docs/performance.md; run.sh bench calls it. Parts: operations, and steps or steps=MODEL,...
+# bench.sh [PART...] - figures of the GPU for docs/performance.md; run.sh bench calls it. Parts: operations, and steps, profile or those=MODEL,...
 #
 # operations: each operation at shapes of known models (tests/bench_compute.c, bench_layers.c), and PyTorch's attention (tests/peer_operations.py).
+# profile: the time of each operation within a step, by events (tests/bench_model.c).
 # steps: whole training steps by ./dtrain and by PyTorch (tests/peer_pytorch.py; the fastest of WAYS) on the same model and batch, one after the other:
 # random weights and tokens, bf16 with fp32 master weights, AdamW, gradient norm clipped. Medians of STEPS steps. MFU is model FLOPs over the dense
 # bf16 peak of the chip, PEAK TFLOP/s (default 989: H100 and H200 SXM): 6 per parameter of matrices and token, the head included, and attention's over
 # the causal half of the squares (dt_model_train_flops). Memory: the ledger's peak against PyTorch's allocator's.
-# Default: operations and steps=gpt2-124m,gpt2-1.5b; steps=all: all of MODELS below.
+# Default: operations, profile and steps of gpt2-124m,gpt2-1.5b; steps=all: all of MODELS below.
 set -u -o pipefail
 cd "$(dirname "$0")/../.." || exit 1
 export OUT=$(realpath -m "${OUT:-build/gpu}")
@@ -87,17 +88,29 @@ run_steps() { # all, or names
 
 run_operations() {
     local status=0
-    timeout -k 5 "$limit" "$BUILD/tests/bench_compute" "$device" 2>&1 | tee "$OUT/bench-compute.log" || status=1
-    timeout -k 5 "$limit" "$BUILD/tests/bench_layers" "$device" 128 5 2>&1 | tee "$OUT/bench-layers.log" || status=1
-    [ -z "$PYTHON" ] || plainly timeout -k 5 "$limit" "$PYTHON" tests/peer_operations.py 2>&1 | tee "$OUT/bench-peer.log"
+    timeout -k 5 "$limit" "$BUILD/tests/bench_compute" "$device" 2>&1 | tee -a "$OUT/bench-operations.log" || status=1
+    timeout -k 5 "$limit" "$BUILD/tests/bench_layers" "$device" 128 5 2>&1 | tee -a "$OUT/bench-operations.log" || status=1
+    [ -z "$PYTHON" ] || plainly timeout -k 5 "$limit" "$PYTHON" tests/peer_operations.py 2>&1 | tee -a "$OUT/bench-operations.log"
     return $status
 }
 
-[ $# -gt 0 ] || set -- operations steps
+run_profile() { # all, or names
+    local name b t keys status=0
+    while read -r name b t keys; do
+        case ",$1," in *",$name,"* | ,all,)
+            timeout -k 5 "$limit" "$BUILD/tests/bench_model" 0 5 bf16 "$device" "$name" "$b" "$t" 2>&1 | tee -a "$OUT/bench-profile.log" || status=1 ;;
+        esac
+    done <<<"$MODELS"
+    return $status
+}
+
+[ $# -gt 0 ] || set -- operations profile steps
 status=0
 for part; do
     case $part in
     operations) run_operations || status=1 ;;
+    profile) run_profile gpt2-124m,gpt2-1.5b || status=1 ;;
+    profile=*) run_profile "${part#profile=}" || status=1 ;;
     steps) run_steps gpt2-124m,gpt2-1.5b || status=1 ;;
     steps=*) run_steps "${part#steps=}" || status=1 ;;
     *) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | grep -v '^set'; exit 64 ;;

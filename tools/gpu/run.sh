@@ -21,7 +21,7 @@ export DTRAIN_DEVICE=${DTRAIN_DEVICE-cuda} GPU_NEEDED=1 # tests that work on "th
 
 machine() {
     nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,power.limit --format=csv,noheader 2>&1 | head -4
-    echo "$(nproc) cores, $(uname -sr), glibc $(getconf GNU_LIBC_VERSION 2>/dev/null | cut -d' ' -f2); ./dtrain: $(./dtrain --version 2>&1 | head -1)$([ ! -e runtime/packed ] || tr '\n' ' ' <runtime/packed | sed 's/^/ packed /')"
+    echo "$(nproc --all) cores, $(uname -sr), glibc $(getconf GNU_LIBC_VERSION 2>/dev/null | cut -d' ' -f2); ./dtrain: $(./dtrain --version 2>&1 | head -1)$([ ! -e runtime/packed ] || tr '\n' ' ' <runtime/packed | sed 's/^/ packed /')"
     echo "CUDA libraries:${cuda_path:-: none found}; PyTorch: ${PYTHON:-none}; date $(date -u +%Y-%m-%dT%H:%M:%SZ)"
     ldd "$BUILD/libdtrain_cuda.so" | grep 'not found'
     true
@@ -81,11 +81,26 @@ run_sanitizer() {
 }
 
 run_check() {
-    local status
-    printf '[run]\ntask = pretrain\ndevice = cuda\n[model]\nmodel_type = llama\nhidden_size = 64\nintermediate_size = 128\nnum_hidden_layers = 2\nnum_attention_heads = 2\nvocab_size = 257\nmax_position_embeddings = 64\n[data]\ntrain = %s\nseq_len = 32\n' "$OUT/check.h5" >"$OUT/check.ini"
-    ./dtrain-data -q -o "$OUT/check.h5" README.md && timeout -k 5 "$limit" ./dtrain --check "$OUT/check.ini" run.output_dir="$OUT/check" 2>&1 | tee "$OUT/check.log"
+    local work status
+    work=$(mktemp -d)
+    cat >"$work/check.ini" <<INI
+[run]
+device = cuda
+[model]
+model_type = llama
+hidden_size = 64
+intermediate_size = 128
+num_hidden_layers = 2
+num_attention_heads = 2
+vocab_size = 257
+max_position_embeddings = 64
+[data]
+train = $work/check.h5
+seq_len = 32
+INI
+    ./dtrain-data -q -o "$work/check.h5" README.md >/dev/null && timeout -k 5 "$limit" ./dtrain --check "$work/check.ini" run.output_dir="$work/run" 2>&1 | tee "$OUT/check.log"
     status=${PIPESTATUS[0]}
-    rm -f "$OUT/check.h5"
+    rm -rf "$work"
     return "$status"
 }
 
