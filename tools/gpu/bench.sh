@@ -12,7 +12,7 @@ set -u -o pipefail
 cd "$(dirname "$0")/../.." || exit 1
 export OUT=$(realpath -m "${OUT:-build/gpu}")
 mkdir -p "$OUT"
-[ -n "${cuda_path+set}" ] || . tools/gpu/environment.sh
+. tools/gpu/environment.sh
 unset DTRAIN_DEVICE
 steps=${STEPS:-20} peak=${PEAK:-989} ways=${WAYS:-compiled,master} device=${DEVICE:-cuda} limit=${LIMIT:-200}
 tmp=$(mktemp -d)
@@ -103,6 +103,13 @@ run_profile() { # all, or names
     done <<<"$MODELS"
     return $status
 }
+
+# What docs/performance.md wants to know beside the figures.
+[ -s "$OUT/bench.md" ] || cat >"$OUT/bench.md" <<MD
+### $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -1 | sed 's/, /, driver /'), $(date -u '+%-d %B %Y')
+
+\`tools/gpu/run.sh bench $*\`, STEPS=$steps; $(./dtrain --version | head -1); $([ -z "$PYTHON" ] || plainly "$PYTHON" -c 'import torch; print("PyTorch", torch.__version__)'); $(nproc --all) cores.
+MD
 
 [ $# -gt 0 ] || set -- operations profile steps
 status=0

@@ -2,8 +2,8 @@
 #
 # Sets LD_LIBRARY_PATH, PATH and the variables of Open MPI; PYTHON, a Python with torch or empty. `plainly COMMAND` runs one without the bundle's
 # libraries: Python and NVIDIA's tools bring their own.
-plain_path=${LD_LIBRARY_PATH:-}
-plainly() { env LD_LIBRARY_PATH="$plain_path" "$@"; }
+export PLAIN_PATH=${PLAIN_PATH-${LD_LIBRARY_PATH:-}} # as it was when the first script began
+plainly() { env LD_LIBRARY_PATH="$PLAIN_PATH" "$@"; }
 
 for p in "${CUDA_HOME:-/usr/local/cuda}/bin"; do [ ! -d "$p" ] || PATH=$PATH:$p; done
 
@@ -31,10 +31,10 @@ if [ -d "$runtime/lib" ]; then
     has_newer() { /sbin/ldconfig -p 2>/dev/null | grep -q "$1"; } # those of gcc only where the machine has none
     gcc_path=
     has_newer libstdc++.so.6 && has_newer libgomp.so.1 || gcc_path=:$runtime/lib-gcc
-    export LD_LIBRARY_PATH=$runtime/lib$gcc_path$cuda_path${plain_path:+:$plain_path}
+    export LD_LIBRARY_PATH=$runtime/lib$gcc_path$cuda_path${PLAIN_PATH:+:$PLAIN_PATH}
     export PATH=$runtime/bin:$PATH OPAL_PREFIX=$runtime MPIRUN=$runtime/bin/mpirun OMPI_MCA_plm=isolated PMIX_MCA_pcompress_base_silence_warning=1
 else
-    export LD_LIBRARY_PATH=${cuda_path#:}${plain_path:+:$plain_path}
+    export LD_LIBRARY_PATH=${cuda_path#:}${PLAIN_PATH:+:$PLAIN_PATH}
 fi
 export PYTHON BUILD=${BUILD:-build/release}
 . tests/environment.sh
