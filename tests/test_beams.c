@@ -379,7 +379,8 @@ static void check_search(ref_model *r, const json_t *fixture, const json_t *how,
             char what[128];
             snprintf(what, sizeof what, "%s, %d beams, prompt %d, sequence %d", name, bo.n_beams, (int)p, k);
             expect_ids(q, json_object_get(want, "ids"), what);
-            assert_true(fabs(q->score - json_number_value(json_object_get(want, "score"))) <= 2e-5);
+            const double score = json_number_value(json_object_get(want, "score"));
+            if (!(fabs(q->score - score) <= 2e-5)) fail_msg("%s: score %.7f instead of %.7f", what, q->score, score);
         }
 }
 
