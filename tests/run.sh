@@ -50,6 +50,7 @@ count_lines() { # status
     failed=$((failed + bad))
 }
 
+cause='^\[(  FAILED  |  ERROR   |   LINE   )\]'
 show() { # label status: one line, and the details of a failure
     local seconds verdict=ok
     seconds=$(awk -v a="$started" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
@@ -58,7 +59,8 @@ show() { # label status: one line, and the details of a failure
     printf '%-44s %7s s  %s\n' "$1" "$seconds" "$verdict"
     grep -ah '^skip ' "$work/out" | sed 's/^/    /'
     if [ "$bad" != 0 ]; then
-        grep -ahvE '^\[(==========| RUN      |       OK |  PASSED  )\]|^ok ' "$work/out" "$work/err" | head -60 | sed 's/^/    /'
+        { grep -ahE "$cause" "$work/out" "$work/err" # which cases and why, before what the program itself has said
+          grep -ahvE '^\[(==========| RUN      |       OK |  PASSED  )\]|^ok ' "$work/out" "$work/err" | grep -avE "$cause"; } | head -60 | sed 's/^/    /'
         [ "$2" = 0 ] || echo "    exit status $2"
     fi
 }
