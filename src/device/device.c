@@ -1,5 +1,6 @@
 /* device.c - which backends this binary has, and buffers that know who pays for them. */
 #include "dtrain/device.h"
+#include "backend.h"
 #include "queue.h"
 #include <stdlib.h>
 #include <string.h>
@@ -19,10 +20,8 @@ static const char *instead(const char *name)
     return wanted && *wanted && !strcmp(name, "cpu") ? wanted : name;
 }
 
-/* The table of a device, or NULL and why not. */
-static const dt_device_ops *find_backend(const char *name, char *why, size_t why_size)
+const dt_device_ops *dt_device_backend(const char *name, char *why, size_t why_size)
 {
-    name = instead(name);
     *why = '\0';
     if (!strcmp(name, "cpu")) return &dt_device_cpu_ops;
     if (!strcmp(name, "queue")) return &dt_device_queue_ops;
@@ -34,6 +33,11 @@ static const dt_device_ops *find_backend(const char *name, char *why, size_t why
     }
     snprintf(why, why_size, "expected auto, or one of this program's: %s", dt_device_backends());
     return NULL;
+}
+
+static const dt_device_ops *find_backend(const char *name, char *why, size_t why_size)
+{
+    return dt_device_backend(instead(name), why, why_size);
 }
 
 const char *dt_device_backends(void)

@@ -1,4 +1,4 @@
-/* queue.c - a device that is honest about time, for tests: the CPU's operations, run as late and in as odd an order as
+/* queue.c - a device that is honest about time, for tests: another's operations, run as late and in as odd an order as
  * the contract allows.
  *
  * On the CPU device all is done when a call returns, and the host can read what it likes, so a missing event, copy or
@@ -11,6 +11,8 @@
  * the program, and so does a stream that is destroyed with operations on it. Waits of the host, and copies that are not
  * from or to pinned memory, are counted.
  *
+ * The device below is the CPU, or the one that DTRAIN_QUEUE_BELOW names: CUDA's simulator gets late streams so.
+ *
  * DTRAIN_DEVICE=queue puts it in the place of the CPU device. A node has DTRAIN_QUEUE_DEVICES of it (1), each with
  * DTRAIN_QUEUE_MEMORY bytes (as much as is free): a rank gets no more than what it does not hold itself. Tests may give
  * it an order, and work of their own (queue.h). */
@@ -22,10 +24,10 @@
     typedef struct op##_call {                                                                                         \
         fields;                                                                                                        \
     } op##_call;                                                                                                       \
-    static dt_err op##_run(dt_device *cpu, const void *args)                                                           \
+    static dt_err op##_run(dt_device *below, const void *args)                                                         \
     {                                                                                                                  \
         const op##_call *x = args;                                                                                     \
-        return cpu->ops->op(cpu, __VA_ARGS__, NULL);                                                                   \
+        return below->ops->op(below, __VA_ARGS__, NULL);                                                               \
     }
 #define PUSH(op, ...) queue_push(dev, s, #op, op##_run, &(op##_call){__VA_ARGS__}, sizeof(op##_call))
 #define AT(p) queue_arg(dev, p)
@@ -167,7 +169,7 @@ static dt_err queue_layernorm_backward(dt_device *dev, const void *x, const void
 
 static int64_t queue_norm_scratch_elems(const dt_device *dev, int64_t width)
 {
-    return dt_device_cpu_ops.norm_scratch_elems(queue_cpu(dev), width);
+    return queue_below(dev)->ops->norm_scratch_elems(queue_below(dev), width);
 }
 
 CALL(rope, void *in; const int32_t *pos; const float *cos_sin; int64_t n_tok; int64_t n_heads; int64_t head_dim;
@@ -210,12 +212,12 @@ static dt_err queue_attention_backward(dt_device *dev, const dt_attention *at, c
 
 static int64_t queue_classifier_rows(const dt_device *dev, int64_t n_vocab, int64_t n_tok)
 {
-    return dt_device_cpu_ops.classifier_rows(queue_cpu(dev), n_vocab, n_tok);
+    return queue_below(dev)->ops->classifier_rows(queue_below(dev), n_vocab, n_tok);
 }
 
 static int64_t queue_attention_scratch_elems(const dt_device *dev, const dt_attention *at)
 {
-    return dt_device_cpu_ops.attention_scratch_elems(queue_cpu(dev), at);
+    return queue_below(dev)->ops->attention_scratch_elems(queue_below(dev), at);
 }
 
 CALL(act_forward, dt_activation act; const void *in; void *y; dt_dtype dt; int64_t n, x->act, x->in, x->y, x->dt, x->n)
@@ -296,7 +298,7 @@ static dt_err queue_draw_tokens(dt_device *dev, const dt_token_rows *rows, const
 
 static size_t queue_draw_scratch_nbytes(const dt_device *dev, const dt_token_rows *rows)
 {
-    return dt_device_cpu_ops.draw_scratch_nbytes(queue_cpu(dev), rows);
+    return queue_below(dev)->ops->draw_scratch_nbytes(queue_below(dev), rows);
 }
 
 CALL(top_tokens, dt_token_rows rows; const float *logits; int64_t k; int32_t * token;

@@ -21,7 +21,7 @@ typedef enum dt_queue_order {
 dt_err dt_queue_open(dt_device *dev, dt_queue_order order, uint64_t seed, dt_ledger *ledger);
 
 /** Queue a function of the test like an operation: it gets a copy of the arguments. */
-dt_err dt_queue_call(dt_device *dev, dt_stream *stream, dt_err (*run)(dt_device *cpu, const void *args),
+dt_err dt_queue_call(dt_device *dev, dt_stream *stream, dt_err (*run)(dt_device *below, const void *args),
                      const void *args, size_t nbytes);
 /** Where the host finds device memory: for such a function, or when nothing is queued. Other addresses stay. */
 void *dt_queue_reach(const void *p);

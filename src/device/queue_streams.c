@@ -1,6 +1,7 @@
 /* queue_streams.c - when the operations of the queue device run, and what memory the host reaches (queue.c has the
  * promise). */
 #include "queue_private.h"
+#include "backend.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +10,7 @@ enum { N_STREAMS = 8, TURN = 32 };
 
 typedef struct entry {
     enum { RUN, RECORD, WAIT } kind;
-    dt_err (*run)(dt_device *cpu, const void *args);
+    dt_err (*run)(dt_device *below, const void *args);
     dt_event *event; /* of RECORD and WAIT */
     int64_t serial;  /* of the record that this makes or waits for */
     _Alignas(16) char args[QUEUE_ARGS_MAX];
@@ -39,7 +40,7 @@ typedef struct pinned_range {
 } pinned_range;
 
 typedef struct queue_state {
-    dt_device cpu;
+    dt_device below;
     bool planning;
     int n_devices;
     size_t memory;   /* bytes of a device, SIZE_MAX: what the host has */
@@ -105,7 +106,7 @@ static void run_one(queue_state *q, dt_stream *s)
 {
     const entry *e = &s->entries[s->done++];
     if (e->kind == RUN) {
-        const dt_err err = e->run(&q->cpu, e->args);
+        const dt_err err = e->run(&q->below, e->args);
         if (q->err == DT_OK) q->err = err;
     } else {
         if (e->kind == RECORD) reach(e->event, e->serial);
@@ -199,6 +200,16 @@ static dt_err read_sizes(queue_state *q)
     return DT_OK;
 }
 
+static dt_err open_below(queue_state *q, int n_threads)
+{
+    const char *name = getenv("DTRAIN_QUEUE_BELOW");
+    char why[512];
+    q->below.ops = dt_device_backend(name && *name ? name : "cpu", why, sizeof why);
+    DT_CHECK(q->below.ops, DT_ERR_USAGE, "DTRAIN_QUEUE_BELOW=%s: %s", name, why);
+    const dt_device_ops *ops = q->below.ops;
+    return q->planning ? ops->plan(&q->below, n_threads) : ops->open(&q->below, q->below.local_rank, n_threads);
+}
+
 static dt_err open_queue(dt_device *dev, dt_queue_order order, uint64_t seed, int local_rank, int n_threads,
                          bool planning)
 {
@@ -208,11 +219,10 @@ static dt_err open_queue(dt_device *dev, dt_queue_order order, uint64_t seed, in
     q->draws = dt_mix64(seed * 1024 + (uint64_t)local_rank);
     q->streams[q->n_streams++] = &q->first;
     q->first.eagerness = eagerness_of(q, &q->first);
-    q->cpu = (dt_device){.ops = &dt_device_cpu_ops, .ledger = dev->ledger, .local_rank = local_rank};
+    q->below = (dt_device){.ledger = dev->ledger, .local_rank = local_rank};
     q->planning = planning;
     dt_err err = read_sizes(q);
-    if (err == DT_OK)
-        err = planning ? q->cpu.ops->plan(&q->cpu, n_threads) : q->cpu.ops->open(&q->cpu, local_rank, n_threads);
+    if (err == DT_OK) err = open_below(q, n_threads);
     if (err != DT_OK)
         free(q);
     else
@@ -239,7 +249,7 @@ void queue_close(dt_device *dev)
 {
     queue_state *q = state_of(dev);
     if (!q) return;
-    q->cpu.ops->close(&q->cpu);
+    q->below.ops->close(&q->below);
     free(q->first.entries);
     free(q->pinned);
     free(q);
@@ -248,9 +258,9 @@ void queue_close(dt_device *dev)
 
 void queue_describe(const dt_device *dev, char *out, size_t out_size)
 {
-    char cpu[192];
-    state_of(dev)->cpu.ops->describe(&state_of(dev)->cpu, cpu, sizeof cpu);
-    snprintf(out, out_size, "queue over %s", cpu);
+    char below[192];
+    state_of(dev)->below.ops->describe(&state_of(dev)->below, below, sizeof below);
+    snprintf(out, out_size, "queue over %s", below);
 }
 
 /* Tests run on one node. */
@@ -264,7 +274,7 @@ size_t queue_memory_free(const dt_device *dev)
     return q->memory == SIZE_MAX ? dt_host_memory_free() : q->memory > held ? q->memory - held : 0;
 }
 
-size_t queue_overhead(const dt_device *dev) { return dt_device_cpu_ops.overhead(&state_of(dev)->cpu); }
+size_t queue_overhead(const dt_device *dev) { return queue_below(dev)->ops->overhead(queue_below(dev)); }
 
 static dt_err note_pinned(queue_state *q, const char *begin, size_t nbytes)
 {
@@ -286,10 +296,10 @@ dt_err queue_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr)
 {
     queue_state *q = state_of(dev);
     if (place == DT_ON_DEVICE && q->memory < SIZE_MAX && nbytes > queue_memory_free(dev)) return DT_ERR_MEMORY;
-    DT_TRY(dt_device_cpu_ops.alloc(&q->cpu, place, nbytes, ptr));
+    DT_TRY(q->below.ops->alloc(&q->below, place, nbytes, ptr));
     memset(*ptr, 0xff, nbytes); /* NaN in every type */
     const dt_err err = place == DT_ON_PINNED ? note_pinned(q, *ptr, nbytes) : DT_OK;
-    if (err != DT_OK) dt_device_cpu_ops.free(&q->cpu, place, *ptr, nbytes);
+    if (err != DT_OK) q->below.ops->free(&q->below, place, *ptr, nbytes);
     DT_TRY(err);
     if (place == DT_ON_DEVICE) *ptr = (void *)((uintptr_t)*ptr | FAR_BIT);
     return DT_OK;
@@ -321,7 +331,7 @@ void queue_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes)
     if (is_in_use(q, near(ptr), nbytes)) die("memory is freed while a queued operation works on it");
     for (int i = 0; i < q->n_pinned && place == DT_ON_PINNED; i++)
         if (q->pinned[i].begin == ptr) q->pinned[i] = q->pinned[--q->n_pinned];
-    dt_device_cpu_ops.free(&q->cpu, place, near(ptr), nbytes);
+    q->below.ops->free(&q->below, place, near(ptr), nbytes);
 }
 
 dt_queue_counts dt_queue_counts_of(const dt_device *dev) { return state_of(dev)->counts; }
@@ -433,13 +443,13 @@ typedef struct copy_call {
     size_t nbytes;
 } copy_call;
 
-static dt_err run_copy(dt_device *cpu, const void *args)
+static dt_err run_copy(dt_device *below, const void *args)
 {
     const copy_call *x = args;
-    return cpu->ops->copy(cpu, x->dst, x->src, x->nbytes, NULL);
+    return below->ops->copy(below, x->dst, x->src, x->nbytes, NULL);
 }
 
-static dt_err failing_copy(dt_device *cpu, const void *args)
+static dt_err failing_copy(dt_device *below, const void *args)
 {
     return dt_fail(DT_ERR_FAULT, "queue device: the copy that was to fail");
 }
@@ -455,7 +465,7 @@ dt_err queue_copy(dt_device *dev, void *dst, const void *src, size_t nbytes, dt_
 
 void dt_queue_fail_copy(dt_device *dev, int nth) { state_of(dev)->fail_copy = nth; }
 
-dt_err dt_queue_call(dt_device *dev, dt_stream *stream, dt_err (*run)(dt_device *cpu, const void *args),
+dt_err dt_queue_call(dt_device *dev, dt_stream *stream, dt_err (*run)(dt_device *below, const void *args),
                      const void *args, size_t nbytes)
 {
     return queue_push(dev, stream, "dt_queue_call", run, args, nbytes);
@@ -463,4 +473,4 @@ dt_err dt_queue_call(dt_device *dev, dt_stream *stream, dt_err (*run)(dt_device 
 
 void *dt_queue_reach(const void *p) { return near(p); }
 
-const dt_device *queue_cpu(const dt_device *dev) { return &state_of(dev)->cpu; }
+const dt_device *queue_below(const dt_device *dev) { return &state_of(dev)->below; }
