@@ -14,7 +14,7 @@ export OUT=$(realpath -m "${OUT:-build/gpu}")
 mkdir -p "$OUT"
 . tools/gpu/environment.sh
 unset DTRAIN_DEVICE
-steps=${STEPS:-20} peak=${PEAK:-989} ways=${WAYS:-compiled,master} device=${DEVICE:-cuda} limit=${LIMIT:-200}
+steps=${STEPS:-20} peak=${PEAK:-989} ways=${WAYS:-compiled,master,master+cudnn} device=${DEVICE:-cuda} limit=${LIMIT:-200}
 tmp=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$tmp"' EXIT
 

@@ -7,6 +7,7 @@
 #   suite                   tests and e2e cuda beside each other
 #   sanitizer [TOOL...]     compute-sanitizer (memcheck racecheck synccheck initcheck) over the tests of operations, ONLY=pattern for some
 #   bench [PART...]         figures (tools/gpu/bench.sh): training steps against PyTorch
+#   exec COMMAND...         any program with these libraries: exec build/release/tests/bench_products
 #   all                     check, suite and bench
 #
 # Logs go to $OUT (default build/gpu); what counts is printed. JOBS programs run at a time, each for LIMIT seconds at most (default 150).
@@ -113,6 +114,7 @@ check) run_check || status=1 ;;
 tests) run_tests "$@" || status=1 ;;
 e2e) run_e2e "$@" || status=1 ;;
 suite) run_suite || status=1 ;;
+exec) unset DTRAIN_DEVICE OMP_NUM_THREADS; "$@" || status=1 ;;
 bench) tools/gpu/bench.sh "$@" || status=1 ;;
 sanitizer) run_sanitizer "$@" || status=1 ;;
 all)
