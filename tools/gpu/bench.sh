@@ -91,6 +91,7 @@ run_operations() {
     timeout -k 5 "$limit" "$BUILD/tests/bench_compute" "$device" 2>&1 | tee -a "$OUT/bench-operations.log" || status=1
     timeout -k 5 "$limit" "$BUILD/tests/bench_layers" "$device" 128 5 2>&1 | tee -a "$OUT/bench-operations.log" || status=1
     [ -z "$PYTHON" ] || plainly timeout -k 5 "$limit" "$PYTHON" tests/peer_operations.py 2>&1 | tee -a "$OUT/bench-operations.log"
+    awk -f tools/gpu/tables.awk "$OUT/bench-operations.log" >>"$OUT/bench.md"
     return $status
 }
 

@@ -21,7 +21,7 @@ limit=${LIMIT:-150}
 export DTRAIN_DEVICE=${DTRAIN_DEVICE-cuda} GPU_NEEDED=1 # tests that work on "the CPU" work on the GPU
 
 machine() {
-    nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,power.limit --format=csv,noheader 2>&1 | head -4
+    ! command -v nvidia-smi >/dev/null || nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,power.limit --format=csv,noheader 2>&1 | head -4
     echo "$(nproc --all) cores, $(uname -sr), glibc $(getconf GNU_LIBC_VERSION 2>/dev/null | cut -d' ' -f2); ./dtrain: $(./dtrain --version 2>&1 | head -1)$([ ! -e runtime/packed ] || tr '\n' ' ' <runtime/packed | sed 's/^/ packed /')"
     echo "CUDA libraries:${cuda_path:-: none found}; PyTorch: ${PYTHON:-none}; date $(date -u +%Y-%m-%dT%H:%M:%SZ)"
     ldd "$BUILD/libdtrain_cuda.so" | grep 'not found'
@@ -121,7 +121,7 @@ all)
     run_check || status=1
     run_suite || status=1
     tools/gpu/bench.sh || status=1 ;;
-*) sed -n '2,/^$/s/^# \{0,1\}//p' "$0" | head -14; exit 64 ;;
+*) sed -n '2,/^$/s/^# \{0,1\}//p' "$0" | head -16; exit 64 ;;
 esac
 echo "$part: $((SECONDS - begin)) s, logs in $OUT"
 exit $status
