@@ -81,7 +81,7 @@ bench: setup  ## tables of figures (the machine should be idle)
 	$(MAKEAGAIN) programs benches
 	@$(FOR_TESTS) tools/bench.sh $(ONLY)
 
-# The CUDA device: a shared object that a program opens where a GPU is asked for (src/device/cuda_load.c). CUDA=0 leaves it out.
+# The CUDA device: a shared object that a program opens where a GPU is asked for (src/core/object.c). CUDA=0 leaves it out.
 CUDA_HOME  ?= $(firstword $(wildcard $(CUDA_PATH) $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null)) /usr/local/cuda))
 NVCC       ?= $(wildcard $(CUDA_HOME)/bin/nvcc)
 CUDA       ?= $(if $(NVCC),1,0)
@@ -89,9 +89,13 @@ CUDA_ARCHS ?= 80 90 100# chips that machine code is made for; PTX of the last on
 CUDA_GENCODE = $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(,)code=sm_$(a)) $(foreach a,$(lastword $(CUDA_ARCHS)),-gencode arch=compute_$(a)$(,)code=compute_$(a))
 NVCCFLAGS  ?= -O3 --threads 2
 override NVCCFLAGS += -std=c++17 $(CUDA_GENCODE) -Xcompiler -fPIC,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall
-CUDA_SRC   = $(wildcard cuda/*.cu cuda/*.c)
+CUDA_SRC   = $(filter-out $(NCCL_SRC),$(wildcard cuda/*.cu cuda/*.c))
 CUDA_OBJ   = $(CUDA_SRC:%=$(BUILD)/%.o)
-CUDA_LIB   = $(if $(filter-out 0,$(CUDA)),$(BUILD)/libdtrain_cuda.so)
+CUDA_LIB   = $(if $(filter-out 0,$(CUDA)),$(BUILD)/libdtrain_cuda.so $(if $(NCCL_HOME),$(BUILD)/libdtrain_nccl.so))
+# The transport between GPUs, where NCCL is: another object, so that GPUs serve without it, too.
+NCCL_HOME  ?= $(patsubst %/include/nccl.h,%,$(firstword $(wildcard $(addsuffix /include/nccl.h,$(CUDA_HOME) /usr/local /usr))))
+NCCL_SRC   = $(wildcard cuda/nccl*.cu cuda/nccl*.c)
+NCCL_OBJ   = $(NCCL_SRC:%=$(BUILD)/%.o)
 # Like the CPU's kernels: products are fused where it is written, and nowhere else.
 $(BUILD)/cuda/optimizer.cu.o $(BUILD)/cuda/classifier.cu.o: NVCCFLAGS += -fmad=false
 $(BUILD)/cuda/%.cu.o: cuda/%.cu
@@ -102,11 +106,14 @@ $(BUILD)/cuda/%.c.o: cuda/%.c
 	$(call SAY,CC,$@)$(MPICC) -Iinclude -Icuda -D_GNU_SOURCE '-DDT_CUDA_ARCHS="$(CUDA_ARCHS)"' -isystem $(CUDA_HOME)/include $(CFLAGS) -fPIC -MMD -MP -c -o $@ $<
 $(BUILD)/libdtrain_cuda.so: $(CUDA_OBJ)
 	$(call SAY,LD,$@)$(MPICC) -shared -o $@ $^ -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -Wl,--as-needed -lcublasLt -lcudart_static -lrt -lpthread -ldl
+$(BUILD)/cuda/nccl.c.o: private CPPFLAGS += -isystem $(NCCL_HOME)/include
+$(BUILD)/libdtrain_nccl.so: $(NCCL_OBJ)
+	$(call SAY,LD,$@)$(MPICC) -shared -o $@ $^ $(foreach d,$(CUDA_HOME)/lib64 $(NCCL_HOME)/lib,-L$d -Wl$(,)-rpath$(,)$d) -Wl,--as-needed -lnccl -lcudart_static -lrt -lpthread -ldl
 
 # The same sources on a simulator of CUDA, for tests (tests/cuda_sim/include/sim.h): neither nvcc nor CUDA's headers are needed, and there is
-# no cuBLASLt. A product and a sum are two roundings; what an address, an index or a shift does wrong calls the simulator. The second object
+# no cuBLASLt; NCCL goes over MPI. A product and a sum are two roundings; what an address, an index or a shift does wrong calls the simulator. The second object
 # is slower and looks for races: -fsanitize=thread without its library calls tests/cuda_sim/race.cc.
-SIM_SRC    = $(filter-out cuda/product_lt.c,$(wildcard cuda/*.cu cuda/*.c)) $(wildcard tests/cuda_sim/*.cc)
+SIM_SRC    = $(filter-out cuda/product_lt.c,$(wildcard cuda/*.cu cuda/*.c)) $(wildcard tests/cuda_sim/*.cc tests/cuda_sim/*.c)
 SIM_LIBS   = $(BUILD)/libdtrain_cudasim.so $(BUILD)/libdtrain_cudasim_races.so
 SIM_INC    = -Itests/cuda_sim/include -Iinclude -Icuda -D_GNU_SOURCE
 SIM_FLAGS ?= -O2 -g -march=native# many kernels call fmaf
@@ -259,4 +266,4 @@ clean:  ## remove all that was built
 	rm -rf build $(PROGRAMS)
 .PHONY: all setup demo test test-setup check check-queue test-queue test-gpu bench-gpu gpu-bundle mutants bench programs cudasim tests-build benches sanitize fuzz fuzz-build valgrind test-mpich test-clang test-debian13 test-aarch64 docs lint format install info help clean FORCE
 .SECONDARY:
--include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(GENERATE:.o=.d) $(TOOL:.o=.d) $(INFO:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(CUDA_OBJ:.o=.d) $(foreach s,cudasim cudasim_races,$(SIM_SRC:%=$(BUILD)/$(s)/%.d)) $(FUZZ:=.d) $(BENCHES:=.d)
+-include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(GENERATE:.o=.d) $(TOOL:.o=.d) $(INFO:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(CUDA_OBJ:.o=.d) $(NCCL_OBJ:.o=.d) $(foreach s,cudasim cudasim_races,$(SIM_SRC:%=$(BUILD)/$(s)/%.d)) $(FUZZ:=.d) $(BENCHES:=.d)

@@ -146,7 +146,7 @@ expect_text "two ranks on a device of twice the size have as much" '^device memo
 expect_text "and the same stage" "auto takes ${least%%,*}, "
 plan --ranks 64 --ranks-per-node 8 --devices-per-node 3 --device-memory 160G --host-memory 2TiB "$tmp/70b.ini" run.device=cuda
 expect_text "the fullest device counts" '^device memory per rank: 53.3G'
-plan --ranks 64 --ranks-per-node 8 --device-memory 80G --host-memory 100M "$tmp/70b.ini" run.device=cuda
+plan --ranks 64 --ranks-per-node 8 --device-memory 80G --host-memory 100M "$tmp/70b.ini" run.device=cuda comm.backend=mpi
 expect_exit "too little memory in a node: 70" 70
 expect_text "the rows say where" '^  pinned .* over 11.2M$'
 expect_text "and so does the end" 'no stage fits in 0.9 of the host memory: .*fewer ranks on each node, more memory in each node'

@@ -2,6 +2,9 @@
 /* mpi_comm.c - the collectives on tensors give the right elements, in the right order of addition, on every layout of
  * ranks and nodes.
  *
+ * DTRAIN_COMM=nccl has that transport tried, on the device that DTRAIN_DEVICE puts in the place of the CPU: a GPU for one
+ * rank, a simulated one for any number.
+ *
  * One machine stands for several nodes by DTRAIN_FAKE_NODES. Sums are compared exactly: small integers, which neither
  * float nor bf16 rounds, or, for the ordered sum, arbitrary floats against the left fold written out. Every result lies
  * between guard elements. */
@@ -20,7 +23,12 @@ static const layout layouts[] = {
     {"", true, false},  {"", false, false},  {"2", true, false}, {"2:cyclic", true, false}, {"3", true, false},
     {"4", true, false}, {"2", false, false}, {"", true, true},   {"2", true, true},
 };
-enum { N_LAYOUTS = sizeof layouts / sizeof layouts[0], GUARD = 67, GUARD_BYTE = 0x5a };
+enum { N_LAYOUTS = sizeof layouts / sizeof layouts[0], GUARD = 68, GUARD_BYTE = 0x5a };
+
+static const char *transport(void) { return getenv("DTRAIN_COMM") ? getenv("DTRAIN_COMM") : "auto"; }
+/* Other transports know nothing of nodes and windows. */
+static bool is_mpi(void) { return !strcmp(transport(), "auto"); }
+static int n_layouts(void) { return is_mpi() ? N_LAYOUTS : 1; }
 
 typedef struct fixture {
     dt_comm comm;
@@ -36,11 +44,16 @@ static dt_err open_near(fixture *f)
 
 static void open_layout(fixture *f, const layout *l)
 {
+    dt_err err;
     setenv("DTRAIN_FAKE_NODES", l->nodes, 1);
     memset(f, 0, sizeof *f);
-    assert_int_equal(l->far ? dt_queue_open(&f->dev, DT_QUEUE_LATE, 0, &f->ledger) : open_near(f), DT_OK);
+    if (!is_mpi())
+        err = dt_device_open(&f->dev, "cpu", 0, 1, &f->ledger);
+    else
+        err = l->far ? dt_queue_open(&f->dev, DT_QUEUE_LATE, 0, &f->ledger) : open_near(f);
+    assert_int_equal(err, DT_OK);
     assert_int_equal(dt_comm_open(&f->comm), DT_OK);
-    assert_all(MPI_COMM_WORLD, dt_comm_attach(&f->comm, &f->dev, "auto", l->shared) == DT_OK);
+    assert_all(MPI_COMM_WORLD, dt_comm_attach(&f->comm, &f->dev, transport(), l->shared) == DT_OK);
 }
 
 static void close_layout(fixture *f)
@@ -84,26 +97,49 @@ typedef struct job {
     float (*value)(int r, int64_t i);
 } job;
 
-/** An array of the device between guards, and its host face. */
+/** An array of the device between guards, and its copy on the host. */
 typedef struct guarded {
     dt_buf buf;
     size_t nbytes;
+    char *copy;
 } guarded;
 
-static void *host(const guarded *g) { return (char *)dt_queue_reach(g->buf.ptr) + GUARD; }
+static void *host(const guarded *g) { return g->copy + GUARD; }
 static void *device(const guarded *g) { return (char *)g->buf.ptr + GUARD; }
 
 static guarded guarded_alloc(fixture *f, size_t nbytes)
 {
-    guarded g = {.nbytes = nbytes};
+    guarded g = {.nbytes = nbytes, .copy = malloc(nbytes + 2 * GUARD)};
+    assert_non_null(g.copy);
     assert_int_equal(dt_buf_alloc(&g.buf, &f->dev, DT_ON_DEVICE, nbytes + 2 * GUARD, DT_MEM_OTHER), DT_OK);
-    memset(dt_queue_reach(g.buf.ptr), GUARD_BYTE, nbytes + 2 * GUARD);
+    memset(g.copy, GUARD_BYTE, nbytes + 2 * GUARD);
     return g;
+}
+
+static void guarded_free(guarded *g)
+{
+    dt_buf_free(&g->buf);
+    free(g->copy);
+}
+
+static void to_device(fixture *f, const guarded *g)
+{
+    const dt_device_ops *ops = f->dev.ops;
+    assert_int_equal(ops->copy(&f->dev, g->buf.ptr, g->copy, g->buf.nbytes, NULL), DT_OK);
+    assert_int_equal(ops->stream_sync(&f->dev, NULL), DT_OK);
+}
+
+/* When an exchange is done. */
+static void to_host(fixture *f, const guarded *g)
+{
+    const dt_device_ops *ops = f->dev.ops;
+    assert_int_equal(ops->copy(&f->dev, g->copy, g->buf.ptr, g->buf.nbytes, NULL), DT_OK);
+    assert_int_equal(ops->stream_sync(&f->dev, NULL), DT_OK);
 }
 
 static bool guards_stand(const guarded *g)
 {
-    const unsigned char *p = dt_queue_reach(g->buf.ptr);
+    const unsigned char *p = (const unsigned char *)g->copy;
     for (size_t i = 0; i < GUARD; i++)
         if (p[i] != GUARD_BYTE || p[GUARD + g->nbytes + i] != GUARD_BYTE) return false;
     return true;
@@ -123,21 +159,24 @@ static float expected(const job *j, const dt_comm *c, int64_t i)
     return j->recv_dt == DT_BF16 ? dt_bf16_to_float(dt_bf16_from_float(sum)) : sum;
 }
 
-/** Arrays begin GUARD + 1 bytes into their buffers: aligned to an element, and to nothing more. */
+/** Arrays begin GUARD bytes into their buffers: aligned to an element, and to nothing more. */
 static bool reduce_is_right(fixture *f, const job *j)
 {
     dt_comm *c = &f->comm;
     const size_t elem = dt_dtype_size(j->send_dt), n = (size_t)j->count;
-    guarded send = guarded_alloc(f, n * elem * (size_t)c->nranks + 1),
-            recv = guarded_alloc(f, n * dt_dtype_size(j->recv_dt) + 1);
-    char *s = (char *)host(&send) + 1, *r = (char *)host(&recv) + 1;
+    guarded send = guarded_alloc(f, n * elem * (size_t)c->nranks),
+            recv = guarded_alloc(f, n * dt_dtype_size(j->recv_dt));
+    char *s = host(&send), *r = host(&recv);
     for (int64_t i = 0; i < j->count * c->nranks; i++) put(s, j->send_dt, i, j->value(c->rank, i));
     for (int64_t i = 0; i < j->count; i++) put(r, j->recv_dt, i, j->accumulate ? start_value(i) : NAN);
-    char *to = j->in_place ? (char *)device(&send) + 1 + (size_t)c->rank * n * elem : (char *)device(&recv) + 1;
-    bool ok = dt_comm_reduce_scatter(c, (char *)device(&send) + 1, j->send_dt, to, j->recv_dt, j->count, j->accumulate,
-                                     j->ordered, NULL) == DT_OK;
+    const size_t own = (size_t)c->rank * n * elem;
+    char *to = j->in_place ? (char *)device(&send) + own : device(&recv);
+    to_device(f, &send), to_device(f, &recv);
+    bool ok = dt_comm_reduce_scatter(c, device(&send), j->send_dt, to, j->recv_dt, j->count, j->accumulate, j->ordered,
+                                     NULL) == DT_OK;
     ok = ok && f->dev.ops->stream_sync(&f->dev, NULL) == DT_OK;
-    const void *got = dt_queue_reach(to);
+    to_host(f, &send), to_host(f, &recv);
+    const void *got = j->in_place ? (char *)host(&send) + own : r;
     for (int64_t i = 0; ok && i < j->count; i++) {
         const float want = expected(j, c, i), have = get(got, j->recv_dt, i);
         ok = memcmp(&want, &have, sizeof want) == 0 || (want == 0.0f && have == 0.0f);
@@ -152,8 +191,7 @@ static bool reduce_is_right(fixture *f, const job *j)
         ok = get(s, j->send_dt, i) == (j->send_dt == DT_BF16 ? dt_bf16_to_float(dt_bf16_from_float(x)) : x);
     }
     ok = ok && guards_stand(&send) && guards_stand(&recv);
-    dt_buf_free(&send.buf);
-    dt_buf_free(&recv.buf);
+    guarded_free(&send), guarded_free(&recv);
     return ok;
 }
 
@@ -178,7 +216,7 @@ static void reduce_scatter_leaves_exact_sums(void **state)
 {
     fixture *f = *state;
     const int64_t counts[] = {0, 1, 2, 63, 64, 65, 1000, 4099};
-    for (int l = 0; l < N_LAYOUTS; l++) {
+    for (int l = 0; l < n_layouts(); l++) {
         open_layout(f, &layouts[l]);
         for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k++)
             assert_all(MPI_COMM_WORLD, reduce_is_right_for_all_switches(f, counts[k], small_integer, false));
@@ -190,7 +228,7 @@ static void reduce_scatter_leaves_exact_sums(void **state)
 static void reduce_scatter_takes_large_pieces(void **state)
 {
     fixture *f = *state;
-    for (int l = 0; l < N_LAYOUTS; l++) {
+    for (int l = 0; l < n_layouts(); l++) {
         open_layout(f, &layouts[l]);
         const int64_t count = (layouts[l].far ? 4500007 : 1300003) / f->comm.nranks;
         job j = {.send_dt = DT_F32, .recv_dt = DT_F32, .count = count, .value = small_integer};
@@ -223,7 +261,7 @@ static void ordered_sum_is_the_left_fold_on_every_layout(void **state)
 {
     fixture *f = *state;
     const int64_t counts[] = {1, 1001, 40003};
-    for (int l = 0; l < N_LAYOUTS; l++) {
+    for (int l = 0; l < n_layouts(); l++) {
         open_layout(f, &layouts[l]);
         for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k++)
             assert_all(MPI_COMM_WORLD, reduce_is_right_for_all_switches(f, counts[k], wild, true));
@@ -235,7 +273,7 @@ static void reduce_scatter_works_in_place(void **state)
 {
     fixture *f = *state;
     const int64_t counts[] = {1, 65, 50021};
-    for (int l = 0; l < N_LAYOUTS; l++) {
+    for (int l = 0; l < n_layouts(); l++) {
         open_layout(f, &layouts[l]);
         for (int bits = 0; bits < 12; bits++) {
             const dt_dtype dt = bits & 1 ? DT_BF16 : DT_F32;
@@ -255,7 +293,7 @@ static void unordered_sum_repeats_its_bits(void **state)
 {
     fixture *f = *state;
     enum { COUNT = 30011 };
-    for (int l = 0; l < N_LAYOUTS; l++) {
+    for (int l = 0; l < n_layouts(); l++) {
         if (layouts[l].far) continue;
         open_layout(f, &layouts[l]);
         float *send = malloc(sizeof *send * COUNT * (size_t)f->comm.nranks), *a = calloc(COUNT, sizeof *a),
@@ -284,8 +322,10 @@ static bool gather_is_right(fixture *f, size_t nbytes, bool in_place)
     guarded *from = in_place ? &recv : &send;
     const size_t offset = in_place ? (size_t)c->rank * nbytes : 0;
     for (size_t i = 0; i < nbytes; i++) ((unsigned char *)host(from))[offset + i] = byte_of(c->rank, i);
+    to_device(f, &send), to_device(f, &recv);
     bool ok = dt_comm_all_gather(c, (char *)device(from) + offset, device(&recv), nbytes, NULL) == DT_OK;
     ok = ok && f->dev.ops->stream_sync(&f->dev, NULL) == DT_OK;
+    to_host(f, &send), to_host(f, &recv);
     const unsigned char *got = host(&recv);
     for (int r = 0; ok && r < c->nranks; r++)
         for (size_t i = 0; ok && i < nbytes; i++) {
@@ -295,8 +335,7 @@ static bool gather_is_right(fixture *f, size_t nbytes, bool in_place)
                         i, r);
         }
     ok = ok && guards_stand(&send) && guards_stand(&recv);
-    dt_buf_free(&send.buf);
-    dt_buf_free(&recv.buf);
+    guarded_free(&send), guarded_free(&recv);
     return ok;
 }
 
@@ -304,7 +343,7 @@ static void all_gather_brings_every_piece(void **state)
 {
     fixture *f = *state;
     const size_t sizes[] = {0, 1, 3, 64, 4097, 200003, 2500001};
-    for (int l = 0; l < N_LAYOUTS; l++) {
+    for (int l = 0; l < n_layouts(); l++) {
         open_layout(f, &layouts[l]);
         for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++)
             for (int in_place = 0; in_place < 2; in_place++)
@@ -320,18 +359,20 @@ static bool broadcast_is_right(fixture *f, size_t nbytes, int root)
     guarded g = guarded_alloc(f, nbytes);
     unsigned char *p = host(&g);
     for (size_t i = 0; i < nbytes; i++) p[i] = f->comm.rank == root ? byte_of(root, i) : 0;
+    to_device(f, &g);
     bool ok = dt_comm_broadcast(&f->comm, device(&g), nbytes, root, NULL) == DT_OK &&
               f->dev.ops->stream_sync(&f->dev, NULL) == DT_OK;
+    to_host(f, &g);
     for (size_t i = 0; ok && i < nbytes; i++) ok = p[i] == byte_of(root, i);
     ok = ok && guards_stand(&g);
-    dt_buf_free(&g.buf);
+    guarded_free(&g);
     return ok;
 }
 
 static void broadcast_makes_all_like_the_root(void **state)
 {
     fixture *f = *state;
-    for (int l = 0; l < N_LAYOUTS; l++) {
+    for (int l = 0; l < n_layouts(); l++) {
         open_layout(f, &layouts[l]);
         for (int root = 0; root < f->comm.nranks; root++) {
             assert_all(MPI_COMM_WORLD, broadcast_is_right(f, 0, root));
@@ -394,14 +435,15 @@ static void exchanges_on_two_streams_do_not_disturb_each_other(void **state)
         for (int k = 0; k < 2; k++) {
             whole[k] = guarded_alloc(f, nbytes * (size_t)f->comm.nranks), part[k] = guarded_alloc(f, nbytes);
             fill_exchange(&f->comm, (float)k * 1024, &whole[k], &part[k]);
+            to_device(f, &whole[k]), to_device(f, &part[k]);
         }
         for (int k = 0; k < 2; k++)
             ok = queue_exchange(&f->comm, k ? kinds % 3 : kinds / 3, &whole[k], &part[k], streams[k]) == DT_OK && ok;
         for (int k = 0; k < 2; k++) ok = f->dev.ops->stream_sync(&f->dev, streams[k]) == DT_OK && ok;
         for (int k = 0; k < 2; k++) {
+            to_host(f, &whole[k]), to_host(f, &part[k]);
             ok = ok && exchange_is_right(&f->comm, k ? kinds % 3 : kinds / 3, (float)k * 1024, &whole[k], &part[k]);
-            dt_buf_free(&whole[k].buf);
-            dt_buf_free(&part[k].buf);
+            guarded_free(&whole[k]), guarded_free(&part[k]);
         }
         f->dev.ops->stream_destroy(&f->dev, streams[1]);
         assert_all(MPI_COMM_WORLD, ok);
@@ -451,8 +493,7 @@ static void a_failing_copy_does_not_strand_the_others(void **state)
         err = dt_comm_all_gather(&f->comm, device(&recv), device(&send), 12, NULL);
         assert_all(MPI_COMM_WORLD, err == (f->comm.rank == 0 ? DT_ERR_FAULT : DT_OK));
         dt_error_clear();
-        dt_buf_free(&send.buf);
-        dt_buf_free(&recv.buf);
+        guarded_free(&send), guarded_free(&recv);
         close_layout(f);
     }
 }
@@ -507,7 +548,7 @@ static void a_backend_that_was_not_built_is_refused_by_name(void **state)
     assert_int_equal(dt_comm_open(&f->comm), DT_OK);
     dt_error_clear();
     assert_all(MPI_COMM_WORLD, dt_comm_attach(&f->comm, &f->dev, "nccl", true) == DT_ERR_USAGE);
-    assert_all(MPI_COMM_WORLD, strstr(dt_error_message(), "nccl") && strstr(dt_error_message(), "auto, mpi"));
+    assert_all(MPI_COMM_WORLD, strstr(dt_error_message(), "nccl") && strstr(dt_error_message(), "mpi"));
     dt_error_clear();
     assert_all(MPI_COMM_WORLD,
                dt_comm_reduce_scatter(&f->comm, NULL, DT_F32, NULL, DT_F32, 0, false, false, NULL) == DT_ERR_ARG);
@@ -533,15 +574,15 @@ static void staging_is_what_was_planned(void **state)
 {
     fixture *f = *state;
     skip_all_if(!on_one_machine(), "ranks run on several machines");
-    for (int l = 0; l < N_LAYOUTS; l++) {
+    for (int l = 0; l < n_layouts(); l++) {
         open_layout(f, &layouts[l]);
         const int k = layouts[l].nodes[0] ? atoi(layouts[l].nodes) : 1, per_node = (f->comm.nranks + k - 1) / k;
         const bool alike = f->comm.nranks % k == 0; /* what the plan's number of ranks per node can say */
-        const dt_memory held = dt_ledger_now(&f->ledger),
-                        plan = dt_comm_plan(f->comm.nranks, per_node, layouts[l].shared, !layouts[l].far);
+        const dt_comm_shape shape = {f->comm.nranks, per_node, 1, layouts[l].shared};
+        const dt_memory held = dt_ledger_now(&f->ledger), plan = dt_comm_plan(transport(), &f->dev, &shape);
+        const bool pinned = is_mpi() && layouts[l].far && f->comm.nranks > 1;
         assert_all(MPI_COMM_WORLD, !alike || !memcmp(&held, &plan, sizeof plan));
-        assert_all(MPI_COMM_WORLD,
-                   (plan.at[DT_MEM_STAGING][DT_ON_PINNED] > 0) == (layouts[l].far && f->comm.nranks > 1));
+        assert_all(MPI_COMM_WORLD, (plan.at[DT_MEM_STAGING][DT_ON_PINNED] > 0) == pinned);
         close_layout(f);
     }
 }
@@ -550,7 +591,7 @@ static void ranks_find_their_nodes(void **state)
 {
     fixture *f = *state;
     skip_all_if(!on_one_machine(), "ranks run on several machines");
-    for (int l = 0; l < N_LAYOUTS; l++) {
+    for (int l = 0; l < n_layouts(); l++) {
         const int k = layouts[l].nodes[0] ? atoi(layouts[l].nodes) : 1;
         const bool cyclic = strchr(layouts[l].nodes, ':') != NULL;
         open_layout(f, &layouts[l]);
@@ -574,9 +615,48 @@ static void ranks_find_their_nodes(void **state)
     dt_error_clear();
 }
 
+/** Two devices for the ranks of the node, taken in turn; and the CPU, which is one for all. */
+static void ranks_that_share_a_device_are_counted(void **state)
+{
+    dt_comm c;
+    dt_device dev;
+    dt_ledger ledger = {0};
+    const char *was = getenv("DTRAIN_DEVICE");
+    char *device = was ? strdup(was) : NULL;
+    skip_all_if(!on_one_machine(), "ranks run on several machines");
+    setenv("DTRAIN_QUEUE_DEVICES", "2", 1);
+    for (int queue = 0; queue < 2; queue++) {
+        assert_int_equal(dt_comm_open(&c), DT_OK);
+        setenv("DTRAIN_DEVICE", queue ? "queue" : "cpu", 1);
+        assert_int_equal(dt_device_open(&dev, "cpu", c.local_rank, 1, &ledger), DT_OK);
+        assert_int_equal(dt_comm_find_devices(&c, &dev), DT_OK);
+        const int mine = queue ? (c.nranks + 1 - c.rank % 2) / 2 : c.nranks;
+        assert_all(MPI_COMM_WORLD, c.n_sharing == mine && c.most_sharing == (queue ? (c.nranks + 1) / 2 : c.nranks));
+        assert_all(MPI_COMM_WORLD, dt_comm_find_devices(&c, &(dt_device){0}) == DT_OK);
+        dt_device_close(&dev);
+        dt_comm_close(&c);
+    }
+    unsetenv("DTRAIN_QUEUE_DEVICES");
+    if (device)
+        setenv("DTRAIN_DEVICE", device, 1);
+    else
+        unsetenv("DTRAIN_DEVICE");
+    free(device);
+}
+
 int main(int argc, char **argv)
 {
     static fixture f;
+    const struct CMUnitTest of_any_transport[] = {
+        cmocka_unit_test_prestate(reduce_scatter_leaves_exact_sums, &f),
+        cmocka_unit_test_prestate(reduce_scatter_takes_large_pieces, &f),
+        cmocka_unit_test_prestate(ordered_sum_is_the_left_fold_on_every_layout, &f),
+        cmocka_unit_test_prestate(reduce_scatter_works_in_place, &f),
+        cmocka_unit_test_prestate(all_gather_brings_every_piece, &f),
+        cmocka_unit_test_prestate(broadcast_makes_all_like_the_root, &f),
+        cmocka_unit_test_prestate(exchanges_on_two_streams_do_not_disturb_each_other, &f),
+        cmocka_unit_test_prestate(staging_is_what_was_planned, &f),
+    };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(a_rank_with_an_error_of_its_own_still_takes_part, &f),
         cmocka_unit_test_prestate(a_failing_copy_does_not_strand_the_others, &f),
@@ -591,11 +671,13 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(broadcast_makes_all_like_the_root, &f),
         cmocka_unit_test_prestate(exchanges_on_two_streams_do_not_disturb_each_other, &f),
         cmocka_unit_test_prestate(staging_is_what_was_planned, &f),
+        cmocka_unit_test_prestate(ranks_that_share_a_device_are_counted, &f),
         cmocka_unit_test_prestate(traffic_and_sequence_are_counted, &f),
         cmocka_unit_test_prestate(overlap_that_is_not_ones_own_place_is_refused, &f),
         cmocka_unit_test_prestate(a_backend_that_was_not_built_is_refused_by_name, &f),
     };
     mpi_test_begin(&argc, &argv);
+    if (!is_mpi()) return mpi_test_end(cmocka_run_group_tests(of_any_transport, NULL, NULL));
     int nranks;
     MPI_Comm_size(MPI_COMM_WORLD, &nranks);
     char fault[96];

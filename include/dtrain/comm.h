@@ -43,9 +43,13 @@ typedef struct dt_vote {
 } dt_vote;
 
 typedef struct dt_comm_ops {
-    const char *name;
+    const char *name; /* value of comm.backend that selects it */
     dt_err (*open)(dt_comm *comm);
     void (*close)(dt_comm *comm);
+    /** Add what a rank of nranks holds of staging. NULL: dt_comm_plan knows. */
+    void (*plan)(int nranks, dt_memory *memory);
+    /** Has an exchange under way failed? From any thread. NULL: what fails says so where it is called. */
+    dt_err (*poll)(const dt_comm *comm);
     dt_err (*reduce_scatter)(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
                              int64_t count, bool accumulate, bool ordered, dt_stream *stream);
     dt_err (*all_gather)(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream);
@@ -63,6 +67,8 @@ struct dt_comm {
     const dt_comm_ops *ops;
     bool use_shared_memory;
     bool threads;            /* MPI may be called by several threads */
+    double timeout_s;        /* the longest that a transport waits for other ranks, the caller's to set */
+    atomic_bool attached;    /* may be polled */
     bool alone;              /* no launcher (mpirun, srun) started this process */
     double traffic_bytes;    /* sent by this rank through the collectives below, as their formulas count it */
     atomic_llong sequence;   /* collectives issued: for the watchdog's report, which another thread makes */
@@ -95,14 +101,15 @@ int dt_comm_cores(const dt_comm *comm);
  *  warns of more threads than cores and, when nothing is wanted, of cores of the job that its ranks may not use. Local.
  *  DT_ERR_USAGE: more than 16 threads for each core of the machine. */
 dt_err dt_comm_threads(const dt_comm *comm, int64_t wanted, const char *where, int *n_threads);
-/** DT_ERR_USAGE, naming those that are there, for a backend that this program was built without. Local. */
-dt_err dt_comm_has_backend(const char *backend);
+/** DT_ERR_USAGE, saying why, for a backend that this program was built without, or that does not serve dev ({0}: none
+ *  could be opened). Local. */
+dt_err dt_comm_has_backend(const char *backend, const dt_device *dev);
 
 /** Which ranks share a device: fills n_sharing and most_sharing. A rank whose device could not be opened ({0}) takes
  *  part, too. */
 dt_err dt_comm_find_devices(dt_comm *comm, const dt_device *dev);
 /** Choose the transport ("auto", "mpi", "nccl") for dev and set up its staging buffers (category DT_MEM_STAGING of
- *  dev's ledger). */
+ *  dev's ledger). auto: nccl where each of several ranks has a GPU of its own, and all can load it; else mpi. */
 dt_err dt_comm_attach(dt_comm *comm, dt_device *dev, const char *backend, bool shared_memory);
 /** Collective; only after an agreed end. A rank that fails alone does not call it. */
 void dt_comm_close(dt_comm *comm);
@@ -159,8 +166,16 @@ bool dt_comm_speaks(const dt_comm *comm);
  *  error of this rank alone. */
 bool dt_comm_failed_together(const dt_comm *comm);
 
-/** The staging that a rank would hold with the transport "mpi". host_accessible: of the device. Local. */
-dt_memory dt_comm_plan(int nranks, int ranks_per_node, bool shared_memory, bool host_accessible);
+/** Has an exchange that was queued on a GPU failed? For the watchdog: from any thread, does not wait. DT_ERR_COMM. */
+dt_err dt_comm_poll(const dt_comm *comm);
+
+/** What the staging of a transport depends on. */
+typedef struct dt_comm_shape {
+    int nranks, ranks_per_node, most_sharing; /* ranks on a device, at most */
+    bool shared_memory;
+} dt_comm_shape;
+/** The staging that a rank would hold. Local. */
+dt_memory dt_comm_plan(const char *backend, const dt_device *dev, const dt_comm_shape *shape);
 
 /** MPI communicator (an MPI_Comm behind a pointer), for the collectives of tests; owned by comm. */
 void *dt_comm_mpi_handle(const dt_comm *comm);

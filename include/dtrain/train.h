@@ -53,7 +53,7 @@ typedef struct dt_run {
     dt_comm *comm; /* NULL for --plan */
     dt_device dev;
     dt_stream *compute;
-    int nranks;
+    int nranks, most_sharing; /* on one device */
     int stage;
     dt_batching batching;
     dt_model_config mc;

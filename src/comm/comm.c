@@ -223,7 +223,7 @@ static void free_tables(dt_comm *comm)
 dt_err dt_comm_open(dt_comm *comm)
 {
     DT_CHECK(comm, DT_ERR_ARG, "dt_comm_open: no communicator to fill");
-    *comm = (dt_comm){.threads = comm->threads, .alone = comm->alone};
+    *comm = (dt_comm){.threads = comm->threads, .alone = comm->alone, .timeout_s = 1800};
     int begun = 0, over = 0;
     MPI_Initialized(&begun);
     MPI_Finalized(&over);
@@ -243,27 +243,77 @@ dt_err dt_comm_open(dt_comm *comm)
     return err;
 }
 
-static const dt_comm_ops *const transports[] = {&dt_comm_mpi_ops};
+/* ---- the transport ----------------------------------------------------------------------------------------------- */
 
-static dt_err find_transport(const char *name, const dt_comm_ops **ops)
+/* Tests put a simulator in the place of CUDA, which brings an NCCL of its own. */
+static const dt_comm_ops *load_nccl(char *why, size_t why_size)
 {
-    const bool is_auto = strcmp(name, "auto") == 0;
-    char names[64] = "";
-    for (size_t i = 0; i < sizeof transports / sizeof transports[0]; i++) {
-        if (is_auto || strcmp(name, transports[i]->name) == 0) {
-            *ops = transports[i];
-            return DT_OK;
-        }
-        if (i > 0) strncat(names, ", ", sizeof names - strlen(names) - 1);
-        strncat(names, transports[i]->name, sizeof names - strlen(names) - 1);
-    }
-    return dt_fail(DT_ERR_USAGE, "comm.backend = %s is not in this program; built: auto, %s", name, names);
+    const char *device = getenv("DTRAIN_DEVICE");
+    char file[64] = "libdtrain_nccl.so";
+    if (device && !strncmp(device, "cudasim", 7)) snprintf(file, sizeof file, "libdtrain_%.40s.so", device);
+    return dt_object_symbol(file, "dt_comm_nccl_ops", why, why_size);
 }
 
-dt_err dt_comm_has_backend(const char *backend)
+static const dt_comm_ops *find_nccl(const dt_device *dev, int most_sharing, char *why, size_t why_size)
 {
-    const dt_comm_ops *ops;
-    return find_transport(backend, &ops);
+    const char *device = dev->ops ? dev->ops->name : "none";
+    if (strcmp(device, "cuda") != 0)
+        snprintf(why, why_size, "nccl moves tensors between GPUs, and the device is %s; mpi serves it", device);
+    else if (most_sharing > 1)
+        snprintf(why, why_size, "NCCL wants a GPU for each rank, and %d ranks share one; mpi serves them",
+                 most_sharing);
+    else
+        return load_nccl(why, why_size);
+    return NULL;
+}
+
+/* NULL, and why. auto: why not nccl. */
+static const dt_comm_ops *choose(const char *backend, const dt_device *dev, int nranks, int most_sharing, char *why,
+                                 size_t why_size)
+{
+    const bool is_auto = strcmp(backend, "auto") == 0;
+    *why = '\0';
+    if (strcmp(backend, "mpi") == 0 || (is_auto && nranks == 1)) return &dt_comm_mpi_ops;
+    if (!is_auto && strcmp(backend, "nccl") != 0) {
+        snprintf(why, why_size, "expected auto, mpi or nccl, found %s", backend);
+        return NULL;
+    }
+    const dt_comm_ops *nccl = find_nccl(dev, most_sharing, why, why_size);
+    return nccl || !is_auto ? nccl : &dt_comm_mpi_ops;
+}
+
+dt_err dt_comm_has_backend(const char *backend, const dt_device *dev)
+{
+    char why[512];
+    DT_CHECK(choose(backend, dev, 1, 1, why, sizeof why), DT_ERR_USAGE, "%s", why);
+    return DT_OK;
+}
+
+dt_memory dt_comm_plan(const char *backend, const dt_device *dev, const dt_comm_shape *shape)
+{
+    char why[512];
+    dt_memory memory = {0};
+    const dt_comm_ops *ops = choose(backend, dev, shape->nranks, shape->most_sharing, why, sizeof why);
+    if (!ops || !ops->plan) return dt_comm_mpi_plan(shape, dev->ops->host_accessible);
+    ops->plan(shape->nranks, &memory);
+    return memory;
+}
+
+/* All ranks take the same: with auto, nccl where all have it. */
+static dt_err choose_together(dt_comm *comm, const char *backend, const dt_comm_ops **ops)
+{
+    char why[512];
+    *ops = choose(backend, comm->dev, comm->nranks, comm->most_sharing, why, sizeof why);
+    DT_TRY(dt_comm_agree(comm, *ops ? DT_OK : dt_fail(DT_ERR_USAGE, "comm.backend = %s: %s", backend, why)));
+    int64_t not_mpi = *ops != &dt_comm_mpi_ops;
+    DT_TRY(dt_comm_reduce_host_i64(comm, &not_mpi, 1, DT_MIN));
+    if (!not_mpi) *ops = &dt_comm_mpi_ops;
+    if (strcmp(backend, "auto") != 0) return DT_OK;
+    if (comm->nranks > 1 && comm->dev->ops->own_memory)
+        DT_INFO("comm.backend = auto: %s%s%s", (*ops)->name, *why ? ": " : "", why);
+    else
+        DT_DEBUG("comm.backend = auto: %s", (*ops)->name);
+    return DT_OK;
 }
 
 dt_err dt_comm_attach(dt_comm *comm, dt_device *dev, const char *backend, bool shared_memory)
@@ -272,17 +322,23 @@ dt_err dt_comm_attach(dt_comm *comm, dt_device *dev, const char *backend, bool s
              "dt_comm_attach: communicator, device or backend missing");
     DT_CHECK(!comm->ops, DT_ERR_ARG, "dt_comm_attach: a transport is attached already");
     const dt_comm_ops *ops = NULL;
-    DT_TRY(find_transport(backend, &ops));
+    if (comm->n_sharing == 0) DT_TRY(dt_comm_find_devices(comm, dev));
     comm->dev = dev;
     comm->use_shared_memory = shared_memory;
-    const dt_err err = dt_comm_agree(comm, ops->open(comm));
+    dt_err err = choose_together(comm, backend, &ops);
+    if (err == DT_OK) err = dt_comm_agree(comm, ops->open(comm));
     if (err) {
         comm->dev = NULL;
         return err;
     }
     comm->ops = ops;
-    if (strcmp(backend, "auto") == 0) DT_DEBUG("comm.backend = auto: %s", ops->name);
+    atomic_store(&comm->attached, true);
     return DT_OK;
+}
+
+dt_err dt_comm_poll(const dt_comm *comm)
+{
+    return atomic_load(&comm->attached) && comm->ops->poll ? comm->ops->poll(comm) : DT_OK;
 }
 
 void dt_comm_close(dt_comm *comm)

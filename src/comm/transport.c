@@ -50,14 +50,14 @@ static size_t pinned_nbytes(int nranks, bool host_accessible)
                                           : clamp(PINNED_NBYTES, (size_t)(nranks + 2) * PINNED_MIN_PER_RANK, SIZE_MAX);
 }
 
-dt_memory dt_comm_plan(int nranks, int ranks_per_node, bool shared_memory, bool host_accessible)
+dt_memory dt_comm_mpi_plan(const dt_comm_shape *shape, bool host_accessible)
 {
-    const int rest = nranks % ranks_per_node;
+    const int nranks = shape->nranks, ranks_per_node = shape->ranks_per_node, rest = nranks % ranks_per_node;
     const layout l = {.nranks = nranks,
                       .n_nodes = (nranks + ranks_per_node - 1) / ranks_per_node,
                       .max_local = nranks < ranks_per_node ? nranks : ranks_per_node,
                       .min_local = rest ? rest : ranks_per_node,
-                      .use_shared_memory = shared_memory};
+                      .use_shared_memory = shape->shared_memory};
     dt_transport t = {0};
     plan(&l, &t);
     dt_memory memory = {0};

@@ -4,7 +4,9 @@
  *
  * Time is counted in the watchdog's own ticks: one that took much longer than asked means that this process stood still
  * (SIGSTOP, Slurm's suspend, a machine that slept), and so did the work. A job that is suspended whole goes on where it
- * was; of one that is suspended in part, the other ranks do wait, tick, and end the job after comm.timeout. */
+ * was; of one that is suspended in part, the other ranks do wait, tick, and end the job after comm.timeout.
+ *
+ * It also asks the transport: a thread that waits for a GPU, which waits for a rank that is gone, asks nobody. */
 #include "dtrain/process.h"
 #include <pthread.h>
 #include <stdlib.h>
@@ -55,6 +57,16 @@ static double count_idle(dt_watchdog *w, double tick_s, double pause_s)
     return w->idle_s;
 }
 
+/* Print it with where this rank is, let the others speak, and end the job. */
+static void give_up(dt_watchdog *w, const char *why)
+{
+    const char *unit = atomic_load(&w->phase->unit);
+    dt_log(DT_LOG_ERROR, "%s: host %s, step %lld, phase %s%s%s, collective %lld", why, w->comm->host,
+           (long long)atomic_load(&w->phase->step), atomic_load(&w->phase->name), *unit ? ", unit " : "", unit,
+           (long long)atomic_load(&w->comm->sequence));
+    if (!wait_or_stop(w, SPEAK_FIRST_S)) dt_comm_abort(dt_exit_code(DT_ERR_COMM));
+}
+
 static void *watch(void *arg)
 {
     dt_watchdog *w = arg;
@@ -62,13 +74,15 @@ static void *watch(void *arg)
     for (double last_s = dt_now_s(), now_s; !wait_or_stop(w, pause_s); last_s = now_s) {
         now_s = dt_now_s();
         const double idle_s = count_idle(w, now_s - last_s, pause_s);
+        char why[64];
+        snprintf(why, sizeof why, "no progress for %.0f s (comm.timeout)", idle_s);
+        if (dt_comm_poll(w->comm) != DT_OK) {
+            give_up(w, dt_error_message());
+            break;
+        }
         if (idle_s <= w->timeout_s) continue;
-        dt_log(DT_LOG_ERROR, "no progress for %.0f s (comm.timeout): host %s, step %lld, phase %s%s%s, collective %lld",
-               idle_s, w->comm->host, (long long)atomic_load(&w->phase->step), atomic_load(&w->phase->name),
-               *atomic_load(&w->phase->unit) ? ", unit " : "", atomic_load(&w->phase->unit),
-               (long long)atomic_load(&w->comm->sequence));
-        if (wait_or_stop(w, SPEAK_FIRST_S)) break;
-        dt_comm_abort(dt_exit_code(DT_ERR_COMM));
+        give_up(w, why);
+        break;
     }
     return NULL;
 }

@@ -54,8 +54,8 @@ dt_err run_plan_stage(const dt_run *run, int stage, int nranks, int ranks_per_no
     DT_TRY(dt_zero_plan_make(&opt, run->units, run->n_units, nranks, &plan->zero));
     DT_TRY(add_beside(run, stage, nranks, &plan->zero));
     DT_TRY(dt_model_plan(&run->mc, &run->model_opt, run->units, run->n_units, &run->dev, &plan->memory));
-    const dt_memory comm =
-        dt_comm_plan(nranks, ranks_per_node, run->cfg.comm_shared_memory, run->dev.ops->host_accessible);
+    const dt_comm_shape shape = {nranks, ranks_per_node, run->most_sharing, run->cfg.comm_shared_memory};
+    const dt_memory comm = dt_comm_plan(run->cfg.comm_backend, &run->dev, &shape);
     dt_memory_add(&plan->memory, &plan->zero.memory);
     dt_memory_add(&plan->memory, &comm);
     plan->memory.at[DT_MEM_DATA][DT_ON_HOST] += dt_task_buffers_nbytes(run->model_opt.max_tok, run->task.ops->n_labels);

@@ -30,10 +30,10 @@ typedef struct planner {
 /* What memory depends on must be known, whatever else the environment leaves open. */
 static dt_err require_settings(const dt_config *cfg)
 {
-    static const char *const needed[][2] = {{"batch", NULL},     {"zero", NULL},           {"precision", NULL},
-                                            {"run", "task"},     {"run", "threads"},       {"run", "device"},
-                                            {"data", "seq_len"}, {"run", "reproducible"},  {"data", "prefetch"},
-                                            {"data", "packing"}, {"comm", "shared_memory"}};
+    static const char *const needed[][2] = {
+        {"batch", NULL},      {"zero", NULL},      {"precision", NULL},       {"run", "task"},
+        {"run", "threads"},   {"run", "device"},   {"data", "seq_len"},       {"run", "reproducible"},
+        {"data", "prefetch"}, {"data", "packing"}, {"comm", "shared_memory"}, {"comm", "backend"}};
     for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++)
         DT_TRY(dt_config_require(cfg, needed[i][0], needed[i][1]));
     return DT_OK;
@@ -76,6 +76,7 @@ static void set_budget(planner *p, const dt_plan_request *req)
     const int devices = req->devices_per_node ? req->devices_per_node : p->per_node,
               sharing = (p->per_node + devices - 1) / devices;
     const uint64_t device = req->device_memory / (uint64_t)sharing, host = req->host_memory / (uint64_t)p->per_node;
+    p->run->most_sharing = sharing;
     run_budget(p->run, p->per_node, &p->budget);
     for (int i = 0; i < p->budget.n; i++) {
         rank_memory *m = &p->budget.memory[i];

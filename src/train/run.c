@@ -160,11 +160,12 @@ static dt_err open_all(dt_run *run)
     dt_config_where(&run->cfg, "run", "threads", where, sizeof where);
     dt_mistakes_add(m, dt_comm_threads(run->comm, run->cfg.run_threads, where, &n_threads));
     run_open_config_objects(run);
-    if (!dt_config_doubted(&run->cfg, "comm", "backend"))
-        dt_mistakes_add(m, at_key(run, "comm", "backend", dt_comm_has_backend(run->cfg.comm_backend)));
     if (n_threads > 0 && !dt_config_doubted(&run->cfg, "run", "device"))
         dt_mistakes_add(m, open_device(run, run->comm->local_rank, n_threads));
     dt_mistakes_add(m, dt_comm_find_devices(run->comm, &run->dev));
+    run->most_sharing = run->comm->most_sharing;
+    if (!dt_config_doubted(&run->cfg, "comm", "backend"))
+        dt_mistakes_add(m, at_key(run, "comm", "backend", dt_comm_has_backend(run->cfg.comm_backend, &run->dev)));
     run_open_task(run);
     if (run->n_units > 0) dt_mistakes_add(m, run_settle_tokenizer(run));
     dt_mistakes_add(m, run_best_check(run));
@@ -292,6 +293,7 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
 {
     stage_plan plan;
     run->comm = comm, run->nranks = comm->nranks;
+    comm->timeout_s = run->cfg.comm_timeout;
     run->only_check = mode == DT_MODE_CHECK;
     if (!run->only_check) {
         run->phase.stop_asked = dt_signals_pending;

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 /* ---- errors ------------------------------------------------------------------------------------------------------- */
 
@@ -77,6 +78,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
     if (device != 0) return fail(cudaErrorInvalidValue);
     *p = {};
     snprintf(p->name, sizeof p->name, "simulated GPU");
+    const int pid = getpid(); /* each process has one of its own */
+    memcpy(p->uuid.bytes, &pid, sizeof pid);
     p->totalGlobalMem = DEVICE_NBYTES;
     p->sharedMemPerBlock = SHARED_USUAL;
     p->sharedMemPerBlockOptin = SHARED_MOST;

@@ -1,0 +1,221 @@
+/* nccl.c - the transport "nccl": tensors go from GPU to GPU. Votes and host values stay with MPI, which also carries
+ * NCCL's id.
+ *
+ * A reduce-scatter is sends and receives of pieces into a staging buffer, and one kernel that adds them (nccl_fold.h):
+ * NCCL's own adds in an order of its own and in the type that is sent, and neither accumulates nor mixes types. The
+ * fold reads each byte that arrives once, from memory that is several times as fast as what it arrived by.
+ *
+ * The communicator does not block: whatever it is asked for may still be in progress when the call returns, and is
+ * waited for here, no longer than comm.timeout. What goes wrong later is found by whoever asks (nccl_poll): the
+ * watchdog, for a host thread that waits for a GPU that waits for a rank cannot. */
+#include "nccl_fold.h"
+#include "dtrain/comm.h"
+#include <nccl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { STAGING_NBYTES = 64 << 20, LEAST_PIECE = 256 << 10, LINE = 64 };
+
+typedef struct nccl_state {
+    ncclComm_t nccl;
+    dt_buf staged;  /* pieces of the other ranks */
+    dt_event *free; /* the staging buffer serves all streams: its last reader is done */
+    int n_slots;    /* pieces in it */
+} nccl_state;
+
+static nccl_state *state_of(const dt_comm *comm) { return comm->impl; }
+
+static dt_err nccl_fail(const nccl_state *t, ncclResult_t result, const char *what)
+{
+    const char *more = t && t->nccl ? ncclGetLastError(t->nccl) : "";
+    return dt_fail(DT_ERR_COMM, "NCCL: %s: %s%s%s (NCCL_DEBUG=WARN in the environment says more)", what,
+                   ncclGetErrorString(result), *more ? ": " : "", more);
+}
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* result: of the call before. Returns when all that was asked for is queued, or has failed. */
+static dt_err settle(const dt_comm *comm, ncclResult_t result, const char *what)
+{
+    nccl_state *t = state_of(comm);
+    const double begin_s = now_s();
+    while (result == ncclInProgress) {
+        if (now_s() - begin_s > comm->timeout_s)
+            return dt_fail(DT_ERR_COMM, "NCCL: %s: no answer from the other ranks within %.0f s (comm.timeout)", what,
+                           comm->timeout_s);
+        if (now_s() - begin_s > 1e-3) nanosleep(&(struct timespec){0, 100000}, NULL);
+        const ncclResult_t asked = ncclCommGetAsyncError(t->nccl, &result);
+        if (asked != ncclSuccess) result = asked;
+    }
+    return result == ncclSuccess ? DT_OK : nccl_fail(t, result, what);
+}
+
+/* ---- open, close ------------------------------------------------------------------------------------------------- */
+
+static size_t staging_nbytes(int n_slots)
+{
+    const size_t least = (size_t)n_slots * LEAST_PIECE;
+    return least > STAGING_NBYTES ? least : STAGING_NBYTES;
+}
+
+/* One rank sends to itself, so that one GPU tries all of it. */
+static int slots(int nranks) { return nranks > 1 ? nranks - 1 : 1; }
+
+static void nccl_plan(int nranks, dt_memory *memory)
+{
+    memory->at[DT_MEM_STAGING][DT_ON_DEVICE] += staging_nbytes(slots(nranks));
+}
+
+static dt_err make_state(dt_comm *comm)
+{
+    nccl_state *t = calloc(1, sizeof *t);
+    comm->impl = t;
+    DT_CHECK(t, DT_ERR_MEMORY, "no memory for the transport");
+    t->n_slots = slots(comm->nranks);
+    DT_TRY(dt_buf_alloc(&t->staged, comm->dev, DT_ON_DEVICE, staging_nbytes(t->n_slots), DT_MEM_STAGING));
+    return comm->dev->ops->event_create(comm->dev, &t->free);
+}
+
+static dt_err connect_ranks(dt_comm *comm, ncclUniqueId id)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    const ncclResult_t result = ncclCommInitRankConfig(&state_of(comm)->nccl, comm->nranks, id, comm->rank, &config);
+    return settle(comm, result, "connecting the ranks");
+}
+
+static void free_state(dt_comm *comm)
+{
+    nccl_state *t = state_of(comm);
+    if (!t) return;
+    if (t->free) comm->dev->ops->event_destroy(comm->dev, t->free);
+    dt_buf_free(&t->staged);
+    free(t);
+    comm->impl = NULL;
+}
+
+/* A rank that cannot go on says so before the others wait for it inside NCCL. */
+static dt_err nccl_open(dt_comm *comm)
+{
+    ncclUniqueId id;
+    memset(&id, 0, sizeof id);
+    dt_err err = make_state(comm);
+    if (err == DT_OK && comm->rank == 0) {
+        const ncclResult_t result = ncclGetUniqueId(&id);
+        if (result != ncclSuccess) err = nccl_fail(NULL, result, "ncclGetUniqueId");
+    }
+    err = dt_comm_agree(comm, err);
+    if (err == DT_OK) err = dt_comm_broadcast_host(comm, &id, sizeof id, 0);
+    if (err == DT_OK) err = dt_comm_agree(comm, connect_ranks(comm, id));
+    if (err == DT_OK) return DT_OK;
+    if (state_of(comm) && state_of(comm)->nccl) ncclCommAbort(state_of(comm)->nccl);
+    free_state(comm);
+    return err;
+}
+
+/* All ranks are here, and no work is queued. What does not end in order is cut off. */
+static void nccl_close(dt_comm *comm)
+{
+    nccl_state *t = state_of(comm);
+    const dt_err err = settle(comm, ncclCommFinalize(t->nccl), "closing");
+    if (err == DT_OK)
+        ncclCommDestroy(t->nccl);
+    else
+        ncclCommAbort(t->nccl);
+    free_state(comm);
+}
+
+static dt_err nccl_poll(const dt_comm *comm)
+{
+    nccl_state *t = state_of(comm);
+    ncclResult_t result = ncclSuccess;
+    const ncclResult_t asked = ncclCommGetAsyncError(t->nccl, &result);
+    if (asked != ncclSuccess) result = asked;
+    return result == ncclSuccess || result == ncclInProgress ? DT_OK : nccl_fail(t, result, "exchange between GPUs");
+}
+
+/* ---- collectives ------------------------------------------------------------------------------------------------- */
+
+#define DT_NCCL(comm, call)                                                                                            \
+    do {                                                                                                               \
+        const ncclResult_t r_ = (call);                                                                                \
+        if (r_ != ncclSuccess && r_ != ncclInProgress) return nccl_fail(state_of(comm), r_, #call);                    \
+    } while (0)
+
+/* One part of the pieces: n elements at done of each. */
+static dt_err exchange_pieces(dt_comm *comm, const char *send, size_t elem, int64_t count, int64_t done, int64_t n,
+                              cudaStream_t stream)
+{
+    const nccl_state *t = state_of(comm);
+    const size_t nbytes = (size_t)n * elem;
+    DT_NCCL(comm, ncclGroupStart());
+    for (int k = 0; k < t->n_slots; k++) {
+        /* slots are in order of rank; every rank meets its neighbours first */
+        const int r = comm->nranks > 1 ? (comm->rank + 1 + k) % comm->nranks : 0, slot = r > comm->rank ? r - 1 : r;
+        DT_NCCL(comm, ncclSend(send + (size_t)(r * count + done) * elem, nbytes, ncclInt8, r, t->nccl, stream));
+        DT_NCCL(comm, ncclRecv((char *)t->staged.ptr + (size_t)slot * nbytes, nbytes, ncclInt8, r, t->nccl, stream));
+    }
+    return settle(comm, ncclGroupEnd(), "reduce_scatter");
+}
+
+static dt_err nccl_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
+                                  int64_t count, bool accumulate, bool ordered, dt_stream *stream)
+{
+    nccl_state *t = state_of(comm);
+    const dt_device_ops *ops = comm->dev->ops;
+    dt_stream *s = cuda_stream(comm->dev, stream, "reduce_scatter");
+    const size_t elem = dt_dtype_size(send_dt);
+    const int64_t most = (int64_t)(t->staged.nbytes / (size_t)t->n_slots / elem) / LINE * LINE;
+    dt_err err = ops->event_wait(comm->dev, t->free, stream); /* an error of the device keeps no rank from joining */
+    for (int64_t done = 0; done < count; done += most) {
+        const int64_t n = count - done < most ? count - done : most;
+        DT_TRY(exchange_pieces(comm, send, elem, count, done, n, s->handle));
+        const nccl_fold fold = {.own = (const char *)send + (size_t)(comm->rank * count + done) * elem,
+                                .staged = t->staged.ptr,
+                                .stride = n,
+                                .rank = comm->rank,
+                                .nranks = comm->nranks,
+                                .send_dt = send_dt,
+                                .recv_dt = recv_dt,
+                                .recv = (char *)recv + (size_t)done * dt_dtype_size(recv_dt),
+                                .accumulate = accumulate,
+                                .n = n};
+        const dt_err folded = nccl_fold_pieces(s, &fold);
+        if (err == DT_OK) err = folded;
+    }
+    const dt_err marked = ops->event_record(comm->dev, t->free, stream);
+    return err == DT_OK ? marked : err;
+}
+
+static dt_err nccl_all_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream)
+{
+    if (nbytes == 0) return DT_OK;
+    dt_stream *s = cuda_stream(comm->dev, stream, "all_gather");
+    return settle(comm, ncclAllGather(send, recv, nbytes, ncclInt8, state_of(comm)->nccl, s->handle), "all_gather");
+}
+
+static dt_err nccl_broadcast(dt_comm *comm, void *buf, size_t nbytes, int root, dt_stream *stream)
+{
+    if (nbytes == 0) return DT_OK;
+    dt_stream *s = cuda_stream(comm->dev, stream, "broadcast");
+    return settle(comm, ncclBroadcast(buf, buf, nbytes, ncclInt8, root, state_of(comm)->nccl, s->handle), "broadcast");
+}
+
+/* The one name that the program looks up. */
+extern const dt_comm_ops dt_comm_nccl_ops;
+const dt_comm_ops dt_comm_nccl_ops = {
+    .name = "nccl",
+    .open = nccl_open,
+    .close = nccl_close,
+    .plan = nccl_plan,
+    .poll = nccl_poll,
+    .reduce_scatter = nccl_reduce_scatter,
+    .all_gather = nccl_all_gather,
+    .broadcast = nccl_broadcast,
+};
