@@ -114,7 +114,7 @@ $(BUILD)/libdtrain_nccl.so: $(NCCL_OBJ)
 # no cuBLASLt; NCCL goes over MPI. A product and a sum are two roundings; what an address, an index or a shift does wrong calls the simulator. The second object
 # is slower and looks for races: -fsanitize=thread without its library calls tests/cuda_sim/race.cc.
 SIM_SRC    = $(filter-out cuda/product_lt.c,$(wildcard cuda/*.cu cuda/*.c)) $(wildcard tests/cuda_sim/*.cc tests/cuda_sim/*.c)
-SIM_LIBS   = $(BUILD)/libdtrain_cudasim.so $(BUILD)/libdtrain_cudasim_races.so
+SIM_LIBS   = $(foreach s,cudasim cudasim_races,$(BUILD)/libdtrain_$(s).so $(BUILD)/tests/$(s)_wrong)
 SIM_INC    = -Itests/cuda_sim/include -Iinclude -Icuda -D_GNU_SOURCE
 SIM_FLAGS ?= -O2 -g -march=native# many kernels call fmaf
 SIM_CXX    = $(CXX) $(SIM_INC) $(SIM_FLAGS) -std=c++17 -fPIC -fno-exceptions -fno-rtti -fno-threadsafe-statics -fno-gnu-unique -ffp-contract=off -Wall -Wno-unknown-pragmas -MMD -MP -c -o $@
@@ -131,6 +131,9 @@ $(BUILD)/$(1)/%.c.o: %.c
 	$$(call SAY,CC,$$@)$(MPICC) $(SIM_INC) $$(CFLAGS) -fPIC -MMD -MP -c -o $$@ $$<
 $(BUILD)/libdtrain_$(1).so: $(SIM_SRC:%=$(BUILD)/$(1)/%.o)
 	$$(call SAY,LD,$$@)$(CXX) -shared -Wl,-Bsymbolic -o $$@ $$^ -lpthread -ldl
+$(BUILD)/tests/$(1)_wrong: $(patsubst %,$(BUILD)/$(1)/tests/cuda_sim/%.o,wrong.cu $(notdir $(filter-out %/product_lt.cc,$(wildcard tests/cuda_sim/*.cc))))
+	@mkdir -p $$(@D)
+	$$(call SAY,LD,$$@)$(CXX) -rdynamic -o $$@ $$^ -lpthread -ldl
 endef
 $(eval $(call SIM_RULES,cudasim))
 $(eval $(call SIM_RULES,cudasim_races,-DCUDA_SIM_RACES,-fsanitize=thread))
@@ -187,6 +190,8 @@ check-queue: programs tests-build  ## the tests on the device whose streams run 
 test-queue: programs tests-build  ## the programs on that device, as users start them (QUEUE_SEED=1)
 	@for t in train resume errors generate convert; do \
 	    DTRAIN_DEVICE=queue DTRAIN_QUEUE_SEED=$(or $(QUEUE_SEED),1) BUILD=$(BUILD) tests/run.sh e2e_$$t || exit 1; done
+test-cudasim: programs tests-build  ## all operations of the CUDA device on the simulator of CUDA, then looking for races (SIM_SEED=1; an hour)
+	@for d in cudasim cudasim_races; do DTRAIN_SIM_SEED=$(or $(SIM_SEED),1) DTRAIN_DEVICE=$$d TEST_TIMEOUT=3600 BUILD=$(BUILD) tests/run.sh $(or $(ONLY),test_device_) || exit 1; done
 mutants:  ## leave out each wait and each copy in turn, one of the tests must fail (docs/testing.md has the last table)
 	@$(FOR_TESTS) tests/mutants.sh
 sanitize: test-setup  ## the tests under the address and undefined-behaviour sanitizers, then each fuzz target for FUZZ_SECONDS
@@ -264,6 +269,6 @@ help:  ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*##/\1:/p' Makefile | awk -F':  *' '{ printf "  make %-13s %s\n", $$1, $$2 }'
 clean:  ## remove all that was built
 	rm -rf build $(PROGRAMS)
-.PHONY: all setup demo test test-setup check check-queue test-queue test-gpu bench-gpu gpu-bundle mutants bench programs cudasim tests-build benches sanitize fuzz fuzz-build valgrind test-mpich test-clang test-debian13 test-aarch64 docs lint format install info help clean FORCE
+.PHONY: all setup demo test test-setup check check-queue test-queue test-cudasim test-gpu bench-gpu gpu-bundle mutants bench programs cudasim tests-build benches sanitize fuzz fuzz-build valgrind test-mpich test-clang test-debian13 test-aarch64 docs lint format install info help clean FORCE
 .SECONDARY:
--include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(GENERATE:.o=.d) $(TOOL:.o=.d) $(INFO:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(CUDA_OBJ:.o=.d) $(NCCL_OBJ:.o=.d) $(foreach s,cudasim cudasim_races,$(SIM_SRC:%=$(BUILD)/$(s)/%.d)) $(FUZZ:=.d) $(BENCHES:=.d)
+-include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(GENERATE:.o=.d) $(TOOL:.o=.d) $(INFO:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(CUDA_OBJ:.o=.d) $(NCCL_OBJ:.o=.d) $(foreach s,cudasim cudasim_races,$(patsubst %,$(BUILD)/$(s)/%.d,$(SIM_SRC) tests/cuda_sim/wrong.cu)) $(FUZZ:=.d) $(BENCHES:=.d)

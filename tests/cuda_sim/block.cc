@@ -95,6 +95,7 @@ static void print_waiting(const char *what, int warp, uint32_t lanes)
                     lane->mask);
         }
     }
+    fprintf(stderr, "\n");
     sim_wrong("a deadlock");
 }
 

@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(CUDA_SIM_UCONTEXT)
 /* Registers that a called function must keep; rounding modes are never changed here. */
 asm(".text\n"
     ".globl sim_switch\n"

@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(CUDA_SIM_UCONTEXT)
 struct fiber {
     void *sp;
 };

@@ -148,9 +148,11 @@ static void print_line(const char *what, const access &a)
     Dl_info of;
     char line[512] = "", command[1024];
     if (dladdr(reinterpret_cast<void *>(race_barrier), &of)) {
-        snprintf(command, sizeof command, "addr2line -s -e '%s' %#x 2>/dev/null", of.dli_fname, a.at - 1);
+        snprintf(command, sizeof command, "addr2line -s -i -e '%s' %#x 2>/dev/null", of.dli_fname, a.at - 1);
         FILE *f = popen(command, "r");
-        if (f && !fgets(line, sizeof line, f)) *line = '\0';
+        do /* the innermost of the calls that were inlined, but for the simulator's own */
+            if (f && !fgets(line, sizeof line, f)) break;
+        while (f && !strncmp(line, "sim_", 4));
         if (f) pclose(f);
     }
     line[strcspn(line, "\n")] = '\0';

@@ -1,0 +1,57 @@
+#!/bin/bash
+# e2e_cudasim.sh - the simulator of CUDA (docs/testing.md): what it sees, and on it the CUDA device's operations against the references, races
+# and late streams. Trainings on it are those of e2e_cuda.sh.
+. "$(dirname "$0")/e2e.sh"
+. "$(dirname "$0")/train_common.sh"
+tests=${BUILD:-build/release}/tests
+[ -e "$tests/cudasim_wrong" ] || { not_ok "the simulator" "make cudasim"; exit 1; }
+
+# The simulator itself: each mistake ends a program that makes no other, and what is right runs through.
+sees() { # NAME REGEX DEVICE...
+    local name=$1 regex=$2 device
+    shift 2
+    for device; do
+        run 0 "$tests/${device}_wrong" "$name" 2>/dev/null # the shell says that it was aborted
+        if [ "$code" = 134 ]; then expect_text "$device sees: $name" "$regex"; else not_ok "$device sees: $name" "exit code $code"; fi
+    done
+}
+for device in cudasim cudasim_races; do
+    run 0 "$tests/${device}_wrong" right
+    expect_text "$device: a kernel without a mistake is right" '^right$'
+done
+both="cudasim cudasim_races"
+sees mask 'thread 5 of 128: __shfl_xor_sync with mask ffff0000, which does not name lane 5' $both
+sees ended 'a shuffle reads lane 7, which has ended' $both
+sees deadlock 'at __syncwarp with mask ffffffff' $both
+sees unaligned 'is not a multiple of 16' $both
+sees beyond 'address 0x[0-9a-f]* is not there' $both
+sees index 'an index outside of its array' $both
+sees shared 'address 0x[0-9a-f]* is not there' $both
+sees shift 'a shift by more bits' $both
+sees behind 'byte 0 was written behind an allocation of 4000 bytes' cudasim
+for race in warp_race block_race grid_race no_wait no_barrier_after no_barrier_before; do sees $race 'a race at' cudasim_races; done
+
+# Operations against the plain references; those of products and attention at all shapes take minutes: `make test-cudasim`.
+holds() { # DEVICE TEST
+    run 0 env DTRAIN_DEVICE="$1" "$tests/$2"
+    expect_exit "$2 on $1${DTRAIN_QUEUE_BELOW:+ over $DTRAIN_QUEUE_BELOW}" 0
+}
+for test in layers optimizer classifier tokens epilogue; do holds cudasim test_device_$test; done
+for test in layers optimizer classifier; do holds cudasim_races test_device_$test; done
+DTRAIN_QUEUE_BELOW=cudasim holds queue test_device_layers
+
+# Late streams, in bf16. Another order of sums lets an element that is kept fall to the other side of a rounding, which is 2^-8 of it; a loss
+# is the mean of 8 x 31 tokens, where that is random: within 2^-8 / sqrt(248) = 2.5e-4.
+unset DTRAIN_DEVICE # the CPU is the CPU here
+make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
+small="run.max_steps=3 batch.train_batch_size=8"
+train 1 cpu $small precision.dtype=bf16
+expect_exit "bf16: trains on the CPU" 0
+export DTRAIN_DEVICE=queue DTRAIN_QUEUE_BELOW=cudasim
+train 2 late $small precision.dtype=bf16 zero.stage=2
+expect_exit "two simulated GPUs with late streams" 0
+expect "have the losses of the CPU" close_losses cpu late 2.5e-4
+export DTRAIN_DEVICE=cudasim_races
+train 1 races run.max_steps=1 batch.train_batch_size=2 precision.dtype=bf16
+expect_exit "a step without a race" 0
+e2e_done
