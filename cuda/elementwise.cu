@@ -131,11 +131,12 @@ __device__ inline void philox(uint64_t key, uint64_t ctr_hi, uint64_t ctr_lo, ui
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
-/* y[t,c] = x[t,c] / (1 - p) where u >= p, else 0; u is word c % 4 of philox(key, token_key[t], c / 4). A vector begins
+/* y[t,c] = (addend[t,c] +) x[t,c] / (1 - p) where u >= p, else 0; u is word c % 4 of philox(key, token_key[t], c / 4). A vector begins
  * at a multiple of 4 columns. */
 template <class T> struct dropout {
     static constexpr int V = vector_elems<T>;
     const T *x;
+    const T *addend; /* or NULL */
     T *y;
     float p, scale;
     uint64_t key;
@@ -147,14 +148,17 @@ template <class T> struct dropout {
     struct item {
         int64_t row, col;
         uint64_t token;
-        vec<T, V> x;
+        vec<T, V> x, addend;
     };
     __device__ item load(int64_t i) const
     {
         const row_place at = place_of(i, per_row);
         const int64_t col = at.in_row * V;
         const int count = elems_left(col, width, V);
-        return {at.row, col, token_key[at.row], load_vec<V>(x + at.row * width + col, count, fits && count == V)};
+        const bool whole = fits && count == V;
+        item t = {at.row, col, token_key[at.row], load_vec<V>(x + at.row * width + col, count, whole), {}};
+        if (addend) t.addend = load_vec<V>(addend + at.row * width + col, count, whole);
+        return t;
     }
     __device__ void store(const item &t) const
     {
@@ -167,23 +171,24 @@ template <class T> struct dropout {
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 const float u = (float)(word[j] >> 8) * 0x1p-24f; /* dt_u32_to_unit */
-                out.x[first + j] = from_float<T>(u >= p ? to_float(t.x.x[first + j]) * scale : 0.0f);
+                const float kept = u >= p ? to_float(t.x.x[first + j]) * scale : 0.0f;
+                out.x[first + j] = from_float<T>(addend ? to_float(t.addend.x[first + j]) + kept : kept);
             }
         }
         store_vec(y + t.row * width + t.col, out, count, fits && count == V);
     }
 };
 
-dt_err cuda_dropout(dt_device *dev, const void *x, void *y, float p, uint64_t key, const uint64_t *token_key,
-                    int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream)
+dt_err cuda_dropout(dt_device *dev, const void *x, const void *addend, void *y, float p, uint64_t key,
+                    const uint64_t *token_key, int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream)
 {
     DT_CHECK(p >= 0 && p < 1, DT_ERR_ARG, "dropout: p = %g, not in [0, 1)", (double)p);
     dt_stream *s = cuda_stream(dev, stream, "dropout");
     CUDA_BY_DTYPE(dt, T, "dropout", {
         const int64_t per_row = ceil_div(width, dropout<T>::V);
-        const bool fits = vectors_fit((size_t)width * sizeof(T), x, y);
-        const dropout<T> op = {(const T *)x,      (T *)y, p, 1.0f / (1.0f - p), key, token_key, width,
-                               (unsigned)per_row, fits};
+        const bool fits = vectors_fit((size_t)width * sizeof(T), x, addend, y);
+        const dropout<T> op = {(const T *)x, (const T *)addend, (T *)y, p, 1.0f / (1.0f - p), key, token_key,
+                               width,        (unsigned)per_row, fits};
         return launch_each(s, op, n_tok * per_row);
     });
     return DT_OK;

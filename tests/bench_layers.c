@@ -76,7 +76,7 @@ OP(gelu_tanh_backward,
 OP(swiglu, glu_forward(&b->dev, DT_ACT_SILU, b->wide.ptr, b->half_wide.ptr, DT_BF16, T, s->F, NULL))
 OP(swiglu_backward,
    glu_backward(&b->dev, DT_ACT_SILU, b->wide.ptr, b->half_wide.ptr, b->wide.ptr, DT_BF16, T, s->F, NULL))
-OP(dropout, dropout(&b->dev, b->x.ptr, b->y.ptr, 0.1f, 7, b->key.ptr, T, C, DT_BF16, NULL))
+OP(dropout, dropout(&b->dev, b->x.ptr, b->z.ptr, b->y.ptr, 0.1f, 7, b->key.ptr, T, C, DT_BF16, NULL))
 OP(bias_backward, bias_backward(&b->dev, b->half_wide.ptr, T, s->F, s->F, DT_BF16, b->table.ptr, DT_F32, true, NULL))
 OP(gather, gather_rows(&b->dev, b->x.ptr, b->order.ptr, b->y.ptr, T, C, DT_BF16, NULL))
 OP(scatter, scatter_rows(&b->dev, b->x.ptr, b->order.ptr, b->y.ptr, T, C, DT_BF16, NULL))
@@ -147,7 +147,7 @@ static dt_err measure_shape(bench *b, double n_ids)
                {"gelu_tanh backward", run_gelu_tanh_backward, 3 * f},
                {"swiglu", run_swiglu, 3 * f},
                {"swiglu backward", run_swiglu_backward, 5 * f},
-               {"dropout", run_dropout, 2 * m},
+               {"dropout and sum", run_dropout, 3 * m},
                {"bias backward", run_bias_backward, f},
                {"gather", run_gather, 2 * m},
                {"scatter", run_scatter, 2 * m},

@@ -434,15 +434,19 @@ static void dropout_takes_the_word_of_its_place(void **state)
     const uint64_t token_key[3] = {7, 1ull << 40, dt_mix64(3)};
     static const int64_t widths[] = {1, 5, 255, 600};
     for (int w = 0; w < 4; w++)
-        for (int t = 0; t < 2; t++) {
+        for (int way = 0; way < 6; way++) {
             const int64_t width = widths[w];
-            ref_array x = ref_random(types[t], 3 * width, 1, 1);
-            double *want = ref_doubles(&x);
-            for (int64_t i = 0; i < 3 * width; i++)
+            const dt_dtype dt = types[way & 1];
+            ref_array x = ref_random(dt, 3 * width, 1, 1), addend = ref_random(dt, 3 * width, 2, 1);
+            ref_array *y = way < 4 ? &x : &addend; /* alone, or with a sum, over either */
+            double *want = ref_doubles(&x), *add = ref_doubles(&addend);
+            for (int64_t i = 0; i < 3 * width; i++) {
                 want[i] *= ref_dropout(0.3f, 99, token_key[i / width], (uint64_t)(i % width));
-            RUN(dropout, ON(x), ON(x), 0.3f, 99, ARR(token_key, 3), 3, width, types[t]);
-            assert_true(ref_near(&x, want, 0x1p-24 * 4, "dropout"));
-            ref_drop(&x), free(want);
+                if (way >= 2) want[i] += add[i];
+            }
+            RUN(dropout, ON(x), way >= 2 ? ON(addend) : NULL, ON(*y), 0.3f, 99, ARR(token_key, 3), 3, width, dt);
+            assert_true(ref_near(y, want, 0x1p-24 * 4, "dropout"));
+            ref_drop(&x), ref_drop(&addend), free(want), free(add);
         }
 }
 

@@ -92,10 +92,16 @@ static void run_glu_backward(call *c)
 {
     CALL(glu_backward, (dt_activation)c->how, ON(c->in[0]), ON(c->in[1]), ON(c->out[0]), c->dt, ROWS, WIDTH);
 }
+static void make_dropout(call *c)
+{
+    make_one(c);
+    if (c->how) c->in[1] = ref_random(c->dt, ROWS * WIDTH, 2, 1);
+}
 /* so rare that every element is kept */
 static void run_dropout(call *c)
 {
-    CALL(dropout, ON(c->in[0]), ON(c->out[0]), 1e-7f, 1, ARR(keys, ROWS), ROWS, WIDTH, c->dt);
+    CALL(dropout, ON(c->in[0]), c->how ? ON(c->in[1]) : NULL, ON(c->out[0]), 1e-7f, 1, ARR(keys, ROWS), ROWS, WIDTH,
+         c->dt);
 }
 static void make_rope(call *c)
 {
@@ -395,7 +401,7 @@ static const operation operations[] = {
     {"act_backward", 4, true, make_elements, run_act_backward},
     {"glu_forward", 4, true, make_glu_forward, run_glu_forward},
     {"glu_backward", 4, true, make_glu, run_glu_backward},
-    {"dropout", 1, false, make_one, run_dropout},
+    {"dropout", 2, false, make_dropout, run_dropout},
     {"rope", 2, false, make_rope, run_rope},
     {"embedding_forward", 1, false, make_embedding, run_embedding_forward},
     {"embedding_backward", 1, false, make_table, run_embedding_backward},

@@ -162,8 +162,8 @@ static dt_err beside_the_row(dt_device *dev, const void *dy, int64_t m, int64_t 
 {
     return right->bias_backward(dev, dy, m, n == 77 ? n + 1 : n, ld, dt, dbias, gt, accumulate, stream);
 }
-static dt_err refused(dt_device *dev, const void *x, void *y, float p, uint64_t key, const uint64_t *token_key,
-                      int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream)
+static dt_err refused(dt_device *dev, const void *x, const void *addend, void *y, float p, uint64_t key,
+                      const uint64_t *token_key, int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream)
 {
     return dt_fail(DT_ERR_FAULT, "not today");
 }

@@ -187,10 +187,11 @@ typedef struct dt_device_ops {
                           int64_t width, dt_stream *stream);
     dt_err (*glu_backward)(dt_device *dev, dt_activation act, const void *gate_up, const void *dy, void *dgate_up,
                            dt_dtype dt, int64_t n_rows, int64_t width, dt_stream *stream); /* dgate_up may be gate_up */
-    /** Inverted dropout: y[t,c] = x[t,c]/(1-p) if u(key, token_key[t], c) >= p else 0; the same call on gradients is
-     *  its backward. u: word c%4 of philox(key, token_key[t], c/4) as dt_u32_to_unit. y may be x. */
-    dt_err (*dropout)(dt_device *dev, const void *x, void *y, float p, uint64_t key, const uint64_t *token_key,
-                      int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream);
+    /** Inverted dropout: y[t,c] = x[t,c]/(1-p) if u(key, token_key[t], c) >= p else 0, plus addend[t,c] where addend is
+     *  not NULL; without, the same call on gradients is its backward. u: word c%4 of philox(key, token_key[t], c/4) as
+     *  dt_u32_to_unit. y may be x or addend. */
+    dt_err (*dropout)(dt_device *dev, const void *x, const void *addend, void *y, float p, uint64_t key,
+                      const uint64_t *token_key, int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream);
 
     /** See dt_classifier. Without weights the logits stay as they are. */
     dt_err (*classifier)(dt_device *dev, const dt_classifier *cl, float *logits, dt_stream *stream);

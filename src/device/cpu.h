@@ -123,8 +123,8 @@ dt_err cpu_glu_forward(dt_device *dev, dt_activation act, const void *gate_up, v
                        int64_t width, dt_stream *stream);
 dt_err cpu_glu_backward(dt_device *dev, dt_activation act, const void *gate_up, const void *dy, void *dgate_up,
                         dt_dtype dt, int64_t n_rows, int64_t width, dt_stream *stream);
-dt_err cpu_dropout(dt_device *dev, const void *x, void *y, float p, uint64_t key, const uint64_t *token_key,
-                   int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream);
+dt_err cpu_dropout(dt_device *dev, const void *x, const void *addend, void *y, float p, uint64_t key,
+                   const uint64_t *token_key, int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream);
 
 dt_err cpu_attention_forward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
                              void *out, float *lse, dt_stream *stream);

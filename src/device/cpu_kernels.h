@@ -79,7 +79,8 @@ typedef struct dt_cpu_kernels {
     void (*glu_forward)(dt_activation act, const void *gate, const void *up, void *y, dt_dtype dt, int64_t n);
     void (*glu_backward)(dt_activation act, const void *gate, const void *up, const void *dy, void *dgate, void *dup,
                          dt_dtype dt, int64_t n);
-    void (*dropout)(const void *x, void *y, float p, uint64_t key, uint64_t token_key, dt_dtype dt, int64_t width);
+    void (*dropout)(const void *x, const void *addend, void *y, float p, uint64_t key, uint64_t token_key, dt_dtype dt,
+                    int64_t width);
     void (*rope)(void *x, const float *cos_sin, int64_t half, bool inverse, dt_dtype dt);
 
     /* norm.c: one row; backward adds to the block's float sums */

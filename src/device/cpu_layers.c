@@ -337,15 +337,16 @@ dt_err cpu_rope(dt_device *dev, void *x, const int32_t *pos, const float *cos_si
     return DT_OK;
 }
 
-dt_err cpu_dropout(dt_device *dev, const void *x, void *y, float p, uint64_t key, const uint64_t *token_key,
-                   int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream)
+dt_err cpu_dropout(dt_device *dev, const void *x, const void *addend, void *y, float p, uint64_t key,
+                   const uint64_t *token_key, int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream)
 {
     CPU_TAKES(dt);
     const cpu_state *cpu = cpu_of(dev);
     DT_CHECK(p >= 0 && p < 1, DT_ERR_ARG, "dropout: p = %g, not in [0, 1)", (double)p);
     ROWS_OF(cpu, n_tok, width, t)
     {
-        cpu->k->dropout(cpu_at(x, dt, t * width), cpu_at_w(y, dt, t * width), p, key, token_key[t], dt, width);
+        cpu->k->dropout(cpu_at(x, dt, t * width), addend ? cpu_at(addend, dt, t * width) : NULL,
+                        cpu_at_w(y, dt, t * width), p, key, token_key[t], dt, width);
     }
     return DT_OK;
 }

@@ -251,12 +251,13 @@ static dt_err queue_glu_backward(dt_device *dev, dt_activation act, const void *
     return PUSH(glu_backward, act, AT(gate_up), AT(dy), AT(dgate_up), dt, n_rows, width);
 }
 
-CALL(dropout, const void *in; void *y; float p; uint64_t key; const uint64_t *token_key; int64_t n_tok; int64_t width;
-     dt_dtype dt, x->in, x->y, x->p, x->key, x->token_key, x->n_tok, x->width, x->dt)
-static dt_err queue_dropout(dt_device *dev, const void *x, void *y, float p, uint64_t key, const uint64_t *token_key,
-                            int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *s)
+CALL(dropout, const void *in; const void *addend; void *y; float p; uint64_t key; const uint64_t *token_key;
+     int64_t n_tok; int64_t width;
+     dt_dtype dt, x->in, x->addend, x->y, x->p, x->key, x->token_key, x->n_tok, x->width, x->dt)
+static dt_err queue_dropout(dt_device *dev, const void *x, const void *addend, void *y, float p, uint64_t key,
+                            const uint64_t *token_key, int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *s)
 {
-    return PUSH(dropout, AT(x), AT(y), p, key, AT(token_key), n_tok, width, dt);
+    return PUSH(dropout, AT(x), AT(addend), AT(y), p, key, AT(token_key), n_tok, width, dt);
 }
 
 static dt_classifier near_classifier(dt_device *dev, const dt_classifier *cl)

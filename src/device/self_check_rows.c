@@ -63,10 +63,14 @@ static void dropout(check *c, dt_dtype dt)
     uint64_t key[53];
     for (int t = 0; t < n_tok; t++) key[t] = dt_mix64((uint64_t)t);
     begin(c, "dropout, %s", dt_dtype_name(dt));
-    const array x = put(c, dt, n_tok * width, 1), y = room(c, dt, n_tok * width),
+    const array x = put(c, dt, n_tok * width, 1), y = room(c, dt, n_tok * width), sum = put(c, dt, n_tok * width, 1),
                 keys = put_bytes(c, key, sizeof *key, n_tok);
-    EACH_DEVICE (c) RUN(c, dropout, at(c, x), at(c, y), 0.3f, 77, at(c, keys), n_tok, width, dt);
-    compare(c, NULL, y, near(4, 0, dt));
+    EACH_DEVICE (c) {
+        RUN(c, dropout, at(c, x), NULL, at(c, y), 0.3f, 77, at(c, keys), n_tok, width, dt);
+        RUN(c, dropout, at(c, x), at(c, sum), at(c, sum), 0.3f, 77, at(c, keys), n_tok, width, dt);
+    }
+    compare(c, "dropout", y, near(4, 0, dt));
+    compare(c, "dropout and sum", sum, near(4, 1, dt));
     end(c);
 }
 

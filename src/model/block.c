@@ -3,7 +3,8 @@
  *     x_mid = x_in  + dropout(Attn(norm1(x_in)) Wo + bo)
  *     x_out = x_mid + dropout(act(norm2(x_mid) Wup + bup) Wdown + bdown)
  *
- * Without dropout the residual is added by the product itself: passes over memory less, and in bf16 one rounding less.
+ * The residual is added by the product itself, or by the dropout behind it: passes over memory less, and in bf16 one
+ * rounding less.
  * Where nothing is kept for backward, x_in, x_mid and x_out are one buffer. */
 #include "model_private.h"
 #include <math.h>
@@ -79,12 +80,10 @@ static dt_err add_branch(const dt_model *m, const struct linear *l, const dt_par
                          const void *x, void *y, uint64_t key)
 {
     const float p = m->train ? (float)m->mc->resid_pdrop : 0;
-    const int64_t n = m->n_tok * m->C;
     if (p == 0) return dt_linear_forward(m, l, w, in, l->n_in, y, m->C, m->n_tok, (struct with_product){.addend = x});
     DT_TRY(dt_linear_forward(m, l, w, in, l->n_in, m->s.drop, m->C, m->n_tok, PRODUCT_ALONE));
-    DT_TRY(m->ops->dropout(m->dev, m->s.drop, m->s.drop, p, key, m->device.token_key, m->n_tok, m->C, m->opt.dtype,
-                           m->stream));
-    return m->ops->add(m->dev, x, m->s.drop, y, m->opt.dtype, n, m->stream);
+    return m->ops->dropout(m->dev, m->s.drop, x, y, p, key, m->device.token_key, m->n_tok, m->C, m->opt.dtype,
+                           m->stream);
 }
 
 /* act = activation(norm2 Wup + bup), and what it was applied to where that is kept; or the gated form. */

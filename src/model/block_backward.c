@@ -9,7 +9,7 @@ static dt_err enter_branch(const dt_model *m, uint64_t key, const void **dy)
     *dy = m->s.dx;
     if (p == 0) return DT_OK;
     *dy = m->s.drop;
-    return m->ops->dropout(m->dev, m->s.dx, m->s.drop, p, key, m->device.token_key, m->n_tok, m->C, m->opt.dtype,
+    return m->ops->dropout(m->dev, m->s.dx, NULL, m->s.drop, p, key, m->device.token_key, m->n_tok, m->C, m->opt.dtype,
                            m->stream);
 }
 

@@ -48,7 +48,7 @@ static dt_err embed_dropout(const dt_model *m, void *x)
 {
     const float p = m->train ? (float)m->mc->embd_pdrop : 0;
     if (p == 0) return DT_OK;
-    return m->ops->dropout(m->dev, x, x, p, dt_dropout_key(m, 0, SITE_EMBED), m->device.token_key, m->n_tok, m->C,
+    return m->ops->dropout(m->dev, x, NULL, x, p, dt_dropout_key(m, 0, SITE_EMBED), m->device.token_key, m->n_tok, m->C,
                            m->opt.dtype, m->stream);
 }
 

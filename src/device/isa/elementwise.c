@@ -203,9 +203,10 @@ void ISA_NAME(glu_backward)(dt_activation act, const void *gate, const void *up,
 
 /* ---- dropout, rotation ------------------------------------------------------------------------------------------- */
 
-/* y_c = x_c / (1 - p) where u_c >= p, else 0; u_c = word c % 4 of philox(key, token_key, c / 4), so a mask depends on
- * what the token is and not on where it is computed. */
-INLINE void dropout_body(const void *x, void *y, float p, uint64_t key, uint64_t token_key, dt_dtype T, int64_t width)
+/* y_c = (residual_c +) x_c / (1 - p) where u_c >= p, else 0; u_c = word c % 4 of philox(key, token_key, c / 4), so a
+ * mask depends on what the token is and not on where it is computed. */
+INLINE void dropout_body(const void *x, const void *residual, void *y, float p, uint64_t key, uint64_t token_key,
+                         dt_dtype T, int64_t width)
 {
     enum { BLOCK = 64 }; /* counters drawn at once */
     uint32_t w[4][BLOCK];
@@ -218,13 +219,19 @@ INLINE void dropout_body(const void *x, void *y, float p, uint64_t key, uint64_t
         const int64_t last = first + 4 * BLOCK < width ? first + 4 * BLOCK : width;
         for (int64_t c = first; c < last; c++) {
             const float u = unit_of(w[(c - first) % 4][(c - first) / 4]);
-            store(y, T, c, u >= p ? load(x, T, c) * scale : 0.0f);
+            const float kept = u >= p ? load(x, T, c) * scale : 0.0f;
+            store(y, T, c, residual ? load(residual, T, c) + kept : kept);
         }
     }
 }
-void ISA_NAME(dropout)(const void *x, void *y, float p, uint64_t key, uint64_t token_key, dt_dtype dt, int64_t width)
+void ISA_NAME(dropout)(const void *x, const void *residual, void *y, float p, uint64_t key, uint64_t token_key,
+                       dt_dtype dt, int64_t width)
 {
-#define BODY(T) dropout_body(x, y, p, key, token_key, T, width)
+#define BODY(T)                                                                                                        \
+    if (residual)                                                                                                      \
+        dropout_body(x, residual, y, p, key, token_key, T, width);                                                     \
+    else                                                                                                               \
+        dropout_body(x, NULL, y, p, key, token_key, T, width)
     BY_TYPE(dt, BODY);
 #undef BODY
 }

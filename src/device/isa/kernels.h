@@ -16,7 +16,8 @@ void ISA_NAME(act_backward)(dt_activation act, const void *x, const void *dy, vo
 void ISA_NAME(glu_forward)(dt_activation act, const void *gate, const void *up, void *y, dt_dtype dt, int64_t n);
 void ISA_NAME(glu_backward)(dt_activation act, const void *gate, const void *up, const void *dy, void *dgate, void *dup,
                             dt_dtype dt, int64_t n);
-void ISA_NAME(dropout)(const void *x, void *y, float p, uint64_t key, uint64_t token_key, dt_dtype dt, int64_t width);
+void ISA_NAME(dropout)(const void *x, const void *residual, void *y, float p, uint64_t key, uint64_t token_key,
+                       dt_dtype dt, int64_t width);
 void ISA_NAME(rope)(void *x, const float *cos_sin, int64_t half, bool inverse, dt_dtype dt);
 
 float ISA_NAME(rmsnorm_forward)(const void *x, const void *weight, void *y, int64_t width, float eps, dt_dtype dt);
