@@ -97,7 +97,7 @@ typedef struct outcome {
     size_t overhead; /* of the device, in both */
     int stage;
     long n_large;
-    bool on_queue;
+    bool on_queue, own_memory;
     dt_queue_counts counts;
 } outcome;
 
@@ -131,6 +131,7 @@ static outcome run_with(struct fixture *f, const dt_optimizer_ops *optimizer, co
     o.overhead = r.dev.ops ? dt_device_overhead(&r.dev) : 0;
     o.stage = r.stage;
     o.on_queue = r.dev.ops == &dt_device_queue_ops;
+    o.own_memory = r.dev.ops->own_memory;
     if (o.on_queue) o.counts = dt_queue_counts_of(&r.dev);
     dt_run_close(&r);
     dt_comm_close(&comm);
@@ -344,7 +345,7 @@ static void metrics_say_each_memory(void **state)
     const outcome o = run(*state, "memory", 1, args);
     const size_t on[] = {dt_memory_on(&o.allocated, DT_ON_DEVICE) - o.overhead,
                          dt_memory_on(&o.allocated, DT_ON_PINNED)};
-    const size_t device = o.on_queue ? on[0] : dt_memory_total(&o.allocated) - o.overhead; /* the CPU's is all of it */
+    const size_t device = o.own_memory ? on[0] : dt_memory_total(&o.allocated) - o.overhead; /* the CPU's is all */
     int64_t most[] = {(int64_t)device, (int64_t)on[1]};
     MPI_Allreduce(MPI_IN_PLACE, most, 2, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD);
     assert_all(MPI_COMM_WORLD, !o.err);

@@ -2,8 +2,9 @@
  *
  * All collectives are written for host memory (transport_reduce.c, transport_gather.c). For another device a chunk is
  * copied to pinned memory on the caller's stream, so behind the work that makes it, exchanged there, and copied back on
- * that stream, so before the work that waits for it. This serves tests and machines without a better transport; it does
- * not overlap the copies with the exchange.
+ * that stream, so before the work that waits for it. The host waits once, for what it is to send; an event keeps the
+ * next user of the pinned buffer, on whichever stream, behind the copies back. This serves ranks that share a GPU, and
+ * machines without a better transport; it does not overlap the copies with the exchange.
  *
  * Buffers are made once, when the transport is attached: a collective allocates nothing. */
 #include "transport.h"
@@ -82,6 +83,7 @@ static dt_err alloc_buffers(dt_comm *comm, dt_transport *t)
     DT_TRY(dt_buf_alloc(&t->net, comm->dev, DT_ON_HOST, 2 * t->net_set_nbytes, DT_MEM_STAGING));
     DT_TRY(dt_buf_alloc(&t->pinned, comm->dev, DT_ON_PINNED,
                         pinned_nbytes(comm->nranks, comm->dev->ops->host_accessible), DT_MEM_STAGING));
+    DT_TRY(comm->dev->ops->event_create(comm->dev, &t->returned));
     t->src = calloc((size_t)comm->nranks, sizeof *t->src);
     t->requests = malloc((2 * (size_t)t->n_requests + 1) * sizeof(MPI_Request));
     DT_CHECK(t->src && t->requests, DT_ERR_MEMORY, "no memory for the tables of %d ranks", comm->nranks);
@@ -89,8 +91,12 @@ static dt_err alloc_buffers(dt_comm *comm, dt_transport *t)
     return DT_OK;
 }
 
-static void free_buffers(dt_transport *t)
+static void free_buffers(dt_comm *comm, dt_transport *t)
 {
+    if (t->returned) {
+        (void)comm->dev->ops->event_sync(comm->dev, t->returned);
+        comm->dev->ops->event_destroy(comm->dev, t->returned);
+    }
     dt_buf_free(&t->net);
     dt_buf_free(&t->pinned);
     free(t->src);
@@ -125,7 +131,7 @@ static dt_err mpi_open(dt_comm *comm)
     }
     if (err != DT_OK) {
         dt_shm_close(&t->shm);
-        free_buffers(t);
+        free_buffers(comm, t);
         return err;
     }
     count_window(comm, t->shm.window_nbytes, true);
@@ -138,7 +144,7 @@ static void mpi_close(dt_comm *comm)
     dt_transport *t = dt_transport_of(comm);
     count_window(comm, t->shm.window_nbytes, false);
     dt_shm_close(&t->shm);
-    free_buffers(t);
+    free_buffers(comm, t);
     comm->impl = NULL;
 }
 
@@ -151,6 +157,16 @@ static dt_err copy_on(dt_comm *comm, void *dst, const void *src, size_t nbytes, 
 
 static dt_err sync(dt_comm *comm, dt_stream *stream) { return comm->dev->ops->stream_sync(comm->dev, stream); }
 
+/* The pinned buffer is this stream's once what was copied from it has arrived, and the next one's after what follows. */
+static dt_err take_pinned(dt_comm *comm, dt_stream *stream)
+{
+    return comm->dev->ops->event_wait(comm->dev, dt_transport_of(comm)->returned, stream);
+}
+static dt_err give_pinned(dt_comm *comm, dt_stream *stream)
+{
+    return comm->dev->ops->event_record(comm->dev, dt_transport_of(comm)->returned, stream);
+}
+
 /** The first error stands, but for one of the exchange itself. A copy that fails does not keep this rank out of the
  *  exchange. */
 static dt_err first(dt_err err, dt_err then) { return err == DT_OK || then == DT_ERR_COMM ? then : err; }
@@ -162,7 +178,7 @@ static dt_err staged_reduce_scatter(dt_comm *comm, const char *send, dt_dtype se
     char *pieces = dt_transport_of(comm)->pinned.ptr;
     const int64_t most = (int64_t)(dt_transport_of(comm)->pinned.nbytes / (nranks * elem + recv_elem)) / LINE * LINE;
     char *sum = pieces + (size_t)most * nranks * elem;
-    dt_err err = DT_OK;
+    dt_err err = take_pinned(comm, stream);
     for (int64_t done = 0; done < count && err != DT_ERR_COMM; done += most) {
         const int64_t n = count - done < most ? count - done : most;
         const size_t nbytes = (size_t)n * elem, recv_nbytes = (size_t)n * recv_elem;
@@ -174,16 +190,15 @@ static dt_err staged_reduce_scatter(dt_comm *comm, const char *send, dt_dtype se
         err = first(err, sync(comm, stream));
         err = first(err, dt_transport_reduce_scatter(comm, pieces, send_dt, sum, recv_dt, n, accumulate, ordered));
         err = first(err, copy_on(comm, to, sum, recv_nbytes, stream));
-        err = first(err, sync(comm, stream)); /* the next user of the pinned buffer may be on another stream */
     }
-    return err;
+    return first(err, give_pinned(comm, stream));
 }
 
 static dt_err staged_all_gather(dt_comm *comm, const char *send, char *recv, size_t nbytes, dt_stream *stream)
 {
     char *pieces = dt_transport_of(comm)->pinned.ptr;
     const size_t most = dt_transport_of(comm)->pinned.nbytes / (size_t)comm->nranks / LINE * LINE;
-    dt_err err = DT_OK;
+    dt_err err = take_pinned(comm, stream);
     for (size_t done = 0; done < nbytes && err != DT_ERR_COMM; done += most) {
         const size_t n = nbytes - done < most ? nbytes - done : most;
         char *mine = pieces + (size_t)comm->rank * n;
@@ -193,24 +208,22 @@ static dt_err staged_all_gather(dt_comm *comm, const char *send, char *recv, siz
         for (size_t r = 0; r < (size_t)comm->nranks; r++)
             if (recv + r * nbytes != send)
                 err = first(err, copy_on(comm, recv + r * nbytes + done, pieces + r * n, n, stream));
-        err = first(err, sync(comm, stream));
     }
-    return err;
+    return first(err, give_pinned(comm, stream));
 }
 
 static dt_err staged_broadcast(dt_comm *comm, char *buf, size_t nbytes, int root, dt_stream *stream)
 {
     const dt_buf *pinned = &dt_transport_of(comm)->pinned;
-    dt_err err = DT_OK;
+    dt_err err = take_pinned(comm, stream);
     for (size_t done = 0; done < nbytes && err != DT_ERR_COMM; done += pinned->nbytes) {
         const size_t n = nbytes - done < pinned->nbytes ? nbytes - done : pinned->nbytes;
         if (comm->rank == root) err = first(err, copy_on(comm, pinned->ptr, buf + done, n, stream));
         err = first(err, sync(comm, stream));
         err = first(err, dt_comm_bcast_bytes(comm, pinned->ptr, n, root));
         if (comm->rank != root) err = first(err, copy_on(comm, buf + done, pinned->ptr, n, stream));
-        err = first(err, sync(comm, stream));
     }
-    return err;
+    return first(err, give_pinned(comm, stream));
 }
 
 /* ---- one rank: nothing leaves the device ------------------------------------------------------------------------- */

@@ -20,6 +20,7 @@ typedef struct dt_transport {
     int n_requests;        /* in a set */
     const void **src;      /* [nranks] what a fold adds */
     dt_buf pinned;         /* staging of a device whose memory the host cannot touch */
+    dt_event *returned;    /* what was copied from there to the device last has arrived */
 } dt_transport;
 
 static inline dt_transport *dt_transport_of(const dt_comm *comm) { return comm->impl; }
