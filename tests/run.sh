@@ -92,6 +92,13 @@ on_devices() {
     [ -z "${DTRAIN_DEVICE:-}$valgrind" ] && grep -q 'DEVICES:.*queue' "$source" || return 0
     for seed in ${QUEUE_SEEDS:-$seeds}; do each count_cmocka "$label, queue $seed" env DTRAIN_DEVICE=queue DTRAIN_QUEUE_SEED="$seed" "$@"; done
 }
+# With a line "TRANSPORTS: nccl" once more with NCCL between simulated GPUs.
+on_transports() {
+    local label=$1 source=$2
+    shift 2
+    [ -z "${DTRAIN_DEVICE:-}$valgrind${QUEUE_ONLY:-}" ] && grep -q 'TRANSPORTS:.*nccl' "$source" && [ -e "$BUILD/libdtrain_cudasim.so" ] || return 0
+    each count_cmocka "$label, nccl simulated" env DTRAIN_DEVICE=cudasim DTRAIN_COMM=nccl "$@"
+}
 pattern=${1:-}
 seeds="0 1" # 0: as late as possible
 for source in tests/test_*.c; do
@@ -104,7 +111,10 @@ for source in tests/mpi_*.c; do
     wanted "$t" || continue
     counts=$(sed -n 's|^[/ *]*NP: *\([0-9 ]*\).*|\1|p' "$source" | head -1)
     if [ -n "$valgrind" ]; then counts=2; fi # slow; the other counts run the same code
-    for np in ${NP:-${counts:-1 2 3 4}}; do on_devices "$(basename "$t") on $np" "$source" $MPIRUN -np "$np" $valgrind "$t"; done
+    for np in ${NP:-${counts:-1 2 3 4}}; do
+        on_devices "$(basename "$t") on $np" "$source" $MPIRUN -np "$np" $valgrind "$t"
+        on_transports "$(basename "$t") on $np" "$source" $MPIRUN -np "$np" "$t"
+    done
 done
 [ -n "${QUEUE_ONLY:-}" ] || for source in tests/fuzz/fuzz_*.c; do
     t=$BUILD/${source%.c} name=$(basename "$source" .c)
