@@ -1,4 +1,4 @@
-/* block.cc - launches: blocks in random order, lanes as fibers, the barrier, and what is said when something is wrong. */
+/* block.cc - launches: blocks in random order, lanes as fibers, the barrier, and what is said of a mistake. */
 #include "block.h"
 #include "race.h"
 #include <dlfcn.h>
@@ -20,7 +20,7 @@ sim_block_state block = {};
 static pthread_mutex_t one_kernel = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t n_launches;
 
-/* ---- chance ------------------------------------------------------------------------------------------------------- */
+/* ---- chance ----------------------------------------------------------------------------------------------------- */
 
 static uint64_t random_state;
 
@@ -45,7 +45,7 @@ static uint64_t seed()
     return text ? strtoull(text, nullptr, 10) : 1;
 }
 
-/* ---- messages ----------------------------------------------------------------------------------------------------- */
+/* ---- messages --------------------------------------------------------------------------------------------------- */
 
 static void print_where()
 {
@@ -99,7 +99,7 @@ static void print_waiting(const char *what, int warp, uint32_t lanes)
     sim_wrong("a deadlock");
 }
 
-/* ---- shared memory ------------------------------------------------------------------------------------------------ */
+/* ---- shared memory ---------------------------------------------------------------------------------------------- */
 
 __shared__ char in_shared;
 
@@ -171,7 +171,7 @@ static void spoil_shared(bool all)
     memset(dynamic_begin(), 0xff, (size_t)(dynamic_end() - dynamic_begin()));
 }
 
-/* ---- lanes -------------------------------------------------------------------------------------------------------- */
+/* ---- lanes ------------------------------------------------------------------------------------------------------ */
 
 #ifndef CUDA_SIM_STACK
 #define CUDA_SIM_STACK (64 << 10)
@@ -285,7 +285,7 @@ static void run_lane()
     sim_wrong("a lane that ended runs");
 }
 
-/* ---- blocks ------------------------------------------------------------------------------------------------------- */
+/* ---- blocks ----------------------------------------------------------------------------------------------------- */
 
 static bool pass_barrier()
 {

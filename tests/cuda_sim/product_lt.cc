@@ -1,5 +1,5 @@
-/* product_lt.cc - in the place of cuda/product_lt.c: there is no cuBLASLt here, as on a machine without a driver, and the
- * device's own kernels compute all products. */
+/* product_lt.cc - in the place of cuda/product_lt.c: there is no cuBLASLt here, as on a machine without a driver, and
+ * the device's own kernels compute all products. */
 #include "cuda.h"
 
 extern "C" {

@@ -32,7 +32,7 @@ static struct {
     uint32_t seen[MAX_THREADS][WARP];
 } now;
 
-/* ---- shadows: device memory, shared memory that kernels declare, and the dynamic ---------------------------------- */
+/* ---- shadows: device memory, shared memory that kernels declare, and the dynamic -------------------------------- */
 
 static cell *new_shadow(size_t nbytes)
 {
@@ -80,7 +80,7 @@ void race_forget(void *p, size_t nbytes)
     if (from < to) madvise(reinterpret_cast<void *>(from), to - from, MADV_DONTNEED);
 }
 
-/* ---- time --------------------------------------------------------------------------------------------------------- */
+/* ---- time ------------------------------------------------------------------------------------------------------- */
 
 void race_begin_launch()
 {
@@ -132,7 +132,7 @@ static bool ordered(const access &before, int lane, uint32_t first_block)
            (before.lane / WARP == lane / WARP && before.clock <= now.seen[lane][before.lane % WARP]);
 }
 
-/* ---- accesses ----------------------------------------------------------------------------------------------------- */
+/* ---- accesses --------------------------------------------------------------------------------------------------- */
 
 static uintptr_t object_base()
 {
@@ -235,7 +235,7 @@ void sim_race_atomic(void *p, size_t nbytes)
     touch(p, nbytes, WRITE | ATOMIC, block.current, __builtin_return_address(0));
 }
 
-/* ---- what the compiler calls -------------------------------------------------------------------------------------- */
+/* ---- what the compiler calls ------------------------------------------------------------------------------------ */
 
 extern "C" {
 void __tsan_init() {}

@@ -1,10 +1,10 @@
-/* race.h - does a kernel read what another thread writes, without an order between the two? Where the kernels are compiled
- * with -fsanitize=thread, the compiler calls us at each access, and this is the runtime behind its calls.
+/* race.h - does a kernel read what another thread writes, without an order between the two? Where the kernels are
+ * compiled with -fsanitize=thread, the compiler calls us at each access, and this is the runtime behind its calls.
  *
- * What orders two accesses of threads a and b: a barrier of their block, or __syncwarp of lanes of their warp. Shuffles,
- * votes and products do not: CUDA promises no order of memory for them. Blocks of a launch are never ordered; launches
- * follow one another. A copy that runs behind a thread's back is in nobody's reach until the thread has waited for it,
- * and then it is the thread's write. */
+ * What orders two accesses of threads a and b: a barrier of their block, or __syncwarp of lanes of their warp.
+ * Shuffles, votes and products do not: CUDA promises no order of memory for them. Blocks of a launch are never
+ * ordered; launches follow one another. A copy that runs behind a thread's back is in nobody's reach until the thread
+ * has waited for it, and then it is the thread's write. */
 #ifndef CUDA_SIM_RACE_H
 #define CUDA_SIM_RACE_H
 

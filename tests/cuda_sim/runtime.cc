@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* ---- errors ------------------------------------------------------------------------------------------------------- */
+/* ---- errors ----------------------------------------------------------------------------------------------------- */
 
 static std::atomic<int> last_error;
 
@@ -54,7 +54,7 @@ const char *cudaGetErrorName(cudaError_t error)
 }
 const char *cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(error); }
 
-/* ---- the device --------------------------------------------------------------------------------------------------- */
+/* ---- the device ------------------------------------------------------------------------------------------------- */
 
 static const size_t DEVICE_NBYTES = (size_t)16 << 30;
 static std::atomic<size_t> n_allocated;
@@ -136,7 +136,7 @@ cudaError_t cudaMemGetInfo(size_t *left, size_t *total)
     return cudaSuccess;
 }
 
-/* ---- launches ----------------------------------------------------------------------------------------------------- */
+/* ---- launches --------------------------------------------------------------------------------------------------- */
 
 static std::mutex allowed_lock;
 static std::map<const void *, int> allowed; /* dynamic shared memory that kernels may have */
@@ -161,7 +161,7 @@ cudaError_t sim_check_launch(const sim_launch &l)
     return l.shared_nbytes <= (size_t)shared ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------- */
+/* ---- memory ----------------------------------------------------------------------------------------------------- */
 
 /* Device memory is a range of addresses. An allocation is filled with NaNs, begins at a multiple of 256 bytes, and ends
  * less than 256 bytes before a page that is not there; those bytes must keep their value. Addresses are used again only
@@ -296,7 +296,7 @@ cudaError_t cudaMemsetAsync(void *dst, int value, size_t nbytes, cudaStream_t)
     return cudaSuccess;
 }
 
-/* ---- streams and events ------------------------------------------------------------------------------------------- */
+/* ---- streams and events ----------------------------------------------------------------------------------------- */
 
 struct cudaStreamOfSim {
     unsigned flags;

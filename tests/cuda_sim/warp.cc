@@ -9,7 +9,7 @@
 typedef __nv_bfloat16 bf16;
 #include <sim_ptx.h>
 
-/* ---- shuffles and votes ------------------------------------------------------------------------------------------- */
+/* ---- shuffles and votes ----------------------------------------------------------------------------------------- */
 
 void sim_shuffled(void *const brought[32], uint32_t lanes)
 {
@@ -37,7 +37,7 @@ void sim_voted(void *const brought[32], uint32_t lanes)
 
 void sim_nothing(void *const[32], uint32_t lanes) { race_syncwarp(block.current / WARP, lanes); }
 
-/* ---- products of fragments (PTX ISA, "Matrix Fragments for mma.m16n8k16") ------------------------------------------ */
+/* ---- products of fragments (PTX ISA, "Matrix Fragments for mma.m16n8k16") ---------------------------------------- */
 
 static void whole_warp(uint32_t lanes, const char *what)
 {
@@ -84,7 +84,7 @@ void sim_multiplied_half(void *const brought[32], uint32_t lanes)
     multiply<__half>(brought);
 }
 
-/* ---- matrices from shared memory ---------------------------------------------------------------------------------- */
+/* ---- matrices from shared memory -------------------------------------------------------------------------------- */
 
 static void load_matrices(void *const brought[32], uint32_t lanes, bool trans)
 {
@@ -110,7 +110,7 @@ static void load_matrices(void *const brought[32], uint32_t lanes, bool trans)
 void sim_loaded(void *const brought[32], uint32_t lanes) { load_matrices(brought, lanes, false); }
 void sim_loaded_trans(void *const brought[32], uint32_t lanes) { load_matrices(brought, lanes, true); }
 
-/* ---- copies that run behind a thread's back ----------------------------------------------------------------------- */
+/* ---- copies that run behind a thread's back --------------------------------------------------------------------- */
 
 static void land(const pending_copy *copy)
 {

@@ -1,6 +1,6 @@
-/* wrong.cu - does the simulator see what is wrong? `wrong NAME` runs the kernel of that name, which must end the program
- * with a line that says what it did; `wrong right` runs one that uses all of it as it should, and must print "right"
- * (tests/e2e_cuda.sh). */
+/* wrong.cu - does the simulator see what is wrong? `wrong NAME` runs the kernel of that name, which must end the
+ * program with a line that says what it did; `wrong right` runs one that uses all of it as it should, and must print
+ * "right" (tests/e2e_cudasim.sh). */
 #include "ptx.cuh"
 #include <stdlib.h>
 
@@ -58,7 +58,7 @@ __global__ void sum_kernel(const float *x, float *y, int n)
     if (threadIdx.x == 0) y[blockIdx.x] = sum;
 }
 
-/* ---- mistakes: x has 1000 elements -------------------------------------------------------------------------------- */
+/* ---- mistakes: x has 1000 elements ------------------------------------------------------------------------------ */
 
 __global__ void mask_kernel(float *x)
 {
@@ -105,7 +105,7 @@ __global__ void grid_race_kernel(float *x)
     if (threadIdx.x == 0) x[blockIdx.x] = x[blockIdx.x ^ 1];
 }
 
-/* ---- main --------------------------------------------------------------------------------------------------------- */
+/* ---- main ------------------------------------------------------------------------------------------------------- */
 
 static dt_stream *stream()
 {

@@ -62,7 +62,7 @@ extern __attribute__((visibility("hidden"))) uint3 threadIdx, blockIdx;
 extern __attribute__((visibility("hidden"))) dim3 blockDim, gridDim;
 static const int warpSize = 32;
 
-/* ---- the block ---------------------------------------------------------------------------------------------------- */
+/* ---- the block -------------------------------------------------------------------------------------------------- */
 
 void sim_block_barrier();
 /** Meet the other threads of the block; the number of those whose predicate is true. */
@@ -77,7 +77,7 @@ static inline void __threadfence_block() {}
 /** Dynamic shared memory: its end is that of a readable page. */
 void *simulated_shared();
 
-/* ---- the launch --------------------------------------------------------------------------------------------------- */
+/* ---- the launch ------------------------------------------------------------------------------------------------- */
 
 struct sim_launch {
     const char *op; /* the operation, for messages */

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* ---- min and max: CUDA's overloads -------------------------------------------------------------------------------- */
+/* ---- min and max: CUDA's overloads ------------------------------------------------------------------------------ */
 
 #define SIM_MIN_MAX(R, A, B)                                                                                           \
     static inline R min(A a, B b) { return (R)a < (R)b ? (R)a : (R)b; }                                                \
@@ -27,7 +27,7 @@ static inline float max(float a, float b) { return fmaxf(a, b); }
 static inline double min(double a, double b) { return fmin(a, b); }
 static inline double max(double a, double b) { return fmax(a, b); }
 
-/* ---- bits --------------------------------------------------------------------------------------------------------- */
+/* ---- bits ------------------------------------------------------------------------------------------------------- */
 
 template <class To, class From> static inline To sim_bits(From from)
 {
@@ -69,7 +69,7 @@ static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shi
     return (unsigned)(((unsigned long long)high << 32 | low) >> (shift & 31));
 }
 
-/* ---- arithmetic --------------------------------------------------------------------------------------------------- */
+/* ---- arithmetic ------------------------------------------------------------------------------------------------- */
 
 static inline float rsqrtf(float x) { return (float)(1 / sqrt((double)x)); }
 static inline double rsqrt(double x) { return 1 / sqrt(x); }
@@ -131,7 +131,7 @@ static inline float __uint2float_rn(unsigned x) { return (float)x; }
 static inline double __ll2double_rn(long long x) { return (double)x; }
 static inline double __ull2double_rn(unsigned long long x) { return (double)x; }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------- */
+/* ---- memory ----------------------------------------------------------------------------------------------------- */
 
 template <class T> static inline T __ldg(const T *p) { return *p; }
 template <class T> static inline T __ldcs(const T *p) { return *p; }
