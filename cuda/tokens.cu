@@ -18,20 +18,27 @@ enum { THREADS = 1024, WARPS = THREADS / WARP, IN_FLIGHT = 8, N_BINS = 2048, SOR
 struct token_row {
     const float *__restrict__ z;
     const uint32_t *__restrict__ allowed; /* NULL: all */
+    const uint32_t *__restrict__ seen;    /* NULL: none */
+    double penalty;                       /* of those */
     int32_t n;
 };
 
-__device__ static inline token_row row_of(const dt_token_rows &rows, const float *logits, int64_t r)
+/* seen, penalty: nullptr and 1 where what came before does not matter. */
+__device__ static inline token_row row_of(const dt_token_rows &rows, const float *logits, int64_t r,
+                                          const uint32_t *seen, double penalty)
 {
     return {logits + r * rows.logits_ld, rows.allowed ? rows.allowed + r * rows.allowed_ld : nullptr,
-            (int32_t)rows.n_vocab};
+            seen ? seen + r * rows.seen_ld : nullptr, penalty, (int32_t)rows.n_vocab};
 }
 
-/* -inf where not allowed: a token that cannot be. */
+__device__ static inline bool is_in(const uint32_t *mask, int32_t v) { return mask[v / 32] >> (v % 32) & 1; }
+
+/* After the repetition penalty; -inf where not allowed: a token that cannot be. */
 __device__ static inline float logit_of(const token_row &row, int32_t v)
 {
-    const bool in = !row.allowed || (row.allowed[v / 32] >> (v % 32) & 1);
-    return in ? row.z[v] : -INFINITY;
+    const float x = !row.allowed || is_in(row.allowed, v) ? row.z[v] : -INFINITY;
+    if (!row.seen || !is_in(row.seen, v)) return x;
+    return (float)(x > 0 ? (double)x / row.penalty : (double)x * row.penalty);
 }
 
 /* f(v, logit) for the tokens from begin + me, step `stride`, below end, that can be; some loads are in flight. */
@@ -351,7 +358,7 @@ __global__ void __launch_bounds__(THREADS)
     draw_kernel(dt_token_rows rows, dt_choice how, const float *logits, const double *uniform, int32_t *token)
 {
     __shared__ tools t;
-    const token_row row = row_of(rows, logits, blockIdx.x);
+    const token_row row = row_of(rows, logits, blockIdx.x, rows.seen, how.repetition_penalty);
     const border best = first_token(row);
     int32_t chosen = best.id;
     if (chosen >= 0 && !how.greedy) {
@@ -376,6 +383,8 @@ static dt_err check(const dt_token_rows *rows)
              rows->n_vocab, rows->logits_ld);
     DT_CHECK(!rows->allowed || rows->allowed_ld == 0 || rows->allowed_ld >= words, DT_ERR_ARG,
              "tokens: masks of %" PRId64 " words for %" PRId64 " tokens", rows->allowed_ld, rows->n_vocab);
+    DT_CHECK(!rows->seen || rows->seen_ld == 0 || rows->seen_ld >= words, DT_ERR_ARG,
+             "tokens: %" PRId64 " words of seen tokens for %" PRId64 " tokens", rows->seen_ld, rows->n_vocab);
     return DT_OK;
 }
 
@@ -386,6 +395,8 @@ dt_err cuda_draw_tokens(dt_device *dev, const dt_token_rows *rows, const dt_choi
                         const double *uniform, int32_t *token, void *scratch, dt_stream *stream)
 {
     DT_TRY(check(rows));
+    DT_CHECK(!rows->seen || how->repetition_penalty > 0, DT_ERR_ARG, "draw_tokens: repetition_penalty %g",
+             how->repetition_penalty);
     DT_CHECK(how->greedy || (how->temperature > 0 && how->top_k >= 0 && how->top_p > 0 && how->min_p >= 0), DT_ERR_ARG,
              "draw_tokens: temperature %g, top_k %" PRId64 ", top_p %g, min_p %g", how->temperature, how->top_k,
              how->top_p, how->min_p);
@@ -420,7 +431,7 @@ __global__ void __launch_bounds__(THREADS)
     __shared__ tools t;
     __shared__ uint64_t list[SORTED];
     __shared__ int n_list;
-    const token_row row = row_of(rows, logits, blockIdx.x);
+    const token_row row = row_of(rows, logits, blockIdx.x, nullptr, 1);
     const border best = first_token(row);
     const float missing = best.id < 0 && best.key ? NAN : -INFINITY;
     const scores s = scores_of(of_key(best.key), 1, row.n);
@@ -472,7 +483,7 @@ __global__ void __launch_bounds__(THREADS)
     log_softmax_kernel(dt_token_rows rows, const float *logits, double inv_temperature, int64_t k, const int32_t *token,
                        double *logp)
 {
-    token_row row = row_of(rows, logits, blockIdx.x);
+    token_row row = row_of(rows, logits, blockIdx.x, nullptr, 1);
     row.allowed = nullptr;
     float top = -INFINITY;
     each_token(row, [&](int32_t v, float x) { top = fmaxf(top, x); });

@@ -7,8 +7,9 @@
 #include <string.h>
 
 #include "dtrain/generate.h"
+#include "host_sampler.h"
 
-enum { VOCAB = 16, LEN = 40, N_SEQS = 9 };
+enum { VOCAB = 16, LEN = 40, N_SEQS = 9, MAX_SEQ = 2 };
 
 /* Token 0 ends a sequence; this decoder gives it probability 0, so each sequence runs to its length. */
 struct fake {
@@ -16,14 +17,27 @@ struct fake {
     bool poisoned;
 };
 
-static dt_err fake_decode(void *self, const dt_batch *b, const int32_t *slot, float *logits)
+static dt_err fake_decode(void *self, const dt_batch *b, const int32_t *slot)
 {
     struct fake *f = self;
     (void)slot;
     f->n_calls++;
     f->n_empty += b->n_tok == 0;
+    return DT_OK;
+}
+static dt_err fake_logits(void *self, const dt_batch *b, float *logits)
+{
+    const struct fake *f = self;
     for (int i = 0; i < b->n_seq * VOCAB; i++)
         logits[i] = f->poisoned && f->n_calls == 5 ? NAN : i % VOCAB == 0 ? -INFINITY : 1;
+    return DT_OK;
+}
+static dt_err fake_draw(void *self, const dt_batch *b, const dt_draw *d)
+{
+    float logits[MAX_SEQ * VOCAB];
+    DT_TRY(fake_logits(self, b, logits));
+    for (int s = 0; s < b->n_seq; s++)
+        host_draw(&d->how, logits + s * VOCAB, d->seen, VOCAB, d->uniform[s], &d->token[s], d->logp);
     return DT_OK;
 }
 static void fake_keep(void *self, int32_t slot, int32_t n) { (void)self, (void)slot, (void)n; }
@@ -51,13 +65,18 @@ static dt_err generate(dt_comm *comm, struct fake *f, struct work *w, bool rank_
             .number = (uint64_t)i, .ids = w->ids[i], .n_prompt = 1 + i % 3, .n_ids = 1 + i % 3, .max_ids = 10 + 3 * i};
         if (rank_0_alone ? comm->rank == 0 : i % comm->nranks == comm->rank) w->mine[w->n_mine++] = &w->seqs[i];
     }
-    const dt_decoder d = {.self = f, .decode = fake_decode, .keep = fake_keep, .copy = fake_copy};
+    const dt_decoder d = {.self = f,
+                          .decode = fake_decode,
+                          .draw = fake_draw,
+                          .logits = fake_logits,
+                          .keep = fake_keep,
+                          .copy = fake_copy};
     const dt_beam_options how = {.n_beams = 2, .n_return = 1, .length_penalty = 1};
     const dt_generate_options opt = {.sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1},
                                      .eos = eos,
                                      .n_eos = 1,
                                      .vocab_size = VOCAB,
-                                     .n_slots = 2,
+                                     .n_slots = MAX_SEQ,
                                      .max_tok = 4,
                                      .lockstep = comm,
                                      .ledger = &ledger};

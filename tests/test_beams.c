@@ -22,6 +22,7 @@ enum { MAX_VOCAB = 40, MAX_SLOTS = 128, MAX_LEN = 40, MAX_BEAMS = 125 };
 typedef struct fake {
     int n_vocab, n_levels; /* levels of logits: few make ties */
     int32_t held[MAX_SLOTS][MAX_LEN], n[MAX_SLOTS];
+    int32_t slot[MAX_SLOTS]; /* of the last batch's sequences */
     int n_bad, n_copied;
 } fake;
 
@@ -33,17 +34,25 @@ static void fake_logits(const fake *f, const int32_t *ids, int32_t n, float *log
         logits[v] = (float)(dt_mix64(h + (uint64_t)v) % (uint64_t)f->n_levels) / (float)f->n_levels * 4;
 }
 
-static dt_err fake_decode(void *self, const dt_batch *b, const int32_t *slot, float *logits)
+static dt_err fake_decode(void *self, const dt_batch *b, const int32_t *slot)
 {
     fake *f = self;
+    memcpy(f->slot, slot, (size_t)b->n_seq * sizeof *slot);
     for (int32_t s = 0; s < b->n_seq; s++) {
         const int32_t k = slot[s];
         for (int32_t t = b->seq_start[s]; t < b->seq_start[s + 1]; t++) {
             f->n_bad += b->pos[t] != f->n[k];
             f->held[k][f->n[k]++] = b->token[t];
         }
-        fake_logits(f, f->held[k], f->n[k], logits + (int64_t)s * f->n_vocab);
     }
+    return DT_OK;
+}
+
+static dt_err fake_last_logits(void *self, const dt_batch *b, float *logits)
+{
+    const fake *f = self;
+    for (int32_t s = 0; s < b->n_seq; s++)
+        fake_logits(f, f->held[f->slot[s]], f->n[f->slot[s]], logits + (int64_t)s * f->n_vocab);
     return DT_OK;
 }
 
@@ -106,7 +115,7 @@ static void free_search(search *w) { free(w->seqs), free(w->list), free(w->ids);
 
 static void run_search(search *w, fake *f, dt_ledger *ledger)
 {
-    const dt_decoder d = {f, fake_decode, fake_keep, fake_copy};
+    const dt_decoder d = {f, fake_decode, NULL, fake_last_logits, fake_keep, fake_copy};
     dt_generate_stats stats;
     w->opt.ledger = ledger;
     assert_int_equal(dt_beam_search(&d, w->list, N_PROMPTS, &w->how, &w->opt, &stats), DT_OK);
@@ -311,7 +320,7 @@ static void a_prompt_without_room_and_wrong_numbers(void **state)
     assert_int_equal(w.seqs[2].finish, DT_FINISH_LENGTH);
     assert_int_equal(w.seqs[3].finish, DT_FINISH_MISSING);
     assert_int_equal(w.seqs[4].n_ids, w.seqs[4].max_ids);
-    const dt_decoder d = {&f, fake_decode, fake_keep, fake_copy};
+    const dt_decoder d = {&f, fake_decode, NULL, fake_last_logits, fake_keep, fake_copy};
     dt_generate_stats stats;
     how.n_return = 3;
     assert_int_equal(dt_beam_search(&d, w.list, 0, &how, &w.opt, &stats), DT_ERR_USAGE);

@@ -2,7 +2,7 @@
  * everything; the largest logits; log-probabilities of chosen tokens.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
-#include "dtrain/sampler.h"
+#include "host_sampler.h"
 #include <math.h>
 
 enum { MAX_ROWS = 5, MAX_VOCAB = 3000, MAX_WORDS = (MAX_VOCAB + 31) / 32 };
@@ -13,23 +13,29 @@ static double uniform(int i, int purpose) { return dt_sampler_uniform(99, (uint6
 typedef struct rows {
     dt_token_rows at; /* without pointers */
     ref_array z;
-    uint32_t allowed[MAX_ROWS * MAX_WORDS];
-    bool masked;
+    uint32_t allowed[MAX_ROWS * MAX_WORDS], seen[MAX_ROWS * MAX_WORDS];
+    bool masked, penalised;
 } rows;
 
 static rows make_rows(int i)
 {
     const int64_t n = i % 3 ? 1 + (int64_t)(uniform(i, 0) * 70) : 1 + (int64_t)(uniform(i, 0) * (MAX_VOCAB - 1)),
                   words = (n + 31) / 32;
-    rows x = {.at = {.n_rows = 1 + i % MAX_ROWS, .n_vocab = n, .logits_ld = n + i % 4}, .masked = i & 1};
+    rows x = {.at = {.n_rows = 1 + i % MAX_ROWS, .n_vocab = n, .logits_ld = n + i % 4},
+              .masked = i & 1,
+              .penalised = i % 5 == 2};
     x.at.allowed_ld = i & 2 ? words : 0;
+    x.at.seen_ld = i & 4 ? words : 0;
     x.z = ref_random(DT_F32, x.at.n_rows * x.at.logits_ld, (uint64_t)i, 6);
     float *z = x.z.p;
     for (int64_t k = 0; k < x.z.n; k++) {
         if (i % 4 == 0) z[k] = rintf(z[k]); /* ties */
         if (uniform(i, (int)k) < 0.05) z[k] = -INFINITY;
     }
-    for (int k = 0; k < MAX_ROWS * MAX_WORDS; k++) x.allowed[k] = (uint32_t)dt_mix64((uint64_t)(i * 10000 + k));
+    for (int k = 0; k < MAX_ROWS * MAX_WORDS; k++) {
+        x.allowed[k] = (uint32_t)dt_mix64((uint64_t)(i * 10000 + k));
+        x.seen[k] = (uint32_t)(dt_mix64((uint64_t)(i * 10000 + k)) >> 32);
+    }
     for (int64_t r = 0; r < x.at.n_rows; r++) { /* something to choose in every row */
         z[r * x.at.logits_ld] = 1;
         x.allowed[r * x.at.allowed_ld] |= 1;
@@ -47,6 +53,7 @@ static dt_token_rows on_device_rows(fixture *f, const rows *x)
     dt_token_rows at = x->at;
     const int64_t words = (at.n_vocab + 31) / 32;
     if (x->masked) at.allowed = ARR(x->allowed, at.allowed_ld ? at.n_rows * at.allowed_ld : words);
+    if (x->penalised) at.seen = ARR(x->seen, at.seen_ld ? at.n_rows * at.seen_ld : words);
     return at;
 }
 
@@ -54,11 +61,21 @@ static dt_token_rows on_device_rows(fixture *f, const rows *x)
 static dt_choice make_choice(int i)
 {
     const double scale = i % 13 == 1 ? 0.02 : i % 17 == 1 ? 50 : 1;
-    return (dt_choice){.greedy = i % 11 == 0,
+    return (dt_choice){.repetition_penalty = 0.5 + uniform(i, 7),
+                       .greedy = i % 11 == 0,
                        .temperature = scale * (0.2 + 2 * uniform(i, 1)),
                        .top_k = i % 5 ? (int64_t)(uniform(i, 2) * (i % 7 == 1 ? MAX_VOCAB : 20)) : 0,
                        .top_p = i % 3 ? uniform(i, 3) + 1e-3 < 1 ? uniform(i, 3) + 1e-3 : 1 : 1,
                        .min_p = i % 7 ? 0 : 0.3 * uniform(i, 4)};
+}
+
+/* Row r as the plain loops take it: after the penalty, as floats. */
+static void penalised_row(const rows *x, const dt_choice *how, int64_t r, float *row)
+{
+    memcpy(row, (float *)x->z.p + r * x->at.logits_ld, (size_t)x->at.n_vocab * sizeof *row);
+    for (int64_t v = 0; v < x->at.n_vocab && x->penalised; v++)
+        if (x->seen[r * x->at.seen_ld + v / 32] >> v % 32 & 1)
+            row[v] = (float)(row[v] > 0 ? row[v] / how->repetition_penalty : row[v] * how->repetition_penalty);
 }
 
 static void draw(fixture *f, const rows *x, const dt_choice *how, const double *u, int32_t *token)
@@ -80,23 +97,20 @@ static void draws_are_those_of_the_sampler(void **state)
         dt_sampling sampling = dt_sampling_default();
         sampling.greedy = how.greedy, sampling.temperature = how.temperature;
         sampling.top_k = how.top_k, sampling.top_p = how.top_p, sampling.min_p = how.min_p, sampling.seed = 5;
-        dt_sampler *s;
         double u[MAX_ROWS];
-        int32_t token[MAX_ROWS], want;
+        int32_t token[MAX_ROWS];
         for (uint64_t r = 0; r < MAX_ROWS; r++) u[r] = dt_sampler_uniform(5, (uint64_t)i, r);
         draw(*state, &x, &how, u, token);
-        assert_int_equal(dt_sampler_open(&s, &sampling, x.at.n_vocab), DT_OK);
+        host_sampler s = host_sampler_open(&sampling, x.at.n_vocab);
         for (int64_t r = 0; r < x.at.n_rows; r++) {
             float row[MAX_VOCAB];
-            for (int64_t v = 0; v < x.at.n_vocab; v++) {
-                const uint32_t *mask = mask_of(&x, r);
-                const bool in = !mask || (mask[v / 32] >> v % 32 & 1);
-                row[v] = in ? ((float *)x.z.p)[r * x.at.logits_ld + v] : -INFINITY;
-            }
-            assert_int_equal(dt_sampler_draw(s, row, NULL, 0, (uint64_t)i, (uint64_t)r, &want), DT_OK);
-            assert_int_equal(token[r], want);
+            const uint32_t *mask = mask_of(&x, r);
+            penalised_row(&x, &how, r, row);
+            for (int64_t v = 0; v < x.at.n_vocab && mask; v++)
+                if (!(mask[v / 32] >> v % 32 & 1)) row[v] = -INFINITY;
+            assert_int_equal(token[r], host_sampler_draw(&s, row, NULL, 0, (uint64_t)i, (uint64_t)r));
         }
-        dt_sampler_close(s);
+        host_sampler_close(&s);
         ref_drop(&x.z);
     }
 }
@@ -125,7 +139,8 @@ static void draws_are_those_of_the_plain_loop(void **state)
         for (int r = 0; r < MAX_ROWS; r++) u[r] = uniform(i, 100 + r);
         draw(*state, &x, &how, u, token);
         for (int64_t r = 0; r < x.at.n_rows; r++) {
-            const float *z = (float *)x.z.p + r * x.at.logits_ld;
+            float z[MAX_VOCAB];
+            penalised_row(&x, &how, r, z);
             assert_true(ref_choice(&how, z, mask_of(&x, r), x.at.n_vocab, p));
             const int32_t want = ref_draw(p, x.at.n_vocab, u[r]);
             if (want >= 0) assert_int_equal(token[r], want);

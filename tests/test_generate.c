@@ -18,6 +18,7 @@
 
 #include "dtrain/checkpoint.h"
 #include "dtrain/generate.h"
+#include "host_sampler.h"
 
 /* ---- a decoder that is a pure function of a sequence's tokens ---------------------------------------------------- */
 
@@ -25,8 +26,10 @@ enum { VOCAB = 50, MAX_SLOTS = 8, MAX_LEN = 64 };
 
 struct fake {
     int32_t held[MAX_SLOTS][MAX_LEN], n[MAX_SLOTS];
+    int32_t slot[MAX_SLOTS]; /* of the last batch's sequences */
     int32_t max_tok;
     int n_calls, n_bad; /* n_bad: broken promises of dt_generate */
+    bool bad;           /* are there logits that are none? */
 };
 
 static void fake_logits(const int32_t *ids, int32_t n, float *logits)
@@ -36,10 +39,11 @@ static void fake_logits(const int32_t *ids, int32_t n, float *logits)
     for (int v = 0; v < VOCAB; v++) logits[v] = (float)(dt_mix64(h + (uint64_t)v) >> 40) * 0x1p-22f;
 }
 
-static dt_err fake_decode(void *self, const dt_batch *b, const int32_t *slot, float *logits)
+static dt_err fake_decode(void *self, const dt_batch *b, const int32_t *slot)
 {
     struct fake *f = self;
     f->n_calls++;
+    memcpy(f->slot, slot, (size_t)b->n_seq * sizeof *slot);
     f->n_bad += b->n_tok > f->max_tok || b->seq_start[0] != 0 || b->seq_start[b->n_seq] != b->n_tok;
     for (int32_t s = 0; s < b->n_seq; s++) {
         const int32_t k = slot[s];
@@ -48,7 +52,19 @@ static dt_err fake_decode(void *self, const dt_batch *b, const int32_t *slot, fl
             f->n_bad += b->pos[t] != f->n[k];
             f->held[k][f->n[k]++] = b->token[t];
         }
-        fake_logits(f->held[k], f->n[k], logits + (int64_t)s * VOCAB);
+    }
+    return DT_OK;
+}
+
+static dt_err fake_draw(void *self, const dt_batch *b, const dt_draw *d)
+{
+    const struct fake *f = self;
+    for (int32_t s = 0; s < b->n_seq; s++) {
+        float logits[VOCAB];
+        fake_logits(f->held[f->slot[s]], f->n[f->slot[s]], logits);
+        if (f->bad && s == 0) logits[7] = NAN;
+        host_draw(&d->how, logits, d->seen ? d->seen + s * ((VOCAB + 31) / 32) : NULL, VOCAB, d->uniform[s],
+                  &d->token[s], d->logp ? &d->logp[s] : NULL);
     }
     return DT_OK;
 }
@@ -81,18 +97,16 @@ static void make_work(struct work *w)
 
 static void ref_generate(dt_sequence *q)
 {
-    dt_sampler *s;
+    host_sampler s = host_sampler_open(&how, VOCAB);
     float logits[VOCAB];
-    assert_int_equal(dt_sampler_open(&s, &how, VOCAB), DT_OK);
     while (q->finish == DT_FINISH_NONE && q->n_ids < q->max_ids) {
         fake_logits(q->ids, q->n_ids, logits);
-        assert_int_equal(dt_sampler_draw(s, logits, q->ids, q->n_ids, q->number, (uint64_t)q->n_ids, &q->ids[q->n_ids]),
-                         DT_OK);
-        const int32_t token = q->ids[q->n_ids++];
+        const int32_t token = host_sampler_draw(&s, logits, q->ids, q->n_ids, q->number, (uint64_t)q->n_ids);
+        q->ids[q->n_ids++] = token;
         if (token == eos[0] || token == eos[1]) q->finish = DT_FINISH_EOS;
     }
     if (q->finish == DT_FINISH_NONE) q->finish = DT_FINISH_LENGTH;
-    dt_sampler_close(s);
+    host_sampler_close(&s);
 }
 
 struct heard {
@@ -126,7 +140,7 @@ static void tokens_do_not_depend_on_slots_and_passes(void **state)
         dt_ledger ledger = {0};
         dt_generate_stats stats;
         make_work(&w);
-        const dt_decoder d = {.self = &f, .decode = fake_decode, .keep = fake_keep};
+        const dt_decoder d = {.self = &f, .decode = fake_decode, .draw = fake_draw, .keep = fake_keep};
         const dt_generate_options opt = {.sampling = how,
                                          .eos = eos,
                                          .n_eos = 2,
@@ -158,20 +172,13 @@ static dt_err refuse(void *ctx, dt_sequence *s)
     return s->n_ids - s->n_prompt == 2 ? dt_fail(DT_ERR_WRITE, "no more") : DT_OK;
 }
 
-static dt_err nan_decode(void *self, const dt_batch *b, const int32_t *slot, float *logits)
-{
-    const dt_err err = fake_decode(self, b, slot, logits);
-    logits[7] = NAN;
-    return err;
-}
-
 /* A text that goes on: what the cache holds does not pass through again, and the tokens are those of a fresh start. */
 static void a_cached_beginning_is_not_run_again(void **state)
 {
     (void)state;
     dt_ledger ledger = {0};
     struct fake f = {.max_tok = 4};
-    const dt_decoder d = {.self = &f, .decode = fake_decode, .keep = fake_keep};
+    const dt_decoder d = {.self = &f, .decode = fake_decode, .draw = fake_draw, .keep = fake_keep};
     const dt_generate_options opt = {
         .sampling = how, .vocab_size = VOCAB, .n_slots = 1, .max_tok = 4, .ledger = &ledger};
     dt_generate_stats stats;
@@ -200,14 +207,14 @@ static void a_cached_beginning_is_not_run_again(void **state)
 static void errors_come_back(void **state)
 {
     (void)state;
-    struct fake f = {.max_tok = 64};
+    struct fake f = {.max_tok = 64}, f_bad = {.max_tok = 64, .bad = true};
     struct work w;
     dt_ledger ledger = {0};
     dt_generate_stats stats;
     make_work(&w);
     dt_generate_options opt = {.sampling = how, .vocab_size = VOCAB, .n_slots = 2, .max_tok = 64, .ledger = &ledger};
-    const dt_decoder bad = {.self = &f, .decode = nan_decode, .keep = fake_keep},
-                     good = {.self = &f, .decode = fake_decode, .keep = fake_keep};
+    const dt_decoder bad = {.self = &f_bad, .decode = fake_decode, .draw = fake_draw, .keep = fake_keep},
+                     good = {.self = &f, .decode = fake_decode, .draw = fake_draw, .keep = fake_keep};
     assert_int_equal(dt_generate(&bad, w.list, N_SEQS, &opt, &stats), DT_ERR_NONFINITE);
     make_work(&w);
     opt.on_token = refuse;

@@ -151,15 +151,18 @@ typedef struct dt_token_rows {
     int64_t logits_ld;       /* row distance of logits, float */
     const uint32_t *allowed; /* token v of row r: bit v % 32 of word r * allowed_ld + v / 32; NULL: all are */
     int64_t allowed_ld;      /* 0: the same for all rows */
+    const uint32_t *seen;    /* likewise: those that came before in the row's text; NULL: none. For draw_tokens alone */
+    int64_t seen_ld;
 } dt_token_rows;
 
 /** How a token is drawn from a row: the transforms in this order, each on what the one before it left. */
 typedef struct dt_choice {
-    bool greedy;        /* the largest logit, the lowest id on ties; the rest is not looked at */
-    double temperature; /* logits / temperature, above 0 */
-    int64_t top_k;      /* the k most probable, of equal ones those with lower ids; 0: all */
-    double top_p;       /* the fewest most probable whose probabilities reach p of the sum, at least one; 1: all */
-    double min_p;       /* those with at least min_p times the probability of the most probable; 0: all */
+    double repetition_penalty; /* of seen tokens: logit / rho where positive, logit * rho otherwise, as a float */
+    bool greedy;               /* the largest logit, the lowest id on ties; the rest is not looked at */
+    double temperature;        /* logits / temperature, above 0 */
+    int64_t top_k;             /* the k most probable, of equal ones those with lower ids; 0: all */
+    double top_p; /* the fewest most probable whose probabilities reach p of the sum, at least one; 1: all */
+    double min_p; /* those with at least min_p times the probability of the most probable; 0: all */
 } dt_choice;
 
 /* ---- optimizers -------------------------------------------------------------------------------------------------- */

@@ -73,11 +73,15 @@ typedef struct dt_sequence {
     float *logps; /* NULL, or the caller's [max_ids]: with options.logp those of each new token */
 } dt_sequence;
 
-/** What generation needs of a model. logits: host, [n_seq of b, vocab_size], of the last token of each sequence in b;
- *  the caller may change them. */
+/** What generation needs of a model. After each decode comes draw or, for beam search, logits; all three also with an
+ *  empty batch. */
 typedef struct dt_decoder {
     void *self;
-    dt_err (*decode)(void *self, const dt_batch *b, const int32_t *slot, float *logits); /* also with an empty batch */
+    dt_err (*decode)(void *self, const dt_batch *b, const int32_t *slot);
+    /* the next token of each sequence in b */
+    dt_err (*draw)(void *self, const dt_batch *b, const dt_draw *d);
+    /* logits: host, [n_seq of b, vocab_size], of the last token of each sequence in b; the caller may change them */
+    dt_err (*logits)(void *self, const dt_batch *b, float *logits);
     /* forget all but the first n_tok tokens of a slot */
     void (*keep)(void *self, int32_t slot, int32_t n_tok);
     /** Slot dst becomes what src is; the first tokens of both are the same already. */

@@ -1,7 +1,7 @@
 /* logits.h - a row of logits on the host: sums of exponentials, and the choice of a token. Double, in fixed orders: the
  * same bits on every machine. What every device's draw_tokens is held to, and what the sampler draws with.
  *
- * A choice: temperature, then top-k, top-p and min-p, each of what the one before it left; then one uniform number u in
+ * A choice: repetition penalty, temperature, then top-k, top-p and min-p, each of what the one before it left; then one uniform number u in
  * [0, 1) picks the token by the inverse of the cumulative distribution in the order of ids: the first id v whose
  * p_0 + ... + p_v exceeds u. algorithms.md, appendix B. */
 #ifndef DTRAIN_LOGITS_H
@@ -33,9 +33,9 @@ typedef struct dt_token_weights {
 /** Bytes of scratch for a vocabulary, aligned as by malloc; the content may be anything. */
 size_t dt_token_weights_scratch(int64_t n_vocab);
 /** The ids that how leaves of the allowed ones, bit v % 32 of allowed[v / 32] (NULL: all), and their weights; greedy:
- *  one id. false when an allowed logit is NaN or +inf, or no allowed one is above -inf. */
-bool dt_token_weights_of(const dt_choice *how, const float *logits, const uint32_t *allowed, int64_t n_vocab,
-                         void *scratch, dt_token_weights *w);
+ *  one id. seen: likewise (NULL: none). false when an allowed logit is NaN or +inf, or no allowed one is above -inf. */
+bool dt_token_weights_of(const dt_choice *how, const float *logits, const uint32_t *allowed, const uint32_t *seen,
+                         int64_t n_vocab, void *scratch, dt_token_weights *w);
 double dt_token_weights_sum(const dt_token_weights *w);
 int32_t dt_token_weights_draw(const dt_token_weights *w, double u);
 

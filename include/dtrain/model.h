@@ -197,8 +197,22 @@ dt_err dt_model_last_logits(dt_model *m, const dt_batch *b, float *logits);
 
 /** Generation: run new tokens through the model with the key-value cache. Sequence s of b is cache slot slot[s]; its
  *  tokens are appended behind the cache_len[slot] tokens that are there (b->pos must continue from there). Then
- *  dt_model_last_logits. */
+ *  dt_model_draw or dt_model_last_logits. */
 dt_err dt_model_decode(dt_model *m, const dt_batch *b, const int32_t *slot);
+
+/** A token for each sequence of a batch. Host arrays. */
+typedef struct dt_draw {
+    dt_choice how;
+    const double *uniform; /* [n_seq] NULL where greedy */
+    const uint32_t *seen;  /* [n_seq, (vocab_size + 31) / 32] bits of the tokens that the penalty is for; NULL: none */
+    int32_t *token;        /* [n_seq] -1 where a logit is NaN or +inf or none is above -inf, and without tokens */
+    double *logp;          /* [n_seq] by the logits as the model gave them; NULL: not wanted */
+} dt_draw;
+
+/** The next token of each sequence of b, at most cache_seqs of them, drawn on the device; after dt_model_decode.
+ *  Synchronous. */
+dt_err dt_model_draw(dt_model *m, const dt_batch *b, const dt_draw *d);
+
 /** Forget the contents of cache slots (all: slot -1). */
 void dt_model_cache_clear(dt_model *m, int32_t slot);
 /** Forget all but the first n_tok tokens of a slot. */

@@ -1,4 +1,4 @@
-/* sampler.h - from a row of logits to the next token. algorithms.md, appendix B.
+/* sampler.h - how the next token is drawn from a row of logits. algorithms.md, appendix B.
  *
  * The transforms, in this order: repetition penalty, temperature, top-k, top-p, min-p. Then one uniform number u, a
  * pure function of (seed, sequence, position), picks the token by the inverse of the cumulative distribution in the
@@ -7,7 +7,7 @@
 #ifndef DTRAIN_SAMPLER_H
 #define DTRAIN_SAMPLER_H
 
-#include "dtrain/core.h"
+#include "dtrain/device_ops.h"
 
 typedef struct dt_sampling {
     /* the largest logit (after the repetition penalty), the lowest id on ties; the rest is not looked at */
@@ -26,20 +26,8 @@ dt_sampling dt_sampling_default(void);
 /** DT_ERR_USAGE naming what is out of range. */
 dt_err dt_sampling_check(const dt_sampling *how);
 
-typedef struct dt_sampler dt_sampler;
-/** Scratch for a vocabulary of that size, and a checked copy of how. Local. DT_ERR_USAGE, DT_ERR_MEMORY. */
-dt_err dt_sampler_open(dt_sampler **s, const dt_sampling *how, int64_t vocab_size);
-void dt_sampler_close(dt_sampler *s); /* safe on NULL */
-
-/** The next token of a sequence. Local.
- *
- *  logits    [vocab_size], read; -inf excludes a token
- *  seen      [n_seen] the ids of the sequence so far, prompt included; repeats count once. Looked at for the repetition
- *            penalty alone
- *  sequence  the number of the sequence among all of the job; position: of the new token in it
- *  Returns DT_OK, or DT_ERR_NONFINITE when a logit is NaN or +inf or all are -inf. */
-dt_err dt_sampler_draw(dt_sampler *s, const float *logits, const int32_t *seen, int64_t n_seen, uint64_t sequence,
-                       uint64_t position, int32_t *token);
+/** The choice that a device makes. */
+dt_choice dt_sampling_choice(const dt_sampling *how);
 
 /** The uniform number in [0, 1) behind a draw: 53 bits of Philox, counter (sequence, position). */
 double dt_sampler_uniform(uint64_t seed, uint64_t sequence, uint64_t position);
@@ -47,9 +35,5 @@ double dt_sampler_uniform(uint64_t seed, uint64_t sequence, uint64_t position);
 /** log(sum over v of e^logits[v]), in double: logits[t] minus it is the log-probability of t. +inf or NaN among the
  *  logits give no number. */
 double dt_log_sum_exp(const float *logits, int64_t n);
-
-/** For tests and tools: the distribution that dt_sampler_draw would draw from, p [vocab_size], sum 1 to rounding.
- *  Greedy: a single 1. */
-dt_err dt_sampler_distribution(dt_sampler *s, const float *logits, const int32_t *seen, int64_t n_seen, double *p);
 
 #endif

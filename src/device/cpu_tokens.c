@@ -9,9 +9,10 @@ static int64_t n_pieces(const cpu_state *cpu, const dt_token_rows *rows)
     return cpu_min(cpu->n_threads, rows->n_rows > 0 ? rows->n_rows : 0);
 }
 
+static const uint32_t *row_of_mask(const uint32_t *mask, int64_t ld, int64_t r) { return mask ? mask + r * ld : NULL; }
 static const uint32_t *allowed_of(const dt_token_rows *rows, int64_t r)
 {
-    return rows->allowed ? rows->allowed + r * rows->allowed_ld : NULL;
+    return row_of_mask(rows->allowed, rows->allowed_ld, r);
 }
 
 static dt_err check(const dt_token_rows *rows)
@@ -22,6 +23,8 @@ static dt_err check(const dt_token_rows *rows)
              rows->n_vocab, rows->logits_ld);
     DT_CHECK(!rows->allowed || rows->allowed_ld == 0 || rows->allowed_ld >= words, DT_ERR_ARG,
              "tokens: masks of %" PRId64 " words for %" PRId64 " tokens", rows->allowed_ld, rows->n_vocab);
+    DT_CHECK(!rows->seen || rows->seen_ld == 0 || rows->seen_ld >= words, DT_ERR_ARG,
+             "tokens: %" PRId64 " words of seen tokens for %" PRId64 " tokens", rows->seen_ld, rows->n_vocab);
     return DT_OK;
 }
 
@@ -36,6 +39,8 @@ dt_err cpu_draw_tokens(dt_device *dev, const dt_token_rows *rows, const dt_choic
 {
     const cpu_state *cpu = cpu_of(dev);
     DT_TRY(check(rows));
+    DT_CHECK(!rows->seen || how->repetition_penalty > 0, DT_ERR_ARG, "draw_tokens: repetition_penalty %g",
+             how->repetition_penalty);
     DT_CHECK(how->greedy || (how->temperature > 0 && how->top_k >= 0 && how->top_p > 0 && how->min_p >= 0), DT_ERR_ARG,
              "draw_tokens: temperature %g, top_k %" PRId64 ", top_p %g, min_p %g", how->temperature, how->top_k,
              how->top_p, how->min_p);
@@ -44,7 +49,8 @@ dt_err cpu_draw_tokens(dt_device *dev, const dt_token_rows *rows, const dt_choic
     CPU_PARALLEL_FOR (cpu, piece, pieces) {
         for (int64_t r = piece; r < rows->n_rows; r += pieces) {
             dt_token_weights w;
-            const bool any = dt_token_weights_of(how, logits + r * rows->logits_ld, allowed_of(rows, r), rows->n_vocab,
+            const bool any = dt_token_weights_of(how, logits + r * rows->logits_ld, allowed_of(rows, r),
+                                                 row_of_mask(rows->seen, rows->seen_ld, r), rows->n_vocab,
                                                  (char *)scratch + (size_t)piece * nbytes, &w);
             token[r] = any ? dt_token_weights_draw(&w, how->greedy ? 0 : uniform[r]) : -1;
         }

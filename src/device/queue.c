@@ -286,6 +286,7 @@ static dt_token_rows near_token_rows(dt_device *dev, const dt_token_rows *rows)
 {
     dt_token_rows mine = *rows;
     mine.allowed = AT(rows->allowed);
+    mine.seen = AT(rows->seen);
     return mine;
 }
 

@@ -145,20 +145,33 @@ static void keep_some(chooser *s, int64_t n_vocab, float largest)
     if (how->min_p > 0) keep_min_p(s);
 }
 
-static const float *only_allowed(const float *logits, const uint32_t *allowed, int64_t n_vocab, float *score)
+static void penalise(float *score, const uint32_t *seen, int64_t n_vocab, double penalty)
 {
-    if (!allowed) return logits;
-    for (int64_t v = 0; v < n_vocab; v++) score[v] = allowed[v / 32] >> (v % 32) & 1 ? logits[v] : -INFINITY;
+    for (int64_t word = 0; word < (n_vocab + 31) / 32; word++)
+        for (uint32_t bits = seen[word]; bits != 0; bits &= bits - 1) {
+            const int64_t v = word * 32 + __builtin_ctz(bits);
+            if (v < n_vocab) score[v] = (float)(score[v] > 0 ? score[v] / penalty : score[v] * penalty);
+        }
+}
+
+/* The logits of allowed tokens after the penalty, into score where that changes any. */
+static const float *scores_of(const dt_choice *how, const float *logits, const uint32_t *allowed, const uint32_t *seen,
+                              int64_t n_vocab, float *score)
+{
+    if (!allowed && !seen) return logits;
+    memcpy(score, logits, (size_t)n_vocab * sizeof *score);
+    if (seen) penalise(score, seen, n_vocab, how->repetition_penalty);
+    for (int64_t v = 0; allowed && v < n_vocab; v++) score[v] = allowed[v / 32] >> (v % 32) & 1 ? score[v] : -INFINITY;
     return score;
 }
 
-bool dt_token_weights_of(const dt_choice *how, const float *logits, const uint32_t *allowed, int64_t n_vocab,
-                         void *scratch, dt_token_weights *w)
+bool dt_token_weights_of(const dt_choice *how, const float *logits, const uint32_t *allowed, const uint32_t *seen,
+                         int64_t n_vocab, void *scratch, dt_token_weights *w)
 {
     chooser s = {.how = *how};
     float *masked;
     lay_out(&s, &masked, scratch, n_vocab);
-    s.score = only_allowed(logits, allowed, n_vocab, masked);
+    s.score = scores_of(how, logits, allowed, seen, n_vocab, masked);
     const int64_t best = dt_logits_first_best(s.score, n_vocab);
     if (best < 0) return false;
     s.kept[0] = (int32_t)best;

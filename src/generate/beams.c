@@ -48,6 +48,8 @@ typedef struct searcher {
     int n_prompts, next;
     int n_groups;
     group *groups;
+    float *logits; /* [n_slots, vocab_size] of the pass's sequences */
+    size_t logits_nbytes;
     int32_t *id_store; /* [n_groups][3 n_beams][len] */
     candidate *best;   /* [n_best]: a heap with the worst on top, then sorted */
     int n_best, n_found;
@@ -101,7 +103,7 @@ static dt_err offer_tokens(searcher *s, const group *g, int number)
 {
     const dt_generate_options *opt = s->loop.opt;
     const beam *b = &g->live[number];
-    const float *logits = decode_loop_logits(&s->loop, b->slot);
+    const float *logits = s->logits + decode_loop_row(&s->loop, b->slot) * opt->vocab_size;
     const double penalty = opt->sampling.repetition_penalty, sum = dt_log_sum_exp(logits, opt->vocab_size);
     DT_CHECK(fabs(sum) < INFINITY, DT_ERR_NONFINITE,
              "the logits' sum of exponentials is %g: the model's weights or activations are not finite", sum);
@@ -277,13 +279,19 @@ static bool admit(void *self)
     return any;
 }
 
+static dt_err read_logits(void *self)
+{
+    const searcher *s = self;
+    return s->loop.decoder->logits(s->loop.decoder->self, &s->loop.batch, s->logits);
+}
+
 static dt_err step_groups(void *self)
 {
     searcher *s = self;
     for (group *g = s->groups; g < s->groups + s->n_groups; g++) {
         if (g->prompt < 0) continue;
         /* all live beams have one token left, so they pass together */
-        if (decode_loop_logits(&s->loop, g->live[0].slot)) DT_TRY(step_group(s, g));
+        if (decode_loop_row(&s->loop, g->live[0].slot) >= 0) DT_TRY(step_group(s, g));
     }
     return DT_OK;
 }
@@ -335,8 +343,13 @@ static dt_err open_searcher(searcher *s, const dt_decoder *d, const dt_generate_
     s->n_best = n_beams * (1 + (opt->n_eos > 1 ? opt->n_eos : 1));
     s->best = calloc((size_t)s->n_best, sizeof *s->best);
     s->mark = calloc((size_t)(opt->vocab_size > n_beams ? opt->vocab_size : n_beams), sizeof *s->mark);
+    s->logits_nbytes = (size_t)opt->n_slots * (size_t)opt->vocab_size * sizeof *s->logits;
+    s->logits = malloc(s->logits_nbytes);
+    if (s->logits) dt_ledger_add(opt->ledger, DT_MEM_DATA, DT_ON_HOST, s->logits_nbytes);
     s->groups = calloc((size_t)(opt->n_slots / n_beams), sizeof *s->groups);
     s->id_store = calloc((size_t)(opt->n_slots / n_beams) * 3 * (size_t)n_beams, (size_t)len * sizeof *s->id_store);
+    DT_CHECK(s->logits, DT_ERR_MEMORY, "out of memory for the logits of %d sequences (%" PRId64 " floats each)",
+             opt->n_slots, opt->vocab_size);
     DT_CHECK(s->best && s->mark && s->groups && s->id_store, DT_ERR_MEMORY, "out of memory for %d beams of %d tokens",
              opt->n_slots, len);
     for (s->n_groups = 0; s->n_groups < opt->n_slots / n_beams; s->n_groups++)
@@ -352,6 +365,8 @@ static void close_searcher(searcher *s)
         free(s->groups[i].done);
         free(s->groups[i].filled);
     }
+    if (s->logits) dt_ledger_sub(s->loop.opt->ledger, DT_MEM_DATA, DT_ON_HOST, s->logits_nbytes);
+    free(s->logits);
     free(s->groups);
     free(s->id_store);
     free(s->best);
@@ -364,10 +379,11 @@ dt_err dt_beam_search(const dt_decoder *d, dt_sequence *const *seqs, int n_promp
 {
     searcher s = {.loop = {.opt = opt}, .how = how, .seqs = seqs, .n_prompts = n_prompts};
     *stats = (dt_generate_stats){0};
+    const decode_user user = {&s, admit, read_logits, step_groups};
     const double start = dt_now_s();
     dt_err err = open_searcher(&s, d, opt, stats);
     if (opt->lockstep) err = dt_comm_agree(opt->lockstep, err);
-    if (err == DT_OK) err = decode_loop_run(&s.loop, &s, admit, step_groups);
+    if (err == DT_OK) err = decode_loop_run(&s.loop, &user);
     stats->seconds = dt_now_s() - start;
     close_searcher(&s);
     return err;

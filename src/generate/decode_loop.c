@@ -1,7 +1,6 @@
 /* decode_loop.c - see decode_loop.h. */
 #include "decode_loop.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 
 bool is_end_of_text(const dt_generate_options *opt, int32_t token)
@@ -75,19 +74,20 @@ static dt_err stay_together(dt_comm *comm, dt_err err, bool *work)
     return any[1] > 0 ? dt_comm_agree(comm, err) : DT_OK;
 }
 
-dt_err decode_loop_run(decode_loop *p, void *self, bool (*admit)(void *self), dt_err (*use)(void *self))
+dt_err decode_loop_run(decode_loop *p, const decode_user *user)
 {
     for (dt_err err = DT_OK;;) {
-        bool work = err == DT_OK && admit(self);
+        bool work = err == DT_OK && user->admit(user->self);
         DT_TRY(stay_together(p->opt->lockstep, err, &work));
         if (!work) return DT_OK;
         const double since = dt_now_s();
         share_out(p);
         fill_batch(p);
-        DT_TRY(p->decoder->decode(p->decoder->self, &p->batch, p->slot_of, p->logits));
+        DT_TRY(p->decoder->decode(p->decoder->self, &p->batch, p->slot_of));
         const int32_t n_prompt_tok = count_prompt_tokens(p);
         for (int32_t k = 0; k < p->opt->n_slots; k++) p->slots[k].done += p->slots[k].take;
-        err = use(self);
+        DT_TRY(user->read(user->self));
+        err = user->use(user->self);
         if (err == DT_OK) err = dt_fault("generate.pass");
         p->stats->n_forward++;
         p->stats->n_prompt_tok += n_prompt_tok;
@@ -95,15 +95,10 @@ dt_err decode_loop_run(decode_loop *p, void *self, bool (*admit)(void *self), dt
     }
 }
 
-float *decode_loop_logits(const decode_loop *p, int32_t slot)
+int32_t decode_loop_row(const decode_loop *p, int32_t slot)
 {
     const decode_slot *s = &p->slots[slot];
-    return s->ids && s->row >= 0 && s->done == s->n_ids ? p->logits + (int64_t)s->row * p->opt->vocab_size : NULL;
-}
-
-size_t decode_loop_logits_nbytes(const dt_generate_options *opt)
-{
-    return (size_t)opt->n_slots * (size_t)opt->vocab_size * sizeof(float);
+    return s->ids && s->done == s->n_ids ? s->row : -1;
 }
 
 dt_err decode_loop_open(decode_loop *p, const dt_decoder *d, const dt_generate_options *opt, dt_generate_stats *stats)
@@ -114,18 +109,12 @@ dt_err decode_loop_open(decode_loop *p, const dt_decoder *d, const dt_generate_o
     DT_TRY(dt_batch_alloc(&p->batch, opt->max_tok, opt->n_slots, opt->ledger));
     p->slots = calloc((size_t)opt->n_slots, sizeof *p->slots);
     p->slot_of = calloc((size_t)opt->n_slots, sizeof *p->slot_of);
-    p->logits = calloc((size_t)opt->n_slots * (size_t)opt->vocab_size, sizeof *p->logits);
-    DT_CHECK(p->slots && p->slot_of && p->logits, DT_ERR_MEMORY,
-             "out of memory for the logits of %d sequences (%" PRId64 " floats each)", opt->n_slots, opt->vocab_size);
-    p->nbytes = decode_loop_logits_nbytes(opt);
-    dt_ledger_add(opt->ledger, DT_MEM_DATA, DT_ON_HOST, p->nbytes);
+    DT_CHECK(p->slots && p->slot_of, DT_ERR_MEMORY, "out of memory for %d slots", opt->n_slots);
     return DT_OK;
 }
 
 void decode_loop_close(decode_loop *p)
 {
-    if (p->nbytes) dt_ledger_sub(p->opt->ledger, DT_MEM_DATA, DT_ON_HOST, p->nbytes);
-    free(p->logits);
     free(p->slot_of);
     free(p->slots);
     dt_batch_free(&p->batch, p->opt->ledger);

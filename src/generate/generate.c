@@ -1,9 +1,10 @@
-/* generate.c - sequences grow by tokens that the sampler draws; as one ends, the next takes its slot. */
+/* generate.c - sequences grow by tokens that are drawn where the logits are; as one ends, the next takes its slot. */
 #include "dtrain/generate.h"
 #include "decode_loop.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct dt_generator {
     decode_loop loop;
@@ -12,12 +13,20 @@ struct dt_generator {
     dt_sequence *const *seqs;
     int n_seqs, next; /* next: the first that has not had a slot */
     int *seq_of;      /* [n_slots] index of the sequence in a slot, -1: free */
-    dt_sampler *sampler;
+    /* [n_slots] in the order of the pass's sequences; logp NULL: not wanted; seen [n_slots, seen_ld] NULL: no penalty */
+    int32_t *token;
+    double *uniform, *logp;
+    uint32_t *seen;
+    size_t nbytes; /* of all these */
 };
 
-static dt_err decode_by_model(void *self, const dt_batch *b, const int32_t *slot_of, float *logits)
+static dt_err decode_by_model(void *self, const dt_batch *b, const int32_t *slot_of)
 {
-    DT_TRY(dt_model_decode(self, b, slot_of));
+    return dt_model_decode(self, b, slot_of);
+}
+static dt_err draw_by_model(void *self, const dt_batch *b, const dt_draw *d) { return dt_model_draw(self, b, d); }
+static dt_err logits_of_model(void *self, const dt_batch *b, float *logits)
+{
     return dt_model_last_logits(self, b, logits);
 }
 
@@ -29,7 +38,12 @@ static dt_err copy_in_model(void *self, int32_t src, int32_t dst, int32_t first)
 
 dt_decoder dt_decoder_of_model(dt_model *m)
 {
-    return (dt_decoder){.self = m, .decode = decode_by_model, .keep = keep_in_model, .copy = copy_in_model};
+    return (dt_decoder){.self = m,
+                        .decode = decode_by_model,
+                        .draw = draw_by_model,
+                        .logits = logits_of_model,
+                        .keep = keep_in_model,
+                        .copy = copy_in_model};
 }
 
 /* Give free slots to the sequences that wait. Is there anything to do? */
@@ -54,15 +68,48 @@ static bool admit(void *self)
     return any;
 }
 
-static dt_err draw_token(dt_generator *g, dt_sequence *q, const float *logits)
+static int64_t seen_ld(const dt_generate_options *opt) { return (opt->vocab_size + 31) / 32; }
+
+/* Ids outside the vocabulary cannot come again. */
+static void mark_seen(const dt_generate_options *opt, const dt_sequence *q, uint32_t *seen)
+{
+    memset(seen, 0, (size_t)seen_ld(opt) * sizeof *seen);
+    for (int32_t i = 0; i < q->n_ids; i++)
+        if (q->ids[i] >= 0 && q->ids[i] < opt->vocab_size) seen[q->ids[i] / 32] |= 1u << q->ids[i] % 32;
+}
+
+/* A token for each sequence of the pass; those of prompts that go on are not used. */
+static dt_err draw_tokens(void *self)
+{
+    dt_generator *g = self;
+    const dt_generate_options *opt = g->loop.opt;
+    memset(g->uniform, 0, (size_t)opt->n_slots * sizeof *g->uniform);
+    for (int32_t k = 0; k < opt->n_slots; k++) {
+        const int32_t row = g->seq_of[k] < 0 ? -1 : decode_loop_row(&g->loop, k);
+        if (row < 0) continue;
+        const dt_sequence *q = g->seqs[g->seq_of[k]];
+        g->uniform[row] = dt_sampler_uniform(opt->sampling.seed, q->number, (uint64_t)q->n_ids);
+        if (g->seen) mark_seen(opt, q, g->seen + row * seen_ld(opt));
+    }
+    const dt_draw d = {.how = dt_sampling_choice(&opt->sampling),
+                       .uniform = g->uniform,
+                       .seen = g->seen,
+                       .token = g->token,
+                       .logp = g->logp};
+    return g->decoder.draw(g->decoder.self, &g->loop.batch, &d);
+}
+
+static dt_err append_token(dt_generator *g, dt_sequence *q, int32_t row)
 {
     const dt_generate_options *opt = g->loop.opt;
-    int32_t token;
-    DT_TRY(dt_sampler_draw(g->sampler, logits, q->ids, q->n_ids, q->number, (uint64_t)q->n_ids, &token));
-    if (opt->logp) {
-        const double logp = (double)logits[token] - dt_log_sum_exp(logits, opt->vocab_size);
-        if (q->logps) q->logps[q->n_ids] = (float)logp;
-        q->logp += logp;
+    const int32_t token = g->token[row];
+    DT_CHECK(token >= 0, DT_ERR_NONFINITE,
+             "sequence %" PRIu64 ", token %d: a logit is NaN or inf, or all are -inf: the model's weights or "
+             "activations are not finite",
+             q->number, q->n_ids);
+    if (g->logp) {
+        if (q->logps) q->logps[q->n_ids] = (float)g->logp[row];
+        q->logp += g->logp[row];
     }
     q->ids[q->n_ids++] = token;
     g->loop.stats->n_new_tok++;
@@ -70,8 +117,8 @@ static dt_err draw_token(dt_generator *g, dt_sequence *q, const float *logits)
     return opt->on_token ? opt->on_token(opt->ctx, q) : DT_OK;
 }
 
-/* Draw the next token of each sequence whose last token went through. */
-static dt_err draw_tokens(void *self)
+/* Append to each sequence whose last token went through. */
+static dt_err append_tokens(void *self)
 {
     dt_generator *g = self;
     for (int32_t k = 0; k < g->loop.opt->n_slots; k++) {
@@ -79,9 +126,9 @@ static dt_err draw_tokens(void *self)
         if (g->seq_of[k] < 0) continue;
         dt_sequence *q = g->seqs[g->seq_of[k]];
         q->n_cached = s->done;
-        const float *logits = decode_loop_logits(&g->loop, k);
-        if (!logits) continue;
-        DT_TRY(draw_token(g, q, logits));
+        const int32_t row = decode_loop_row(&g->loop, k);
+        if (row < 0) continue;
+        DT_TRY(append_token(g, q, row));
         s->n_ids = q->n_ids;
         if (q->finish == DT_FINISH_NONE) continue;
         g->seq_of[k] = -1;
@@ -101,18 +148,32 @@ static dt_err check(dt_sequence *const *seqs, int n_seqs, const dt_generate_opti
     return DT_OK;
 }
 
+static size_t draws_nbytes(const dt_generate_options *opt)
+{
+    const size_t mask = opt->sampling.repetition_penalty != 1 ? (size_t)seen_ld(opt) * sizeof(uint32_t) : 0;
+    return (size_t)opt->n_slots * (2 * sizeof(double) + sizeof(int32_t) + mask);
+}
+
 size_t dt_generator_nbytes(const dt_generate_options *opt)
 {
-    return dt_batch_nbytes(opt->max_tok, opt->n_slots) + decode_loop_logits_nbytes(opt);
+    return dt_batch_nbytes(opt->max_tok, opt->n_slots) + draws_nbytes(opt);
 }
 
 static dt_err open_parts(dt_generator *g)
 {
     const dt_generate_options *opt = &g->opt;
+    const int32_t n = opt->n_slots;
+    DT_TRY(dt_sampling_check(&opt->sampling));
     DT_TRY(decode_loop_open(&g->loop, &g->decoder, opt, NULL));
-    DT_TRY(dt_sampler_open(&g->sampler, &opt->sampling, opt->vocab_size));
-    g->seq_of = malloc((size_t)opt->n_slots * sizeof *g->seq_of);
-    DT_CHECK(g->seq_of, DT_ERR_MEMORY, "out of memory for %d slots", opt->n_slots);
+    g->seq_of = malloc((size_t)n * sizeof *g->seq_of);
+    g->uniform = calloc(1, draws_nbytes(opt));
+    DT_CHECK(g->seq_of && g->uniform, DT_ERR_MEMORY, "out of memory for %d slots", n);
+    double *const logp = g->uniform + n;
+    g->token = (int32_t *)(logp + n);
+    if (opt->logp) g->logp = logp;
+    if (opt->sampling.repetition_penalty != 1) g->seen = (uint32_t *)(g->token + n);
+    g->nbytes = draws_nbytes(opt);
+    dt_ledger_add(opt->ledger, DT_MEM_DATA, DT_ON_HOST, g->nbytes);
     return DT_OK;
 }
 
@@ -135,8 +196,9 @@ dt_err dt_generator_open(dt_generator **out, const dt_decoder *d, const dt_gener
 void dt_generator_close(dt_generator *g)
 {
     if (!g) return;
+    if (g->nbytes) dt_ledger_sub(g->opt.ledger, DT_MEM_DATA, DT_ON_HOST, g->nbytes);
     decode_loop_close(&g->loop);
-    dt_sampler_close(g->sampler);
+    free(g->uniform);
     free(g->seq_of);
     free(g);
 }
@@ -156,7 +218,8 @@ static dt_err run(dt_generator *g, dt_sequence *const *seqs, int n_seqs, const d
         g->seq_of[k] = -1;
         g->loop.slots[k] = (decode_slot){0};
     }
-    err = decode_loop_run(&g->loop, g, admit, draw_tokens);
+    const decode_user user = {g, admit, draw_tokens, append_tokens};
+    err = decode_loop_run(&g->loop, &user);
     stats->seconds = dt_now_s() - start;
     return err;
 }

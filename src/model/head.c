@@ -7,6 +7,7 @@
  * narrower type than fp32 they are added up in fp32 and rounded once, at the end or, tied, when the embedding has added
  * its part (embed.c). */
 #include "model_private.h"
+#include <math.h>
 #include <string.h>
 
 /** The units of the head while they are held, and what of their gradients is written already. */
@@ -212,10 +213,10 @@ dt_err dt_model_head(dt_model *m, const dt_batch *b, const float *u, float inv_t
     return DT_OK;
 }
 
-dt_err dt_model_last_logits(dt_model *m, const dt_batch *b, float *logits)
+/* The last rows of those sequences of the batch that have tokens, in their order; how many. */
+static dt_err stage_last_rows(dt_model *m, const dt_batch *b, int64_t *n_rows)
 {
-    struct hold h;
-    int64_t n_rows = 0;
+    *n_rows = 0;
     DT_CHECK(m->have_hidden && dt_model_in_use(m) && b->n_tok == m->n_tok && b->n_seq == m->n_seq, DT_ERR_ARG,
              "logits need the forward of their own batch first");
     DT_CHECK(m->n_labels == 0, DT_ERR_ARG, "a model with a scalar head has no vocabulary to predict from");
@@ -224,8 +225,15 @@ dt_err dt_model_last_logits(dt_model *m, const dt_batch *b, float *logits)
     dt_model_place_rows(m->rows_span.host, b->n_tok, &m->host_rows);
     dt_model_place_rows(m->rows_span.device, b->n_tok, &m->device_rows);
     for (int32_t s = 0; b->n_tok > 0 && s < b->n_seq; s++)
-        if (b->seq_start[s + 1] > b->seq_start[s]) m->host_rows.row[n_rows++] = b->seq_start[s + 1] - 1;
-    if (n_rows > 0) DT_TRY(dt_span_to_device(m, &m->rows_span, (size_t)n_rows * sizeof *m->host_rows.row));
+        if (b->seq_start[s + 1] > b->seq_start[s]) m->host_rows.row[(*n_rows)++] = b->seq_start[s + 1] - 1;
+    return *n_rows > 0 ? dt_span_to_device(m, &m->rows_span, (size_t)*n_rows * sizeof *m->host_rows.row) : DT_OK;
+}
+
+dt_err dt_model_last_logits(dt_model *m, const dt_batch *b, float *logits)
+{
+    struct hold h;
+    int64_t n_rows;
+    DT_TRY(stage_last_rows(m, b, &n_rows));
     DT_TRY(hold_units(m, &h, false));
     int32_t s = 0; /* the sequence of the next row; those without a token get zeros */
     memset(logits, 0, (size_t)b->n_seq * (size_t)m->V * sizeof *logits);
@@ -238,4 +246,66 @@ dt_err dt_model_last_logits(dt_model *m, const dt_batch *b, float *logits)
     }
     DT_TRY(release_units(m, &h));
     return dt_model_sync(m);
+}
+
+/* What the device needs to draw, for the sequences that have tokens, in their order. */
+static dt_err stage_draws(dt_model *m, const dt_batch *b, const dt_draw *d, int64_t n_rows)
+{
+    const struct draws *host = &m->host_draws, *device = &m->device_draws;
+    const size_t mask_nbytes = (size_t)host->seen_ld * sizeof *host->seen;
+    int64_t i = 0;
+    for (int32_t s = 0; i < n_rows; s++) {
+        if (b->seq_start[s + 1] == b->seq_start[s]) continue;
+        if (d->uniform) host->uniform[i] = d->uniform[s];
+        if (d->seen) memcpy(host->seen + i * host->seen_ld, d->seen + s * host->seen_ld, mask_nbytes);
+        i++;
+    }
+    if (d->uniform)
+        DT_TRY(m->ops->copy(m->dev, device->uniform, host->uniform, (size_t)n_rows * sizeof(double), m->stream));
+    return d->seen ? m->ops->copy(m->dev, device->seen, host->seen, (size_t)n_rows * mask_nbytes, m->stream) : DT_OK;
+}
+
+/* Tokens of the rows from `first` on, whose logits are there. */
+static dt_err draw_chunk(dt_model *m, const dt_draw *d, int64_t first, int64_t n)
+{
+    const struct draws *at = &m->device_draws;
+    const dt_token_rows rows = {.n_rows = n,
+                                .n_vocab = m->V,
+                                .logits_ld = m->h.logits_ld,
+                                .seen = d->seen ? at->seen + first * at->seen_ld : NULL,
+                                .seen_ld = at->seen_ld};
+    DT_TRY(m->ops->draw_tokens(m->dev, &rows, &d->how, m->h.logits, d->uniform ? at->uniform + first : NULL,
+                               at->token + first, m->draw_scratch, m->stream));
+    if (!d->logp) return DT_OK;
+    return m->ops->log_softmax_at(m->dev, &rows, m->h.logits, 1, 1, at->token + first, at->logp + first, m->stream);
+}
+
+dt_err dt_model_draw(dt_model *m, const dt_batch *b, const dt_draw *d)
+{
+    struct hold h;
+    const struct draws *host = &m->host_draws, *device = &m->device_draws;
+    int64_t n_rows;
+    DT_CHECK(m->cache && b->n_seq <= m->opt.cache_seqs, DT_ERR_ARG, "tokens of %d sequences, with a cache of %d",
+             b->n_seq, m->opt.cache_seqs);
+    DT_TRY(stage_last_rows(m, b, &n_rows));
+    if (n_rows > 0) DT_TRY(stage_draws(m, b, d, n_rows));
+    DT_TRY(hold_units(m, &h, false));
+    for (int64_t at = 0; at < n_rows; at += m->h.n_rows) {
+        const int64_t n = n_rows - at < m->h.n_rows ? n_rows - at : m->h.n_rows;
+        DT_TRY(chunk_logits(m, &h, m->device_rows.row + at, n));
+        DT_TRY(draw_chunk(m, d, at, n));
+    }
+    DT_TRY(release_units(m, &h));
+    if (n_rows > 0)
+        DT_TRY(m->ops->copy(m->dev, host->token, device->token, (size_t)n_rows * sizeof(int32_t), m->stream));
+    if (n_rows > 0 && d->logp)
+        DT_TRY(m->ops->copy(m->dev, host->logp, device->logp, (size_t)n_rows * sizeof(double), m->stream));
+    DT_TRY(dt_model_sync(m));
+    for (int32_t s = 0, i = 0; s < b->n_seq; s++) {
+        const bool any = b->n_tok > 0 && b->seq_start[s + 1] > b->seq_start[s];
+        d->token[s] = any ? host->token[i] : -1;
+        if (d->logp) d->logp[s] = any ? host->logp[i] : NAN;
+        i += any;
+    }
+    return DT_OK;
 }

@@ -90,6 +90,14 @@ struct head_work {
     struct head_sums sums;
 };
 
+/** What dt_model_draw takes and gives, of up to cache_seqs sequences; host and device twins. */
+struct draws {
+    double *uniform, *logp;
+    uint32_t *seen; /* [cache_seqs, seen_ld] */
+    int32_t *token;
+    int64_t seen_ld;
+};
+
 /** A scalar head works on all tokens at once. */
 struct value_work {
     void *y, *dy;         /* [T,C]: after the final norm, gradient */
@@ -190,6 +198,8 @@ struct dt_model {
     struct image host, device;
     struct rows host_rows, device_rows;
     struct results host_results, device_results;
+    struct draws host_draws, device_draws;
+    void *draw_scratch;
     struct span image_span, rows_span, results_span, values_span;
     int32_t *pos_count; /* host [max_pos + 1]: counting sort */
 

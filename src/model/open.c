@@ -170,6 +170,16 @@ static void place_results(const dt_model *m, struct arena *a, struct results *r)
     r->hit = take(a, m->opt.max_tok, 1, sizeof(uint8_t));
 }
 
+static void place_draws(const dt_model *m, struct arena *a, struct draws *d)
+{
+    const int64_t n = m->cache ? m->opt.cache_seqs : 0;
+    d->seen_ld = (m->V + 31) / 32;
+    d->uniform = take(a, n, 1, sizeof(double));
+    d->logp = take(a, n, 1, sizeof(double));
+    d->seen = take(a, n, d->seen_ld, sizeof(uint32_t));
+    d->token = take(a, n, 1, sizeof(int32_t));
+}
+
 static struct span take_span(struct arena *host, struct arena *device, size_t nbytes)
 {
     return (struct span){
@@ -189,6 +199,10 @@ static void place_staging(dt_model *m, struct arena *host, struct arena *device)
     m->results_span = (struct span){.host = host->base ? host->base + at_host : NULL,
                                     .device = device->base ? device->base + at_device : NULL,
                                     .nbytes = device->used - at_device};
+    place_draws(m, host, &m->host_draws);
+    place_draws(m, device, &m->device_draws);
+    const dt_token_rows drawn = {.n_rows = m->opt.cache_seqs, .n_vocab = m->V, .logits_ld = m->V};
+    m->draw_scratch = take(device, m->cache ? (int64_t)m->ops->draw_scratch_nbytes(m->dev, &drawn) : 0, 1, 1);
     m->values_span = take_span(host, device, (size_t)(m->opt.max_tok * m->n_labels) * sizeof(float));
     m->v.host = (float *)(void *)m->values_span.host;
     m->v.device = (float *)(void *)m->values_span.device;
