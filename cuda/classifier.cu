@@ -1,7 +1,8 @@
 /* classifier.cu - the classifier (dt_classifier): a block works on a row of logits, in two passes.
  *
  * The first pass finds maximum and sums together: a thread's sums are rescaled when its maximum moves (Milakov and
- * Gimelshein, arXiv:1805.02867), and those of a block are joined in double. The second writes the gradient. With
+ * Gimelshein, arXiv:1805.02867), and those of a block are joined in double. The second writes the gradient; it finds in
+ * shared memory as much of the row's beginning as fits there, which is all of 57344 logits on an H100. With
  * s = z/T, m = max s, d = s - m, Z = sum exp(d), and the same of the second logits with an index r:
  *
  *     logp = d_t - log Z     H = log Z - sum exp(d) d / Z     K = sum exp(d) (s - s_r) / Z - (m + log Z) + (m_r + log Z_r)
@@ -11,8 +12,8 @@
 #include "kernel.cuh"
 #include <inttypes.h>
 
-/* Threads of a block; elements that a thread loads together, in pieces of 4; those that the block does. */
-enum { THREADS = 512, EACH = 16, TURN = THREADS * EACH };
+/* Threads of a block; elements that a thread takes in a turn, in pieces of 4; those that the block does. */
+enum { THREADS = 1024, EACH = 8, TURN = THREADS * EACH };
 
 /* ---- loads and stores -------------------------------------------------------------------------------------------- */
 
@@ -40,6 +41,34 @@ template <bool aligned> __device__ static inline void load_turn(const float *z, 
 #pragma unroll
             for (int k = 0; k < 4; k++) x[i + k] = at + k < left ? z[at + k] : -INFINITY;
         }
+    }
+}
+
+/* A row in shared memory: the beginning of it, in whole turns. Each thread keeps and finds its own elements. */
+struct row_cache {
+    float *x;
+    int turns;
+};
+
+__device__ static inline void keep_turn(const row_cache &cache, int turn, const float x[EACH])
+{
+    if (turn >= cache.turns) return;
+#pragma unroll
+    for (int i = 0; i < EACH; i += 4) {
+        vec<float, 4> v;
+#pragma unroll
+        for (int k = 0; k < 4; k++) v.x[k] = x[i + k];
+        *reinterpret_cast<vec<float, 4> *>(cache.x + turn * TURN + 4 * threadIdx.x + offset_of(i)) = v;
+    }
+}
+
+template <bool aligned>
+__device__ static inline void load_again(const row_cache &cache, const float *z, int turn, int64_t n, float x[EACH])
+{
+    if (turn < cache.turns) {
+        load_turn<true>(cache.x, (int64_t)turn * TURN, (int64_t)cache.turns * TURN, x);
+    } else {
+        load_turn<aligned>(z, (int64_t)turn * TURN, n, x);
     }
 }
 
@@ -127,36 +156,54 @@ struct row_sums {
     bool first; /* of the largest: the target */
 };
 
-template <bool MORE, bool aligned>
-__device__ static row_sums read_row(const dt_classifier &cl, const float *z, const float *ref, int64_t target)
+/* The sums of whole distributions over a turn; e: e^d of x. */
+__device__ static void add_more(row_sums &r, const float x[EACH], float e[EACH], const float *ref, int64_t first,
+                                int64_t n, float inv_t, bool aligned)
 {
+    const int left = offset_in_turn(n, first);
+    float es = 0.0f, s = 0.0f;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        es += e[i] > 0.0f ? e[i] * fmaf(x[i], inv_t, -r.own.max) : 0.0f;
+        if (offset_of(i) < left) s += x[i] * inv_t;
+    }
+    r.more.es += es;
+    r.more.s += (double)s;
+    if (!ref) return;
+    float y[EACH], apart = 0.0f;
+    if (aligned) {
+        load_turn<true>(ref, first, n, y);
+    } else {
+        load_turn<false>(ref, first, n, y);
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++) apart += e[i] > 0.0f ? e[i] * (x[i] * inv_t - y[i] * inv_t) : 0.0f;
+    r.more.apart += apart;
+    more_sums none = {0, 0, 0};
+    add_turn<false>(r.ref, none, y, inv_t, e);
+}
+
+template <bool MORE, bool aligned>
+__device__ static row_sums read_row(const dt_classifier &cl, const row_cache &cache, const float *z, const float *ref,
+                                    int64_t target)
+{
+    constexpr int AHEAD = MORE ? 1 : 2; /* turns that are loaded together */
     const int64_t n = cl.n_vocab;
     const float inv_t = cl.inv_temperature, of_target = z[target];
     row_sums r = {{-INFINITY, 0}, {-INFINITY, 0}, {0, 0, 0}, true};
-    for (int64_t first = 0; first < n; first += TURN) {
-        float x[EACH], e[EACH];
-        load_turn<aligned>(z, first, n, x);
-        add_turn<MORE>(r.own, r.more, x, inv_t, e);
-        if (cl.hit) r.first = r.first && none_before(x, offset_in_turn(target, first), of_target);
-        if (!MORE) continue;
-        const int left = offset_in_turn(n, first);
-        float es = 0.0f, s = 0.0f;
+    for (int turn = 0; (int64_t)turn * TURN < n; turn += AHEAD) {
+        float x[AHEAD][EACH], e[EACH];
 #pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            es += e[i] > 0.0f ? e[i] * fmaf(x[i], inv_t, -r.own.max) : 0.0f;
-            if (offset_of(i) < left) s += x[i] * inv_t;
-        }
-        r.more.es += es;
-        r.more.s += (double)s;
-        if (ref) {
-            float y[EACH], apart = 0.0f;
-            load_turn<aligned>(ref, first, n, y);
+        for (int l = 0; l < AHEAD; l++) load_turn<aligned>(z, (int64_t)(turn + l) * TURN, n, x[l]);
 #pragma unroll
-            for (int i = 0; i < EACH; i++) apart += e[i] > 0.0f ? e[i] * (x[i] * inv_t - y[i] * inv_t) : 0.0f;
-            r.more.apart += apart;
-            more_sums none = {0, 0, 0};
-            add_turn<false>(r.ref, none, y, inv_t, e);
+        for (int l = 0; l < AHEAD; l++) {
+            if ((int64_t)(turn + l) * TURN >= n) break;
+            keep_turn(cache, turn + l, x[l]);
+            add_turn<MORE>(r.own, r.more, x[l], inv_t, e);
+            if (cl.hit)
+                r.first = r.first && none_before(x[l], offset_in_turn(target, (int64_t)(turn + l) * TURN), of_target);
         }
+        if (MORE) add_more(r, x[0], e, ref, (int64_t)turn * TURN, n, inv_t, aligned);
     }
     return r;
 }
@@ -244,17 +291,18 @@ __device__ static gradient_terms terms_of(const dt_classifier &cl, const row_val
  * floats of turn t/2, so no thread may write it before all have read that one. A barrier behind the loads of turn b
  * makes turns up to 2b + 1 safe. */
 template <class T, bool MORE, bool aligned>
-__device__ static void write_gradient(const dt_classifier &cl, const gradient_terms &g, float *z, const float *ref,
-                                      int64_t target)
+__device__ static void write_gradient(const dt_classifier &cl, const gradient_terms &g, const row_cache &cache,
+                                      float *z, const float *ref, int64_t target)
 {
     const int64_t n = cl.n_vocab;
     const float inv_t = cl.inv_temperature;
     T *out = reinterpret_cast<T *>(z);
-    int64_t turn = 0, barrier = 0;
-    for (int64_t first = 0; first < n; first += TURN, turn++) {
+    int barrier = 0;
+    for (int turn = 0; (int64_t)turn * TURN < n; turn++) {
+        const int64_t first = (int64_t)turn * TURN;
         const int at_target = offset_in_turn(target, first);
         float x[EACH], y[EACH];
-        load_turn<aligned>(z, first, n, x);
+        load_again<aligned>(cache, z, turn, n, x);
         if (MORE && ref) load_turn<aligned>(ref, first, n, y);
         if (sizeof(T) < sizeof(float) && turn == barrier) {
             __syncthreads();
@@ -297,30 +345,33 @@ template <class T> __device__ static void clear_row(const dt_classifier &cl, flo
 }
 
 template <class T, bool MORE, bool aligned>
-__device__ static void work_on_row(const dt_classifier &cl, float *z, const float *ref, int64_t target, int64_t row)
+__device__ static void work_on_row(const dt_classifier &cl, const row_cache &cache, float *z, const float *ref,
+                                   int64_t target, int64_t row)
 {
     const float of_target = z[target];
-    const row_values v = join<MORE>(read_row<MORE, aligned>(cl, z, ref, target), ref != nullptr);
+    const row_values v = join<MORE>(read_row<MORE, aligned>(cl, cache, z, ref, target), ref != nullptr);
     if (threadIdx.x == 0) store_results<MORE>(cl, v, of_target, row);
     if (wants_gradient(cl))
-        write_gradient<T, MORE, aligned>(cl, terms_of<MORE>(cl, v, ref != nullptr, row), z, ref, target);
+        write_gradient<T, MORE, aligned>(cl, terms_of<MORE>(cl, v, ref != nullptr, row), cache, z, ref, target);
 }
 
 /* logits [n_rows, n_vocab] with row distance logits_ld: block r has row r. MORE: is anything asked for but logp, hit and
  * the gradient of logp? Rows that start at a multiple of 16 bytes are read in such pieces; the order of sums is the
  * same in others. */
 template <class T, bool MORE>
-__global__ void __launch_bounds__(THREADS, MORE ? 1 : 2) classifier_kernel(dt_classifier cl, float *logits)
+__global__ void __launch_bounds__(THREADS) classifier_kernel(dt_classifier cl, float *logits, int cached_turns)
 {
+    DYNAMIC_SHARED(float, shared);
+    const row_cache cache = {shared, cached_turns};
     const int64_t row = blockIdx.x, target = cl.target[row];
     float *z = logits + row * cl.logits_ld;
     const float *ref = MORE && (cl.kl || cl.kl_weight) ? cl.ref_logits + row * cl.ref_ld : nullptr;
     if (target < 0)
         clear_row<T>(cl, z, row);
     else if ((((size_t)z | (size_t)ref) & 15) == 0)
-        work_on_row<T, MORE, true>(cl, z, ref, target, row);
+        work_on_row<T, MORE, true>(cl, cache, z, ref, target, row);
     else
-        work_on_row<T, MORE, false>(cl, z, ref, target, row);
+        work_on_row<T, MORE, false>(cl, cache, z, ref, target, row);
 }
 
 static dt_err check(const dt_classifier *cl)
@@ -335,6 +386,16 @@ static dt_err check(const dt_classifier *cl)
     return DT_OK;
 }
 
+/* Turns of a row that fit into a block's shared memory beside its sums; none where a row is read once anyway. */
+static int turns_to_cache(const cuda_state *cuda, const dt_classifier *cl)
+{
+    enum { SUMS_NBYTES = 2048 };
+    const int64_t turns = ceil_div(cl->n_vocab, TURN),
+                  fit = ((int64_t)cuda->properties.sharedMemPerBlockOptin - SUMS_NBYTES) / (TURN * sizeof(float));
+    if (!wants_gradient(*cl)) return 0;
+    return (int)(turns < fit ? turns : fit > 0 ? fit : 0);
+}
+
 dt_err cuda_classifier(dt_device *dev, const dt_classifier *cl, float *logits, dt_stream *stream)
 {
     DT_TRY(check(cl));
@@ -342,9 +403,12 @@ dt_err cuda_classifier(dt_device *dev, const dt_classifier *cl, float *logits, d
     const bool more = cl->entropy || cl->kl || cl->loss || cl->entropy_weight || cl->kl_weight ||
                       cl->label_smoothing > 0 || cl->z_loss > 0;
     dt_stream *s = cuda_stream(dev, stream, "classifier");
+    const int turns = turns_to_cache(cuda_of(dev), cl);
+    const size_t shared_nbytes = (size_t)turns * TURN * sizeof(float);
     CUDA_BY_DTYPE(wants_gradient(*cl) ? cl->dlogits_dtype : DT_F32, T, "classifier", {
-        launch(s, (unsigned)cl->n_rows, THREADS, 0, more ? classifier_kernel<T, true> : classifier_kernel<T, false>,
-               *cl, logits);
+        const auto kernel = more ? classifier_kernel<T, true> : classifier_kernel<T, false>;
+        CUDA_ALLOW_SHARED(kernel, shared_nbytes);
+        launch(s, (unsigned)cl->n_rows, THREADS, shared_nbytes, kernel, *cl, logits, turns);
     });
     CUDA_LAUNCHED();
     return DT_OK;
