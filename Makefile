@@ -110,10 +110,10 @@ $(BUILD)/cuda/nccl.c.o: private CPPFLAGS += -isystem $(NCCL_HOME)/include
 $(BUILD)/libdtrain_nccl.so: $(NCCL_OBJ)
 	$(call SAY,LD,$@)$(MPICC) -shared -o $@ $^ $(foreach d,$(CUDA_HOME)/lib64 $(NCCL_HOME)/lib,-L$d -Wl$(,)-rpath$(,)$d) -Wl,--as-needed -lnccl -lcudart_static -lrt -lpthread -ldl
 
-# The same sources on a simulator of CUDA, for tests (tests/cuda_sim/include/sim.h): neither nvcc nor CUDA's headers are needed, and there is
-# no cuBLASLt; NCCL goes over MPI. A product and a sum are two roundings; what an address, an index or a shift does wrong calls the simulator. The second object
+# The same sources on a simulator of CUDA, for tests (tests/cuda_sim/include/sim.h): neither nvcc nor CUDA's headers are needed,
+# cuBLASLt's products are plain loops, NCCL goes over MPI. A product and a sum are two roundings; what an address, an index or a shift does wrong calls the simulator. The second object
 # is slower and looks for races: -fsanitize=thread without its library calls tests/cuda_sim/race.cc.
-SIM_SRC    = $(filter-out cuda/product_lt.c,$(wildcard cuda/*.cu cuda/*.c)) $(wildcard tests/cuda_sim/*.cc tests/cuda_sim/*.c)
+SIM_SRC    = $(wildcard cuda/*.cu cuda/*.c) $(wildcard tests/cuda_sim/*.cc tests/cuda_sim/*.c)
 SIM_LIBS   = $(foreach s,cudasim cudasim_races,$(BUILD)/libdtrain_$(s).so $(BUILD)/tests/$(s)_wrong)
 SIM_INC    = -Itests/cuda_sim/include -Iinclude -Icuda -D_GNU_SOURCE
 SIM_FLAGS ?= -O2 -g -march=native# many kernels call fmaf
@@ -131,7 +131,7 @@ $(BUILD)/$(1)/%.c.o: %.c
 	$$(call SAY,CC,$$@)$(MPICC) $(SIM_INC) $$(CFLAGS) -fPIC -MMD -MP -c -o $$@ $$<
 $(BUILD)/libdtrain_$(1).so: $(SIM_SRC:%=$(BUILD)/$(1)/%.o)
 	$$(call SAY,LD,$$@)$(CXX) -shared -Wl,-Bsymbolic -o $$@ $$^ -lpthread -ldl
-$(BUILD)/tests/$(1)_wrong: $(patsubst %,$(BUILD)/$(1)/tests/cuda_sim/%.o,wrong.cu $(notdir $(filter-out %/product_lt.cc,$(wildcard tests/cuda_sim/*.cc))))
+$(BUILD)/tests/$(1)_wrong: $(patsubst %,$(BUILD)/$(1)/tests/cuda_sim/%.o,wrong.cu $(notdir $(filter-out %/cublaslt.cc,$(wildcard tests/cuda_sim/*.cc))))
 	@mkdir -p $$(@D)
 	$$(call SAY,LD,$$@)$(CXX) -rdynamic -o $$@ $$^ -lpthread -ldl
 endef

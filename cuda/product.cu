@@ -1,7 +1,8 @@
 /* product.cu - matrix products: which way each takes, and the passes around it.
  *
  * cuBLASLt computes what it has one kernel for. What it lacks of a product, as an activation, is a pass over C where that
- * rounds nothing twice; else our own kernels take the whole. They also take every product that is to be batch-invariant,
+ * rounds nothing twice. Large products of odd extents, as a vocabulary of 50257, are cut: the library's kernels for them
+ * are slow (94 of 670 TFLOP/s on an H100), so it gets the multiples of 8. Else our own kernels take the whole. They also take every product that is to be batch-invariant,
  * and all of them where there is no library, or DTRAIN_CUDA_PRODUCT=own says so. Gradients of biases are passes of their
  * own, with the bits of bias_backward. */
 #include "product_tile.cuh"
@@ -72,12 +73,19 @@ static dt_err finish(const product &p, dt_dtype dt, dt_stream *s)
     return DT_OK;
 }
 
-static dt_err own_product(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *s)
+/* A product with its matrices. */
+struct task {
+    dt_matmul mm;
+    const void *a, *b;
+    void *c;
+};
+
+static dt_err own_product(dt_device *dev, const task &t, dt_stream *s)
 {
-    const product p = describe(mm, a, b, c);
-    if (mm->k == 0) return finish(p, mm->dt, s);
-    if (mm->dt == DT_F32) return cuda_product_fma(dev, p, mm->trans_a, mm->trans_b, s);
-    return cuda_product_mma(dev, p, mm->dt, mm->trans_a, mm->trans_b, s);
+    const product p = describe(&t.mm, t.a, t.b, t.c);
+    if (p.k == 0) return finish(p, t.mm.dt, s);
+    if (t.mm.dt == DT_F32) return cuda_product_fma(dev, p, t.mm.trans_a, t.mm.trans_b, s);
+    return cuda_product_mma(dev, p, t.mm.dt, t.mm.trans_a, t.mm.trans_b, s);
 }
 
 /* ---- sums for gradients of biases -------------------------------------------------------------------------------- */
@@ -133,39 +141,147 @@ static dt_err make_sums(dt_device *dev, const dt_matmul *mm, const void *a, cons
     return DT_OK;
 }
 
-/* ---- which way --------------------------------------------------------------------------------------------------- */
+/* ---- the library, and what it leaves ----------------------------------------------------------------------------- */
 
-/* The product that the library may have a kernel for where it has none for the whole: P goes to where the activation
- * wants it. What is left is a pass over C: an activation, which starts from P as it was rounded, or a bias of another
- * type than C, which is fp32 and rounds nothing. */
-static dt_err library_with_pass(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c,
-                                dt_stream *s, bool *taken)
+static dt_err by_one_kernel(dt_device *dev, const task &t, size_t workspace_nbytes, dt_stream *s, bool *taken)
 {
-    const bool bias_is_left = mm->bias && mm->c_dtype != mm->dt, act = mm->epilogue == DT_EPILOGUE_ACT;
-    if (mm->epilogue == DT_EPILOGUE_NONE && !bias_is_left) return DT_OK;
-    void *to = act && mm->aux ? mm->aux : c;
-    dt_matmul part = *mm, rest = *mm;
-    if (mm->accumulate) part.addend = c, part.ldd = mm->ldc, part.addend_dtype = mm->c_dtype;
-    part.accumulate = rest.accumulate = false;
-    part.epilogue = DT_EPILOGUE_NONE;
-    part.ldc = to == c ? mm->ldc : mm->ld_aux;
-    (bias_is_left ? part.bias : rest.bias) = NULL;
-    DT_TRY(cuda_library_product(cuda_of(dev)->products->library, &part, a, b, to, s, taken));
-    if (!*taken) return DT_OK;
-    rest.addend = to, rest.ldd = part.ldc, rest.addend_dtype = mm->c_dtype;
-    if (act) rest.aux = NULL; /* it is written */
-    return finish(describe(&rest, NULL, NULL, c), mm->dt, s);
+    return cuda_library_product(cuda_of(dev)->products->library, &t.mm, t.a, t.b, t.c, workspace_nbytes, s, taken);
 }
 
-static dt_err run_product(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *s)
+/* P goes to where the activation wants it. What is left is a pass over C: an activation, which starts from P as it was
+ * rounded, or a bias of another type than C, which is fp32 and rounds nothing. */
+static dt_err with_pass(dt_device *dev, const task &t, dt_stream *s, bool *taken)
 {
-    cuda_library *library = cuda_of(dev)->products->library;
-    bool taken = false;
-    if (library && !mm->batch_invariant && mm->k > 0) {
-        DT_TRY(cuda_library_product(library, mm, a, b, c, s, &taken));
-        if (!taken) DT_TRY(library_with_pass(dev, mm, a, b, c, s, &taken));
+    const dt_matmul *mm = &t.mm;
+    const bool bias_is_left = mm->bias && mm->c_dtype != mm->dt, act = mm->epilogue == DT_EPILOGUE_ACT;
+    if (mm->epilogue == DT_EPILOGUE_NONE && !bias_is_left) return DT_OK;
+    task part = t, rest = t;
+    if (act && mm->aux) part.c = mm->aux, part.mm.ldc = mm->ld_aux;
+    if (mm->accumulate) part.mm.addend = t.c, part.mm.ldd = mm->ldc, part.mm.addend_dtype = mm->c_dtype;
+    part.mm.accumulate = rest.mm.accumulate = false;
+    part.mm.epilogue = DT_EPILOGUE_NONE;
+    (bias_is_left ? part : rest).mm.bias = NULL;
+    DT_TRY(by_one_kernel(dev, part, CUDA_WORKSPACE_NBYTES, s, taken));
+    if (!*taken) return DT_OK;
+    rest.mm.addend = part.c, rest.mm.ldd = part.mm.ldc, rest.mm.addend_dtype = mm->c_dtype;
+    rest.mm.k = 0;
+    if (act) rest.mm.aux = NULL; /* it is written */
+    return own_product(dev, rest, s);
+}
+
+static dt_err by_library(dt_device *dev, const task &t, dt_stream *s, bool *taken)
+{
+    DT_TRY(by_one_kernel(dev, t, CUDA_WORKSPACE_NBYTES, s, taken));
+    return *taken ? DT_OK : with_pass(dev, t, s, taken);
+}
+
+/* ---- odd extents ------------------------------------------------------------------------------------------------- */
+
+enum { WHOLE = 8 /* elements of bf16 in the 16 bytes that the library's fast kernels load at once */ };
+
+static void *element(const void *p, dt_dtype dt, int64_t i)
+{
+    return p ? (char *)p + i * (int64_t)dt_dtype_size(dt) : NULL;
+}
+
+/* Rows i0 .. i0+m-1 and columns j0 .. j0+n-1 of C. */
+static task block_of(const task &t, int64_t i0, int64_t m, int64_t j0, int64_t n)
+{
+    task x = t;
+    dt_matmul *mm = &x.mm;
+    mm->m = m, mm->n = n;
+    x.a = element(t.a, mm->dt, mm->trans_a ? i0 : i0 * mm->lda);
+    x.b = element(t.b, mm->dt, mm->trans_b ? j0 * mm->ldb : j0);
+    x.c = element(t.c, mm->c_dtype, i0 * mm->ldc + j0);
+    mm->bias = element(mm->bias, mm->dt, j0);
+    mm->addend = element(mm->addend, mm->addend_dtype, i0 * mm->ldd + j0);
+    mm->aux = element(mm->aux, mm->dt, i0 * mm->ld_aux + j0);
+    return x;
+}
+
+/* Terms p0 .. p0+k-1 of the sums. */
+static task terms_of(const task &t, int64_t p0, int64_t k)
+{
+    task x = t;
+    x.mm.k = k;
+    x.a = element(t.a, x.mm.dt, x.mm.trans_a ? p0 * x.mm.lda : p0);
+    x.b = element(t.b, x.mm.dt, x.mm.trans_b ? p0 : p0 * x.mm.ldb);
+    return x;
+}
+
+/* Sums of most terms by the library into the workspace, in float, as many rows of C as it holds at a time; our own
+ * kernel adds the last terms and all else, and rounds once. The library's workspace is the other half. */
+static dt_err cut_terms(dt_device *dev, const task &t, dt_stream *s, bool *taken)
+{
+    const size_t half = CUDA_WORKSPACE_NBYTES / 2;
+    const int64_t k = t.mm.k - t.mm.k % WHOLE, room = (int64_t)(half / sizeof(float)) / t.mm.n;
+    if (t.mm.accumulate || t.mm.addend || room == 0) return DT_OK;
+    for (int64_t i = 0; i < t.mm.m; i += room) {
+        const task rows = block_of(t, i, t.mm.m - i < room ? t.mm.m - i : room, 0, t.mm.n);
+        task most = terms_of(rows, 0, k), rest = terms_of(rows, k, t.mm.k - k);
+        most.c = (char *)s->workspace + half;
+        most.mm.ldc = t.mm.n, most.mm.c_dtype = DT_F32;
+        most.mm.bias = NULL, most.mm.epilogue = DT_EPILOGUE_NONE;
+        rest.mm.addend = most.c, rest.mm.ldd = most.mm.ldc, rest.mm.addend_dtype = DT_F32;
+        bool by_it = false;
+        DT_TRY(by_one_kernel(dev, most, half, s, &by_it));
+        if (!by_it && i == 0) return DT_OK;
+        DT_TRY(own_product(dev, by_it ? rest : rows, s));
+        *taken = true;
     }
-    return taken ? DT_OK : own_product(dev, mm, a, b, c, s);
+    return DT_OK;
+}
+
+/* The same where C is float: the last terms are added to it. */
+static dt_err cut_terms_of_float(dt_device *dev, const task &t, dt_stream *s, bool *taken)
+{
+    const int64_t k = t.mm.k - t.mm.k % WHOLE;
+    task rest = terms_of(t, k, t.mm.k - k);
+    DT_TRY(by_library(dev, terms_of(t, 0, k), s, taken));
+    if (!*taken) return DT_OK;
+    rest.mm.accumulate = true;
+    rest.mm.addend = rest.mm.bias = NULL;
+    return own_product(dev, rest, s);
+}
+
+/* Which extents must be whole: those along the rows of A, B or C. */
+static bool whole_terms(const dt_matmul *mm) { return mm->k % WHOLE == 0 || (mm->trans_a && !mm->trans_b); }
+
+/* The multiples of 8 to the library, the last rows and columns of C to our own kernels. */
+static dt_err cut(dt_device *dev, const task &t, dt_stream *s, bool *taken)
+{
+    const int64_t m = t.mm.m - (t.mm.trans_a ? t.mm.m % WHOLE : 0), n = t.mm.n - t.mm.n % WHOLE;
+    const task most = block_of(t, 0, m, 0, n);
+    if (m == 0 || n == 0 || t.mm.k < WHOLE) return DT_OK;
+    if (whole_terms(&t.mm)) {
+        DT_TRY(by_library(dev, most, s, taken));
+    } else if (t.mm.c_dtype == DT_F32) {
+        DT_TRY(cut_terms_of_float(dev, most, s, taken));
+    } else {
+        DT_TRY(cut_terms(dev, most, s, taken));
+    }
+    if (!*taken) return DT_OK;
+    if (n < t.mm.n) DT_TRY(own_product(dev, block_of(t, 0, t.mm.m, n, t.mm.n - n), s));
+    return m < t.mm.m ? own_product(dev, block_of(t, m, t.mm.m - m, 0, n), s) : DT_OK;
+}
+
+/* ---- which way --------------------------------------------------------------------------------------------------- */
+
+/* Small products are sooner computed by one kernel of our own than by a cut. */
+static bool is_worth_cutting(const dt_matmul *mm)
+{
+    const double least = 0x1p27; /* terms */
+    return mm->dt == DT_BF16 && (double)mm->m * (double)mm->n * (double)mm->k >= least;
+}
+
+static dt_err run_product(dt_device *dev, const task &t, dt_stream *s)
+{
+    bool taken = false;
+    if (cuda_of(dev)->products->library && !t.mm.batch_invariant && t.mm.k > 0) {
+        DT_TRY(by_library(dev, t, s, &taken));
+        if (!taken && is_worth_cutting(&t.mm)) DT_TRY(cut(dev, t, s, &taken));
+    }
+    return taken ? DT_OK : own_product(dev, t, s);
 }
 
 dt_err cuda_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *stream)
@@ -175,6 +291,6 @@ dt_err cuda_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const voi
     DT_TRY(dt_matmul_check(mm, "cuda"));
     dt_stream *s = cuda_stream(dev, stream, "matmul");
     if (mm->sums_of != DT_SUMS_OF_C) DT_TRY(make_sums(dev, mm, a, b, c, s));
-    if (mm->m > 0 && mm->n > 0) DT_TRY(run_product(dev, mm, a, b, c, s));
+    if (mm->m > 0 && mm->n > 0) DT_TRY(run_product(dev, {*mm, a, b, c}, s));
     return mm->sums_of == DT_SUMS_OF_C ? make_sums(dev, mm, a, b, c, s) : DT_OK;
 }

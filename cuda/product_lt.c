@@ -25,6 +25,7 @@ enum {
 /* What the choice of an algorithm depends on. */
 typedef struct shape_key {
     int64_t m, n, k, lda, ldb, ldc, ldd, ld_aux;
+    int64_t workspace_nbytes;
     uint32_t form;
     uint16_t aligned[6]; /* A, B, C, D, bias, aux: bytes, a power of 2 up to 256 */
 } shape_key;
@@ -125,7 +126,7 @@ static uint32_t form_of(const dt_matmul *mm)
            (uint32_t)(mm->epilogue == DT_EPILOGUE_ACT && mm->aux) << 8;
 }
 
-static shape_key key_of(const dt_matmul *mm, const void *a, const void *b, const void *c)
+static shape_key key_of(const dt_matmul *mm, const void *a, const void *b, const void *c, size_t workspace_nbytes)
 {
     const bool act = mm->epilogue != DT_EPILOGUE_NONE;
     shape_key key;
@@ -134,6 +135,7 @@ static shape_key key_of(const dt_matmul *mm, const void *a, const void *b, const
     key.lda = mm->lda, key.ldb = mm->ldb, key.ldc = mm->ldc;
     key.ldd = mm->accumulate ? mm->ldc : mm->addend ? mm->ldd : 0;
     key.ld_aux = act && mm->aux ? mm->ld_aux : 0;
+    key.workspace_nbytes = (int64_t)workspace_nbytes;
     key.form = form_of(mm);
     const void *const p[] = {a, b, c, mm->accumulate ? c : mm->addend, mm->bias, act ? mm->aux : NULL};
     for (int i = 0; i < 6; i++) key.aligned[i] = (uint16_t)alignment_of(p[i]);
@@ -145,7 +147,7 @@ static dt_err describe_preference(cublasLtMatmulPreferenceOpaque_t *how, const s
     static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES};
-    const uint64_t workspace = CUDA_WORKSPACE_NBYTES;
+    const uint64_t workspace = (uint64_t)key->workspace_nbytes;
     const uint32_t splits = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* or none */
     DT_LT(cublasLtMatmulPreferenceInit(how));
     DT_LT(cublasLtMatmulPreferenceSetAttribute(how, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
@@ -196,10 +198,10 @@ static dt_err find_plan(cuda_library *library, call *x, const shape_key *key, pl
     return DT_OK;
 }
 
-static dt_err run(cuda_library *library, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *s,
-                  bool *taken)
+static dt_err run(cuda_library *library, const dt_matmul *mm, const void *a, const void *b, void *c,
+                  size_t workspace_nbytes, dt_stream *s, bool *taken)
 {
-    const shape_key key = key_of(mm, a, b, c);
+    const shape_key key = key_of(mm, a, b, c, workspace_nbytes);
     call x;
     plan *p = NULL;
     DT_TRY(describe(&x, mm));
@@ -208,8 +210,8 @@ static dt_err run(cuda_library *library, const dt_matmul *mm, const void *a, con
     if (!p->possible) return DT_OK;
     const float one = 1, beta = x.adds ? 1 : 0;
     DT_LT(cublasLtMatmul(library->handle, &x.product, &one, b, &x.first, a, &x.second, &beta,
-                         mm->addend ? mm->addend : c, &x.addend, c, &x.result, &p->algo, s->workspace,
-                         CUDA_WORKSPACE_NBYTES, s->handle));
+                         mm->addend ? mm->addend : c, &x.addend, c, &x.result, &p->algo, s->workspace, workspace_nbytes,
+                         s->handle));
     return DT_OK;
 }
 
@@ -236,7 +238,7 @@ static dt_err run_on_copies(void *of, const dt_matmul *mm, const void *a, const 
     }
     if (mm->bias) mine.bias = device[3];
     if (mm->addend) mine.addend = device[4];
-    DT_TRY(run(t->library, &mine, device[0], device[1], device[2], t->stream, &taken));
+    DT_TRY(run(t->library, &mine, device[0], device[1], device[2], CUDA_WORKSPACE_NBYTES, t->stream, &taken));
     DT_CUDA(cudaMemcpyAsync(c, device[2], nbytes, cudaMemcpyDeviceToHost, stream));
     DT_CUDA(cudaStreamSynchronize(stream));
     return taken ? DT_OK : dt_fail(DT_ERR_FAULT, "cuBLASLt has no such product");
@@ -306,12 +308,27 @@ static bool has_types(const dt_matmul *mm)
            (!mm->bias || mm->c_dtype == mm->dt);
 }
 
+static bool whole_row(const void *p, int64_t ld, dt_dtype dt)
+{
+    return (((uintptr_t)p | (uintptr_t)ld * dt_dtype_size(dt)) & 15) == 0;
+}
+
+/* Do bf16 matrices lie in whole chunks of 16 bytes? For others the library has slow kernels, and some that round P
+ * before they add bias or D (13.0 on an H100). */
+static bool is_whole(const dt_matmul *mm, const void *a, const void *b, const void *c)
+{
+    if (mm->dt == DT_F32) return true;
+    return mm->n % 8 == 0 && (mm->m % 8 == 0 || !mm->trans_a) && (mm->k % 8 == 0 || (mm->trans_a && !mm->trans_b)) &&
+           whole_row(a, mm->lda, mm->dt) && whole_row(b, mm->ldb, mm->dt) && whole_row(c, mm->ldc, mm->c_dtype) &&
+           whole_row(mm->bias, 0, mm->dt) && (!mm->addend || whole_row(mm->addend, mm->ldd, mm->addend_dtype));
+}
+
 dt_err cuda_library_product(cuda_library *library, const dt_matmul *mm, const void *a, const void *b, void *c,
-                            dt_stream *s, bool *taken)
+                            size_t workspace_nbytes, dt_stream *s, bool *taken)
 {
     *taken = false;
-    if (!has_types(mm) || !has_epilogue(mm) || !computes(library, mm, s)) return DT_OK;
-    return run(library, mm, a, b, c, s, taken);
+    if (!has_types(mm) || !has_epilogue(mm) || !is_whole(mm, a, b, c) || !computes(library, mm, s)) return DT_OK;
+    return run(library, mm, a, b, c, workspace_nbytes, s, taken);
 }
 
 dt_err cuda_library_open(cuda_library **library)
