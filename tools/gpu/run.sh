@@ -49,6 +49,13 @@ list_tests() {
             echo "$name on $np|$limit|NP=$np TEST_TIMEOUT=$limit tests/run.sh $source"
         done
     done
+    for source in $(grep -l 'TRANSPORTS:.*nccl' tests/mpi_*.c); do
+        name=$(basename "$source" .c)
+        matches "$name" "$@" || continue
+        for np in 1 2 4; do # NCCL wants a GPU for each rank
+            [ $np -gt "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')" ] || echo "$name by NCCL on $np|$limit|DTRAIN_COMM=nccl NP=$np TEST_TIMEOUT=$limit tests/run.sh $source"
+        done
+    done
     for source in tests/test_*.c; do
         name=$(basename "$source" .c)
         matches "$name" "$@" && grep -q 'DEVICES:' "$source" || continue
