@@ -70,7 +70,7 @@ dt_err cuda_act_backward(dt_device *dev, dt_activation act, const void *x, const
  *     forward    y = act(gate) up
  *     backward   dgate = dy up act'(gate), dup = dy act(gate); d gate_up may be gate_up */
 template <class T, dt_activation act, bool backward> struct glu {
-    static constexpr int V = vector_elems<T>;
+    static constexpr int V = vector_elems<T>, TURNS = backward ? 1 : 2;
     const T *gate_up;
     const T *dy; /* backward */
     T *out;      /* y, or d gate_up */

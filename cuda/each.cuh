@@ -2,6 +2,7 @@
  * vectors of elements, loads them all, and then computes and stores one after the other.
  *
  * An operation is a struct with its arrays and
+ *     TURNS                      vectors of a thread: as many as its registers hold at four blocks a multiprocessor
  *     struct item                what a thread holds of one vector between load and store
  *     item load(int64_t i)       vector i from memory
  *     void store(const item &)   its result to memory
@@ -11,7 +12,7 @@
 
 #include "kernel.cuh"
 
-enum { EACH_THREADS = 256, EACH_TURNS = 2 };
+enum { EACH_THREADS = 256 };
 
 /** Elements that fit in a vector of 16 bytes of the widest of the types. */
 template <class A, class B = A, class C = A>
@@ -60,15 +61,15 @@ __device__ inline row_place place_of(int64_t i, unsigned per_row)
     return {i / per_row, i % per_row};
 }
 
-template <class Op> __global__ void __launch_bounds__(EACH_THREADS) each_kernel(const Op op, int64_t n)
+template <class Op> __global__ void __launch_bounds__(EACH_THREADS, 4) each_kernel(const Op op, int64_t n)
 {
-    const int64_t first = blockIdx.x * (int64_t)(EACH_THREADS * EACH_TURNS) + threadIdx.x;
-    typename Op::item item[EACH_TURNS];
+    const int64_t first = blockIdx.x * (int64_t)(EACH_THREADS * Op::TURNS) + threadIdx.x;
+    typename Op::item item[Op::TURNS];
 #pragma unroll
-    for (int u = 0; u < EACH_TURNS; u++)
+    for (int u = 0; u < Op::TURNS; u++)
         if (first + u * EACH_THREADS < n) item[u] = op.load(first + u * EACH_THREADS);
 #pragma unroll
-    for (int u = 0; u < EACH_TURNS; u++)
+    for (int u = 0; u < Op::TURNS; u++)
         if (first + u * EACH_THREADS < n) op.store(item[u]);
 }
 
@@ -76,14 +77,14 @@ template <class Op> __global__ void __launch_bounds__(EACH_THREADS) each_kernel(
 template <class Op> static dt_err launch_each(dt_stream *s, const Op &op, int64_t n)
 {
     if (n <= 0) return DT_OK;
-    launch(s, (unsigned)ceil_div(n, EACH_THREADS * EACH_TURNS), EACH_THREADS, 0, each_kernel<Op>, op, n);
+    launch(s, (unsigned)ceil_div(n, EACH_THREADS * Op::TURNS), EACH_THREADS, 0, each_kernel<Op>, op, n);
     CUDA_LAUNCHED();
     return DT_OK;
 }
 
 /** c[i] = f(a[i]), i < n. */
 template <class A, class C, class F> struct map_one {
-    static constexpr int V = vector_elems<A, C>;
+    static constexpr int V = vector_elems<A, C>, TURNS = 2;
     const A *a;
     C *c;
     int64_t n;
@@ -116,7 +117,7 @@ template <class A, class C, class F> static dt_err launch_map(dt_stream *s, F f,
 
 /** c[i] = f(a[i], b[i]), i < n; c may be a or b. */
 template <class A, class B, class C, class F> struct map_two {
-    static constexpr int V = vector_elems<A, B, C>;
+    static constexpr int V = vector_elems<A, B, C>, TURNS = 2;
     const A *a;
     const B *b;
     C *c;

@@ -2,6 +2,7 @@
  * each. */
 #include "each.cuh"
 #include <inttypes.h>
+#include <math.h>
 
 /* ---- conversions and sums ---------------------------------------------------------------------------------------- */
 
@@ -56,6 +57,7 @@ dt_err cuda_add(dt_device *dev, const void *a, const void *b, void *c, dt_dtype 
  * other way, and leaves out rows with a negative index. A row is per_row units, as large as size and addresses of the
  * rows allow; what is in them does not matter. */
 template <class Unit, bool gather> struct move_rows {
+    static constexpr int TURNS = 2;
     const Unit *src;
     const int32_t *index;
     Unit *dst;
@@ -131,14 +133,15 @@ __device__ inline void philox(uint64_t key, uint64_t ctr_hi, uint64_t ctr_lo, ui
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
-/* y[t,c] = (addend[t,c] +) x[t,c] / (1 - p) where u >= p, else 0; u is word c % 4 of philox(key, token_key[t], c / 4). A vector begins
- * at a multiple of 4 columns. */
+/* y[t,c] = (addend[t,c] +) x[t,c] / (1 - p) where u >= p, else 0; u is word c % 4 of philox(key, token_key[t], c / 4). A
+ * vector begins at a multiple of 4 columns. */
 template <class T> struct dropout {
-    static constexpr int V = vector_elems<T>;
+    static constexpr int V = vector_elems<T>, TURNS = 1;
     const T *x;
     const T *addend; /* or NULL */
     T *y;
-    float p, scale;
+    uint32_t least; /* word that keeps an element */
+    float scale;
     uint64_t key;
     const uint64_t *token_key;
     int64_t width;
@@ -170,8 +173,7 @@ template <class T> struct dropout {
             philox(key, t.token, (uint64_t)((t.col + first) / 4), word);
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                const float u = (float)(word[j] >> 8) * 0x1p-24f; /* dt_u32_to_unit */
-                const float kept = u >= p ? to_float(t.x.x[first + j]) * scale : 0.0f;
+                const float kept = word[j] >= least ? to_float(t.x.x[first + j]) * scale : 0.0f;
                 out.x[first + j] = from_float<T>(addend ? to_float(t.addend.x[first + j]) + kept : kept);
             }
         }
@@ -187,7 +189,10 @@ dt_err cuda_dropout(dt_device *dev, const void *x, const void *addend, void *y, 
     CUDA_BY_DTYPE(dt, T, "dropout", {
         const int64_t per_row = ceil_div(width, dropout<T>::V);
         const bool fits = vectors_fit((size_t)width * sizeof(T), x, addend, y);
-        const dropout<T> op = {(const T *)x, (const T *)addend, (T *)y, p, 1.0f / (1.0f - p), key, token_key,
+        /* u = (word >> 8) 2^-24 as dt_u32_to_unit has it, so u >= p where word >> 8 is at least p 2^24, rounded up: a
+         * product that is exact */
+        const uint32_t least = (uint32_t)ceilf(p * 0x1p24f) << 8;
+        const dropout<T> op = {(const T *)x, (const T *)addend, (T *)y, least, 1.0f / (1.0f - p), key, token_key,
                                width,        (unsigned)per_row, fits};
         return launch_each(s, op, n_tok * per_row);
     });
@@ -201,7 +206,7 @@ dt_err cuda_dropout(dt_device *dev, const void *x, const void *addend, void *y, 
  *     x_i' = x_i cos - x_(half+i) sin,  x_(half+i)' = x_(half+i) cos + x_i sin
  * sign -1 turns back. A thread takes a vector of x_i and the one of x_(half+i). */
 template <class T> struct rope {
-    static constexpr int V = vector_elems<T>;
+    static constexpr int V = vector_elems<T>, TURNS = 1;
     T *x;
     const int32_t *pos;
     const float *cos_sin;
@@ -213,9 +218,9 @@ template <class T> struct rope {
 
     struct item {
         T *at;
-        const float *cos_at;
         int count;
         vec<T, V> a, b;
+        vec<float, 4> cosine[V / 4], sine[V / 4];
     };
     __device__ item load(int64_t i) const
     {
@@ -225,24 +230,24 @@ template <class T> struct rope {
         const bool whole = fits && count == V;
         T *at = x + head.row * ld + head.in_row * (2 * half) + col;
         const float *cos_at = cos_sin + pos[head.row] * (int64_t)(2 * half) + col;
-        return {at, cos_at, count, load_vec<V>(at, count, whole), load_vec<V>(at + half, count, whole)};
+        item t = {at, count, load_vec<V>(at, count, whole), load_vec<V>(at + half, count, whole), {}, {}};
+#pragma unroll
+        for (int i = 0; i < V / 4; i++) {
+            t.cosine[i] = load_vec<4>(cos_at + 4 * i, count - 4 * i, whole);
+            t.sine[i] = load_vec<4>(cos_at + half + 4 * i, count - 4 * i, whole);
+        }
+        return t;
     }
     __device__ void store(const item &t) const
     {
         const bool whole = fits && t.count == V;
         vec<T, V> a, b;
 #pragma unroll
-        for (int first = 0; first < V; first += 4) {
-            const int count = t.count - first;
-            const vec<float, 4> cosine = load_vec<4>(t.cos_at + first, count, whole),
-                                sine = load_vec<4>(t.cos_at + half + first, count, whole);
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const float low = to_float(t.a.x[first + j]), high = to_float(t.b.x[first + j]);
-                const float c = cosine.x[j], s = sign * sine.x[j];
-                a.x[first + j] = from_float<T>(low * c - high * s);
-                b.x[first + j] = from_float<T>(high * c + low * s);
-            }
+        for (int j = 0; j < V; j++) {
+            const float low = to_float(t.a.x[j]), high = to_float(t.b.x[j]);
+            const float c = t.cosine[j / 4].x[j % 4], s = sign * t.sine[j / 4].x[j % 4];
+            a.x[j] = from_float<T>(low * c - high * s);
+            b.x[j] = from_float<T>(high * c + low * s);
         }
         store_vec(t.at, a, t.count, whole);
         store_vec(t.at + half, b, t.count, whole);

@@ -5,7 +5,7 @@
 
 /* out[t,:] = wte[token[t],:] + wpe[pos[t],:] */
 template <class T> struct add_rows {
-    static constexpr int V = vector_elems<T>;
+    static constexpr int V = vector_elems<T>, TURNS = 2;
     const int32_t *token, *pos;
     const T *wte, *wpe;
     T *out;
@@ -52,122 +52,132 @@ dt_err cuda_embedding_forward(dt_device *dev, const int32_t *token, const int32_
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* Warps of a block, vectors of a lane, rows that it loads at once, and places of a run that a warp does alone. */
-enum { RUN_WARPS = 8, RUN_VECTORS = 2, RUN_ROWS = 2, RUN_ALONE = 32 };
+/* Places of order that come one after the other are cut into chunks, one for each warp; equal ids follow each other, so
+ * a chunk is a few runs of them. Runs that begin and end in a chunk are added to the table at once. Of the others a chunk
+ * leaves partial sums: part[chunk][0] of the run that it goes on with from the chunk before, part[chunk][1] of one that
+ * begins in it and goes on in the next; a second kernel adds those of a run in order. So the work is even however often
+ * an id occurs, and each element of the table is touched once. */
+enum { RUN_WARPS = 8, RUN_ROWS = 4, LEAST_CHUNK = 32 }; /* warps of a block; rows that a lane loads at once */
 
-/* One token's gradients: the run of equal ids that begins at place `first` of order. */
-template <class T> struct token_run {
-    static constexpr int V = vector_elems<T>, K = RUN_VECTORS;
-    const T *dout;
+struct embedding_runs {
     const int32_t *id, *order;
-    int64_t n_tok, width, column; /* the lane's first column; its next vectors lie a warp's further on each */
-    bool fits;
+    int64_t n_tok, chunk;
 
-    __device__ bool has(int64_t place, int32_t token) const { return place < n_tok && id[order[place]] == token; }
-
-    /** sum += the rows of places first, first + step, ... that are in the run of token. */
-    __device__ void add(int64_t first, int step, int32_t token, float (&sum)[K][V]) const
-    {
-        bool more = true;
-        for (int64_t at = first; more; at += RUN_ROWS * step) {
-            vec<T, V> x[RUN_ROWS][K];
-#pragma unroll
-            for (int i = 0; i < RUN_ROWS; i++) {
-                more = more && has(at + i * step, token);
-                const T *row = dout + (more ? order[at + i * step] * width : 0);
-#pragma unroll
-                for (int k = 0; k < K; k++) {
-                    const int64_t c = column + k * WARP * V;
-                    const int count = more ? elems_left(c, width, V) : 0;
-                    x[i][k] = load_vec<V>(row + c, count, fits && count == V);
-                }
-            }
-#pragma unroll
-            for (int i = 0; i < RUN_ROWS; i++)
-#pragma unroll
-                for (int k = 0; k < K; k++)
-#pragma unroll
-                    for (int j = 0; j < V; j++) sum[k][j] += to_float(x[i][k].x[j]);
-        }
-    }
+    __device__ int32_t token(int64_t place) const { return id[order[place]]; }
+    /** Does the run of this place begin before it, or go on behind it? */
+    __device__ bool from_before(int64_t place) const { return place > 0 && token(place - 1) == token(place); }
+    __device__ bool goes_on(int64_t place) const { return place + 1 < n_tok && token(place + 1) == token(place); }
+    __device__ int64_t first(int64_t c) const { return c * chunk; }
+    __device__ int64_t last(int64_t c) const { return (c + 1) * chunk < n_tok ? (c + 1) * chunk - 1 : n_tok - 1; }
 };
 
-/* row[c] += sum[c], rounded once; column is the lane's first. */
-template <class G, int K, int V>
-__device__ inline void add_to_row(G *row, const float (&sum)[K][V], int64_t column, int64_t width, bool fits)
+/* row[j] = (add ? row[j] : 0) + sum[j] for the first count of V elements, rounded once. */
+template <bool add, class G, int V>
+__device__ inline void sum_to_row(G *row, const float (&sum)[V], int count, bool fits)
 {
 #pragma unroll
-    for (int k = 0; k < K; k++) {
-        const int64_t c = column + k * WARP * V;
+    for (int first = 0; first < V; first += 4) { /* 4 elements: 8 or 16 bytes */
+        const int left = count - first;
+        vec<G, 4> g = {};
+        if (add) g = load_vec<4>(row + first, left, fits && left >= 4);
 #pragma unroll
-        for (int first = 0; first < V; first += 4) { /* 4 elements: 8 or 16 bytes */
-            const int count = elems_left(c + first, width, 4);
-            vec<G, 4> g = load_vec<4>(row + c + first, count, fits && count == 4);
-#pragma unroll
-            for (int j = 0; j < 4; j++) g.x[j] = from_float<G>(to_float(g.x[j]) + sum[k][first + j]);
-            store_vec(row + c + first, g, count, fits && count == 4);
-        }
+        for (int j = 0; j < 4; j++) g.x[j] = from_float<G>(add ? to_float(g.x[j]) + sum[first + j] : sum[first + j]);
+        store_vec(row + first, g, left, fits && left >= 4);
     }
 }
 
-/* A block takes 8 places of order, one for each warp, and a stripe of columns. A warp whose place begins a run of equal
- * ids adds up the run's rows, in order. A long run is left to the whole block: warp w sums its places w, w + 8, ...,
- * and the first warp adds the 8 sums. So each element of the table belongs to one thread. */
+/* A warp takes a chunk and 32 vectors of columns. */
 template <class T, class G>
 __global__ void __launch_bounds__(RUN_WARPS *WARP, 3)
-    embedding_backward_kernel(const T *dout, const int32_t *id, const int32_t *order, G *table, int64_t n_tok,
-                              int64_t width, unsigned n_stripes, bool fits)
+    embedding_backward_kernel(const T *dout, embedding_runs runs, G *table, int64_t width, unsigned n_stripes,
+                              int64_t n_warps, bool fits, float *part)
 {
-    constexpr int V = vector_elems<T>, K = RUN_VECTORS, COLUMNS = WARP * V * K;
-    __shared__ float sums[RUN_WARPS][COLUMNS];
-    __shared__ int32_t long_run[RUN_WARPS]; /* its token, or -1 */
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const row_place block = place_of(blockIdx.x, n_stripes);
-    const int64_t first = block.row * RUN_WARPS, column = block.in_row * COLUMNS + lane * V;
-    const token_run<T> run = {dout, id, order, n_tok, width, column, fits};
-
-    const int64_t place = first + warp;
-    const int32_t token = place < n_tok ? id[order[place]] : -1;
-    const bool begins = place < n_tok && (place == 0 || id[order[place - 1]] != token);
-    const bool alone = begins && !run.has(place + RUN_ALONE, token);
-    if (lane == 0) long_run[warp] = begins && !alone ? token : -1;
-    if (alone) {
-        float sum[K][V] = {};
-        run.add(place, 1, token, sum);
-        add_to_row(table + token * width, sum, column, width, fits);
-    }
-    __syncthreads();
-    for (int w = 0; w < RUN_WARPS; w++) {
-        if (long_run[w] < 0) continue; /* the same for all threads */
-        float sum[K][V] = {};
-        run.add(first + w + warp, RUN_WARPS, long_run[w], sum);
+    constexpr int V = vector_elems<T>;
+    const int lane = threadIdx.x % WARP;
+    const int64_t number = blockIdx.x * (int64_t)RUN_WARPS + threadIdx.x / WARP;
+    if (number >= n_warps) return;
+    const row_place at = place_of(number, n_stripes); /* chunk and stripe */
+    const int64_t c = (at.in_row * WARP + lane) * V, first = runs.first(at.row), last = runs.last(at.row);
+    const int count = elems_left(c, width, V) > 0 ? elems_left(c, width, V) : 0;
+    const bool whole = fits && count == V;
+    bool continued = runs.from_before(first);
+    int32_t token = runs.token(first);
+    float sum[V] = {};
+    auto flush = [&](float *where) { /* to the table, or where a partial sum belongs */
+                                     if (where)
+                                         sum_to_row<false>(where + c, sum, count, fits);
+                                     else
+                                         sum_to_row<true>(table + token * width + c, sum, count, fits);
+    };
+    for (int64_t base = first; base <= last; base += WARP) {
+        const int64_t mine = base + lane <= last ? base + lane : last; /* a lane reads one place for all */
+        const int32_t my_row = runs.order[mine], my_token = runs.id[my_row];
+        const int n = last - base + 1 < WARP ? (int)(last - base + 1) : WARP;
+        for (int i = 0; i < n; i += RUN_ROWS) {
+            vec<T, V> x[RUN_ROWS];
 #pragma unroll
-        for (int k = 0; k < K; k++)
+            for (int k = 0; k < RUN_ROWS; k++) {
+                const int64_t row = __shfl_sync(0xffffffffu, my_row, (i + k) % WARP);
+                const int n_here = i + k < n ? count : 0;
+                x[k] = load_vec<V>(dout + row * width + c, n_here, whole && i + k < n);
+            }
 #pragma unroll
-            for (int j = 0; j < V; j++) sums[warp][(k * V + j) * WARP + lane] = sum[k][j];
-        __syncthreads();
-        if (warp == 0) {
-            for (int other = 1; other < RUN_WARPS; other++)
+            for (int k = 0; k < RUN_ROWS; k++) {
+                const int32_t next = __shfl_sync(0xffffffffu, my_token, (i + k) % WARP);
+                if (i + k < n && next != token) {
+                    flush(continued ? part + at.row * 2 * width : nullptr);
+                    continued = false;
+                    token = next;
 #pragma unroll
-                for (int k = 0; k < K; k++)
+                    for (int j = 0; j < V; j++) sum[j] = 0.0f;
+                }
 #pragma unroll
-                    for (int j = 0; j < V; j++) sum[k][j] += sums[other][(k * V + j) * WARP + lane];
-            add_to_row(table + long_run[w] * width, sum, column, width, fits);
+                for (int j = 0; j < V; j++) sum[j] += to_float(x[k].x[j]);
+            }
         }
-        __syncthreads(); /* sums may be used again */
     }
+    const int which = continued ? 0 : 1;
+    flush(continued || runs.goes_on(last) ? part + (at.row * 2 + which) * width : nullptr);
+}
+
+/* A block takes a chunk and 256 columns: the run that begins in it and goes on, if there is one. */
+template <class G>
+__global__ void __launch_bounds__(256)
+    embedding_join_kernel(embedding_runs runs, G *table, int64_t width, unsigned n_stripes, const float *part)
+{
+    const row_place at = place_of(blockIdx.x, n_stripes);
+    const int64_t c = at.in_row * blockDim.x + threadIdx.x;
+    int64_t chunk = at.row, last = runs.last(chunk);
+    const int32_t token = runs.token(last);
+    if (!runs.goes_on(last)) return;
+    if (runs.token(runs.first(chunk)) == token && runs.from_before(runs.first(chunk))) return; /* began before */
+    float sum = c < width ? part[(chunk * 2 + 1) * width + c] : 0.0f;
+    do {
+        chunk++;
+        last = runs.last(chunk);
+        if (c < width) sum += part[chunk * 2 * width + c];
+    } while (runs.token(last) == token && runs.goes_on(last));
+    if (c < width) table[token * width + c] = from_float<G>(to_float(table[token * width + c]) + sum);
 }
 
 template <class T, class G>
 static dt_err backward(dt_stream *s, const T *dout, const int32_t *id, const int32_t *order, G *table, int64_t n_tok,
                        int64_t width)
 {
-    const int64_t n_stripes = ceil_div(width, WARP * vector_elems<T> * RUN_VECTORS);
-    const int64_t n_blocks = ceil_div(n_tok, RUN_WARPS) * n_stripes;
+    if (n_tok == 0 || width == 0) return DT_OK;
+    embedding_runs runs = {id, order, n_tok, LEAST_CHUNK};
+    const int64_t room = (int64_t)(CUDA_WORKSPACE_NBYTES / sizeof(float)) / (2 * width);
+    DT_CHECK(room > 0, DT_ERR_ARG, "embedding_backward: rows of %lld elements", (long long)width);
+    while (ceil_div(n_tok, runs.chunk) > room) runs.chunk *= 2;
+    const int64_t n_chunks = ceil_div(n_tok, runs.chunk), n_stripes = ceil_div(width, WARP * vector_elems<T>),
+                  n_warps = n_chunks * n_stripes, n_join = ceil_div(width, 256);
     const bool fits = vectors_fit((size_t)width * sizeof(T), dout) && vectors_fit((size_t)width * sizeof(G), table);
-    if (n_blocks == 0) return DT_OK;
-    launch(s, (unsigned)n_blocks, RUN_WARPS * WARP, 0, embedding_backward_kernel<T, G>, dout, id, order, table, n_tok,
-           width, (unsigned)n_stripes, fits);
+    float *part = (float *)s->workspace;
+    launch(s, (unsigned)ceil_div(n_warps, RUN_WARPS), RUN_WARPS * WARP, 0, embedding_backward_kernel<T, G>, dout, runs,
+           table, width, (unsigned)n_stripes, n_warps, fits, part);
+    if (n_chunks > 1)
+        launch(s, (unsigned)(n_chunks * n_join), 256, 0, embedding_join_kernel<G>, runs, table, width, (unsigned)n_join,
+               (const float *)part);
     CUDA_LAUNCHED();
     return DT_OK;
 }

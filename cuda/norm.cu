@@ -11,6 +11,7 @@
  * that, are gone through by a block, element by element, and read again from the cache: the kernels called any. How a
  * row is divided depends on its width, so it has the same bits whatever other rows are in the call. */
 #include "each.cuh"
+#include "ptx.cuh"
 #include "sums.cuh"
 #include <inttypes.h>
 
@@ -147,6 +148,7 @@ __global__ void __launch_bounds__(ANY_THREADS) norm_forward_any_kernel(const T *
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
+/* Most threads of a block; blocks on a multiprocessor. */
 enum { BACKWARD_THREADS = 512, BLOCKS_AN_SM = 2 };
 
 /* Blocks, each of which leaves partial sums of dweight (and dbias). */
@@ -155,83 +157,105 @@ static int64_t n_parts_of(const dt_device *dev)
     return (int64_t)BLOCKS_AN_SM * cuda_of(dev)->properties.multiProcessorCount;
 }
 
-/* Vectors of a thread: as many as fit in its registers, with their sums and the row that is read ahead. */
+/* Vectors of a thread: their sums stay in registers. */
 template <class T, bool layer> constexpr int backward_vectors = layer || sizeof(T) > 2 ? (int)sizeof(T) / 2 : 2;
 
-/* Block b takes rows b G, ..., b G + G - 1 with G = blockDim / lanes, then those gridDim G further on, and so on; while
- * it computes one it loads the next. A thread has the same columns of all its rows, so it sums their dy xhat (and dy)
- * in registers; in the end the G sums of a column are added in shared memory and go to part[0][b] (and part[1][b]),
- * [width]. dx may be dy. */
-template <class T, bool layer>
-__global__ void __launch_bounds__(BACKWARD_THREADS)
+/* Rows that are on their way from memory or computed with: 96 KiB of them. */
+template <int K, bool wide> constexpr int rows_ahead = 2048 / (K * (wide ? 512 : 256));
+template <class T, bool layer, bool wide> static size_t backward_shared(int threads)
+{
+    constexpr int K = backward_vectors<T, layer>;
+    return (size_t)(rows_ahead<K, wide> * 3 * K * threads) * 16;
+}
+
+/* Block b takes rows b G, ..., b G + G - 1 with G = blockDim / lanes, then those gridDim G further on, and so on. What
+ * a thread has of a row (x, dy, and dx where it is added to) comes to its own place in shared memory by copies that run
+ * some rows ahead. It has the same columns of all its rows, so it sums their dy xhat (and dy) in registers; in the end
+ * the G sums of a column are added in shared memory and go to part[0][b] (and part[1][b]), [width]. dx may be dy. */
+template <class T, bool layer, bool wide>
+__global__ void __launch_bounds__(wide ? BACKWARD_THREADS : 256, wide ? 1 : 2)
     norm_backward_kernel(const T *x, const T *weight, const float *mean, const float *rstd, const T *dy, T *dx,
                          bool add_to_dx, float *part, norm_rows n, int lanes)
 {
-    constexpr int V = vector_elems<T>, K = backward_vectors<T, layer>, N = layer ? 2 : 1;
+    constexpr int V = vector_elems<T>, K = backward_vectors<T, layer>, N = layer ? 2 : 1, AHEAD = rows_ahead<K, wide>;
+    enum { X, DY, DX, ARRAYS };
     __shared__ float slot[2][N * BACKWARD_THREADS / WARP];
-    DYNAMIC_SHARED(float, sums); /* [G][width] */
+    typedef vec<T, V> vector;
+    DYNAMIC_SHARED(vector, stage); /* [AHEAD][ARRAYS][K][threads]; in the end sums [G][width] */
     const int lane = threadIdx.x % lanes, group = threadIdx.x / lanes, n_groups = blockDim.x / lanes;
     const int width = (int)n.width;
     const float inv_width = 1.0f / (float)width;
     const int64_t step = gridDim.x * (int64_t)n_groups;
     float acc[N][K][V] = {};
-    vec<T, V> w[K], xv[K], dyv[K];
-    float rs, mu;
+    vector w[K];
 
     auto column = [&](int k) { return (k * lanes + lane) * V; };
-    auto load = [&](int64_t r) { /* zeros where there is no such row */
-                                 const bool live = r < n.n_rows;
-                                 const int64_t at = live ? row_offset(n, r, n.group_ld) : 0,
-                                               y_at = live ? row_offset(n, r, n.y_group_ld) : 0;
+    auto place = [&](int s, int array, int k) {
+        return stage + ((s * ARRAYS + array) * K + k) * blockDim.x + threadIdx.x;
+    };
+    auto fetch = [&](int s, int64_t r) { /* zeros where there is no such row */
+                                         const bool live = r < n.n_rows;
+                                         const int64_t at = live ? row_offset(n, r, n.group_ld) : 0,
+                                                       y_at = live ? row_offset(n, r, n.y_group_ld) : 0;
 #pragma unroll
-                                 for (int k = 0; k < K; k++) {
-                                     const bool there = live && column(k) < width;
-                                     xv[k] = load_vec<V>(x + at + column(k), 0, there);
-                                     dyv[k] = load_vec<V>(dy + y_at + column(k), 0, there);
-                                 }
-                                 rs = live ? rstd[r] : 0.0f;
-                                 mu = layer && live ? mean[r] : 0.0f;
+                                         for (int k = 0; k < K; k++) {
+                                             const bool there = live && column(k) < width;
+                                             const int64_t c = there ? column(k) : 0;
+                                             copy_async_16(place(s, X, k), x + at + c, there);
+                                             copy_async_16(place(s, DY, k), dy + y_at + c, there);
+                                             if (add_to_dx) copy_async_16(place(s, DX, k), dx + at + c, there);
+                                         }
+                                         copy_async_commit();
     };
 #pragma unroll
     for (int k = 0; k < K; k++) w[k] = load_vec<V>(weight + column(k), 0, column(k) < width);
-    int turn = 0;
     int64_t r = blockIdx.x * (int64_t)n_groups + group;
-    load(r);
-    for (; r - group < n.n_rows; r += step) {
-        float xhat[K][V], g[K][V], mean_of[N] = {}; /* means of g xhat, and of g */
+    float rs_next = r < n.n_rows ? rstd[r] : 0.0f, mu_next = layer && r < n.n_rows ? mean[r] : 0.0f;
 #pragma unroll
-        for (int k = 0; k < K; k++)
-#pragma unroll
-            for (int j = 0; j < V; j++) {
-                const float d = to_float(dyv[k].x[j]);
-                xhat[k][j] = (to_float(xv[k].x[j]) - mu) * rs;
-                g[k][j] = d * to_float(w[k].x[j]);
-                acc[0][k][j] = fmaf(d, xhat[k][j], acc[0][k][j]);
-                mean_of[0] = fmaf(g[k][j], xhat[k][j], mean_of[0]);
-                if (layer) acc[N - 1][k][j] += d;
-                if (layer) mean_of[N - 1] += g[k][j];
-            }
-        const float rs_now = rs;
-        T *to = r < n.n_rows ? dx + row_offset(n, r, n.group_ld) : nullptr;
-        load(r + step);
-        row_sums(mean_of, lanes, slot[turn]);
-        turn ^= 1; /* a slot is written again after another barrier */
-        const float dot = mean_of[0] * inv_width, sum = layer ? mean_of[N - 1] * inv_width : 0.0f;
+    for (int s = 0; s < AHEAD - 1; s++) fetch(s, r + s * step);
+    for (int turn = 0; r - group < n.n_rows; r += step, turn++) {
+        const int s = turn % AHEAD;
+        const float rs = rs_next, mu = mu_next;
+        fetch((turn + AHEAD - 1) % AHEAD, r + (AHEAD - 1) * step);
+        rs_next = r + step < n.n_rows ? rstd[r + step] : 0.0f;
+        mu_next = layer && r + step < n.n_rows ? mean[r + step] : 0.0f;
+        copy_async_wait<AHEAD - 1>(); /* this row is there; a thread reads what it copied itself */
+        float mean_of[N] = {};        /* means of g xhat, and of g */
 #pragma unroll
         for (int k = 0; k < K; k++) {
-            if (!to || column(k) >= width) continue;
-            vec<T, V> out, was = {};
-            if (add_to_dx) was = load_vec<V>(to + column(k), V, true);
+            const vector xv = *place(s, X, k), dyv = *place(s, DY, k);
 #pragma unroll
             for (int j = 0; j < V; j++) {
-                const float grad = rs_now * fmaf(-xhat[k][j], dot, g[k][j] - sum);
+                const float d = to_float(dyv.x[j]), xhat = (to_float(xv.x[j]) - mu) * rs, g = d * to_float(w[k].x[j]);
+                acc[0][k][j] = fmaf(d, xhat, acc[0][k][j]);
+                mean_of[0] = fmaf(g, xhat, mean_of[0]);
+                if (layer) acc[N - 1][k][j] += d;
+                if (layer) mean_of[N - 1] += g;
+            }
+        }
+        row_sums(mean_of, lanes, slot[turn % 2]); /* a slot is written again after another barrier */
+        const float dot = mean_of[0] * inv_width, sum = layer ? mean_of[N - 1] * inv_width : 0.0f;
+        if (r >= n.n_rows) continue;
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            if (column(k) >= width) continue;
+            const vector xv = *place(s, X, k), dyv = *place(s, DY, k);
+            vector out, was = {};
+            if (add_to_dx) was = *place(s, DX, k);
+#pragma unroll
+            for (int j = 0; j < V; j++) {
+                const float xhat = (to_float(xv.x[j]) - mu) * rs, g = to_float(dyv.x[j]) * to_float(w[k].x[j]);
+                const float grad = rs * fmaf(-xhat, dot, g - sum);
                 out.x[j] = from_float<T>(add_to_dx ? to_float(was.x[j]) + grad : grad);
             }
-            store_vec(to + column(k), out, V, true);
+            store_vec(dx + row_offset(n, r, n.group_ld) + column(k), out, V, true);
         }
     }
+    copy_async_wait<0>();
+    float *sums = reinterpret_cast<float *>(stage);
 #pragma unroll
     for (int i = 0; i < N; i++) {
+        __syncthreads(); /* all are done with what was there */
 #pragma unroll
         for (int k = 0; k < K; k++)
 #pragma unroll
@@ -243,7 +267,6 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
             for (int q = 0; q < n_groups; q++) sum += sums[q * width + c];
             part[(i * (int64_t)gridDim.x + blockIdx.x) * width + c] = sum;
         }
-        __syncthreads();
     }
 }
 
@@ -338,6 +361,18 @@ static int64_t n_parts_for(const dt_device *dev, int64_t n_turns)
     return n_turns < n_parts_of(dev) ? n_turns : n_parts_of(dev);
 }
 
+template <class T, bool layer, bool wide>
+static dt_err launch_backward(dt_stream *s, int64_t n_parts, int threads, const T *x, const T *weight,
+                              const float *mean, const float *rstd, const T *dy, T *dx, bool add_to_dx, float *scratch,
+                              const norm_rows &n, int lanes)
+{
+    const size_t nbytes = backward_shared<T, layer, wide>(threads);
+    CUDA_ALLOW_SHARED((norm_backward_kernel<T, layer, wide>), nbytes);
+    launch(s, (unsigned)n_parts, threads, nbytes, norm_backward_kernel<T, layer, wide>, x, weight, mean, rstd, dy, dx,
+           add_to_dx, scratch, n, lanes);
+    return DT_OK;
+}
+
 template <class T, bool layer>
 static dt_err backward(dt_device *dev, dt_stream *s, const norm_rows &n, const T *x, const T *weight, const float *mean,
                        const float *rstd, const T *dy, T *dx, bool add_to_dx, void *dweight, void *dbias, dt_dtype gt,
@@ -348,10 +383,12 @@ static dt_err backward(dt_device *dev, dt_stream *s, const norm_rows &n, const T
     if (n.n_rows == 0) {
         /* nothing to add */
     } else if (rows_fit<T>(n, BACKWARD_THREADS * K, x, weight, dy, dx)) {
-        const int lanes = lanes_of(n.width / vector_elems<T>, K), threads = block_of(lanes), n_groups = threads / lanes;
-        n_parts = n_parts_for(dev, ceil_div(n.n_rows, n_groups));
-        launch(s, (unsigned)n_parts, threads, (size_t)(n_groups * n.width) * sizeof(float),
-               norm_backward_kernel<T, layer>, x, weight, mean, rstd, dy, dx, add_to_dx, scratch, n, lanes);
+        const int lanes = lanes_of(n.width / vector_elems<T>, K), threads = block_of(lanes);
+        n_parts = n_parts_for(dev, ceil_div(n.n_rows, threads / lanes));
+        DT_TRY(threads > 256 ? (launch_backward<T, layer, true>(s, n_parts, threads, x, weight, mean, rstd, dy, dx,
+                                                                add_to_dx, scratch, n, lanes))
+                             : (launch_backward<T, layer, false>(s, n_parts, threads, x, weight, mean, rstd, dy, dx,
+                                                                 add_to_dx, scratch, n, lanes)));
     } else {
         launch(s, (unsigned)n_parts, any_block_of(n.width), 0, norm_backward_any_kernel<T, layer>, x, weight, mean,
                rstd, dy, dx, add_to_dx, scratch, n);
