@@ -1,10 +1,10 @@
 /* product.cu - matrix products: which way each takes, and the passes around it.
  *
- * cuBLASLt computes what it has one kernel for. What it lacks of a product, as an activation, is a pass over C where that
- * rounds nothing twice. Large products of odd extents, as a vocabulary of 50257, are cut: the library's kernels for them
- * are slow (94 of 670 TFLOP/s on an H100), so it gets the multiples of 8. Else our own kernels take the whole. They also take every product that is to be batch-invariant,
- * and all of them where there is no library, or DTRAIN_CUDA_PRODUCT=own says so. Gradients of biases are passes of their
- * own, with the bits of bias_backward. */
+ * cuBLASLt computes what it has one kernel for. What it lacks of a product, as an activation, is a pass over C where
+ * that rounds nothing twice. Large products of odd extents, as a vocabulary of 50257, are cut: the library's kernels
+ * for them are slow (94 of 670 TFLOP/s on an H100), so it gets the multiples of 8. Else our own kernels take the
+ * whole. They also take every product that is to be batch-invariant, and all of them where there is no library, or
+ * DTRAIN_CUDA_PRODUCT=own says so. Gradients of biases are passes of their own, with the bits of bias_backward. */
 #include "product_tile.cuh"
 #include <stdlib.h>
 #include <string.h>

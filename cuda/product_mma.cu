@@ -1,9 +1,9 @@
 /* product_mma.cu - products of bf16 and fp16 matrices on tensor cores, for every form, row distance and alignment.
  *
- * A block computes a tile [BM, BN] of C, its warps tiles [WM, WN] of that. Tiles of A and B, BK deep, pass through a ring
- * of STAGES buffers in shared memory: while one is multiplied the next ones are on their way (cp.async). A buffer holds
- * a tile as the matrix is stored, k along its rows or across them; ldmatrix turns what has to be turned. Chunks of 16
- * bytes are swizzled over the banks, so that the 8 rows of a small matrix lie in 8 different groups of banks.
+ * A block computes a tile [BM, BN] of C, its warps tiles [WM, WN] of that. Tiles of A and B, BK deep, pass through a
+ * ring of STAGES buffers in shared memory: while one is multiplied the next ones are on their way (cp.async). A buffer
+ * holds a tile as the matrix is stored, k along its rows or across them; ldmatrix turns what has to be turned. Chunks
+ * of 16 bytes are swizzled over the banks, so that the 8 rows of a small matrix lie in 8 different groups of banks.
  *
  * An element of C is one chain of mma instructions over k, 16 terms at a time from k = 0 on, whatever the tile: a row
  * of C has the same bits whatever m and the other rows are.

@@ -124,8 +124,8 @@ static void bf16_products_of_several_blocks(void **state)
             }
 }
 
-/* More tiles of C than a GPU has processors: its largest tiles. With a vocabulary's odd number in each place, in rows that
- * lie in whole chunks of 16 bytes: such products may be cut. */
+/* More tiles of C than a GPU has processors: its largest tiles. With a vocabulary's odd number in each place, in rows
+ * that lie in whole chunks of 16 bytes: such products may be cut. */
 static void products_that_fill_a_gpu(void **state)
 {
     static const int64_t sizes[][3] = {{1544, 1416, 72}, {1544, 1413, 72}, {1541, 1416, 72}, {1544, 1416, 75}};

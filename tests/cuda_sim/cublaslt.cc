@@ -1,6 +1,6 @@
-/* cublaslt.cc - products as cuBLASLt defines them, as plain loops over matrices by columns, so that cuda/product_lt.c and
- * what product.cu makes of it run without a GPU. What the caller promised when it asked for an algorithm is checked when
- * it is run, and the workspace is spoilt. */
+/* cublaslt.cc - products as cuBLASLt defines them, as plain loops over matrices by columns, so that cuda/product_lt.c
+ * and what product.cu makes of it run without a GPU. What the caller promised when it asked for an algorithm is
+ * checked when it is run, and the workspace is spoilt. */
 #include <cuda_runtime.h>
 #include <cuda_bf16.h>
 #include <cublasLt.h>
