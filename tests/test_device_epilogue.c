@@ -15,7 +15,7 @@ static const int64_t sizes[][3] = {{1, 1, 1},    {3, 17, 1},   {17, 1, 3},    {5
                                    {66, 48, 16}, {72, 64, 40}, {129, 65, 33}, {300, 50, 70}, {35, 96, 1030}};
 enum { N_SIZES = sizeof sizes / sizeof sizes[0], N_SMALL = 7 };
 
-/* form: 1 A transposed, 2 B transposed, 4 with distances between rows, of whole chunks of 16 bytes where columns are. */
+/* form: 1 A transposed, 2 B transposed, 4 with distances between rows, in whole chunks of 16 bytes where n is. */
 static dt_matmul make_form(const int64_t *size, int form, dt_dtype dt, dt_dtype c_dtype)
 {
     const int64_t gap = form & 4 ? size[1] % 8 ? 3 : 8 : 0;
