@@ -60,63 +60,78 @@ template <class T, bool layer> __device__ inline T scaled(float xhat, T weight, 
 /* Most threads of a block, vectors of a thread, threads of a block that goes through rows of any kind. */
 enum { FORWARD_THREADS = 512, FORWARD_VECTORS = 4, ANY_THREADS = 256 };
 
-/* A block takes blockDim / lanes rows. mean and rstd may be NULL; y may be x. */
-template <class T, bool layer>
-__global__ void __launch_bounds__(FORWARD_THREADS)
+/* A thread has up to K vectors of each of R rows, which are G = blockDim / lanes apart: R is 4 for rows that have a
+ * vector for a thread, such as heads, so that enough of them are on their way. Block b takes rows b R G, ... mean and
+ * rstd may be NULL; y may be x. */
+template <class T, bool layer, int K, int R>
+__global__ void __launch_bounds__(R > 1 ? 256 : FORWARD_THREADS, R > 1 ? 3 : 2)
     norm_forward_kernel(const T *x, const T *weight, const T *bias, T *y, float *mean, float *rstd, norm_rows n,
                         float eps, int lanes)
 {
-    constexpr int V = vector_elems<T>, K = FORWARD_VECTORS;
-    __shared__ float slot[2][FORWARD_THREADS / WARP];
-    const int lane = threadIdx.x % lanes;
-    const int64_t r = blockIdx.x * (int64_t)(blockDim.x / lanes) + threadIdx.x / lanes;
-    const bool live = r < n.n_rows;            /* else it only takes part in the sums of others: */
-    const int width = live ? (int)n.width : 0; /* a row without elements */
+    constexpr int V = vector_elems<T>;
+    __shared__ float slot[2][R * FORWARD_THREADS / WARP];
+    const int lane = threadIdx.x % lanes, n_groups = blockDim.x / lanes;
+    const int64_t first = blockIdx.x * (int64_t)(n_groups * R) + threadIdx.x / lanes;
     const float inv_width = 1.0f / (float)n.width;
-    x += live ? row_offset(n, r, n.group_ld) : 0;
-    y += live ? row_offset(n, r, n.y_group_ld) : 0;
 
-    vec<T, V> v[K];
+    vec<T, V> v[R][K];
+    int width[R]; /* of a row that there is not: 0; it only takes part in the sums of others */
 #pragma unroll
-    for (int k = 0; k < K; k++) {
-        const int c = (k * lanes + lane) * V;
-        v[k] = load_vec<V>(x + c, 0, c < width);
+    for (int q = 0; q < R; q++) {
+        const int64_t r = first + q * n_groups;
+        width[q] = r < n.n_rows ? (int)n.width : 0;
+        const T *row = x + (r < n.n_rows ? row_offset(n, r, n.group_ld) : 0);
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            const int c = (k * lanes + lane) * V;
+            v[q][k] = load_vec<V>(row + c, 0, c < width[q]);
+        }
     }
-    float mu = 0.0f;
+    float mu[R] = {}, squares[R] = {};
     if (layer) {
-        float sum[1] = {0.0f};
+#pragma unroll
+        for (int q = 0; q < R; q++)
+#pragma unroll
+            for (int k = 0; k < K; k++)
+#pragma unroll
+                for (int j = 0; j < V; j++) mu[q] += to_float(v[q][k].x[j]);
+        row_sums(mu, lanes, slot[0]);
+#pragma unroll
+        for (int q = 0; q < R; q++) mu[q] *= inv_width;
+    }
+    /* of what is left without the mean: this does not cancel */
+#pragma unroll
+    for (int q = 0; q < R; q++)
 #pragma unroll
         for (int k = 0; k < K; k++)
+            if ((k * lanes + lane) * V < width[q]) {
 #pragma unroll
-            for (int j = 0; j < V; j++) sum[0] += to_float(v[k].x[j]);
-        row_sums(sum, lanes, slot[0]);
-        mu = sum[0] * inv_width;
-    }
-    float squares[1] = {0.0f}; /* of what is left without the mean: this does not cancel */
-#pragma unroll
-    for (int k = 0; k < K; k++)
-        if ((k * lanes + lane) * V < width) {
-#pragma unroll
-            for (int j = 0; j < V; j++) {
-                const float d = to_float(v[k].x[j]) - mu;
-                squares[0] = fmaf(d, d, squares[0]);
+                for (int j = 0; j < V; j++) {
+                    const float d = to_float(v[q][k].x[j]) - mu[q];
+                    squares[q] = fmaf(d, d, squares[q]);
+                }
             }
-        }
     row_sums(squares, lanes, slot[1]);
-    const float rs = 1.0f / sqrtf(fmaf(squares[0], inv_width, eps));
-    if (live && lane == 0) {
-        if (mean) mean[r] = mu;
-        if (rstd) rstd[r] = rs;
-    }
 #pragma unroll
-    for (int k = 0; k < K; k++) {
-        const int c = (k * lanes + lane) * V;
-        if (c >= width) continue;
-        const vec<T, V> w = load_vec<V>(weight + c, V, true), b = layer ? load_vec<V>(bias + c, V, true) : vec<T, V>{};
-        vec<T, V> out;
+    for (int q = 0; q < R; q++) {
+        const int64_t r = first + q * n_groups;
+        if (r >= n.n_rows) continue;
+        const float rs = 1.0f / sqrtf(fmaf(squares[q], inv_width, eps));
+        if (lane == 0 && mean) mean[r] = mu[q];
+        if (lane == 0 && rstd) rstd[r] = rs;
+        T *row = y + row_offset(n, r, n.y_group_ld);
 #pragma unroll
-        for (int j = 0; j < V; j++) out.x[j] = scaled<T, layer>((to_float(v[k].x[j]) - mu) * rs, w.x[j], b.x[j]);
-        store_vec(y + c, out, V, true);
+        for (int k = 0; k < K; k++) {
+            const int c = (k * lanes + lane) * V;
+            if (c >= width[q]) continue;
+            const vec<T, V> w = load_vec<V>(weight + c, V, true);
+            vec<T, V> b = {}, out;
+            if (layer) b = load_vec<V>(bias + c, V, true);
+#pragma unroll
+            for (int j = 0; j < V; j++)
+                out.x[j] = scaled<T, layer>((to_float(v[q][k].x[j]) - mu[q]) * rs, w.x[j], b.x[j]);
+            store_vec(row + c, out, V, true);
+        }
     }
 }
 
@@ -344,9 +359,13 @@ static dt_err forward(dt_stream *s, const norm_rows &n, const T *x, const T *wei
 {
     if (n.n_rows == 0) return DT_OK;
     if (rows_fit<T>(n, FORWARD_THREADS * FORWARD_VECTORS, x, weight, y, bias)) {
-        const int lanes = lanes_of(n.width / vector_elems<T>, FORWARD_VECTORS), threads = block_of(lanes);
-        launch(s, (unsigned)ceil_div(n.n_rows, threads / lanes), threads, 0, norm_forward_kernel<T, layer>, x, weight,
-               bias, y, mean, rstd, n, eps, lanes);
+        const int64_t n_vectors = n.width / vector_elems<T>;
+        const int lanes = lanes_of(n_vectors, FORWARD_VECTORS), threads = block_of(lanes),
+                  each = n_vectors <= lanes ? 4 : 1;
+        launch(s, (unsigned)ceil_div(n.n_rows, each * threads / lanes), threads, 0,
+               n_vectors <= lanes ? norm_forward_kernel<T, layer, 1, 4>
+                                  : norm_forward_kernel<T, layer, FORWARD_VECTORS, 1>,
+               x, weight, bias, y, mean, rstd, n, eps, lanes);
     } else {
         launch(s, (unsigned)n.n_rows, any_block_of(n.width), 0, norm_forward_any_kernel<T, layer>, x, weight, bias, y,
                mean, rstd, n, eps);
