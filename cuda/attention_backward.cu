@@ -34,8 +34,8 @@ __global__ void stats_kernel(const T *out, const T *dout, const float *lse, floa
 /* ---- dk, dv ------------------------------------------------------------------------------------------------------ */
 
 /* Elements of a tile of queries as a stage of the pipeline, and of a block. */
-template <int W, int N_WARPS, int QUERIES> struct dkv_shape {
-    static constexpr int KEYS = 16 * N_WARPS, THREADS = N_WARPS * WARP, STAGE = 2 * QUERIES * W;
+template <int W, int M, int N_WARPS, int QUERIES> struct dkv_shape {
+    static constexpr int KEYS = 16 * M * N_WARPS, THREADS = N_WARPS * WARP, STAGE = 2 * QUERIES * W;
     static constexpr size_t NBYTES = (size_t)(2 * KEYS * W + 2 * STAGE) * 2 + 2 * QUERIES * sizeof(float2);
 };
 
@@ -80,24 +80,24 @@ __device__ void form_transposed(float (&s)[N][4], float (&dp)[N][4], const float
     }
 }
 
-/* A block has a tile of keys of one key head, a warp 16 of them, and goes through the query heads that share it and
+/* A block has a tile of keys of one key head, a warp 16 M of them, and goes through the query heads that share it and
  * their tiles of queries; while it works on one the next comes in. WITH: 1 makes dv, 2 dk, 3 both: wide heads leave no
  * registers for both. */
-template <class T, int W, int N_WARPS, int QUERIES, int WITH, int BLOCKS, bool DROPOUT>
+template <class T, int W, int M, int N_WARPS, int QUERIES, int WITH, int BLOCKS, bool DROPOUT>
 __global__ void __launch_bounds__(N_WARPS *WARP, BLOCKS)
     dkv_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a, bool vectors)
 {
-    using shape = dkv_shape<W, N_WARPS, QUERIES>;
+    using shape = dkv_shape<W, M, N_WARPS, QUERIES>;
     constexpr int KEYS = shape::KEYS, THREADS = shape::THREADS, STAGE = shape::STAGE, ROOM = QUERIES * W;
     DYNAMIC_SHARED(T, k);
     T *const v = k + KEYS * W, *const stages = v + KEYS * W;                    /* [2][2][QUERIES][W]: Q, dO */
     float2 *const stage_stats = reinterpret_cast<float2 *>(stages + 2 * STAGE); /* [2][QUERIES] */
     const int d = at.head_dim, group = at.n_heads / at.n_kv_heads, lane = threadIdx.x % WARP,
-              mine = threadIdx.x / WARP * 16;
+              mine = threadIdx.x / WARP * 16 * M;
     attention_tile t;
     for (int64_t index = blockIdx.x; find_tile(at, cut, index, &t); index += gridDim.x) {
         const int n = t.n_kv - t.first < KEYS ? t.n_kv - t.first : KEYS, my_key = t.first + mine;
-        const attention_range queries = queries_of(at, t, t.first, n), my_queries = queries_of(at, t, my_key, 16);
+        const attention_range queries = queries_of(at, t, t.first, n), my_queries = queries_of(at, t, my_key, 16 * M);
         const int first = queries.from / QUERIES * QUERIES,
                   n_tiles = queries.to > first ? (queries.to - first + QUERIES - 1) / QUERIES : 0;
         const int64_t at_key = (t.kv_row + t.first) * at.kv_ld + t.head * d;
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(N_WARPS *WARP, BLOCKS)
             }
             copy_async_commit();
         };
-        float dk[1][W / 8][4] = {}, dv[1][W / 8][4] = {};
+        float dk[M][W / 8][4] = {}, dv[M][W / 8][4] = {};
         if (n_tiles > 0) {
             load_tile<T, W, KEYS, THREADS>(k, a.k + at_key, at.kv_ld, n, d, vectors);
             load_tile<T, W, KEYS, THREADS>(v, a.v + at_key, at.kv_ld, n, d, vectors);
@@ -130,14 +130,18 @@ __global__ void __launch_bounds__(N_WARPS *WARP, BLOCKS)
             __syncthreads(); /* the tile is there, and nobody reads the other stage any more */
             if (step + 1 < n_tiles * group) load_queries(step + 1, which ^ 1);
             if (query >= my_queries.to || query + QUERIES <= my_queries.from) continue;
-            float s[1][QUERIES / 8][4], ds[1][QUERIES / 8][4] = {};
-            uint32_t w[1][QUERIES / 16][4];
+            float s[M][QUERIES / 8][4], ds[M][QUERIES / 8][4] = {};
+            uint32_t w[M][QUERIES / 16][4];
             multiply_rows<T, W>(s, k, mine, q, 0);
             if (WITH & 2) multiply_rows<T, W>(ds, v, mine, dout, 0);
-            form_transposed<QUERIES / 8, DROPOUT>(s[0], ds[0], stage_stats + which * QUERIES, at, t, head, query,
-                                                  my_key);
-            if (query < my_queries.all_from || query + QUERIES > my_queries.all_to)
-                mask_queries(s[0], ds[0], at, t, query, my_key);
+            const bool all = query >= my_queries.all_from && query + QUERIES <= my_queries.all_to;
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                const int key = my_key + 16 * m;
+                form_transposed<QUERIES / 8, DROPOUT>(s[m], ds[m], stage_stats + which * QUERIES, at, t, head, query,
+                                                      key);
+                if (!all) mask_queries(s[m], ds[m], at, t, query, key);
+            }
             if (WITH & 1) {
                 pack_weights<T>(w, s);
                 add_weighted_rows<T, W>(dv, w, dout, 0);
@@ -148,12 +152,14 @@ __global__ void __launch_bounds__(N_WARPS *WARP, BLOCKS)
             }
         }
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int r = mine + 8 * h + lane / 4;
-            if (r >= n) continue;
-            if (WITH & 1) store_sums(dv[0], h, 1.0f, a.dv + at_key + r * at.kv_ld, d, vectors);
-            if (WITH & 2) store_sums(dk[0], h, at.scale, a.dk + at_key + r * at.kv_ld, d, vectors);
-        }
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const int r = mine + 16 * m + 8 * h + lane / 4;
+                if (r >= n) continue;
+                if (WITH & 1) store_sums(dv[m], h, 1.0f, a.dv + at_key + r * at.kv_ld, d, vectors);
+                if (WITH & 2) store_sums(dk[m], h, at.scale, a.dk + at_key + r * at.kv_ld, d, vectors);
+            }
         __syncthreads(); /* nobody reads k and v any more */
     }
 }
@@ -271,12 +277,12 @@ __global__ void __launch_bounds__(dq_shape<W, M, KEYS>::THREADS, BLOCKS)
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
 
-template <class T, int W, int N_WARPS, int QUERIES, int WITH, int BLOCKS, bool DROPOUT>
+template <class T, int W, int M, int N_WARPS, int QUERIES, int WITH, int BLOCKS, bool DROPOUT>
 dt_err make_dkv(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a, bool vectors)
 {
-    using shape = dkv_shape<W, N_WARPS, QUERIES>;
+    using shape = dkv_shape<W, M, N_WARPS, QUERIES>;
     const attention_cut cut = {true, shape::KEYS, at.n_kv_heads, attention_heads_at_once(&at, at.n_kv_heads)};
-    const auto kernel = dkv_kernel<T, W, N_WARPS, QUERIES, WITH, BLOCKS, DROPOUT>;
+    const auto kernel = dkv_kernel<T, W, M, N_WARPS, QUERIES, WITH, BLOCKS, DROPOUT>;
     const int64_t n_blocks = attention_blocks(&at, cut);
     if (n_blocks == 0) return DT_OK;
     CUDA_ALLOW_SHARED(kernel, shape::NBYTES);
@@ -303,19 +309,19 @@ template <class T, bool DROPOUT>
 dt_err by_width(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a, bool vectors)
 {
     if (at.head_dim <= 64) {
-        DT_TRY((make_dkv<T, 64, 8, 64, 3, 1, DROPOUT>(s, at, a, vectors)));
+        DT_TRY((make_dkv<T, 64, 2, 4, 32, 3, 2, DROPOUT>(s, at, a, vectors)));
         return make_dq<T, 64, 2, 64, 2, DROPOUT>(s, at, a, vectors);
     }
     if (at.head_dim <= 96) {
-        DT_TRY((make_dkv<T, 96, 8, 64, 3, 1, DROPOUT>(s, at, a, vectors)));
+        DT_TRY((make_dkv<T, 96, 1, 8, 64, 3, 1, DROPOUT>(s, at, a, vectors)));
         return make_dq<T, 96, 2, 32, 2, DROPOUT>(s, at, a, vectors);
     }
     if (at.head_dim <= 128) {
-        DT_TRY((make_dkv<T, 128, 8, 64, 3, 1, DROPOUT>(s, at, a, vectors)));
+        DT_TRY((make_dkv<T, 128, 1, 8, 64, 3, 1, DROPOUT>(s, at, a, vectors)));
         return make_dq<T, 128, 2, 32, 2, DROPOUT>(s, at, a, vectors);
     }
-    DT_TRY((make_dkv<T, 256, 4, 32, 1, 1, DROPOUT>(s, at, a, vectors)));
-    DT_TRY((make_dkv<T, 256, 4, 32, 2, 1, DROPOUT>(s, at, a, vectors)));
+    DT_TRY((make_dkv<T, 256, 1, 4, 32, 1, 1, DROPOUT>(s, at, a, vectors)));
+    DT_TRY((make_dkv<T, 256, 1, 4, 32, 2, 1, DROPOUT>(s, at, a, vectors)));
     return make_dq<T, 256, 1, 32, 1, DROPOUT>(s, at, a, vectors);
 }
 
