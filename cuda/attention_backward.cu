@@ -305,8 +305,9 @@ dt_err make_dq(dt_stream *s, const dt_attention &at, const attention_arrays<T> &
     return DT_OK;
 }
 
+/* room: shared memory that a block may have. Small chips get less of a tile, or floats. */
 template <class T, bool DROPOUT>
-dt_err by_width(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a, bool vectors)
+dt_err by_width(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a, bool vectors, size_t room)
 {
     if (at.head_dim <= 64) {
         DT_TRY((make_dkv<T, 64, 2, 4, 32, 3, 2, DROPOUT>(s, at, a, vectors)));
@@ -317,22 +318,28 @@ dt_err by_width(dt_stream *s, const dt_attention &at, const attention_arrays<T> 
         return make_dq<T, 96, 2, 32, 2, DROPOUT>(s, at, a, vectors);
     }
     if (at.head_dim <= 128) {
-        DT_TRY((make_dkv<T, 128, 1, 8, 64, 3, 1, DROPOUT>(s, at, a, vectors)));
+        if (dkv_shape<128, 1, 8, 64>::NBYTES <= room)
+            DT_TRY((make_dkv<T, 128, 1, 8, 64, 3, 1, DROPOUT>(s, at, a, vectors)));
+        else
+            DT_TRY((make_dkv<T, 128, 1, 4, 64, 3, 1, DROPOUT>(s, at, a, vectors)));
         return make_dq<T, 128, 2, 32, 2, DROPOUT>(s, at, a, vectors);
     }
+    if (dkv_shape<256, 1, 4, 32>::NBYTES > room) return cuda_attention_float_backward(s, at, a);
     DT_TRY((make_dkv<T, 256, 1, 4, 32, 1, 1, DROPOUT>(s, at, a, vectors)));
     DT_TRY((make_dkv<T, 256, 1, 4, 32, 2, 1, DROPOUT>(s, at, a, vectors)));
     return make_dq<T, 256, 1, 32, 1, DROPOUT>(s, at, a, vectors);
 }
 
-template <class T> dt_err backward_of(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
+template <class T>
+dt_err backward_of(dt_device *dev, dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
 {
+    const size_t room = cuda_of(dev)->properties.sharedMemPerBlockOptin;
     const int64_t lds = at.q_ld | at.kv_ld | at.o_ld | at.head_dim;
     const bool vectors =
         vectors_fit((size_t)lds * sizeof(T), a.q, a.k, a.v, a.dout) && vectors_fit(16, a.dq, a.dk, a.dv);
-    return at.dropout_p > 0 ? by_width<T, true>(s, at, a, vectors) : by_width<T, false>(s, at, a, vectors);
+    return at.dropout_p > 0 ? by_width<T, true>(s, at, a, vectors, room) : by_width<T, false>(s, at, a, vectors, room);
 }
-template <> dt_err backward_of(dt_stream *s, const dt_attention &at, const attention_arrays<float> &a)
+template <> dt_err backward_of(dt_device *, dt_stream *s, const dt_attention &at, const attention_arrays<float> &a)
 {
     return cuda_attention_float_backward(s, at, a);
 }
@@ -363,6 +370,6 @@ dt_err cuda_attention_backward(dt_device *dev, const dt_attention *at, const voi
         attention_arrays<T> a = {};
         a.q = (const T *)q, a.k = (const T *)k, a.v = (const T *)v, a.dout = (const T *)dout, a.stats = stats;
         a.dq = (T *)dq, a.dk = (T *)dk, a.dv = (T *)dv;
-        return backward_of<T>(s, checked, a);
+        return backward_of<T>(dev, s, checked, a);
     });
 }

@@ -1,4 +1,5 @@
-/* attention_float.cu - attention in float throughout, for elements that tensor cores would round: a block of 16 x 16
+/* attention_float.cu - attention in float throughout: for floats, which tensor cores would round, and for backward of wide
+ * heads on a GPU whose shared memory is too small for attention_backward.cu. A block of 16 x 16
  * threads multiplies tiles in shared memory, thread (y, x) owning the rows y, y+16, ... and the columns x, x+16, ... of
  * a product of rows, and the columns 4x .. 4x+3 of every 64 of a head's width. */
 #include "attention.cuh"
@@ -365,9 +366,7 @@ dt_err cuda_attention_float_backward(dt_stream *s, const dt_attention &at, const
     if (at.head_dim <= 128) return backward<T, 2, 2>(s, at, a);
     return backward<T, 1, 4>(s, at, a);
 }
-#define INSTANCES(T)                                                                                                   \
-    template dt_err cuda_attention_float_forward(dt_stream *, const dt_attention &, const attention_arrays<T> &);      \
-    template dt_err cuda_attention_float_backward(dt_stream *, const dt_attention &, const attention_arrays<T> &)
-INSTANCES(float);
-INSTANCES(bf16);
-INSTANCES(__half);
+template dt_err cuda_attention_float_forward(dt_stream *, const dt_attention &, const attention_arrays<float> &);
+template dt_err cuda_attention_float_backward(dt_stream *, const dt_attention &, const attention_arrays<float> &);
+template dt_err cuda_attention_float_backward(dt_stream *, const dt_attention &, const attention_arrays<bf16> &);
+template dt_err cuda_attention_float_backward(dt_stream *, const dt_attention &, const attention_arrays<__half> &);
