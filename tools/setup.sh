@@ -23,6 +23,7 @@ build header:utf8proc.h libutf8proc-dev    utf8proc
 build header:dnnl.h    libdnnl-dev         onednn, dnnl
 build? header:histedit.h libedit-dev       libedit
 test  header:cmocka.h  libcmocka-dev       cmocka
+test  command:g++      g++                 gcc-c++
 test  command:pgrep    procps              procps-ng
 test? command:h5dump   hdf5-tools          hdf5
 test? command:gnuplot  gnuplot-nox         gnuplot
