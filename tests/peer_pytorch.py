@@ -8,7 +8,7 @@ KEY=VALUE describe the model as dtrain's section [model] does (default: GPT-2 12
 and AdamW with fp32 master weights. Ways:
   eager, compiled    fp32 weights, in bf16 by autocast
   master             compiled, bf16 weights and gradients beside fp32 master weights
-Compiled: torch.compile of a block, which all blocks share, and of the head with the loss. Attention is PyTorch's choice; +cudnn puts cuDNN's first.
+Compiled: torch.compile of a block, which all blocks share, and of the head with the loss. Attention is PyTorch's choice; +cudnn leaves it cuDNN's alone.
 """
 import argparse, statistics, sys, time
 import torch, torch.nn as nn, torch.nn.functional as F
@@ -141,10 +141,12 @@ status = 0
 for name in o.ways.split(","):
     way, _, attention = name.partition("+")
     try:
-        if attention == "cudnn":
-            from torch.nn.attention import SDPBackend, sdpa_kernel
-            with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION], set_priority=True): result = measure(way)
-        else: result = measure(way)
+        torch._dynamo.reset()  # what was compiled has its attention in it
+        torch.backends.cuda.enable_flash_sdp(attention != "cudnn")
+        torch.backends.cuda.enable_mem_efficient_sdp(attention != "cudnn")
+        torch.backends.cuda.enable_math_sdp(attention != "cudnn")
+        torch.backends.cuda.enable_cudnn_sdp(True)
+        result = measure(way)
         print(f"{name} {result[0]:.1f} {result[1]:.2f} {result[2]:.1f}", flush=True)
     except Exception as e:
         print(f"{name}: {type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}", file=sys.stderr, flush=True)
