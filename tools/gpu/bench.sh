@@ -102,6 +102,7 @@ run_profile() { # all, or names
             timeout -k 5 "$limit" "$BUILD/tests/bench_model" 0 5 bf16 "$device" "$name" "$b" "$t" 2>&1 | tee -a "$OUT/bench-profile.log" || status=1 ;;
         esac
     done <<<"$MODELS"
+    awk -f tools/gpu/tables.awk "$OUT/bench-profile.log" >>"$OUT/bench.md"
     return $status
 }
 

@@ -1,4 +1,5 @@
-# tables.awk - the tables of docs/performance.md from what bench_compute, bench_layers and peer_operations.py print (bench-operations.log).
+# tables.awk - the tables of docs/performance.md from what bench_compute, bench_layers and peer_operations.py print (bench-operations.log) and
+# bench_model (bench-profile.log).
 function row(cells) { print "| " cells " |" }
 function head(cells, n, i, line) {
     print ""
@@ -18,8 +19,28 @@ function parse(i) {
 /^(copies|products|attention|classifier|optimizer|tokens)$/ { part = $1; next }
 /^PyTorch / { part = "peer"; next }
 /^[A-Z].*: [0-9]+ tokens of [0-9]+$/ { part = "layers"; shape = $0; sub(/:.*/, "", shape); next }
+/, states [0-9.]+ GiB$/ { part = "profile"; model = $0; sub(/, states.*/, "", model); sub(/.*; /, "", model); next }
+part == "profile" && /best step/ {
+    shape = $2 " x " substr($4, 1, length($4) - 1)
+    sub(/.*mean /, ""); sub(/ ms:.*/, "")
+    model = model ", " shape " (" $0 " ms)"
+    next
+}
+part == "profile" && / calls / {
+    name = $1
+    group = "the rest"
+    if (name == "matmul") group = "products"
+    else if (name ~ /^attention/) { group = name; sub(/_/, " ", group) }
+    else if (name ~ /norm/) group = "norms, both ways"
+    else if (name ~ /^(glu|act|rope)/) group = "rotation, activations"
+    else if (name ~ /^(classifier|adamw)/) { group = name; sub(/_step/, "", group) }
+    for (i = 1; $i != "ms"; i++) {}
+    of_group[model, group] += $(i - 1)
+    cell("profile", group, model, sprintf("%.1f", of_group[model, group]))
+    next
+}
 /^[^ ]/ { next }
-!parse() { next }
+part == "profile" || !parse() { next }
 part == "attention" {
     back = sub(/ backward$/, "", name)
     if (!back) attention[++n_attention] = name
@@ -61,6 +82,7 @@ part == "tokens" { choice = name; sub(/^[0-9]+ x [0-9]+ /, "", choice); cell("to
 part == "layers" { cell("layers", name, shape, share) }
 part == "copies" || part == "classifier" || part == "optimizer" { line[part, ++n[part]] = name " | " us " | " rate " | " share }
 END {
+    pivot("profile", "ms of a step, by events")
     if (n["copies"]) head("copies | us | GB/s | of the first")
     for (i = 1; i <= n["copies"]; i++) row(line["copies", i])
     pivot("products", "products, bf16, TFLOP/s (a large one: " large ")")
