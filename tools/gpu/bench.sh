@@ -88,10 +88,10 @@ run_steps() { # all, or names
 
 run_operations() {
     local status=0
-    timeout -k 5 "$limit" "$BUILD/tests/bench_compute" "$device" 2>&1 | tee -a "$OUT/bench-operations.log" || status=1
-    timeout -k 5 "$limit" "$BUILD/tests/bench_layers" "$device" 128 5 2>&1 | tee -a "$OUT/bench-operations.log" || status=1
-    [ -z "$PYTHON" ] || plainly timeout -k 5 "$limit" "$PYTHON" tests/peer_operations.py 2>&1 | tee -a "$OUT/bench-operations.log"
-    awk -f tools/gpu/tables.awk "$OUT/bench-operations.log" >>"$OUT/bench.md"
+    timeout -k 5 "$limit" "$BUILD/tests/bench_compute" "$device" 2>&1 | tee -a "$tmp/operations" "$OUT/bench-operations.log" || status=1
+    timeout -k 5 "$limit" "$BUILD/tests/bench_layers" "$device" 128 5 2>&1 | tee -a "$tmp/operations" "$OUT/bench-operations.log" || status=1
+    [ -z "$PYTHON" ] || plainly timeout -k 5 "$limit" "$PYTHON" tests/peer_operations.py 2>&1 | tee -a "$tmp/operations" "$OUT/bench-operations.log"
+    awk -f tools/gpu/tables.awk "$tmp/operations" >>"$OUT/bench.md"
     return $status
 }
 
@@ -99,10 +99,10 @@ run_profile() { # all, or names
     local name b t keys status=0
     while read -r name b t keys; do
         case ",$1," in *",$name,"* | ,all,)
-            timeout -k 5 "$limit" "$BUILD/tests/bench_model" 0 5 bf16 "$device" "$name" "$b" "$t" 2>&1 | tee -a "$OUT/bench-profile.log" || status=1 ;;
+            timeout -k 5 "$limit" "$BUILD/tests/bench_model" 0 5 bf16 "$device" "$name" "$b" "$t" 2>&1 | tee -a "$tmp/profile" "$OUT/bench-profile.log" || status=1 ;;
         esac
     done <<<"$MODELS"
-    awk -f tools/gpu/tables.awk "$OUT/bench-profile.log" >>"$OUT/bench.md"
+    awk -f tools/gpu/tables.awk "$tmp/profile" >>"$OUT/bench.md"
     return $status
 }
 
