@@ -197,11 +197,11 @@ mutants:  ## leave out each wait and each copy in turn, one of the tests must fa
 mutants-cuda:  ## the same for each barrier, wait, shuffle and guard of the CUDA kernels, on the simulator
 	@$(FOR_TESTS) tests/mutants_cuda.sh
 sanitize: test-setup  ## the tests under the address and undefined-behaviour sanitizers, then each fuzz target for FUZZ_SECONDS
-	$(MAKEAGAIN) SAN=1 check
+	$(MAKEAGAIN) SAN=1 CUDA=0 check
 	$(MAKEAGAIN) fuzz
 fuzz:  ## run each fuzz target for FUZZ_SECONDS (default 60; clang)
 	@tools/setup.sh fuzz
-	+@OMPI_CC=$(CLANG) MPICH_CC=$(CLANG) $(MAKE) --no-print-directory BUILD=build/fuzz SAN=1 CFLAGS="-O1 -g -fsanitize=fuzzer-no-link -Wno-pass-failed" \
+	+@OMPI_CC=$(CLANG) MPICH_CC=$(CLANG) $(MAKE) --no-print-directory BUILD=build/fuzz SAN=1 CUDA=0 CFLAGS="-O1 -g -fsanitize=fuzzer-no-link -Wno-pass-failed" \
 	  FUZZER=-fsanitize=fuzzer fuzz-build
 	@tests/fuzz/fuzz.sh build/fuzz/tests/fuzz $(or $(FUZZ_SECONDS),60)
 fuzz-build: $(FUZZ)
@@ -215,7 +215,7 @@ gpu-bundle: programs tests-build benches  ## build/gpu-bundle.tar.xz: what these
 valgrind: programs tests-build  ## the tests under valgrind (slow)
 	@$(FOR_TESTS) VALGRIND=1 tests/run.sh $(ONLY)
 # Other compilers, libraries and machines: docs/portability.md.
-ELSEWHERE = BUILD=build/$(1) FUZZ= TEST_SRC="$(or $(wildcard tests/*$(or $(ONLY),$(2))*.c),$(TEST_SRC))" check ONLY="$(or $(ONLY),$(2))"
+ELSEWHERE = BUILD=build/$(1) CUDA=0 FUZZ= TEST_SRC="$(or $(wildcard tests/*$(or $(ONLY),$(2))*.c),$(TEST_SRC))" check ONLY="$(or $(ONLY),$(2))"
 test-mpich:  ## build with MPICH and its HDF5, run the tests of several ranks (ONLY=pattern for others)
 	@MPICC=mpicc.mpich tools/setup.sh test
 	+@$(MAKE) --no-print-directory MPICC=mpicc.mpich $(call ELSEWHERE,mpich,mpi_)
