@@ -29,6 +29,7 @@ sees index 'an index outside of its array' $both
 sees shared 'address 0x[0-9a-f]* is not there' $both
 sees shift 'a shift by more bits' $both
 sees behind 'byte 0 was written behind an allocation of 4000 bytes' cudasim
+sees host 'or memory of the host' cudasim_races
 for race in warp_race block_race grid_race no_wait no_barrier_after no_barrier_before; do sees $race 'a race at' cudasim_races; done
 
 # Operations against the plain references; those of products and attention at all shapes take minutes: `make test-cudasim`.

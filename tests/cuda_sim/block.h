@@ -53,6 +53,8 @@ struct sim_block_state {
 };
 extern __attribute__((visibility("hidden"))) sim_block_state block;
 
+/** Is it host memory that the device reaches? */
+bool sim_is_pinned(const void *p);
 /** The next number of the sequence that DTRAIN_SIM_SEED begins. */
 uint32_t sim_random();
 /** The shared memory that the kernels declare, without the dynamic. */

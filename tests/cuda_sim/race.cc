@@ -191,13 +191,31 @@ static void note_read(cell *c, const access &mine)
     c->read = mine;
 }
 
+extern __attribute__((visibility("hidden"))) const char __ehdr_start, _end; /* of our object: constants */
+
+static bool within(const void *p, const void *from, size_t nbytes) { return (uintptr_t)p - (uintptr_t)from < nbytes; }
+
+/* What else a lane may touch: its stack, its arguments, constants, and pinned memory. */
+static void not_the_host(const void *p, int lane)
+{
+    const sim_lane_state *l = &block.lanes[lane];
+    if (within(p, l->stack, (size_t)(l->top - l->stack)) ||
+        within(p, block.launch->context, block.launch->context_nbytes) ||
+        within(p, &__ehdr_start, (size_t)(&_end - &__ehdr_start)) || sim_is_pinned(p))
+        return;
+    sim_wrong("address %p is not there, or memory of the host", p);
+}
+
 static void touch(const void *at, size_t nbytes, int kind, int lane, const void *pc)
 {
-    if (lane < 0) return;
+    if (!block.launch || lane < 0) return;
     const char *p = static_cast<const char *>(at);
     uint32_t first_block;
     cell *c = cell_of(p, &first_block);
-    if (!c) return;
+    if (!c) {
+        not_the_host(p, lane);
+        return;
+    }
     access mine = {
         now.block, now.clock[lane], (uint32_t)(reinterpret_cast<uintptr_t>(pc) - object_base()), (uint16_t)lane,
         0,         (uint8_t)kind};

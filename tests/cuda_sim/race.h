@@ -1,5 +1,6 @@
-/* race.h - does a kernel read what another thread writes, without an order between the two? Where the kernels are
- * compiled with -fsanitize=thread, the compiler calls us at each access, and this is the runtime behind its calls.
+/* race.h - does a kernel read what another thread writes, without an order between the two? Does it touch memory of the
+ * host? Where the kernels are compiled with -fsanitize=thread, the compiler calls us at each access, and this is the
+ * runtime behind its calls.
  *
  * What orders two accesses of threads a and b: a barrier of their block, or __syncwarp of lanes of their warp.
  * Shuffles, votes and products do not: CUDA promises no order of memory for them. Blocks of a launch are never

@@ -245,15 +245,28 @@ cudaError_t cudaFree(void *ptr)
     return cudaSuccess;
 }
 
+static std::map<char *, size_t> pinned;
+
+bool sim_is_pinned(const void *p)
+{
+    const std::lock_guard<std::mutex> lock(memory_lock);
+    auto above = pinned.upper_bound(const_cast<char *>(static_cast<const char *>(p)));
+    return above != pinned.begin() && static_cast<const char *>(p) < (--above)->first + above->second;
+}
+
 cudaError_t cudaHostAlloc(void **ptr, size_t nbytes, unsigned)
 {
     if (posix_memalign(ptr, PAGE, nbytes ? nbytes : 1) != 0) return fail(cudaErrorMemoryAllocation);
     memset(*ptr, 0xff, nbytes);
+    const std::lock_guard<std::mutex> lock(memory_lock);
+    pinned[static_cast<char *>(*ptr)] = nbytes;
     return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void **ptr, size_t nbytes) { return cudaHostAlloc(ptr, nbytes, cudaHostAllocDefault); }
 cudaError_t cudaFreeHost(void *ptr)
 {
+    const std::lock_guard<std::mutex> lock(memory_lock);
+    pinned.erase(static_cast<char *>(ptr));
     free(ptr);
     return cudaSuccess;
 }

@@ -156,21 +156,24 @@ int main(int argc, char **argv)
         void (*kernel)(float *);
         size_t shared_nbytes;
     } wrong[] = {
-        {"mask", mask_kernel, 0},           {"ended", ended_kernel, 0},           {"deadlock", deadlock_kernel, 0},
-        {"unaligned", unaligned_kernel, 0}, {"beyond", beyond_kernel, 0},         {"index", index_kernel, 0},
-        {"shared", shared_kernel, 256},     {"behind", behind_kernel, 0},         {"shift", shift_kernel, 0},
-        {"warp_race", warp_race_kernel, 0}, {"block_race", block_race_kernel, 0}, {"grid_race", grid_race_kernel, 0},
+        {"host", block_race_kernel, 0},     {"mask", mask_kernel, 0},           {"ended", ended_kernel, 0},
+        {"deadlock", deadlock_kernel, 0},   {"unaligned", unaligned_kernel, 0}, {"beyond", beyond_kernel, 0},
+        {"index", index_kernel, 0},         {"shared", shared_kernel, 256},     {"behind", behind_kernel, 0},
+        {"shift", shift_kernel, 0},         {"warp_race", warp_race_kernel, 0}, {"block_race", block_race_kernel, 0},
+        {"grid_race", grid_race_kernel, 0},
     };
     const char *name = argc > 1 ? argv[1] : "right";
-    float *x = device_array<float>(1000);
+    float *x = device_array<float>(1000), *host = static_cast<float *>(malloc(4000));
     bool right = true;
     for (const auto &w : wrong)
-        if (!strcmp(name, w.name)) launch(stream(), dim3(2), 128, w.shared_nbytes, w.kernel, x);
+        if (!strcmp(name, w.name))
+            launch(stream(), dim3(2), 128, w.shared_nbytes, w.kernel, strcmp(name, "host") ? x : host);
     if (!strcmp(name, "right")) right = sums_are_right(x) && product_is_right<NOTHING>();
     if (!strcmp(name, "no_wait")) right = product_is_right<NO_WAIT>();
     if (!strcmp(name, "no_barrier_after")) right = product_is_right<NO_BARRIER_AFTER>();
     if (!strcmp(name, "no_barrier_before")) right = product_is_right<NO_BARRIER_BEFORE>();
     cudaFree(x);
+    free(host);
     puts(right ? "right" : "the numbers are wrong");
     return 0;
 }

@@ -87,13 +87,15 @@ struct sim_launch {
     size_t shared_nbytes;
     void (*lane)(void *); /* the kernel with its arguments */
     void *context;
+    size_t context_nbytes;
 };
 void sim_run(const sim_launch &launch);
 
 template <class Stream, class Lane>
 static inline void simulate(Stream *s, const void *kernel, dim3 grid, int threads, size_t shared_nbytes, Lane lane)
 {
-    sim_run({s->last, kernel, grid, threads, shared_nbytes, [](void *of) { (*static_cast<Lane *>(of))(); }, &lane});
+    sim_run({s->last, kernel, grid, threads, shared_nbytes, [](void *of) { (*static_cast<Lane *>(of))(); }, &lane,
+             sizeof lane});
 }
 
 /** End the program: what the lane that runs did wrong. */
