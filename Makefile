@@ -98,6 +98,9 @@ NCCL_SRC   = $(wildcard cuda/nccl*.cu cuda/nccl*.c)
 NCCL_OBJ   = $(NCCL_SRC:%=$(BUILD)/%.o)
 # Like the CPU's kernels: products are fused where it is written, and nowhere else.
 $(BUILD)/cuda/optimizer.cu.o $(BUILD)/cuda/classifier.cu.o: NVCCFLAGS += -fmad=false
+# Products of four warps are code of sm_90a, which runs on sm_90 alone.
+$(BUILD)/cuda/attention_hopper.cu.o: NVCCFLAGS += $(if $(filter 90,$(CUDA_ARCHS)),-DDT_SM_90A)
+$(BUILD)/cuda/attention_hopper.cu.o: CUDA_GENCODE = $(patsubst %,-gencode arch=compute_%,$(foreach a,$(CUDA_ARCHS:90=90a),$a$(,)code=sm_$a))
 $(BUILD)/cuda/%.cu.o: cuda/%.cu
 	@mkdir -p $(@D)
 	$(call SAY,NVCC,$@)$(NVCC) -Iinclude -Icuda $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<

@@ -31,6 +31,13 @@ dt_err cuda_attention_float_backward(dt_stream *s, const dt_attention &at, const
 template <class T>
 dt_err cuda_attention_rows(dt_device *dev, dt_stream *s, const dt_attention &at, const attention_arrays<T> &a);
 
+/* attention_hopper.cu: on sm_90. takes: calls that suit, vectors being that all rows lie at multiples of 16 bytes. */
+bool cuda_attention_hopper_takes(dt_device *dev, const dt_attention &at, bool vectors);
+template <class T>
+dt_err cuda_attention_hopper_forward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a);
+template <class T>
+dt_err cuda_attention_hopper_backward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a);
+
 /** The call's description, checked, with a window that matters or none. */
 dt_err cuda_attention_check(const dt_attention *at, dt_attention *checked);
 

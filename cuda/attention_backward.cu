@@ -15,20 +15,30 @@ namespace
 
 /* ---- delta ------------------------------------------------------------------------------------------------------- */
 
-/* stats of each token and head, a warp for each. delta is the sum over keys of p_ij dp_ij, which the gradient of a
- * softmax takes off (dropout included: out was made with f p). */
+/* stats of each token and head, `lanes` threads for each (a power of 2), of which one reads 16 bytes at a time. delta is
+ * the sum over keys of p_ij dp_ij, which the gradient of a softmax takes off (dropout included: out was made with f p). */
 template <class T>
 __global__ void stats_kernel(const T *out, const T *dout, const float *lse, float2 *stats, int64_t n_tok, int n_heads,
-                             int d, int64_t ld)
+                             int d, int64_t ld, int lanes, bool vectors)
 {
-    const int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) / WARP;
-    if (i >= n_tok * n_heads) return;
+    constexpr int N = vec16<T>::N;
+    const int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) / lanes;
+    const bool there = i < n_tok * n_heads;
     const int64_t token = i / n_heads, head = i % n_heads, from = token * ld + head * d;
     float sum = 0;
-    for (int c = threadIdx.x % WARP; c < d; c += WARP)
-        sum = fmaf(to_float(out[from + c]), to_float(dout[from + c]), sum);
-    sum = warp_sum(sum);
-    if (threadIdx.x % WARP == 0) stats[head * n_tok + token] = make_float2(lse[i] * LOG2_E, sum);
+    for (int c = (int)threadIdx.x % lanes * N; there && c < d; c += lanes * N) {
+        if (vectors) {
+            const vec16<T> x = *reinterpret_cast<const vec16<T> *>(out + from + c),
+                           y = *reinterpret_cast<const vec16<T> *>(dout + from + c);
+#pragma unroll
+            for (int e = 0; e < N; e++) sum = fmaf(to_float(x.x[e]), to_float(y.x[e]), sum);
+        } else {
+            for (int e = 0; e < N && c + e < d; e++)
+                sum = fmaf(to_float(out[from + c + e]), to_float(dout[from + c + e]), sum);
+        }
+    }
+    for (int step = lanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    if (there && threadIdx.x % lanes == 0) stats[head * n_tok + token] = make_float2(lse[i] * LOG2_E, sum);
 }
 
 /* ---- dk, dv ------------------------------------------------------------------------------------------------------ */
@@ -38,47 +48,6 @@ template <int W, int M, int N_WARPS, int QUERIES> struct dkv_shape {
     static constexpr int KEYS = 16 * M * N_WARPS, THREADS = N_WARPS * WARP, STAGE = 2 * QUERIES * W;
     static constexpr size_t NBYTES = (size_t)(2 * KEYS * W + 2 * STAGE) * 2 + 2 * QUERIES * sizeof(float2);
 };
-
-/* What is not seen, of the keys from `key` on (rows) and the queries from `query` on, has p = ds = 0. */
-template <int N>
-__device__ void mask_queries(float (&p)[N][4], float (&ds)[N][4], const dt_attention &at, const attention_tile &t,
-                             int query, int key)
-{
-    const int lane = threadIdx.x % WARP;
-#pragma unroll
-    for (int n = 0; n < N; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const int i = query + 8 * n + lane % 4 * 2 + e % 2, j = key + lane / 4 + e / 2 * 8, to = seen_to(at, t, i);
-            if (i < t.n_q && j < to && j >= seen_from(at, to)) continue;
-            p[n][e] = ds[n][e] = 0.0f;
-        }
-}
-
-/* s becomes f p, dp becomes ds, for 16 keys (rows) and 8 N queries, whose stats are given. */
-template <int N, bool DROPOUT>
-__device__ void form_transposed(float (&s)[N][4], float (&dp)[N][4], const float2 *stats, const dt_attention &at,
-                                const attention_tile &t, int head, int query, int key)
-{
-    const int lane = threadIdx.x % WARP;
-    const float scale = at.scale * LOG2_E, kept = DROPOUT ? 1.0f / (1.0f - at.dropout_p) : 1.0f;
-#pragma unroll
-    for (int n = 0; n < N; n++) {
-        const float4 two = *reinterpret_cast<const float4 *>(stats + 8 * n + lane % 4 * 2); /* queries e % 2 */
-        float factor[4] = {1.0f, 1.0f, 1.0f, 1.0f};
-        if (DROPOUT) {
-            const int mine = query + 8 * n + lane % 4 * 2 + lane / 4 % 2;
-            const uint64_t token_key = mine < t.n_q ? at.token_key[t.q_row + mine] : 0;
-            dropout_of_queries(factor, at, token_key, head, key, kept);
-        }
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const float p = exp2_approx(fmaf(s[n][e], scale, -(e % 2 ? two.z : two.x)));
-            dp[n][e] = p * (factor[e] * dp[n][e] - (e % 2 ? two.w : two.y));
-            s[n][e] = factor[e] * p;
-        }
-    }
-}
 
 /* A block has a tile of keys of one key head, a warp 16 M of them, and goes through the query heads that share it and
  * their tiles of queries; while it works on one the next comes in. WITH: 1 makes dv, 2 dk, 3 both: wide heads leave no
@@ -140,7 +109,9 @@ __global__ void __launch_bounds__(N_WARPS *WARP, BLOCKS)
                 const int key = my_key + 16 * m;
                 form_transposed<QUERIES / 8, DROPOUT>(s[m], ds[m], stage_stats + which * QUERIES, at, t, head, query,
                                                       key);
-                if (!all) mask_queries(s[m], ds[m], at, t, query, key);
+                if (all) continue;
+                mask_queries(s[m], at, t, query, key);
+                mask_queries(ds[m], at, t, query, key);
             }
             if (WITH & 1) {
                 pack_weights<T>(w, s);
@@ -170,44 +141,6 @@ template <int W, int M, int KEYS> struct dq_shape {
     static constexpr int N_WARPS = 4, THREADS = N_WARPS * WARP, QUERIES = N_WARPS * 16 * M;
     static constexpr size_t NBYTES = (size_t)(2 * QUERIES + 4 * KEYS) * W * 2;
 };
-
-/* s becomes ds, for the queries of 16 rows and 8 N keys; stats of the rows g and g + 8. */
-template <int N, bool DROPOUT>
-__device__ void form(float (&s)[N][4], const float (&dp)[N][4], const float2 (&stats)[2], const dt_attention &at,
-                     const attention_tile &t, int query, int key)
-{
-    const int lane = threadIdx.x % WARP, mine = query + lane / 4 + lane % 2 * 8;
-    const float scale = at.scale * LOG2_E, kept = DROPOUT ? 1.0f / (1.0f - at.dropout_p) : 1.0f;
-    const uint64_t token_key = DROPOUT && mine < t.n_q ? at.token_key[t.q_row + mine] : 0;
-#pragma unroll
-    for (int n = 0; n < N; n++) {
-        float factor[4] = {1.0f, 1.0f, 1.0f, 1.0f};
-        if (DROPOUT) dropout_of_keys(factor, at, token_key, t.head, key + 8 * n, kept);
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const float p = exp2_approx(fmaf(s[n][e], scale, -stats[e / 2].x));
-            s[n][e] = p * (factor[e] * dp[n][e] - stats[e / 2].y);
-        }
-    }
-}
-
-/* What is not seen, of the queries from `query` on (rows) and the keys from `key` on, has ds = 0. */
-template <int N>
-__device__ void mask_keys(float (&ds)[N][4], const dt_attention &at, const attention_tile &t, int query, int key)
-{
-    const int lane = threadIdx.x % WARP;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int to = seen_to(at, t, query + 8 * h + lane / 4), from = seen_from(at, to);
-#pragma unroll
-        for (int n = 0; n < N; n++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const int j = key + 8 * n + lane % 4 * 2 + e;
-                if (j >= to || j < from) ds[n][2 * h + e] = 0.0f;
-            }
-    }
-}
 
 /* A block has a tile of queries of one head, a warp 16 M of them. */
 template <class T, int W, int M, int KEYS, int BLOCKS, bool DROPOUT>
@@ -318,10 +251,12 @@ dt_err by_width(dt_stream *s, const dt_attention &at, const attention_arrays<T> 
         return make_dq<T, 96, 2, 32, 2, DROPOUT>(s, at, a, vectors);
     }
     if (at.head_dim <= 128) {
-        if (dkv_shape<128, 1, 8, 64>::NBYTES <= room)
-            DT_TRY((make_dkv<T, 128, 1, 8, 64, 3, 1, DROPOUT>(s, at, a, vectors)));
+        /* two blocks of four warps, or one of eight, or one of four */
+        const bool four = 2 * dkv_shape<128, 1, 4, 64>::NBYTES <= room || dkv_shape<128, 1, 8, 64>::NBYTES > room;
+        if (four)
+            DT_TRY((make_dkv<T, 128, 1, 4, 64, 3, 2, DROPOUT>(s, at, a, vectors)));
         else
-            DT_TRY((make_dkv<T, 128, 1, 4, 64, 3, 1, DROPOUT>(s, at, a, vectors)));
+            DT_TRY((make_dkv<T, 128, 1, 8, 64, 3, 1, DROPOUT>(s, at, a, vectors)));
         return make_dq<T, 128, 2, 32, 2, DROPOUT>(s, at, a, vectors);
     }
     if (dkv_shape<256, 1, 4, 32>::NBYTES > room) return cuda_attention_float_backward(s, at, a);
@@ -337,6 +272,7 @@ dt_err backward_of(dt_device *dev, dt_stream *s, const dt_attention &at, const a
     const int64_t lds = at.q_ld | at.kv_ld | at.o_ld | at.head_dim;
     const bool vectors =
         vectors_fit((size_t)lds * sizeof(T), a.q, a.k, a.v, a.dout) && vectors_fit(16, a.dq, a.dk, a.dv);
+    if (cuda_attention_hopper_takes(dev, at, vectors)) return cuda_attention_hopper_backward(s, at, a);
     return at.dropout_p > 0 ? by_width<T, true>(s, at, a, vectors, room) : by_width<T, false>(s, at, a, vectors, room);
 }
 template <> dt_err backward_of(dt_device *, dt_stream *s, const dt_attention &at, const attention_arrays<float> &a)
@@ -364,9 +300,13 @@ dt_err cuda_attention_backward(dt_device *dev, const dt_attention *at, const voi
     const int64_t n = (int64_t)at->n_tok * at->n_heads;
     float2 *stats = stats_in(scratch);
     CUDA_BY_DTYPE(at->dt, T, "attention_backward", {
+        const bool vectors = vectors_fit((size_t)(at->o_ld | at->head_dim) * sizeof(T), out, dout);
+        int lanes = 1;
+        while (lanes < WARP && lanes * vec16<T>::N < at->head_dim) lanes *= 2;
         if (n > 0)
-            launch(s, (unsigned)ceil_div(n, 8), 8 * WARP, 0, stats_kernel<T>, (const T *)out, (const T *)dout, lse,
-                   stats, (int64_t)at->n_tok, at->n_heads, at->head_dim, at->o_ld);
+            launch(s, (unsigned)ceil_div(n * lanes, 8 * WARP), 8 * WARP, 0, stats_kernel<T>, (const T *)out,
+                   (const T *)dout, lse, stats, (int64_t)at->n_tok, at->n_heads, at->head_dim, at->o_ld, lanes,
+                   vectors);
         attention_arrays<T> a = {};
         a.q = (const T *)q, a.k = (const T *)k, a.v = (const T *)v, a.dout = (const T *)dout, a.stats = stats;
         a.dq = (T *)dq, a.dk = (T *)dk, a.dv = (T *)dv;

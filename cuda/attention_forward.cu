@@ -14,25 +14,6 @@ namespace
 
 enum { N_WARPS = 4, THREADS = N_WARPS * WARP };
 
-template <int M, int N>
-__device__ void drop(float (&s)[M][N][4], const dt_attention &at, const attention_tile &t, int query, int key)
-{
-    const int lane = threadIdx.x % WARP;
-    const float kept = 1.0f / (1.0f - at.dropout_p);
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-        const int mine = query + 16 * m + lane / 4 + lane % 2 * 8;
-        const uint64_t token_key = mine < t.n_q ? at.token_key[t.q_row + mine] : 0;
-#pragma unroll
-        for (int n = 0; n < N; n++) {
-            float factor[4];
-            dropout_of_keys(factor, at, token_key, t.head, key + 8 * n, kept);
-#pragma unroll
-            for (int e = 0; e < 4; e++) s[m][n][e] *= factor[e];
-        }
-    }
-}
-
 template <int W, int M, int KEYS> struct shape {
     static constexpr int QUERIES = N_WARPS * 16 * M;
     static constexpr size_t NBYTES = (size_t)(QUERIES + 4 * KEYS) * W * 2;
@@ -99,12 +80,10 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 }
 
 template <class T, int W, int M, int KEYS, int BLOCKS, bool DROPOUT>
-dt_err forward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
+dt_err forward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a, bool vectors)
 {
     using tiles = shape<W, M, KEYS>;
     const attention_cut cut = {false, tiles::QUERIES, at.n_heads, attention_heads_at_once(&at, at.n_heads)};
-    const int64_t lds = at.q_ld | at.kv_ld | at.o_ld | at.head_dim;
-    const bool vectors = vectors_fit((size_t)lds * sizeof(T), a.q, a.k, a.v, a.out_w);
     const auto kernel = forward_kernel<T, W, M, KEYS, BLOCKS, DROPOUT>;
     CUDA_ALLOW_SHARED(kernel, tiles::NBYTES);
     launch(s, (unsigned)attention_blocks(&at, cut), THREADS, tiles::NBYTES, kernel, at, cut, a, vectors);
@@ -113,19 +92,23 @@ dt_err forward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &
 }
 
 template <class T, bool DROPOUT>
-dt_err forward_by_width(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
+dt_err forward_by_width(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a, bool vectors)
 {
-    if (at.head_dim <= 64) return forward<T, 64, 2, 64, 2, DROPOUT>(s, at, a);
-    if (at.head_dim <= 96) return forward<T, 96, 2, 64, 2, DROPOUT>(s, at, a);
-    if (at.head_dim <= 128) return forward<T, 128, 2, 64, 2, DROPOUT>(s, at, a);
-    return forward<T, 256, 1, 32, 2, DROPOUT>(s, at, a);
+    if (at.head_dim <= 64) return forward<T, 64, 2, 64, 2, DROPOUT>(s, at, a, vectors);
+    if (at.head_dim <= 96) return forward<T, 96, 2, 64, 2, DROPOUT>(s, at, a, vectors);
+    if (at.head_dim <= 128) return forward<T, 128, 2, 32, 2, DROPOUT>(s, at, a, vectors);
+    return forward<T, 256, 1, 32, 2, DROPOUT>(s, at, a, vectors);
 }
 
-template <class T> dt_err forward_of(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
+template <class T> dt_err forward_of(dt_device *dev, dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
 {
-    return at.dropout_p > 0 ? forward_by_width<T, true>(s, at, a) : forward_by_width<T, false>(s, at, a);
+    const int64_t lds = at.q_ld | at.kv_ld | at.o_ld | at.head_dim;
+    const bool vectors = vectors_fit((size_t)lds * sizeof(T), a.q, a.k, a.v, a.out_w);
+    if (cuda_attention_hopper_takes(dev, at, vectors)) return cuda_attention_hopper_forward(s, at, a);
+    return at.dropout_p > 0 ? forward_by_width<T, true>(s, at, a, vectors)
+                            : forward_by_width<T, false>(s, at, a, vectors);
 }
-template <> dt_err forward_of(dt_stream *s, const dt_attention &at, const attention_arrays<float> &a)
+template <> dt_err forward_of(dt_device *, dt_stream *s, const dt_attention &at, const attention_arrays<float> &a)
 {
     return cuda_attention_float_forward(s, at, a);
 }
@@ -174,6 +157,6 @@ dt_err cuda_attention_forward(dt_device *dev, const dt_attention *at, const void
         attention_arrays<T> a = {};
         a.q = (const T *)q, a.k = (const T *)k, a.v = (const T *)v, a.out_w = (T *)out, a.lse_w = lse;
         if (at->batch_invariant) return rows_of<T>(dev, s, checked, a);
-        return forward_of<T>(s, checked, a);
+        return forward_of<T>(dev, s, checked, a);
     });
 }

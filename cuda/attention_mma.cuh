@@ -281,4 +281,104 @@ __device__ inline void dropout_of_queries(float factor[4], const dt_attention &a
     for (int i = 0; i < 4; i++) factor[i] = dropout_keeps(at, words.w[i]) ? kept : 0.0f;
 }
 
+/** Probabilities of 16 M queries from `query` on and 8 N keys, times their factors. */
+template <int M, int N>
+__device__ inline void drop(float (&s)[M][N][4], const dt_attention &at, const attention_tile &t, int query, int key)
+{
+    const int lane = threadIdx.x % WARP;
+    const float kept = 1.0f / (1.0f - at.dropout_p);
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        const int mine = query + 16 * m + lane / 4 + lane % 2 * 8;
+        const uint64_t token_key = mine < t.n_q ? at.token_key[t.q_row + mine] : 0;
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            float factor[4];
+            dropout_of_keys(factor, at, token_key, t.head, key + 8 * n, kept);
+#pragma unroll
+            for (int e = 0; e < 4; e++) s[m][n][e] *= factor[e];
+        }
+    }
+}
+
+/* ---- gradients of scores ------------------------------------------------------------------------------------------ */
+
+/** What is not seen, of the keys from `key` on (rows) and the queries from `query` on, becomes 0. */
+template <int N>
+__device__ inline void mask_queries(float (&x)[N][4], const dt_attention &at, const attention_tile &t, int query,
+                                    int key)
+{
+    const int lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const int i = query + 8 * n + lane % 4 * 2 + e % 2, j = key + lane / 4 + e / 2 * 8, to = seen_to(at, t, i);
+            if (i >= t.n_q || j >= to || j < seen_from(at, to)) x[n][e] = 0.0f;
+        }
+}
+
+/** s becomes f p, dp becomes ds, for 16 keys (rows) and 8 N queries, whose stats are given. */
+template <int N, bool DROPOUT>
+__device__ inline void form_transposed(float (&s)[N][4], float (&dp)[N][4], const float2 *stats, const dt_attention &at,
+                                       const attention_tile &t, int head, int query, int key)
+{
+    const int lane = threadIdx.x % WARP;
+    const float scale = at.scale * LOG2_E, kept = DROPOUT ? 1.0f / (1.0f - at.dropout_p) : 1.0f;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        const float4 two = *reinterpret_cast<const float4 *>(stats + 8 * n + lane % 4 * 2); /* queries e % 2 */
+        float factor[4] = {1.0f, 1.0f, 1.0f, 1.0f};
+        if (DROPOUT) {
+            const int mine = query + 8 * n + lane % 4 * 2 + lane / 4 % 2;
+            const uint64_t token_key = mine < t.n_q ? at.token_key[t.q_row + mine] : 0;
+            dropout_of_queries(factor, at, token_key, head, key, kept);
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const float p = exp2_approx(fmaf(s[n][e], scale, -(e % 2 ? two.z : two.x)));
+            dp[n][e] = p * (factor[e] * dp[n][e] - (e % 2 ? two.w : two.y));
+            s[n][e] = factor[e] * p;
+        }
+    }
+}
+
+/** s becomes ds, for the queries of 16 rows and 8 N keys; stats of the rows g and g + 8. */
+template <int N, bool DROPOUT>
+__device__ inline void form(float (&s)[N][4], const float (&dp)[N][4], const float2 (&stats)[2], const dt_attention &at,
+                            const attention_tile &t, int query, int key)
+{
+    const int lane = threadIdx.x % WARP, mine = query + lane / 4 + lane % 2 * 8;
+    const float scale = at.scale * LOG2_E, kept = DROPOUT ? 1.0f / (1.0f - at.dropout_p) : 1.0f;
+    const uint64_t token_key = DROPOUT && mine < t.n_q ? at.token_key[t.q_row + mine] : 0;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        float factor[4] = {1.0f, 1.0f, 1.0f, 1.0f};
+        if (DROPOUT) dropout_of_keys(factor, at, token_key, t.head, key + 8 * n, kept);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const float p = exp2_approx(fmaf(s[n][e], scale, -stats[e / 2].x));
+            s[n][e] = p * (factor[e] * dp[n][e] - stats[e / 2].y);
+        }
+    }
+}
+
+/** What is not seen, of the queries from `query` on (rows) and the keys from `key` on, becomes 0. */
+template <int N>
+__device__ inline void mask_keys(float (&ds)[N][4], const dt_attention &at, const attention_tile &t, int query, int key)
+{
+    const int lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int to = seen_to(at, t, query + 8 * h + lane / 4), from = seen_from(at, to);
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const int j = key + 8 * n + lane % 4 * 2 + e;
+                if (j >= to || j < from) ds[n][2 * h + e] = 0.0f;
+            }
+    }
+}
+
 #endif

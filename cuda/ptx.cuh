@@ -107,4 +107,72 @@ template <class T> static inline uint32_t pack_pair(float low, float high)
 }
 #endif
 
+/* ---- products of a group of four warps (sm_90a alone) ------------------------------------------------------------ */
+
+/* Matrices in shared memory have rows of 64 elements, 128 bytes, one after the other from a multiple of 1024 bytes on;
+ * the chunks of 16 bytes of row r are xored with r % 8 ("128-byte swizzle"). A product is 64 x 64 x 16; the group's warps
+ * have 16 rows each, with the layouts of mma_16816. Products run behind the threads' back: open before the first and
+ * after registers of theirs were written, close a group of them, wait. */
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HAVE_GROUP_PRODUCTS 1
+#endif
+
+#if defined(__CUDACC__) && defined(HAVE_GROUP_PRODUCTS)
+
+/* PTX ISA, "Matrix Descriptor Format": address, 16 (not used), 1024 bytes from 8 rows to the next 8, the swizzle. */
+__device__ inline uint64_t matrix_descriptor(const void *p)
+{
+    const uint64_t at = (uint64_t)__cvta_generic_to_shared(p);
+    return (at & 0x3ffff) >> 4 | (uint64_t)(16 >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+}
+__device__ inline void group_open() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void group_close() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int left> __device__ inline void group_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
+}
+/** Registers of products: what is before it in the program is done to them before it, what is after it after. The
+ *  compiler does not know that products write them late: to be put before an opening and after a wait. */
+template <int N> __device__ inline void hold(float (&d)[N][4])
+{
+#pragma unroll
+    for (int i = 0; i < 4 * N; i++) asm volatile("" : "+f"(d[i / 4][i % 4])::"memory");
+}
+template <int N> __device__ inline void hold(uint32_t (&a)[N][4])
+{
+#pragma unroll
+    for (int i = 0; i < 4 * N; i++) asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
+}
+/** What this thread wrote to shared memory, or copied there, is seen by products that begin after a barrier. */
+__device__ inline void show_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+#define FOUR_(d, n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
+#define ALL_(d) FOUR_(d, 0), FOUR_(d, 1), FOUR_(d, 2), FOUR_(d, 3), FOUR_(d, 4), FOUR_(d, 5), FOUR_(d, 6), FOUR_(d, 7)
+#define LIST_                                                                                                          \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"  \
+    "%30,%31}"
+#define GROUP_PRODUCTS_(TYPE, NAME)                                                                                    \
+    /* D = (add ? D : 0) + A B^T, A and B [64 rows][16] */                                                             \
+    __device__ inline void group_multiply(float(&d)[8][4], const TYPE *a, const TYPE *b, bool add)                     \
+    {                                                                                                                  \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                                      \
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME " " LIST_                             \
+                     ", %32, %33, p, 1, 1, 0, 0;\n}\n"                                                                 \
+                     : ALL_(d)                                                                                         \
+                     : "l"(matrix_descriptor(a)), "l"(matrix_descriptor(b)), "r"((int)add));                           \
+    }                                                                                                                  \
+    /* D += A B, A [64][16] in registers, B [16 rows][64] */                                                           \
+    __device__ inline void group_add(float(&d)[8][4], const uint32_t(&a)[4], const TYPE *b)                            \
+    {                                                                                                                  \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"                                                      \
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME " " LIST_                             \
+                     ", {%32,%33,%34,%35}, %36, p, 1, 1, 1;\n}\n"                                                      \
+                     : ALL_(d)                                                                                         \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(matrix_descriptor(b)), "r"(1));                 \
+    }
+GROUP_PRODUCTS_(bf16, "bf16")
+GROUP_PRODUCTS_(__half, "f16")
+
+#endif
+
 #endif

@@ -110,6 +110,55 @@ static void load_matrices(void *const brought[32], uint32_t lanes, bool trans)
 void sim_loaded(void *const brought[32], uint32_t lanes) { load_matrices(brought, lanes, false); }
 void sim_loaded_trans(void *const brought[32], uint32_t lanes) { load_matrices(brought, lanes, true); }
 
+/* ---- products of a group of four warps ---------------------------------------------------------------------------- */
+
+/* Element (row, column) of a matrix that begins at p: rows of 128 bytes, chunks of 16 of them xored with the number of
+ * the row, which is that of the address. */
+template <class T> static float element(const void *p, int row, int column, const char *what)
+{
+    size_t at = (size_t)p + (size_t)row * 128 + (size_t)column * 2;
+    at ^= at / 128 % 8 * 16;
+    T x;
+    if (!sim_is_shared((const void *)at, 2)) sim_wrong("%s: %p is not in shared memory", what, (const void *)at);
+    race_read((const void *)at, 2, block.current, block.lanes[block.current].pc);
+    memcpy(&x, (const void *)at, 2);
+    return (float)x;
+}
+
+/* This warp's 16 rows. B is [64 rows][16] where A is in shared memory, else [16 rows][64]. */
+template <class T> static void group_multiply_warp(void *const brought[32], uint32_t lanes)
+{
+    static float a[16][16], b[16][64];
+    const int first = block.current / WARP % 4 * 16;
+    const sim_group_product *one = static_cast<sim_group_product *>(brought[0]);
+    whole_warp(lanes, "group_multiply");
+    for (int l = 0; l < WARP; l++) {
+        const sim_group_product *mine = static_cast<sim_group_product *>(brought[l]);
+        if (mine->a_at != one->a_at || mine->b_at != one->b_at || !mine->a != !one->a || mine->add != one->add)
+            sim_wrong("group_multiply: lanes of a warp want different products");
+        for (int i = 0; i < 4 && mine->a; i++) {
+            T pair[2];
+            memcpy(pair, &mine->a[i], sizeof pair);
+            for (int j = 0; j < 2; j++) a[l / 4 + i % 2 * 8][l % 4 * 2 + j + i / 2 * 8] = (float)pair[j];
+        }
+    }
+    for (int i = 0; i < 16 && one->a_at; i++)
+        for (int k = 0; k < 16; k++) a[i][k] = element<T>(one->a_at, first + i, k, "group_multiply");
+    for (int k = 0; k < 16; k++)
+        for (int j = 0; j < 64; j++)
+            b[k][j] =
+                one->a_at ? element<T>(one->b_at, j, k, "group_multiply") : element<T>(one->b_at, k, j, "group_add");
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < 64; j++) {
+            float *d = &static_cast<sim_group_product *>(brought[i % 8 * 4 + j % 8 / 2])->d[j / 8][i / 8 * 2 + j % 2];
+            float sum = one->add ? *d : 0.0f;
+            for (int k = 0; k < 16; k++) sum += a[i][k] * b[k][j];
+            *d = sum;
+        }
+}
+void sim_group_multiplied_bf16(void *const brought[32], uint32_t lanes) { group_multiply_warp<bf16>(brought, lanes); }
+void sim_group_multiplied_half(void *const brought[32], uint32_t lanes) { group_multiply_warp<__half>(brought, lanes); }
+
 /* ---- copies that run behind a thread's back --------------------------------------------------------------------- */
 
 static void land(const pending_copy *copy)

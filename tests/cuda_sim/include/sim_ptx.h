@@ -42,4 +42,34 @@ void copy_async_commit();
 void sim_copy_async_wait(int left);
 template <int left> static inline void copy_async_wait() { sim_copy_async_wait(left); }
 
+/* Products of a group: a warp's part of them at once, when its lanes have come. */
+struct sim_group_product {
+    float (*d)[4];
+    const uint32_t *a; /* in registers, or */
+    const void *a_at, *b_at;
+    bool add;
+};
+sim_together sim_group_multiplied_bf16, sim_group_multiplied_half;
+static inline void sim_group(sim_group_product mine, __nv_bfloat16)
+{
+    sim_meet(sim_group_multiplied_bf16, "group_multiply", 0xffffffffu, &mine);
+}
+static inline void sim_group(sim_group_product mine, __half)
+{
+    sim_meet(sim_group_multiplied_half, "group_multiply", 0xffffffffu, &mine);
+}
+template <class T> static inline void group_multiply(float (&d)[8][4], const T *a, const T *b, bool add)
+{
+    sim_group({d, nullptr, a, b, add}, T());
+}
+template <class T> static inline void group_add(float (&d)[8][4], const uint32_t (&a)[4], const T *b)
+{
+    sim_group({d, a, nullptr, b, true}, T());
+}
+static inline void group_open() {}
+static inline void group_close() {}
+template <int left> static inline void group_wait() {}
+static inline void show_to_products() {}
+template <class Registers> static inline void hold(Registers &) {}
+
 #endif
