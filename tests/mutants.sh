@@ -44,9 +44,9 @@ perl -0777 -i -ne '
 CPPFLAGS='-I. -include mutant.h' make -s BUILD=build/release $(for p in $programs; do echo build/release/tests/$p; done) >build.log 2>&1 ||
     { tail -5 build.log; exit 70; }
 
-run() { # program, seed
+run() { # program, seed[, ranks]
     local launch=
-    case $1 in mpi_*) launch="$MPIRUN -np 2" ;; esac
+    case $1 in mpi_*) launch="$MPIRUN -np ${3:-2}" ;; esac
     DTRAIN_QUEUE_SEED=$2 timeout 300 $launch build/release/tests/$1 >test.log 2>&1
 }
 verdict() { # file: prints who killed it
@@ -65,6 +65,7 @@ verdict() { # file: prints who killed it
             return
         done
     done
+    run mpi_comm 0 1 || { echo "killed by mpi_comm, on one rank"; return; }
     echo SURVIVED
 }
 [ "$(verdict "")" = SURVIVED ] || { echo "a test fails with nothing left out: see $tree/test.log"; exit 70; }
