@@ -4,8 +4,9 @@
  * is its first operand and A its second, as they lie, and a bias along our rows is one along its columns, as it wants
  * it. D is its C, C its D.
  *
- * Sums stay float, and the same call gives the same bits: a split of k is allowed where its parts are kept in float and
- * added in a step of its own, not where they are added up in C. fp32 is fp32, not TF32.
+ * Sums stay float, though some kernels round them to bf16 before they add D or bias. The same call gives the same bits:
+ * a split of k is allowed where its parts are kept in float and added in a step of its own, not where they are added up
+ * in C. fp32 is fp32, not TF32.
  *
  * To ask which algorithm suits a shape takes some 10 us of the host, so the answers are kept. A form of product goes to
  * the library once it has been seen to compute it (device_check.h), when it is first used.
@@ -313,8 +314,7 @@ static bool whole_row(const void *p, int64_t ld, dt_dtype dt)
     return (((uintptr_t)p | (uintptr_t)ld * dt_dtype_size(dt)) & 15) == 0;
 }
 
-/* Do bf16 matrices lie in whole chunks of 16 bytes? For others the library has slow kernels, and some that round P
- * before they add bias or D (13.0 on an H100). */
+/* Do bf16 matrices lie in whole chunks of 16 bytes? For others the library has slow kernels alone. */
 static bool is_whole(const dt_matmul *mm, const void *a, const void *b, const void *c)
 {
     if (mm->dt == DT_F32) return true;
