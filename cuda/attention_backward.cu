@@ -15,8 +15,8 @@ namespace
 
 /* ---- delta ------------------------------------------------------------------------------------------------------- */
 
-/* stats of each token and head, `lanes` threads for each (a power of 2), of which one reads 16 bytes at a time. delta is
- * the sum over keys of p_ij dp_ij, which the gradient of a softmax takes off (dropout included: out was made with f p). */
+/* stats of each token and head, by `lanes` threads (a power of 2), each of which reads 16 bytes at a time. delta is the
+ * sum over keys of p_ij dp_ij, which the gradient of a softmax takes off (dropout included: out was made with f p). */
 template <class T>
 __global__ void stats_kernel(const T *out, const T *dout, const float *lse, float2 *stats, int64_t n_tok, int n_heads,
                              int d, int64_t ld, int lanes, bool vectors)

@@ -1,7 +1,8 @@
-/* attention_float.cu - attention in float throughout: for floats, which tensor cores would round, and for backward of wide
- * heads on a GPU whose shared memory is too small for attention_backward.cu. A block of 16 x 16
- * threads multiplies tiles in shared memory, thread (y, x) owning the rows y, y+16, ... and the columns x, x+16, ... of
- * a product of rows, and the columns 4x .. 4x+3 of every 64 of a head's width. */
+/* attention_float.cu - attention in float throughout: for floats, which tensor cores would round, and for backward of
+ * wide heads on a GPU whose shared memory is too small for attention_backward.cu.
+ *
+ * A block of 16 x 16 threads multiplies tiles in shared memory, thread (y, x) owning the rows y, y+16, ... and the
+ * columns x, x+16, ... of a product of rows, and the columns 4x .. 4x+3 of every 64 of a head's width. */
 #include "attention.cuh"
 
 namespace

@@ -4,8 +4,8 @@
  * and at the end out = o / l, lse = m + log l. A query that sees no key gives out = 0, lse = -inf. Probabilities are
  * rounded to the elements' type where they meet v; l is their sum before that.
  *
- * Tiles of keys begin at multiples of their length of the sequence, and one that a query does not see changes nothing of
- * it, to the bit. */
+ * Tiles of keys begin at multiples of their length of the sequence, and one that a query does not see changes no bit of
+ * it. */
 #include "attention_mma.cuh"
 #include <inttypes.h>
 
@@ -95,7 +95,7 @@ template <class T, bool DROPOUT>
 dt_err forward_by_width(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a, bool vectors)
 {
     if (at.head_dim <= 64) return forward<T, 64, 2, 64, 2, DROPOUT>(s, at, a, vectors);
-    if (at.head_dim <= 96) return forward<T, 96, 2, 64, 2, DROPOUT>(s, at, a, vectors);
+    if (at.head_dim <= 96) return forward<T, 96, 2, 32, 2, DROPOUT>(s, at, a, vectors);
     if (at.head_dim <= 128) return forward<T, 128, 2, 32, 2, DROPOUT>(s, at, a, vectors);
     return forward<T, 256, 1, 32, 2, DROPOUT>(s, at, a, vectors);
 }

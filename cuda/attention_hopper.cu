@@ -1,5 +1,5 @@
-/* attention_hopper.cu - attention by products of four warps (sm_90a), without dropout, for heads up to 128 wide and rows
- * at multiples of 16 bytes. The mathematics, the cut and the order of sums are those of attention_forward.cu and
+/* attention_hopper.cu - attention by products of four warps (sm_90a): without dropout, for heads up to 128 wide and
+ * rows at multiples of 16 bytes. The mathematics, the cut and the order of sums are those of attention_forward.cu and
  * attention_backward.cu; so is what is done to accumulators, whose layout is the same: 16 rows a warp.
  *
  * A tile is [W / 64][rows][64]: panels of 64 columns, as the products want them. */

@@ -301,7 +301,7 @@ __device__ inline void drop(float (&s)[M][N][4], const dt_attention &at, const a
     }
 }
 
-/* ---- gradients of scores ------------------------------------------------------------------------------------------ */
+/* ---- gradients of scores ----------------------------------------------------------------------------------------- */
 
 /** What is not seen, of the keys from `key` on (rows) and the queries from `query` on, becomes 0. */
 template <int N>

@@ -1,13 +1,13 @@
-/* attention_rows.cu - attention for generation (dt_attention.batch_invariant): the query heads that share a key head, of
- * one token or a few, against the keys in a cache. A row is one query head of one token; a warp has 16 rows.
+/* attention_rows.cu - attention for generation (dt_attention.batch_invariant): the query heads that share a key head,
+ * of one token or a few, against the keys in a cache. A row is one query head of one token; a warp has 16 rows.
  *
  * The keys of a sequence are cut into splits of fixed length. Within a split a row's softmax runs as in
  * attention_forward.cu; the splits' maxima m, sums l and weighted values o are then folded in order:
  *     M' = max(M, m),  L <- e^(M-M') L + e^(m-M') l,  O <- e^(M-M') O + e^(m-M') o
- * Either one warp does all splits of its rows, or each split has a warp and a second kernel folds what they leave in the
- * stream's workspace: which one depends on how many warps there are, its result does not. So a row has the same bits
- * whichever queries are in the call. Probabilities keep 16 bits and more, as a pair of elements: what is fast here is
- * reading the cache, not multiplying. */
+ * Either one warp does all splits of its rows, or each split has a warp and a second kernel folds what they leave in
+ * the stream's workspace: which one depends on how many warps there are, its result does not. So a row has the same
+ * bits whichever queries are in the call. Probabilities keep 16 bits and more, as a pair of elements: what is fast here
+ * is reading the cache, not multiplying. */
 #include "attention_mma.cuh"
 
 namespace

@@ -54,7 +54,7 @@ template <> __device__ inline uint32_t pack_pair<__half>(float low, float high)
 }
 
 /** Four matrices of 8x8 elements of 2 bytes from shared memory: lane l gives the address of row l % 8 of matrix l / 8
- *  (16 bytes, aligned), and gets the pair (row l/4, columns 2 (l%4) and the next) of each; trans: of each transposed. */
+ *  (16 bytes, aligned) and gets the pair (row l/4, columns 2 (l%4) and the next) of each; trans: of each transposed. */
 __device__ inline void ldmatrix_x4(uint32_t r[4], const void *row)
 {
     const uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
@@ -87,8 +87,8 @@ __device__ inline void copy_async_8(void *shared, const void *src, bool valid)
     const int nbytes = valid ? 8 : 0;
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(at), "l"(src), "r"(nbytes) : "memory");
 }
-/** Close a group of this thread's copies; wait until at most `left` of its groups are still under way. Other threads see
- *  what was copied after a barrier. */
+/** Close a group of this thread's copies; wait until at most `left` of its groups are still under way. Other threads
+ *  see what was copied after a barrier. */
 __device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int left> __device__ inline void copy_async_wait()
 {
@@ -110,9 +110,9 @@ template <class T> static inline uint32_t pack_pair(float low, float high)
 /* ---- products of a group of four warps (sm_90a alone) ------------------------------------------------------------ */
 
 /* Matrices in shared memory have rows of 64 elements, 128 bytes, one after the other from a multiple of 1024 bytes on;
- * the chunks of 16 bytes of row r are xored with r % 8 ("128-byte swizzle"). A product is 64 x 64 x 16; the group's warps
- * have 16 rows each, with the layouts of mma_16816. Products run behind the threads' back: open before the first and
- * after registers of theirs were written, close a group of them, wait. */
+ * the chunks of 16 bytes of row r are xored with r % 8 ("128-byte swizzle"). A product is 64 x 64 x 16; the group's
+ * warps have 16 rows each, with the layouts of mma_16816. Products run behind the threads' back: open before the first
+ * and after registers of theirs were written, close a group of them, wait. */
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define HAVE_GROUP_PRODUCTS 1
 #endif

@@ -110,7 +110,7 @@ static void load_matrices(void *const brought[32], uint32_t lanes, bool trans)
 void sim_loaded(void *const brought[32], uint32_t lanes) { load_matrices(brought, lanes, false); }
 void sim_loaded_trans(void *const brought[32], uint32_t lanes) { load_matrices(brought, lanes, true); }
 
-/* ---- products of a group of four warps ---------------------------------------------------------------------------- */
+/* ---- products of a group of four warps --------------------------------------------------------------------------- */
 
 /* Element (row, column) of a matrix that begins at p: rows of 128 bytes, chunks of 16 of them xored with the number of
  * the row, which is that of the address. */
