@@ -13,12 +13,13 @@
 #include "product_tile.cuh"
 #include "ptx.cuh"
 
-enum { BK = 64, CHUNK = 8 /* elements in 16 bytes */ };
+enum { CHUNK = 8 /* elements in 16 bytes */ };
 
-template <int BM_, int BN_, int WM_, int WN_, int STAGES_, int BLOCKS_> struct tile_shape {
+template <int BM_, int BN_, int WM_, int WN_, int BK_, int STAGES_, int BLOCKS_> struct tile_shape {
     enum {
         BM = BM_,
         BN = BN_,
+        BK = BK_,
         WM = WM_,
         WN = WN_,
         STAGES = STAGES_,
@@ -29,9 +30,10 @@ template <int BM_, int BN_, int WM_, int WN_, int STAGES_, int BLOCKS_> struct t
     static constexpr size_t ring_nbytes = (size_t)STAGES * (BM + BN) * BK * 2, c_nbytes = sizeof(float) * BM * C_LD;
     static constexpr size_t shared_nbytes = ring_nbytes > c_nbytes ? ring_nbytes : c_nbytes;
 };
-typedef tile_shape<16, 32, 16, 16, 6, 4> few_rows;
-typedef tile_shape<64, 64, 32, 32, 4, 3> medium;
-typedef tile_shape<128, 128, 64, 64, 3, 2> large;
+/* Of few rows, m <= BM: a matrix of weights streams through, 256 bytes of a row at a time. */
+template <int BM, int STAGES> using few_rows = tile_shape<BM, 64, BM, 16, 128, STAGES, 2>;
+typedef tile_shape<64, 64, 32, 32, 64, 4, 3> medium;
+typedef tile_shape<128, 128, 64, 64, 64, 3, 2> large;
 
 /* ---- tiles in shared memory -------------------------------------------------------------------------------------- */
 
@@ -69,7 +71,7 @@ __device__ inline void load_tile(T *tile, const T *src, int64_t ld, int rows, in
 
 /* A matrix with the outer index o (rows of A, columns of B), stored [o, k] where K_IN_ROWS, else [k, o]: its tiles for
  * the BO places of o from o0 on, one after the other along k. */
-template <class T, int BO, bool K_IN_ROWS> struct operand {
+template <class T, int BO, int BK, bool K_IN_ROWS> struct operand {
     const T *next;
     int64_t ld, k_left;
     int o_left;
@@ -93,7 +95,7 @@ template <class T, int BO, bool K_IN_ROWS> struct operand {
 
 /* The 16 x 16 elements from (o, k) on as matrices of 8 x 8: (o, k), (o+8, k), (o, k+8), (o+8, k+8), rows along o. That
  * is a fragment of A; of B it is two, {0, 2} for the columns o.. and {1, 3} for o+8.. */
-template <class T, int BO, bool K_IN_ROWS>
+template <class T, int BO, int BK, bool K_IN_ROWS>
 __device__ inline void load_fragment(uint32_t r[4], const T *tile, int o, int k)
 {
     const int lane = threadIdx.x % WARP, j = lane % 8, o8 = lane / 8 % 2, k8 = lane / 16;
@@ -114,9 +116,9 @@ __device__ inline void load_fragments(fragments<S> &f, const T *tile_a, const T 
 {
     const int warp = threadIdx.x / WARP, row = warp / (S::BN / S::WN) * S::WM, col = warp % (S::BN / S::WN) * S::WN;
 #pragma unroll
-    for (int i = 0; i < S::WM / 16; i++) load_fragment<T, S::BM, !TA>(f.a[i], tile_a, row + 16 * i, k);
+    for (int i = 0; i < S::WM / 16; i++) load_fragment<T, S::BM, S::BK, !TA>(f.a[i], tile_a, row + 16 * i, k);
 #pragma unroll
-    for (int j = 0; j < S::WN / 16; j++) load_fragment<T, S::BN, TB>(f.b[j], tile_b, col + 16 * j, k);
+    for (int j = 0; j < S::WN / 16; j++) load_fragment<T, S::BN, S::BK, TB>(f.b[j], tile_b, col + 16 * j, k);
 }
 
 template <class T, class S>
@@ -138,8 +140,8 @@ __device__ inline void multiply_tiles(float (&sum)[S::WM / 16][S::WN / 8][4], co
     fragments<S> f[2];
     load_fragments<T, S, TA, TB>(f[0], tile_a, tile_b, 0);
 #pragma unroll
-    for (int k = 0; k < BK; k += 16) {
-        if (k + 16 < BK) load_fragments<T, S, TA, TB>(f[(k / 16 + 1) % 2], tile_a, tile_b, k + 16);
+    for (int k = 0; k < S::BK; k += 16) {
+        if (k + 16 < S::BK) load_fragments<T, S, TA, TB>(f[(k / 16 + 1) % 2], tile_a, tile_b, k + 16);
         multiply_fragments<T, S>(sum, f[k / 16 % 2]);
     }
 }
@@ -180,11 +182,11 @@ template <class T, class S, bool TA, bool TB, bool VECTORS>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) product_mma_kernel(product p)
 {
     DYNAMIC_SHARED(T, shared);
-    constexpr int A_ELEMS = S::BM * BK, B_ELEMS = S::BN * BK, STAGE = A_ELEMS + B_ELEMS;
+    constexpr int A_ELEMS = S::BM * S::BK, B_ELEMS = S::BN * S::BK, STAGE = A_ELEMS + B_ELEMS;
     const tile_place tile = place_of_tile(blockIdx.x, (p.m + S::BM - 1) / S::BM, (p.n + S::BN - 1) / S::BN);
-    const int64_t row0 = tile.row * S::BM, col0 = tile.col * S::BN, n_steps = (p.k + BK - 1) / BK;
-    operand<T, S::BM, !TA> a(p.a, p.lda, row0, p.m, p.k);
-    operand<T, S::BN, TB> b(p.b, p.ldb, col0, p.n, p.k);
+    const int64_t row0 = tile.row * S::BM, col0 = tile.col * S::BN, n_steps = (p.k + S::BK - 1) / S::BK;
+    operand<T, S::BM, S::BK, !TA> a(p.a, p.lda, row0, p.m, p.k);
+    operand<T, S::BN, S::BK, TB> b(p.b, p.ldb, col0, p.n, p.k);
     int filled = 0, read = 0; /* places in the ring */
     const auto load = [&]() {
         if (a.k_left > 0) {
@@ -227,14 +229,21 @@ static dt_err run_form(const product &p, bool trans_a, bool trans_b, dt_stream *
     return trans_b ? run<T, S, false, true, VECTORS>(p, s) : run<T, S, false, false, VECTORS>(p, s);
 }
 
+/* A is not transposed. */
+template <class T, class S> static dt_err run_rows(const product &p, bool trans_b, dt_stream *s)
+{
+    return trans_b ? run<T, S, false, true, true>(p, s) : run<T, S, false, false, true>(p, s);
+}
+
 /* Large tiles where they fill the GPU: they read least. */
 template <class T> static dt_err run_tiles(dt_device *dev, const product &p, bool trans_a, bool trans_b, dt_stream *s)
 {
     const int64_t n_sm = cuda_of(dev)->properties.multiProcessorCount;
     const size_t rows_nbytes = (size_t)(p.lda | p.ldb) * sizeof(T);
     if (!vectors_fit(rows_nbytes, p.a, p.b)) return run_form<T, medium, false>(p, trans_a, trans_b, s);
-    if (p.m <= few_rows::BM && !trans_a)
-        return trans_b ? run<T, few_rows, false, true, true>(p, s) : run<T, few_rows, false, false, true>(p, s);
+    if (p.m <= 16 && !trans_a) return run_rows<T, few_rows<16, 4>>(p, trans_b, s);
+    if (p.m <= 32 && !trans_a) return run_rows<T, few_rows<32, 4>>(p, trans_b, s);
+    if (p.m <= 64 && !trans_a) return run_rows<T, few_rows<64, 3>>(p, trans_b, s);
     if (ceil_div(p.m, large::BM) * ceil_div(p.n, large::BN) >= n_sm)
         return run_form<T, large, true>(p, trans_a, trans_b, s);
     return run_form<T, medium, true>(p, trans_a, trans_b, s);
