@@ -309,10 +309,9 @@ static dt_err choose_together(dt_comm *comm, const char *backend, const dt_comm_
     DT_TRY(dt_comm_reduce_host_i64(comm, &not_mpi, 1, DT_MIN));
     if (!not_mpi) *ops = &dt_comm_mpi_ops;
     if (strcmp(backend, "auto") != 0) return DT_OK;
-    if (comm->nranks > 1 && comm->dev->ops->own_memory)
-        DT_INFO("comm.backend = auto: %s%s%s", (*ops)->name, *why ? ": " : "", why);
-    else
-        DT_DEBUG("comm.backend = auto: %s", (*ops)->name);
+    const bool on_gpus = comm->nranks > 1 && strcmp(comm->dev->ops->name, "cuda") == 0;
+    dt_log(on_gpus ? DT_LOG_INFO : DT_LOG_DEBUG, "comm.backend = auto: %s%s%s", (*ops)->name,
+           on_gpus && *why ? ": " : "", on_gpus ? why : "");
     return DT_OK;
 }
 
