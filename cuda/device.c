@@ -279,7 +279,7 @@ static size_t cuda_memory_free(const dt_device *dev)
 static size_t cuda_overhead(const dt_device *dev)
 {
     enum { STREAMS = 3 };
-    static const size_t context_nbytes = (size_t)512 << 20; /* nvidia-smi, less what was allocated */
+    static const size_t context_nbytes = (size_t)512 << 20; /* an estimate, not measured */
     const int n = cuda_of(dev)->n_streams > STREAMS ? cuda_of(dev)->n_streams : STREAMS;
     return (size_t)n * CUDA_WORKSPACE_NBYTES + context_nbytes;
 }
