@@ -140,6 +140,7 @@ static dt_err cuda_event_query(dt_device *dev, dt_event *event, bool *done)
 {
     const cudaError_t state = event->recorded ? cudaEventQuery(event->handle) : cudaSuccess;
     *done = state == cudaSuccess;
+    if (state == cudaErrorNotReady) (void)cudaGetLastError(); /* no error of the next launch */
     return state == cudaErrorNotReady ? DT_OK : surfaced(state, "asking for an event of the GPU", event->last);
 }
 
@@ -199,6 +200,7 @@ static bool cuda_is_there(char *why, size_t why_size)
 {
     int n = 0;
     const cudaError_t error = cudaGetDeviceCount(&n);
+    (void)cudaGetLastError();
     if (error != cudaSuccess) n = 0;
     if (n == 0) say_driver(error, why, why_size);
     for (int i = 0; i < n; i++)
