@@ -42,8 +42,11 @@ dt_err dt_fail(dt_err err, const char *fmt, ...) __attribute__((format(printf, 2
 #define dt_fail(err, ...) ((dt_fail)(err, __VA_ARGS__), (err))
 #endif
 
-/** dt_fail with "PATH: WHAT: " and what errno says. */
+/** dt_fail with "PATH: WHAT: " and what errno says; what may be NULL. */
 dt_err dt_fail_errno(dt_err err, const char *path, const char *what);
+#ifdef __clang_analyzer__
+#define dt_fail_errno(err, ...) ((dt_fail_errno)(err, __VA_ARGS__), (err))
+#endif
 
 /** Note at debug level that err passed through this place; returns err. For DT_TRY. */
 dt_err dt_trace(dt_err err, const char *file, int line, const char *call);
@@ -61,6 +64,12 @@ void dt_error_clear(void);
 #define DT_CHECK(cond, err, ...)                                                                                       \
     do {                                                                                                               \
         if (!(cond)) return dt_fail((err), __VA_ARGS__);                                                               \
+    } while (0)
+
+/** The same after a call that has set errno. */
+#define DT_CHECK_ERRNO(cond, err, path, what)                                                                          \
+    do {                                                                                                               \
+        if (!(cond)) return dt_fail_errno((err), (path), (what));                                                      \
     } while (0)
 
 /** Mistakes of the user that are reported together, a line each: {0} to begin. */
@@ -96,6 +105,12 @@ void dt_log(dt_log_level level, const char *fmt, ...) __attribute__((format(prin
 #define DT_INFO(...) dt_log(DT_LOG_INFO, __VA_ARGS__)
 #define DT_WARN(...) dt_log(DT_LOG_WARN, __VA_ARGS__)
 #define DT_DEBUG(...) dt_log(DT_LOG_DEBUG, __VA_ARGS__)
+
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
+
+static inline int64_t dt_min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t dt_max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline size_t dt_min_size(size_t a, size_t b) { return a < b ? a : b; }
 
 /* ---- data types -------------------------------------------------------------------------------------------------- */
 

@@ -203,8 +203,7 @@ dt_err dt_checkpoint_point(const char *dir, const char *name, int64_t step)
     char path[PATH_MAX];
     dt_aside a;
     DT_CHECK(dt_join_path(path, dir, name, ""), DT_ERR_WRITE, "%s: the path is too long", dir);
-    DT_CHECK(step > 0 || unlink(path) == 0 || errno == ENOENT, DT_ERR_WRITE, "%s: cannot be removed: %s", path,
-             strerror(errno));
+    DT_CHECK_ERRNO(step > 0 || unlink(path) == 0 || errno == ENOENT, DT_ERR_WRITE, path, "cannot be removed");
     if (step <= 0) return DT_OK;
     DT_TRY(ckpt_write_pointer(&a, path, step));
     return dt_aside_commit(&a);

@@ -40,7 +40,7 @@ dt_err dt_checkpoint_find(const char *path, char **file)
     struct stat st;
     char dir[PATH_MAX];
     *file = NULL;
-    DT_CHECK(stat(path, &st) == 0, DT_ERR_DATA, "%s: %s", path, strerror(errno));
+    DT_CHECK_ERRNO(stat(path, &st) == 0, DT_ERR_DATA, path, NULL);
     if (!S_ISDIR(st.st_mode)) {
         const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
         if (strcmp(name, "latest") == 0 || strcmp(name, "best") == 0) {

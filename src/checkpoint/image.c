@@ -19,7 +19,7 @@ enum { COPY_BYTES = 1 << 20 };
 dt_err ckpt_image_open(ckpt_image *m)
 {
     m->fd = memfd_create("dtrain-checkpoint", MFD_CLOEXEC);
-    DT_CHECK(m->fd >= 0, DT_ERR_MEMORY, "no file in memory for a checkpoint's metadata: %s", strerror(errno));
+    DT_CHECK_ERRNO(m->fd >= 0, DT_ERR_MEMORY, "a checkpoint's metadata", "no file in memory for it");
     snprintf(m->path, sizeof m->path, "/proc/self/fd/%d", m->fd);
     return DT_OK;
 }
@@ -35,7 +35,7 @@ void ckpt_image_close(ckpt_image *m)
 dt_err ckpt_image_size(const ckpt_image *m, int64_t *nbytes)
 {
     struct stat st;
-    DT_CHECK(fstat(m->fd, &st) == 0, DT_ERR_FAULT, "a checkpoint's metadata cannot be read back: %s", strerror(errno));
+    DT_CHECK_ERRNO(fstat(m->fd, &st) == 0, DT_ERR_FAULT, "a checkpoint's metadata", "cannot be read back");
     *nbytes = (int64_t)st.st_size;
     return DT_OK;
 }

@@ -84,7 +84,7 @@ static dt_err open_file(load_job *j, int file)
     if (j->fd >= 0) close(j->fd);
     j->fd = open(j->files[file], O_RDONLY | O_CLOEXEC);
     j->fd_file = file;
-    DT_CHECK(j->fd >= 0, DT_ERR_DATA, "%s: cannot be opened by this rank: %s", j->files[file], strerror(errno));
+    DT_CHECK_ERRNO(j->fd >= 0, DT_ERR_DATA, j->files[file], "cannot be opened by this rank");
     (void)posix_fadvise(j->fd, 0, 0, POSIX_FADV_SEQUENTIAL); /* a hint */
     return DT_OK;
 }

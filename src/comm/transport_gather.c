@@ -17,7 +17,6 @@ typedef struct gathering {
 
 enum { TAG_GATHER = 3, ROUND_NBYTES = 64 << 20 };
 
-static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 static char *block_of(const gathering *g, int r) { return g->recv + (size_t)r * g->stride; }
 static int64_t n_chunks(const gathering *g) { return (int64_t)((g->nbytes + g->chunk - 1) / g->chunk); }
 
@@ -64,7 +63,7 @@ static dt_err fill(void *arg, int64_t step, char *slot)
     gathering *g = arg;
     const dt_comm *c = g->comm;
     const int node = step_node(g, step);
-    const size_t offset = step_offset(g, step), n = least(g->chunk, g->nbytes - offset);
+    const size_t offset = step_offset(g, step), n = dt_min_size(g->chunk, g->nbytes - offset);
     char *mine = block_of(g, dt_comm_rank_at(c, node, c->local_rank));
     const char *from = node == c->node ? g->send : mine;
     if (node != c->node && offset == 0) DT_MPI(MPI_Wait(&g->t->requests[node], MPI_STATUS_IGNORE));
@@ -77,7 +76,7 @@ static dt_err consume(void *arg, int64_t step)
 {
     gathering *g = arg;
     const dt_comm *c = g->comm;
-    const size_t offset = step_offset(g, step), n = least(g->chunk, g->nbytes - offset);
+    const size_t offset = step_offset(g, step), n = dt_min_size(g->chunk, g->nbytes - offset);
     for (int i = 1; i < g->t->shm.n; i++) {
         const int l = (c->local_rank + i) % c->local_nranks;
         char *to = block_of(g, dt_comm_rank_at(c, step_node(g, step), l)) + offset;
@@ -91,7 +90,7 @@ static dt_err gather_round(gathering *g)
     enum { PIPELINE_STEPS = 4, LEAST_CHUNK = 64 << 10, LINE = 64 };
     g->chunk = (g->nbytes + PIPELINE_STEPS - 1) / PIPELINE_STEPS;
     if (g->chunk < LEAST_CHUNK) g->chunk = LEAST_CHUNK;
-    g->chunk = least(g->chunk, g->t->shm.slot_nbytes) / LINE * LINE;
+    g->chunk = dt_min_size(g->chunk, g->t->shm.slot_nbytes) / LINE * LINE;
     DT_TRY(post_messages(g));
     const int64_t n_steps = n_chunks(g) * (g->t->hierarchical ? g->comm->n_nodes : 1);
     DT_TRY(dt_shm_run(&g->t->shm, n_steps, fill, consume, g));
@@ -101,15 +100,16 @@ static dt_err gather_round(gathering *g)
 
 dt_err dt_transport_all_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes)
 {
-    const size_t round =
-        comm->n_nodes > 1 || !dt_transport_of(comm)->shared ? least(ROUND_NBYTES, comm->mpi->max_message) : SIZE_MAX;
-    for (size_t done = 0; done < nbytes; done += least(round, nbytes - done)) {
+    const size_t round = comm->n_nodes > 1 || !dt_transport_of(comm)->shared
+                             ? dt_min_size(ROUND_NBYTES, comm->mpi->max_message)
+                             : SIZE_MAX;
+    for (size_t done = 0; done < nbytes; done += dt_min_size(round, nbytes - done)) {
         gathering g = {.comm = comm,
                        .t = dt_transport_of(comm),
                        .send = (const char *)send + done,
                        .recv = (char *)recv + done,
                        .stride = nbytes,
-                       .nbytes = least(round, nbytes - done),
+                       .nbytes = dt_min_size(round, nbytes - done),
                        .stream = nbytes * (size_t)comm->nranks >= dt_transport_of(comm)->stream_nbytes};
         DT_TRY(gather_round(&g));
     }

@@ -28,10 +28,8 @@ typedef struct reduction {
 
 enum { TAG_PIECE = 1, TAG_SUM = 2, LINE_ELEMS = 64, PIPELINE_STEPS = 4, LEAST_CHUNK = 16384 };
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 static int64_t n_chunks(const reduction *d) { return (d->count + d->chunk - 1) / d->chunk; }
-static int64_t chunk_len(const reduction *d, int64_t k) { return least(d->chunk, d->count - k * d->chunk); }
+static int64_t chunk_len(const reduction *d, int64_t k) { return dt_min_i64(d->chunk, d->count - k * d->chunk); }
 static const char *piece(const reduction *d, int r, int64_t k)
 {
     return d->send + (size_t)(r * d->count + k * d->chunk) * d->elem;
@@ -63,8 +61,9 @@ static void choose_chunk(reduction *d, bool messages, size_t message_elem)
     const int max_local = d->comm->mpi->max_local;
     int64_t c = (d->count + PIPELINE_STEPS - 1) / PIPELINE_STEPS;
     if (c < LEAST_CHUNK) c = LEAST_CHUNK;
-    if (t->shared && max_local > 1) c = least(c, (int64_t)(t->shm.slot_nbytes / (size_t)(max_local - 1) / d->elem));
-    if (messages) c = least(c, (int64_t)(t->piece_nbytes / message_elem));
+    if (t->shared && max_local > 1)
+        c = dt_min_i64(c, (int64_t)(t->shm.slot_nbytes / (size_t)(max_local - 1) / d->elem));
+    if (messages) c = dt_min_i64(c, (int64_t)(t->piece_nbytes / message_elem));
     d->chunk = c / LINE_ELEMS * LINE_ELEMS;
 }
 

@@ -248,7 +248,7 @@ dt_err dt_config_read_file(const char *path, char **text)
 {
     *text = NULL;
     FILE *in = fopen(path, "rb");
-    DT_CHECK(in, DT_ERR_USAGE, "%s: cannot read the configuration: %s", path, strerror(errno));
+    DT_CHECK_ERRNO(in, DT_ERR_USAGE, path, "cannot read the configuration");
     const dt_err err = read_stream(in, path, text);
     fclose(in);
     return err;

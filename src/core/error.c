@@ -51,14 +51,14 @@ dt_err(dt_fail)(dt_err err, const char *fmt, ...)
     return err;
 }
 
-dt_err dt_fail_errno(dt_err err, const char *path, const char *what)
+dt_err(dt_fail_errno)(dt_err err, const char *path, const char *what)
 {
     const int number = errno;
     struct stat st;
     const char *slash = strrchr(path, '/');
     char *folder = slash && slash > path && number == ENOENT ? strndup(path, (size_t)(slash - path)) : NULL;
     const bool gone = folder && err == DT_ERR_WRITE && stat(folder, &st) != 0;
-    err = dt_fail(err, "%s: %s: %s%s", path, what, strerror(number),
+    err = dt_fail(err, "%s: %s%s%s%s", path, what ? what : "", what ? ": " : "", strerror(number),
                   gone ? " (its directory is not there; was it removed?)" : "");
     free(folder);
     return err;

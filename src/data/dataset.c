@@ -41,9 +41,9 @@ static dt_err refuse_text(const dt_dataset *d)
 static dt_err open_plain(dt_dataset *d)
 {
     d->fd = open(d->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    DT_CHECK(d->fd >= 0, DT_ERR_DATA, "%s: cannot open dataset: %s", d->path, strerror(errno));
+    DT_CHECK_ERRNO(d->fd >= 0, DT_ERR_DATA, d->path, "cannot open dataset");
     struct stat st;
-    DT_CHECK(fstat(d->fd, &st) == 0, DT_ERR_DATA, "%s: %s", d->path, strerror(errno));
+    DT_CHECK_ERRNO(fstat(d->fd, &st) == 0, DT_ERR_DATA, d->path, NULL);
     DT_CHECK(S_ISREG(st.st_mode), DT_ERR_DATA, "%s: expected a dataset file, found a %s", d->path,
              S_ISDIR(st.st_mode) ? "folder" : "special file");
     DT_CHECK(st.st_size > 0, DT_ERR_DATA, "%s: the file is empty", d->path);

@@ -177,7 +177,7 @@ dt_err dt_dataset_fingerprint(const dt_dataset *d, uint64_t *hash)
     for (int i = 0; i < DT_N_ARRAYS; i++)
         h = dt_mix64(h ^ dt_mix64((uint64_t)arrays[i]->n_elems) ^ arrays[i]->checksum);
     free(head);
-    DT_CHECK(got > 0, DT_ERR_DATA, "%s: cannot read its beginning: %s", d->path, strerror(errno));
+    DT_CHECK_ERRNO(got > 0, DT_ERR_DATA, d->path, "cannot read its beginning");
     *hash = h;
     return DT_OK;
 }

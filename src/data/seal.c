@@ -68,7 +68,7 @@ static dt_err write_seal(int fd, const char *path, const dt_byte_range *ranges, 
 dt_err dt_seal_write(const char *path, const dt_byte_range *ranges, int n)
 {
     const int fd = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
-    DT_CHECK(fd >= 0, DT_ERR_WRITE, "%s: cannot be opened: %s", path, strerror(errno));
+    DT_CHECK_ERRNO(fd >= 0, DT_ERR_WRITE, path, "cannot be opened");
     dt_err err = write_seal(fd, path, ranges, n);
     if (close(fd) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, path, "close failed");
     return err;

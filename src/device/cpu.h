@@ -45,7 +45,6 @@ static inline void *cpu_at_w(void *p, dt_dtype dt, int64_t i) { return (char *)p
 /* Work is cut into chunks of a size that does not depend on the number of threads: so neither do results. */
 #define CPU_CHUNK 16384 /* elements: 64 KiB of float, small beside the second cache, large beside the cost of a turn */
 static inline int64_t cpu_n_chunks(int64_t n, int64_t chunk) { return n / chunk + (n % chunk != 0); }
-static inline int64_t cpu_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
 #define CPU_TEXT(...) #__VA_ARGS__
 #define CPU_PRAGMA(...) _Pragma(CPU_TEXT(__VA_ARGS__))

@@ -69,10 +69,10 @@ static bool find_part(const dt_attention *at, part_kind kind, walk *w, int64_t i
                       n_kv = at->kv_len[w->seq];
         if (kind == BY_QUERIES || kind == BY_GROUP) { /* late queries see most keys */
             part->first = (tiles - 1 - place) * tile_len(at, kind);
-            part->n = (int32_t)cpu_min(tile_len(at, kind), n_q - part->first);
+            part->n = (int32_t)dt_min_i64(tile_len(at, kind), n_q - part->first);
         } else if (kind == BY_KEYS) { /* early keys are seen by most queries */
             part->first = place * DT_ATTENTION_K_TILE;
-            part->n = (int32_t)cpu_min(DT_ATTENTION_K_TILE, n_kv - part->first);
+            part->n = (int32_t)dt_min_i64(DT_ATTENTION_K_TILE, n_kv - part->first);
         } else {
             part->first = 0;
             part->n = n_kv;
@@ -147,7 +147,7 @@ dt_err cpu_attention_backward(dt_device *dev, const dt_attention *at, const void
     float *delta = scratch + dkv_elems(cpu, at) * cpu->n_threads;
     enum { TOKENS = 16 };
     CPU_PARALLEL_FOR (cpu, i, cpu_n_chunks(at->n_tok, TOKENS)) {
-        cpu->k->attention_delta(at, out, dout, i * TOKENS, cpu_min(TOKENS, at->n_tok - i * TOKENS), delta);
+        cpu->k->attention_delta(at, out, dout, i * TOKENS, dt_min_i64(TOKENS, at->n_tok - i * TOKENS), delta);
     }
     const dt_attention_args a = {
         .q = q, .k = k, .v = v, .dout = dout, .lse = lse, .delta = delta, .dq = dq, .dk = dk, .dv = dv};

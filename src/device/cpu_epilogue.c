@@ -23,7 +23,7 @@ void cpu_epilogue_act(const cpu_state *cpu, const dt_matmul *mm, void *c)
     CPU_PARALLEL_FOR (cpu, turn, n_rows * n) {
         const int64_t row = turn / n, first = turn % n * CPU_CHUNK;
         act_row(cpu, mm, cpu_at_w(aux, mm->dt, row * ld_aux + first), cpu_at_w(c, mm->dt, row * mm->ldc + first),
-                cpu_min(CPU_CHUNK, width - first));
+                dt_min_i64(CPU_CHUNK, width - first));
     }
 }
 

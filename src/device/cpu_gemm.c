@@ -54,7 +54,7 @@ static grid best_grid(int n_threads, int64_t row_tiles, int64_t col_tiles)
 /* Border number i of n_parts pieces of n elements, cut between whole tiles. */
 static int64_t border(int64_t n, int64_t tile, int n_parts, int64_t i)
 {
-    return cpu_min(n, cpu_n_chunks(n, tile) * i / n_parts * tile);
+    return dt_min_i64(n, cpu_n_chunks(n, tile) * i / n_parts * tile);
 }
 
 typedef void gemm_kernel(const dt_gemm *g, const dt_gemm_part *part);

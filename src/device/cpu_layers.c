@@ -8,7 +8,7 @@
 
 #define CHUNKS_OF(cpu, n, i, len)                                                                                      \
     CPU_PARALLEL_FOR (cpu, turn_, cpu_n_chunks(n, CPU_CHUNK))                                                          \
-        for (int64_t i = turn_ * CPU_CHUNK, len = cpu_min(CPU_CHUNK, (n)-i), once_ = 1; once_; once_ = 0)
+        for (int64_t i = turn_ * CPU_CHUNK, len = dt_min_i64(CPU_CHUNK, (n)-i), once_ = 1; once_; once_ = 0)
 
 dt_err cpu_convert(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n,
                    dt_stream *stream)
@@ -76,7 +76,7 @@ static int64_t rows_a_turn(int64_t width) { return width >= CPU_CHUNK ? 1 : CPU_
 #define ROWS_OF(cpu, n_rows, width, r)                                                                                 \
     const int64_t step_ = rows_a_turn(width);                                                                          \
     CPU_PARALLEL_FOR (cpu, turn_, cpu_n_chunks(n_rows, step_))                                                         \
-        for (int64_t r = turn_ * step_, last_ = cpu_min(r + step_, n_rows); r < last_; r++)
+        for (int64_t r = turn_ * step_, last_ = dt_min_i64(r + step_, n_rows); r < last_; r++)
 
 dt_err cpu_glu_forward(dt_device *dev, dt_activation act, const void *gate_up, void *y, dt_dtype dt, int64_t n_rows,
                        int64_t width, dt_stream *stream)
@@ -143,7 +143,7 @@ dt_err cpu_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n, i
     DT_CHECK(ld >= n || m <= 1, DT_ERR_ARG, "bias_backward: row distance %" PRId64 " of %" PRId64 " columns", ld, n);
     CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(n, DT_CPU_COLS)) {
         float sum[DT_CPU_COLS];
-        const int64_t first = turn * DT_CPU_COLS, len = cpu_min(DT_CPU_COLS, n - first);
+        const int64_t first = turn * DT_CPU_COLS, len = dt_min_i64(DT_CPU_COLS, n - first);
         cpu->k->column_sums(cpu_at(dy, dt, first), dt, m, ld, len, sum);
         cpu->k->add_into(sum, DT_F32, cpu_at_w(dbias, gt, first), gt, accumulate, len);
     }
@@ -193,8 +193,8 @@ dt_err cpu_embedding_backward(dt_device *dev, const void *dout, const int32_t *i
     const cpu_state *cpu = cpu_of(dev);
     const int64_t n_stripes = cpu_n_chunks(width, EMBED_COLS);
     CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(n_tok, EMBED_PLACES) * n_stripes) {
-        const int64_t first = turn / n_stripes * EMBED_PLACES, last = cpu_min(first + EMBED_PLACES, n_tok);
-        const int64_t col = turn % n_stripes * EMBED_COLS, n_cols = cpu_min(EMBED_COLS, width - col);
+        const int64_t first = turn / n_stripes * EMBED_PLACES, last = dt_min_i64(first + EMBED_PLACES, n_tok);
+        const int64_t col = turn % n_stripes * EMBED_COLS, n_cols = dt_min_i64(EMBED_COLS, width - col);
         for (int64_t i = first; i < last; i++) {
             const int32_t row = id[order[i]];
             if (i > 0 && id[order[i - 1]] == row) continue;
@@ -225,7 +225,7 @@ static void add_blocks(const cpu_state *cpu, const float *blocks, void *grad, dt
 {
     CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(width, DT_CPU_COLS)) {
         float sum[DT_CPU_COLS];
-        const int64_t first = turn * DT_CPU_COLS, len = cpu_min(DT_CPU_COLS, width - first);
+        const int64_t first = turn * DT_CPU_COLS, len = dt_min_i64(DT_CPU_COLS, width - first);
         cpu->k->column_sums(blocks + first, DT_F32, NORM_BLOCKS, width, len, sum);
         cpu->k->add_into(sum, DT_F32, cpu_at_w(grad, gt, first), gt, accumulate, len);
     }

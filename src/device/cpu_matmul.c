@@ -344,8 +344,8 @@ static dt_err run_slabs(cpu_state *cpu, const dt_matmul *mm, const void *a, cons
     for (int64_t i = 0; i < mm->m; i += rows)
         for (int64_t j = 0; j < mm->n; j += cols) {
             dt_matmul slab = *mm;
-            slab.m = cpu_min(rows, mm->m - i);
-            slab.n = cpu_min(cols, mm->n - j);
+            slab.m = dt_min_i64(rows, mm->m - i);
+            slab.n = dt_min_i64(cols, mm->n - j);
             if (mm->bias) slab.bias = cpu_at(mm->bias, mm->dt, j);
             DT_TRY(run_blocks(cpu, &slab, cpu_at(a, mm->dt, mm->trans_a ? i : i * mm->lda),
                               cpu_at(b, mm->dt, mm->trans_b ? j * mm->ldb : j),
@@ -367,7 +367,7 @@ static dt_err sgemm_in_columns(cpu_state *cpu, const dt_matmul *mm, const float 
         return sgemm(cpu, mm, a, b, c, accumulate);
     for (int64_t j = 0; j < mm->n; j += COLUMNS) {
         dt_matmul piece = *mm;
-        piece.n = cpu_min(COLUMNS, mm->n - j);
+        piece.n = dt_min_i64(COLUMNS, mm->n - j);
         DT_TRY(sgemm(cpu, &piece, a, b + j, c + j, accumulate));
     }
     return DT_OK;
@@ -399,13 +399,13 @@ static dt_err converted_tile(cpu_state *cpu, const dt_matmul *mm, int64_t i, int
                              void *c)
 {
     const cpu_matmul *mmul = cpu->matmul;
-    dt_matmul t = {.m = cpu_min(TILE_M, mm->m - i),
-                   .n = cpu_min(TILE_N, mm->n - j),
+    dt_matmul t = {.m = dt_min_i64(TILE_M, mm->m - i),
+                   .n = dt_min_i64(TILE_N, mm->n - j),
                    .trans_a = mm->trans_a,
                    .trans_b = mm->trans_b};
     t.ldc = t.n;
     for (int64_t p = 0; p < mm->k; p += TILE_K) {
-        t.k = cpu_min(TILE_K, mm->k - p);
+        t.k = dt_min_i64(TILE_K, mm->k - p);
         t.lda = t.trans_a ? t.m : t.k;
         t.ldb = t.trans_b ? t.k : t.n;
         to_float(cpu, cpu_at(a, DT_BF16, t.trans_a ? p * mm->lda + i : i * mm->lda + p), t.trans_a ? t.k : t.m, t.lda,

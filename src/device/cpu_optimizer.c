@@ -30,8 +30,8 @@ int64_t cpu_classifier_rows(const dt_device *dev, int64_t n_vocab, int64_t n_tok
 {
     enum { MOST = 512, LEAST = 16, LOGITS = (128 << 20) / sizeof(float) };
     const int64_t fit = LOGITS / n_vocab / LEAST * LEAST, half = (n_tok / 2 + LEAST - 1) / LEAST * LEAST,
-                  rows = cpu_min(MOST, cpu_min(fit, half));
-    return cpu_min(n_tok, rows > LEAST ? rows : LEAST);
+                  rows = dt_min_i64(MOST, dt_min_i64(fit, half));
+    return dt_min_i64(n_tok, rows > LEAST ? rows : LEAST);
 }
 
 dt_err cpu_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m,
@@ -41,7 +41,7 @@ dt_err cpu_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt_
     if (param) CPU_TAKES(param_dt);
     const cpu_state *cpu = cpu_of(dev);
     CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(n, CPU_CHUNK)) {
-        const int64_t i = turn * CPU_CHUNK, len = cpu_min(CPU_CHUNK, n - i);
+        const int64_t i = turn * CPU_CHUNK, len = dt_min_i64(CPU_CHUNK, n - i);
         cpu->k->adamw(opt, cpu_at(grad, gt, i), gt, master + i, m + i, v + i,
                       param ? cpu_at_w(param, param_dt, i) : NULL, param_dt, len);
     }
@@ -55,7 +55,7 @@ dt_err cpu_sgd_step(dt_device *dev, const dt_sgd *opt, const void *grad, dt_dtyp
     if (param) CPU_TAKES(param_dt);
     const cpu_state *cpu = cpu_of(dev);
     CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(n, CPU_CHUNK)) {
-        const int64_t i = turn * CPU_CHUNK, len = cpu_min(CPU_CHUNK, n - i);
+        const int64_t i = turn * CPU_CHUNK, len = dt_min_i64(CPU_CHUNK, n - i);
         cpu->k->sgd(opt, cpu_at(grad, gt, i), gt, master + i, momentum ? momentum + i : NULL,
                     param ? cpu_at_w(param, param_dt, i) : NULL, param_dt, len);
     }
@@ -75,7 +75,7 @@ dt_err cpu_sum_squares(dt_device *dev, const void *x, dt_dtype dt, int64_t n, do
     cpu_state *cpu = cpu_of(dev);
     const int64_t piece = piece_len(n), n_pieces = cpu_n_chunks(n, piece);
     CPU_PARALLEL_FOR (cpu, p, n_pieces) {
-        cpu->partial[p] = cpu->k->sum_squares(cpu_at(x, dt, p * piece), dt, cpu_min(piece, n - p * piece));
+        cpu->partial[p] = cpu->k->sum_squares(cpu_at(x, dt, p * piece), dt, dt_min_i64(piece, n - p * piece));
     }
     double sum = 0;
     for (int64_t p = 0; p < n_pieces; p++) sum += cpu->partial[p];
@@ -89,7 +89,7 @@ dt_err cpu_abs_max(dt_device *dev, const void *x, dt_dtype dt, int64_t n, float 
     cpu_state *cpu = cpu_of(dev);
     const int64_t piece = piece_len(n), n_pieces = cpu_n_chunks(n, piece);
     CPU_PARALLEL_FOR (cpu, p, n_pieces) {
-        cpu->partial_max[p] = cpu->k->abs_max(cpu_at(x, dt, p * piece), dt, cpu_min(piece, n - p * piece));
+        cpu->partial_max[p] = cpu->k->abs_max(cpu_at(x, dt, p * piece), dt, dt_min_i64(piece, n - p * piece));
     }
     float max = 0;
     for (int64_t p = 0; p < n_pieces; p++) max = cpu->partial_max[p] > max ? cpu->partial_max[p] : max;
@@ -107,9 +107,9 @@ dt_err cpu_sum_squares_fixed(dt_device *dev, const void *x, dt_dtype dt, int64_t
     CPU_PARALLEL_FOR (cpu, p, n_pieces) {
         uint64_t *sum = cpu->partial_fixed[p];
         sum[0] = sum[1] = 0;
-        const int64_t last = cpu_min((p + 1) * piece, n);
+        const int64_t last = dt_min_i64((p + 1) * piece, n);
         for (int64_t i = p * piece; i < last; i += STEP)
-            cpu->k->sum_squares_fixed(cpu_at(x, dt, i), dt, cpu_min(STEP, last - i), shift, sum);
+            cpu->k->sum_squares_fixed(cpu_at(x, dt, i), dt, dt_min_i64(STEP, last - i), shift, sum);
     }
     uint64_t low = 0, high = 0;
     for (int64_t p = 0; p < n_pieces; p++) {

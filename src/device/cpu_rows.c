@@ -25,9 +25,9 @@ bool cpu_rows_use_pairs(const dt_cpu_kernels *k) { return k->dot_unit != NULL &&
 static int64_t piece_columns(const cpu_state *cpu, const dt_matmul *mm)
 {
     const int64_t share = cpu_n_chunks(cpu_n_chunks(mm->n, cpu->n_threads), COLUMNS) * COLUMNS;
-    if (!mm->trans_b) return share < LEAST_RUN ? LEAST_RUN : cpu_min(share, MOST_RUN);
+    if (!mm->trans_b) return share < LEAST_RUN ? LEAST_RUN : dt_min_i64(share, MOST_RUN);
     const int64_t row = mm->k * (int64_t)dt_dtype_size(mm->dt) * COLUMNS, n = PIECE_BYTES / (row > 0 ? row : 1);
-    return cpu_min(share, COLUMNS * (n < 1 ? 1 : n > 4 ? 4 : n));
+    return dt_min_i64(share, COLUMNS * (n < 1 ? 1 : n > 4 ? 4 : n));
 }
 
 void cpu_rows_product(const cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
@@ -35,5 +35,6 @@ void cpu_rows_product(const cpu_state *cpu, const dt_matmul *mm, const void *a, 
     const dt_rows_product p = {.g = {.mm = mm, .a = a, .b = b, .c = c}, .pairs = cpu->pairs};
     const int64_t columns = piece_columns(cpu, mm), n_pieces = cpu_n_chunks(mm->n, columns);
 #pragma omp parallel for num_threads(cpu->n_threads) schedule(dynamic, 1) if (n_pieces > 1)
-    for (int64_t i = 0; i < n_pieces; i++) cpu->k->product_rows(&p, i * columns, cpu_min(columns, mm->n - i * columns));
+    for (int64_t i = 0; i < n_pieces; i++)
+        cpu->k->product_rows(&p, i * columns, dt_min_i64(columns, mm->n - i * columns));
 }

@@ -6,7 +6,7 @@
 
 static int64_t n_pieces(const cpu_state *cpu, const dt_token_rows *rows)
 {
-    return cpu_min(cpu->n_threads, rows->n_rows > 0 ? rows->n_rows : 0);
+    return dt_min_i64(cpu->n_threads, rows->n_rows > 0 ? rows->n_rows : 0);
 }
 
 static const uint32_t *row_of_mask(const uint32_t *mask, int64_t ld, int64_t r) { return mask ? mask + r * ld : NULL; }

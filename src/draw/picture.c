@@ -277,7 +277,7 @@ static dt_err start_gnuplot(pid_t *pid, FILE **script, int picture)
     DT_CHECK(env, DT_ERR_MEMORY, "out of memory for gnuplot's environment");
     if (pipe(ends) != 0) {
         free(env);
-        return dt_fail(DT_ERR_FAULT, "cannot make a pipe to gnuplot: %s", strerror(errno));
+        return dt_fail_errno(DT_ERR_FAULT, "gnuplot", "cannot make a pipe to it");
     }
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);

@@ -100,7 +100,7 @@ static dt_err read_location(hid_t dset, const char *path, const char *name, dt_h
     struct stat st;
     const haddr_t offset = H5Dget_offset(dset);
     DT_CHECK(offset != HADDR_UNDEF, DT_ERR_DATA, "%s: `%s` has never been written", path, name);
-    DT_CHECK(stat(path, &st) == 0, DT_ERR_DATA, "%s: %s", path, strerror(errno));
+    DT_CHECK_ERRNO(stat(path, &st) == 0, DT_ERR_DATA, path, NULL);
     const int64_t nbytes = a->n_elems * (int64_t)a->elem_size;
     DT_CHECK(offset <= INT64_MAX && nbytes <= st.st_size && (int64_t)offset <= st.st_size - nbytes, DT_ERR_DATA,
              "%s: `%s` reaches beyond the end of the file (%lld bytes)", path, name, (long long)st.st_size);

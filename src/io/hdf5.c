@@ -48,7 +48,7 @@ dt_err dt_h5_open(const char *path, hid_t *file)
 {
     struct stat st;
     *file = -1;
-    DT_CHECK(stat(path, &st) == 0, DT_ERR_DATA, "%s: %s", path, strerror(errno));
+    DT_CHECK_ERRNO(stat(path, &st) == 0, DT_ERR_DATA, path, NULL);
     DT_CHECK(S_ISREG(st.st_mode), DT_ERR_DATA, "%s: expected an HDF5 file, found %s", path,
              S_ISDIR(st.st_mode) ? "a directory" : "no regular file");
     DT_CHECK(H5Fis_hdf5(path) != 0, DT_ERR_DATA, "%s: is not an HDF5 file, or has lost its beginning", path);

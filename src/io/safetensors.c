@@ -182,7 +182,7 @@ dt_err dt_st_read_file(const char *path, dt_st_tensor **tensors, int *n)
     *tensors = NULL;
     *n = 0;
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    DT_CHECK(fd >= 0, DT_ERR_DATA, "%s: cannot be opened: %s", path, strerror(errno));
+    DT_CHECK_ERRNO(fd >= 0, DT_ERR_DATA, path, "cannot be opened");
     dt_err err = read_header(fd, path, &root, &data_at, &data_len);
     if (err == DT_OK) err = read_entries(path, root, tensors, n);
     if (err == DT_OK) err = check_cover(path, *tensors, *n, data_len);
@@ -218,7 +218,7 @@ dt_err dt_safetensors_read(const dt_safetensors *s, const dt_st_tensor *t, int64
     DT_CHECK(t->type != DT_ST_OTHER, DT_ERR_DATA, "%s: tensor `%.200s`: expected F32, F16 or BF16, found %s", path,
              t->name, t->dtype);
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    DT_CHECK(fd >= 0, DT_ERR_DATA, "%s: cannot be opened: %s", path, strerror(errno));
+    DT_CHECK_ERRNO(fd >= 0, DT_ERR_DATA, path, "cannot be opened");
     const dt_err err = read_elements(fd, path, t, first, n, dt_st_type_of(dtype), out);
     close(fd);
     return err;

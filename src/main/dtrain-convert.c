@@ -278,7 +278,7 @@ static dt_err choose_tokenizer(app *a)
     }
     if (a->tokenizer && strcmp(a->tokenizer, "bytes")) {
         a->full_tokenizer = realpath(a->tokenizer, NULL);
-        DT_CHECK(a->full_tokenizer, DT_ERR_DATA, "%s: %s", a->tokenizer, strerror(errno));
+        DT_CHECK_ERRNO(a->full_tokenizer, DT_ERR_DATA, a->tokenizer, NULL);
         a->tokenizer = a->full_tokenizer;
     }
     if (!a->tokenizer && a->kind == KIND_HF && a->comm.rank == 0)

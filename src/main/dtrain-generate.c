@@ -78,7 +78,7 @@ static dt_err read_stream(FILE *in, const char *name, char **text, size_t *nbyte
         got = fread(*text + n, 1, cap - n, in);
         n += got;
     } while (got > 0);
-    DT_CHECK(!ferror(in), DT_ERR_DATA, "%s: cannot read: %s", name, strerror(errno));
+    DT_CHECK_ERRNO(!ferror(in), DT_ERR_DATA, name, "cannot read");
     *nbytes = n;
     return DT_OK;
 }
@@ -89,7 +89,7 @@ static dt_err read_prompts(const options *o, char **text, size_t *nbytes)
         return read_stream(stdin, "standard input", text, nbytes);
     if (o->prompts) {
         FILE *in = fopen(o->prompts, "re");
-        DT_CHECK(in, DT_ERR_DATA, "%s: cannot read: %s", o->prompts, strerror(errno));
+        DT_CHECK_ERRNO(in, DT_ERR_DATA, o->prompts, "cannot read");
         const dt_err err = read_stream(in, o->prompts, text, nbytes);
         fclose(in);
         return err;

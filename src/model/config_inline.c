@@ -126,8 +126,7 @@ static dt_err load_file(const char *path, json_t **root)
 {
     char *text = NULL;
     errno = 0;
-    DT_CHECK(access(path, R_OK) == 0, DT_ERR_DATA, "%s: cannot read the model's configuration: %s", path,
-             strerror(errno));
+    DT_CHECK_ERRNO(access(path, R_OK) == 0, DT_ERR_DATA, path, "cannot read the model's configuration");
     DT_TRY(dt_config_read_file(path, &text));
     const dt_err err = dt_json_parse(root, path, text, strlen(text), 0);
     free(text);

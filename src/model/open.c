@@ -48,8 +48,6 @@ static void place_set(dt_model *m, struct arena *a, struct block_acts *s)
     s->lse = take(a, m->opt.training ? T : 0, Hq, f);
 }
 
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
 static const struct stage *a_block(const dt_model *m)
 {
     const struct stage *s = m->stages;
@@ -126,7 +124,7 @@ static void place_work(dt_model *m, struct arena *a)
 {
     if (m->opt.training) {
         const int64_t norm =
-            larger(m->ops->norm_scratch_elems(m->dev, m->C), m->ops->norm_scratch_elems(m->dev, m->mc->head_dim));
+            dt_max_i64(m->ops->norm_scratch_elems(m->dev, m->C), m->ops->norm_scratch_elems(m->dev, m->mc->head_dim));
         m->s.dx = take(a, m->opt.max_tok, m->C, m->elem);
         m->s.norm = take(a, norm, 1, sizeof(float));
     }

@@ -111,8 +111,8 @@ static dt_err open_file(export_job *j, int file, char path[PATH_MAX])
     DT_TRY(close_file(j));
     j->fd = open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
     j->fd_file = file;
-    DT_CHECK(j->fd >= 0, DT_ERR_WRITE,
-             "%s: cannot be opened by this rank (is the folder shared between the nodes?): %s", path, strerror(errno));
+    DT_CHECK_ERRNO(j->fd >= 0, DT_ERR_WRITE, path,
+                   "cannot be opened by this rank (is the folder shared between the nodes?)");
     return DT_OK;
 }
 
@@ -168,8 +168,7 @@ static dt_err sync_files(export_job *j)
 static dt_err publish(export_job *j)
 {
     if (j->comm->rank != 0) return DT_OK;
-    DT_CHECK(unlink(j->config_path) == 0 || errno == ENOENT, DT_ERR_WRITE, "%s: cannot be replaced: %s", j->config_path,
-             strerror(errno));
+    DT_CHECK_ERRNO(unlink(j->config_path) == 0 || errno == ENOENT, DT_ERR_WRITE, j->config_path, "cannot be replaced");
     DT_TRY(dt_st_layout_publish(&j->layout, j->opt->dir));
     DT_TRY(tokenizer_files_publish(j->opt->dir));
     return dt_rename_durable(j->config_part, j->config_path);

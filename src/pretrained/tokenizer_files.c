@@ -121,8 +121,7 @@ dt_err tokenizer_files_publish(const char *dir)
         if (dt_is_file(part))
             DT_TRY(dt_rename_durable(part, path));
         else if (any && unlink(path) != 0 && errno != ENOENT)
-            return dt_fail(DT_ERR_WRITE, "%s: an earlier tokenizer's file cannot be removed: %s", path,
-                           strerror(errno));
+            return dt_fail_errno(DT_ERR_WRITE, path, "an earlier tokenizer's file cannot be removed");
     }
     return DT_OK;
 }

@@ -341,7 +341,7 @@ static dt_err make_own_file(dt_lock *l)
     l->renamed_s = 0;
     DT_TRY(dt_write_file_sync(l->own, l->text, strlen(l->text)));
     l->fd = open(l->own, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
-    DT_CHECK(l->fd >= 0, DT_ERR_WRITE, "%s: cannot be opened: %s", l->own, strerror(errno));
+    DT_CHECK_ERRNO(l->fd >= 0, DT_ERR_WRITE, l->own, "cannot be opened");
     return DT_OK;
 }
 

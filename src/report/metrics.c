@@ -97,7 +97,7 @@ static dt_err read_lines(dt_metrics *m, FILE *f, const char *path, char **line)
         json_decref(object);
         DT_TRY(err);
     }
-    DT_CHECK(feof(f), DT_ERR_DATA, "%s: cannot read: %s", path, strerror(errno));
+    DT_CHECK_ERRNO(feof(f), DT_ERR_DATA, path, "cannot read");
     DT_CHECK(m->n_rows > 0, DT_ERR_DATA, "%s: expected records of metrics, found none", path);
     return DT_OK;
 }

@@ -63,7 +63,7 @@ static dt_err open_kept(const char *path, int *fd)
     DT_CHECK(*fd >= 0 || (errno != ENXIO && errno != ELOOP), DT_ERR_WRITE,
              "%s: expected a file or nothing there, found a %s; remove it, or choose another directory", path,
              errno == ELOOP ? "symbolic link" : "pipe, socket or device");
-    DT_CHECK(*fd >= 0, DT_ERR_WRITE, "%s: cannot open for writing: %s", path, strerror(errno));
+    DT_CHECK_ERRNO(*fd >= 0, DT_ERR_WRITE, path, "cannot open for writing");
     DT_CHECK(fstat(*fd, &st) == 0 && S_ISREG(st.st_mode), DT_ERR_WRITE,
              "%s: expected a file or nothing there, found a pipe or device; remove it, or choose another directory",
              path);
@@ -78,8 +78,8 @@ dt_err dt_record_file_open(dt_record_file *f, const char *path, bool keep)
     if (!keep) DT_TRY(dt_check_replaceable(path));
     DT_TRY(keep ? open_kept(path, &f->fd) : dt_create_file(path, &f->fd));
     struct stat st;
-    DT_CHECK(fcntl(f->fd, F_SETFL, O_APPEND) == 0 && fstat(f->fd, &st) == 0, DT_ERR_WRITE,
-             "%s: cannot inspect the open file: %s", path, strerror(errno));
+    DT_CHECK_ERRNO(fcntl(f->fd, F_SETFL, O_APPEND) == 0 && fstat(f->fd, &st) == 0, DT_ERR_WRITE, path,
+                   "cannot inspect the open file");
     f->nbytes = st.st_size;
     return DT_OK;
 }

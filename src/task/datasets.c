@@ -44,15 +44,13 @@ static dt_err open_loader(const dt_task *t, dt_loader **l, const char *key, cons
     return dt_loader_open(l, &opt);
 }
 
-static int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
-
 /* The model must be opened for the largest micro-batch that either loader gives. */
 static void widen_model(dt_model_options *opt, const dt_loader *l)
 {
     if (!l) return;
     const dt_data_info *info = dt_loader_info(l);
-    opt->max_tok = larger(opt->max_tok, info->max_tok);
-    opt->max_seq = larger(opt->max_seq, info->max_seq);
+    opt->max_tok = (int32_t)dt_max_i64(opt->max_tok, info->max_tok);
+    opt->max_seq = (int32_t)dt_max_i64(opt->max_seq, info->max_seq);
 }
 
 /* Can the files of a key be opened as the configuration means it? */

@@ -15,7 +15,6 @@
 static const int64_t max_elems = INT64_C(1) << 44;
 
 static int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 
 dt_shards dt_shards_of(int64_t flat_len, int nranks)
 {
@@ -131,7 +130,7 @@ static int64_t place_arena(zero_layout *l, arena_kind kind, int tied_unit, int64
             continue;
         }
         const int64_t small = before < len ? before : len;
-        stretch = max64(stretch, before > 0 && small <= ahead ? before + len : len);
+        stretch = dt_max_i64(stretch, before > 0 && small <= ahead ? before + len : len);
         before = len;
     }
     bool at_end = false;
@@ -249,7 +248,7 @@ static void place_kept(zero_layout *l)
 static int64_t longest_shard(const zero_layout *l, dt_part part)
 {
     int64_t n = 0;
-    for (int u = 0; u < l->n_units; u++) n = max64(n, l->units[u].part[part].shards.shard_len);
+    for (int u = 0; u < l->n_units; u++) n = dt_max_i64(n, l->units[u].part[part].shards.shard_len);
     return n;
 }
 
@@ -257,7 +256,7 @@ static int64_t longest_shard(const zero_layout *l, dt_part part)
 static int64_t per_rank(int64_t bucket, int nranks, int64_t longest)
 {
     if (bucket <= 0) return longest;
-    const int64_t n = max64(bucket / nranks / DT_SHARD_ALIGN * DT_SHARD_ALIGN, DT_SHARD_ALIGN);
+    const int64_t n = dt_max_i64(bucket / nranks / DT_SHARD_ALIGN * DT_SHARD_ALIGN, DT_SHARD_ALIGN);
     return n < longest ? n : longest;
 }
 
@@ -274,7 +273,7 @@ static void size_buckets(zero_layout *l, const dt_zero_options *opt)
 {
     /* elements: small enough for a processor's last cache, large beside what a collective costs */
     enum { UPDATE_BUCKET = 1 << 20 };
-    const int64_t trained = longest_shard(l, DT_TRAINED), longest = max64(trained, longest_shard(l, DT_FROZEN));
+    const int64_t trained = longest_shard(l, DT_TRAINED), longest = dt_max_i64(trained, longest_shard(l, DT_FROZEN));
     l->reduce_per_rank = per_rank(opt->reduce_bucket_size, l->nranks, trained);
     l->gather_per_rank = per_rank(opt->allgather_bucket_size, l->nranks, longest);
     l->update_per_rank =

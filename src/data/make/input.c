@@ -28,7 +28,7 @@ static dt_err fill(dt_input *in)
         if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
         const ssize_t got = read(in->fd, in->buffer, BLOCK_NBYTES);
         if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-        DT_CHECK(got >= 0, DT_ERR_DATA, "%s: reading failed: %s", in->path, strerror(errno));
+        DT_CHECK_ERRNO(got >= 0, DT_ERR_DATA, in->path, "reading failed");
         in->end = (size_t)got;
         *in->n_read += got;
         return DT_OK;
@@ -43,7 +43,7 @@ static dt_err skip_mark(dt_input *in)
     while (in->end < 3 && memcmp(in->buffer, mark, in->end) == 0) {
         const ssize_t got = read(in->fd, in->buffer + in->end, 3 - in->end);
         if (got < 0 && errno == EINTR) continue;
-        DT_CHECK(got >= 0, DT_ERR_DATA, "%s: reading failed: %s", in->path, strerror(errno));
+        DT_CHECK_ERRNO(got >= 0, DT_ERR_DATA, in->path, "reading failed");
         if (got == 0) break;
         in->end += (size_t)got;
         *in->n_read += got;
@@ -60,7 +60,7 @@ dt_err dt_input_open(dt_input *in, const char *path, int64_t *n_read)
                      .buffer = malloc(BLOCK_NBYTES),
                      .line = 1,
                      .n_read = n_read};
-    DT_CHECK(in->fd >= 0, DT_ERR_DATA, "%s: cannot be opened: %s", path, strerror(errno));
+    DT_CHECK_ERRNO(in->fd >= 0, DT_ERR_DATA, path, "cannot be opened");
     DT_CHECK(in->buffer, DT_ERR_MEMORY, "%s: no memory to read it", path);
     return skip_mark(in);
 }

@@ -58,7 +58,7 @@ static dt_err add_input(dt_reader *r, const char *path)
     if (strcmp(path, "-") == 0 || stat(path, &st) != 0 || !S_ISDIR(st.st_mode)) return add_path(r, strdup(path));
     struct dirent **names;
     const int n = scandir(path, &names, wanted, alphasort);
-    DT_CHECK(n >= 0, DT_ERR_DATA, "%s: the folder cannot be read: %s", path, strerror(errno));
+    DT_CHECK_ERRNO(n >= 0, DT_ERR_DATA, path, "the folder cannot be read");
     dt_err err = n > 0 ? DT_OK : dt_fail(DT_ERR_DATA, "%s: no .txt, .jsonl, .ndjson or .json file in the folder", path);
     for (int i = 0; i < n; i++) {
         char *whole = NULL;

@@ -40,7 +40,6 @@ typedef struct scratch {
     uint32_t a[BLOCK_M * MOST_K / 2]; /* tiles of ROWS: [pair][ROWS] */
 } scratch;
 
-static int64_t least(int64_t x, int64_t y) { return x < y ? x : y; }
 static int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
 /* ---- what is fetched ahead --------------------------------------------------------------------------------------- */
@@ -158,7 +157,7 @@ TARGET static void finish_tile(const dt_gemm *g, const float *sums, int64_t i0, 
 {
     const dt_matmul *mm = g->mm;
     for (int64_t j = 0; j < cols; j += LANES) {
-        const __mmask16 mask = (__mmask16)((1u << least(LANES, cols - j)) - 1);
+        const __mmask16 mask = (__mmask16)((1u << dt_min_i64(LANES, cols - j)) - 1);
         __m512 bias = _mm512_setzero_ps();
         if (mm->bias)
             bias = _mm512_castsi512_ps(_mm512_slli_epi32(
@@ -255,7 +254,7 @@ TARGET static void pack_transposed(const uint16_t *b, int64_t ldb, int64_t k, in
         __m512i r[LANES];
 #pragma GCC unroll 16
         for (int i = 0; i < LANES; i++)
-            r[i] = _mm512_maskz_loadu_epi16(j + i < cols ? mask : 0, b + least(j + i, cols - 1) * ldb);
+            r[i] = _mm512_maskz_loadu_epi16(j + i < cols ? mask : 0, b + dt_min_i64(j + i, cols - 1) * ldb);
         transpose_16x16(r);
 #pragma GCC unroll 16
         for (int i = 0; i < LANES; i++)
@@ -270,7 +269,7 @@ TARGET static void pack_a_transposed(const uint16_t *a, int64_t lda, int64_t k, 
     const int64_t n_pairs = (k + 1) / 2, tile = n_pairs * ROWS;
     for (int64_t i = 0; i < rows; i += 32) {
         const __mmask32 mask = first_of_32(rows - i);
-        const int64_t n_tiles = least(4, ceil_div(rows - i, ROWS));
+        const int64_t n_tiles = dt_min_i64(4, ceil_div(rows - i, ROWS));
         for (int64_t p = 0; p < n_pairs; p++) {
             const uint16_t *from = a + 2 * p * lda + i;
             const bool pair = 2 * p + 1 < k;
@@ -326,11 +325,11 @@ typedef struct walk {
 static panel at_block(const walk *w, int64_t i0, int64_t j0, int64_t k0)
 {
     return (panel){.i0 = i0,
-                   .m = least(w->block_m, w->part->end_row - i0),
+                   .m = dt_min_i64(w->block_m, w->part->end_row - i0),
                    .j0 = j0,
-                   .n = least(BLOCK_N, w->part->end_col - j0),
+                   .n = dt_min_i64(BLOCK_N, w->part->end_col - j0),
                    .k0 = k0,
-                   .k = least(w->block_k, w->g->mm->k - k0)};
+                   .k = dt_min_i64(w->block_k, w->g->mm->k - k0)};
 }
 
 /* Panels of a block, then the next k, then the next columns, then the next rows. */
@@ -344,7 +343,7 @@ static panel next_panel(const walk *w, panel p)
     return (panel){.end = true};
 }
 
-static int64_t panel_cols(const panel *p) { return least(COLS, p->n - p->j); }
+static int64_t panel_cols(const panel *p) { return dt_min_i64(COLS, p->n - p->j); }
 static int64_t n_slices(const panel *p) { return ceil_div(p->k, SLICE); }
 
 /* Term k of the panel's first column, in B as it is stored. */
@@ -359,9 +358,9 @@ static const uint16_t *b_at(const walk *w, const panel *p, int64_t k)
 static void pack_slices(const walk *w, const panel *p, int64_t from, int64_t to, uint32_t *out)
 {
     const dt_matmul *mm = w->g->mm;
-    const int64_t end = least(to * SLICE, p->k);
+    const int64_t end = dt_min_i64(to * SLICE, p->k);
     for (int64_t k = from * SLICE; k < end; k += SLICE) {
-        const int64_t n = least(SLICE, end - k);
+        const int64_t n = dt_min_i64(SLICE, end - k);
         if (mm->trans_b)
             pack_transposed(b_at(w, p, k), mm->ldb, n, panel_cols(p), out + k / 2 * COLS);
         else
@@ -381,7 +380,7 @@ static ahead rows_ahead(const void *at, int64_t nbytes, int64_t n_rows, int64_t 
 static ahead slices_ahead(const walk *w, const panel *p, int64_t from, int64_t to)
 {
     const dt_matmul *mm = w->g->mm;
-    const int64_t k = from * SLICE, n = least(to * SLICE, p->k) - k, cols = panel_cols(p);
+    const int64_t k = from * SLICE, n = dt_min_i64(to * SLICE, p->k) - k, cols = panel_cols(p);
     if (n <= 0) return (ahead){0};
     return rows_ahead(b_at(w, p, k), 2 * (mm->trans_b ? n : cols), mm->trans_b ? cols : n, 2 * mm->ldb);
 }
@@ -419,7 +418,7 @@ static void pack_a(const walk *w, const panel *p)
 static void run_tile(const walk *w, const panel *p, int64_t i, const uint32_t *b, ahead *next)
 {
     const dt_matmul *mm = w->g->mm;
-    const int64_t rows = least(ROWS, p->m - i), cols = panel_cols(p), n_pairs = (p->k + 1) / 2,
+    const int64_t rows = dt_min_i64(ROWS, p->m - i), cols = panel_cols(p), n_pairs = (p->k + 1) / 2,
                   first = first_packed(w, p);
     const bool whole = rows == ROWS && cols % LANES == 0, last = p->k0 + p->k == mm->k,
                more = mm->accumulate || p->k0 > 0, packed = i >= first;
@@ -433,7 +432,7 @@ static void run_tile(const walk *w, const panel *p, int64_t i, const uint32_t *b
         t.add = more;
         t.around = w->around;
         if (!w->around && i + ROWS < p->m)
-            t.c_lines = rows_ahead(t.c + ROWS * mm->ldc, cols * 4, least(ROWS, p->m - i - ROWS), 4 * mm->ldc);
+            t.c_lines = rows_ahead(t.c + ROWS * mm->ldc, cols * 4, dt_min_i64(ROWS, p->m - i - ROWS), 4 * mm->ldc);
     } else if (last) {
         const int64_t size = (int64_t)dt_dtype_size(mm->c_dtype);
         t.c_lines = rows_ahead((const char *)w->g->c + ((p->i0 + i) * mm->ldc + p->j0 + p->j) * size, cols * size, rows,
@@ -489,7 +488,7 @@ TARGET void ISA_NAME(gemm_bf16)(const dt_gemm *g, const dt_gemm_part *part)
               .block_k = mm->k,
               .in_c = mm->c_dtype == DT_F32 && !mm->bias && !mm->addend};
     if (mm->k > MOST_K) w.block_k = ceil_div(mm->k, ceil_div(mm->k, BLOCK_K) * SLICE) * SLICE;
-    if (mm->trans_a) w.block_m = least(BLOCK_M, PACKED_A / ((w.block_k + 1) / 2 * 2) / ROWS * ROWS);
+    if (mm->trans_a) w.block_m = dt_min_i64(BLOCK_M, PACKED_A / ((w.block_k + 1) / 2 * 2) / ROWS * ROWS);
     w.around = w.in_c && goes_around(g, w.block_k);
     panel p = at_block(&w, part->first_row, part->first_col, 0);
     int turn = 0;

@@ -107,7 +107,7 @@ static void run_block(const dt_gemm *g, block *t, const dt_bf16_unit *unit)
     float total[BLOCK_M * BLOCK_N];
     if (g->mm->k == 0) memset(total, 0, sizeof total); /* the empty sum */
     for (t->at = 0; t->at < g->mm->k; t->at += BLOCK_K) {
-        t->depth = least(BLOCK_K, g->mm->k - t->at);
+        t->depth = dt_min_i64(BLOCK_K, g->mm->k - t->at);
         if (unit) {
             add_pairs(g, t, unit, total);
         } else {
@@ -124,8 +124,10 @@ void ISA_NAME(product)(const dt_gemm *g, const dt_gemm_part *part)
     if (unit) unit->begin();
     for (int64_t i = part->first_row; i < part->end_row; i += BLOCK_M)
         for (int64_t j = part->first_col; j < part->end_col; j += BLOCK_N) {
-            block t = {
-                .i = i, .rows = least(BLOCK_M, part->end_row - i), .j = j, .cols = least(BLOCK_N, part->end_col - j)};
+            block t = {.i = i,
+                       .rows = dt_min_i64(BLOCK_M, part->end_row - i),
+                       .j = j,
+                       .cols = dt_min_i64(BLOCK_N, part->end_col - j)};
             run_block(g, &t, unit);
         }
     if (unit) unit->end();

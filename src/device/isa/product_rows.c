@@ -94,9 +94,9 @@ static void dot_columns(const dt_rows_product *p, const dot_shapes *shapes, int6
     float total[BLOCK_M][BLOCK_N];
     for (int64_t j = first; j < first + n; j += BLOCK_N)
         for (int64_t i = 0; i < mm->m; i += BLOCK_M) {
-            const int64_t rows = least(BLOCK_M, mm->m - i), cols = least(BLOCK_N, first + n - j);
+            const int64_t rows = dt_min_i64(BLOCK_M, mm->m - i), cols = dt_min_i64(BLOCK_N, first + n - j);
             for (int64_t at = 0; at < mm->k; at += shapes->chunk)
-                add_piece(shapes, mm->dt, rows, cols, least(shapes->chunk, mm->k - at),
+                add_piece(shapes, mm->dt, rows, cols, dt_min_i64(shapes->chunk, mm->k - at),
                           element(p->g.a, mm->dt, i * mm->lda + at), mm->lda, element(p->g.b, mm->dt, j * mm->ldb + at),
                           mm->ldb, total, at > 0);
             store_block(&p->g, i, j, rows, cols, &total[0][0], BLOCK_N);
@@ -114,7 +114,7 @@ INLINE void add_rows_of_b(int rows, int64_t m, int depth, dt_dtype dt, const voi
 {
     float x[FEW][AT_ONCE];
     for (int i = 0; i < rows; i++)
-        for (int q = 0; q < depth; q++) x[i][q] = load(a, dt, least(i, m - 1) * lda + q);
+        for (int q = 0; q < depth; q++) x[i][q] = load(a, dt, dt_min_i64(i, m - 1) * lda + q);
     int64_t j = 0;
     for (; j + LANES <= n; j += LANES) {
         vec sum[FEW];
@@ -143,7 +143,7 @@ INLINE void few_rows(int rows, dt_dtype dt, const dt_rows_product *p, int64_t fi
     const dt_matmul *mm = p->g.mm;
     float total[FEW][FEW_N];
     for (int64_t j = first; j < first + n; j += FEW_N) {
-        const int64_t cols = least(FEW_N, first + n - j);
+        const int64_t cols = dt_min_i64(FEW_N, first + n - j);
         memset(total, 0, (size_t)rows * sizeof total[0]);
         int64_t q = 0;
         for (; q + AT_ONCE <= mm->k; q += AT_ONCE)
@@ -163,10 +163,10 @@ static void many_rows(const dt_rows_product *p, int64_t first, int64_t n)
     float total[BLOCK_M][PACK_N], rows_a[BLOCK_M][PACK_K], rows_b[PACK_K][PACK_N];
     for (int64_t j = first; j < first + n; j += PACK_N)
         for (int64_t i = 0; i < mm->m; i += BLOCK_M) {
-            const int64_t rows = least(BLOCK_M, mm->m - i), cols = least(PACK_N, first + n - j),
+            const int64_t rows = dt_min_i64(BLOCK_M, mm->m - i), cols = dt_min_i64(PACK_N, first + n - j),
                           padded = round_up(cols, LANES);
             for (int64_t at = 0; at < mm->k; at += PACK_K) {
-                const int64_t depth = least(PACK_K, mm->k - at);
+                const int64_t depth = dt_min_i64(PACK_K, mm->k - at);
                 load_rows(&rows_a[0][0], element(p->g.a, mm->dt, i * mm->lda + at), mm->dt, mm->lda, rows, depth,
                           PACK_K, 1.0f);
                 load_rows(&rows_b[0][0], element(p->g.b, mm->dt, at * mm->ldb + j), mm->dt, mm->ldb, depth, cols,

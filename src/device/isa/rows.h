@@ -16,8 +16,6 @@ typedef struct dot_shapes {
 extern const dot_shapes ISA_NAME(pair_dots); /* product_bf16.c */
 #endif
 
-INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* Elements i .. i+LANES-1 of p as floats. */
 INLINE vec load_lanes(const void *p, dt_dtype dt, int64_t i)
 {

@@ -9,8 +9,7 @@
 
 dt_err generate_flush(void)
 {
-    DT_CHECK(fflush(stdout) == 0 && !ferror(stdout), DT_ERR_WRITE, "standard output: cannot write: %s",
-             strerror(errno));
+    DT_CHECK_ERRNO(fflush(stdout) == 0 && !ferror(stdout), DT_ERR_WRITE, "standard output", "cannot write");
     return DT_OK;
 }
 
@@ -42,8 +41,8 @@ dt_err generate_end_output(app *a)
 {
     if (!a->part) return DT_OK;
     DT_TRY(dt_fault("generate.output"));
-    DT_CHECK(fflush(stdout) == 0 && !ferror(stdout) && fsync(STDOUT_FILENO) == 0, DT_ERR_WRITE,
-             "%s: cannot be written: %s", a->part, strerror(errno));
+    DT_CHECK_ERRNO(fflush(stdout) == 0 && !ferror(stdout) && fsync(STDOUT_FILENO) == 0, DT_ERR_WRITE, a->part,
+                   "cannot be written");
     DT_TRY(dt_rename_durable(a->part, a->opt.output));
     free(a->part);
     a->part = NULL;
