@@ -50,6 +50,9 @@ dt_err dt_fail_errno(dt_err err, const char *path, const char *what);
 
 /** Note at debug level that err passed through this place; returns err. For DT_TRY. */
 dt_err dt_trace(dt_err err, const char *file, int line, const char *call);
+#ifdef __clang_analyzer__
+#define dt_trace(err, ...) ((dt_trace)(err, __VA_ARGS__), (err))
+#endif
 
 const char *dt_error_message(void); /* "" when nothing was recorded in this thread; valid until the next dt_fail */
 void dt_error_clear(void);

@@ -14,6 +14,9 @@ void dt_h5_unlock(void);
  *  function, closing included: each clears what the one before has said. Silences HDF5's printing at first use of the
  *  room. */
 dt_err dt_h5_fail(dt_err err, const char *path, const char *what);
+#ifdef __clang_analyzer__
+#define dt_h5_fail(err, ...) ((dt_h5_fail)(err, __VA_ARGS__), (err))
+#endif
 
 /** Open for reading, without HDF5's file lock (not every parallel file system has one). DT_ERR_DATA: missing, not HDF5,
  *  cut short. */

@@ -20,6 +20,9 @@ void dt_spec_unload(dt_spec *root); /* safe on {0} */
 
 /** root->err "FILE: WHERE.KEY: expected EXPECTED, found VALUE"; key NULL: the value of s itself. */
 dt_err dt_spec_bad(const dt_spec *s, const char *key, const char *expected);
+#ifdef __clang_analyzer__ /* an error is never DT_OK */
+#define dt_spec_bad(...) ((dt_spec_bad)(__VA_ARGS__), DT_ERR_DATA)
+#endif
 
 /** The value of a key: false when absent or null, or s is no object. */
 bool dt_spec_get(const dt_spec *s, const char *key, dt_spec *child);

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-dt_err dt_comm_mpi_fail(int code, const char *call, const char *file, int line)
+dt_err(dt_comm_mpi_fail)(int code, const char *call, const char *file, int line)
 {
     char text[MPI_MAX_ERROR_STRING + 1] = "unknown error";
     int len = 0;
@@ -190,7 +190,12 @@ dt_err dt_comm_find_devices(dt_comm *comm, const dt_device *dev)
 {
     uint64_t mine = dev->ops && dev->ops->identity ? dev->ops->identity(dev) : 0;
     uint64_t *ids = malloc((size_t)comm->nranks * sizeof *ids);
-    DT_TRY(dt_comm_agree(comm, ids ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for %d devices", comm->nranks)));
+    const dt_err err =
+        dt_comm_agree(comm, ids ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for %d devices", comm->nranks));
+    if (err != DT_OK) {
+        free(ids);
+        return err;
+    }
     comm->sequence++;
     const int code = MPI_Allgather(&mine, 1, MPI_UINT64_T, ids, 1, MPI_UINT64_T, comm->mpi->world);
     if (!code) count_sharing(comm, mine, ids);

@@ -33,6 +33,9 @@ static inline int dt_comm_rank_at(const dt_comm *comm, int node, int local)
 
 /** Record an MPI error with MPI's own text. */
 dt_err dt_comm_mpi_fail(int code, const char *call, const char *file, int line);
+#ifdef __clang_analyzer__
+#define dt_comm_mpi_fail(...) ((dt_comm_mpi_fail)(__VA_ARGS__), DT_ERR_COMM)
+#endif
 
 #define DT_MPI(call)                                                                                                   \
     do {                                                                                                               \

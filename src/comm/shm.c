@@ -246,6 +246,7 @@ static dt_err prepare(dt_shm *shm, const dt_comm *comm, segment_id *mine)
     shm->spins = comm->mpi->cores_per_rank > 0 ? 1000 : 0;
     shm->yields = 200;
     if (comm->n_nodes > 1) shm->progress = comm->mpi->world;
+    /* NOLINTNEXTLINE(bugprone-sizeof-expression): an array of pointers */
     shm->flags = calloc((size_t)shm->n, sizeof *shm->flags);
     shm->slots = calloc((size_t)shm->n, sizeof *shm->slots);
     shm->segments = calloc((size_t)shm->n, sizeof *shm->segments);

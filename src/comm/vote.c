@@ -134,7 +134,7 @@ dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote)
     return DT_OK;
 }
 
-dt_err dt_comm_agree(dt_comm *comm, dt_err err)
+dt_err(dt_comm_agree)(dt_comm *comm, dt_err err)
 {
     DT_CHECK(comm && comm->mpi, DT_ERR_ARG, "dt_comm_agree: communicator not open");
     struct {

@@ -64,7 +64,7 @@ dt_err(dt_fail_errno)(dt_err err, const char *path, const char *what)
     return err;
 }
 
-dt_err dt_trace(dt_err err, const char *file, int line, const char *call)
+dt_err(dt_trace)(dt_err err, const char *file, int line, const char *call)
 {
     if (dt_log_wants(DT_LOG_DEBUG)) dt_log(DT_LOG_DEBUG, "%s:%d: %s: %s", file, line, name_of(err), call);
     return err;

@@ -256,9 +256,8 @@ static dt_err cpu_event_elapsed_ms(dt_device *dev, dt_event *from, dt_event *to,
 
 static dt_err cpu_copy(dt_device *dev, void *dst, const void *src, size_t nbytes, dt_stream *stream)
 {
-    const cpu_state *cpu = cpu_of(dev);
     if (dst == src || nbytes == 0) return DT_OK;
-    CPU_PARALLEL_FOR (cpu, i, cpu_n_chunks((int64_t)nbytes, (int64_t)COPY_CHUNK)) {
+    CPU_PARALLEL_FOR (cpu_of(dev), i, cpu_n_chunks((int64_t)nbytes, (int64_t)COPY_CHUNK)) {
         const size_t at = (size_t)i * COPY_CHUNK, len = nbytes - at < COPY_CHUNK ? nbytes - at : COPY_CHUNK;
         memcpy((char *)dst + at, (const char *)src + at, len);
     }
@@ -267,8 +266,7 @@ static dt_err cpu_copy(dt_device *dev, void *dst, const void *src, size_t nbytes
 
 static dt_err cpu_zero(dt_device *dev, void *dst, size_t nbytes, dt_stream *stream)
 {
-    const cpu_state *cpu = cpu_of(dev);
-    CPU_PARALLEL_FOR (cpu, i, cpu_n_chunks((int64_t)nbytes, (int64_t)COPY_CHUNK)) {
+    CPU_PARALLEL_FOR (cpu_of(dev), i, cpu_n_chunks((int64_t)nbytes, (int64_t)COPY_CHUNK)) {
         const size_t at = (size_t)i * COPY_CHUNK, len = nbytes - at < COPY_CHUNK ? nbytes - at : COPY_CHUNK;
         memset((char *)dst + at, 0, len);
     }

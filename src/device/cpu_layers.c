@@ -109,9 +109,8 @@ dt_err cpu_glu_backward(dt_device *dev, dt_activation act, const void *gate_up, 
 dt_err cpu_gather_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width,
                        dt_dtype dt, dt_stream *stream)
 {
-    const cpu_state *cpu = cpu_of(dev);
     const size_t nbytes = (size_t)width * dt_dtype_size(dt);
-    ROWS_OF(cpu, n_rows, width, r)
+    ROWS_OF(cpu_of(dev), n_rows, width, r)
     {
         void *row = cpu_at_w(dst, dt, width * r);
         if (index[r] >= 0)
@@ -125,9 +124,8 @@ dt_err cpu_gather_rows(dt_device *dev, const void *src, const int32_t *index, vo
 dt_err cpu_scatter_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width,
                         dt_dtype dt, dt_stream *stream)
 {
-    const cpu_state *cpu = cpu_of(dev);
     const size_t nbytes = (size_t)width * dt_dtype_size(dt);
-    ROWS_OF(cpu, n_rows, width, r)
+    ROWS_OF(cpu_of(dev), n_rows, width, r)
     {
         if (index[r] >= 0) memcpy(cpu_at_w(dst, dt, width * index[r]), cpu_at(src, dt, width * r), nbytes);
     }

@@ -98,10 +98,9 @@ static int64_t collect(const float *z, const uint32_t *allowed, int64_t n_vocab,
 dt_err cpu_top_tokens(dt_device *dev, const dt_token_rows *rows, const float *logits, int64_t k, int32_t *token,
                       float *logit, dt_stream *stream)
 {
-    const cpu_state *cpu = cpu_of(dev);
     DT_TRY(check(rows));
     DT_CHECK(k > 0 && k <= rows->n_vocab, DT_ERR_ARG, "top_tokens: %" PRId64 " of %" PRId64, k, rows->n_vocab);
-    CPU_PARALLEL_FOR (cpu, r, rows->n_rows) {
+    CPU_PARALLEL_FOR (cpu_of(dev), r, rows->n_rows) {
         const float *z = logits + r * rows->logits_ld;
         int32_t *first = token + r * k;
         const int64_t found = collect(z, allowed_of(rows, r), rows->n_vocab, k, first), n = found < 0 ? 0 : found;
@@ -120,11 +119,10 @@ dt_err cpu_top_tokens(dt_device *dev, const dt_token_rows *rows, const float *lo
 dt_err cpu_log_softmax_at(dt_device *dev, const dt_token_rows *rows, const float *logits, double inv_temperature,
                           int64_t k, const int32_t *token, double *logp, dt_stream *stream)
 {
-    const cpu_state *cpu = cpu_of(dev);
     DT_TRY(check(rows));
     DT_CHECK(inv_temperature > 0 && k >= 0, DT_ERR_ARG, "log_softmax_at: %" PRId64 " tokens, 1/T = %g", k,
              inv_temperature);
-    CPU_PARALLEL_FOR (cpu, r, rows->n_rows) {
+    CPU_PARALLEL_FOR (cpu_of(dev), r, rows->n_rows) {
         const float *z = logits + r * rows->logits_ld;
         const double sum = dt_logits_log_sum_exp(z, rows->n_vocab, inv_temperature);
         for (int64_t i = r * k; i < (r + 1) * k; i++) {

@@ -35,7 +35,7 @@ static herr_t take_first(unsigned n, const H5E_error2_t *e, void *out)
     return 0;
 }
 
-dt_err dt_h5_fail(dt_err err, const char *path, const char *what)
+dt_err(dt_h5_fail)(dt_err err, const char *path, const char *what)
 {
     char text[400] = "";
     H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_first, text);

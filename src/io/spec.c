@@ -33,7 +33,7 @@ void dt_spec_unload(dt_spec *root)
     *root = (dt_spec){0};
 }
 
-dt_err dt_spec_bad(const dt_spec *s, const char *key, const char *expected)
+dt_err(dt_spec_bad)(const dt_spec *s, const char *key, const char *expected)
 {
     const json_t *value = key ? json_object_get(s->value, key) : s->value;
     char *text = value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;

@@ -92,7 +92,7 @@ static dt_err settle_template(dt_run *run, const char *tokenizer)
 dt_err run_settle_tokenizer(dt_run *run)
 {
     const char *tokenizer = choose_tokenizer(run);
-    char *full = *tokenizer && strcmp(tokenizer, "bytes") ? realpath(tokenizer, NULL) : NULL;
+    char *full = *tokenizer && strcmp(tokenizer, "bytes") != 0 ? realpath(tokenizer, NULL) : NULL;
     dt_err err = exports(run) || *run->cfg.model_tokenizer ? dt_export_check_tokenizer(tokenizer) : DT_OK;
     if (*run->cfg.model_tokenizer) err = dt_config_blame(&run->cfg, "model", "tokenizer", err);
     if (err == DT_OK && exports(run) && !*tokenizer && run->comm && run->comm->rank == 0)

@@ -15,8 +15,8 @@ static void note(dt_run *run, dt_err err) { dt_mistakes_add(&run->mistakes, err)
 static dt_err check_stage(const dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
-    DT_CONFIG_CHECK(run_trains(run) || (strcmp(cfg->zero_stage, "1") && strcmp(cfg->zero_stage, "2")), cfg, "zero",
-                    "stage",
+    DT_CONFIG_CHECK(run_trains(run) || (strcmp(cfg->zero_stage, "1") != 0 && strcmp(cfg->zero_stage, "2") != 0), cfg,
+                    "zero", "stage",
                     "stage %s partitions gradients and optimizer states, which task %s does not have; expected 0 or 3",
                     cfg->zero_stage, cfg->run_task);
     return DT_OK;

@@ -312,7 +312,7 @@ static dt_err each_element(dt_input *in, text_buffer *record, dt_json_fn *fn, vo
         record->n = 0;
         DT_TRY(read_element(in, record));
         DT_TRY(fn(self, record->text ? record->text : "", record->n, line));
-        c = in->buffer[in->at];
+        c = (unsigned char)in->buffer[in->at];
         if (c == ']') break;
         in->at++;
         DT_TRY(peek(in, &c));
