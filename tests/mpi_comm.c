@@ -2,8 +2,8 @@
 /* mpi_comm.c - the collectives on tensors give the right elements, in the right order of addition, on every layout of
  * ranks and nodes.
  *
- * DTRAIN_COMM=nccl has that transport tried, on the device that DTRAIN_DEVICE puts in the place of the CPU: a GPU for one
- * rank, a simulated one for any number. TRANSPORTS: mpi nccl
+ * DTRAIN_COMM=nccl has that transport tried, on the device that DTRAIN_DEVICE puts in the place of the CPU: a GPU for
+ * one rank, a simulated one for any number. TRANSPORTS: mpi nccl
  *
  * One machine stands for several nodes by DTRAIN_FAKE_NODES. Sums are compared exactly: small integers, which neither
  * float nor bf16 rounds, or, for the ordered sum, arbitrary floats against the left fold written out. Every result lies

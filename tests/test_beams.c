@@ -356,9 +356,9 @@ static void expect_ids(const dt_sequence *q, const json_t *want, const char *wha
         fail_msg("%s", what);
 }
 
-/* Scores: a log-probability is a difference of floats near 4. Sums of at most 64 products in another order, a few layers
- * deep, differ by less than 64 2^-24 of that: 2^-16. As many add up as tokens are new, n, and are divided by n^a; the
- * penalty multiplies them. */
+/* Scores: a log-probability is a difference of floats near 4. Sums of at most 64 products in another order, a few
+ * layers deep, differ by less than 64 2^-24 of that: 2^-16. As many add up as tokens are new, n, and are divided by
+ * n^a; the penalty multiplies them. */
 static void check_search(ref_model *r, const json_t *fixture, const json_t *how, int groups, const int32_t *eos,
                          int n_eos, const char *name)
 {

@@ -193,8 +193,8 @@ static void the_largest_fall_and_ties_go_to_the_lower_id(void **state)
     }
 }
 
-/* Double throughout; logarithms and 3000 terms: some 2^-50 of |z|/T <= 12. At T = 1 the host's own number where sums have
- * its order. */
+/* Double throughout; logarithms and 3000 terms: some 2^-50 of |z|/T <= 12. At T = 1 the host's own number where sums
+ * have its order. */
 static void log_probabilities_of_chosen_tokens(void **state)
 {
     fixture *f = *state;

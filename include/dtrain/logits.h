@@ -1,9 +1,9 @@
 /* logits.h - a row of logits on the host: sums of exponentials, and the choice of a token. Double, in fixed orders: the
  * same bits on every machine. What every device's draw_tokens is held to, and what the sampler draws with.
  *
- * A choice: repetition penalty, temperature, then top-k, top-p and min-p, each of what the one before it left; then one uniform number u in
- * [0, 1) picks the token by the inverse of the cumulative distribution in the order of ids: the first id v whose
- * p_0 + ... + p_v exceeds u. algorithms.md, appendix B. */
+ * A choice: repetition penalty, temperature, then top-k, top-p and min-p, each of what the one before it left; then one
+ * uniform number u in [0, 1) picks the token by the inverse of the cumulative distribution in the order of ids: the
+ * first id v whose p_0 + ... + p_v exceeds u. algorithms.md, appendix B. */
 #ifndef DTRAIN_LOGITS_H
 #define DTRAIN_LOGITS_H
 

@@ -157,7 +157,8 @@ static dt_err copy_on(dt_comm *comm, void *dst, const void *src, size_t nbytes, 
 
 static dt_err sync(dt_comm *comm, dt_stream *stream) { return comm->dev->ops->stream_sync(comm->dev, stream); }
 
-/* The pinned buffer is this stream's once what was copied from it has arrived, and the next one's after what follows. */
+/* The pinned buffer is this stream's once what was copied from it has arrived, and the next one's after what
+ * follows. */
 static dt_err take_pinned(dt_comm *comm, dt_stream *stream)
 {
     return comm->dev->ops->event_wait(comm->dev, dt_transport_of(comm)->returned, stream);

@@ -62,8 +62,8 @@ static dt_err open_one(dt_device *dev, const char *name, int local_rank, int n_t
     return err;
 }
 
-/* The first that is there; why others are not is worth a line for those who look for it. Where a test has put a device in
- * the place of the CPU, that is meant. */
+/* The first that is there; why others are not is worth a line for those who look for it. Where a test has put a device
+ * in the place of the CPU, that is meant. */
 static const char *first_there(void)
 {
     char why[512];

@@ -13,7 +13,8 @@ struct dt_generator {
     dt_sequence *const *seqs;
     int n_seqs, next; /* next: the first that has not had a slot */
     int *seq_of;      /* [n_slots] index of the sequence in a slot, -1: free */
-    /* [n_slots] in the order of the pass's sequences; logp NULL: not wanted; seen [n_slots, seen_ld] NULL: no penalty */
+    /* [n_slots] in the order of the pass's sequences; logp NULL: not wanted; seen [n_slots, seen_ld] NULL: no
+     * penalty */
     int32_t *token;
     double *uniform, *logp;
     uint32_t *seen;

@@ -1,5 +1,5 @@
-/* nccl_twin.c - NCCL over MPI, for the simulator of CUDA, whose memory is the host's. As NCCL does it refuses an id that
- * is not rank 0's. */
+/* nccl_twin.c - NCCL over MPI, for the simulator of CUDA, whose memory is the host's. As NCCL does it refuses an id
+ * that is not rank 0's. */
 #include "nccl.h"
 #include <mpi.h>
 #include <stdbool.h>
