@@ -5,7 +5,7 @@
 #   __syncthreads, __syncwarp, copy_async_commit, copy_async_wait   are not there
 #   a shuffle                                                      reads its own lane (__shfl_sync: the lane beside)
 #   copy_async_16 and _8                                           copy what they should fill with zeros
-#   if (...) return;                                               does not return
+#   if (...) return;                                               does not return (but where it asks for a template's constant)
 #
 # For each number the tests of that file's operations run until one fails, on the simulator and on the one that looks for races. Prints a line
 # for each: killed by which test, or SURVIVED. Exit status: how many survived. MUTANTS="3 17": those numbers alone.
@@ -37,7 +37,7 @@ perl -0777 -i -ne '
     };
     s{(__sync(?:threads|warp)|copy_async_commit|copy_async_wait)((?:<[^;()]*>)?\(\))(?=;)|
       (__shfl_(\w*)sync|copy_async_(?:8|16))(\((?:[^()]++|(?5))*\))|
-      \bif[ ](\((?:[^()]++|(?6))*\))[ ]return;}{
+      \bif[ ](?!\(!?[A-Z]+\))(\((?:[^()]++|(?6))*\))[ ]return;}{
         if ($1) {
             "(mutant(" . $note->($-[0], $1) . ") ? (void)0 : $1$2)";
         } elsif ($6) {
