@@ -101,7 +101,8 @@ static const int32_t Q_START[N_SEQ + 1] = {0, 65, 66, 66, N_TOK}, Q_LEN[N_SEQ] =
 /* Scores are below sqrt(head_dim); exponentials of differences have their errors, and as relative ones. */
 static double of_score(int head_dim) { return 64 + 4 * (4 + sqrt((double)head_dim)) * sqrt((double)head_dim); }
 
-/* P and, backward, its gradient may be rounded to the type of activations before they are multiplied. */
+/* P and, backward, its gradient may be rounded to the type of activations before they are multiplied. The first rows see
+ * few keys: there that is an error of |v| <= 1, which is up to 6 times the root mean square, and dropout adds a third. */
 static void attention(check *c, const attention_form *f, dt_dtype dt)
 {
     const int64_t width = (int64_t)f->n_heads * f->head_dim, kv_width = (int64_t)f->n_kv_heads * f->head_dim;
@@ -140,9 +141,9 @@ static void attention(check *c, const attention_form *f, dt_dtype dt)
         RUN(c, attention_backward, &how, at(c, q), at(c, k), at(c, v), at(c, out), at(c, lse), at(c, dout), at(c, dq),
             at(c, dk), at(c, dv), at(c, scratch));
     }
-    compare(c, "out", out, near(of_score(f->head_dim), 3, dt));
+    compare(c, "out", out, near(of_score(f->head_dim), 8, dt));
     compare(c, "lse", lse, near(of_score(f->head_dim), 0, dt));
-    compare(c, "the gradients of q, k and v", dqkv, near(8 * of_score(f->head_dim), 10, dt));
+    compare(c, "the gradients of q, k and v", dqkv, near(8 * of_score(f->head_dim), 16, dt));
     end(c);
 }
 
@@ -175,7 +176,7 @@ static void attention_over_a_cache(check *c, dt_dtype dt)
         how.q_start = at(c, queries), how.kv_start = at(c, starts), how.kv_len = at(c, lens);
         RUN(c, attention_forward, &how, at(c, q), at(c, k), at(c, v), at(c, out), NULL);
     }
-    compare(c, NULL, out, near(of_score(DIM), 3, dt));
+    compare(c, NULL, out, near(of_score(DIM), 8, dt));
     end(c);
 }
 
