@@ -142,7 +142,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t x, const vo
     const float scale = *static_cast<const float *>(alpha), add = *static_cast<const float *>(beta);
     const int64_t rows = (int64_t)ld->rows, cols = (int64_t)ld->cols, k = (int64_t)(ta ? la->rows : la->cols);
     demand(holds_alignment(a, algo->alignment[0]) && holds_alignment(b, algo->alignment[1]) &&
-               holds_alignment(c, algo->alignment[2]) && holds_alignment(d, algo->alignment[3]),
+               (add == 0 || holds_alignment(c, algo->alignment[2])) && holds_alignment(d, algo->alignment[3]),
            "a matrix is aligned to less than was said");
     demand(workspace_nbytes >= algo->workspace, "the workspace is smaller than was said");
     demand(c != d || add == 0 || lc->ld == ld->ld, "C is D in another layout");
