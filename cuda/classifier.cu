@@ -5,10 +5,12 @@
  * the row's beginning in shared memory, 24576 logits on an H100. With
  * s = z/T, m = max s, d = s - m, Z = sum exp(d), and the same of the second logits with an index r:
  *
- *     logp = d_t - log Z     H = log Z - sum exp(d) d / Z     K = sum exp(d) (s - s_r) / Z - (m + log Z) + (m_r + log Z_r)
+ *     logp = d_t - log Z     H = log Z - sum exp(d) d / Z
+ *     K = sum exp(d) (s - s_r) / Z - (m + log Z) + (m_r + log Z_r)
  *     dlogits_v = e^(d_v) (base + slope d_v + kl (d_v - d_rv)) - shift - (v = t ? one_hot : 0)
  *
- * Compiled without contraction, fused products being written: what a row gives does not depend on what else is asked. */
+ * Compiled without contraction, fused products being written: what a row gives does not depend on what else is
+ * asked. */
 #include "kernel.cuh"
 #include <inttypes.h>
 
@@ -355,8 +357,8 @@ __device__ static void work_on_row(const dt_classifier &cl, const row_cache &cac
         write_gradient<T, MORE, aligned>(cl, terms_of<MORE>(cl, v, ref != nullptr, row), cache, z, ref, target);
 }
 
-/* logits [n_rows, n_vocab] with row distance logits_ld: block r has row r. MORE: is anything asked for but logp, hit and
- * the gradient of logp? Rows that start at a multiple of 16 bytes are read in such pieces; the order of sums is the
+/* logits [n_rows, n_vocab] with row distance logits_ld: block r has row r. MORE: is anything asked for but logp, hit
+ * and the gradient of logp? Rows that start at a multiple of 16 bytes are read in such pieces; the order of sums is the
  * same in others. */
 template <class T, bool MORE>
 __global__ void __launch_bounds__(THREADS) classifier_kernel(dt_classifier cl, float *logits, int cached_turns)

@@ -107,7 +107,8 @@ __device__ static border first_token(const token_row &row)
 
 /* ---- weights and their sums -------------------------------------------------------------------------------------- */
 
-/* Bins are 1/32 wide; the last one has all that is 64 or more below. The weights of bin b are at most 2^-exponent(b). */
+/* Bins are 1/32 wide; the last one has all that is 64 or more below. The weights of bin b are at most
+ * 2^-exponent(b). */
 enum { BINS_PER_UNIT = 32 };
 __device__ static inline int exponent(int bin) { return (int)((double)bin * (1.4426950408889634 / BINS_PER_UNIT)); }
 
@@ -250,8 +251,8 @@ __device__ static void enter_part(walk &w, int64_t part_len)
     if (end < w.end) w.end = (int32_t)end;
 }
 
-/* The first id with which the sum of weight(v, logit) exceeds fraction * the sum of all + offset, else the last that has
- * any weight; -1: none has. A range of ids is cut into a part for each warp until one warp's loads have the rest. */
+/* The first id with which the sum of weight(v, logit) exceeds fraction * the sum of all + offset, else the last that
+ * has any weight; -1: none has. A range of ids is cut into a part for each warp until one warp's loads have the rest. */
 template <class W>
 __device__ static int32_t first_past(walk &w, const token_row &row, double fraction, double offset, W weight)
 {
@@ -424,7 +425,7 @@ __device__ static void sort(uint64_t *list)
     __syncthreads();
 }
 
-/* token and logit [k] of row r, which is block r's: the next SORTED of the list at a time, collected and then sorted. */
+/* token and logit [k] of row r, which is block r's: the next SORTED of the list at a time, collected, then sorted. */
 __global__ void __launch_bounds__(THREADS)
     top_kernel(dt_token_rows rows, const float *logits, int64_t k, int32_t *token, float *logit)
 {
