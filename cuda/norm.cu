@@ -173,13 +173,13 @@ static int64_t n_parts_of(const dt_device *dev)
 }
 
 /* Vectors of a thread: their sums stay in registers. */
-template <class T, bool layer> constexpr int backward_vectors = layer || sizeof(T) > 2 ? (int)sizeof(T) / 2 : 2;
+enum { BACKWARD_VECTORS = 2 };
 
 /* Rows that are on their way from memory or computed with: 96 KiB of them. */
 template <int K, bool wide> constexpr int rows_ahead = 2048 / (K * (wide ? 512 : 256));
-template <class T, bool layer, bool wide> static size_t backward_shared(int threads)
+template <bool wide> static size_t backward_shared(int threads)
 {
-    constexpr int K = backward_vectors<T, layer>;
+    constexpr int K = BACKWARD_VECTORS;
     return (size_t)(rows_ahead<K, wide> * 3 * K * threads) * 16;
 }
 
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(wide ? BACKWARD_THREADS : 256, wide ? 1 : 2)
     norm_backward_kernel(const T *x, const T *weight, const float *mean, const float *rstd, const T *dy, T *dx,
                          bool add_to_dx, float *part, norm_rows n, int lanes)
 {
-    constexpr int V = vector_elems<T>, K = backward_vectors<T, layer>, N = layer ? 2 : 1, AHEAD = rows_ahead<K, wide>;
+    constexpr int V = vector_elems<T>, K = BACKWARD_VECTORS, N = layer ? 2 : 1, AHEAD = rows_ahead<K, wide>;
     enum { X, DY, DX, ARRAYS };
     __shared__ float slot[2][N * BACKWARD_THREADS / WARP];
     typedef vec<T, V> vector;
@@ -385,7 +385,7 @@ static dt_err launch_backward(dt_stream *s, int64_t n_parts, int threads, const 
                               const float *mean, const float *rstd, const T *dy, T *dx, bool add_to_dx, float *scratch,
                               const norm_rows &n, int lanes)
 {
-    const size_t nbytes = backward_shared<T, layer, wide>(threads);
+    const size_t nbytes = backward_shared<wide>(threads);
     CUDA_ALLOW_SHARED((norm_backward_kernel<T, layer, wide>), nbytes);
     launch(s, (unsigned)n_parts, threads, nbytes, norm_backward_kernel<T, layer, wide>, x, weight, mean, rstd, dy, dx,
            add_to_dx, scratch, n, lanes);
@@ -397,7 +397,7 @@ static dt_err backward(dt_device *dev, dt_stream *s, const norm_rows &n, const T
                        const float *rstd, const T *dy, T *dx, bool add_to_dx, void *dweight, void *dbias, dt_dtype gt,
                        bool accumulate, float *scratch)
 {
-    constexpr int K = backward_vectors<T, layer>;
+    constexpr int K = BACKWARD_VECTORS;
     int64_t n_parts = n_parts_for(dev, n.n_rows);
     if (n.n_rows == 0) {
         /* nothing to add */
