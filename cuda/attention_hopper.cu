@@ -144,6 +144,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
     float2 *const stage_stats = reinterpret_cast<float2 *>(stages + 4 * ROOM); /* [2][QUERIES] */
     const int d = at.head_dim, heads = at.n_heads / at.n_kv_heads, lane = threadIdx.x % WARP,
               group = threadIdx.x / GROUP_THREADS * GROUP_ROWS, mine = threadIdx.x / WARP * 16;
+    const float scale = at.scale * LOG2_E;
     attention_tile t;
     for (int64_t index = blockIdx.x; find_tile(at, cut, index, &t); index += gridDim.x) {
         const int n = t.n_kv - t.first < ROWS ? t.n_kv - t.first : ROWS, my_key = t.first + mine;
@@ -174,8 +175,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
             load_queries(0, 0);
         }
         for (int step = 0; step < n_tiles * heads; step++) {
-            const int which = step % 2, head = t.head * heads + step / n_tiles,
-                      query = first + step % n_tiles * QUERIES;
+            const int which = step % 2, query = first + step % n_tiles * QUERIES;
             const T *q = stages + which * 2 * ROOM, *dout = q + ROOM;
             copy_async_wait<0>();
             show_to_products();
@@ -185,22 +185,34 @@ __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
             float s[1][QUERIES / 8][4], ds[1][QUERIES / 8][4];
             uint32_t p[1][QUERIES / 16][4], w[1][QUERIES / 16][4];
             const bool all = query >= my_queries.all_from && query + QUERIES <= my_queries.all_to;
+            const float2 *stats = stage_stats + which * QUERIES + lane % 4 * 2;
             group_open();
             begin_scores<T, W, ROWS>(s[0], k, group, q);
+            group_close();
             begin_scores<T, W, ROWS>(ds[0], v, group, dout);
             group_close();
-            group_wait<0>();
-            hold(s[0]), hold(ds[0]);
-            form_transposed<QUERIES / 8, false>(s[0], ds[0], stage_stats + which * QUERIES, at, t, head, query, my_key);
-            if (!all) {
-                mask_queries(s[0], at, t, query, my_key);
-                mask_queries(ds[0], at, t, query, my_key);
-            }
+            group_wait<1>(); /* p while dp comes */
+            hold(s[0]);
+#pragma unroll
+            for (int i = 0; i < QUERIES / 8; i++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) s[0][i][e] = exp2_approx(fmaf(s[0][i][e], scale, -stats[8 * i + e % 2].x));
+            if (!all) mask_queries(s[0], at, t, query, my_key);
             pack_weights<T>(p, s);
-            pack_weights<T>(w, ds);
-            hold(dv), hold(dk), hold(p[0]), hold(w[0]);
+            hold(dv), hold(p[0]);
             group_open();
             begin_sums<T, W>(dv, p[0], dout);
+            group_close();
+            group_wait<1>(); /* ds while dv comes */
+            hold(ds[0]);
+#pragma unroll
+            for (int i = 0; i < QUERIES / 8; i++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) ds[0][i][e] = s[0][i][e] * (ds[0][i][e] - stats[8 * i + e % 2].y);
+            if (!all) mask_queries(ds[0], at, t, query, my_key);
+            pack_weights<T>(w, ds);
+            hold(dk), hold(w[0]);
+            group_open();
             begin_sums<T, W>(dk, w[0], q);
             group_close();
             group_wait<0>();
@@ -245,6 +257,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
         load_panels<T, W, KEYS, THREADS>(stage + ROOM, v + key * at.kv_ld, at.kv_ld, n_keys, d);
         copy_async_commit();
     };
+    const float scale = at.scale * LOG2_E;
     float2 stats[2];
     float dq[W / 8][4] = {};
 #pragma unroll
@@ -270,11 +283,21 @@ __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
         const int query = t.first + mine;
         group_open();
         begin_scores<T, W, ROWS>(s[0], q, group, stage);
+        group_close();
         begin_scores<T, W, ROWS>(dp[0], dout, group, stage + ROOM);
         group_close();
+        group_wait<1>(); /* p while dp comes */
+        hold(s[0]);
+#pragma unroll
+        for (int i = 0; i < KEYS / 8; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) s[0][i][e] = exp2_approx(fmaf(s[0][i][e], scale, -stats[e / 2].x));
         group_wait<0>();
-        hold(s[0]), hold(dp[0]);
-        form<KEYS / 8, false>(s[0], dp[0], stats, at, t, query, key);
+        hold(dp[0]);
+#pragma unroll
+        for (int i = 0; i < KEYS / 8; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) s[0][i][e] *= dp[0][i][e] - stats[e / 2].y;
         if (key < my_keys.all_from || key + KEYS > my_keys.all_to) mask_keys(s[0], at, t, query, key);
         pack_weights<T>(w, s);
         hold(dq), hold(w[0]);
@@ -351,7 +374,7 @@ bool cuda_attention_hopper_takes(dt_device *dev, const dt_attention &at, bool ve
 template <class T>
 dt_err cuda_attention_hopper_forward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
 {
-    if (at.head_dim <= 64) return hopper_forward<T, 64, 2, 2>(s, at, a);
+    if (at.head_dim <= 64) return hopper_forward<T, 64, 1, 4>(s, at, a);
     if (at.max_q_len < 2048) return hopper_forward<T, 128, 2, 1>(s, at, a);
     return hopper_forward<T, 128, 3, 1>(s, at, a);
 }
@@ -360,11 +383,11 @@ template <class T>
 dt_err cuda_attention_hopper_backward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
 {
     if (at.head_dim <= 64) {
-        DT_TRY((hopper_dkv<T, 64, 2, 1>(s, at, a)));
-        return hopper_dq<T, 64, 2, 1>(s, at, a);
+        DT_TRY((hopper_dkv<T, 64, 1, 2>(s, at, a)));
+        return hopper_dq<T, 64, 1, 3>(s, at, a);
     }
-    DT_TRY((hopper_dkv<T, 128, 2, 1>(s, at, a)));
-    return hopper_dq<T, 128, 2, 1>(s, at, a);
+    DT_TRY((hopper_dkv<T, 128, 1, 2>(s, at, a)));
+    return hopper_dq<T, 128, 1, 2>(s, at, a);
 }
 
 #define INSTANCES(T)                                                                                                   \
