@@ -88,8 +88,8 @@ dt_err cuda_glu_forward(dt_device *dev, dt_activation act, const void *gate_up, 
                         int64_t width, dt_stream *stream);
 dt_err cuda_glu_backward(dt_device *dev, dt_activation act, const void *gate_up, const void *dy, void *dgate_up,
                          dt_dtype dt, int64_t n_rows, int64_t width, dt_stream *stream);
-dt_err cuda_dropout(dt_device *dev, const void *x, const void *addend, void *y, float p, uint64_t key, const uint64_t *token_key,
-                    int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream);
+dt_err cuda_dropout(dt_device *dev, const void *x, const void *addend, void *y, float p, uint64_t key,
+                    const uint64_t *token_key, int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream);
 dt_err cuda_rope(dt_device *dev, void *x, const int32_t *pos, const float *cos_sin, int64_t n_tok, int64_t n_heads,
                  int64_t head_dim, int64_t ld, bool inverse, dt_dtype dt, dt_stream *stream);
 dt_err cuda_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n, int64_t ld, dt_dtype dt, void *dbias,

@@ -101,8 +101,8 @@ static const int32_t Q_START[N_SEQ + 1] = {0, 65, 66, 66, N_TOK}, Q_LEN[N_SEQ] =
 /* Scores are below sqrt(head_dim); exponentials of differences have their errors, and as relative ones. */
 static double of_score(int head_dim) { return 64 + 4 * (4 + sqrt((double)head_dim)) * sqrt((double)head_dim); }
 
-/* P and, backward, its gradient may be rounded to the type of activations before they are multiplied. The first rows see
- * few keys: there that is an error of |v| <= 1, which is up to 6 times the root mean square, and dropout adds a third. */
+/* P and, backward, its gradient may be rounded to the type of activations before they are multiplied. The first rows
+ * see few keys: there that is an error of |v| <= 1, up to 6 times the root mean square, and dropout adds a third. */
 static void attention(check *c, const attention_form *f, dt_dtype dt)
 {
     const int64_t width = (int64_t)f->n_heads * f->head_dim, kv_width = (int64_t)f->n_kv_heads * f->head_dim;
