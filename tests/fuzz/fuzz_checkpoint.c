@@ -21,7 +21,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 static void read_tensor(const char *path, int fd)
 {
     dt_tensor tensor = {.name = "w", .n_dims = 2, .shape = {3, 5}, .n_elems = 15};
-    const dt_stored_slot slot = {.state = DT_STATE_PARAM, .tensor = &tensor};
+    const dt_saved_model model = {0};
+    const dt_stored_slot slot = {.of = &model, .state = DT_STATE_PARAM, .tensor = &tensor};
     dt_stored_location location;
     hid_t file;
     float x[15];
