@@ -101,10 +101,10 @@ $(BUILD)/cuda/optimizer.cu.o $(BUILD)/cuda/classifier.cu.o: NVCCFLAGS += -fmad=f
 # Products of four warps are code of sm_90a, which runs on sm_90 alone.
 $(BUILD)/cuda/attention_hopper.cu.o: NVCCFLAGS += $(if $(filter 90,$(CUDA_ARCHS)),-DDT_SM_90A)
 $(BUILD)/cuda/attention_hopper.cu.o: CUDA_GENCODE = $(patsubst %,-gencode arch=compute_%,$(foreach a,$(CUDA_ARCHS:90=90a),$a$(,)code=sm_$a))
-$(BUILD)/cuda/%.cu.o: cuda/%.cu
+$(BUILD)/cuda/%.cu.o: cuda/%.cu | $(BUILD)/mpi
 	@mkdir -p $(@D)
 	$(call SAY,NVCC,$@)$(NVCC) -Iinclude -Icuda $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
-$(BUILD)/cuda/%.c.o: cuda/%.c
+$(BUILD)/cuda/%.c.o: cuda/%.c $(BUILD)/mpi
 	@mkdir -p $(@D)
 	$(call SAY,CC,$@)$(MPICC) -Iinclude -Icuda -D_GNU_SOURCE '-DDT_CUDA_ARCHS="$(CUDA_ARCHS)"' -isystem $(CUDA_HOME)/include $(CFLAGS) -fPIC -MMD -MP -c -o $@ $<
 $(BUILD)/libdtrain_cuda.so: $(CUDA_OBJ)
@@ -123,13 +123,13 @@ SIM_FLAGS ?= -O2 -g -march=native# many kernels call fmaf
 SIM_CXX    = $(CXX) $(SIM_INC) $(SIM_FLAGS) -std=c++17 -fPIC -fno-exceptions -fno-rtti -fno-threadsafe-statics -fno-gnu-unique -ffp-contract=off -Wall -Wno-unknown-pragmas -MMD -MP -c -o $@
 cudasim: $(SIM_LIBS)  ## the CUDA device on a simulator, for tests (DTRAIN_DEVICE=cudasim)
 define SIM_RULES
-$(BUILD)/$(1)/%.cu.o: %.cu
+$(BUILD)/$(1)/%.cu.o: %.cu | $(BUILD)/mpi
 	@mkdir -p $$(@D)
 	$$(call SAY,CXX,$$@)$$(SIM_CXX) $(2) $(3) -include cuda_runtime.h -fsanitize=alignment,bounds,shift -x c++ $$<
-$(BUILD)/$(1)/%.cc.o: %.cc
+$(BUILD)/$(1)/%.cc.o: %.cc | $(BUILD)/mpi
 	@mkdir -p $$(@D)
 	$$(call SAY,CXX,$$@)$$(SIM_CXX) $(2) $$<
-$(BUILD)/$(1)/%.c.o: %.c
+$(BUILD)/$(1)/%.c.o: %.c $(BUILD)/mpi
 	@mkdir -p $$(@D)
 	$$(call SAY,CC,$$@)$(MPICC) $(SIM_INC) $$(CFLAGS) -fPIC -MMD -MP -c -o $$@ $$<
 $(BUILD)/libdtrain_$(1).so: $(SIM_SRC:%=$(BUILD)/$(1)/%.o)
