@@ -8,7 +8,6 @@
 
 #include "kernel.cuh"
 
-enum { ATTENTION_MAX_HEAD_DIM = 256 };
 #define LOG2_E 1.4426950408889634f
 #define LN_2 0.6931471805599453f
 

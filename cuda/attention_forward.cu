@@ -7,7 +7,6 @@
  * Tiles of keys begin at multiples of their length of the sequence, and one that a query does not see changes no bit of
  * it. */
 #include "attention_mma.cuh"
-#include <inttypes.h>
 
 namespace
 {
@@ -126,19 +125,7 @@ template <> dt_err rows_of(dt_device *, dt_stream *s, const dt_attention &at, co
 
 dt_err cuda_attention_check(const dt_attention *at, dt_attention *checked)
 {
-    DT_CHECK(at->n_seq >= 0 && at->head_dim > 0 && at->head_dim <= ATTENTION_MAX_HEAD_DIM && at->scale > 0, DT_ERR_ARG,
-             "attention: %d sequences, head_dim %d (1 to %d work), scale %g", at->n_seq, at->head_dim,
-             ATTENTION_MAX_HEAD_DIM, (double)at->scale);
-    DT_CHECK(at->n_kv_heads > 0 && at->n_heads % at->n_kv_heads == 0, DT_ERR_ARG,
-             "attention: %d heads share %d key heads", at->n_heads, at->n_kv_heads);
-    const int64_t width = (int64_t)at->n_heads * at->head_dim;
-    DT_CHECK(at->q_ld >= width && at->o_ld >= width && at->kv_ld >= (int64_t)at->n_kv_heads * at->head_dim, DT_ERR_ARG,
-             "attention: %d x %d wide, row distances %" PRId64 " %" PRId64 " %" PRId64, at->n_heads, at->head_dim,
-             at->q_ld, at->kv_ld, at->o_ld);
-    DT_CHECK(!at->bidirectional || at->window == 0, DT_ERR_ARG, "attention: bidirectional, with a window of %d",
-             at->window);
-    DT_CHECK(at->dropout_p >= 0 && at->dropout_p < 1 && (at->dropout_p == 0 || at->token_key), DT_ERR_ARG,
-             "attention: dropout %g%s", (double)at->dropout_p, at->token_key ? "" : " without token keys");
+    DT_TRY(dt_attention_check(at));
     *checked = *at;
     if (at->window >= at->max_kv_len) checked->window = 0;
     return DT_OK;

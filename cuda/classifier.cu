@@ -12,7 +12,6 @@
  * Compiled without contraction, fused products being written: what a row gives does not depend on what else is
  * asked. */
 #include "kernel.cuh"
-#include <inttypes.h>
 
 /* Threads of a block; elements that a thread takes in a turn, in pieces of 4; those that the block does. */
 enum { THREADS = 1024, EACH = 8, TURN = THREADS * EACH };
@@ -376,18 +375,6 @@ __global__ void __launch_bounds__(THREADS) classifier_kernel(dt_classifier cl, f
         work_on_row<T, MORE, false>(cl, cache, z, ref, target, row);
 }
 
-static dt_err check(const dt_classifier *cl)
-{
-    DT_CHECK(cl->n_vocab > 0 && cl->logits_ld >= cl->n_vocab && cl->inv_temperature > 0, DT_ERR_ARG,
-             "classifier: %" PRId64 " classes in rows %" PRId64 " apart, 1/T = %g", cl->n_vocab, cl->logits_ld,
-             (double)cl->inv_temperature);
-    DT_CHECK(cl->label_smoothing >= 0 && cl->label_smoothing < 1 && cl->z_loss >= 0, DT_ERR_ARG,
-             "classifier: label smoothing %g, z-loss %g", (double)cl->label_smoothing, (double)cl->z_loss);
-    DT_CHECK(cl->ref_logits ? cl->ref_ld >= cl->n_vocab : !cl->kl && !cl->kl_weight, DT_ERR_ARG,
-             "classifier: a divergence from %s", cl->ref_logits ? "rows that are too short" : "no logits");
-    return DT_OK;
-}
-
 /* Turns of a row that a block keeps: two blocks are to fit on a processor beside their sums, so that one has work while
  * the other joins its sums. (One alone with all of a row of 50257 in its memory reached 1930 GB/s of what must move at
  * least, two that read all twice 1780.) None where a row is read once anyway. */
@@ -402,7 +389,7 @@ static int turns_to_cache(const cuda_state *cuda, const dt_classifier *cl)
 
 dt_err cuda_classifier(dt_device *dev, const dt_classifier *cl, float *logits, dt_stream *stream)
 {
-    DT_TRY(check(cl));
+    DT_TRY(dt_classifier_check(cl));
     if (cl->n_rows == 0) return DT_OK;
     const bool more = cl->entropy || cl->kl || cl->loss || cl->entropy_weight || cl->kl_weight ||
                       cl->label_smoothing > 0 || cl->z_loss > 0;

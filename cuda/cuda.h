@@ -13,6 +13,7 @@
 extern "C" {
 #endif
 #include "dtrain/device.h"
+#include "dtrain/device_check.h"
 
 /* Each stream has some device memory for what an operation needs while it runs: sums of blocks, a library's workspace.
  * Operations of one stream follow each other, so they share it. */

@@ -13,7 +13,6 @@
 #include "each.cuh"
 #include "ptx.cuh"
 #include "sums.cuh"
-#include <inttypes.h>
 
 /* Row r of x lies at x + (r / group) group_ld + (r % group) width, y likewise with y_group_ld. */
 struct norm_rows {
@@ -343,16 +342,6 @@ static bool rows_fit(const norm_rows &n, int64_t most, const void *x, const void
     return vectors_fit(distances * sizeof(T), x, weight, y, other) && n.width <= most * vector_elems<T>;
 }
 
-static dt_err check_rows(const norm_rows &n)
-{
-    DT_CHECK(n.n_rows >= 0 && n.width > 0 && n.group > 0 && n.n_rows % n.group == 0 &&
-                 n.group_ld >= n.group * n.width && n.y_group_ld >= n.group * n.width,
-             DT_ERR_ARG,
-             "norm: %" PRId64 " rows of %" PRId64 " in groups of %" PRId64 " with distances %" PRId64 " and %" PRId64,
-             n.n_rows, n.width, n.group, n.group_ld, n.y_group_ld);
-    return DT_OK;
-}
-
 template <class T, bool layer>
 static dt_err forward(dt_stream *s, const norm_rows &n, const T *x, const T *weight, const T *bias, T *y, float *mean,
                       float *rstd, float eps)
@@ -421,7 +410,7 @@ dt_err cuda_rmsnorm_forward(dt_device *dev, const void *x, const void *weight, v
                             dt_stream *stream)
 {
     const norm_rows n = {n_rows, width, group, group_ld, y_group_ld};
-    DT_TRY(check_rows(n));
+    DT_TRY(dt_norm_rows_check(n.n_rows, n.width, n.group, n.group_ld, n.y_group_ld));
     dt_stream *s = cuda_stream(dev, stream, "rmsnorm_forward");
     CUDA_BY_DTYPE(dt, T, s->last,
                   { return forward<T, false>(s, n, (const T *)x, (const T *)weight, NULL, (T *)y, NULL, rstd, eps); });
@@ -434,7 +423,7 @@ dt_err cuda_rmsnorm_backward(dt_device *dev, const void *x, const void *weight, 
                              dt_dtype dt, dt_stream *stream)
 {
     const norm_rows n = {n_rows, width, group, group_ld, y_group_ld};
-    DT_TRY(check_rows(n));
+    DT_TRY(dt_norm_rows_check(n.n_rows, n.width, n.group, n.group_ld, n.y_group_ld));
     dt_stream *s = cuda_stream(dev, stream, "rmsnorm_backward");
     CUDA_BY_DTYPE(dt, T, s->last, {
         return backward<T, false>(dev, s, n, (const T *)x, (const T *)weight, NULL, rstd, (const T *)dy, (T *)dx,
@@ -447,7 +436,7 @@ dt_err cuda_layernorm_forward(dt_device *dev, const void *x, const void *weight,
                               float *rstd, int64_t n_rows, int64_t width, float eps, dt_dtype dt, dt_stream *stream)
 {
     const norm_rows n = {n_rows, width, 1, width, width};
-    DT_TRY(check_rows(n));
+    DT_TRY(dt_norm_rows_check(n.n_rows, n.width, n.group, n.group_ld, n.y_group_ld));
     dt_stream *s = cuda_stream(dev, stream, "layernorm_forward");
     CUDA_BY_DTYPE(dt, T, s->last, {
         return forward<T, true>(s, n, (const T *)x, (const T *)weight, (const T *)bias, (T *)y, mean, rstd, eps);
@@ -461,7 +450,7 @@ dt_err cuda_layernorm_backward(dt_device *dev, const void *x, const void *weight
                                dt_stream *stream)
 {
     const norm_rows n = {n_rows, width, 1, width, width};
-    DT_TRY(check_rows(n));
+    DT_TRY(dt_norm_rows_check(n.n_rows, n.width, n.group, n.group_ld, n.y_group_ld));
     dt_stream *s = cuda_stream(dev, stream, "layernorm_backward");
     CUDA_BY_DTYPE(dt, T, s->last, {
         return backward<T, true>(dev, s, n, (const T *)x, (const T *)weight, mean, rstd, (const T *)dy, (T *)dx,

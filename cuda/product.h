@@ -15,8 +15,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-#include "dtrain/device_check.h"
-
 /* product_lt.c */
 typedef struct cuda_library cuda_library;
 

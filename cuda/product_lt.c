@@ -245,28 +245,6 @@ static dt_err run_on_copies(void *of, const dt_matmul *mm, const void *a, const 
     return taken ? DT_OK : dt_fail(DT_ERR_FAULT, "cuBLASLt has no such product");
 }
 
-/* The form of a product on matrices of its own, whose rows lie some elements further apart than they are long. An
- * epilogue is left out: its results are no integers. */
-static dt_matmul trial_of(const dt_matmul *form)
-{
-    enum { M = 40, N = 48, K = 32, GAP = 8 };
-    return (dt_matmul){.m = M,
-                       .n = N,
-                       .k = K,
-                       .trans_a = form->trans_a,
-                       .trans_b = form->trans_b,
-                       .lda = (form->trans_a ? M : K) + GAP,
-                       .ldb = (form->trans_b ? K : N) + GAP,
-                       .ldc = N + GAP,
-                       .ldd = N + GAP,
-                       .dt = form->dt,
-                       .c_dtype = form->c_dtype,
-                       .addend_dtype = form->c_dtype,
-                       .accumulate = form->accumulate,
-                       .addend = form->addend,
-                       .bias = form->bias};
-}
-
 static void warn_of_form(cuda_library *library, const dt_matmul *mm)
 {
     if (library->warned) return;
@@ -283,7 +261,7 @@ static bool computes(cuda_library *library, const dt_matmul *mm, dt_stream *s)
 {
     uint8_t *v = &library->verdicts[form_of(mm)];
     if (*v == UNTRIED) {
-        const dt_matmul form = trial_of(mm);
+        const dt_matmul form = dt_trial_form(mm, 40, 48, 32, 8);
         trial t = {.library = library, .stream = s};
         *v = dt_product_is_right(&form, run_on_copies, &t) ? RIGHT : WRONG;
         if (*v == WRONG) warn_of_form(library, mm);

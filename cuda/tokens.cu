@@ -376,31 +376,13 @@ __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) token[blockIdx.x] = chosen;
 }
 
-static dt_err check(const dt_token_rows *rows)
-{
-    const int64_t words = (rows->n_vocab + 31) / 32;
-    DT_CHECK(rows->n_rows >= 0 && rows->n_vocab > 0 && rows->n_vocab <= INT32_MAX && rows->logits_ld >= rows->n_vocab,
-             DT_ERR_ARG, "tokens: %" PRId64 " rows of %" PRId64 " logits, %" PRId64 " apart", rows->n_rows,
-             rows->n_vocab, rows->logits_ld);
-    DT_CHECK(!rows->allowed || rows->allowed_ld == 0 || rows->allowed_ld >= words, DT_ERR_ARG,
-             "tokens: masks of %" PRId64 " words for %" PRId64 " tokens", rows->allowed_ld, rows->n_vocab);
-    DT_CHECK(!rows->seen || rows->seen_ld == 0 || rows->seen_ld >= words, DT_ERR_ARG,
-             "tokens: %" PRId64 " words of seen tokens for %" PRId64 " tokens", rows->seen_ld, rows->n_vocab);
-    return DT_OK;
-}
-
 /* A block has what it needs in shared memory. */
 size_t cuda_draw_scratch_nbytes(const dt_device *dev, const dt_token_rows *rows) { return 0; }
 
 dt_err cuda_draw_tokens(dt_device *dev, const dt_token_rows *rows, const dt_choice *how, const float *logits,
                         const double *uniform, int32_t *token, void *scratch, dt_stream *stream)
 {
-    DT_TRY(check(rows));
-    DT_CHECK(!rows->seen || how->repetition_penalty > 0, DT_ERR_ARG, "draw_tokens: repetition_penalty %g",
-             how->repetition_penalty);
-    DT_CHECK(how->greedy || (how->temperature > 0 && how->top_k >= 0 && how->top_p > 0 && how->min_p >= 0), DT_ERR_ARG,
-             "draw_tokens: temperature %g, top_k %" PRId64 ", top_p %g, min_p %g", how->temperature, how->top_k,
-             how->top_p, how->min_p);
+    DT_TRY(dt_choice_check(rows, how));
     if (rows->n_rows == 0) return DT_OK;
     dt_stream *s = cuda_stream(dev, stream, "draw_tokens");
     launch(s, (unsigned)rows->n_rows, THREADS, 0, draw_kernel, *rows, *how, logits, uniform, token);
@@ -468,7 +450,7 @@ __global__ void __launch_bounds__(THREADS)
 dt_err cuda_top_tokens(dt_device *dev, const dt_token_rows *rows, const float *logits, int64_t k, int32_t *token,
                        float *logit, dt_stream *stream)
 {
-    DT_TRY(check(rows));
+    DT_TRY(dt_token_rows_check(rows));
     DT_CHECK(k > 0 && k <= rows->n_vocab, DT_ERR_ARG, "top_tokens: %" PRId64 " of %" PRId64, k, rows->n_vocab);
     if (rows->n_rows == 0) return DT_OK;
     dt_stream *s = cuda_stream(dev, stream, "top_tokens");
@@ -503,7 +485,7 @@ __global__ void __launch_bounds__(THREADS)
 dt_err cuda_log_softmax_at(dt_device *dev, const dt_token_rows *rows, const float *logits, double inv_temperature,
                            int64_t k, const int32_t *token, double *logp, dt_stream *stream)
 {
-    DT_TRY(check(rows));
+    DT_TRY(dt_token_rows_check(rows));
     DT_CHECK(inv_temperature > 0 && k >= 0, DT_ERR_ARG, "log_softmax_at: %" PRId64 " tokens, 1/T = %g", k,
              inv_temperature);
     if (rows->n_rows == 0 || k == 0) return DT_OK;

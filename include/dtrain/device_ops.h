@@ -74,6 +74,8 @@ typedef struct dt_matmul {
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 
+enum { DT_ATTENTION_MAX_HEAD_DIM = 256 };
+
 /** Exact softmax attention, in tiles: out = softmax(scale q k^T + mask) v for each query head, per sequence.
  *
  *  Rows     Sequence s has the query rows q_start[s] .. q_start[s+1]-1 of q and out, and kv_len[s] key rows from row
@@ -92,7 +94,7 @@ typedef struct dt_attention {
     int32_t n_tok;           /* q_start[n_seq], known to the host */
     int32_t max_q_len, max_kv_len;
     int64_t q_ld, kv_ld, o_ld;
-    float scale;
+    float scale;    /* above 0 */
     int32_t window; /* 0: none */
     bool bidirectional;
     dt_dtype dt;

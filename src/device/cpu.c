@@ -175,7 +175,7 @@ static dt_err open_parts(cpu_state *cpu)
     DT_TRY(choose_kernels(&cpu->k));
     cpu->unit = choose_unit(cpu->k);
     cpu->pairs = cpu_rows_use_pairs(cpu->k);
-    cpu->attention_scratch_elems = cpu->k->attention_scratch(CPU_MAX_HEAD_DIM);
+    cpu->attention_scratch_elems = cpu->k->attention_scratch(DT_ATTENTION_MAX_HEAD_DIM);
     const size_t nbytes = (size_t)cpu->attention_scratch_elems * sizeof(float) * (size_t)cpu->n_threads;
     void *scratch = NULL;
     DT_CHECK(cpu->planning || cpu_grab(nbytes, cpu->n_threads, &scratch) == DT_OK, DT_ERR_MEMORY,

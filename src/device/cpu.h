@@ -4,6 +4,7 @@
 
 #include "cpu_kernels.h"
 #include "dtrain/device.h"
+#include "dtrain/device_check.h"
 
 typedef struct cpu_matmul cpu_matmul; /* cpu_matmul.c */
 
@@ -18,7 +19,7 @@ typedef struct cpu_state {
     bool pairs;         /* batch-invariant bf16 products use the processor's pairwise dot products */
     void *gemm_scratch; /* n_threads pieces of gemm_scratch_nbytes; NULL: bf16 products are oneDNN's */
     size_t gemm_scratch_nbytes;
-    /* n_threads pieces, of attention_scratch_elems floats each, for head_dim up to CPU_MAX_HEAD_DIM */
+    /* n_threads pieces, of attention_scratch_elems floats each, for head_dim up to DT_ATTENTION_MAX_HEAD_DIM */
     float *attention_scratch;
     int64_t attention_scratch_elems;
     size_t nbytes_held; /* by attention and reductions; cpu_matmul counts its own */
@@ -27,8 +28,6 @@ typedef struct cpu_state {
     uint64_t partial_fixed[CPU_MAX_PARTIALS][2];
     char processor[96];
 } cpu_state;
-
-#define CPU_MAX_HEAD_DIM 256
 
 static inline cpu_state *cpu_of(const dt_device *dev) { return (cpu_state *)dev->impl; }
 /** Refuse a type that is kept and not computed in. */

@@ -4,27 +4,8 @@
  * each thread remembers where in the walk it stands. Long parts come first within a sequence, so that the last ones to
  * finish are short. */
 #include "cpu.h"
-#include <inttypes.h>
 #include <omp.h>
 #include <stdatomic.h>
-
-static dt_err check(const dt_attention *at)
-{
-    CPU_TAKES(at->dt);
-    DT_CHECK(at->n_seq >= 0 && at->head_dim > 0 && at->head_dim <= CPU_MAX_HEAD_DIM, DT_ERR_ARG,
-             "attention: %d sequences, head_dim %d (1 to %d work)", at->n_seq, at->head_dim, CPU_MAX_HEAD_DIM);
-    DT_CHECK(at->n_kv_heads > 0 && at->n_heads % at->n_kv_heads == 0, DT_ERR_ARG,
-             "attention: %d heads share %d key heads", at->n_heads, at->n_kv_heads);
-    const int64_t width = (int64_t)at->n_heads * at->head_dim;
-    DT_CHECK(at->q_ld >= width && at->o_ld >= width && at->kv_ld >= (int64_t)at->n_kv_heads * at->head_dim, DT_ERR_ARG,
-             "attention: %d x %d wide, row distances %" PRId64 " %" PRId64 " %" PRId64, at->n_heads, at->head_dim,
-             at->q_ld, at->kv_ld, at->o_ld);
-    DT_CHECK(!at->bidirectional || at->window == 0, DT_ERR_ARG, "attention: bidirectional, with a window of %d",
-             at->window);
-    DT_CHECK(at->dropout_p >= 0 && at->dropout_p < 1 && (at->dropout_p == 0 || at->token_key), DT_ERR_ARG,
-             "attention: dropout %g%s", (double)at->dropout_p, at->token_key ? "" : " without token keys");
-    return DT_OK;
-}
 
 typedef enum part_kind { BY_QUERIES, BY_GROUP /* of heads that share a key head */, BY_KEYS, BY_SEQUENCE } part_kind;
 typedef void part_function(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
@@ -105,7 +86,8 @@ dt_err cpu_attention_forward(dt_device *dev, const dt_attention *at, const void 
                              void *out, float *lse, dt_stream *stream)
 {
     cpu_state *cpu = cpu_of(dev);
-    DT_TRY(check(at));
+    CPU_TAKES(at->dt);
+    DT_TRY(dt_attention_check(at));
     const dt_attention_args a = {.q = q, .k = k, .v = v, .out_w = out, .lse_w = lse};
     if (at->batch_invariant) {
         DT_CHECK(!lse && at->dropout_p == 0, DT_ERR_ARG, "batch-invariant attention has neither lse nor dropout");
@@ -143,7 +125,8 @@ dt_err cpu_attention_backward(dt_device *dev, const dt_attention *at, const void
                               float *scratch, dt_stream *stream)
 {
     cpu_state *cpu = cpu_of(dev);
-    DT_TRY(check(at));
+    CPU_TAKES(at->dt);
+    DT_TRY(dt_attention_check(at));
     float *delta = scratch + dkv_elems(cpu, at) * cpu->n_threads;
     enum { TOKENS = 16 };
     CPU_PARALLEL_FOR (cpu, i, cpu_n_chunks(at->n_tok, TOKENS)) {

@@ -229,23 +229,13 @@ static void add_blocks(const cpu_state *cpu, const float *blocks, void *grad, dt
     }
 }
 
-static dt_err check_layout(int64_t n_rows, int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld)
-{
-    DT_CHECK(n_rows >= 0 && width > 0 && group > 0 && n_rows % group == 0 && group_ld >= group * width &&
-                 y_group_ld >= group * width,
-             DT_ERR_ARG,
-             "norm: %" PRId64 " rows of %" PRId64 " in groups of %" PRId64 " with distances %" PRId64 " and %" PRId64,
-             n_rows, width, group, group_ld, y_group_ld);
-    return DT_OK;
-}
-
 dt_err cpu_rmsnorm_forward(dt_device *dev, const void *x, const void *weight, void *y, float *rstd, int64_t n_rows,
                            int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float eps, dt_dtype dt,
                            dt_stream *stream)
 {
     CPU_TAKES(dt);
     const cpu_state *cpu = cpu_of(dev);
-    DT_TRY(check_layout(n_rows, width, group, group_ld, y_group_ld));
+    DT_TRY(dt_norm_rows_check(n_rows, width, group, group_ld, y_group_ld));
     ROWS_OF(cpu, n_rows, width, r)
     {
         const float rs = cpu->k->rmsnorm_forward(cpu_at(x, dt, row_at(r, width, group, group_ld)), weight,
@@ -263,7 +253,7 @@ dt_err cpu_rmsnorm_backward(dt_device *dev, const void *x, const void *weight, c
     CPU_TAKES(gt);
     CPU_TAKES(dt);
     const cpu_state *cpu = cpu_of(dev);
-    DT_TRY(check_layout(n_rows, width, group, group_ld, y_group_ld));
+    DT_TRY(dt_norm_rows_check(n_rows, width, group, group_ld, y_group_ld));
     CPU_PARALLEL_FOR (cpu, block, NORM_BLOCKS) {
         float *sum = scratch + block * width;
         memset(sum, 0, (size_t)width * sizeof *sum);

@@ -16,8 +16,6 @@
  * wrong; else our own kernel takes it. */
 #include "cpu.h"
 #include "cpu_onednn.h"
-#include "dtrain/device_check.h"
-#include <inttypes.h>
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -237,25 +235,6 @@ static dt_err try_sgemm(void *cpu, const dt_matmul *mm, const void *a, const voi
     return library_sgemm(cpu, mm, a, b, c);
 }
 
-/* The form of a product on a matrix of sizes of its own: m as padded rows come, n and k of no round number, rows some
- * elements further apart than they are long. */
-static dt_matmul trial_of(const dt_matmul *form)
-{
-    enum { M = 48, N = 35, K = 37, GAP = 3 };
-    return (dt_matmul){.m = M,
-                       .n = N,
-                       .k = K,
-                       .trans_a = form->trans_a,
-                       .trans_b = form->trans_b,
-                       .lda = (form->trans_a ? M : K) + GAP,
-                       .ldb = (form->trans_b ? K : N) + GAP,
-                       .ldc = N + GAP,
-                       .dt = form->dt,
-                       .c_dtype = form->c_dtype,
-                       .accumulate = form->accumulate,
-                       .bias = form->bias};
-}
-
 /* May the library be used for this form? Tried once against exact sums of small integers. A single row, column or term
  * is our own kernel's. */
 static bool library_computes(cpu_state *cpu, const dt_matmul *mm, library_way way)
@@ -264,7 +243,8 @@ static bool library_computes(cpu_state *cpu, const dt_matmul *mm, library_way wa
     if (mmul->own_alone || mm->m == 1 || mm->n == 1 || mm->k == 1) return false;
     uint8_t *v = &mmul->verdicts[form_number(mm, way)];
     if (*v == UNTRIED) {
-        const dt_matmul trial = trial_of(mm);
+        dt_matmul trial = dt_trial_form(mm, 48, 35, 37, 3); /* m as padded rows come */
+        trial.addend = NULL;                                /* lies in C by then (copy_addend) */
         *v = dt_product_is_right(&trial, way == BY_SGEMM ? try_sgemm : try_primitive, cpu) ? RIGHT : WRONG;
         if (*v == WRONG) warn_of_form(mmul, mm);
     }

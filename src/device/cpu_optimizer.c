@@ -3,19 +3,12 @@
  * Reductions cut their input into at most CPU_MAX_PARTIALS pieces whose number depends on the length alone, and add the
  * pieces in order. */
 #include "cpu.h"
-#include <inttypes.h>
 
 dt_err cpu_classifier(dt_device *dev, const dt_classifier *cl, float *logits, dt_stream *stream)
 {
     const cpu_state *cpu = cpu_of(dev);
     CPU_TAKES(cl->dlogits_dtype);
-    DT_CHECK(cl->n_vocab > 0 && cl->logits_ld >= cl->n_vocab && cl->inv_temperature > 0, DT_ERR_ARG,
-             "classifier: %" PRId64 " classes in rows %" PRId64 " apart, 1/T = %g", cl->n_vocab, cl->logits_ld,
-             (double)cl->inv_temperature);
-    DT_CHECK(cl->label_smoothing >= 0 && cl->label_smoothing < 1 && cl->z_loss >= 0, DT_ERR_ARG,
-             "classifier: label smoothing %g, z-loss %g", (double)cl->label_smoothing, (double)cl->z_loss);
-    DT_CHECK(cl->ref_logits ? cl->ref_ld >= cl->n_vocab : !cl->kl && !cl->kl_weight, DT_ERR_ARG,
-             "classifier: a divergence from %s", cl->ref_logits ? "rows that are too short" : "no logits");
+    DT_TRY(dt_classifier_check(cl));
     CPU_PARALLEL_FOR (cpu, r, cl->n_rows) {
         cpu->k->classifier(cl, logits, r);
     }

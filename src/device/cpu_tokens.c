@@ -15,19 +15,6 @@ static const uint32_t *allowed_of(const dt_token_rows *rows, int64_t r)
     return row_of_mask(rows->allowed, rows->allowed_ld, r);
 }
 
-static dt_err check(const dt_token_rows *rows)
-{
-    const int64_t words = (rows->n_vocab + 31) / 32;
-    DT_CHECK(rows->n_rows >= 0 && rows->n_vocab > 0 && rows->n_vocab <= INT32_MAX && rows->logits_ld >= rows->n_vocab,
-             DT_ERR_ARG, "tokens: %" PRId64 " rows of %" PRId64 " logits, %" PRId64 " apart", rows->n_rows,
-             rows->n_vocab, rows->logits_ld);
-    DT_CHECK(!rows->allowed || rows->allowed_ld == 0 || rows->allowed_ld >= words, DT_ERR_ARG,
-             "tokens: masks of %" PRId64 " words for %" PRId64 " tokens", rows->allowed_ld, rows->n_vocab);
-    DT_CHECK(!rows->seen || rows->seen_ld == 0 || rows->seen_ld >= words, DT_ERR_ARG,
-             "tokens: %" PRId64 " words of seen tokens for %" PRId64 " tokens", rows->seen_ld, rows->n_vocab);
-    return DT_OK;
-}
-
 /* A piece of scratch for each thread. */
 size_t cpu_draw_scratch_nbytes(const dt_device *dev, const dt_token_rows *rows)
 {
@@ -38,12 +25,7 @@ dt_err cpu_draw_tokens(dt_device *dev, const dt_token_rows *rows, const dt_choic
                        const double *uniform, int32_t *token, void *scratch, dt_stream *stream)
 {
     const cpu_state *cpu = cpu_of(dev);
-    DT_TRY(check(rows));
-    DT_CHECK(!rows->seen || how->repetition_penalty > 0, DT_ERR_ARG, "draw_tokens: repetition_penalty %g",
-             how->repetition_penalty);
-    DT_CHECK(how->greedy || (how->temperature > 0 && how->top_k >= 0 && how->top_p > 0 && how->min_p >= 0), DT_ERR_ARG,
-             "draw_tokens: temperature %g, top_k %" PRId64 ", top_p %g, min_p %g", how->temperature, how->top_k,
-             how->top_p, how->min_p);
+    DT_TRY(dt_choice_check(rows, how));
     const int64_t pieces = n_pieces(cpu, rows);
     const size_t nbytes = dt_token_weights_scratch(rows->n_vocab);
     CPU_PARALLEL_FOR (cpu, piece, pieces) {
@@ -98,7 +80,7 @@ static int64_t collect(const float *z, const uint32_t *allowed, int64_t n_vocab,
 dt_err cpu_top_tokens(dt_device *dev, const dt_token_rows *rows, const float *logits, int64_t k, int32_t *token,
                       float *logit, dt_stream *stream)
 {
-    DT_TRY(check(rows));
+    DT_TRY(dt_token_rows_check(rows));
     DT_CHECK(k > 0 && k <= rows->n_vocab, DT_ERR_ARG, "top_tokens: %" PRId64 " of %" PRId64, k, rows->n_vocab);
     CPU_PARALLEL_FOR (cpu_of(dev), r, rows->n_rows) {
         const float *z = logits + r * rows->logits_ld;
@@ -119,7 +101,7 @@ dt_err cpu_top_tokens(dt_device *dev, const dt_token_rows *rows, const float *lo
 dt_err cpu_log_softmax_at(dt_device *dev, const dt_token_rows *rows, const float *logits, double inv_temperature,
                           int64_t k, const int32_t *token, double *logp, dt_stream *stream)
 {
-    DT_TRY(check(rows));
+    DT_TRY(dt_token_rows_check(rows));
     DT_CHECK(inv_temperature > 0 && k >= 0, DT_ERR_ARG, "log_softmax_at: %" PRId64 " tokens, 1/T = %g", k,
              inv_temperature);
     CPU_PARALLEL_FOR (cpu_of(dev), r, rows->n_rows) {

@@ -1,9 +1,9 @@
-/* device_check.c - descriptions of products, and trials of libraries: see device_check.h. */
+/* device_check.c - descriptions of operations, and trials of libraries: see device_check.h. */
 #include "dtrain/device_check.h"
 #include <inttypes.h>
 #include <string.h>
 
-/* ---- descriptions ------------------------------------------------------------------------------------------------ */
+/* ---- products ------------------------------------------------------------------------------------------------ */
 
 static dt_err check_shape(const dt_matmul *mm)
 {
@@ -50,6 +50,72 @@ dt_err dt_matmul_check(const dt_matmul *mm, const char *device)
              "matmul: %s is stored with scales, which the %s device does not multiply",
              mm->a_scaled.how == DT_SCALE_NONE ? "B" : "A", device);
     return check_epilogue(mm);
+}
+
+/* ---- other operations -------------------------------------------------------------------------------------------- */
+
+dt_err dt_attention_check(const dt_attention *at)
+{
+    DT_CHECK(at->n_seq >= 0 && at->head_dim > 0 && at->head_dim <= DT_ATTENTION_MAX_HEAD_DIM && at->scale > 0,
+             DT_ERR_ARG, "attention: %d sequences, head_dim %d (1 to %d work), scale %g", at->n_seq, at->head_dim,
+             DT_ATTENTION_MAX_HEAD_DIM, (double)at->scale);
+    DT_CHECK(at->n_kv_heads > 0 && at->n_heads % at->n_kv_heads == 0, DT_ERR_ARG,
+             "attention: %d heads share %d key heads", at->n_heads, at->n_kv_heads);
+    const int64_t width = (int64_t)at->n_heads * at->head_dim;
+    DT_CHECK(at->q_ld >= width && at->o_ld >= width && at->kv_ld >= (int64_t)at->n_kv_heads * at->head_dim, DT_ERR_ARG,
+             "attention: %d x %d wide, row distances %" PRId64 " %" PRId64 " %" PRId64, at->n_heads, at->head_dim,
+             at->q_ld, at->kv_ld, at->o_ld);
+    DT_CHECK(!at->bidirectional || at->window == 0, DT_ERR_ARG, "attention: bidirectional, with a window of %d",
+             at->window);
+    DT_CHECK(at->dropout_p >= 0 && at->dropout_p < 1 && (at->dropout_p == 0 || at->token_key), DT_ERR_ARG,
+             "attention: dropout %g%s", (double)at->dropout_p, at->token_key ? "" : " without token keys");
+    return DT_OK;
+}
+
+dt_err dt_classifier_check(const dt_classifier *cl)
+{
+    DT_CHECK(cl->n_vocab > 0 && cl->logits_ld >= cl->n_vocab && cl->inv_temperature > 0, DT_ERR_ARG,
+             "classifier: %" PRId64 " classes in rows %" PRId64 " apart, 1/T = %g", cl->n_vocab, cl->logits_ld,
+             (double)cl->inv_temperature);
+    DT_CHECK(cl->label_smoothing >= 0 && cl->label_smoothing < 1 && cl->z_loss >= 0, DT_ERR_ARG,
+             "classifier: label smoothing %g, z-loss %g", (double)cl->label_smoothing, (double)cl->z_loss);
+    DT_CHECK(cl->ref_logits ? cl->ref_ld >= cl->n_vocab : !cl->kl && !cl->kl_weight, DT_ERR_ARG,
+             "classifier: a divergence from %s", cl->ref_logits ? "rows that are too short" : "no logits");
+    return DT_OK;
+}
+
+dt_err dt_token_rows_check(const dt_token_rows *rows)
+{
+    const int64_t words = (rows->n_vocab + 31) / 32;
+    DT_CHECK(rows->n_rows >= 0 && rows->n_vocab > 0 && rows->n_vocab <= INT32_MAX && rows->logits_ld >= rows->n_vocab,
+             DT_ERR_ARG, "tokens: %" PRId64 " rows of %" PRId64 " logits, %" PRId64 " apart", rows->n_rows,
+             rows->n_vocab, rows->logits_ld);
+    DT_CHECK(!rows->allowed || rows->allowed_ld == 0 || rows->allowed_ld >= words, DT_ERR_ARG,
+             "tokens: masks of %" PRId64 " words for %" PRId64 " tokens", rows->allowed_ld, rows->n_vocab);
+    DT_CHECK(!rows->seen || rows->seen_ld == 0 || rows->seen_ld >= words, DT_ERR_ARG,
+             "tokens: %" PRId64 " words of seen tokens for %" PRId64 " tokens", rows->seen_ld, rows->n_vocab);
+    return DT_OK;
+}
+
+dt_err dt_choice_check(const dt_token_rows *rows, const dt_choice *how)
+{
+    DT_TRY(dt_token_rows_check(rows));
+    DT_CHECK(!rows->seen || how->repetition_penalty > 0, DT_ERR_ARG, "draw_tokens: repetition_penalty %g",
+             how->repetition_penalty);
+    DT_CHECK(how->greedy || (how->temperature > 0 && how->top_k >= 0 && how->top_p > 0 && how->min_p >= 0), DT_ERR_ARG,
+             "draw_tokens: temperature %g, top_k %" PRId64 ", top_p %g, min_p %g", how->temperature, how->top_k,
+             how->top_p, how->min_p);
+    return DT_OK;
+}
+
+dt_err dt_norm_rows_check(int64_t n_rows, int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld)
+{
+    DT_CHECK(n_rows >= 0 && width > 0 && group > 0 && n_rows % group == 0 && group_ld >= group * width &&
+                 y_group_ld >= group * width,
+             DT_ERR_ARG,
+             "norm: %" PRId64 " rows of %" PRId64 " in groups of %" PRId64 " with distances %" PRId64 " and %" PRId64,
+             n_rows, width, group, group_ld, y_group_ld);
+    return DT_OK;
 }
 
 /* ---- trials ------------------------------------------------------------------------------------------------------ */
@@ -114,4 +180,23 @@ bool dt_product_is_right(const dt_matmul *mm, dt_product_function *run, void *li
         run(library, &t.mm, t.a.element, t.b.element, t.c.element) == DT_OK && dt_fault("product.check") == DT_OK;
     if (!ran) dt_error_clear();
     return ran && is_right(&t);
+}
+
+dt_matmul dt_trial_form(const dt_matmul *form, int64_t m, int64_t n, int64_t k, int64_t gap)
+{
+    return (dt_matmul){.m = m,
+                       .n = n,
+                       .k = k,
+                       .trans_a = form->trans_a,
+                       .trans_b = form->trans_b,
+                       .lda = (form->trans_a ? m : k) + gap,
+                       .ldb = (form->trans_b ? k : n) + gap,
+                       .ldc = n + gap,
+                       .ldd = n + gap,
+                       .dt = form->dt,
+                       .c_dtype = form->c_dtype,
+                       .addend_dtype = form->c_dtype,
+                       .accumulate = form->accumulate,
+                       .addend = form->addend,
+                       .bias = form->bias};
 }
