@@ -376,8 +376,7 @@ __global__ void __launch_bounds__(THREADS) classifier_kernel(dt_classifier cl, f
 }
 
 /* Turns of a row that a block keeps: two blocks are to fit on a processor beside their sums, so that one has work while
- * the other joins its sums. (One alone with all of a row of 50257 in its memory reached 1930 GB/s of what must move at
- * least, two that read all twice 1780.) None where a row is read once anyway. */
+ * the other joins its sums. None where a row is read once anyway. */
 static int turns_to_cache(const cuda_state *cuda, const dt_classifier *cl)
 {
     enum { SUMS_NBYTES = 2048 };

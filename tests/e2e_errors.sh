@@ -70,4 +70,17 @@ wrong "no checkpoint to start from" 65 'nowhere' "$tmp/tiny.ini" $d model.path="
 
 # data/fault classes
 wrong "weights that go non-finite" 71 'not finite' "$tmp/tiny.ini" $d run.max_skipped_steps=2 optimizer.lr=10 optimizer.max_grad_norm=0 optimizer.eps=0 run.max_steps=2000 optimizer.weight_decay=10
+
+# One node of several without a GPU, where run.device = auto takes the CPU: here another device on rank 1 alone.
+cat >"$tmp/mixed" <<'SH'
+#!/bin/sh
+[ "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}" != 1 ] || export DTRAIN_DEVICE=queue
+exec "$@"
+SH
+chmod +x "$tmp/mixed"
+for check in --check ''; do
+    DTRAIN_DEVICE='' run 2 "$tmp/mixed" ./dtrain $check "$tmp/tiny.ini" run.output_dir="$tmp/mixed.run" run.max_steps=1
+    expect_exit "ranks on different devices${check:+, $check}" 64
+    expect_text "are told which, and where${check:+, $check}" 'device.*queue on rank 1 and cpu on rank 0'
+done
 e2e_done

@@ -176,6 +176,21 @@ static dt_err open_all(dt_run *run)
     return run_agree(run, dt_mistakes_end(m));
 }
 
+/* run.device = auto may find a GPU on one node and none on another. What follows asks the device what to do, and ranks
+ * that hear different answers would wait for each other. */
+static dt_err check_same_device(dt_run *run)
+{
+    char of_first[32] = "";
+    snprintf(of_first, sizeof of_first, "%s", run->dev.ops->name);
+    DT_TRY(dt_comm_broadcast_host(run->comm, of_first, sizeof of_first, 0));
+    dt_err err = DT_OK;
+    if (strcmp(run->dev.ops->name, of_first) != 0)
+        err = at_key(run, "run", "device",
+                     dt_fail(DT_ERR_USAGE, "%s gives %s on rank %d and %s on rank 0: all ranks must compute on one kind",
+                             run->cfg.run_device, run->dev.ops->name, run->comm->rank, of_first));
+    return run_agree(run, err);
+}
+
 /* A GPU of one rank may be broken where the others are not. */
 static dt_err check_device(dt_run *run)
 {
@@ -188,6 +203,7 @@ static dt_err check_device(dt_run *run)
 static dt_err prepare(dt_run *run)
 {
     DT_TRY(open_all(run));
+    DT_TRY(check_same_device(run));
     DT_TRY(check_device(run));
     DT_TRY(run_agree(run, dt_comm_attach(run->comm, &run->dev, run->cfg.comm_backend, run->cfg.comm_shared_memory)));
     DT_TRY(check_same_files(run));
