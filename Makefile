@@ -237,7 +237,7 @@ lint:  ## clang-tidy and cppcheck; do comments cite pages and sections that exis
 	@cppcheck -q --std=c11 --enable=warning,portability --inline-suppr -Iinclude -D_GNU_SOURCE --error-exitcode=1 src
 	@clang-tidy --quiet $(LIB_SRC) -- $(CPPFLAGS) $(shell $(MPICC) --showme:compile 2>/dev/null) -std=c11 -fopenmp
 format:  ## clang-format in place
-	@clang-format -i $$(git ls-files '*.c' '*.h')
+	@clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cc')
 
 DEST      = $(DESTDIR)$(PREFIX)
 DOCUMENTS = README.md LICENSE CHANGELOG.md CITATION.cff CONTRIBUTING.md

@@ -5,8 +5,8 @@
 
 #define GIB(nbytes) ((double)(nbytes) / (1 << 30))
 
-/* After one of these the process has no more use of the GPU: every later call returns it again, at once, so nothing that
- * follows can hang, and no number from the device can be trusted. The rank ends by the way of any DT_ERR_FAULT. */
+/* After one of these the process has no more use of the GPU: every later call returns it again, at once, so nothing
+ * that follows can hang, and no number from the device can be trusted. The rank ends by the way of any DT_ERR_FAULT. */
 static bool is_sticky(cudaError_t error)
 {
     switch (error) {
@@ -276,8 +276,8 @@ static size_t cuda_memory_free(const dt_device *dev)
     return !cuda_of(dev)->planning && cudaMemGetInfo(&left, &total) == cudaSuccess ? left : SIZE_MAX;
 }
 
-/* The workspaces of a run's streams (the default one, compute and communication), whether they are there already or not,
- * so that a plan and what follows it agree; and what the driver keeps for a process, which no call tells. */
+/* The workspaces of a run's streams (the default one, compute and communication), whether they are there already or
+ * not, so that a plan and what follows it agree; and what the driver keeps for a process, which no call tells. */
 static size_t cuda_overhead(const dt_device *dev)
 {
     enum { STREAMS = 3 };

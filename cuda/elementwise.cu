@@ -133,8 +133,8 @@ __device__ inline void philox(uint64_t key, uint64_t ctr_hi, uint64_t ctr_lo, ui
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
-/* y[t,c] = (addend[t,c] +) x[t,c] / (1 - p) where u >= p, else 0; u is word c % 4 of philox(key, token_key[t], c / 4). A
- * vector begins at a multiple of 4 columns. */
+/* y[t,c] = (addend[t,c] +) x[t,c] / (1 - p) where u >= p, else 0; u is word c % 4 of philox(key, token_key[t], c / 4).
+ * A vector begins at a multiple of 4 columns. */
 template <class T> struct dropout {
     static constexpr int V = vector_elems<T>, TURNS = 1;
     const T *x;

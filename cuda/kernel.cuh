@@ -95,8 +95,8 @@ template <class T> __device__ inline T block_sum(T x) { return block_reduce(x, p
 
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/** Queue kernel(args...) on a grid of blocks. CUDA_LAUNCHED() afterwards. One place, so that a simulator of the host can
- *  take it over. */
+/** Queue kernel(args...) on a grid of blocks. CUDA_LAUNCHED() afterwards. One place, so that a simulator of the host
+ *  can take it over. */
 template <class... Params, class... Args>
 static inline void launch(dt_stream *s, dim3 grid, int threads, size_t shared_nbytes, void (*kernel)(Params...),
                           Args... args)

@@ -252,7 +252,8 @@ __device__ static void enter_part(walk &w, int64_t part_len)
 }
 
 /* The first id with which the sum of weight(v, logit) exceeds fraction * the sum of all + offset, else the last that
- * has any weight; -1: none has. A range of ids is cut into a part for each warp until one warp's loads have the rest. */
+ * has any weight; -1: none has. A range of ids is cut into a part for each warp until one warp's loads have the
+ * rest. */
 template <class W>
 __device__ static int32_t first_past(walk &w, const token_row &row, double fraction, double offset, W weight)
 {

@@ -3,10 +3,10 @@
 # private headers stay inside, MPI is spoken in comm alone.
 . "$(dirname "$0")/e2e.sh"
 build=${BUILD:-build/release}
-find include src tests -name '*.[ch]' | sort >"$tmp/sources"
+find include src cuda tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' | sort >"$tmp/sources"
 
 xargs awk 'length > 120 { print FILENAME ":" FNR ": " length " columns" }' <"$tmp/sources" >"$out"
-expect "no line of C has more than 120 columns" test ! -s "$out"
+expect "no line of C or CUDA has more than 120 columns" test ! -s "$out"
 
 # Versions of clang-format lay out differently: Debian 12's is the one that counts.
 format=$(command -v clang-format-14 || command -v clang-format || true)

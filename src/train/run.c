@@ -185,9 +185,10 @@ static dt_err check_same_device(dt_run *run)
     DT_TRY(dt_comm_broadcast_host(run->comm, of_first, sizeof of_first, 0));
     dt_err err = DT_OK;
     if (strcmp(run->dev.ops->name, of_first) != 0)
-        err = at_key(run, "run", "device",
-                     dt_fail(DT_ERR_USAGE, "%s gives %s on rank %d and %s on rank 0: all ranks must compute on one kind",
-                             run->cfg.run_device, run->dev.ops->name, run->comm->rank, of_first));
+        err =
+            at_key(run, "run", "device",
+                   dt_fail(DT_ERR_USAGE, "%s gives %s on rank %d and %s on rank 0: all ranks must compute on one kind",
+                           run->cfg.run_device, run->dev.ops->name, run->comm->rank, of_first));
     return run_agree(run, err);
 }
 
