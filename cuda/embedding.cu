@@ -54,9 +54,9 @@ dt_err cuda_embedding_forward(dt_device *dev, const int32_t *token, const int32_
 
 /* Places of order that come one after the other are cut into chunks, one for each warp; equal ids follow each other, so
  * a chunk is a few runs of them. Runs that begin and end in a chunk are added to the table at once. Of the others a
- * chunk leaves partial sums: part[chunk][0] of the run that it goes on with from the chunk before, part[chunk][1] of one
- * that begins in it and goes on in the next; a second kernel adds those of a run in order. So the work is even however often
- * an id occurs, and each element of the table is touched once. */
+ * chunk leaves partial sums: part[chunk][0] of the run that it goes on with from the chunk before, part[chunk][1] of
+ * one that begins in it and goes on in the next; a second kernel adds those of a run in order. So the work is even
+ * however often an id occurs, and each element of the table is touched once. */
 enum { RUN_WARPS = 8, RUN_ROWS = 4, LEAST_CHUNK = 32 }; /* warps of a block; rows that a lane loads at once */
 
 struct embedding_runs {
