@@ -174,6 +174,9 @@ static void ties_go_to_the_lowest_id(void **state)
     how = dt_sampling_default();
     how.temperature = 0;
     assert_int_equal(draw(&how, 4, (float[]){0, 1, 3, 2}, NULL, 0, 0, 0), 2);
+    how.temperature = 0x1p-1050; /* of which 1/T is inf */
+    for (uint64_t position = 0; position < 20; position++)
+        assert_int_equal(draw(&how, 4, (float[]){0, 3, 1, 3}, NULL, 0, 0, position), 1);
 }
 
 static void repetition_is_penalised_once_a_token_and_first_of_all(void **state)

@@ -162,7 +162,7 @@ typedef struct dt_token_rows {
 typedef struct dt_choice {
     double repetition_penalty; /* of seen tokens: logit / rho where positive, logit * rho otherwise, as a float */
     bool greedy;               /* the largest logit, the lowest id on ties; the rest is not looked at */
-    double temperature;        /* logits / temperature, above 0 */
+    double temperature;        /* logits / temperature, above 0 with a finite inverse */
     int64_t top_k;             /* the k most probable, of equal ones those with lower ids; 0: all */
     double top_p; /* the fewest most probable whose probabilities reach p of the sum, at least one; 1: all */
     double min_p; /* those with at least min_p times the probability of the most probable; 0: all */

@@ -12,7 +12,7 @@
 typedef struct dt_sampling {
     /* the largest logit (after the repetition penalty), the lowest id on ties; the rest is not looked at */
     bool greedy;
-    double temperature; /* logits / temperature; 0 means greedy */
+    double temperature; /* logits / temperature; 0, and what has no finite inverse, means greedy */
     int64_t top_k;      /* the k most probable, of equal ones those with lower ids; 0: all */
     /* of those the fewest most probable whose probabilities reach p of their sum, at least one; 1: all */
     double top_p;

@@ -1,6 +1,7 @@
 /* device_check.c - descriptions of operations, and trials of libraries: see device_check.h. */
 #include "dtrain/device_check.h"
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 /* ---- products ------------------------------------------------------------------------------------------------ */
@@ -102,9 +103,10 @@ dt_err dt_choice_check(const dt_token_rows *rows, const dt_choice *how)
     DT_TRY(dt_token_rows_check(rows));
     DT_CHECK(!rows->seen || how->repetition_penalty > 0, DT_ERR_ARG, "draw_tokens: repetition_penalty %g",
              how->repetition_penalty);
-    DT_CHECK(how->greedy || (how->temperature > 0 && how->top_k >= 0 && how->top_p > 0 && how->min_p >= 0), DT_ERR_ARG,
-             "draw_tokens: temperature %g, top_k %" PRId64 ", top_p %g, min_p %g", how->temperature, how->top_k,
-             how->top_p, how->min_p);
+    DT_CHECK(how->greedy || (how->temperature > 0 && isfinite(1 / how->temperature) && how->top_k >= 0 &&
+                             how->top_p > 0 && how->min_p >= 0),
+             DT_ERR_ARG, "draw_tokens: temperature %g, top_k %" PRId64 ", top_p %g, min_p %g", how->temperature,
+             how->top_k, how->top_p, how->min_p);
     return DT_OK;
 }
 

@@ -26,7 +26,7 @@ dt_err dt_sampling_check(const dt_sampling *how)
 dt_choice dt_sampling_choice(const dt_sampling *how)
 {
     return (dt_choice){.repetition_penalty = how->repetition_penalty,
-                       .greedy = how->greedy || how->temperature == 0,
+                       .greedy = how->greedy || isinf(1 / how->temperature), /* 0, and what is as good as 0 */
                        .temperature = how->temperature,
                        .top_k = how->top_k,
                        .top_p = how->top_p,
