@@ -165,6 +165,22 @@
     INT (zero, max_live_parameters, 4000000000, 1, INT64_MAX, "elements", \
          "stage 3: a rank holds at most this many gathered parameters at a time") \
     BOOL(zero, overlap_comm, true, "communicate while computing, where the device can") \
+    ENUM(zero, offload_optimizer, "none", "none|cpu|nvme", \
+         "keep optimizer states and fp32 master weights off the device, each rank its shard, where the processor " \
+         "updates them. cpu: in host memory; nvme: in a file under nvme_path; gradients gather in host memory") \
+    ENUM(zero, offload_param, "none", "none|cpu|nvme", \
+         "stage 3: keep the parameters that a rank owns off the device, and bring each block when it is used. cpu: in " \
+         "host memory; nvme: in a file under nvme_path") \
+    TEXT(zero, nvme_path, "", \
+         "directory on a fast disk of each node for what is offloaded to nvme; the files have no name there and are " \
+         "gone when the program ends, however it ends") \
+    BOOL(zero, pin_memory, true, \
+         "what goes between device and host memory stands in pinned memory, so that copies run beside the " \
+         "computation; false: in pageable memory, and the host waits for each copy") \
+    INT (zero, sub_group_size, 20000000, 4096, INT64_MAX, "elements", \
+         "offloaded optimizer states are updated so many elements at a time; bounds their staging buffers") \
+    INT (zero, buffer_count, 4, 1, 1024, "buffers", \
+         "staging buffers of offloaded states: sub-groups, or blocks of parameters, that are on their way at a time") \
     ENUM(comm, backend, "auto", "auto|mpi|nccl", "library that moves tensors between ranks") \
     REAL(comm, timeout, 1800, 1, 1e9, "seconds", \
          "end the run with exit code 76 when nothing has progressed for this long; " \

@@ -249,6 +249,9 @@ dt_err dt_device_open(dt_device *dev, const char *name, int local_rank, int n_th
  *  not be there ("auto": the first that is). One that this program was built without is taken to have the CPU's sizes
  *  and memory of its own. */
 dt_err dt_device_open_to_plan(dt_device *dev, const char *name, int n_threads, dt_ledger *ledger);
+/** The CPU itself, whatever DTRAIN_DEVICE says: for what is computed in host memory beside another device. planning: as
+ *  dt_device_open_to_plan. */
+dt_err dt_device_open_host(dt_device *dev, int n_threads, bool planning, dt_ledger *ledger);
 void dt_device_close(dt_device *dev); /* safe on {0} */
 
 /** Does the device compute what the CPU computes? Runs every operation on random numbers on both, n_threads for the

@@ -52,6 +52,7 @@ typedef struct dt_run {
     dt_phase phase;
     dt_comm *comm; /* NULL for --plan */
     dt_device dev;
+    dt_device host; /* the CPU beside another device: updates what is offloaded; {0} where dev is the CPU */
     dt_stream *compute;
     int nranks, most_sharing; /* on one device */
     int stage;

@@ -17,9 +17,13 @@
 
 typedef struct dt_zero dt_zero;
 
+/** Where states are kept that are not kept on the device: in host memory, or in a file on a disk of the node. */
+typedef enum dt_offload { DT_OFFLOAD_NONE, DT_OFFLOAD_CPU, DT_OFFLOAD_NVME } dt_offload;
+
 typedef struct dt_zero_options {
     int stage; /* 0 .. 3 */
-    /* DT_F32: the trained parameters are the master; else fp32 master weights are kept beside them */
+    /* DT_F32: the trained parameters are the master; else, and where anything is offloaded, fp32 master weights are
+     * kept beside them */
     dt_dtype param_dtype;
     /* frozen parameters are in frozen_dtype; else in param_dtype, too */
     bool frozen_differ;
@@ -41,6 +45,17 @@ typedef struct dt_zero_options {
     /* stage 3: room for all units, so that what was gathered once stays until it is updated (a rollout of many
      * passes) */
     bool keep_gathered;
+
+    /* Master weights and optimizer states, which `host` updates; the summed gradients go to host memory as backward
+     * makes them. Each rank keeps its shard alone: stage 0 does as stage 1. */
+    dt_offload offload_optimizer;
+    dt_offload offload_param; /* stage 3: parameters that are not kept whole; below it DT_ERR_ARG */
+    /* a CPU device, open; dev itself where that is one. NULL: nothing is offloaded, or only planned */
+    dt_device *host;
+    int64_t sub_group_size; /* elements of a shard that are updated at a time where they are offloaded; 0: no limit */
+    int buffer_count;       /* sub-groups, and parameters on their way from a file, at a time; 0: 1 */
+    bool pin_memory;        /* gradients and parameters in host memory: in such as the device copies by itself */
+    const char *nvme_path;  /* directory of the files; borrowed for z's life */
 } dt_zero_options;
 
 /** Who owns what in a part of a unit: rank r owns elements [r * shard_len, (r + 1) * shard_len) of it.

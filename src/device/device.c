@@ -103,6 +103,15 @@ dt_err dt_device_open_to_plan(dt_device *dev, const char *name, int n_threads, d
     return err;
 }
 
+dt_err dt_device_open_host(dt_device *dev, int n_threads, bool planning, dt_ledger *ledger)
+{
+    const dt_device_ops *ops = &dt_device_cpu_ops;
+    *dev = (dt_device){.ops = ops, .ledger = ledger};
+    const dt_err err = planning ? ops->plan(dev, n_threads) : ops->open(dev, 0, n_threads);
+    if (err != DT_OK) *dev = (dt_device){0};
+    return err;
+}
+
 void dt_device_close(dt_device *dev)
 {
     if (dev->ops) dev->ops->close(dev);

@@ -39,10 +39,19 @@ const rank_memory *run_exceeds(const budget *b, double usable, const dt_memory *
     return NULL;
 }
 
+dt_memory run_overhead(const dt_run *run)
+{
+    dt_memory m = {0};
+    m.at[DT_MEM_OTHER][DT_ON_DEVICE] = dt_device_overhead(&run->dev);
+    if (run->host.ops) m.at[DT_MEM_OTHER][DT_ON_HOST] = dt_device_overhead(&run->host);
+    return m;
+}
+
 dt_memory run_held(const dt_run *run)
 {
     dt_memory held = dt_ledger_now(&run->ledger);
-    held.at[DT_MEM_OTHER][DT_ON_DEVICE] += dt_device_overhead(&run->dev);
+    const dt_memory overhead = run_overhead(run);
+    dt_memory_add(&held, &overhead);
     return held;
 }
 

@@ -62,6 +62,7 @@ dt_err run_plan_stage(const dt_run *run, int stage, int nranks, int ranks_per_no
     dt_task task = run->task; /* on as many ranks as are asked about */
     task.nranks = nranks;
     DT_TRY(task.ops->plan(&task, stage, &plan->memory));
-    plan->memory.at[DT_MEM_OTHER][DT_ON_DEVICE] += dt_device_overhead(&run->dev);
+    const dt_memory overhead = run_overhead(run);
+    dt_memory_add(&plan->memory, &overhead);
     return DT_OK;
 }

@@ -63,7 +63,9 @@ static dt_err open_for_plan(dt_run *run, int per_node)
 {
     dt_mistakes_add(&run->mistakes, require_settings(&run->cfg));
     dt_mistakes_add(&run->mistakes, require_model(&run->cfg));
-    DT_TRY(dt_device_open_to_plan(&run->dev, run->cfg.run_device, threads_planned(run, per_node), &run->ledger));
+    const int n_threads = threads_planned(run, per_node);
+    DT_TRY(dt_device_open_to_plan(&run->dev, run->cfg.run_device, n_threads, &run->ledger));
+    DT_TRY(run_open_host(run, n_threads, true));
     run_open_config_objects(run);
     DT_TRY(dt_mistakes_end(&run->mistakes));
     open_task(run);

@@ -147,8 +147,9 @@ static dt_err at_key(const dt_run *run, const char *section, const char *key, dt
 
 static dt_err open_device(dt_run *run, int local_rank, int n_threads)
 {
-    return at_key(run, "run", "device",
-                  dt_device_open(&run->dev, run->cfg.run_device, local_rank, n_threads, &run->ledger));
+    DT_TRY(at_key(run, "run", "device",
+                  dt_device_open(&run->dev, run->cfg.run_device, local_rank, n_threads, &run->ledger)));
+    return run_open_host(run, n_threads, false);
 }
 
 /* All that can be wrong with what the user asks for, looked for on every rank and reported at once. */
@@ -353,6 +354,7 @@ void dt_run_close(dt_run *run)
     free(run->shown);
     dt_model_close(run->model);
     for (int i = 0; i < run->n_trained; i++) dt_zero_close(run->trained[i]->zero);
+    dt_device_close(&run->host);
     dt_model_free_units(run->units, run->n_units);
     dt_model_config_free(&run->mc);
     if (run->compute && run->dev.ops) run->dev.ops->stream_destroy(&run->dev, run->compute);

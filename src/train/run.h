@@ -27,9 +27,10 @@ static inline uint64_t run_data_fingerprint(const dt_run *run)
 
 /* setup.c: the parts of opening a run, from the configuration. The first two are local; what is wrong joins
  * run->mistakes, and the rest is opened all the same. */
-void run_open_config_objects(dt_run *run); /* batch sizes, model configuration, units, options */
-void run_open_task(dt_run *run);           /* its data and metrics, number of steps, schedule */
-dt_err run_open_states(dt_run *run);       /* zero, model, buffers: collective, agreed */
+dt_err run_open_host(dt_run *run, int n_threads, bool planning); /* the CPU beside another device; local */
+void run_open_config_objects(dt_run *run);                       /* batch sizes, model configuration, units, options */
+void run_open_task(dt_run *run);                                 /* its data and metrics, number of steps, schedule */
+dt_err run_open_states(dt_run *run);                             /* zero, model, buffers: collective, agreed */
 
 /* check.c */
 /* the rest that rank 0 can know at start; into run->mistakes. Can output_dir be used? */
@@ -69,7 +70,8 @@ void run_budget(const dt_run *run, int ranks_per_node, budget *b);
 size_t run_part(const dt_memory *bytes, const rank_memory *m); /* of them, those in m */
 /* the first memory of which more than the usable part is needed; NULL: it fits */
 const rank_memory *run_exceeds(const budget *b, double usable, const dt_memory *needed);
-dt_memory run_held(const dt_run *run); /* now, with what the device holds outside the ledger */
+dt_memory run_overhead(const dt_run *run); /* what the devices hold outside the ledger */
+dt_memory run_held(const dt_run *run);     /* now, with that */
 /* does the configured stage fit into what is free? local */
 dt_err run_check_memory(const dt_run *run, int ranks_per_node);
 /* zero.stage = auto: the lowest stage that fits on every rank; collective, agreed */

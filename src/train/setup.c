@@ -112,6 +112,27 @@ static dt_err check_length(const dt_run *run)
     return DT_OK;
 }
 
+/* One of the words of offload_optimizer and offload_param. */
+static dt_offload offload_of(const char *word)
+{
+    return !strcmp(word, "cpu") ? DT_OFFLOAD_CPU : !strcmp(word, "nvme") ? DT_OFFLOAD_NVME : DT_OFFLOAD_NONE;
+}
+
+static dt_err check_offload(const dt_config *cfg)
+{
+    const bool optimizer = !strcmp(cfg->zero_offload_optimizer, "nvme"),
+               param = !strcmp(cfg->zero_offload_param, "nvme");
+    DT_CONFIG_CHECK(!(optimizer || param) || *cfg->zero_nvme_path, cfg, "zero",
+                    optimizer ? "offload_optimizer" : "offload_param",
+                    "nvme needs zero.nvme_path, a directory on a disk of each node");
+    DT_CONFIG_CHECK(!strcmp(cfg->zero_offload_param, "none") || !strcmp(cfg->zero_stage, "3") ||
+                        !strcmp(cfg->zero_stage, "auto"),
+                    cfg, "zero", "offload_param",
+                    "parameters are offloaded at stage 3 alone, where each rank owns a part of them; zero.stage is %s",
+                    cfg->zero_stage);
+    return DT_OK;
+}
+
 static void fill_zero_options(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
@@ -132,6 +153,12 @@ static void fill_zero_options(dt_run *run)
         .prefetch_bucket_size = cfg->zero_prefetch_bucket_size,
         .param_persistence_threshold = cfg->zero_param_persistence_threshold,
         .max_live_parameters = cfg->zero_max_live_parameters,
+        .offload_optimizer = offload_of(cfg->zero_offload_optimizer),
+        .offload_param = offload_of(cfg->zero_offload_param),
+        .sub_group_size = cfg->zero_sub_group_size,
+        .buffer_count = (int)cfg->zero_buffer_count,
+        .pin_memory = cfg->zero_pin_memory,
+        .nvme_path = cfg->zero_nvme_path,
     };
 }
 
@@ -216,6 +243,7 @@ void run_open_config_objects(dt_run *run)
     note(run, dt_optimizer_settings(&run->main.settings, cfg));
     note(run, dt_lr_groups_make(&run->main.groups, cfg));
     note(run, check_lr_rule(cfg));
+    note(run, check_offload(cfg));
     note(run, dt_intervals_check(cfg));
     note(run, resolve_batching(run));
     note(run, open_model(run));
@@ -253,12 +281,19 @@ void run_open_task(dt_run *run)
     if (run_trains(run) && (t->train || t->steps_per_epoch > 0)) note(run, count_steps(run));
 }
 
+dt_err run_open_host(dt_run *run, int n_threads, bool planning)
+{
+    if (run->dev.ops == &dt_device_cpu_ops) return DT_OK;
+    return dt_device_open_host(&run->host, n_threads, planning, &run->ledger);
+}
+
 static dt_err open_zeros(dt_run *run)
 {
     for (int i = 0; i < run->n_trained; i++) {
         dt_trained *m = run->trained[i];
         dt_zero_options opt = m->zero_opt;
         opt.stage = run->stage;
+        opt.host = run->host.ops ? &run->host : &run->dev;
         DT_TRY(dt_zero_open(&m->zero, &opt, m->units, m->n_units, run->comm, &run->dev, run->compute, &run->phase));
     }
     return DT_OK;

@@ -44,6 +44,8 @@ static dt_err check_options(const dt_zero_options *opt, int n_units, int nranks)
     DT_CHECK(opt->grad_dtype == opt->param_dtype || opt->grad_dtype == DT_F32, DT_ERR_ARG,
              "gradients in %s with parameters in %s: expected the parameters' type or fp32",
              dt_dtype_name(opt->grad_dtype), dt_dtype_name(opt->param_dtype));
+    DT_CHECK(opt->offload_param == DT_OFFLOAD_NONE || opt->stage == 3, DT_ERR_ARG,
+             "zero.offload_param needs zero.stage = 3: stage %d keeps all parameters on the device", opt->stage);
     const int n = opt->optimizer ? opt->optimizer->n_states : 0;
     DT_CHECK(n >= 0 && n <= DT_MAX_STATES, DT_ERR_ARG, "optimizer %s has %d states, expected at most %d",
              opt->optimizer->name, n, (int)DT_MAX_STATES);
@@ -229,19 +231,34 @@ static int64_t kept_len(const dt_shards *s, bool whole)
     return whole ? round_up(s->padded_len, DT_GROUP_ALIGN) : s->shard_len;
 }
 
+/** A shard of elements of a type; in a file it begins where direct access can. */
+static int64_t shard_len_in(dt_place place, const dt_shards *s, dt_dtype dtype)
+{
+    const int64_t align = place == DT_IN_FILE ? ZERO_FILE_ALIGN / (int64_t)dt_dtype_size(dtype) : 1;
+    return round_up(s->shard_len, align);
+}
+
+static void place_params_kept(zero_layout *l, int p, zero_part_layout *part)
+{
+    const bool away = part->place != DT_ON_DEVICE;
+    int64_t *len = away ? &l->away_len[p] : &l->params_len[p];
+    part->kept_at = *len;
+    *len += away ? shard_len_in(part->place, &part->shards, l->param_dtype[p]) : kept_len(&part->shards, part->whole);
+}
+
 static void place_kept(zero_layout *l)
 {
     for (int u = 0; u < l->n_units; u++) {
         zero_unit_layout *ul = &l->units[u];
-        for (int p = 0; p < DT_N_PARTS; p++) {
-            ul->part[p].kept_at = l->params_len[p];
-            l->params_len[p] += kept_len(&ul->part[p].shards, ul->part[p].whole);
-        }
+        for (int p = 0; p < DT_N_PARTS; p++) place_params_kept(l, p, &ul->part[p]);
         if (!l->has_grads) continue;
-        ul->grad_at = l->grads_len;
-        l->grads_len += kept_len(&ul->part[DT_TRAINED].shards, l->whole_grads);
+        const dt_shards *shards = &ul->part[DT_TRAINED].shards;
+        if (l->whole_grads || !l->grads_down) {
+            ul->grad_at = l->grads_len;
+            l->grads_len += kept_len(shards, l->whole_grads);
+        }
         ul->opt_at = l->opt_len;
-        l->opt_len += kept_len(&ul->part[DT_TRAINED].shards, l->whole_opt);
+        l->opt_len += l->whole_opt ? kept_len(shards, true) : shard_len_in(l->opt_place, shards, DT_F32);
     }
 }
 
@@ -288,44 +305,102 @@ static void size_buckets(zero_layout *l, const dt_zero_options *opt)
     if (update > l->bucket_bytes) l->bucket_bytes = update;
 }
 
+/** Is there a part of this kind, in this place? */
+static bool any_in(const zero_layout *l, int p, dt_place place)
+{
+    for (int u = 0; u < l->n_units; u++)
+        if (l->units[u].part[p].shards.flat_len > 0 && l->units[u].part[p].place == place) return true;
+    return false;
+}
+
+static int64_t longest_in_file(const zero_layout *l, int p)
+{
+    int64_t n = 0;
+    for (int u = 0; u < l->n_units; u++)
+        if (l->units[u].part[p].place == DT_IN_FILE) n = dt_max_i64(n, l->units[u].part[p].shards.shard_len);
+    return n;
+}
+
+/** The rings of staging buffers of what is offloaded. */
+static void size_rings(zero_layout *l, const dt_zero_options *opt)
+{
+    const int64_t step = ZERO_FILE_ALIGN / (int64_t)sizeof(float), longest = longest_shard(l, DT_TRAINED);
+    l->n_buffers = opt->buffer_count > 0 ? opt->buffer_count : 1;
+    if (l->grads_down) {
+        l->group_len = round_up(longest, step);
+        if (opt->sub_group_size > 0 && opt->sub_group_size < l->group_len)
+            l->group_len = dt_max_i64(opt->sub_group_size / step * step, step);
+        l->grad_slot_len = l->whole_grads ? 0 : longest;
+        if (any_in(l, DT_TRAINED, DT_ON_DEVICE))
+            l->up_bytes = (size_t)l->group_len * dt_dtype_size(l->param_dtype[DT_TRAINED]);
+        if (l->opt_place == DT_IN_FILE)
+            l->swap_bytes = (size_t)l->group_len * sizeof(float) * (size_t)(1 + l->n_states);
+    }
+    for (int p = 0; p < DT_N_PARTS; p++) {
+        const size_t nbytes = (size_t)longest_in_file(l, p) * dt_dtype_size(l->param_dtype[p]);
+        const size_t whole = (nbytes + ZERO_FILE_ALIGN - 1) / ZERO_FILE_ALIGN * ZERO_FILE_ALIGN;
+        if (whole > l->fetch_bytes) l->fetch_bytes = whole;
+    }
+}
+
 static void size_staging(zero_layout *l, const dt_zero_options *opt)
 {
     size_buckets(l, opt);
+    size_rings(l, opt);
     for (int p = 0; p < DT_N_PARTS; p++)
         l->param_arena_bytes[p] = (size_t)l->param_arena_len[p] * dt_dtype_size(l->param_dtype[p]);
     l->grad_arena_bytes = (size_t)l->grad_arena_len * dt_dtype_size(l->grad_dtype);
     l->n_results = l->has_grads ? l->n_runs + l->n_units : 0;
-    l->results_bytes = (size_t)l->n_results * 16;
+    const size_t results = (size_t)l->n_results * 16;
+    l->results_bytes = l->grads_down ? 0 : results; /* where the host sums them it writes to its own scratch */
     l->host_bytes = ZERO_HOST_CHUNK * sizeof(float);
-    if (l->results_bytes > l->host_bytes) l->host_bytes = l->results_bytes;
+    if (results > l->host_bytes) l->host_bytes = results;
 }
 
 static void add_up(zero_layout *l)
 {
-    size_t *staging = l->memory.at[DT_MEM_STAGING];
+    size_t *params = l->memory.at[DT_MEM_PARAMS], *grads = l->memory.at[DT_MEM_GRADS];
+    size_t *optimizer = l->memory.at[DT_MEM_OPTIMIZER], *staging = l->memory.at[DT_MEM_STAGING];
+    const size_t grad_size = dt_dtype_size(l->grad_kept), n_buffers = (size_t)l->n_buffers;
     for (int p = 0; p < DT_N_PARTS; p++) {
-        l->memory.at[DT_MEM_PARAMS][DT_ON_DEVICE] += (size_t)l->params_len[p] * dt_dtype_size(l->param_dtype[p]);
+        const size_t size = dt_dtype_size(l->param_dtype[p]);
+        params[DT_ON_DEVICE] += (size_t)l->params_len[p] * size;
+        params[l->away_place] += (size_t)l->away_len[p] * size;
         staging[DT_ON_DEVICE] += l->param_arena_bytes[p];
     }
-    l->memory.at[DT_MEM_GRADS][DT_ON_DEVICE] = (size_t)l->grads_len * dt_dtype_size(l->grad_kept);
-    l->memory.at[DT_MEM_OPTIMIZER][DT_ON_DEVICE] =
-        (size_t)l->opt_len * sizeof(float) * (size_t)(l->has_master + l->n_states);
+    optimizer[l->opt_place] += (size_t)l->opt_len * sizeof(float) * (size_t)(l->has_master + l->n_states);
+    grads[DT_ON_DEVICE] += (size_t)l->grads_len * grad_size;
+    if (l->grads_down) grads[l->host_grad_place] += (size_t)l->opt_len * grad_size;
     staging[DT_ON_DEVICE] += l->grad_arena_bytes + l->bucket_bytes + l->results_bytes;
-    staging[DT_ON_PINNED] = l->host_bytes;
+    staging[DT_ON_DEVICE] += ZERO_GRAD_SLOTS * (size_t)l->grad_slot_len * grad_size;
+    staging[DT_ON_PINNED] += l->host_bytes + n_buffers * (l->up_bytes + l->fetch_bytes);
+    staging[DT_ON_HOST] += n_buffers * l->swap_bytes;
+    l->file_bytes = (int64_t)(params[DT_IN_FILE] + optimizer[DT_IN_FILE]);
+}
+
+/** Where states go that are offloaded; those in host memory that the device copies, to pinned memory. */
+static dt_place place_of_offload(dt_offload offload, dt_place in_host_memory)
+{
+    return offload == DT_OFFLOAD_NVME ? DT_IN_FILE : offload == DT_OFFLOAD_CPU ? in_host_memory : DT_ON_DEVICE;
 }
 
 static void set_flags(zero_layout *l, const dt_zero_options *opt, const dt_unit *units)
 {
     bool trained = false;
     for (int u = 0; u < l->n_units; u++) trained = trained || units[u].flat_len[DT_TRAINED] > 0;
-    l->stage = l->nranks == 1 ? 1 : opt->stage;
     l->has_grads = trained && opt->optimizer;
+    l->grads_down = l->has_grads && opt->offload_optimizer != DT_OFFLOAD_NONE;
+    l->host_grad_place = opt->pin_memory ? DT_ON_PINNED : DT_ON_HOST;
+    l->opt_place = l->grads_down ? place_of_offload(opt->offload_optimizer, DT_ON_HOST) : DT_ON_DEVICE;
+    l->away_place = place_of_offload(opt->offload_param, l->host_grad_place);
+    const bool offloads = l->grads_down || l->away_place != DT_ON_DEVICE;
+    l->stage = l->nranks == 1 && !offloads ? 1 : l->grads_down && opt->stage == 0 ? 1 : opt->stage;
     l->n_states = l->has_grads ? opt->optimizer->n_states : 0;
     /* In reproducible mode every micro-step is reduced, so full gradients would never be summed up: every stage keeps
      * shards of them. */
     l->whole_grads = l->stage < 2 && !opt->reproducible;
     l->whole_opt = l->stage == 0 && l->has_grads;
-    l->has_master = l->has_grads && opt->param_dtype != DT_F32;
+    l->has_master = l->has_grads && (offloads || opt->param_dtype != DT_F32);
     l->param_dtype[DT_TRAINED] = opt->param_dtype;
     l->param_dtype[DT_FROZEN] = frozen_dtype(opt);
     l->grad_dtype = opt->grad_dtype;
@@ -355,6 +430,7 @@ dt_err zero_layout_make(zero_layout *l, const dt_zero_options *opt, const dt_uni
             const int64_t len = units[u].flat_len[p];
             ul->part[p].shards = dt_shards_of(len, nranks);
             ul->part[p].whole = l->stage < 3 || len < opt->param_persistence_threshold;
+            ul->part[p].place = ul->part[p].whole ? DT_ON_DEVICE : l->away_place;
         }
         add_runs(l, ul, &units[u]);
     }

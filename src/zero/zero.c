@@ -78,6 +78,8 @@ dt_err dt_zero_open(dt_zero **out, const dt_zero_options *opt, const dt_unit *un
                        .last_unit = -1,
                        .before_last = -1};
         err = zero_layout_make(&z->lay, opt, units, n_units, comm->nranks);
+        if (err == DT_OK && (opt->offload_optimizer || opt->offload_param))
+            err = dt_fail(DT_ERR_USAGE, "zero.offload_optimizer and zero.offload_param are planned, not built");
         if (err == DT_OK) err = open_local(z);
     }
     err = dt_comm_agree(comm, err); /* one rank may be out of memory where others are not */
