@@ -3,7 +3,7 @@
     python tests/make_hf_fixtures.py tests/data/hf
 
 needs torch and transformers. The weights are the formula's, so tests/data/model/NAME.json says what each computes; the directories in half precision carry
-the loss of their rounded weights in expected.json.
+the loss of their rounded weights in expected.json, that with a scalar head its values.
 """
 import json
 import os
@@ -11,8 +11,9 @@ import shutil
 import sys
 
 import torch
+import transformers
 
-from make_model_fixtures import CASES, batch, build, digits, loss_of
+from make_model_fixtures import CASES, CLASSES, batch, build, digits, loss_of, weight
 
 
 def strip(path):
@@ -44,6 +45,19 @@ def rounded(case, dtype):
     return build(CASES[case], dtype), digits(float(loss))
 
 
+def scored(case, n_labels):
+    """A model with a scalar head, and what it makes of each token of the first batch."""
+    cls = getattr(transformers, CLASSES[CASES[case]["model_type"]].replace("ForCausalLM", "ForSequenceClassification"))
+    config = {k: v for k, v in CASES[case].items() if k != "model_type"}
+    model = cls._from_config(cls.config_class(**config, num_labels=n_labels), attn_implementation="eager")
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(weight(name, tuple(p.shape)))
+        values = [model.score(model.model(input_ids=ids[None], use_cache=False).last_hidden_state)[0]
+                  for ids, _ in batch(dict(config=CASES[case], lens=[7, 12, 1, 5]), 0)]
+    return model, [[digits(float(x)) for x in row] for row in torch.cat(values)]
+
+
 def write_expected(path, case, loss):
     with open(os.path.join(path, "expected.json"), "w") as f:
         json.dump(dict(case=case, loss=loss), f)
@@ -61,6 +75,10 @@ def main():
     for case, dtype, name in (("mistral", torch.bfloat16, "mistral_bf16"), ("qwen3", torch.float16, "qwen3_f16")):
         model, loss = rounded(case, dtype)
         write_expected(save(model, root, name), case, loss)
+    model, values = scored("qwen2", 3)
+    with open(os.path.join(save(model, root, "qwen2_score"), "expected.json"), "w") as f:
+        json.dump(dict(case="qwen2", values=values), f)
+        f.write("\n")
     with open(os.path.join(root, "qwen3_f16", "generation_config.json"), "w") as f:
         json.dump(dict(bos_token_id=1, eos_token_id=[2, 7], pad_token_id=0, do_sample=True, temperature=0.6, top_k=20, top_p=0.95,
                        repetition_penalty=1.05, transformers_version="4.51.0"), f, indent=2)

@@ -3,6 +3,7 @@
  * NP: 1 2 3
  * DEVICES: cpu queue */
 #include "pretrained_fixture.h"
+#include "dtrain/frozen_model.h"
 #include "dtrain/task.h"
 #include <inttypes.h>
 #include <jansson.h>
@@ -270,6 +271,68 @@ static void half_precision_files_give_the_loss_of_their_weights(void **state)
     }
 }
 
+/* Are these the values of the first batch, and a rank's without tokens none? */
+static bool values_are_those_of(fixture *f, const dt_frozen_model *frozen, const json_t *want)
+{
+    enum { N_TOK = 25, N_LABELS = 3 };
+    static const int32_t lens[] = {7, 12, 1, 5};
+    const dt_model_options opt = {
+        .dtype = DT_F32, .grad_dtype = DT_F32, .max_tok = N_TOK, .max_seq = N_TOK, .max_pos = 12};
+    static float value[N_TOK * N_LABELS];
+    dt_model *m = NULL;
+    dt_batch b = {0};
+    bool ok = json_array_size(want) == N_TOK && dt_batch_alloc(&b, N_TOK, N_TOK, &f->ledger) == DT_OK &&
+              dt_model_open(&m, &frozen->mc, &opt, frozen->units, frozen->n_units, &f->dev, &frozen->source, NULL,
+                            NULL) == DT_OK;
+    if (ok) ref_batch_fill(&b, frozen->mc.vocab_size, 0, f->comm.rank == 0 ? 4 : 0, lens, 0);
+    ok = ok && dt_model_forward(m, &b, false, 0) == DT_OK && dt_model_values(m, &b, value) == DT_OK;
+    for (int t = 0; ok && t < b.n_tok; t++)
+        for (int l = 0; l < N_LABELS; l++) {
+            const double x = number(json_array_get(json_array_get(want, (size_t)t), (size_t)l));
+            ok = near("value", "qwen2_score", x, (double)value[t * N_LABELS + l], fmax(1, fabs(x))) && ok;
+        }
+    dt_model_close(m);
+    dt_batch_free(&b, &f->ledger);
+    return ok;
+}
+
+static void a_frozen_reward_model_gives_the_values_of_pytorch(void **state)
+{
+    fixture *f = *state;
+    json_t *expected = json_load_file("tests/data/hf/qwen2_score/expected.json", 0, NULL);
+    for (int stage = 0; stage <= 3; stage += 3) {
+        dt_frozen_model frozen = {0};
+        dt_error_clear();
+        assert_all(f->mpi, dt_frozen_model_describe(&frozen, "tests/data/hf/qwen2_score", 3) == DT_OK);
+        assert_all(f->mpi, dt_frozen_model_load(&frozen, &f->comm, &f->dev, NULL, stage, DT_F32, NULL) == DT_OK);
+        assert_all(f->mpi, values_are_those_of(f, &frozen, json_object_get(expected, "values")));
+        dt_frozen_model_close(&frozen);
+    }
+    json_decref(expected);
+}
+
+/* A head of another size, and a directory whose head is the vocabulary's or the other way round. */
+static void heads_that_do_not_fit_are_refused_by_name(void **state)
+{
+    static const struct {
+        const char *model, *word;
+        int n_labels;
+    } all[] = {{"tests/data/hf/qwen2_score", "score.weight", 1},
+               {"tests/data/hf/qwen2_score", "score.weight", 0},
+               {"tests/data/hf/qwen2", "score.weight", 3}};
+    fixture *f = *state;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        dt_frozen_model frozen = {0};
+        dt_error_clear();
+        assert_all(f->mpi, dt_frozen_model_describe(&frozen, all[i].model, all[i].n_labels) == DT_OK);
+        const dt_err err = dt_frozen_model_load(&frozen, &f->comm, &f->dev, NULL, 0, DT_F32, NULL);
+        const bool named = f->comm.rank || strstr(dt_error_message(), all[i].word);
+        assert_all(f->mpi, err == DT_ERR_DATA && named);
+        dt_frozen_model_close(&frozen);
+    }
+    dt_error_clear();
+}
+
 static void sampling_defaults_and_ends_are_read(void **state)
 {
     fixture *f = *state;
@@ -526,6 +589,8 @@ int main(int argc, char **argv)
         IN_DIR(a_rank_reads_what_it_is_in_charge_of),
         IN_DIR(a_directory_computes_and_trains_as_in_pytorch),
         IN_DIR(half_precision_files_give_the_loss_of_their_weights),
+        IN_DIR(a_frozen_reward_model_gives_the_values_of_pytorch),
+        IN_DIR(heads_that_do_not_fit_are_refused_by_name),
         IN_DIR(sampling_defaults_and_ends_are_read),
         IN_DIR(what_does_not_fit_the_model_is_refused_by_name),
         IN_DIR(a_checkpoint_may_not_hold_what_the_model_has_not),

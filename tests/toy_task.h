@@ -149,7 +149,7 @@ static void toy_open(dt_task *t)
     t->n_validation = toy_micros(t);
     t->keep_gathered = getenv("TOY_KEEP_GATHERED") != NULL;
     if (!*t->cfg->model_path || t->n_units == 0 || !t->dev->ops) return; /* told already */
-    const dt_err err = dt_frozen_model_describe(&y->frozen, t->cfg->model_path);
+    const dt_err err = dt_frozen_model_describe(&y->frozen, t->cfg->model_path, 0);
     dt_mistakes_add(t->mistakes, err == DT_OK ? toy_size(t) : err);
     t->saved_nbytes = (double)(2 + toy_saved_len(t)) * sizeof(int64_t);
     toy_open_table(t);

@@ -16,9 +16,9 @@ typedef struct dt_frozen_model {
 } dt_frozen_model;
 
 /** Find the model (a Hugging Face directory; a checkpoint; a run's output_dir or its checkpoints directory: the one
- *  that `latest` names, else the highest step) and read all of it but the tensors. Local. DT_ERR_DATA naming what was
- *  looked for. */
-dt_err dt_frozen_model_describe(dt_frozen_model *f, const char *model);
+ *  that `latest` names, else the highest step) and read all of it but the tensors. n_labels: of a scalar head, as a
+ *  reward model has it; 0: it predicts tokens. Local. DT_ERR_DATA naming what was looked for. */
+dt_err dt_frozen_model_describe(dt_frozen_model *f, const char *model, int n_labels);
 
 /** Load the parameters, whole on every rank (stage 0) or partitioned (stage 3). compute: the stream on which its models
  *  will work. phase (may be NULL) says where it stands. Collective; all ranks return the same code but for

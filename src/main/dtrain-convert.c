@@ -396,7 +396,7 @@ static dt_err run(app *a, dt_err parsed)
     DT_TRY(dt_comm_open(&a->comm));
     dt_log_open(a->comm.rank, a->comm.nranks, a->comm.host);
     TOGETHER(a, parsed);
-    TOGETHER(a, dt_frozen_model_describe(&a->frozen, a->opt.from));
+    TOGETHER(a, dt_frozen_model_describe(&a->frozen, a->opt.from, 0));
     TOGETHER(a, choose(a));
     TOGETHER(a, open_device(a));
     TOGETHER(a, dt_comm_attach(&a->comm, &a->dev, "auto", true));

@@ -298,7 +298,7 @@ static dt_err run(app *a, dt_err parsed)
                ? dt_fail(DT_ERR_USAGE, "--stream: expected one rank, or --zero-stage 3, found %d ranks", a->comm.nranks)
                : DT_OK);
     TOGETHER(a, a->comm.rank == 0 ? generate_begin_output(a) : DT_OK);
-    TOGETHER(a, dt_frozen_model_describe(&a->frozen, o->model));
+    TOGETHER(a, dt_frozen_model_describe(&a->frozen, o->model, 0));
     TOGETHER(a, generate_take_defaults(&a->opt, &a->frozen.from.generation));
     TOGETHER(a, open_tokenizer(a));
     a->reader = (dt_prompt_reader){.tokenizer = a->tok,

@@ -2,11 +2,12 @@
  * reader are the trainer's own. */
 #include "dtrain/frozen_model.h"
 
-dt_err dt_frozen_model_describe(dt_frozen_model *f, const char *model)
+dt_err dt_frozen_model_describe(dt_frozen_model *f, const char *model, int n_labels)
 {
     DT_TRY(dt_pretrained_describe(&f->from, model));
     DT_TRY(dt_model_config_parse(&f->mc, f->from.config_name, f->from.model_config));
-    DT_TRY(dt_model_make_units(&f->mc, &f->units, &f->n_units));
+    DT_TRY(n_labels ? dt_model_make_value_units(&f->mc, n_labels, &f->units, &f->n_units)
+                    : dt_model_make_units(&f->mc, &f->units, &f->n_units));
     dt_units_choose_trained(f->units, f->n_units, NULL, NULL);
     return DT_OK;
 }
