@@ -5,7 +5,7 @@
 /* What a name is in a checkpoint: a group beside those of the run's own model. */
 static dt_err check(const dt_task *t, const char *name)
 {
-    static const char *const taken[] = {"", "model", "optimizer", "task"};
+    static const char *const taken[] = {"", ".", "model", "optimizer", "task"};
     bool is_new = strlen(name) < 32 && !strchr(name, '/');
     for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++) is_new = is_new && strcmp(name, taken[i]) != 0;
     for (int i = 0; i < t->n_beside; i++) is_new = is_new && strcmp(name, t->beside[i].name) != 0;
