@@ -114,8 +114,28 @@ static void values_are_those_of_plain_loops(void **state)
     close_model(&r, &b);
 }
 
-/* score's gradient: sums of products of dvalue, rounded to bf16, and of the norm's output, rounded twice, and a
- * rounding of the sum; each by 2^-9 of its value: together below 2^-6 of the sum of absolute values. */
+/* 25 tokens in four sequences, and the first sequence alone. */
+static void values_of_a_sequence_do_not_depend_on_the_others(void **state)
+{
+    for (int dtype = DT_F32; dtype <= DT_BF16; dtype++) {
+        dt_model_options opt = ref_options(MAX_TOK, 12, (dt_dtype)dtype);
+        static float together[MAX_TOK * N_LABELS], alone[MAX_TOK * N_LABELS];
+        ref_model r;
+        dt_batch b;
+        opt.training = false;
+        opt.batch_invariant = true;
+        open_model(&r, &b, QWEN3, &opt, build_values);
+        assert_int_equal(dt_model_forward(r.model, &b, false, 0), DT_OK);
+        assert_int_equal(dt_model_values(r.model, &b, together), DT_OK);
+        ref_batch_fill(&b, r.mc.vocab_size, 0, 1, LENS, 1);
+        assert_int_equal(dt_model_forward(r.model, &b, false, 0), DT_OK);
+        assert_int_equal(dt_model_values(r.model, &b, alone), DT_OK);
+        assert_int_equal(b.n_tok, LENS[0]);
+        assert_memory_equal(together, alone, (size_t)(b.n_tok * N_LABELS) * sizeof *alone);
+        close_model(&r, &b);
+    }
+}
+
 /* Three micro-batches whose gradients are given, with a wait after each or with none. */
 static void value_micro_steps(ref_model *r, const dt_batch *b, bool wait)
 {
@@ -148,6 +168,8 @@ static void gradients_of_values_may_follow_before_the_last_ones_are_used(void **
     close_model(&waits, &b);
 }
 
+/* score's gradient: sums of products of dvalue, rounded to bf16, and of the norm's output, rounded twice, and a
+ * rounding of the sum; each by 2^-9 of its value: together below 2^-6 of the sum of absolute values. */
 static void a_scalar_head_works_in_bf16(void **state)
 {
     dt_model_options opt = ref_options(MAX_TOK, 12, DT_BF16);
@@ -358,8 +380,6 @@ static void the_encoder_alone_sees_later_tokens(void **state)
     }
 }
 
-/* ---- what cannot be ---- */
-
 /* ---- units in another order ---- */
 
 /* block.0, block.1, head, embed */
@@ -383,6 +403,8 @@ static void a_tied_embedding_may_stand_anywhere(void **state)
     check_slopes(&r, &b, language_loss);
     close_model(&r, &b);
 }
+
+/* ---- what cannot be ---- */
 
 static void units_that_are_no_model_are_refused(void **state)
 {
@@ -423,6 +445,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_of_a_scalar_head_are_the_slopes),
         cmocka_unit_test(values_are_those_of_plain_loops),
+        cmocka_unit_test(values_of_a_sequence_do_not_depend_on_the_others),
         cmocka_unit_test(gradients_of_values_may_follow_before_the_last_ones_are_used),
         cmocka_unit_test(a_scalar_head_works_in_bf16),
         cmocka_unit_test(gradients_of_a_vision_like_model_are_the_slopes),

@@ -132,15 +132,15 @@ typedef struct dt_model_options {
     /* key-value cache for generation: sequences and tokens each; 0: none. In training it shares its place with what
      * backward needs: a training forward forgets it, and generating ends what was kept for a backward */
     int32_t cache_seqs, cache_len;
-    /* logits of a token have the same bits whatever else is in the batch and however its sequence was cut; passes
+    /* logits and values of a token have the same bits whatever else is in the batch and however its sequence was cut; passes
      * without backward alone */
     bool batch_invariant;
     const dt_stage_ops *own_stage; /* of units with role DT_UNIT_OWN; NULL: there are none */
     void *own_stage_self;
     uint64_t seed; /* for dropout */
     /* Activations that several models use by turns: one has the memory, at least lend_nbytes of it; the others borrow
-     * it from there (lender: when they are opened). What a model has computed is gone when another begins a pass.
-     * The lender is closed last. */
+     * it from there (lender: when they are opened), and do not train. What a model has computed is gone when another
+     * begins a pass. The lender is closed last. */
     size_t lend_nbytes;
     bool borrows;
     struct dt_model *lender;

@@ -35,7 +35,8 @@ dt_err dt_model_values(dt_model *m, const dt_batch *b, float *value)
                           .ldb = m->C,
                           .ldc = m->n_labels,
                           .dt = m->opt.dtype,
-                          .c_dtype = DT_F32};
+                          .c_dtype = DT_F32,
+                          .batch_invariant = dt_model_is_invariant(m)};
     dt_phase_enter(m->phase, "head", m->units[m->head_unit].name);
     DT_TRY(dt_params_acquire(m, m->head_unit, &w));
     if (m->n_tok > 0) {
