@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "../src/model/model_private.h"
+#include "host_sampler.h"
 #include "model_fixture.h"
 #include <math.h>
 #include <stdlib.h>
@@ -196,6 +198,58 @@ static void batch_invariant_logits_do_not_depend_on_batch_or_chunks(void **state
     }
 }
 
+/* What the device draws is what the host would draw from the same logits: a sequence without a token gets none. The
+ * log-probability is a sum of 61 terms in double, in any order. */
+static void check_draws(ref_model *r, const dt_batch *b, const dt_choice *how, uint64_t seed)
+{
+    enum { WORDS = (V + 31) / 32 };
+    float logits[SEQS * V];
+    double uniform[SEQS], logp[SEQS], want_logp;
+    uint32_t seen[SEQS * WORDS];
+    int32_t token[SEQS], want;
+    for (int s = 0; s < SEQS; s++) uniform[s] = (double)(dt_mix64(seed + (uint64_t)s) >> 11) * 0x1p-53;
+    for (int i = 0; i < SEQS * WORDS; i++) seen[i] = (uint32_t)dt_mix64(seed * 100 + (uint64_t)i);
+    const dt_draw d = {.how = *how,
+                       .uniform = how->greedy ? NULL : uniform,
+                       .seen = how->repetition_penalty != 1 ? seen : NULL,
+                       .token = token,
+                       .logp = logp};
+    assert_int_equal(dt_model_last_logits(r->model, b, logits), DT_OK);
+    assert_int_equal(dt_model_draw(r->model, b, &d), DT_OK);
+    for (int s = 0; s < SEQS; s++) {
+        if (b->seq_start[s + 1] == b->seq_start[s]) {
+            assert_true(token[s] == -1 && isnan(logp[s]));
+            continue;
+        }
+        host_draw(how, logits + s * V, d.seen ? seen + s * WORDS : NULL, V, uniform[s], &want, &want_logp);
+        assert_int_equal(token[s], want);
+        assert_true(fabs(logp[s] - want_logp) <= 0x1p-40);
+    }
+}
+
+static void draws_are_those_of_the_logits(void **state)
+{
+    static const dt_choice HOW[] = {
+        {.repetition_penalty = 1, .greedy = true},
+        {.repetition_penalty = 1.5, .greedy = true},
+        {.repetition_penalty = 1, .temperature = 1, .top_p = 1},
+        {.repetition_penalty = 1.2, .temperature = 2, .top_k = 30, .top_p = 0.9, .min_p = 0.01},
+    };
+    static const int32_t START[SEQS] = {0}, PROMPT[SEQS] = {5, 0, 3};
+    for (int k = 0; k < 2 * N_CONFIGS; k++) {
+        ref_model r;
+        dt_batch b;
+        open_model(&r, &b, CONFIGS[k / 2], k % 2 ? DT_BF16 : DT_F32);
+        fill(&b, START, PROMPT);
+        assert_int_equal(dt_model_decode(r.model, &b, SLOT), DT_OK);
+        for (int chunks = 0; chunks < 2; chunks++) {
+            if (chunks) r.model->h.n_rows = 1; /* rows of a pass of the head */
+            for (uint64_t i = 0; i < 20; i++) check_draws(&r, &b, &HOW[i % 4], i * 1000 + (uint64_t)k);
+        }
+        close_model(&r, &b);
+    }
+}
+
 static void a_copied_slot_goes_on_like_its_source(void **state)
 {
     static const int32_t START[SEQS] = {0}, PROMPT[SEQS] = {5, 0, 0}, NEXT[SEQS] = {6, 0, 0}, COPY[SEQS] = {1, 0, 3};
@@ -261,6 +315,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decoding_gives_the_logits_of_the_whole_text),
         cmocka_unit_test(batch_invariant_logits_do_not_depend_on_batch_or_chunks),
+        cmocka_unit_test(draws_are_those_of_the_logits),
         cmocka_unit_test(a_copied_slot_goes_on_like_its_source),
         cmocka_unit_test(an_empty_step_passes_every_unit_and_changes_nothing),
         cmocka_unit_test(a_full_cache_and_wrong_slots_are_refused),
