@@ -151,9 +151,11 @@
          "shape of the decay (wsd); sqrt: 1 - square root of progress") \
     ENUM(precision, dtype, "fp32", "fp32|bf16", \
          "data type of parameters and activations; bf16 keeps fp32 master weights and optimizer states") \
-    ENUM(zero, stage, "0", "auto|0|1|2|3", \
-         "what is sharded over the ranks. 0: nothing; 1: optimizer states; 2: and gradients; 3: and parameters; " \
-         "auto: the lowest stage that fits in memory") \
+    ENUM(zero, stage, "0", "auto|auto:size|0|1|2|3", \
+         "what is sharded over the ranks. 0: nothing; 1: optimizer states; 2: and gradients; 3: and parameters. auto: " \
+         "the first that fits in memory of the stages, then of the stages with the optimizer offloaded, then with the " \
+         "parameters, to cpu and then to nvme; an offload that is given is kept. auto:size: 0 below 10^9 parameters, " \
+         "2 up to 7 10^9, 3 above") \
     INT (zero, reduce_bucket_size, 500000000, 1, INT64_MAX, "elements", \
          "at most this many gradients are reduced in one collective") \
     INT (zero, allgather_bucket_size, 500000000, 1, INT64_MAX, "elements", \

@@ -55,7 +55,6 @@ typedef struct dt_run {
     dt_device host; /* the CPU beside another device: updates what is offloaded; {0} where dev is the CPU */
     dt_stream *compute;
     int nranks, most_sharing; /* on one device */
-    int stage;
     dt_batching batching;
     dt_model_config mc;
     dt_unit *units;
@@ -97,7 +96,7 @@ typedef enum dt_mode { DT_MODE_RUN, DT_MODE_CHECK } dt_mode;
 /** Run or check what run->cfg asks for. Collective. */
 dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode);
 
-/** --plan: memory per rank by category and place, and communication, every stage, as text on out. Local; opens no
+/** --plan: memory per rank by category and place, and communication, every stage and offload, as text on out. Local; opens no
  *  device, starts no thread and reads only the headers of what the configuration names, where that is there; run->cfg
  *  may have been read with DT_VARIABLES_MAY_BE_UNSET. DT_ERR_MEMORY when no stage fits. */
 typedef struct dt_plan_request {
@@ -106,6 +105,7 @@ typedef struct dt_plan_request {
     /* bytes of a device and of a node; 0: this machine's, and not known for a device with memory of its own, which is
      * not opened. On the CPU device both are one memory, and the smaller holds */
     uint64_t device_memory, host_memory;
+    uint64_t nvme_space; /* bytes behind zero.nvme_path of a node; 0: this machine's, and not known where that is not */
 } dt_plan_request;
 dt_err dt_plan_print(dt_run *run, const dt_plan_request *req, FILE *out);
 

@@ -13,13 +13,15 @@ static const char usage[] =
     "\n"
     "  --check                 open and validate all that the run would use, take no step\n"
     "  --force                 take over the output_dir of another run that is certainly dead\n"
-    "  --plan                  memory per rank and communication per step for every ZeRO stage; with\n"
+    "  --plan                  memory per rank and communication per step for every ZeRO stage and\n"
+    "                          offload, and which zero.stage = auto would take; with\n"
     "      --ranks N             ranks (1)\n"
     "      --ranks-per-node N    ranks on a node (all)\n"
     "      --devices-per-node N  devices in a node (one for each rank)\n"
     "      --device-memory SIZE  memory of a device, such as 80GiB (this machine's on CPUs);\n"
     "                            G and GB are 10^9 bytes, GiB 2^30\n"
     "      --host-memory SIZE    memory of a node (this machine's)\n"
+    "      --nvme-space SIZE     free space of a node behind zero.nvme_path (this machine's)\n"
     "  --keys [section[.key]]  every configuration key: type, default, range, unit, help\n"
     "  -h, --help              this text\n"
     "  -V, --version           version, commit, build, devices and libraries\n"
@@ -67,7 +69,7 @@ static dt_err parse_memory(const char *name, const char *text, uint64_t *nbytes)
     return DT_OK;
 }
 
-enum { ACTION = 256, RANKS = 300, PER_NODE, DEVICES, DEVICE_MEMORY, HOST_MEMORY, FORCE };
+enum { ACTION = 256, RANKS = 300, PER_NODE, DEVICES, DEVICE_MEMORY, HOST_MEMORY, NVME_SPACE, FORCE };
 static const struct option table[] = {
     {"check", no_argument, NULL, ACTION + ACTION_CHECK},
     {"plan", no_argument, NULL, ACTION + ACTION_PLAN},
@@ -79,6 +81,7 @@ static const struct option table[] = {
     {"devices-per-node", required_argument, NULL, DEVICES},
     {"device-memory", required_argument, NULL, DEVICE_MEMORY},
     {"host-memory", required_argument, NULL, HOST_MEMORY},
+    {"nvme-space", required_argument, NULL, NVME_SPACE},
     TOOL_OPTIONS,
     {NULL, 0, NULL, 0},
 };
@@ -93,7 +96,7 @@ static void choose_action(options *o, action asked, const char *name)
 /* c: of the table, or a letter. */
 static dt_err take_option(options *o, int c, const char *name)
 {
-    if (c >= RANKS && c <= HOST_MEMORY) o->plan_option = name;
+    if (c >= RANKS && c <= NVME_SPACE) o->plan_option = name;
     switch (c) {
     case RANKS:
         return parse_ranks(name, optarg, &o->plan.nranks);
@@ -105,6 +108,8 @@ static dt_err take_option(options *o, int c, const char *name)
         return parse_memory(name, optarg, &o->plan.device_memory);
     case HOST_MEMORY:
         return parse_memory(name, optarg, &o->plan.host_memory);
+    case NVME_SPACE:
+        return parse_memory(name, optarg, &o->plan.nvme_space);
     case FORCE:
         o->force = true;
         break;

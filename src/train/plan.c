@@ -25,44 +25,90 @@ double run_checkpoint_nbytes(const dt_run *run)
     return nbytes;
 }
 
-/* What is trained beside the model joins its plan. */
-static dt_err add_beside(const dt_run *run, int stage, int nranks, dt_zero_plan *plan)
+/* ---- what a rank would hold -------------------------------------------------------------------------------------- */
+
+plan_setting run_setting(const dt_run *run, int nranks, int ranks_per_node)
 {
-    for (int i = 1; i < run->n_trained; i++) {
+    return (plan_setting){.strategy = run_strategy(run),
+                          .nranks = nranks,
+                          .ranks_per_node = ranks_per_node,
+                          .batching = run->batching,
+                          .model_opt = run->model_opt,
+                          .max_live_parameters = run->main.zero_opt.max_live_parameters};
+}
+
+static dt_zero_options zero_options(const plan_setting *with, const dt_trained *m)
+{
+    dt_zero_options opt = m->zero_opt;
+    run_apply(&with->strategy, &opt);
+    opt.max_live_parameters = with->max_live_parameters;
+    if (with->accumulates) opt.grad_dtype = DT_F32;
+    return opt;
+}
+
+static void add_zero(dt_zero_plan *plan, const dt_zero_plan *more)
+{
+    dt_memory_add(&plan->memory, &more->memory);
+    plan->sent_elems_per_micro_step += more->sent_elems_per_micro_step;
+    plan->sent_bytes_per_micro_step += more->sent_bytes_per_micro_step;
+    plan->sent_elems_per_step += more->sent_elems_per_step;
+    plan->sent_bytes_per_step += more->sent_bytes_per_step;
+    plan->least_live_parameters = dt_max_i64(plan->least_live_parameters, more->least_live_parameters);
+}
+
+/* The run's own model says what it is a parameter; what is trained beside it joins in what it holds and sends. */
+static dt_err plan_zeros(const dt_run *run, const plan_setting *with, dt_zero_plan *plan)
+{
+    for (int i = 0; i < run->n_trained; i++) {
         const dt_trained *m = run->trained[i];
-        dt_zero_options opt = m->zero_opt;
+        const dt_zero_options opt = zero_options(with, m);
         dt_zero_plan own;
-        opt.stage = stage;
-        opt.max_live_parameters = run->main.zero_opt.max_live_parameters;
-        DT_TRY(dt_zero_plan_make(&opt, m->units, m->n_units, nranks, &own));
-        dt_memory_add(&plan->memory, &own.memory);
-        plan->sent_elems_per_micro_step += own.sent_elems_per_micro_step;
-        plan->sent_bytes_per_micro_step += own.sent_bytes_per_micro_step;
-        plan->sent_elems_per_step += own.sent_elems_per_step;
-        plan->sent_bytes_per_step += own.sent_bytes_per_step;
-        if (own.least_live_parameters > plan->least_live_parameters)
-            plan->least_live_parameters = own.least_live_parameters;
+        DT_TRY(dt_zero_plan_make(&opt, m->units, m->n_units, with->nranks, &own));
+        if (i > 0)
+            add_zero(plan, &own);
+        else
+            *plan = own;
     }
     return DT_OK;
 }
 
-dt_err run_plan_stage(const dt_run *run, int stage, int nranks, int ranks_per_node, stage_plan *plan)
+static dt_err plan_task(const dt_run *run, const plan_setting *with, dt_memory *memory)
 {
-    dt_zero_options opt = run->main.zero_opt;
-    opt.stage = stage;
-    *plan = (stage_plan){0};
-    DT_TRY(dt_zero_plan_make(&opt, run->units, run->n_units, nranks, &plan->zero));
-    DT_TRY(add_beside(run, stage, nranks, &plan->zero));
-    DT_TRY(dt_model_plan(&run->mc, &run->model_opt, run->units, run->n_units, &run->dev, &plan->memory));
-    const dt_comm_shape shape = {nranks, ranks_per_node, run->most_sharing, run->cfg.comm_shared_memory};
-    const dt_memory comm = dt_comm_plan(run->cfg.comm_backend, &run->dev, &shape);
+    dt_task task = run->task; /* as it is with other ranks and batches */
+    dt_trained main = run->main;
+    dt_model_options model_opt = with->model_opt;
+    main.zero_opt = zero_options(with, &run->main);
+    task.main = &main, task.model_opt = &model_opt;
+    task.nranks = with->nranks, task.batching = with->batching;
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_task_buffers_nbytes(model_opt.max_tok, task.ops->n_labels);
+    return task.ops->plan(&task, with->strategy.stage, memory);
+}
+
+dt_err run_plan(const dt_run *run, const plan_setting *with, rank_plan *plan)
+{
+    *plan = (rank_plan){0};
+    DT_TRY(plan_zeros(run, with, &plan->zero));
+    DT_TRY(dt_model_plan(&run->mc, &with->model_opt, run->units, run->n_units, &run->dev, &plan->memory));
+    const dt_comm_shape shape = {with->nranks, with->ranks_per_node, run->most_sharing, run->cfg.comm_shared_memory};
+    const dt_memory comm = dt_comm_plan(run->cfg.comm_backend, &run->dev, &shape), overhead = run_overhead(run);
     dt_memory_add(&plan->memory, &plan->zero.memory);
     dt_memory_add(&plan->memory, &comm);
-    plan->memory.at[DT_MEM_DATA][DT_ON_HOST] += dt_task_buffers_nbytes(run->model_opt.max_tok, run->task.ops->n_labels);
-    dt_task task = run->task; /* on as many ranks as are asked about */
-    task.nranks = nranks;
-    DT_TRY(task.ops->plan(&task, stage, &plan->memory));
-    const dt_memory overhead = run_overhead(run);
     dt_memory_add(&plan->memory, &overhead);
+    DT_TRY(plan_task(run, with, &plan->memory));
+    plan->sent_bytes =
+        plan->zero.sent_bytes_per_step + plan->zero.sent_bytes_per_micro_step * (double)with->batching.accumulation;
+    return DT_OK;
+}
+
+dt_err run_try(const dt_run *run, const plan_setting *with, rank_plan *plan)
+{
+    plan_setting enough = *with;
+    enough.max_live_parameters = 0;
+    DT_TRY(run_plan(run, &enough, plan));
+    const int64_t least = plan->zero.least_live_parameters;
+    const bool too_few = least > with->max_live_parameters;
+    enough.max_live_parameters = too_few ? least : with->max_live_parameters;
+    DT_TRY(run_plan(run, &enough, plan));
+    plan->needs_live = too_few ? least : 0;
     return DT_OK;
 }

@@ -1,5 +1,5 @@
-/* plan_print.c - --plan: what every stage would take, on ranks and nodes that need not be here, and which would be
- * chosen. */
+/* plan_print.c - --plan: what every stage and offload would take, on ranks and nodes that need not be here, and which
+ * would be chosen. */
 #include "run.h"
 #include "table.h"
 #include <inttypes.h>
@@ -18,13 +18,10 @@ typedef struct planner {
     FILE *out;
     int nranks, per_node;
     budget budget;
-    const char *source[2];       /* of the budget's numbers */
-    bool of_device[2];           /* is it --device-memory that bounds the memory? */
-    const rank_memory *short_of; /* of the highest stage that was looked at; NULL: nothing */
-    bool works[4];               /* by stage */
-    dt_memory memory[4];
-    int first;     /* lowest stage that works, -1: none */
-    int64_t needs; /* max_live_parameters with which the highest stage would, 0: it would not */
+    const char *source[MAX_MEMORIES]; /* of the budget's numbers */
+    int n;
+    strategy list[MAX_STRATEGIES];
+    trial trials[MAX_STRATEGIES];
 } planner;
 
 /* What memory depends on must be known, whatever else the environment leaves open. */
@@ -77,46 +74,39 @@ static void set_budget(planner *p, const dt_plan_request *req)
 {
     const int devices = req->devices_per_node ? req->devices_per_node : p->per_node,
               sharing = (p->per_node + devices - 1) / devices;
-    const uint64_t device = req->device_memory / (uint64_t)sharing, host = req->host_memory / (uint64_t)p->per_node;
+    const uint64_t per_node = (uint64_t)p->per_node, device = req->device_memory / (uint64_t)sharing,
+                   host = req->host_memory / per_node, disk = req->nvme_space / per_node;
     p->run->most_sharing = sharing;
     run_budget(p->run, p->per_node, &p->budget);
     for (int i = 0; i < p->budget.n; i++) {
         rank_memory *m = &p->budget.memory[i];
-        p->source[i] = m->nbytes == SIZE_MAX ? "which --device-memory would say"
-                                             : "what is free on this machine divided by its ranks";
+        p->source[i] = m->nbytes != SIZE_MAX  ? "what is free on this machine divided by its ranks"
+                       : m->holds[DT_IN_FILE] ? "which --nvme-space would say"
+                                              : "which --device-memory would say";
+        if (m->holds[DT_IN_FILE] && disk) {
+            m->nbytes = disk;
+            p->source[i] = "--nvme-space divided by the ranks of a node";
+        }
         if (m->holds[DT_ON_HOST] && host) {
             m->nbytes = host;
             p->source[i] = "--host-memory divided by the ranks of a node";
         }
         if (m->holds[DT_ON_DEVICE] && device && (!m->holds[DT_ON_HOST] || !host || device <= host)) {
-            m->nbytes = device, m->n_sharing = sharing;
-            p->of_device[i] = true;
+            m->nbytes = device, m->n_sharing = sharing, m->shared_by = "device";
             p->source[i] = sharing > 1 ? "--device-memory divided by the ranks of a device" : "a device's";
         }
     }
 }
 
-/* *needs: the max_live_parameters with which the stage works, where that of the configuration is too small; else 0. */
-static dt_err plan_row(const planner *p, int stage, int nranks, stage_plan *plan, int64_t *needs)
+/* Of a memory that is not known nothing is said to fit in it. */
+static bool is_known(const planner *p, const trial *t)
 {
-    dt_zero_options *opt = &p->run->main.zero_opt;
-    const int64_t limit = opt->max_live_parameters;
-    opt->max_live_parameters = 0;
-    dt_err err = run_plan_stage(p->run, stage, nranks, p->per_node, plan);
-    *needs = plan->zero.least_live_parameters > limit ? plan->zero.least_live_parameters : 0;
-    opt->max_live_parameters = *needs ? *needs : limit;
-    if (err == DT_OK) err = run_plan_stage(p->run, stage, nranks, p->per_node, plan);
-    opt->max_live_parameters = limit;
-    return err;
+    for (int i = 0; i < p->budget.n; i++)
+        if (p->budget.memory[i].nbytes == SIZE_MAX && run_part(&t->plan.memory, &p->budget.memory[i]) > 0) return false;
+    return true;
 }
 
-static const rank_memory *too_small(const planner *p, const stage_plan *plan)
-{
-    return run_exceeds(&p->budget, RUN_USABLE, &plan->memory);
-}
-
-/* Without the memory of a device nothing is said to fit in it. */
-static bool is_known(const planner *p) { return p->budget.memory[0].nbytes != SIZE_MAX; }
+static bool has_places(const planner *p) { return p->run->dev.ops->own_memory; }
 
 static void print_budget(const planner *p)
 {
@@ -148,152 +138,141 @@ static void print_start(const planner *p)
     print_budget(p);
 }
 
-/* The places of a stage, where they are different memories; what is too large for its memory says so. */
-static void print_places(const planner *p, const stage_plan *plan)
+/* The places of a strategy, where they are different memories; what is too large for its memory says so. A file is
+ * apart everywhere. */
+static void print_places(const planner *p, const trial *t)
 {
     char limit[16];
-    for (int place = 0; place < DT_N_PLACE && p->budget.n > 1; place++) {
-        if (!dt_memory_on(&plan->memory, (dt_place)place)) continue;
-        table_place(p->out, (dt_place)place, &plan->memory);
-        if (p->short_of && p->short_of->holds[place])
-            fprintf(p->out, "%10s  over %s", "", table_bytes(RUN_USABLE * (double)p->short_of->nbytes, limit));
+    for (int place = 0; place < DT_N_PLACE; place++) {
+        if (!dt_memory_on(&t->plan.memory, (dt_place)place) || (!has_places(p) && place != DT_IN_FILE)) continue;
+        table_place(p->out, (dt_place)place, &t->plan.memory);
+        if (t->short_of && t->short_of->holds[place])
+            fprintf(p->out, "%10s  over %s", "", table_bytes(RUN_USABLE * (double)t->short_of->nbytes, limit));
         fputc('\n', p->out);
     }
 }
 
-static dt_err print_stage(planner *p, int stage, double *per_param)
+static void print_trial(const planner *p, int i)
 {
-    char head[16], sent[16];
-    stage_plan plan;
-    int64_t needs;
-    DT_TRY(plan_row(p, stage, p->nranks, &plan, &needs));
-    p->short_of = too_small(p, &plan);
-    const bool fit = !p->short_of;
-    p->works[stage] = fit && !needs;
-    if (p->works[stage] && p->first < 0) p->first = stage;
-    p->needs = fit ? needs : 0;
-    p->memory[stage] = plan.memory;
-    *per_param = plan.zero.state_bytes_per_param;
-    snprintf(head, sizeof head, "%d", stage);
-    table_row(p->out, head, &plan.memory);
-    const double all =
-        plan.zero.sent_bytes_per_step + plan.zero.sent_bytes_per_micro_step * (double)p->run->batching.accumulation;
-    const char *verdict = !fit ? "  too large" : needs || !is_known(p) ? "" : "  fits";
-    fprintf(p->out, "%10s%s\n", table_bytes(all, sent), verdict);
-    print_places(p, &plan);
-    if (needs) fprintf(p->out, "%-9s needs zero.max_live_parameters >= %" PRId64 "\n", "", needs);
-    return DT_OK;
+    const trial *t = &p->trials[i];
+    const strategy *s = &p->list[i];
+    char head[16], sent[16], offload[STRATEGY_TEXT];
+    const bool begins =
+        i == 0 || s->offload_optimizer != s[-1].offload_optimizer || s->offload_param != s[-1].offload_param;
+    if (begins && *run_offload_text(s, offload)) fprintf(p->out, "with %s\n", offload);
+    snprintf(head, sizeof head, "%d", s->stage);
+    table_row(p->out, head, &t->plan.memory);
+    const char *verdict = t->short_of ? "  too large" : !t->works || !is_known(p, t) ? "" : "  fits";
+    fprintf(p->out, "%10s%s\n", table_bytes(t->plan.sent_bytes, sent), verdict);
+    print_places(p, t);
+    if (t->plan.needs_live)
+        fprintf(p->out, "%-9s needs zero.max_live_parameters >= %" PRId64 "\n", "", t->plan.needs_live);
 }
 
-static dt_err print_stages(planner *p)
+static dt_err print_strategies(planner *p, const limits *l)
 {
-    const int every =
-        p->run->main.zero_opt.optimizer ? 1 : 3; /* without gradients and states stages 1 and 2 are stage 0 */
-    double per_param[4];
+    plan_setting with = run_setting(p->run, p->nranks, p->per_node);
+    p->n = run_strategies(p->run, true, p->list);
     table_head(p->out, "stage");
     fprintf(p->out, "%10s\n", "sent/step");
-    for (int stage = 0; stage <= 3; stage += every) DT_TRY(print_stage(p, stage, &per_param[stage]));
-    fprintf(p->out, "\nbytes of states per parameter:");
-    for (int stage = 0; stage <= 3; stage += every)
-        fprintf(p->out, "%s stage %d: %.3f", stage ? "," : "", stage, per_param[stage]);
+    for (int i = 0; i < p->n; i++) {
+        with.strategy = p->list[i];
+        DT_TRY(run_trial(p->run, &with, l, &p->trials[i]));
+        print_trial(p, i);
+    }
+    return DT_OK;
+}
+
+/* What people know of ZeRO: without offload, 16, 4 + 12/N, 2 + 14/N, 16/N. */
+static void print_bytes_per_param(const planner *p)
+{
+    const char *before = "\nbytes of states per parameter:";
+    for (int i = 0; i < p->n; i++) {
+        const strategy *s = &p->list[i];
+        if (s->offload_optimizer != p->list[0].offload_optimizer || s->offload_param != p->list[0].offload_param) break;
+        fprintf(p->out, "%s stage %d: %.3f", before, s->stage, p->trials[i].plan.zero.state_bytes_per_param);
+        before = ",";
+    }
     fputc('\n', p->out);
-    return DT_OK;
 }
 
-static dt_err fits_on(const planner *p, int64_t nranks, bool *fit)
+static int find(const planner *p, const strategy *s)
 {
-    stage_plan plan;
-    int64_t needs;
-    DT_TRY(plan_row(p, 3, (int)nranks, &plan, &needs));
-    *fit = !too_small(p, &plan);
-    return DT_OK;
+    int i = 0;
+    while (i < p->n && !run_same_strategy(&p->list[i], s)) i++;
+    return i < p->n ? i : -1;
 }
 
-/* The fewest ranks on which stage 3 fits, in multiples of `unit`; 0: not on 2^17. A rank's memory falls with their
- * number, so halving the interval finds them. */
-static dt_err ranks_that_fit(const planner *p, int64_t unit, int64_t *nranks)
+static int first_that_works(const planner *p)
 {
-    enum { MOST = 1 << 17 };
-    int64_t low = p->nranks / unit, high = low > 0 ? low : 1; /* in units: too few, and enough */
-    bool fit = false;
-    if (low == 0) DT_TRY(fits_on(p, unit, &fit));
-    while (!fit && 2 * high * unit <= MOST) {
-        low = high;
-        high *= 2;
-        DT_TRY(fits_on(p, high * unit, &fit));
-    }
-    while (fit && high - low > 1) {
-        const int64_t middle = low + (high - low) / 2;
-        bool enough;
-        DT_TRY(fits_on(p, middle * unit, &enough));
-        *(enough ? &high : &low) = middle;
-    }
-    *nranks = fit ? high * unit : 0;
-    return DT_OK;
+    int i = 0;
+    while (i < p->n && !p->trials[i].works) i++;
+    return i < p->n ? i : -1;
 }
 
-/* What can still be changed. */
-static void list_advice(const planner *p, char *out, size_t size)
+/* Where the table has no rows for them. */
+static void print_sums(const planner *p, int i)
 {
-    const bool checkpointing = strcmp(p->run->cfg.model_activation_checkpointing, "none") != 0;
-    const bool device = p->of_device[p->short_of - p->budget.memory];
-    snprintf(out, size, "%s%s%s%sa smaller data.seq_len",
-             p->short_of->n_sharing == 1 ? ""
-             : device                    ? "fewer ranks on each device, "
-                                         : "fewer ranks on each node, ",
-             p->short_of->holds[DT_ON_HOST] && !device ? "more memory in each node, " : "",
-             p->short_of->holds[DT_ON_DEVICE] && !checkpointing ? "model.activation_checkpointing = block, " : "",
-             p->run->batching.micro_batch_size > 1 ? "a smaller batch.micro_batch_size, " : "");
+    if (i < 0 || has_places(p)) return;
+    fprintf(p->out, "stage %d by place: ", p->list[i].stage);
+    table_sums(p->out, &p->trials[i].plan.memory);
+    fputs(", in one memory\n", p->out);
 }
 
-static dt_err nothing_fits(const planner *p, const dt_plan_request *req)
+/* A strategy that the configuration names has a verdict of its own. */
+static void print_verdict(const planner *p)
 {
-    int64_t nranks = 0;
-    char more[80] = "", advice[240];
-    if (p->needs)
-        return dt_fail(DT_ERR_MEMORY,
-                       "no stage works as configured: stage 3 fits with zero.max_live_parameters = %" PRId64, p->needs);
-    if (req->ranks_per_node || req->device_memory)
-        DT_TRY(ranks_that_fit(p, req->ranks_per_node ? req->ranks_per_node : 1, &nranks));
-    if (nranks)
-        snprintf(more, sizeof more, "stage 3 needs at least %" PRId64 " ranks%s; or try ", nranks,
-                 req->ranks_per_node ? ", on whole nodes" : "");
-    list_advice(p, advice, sizeof advice);
-    return dt_fail(DT_ERR_MEMORY, "no stage fits in %g of the %s: %s%s", RUN_USABLE, p->short_of->name,
-                   nranks ? more : "try ", advice);
+    const strategy asked = run_strategy(p->run);
+    const int i = find(p, &asked);
+    char text[STRATEGY_TEXT];
+    if (i < 0 || !is_known(p, &p->trials[i])) return;
+    fprintf(p->out, "%s, as in this configuration, %s\n", run_strategy_text(&asked, text),
+            p->trials[i].works ? "fits" : "does not work");
 }
 
-/* A stage that the configuration names has a verdict of its own. */
-static void print_choice(const planner *p)
+static void print_choice(const planner *p, int first)
 {
-    const char *asked = p->run->cfg.zero_stage;
-    const bool is_auto = !strcmp(asked, "auto");
-    if (p->budget.n == 1) {
-        const int stage = is_auto ? p->first : atoi(asked);
-        fprintf(p->out, "stage %d by place: ", stage);
-        table_sums(p->out, &p->memory[stage]);
-        fputs(", in one memory\n", p->out);
-    }
-    if (!is_known(p)) {
-        fputs("--device-memory SIZE, such as 80GiB, says what fits\n", p->out);
+    char offload[STRATEGY_TEXT];
+    const bool is_auto = !strcmp(p->run->cfg.zero_stage, "auto");
+    const strategy asked = run_strategy(p->run);
+    print_sums(p, is_auto ? first : find(p, &asked));
+    if (!is_auto) print_verdict(p);
+    if (!is_known(p, &p->trials[first])) {
+        const bool of_device = p->budget.memory[0].nbytes == SIZE_MAX;
+        fprintf(p->out, "--%s SIZE, such as %s, says what fits\n", of_device ? "device-memory" : "nvme-space",
+                of_device ? "80GiB" : "4TB");
         return;
     }
-    if (!is_auto)
-        fprintf(p->out, "zero.stage = %s, as in this configuration, %s\n", asked,
-                p->works[atoi(asked)] ? "fits" : "does not work");
-    fprintf(p->out, "zero.stage = auto takes %d, the lowest that fits\n", p->first);
+    run_offload_text(&p->list[first], offload);
+    fprintf(p->out, "zero.stage = auto takes %d%s%s, the first that fits\n", p->list[first].stage,
+            *offload ? " with " : "", offload);
+}
+
+/* More ranks are an answer where it is said, or does not matter, how they come to their nodes. */
+static dt_err nothing_fits(const planner *p, const dt_plan_request *req, const limits *l)
+{
+    plan_setting with = run_setting(p->run, p->nranks, p->per_node);
+    const rank_memory *short_of = p->trials[p->n - 1].short_of;
+    char remedy[REMEDY_TEXT];
+    const int64_t unit = req->ranks_per_node ? req->ranks_per_node : req->device_memory ? 1 : 0;
+    if (!short_of) short_of = &p->budget.memory[0];
+    DT_TRY(run_say_remedy(p->run, &with, l, true, unit, short_of, remedy));
+    return dt_fail(DT_ERR_MEMORY, "no stage fits in %g of the %s: %s", RUN_USABLE, short_of->name, remedy);
 }
 
 dt_err dt_plan_print(dt_run *run, const dt_plan_request *req, FILE *out)
 {
     const int per_node = req->ranks_per_node ? req->ranks_per_node : req->nranks;
-    planner p = {.run = run, .out = out, .nranks = req->nranks, .per_node = per_node, .first = -1};
+    planner p = {.run = run, .out = out, .nranks = req->nranks, .per_node = per_node};
+    const limits l = {.budget = &p.budget, .usable = RUN_USABLE};
     run->nranks = req->nranks;
     DT_TRY(open_for_plan(run, per_node));
     set_budget(&p, req);
     print_start(&p);
-    DT_TRY(print_stages(&p));
-    if (p.first < 0) return nothing_fits(&p, req);
-    print_choice(&p);
+    DT_TRY(print_strategies(&p, &l));
+    print_bytes_per_param(&p);
+    const int first = first_that_works(&p);
+    if (first < 0) return nothing_fits(&p, req, &l);
+    print_choice(&p, first);
     return DT_OK;
 }

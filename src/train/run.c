@@ -122,8 +122,9 @@ static void describe(const dt_run *run)
     if (run->dev.ops->own_memory && run->comm->most_sharing > 1)
         DT_INFO("%d ranks share a device, its memory and its time: there are more ranks than devices",
                 run->comm->most_sharing);
-    DT_INFO("model: %" PRId64 " parameters in %d units, %s; zero.stage %d", run_n_param(run), run->n_units,
-            dt_dtype_name(run->model_opt.dtype), run->stage);
+    const strategy s = run_strategy(run);
+    DT_INFO("model: %" PRId64 " parameters in %d units, %s; %s", run_n_param(run), run->n_units,
+            dt_dtype_name(run->model_opt.dtype), run_strategy_text(&s, text));
     DT_INFO("batch: train_batch_size %" PRId64 " = micro_batch_size %" PRId64 " x gradient_accumulation_steps %" PRId64
             " x %d rank%s",
             run->batching.train_batch_size, run->batching.micro_batch_size, run->batching.accumulation, run->nranks,
@@ -209,7 +210,7 @@ static dt_err prepare(dt_run *run)
     DT_TRY(check_device(run));
     DT_TRY(run_agree(run, dt_comm_attach(run->comm, &run->dev, run->cfg.comm_backend, run->cfg.comm_shared_memory)));
     DT_TRY(check_same_files(run));
-    DT_TRY(run_settle_stage(run, run->comm->local_nranks));
+    DT_TRY(run_settle_strategy(run, run->comm->local_nranks));
     describe(run);
     if (run->comm->rank == 0) check_world_size(run);
     return DT_OK;
@@ -309,7 +310,7 @@ static dt_err verify_data(dt_run *run)
 
 dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
 {
-    stage_plan plan;
+    rank_plan plan;
     run->comm = comm, run->nranks = comm->nranks;
     comm->timeout_s = run->cfg.comm_timeout;
     run->only_check = mode == DT_MODE_CHECK;
@@ -334,7 +335,8 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
     if (*run->cfg.run_output_dir)
         DT_TRY(dt_lock_take(&run->lock, comm, run->cfg.run_output_dir, run->force, &run->phase));
     DT_TRY(run_agree(run, run_choose_checkpoint(run)));
-    DT_TRY(dt_comm_agree(comm, run_plan_stage(run, run->stage, run->nranks, comm->local_nranks, &plan)));
+    const plan_setting with = run_setting(run, run->nranks, comm->local_nranks);
+    DT_TRY(dt_comm_agree(comm, run_plan(run, &with, &plan)));
     DT_TRY(run_open_sums(run));
     DT_TRY(run_open_states(run));
     run_compare_plan(run, &plan);

@@ -42,26 +42,58 @@ dt_err run_check_files(dt_run *run);
 int64_t run_n_param(const dt_run *run);
 double run_checkpoint_nbytes(const dt_run *run); /* on the disk, at most */
 
-/* what a rank holds at a stage, as run_open_states would allocate */
-typedef struct stage_plan {
+/* strategy.c: what of zero.stage and offload a plan is made for */
+typedef struct strategy {
+    int stage;
+    dt_offload offload_optimizer, offload_param;
+} strategy;
+enum { MAX_STRATEGIES = 32, STRATEGY_TEXT = 120 };
+
+strategy run_strategy(const dt_run *run); /* the one that is configured, or was chosen */
+void run_apply(const strategy *s, dt_zero_options *opt);
+bool run_same_strategy(const strategy *a, const strategy *b);
+const char *run_offload_name(dt_offload offload); /* the word of the configuration */
+/* "zero.stage = 3, zero.offload_optimizer = cpu"; returns out */
+const char *run_strategy_text(const strategy *s, char out[STRATEGY_TEXT]);
+const char *run_offload_text(const strategy *s, char out[STRATEGY_TEXT]); /* without the stage; may be empty */
+/* What zero.stage = auto tries, in order; returns how many. keep_given: without those that differ from an
+ * offload_optimizer or offload_param that the user gave. What was given is known on rank 0 alone. */
+int run_strategies(const dt_run *run, bool keep_given, strategy list[MAX_STRATEGIES]);
+int run_stage_by_size(int64_t n_param, bool trains); /* zero.stage = auto:size */
+
+/* what a plan is made for: the configuration's, until a field is changed */
+typedef struct plan_setting {
+    strategy strategy;
+    int nranks, ranks_per_node;
+    dt_batching batching;
+    dt_model_options model_opt;
+    bool accumulates; /* over micro-steps, for once: gradients of any type are kept in fp32 then */
+    int64_t max_live_parameters;
+} plan_setting;
+plan_setting run_setting(const dt_run *run, int nranks, int ranks_per_node);
+
+/* what a rank holds, as run_open_states would allocate */
+typedef struct rank_plan {
     dt_zero_plan zero;
     dt_memory memory;
-} stage_plan;
-dt_err run_plan_stage(const dt_run *run, int stage, int nranks, int ranks_per_node, stage_plan *plan);
-
-/* table.c */
-void run_compare_plan(dt_run *run, const stage_plan *plan); /* with what is allocated now; logs both */
+    double sent_bytes;  /* in a step */
+    int64_t needs_live; /* it works with this max_live_parameters alone; 0: with that of the setting */
+} rank_plan;
+dt_err run_plan(const dt_run *run, const plan_setting *with, rank_plan *plan);
+/* the same, where max_live_parameters is too small with what would be enough */
+dt_err run_try(const dt_run *run, const plan_setting *with, rank_plan *plan);
 
 /* budget.c: does a plan fit? A rank's places are in one or two physical memories: on the CPU device in one, the node's;
- * else the device's is apart. */
+ * else the device's is apart. What is offloaded to nvme is in a third, on the disk. */
 typedef struct rank_memory {
-    const char *name, *shared_by; /* "device memory", "of this device" */
+    const char *name, *shared_by; /* "device memory", "device" */
     bool holds[DT_N_PLACE];
     int n_sharing; /* ranks */
     size_t nbytes; /* free for each of them; SIZE_MAX: not known */
 } rank_memory;
+enum { MAX_MEMORIES = 3 };
 typedef struct budget {
-    rank_memory memory[2];
+    rank_memory memory[MAX_MEMORIES];
     int n;
 } budget;
 #define RUN_USABLE 0.9 /* of the free memory: the rest is for the system and for fragmentation */
@@ -72,10 +104,38 @@ size_t run_part(const dt_memory *bytes, const rank_memory *m); /* of them, those
 const rank_memory *run_exceeds(const budget *b, double usable, const dt_memory *needed);
 dt_memory run_overhead(const dt_run *run); /* what the devices hold outside the ledger */
 dt_memory run_held(const dt_run *run);     /* now, with that */
-/* does the configured stage fit into what is free? local */
+
+dt_memory run_missing(const dt_memory *planned, const dt_memory *held); /* what of it is not there yet */
+
+/* what plans are held against */
+typedef struct limits {
+    const budget *budget;
+    double usable;  /* of each memory */
+    dt_memory held; /* there already, and in the plans */
+} limits;
+
+/* choose.c */
+typedef struct trial {
+    rank_plan plan;
+    const rank_memory *short_of; /* NULL: it fits */
+    bool works;                  /* it fits, and max_live_parameters is enough */
+} trial;
+dt_err run_trial(const dt_run *run, const plan_setting *with, const limits *l, trial *t);
+/* does the configured strategy fit into what is free? local */
 dt_err run_check_memory(const dt_run *run, int ranks_per_node);
-/* zero.stage = auto: the lowest stage that fits on every rank; collective, agreed */
-dt_err run_settle_stage(dt_run *run, int ranks_per_node);
+/* zero.stage = auto: the first strategy that fits on every rank; collective, agreed */
+dt_err run_settle_strategy(dt_run *run, int ranks_per_node);
+
+/* table.c: both log */
+void run_compare_plan(dt_run *run, const rank_plan *plan); /* with what is allocated now */
+void run_say_trials(const strategy list[], const trial trials[], int n);
+
+/* remedy.c: what would make a run fit that does not; local. */
+enum { REMEDY_TEXT = 800 };
+/* As the end of a message: the smallest change that fits, and on how many ranks it would without one, in multiples of
+ * `unit` (0: that is not looked for). is_auto: the strategy is no change. */
+dt_err run_say_remedy(const dt_run *run, const plan_setting *with, const limits *l, bool is_auto, int64_t unit,
+                      const rank_memory *short_of, char out[REMEDY_TEXT]);
 
 /* stop.c: when a run ends early. Everything but run_agree is local. */
 enum { STOP_NO, STOP_TIME_LIMIT, STOP_SIGNAL };

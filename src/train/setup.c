@@ -126,11 +126,21 @@ static dt_err check_offload(const dt_config *cfg)
                     optimizer ? "offload_optimizer" : "offload_param",
                     "nvme needs zero.nvme_path, a directory on a disk of each node");
     DT_CONFIG_CHECK(!strcmp(cfg->zero_offload_param, "none") || !strcmp(cfg->zero_stage, "3") ||
-                        !strcmp(cfg->zero_stage, "auto"),
+                        !strncmp(cfg->zero_stage, "auto", 4),
                     cfg, "zero", "offload_param",
                     "parameters are offloaded at stage 3 alone, where each rank owns a part of them; zero.stage is %s",
                     cfg->zero_stage);
     return DT_OK;
+}
+
+static dt_err settle_by_size(dt_run *run)
+{
+    if (strcmp(run->cfg.zero_stage, "auto:size") != 0 || run->n_units == 0) return DT_OK;
+    const int64_t n_param = run_n_param(run);
+    const int stage = run_stage_by_size(n_param, run_trains(run));
+    if (!run->comm || run->comm->rank == 0)
+        DT_INFO("zero.stage = auto:size: %d, for a model of %" PRId64 " parameters", stage, n_param);
+    return dt_config_set(&run->cfg, "zero", "stage", (const char[2]){(char)('0' + stage), '\0'});
 }
 
 static void fill_zero_options(dt_run *run)
@@ -141,7 +151,7 @@ static void fill_zero_options(dt_run *run)
      * type is enough */
     const bool fp32_grads = dtype == DT_F32 || run->batching.accumulation > 1 || cfg->run_reproducible;
     run->main.zero_opt = (dt_zero_options){
-        .stage = run->stage,
+        .stage = strcmp(cfg->zero_stage, "auto") ? atoi(cfg->zero_stage) : 0,
         .param_dtype = dtype,
         .grad_dtype = fp32_grads ? DT_F32 : DT_BF16,
         .optimizer = run_trains(run) ? run->optimizer : NULL,
@@ -243,12 +253,12 @@ void run_open_config_objects(dt_run *run)
     note(run, dt_optimizer_settings(&run->main.settings, cfg));
     note(run, dt_lr_groups_make(&run->main.groups, cfg));
     note(run, check_lr_rule(cfg));
-    note(run, check_offload(cfg));
     note(run, dt_intervals_check(cfg));
     note(run, resolve_batching(run));
     note(run, open_model(run));
     if (run->units && run_trains(run)) note(run, dt_lr_groups_assign(&run->main.groups, cfg, run->units, run->n_units));
-    run->stage = strcmp(cfg->zero_stage, "auto") ? atoi(cfg->zero_stage) : 0;
+    note(run, settle_by_size(run));
+    note(run, check_offload(cfg));
     if (!run->optimizer) run->optimizer = dt_optimizer_of(cfg);
     fill_zero_options(run);
     fill_model_options(run);
@@ -292,7 +302,6 @@ static dt_err open_zeros(dt_run *run)
     for (int i = 0; i < run->n_trained; i++) {
         dt_trained *m = run->trained[i];
         dt_zero_options opt = m->zero_opt;
-        opt.stage = run->stage;
         opt.host = run->host.ops ? &run->host : &run->dev;
         DT_TRY(dt_zero_open(&m->zero, &opt, m->units, m->n_units, run->comm, &run->dev, run->compute, &run->phase));
     }
@@ -310,7 +319,7 @@ dt_err run_open_states(dt_run *run)
     dt_task *t = &run->task;
     if (err == DT_OK) err = dt_task_buffers_alloc(&t->buffers, run->model_opt.max_tok, t->ops->n_labels, &run->ledger);
     DT_TRY(dt_comm_agree(run->comm, err));
-    t->stage = run->stage, t->compute = run->compute;
+    t->stage = run->main.zero_opt.stage, t->compute = run->compute;
     t->zero = run->main.zero, t->model = run->model;
     return t->ops->begin ? t->ops->begin(t) : DT_OK;
 }

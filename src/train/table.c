@@ -67,7 +67,7 @@ static void print_rows(FILE *out, const char *head, const dt_memory *m, bool by_
     }
 }
 
-void run_compare_plan(dt_run *run, const stage_plan *plan)
+void run_compare_plan(dt_run *run, const rank_plan *plan)
 {
     char *text = NULL;
     size_t nbytes = 0;
@@ -92,5 +92,35 @@ void run_compare_plan(dt_run *run, const stage_plan *plan)
     DT_INFO("%s", text);
     DT_INFO("model states: %.3f bytes per parameter (formula %.3f; %" PRId64 " elements of padding)",
             plan->zero.state_bytes_per_param, plan->zero.formula_bytes_per_param, plan->zero.n_padding);
+    free(text);
+}
+
+/* What auto has looked at: sums, where the places of categories are --plan's to tell. */
+void run_say_trials(const strategy list[], const trial *trials, int n)
+{
+    char *text = NULL, bytes[16];
+    size_t nbytes = 0;
+    FILE *f = open_memstream(&text, &nbytes);
+    if (!f) return;
+    fputs("zero.stage = auto, for each rank:\nstage  offload_optimizer  offload_param", f);
+    for (int p = 0; p < DT_N_PLACE; p++) fprintf(f, "%8s", dt_place_name((dt_place)p));
+    fprintf(f, "  %9s", "sent/step");
+    for (int i = 0; i < n; i++) {
+        const strategy *s = &list[i];
+        const trial *t = &trials[i];
+        fprintf(f, "\n%-6d %-18s %-13s", s->stage, run_offload_name(s->offload_optimizer),
+                run_offload_name(s->offload_param));
+        for (int p = 0; p < DT_N_PLACE; p++)
+            fprintf(f, "%8s", table_bytes((double)dt_memory_on(&t->plan.memory, (dt_place)p), bytes));
+        fprintf(f, "  %9s", table_bytes(t->plan.sent_bytes, bytes));
+        if (t->works)
+            fputs("  fits", f);
+        else if (t->short_of)
+            fprintf(f, "  too large for the %s", t->short_of->name);
+        else
+            fprintf(f, "  needs zero.max_live_parameters >= %" PRId64, t->plan.needs_live);
+    }
+    fclose(f);
+    DT_INFO("%s", text);
     free(text);
 }

@@ -1,0 +1,298 @@
+/* remedy.c - the smallest change to a configuration that does not fit: every combination of what leaves the result as it
+ * is (to rounding) is listed, those of the fewest keys first and among them the one that costs least, and the first
+ * whose plan fits is it. A plan takes less than a millisecond, so there is nothing to be clever about. */
+#include "run.h"
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* What a change costs, roughly, in per cent of a step's time. It orders proposals and is used for nothing else. */
+static const int cost_of_stage[] = {0, 0, 1, 10}, cost_of_offload[] = {0, 60, 300}, cost_of_recompute[] = {0, 30};
+enum { COST_OF_LIVE = 8, COST_OF_HALF = 5 };
+
+static const char *const recompute_words[] = {"none", "block"};
+enum { N_RECOMPUTE = sizeof recompute_words / sizeof recompute_words[0] };
+
+static int recompute_of(const dt_model_options *o) { return o->checkpoint_blocks; }
+static void set_recompute(dt_model_options *o, int recompute) { o->checkpoint_blocks = recompute; }
+
+typedef struct proposal {
+    strategy strategy;
+    int recompute;
+    int64_t micro_batch_size;
+    bool live;                /* the least max_live_parameters with which it works */
+    int n_keys, cost, number; /* number: of the list as it was made, which settles the rest */
+} proposal;
+
+typedef struct search {
+    const dt_run *run;
+    const plan_setting *from;
+    const limits *limits;
+    bool is_auto;
+    proposal *list;
+    int n, room;
+} search;
+
+/* With auto only what the user gave is a key that would change. */
+static bool is_key(const search *s, const char *name)
+{
+    return !s->is_auto || (strcmp(name, "stage") != 0 && dt_config_given(&s->run->cfg, "zero", name));
+}
+
+typedef struct differences {
+    bool stage, offload_optimizer, offload_param, recompute, batch;
+} differences;
+
+static differences compare(const search *s, const proposal *p)
+{
+    const strategy *was = &s->from->strategy, *now = &p->strategy;
+    return (differences){
+        .stage = now->stage != was->stage && is_key(s, "stage"),
+        .offload_optimizer = now->offload_optimizer != was->offload_optimizer && is_key(s, "offload_optimizer"),
+        .offload_param = now->offload_param != was->offload_param && is_key(s, "offload_param"),
+        .recompute = p->recompute != recompute_of(&s->from->model_opt),
+        .batch = p->micro_batch_size != s->from->batching.micro_batch_size,
+    };
+}
+
+static void rate(const search *s, proposal *p)
+{
+    const differences d = compare(s, p);
+    int halves = 0;
+    for (int64_t m = p->micro_batch_size; m < s->from->batching.micro_batch_size; m *= 2) halves++;
+    p->n_keys = d.stage + d.offload_optimizer + d.offload_param + d.recompute + d.batch + p->live;
+    p->cost = cost_of_stage[p->strategy.stage] + cost_of_offload[p->strategy.offload_optimizer] +
+              cost_of_offload[p->strategy.offload_param] + cost_of_recompute[p->recompute] + COST_OF_HALF * halves +
+              COST_OF_LIVE * p->live;
+}
+
+static dt_err add(search *s, const proposal *p)
+{
+    if (s->n == s->room) {
+        const int room = 2 * s->room + 64;
+        proposal *list = realloc(s->list, (size_t)room * sizeof *list);
+        DT_CHECK(list, DT_ERR_MEMORY, "no memory for what might fit");
+        s->list = list, s->room = room;
+    }
+    s->list[s->n] = *p;
+    s->list[s->n].number = s->n;
+    rate(s, &s->list[s->n]);
+    if (s->list[s->n].n_keys > 0) s->n++;
+    return DT_OK;
+}
+
+static int64_t smallest_factor(int64_t n)
+{
+    for (int64_t d = 2; d * d <= n; d++)
+        if (n % d == 0) return d;
+    return n;
+}
+
+/* Smaller micro-batches with as many more of them: divisors leave the batch as it is. */
+static dt_err add_batches(search *s, proposal p)
+{
+    for (int64_t m = s->from->batching.micro_batch_size;; m /= smallest_factor(m)) {
+        p.micro_batch_size = m;
+        for (int live = 0; live <= (p.strategy.stage == 3); live++) {
+            p.live = live;
+            DT_TRY(add(s, &p));
+        }
+        if (m == 1) return DT_OK;
+    }
+}
+
+static dt_err add_all(search *s)
+{
+    strategy list[MAX_STRATEGIES + 1];
+    const int first = recompute_of(&s->from->model_opt), last = s->from->model_opt.training ? N_RECOMPUTE - 1 : first;
+    int n = run_strategies(s->run, false, list);
+    bool has_own = false; /* auto may never try it */
+    for (int i = 0; i < n; i++) has_own = has_own || run_same_strategy(&list[i], &s->from->strategy);
+    if (!has_own) list[n++] = s->from->strategy;
+    for (int i = 0; i < n; i++)
+        for (int r = first; r <= last; r++) DT_TRY(add_batches(s, (proposal){.strategy = list[i], .recompute = r}));
+    return DT_OK;
+}
+
+static int by_keys_and_cost(const void *a, const void *b)
+{
+    const proposal *x = a, *y = b;
+    return x->n_keys != y->n_keys ? x->n_keys - y->n_keys
+           : x->cost != y->cost   ? x->cost - y->cost
+                                  : x->number - y->number;
+}
+
+/* A packed row or a long sample has at most seq_len tokens; what the data holds is not read again. */
+static plan_setting setting_of(const search *s, const proposal *p)
+{
+    plan_setting with = *s->from;
+    const int64_t times = with.batching.micro_batch_size / p->micro_batch_size,
+                  most = p->micro_batch_size * s->run->cfg.data_seq_len;
+    with.strategy = p->strategy;
+    set_recompute(&with.model_opt, p->recompute);
+    if (times == 1) return with;
+    with.batching.micro_batch_size = p->micro_batch_size;
+    with.batching.accumulation *= times;
+    if (most < with.model_opt.max_tok) with.model_opt.max_tok = (int32_t)most;
+    if (!with.model_opt.training) return with;
+    with.accumulates = true;
+    with.model_opt.grad_dtype = DT_F32;
+    return with;
+}
+
+typedef struct remedy {
+    char keys[400]; /* what to set, "zero.stage = 2" */
+    plan_setting with;
+    rank_plan plan;
+} remedy;
+
+static dt_err try_proposal(const search *s, const proposal *p, remedy *r, bool *found)
+{
+    trial t;
+    r->with = setting_of(s, p);
+    if (p->live) r->with.max_live_parameters = 1; /* is never enough, and what would be is said */
+    DT_TRY(run_trial(s->run, &r->with, s->limits, &t));
+    if (p->live) r->with.max_live_parameters = t.plan.needs_live;
+    *found = !t.short_of && p->live == (t.plan.needs_live > 0);
+    r->plan = t.plan;
+    return DT_OK;
+}
+
+/* ---- as people would write it ------------------------------------------------------------------------------------ */
+
+static void say(char out[], size_t size, const char *key, const char *value)
+{
+    const size_t len = strlen(out);
+    snprintf(out + len, size - len, "%s%s = %s", len ? ", " : "", key, value);
+}
+
+static void say_number(char out[], size_t size, const char *key, int64_t value)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%" PRId64, value);
+    say(out, size, key, text);
+}
+
+/* Of the three sizes of a batch, those that keep train_batch_size as it is. */
+static void say_batch(const dt_run *run, const dt_batching *b, char out[], size_t size)
+{
+    const dt_config *cfg = &run->cfg;
+    const bool total = cfg->batch_train_batch_size > 0, micro = cfg->batch_micro_batch_size > 0,
+               steps = cfg->batch_gradient_accumulation_steps > 0;
+    if (micro || !total || !steps) say_number(out, size, "batch.micro_batch_size", b->micro_batch_size);
+    if (run->main.zero_opt.optimizer && (steps || !total))
+        say_number(out, size, "batch.gradient_accumulation_steps", b->accumulation);
+}
+
+static void say_keys(const search *s, const proposal *p, remedy *r)
+{
+    const differences d = compare(s, p);
+    const strategy *now = &p->strategy;
+    const size_t size = sizeof r->keys;
+    *r->keys = '\0';
+    if (d.stage) say_number(r->keys, size, "zero.stage", now->stage);
+    if (d.offload_optimizer) say(r->keys, size, "zero.offload_optimizer", run_offload_name(now->offload_optimizer));
+    if (d.offload_param) say(r->keys, size, "zero.offload_param", run_offload_name(now->offload_param));
+    if (p->live) say_number(r->keys, size, "zero.max_live_parameters", r->with.max_live_parameters);
+    if (d.recompute) say(r->keys, size, "model.activation_checkpointing", recompute_words[p->recompute]);
+    if (d.batch) say_batch(s->run, &r->with.batching, r->keys, size);
+}
+
+static dt_err find(search *s, remedy *r, bool *found)
+{
+    dt_err err = add_all(s);
+    *found = false;
+    if (s->n > 0) qsort(s->list, (size_t)s->n, sizeof *s->list, by_keys_and_cost);
+    for (int i = 0; i < s->n && err == DT_OK && !*found; i++) {
+        err = try_proposal(s, &s->list[i], r, found);
+        if (err == DT_OK && *found) say_keys(s, &s->list[i], r);
+    }
+    free(s->list);
+    return err;
+}
+
+/* ---- more ranks -------------------------------------------------------------------------------------------------- */
+
+static dt_err fits_on(const search *s, int64_t nranks, bool *fit)
+{
+    plan_setting more = *s->from;
+    trial t;
+    more.nranks = (int)nranks;
+    more.strategy.stage = 3;
+    DT_TRY(run_trial(s->run, &more, s->limits, &t));
+    *fit = t.works;
+    return DT_OK;
+}
+
+/* The fewest ranks on which it fits at stage 3, in multiples of `unit`; 0: not on 2^17. A rank's memory falls with
+ * their number, so halving the interval finds them. */
+static dt_err ranks_that_fit(const search *s, int64_t unit, int64_t *nranks)
+{
+    enum { MOST = 1 << 17 };
+    int64_t low = s->from->nranks / unit, high = low > 0 ? low : 1; /* in units: too few, and enough */
+    bool fit = false;
+    if (low == 0) DT_TRY(fits_on(s, unit, &fit));
+    while (!fit && 2 * high * unit <= MOST) {
+        low = high;
+        high *= 2;
+        DT_TRY(fits_on(s, high * unit, &fit));
+    }
+    while (fit && high - low > 1) {
+        const int64_t middle = low + (high - low) / 2;
+        bool enough;
+        DT_TRY(fits_on(s, middle * unit, &enough));
+        *(enough ? &high : &low) = middle;
+    }
+    *nranks = fit ? high * unit : 0;
+    return DT_OK;
+}
+
+/* ---- the text ---------------------------------------------------------------------------------------------------- */
+
+static void say_found(const search *s, const remedy *r, const rank_memory *short_of, char out[REMEDY_TEXT])
+{
+    const dt_memory missing = run_missing(&r->plan.memory, &s->limits->held);
+    char needs[24], takes[STRATEGY_TEXT] = "";
+    if (s->is_auto) run_strategy_text(&r->with.strategy, takes);
+    snprintf(out, REMEDY_TEXT, "the smallest change that fits is %s%s%s, which needs %s of it", r->keys,
+             s->is_auto ? ": auto then takes " : "", takes,
+             dt_format_bytes((double)run_part(&missing, short_of), needs));
+}
+
+/* What is no key, and what would change the result. */
+static void say_others(const rank_memory *short_of, char out[REMEDY_TEXT])
+{
+    const size_t len = strlen(out);
+    const bool of_node = !strcmp(short_of->shared_by, "node");
+    char ranks[40] = "";
+    if (short_of->n_sharing > 1) snprintf(ranks, sizeof ranks, "fewer ranks on each %s, ", short_of->shared_by);
+    snprintf(out + len, REMEDY_TEXT - len, "try %s%sa smaller data.seq_len", ranks,
+             !of_node                      ? ""
+             : short_of->holds[DT_IN_FILE] ? "more disk space in each node, "
+                                           : "more memory in each node, ");
+}
+
+dt_err run_say_remedy(const dt_run *run, const plan_setting *with, const limits *l, bool is_auto, int64_t unit,
+                      const rank_memory *short_of, char out[REMEDY_TEXT])
+{
+    search s = {.run = run, .from = with, .limits = l, .is_auto = is_auto};
+    remedy r;
+    bool found;
+    int64_t nranks = 0;
+    char ranks[80] = "";
+    DT_TRY(find(&s, &r, &found));
+    if (unit > 0) DT_TRY(ranks_that_fit(&s, unit, &nranks));
+    if (nranks > 0)
+        snprintf(ranks, sizeof ranks, "stage 3 needs at least %" PRId64 " ranks%s", nranks,
+                 unit > 1 ? ", on whole nodes" : "");
+    if (found) {
+        say_found(&s, &r, short_of, out);
+        const size_t len = strlen(out);
+        if (*ranks) snprintf(out + len, REMEDY_TEXT - len, "; without it %s", ranks);
+    } else {
+        snprintf(out, REMEDY_TEXT,
+                 "no setting of [zero], model.activation_checkpointing and batch.micro_batch_size fits; %s%s", ranks,
+                 *ranks ? "; or " : "");
+        say_others(short_of, out);
+    }
+    return DT_OK;
+}
