@@ -277,6 +277,9 @@ dt_err dt_phase_poll(const dt_phase *p);
  *  ever), "stop" (stops itself, and goes on at SIGCONT), "kill" (SIGKILL to itself), "exit" (_exit(3)). Unarmed
  *  (always, outside tests) it costs one load. RANK is the log's. */
 dt_err dt_fault(const char *point);
+/** The same in the place of a system call, which is to fail as the system fails it: 0, ENOSPC ("nospace"), EIO
+ *  ("error"), or -1 ("short": it moves fewer bytes than it was asked for; DT_ERR_FAULT from dt_fault). */
+int dt_fault_errno(const char *point);
 
 /* ---- random numbers ---------------------------------------------------------------------------------------------- */
 

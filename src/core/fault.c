@@ -2,6 +2,7 @@
  * without it every later passage costs one load. A process-wide count of passages cannot hang off a context, so this is
  * state of the process, as the environment is. */
 #include "dtrain/core.h"
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -25,7 +26,7 @@ static struct {
 
 static bool kind_is_known(const char *kind)
 {
-    static const char *const kinds[] = {"error", "nospace", "hang", "stop", "kill", "exit"};
+    static const char *const kinds[] = {"error", "nospace", "short", "hang", "stop", "kill", "exit"};
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
         if (strcmp(kind, kinds[i]) == 0) return true;
     return false;
@@ -45,7 +46,7 @@ static void read_environment(void)
             armed.fault[n].rank = strcmp(rank, "*") == 0 ? -1 : atoi(rank);
             armed.fault[n++].nth = nth;
         } else {
-            DT_WARN("DTRAIN_FAULT: expected POINT:RANK:NTH:error|nospace|hang|stop|kill|exit, found '%s'", p);
+            DT_WARN("DTRAIN_FAULT: expected POINT:RANK:NTH:error|nospace|short|hang|stop|kill|exit, found '%s'", p);
         }
         p += strcspn(p, ",");
         p += *p == ',';
@@ -54,41 +55,57 @@ static void read_environment(void)
 }
 
 /* Stopped until SIGCONT, and then busy for a while, so that whoever watches has a look before there is progress. */
-static dt_err be_stopped(void)
+static void be_stopped(void)
 {
     raise(SIGSTOP);
     struct timespec now;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     const double end_s = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec + 0.2;
     while ((double)now.tv_sec + 1e-9 * (double)now.tv_nsec < end_s) clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return DT_OK;
 }
 
-static dt_err happen(const char *point, const char *kind)
+/* What does not come back, or comes back as if nothing had been, happens here. The kind of what the caller must bring
+ * about; NULL: nothing. */
+static const char *happen(const char *kind)
 {
     if (strcmp(kind, "kill") == 0) raise(SIGKILL);
     if (strcmp(kind, "exit") == 0) _exit(3);
     while (strcmp(kind, "hang") == 0) pause();
-    if (strcmp(kind, "stop") == 0) return be_stopped();
+    if (strcmp(kind, "stop") != 0) return kind;
+    be_stopped();
+    return NULL;
+}
+
+static const char *pass(const char *point)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    int n = atomic_load_explicit(&armed.n, memory_order_acquire);
+    if (n == 0) return NULL;
+    if (n < 0) {
+        pthread_once(&once, read_environment);
+        n = atomic_load_explicit(&armed.n, memory_order_acquire);
+    }
+    const char *kind = NULL;
+    for (int i = 0; i < n; i++) { /* each counts every passage */
+        if (strcmp(point, armed.fault[i].point) != 0) continue;
+        if (armed.fault[i].rank >= 0 && armed.fault[i].rank != dt_log_rank()) continue;
+        if (atomic_fetch_add(&armed.fault[i].passed, 1) + 1 == armed.fault[i].nth) kind = armed.fault[i].kind;
+    }
+    return kind ? happen(kind) : NULL;
+}
+
+dt_err dt_fault(const char *point)
+{
+    const char *kind = pass(point);
+    if (!kind) return DT_OK;
     if (strcmp(kind, "nospace") == 0)
         return dt_fail(DT_ERR_WRITE, "%s: no space left on device (injected by DTRAIN_FAULT)", point);
     return dt_fail(DT_ERR_FAULT, "%s: a fault injected by DTRAIN_FAULT", point);
 }
 
-dt_err dt_fault(const char *point)
+int dt_fault_errno(const char *point)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    int n = atomic_load_explicit(&armed.n, memory_order_acquire);
-    if (n == 0) return DT_OK;
-    if (n < 0) {
-        pthread_once(&once, read_environment);
-        n = atomic_load_explicit(&armed.n, memory_order_acquire);
-    }
-    for (int i = 0; i < n; i++) {
-        if (strcmp(point, armed.fault[i].point) != 0) continue;
-        if (armed.fault[i].rank >= 0 && armed.fault[i].rank != dt_log_rank()) continue;
-        if (atomic_fetch_add(&armed.fault[i].passed, 1) + 1 == armed.fault[i].nth)
-            return happen(point, armed.fault[i].kind);
-    }
-    return DT_OK;
+    const char *kind = pass(point);
+    if (!kind) return 0;
+    return strcmp(kind, "nospace") == 0 ? ENOSPC : strcmp(kind, "short") == 0 ? -1 : EIO;
 }
