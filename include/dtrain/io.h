@@ -118,6 +118,11 @@ dt_err dt_write_at(int fd, const char *path, int64_t offset, const void *bytes, 
 /** Reserve the blocks of a file that is there (dt_create_file), so that a full disk is met now; does nothing where the
  *  file system cannot. what: "a checkpoint". DT_ERR_WRITE. */
 dt_err dt_reserve_file(const char *path, int64_t nbytes, const char *what);
+/** The same for an open file; path is what messages call it. */
+dt_err dt_reserve_blocks(int fd, const char *path, int64_t nbytes, const char *what);
+/** A file without a name in a folder, open for reading and writing: it is gone when it is closed, also by a kill. -1
+ *  and errno: none can be made there. */
+int dt_open_unnamed(const char *folder);
 /** Bytes that this user may still write on the disk of a folder. false: the file system does not tell. */
 bool dt_free_space(const char *folder, double *nbytes);
 /** Is there so much room on the disk of a folder? A first look only: what counts is the reservation. DT_ERR_WRITE

@@ -2,8 +2,8 @@
  * Writing twice buys every later run a file of plain arrays. The unnamed file vanishes with the process, however that
  * ends. */
 #include "temp_array.h"
+#include "dtrain/io.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,20 +11,13 @@
 
 enum { BUFFER_NBYTES = 1 << 20 };
 
-static int open_unnamed(const char *path)
+static int open_unnamed_beside(const char *path)
 {
-    char name[PATH_MAX];
+    char folder[PATH_MAX];
     const char *slash = strrchr(path, '/');
-    const int folder_len = slash ? (int)(slash - path) + 1 : 0;
-    if (snprintf(name, sizeof name, "%.*s.", folder_len, path) >= (int)sizeof name) return errno = ENAMETOOLONG, -1;
-    int fd = open(name, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return fd;
-
-    if (snprintf(name, sizeof name, "%.*s.dtrain-data-XXXXXX", folder_len, path) >= (int)sizeof name)
-        return errno = ENAMETOOLONG, -1;
-    fd = mkostemp(name, O_CLOEXEC);
-    if (fd >= 0) unlink(name);
-    return fd;
+    const int len = slash ? (int)(slash - path) + 1 : 0;
+    if (snprintf(folder, sizeof folder, "%.*s.", len, path) >= (int)sizeof folder) return errno = ENAMETOOLONG, -1;
+    return dt_open_unnamed(folder);
 }
 
 dt_err dt_temp_array_open(dt_temp_array *s, const char *path, int elem_size)
@@ -32,7 +25,7 @@ dt_err dt_temp_array_open(dt_temp_array *s, const char *path, int elem_size)
     *s = (dt_temp_array){.fd = -1, .elem_size = elem_size, .path = path};
     s->buffer = malloc(BUFFER_NBYTES);
     DT_CHECK(s->buffer, DT_ERR_MEMORY, "%s: no memory for a buffer", path);
-    s->fd = open_unnamed(path);
+    s->fd = open_unnamed_beside(path);
     return s->fd >= 0 ? DT_OK : dt_fail_errno(DT_ERR_WRITE, s->path, "cannot write in its folder");
 }
 

@@ -131,6 +131,18 @@ static dt_err write_all(int fd, const char *path, const char *bytes, size_t nbyt
     return DT_OK;
 }
 
+int dt_open_unnamed(const char *folder)
+{
+    int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return fd;
+
+    char name[PATH_MAX]; /* a file system that cannot (NFS) */
+    if (!dt_join_path(name, folder, ".dtrain-", "XXXXXX")) return errno = ENAMETOOLONG, -1;
+    fd = mkostemp(name, O_CLOEXEC);
+    if (fd >= 0) unlink(name);
+    return fd;
+}
+
 dt_err dt_create_file(const char *path, int *fd)
 {
     *fd = -1;

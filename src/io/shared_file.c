@@ -24,20 +24,23 @@ dt_err dt_write_at(int fd, const char *path, int64_t offset, const void *bytes, 
 
 /* Where the file system cannot reserve (older Lustre, NFS before 4.2) the writes themselves tell. posix_fallocate would
  * then write a byte into each 4 KiB, and so the whole file twice. */
+dt_err dt_reserve_blocks(int fd, const char *path, int64_t nbytes, const char *what)
+{
+    int status;
+    do status = fallocate(fd, 0, 0, (off_t)nbytes);
+    while (status != 0 && errno == EINTR);
+    if (status == 0 || errno == EOPNOTSUPP || errno == ENOSYS) return DT_OK;
+    const int number = errno;
+    char size[24];
+    return dt_fail(DT_ERR_WRITE, "%s: no space for %s of %s: %s", path, what, dt_format_bytes((double)nbytes, size),
+                   strerror(number));
+}
+
 dt_err dt_reserve_file(const char *path, int64_t nbytes, const char *what)
 {
     const int fd = open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0) return dt_fail_errno(DT_ERR_WRITE, path, "cannot be opened");
-    int status;
-    do status = fallocate(fd, 0, 0, (off_t)nbytes);
-    while (status != 0 && errno == EINTR);
-    dt_err err = DT_OK;
-    if (status != 0 && errno != EOPNOTSUPP && errno != ENOSYS) {
-        const int number = errno;
-        char size[24];
-        err = dt_fail(DT_ERR_WRITE, "%s: no space for %s of %s: %s", path, what, dt_format_bytes((double)nbytes, size),
-                      strerror(number));
-    }
+    const dt_err err = dt_reserve_blocks(fd, path, nbytes, what);
     close(fd);
     return err;
 }
