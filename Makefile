@@ -18,7 +18,9 @@ WARNINGS  = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno
 WARNINGS += $(if $(filter mpich,$(MPI)),-Wno-stringop-overflow)# gcc takes MPICH's MPI_STATUSES_IGNORE, the address 1, for an array
 CPPFLAGS += -Iinclude -D_GNU_SOURCE $(ISAS:%=-DDT_HAVE_ISA_%) $(HDF5_CFLAGS)
 override CFLAGS += -std=c11 $(WARNINGS) -fopenmp -fno-math-errno -fno-trapping-math $(if $(SAN),-fsanitize=address$(,)undefined -fno-omit-frame-pointer)
-LDLIBS   += $(HDF5_LIBS) -ljansson -linih -lpcre2-8 -lutf8proc -ldnnl -lm -lpthread -ldl
+# Files of offloaded states go through io_uring where liburing is, else through the C library's POSIX AIO. LIBURING= leaves it out.
+LIBURING ?= $(shell pkg-config --exists liburing 2>/dev/null && echo liburing)
+LDLIBS   += $(HDF5_LIBS) $(if $(LIBURING),$(shell pkg-config --libs $(LIBURING))) -ljansson -linih -lpcre2-8 -lutf8proc -ldnnl -lm -lpthread -ldl
 ,        := ,
 # Libraries of modules are found without the modules' LD_LIBRARY_PATH: the folders that were searched are written into the programs. RUNPATH= turns it off.
 SYSTEM_LIB = /lib /lib64 /usr/lib /usr/lib64 $(foreach m,$(shell $(MPICC) -print-multiarch 2>/dev/null),/lib/$(m) /usr/lib/$(m) /usr/lib/$(m)/%)
@@ -149,6 +151,7 @@ $(PROGRAMS:%=$(BUILD)/%): $(BUILD)/%: $(BUILD)/src/main/%.o $(LIB)
 	$(call SAY,LD,$@)$(MPICC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LIB) $(LDLIBS)
 $(PROGRAMS:%=$(BUILD)/%): $(TOOL)
 $(BUILD)/dtrain-generate: $(GENERATE)
+$(BUILD)/src/io/swap_%.o: CPPFLAGS += $(if $(LIBURING),-DDT_HAVE_LIBURING $(shell pkg-config --cflags $(LIBURING)))
 # Editing of lines in --chat, where libedit is.
 LIBEDIT  ?= $(shell pkg-config --exists libedit 2>/dev/null && echo libedit)
 $(BUILD)/src/main/generate/line.o: CPPFLAGS += $(if $(LIBEDIT),-DDT_HAVE_LIBEDIT $(shell pkg-config --cflags $(LIBEDIT)))

@@ -22,6 +22,7 @@ build header:pcre2.h   libpcre2-dev        pcre2
 build header:utf8proc.h libutf8proc-dev    utf8proc
 build header:dnnl.h    libdnnl-dev         onednn, dnnl
 build? header:histedit.h libedit-dev       libedit
+build? header:liburing.h liburing-dev      liburing
 test  header:cmocka.h  libcmocka-dev       cmocka
 test  command:g++      g++                 gcc-c++
 test  command:pgrep    procps              procps-ng

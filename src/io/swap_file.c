@@ -1,0 +1,395 @@
+/* swap_file.c - requests, their transfers and their errors; how transfers reach the kernel is in swap_uring.c and
+ * swap_posix.c.
+ *
+ * A transfer that was short is started again for the rest, in its slot: a short read, an interrupted one and one that
+ * the kernel has no memory for just now are one case. It ends with its last byte, with an error, or where nothing is
+ * moved at all. Transfers of 64 MiB are large enough that one alone keeps a disk busy, and the kernel cuts them for the
+ * disk by itself (docs/performance.md). */
+#include "swap_private.h"
+#include "dtrain/io.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { BOUNCE_NBYTES = 4 << 20, MAX_DEPTH = 1024 };
+
+struct dt_swap_file {
+    int fd;
+    bool direct; /* past the page cache */
+    bool closing;
+    char *dir, *what;
+    size_t nbytes;
+    dt_memory memory; /* as counted in the ledger */
+    dt_ledger *ledger;
+    char *bounce; /* [BOUNCE_NBYTES] */
+    const swap_io *io;
+    void *io_self;
+    int depth, n_under_way;
+    swap_transfer *transfers;       /* [depth] */
+    dt_swap_request *first, **last; /* queue of requests that are not all started; only its first is begun */
+};
+
+/* ---- transfers --------------------------------------------------------------------------------------------------- */
+
+static void start_transfer(dt_swap_file *f, swap_transfer *t)
+{
+    t->fault = dt_fault_errno(t->request->write ? "swap.write" : "swap.read");
+    f->io->start(f->io_self, (int)(t - f->transfers), t);
+}
+
+static void start_next_of(dt_swap_file *f, dt_swap_request *r)
+{
+    swap_transfer *t = f->transfers;
+    while (t->request) t++;
+    *t = (swap_transfer){.request = r,
+                         .memory = r->memory + r->started,
+                         .offset = r->offset + (int64_t)r->started,
+                         .nbytes = dt_min_size(r->nbytes - r->started, DT_SWAP_TRANSFER)};
+    r->started += t->nbytes;
+    r->under_way++;
+    f->n_under_way++;
+    start_transfer(f, t);
+}
+
+static void start_queued(dt_swap_file *f)
+{
+    while (f->first && f->n_under_way < f->depth) {
+        dt_swap_request *r = f->first;
+        if (r->started < r->nbytes) start_next_of(f, r);
+        if (r->started == r->nbytes && !(f->first = r->next)) f->last = &f->first;
+    }
+}
+
+static void end_transfer(dt_swap_file *f, swap_transfer *t, int error)
+{
+    dt_swap_request *r = t->request;
+    if (error && !r->error) {
+        r->error = error;
+        r->failed_at = (size_t)(t->offset - r->offset);
+        r->started = r->nbytes; /* start_queued goes on with the next request */
+    }
+    *t = (swap_transfer){0};
+    r->under_way--;
+    f->n_under_way--;
+}
+
+/* As the kernel would have said it. Half of the bytes: what is left is moved by another transfer. */
+static ssize_t with_fault(const swap_transfer *t, ssize_t moved)
+{
+    if (t->fault > 0) return -t->fault;
+    return t->fault < 0 && moved >= 2 * DT_SWAP_ALIGN ? moved / 2 / DT_SWAP_ALIGN * DT_SWAP_ALIGN : moved;
+}
+
+static void take_result(dt_swap_file *f, swap_transfer *t, ssize_t moved)
+{
+    moved = with_fault(t, moved);
+    const bool again = moved == -EINTR || moved == -EAGAIN;
+    if (moved < 0 && !again) return end_transfer(f, t, (int)-moved);
+
+    /* a part of a block: only where the file ends */
+    const size_t n = again ? 0 : f->direct ? (size_t)moved / DT_SWAP_ALIGN * DT_SWAP_ALIGN : (size_t)moved;
+    t->memory += n;
+    t->offset += (int64_t)n;
+    t->nbytes -= n;
+    if (t->nbytes == 0) return end_transfer(f, t, 0);
+    if (n == 0 && !again) return end_transfer(f, t, -1);
+    if (t->request->error || f->closing) return end_transfer(f, t, ECANCELED);
+    start_transfer(f, t);
+}
+
+/* Take what has ended, waiting for one transfer if asked to, and start what is queued. */
+static void progress(dt_swap_file *f, bool wait)
+{
+    int found = 1, slot;
+    ssize_t moved;
+    start_queued(f);
+    while (f->n_under_way > 0 && (found = f->io->next_ended(f->io_self, wait, &slot, &moved)) > 0) {
+        take_result(f, &f->transfers[slot], moved);
+        wait = false;
+    }
+    if (found < 0)
+        for (int i = 0; i < f->depth; i++)
+            if (f->transfers[i].request) end_transfer(f, &f->transfers[i], -found);
+    start_queued(f);
+}
+
+/* ---- requests ---------------------------------------------------------------------------------------------------- */
+
+static bool ended(const dt_swap_request *r) { return r->started == r->nbytes && r->under_way == 0; }
+
+static dt_err submit(dt_swap_file *f, const dt_swap_request *asked, dt_swap_request *r)
+{
+    DT_CHECK(ended(r), DT_ERR_ARG, "swap file: a request that was not waited for is used again");
+    DT_CHECK(asked->offset >= 0 && asked->offset % DT_SWAP_ALIGN == 0 && asked->nbytes % DT_SWAP_ALIGN == 0 &&
+                 (uintptr_t)asked->memory % DT_SWAP_ALIGN == 0,
+             DT_ERR_ARG, "swap file: expected multiples of %d, found offset %lld, %zu bytes at address %p",
+             DT_SWAP_ALIGN, (long long)asked->offset, asked->nbytes, (void *)asked->memory);
+    DT_CHECK((uint64_t)asked->offset <= f->nbytes && asked->nbytes <= f->nbytes - (size_t)asked->offset, DT_ERR_ARG,
+             "swap file of %zu bytes: %zu bytes at offset %lld go beyond its end", f->nbytes, asked->nbytes,
+             (long long)asked->offset);
+    *r = *asked;
+    if (r->nbytes > 0) {
+        *f->last = r;
+        f->last = &r->next;
+    }
+    progress(f, false);
+    return DT_OK;
+}
+
+dt_err dt_swap_read(dt_swap_file *f, int64_t offset, void *memory, size_t nbytes, dt_swap_request *r)
+{
+    return submit(f, &(dt_swap_request){.memory = memory, .offset = offset, .nbytes = nbytes}, r);
+}
+
+dt_err dt_swap_write(dt_swap_file *f, int64_t offset, const void *memory, size_t nbytes, dt_swap_request *r)
+{
+    /* the kernel only reads from it */
+    return submit(f, &(dt_swap_request){.write = true, .memory = (char *)memory, .offset = offset, .nbytes = nbytes},
+                  r);
+}
+
+bool dt_swap_done(dt_swap_file *f, const dt_swap_request *r)
+{
+    progress(f, false);
+    return ended(r);
+}
+
+static dt_err fail_request(const dt_swap_file *f, const dt_swap_request *r)
+{
+    const char *why = r->error > 0 ? strerror(r->error)
+                      : r->write   ? "nothing more was written"
+                                   : "the file ends there, as if somebody else had cut it short";
+    return dt_fail(DT_ERR_WRITE, "%s: cannot %s %s: %zu bytes at offset %lld of an unnamed file: %s (at offset %lld)",
+                   f->dir, r->write ? "write" : "read", f->what, r->nbytes, (long long)r->offset, why,
+                   (long long)r->offset + (long long)r->failed_at);
+}
+
+dt_err dt_swap_wait(dt_swap_file *f, dt_swap_request *r)
+{
+    while (!ended(r)) progress(f, true);
+    const dt_err err = r->error ? fail_request(f, r) : DT_OK;
+    *r = (dt_swap_request){0};
+    return err;
+}
+
+/* ---- any range of bytes ------------------------------------------------------------------------------------------ */
+
+/* The blocks of the bounce buffer that the first bytes of a range lie in. */
+typedef struct window {
+    int64_t offset; /* of the first block */
+    size_t nbytes;  /* of all blocks */
+    size_t skip, n; /* bytes of the range: in the buffer from skip on */
+} window;
+
+static window window_at(int64_t offset, size_t nbytes)
+{
+    window w = {.skip = (size_t)(offset % DT_SWAP_ALIGN)};
+    w.offset = offset - (int64_t)w.skip;
+    w.n = dt_min_size(nbytes, BOUNCE_NBYTES - w.skip);
+    w.nbytes = dt_swap_round_up(w.skip + w.n);
+    return w;
+}
+
+static dt_err read_now(dt_swap_file *f, int64_t offset, char *memory, size_t nbytes)
+{
+    dt_swap_request r = {0};
+    DT_TRY(dt_swap_read(f, offset, memory, nbytes, &r));
+    return dt_swap_wait(f, &r);
+}
+
+static dt_err check_range(const dt_swap_file *f, int64_t offset, size_t nbytes)
+{
+    DT_CHECK(offset >= 0 && (uint64_t)offset <= f->nbytes && nbytes <= f->nbytes - (size_t)offset, DT_ERR_ARG,
+             "swap file of %zu bytes: %zu bytes at offset %lld go beyond its end", f->nbytes, nbytes,
+             (long long)offset);
+    return DT_OK;
+}
+
+dt_err dt_swap_read_bytes(dt_swap_file *f, int64_t offset, void *to, size_t nbytes)
+{
+    char *out = to;
+    DT_TRY(check_range(f, offset, nbytes));
+    while (nbytes > 0) {
+        const window w = window_at(offset, nbytes);
+        DT_TRY(read_now(f, w.offset, f->bounce, w.nbytes));
+        memcpy(out, f->bounce + w.skip, w.n);
+        out += w.n;
+        offset += (int64_t)w.n;
+        nbytes -= w.n;
+    }
+    return DT_OK;
+}
+
+dt_err dt_swap_write_bytes(dt_swap_file *f, int64_t offset, const void *from, size_t nbytes)
+{
+    const char *in = from;
+    DT_TRY(check_range(f, offset, nbytes));
+    while (nbytes > 0) {
+        const window w = window_at(offset, nbytes);
+        const size_t last = w.nbytes - DT_SWAP_ALIGN; /* the last block */
+        /* what lies beside the range in its first and last block stays as it is */
+        if (w.skip > 0) DT_TRY(read_now(f, w.offset, f->bounce, DT_SWAP_ALIGN));
+        if (w.skip + w.n < w.nbytes && (last > 0 || w.skip == 0))
+            DT_TRY(read_now(f, w.offset + (int64_t)last, f->bounce + last, DT_SWAP_ALIGN));
+        memcpy(f->bounce + w.skip, in, w.n);
+        dt_swap_request r = {0};
+        DT_TRY(dt_swap_write(f, w.offset, f->bounce, w.nbytes, &r));
+        DT_TRY(dt_swap_wait(f, &r));
+        in += w.n;
+        offset += (int64_t)w.n;
+        nbytes -= w.n;
+    }
+    return DT_OK;
+}
+
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
+
+/* In order of preference. */
+static const swap_io *const ways[] = {
+#ifdef DT_HAVE_LIBURING
+    &swap_io_uring,
+#endif
+    &swap_io_posix,
+};
+enum { N_WAYS = sizeof ways / sizeof ways[0] };
+
+static size_t file_nbytes(const dt_swap_options *opt)
+{
+    size_t sum = 0;
+    for (int c = 0; c < DT_N_MEMCAT; c++) sum += opt->nbytes[c];
+    return sum;
+}
+
+void dt_swap_plan(const dt_swap_options *opt, dt_memory *memory)
+{
+    for (int c = 0; c < DT_N_MEMCAT; c++) memory->at[c][DT_IN_FILE] += opt->nbytes[c];
+    memory->at[DT_MEM_STAGING][DT_ON_HOST] += BOUNCE_NBYTES;
+}
+
+static void count_memory(dt_swap_file *f, void (*count)(dt_ledger *, dt_memcat, dt_place, size_t))
+{
+    for (int c = 0; c < DT_N_MEMCAT; c++)
+        for (int p = 0; p < DT_N_PLACE; p++)
+            if (f->memory.at[c][p] > 0) count(f->ledger, (dt_memcat)c, (dt_place)p, f->memory.at[c][p]);
+}
+
+static dt_err make_file(dt_swap_file *f)
+{
+    char why[512];
+    const int fault = dt_fault_errno("swap.open");
+    f->fd = fault ? -1 : dt_open_unnamed(f->dir);
+    if (fault) errno = fault > 0 ? fault : EIO;
+    snprintf(why, sizeof why, "cannot make a file for %s", f->what);
+    DT_CHECK_ERRNO(f->fd >= 0, DT_ERR_WRITE, f->dir, why);
+    DT_TRY(dt_check_space(f->dir, f->dir, (double)f->nbytes, f->what));
+    DT_TRY(dt_reserve_blocks(f->fd, f->dir, (int64_t)f->nbytes, f->what));
+    /* where blocks cannot be reserved */
+    DT_CHECK_ERRNO(ftruncate(f->fd, (off_t)f->nbytes) == 0, DT_ERR_WRITE, f->dir, why);
+    return DT_OK;
+}
+
+/* Some file systems refuse O_DIRECT when it is asked for, others when something is read. */
+static bool open_direct(dt_swap_file *f)
+{
+    const int flags = fcntl(f->fd, F_GETFL);
+    if (flags < 0 || fcntl(f->fd, F_SETFL, flags | O_DIRECT) != 0) return false;
+    if (pread(f->fd, f->bounce, DT_SWAP_ALIGN, 0) == DT_SWAP_ALIGN) return true;
+    (void)fcntl(f->fd, F_SETFL, flags);
+    return false;
+}
+
+/* What DTRAIN_SWAP_IO asks for: the name of a way or "", and whether to go through the page cache. */
+static void read_wish(char name[16], bool *buffered)
+{
+    const char *p = getenv("DTRAIN_SWAP_IO");
+    name[0] = '\0';
+    *buffered = false;
+    for (; p && *p; p += strcspn(p, ","), p += *p == ',') {
+        const int len = (int)strcspn(p, ",");
+        if (len == 8 && strncmp(p, "buffered", 8) == 0)
+            *buffered = true;
+        else
+            snprintf(name, 16, "%.*s", len, p);
+    }
+}
+
+static dt_err open_io(dt_swap_file *f, const char *wish)
+{
+    char size[24], why[96] = "";
+    if (N_WAYS == 1 && !*wish) snprintf(why, sizeof why, " (built without liburing)");
+    for (int i = 0; i < N_WAYS && !f->io; i++) {
+        if (*wish && strcmp(wish, ways[i]->name) != 0) continue;
+        const int error = ways[i]->open(&f->io_self, f->fd, f->depth);
+        if (error == 0)
+            f->io = ways[i];
+        else
+            snprintf(why, sizeof why, " (%s: %s)", ways[i]->name, strerror(error));
+    }
+    DT_CHECK(f->io || !*wish, DT_ERR_USAGE, "DTRAIN_SWAP_IO=%s cannot be had%s; there %s posix_aio", wish, why,
+             N_WAYS > 1 ? "are io_uring and" : "is");
+    DT_CHECK(f->io, DT_ERR_FAULT, "%s: no asynchronous transfers here%s", f->dir, why);
+    DT_INFO("swap file: %s for %s in %s, by %s%s", dt_format_bytes((double)f->nbytes, size), f->what, f->dir,
+            f->io->name, why);
+    DT_DEBUG("swap file: %s", f->direct ? "past the page cache" : "through the page cache");
+    return DT_OK;
+}
+
+static dt_err open_all(dt_swap_file *f, const dt_swap_options *opt)
+{
+    char wish[16];
+    bool buffered;
+    f->dir = strdup(opt->dir);
+    f->what = strdup(opt->what);
+    f->transfers = calloc((size_t)opt->depth, sizeof *f->transfers);
+    f->bounce = aligned_alloc(DT_SWAP_ALIGN, BOUNCE_NBYTES);
+    DT_CHECK(f->dir && f->what && f->transfers && f->bounce, DT_ERR_MEMORY, "%s: no memory for a buffer of %d bytes",
+             opt->dir, BOUNCE_NBYTES);
+    memset(f->bounce, 0, BOUNCE_NBYTES); /* its pages are there from now on */
+    DT_TRY(make_file(f));
+    read_wish(wish, &buffered);
+    f->direct = !buffered && open_direct(f);
+    return open_io(f, wish);
+}
+
+dt_err dt_swap_open(dt_swap_file **file, const dt_swap_options *opt)
+{
+    *file = NULL;
+    DT_CHECK(opt->depth > 0 && opt->depth <= MAX_DEPTH, DT_ERR_ARG, "swap file: depth %d", opt->depth);
+    for (int c = 0; c < DT_N_MEMCAT; c++)
+        DT_CHECK(opt->nbytes[c] % DT_SWAP_ALIGN == 0, DT_ERR_ARG,
+                 "swap file: %zu bytes of %s, expected a multiple of %d", opt->nbytes[c], dt_memcat_name((dt_memcat)c),
+                 DT_SWAP_ALIGN);
+    DT_CHECK(file_nbytes(opt) > 0, DT_ERR_ARG, "swap file: nothing to hold");
+
+    dt_swap_file *f = calloc(1, sizeof *f);
+    DT_CHECK(f, DT_ERR_MEMORY, "no memory for a swap file");
+    *f = (dt_swap_file){.fd = -1, .nbytes = file_nbytes(opt), .depth = opt->depth, .last = &f->first};
+    const dt_err err = open_all(f, opt);
+    if (err != DT_OK) {
+        dt_swap_close(f);
+        return err;
+    }
+    f->ledger = opt->ledger;
+    dt_swap_plan(opt, &f->memory);
+    count_memory(f, dt_ledger_add);
+    *file = f;
+    return DT_OK;
+}
+
+void dt_swap_close(dt_swap_file *f)
+{
+    if (!f) return;
+    f->closing = true;
+    f->first = NULL;
+    while (f->n_under_way > 0) progress(f, true);
+    if (f->io) f->io->close(f->io_self);
+    if (f->fd >= 0) close(f->fd);
+    count_memory(f, dt_ledger_sub);
+    free(f->dir);
+    free(f->what);
+    free(f->transfers);
+    free(f->bounce);
+    free(f);
+}
