@@ -76,7 +76,7 @@ rows "with max_live_parameters too small"
 plan --ranks 64 --ranks-per-node 8 --host-memory 80GiB "$tmp/70b.ini"
 expect_exit "host memory is the whole node's: too little" 70
 plan --ranks 1024 --ranks-per-node 8 --host-memory 2TiB "$tmp/70b.ini" zero.stage=1
-expect_text "the configured stage does not work" '^zero.stage = 1, as in this configuration, does not work$'
+expect_text "the configured stage does not work" '^zero.stage = 1, as in this configuration, does not work: the smallest change that fits is zero.stage = 2, which needs [0-9.]+ GiB of memory$'
 expect_text "another does" 'auto takes [23]'
 expect_exit "then something fits" 0
 
@@ -160,4 +160,102 @@ expect_exit "a device is not opened to see what it has" 0
 expect_text "that is said" '^device memory per rank: not known'
 expect_text "and how to know more" '^--device-memory SIZE, such as 80GiB, says what fits$'
 expect "nothing is claimed to fit" sh -c "! grep -qE '  fits$|auto takes' '$out'"
+
+# Each row of auto's order is taken where it is the first whose needs are met: memories with room for that row alone and for those behind it.
+cat >"$tmp/rows.ini" <<'INI'
+[run]
+device = cuda
+[model]
+model_type = llama
+hidden_size = 1024
+intermediate_size = 2816
+num_hidden_layers = 24
+num_attention_heads = 16
+vocab_size = 32000
+max_position_embeddings = 256
+[data]
+seq_len = 64
+[batch]
+micro_batch_size = 1
+[precision]
+dtype = bf16
+[zero]
+stage = auto
+sub_group_size = 1000000
+INI
+two() { plan --ranks 2 "$@"; } # a node, with a device for each rank
+needs() { # "STAGE OPTIMIZER PARAM DEVICE HOST FILE": for each row of the table, in bytes, 2 % more than a plan of three digits may mean, over 0.9
+    awk 'function bytes(s) { return (s + 0) * 1000 ^ (index("BKMGT", substr(s, length(s))) - 1) * 1.02 / 0.9 }
+         function show() { if (stage != "") printf "%s %s %s %.0f %.0f %.0f\n", stage, opt, param, d, h, f; d = h = f = 0 }
+         BEGIN { opt = param = "none" }
+         /^with / { show(); stage = ""; opt = param = "none"
+                    if (match($0, /optimizer = [a-z]+/)) opt = substr($0, RSTART + 12, RLENGTH - 12)
+                    if (match($0, /param = [a-z]+/)) param = substr($0, RSTART + 8, RLENGTH - 8) }
+         /^[0-3]  / { show(); stage = $1 }
+         /^  device/ { d = bytes($9) } /^  (pinned|host)/ { h += bytes($9) } /^  file/ { f = bytes($9) } END { show() }' "$out"
+}
+two --device-memory 1T --host-memory 1T --nvme-space 1T "$tmp/rows.ini" zero.nvme_path="$tmp"
+expect_exit "room for all" 0
+expect_text "stage 0 is taken" '^zero.stage = auto takes 0, the first that fits$'
+needs >"$tmp/needs"
+expect "the order" test "$(awk '{ printf "%s%s/%s ", $1, $2, $3 }' "$tmp/needs")" = "0none/none 1none/none 2none/none 3none/none 1cpu/none 2cpu/none 3cpu/none \
+3cpu/cpu 1nvme/none 2nvme/none 3nvme/none 3nvme/cpu 3nvme/nvme "
+while read -r stage opt param device host file; do
+    with=
+    if [ $opt != none ]; then with=" with zero.offload_optimizer = $opt"; fi
+    if [ $param != none ]; then with="$with, zero.offload_param = $param"; fi
+    two --device-memory "$device" --host-memory $((2 * host)) --nvme-space $((2 * file + 1000000)) "$tmp/rows.ini" zero.nvme_path="$tmp"
+    expect_text "stage $stage$with is taken" "^zero.stage = auto takes $stage$with, the first that fits$"
+done <"$tmp/needs"
+read -r stage opt param device host file < <(grep "3 nvme none" "$tmp/needs")
+two --device-memory "$device" --host-memory $((2 * host)) --nvme-space 2M "$tmp/rows.ini" zero.nvme_path="$tmp"
+expect_exit "too small a disk: 70" 70
+expect_text "its row says so" '^  file .* over 900K$'
+two --device-memory "$device" --host-memory $((2 * host)) "$tmp/rows.ini" zero.nvme_path="$tmp/nowhere"
+expect_text "a disk that is not here is not known" '^disk space per rank: not known, which --nvme-space would say$'
+expect_text "and how to know more" '^--nvme-space SIZE, such as 4TB, says what fits$'
+two --device-memory 1T --host-memory 1T "$tmp/rows.ini"
+expect "without a path nothing goes to a disk" sh -c "! grep -qE 'nvme|^  file|disk' '$out'"
+
+# What is given is kept, and auto chooses the rest.
+two --device-memory 1T --host-memory 1T "$tmp/rows.ini" zero.offload_optimizer=cpu
+expect_text "an optimizer that is to be offloaded" '^zero.stage = auto takes 1 with zero.offload_optimizer = cpu, the first that fits$'
+two --device-memory 1T --host-memory 1T "$tmp/rows.ini" zero.offload_param=cpu
+expect_text "parameters that are" '^zero.stage = auto takes 3 with zero.offload_param = cpu, the first that fits$'
+read -r stage opt param device host file < <(grep "3 cpu cpu" "$tmp/needs")
+two --device-memory "$device" --host-memory $((2 * host)) "$tmp/rows.ini" zero.offload_param=cpu
+expect_text "and then the optimizer, too" '^zero.stage = auto takes 3 with zero.offload_optimizer = cpu, zero.offload_param = cpu, the first that fits$'
+for size in "" model.num_hidden_layers=100 model.num_hidden_layers=600; do
+    two --device-memory 10T --host-memory 10T "$tmp/rows.ini" zero.stage=auto:size $size
+    stage=$(sed -n 's/^zero.stage = auto:size: \([0-3]\), for a model of [0-9]* parameters$/\1/p' "$out")
+    expect "auto:size goes by the parameters ($size)" test "$stage" = "$(sed -n 's/^model: \([0-9]*\) parameters.*/\1/p' "$out" | awk '{ print $1 < 1e9 ? 0 : $1 <= 7e9 ? 2 : 3 }')"
+    expect_text "and is planned" "^zero.stage = $stage, as in this configuration, fits$"
+done
+
+# What does not fit names the smallest change that does; with it, it does.
+remedy() { # NAME KEYS-PATTERN; then as two: a configuration that does not work
+    local name=$1 pattern=$2
+    shift 2
+    two "$@"
+    expect_text "$name" "(does not work|no stage fits in 0.9 of the [a-z ]+): the smallest change that fits is $pattern(: auto then takes zero.*)?, which needs"
+    mapfile -t keys < <(sed -n 's/.*the smallest change that fits is \(.*\), which needs.*/\1/p' "$out" | sed 's/: auto then takes.*//; s/, /\n/g; s/ = /=/g')
+    two "$@" "${keys[@]}"
+    expect_exit "$name: then it does" 0
+    expect "$name: not as before" sh -c "! grep -q 'does not work' '$out'"
+}
+at() { awk -v row="$1" -v column="$2" '$1 " " $2 " " $3 == row { print $column }' "$tmp/needs"; } # ROW, 4 device or 5 host
+many="data.seq_len=256 batch.micro_batch_size=48"
+remedy "a higher stage" 'zero.stage = 1' --device-memory "$(at "1 none none" 4)" --host-memory 1T "$tmp/rows.ini" zero.stage=0
+remedy "the highest" 'zero.stage = 3' --device-memory "$(at "3 none none" 4)" --host-memory 1T "$tmp/rows.ini" zero.stage=1
+remedy "offload of the optimizer" 'zero.offload_optimizer = cpu' --device-memory "$(at "2 cpu none" 4)" --host-memory 1T "$tmp/rows.ini" zero.stage=2
+remedy "offload of the parameters, where the optimizer is" 'zero.offload_param = cpu' --device-memory "$(at "3 cpu cpu" 4)" --host-memory 1T "$tmp/rows.ini" \
+    zero.stage=3 zero.offload_optimizer=cpu
+remedy "two keys, where one is too little" 'zero.stage = 3, zero.offload_optimizer = cpu' --device-memory "$(at "3 cpu none" 4)" --host-memory 1T "$tmp/rows.ini" zero.stage=0
+remedy "what auto was denied" 'zero.offload_optimizer = cpu: auto then takes zero.stage = 1, zero.offload_optimizer = cpu' --device-memory "$(at "1 cpu none" 4)" \
+    --host-memory 1T "$tmp/rows.ini" zero.offload_optimizer=none zero.offload_param=none
+remedy "less to keep" 'model.activation_checkpointing = [a-z]+' --device-memory 10G --host-memory 2G "$tmp/rows.ini" data.seq_len=12288 model.max_position_embeddings=12288
+remedy "smaller micro-batches" 'batch.micro_batch_size = [0-9]+, batch.gradient_accumulation_steps = [0-9]+' --device-memory 4600M --host-memory 2G "$tmp/rows.ini" $many \
+    model.activation_checkpointing=block zero.stage=3
+expect_text "leave the batch as it is" '^batch: 96 samples'
+remedy "more room for what is gathered" 'zero.max_live_parameters = [0-9]+' --device-memory 1T --host-memory 1T "$tmp/rows.ini" zero.stage=3 zero.max_live_parameters=1000000
 e2e_done

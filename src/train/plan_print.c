@@ -17,6 +17,7 @@ typedef struct planner {
     dt_run *run;
     FILE *out;
     int nranks, per_node;
+    int ranks_unit; /* more ranks come in multiples of these; 0: nothing is said of them */
     budget budget;
     const char *source[MAX_MEMORIES]; /* of the budget's numbers */
     int n;
@@ -169,15 +170,16 @@ static void print_trial(const planner *p, int i)
         fprintf(p->out, "%-9s needs zero.max_live_parameters >= %" PRId64 "\n", "", t->plan.needs_live);
 }
 
-static dt_err print_strategies(planner *p, const limits *l)
+static dt_err print_strategies(planner *p)
 {
+    const limits l = {.budget = &p->budget, .usable = RUN_USABLE};
     plan_setting with = run_setting(p->run, p->nranks, p->per_node);
     p->n = run_strategies(p->run, true, p->list);
     table_head(p->out, "stage");
     fprintf(p->out, "%10s\n", "sent/step");
     for (int i = 0; i < p->n; i++) {
         with.strategy = p->list[i];
-        DT_TRY(run_trial(p->run, &with, l, &p->trials[i]));
+        DT_TRY(run_trial(p->run, &with, &l, &p->trials[i]));
         print_trial(p, i);
     }
     return DT_OK;
@@ -219,60 +221,68 @@ static void print_sums(const planner *p, int i)
     fputs(", in one memory\n", p->out);
 }
 
+/* More ranks are an answer where it is said, or does not matter, how they come to their nodes. */
+static dt_err say_remedy(const planner *p, bool is_auto, const trial *t, char out[REMEDY_TEXT])
+{
+    const plan_setting with = run_setting(p->run, p->nranks, p->per_node);
+    const rank_memory *short_of = t->short_of ? t->short_of : &p->budget.memory[0];
+    const limits l = {.budget = &p->budget, .usable = RUN_USABLE};
+    return run_say_remedy(p->run, &with, &l, is_auto, p->ranks_unit, short_of, out);
+}
+
 /* A strategy that the configuration names has a verdict of its own. */
-static void print_verdict(const planner *p)
+static dt_err print_verdict(const planner *p)
 {
     const strategy asked = run_strategy(p->run);
     const int i = find(p, &asked);
-    char text[STRATEGY_TEXT];
-    if (i < 0 || !is_known(p, &p->trials[i])) return;
-    fprintf(p->out, "%s, as in this configuration, %s\n", run_strategy_text(&asked, text),
-            p->trials[i].works ? "fits" : "does not work");
+    char text[STRATEGY_TEXT], remedy[REMEDY_TEXT];
+    if (i < 0 || !is_known(p, &p->trials[i])) return DT_OK;
+    fprintf(p->out, "%s, as in this configuration, ", run_strategy_text(&asked, text));
+    if (p->trials[i].works) return fputs("fits\n", p->out), DT_OK;
+    DT_TRY(say_remedy(p, false, &p->trials[i], remedy));
+    fprintf(p->out, "does not work: %s\n", remedy);
+    return DT_OK;
 }
 
-static void print_choice(const planner *p, int first)
+static dt_err print_choice(const planner *p, int first)
 {
     char offload[STRATEGY_TEXT];
     const bool is_auto = !strcmp(p->run->cfg.zero_stage, "auto");
     const strategy asked = run_strategy(p->run);
     print_sums(p, is_auto ? first : find(p, &asked));
-    if (!is_auto) print_verdict(p);
+    if (!is_auto) DT_TRY(print_verdict(p));
     if (!is_known(p, &p->trials[first])) {
         const bool of_device = p->budget.memory[0].nbytes == SIZE_MAX;
         fprintf(p->out, "--%s SIZE, such as %s, says what fits\n", of_device ? "device-memory" : "nvme-space",
                 of_device ? "80GiB" : "4TB");
-        return;
+        return DT_OK;
     }
     run_offload_text(&p->list[first], offload);
     fprintf(p->out, "zero.stage = auto takes %d%s%s, the first that fits\n", p->list[first].stage,
             *offload ? " with " : "", offload);
+    return DT_OK;
 }
 
-/* More ranks are an answer where it is said, or does not matter, how they come to their nodes. */
-static dt_err nothing_fits(const planner *p, const dt_plan_request *req, const limits *l)
+static dt_err nothing_fits(const planner *p)
 {
-    plan_setting with = run_setting(p->run, p->nranks, p->per_node);
-    const rank_memory *short_of = p->trials[p->n - 1].short_of;
+    const trial *last = &p->trials[p->n - 1];
     char remedy[REMEDY_TEXT];
-    const int64_t unit = req->ranks_per_node ? req->ranks_per_node : req->device_memory ? 1 : 0;
-    if (!short_of) short_of = &p->budget.memory[0];
-    DT_TRY(run_say_remedy(p->run, &with, l, true, unit, short_of, remedy));
-    return dt_fail(DT_ERR_MEMORY, "no stage fits in %g of the %s: %s", RUN_USABLE, short_of->name, remedy);
+    DT_TRY(say_remedy(p, true, last, remedy));
+    return dt_fail(DT_ERR_MEMORY, "no stage fits in %g of the %s: %s", RUN_USABLE,
+                   (last->short_of ? last->short_of : &p->budget.memory[0])->name, remedy);
 }
 
 dt_err dt_plan_print(dt_run *run, const dt_plan_request *req, FILE *out)
 {
     const int per_node = req->ranks_per_node ? req->ranks_per_node : req->nranks;
     planner p = {.run = run, .out = out, .nranks = req->nranks, .per_node = per_node};
-    const limits l = {.budget = &p.budget, .usable = RUN_USABLE};
+    p.ranks_unit = req->ranks_per_node ? req->ranks_per_node : req->device_memory ? 1 : 0;
     run->nranks = req->nranks;
     DT_TRY(open_for_plan(run, per_node));
     set_budget(&p, req);
     print_start(&p);
-    DT_TRY(print_strategies(&p, &l));
+    DT_TRY(print_strategies(&p));
     print_bytes_per_param(&p);
     const int first = first_that_works(&p);
-    if (first < 0) return nothing_fits(&p, req, &l);
-    print_choice(&p, first);
-    return DT_OK;
+    return first < 0 ? nothing_fits(&p) : print_choice(&p, first);
 }

@@ -100,6 +100,14 @@ static dt_err add_batches(search *s, proposal p)
     }
 }
 
+/* Whoever names a stage and an offload is not told to take less of either. */
+static bool saves(const search *s, const strategy *now)
+{
+    const strategy *was = &s->from->strategy;
+    return s->is_auto || (now->stage >= was->stage && now->offload_optimizer >= was->offload_optimizer &&
+                          now->offload_param >= was->offload_param);
+}
+
 static dt_err add_all(search *s)
 {
     strategy list[MAX_STRATEGIES + 1];
@@ -109,7 +117,8 @@ static dt_err add_all(search *s)
     for (int i = 0; i < n; i++) has_own = has_own || run_same_strategy(&list[i], &s->from->strategy);
     if (!has_own) list[n++] = s->from->strategy;
     for (int i = 0; i < n; i++)
-        for (int r = first; r <= last; r++) DT_TRY(add_batches(s, (proposal){.strategy = list[i], .recompute = r}));
+        for (int r = first; r <= last && saves(s, &list[i]); r++)
+            DT_TRY(add_batches(s, (proposal){.strategy = list[i], .recompute = r}));
     return DT_OK;
 }
 
@@ -253,9 +262,9 @@ static void say_found(const search *s, const remedy *r, const rank_memory *short
     const dt_memory missing = run_missing(&r->plan.memory, &s->limits->held);
     char needs[24], takes[STRATEGY_TEXT] = "";
     if (s->is_auto) run_strategy_text(&r->with.strategy, takes);
-    snprintf(out, REMEDY_TEXT, "the smallest change that fits is %s%s%s, which needs %s of it", r->keys,
+    snprintf(out, REMEDY_TEXT, "the smallest change that fits is %s%s%s, which needs %s of %s", r->keys,
              s->is_auto ? ": auto then takes " : "", takes,
-             dt_format_bytes((double)run_part(&missing, short_of), needs));
+             dt_format_bytes((double)run_part(&missing, short_of), needs), short_of->name);
 }
 
 /* What is no key, and what would change the result. */
@@ -280,19 +289,13 @@ dt_err run_say_remedy(const dt_run *run, const plan_setting *with, const limits 
     int64_t nranks = 0;
     char ranks[80] = "";
     DT_TRY(find(&s, &r, &found));
+    if (found) return say_found(&s, &r, short_of, out), DT_OK;
     if (unit > 0) DT_TRY(ranks_that_fit(&s, unit, &nranks));
     if (nranks > 0)
-        snprintf(ranks, sizeof ranks, "stage 3 needs at least %" PRId64 " ranks%s", nranks,
+        snprintf(ranks, sizeof ranks, "stage 3 needs at least %" PRId64 " ranks%s; or ", nranks,
                  unit > 1 ? ", on whole nodes" : "");
-    if (found) {
-        say_found(&s, &r, short_of, out);
-        const size_t len = strlen(out);
-        if (*ranks) snprintf(out + len, REMEDY_TEXT - len, "; without it %s", ranks);
-    } else {
-        snprintf(out, REMEDY_TEXT,
-                 "no setting of [zero], model.activation_checkpointing and batch.micro_batch_size fits; %s%s", ranks,
-                 *ranks ? "; or " : "");
-        say_others(short_of, out);
-    }
+    snprintf(out, REMEDY_TEXT,
+             "no setting of [zero], model.activation_checkpointing and batch.micro_batch_size fits; %s", ranks);
+    say_others(short_of, out);
     return DT_OK;
 }

@@ -132,8 +132,8 @@ void run_say_trials(const strategy list[], const trial trials[], int n);
 
 /* remedy.c: what would make a run fit that does not; local. */
 enum { REMEDY_TEXT = 800 };
-/* As the end of a message: the smallest change that fits, and on how many ranks it would without one, in multiples of
- * `unit` (0: that is not looked for). is_auto: the strategy is no change. */
+/* As the end of a message: the smallest change that fits; where there is none, on how many ranks stage 3 would, in
+ * multiples of `unit` (0: that is not looked for). is_auto: the strategy is no change. */
 dt_err run_say_remedy(const dt_run *run, const plan_setting *with, const limits *l, bool is_auto, int64_t unit,
                       const rank_memory *short_of, char out[REMEDY_TEXT]);
 
