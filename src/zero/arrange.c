@@ -234,7 +234,7 @@ static int64_t kept_len(const dt_shards *s, bool whole)
 /** A shard of elements of a type; in a file it begins where direct access can. */
 static int64_t shard_len_in(dt_place place, const dt_shards *s, dt_dtype dtype)
 {
-    const int64_t align = place == DT_IN_FILE ? ZERO_FILE_ALIGN / (int64_t)dt_dtype_size(dtype) : 1;
+    const int64_t align = place == DT_IN_FILE ? DT_SWAP_ALIGN / (int64_t)dt_dtype_size(dtype) : 1;
     return round_up(s->shard_len, align);
 }
 
@@ -324,7 +324,7 @@ static int64_t longest_in_file(const zero_layout *l, int p)
 /** The rings of staging buffers of what is offloaded. */
 static void size_rings(zero_layout *l, const dt_zero_options *opt)
 {
-    const int64_t step = ZERO_FILE_ALIGN / (int64_t)sizeof(float), longest = longest_shard(l, DT_TRAINED);
+    const int64_t step = DT_SWAP_ALIGN / (int64_t)sizeof(float), longest = longest_shard(l, DT_TRAINED);
     l->n_buffers = opt->buffer_count > 0 ? opt->buffer_count : 1;
     if (l->grads_down) {
         l->group_len = round_up(longest, step);
@@ -337,9 +337,8 @@ static void size_rings(zero_layout *l, const dt_zero_options *opt)
             l->swap_bytes = (size_t)l->group_len * sizeof(float) * (size_t)(1 + l->n_states);
     }
     for (int p = 0; p < DT_N_PARTS; p++) {
-        const size_t nbytes = (size_t)longest_in_file(l, p) * dt_dtype_size(l->param_dtype[p]);
-        const size_t whole = (nbytes + ZERO_FILE_ALIGN - 1) / ZERO_FILE_ALIGN * ZERO_FILE_ALIGN;
-        if (whole > l->fetch_bytes) l->fetch_bytes = whole;
+        const size_t nbytes = dt_swap_round_up((size_t)longest_in_file(l, p) * dt_dtype_size(l->param_dtype[p]));
+        if (nbytes > l->fetch_bytes) l->fetch_bytes = nbytes;
     }
 }
 
@@ -357,25 +356,49 @@ static void size_staging(zero_layout *l, const dt_zero_options *opt)
     if (results > l->host_bytes) l->host_bytes = results;
 }
 
+static size_t params_nbytes(const zero_layout *l, int p, const int64_t *len)
+{
+    return (size_t)len[p] * dt_dtype_size(l->param_dtype[p]);
+}
+
+static size_t optimizer_nbytes(const zero_layout *l)
+{
+    return (size_t)l->opt_len * sizeof(float) * (size_t)(l->has_master + l->n_states);
+}
+
+dt_swap_options zero_file_options(const zero_layout *l, const char *dir, dt_ledger *ledger)
+{
+    const size_t transfers = dt_max_i64((int64_t)dt_swap_transfers(l->fetch_bytes),
+                                        (1 + l->n_states) * (int64_t)dt_swap_transfers(l->swap_bytes));
+    dt_swap_options file = {.dir = dir, .what = "offloaded states", .ledger = ledger};
+    file.depth = (int)dt_min_i64(l->n_buffers * (int64_t)transfers, ZERO_FILE_DEPTH_MAX);
+    for (int p = 0; p < DT_N_PARTS && l->away_place == DT_IN_FILE; p++)
+        file.nbytes[DT_MEM_PARAMS] += params_nbytes(l, p, l->away_len);
+    if (l->opt_place == DT_IN_FILE) file.nbytes[DT_MEM_OPTIMIZER] = optimizer_nbytes(l);
+    return file;
+}
+
 static void add_up(zero_layout *l)
 {
-    size_t *params = l->memory.at[DT_MEM_PARAMS], *grads = l->memory.at[DT_MEM_GRADS];
-    size_t *optimizer = l->memory.at[DT_MEM_OPTIMIZER], *staging = l->memory.at[DT_MEM_STAGING];
-    const size_t grad_size = dt_dtype_size(l->grad_kept), n_buffers = (size_t)l->n_buffers;
+    dt_memory *m = &l->memory;
+    size_t *params = m->at[DT_MEM_PARAMS], *grads = m->at[DT_MEM_GRADS], *staging = m->at[DT_MEM_STAGING];
+    const size_t grad_size = dt_dtype_size(l->grad_kept);
     for (int p = 0; p < DT_N_PARTS; p++) {
-        const size_t size = dt_dtype_size(l->param_dtype[p]);
-        params[DT_ON_DEVICE] += (size_t)l->params_len[p] * size;
-        params[l->away_place] += (size_t)l->away_len[p] * size;
+        params[DT_ON_DEVICE] += params_nbytes(l, p, l->params_len);
+        if (l->away_place != DT_IN_FILE) params[l->away_place] += params_nbytes(l, p, l->away_len);
         staging[DT_ON_DEVICE] += l->param_arena_bytes[p];
     }
-    optimizer[l->opt_place] += (size_t)l->opt_len * sizeof(float) * (size_t)(l->has_master + l->n_states);
+    if (l->opt_place != DT_IN_FILE) m->at[DT_MEM_OPTIMIZER][l->opt_place] += optimizer_nbytes(l);
     grads[DT_ON_DEVICE] += (size_t)l->grads_len * grad_size;
     if (l->grads_down) grads[l->host_grad_place] += (size_t)l->opt_len * grad_size;
     staging[DT_ON_DEVICE] += l->grad_arena_bytes + l->bucket_bytes + l->results_bytes;
     staging[DT_ON_DEVICE] += ZERO_GRAD_SLOTS * (size_t)l->grad_slot_len * grad_size;
-    staging[DT_ON_PINNED] += l->host_bytes + n_buffers * (l->up_bytes + l->fetch_bytes);
-    staging[DT_ON_HOST] += n_buffers * l->swap_bytes;
-    l->file_bytes = (int64_t)(params[DT_IN_FILE] + optimizer[DT_IN_FILE]);
+    staging[DT_ON_PINNED] += l->host_bytes + zero_ring_bytes(l->n_buffers, l->up_bytes);
+    staging[DT_ON_PINNED] += zero_ring_bytes(l->n_buffers, l->fetch_bytes);
+    staging[DT_ON_HOST] += zero_ring_bytes(l->n_buffers, l->swap_bytes);
+    const dt_swap_options file = zero_file_options(l, "", NULL);
+    l->has_file = file.nbytes[DT_MEM_PARAMS] + file.nbytes[DT_MEM_OPTIMIZER] > 0;
+    if (l->has_file) dt_swap_plan(&file, m);
 }
 
 /** Where states go that are offloaded; those in host memory that the device copies, to pinned memory. */

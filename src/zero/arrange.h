@@ -3,6 +3,7 @@
 #ifndef DTRAIN_ZERO_ARRANGE_H
 #define DTRAIN_ZERO_ARRANGE_H
 
+#include "dtrain/swap_file.h"
 #include "dtrain/zero.h"
 
 /** Consecutive elements of a unit's trained part that one step of the optimizer may take: trainable, of one learning
@@ -67,8 +68,8 @@ typedef struct zero_layout {
     size_t up_bytes;       /* one of updated parameters on their way to the device */
     size_t swap_bytes;     /* one of a sub-group's master and states on their way from the file and back */
     size_t fetch_bytes;    /* one of a part's shard of parameters on its way from the file, or back */
-    int64_t file_bytes;    /* of the file that holds what is offloaded to one */
-    int n_results;         /* slots of 16 bytes that reductions write on the device */
+    bool has_file;
+    int n_results; /* slots of 16 bytes that reductions write on the device */
     dt_memory memory;
     int64_t n_param;
 } zero_layout;
@@ -76,8 +77,13 @@ typedef struct zero_layout {
 enum {
     ZERO_HOST_CHUNK = 65536, /* floats in the host's scratch */
     ZERO_GRAD_SLOTS = 2,     /* one is summed into while the other goes down */
-    ZERO_FILE_ALIGN = 4096   /* bytes, of every place in the file and of every buffer that goes there */
+    ZERO_FILE_DEPTH_MAX = 1024
 };
+
+/** Bytes of n buffers of nbytes and what aligns the first of them. */
+static inline size_t zero_ring_bytes(int n, size_t nbytes) { return nbytes ? (size_t)n * nbytes + DT_SWAP_ALIGN : 0; }
+/** The file of a layout that has one. */
+dt_swap_options zero_file_options(const zero_layout *l, const char *dir, dt_ledger *ledger);
 
 dt_err zero_layout_make(zero_layout *l, const dt_zero_options *opt, const dt_unit *units, int n_units, int nranks);
 void zero_layout_free(zero_layout *l);

@@ -6,13 +6,14 @@
  * they pass through the bucket: one more copy, only where a limit asks for it. */
 #include "zero_impl.h"
 
-dt_err zero_comm_after_compute(dt_zero *z)
+dt_err zero_comm_after(dt_zero *z, dt_stream *stream)
 {
-    if (z->comm_stream == z->compute) return DT_OK;
-    DT_TRY(z->dev->ops->event_record(z->dev, z->mark, z->compute));
-    DT_TRY(z->dev->ops->event_wait(z->dev, z->mark, z->comm_stream));
-    return DT_OK;
+    if (z->comm_stream == stream) return DT_OK;
+    DT_TRY(z->dev->ops->event_record(z->dev, z->mark, stream));
+    return z->dev->ops->event_wait(z->dev, z->mark, z->comm_stream);
 }
+
+dt_err zero_comm_after_compute(dt_zero *z) { return zero_comm_after(z, z->compute); }
 
 dt_err zero_compute_after_comm(dt_zero *z)
 {

@@ -4,7 +4,11 @@
  * them in place. Shards (stages 2 and 3, and every stage in reproducible mode): backward writes the micro-step's
  * gradients into the unit's place in the arena, and release adds their sum over the ranks to the owned shard. A place
  * has been another unit's before, so what no trainable tensor covers is cleared before it is sent. A frozen part has no
- * gradients anywhere. */
+ * gradients anywhere.
+ *
+ * With an offloaded optimizer the sums are kept in host memory. Full gradients send the own shard down in the last
+ * micro-step. Shards pass through a slot on the device: the sum of the micro-steps before comes up, this one's is added
+ * by the same call as on the device, so with the same bits, and the new sum goes down beside what follows. */
 #include "zero_impl.h"
 #include <math.h>
 #include <string.h>
@@ -22,6 +26,15 @@ static dt_err wait_reduced(dt_zero *z, int u)
     if (s->reduce_pending && z->comm_stream != z->compute)
         DT_TRY(z->dev->ops->event_wait(z->dev, s->reduced, z->compute));
     s->reduce_pending = false;
+    return DT_OK;
+}
+
+/** Full gradients go down from where backward writes. */
+static dt_err wait_down(dt_zero *z, int u)
+{
+    zero_unit_state *s = &z->state[u];
+    if (s->down_pending) DT_TRY(z->dev->ops->event_wait(z->dev, s->down, z->compute));
+    s->down_pending = false;
     return DT_OK;
 }
 
@@ -60,7 +73,7 @@ dt_err zero_grads_acquire(void *self, int u, dt_grad_view *view)
              "gradients of unit %s acquired again after they were complete", z->units[u].name);
     if (s->grads_held == 0) {
         DT_TRY(wait_reduced(z, u));
-        if (!z->lay.whole_grads) DT_TRY(free_place(z, u));
+        DT_TRY(z->lay.whole_grads ? wait_down(z, u) : free_place(z, u));
     }
     s->grads_held++;
     *view = (dt_grad_view){
@@ -88,9 +101,9 @@ static dt_err clear_gaps(dt_zero *z, int u, void *grads)
 /** Full gradients [padded_len], last micro-step: own[i] = sum over ranks r of whole_r[rank * shard_len + i], which
  *  lands in the own place; at stage 0 it is gathered at once, beside the rest of backward, or by the update
  *  (gather_in_update). */
-static dt_err reduce_in_place(dt_zero *z, int u, dt_err err)
+static dt_err reduce_in_place(dt_zero *z, int u, void *own, dt_err err)
 {
-    void *whole = zero_grad_at(z, u, 0), *own = zero_grad_at(z, u, zero_own(z, u, DT_TRAINED));
+    void *whole = zero_grad_at(z, u, 0);
     const dt_shards *shards = zero_shards(&z->lay, u, DT_TRAINED);
     err = zero_first_err(err, zero_comm_after_compute(z));
     err = zero_reduce(z, shards, whole, z->lay.grad_dtype, own, z->lay.grad_dtype, false, err);
@@ -99,14 +112,38 @@ static dt_err reduce_in_place(dt_zero *z, int u, dt_err err)
     return err;
 }
 
-/** Shards: this micro-step's sum goes onto the sum of those before it. */
-static dt_err reduce_from_arena(dt_zero *z, int u, dt_err err)
+/** Shards: this micro-step's sum goes onto the sum of those before it, `own`. */
+static dt_err reduce_from_arena(dt_zero *z, int u, void *own, dt_err err)
 {
-    void *micro = written_at(z, u), *own = zero_grad_at(z, u, zero_own(z, u, DT_TRAINED));
+    void *micro = written_at(z, u);
     err = zero_first_err(err, clear_gaps(z, u, micro));
     err = zero_first_err(err, zero_comm_after_compute(z));
     return zero_reduce(z, zero_shards(&z->lay, u, DT_TRAINED), micro, z->lay.grad_dtype, own, z->lay.grad_kept,
                        !z->first_micro, err);
+}
+
+/** The next slot, free when the comm stream comes to it; in it the sum so far, where there is one. */
+static dt_err take_slot(dt_zero *z, int u, void **slot)
+{
+    const dt_device_ops *ops = z->dev->ops;
+    const int k = z->next_slot, before = z->slot_unit[k];
+    *slot = zero_at(&z->grad_slots, k * z->lay.grad_slot_len, z->lay.grad_kept);
+    z->next_slot = (k + 1) % ZERO_GRAD_SLOTS;
+    z->slot_unit[k] = u;
+    if (before >= 0) DT_TRY(ops->event_wait(z->dev, z->state[before].down, z->comm_stream));
+    if (z->first_micro) return DT_OK;
+    const int64_t n = zero_shards(&z->lay, u, DT_TRAINED)->shard_len;
+    DT_TRY(ops->event_wait(z->dev, z->state[u].down, z->comm_stream));
+    return ops->copy(z->dev, *slot, zero_sum_at(z, u, zero_own(z, u, DT_TRAINED)),
+                     (size_t)n * dt_dtype_size(z->lay.grad_kept), z->comm_stream);
+}
+
+/** Where this rank's shard of the sums is made on the device. */
+static dt_err take_own(dt_zero *z, int u, void **own)
+{
+    if (z->lay.grads_down && !z->lay.whole_grads) return take_slot(z, u, own);
+    *own = zero_grad_at(z, u, zero_own(z, u, DT_TRAINED));
+    return DT_OK;
 }
 
 dt_err zero_grads_release(void *self, int u)
@@ -117,13 +154,16 @@ dt_err zero_grads_release(void *self, int u)
     zero_unit_state *s = &z->state[u];
     if (--s->grads_held > 0) return DT_OK;
     s->micro_done = z->micro_serial;
-    if (z->lay.whole_grads && (!z->last_micro || z->comm->nranks == 1)) return DT_OK;
+    if (z->lay.whole_grads && !z->last_micro) return DT_OK;
+    if (z->lay.whole_grads && z->comm->nranks == 1 && !z->lay.grads_down) return DT_OK;
 
+    void *own = NULL;
     const zero_phase before = zero_enter(z, "reduce", z->units[u].name);
-    dt_err err = dt_fault("zero.reduce");
-    err = z->lay.whole_grads ? reduce_in_place(z, u, err) : reduce_from_arena(z, u, err);
+    dt_err err = zero_first_err(dt_fault("zero.reduce"), take_own(z, u, &own));
+    err = z->lay.whole_grads ? reduce_in_place(z, u, own, err) : reduce_from_arena(z, u, own, err);
     err = zero_first_err(err, z->dev->ops->event_record(z->dev, s->reduced, z->comm_stream));
     s->reduce_pending = true;
+    if (z->lay.grads_down && err != DT_ERR_COMM) err = zero_first_err(err, zero_send_down(z, u, own));
     zero_leave(z, before);
     return err;
 }
@@ -165,21 +205,22 @@ typedef enum square_op { ABS_MAX, SUM_SQUARES, SUM_SQUARES_FIXED } square_op;
 
 static dt_err queue_one(dt_zero *z, square_op op, int u, int64_t lo, int64_t hi, int shift, int slot)
 {
-    const dt_device_ops *ops = z->dev->ops;
-    const void *x = zero_grad_at(z, u, lo);
-    void *result = (char *)z->results.ptr + (size_t)slot * 16;
+    dt_device *dev = z->lay.grads_down ? z->opt.host : z->dev;
+    dt_stream *stream = z->lay.grads_down ? NULL : z->compute;
+    const void *x = zero_sum_at(z, u, lo);
+    void *result = (char *)(z->lay.grads_down ? z->host.ptr : z->results.ptr) + (size_t)slot * 16;
     switch (op) {
     case ABS_MAX:
-        return ops->abs_max(z->dev, x, z->lay.grad_kept, hi - lo, result, z->compute);
+        return dev->ops->abs_max(dev, x, z->lay.grad_kept, hi - lo, result, stream);
     case SUM_SQUARES:
-        return ops->sum_squares(z->dev, x, z->lay.grad_kept, hi - lo, result, z->compute);
+        return dev->ops->sum_squares(dev, x, z->lay.grad_kept, hi - lo, result, stream);
     case SUM_SQUARES_FIXED:
-        return ops->sum_squares_fixed(z->dev, x, z->lay.grad_kept, hi - lo, shift, result, z->compute);
+        return dev->ops->sum_squares_fixed(dev, x, z->lay.grad_kept, hi - lo, shift, result, stream);
     }
     return DT_ERR_ARG;
 }
 
-/** Run op over the trainable elements of the own shards. Leaves *n results of 16 bytes in z->host. A unit without
+/** Run op over the trainable elements of the own shards, where their sums are kept. Leaves *n results of 16 bytes in z->host. A unit without
  *  frozen tensors is one call: its padding is zero. */
 static dt_err over_own_grads(dt_zero *z, square_op op, int shift, int *n)
 {
@@ -199,7 +240,8 @@ static dt_err over_own_grads(dt_zero *z, square_op op, int shift, int *n)
             if (lo < hi) DT_TRY(queue_one(z, op, u, lo, hi, shift, (*n)++));
         }
     }
-    if (*n > 0) DT_TRY(z->dev->ops->copy(z->dev, z->host.ptr, z->results.ptr, (size_t)*n * 16, z->compute));
+    if (*n > 0 && !z->lay.grads_down)
+        DT_TRY(z->dev->ops->copy(z->dev, z->host.ptr, z->results.ptr, (size_t)*n * 16, z->compute));
     return z->dev->ops->stream_sync(z->dev, z->compute);
 }
 
@@ -261,6 +303,7 @@ dt_err dt_zero_grad_sum_squares(dt_zero *z, double *sum)
     *sum = 0;
     DT_TRY(zero_check_complete(z));
     dt_err err = zero_compute_after_comm(z);
+    if (z->lay.grads_down) err = zero_first_err(err, zero_wait_down(z));
     if (z->opt.reproducible) return zero_first_err(err, reproducible_sum_squares(z, sum));
     int n;
     DT_TRY(err);

@@ -52,17 +52,26 @@ void zero_params_begin_micro(dt_zero *z)
     z->before_last = -1;
 }
 
-/** Guess the unit after u, in hand now; -1: no idea. */
-static int next_unit(const dt_zero *z, int u)
+int zero_next_unit(const dt_zero *z, int before, int last)
 {
-    const zero_unit_state *s = &z->state[u];
+    const zero_unit_state *s = &z->state[last];
     for (int k = 0; k < s->n_seen; k++)
-        if (s->seen[k].before == z->before_last) return s->seen[k].after;
-    const int guess = z->before_last == u + 1 ? u - 1 : u + 1;
+        if (s->seen[k].before == before) return s->seen[k].after;
+    const int guess = before == last + 1 ? last - 1 : last + 1;
     return guess < z->n_units ? guess : -1;
 }
 
 /* ---- the arenas -------------------------------------------------------------------------------------------------- */
+
+static bool is_away(const dt_zero *z, int u, dt_part part) { return z->lay.units[u].part[part].place != DT_ON_DEVICE; }
+
+/** From where the owned shard is sent: where it is kept, or, brought there first, its place in the whole. */
+static const void *own_at(const dt_zero *z, int u, dt_part part)
+{
+    const int64_t own = zero_own(z, u, part);
+    if (!is_away(z, u, part)) return zero_param_at(z, u, part, own);
+    return (const char *)zero_held_at(z, u, part) + (size_t)own * dt_dtype_size(z->lay.param_dtype[part]);
+}
 
 /** A part that is not kept whole: into its place in the arena, in which others may have stood. Queued behind all work
  *  queued so far; `gathered` marks its end. */
@@ -74,18 +83,19 @@ static dt_err gather_into_arena(dt_zero *z, int u, dt_part part)
     const zero_phase before = zero_enter(z, "gather", z->units[u].name);
     dt_err err = dt_fault("zero.gather");
     err = zero_first_err(err, zero_comm_after_compute(z));
-    err = zero_gather(z, zero_shards(&z->lay, u, part), zero_param_at(z, u, part, zero_own(z, u, part)),
-                      zero_held_at(z, u, part), z->lay.param_dtype[part], err);
+    if (is_away(z, u, part)) err = zero_first_err(err, zero_fetch(z, u, part));
+    err = zero_gather(z, zero_shards(&z->lay, u, part), own_at(z, u, part), zero_held_at(z, u, part),
+                      z->lay.param_dtype[part], err);
     err = zero_first_err(err, z->dev->ops->event_record(z->dev, s->gathered, z->comm_stream));
     s->resident = err == DT_OK;
-    s->gather_pending = true;
+    s->gather_pending = z->comm_stream != z->compute;
     zero_leave(z, before);
     return err;
 }
 
 static dt_err prefetch(dt_zero *z, int in_hand)
 {
-    const int u = next_unit(z, in_hand);
+    const int u = zero_next_unit(z, z->before_last, in_hand);
     for (int p = 0; u >= 0 && p < DT_N_PARTS; p++) {
         const dt_part part = (dt_part)p;
         if (!is_sharded(&z->lay, u, part) || z->state[u].part[p].resident) continue;
@@ -127,8 +137,7 @@ dt_err zero_params_acquire(void *self, int u, dt_param_view *view)
     if (sharded && first) DT_TRY(take(z, u));
     s->params_held++;
     for (int p = 0; p < DT_N_PARTS; p++) {
-        if (s->part[p].gather_pending && z->comm_stream != z->compute)
-            DT_TRY(z->dev->ops->event_wait(z->dev, s->part[p].gathered, z->compute));
+        if (s->part[p].gather_pending) DT_TRY(z->dev->ops->event_wait(z->dev, s->part[p].gathered, z->compute));
         s->part[p].gather_pending = false;
         view->part[p].data = part_data(z, u, (dt_part)p);
         view->part[p].dtype = z->lay.param_dtype[p];
@@ -145,28 +154,19 @@ dt_err zero_params_release(void *self, int u)
     return DT_OK;
 }
 
-/** A part that is kept whole: all ranks' shards, each in its place, from their owners. */
-static dt_err gather_whole(dt_zero *z, int u, dt_part part, dt_err err)
+dt_err zero_gather_changed(dt_zero *z, int u, dt_part part, dt_stream *wrote, dt_err err)
 {
     zero_part_state *s = &z->state[u].part[part];
+    s->resident = false;
+    if (zero_is_empty(&z->lay, u, part) || is_sharded(&z->lay, u, part) || err == DT_ERR_COMM) return err;
+    if (z->comm->nranks == 1 && wrote == z->compute) return err;
     const zero_phase before = zero_enter(z, "gather", z->units[u].name);
-    err = zero_gather(z, zero_shards(&z->lay, u, part), zero_param_at(z, u, part, zero_own(z, u, part)),
-                      zero_param_at(z, u, part, 0), z->lay.param_dtype[part], err);
+    err = zero_first_err(err, zero_comm_after(z, wrote));
+    if (z->comm->nranks > 1)
+        err = zero_gather(z, zero_shards(&z->lay, u, part), own_at(z, u, part), zero_param_at(z, u, part, 0),
+                          z->lay.param_dtype[part], err);
     err = zero_first_err(err, z->dev->ops->event_record(z->dev, s->gathered, z->comm_stream));
-    s->gather_pending = true;
+    s->gather_pending = z->comm_stream != z->compute;
     zero_leave(z, before);
-    return err;
-}
-
-dt_err zero_gather_params(dt_zero *z, int n_parts, dt_err err)
-{
-    err = zero_first_err(err, dt_fault("zero.gather"));
-    err = zero_first_err(err, zero_comm_after_compute(z));
-    for (int u = 0; u < z->n_units && err != DT_ERR_COMM; u++)
-        for (int p = 0; p < n_parts && err != DT_ERR_COMM; p++) {
-            z->state[u].part[p].resident = false;
-            if (zero_is_empty(&z->lay, u, (dt_part)p) || is_sharded(&z->lay, u, (dt_part)p)) continue;
-            if (z->comm->nranks > 1) err = gather_whole(z, u, (dt_part)p, err);
-        }
     return err;
 }

@@ -58,20 +58,36 @@ dt_dtype dt_zero_state_dtype(const dt_zero *z, dt_state s, const dt_piece *p)
     return s == DT_STATE_PARAM && !in_master(z, p) ? z->lay.param_dtype[dt_zero_tensor(z, p)->part] : DT_F32;
 }
 
-/** Element skip of a piece on the device; NULL: there is no such state. */
+/** Where a state of a piece is kept. */
+static dt_place place_of(const dt_zero *z, dt_state s, const dt_piece *p)
+{
+    if (s == DT_STATE_PARAM && !in_master(z, p)) return z->lay.units[p->unit].part[dt_zero_tensor(z, p)->part].place;
+    return z->lay.opt_place;
+}
+
+/** Element skip of a piece, in device or host memory; not of what is in the file. */
 static void *state_at(const dt_zero *z, dt_state s, const dt_piece *p, int64_t skip)
 {
     const int64_t x = p->flat + skip;
-    if (s == DT_STATE_PARAM)
-        return in_master(z, p) ? (void *)zero_opt_at(z, &z->master, p->unit, x)
-                               : zero_param_at(z, p->unit, dt_zero_tensor(z, p)->part, x);
-    if (s < 0 || s >= dt_zero_n_states(z) || !dt_zero_has_state(z, s, p)) return NULL;
-    return zero_opt_at(z, &z->states[s - DT_STATE_OPTIMIZER], p->unit, x);
+    if (s != DT_STATE_PARAM) return zero_opt_at(z, &z->states[s - DT_STATE_OPTIMIZER], p->unit, x);
+    return in_master(z, p) ? (void *)zero_opt_at(z, &z->master, p->unit, x)
+                           : zero_param_at(z, p->unit, dt_zero_tensor(z, p)->part, x);
+}
+
+static int64_t in_file_at(const dt_zero *z, dt_state s, const dt_piece *p, int64_t skip)
+{
+    const int64_t x = p->flat + skip;
+    if (s != DT_STATE_PARAM) return zero_state_in_file(z, 1 + s - DT_STATE_OPTIMIZER, p->unit, x);
+    return in_master(z, p) ? zero_state_in_file(z, 0, p->unit, x)
+                           : zero_param_in_file(z, p->unit, dt_zero_tensor(z, p)->part, x);
 }
 
 void *dt_zero_state_ptr(dt_zero *z, dt_state s, const dt_piece *p)
 {
-    return z->dev->ops->host_accessible ? state_at(z, s, p, 0) : NULL;
+    if (s < 0 || s >= dt_zero_n_states(z) || !dt_zero_has_state(z, s, p)) return NULL;
+    const dt_place place = place_of(z, s, p);
+    return place == DT_IN_FILE || (place == DT_ON_DEVICE && !z->dev->ops->host_accessible) ? NULL
+                                                                                           : state_at(z, s, p, 0);
 }
 
 static dt_err check_range(const dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n)
@@ -85,17 +101,35 @@ static dt_err check_range(const dt_zero *z, dt_state s, const dt_piece *p, int64
     return DT_OK;
 }
 
-/** Through pinned memory in chunks: the caller's may be any. */
+/** Elements on the device, through pinned memory in chunks: the caller's may be any, and may be that itself. */
 static dt_err copy_staged(dt_zero *z, char *device, char *host, size_t nbytes, bool to_device)
 {
+    const bool is_pinned = host == z->host.ptr;
     for (size_t done = 0; done < nbytes; done += z->lay.host_bytes) {
         const size_t some = nbytes - done < z->lay.host_bytes ? nbytes - done : z->lay.host_bytes;
-        if (to_device) memcpy(z->host.ptr, host + done, some);
+        if (to_device && !is_pinned) memcpy(z->host.ptr, host + done, some);
         DT_TRY(z->dev->ops->copy(z->dev, to_device ? device + done : z->host.ptr,
                                  to_device ? z->host.ptr : device + done, some, z->compute));
         DT_TRY(z->dev->ops->stream_sync(z->dev, z->compute));
-        if (!to_device) memcpy(host + done, z->host.ptr, some);
+        if (!to_device && !is_pinned) memcpy(host + done, z->host.ptr, some);
     }
+    return DT_OK;
+}
+
+/** Copy elements of a state between where it is kept and host memory: [n], or, where it is z->host, at most what fits
+ *  there. */
+static dt_err move(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, void *host, bool write)
+{
+    const size_t nbytes = (size_t)n * dt_dtype_size(dt_zero_state_dtype(z, s, p));
+    const dt_place place = place_of(z, s, p);
+    if (place == DT_IN_FILE) {
+        DT_TRY(zero_drain(z));
+        const int64_t at = in_file_at(z, s, p, skip);
+        return write ? dt_swap_write_bytes(z->file, at, host, nbytes) : dt_swap_read_bytes(z->file, at, host, nbytes);
+    }
+    void *kept = state_at(z, s, p, skip);
+    if (place == DT_ON_DEVICE && !z->dev->ops->host_accessible) return copy_staged(z, kept, host, nbytes, write);
+    memcpy(write ? kept : host, write ? host : kept, nbytes);
     return DT_OK;
 }
 
@@ -103,29 +137,43 @@ static dt_err copy_staged(dt_zero *z, char *device, char *host, size_t nbytes, b
 dt_err dt_zero_state_read(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, void *host)
 {
     DT_TRY(check_range(z, s, p, skip, n));
-    if (n == 0) return DT_OK;
-    const size_t nbytes = (size_t)n * dt_dtype_size(dt_zero_state_dtype(z, s, p));
-    if (!z->dev->ops->host_accessible) return copy_staged(z, state_at(z, s, p, skip), host, nbytes, false);
-    memcpy(host, state_at(z, s, p, skip), nbytes);
-    return DT_OK;
+    return n == 0 ? DT_OK : move(z, s, p, skip, n, host, false);
 }
 
-/* A gather in buckets that is under way would write the old values over the new ones. */
+/** Nothing that is under way uses what the host writes: a gather in buckets would write the old values over the new
+ *  ones. */
+static dt_err before_write(dt_zero *z)
+{
+    DT_TRY(zero_compute_after_comm(z));
+    return zero_offload_begin(z);
+}
+
 dt_err dt_zero_state_write(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, const void *host)
 {
     DT_TRY(check_range(z, s, p, skip, n));
     if (n == 0) return DT_OK;
-    DT_TRY(zero_compute_after_comm(z));
-    const size_t nbytes = (size_t)n * dt_dtype_size(dt_zero_state_dtype(z, s, p));
-    if (!z->dev->ops->host_accessible) return copy_staged(z, state_at(z, s, p, skip), (char *)host, nbytes, true);
-    memcpy(state_at(z, s, p, skip), host, nbytes);
+    DT_TRY(before_write(z));
+    return move(z, s, p, skip, n, (void *)host, true);
+}
+
+/** Zeros in host memory, or in the file by way of the host's scratch. */
+static dt_err clear_offloaded(dt_zero *z)
+{
+    if (z->lay.opt_place != DT_IN_FILE) {
+        for (int k = 0; k < z->lay.n_states; k++) memset(z->states[k].ptr, 0, z->states[k].nbytes);
+        return DT_OK;
+    }
+    const int64_t from = z->lay.opt_len * (int64_t)sizeof(float), end = from * (1 + z->lay.n_states);
+    memset(z->host.ptr, 0, z->lay.host_bytes);
+    for (int64_t at = from; at < end; at += (int64_t)z->lay.host_bytes)
+        DT_TRY(dt_swap_write_bytes(z->file, at, z->host.ptr, (size_t)dt_min_i64((int64_t)z->lay.host_bytes, end - at)));
     return DT_OK;
 }
 
-/* As for a write: a gather of them may be under way. */
 dt_err dt_zero_clear_states(dt_zero *z)
 {
-    DT_TRY(zero_compute_after_comm(z));
+    DT_TRY(before_write(z));
+    if (z->lay.opt_place != DT_ON_DEVICE) return z->lay.n_states > 0 ? clear_offloaded(z) : DT_OK;
     for (int k = 0; k < z->lay.n_states; k++)
         DT_TRY(z->dev->ops->zero(z->dev, z->states[k].ptr, z->states[k].nbytes, z->compute));
     return DT_OK;
@@ -147,24 +195,22 @@ static dt_err gather_replicas(dt_zero *z, dt_err err)
     return err;
 }
 
-/** param[i] = master[i], rounded to the parameters' type, for this rank's shards of the trained parts. */
-static dt_err round_master(dt_zero *z)
+/** Parameters of both parts, from their owned shards; of the trained one those are rounded from the master first. */
+static dt_err gather_all(dt_zero *z, dt_err err)
 {
-    for (int u = 0; u < z->n_units; u++) {
-        const int64_t own = zero_own(z, u, DT_TRAINED), n = zero_shards(&z->lay, u, DT_TRAINED)->shard_len;
-        if (n > 0)
-            DT_TRY(z->dev->ops->convert(z->dev, zero_master_at(z, u, own), DT_F32, zero_param_at(z, u, DT_TRAINED, own),
-                                        z->lay.param_dtype[DT_TRAINED], n, z->compute));
-    }
-    return DT_OK;
+    const bool rounds = z->lay.has_master;
+    err = rounds ? zero_update_units(z, NULL, err) : zero_first_err(err, dt_fault("zero.gather"));
+    for (int u = 0; u < z->n_units; u++)
+        for (int p = rounds ? DT_FROZEN : 0; p < DT_N_PARTS; p++)
+            err = zero_gather_changed(z, u, (dt_part)p, z->compute, err);
+    return err;
 }
 
 dt_err dt_zero_state_written(dt_zero *z)
 {
-    dt_err err = z->lay.has_master ? round_master(z) : DT_OK;
-    err = zero_first_err(err, zero_comm_after_compute(z));
+    dt_err err = zero_first_err(zero_fetch_forget(z), zero_comm_after_compute(z));
     if (z->lay.whole_opt) err = gather_replicas(z, err);
-    if (err != DT_ERR_COMM) err = zero_gather_params(z, DT_N_PARTS, err);
+    if (err != DT_ERR_COMM) err = gather_all(z, err);
     z->in_micro = false;
     return err;
 }
@@ -195,9 +241,7 @@ static dt_err init_piece(dt_zero *z, uint64_t key, const dt_piece *p)
                 const uint16_t rounded = dt_bf16_from_float(values[i]);
                 memcpy((char *)values + 2 * i, &rounded, 2);
             }
-        DT_TRY(z->dev->ops->copy(z->dev, state_at(z, DT_STATE_PARAM, p, done), values, (size_t)n * dt_dtype_size(dtype),
-                                 z->compute));
-        DT_TRY(z->dev->ops->stream_sync(z->dev, z->compute)); /* the scratch is used again */
+        DT_TRY(move(z, DT_STATE_PARAM, p, done, n, values, true));
     }
     return DT_OK;
 }

@@ -1,16 +1,11 @@
 /* update.c - the optimizer's step on what this rank is in charge of: its shards, or at stage 0 everything.
  *
  * The call is made for each run of tensors that agree on learning rate and decay, cut at the shard's ends. The rounded
- * parameters are written by the same pass over memory. */
+ * parameters are written by the same pass over memory. A unit's parameters are gathered as soon as it is updated, beside
+ * the update of the next. What is offloaded is updated by offload.c through the same calls. */
 #include "zero_impl.h"
 
-/* The arguments of dt_zero_update. */
-typedef struct update {
-    const dt_optimizer_step *step;
-    const double *group_lr;
-} update;
-
-static dt_optimizer_step step_of(const update *up, const zero_run *run)
+static dt_optimizer_step step_of(const zero_update *up, const zero_run *run)
 {
     dt_optimizer_step one = *up->step;
     if (up->group_lr) one.lr = up->group_lr[run->lr_group];
@@ -18,35 +13,64 @@ static dt_optimizer_step step_of(const update *up, const zero_run *run)
     return one;
 }
 
-/** The optimizer's step on elements lo .. hi-1 of unit u's trained part, run by run:
- *
- *      master[i], states[k][i] <- step(grad[i - lo]);  param[i] = master[i] rounded, where there is a master
- *
- *  grad [hi - lo] of grad_dtype, on the device, what the owners summed; master and states are this rank's. Queues on
- *  the compute stream; padding and frozen tensors between the runs are not touched. */
-static dt_err update_range(dt_zero *z, int u, int64_t lo, int64_t hi, const void *grad, dt_dtype grad_dtype,
-                           const update *up)
+/** param[i] = master[i] rounded, i = from .. to-1. */
+static dt_err round_range(const dt_zero *z, const zero_slice *s, int64_t from, int64_t to)
+{
+    const dt_dtype dtype = z->lay.param_dtype[DT_TRAINED];
+    if (from >= to) return DT_OK;
+    char *param = (char *)s->param + (size_t)from * dt_dtype_size(dtype);
+    return s->dev->ops->convert(s->dev, s->master + from, DT_F32, param, dtype, to - from, s->stream);
+}
+
+/** Elements from .. to-1 of the slice, all of one run. */
+static dt_err step_run(const dt_zero *z, const zero_slice *s, const dt_optimizer_step *one, int64_t from, int64_t to)
+{
+    const dt_dtype dtype = z->lay.param_dtype[DT_TRAINED];
+    const char *grad = (const char *)s->grad + (size_t)from * dt_dtype_size(s->grad_dtype);
+    void *param = s->param ? (char *)s->param + (size_t)from * dt_dtype_size(dtype) : NULL;
+    float *states[DT_MAX_STATES];
+    for (int i = 0; i < z->lay.n_states; i++) states[i] = s->states[i] + from;
+    return z->opt.optimizer->step(s->dev, one, grad, s->grad_dtype, s->master + from, states, param, dtype, to - from,
+                                  s->stream);
+}
+
+dt_err zero_step(const dt_zero *z, int u, int64_t lo, int64_t hi, const zero_slice *s, const zero_update *up)
 {
     const zero_unit_layout *ul = &z->lay.units[u];
+    if (!up) return round_range(z, s, 0, hi - lo);
+    int64_t done = lo;
     for (int k = 0; k < ul->n_runs; k++) {
         const zero_run *run = &z->lay.runs[ul->first_run + k];
-        const int64_t from = run->start > lo ? run->start : lo,
-                      to = run->start + run->len < hi ? run->start + run->len : hi;
+        const int64_t from = dt_max_i64(run->start, lo), to = dt_min_i64(run->start + run->len, hi);
         if (from >= to) continue;
         const dt_optimizer_step one = step_of(up, run);
-        const char *g = (const char *)grad + (size_t)(from - lo) * dt_dtype_size(grad_dtype);
-        void *rounded = z->lay.has_master ? zero_param_at(z, u, DT_TRAINED, from) : NULL;
-        float *states[DT_MAX_STATES];
-        for (int i = 0; i < z->lay.n_states; i++) states[i] = zero_opt_at(z, &z->states[i], u, from);
-        DT_TRY(z->opt.optimizer->step(z->dev, &one, g, grad_dtype, zero_master_at(z, u, from), states, rounded,
-                                      z->lay.param_dtype[DT_TRAINED], to - from, z->compute));
+        if (s->fresh) DT_TRY(round_range(z, s, done - lo, from - lo));
+        DT_TRY(step_run(z, s, &one, from - lo, to - lo));
+        done = to;
     }
-    return DT_OK;
+    return s->fresh ? round_range(z, s, done - lo, hi - lo) : DT_OK;
+}
+
+/* ---- on the device ----------------------------------------------------------------------------------------------- */
+
+/** Elements from lo on, with the parameters where the device keeps them, or, where it does not, in their place in the
+ *  arena. */
+static zero_slice slice_on_device(const dt_zero *z, int u, int64_t lo, const void *grad)
+{
+    zero_slice s = {.dev = z->dev, .stream = z->compute, .grad = grad, .grad_dtype = z->lay.grad_kept};
+    s.master = zero_master_at(z, u, lo);
+    for (int i = 0; i < z->lay.n_states; i++) s.states[i] = zero_opt_at(z, &z->states[i], u, lo);
+    if (!z->lay.has_master) return s;
+    s.fresh = z->lay.units[u].part[DT_TRAINED].place != DT_ON_DEVICE;
+    s.param = s.fresh
+                  ? (char *)zero_held_at(z, u, DT_TRAINED) + (size_t)lo * dt_dtype_size(z->lay.param_dtype[DT_TRAINED])
+                  : zero_param_at(z, u, DT_TRAINED, lo);
+    return s;
 }
 
 /** Stage 0, where the sums are still with their owners: columns a .. a+count-1 of all shards are gathered, so every
  *  rank updates with the same bits, and used up while they are in the processor's cache. */
-static dt_err update_from_sums(dt_zero *z, int u, const update *up, dt_err err)
+static dt_err update_from_sums(dt_zero *z, int u, const zero_update *up, dt_err err)
 {
     const int64_t shard_len = zero_shards(&z->lay, u, DT_TRAINED)->shard_len, most = z->lay.update_per_rank;
     for (int64_t a = 0; a < shard_len && err != DT_ERR_COMM; a += most) {
@@ -56,38 +80,55 @@ static dt_err update_from_sums(dt_zero *z, int u, const update *up, dt_err err)
         if (err == DT_OK) err = zero_compute_after_comm(z);
         for (int r = 0; r < z->comm->nranks && err == DT_OK; r++) {
             const int64_t lo = r * shard_len + a;
-            err = update_range(z, u, lo, lo + count, zero_at(&z->bucket, r * count, z->lay.grad_kept), z->lay.grad_kept,
-                               up);
+            const zero_slice s = slice_on_device(z, u, lo, zero_at(&z->bucket, r * count, z->lay.grad_kept));
+            err = zero_step(z, u, lo, lo + count, &s, up);
         }
     }
     return err;
 }
 
-static dt_err update_unit(dt_zero *z, int u, const update *up, dt_err err)
+static dt_err update_on_device(dt_zero *z, int u, const zero_update *up)
 {
-    if (z->lay.whole_opt && z->gather_in_update) return update_from_sums(z, u, up, err);
+    const dt_shards *shards = zero_shards(&z->lay, u, DT_TRAINED);
+    const bool all = z->lay.whole_opt && up;
+    const int64_t lo = all ? 0 : zero_own(z, u, DT_TRAINED), hi = all ? shards->padded_len : lo + shards->shard_len;
+    const zero_slice s = slice_on_device(z, u, lo, up ? zero_grad_at(z, u, lo) : NULL);
+    DT_TRY(zero_step(z, u, lo, hi, &s, up));
+    return s.fresh ? zero_send_away(z, u) : DT_OK;
+}
+
+static dt_err update_unit(dt_zero *z, int u, const zero_update *up, dt_err err)
+{
+    if (z->lay.whole_opt && z->gather_in_update && up) return update_from_sums(z, u, up, err);
     if (err != DT_OK) return err;
-    const dt_shards *s = zero_shards(&z->lay, u, DT_TRAINED);
-    const int64_t lo = z->lay.whole_opt ? 0 : zero_own(z, u, DT_TRAINED);
-    const int64_t hi = z->lay.whole_opt ? s->padded_len : lo + s->shard_len;
-    return update_range(z, u, lo, hi, zero_grad_at(z, u, lo), z->lay.grad_kept, up);
+    return z->lay.grads_down ? zero_offload_unit(z, u, up) : update_on_device(z, u, up);
+}
+
+dt_err zero_update_units(dt_zero *z, const zero_update *up, dt_err err)
+{
+    dt_stream *const wrote = z->lay.grads_down ? z->copy_stream : z->compute;
+    const bool gathers = !(z->lay.whole_opt && up); /* at stage 0 all ranks make the same update */
+    if (gathers) err = zero_first_err(err, dt_fault("zero.gather"));
+    err = zero_first_err(err, zero_offload_begin(z));
+    for (int u = 0; u < z->n_units && err != DT_ERR_COMM; u++) {
+        if (zero_is_empty(&z->lay, u, DT_TRAINED)) continue;
+        if (z->phase) dt_phase_enter(z->phase, "update", z->units[u].name);
+        err = update_unit(z, u, up, err);
+        if (gathers) err = zero_gather_changed(z, u, DT_TRAINED, wrote, err);
+    }
+    err = zero_first_err(err, zero_comm_after(z, wrote)); /* shards that are sent when they are used */
+    return zero_first_err(err, zero_drain(z));
 }
 
 dt_err dt_zero_update(dt_zero *z, const dt_optimizer_step *step, const double *group_lr)
 {
-    const update up = {step, group_lr};
+    const zero_update up = {step, group_lr};
     DT_TRY(zero_check_complete(z));
     const zero_phase before = zero_enter(z, "update", "");
     dt_err err = dt_fault("zero.update");
     err = zero_first_err(err, zero_compute_after_comm(z));
-    for (int u = 0; u < z->n_units && err != DT_ERR_COMM; u++) {
-        if (zero_is_empty(&z->lay, u, DT_TRAINED)) continue;
-        if (z->phase) dt_phase_enter(z->phase, "update", z->units[u].name);
-        err = update_unit(z, u, &up, err);
-    }
+    err = zero_update_units(z, &up, err);
     z->in_micro = false;
-    /* At stage 0 all ranks have made the same update. */
-    if (!z->lay.whole_opt && err != DT_ERR_COMM) err = zero_gather_params(z, 1, err);
     zero_leave(z, before);
     return err;
 }

@@ -7,6 +7,13 @@ static dt_err alloc_state(dt_zero *z, dt_buf *buf, int64_t len, dt_dtype dtype, 
     return dt_buf_alloc_zeroed(buf, z->dev, DT_ON_DEVICE, (size_t)len * dt_dtype_size(dtype), category);
 }
 
+/* In fp32, of the master and of each state; what is in the file is zero, too. */
+static dt_err alloc_optimizer(dt_zero *z, dt_buf *buf)
+{
+    if (z->lay.opt_place == DT_IN_FILE) return DT_OK;
+    return dt_buf_alloc_zeroed(buf, z->dev, z->lay.opt_place, (size_t)z->lay.opt_len * sizeof(float), DT_MEM_OPTIMIZER);
+}
+
 /* Zero: the optimizer's states before the first step, and padding always. */
 static dt_err alloc_states(dt_zero *z)
 {
@@ -14,8 +21,8 @@ static dt_err alloc_states(dt_zero *z)
     for (int p = 0; p < DT_N_PARTS; p++)
         DT_TRY(alloc_state(z, &z->params[p], l->params_len[p], l->param_dtype[p], DT_MEM_PARAMS));
     DT_TRY(alloc_state(z, &z->grads, l->grads_len, l->grad_kept, DT_MEM_GRADS));
-    if (l->has_master) DT_TRY(alloc_state(z, &z->master, l->opt_len, DT_F32, DT_MEM_OPTIMIZER));
-    for (int k = 0; k < l->n_states; k++) DT_TRY(alloc_state(z, &z->states[k], l->opt_len, DT_F32, DT_MEM_OPTIMIZER));
+    if (l->has_master) DT_TRY(alloc_optimizer(z, &z->master));
+    for (int k = 0; k < l->n_states; k++) DT_TRY(alloc_optimizer(z, &z->states[k]));
     return DT_OK;
 }
 
@@ -58,7 +65,7 @@ static dt_err open_local(dt_zero *z)
     DT_TRY(zero_pieces_make(z));
     DT_TRY(alloc_states(z));
     DT_TRY(alloc_staging(z));
-    return DT_OK;
+    return zero_offload_open(z);
 }
 
 dt_err dt_zero_open(dt_zero **out, const dt_zero_options *opt, const dt_unit *units, int n_units, dt_comm *comm,
@@ -78,8 +85,6 @@ dt_err dt_zero_open(dt_zero **out, const dt_zero_options *opt, const dt_unit *un
                        .last_unit = -1,
                        .before_last = -1};
         err = zero_layout_make(&z->lay, opt, units, n_units, comm->nranks);
-        if (err == DT_OK && (opt->offload_optimizer || opt->offload_param))
-            err = dt_fail(DT_ERR_USAGE, "zero.offload_optimizer and zero.offload_param are planned, not built");
         if (err == DT_OK) err = open_local(z);
     }
     err = dt_comm_agree(comm, err); /* one rank may be out of memory where others are not */
@@ -114,6 +119,7 @@ void dt_zero_close(dt_zero *z)
 {
     if (!z) return;
     wait_for_streams(z);
+    zero_offload_close(z);
     destroy_streams(z);
     dt_buf *const bufs[] = {&z->grads, &z->master, &z->grad_arena, &z->bucket, &z->results, &z->host};
     for (int p = 0; p < DT_N_PARTS; p++) {

@@ -7,6 +7,7 @@
 #define DTRAIN_ZERO_IMPL_H
 
 #include "arrange.h"
+#include "dtrain/swap_file.h"
 
 enum { ZERO_N_SEEN = 4 };
 
@@ -20,13 +21,37 @@ typedef struct zero_unit_state {
     int params_held, grads_held;
     zero_part_state part[DT_N_PARTS];
     bool reduce_pending; /* the compute stream has not yet waited for the reduction that `reduced` marks */
+    bool down_pending;   /* nor for the copy to host memory that `down` marks */
     int64_t micro_done;  /* serial of the micro-step in which its gradients were completed */
-    dt_event *reduced;
+    dt_event *reduced, *down;
     struct {
         int before, after;
     } seen[ZERO_N_SEEN]; /* learned: coming from unit `before`, unit `after` was next */
     int n_seen;
 } zero_unit_state;
+
+/** A staging buffer in host memory, and who still works on it. */
+typedef struct zero_buffer {
+    char *at;
+    bool copying;                               /* the device may still copy from it: `copied` marks the end */
+    dt_event *copied;                           /* NULL: the device has nothing to do with it */
+    dt_swap_request request[1 + DT_MAX_STATES]; /* reads into it and writes from it */
+    int unit;                                   /* whose parameters stand in it, or are coming; -1: none */
+    dt_part part;
+    int64_t used; /* serial: the lowest was used longest ago */
+} zero_buffer;
+
+typedef struct zero_ring {
+    dt_buf memory;
+    zero_buffer *buffer;
+    int n; /* 0: there is none */
+} zero_ring;
+
+/** Elements lo .. lo+n-1 of a unit's trained part, in this rank's shard: updated at a time on the host. */
+typedef struct zero_group {
+    int unit;
+    int64_t lo, n;
+} zero_group;
 
 struct dt_zero {
     dt_zero_options opt;
@@ -48,6 +73,20 @@ struct dt_zero {
     dt_buf grads, master, states[DT_MAX_STATES];                 /* model states; those of the optimizer in its order */
     dt_buf param_arena[DT_N_PARTS], grad_arena, bucket, results; /* staging on the device */
     dt_buf host;                                                 /* staging on the host, host_bytes */
+    /* what is offloaded: offload.c, fetch.c */
+    dt_stream *copy_stream;         /* gradients down beside backward, parameters up beside the update */
+    bool own_copy_stream;           /* anything is offloaded */
+    dt_buf away[DT_N_PARTS];        /* parameters in host memory */
+    dt_buf host_grads;              /* sums of gradients in host memory, where the optimizer's states lie likewise */
+    dt_buf grad_slots;              /* on the device: ZERO_GRAD_SLOTS, by turns */
+    int slot_unit[ZERO_GRAD_SLOTS]; /* whose sum goes down from it, or went; -1: none yet */
+    int next_slot;
+    dt_swap_file *file;         /* master and states, then parameters; NULL: none */
+    zero_ring up, swap, fetch;  /* to the device; states from and to the file; parameters likewise */
+    zero_group *groups;         /* unit after unit */
+    int n_groups, *first_group; /* of each unit, and the end */
+    int next_read;              /* of the groups, the first whose states were not asked for */
+    int64_t n_used;             /* of buffers of fetch */
     dt_piece *pieces;
     int n_pieces;
     int last_unit, before_last; /* the last units whose parameters were gathered into hand; -1: none */
@@ -93,23 +132,32 @@ static inline int64_t zero_own(const dt_zero *z, int u, dt_part part)
     return z->comm->rank * zero_shards(&z->lay, u, part)->shard_len;
 }
 
-/** Where element x of a part is kept; x lies in the own shard unless the kind is kept whole. */
+/** Where element x of a part is kept, in device or in host memory; x lies in the own shard unless the kind is kept
+ *  whole. Not for what is in the file. */
 static inline void *zero_param_at(const dt_zero *z, int u, dt_part part, int64_t x)
 {
     const zero_part_layout *p = &z->lay.units[u].part[part];
-    return zero_at(&z->params[part], p->kept_at + x - (p->whole ? 0 : zero_own(z, u, part)), z->lay.param_dtype[part]);
+    return zero_at(p->place == DT_ON_DEVICE ? &z->params[part] : &z->away[part],
+                   p->kept_at + x - (p->whole ? 0 : zero_own(z, u, part)), z->lay.param_dtype[part]);
 }
 /** Where a part that is not kept whole stands while it is held. */
 static inline void *zero_held_at(const dt_zero *z, int u, dt_part part)
 {
     return zero_at(&z->param_arena[part], z->lay.units[u].part[part].held_at, z->lay.param_dtype[part]);
 }
+/** On the device: all gradients where they are kept whole, else the own shard's sums. */
 static inline void *zero_grad_at(const dt_zero *z, int u, int64_t x)
 {
     return zero_at(&z->grads, z->lay.units[u].grad_at + x - (z->lay.whole_grads ? 0 : zero_own(z, u, DT_TRAINED)),
                    z->lay.grad_kept);
 }
-/** b: master, or one of the optimizer's states. */
+/** Where the sum for element x of the own shard ends: on the device, or in host memory. */
+static inline void *zero_sum_at(const dt_zero *z, int u, int64_t x)
+{
+    if (!z->lay.grads_down) return zero_grad_at(z, u, x);
+    return zero_at(&z->host_grads, z->lay.units[u].opt_at + x - zero_own(z, u, DT_TRAINED), z->lay.grad_kept);
+}
+/** b: master, or one of the optimizer's states, in device or in host memory. */
 static inline float *zero_opt_at(const dt_zero *z, const dt_buf *b, int u, int64_t x)
 {
     return zero_at(b, z->lay.units[u].opt_at + x - (z->lay.whole_opt ? 0 : zero_own(z, u, DT_TRAINED)), DT_F32);
@@ -127,6 +175,7 @@ static inline dt_err zero_first_err(dt_err first, dt_err then)
 }
 
 /* streams (exchange.c): what is queued on one from now on comes after what is queued on the other until now */
+dt_err zero_comm_after(dt_zero *z, dt_stream *stream);
 dt_err zero_comm_after_compute(dt_zero *z);
 dt_err zero_compute_after_comm(dt_zero *z);
 
@@ -142,9 +191,12 @@ dt_err zero_reduce(dt_zero *z, const dt_shards *shards, const void *send, dt_dty
  *  shard_len. send [shard_len], which may be the own place in whole [padded_len]. Always joins. */
 dt_err zero_gather(dt_zero *z, const dt_shards *shards, const void *send, void *whole, dt_dtype dt, dt_err err);
 
-/** Gather what is kept whole of the first n_parts parts (1: what is trained) from the owned shards, which have changed;
- *  forget what stands in their arenas. */
-dt_err zero_gather_params(dt_zero *z, int n_parts, dt_err err);
+/** The owned shards of a part have changed: gather it where it is kept whole, behind what is queued on the stream that
+ *  wrote them, and forget what stands in its arena. Always joins. */
+dt_err zero_gather_changed(dt_zero *z, int u, dt_part part, dt_stream *wrote, dt_err err);
+/** The unit that params_acquire is likely to ask for after `last`, which came after `before` (-1: a micro-step began);
+ *  -1: no idea. */
+int zero_next_unit(const dt_zero *z, int before, int last);
 
 /** DT_ERR_ARG unless every unit's gradients of the last micro-step are complete. */
 dt_err zero_check_complete(const dt_zero *z);
@@ -162,5 +214,70 @@ dt_err zero_grads_release(void *self, int unit);
 dt_err zero_gather_columns(dt_zero *z, int u, int64_t a, int64_t count, dt_err err);
 
 dt_err zero_pieces_make(dt_zero *z);
+
+/* ---- update.c ---------------------------------------------------------------------------------------------------- */
+
+/** The arguments of dt_zero_update. */
+typedef struct zero_update {
+    const dt_optimizer_step *step;
+    const double *group_lr;
+} zero_update;
+
+/** Where elements lo, lo+1, ... of a unit's trained part stand while they are updated, all of it within reach of dev. */
+typedef struct zero_slice {
+    dt_device *dev;
+    dt_stream *stream;
+    const void *grad;
+    dt_dtype grad_dtype;
+    float *master, *states[DT_MAX_STATES];
+    void *param; /* NULL, or receives them rounded */
+    bool fresh;  /* nothing stands there yet: what lies between the runs is written, too */
+} zero_slice;
+
+/** The optimizer's step on elements lo .. hi-1 of unit u's trained part, run by run:
+ *
+ *      master[i], states[k][i] <- step(grad[i]);  param[i] = master[i] rounded, where it is wanted
+ *
+ *  with i counted from lo. Queues on the slice's stream; padding and frozen tensors between the runs are not updated.
+ *  up NULL: master is not touched, and all of param is written. */
+dt_err zero_step(const dt_zero *z, int u, int64_t lo, int64_t hi, const zero_slice *s, const zero_update *up);
+/** Update all units (up NULL: round the masters alone) and gather what changed. Always joins. */
+dt_err zero_update_units(dt_zero *z, const zero_update *up, dt_err err);
+
+/* ---- offload.c: master and states in host memory or in the file --------------------------------------------------- */
+
+dt_err zero_offload_open(dt_zero *z);
+void zero_offload_close(dt_zero *z);
+/** The sum for a unit's shard [shard_len], on the device, goes down to host memory, behind `reduced` and beside what
+ *  follows; `down` marks its end. */
+dt_err zero_send_down(dt_zero *z, int u, const void *sum);
+/** All gradients are in host memory when it returns. */
+dt_err zero_wait_down(dt_zero *z);
+/** Begin an update: nothing works on host memory or the rings any more. */
+dt_err zero_offload_begin(dt_zero *z);
+/** A unit's groups, one after the other, on the host; parameters go where they are kept. */
+dt_err zero_offload_unit(dt_zero *z, int u, const zero_update *up);
+/** What is on its way to the file has arrived. */
+dt_err zero_drain(dt_zero *z);
+/** No one works on the buffer any more. */
+dt_err zero_buffer_wait(dt_zero *z, zero_buffer *b);
+/** Byte where element x of a state begins in the file; k: 0 the master, 1 + i the optimizer's i-th. */
+int64_t zero_state_in_file(const dt_zero *z, int k, int u, int64_t x);
+int64_t zero_param_in_file(const dt_zero *z, int u, dt_part part, int64_t x);
+
+/* ---- fetch.c: parameters in host memory or in the file ------------------------------------------------------------- */
+
+/** Bring the owned shard of a part, which is kept off the device, to its place in the arena; queued on the comm
+ *  stream. Waits for the file where that was not read ahead. */
+dt_err zero_fetch(dt_zero *z, int u, dt_part part);
+/** A buffer for the parameters of a part in the file, whatever stood there; the caller fills it and calls
+ *  zero_fetch_write. */
+dt_err zero_fetch_take(dt_zero *z, int u, dt_part part, zero_buffer **b);
+dt_err zero_fetch_write(dt_zero *z, zero_buffer *b);
+/** Forget what stands in the buffers: the file was written by other ways. */
+dt_err zero_fetch_forget(dt_zero *z);
+/** The owned shard of the trained part, rounded into its place in the arena by the compute stream, goes to where it is
+ *  kept. */
+dt_err zero_send_away(dt_zero *z, int u);
 
 #endif

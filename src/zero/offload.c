@@ -1,0 +1,292 @@
+/* offload.c - an optimizer whose master weights and states are kept in host memory, or in a file: gradients come down,
+ * the host updates, parameters go up.
+ *
+ *     backward   down      each unit's sum goes to host memory behind its reduction, beside what follows on the device
+ *     norm                 the host sums squares where the gradients are: clipping must be known before the update
+ *     update     read      a sub-group's master and states come from the file, some sub-groups ahead
+ *                step      the host's own kernels, one pass over the sub-group
+ *                up        rounded parameters go to the device from a staging buffer, beside the next sub-group's step
+ *                write     master and states go back to the file, beside the next ones
+ *     gather     a unit's parameters are gathered when they are up, beside the update of the next unit
+ *
+ * Only gradients and parameters meet the device, so only they stand in pinned memory; master and states are the
+ * processor's alone. A staging buffer is taken by turns and waited for when its turn comes again. */
+#include "zero_impl.h"
+#include <stdlib.h>
+
+/* ---- opening and closing ----------------------------------------------------------------------------------------- */
+
+static dt_err open_ring(dt_zero *z, zero_ring *r, dt_place place, size_t nbytes, bool device_copies)
+{
+    if (nbytes == 0) return DT_OK;
+    const int n = z->lay.n_buffers;
+    r->buffer = calloc((size_t)n, sizeof *r->buffer);
+    DT_CHECK(r->buffer, DT_ERR_MEMORY, "out of memory for a table of %d buffers", n);
+    r->n = n;
+    DT_TRY(dt_buf_alloc(&r->memory, z->dev, place, zero_ring_bytes(n, nbytes), DT_MEM_STAGING));
+    char *const first = (char *)dt_swap_round_up((size_t)r->memory.ptr);
+    for (int i = 0; i < n; i++) {
+        r->buffer[i] = (zero_buffer){.at = first + (size_t)i * nbytes, .unit = -1};
+        if (device_copies) DT_TRY(z->dev->ops->event_create(z->dev, &r->buffer[i].copied));
+    }
+    return DT_OK;
+}
+
+static void close_ring(dt_zero *z, zero_ring *r)
+{
+    for (int i = 0; i < r->n; i++)
+        if (r->buffer[i].copied) z->dev->ops->event_destroy(z->dev, r->buffer[i].copied);
+    dt_buf_free(&r->memory);
+    free(r->buffer);
+    *r = (zero_ring){0};
+}
+
+static dt_err list_groups(dt_zero *z)
+{
+    const zero_layout *l = &z->lay;
+    size_t n = 0;
+    for (int u = 0; u < z->n_units; u++) n += (size_t)(zero_shards(l, u, DT_TRAINED)->shard_len / l->group_len + 1);
+    z->groups = calloc(n, sizeof *z->groups);
+    z->first_group = calloc((size_t)z->n_units + 1, sizeof *z->first_group);
+    DT_CHECK(z->groups && z->first_group, DT_ERR_MEMORY, "out of memory for a table of %zu sub-groups", n);
+    for (int u = 0; u < z->n_units; u++) {
+        const int64_t own = zero_own(z, u, DT_TRAINED), end = own + zero_shards(l, u, DT_TRAINED)->shard_len;
+        z->first_group[u] = z->n_groups;
+        for (int64_t lo = own; lo < end; lo += l->group_len)
+            z->groups[z->n_groups++] = (zero_group){u, lo, dt_min_i64(l->group_len, end - lo)};
+    }
+    z->first_group[z->n_units] = z->n_groups;
+    return DT_OK;
+}
+
+static dt_err open_memory(dt_zero *z)
+{
+    const zero_layout *l = &z->lay;
+    for (int p = 0; p < DT_N_PARTS && l->away_place != DT_IN_FILE; p++)
+        DT_TRY(dt_buf_alloc_zeroed(&z->away[p], z->dev, l->away_place,
+                                   (size_t)l->away_len[p] * dt_dtype_size(l->param_dtype[p]), DT_MEM_PARAMS));
+    if (!l->grads_down) return DT_OK;
+    const size_t size = dt_dtype_size(l->grad_kept);
+    DT_TRY(dt_buf_alloc_zeroed(&z->host_grads, z->dev, l->host_grad_place, (size_t)l->opt_len * size, DT_MEM_GRADS));
+    DT_TRY(dt_buf_alloc(&z->grad_slots, z->dev, DT_ON_DEVICE, ZERO_GRAD_SLOTS * (size_t)l->grad_slot_len * size,
+                        DT_MEM_STAGING));
+    for (int k = 0; k < ZERO_GRAD_SLOTS; k++) z->slot_unit[k] = -1;
+    return list_groups(z);
+}
+
+dt_err zero_offload_open(dt_zero *z)
+{
+    const zero_layout *l = &z->lay;
+    if (!l->grads_down && l->away_place == DT_ON_DEVICE) return DT_OK;
+    DT_CHECK(z->opt.host && z->opt.host->ops->host_accessible, DT_ERR_ARG,
+             "offload needs a device that computes in host memory (dt_zero_options.host)");
+    DT_TRY(z->dev->ops->stream_create(z->dev, &z->copy_stream));
+    z->own_copy_stream = true;
+    for (int u = 0; u < z->n_units && l->grads_down; u++)
+        DT_TRY(z->dev->ops->event_create(z->dev, &z->state[u].down));
+    DT_TRY(open_memory(z));
+    DT_TRY(open_ring(z, &z->up, DT_ON_PINNED, l->up_bytes, true));
+    DT_TRY(open_ring(z, &z->swap, DT_ON_HOST, l->swap_bytes, false));
+    DT_TRY(open_ring(z, &z->fetch, DT_ON_PINNED, l->fetch_bytes, true));
+    if (!l->has_file) return DT_OK;
+    const dt_swap_options file = zero_file_options(l, z->opt.nvme_path, z->dev->ledger);
+    return dt_swap_open(&z->file, &file);
+}
+
+void zero_offload_close(dt_zero *z)
+{
+    dt_swap_close(z->file);
+    if (z->own_copy_stream) (void)z->dev->ops->stream_sync(z->dev, z->copy_stream);
+    close_ring(z, &z->up);
+    close_ring(z, &z->swap);
+    close_ring(z, &z->fetch);
+    for (int u = 0; z->state && u < z->n_units; u++)
+        if (z->state[u].down) z->dev->ops->event_destroy(z->dev, z->state[u].down);
+    if (z->own_copy_stream) z->dev->ops->stream_destroy(z->dev, z->copy_stream);
+    for (int p = 0; p < DT_N_PARTS; p++) dt_buf_free(&z->away[p]);
+    dt_buf_free(&z->host_grads);
+    dt_buf_free(&z->grad_slots);
+    free(z->groups);
+    free(z->first_group);
+}
+
+/* ---- waiting ----------------------------------------------------------------------------------------------------- */
+
+static dt_err wait_requests(dt_zero *z, zero_buffer *b)
+{
+    dt_err err = DT_OK;
+    for (int k = 0; k < 1 + DT_MAX_STATES && z->file; k++)
+        err = zero_first_err(err, dt_swap_wait(z->file, &b->request[k]));
+    return err;
+}
+
+dt_err zero_buffer_wait(dt_zero *z, zero_buffer *b)
+{
+    if (b->copying) DT_TRY(z->dev->ops->event_sync(z->dev, b->copied));
+    b->copying = false;
+    return wait_requests(z, b);
+}
+
+dt_err zero_drain(dt_zero *z)
+{
+    dt_err err = DT_OK;
+    zero_ring *const with_file[] = {&z->swap, &z->fetch};
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < with_file[k]->n; i++)
+            err = zero_first_err(err, wait_requests(z, &with_file[k]->buffer[i]));
+    return err;
+}
+
+dt_err zero_wait_down(dt_zero *z)
+{
+    DT_TRY(dt_fault("zero.down"));
+    DT_TRY(z->dev->ops->stream_sync(z->dev, z->copy_stream));
+    for (int u = 0; u < z->n_units; u++) z->state[u].down_pending = false;
+    return DT_OK;
+}
+
+/* A gather that was begun ahead and never used may still read parameters in host memory. */
+dt_err zero_offload_begin(dt_zero *z)
+{
+    z->next_read = 0;
+    if (!z->own_copy_stream) return DT_OK;
+    DT_TRY(z->dev->ops->stream_sync(z->dev, z->compute));
+    DT_TRY(z->dev->ops->stream_sync(z->dev, z->comm_stream));
+    return z->dev->ops->stream_sync(z->dev, z->copy_stream);
+}
+
+/* ---- backward: gradients come down ------------------------------------------------------------------------------- */
+
+dt_err zero_send_down(dt_zero *z, int u, const void *sum)
+{
+    const dt_device_ops *ops = z->dev->ops;
+    zero_unit_state *s = &z->state[u];
+    const int64_t own = zero_own(z, u, DT_TRAINED), n = zero_shards(&z->lay, u, DT_TRAINED)->shard_len;
+    if (z->comm_stream != z->copy_stream) DT_TRY(ops->event_wait(z->dev, s->reduced, z->copy_stream));
+    DT_TRY(ops->copy(z->dev, zero_sum_at(z, u, own), sum, (size_t)n * dt_dtype_size(z->lay.grad_kept), z->copy_stream));
+    s->down_pending = true;
+    return ops->event_record(z->dev, s->down, z->copy_stream);
+}
+
+/* ---- update: master and states ----------------------------------------------------------------------------------- */
+
+int64_t zero_state_in_file(const dt_zero *z, int k, int u, int64_t x)
+{
+    const int64_t elem = k * z->lay.opt_len + z->lay.units[u].opt_at + x - zero_own(z, u, DT_TRAINED);
+    return elem * (int64_t)sizeof(float);
+}
+
+/** Where state k of a sub-group stands in its buffer. */
+static float *in_buffer(const dt_zero *z, const zero_buffer *b, int k)
+{
+    return (float *)(void *)b->at + k * z->lay.group_len;
+}
+
+/** Master and states of a sub-group, or the master alone, between the file and its buffer. */
+static dt_err move_states(dt_zero *z, int g, bool write, const zero_update *up)
+{
+    const zero_group *group = &z->groups[g];
+    zero_buffer *b = &z->swap.buffer[g % z->swap.n];
+    const int n_states = up ? z->lay.n_states : 0;
+    const size_t nbytes = dt_swap_round_up((size_t)group->n * sizeof(float));
+    for (int k = 0; k <= n_states; k++) {
+        const int64_t at = zero_state_in_file(z, k, group->unit, group->lo);
+        DT_TRY(write ? dt_swap_write(z->file, at, in_buffer(z, b, k), nbytes, &b->request[k])
+                     : dt_swap_read(z->file, at, in_buffer(z, b, k), nbytes, &b->request[k]));
+    }
+    return DT_OK;
+}
+
+/** Ask for the states of sub-group g and of those after it, as far ahead as leaves half of the buffers to those that
+ *  are on their way back. */
+static dt_err read_ahead(dt_zero *z, int g, const zero_update *up)
+{
+    const int end = g + z->swap.n / 2 < z->n_groups ? g + z->swap.n / 2 + 1 : z->n_groups;
+    for (; z->next_read < end; z->next_read++) {
+        DT_TRY(wait_requests(z, &z->swap.buffer[z->next_read % z->swap.n]));
+        DT_TRY(move_states(z, z->next_read, false, up));
+    }
+    return DT_OK;
+}
+
+/** Where the host finds what it updates: in place, or in the buffer into which it was read. */
+static dt_err take_states(dt_zero *z, int u, int g, const zero_update *up, zero_slice *s)
+{
+    const int64_t lo = z->groups[g].lo;
+    if (z->lay.opt_place != DT_IN_FILE) {
+        s->master = zero_opt_at(z, &z->master, u, lo);
+        for (int i = 0; i < z->lay.n_states; i++) s->states[i] = zero_opt_at(z, &z->states[i], u, lo);
+        return DT_OK;
+    }
+    zero_buffer *b = &z->swap.buffer[g % z->swap.n];
+    DT_TRY(read_ahead(z, g, up));
+    DT_TRY(dt_fault("zero.read"));
+    DT_TRY(wait_requests(z, b));
+    s->master = in_buffer(z, b, 0);
+    for (int i = 0; i < z->lay.n_states; i++) s->states[i] = in_buffer(z, b, 1 + i);
+    return DT_OK;
+}
+
+static dt_err give_states(dt_zero *z, int g, const zero_update *up)
+{
+    if (z->lay.opt_place != DT_IN_FILE || !up) return DT_OK;
+    DT_TRY(dt_fault("zero.write"));
+    return move_states(z, g, true, up);
+}
+
+/* ---- update: parameters ------------------------------------------------------------------------------------------ */
+
+/** Where the rounded parameters of a sub-group go: where they are kept, where the host can write there; else into a
+ *  buffer. shard: that of the unit's parameters, where they are in the file. */
+static dt_err take_params(dt_zero *z, int u, int g, const zero_buffer *shard, zero_slice *s)
+{
+    const int64_t lo = z->groups[g].lo;
+    switch (z->lay.units[u].part[DT_TRAINED].place) {
+    case DT_ON_DEVICE: {
+        zero_buffer *b = &z->up.buffer[g % z->up.n];
+        DT_TRY(zero_buffer_wait(z, b));
+        s->param = b->at;
+        return DT_OK;
+    }
+    case DT_IN_FILE:
+        s->param = shard->at + (size_t)(lo - zero_own(z, u, DT_TRAINED)) * dt_dtype_size(z->lay.param_dtype[DT_TRAINED]);
+        return DT_OK;
+    default:
+        s->param = zero_param_at(z, u, DT_TRAINED, lo);
+        return DT_OK;
+    }
+}
+
+/** Up to the device, beside what the host does next. */
+static dt_err give_params(dt_zero *z, int u, int g)
+{
+    if (z->lay.units[u].part[DT_TRAINED].place != DT_ON_DEVICE) return DT_OK;
+    const zero_group *group = &z->groups[g];
+    zero_buffer *b = &z->up.buffer[g % z->up.n];
+    DT_TRY(dt_fault("zero.up"));
+    DT_TRY(z->dev->ops->copy(z->dev, zero_param_at(z, u, DT_TRAINED, group->lo), b->at,
+                             (size_t)group->n * dt_dtype_size(z->lay.param_dtype[DT_TRAINED]), z->copy_stream));
+    b->copying = true;
+    return z->dev->ops->event_record(z->dev, b->copied, z->copy_stream);
+}
+
+static dt_err update_group(dt_zero *z, int u, int g, const zero_buffer *shard, const zero_update *up)
+{
+    const zero_group *group = &z->groups[g];
+    zero_slice s = {.dev = z->opt.host, .grad_dtype = z->lay.grad_kept, .fresh = true};
+    s.grad = zero_sum_at(z, u, group->lo);
+    DT_TRY(take_states(z, u, g, up, &s));
+    DT_TRY(take_params(z, u, g, shard, &s));
+    DT_TRY(zero_step(z, u, group->lo, group->lo + group->n, &s, up));
+    DT_TRY(give_params(z, u, g));
+    return give_states(z, g, up);
+}
+
+dt_err zero_offload_unit(dt_zero *z, int u, const zero_update *up)
+{
+    const bool in_file = z->lay.units[u].part[DT_TRAINED].place == DT_IN_FILE;
+    zero_buffer *shard = NULL;
+    if (in_file) DT_TRY(zero_fetch_take(z, u, DT_TRAINED, &shard));
+    for (int g = z->first_group[u]; g < z->first_group[u + 1]; g++) DT_TRY(update_group(z, u, g, shard, up));
+    return in_file ? zero_fetch_write(z, shard) : DT_OK;
+}
