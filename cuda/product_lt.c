@@ -271,11 +271,12 @@ static bool computes(cuda_library *library, const dt_matmul *mm, dt_stream *s)
 
 /* ---- what the library takes -------------------------------------------------------------------------------------- */
 
-/* GELU by tanh, whose aux has rows of whole chunks of 16 bytes and is not D, and whose slope comes without bias. */
+/* GELU by tanh and not of the rounded P, whose aux has rows of whole chunks of 16 bytes and is not D, and whose slope
+ * comes without bias. */
 static bool has_epilogue(const dt_matmul *mm)
 {
     if (mm->epilogue == DT_EPILOGUE_NONE) return true;
-    if (mm->act != DT_ACT_GELU_TANH || mm->dt != DT_BF16) return false;
+    if (mm->act != DT_ACT_GELU_TANH || mm->dt != DT_BF16 || (mm->aux && mm->act_of_aux)) return false;
     if (mm->aux && (mm->ld_aux % 8 || (uintptr_t)mm->aux % 16 || mm->aux == mm->addend)) return false;
     return mm->epilogue == DT_EPILOGUE_ACT || !mm->bias;
 }

@@ -36,7 +36,7 @@ typedef struct dt_scaled {
 /** C[m,n] from P = op(A)[m,k] op(B)[k,n] (+ D) (+ bias[n] on every row), as the epilogue says.
  *
  *  P is a float sum and is rounded once, where it is stored; an epilogue may start from P as it is, or as it was
- *  rounded. (A GPU's library may round op(A) op(B) to bf16 before it adds D and bias.) Pointers are device memory, NULL
+ *  rounded (act_of_aux). (A GPU's library may round op(A) op(B) to bf16 before it adds D and bias.) Pointers are device memory, NULL
  *  where there is no such operand. What is written must not overlap what is read, but for D, which may be C or aux
  *  (with its row distance and type).
  *
@@ -63,6 +63,7 @@ typedef struct dt_matmul {
     dt_activation act;
     void *aux; /* [m,n] with row distance ld_aux: written by ACT, read by ACT_BACKWARD */
     int64_t ld_aux;
+    bool act_of_aux; /* ACT with aux: C has the bits of act_forward(aux), which can make it again */
 
     dt_product_sums sums_of;
     void *sums;
