@@ -22,14 +22,14 @@ static const char *const CONFIGS[] = {
     "\"vocab_size\": 61, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, "
     "\"tie_word_embeddings\": true}",
 };
-enum { N_CONFIGS = sizeof CONFIGS / sizeof CONFIGS[0], N_WAYS = 4 * N_CONFIGS };
+enum { N_CONFIGS = sizeof CONFIGS / sizeof CONFIGS[0], N_WAYS = 6 * N_CONFIGS };
 
 /* Ways: configuration, type, recomputation. */
-static const char *config_of(int way) { return CONFIGS[way / 4]; }
+static const char *config_of(int way) { return CONFIGS[way / 6]; }
 static dt_model_options options_of(int way)
 {
     dt_model_options opt = ref_options(MAX_TOK, 16, way & 1 ? DT_BF16 : DT_F32);
-    opt.checkpoint_blocks = way & 2;
+    opt.recompute = (dt_recompute)(way / 2 % 3);
     opt.cache_seqs = SEQS;
     opt.cache_len = LEN;
     opt.batch_invariant = true;

@@ -70,7 +70,7 @@ static dt_model_options options(int variant)
 {
     dt_model_options opt = ref_options(MAX_TOK, 32, variant & 1 ? DT_BF16 : DT_F32);
     if (variant & 1) opt.grad_dtype = DT_BF16;
-    opt.checkpoint_blocks = variant & 2;
+    opt.recompute = (dt_recompute)(variant / 2);
     return opt;
 }
 
@@ -94,15 +94,15 @@ static int compare(ref_model *all, ref_model *some, const char *what)
 static void trained_tensors_have_the_gradients_of_a_whole_model(void **state)
 {
     int n_compared = 0;
-    for (int k = 0; k < N_CONFIGS * 4; k++) {
-        const dt_model_options opt = options(k % 4);
+    for (int k = 0; k < N_CONFIGS * 6; k++) {
+        const dt_model_options opt = options(k % 6);
         ref_model all, some;
         dt_batch b, c;
         double loss[2];
-        open_model(&all, &b, CONFIGS[k / 4], &opt, NULL);
+        open_model(&all, &b, CONFIGS[k / 6], &opt, NULL);
         assert_int_equal(ref_model_grads(&all, &b, 5, 1, &loss[0]), DT_OK);
         for (int i = 0; i < N_CHOICES; i++) {
-            open_model(&some, &c, CONFIGS[k / 4], &opt, &CHOICES[i]);
+            open_model(&some, &c, CONFIGS[k / 6], &opt, &CHOICES[i]);
             assert_int_equal(ref_model_grads(&some, &c, 5, 1, &loss[1]), DT_OK);
             assert_true(loss[0] == loss[1]);
             n_compared += compare(&all, &some, CHOICES[i].what);
@@ -117,7 +117,7 @@ static void an_empty_batch_passes_through_the_same_units(void **state)
 {
     static const int32_t NONE[] = {0};
     for (int k = 0; k < N_CONFIGS * N_CHOICES; k++) {
-        const dt_model_options opt = options(k % 4);
+        const dt_model_options opt = options(k % 6);
         ref_model r;
         dt_batch b;
         open_model(&r, &b, CONFIGS[k / N_CHOICES], &opt, &CHOICES[k % N_CHOICES]);

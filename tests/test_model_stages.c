@@ -336,12 +336,13 @@ static void gradients_of_a_vision_like_model_are_the_slopes(void **state)
 static void a_vision_like_model_recomputes_to_the_same_bits_and_takes_empty_batches(void **state)
 {
     dt_model_options opt = vision_options();
+    opt.reproducible = true;
     static double want[8192];
     ref_model r;
     dt_batch b;
-    for (int recompute = 0; recompute < 2; recompute++) {
+    for (int recompute = 0; recompute < 3; recompute++) {
         int n = 0;
-        opt.checkpoint_blocks = recompute;
+        opt.recompute = (dt_recompute)recompute;
         open_vision(&r, &b, &opt, build_encoder);
         assert_int_equal(ref_model_grads(&r, &b, 3, 1, NULL), DT_OK);
         for (int u = 0; u < r.n_units; u++)

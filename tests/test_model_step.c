@@ -52,25 +52,34 @@ static void same_gradients(ref_model *a, ref_model *b, double tolerance)
     }
 }
 
-static void recomputed_blocks_give_the_same_bits(void **state)
+/* Evaluation between two steps included, which uses the first block's place. */
+static void what_is_recomputed_has_the_same_bits(void **state)
 {
-    static const char *const CONFIGS[] = {GPT2, QWEN3, MISTRAL};
+    static const char *const CONFIGS[] = {GPT2, QWEN3, MISTRAL, LLAMA};
     static const int32_t LENS[] = {17, 1, 30};
-    for (int k = 0; k < 6; k++) {
+    for (int k = 0; k < 8; k++) {
         dt_model_options opt = ref_options(48, 32, k % 2 ? DT_BF16 : DT_F32);
-        ref_model keep, recompute;
+        ref_model keep, again;
         dt_batch b, c;
-        double loss[2];
+        double loss[4];
+        opt.reproducible = true;
         open_plain_model(&keep, &b, CONFIGS[k / 2], &opt);
-        opt.checkpoint_blocks = true;
-        open_plain_model(&recompute, &c, CONFIGS[k / 2], &opt);
         fill(&keep, &b, 3, LENS);
-        fill(&recompute, &c, 3, LENS);
         assert_int_equal(ref_model_grads(&keep, &b, 5, 1, &loss[0]), DT_OK);
-        assert_int_equal(ref_model_grads(&recompute, &c, 5, 1, &loss[1]), DT_OK);
-        assert_true(loss[0] == loss[1]);
-        same_gradients(&keep, &recompute, 0);
-        close_model(&recompute, &c);
+        assert_int_equal(ref_model_loss(&keep, &b, false, 0, &loss[1], NULL), DT_OK);
+        for (int how = DT_RECOMPUTE_SELECTIVE; how <= DT_RECOMPUTE_BLOCK; how++) {
+            opt.recompute = (dt_recompute)how;
+            open_plain_model(&again, &c, CONFIGS[k / 2], &opt);
+            fill(&again, &c, 3, LENS);
+            for (int step = 0; step < 2; step++) {
+                ref_model_forget_grads(&again);
+                assert_int_equal(ref_model_grads(&again, &c, 5, 1, &loss[2]), DT_OK);
+                assert_int_equal(ref_model_loss(&again, &c, false, 0, &loss[3], NULL), DT_OK);
+                assert_true(loss[2] == loss[0] && loss[3] == loss[1]);
+                same_gradients(&keep, &again, 0);
+            }
+            close_model(&again, &c);
+        }
         close_model(&keep, &b);
     }
 }
@@ -390,9 +399,9 @@ static void an_empty_batch_contributes_zero_in_the_same_order(void **state)
 {
     static const char *const CONFIGS[] = {GPT2, LLAMA, MISTRAL, QWEN3};
     static const int32_t LENS[] = {5, 6}, NONE[] = {0};
-    for (int k = 0; k < 8; k++) {
+    for (int k = 0; k < 12; k++) {
         dt_model_options opt = ref_options(16, 16, DT_F32);
-        opt.checkpoint_blocks = k >= 4;
+        opt.recompute = (dt_recompute)(k / 4);
         ref_model r;
         dt_batch b;
         float u[16] = {0}, logp[16];
@@ -448,17 +457,17 @@ static void open_allocates_what_the_plan_says_and_a_step_nothing(void **state)
 {
     static const char *const CONFIGS[] = {GPT2, QWEN3, LLAMA};
     static const int32_t LENS[] = {17, 1, 30};
-    for (int k = 0; k < 48; k++) {
+    for (int k = 0; k < 72; k++) {
         dt_model_options opt = ref_options(48, 32, k & 1 ? DT_BF16 : DT_F32);
-        if (k >= 24) opt.grad_dtype = opt.dtype;
+        if (k >= 36) opt.grad_dtype = opt.dtype;
         dt_memory planned;
         ref_model r;
         dt_batch b;
         opt.training = !(k & 2);
-        opt.checkpoint_blocks = (k & 4) != 0;
+        opt.recompute = (dt_recompute)(k / 4 % 3);
         opt.cache_seqs = k & 1 ? 3 : 0;
         opt.cache_len = k & 1 ? 17 : 0;
-        open_plain_model(&r, &b, CONFIGS[k % 24 / 8], &opt);
+        open_plain_model(&r, &b, CONFIGS[k % 36 / 12], &opt);
         dt_model_close(r.model);
         r.model = NULL;
         const dt_memory before = dt_ledger_now(&r.ledger);
@@ -481,20 +490,47 @@ static void open_allocates_what_the_plan_says_and_a_step_nothing(void **state)
     }
 }
 
-static void recomputation_saves_what_blocks_keep(void **state)
+static size_t planned_activations(const char *config, const dt_model_options *opt, int64_t n_blocks)
 {
-    dt_model_options opt = ref_options(48, 32, DT_F32);
-    dt_memory keep, recompute;
-    ref_model r;
-    dt_batch b;
-    open_plain_model(&r, &b, GPT2, &opt);
-    assert_int_equal(dt_model_plan(&r.mc, &opt, r.units, r.n_units, &r.dev, &keep), DT_OK);
-    opt.checkpoint_blocks = true;
-    assert_int_equal(dt_model_plan(&r.mc, &opt, r.units, r.n_units, &r.dev, &recompute), DT_OK);
-    /* two of three sets: x_mid, two norms (3 C), qkv (3 C), attention (C), MLP (8 C), and statistics, lse */
-    assert_true(keep.at[DT_MEM_ACTIVATIONS][DT_ON_DEVICE] - recompute.at[DT_MEM_ACTIVATIONS][DT_ON_DEVICE] >=
-                2 * 48 * (15 * 24 + 4 + 3) * sizeof(float));
-    close_model(&r, &b);
+    dt_ledger ledger = {0};
+    dt_device dev;
+    dt_model_config mc;
+    dt_unit *units;
+    dt_memory plan;
+    int n_units;
+    assert_int_equal(dt_device_open_to_plan(&dev, "cpu", 1, &ledger), DT_OK);
+    assert_int_equal(dt_model_config_parse(&mc, "test", config), DT_OK);
+    mc.num_hidden_layers = n_blocks;
+    assert_int_equal(dt_model_make_units(&mc, &units, &n_units), DT_OK);
+    assert_int_equal(dt_model_plan(&mc, opt, units, n_units, &dev, &plan), DT_OK);
+    dt_model_free_units(units, n_units);
+    dt_model_config_free(&mc);
+    dt_device_close(&dev);
+    return plan.at[DT_MEM_ACTIVATIONS][DT_ON_DEVICE];
+}
+
+/* The formulas of docs/algorithms.md 9.5: what a further block keeps of 64 tokens, a number that rounds no array up. */
+static void a_block_keeps_what_the_formulas_say(void **state)
+{
+    static const char *const CONFIGS[] = {GPT2, QWEN3, LLAMA, MISTRAL};
+    for (int k = 0; k < 8; k++) {
+        dt_model_options opt = ref_options(64, 32, k & 1 ? DT_BF16 : DT_F32);
+        dt_model_config mc;
+        assert_int_equal(dt_model_config_parse(&mc, "test", CONFIGS[k / 2]), DT_OK);
+        const int64_t C = mc.hidden_size, F = mc.intermediate_size, Hq = mc.num_attention_heads,
+                      Hk = mc.num_key_value_heads, Q = Hq * mc.head_dim, K = Hk * mc.head_dim;
+        const size_t e = dt_dtype_size(opt.dtype);
+        const size_t cheap = e * (size_t)(2 * C + F + mc.qk_norm * (Q + K)) + 4 * (size_t)(mc.qk_norm * (Hq + Hk));
+        const size_t selective =
+            e * (size_t)(2 * C + 2 * Q + 2 * K + (mc.gated_mlp ? 2 : 1) * F) + 4 * (size_t)(4 + Hq);
+        const size_t want[] = {64 * (selective + cheap), 64 * selective, 64 * e * (size_t)C};
+        for (int how = 0; how < 3; how++) {
+            opt.recompute = (dt_recompute)how;
+            assert_int_equal(
+                planned_activations(CONFIGS[k / 2], &opt, 5) - planned_activations(CONFIGS[k / 2], &opt, 4), want[how]);
+        }
+        dt_model_config_free(&mc);
+    }
 }
 
 /* ---- mistakes ---- */
@@ -708,7 +744,7 @@ static void the_vocabulary_gradient_is_rounded_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(recomputed_blocks_give_the_same_bits),
+        cmocka_unit_test(what_is_recomputed_has_the_same_bits),
         cmocka_unit_test(packed_sequences_give_the_losses_of_each_alone),
         cmocka_unit_test(dropout_draws_anew_in_each_step_and_never_in_evaluation),
         cmocka_unit_test(micro_batches_add_up_to_the_gradient_of_all),
@@ -718,7 +754,7 @@ int main(void)
         cmocka_unit_test(an_empty_batch_contributes_zero_in_the_same_order),
         cmocka_unit_test(units_are_held_only_while_needed_and_a_tied_table_until_its_gradient_is_whole),
         cmocka_unit_test(open_allocates_what_the_plan_says_and_a_step_nothing),
-        cmocka_unit_test(recomputation_saves_what_blocks_keep),
+        cmocka_unit_test(a_block_keeps_what_the_formulas_say),
         cmocka_unit_test(bad_batches_are_refused_with_what_was_expected),
         cmocka_unit_test(options_that_do_not_fit_the_model_are_refused),
         cmocka_unit_test(bf16_gradients_are_the_fp32_ones_rounded_once),

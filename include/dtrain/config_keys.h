@@ -81,9 +81,10 @@
     MAYBE(model, initializer_range, number, 0, 100, "", "", "standard deviation of random initial weights") \
     ENUM(model, attention, "auto", "auto|flash", \
          "attention kernel; flash: exact, computed in tiles, never stores the matrix of scores") \
-    ENUM(model, activation_checkpointing, "none", "none|block", \
-         "block: keep only the input of each block and recompute the rest in the backward pass (less memory, about " \
-         "a third more work)") \
+    ENUM(model, activation_checkpointing, "none", "none|selective|block", \
+         "what is recomputed in the backward pass instead of kept. selective: what is cheap, norms and activations " \
+         "(about a third less memory, 1 or 2 % more time); block: all but the input of each block (about a quarter " \
+         "more work)") \
     REAL(model, dropout, -1, -1, 0.99, "probability", \
          "replaces the dropout probabilities of config.json; -1: keep those (0 except for GPT-2)") \
     TEXT(data, train, "", \

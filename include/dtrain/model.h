@@ -101,6 +101,13 @@ double dt_model_train_flops(const dt_model_config *mc, int64_t n_tok, double sum
 
 typedef struct dt_model dt_model;
 
+/** What blocks do not keep for backward: it is computed again there, to the same bits. */
+typedef enum dt_recompute {
+    DT_RECOMPUTE_NONE,
+    DT_RECOMPUTE_SELECTIVE, /* what is cheap: norms, of heads too, with the rotation behind them; activations */
+    DT_RECOMPUTE_BLOCK,     /* all but the block's input */
+} dt_recompute;
+
 /** What a stage of the caller's own works with: a unit of role DT_UNIT_OWN, between the embedding and the head. Work is
  *  queued on stream; nothing is called for an empty batch. */
 typedef struct dt_stage_pass {
@@ -127,8 +134,11 @@ typedef struct dt_model_options {
     int32_t max_seq;     /* sequences of a micro-batch, at most */
     /* longest sequence, a cached one included: positions are below it. GPT-2: at most max_position_embeddings */
     int32_t max_pos;
-    bool training;          /* keep what backward needs */
-    bool checkpoint_blocks; /* keep block inputs alone, recompute in backward */
+    bool training; /* keep what backward needs */
+    dt_recompute recompute;
+    /* the same bits whatever is recomputed, also on a device that is faster where the bits of an activation depend on
+     * that (dt_matmul.act_of_aux) */
+    bool reproducible;
     /* key-value cache for generation: sequences and tokens each; 0: none. In training it shares its place with what
      * backward needs: a training forward forgets it, and generating ends what was kept for a backward */
     int32_t cache_seqs, cache_len;

@@ -40,18 +40,14 @@ dt_attention dt_block_attention(const dt_model *m, const struct block *b)
     return at;
 }
 
-/* q and k of each head pass through an RMSNorm of width head_dim on their way from qk_raw to qkv; v goes straight
- * there. */
-static dt_err project_with_norms(const dt_model *m, const struct block *b, const dt_param_view *w,
-                                 const struct block_acts *a)
+/* Each head of q and k passes through an RMSNorm of width head_dim on its way from qk_raw to qkv. */
+static dt_err normalise_heads(const dt_model *m, const struct block *b, const dt_param_view *w,
+                              const struct block_acts *a)
 {
     const dt_model_config *mc = m->mc;
     const int64_t T = m->n_tok, D = mc->head_dim, QK = m->Q + m->K, Hq = mc->num_attention_heads,
                   Hk = mc->num_key_value_heads;
-    const struct linear qk = dt_linear_slice(&b->qkv, 0, QK), v = dt_linear_slice(&b->qkv, QK, m->K);
     const float eps = (float)mc->norm_eps;
-    DT_TRY(dt_linear_forward(m, &qk, w, a->norm1, m->C, a->qk_raw, QK, T, PRODUCT_ALONE));
-    DT_TRY(dt_linear_forward(m, &v, w, a->norm1, m->C, dt_at(a->qkv, QK, m->elem), m->W, T, PRODUCT_ALONE));
     DT_TRY(m->ops->rmsnorm_forward(m->dev, a->qk_raw, dt_weight(w, b->q_norm), a->qkv, a->rstd_q, T * Hq, D, Hq, QK,
                                    m->W, eps, m->opt.dtype, m->stream));
     return m->ops->rmsnorm_forward(m->dev, dt_at(a->qk_raw, m->Q, m->elem), dt_weight(w, b->k_norm),
@@ -59,20 +55,45 @@ static dt_err project_with_norms(const dt_model *m, const struct block *b, const
                                    m->stream);
 }
 
-dt_err dt_block_project_qkv(const dt_model *m, const struct block *b, const dt_param_view *w,
-                            const struct block_acts *a)
+/* q and k go through qk_raw; v goes straight to qkv, and from there to where it is kept when qkv is not. */
+static dt_err project_with_norms(const dt_model *m, const struct block *b, const dt_param_view *w,
+                                 const struct block_acts *a)
+{
+    const int64_t T = m->n_tok, QK = m->Q + m->K;
+    const struct linear qk = dt_linear_slice(&b->qkv, 0, QK), v = dt_linear_slice(&b->qkv, QK, m->K);
+    DT_TRY(dt_linear_forward(m, &qk, w, a->norm1, m->C, a->qk_raw, QK, T, PRODUCT_ALONE));
+    DT_TRY(dt_linear_forward(m, &v, w, a->norm1, m->C, dt_at(a->qkv, QK, m->elem), m->W, T, PRODUCT_ALONE));
+    if (m->train && dt_model_remakes_qkv(m))
+        DT_TRY(m->ops->gather_rows(m->dev, a->qkv, m->device.v_row, a->v, T, m->K, m->opt.dtype, m->stream));
+    return normalise_heads(m, b, w, a);
+}
+
+static dt_err rotate(const dt_model *m, const struct block_acts *a)
 {
     const dt_model_config *mc = m->mc;
-    DT_TRY(dt_norm_forward(m, &b->norm1, w, a->x_in, a->norm1, a->mean1, a->rstd1, m->n_tok));
-    if (mc->qk_norm)
-        DT_TRY(project_with_norms(m, b, w, a));
-    else
-        DT_TRY(dt_linear_forward(m, &b->qkv, w, a->norm1, m->C, a->qkv, m->W, m->n_tok, PRODUCT_ALONE));
     if (!m->rope) return DT_OK;
     /* k follows q in the row: the heads of both turn in one call */
     return m->ops->rope(m->dev, a->qkv, m->device.pos, m->rope, m->n_tok,
                         mc->num_attention_heads + mc->num_key_value_heads, mc->head_dim, m->W, false, m->opt.dtype,
                         m->stream);
+}
+
+dt_err dt_block_remake_qkv(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a)
+{
+    DT_TRY(m->ops->scatter_rows(m->dev, a->v, m->device.v_row, a->qkv, m->n_tok, m->K, m->opt.dtype, m->stream));
+    DT_TRY(normalise_heads(m, b, w, a));
+    return rotate(m, a);
+}
+
+dt_err dt_block_project_qkv(const dt_model *m, const struct block *b, const dt_param_view *w,
+                            const struct block_acts *a)
+{
+    DT_TRY(dt_norm_forward(m, &b->norm1, w, a->x_in, a->norm1, a->mean1, a->rstd1, m->n_tok));
+    if (m->mc->qk_norm)
+        DT_TRY(project_with_norms(m, b, w, a));
+    else
+        DT_TRY(dt_linear_forward(m, &b->qkv, w, a->norm1, m->C, a->qkv, m->W, m->n_tok, PRODUCT_ALONE));
+    return rotate(m, a);
 }
 
 /* y = x + dropout(in W + b) */
@@ -86,14 +107,22 @@ static dt_err add_branch(const dt_model *m, const struct linear *l, const dt_par
                            m->stream);
 }
 
+dt_err dt_block_make_act(const dt_model *m, const struct block_acts *a)
+{
+    if (!m->mc->gated_mlp)
+        return m->ops->act_forward(m->dev, m->mc->act, a->up, a->act, m->opt.dtype, m->n_tok * m->F, m->stream);
+    return m->ops->glu_forward(m->dev, m->mc->act, a->up, a->act, m->opt.dtype, m->n_tok, m->F, m->stream);
+}
+
 /* act = activation(norm2 Wup + bup), and what it was applied to where that is kept; or the gated form. */
 static dt_err mlp_activation(const dt_model *m, const struct block *b, const dt_param_view *w,
                              const struct block_acts *a)
 {
-    const struct with_product act = {.epilogue = DT_EPILOGUE_ACT, .act_in = a->up};
+    const bool again = dt_model_remakes(m) || m->opt.reproducible;
+    const struct with_product act = {.epilogue = DT_EPILOGUE_ACT, .act_in = a->up, .act_of_aux = again};
     if (!m->mc->gated_mlp) return dt_linear_forward(m, &b->up, w, a->norm2, m->C, a->act, m->F, m->n_tok, act);
     DT_TRY(dt_linear_forward(m, &b->up, w, a->norm2, m->C, a->up, m->U, m->n_tok, PRODUCT_ALONE));
-    return m->ops->glu_forward(m->dev, m->mc->act, a->up, a->act, m->opt.dtype, m->n_tok, m->F, m->stream);
+    return dt_block_make_act(m, a);
 }
 
 dt_err dt_block_finish(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,

@@ -1,5 +1,8 @@
 /* block_backward.c - one block backward. s.dx holds the gradient of the residual stream all the way: each half adds the
- * gradient of its branch to it (the norm's backward does the adding), so no copy of it is ever made. */
+ * gradient of its branch to it (the norm's backward does the adding), so no copy of it is ever made.
+ *
+ * Selective recomputation makes each of the cheap activations again right before it is read. Norms and activations are
+ * read by the gradients of the matrices behind them alone: what is frozen asks for none. */
 #include "model_private.h"
 
 /* The gradient that enters a branch: dx itself, or dx with the forward's dropout applied to it. */
@@ -13,6 +16,13 @@ static dt_err enter_branch(const dt_model *m, uint64_t key, const void **dy)
                            m->stream);
 }
 
+static dt_err remake_norm(const dt_model *m, const struct linear *reader, const struct norm *n, const dt_param_view *w,
+                          const void *x, void *y, float *mean, float *rstd)
+{
+    if (!dt_model_remakes(m) || !dt_is_trained(reader->w)) return DT_OK;
+    return dt_norm_forward(m, n, w, x, y, mean, rstd, m->n_tok);
+}
+
 static dt_err mlp_backward(const dt_model *m, const struct block *b, const dt_param_view *w, const dt_grad_view *g,
                            const struct block_acts *a)
 {
@@ -23,9 +33,11 @@ static dt_err mlp_backward(const dt_model *m, const struct block *b, const dt_pa
     struct with_product slope = PRODUCT_ALONE;
     if (!mc->gated_mlp) slope = (struct with_product){.epilogue = DT_EPILOGUE_ACT_BACKWARD, .act_in = a->up};
     DT_TRY(enter_branch(m, dt_dropout_key(m, b->layer, SITE_MLP), &dy));
+    if (dt_model_remakes(m) && dt_is_trained(b->down.w)) DT_TRY(dt_block_make_act(m, a));
     DT_TRY(dt_linear_backward(m, &b->down, w, g, a->act, m->F, dy, m->C, m->s.dact, m->F, slope, T));
     if (mc->gated_mlp)
         DT_TRY(m->ops->glu_backward(m->dev, mc->act, a->up, m->s.dact, dup, m->opt.dtype, T, m->F, m->stream));
+    DT_TRY(remake_norm(m, &b->up, &b->norm2, w, a->x_mid, a->norm2, a->mean2, a->rstd2));
     DT_TRY(dt_linear_backward(m, &b->up, w, g, a->norm2, m->C, dup, m->U, m->s.dnorm, m->C, PRODUCT_ALONE, T));
     const struct norm_grads dnorm = dt_norm_grads_in(&b->norm2, g);
     return dt_norm_backward(m, &b->norm2, w, &dnorm, a->x_mid, a->mean2, a->rstd2, m->s.dnorm, m->s.dx, true, T);
@@ -50,6 +62,7 @@ static dt_err qkv_backward(const dt_model *m, const struct block *b, const dt_pa
     if (m->rope)
         DT_TRY(m->ops->rope(m->dev, m->s.dqkv, m->device.pos, m->rope, T, Hq + Hk, mc->head_dim, m->W, true,
                             m->opt.dtype, m->stream));
+    DT_TRY(remake_norm(m, &b->qkv, &b->norm1, w, a->x_in, a->norm1, a->mean1, a->rstd1));
     if (!mc->qk_norm)
         return dt_linear_backward(m, &b->qkv, w, g, a->norm1, m->C, m->s.dqkv, m->W, m->s.dnorm, m->C, PRODUCT_ALONE,
                                   T);
@@ -74,6 +87,7 @@ static dt_err attention_backward(const dt_model *m, const struct block *b, const
              (long long)scratch);
     DT_TRY(enter_branch(m, dt_dropout_key(m, b->layer, SITE_ATTENTION), &dy));
     DT_TRY(dt_linear_backward(m, &b->o, w, g, a->att, m->Q, dy, m->C, m->s.datt, m->Q, PRODUCT_ALONE, m->n_tok));
+    if (dt_model_remakes_qkv(m)) DT_TRY(dt_block_remake_qkv(m, b, w, a));
     DT_TRY(m->ops->attention_backward(m->dev, &at, a->qkv, dt_at(a->qkv, m->Q, e), dt_at(a->qkv, m->Q + m->K, e),
                                       a->att, a->lse, m->s.datt, m->s.dqkv, dt_at(m->s.dqkv, m->Q, e),
                                       dt_at(m->s.dqkv, m->Q + m->K, e), m->s.attention, m->stream));

@@ -146,7 +146,7 @@ static void number_sets(dt_model *m)
     for (int64_t i = m->first_kept; i < m->n_stages; i++)
         if (m->stages[i].role != DT_UNIT_OWN) m->stages[i].set = n++;
     m->n_x = m->opt.training ? m->n_stages - m->first_kept + 1 : 1;
-    m->n_sets = m->opt.training && !m->opt.checkpoint_blocks && n > 0 ? n : 1;
+    m->n_sets = m->opt.training && m->opt.recompute != DT_RECOMPUTE_BLOCK && n > 0 ? n : 1;
 }
 
 dt_err dt_model_find_tensors(dt_model *m)

@@ -19,6 +19,7 @@ static void add_to_product(const dt_model *m, const struct with_product *with, d
     mm->epilogue = with->epilogue;
     mm->act = m->mc->act;
     mm->aux = with->act_in;
+    mm->act_of_aux = with->act_of_aux;
     mm->ld_aux = mm->ldc;
 }
 

@@ -6,7 +6,7 @@
 static struct block_acts acts_of(const dt_model *m, int64_t i)
 {
     const bool kept = m->train && i >= m->first_kept;
-    struct block_acts a = m->sets[kept && !m->opt.checkpoint_blocks ? m->stages[i].set : 0];
+    struct block_acts a = m->sets[kept && m->opt.recompute != DT_RECOMPUTE_BLOCK ? m->stages[i].set : 0];
     if (kept) {
         a.x_in = m->x[i - m->first_kept];
         a.x_out = m->x[i - m->first_kept + 1];
@@ -48,7 +48,8 @@ static dt_err stage_backward(dt_model *m, int64_t i, const dt_param_view *w, con
         p.dx = m->s.dx;
         return m->opt.own_stage->backward(m->opt.own_stage_self, &p);
     }
-    if (m->opt.checkpoint_blocks && m->set_holds != i) DT_TRY(dt_block_forward(m, &s->block, w, &a, false));
+    if (m->opt.recompute == DT_RECOMPUTE_BLOCK && m->set_holds != i)
+        DT_TRY(dt_block_forward(m, &s->block, w, &a, false));
     m->set_holds = -1; /* backward overwrites parts of it */
     return dt_block_backward(m, &s->block, w, g, &a);
 }

@@ -47,18 +47,21 @@ struct stage {
 };
 
 /** What one block leaves behind for its backward. Without backward one set serves all blocks, and x_in = x_mid =
- *  x_out. */
+ *  x_out. What is cheap to make again from the rest lies in one place for all sets where it is recomputed
+ *  (selective). */
 struct block_acts {
     void *x_in, *x_mid, *x_out;           /* [T,C]: residual stream before, between and after the two halves */
-    void *norm1, *norm2;                  /* [T,C] */
     void *qk_raw;                         /* [T,Q+K]: q and k before their norms (qk_norm alone) */
-    void *qkv;                            /* [T,W]: as attention reads them, after norms and rotation */
     void *att;                            /* [T,Q] */
     void *up;                             /* [T,U]: before the activation; backward leaves its gradient here (gated) */
-    void *act;                            /* [T,F] */
     float *mean1, *rstd1, *mean2, *rstd2; /* [T] */
-    float *rstd_q, *rstd_k;               /* [T, heads] */
     float *lse;                           /* [T, heads] */
+    void *qkv;                            /* [T,W]: as attention reads them, after norms and rotation */
+    void *v;                              /* [T,K]: out of qkv, which with qk_norm is one of the cheap */
+    /* cheap */
+    void *norm1, *norm2;    /* [T,C] */
+    void *act;              /* [T,F] */
+    float *rstd_q, *rstd_k; /* [T, heads] */
 };
 
 /** Work space that no two blocks need at once. All but dx and norm share their place with the head's. */
@@ -121,6 +124,7 @@ struct image {
     int32_t *token, *pos, *order, *pos_order;
     int32_t *q_start, *kv_start, *kv_len; /* [n_seq + 1], [n_seq], [n_seq] */
     int32_t *cache_row;                   /* [T]: where in the cache a new token's key goes (decode) */
+    int32_t *v_row;                       /* [T]: where in qkv its v is, in rows of K (where qkv is made again) */
 };
 
 /** Rows with a target, and what comes back for them; host and device twins like the image. */
@@ -215,7 +219,7 @@ struct dt_model {
     bool have_results, have_metrics;
     int64_t n_rows;
     int64_t step;
-    int64_t set_holds; /* with checkpoint_blocks: the stage whose activations the one set holds, -1: none */
+    int64_t set_holds; /* where blocks are recomputed whole: the stage whose activations the one set holds, -1: none */
     void *hidden;      /* [T,C]: output of the last block */
     /* of a tied table that is trained: held from the head's backward to the embedding's; what it has so far is in
      * h.sums.out, where that exists */
@@ -226,6 +230,13 @@ enum dropout_site { SITE_EMBED, SITE_SCORES, SITE_ATTENTION, SITE_MLP, N_SITES }
 
 /** Are logits of this pass to be batch-invariant? */
 static inline bool dt_model_is_invariant(const dt_model *m) { return m->opt.batch_invariant && !m->train; }
+/** Does backward make again what is cheap? */
+static inline bool dt_model_remakes(const dt_model *m)
+{
+    return m->opt.training && m->opt.recompute == DT_RECOMPUTE_SELECTIVE;
+}
+/** Is q and k as attention reads them of that? */
+static inline bool dt_model_remakes_qkv(const dt_model *m) { return dt_model_remakes(m) && m->mc->qk_norm; }
 /** Are the activations still those of its own last pass? */
 static inline bool dt_model_in_use(const dt_model *m) { return *m->in_use == m; }
 
@@ -259,7 +270,8 @@ dt_err dt_model_find_tensors(dt_model *m);
 struct with_product {
     const void *addend;
     dt_epilogue epilogue;
-    void *act_in; /* row distance: that of the output */
+    void *act_in;    /* row distance: that of the output */
+    bool act_of_aux; /* dt_matmul's, of act_in */
 };
 #define PRODUCT_ALONE ((struct with_product){0})
 dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x, int64_t x_ld,
@@ -280,7 +292,12 @@ dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const dt_param_
 
 /* block.c, block_backward.c */
 dt_attention dt_block_attention(const dt_model *m, const struct block *b);
-/** Rotate and (qk_norm) normalise what the projection gave; first half of a block up to what attention reads. */
+/** qkv as attention reads it, from what selective recomputation keeps of it. */
+dt_err dt_block_remake_qkv(const dt_model *m, const struct block *b, const dt_param_view *w,
+                           const struct block_acts *a);
+/** act from up. */
+dt_err dt_block_make_act(const dt_model *m, const struct block_acts *a);
+/** First half of a block up to what attention reads. */
 dt_err dt_block_project_qkv(const dt_model *m, const struct block *b, const dt_param_view *w,
                             const struct block_acts *a);
 /** x_mid = x_in + att Wo: closes the first half; then the second half (x_out is left alone when want_output is false:

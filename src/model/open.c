@@ -26,26 +26,44 @@ enum { ACTIVATIONS, DATA, STAGING, TABLE, N_ARENAS };
 static const dt_memcat CATEGORY[N_ARENAS] = {DT_MEM_ACTIVATIONS, DT_MEM_DATA, DT_MEM_STAGING, DT_MEM_OTHER};
 static const dt_place PLACE[N_ARENAS] = {DT_ON_DEVICE, DT_ON_DEVICE, DT_ON_PINNED, DT_ON_DEVICE};
 
-static void place_set(dt_model *m, struct arena *a, struct block_acts *s)
+static void place_expensive(dt_model *m, struct arena *a, struct block_acts *s)
 {
-    const int64_t T = m->opt.max_tok, C = m->C, Hq = m->mc->num_attention_heads, Hk = m->mc->num_key_value_heads;
+    const int64_t T = m->opt.max_tok;
     const size_t e = m->elem, f = sizeof(float);
-    const bool qk_norm = m->mc->qk_norm;
-    s->x_mid = take(a, m->opt.training ? T : 0, C, e);
-    s->norm1 = take(a, T, C, e);
-    s->norm2 = take(a, T, C, e);
-    s->qk_raw = take(a, qk_norm ? T : 0, m->Q + m->K, e);
-    s->qkv = take(a, T, m->W, e);
+    s->x_mid = take(a, m->opt.training ? T : 0, m->C, e);
+    s->qk_raw = take(a, m->mc->qk_norm ? T : 0, m->Q + m->K, e);
+    s->v = take(a, dt_model_remakes_qkv(m) ? T : 0, m->K, e);
     s->att = take(a, T, m->Q, e);
     s->up = take(a, T, m->U, e);
-    s->act = take(a, T, m->F, e);
     s->mean1 = take(a, T, 1, f);
     s->rstd1 = take(a, T, 1, f);
     s->mean2 = take(a, T, 1, f);
     s->rstd2 = take(a, T, 1, f);
-    s->rstd_q = take(a, qk_norm ? T : 0, Hq, f);
-    s->rstd_k = take(a, qk_norm ? T : 0, Hk, f);
-    s->lse = take(a, m->opt.training ? T : 0, Hq, f);
+    s->lse = take(a, m->opt.training ? T : 0, m->mc->num_attention_heads, f);
+    if (!m->mc->qk_norm) s->qkv = take(a, T, m->W, e);
+}
+
+static void place_cheap(dt_model *m, struct arena *a, struct block_acts *s)
+{
+    const int64_t T = m->opt.max_tok;
+    const size_t e = m->elem, f = sizeof(float);
+    s->norm1 = take(a, T, m->C, e);
+    s->norm2 = take(a, T, m->C, e);
+    s->act = take(a, T, m->F, e);
+    if (!m->mc->qk_norm) return;
+    s->qkv = take(a, T, m->W, e);
+    s->rstd_q = take(a, T, m->mc->num_attention_heads, f);
+    s->rstd_k = take(a, T, m->mc->num_key_value_heads, f);
+}
+
+/* Set i of those that are kept. What is made again before it is read has one place, in the first set. */
+static void place_set(dt_model *m, struct arena *a, int64_t i)
+{
+    if (i > 0 && dt_model_remakes(m))
+        m->sets[i] = m->sets[0];
+    else
+        place_cheap(m, a, &m->sets[i]);
+    place_expensive(m, a, &m->sets[i]);
 }
 
 static const struct stage *a_block(const dt_model *m)
@@ -146,6 +164,7 @@ size_t dt_model_place_image(const dt_model *m, char *base, int64_t n_tok, int64_
     i->order = take(&a, n_tok, 1, sizeof(int32_t));
     i->pos_order = take(&a, m->mc->family == DT_GPT2 ? n_tok : 0, 1, sizeof(int32_t));
     i->cache_row = take(&a, m->opt.cache_seqs > 0 ? n_tok : 0, 1, sizeof(int32_t));
+    i->v_row = take(&a, dt_model_remakes_qkv(m) ? n_tok : 0, 1, sizeof(int32_t));
     i->q_start = take(&a, n_seq + 1, 1, sizeof(int32_t));
     i->kv_start = take(&a, n_seq, 1, sizeof(int32_t));
     i->kv_len = take(&a, n_seq, 1, sizeof(int32_t));
@@ -213,7 +232,7 @@ static void place_kept(dt_model *m, struct arena *a)
 {
     const size_t from = a->used;
     for (int64_t i = 1; i < m->n_x; i++) m->x[i] = take(a, m->opt.max_tok, m->C, m->elem);
-    for (int64_t i = 1; i < m->n_sets; i++) place_set(m, a, &m->sets[i]);
+    for (int64_t i = 1; i < m->n_sets; i++) place_set(m, a, i);
     const size_t backward_end = a->used;
     a->used = from;
     for (int64_t i = 0; m->cache && i < m->mc->num_hidden_layers; i++)
@@ -227,7 +246,7 @@ static void place_all(dt_model *m, struct arena arenas[N_ARENAS])
     const int64_t rope_rows = m->stretch.base_rows + m->stretch.max_rows;
     place_staging(m, &arenas[STAGING], &arenas[DATA]);
     m->x[0] = take(a, m->opt.max_tok, m->C, m->elem);
-    place_set(m, a, &m->sets[0]);
+    place_set(m, a, 0);
     place_work(m, a);
     place_kept(m, a);
     if (m->opt.lend_nbytes > a->used) a->used = m->opt.lend_nbytes;
@@ -300,6 +319,8 @@ static dt_err prepare(dt_model *m, const dt_model_config *mc, const dt_model_opt
     m->n_seq = opt->max_seq;
     m->max_q_len = m->max_kv_len = opt->max_pos < opt->max_tok ? opt->max_pos : opt->max_tok;
     m->set_holds = -1;
+    DT_CHECK(!dt_model_remakes_qkv(m) || opt->max_tok <= INT32_MAX / (m->W / m->K), DT_ERR_ARG,
+             "micro-batches of %d tokens: recomputed heads are counted in 32 bits", opt->max_tok);
     dt_stretch_size(m);
     DT_TRY(find_tensors(m));
     return make_tables(m);

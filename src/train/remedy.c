@@ -6,18 +6,15 @@
 #include <stdlib.h>
 
 /* What a change costs, roughly, in per cent of a step's time. It orders proposals and is used for nothing else. */
-static const int cost_of_stage[] = {0, 0, 1, 10}, cost_of_offload[] = {0, 60, 300}, cost_of_recompute[] = {0, 30};
+static const int cost_of_stage[] = {0, 0, 1, 10}, cost_of_offload[] = {0, 60, 300}, cost_of_recompute[] = {0, 1, 20};
 enum { COST_OF_LIVE = 8, COST_OF_HALF = 5 };
 
-static const char *const recompute_words[] = {"none", "block"};
+static const char *const recompute_words[] = {"none", "selective", "block"}; /* dt_recompute */
 enum { N_RECOMPUTE = sizeof recompute_words / sizeof recompute_words[0] };
-
-static int recompute_of(const dt_model_options *o) { return o->checkpoint_blocks; }
-static void set_recompute(dt_model_options *o, int recompute) { o->checkpoint_blocks = recompute; }
 
 typedef struct proposal {
     strategy strategy;
-    int recompute;
+    dt_recompute recompute;
     int64_t micro_batch_size;
     bool live;                /* the least max_live_parameters with which it works */
     int n_keys, cost, number; /* number: of the list as it was made, which settles the rest */
@@ -49,7 +46,7 @@ static differences compare(const search *s, const proposal *p)
         .stage = now->stage != was->stage && is_key(s, "stage"),
         .offload_optimizer = now->offload_optimizer != was->offload_optimizer && is_key(s, "offload_optimizer"),
         .offload_param = now->offload_param != was->offload_param && is_key(s, "offload_param"),
-        .recompute = p->recompute != recompute_of(&s->from->model_opt),
+        .recompute = p->recompute != s->from->model_opt.recompute,
         .batch = p->micro_batch_size != s->from->batching.micro_batch_size,
     };
 }
@@ -111,14 +108,14 @@ static bool saves(const search *s, const strategy *now)
 static dt_err add_all(search *s)
 {
     strategy list[MAX_STRATEGIES + 1];
-    const int first = recompute_of(&s->from->model_opt), last = s->from->model_opt.training ? N_RECOMPUTE - 1 : first;
+    const int first = s->from->model_opt.recompute, last = s->from->model_opt.training ? N_RECOMPUTE - 1 : first;
     int n = run_strategies(s->run, false, list);
     bool has_own = false; /* auto may never try it */
     for (int i = 0; i < n; i++) has_own = has_own || run_same_strategy(&list[i], &s->from->strategy);
     if (!has_own) list[n++] = s->from->strategy;
     for (int i = 0; i < n; i++)
         for (int r = first; r <= last && saves(s, &list[i]); r++)
-            DT_TRY(add_batches(s, (proposal){.strategy = list[i], .recompute = r}));
+            DT_TRY(add_batches(s, (proposal){.strategy = list[i], .recompute = (dt_recompute)r}));
     return DT_OK;
 }
 
@@ -137,7 +134,7 @@ static plan_setting setting_of(const search *s, const proposal *p)
     const int64_t times = with.batching.micro_batch_size / p->micro_batch_size,
                   most = p->micro_batch_size * s->run->cfg.data_seq_len;
     with.strategy = p->strategy;
-    set_recompute(&with.model_opt, p->recompute);
+    with.model_opt.recompute = p->recompute;
     if (times == 1) return with;
     with.batching.micro_batch_size = p->micro_batch_size;
     with.batching.accumulation *= times;

@@ -172,6 +172,12 @@ static void fill_zero_options(dt_run *run)
     };
 }
 
+static dt_recompute recompute_of(const char *word)
+{
+    if (!strcmp(word, "block")) return DT_RECOMPUTE_BLOCK;
+    return !strcmp(word, "selective") ? DT_RECOMPUTE_SELECTIVE : DT_RECOMPUTE_NONE;
+}
+
 static void fill_model_options(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
@@ -183,7 +189,8 @@ static void fill_model_options(dt_run *run)
         .max_seq = (int32_t)m,
         .max_pos = (int32_t)T,
         .training = run_trains(run),
-        .checkpoint_blocks = !strcmp(cfg->model_activation_checkpointing, "block"),
+        .recompute = recompute_of(cfg->model_activation_checkpointing),
+        .reproducible = cfg->run_reproducible,
         .seed = (uint64_t)cfg->run_seed,
     };
 }
