@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define FAR_BIT ((uintptr_t)1 << 54) /* beyond what Linux hands out on x86-64 and on aarch64 */
-enum { N_STREAMS = 8, TURN = 32 };
+enum { N_STREAMS = 32, TURN = 32 };
 
 typedef struct entry {
     enum { RUN, RECORD, WAIT } kind;
