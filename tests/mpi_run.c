@@ -2,16 +2,10 @@
  * nothing is left behind.
  * NP: 1 2 3 4
  * DEVICES: cpu queue */
-#include "mpi_test.h"
-#include "../src/device/queue.h"
-#include "dtrain/io.h"
-#include "dtrain/train.h"
+#include "run_fixture.h"
 #include <dirent.h>
 #include <jansson.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 /* Every large block that the process asks for passes here, whoever asks: the program, MPI, HDF5, the matrix library.
  * The address sanitizer has taken this place already: under it the ledger alone is held still. */
@@ -40,104 +34,12 @@ void *realloc(void *p, size_t n)
 }
 #endif
 
-struct fixture {
-    char dir[128];
-};
-static int this_rank(void)
-{
-    int rank;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    return rank;
-}
-
-static dt_err write_data(const char *path)
-{
-    enum { N = 20000 };
-    static uint16_t tokens[N];
-    for (int i = 0; i < N; i++) tokens[i] = (uint16_t)(dt_mix64((uint64_t)i) % 250);
-    const hsize_t n = N;
-    const hid_t f = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), space = H5Screate_simple(1, &n, NULL);
-    const hid_t d = H5Dcreate2(f, "tokens", H5T_STD_U16LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
-    H5Dwrite(d, H5T_NATIVE_UINT16, H5S_ALL, H5S_ALL, H5P_DEFAULT, tokens);
-    H5Dclose(d), H5Sclose(space);
-    DT_TRY(dt_h5_write_text(f, path, "format", "dtrain-dataset"));
-    DT_TRY(dt_h5_write_u64(f, path, "version", 1));
-    DT_TRY(dt_h5_write_text(f, path, "kind", "tokens"));
-    DT_TRY(dt_h5_write_u64(f, path, "vocab_size", 257));
-    return H5Fclose(f) < 0 ? dt_fail(DT_ERR_WRITE, "%s: cannot close", path) : DT_OK;
-}
-
-static int open_fixture(void **state)
-{
-    static struct fixture f;
-    char path[160];
-    snprintf(f.dir, sizeof f.dir, "/tmp/dtrain-mpi-run-%d", (int)getpid());
-    MPI_Bcast(f.dir, sizeof f.dir, MPI_CHAR, 0, MPI_COMM_WORLD);
-    snprintf(path, sizeof path, "%s/train.h5", f.dir);
-    dt_err err = this_rank() ? DT_OK : dt_make_dirs(f.dir);
-    if (!this_rank() && !err) err = write_data(path);
-    *state = &f;
-    return vote_ranks(MPI_COMM_WORLD, !err) ? 0 : -1;
-}
-
-static int close_fixture(void **state)
-{
-    struct fixture *f = *state;
-    char command[192];
-    snprintf(command, sizeof command, "rm -rf '%s'", f->dir);
-    return this_rank() ? 0 : system(command);
-}
-
-/* What a run leaves to look at. */
-typedef struct outcome {
-    dt_err err;
-    bool together; /* was the end agreed on? */
-    size_t n_allocs, left;
-    dt_memory planned, allocated;
-    size_t overhead; /* of the device, in both */
-    int stage;
-    long n_large;
-    bool on_queue, own_memory;
-    dt_queue_counts counts;
-} outcome;
-
-/* optimizer, task: NULL for the configuration's. */
 static outcome run_with(struct fixture *f, const dt_optimizer_ops *optimizer, const dt_task_ops *task, const char *name,
                         int n_args, const char *const *args)
 {
-    static const char text[] =
-        "[run]\nthreads = 1\n[model]\nmodel_type = llama\nhidden_size = 64\nintermediate_size = 160\nnum_hidden_layers "
-        "= 3\n"
-        "num_attention_heads = 4\nnum_key_value_heads = 2\nvocab_size = 257\nmax_position_embeddings = 64\n"
-        "[data]\nseq_len = 64\n[batch]\nmicro_batch_size = 4\n[checkpoint]\nsave_steps = 0\nresume = "
-        "none\n[log]\nreport_to = jsonl\n";
-    char data[200], out[200];
-    const char *all[16] = {data, out};
-    snprintf(data, sizeof data, "data.train=%s/train.h5", f->dir);
-    snprintf(out, sizeof out, "run.output_dir=%s/%s", f->dir, name);
-    for (int i = 0; i < n_args; i++) all[i + 2] = args[i];
-
-    outcome o = {0};
-    dt_comm comm = {0};
-    dt_run r = {.start_s = dt_now_s(), .optimizer = optimizer, .task.ops = task};
     const long before = atomic_load(&n_large);
-    o.err = dt_comm_open(&comm);
-    if (!o.err) o.err = dt_config_parse(&r.cfg, "mpi_run", text, n_args + 2, all);
-    if (!o.err) o.err = dt_run_main(&r, &comm, DT_MODE_RUN);
-    o.together = dt_comm_failed_together(&comm);
+    outcome o = run_whole(f, optimizer, task, name, n_args, args);
     o.n_large = atomic_load(&n_large) - before;
-    o.n_allocs = atomic_load(&r.ledger.n_allocs);
-    o.planned = r.planned, o.allocated = r.allocated;
-    o.overhead = r.dev.ops ? dt_device_overhead(&r.dev) : 0;
-    o.stage = r.main.zero_opt.stage;
-    o.on_queue = r.dev.ops == &dt_device_queue_ops;
-    o.own_memory = r.dev.ops->own_memory;
-    if (o.on_queue) o.counts = dt_queue_counts_of(&r.dev);
-    dt_run_close(&r);
-    dt_comm_close(&comm);
-    dt_device_close(&r.dev);
-    const dt_memory left = dt_ledger_now(&r.ledger);
-    o.left = dt_memory_total(&left);
     return o;
 }
 
@@ -193,20 +95,6 @@ static void nothing_is_live_at_exit(void **state)
     const char *args[] = {"run.max_steps=1"};
     const outcome o = run(*state, "leak", 1, args);
     assert_all(MPI_COMM_WORLD, !o.err && o.left == 0);
-}
-
-static bool is_planned(const outcome *o, const char *what)
-{
-    bool ok = true;
-    for (int c = 0; c < DT_N_MEMCAT; c++)
-        for (int p = 0; p < DT_N_PLACE; p++) {
-            const size_t planned = o->planned.at[c][p], allocated = o->allocated.at[c][p];
-            if (planned == allocated) continue;
-            ok = false;
-            print_error("%s: %s, %s: planned %zu, allocated %zu\n", what, dt_memcat_name((dt_memcat)c),
-                        dt_place_name((dt_place)p), planned, allocated);
-        }
-    return ok;
 }
 
 static void planned_is_allocated_in_every_category_and_place(void **state)
@@ -271,61 +159,6 @@ static void a_task_says_what_is_trained(void **state)
         }
         assert_all(MPI_COMM_WORLD, ok);
     }
-}
-
-/* Sets a variable of the environment for as long as a test needs it. */
-static void set_or_clear(const char *name, const char *value)
-{
-    if (value)
-        setenv(name, value, 1);
-    else
-        unsetenv(name);
-}
-
-/* What a rank needs of the device's memory lies between stages 0 and 1, if all ranks share a device; with a device for
- * each there is enough for stage 0. */
-static void auto_counts_the_ranks_that_share_a_device(void **state)
-{
-    const char *was = getenv("DTRAIN_DEVICE");
-    char *device = was ? strdup(was) : NULL;
-    size_t needs[2];
-    int nranks;
-    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
-    set_or_clear("DTRAIN_DEVICE", "queue");
-    for (int stage = 0; stage < 2; stage++) {
-        const char *args[] = {stage ? "zero.stage=1" : "zero.stage=0", "run.max_steps=1"};
-        const outcome o = run(*state, stage ? "needs1" : "needs0", 2, args);
-        assert_all(MPI_COMM_WORLD, !o.err);
-        needs[stage] = dt_memory_on(&o.planned, DT_ON_DEVICE) - o.overhead; /* that is there already */
-    }
-    char memory[32], devices[16];
-    const double part = (double)(needs[0] + needs[1]) / 2 / 0.9; /* RUN_USABLE */
-    snprintf(memory, sizeof memory, "%.0f", part * nranks);
-    set_or_clear("DTRAIN_QUEUE_MEMORY", memory);
-    for (int shared = 0; shared < 2 && nranks > 1; shared++) {
-        const char *args[] = {"zero.stage=auto", "run.max_steps=1"};
-        snprintf(devices, sizeof devices, "%d", shared ? 1 : nranks);
-        set_or_clear("DTRAIN_QUEUE_DEVICES", devices);
-        const outcome o = run(*state, shared ? "shared" : "own", 2, args);
-        assert_all(MPI_COMM_WORLD, !o.err && o.stage == shared);
-    }
-    set_or_clear("DTRAIN_QUEUE_DEVICES", NULL);
-    snprintf(memory, sizeof memory, "%zu", needs[1] / 8); /* too little for any stage */
-    set_or_clear("DTRAIN_QUEUE_MEMORY", memory);
-    const char *args[] = {"zero.stage=auto", "run.max_steps=1"}, *named[] = {"zero.stage=1", "run.max_steps=1"};
-    const outcome o = run(*state, "small", 2, args);
-    assert_all(MPI_COMM_WORLD, o.err == DT_ERR_MEMORY && o.together && o.left == 0);
-    assert_all(MPI_COMM_WORLD,
-               this_rank() ||
-                   strstr(dt_error_message(),
-                          "even zero.stage = 3, zero.offload_optimizer = cpu, zero.offload_param = cpu needs"));
-    dt_error_clear();
-    assert_all(MPI_COMM_WORLD, run(*state, "small", 2, named).err == DT_ERR_MEMORY);
-    assert_all(MPI_COMM_WORLD, this_rank() || strstr(dt_error_message(), "of device memory for each rank"));
-    dt_error_clear();
-    set_or_clear("DTRAIN_QUEUE_MEMORY", NULL);
-    set_or_clear("DTRAIN_DEVICE", device);
-    free(device);
 }
 
 /* The number of a key in the last line of a run's metrics. */
@@ -581,7 +414,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_stop_is_agreed_on_with_and_without_trace),
         cmocka_unit_test(planned_is_allocated_in_every_category_and_place),
         cmocka_unit_test(a_task_says_what_is_trained),
-        cmocka_unit_test(auto_counts_the_ranks_that_share_a_device),
         cmocka_unit_test(metrics_say_each_memory),
         cmocka_unit_test(a_plan_opens_nothing),
         cmocka_unit_test(a_run_without_a_finite_step_says_so),

@@ -1,0 +1,283 @@
+/* mpi_plan.c - planned is allocated, to the byte, in every category and place: of the model states alone and of whole
+ * runs, at every stage and with all that changes what is held; and zero.stage = auto takes on all ranks what works on
+ * each.
+ * NP: 1 2 3 4
+ * DEVICES: cpu queue */
+#include "ref_zero.h"
+#include "run_fixture.h"
+
+/* ---- the grid ---------------------------------------------------------------------------------------------------- */
+
+typedef struct place_of_states {
+    int stage;
+    dt_offload optimizer, param;
+} place_of_states;
+
+static const dt_offload offloads[] = {DT_OFFLOAD_NONE, DT_OFFLOAD_CPU, DT_OFFLOAD_NVME};
+static const char *const offload_words[] = {"none", "cpu", "nvme"};
+enum { N_OFFLOADS = sizeof offloads / sizeof offloads[0], MAX_PLACES = 4 * 9 };
+
+static int list_places(place_of_states list[MAX_PLACES])
+{
+    int n = 0;
+    for (int stage = 0; stage <= 3; stage++)
+        for (int o = 0; o < N_OFFLOADS; o++)
+            for (int p = 0; p < (stage == 3 ? N_OFFLOADS : 1); p++)
+                list[n++] = (place_of_states){stage, offloads[o], offloads[p]};
+    return n;
+}
+
+static const char *place_name(const place_of_states *s, char out[64])
+{
+    snprintf(out, 64, "stage %d, optimizer %s, parameters %s", s->stage, offload_words[s->optimizer],
+             offload_words[s->param]);
+    return out;
+}
+
+/* ---- model states ------------------------------------------------------------------------------------------------ */
+
+typedef struct states {
+    dt_comm comm;
+    dt_device dev, host;
+    dt_ledger ledger;
+    dt_unit units[REF_ZERO_UNITS], partly_frozen[REF_ZERO_UNITS];
+} states;
+
+static bool open_states(states *s)
+{
+    bool ok = dt_comm_open(&s->comm) == DT_OK;
+    ok = ok && dt_device_open(&s->dev, "cpu", s->comm.local_rank, 1, &s->ledger) == DT_OK;
+    ok = ok && dt_device_open_host(&s->host, 1, false, &s->ledger) == DT_OK;
+    ok = ok && dt_comm_attach(&s->comm, &s->dev, "mpi", true) == DT_OK;
+    return ok && ref_zero_make_units(s->units, false) == DT_OK && ref_zero_make_units(s->partly_frozen, true) == DT_OK;
+}
+
+static void close_states(states *s)
+{
+    ref_zero_free_units(s->units);
+    ref_zero_free_units(s->partly_frozen);
+    dt_comm_close(&s->comm);
+    dt_device_close(&s->host);
+    dt_device_close(&s->dev);
+}
+
+/* What the bits of `variant` ask for; each changes what some stage holds. */
+enum {
+    OVERLAPS = 1,
+    REPRODUCIBLE = 2,
+    GATHERED = 4,
+    UNTIED = 8,
+    IN_PIECES = 16,
+    PERSISTS = 32,
+    FROZEN = 64,
+    N_VARIANTS = 128
+};
+static const dt_dtype dtypes[][2] = {{DT_F32, DT_F32}, {DT_BF16, DT_BF16}, {DT_BF16, DT_F32}};
+enum { N_DTYPES = sizeof dtypes / sizeof dtypes[0] };
+
+static dt_zero_options options_of(states *s, const place_of_states *at, int dtype, int variant, const char *dir)
+{
+    const bool pieces = variant & IN_PIECES;
+    return (dt_zero_options){.stage = at->stage,
+                             .param_dtype = dtypes[dtype][0],
+                             .grad_dtype = dtypes[dtype][1],
+                             .optimizer = dtype == 1 && pieces ? &dt_optimizer_sgd : &dt_optimizer_adamw,
+                             .reproducible = variant & REPRODUCIBLE,
+                             .overlap_comm = variant & OVERLAPS,
+                             .tied_unit = variant & UNTIED ? -1 : 0,
+                             .reduce_bucket_size = pieces ? 300 : 0,
+                             .allgather_bucket_size = pieces ? 700 : 0,
+                             .prefetch_bucket_size = pieces ? 1700 : 1 << 20,
+                             .param_persistence_threshold = variant & PERSISTS ? 1700 : 0,
+                             .keep_gathered = variant & GATHERED,
+                             .offload_optimizer = at->optimizer,
+                             .offload_param = at->param,
+                             .host = s->dev.ops == &dt_device_cpu_ops ? &s->dev : &s->host,
+                             .sub_group_size = pieces ? 1024 : 0,
+                             .buffer_count = pieces ? 3 : 2,
+                             .pin_memory = !(variant & UNTIED),
+                             .nvme_path = dir};
+}
+
+static bool holds_what_was_planned(states *s, const dt_zero_options *opt, const dt_unit *units)
+{
+    dt_memory expected = dt_ledger_now(&s->ledger);
+    dt_zero_plan plan;
+    dt_zero *z = NULL;
+    bool ok = dt_zero_plan_make(opt, units, REF_ZERO_UNITS, s->comm.nranks, &plan) == DT_OK;
+    ok = dt_zero_open(&z, opt, units, REF_ZERO_UNITS, &s->comm, &s->dev, NULL, NULL) == DT_OK && ok;
+    if (ok) dt_memory_add(&expected, &plan.memory);
+    const dt_memory now = dt_ledger_now(&s->ledger);
+    ok = ok && same_memory("model states", &expected, &now);
+    dt_zero_close(z);
+    return ok;
+}
+
+static void model_states_are_where_they_were_planned(void **state)
+{
+    const struct fixture *f = *state;
+    states s = {0};
+    place_of_states list[MAX_PLACES];
+    char name[64];
+    const int n = list_places(list);
+    assert_all(MPI_COMM_WORLD, open_states(&s));
+    for (int i = 0; i < n; i++) {
+        const bool in_file =
+            list[i].optimizer == DT_OFFLOAD_NVME || list[i].param == DT_OFFLOAD_NVME; /* takes longer */
+        bool ok = true;
+        for (int t = 0; t < N_DTYPES; t++)
+            for (int variant = in_file ? t : 0; variant < N_VARIANTS; variant += in_file ? 9 : 1) {
+                const dt_zero_options opt = options_of(&s, &list[i], t, variant, f->dir);
+                const bool held = holds_what_was_planned(&s, &opt, variant & FROZEN ? s.partly_frozen : s.units);
+                if (!held) print_error("%s, dtype %d, variant %d\n", place_name(&list[i], name), t, variant);
+                ok = ok && held;
+            }
+        assert_all(MPI_COMM_WORLD, ok);
+    }
+    close_states(&s);
+}
+
+/* ---- whole runs -------------------------------------------------------------------------------------------------- */
+
+enum { MAX_ARGS = 14 };
+/* What runs of the grid differ in besides stage, offload and type, by turns. */
+static const char *const settings[][3] = {
+    {"model.tie_word_embeddings=false", "model.activation_checkpointing=none", "batch.gradient_accumulation_steps=1"},
+    {"model.tie_word_embeddings=true", "model.activation_checkpointing=selective",
+     "batch.gradient_accumulation_steps=2"},
+    {"model.tie_word_embeddings=true", "model.activation_checkpointing=block", "zero.overlap_comm=false"},
+    {"zero.prefetch_bucket_size=0", "zero.reduce_bucket_size=5000", "zero.allgather_bucket_size=3000"},
+    {"zero.param_persistence_threshold=20000", "run.reproducible=true", "data.prefetch=0"},
+    {"zero.pin_memory=false", "zero.buffer_count=2", "comm.shared_memory=false"},
+    {"zero.sub_group_size=4096", "optimizer.type=sgd", "zero.max_live_parameters=60000"},
+};
+enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
+
+static outcome run_at(struct fixture *f, const place_of_states *s, const char *dtype, const char *const *more,
+                      int number)
+{
+    char name[16], stage[32], optimizer[40], param[40], path[160], type[40];
+    const char *args[MAX_ARGS] = {stage, optimizer, param, path, type, "run.max_steps=1", more[0], more[1], more[2]};
+    snprintf(name, sizeof name, "grid%d", number);
+    snprintf(stage, sizeof stage, "zero.stage=%d", s->stage);
+    snprintf(optimizer, sizeof optimizer, "zero.offload_optimizer=%s", offload_words[s->optimizer]);
+    snprintf(param, sizeof param, "zero.offload_param=%s", offload_words[s->param]);
+    snprintf(path, sizeof path, "zero.nvme_path=%s", f->dir);
+    snprintf(type, sizeof type, "precision.dtype=%s", dtype);
+    return run_whole(f, NULL, NULL, name, 9, args);
+}
+
+/* Each stage and offload with both types; with other settings on another number of ranks. */
+static void runs_hold_what_was_planned(void **state)
+{
+    static const char *const types[] = {"fp32", "bf16"};
+    place_of_states list[MAX_PLACES];
+    char what[64];
+    int nranks;
+    const int n = list_places(list);
+    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
+    for (int i = 0; i < n; i++)
+        for (int t = 0; t < 2; t++) {
+            const int k = (i + 3 * t + 2 * nranks) % N_SETTINGS;
+            const outcome o = run_at(*state, &list[i], types[t], settings[k], 2 * i + t);
+            place_name(&list[i], what);
+            if (o.err != DT_OK) print_error("%s, %s, settings %d\n", what, types[t], k);
+            assert_all(MPI_COMM_WORLD, o.err == DT_OK && is_planned(&o, what) && o.left == 0);
+        }
+}
+
+/* ---- zero.stage = auto ------------------------------------------------------------------------------------------- */
+
+/* Bytes of the device's memory that a rank needs at a stage, beside what is there already. */
+static size_t needs_at(struct fixture *f, int stage, const char *prefix)
+{
+    char zero[32], name[32];
+    const char *args[] = {zero, "run.max_steps=1"};
+    snprintf(zero, sizeof zero, "zero.stage=%d", stage);
+    snprintf(name, sizeof name, "%s%d", prefix, stage);
+    const outcome o = run_whole(f, NULL, NULL, name, 2, args);
+    assert_all(MPI_COMM_WORLD, !o.err);
+    return dt_memory_on(&o.planned, DT_ON_DEVICE) - o.overhead;
+}
+
+/* What a rank needs of the device's memory lies between stages 0 and 1, if all ranks share a device; with a device for
+ * each there is enough for stage 0. */
+static void auto_counts_the_ranks_that_share_a_device(void **state)
+{
+    const char *was = getenv("DTRAIN_DEVICE");
+    char *device = was ? strdup(was) : NULL;
+    size_t needs[2];
+    int nranks;
+    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
+    set_or_clear("DTRAIN_DEVICE", "queue");
+    for (int stage = 0; stage < 2; stage++) needs[stage] = needs_at(*state, stage, "shared-needs");
+    char memory[32], devices[16];
+    const double part = (double)(needs[0] + needs[1]) / 2 / 0.9; /* RUN_USABLE */
+    snprintf(memory, sizeof memory, "%.0f", part * nranks);
+    set_or_clear("DTRAIN_QUEUE_MEMORY", memory);
+    for (int shared = 0; shared < 2 && nranks > 1; shared++) {
+        const char *args[] = {"zero.stage=auto", "run.max_steps=1"};
+        snprintf(devices, sizeof devices, "%d", shared ? 1 : nranks);
+        set_or_clear("DTRAIN_QUEUE_DEVICES", devices);
+        const outcome o = run_whole(*state, NULL, NULL, shared ? "shared" : "own", 2, args);
+        assert_all(MPI_COMM_WORLD, !o.err && o.stage == shared);
+    }
+    set_or_clear("DTRAIN_QUEUE_DEVICES", NULL);
+    snprintf(memory, sizeof memory, "%zu", needs[1] / 8); /* too little for any stage */
+    set_or_clear("DTRAIN_QUEUE_MEMORY", memory);
+    const char *args[] = {"zero.stage=auto", "run.max_steps=1"}, *named[] = {"zero.stage=1", "run.max_steps=1"};
+    const outcome o = run_whole(*state, NULL, NULL, "small", 2, args);
+    assert_all(MPI_COMM_WORLD, o.err == DT_ERR_MEMORY && o.together && o.left == 0);
+    assert_all(MPI_COMM_WORLD,
+               this_rank() ||
+                   strstr(dt_error_message(),
+                          "even zero.stage = 3, zero.offload_optimizer = cpu, zero.offload_param = cpu needs"));
+    dt_error_clear();
+    assert_all(MPI_COMM_WORLD, run_whole(*state, NULL, NULL, "small", 2, named).err == DT_ERR_MEMORY);
+    assert_all(MPI_COMM_WORLD, this_rank() || strstr(dt_error_message(), "of device memory for each rank"));
+    dt_error_clear();
+    set_or_clear("DTRAIN_QUEUE_MEMORY", NULL);
+    set_or_clear("DTRAIN_DEVICE", device);
+    free(device);
+}
+
+/* The device of one rank has less free memory than those of the others: what fits there is taken by all. */
+static void ranks_with_different_memory_take_the_same(void **state)
+{
+    const char *was = getenv("DTRAIN_DEVICE");
+    char *device = was ? strdup(was) : NULL, memory[32], devices[16], name[32];
+    size_t needs[2];
+    int nranks;
+    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
+    if (nranks == 1) skip();
+    set_or_clear("DTRAIN_DEVICE", "queue");
+    snprintf(devices, sizeof devices, "%d", nranks);
+    set_or_clear("DTRAIN_QUEUE_DEVICES", devices);
+    for (int stage = 0; stage < 2; stage++) needs[stage] = needs_at(*state, stage, "needs");
+    for (int poor = 0; poor < nranks; poor++)
+        for (int stage = 0; stage < 2; stage++) { /* there is room for this one at the poor rank, and for 0 elsewhere */
+            const double room = (double)(this_rank() == poor ? needs[stage] : 2 * needs[0]) / 0.9 + 1024;
+            const char *args[] = {"zero.stage=auto", "run.max_steps=1"};
+            snprintf(memory, sizeof memory, "%.0f", room);
+            snprintf(name, sizeof name, "poor%d-%d", poor, stage);
+            set_or_clear("DTRAIN_QUEUE_MEMORY", memory);
+            const outcome o = run_whole(*state, NULL, NULL, name, 2, args);
+            assert_all(MPI_COMM_WORLD, !o.err && o.stage == stage);
+        }
+    set_or_clear("DTRAIN_QUEUE_MEMORY", NULL);
+    set_or_clear("DTRAIN_QUEUE_DEVICES", NULL);
+    set_or_clear("DTRAIN_DEVICE", device);
+    free(device);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(model_states_are_where_they_were_planned),
+        cmocka_unit_test(runs_hold_what_was_planned),
+        cmocka_unit_test(auto_counts_the_ranks_that_share_a_device),
+        cmocka_unit_test(ranks_with_different_memory_take_the_same),
+    };
+    mpi_test_begin(&argc, &argv);
+    return mpi_test_end(cmocka_run_group_tests(tests, open_fixture, close_fixture));
+}

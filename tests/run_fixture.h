@@ -1,0 +1,139 @@
+/* run_fixture.h - whole runs of a small model inside the test's process, under mpirun. */
+#ifndef DTRAIN_TESTS_RUN_FIXTURE_H
+#define DTRAIN_TESTS_RUN_FIXTURE_H
+
+#include "mpi_test.h"
+#include "../src/device/queue.h"
+#include "dtrain/io.h"
+#include "dtrain/train.h"
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct fixture {
+    char dir[128];
+};
+static inline int this_rank(void)
+{
+    int rank;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    return rank;
+}
+
+static inline dt_err write_data(const char *path)
+{
+    enum { N = 20000 };
+    static uint16_t tokens[N];
+    for (int i = 0; i < N; i++) tokens[i] = (uint16_t)(dt_mix64((uint64_t)i) % 250);
+    const hsize_t n = N;
+    const hid_t f = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), space = H5Screate_simple(1, &n, NULL);
+    const hid_t d = H5Dcreate2(f, "tokens", H5T_STD_U16LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    H5Dwrite(d, H5T_NATIVE_UINT16, H5S_ALL, H5S_ALL, H5P_DEFAULT, tokens);
+    H5Dclose(d), H5Sclose(space);
+    DT_TRY(dt_h5_write_text(f, path, "format", "dtrain-dataset"));
+    DT_TRY(dt_h5_write_u64(f, path, "version", 1));
+    DT_TRY(dt_h5_write_text(f, path, "kind", "tokens"));
+    DT_TRY(dt_h5_write_u64(f, path, "vocab_size", 257));
+    return H5Fclose(f) < 0 ? dt_fail(DT_ERR_WRITE, "%s: cannot close", path) : DT_OK;
+}
+
+static inline int open_fixture(void **state)
+{
+    static struct fixture f;
+    char path[160];
+    snprintf(f.dir, sizeof f.dir, "/tmp/dtrain-run-%d", (int)getpid());
+    MPI_Bcast(f.dir, sizeof f.dir, MPI_CHAR, 0, MPI_COMM_WORLD);
+    snprintf(path, sizeof path, "%s/train.h5", f.dir);
+    dt_err err = this_rank() ? DT_OK : dt_make_dirs(f.dir);
+    if (!this_rank() && !err) err = write_data(path);
+    *state = &f;
+    return vote_ranks(MPI_COMM_WORLD, !err) ? 0 : -1;
+}
+
+static inline int close_fixture(void **state)
+{
+    struct fixture *f = *state;
+    char command[192];
+    snprintf(command, sizeof command, "rm -rf '%s'", f->dir);
+    return this_rank() ? 0 : system(command);
+}
+
+/* What a run leaves to look at. */
+typedef struct outcome {
+    dt_err err;
+    bool together; /* was the end agreed on? */
+    size_t n_allocs, left;
+    dt_memory planned, allocated;
+    size_t overhead; /* of the device, in both */
+    int stage;
+    long n_large; /* blocks that were asked for, where the test counts them */
+    bool on_queue, own_memory;
+    dt_queue_counts counts;
+} outcome;
+
+/* optimizer, task: NULL for the configuration's. args: settings; the output directory is called `name`. */
+static inline outcome run_whole(struct fixture *f, const dt_optimizer_ops *optimizer, const dt_task_ops *task,
+                                const char *name, int n_args, const char *const *args)
+{
+    static const char text[] =
+        "[run]\nthreads = 1\n[model]\nmodel_type = llama\nhidden_size = 64\nintermediate_size = 160\nnum_hidden_layers "
+        "= 3\n"
+        "num_attention_heads = 4\nnum_key_value_heads = 2\nvocab_size = 257\nmax_position_embeddings = 64\n"
+        "[data]\nseq_len = 64\n[batch]\nmicro_batch_size = 4\n[checkpoint]\nsave_steps = 0\nresume = "
+        "none\n[log]\nreport_to = jsonl\n";
+    char data[200], out[200];
+    const char *all[16] = {data, out};
+    snprintf(data, sizeof data, "data.train=%s/train.h5", f->dir);
+    snprintf(out, sizeof out, "run.output_dir=%s/%s", f->dir, name);
+    for (int i = 0; i < n_args; i++) all[i + 2] = args[i];
+
+    outcome o = {0};
+    dt_comm comm = {0};
+    dt_run r = {.start_s = dt_now_s(), .optimizer = optimizer, .task.ops = task};
+    o.err = dt_comm_open(&comm);
+    if (!o.err) o.err = dt_config_parse(&r.cfg, "run_fixture", text, n_args + 2, all);
+    if (!o.err) o.err = dt_run_main(&r, &comm, DT_MODE_RUN);
+    o.together = dt_comm_failed_together(&comm);
+    o.n_allocs = atomic_load(&r.ledger.n_allocs);
+    o.planned = r.planned, o.allocated = r.allocated;
+    o.overhead = r.dev.ops ? dt_device_overhead(&r.dev) : 0;
+    o.stage = r.main.zero_opt.stage;
+    o.on_queue = r.dev.ops == &dt_device_queue_ops;
+    o.own_memory = r.dev.ops->own_memory;
+    if (o.on_queue) o.counts = dt_queue_counts_of(&r.dev);
+    dt_run_close(&r);
+    dt_comm_close(&comm);
+    dt_device_close(&r.dev);
+    const dt_memory left = dt_ledger_now(&r.ledger);
+    o.left = dt_memory_total(&left);
+    return o;
+}
+
+/* The same bytes in every category and place? */
+static inline bool same_memory(const char *what, const dt_memory *planned, const dt_memory *allocated)
+{
+    bool ok = true;
+    for (int c = 0; c < DT_N_MEMCAT; c++)
+        for (int p = 0; p < DT_N_PLACE; p++) {
+            if (planned->at[c][p] == allocated->at[c][p]) continue;
+            ok = false;
+            print_error("%s: %s, %s: planned %zu, allocated %zu\n", what, dt_memcat_name((dt_memcat)c),
+                        dt_place_name((dt_place)p), planned->at[c][p], allocated->at[c][p]);
+        }
+    return ok;
+}
+static inline bool is_planned(const outcome *o, const char *what)
+{
+    return same_memory(what, &o->planned, &o->allocated);
+}
+
+/* Sets a variable of the environment for as long as a test needs it. */
+static inline void set_or_clear(const char *name, const char *value)
+{
+    if (value)
+        setenv(name, value, 1);
+    else
+        unsetenv(name);
+}
+
+#endif
