@@ -75,9 +75,8 @@ bool check_next(check *c);  /* wait, arrays back to the host; the next works */
     } while (0)
 /** The larger of what both devices answer to a question for a size. */
 #define LARGER_OF(c, op, ...)                                                                                          \
-    larger_of((int64_t)(c)->dev[0]->ops->op((c)->dev[0], __VA_ARGS__),                                                 \
-              (int64_t)(c)->dev[1]->ops->op((c)->dev[1], __VA_ARGS__))
-static inline int64_t larger_of(int64_t a, int64_t b) { return a > b ? a : b; }
+    dt_max_i64((int64_t)(c)->dev[0]->ops->op((c)->dev[0], __VA_ARGS__),                                                \
+               (int64_t)(c)->dev[1]->ops->op((c)->dev[1], __VA_ARGS__))
 
 /* cases, by file */
 void check_rows_cases(check *c);   /* self_check_rows.c: elements, rows, norms, embedding, optimizers, sums */
