@@ -35,14 +35,14 @@ typedef struct grid {
     int rows, cols;
 } grid;
 
-/* The threads as a grid over C: the largest part decides, and what a thread packs beside it. */
+/* The threads as a grid over C, no part of it empty: the largest part decides, and what a thread packs beside it. */
 static grid best_grid(int n_threads, int64_t row_tiles, int64_t col_tiles)
 {
     enum { PACKING = 4 }; /* elements of the product that cost as much as packing one */
     grid best = {1, 1};
     int64_t least = INT64_MAX;
-    for (int rows = 1; rows <= n_threads; rows++) {
-        const int cols = n_threads / rows;
+    for (int rows = 1; rows <= n_threads && rows <= row_tiles; rows++) {
+        const int cols = (int)dt_min_i64(n_threads / rows, col_tiles);
         const int64_t m = cpu_n_chunks(row_tiles, rows) * DT_GEMM_ROWS,
                       n = cpu_n_chunks(col_tiles, cols) * DT_GEMM_COLS;
         const int64_t cost = m * n + PACKING * (m + n);
