@@ -206,6 +206,50 @@ static void every_number_of_tokens_works(void **state)
     }
 }
 
+/* C of one product on n_threads, which are all that changes. */
+static ref_array reproducible_product(int n_threads, const dt_matmul *mm, const ref_array *a, const ref_array *b)
+{
+    fixture other = {0}, *f = &other;
+    ref_array c = ref_new(mm->c_dtype, mm->m * mm->ldc);
+    assert_int_equal(dt_device_open(&f->dev, "cpu", 0, n_threads, &f->ledger), DT_OK);
+    if (OPS(f)->make_reproducible) OPS(f)->make_reproducible(&f->dev);
+    RUN(matmul, mm, ON(*a), ON(*b), ON(c));
+    dt_device_close(&f->dev);
+    return c;
+}
+
+/* Sizes at which a library cuts k among its threads (oneDNN 2.6: from 2 threads on in fp32, from 8 on in bf16), and C's
+ * with fewer tiles than threads. */
+static void a_reproducible_device_does_not_depend_on_threads(void **state)
+{
+    static const int64_t sizes[][3] = {{64, 257, 1000}, {96, 96, 2048}, {33, 130, 1030}, {260, 700, 96}, {3, 5, 4096}};
+    static const int threads[] = {2, 3, 5, 8, 16};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int way = 0; way < 9; way++) {
+            const int64_t m = sizes[i][0], n = sizes[i][1], k = sizes[i][2];
+            const int form = way % 3, type = way / 3;
+            const dt_matmul mm = {.m = m,
+                                  .n = n,
+                                  .k = k,
+                                  .trans_a = form == 2,
+                                  .trans_b = form == 1,
+                                  .lda = form == 2 ? m : k,
+                                  .ldb = form == 1 ? k : n,
+                                  .ldc = n,
+                                  .dt = type ? DT_BF16 : DT_F32,
+                                  .c_dtype = type == 2 ? DT_BF16 : DT_F32,
+                                  .accumulate = form == 2};
+            ref_array a = ref_random(mm.dt, m * k, 1, 1), b = ref_random(mm.dt, k * n, 2, 1),
+                      one = reproducible_product(1, &mm, &a, &b);
+            for (size_t t = 0; t < sizeof threads / sizeof threads[0]; t++) {
+                ref_array c = reproducible_product(threads[t], &mm, &a, &b);
+                assert_memory_equal(c.p, one.p, (size_t)(m * n) * dt_dtype_size(mm.c_dtype));
+                ref_drop(&c);
+            }
+            ref_drop(&a), ref_drop(&b), ref_drop(&one);
+        }
+}
+
 /* A form that the library gets wrong when it is tried first: DTRAIN_FAULT says so of one form. */
 static void a_form_that_the_library_gets_wrong_is_ours(void **state)
 {
@@ -260,10 +304,15 @@ static void bias_gradient_is_the_column_sum(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products_of_all_forms_and_odd_sizes), cmocka_unit_test(products_longer_than_a_block),
-        cmocka_unit_test(products_as_large_as_a_vocabulary),   cmocka_unit_test(thin_products),
-        cmocka_unit_test(every_number_of_tokens_works),        cmocka_unit_test(products_that_fill_a_gpu),
-        cmocka_unit_test(a_wrong_row_distance_is_refused),     cmocka_unit_test(bias_gradient_is_the_column_sum),
+        cmocka_unit_test(products_of_all_forms_and_odd_sizes),
+        cmocka_unit_test(products_longer_than_a_block),
+        cmocka_unit_test(products_as_large_as_a_vocabulary),
+        cmocka_unit_test(thin_products),
+        cmocka_unit_test(every_number_of_tokens_works),
+        cmocka_unit_test(products_that_fill_a_gpu),
+        cmocka_unit_test(a_wrong_row_distance_is_refused),
+        cmocka_unit_test(bias_gradient_is_the_column_sum),
+        cmocka_unit_test(a_reproducible_device_does_not_depend_on_threads),
     };
     setenv("DTRAIN_FAULT", "product.check:*:1:error", 1);
     const struct CMUnitTest wrong[] = {cmocka_unit_test(a_form_that_the_library_gets_wrong_is_ours)};

@@ -15,8 +15,8 @@
  *   - Operations are asynchronous on the stream: arrays are borrowed until the stream is synchronised; descriptions
  *     (dt_matmul, dt_attention, ...: device_ops.h) are read during the call. A copy from or to host memory that is
  *     not pinned is allowed, and may be synchronous.
- *   - Results do not depend on the number of threads in a way that changes from run to run: the same call gives the
- *     same bits.
+ *   - The same call gives the same bits on the same number of threads, and on any number once the device was made
+ *     reproducible.
  *   - Errors: DT_ERR_ARG (contract), DT_ERR_FAULT (device or library; its own text in the message), DT_ERR_MEMORY.
  */
 #ifndef DTRAIN_DEVICE_H
@@ -62,6 +62,8 @@ typedef struct dt_device_ops {
      *  is not touched. NULL: open does nothing more that matters. */
     dt_err (*plan)(dt_device *dev, int n_threads);
     void (*close)(dt_device *dev);
+    /** From now on results do not depend on the number of threads, which may cost time. NULL: they never do. */
+    void (*make_reproducible)(dt_device *dev);
     /** One line for people: processor or GPU, threads, library. */
     void (*describe)(const dt_device *dev, char *out, size_t out_size);
     /** Has the device memory of its own? (cpu: false, its memory is the node's, so device, pinned and host are one) */

@@ -170,6 +170,8 @@ static void cpu_close(dt_device *dev)
     dev->impl = NULL;
 }
 
+static void cpu_make_reproducible(dt_device *dev) { cpu_of(dev)->reproducible = true; }
+
 static dt_err open_parts(cpu_state *cpu)
 {
     DT_TRY(choose_kernels(&cpu->k));
@@ -278,6 +280,7 @@ const dt_device_ops dt_device_cpu_ops = {
     .open = cpu_open,
     .plan = cpu_plan,
     .close = cpu_close,
+    .make_reproducible = cpu_make_reproducible,
     .describe = cpu_describe,
     .memory_free = cpu_memory_free,
     .overhead = cpu_overhead,

@@ -14,6 +14,7 @@ typedef struct cpu_state {
     const dt_cpu_kernels *k;
     int n_threads;
     bool planning;            /* scratch is counted, not allocated */
+    bool reproducible;        /* the same bits on any number of threads */
     const dt_bf16_unit *unit; /* what multiplies bf16 tiles in attention; NULL: they are converted to float */
     cpu_matmul *matmul;
     bool pairs;         /* batch-invariant bf16 products use the processor's pairwise dot products */

@@ -11,6 +11,10 @@
  *
  * Processors without bfloat16 instructions convert tiles to float and use the BLAS entry: oneDNN's emulation is slower.
  *
+ * On several threads the library may cut k among them, by rules of its own, so its sums depend on their number. Where
+ * they must not (dt_device_ops.make_reproducible) it is told of one thread, and the tiles of C, whose sizes depend on
+ * those of C alone, are given to the threads here; primitives, which want scratch each, are left to our own kernels.
+ *
  * A form of product goes to the library once it has been seen to compute it (device_check.h: 0.1 ms, when the form
  * is first used), and never with a single row, column or term, where strides are ambiguous and versions have been
  * wrong; else our own kernel takes it. */
@@ -197,11 +201,45 @@ static dt_err library_primitive(cpu_state *cpu, const dt_matmul *mm, const void 
     return DT_OK;
 }
 
-/* The same in float by oneDNN's BLAS entry, which needs no primitive. */
+/* Rows i .. i+m-1 and columns j .. j+n-1 of C, in float, by oneDNN's BLAS entry, which needs no primitive. */
+static dnnl_status_t sgemm_part(const dt_matmul *mm, int64_t i, int64_t m, int64_t j, int64_t n, const float *a,
+                                const float *b, float *c)
+{
+    return dnnl_sgemm(mm->trans_a ? 'T' : 'N', mm->trans_b ? 'T' : 'N', m, n, mm->k, 1.0f,
+                      a + (mm->trans_a ? i : i * mm->lda), mm->lda, b + (mm->trans_b ? j * mm->ldb : j), mm->ldb,
+                      mm->accumulate ? 1.0f : 0.0f, c + i * mm->ldc + j, mm->ldc);
+}
+
+/* Tiles as large as leaves enough of them for many threads; beside the whole product they cost 6 % of GPT-2's time on
+ * one or two. */
+static void choose_tile(const dt_matmul *mm, int64_t *rows, int64_t *cols)
+{
+    enum { ROWS = 128, COLS = 384, ENOUGH = 32 };
+    *rows = ROWS, *cols = COLS;
+    if (cpu_n_chunks(mm->m, *rows) * cpu_n_chunks(mm->n, *cols) < ENOUGH) *cols /= 2;
+    if (cpu_n_chunks(mm->m, *rows) * cpu_n_chunks(mm->n, *cols) < ENOUGH) *rows /= 2;
+}
+
+static dt_err sgemm_tiles(const cpu_state *cpu, const dt_matmul *mm, const float *a, const float *b, float *c)
+{
+    int64_t rows, cols;
+    choose_tile(mm, &rows, &cols);
+    const int64_t across = cpu_n_chunks(mm->n, cols), down = cpu_n_chunks(mm->m, rows);
+    _Atomic int failed = dnnl_success;
+    CPU_PARALLEL_FOR (cpu, tile, down * across) {
+        const int64_t i = tile / across * rows, j = tile % across * cols;
+        const dnnl_status_t status =
+            sgemm_part(mm, i, dt_min_i64(rows, mm->m - i), j, dt_min_i64(cols, mm->n - j), a, b, c);
+        if (status != dnnl_success) failed = (int)status;
+    }
+    TRY_DNNL((dnnl_status_t)failed);
+    return DT_OK;
+}
+
 static dt_err library_sgemm(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
-    TRY_DNNL(dnnl_sgemm(mm->trans_a ? 'T' : 'N', mm->trans_b ? 'T' : 'N', mm->m, mm->n, mm->k, 1.0f, a, mm->lda, b,
-                        mm->ldb, mm->accumulate ? 1.0f : 0.0f, c, mm->ldc));
+    if (cpu->reproducible) return sgemm_tiles(cpu, mm, a, b, c);
+    TRY_DNNL(sgemm_part(mm, 0, mm->m, 0, mm->n, a, b, c));
     return DT_OK;
 }
 
@@ -241,6 +279,7 @@ static bool library_computes(cpu_state *cpu, const dt_matmul *mm, library_way wa
 {
     cpu_matmul *mmul = cpu->matmul;
     if (mmul->own_alone || mm->m == 1 || mm->n == 1 || mm->k == 1) return false;
+    if (cpu->reproducible && way == BY_PRIMITIVE) return false;
     uint8_t *v = &mmul->verdicts[form_number(mm, way)];
     if (*v == UNTRIED) {
         dt_matmul trial = dt_trial_form(mm, 48, 35, 37, 3); /* m as padded rows come */
@@ -343,7 +382,7 @@ static dt_err sgemm_in_columns(cpu_state *cpu, const dt_matmul *mm, const float 
                                bool accumulate)
 {
     enum { COLUMNS = 768 };
-    if (mm->trans_a || mm->trans_b || mm->ldb % 1024 || mm->m > 512 || mm->m < 64)
+    if (cpu->reproducible || mm->trans_a || mm->trans_b || mm->ldb % 1024 || mm->m > 512 || mm->m < 64)
         return sgemm(cpu, mm, a, b, c, accumulate);
     for (int64_t j = 0; j < mm->n; j += COLUMNS) {
         dt_matmul piece = *mm;
@@ -449,7 +488,8 @@ static dt_err run_product(cpu_state *cpu, const dt_matmul *mm, const void *a, co
         copy_addend(cpu, mm, c);
         return run_product(cpu, &onto_c, a, b, c);
     }
-    if (omp_get_max_threads() != cpu->n_threads) omp_set_num_threads(cpu->n_threads); /* oneDNN asks OpenMP */
+    const int told = cpu->reproducible ? 1 : cpu->n_threads; /* oneDNN asks OpenMP */
+    if (omp_get_max_threads() != told) omp_set_num_threads(told);
     if (mm->batch_invariant && mm->k > 0)
         cpu_rows_product(cpu, mm, a, b, c);
     else if (cpu_gemm_takes(cpu, mm) && mm->k > 0)
@@ -458,7 +498,7 @@ static dt_err run_product(cpu_state *cpu, const dt_matmul *mm, const void *a, co
         cpu_product_run(cpu, mm, a, b, c);
     else if (mm->dt == DT_BF16)
         return run_bf16(cpu, mm, a, b, c);
-    else if (mm->trans_b && !mm->trans_a && mm->k >= 2048)
+    else if (mm->trans_b && !mm->trans_a && mm->k >= 2048 && !cpu->reproducible)
         return run_blocks(cpu, mm, a, b, c);
     else
         return run_sgemm(cpu, mm, a, b, c);

@@ -360,6 +360,7 @@ const dt_device_ops dt_device_queue_ops = {
     .open = queue_open,
     .plan = queue_plan,
     .close = queue_close,
+    .make_reproducible = queue_make_reproducible,
     .describe = queue_describe,
     .own_memory = true,
     .identity = queue_identity,

@@ -21,6 +21,7 @@ const dt_device *queue_below(const dt_device *dev);
 dt_err queue_open(dt_device *dev, int local_rank, int n_threads);
 dt_err queue_plan(dt_device *dev, int n_threads);
 void queue_close(dt_device *dev);
+void queue_make_reproducible(dt_device *dev);
 void queue_describe(const dt_device *dev, char *out, size_t out_size);
 uint64_t queue_identity(const dt_device *dev);
 size_t queue_memory_free(const dt_device *dev);

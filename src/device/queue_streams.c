@@ -256,6 +256,12 @@ void queue_close(dt_device *dev)
     dev->impl = NULL;
 }
 
+void queue_make_reproducible(dt_device *dev)
+{
+    dt_device *below = &state_of(dev)->below;
+    if (below->ops->make_reproducible) below->ops->make_reproducible(below);
+}
+
 void queue_describe(const dt_device *dev, char *out, size_t out_size)
 {
     char below[192];

@@ -150,6 +150,7 @@ static dt_err open_device(dt_run *run, int local_rank, int n_threads)
 {
     DT_TRY(at_key(run, "run", "device",
                   dt_device_open(&run->dev, run->cfg.run_device, local_rank, n_threads, &run->ledger)));
+    if (run->cfg.run_reproducible && run->dev.ops->make_reproducible) run->dev.ops->make_reproducible(&run->dev);
     return run_open_host(run, n_threads, false);
 }
 
