@@ -6,6 +6,13 @@
 #include "ref_zero.h"
 #include "run_fixture.h"
 
+static int n_ranks(void)
+{
+    int n;
+    MPI_Comm_size(MPI_COMM_WORLD, &n);
+    return n;
+}
+
 /* ---- the grid ---------------------------------------------------------------------------------------------------- */
 
 typedef struct place_of_states {
@@ -173,12 +180,10 @@ static void runs_hold_what_was_planned(void **state)
     static const char *const types[] = {"fp32", "bf16"};
     place_of_states list[MAX_PLACES];
     char what[64];
-    int nranks;
     const int n = list_places(list);
-    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
     for (int i = 0; i < n; i++)
         for (int t = 0; t < 2; t++) {
-            const int k = (i + 3 * t + 2 * nranks) % N_SETTINGS;
+            const int k = (i + 3 * t + 2 * n_ranks()) % N_SETTINGS;
             const outcome o = run_at(*state, &list[i], types[t], settings[k], 2 * i + t);
             place_name(&list[i], what);
             if (o.err != DT_OK) print_error("%s, %s, settings %d\n", what, types[t], k);
@@ -188,43 +193,46 @@ static void runs_hold_what_was_planned(void **state)
 
 /* ---- zero.stage = auto ------------------------------------------------------------------------------------------- */
 
-/* Bytes of the device's memory that a rank needs at a stage, beside what is there already. */
+static char device_asked_for[32];
+static const double usable = 0.9;
+static void set_memory(double nbytes)
+{
+    char memory[32];
+    snprintf(memory, sizeof memory, "%.0f", nbytes);
+    set_or_clear("DTRAIN_QUEUE_MEMORY", memory);
+}
+
+/* Bytes of the device's memory that a rank needs beside what is there already. `name` is new. */
+static size_t needs_with(struct fixture *f, const char *name, int n_args, const char *const *args)
+{
+    const outcome o = run_whole(f, NULL, NULL, name, n_args, args);
+    assert_all(MPI_COMM_WORLD, !o.err);
+    return dt_memory_on(&o.planned, DT_ON_DEVICE) - o.overhead;
+}
+
 static size_t needs_at(struct fixture *f, int stage, const char *prefix)
 {
     char zero[32], name[32];
     const char *args[] = {zero, "run.max_steps=1"};
     snprintf(zero, sizeof zero, "zero.stage=%d", stage);
     snprintf(name, sizeof name, "%s%d", prefix, stage);
-    const outcome o = run_whole(f, NULL, NULL, name, 2, args);
-    assert_all(MPI_COMM_WORLD, !o.err);
-    return dt_memory_on(&o.planned, DT_ON_DEVICE) - o.overhead;
+    return needs_with(f, name, 2, args);
 }
 
 /* What a rank needs of the device's memory lies between stages 0 and 1, if all ranks share a device; with a device for
  * each there is enough for stage 0. */
 static void auto_counts_the_ranks_that_share_a_device(void **state)
 {
-    const char *was = getenv("DTRAIN_DEVICE");
-    char *device = was ? strdup(was) : NULL;
     size_t needs[2];
-    int nranks;
-    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
-    set_or_clear("DTRAIN_DEVICE", "queue");
     for (int stage = 0; stage < 2; stage++) needs[stage] = needs_at(*state, stage, "shared-needs");
-    char memory[32], devices[16];
-    const double part = (double)(needs[0] + needs[1]) / 2 / 0.9; /* RUN_USABLE */
-    snprintf(memory, sizeof memory, "%.0f", part * nranks);
-    set_or_clear("DTRAIN_QUEUE_MEMORY", memory);
-    for (int shared = 0; shared < 2 && nranks > 1; shared++) {
+    set_memory((double)(needs[0] + needs[1]) / 2 / usable * n_ranks());
+    for (int shared = 0; shared < 2 && n_ranks() > 1; shared++) {
         const char *args[] = {"zero.stage=auto", "run.max_steps=1"};
-        snprintf(devices, sizeof devices, "%d", shared ? 1 : nranks);
-        set_or_clear("DTRAIN_QUEUE_DEVICES", devices);
+        if (shared) set_or_clear("DTRAIN_QUEUE_DEVICES", "1");
         const outcome o = run_whole(*state, NULL, NULL, shared ? "shared" : "own", 2, args);
         assert_all(MPI_COMM_WORLD, !o.err && o.stage == shared);
     }
-    set_or_clear("DTRAIN_QUEUE_DEVICES", NULL);
-    snprintf(memory, sizeof memory, "%zu", needs[1] / 8); /* too little for any stage */
-    set_or_clear("DTRAIN_QUEUE_MEMORY", memory);
+    set_memory((double)(needs[1] / 8)); /* too little for any stage */
     const char *args[] = {"zero.stage=auto", "run.max_steps=1"}, *named[] = {"zero.stage=1", "run.max_steps=1"};
     const outcome o = run_whole(*state, NULL, NULL, "small", 2, args);
     assert_all(MPI_COMM_WORLD, o.err == DT_ERR_MEMORY && o.together && o.left == 0);
@@ -236,47 +244,112 @@ static void auto_counts_the_ranks_that_share_a_device(void **state)
     assert_all(MPI_COMM_WORLD, run_whole(*state, NULL, NULL, "small", 2, named).err == DT_ERR_MEMORY);
     assert_all(MPI_COMM_WORLD, this_rank() || strstr(dt_error_message(), "of device memory for each rank"));
     dt_error_clear();
-    set_or_clear("DTRAIN_QUEUE_MEMORY", NULL);
-    set_or_clear("DTRAIN_DEVICE", device);
-    free(device);
+}
+
+/* A device for each rank; what there is free on one of them, and on the others. */
+static void set_memories(int poor, double there, double elsewhere)
+{
+    set_memory((this_rank() == poor ? there : elsewhere) / usable + 1024);
 }
 
 /* The device of one rank has less free memory than those of the others: what fits there is taken by all. */
 static void ranks_with_different_memory_take_the_same(void **state)
 {
-    const char *was = getenv("DTRAIN_DEVICE");
-    char *device = was ? strdup(was) : NULL, memory[32], devices[16], name[32];
     size_t needs[2];
-    int nranks;
-    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
-    if (nranks == 1) skip();
-    set_or_clear("DTRAIN_DEVICE", "queue");
-    snprintf(devices, sizeof devices, "%d", nranks);
-    set_or_clear("DTRAIN_QUEUE_DEVICES", devices);
+    char name[32];
+    skip_all_if(n_ranks() == 1, "on one rank stages 0 and 1 are the same");
     for (int stage = 0; stage < 2; stage++) needs[stage] = needs_at(*state, stage, "needs");
-    for (int poor = 0; poor < nranks; poor++)
-        for (int stage = 0; stage < 2; stage++) { /* there is room for this one at the poor rank, and for 0 elsewhere */
-            const double room = (double)(this_rank() == poor ? needs[stage] : 2 * needs[0]) / 0.9 + 1024;
+    for (int poor = 0; poor < n_ranks(); poor++)
+        for (int stage = 0; stage < 2; stage++) {
             const char *args[] = {"zero.stage=auto", "run.max_steps=1"};
-            snprintf(memory, sizeof memory, "%.0f", room);
+            set_memories(poor, (double)needs[stage], 2 * (double)needs[0]);
             snprintf(name, sizeof name, "poor%d-%d", poor, stage);
-            set_or_clear("DTRAIN_QUEUE_MEMORY", memory);
             const outcome o = run_whole(*state, NULL, NULL, name, 2, args);
+            set_or_clear("DTRAIN_QUEUE_MEMORY", NULL);
             assert_all(MPI_COMM_WORLD, !o.err && o.stage == stage);
         }
-    set_or_clear("DTRAIN_QUEUE_MEMORY", NULL);
+}
+
+/* The keys in a message of rank 0, as arguments; returns how many. */
+static int read_keys(char text[256], const char *args[4])
+{
+    static const char before[] = "the smallest change that fits is ";
+    const char *at = strstr(dt_error_message(), before);
+    int n = 0;
+    snprintf(text, 256, "%s", at ? at + strlen(before) : "");
+    text[strcspn(text, ":")] = '\0'; /* what auto takes then */
+    MPI_Bcast(text, 256, MPI_CHAR, 0, MPI_COMM_WORLD);
+    char *from = text, *to = text;
+    for (; *from; from++) /* "a = b, c = d" to "a=b" and "c=d" */
+        if (*from != ' ') *to++ = *from == ',' ? '\0' : *from;
+    *to = '\0';
+    for (char *key = text; key < to && n < 4; key += strlen(key) + 1) args[n++] = key;
+    return n;
+}
+
+/* One rank has too little for micro-batches of 2, whatever auto tries, and enough for 1; the others have plenty. */
+static void a_refusal_names_what_fits_on_every_rank(void **state)
+{
+    static const char *const sizes[] = {"batch.micro_batch_size=1", "batch.micro_batch_size=2"};
+    const char *least[] = {"zero.stage=3",
+                           "zero.offload_optimizer=cpu",
+                           "zero.offload_param=cpu",
+                           "model.activation_checkpointing=block",
+                           "batch.train_batch_size=48",
+                           "run.max_steps=1",
+                           NULL};
+    size_t needs[2];
+    for (int i = 0; i < 2; i++) {
+        least[6] = sizes[i];
+        needs[i] = needs_with(*state, i ? "two" : "one", 7, least);
+    }
+    assert_all(MPI_COMM_WORLD, needs[0] < needs[1]);
+    for (int poor = 0; poor < n_ranks(); poor++) {
+        char text[256], name[2][32];
+        const char *args[12] = {"zero.stage=auto", "model.activation_checkpointing=block", "batch.train_batch_size=48",
+                                "batch.micro_batch_size=4", "run.max_steps=1"};
+        for (int i = 0; i < 2; i++) snprintf(name[i], sizeof name[i], "refused%d-%d", poor, i);
+        set_memories(poor, (double)(needs[0] + needs[1]) / 2, 100 * (double)needs[1]);
+        const outcome o = run_whole(*state, NULL, NULL, name[0], 5, args);
+        const int n = read_keys(text, args + 5);
+        dt_error_clear();
+        const outcome then = run_whole(*state, NULL, NULL, name[1], 5 + n, args);
+        set_or_clear("DTRAIN_QUEUE_MEMORY", NULL);
+        assert_all(MPI_COMM_WORLD, o.err == DT_ERR_MEMORY && o.together && n > 0 && then.err == DT_OK);
+    }
+}
+
+static int on_own_devices(void **state)
+{
+    char devices[16];
+    snprintf(devices, sizeof devices, "%d", n_ranks());
+    set_or_clear("DTRAIN_DEVICE", "queue");
+    set_or_clear("DTRAIN_QUEUE_DEVICES", devices);
+    return 0;
+}
+
+/* As it was when the test began. */
+static int on_the_device_asked_for(void **state)
+{
     set_or_clear("DTRAIN_QUEUE_DEVICES", NULL);
-    set_or_clear("DTRAIN_DEVICE", device);
-    free(device);
+    set_or_clear("DTRAIN_QUEUE_MEMORY", NULL);
+    set_or_clear("DTRAIN_DEVICE", *device_asked_for ? device_asked_for : NULL);
+    return 0;
 }
 
 int main(int argc, char **argv)
 {
+    const char *device = getenv("DTRAIN_DEVICE");
+    if (device) snprintf(device_asked_for, sizeof device_asked_for, "%s", device);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(model_states_are_where_they_were_planned),
         cmocka_unit_test(runs_hold_what_was_planned),
-        cmocka_unit_test(auto_counts_the_ranks_that_share_a_device),
-        cmocka_unit_test(ranks_with_different_memory_take_the_same),
+        cmocka_unit_test_setup_teardown(auto_counts_the_ranks_that_share_a_device, on_own_devices,
+                                        on_the_device_asked_for),
+        cmocka_unit_test_setup_teardown(ranks_with_different_memory_take_the_same, on_own_devices,
+                                        on_the_device_asked_for),
+        cmocka_unit_test_setup_teardown(a_refusal_names_what_fits_on_every_rank, on_own_devices,
+                                        on_the_device_asked_for),
     };
     mpi_test_begin(&argc, &argv);
     return mpi_test_end(cmocka_run_group_tests(tests, open_fixture, close_fixture));
