@@ -112,7 +112,8 @@ static dt_err read_ahead(dt_zero *z, int u)
 
 static dt_err copy_up(dt_zero *z, int u, dt_part part, const void *from)
 {
-    void *own = (char *)zero_held_at(z, u, part) + (size_t)zero_own(z, u, part) * dt_dtype_size(z->lay.param_dtype[part]);
+    void *own =
+        (char *)zero_held_at(z, u, part) + (size_t)zero_own(z, u, part) * dt_dtype_size(z->lay.param_dtype[part]);
     return z->dev->ops->copy(z->dev, own, from, shard_nbytes(z, u, part), z->comm_stream);
 }
 
@@ -142,8 +143,8 @@ dt_err zero_send_away(dt_zero *z, int u)
     const dt_device_ops *ops = z->dev->ops;
     const int64_t own = zero_own(z, u, DT_TRAINED);
     const size_t nbytes = shard_nbytes(z, u, DT_TRAINED);
-    const char *from = (const char *)zero_held_at(z, u, DT_TRAINED) +
-                       (size_t)own * dt_dtype_size(z->lay.param_dtype[DT_TRAINED]);
+    const char *from =
+        (const char *)zero_held_at(z, u, DT_TRAINED) + (size_t)own * dt_dtype_size(z->lay.param_dtype[DT_TRAINED]);
     if (z->lay.units[u].part[DT_TRAINED].place != DT_IN_FILE)
         return ops->copy(z->dev, zero_param_at(z, u, DT_TRAINED, own), from, nbytes, z->compute);
     zero_buffer *b;

@@ -82,8 +82,7 @@ dt_err zero_offload_open(dt_zero *z)
              "offload needs a device that computes in host memory (dt_zero_options.host)");
     DT_TRY(z->dev->ops->stream_create(z->dev, &z->copy_stream));
     z->own_copy_stream = true;
-    for (int u = 0; u < z->n_units && l->grads_down; u++)
-        DT_TRY(z->dev->ops->event_create(z->dev, &z->state[u].down));
+    for (int u = 0; u < z->n_units && l->grads_down; u++) DT_TRY(z->dev->ops->event_create(z->dev, &z->state[u].down));
     DT_TRY(open_memory(z));
     DT_TRY(open_ring(z, &z->up, DT_ON_PINNED, l->up_bytes, true));
     DT_TRY(open_ring(z, &z->swap, DT_ON_HOST, l->swap_bytes, false));
@@ -132,8 +131,7 @@ dt_err zero_drain(dt_zero *z)
     dt_err err = DT_OK;
     zero_ring *const with_file[] = {&z->swap, &z->fetch};
     for (int k = 0; k < 2; k++)
-        for (int i = 0; i < with_file[k]->n; i++)
-            err = zero_first_err(err, wait_requests(z, &with_file[k]->buffer[i]));
+        for (int i = 0; i < with_file[k]->n; i++) err = zero_first_err(err, wait_requests(z, &with_file[k]->buffer[i]));
     return err;
 }
 
@@ -249,7 +247,8 @@ static dt_err take_params(dt_zero *z, int u, int g, const zero_buffer *shard, ze
         return DT_OK;
     }
     case DT_IN_FILE:
-        s->param = shard->at + (size_t)(lo - zero_own(z, u, DT_TRAINED)) * dt_dtype_size(z->lay.param_dtype[DT_TRAINED]);
+        s->param =
+            shard->at + (size_t)(lo - zero_own(z, u, DT_TRAINED)) * dt_dtype_size(z->lay.param_dtype[DT_TRAINED]);
         return DT_OK;
     default:
         s->param = zero_param_at(z, u, DT_TRAINED, lo);
