@@ -180,17 +180,24 @@ static int64_t last_metric(const struct fixture *f, const char *name, const char
 /* All is allocated before the first step, so the peaks are what was allocated then, of the rank that has most. */
 static void metrics_say_each_memory(void **state)
 {
-    const char *args[] = {"run.max_steps=1"};
-    const outcome o = run(*state, "memory", 1, args);
-    const size_t on[] = {dt_memory_on(&o.allocated, DT_ON_DEVICE) - o.overhead,
-                         dt_memory_on(&o.allocated, DT_ON_PINNED)};
-    const size_t device = o.own_memory ? on[0] : dt_memory_total(&o.allocated) - o.overhead; /* the CPU's is all */
-    int64_t most[] = {(int64_t)device, (int64_t)on[1]};
-    MPI_Allreduce(MPI_IN_PLACE, most, 2, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD);
-    assert_all(MPI_COMM_WORLD, !o.err);
-    assert_all(MPI_COMM_WORLD, this_rank() || last_metric(*state, "memory", "memory_device") == most[0]);
-    assert_all(MPI_COMM_WORLD, this_rank() || last_metric(*state, "memory", "memory_pinned") == most[1]);
-    assert_all(MPI_COMM_WORLD, this_rank() || last_metric(*state, "memory", "memory_host") > most[1]);
+    struct fixture *f = *state;
+    char folder[192];
+    snprintf(folder, sizeof folder, "zero.nvme_path=%s", f->dir);
+    const char *args[] = {"run.max_steps=1", "zero.stage=2", folder, "zero.offload_optimizer=nvme"};
+    for (int offload = 0; offload < 2; offload++) {
+        const char *const name = offload ? "memory-file" : "memory";
+        const outcome o = run(f, name, 3 + offload, args);
+        const size_t on[] = {dt_memory_on(&o.allocated, DT_ON_DEVICE) - o.overhead,
+                             dt_memory_on(&o.allocated, DT_ON_PINNED), dt_memory_on(&o.allocated, DT_IN_FILE)};
+        const size_t all = dt_memory_total(&o.allocated) - on[2] - o.overhead; /* what the CPU's device memory is */
+        int64_t most[] = {(int64_t)(o.own_memory ? on[0] : all), (int64_t)on[1], (int64_t)on[2]};
+        MPI_Allreduce(MPI_IN_PLACE, most, 3, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD);
+        assert_all(MPI_COMM_WORLD, !o.err && (most[2] > 0) == offload);
+        assert_all(MPI_COMM_WORLD, this_rank() || last_metric(f, name, "memory_device") == most[0]);
+        assert_all(MPI_COMM_WORLD, this_rank() || last_metric(f, name, "memory_pinned") == most[1]);
+        assert_all(MPI_COMM_WORLD, this_rank() || last_metric(f, name, "memory_file") == most[2]);
+        assert_all(MPI_COMM_WORLD, this_rank() || last_metric(f, name, "memory_host") > most[1]);
+    }
 }
 
 static int n_threads(void)

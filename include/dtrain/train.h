@@ -40,7 +40,7 @@ dt_err dt_best_intervals_check(const dt_config *cfg, int64_t total_steps);
 typedef struct dt_loop_sums {
     int tokens, samples;
     const dt_shown *loss;
-    int memory_device, memory_pinned, memory_host;                      /* the largest of a rank */
+    int memory_device, memory_pinned, memory_host, memory_file;         /* the largest of a rank */
     int time_min[DT_N_TIME], time_mean[DT_N_TIME], time_max[DT_N_TIME]; /* seconds by group; mean: their sum */
 } dt_loop_sums;
 

@@ -47,6 +47,7 @@ static void declare(dt_sums *s, dt_loop_sums *c)
     c->memory_device = dt_sums_declare(s, "memory_device", DT_SUM_LARGEST, 1);
     c->memory_pinned = dt_sums_declare(s, "memory_pinned", DT_SUM_LARGEST, 1);
     c->memory_host = dt_sums_declare(s, "memory_host", DT_SUM_LARGEST, 1);
+    c->memory_file = dt_sums_declare(s, "memory_file", DT_SUM_LARGEST, 1);
     for (int g = 0; g < DT_N_TIME; g++) {
         c->time_min[g] = declare_time(s, g, "min", DT_SUM_LEAST);
         c->time_mean[g] = declare_time(s, g, "mean", DT_SUM_REAL);
@@ -152,6 +153,7 @@ static dt_err agree_on_step(dt_run *run, dt_err err, bool nonfinite, double begi
     dt_sums_add(s, c->memory_device, device_memory_peak(run));
     dt_sums_add(s, c->memory_pinned, (double)atomic_load(&run->ledger.on_peak[DT_ON_PINNED]));
     dt_sums_add(s, c->memory_host, host_memory_peak());
+    dt_sums_add(s, c->memory_file, (double)atomic_load(&run->ledger.on_peak[DT_IN_FILE]));
     for (int g = 0; g < DT_N_TIME; g++) {
         dt_sums_add(s, c->time_min[g], group_s[g]);
         dt_sums_add(s, c->time_mean[g], group_s[g]);
@@ -222,6 +224,8 @@ static int more_metrics(const dt_run *run, const progress *p, int64_t updates)
         if (what != c->loss) more[n++] = (dt_metric){what->name, dt_sums_shown_of_total(s, what)};
     }
     more[n++] = (dt_metric){"epoch", (double)p->samples / (double)run->task.samples_per_epoch};
+    const double in_file = dt_sums_value(s, c->memory_file);
+    if (in_file > 0) more[n++] = (dt_metric){"memory_file", in_file};
     for (int g = 0; run->cfg.log_wall_clock_breakdown && g < DT_N_TIME; g++) {
         const int sum[3] = {c->time_min[g], c->time_mean[g], c->time_max[g]};
         for (int k = 0; k < 3; k++)

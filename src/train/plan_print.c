@@ -217,8 +217,8 @@ static void print_sums(const planner *p, int i)
 {
     if (i < 0 || has_places(p)) return;
     fprintf(p->out, "stage %d by place: ", p->list[i].stage);
-    table_sums(p->out, &p->trials[i].plan.memory);
-    fputs(", in one memory\n", p->out);
+    table_one_memory(p->out, &p->trials[i].plan.memory);
+    fputc('\n', p->out);
 }
 
 /* More ranks are an answer where it is said, or does not matter, how they come to their nodes. */

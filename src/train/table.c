@@ -46,13 +46,19 @@ void table_place(FILE *out, dt_place p, const dt_memory *m)
     fprintf(out, "%6s", table_bytes((double)dt_memory_on(m, p), text));
 }
 
-void table_sums(FILE *out, const dt_memory *m)
+void table_one_memory(FILE *out, const dt_memory *m)
 {
     char text[16];
-    for (int p = 0; p < DT_N_PLACE; p++)
-        if (p == DT_ON_DEVICE || dt_memory_on(m, (dt_place)p))
-            fprintf(out, "%s%s %s", p ? ", " : "", dt_place_name((dt_place)p),
-                    table_bytes((double)dt_memory_on(m, (dt_place)p), text));
+    for (int p = 0; p < DT_N_PLACE; p++) {
+        const size_t nbytes = dt_memory_on(m, (dt_place)p);
+        if (p == DT_IN_FILE) fputs(", in one memory", out);
+        if (p == DT_ON_DEVICE || nbytes)
+            fprintf(out, "%s%s %s",
+                    p == DT_IN_FILE ? "; "
+                    : p             ? ", "
+                                    : "",
+                    dt_place_name((dt_place)p), table_bytes((double)nbytes, text));
+    }
 }
 
 /* The row of all; where the places are different memories, a row for each that holds anything. */
@@ -85,8 +91,7 @@ void run_compare_plan(dt_run *run, const rank_plan *plan)
     print_rows(f, "allocated", &run->allocated, by_place);
     if (!by_place) {
         fputs("by place: ", f);
-        table_sums(f, &run->allocated);
-        fputs(", in one memory", f);
+        table_one_memory(f, &run->allocated);
     }
     fclose(f);
     DT_INFO("%s", text);

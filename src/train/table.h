@@ -11,7 +11,7 @@ void table_head(FILE *out, const char *head);
 void table_row(FILE *out, const char *head, const dt_memory *m);
 /** What of m is in one place, below the row of all. */
 void table_place(FILE *out, dt_place p, const dt_memory *m);
-/** "device 8.13M, pinned 310K, host 1.20M" */
-void table_sums(FILE *out, const dt_memory *m);
+/** "device 8.13M, pinned 310K, host 1.20M, in one memory; file 42.5M" */
+void table_one_memory(FILE *out, const dt_memory *m);
 
 #endif
