@@ -671,7 +671,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_kernel_without_io_uring_is_said_and_served),
         cmocka_unit_test(a_system_without_threads_is_served),
     };
-    const char *const ways[] = {"io_uring", "posix_aio", "io_uring,buffered", "posix_aio,buffered"};
+    const char *const ways[] = {"io_uring", "posix_aio", "io_uring,buffered", "posix_aio,buffered", "late,buffered"};
     int n_failed = 0;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) n_failed += run_all(ways[i]);
     n_failed += cmocka_run_group_tests_name("refusals", refusals, NULL, NULL);

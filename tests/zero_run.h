@@ -301,9 +301,9 @@ static const struct offload {
     int buffer_count;
     bool pin_memory;
 } offloads[] = {
-    {DT_OFFLOAD_CPU, DT_OFFLOAD_NONE, 0, 2, true},        {DT_OFFLOAD_CPU, DT_OFFLOAD_CPU, 1024, 2, true},
-    {DT_OFFLOAD_NONE, DT_OFFLOAD_CPU, 0, 1, false},       {DT_OFFLOAD_NVME, DT_OFFLOAD_CPU, 1024, 4, false},
-    {DT_OFFLOAD_NVME, DT_OFFLOAD_NVME, 2048, 3, true},    {DT_OFFLOAD_NVME, DT_OFFLOAD_NVME, 1024, 1, true},
+    {DT_OFFLOAD_CPU, DT_OFFLOAD_NONE, 0, 2, true},     {DT_OFFLOAD_CPU, DT_OFFLOAD_CPU, 1024, 2, true},
+    {DT_OFFLOAD_NONE, DT_OFFLOAD_CPU, 0, 1, false},    {DT_OFFLOAD_NVME, DT_OFFLOAD_CPU, 1024, 4, false},
+    {DT_OFFLOAD_NVME, DT_OFFLOAD_NVME, 2048, 3, true}, {DT_OFFLOAD_NVME, DT_OFFLOAD_NVME, 1024, 1, true},
     {DT_OFFLOAD_NONE, DT_OFFLOAD_NVME, 0, 2, true},
 };
 enum { N_OFFLOADS = sizeof offloads / sizeof offloads[0] };

@@ -273,8 +273,9 @@ static const swap_io *const ways[] = {
     &swap_io_uring,
 #endif
     &swap_io_posix,
+    &swap_io_late,
 };
-enum { N_WAYS = sizeof ways / sizeof ways[0] };
+enum { N_WAYS = sizeof ways / sizeof ways[0], N_REAL_WAYS = N_WAYS - 1 };
 
 static size_t file_nbytes(const dt_swap_options *opt)
 {
@@ -339,8 +340,8 @@ static void read_wish(char name[16], bool *buffered)
 static dt_err open_io(dt_swap_file *f, const char *wish)
 {
     char size[24], why[96] = "";
-    if (N_WAYS == 1 && !*wish) snprintf(why, sizeof why, " (built without liburing)");
-    for (int i = 0; i < N_WAYS && !f->io; i++) {
+    if (N_REAL_WAYS == 1 && !*wish) snprintf(why, sizeof why, " (built without liburing)");
+    for (int i = 0; i < (*wish ? N_WAYS : N_REAL_WAYS) && !f->io; i++) {
         if (*wish && strcmp(wish, ways[i]->name) != 0) continue;
         const int error = ways[i]->open(&f->io_self, f->fd, f->depth);
         if (error == 0)
@@ -349,7 +350,7 @@ static dt_err open_io(dt_swap_file *f, const char *wish)
             snprintf(why, sizeof why, " (%s: %s)", ways[i]->name, strerror(error));
     }
     DT_CHECK(f->io || !*wish, DT_ERR_USAGE, "DTRAIN_SWAP_IO=%s cannot be had%s; there %s posix_aio", wish, why,
-             N_WAYS > 1 ? "are io_uring and" : "is");
+             N_REAL_WAYS > 1 ? "are io_uring and" : "is");
     DT_CHECK(f->io, DT_ERR_FAULT, "%s: no asynchronous transfers here%s", f->dir, why);
     DT_INFO("swap file: %s for %s in %s, by %s%s", dt_format_bytes((double)f->nbytes, size), f->what, f->dir,
             f->io->name, why);

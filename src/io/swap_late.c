@@ -1,0 +1,61 @@
+/* swap_late.c - transfers that happen as late as they may, for tests: what the queue device is to streams, this is to
+ * the file.
+ *
+ * A transfer is carried out when somebody waits, the newest first; until then what is to be read is NaN in every float,
+ * and what is to be written may still change. So a wait that is missing shows. Of those who only ask, each second finds
+ * that a transfer has ended. */
+#include "swap_private.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct late {
+    int fd, depth;
+    bool let; /* the next question ends a transfer */
+    int64_t serial;
+    struct late_slot {
+        swap_transfer transfer;
+        int64_t begun; /* serial; 0: not under way */
+    } slot[];
+} late;
+
+static int late_open(void **self, int fd, int depth)
+{
+    late *l = calloc(1, sizeof *l + (size_t)depth * sizeof l->slot[0]);
+    if (!l) return ENOMEM;
+    l->fd = fd, l->depth = depth;
+    *self = l;
+    return 0;
+}
+
+static void late_start(void *self, int slot, const swap_transfer *t)
+{
+    late *l = self;
+    l->slot[slot] = (struct late_slot){*t, ++l->serial};
+    if (!t->request->write) memset(t->memory, 0xff, t->nbytes);
+}
+
+static ssize_t carry_out(const late *l, const swap_transfer *t)
+{
+    const ssize_t moved = t->request->write ? pwrite(l->fd, t->memory, t->nbytes, (off_t)t->offset)
+                                            : pread(l->fd, t->memory, t->nbytes, (off_t)t->offset);
+    return moved < 0 ? -errno : moved;
+}
+
+static int late_next_ended(void *self, bool wait, int *slot, ssize_t *moved)
+{
+    late *l = self;
+    int newest = -1;
+    for (int i = 0; i < l->depth; i++)
+        if (l->slot[i].begun > 0 && (newest < 0 || l->slot[i].begun > l->slot[newest].begun)) newest = i;
+    l->let = !l->let;
+    if (newest < 0 || (!wait && !l->let)) return 0;
+    *moved = carry_out(l, &l->slot[newest].transfer);
+    l->slot[newest].begun = 0;
+    *slot = newest;
+    return 1;
+}
+
+const swap_io swap_io_late = {
+    .name = "late", .open = late_open, .close = free, .start = late_start, .next_ended = late_next_ended};
