@@ -276,6 +276,7 @@ static dt_err update_group(dt_zero *z, int u, int g, const zero_buffer *shard, c
     s.grad = zero_sum_at(z, u, group->lo);
     DT_TRY(take_states(z, u, g, up, &s));
     DT_TRY(take_params(z, u, g, shard, &s));
+    DT_TRY(dt_fault("zero.step"));
     DT_TRY(zero_step(z, u, group->lo, group->lo + group->n, &s, up));
     DT_TRY(give_params(z, u, g));
     return give_states(z, g, up);
