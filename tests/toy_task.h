@@ -101,6 +101,7 @@ static void toy_open_table(dt_task *t)
     y->table->groups.group[0].lr = toy_number("TOY_TABLE_LR", 0.5);
     y->table->max_grad_norm = toy_number("TOY_TABLE_CLIP", 0.25);
     y->table->settings.weight_decay = 0;
+    y->table->zero_opt.stage = -1; /* nobody asks: the run's counts */
     if (getenv("TOY_TABLE_SGD")) y->table->zero_opt.optimizer = &dt_optimizer_sgd_plain;
     if (getenv("TOY_TABLE_MOMENTUM")) y->table->zero_opt.optimizer = &dt_optimizer_sgd;
 }

@@ -26,7 +26,7 @@ typedef struct dt_trained {
     const char *name; /* in checkpoints, metrics and messages; NULL: the run's own model */
     dt_unit *units;   /* [n_units] */
     int n_units;
-    dt_zero_options zero_opt;   /* the optimizer among them; stage and max_live_parameters are the run's */
+    dt_zero_options zero_opt;   /* the optimizer among them; stage, offload and max_live_parameters are the run's */
     dt_optimizer_step settings; /* lr, grad_scale and t are set for each update */
     dt_lr_groups groups;        /* peak rates by dt_tensor.lr_group */
     double max_grad_norm;       /* 0: gradients are not clipped */

@@ -37,7 +37,7 @@ plan_setting run_setting(const dt_run *run, int nranks, int ranks_per_node)
                           .max_live_parameters = run->main.zero_opt.max_live_parameters};
 }
 
-static dt_zero_options zero_options(const plan_setting *with, const dt_trained *m)
+dt_zero_options run_zero_options(const plan_setting *with, const dt_trained *m)
 {
     dt_zero_options opt = m->zero_opt;
     run_apply(&with->strategy, &opt);
@@ -61,7 +61,7 @@ static dt_err plan_zeros(const dt_run *run, const plan_setting *with, dt_zero_pl
 {
     for (int i = 0; i < run->n_trained; i++) {
         const dt_trained *m = run->trained[i];
-        const dt_zero_options opt = zero_options(with, m);
+        const dt_zero_options opt = run_zero_options(with, m);
         dt_zero_plan own;
         DT_TRY(dt_zero_plan_make(&opt, m->units, m->n_units, with->nranks, &own));
         if (i > 0)
@@ -77,7 +77,7 @@ static dt_err plan_task(const dt_run *run, const plan_setting *with, dt_memory *
     dt_task task = run->task; /* as it is with other ranks and batches */
     dt_trained main = run->main;
     dt_model_options model_opt = with->model_opt;
-    main.zero_opt = zero_options(with, &run->main);
+    main.zero_opt = run_zero_options(with, &run->main);
     task.main = &main, task.model_opt = &model_opt;
     task.nranks = with->nranks, task.batching = with->batching;
     memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_task_buffers_nbytes(model_opt.max_tok, task.ops->n_labels);

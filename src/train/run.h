@@ -71,6 +71,8 @@ typedef struct plan_setting {
     int64_t max_live_parameters;
 } plan_setting;
 plan_setting run_setting(const dt_run *run, int nranks, int ranks_per_node);
+/* of a model, with what is the run's: the strategy and max_live_parameters */
+dt_zero_options run_zero_options(const plan_setting *with, const dt_trained *m);
 
 /* what a rank holds, as run_open_states would allocate */
 typedef struct rank_plan {

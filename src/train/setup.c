@@ -306,9 +306,10 @@ dt_err run_open_host(dt_run *run, int n_threads, bool planning)
 
 static dt_err open_zeros(dt_run *run)
 {
+    const plan_setting with = run_setting(run, run->nranks, 1);
     for (int i = 0; i < run->n_trained; i++) {
         dt_trained *m = run->trained[i];
-        dt_zero_options opt = m->zero_opt;
+        dt_zero_options opt = run_zero_options(&with, m);
         opt.host = run->host.ops ? &run->host : &run->dev;
         DT_TRY(dt_zero_open(&m->zero, &opt, m->units, m->n_units, run->comm, &run->dev, run->compute, &run->phase));
     }
