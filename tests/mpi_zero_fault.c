@@ -7,13 +7,13 @@
 #include <string.h>
 
 /* Faults are counted over the life of the process, so each test has its own passages. The failing rank is the last. A
- * step of 2 micro-steps at stage 3 reduces each of REF_ZERO_UNITS units twice. A passage that fails is counted by the
- * one fault that it met: the second of zero.update happens at the third passage. */
+ * step of 2 micro-steps at stage 3 reduces each of REF_ZERO_UNITS units twice. Every fault counts all passages of its
+ * point. */
 static void arm(int nranks)
 {
     char text[256];
     snprintf(text, sizeof text,
-             "zero.reduce:%d:3:error,zero.update:%d:2:error,zero.gather:%d:1:nospace,zero.update:%d:2:error",
+             "zero.reduce:%d:3:error,zero.update:%d:2:error,zero.gather:%d:1:nospace,zero.update:%d:3:error",
              nranks - 1, nranks - 1, nranks - 1, nranks - 1);
     setenv("DTRAIN_FAULT", text, 1);
 }

@@ -38,6 +38,15 @@ static dt_err stage_forward(const dt_model *m, const struct stage *s, const dt_p
     return m->opt.own_stage->forward(m->opt.own_stage_self, &p);
 }
 
+/* Before the gradients' place is asked for: the device may have to wait for it. */
+static dt_err stage_recompute(const dt_model *m, int64_t i, const dt_param_view *w)
+{
+    const struct stage *s = &m->stages[i];
+    if (m->opt.recompute != DT_RECOMPUTE_BLOCK || s->role == DT_UNIT_OWN || m->set_holds == i) return DT_OK;
+    const struct block_acts a = acts_of(m, i);
+    return dt_block_forward(m, &s->block, w, &a, false);
+}
+
 static dt_err stage_backward(dt_model *m, int64_t i, const dt_param_view *w, const dt_grad_view *g)
 {
     const struct stage *s = &m->stages[i];
@@ -48,8 +57,6 @@ static dt_err stage_backward(dt_model *m, int64_t i, const dt_param_view *w, con
         p.dx = m->s.dx;
         return m->opt.own_stage->backward(m->opt.own_stage_self, &p);
     }
-    if (m->opt.recompute == DT_RECOMPUTE_BLOCK && m->set_holds != i)
-        DT_TRY(dt_block_forward(m, &s->block, w, &a, false));
     m->set_holds = -1; /* backward overwrites parts of it */
     return dt_block_backward(m, &s->block, w, g, &a);
 }
@@ -88,6 +95,7 @@ static dt_err backward_unit(dt_model *m, int64_t i)
     dt_grad_view g;
     dt_phase_enter(m->phase, "backward", m->units[unit].name);
     DT_TRY(dt_params_acquire(m, unit, &w));
+    if (m->n_tok > 0) DT_TRY(stage_recompute(m, i, &w));
     DT_TRY(dt_grads_acquire(m, unit, &g));
     DT_TRY(m->n_tok == 0 ? dt_model_clear_grads(m, unit, &g) : stage_backward(m, i, &w, &g));
     DT_TRY(dt_grads_release(m, unit));

@@ -6,6 +6,11 @@
  * has been another unit's before, so what no trainable tensor covers is cleared before it is sent. A frozen part has no
  * gradients anywhere.
  *
+ * Backward soon waits for the gather of the unit that comes after the next, and for the reduction of this one only when
+ * another unit's gradients need its place. The communication stream runs in order, so where another unit is known to
+ * follow, the reduction stands back until params_acquire has queued that one's gathers: nothing is computed between.
+ * Nothing known to follow, as in the first micro-step and after the last unit: it is queued at once.
+ *
  * With an offloaded optimizer the sums are kept in host memory. Full gradients send the own shard down in the last
  * micro-step. Shards pass through a slot on the device: the sum of the micro-steps before comes up, this one's is added
  * by the same call as on the device, so with the same bits, and the new sum goes down beside what follows. */
@@ -72,6 +77,7 @@ dt_err zero_grads_acquire(void *self, int u, dt_grad_view *view)
     DT_CHECK(s->micro_done != z->micro_serial, DT_ERR_ARG,
              "gradients of unit %s acquired again after they were complete", z->units[u].name);
     if (s->grads_held == 0) {
+        DT_TRY(zero_reduce_deferred(z)); /* as a rule it has gone behind the gathers of params_acquire */
         DT_TRY(wait_reduced(z, u));
         DT_TRY(z->lay.whole_grads ? wait_down(z, u) : free_place(z, u));
     }
@@ -113,17 +119,17 @@ static dt_err reduce_in_place(dt_zero *z, int u, void *own, dt_err err)
 }
 
 /** Shards: this micro-step's sum goes onto the sum of those before it, `own`. */
-static dt_err reduce_from_arena(dt_zero *z, int u, void *own, dt_err err)
+static dt_err reduce_from_arena(dt_zero *z, int u, bool first_micro, void *own, dt_err err)
 {
     void *micro = written_at(z, u);
     err = zero_first_err(err, clear_gaps(z, u, micro));
     err = zero_first_err(err, zero_comm_after_compute(z));
     return zero_reduce(z, zero_shards(&z->lay, u, DT_TRAINED), micro, z->lay.grad_dtype, own, z->lay.grad_kept,
-                       !z->first_micro, err);
+                       !first_micro, err);
 }
 
 /** The next slot, free when the comm stream comes to it; in it the sum so far, where there is one. */
-static dt_err take_slot(dt_zero *z, int u, void **slot)
+static dt_err take_slot(dt_zero *z, int u, bool first_micro, void **slot)
 {
     const dt_device_ops *ops = z->dev->ops;
     const int k = z->next_slot, before = z->slot_unit[k];
@@ -131,7 +137,7 @@ static dt_err take_slot(dt_zero *z, int u, void **slot)
     z->next_slot = (k + 1) % ZERO_GRAD_SLOTS;
     z->slot_unit[k] = u;
     if (before >= 0) DT_TRY(ops->event_wait(z->dev, z->state[before].down, z->comm_stream));
-    if (z->first_micro) return DT_OK;
+    if (first_micro) return DT_OK;
     const int64_t n = zero_shards(&z->lay, u, DT_TRAINED)->shard_len;
     DT_TRY(ops->event_wait(z->dev, z->state[u].down, z->comm_stream));
     return ops->copy(z->dev, *slot, zero_sum_at(z, u, zero_own(z, u, DT_TRAINED)),
@@ -139,11 +145,25 @@ static dt_err take_slot(dt_zero *z, int u, void **slot)
 }
 
 /** Where this rank's shard of the sums is made on the device. */
-static dt_err take_own(dt_zero *z, int u, void **own)
+static dt_err take_own(dt_zero *z, int u, bool first_micro, void **own)
 {
-    if (z->lay.grads_down && !z->lay.whole_grads) return take_slot(z, u, own);
+    if (z->lay.grads_down && !z->lay.whole_grads) return take_slot(z, u, first_micro, own);
     *own = zero_grad_at(z, u, zero_own(z, u, DT_TRAINED));
     return DT_OK;
+}
+
+static dt_err reduce_unit(dt_zero *z, int u, bool first_micro)
+{
+    zero_unit_state *s = &z->state[u];
+    void *own = NULL;
+    const zero_phase before = zero_enter(z, "reduce", z->units[u].name);
+    dt_err err = zero_first_err(dt_fault("zero.reduce"), take_own(z, u, first_micro, &own));
+    err = z->lay.whole_grads ? reduce_in_place(z, u, own, err) : reduce_from_arena(z, u, first_micro, own, err);
+    err = zero_first_err(err, z->dev->ops->event_record(z->dev, s->reduced, z->comm_stream));
+    s->reduce_pending = true;
+    if (z->lay.grads_down && err != DT_ERR_COMM) err = zero_first_err(err, zero_send_down(z, u, own));
+    zero_leave(z, before);
+    return err;
 }
 
 dt_err zero_grads_release(void *self, int u)
@@ -156,16 +176,19 @@ dt_err zero_grads_release(void *self, int u)
     s->micro_done = z->micro_serial;
     if (z->lay.whole_grads && !z->last_micro) return DT_OK;
     if (z->lay.whole_grads && z->comm->nranks == 1 && !z->lay.grads_down) return DT_OK;
+    const dt_err err = zero_reduce_deferred(z);
+    if (err != DT_OK || z->comm_stream == z->compute || !zero_another_follows(z))
+        return err == DT_ERR_COMM ? err : zero_first_err(err, reduce_unit(z, u, z->first_micro));
+    z->deferred = u;
+    z->deferred_first = z->first_micro;
+    return DT_OK;
+}
 
-    void *own = NULL;
-    const zero_phase before = zero_enter(z, "reduce", z->units[u].name);
-    dt_err err = zero_first_err(dt_fault("zero.reduce"), take_own(z, u, &own));
-    err = z->lay.whole_grads ? reduce_in_place(z, u, own, err) : reduce_from_arena(z, u, own, err);
-    err = zero_first_err(err, z->dev->ops->event_record(z->dev, s->reduced, z->comm_stream));
-    s->reduce_pending = true;
-    if (z->lay.grads_down && err != DT_ERR_COMM) err = zero_first_err(err, zero_send_down(z, u, own));
-    zero_leave(z, before);
-    return err;
+dt_err zero_reduce_deferred(dt_zero *z)
+{
+    const int u = z->deferred;
+    z->deferred = -1;
+    return u < 0 ? DT_OK : reduce_unit(z, u, z->deferred_first);
 }
 
 dt_err zero_gather_columns(dt_zero *z, int u, int64_t a, int64_t count, dt_err err)
@@ -187,7 +210,12 @@ void dt_zero_begin_micro(dt_zero *z, int index, int n_micro)
     zero_params_begin_micro(z);
 }
 
-void dt_zero_discard(dt_zero *z) { z->in_micro = false; /* the next step's first micro-step overwrites */ }
+/* The next step's first micro-step overwrites. */
+void dt_zero_discard(dt_zero *z)
+{
+    z->in_micro = false;
+    z->deferred = -1;
+}
 
 dt_err zero_check_complete(const dt_zero *z)
 {
@@ -302,7 +330,8 @@ dt_err dt_zero_grad_sum_squares(dt_zero *z, double *sum)
 {
     *sum = 0;
     DT_TRY(zero_check_complete(z));
-    dt_err err = zero_compute_after_comm(z);
+    dt_err err = zero_reduce_deferred(z);
+    if (err != DT_ERR_COMM) err = zero_first_err(err, zero_compute_after_comm(z));
     if (z->lay.grads_down) err = zero_first_err(err, zero_wait_down(z));
     if (z->opt.reproducible) return zero_first_err(err, reproducible_sum_squares(z, sum));
     int n;

@@ -5,7 +5,8 @@
  * its place is not gathered again: what is frozen stays valid even across an update. While a unit is in hand the next
  * one comes: the layer loop goes the same way in every step, and which unit follows another is learned from the first
  * (a tied embedding makes "the next number" wrong near the head). A gather is queued behind all work queued so far,
- * which was the last to use the place, and runs beside the work that follows. */
+ * which was the last to use the place, and runs beside the work that follows. A reduction that nobody waits for yet
+ * stands back for it (grads.c). */
 #include "zero_impl.h"
 
 /** Does a part of unit u stand in an arena while it is held? */
@@ -52,11 +53,24 @@ void zero_params_begin_micro(dt_zero *z)
     z->before_last = -1;
 }
 
-int zero_next_unit(const dt_zero *z, int before, int last)
+static const int *seen_after(const dt_zero *z, int before, int last)
 {
     const zero_unit_state *s = &z->state[last];
     for (int k = 0; k < s->n_seen; k++)
-        if (s->seen[k].before == before) return s->seen[k].after;
+        if (s->seen[k].before == before) return &s->seen[k].after;
+    return NULL;
+}
+
+bool zero_another_follows(const dt_zero *z)
+{
+    const int *after = z->last_unit >= 0 ? seen_after(z, z->before_last, z->last_unit) : NULL;
+    return after && *after >= 0;
+}
+
+int zero_next_unit(const dt_zero *z, int before, int last)
+{
+    const int *after = seen_after(z, before, last);
+    if (after) return *after;
     const int guess = before == last + 1 ? last - 1 : last + 1;
     return guess < z->n_units ? guess : -1;
 }
@@ -142,7 +156,8 @@ dt_err zero_params_acquire(void *self, int u, dt_param_view *view)
         view->part[p].data = part_data(z, u, (dt_part)p);
         view->part[p].dtype = z->lay.param_dtype[p];
     }
-    return sharded && first && z->lay.prefetch ? prefetch(z, u) : DT_OK;
+    const dt_err err = sharded && first && z->lay.prefetch ? prefetch(z, u) : DT_OK;
+    return err == DT_ERR_COMM ? err : zero_first_err(err, zero_reduce_deferred(z));
 }
 
 dt_err zero_params_release(void *self, int u)

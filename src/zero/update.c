@@ -125,8 +125,9 @@ dt_err dt_zero_update(dt_zero *z, const dt_optimizer_step *step, const double *g
     const zero_update up = {step, group_lr};
     DT_TRY(zero_check_complete(z));
     const zero_phase before = zero_enter(z, "update", "");
-    dt_err err = dt_fault("zero.update");
-    err = zero_first_err(err, zero_compute_after_comm(z));
+    dt_err err = zero_reduce_deferred(z);
+    err = zero_first_err(err, dt_fault("zero.update"));
+    if (err != DT_ERR_COMM) err = zero_first_err(err, zero_compute_after_comm(z));
     err = zero_update_units(z, &up, err);
     z->in_micro = false;
     zero_leave(z, before);

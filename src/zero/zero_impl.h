@@ -90,6 +90,8 @@ struct dt_zero {
     dt_piece *pieces;
     int n_pieces;
     int last_unit, before_last; /* the last units whose parameters were gathered into hand; -1: none */
+    int deferred;               /* whose gradients are complete, but their reduction is not yet queued; -1: none */
+    bool deferred_first;        /* was that in the first micro-step? */
     int64_t micro_serial;       /* micro-steps begun */
     bool in_micro;              /* between dt_zero_begin_micro and the update */
     bool first_micro, last_micro;
@@ -197,6 +199,11 @@ dt_err zero_gather_changed(dt_zero *z, int u, dt_part part, dt_stream *wrote, dt
 /** The unit that params_acquire is likely to ask for after `last`, which came after `before` (-1: a micro-step began);
  *  -1: no idea. */
 int zero_next_unit(const dt_zero *z, int before, int last);
+/** Has params_acquire always been asked for another unit after the last two? Then a reduction may stand back for that
+ *  one's gathers. */
+bool zero_another_follows(const dt_zero *z);
+/** Queue the reduction that stood back. Always joins. */
+dt_err zero_reduce_deferred(dt_zero *z);
 
 /** DT_ERR_ARG unless every unit's gradients of the last micro-step are complete. */
 dt_err zero_check_complete(const dt_zero *z);

@@ -1,0 +1,345 @@
+/* mpi_zero_order.c - which collectives zero asks for, of what size and in what order. A lone process is rank 1 of four:
+ * the transport sends nothing and writes down what comes, at its turn in the stream of a queue device.
+ * NP: 1 */
+#include "mpi_test.h"
+#include "../src/device/queue.h"
+#include "dtrain/zero.h"
+#include "ref_zero.h"
+#include <string.h>
+
+enum { NRANKS = 4, HEAD = REF_ZERO_UNITS - 1, MAX_EVENTS = 4096 };
+
+/** What ran: 'g' and 'r' gather and reduction of a unit, 'f' and 'b' work of its forward and backward, 'c' of its
+ *  recomputation. */
+typedef struct event {
+    char what;
+    int unit;
+    int64_t n_elems; /* of all ranks */
+} event;
+
+static struct {
+    event list[MAX_EVENTS];
+    int n;
+} ran;
+
+static dt_err note(dt_device *below, const void *args)
+{
+    if (ran.n < MAX_EVENTS) memcpy(&ran.list[ran.n++], args, sizeof(event));
+    return DT_OK;
+}
+
+static dt_phase phase; /* zero says there whose collective it is */
+
+static dt_err queue_note(dt_device *dev, dt_stream *stream, char what, int unit, int64_t n_elems)
+{
+    const event e = {what, unit, n_elems};
+    return dt_queue_call(dev, stream, note, &e, sizeof e);
+}
+
+static int unit_of_phase(const dt_unit *units)
+{
+    int u = 0;
+    while (u < REF_ZERO_UNITS && strcmp(units[u].name, atomic_load(&phase.unit)) != 0) u++;
+    return u;
+}
+
+static dt_unit units[REF_ZERO_UNITS];
+
+static dt_err note_reduce(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
+                          int64_t count, bool accumulate, bool ordered, dt_stream *stream)
+{
+    return queue_note(comm->dev, stream, 'r', unit_of_phase(units), NRANKS * count);
+}
+
+static dt_err note_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream)
+{
+    return queue_note(comm->dev, stream, 'g', unit_of_phase(units), NRANKS * (int64_t)(nbytes / sizeof(float)));
+}
+
+static const dt_comm_ops noting = {.name = "noting", .reduce_scatter = note_reduce, .all_gather = note_gather};
+
+typedef struct fixture {
+    dt_ledger ledger;
+    dt_device dev;
+    dt_comm comm;
+    const dt_comm_ops *real;
+    dt_zero *z;
+    dt_zero_plan plan;
+} fixture;
+
+static dt_zero_options stage_3(void)
+{
+    return (dt_zero_options){.stage = 3,
+                             .param_dtype = DT_F32,
+                             .grad_dtype = DT_F32,
+                             .optimizer = &dt_optimizer_adamw,
+                             .overlap_comm = true,
+                             .tied_unit = -1,
+                             .prefetch_bucket_size = 1 << 20};
+}
+
+static void open_zero(fixture *f, const dt_zero_options *opt, dt_queue_order order, uint64_t seed)
+{
+    *f = (fixture){0};
+    ran.n = 0;
+    assert_int_equal(ref_zero_make_units(units, false), DT_OK);
+    assert_int_equal(dt_queue_open(&f->dev, order, seed, &f->ledger), DT_OK);
+    assert_int_equal(dt_comm_open(&f->comm), DT_OK);
+    assert_int_equal(dt_comm_attach(&f->comm, &f->dev, "mpi", true), DT_OK);
+    f->real = f->comm.ops;
+    f->comm.ops = &noting;
+    f->comm.nranks = NRANKS, f->comm.rank = 1;
+    assert_int_equal(dt_zero_plan_make(opt, units, REF_ZERO_UNITS, NRANKS, &f->plan), DT_OK);
+    if (dt_zero_open(&f->z, opt, units, REF_ZERO_UNITS, &f->comm, &f->dev, NULL, &phase) != DT_OK)
+        fail_msg("%s", dt_error_message());
+}
+
+static void close_zero(fixture *f)
+{
+    dt_zero_close(f->z);
+    f->comm.ops = f->real;
+    f->comm.nranks = 1, f->comm.rank = 0;
+    dt_comm_close(&f->comm);
+    ref_zero_free_units(units);
+    assert_int_equal(atomic_load(&f->ledger.total_now), 0);
+    dt_device_close(&f->dev);
+}
+
+static void forward_unit(fixture *f, int u)
+{
+    const dt_param_source s = dt_zero_source(f->z);
+    dt_param_view w;
+    assert_int_equal(s.params_acquire(s.self, u, &w), DT_OK);
+    assert_int_equal(queue_note(&f->dev, NULL, 'f', u, 0), DT_OK);
+    assert_int_equal(s.params_release(s.self, u), DT_OK);
+}
+
+/* In the model's order: the parameters of a unit, then its gradients, and between them what is recomputed; of the
+ * embedding the gradients alone. */
+static void backward_unit(fixture *f, int u)
+{
+    const dt_param_source s = dt_zero_source(f->z);
+    dt_param_view w;
+    dt_grad_view g;
+    if (u > 0) assert_int_equal(s.params_acquire(s.self, u, &w), DT_OK);
+    assert_int_equal(queue_note(&f->dev, NULL, 'c', u, 0), DT_OK);
+    assert_int_equal(s.grads_acquire(s.self, u, &g), DT_OK);
+    assert_int_equal(queue_note(&f->dev, NULL, 'b', u, 0), DT_OK);
+    assert_int_equal(s.grads_release(s.self, u), DT_OK);
+    if (u > 0) assert_int_equal(s.params_release(s.self, u), DT_OK);
+}
+
+static void micro_step(fixture *f, int index, int n_micro)
+{
+    dt_zero_begin_micro(f->z, index, n_micro);
+    for (int u = 0; u < HEAD; u++) forward_unit(f, u);
+    for (int u = HEAD; u >= 0; u--) backward_unit(f, u);
+}
+
+static void update(fixture *f)
+{
+    const dt_optimizer_step with = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.9, .eps = 1e-8, .grad_scale = 1, .t = 1};
+    double sum;
+    assert_int_equal(dt_zero_grad_sum_squares(f->z, &sum), DT_OK);
+    assert_int_equal(dt_zero_update(f->z, &with, NULL), DT_OK);
+}
+
+/* ---- order ------------------------------------------------------------------------------------------------------- */
+
+/* The last of those from `from` on; -1: there is none. */
+static int last_event(int from, char what, int unit)
+{
+    int i = ran.n - 1;
+    while (i >= from && (ran.list[i].what != what || ran.list[i].unit != unit)) i--;
+    return i >= from ? i : -1;
+}
+
+static int count_events(int from, char what, int unit)
+{
+    int n = 0;
+    for (int i = from; i < ran.n; i++) n += ran.list[i].what == what && ran.list[i].unit == unit;
+    return n;
+}
+
+static void print_events(int from)
+{
+    for (int i = from; i < ran.n; i++) print_error("%c%d ", ran.list[i].what, ran.list[i].unit);
+    print_error("\n");
+}
+
+#define assert_order(from, holds)                                                                                      \
+    do {                                                                                                               \
+        if (!(holds)) print_events(from);                                                                              \
+        assert_true(holds);                                                                                            \
+    } while (0)
+
+/* While unit u-1 is in hand, u-2 is gathered and u is reduced. Backward waits for the first before it recomputes u-2, and
+ * for the second before it writes the gradients of u-2, which take the place of those of u. The reduction itself waits
+ * for no more than its gradients. The step before teaches zero which unit follows which. */
+static void gathers_go_before_reductions_that_can_wait(void **state)
+{
+    for (int k = 0; k < DT_QUEUE_N_ORDERS + 8; k++) {
+        const dt_queue_order order = k < DT_QUEUE_N_ORDERS ? (dt_queue_order)k : DT_QUEUE_ANY;
+        const dt_zero_options opt = stage_3();
+        fixture f;
+        open_zero(&f, &opt, order, (uint64_t)k);
+        for (int step = 0; step < 3; step++) {
+            const int from = ran.n;
+            for (int a = 0; a < 2; a++) micro_step(&f, a, 2);
+            update(&f); /* all has run */
+            for (int u = 0; u < REF_ZERO_UNITS; u++) assert_order(from, count_events(from, 'r', u) == 2);
+            const int second = last_event(from, 'f', 0);
+            for (int u = HEAD; u >= 3 && step > 0; u--) {
+                const int reduced = last_event(second, 'r', u);
+                assert_order(from, last_event(second, 'g', u - 2) < reduced);
+                assert_order(from, last_event(second, 'b', u) < reduced && reduced < last_event(second, 'b', u - 2));
+                if (order == DT_QUEUE_LATE_OTHERS) assert_order(from, last_event(second, 'c', u - 2) < reduced);
+                if (order == DT_QUEUE_AT_ONCE) assert_order(from, reduced < last_event(second, 'c', u - 1));
+            }
+        }
+        close_zero(&f);
+    }
+}
+
+static void hold_grads(fixture *f, int u)
+{
+    const dt_param_source s = dt_zero_source(f->z);
+    dt_grad_view g;
+    assert_int_equal(s.grads_acquire(s.self, u, &g), DT_OK);
+    assert_int_equal(queue_note(&f->dev, NULL, 'b', u, 0), DT_OK);
+}
+
+static void drop_grads(fixture *f, int u)
+{
+    const dt_param_source s = dt_zero_source(f->z);
+    assert_int_equal(s.grads_release(s.self, u), DT_OK);
+}
+
+/* A pass that does not go the learned way: another unit is known to follow the head, and does not. */
+static void a_reduction_is_made_whatever_follows(void **state)
+{
+    static const int REST[] = {HEAD - 3, HEAD - 2, 0};
+    const dt_zero_options opt = stage_3();
+    fixture f;
+    open_zero(&f, &opt, DT_QUEUE_LATE, 0);
+    for (int step = 0; step < 2; step++) micro_step(&f, 0, 1), update(&f);
+    const int from = ran.n;
+    dt_zero_begin_micro(f.z, 0, 1);
+    for (int u = 0; u <= HEAD; u++) forward_unit(&f, u);
+    hold_grads(&f, HEAD), hold_grads(&f, HEAD - 1);
+    drop_grads(&f, HEAD), drop_grads(&f, HEAD - 1);
+    for (int i = 0; i <= HEAD - 2; i++) hold_grads(&f, REST[i]), drop_grads(&f, REST[i]);
+    update(&f);
+    for (int u = 0; u < REF_ZERO_UNITS; u++) assert_order(from, count_events(from, 'r', u) == 1);
+    for (int u = HEAD; u > HEAD - 2; u--) /* in the same place */
+        assert_order(from, last_event(from, 'r', u) < last_event(from, 'b', u - 2));
+    close_zero(&f);
+}
+
+/* ---- knobs ------------------------------------------------------------------------------------------------------- */
+
+/** Of a step of one micro-step, when all is learned; bytes that are held on the device. */
+typedef struct cost {
+    int n_reduce, n_gather;
+    int64_t largest_reduce, largest_gather, reduced, gathered; /* elements of all ranks */
+    size_t staging, params;
+    bool early; /* is a block gathered before the unit in front of it computes? */
+} cost;
+
+static cost cost_of(const dt_zero_options *opt)
+{
+    fixture f;
+    cost c = {0};
+    open_zero(&f, opt, DT_QUEUE_AT_ONCE, 0);
+    for (int step = 0; step < 2; step++) micro_step(&f, 0, 1), update(&f);
+    const int from = ran.n;
+    micro_step(&f, 0, 1);
+    update(&f);
+    for (int i = from; i < ran.n; i++) {
+        const event *e = &ran.list[i];
+        if (e->what != 'g' && e->what != 'r') continue;
+        const bool gather = e->what == 'g';
+        *(gather ? &c.n_gather : &c.n_reduce) += 1;
+        *(gather ? &c.gathered : &c.reduced) += e->n_elems;
+        int64_t *largest = gather ? &c.largest_gather : &c.largest_reduce;
+        *largest = dt_max_i64(*largest, e->n_elems);
+    }
+    c.early = last_event(from, 'g', 1) < last_event(from, 'b', 2);
+    const dt_memory held = dt_ledger_now(&f.ledger);
+    for (int p = 0; p < DT_N_PLACE; p++) assert_true(f.plan.memory.at[DT_MEM_PARAMS][p] == held.at[DT_MEM_PARAMS][p]);
+    c.staging = f.plan.memory.at[DT_MEM_STAGING][DT_ON_DEVICE];
+    assert_true(c.staging == held.at[DT_MEM_STAGING][DT_ON_DEVICE]);
+    c.params = held.at[DT_MEM_PARAMS][DT_ON_DEVICE];
+    close_zero(&f);
+    return c;
+}
+
+static void buckets_bound_what_a_collective_moves(void **state)
+{
+    dt_zero_options opt = stage_3();
+    const cost whole = cost_of(&opt);
+    assert_int_equal(whole.n_reduce, REF_ZERO_UNITS);
+    opt.reduce_bucket_size = 1000;
+    const cost reduce = cost_of(&opt);
+    assert_true(whole.largest_reduce > 1000 && reduce.largest_reduce <= 1000 && reduce.n_reduce > whole.n_reduce);
+    assert_true(reduce.reduced == whole.reduced && reduce.n_gather == whole.n_gather);
+    assert_true(reduce.staging > whole.staging && reduce.staging <= whole.staging + 1000 * sizeof(float));
+    opt = stage_3();
+    opt.allgather_bucket_size = 1000;
+    const cost gather = cost_of(&opt);
+    assert_true(whole.largest_gather > 1000 && gather.largest_gather <= 1000 && gather.n_gather > whole.n_gather);
+    assert_true(gather.gathered == whole.gathered && gather.n_reduce == whole.n_reduce);
+    assert_true(gather.staging > whole.staging && gather.staging <= whole.staging + 1000 * sizeof(float));
+}
+
+static void prefetching_takes_room_and_no_messages(void **state)
+{
+    dt_zero_options opt = stage_3();
+    const cost ahead = cost_of(&opt);
+    opt.prefetch_bucket_size = 0;
+    const cost alone = cost_of(&opt);
+    assert_true(ahead.early && !alone.early);
+    assert_true(alone.staging < ahead.staging && alone.gathered >= ahead.gathered);
+
+    dt_zero_plan plan;
+    opt = stage_3();
+    assert_int_equal(ref_zero_make_units(units, false), DT_OK);
+    assert_int_equal(dt_zero_plan_make(&opt, units, REF_ZERO_UNITS, NRANKS, &plan), DT_OK);
+    ref_zero_free_units(units);
+    opt.max_live_parameters = plan.least_live_parameters; /* room for one, and no more */
+    const cost least = cost_of(&opt);
+    assert_true(!least.early && least.staging == alone.staging && least.gathered == alone.gathered);
+}
+
+static void without_overlap_there_is_one_stream_and_less_room(void **state)
+{
+    dt_zero_options opt = stage_3();
+    const cost with = cost_of(&opt);
+    opt.overlap_comm = false;
+    const cost without = cost_of(&opt);
+    assert_true(without.staging < with.staging && !without.early && without.n_reduce == with.n_reduce);
+}
+
+static void small_units_stay_whole(void **state)
+{
+    dt_zero_options opt = stage_3();
+    const cost none = cost_of(&opt);
+    opt.param_persistence_threshold = 1 << 20;
+    const cost all = cost_of(&opt);
+    assert_true(all.params > 3 * none.params && all.staging < none.staging); /* of four shards one, or all */
+    assert_int_equal(all.n_gather, REF_ZERO_UNITS);                          /* once, after the update */
+    assert_true(none.n_gather > all.n_gather && all.n_reduce == none.n_reduce);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gathers_go_before_reductions_that_can_wait),
+        cmocka_unit_test(a_reduction_is_made_whatever_follows),
+        cmocka_unit_test(buckets_bound_what_a_collective_moves),
+        cmocka_unit_test(prefetching_takes_room_and_no_messages),
+        cmocka_unit_test(without_overlap_there_is_one_stream_and_less_room),
+        cmocka_unit_test(small_units_stay_whole),
+    };
+    MPI_TEST_MAIN(argc, argv, tests);
+}
