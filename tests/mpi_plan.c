@@ -252,6 +252,37 @@ static void set_memories(int poor, double there, double elsewhere)
     set_memory((this_rank() == poor ? there : elsewhere) / usable + 1024);
 }
 
+/* In the order of auto, without files: whatever needs less of the device than all before it is taken where there is
+ * room for it alone, and trains. */
+static void auto_offloads_what_no_stage_has_room_for(void **state)
+{
+    static const place_of_states order[] = {{0, 0, 0}, {1, 0, 0}, {2, 0, 0}, {3, 0, 0},
+                                            {1, 1, 0}, {2, 1, 0}, {3, 1, 0}, {3, 1, 1}};
+    enum { N = sizeof order / sizeof order[0] };
+    size_t least = SIZE_MAX;
+    int n_offloaded = 0;
+    for (int i = 0; i < N; i++) {
+        char name[2][32], stage[32], optimizer[40], param[40];
+        const char *named[] = {stage, optimizer, param, "run.max_steps=1"};
+        const char *automatic[] = {"zero.stage=auto", "run.max_steps=1"};
+        for (int k = 0; k < 2; k++) snprintf(name[k], sizeof name[k], "order%d-%d", i, k);
+        snprintf(stage, sizeof stage, "zero.stage=%d", order[i].stage);
+        snprintf(optimizer, sizeof optimizer, "zero.offload_optimizer=%s", offload_words[order[i].optimizer]);
+        snprintf(param, sizeof param, "zero.offload_param=%s", offload_words[order[i].param]);
+        const size_t needs = needs_with(*state, name[0], 4, named);
+        if (needs + 4096 > least) continue; /* on a lone rank all stages are the same */
+        least = needs;
+        set_memories(0, (double)needs, (double)needs);
+        const outcome o = run_whole(*state, NULL, NULL, name[1], 2, automatic);
+        set_or_clear("DTRAIN_QUEUE_MEMORY", NULL);
+        assert_all(MPI_COMM_WORLD, !o.err && is_planned(&o, name[1]));
+        assert_all(MPI_COMM_WORLD, o.stage == order[i].stage && o.offload_optimizer == order[i].optimizer &&
+                                       o.offload_param == order[i].param);
+        n_offloaded += order[i].optimizer != DT_OFFLOAD_NONE;
+    }
+    assert_all(MPI_COMM_WORLD, n_offloaded > 0);
+}
+
 /* The device of one rank has less free memory than those of the others: what fits there is taken by all. */
 static void ranks_with_different_memory_take_the_same(void **state)
 {
@@ -345,6 +376,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(model_states_are_where_they_were_planned),
         cmocka_unit_test(runs_hold_what_was_planned),
         cmocka_unit_test_setup_teardown(auto_counts_the_ranks_that_share_a_device, on_own_devices,
+                                        on_the_device_asked_for),
+        cmocka_unit_test_setup_teardown(auto_offloads_what_no_stage_has_room_for, on_own_devices,
                                         on_the_device_asked_for),
         cmocka_unit_test_setup_teardown(ranks_with_different_memory_take_the_same, on_own_devices,
                                         on_the_device_asked_for),

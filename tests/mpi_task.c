@@ -132,26 +132,40 @@ static double number(const struct fixture *f, const char *name, int64_t step, co
     return x;
 }
 
+static bool is_planned(const outcome *o, int stage, const char *way)
+{
+    bool ok = true;
+    for (int c = 0; c < DT_N_MEMCAT; c++)
+        for (int p = 0; p < DT_N_PLACE; p++) {
+            if (o->planned.at[c][p] == o->allocated.at[c][p]) continue;
+            ok = false;
+            print_error("stage %d, %s: %s, %s: planned %zu, allocated %zu\n", stage, way, dt_memcat_name((dt_memcat)c),
+                        dt_place_name((dt_place)p), o->planned.at[c][p], o->allocated.at[c][p]);
+        }
+    return ok;
+}
+
+/* With the model that judges, the one beside and, at stage 3, all parameters gathered for as long as a rollout takes. */
 static void what_it_needs_is_planned(void **state)
 {
+    static const char *const WAYS[] = {"precision.dtype=bf16", "model.activation_checkpointing=selective",
+                                       "model.activation_checkpointing=block", "zero.offload_optimizer=cpu",
+                                       "zero.offload_optimizer=nvme"};
+    const struct fixture *f = *state;
+    char zero[32], disk[160], name[32];
+    snprintf(disk, sizeof disk, "zero.nvme_path=%s", f->dir);
     for (int stage = 0; stage <= 3; stage++)
-        for (int way = 0; way < 3; way++) {
-            static const char *const WAYS[] = {"precision.dtype=bf16", "model.activation_checkpointing=selective",
-                                               "model.activation_checkpointing=block"};
-            char zero[32], name[16];
-            snprintf(zero, sizeof zero, "zero.stage=%d", stage);
-            snprintf(name, sizeof name, "plan%d-%d", stage, way);
-            const char *args[] = {zero, "run.max_steps=1", WAYS[way]};
-            const outcome o = run(*state, name, 3, args);
-            assert_all(MPI_COMM_WORLD, !o.err && o.left == 0);
-            for (int c = 0; c < DT_N_MEMCAT; c++)
-                for (int p = 0; p < DT_N_PLACE; p++) {
-                    if (o.planned.at[c][p] != o.allocated.at[c][p])
-                        print_error("stage %d: %s in place %d: planned %zu, allocated %zu\n", stage,
-                                    dt_memcat_name((dt_memcat)c), p, o.planned.at[c][p], o.allocated.at[c][p]);
-                    assert_all(MPI_COMM_WORLD, o.planned.at[c][p] == o.allocated.at[c][p]);
-                }
-        }
+        for (int way = 0; way < (int)(sizeof WAYS / sizeof WAYS[0]); way++)
+            for (int gathered = 0; gathered <= (stage == 3); gathered++) {
+                snprintf(zero, sizeof zero, "zero.stage=%d", stage);
+                snprintf(name, sizeof name, "plan%d-%d-%d", stage, way, gathered);
+                const char *args[] = {zero, "run.max_steps=1", WAYS[way], disk,
+                                      way == 3 ? "zero.offload_param=cpu" : "zero.offload_param=nvme"};
+                if (gathered) setenv("TOY_KEEP_GATHERED", "1", 1);
+                const outcome o = run(f, name, stage == 3 && way >= 3 ? 5 : 4, args);
+                unsetenv("TOY_KEEP_GATHERED");
+                assert_all(MPI_COMM_WORLD, !o.err && o.left == 0 && is_planned(&o, stage, WAYS[way]));
+            }
 }
 
 /* The table as a run's checkpoint has it. */

@@ -66,6 +66,7 @@ typedef struct outcome {
     dt_memory planned, allocated;
     size_t overhead; /* of the device, in both */
     int stage;
+    dt_offload offload_optimizer, offload_param;
     long n_large; /* blocks that were asked for, where the test counts them */
     bool on_queue, own_memory;
     dt_queue_counts counts;
@@ -98,6 +99,7 @@ static inline outcome run_whole(struct fixture *f, const dt_optimizer_ops *optim
     o.planned = r.planned, o.allocated = r.allocated;
     o.overhead = r.dev.ops ? dt_device_overhead(&r.dev) : 0;
     o.stage = r.main.zero_opt.stage;
+    o.offload_optimizer = r.main.zero_opt.offload_optimizer, o.offload_param = r.main.zero_opt.offload_param;
     o.on_queue = r.dev.ops == &dt_device_queue_ops;
     o.own_memory = r.dev.ops->own_memory;
     if (o.on_queue) o.counts = dt_queue_counts_of(&r.dev);

@@ -46,6 +46,27 @@ static void on_the_cpu_all_places_are_one_memory_of_the_node(void **state)
     dt_device_close(&run.dev);
 }
 
+static void a_disk_is_one_more_memory_of_the_node(void **state)
+{
+    static const char *const backends[] = {"cpu", "queue"};
+    for (int i = 0; i < 2; i++) {
+        dt_run run = {.cfg.zero_nvme_path = "/tmp"};
+        budget one, four;
+        open_device(&run, backends[i], "96MiB");
+        run_budget(&run, 1, &one);
+        run_budget(&run, 4, &four);
+        assert_int_equal(one.n, i + 2);
+        const rank_memory *disk = &four.memory[four.n - 1];
+        for (int p = 0; p < DT_N_PLACE; p++) assert_int_equal(disk->holds[p], p == DT_IN_FILE);
+        assert_int_equal(disk->n_sharing, 4);
+        assert_true(disk->nbytes > 0 && disk->nbytes < one.memory[one.n - 1].nbytes / 2); /* it is in use meanwhile */
+        run.cfg.zero_nvme_path = "/tmp/nowhere";
+        run_budget(&run, 1, &one);
+        assert_true(one.memory[i + 1].nbytes == SIZE_MAX);
+        dt_device_close(&run.dev);
+    }
+}
+
 static dt_memory bytes(size_t device, size_t pinned, size_t host, size_t file)
 {
     dt_memory m = {0};
@@ -102,6 +123,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_share_the_memory_of_their_device_and_not_of_all),
         cmocka_unit_test(on_the_cpu_all_places_are_one_memory_of_the_node),
+        cmocka_unit_test(a_disk_is_one_more_memory_of_the_node),
         cmocka_unit_test(a_plan_fits_when_each_memory_holds_its_part),
         cmocka_unit_test(the_queue_device_has_the_memory_that_it_is_given),
     };
