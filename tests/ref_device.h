@@ -1,4 +1,4 @@
-/* ref_device.h - what the operations of dtrain/device.h mean: plain loops in double, and host arrays of either type. */
+/* ref_device.h - what the operations of dtrain/device.h mean: plain loops in double, and host arrays of any type. */
 #ifndef REF_DEVICE_H
 #define REF_DEVICE_H
 
@@ -12,7 +12,7 @@ typedef struct ref_array {
     void *p; /* the n elements */
 } ref_array;
 
-ref_array ref_new(dt_dtype dt, int64_t n); /* every byte 0xff: NaN in both types */
+ref_array ref_new(dt_dtype dt, int64_t n); /* every byte 0xff: NaN in all types */
 /* uniform in [-scale, scale], rounded to dt */
 ref_array ref_random(dt_dtype dt, int64_t n, uint64_t seed, double scale);
 ref_array ref_copy(const ref_array *a);
@@ -24,7 +24,8 @@ double *ref_doubles(const ref_array *a); /* malloc'd [n] */
 double ref_largest(const double *x, int64_t n);
 
 /** |a[i] - want[i]| <= tol + rounding of the type for all i; prints the first that is not.
- *  Rounding: 2^-8 |want| for bf16 (half a unit in the last place), 2^-24 |want| for float. */
+ *  Rounding, half a unit in the last place: 2^-8 |want| for bf16, 2^-11 |want| and at least 2^-25 for fp16, 2^-24 |want|
+ *  for float. */
 bool ref_near(const ref_array *a, const double *want, double tol, const char *what);
 /** Root mean square of a - want at most relative times that of want: what roundings of random sign give. */
 bool ref_rms_near(const ref_array *a, const double *want, double relative, const char *what);

@@ -150,6 +150,57 @@ static inline uint16_t dt_bf16_from_float(float f)
     return (uint16_t)((x.u + 0x7fffu + ((x.u >> 16) & 1u)) >> 16);
 }
 
+/** IEEE's binary16: 10 bits of fraction, exponents -14 to 15, below 2^-14 multiples of 2^-24. Written as selects, and
+ *  free of subnormal floats, so that loops become vectors. */
+static inline __attribute__((always_inline)) float dt_f16_to_float(uint16_t h)
+{
+    union {
+        uint32_t u;
+        float f;
+    } normal, small;
+    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, x = (uint32_t)(h & 0x7fffu) << 13;
+    normal.u = x + (x < 0x0f800000u ? 0x38000000u : 0x70000000u); /* Inf and NaN stay what they are */
+    small.u = x + 0x38800000u;
+    small.f -= 0x1p-14f; /* 2^-14 (1 + fraction) - 2^-14 */
+    normal.u = (x < 0x00800000u ? small.u : normal.u) | sign;
+    return normal.f;
+}
+/** Rounded to nearest, ties to even; from 65520 on Inf; a NaN keeps its sign and its upper bits. */
+static inline __attribute__((always_inline)) uint16_t dt_f16_from_float(float f)
+{
+    union {
+        float f;
+        uint32_t u;
+    } x = {.f = f}, small;
+    const uint32_t sign = (x.u >> 16) & 0x8000u, a = x.u & 0x7fffffffu, upper = a >> 13 & 0x3ffu;
+    small.u = a;
+    small.f += 0.5f; /* whose last place is 2^-24 */
+    uint32_t h = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13;
+    h = a < 0x38800000u ? small.u - 0x3f000000u : h;
+    h = a >= 0x477ff000u ? 0x7c00u : h;
+    h = a > 0x7f800000u ? 0x7c00u | (upper ? upper : 0x200u) : h;
+    return (uint16_t)(sign | h);
+}
+
+/** Element i of an array of a floating type, as a float. */
+static inline float dt_element(const void *p, dt_dtype t, int64_t i)
+{
+    if (t == DT_F32) return ((const float *)p)[i];
+    const uint16_t h = ((const uint16_t *)p)[i];
+    return t == DT_F16 ? dt_f16_to_float(h) : dt_bf16_to_float(h);
+}
+/** The reverse, rounded. */
+static inline void dt_set_element(void *p, dt_dtype t, int64_t i, float x)
+{
+    if (t == DT_F32)
+        ((float *)p)[i] = x;
+    else
+        ((uint16_t *)p)[i] = t == DT_F16 ? dt_f16_from_float(x) : dt_bf16_from_float(x);
+}
+/** Half a unit in the last place of numbers from 1 to 2: what rounding to a floating type may be off, relatively. */
+static inline double dt_roundoff(dt_dtype t) { return t == DT_F32 ? 0x1p-24 : t == DT_F16 ? 0x1p-11 : 0x1p-8; }
+static inline bool dt_is_float(dt_dtype t) { return t == DT_F32 || t == DT_BF16 || t == DT_F16; }
+
 /* ---- memory accounting ------------------------------------------------------------------------------------------- */
 
 /** What an allocation is for, and where it is. The plan, the run's report and the leak check all speak in these. */

@@ -134,16 +134,8 @@ static void fill(numbers *x, dt_dtype dt, int32_t seed)
 {
     for (int64_t i = 0; i < DT_TRIAL_ELEMS; i++) {
         x->number[i] = small(i, seed);
-        if (dt == DT_F32)
-            x->element[i] = (float)x->number[i];
-        else
-            ((uint16_t *)x->element)[i] = dt_bf16_from_float((float)x->number[i]);
+        dt_set_element(x->element, dt, i, (float)x->number[i]);
     }
-}
-
-static float element(const numbers *x, dt_dtype dt, int64_t i)
-{
-    return dt == DT_F32 ? x->element[i] : dt_bf16_to_float(((const uint16_t *)x->element)[i]);
 }
 
 typedef struct trial {
@@ -167,7 +159,7 @@ static bool is_right(const trial *t)
 {
     for (int64_t i = 0; i < t->mm.m; i++)
         for (int64_t j = 0; j < t->mm.ldc; j++)
-            if (element(&t->c, t->mm.c_dtype, i * t->mm.ldc + j) != (float)wanted(t, i, j)) return false;
+            if (dt_element(t->c.element, t->mm.c_dtype, i * t->mm.ldc + j) != (float)wanted(t, i, j)) return false;
     return true;
 }
 
