@@ -66,20 +66,18 @@ static void close_layout(fixture *f)
 
 /* ---- elements ---------------------------------------------------------------------------------------------------- */
 
-static void put(void *base, dt_dtype dt, int64_t i, float x)
+static void put(void *base, dt_dtype dt, int64_t i, float x) { dt_set_element(base, dt, i, x); }
+
+static float get(const void *base, dt_dtype dt, int64_t i) { return dt_element(base, dt, i); }
+
+static float rounded(float x, dt_dtype dt)
 {
-    if (dt == DT_F32)
-        ((float *)base)[i] = x;
-    else
-        ((uint16_t *)base)[i] = dt_bf16_from_float(x);
+    float room[1];
+    put(room, dt, 0, x);
+    return get(room, dt, 0);
 }
 
-static float get(const void *base, dt_dtype dt, int64_t i)
-{
-    return dt == DT_F32 ? ((const float *)base)[i] : dt_bf16_to_float(((const uint16_t *)base)[i]);
-}
-
-/** |x| <= 8: sums over 8 ranks and a start value stay below 256, exact in bf16. */
+/** |x| <= 8: sums over 8 ranks and a start value stay below 256, exact in bf16 and fp16. */
 static float small_integer(int r, int64_t i) { return (float)((i * 5 + r * 3) % 17 - 8); }
 
 /** Any sign, magnitudes from 2^-12 to 2^12: additions in another order give other bits. */
@@ -153,10 +151,10 @@ static float expected(const job *j, const dt_comm *c, int64_t i)
     float sum = j->accumulate ? start_value(i) : 0.0f;
     for (int r = 0; r < c->nranks; r++) {
         float x = j->value(r, c->rank * j->count + i);
-        if (j->send_dt == DT_BF16) x = dt_bf16_to_float(dt_bf16_from_float(x));
+        x = rounded(x, j->send_dt);
         sum = r == 0 && !j->accumulate ? x : sum + x;
     }
-    return j->recv_dt == DT_BF16 ? dt_bf16_to_float(dt_bf16_from_float(sum)) : sum;
+    return rounded(sum, j->recv_dt);
 }
 
 /** Arrays begin GUARD bytes into their buffers: aligned to an element, and to nothing more. */
@@ -188,23 +186,24 @@ static bool reduce_is_right(fixture *f, const job *j)
     }
     for (int64_t i = 0; ok && !j->in_place && i < j->count * c->nranks; i++) { /* send is the caller's */
         const float x = j->value(c->rank, i);
-        ok = get(s, j->send_dt, i) == (j->send_dt == DT_BF16 ? dt_bf16_to_float(dt_bf16_from_float(x)) : x);
+        ok = get(s, j->send_dt, i) == rounded(x, j->send_dt);
     }
     ok = ok && guards_stand(&send) && guards_stand(&recv);
     guarded_free(&send), guarded_free(&recv);
     return ok;
 }
 
-/** All combinations of types and switches for one count. bit: send type, recv type, accumulate, ordered. */
+/** All combinations of types and switches for one count. */
 static bool reduce_is_right_for_all_switches(fixture *f, int64_t count, float (*value)(int, int64_t), bool only_ordered)
 {
+    static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F16};
     bool ok = true;
-    for (int bits = 0; bits < 16; bits++) {
-        const job j = {.send_dt = bits & 1 ? DT_BF16 : DT_F32,
-                       .recv_dt = bits & 2 ? DT_BF16 : DT_F32,
+    for (int way = 0; way < 36; way++) {
+        const job j = {.send_dt = types[way % 3],
+                       .recv_dt = types[way / 3 % 3],
                        .count = count,
-                       .accumulate = bits & 4,
-                       .ordered = bits & 8,
+                       .accumulate = way / 9 & 1,
+                       .ordered = way / 18,
                        .value = value};
         if (only_ordered && !j.ordered) continue;
         ok = reduce_is_right(f, &j) && ok; /* always called: it is collective */
@@ -275,12 +274,12 @@ static void reduce_scatter_works_in_place(void **state)
     const int64_t counts[] = {1, 65, 50021};
     for (int l = 0; l < n_layouts(); l++) {
         open_layout(f, &layouts[l]);
-        for (int bits = 0; bits < 12; bits++) {
-            const dt_dtype dt = bits & 1 ? DT_BF16 : DT_F32;
-            const job j = {.send_dt = dt,
-                           .recv_dt = dt,
-                           .count = counts[bits / 4],
-                           .ordered = bits & 2,
+        for (int way = 0; way < 18; way++) {
+            static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F16};
+            const job j = {.send_dt = types[way % 3],
+                           .recv_dt = types[way % 3],
+                           .count = counts[way / 6],
+                           .ordered = way / 3 & 1,
                            .in_place = true,
                            .value = small_integer};
             assert_all(MPI_COMM_WORLD, reduce_is_right(f, &j));

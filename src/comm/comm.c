@@ -369,8 +369,8 @@ static dt_err check_reduce(const dt_comm *comm, const void *send, dt_dtype send_
     DT_CHECK(count >= 0 && count <= INT64_MAX / 4 / comm->nranks, DT_ERR_ARG,
              "reduce_scatter: count %" PRId64 " for %d ranks", count, comm->nranks);
     DT_CHECK(count == 0 || (send && recv), DT_ERR_ARG, "reduce_scatter: %s is NULL", send ? "recv" : "send");
-    DT_CHECK((send_dt == DT_F32 || send_dt == DT_BF16) && (recv_dt == DT_F32 || recv_dt == DT_BF16), DT_ERR_ARG,
-             "reduce_scatter: types %d and %d", (int)send_dt, (int)recv_dt);
+    DT_CHECK(dt_is_float(send_dt) && dt_is_float(recv_dt), DT_ERR_ARG, "reduce_scatter: types %d and %d", (int)send_dt,
+             (int)recv_dt);
     const uintptr_t piece = (uintptr_t)count * dt_dtype_size(send_dt), s = (uintptr_t)send, r = (uintptr_t)recv;
     const uintptr_t recv_len = (uintptr_t)count * dt_dtype_size(recv_dt);
     const bool own_place = r == s + piece * (uintptr_t)comm->rank && send_dt == recv_dt && !accumulate;

@@ -4,7 +4,8 @@
  * read once: the fold goes through blocks of a few KiB with the running sum in the first-level cache, one pass per
  * source; the last pass writes the result. The order of additions for an element is that of the sources whatever the
  * block, the thread or the vector width: only the grouping of independent elements changes. There is no product in
- * these loops, so nothing can be contracted into a fused operation.
+ * these loops, so nothing can be contracted into a fused operation. A block of fp16 is widened apart: compilers know no
+ * vectors of it.
  *
  * Large results are stored around the cache (non-temporal stores): without them each line would be read before it is
  * overwritten. */
@@ -26,16 +27,28 @@
 
 enum { BLOCK = 2048, PARALLEL_BYTES = 64 * 1024 };
 
-DT_CLONES static void widen(float *restrict out, const uint16_t *restrict x, int64_t n)
+DT_CLONES static void widen_bf16(float *restrict out, const uint16_t *restrict x, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) out[i] = dt_bf16_to_float(x[i]);
+}
+
+DT_CLONES static void widen_f16(float *restrict out, const uint16_t *restrict x, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) out[i] = dt_f16_to_float(x[i]);
 }
 
 DT_CLONES static void round_bf16(uint16_t *restrict out, const float *restrict x, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) out[i] = dt_bf16_from_float(x[i]);
+}
+
+DT_CLONES static void round_f16(uint16_t *restrict out, const float *restrict x, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) out[i] = dt_f16_from_float(x[i]);
 }
 
 /* out may be a or b: elements meet only their own. */
@@ -57,7 +70,7 @@ DT_CLONES static void sum_bf16_bf16(float *out, const uint16_t *a, const uint16_
     for (int64_t i = 0; i < n; i++) out[i] = dt_bf16_to_float(a[i]) + dt_bf16_to_float(b[i]);
 }
 
-/** out = a + b, in float; a is float wherever b is. */
+/** out = a + b, in float; of float and bf16, and a is float wherever b is. */
 static void sum(float *out, const void *a, dt_dtype a_dt, const void *b, dt_dtype b_dt, int64_t n)
 {
     if (b_dt == DT_F32)
@@ -134,43 +147,72 @@ static const void *element(const void *base, dt_dtype dt, int64_t i)
     return (const char *)base + (size_t)i * dt_dtype_size(dt);
 }
 
-static void store_bf16(const float *x, uint16_t *dst, bool stream, int64_t n)
+static void widen(float *out, const void *x, dt_dtype dt, int64_t n)
+{
+    if (dt == DT_BF16)
+        widen_bf16(out, x, n);
+    else
+        widen_f16(out, x, n);
+}
+
+static void store_half(const float *x, void *dst, dt_dtype dt, bool stream, int64_t n)
 {
     uint16_t half[BLOCK] __attribute__((aligned(64)));
-    round_bf16(half, x, n);
+    if (dt == DT_BF16)
+        round_bf16(half, x, n);
+    else
+        round_f16(half, x, n);
     if (stream)
-        copy_around_cache((char *)dst, (const char *)half, (size_t)n * sizeof *half);
+        copy_around_cache(dst, (const char *)half, (size_t)n * sizeof *half);
     else
         memcpy(dst, half, (size_t)n * sizeof *half);
+}
+
+/* Elements of source s, and their type: those of fp16 as floats, in room. */
+static const void *source(const dt_fold *f, int s, int64_t first, int64_t n, float *room, dt_dtype *dt)
+{
+    const void *x = element(f->src[s], f->src_dt, first);
+    *dt = f->src_dt;
+    if (f->src_dt != DT_F16) return x;
+    widen(room, x, DT_F16, n);
+    *dt = DT_F32;
+    return room;
 }
 
 /* The running sum is a: at first a source or dst itself, untouched, then acc. The last addition goes straight to dst
  * where that is float. */
 static void fold_block(const dt_fold *f, int64_t first, int64_t n)
 {
-    float acc[BLOCK] __attribute__((aligned(64)));
+    float acc[BLOCK] __attribute__((aligned(64))), room[BLOCK] __attribute__((aligned(64)));
     void *dst = (char *)f->dst + (size_t)first * dt_dtype_size(f->dst_dt);
     int s = f->accumulate ? 0 : 1;
     const void *a = f->accumulate ? dst : element(f->src[0], f->src_dt, first);
-    dt_dtype a_dt = f->accumulate ? f->dst_dt : f->src_dt;
-    if (a_dt == DT_BF16 && (f->src_dt == DT_F32 || s == f->n_src)) {
-        widen(acc, a, n);
+    dt_dtype a_dt = f->accumulate ? f->dst_dt : f->src_dt, b_dt;
+    const bool bf16_sum = a_dt == DT_BF16 && f->src_dt == DT_BF16 && s < f->n_src;
+    if (a_dt != DT_F32 && !bf16_sum) {
+        widen(acc, a, a_dt, n);
         a = acc;
         a_dt = DT_F32;
     }
     for (; s < f->n_src - (f->dst_dt == DT_F32); s++) {
-        sum(acc, a, a_dt, element(f->src[s], f->src_dt, first), f->src_dt, n);
+        const void *b = source(f, s, first, n, room, &b_dt);
+        sum(acc, a, a_dt, b, b_dt, n);
         a = acc;
         a_dt = DT_F32;
     }
-    if (f->dst_dt == DT_BF16)
-        store_bf16(a, dst, f->stream, n);
-    else if (s == f->n_src)
-        memcpy(dst, a, (size_t)n * sizeof(float)); /* one bf16 source, widened */
-    else if (f->stream)
-        sum_around_cache(dst, a, a_dt, element(f->src[s], f->src_dt, first), f->src_dt, n);
+    if (f->dst_dt != DT_F32) {
+        store_half(a, dst, f->dst_dt, f->stream, n);
+        return;
+    }
+    if (s == f->n_src) {
+        memcpy(dst, a, (size_t)n * sizeof(float)); /* one source of 16 bits, widened */
+        return;
+    }
+    const void *b = source(f, s, first, n, room, &b_dt);
+    if (f->stream)
+        sum_around_cache(dst, a, a_dt, b, b_dt, n);
     else
-        sum(dst, a, a_dt, element(f->src[s], f->src_dt, first), f->src_dt, n);
+        sum(dst, a, a_dt, b, b_dt, n);
 }
 
 /** The part of n_blocks that belongs to thread t of nt. */
