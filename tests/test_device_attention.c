@@ -143,10 +143,10 @@ static void check_forward(fixture *f, const attention_case *c, dt_dtype dt, int 
     expect_gaps_untouched(want, &out, p.at.n_tok, p.at.o_ld, (int64_t)c->n_heads * c->head_dim);
     zero_gaps(&out, p.at.n_tok, p.at.o_ld, (int64_t)c->n_heads * c->head_dim);
     const double s = c->dropout_p > 0 ? 1 / (1 - (double)c->dropout_p) : 1, err = score_error(c) * s;
-    /* P rounded to bf16, |v| <= 1 */
-    assert_true(ref_near(&out, want, 8 * err + (dt == DT_BF16 ? 0x1p-9 * s : 0), "attention out"));
+    /* P rounded to 16 bits, |v| <= 1 */
+    assert_true(ref_near(&out, want, 8 * err + (dt == DT_F32 ? 0 : dt_roundoff(dt) / 2 * s), "attention out"));
     assert_true(ref_near(&lse, want_lse, 8 * err, "attention lse"));
-    assert_true(ref_rms_near(&out, want, dt == DT_BF16 ? 0x1p-7 : 0x1p-19, "attention out"));
+    assert_true(ref_rms_near(&out, want, dt == DT_F32 ? 0x1p-19 : 2 * dt_roundoff(dt), "attention out"));
     ref_drop(&out), ref_drop(&lse), free(want), free(want_lse), drop_problem(&p);
 }
 
@@ -156,6 +156,7 @@ static void forward_is_softmax_attention(void **state)
         for (int how = ODD_GAPS; how <= WHOLE_GAPS; how++) {
             check_forward(*state, &cases[i], DT_F32, how);
             check_forward(*state, &cases[i], DT_BF16, how);
+            check_forward(*state, &cases[i], DT_F16, how);
         }
     }
 }
@@ -200,12 +201,14 @@ static void rows_of_generation_do_not_depend_on_one_another(void **state)
         for (int how = ODD_GAPS; how <= WHOLE_GAPS; how++) {
             check_rows(*state, &cases[i], DT_F32, how);
             check_rows(*state, &cases[i], DT_BF16, how);
+            check_rows(*state, &cases[i], DT_F16, how);
         }
     }
     const attention_case wide = {2, {3, 1}, {70, 130}, 140,  2,
                                  8, 0,      0,         false}; /* more heads of a group than rows of a tile */
     check_rows(*state, &wide, DT_F32, ODD_GAPS);
     check_rows(*state, &wide, DT_BF16, ODD_GAPS);
+    check_rows(*state, &wide, DT_F16, ODD_GAPS);
     const attention_case longer = {3, {1, 2, 40}, {600, 1100, 40}, 4, 2, 64, 0, 0, false}; /* some splits of the keys */
     check_rows(*state, &longer, DT_BF16, WHOLE_GAPS);
 }
@@ -214,7 +217,7 @@ typedef struct gradients {
     ref_array dq, dk, dv;
 } gradients;
 
-/* out and lse are the device's own, so that rounding out to bf16 is part of what is compared. */
+/* out and lse are the device's own, so that rounding out to 16 bits is part of what is compared. */
 static gradients device_gradients(fixture *f, problem *p)
 {
     dt_attention at = described(f, &p->at);
@@ -262,18 +265,19 @@ static void check_backward(fixture *f, const attention_case *c, dt_dtype dt, int
     clear_unowned(&p, &g.dk, dk);
     clear_unowned(&p, &g.dv, dv);
     /* ds carries the relative error of p times |dp - D| <= 2 d; D is formed from out, rounded to the type: 2^-9 sqrt(d)
-     * in bf16. dq and dk sum ds times |k|, |q| <= 2 with scale 1/sqrt(d); a key is summed over all its queries, of
+     * in bf16, 2^-12 sqrt(d) in fp16. dq and dk sum ds times |k|, |q| <= 2 with scale 1/sqrt(d); a key is summed over all its queries, of
      * which probabilities sum to a few: a factor 8 covers the cases here. */
     const double s = c->dropout_p > 0 ? 1 / (1 - (double)c->dropout_p) : 1;
-    const double unit = dt == DT_BF16 ? 0x1p-9 : 0x1p-24; /* on bf16 units P and ds are rounded too: as much again */
+    const double unit =
+        dt == DT_F32 ? 0x1p-24 : dt_roundoff(dt) / 2; /* on 16-bit units P and ds are rounded too: as much again */
     const double err = s * (score_error(c) + unit) * 2;
     assert_true(ref_near(&g.dq, dq, 8 * err, "attention dq"));
     assert_true(ref_near(&g.dk, dk, 16 * err, "attention dk"));
-    assert_true(ref_near(&g.dv, dv, 16 * s * (score_error(c) + (dt == DT_BF16 ? unit : 0)) * (1 + ref_largest(dv, n_k)),
+    assert_true(ref_near(&g.dv, dv, 16 * s * (score_error(c) + (dt == DT_F32 ? 0 : unit)) * (1 + ref_largest(dv, n_k)),
                          "attention dv"));
     /* Worst cases are far from the usual: roundings of random sign. Where all gradients of q vanish (one key) there is
      * no size. */
-    const double rms = dt == DT_BF16 ? 0x1p-6 : 0x1p-18;
+    const double rms = dt == DT_F32 ? 0x1p-18 : 4 * dt_roundoff(dt);
     assert_true(ref_rms_near(&g.dv, dv, rms, "attention dv"));
     if (p.at.max_kv_len > 1 && c->window != 1) {
         assert_true(ref_rms_near(&g.dq, dq, rms, "attention dq"));
@@ -288,6 +292,7 @@ static void backward_is_its_gradient(void **state)
         for (int how = ODD_GAPS; how <= WHOLE_GAPS; how++) {
             check_backward(*state, &cases[i], DT_F32, how);
             check_backward(*state, &cases[i], DT_BF16, how);
+            check_backward(*state, &cases[i], DT_F16, how);
         }
     }
 }

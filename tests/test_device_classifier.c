@@ -4,7 +4,8 @@
 #include "device_fixture.h"
 #include <math.h>
 
-static const dt_dtype types[] = {DT_F32, DT_BF16};
+static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F16};
+enum { N_TYPES = sizeof types / sizeof types[0] };
 
 enum { ROWS = 4 };
 static const float weights[ROWS] = {1, -0.5f, 3, 0}, entropy_weights[ROWS] = {0.3f, 2, 1, 0},
@@ -117,7 +118,7 @@ static const int64_t sizes[] = {1, 3, 17, 1024, 5001};
 static void log_probabilities_and_their_gradient(void **state)
 {
     for (int i = 0; i < 5; i++)
-        for (int way = 0; way < 4; way++) {
+        for (int way = 0; way < 2 * N_TYPES; way++) {
             rows x = make_rows(sizes[i], way & 1 ? 0.7f : 1, way & 1 ? 30 : 5, types[way >> 1]);
             if (sizes[i] > 4) ref_set(&x.z, 3, -INFINITY); /* a class that cannot be */
             check_rows(*state, &x, way & 1 ? 30 : 5);
@@ -129,7 +130,7 @@ static void log_probabilities_and_their_gradient(void **state)
 static void all_terms_and_their_gradients(void **state)
 {
     for (int i = 0; i < 5; i++)
-        for (int way = 1; way < 64; way++) {
+        for (int way = 1; way < 32 * N_TYPES; way++) {
             rows x = make_rows(sizes[i], way & 16 ? 0.7f : 1, way & 16 ? 15 : 4, types[way >> 5]);
             x.entropy = way & 1, x.kl = way & 2;
             x.cl.label_smoothing = way & 4 ? 0.1f : 0, x.cl.z_loss = way & 4 ? 1e-3f : 0;

@@ -77,9 +77,11 @@ static bool near_in_columns(const ref_array *got, double *want, int64_t m, int64
     return near;
 }
 
-/* The two types and C's: fp32, bf16 into fp32, bf16. */
-static const dt_dtype in_types[] = {DT_F32, DT_BF16, DT_BF16}, c_types[] = {DT_F32, DT_F32, DT_BF16};
-static double half_unit(dt_dtype dt) { return dt == DT_F32 ? 0x1p-24 : 0x1p-9; }
+/* The types of A and B, and of C. */
+static const dt_dtype in_types[] = {DT_F32, DT_BF16, DT_BF16, DT_F16, DT_F16},
+                      c_types[] = {DT_F32, DT_F32, DT_BF16, DT_F32, DT_F16}, types[] = {DT_F32, DT_BF16, DT_F16};
+enum { N_PAIRS = sizeof in_types / sizeof in_types[0], N_TYPES = sizeof types / sizeof types[0] };
+static double half_unit(dt_dtype dt) { return dt == DT_F32 ? 0x1p-24 : dt_roundoff(dt) / 2; }
 
 /* As in test_device_layers.c, where the input may be as large as that. */
 static double act_error(double largest) { return 0x1p-24 * 16 * (1 + fmin(largest, 8)); }
@@ -126,12 +128,12 @@ static void an_addend_of_either_type_is_rounded_once(void **state)
 {
     for (int s = 0; s < N_SIZES; s++)
         for (int form = 0; form < 8; form++)
-            for (int way = 0; way < 12; way++) {
-                dt_matmul mm = make_form(sizes[s], form, in_types[way % 3], c_types[way % 3]);
-                if (way / 3 & 1) mm.addend_dtype = DT_F32;
+            for (int way = 0; way < 4 * N_PAIRS; way++) {
+                dt_matmul mm = make_form(sizes[s], form, in_types[way % N_PAIRS], c_types[way % N_PAIRS]);
+                if (way / N_PAIRS & 1) mm.addend_dtype = DT_F32;
                 work w = make_work(&mm);
                 ref_array was = ref_copy(&w.addend);
-                w.with_bias = way / 6;
+                w.with_bias = way / (2 * N_PAIRS);
                 w.with_addend = true;
                 check_work(*state, &w, "product with an addend");
                 assert_memory_equal(w.addend.p, was.p, ref_bytes(&was));
@@ -145,13 +147,13 @@ static void an_addend_is_what_could_be_accumulated_onto(void **state)
     fixture *f = *state;
     for (int s = 0; s < N_SIZES; s++)
         for (int form = 0; form < 8; form++)
-            for (int way = 0; way < 6; way++) {
-                dt_matmul mm = make_form(sizes[s], form, in_types[way % 3], c_types[way % 3]);
+            for (int way = 0; way < 2 * N_PAIRS; way++) {
+                dt_matmul mm = make_form(sizes[s], form, in_types[way % N_PAIRS], c_types[way % N_PAIRS]);
                 if (library_rounds(f, mm.c_dtype)) continue; /* not the same way in C and beside it */
                 mm.ldd = mm.ldc, mm.addend_dtype = mm.c_dtype;
                 work w = make_work(&mm);
                 ref_array onto = ref_copy(&w.addend), same = ref_copy(&w.addend);
-                w.with_bias = way / 3;
+                w.with_bias = way / N_PAIRS;
                 w.with_addend = true;
                 ref_drop(&w.c), w.c = ref_copy(&w.addend);
                 run_work(f, &w);
@@ -174,17 +176,17 @@ static void activations_of_products(void **state)
 {
     for (int s = 0; s < N_SMALL; s++)
         for (int form = 0; form < 8; form++)
-            for (int way = 0; way < 32; way++) {
-                const dt_dtype dt = way & 1 ? DT_BF16 : DT_F32;
+            for (int way = 0; way < 16 * N_TYPES; way++) {
+                const dt_dtype dt = types[way / 16];
                 dt_matmul mm = make_form(sizes[s], form, dt, dt);
-                mm.epilogue = way & 2 ? DT_EPILOGUE_ACT : DT_EPILOGUE_ACT_BACKWARD;
-                mm.act = (dt_activation)(way >> 2 & 3);
-                mm.accumulate = way & 16 && form & 1;
+                mm.epilogue = way & 1 ? DT_EPILOGUE_ACT : DT_EPILOGUE_ACT_BACKWARD;
+                mm.act = (dt_activation)(way >> 1 & 3);
+                mm.accumulate = way & 8 && form & 1;
                 work w = make_work(&mm);
-                w.with_addend = way & 16 && !mm.accumulate;
+                w.with_addend = way & 8 && !mm.accumulate;
                 w.with_bias = mm.epilogue == DT_EPILOGUE_ACT;
                 w.with_aux = mm.epilogue == DT_EPILOGUE_ACT_BACKWARD || form & 4;
-                check_work(*state, &w, way & 2 ? "act(product)" : "product times slope");
+                check_work(*state, &w, way & 1 ? "act(product)" : "product times slope");
                 drop_work(&w);
             }
 }
@@ -195,21 +197,21 @@ static void an_epilogue_is_the_two_calls(void **state)
 {
     fixture *f = *state;
     for (int s = 0; s < N_SIZES; s++)
-        for (int way = 0; way < 32; way++) {
-            const dt_dtype dt = way & 1 ? DT_BF16 : DT_F32;
+        for (int way = 0; way < 16 * N_TYPES; way++) {
+            const dt_dtype dt = types[way / 16];
             const int64_t n = sizes[s][0] * sizes[s][1];
             dt_matmul mm = make_form(sizes[s], 2, dt, dt), plain = mm;
-            mm.epilogue = way & 2 ? DT_EPILOGUE_ACT : DT_EPILOGUE_ACT_BACKWARD;
-            mm.act = (dt_activation)(way >> 2 & 3);
-            mm.act_of_aux = way & 16;
-            const bool by_library = library_rounds(f, dt) && mm.act == DT_ACT_GELU_TANH, of_aux = way & 2 && way & 16;
+            mm.epilogue = way & 1 ? DT_EPILOGUE_ACT : DT_EPILOGUE_ACT_BACKWARD;
+            mm.act = (dt_activation)(way >> 1 & 3);
+            mm.act_of_aux = way & 8;
+            const bool by_library = library_rounds(f, dt) && mm.act == DT_ACT_GELU_TANH, of_aux = way & 1 && way & 8;
             if (by_library && !of_aux) continue; /* near, which is another test's */
             work w = make_work(&mm);
             ref_array p = ref_new(dt, n), y = ref_new(dt, n);
             run_work(f, &w);
             plain.bias = ON(w.bias);
             RUN(matmul, &plain, ON(w.a), ON(w.b), ON(p));
-            if (way & 2) {
+            if (way & 1) {
                 if (!by_library) assert_memory_equal(w.aux.p, p.p, ref_bytes(&p));
                 RUN(act_forward, mm.act, ON(w.aux), ON(y), dt, n);
             } else {
@@ -252,11 +254,12 @@ static void sums_of_rows_and_columns(void **state)
 {
     for (int s = 0; s < N_SMALL; s++)
         for (int form = 0; form < 8; form++)
-            for (int way = 0; way < 36; way++) {
-                dt_matmul mm = make_form(sizes[s], form, in_types[way % 3], c_types[way % 3]);
-                mm.sums_of = (dt_product_sums)(DT_SUMS_OF_A + way / 3 % 3);
-                mm.sums_dtype = way / 9 & 1 ? DT_BF16 : DT_F32;
-                mm.accumulate_sums = way / 18;
+            for (int way = 0; way < 12 * N_PAIRS; way++) {
+                dt_matmul mm = make_form(sizes[s], form, in_types[way % N_PAIRS], c_types[way % N_PAIRS]);
+                const int how = way / N_PAIRS;
+                mm.sums_of = (dt_product_sums)(DT_SUMS_OF_A + how % 3);
+                mm.sums_dtype = !(how / 3 & 1) ? DT_F32 : mm.dt == DT_F16 ? DT_F16 : DT_BF16;
+                mm.accumulate_sums = how / 6;
                 work w = make_work(&mm);
                 w.with_bias = form & 1;
                 check_work(*state, &w, "sums with a product");
@@ -269,14 +272,15 @@ static void bias_gradients_are_those_of_their_own_call(void **state)
 {
     fixture *f = *state;
     for (int s = 0; s < N_SIZES; s++)
-        for (int way = 0; way < 6; way++) {
-            dt_matmul mm = make_form(sizes[s], way / 3 ? 0 : 1, in_types[way % 3], c_types[way % 3]);
-            mm.sums_of = way / 3 ? DT_SUMS_OF_C : DT_SUMS_OF_A;
-            if (way == 3 || way == 5) mm.epilogue = DT_EPILOGUE_ACT_BACKWARD, mm.act = DT_ACT_GELU_TANH;
+        for (int way = 0; way < 2 * N_PAIRS; way++) {
+            const bool of_c = way >= N_PAIRS;
+            dt_matmul mm = make_form(sizes[s], of_c ? 0 : 1, in_types[way % N_PAIRS], c_types[way % N_PAIRS]);
+            mm.sums_of = of_c ? DT_SUMS_OF_C : DT_SUMS_OF_A;
+            if (of_c && mm.dt == mm.c_dtype) mm.epilogue = DT_EPILOGUE_ACT_BACKWARD, mm.act = DT_ACT_GELU_TANH;
             work w = make_work(&mm);
             ref_array want = ref_new(DT_F32, w.sums.n);
             run_work(f, &w);
-            if (way / 3)
+            if (of_c)
                 RUN(bias_backward, ON(w.c), mm.m, mm.n, mm.ldc, mm.c_dtype, ON(want), DT_F32, false);
             else
                 RUN(bias_backward, ON(w.a), mm.k, mm.m, mm.lda, mm.dt, ON(want), DT_F32, false);

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 /* Rounding: each of k products of |a b| <= 1 and each partial sum <= k rounds once: error below k 2^-24 sqrt(k) for
- * random signs, taken 4 times; bf16 products are exact in float. Accumulation adds the rounding of what was there (|c|
+ * random signs, taken 4 times; products of 16 bits are exact in float. Accumulation adds the rounding of what was there (|c|
  * <= 1). */
 static double product_error(int64_t k) { return 4 * 0x1p-24 * ((double)k + 2) * 1.0; }
 
@@ -34,17 +34,22 @@ static void check_product(fixture *f, const dt_matmul *mm, bool with_bias)
     free(a64), free(b64), free(bias64), free(c64);
 }
 
+/* The types of A and B, and of C. */
+static const dt_dtype in_types[] = {DT_F32, DT_BF16, DT_BF16, DT_F16, DT_F16},
+                      c_types[] = {DT_F32, DT_F32, DT_BF16, DT_F32, DT_F16};
+enum { N_TYPES = sizeof in_types / sizeof in_types[0] };
+
 static void check_types(fixture *f, int64_t m, int64_t n, int64_t k, int form, int64_t extra)
 {
-    for (int types = 0; types < 3; types++)
+    for (int types = 0; types < N_TYPES; types++)
         for (int way = 0; way < 4; way++) {
             dt_matmul mm = {.m = m,
                             .n = n,
                             .k = k,
                             .trans_a = form & 1,
                             .trans_b = form >> 1,
-                            .dt = types ? DT_BF16 : DT_F32,
-                            .c_dtype = types == 2 ? DT_BF16 : DT_F32,
+                            .dt = in_types[types],
+                            .c_dtype = c_types[types],
                             .accumulate = way & 1};
             mm.lda = (mm.trans_a ? m : k) + extra, mm.ldb = (mm.trans_b ? k : n) + 2 * extra, mm.ldc = n + 3 * extra;
             check_product(f, &mm, way >> 1);
@@ -133,7 +138,7 @@ static void products_that_fill_a_gpu(void **state)
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int form = 0; form < 4; form++) {
             const int64_t m = sizes[i][0], n = sizes[i][1], k = sizes[i][2];
-            const int type = (form + (int)i) % 3; /* C and A: fp32, bf16; bf16; fp32 */
+            const int type = (form + (int)i) % N_TYPES;
             const dt_matmul mm = {.m = m,
                                   .n = n,
                                   .k = k,
@@ -142,8 +147,8 @@ static void products_that_fill_a_gpu(void **state)
                                   .lda = form & 1 ? 1552 : 80,
                                   .ldb = form >> 1 ? 80 : 1424,
                                   .ldc = 1424,
-                                  .dt = type < 2 ? DT_BF16 : DT_F32,
-                                  .c_dtype = type == 1 ? DT_BF16 : DT_F32,
+                                  .dt = in_types[type],
+                                  .c_dtype = c_types[type],
                                   .accumulate = form == 3};
             check_product(*state, &mm, form & 1);
         }
@@ -286,16 +291,18 @@ static void bias_gradient_is_the_column_sum(void **state)
     fixture *f = *state;
     static const int64_t sizes[][3] = {{1, 1, 1}, {3, 64, 64}, {129, 65, 70}, {70, 200, 200}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-        for (int way = 0; way < 8; way++) {
+        for (int way = 0; way < 18; way++) {
+            static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F16};
             const int64_t m = sizes[i][0], n = sizes[i][1], ld = sizes[i][2];
-            const dt_dtype dt = way & 1 ? DT_BF16 : DT_F32, gt = way & 2 ? DT_BF16 : DT_F32;
-            ref_array dy = ref_random(dt, m * ld, 5, 1), db = way & 4 ? ref_random(gt, n, 6, 1) : ref_new(gt, n);
+            const dt_dtype dt = types[way % 3], gt = types[way / 3 % 3];
+            const bool onto = way >= 9;
+            ref_array dy = ref_random(dt, m * ld, 5, 1), db = onto ? ref_random(gt, n, 6, 1) : ref_new(gt, n);
             double *dy64 = ref_doubles(&dy), *want = ref_doubles(&db);
             for (int64_t c = 0; c < n; c++) {
-                if (!(way & 4)) want[c] = 0;
+                if (!onto) want[c] = 0;
                 for (int64_t r = 0; r < m; r++) want[c] += dy64[r * ld + c];
             }
-            RUN(bias_backward, ON(dy), m, n, ld, dt, ON(db), gt, way & 4);
+            RUN(bias_backward, ON(dy), m, n, ld, dt, ON(db), gt, onto);
             assert_true(ref_near(&db, want, 0x1p-24 * (double)m * 8, "bias")); /* m roundings of sums of size sqrt(m) */
             ref_drop(&dy), ref_drop(&db), free(dy64), free(want);
         }

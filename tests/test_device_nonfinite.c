@@ -7,7 +7,8 @@
 #include <math.h>
 
 enum { ROWS = 5, WIDTH = 67, MAX_ARRAYS = 6 };
-static const dt_dtype types[] = {DT_F32, DT_BF16};
+static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F16};
+enum { N_TYPES = sizeof types / sizeof types[0] };
 
 /* A call: inputs that are poisoned in turn, what it writes. */
 typedef struct call {
@@ -56,7 +57,7 @@ static void make_one(call *c)
 static void make_to_other(call *c)
 {
     c->in[0] = ref_random(c->dt, ROWS * WIDTH, 1, 1);
-    c->out[0] = ref_new(c->how ? DT_F32 : DT_BF16, ROWS * WIDTH);
+    c->out[0] = ref_new(c->how ? DT_F32 : c->dt == DT_F16 ? DT_F16 : DT_BF16, ROWS * WIDTH);
 }
 static void run_convert(call *c) { CALL(convert, ON(c->in[0]), c->dt, ON(c->out[0]), c->out[0].dt, ROWS * WIDTH); }
 static void run_add(call *c) { CALL(add, ON(c->in[0]), ON(c->in[1]), ON(c->out[0]), c->dt, ROWS * WIDTH); }
@@ -339,11 +340,11 @@ static void run_classifier(call *c)
     const bool poisoned = isnan(logp[0]) || isnan(logp[1]);
     assert_true(poisoned || (isfinite(((float *)c->out[1].p)[0]) && isfinite(((float *)c->out[1].p)[1])));
     ref_drop(&z);
-    if (c->dt == DT_BF16) /* one value of each row's gradients for the check, which reads floats */
+    if (c->dt != DT_F32) /* one value of each row's gradients for the check, which reads floats */
         for (int r = 0; r < 2; r++) {
             float sum = 0;
-            const uint16_t *d = (const uint16_t *)((const float *)c->out[0].p + r * VOCAB);
-            for (int v = 0; v < VOCAB; v++) sum += dt_bf16_to_float(d[v]);
+            const void *d = (const float *)c->out[0].p + r * VOCAB;
+            for (int v = 0; v < VOCAB; v++) sum += dt_element(d, c->dt, v);
             for (int v = 0; v < VOCAB; v++) ((float *)c->out[0].p)[r * VOCAB + v] = sum;
         }
 }
@@ -420,7 +421,7 @@ static const operation operations[] = {
 /* ---- the property ------------------------------------------------------------------------------------------------ */
 
 /* 0x7fffffff: a NaN whose low bits are set, as damaged files have them; arithmetic keeps such bits. bf16 takes the
- * upper half of each. */
+ * upper half of each, fp16 sign and upper bits of the fraction. */
 static const uint32_t BAD[] = {0x7fc00000u, 0x7fffffffu, 0xffffffffu, 0x7f800000u, 0xff800000u};
 enum { N_NANS = 3, N_BAD = 5 };
 
@@ -428,8 +429,10 @@ static void poison(ref_array *a, int64_t i, uint32_t bits)
 {
     if (a->dt == DT_F32)
         ((uint32_t *)a->p)[i] = bits;
-    else
+    else if (a->dt == DT_BF16)
         ((uint16_t *)a->p)[i] = (uint16_t)(bits >> 16);
+    else
+        ((uint16_t *)a->p)[i] = (uint16_t)((bits >> 16 & 0x8000u) | 0x7c00u | (bits >> 13 & 0x3ffu));
 }
 
 static bool shows(const call *c)
@@ -461,7 +464,7 @@ static void check_input(const operation *op, call *c, int input)
 static void what_is_no_number_shows_in_an_output(void **state)
 {
     for (size_t o = 0; o < sizeof operations / sizeof operations[0]; o++)
-        for (int t = 0; t < 2; t++)
+        for (int t = 0; t < N_TYPES; t++)
             for (int how = 0; how < operations[o].n_ways; how++) {
                 call c = {.f = *state, .dt = types[t], .how = how};
                 operations[o].make(&c);
@@ -480,7 +483,7 @@ static void a_positive_infinity_shows_where_the_negative_has_a_limit(void **stat
 {
     for (size_t o = 0; o < sizeof operations / sizeof operations[0]; o++) {
         const bool forward = !strcmp(operations[o].name, "act_forward") || !strcmp(operations[o].name, "classifier");
-        for (int t = 0; forward && t < 2; t++) {
+        for (int t = 0; forward && t < N_TYPES; t++) {
             call c = {.f = *state, .dt = types[t]};
             operations[o].make(&c);
             poison(&c.in[0], 11, 0x7f800000u);

@@ -4,19 +4,22 @@
 #include "device_fixture.h"
 #include <math.h>
 
-static const dt_dtype types[] = {DT_F32, DT_BF16};
+static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F16};
+enum { N_TYPES = sizeof types / sizeof types[0] };
 
 /* ---- optimizers -------------------------------------------------------------------------------------------------- */
 
 static const int64_t lengths[] = {1, 17, 1000, 40001};
+enum { N_WAYS = 2 * N_TYPES * (N_TYPES + 1) };
 
-/* Is what was asked for beside the parameters (none, float, bf16) the parameters, rounded? */
+/* Is what was asked for beside the parameters the parameters, rounded? */
 static bool is_rounded(const ref_array *out, const ref_array *p)
 {
     bool same = true;
     for (int64_t j = 0; j < p->n && same; j++) {
-        const float master = ((const float *)p->p)[j];
-        same = ref_get(out, j) == (double)(out->dt == DT_BF16 ? dt_bf16_to_float(dt_bf16_from_float(master)) : master);
+        float rounded[1];
+        dt_set_element(rounded, out->dt, 0, ((const float *)p->p)[j]);
+        same = ref_get(out, j) == (double)dt_element(rounded, out->dt, 0);
     }
     return same;
 }
@@ -24,9 +27,9 @@ static bool is_rounded(const ref_array *out, const ref_array *p)
 /* way: the gradient's type, what receives the parameters, and where decay is. */
 static void check_adamw(fixture *f, int64_t n, int way)
 {
-    const dt_dtype gt = types[way & 1];
-    const int param_kind = way / 2 % 3; /* none, float, bf16 */
-    const bool l2 = way >= 6;
+    const dt_dtype gt = types[way % N_TYPES];
+    const int param_kind = way / N_TYPES % (N_TYPES + 1); /* 0: none */
+    const bool l2 = way >= N_WAYS / 2;
     const dt_adamw o = {.lr = 0.01f,
                         .beta1 = 0.9f,
                         .beta2 = 0.95f,
@@ -39,7 +42,7 @@ static void check_adamw(fixture *f, int64_t n, int way)
     ref_array g = ref_random(gt, n, 1, 2), p = ref_random(DT_F32, n, 2, 1), m = ref_random(DT_F32, n, 3, 0.1),
               v = ref_random(DT_F32, n, 4, 0.5);
     for (int64_t j = 0; j < n; j++) ref_set(&v, j, fabs(ref_get(&v, j)));
-    ref_array out = ref_new(param_kind == 2 ? DT_BF16 : DT_F32, n);
+    ref_array out = ref_new(param_kind ? types[param_kind - 1] : DT_F32, n);
     double *g64 = ref_doubles(&g), *p64 = ref_doubles(&p), *m64 = ref_doubles(&m), *v64 = ref_doubles(&v);
     ref_adamw(&o, g64, p64, m64, v64, n);
     RUN(adamw_step, &o, ON(g), gt, ON(p), ON(m), ON(v), param_kind ? ON(out) : NULL, out.dt, n);
@@ -60,17 +63,17 @@ static void check_adamw(fixture *f, int64_t n, int way)
 static void adamw_is_algorithm_2_and_adam_has_decay_in_the_gradient(void **state)
 {
     for (int i = 0; i < 4; i++)
-        for (int way = 0; way < 12; way++) check_adamw(*state, lengths[i], way);
+        for (int way = 0; way < N_WAYS; way++) check_adamw(*state, lengths[i], way);
 }
 
 static void check_sgd(fixture *f, int64_t n, int way)
 {
-    const dt_dtype gt = types[way & 1];
-    const int param_kind = way / 2 % 3;
-    const bool momentum = way >= 6;
+    const dt_dtype gt = types[way % N_TYPES];
+    const int param_kind = way / N_TYPES % (N_TYPES + 1);
+    const bool momentum = way >= N_WAYS / 2;
     const dt_sgd o = {.lr = 0.01f, .momentum = momentum ? 0.9f : 0, .l2 = 0.1f, .grad_scale = 0.5f};
     ref_array g = ref_random(gt, n, 1, 2), p = ref_random(DT_F32, n, 2, 1), b = ref_random(DT_F32, n, 3, 1);
-    ref_array out = ref_new(param_kind == 2 ? DT_BF16 : DT_F32, n);
+    ref_array out = ref_new(param_kind ? types[param_kind - 1] : DT_F32, n);
     double *g64 = ref_doubles(&g), *p64 = ref_doubles(&p), *b64 = ref_doubles(&b);
     ref_sgd(&o, g64, p64, momentum ? b64 : NULL, n);
     RUN(sgd_step, &o, ON(g), gt, ON(p), momentum ? ON(b) : NULL, param_kind ? ON(out) : NULL, out.dt, n);
@@ -84,7 +87,7 @@ static void check_sgd(fixture *f, int64_t n, int way)
 static void sgd_follows_its_momentum(void **state)
 {
     for (int i = 0; i < 4; i++)
-        for (int way = 0; way < 12; way++) check_sgd(*state, lengths[i], way);
+        for (int way = 0; way < N_WAYS; way++) check_sgd(*state, lengths[i], way);
 }
 
 /* ---- reductions -------------------------------------------------------------------------------------------------- */
@@ -94,7 +97,7 @@ static void sums_of_squares(void **state)
     fixture *f = *state;
     static const int64_t sizes[] = {0, 1, 17, 16385, 100003};
     for (int i = 0; i < 5; i++)
-        for (int t = 0; t < 2; t++) {
+        for (int t = 0; t < N_TYPES; t++) {
             const int64_t n = sizes[i];
             ref_array x = ref_random(types[t], n, 1, 4);
             double sum = 0, got = -1, largest = 0;
@@ -135,7 +138,7 @@ static void non_finite_numbers_show(void **state)
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     for (int b = 0; b < 3; b++)
         for (int at = 0; at < 40; at += 13)
-            for (int t = 0; t < 2; t++) {
+            for (int t = 0; t < N_TYPES; t++) {
                 ref_array x = ref_random(types[t], 40, 1, 1);
                 double sum = 0;
                 float max = 0;

@@ -84,13 +84,18 @@ static const int64_t sizes[][3] = {{1, 1, 1},     {2, 3, 17},   {3, 17, 2},     
                                    {19, 48, 64},  {7, 31, 129}, {5, 40, 0},     {9, 7, 2100},
                                    {6, 70, 1030}, {8, 300, 40}, {66, 530, 130}, {4, 1100, 24}};
 
+/* The types of A and B, and of C. */
+static const dt_dtype in_types[] = {DT_F32, DT_BF16, DT_BF16, DT_F16, DT_F16},
+                      c_types[] = {DT_F32, DT_F32, DT_BF16, DT_F32, DT_F16};
+enum { N_TYPES = sizeof in_types / sizeof in_types[0] };
+
 static void for_all_sizes(fixture *f, void (*check)(fixture *f, const product *p))
 {
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-        for (int types = 0; types < 3; types++)
+        for (int types = 0; types < N_TYPES; types++)
             for (int way = 0; way < 12; way++) {
-                product p = make_product(sizes[i][0], sizes[i][1], sizes[i][2], way & 1, types ? DT_BF16 : DT_F32,
-                                         types == 2 ? DT_BF16 : DT_F32, way >> 1);
+                product p = make_product(sizes[i][0], sizes[i][1], sizes[i][2], way & 1, in_types[types],
+                                         c_types[types], way >> 1);
                 check(f, &p);
                 drop_product(&p);
             }
@@ -104,8 +109,8 @@ static void a_row_of_very_many_is_the_same(void **state)
 {
     fixture *f = *state;
     static const int64_t pieces[][2] = {{0, 1}, {1, 16}, {700, 200}, {1539, 1}};
-    for (int way = 0; way < 4; way++) {
-        product p = make_product(1540, 1416, 72, way & 1, way & 2 ? DT_BF16 : DT_F32, DT_F32, 0);
+    for (int way = 0; way < 6; way++) {
+        product p = make_product(1540, 1416, 72, way & 1, in_types[way & 6], DT_F32, 0);
         p.mm.lda += 5, p.mm.ldb += 6; /* 16 bytes, in either type */
         ref_drop(&p.a), ref_drop(&p.b);
         p.a = ref_random(p.mm.dt, p.mm.m * p.mm.lda, 1, 1);

@@ -7,9 +7,9 @@
  * Conventions
  *   - Matrices are row-major. "ld" is the distance between rows in elements. Activations are [n_tok, width]: a
  *     batch is a flat list of tokens, cut into sequences by offsets (padding-free); there is no batch dimension.
- *   - `dt` is the type of activations and parameters (DT_F32 or DT_BF16); statistics (mean, rstd, lse, logp) are float.
- *     Every operation computes in float and rounds once on storing. `gt` is the type of gradients of parameters: DT_F32
- *     or DT_BF16.
+ *   - `dt` is the type of activations and parameters (DT_F32, DT_BF16 or DT_F16); statistics (mean, rstd, lse, logp)
+ *     are float. Every operation computes in float and rounds once on storing, what is too large for DT_F16 to Inf.
+ *     `gt` is the type of gradients of parameters, one of the same three.
  *   - `accumulate` false: the output is overwritten (its old content may be anything, NaN too); true: it is added to.
  *   - No operation allocates or communicates. Arrays of offsets and tokens are device memory unless said otherwise.
  *   - Operations are asynchronous on the stream: arrays are borrowed until the stream is synchronised; descriptions

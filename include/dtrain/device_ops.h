@@ -67,7 +67,7 @@ typedef struct dt_matmul {
 
     dt_product_sums sums_of;
     void *sums;
-    dt_dtype sums_dtype; /* DT_F32 or DT_BF16 */
+    dt_dtype sums_dtype; /* any that is computed in */
     bool accumulate_sums;
 
     dt_scaled a_scaled, b_scaled;

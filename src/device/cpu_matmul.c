@@ -10,6 +10,7 @@
  * gradients) the exact shape is made: another pass over the gradient would cost more than the primitive.
  *
  * Processors without bfloat16 instructions convert tiles to float and use the BLAS entry: oneDNN's emulation is slower.
+ * So do all of them with fp16.
  *
  * On several threads the library may cut k among them, by rules of its own, so its sums depend on their number. Where
  * they must not (dt_device_ops.make_reproducible) it is told of one thread, and the tiles of C, whose sizes depend on
@@ -52,13 +53,15 @@ struct cpu_matmul {
     size_t scratchpad_size;
     void *pad_a, *pad_c; /* PAD rows of A and of C, grown like the scratchpad */
     size_t pad_a_size, pad_c_size;
-    float *tile[3]; /* A, B, C converted to float; NULL where bfloat16 is native or has a unit */
+    void *tile[3]; /* A, B, C converted to float: from the start where bf16 is, else from the first product of fp16 */
+    size_t tile_size[3];
     bool native_bf16;
     uint8_t verdicts[128]; /* by form_number() */
     bool warned, own_alone;
 };
 
-static const size_t tile_elems[3] = {(size_t)TILE_M * TILE_K, (size_t)TILE_K *TILE_N, (size_t)TILE_M *TILE_N};
+static const size_t tile_nbytes[3] = {sizeof(float) * TILE_M * TILE_K, sizeof(float) * TILE_K *TILE_N,
+                                      sizeof(float) * TILE_M *TILE_N};
 
 /* Processors of other kinds than x86 are asked by making a primitive: oneDNN's build decides, too. */
 static bool has_native_bf16(const cpu_matmul *mmul)
@@ -80,6 +83,25 @@ static bool has_native_bf16(const cpu_matmul *mmul)
 /* Without a unit for bf16 tiles of its own and oneDNN's matrices are converted to float. */
 static bool converts_bf16(const cpu_state *cpu) { return !cpu->matmul->native_bf16 && !cpu->unit; }
 
+/* Scratch only grows: after the first step nothing is allocated. */
+static dt_err grow(const cpu_state *cpu, void **p, size_t *size, size_t wanted)
+{
+    if (wanted <= *size) return DT_OK;
+    cpu_drop(*p, *size);
+    *size = 0;
+    DT_CHECK(cpu_grab(wanted, cpu->n_threads, p) == DT_OK, DT_ERR_MEMORY,
+             "cpu device: %zu bytes of scratch for matrix products", wanted);
+    *size = wanted;
+    return DT_OK;
+}
+
+static dt_err take_tiles(const cpu_state *cpu)
+{
+    cpu_matmul *mmul = cpu->matmul;
+    for (int i = 0; i < 3; i++) DT_TRY(grow(cpu, &mmul->tile[i], &mmul->tile_size[i], tile_nbytes[i]));
+    return DT_OK;
+}
+
 dt_err cpu_matmul_open(cpu_state *cpu)
 {
     cpu_matmul *mmul = cpu->matmul = calloc(1, sizeof *mmul);
@@ -90,13 +112,7 @@ dt_err cpu_matmul_open(cpu_state *cpu)
     const char *library = getenv("DTRAIN_ONEDNN"); /* none: our own kernels alone, for tests */
     mmul->own_alone = library && !strcmp(library, "none");
     mmul->native_bf16 = has_native_bf16(mmul);
-    for (int i = 0; i < 3 && converts_bf16(cpu) && !cpu->planning; i++) {
-        void *p;
-        DT_CHECK(cpu_grab(tile_elems[i] * sizeof(float), cpu->n_threads, &p) == DT_OK, DT_ERR_MEMORY,
-                 "cpu device: %zu bytes to convert bf16 matrices", tile_elems[i] * sizeof(float));
-        mmul->tile[i] = p;
-    }
-    return DT_OK;
+    return converts_bf16(cpu) && !cpu->planning ? take_tiles(cpu) : DT_OK;
 }
 
 static void drop_entry(matmul_entry *e)
@@ -110,7 +126,7 @@ void cpu_matmul_close(cpu_state *cpu)
     cpu_matmul *mmul = cpu->matmul;
     if (!mmul) return;
     for (int i = 0; i < CACHE_SETS * CACHE_WAYS; i++) drop_entry(&mmul->entry[i / CACHE_WAYS][i % CACHE_WAYS]);
-    for (int i = 0; i < 3; i++) cpu_drop(mmul->tile[i], tile_elems[i] * sizeof(float));
+    for (int i = 0; i < 3; i++) cpu_drop(mmul->tile[i], mmul->tile_size[i]);
     cpu_drop(mmul->scratchpad, mmul->scratchpad_size);
     cpu_drop(mmul->pad_a, mmul->pad_a_size);
     cpu_drop(mmul->pad_c, mmul->pad_c_size);
@@ -124,20 +140,8 @@ size_t cpu_matmul_held(const cpu_state *cpu)
 {
     const cpu_matmul *mmul = cpu->matmul;
     size_t held = sizeof *mmul + mmul->scratchpad_size + mmul->pad_a_size + mmul->pad_c_size;
-    for (int i = 0; i < 3; i++) held += converts_bf16(cpu) ? tile_elems[i] * sizeof(float) : 0;
+    for (int i = 0; i < 3; i++) held += converts_bf16(cpu) ? tile_nbytes[i] : mmul->tile_size[i];
     return held;
-}
-
-/* Scratch only grows: after the first step nothing is allocated. */
-static dt_err grow(const cpu_state *cpu, void **p, size_t *size, size_t wanted)
-{
-    if (wanted <= *size) return DT_OK;
-    cpu_drop(*p, *size);
-    *size = 0;
-    DT_CHECK(cpu_grab(wanted, cpu->n_threads, p) == DT_OK, DT_ERR_MEMORY,
-             "cpu device: %zu bytes of scratch for matrix products", wanted);
-    *size = wanted;
-    return DT_OK;
 }
 
 /* ---- primitives -------------------------------------------------------------------------------------------------- */
@@ -403,13 +407,14 @@ static dt_err run_sgemm(cpu_state *cpu, const dt_matmul *mm, const float *a, con
     return sgemm_in_columns(cpu, mm, a, b, c, mm->bias || mm->accumulate);
 }
 
-/* ---- bfloat16 without bfloat16 instructions ---------------------------------------------------------------------- */
+/* ---- 16 bits without instructions for them ----------------------------------------------------------------------- */
 
-/* dst [rows][cols] = src [rows][ld], as floats. */
-static void to_float(const cpu_state *cpu, const void *src, int64_t rows, int64_t cols, int64_t ld, float *dst)
+/* dst [rows][cols] = src [rows][ld] of type dt, as floats. */
+static void to_float(const cpu_state *cpu, const void *src, dt_dtype dt, int64_t rows, int64_t cols, int64_t ld,
+                     float *dst)
 {
     CPU_PARALLEL_FOR (cpu, i, rows) {
-        cpu->k->convert(cpu_at(src, DT_BF16, i * ld), DT_BF16, dst + i * cols, DT_F32, cols);
+        cpu->k->convert(cpu_at(src, dt, i * ld), dt, dst + i * cols, DT_F32, cols);
     }
 }
 
@@ -417,7 +422,7 @@ static void to_float(const cpu_state *cpu, const void *src, int64_t rows, int64_
 static dt_err converted_tile(cpu_state *cpu, const dt_matmul *mm, int64_t i, int64_t j, const void *a, const void *b,
                              void *c)
 {
-    const cpu_matmul *mmul = cpu->matmul;
+    float *const *tile = (float *const *)cpu->matmul->tile;
     dt_matmul t = {.m = dt_min_i64(TILE_M, mm->m - i),
                    .n = dt_min_i64(TILE_N, mm->n - j),
                    .trans_a = mm->trans_a,
@@ -427,24 +432,25 @@ static dt_err converted_tile(cpu_state *cpu, const dt_matmul *mm, int64_t i, int
         t.k = dt_min_i64(TILE_K, mm->k - p);
         t.lda = t.trans_a ? t.m : t.k;
         t.ldb = t.trans_b ? t.k : t.n;
-        to_float(cpu, cpu_at(a, DT_BF16, t.trans_a ? p * mm->lda + i : i * mm->lda + p), t.trans_a ? t.k : t.m, t.lda,
-                 mm->lda, mmul->tile[0]);
-        to_float(cpu, cpu_at(b, DT_BF16, t.trans_b ? j * mm->ldb + p : p * mm->ldb + j), t.trans_b ? t.n : t.k, t.ldb,
-                 mm->ldb, mmul->tile[1]);
-        DT_TRY(sgemm(cpu, &t, mmul->tile[0], mmul->tile[1], mmul->tile[2], p > 0));
+        to_float(cpu, cpu_at(a, mm->dt, t.trans_a ? p * mm->lda + i : i * mm->lda + p), mm->dt, t.trans_a ? t.k : t.m,
+                 t.lda, mm->lda, tile[0]);
+        to_float(cpu, cpu_at(b, mm->dt, t.trans_b ? j * mm->ldb + p : p * mm->ldb + j), mm->dt, t.trans_b ? t.n : t.k,
+                 t.ldb, mm->ldb, tile[1]);
+        DT_TRY(sgemm(cpu, &t, tile[0], tile[1], tile[2], p > 0));
     }
     CPU_PARALLEL_FOR (cpu, r, t.m) {
-        float *row = mmul->tile[2] + r * t.n;
-        if (mm->bias) cpu->k->add_into(cpu_at(mm->bias, DT_BF16, j), DT_BF16, row, DT_F32, true, t.n);
+        float *row = tile[2] + r * t.n;
+        if (mm->bias) cpu->k->add_into(cpu_at(mm->bias, mm->dt, j), mm->dt, row, DT_F32, true, t.n);
         cpu->k->add_into(row, DT_F32, cpu_at_w(c, mm->c_dtype, (i + r) * mm->ldc + j), mm->c_dtype, mm->accumulate,
                          t.n);
     }
     return DT_OK;
 }
 
-/* A processor without bf16: tiles of A and B become floats, tiles of C are rounded once. */
+/* Tiles of A and B become floats, tiles of C are rounded once. */
 static dt_err run_converted(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
+    DT_TRY(take_tiles(cpu));
     for (int64_t j = 0; j < mm->n; j += TILE_N)
         for (int64_t i = 0; i < mm->m; i += TILE_M) DT_TRY(converted_tile(cpu, mm, i, j, a, b, c));
     return DT_OK;
@@ -475,7 +481,7 @@ static void copy_addend(cpu_state *cpu, const dt_matmul *mm, void *c)
 static bool reads_addend(const cpu_state *cpu, const dt_matmul *mm)
 {
     return mm->k == 0 || mm->batch_invariant || (mm->c_dtype == DT_BF16 && cpu_gemm_takes(cpu, mm)) ||
-           (mm->c_dtype == DT_BF16 && mm->addend_dtype == DT_F32);
+           (mm->c_dtype != DT_F32 && mm->addend_dtype == DT_F32);
 }
 
 /* P = op(A) op(B) + D + bias into c. */
@@ -498,6 +504,8 @@ static dt_err run_product(cpu_state *cpu, const dt_matmul *mm, const void *a, co
         cpu_product_run(cpu, mm, a, b, c);
     else if (mm->dt == DT_BF16)
         return run_bf16(cpu, mm, a, b, c);
+    else if (mm->dt == DT_F16)
+        return run_converted(cpu, mm, a, b, c);
     else if (mm->trans_b && !mm->trans_a && mm->k >= 2048 && !cpu->reproducible)
         return run_blocks(cpu, mm, a, b, c);
     else

@@ -52,8 +52,7 @@ array put(check *c, dt_dtype dt, int64_t n, double scale)
     const array a = place(c, dt, dt_dtype_size(dt), n, false);
     for (int64_t i = 0; i < a.n; i++) {
         const float x = (float)(scale * ((double)(dt_mix64(++c->draws) >> 11) * 0x1p-52 - 1));
-        const uint16_t half = dt_bf16_from_float(x);
-        memcpy(c->before + a.at + (size_t)i * a.elem_size, dt == DT_F32 ? (const void *)&x : &half, a.elem_size);
+        dt_set_element(c->before + a.at, dt, i, x);
     }
     return a;
 }
@@ -113,18 +112,7 @@ static void may_change(check *c, array a)
         if (a.at >= c->places[i].at && a.at < c->places[i].at + c->places[i].nbytes) c->places[i].may_change = true;
 }
 
-static double value(const char *image, array a, int64_t i)
-{
-    const char *p = image + a.at + (size_t)i * a.elem_size;
-    uint16_t half;
-    float x;
-    if (a.dt == DT_BF16) {
-        memcpy(&half, p, sizeof half);
-        return (double)dt_bf16_to_float(half);
-    }
-    memcpy(&x, p, sizeof x);
-    return (double)x;
-}
+static double value(const char *image, array a, int64_t i) { return (double)dt_element(image + a.at, a.dt, i); }
 
 static double rms_of(const check *c, array a)
 {
@@ -135,8 +123,6 @@ static double rms_of(const check *c, array a)
     }
     return a.n > 0 ? sqrt(sum / (double)a.n) : 0;
 }
-
-static double half_unit(dt_dtype dt) { return dt == DT_F32 ? 0x1p-24 : 0x1p-8; }
 
 static bool same(double a, double b) { return a == b || (isnan(a) && isnan(b)); }
 
@@ -164,8 +150,8 @@ void compare(check *c, const char *what, array a, tolerance tol)
         const double want = value(c->after[0], a, i), got = value(c->after[1], a, i), off = fabs(got - want);
         const double allowed = tol.floats < 0
                                    ? 0
-                                   : 2.5 * half_unit(a.dt) * fabs(want) +
-                                         (tol.floats * 0x1p-24 + tol.stored * half_unit(tol.dt)) * (fabs(want) + rms);
+                                   : 2.5 * dt_roundoff(a.dt) * fabs(want) +
+                                         (tol.floats * 0x1p-24 + tol.stored * dt_roundoff(tol.dt)) * (fabs(want) + rms);
         if (same(want, got) || off <= allowed) continue;
         const double times = isfinite(off) ? off / (allowed + 1e-300) : INFINITY;
         if (n_off++ == 0 || times > most) most = times, worst = i, allowed_there = allowed;

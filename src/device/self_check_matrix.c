@@ -3,7 +3,8 @@
 #include "self_check.h"
 #include <math.h>
 
-static const dt_dtype TYPES[] = {DT_F32, DT_BF16};
+static const dt_dtype TYPES[] = {DT_F32, DT_BF16, DT_F16};
+enum { N_TYPES = sizeof TYPES / sizeof TYPES[0] };
 
 static tolerance near(double floats, double stored, dt_dtype dt) { return (tolerance){floats, stored, dt}; }
 static double of_sum(double k) { return 8 + 4 * sqrt(k); }
@@ -13,7 +14,7 @@ static double of_sum(double k) { return 8 + 4 * sqrt(k); }
 /* What training asks for beside op(A) op(B), and generation: each with each of the four ways to store A and B. */
 static const struct product_way {
     const char *name;
-    bool bias, addend, float_addend, float_c, accumulate, batch_invariant, bf16_sums;
+    bool bias, addend, float_addend, float_c, accumulate, batch_invariant, narrow_sums;
     dt_epilogue epilogue;
     dt_product_sums sums_of;
 } WAYS[] = {
@@ -23,7 +24,7 @@ static const struct product_way {
     {"bias and addend", .bias = true, .addend = true},
     {"float addend", .addend = true, .float_addend = true},
     {"added to a gradient, sums of A", .float_c = true, .accumulate = true, .sums_of = DT_SUMS_OF_A},
-    {"added, sums of B", .accumulate = true, .sums_of = DT_SUMS_OF_B, .bf16_sums = true},
+    {"added, sums of B", .accumulate = true, .sums_of = DT_SUMS_OF_B, .narrow_sums = true},
     {"bias and activation", .bias = true, .epilogue = DT_EPILOGUE_ACT},
     {"slope of an activation, sums of C", .epilogue = DT_EPILOGUE_ACT_BACKWARD, .sums_of = DT_SUMS_OF_C},
     {"batch-invariant", .bias = true, .batch_invariant = true},
@@ -52,7 +53,9 @@ static void product(check *c, const struct product_way *w, dt_dtype dt, const in
                     .act = (dt_activation)(form % 4),
                     .ld_aux = n + odd,
                     .sums_of = w->sums_of,
-                    .sums_dtype = w->bf16_sums ? DT_BF16 : DT_F32,
+                    .sums_dtype = !w->narrow_sums ? DT_F32
+                                  : dt == DT_F32  ? DT_BF16
+                                                  : dt,
                     .accumulate_sums = w->accumulate};
     begin(c, "matmul %dx%dx%d, %s%s, %s, %s", (int)m, (int)n, (int)k, ta ? "A'" : "A", tb ? "B'" : "B",
           dt_dtype_name(dt), w->name);
@@ -279,7 +282,7 @@ static void tokens(check *c, int64_t n_vocab)
 
 void check_matrix_cases(check *c)
 {
-    for (int t = 0; t < 2; t++) {
+    for (int t = 0; t < N_TYPES; t++) {
         products(c, TYPES[t]);
         attentions(c, TYPES[t]);
         for (int terms = 0; terms < 3; terms++) {

@@ -2,7 +2,8 @@
 #include "self_check.h"
 #include <math.h>
 
-static const dt_dtype TYPES[] = {DT_F32, DT_BF16};
+static const dt_dtype TYPES[] = {DT_F32, DT_BF16, DT_F16};
+enum { N_TYPES = sizeof TYPES / sizeof TYPES[0] };
 static const char *const ACTS[] = {"silu", "gelu", "gelu_tanh", "quick_gelu"};
 
 static tolerance near(double floats, double stored, dt_dtype dt) { return (tolerance){floats, stored, dt}; }
@@ -13,14 +14,15 @@ static double of_sum(double k) { return 8 + 4 * sqrt(k); }
 
 static void conversions(check *c)
 {
-    for (int way = 0; way < 8; way++) {
-        const dt_dtype src = TYPES[way & 1], dst = TYPES[way >> 1 & 1];
+    for (int way = 0; way < 2 * N_TYPES * N_TYPES; way++) {
+        const dt_dtype src = TYPES[way % N_TYPES], dst = TYPES[way / N_TYPES % N_TYPES];
+        const bool accumulate = way >= N_TYPES * N_TYPES;
         const int64_t n = 10007;
         begin(c, "convert, add_into, add from %s to %s", dt_dtype_name(src), dt_dtype_name(dst));
         const array x = put(c, src, n, 3), y = put(c, dst, n, 2), z = room(c, dst, n), sum = room(c, src, n);
         EACH_DEVICE (c) {
             RUN(c, convert, at(c, x), src, at(c, z), dst, n);
-            RUN(c, add_into, at(c, x), src, at(c, y), dst, way >> 2, n);
+            RUN(c, add_into, at(c, x), src, at(c, y), dst, accumulate, n);
             RUN(c, add, at(c, x), at(c, x), at(c, sum), src, n);
         }
         compare(c, "convert", z, EXACT);
@@ -110,12 +112,12 @@ static void rope(check *c, dt_dtype dt)
 
 static void bias_backward(check *c, dt_dtype dt)
 {
-    for (int way = 0; way < 4; way++) {
+    for (int way = 0; way < 2 * N_TYPES; way++) {
         const int64_t m = way & 1 ? 301 : 1024, n = way & 1 ? 77 : 128, ld = n + (way & 1) * 5;
         const dt_dtype gt = TYPES[way >> 1];
         begin(c, "bias_backward from %s to %s", dt_dtype_name(dt), dt_dtype_name(gt));
         const array dy = put(c, dt, m * ld, 1), dbias = put(c, gt, n, 1);
-        EACH_DEVICE (c) RUN(c, bias_backward, at(c, dy), m, n, ld, dt, at(c, dbias), gt, way >> 1);
+        EACH_DEVICE (c) RUN(c, bias_backward, at(c, dy), m, n, ld, dt, at(c, dbias), gt, way > 1);
         compare(c, NULL, dbias, near(of_sum((double)m), 0, dt));
         end(c);
     }
@@ -203,6 +205,7 @@ static void layernorm(check *c, dt_dtype dt, dt_dtype gt, int64_t width)
 static void optimizers(check *c, dt_dtype gt)
 {
     const int64_t n = 5003;
+    const dt_dtype param_dt = gt == DT_F32 ? DT_BF16 : gt;
     const dt_adamw adamw = {.lr = 1e-2f,
                             .beta1 = 0.9f,
                             .beta2 = 0.99f,
@@ -216,14 +219,14 @@ static void optimizers(check *c, dt_dtype gt)
     begin(c, "adamw_step, sgd_step, gradients in %s", dt_dtype_name(gt));
     /* two steps from no moments: any m beside any v would be a step of any length */
     const array grad = put(c, gt, n, 1), p = put(c, DT_F32, n, 1), m = room(c, DT_F32, n), v = room(c, DT_F32, n),
-                rounded = room(c, DT_BF16, n), q = put(c, DT_F32, n, 1), b = put(c, DT_F32, n, 1),
-                q_rounded = room(c, DT_BF16, n);
+                rounded = room(c, param_dt, n), q = put(c, DT_F32, n, 1), b = put(c, DT_F32, n, 1),
+                q_rounded = room(c, param_dt, n);
     EACH_DEVICE (c) {
         RUN(c, zero, at(c, m), (size_t)n * sizeof(float));
         RUN(c, zero, at(c, v), (size_t)n * sizeof(float));
         for (int step = 0; step < 2; step++) {
-            RUN(c, adamw_step, &adamw, at(c, grad), gt, at(c, p), at(c, m), at(c, v), at(c, rounded), DT_BF16, n);
-            RUN(c, sgd_step, &sgd, at(c, grad), gt, at(c, q), at(c, b), at(c, q_rounded), DT_BF16, n);
+            RUN(c, adamw_step, &adamw, at(c, grad), gt, at(c, p), at(c, m), at(c, v), at(c, rounded), param_dt, n);
+            RUN(c, sgd_step, &sgd, at(c, grad), gt, at(c, q), at(c, b), at(c, q_rounded), param_dt, n);
         }
     }
     compare(c, "adamw's parameters", p, near(64, 0, gt));
@@ -303,7 +306,7 @@ static void streams(check *c)
 void check_rows_cases(check *c)
 {
     conversions(c);
-    for (int t = 0; t < 2; t++) {
+    for (int t = 0; t < N_TYPES; t++) {
         const dt_dtype dt = TYPES[t];
         activations(c, dt);
         dropout(c, dt);
@@ -312,7 +315,7 @@ void check_rows_cases(check *c)
         bias_backward(c, dt);
         sums(c, dt);
         optimizers(c, dt);
-        for (int g = 0; g < 2; g++) {
+        for (int g = 0; g < N_TYPES; g++) {
             embedding(c, dt, TYPES[g]);
             rmsnorm(c, dt, TYPES[g], 129, 1);
             rmsnorm(c, dt, TYPES[g], 64, 3); /* heads inside a wider row */

@@ -102,8 +102,21 @@ static bool is_first_max(const float *z, int64_t target, int64_t n)
     return first;
 }
 
-/* Bfloat16 gradients go over the front of their own float row: each block is formed apart before it is stored. */
-typedef uint16_t __attribute__((may_alias)) aliased_bf16;
+/* Gradients of 16 bits go over the front of their own float row: each block is formed apart before it is stored. */
+typedef uint16_t __attribute__((may_alias)) aliased_half;
+
+/* Elements first .. first+n-1 of a row of type dt that begins where z does. */
+static void store_over(float *z, dt_dtype dt, int64_t first, const float *block, int64_t n)
+{
+    aliased_half *out = (aliased_half *)(void *)z + first;
+    if (dt == DT_F32) {
+        SIMD_FOR (int64_t i = 0; i < n; i++) z[first + i] = block[i];
+    } else if (dt == DT_BF16) {
+        SIMD_FOR (int64_t i = 0; i < n; i++) out[i] = bf16_of(block[i]);
+    } else {
+        SIMD_FOR (int64_t i = 0; i < n; i++) out[i] = dt_f16_from_float(block[i]);
+    }
+}
 
 /* z [n] becomes dlogits of type dt in place: scale exp(z/T - max), less weight at the target. With scale = w / Z that
  * is w (softmax - onehot), the gradient of -w logp. */
@@ -115,12 +128,7 @@ static void write_gradient(float *z, int64_t n, dt_dtype dt, int32_t target, flo
         const int64_t len = n - first < BLOCK ? n - first : BLOCK;
         SIMD_FOR (int64_t i = 0; i < len; i++) block[i] = scale * exp_below(z[first + i] * inv_t - max);
         if (target >= first && target < first + len) block[target - first] -= weight;
-        if (dt == DT_F32) {
-            SIMD_FOR (int64_t i = 0; i < len; i++) z[first + i] = block[i];
-        } else {
-            aliased_bf16 *out = (aliased_bf16 *)(void *)z + first;
-            SIMD_FOR (int64_t i = 0; i < len; i++) out[i] = bf16_of(block[i]);
-        }
+        store_over(z, dt, first, block, len);
     }
 }
 
@@ -152,12 +160,7 @@ static void write_all_terms(float *z, const float *ref, int64_t n, dt_dtype dt, 
             form_block(block, z + first, NULL, len, inv_t, g);
         }
         if (target >= first && target < first + len) block[target - first] -= g->one_hot;
-        if (dt == DT_F32) {
-            SIMD_FOR (int64_t i = 0; i < len; i++) z[first + i] = block[i];
-        } else {
-            aliased_bf16 *out = (aliased_bf16 *)(void *)z + first;
-            SIMD_FOR (int64_t i = 0; i < len; i++) out[i] = bf16_of(block[i]);
-        }
+        store_over(z, dt, first, block, len);
     }
 }
 

@@ -1,22 +1,26 @@
 /* elementwise.c - conversions, sums, activations, dropout and rotation of the CPU device: one pass over memory each. */
 #include "kernels.h"
+#include <string.h>
 
 /* dst[i] = src[i] in another type, rounded to nearest even. */
+INLINE void convert_body(const void *src, dt_dtype S, void *dst, dt_dtype D, int64_t n)
+{
+    SIMD_FOR (int64_t i = 0; i < n; i++) store(dst, D, i, load(src, S, i));
+}
+INLINE void convert_from(const void *src, dt_dtype S, void *dst, dt_dtype dst_dt, int64_t n)
+{
+#define BODY(D) convert_body(src, S, dst, D, n)
+    BY_TYPE(dst_dt, BODY);
+#undef BODY
+}
 void ISA_NAME(convert)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n)
 {
-#define BODY(S, D)                                                                                                     \
-    SIMD_FOR (int64_t i = 0; i < n; i++) store(dst, D, i, load(src, S, i))
-    if (src_dt == DT_F32) {
-        if (dst_dt == DT_F32) {
-            BODY(DT_F32, DT_F32);
-        } else {
-            BODY(DT_F32, DT_BF16);
-        }
-    } else if (dst_dt == DT_F32) {
-        BODY(DT_BF16, DT_F32);
-    } else {
-        for (int64_t i = 0; i < n; i++) ((uint16_t *)dst)[i] = ((const uint16_t *)src)[i];
+    if (src_dt == dst_dt) {
+        memmove(dst, src, (size_t)n * dt_dtype_size(dst_dt));
+        return;
     }
+#define BODY(S) convert_from(src, S, dst, dst_dt, n)
+    BY_TYPE(src_dt, BODY);
 #undef BODY
 }
 
@@ -25,19 +29,21 @@ INLINE void add_into_body(const void *src, dt_dtype S, void *dst, dt_dtype D, in
 {
     SIMD_FOR (int64_t i = 0; i < n; i++) store(dst, D, i, load(dst, D, i) + load(src, S, i));
 }
+INLINE void add_from(const void *src, dt_dtype S, void *dst, dt_dtype dst_dt, int64_t n)
+{
+#define BODY(D) add_into_body(src, S, dst, D, n)
+    BY_TYPE(dst_dt, BODY);
+#undef BODY
+}
 void ISA_NAME(add_into)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate, int64_t n)
 {
     if (!accumulate) {
         ISA_NAME(convert)(src, src_dt, dst, dst_dt, n);
-    } else if (src_dt == DT_F32) {
-#define BODY(D) add_into_body(src, DT_F32, dst, D, n)
-        BY_TYPE(dst_dt, BODY);
-#undef BODY
-    } else {
-#define BODY(D) add_into_body(src, DT_BF16, dst, D, n)
-        BY_TYPE(dst_dt, BODY);
-#undef BODY
+        return;
     }
+#define BODY(S) add_from(src, S, dst, dst_dt, n)
+    BY_TYPE(src_dt, BODY);
+#undef BODY
 }
 
 void ISA_NAME(add)(const void *a, const void *b, void *c, dt_dtype dt, int64_t n)
@@ -96,7 +102,9 @@ INLINE float row_sum_body(const void *x, dt_dtype T, int64_t n)
 }
 float ISA_NAME(row_sum)(const void *x, dt_dtype dt, int64_t n)
 {
-    return dt == DT_F32 ? row_sum_body(x, DT_F32, n) : row_sum_body(x, DT_BF16, n);
+#define BODY(T) return row_sum_body(x, T, n)
+    BY_TYPE(dt, BODY);
+#undef BODY
 }
 
 /* ---- activations ------------------------------------------------------------------------------------------------- */
@@ -178,8 +186,10 @@ INLINE void glu_backward_body(dt_activation act, const void *gate, const void *u
     do {                                                                                                               \
         if ((dt) == DT_F32) {                                                                                          \
             body(A, __VA_ARGS__, DT_F32, n);                                                                           \
-        } else {                                                                                                       \
+        } else if ((dt) == DT_BF16) {                                                                                  \
             body(A, __VA_ARGS__, DT_BF16, n);                                                                          \
+        } else {                                                                                                       \
+            body(A, __VA_ARGS__, DT_F16, n);                                                                           \
         }                                                                                                              \
     } while (0)
 

@@ -28,13 +28,15 @@
 #define FMA(a, b, c) ((a) * (b) + (c))
 #endif
 
-/* Call a kernel's body with the type as a constant: two loops without branches instead of one with. */
+/* Call a kernel's body with the type as a constant: three loops without branches instead of one with. */
 #define BY_TYPE(dt, call_with)                                                                                         \
     do {                                                                                                               \
         if ((dt) == DT_F32) {                                                                                          \
             call_with(DT_F32);                                                                                         \
-        } else {                                                                                                       \
+        } else if ((dt) == DT_BF16) {                                                                                  \
             call_with(DT_BF16);                                                                                        \
+        } else {                                                                                                       \
+            call_with(DT_F16);                                                                                         \
         }                                                                                                              \
     } while (0)
 
@@ -55,10 +57,12 @@ INLINE float float_of(uint32_t u)
     return x.f;
 }
 
-/* Element i of an array of either type, as a float. */
+/* Element i of an array of any type, as a float. */
 INLINE float load(const void *p, dt_dtype dt, int64_t i)
 {
-    return dt == DT_F32 ? ((const float *)p)[i] : float_of((uint32_t)((const uint16_t *)p)[i] << 16);
+    if (dt == DT_F32) return ((const float *)p)[i];
+    const uint16_t h = ((const uint16_t *)p)[i];
+    return dt == DT_F16 ? dt_f16_to_float(h) : float_of((uint32_t)h << 16);
 }
 
 /* Rounds like dt_bf16_from_float, as a select. */
@@ -73,7 +77,7 @@ INLINE void store(void *p, dt_dtype dt, int64_t i, float f)
     if (dt == DT_F32) {
         ((float *)p)[i] = f;
     } else {
-        ((uint16_t *)p)[i] = bf16_of(f);
+        ((uint16_t *)p)[i] = dt == DT_F16 ? dt_f16_from_float(f) : bf16_of(f);
     }
 }
 
@@ -94,7 +98,11 @@ INLINE addend addend_of(const dt_gemm *g)
 }
 
 /* The value that a store and a load would give. */
-INLINE float rounded(float f, dt_dtype dt) { return dt == DT_F32 ? f : float_of((uint32_t)bf16_of(f) << 16); }
+INLINE float rounded(float f, dt_dtype dt)
+{
+    if (dt == DT_F32) return f;
+    return dt == DT_F16 ? dt_f16_to_float(dt_f16_from_float(f)) : float_of((uint32_t)bf16_of(f) << 16);
+}
 
 /* e^x = 2^k e^r with r in [-ln2/2, ln2/2]: k by adding 1.5*2^23, whose low bits then are k; ln2 in two parts (Cody and
  * Waite); e^r = 1 + r + r^2 q(r), q of degree 4 (least maximum of the relative error, 3e-9). Results below 2^-126 are

@@ -23,8 +23,9 @@ INLINE float rmsnorm_forward_body(const void *x, const void *weight, void *y, in
 }
 float ISA_NAME(rmsnorm_forward)(const void *x, const void *weight, void *y, int64_t width, float eps, dt_dtype dt)
 {
-    return dt == DT_F32 ? rmsnorm_forward_body(x, weight, y, width, eps, DT_F32)
-                        : rmsnorm_forward_body(x, weight, y, width, eps, DT_BF16);
+#define BODY(T) return rmsnorm_forward_body(x, weight, y, width, eps, T)
+    BY_TYPE(dt, BODY);
+#undef BODY
 }
 
 /* dx (written, or added to dx) and dweight (added to), as above. dx may be dy: an element is read before it is

@@ -2,23 +2,6 @@
  * nothing else. */
 #include "kernels.h"
 
-/* Call a step's body with gt and param_dt as constants. */
-#define BY_PARAM(call_with)                                                                                            \
-    do {                                                                                                               \
-        if (!param && gt == DT_F32)                                                                                    \
-            call_with(DT_F32, -1);                                                                                     \
-        else if (!param)                                                                                               \
-            call_with(DT_BF16, -1);                                                                                    \
-        else if (param_dt == DT_F32 && gt == DT_F32)                                                                   \
-            call_with(DT_F32, DT_F32);                                                                                 \
-        else if (param_dt == DT_F32)                                                                                   \
-            call_with(DT_BF16, DT_F32);                                                                                \
-        else if (gt == DT_F32)                                                                                         \
-            call_with(DT_F32, DT_BF16);                                                                                \
-        else                                                                                                           \
-            call_with(DT_BF16, DT_BF16);                                                                               \
-    } while (0)
-
 /* PARAM: -1 none, else the type. L2: is decay in the gradient? sqrt(v/fix2) = sqrt(v) / sqrt(fix2). */
 INLINE void adamw_body(const dt_adamw *o, const void *grad, dt_dtype G, float *restrict p, float *restrict m,
                        float *restrict v, void *param, int PARAM, bool L2, int64_t n)
@@ -36,17 +19,27 @@ INLINE void adamw_body(const dt_adamw *o, const void *grad, dt_dtype G, float *r
         if (PARAM >= 0) store(param, (dt_dtype)PARAM, i, pi);
     }
 }
+INLINE void adamw_into(const dt_adamw *o, const void *grad, dt_dtype G, float *p, float *m, float *v, void *param,
+                       dt_dtype param_dt, bool L2, int64_t n)
+{
+#define BODY(PARAM) adamw_body(o, grad, G, p, m, v, param, PARAM, L2, n)
+    if (param)
+        BY_TYPE(param_dt, BODY);
+    else
+        BODY(-1);
+#undef BODY
+}
 void ISA_NAME(adamw)(const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m, float *v, void *param,
                      dt_dtype param_dt, int64_t n)
 {
-#define ADAMW(G, PARAM)                                                                                                \
+#define ADAMW(G)                                                                                                       \
     do {                                                                                                               \
         if (opt->l2 == 0)                                                                                              \
-            adamw_body(opt, grad, G, master, m, v, param, PARAM, false, n);                                            \
+            adamw_into(opt, grad, G, master, m, v, param, param_dt, false, n);                                         \
         else                                                                                                           \
-            adamw_body(opt, grad, G, master, m, v, param, PARAM, true, n);                                             \
+            adamw_into(opt, grad, G, master, m, v, param, param_dt, true, n);                                          \
     } while (0)
-    BY_PARAM(ADAMW);
+    BY_TYPE(gt, ADAMW);
 #undef ADAMW
 }
 
@@ -64,17 +57,27 @@ INLINE void sgd_body(const dt_sgd *o, const void *grad, dt_dtype G, float *restr
         if (PARAM >= 0) store(param, (dt_dtype)PARAM, i, pi);
     }
 }
+INLINE void sgd_into(const dt_sgd *o, const void *grad, dt_dtype G, float *p, float *b, bool MOMENTUM, void *param,
+                     dt_dtype param_dt, int64_t n)
+{
+#define BODY(PARAM) sgd_body(o, grad, G, p, b, MOMENTUM, param, PARAM, n)
+    if (param)
+        BY_TYPE(param_dt, BODY);
+    else
+        BODY(-1);
+#undef BODY
+}
 void ISA_NAME(sgd)(const dt_sgd *opt, const void *grad, dt_dtype gt, float *master, float *momentum, void *param,
                    dt_dtype param_dt, int64_t n)
 {
-#define SGD(G, PARAM)                                                                                                  \
+#define SGD(G)                                                                                                         \
     do {                                                                                                               \
         if (momentum)                                                                                                  \
-            sgd_body(opt, grad, G, master, momentum, true, param, PARAM, n);                                           \
+            sgd_into(opt, grad, G, master, momentum, true, param, param_dt, n);                                        \
         else                                                                                                           \
-            sgd_body(opt, grad, G, master, NULL, false, param, PARAM, n);                                              \
+            sgd_into(opt, grad, G, master, NULL, false, param, param_dt, n);                                           \
     } while (0)
-    BY_PARAM(SGD);
+    BY_TYPE(gt, SGD);
 #undef SGD
 }
 
@@ -99,7 +102,9 @@ INLINE double sum_squares_body(const void *x, dt_dtype T, int64_t n)
 }
 double ISA_NAME(sum_squares)(const void *x, dt_dtype dt, int64_t n)
 {
-    return dt == DT_F32 ? sum_squares_body(x, DT_F32, n) : sum_squares_body(x, DT_BF16, n);
+#define BODY(T) return sum_squares_body(x, T, n)
+    BY_TYPE(dt, BODY);
+#undef BODY
 }
 
 /* Floats without their sign order like integers, NaN above Inf. */
@@ -115,7 +120,10 @@ INLINE uint32_t abs_max_body(const void *x, dt_dtype T, int64_t n)
 }
 float ISA_NAME(abs_max)(const void *x, dt_dtype dt, int64_t n)
 {
-    const uint32_t max = dt == DT_F32 ? abs_max_body(x, DT_F32, n) : abs_max_body(x, DT_BF16, n);
+    uint32_t max;
+#define BODY(T) max = abs_max_body(x, T, n)
+    BY_TYPE(dt, BODY);
+#undef BODY
     return float_of(max > 0x7f800000u ? 0x7f800000u : max);
 }
 
@@ -138,7 +146,10 @@ INLINE uint64_t fixed_body(const void *x, dt_dtype T, int64_t n, double scale)
 void ISA_NAME(sum_squares_fixed)(const void *x, dt_dtype dt, int64_t n, int shift, uint64_t sum[2])
 {
     const double scale = ldexp(1.0, shift);
-    const uint64_t s = dt == DT_F32 ? fixed_body(x, DT_F32, n, scale) : fixed_body(x, DT_BF16, n, scale);
+    uint64_t s;
+#define BODY(T) s = fixed_body(x, T, n, scale)
+    BY_TYPE(dt, BODY);
+#undef BODY
     sum[0] += s;
     sum[1] += sum[0] < s;
 }

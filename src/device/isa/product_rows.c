@@ -56,8 +56,15 @@ DOTS(bf16_4, 4, LANES / 4, DT_BF16)
 DOTS(bf16_1x1, 1, 1, DT_BF16)
 DOTS(bf16_2x1, 2, 1, DT_BF16)
 DOTS(bf16_4x1, 4, 1, DT_BF16)
+DOTS(f16_1, 1, LANES, DT_F16)
+DOTS(f16_2, 2, LANES / 2, DT_F16)
+DOTS(f16_4, 4, LANES / 4, DT_F16)
+DOTS(f16_1x1, 1, 1, DT_F16)
+DOTS(f16_2x1, 2, 1, DT_F16)
+DOTS(f16_4x1, 4, 1, DT_F16)
 static const dot_shapes float_dots = {CHUNK, {float_1, float_2, float_4}, {float_1x1, float_2x1, float_4x1}};
 static const dot_shapes bf16_dots = {CHUNK, {bf16_1, bf16_2, bf16_4}, {bf16_1x1, bf16_2x1, bf16_4x1}};
+static const dot_shapes f16_dots = {CHUNK, {f16_1, f16_2, f16_4}, {f16_1x1, f16_2x1, f16_4x1}};
 
 /* sums [rows][cols] into total from (i, j) on: written, or added to for later pieces of k. */
 INLINE void put_sums(float (*total)[BLOCK_N], int64_t i, int64_t j, int rows, int cols, const float *sums, bool add)
@@ -192,18 +199,20 @@ static void many_rows(const dt_rows_product *p, int64_t first, int64_t n)
         }                                                                                                              \
     } while (0)
 
+static const dot_shapes *dots_of(const dt_rows_product *p)
+{
+    const dt_dtype dt = p->g.mm->dt;
+#if HAVE_BF16_UNITS
+    if (dt == DT_BF16 && p->pairs) return &ISA_NAME(pair_dots);
+#endif
+    return dt == DT_F32 ? &float_dots : dt == DT_BF16 ? &bf16_dots : &f16_dots;
+}
+
 /* Columns first .. first+n-1 of all rows of C. */
 void ISA_NAME(product_rows)(const dt_rows_product *p, int64_t first, int64_t n)
 {
-    const bool bf16 = p->g.mm->dt == DT_BF16;
     if (p->g.mm->trans_b) {
-#if HAVE_BF16_UNITS
-        if (bf16 && p->pairs) {
-            dot_columns(p, &ISA_NAME(pair_dots), first, n);
-            return;
-        }
-#endif
-        dot_columns(p, bf16 ? &bf16_dots : &float_dots, first, n);
+        dot_columns(p, dots_of(p), first, n);
     } else if (p->g.mm->m > FEW) {
         many_rows(p, first, n);
     } else {

@@ -16,22 +16,6 @@ typedef struct dot_shapes {
 extern const dot_shapes ISA_NAME(pair_dots); /* product_bf16.c */
 #endif
 
-/* Elements i .. i+LANES-1 of p as floats. */
-INLINE vec load_lanes(const void *p, dt_dtype dt, int64_t i)
-{
-    if (dt == DT_F32) return v_load((const float *)p + i);
-    const uint16_t *from = (const uint16_t *)p + i;
-#if defined(__AVX512F__)
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)from)), 16));
-#elif defined(__AVX2__) && defined(__FMA__)
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)from)), 16));
-#else
-    float x[LANES];
-    for (int l = 0; l < LANES; l++) x[l] = float_of((uint32_t)from[l] << 16);
-    return v_load(x);
-#endif
-}
-
 /* n < LANES elements, then zeros. */
 INLINE vec load_some(const void *p, dt_dtype dt, int64_t i, int64_t n)
 {

@@ -112,6 +112,26 @@ INLINE const void *element(const void *p, dt_dtype dt, int64_t i)
 }
 INLINE void *element_w(void *p, dt_dtype dt, int64_t i) { return (char *)p + i * (int64_t)dt_dtype_size(dt); }
 
+/* Elements i .. i+LANES-1 of p as floats. */
+INLINE vec load_lanes(const void *p, dt_dtype dt, int64_t i)
+{
+    if (dt == DT_F32) return v_load((const float *)p + i);
+    const uint16_t *from = (const uint16_t *)p + i;
+#if defined(__AVX512F__)
+    const __m256i halves = _mm256_loadu_si256((const void *)from);
+    if (dt == DT_F16) return _mm512_cvtph_ps(halves);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+    const __m128i halves = _mm_loadu_si128((const void *)from);
+    if (dt == DT_F16) return _mm256_cvtph_ps(halves);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+#else
+    float x[LANES];
+    for (int l = 0; l < LANES; l++) x[l] = load(from, dt, l);
+    return v_load(x);
+#endif
+}
+
 /* dst [n][dp] = factor * rows of src, zeros up to dp. */
 static inline void load_rows(float *restrict dst, const void *src, dt_dtype dt, int64_t ld, int64_t n, int64_t d,
                              int64_t dp, float factor)
@@ -121,8 +141,12 @@ static inline void load_rows(float *restrict dst, const void *src, dt_dtype dt, 
         float *to = dst + i * dp;
         if (dt == DT_F32) {
             SIMD_FOR (int64_t c = 0; c < d; c++) to[c] = factor * load(row, DT_F32, c);
-        } else {
+        } else if (dt == DT_BF16) {
             SIMD_FOR (int64_t c = 0; c < d; c++) to[c] = factor * load(row, DT_BF16, c);
+        } else { /* compilers know no vectors of halves */
+            int64_t c = 0;
+            for (; c + LANES <= d; c += LANES) v_store(to + c, v_set(factor) * load_lanes(row, DT_F16, c));
+            for (; c < d; c++) to[c] = factor * load(row, DT_F16, c);
         }
         for (int64_t c = d; c < dp; c++) to[c] = 0.0f;
     }
@@ -197,8 +221,10 @@ static inline void store_transposed(void *dst, dt_dtype dt, int64_t ld, const fl
             void *to = element_w(dst, dt, i * ld + c);
             if (dt == DT_F32) {
                 SIMD_FOR (int64_t l = 0; l < width; l++) ((float *)to)[l] = rows[i * WIDTH + l];
-            } else {
+            } else if (dt == DT_BF16) {
                 SIMD_FOR (int64_t l = 0; l < width; l++) ((uint16_t *)to)[l] = bf16_of(rows[i * WIDTH + l]);
+            } else {
+                SIMD_FOR (int64_t l = 0; l < width; l++) ((uint16_t *)to)[l] = dt_f16_from_float(rows[i * WIDTH + l]);
             }
         }
     }
