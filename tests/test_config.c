@@ -28,7 +28,7 @@ static void an_empty_file_gives_the_defaults(void **state)
     assert_string_equal(cfg.run_output_dir, "");
     assert_int_equal(cfg.run_seed, 42);
     assert_true(cfg.optimizer_lr == 3e-4 && cfg.data_shuffle && !cfg.data_drop_last);
-    assert_true(cfg.zero_reduce_bucket_size == 500000000);
+    assert_true(cfg.zero_reduce_bucket_size == 2000000000);
     assert_false(dt_config_given(&cfg, "run", "seed"));
     dt_config_free(&cfg);
     dt_config_free(&cfg);
@@ -322,7 +322,7 @@ static void every_mistake_is_named(void **state)
         {"", "run.=1", "command line: expected section.key=value, found 'run.=1'"},
         {"", "rum.seed=1", "command line: rum.seed: unknown section; the nearest is [run]"},
         {"", "run.sede=1", "command line: run.sede: unknown key; the nearest is seed"},
-        {"", "zero.stage=4", "command line: zero.stage: expected one of auto, 0, 1, 2, 3, found '4'"},
+        {"", "zero.stage=4", "command line: zero.stage: expected one of auto, auto:size, 0, 1, 2, 3, found '4'"},
         /* names of other programs */
         {"[optimizer]\ntype = lion\n", NULL,
          "input.ini:2: [optimizer] type: expected one of adamw, adam, sgd, found 'lion'"},
@@ -334,9 +334,22 @@ static void every_mistake_is_named(void **state)
         {"[model]\nlora_rank = 8\n", NULL,
          "input.ini:2: [model] lora_rank: LoRA is not supported yet: all weights are trained"},
         {"[lora]\nr = 8\n", NULL, "input.ini:1: [lora]: LoRA is not supported yet: all weights are trained"},
-        {"", "zero.offload_optimizer=cpu",
-         "command line: zero.offload_optimizer: offload is not supported yet; more ranks or a higher zero.stage need "
-         "less memory for each"},
+        {"[zero]\nstage3_prefetch_bucket_size = 5e7\nstage3_max_live_parameters = 1e9\nreduce_bucket_size = auto\n",
+         NULL,
+         "input.ini:2: [zero] stage3_prefetch_bucket_size: unknown key; stage3_prefetch_bucket_size is "
+         "prefetch_bucket_size in [zero] here: blocks are gathered whole, so at least the parameters of one: 5e7 would "
+         "gather none ahead of time\n"
+         "input.ini:3: [zero] stage3_max_live_parameters: unknown key; stage3_max_live_parameters is "
+         "max_live_parameters in [zero] here\n"
+         "input.ini:4: [zero] reduce_bucket_size: expected an integer from 1, found 'auto' (leave the key out for its "
+         "default)"},
+        {"[zero]\ncontiguous_gradients = true\nstage3_gather_16bit_weights_on_model_save = true\n",
+         "zero.offload_optimizer_device=cpu",
+         "input.ini:2: [zero] contiguous_gradients: leave it out: the gradients of a block always lie in one buffer\n"
+         "input.ini:3: [zero] stage3_gather_16bit_weights_on_model_save: leave it out: checkpoints hold whole tensors "
+         "at every stage, and checkpoint.export = hf writes the model\n"
+         "command line: zero.offload_optimizer_device: zero.offload_optimizer and zero.offload_param are none, cpu or "
+         "nvme; zero.nvme_path is a directory"},
         {"", "checkpoint.resume=true",
          "command line: checkpoint.resume: expected auto, none or the path of a checkpoint, found 'true'"},
         {"[optimizer]\nlearning_rate = 1\n", NULL,

@@ -191,7 +191,9 @@ static const char *hint(const dt_key *k, const char *text, char *out, size_t siz
     if (strchr(text, '#')) snprintf(out, size, " (a comment behind a value begins with ' ;')");
     if (k->kind == DT_KEY_ENUM && strcmp(usual_word(text), "fp16") == 0)
         snprintf(out, size, " (fp16 is not supported here; bf16 has the same size and needs no loss scale)");
-    if ((k->kind != DT_KEY_INT && k->kind != DT_KEY_REAL) || unit == text || strlen(unit) != 1) return out;
+    const bool number = k->kind == DT_KEY_INT || k->kind == DT_KEY_REAL;
+    if (number && strcasecmp(text, "auto") == 0) snprintf(out, size, " (leave the key out for its default)");
+    if (!number || unit == text || strlen(unit) != 1) return out;
     const char *at = strchr(letters, *unit);
     const double thousands[] = {1e3, 1e6, 1e9}, powers[] = {1024, 1048576, 1073741824};
     if (at && *unit) {
