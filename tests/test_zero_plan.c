@@ -1,4 +1,5 @@
 /* test_zero_plan.c - the arithmetic of shards and of the plan: no rank, no device. */
+#include "dtrain/model.h"
 #include "dtrain/zero.h"
 #include <math.h>
 #include <setjmp.h>
@@ -248,6 +249,59 @@ static void small_units_persist(void **state)
     free_units(u, 3);
 }
 
+/* ---- the default keys -------------------------------------------------------------------------------------------- */
+
+static const char *const MODELS[] = {
+    "{\"model_type\": \"llama\", \"hidden_size\": 4096, \"intermediate_size\": 14336, \"num_hidden_layers\": 32, "
+    "\"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"vocab_size\": 128256}",
+    "{\"model_type\": \"qwen3\", \"hidden_size\": 5120, \"intermediate_size\": 25600, \"num_hidden_layers\": 64, "
+    "\"num_attention_heads\": 64, \"num_key_value_heads\": 8, \"head_dim\": 128, \"vocab_size\": 151936}",
+    "{\"model_type\": \"llama\", \"hidden_size\": 8192, \"intermediate_size\": 28672, \"num_hidden_layers\": 80, "
+    "\"num_attention_heads\": 64, \"num_key_value_heads\": 8, \"vocab_size\": 128256}"};
+
+static dt_zero_options default_options(void)
+{
+    dt_config cfg;
+    assert_int_equal(dt_config_parse(&cfg, "test", "", 0, NULL), DT_OK);
+    const dt_zero_options opt = {.stage = 3,
+                                 .param_dtype = DT_BF16,
+                                 .grad_dtype = DT_BF16,
+                                 .optimizer = &dt_optimizer_adamw,
+                                 .overlap_comm = cfg.zero_overlap_comm,
+                                 .tied_unit = -1,
+                                 .reduce_bucket_size = cfg.zero_reduce_bucket_size,
+                                 .allgather_bucket_size = cfg.zero_allgather_bucket_size,
+                                 .prefetch_bucket_size = cfg.zero_prefetch_bucket_size,
+                                 .param_persistence_threshold = cfg.zero_param_persistence_threshold,
+                                 .max_live_parameters = cfg.zero_max_live_parameters};
+    dt_config_free(&cfg);
+    return opt;
+}
+
+/* Llama 3 8B, Qwen3 32B and Llama 3 70B: parameters and gradients of two neighbours, a block and the head, stand on the
+ * device, a block is fetched while the one before it computes, and no collective is cut: the table of docs/algorithms.md
+ * 9.2. What is left is a line of 16 bytes for each tensor's sum of squares. */
+static void default_keys_suit_models_from_7b_to_70b(void **state)
+{
+    static const int RANKS[] = {8, 64, 1024};
+    for (int k = 0; k < 9; k++) {
+        dt_model_config mc;
+        dt_unit *units;
+        int n;
+        assert_int_equal(dt_model_config_parse(&mc, "test", MODELS[k / 3]), DT_OK);
+        assert_int_equal(dt_model_make_units(&mc, &units, &n), DT_OK);
+        const dt_zero_options opt = default_options();
+        const dt_zero_plan p = plan_of(&opt, units, n, RANKS[k % 3]);
+        const int64_t pair = units[1].flat_len[DT_TRAINED] + units[n - 1].flat_len[DT_TRAINED];
+        const double staging = (double)p.memory.at[DT_MEM_STAGING][DT_ON_DEVICE];
+        const int64_t padding = 2 * RANKS[k % 3] * DT_SHARD_ALIGN + 2 * DT_GROUP_ALIGN; /* of the two units */
+        assert_true(staging >= 4 * (double)pair && staging <= 4 * (double)(pair + padding) + 16 * 16 * n);
+        assert_true(p.least_live_parameters < opt.max_live_parameters / 2);
+        dt_model_free_units(units, n);
+        dt_model_config_free(&mc);
+    }
+}
+
 static void wrong_tables_and_options_are_refused(void **state)
 {
     dt_unit u[3];
@@ -282,6 +336,7 @@ int main(void)
         cmocka_unit_test(too_few_live_parameters_name_the_minimum),
         cmocka_unit_test(prefetch_costs_a_pair_where_the_limits_allow_it),
         cmocka_unit_test(small_units_persist),
+        cmocka_unit_test(default_keys_suit_models_from_7b_to_70b),
         cmocka_unit_test(wrong_tables_and_options_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -157,17 +157,22 @@
          "the first that fits in memory of the stages, then of the stages with the optimizer offloaded, then with the " \
          "parameters, to cpu and then to nvme; an offload that is given is kept. auto:size: 0 below 10^9 parameters, " \
          "2 up to 7 10^9, 3 above") \
-    INT (zero, reduce_bucket_size, 500000000, 1, INT64_MAX, "elements", \
-         "at most this many gradients are reduced in one collective") \
-    INT (zero, allgather_bucket_size, 500000000, 1, INT64_MAX, "elements", \
-         "at most this many parameters are gathered in one collective") \
+    INT (zero, reduce_bucket_size, 2000000000, 1, INT64_MAX, "elements", \
+         "at most this many gradients are reduced in one collective; a block that has more is cut and passes through " \
+         "a staging buffer of this size") \
+    INT (zero, allgather_bucket_size, 2000000000, 1, INT64_MAX, "elements", \
+         "at most this many parameters are gathered in one collective; a block that has more is cut and passes " \
+         "through a staging buffer of this size") \
     INT (zero, prefetch_bucket_size, 2000000000, 0, INT64_MAX, "elements", \
          "stage 3: gather the parameters of the next block ahead of time if it has at most this many; 0: never") \
     INT (zero, param_persistence_threshold, 0, 0, INT64_MAX, "elements", \
          "stage 3: blocks with fewer parameters than this are replicated, not sharded") \
     INT (zero, max_live_parameters, 4000000000, 1, INT64_MAX, "elements", \
-         "stage 3: a rank holds at most this many gathered parameters at a time") \
-    BOOL(zero, overlap_comm, true, "communicate while computing, where the device can") \
+         "stage 3: a rank holds at most this many gathered parameters at a time; where it is too few for two blocks, " \
+         "none is gathered ahead of time") \
+    BOOL(zero, overlap_comm, true, \
+         "communicate while computing, where the device can, with room for two blocks' gradients and, at stage 3, " \
+         "parameters") \
     ENUM(zero, offload_optimizer, "none", "none|cpu|nvme", \
          "keep optimizer states and fp32 master weights off the device, each rank its shard, where the processor " \
          "updates them. cpu: in host memory; nvme: in a file under nvme_path; gradients gather in host memory") \
