@@ -6,6 +6,7 @@
  * same order, so they always meet. */
 #include "dtrain/zero.h"
 #include "../src/device/queue.h"
+#include "../src/zero/zero_impl.h"
 #include "ref_zero.h"
 #include <math.h>
 #include <pthread.h>
@@ -24,9 +25,10 @@ typedef struct meeting {
     const void *data[N_THREADS];
 } meeting;
 
-typedef struct rank_thread {
+typedef struct rank_thread rank_thread;
+struct rank_thread {
     dt_comm comm;
-    dt_device dev;
+    dt_device dev, host;
     dt_ledger ledger;
     meeting *meet;
     dt_zero_options opt;
@@ -34,9 +36,11 @@ typedef struct rank_thread {
     uint64_t trace[N_TRACE]; /* hashes of what the queued model saw */
     int n_trace;
     uint64_t states; /* hash of all states at the end */
+    int n_gathers;   /* queued */
     double norm;
     dt_err err;
-} rank_thread;
+    dt_err (*run)(rank_thread *t, dt_zero *z);
+};
 
 static rank_thread *thread_of(const dt_device *dev)
 {
@@ -115,6 +119,7 @@ static dt_err do_all_gather(dt_device *cpu, const void *args)
 dt_err dt_comm_all_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream)
 {
     const exchange a = {.comm = comm, .send = send, .recv = recv, .count = (int64_t)nbytes};
+    thread_of(comm->dev)->n_gathers++;
     return dt_queue_call(comm->dev, stream, do_all_gather, &a, sizeof a);
 }
 
@@ -337,13 +342,15 @@ static void *run_thread(void *arg)
     rank_thread *t = arg;
     dt_zero *z = NULL;
     t->err = dt_zero_open(&z, &t->opt, t->units, REF_ZERO_UNITS, &t->comm, &t->dev, NULL, NULL);
-    if (t->err == DT_OK) t->err = train(t, z);
+    if (t->err == DT_OK) t->err = t->run(t, z);
+    if (t->err != DT_OK) print_error("rank %d: %s\n", t->comm.rank, dt_error_message());
     dt_zero_close(z);
     return NULL;
 }
 
 /** Both ranks in one order. An error (of the program) may strand the other thread: the test's timeout ends it. */
-static void run_ranks(rank_thread *t, const dt_zero_options *opt, bool with_frozen, dt_queue_order order, uint64_t seed)
+static void run_ranks(rank_thread *t, dt_err (*run)(rank_thread *, dt_zero *), const dt_zero_options *opt,
+                      bool with_frozen, dt_queue_order order, uint64_t seed)
 {
     meeting m;
     pthread_t id[N_THREADS];
@@ -351,9 +358,12 @@ static void run_ranks(rank_thread *t, const dt_zero_options *opt, bool with_froz
     for (int r = 0; r < N_THREADS; r++) {
         memset(&t[r], 0, sizeof t[r]);
         t[r].opt = *opt;
+        t[r].run = run;
         t[r].meet = &m;
         assert_int_equal(ref_zero_make_units(t[r].units, with_frozen), DT_OK);
         assert_int_equal(dt_queue_open(&t[r].dev, order, seed, &t[r].ledger), DT_OK);
+        assert_int_equal(dt_device_open_host(&t[r].host, 1, false, &t[r].ledger), DT_OK);
+        t[r].opt.host = &t[r].host;
         t[r].comm = (dt_comm){.rank = r, .nranks = N_THREADS, .dev = &t[r].dev};
     }
     for (int r = 0; r < N_THREADS; r++) assert_int_equal(pthread_create(&id[r], NULL, run_thread, &t[r]), 0);
@@ -363,6 +373,7 @@ static void run_ranks(rank_thread *t, const dt_zero_options *opt, bool with_froz
         assert_int_equal(atomic_load(&t[r].ledger.total_now), 0);
         assert_true(t[r].n_trace > 0 && t[r].n_trace <= N_TRACE);
         ref_zero_free_units(t[r].units);
+        dt_device_close(&t[r].host);
         dt_device_close(&t[r].dev);
     }
     pthread_barrier_destroy(&m.barrier);
@@ -379,7 +390,8 @@ static void expect_same(const rank_thread *want, const rank_thread *got, int sta
     }
 }
 
-static void check_orders(bool with_frozen, bool reproducible, bool overlap, int64_t bucket)
+/** base: of each stage and type; parameters are offloaded at stage 3 alone. */
+static void check_orders(bool with_frozen, const dt_zero_options *base)
 {
     static const struct {
         dt_queue_order order;
@@ -393,19 +405,17 @@ static void check_orders(bool with_frozen, bool reproducible, bool overlap, int6
     rank_thread *want = calloc(N_THREADS, sizeof *want), *got = calloc(N_THREADS, sizeof *got);
     for (int k = 0; k < 8; k++) {
         const int stage = k / 2;
-        const dt_zero_options opt = {.stage = stage,
-                                     .param_dtype = k % 2 ? DT_BF16 : DT_F32,
-                                     .grad_dtype = DT_F32,
-                                     .optimizer = &dt_optimizer_adamw,
-                                     .reproducible = reproducible,
-                                     .overlap_comm = overlap,
-                                     .prefetch_bucket_size = 1 << 20,
-                                     .reduce_bucket_size = bucket,
-                                     .allgather_bucket_size = bucket};
-        run_ranks(want, &opt, with_frozen, DT_QUEUE_AT_ONCE, 0);
+        dt_zero_options opt = *base;
+        opt.stage = stage;
+        opt.param_dtype = k % 2 ? DT_BF16 : DT_F32;
+        opt.grad_dtype = DT_F32;
+        opt.optimizer = &dt_optimizer_adamw;
+        opt.prefetch_bucket_size = 1 << 20;
+        if (stage < 3) opt.offload_param = DT_OFFLOAD_NONE;
+        run_ranks(want, train, &opt, with_frozen, DT_QUEUE_AT_ONCE, 0);
         for (size_t o = 0; o < sizeof orders / sizeof orders[0]; o++)
             for (int seed = 0; seed < orders[o].n_seeds; seed++) {
-                run_ranks(got, &opt, with_frozen, orders[o].order, (uint64_t)seed);
+                run_ranks(got, train, &opt, with_frozen, orders[o].order, (uint64_t)seed);
                 expect_same(want, got, stage, orders[o].name);
             }
     }
@@ -413,11 +423,121 @@ static void check_orders(bool with_frozen, bool reproducible, bool overlap, int6
     free(got);
 }
 
-static void overlapped_exchange_changes_no_bit(void **state) { check_orders(false, false, true, 0); }
-static void overlapped_exchange_in_buckets_changes_no_bit(void **state) { check_orders(false, false, true, 600); }
-static void overlapped_reproducible_sums_change_no_bit(void **state) { check_orders(false, true, true, 0); }
-static void one_stream_needs_no_events(void **state) { check_orders(false, true, false, 600); }
-static void overlapped_exchange_of_two_parts_changes_no_bit(void **state) { check_orders(true, false, true, 0); }
+static void check_exchange(bool with_frozen, bool reproducible, bool overlap, int64_t bucket)
+{
+    const dt_zero_options opt = {.reproducible = reproducible,
+                                 .overlap_comm = overlap,
+                                 .reduce_bucket_size = bucket,
+                                 .allgather_bucket_size = bucket};
+    check_orders(with_frozen, &opt);
+}
+
+static void overlapped_exchange_changes_no_bit(void **state) { check_exchange(false, false, true, 0); }
+static void overlapped_exchange_in_buckets_changes_no_bit(void **state) { check_exchange(false, false, true, 600); }
+static void overlapped_reproducible_sums_change_no_bit(void **state) { check_exchange(false, true, true, 0); }
+static void one_stream_needs_no_events(void **state) { check_exchange(false, true, false, 600); }
+static void overlapped_exchange_of_two_parts_changes_no_bit(void **state) { check_exchange(true, false, true, 0); }
+
+/* ---- offload ----------------------------------------------------------------------------------------------------- */
+
+static dt_zero_options offloaded(dt_offload optimizer, dt_offload param, int buffer_count)
+{
+    return (dt_zero_options){.overlap_comm = true,
+                             .offload_optimizer = optimizer,
+                             .offload_param = param,
+                             .sub_group_size = 1024,
+                             .buffer_count = buffer_count,
+                             .pin_memory = true,
+                             .nvme_path = "/tmp"};
+}
+
+static void offload_to_host_memory_changes_no_bit(void **state)
+{
+    dt_zero_options opt = offloaded(DT_OFFLOAD_CPU, DT_OFFLOAD_CPU, 2);
+    check_orders(true, &opt);
+    opt.overlap_comm = false;
+    check_orders(false, &opt);
+}
+static void offload_to_a_file_changes_no_bit(void **state)
+{
+    dt_zero_options opt = offloaded(DT_OFFLOAD_NVME, DT_OFFLOAD_NVME, 3);
+    check_orders(true, &opt);
+    opt.reproducible = true;
+    opt.buffer_count = 1;
+    check_orders(false, &opt);
+}
+static void offload_of_parameters_alone_changes_no_bit(void **state)
+{
+    dt_zero_options opt = offloaded(DT_OFFLOAD_NONE, DT_OFFLOAD_CPU, 2);
+    check_orders(false, &opt);
+    opt.offload_param = DT_OFFLOAD_NVME;
+    check_orders(true, &opt);
+}
+
+/* What an update on the host finds under way when it steps: an optimizer that looks around. One for each thread. */
+static _Thread_local struct look_around {
+    rank_thread *t;
+    dt_zero *z;
+    int n_steps;
+    int64_t n_waits;        /* of the host, before the first step of the update */
+    int n_waited;           /* steps before which it waited for the device again */
+    int n_asked_for;        /* sub-groups whose states were asked for when the first was updated */
+    int n_gathered, before; /* gathers queued when the last step began; before the update */
+} around;
+
+static int64_t host_waits(const rank_thread *t)
+{
+    const dt_queue_counts c = dt_queue_counts_of(&t->dev);
+    return c.host_waits + c.event_waits;
+}
+
+static dt_err step_and_look(dt_device *dev, const dt_optimizer_step *s, const void *grad, dt_dtype gt, float *master,
+                            float *const states[], void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
+{
+    const int64_t waits = host_waits(around.t);
+    if (around.n_steps++ == 0) around.n_waits = waits, around.n_asked_for = around.z->next_read;
+    around.n_waited += waits != around.n_waits;
+    around.n_gathered = around.t->n_gathers - around.before;
+    return dt_optimizer_adamw.step(dev, s, grad, gt, master, states, param, param_dt, n, stream);
+}
+
+/** A step in which nothing on other streams than compute's runs before somebody waits for it. */
+static dt_err one_step_and_look(rank_thread *t, dt_zero *z)
+{
+    DT_TRY(dt_zero_init_random(z, 1));
+    const int64_t waits = host_waits(t);
+    memset(z->host_grads.ptr, 0xff, z->host_grads.nbytes); /* NaN */
+    DT_TRY(micro_steps(t, z, 1));
+    DT_CHECK(host_waits(t) == waits, DT_ERR_ARG, "the host waited in a micro-step");
+    float first;
+    memcpy(&first, zero_sum_at(z, 0, zero_own(z, 0, DT_TRAINED)), sizeof first);
+    DT_CHECK(isnan(first), DT_ERR_ARG, "backward went on when the last gradients had come down");
+    DT_TRY(dt_zero_grad_sum_squares(z, &t->norm));
+    DT_CHECK(isfinite(t->norm), DT_ERR_ARG, "the norm was taken before all gradients were down");
+    around = (struct look_around){.t = t, .z = z, .before = t->n_gathers};
+    DT_TRY(dt_zero_update(z, &WITH, NULL));
+    t->n_trace = 1;
+    DT_CHECK(around.n_steps > 2 && around.n_waited == 0, DT_ERR_ARG, "%d of %d sub-groups waited for the device",
+             around.n_waited, around.n_steps);
+    DT_CHECK(around.n_gathered > 0 || z->lay.stage == 3, DT_ERR_ARG, "no unit was gathered before all were updated");
+    DT_CHECK(!z->file || around.n_asked_for > 1, DT_ERR_ARG, "no sub-group was read while the first was updated");
+    return DT_OK;
+}
+
+static void offload_works_beside_the_device(void **state)
+{
+    rank_thread *t = calloc(N_THREADS, sizeof *t);
+    dt_optimizer_ops looks = dt_optimizer_adamw;
+    looks.step = step_and_look;
+    for (int k = 0; k < 4; k++) {
+        dt_zero_options opt = offloaded(k & 1 ? DT_OFFLOAD_NVME : DT_OFFLOAD_CPU, DT_OFFLOAD_NONE, 64);
+        opt.stage = 1 + (k & 2);
+        opt.param_dtype = DT_BF16, opt.grad_dtype = DT_F32;
+        opt.optimizer = &looks;
+        run_ranks(t, one_step_and_look, &opt, false, DT_QUEUE_LATE_OTHERS, 0);
+    }
+    free(t);
+}
 
 int main(void)
 {
@@ -427,6 +547,11 @@ int main(void)
         cmocka_unit_test(overlapped_reproducible_sums_change_no_bit),
         cmocka_unit_test(one_stream_needs_no_events),
         cmocka_unit_test(overlapped_exchange_of_two_parts_changes_no_bit),
+        cmocka_unit_test(offload_to_host_memory_changes_no_bit),
+        cmocka_unit_test(offload_to_a_file_changes_no_bit),
+        cmocka_unit_test(offload_of_parameters_alone_changes_no_bit),
+        cmocka_unit_test(offload_works_beside_the_device),
     };
+    setenv("DTRAIN_SWAP_IO", "late,buffered", 0);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -140,16 +140,15 @@ dt_err zero_fetch(dt_zero *z, int u, dt_part part)
 
 dt_err zero_send_away(dt_zero *z, int u)
 {
-    const dt_device_ops *ops = z->dev->ops;
     const int64_t own = zero_own(z, u, DT_TRAINED);
     const size_t nbytes = shard_nbytes(z, u, DT_TRAINED);
     const char *from =
         (const char *)zero_held_at(z, u, DT_TRAINED) + (size_t)own * dt_dtype_size(z->lay.param_dtype[DT_TRAINED]);
     if (z->lay.units[u].part[DT_TRAINED].place != DT_IN_FILE)
-        return ops->copy(z->dev, zero_param_at(z, u, DT_TRAINED, own), from, nbytes, z->compute);
+        return z->dev->ops->copy(z->dev, zero_param_at(z, u, DT_TRAINED, own), from, nbytes, z->compute);
     zero_buffer *b;
     DT_TRY(zero_fetch_take(z, u, DT_TRAINED, &b));
-    DT_TRY(ops->copy(z->dev, b->at, from, nbytes, z->compute));
-    DT_TRY(ops->stream_sync(z->dev, z->compute));
+    DT_TRY(z->dev->ops->copy(z->dev, b->at, from, nbytes, z->compute));
+    DT_TRY(z->dev->ops->stream_sync(z->dev, z->compute));
     return zero_fetch_write(z, b);
 }

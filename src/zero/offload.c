@@ -150,7 +150,10 @@ dt_err zero_offload_begin(dt_zero *z)
     if (!z->own_copy_stream) return DT_OK;
     DT_TRY(z->dev->ops->stream_sync(z->dev, z->compute));
     DT_TRY(z->dev->ops->stream_sync(z->dev, z->comm_stream));
-    return z->dev->ops->stream_sync(z->dev, z->copy_stream);
+    DT_TRY(z->dev->ops->stream_sync(z->dev, z->copy_stream));
+    for (int i = 0; i < z->up.n; i++) z->up.buffer[i].copying = false;
+    for (int i = 0; i < z->fetch.n; i++) z->fetch.buffer[i].copying = false;
+    return DT_OK;
 }
 
 /* ---- backward: gradients come down ------------------------------------------------------------------------------- */
