@@ -39,6 +39,14 @@ for np in 1 2; do
     expect_losses "bf16: losses of $np ranks on the GPU are the CPU's" cpu-bf16 "bf16-$np" 2e-3
 done
 
+# What is offloaded the processor updates, with bits of its own.
+gpu 2 offload-cpu $steps zero.stage=3 zero.offload_optimizer=cpu zero.offload_param=cpu
+expect_losses "offloaded to host memory: losses are the CPU's" cpu offload-cpu 1e-5
+gpu 2 offload-nvme $steps zero.stage=1 zero.offload_optimizer=nvme zero.nvme_path="$tmp" zero.sub_group_size=4096
+expect_losses "offloaded to a file: losses are the CPU's" cpu offload-nvme 1e-5
+gpu 1 offload-param $steps zero.stage=3 zero.offload_param=nvme zero.nvme_path="$tmp" zero.pin_memory=false
+expect_losses "parameters in a file: losses are the CPU's" cpu offload-param 1e-5
+
 # The same call gives the same bits.
 gpu 1 again $steps zero.stage=0
 expect "the same run twice: every digit of the losses" close_losses n1-s0 again 0
