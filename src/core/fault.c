@@ -26,7 +26,7 @@ static struct {
 
 static bool kind_is_known(const char *kind)
 {
-    static const char *const kinds[] = {"error", "nospace", "short", "hang", "stop", "kill", "exit"};
+    static const char *const kinds[] = {"error", "nospace", "short", "hang", "slow", "stop", "kill", "exit"};
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
         if (strcmp(kind, kinds[i]) == 0) return true;
     return false;
@@ -46,7 +46,8 @@ static void read_environment(void)
             armed.fault[n].rank = strcmp(rank, "*") == 0 ? -1 : atoi(rank);
             armed.fault[n++].nth = nth;
         } else {
-            DT_WARN("DTRAIN_FAULT: expected POINT:RANK:NTH:error|nospace|short|hang|stop|kill|exit, found '%s'", p);
+            DT_WARN("DTRAIN_FAULT: expected POINT:RANK:NTH:error|nospace|short|hang|slow|stop|kill|exit, found '%s'",
+                    p);
         }
         p += strcspn(p, ",");
         p += *p == ',';
@@ -71,8 +72,12 @@ static const char *happen(const char *kind)
     if (strcmp(kind, "kill") == 0) raise(SIGKILL);
     if (strcmp(kind, "exit") == 0) _exit(3);
     while (strcmp(kind, "hang") == 0) pause();
-    if (strcmp(kind, "stop") != 0) return kind;
-    be_stopped();
+    if (strcmp(kind, "slow") == 0)
+        sleep(1);
+    else if (strcmp(kind, "stop") == 0)
+        be_stopped();
+    else
+        return kind;
     return NULL;
 }
 
