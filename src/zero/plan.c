@@ -70,11 +70,26 @@ static void count_sent(const zero_layout *l, dt_dtype grad_dtype, dt_zero_plan *
         }
 }
 
+size_t zero_saved_nbytes(const zero_layout *l)
+{
+    size_t nbytes = 0;
+    for (int u = 0; u < l->n_units; u++)
+        for (int p = 0; p < DT_N_PARTS; p++) {
+            const bool trained = p == DT_TRAINED && l->has_grads;
+            nbytes += (size_t)l->units[u].part[p].shards.shard_len *
+                      (trained ? sizeof(float) * (1 + (size_t)l->n_states) : dt_dtype_size(l->param_dtype[p]));
+        }
+    return nbytes;
+}
+
 dt_err dt_zero_plan_make(const dt_zero_options *opt, const dt_unit *units, int n_units, int nranks, dt_zero_plan *plan)
 {
     zero_layout l;
     DT_TRY(zero_layout_make(&l, opt, units, n_units, nranks));
-    *plan = (dt_zero_plan){.memory = l.memory, .n_param = l.n_param, .least_live_parameters = l.least_live_len};
+    *plan = (dt_zero_plan){.memory = l.memory,
+                           .n_param = l.n_param,
+                           .least_live_parameters = l.least_live_len,
+                           .saved_nbytes = zero_saved_nbytes(&l)};
     const size_t states = dt_memory_of(&l.memory, DT_MEM_PARAMS) + dt_memory_of(&l.memory, DT_MEM_GRADS) +
                           dt_memory_of(&l.memory, DT_MEM_OPTIMIZER);
     int64_t shards = 0;

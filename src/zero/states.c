@@ -140,6 +140,20 @@ dt_err dt_zero_state_read(dt_zero *z, dt_state s, const dt_piece *p, int64_t ski
     return n == 0 ? DT_OK : move(z, s, p, skip, n, host, false);
 }
 
+size_t dt_zero_saved_nbytes(const dt_zero *z) { return zero_saved_nbytes(&z->lay); }
+
+dt_err dt_zero_state_fetch(dt_zero *z, dt_state s, const dt_piece *p, void *host, dt_stream *stream)
+{
+    DT_TRY(check_range(z, s, p, 0, p->n));
+    if (p->n == 0) return DT_OK;
+    const dt_place place = place_of(z, s, p);
+    if (place == DT_IN_FILE) return move(z, s, p, 0, p->n, host, false);
+    const size_t nbytes = (size_t)p->n * dt_dtype_size(dt_zero_state_dtype(z, s, p));
+    const bool away = place != DT_ON_DEVICE; /* in the memory of a CPU, whose copies are done when the call returns */
+    dt_device *dev = away ? z->opt.host : z->dev;
+    return dev->ops->copy(dev, host, state_at(z, s, p, 0), nbytes, away ? NULL : stream);
+}
+
 /** Nothing that is under way uses what the host writes: a gather in buckets would write the old values over the new
  *  ones. */
 static dt_err before_write(dt_zero *z)
