@@ -92,16 +92,39 @@ static inline bool states_are(dt_zero *z, bool with_optimizer, int salt)
     return true;
 }
 
+static inline dt_zero_options options_of(int stage, dt_dtype dtype, bool frozen)
+{
+    return (dt_zero_options){.stage = stage,
+                             .param_dtype = dtype,
+                             .grad_dtype = dtype,
+                             .optimizer = frozen ? NULL : &dt_optimizer_adamw,
+                             .reduce_bucket_size = 1 << 20,
+                             .allgather_bucket_size = 1 << 20,
+                             .prefetch_bucket_size = 1 << 20,
+                             .max_live_parameters = 1 << 24};
+}
+
+/* Tensors and states of which a rank holds a part: so often a save passes "save.write". */
+static inline int n_slots_of(int rank, int nranks)
+{
+    dt_unit units[N_UNITS];
+    int n = 0;
+    make_units(units);
+    for (int u = 0; u < N_UNITS; u++) {
+        const int64_t begin = rank * dt_shards_of(units[u].flat_len[DT_TRAINED], nranks).shard_len,
+                      end = begin + dt_shards_of(units[u].flat_len[DT_TRAINED], nranks).shard_len;
+        for (int t = 0; t < units[u].n_tensors; t++) {
+            const int64_t first = units[u].tensors[t].offset, behind = first + units[u].tensors[t].n_elems;
+            if (first < end && behind > begin) n += DT_STATE_OPTIMIZER + dt_optimizer_adamw.n_states;
+        }
+        dt_unit_free(&units[u]);
+    }
+    return n;
+}
+
 static inline bool open_zero(fixture *f, int stage, dt_dtype dtype, bool frozen)
 {
-    const dt_zero_options opt = {.stage = stage,
-                                 .param_dtype = dtype,
-                                 .grad_dtype = dtype,
-                                 .optimizer = frozen ? NULL : &dt_optimizer_adamw,
-                                 .reduce_bucket_size = 1 << 20,
-                                 .allgather_bucket_size = 1 << 20,
-                                 .prefetch_bucket_size = 1 << 20,
-                                 .max_live_parameters = 1 << 24};
+    const dt_zero_options opt = options_of(stage, dtype, frozen);
     return dt_zero_open(&f->z, &opt, f->units, N_UNITS, &f->comm, &f->dev, NULL, NULL) == DT_OK;
 }
 

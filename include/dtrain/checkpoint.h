@@ -49,6 +49,8 @@ dt_err dt_checkpoint_save_all(dt_comm *comm, const dt_saved_model *models, int n
  *  Collective. */
 dt_err dt_checkpoint_save_as(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, const char *path, dt_phase *phase);
 
+enum { DT_SAVE_STAGES = 3 };
+
 /** Bytes on the disk that a checkpoint takes at most: with texts_len bytes of configurations, and task_nbytes in up to
  *  DT_CKPT_TASK_ITEMS arrays of its task; for each model in it those of dt_checkpoint_model_nbytes come on top. A save
  *  reserves as much, and gives back what is over. */

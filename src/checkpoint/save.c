@@ -1,43 +1,24 @@
 /* save.c - all ranks write one file, and either all of them know that it is safe on the disk or nothing is left of it.
  *
- *     create   rank 0: folder, metadata by HDF5 in memory (create.c, image.c)
- *     reserve  rank 0: the blocks of the whole file, so that a full disk is met here, by one rank, with nothing lost
+ *     create   rank 0: folder, metadata by HDF5 in memory (create.c, image.c); then the blocks of the whole file, so
+ *              that a full disk is met here, by one rank, with nothing lost
  *     write    every rank: its runs of elements, by pwrite at the offsets that HDF5 gave out, checksummed on the way
- *     complete rank 0: the checksums in memory, the metadata to the file, fsync
- *     publish  rank 0: rename, `latest`
+ *     publish  rank 0: the checksums in memory, the metadata to the file, fsync; rename, `latest`
  *
- * Each step ends with a vote, so no rank is ever ahead of a failure. A piece is one run of elements and a dataset one
- * run of bytes, so what a rank has to write is a few long, disjoint runs: the access that local disks, NFS, Lustre and
- * GPFS all take at full speed, without the exchange between ranks that collective MPI-IO would add. Ranks open the file
- * after rank 0 closed it and sync before rank 0 opens it again, which is what NFS asks for. HDF5 never writes to the
- * disk: every write is ours, and so is its error. */
-#include "file.h"
+ * Each stage is local work and ends with a vote, so no rank is ever ahead of a failure; behind the vote all tell each
+ * other what the next stage needs. Here one follows the other at once; in saver.c the work is done by a thread while
+ * training goes on. A piece is one run of elements and a dataset one run of bytes, so what a rank has to write is a few
+ * long, disjoint runs: the access that local disks, NFS, Lustre and GPFS all take at full speed, without the exchange
+ * between ranks that collective MPI-IO would add. Ranks open the file after rank 0 closed it and sync before rank 0
+ * opens it again, which is what NFS asks for. HDF5 never writes to the disk: every write is ours, and so is its
+ * error. */
+#include "save.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-typedef struct save_job {
-    dt_comm *comm;
-    const dt_saved_model *models;
-    int n_models;
-    const dt_ckpt_meta *meta;
-    const char *dir;
-    dt_phase *phase;
-    char path[PATH_MAX], part[PATH_MAX];
-    char latest[PATH_MAX]; /* "": the file stands alone */
-    dt_aside pointer;      /* rank 0: the new `latest` */
-    dt_stored_slot *slots;
-    int n_slots;
-    int64_t *offsets; /* of each slot's dataset, in bytes */
-    uint64_t *sums;   /* of each slot: this rank's part, then the whole */
-    int64_t file_size;
-    ckpt_image image; /* rank 0 */
-    char *staging;    /* DT_STORED_BUFFER bytes, for states out of the host's reach */
-} save_job;
 
 /* The names of a run's checkpoint and of the file that says which is the newest. */
 static dt_err name_in_dir(save_job *j)
@@ -51,27 +32,34 @@ static dt_err name_in_dir(save_job *j)
 }
 
 /* One file by itself: nothing names it, nothing older goes. */
-static dt_err name_alone(save_job *j, const char *path, char folder[PATH_MAX])
+static dt_err name_alone(save_job *j, const char *path)
 {
     const char *slash = strrchr(path, '/');
     const int len = slash ? (int)(slash == path ? 1 : slash - path) : 1;
     const bool fits = (size_t)snprintf(j->path, PATH_MAX, "%s", path) < PATH_MAX &&
                       (size_t)snprintf(j->part, PATH_MAX, "%s.part", path) < PATH_MAX &&
-                      (size_t)snprintf(folder, PATH_MAX, "%.*s", len, slash ? path : ".") < PATH_MAX;
+                      (size_t)snprintf(j->folder, PATH_MAX, "%.*s", len, slash ? path : ".") < PATH_MAX;
     DT_CHECK(fits, DT_ERR_WRITE, "%s: the path is too long", path);
-    j->dir = folder;
+    j->dir = j->folder;
     return DT_OK;
 }
 
+/* Without a copy, states that the host cannot reach pass through a buffer. */
 static dt_err prepare(save_job *j)
 {
     DT_TRY(dt_stored_slots(j->models, j->n_models, &j->slots, &j->n_slots));
     j->offsets = calloc((size_t)j->n_slots + 1, sizeof *j->offsets);
     j->sums = calloc((size_t)j->n_slots + 1, sizeof *j->sums);
-    j->staging = malloc(DT_STORED_BUFFER);
-    DT_CHECK(j->offsets && j->sums && j->staging, DT_ERR_MEMORY, "no memory for a checkpoint's buffer of %d MiB",
-             DT_STORED_BUFFER >> 20);
+    if (!j->copy) j->staging = malloc(DT_STORED_BUFFER);
+    DT_CHECK(j->offsets && j->sums && (j->copy || j->staging), DT_ERR_MEMORY,
+             "no memory for a checkpoint's buffer of %d MiB", DT_STORED_BUFFER >> 20);
     return DT_OK;
+}
+
+dt_err save_open_in_dir(save_job *j)
+{
+    DT_TRY(name_in_dir(j));
+    return prepare(j);
 }
 
 /* ---- rank 0: create and reserve ---------------------------------------------------------------------------------- */
@@ -114,48 +102,57 @@ static dt_err probe_space(const save_job *j)
     return dt_reserve_file(j->part, (int64_t)nbytes, "a checkpoint");
 }
 
-static dt_err create(save_job *j)
+static dt_err make_metadata(save_job *j)
 {
-    if (j->comm->rank == 0) {
-        DT_TRY(dt_check_replaceable(j->path));
-        DT_TRY(dt_make_dirs(j->dir));
-        if (j->latest[0]) ckpt_remove_stale(j->dir);
-        DT_TRY(probe_space(j));
-        /* written now, while there is room for it; renamed when the checkpoint is */
-        if (j->latest[0]) DT_TRY(ckpt_write_pointer(&j->pointer, j->latest, j->meta->step));
-        DT_TRY(ckpt_image_open(&j->image));
-        dt_h5_lock();
-        const dt_err err = ckpt_file_create(&j->image, j->part, j->meta, j->models, j->n_models, j->slots, j->n_slots,
-                                            j->offsets, &j->file_size);
-        dt_h5_unlock();
-        DT_TRY(err);
-    }
-    return dt_fault("save.create");
+    DT_TRY(dt_check_replaceable(j->path));
+    DT_TRY(dt_make_dirs(j->dir));
+    if (j->latest[0]) ckpt_remove_stale(j->dir);
+    DT_TRY(probe_space(j));
+    /* written now, while there is room for it; renamed when the checkpoint is */
+    if (j->latest[0]) DT_TRY(ckpt_write_pointer(&j->pointer, j->latest, j->meta->step));
+    DT_TRY(ckpt_image_open(&j->image));
+    dt_h5_lock();
+    const dt_err err = ckpt_file_create(&j->image, j->part, j->meta, j->models, j->n_models, j->slots, j->n_slots,
+                                        j->offsets, &j->file_size);
+    dt_h5_unlock();
+    return err;
 }
 
-static dt_err reserve(save_job *j)
+static dt_err reserve(const save_job *j)
 {
-    if (j->comm->rank == 0) {
-        if (truncate(j->part, (off_t)j->file_size) != 0)
-            return dt_fail_errno(DT_ERR_WRITE, j->part, "cannot be extended to its full size");
-        DT_TRY(dt_reserve_file(j->part, j->file_size, "a checkpoint"));
-    }
+    if (truncate(j->part, (off_t)j->file_size) != 0)
+        return dt_fail_errno(DT_ERR_WRITE, j->part, "cannot be extended to its full size");
+    return dt_reserve_file(j->part, j->file_size, "a checkpoint");
+}
+
+static dt_err create(save_job *j)
+{
+    dt_phase_enter(j->phase, "save", "create");
+    if (j->comm->rank == 0) DT_TRY(make_metadata(j));
+    DT_TRY(dt_fault("save.create"));
+    if (j->comm->rank == 0) DT_TRY(reserve(j));
     return dt_fault("save.reserve");
+}
+
+static dt_err share_offsets(save_job *j)
+{
+    return dt_comm_broadcast_host(j->comm, j->offsets, (size_t)j->n_slots * sizeof *j->offsets, 0);
 }
 
 /* ---- every rank: write ------------------------------------------------------------------------------------------- */
 
-/* This rank's run of a tensor, from the state itself where the host reaches it, else through the buffer; its part of
- * the checksum on the way. */
-static dt_err write_slot(const save_job *j, int fd, int i)
+/* This rank's run of a tensor, its part of the checksum on the way. in_place: where the host reads it; NULL: it comes
+ * through the buffer. */
+static dt_err write_slot(const save_job *j, int fd, int i, const char *in_place)
 {
     const dt_stored_slot *s = &j->slots[i];
     const size_t size = dt_dtype_size(ckpt_slot_dtype(s));
     const int64_t step = DT_STORED_BUFFER / (int64_t)size, first = s->piece->first;
-    const char *in_place = dt_zero_state_ptr(s->of->zero, s->state, s->piece);
     for (int64_t at = 0; at < s->piece->n; at += step) {
         const int64_t n = s->piece->n - at < step ? s->piece->n - at : step;
         const char *from = in_place ? in_place + (size_t)at * size : j->staging;
+        if (j->given_up && atomic_load(j->given_up)) return dt_fail(DT_ERR_STOP, "%s: given up", j->part);
+        dt_phase_enter(j->phase, "save", s->tensor->name);
         if (!in_place) DT_TRY(dt_zero_state_read(s->of->zero, s->state, s->piece, at, n, j->staging));
         j->sums[i] += dt_checksum(from, first + at, n, size);
         DT_TRY(dt_write_at(fd, j->part, j->offsets[i] + (first + at) * (int64_t)size, from, (size_t)n * size));
@@ -170,10 +167,13 @@ static dt_err write_slots(save_job *j)
         return dt_fail_errno(DT_ERR_WRITE, j->part,
                              "cannot be opened by this rank (is the folder shared between the nodes?)");
     dt_err err = DT_OK;
+    const char *copy = j->copy;
     for (int i = 0; i < j->n_slots && err == DT_OK; i++) {
-        if (j->slots[i].piece->n == 0) continue;
-        dt_phase_enter(j->phase, "save", j->slots[i].tensor->name);
-        if ((err = dt_fault("save.write")) == DT_OK) err = write_slot(j, fd, i);
+        const dt_stored_slot *slot = &j->slots[i];
+        if (slot->piece->n == 0) continue;
+        if ((err = dt_fault("save.write")) != DT_OK) break;
+        err = write_slot(j, fd, i, copy ? copy : dt_zero_state_ptr(slot->of->zero, slot->state, slot->piece));
+        if (copy) copy += save_slot_nbytes(slot);
     }
     /* On one node rank 0 syncs for all when the checksums are in; across nodes each has its own cache to empty, best at
      * the same time. */
@@ -184,7 +184,9 @@ static dt_err write_slots(save_job *j)
     return err;
 }
 
-/* ---- rank 0: complete and publish -------------------------------------------------------------------------------- */
+static dt_err add_sums(save_job *j) { return dt_comm_sum_host_u64(j->comm, j->sums, j->n_slots); }
+
+/* ---- rank 0: publish ------------------------------------------------------------------------------- */
 
 /* The image around the tensors, then everything to the disk. */
 static dt_err write_metadata(const save_job *j)
@@ -197,16 +199,13 @@ static dt_err write_metadata(const save_job *j)
     return err;
 }
 
-static dt_err complete(save_job *j)
+static dt_err complete(const save_job *j)
 {
-    if (j->comm->rank == 0) {
-        dt_h5_lock();
-        const dt_err err = ckpt_file_set_checksums(&j->image, j->part, j->slots, j->n_slots, j->sums);
-        dt_h5_unlock();
-        DT_TRY(err);
-        DT_TRY(write_metadata(j));
-    }
-    return dt_fault("save.rename");
+    dt_h5_lock();
+    const dt_err err = ckpt_file_set_checksums(&j->image, j->part, j->slots, j->n_slots, j->sums);
+    dt_h5_unlock();
+    DT_TRY(err);
+    return write_metadata(j);
 }
 
 /* Is it the new file that `latest` names, as it may when a step is saved again? */
@@ -217,9 +216,8 @@ static bool latest_names(const save_job *j)
     return strcmp(name, strrchr(j->path, '/') + 1) == 0;
 }
 
-static dt_err publish(save_job *j)
+static dt_err rename_all(save_job *j)
 {
-    if (j->comm->rank != 0) return DT_OK;
     if (!j->latest[0]) return dt_rename_durable(j->part, j->path);
     if (rename(j->part, j->path) != 0) return dt_fail_errno(DT_ERR_WRITE, j->path, "rename failed");
     dt_err err = dt_fault("save.latest");
@@ -228,42 +226,59 @@ static dt_err publish(save_job *j)
     return err;
 }
 
-static void clean_up(save_job *j, dt_err err, int64_t keep)
+/* No other rank can fail here, so nothing is published that a rank knows to be bad. */
+static dt_err publish(save_job *j)
 {
-    if (j->comm->rank == 0 && err == DT_OK) dt_checkpoint_prune(j->dir, keep);
-    if (j->comm->rank == 0 && err != DT_OK && j->part[0]) unlink(j->part);
+    dt_phase_enter(j->phase, "save", "publish");
+    if (j->comm->rank != 0) return DT_OK;
+    DT_TRY(complete(j));
+    DT_TRY(dt_fault("save.rename"));
+    DT_TRY(rename_all(j));
+    dt_checkpoint_prune(j->dir, j->keep);
+    return DT_OK;
+}
+
+/* ---- stage by stage ---------------------------------------------------------------------------------------------- */
+
+const save_stage save_stages[DT_SAVE_STAGES] = {
+    {"create", create, share_offsets}, {"write", write_slots, add_sums}, {"publish", publish, NULL}};
+
+void save_close(save_job *j, bool published)
+{
+    if (j->comm->rank == 0 && !published && j->part[0]) unlink(j->part);
     dt_aside_drop(&j->pointer);
     ckpt_image_close(&j->image);
     free(j->slots);
     free(j->offsets);
     free(j->sums);
     free(j->staging);
+    *j = (save_job){.image.fd = -1};
 }
 
-/* named: whether this rank could make the names. */
-static dt_err save(save_job *j, dt_err named, int64_t keep)
+/* opened: whether this rank could. */
+static dt_err save(save_job *j, dt_err opened)
 {
-    dt_comm *comm = j->comm;
-    dt_phase_enter(j->phase, "save", "create");
-    dt_err err = dt_comm_agree(comm, named == DT_OK ? prepare(j) : named);
-    if (err == DT_OK) err = dt_comm_agree(comm, create(j));
-    if (err == DT_OK) err = dt_comm_agree(comm, reserve(j));
-    if (err == DT_OK) err = dt_comm_broadcast_host(comm, j->offsets, (size_t)j->n_slots * sizeof *j->offsets, 0);
-    if (err == DT_OK) err = dt_comm_agree(comm, write_slots(j));
-    if (err == DT_OK) err = dt_comm_sum_host_u64(comm, j->sums, j->n_slots);
-    dt_phase_enter(j->phase, "save", "publish");
-    if (err == DT_OK) err = dt_comm_agree(comm, complete(j));
-    if (err == DT_OK) err = dt_comm_agree(comm, publish(j));
-    clean_up(j, err, keep);
+    dt_err err = dt_comm_agree(j->comm, opened);
+    for (const save_stage *s = save_stages; s < save_stages + DT_SAVE_STAGES && err == DT_OK; s++) {
+        err = dt_comm_agree(j->comm, s->work(j));
+        if (err == DT_OK && s->meet) err = s->meet(j);
+    }
+    save_close(j, err == DT_OK);
     return err;
 }
 
 dt_err dt_checkpoint_save_all(dt_comm *comm, const dt_saved_model *models, int n_models, const dt_ckpt_meta *meta,
                               const char *dir, int64_t keep, dt_phase *phase)
 {
-    save_job job = {
-        .comm = comm, .models = models, .n_models = n_models, .meta = meta, .dir = dir, .phase = phase, .image.fd = -1};
-    return save(&job, name_in_dir(&job), keep);
+    save_job job = {.comm = comm,
+                    .models = models,
+                    .n_models = n_models,
+                    .meta = meta,
+                    .dir = dir,
+                    .keep = keep,
+                    .phase = phase,
+                    .image.fd = -1};
+    return save(&job, save_open_in_dir(&job));
 }
 
 /* A model alone, with all that there is of it. */
@@ -281,8 +296,8 @@ dt_err dt_checkpoint_save(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, c
 
 dt_err dt_checkpoint_save_as(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, const char *path, dt_phase *phase)
 {
-    char folder[PATH_MAX];
     const dt_saved_model one = own_model(z, meta);
     save_job job = {.comm = comm, .models = &one, .n_models = 1, .meta = meta, .phase = phase, .image.fd = -1};
-    return save(&job, name_alone(&job, path, folder), 0);
+    const dt_err named = name_alone(&job, path);
+    return save(&job, named == DT_OK ? prepare(&job) : named);
 }
