@@ -49,7 +49,61 @@ dt_err dt_checkpoint_save_all(dt_comm *comm, const dt_saved_model *models, int n
  *  Collective. */
 dt_err dt_checkpoint_save_as(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, const char *path, dt_phase *phase);
 
+/* ---- saving while training goes on ------------------------------------------------------------------------------- */
+
+/** One save at a time, written by a thread of its own from a copy of the states. The threads of the ranks know nothing
+ *  of each other: a save has stages, and where one ends the ranks meet in a vote that they have anyway.
+ *
+ *      dt_saver_begin    the states are copied, the first stage begins
+ *      dt_saver_hold     before the states change: the copy comes first
+ *      dt_saver_look     has this rank done its part of the stage? The vote brings all answers together
+ *      dt_saver_go_on    all ranks have: the next stage begins, or the checkpoint is published
+ *      dt_saver_finish   instead of the last two: waits for all that is left
+ *
+ *  All calls are the training thread's. The writer uses neither MPI nor the device. */
+typedef struct dt_saver dt_saver;
+
+/** The memory of the copy: category DT_MEM_STAGING, in pinned memory where the device is apart. nbytes:
+ *  dt_zero_plan.saved_nbytes of all models together. For the plan. */
+void dt_saver_plan(const dt_device *dev, size_t nbytes, dt_memory *memory);
+/** compute: the stream on which the states change. Local. DT_ERR_MEMORY, DT_ERR_FAULT (no thread). */
+dt_err dt_saver_open(dt_saver **s, dt_comm *comm, dt_device *dev, dt_stream *compute, size_t nbytes);
+/** Local; safe on NULL. A save under way is given up, and its .part goes. */
+void dt_saver_close(dt_saver *s);
+
+/** As dt_checkpoint_save_all, but all there is when it returns is the copy, and where the device is apart not even
+ *  that. models, what they point to, meta and dir are borrowed until the save has ended. Collective, agreed.
+ *  DT_ERR_ARG: one is under way. */
+dt_err dt_saver_begin(dt_saver *s, const dt_saved_model *models, int n_models, const dt_ckpt_meta *meta,
+                      const char *dir, int64_t keep);
+/** What is queued on the compute stream from now on comes behind the copy. Local; safe on NULL. */
+dt_err dt_saver_hold(dt_saver *s);
+/** *done: this rank has done its part of the stage, or no save is under way; *work_s: how long that took. Returns what
+ *  went wrong there, again with each call. Local, does not wait. */
+dt_err dt_saver_look(dt_saver *s, bool *done, double *work_s);
+/** All ranks have answered done, and the slowest took work_s. *ended: the checkpoint is published. Collective. */
+dt_err dt_saver_go_on(dt_saver *s, double work_s, bool *ended);
+/** Collective, agreed; nothing to do without a save under way. After an error the save is given up on all ranks: the
+ *  .part is removed, everything older untouched. phase: the caller's; it changes while the writer gets on. */
+dt_err dt_saver_finish(dt_saver *s, dt_phase *phase);
+
+/** The save under way, or the last. */
 enum { DT_SAVE_STAGES = 3 };
+typedef struct dt_saver_state {
+    bool under_way;
+    size_t nbytes;         /* copied by this rank */
+    double copy_s;         /* that the copy took; once the first stage is done */
+    double work_s;         /* of all stages so far, each of the slowest rank */
+    double begin_s, end_s; /* dt_now_s() when it began, and when this rank's thread was done */
+    struct {
+        const char *name;
+        double begin_s, end_s; /* of this rank's thread */
+    } stage[DT_SAVE_STAGES];
+    int n_stages; /* that have ended */
+} dt_saver_state;
+dt_saver_state dt_saver_state_of(const dt_saver *s); /* s may be NULL */
+
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
 
 /** Bytes on the disk that a checkpoint takes at most: with texts_len bytes of configurations, and task_nbytes in up to
  *  DT_CKPT_TASK_ITEMS arrays of its task; for each model in it those of dt_checkpoint_model_nbytes come on top. A save
