@@ -49,6 +49,9 @@ extern const char *const dt_time_group_names[DT_N_TIME];
 typedef struct dt_timeline dt_timeline;
 /** Listen to phase: seconds by group, and with trace every change (a ring of the newest 65536). */
 dt_err dt_timeline_open(dt_timeline **t, dt_phase *phase, bool trace);
+/** What another thread has done, for the trace: it has a lane of its own. By the thread whose phases are listened
+ *  to. */
+void dt_timeline_add(dt_timeline *t, const char *name, const char *unit, double begin_s, double end_s);
 /** Seconds by group since the last call. */
 void dt_timeline_take(dt_timeline *t, double group_s[DT_N_TIME]);
 /** Collective: the events of all ranks in one file in Chrome's trace format, written by rank 0. */

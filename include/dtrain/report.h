@@ -50,8 +50,9 @@ dt_err dt_report_choose(dt_report_options *opt, const char *list, const char *wh
 dt_err dt_report_open(dt_report **r, const dt_report_options *opt);
 dt_err dt_report_train(dt_report *r, const dt_train_record *rec); /* r may be NULL in all of these */
 dt_err dt_report_validation(dt_report *r, int64_t step, double loss, const dt_metric *more, int n_more);
-dt_err dt_report_done(dt_report *r);  /* all steps are done: TensorBoard shows the run as a success */
-dt_err dt_report_flush(dt_report *r); /* to the disk: before a checkpoint names the step */
+void dt_report_end_line(dt_report *r); /* what is printed next has a line of its own */
+dt_err dt_report_done(dt_report *r);   /* all steps are done: TensorBoard shows the run as a success */
+dt_err dt_report_flush(dt_report *r);  /* to the disk: before a checkpoint names the step */
 void dt_report_close(dt_report *r);
 
 #endif

@@ -10,9 +10,12 @@
 
 enum { N_EVENTS = 65536 };
 
+enum { LANE_PHASES, LANE_BESIDE };
+
 typedef struct event {
     double begin_s, end_s;
     const char *name, *unit;
+    int lane;
 } event;
 
 struct dt_timeline {
@@ -41,12 +44,17 @@ static int group_of(const char *name)
     return -1;
 }
 
+static void add_event(dt_timeline *t, event e)
+{
+    if (t->events) t->events[t->n_events++ % N_EVENTS] = e;
+}
+
 static void on_phase(void *self, const char *name, const char *unit, double now_s)
 {
     dt_timeline *t = self;
     const int group = group_of(t->name);
     if (group >= 0) t->group_s[group] += now_s - t->since_s;
-    if (t->events) t->events[t->n_events++ % N_EVENTS] = (event){t->since_s, now_s, t->name, t->unit};
+    add_event(t, (event){t->since_s, now_s, t->name, t->unit, LANE_PHASES});
     t->name = name, t->unit = unit, t->since_s = now_s;
 }
 
@@ -65,6 +73,11 @@ dt_err dt_timeline_open(dt_timeline **out, dt_phase *phase, bool trace)
     return DT_OK;
 }
 
+void dt_timeline_add(dt_timeline *t, const char *name, const char *unit, double begin_s, double end_s)
+{
+    add_event(t, (event){begin_s, end_s, name, unit, LANE_BESIDE});
+}
+
 void dt_timeline_take(dt_timeline *t, double group_s[DT_N_TIME])
 {
     memcpy(group_s, t->group_s, sizeof t->group_s);
@@ -78,7 +91,10 @@ static void put_names(FILE *f, const dt_comm *comm)
     fprintf(f, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d on %s\"}},\n", rank,
             rank, comm->host);
     fprintf(f, "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"sort_index\":%d}},\n", rank, rank);
-    fprintf(f, "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":0,\"args\":{\"name\":\"phases\"}}", rank);
+    fprintf(f, "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"phases\"}},\n", rank,
+            LANE_PHASES);
+    fprintf(f, "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"beside\"}}", rank,
+            LANE_BESIDE);
 }
 
 /* This rank's events as JSON objects joined by commas; malloc'ed. Times in microseconds since the timeline was opened.
@@ -94,9 +110,10 @@ static char *events_text(const dt_timeline *t, const dt_comm *comm)
     for (long long i = first; i < t->n_events; i++) {
         const event *e = &t->events[i % N_EVENTS];
         const bool named = e->unit && *e->unit;
-        fprintf(f, ",\n{\"name\":\"%s%s%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":0}",
+        fprintf(f,
+                ",\n{\"name\":\"%s%s%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d}",
                 e->name, named ? " " : "", named ? e->unit : "", e->name, (e->begin_s - t->open_s) * 1e6,
-                (e->end_s - e->begin_s) * 1e6, comm->rank);
+                (e->end_s - e->begin_s) * 1e6, comm->rank, e->lane);
     }
     if (fclose(f) == 0) return text;
     free(text);

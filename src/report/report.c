@@ -203,10 +203,15 @@ dt_err dt_report_done(dt_report *r)
     return r->to_tensorboard ? dt_events_done(&r->events) : DT_OK;
 }
 
+void dt_report_end_line(dt_report *r)
+{
+    if (r && r->to_stdout) dt_progress_end_line(&r->progress);
+}
+
 dt_err dt_report_flush(dt_report *r)
 {
     if (!r) return DT_OK;
-    if (r->to_stdout) dt_progress_end_line(&r->progress); /* what the caller does next has its own line in the log */
+    dt_report_end_line(r); /* what the caller does next has its own line in the log */
     if (r->to_csv) DT_TRY(dt_record_file_sync(&r->csv.file));
     if (r->to_jsonl) DT_TRY(dt_record_file_sync(&r->jsonl));
     if (r->to_tensorboard) DT_TRY(dt_events_sync(&r->events));
