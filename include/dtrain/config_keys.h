@@ -198,6 +198,9 @@
          "save a checkpoint every this many steps; below 1: a fraction of all steps; 0: only at the end") \
     INT (checkpoint, save_total_limit, 0, 0, INT64_MAX, "files", \
          "keep at most this many checkpoints, the newest ones; the best is kept in addition; 0: all") \
+    BOOL(checkpoint, async, false, \
+         "go on training while a checkpoint is written, from a copy of the states in host memory (12 bytes for each " \
+         "parameter that a rank owns with Adam: --plan counts them); false: training waits for the file") \
     TEXT(checkpoint, resume, "auto", \
          "auto: continue from the newest intact checkpoint in output_dir, or start anew if there is none; none: " \
          "start anew; or the path of a checkpoint") \

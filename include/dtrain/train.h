@@ -40,9 +40,31 @@ dt_err dt_best_intervals_check(const dt_config *cfg, int64_t total_steps);
 typedef struct dt_loop_sums {
     int tokens, samples;
     const dt_shown *loss;
-    int memory_device, memory_pinned, memory_host, memory_file;         /* the largest of a rank */
+    int memory_device, memory_pinned, memory_host, memory_file; /* the largest of a rank */
+    int save_done, save_work; /* have all ranks done their part of a save; seconds that the slowest took */
     int time_min[DT_N_TIME], time_mean[DT_N_TIME], time_max[DT_N_TIME]; /* seconds by group; mean: their sum */
 } dt_loop_sums;
+
+/** What a save beside the training took, on rank 0. */
+typedef struct dt_save_cost {
+    int64_t step;
+    double nbytes, copy_s; /* copied by a rank */
+    double stall_s;        /* in which training stood still */
+    double whole_s;        /* until it was published */
+    bool is_new;           /* not reported yet */
+} dt_save_cost;
+
+/** A save, and what is lent to it until it is published. */
+typedef struct dt_saving {
+    dt_saver *saver; /* NULL: training waits for checkpoints */
+    dt_ckpt_meta meta;
+    dt_saved_model models[DT_MAX_TRAINED];
+    int n_models;
+    char *dir;
+    bool is_best;
+    double stall_s; /* so far */
+    dt_save_cost cost;
+} dt_saving;
 
 /** Everything a run holds. {0}, then dt_run_* in order; dt_run_close frees what was opened. */
 typedef struct dt_run {
@@ -84,6 +106,7 @@ typedef struct dt_run {
     const char *deadline_name; /* whose that is */
     double save_s, step_s;     /* how long a save, and a superstep, may take */
     bool save_is_measured;
+    dt_saving saving;
     char **resume_paths; /* rank 0: checkpoints to go on from, best first */
     int n_resume_paths, resume_first;
     bool resume_is_given; /* by path: no other will do */

@@ -93,11 +93,10 @@ bool run_best_gives_up(const dt_run *run, const progress *p)
 
 /* ---- the file of the best --------------------------------------------------------------------------------------- */
 
-dt_err run_best_publish(dt_run *run, const progress *p, const char *dir)
+dt_err run_best_publish(dt_run *run, int64_t step, const char *dir)
 {
-    if (!run_best_is_new(run, p)) return DT_OK;
     dt_err err = dt_fault("best.publish");
-    if (err == DT_OK && run->comm->rank == 0) err = dt_checkpoint_point(dir, "best", p->best_step);
+    if (err == DT_OK && run->comm->rank == 0) err = dt_checkpoint_point(dir, "best", step);
     err = dt_comm_agree(run->comm, err);
     if (err == DT_OK && run->comm->rank == 0) dt_checkpoint_prune(dir, run->cfg.checkpoint_save_total_limit);
     return err;

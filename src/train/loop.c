@@ -48,6 +48,8 @@ static void declare(dt_sums *s, dt_loop_sums *c)
     c->memory_pinned = dt_sums_declare(s, "memory_pinned", DT_SUM_LARGEST, 1);
     c->memory_host = dt_sums_declare(s, "memory_host", DT_SUM_LARGEST, 1);
     c->memory_file = dt_sums_declare(s, "memory_file", DT_SUM_LARGEST, 1);
+    c->save_done = dt_sums_declare(s, "save_done", DT_SUM_LEAST, 1);
+    c->save_work = dt_sums_declare(s, "save_work", DT_SUM_LARGEST, 1);
     for (int g = 0; g < DT_N_TIME; g++) {
         c->time_min[g] = declare_time(s, g, "min", DT_SUM_LEAST);
         c->time_mean[g] = declare_time(s, g, "mean", DT_SUM_REAL);
@@ -97,7 +99,7 @@ dt_err run_open_sums(dt_run *run)
     c->tokens = dt_sums_find(s, "tokens"), c->samples = dt_sums_find(s, "samples");
     c->loss = dt_sums_find_shown(s, DT_SHOW_TRAIN, "loss");
     DT_TRY(dt_comm_agree(run->comm, check_declared(run)));
-    n += s->n_shown[DT_SHOW_TRAIN] + s->n_shown[DT_SHOW_VALIDATION] + s->n_sums;
+    n += s->n_shown[DT_SHOW_TRAIN] + s->n_shown[DT_SHOW_VALIDATION] + s->n_sums + RUN_SAVE_METRICS;
     run->shown = calloc((size_t)n, sizeof *run->shown);
     return dt_comm_agree(run->comm, run->shown ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for %d metrics", n));
 }
@@ -149,7 +151,10 @@ static dt_err agree_on_step(dt_run *run, dt_err err, bool nonfinite, double begi
     dt_phase_enter(&run->phase, "agree", "");
     dt_timeline_take(run->timeline, group_s);
     const double step_s = dt_now_s() - begin_s;
-    *vote = (dt_vote){.err = err, .stop = run_stop_request(run, next_step_s(run, step_s)), .nonfinite = nonfinite};
+    const dt_err saved = run_save_look(run);
+    *vote = (dt_vote){.err = err == DT_OK ? saved : err,
+                      .stop = run_stop_request(run, next_step_s(run, step_s)),
+                      .nonfinite = nonfinite};
     dt_sums_add(s, c->memory_device, device_memory_peak(run));
     dt_sums_add(s, c->memory_pinned, (double)atomic_load(&run->ledger.on_peak[DT_ON_PINNED]));
     dt_sums_add(s, c->memory_host, host_memory_peak());
@@ -179,6 +184,7 @@ static double lr_of(const dt_run *run, const dt_trained *m, int group, int64_t u
 static dt_err update(dt_run *run, const progress *p)
 {
     dt_phase_enter(&run->phase, "update", "");
+    DT_TRY(dt_saver_hold(run->saving.saver));
     for (int i = 0; i < run->n_trained; i++) {
         dt_trained *m = run->trained[i];
         const double largest = m->max_grad_norm;
@@ -213,7 +219,7 @@ static int metrics_of_trained(const dt_run *run, int64_t updates, dt_metric *mor
 }
 
 /* The metrics that go beside the fixed fields of a record, in run->shown; returns how many. */
-static int more_metrics(const dt_run *run, const progress *p, int64_t updates)
+static int more_metrics(dt_run *run, const progress *p, int64_t updates)
 {
     const dt_sums *s = &run->sums;
     const dt_loop_sums *c = &run->counted;
@@ -231,6 +237,7 @@ static int more_metrics(const dt_run *run, const progress *p, int64_t updates)
         for (int k = 0; k < 3; k++)
             more[n++] = (dt_metric){s->sum[sum[k]].name, dt_sums_value(s, sum[k]) / (k == 1 ? run->nranks : 1) * 1e3};
     }
+    n += run_save_metrics(run, more + n);
     return n;
 }
 
@@ -355,6 +362,7 @@ static bool work_follows(const dt_run *run) { return strcmp(run->cfg.checkpoint_
 /* Validate and save where it is time to. Whoever asked for a stop waits for a save alone: a validation is put off. */
 static dt_err after_step(dt_run *run, progress *p, const cadence *every, bool last, int *stop)
 {
+    DT_TRY(run_save_go_on(run, p));
     const bool validate_now = run->task.n_validation > 0 && (due(every->validate, p->step) || last);
     p->validation_due = validate_now;
     if (last && !validate_now && !work_follows(run)) *stop = STOP_NO; /* all is done: there is nothing left to stop */
@@ -362,7 +370,7 @@ static dt_err after_step(dt_run *run, progress *p, const cadence *every, bool la
     const bool save = last || due(every->save, p->step) || run_best_is_new(run, p) || run_best_gives_up(run, p) ||
                       (*stop && run->cfg.checkpoint_save_on_signal);
     const bool saves = save && p->saved_step != p->step;
-    if (saves) DT_TRY(run_save(run, p));
+    if (saves) DT_TRY(run_save(run, p, last || *stop || run_best_gives_up(run, p)));
     return (saves || validate_now) && !last && !*stop ? vote_on_stop(run, stop) : DT_OK;
 }
 
@@ -378,7 +386,7 @@ static dt_err validate_first(dt_run *run, progress *p, int *stop)
                                                 " does not fit into %s although the run began with it: give "
                                                 "more time, or a smaller data.max_validation_samples",
                                                 p->step, run_stop_name(run, *stop)));
-    return *stop ? DT_OK : run_save(run, p);
+    return *stop ? DT_OK : run_save(run, p, false);
 }
 
 static dt_err say_stop(dt_run *run, const progress *p, int stop)
@@ -406,6 +414,7 @@ dt_err run_loop(dt_run *run, progress *p)
         DT_TRY(superstep(run, p, &in, &every, &stop));
         DT_TRY(after_step(run, p, &every, p->step == run->total_steps, &stop));
     }
+    DT_TRY(run_save_finish(run, p));
     if (p->step > first && p->skipped_in_row == p->step - first) /* a short run would end before max_skipped_steps */
         return dt_comm_agree(run->comm,
                              dt_fail(DT_ERR_NONFINITE,

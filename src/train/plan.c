@@ -53,6 +53,7 @@ static void add_zero(dt_zero_plan *plan, const dt_zero_plan *more)
     plan->sent_bytes_per_micro_step += more->sent_bytes_per_micro_step;
     plan->sent_elems_per_step += more->sent_elems_per_step;
     plan->sent_bytes_per_step += more->sent_bytes_per_step;
+    plan->saved_nbytes += more->saved_nbytes;
     plan->least_live_parameters = dt_max_i64(plan->least_live_parameters, more->least_live_parameters);
 }
 
@@ -94,6 +95,7 @@ dt_err run_plan(const dt_run *run, const plan_setting *with, rank_plan *plan)
     dt_memory_add(&plan->memory, &plan->zero.memory);
     dt_memory_add(&plan->memory, &comm);
     dt_memory_add(&plan->memory, &overhead);
+    if (run_saves_beside(run)) dt_saver_plan(&run->dev, plan->zero.saved_nbytes, &plan->memory);
     DT_TRY(plan_task(run, with, &plan->memory));
     plan->sent_bytes =
         plan->zero.sent_bytes_per_step + plan->zero.sent_bytes_per_micro_step * (double)with->batching.accumulation;

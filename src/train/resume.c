@@ -1,5 +1,5 @@
 /* resume.c - where a run begins: the newest checkpoint that verifies, a given one, a model to start from, or random
- * weights; and where it leaves off. */
+ * weights. */
 #include "run.h"
 #include "dtrain/io.h"
 #include <errno.h>
@@ -304,54 +304,4 @@ dt_err run_resume(dt_run *run, progress *p)
     }
     if (err != DT_OK) return err;
     return loaded ? settle_directory(run, p) : start_fresh(run);
-}
-
-/* ---- saving ------------------------------------------------------------------------------------------------------ */
-
-/* Collective, agreed. */
-static dt_err write_checkpoint(dt_run *run, const progress *p, const char *dir, char *config)
-{
-    dt_task *t = &run->task;
-    dt_ckpt_meta meta = {.step = p->step,
-                         .samples = p->samples,
-                         .tokens = p->tokens,
-                         .updates = p->updates,
-                         .seed = (uint64_t)run->cfg.run_seed,
-                         .loss_scale = 1,
-                         .config = config,
-                         .model_config = run->mc.json,
-                         .data_fingerprint = run_data_fingerprint(run),
-                         .validation_due = p->validation_due,
-                         .best_step = p->best_step,
-                         .best_metric = p->best_metric,
-                         .n_not_better = p->n_not_better};
-    dt_saved_model models[DT_MAX_TRAINED];
-    const int n = run_list_models(run, models);
-    for (int i = 0; i < n; i++) models[i].with_states = true;
-    dt_phase_enter(&run->phase, "save", "");
-    dt_err err = t->ops->save ? t->ops->save(t, &meta.items) : DT_OK;
-    if (err == DT_OK)
-        err =
-            dt_checkpoint_save_all(run->comm, models, n, &meta, dir, run->cfg.checkpoint_save_total_limit, &run->phase);
-    dt_items_free(&meta.items);
-    return err;
-}
-
-dt_err run_save(dt_run *run, progress *p)
-{
-    char *dir = run_checkpoint_dir(run), *config = dt_config_text(&run->cfg);
-    dt_err err =
-        dir && config ? dt_lock_check(run->lock) : dt_fail(DT_ERR_MEMORY, "no memory for the checkpoint's texts");
-    const double begin_s = dt_now_s();
-    if (err == DT_OK) err = dt_report_flush(run->report);
-    err = dt_comm_agree(run->comm, err);
-    if (err == DT_OK) err = write_checkpoint(run, p, dir, config);
-    if (err == DT_OK) {
-        p->saved_step = p->step;
-        run_stop_measure(run, dt_now_s() - begin_s);
-        DT_INFO("checkpoint of step %" PRId64 " written in %.2f s", p->step, dt_now_s() - begin_s);
-        err = run_best_publish(run, p, dir);
-    }
-    free(dir), free(config);
-    return err;
 }

@@ -248,6 +248,7 @@ static dt_err train(dt_run *run)
     const progress from = p;
     const double begin_s = dt_now_s();
     dt_err err = run_trains(run) ? run_loop(run, &p) : run_evaluate(run, p.step);
+    err = run_save_last(run, &p, err);
     const double loop_s = dt_now_s() - begin_s;
     if (err == DT_OK) err = export_result(run, &p);
     if (err == DT_OK) err = dt_comm_agree(run->comm, run_trains(run) ? dt_report_done(run->report) : DT_OK);
@@ -347,6 +348,7 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
 
 void dt_run_close(dt_run *run)
 {
+    run_close_saver(run); /* may wait for a disk, which the watchdog limits */
     dt_watchdog_stop(run->watchdog);
     dt_timeline_close(run->timeline);
     dt_report_close(run->report);

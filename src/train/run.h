@@ -166,20 +166,34 @@ dt_err run_finish_leaving(const char *output_dir); /* what a kill interrupted */
 /* do the keys go together? Local, alike on all ranks */
 dt_err run_best_check(const dt_run *run);
 bool run_best_same_metric(const dt_config *a, const dt_config *b);
-void run_best_take(const dt_run *run, progress *p);                /* right after the validation */
-bool run_best_is_new(const dt_run *run, const progress *p);        /* the best is of this step, and is to be kept */
-bool run_best_gives_up(const dt_run *run, const progress *p);      /* early stopping */
-dt_err run_best_settle(dt_run *run, progress *p, const char *dir); /* after resuming; collective, agreed */
-dt_err run_best_publish(dt_run *run, const progress *p, const char *dir); /* after a save; collective, agreed */
-dt_err run_best_load(dt_run *run, const progress *p);                     /* at the end; collective, agreed */
+void run_best_take(const dt_run *run, progress *p);                  /* right after the validation */
+bool run_best_is_new(const dt_run *run, const progress *p);          /* the best is of this step, and is to be kept */
+bool run_best_gives_up(const dt_run *run, const progress *p);        /* early stopping */
+dt_err run_best_settle(dt_run *run, progress *p, const char *dir);   /* after resuming; collective, agreed */
+dt_err run_best_publish(dt_run *run, int64_t step, const char *dir); /* its checkpoint is there; collective, agreed */
+dt_err run_best_load(dt_run *run, const progress *p);                /* at the end; collective, agreed */
 
 /* resume.c */
 /* the run's models as checkpoints know them; returns how many */
 int run_list_models(const dt_run *run, dt_saved_model models[DT_MAX_TRAINED]);
 dt_err run_choose_checkpoint(dt_run *run);   /* before anything is allocated; local, on rank 0 */
 dt_err run_resume(dt_run *run, progress *p); /* collective, agreed */
-dt_err run_save(dt_run *run, progress *p);   /* collective, agreed */
 char *run_checkpoint_dir(const dt_run *run); /* malloc'ed */
+
+/* saving.c: collective and agreed, but for what is called local. */
+bool run_saves_beside(const dt_run *run); /* is it configured? local */
+dt_err run_open_saver(dt_run *run);       /* local */
+void run_close_saver(dt_run *run);        /* local */
+/* The state of this step, once no save is under way; at_once: it is published when the call returns */
+dt_err run_save(dt_run *run, progress *p, bool at_once);
+dt_err run_save_look(dt_run *run);                /* how far this rank's writer is, for the vote of a step; local */
+dt_err run_save_go_on(dt_run *run, progress *p);  /* after that vote */
+dt_err run_save_finish(dt_run *run, progress *p); /* wait for the save under way, if there is one */
+/* the same where all ranks know that the run ends with err, which is returned */
+dt_err run_save_last(dt_run *run, progress *p, dt_err err);
+/* what the last save beside the training cost, once; returns how many; local */
+enum { RUN_SAVE_METRICS = 5 };
+int run_save_metrics(dt_run *run, dt_metric metrics[RUN_SAVE_METRICS]);
 
 /* export.c */
 dt_err run_settle_tokenizer(dt_run *run); /* [model] tokenizer, and into the configuration; local */

@@ -1,8 +1,8 @@
 /* stop.c - when a run ends early: a signal asked for it, or its time is over.
  *
  * Time ends at run.time_limit, or else at the job's own end where the scheduler says when that is (rank 0's
- * environment). A save must still fit before it: what the last one took, and half as much again, is kept free, and
- * until there was one an estimate from its size. */
+ * environment). A save must still fit before it, and the end of one that is under way: what the last one took, and half
+ * as much again, is kept free for each, and until there was one an estimate from its size. */
 #include "run.h"
 #include <math.h>
 #include <stdlib.h>
@@ -55,8 +55,8 @@ int run_stop_request(const dt_run *run, double more_s)
 {
     if (dt_signals_pending()) return STOP_SIGNAL;
     if (run->deadline_s <= 0) return STOP_NO;
-    const double save_s = run->cfg.checkpoint_save_on_signal ? SAVE_SHARE * run->save_s : 0;
-    return dt_now_s() + more_s + save_s > run->deadline_s ? STOP_TIME_LIMIT : STOP_NO;
+    const int n_saves = run->cfg.checkpoint_save_on_signal + dt_saver_state_of(run->saving.saver).under_way;
+    return dt_now_s() + more_s + n_saves * SAVE_SHARE * run->save_s > run->deadline_s ? STOP_TIME_LIMIT : STOP_NO;
 }
 
 const char *run_stop_name(const dt_run *run, int stop)

@@ -1,0 +1,200 @@
+/* saving.c - what goes into a checkpoint besides the states, and what is told of it. Where training goes on meanwhile
+ * (checkpoint.async), the vote of each step asks how far the ranks' writers are, and between two steps all ranks do the
+ * same about it. What somebody waits for, the last save and one before a stop, is written at once: a copy would gain
+ * nothing. */
+#include "run.h"
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* ---- beside the training ----------------------------------------------------------------------------------------- */
+
+bool run_saves_beside(const dt_run *run) { return run_trains(run) && run->cfg.checkpoint_async; }
+
+dt_err run_open_saver(dt_run *run)
+{
+    size_t nbytes = 0;
+    if (!run_saves_beside(run)) return DT_OK;
+    for (int i = 0; i < run->n_trained; i++) nbytes += dt_zero_saved_nbytes(run->trained[i]->zero);
+    return dt_saver_open(&run->saving.saver, run->comm, &run->dev, run->compute, nbytes);
+}
+
+static bool is_under_way(const dt_run *run) { return dt_saver_state_of(run->saving.saver).under_way; }
+
+/* ---- what is saved ----------------------------------------------------------------------------------------------- */
+
+/* meta's texts and items are the save's own, but for the model's configuration. */
+static void forget(dt_saving *s)
+{
+    free(s->dir), free(s->meta.config);
+    dt_items_free(&s->meta.items);
+    s->dir = NULL, s->meta = (dt_ckpt_meta){0};
+}
+
+static dt_err gather_local(dt_run *run, const progress *p)
+{
+    dt_saving *s = &run->saving;
+    s->is_best = run_best_is_new(run, p);
+    s->dir = run_checkpoint_dir(run);
+    s->meta = (dt_ckpt_meta){.step = p->step,
+                             .samples = p->samples,
+                             .tokens = p->tokens,
+                             .updates = p->updates,
+                             .seed = (uint64_t)run->cfg.run_seed,
+                             .loss_scale = 1,
+                             .config = dt_config_text(&run->cfg),
+                             .model_config = run->mc.json,
+                             .data_fingerprint = run_data_fingerprint(run),
+                             .validation_due = p->validation_due,
+                             .best_step = p->best_step,
+                             .best_metric = p->best_metric,
+                             .n_not_better = p->n_not_better};
+    s->n_models = run_list_models(run, s->models);
+    for (int i = 0; i < s->n_models; i++) s->models[i].with_states = true;
+    DT_CHECK(s->dir && s->meta.config, DT_ERR_MEMORY, "no memory for the checkpoint's texts");
+    DT_TRY(dt_lock_check(run->lock));
+    return dt_report_flush(run->report); /* the records up to this step are on the disk before it can be gone on from */
+}
+
+/* Collective, agreed. */
+static dt_err gather(dt_run *run, const progress *p)
+{
+    dt_task *t = &run->task;
+    DT_TRY(dt_comm_agree(run->comm, gather_local(run, p)));
+    dt_phase_enter(&run->phase, "save", "");
+    return t->ops->save ? t->ops->save(t, &run->saving.meta.items) : DT_OK;
+}
+
+/* ---- what is told ------------------------------------------------------------------------------------------------ */
+
+static void trace_stages(const dt_run *run, const dt_saver_state *state)
+{
+    for (int i = 0; i < state->n_stages; i++)
+        dt_timeline_add(run->timeline, "save", state->stage[i].name, state->stage[i].begin_s, state->stage[i].end_s);
+}
+
+/* The file has its name. Collective, agreed. */
+static dt_err publish(dt_run *run, progress *p)
+{
+    p->saved_step = run->saving.meta.step;
+    const dt_err err = run->saving.is_best ? run_best_publish(run, p->saved_step, run->saving.dir) : DT_OK;
+    forget(&run->saving);
+    return err;
+}
+
+static dt_err tell_beside(dt_run *run, progress *p, double since_s)
+{
+    dt_saving *s = &run->saving;
+    const dt_saver_state state = dt_saver_state_of(s->saver);
+    char copied[24];
+    const dt_err err = publish(run, p);
+    s->cost = (dt_save_cost){.step = p->saved_step,
+                             .nbytes = (double)state.nbytes,
+                             .copy_s = state.copy_s,
+                             .stall_s = s->stall_s + dt_now_s() - since_s,
+                             .whole_s = state.end_s - state.begin_s,
+                             .is_new = true};
+    trace_stages(run, &state);
+    run_stop_measure(run, state.copy_s + state.work_s);
+    dt_report_end_line(run->report);
+    DT_INFO("checkpoint of step %" PRId64
+            " written in %.2f s while training went on, which lost %.2f s by it (%s per rank copied in %.2f s)",
+            p->saved_step, s->cost.whole_s, s->cost.stall_s, dt_format_bytes(s->cost.nbytes, copied), s->cost.copy_s);
+    return err;
+}
+
+int run_save_metrics(dt_run *run, dt_metric metrics[RUN_SAVE_METRICS])
+{
+    dt_save_cost *c = &run->saving.cost;
+    if (!c->is_new) return 0;
+    c->is_new = false;
+    metrics[0] = (dt_metric){"save/step", (double)c->step};
+    metrics[1] = (dt_metric){"save/bytes", c->nbytes};
+    metrics[2] = (dt_metric){"save/copy_time", c->copy_s};
+    metrics[3] = (dt_metric){"save/stall", c->stall_s};
+    metrics[4] = (dt_metric){"save/time", c->whole_s};
+    return RUN_SAVE_METRICS;
+}
+
+/* ---- saving ------------------------------------------------------------------------------------------------------ */
+
+static dt_err save_at_once(dt_run *run, progress *p, double begin_s)
+{
+    const dt_saving *s = &run->saving;
+    DT_TRY(dt_checkpoint_save_all(run->comm, s->models, s->n_models, &s->meta, s->dir,
+                                  run->cfg.checkpoint_save_total_limit, &run->phase));
+    run_stop_measure(run, dt_now_s() - begin_s);
+    DT_INFO("checkpoint of step %" PRId64 " written in %.2f s", s->meta.step, dt_now_s() - begin_s);
+    return publish(run, p);
+}
+
+static dt_err save_beside(dt_run *run, double begin_s)
+{
+    dt_saving *s = &run->saving;
+    dt_phase_enter(&run->phase, "save", "copy");
+    DT_TRY(dt_saver_begin(s->saver, s->models, s->n_models, &s->meta, s->dir, run->cfg.checkpoint_save_total_limit));
+    s->stall_s = dt_now_s() - begin_s;
+    return DT_OK;
+}
+
+dt_err run_save(dt_run *run, progress *p, bool at_once)
+{
+    DT_TRY(run_save_finish(run, p));
+    const double begin_s = dt_now_s();
+    dt_err err = gather(run, p);
+    if (err == DT_OK) err = at_once || !run->saving.saver ? save_at_once(run, p, begin_s) : save_beside(run, begin_s);
+    if (err != DT_OK) forget(&run->saving);
+    return err;
+}
+
+dt_err run_save_look(dt_run *run)
+{
+    bool done;
+    double work_s;
+    const dt_err err = dt_saver_look(run->saving.saver, &done, &work_s);
+    dt_sums_add(&run->sums, run->counted.save_done, done);
+    dt_sums_add(&run->sums, run->counted.save_work, work_s);
+    return err;
+}
+
+dt_err run_save_go_on(dt_run *run, progress *p)
+{
+    const double begin_s = dt_now_s();
+    bool ended;
+    if (!is_under_way(run) || dt_sums_value(&run->sums, run->counted.save_done) == 0) return DT_OK;
+    dt_phase_enter(&run->phase, "save", "");
+    DT_TRY(dt_saver_go_on(run->saving.saver, dt_sums_value(&run->sums, run->counted.save_work), &ended));
+    if (ended) return tell_beside(run, p, begin_s);
+    run->saving.stall_s += dt_now_s() - begin_s;
+    return DT_OK;
+}
+
+dt_err run_save_finish(dt_run *run, progress *p)
+{
+    const double begin_s = dt_now_s();
+    if (!is_under_way(run)) return DT_OK;
+    dt_phase_enter(&run->phase, "save", "");
+    const dt_err err = dt_saver_finish(run->saving.saver, &run->phase);
+    if (err == DT_OK) return tell_beside(run, p, begin_s);
+    forget(&run->saving);
+    return err;
+}
+
+/* The run's error stays what it is, and its owner's, whatever becomes of the save. */
+dt_err run_save_last(dt_run *run, progress *p, dt_err err)
+{
+    if (err == DT_OK || err == DT_ERR_COMM || !is_under_way(run) || !dt_comm_failed_together(run->comm)) return err;
+    const bool owner = dt_comm_speaks(run->comm);
+    char *message = strdup(dt_error_message());
+    if (run_save_finish(run, p) == DT_ERR_COMM) err = DT_ERR_COMM;
+    dt_error_clear();
+    if (owner && message) dt_fail(err, "%s", message);
+    free(message);
+    return err == DT_ERR_COMM ? err : dt_comm_agree(run->comm, owner ? err : DT_OK);
+}
+
+void run_close_saver(dt_run *run)
+{
+    dt_saver_close(run->saving.saver);
+    forget(&run->saving);
+    run->saving.saver = NULL;
+}
