@@ -23,7 +23,7 @@ static dt_err open_ring(dt_zero *z, zero_ring *r, dt_place place, size_t nbytes,
     r->buffer = calloc((size_t)n, sizeof *r->buffer);
     DT_CHECK(r->buffer, DT_ERR_MEMORY, "out of memory for a table of %d buffers", n);
     r->n = n;
-    DT_TRY(dt_buf_alloc(&r->memory, z->dev, place, zero_ring_bytes(n, nbytes), DT_MEM_STAGING));
+    DT_TRY(dt_buf_alloc(&r->memory, zero_memory_of(z, place), place, zero_ring_bytes(n, nbytes), DT_MEM_STAGING));
     char *const first = (char *)dt_swap_round_up((size_t)r->memory.ptr);
     for (int i = 0; i < n; i++) {
         r->buffer[i] = (zero_buffer){.at = first + (size_t)i * nbytes, .unit = -1};
@@ -63,11 +63,12 @@ static dt_err open_memory(dt_zero *z)
 {
     const zero_layout *l = &z->lay;
     for (int p = 0; p < DT_N_PARTS && l->away_place != DT_IN_FILE; p++)
-        DT_TRY(dt_buf_alloc_zeroed(&z->away[p], z->dev, l->away_place,
+        DT_TRY(dt_buf_alloc_zeroed(&z->away[p], zero_memory_of(z, l->away_place), l->away_place,
                                    (size_t)l->away_len[p] * dt_dtype_size(l->param_dtype[p]), DT_MEM_PARAMS));
     if (!l->grads_down) return DT_OK;
     const size_t size = dt_dtype_size(l->grad_kept);
-    DT_TRY(dt_buf_alloc_zeroed(&z->host_grads, z->dev, l->host_grad_place, (size_t)l->opt_len * size, DT_MEM_GRADS));
+    DT_TRY(dt_buf_alloc(&z->host_grads, zero_memory_of(z, l->host_grad_place), l->host_grad_place,
+                        (size_t)l->opt_len * size, DT_MEM_GRADS));
     DT_TRY(dt_buf_alloc(&z->grad_slots, z->dev, DT_ON_DEVICE, ZERO_GRAD_SLOTS * (size_t)l->grad_slot_len * size,
                         DT_MEM_STAGING));
     for (int k = 0; k < ZERO_GRAD_SLOTS; k++) z->slot_unit[k] = -1;
@@ -77,9 +78,7 @@ static dt_err open_memory(dt_zero *z)
 dt_err zero_offload_open(dt_zero *z)
 {
     const zero_layout *l = &z->lay;
-    if (!l->grads_down && l->away_place == DT_ON_DEVICE) return DT_OK;
-    DT_CHECK(z->opt.host && z->opt.host->ops->host_accessible, DT_ERR_ARG,
-             "offload needs a device that computes in host memory (dt_zero_options.host)");
+    if (!zero_offloads(z)) return DT_OK;
     DT_TRY(z->dev->ops->stream_create(z->dev, &z->copy_stream));
     z->own_copy_stream = true;
     for (int u = 0; u < z->n_units && l->grads_down; u++) DT_TRY(z->dev->ops->event_create(z->dev, &z->state[u].down));

@@ -11,7 +11,8 @@ static dt_err alloc_state(dt_zero *z, dt_buf *buf, int64_t len, dt_dtype dtype, 
 static dt_err alloc_optimizer(dt_zero *z, dt_buf *buf)
 {
     if (z->lay.opt_place == DT_IN_FILE) return DT_OK;
-    return dt_buf_alloc_zeroed(buf, z->dev, z->lay.opt_place, (size_t)z->lay.opt_len * sizeof(float), DT_MEM_OPTIMIZER);
+    return dt_buf_alloc_zeroed(buf, zero_memory_of(z, z->lay.opt_place), z->lay.opt_place,
+                               (size_t)z->lay.opt_len * sizeof(float), DT_MEM_OPTIMIZER);
 }
 
 /* Zero: the optimizer's states before the first step, and padding always. */
@@ -61,6 +62,8 @@ static dt_err open_local(dt_zero *z)
 {
     z->state = calloc((size_t)z->n_units, sizeof *z->state);
     DT_CHECK(z->state, DT_ERR_MEMORY, "out of memory for the states of %d units", z->n_units);
+    DT_CHECK(!zero_offloads(z) || (z->opt.host && z->opt.host->ops->host_accessible), DT_ERR_ARG,
+             "offload needs a device that computes in host memory (dt_zero_options.host)");
     DT_TRY(make_streams(z));
     DT_TRY(zero_pieces_make(z));
     DT_TRY(alloc_states(z));

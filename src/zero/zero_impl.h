@@ -120,6 +120,12 @@ static inline void *zero_at(const dt_buf *b, int64_t elem, dt_dtype t)
     return (char *)b->ptr + (size_t)elem * dt_dtype_size(t);
 }
 
+static inline bool zero_offloads(const dt_zero *z) { return z->lay.grads_down || z->lay.away_place != DT_ON_DEVICE; }
+/** Who hands out memory: the processor for what is its alone, in zero pages that cost nothing before they are used. */
+static inline dt_device *zero_memory_of(const dt_zero *z, dt_place place)
+{
+    return place == DT_ON_HOST ? z->opt.host : z->dev;
+}
 static inline const dt_shards *zero_shards(const zero_layout *l, int u, dt_part part)
 {
     return &l->units[u].part[part].shards;
