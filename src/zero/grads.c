@@ -131,17 +131,16 @@ static dt_err reduce_from_arena(dt_zero *z, int u, bool first_micro, void *own, 
 /** The next slot, free when the comm stream comes to it; in it the sum so far, where there is one. */
 static dt_err take_slot(dt_zero *z, int u, bool first_micro, void **slot)
 {
-    const dt_device_ops *ops = z->dev->ops;
     const int k = z->next_slot, before = z->slot_unit[k];
     *slot = zero_at(&z->grad_slots, k * z->lay.grad_slot_len, z->lay.grad_kept);
     z->next_slot = (k + 1) % ZERO_GRAD_SLOTS;
     z->slot_unit[k] = u;
-    if (before >= 0) DT_TRY(ops->event_wait(z->dev, z->state[before].down, z->comm_stream));
+    if (before >= 0) DT_TRY(z->dev->ops->event_wait(z->dev, z->state[before].down, z->comm_stream));
     if (first_micro) return DT_OK;
     const int64_t n = zero_shards(&z->lay, u, DT_TRAINED)->shard_len;
-    DT_TRY(ops->event_wait(z->dev, z->state[u].down, z->comm_stream));
-    return ops->copy(z->dev, *slot, zero_sum_at(z, u, zero_own(z, u, DT_TRAINED)),
-                     (size_t)n * dt_dtype_size(z->lay.grad_kept), z->comm_stream);
+    DT_TRY(z->dev->ops->event_wait(z->dev, z->state[u].down, z->comm_stream));
+    return z->dev->ops->copy(z->dev, *slot, zero_sum_at(z, u, zero_own(z, u, DT_TRAINED)),
+                             (size_t)n * dt_dtype_size(z->lay.grad_kept), z->comm_stream);
 }
 
 /** Where this rank's shard of the sums is made on the device. */

@@ -159,13 +159,13 @@ dt_err zero_offload_begin(dt_zero *z)
 
 dt_err zero_send_down(dt_zero *z, int u, const void *sum)
 {
-    const dt_device_ops *ops = z->dev->ops;
     zero_unit_state *s = &z->state[u];
     const int64_t own = zero_own(z, u, DT_TRAINED), n = zero_shards(&z->lay, u, DT_TRAINED)->shard_len;
-    if (z->comm_stream != z->copy_stream) DT_TRY(ops->event_wait(z->dev, s->reduced, z->copy_stream));
-    DT_TRY(ops->copy(z->dev, zero_sum_at(z, u, own), sum, (size_t)n * dt_dtype_size(z->lay.grad_kept), z->copy_stream));
+    if (z->comm_stream != z->copy_stream) DT_TRY(z->dev->ops->event_wait(z->dev, s->reduced, z->copy_stream));
+    DT_TRY(z->dev->ops->copy(z->dev, zero_sum_at(z, u, own), sum, (size_t)n * dt_dtype_size(z->lay.grad_kept),
+                             z->copy_stream));
     s->down_pending = true;
-    return ops->event_record(z->dev, s->down, z->copy_stream);
+    return z->dev->ops->event_record(z->dev, s->down, z->copy_stream);
 }
 
 /* ---- update: master and states ----------------------------------------------------------------------------------- */
