@@ -11,7 +11,8 @@
  *
  * Transfers go through io_uring, or the POSIX AIO of the C library where this program was built without liburing or the
  * kernel refuses (an old kernel, most containers). DTRAIN_SWAP_IO says otherwise, for tests: "io_uring", "posix_aio" or
- * "late", which moves nothing before somebody waits, and "buffered" for the page cache as on a file system without O_DIRECT, after a comma. */
+ * "late", which moves nothing before somebody waits; and "buffered", after a comma, for the page cache as on a file
+ * system without O_DIRECT. */
 #ifndef DTRAIN_SWAP_FILE_H
 #define DTRAIN_SWAP_FILE_H
 

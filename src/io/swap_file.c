@@ -19,7 +19,6 @@ enum { BOUNCE_NBYTES = 4 << 20, HUGE_PAGE = 2 << 20, MAX_DEPTH = 1024 };
 struct dt_swap_file {
     int fd;
     bool direct; /* past the page cache */
-    bool closing;
     char *dir, *what;
     size_t nbytes;
     dt_memory memory; /* as counted in the ledger */
@@ -71,7 +70,6 @@ static void end_transfer(dt_swap_file *f, swap_transfer *t, int error)
     if (error && !r->error) {
         r->error = error;
         r->failed_at = (size_t)(t->offset - r->offset);
-        r->started = r->nbytes; /* start_queued goes on with the next request */
     }
     *t = (swap_transfer){0};
     r->under_way--;
@@ -108,8 +106,6 @@ static void take_result(dt_swap_file *f, swap_transfer *t, ssize_t moved)
     int error;
     if (advance(f, t, moved, &error))
         end_transfer(f, t, error);
-    else if (t->request->error || f->closing)
-        end_transfer(f, t, ECANCELED);
     else
         start_transfer(f, t);
 }
@@ -404,7 +400,6 @@ dt_err dt_swap_open(dt_swap_file **file, const dt_swap_options *opt)
 void dt_swap_close(dt_swap_file *f)
 {
     if (!f) return;
-    f->closing = true;
     f->first = NULL;
     while (f->n_under_way > 0) progress(f, true);
     if (f->io) f->io->close(f->io_self);
