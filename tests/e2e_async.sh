@@ -105,6 +105,15 @@ train 2 best-async $best checkpoint.async=true
 expect_exit "the best of a run that goes on while it saves" 0
 expect "is the same" sh -c "cmp $tmp/best/checkpoints/best $tmp/best-async/checkpoints/best && ls $tmp/best/checkpoints >$tmp/.a && ls $tmp/best-async/checkpoints | diff $tmp/.a -"
 
+# states that are kept elsewhere
+for where in cpu nvme; do
+    away="zero.offload_optimizer=$where zero.nvme_path=$tmp"
+    train 2 away-$where $steps $away
+    train 2 away-$where-async $async $away
+    expect_exit "states offloaded to $where" 0
+    expect "are the same" models_agree away-$where away-$where-async
+done
+
 # the disk
 if [ "$(id -u)" = 0 ] && mkdir -p "$tmp/small" && mount -t tmpfs -o size=2m tmpfs "$tmp/small" 2>/dev/null; then
     trap 'kill $(jobs -p) 2>/dev/null; umount -l "$tmp/small"; rm -rf "$tmp"' EXIT

@@ -26,10 +26,13 @@ static bool same_file(const fixture *f, const char *a, const char *b)
     return f->comm.rank != 0 || system(command) == 0;
 }
 
-/* As a run does in each step: a vote, an update behind the copy, and a wait for the device. */
+/* As a run does: a vote in each step, and at its end an update behind the copy and a wait for the device; but the first
+ * step is a long one. */
 static dt_err drive(fixture *f, dt_saver *s)
 {
-    for (bool ended = false; !ended;) {
+    enum { LONG = 200 };
+    bool ended = false;
+    for (int i = 0; !ended; i++) {
         bool done = false;
         double work_s = 0;
         const dt_err err = dt_saver_look(s, &done, &work_s);
@@ -38,34 +41,42 @@ static dt_err drive(fixture *f, dt_saver *s)
         DT_TRY(dt_comm_vote(&f->comm, &vote));
         DT_TRY((dt_err)vote.err);
         if (values[0].real != 0) DT_TRY(dt_saver_go_on(s, values[1].real, &ended));
+        usleep(100);
+        if (i < LONG) continue;
         DT_TRY(dt_saver_hold(s));
         DT_TRY(f->dev.ops->stream_sync(&f->dev, NULL));
     }
     return DT_OK;
 }
 
-/* The states change as soon as the copy was asked for. */
+/* What a step leaves: the moments are zeros as soon as the device comes to it. */
+static bool change_states(fixture *f, int salt)
+{
+    return fill_states(f->z, true, salt) && dt_zero_clear_states(f->z) == DT_OK;
+}
+
+/* The last change before the copy may still be queued, and the next comes as soon as the copy was asked for, or not
+ * before the file is there. */
 static void the_file_is_that_of_the_moment_of_the_copy(void **state)
 {
     fixture *f = *state;
     char path[PATH_MAX];
     for (int i = 0; i < 16; i++) {
         const int stage = i % 4;
-        const dt_dtype dtype = i / 4 % 2 ? DT_BF16 : DT_F32;
-        const bool finish = i >= 8;
+        const bool finish = i / 4 % 2, change = i / 8;
+        const dt_dtype dtype = i % 3 ? DT_BF16 : DT_F32;
         const dt_ckpt_meta meta = meta_of(2);
-        assert_all(f->mpi, open_zero(f, stage, dtype, false) && fill_states(f->z, true, i));
+        assert_all(f->mpi, open_zero(f, stage, dtype, false) && change_states(f, i));
         const dt_saved_model model = model_of(f, &meta);
         assert_all(f->mpi, dt_checkpoint_save_as(&f->comm, f->z, &meta, in_dir(f, "at-once.h5", path), NULL) == DT_OK);
         dt_saver *s = open_saver(f, stage, dtype);
-        assert_all(f->mpi, s != NULL);
-        assert_all(f->mpi, dt_saver_begin(s, &model, 1, &meta, f->dir, 0) == DT_OK);
+        assert_all(f->mpi, s && change_states(f, i) && dt_saver_begin(s, &model, 1, &meta, f->dir, 0) == DT_OK);
         assert_all(f->mpi, !exists_in(f, "step-00000002.h5") || i > 0);
-        assert_all(f->mpi, dt_saver_hold(s) == DT_OK && fill_states(f->z, true, 100 + i));
+        if (change) assert_all(f->mpi, dt_saver_hold(s) == DT_OK && fill_states(f->z, true, 100 + i));
         assert_all(f->mpi, (finish ? dt_saver_finish(s, NULL) : drive(f, s)) == DT_OK);
         assert_all(f->mpi, !dt_saver_state_of(s).under_way && dt_saver_state_of(s).n_stages == DT_SAVE_STAGES);
         assert_all(f->mpi, same_file(f, "at-once.h5", "step-00000002.h5"));
-        assert_all(f->mpi, states_are(f->z, true, 100 + i));
+        assert_all(f->mpi, !change || states_are(f->z, true, 100 + i));
         dt_saver_close(s);
         close_zero(f);
     }

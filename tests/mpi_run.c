@@ -103,9 +103,10 @@ static void planned_is_allocated_in_every_category_and_place(void **state)
         char zero[32], name[16];
         snprintf(zero, sizeof zero, "zero.stage=%d", i % 4);
         snprintf(name, sizeof name, "plan%d", i);
-        const char *args[] = {zero, i < 4 ? "precision.dtype=fp32" : "precision.dtype=bf16", "run.max_steps=1"};
-        const outcome o = run(*state, name, 3, args);
-        assert_all(MPI_COMM_WORLD, !o.err);
+        const char *args[] = {zero, i < 4 ? "precision.dtype=fp32" : "precision.dtype=bf16", "run.max_steps=3",
+                              "checkpoint.save_steps=1", i % 3 ? "checkpoint.async=true" : "checkpoint.async=false"};
+        const outcome o = run(*state, name, 5, args);
+        assert_all(MPI_COMM_WORLD, !o.err && o.left == 0);
         assert_all(MPI_COMM_WORLD, is_planned(&o, zero));
         for (int p = DT_ON_DEVICE; p <= DT_ON_HOST; p++)
             assert_all(MPI_COMM_WORLD, dt_memory_on(&o.allocated, (dt_place)p) > 0);
