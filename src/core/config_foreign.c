@@ -113,6 +113,8 @@ static const foreign_name keys[] = {
     {"dataloader_prefetch_factor", "data", "prefetch", "micro-batches that are read ahead"},
     {"num_workers", "data", "prefetch", "micro-batches that are read ahead"},
     {"save_interval", "checkpoint", "save_steps", NULL},
+    {"async_save", "checkpoint", "async", NULL},
+    {"async_mode", "checkpoint", "async", "true or false"},
     {"save_strategy", "checkpoint", "save_steps", "a number of steps; 0: only at the end"},
     {"resume_from_checkpoint", "checkpoint", "resume", "auto, none or the path of a checkpoint"},
     {"overwrite_output_dir", "checkpoint", "resume", "auto continues; another run.output_dir starts anew"},
