@@ -193,9 +193,9 @@ int main(int argc, char **argv)
     char list[600];
     MPI_Comm_size(MPI_COMM_WORLD, &last);
     last--;
-    /* The first save, at once, passes each point and writes n_slots pieces; then each attempt fails at a later point than
-     * the one before, or on another rank. A rank that does not fail where another does goes on to the next point of the
-     * same stage. */
+    /* The first save, at once, passes each point and writes n_slots pieces; then each attempt fails at a later point
+     * than the one before, or on another rank. A rank that does not fail where another does goes on to the next point
+     * of the same stage. */
     const bool alone = last == 0;
     const int n_slots = n_slots_of(last, last + 1);
     snprintf(list, sizeof list,
