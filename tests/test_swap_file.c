@@ -163,16 +163,18 @@ static void traffic_of_any_depth_agrees_with_a_plain_copy(void **state)
     for (int d = 0; d < 3; d++) {
         t.f = open_file((size_t)FILE_BLOCKS * BLOCK, depths[d]);
         memset(t.copy, 0, (size_t)FILE_BLOCKS * BLOCK);
+        int most = 0;
         for (int round = 0; round < 20; round++) {
             const int first = (int)draw(&t.seed, FILE_BLOCKS - IN_FLIGHT * REACH + 1);
             for (int k = 0; k < IN_FLIGHT; k++) {
                 submit_one(&t, k, first + k * REACH);
                 assert_in_range(n_under_way(&t), 0, depths[d]);
             }
-            if (late && depths[d] > 1) assert_in_range(n_under_way(&t), 2, depths[d]);
+            most = n_under_way(&t) > most ? n_under_way(&t) : most;
             for (int k = 0, at = (int)draw(&t.seed, IN_FLIGHT); k < IN_FLIGHT; k++)
                 wait_one(&t, (at + 5 * k) % IN_FLIGHT); /* 5 and 12 have no divisor in common */
         }
+        if (late && depths[d] > 1) assert_in_range(most, 2, depths[d]);
         is_ok(dt_swap_read_bytes(t.f, 0, t.memory, (size_t)FILE_BLOCKS * BLOCK));
         assert_memory_equal(t.memory, t.copy, (size_t)FILE_BLOCKS * BLOCK);
         dt_swap_close(t.f);

@@ -2,8 +2,8 @@
  * the file.
  *
  * A transfer is carried out when somebody waits, the newest first; until then what is to be read is NaN in every float,
- * and what is to be written may still change. So a wait that is missing shows. Of those who only ask, each second finds
- * that a transfer has ended. */
+ * and what is to be written may still change. So a wait that is missing shows. Who only asks finds that the newest has
+ * ended when it was asked for twice before: by the call that began it, and by one that found it busy. */
 #include "swap_private.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -12,11 +12,11 @@
 
 typedef struct late {
     int fd, depth;
-    bool let; /* the next question ends a transfer */
     int64_t serial;
     struct late_slot {
         swap_transfer transfer;
         int64_t begun; /* serial; 0: not under way */
+        int asked;     /* times, without a wait */
     } slot[];
 } late;
 
@@ -32,7 +32,7 @@ static int late_open(void **self, int fd, int depth)
 static void late_start(void *self, int slot, const swap_transfer *t)
 {
     late *l = self;
-    l->slot[slot] = (struct late_slot){*t, ++l->serial};
+    l->slot[slot] = (struct late_slot){.transfer = *t, .begun = ++l->serial};
     if (!t->request->write) memset(t->memory, 0xff, t->nbytes);
 }
 
@@ -49,8 +49,7 @@ static int late_next_ended(void *self, bool wait, int *slot, ssize_t *moved)
     int newest = -1;
     for (int i = 0; i < l->depth; i++)
         if (l->slot[i].begun > 0 && (newest < 0 || l->slot[i].begun > l->slot[newest].begun)) newest = i;
-    l->let = !l->let;
-    if (newest < 0 || (!wait && !l->let)) return 0;
+    if (newest < 0 || (!wait && l->slot[newest].asked++ < 2)) return 0;
     *moved = carry_out(l, &l->slot[newest].transfer);
     l->slot[newest].begun = 0;
     *slot = newest;
