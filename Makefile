@@ -232,8 +232,9 @@ test-debian13:  ## make test in a chroot of Debian 13, that is gcc 14, Open MPI 
 	@ONLY="$(ONLY)" tools/chroot.sh trixie amd64 make test
 test-aarch64:  ## make test in a chroot of Debian 12 for arm64, by qemu where the machine is another (root, debootstrap)
 	@ONLY="$(ONLY)" QEMU_CPU=$(or $(QEMU_CPU),max) TEST_TIMEOUT=$(or $(TEST_TIMEOUT),3600) tools/chroot.sh bookworm arm64 make test
-docs: $(BUILD)/tests/test_config programs  ## write docs/keys.md from the table of keys, manual pages from --help
+docs: $(BUILD)/tests/test_config programs  ## write docs/keys.md from the table of keys, tables of docs/memory.md, manual pages from --help
 	@mkdir -p docs && $(BUILD)/tests/test_config --markdown > docs/keys.md
+	@sed -i '/^<!-- tools\/plan_tables.sh/q' docs/memory.md && tools/plan_tables.sh >> docs/memory.md
 	@for p in $(filter-out dtrain,$(PROGRAMS)); do tools/man.sh $$p > docs/$$p.1; done
 lint:  ## clang-tidy and cppcheck; do comments cite pages and sections that exist?
 	@tools/check_citations.sh

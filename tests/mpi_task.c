@@ -145,7 +145,7 @@ static bool is_planned(const outcome *o, int stage, const char *way)
     return ok;
 }
 
-/* With the model that judges, the one beside and, at stage 3, all parameters gathered for as long as a rollout takes. */
+/* With the model that judges, the one beside and, at stage 3, all parameters gathered while a rollout takes place. */
 static void what_it_needs_is_planned(void **state)
 {
     static const char *const WAYS[] = {"precision.dtype=bf16", "model.activation_checkpointing=selective",

@@ -153,10 +153,10 @@
     ENUM(precision, dtype, "fp32", "fp32|bf16", \
          "data type of parameters and activations; bf16 keeps fp32 master weights and optimizer states") \
     ENUM(zero, stage, "0", "auto|auto:size|0|1|2|3", \
-         "what is sharded over the ranks. 0: nothing; 1: optimizer states; 2: and gradients; 3: and parameters. auto: " \
-         "the first that fits in memory of the stages, then of the stages with the optimizer offloaded, then with the " \
-         "parameters, to cpu and then to nvme; an offload that is given is kept. auto:size: 0 below 10^9 parameters, " \
-         "2 up to 7 10^9, 3 above") \
+         "what is sharded over the ranks. 0: nothing; 1: optimizer states; 2: and gradients; 3: and parameters. " \
+         "auto: the first that fits in memory of the stages, then of the stages with the optimizer offloaded, then " \
+         "with the parameters, to cpu and then to nvme; an offload that is given is kept. auto:size: 0 below 10^9 " \
+         "parameters, 2 up to 7 10^9, 3 above") \
     INT (zero, reduce_bucket_size, 2000000000, 1, INT64_MAX, "elements", \
          "at most this many gradients are reduced in one collective; a block that has more is cut and passes through " \
          "a staging buffer of this size") \
@@ -177,8 +177,8 @@
          "keep optimizer states and fp32 master weights off the device, each rank its shard, where the processor " \
          "updates them. cpu: in host memory; nvme: in a file under nvme_path; gradients gather in host memory") \
     ENUM(zero, offload_param, "none", "none|cpu|nvme", \
-         "stage 3: keep the parameters that a rank owns off the device, and bring each block when it is used. cpu: in " \
-         "host memory; nvme: in a file under nvme_path") \
+         "stage 3: keep the parameters that a rank owns off the device, and bring each block when it is used. cpu: " \
+         "in host memory; nvme: in a file under nvme_path") \
     TEXT(zero, nvme_path, "", \
          "directory on a fast disk of each node for what is offloaded to nvme; the files have no name there and are " \
          "gone when the program ends, however it ends") \

@@ -119,9 +119,9 @@ typedef enum dt_mode { DT_MODE_RUN, DT_MODE_CHECK } dt_mode;
 /** Run or check what run->cfg asks for. Collective. */
 dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode);
 
-/** --plan: memory per rank by category and place, and communication, every stage and offload, as text on out. Local; opens no
- *  device, starts no thread and reads only the headers of what the configuration names, where that is there; run->cfg
- *  may have been read with DT_VARIABLES_MAY_BE_UNSET. DT_ERR_MEMORY when no stage fits. */
+/** --plan: memory per rank by category and place, and communication, every stage and offload, as text on out. Local;
+ *  opens no device, starts no thread and reads only the headers of what the configuration names, where that is there;
+ *  run->cfg may have been read with DT_VARIABLES_MAY_BE_UNSET. DT_ERR_MEMORY when nothing fits. */
 typedef struct dt_plan_request {
     int nranks, ranks_per_node; /* ranks_per_node 0: all on one node */
     int devices_per_node;       /* 0: one for each rank */

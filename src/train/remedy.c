@@ -1,5 +1,5 @@
-/* remedy.c - the smallest change to a configuration that does not fit: every combination of what leaves the result as it
- * is (to rounding) is listed, those of the fewest keys first and among them the one that costs least, and the first
+/* remedy.c - the smallest change to a configuration that does not fit: every combination of what leaves the result as
+ * it is (to rounding) is listed, those of the fewest keys first and among them the one that costs least, and the first
  * whose plan fits is it. A plan takes less than a millisecond, so there is nothing to be clever about. */
 #include "run.h"
 #include <inttypes.h>
