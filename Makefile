@@ -198,6 +198,8 @@ test-queue: programs tests-build  ## the programs on that device, as users start
 	    DTRAIN_DEVICE=queue DTRAIN_QUEUE_SEED=$(or $(QUEUE_SEED),1) BUILD=$(BUILD) tests/run.sh e2e_$$t || exit 1; done
 test-cudasim: programs tests-build  ## all operations of the CUDA device on the simulator of CUDA, then looking for races (SIM_SEED=1; an hour)
 	@for d in cudasim cudasim_races; do DTRAIN_SIM_SEED=$(or $(SIM_SEED),1) DTRAIN_DEVICE=$$d TEST_TIMEOUT=3600 BUILD=$(BUILD) tests/run.sh $(or $(ONLY),test_device_) || exit 1; done
+test-reproducible: programs  ## run.reproducible on every layout: all ranks x stages x offloads x threads of each model (MODELS="plain tied"; an hour)
+	@$(FOR_TESTS) REPRODUCIBLE=full MODELS="$(MODELS)" bash tests/e2e_reproducible.sh
 mutants:  ## leave out each wait and each copy in turn, one of the tests must fail (docs/testing.md has the last table)
 	@$(FOR_TESTS) tests/mutants.sh
 mutants-cuda:  ## the same for each barrier, wait, shuffle and guard of the CUDA kernels, on the simulator
@@ -278,6 +280,6 @@ help:  ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*##/\1:/p' Makefile | awk -F':  *' '{ printf "  make %-13s %s\n", $$1, $$2 }'
 clean:  ## remove all that was built
 	rm -rf build $(PROGRAMS)
-.PHONY: all setup demo test test-setup check check-queue test-queue test-cudasim test-gpu bench-gpu gpu-bundle mutants mutants-cuda bench programs cudasim tests-build benches sanitize fuzz fuzz-build valgrind test-mpich test-clang test-debian13 test-aarch64 docs lint format install info help clean FORCE
+.PHONY: all setup demo test test-setup check check-queue test-queue test-cudasim test-reproducible test-gpu bench-gpu gpu-bundle mutants mutants-cuda bench programs cudasim tests-build benches sanitize fuzz fuzz-build valgrind test-mpich test-clang test-debian13 test-aarch64 docs lint format install info help clean FORCE
 .SECONDARY:
 -include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(GENERATE:.o=.d) $(TOOL:.o=.d) $(INFO:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(CUDA_OBJ:.o=.d) $(NCCL_OBJ:.o=.d) $(foreach s,cudasim cudasim_races,$(patsubst %,$(BUILD)/$(s)/%.d,$(SIM_SRC) tests/cuda_sim/wrong.cu)) $(FUZZ:=.d) $(BENCHES:=.d)
