@@ -3,7 +3,9 @@
  *
  *     L = 1/(2 N) sum over tokens t and labels l of (value[t, l] - wanted[t, l])^2,    dL/dvalue = (value - wanted) / N
  *
- * N tokens of all ranks, the same in every step; wanted follows from a token's id, so that a model can learn it.
+ * N tokens of all ranks, the same in every step; wanted follows from a token's id, so that a model can learn it. A
+ * critic, of another family and with a head of one number, may be trained beside it for the first label alone, with an
+ * optimizer, a rate and a bound of its own.
  * NP: 1 2 3
  * DEVICES: cpu queue */
 #include "mpi_test.h"
@@ -23,14 +25,55 @@ static const char model[] =
     "validation_steps = 1\n[batch]\nmicro_batch_size = 2\ntrain_batch_size = 12\n[optimizer]\nlr = 0.02\n"
     "[scheduler]\ntype = constant\n[checkpoint]\nsave_steps = 6\nresume = auto\n[log]\nreport_to = jsonl\n";
 
+static const char critic_model[] =
+    "{\"model_type\": \"gpt2\", \"n_embd\": 24, \"n_layer\": 2, \"n_head\": 3, \"vocab_size\": 16, \"n_positions\": 8, "
+    "\"attn_pdrop\": 0, \"embd_pdrop\": 0, \"resid_pdrop\": 0}";
+
 typedef struct values_task {
     dt_batch batch;
-    int loss;
+    int loss, critic_loss;
+    /* the critic, if there is one */
+    dt_trained *critic;
+    dt_model_config critic_mc;
+    dt_unit *units;
+    int n_units;
+    dt_model_options critic_opt;
+    dt_param_source source;
+    dt_model *critic_net;
+    float *value; /* [tokens], then their gradients */
+    size_t value_nbytes;
 } values_task;
+
+static bool with_critic;    /* in the runs that follow */
+static int64_t broken_step; /* in which the last rank's gradients of the critic are not finite; 0: none */
 
 static double wanted(int32_t token, int label) { return (token * 7 + label * 3) % 5 - 2; }
 
 static void check(dt_task *t) { (void)t; }
+
+static dt_err open_critic(dt_task *t)
+{
+    values_task *v = t->self;
+    const int32_t m = (int32_t)t->batching.micro_batch_size;
+    DT_TRY(dt_model_config_parse(&v->critic_mc, "critic", critic_model));
+    DT_TRY(dt_model_make_value_units(&v->critic_mc, 1, &v->units, &v->n_units));
+    v->critic = dt_task_train_beside(t, "critic", v->units, v->n_units);
+    if (!v->critic) return DT_OK; /* told already */
+    v->critic->zero_opt.optimizer = &dt_optimizer_adam;
+    v->critic->settings.beta1 = 0.8;
+    v->critic->groups.group[0].lr = 0.01;
+    v->critic->max_grad_norm = 0.5;
+    v->critic_opt = (dt_model_options){.dtype = t->model_opt->dtype,
+                                       .grad_dtype = v->critic->zero_opt.grad_dtype,
+                                       .max_tok = m * LEN,
+                                       .max_seq = m,
+                                       .max_pos = LEN,
+                                       .training = true};
+    v->value_nbytes = 2 * (size_t)(m * LEN) * sizeof *v->value;
+    v->critic_loss = dt_sums_declare(t->sums, "critic/loss", DT_SUM_LOSS, 1);
+    dt_sums_show(t->sums, DT_SHOW_TRAIN, "critic/loss", "critic/loss", "tokens", NULL);
+    return DT_OK;
+}
 
 static void open_task(dt_task *t)
 {
@@ -44,25 +87,56 @@ static void open_task(dt_task *t)
     dt_sums_show(t->sums, DT_SHOW_VALIDATION, "validation_loss", "loss", "tokens", NULL);
     t->steps_per_epoch = 1000, t->samples_per_epoch = 1000 * t->batching.train_batch_size;
     t->n_validation = t->batching.accumulation;
+    if (with_critic) dt_mistakes_add(t->mistakes, open_critic(t));
+}
+
+static dt_err plan_critic(const dt_task *t, dt_memory *memory)
+{
+    const values_task *v = t->self;
+    dt_memory net;
+    DT_TRY(dt_model_plan(&v->critic_mc, &v->critic_opt, v->units, v->n_units, t->dev, &net));
+    dt_memory_add(memory, &net);
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += v->value_nbytes;
+    return DT_OK;
 }
 
 static dt_err plan(const dt_task *t, int stage, dt_memory *memory)
 {
     (void)stage;
     memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_batch_nbytes(t->model_opt->max_tok, t->model_opt->max_seq);
-    return DT_OK;
+    return ((values_task *)t->self)->critic ? plan_critic(t, memory) : DT_OK;
+}
+
+static dt_err begin_local(dt_task *t)
+{
+    values_task *v = t->self;
+    DT_TRY(dt_batch_alloc(&v->batch, t->model_opt->max_tok, t->model_opt->max_seq, t->ledger));
+    if (!v->critic) return DT_OK;
+    v->value = malloc(v->value_nbytes);
+    DT_CHECK(v->value, DT_ERR_MEMORY, "no memory for values");
+    dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, v->value_nbytes);
+    v->source = dt_zero_source(v->critic->zero);
+    return dt_model_open(&v->critic_net, &v->critic_mc, &v->critic_opt, v->units, v->n_units, t->dev, &v->source,
+                         t->compute, t->phase);
 }
 
 static dt_err begin(dt_task *t)
 {
-    values_task *v = t->self;
-    return dt_comm_agree(t->comm, dt_batch_alloc(&v->batch, t->model_opt->max_tok, t->model_opt->max_seq, t->ledger));
+    const values_task *v = t->self;
+    if (v->critic) DT_TRY(dt_zero_init_random(v->critic->zero, 5));
+    return dt_comm_agree(t->comm, begin_local(t));
 }
 
 static void close_task(dt_task *t)
 {
     values_task *v = t->self;
-    if (v) dt_batch_free(&v->batch, t->ledger);
+    if (!v) return;
+    dt_model_close(v->critic_net);
+    dt_model_free_units(v->units, v->n_units);
+    dt_model_config_free(&v->critic_mc);
+    if (v->value) dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, v->value_nbytes);
+    free(v->value);
+    dt_batch_free(&v->batch, t->ledger);
     free(v);
     t->self = NULL;
 }
@@ -110,6 +184,26 @@ static dt_err weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt
     return w->u || p->logp ? DT_ERR_ARG : DT_OK;
 }
 
+static dt_err train_beside(dt_task *t, const dt_micro *m)
+{
+    const values_task *v = t->self;
+    const dt_batch *b = m->batch;
+    if (!v->critic) return DT_OK;
+    const bool broken = atomic_load(&t->phase->step) == broken_step && t->comm->rank == t->nranks - 1;
+    float *dvalue = v->value + b->n_tok;
+    double loss = 0;
+    DT_TRY(dt_model_forward(v->critic_net, b, true, 0));
+    DT_TRY(dt_model_values(v->critic_net, b, v->value));
+    for (int32_t i = 0; i < b->n_tok; i++) {
+        const double off = (double)v->value[i] - wanted(b->token[i], 0);
+        loss += off * off / 2;
+        dvalue[i] = broken ? NAN : (float)(off * m->inv_norm);
+    }
+    dt_sums_add(t->sums, v->critic_loss, loss);
+    DT_TRY(dt_model_value_head(v->critic_net, b, dvalue));
+    return dt_model_backward(v->critic_net, b);
+}
+
 static void collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
 {
     const values_task *v = t->self;
@@ -140,6 +234,7 @@ static const dt_task_ops values_ops = {.name = "values",
                                        .close = close_task,
                                        .next_micro = next_micro,
                                        .weights = weights,
+                                       .train_beside = train_beside,
                                        .collect = collect,
                                        .evaluate = evaluate,
                                        .step_after = step_after};
@@ -219,6 +314,79 @@ static void it_resumes_to_the_bit(void **state)
     assert_all(MPI_COMM_WORLD, ok || this_rank());
 }
 
+/* The two columns by which both models are told from others, by step. */
+typedef struct courses {
+    double model[14], critic[14];
+} courses;
+
+static bool run_with_critic(const char *name, int n_args, const char *const *args, courses *c)
+{
+    const char *all[6] = {"run.reproducible=true"};
+    for (int i = 0; i < n_args; i++) all[i + 1] = args[i];
+    with_critic = true;
+    const bool ok = run(name, n_args + 1, all);
+    with_critic = false;
+    column(name, "loss", c->model), column(name, "critic/loss", c->critic);
+    return ok;
+}
+
+static bool same(const courses *a, const courses *b)
+{
+    for (int s = 1; s <= 12; s++)
+        if (a->model[s] != b->model[s] || a->critic[s] != b->critic[s]) return false;
+    return true;
+}
+
+/* The same sums of squares and bits at every stage, and a model that does not know of its critic. */
+static void a_critic_is_trained_beside_it(void **state)
+{
+    (void)state;
+    courses first, c, alone;
+    for (int stage = 0; stage <= 3; stage++) {
+        char zero[32], name[16];
+        snprintf(zero, sizeof zero, "zero.stage=%d", stage);
+        snprintf(name, sizeof name, "critic%d", stage);
+        assert_all(MPI_COMM_WORLD, run_with_critic(name, 1, (const char *[]){zero}, &c));
+        if (stage == 0) first = c;
+        assert_all(MPI_COMM_WORLD, this_rank() || same(&first, &c));
+    }
+    assert_all(MPI_COMM_WORLD, this_rank() || c.critic[12] < 0.7 * c.critic[1]);
+    assert_all(MPI_COMM_WORLD, run("alone", 1, (const char *[]){"run.reproducible=true"}));
+    column("alone", "loss", alone.model);
+    memcpy(alone.critic, c.critic, sizeof alone.critic);
+    assert_all(MPI_COMM_WORLD, this_rank() || same(&alone, &c));
+}
+
+/* Also at another stage, and with its states in host memory. */
+static void both_resume_to_the_bit(void **state)
+{
+    (void)state;
+    courses whole, c;
+    const char *half[] = {"zero.stage=1", "run.max_steps=6"}, *rest[] = {"zero.stage=3", "zero.offload_optimizer=cpu"};
+    assert_all(MPI_COMM_WORLD, run_with_critic("critic-whole", 1, half, &whole) &&
+                                   run_with_critic("critic-two", 2, half, &c) &&
+                                   run_with_critic("critic-two", 2, rest, &c));
+    assert_all(MPI_COMM_WORLD, this_rank() || same(&whole, &c));
+}
+
+/* All else comes a step later, for both: the data are the same in every step, and the rates. */
+static void a_step_is_left_out_of_both_when_the_critic_has_no_numbers(void **state)
+{
+    enum { BROKEN = 5 };
+    (void)state;
+    courses whole, c;
+    assert_all(MPI_COMM_WORLD, run_with_critic("critic-sound", 0, NULL, &whole));
+    broken_step = BROKEN;
+    assert_all(MPI_COMM_WORLD, run_with_critic("critic-broken", 0, NULL, &c));
+    broken_step = 0;
+    bool ok = true;
+    for (int step = 1; step <= 12; step++) {
+        const int as = step < BROKEN ? step : step - 1;
+        ok = ok && (step == BROKEN || (c.model[step] == whole.model[as] && c.critic[step] == whole.critic[as]));
+    }
+    assert_all(MPI_COMM_WORLD, ok || this_rank());
+}
+
 static int make_dir(void **state)
 {
     (void)state;
@@ -240,6 +408,9 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_model_with_a_scalar_head_is_trained),
         cmocka_unit_test(it_resumes_to_the_bit),
+        cmocka_unit_test(a_critic_is_trained_beside_it),
+        cmocka_unit_test(both_resume_to_the_bit),
+        cmocka_unit_test(a_step_is_left_out_of_both_when_the_critic_has_no_numbers),
     };
     mpi_test_begin(&argc, &argv);
     return mpi_test_end(cmocka_run_group_tests(tests, make_dir, remove_dir));
