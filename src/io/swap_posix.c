@@ -36,7 +36,7 @@ static int fill(posix *p, int fd, int depth)
 {
     p->depth = depth;
     p->slots = calloc((size_t)depth, sizeof *p->slots);
-    p->list = calloc((size_t)depth, sizeof *p->list);
+    p->list = calloc((size_t)depth, sizeof(void *));
     if (!p->slots || !p->list) return ENOMEM;
     while (p->n_fds < depth && p->n_fds < MAX_DESCRIPTORS) {
         const int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
