@@ -98,7 +98,7 @@ static void draws_are_those_of_the_sampler(void **state)
         sampling.greedy = how.greedy, sampling.temperature = how.temperature;
         sampling.top_k = how.top_k, sampling.top_p = how.top_p, sampling.min_p = how.min_p, sampling.seed = 5;
         double u[MAX_ROWS];
-        int32_t token[MAX_ROWS];
+        int32_t token[MAX_ROWS] = {0};
         for (uint64_t r = 0; r < MAX_ROWS; r++) u[r] = dt_sampler_uniform(5, (uint64_t)i, r);
         draw(*state, &x, &how, u, token);
         host_sampler s = host_sampler_open(&sampling, x.at.n_vocab);
@@ -135,7 +135,7 @@ static void draws_are_those_of_the_plain_loop(void **state)
         rows x = make_rows(i);
         const dt_choice how = make_choice(i);
         double p[MAX_VOCAB], u[MAX_ROWS];
-        int32_t token[MAX_ROWS];
+        int32_t token[MAX_ROWS] = {0};
         for (int r = 0; r < MAX_ROWS; r++) u[r] = uniform(i, 100 + r);
         draw(*state, &x, &how, u, token);
         for (int64_t r = 0; r < x.at.n_rows; r++) {
@@ -157,7 +157,7 @@ static void a_draw_inverts_the_distribution_in_the_order_of_ids(void **state)
     rows x = {.at = {.n_rows = 3, .n_vocab = 3, .logits_ld = 3}};
     const dt_choice how = {.temperature = 1, .top_p = 1};
     const double u[] = {0.3, 0.34, 0.999999};
-    int32_t token[3];
+    int32_t token[3] = {0};
     x.z = ref_new(DT_F32, 9);
     for (int64_t i = 0; i < 9; i++) ref_set(&x.z, i, 0.5);
     draw(*state, &x, &how, u, token);
@@ -178,8 +178,8 @@ static void the_largest_fall_and_ties_go_to_the_lower_id(void **state)
         rows x = make_rows(i);
         const int64_t n = x.at.n_vocab, k = i % 10 == 0 ? n : 1 + (int64_t)(uniform(i, 5) * (double)(n < 60 ? n : 60));
         const dt_token_rows at = on_device_rows(f, &x);
-        int32_t *token = malloc((size_t)(x.at.n_rows * k) * sizeof *token), id[MAX_VOCAB];
-        float *logit = malloc((size_t)(x.at.n_rows * k) * sizeof *logit);
+        int32_t *token = calloc((size_t)(x.at.n_rows * k), sizeof *token), id[MAX_VOCAB];
+        float *logit = calloc((size_t)(x.at.n_rows * k), sizeof *logit);
         RUN(top_tokens, &at, ON(x.z), k, ARR(token, x.at.n_rows * k), ARR(logit, x.at.n_rows * k));
         for (int64_t r = 0; r < x.at.n_rows; r++) {
             const float *z = (float *)x.z.p + r * x.at.logits_ld;
@@ -205,8 +205,8 @@ static void log_probabilities_of_chosen_tokens(void **state)
         const int64_t n = x.at.n_vocab;
         const double inv_t = i & 4 ? 1 : 0.5 + uniform(i, 6);
         const dt_token_rows at = on_device_rows(f, &x);
-        int32_t token[MAX_ROWS * K];
-        double logp[MAX_ROWS * K];
+        int32_t token[MAX_ROWS * K] = {0};
+        double logp[MAX_ROWS * K] = {0};
         for (int k = 0; k < MAX_ROWS * K; k++) token[k] = k % K == 3 ? -1 : (int32_t)(uniform(i, 20 + k) * (double)n);
         RUN(log_softmax_at, &at, ON(x.z), inv_t, K, ARR(token, MAX_ROWS * K), ARR(logp, MAX_ROWS * K));
         for (int64_t r = 0; r < x.at.n_rows; r++) {
@@ -242,9 +242,9 @@ static void a_row_without_numbers_gives_no_token(void **state)
     x.allowed[9] = ~2u; /* it is not allowed: nothing wrong with the row */
     for (int greedy = 0; greedy < 2; greedy++) {
         const dt_choice how = {.greedy = greedy, .temperature = 1, .top_p = 1};
-        int32_t token[ROWS], first[ROWS];
-        float logit[ROWS];
-        double logp[ROWS];
+        int32_t token[ROWS] = {0}, first[ROWS] = {0};
+        float logit[ROWS] = {0};
+        double logp[ROWS] = {0};
         draw(f, &x, &how, u, token);
         const dt_token_rows at = on_device_rows(f, &x);
         RUN(top_tokens, &at, ON(x.z), 1, ARR(first, ROWS), ARR(logit, ROWS));
@@ -265,8 +265,8 @@ static void what_cannot_be_is_refused(void **state)
     rows x = make_rows(2);
     const dt_choice cold = {.temperature = 0, .top_p = 1};
     double u[MAX_ROWS] = {0};
-    int32_t token[64];
-    float logit[64];
+    int32_t token[64] = {0};
+    float logit[64] = {0};
     dt_token_rows at = x.at;
     assert_int_equal(TRY(draw_tokens, &at, &cold, ON(x.z), ARR(u, MAX_ROWS), ARR(token, 64), ON(x.z)), DT_ERR_ARG);
     assert_non_null(strstr(dt_error_message(), "temperature 0"));
