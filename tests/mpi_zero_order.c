@@ -136,12 +136,14 @@ static void micro_step(fixture *f, int index, int n_micro)
     for (int u = HEAD; u >= 0; u--) backward_unit(f, u);
 }
 
-static void update(fixture *f)
+/* All has run when it returns. */
+static void update(fixture *f, bool with_norm)
 {
     const dt_optimizer_step with = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.9, .eps = 1e-8, .grad_scale = 1, .t = 1};
     double sum;
-    assert_int_equal(dt_zero_grad_sum_squares(f->z, &sum), DT_OK);
+    if (with_norm) assert_int_equal(dt_zero_grad_sum_squares(f->z, &sum), DT_OK);
     assert_int_equal(dt_zero_update(f->z, &with, NULL), DT_OK);
+    assert_int_equal(f->dev.ops->stream_sync(&f->dev, NULL), DT_OK);
 }
 
 /* ---- order ------------------------------------------------------------------------------------------------------- */
@@ -152,6 +154,13 @@ static int last_event(int from, char what, int unit)
     int i = ran.n - 1;
     while (i >= from && (ran.list[i].what != what || ran.list[i].unit != unit)) i--;
     return i >= from ? i : -1;
+}
+
+static int first_event(int from, char what, int unit)
+{
+    int i = from;
+    while (i >= 0 && i < ran.n && (ran.list[i].what != what || ran.list[i].unit != unit)) i++;
+    return i < ran.n ? i : -1;
 }
 
 static int count_events(int from, char what, int unit)
@@ -175,7 +184,8 @@ static void print_events(int from)
 
 /* While unit u-1 is in hand, u-2 is gathered and u is reduced. Backward waits for the first before it recomputes u-2, and
  * for the second before it writes the gradients of u-2, which take the place of those of u. The reduction itself waits
- * for no more than its gradients. The step before teaches zero which unit follows which. */
+ * for no more than its gradients. The last reductions of a micro-step let the first gathers of the next one pass. The
+ * step before teaches zero which unit follows which. */
 static void gathers_go_before_reductions_that_can_wait(void **state)
 {
     for (int k = 0; k < DT_QUEUE_N_ORDERS + 8; k++) {
@@ -186,9 +196,14 @@ static void gathers_go_before_reductions_that_can_wait(void **state)
         for (int step = 0; step < 3; step++) {
             const int from = ran.n;
             for (int a = 0; a < 2; a++) micro_step(&f, a, 2);
-            update(&f); /* all has run */
+            update(&f, true);
             for (int u = 0; u < REF_ZERO_UNITS; u++) assert_order(from, count_events(from, 'r', u) == 2);
             const int second = last_event(from, 'f', 0);
+            if (step > 0) { /* both micro-steps' come behind these gathers of the second */
+                const int first = last_event(from, 'g', 0);
+                assert_order(from, count_events(first, 'r', 1) == 2);
+                assert_order(from, count_events(first_event(first, 'g', 2), 'r', 0) == 2);
+            }
             for (int u = HEAD; u >= 3 && step > 0; u--) {
                 const int reduced = last_event(second, 'r', u);
                 assert_order(from, last_event(second, 'g', u - 2) < reduced);
@@ -222,17 +237,24 @@ static void a_reduction_is_made_whatever_follows(void **state)
     const dt_zero_options opt = stage_3();
     fixture f;
     open_zero(&f, &opt, DT_QUEUE_LATE, 0);
-    for (int step = 0; step < 2; step++) micro_step(&f, 0, 1), update(&f);
-    const int from = ran.n;
-    dt_zero_begin_micro(f.z, 0, 1);
-    for (int u = 0; u <= HEAD; u++) forward_unit(&f, u);
-    hold_grads(&f, HEAD), hold_grads(&f, HEAD - 1);
-    drop_grads(&f, HEAD), drop_grads(&f, HEAD - 1);
-    for (int i = 0; i <= HEAD - 2; i++) hold_grads(&f, REST[i]), drop_grads(&f, REST[i]);
-    update(&f);
-    for (int u = 0; u < REF_ZERO_UNITS; u++) assert_order(from, count_events(from, 'r', u) == 1);
-    for (int u = HEAD; u > HEAD - 2; u--) /* in the same place */
-        assert_order(from, last_event(from, 'r', u) < last_event(from, 'b', u - 2));
+    for (int with_norm = 0; with_norm < 2; with_norm++) {
+        for (int step = 0; step < 2; step++) micro_step(&f, 0, 1), update(&f, true);
+        const int from = ran.n;
+        dt_zero_begin_micro(f.z, 0, 1);
+        for (int u = 0; u <= HEAD; u++) forward_unit(&f, u);
+        hold_grads(&f, HEAD), hold_grads(&f, HEAD - 1);
+        drop_grads(&f, HEAD), drop_grads(&f, HEAD - 1);
+        for (int i = 0; i <= HEAD - 2; i++) hold_grads(&f, REST[i]), drop_grads(&f, REST[i]);
+        double sum;
+        if (with_norm)
+            assert_int_equal(dt_zero_grad_sum_squares(f.z, &sum), DT_OK);
+        else
+            update(&f, false);
+        for (int u = 0; u < REF_ZERO_UNITS; u++) assert_order(from, count_events(from, 'r', u) == 1);
+        if (with_norm) update(&f, false);
+        for (int u = HEAD; u > HEAD - 2; u--) /* in the same place */
+            assert_order(from, last_event(from, 'r', u) < last_event(from, 'b', u - 2));
+    }
     close_zero(&f);
 }
 
@@ -251,10 +273,10 @@ static cost cost_of(const dt_zero_options *opt)
     fixture f;
     cost c = {0};
     open_zero(&f, opt, DT_QUEUE_AT_ONCE, 0);
-    for (int step = 0; step < 2; step++) micro_step(&f, 0, 1), update(&f);
+    for (int step = 0; step < 2; step++) micro_step(&f, 0, 1), update(&f, true);
     const int from = ran.n;
     micro_step(&f, 0, 1);
-    update(&f);
+    update(&f, true);
     for (int i = from; i < ran.n; i++) {
         const event *e = &ran.list[i];
         if (e->what != 'g' && e->what != 'r') continue;

@@ -7,9 +7,9 @@
  * gradients anywhere.
  *
  * Backward soon waits for the gather of the unit that comes after the next, and for the reduction of this one only when
- * another unit's gradients need its place. The communication stream runs in order, so where another unit is known to
- * follow, the reduction stands back until params_acquire has queued that one's gathers: nothing is computed between.
- * Nothing known to follow, as in the first micro-step and after the last unit: it is queued at once.
+ * another unit's gradients need its place. The communication stream runs in order, so a reduction stands back until
+ * params_acquire has queued the gathers of another unit: each call lets one go. In the last micro-step none stands back
+ * unless another unit is known to follow: a rank that fails then has none left that the others would wait for.
  *
  * With an offloaded optimizer the sums are kept in host memory. Full gradients send the own shard down in the last
  * micro-step. Shards pass through a slot on the device: the sum of the micro-steps before comes up, this one's is added
@@ -28,6 +28,8 @@ static bool overlap(const zero_layout *l, int a, int b)
 static dt_err wait_reduced(dt_zero *z, int u)
 {
     zero_unit_state *s = &z->state[u];
+    for (int i = 0; i < z->n_deferred; i++)
+        if (z->deferred[i].unit == u) DT_TRY(zero_reduce_deferred(z));
     if (s->reduce_pending && z->comm_stream != z->compute)
         DT_TRY(z->dev->ops->event_wait(z->dev, s->reduced, z->compute));
     s->reduce_pending = false;
@@ -77,7 +79,6 @@ dt_err zero_grads_acquire(void *self, int u, dt_grad_view *view)
     DT_CHECK(s->micro_done != z->micro_serial, DT_ERR_ARG,
              "gradients of unit %s acquired again after they were complete", z->units[u].name);
     if (s->grads_held == 0) {
-        DT_TRY(zero_reduce_deferred(z)); /* as a rule it has gone behind the gathers of params_acquire */
         DT_TRY(wait_reduced(z, u));
         DT_TRY(z->lay.whole_grads ? wait_down(z, u) : free_place(z, u));
     }
@@ -165,6 +166,13 @@ static dt_err reduce_unit(dt_zero *z, int u, bool first_micro)
     return err;
 }
 
+/* Are gathers to come that should not wait for a reduction? */
+static bool may_stand_back(const dt_zero *z)
+{
+    const bool gathers = z->last_unit >= 0 && z->comm_stream != z->compute;
+    return gathers && z->n_deferred < ZERO_N_DEFERRED && (!z->last_micro || zero_another_follows(z));
+}
+
 dt_err zero_grads_release(void *self, int u)
 {
     dt_zero *z = self;
@@ -175,19 +183,28 @@ dt_err zero_grads_release(void *self, int u)
     s->micro_done = z->micro_serial;
     if (z->lay.whole_grads && !z->last_micro) return DT_OK;
     if (z->lay.whole_grads && z->comm->nranks == 1 && !z->lay.grads_down) return DT_OK;
+    if (may_stand_back(z)) {
+        z->deferred[z->n_deferred++] = (zero_deferred){u, z->first_micro};
+        return DT_OK;
+    }
     const dt_err err = zero_reduce_deferred(z);
-    if (err != DT_OK || z->comm_stream == z->compute || !zero_another_follows(z))
-        return err == DT_ERR_COMM ? err : zero_first_err(err, reduce_unit(z, u, z->first_micro));
-    z->deferred = u;
-    z->deferred_first = z->first_micro;
-    return DT_OK;
+    return err == DT_ERR_COMM ? err : zero_first_err(err, reduce_unit(z, u, z->first_micro));
+}
+
+dt_err zero_reduce_oldest(dt_zero *z)
+{
+    if (z->n_deferred == 0) return DT_OK;
+    const zero_deferred oldest = z->deferred[0];
+    z->n_deferred--;
+    memmove(z->deferred, z->deferred + 1, (size_t)z->n_deferred * sizeof *z->deferred);
+    return reduce_unit(z, oldest.unit, oldest.first_micro);
 }
 
 dt_err zero_reduce_deferred(dt_zero *z)
 {
-    const int u = z->deferred;
-    z->deferred = -1;
-    return u < 0 ? DT_OK : reduce_unit(z, u, z->deferred_first);
+    dt_err err = DT_OK;
+    while (z->n_deferred > 0 && err != DT_ERR_COMM) err = zero_first_err(err, zero_reduce_oldest(z));
+    return err;
 }
 
 dt_err zero_gather_columns(dt_zero *z, int u, int64_t a, int64_t count, dt_err err)
@@ -213,7 +230,7 @@ void dt_zero_begin_micro(dt_zero *z, int index, int n_micro)
 void dt_zero_discard(dt_zero *z)
 {
     z->in_micro = false;
-    z->deferred = -1;
+    z->n_deferred = 0;
 }
 
 dt_err zero_check_complete(const dt_zero *z)

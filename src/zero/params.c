@@ -157,7 +157,7 @@ dt_err zero_params_acquire(void *self, int u, dt_param_view *view)
         view->part[p].dtype = z->lay.param_dtype[p];
     }
     const dt_err err = sharded && first && z->lay.prefetch ? prefetch(z, u) : DT_OK;
-    return err == DT_ERR_COMM ? err : zero_first_err(err, zero_reduce_deferred(z));
+    return err == DT_ERR_COMM ? err : zero_first_err(err, zero_reduce_oldest(z));
 }
 
 dt_err zero_params_release(void *self, int u)

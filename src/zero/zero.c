@@ -86,7 +86,6 @@ dt_err dt_zero_open(dt_zero **out, const dt_zero_options *opt, const dt_unit *un
                        .compute = compute,
                        .phase = phase,
                        .last_unit = -1,
-                       .deferred = -1,
                        .before_last = -1};
         err = zero_layout_make(&z->lay, opt, units, n_units, comm->nranks);
         if (err == DT_OK) err = open_local(z);

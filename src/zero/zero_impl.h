@@ -9,7 +9,10 @@
 #include "arrange.h"
 #include "dtrain/swap_file.h"
 
-enum { ZERO_N_SEEN = 4 };
+enum {
+    ZERO_N_SEEN = 4,
+    ZERO_N_DEFERRED = 3 /* places in the gradients' arena: two by turns, and a tied unit's */
+};
 
 typedef struct zero_part_state {
     bool resident;       /* it stands whole in the arena and is up to date */
@@ -53,6 +56,12 @@ typedef struct zero_group {
     int64_t lo, n;
 } zero_group;
 
+/** A unit whose gradients of a micro-step are complete. */
+typedef struct zero_deferred {
+    int unit;
+    bool first_micro;
+} zero_deferred;
+
 struct dt_zero {
     dt_zero_options opt;
     const dt_unit *units;
@@ -89,11 +98,11 @@ struct dt_zero {
     int64_t n_used;             /* of buffers of fetch */
     dt_piece *pieces;
     int n_pieces;
-    int last_unit, before_last; /* the last units whose parameters were gathered into hand; -1: none */
-    int deferred;               /* whose gradients are complete, but their reduction is not yet queued; -1: none */
-    bool deferred_first;        /* was that in the first micro-step? */
-    int64_t micro_serial;       /* micro-steps begun */
-    bool in_micro;              /* between dt_zero_begin_micro and the update */
+    int last_unit, before_last;              /* the last units whose parameters were gathered into hand; -1: none */
+    zero_deferred deferred[ZERO_N_DEFERRED]; /* reductions that are not yet queued, the oldest first */
+    int n_deferred;
+    int64_t micro_serial; /* micro-steps begun */
+    bool in_micro;        /* between dt_zero_begin_micro and the update */
     bool first_micro, last_micro;
 };
 
@@ -208,7 +217,8 @@ int zero_next_unit(const dt_zero *z, int before, int last);
 /** Has params_acquire always been asked for another unit after the last two? Then a reduction may stand back for that
  *  one's gathers. */
 bool zero_another_follows(const dt_zero *z);
-/** Queue the reduction that stood back. Always joins. */
+/** Queue the reductions that stood back: the oldest, or all. Always join. */
+dt_err zero_reduce_oldest(dt_zero *z);
 dt_err zero_reduce_deferred(dt_zero *z);
 
 /** DT_ERR_ARG unless every unit's gradients of the last micro-step are complete. */
