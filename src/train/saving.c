@@ -175,7 +175,7 @@ dt_err run_save_finish(dt_run *run, progress *p)
     dt_phase_enter(&run->phase, "save", "");
     const dt_err err = dt_saver_finish(run->saving.saver, &run->phase);
     if (err == DT_OK) return tell_beside(run, p, begin_s);
-    forget(&run->saving);
+    if (err != DT_ERR_COMM) forget(&run->saving); /* else the writer may still be at work: run_close_saver */
     return err;
 }
 
