@@ -253,6 +253,8 @@ remedy "offload of the parameters, where the optimizer is" 'zero.offload_param =
 remedy "two keys, where one is too little" 'zero.stage = 3, zero.offload_optimizer = cpu' --device-memory "$(at "3 cpu none" 4)" --host-memory 1T "$tmp/rows.ini" zero.stage=0
 remedy "what auto was denied" 'zero.offload_optimizer = cpu: auto then takes zero.stage = 1, zero.offload_optimizer = cpu' --device-memory "$(at "1 cpu none" 4)" \
     --host-memory 1T "$tmp/rows.ini" zero.offload_optimizer=none zero.offload_param=none
+remedy "no copy of what is saved" 'checkpoint.async = false' --device-memory 1T --host-memory $((2 * $(at "3 cpu none" 5))) "$tmp/rows.ini" zero.stage=3 \
+    zero.offload_optimizer=cpu checkpoint.async=true
 remedy "less to keep" 'model.activation_checkpointing = [a-z]+' --device-memory 10G --host-memory 2G "$tmp/rows.ini" data.seq_len=12288 model.max_position_embeddings=12288
 remedy "smaller micro-batches" 'batch.micro_batch_size = [0-9]+, batch.gradient_accumulation_steps = [0-9]+' --device-memory 4600M --host-memory 2G "$tmp/rows.ini" $many \
     model.activation_checkpointing=block zero.stage=3

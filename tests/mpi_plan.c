@@ -156,6 +156,7 @@ static const char *const settings[][3] = {
     {"zero.prefetch_bucket_size=0", "zero.reduce_bucket_size=5000", "zero.allgather_bucket_size=3000"},
     {"zero.param_persistence_threshold=20000", "run.reproducible=true", "data.prefetch=0"},
     {"zero.pin_memory=false", "zero.buffer_count=2", "comm.shared_memory=false"},
+    {"checkpoint.async=true", "model.activation_checkpointing=none", "data.prefetch=4"},
     {"zero.sub_group_size=4096", "optimizer.type=sgd", "zero.max_live_parameters=60000"},
 };
 enum { N_SETTINGS = sizeof settings / sizeof settings[0] };

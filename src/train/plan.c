@@ -34,7 +34,8 @@ plan_setting run_setting(const dt_run *run, int nranks, int ranks_per_node)
                           .ranks_per_node = ranks_per_node,
                           .batching = run->batching,
                           .model_opt = run->model_opt,
-                          .max_live_parameters = run->main.zero_opt.max_live_parameters};
+                          .max_live_parameters = run->main.zero_opt.max_live_parameters,
+                          .saves_beside = run_saves_beside(run)};
 }
 
 dt_zero_options run_zero_options(const plan_setting *with, const dt_trained *m)
@@ -95,7 +96,7 @@ dt_err run_plan(const dt_run *run, const plan_setting *with, rank_plan *plan)
     dt_memory_add(&plan->memory, &plan->zero.memory);
     dt_memory_add(&plan->memory, &comm);
     dt_memory_add(&plan->memory, &overhead);
-    if (run_saves_beside(run)) dt_saver_plan(&run->dev, plan->zero.saved_nbytes, &plan->memory);
+    if (with->saves_beside) dt_saver_plan(&run->dev, plan->zero.saved_nbytes, &plan->memory);
     DT_TRY(plan_task(run, with, &plan->memory));
     plan->sent_bytes =
         plan->zero.sent_bytes_per_step + plan->zero.sent_bytes_per_micro_step * (double)with->batching.accumulation;

@@ -265,11 +265,14 @@ static dt_err print_choice(const planner *p, int first)
 
 static dt_err nothing_fits(const planner *p)
 {
-    const trial *last = &p->trials[p->n - 1];
+    const bool is_auto = !strcmp(p->run->cfg.zero_stage, "auto");
+    const strategy asked = run_strategy(p->run);
+    const int i = is_auto ? -1 : find(p, &asked);
+    const trial *t = &p->trials[i < 0 ? p->n - 1 : i];
     char remedy[REMEDY_TEXT];
-    DT_TRY(say_remedy(p, true, last, remedy));
+    DT_TRY(say_remedy(p, is_auto, t, remedy));
     return dt_fail(DT_ERR_MEMORY, "no stage fits in %g of the %s: %s", RUN_USABLE,
-                   (last->short_of ? last->short_of : &p->budget.memory[0])->name, remedy);
+                   (t->short_of ? t->short_of : &p->budget.memory[0])->name, remedy);
 }
 
 dt_err dt_plan_print(dt_run *run, const dt_plan_request *req, FILE *out)

@@ -7,7 +7,7 @@
 
 /* What a change costs, roughly, in per cent of a step's time. It orders proposals and is used for nothing else. */
 static const int cost_of_stage[] = {0, 0, 1, 10}, cost_of_offload[] = {0, 60, 300}, cost_of_recompute[] = {0, 1, 20};
-enum { COST_OF_LIVE = 8, COST_OF_HALF = 5 };
+enum { COST_OF_LIVE = 8, COST_OF_HALF = 5, COST_OF_SAVES = 2 };
 
 static const char *const recompute_words[] = {"none", "selective", "block"}; /* dt_recompute */
 enum { N_RECOMPUTE = sizeof recompute_words / sizeof recompute_words[0] };
@@ -17,6 +17,7 @@ typedef struct proposal {
     dt_recompute recompute;
     int64_t micro_batch_size;
     bool live;                /* the least max_live_parameters with which it works */
+    bool waits;               /* for a checkpoint to be written, so that no copy of it is kept */
     int n_keys, cost, number; /* number: of the list as it was made, which settles the rest */
 } proposal;
 
@@ -56,10 +57,10 @@ static void rate(const search *s, proposal *p)
     const differences d = compare(s, p);
     int halves = 0;
     for (int64_t m = p->micro_batch_size; m < s->from->batching.micro_batch_size; m *= 2) halves++;
-    p->n_keys = d.stage + d.offload_optimizer + d.offload_param + d.recompute + d.batch + p->live;
+    p->n_keys = d.stage + d.offload_optimizer + d.offload_param + d.recompute + d.batch + p->live + p->waits;
     p->cost = cost_of_stage[p->strategy.stage] + cost_of_offload[p->strategy.offload_optimizer] +
               cost_of_offload[p->strategy.offload_param] + cost_of_recompute[p->recompute] + COST_OF_HALF * halves +
-              COST_OF_LIVE * p->live;
+              COST_OF_LIVE * p->live + COST_OF_SAVES * p->waits;
 }
 
 static dt_err add(search *s, const proposal *p)
@@ -89,9 +90,9 @@ static dt_err add_batches(search *s, proposal p)
 {
     for (int64_t m = s->from->batching.micro_batch_size;; m /= smallest_factor(m)) {
         p.micro_batch_size = m;
-        for (int live = 0; live <= (p.strategy.stage == 3); live++) {
-            p.live = live;
-            DT_TRY(add(s, &p));
+        for (int i = 0; i < 4; i++) {
+            p.live = i & 1, p.waits = i & 2;
+            if (p.live <= (p.strategy.stage == 3) && p.waits <= s->from->saves_beside) DT_TRY(add(s, &p));
         }
         if (m == 1) return DT_OK;
     }
@@ -135,6 +136,7 @@ static plan_setting setting_of(const search *s, const proposal *p)
                   most = p->micro_batch_size * s->run->cfg.data_seq_len;
     with.strategy = p->strategy;
     with.model_opt.recompute = p->recompute;
+    with.saves_beside = with.saves_beside && !p->waits;
     if (times == 1) return with;
     with.batching.micro_batch_size = p->micro_batch_size;
     with.batching.accumulation *= times;
@@ -199,6 +201,7 @@ static void say_keys(const search *s, const proposal *p, remedy *r)
     if (d.offload_optimizer) say(r->keys, size, "zero.offload_optimizer", run_offload_name(now->offload_optimizer));
     if (d.offload_param) say(r->keys, size, "zero.offload_param", run_offload_name(now->offload_param));
     if (p->live) say_number(r->keys, size, "zero.max_live_parameters", r->with.max_live_parameters);
+    if (p->waits) say(r->keys, size, "checkpoint.async", "false");
     if (d.recompute) say(r->keys, size, "model.activation_checkpointing", recompute_words[p->recompute]);
     if (d.batch) say_batch(s->run, &r->with.batching, r->keys, size);
 }
@@ -291,8 +294,10 @@ dt_err run_say_remedy(const dt_run *run, const plan_setting *with, const limits 
     if (nranks > 0)
         snprintf(ranks, sizeof ranks, "stage 3 needs at least %" PRId64 " ranks%s; or ", nranks,
                  unit > 1 ? ", on whole nodes" : "");
-    snprintf(out, REMEDY_TEXT,
-             "no setting of [zero], model.activation_checkpointing and batch.micro_batch_size fits; %s", ranks);
+    snprintf(
+        out, REMEDY_TEXT,
+        "no setting of [zero], model.activation_checkpointing, checkpoint.async and batch.micro_batch_size fits; %s",
+        ranks);
     say_others(short_of, out);
     return DT_OK;
 }

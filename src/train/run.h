@@ -69,6 +69,7 @@ typedef struct plan_setting {
     dt_model_options model_opt;
     bool accumulates; /* over micro-steps, for once: gradients of any type are kept in fp32 then */
     int64_t max_live_parameters;
+    bool saves_beside; /* checkpoint.async: what is saved has a copy in host memory */
 } plan_setting;
 plan_setting run_setting(const dt_run *run, int nranks, int ranks_per_node);
 /* of a model, with what is the run's: the strategy and max_live_parameters */
