@@ -2,7 +2,7 @@
 /* bench_stages.c - what the layouts of model states cost: whole training steps of one model at the four stages of ZeRO,
  * with offload, and in reproducible mode, step by step in turn, each beside the layout that it changes.
  *
- * usage: mpirun -n N bench_stages [rounds [sequences tokens [folder for files]]]
+ * usage: mpirun -n N bench_stages [rounds [sequences tokens [folder for files [part of a group's name]]]]
  *
  * Four blocks of GPT-2 124M's width and a small vocabulary, one thread a rank. A step counts as long as the slowest
  * rank; ratios are of steps of the same turn, and their median counts. P: the bytes of the parameters as they are
@@ -296,10 +296,11 @@ int main(int argc, char **argv)
     setenv("DTRAIN_LOG", "warn", 0);
     MPI_Init(&argc, &argv);
     if (b.rounds < 1 || b.rounds > MAX_ROUNDS || n_seq < 1 || len < 1 || len > 1024)
-        check(dt_fail(DT_ERR_USAGE, "usage: bench_stages [rounds [sequences tokens [folder for files]]]"));
+        check(dt_fail(DT_ERR_USAGE, "usage: bench_stages [rounds [sequences tokens [folder [group]]]]"));
     open_bench(&b, n_seq, len);
     for (int g = 0; g < N_GROUPS; g++)
-        for (int k = 0; k < 2; k++) run_group(&b, g, k ? DT_BF16 : DT_F32);
+        for (int k = 0; k < 2 && strstr(GROUPS[g].name, argc > 5 ? argv[5] : ""); k++)
+            run_group(&b, g, k ? DT_BF16 : DT_F32);
     dt_comm_close(&b.reproducible.comm);
     dt_comm_close(&b.fast.comm);
     MPI_Finalize();
