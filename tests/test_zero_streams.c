@@ -474,6 +474,60 @@ static void offload_of_parameters_alone_changes_no_bit(void **state)
     check_orders(true, &opt);
 }
 
+/** Is a part of the unit in the file alone, and not on its way from there? */
+static bool is_behind(const dt_zero *z, int u)
+{
+    for (int p = 0; p < DT_N_PARTS; p++) {
+        bool comes = zero_is_empty(&z->lay, u, (dt_part)p) || z->state[u].part[p].resident;
+        for (int i = 0; i < z->fetch.n; i++)
+            comes |= z->fetch.buffer[i].unit == u && z->fetch.buffer[i].part == (dt_part)p;
+        if (!comes) return true;
+    }
+    return false;
+}
+
+/** Forward and backward, without the embedding's turn at the head, so that the way back is as plain as the way there.
+ *  While a unit is in hand the next one is gathered, and the one behind that is on its way from the file. */
+static dt_err pass_and_look(rank_thread *t, dt_zero *z, int *n_behind)
+{
+    enum { HEAD = REF_ZERO_UNITS - 1, N_TURNS = 2 * HEAD };
+    const dt_param_source s = dt_zero_source(z);
+    *n_behind = 0;
+    dt_zero_begin_micro(z, 0, 1);
+    for (int i = 0; i <= N_TURNS; i++) {
+        const int u = i <= HEAD ? i : N_TURNS - i, two_on = i + 2 <= HEAD ? i + 2 : N_TURNS - i - 2;
+        dt_param_view view;
+        DT_TRY(s.params_acquire(s.self, u, &view));
+        DT_TRY(t->dev.ops->stream_sync(&t->dev, z->comm_stream)); /* buffers are free */
+        if (i + 2 <= N_TURNS) *n_behind += is_behind(z, two_on);
+        DT_TRY(s.params_release(s.self, u));
+    }
+    return DT_OK;
+}
+
+static dt_err two_passes(rank_thread *t, dt_zero *z)
+{
+    int n_behind = 0;
+    DT_TRY(dt_zero_init_random(z, 1));
+    for (int k = 0; k < 2; k++) DT_TRY(pass_and_look(t, z, &n_behind)); /* the first teaches which unit follows which */
+    t->n_trace = 1;
+    DT_CHECK(n_behind == 0, DT_ERR_ARG, "%d units were not read ahead of their turn", n_behind);
+    return DT_OK;
+}
+
+static void the_file_is_read_ahead_both_ways(void **state)
+{
+    rank_thread *t = calloc(N_THREADS, sizeof *t);
+    dt_zero_options opt = offloaded(DT_OFFLOAD_NVME, DT_OFFLOAD_NVME, 3);
+    opt.stage = 3;
+    opt.param_dtype = DT_BF16, opt.grad_dtype = DT_F32;
+    opt.optimizer = &dt_optimizer_adamw;
+    opt.tied_unit = -1;
+    opt.prefetch_bucket_size = 1 << 20;
+    run_ranks(t, two_passes, &opt, false, DT_QUEUE_AT_ONCE, 0);
+    free(t);
+}
+
 /* What an update on the host finds under way when it steps: an optimizer that looks around. One for each thread. */
 static _Thread_local struct look_around {
     rank_thread *t;
@@ -550,6 +604,7 @@ int main(void)
         cmocka_unit_test(offload_to_host_memory_changes_no_bit),
         cmocka_unit_test(offload_to_a_file_changes_no_bit),
         cmocka_unit_test(offload_of_parameters_alone_changes_no_bit),
+        cmocka_unit_test(the_file_is_read_ahead_both_ways),
         cmocka_unit_test(offload_works_beside_the_device),
     };
     setenv("DTRAIN_SWAP_IO", "late,buffered", 0);

@@ -86,10 +86,11 @@ dt_err zero_fetch_forget(dt_zero *z)
 
 /* ---- to the device ----------------------------------------------------------------------------------------------- */
 
-/** Read what is likely to be wanted after unit u into buffers that nobody works on; the host waits for nothing. */
+/** Read what is likely to be wanted after unit u, which is in hand or gathered ahead of its turn, into buffers that
+ *  nobody works on; the host waits for nothing. */
 static dt_err read_ahead(dt_zero *z, int u)
 {
-    int before = z->before_last, last = u;
+    int before = u == z->last_unit ? z->before_last : z->last_unit, last = u;
     for (int k = 1; k < z->fetch.n; k++) {
         const int next = zero_next_unit(z, before, last);
         if (next < 0) return DT_OK;
