@@ -182,10 +182,10 @@ static void print_events(int from)
         assert_true(holds);                                                                                            \
     } while (0)
 
-/* While unit u-1 is in hand, u-2 is gathered and u is reduced. Backward waits for the first before it recomputes u-2, and
- * for the second before it writes the gradients of u-2, which take the place of those of u. The reduction itself waits
- * for no more than its gradients. The last reductions of a micro-step let the first gathers of the next one pass. The
- * step before teaches zero which unit follows which. */
+/* While unit u-1 is in hand, u-2 is gathered and u is reduced. Backward waits for the first before it recomputes u-2,
+ * and for the second before it writes the gradients of u-2, which take the place of those of u. The reduction itself
+ * waits for no more than its gradients. The last reductions of a micro-step let the first gathers of the next one pass.
+ * The step before teaches zero which unit follows which. */
 static void gathers_go_before_reductions_that_can_wait(void **state)
 {
     for (int k = 0; k < DT_QUEUE_N_ORDERS + 8; k++) {

@@ -83,8 +83,8 @@ static ssize_t with_fault(const swap_transfer *t, ssize_t moved)
     return t->fault < 0 && moved >= 2 * DT_SWAP_ALIGN ? moved / 2 / DT_SWAP_ALIGN * DT_SWAP_ALIGN : moved;
 }
 
-/* What was moved, or -errno, is taken off what is to be moved. False: the rest is to be moved by another call. True: all
- * was, or it cannot be (error: errno; -1: the file has ended). */
+/* What was moved, or -errno, is taken off what is to be moved. False: the rest is to be moved by another call. True:
+ * all was, or it cannot be (error: errno; -1: the file has ended). */
 static bool advance(const dt_swap_file *f, swap_transfer *t, ssize_t moved, int *error)
 {
     moved = with_fault(t, moved);

@@ -264,8 +264,8 @@ static dt_err queue_one(dt_zero *z, square_op op, int u, int64_t lo, int64_t hi,
     return DT_ERR_ARG;
 }
 
-/** Run op over the trainable elements of the own shards, where their sums are kept. Leaves *n results of 16 bytes in z->host. A unit without
- *  frozen tensors is one call: its padding is zero. */
+/** Run op over the trainable elements of the own shards, where their sums are kept. Leaves *n results of 16 bytes in
+ *  z->host. A unit without frozen tensors is one call: its padding is zero. */
 static dt_err over_own_grads(dt_zero *z, square_op op, int shift, int *n)
 {
     *n = 0;

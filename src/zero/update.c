@@ -1,8 +1,8 @@
 /* update.c - the optimizer's step on what this rank is in charge of: its shards, or at stage 0 everything.
  *
  * The call is made for each run of tensors that agree on learning rate and decay, cut at the shard's ends. The rounded
- * parameters are written by the same pass over memory. A unit's parameters are gathered as soon as it is updated, beside
- * the update of the next. What is offloaded is updated by offload.c through the same calls. */
+ * parameters are written by the same pass over memory. A unit's parameters are gathered as soon as it is updated,
+ * beside the update of the next. What is offloaded is updated by offload.c through the same calls. */
 #include "zero_impl.h"
 
 static dt_optimizer_step step_of(const zero_update *up, const zero_run *run)

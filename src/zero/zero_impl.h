@@ -246,7 +246,7 @@ typedef struct zero_update {
     const double *group_lr;
 } zero_update;
 
-/** Where elements lo, lo+1, ... of a unit's trained part stand while they are updated, all of it within reach of dev. */
+/** Where elements lo, lo+1, ... of a unit's trained part stand while they are updated; dev reaches all of it. */
 typedef struct zero_slice {
     dt_device *dev;
     dt_stream *stream;
@@ -267,7 +267,7 @@ dt_err zero_step(const dt_zero *z, int u, int64_t lo, int64_t hi, const zero_sli
 /** Update all units (up NULL: round the masters alone) and gather what changed. Always joins. */
 dt_err zero_update_units(dt_zero *z, const zero_update *up, dt_err err);
 
-/* ---- offload.c: master and states in host memory or in the file --------------------------------------------------- */
+/* ---- offload.c: master and states in host memory or in the file -------------------------------------------------- */
 
 dt_err zero_offload_open(dt_zero *z);
 void zero_offload_close(dt_zero *z);
@@ -288,7 +288,7 @@ dt_err zero_buffer_wait(dt_zero *z, zero_buffer *b);
 int64_t zero_state_in_file(const dt_zero *z, int k, int u, int64_t x);
 int64_t zero_param_in_file(const dt_zero *z, int u, dt_part part, int64_t x);
 
-/* ---- fetch.c: parameters in host memory or in the file ------------------------------------------------------------- */
+/* ---- fetch.c: parameters in host memory or in the file ----------------------------------------------------------- */
 
 /** Bring the owned shard of a part, which is kept off the device, to its place in the arena; queued on the comm
  *  stream. Waits for the file where that was not read ahead. */
