@@ -260,4 +260,50 @@ remedy "smaller micro-batches" 'batch.micro_batch_size = [0-9]+, batch.gradient_
     model.activation_checkpointing=block zero.stage=3
 expect_text "leave the batch as it is" '^batch: 96 samples'
 remedy "more room for what is gathered" 'zero.max_live_parameters = [0-9]+' --device-memory 1T --host-memory 1T "$tmp/rows.ini" zero.stage=3 zero.max_live_parameters=1000000
+
+# A run does the same with the memory that there is: it prints what it has looked at, and writes down what it has taken.
+head -c 20000 docs/algorithms.md >"$tmp/text.txt"
+run 0 ./dtrain-data -o "$tmp/train.h5" --tokenizer bytes "$tmp/text.txt"
+cat >"$tmp/run.ini" <<INI
+[run]
+max_steps = 1
+threads = 1
+[model]
+model_type = llama
+hidden_size = 128
+intermediate_size = 384
+num_hidden_layers = 4
+num_attention_heads = 4
+vocab_size = 257
+max_position_embeddings = 64
+[data]
+train = $tmp/train.h5
+seq_len = 64
+[batch]
+micro_batch_size = 1
+[zero]
+stage = auto
+sub_group_size = 100000
+INI
+on_queue() { # MEMORY NAME KEYS...: one rank
+    local memory=$1 name=$2
+    shift 2
+    DTRAIN_DEVICE=queue DTRAIN_QUEUE_MEMORY=$memory run 0 ./dtrain "$tmp/run.ini" run.output_dir="$tmp/$name" "$@"
+}
+on_queue 1G roomy
+expect_exit "a run with room" 0
+expect_text "lists what auto tries" '^0 +none +none .*[0-9]B +[0-9.]+B?  fits$'
+expect_text "to the last" '^3 +cpu +cpu .*  fits$'
+expect_text "and takes the first" '^model: .*; zero.stage = 0$'
+device=$(awk '/^2 +cpu +none/ { printf "%.0f", ($4 + 0) * 1e6 * 1.01 / 0.9 }' "$out") # it had nothing but the device's overhead then
+on_queue "$device" offloads
+expect_exit "a run with little" 0
+expect_text "sees what is too large" '^0 +none +none .*  too large for the device memory$'
+expect_text "and offloads" '^model: .*; zero.stage = [12], zero.offload_optimizer = cpu$'
+expect "config.ini has what was taken" sh -c "grep -qx 'stage = [12]' '$tmp/offloads/config.ini' && grep -qx 'offload_optimizer = cpu' '$tmp/offloads/config.ini'"
+on_queue "$device" refused zero.stage=0
+expect_exit "a stage that is too large for it: 70" 70
+expect_text "the change that fits is named" 'zero.stage = 0 needs .* of device memory for each rank, and .*: the smallest change that fits is zero.offload_optimizer = cpu, which needs'
+on_queue "$device" told zero.stage=0 zero.offload_optimizer=cpu
+expect_exit "and does" 0
 e2e_done

@@ -43,8 +43,9 @@ typedef struct differences {
 static differences compare(const search *s, const proposal *p)
 {
     const strategy *was = &s->from->strategy, *now = &p->strategy;
+    const bool as_0 = was->stage == 0 && now->stage == 1 && now->offload_optimizer != DT_OFFLOAD_NONE;
     return (differences){
-        .stage = now->stage != was->stage && is_key(s, "stage"),
+        .stage = now->stage != was->stage && !as_0 && is_key(s, "stage"), /* with offload 0 does as 1 */
         .offload_optimizer = now->offload_optimizer != was->offload_optimizer && is_key(s, "offload_optimizer"),
         .offload_param = now->offload_param != was->offload_param && is_key(s, "offload_param"),
         .recompute = p->recompute != s->from->model_opt.recompute,
