@@ -279,8 +279,8 @@ static dt_zero_options default_options(void)
 }
 
 /* Llama 3 8B, Qwen3 32B and Llama 3 70B: parameters and gradients of two neighbours, a block and the head, stand on the
- * device, a block is fetched while the one before it computes, and no collective is cut: the table of docs/algorithms.md
- * 9.2. What is left is a line of 16 bytes for each tensor's sum of squares. */
+ * device, a block is fetched while the one before it computes, and no collective is cut: the table of
+ * docs/algorithms.md 9.2. What is left is a line of 16 bytes for each tensor's sum of squares. */
 static void default_keys_suit_models_from_7b_to_70b(void **state)
 {
     static const int RANKS[] = {8, 64, 1024};

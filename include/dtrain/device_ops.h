@@ -36,9 +36,9 @@ typedef struct dt_scaled {
 /** C[m,n] from P = op(A)[m,k] op(B)[k,n] (+ D) (+ bias[n] on every row), as the epilogue says.
  *
  *  P is a float sum and is rounded once, where it is stored; an epilogue may start from P as it is, or as it was
- *  rounded (act_of_aux). (A GPU's library may round op(A) op(B) to bf16 before it adds D and bias.) Pointers are device memory, NULL
- *  where there is no such operand. What is written must not overlap what is read, but for D, which may be C or aux
- *  (with its row distance and type).
+ *  rounded (act_of_aux). (A GPU's library may round op(A) op(B) to bf16 before it adds D and bias.) Pointers are device
+ *  memory, NULL where there is no such operand. What is written must not overlap what is read, but for D, which may be
+ *  C or aux (with its row distance and type).
  *
  *  On a GPU: bias, epilogue and sums are those of cuBLASLt (BIAS, GELU_AUX_BIAS, DGELU_BGRAD, BGRADA, BGRADB; D is its
  *  C), which has one pointer for bias and sums: a backend may make sums of its own of what a library does not
