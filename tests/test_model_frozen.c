@@ -202,6 +202,58 @@ static void no_product_is_formed_for_what_is_frozen(void **state)
     }
 }
 
+static int n_remade; /* outputs of norms and activations */
+
+static dt_err count_norm(dt_device *dev, const void *x, const void *weight, const void *bias, void *y, float *mean,
+                         float *rstd, int64_t n_rows, int64_t width, float eps, dt_dtype dt, dt_stream *stream)
+{
+    n_remade++;
+    return counted.real->layernorm_forward(dev, x, weight, bias, y, mean, rstd, n_rows, width, eps, dt, stream);
+}
+
+static dt_err count_act(dt_device *dev, dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n,
+                        dt_stream *stream)
+{
+    n_remade++;
+    return counted.real->act_forward(dev, act, x, y, dt, n, stream);
+}
+
+/* GPT-2's backward with selective recomputation. */
+static int count_remade(const choice *c)
+{
+    const dt_model_options opt = options(2);
+    ref_model r;
+    dt_batch b;
+    int forward;
+    open_model(&r, &b, GPT2, &opt, c);
+    dt_model_close(r.model);
+    dt_device_ops ops = *r.dev.ops;
+    counted.real = r.dev.ops;
+    ops.layernorm_forward = count_norm, ops.act_forward = count_act;
+    r.dev.ops = &ops;
+    assert_int_equal(dt_model_open(&r.model, &r.mc, &opt, r.units, r.n_units, &r.dev, &r.source, NULL, NULL), DT_OK);
+    n_remade = 0;
+    assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_OK);
+    forward = n_remade;
+    assert_int_equal(ref_model_grads(&r, &b, 0, 1, NULL), DT_OK);
+    r.dev.ops = counted.real;
+    close_model(&r, &b);
+    return n_remade - 2 * forward;
+}
+
+static void nothing_is_computed_again_for_what_is_frozen(void **state)
+{
+    static const choice SMALL = {"norms and biases", {"ln_", ".bias"}},
+                        MATRICES[] = {{"the first of attention", {"c_attn.weight"}},
+                                      {"the second of attention", {"attn.c_proj.weight"}},
+                                      {"the first of the MLP", {"mlp.c_fc.weight"}},
+                                      {"the second of the MLP", {"mlp.c_proj.weight"}}};
+    static const int EACH[] = {1, 0, 1, 1}; /* in three blocks: a norm, nothing, a norm, an activation */
+    const int of_head = count_remade(&SMALL);
+    for (int i = 0; i < 4; i++) assert_int_equal(count_remade(&MATRICES[i]) - of_head, 3 * EACH[i]);
+    assert_int_equal(count_remade(NULL) - of_head, 3 * 3);
+}
+
 static void backward_ends_at_the_lowest_unit_with_something_to_train(void **state)
 {
     static const struct {
@@ -263,6 +315,7 @@ int main(void)
         cmocka_unit_test(trained_tensors_have_the_gradients_of_a_whole_model),
         cmocka_unit_test(an_empty_batch_passes_through_the_same_units),
         cmocka_unit_test(no_product_is_formed_for_what_is_frozen),
+        cmocka_unit_test(nothing_is_computed_again_for_what_is_frozen),
         cmocka_unit_test(backward_ends_at_the_lowest_unit_with_something_to_train),
         cmocka_unit_test(what_backward_does_not_reach_keeps_nothing),
     };
