@@ -24,8 +24,8 @@ double *ref_doubles(const ref_array *a); /* malloc'd [n] */
 double ref_largest(const double *x, int64_t n);
 
 /** |a[i] - want[i]| <= tol + rounding of the type for all i; prints the first that is not.
- *  Rounding, half a unit in the last place: 2^-8 |want| for bf16, 2^-11 |want| and at least 2^-25 for fp16, 2^-24 |want|
- *  for float. */
+ *  Rounding, half a unit in the last place: 2^-8 |want| for bf16, 2^-11 |want| and at least 2^-25 for fp16, 2^-24
+ *  |want| for float. */
 bool ref_near(const ref_array *a, const double *want, double tol, const char *what);
 /** Root mean square of a - want at most relative times that of want: what roundings of random sign give. */
 bool ref_rms_near(const ref_array *a, const double *want, double relative, const char *what);

@@ -265,8 +265,8 @@ static void check_backward(fixture *f, const attention_case *c, dt_dtype dt, int
     clear_unowned(&p, &g.dk, dk);
     clear_unowned(&p, &g.dv, dv);
     /* ds carries the relative error of p times |dp - D| <= 2 d; D is formed from out, rounded to the type: 2^-9 sqrt(d)
-     * in bf16, 2^-12 sqrt(d) in fp16. dq and dk sum ds times |k|, |q| <= 2 with scale 1/sqrt(d); a key is summed over all its queries, of
-     * which probabilities sum to a few: a factor 8 covers the cases here. */
+     * in bf16, 2^-12 sqrt(d) in fp16. dq and dk sum ds times |k|, |q| <= 2 with scale 1/sqrt(d); a key is summed over
+     * all its queries, of which probabilities sum to a few: a factor 8 covers the cases here. */
     const double s = c->dropout_p > 0 ? 1 / (1 - (double)c->dropout_p) : 1;
     const double unit =
         dt == DT_F32 ? 0x1p-24 : dt_roundoff(dt) / 2; /* on 16-bit units P and ds are rounded too: as much again */

@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 /* Rounding: each of k products of |a b| <= 1 and each partial sum <= k rounds once: error below k 2^-24 sqrt(k) for
- * random signs, taken 4 times; products of 16 bits are exact in float. Accumulation adds the rounding of what was there (|c|
- * <= 1). */
+ * random signs, taken 4 times; products of 16 bits are exact in float. Accumulation adds the rounding of what was
+ * there (|c| <= 1). */
 static double product_error(int64_t k) { return 4 * 0x1p-24 * ((double)k + 2) * 1.0; }
 
 static void check_product(fixture *f, const dt_matmul *mm, bool with_bias)

@@ -28,8 +28,8 @@
     INT (run, threads, 0, 0, 4096, "threads per rank", \
          "threads of the CPU device; 0: the cores that a rank may use (SLURM_CPUS_PER_TASK at most)") \
     BOOL(run, reproducible, false, \
-         "losses, norms and weights are bit-identical for any number of ranks and threads, ZeRO stage and offload, with " \
-         "the same micro-batch and batch size (slower)") \
+         "losses, norms and weights are bit-identical for any number of ranks and threads, ZeRO stage and offload, " \
+         "with the same micro-batch and batch size (slower)") \
     REAL(run, time_limit, 0, 0, 1e9, "seconds", \
          "save a checkpoint and exit with code 75 before this much time has passed since the start; 3600, 90s, 30m, " \
          "2h, 1d, or as Slurm writes times, 30:00, 2:00:00 or 1-12:00:00; 0: the end of the " \

@@ -142,8 +142,8 @@ typedef struct dt_model_options {
     /* key-value cache for generation: sequences and tokens each; 0: none. In training it shares its place with what
      * backward needs: a training forward forgets it, and generating ends what was kept for a backward */
     int32_t cache_seqs, cache_len;
-    /* logits and values of a token have the same bits whatever else is in the batch and however its sequence was cut; passes
-     * without backward alone */
+    /* logits and values of a token have the same bits whatever else is in the batch and however its sequence was cut;
+     * passes without backward alone */
     bool batch_invariant;
     const dt_stage_ops *own_stage; /* of units with role DT_UNIT_OWN; NULL: there are none */
     void *own_stage_self;
