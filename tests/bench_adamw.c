@@ -4,7 +4,8 @@
  *     bench_adamw [threads [millions of elements [rounds]]]        defaults: 2 32 5
  *
  * The stream adds a fourth array to three others, the same loads and stores as AdamW's without its arithmetic.
- * PYTHON=... names a Python with torch, whose AdamW is taken fused and by lists of tensors (foreach), on as many threads. */
+ * PYTHON=... names a Python with torch, whose AdamW is taken fused and by lists of tensors (foreach), on as many
+ * threads. */
 #include "dtrain/device.h"
 #include <omp.h>
 #include <stdlib.h>
