@@ -118,6 +118,16 @@ static dt_err copy_up(dt_zero *z, int u, dt_part part, const void *from)
     return z->dev->ops->copy(z->dev, own, from, shard_nbytes(z, u, part), z->comm_stream);
 }
 
+/** Does another part of the unit come from the file? Its buffer is not to be taken for what is wanted later. */
+static bool is_followed(const dt_zero *z, int u, dt_part part)
+{
+    for (int p = (int)part + 1; p < DT_N_PARTS; p++)
+        if (z->lay.units[u].part[p].place == DT_IN_FILE && !zero_is_empty(&z->lay, u, (dt_part)p) &&
+            !z->state[u].part[p].resident)
+            return true;
+    return false;
+}
+
 static dt_err fetch_from_file(dt_zero *z, int u, dt_part part)
 {
     zero_buffer *b = find(z, u, part);
@@ -128,7 +138,7 @@ static dt_err fetch_from_file(dt_zero *z, int u, dt_part part)
     DT_TRY(copy_up(z, u, part, b->at));
     b->copying = true;
     DT_TRY(z->dev->ops->event_record(z->dev, b->copied, z->comm_stream));
-    return read_ahead(z, u);
+    return is_followed(z, u, part) ? DT_OK : read_ahead(z, u);
 }
 
 dt_err zero_fetch(dt_zero *z, int u, dt_part part)
