@@ -2,22 +2,24 @@
 # e2e_reproducible.sh - run.reproducible: losses, norms, weights and moments have the same bits on 1, 2, 3, 4, 6 and 8 ranks, at every stage,
 # with every offload, on any number of threads, and in a run that moves from layout to layout.
 #
-# A layout is ranks, stage, offload, threads, and what else must not matter: limits on exchanges, nodes, the transport, the queue device.
-# Each model below is trained on one rank first; then on all 24 pairs of ranks and stage, with the other three taken in turn so that over all
-# models any two of the six meet, and so do any ranks, stage and offload. REPRODUCIBLE=full takes all ranks x stages x offloads x threads for
-# each model instead (make test-reproducible); MODELS="plain tied" names the models.
+# A layout is ranks, stage, offload, threads, and what else must not matter: limits on exchanges, nodes, the transport, recomputation, the queue
+# device. Each model below is trained on one rank first; then on all 24 pairs of ranks and stage, with the other three taken in turn so that over
+# all models any two of the six meet, and so do any ranks, stage and offload. REPRODUCIBLE=full takes all ranks x stages x offloads x threads
+# for each model instead (make test-reproducible); MODELS="plain tied" names the models.
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
 awk 'BEGIN { srand(5); for (i = 0; i < 61; i++) { a = ""; n = 1 + int(rand() * 30); for (k = 0; k < n; k++) a = a sprintf("%c", 97 + int(rand() * 26));
      printf "{\"prompt\": \"say %d \", \"completion\": \"%s\", \"weight\": %.2f}\n", i, a, rand() * 3 } }' >"$tmp/records.jsonl"
 ./dtrain-data -q --weight-key weight -o "$tmp/sft.h5" "$tmp/records.jsonl" >"$out" 2>&1 || not_ok "samples with weights" "dtrain-data failed"
+train 1 start run.max_steps=2
 
 RANKS=(1 2 3 4 6 8)
 THREADS=(1 2 3 8)
 OFFLOADS=(none optimizer:cpu optimizer:nvme all:cpu all:nvme) # parameters at stage 3 alone
-OTHER=("" "zero.reduce_bucket_size=1000 zero.allgather_bucket_size=700" "zero.overlap_comm=false data.prefetch=0" "nodes" "comm.shared_memory=false"
-    "zero.param_persistence_threshold=3000" "queue" "zero.pin_memory=false")
+OTHER=("" "zero.reduce_bucket_size=1000 zero.allgather_bucket_size=700" "zero.overlap_comm=false data.prefetch=0" "nodes"
+    "comm.shared_memory=false model.activation_checkpointing=selective" "zero.param_persistence_threshold=3000 model.activation_checkpointing=block"
+    "queue" "zero.pin_memory=false")
 
 # Sizes such that shards are cut within tensors and rows; validations, weight decay for some tensors, clipping.
 common="run.reproducible=true run.max_steps=24 data.validation=$tmp/valid.h5 data.validation_steps=4 optimizer.max_grad_norm=0.5
@@ -27,13 +29,12 @@ arguments_of() { # MODEL
     plain) echo "data.document_mask=true optimizer.lr_groups=embed_tokens:1e-3,layers.0:2e-2" ;;
     tied) # normalised heads; embedding and head are one; bf16; an epoch ends within a step, so ranks come away empty
         echo "model.model_type=qwen3 model.hidden_size=36 model.num_attention_heads=3 model.num_key_value_heads=1 model.head_dim=12
-            model.vocab_size=263 model.tie_word_embeddings=true precision.dtype=bf16 data.packing=bfd data.seq_len=64
-            model.activation_checkpointing=block" ;;
+            model.vocab_size=263 model.tie_word_embeddings=true precision.dtype=bf16 data.packing=bfd data.seq_len=64" ;;
     dropout) # biases; two sequences a micro-batch, and one in an epoch's last
         echo "model.model_type=gpt2 model.hidden_size=40 model.num_attention_heads=5 model.num_key_value_heads=5 model.dropout=0.1
             precision.dtype=bf16 batch.micro_batch_size=2 batch.train_batch_size=48 optimizer.type=adam data.seq_len=27" ;;
     weighted) # samples with weights, of different lengths
-        echo "run.task=sft model.path=$tmp/plain-1 data.train=$tmp/sft.h5 data.validation=$tmp/sft.h5 data.seq_len=64" ;;
+        echo "run.task=sft model.path=$tmp/start data.train=$tmp/sft.h5 data.validation=$tmp/sft.h5 data.seq_len=64" ;;
     wide) # products that oneDNN, left alone, cuts among 2 and 8 threads in ways that round differently
         echo "model.hidden_size=264 model.intermediate_size=1000 model.num_hidden_layers=1 data.seq_len=65 model.max_position_embeddings=65 run.max_steps=4" ;;
     esac
