@@ -131,6 +131,8 @@ for kind in error kill; do
         phase "zero.${point%:*}" "${point#*:}" $kind zero.stage=2 $states precision.dtype=bf16
     done
     phase save.write 1 $kind $all
+    phase save.copy 1 $kind $all checkpoint.async=true checkpoint.save_steps=1
+    phase save.write 1 $kind $all checkpoint.async=true checkpoint.save_steps=1
     if [ $kind = error ]; then same_bits phase 2; else same_bits phase 2 $all; fi
 done
 
