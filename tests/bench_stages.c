@@ -42,6 +42,8 @@ static const struct {
       {"all to cpu", .stage = 3, .optimizer = DT_OFFLOAD_CPU, .param = DT_OFFLOAD_CPU},
       {"optimizer to nvme", .stage = 3, .optimizer = DT_OFFLOAD_NVME},
       {"all to nvme", .stage = 3, .optimizer = DT_OFFLOAD_NVME, .param = DT_OFFLOAD_NVME}}},
+    {"reproducible, stage 0, 4 micro-steps",
+     {{"fastest", .stage = 0, .more_micro = 3}, {"reproducible", .stage = 0, .more_micro = 3, .reproducible = true}}},
     {"reproducible, stage 1", {{"fastest", .stage = 1}, {"reproducible", .stage = 1, .reproducible = true}}},
     {"reproducible, stage 1, 4 micro-steps",
      {{"fastest", .stage = 1, .more_micro = 3}, {"reproducible", .stage = 1, .more_micro = 3, .reproducible = true}}},
