@@ -1,9 +1,9 @@
 #!/bin/bash
 # mutants.sh [FILE...] - is each wait and each copy needed, and would a test notice if it were gone? In one build under build/mutants every call
 # of the functions below in src/ (or in FILE...), but for the devices' own, is left out when DTRAIN_MUTANT is its number. For each number the
-# programs run on the queue device, as late as possible and in two random orders, until one fails. Prints a line a call: killed by which program, or SURVIVED. A program that
-# takes 300 s counts as one that hangs, which on a busy machine it may not do. Exit status:
-# how many survived. MUTANTS="3 17": those numbers alone.
+# programs run on the queue device, as late as possible and in two random orders, until one fails. Prints a line a call: killed by which
+# program, or SURVIVED. A program that takes 300 s counts as one that hangs, which on a busy machine it may not do. Exit status: how many
+# survived. MUTANTS="3 17": those numbers alone.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 table='event_wait|event_sync|event_record|stream_sync|copy'
