@@ -368,8 +368,8 @@ static size_t optimizer_nbytes(const zero_layout *l)
 
 dt_swap_options zero_file_options(const zero_layout *l, const char *dir, dt_ledger *ledger)
 {
-    const size_t transfers = dt_max_i64((int64_t)dt_swap_transfers(l->fetch_bytes),
-                                        (1 + l->n_states) * (int64_t)dt_swap_transfers(l->swap_bytes));
+    const size_t n_kept = 1 + (size_t)l->n_states; /* each is a request of its own */
+    const size_t transfers = dt_swap_transfers(l->fetch_bytes) + n_kept * dt_swap_transfers(l->swap_bytes / n_kept);
     dt_swap_options file = {.dir = dir, .what = "offloaded states", .ledger = ledger};
     file.depth = (int)dt_min_i64(l->n_buffers * (int64_t)transfers, ZERO_FILE_DEPTH_MAX);
     for (int p = 0; p < DT_N_PARTS && l->away_place == DT_IN_FILE; p++)
