@@ -163,6 +163,7 @@ static void values_may_be_written_as_elsewhere(void **state)
     } cases[] = {
         {"precision.dtype=bfloat16", "precision.dtype", "bf16"},
         {"precision.dtype=BF16", "precision.dtype", "bf16"},
+        {"precision.dtype=float16", "precision.dtype", "fp16"},
         {"precision.dtype=float32", "precision.dtype", "fp32"},
         {"checkpoint.export_dtype=half", "checkpoint.export_dtype", "fp16"},
         {"scheduler.type=constant_with_warmup", "scheduler.type", "constant"},
@@ -370,9 +371,12 @@ static void every_mistake_is_named(void **state)
         {"[optimizer]\ngradient_clipping = 1\n", NULL,
          "input.ini:2: [optimizer] gradient_clipping: unknown key; gradient_clipping is max_grad_norm in [optimizer] "
          "here"},
-        {"[precision]\ndtype = half\n", NULL,
-         "input.ini:2: [precision] dtype: expected one of fp32, bf16, found 'half' (fp16 is not supported here; bf16 "
-         "has the same size and needs no loss scale)"},
+        {"[precision]\ndtype = O2\n", NULL,
+         "input.ini:2: [precision] dtype: expected one of auto, fp32, bf16, fp16, found 'O2' (O2 of apex is fp16)"},
+        {"[precision]\nenabled = true\nfp16_opt_level = O1\n", NULL,
+         "input.ini:2: [precision] enabled: precision.dtype = fp16 or bf16 is what enables it\n"
+         "input.ini:3: [precision] fp16_opt_level: unknown key; fp16_opt_level is dtype in [precision] here: O0 is fp32, "
+         "O1 bf16 or fp16, O2 fp16; O3, fp16 without master weights, is not offered"},
         {"[data]\nseq_len = 4k\n", NULL,
          "input.ini:2: [data] seq_len: expected an integer from 1 to 16777216, found '4k' (write the number out: 4000 "
          "or 4096)"},

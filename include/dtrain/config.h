@@ -85,6 +85,9 @@ dt_err dt_config_blame(const dt_config *cfg, const char *section, const char *ke
 /** Set a key as the command line would (the resolved value of an "auto"); the text appears in dt_config_text. */
 dt_err dt_config_set(dt_config *cfg, const char *section, const char *key, const char *value);
 
+/** precision.dtype. auto is bf16: every device of this program computes in it. */
+dt_dtype dt_config_precision(const dt_config *cfg);
+
 /** The resolved configuration as INI text, every key with its value, in table order; malloc'ed. Parses back to the
  *  same. */
 char *dt_config_text(const dt_config *cfg);

@@ -151,8 +151,23 @@
     REAL(scheduler, decay_ratio, 0.1, 0, 1, "of all steps", "length of the decay at the end of the run (wsd)") \
     ENUM(scheduler, decay_type, "linear", "linear|cosine|sqrt", \
          "shape of the decay (wsd); sqrt: 1 - square root of progress") \
-    ENUM(precision, dtype, "fp32", "fp32|bf16", \
-         "data type of parameters and activations; bf16 keeps fp32 master weights and optimizer states") \
+    ENUM(precision, dtype, "fp32", "auto|fp32|bf16|fp16", \
+         "data type of parameters and activations; bf16 and fp16 keep fp32 master weights and optimizer states, fp16 " \
+         "scales the loss besides; auto: bf16, which all devices have") \
+    REAL(precision, loss_scale, 0, 0, 1e30, "", \
+         "fp16: what the loss is multiplied by before backward; 0: dynamic, as the keys below say") \
+    INT (precision, initial_scale_power, 16, 0, 60, "", "fp16: a dynamic loss scale begins with 2 to this power") \
+    INT (precision, loss_scale_window, 1000, 1, INT64_MAX, "optimizer steps", \
+         "fp16: a dynamic loss scale is doubled after this many steps without an overflow") \
+    INT (precision, hysteresis, 2, 1, INT32_MAX, "overflows", \
+         "fp16: a dynamic loss scale is halved at this overflow, and at each that follows within the window") \
+    BOOL(precision, consecutive_hysteresis, false, \
+         "fp16: every step without an overflow brings back the whole hysteresis, not a whole window of them alone") \
+    REAL(precision, min_loss_scale, 1, 1e-30, 1e30, "", \
+         "fp16: a dynamic loss scale is not lowered below this; an overflow with it ends the run with exit code 71") \
+    ENUM(precision, reduce_dtype, "auto", "auto|fp32|bf16|fp16", \
+         "data type in which ranks send gradients to be summed; the sum is in fp32; auto: that of the gradients, " \
+         "which is fp32 where micro-steps are added up or run.reproducible is set, else precision.dtype") \
     ENUM(zero, stage, "0", "auto|auto:size|0|1|2|3", \
          "what is sharded over the ranks. 0: nothing; 1: optimizer states; 2: and gradients; 3: and parameters. " \
          "auto: the first that fits in memory of the stages, then of the stages with the optimizer offloaded, then " \

@@ -16,7 +16,7 @@ typedef struct dt_optimizer_step {
     double lr, weight_decay;
     double beta1, beta2, eps; /* of Adam */
     double momentum;          /* of gradient descent */
-    double grad_scale;        /* gradients are multiplied by it first: clipping */
+    double grad_scale;        /* gradients are multiplied by it first: clipping, and 1 / the loss scale */
     int64_t t;                /* updates that the states have seen, this one included: 1, 2, ... */
 } dt_optimizer_step;
 
@@ -60,6 +60,30 @@ typedef struct dt_schedule {
 void dt_schedule_make(dt_schedule *s, const dt_config *cfg, int64_t total_steps, int64_t train_batch_size);
 /** lr: the peak, optimizer.lr or that of a group. */
 double dt_schedule_lr(const dt_schedule *s, double lr, int64_t updates_done);
+
+/* ---- loss scale -------------------------------------------------------------------------------------------------- */
+
+/** What the loss is multiplied by before backward, so that small gradients do not vanish in fp16 (algorithms.md 9.3).
+ *  One for all models of a run, which take or leave a step together. */
+typedef struct dt_loss_scale {
+    double scale;
+    bool scaled;  /* false: not in fp16, and scale is 1 */
+    bool dynamic; /* else the scale stays what it is, and so does the rest */
+    /* steps judged; the last of them that overflowed, -1: none; overflows up to the one that halves the scale, that
+     * one included */
+    int64_t iter, last, overflows_left;
+    double least;
+    int64_t window, hysteresis;
+    bool consecutive; /* every clean step brings all of the hysteresis back, not a clean window alone */
+} dt_loss_scale;
+
+/** As [precision] has it. DT_ERR_USAGE: min_loss_scale is above the initial scale. */
+dt_err dt_loss_scale_make(dt_loss_scale *s, const dt_config *cfg);
+/** A step was clean, or its gradients were not finite (algorithms.md 9.3). False: they were not with the smallest
+ *  scale, which cannot be lowered. */
+bool dt_loss_scale_next(dt_loss_scale *s, bool overflow);
+/** Go on where a run left off: its scale, iter, last and overflows_left (0: it had no dynamic scale). */
+void dt_loss_scale_resume(dt_loss_scale *s, const dt_loss_scale *saved);
 
 /* ---- learning rates by name -------------------------------------------------------------------------------------- */
 

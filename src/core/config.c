@@ -313,6 +313,13 @@ dt_err dt_config_set(dt_config *cfg, const char *section, const char *key, const
     return assign_expanded(cfg, row, value, head);
 }
 
+dt_dtype dt_config_precision(const dt_config *cfg)
+{
+    dt_dtype t = DT_BF16;
+    dt_dtype_find(cfg->precision_dtype, &t);
+    return t;
+}
+
 char *dt_config_text(const dt_config *cfg)
 {
     size_t size;

@@ -181,6 +181,15 @@ static bool read_value(const dt_key *k, const char *text, dt_key_number *n, cons
     return false;
 }
 
+/* fp16_opt_level of apex, for precision.dtype. */
+static void hint_of_apex(const char *text, char *out, size_t size)
+{
+    static const char *const levels[] = {"fp32", "bf16 or fp16, whose master weights are fp32", "fp16",
+                                         "fp16; without master weights small updates would be lost"};
+    if ((text[0] == 'O' || text[0] == 'o') && text[1] >= '0' && text[1] <= '3' && !text[2])
+        snprintf(out, size, " (%s of apex is %s)", text, levels[text[1] - '0']);
+}
+
 /* What the writer may have meant: " (...)", or "". */
 static const char *hint(const dt_key *k, const char *text, char *out, size_t size)
 {
@@ -189,8 +198,7 @@ static const char *hint(const dt_key *k, const char *text, char *out, size_t siz
     const double v = strtod(text, &unit);
     out[0] = '\0';
     if (strchr(text, '#')) snprintf(out, size, " (a comment behind a value begins with ' ;')");
-    if (k->kind == DT_KEY_ENUM && strcmp(usual_word(text), "fp16") == 0)
-        snprintf(out, size, " (fp16 is not supported here; bf16 has the same size and needs no loss scale)");
+    if (k->kind == DT_KEY_ENUM) hint_of_apex(text, out, size);
     const bool number = k->kind == DT_KEY_INT || k->kind == DT_KEY_REAL;
     if (number && strcasecmp(text, "auto") == 0) snprintf(out, size, " (leave the key out for its default)");
     if (!number || unit == text || strlen(unit) != 1) return out;
