@@ -30,6 +30,9 @@ typedef struct dt_zero_options {
     dt_dtype frozen_dtype;
     /* what backward writes: param_dtype, or DT_F32 where micro-steps accumulate (architecture.md, idea 2) */
     dt_dtype grad_dtype;
+    /* ranks send gradients in reduce_dtype; else in grad_dtype. Sums are in fp32 whatever is sent */
+    bool reduce_differs;
+    dt_dtype reduce_dtype;
     /* may be NULL where nothing is trained: then there are neither gradients nor states */
     const dt_optimizer_ops *optimizer;
     bool reproducible; /* reduce in every micro-step, ordered left fold (algorithms.md 9.3) */
@@ -109,6 +112,17 @@ void dt_zero_begin_micro(dt_zero *z, int index, int n_micro);
  *  when it returns. After the vote summed it, sqrt is the global norm. In reproducible mode collective and returns the
  *  global value on rank 0 and 0 elsewhere, free of order. */
 dt_err dt_zero_grad_sum_squares(dt_zero *z, double *sum);
+
+/** Of the gradients that dt_zero_grad_sum_squares saw last, the unit that was not finite first, in the order in which
+ *  backward makes them: the last in the model; -1: all were finite. Local. */
+typedef struct dt_nonfinite {
+    int own_unit; /* of this rank's own, before they are summed: known on a lone rank, and while they are watched */
+    int sum_unit; /* of the sums in its shards */
+} dt_nonfinite;
+dt_nonfinite dt_zero_nonfinite(const dt_zero *z);
+/** From the next step on, look at this rank's own gradients before they are summed, or do not: one more pass over
+ *  them. */
+void dt_zero_watch(dt_zero *z, bool on);
 
 /** One step of the optimizer on the owned shards; weight_decay applies to tensors with decay, others get 0. group_lr:
  *  the learning rates by dt_tensor.lr_group, or NULL: step->lr for all. Then what the stage keeps whole is gathered.

@@ -35,10 +35,14 @@ static dt_err check_options(const dt_zero_options *opt, int n_units, int nranks)
     DT_CHECK(opt->stage >= 0 && opt->stage <= 3, DT_ERR_ARG, "zero.stage is %d, expected 0 to 3", opt->stage);
     DT_CHECK(nranks >= 1 && n_units >= 1, DT_ERR_ARG, "%d units on %d ranks: expected at least one of each", n_units,
              nranks);
-    DT_CHECK(opt->param_dtype == DT_F32 || opt->param_dtype == DT_BF16, DT_ERR_ARG,
-             "parameters in %s: expected fp32 or bf16", dt_dtype_name(opt->param_dtype));
-    DT_CHECK(frozen == DT_F32 || frozen == DT_BF16, DT_ERR_ARG, "frozen parameters in %s: expected fp32 or bf16",
+    DT_CHECK(dt_is_float(opt->param_dtype), DT_ERR_ARG, "parameters in %s: expected fp32, bf16 or fp16",
+             dt_dtype_name(opt->param_dtype));
+    DT_CHECK(dt_is_float(frozen), DT_ERR_ARG, "frozen parameters in %s: expected fp32, bf16 or fp16",
              dt_dtype_name(frozen));
+    DT_CHECK(!opt->reduce_differs ||
+                 (dt_is_float(opt->reduce_dtype) && (!opt->reproducible || opt->reduce_dtype == DT_F32)),
+             DT_ERR_ARG, "reductions in %s%s", dt_dtype_name(opt->reduce_dtype),
+             opt->reproducible ? ", reproducible: expected fp32" : "");
     DT_CHECK(opt->tied_unit >= -1 && opt->tied_unit < n_units, DT_ERR_ARG, "tied unit %d of %d", opt->tied_unit,
              n_units);
     DT_CHECK(opt->grad_dtype == opt->param_dtype || opt->grad_dtype == DT_F32, DT_ERR_ARG,
@@ -296,8 +300,8 @@ static void size_buckets(zero_layout *l, const dt_zero_options *opt)
     l->update_per_rank =
         per_rank(UPDATE_BUCKET, l->nranks, l->gather_per_rank < trained ? l->gather_per_rank : trained);
     size_t reduce = 0, gather = 0, update = 0;
-    if (l->has_grads && l->nranks > 1 && l->reduce_per_rank < trained)
-        reduce = (size_t)(l->nranks * l->reduce_per_rank) * dt_dtype_size(l->grad_dtype);
+    if (l->has_grads && l->nranks > 1 && (l->reduce_per_rank < trained || l->grad_sent != l->grad_dtype))
+        reduce = (size_t)(l->nranks * l->reduce_per_rank) * dt_dtype_size(l->grad_sent);
     if (l->nranks > 1 && l->gather_per_rank < longest)
         gather = (size_t)(l->nranks * l->gather_per_rank) * widest_gathered(l);
     if (l->whole_opt) update = (size_t)(l->nranks * l->update_per_rank) * dt_dtype_size(l->grad_kept);
@@ -350,10 +354,11 @@ static void size_staging(zero_layout *l, const dt_zero_options *opt)
         l->param_arena_bytes[p] = (size_t)l->param_arena_len[p] * dt_dtype_size(l->param_dtype[p]);
     l->grad_arena_bytes = (size_t)l->grad_arena_len * dt_dtype_size(l->grad_dtype);
     l->n_results = l->has_grads ? l->n_runs + l->n_units : 0;
+    l->watched_bytes = l->has_grads && l->nranks > 1 ? (size_t)(1 + l->n_units) * 16 : 0;
     const size_t results = (size_t)l->n_results * 16;
     l->results_bytes = l->grads_down ? 0 : results; /* where the host sums them it writes to its own scratch */
     l->host_bytes = ZERO_HOST_CHUNK * sizeof(float);
-    if (results > l->host_bytes) l->host_bytes = results;
+    if (results + l->watched_bytes > l->host_bytes) l->host_bytes = results + l->watched_bytes;
 }
 
 static size_t params_nbytes(const zero_layout *l, int p, const int64_t *len)
@@ -391,7 +396,7 @@ static void add_up(zero_layout *l)
     if (l->opt_place != DT_IN_FILE) m->at[DT_MEM_OPTIMIZER][l->opt_place] += optimizer_nbytes(l);
     grads[DT_ON_DEVICE] += (size_t)l->grads_len * grad_size;
     if (l->grads_down) grads[l->host_grad_place] += (size_t)l->opt_len * grad_size;
-    staging[DT_ON_DEVICE] += l->grad_arena_bytes + l->bucket_bytes + l->results_bytes;
+    staging[DT_ON_DEVICE] += l->grad_arena_bytes + l->bucket_bytes + l->results_bytes + l->watched_bytes;
     staging[DT_ON_DEVICE] += ZERO_GRAD_SLOTS * (size_t)l->grad_slot_len * grad_size;
     staging[DT_ON_PINNED] += l->host_bytes + zero_ring_bytes(l->n_buffers, l->up_bytes);
     staging[DT_ON_PINNED] += zero_ring_bytes(l->n_buffers, l->fetch_bytes);
@@ -428,6 +433,7 @@ static void set_flags(zero_layout *l, const dt_zero_options *opt, const dt_unit 
     l->param_dtype[DT_FROZEN] = frozen_dtype(opt);
     l->grad_dtype = opt->grad_dtype;
     l->grad_kept = opt->reproducible ? DT_F32 : opt->grad_dtype;
+    l->grad_sent = opt->reduce_differs ? opt->reduce_dtype : opt->grad_dtype;
 }
 
 dt_err zero_layout_make(zero_layout *l, const dt_zero_options *opt, const dt_unit *units, int n_units, int nranks)

@@ -49,6 +49,7 @@ typedef struct zero_layout {
     bool prefetch;                       /* the parameters' arenas have room for a unit ahead of the one in hand */
     dt_dtype param_dtype[DT_N_PARTS];
     dt_dtype grad_dtype; /* what backward writes */
+    dt_dtype grad_sent;  /* what ranks send to be summed */
     dt_dtype grad_kept;  /* what the kept gradients are summed in */
     zero_unit_layout *units;
     zero_run *runs;
@@ -62,6 +63,7 @@ typedef struct zero_layout {
     int64_t reduce_per_rank, gather_per_rank;            /* elements of a shard in one collective, at most */
     int64_t update_per_rank;                             /* likewise where the update gathers gradients (stage 0) */
     size_t param_arena_bytes[DT_N_PARTS], grad_arena_bytes, bucket_bytes, results_bytes, host_bytes;
+    size_t watched_bytes;  /* slots of 16 bytes for a look at own gradients: one to work in, one a unit */
     int64_t group_len;     /* elements of a shard that are updated at a time on the host */
     int64_t grad_slot_len; /* elements of each of ZERO_GRAD_SLOTS on the device, through which gradients go down */
     int n_buffers;         /* of each ring of staging buffers: */

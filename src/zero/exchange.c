@@ -36,21 +36,33 @@ static dt_err copy_columns(dt_zero *z, void *whole, int64_t shard_len, int64_t a
     return DT_OK;
 }
 
+/** Columns of gradients into the bucket, in the type in which they are sent. */
+static dt_err pack_columns(dt_zero *z, const void *whole, dt_dtype dt, int64_t shard_len, int64_t a, int64_t count)
+{
+    const dt_dtype sent = z->lay.grad_sent;
+    if (dt == sent) return copy_columns(z, (void *)whole, shard_len, a, count, dt_dtype_size(dt), true);
+    for (int r = 0; r < z->comm->nranks; r++)
+        DT_TRY(z->dev->ops->convert(z->dev, (const char *)whole + (size_t)(r * shard_len + a) * dt_dtype_size(dt), dt,
+                                    zero_at(&z->bucket, r * count, sent), sent, count, z->comm_stream));
+    return DT_OK;
+}
+
 dt_err zero_reduce(dt_zero *z, const dt_shards *shards, const void *send, dt_dtype send_dt, void *recv,
                    dt_dtype recv_dt, bool accumulate, dt_err err)
 {
     const int64_t shard_len = shards->shard_len, most = z->lay.reduce_per_rank;
+    const dt_dtype sent = z->lay.grad_sent;
     const bool ordered = z->opt.reproducible;
-    if (shard_len <= most || z->comm->nranks == 1)
+    if ((shard_len <= most && send_dt == sent) || z->comm->nranks == 1)
         return zero_first_err(err, dt_comm_reduce_scatter(z->comm, send, send_dt, recv, recv_dt, shard_len, accumulate,
                                                           ordered, z->comm_stream));
 
     for (int64_t a = 0; a < shard_len && err != DT_ERR_COMM; a += most) {
         const int64_t count = shard_len - a < most ? shard_len - a : most;
         char *to = (char *)recv + (size_t)a * dt_dtype_size(recv_dt);
-        err = zero_first_err(err, copy_columns(z, (void *)send, shard_len, a, count, dt_dtype_size(send_dt), true));
-        err = zero_first_err(err, dt_comm_reduce_scatter(z->comm, z->bucket.ptr, send_dt, to, recv_dt, count,
-                                                         accumulate, ordered, z->comm_stream));
+        err = zero_first_err(err, pack_columns(z, send, send_dt, shard_len, a, count));
+        err = zero_first_err(err, dt_comm_reduce_scatter(z->comm, z->bucket.ptr, sent, to, recv_dt, count, accumulate,
+                                                         ordered, z->comm_stream));
     }
     return err;
 }

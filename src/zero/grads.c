@@ -105,6 +105,18 @@ static dt_err clear_gaps(dt_zero *z, int u, void *grads)
     return DT_OK;
 }
 
+/** The largest of this rank's own gradients of a unit, over the micro-steps from `first` on, is in its slot: not finite
+ *  where one of them is not. Where they are not watched, and on a lone rank, whose own are the sums, nothing is done. */
+static dt_err watch(dt_zero *z, int u, const void *grads, bool first)
+{
+    const dt_device_ops *ops = z->dev->ops;
+    char *work = z->watched.ptr, *slot = work + (size_t)(1 + u) * 16;
+    if (!z->watching || z->comm->nranks == 1) return DT_OK;
+    DT_TRY(ops->abs_max(z->dev, grads, z->lay.grad_dtype, zero_shards(&z->lay, u, DT_TRAINED)->padded_len,
+                        (float *)(void *)work, z->compute));
+    return ops->add_into(z->dev, work, DT_F32, slot, DT_F32, !first, 1, z->compute);
+}
+
 /** Full gradients [padded_len], last micro-step: own[i] = sum over ranks r of whole_r[rank * shard_len + i], which
  *  lands in the own place; at stage 0 it is gathered at once, beside the rest of backward, or by the update
  *  (gather_in_update). */
@@ -112,6 +124,7 @@ static dt_err reduce_in_place(dt_zero *z, int u, void *own, dt_err err)
 {
     void *whole = zero_grad_at(z, u, 0);
     const dt_shards *shards = zero_shards(&z->lay, u, DT_TRAINED);
+    err = zero_first_err(err, watch(z, u, whole, true));
     err = zero_first_err(err, zero_comm_after_compute(z));
     err = zero_reduce(z, shards, whole, z->lay.grad_dtype, own, z->lay.grad_dtype, false, err);
     if (z->lay.whole_opt && !z->gather_in_update && err != DT_ERR_COMM)
@@ -124,6 +137,7 @@ static dt_err reduce_from_arena(dt_zero *z, int u, bool first_micro, void *own, 
 {
     void *micro = written_at(z, u);
     err = zero_first_err(err, clear_gaps(z, u, micro));
+    err = zero_first_err(err, watch(z, u, micro, z->first_micro));
     err = zero_first_err(err, zero_comm_after_compute(z));
     return zero_reduce(z, zero_shards(&z->lay, u, DT_TRAINED), micro, z->lay.grad_dtype, own, z->lay.grad_kept,
                        !first_micro, err);
@@ -272,6 +286,7 @@ static dt_err over_own_grads(dt_zero *z, square_op op, int shift, int *n)
     for (int u = 0; u < z->n_units; u++) {
         const zero_unit_layout *ul = &z->lay.units[u];
         const int64_t own = zero_own(z, u, DT_TRAINED), end = own + zero_shards(&z->lay, u, DT_TRAINED)->shard_len;
+        z->state[u].first_result = *n;
         if (own == end) continue;
         if (ul->all_trainable) {
             DT_TRY(queue_one(z, op, u, own, end, shift, (*n)++));
@@ -291,11 +306,56 @@ static dt_err over_own_grads(dt_zero *z, square_op op, int shift, int *n)
 
 static const void *result_of(const dt_zero *z, int slot) { return (const char *)z->host.ptr + (size_t)slot * 16; }
 
+/* ---- where they were not finite first ---------------------------------------------------------------------------- */
+
+void dt_zero_watch(dt_zero *z, bool on) { z->watching = on; }
+dt_nonfinite dt_zero_nonfinite(const dt_zero *z) { return z->nonfinite; }
+
+static char *host_watched(const dt_zero *z) { return (char *)z->host.ptr + (size_t)z->lay.n_results * 16; }
+
+/** To the host with what over_own_grads waits for. */
+static dt_err bring_watched(dt_zero *z)
+{
+    if (!z->watching || z->comm->nranks == 1) return DT_OK;
+    return z->dev->ops->copy(z->dev, host_watched(z), z->watched.ptr, z->lay.watched_bytes, z->compute);
+}
+
+static bool own_is_finite(const dt_zero *z, int u)
+{
+    float x;
+    memcpy(&x, host_watched(z) + (size_t)(1 + u) * 16, sizeof x);
+    return isfinite(x);
+}
+
+/** Of a unit's results, the n in all: floats of ABS_MAX, or doubles of SUM_SQUARES. */
+static bool sums_are_finite(const dt_zero *z, square_op op, int u, int n)
+{
+    const int end = u + 1 < z->n_units ? z->state[u + 1].first_result : n;
+    for (int i = z->state[u].first_result; i < end; i++) {
+        float largest;
+        double squares;
+        memcpy(&largest, result_of(z, i), sizeof largest);
+        memcpy(&squares, result_of(z, i), sizeof squares);
+        if (op == ABS_MAX ? !isfinite(largest) : !isfinite(squares)) return false;
+    }
+    return true;
+}
+
+static void note_nonfinite(dt_zero *z, square_op op, int n)
+{
+    const bool lone = z->comm->nranks == 1;
+    int sum = z->n_units - 1, own = z->n_units - 1;
+    while (sum >= 0 && sums_are_finite(z, op, sum, n)) sum--;
+    while (own >= 0 && (lone || !z->watching || own_is_finite(z, own))) own--;
+    z->nonfinite = (dt_nonfinite){.own_unit = lone ? sum : own, .sum_unit = sum};
+}
+
 static dt_err largest_abs(dt_zero *z, float *largest)
 {
     int n;
     *largest = 0;
     DT_TRY(over_own_grads(z, ABS_MAX, 0, &n));
+    note_nonfinite(z, ABS_MAX, n);
     for (int i = 0; i < n; i++) {
         float x;
         memcpy(&x, result_of(z, i), sizeof x);
@@ -349,10 +409,12 @@ dt_err dt_zero_grad_sum_squares(dt_zero *z, double *sum)
     dt_err err = zero_reduce_deferred(z);
     if (err != DT_ERR_COMM) err = zero_first_err(err, zero_compute_after_comm(z));
     if (z->lay.grads_down) err = zero_first_err(err, zero_wait_down(z));
+    err = zero_first_err(err, bring_watched(z));
     if (z->opt.reproducible) return zero_first_err(err, reproducible_sum_squares(z, sum));
     int n;
     DT_TRY(err);
     DT_TRY(over_own_grads(z, SUM_SQUARES, 0, &n));
+    note_nonfinite(z, SUM_SQUARES, n);
     for (int i = 0; i < n; i++) {
         double x;
         memcpy(&x, result_of(z, i), sizeof x);

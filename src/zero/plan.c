@@ -34,9 +34,10 @@ static double formula(const zero_layout *l, const dt_unit *units)
     return per_param + (grads_held + (l->whole_opt ? opt : opt / n)) * (trained / all);
 }
 
-static void count_trained(const zero_layout *l, const zero_part_layout *part, dt_dtype grad_dtype, dt_zero_plan *plan)
+static void count_trained(const zero_layout *l, const zero_part_layout *part, dt_zero_plan *plan)
 {
-    const double param = (double)dt_dtype_size(l->param_dtype[DT_TRAINED]), grad = (double)dt_dtype_size(grad_dtype);
+    const double param = (double)dt_dtype_size(l->param_dtype[DT_TRAINED]), grad = (double)dt_dtype_size(l->grad_dtype),
+                 sent = (double)dt_dtype_size(l->grad_sent);
     const double once = (double)(part->shards.padded_len - part->shards.shard_len);
     double gathers = 0, reduces = 0, final_gathers = 0, final_reduces = 0;
     if (!part->whole) gathers = 2 * once; /* forward, and again in backward */
@@ -44,8 +45,8 @@ static void count_trained(const zero_layout *l, const zero_part_layout *part, dt
     if (part->whole) final_gathers = once; /* of gradients at stage 0, of parameters at 1 and 2 */
     plan->sent_elems_per_micro_step += gathers + reduces;
     plan->sent_elems_per_step += final_gathers + final_reduces;
-    plan->sent_bytes_per_micro_step += gathers * param + reduces * grad;
-    plan->sent_bytes_per_step += final_gathers * (l->whole_opt ? grad : param) + final_reduces * grad;
+    plan->sent_bytes_per_micro_step += gathers * param + reduces * sent;
+    plan->sent_bytes_per_step += final_gathers * (l->whole_opt ? grad : param) + final_reduces * sent;
 }
 
 /** What is never updated is sent where it is not kept whole: for forward, and for backward where there is one. */
@@ -58,13 +59,13 @@ static void count_frozen(const zero_layout *l, dt_part p, const zero_part_layout
     plan->sent_bytes_per_micro_step += gathers * (double)dt_dtype_size(l->param_dtype[p]);
 }
 
-static void count_sent(const zero_layout *l, dt_dtype grad_dtype, dt_zero_plan *plan)
+static void count_sent(const zero_layout *l, dt_zero_plan *plan)
 {
     for (int u = 0; u < l->n_units; u++)
         for (int p = 0; p < DT_N_PARTS; p++) {
             const zero_part_layout *part = &l->units[u].part[p];
             if (p == DT_TRAINED && l->has_grads)
-                count_trained(l, part, grad_dtype, plan);
+                count_trained(l, part, plan);
             else
                 count_frozen(l, (dt_part)p, part, plan);
         }
@@ -98,7 +99,7 @@ dt_err dt_zero_plan_make(const dt_zero_options *opt, const dt_unit *units, int n
     plan->n_padding = shards - l.n_param / nranks;
     plan->state_bytes_per_param = l.n_param > 0 ? (double)states / (double)l.n_param : 0;
     plan->formula_bytes_per_param = formula(&l, units);
-    count_sent(&l, opt->grad_dtype, plan);
+    count_sent(&l, plan);
     zero_layout_free(&l);
     return DT_OK;
 }

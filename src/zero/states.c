@@ -250,9 +250,10 @@ static dt_err init_piece(dt_zero *z, uint64_t key, const dt_piece *p)
             dt_rng_normal(key, name_hash(t->name), p->first + done, n, t->init_std, values);
         else
             for (int64_t i = 0; i < n; i++) values[i] = t->init_value;
-        if (dtype == DT_BF16) /* in place: 16-bit element i lies at or before float i */
+        if (dtype != DT_F32) /* in place: 16-bit element i lies at or before float i */
             for (int64_t i = 0; i < n; i++) {
-                const uint16_t rounded = dt_bf16_from_float(values[i]);
+                const float x = values[i];
+                const uint16_t rounded = dtype == DT_F16 ? dt_f16_from_float(x) : dt_bf16_from_float(x);
                 memcpy((char *)values + 2 * i, &rounded, 2);
             }
         DT_TRY(move(z, DT_STATE_PARAM, p, done, n, values, true));

@@ -35,6 +35,7 @@ static dt_err alloc_staging(dt_zero *z)
     DT_TRY(dt_buf_alloc(&z->grad_arena, z->dev, DT_ON_DEVICE, l->grad_arena_bytes, DT_MEM_STAGING));
     DT_TRY(dt_buf_alloc(&z->bucket, z->dev, DT_ON_DEVICE, l->bucket_bytes, DT_MEM_STAGING));
     DT_TRY(dt_buf_alloc(&z->results, z->dev, DT_ON_DEVICE, l->results_bytes, DT_MEM_STAGING));
+    DT_TRY(dt_buf_alloc_zeroed(&z->watched, z->dev, DT_ON_DEVICE, l->watched_bytes, DT_MEM_STAGING));
     DT_TRY(dt_buf_alloc(&z->host, z->dev, DT_ON_PINNED, l->host_bytes, DT_MEM_STAGING));
     return DT_OK;
 }
@@ -124,7 +125,7 @@ void dt_zero_close(dt_zero *z)
     wait_for_streams(z);
     zero_offload_close(z);
     destroy_streams(z);
-    dt_buf *const bufs[] = {&z->grads, &z->master, &z->grad_arena, &z->bucket, &z->results, &z->host};
+    dt_buf *const bufs[] = {&z->grads, &z->master, &z->grad_arena, &z->bucket, &z->results, &z->watched, &z->host};
     for (int p = 0; p < DT_N_PARTS; p++) {
         dt_buf_free(&z->params[p]);
         dt_buf_free(&z->param_arena[p]);

@@ -31,6 +31,7 @@ typedef struct zero_unit_state {
         int before, after;
     } seen[ZERO_N_SEEN]; /* learned: coming from unit `before`, unit `after` was next */
     int n_seen;
+    int first_result; /* of its sums of squares, in z->host */
 } zero_unit_state;
 
 /** A staging buffer in host memory, and who still works on it. */
@@ -82,6 +83,7 @@ struct dt_zero {
     dt_buf grads, master, states[DT_MAX_STATES];                 /* model states; those of the optimizer in its order */
     dt_buf param_arena[DT_N_PARTS], grad_arena, bucket, results; /* staging on the device */
     dt_buf host;                                                 /* staging on the host, host_bytes */
+    dt_buf watched;                                              /* largest own gradient, by unit; in slot 0 of one */
     /* what is offloaded: offload.c, fetch.c */
     dt_stream *copy_stream;         /* gradients down beside backward, parameters up beside the update */
     bool own_copy_stream;           /* anything is offloaded */
@@ -104,6 +106,8 @@ struct dt_zero {
     int64_t micro_serial; /* micro-steps begun */
     bool in_micro;        /* between dt_zero_begin_micro and the update */
     bool first_micro, last_micro;
+    bool watching; /* dt_zero_watch */
+    dt_nonfinite nonfinite;
 };
 
 /** Where the rank stood before zero took over: put back when zero is done, for the watchdog and the trace. */
