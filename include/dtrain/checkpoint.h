@@ -20,6 +20,8 @@ typedef struct dt_ckpt_meta {
     int64_t updates;               /* steps that changed the weights */
     uint64_t seed;
     double loss_scale;
+    /* of a dynamic loss scale (dt_loss_scale); scale_overflows_left 0: it was none */
+    int64_t scale_iter, scale_last, scale_overflows_left;
     uint64_t data_fingerprint; /* of the training data (dt_loader_fingerprint); 0: not known */
     bool validation_due;       /* this step's validation was put off or interrupted */
     /* the step of the best validation, 0: none; its metric; and validations without a better one since */

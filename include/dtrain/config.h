@@ -85,6 +85,8 @@ dt_err dt_config_blame(const dt_config *cfg, const char *section, const char *ke
 /** Set a key as the command line would (the resolved value of an "auto"); the text appears in dt_config_text. */
 dt_err dt_config_set(dt_config *cfg, const char *section, const char *key, const char *value);
 
+/** "fp32", "bf16" or "fp16"; false: another word, and t as it was. */
+bool dt_dtype_find(const char *word, dt_dtype *t);
 /** precision.dtype. auto is bf16: every device of this program computes in it. */
 dt_dtype dt_config_precision(const dt_config *cfg);
 

@@ -13,7 +13,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <string.h>
 
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
 
@@ -130,17 +129,6 @@ static inline const char *dt_dtype_name(dt_dtype t)
 {
     static const char *const NAMES[DT_N_DTYPE] = {"fp32", "bf16", "fp16", "int8"};
     return NAMES[t];
-}
-
-/** "fp32", "bf16" or "fp16"; false: another word. */
-static inline bool dt_dtype_find(const char *name, dt_dtype *t)
-{
-    for (int i = DT_F32; i <= DT_F16; i++)
-        if (!strcmp(dt_dtype_name((dt_dtype)i), name)) {
-            *t = (dt_dtype)i;
-            return true;
-        }
-    return false;
 }
 
 /** bf16 is the upper half of a float; rounding is to nearest, ties to even; NaN stays NaN. */

@@ -147,6 +147,9 @@ typedef struct dt_model_options {
     bool batch_invariant;
     const dt_stage_ops *own_stage; /* of units with role DT_UNIT_OWN; NULL: there are none */
     void *own_stage_self;
+    /* gradients are those of the loss times this, as it is when the head runs; NULL: 1. The caller's, for the model's
+     * life */
+    const double *loss_scale;
     uint64_t seed; /* for dropout */
     /* Activations that several models use by turns: one has the memory, at least lend_nbytes of it; the others borrow
      * it from there (lender: when they are opened), and do not train. What a model has computed is gone when another

@@ -40,6 +40,7 @@ dt_err dt_best_intervals_check(const dt_config *cfg, int64_t total_steps);
 typedef struct dt_loop_sums {
     int tokens, samples;
     const dt_shown *loss;
+    int bad_own, bad_sum;                                       /* where gradients were not finite first */
     int memory_device, memory_pinned, memory_host, memory_file; /* the largest of a rank */
     int save_done, save_work; /* have all ranks done their part of a save; seconds that the slowest took */
     int time_min[DT_N_TIME], time_mean[DT_N_TIME], time_max[DT_N_TIME]; /* seconds by group; mean: their sum */
@@ -99,6 +100,8 @@ typedef struct dt_run {
     dt_lock *lock; /* rank 0 */
     dt_timeline *timeline;
     dt_schedule schedule;
+    dt_loss_scale scale;
+    int64_t n_nonfinite; /* steps of this run whose gradients were not finite */
     int64_t total_steps;
     double start_s;
     bool only_check;           /* --check: nothing is written */

@@ -45,6 +45,9 @@ static dt_err write_meta(hid_t file, const char *path, const dt_ckpt_meta *m, co
     DT_TRY(write_states(file, path, own));
     DT_TRY(dt_h5_write_u64(file, path, "seed", m->seed));
     DT_TRY(dt_h5_write_f64(file, path, "loss_scale", m->loss_scale));
+    DT_TRY(dt_h5_write_i64(file, path, "loss_scale_iter", m->scale_iter));
+    DT_TRY(dt_h5_write_i64(file, path, "loss_scale_last_overflow", m->scale_last));
+    DT_TRY(dt_h5_write_i64(file, path, "loss_scale_overflows_left", m->scale_overflows_left));
     DT_TRY(dt_h5_write_u64(file, path, "data_fingerprint", m->data_fingerprint));
     DT_TRY(dt_h5_write_i64(file, path, "validation_due", m->validation_due));
     DT_TRY(dt_h5_write_i64(file, path, "best_step", m->best_step));
@@ -102,6 +105,17 @@ static dt_err make_groups(hid_t file, const char *path, const dt_saved_model *mo
 
 /* ---- datasets ---------------------------------------------------------------------------------------------------- */
 
+/* The type of a tensor's elements, to be closed; below 0: none. HDF5 has no name for fp16. */
+static hid_t element_type(dt_dtype dtype)
+{
+    const hid_t type = H5Tcopy(dtype == DT_BF16 ? H5T_STD_U16LE : H5T_IEEE_F32LE);
+    if (dtype != DT_F16 || type < 0) return type;
+    if (H5Tset_fields(type, 15, 10, 5, 0, 10) >= 0 && H5Tset_size(type, 2) >= 0 && H5Tset_ebias(type, 15) >= 0)
+        return type;
+    H5Tclose(type);
+    return -1;
+}
+
 /* One tensor: contiguous, allocated, not filled; attribute checksum as 0. *offset: where its elements will be. */
 static dt_err create_dataset(hid_t file, const char *path, hid_t plist, const dt_stored_slot *slot, dt_dtype dtype,
                              int64_t *offset)
@@ -113,8 +127,8 @@ static dt_err create_dataset(hid_t file, const char *path, hid_t plist, const dt
     ckpt_slot_name(slot, name, sizeof name);
 
     hid_t space = H5Screate_simple(t->n_dims, dims, NULL);
-    hid_t type = dtype == DT_F32 ? H5T_IEEE_F32LE : H5T_STD_U16LE;
-    hid_t dset = space < 0 ? -1 : H5Dcreate2(file, name, type, space, H5P_DEFAULT, plist, H5P_DEFAULT);
+    hid_t type = element_type(dtype);
+    hid_t dset = space < 0 || type < 0 ? -1 : H5Dcreate2(file, name, type, space, H5P_DEFAULT, plist, H5P_DEFAULT);
     dt_err err = dset < 0 ? dt_h5_fail(DT_ERR_WRITE, path, name) : dt_h5_write_u64(dset, path, "checksum", 0);
     if (err == DT_OK && dtype == DT_BF16) err = dt_h5_write_text(dset, path, "dtype", "bf16");
     const haddr_t at = dset < 0 ? HADDR_UNDEF : H5Dget_offset(dset);
@@ -122,6 +136,7 @@ static dt_err create_dataset(hid_t file, const char *path, hid_t plist, const dt
     *offset = at == HADDR_UNDEF ? -1 : (int64_t)at;
     if (dset >= 0 && H5Dclose(dset) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, path, name);
     if (space >= 0) H5Sclose(space);
+    if (type >= 0) H5Tclose(type);
     return err;
 }
 

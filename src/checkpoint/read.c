@@ -105,6 +105,22 @@ static dt_err read_states(hid_t group, const char *path, int64_t updates, dt_ckp
     return DT_OK;
 }
 
+/* Of a dynamic one all that it goes on from; with a file that lacks it one begins anew. */
+static dt_err read_loss_scale(hid_t file, const char *path, dt_ckpt_meta *m)
+{
+    if (!dt_h5_has(file, "loss_scale_overflows_left")) return DT_OK;
+    DT_TRY(dt_h5_read_i64(file, path, "loss_scale_iter", &m->scale_iter));
+    DT_TRY(dt_h5_read_i64(file, path, "loss_scale_last_overflow", &m->scale_last));
+    DT_TRY(dt_h5_read_i64(file, path, "loss_scale_overflows_left", &m->scale_overflows_left));
+    const bool is_state = m->scale_overflows_left > 0 && m->scale_last >= -1 && m->scale_last < m->scale_iter + 1 &&
+                          m->scale_iter >= 0 && m->scale_iter <= m->step && m->loss_scale > 0;
+    DT_CHECK(is_state || m->scale_overflows_left == 0, DT_ERR_DATA,
+             "%s: attributes `loss_scale`, `loss_scale_iter`, `loss_scale_last_overflow`: %g, %" PRId64 " and %" PRId64
+             " are no state of a loss scale at step %" PRId64,
+             path, m->loss_scale, m->scale_iter, m->scale_last, m->step);
+    return DT_OK;
+}
+
 /* What files of other writers, and older ones, may lack. */
 static dt_err read_optional(hid_t file, const char *path, dt_ckpt_meta *m)
 {
@@ -112,6 +128,7 @@ static dt_err read_optional(hid_t file, const char *path, dt_ckpt_meta *m)
     m->updates = m->step; /* true unless steps were skipped */
     if (dt_h5_has(file, "updates")) DT_TRY(dt_h5_read_i64(file, path, "updates", &m->updates));
     DT_TRY(read_states(file, path, m->updates, &m->states));
+    DT_TRY(read_loss_scale(file, path, m));
     if (dt_h5_has(file, "data_fingerprint"))
         DT_TRY(dt_h5_read_u64(file, path, "data_fingerprint", &m->data_fingerprint));
     if (dt_h5_has(file, "validation_due")) DT_TRY(dt_h5_read_i64(file, path, "validation_due", &due));

@@ -313,6 +313,16 @@ dt_err dt_config_set(dt_config *cfg, const char *section, const char *key, const
     return assign_expanded(cfg, row, value, head);
 }
 
+bool dt_dtype_find(const char *word, dt_dtype *t)
+{
+    for (int i = DT_F32; i <= DT_F16; i++)
+        if (strcmp(dt_dtype_name((dt_dtype)i), word) == 0) {
+            *t = (dt_dtype)i;
+            return true;
+        }
+    return false;
+}
+
 dt_dtype dt_config_precision(const dt_config *cfg)
 {
     dt_dtype t = DT_BF16;

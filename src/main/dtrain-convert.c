@@ -240,7 +240,7 @@ static dt_st_type type_of_run(const dt_pretrained *p)
     if (dt_config_parse(&cfg, p->path, p->meta.config, 0, NULL) != DT_OK)
         dt_error_clear();
     else if (dt_config_given(&cfg, "precision", "dtype"))
-        type = strcmp(cfg.precision_dtype, "bf16") ? DT_ST_F32 : DT_ST_BF16;
+        type = dt_st_type_of(dt_config_precision(&cfg));
     dt_config_free(&cfg);
     return type;
 }

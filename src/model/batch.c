@@ -131,6 +131,7 @@ dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
 dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const float *u)
 {
     struct rows *h = &m->host_rows;
+    const float scale = u ? dt_model_loss_scale(m) : 1.0f;
     int64_t n = 0;
     m->have_results = false;
     DT_CHECK(m->have_hidden && dt_model_in_use(m) && b->n_tok == m->n_tok, DT_ERR_ARG,
@@ -145,7 +146,7 @@ dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const float *u)
                  b->target[t], m->V);
         h->row[n] = t;
         h->target[n] = b->target[t];
-        h->weight[n++] = u ? u[t] : 0;
+        h->weight[n++] = u ? u[t] * scale : 0;
     }
     m->n_rows = n;
     return n > 0 ? dt_span_to_device(m, &m->rows_span, nbytes) : DT_OK;

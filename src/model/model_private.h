@@ -9,6 +9,7 @@
 #define DT_MODEL_PRIVATE_H
 
 #include "dtrain/model.h"
+#include <math.h>
 
 /** Where a tensor lies in its unit. The part decides whether its gradient is computed. */
 struct tensor_at {
@@ -246,6 +247,15 @@ static inline char *dt_at(const void *base, int64_t elems, size_t elem_size)
 }
 static inline bool dt_exists(struct tensor_at t) { return t.offset >= 0; }
 /** Does it have gradients? */
+/** What the task's weights are multiplied by. A test may make this rank's gradients overflow. */
+static inline float dt_model_loss_scale(const dt_model *m)
+{
+    if (dt_fault("head.overflow") != DT_OK) {
+        dt_error_clear();
+        return HUGE_VALF;
+    }
+    return m->opt.loss_scale ? (float)*m->opt.loss_scale : 1.0f;
+}
 static inline bool dt_is_trained(struct tensor_at t) { return dt_exists(t) && t.part == DT_TRAINED; }
 /** A tensor in its unit's parameters; NULL: there is none. */
 static inline void *dt_weight(const dt_param_view *w, struct tensor_at t)

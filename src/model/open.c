@@ -263,8 +263,7 @@ static dt_err check_options(const dt_model_config *mc, const dt_model_options *o
              "a cache of %d sequences of %d tokens: rows are counted in 32 bits", o->cache_seqs, o->cache_len);
     DT_CHECK(!o->borrows || (!o->training && o->lend_nbytes == 0), DT_ERR_ARG,
              "a model that borrows activations neither trains nor lends");
-    DT_CHECK(o->dtype == DT_F32 || o->dtype == DT_BF16, DT_ERR_ARG, "a model in %s: expected fp32 or bf16",
-             dt_dtype_name(o->dtype));
+    DT_CHECK(dt_is_float(o->dtype), DT_ERR_ARG, "a model in %s: expected fp32, bf16 or fp16", dt_dtype_name(o->dtype));
     DT_CHECK(o->grad_dtype == o->dtype || o->grad_dtype == DT_F32, DT_ERR_ARG, "a model in %s with gradients in %s",
              dt_dtype_name(o->dtype), dt_dtype_name(o->grad_dtype));
     DT_CHECK(mc->family != DT_GPT2 || o->max_pos <= mc->max_position_embeddings, DT_ERR_DATA,

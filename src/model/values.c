@@ -3,7 +3,7 @@
  *     y = norm(x)        value[t, l] = sum over c of y[t, c] score[l, c]
  *     dscore = dvalue^T y        dy = dvalue score        dx = norm's backward of dy
  *
- * x, y [T,C]; score [n_labels, C]; value [T, n_labels], float. In bf16 dvalue is rounded before its products. */
+ * x, y [T,C]; score [n_labels, C]; value [T, n_labels], float. In 16 bits dvalue is rounded before its products. */
 #include "model_private.h"
 #include <string.h>
 
@@ -78,7 +78,8 @@ static dt_err bring(dt_model *m, const float *dvalue, const void **on_device)
 {
     *on_device = m->v.device;
     DT_TRY(dt_span_wait(m, &m->values_span));
-    memcpy(m->v.host, dvalue, nbytes_of(m));
+    const float scale = dt_model_loss_scale(m);
+    for (int64_t i = 0; i < m->n_tok * m->n_labels; i++) m->v.host[i] = dvalue[i] * scale;
     DT_TRY(dt_span_to_device(m, &m->values_span, nbytes_of(m)));
     if (!m->v.dvalue) return DT_OK;
     *on_device = m->v.dvalue;

@@ -109,7 +109,7 @@ dt_err run_settle_tokenizer(dt_run *run)
 static dt_st_type export_type(const dt_run *run)
 {
     const char *word = run->cfg.checkpoint_export_dtype;
-    if (!strcmp(word, "auto")) word = run->cfg.precision_dtype;
+    if (!strcmp(word, "auto")) word = dt_dtype_name(dt_config_precision(&run->cfg));
     return !strcmp(word, "bf16") ? DT_ST_BF16 : !strcmp(word, "fp16") ? DT_ST_F16 : DT_ST_F32;
 }
 

@@ -95,11 +95,12 @@ dt_err run_open_sums(dt_run *run)
         n += run->trained[i]->groups.n + 1;
     }
     declare(s, c);
+    run_declare_nonfinite(run);
     DT_TRY(dt_sums_settle(s, run->comm));
     c->tokens = dt_sums_find(s, "tokens"), c->samples = dt_sums_find(s, "samples");
     c->loss = dt_sums_find_shown(s, DT_SHOW_TRAIN, "loss");
     DT_TRY(dt_comm_agree(run->comm, check_declared(run)));
-    n += s->n_shown[DT_SHOW_TRAIN] + s->n_shown[DT_SHOW_VALIDATION] + s->n_sums + RUN_SAVE_METRICS;
+    n += s->n_shown[DT_SHOW_TRAIN] + s->n_shown[DT_SHOW_VALIDATION] + s->n_sums + RUN_SAVE_METRICS + 1; /* loss_scale */
     run->shown = calloc((size_t)n, sizeof *run->shown);
     return dt_comm_agree(run->comm, run->shown ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for %d metrics", n));
 }
@@ -127,6 +128,7 @@ static dt_err add_sums_of_squares(dt_run *run, bool *nonfinite)
         dt_sums_add(&run->sums, run->trained[i]->sum_squares, squares);
         *nonfinite |= !isfinite(squares);
     }
+    run_note_nonfinite(run);
     return DT_OK;
 }
 
@@ -168,10 +170,10 @@ static dt_err agree_on_step(dt_run *run, dt_err err, bool nonfinite, double begi
     return (dt_err)vote->err;
 }
 
-/* Of the step's gradients, over all ranks. */
+/* Of the step's gradients, over all ranks; they are still those of the scaled loss. */
 static double norm_of(const dt_run *run, const dt_trained *m)
 {
-    return sqrt(dt_sums_value(&run->sums, m->sum_squares));
+    return sqrt(dt_sums_value(&run->sums, m->sum_squares)) / run->scale.scale;
 }
 
 /* Of the update after so many. */
@@ -191,7 +193,7 @@ static dt_err update(dt_run *run, const progress *p)
         double lr[DT_MAX_LR_GROUPS];
         dt_optimizer_step step = m->settings;
         for (int k = 0; k < m->groups.n; k++) lr[k] = lr_of(run, m, k, p->updates);
-        step.grad_scale = largest > 0 ? fmin(1, largest / (norm_of(run, m) + 1e-6)) : 1;
+        step.grad_scale = (largest > 0 ? fmin(1, largest / (norm_of(run, m) + 1e-6)) : 1) / run->scale.scale;
         step.t = ++m->state_updates;
         DT_TRY(dt_zero_update(m->zero, &step, lr));
     }
@@ -229,6 +231,7 @@ static int more_metrics(dt_run *run, const progress *p, int64_t updates)
         const dt_shown *what = &s->shown[DT_SHOW_TRAIN][i];
         if (what != c->loss) more[n++] = (dt_metric){what->name, dt_sums_shown_of_total(s, what)};
     }
+    if (run->scale.scaled) more[n++] = (dt_metric){"loss_scale", run->scale.scale};
     more[n++] = (dt_metric){"epoch", (double)p->samples / (double)run->task.samples_per_epoch};
     const double in_file = dt_sums_value(s, c->memory_file);
     if (in_file > 0) more[n++] = (dt_metric){"memory_file", in_file};
@@ -290,16 +293,12 @@ static dt_err compute_and_agree(dt_run *run, const progress *p, dt_vote *vote)
     return agree_on_step(run, dt_fault("step.agree"), nonfinite, begin_s, vote);
 }
 
-static void count_step(const dt_run *run, progress *p, bool nonfinite, bool skip)
+static void count_step(const dt_run *run, progress *p, bool skip)
 {
     const dt_sums *s = &run->sums;
     p->step++, p->data_step++, p->updates += !skip;
     p->samples += (int64_t)dt_sums_value(s, run->counted.samples);
     p->tokens += (int64_t)dt_sums_value(s, run->counted.tokens);
-    if (nonfinite)
-        p->skipped_in_row++;
-    else if (!skip)
-        p->skipped_in_row = 0; /* a step without targets says nothing about the numbers */
 }
 
 /* One superstep; *stop: what the ranks agreed on. */
@@ -315,18 +314,15 @@ static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *e
         discard(run);
     else
         DT_TRY(update(run, p));
-    count_step(run, p, vote.nonfinite, skip);
+    count_step(run, p, skip);
     in->loss += dt_sums_shown(&run->sums, run->counted.loss);
     in->seconds += dt_now_s() - begin_s, in->n_skipped += skip;
     dt_sums_add_to_total(&run->sums);
 
     /* rank 0's report may fail (disk full): as any failure between votes it ends the job through main */
     if (due(every->log, p->step) || p->step == run->total_steps || *stop) DT_TRY(report_step(run, p, updates, in));
-    if (p->skipped_in_row < run->cfg.run_max_skipped_steps) return DT_OK;
-    return dt_comm_agree(run->comm, dt_fail(DT_ERR_NONFINITE,
-                                            "loss or gradients were not finite in %" PRId64
-                                            " steps in a row, the last is step %" PRId64,
-                                            p->skipped_in_row, p->step));
+    if (skip && !vote.nonfinite) return DT_OK; /* a step without targets says nothing about the numbers */
+    return run_judge_step(run, p, vote.nonfinite);
 }
 
 /* ---- between supersteps ------------------------------------------------------------------------------------------ */

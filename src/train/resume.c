@@ -203,6 +203,10 @@ static void take_state(dt_run *run, const char *path, const dt_ckpt_meta *meta, 
     if (run_read_saved_config(&before, path, meta) == DT_OK && !run_best_same_metric(&before, &run->cfg))
         p->best_step = 0, p->n_not_better = 0;
     place_in_data(run, p, &before);
+    dt_loss_scale_resume(&run->scale, &(dt_loss_scale){.scale = meta->loss_scale,
+                                                       .iter = meta->scale_iter,
+                                                       .last = meta->scale_last,
+                                                       .overflows_left = meta->scale_overflows_left});
     dt_config_free(&before);
     dt_error_clear();
 }

@@ -196,6 +196,12 @@ dt_err run_save_last(dt_run *run, progress *p, dt_err err);
 enum { RUN_SAVE_METRICS = 5 };
 int run_save_metrics(dt_run *run, dt_metric metrics[RUN_SAVE_METRICS]);
 
+/* nonfinite.c: steps whose gradients are not finite. */
+void run_declare_nonfinite(dt_run *run);
+void run_note_nonfinite(dt_run *run); /* what this rank knows, for the vote */
+/* after the vote on a step: the loss scale, a warning, and where skipped steps end the run; collective, agreed */
+dt_err run_judge_step(dt_run *run, progress *p, bool nonfinite);
+
 /* export.c */
 dt_err run_settle_tokenizer(dt_run *run); /* [model] tokenizer, and into the configuration; local */
 dt_err run_export(dt_run *run);           /* what checkpoint.export asks for; collective, agreed */

@@ -146,14 +146,18 @@ static dt_err settle_by_size(dt_run *run)
 static void fill_zero_options(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
-    const dt_dtype dtype = strcmp(cfg->precision_dtype, "bf16") ? DT_F32 : DT_BF16;
+    const dt_dtype dtype = dt_config_precision(cfg);
     /* with one micro-step a gradient is written once, and rounded once (the model adds up in fp32): the parameters'
      * type is enough */
     const bool fp32_grads = dtype == DT_F32 || run->batching.accumulation > 1 || cfg->run_reproducible;
+    dt_dtype reduce_dtype = DT_F32;
+    const bool reduce_differs = dt_dtype_find(cfg->precision_reduce_dtype, &reduce_dtype);
     run->main.zero_opt = (dt_zero_options){
         .stage = strcmp(cfg->zero_stage, "auto") ? atoi(cfg->zero_stage) : 0,
         .param_dtype = dtype,
-        .grad_dtype = fp32_grads ? DT_F32 : DT_BF16,
+        .grad_dtype = fp32_grads ? DT_F32 : dtype,
+        .reduce_differs = reduce_differs,
+        .reduce_dtype = reduce_dtype,
         .optimizer = run_trains(run) ? run->optimizer : NULL,
         .reproducible = cfg->run_reproducible,
         .overlap_comm = cfg->zero_overlap_comm,
@@ -191,8 +195,31 @@ static void fill_model_options(dt_run *run)
         .training = run_trains(run),
         .recompute = recompute_of(cfg->model_activation_checkpointing),
         .reproducible = cfg->run_reproducible,
+        .loss_scale = run->scale.scaled ? &run->scale.scale : NULL,
         .seed = (uint64_t)cfg->run_seed,
     };
+}
+
+/* What is given and would not be looked at. */
+static void warn_of_precision(const dt_run *run)
+{
+    static const char *const keys[] = {"loss_scale",     "initial_scale_power",    "loss_scale_window",
+                                       "min_loss_scale", "consecutive_hysteresis", "hysteresis"};
+    const bool scaled = dt_config_precision(&run->cfg) == DT_F16;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0] && (!run->comm || run->comm->rank == 0) && !scaled; i++)
+        if (dt_config_given(&run->cfg, "precision", keys[i]))
+            DT_WARN("precision.%s is not used: with dtype = %s the loss is not scaled", keys[i],
+                    run->cfg.precision_dtype);
+}
+
+static dt_err check_precision(const dt_run *run)
+{
+    const char *reduce = run->cfg.precision_reduce_dtype;
+    DT_CONFIG_CHECK(!run->cfg.run_reproducible || !strcmp(reduce, "auto") || !strcmp(reduce, "fp32"), &run->cfg,
+                    "precision", "reduce_dtype",
+                    "%s, but with run.reproducible gradients are summed in fp32; leave it out", reduce);
+    warn_of_precision(run);
+    return DT_OK;
 }
 
 /* Without a batch size that works the rest is looked at with the smallest. */
@@ -267,6 +294,8 @@ void run_open_config_objects(dt_run *run)
     note(run, settle_by_size(run));
     note(run, check_offload(cfg));
     if (!run->optimizer) run->optimizer = dt_optimizer_of(cfg);
+    note(run, dt_loss_scale_make(&run->scale, cfg));
+    note(run, check_precision(run));
     fill_zero_options(run);
     fill_model_options(run);
     run->main.units = run->units, run->main.n_units = run->n_units;

@@ -3,7 +3,8 @@
  * A bucket bounds what one collective moves, so that a transport's own staging stays small and a later small exchange
  * does not wait behind a large one. A part within the bucket goes straight from its buffer. A larger one is cut along
  * the shards, columns a .. a+count-1 of each; these lie shard_len apart, and collectives want them side by side, so
- * they pass through the bucket: one more copy, only where a limit asks for it. */
+ * they pass through the bucket: one more copy, only where a limit asks for it. Gradients that are sent in another type
+ * than theirs pass through it, too, and are rounded there. */
 #include "zero_impl.h"
 
 dt_err zero_comm_after(dt_zero *z, dt_stream *stream)

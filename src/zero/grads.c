@@ -137,7 +137,7 @@ static dt_err reduce_from_arena(dt_zero *z, int u, bool first_micro, void *own, 
 {
     void *micro = written_at(z, u);
     err = zero_first_err(err, clear_gaps(z, u, micro));
-    err = zero_first_err(err, watch(z, u, micro, z->first_micro));
+    err = zero_first_err(err, watch(z, u, micro, first_micro));
     err = zero_first_err(err, zero_comm_after_compute(z));
     return zero_reduce(z, zero_shards(&z->lay, u, DT_TRAINED), micro, z->lay.grad_dtype, own, z->lay.grad_kept,
                        !first_micro, err);

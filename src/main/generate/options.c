@@ -61,7 +61,7 @@ const char generate_usage[] =
     "  --batch-size B          sequences at a time on a rank (default 16)\n"
     "  --context N             at most N tokens in a conversation with --chat (default: what\n"
     "                          the model takes, at most 4096)\n"
-    "  --dtype TYPE            fp32 or bf16 (default fp32)\n"
+    "  --dtype TYPE            fp32, bf16 or fp16 (default fp32)\n"
     "  --zero-stage N          0, or 3: the parameters are sharded over the ranks (default 0)\n"
     "  --threads N             of a rank (default: the node's cores divided by its ranks)\n"
     "  --device NAME           auto, cpu or cuda (default auto)\n"
@@ -95,9 +95,7 @@ static const struct option long_options[] = {
 
 static dt_err parse_dtype(const char *text, dt_dtype *dtype)
 {
-    DT_CHECK(strcmp(text, "fp32") == 0 || strcmp(text, "bf16") == 0, DT_ERR_USAGE,
-             "--dtype: expected fp32 or bf16, found '%s'", text);
-    *dtype = text[0] == 'f' ? DT_F32 : DT_BF16;
+    DT_CHECK(dt_dtype_find(text, dtype), DT_ERR_USAGE, "--dtype: expected fp32, bf16 or fp16, found '%s'", text);
     return DT_OK;
 }
 

@@ -1,0 +1,100 @@
+/* nonfinite.c - a step whose gradients are not finite: all ranks skip it, and say where it began.
+ *
+ * Which unit was first costs nothing: the norm has a result for each unit. What a rank sees of them, with several
+ * ranks, is its shards of the sums; so while steps are skipped each rank also looks at its own gradients before they
+ * are summed (dt_zero_watch), and from the second bad step on the rank is known, too. */
+#include "run.h"
+#include <inttypes.h>
+#include <math.h>
+
+/* First is what backward makes first: in the run's own model before those beside it, in a later unit before an earlier
+ * one; of several ranks the lowest. As one number, of which the vote takes the largest; -1: nothing. */
+enum { MAX_UNITS = 1 << 20 };
+
+static double rank_of_first(const dt_run *run, int model, int unit)
+{
+    if (unit < 0) return -1;
+    const int64_t later = (int64_t)(run->n_trained - 1 - model) * MAX_UNITS + unit;
+    return (double)(later * run->nranks + run->nranks - 1 - run->comm->rank);
+}
+
+void run_declare_nonfinite(dt_run *run)
+{
+    run->counted.bad_own = dt_sums_declare(&run->sums, "nonfinite_own", DT_SUM_LARGEST, 1);
+    run->counted.bad_sum = dt_sums_declare(&run->sums, "nonfinite_sum", DT_SUM_LARGEST, 1);
+}
+
+void run_note_nonfinite(dt_run *run)
+{
+    double own = -1, sum = -1;
+    for (int i = 0; i < run->n_trained; i++) {
+        const dt_nonfinite bad = dt_zero_nonfinite(run->trained[i]->zero);
+        own = fmax(own, rank_of_first(run, i, bad.own_unit));
+        sum = fmax(sum, rank_of_first(run, i, bad.sum_unit));
+    }
+    dt_sums_add(&run->sums, run->counted.bad_own, own);
+    dt_sums_add(&run->sums, run->counted.bad_sum, sum);
+}
+
+/* "the gradients of unit h.3 on rank 2", from what the ranks voted. */
+static const char *describe(const dt_run *run, char *out, size_t size)
+{
+    const double own = dt_sums_value(&run->sums, run->counted.bad_own);
+    const double first = own >= 0 ? own : dt_sums_value(&run->sums, run->counted.bad_sum);
+    snprintf(out, size, "the gradients");
+    if (first < 0) return out;
+    const int64_t code = (int64_t)first, later = code / run->nranks;
+    const dt_trained *m = run->trained[run->n_trained - 1 - later / MAX_UNITS];
+    const int len = snprintf(out, size, "the gradients of unit %s%s%s", m->units[later % MAX_UNITS].name,
+                             m->name ? " of the " : "", m->name ? m->name : "");
+    if (own >= 0)
+        snprintf(out + len, size - (size_t)len, " on rank %d", (int)(run->nranks - 1 - code % run->nranks));
+    else
+        snprintf(out + len, size - (size_t)len, ", summed over the ranks,");
+    return out;
+}
+
+/* The first ten of a run, then ever fewer. */
+static bool is_told(int64_t n) { return n <= 10 || (n & (n - 1)) == 0; }
+
+static void tell(const dt_run *run, const progress *p, const char *what, double scale)
+{
+    char change[80] = "";
+    if (run->comm->rank || !is_told(run->n_nonfinite)) return;
+    if (run->scale.scaled && run->scale.scale != scale)
+        snprintf(change, sizeof change, "; the loss scale is lowered from %g to %g", scale, run->scale.scale);
+    else if (run->scale.scaled)
+        snprintf(change, sizeof change, "; the loss scale stays %g", scale);
+    DT_WARN("step %" PRId64 " is skipped: %s are not finite%s", p->step, what, change);
+}
+
+static dt_err give_up(const dt_run *run, const progress *p, const char *what, bool fits)
+{
+    if (!fits)
+        return dt_fail(DT_ERR_NONFINITE,
+                       "step %" PRId64 ": %s are not finite with the smallest loss scale, %g "
+                       "(precision.min_loss_scale)",
+                       p->step, what, run->scale.scale);
+    return dt_fail(DT_ERR_NONFINITE,
+                   "loss or gradients were not finite in %" PRId64 " steps in a row, the last is step %" PRId64
+                   ", where %s were so first",
+                   p->skipped_in_row, p->step, what);
+}
+
+dt_err run_judge_step(dt_run *run, progress *p, bool nonfinite)
+{
+    char what[256];
+    const double scale = run->scale.scale;
+    const bool fits = dt_loss_scale_next(&run->scale, nonfinite);
+    for (int i = 0; i < run->n_trained; i++) dt_zero_watch(run->trained[i]->zero, nonfinite);
+    if (!nonfinite) {
+        p->skipped_in_row = 0;
+        return DT_OK;
+    }
+    p->skipped_in_row += run->scale.scale == scale; /* to look for a scale that fits is no failure */
+    run->n_nonfinite++;
+    describe(run, what, sizeof what);
+    tell(run, p, what, scale);
+    if (fits && p->skipped_in_row < run->cfg.run_max_skipped_steps) return DT_OK;
+    return dt_comm_agree(run->comm, give_up(run, p, what, fits));
+}
