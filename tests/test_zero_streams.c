@@ -578,6 +578,26 @@ static dt_err one_step_and_look(rank_thread *t, dt_zero *z)
     return DT_OK;
 }
 
+/** A step that ends in its middle, as an error ends it: gradients are on their way down. */
+static dt_err leave_in_a_step(rank_thread *t, dt_zero *z)
+{
+    DT_TRY(dt_zero_init_random(z, 1));
+    t->n_trace = 1;
+    return micro_steps(t, z, 1);
+}
+
+static void closing_waits_for_what_is_on_its_way(void **state)
+{
+    rank_thread *t = calloc(N_THREADS, sizeof *t);
+    dt_zero_options opt = offloaded(DT_OFFLOAD_CPU, DT_OFFLOAD_CPU, 2);
+    opt.stage = 3;
+    opt.param_dtype = DT_BF16, opt.grad_dtype = DT_F32;
+    opt.optimizer = &dt_optimizer_adamw;
+    run_ranks(t, leave_in_a_step, &opt, false, DT_QUEUE_LATE, 0);
+    run_ranks(t, leave_in_a_step, &opt, false, DT_QUEUE_LATE_OTHERS, 0);
+    free(t);
+}
+
 static void offload_works_beside_the_device(void **state)
 {
     rank_thread *t = calloc(N_THREADS, sizeof *t);
@@ -605,6 +625,7 @@ int main(void)
         cmocka_unit_test(offload_to_a_file_changes_no_bit),
         cmocka_unit_test(offload_of_parameters_alone_changes_no_bit),
         cmocka_unit_test(the_file_is_read_ahead_both_ways),
+        cmocka_unit_test(closing_waits_for_what_is_on_its_way),
         cmocka_unit_test(offload_works_beside_the_device),
     };
     setenv("DTRAIN_SWAP_IO", "late,buffered", 0);
