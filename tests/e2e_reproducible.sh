@@ -57,13 +57,12 @@ fingerprint() { # DIR
 train_on() { # DIR MODEL RANKS STAGE OFFLOAD THREADS OTHER ARGS...
     local dir=$1 model=$2 np=$3 stage=$4 offload=$5 threads=$6 other=$7
     shift 7
+    set -- "$np" "$dir" $common $(arguments_of "$model") zero.stage="$stage" run.threads="$threads" $(offload_of "$offload" "$stage") "$@"
     case $other in
-    nodes) export DTRAIN_FAKE_NODES=2 ;;
-    queue) export DTRAIN_DEVICE=queue ;;
-    *) set -- "$@" $other ;;
+    nodes) DTRAIN_FAKE_NODES=2 train "$@" ;;
+    queue) DTRAIN_DEVICE=queue train "$@" ;;
+    *) train "$@" $other ;;
     esac
-    train "$np" "$dir" $common $(arguments_of "$model") zero.stage="$stage" run.threads="$threads" $(offload_of "$offload" "$stage") "$@"
-    unset DTRAIN_FAKE_NODES DTRAIN_DEVICE
 }
 
 check() { # MODEL RANKS STAGE OFFLOAD THREADS OTHER
