@@ -151,6 +151,25 @@ static void an_event_recorded_twice_is_two_points(void **state)
     }
 }
 
+/* As on a GPU, where whoever waits may know the event alone; another stream in the place of the one that is gone is
+ * none of the event's. */
+static void an_event_outlives_its_stream(void **state)
+{
+    fixture own, *f = &own;
+    open_queue(f, DT_QUEUE_LATE, 0);
+    assert_int_equal(OPS->event_record(&f->dev, f->event, f->other), DT_OK);
+    OPS->stream_destroy(&f->dev, f->other);
+    assert_int_equal(OPS->event_sync(&f->dev, f->event), DT_OK);
+    assert_int_equal(OPS->stream_create(&f->dev, &f->other), DT_OK);
+    assert_int_equal(queue_copy(f, f->device.ptr, f->pinned.ptr, f->other), DT_OK);
+    const dt_queue_counts before = dt_queue_counts_of(&f->dev);
+    assert_int_equal(OPS->event_sync(&f->dev, f->event), DT_OK);
+    const dt_queue_counts after = dt_queue_counts_of(&f->dev);
+    assert_int_equal(after.host_waits + after.event_waits, before.host_waits + before.event_waits);
+    assert_int_equal(OPS->stream_sync(&f->dev, f->other), DT_OK);
+    close_queue(f);
+}
+
 static void expect_counts(const fixture *f, int64_t host_waits, int64_t event_waits, int64_t pageable_copies)
 {
     const dt_queue_counts c = dt_queue_counts_of(&f->dev);
@@ -266,6 +285,7 @@ int main(void)
         cmocka_unit_test(streams_are_ordered_by_events_alone),
         cmocka_unit_test(an_event_is_reached_when_its_work_is_done),
         cmocka_unit_test(an_event_recorded_twice_is_two_points),
+        cmocka_unit_test(an_event_outlives_its_stream),
         cmocka_unit_test(a_wait_counts_by_what_is_queued_behind),
         cmocka_unit_test(a_failed_copy_comes_back_with_the_next_wait),
         cmocka_unit_test(work_of_the_test_runs_in_its_place),

@@ -19,17 +19,18 @@ typedef struct entry {
 struct dt_stream {
     entry *entries;
     int n, n_max, done;
+    int64_t number;     /* from 1: of the streams of the device that were ever made */
     int64_t n_run;      /* operations queued since it was made */
     unsigned eagerness; /* of 8: how often an entry runs before somebody waits */
 };
 
 struct dt_event {
-    int64_t recorded;  /* serial of the last record in a queue */
-    int64_t *pending;  /* [n_pending] serials of the records that were not reached yet: streams may reach them in any */
-    int n_pending;     /* order */
-    dt_stream *stream; /* of the last record; NULL: never recorded */
-    int64_t n_before;  /* its n_run then */
-    int n_queued;      /* entries that point here */
+    int64_t recorded; /* serial of the last record in a queue */
+    int64_t *pending; /* [n_pending] serials of the records that were not reached yet: streams may reach them in any */
+    int n_pending;    /* order */
+    int64_t stream;   /* number of that of the last record; 0: never recorded */
+    int64_t n_before; /* its n_run then */
+    int n_queued;     /* entries that point here */
     bool destroyed;
     double at_s;
 };
@@ -47,6 +48,7 @@ typedef struct queue_state {
     dt_stream first; /* the default stream */
     dt_stream *streams[N_STREAMS];
     int n_streams;
+    int64_t n_made; /* streams, those that are gone too */
     dt_queue_order order;
     uint64_t draws;
     int64_t n_pushed;
@@ -218,6 +220,7 @@ static dt_err open_queue(dt_device *dev, dt_queue_order order, uint64_t seed, in
     q->order = order;
     q->draws = dt_mix64(seed * 1024 + (uint64_t)local_rank);
     q->streams[q->n_streams++] = &q->first;
+    q->first.number = ++q->n_made;
     q->first.eagerness = eagerness_of(q, &q->first);
     q->below = (dt_device){.ledger = dev->ledger, .local_rank = local_rank};
     q->planning = planning;
@@ -351,6 +354,7 @@ dt_err queue_stream_create(dt_device *dev, dt_stream **stream)
     *stream = calloc(1, sizeof **stream);
     DT_CHECK(*stream, DT_ERR_MEMORY, "no memory for a stream");
     q->streams[q->n_streams++] = *stream;
+    (*stream)->number = ++q->n_made;
     (*stream)->eagerness = eagerness_of(q, *stream);
     return DT_OK;
 }
@@ -404,9 +408,10 @@ dt_err queue_event_record(dt_device *dev, dt_event *event, dt_stream *stream)
     event->pending = grown;
     event->pending[event->n_pending++] = event->recorded + 1;
     event->n_queued++;
-    event->stream = stream_of(dev, stream);
-    event->n_before = event->stream->n_run;
-    return append(state_of(dev), event->stream, &(entry){.kind = RECORD, .event = event, .serial = ++event->recorded});
+    dt_stream *s = stream_of(dev, stream);
+    event->stream = s->number;
+    event->n_before = s->n_run;
+    return append(state_of(dev), s, &(entry){.kind = RECORD, .event = event, .serial = ++event->recorded});
 }
 
 dt_err queue_event_wait(dt_device *dev, dt_event *event, dt_stream *stream)
@@ -416,15 +421,24 @@ dt_err queue_event_wait(dt_device *dev, dt_event *event, dt_stream *stream)
                   &(entry){.kind = WAIT, .event = event, .serial = event->recorded});
 }
 
+/* NULL: nowhere yet, or on a stream that is gone, all of which had run before. */
+static dt_stream *recorded_on(const queue_state *q, const dt_event *event)
+{
+    for (int i = 0; i < q->n_streams; i++)
+        if (q->streams[i]->number == event->stream) return q->streams[i];
+    return NULL;
+}
+
 dt_err queue_event_sync(dt_device *dev, dt_event *event)
 {
     queue_state *q = state_of(dev);
-    if (!event->stream) return DT_OK;
-    if (event->stream->n_run > event->n_before)
+    dt_stream *stream = recorded_on(q, event);
+    if (!stream) return DT_OK;
+    if (stream->n_run > event->n_before)
         q->counts.event_waits++;
     else
         q->counts.host_waits++;
-    DT_TRY(drain(q, event->stream, event));
+    DT_TRY(drain(q, stream, event));
     return take_error(q);
 }
 
