@@ -375,7 +375,8 @@ static void every_mistake_is_named(void **state)
          "input.ini:2: [precision] dtype: expected one of auto, fp32, bf16, fp16, found 'O2' (O2 of apex is fp16)"},
         {"[precision]\nenabled = true\nfp16_opt_level = O1\n", NULL,
          "input.ini:2: [precision] enabled: precision.dtype = fp16 or bf16 is what enables it\n"
-         "input.ini:3: [precision] fp16_opt_level: unknown key; fp16_opt_level is dtype in [precision] here: O0 is fp32, "
+         "input.ini:3: [precision] fp16_opt_level: unknown key; fp16_opt_level is dtype in [precision] here: O0 is "
+         "fp32, "
          "O1 bf16 or fp16, O2 fp16; O3, fp16 without master weights, is not offered"},
         {"[data]\nseq_len = 4k\n", NULL,
          "input.ini:2: [data] seq_len: expected an integer from 1 to 16777216, found '4k' (write the number out: 4000 "

@@ -535,7 +535,7 @@ static _Thread_local struct look_around {
     int n_steps;
     int64_t n_waits;        /* of the host, before the first step of the update */
     int n_waited;           /* steps before which it waited for the device again */
-    int n_asked_for;        /* sub-groups whose states were asked for when the first was updated */
+    int64_t n_asked_for;    /* sub-groups whose states were asked for when the first was updated */
     int n_gathered, before; /* gathers queued when the last step began; before the update */
 } around;
 

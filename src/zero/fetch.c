@@ -134,7 +134,9 @@ static dt_err fetch_from_file(dt_zero *z, int u, dt_part part)
     if (!b) DT_TRY(begin_read(z, b = used_longest_ago(z), u, part));
     DT_TRY(dt_fault("zero.read"));
     b->used = ++z->n_used;
-    DT_TRY(dt_swap_wait(z->file, &b->request[0]));
+    const dt_err err = dt_swap_wait(z->file, &b->request[0]);
+    if (err != DT_OK) b->unit = -1; /* what stands in it is undefined */
+    DT_TRY(err);
     DT_TRY(copy_up(z, u, part, b->at));
     b->copying = true;
     DT_TRY(z->dev->ops->event_record(z->dev, b->copied, z->comm_stream));

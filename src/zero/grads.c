@@ -410,6 +410,7 @@ dt_err dt_zero_grad_sum_squares(dt_zero *z, double *sum)
     if (err != DT_ERR_COMM) err = zero_first_err(err, zero_compute_after_comm(z));
     if (z->lay.grads_down) err = zero_first_err(err, zero_wait_down(z));
     err = zero_first_err(err, bring_watched(z));
+    if (err == DT_ERR_COMM) return err;
     if (z->opt.reproducible) return zero_first_err(err, reproducible_sum_squares(z, sum));
     int n;
     DT_TRY(err);

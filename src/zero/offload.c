@@ -41,22 +41,25 @@ static void close_ring(dt_zero *z, zero_ring *r)
     *r = (zero_ring){0};
 }
 
-static dt_err list_groups(dt_zero *z)
+static dt_err number_groups(dt_zero *z)
 {
-    const zero_layout *l = &z->lay;
-    size_t n = 0;
-    for (int u = 0; u < z->n_units; u++) n += (size_t)(zero_shards(l, u, DT_TRAINED)->shard_len / l->group_len + 1);
-    z->groups = calloc(n, sizeof *z->groups);
     z->first_group = calloc((size_t)z->n_units + 1, sizeof *z->first_group);
-    DT_CHECK(z->groups && z->first_group, DT_ERR_MEMORY, "out of memory for a table of %zu sub-groups", n);
+    DT_CHECK(z->first_group, DT_ERR_MEMORY, "out of memory for a table of %d units", z->n_units);
     for (int u = 0; u < z->n_units; u++) {
-        const int64_t own = zero_own(z, u, DT_TRAINED), end = own + zero_shards(l, u, DT_TRAINED)->shard_len;
-        z->first_group[u] = z->n_groups;
-        for (int64_t lo = own; lo < end; lo += l->group_len)
-            z->groups[z->n_groups++] = (zero_group){u, lo, dt_min_i64(l->group_len, end - lo)};
+        const int64_t len = zero_shards(&z->lay, u, DT_TRAINED)->shard_len;
+        z->first_group[u + 1] = z->first_group[u] + (len + z->lay.group_len - 1) / z->lay.group_len;
     }
-    z->first_group[z->n_units] = z->n_groups;
+    z->n_groups = z->first_group[z->n_units];
     return DT_OK;
+}
+
+static zero_group group_of(const dt_zero *z, int64_t g)
+{
+    int u = 0;
+    while (z->first_group[u + 1] <= g) u++;
+    const int64_t done = (g - z->first_group[u]) * z->lay.group_len;
+    const int64_t left = zero_shards(&z->lay, u, DT_TRAINED)->shard_len - done;
+    return (zero_group){u, zero_own(z, u, DT_TRAINED) + done, dt_min_i64(z->lay.group_len, left)};
 }
 
 static dt_err open_memory(dt_zero *z)
@@ -72,7 +75,7 @@ static dt_err open_memory(dt_zero *z)
     DT_TRY(dt_buf_alloc(&z->grad_slots, z->dev, DT_ON_DEVICE, ZERO_GRAD_SLOTS * (size_t)l->grad_slot_len * size,
                         DT_MEM_STAGING));
     for (int k = 0; k < ZERO_GRAD_SLOTS; k++) z->slot_unit[k] = -1;
-    return list_groups(z);
+    return number_groups(z);
 }
 
 dt_err zero_offload_open(dt_zero *z)
@@ -104,7 +107,6 @@ void zero_offload_close(dt_zero *z)
     for (int p = 0; p < DT_N_PARTS; p++) dt_buf_free(&z->away[p]);
     dt_buf_free(&z->host_grads);
     dt_buf_free(&z->grad_slots);
-    free(z->groups);
     free(z->first_group);
 }
 
@@ -147,8 +149,8 @@ dt_err zero_offload_begin(dt_zero *z)
 {
     z->next_read = 0;
     if (!z->own_copy_stream) return DT_OK;
+    DT_TRY(zero_compute_after_comm(z));
     DT_TRY(z->dev->ops->stream_sync(z->dev, z->compute));
-    DT_TRY(z->dev->ops->stream_sync(z->dev, z->comm_stream));
     DT_TRY(z->dev->ops->stream_sync(z->dev, z->copy_stream));
     for (int i = 0; i < z->up.n; i++) z->up.buffer[i].copying = false;
     for (int i = 0; i < z->fetch.n; i++) z->fetch.buffer[i].copying = false;
@@ -183,14 +185,14 @@ static float *in_buffer(const dt_zero *z, const zero_buffer *b, int k)
 }
 
 /** Master and states of a sub-group, or the master alone, between the file and its buffer. */
-static dt_err move_states(dt_zero *z, int g, bool write, const zero_update *up)
+static dt_err move_states(dt_zero *z, int64_t g, bool write, const zero_update *up)
 {
-    const zero_group *group = &z->groups[g];
+    const zero_group group = group_of(z, g);
     zero_buffer *b = &z->swap.buffer[g % z->swap.n];
     const int n_states = up ? z->lay.n_states : 0;
-    const size_t nbytes = dt_swap_round_up((size_t)group->n * sizeof(float));
+    const size_t nbytes = dt_swap_round_up((size_t)group.n * sizeof(float));
     for (int k = 0; k <= n_states; k++) {
-        const int64_t at = zero_state_in_file(z, k, group->unit, group->lo);
+        const int64_t at = zero_state_in_file(z, k, group.unit, group.lo);
         DT_TRY(write ? dt_swap_write(z->file, at, in_buffer(z, b, k), nbytes, &b->request[k])
                      : dt_swap_read(z->file, at, in_buffer(z, b, k), nbytes, &b->request[k]));
     }
@@ -199,9 +201,9 @@ static dt_err move_states(dt_zero *z, int g, bool write, const zero_update *up)
 
 /** Ask for the states of sub-group g and of those after it, as far ahead as leaves half of the buffers to those that
  *  are on their way back. */
-static dt_err read_ahead(dt_zero *z, int g, const zero_update *up)
+static dt_err read_ahead(dt_zero *z, int64_t g, const zero_update *up)
 {
-    const int end = g + z->swap.n / 2 < z->n_groups ? g + z->swap.n / 2 + 1 : z->n_groups;
+    const int64_t end = g + z->swap.n / 2 < z->n_groups ? g + z->swap.n / 2 + 1 : z->n_groups;
     for (; z->next_read < end; z->next_read++) {
         DT_TRY(wait_requests(z, &z->swap.buffer[z->next_read % z->swap.n]));
         DT_TRY(move_states(z, z->next_read, false, up));
@@ -210,9 +212,9 @@ static dt_err read_ahead(dt_zero *z, int g, const zero_update *up)
 }
 
 /** Where the host finds what it updates: in place, or in the buffer into which it was read. */
-static dt_err take_states(dt_zero *z, int u, int g, const zero_update *up, zero_slice *s)
+static dt_err take_states(dt_zero *z, int u, int64_t g, const zero_update *up, zero_slice *s)
 {
-    const int64_t lo = z->groups[g].lo;
+    const int64_t lo = group_of(z, g).lo;
     if (z->lay.opt_place != DT_IN_FILE) {
         s->master = zero_opt_at(z, &z->master, u, lo);
         for (int i = 0; i < z->lay.n_states; i++) s->states[i] = zero_opt_at(z, &z->states[i], u, lo);
@@ -227,7 +229,7 @@ static dt_err take_states(dt_zero *z, int u, int g, const zero_update *up, zero_
     return DT_OK;
 }
 
-static dt_err give_states(dt_zero *z, int g, const zero_update *up)
+static dt_err give_states(dt_zero *z, int64_t g, const zero_update *up)
 {
     if (z->lay.opt_place != DT_IN_FILE || !up) return DT_OK;
     DT_TRY(dt_fault("zero.write"));
@@ -238,9 +240,9 @@ static dt_err give_states(dt_zero *z, int g, const zero_update *up)
 
 /** Where the rounded parameters of a sub-group go: where they are kept, where the host can write there; else into a
  *  buffer. shard: that of the unit's parameters, where they are in the file. */
-static dt_err take_params(dt_zero *z, int u, int g, const zero_buffer *shard, zero_slice *s)
+static dt_err take_params(dt_zero *z, int u, int64_t g, const zero_buffer *shard, zero_slice *s)
 {
-    const int64_t lo = z->groups[g].lo;
+    const int64_t lo = group_of(z, g).lo;
     switch (z->lay.units[u].part[DT_TRAINED].place) {
     case DT_ON_DEVICE: {
         zero_buffer *b = &z->up.buffer[g % z->up.n];
@@ -259,27 +261,27 @@ static dt_err take_params(dt_zero *z, int u, int g, const zero_buffer *shard, ze
 }
 
 /** Up to the device, beside what the host does next. */
-static dt_err give_params(dt_zero *z, int u, int g)
+static dt_err give_params(dt_zero *z, int u, int64_t g)
 {
     if (z->lay.units[u].part[DT_TRAINED].place != DT_ON_DEVICE) return DT_OK;
-    const zero_group *group = &z->groups[g];
+    const zero_group group = group_of(z, g);
     zero_buffer *b = &z->up.buffer[g % z->up.n];
     DT_TRY(dt_fault("zero.up"));
-    DT_TRY(z->dev->ops->copy(z->dev, zero_param_at(z, u, DT_TRAINED, group->lo), b->at,
-                             (size_t)group->n * dt_dtype_size(z->lay.param_dtype[DT_TRAINED]), z->copy_stream));
+    DT_TRY(z->dev->ops->copy(z->dev, zero_param_at(z, u, DT_TRAINED, group.lo), b->at,
+                             (size_t)group.n * dt_dtype_size(z->lay.param_dtype[DT_TRAINED]), z->copy_stream));
     b->copying = true;
     return z->dev->ops->event_record(z->dev, b->copied, z->copy_stream);
 }
 
-static dt_err update_group(dt_zero *z, int u, int g, const zero_buffer *shard, const zero_update *up)
+static dt_err update_group(dt_zero *z, int u, int64_t g, const zero_buffer *shard, const zero_update *up)
 {
-    const zero_group *group = &z->groups[g];
+    const zero_group group = group_of(z, g);
     zero_slice s = {.dev = z->opt.host, .grad_dtype = z->lay.grad_kept, .fresh = true};
-    s.grad = zero_sum_at(z, u, group->lo);
+    s.grad = zero_sum_at(z, u, group.lo);
     DT_TRY(take_states(z, u, g, up, &s));
     DT_TRY(take_params(z, u, g, shard, &s));
     DT_TRY(dt_fault("zero.step"));
-    DT_TRY(zero_step(z, u, group->lo, group->lo + group->n, &s, up));
+    DT_TRY(zero_step(z, u, group.lo, group.lo + group.n, &s, up));
     DT_TRY(give_params(z, u, g));
     return give_states(z, g, up);
 }
@@ -289,6 +291,6 @@ dt_err zero_offload_unit(dt_zero *z, int u, const zero_update *up)
     const bool in_file = z->lay.units[u].part[DT_TRAINED].place == DT_IN_FILE;
     zero_buffer *shard = NULL;
     if (in_file) DT_TRY(zero_fetch_take(z, u, DT_TRAINED, &shard));
-    for (int g = z->first_group[u]; g < z->first_group[u + 1]; g++) DT_TRY(update_group(z, u, g, shard, up));
+    for (int64_t g = z->first_group[u]; g < z->first_group[u + 1]; g++) DT_TRY(update_group(z, u, g, shard, up));
     return in_file ? zero_fetch_write(z, shard) : DT_OK;
 }

@@ -92,12 +92,12 @@ struct dt_zero {
     dt_buf grad_slots;              /* on the device: ZERO_GRAD_SLOTS, by turns */
     int slot_unit[ZERO_GRAD_SLOTS]; /* whose sum goes down from it, or went; -1: none yet */
     int next_slot;
-    dt_swap_file *file;         /* master and states, then parameters; NULL: none */
-    zero_ring up, swap, fetch;  /* to the device; states from and to the file; parameters likewise */
-    zero_group *groups;         /* unit after unit */
-    int n_groups, *first_group; /* of each unit, and the end */
-    int next_read;              /* of the groups, the first whose states were not asked for */
-    int64_t n_used;             /* of buffers of fetch */
+    dt_swap_file *file;        /* master and states, then parameters; NULL: none */
+    zero_ring up, swap, fetch; /* to the device; states from and to the file; parameters likewise */
+    /* sub-groups, numbered unit after unit: the first of each unit, and how many there are */
+    int64_t *first_group, n_groups;
+    int64_t next_read; /* the first whose states were not asked for */
+    int64_t n_used;    /* of buffers of fetch */
     dt_piece *pieces;
     int n_pieces;
     int last_unit, before_last;              /* the last units whose parameters were gathered into hand; -1: none */
