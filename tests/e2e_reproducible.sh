@@ -35,6 +35,9 @@ arguments_of() { # MODEL
             precision.dtype=bf16 batch.micro_batch_size=2 batch.train_batch_size=48 optimizer.type=adam data.seq_len=27" ;;
     weighted) # samples with weights, of different lengths
         echo "run.task=sft model.path=$tmp/start data.train=$tmp/sft.h5 data.validation=$tmp/sft.h5 data.seq_len=64" ;;
+    half) # fp16 with a loss scale that is lowered at first, and raised within a window that moves cut
+        echo "precision.dtype=fp16 precision.initial_scale_power=24 precision.hysteresis=1 precision.loss_scale_window=3 model.hidden_size=36
+            model.num_attention_heads=3 model.num_key_value_heads=1 model.attention_bias=true" ;;
     wide) # products that oneDNN, left alone, cuts among 2 and 8 threads in ways that round differently
         echo "model.hidden_size=264 model.intermediate_size=1000 model.num_hidden_layers=1 data.seq_len=65 model.max_position_embeddings=65 run.max_steps=4" ;;
     esac
@@ -87,7 +90,7 @@ move() { # MODEL N: six layouts, one after the other, each from where the last o
 }
 
 n=0 turn=0 # of the model, and in the full product of the layout
-for model in ${MODELS:-plain tied dropout weighted wide}; do
+for model in ${MODELS:-plain tied dropout weighted half wide}; do
     train_on "$model-1" "$model" 1 0 none 1 ""
     expect_exit "$model: one rank" 0
     fingerprint "$model-1" >"$tmp/.$model"
