@@ -113,30 +113,6 @@ __global__ void __launch_bounds__(THREADS)
 /* Can EACH neighbours be one access? NULL: there is no such array. */
 static bool fits(const void *p, dt_dtype dt) { return ((size_t)p & (EACH * dt_dtype_size(dt) - 1)) == 0; }
 
-/* Gradients and parameters are fp32 or bf16: run the statements with G and P as their types. */
-#define BY_GRAD_AND_PARAM(gt, param_dt, op, ...)                                                                       \
-    do {                                                                                                               \
-        DT_CHECK(((gt) == DT_F32 || (gt) == DT_BF16) && ((param_dt) == DT_F32 || (param_dt) == DT_BF16), DT_ERR_ARG,   \
-                 "%s: gradients in %s, parameters in %s", op, dt_dtype_name(gt), dt_dtype_name(param_dt));             \
-        if ((gt) == DT_F32 && (param_dt) == DT_F32) {                                                                  \
-            using G = float;                                                                                           \
-            using P = float;                                                                                           \
-            __VA_ARGS__                                                                                                \
-        } else if ((gt) == DT_F32) {                                                                                   \
-            using G = float;                                                                                           \
-            using P = bf16;                                                                                            \
-            __VA_ARGS__                                                                                                \
-        } else if ((param_dt) == DT_F32) {                                                                             \
-            using G = bf16;                                                                                            \
-            using P = float;                                                                                           \
-            __VA_ARGS__                                                                                                \
-        } else {                                                                                                       \
-            using G = bf16;                                                                                            \
-            using P = bf16;                                                                                            \
-            __VA_ARGS__                                                                                                \
-        }                                                                                                              \
-    } while (0)
-
 dt_err cuda_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m,
                        float *v, void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
 {
@@ -146,10 +122,12 @@ dt_err cuda_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt
     const adamw_factors f = factors_of(opt);
     const bool vectors =
         fits(grad, gt) && fits(master, DT_F32) && fits(m, DT_F32) && fits(v, DT_F32) && fits(param, param_dt);
-    BY_GRAD_AND_PARAM(gt, param_dt, "adamw_step", {
-        launch(s, (unsigned)ceil_div(n, THREADS * EACH), THREADS, 0,
-               vectors ? adamw_kernel<G, P, true> : adamw_kernel<G, P, false>, f, (const G *)grad, master, m, v,
-               (P *)param, n);
+    CUDA_BY_DTYPE(gt, G, "adamw_step", {
+        CUDA_BY_DTYPE(param_dt, P, "adamw_step", {
+            launch(s, (unsigned)ceil_div(n, THREADS * EACH), THREADS, 0,
+                   vectors ? adamw_kernel<G, P, true> : adamw_kernel<G, P, false>, f, (const G *)grad, master, m, v,
+                   (P *)param, n);
+        });
     });
     CUDA_LAUNCHED();
     return DT_OK;
@@ -162,10 +140,12 @@ dt_err cuda_sgd_step(dt_device *dev, const dt_sgd *opt, const void *grad, dt_dty
     if (!param) param_dt = DT_F32;
     dt_stream *s = cuda_stream(dev, stream, "sgd_step");
     const bool vectors = fits(grad, gt) && fits(master, DT_F32) && fits(momentum, DT_F32) && fits(param, param_dt);
-    BY_GRAD_AND_PARAM(gt, param_dt, "sgd_step", {
-        launch(s, (unsigned)ceil_div(n, THREADS * EACH), THREADS, 0,
-               vectors ? sgd_kernel<G, P, true> : sgd_kernel<G, P, false>, *opt, (const G *)grad, master, momentum,
-               (P *)param, n);
+    CUDA_BY_DTYPE(gt, G, "sgd_step", {
+        CUDA_BY_DTYPE(param_dt, P, "sgd_step", {
+            launch(s, (unsigned)ceil_div(n, THREADS * EACH), THREADS, 0,
+                   vectors ? sgd_kernel<G, P, true> : sgd_kernel<G, P, false>, *opt, (const G *)grad, master, momentum,
+                   (P *)param, n);
+        });
     });
     CUDA_LAUNCHED();
     return DT_OK;

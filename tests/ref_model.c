@@ -29,20 +29,11 @@ static double formula_weight(const dt_tensor *t, uint64_t hash, int64_t i)
 
 double ref_weight(const dt_tensor *t, int64_t i) { return formula_weight(t, name_hash(t->name), i); }
 
-/* ---- reading and writing elements of either type ---- */
+/* ---- reading and writing elements of any type ---- */
 
-static double get(const void *p, dt_dtype t, int64_t i)
-{
-    return t == DT_F32 ? (double)((const float *)p)[i] : (double)dt_bf16_to_float(((const uint16_t *)p)[i]);
-}
+static double get(const void *p, dt_dtype t, int64_t i) { return (double)dt_element(p, t, i); }
 
-static void put(void *p, dt_dtype t, int64_t i, double x)
-{
-    if (t == DT_F32)
-        ((float *)p)[i] = (float)x;
-    else
-        ((uint16_t *)p)[i] = dt_bf16_from_float((float)x);
-}
+static void put(void *p, dt_dtype t, int64_t i, double x) { dt_set_element(p, t, i, (float)x); }
 
 /* Tests work on copies in host memory: the host may not reach the device's. */
 static void move(ref_model *r, void *dst, const void *src, size_t nbytes)
