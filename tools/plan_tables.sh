@@ -1,7 +1,7 @@
 #!/bin/bash
 # plan_tables.sh - the tables of docs/memory.md, from dtrain --plan: Llama 3.1 8B and 70B (input/models/) on 8 and on 64 devices of 80 GB, 8 in a node that
 # has 2 TB of memory and 8 TB of disk. `make docs` puts them in their place.
-set -eu
+set -euo pipefail
 cd "$(dirname "$0")/.."
 plan() { # MODEL RANKS
     ./dtrain --plan --ranks "$2" --ranks-per-node 8 --device-memory 80G --host-memory 2T --nvme-space 8T "input/models/llama-3.1-$1.ini" \
