@@ -106,7 +106,8 @@ static dt_err clear_gaps(dt_zero *z, int u, void *grads)
 }
 
 /** The largest of this rank's own gradients of a unit, over the micro-steps from `first` on, is in its slot: not finite
- *  where one of them is not. Where they are not watched, and on a lone rank, whose own are the sums, nothing is done. */
+ *  where one of them is not. Where they are not watched, and on a lone rank, whose own are the sums, nothing is
+ *  done. */
 static dt_err watch(dt_zero *z, int u, const void *grads, bool first)
 {
     const dt_device_ops *ops = z->dev->ops;
