@@ -93,10 +93,11 @@ stop_at pending 1 TERM
 finish pending
 expect_exit "without one of the last step" 75
 expect "the one that was being written is there" ./dtrain-info "$tmp/pending/checkpoints/step-00000004.h5"
-train 1 limit run.max_steps=100000 checkpoint.save_steps=7 checkpoint.async=true checkpoint.save_total_limit=2 run.time_limit=4
+train 1 limit run.max_steps=100000 checkpoint.save_steps=7 checkpoint.async=true run.time_limit=4
 expect_exit "run.time_limit: 75" 75
 expect_text "with the last step saved" "a checkpoint is written"
-expect "save_total_limit keeps two" test "$(ls "$tmp/limit/checkpoints" | grep -c 'h5$')" = 2
+train 1 kept $async checkpoint.save_total_limit=2
+expect "save_total_limit keeps two" test "$(ls "$tmp/kept/checkpoints" | grep -c 'h5$')" = 2
 
 # the best
 best="$steps data.validation=$tmp/valid.h5 data.validation_steps=1 checkpoint.save_steps=1 run.max_steps=6 optimizer.lr=0.3 checkpoint.load_best_model_at_end=true checkpoint.save_total_limit=1"
