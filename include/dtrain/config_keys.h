@@ -204,8 +204,8 @@
     INT (zero, sub_group_size, 20000000, 4096, INT64_MAX, "elements", \
          "offloaded optimizer states are updated so many elements at a time; bounds their staging buffers") \
     INT (zero, buffer_count, 4, 1, 1024, "buffers", \
-         "staging buffers of offloaded states: sub-groups, or blocks of parameters, that are on their way at a time; with nvme " \
-         "reads, updates and writes run beside each other from 3 on") \
+         "staging buffers of offloaded states: sub-groups, or blocks of parameters, that are on their way at a time; " \
+         "with nvme reads, updates and writes run beside each other from 3 on") \
     ENUM(comm, backend, "auto", "auto|mpi|nccl", "library that moves tensors between ranks") \
     REAL(comm, timeout, 1800, 1, 1e9, "seconds", \
          "end the run with exit code 76 when nothing has progressed for this long; " \
