@@ -209,8 +209,7 @@ static void a_long_tensor_starts_as_in_one_piece(void **state)
         void *got = malloc(((size_t)p->n + 1) * sizeof(float));
         ok = got && dt_zero_state_read(z, DT_STATE_PARAM, p, 0, p->n, got) == DT_OK;
         for (int64_t i = 0; ok && i < p->n; i++)
-            ok = t == 0 ? ((const float *)got)[i] == want[p->first + i]
-                        : ((const uint16_t *)got)[i] == dt_bf16_from_float(want[p->first + i]);
+            ok = ref_zero_is_rounded(got, all_types[t].param, i, want[p->first + i]);
         free(got);
         assert_all(world(f), ok);
         dt_zero_close(z);
@@ -254,8 +253,7 @@ static void frozen_models_show_their_parameters(void **state)
             const int64_t n = f->units[u].flat_len[DT_TRAINED];
             void *data = ok ? ref_zero_read(&f->dev, view.part[part].data, n, all_types[t].param) : NULL;
             ok = data != NULL;
-            for (int64_t i = 0; ok && i < n; i++)
-                ok = t == 0 ? ((float *)data)[i] == p[i] : ((uint16_t *)data)[i] == dt_bf16_from_float(p[i]);
+            for (int64_t i = 0; ok && i < n; i++) ok = ref_zero_is_rounded(data, all_types[t].param, i, p[i]);
             free(data);
             ok = r.model.source.params_release(r.model.source.self, u) == DT_OK && ok;
         }

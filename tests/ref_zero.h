@@ -11,13 +11,21 @@ enum { REF_ZERO_UNITS = 5 };
 /** Units of odd sizes, with padding inside, tensors without decay, two learning rates and, when asked for, frozen
  *  tensors. The same on all ranks. */
 dt_err ref_zero_make_units(dt_unit *units, bool with_frozen);
+/** Is element i of data x, rounded to the type? */
+static inline bool ref_zero_is_rounded(const void *data, dt_dtype t, int64_t i, float x)
+{
+    float room[1];
+    dt_set_element(room, t, 0, x);
+    return dt_element(data, t, i) == dt_element(room, t, 0);
+}
+
 void ref_zero_free_units(dt_unit *units);
 int64_t ref_zero_total(const dt_unit *units); /* sum of flat_len: length of the arrays below, unit after unit */
 /** Where a tensor begins in them: a unit's trained part comes first. */
 int64_t ref_zero_begin(const dt_unit *units, int unit, int tensor);
 
 /** Gradient of element i of a unit in micro-batch j of a step, its part `half` of 2 (a tied tensor gets two).
- *  exact: multiples of 1/64 in [-1/16, 1/16], so that sums of up to 64 of them are exact in bf16 and free of order;
+ *  exact: multiples of 1/64 in [-1/16, 1/16], so that sums of up to 64 of them are exact in bf16 and fp16 and free of order;
  *  else any float of a few binary orders. */
 float ref_zero_grad(bool exact, int64_t step, int64_t j, int unit, int64_t i, int half);
 
@@ -31,7 +39,7 @@ typedef struct ref_zero_model {
     int tied_unit; /* -1: none */
     /* NULL, or parameters that params_acquire must show (fp32: in these bits; bf16: these, rounded) */
     const float *expect;
-    float slack;                    /* how far bf16 parameters may be off, in parts of the value */
+    float slack;                    /* how far parameters in 16 bits may be off, in parts of the value */
     int64_t n_wrong;                /* elements of views that were not as expected, padding included */
     void *lent[4 * REF_ZERO_UNITS]; /* host memory that queued copies read: freed at the end of the micro-step */
     int n_lent;

@@ -75,12 +75,13 @@ static int64_t piece_begin(const dt_unit *units, const dt_piece *p)
 /** Elements of a piece, whatever their type. */
 static dt_err read_floats(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, float *out)
 {
-    if (dt_zero_state_dtype(z, s, p) == DT_F32) return dt_zero_state_read(z, s, p, skip, n, out);
+    const dt_dtype dtype = dt_zero_state_dtype(z, s, p);
+    if (dtype == DT_F32) return dt_zero_state_read(z, s, p, skip, n, out);
     const dt_err err = dt_zero_state_read(z, s, p, skip, n, out);
     for (int64_t i = n - 1; err == DT_OK && i >= 0; i--) { /* in place: 16-bit element i lies at or before float i */
-        uint16_t h;
-        memcpy(&h, (const char *)out + 2 * i, sizeof h);
-        out[i] = dt_bf16_to_float(h);
+        uint16_t h[2] = {0};
+        memcpy(h, (const char *)out + 2 * i, sizeof *h);
+        out[i] = dt_element(h, dtype, 0);
     }
     return err;
 }
@@ -257,7 +258,8 @@ static bool trains_like_plain_loops(fixture *f, const run_options *opt, states *
 typedef struct types {
     dt_dtype param, grad;
 } types;
-static const types all_types[] = {{DT_F32, DT_F32}, {DT_BF16, DT_BF16}, {DT_BF16, DT_F32}};
+static const types all_types[] = {
+    {DT_F32, DT_F32}, {DT_BF16, DT_BF16}, {DT_BF16, DT_F32}, {DT_F16, DT_F16}, {DT_F16, DT_F32}};
 enum { N_TYPES = sizeof all_types / sizeof all_types[0] };
 
 /** All stages, with what `vary` sets, must end with the same bits, close to the plain loops. */
