@@ -194,7 +194,7 @@ check-queue: programs tests-build  ## the tests on the device whose streams run 
 	@BUILD=$(BUILD) QUEUE_ONLY=1 QUEUE_SEEDS="$(shell seq 0 19)" tests/run.sh $(ONLY)
 	$(MAKEAGAIN) test-queue
 test-queue: programs tests-build  ## the programs on that device, as users start them (QUEUE_SEED=1)
-	@for t in train resume async errors generate convert; do \
+	@for t in train fp16 resume async errors generate convert; do \
 	    DTRAIN_DEVICE=queue DTRAIN_QUEUE_SEED=$(or $(QUEUE_SEED),1) BUILD=$(BUILD) tests/run.sh e2e_$$t || exit 1; done
 test-cudasim: programs tests-build  ## all operations of the CUDA device on the simulator of CUDA, then looking for races (SIM_SEED=1; an hour)
 	@for d in cudasim cudasim_races; do DTRAIN_SIM_SEED=$(or $(SIM_SEED),1) DTRAIN_DEVICE=$$d TEST_TIMEOUT=3600 BUILD=$(BUILD) tests/run.sh $(or $(ONLY),test_device_) || exit 1; done

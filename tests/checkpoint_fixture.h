@@ -68,9 +68,9 @@ static inline bool fill_states(dt_zero *z, bool with_optimizer, int salt)
         for (int s = 0; s < (with_optimizer ? dt_zero_n_states(z) : 1); s++)
             for (int64_t i = 0; i < p[k].n && dt_zero_has_state(z, s, &p[k]); i++) {
                 const float f = value_of(dt_zero_tensor(z, &p[k])->name, s, p[k].first + i, salt);
-                const uint16_t h = dt_bf16_from_float(f);
-                const void *from = dt_zero_state_dtype(z, s, &p[k]) == DT_F32 ? (const void *)&f : &h;
-                if (dt_zero_state_write(z, s, &p[k], i, 1, from) != DT_OK) return false;
+                float stored[1];
+                dt_set_element(stored, dt_zero_state_dtype(z, s, &p[k]), 0, f);
+                if (dt_zero_state_write(z, s, &p[k], i, 1, stored) != DT_OK) return false;
             }
     return dt_zero_state_written(z) == DT_OK;
 }
@@ -81,12 +81,9 @@ static inline bool states_are(dt_zero *z, bool with_optimizer, int salt)
     for (int k = 0; k < dt_zero_n_pieces(z); k++)
         for (int s = 0; s < (with_optimizer ? dt_zero_n_states(z) : 1); s++)
             for (int64_t i = 0; i < p[k].n && dt_zero_has_state(z, s, &p[k]); i++) {
-                union {
-                    float f;
-                    uint16_t h;
-                } x;
-                if (dt_zero_state_read(z, s, &p[k], i, 1, &x) != DT_OK) return false;
-                const float found = dt_zero_state_dtype(z, s, &p[k]) == DT_F32 ? x.f : dt_bf16_to_float(x.h);
+                float x[1];
+                if (dt_zero_state_read(z, s, &p[k], i, 1, x) != DT_OK) return false;
+                const float found = dt_element(x, dt_zero_state_dtype(z, s, &p[k]), 0);
                 if (found != value_of(dt_zero_tensor(z, &p[k])->name, s, p[k].first + i, salt)) return false;
             }
     return true;

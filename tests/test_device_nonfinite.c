@@ -559,7 +559,7 @@ static void a_bad_parameter_shows_in_the_loss(void **state)
             if (depth == 0) break;
         }
         end[1] = '\0';
-        for (int t = 0; t < 2; t++) check_model(names[i], config, types[t]);
+        for (int t = 0; t < N_TYPES; t++) check_model(names[i], config, types[t]);
         free(text);
     }
 }
