@@ -229,8 +229,10 @@ static void a_reproducible_device_does_not_depend_on_threads(void **state)
 {
     static const int64_t sizes[][3] = {{64, 257, 1000}, {96, 96, 2048}, {33, 130, 1030}, {260, 700, 96}, {3, 5, 4096}};
     static const int threads[] = {2, 3, 5, 8, 16};
+    static const dt_dtype types[][2] = {
+        {DT_F32, DT_F32}, {DT_BF16, DT_F32}, {DT_BF16, DT_BF16}, {DT_F16, DT_F32}, {DT_F16, DT_F16}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-        for (int way = 0; way < 9; way++) {
+        for (int way = 0; way < 15; way++) {
             const int64_t m = sizes[i][0], n = sizes[i][1], k = sizes[i][2];
             const int form = way % 3, type = way / 3;
             const dt_matmul mm = {.m = m,
@@ -241,8 +243,8 @@ static void a_reproducible_device_does_not_depend_on_threads(void **state)
                                   .lda = form == 2 ? m : k,
                                   .ldb = form == 1 ? k : n,
                                   .ldc = n,
-                                  .dt = type ? DT_BF16 : DT_F32,
-                                  .c_dtype = type == 2 ? DT_BF16 : DT_F32,
+                                  .dt = types[type][0],
+                                  .c_dtype = types[type][1],
                                   .accumulate = form == 2};
             ref_array a = ref_random(mm.dt, m * k, 1, 1), b = ref_random(mm.dt, k * n, 2, 1),
                       one = reproducible_product(1, &mm, &a, &b);
