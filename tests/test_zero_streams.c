@@ -302,9 +302,25 @@ static dt_err one_update(rank_thread *t, dt_zero *z, int64_t step)
     return dt_zero_update(z, &WITH, NULL);
 }
 
-/* What follows an update while its gathers are on their way. */
+/** A pass that only looks, as a validation does: what it shows are the parameters before whatever follows. */
+static dt_err look_at_all(rank_thread *t, dt_zero *z)
+{
+    dt_param_source s = dt_zero_source(z);
+    for (int u = 0; u < REF_ZERO_UNITS; u++) {
+        DT_TRY(look(t, &s, u));
+        DT_TRY(s.params_release(s.self, u));
+    }
+    return DT_OK;
+}
+
+/* What follows an update, or a look, while its gathers are on their way. */
 static dt_err change_states(rank_thread *t, dt_zero *z)
 {
+    DT_TRY(write_states(z));
+    DT_TRY(look_at_all(t, z));
+    DT_TRY(dt_zero_init_random(z, 3));
+    DT_TRY(look_at_all(t, z));
+    DT_TRY(dt_zero_state_written(z));
     DT_TRY(write_states(z));
     DT_TRY(one_update(t, z, N_STEPS + 1));
     DT_TRY(dt_zero_state_written(z)); /* a rank may have nothing to write */

@@ -144,12 +144,12 @@ dt_err zero_wait_down(dt_zero *z)
     return DT_OK;
 }
 
-/* A gather that was begun ahead and never used may still read parameters in host memory. */
+/* A gather that was begun ahead and never used may still read parameters in host memory; the caller has queued a wait
+ * for it on the compute stream. */
 dt_err zero_offload_begin(dt_zero *z)
 {
     z->next_read = 0;
     if (!z->own_copy_stream) return DT_OK;
-    DT_TRY(zero_compute_after_comm(z));
     DT_TRY(z->dev->ops->stream_sync(z->dev, z->compute));
     DT_TRY(z->dev->ops->stream_sync(z->dev, z->copy_stream));
     for (int i = 0; i < z->up.n; i++) z->up.buffer[i].copying = false;

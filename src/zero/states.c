@@ -264,7 +264,7 @@ static dt_err init_piece(dt_zero *z, uint64_t key, const dt_piece *p)
 dt_err dt_zero_init_random(dt_zero *z, uint64_t seed)
 {
     const uint64_t key = dt_rng_key(seed, DT_RNG_INIT);
-    dt_err err = zero_compute_after_comm(z);
+    dt_err err = before_write(z);
     for (int i = 0; i < z->n_pieces && err == DT_OK; i++) err = init_piece(z, key, &z->pieces[i]);
     return zero_first_err(err, dt_zero_state_written(z));
 }
