@@ -7,8 +7,8 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 table='event_wait|event_sync|event_record|stream_sync|copy'
-others='zero_comm_after|zero_comm_after_compute|zero_compute_after_comm|wait_reduced|wait_down|zero_send_down|zero_send_away|copy_up' # those that call them
-others="$others|zero_wait_down|zero_offload_begin|zero_drain|zero_buffer_wait|wait_requests|zero_fetch_forget|zero_fetch_write|dt_swap_wait|dt_swap_read|dt_swap_write"
+others='zero_comm_after|zero_comm_after_compute|zero_compute_after_comm|wait_reduced|zero_send_down|zero_send_away|copy_up' # those that call them
+others="$others|zero_wait_down|zero_offload_begin|zero_drain|zero_buffer_wait|wait_requests|zero_fetch_write|dt_swap_wait|dt_swap_read|dt_swap_write"
 others="$others|dt_zero_state_read|dt_zero_state_write|dt_zero_state_written|dt_span_wait|dt_span_to_device|dt_span_to_host|dt_model_sync|copy_on|sync"
 files=${*:-$(ls src/*/*.c | grep -v '^src/device/')}
 programs='test_zero_streams test_model_step test_model_stages test_model_decode test_model_reference test_generate test_beams mpi_comm mpi_zero mpi_zero_offload mpi_zero_fault mpi_run

@@ -77,11 +77,9 @@ dt_err zero_fetch_write(dt_zero *z, zero_buffer *b)
                          dt_swap_round_up(shard_nbytes(z, b->unit, b->part)), &b->request[0]);
 }
 
-dt_err zero_fetch_forget(dt_zero *z)
+void zero_fetch_forget(dt_zero *z)
 {
-    dt_err err = zero_drain(z);
     for (int i = 0; i < z->fetch.n; i++) z->fetch.buffer[i].unit = -1;
-    return err;
 }
 
 /* ---- to the device ----------------------------------------------------------------------------------------------- */

@@ -13,7 +13,8 @@
  *
  * With an offloaded optimizer the sums are kept in host memory. Full gradients send the own shard down in the last
  * micro-step. Shards pass through a slot on the device: the sum of the micro-steps before comes up, this one's is added
- * by the same call as on the device, so with the same bits, and the new sum goes down beside what follows. */
+ * by the same call as on the device, so with the same bits, and the new sum goes down beside what follows. A step that
+ * is left out may leave sums on their way: the next step's come down behind them. */
 #include "zero_impl.h"
 #include <math.h>
 #include <string.h>
@@ -33,15 +34,6 @@ static dt_err wait_reduced(dt_zero *z, int u)
     if (s->reduce_pending && z->comm_stream != z->compute)
         DT_TRY(z->dev->ops->event_wait(z->dev, s->reduced, z->compute));
     s->reduce_pending = false;
-    return DT_OK;
-}
-
-/** Full gradients go down from where backward writes. */
-static dt_err wait_down(dt_zero *z, int u)
-{
-    zero_unit_state *s = &z->state[u];
-    if (s->down_pending) DT_TRY(z->dev->ops->event_wait(z->dev, s->down, z->compute));
-    s->down_pending = false;
     return DT_OK;
 }
 
@@ -80,7 +72,7 @@ dt_err zero_grads_acquire(void *self, int u, dt_grad_view *view)
              "gradients of unit %s acquired again after they were complete", z->units[u].name);
     if (s->grads_held == 0) {
         DT_TRY(wait_reduced(z, u));
-        DT_TRY(z->lay.whole_grads ? wait_down(z, u) : free_place(z, u));
+        if (!z->lay.whole_grads) DT_TRY(free_place(z, u));
     }
     s->grads_held++;
     *view = (dt_grad_view){

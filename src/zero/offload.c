@@ -139,9 +139,7 @@ dt_err zero_drain(dt_zero *z)
 dt_err zero_wait_down(dt_zero *z)
 {
     DT_TRY(dt_fault("zero.down"));
-    DT_TRY(z->dev->ops->stream_sync(z->dev, z->copy_stream));
-    for (int u = 0; u < z->n_units; u++) z->state[u].down_pending = false;
-    return DT_OK;
+    return z->dev->ops->stream_sync(z->dev, z->copy_stream);
 }
 
 /* A gather that was begun ahead and never used may still read parameters in host memory; the caller has queued a wait
@@ -166,7 +164,6 @@ dt_err zero_send_down(dt_zero *z, int u, const void *sum)
     if (z->comm_stream != z->copy_stream) DT_TRY(z->dev->ops->event_wait(z->dev, s->reduced, z->copy_stream));
     DT_TRY(z->dev->ops->copy(z->dev, zero_sum_at(z, u, own), sum, (size_t)n * dt_dtype_size(z->lay.grad_kept),
                              z->copy_stream));
-    s->down_pending = true;
     return z->dev->ops->event_record(z->dev, s->down, z->copy_stream);
 }
 

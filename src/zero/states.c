@@ -222,7 +222,8 @@ static dt_err gather_all(dt_zero *z, dt_err err)
 
 dt_err dt_zero_state_written(dt_zero *z)
 {
-    dt_err err = zero_first_err(zero_fetch_forget(z), zero_comm_after_compute(z));
+    zero_fetch_forget(z);
+    dt_err err = zero_comm_after_compute(z);
     if (z->lay.whole_opt) err = gather_replicas(z, err);
     if (err != DT_ERR_COMM) err = gather_all(z, err);
     z->in_micro = false;

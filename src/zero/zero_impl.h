@@ -24,7 +24,6 @@ typedef struct zero_unit_state {
     int params_held, grads_held;
     zero_part_state part[DT_N_PARTS];
     bool reduce_pending; /* the compute stream has not yet waited for the reduction that `reduced` marks */
-    bool down_pending;   /* nor for the copy to host memory that `down` marks */
     int64_t micro_done;  /* serial of the micro-step in which its gradients were completed */
     dt_event *reduced, *down;
     struct {
@@ -301,8 +300,8 @@ dt_err zero_fetch(dt_zero *z, int u, dt_part part);
  *  zero_fetch_write. */
 dt_err zero_fetch_take(dt_zero *z, int u, dt_part part, zero_buffer **b);
 dt_err zero_fetch_write(dt_zero *z, zero_buffer *b);
-/** Forget what stands in the buffers: the file was written by other ways. */
-dt_err zero_fetch_forget(dt_zero *z);
+/** Forget what stands in the buffers, or is on its way there: the file was written by other ways. */
+void zero_fetch_forget(dt_zero *z);
 /** The owned shard of the trained part, rounded into its place in the arena by the compute stream, goes to where it is
  *  kept. */
 dt_err zero_send_away(dt_zero *z, int u);
