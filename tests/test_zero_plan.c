@@ -309,7 +309,7 @@ static void wrong_tables_and_options_are_refused(void **state)
     dt_zero_plan p;
     dt_zero_options opt = {.stage = 4, .param_dtype = DT_BF16, .grad_dtype = DT_BF16, .optimizer = &dt_optimizer_adamw};
     assert_int_equal(dt_zero_plan_make(&opt, u, 3, 4, &p), DT_ERR_ARG);
-    opt = (dt_zero_options){.param_dtype = DT_F16, .grad_dtype = DT_F32, .optimizer = &dt_optimizer_adamw};
+    opt = (dt_zero_options){.param_dtype = DT_I8, .grad_dtype = DT_F32, .optimizer = &dt_optimizer_adamw};
     assert_int_equal(dt_zero_plan_make(&opt, u, 3, 4, &p), DT_ERR_ARG);
     opt = (dt_zero_options){.param_dtype = DT_F32, .grad_dtype = DT_BF16, .optimizer = &dt_optimizer_adamw};
     assert_int_equal(dt_zero_plan_make(&opt, u, 3, 4, &p), DT_ERR_ARG);
