@@ -25,8 +25,8 @@ int64_t ref_zero_total(const dt_unit *units); /* sum of flat_len: length of the 
 int64_t ref_zero_begin(const dt_unit *units, int unit, int tensor);
 
 /** Gradient of element i of a unit in micro-batch j of a step, its part `half` of 2 (a tied tensor gets two).
- *  exact: multiples of 1/64 in [-1/16, 1/16], so that sums of up to 64 of them are exact in bf16 and fp16 and free of order;
- *  else any float of a few binary orders. */
+ *  exact: multiples of 1/64 in [-1/16, 1/16], so that sums of up to 64 of them are exact in bf16 and fp16 and free of
+ *  order; else any float of a few binary orders. */
 float ref_zero_grad(bool exact, int64_t step, int64_t j, int unit, int64_t i, int half);
 
 /** What the test wants from the source: the calls of one micro-step, forward and backward, with a unit tied to the
