@@ -262,6 +262,8 @@ static void cuda_describe(const dt_device *dev, char *out, size_t out_size)
              driver / 1000, driver % 1000 / 10, cuda_of(dev)->n_threads, cuda_of(dev)->n_threads == 1 ? "" : "s");
 }
 
+static const char *cuda_chip_name(const dt_device *dev) { return cuda_of(dev)->properties.name; }
+
 static uint64_t cuda_identity(const dt_device *dev)
 {
     uint64_t half[2];
@@ -337,6 +339,7 @@ const dt_device_ops dt_device_cuda_ops = {
     .plan = cuda_plan,
     .close = cuda_close,
     .describe = cuda_describe,
+    .chip_name = cuda_chip_name,
     .own_memory = true,
     .identity = cuda_identity,
     .memory_free = cuda_memory_free,

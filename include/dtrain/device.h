@@ -66,6 +66,8 @@ typedef struct dt_device_ops {
     void (*make_reproducible)(dt_device *dev);
     /** One line for people: processor or GPU, threads, library. */
     void (*describe)(const dt_device *dev, char *out, size_t out_size);
+    /** What the driver calls the chip, for dt_chip_of ("NVIDIA H100 80GB HBM3"). NULL: it has no such name. */
+    const char *(*chip_name)(const dt_device *dev);
     /** Has the device memory of its own? (cpu: false, its memory is the node's, so device, pinned and host are one) */
     bool own_memory;
     /** Which device this is: the same number, not 0, for the ranks that share one, and for no others. NULL: the ranks

@@ -362,6 +362,7 @@ const dt_device_ops dt_device_queue_ops = {
     .close = queue_close,
     .make_reproducible = queue_make_reproducible,
     .describe = queue_describe,
+    .chip_name = queue_chip_name,
     .own_memory = true,
     .identity = queue_identity,
     .memory_free = queue_memory_free,

@@ -272,6 +272,12 @@ void queue_describe(const dt_device *dev, char *out, size_t out_size)
     snprintf(out, out_size, "queue over %s", below);
 }
 
+const char *queue_chip_name(const dt_device *dev)
+{
+    const dt_device *below = &state_of(dev)->below;
+    return below->ops->chip_name ? below->ops->chip_name(below) : NULL;
+}
+
 /* Tests run on one node. */
 uint64_t queue_identity(const dt_device *dev) { return 1 + (uint64_t)(dev->local_rank % state_of(dev)->n_devices); }
 
