@@ -29,7 +29,7 @@ train() { # NAME NP THREADS STAGE KEYS...
     cat "$tmp/log" >>"$tmp/$name.log"
     cat "$tmp/run/metrics.jsonl" >>"$tmp/$name.jsonl"
 }
-values() { sed -n "s/.*\"$2\": *\([0-9.e+-]*\).*/\1/p" "$tmp/$1.jsonl"; } # NAME KEY
+values() { sed -n "s|.*\"$2\": *\([0-9.e+-]*\).*|\1|p" "$tmp/$1.jsonl"; } # NAME KEY (which may have a slash in it)
 # Step times of the async run: those up to three steps behind a save, and the others.
 beside() { awk -v every="$every" -v beside="$1" '{ split($0, a, "\"step\": "); s = a[2] + 0; split($0, b, "\"step_time\": "); k = (s - 1) % every
                                                   if (s > every && (k < 3) == beside) print b[2] + 0 }' "$tmp/async.jsonl" | median; }
