@@ -190,12 +190,8 @@ $(FUZZ): $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(if $(FUZZER),,$(BUILD)
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_SUP) $(LIB)
 	$(call SAY,LD,$@)$(MPICC) $(CFLAGS) $(LDFLAGS) -o $@ $< $(TEST_SUP) $(LIB) -lcmocka $(LDLIBS)
 
-check-queue: programs tests-build  ## the tests on the device whose streams run late and out of order (tests/run.sh), with twenty seeds
+check-queue: programs tests-build  ## the tests on the device whose streams run late and out of order (tests/run.sh), programs with twenty seeds
 	@BUILD=$(BUILD) QUEUE_ONLY=1 QUEUE_SEEDS="$(shell seq 0 19)" tests/run.sh $(ONLY)
-	$(MAKEAGAIN) test-queue
-test-queue: programs tests-build  ## the programs on that device, as users start them (QUEUE_SEED=1)
-	@for t in train fp16 resume async errors generate convert; do \
-	    DTRAIN_DEVICE=queue DTRAIN_QUEUE_SEED=$(or $(QUEUE_SEED),1) BUILD=$(BUILD) tests/run.sh e2e_$$t || exit 1; done
 test-cudasim: programs tests-build  ## all operations of the CUDA device on the simulator of CUDA, then looking for races (SIM_SEED=1; an hour)
 	@for d in cudasim cudasim_races; do DTRAIN_SIM_SEED=$(or $(SIM_SEED),1) DTRAIN_DEVICE=$$d TEST_TIMEOUT=3600 BUILD=$(BUILD) tests/run.sh $(or $(ONLY),test_device_) || exit 1; done
 test-reproducible: programs  ## run.reproducible on every layout: all ranks x stages x offloads x threads of each model (MODELS="plain tied"; an hour)
@@ -280,6 +276,6 @@ help:  ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*##/\1:/p' Makefile | awk -F':  *' '{ printf "  make %-13s %s\n", $$1, $$2 }'
 clean:  ## remove all that was built
 	rm -rf build $(PROGRAMS)
-.PHONY: all setup demo test test-setup check check-queue test-queue test-cudasim test-reproducible test-gpu bench-gpu gpu-bundle mutants mutants-cuda bench programs cudasim tests-build benches sanitize fuzz fuzz-build valgrind test-mpich test-clang test-debian13 test-aarch64 docs lint format install info help clean FORCE
+.PHONY: all setup demo test test-setup check check-queue test-cudasim test-reproducible test-gpu bench-gpu gpu-bundle mutants mutants-cuda bench programs cudasim tests-build benches sanitize fuzz fuzz-build valgrind test-mpich test-clang test-debian13 test-aarch64 docs lint format install info help clean FORCE
 .SECONDARY:
 -include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(GENERATE:.o=.d) $(TOOL:.o=.d) $(INFO:.o=.d) $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(CUDA_OBJ:.o=.d) $(NCCL_OBJ:.o=.d) $(foreach s,cudasim cudasim_races,$(patsubst %,$(BUILD)/$(s)/%.d,$(SIM_SRC) tests/cuda_sim/wrong.cu)) $(FUZZ:=.d) $(BENCHES:=.d)

@@ -1,6 +1,7 @@
 #!/bin/bash
 # e2e_async.sh - checkpoint.async: training goes on while a checkpoint is written. What is written is what a save at once would have
 # written; kills, faults and full disks at any moment of the writing harm nothing that was published.
+# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }

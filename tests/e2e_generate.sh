@@ -1,5 +1,6 @@
 #!/bin/bash
 # dtrain-generate: the same text whatever the ranks, the stage and the batch size; its ways in and out; what is said about mistakes.
+# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 export OMP_NUM_THREADS=1
 m=$tmp/run

@@ -1,6 +1,7 @@
 #!/bin/bash
 # e2e_memory_limit.sh - a model whose states are larger than the memory that a cgroup lets its processes have: trained with states in files, refused
 # without. Needs the right to make a cgroup with a limit of memory (root on a machine of one's own; most containers have not).
+# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 limit=600000000

@@ -1,6 +1,7 @@
 #!/bin/bash
 # e2e_nvme.sh - states in files that fail: on one rank alone, by the system's own errors and by injected ones, between any two phases of an update,
 # by a kill. The last checkpoint is as it was, training goes on from it with the same bits, and nothing is left on the disk.
+# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }

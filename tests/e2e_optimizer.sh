@@ -1,5 +1,6 @@
 #!/bin/bash
 # e2e_optimizer.sh - every optimizer on any number of ranks, saved and resumed; learning rates by name; another optimizer on resuming.
+# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }

@@ -1,5 +1,6 @@
 #!/bin/bash
 # e2e_resume.sh - stop, resume, move: signals, kills at any moment, full disks, damaged files, other rank counts and stages.
+# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }

@@ -2,8 +2,8 @@
 # tests/run.sh counts what test programs say: programs that say what cmocka says where it passes, skips and fails.
 . "$(dirname "$0")/e2e.sh"
 mkdir -p "$tmp/build/tests"
-program() { # the test program that run.sh starts: a script
-    cat >"$tmp/build/tests/test_core" && chmod +x "$tmp/build/tests/test_core"
+program() { # [NAME]: a test program that run.sh starts: a script
+    cat >"$tmp/build/tests/${1:-test_core}" && chmod +x "$tmp/build/tests/${1:-test_core}"
 }
 run_sh() { BUILD=$tmp/build run 0 tests/run.sh test_core; }
 
@@ -27,4 +27,31 @@ run_sh
 expect_exit a_failed_test_fails_the_run 1
 expect_text a_cause_after_null_bytes_is_shown 'the cause'
 expect_text a_failed_test_is_counted '^0 passed, 1 failed, 0 skipped$'
+
+# Two programs that wait for each other, half a minute at most: with TEST_JOBS=2 they meet, one after the other they never do.
+for name in test_core test_config; do
+    program $name <<END
+#!/bin/bash
+echo '[==========] group: Running 1 test(s).'
+touch "$tmp/$name.here"
+for _ in \$(seq 300); do [ ! -e "$tmp/test_core.here" ] || [ ! -e "$tmp/test_config.here" ] || { echo '[       OK ] meet'; exit 0; }; sleep 0.1; done
+exit 1
+END
+done
+TEST_JOBS=2 BUILD=$tmp/build run 0 tests/run.sh test_core test_config
+expect_text tests_run_beside_each_other '^2 passed, 0 failed, 0 skipped$'
+
+# Interrupted, it leaves nothing running.
+program <<END
+#!/bin/bash
+echo \$\$ >"$tmp/pid"
+exec sleep 60
+END
+BUILD=$tmp/build tests/run.sh test_core >/dev/null 2>&1 &
+for _ in $(seq 100); do [ ! -s "$tmp/pid" ] || break; sleep 0.1; done
+kill -TERM $!
+wait $!
+expect "interrupted, it says so" [ $? = 130 ]
+for _ in $(seq 100); do kill -0 "$(cat "$tmp/pid")" 2>/dev/null || break; sleep 0.1; done
+expect "and what it had started has ended" sh -c "! kill -0 $(cat "$tmp/pid") 2>/dev/null"
 e2e_done

@@ -1,5 +1,6 @@
 #!/bin/bash
 # e2e_threads.sh - threads and cores: how long threads wait, how many there are, and what is said of cores that are not used.
+# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }

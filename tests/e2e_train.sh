@@ -1,5 +1,6 @@
 #!/bin/bash
 # e2e_train.sh - the same losses and weights whatever the number of ranks and the ZeRO stage; sft, eval, plan and check.
+# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }

@@ -1,24 +1,29 @@
 #!/bin/bash
-# run.sh [PATTERN] - run all that was built for the tests and count (tests/NAME.c: that program alone). Ends with one line "N passed, M failed, K skipped".
+# run.sh [PATTERN...] - run all that was built for the tests and count (tests/NAME.c: that program alone). Ends with one line "N passed, M failed, K skipped".
 #
 #   BUILD/tests/test_*   cmocka, one process
 #   BUILD/tests/mpi_*    cmocka under mpirun, at 1 2 3 4 ranks, or at those in a line "// NP: 1 2 8" of its source, or in NP
 #   BUILD/tests/fuzz/*   replay of the corpus tests/data/fuzz/NAME
 #   tests/e2e_*.sh       print "ok NAME", "not ok NAME: why", "skip NAME: why" lines
 #
-# With a line "DEVICES: cpu queue" in its source a cmocka program runs once on each of these devices (src/device/queue.c; seeds in
-# QUEUE_SEEDS, default 0 and 1 for one process, 1 for several; QUEUE_ONLY leaves out the rest). DTRAIN_DEVICE=queue in the environment puts everything on the queue device.
+# With a line "DEVICES: cpu queue" in its source a program or script runs once on each of these devices (src/device/queue.c; seeds in QUEUE_SEEDS,
+# default 0 and 1 for one process, 1 for several; for scripts 1; QUEUE_ONLY leaves out the rest). DTRAIN_DEVICE=queue in the environment puts everything
+# on the queue device.
 #
 # A case is what cmocka calls a test, or one of those lines. A crash or a timeout is a failed case. Output of what passes is not shown.
+#
+# Tests wait for each other's ranks, for disks and for watchdogs more than they compute: TEST_JOBS of them run at a time (default: one a core, four at
+# most). Each has a folder of its own, and is shown when it ends.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 export BUILD=${BUILD:-build/release} TEST_TIMEOUT=${TEST_TIMEOUT:-900}
 . tests/environment.sh
+jobs=${TEST_JOBS:-$(nproc)}
+[ -n "${TEST_JOBS:-}" ] || [ "$jobs" -le 4 ] || jobs=4
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
-keep_mpi_files_in "$work"
-export TEST_RESULTS=$work/results # where a test's rank 0 writes (NP > 0)
-passed=0 failed=0 skipped=0
+trap 'stop_all; exit 130' INT TERM
+failed=0 started=0 running=
 
 if [ -n "${VALGRIND:-}" ]; then
     command -v valgrind >/dev/null || { echo "valgrind is not installed"; exit 69; }
@@ -30,67 +35,101 @@ else valgrind=; fi
 # cmocka writes results to stdout, failures and what was skipped once more to stderr. Under mpirun only rank 0's results count, and go to the
 # file TEST_RESULTS: a launcher may pass a rank's stdout on as stderr (tests/mpi_test.h).
 count_cmocka() { # status
-    local n ok skip
-    if [ -s "$TEST_RESULTS" ]; then cat "$TEST_RESULTS" >>"$work/out"; fi
-    n=$(awk '/Running [0-9]+ test\(s\)/ { for (i = 1; i < NF; i++) if ($i == "Running") n += $(i + 1) } END { print n + 0 }' "$work/out")
-    ok=$(grep -ac '^\[       OK \]' "$work/out")
-    skip=$(awk '/Running [0-9]+ test\(s\)/ { on = 1 } /test\(s\) run\./ { on = 0 } on && /^\[  SKIPPED \]/ { n++ } END { print n + 0 }' "$work/out")
-    bad=$((n - ok - skip))
+    local n
+    if [ -s "$TEST_RESULTS" ]; then cat "$TEST_RESULTS" >>"$job/out"; fi
+    n=$(awk '/Running [0-9]+ test\(s\)/ { for (i = 1; i < NF; i++) if ($i == "Running") n += $(i + 1) } END { print n + 0 }' "$job/out")
+    good=$(grep -ac '^\[       OK \]' "$job/out")
+    skipped=$(awk '/Running [0-9]+ test\(s\)/ { on = 1 } /test\(s\) run\./ { on = 0 } on && /^\[  SKIPPED \]/ { n++ } END { print n + 0 }' "$job/out")
+    bad=$((n - good - skipped))
     if [ "$1" != 0 ] && [ "$bad" -le 0 ]; then bad=1; fi
     if [ "$n" = 0 ]; then bad=1; fi
-    passed=$((passed + ok)) skipped=$((skipped + skip)) failed=$((failed + bad))
 }
 
 count_lines() { # status
-    local ok
-    ok=$(grep -ac '^ok ' "$work/out")
-    bad=$(grep -ac '^not ok ' "$work/out")
-    passed=$((passed + ok)) skipped=$((skipped + $(grep -ac '^skip ' "$work/out")))
+    good=$(grep -ac '^ok ' "$job/out")
+    bad=$(grep -ac '^not ok ' "$job/out")
+    skipped=$(grep -ac '^skip ' "$job/out")
     if [ "$1" != 0 ] && [ "$bad" = 0 ]; then bad=1; fi
-    failed=$((failed + bad))
 }
 
 cause='^\[(  FAILED  |  ERROR   |   LINE   )\]'
-show() { # label status: one line, and the details of a failure
-    local seconds verdict=ok
-    seconds=$(awk -v a="$started" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
+show() { # label status seconds: one line, and the details of a failure
+    local verdict=ok
     [ "$bad" = 0 ] || verdict="FAILED ($bad)"
     [ "$2" != 124 ] && [ "$2" != 137 ] || verdict="$verdict, stopped after $TEST_TIMEOUT s"
-    printf '%-44s %7s s  %s\n' "$1" "$seconds" "$verdict"
-    grep -ah '^skip ' "$work/out" | sed 's/^/    /'
+    printf '%-44s %7s s  %s\n' "$1" "$3" "$verdict"
+    grep -ah '^skip ' "$job/out" | sed 's/^/    /'
     if [ "$bad" != 0 ]; then
-        { grep -ahE "$cause" "$work/out" "$work/err" # which cases and why, before what the program itself has said
-          grep -ahvE '^\[(==========| RUN      |       OK |  PASSED  )\]|^ok ' "$work/out" "$work/err" | grep -avE "$cause"; } | head -60 | sed 's/^/    /'
+        { grep -ahE "$cause" "$job/out" "$job/err" # which cases and why, before what the program itself has said
+          grep -ahvE '^\[(==========| RUN      |       OK |  PASSED  )\]|^ok ' "$job/out" "$job/err" | grep -avE "$cause"; } | head -60 | sed 's/^/    /'
         [ "$2" = 0 ] || echo "    exit status $2"
     fi
 }
 
-each() { # counter label command...
-    local counter=$1 label=$2 status
+run_job() { # counter label command...: leaves what is to be shown, and the counts last
+    local counter=$1 label=$2 begun=$EPOCHREALTIME status seconds good=0 bad=0 skipped=0
     shift 2
-    started=$EPOCHREALTIME
-    : >"$TEST_RESULTS"
-    timeout -k 10 "$TEST_TIMEOUT" "$@" >"$work/out" 2>"$work/err" </dev/null
+    export TEST_RESULTS=$job/results # where a test's rank 0 writes
+    keep_mpi_files_in "$job"
+    timeout -k 10 "$TEST_TIMEOUT" "$@" >"$job/out" 2>"$job/err" </dev/null
     status=$?
+    seconds=$(awk -v a="$begun" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
     "$counter" $status
-    show "$label" $status
+    show "$label" $status "$seconds" >"$job/shown"
+    echo "$good $bad $skipped" >"$job/counts.part" && mv "$job/counts.part" "$job/counts"
+}
+
+each() { # counter label command...: begins it as soon as fewer than TEST_JOBS run
+    local job=$work/$((started += 1))
+    while [ "$(wc -w <<<"$running")" -ge "$jobs" ]; do show_ended; done
+    mkdir "$job"
+    set -m # with a group of its own it hears signals, and can be stopped with all that it started
+    run_job "$@" &
+    set +m
+    running="$running $!:$job"
+}
+
+show_ended() { # those that have ended, or the next one that does
+    local one still=
+    for one in $running; do
+        if kill -0 "${one%%:*}" 2>/dev/null; then still="$still $one"; else end_job "${one#*:}"; fi
+    done
+    if [ "$running" = "$still" ]; then wait -n; fi
+    running=$still
+}
+
+end_job() { # folder
+    local good=0 bad=1 skipped=0
+    if [ -e "$1/counts" ]; then
+        read -r good bad skipped <"$1/counts"
+        cat "$1/shown"
+    else echo "a test ended without a result: $1"; fi
+    echo "$good $bad $skipped" >>"$work/counts"
+    rm -rf "$1"
+}
+
+stop_all() { # each job by the timeout that it runs under, which passes the signal on
+    local one
+    for one in $running; do pkill -TERM -P "${one%%:*}"; done
 }
 
 wanted() {
-    case $1.c in *"$pattern"*) ;; *) return 1 ;; esac
+    local pattern found=
+    for pattern in "${patterns[@]}"; do case $1.c in *"$pattern"*) found=1 ;; esac; done
+    [ -n "$found" ] || return 1
     [ -e "$1" ] && return 0
     case $1 in *'*'*) return 1 ;; esac # a glob without a match
     echo "$1 is not built: make tests-build"
     failed=$((failed + 1))
     return 1
 }
-# A cmocka program on each device that its source names: label, source, command.
+# A test on each device that its source names: counter, label, source, command.
 on_devices() {
-    local label=$1 source=$2 seed
-    shift 2
-    [ -n "${QUEUE_ONLY:-}" ] || each count_cmocka "$label" "$@"
+    local counter=$1 label=$2 source=$3 seed
+    shift 3
+    [ -n "${QUEUE_ONLY:-}" ] || each "$counter" "$label" "$@"
     [ -z "${DTRAIN_DEVICE:-}$valgrind" ] && grep -q 'DEVICES:.*queue' "$source" || return 0
-    for seed in ${QUEUE_SEEDS:-$seeds}; do each count_cmocka "$label, queue $seed" env DTRAIN_DEVICE=queue DTRAIN_QUEUE_SEED="$seed" "$@"; done
+    for seed in $seeds; do each "$counter" "$label, queue $seed" env DTRAIN_DEVICE=queue DTRAIN_QUEUE_SEED="$seed" "$@"; done
 }
 # With a line "TRANSPORTS: nccl" once more with NCCL between simulated GPUs.
 on_transports() {
@@ -99,20 +138,20 @@ on_transports() {
     [ -z "${DTRAIN_DEVICE:-}$valgrind${QUEUE_ONLY:-}" ] && grep -q 'TRANSPORTS:.*nccl' "$source" && [ -e "$BUILD/libdtrain_cudasim.so" ] || return 0
     each count_cmocka "$label, nccl simulated" env DTRAIN_DEVICE=cudasim DTRAIN_COMM=nccl "$@"
 }
-pattern=${1:-}
-seeds="0 1" # 0: as late as possible
+patterns=("${@:-}")
+seeds=${QUEUE_SEEDS:-0 1} # 0: as late as possible
 for source in tests/test_*.c; do
     t=$BUILD/${source%.c}
-    wanted "$t" && on_devices "$(basename "$t")" "$source" $valgrind "$t"
+    wanted "$t" && on_devices count_cmocka "$(basename "$t")" "$source" $valgrind "$t"
 done
-seeds=1
+seeds=${QUEUE_SEEDS:-1}
 for source in tests/mpi_*.c; do
     t=$BUILD/${source%.c}
     wanted "$t" || continue
     counts=$(sed -n 's|^[/ *]*NP: *\([0-9 ]*\).*|\1|p' "$source" | head -1)
     if [ -n "$valgrind" ]; then counts=2; fi # slow; the other counts run the same code
     for np in ${NP:-${counts:-1 2 3 4}}; do
-        on_devices "$(basename "$t") on $np" "$source" $MPIRUN -np "$np" $valgrind "$t"
+        on_devices count_cmocka "$(basename "$t") on $np" "$source" $MPIRUN -np "$np" $valgrind "$t"
         on_transports "$(basename "$t") on $np" "$source" $MPIRUN -np "$np" "$t"
     done
 done
@@ -120,8 +159,13 @@ done
     t=$BUILD/${source%.c} name=$(basename "$source" .c)
     wanted "$t" && each count_lines "$name (corpus)" $valgrind "$t" "tests/data/fuzz/${name#fuzz_}"
 done
-if [ -z "$valgrind${QUEUE_ONLY:-}" ]; then
-    for t in tests/e2e_*.sh; do wanted "$t" && TEST_TIMEOUT=$((TEST_TIMEOUT * 4)) each count_lines "$(basename "$t" .sh)" bash "$t"; done
+seeds=1
+if [ -z "$valgrind" ]; then
+    TEST_TIMEOUT=$((TEST_TIMEOUT * 4))
+    for t in tests/e2e_*.sh; do wanted "$t" && on_devices count_lines "$(basename "$t" .sh)" "$t" bash "$t"; done
 fi
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" = 0 ] && [ $((passed + skipped)) -gt 0 ]
+while [ -n "$running" ]; do show_ended; done
+[ ! -e "$work/counts" ] || read -r passed bad skipped < <(awk '{ p += $1; f += $2; s += $3 } END { print p, f, s }' "$work/counts")
+failed=$((failed + ${bad:-0}))
+echo "${passed:-0} passed, $failed failed, ${skipped:-0} skipped"
+[ "$failed" = 0 ] && [ $((${passed:-0} + ${skipped:-0})) -gt 0 ]
