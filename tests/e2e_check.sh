@@ -85,6 +85,22 @@ finds "one message on several ranks" 64 1 'nearest that work are 24 and 27'
 check run.task=sft
 expect_exit "sft on a dataset of kind tokens passes" 0
 expect_text "and what it does is said" 'warning: \[data\] train: files of kind tokens .* trains on every token'
+# where states are offloaded to
+nvme="zero.stage=1 zero.offload_optimizer=nvme"
+for np in 1 2; do
+    np=$np check $nvme zero.nvme_path="$tmp/nowhere"
+    finds "an nvme_path that is not there ($np ranks)" 74 1 "command line: zero.nvme_path: $tmp/nowhere: cannot make a file for offloaded states: No such file"
+done
+check $nvme zero.nvme_path="$tmp/file"
+finds "an nvme_path that is a file" 74 1 "zero.nvme_path: $tmp/file: .*Not a directory"
+check zero.stage=auto zero.offload_optimizer=nvme zero.nvme_path="$tmp/nowhere"
+finds "an nvme_path that auto needs" 74 1 "zero.nvme_path: $tmp/nowhere"
+check zero.stage=auto zero.nvme_path="$tmp/nowhere"
+expect_exit "one that auto does not need" 0
+check zero.stage=1 zero.offload_param=nvme
+finds "parameters that cannot be offloaded, and not there" 64 2 'offload_param: nvme needs zero.nvme_path' 'offload_param: parameters are offloaded at stage 3 alone'
+check batch.train_batch_size=9223372036854775807
+finds "a batch size that no number of ranks would use up" 64 1 'train_batch_size: expected an integer from 0 to 1000000000000000'
 # what a save would replace, found before the first step
 for kind in latest best; do
     mkdir -p "$tmp/odd-$kind/checkpoints"

@@ -113,7 +113,7 @@
          "read all datasets whole before the first step and compare their checksums; their headers always are") \
     INT (data, prefetch, 2, 0, 1024, "micro-batches", \
          "micro-batches that are read ahead in the background; 0: none") \
-    INT (batch, train_batch_size, 0, 0, INT64_MAX, "samples", \
+    INT (batch, train_batch_size, 0, 0, INT64_C(1000000000000000), "samples", \
          "samples per optimizer step, over all ranks = micro_batch_size x gradient_accumulation_steps x ranks; 0: " \
          "computed from the other two") \
     INT (batch, micro_batch_size, 0, 0, INT32_MAX, "samples", \

@@ -1,5 +1,5 @@
-/* check.c - what rank 0 can know before a run: settings that would fail later, and with --check the contents of every
- * file that would be read. */
+/* check.c - what can be known before a run: settings that would fail later, and with --check the contents of every file
+ * that would be read. Rank 0 looks, but at a disk of each node, at which each rank does. */
 #include "run.h"
 #include "dtrain/io.h"
 #include <errno.h>
@@ -111,6 +111,23 @@ static dt_err check_output_dir(const dt_run *run)
     if (!run_trains(run)) return DT_OK;
     DT_TRY(check_pointers(run));
     return check_space(run, dir);
+}
+
+/* ---- where states are offloaded to ------------------------------------------------------------------------------- */
+
+/* Only making a file tells, as above; it has no name, and is gone. */
+dt_err run_check_nvme_path(const dt_run *run)
+{
+    char where[512];
+    const dt_config *cfg = &run->cfg;
+    const bool used =
+        (run_trains(run) && !strcmp(cfg->zero_offload_optimizer, "nvme")) || !strcmp(cfg->zero_offload_param, "nvme");
+    if (!used || !*cfg->zero_nvme_path || dt_config_doubted(cfg, "zero", NULL)) return DT_OK;
+    const int fd = dt_open_unnamed(cfg->zero_nvme_path);
+    const int why = errno;
+    if (fd >= 0) return close(fd), DT_OK;
+    return dt_fail(DT_ERR_WRITE, "%s: %s: cannot make a file for offloaded states: %s",
+                   dt_config_where(cfg, "zero", "nvme_path", where, sizeof where), cfg->zero_nvme_path, strerror(why));
 }
 
 /* ---- other settings ---------------------------------------------------------------------------------------------- */

@@ -108,7 +108,8 @@ static dt_err write_down(dt_run *run, const strategy *s)
     for (int i = 0; i < run->n_trained; i++) run_apply(s, &run->trained[i]->zero_opt);
     DT_TRY(dt_config_set(&run->cfg, "zero", "stage", stage));
     DT_TRY(dt_config_set(&run->cfg, "zero", "offload_optimizer", run_offload_name(s->offload_optimizer)));
-    return dt_config_set(&run->cfg, "zero", "offload_param", run_offload_name(s->offload_param));
+    DT_TRY(dt_config_set(&run->cfg, "zero", "offload_param", run_offload_name(s->offload_param)));
+    return run_check_nvme_path(run);
 }
 
 static dt_err settle(dt_run *run, int ranks_per_node, choice *c)

@@ -175,7 +175,11 @@ static dt_err open_all(dt_run *run)
     const bool dir = run->comm->rank > 0 || run_check_settings(run);
     /* a run does so once the directory is its own */
     if (dir && run->n_units > 0 && run->only_check) dt_mistakes_add(m, run_choose_checkpoint(run));
-    if (strcmp(run->cfg.zero_stage, "auto") != 0) dt_mistakes_add(m, run_check_memory(run, run->comm->local_nranks));
+    if (strcmp(run->cfg.zero_stage, "auto") != 0) {
+        const dt_err disk = run_check_nvme_path(run);
+        dt_mistakes_add(m, disk);
+        if (disk == DT_OK) dt_mistakes_add(m, run_check_memory(run, run->comm->local_nranks));
+    }
     return run_agree(run, dt_mistakes_end(m));
 }
 

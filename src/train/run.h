@@ -35,6 +35,8 @@ dt_err run_open_states(dt_run *run);                             /* zero, model,
 /* check.c */
 /* the rest that rank 0 can know at start; into run->mistakes. Can output_dir be used? */
 bool run_check_settings(dt_run *run);
+/* can states be offloaded to zero.nvme_path, where they are? Each rank looks at the disk of its node; local */
+dt_err run_check_nvme_path(const dt_run *run);
 /* --check: all that would be read, to the last byte; rank 0 */
 dt_err run_check_files(dt_run *run);
 

@@ -118,16 +118,25 @@ static dt_offload offload_of(const char *word)
     return !strcmp(word, "cpu") ? DT_OFFLOAD_CPU : !strcmp(word, "nvme") ? DT_OFFLOAD_NVME : DT_OFFLOAD_NONE;
 }
 
-static dt_err check_offload(const dt_config *cfg)
+static dt_err check_nvme_is_given(const dt_config *cfg)
 {
     const bool optimizer = !strcmp(cfg->zero_offload_optimizer, "nvme"),
                param = !strcmp(cfg->zero_offload_param, "nvme");
     DT_CONFIG_CHECK(!(optimizer || param) || *cfg->zero_nvme_path, cfg, "zero",
                     optimizer ? "offload_optimizer" : "offload_param",
                     "nvme needs zero.nvme_path, a directory on a disk of each node");
-    DT_CONFIG_CHECK(!strcmp(cfg->zero_offload_param, "none") || !strcmp(cfg->zero_stage, "3") ||
-                        !strncmp(cfg->zero_stage, "auto", 4),
-                    cfg, "zero", "offload_param",
+    return DT_OK;
+}
+
+/* At the other stages, which auto then leaves out, each rank keeps all of them. */
+static bool may_offload_param(const dt_config *cfg)
+{
+    return !strcmp(cfg->zero_stage, "3") || !strncmp(cfg->zero_stage, "auto", 4);
+}
+
+static dt_err check_offload_param(const dt_config *cfg)
+{
+    DT_CONFIG_CHECK(!strcmp(cfg->zero_offload_param, "none") || may_offload_param(cfg), cfg, "zero", "offload_param",
                     "parameters are offloaded at stage 3 alone, where each rank owns a part of them; zero.stage is %s",
                     cfg->zero_stage);
     return DT_OK;
@@ -168,7 +177,7 @@ static void fill_zero_options(dt_run *run)
         .param_persistence_threshold = cfg->zero_param_persistence_threshold,
         .max_live_parameters = cfg->zero_max_live_parameters,
         .offload_optimizer = offload_of(cfg->zero_offload_optimizer),
-        .offload_param = offload_of(cfg->zero_offload_param),
+        .offload_param = may_offload_param(cfg) ? offload_of(cfg->zero_offload_param) : DT_OFFLOAD_NONE,
         .sub_group_size = cfg->zero_sub_group_size,
         .buffer_count = (int)cfg->zero_buffer_count,
         .pin_memory = cfg->zero_pin_memory,
@@ -292,7 +301,8 @@ void run_open_config_objects(dt_run *run)
     note(run, open_model(run));
     if (run->units && run_trains(run)) note(run, dt_lr_groups_assign(&run->main.groups, cfg, run->units, run->n_units));
     note(run, settle_by_size(run));
-    note(run, check_offload(cfg));
+    note(run, check_nvme_is_given(cfg));
+    note(run, check_offload_param(cfg));
     if (!run->optimizer) run->optimizer = dt_optimizer_of(cfg);
     note(run, dt_loss_scale_make(&run->scale, cfg));
     note(run, check_precision(run));
