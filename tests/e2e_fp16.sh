@@ -44,6 +44,10 @@ expect_exit "an overflow on one rank ends no run" 0
 expect_text "it is told" "step 3 is skipped: the gradients of unit head, summed over the ranks, are not finite; the loss scale stays 65536"
 expect "all ranks keep weights and states" same_model "$(newest two)" "$(newest skips)"
 expect "neither the schedule nor Adam moves" grep -q "step  *3 (2 updates)" <(./dtrain-info "$(newest skips)")
+DTRAIN_FAULT=head.overflow:1:1:error train 2 only $fp16 run.max_steps=1
+expect_exit "nor does one in the only step: a dynamic scale is still looked for" 0
+DTRAIN_FAULT=head.overflow:1:1:error train 2 only-static $fp16 run.max_steps=1 precision.loss_scale=16
+expect_exit "a static one is not: 71" 71
 linear="scheduler.type=linear scheduler.warmup_steps=6"
 DTRAIN_FAULT=head.overflow:2:9:error train 3 warm $fp16 $linear run.max_steps=4 zero.stage=0
 expect "a skipped step does not use up a rate" is "$(field warm lr)" "0 0.00166666667 0.00166666667 0.00333333333 "

@@ -411,7 +411,8 @@ dt_err run_loop(dt_run *run, progress *p)
         DT_TRY(after_step(run, p, &every, p->step == run->total_steps, &stop));
     }
     DT_TRY(run_save_finish(run, p));
-    if (p->step > first && p->skipped_in_row == p->step - first) /* a short run would end before max_skipped_steps */
+    /* a short run would end before max_skipped_steps; a dynamic scale may still be on its way to one that fits */
+    if (p->step > first && p->skipped_in_row == p->step - first && !run->scale.dynamic)
         return dt_comm_agree(run->comm,
                              dt_fail(DT_ERR_NONFINITE,
                                      "loss or gradients were not finite in any of this run's %" PRId64 " steps",
