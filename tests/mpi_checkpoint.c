@@ -291,6 +291,33 @@ static void a_file_that_names_no_optimizer_is_adamws(void **state)
     }
 }
 
+/* A loss scale that no run can have had. */
+static void a_loss_scale_that_cannot_be_is_refused(void **state)
+{
+    static const double scales[] = {65536.5, 0, -1, INFINITY, NAN};
+    fixture *f = *state;
+    char path[PATH_MAX];
+    dt_ckpt_meta meta;
+    bool ok = true;
+    in_dir(f, "step-00000005.h5", path);
+    assert_all(f->mpi, open_zero(f, 0, DT_F32, false) && save_step(f, 5, 0) == DT_OK);
+    close_zero(f);
+    for (size_t i = 0; i < sizeof scales / sizeof scales[0] && f->comm.rank == 0; i++) {
+        dt_h5_lock();
+        const hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
+        ok = dt_h5_write_i64(file, path, "loss_scale_overflows_left", 1) == DT_OK &&
+             dt_h5_write_f64(file, path, "loss_scale", scales[i]) == DT_OK && ok;
+        ok = H5Fclose(file) >= 0 && ok;
+        dt_h5_unlock();
+        const dt_err err = dt_checkpoint_read_meta(path, &meta);
+        ok =
+            ok && (i == 0 ? err == DT_OK : err == DT_ERR_DATA && strstr(dt_error_message(), "attributes `loss_scale`"));
+        dt_error_clear();
+        if (err == DT_OK) dt_ckpt_meta_free(&meta);
+    }
+    assert_all(f->mpi, ok);
+}
+
 /* ---- the folder -------------------------------------------------------------------------------------------------- */
 
 static bool latest_is(const fixture *f, const char *name)
@@ -770,6 +797,7 @@ int main(int argc, char **argv)
         IN_DIR(a_frozen_model_keeps_its_bits),
         IN_DIR(states_of_a_tensor_that_was_frozen_start_at_zero),
         IN_DIR(a_file_that_names_no_optimizer_is_adamws),
+        IN_DIR(a_loss_scale_that_cannot_be_is_refused),
         IN_DIR(meta_and_long_texts_come_back),
         IN_DIR(what_a_task_left_comes_back_to_the_bit),
         IN_DIR(the_oldest_go_and_latest_follows),

@@ -1,6 +1,7 @@
 /* read.c - a checkpoint file as found: nothing in it is believed before it was checked. */
 #include "file.h"
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -113,7 +114,8 @@ static dt_err read_loss_scale(hid_t file, const char *path, dt_ckpt_meta *m)
     DT_TRY(dt_h5_read_i64(file, path, "loss_scale_last_overflow", &m->scale_last));
     DT_TRY(dt_h5_read_i64(file, path, "loss_scale_overflows_left", &m->scale_overflows_left));
     const bool is_state = m->scale_overflows_left > 0 && m->scale_last >= -1 && m->scale_last < m->scale_iter + 1 &&
-                          m->scale_iter >= 0 && m->scale_iter <= m->step && m->loss_scale > 0;
+                          m->scale_iter >= 0 && m->scale_iter <= m->step && m->loss_scale > 0 &&
+                          isfinite(m->loss_scale);
     DT_CHECK(is_state || m->scale_overflows_left == 0, DT_ERR_DATA,
              "%s: attributes `loss_scale`, `loss_scale_iter`, `loss_scale_last_overflow`: %g, %" PRId64 " and %" PRId64
              " are no state of a loss scale at step %" PRId64,
