@@ -217,6 +217,8 @@ expect_text "a disk that is not here is not known" '^disk space per rank: not kn
 expect_text "and how to know more" '^--nvme-space SIZE, such as 4TB, says what fits$'
 two --device-memory 1T --host-memory 1T "$tmp/rows.ini"
 expect "without a path nothing goes to a disk" sh -c "! grep -qE 'nvme|^  file|disk' '$out'"
+two --device-memory 1T --host-memory 1T --nvme-space 1T "$tmp/rows.ini"
+expect_text "and space on one is not used in silence" 'warning: --nvme-space is not used: .*zero.nvme_path, which is not set'
 
 # What is given is kept, and auto chooses the rest.
 two --device-memory 1T --host-memory 1T "$tmp/rows.ini" zero.offload_optimizer=cpu

@@ -282,6 +282,8 @@ dt_err dt_plan_print(dt_run *run, const dt_plan_request *req, FILE *out)
     p.ranks_unit = req->ranks_per_node ? req->ranks_per_node : req->device_memory ? 1 : 0;
     run->nranks = req->nranks;
     DT_TRY(open_for_plan(run, per_node));
+    if (req->nvme_space && !*run->cfg.zero_nvme_path)
+        DT_WARN("--nvme-space is not used: it is the space behind zero.nvme_path, which is not set");
     set_budget(&p, req);
     print_start(&p);
     DT_TRY(print_strategies(&p));
