@@ -1,14 +1,14 @@
-/* cuda_fp16.h - half precision as CUDA's header offers it: conversions that round to nearest, ties to even. */
+/* cuda_fp16.h - half precision as CUDA's header offers it. */
 #ifndef CUDA_SIM_FP16_H
 #define CUDA_SIM_FP16_H
 
+#include "sim_elements.h"
 #include <math.h>
-#include <stdint.h>
 #include <string.h>
 
 /* Below the smallest normal number, 2^-14, halves are multiples of 2^-24. Above it the float's 23 bits of mantissa are
  * rounded to 10; a carry runs into the exponent as it should. From 65520 on: infinity. */
-static inline uint16_t sim_half_bits(float x)
+inline uint16_t sim_half_bits(float x)
 {
     uint32_t u;
     memcpy(&u, &x, sizeof u);
@@ -20,7 +20,7 @@ static inline uint16_t sim_half_bits(float x)
     u -= 112u << 23; /* biases: 127 and 15 */
     return (uint16_t)(sign | (u + 0xfff + (u >> 13 & 1)) >> 13);
 }
-static inline float sim_half_value(uint16_t bits)
+inline float sim_half_value(uint16_t bits)
 {
     const uint32_t sign = (uint32_t)(bits & 0x8000) << 16, rest = bits & 0x7fff;
     uint32_t u;
@@ -35,31 +35,9 @@ static inline float sim_half_value(uint16_t bits)
     memcpy(&x, &u, sizeof x);
     return x;
 }
-struct __half {
-    uint16_t bits;
-    __half() = default;
-    __half(float x) : bits(sim_half_bits(x)) {}
-    operator float() const { return sim_half_value(bits); }
-};
-typedef __half half;
-struct alignas(4) __half2 {
-    __half x, y;
-};
-typedef __half2 half2;
+typedef sim_element<sim_half_bits, sim_half_value> __half;
+
 static inline float __half2float(__half x) { return x; }
 static inline __half __float2half_rn(float x) { return x; }
-static inline __half __float2half(float x) { return x; }
-static inline __half2 __floats2half2_rn(float x, float y) { return {x, y}; }
-static inline __half2 __float22half2_rn(float2 v) { return {v.x, v.y}; }
-static inline float2 __half22float2(__half2 v) { return {v.x, v.y}; }
-static inline float __low2float(__half2 v) { return v.x; }
-static inline float __high2float(__half2 v) { return v.y; }
-static inline unsigned short __half_as_ushort(__half x) { return x.bits; }
-static inline __half __ushort_as_half(unsigned short bits)
-{
-    __half x;
-    x.bits = bits;
-    return x;
-}
 
 #endif
