@@ -30,6 +30,29 @@ sees shared 'address 0x[0-9a-f]* is not there' $both
 sees shift 'a shift by more bits' $both
 sees behind 'byte 0 was written behind an allocation of 4000 bytes' cudasim
 sees host 'or memory of the host' cudasim_races
+sees direction 'refused: cudaErrorInvalidValue' $both
+sees copy_beyond 'a copy of 44 bytes at byte 3960 of allocation [0-9]* \(4000 bytes of device memory\)' $both
+sees copy_freed 'a copy of 40 bytes at 0x[0-9a-f]*, where no device memory is allocated' $both
+sees pinned_beyond 'byte 4 was written behind an allocation of 4000 bytes' $both
+for touches in host_reads host_writes; do
+    if grep -qw pku /proc/cpuinfo; then
+        sees $touches 'the host touches byte [0-9]* of allocation [0-9]* \(4000 bytes of device memory\)' $both
+    else skip "the host touches device memory" "this processor has no keys of protection"; fi
+done
+
+# Streams: who touches what, and who did before; copies are known without races being looked for, kernels are not.
+down='a race of streams: copy to the host on stream 2 reads 1200 bytes at byte 0 of allocation [0-9]* \(2400 bytes of device memory\), which'
+sees no_event "$down .* on stream 1 writes; no event orders the two" $both
+sees waited_too_late "$down .* on stream 1 writes" $both
+sees recorded_too_early "$down test.* on stream 1 writes" cudasim_races
+sees other_event "${down/byte 0/byte 1200} .* on stream 1 writes" $both
+sees up_reused 'the host writes byte 28 of allocation [0-9]* \(1232 bytes of pinned memory\), which copy to the device on stream 1 reads' $both
+for early in down_read other_stream; do
+    sees $early 'the host reads byte 0 of allocation [0-9]* \(1232 bytes of pinned memory\), which copy to the host on stream 2 writes' $both
+done
+sees both_down 'copy to the host on stream 1 writes 1200 bytes at byte 0 .* of pinned memory\), which copy to the host on stream 2 writes' $both
+sees on_device_reused 'copy to the device on stream 1 writes 1200 bytes .* which copy to the host on stream 2 reads' $both
+sees freed 'of device memory\) is freed while .* may be at work there' $both
 for race in warp_race block_race grid_race no_wait no_barrier_after no_barrier_before; do sees $race 'a race at' cudasim_races; done
 
 # Operations against the plain references; those of products and attention at all shapes take minutes: `make test-cudasim`.

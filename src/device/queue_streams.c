@@ -108,7 +108,8 @@ static void run_one(queue_state *q, dt_stream *s)
 {
     const entry *e = &s->entries[s->done++];
     if (e->kind == RUN) {
-        const dt_err err = e->run(&q->below, e->args);
+        dt_err err = e->run(&q->below, e->args);
+        if (err == DT_OK) err = q->below.ops->stream_sync(&q->below, NULL); /* done, for the host and other streams */
         if (q->err == DT_OK) q->err = err;
     } else {
         if (e->kind == RECORD) reach(e->event, e->serial);

@@ -1,7 +1,10 @@
 /* block.cc - launches: blocks in random order, lanes as fibers, the barrier, and what is said of a mistake. */
 #include "block.h"
+#include "host.h"
 #include "race.h"
+#include "streams.h"
 #include <dlfcn.h>
+#include <execinfo.h>
 #include <link.h>
 #include <pthread.h>
 #include <signal.h>
@@ -47,23 +50,38 @@ static uint64_t seed()
 
 /* ---- messages --------------------------------------------------------------------------------------------------- */
 
-static void print_where()
+const char *sim_kernel_name(const void *kernel)
 {
     Dl_info of = {};
-    const char *kernel = "a kernel";
-    if (dladdr(block.launch->kernel, &of) && of.dli_saddr == block.launch->kernel) kernel = of.dli_sname;
-    fprintf(stderr, "cuda simulator: %s (%s)", block.launch->op, kernel);
+    return dladdr(kernel, &of) && of.dli_saddr == kernel ? of.dli_sname : nullptr;
+}
+
+static void print_where()
+{
+    const char *kernel = sim_kernel_name(block.launch->kernel);
+    fprintf(stderr, "cuda simulator: %s (%s)", block.launch->op, kernel ? kernel : "a kernel");
     if (block.current >= 0)
         fprintf(stderr, ", block (%u,%u,%u) of (%u,%u,%u), thread %d of %d", blockIdx.x, blockIdx.y, blockIdx.z,
                 gridDim.x, gridDim.y, gridDim.z, block.current, block.launch->threads);
     fprintf(stderr, ": ");
 }
 
+static void print_calls()
+{
+    void *calls[24];
+    backtrace_symbols_fd(calls, backtrace(calls, 24), STDERR_FILENO);
+    fprintf(stderr, "cuda simulator: ");
+}
+
+/* Of a kernel: which, and its thread. Of the host: the calls that led there. */
 void sim_wrong(const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    if (block.launch) print_where();
+    if (block.launch && sim_is_the_device())
+        print_where();
+    else
+        print_calls();
     vfprintf(stderr, format, args);
     va_end(args);
     fprintf(stderr, "\n");
@@ -71,8 +89,6 @@ void sim_wrong(const char *format, ...)
     signal(SIGABRT, SIG_DFL);
     abort();
 }
-
-static void on_fault(int, siginfo_t *info, void *) { sim_wrong("address %p is not there", info->si_addr); }
 
 /* What a lane waits for, where nothing can go on. */
 static void print_waiting(const char *what, int warp, uint32_t lanes)
@@ -372,15 +388,11 @@ static void *signal_stack()
 
 static void launch_kernel(const sim_launch &launch)
 {
-    struct sigaction faults = {}, before[2];
     stack_t other = {}, stack_before;
-    faults.sa_sigaction = on_fault;
-    faults.sa_flags = SA_SIGINFO | SA_ONSTACK;
     other.ss_sp = signal_stack();
     other.ss_size = 64 << 10;
     sigaltstack(&other, &stack_before);
-    sigaction(SIGSEGV, &faults, &before[0]);
-    sigaction(SIGBUS, &faults, &before[1]);
+    host_watches_faults();
     random_state = mix(seed() * 1000003 + n_launches++);
     block.launch = &launch;
     blockDim = dim3((unsigned)launch.threads);
@@ -389,8 +401,6 @@ static void launch_kernel(const sim_launch &launch)
     run_grid(launch.grid);
     block.launch = nullptr;
     block.current = -1;
-    sigaction(SIGSEGV, &before[0], nullptr);
-    sigaction(SIGBUS, &before[1], nullptr);
     sigaltstack(&stack_before, nullptr);
 }
 
@@ -398,10 +408,15 @@ void sim_run(const sim_launch &launch)
 {
     const cudaError_t error = sim_check_launch(launch);
     if (error != cudaSuccess) {
-        sim_set_error(error);
+        sim_fail(error);
         return;
     }
     pthread_mutex_lock(&one_kernel);
-    launch_kernel(launch);
+    const stream_op op = streams_begin(launch.stream, launch.op, launch.kernel);
+    {
+        const sim_as_device hands;
+        launch_kernel(launch);
+    }
+    streams_end(op);
     pthread_mutex_unlock(&one_kernel);
 }

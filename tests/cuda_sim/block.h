@@ -3,12 +3,14 @@
 #define CUDA_SIM_BLOCK_H
 
 #include "fiber.h"
+#include "memory.h"
 #include <cuda_runtime_api.h>
 #include <sim.h>
 #include <sim_warp.h>
 
 enum { WARP = 32, MAX_THREADS = 1024, MAX_WARPS = MAX_THREADS / WARP };
 /* Of an H100: dynamic shared memory that a block gets unasked, and at most. */
+static const size_t SIM_DEVICE_NBYTES = (size_t)16 << 30;
 enum { SHARED_USUAL = 48 << 10, SHARED_MOST = 227 << 10 };
 
 /* A copy of 16 bytes to shared memory that may not have landed. */
@@ -53,23 +55,19 @@ struct sim_block_state {
 };
 extern __attribute__((visibility("hidden"))) sim_block_state block;
 
-/** Is it host memory that the device reaches? */
-bool sim_is_pinned(const void *p);
 /** The next number of the sequence that DTRAIN_SIM_SEED begins. */
 uint32_t sim_random();
 /** The shared memory that the kernels declare, without the dynamic. */
-struct sim_range {
-    char *from, *to;
-};
 sim_range sim_static_shared();
 sim_range sim_dynamic_shared(); /* all that there is of it, in use or not */
-/** Where device memory is: addresses, most of them without memory. */
-sim_range sim_device_memory();
 bool sim_is_shared(const void *p, size_t nbytes);
 /** Forget the copies of a lane that ended. */
 void sim_copies_forget(pending_copies *copies);
 /** Is this launch possible? Else the error that CUDA gives. */
 cudaError_t sim_check_launch(const sim_launch &launch);
-void sim_set_error(cudaError_t error);
+/** Note an error for cudaGetLastError, and return it. */
+cudaError_t sim_fail(cudaError_t error);
+/** Its symbol, where it has one that others see; else NULL. */
+const char *sim_kernel_name(const void *kernel);
 
 #endif

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 #include <cuda_bf16.h>
 #include <cublasLt.h>
+#include "library.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,6 +43,16 @@ float gelu_slope(float x)
 }
 
 bool layout_holds(const cublasLtMatrixLayoutOpaque_t &x) { return x.rows > 0 && x.cols > 0 && x.ld >= (int64_t)x.rows; }
+
+size_t size_of(cudaDataType type) { return type == CUDA_R_32F ? 4 : 2; }
+
+/* cols columns of `rows` elements, ld apart. */
+void touches(const void *p, const cublasLtMatrixLayoutOpaque_t &x, bool write)
+{
+    const size_t size = size_of(x.type);
+    for (uint64_t j = 0; j < x.cols; j++)
+        sim_library_touches(static_cast<const char *>(p) + j * (uint64_t)x.ld * size, x.rows * size, write);
+}
 
 bool holds_alignment(const void *p, uint32_t nbytes) { return reinterpret_cast<uintptr_t>(p) % nbytes == 0; }
 
@@ -135,7 +146,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t x, const void *alpha, const void *a,
                               cublasLtMatrixLayout_t la, const void *b, cublasLtMatrixLayout_t lb, const void *beta,
                               const void *c, cublasLtMatrixLayout_t lc, void *d, cublasLtMatrixLayout_t ld,
-                              const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_nbytes, cudaStream_t)
+                              const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_nbytes,
+                              cudaStream_t stream)
 {
     const bool ta = x->transposed[0] == CUBLAS_OP_T, tb = x->transposed[1] == CUBLAS_OP_T;
     const bool gelu_of_it = (x->epilogue & CUBLASLT_EPILOGUE_GELU) != 0, slope = x->epilogue == CUBLASLT_EPILOGUE_DGELU;
@@ -146,6 +158,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t x, const vo
            "a matrix is aligned to less than was said");
     demand(workspace_nbytes >= algo->workspace, "the workspace is smaller than was said");
     demand(c != d || add == 0 || lc->ld == ld->ld, "C is D in another layout");
+    sim_library_begins(stream, "cublasLtMatmul");
+    touches(a, *la, false);
+    touches(b, *lb, false);
+    if (add != 0) touches(c, *lc, false);
+    touches(d, *ld, true);
+    if (x->epilogue & CUBLASLT_EPILOGUE_BIAS) sim_library_touches(x->bias, (size_t)rows * size_of(ld->type), false);
+    if (x->aux) touches(x->aux, {ld->type, ld->rows, ld->cols, x->aux_ld}, gelu_of_it);
+    sim_library_touches(workspace, algo->workspace, true);
     memset(workspace, 0xff, algo->workspace);
     for (int64_t j = 0; j < cols; j++)
         for (int64_t i = 0; i < rows; i++) {
@@ -160,5 +180,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t x, const vo
             if (slope) y *= gelu_slope(load(x->aux, ld->type, j * x->aux_ld + i));
             store(d, ld->type, j * ld->ld + i, y);
         }
+    sim_library_ends();
     return CUBLAS_STATUS_SUCCESS;
 }

@@ -1,5 +1,6 @@
 /* nccl_twin.c - NCCL over MPI, for the simulator of CUDA, whose memory is the host's. As NCCL does it refuses an id
  * that is not rank 0's. */
+#include "library.h"
 #include "nccl.h"
 #include <mpi.h>
 #include <stdbool.h>
@@ -53,37 +54,56 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
     return ncclSuccess;
 }
 
+static ncclResult_t result_of(int code) { return code ? ncclSystemError : ncclSuccess; }
+
 ncclResult_t ncclGroupStart(void) { return ncclSuccess; }
 ncclResult_t ncclGroupEnd(void)
 {
+    sim_library_goes_on();
     const int code = MPI_Waitall(n_group, group, MPI_STATUSES_IGNORE);
+    sim_library_pauses();
     n_group = 0;
-    return code ? ncclSystemError : ncclSuccess;
+    return result_of(code);
 }
 
 ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream)
 {
     if (n_group == MOST) return ncclInvalidArgument;
-    return MPI_Isend(send, (int)count, MPI_BYTE, peer, 0, comm->world, &group[n_group++]) ? ncclSystemError
-                                                                                          : ncclSuccess;
+    sim_library_begins(stream, "ncclSend");
+    sim_library_touches(send, count, false);
+    const int code = MPI_Isend(send, (int)count, MPI_BYTE, peer, 0, comm->world, &group[n_group++]);
+    sim_library_ends();
+    return result_of(code);
 }
 ncclResult_t ncclRecv(void *recv, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream)
 {
     if (n_group == MOST) return ncclInvalidArgument;
-    return MPI_Irecv(recv, (int)count, MPI_BYTE, peer, 0, comm->world, &group[n_group++]) ? ncclSystemError
-                                                                                          : ncclSuccess;
+    sim_library_begins(stream, "ncclRecv");
+    sim_library_touches(recv, count, true);
+    const int code = MPI_Irecv(recv, (int)count, MPI_BYTE, peer, 0, comm->world, &group[n_group++]);
+    sim_library_ends();
+    return result_of(code);
 }
 ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t stream)
 {
     const bool in_place = (const char *)send == (char *)recv + (size_t)comm->rank * count;
-    return MPI_Allgather(in_place ? MPI_IN_PLACE : send, (int)count, MPI_BYTE, recv, (int)count, MPI_BYTE, comm->world)
-               ? ncclSystemError
-               : ncclSuccess;
+    sim_library_begins(stream, "ncclAllGather");
+    sim_library_touches(send, count, false);
+    sim_library_touches(recv, count * (size_t)comm->nranks, true);
+    const int code =
+        MPI_Allgather(in_place ? MPI_IN_PLACE : send, (int)count, MPI_BYTE, recv, (int)count, MPI_BYTE, comm->world);
+    sim_library_ends();
+    return result_of(code);
 }
 ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                            cudaStream_t stream)
 {
-    return MPI_Bcast(recv, (int)count, MPI_BYTE, root, comm->world) ? ncclSystemError : ncclSuccess;
+    sim_library_begins(stream, "ncclBroadcast");
+    sim_library_touches(send, comm->rank == root ? count : 0, false);
+    sim_library_touches(recv, count, true);
+    const int code = MPI_Bcast(recv, (int)count, MPI_BYTE, root, comm->world);
+    sim_library_ends();
+    return result_of(code);
 }

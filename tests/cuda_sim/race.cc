@@ -7,6 +7,7 @@
 #ifdef CUDA_SIM_RACES
 #include "block.h"
 #include "race.h"
+#include "streams.h"
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,7 +33,7 @@ static struct {
     uint32_t seen[MAX_THREADS][WARP];
 } now;
 
-/* ---- shadows: device memory, shared memory that kernels declare, and the dynamic -------------------------------- */
+/* ---- shadows: dynamic shared memory, what kernels declare of it, device memory, pinned memory -------------------- */
 
 static cell *new_shadow(size_t nbytes)
 {
@@ -46,13 +47,13 @@ struct shadow {
     const char *from, *to;
     cell *cells;
 };
-enum { DYNAMIC, FIXED, DEVICE, N_SHADOWS };
+enum { DYNAMIC, FIXED, DEVICE, PINNED, N_SHADOWS };
 static shadow shadows[N_SHADOWS];
 
 static void find_memory()
 {
-    const sim_range fixed = sim_static_shared(), dynamic = sim_dynamic_shared(), device = sim_device_memory();
-    const sim_range ranges[N_SHADOWS] = {dynamic, fixed, device};
+    const sim_range ranges[N_SHADOWS] = {sim_dynamic_shared(), sim_static_shared(), sim_device_memory(),
+                                         sim_pinned_memory()};
     for (int i = 0; i < N_SHADOWS; i++) {
         if (shadows[i].from == ranges[i].from) continue;
         shadows[i] = {ranges[i].from, ranges[i].to, new_shadow((size_t)(ranges[i].to - ranges[i].from))};
@@ -64,7 +65,7 @@ static cell *cell_of(const char *p, uint32_t *first_block)
     *first_block = now.block;
     for (int i = 0; i < N_SHADOWS; i++) {
         if (p < shadows[i].from || p >= shadows[i].to) continue;
-        if (i == DEVICE) *first_block = now.first_block;
+        if (i >= DEVICE) *first_block = now.first_block;
         return shadows[i].cells + (p - shadows[i].from) / 2;
     }
     return nullptr;
@@ -195,13 +196,13 @@ extern __attribute__((visibility("hidden"))) const char __ehdr_start, _end; /* o
 
 static bool within(const void *p, const void *from, size_t nbytes) { return (uintptr_t)p - (uintptr_t)from < nbytes; }
 
-/* What else a lane may touch: its stack, its arguments, constants, and pinned memory. */
+/* What else a lane may touch: its stack, its arguments and constants. */
 static void not_the_host(const void *p, int lane)
 {
     const sim_lane_state *l = &block.lanes[lane];
     if (within(p, l->stack, (size_t)(l->top - l->stack)) ||
         within(p, block.launch->context, block.launch->context_nbytes) ||
-        within(p, &__ehdr_start, (size_t)(&_end - &__ehdr_start)) || sim_is_pinned(p))
+        within(p, &__ehdr_start, (size_t)(&_end - &__ehdr_start)))
         return;
     sim_wrong("address %p is not there, or memory of the host", p);
 }
@@ -216,6 +217,7 @@ static void touch(const void *at, size_t nbytes, int kind, int lane, const void 
         not_the_host(p, lane);
         return;
     }
+    streams_touch(p, nbytes, kind & WRITE);
     access mine = {
         now.block, now.clock[lane], (uint32_t)(reinterpret_cast<uintptr_t>(pc) - object_base()), (uint16_t)lane,
         0,         (uint8_t)kind};

@@ -4,8 +4,9 @@
  *
  * What orders two accesses of threads a and b: a barrier of their block, or __syncwarp of lanes of their warp.
  * Shuffles, votes and products do not: CUDA promises no order of memory for them. Blocks of a launch are never
- * ordered; launches follow one another. A copy that runs behind a thread's back is in nobody's reach until the thread
- * has waited for it, and then it is the thread's write. */
+ * ordered; launches follow one another here, and whether their streams order them is the matter of streams.h. A copy
+ * that runs behind a thread's back is in nobody's reach until the thread has waited for it, and then it is the
+ * thread's write. */
 #ifndef CUDA_SIM_RACE_H
 #define CUDA_SIM_RACE_H
 

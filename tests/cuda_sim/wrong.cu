@@ -1,6 +1,6 @@
-/* wrong.cu - does the simulator see what is wrong? `wrong NAME` runs the kernel of that name, which must end the
- * program with a line that says what it did; `wrong right` runs one that uses all of it as it should, and must print
- * "right" (tests/e2e_cudasim.sh). */
+/* wrong.cu - does the simulator see what is wrong? `wrong NAME` runs the kernel or the program of that name, which must
+ * end with a line that says what it did; `wrong right` runs what uses all of it as it should, and must print "right"
+ * (tests/e2e_cudasim.sh). */
 #include "ptx.cuh"
 #include <stdlib.h>
 
@@ -105,73 +105,231 @@ __global__ void grid_race_kernel(float *x)
     if (threadIdx.x == 0) x[blockIdx.x] = x[blockIdx.x ^ 1];
 }
 
-/* ---- main ------------------------------------------------------------------------------------------------------- */
-
-static dt_stream *stream()
+__global__ void add_kernel(float *x, int n)
 {
-    static dt_stream s;
-    s.last = "test";
-    return &s;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) x[i] += 1;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+static void must(cudaError_t error)
+{
+    if (error == cudaSuccess) return;
+    fprintf(stderr, "refused: %s\n", cudaGetErrorName(error));
+    abort();
+}
+
+static dt_stream *stream(int number = 0)
+{
+    static dt_stream s[2];
+    if (!s[number].handle) must(cudaStreamCreateWithFlags(&s[number].handle, cudaStreamNonBlocking));
+    s[number].last = "test";
+    return &s[number];
 }
 
 template <class T> static T *device_array(int n)
 {
     T *p = nullptr;
-    if (cudaMalloc(&p, n * sizeof(T)) != cudaSuccess) exit(70);
+    must(cudaMalloc(&p, n * sizeof(T)));
     return p;
 }
+static float *pinned_array(int n)
+{
+    void *p = nullptr;
+    must(cudaHostAlloc(&p, n * sizeof(float), cudaHostAllocDefault));
+    return static_cast<float *>(p);
+}
+
+/* The host waits for it. */
+template <class T> static void move(T *dst, const T *src, int n)
+{
+    must(cudaMemcpyAsync(dst, src, n * sizeof(T), cudaMemcpyDefault, stream()->handle));
+    must(cudaStreamSynchronize(stream()->handle));
+}
+
+/* ---- kernels that use what they may ------------------------------------------------------------------------------ */
 
 /* Small integers: all sums are exact. */
 template <leave_out out> static bool product_is_right()
 {
     enum { K = 160 };
+    static bf16 a_host[TILE * K], b_host[TILE * K];
+    static float c_host[TILE * TILE];
     bf16 *a = device_array<bf16>(TILE * K), *b = device_array<bf16>(TILE * K);
     float *c = device_array<float>(TILE * TILE);
-    for (int i = 0; i < TILE * K; i++) a[i] = (float)(i * 7 % 11 - 5), b[i] = (float)(i * 5 % 13 - 6);
+    for (int i = 0; i < TILE * K; i++) a_host[i] = (float)(i * 7 % 11 - 5), b_host[i] = (float)(i * 5 % 13 - 6);
+    move(a, a_host, TILE * K), move(b, b_host, TILE * K);
     launch(stream(), dim3(1), 128, 4 * TILE * PITCH * sizeof(bf16), tile_kernel<out>, (const bf16 *)a, (const bf16 *)b,
            c, (int)K);
     bool right = cudaGetLastError() == cudaSuccess;
+    move(c_host, c, TILE * TILE);
     for (int i = 0; i < TILE * TILE; i++) {
         float sum = 0;
-        for (int k = 0; k < K; k++) sum += (float)a[i / TILE * K + k] * (float)b[i % TILE * K + k];
-        right = right && c[i] == sum;
+        for (int k = 0; k < K; k++) sum += (float)a_host[i / TILE * K + k] * (float)b_host[i % TILE * K + k];
+        right = right && c_host[i] == sum;
     }
     return right;
 }
 
 static bool sums_are_right(float *x)
 {
-    float *y = device_array<float>(10);
-    for (int i = 0; i < 1000; i++) x[i] = (float)i;
+    float x_host[1000], y_host[10], *y = device_array<float>(10);
+    for (int i = 0; i < 1000; i++) x_host[i] = (float)i;
+    move(x, x_host, 1000);
     launch(stream(), dim3(10), 256, 0, sum_kernel, (const float *)x, y, 100);
     bool right = cudaGetLastError() == cudaSuccess;
-    for (int i = 0; i < 10; i++) right = right && y[i] == (float)(i * 10000 + 4950);
+    move(y_host, y, 10);
+    for (int i = 0; i < 10; i++) right = right && y_host[i] == (float)(i * 10000 + 4950);
     return right;
 }
 
+/* ---- programs of two streams ------------------------------------------------------------------------------------- */
+
+/* N floats go to the device in two halves and come back with 1 added, by way of two buffers of pinned memory, up and
+ * down, of which the halves take turns in one: stream 0 copies up and adds, stream 1 copies down. What is left out, or
+ * done at the wrong place, is the mistake. */
+enum mistake {
+    NO_MISTAKE,
+    NO_EVENT,           /* stream 1 does not wait for the sums */
+    RECORDED_TOO_EARLY, /* before the sums were queued */
+    WAITED_TOO_LATE,    /* behind the copy down */
+    OTHER_EVENT,        /* of the other half */
+    UP_REUSED,          /* the host fills up again before the copy from it has ended */
+    DOWN_READ,          /* the host reads down before the copy to it has ended */
+    OTHER_STREAM,       /* it waits, but for the stream that copies up */
+    BOTH_DOWN,          /* the second half comes down onto the first, by the other stream */
+    ON_DEVICE_REUSED,   /* the second half comes up onto the first, which is still copied down */
+    FREED               /* device memory goes while it is copied */
+};
+
+static bool halves_are_right(mistake m)
+{
+    enum { N = 300, BESIDE = 8 }; /* half a page: the host may use the rest of it */
+    cudaStream_t up_stream = stream(0)->handle, down_stream = stream(1)->handle;
+    cudaEvent_t added[2], came_up, went_down;
+    float *up = pinned_array(N + BESIDE), *down = pinned_array(N + BESIDE), *x = device_array<float>(2 * N);
+    bool right = true;
+    must(cudaEventCreate(&added[0])), must(cudaEventCreate(&added[1]));
+    must(cudaEventCreate(&came_up)), must(cudaEventCreate(&went_down));
+    for (int half = 0; half < 2; half++) {
+        float *part = x + (m == ON_DEVICE_REUSED ? 0 : half * N);
+        for (int i = 0; i < N; i++) up[i] = (float)(half * N + i);
+        must(cudaMemcpyAsync(part, up, N * sizeof *x, cudaMemcpyHostToDevice, up_stream));
+        must(cudaEventRecord(came_up, up_stream));
+        if (m == RECORDED_TOO_EARLY) must(cudaEventRecord(added[half], up_stream));
+        launch(stream(0), dim3(1), 64, 0, add_kernel, part, (int)N);
+        if (m != RECORDED_TOO_EARLY) must(cudaEventRecord(added[half], up_stream));
+        if (m != NO_EVENT && m != WAITED_TOO_LATE)
+            must(cudaStreamWaitEvent(down_stream, added[m == OTHER_EVENT ? 0 : half], 0));
+        must(cudaMemcpyAsync(down, part, N * sizeof *x, cudaMemcpyDeviceToHost, down_stream));
+        if (m == BOTH_DOWN) must(cudaMemcpyAsync(down, part, N * sizeof *x, cudaMemcpyDeviceToHost, up_stream));
+        if (m == WAITED_TOO_LATE) must(cudaStreamWaitEvent(down_stream, added[half], 0));
+        must(cudaEventRecord(went_down, down_stream));
+        for (int i = N; i < N + BESIDE; i++) up[i] = down[i] = (float)i; /* beside what streams use */
+        if (m == ON_DEVICE_REUSED) {
+            must(cudaEventSynchronize(came_up));
+            continue;
+        }
+        if (m == FREED) must(cudaFree(x));
+        if (m != UP_REUSED) must(cudaEventSynchronize(came_up));
+        if (m == UP_REUSED) up[7] = 0;
+        if (m == OTHER_STREAM) must(cudaStreamSynchronize(up_stream));
+        if (m != DOWN_READ && m != OTHER_STREAM) must(cudaEventSynchronize(went_down));
+        for (int i = 0; i < N; i++) right = right && down[i] == (float)(half * N + i + 1);
+    }
+    must(cudaEventDestroy(added[0])), must(cudaEventDestroy(added[1]));
+    must(cudaEventDestroy(came_up)), must(cudaEventDestroy(went_down));
+    must(cudaFree(x)), must(cudaFreeHost(up)), must(cudaFreeHost(down));
+    return right;
+}
+
+/* ---- memory of three kinds --------------------------------------------------------------------------------------- */
+
+static bool direction(float *x)
+{
+    must(cudaMemcpyAsync(pinned_array(10), x, 40, cudaMemcpyHostToDevice, stream()->handle));
+    return true;
+}
+static bool copy_beyond(float *x)
+{
+    move(x + 990, static_cast<const float *>(pinned_array(100)), 11);
+    return true;
+}
+static bool copy_freed(float *)
+{
+    float *y = device_array<float>(10), *host = pinned_array(10);
+    must(cudaFree(y));
+    move(host, y, 10);
+    return true;
+}
+static bool host_reads(float *x) { return *static_cast<volatile float *>(x + 3) == 0; }
+static bool host_writes(float *x)
+{
+    *static_cast<volatile float *>(x) = 0;
+    return true;
+}
+static bool pinned_beyond(float *)
+{
+    float *host = pinned_array(1000);
+    *static_cast<volatile float *>(host + 1001) = 0;
+    must(cudaFreeHost(host));
+    return true;
+}
+
+/* ---- main -------------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name;
+    void (*kernel)(float *);
+    size_t shared_nbytes;
+} wrong_kernels[] = {
+    {"host", block_race_kernel, 0},     {"mask", mask_kernel, 0},           {"ended", ended_kernel, 0},
+    {"deadlock", deadlock_kernel, 0},   {"unaligned", unaligned_kernel, 0}, {"beyond", beyond_kernel, 0},
+    {"index", index_kernel, 0},         {"shared", shared_kernel, 256},     {"behind", behind_kernel, 0},
+    {"shift", shift_kernel, 0},         {"warp_race", warp_race_kernel, 0}, {"block_race", block_race_kernel, 0},
+    {"grid_race", grid_race_kernel, 0},
+};
+static const struct {
+    const char *name;
+    mistake what;
+} wrong_programs[] = {
+    {"no_event", NO_EVENT},
+    {"recorded_too_early", RECORDED_TOO_EARLY},
+    {"waited_too_late", WAITED_TOO_LATE},
+    {"other_event", OTHER_EVENT},
+    {"up_reused", UP_REUSED},
+    {"down_read", DOWN_READ},
+    {"other_stream", OTHER_STREAM},
+    {"both_down", BOTH_DOWN},
+    {"on_device_reused", ON_DEVICE_REUSED},
+    {"freed", FREED},
+};
+static const struct {
+    const char *name;
+    bool (*run)(float *x);
+} wrong_kinds[] = {
+    {"direction", direction},   {"copy_beyond", copy_beyond}, {"copy_freed", copy_freed},
+    {"host_reads", host_reads}, {"host_writes", host_writes}, {"pinned_beyond", pinned_beyond},
+};
+
 int main(int argc, char **argv)
 {
-    static const struct {
-        const char *name;
-        void (*kernel)(float *);
-        size_t shared_nbytes;
-    } wrong[] = {
-        {"host", block_race_kernel, 0},     {"mask", mask_kernel, 0},           {"ended", ended_kernel, 0},
-        {"deadlock", deadlock_kernel, 0},   {"unaligned", unaligned_kernel, 0}, {"beyond", beyond_kernel, 0},
-        {"index", index_kernel, 0},         {"shared", shared_kernel, 256},     {"behind", behind_kernel, 0},
-        {"shift", shift_kernel, 0},         {"warp_race", warp_race_kernel, 0}, {"block_race", block_race_kernel, 0},
-        {"grid_race", grid_race_kernel, 0},
-    };
     const char *name = argc > 1 ? argv[1] : "right";
     float *x = device_array<float>(1000), *host = static_cast<float *>(malloc(4000));
     bool right = true;
-    for (const auto &w : wrong)
+    for (const auto &w : wrong_kernels)
         if (!strcmp(name, w.name))
             launch(stream(), dim3(2), 128, w.shared_nbytes, w.kernel, strcmp(name, "host") ? x : host);
-    if (!strcmp(name, "right")) right = sums_are_right(x) && product_is_right<NOTHING>();
+    for (const auto &w : wrong_programs)
+        if (!strcmp(name, w.name)) right = halves_are_right(w.what);
+    for (const auto &w : wrong_kinds)
+        if (!strcmp(name, w.name)) right = w.run(x);
+    if (!strcmp(name, "right"))
+        right = sums_are_right(x) && product_is_right<NOTHING>() && halves_are_right(NO_MISTAKE);
     if (!strcmp(name, "no_wait")) right = product_is_right<NO_WAIT>();
     if (!strcmp(name, "no_barrier_after")) right = product_is_right<NO_BARRIER_AFTER>();
     if (!strcmp(name, "no_barrier_before")) right = product_is_right<NO_BARRIER_BEFORE>();
+    must(cudaDeviceSynchronize());
     cudaFree(x);
     free(host);
     puts(right ? "right" : "the numbers are wrong");

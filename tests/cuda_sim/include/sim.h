@@ -11,8 +11,7 @@
 #ifndef CUDA_SIM_H
 #define CUDA_SIM_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "cuda_runtime_api.h"
 
 #define __global__
 #define __device__
@@ -80,6 +79,7 @@ void *simulated_shared();
 /* ---- the launch ------------------------------------------------------------------------------------------------- */
 
 struct sim_launch {
+    cudaStream_t stream;
     const char *op; /* the operation, for messages */
     const void *kernel;
     dim3 grid;
@@ -94,8 +94,8 @@ void sim_run(const sim_launch &launch);
 template <class Stream, class Lane>
 static inline void simulate(Stream *s, const void *kernel, dim3 grid, int threads, size_t shared_nbytes, Lane lane)
 {
-    sim_run({s->last, kernel, grid, threads, shared_nbytes, [](void *of) { (*static_cast<Lane *>(of))(); }, &lane,
-             sizeof lane});
+    sim_run({s->handle, s->last, kernel, grid, threads, shared_nbytes, [](void *of) { (*static_cast<Lane *>(of))(); },
+             &lane, sizeof lane});
 }
 
 /** End the program: what the lane that runs did wrong. */
