@@ -49,7 +49,7 @@ typedef struct dt_sums {
     dt_vote_value *total; /* [n_values] of the steps since dt_sums_clear_total */
     int n_values;
     int64_t n_steps; /* in total */
-    bool nonfinite;  /* of step */
+    bool nonfinite;  /* of step: a DT_SUM_LOSS */
     bool total_nonfinite;
     dt_err err; /* of a declaration; dt_sums_settle returns it */
 } dt_sums;
@@ -72,8 +72,11 @@ void dt_sums_clear(dt_sums *s);                  /* a new step, or a validation 
 void dt_sums_add(dt_sums *s, int sum, double x); /* DT_SUM_UNITS: rounded to whole units, left out when not finite */
 void dt_sums_count(dt_sums *s, int sum, int64_t n_units); /* DT_SUM_UNITS */
 
-/** Bring the step's values together, and the mark of numbers that are not finite with vote->nonfinite. Collective;
- *  vote carries the rest. */
+/** What a vote says of numbers that are not finite; the largest counts. An overflow of scaled gradients leaves the loss
+ *  as it is. */
+enum { DT_NONFINITE_GRADS = 1, DT_NONFINITE_LOSS };
+/** Bring the step's values together, and in vote->nonfinite whether a loss is not finite. Collective; vote carries the
+ *  rest. */
 dt_err dt_sums_vote(dt_sums *s, dt_comm *comm, dt_vote *vote);
 
 double dt_sums_value(const dt_sums *s, int sum); /* of the step; NAN for a marked DT_SUM_LOSS */

@@ -229,11 +229,11 @@ void dt_sums_count(dt_sums *s, int sum, int64_t n_units) { add_units(s->step + s
 
 dt_err dt_sums_vote(dt_sums *s, dt_comm *comm, dt_vote *vote)
 {
-    vote->nonfinite |= s->nonfinite;
+    if (s->nonfinite) vote->nonfinite = DT_NONFINITE_LOSS;
     vote->values = s->step;
     vote->n_values = s->n_values;
     DT_TRY(dt_comm_vote(comm, vote));
-    s->nonfinite = vote->nonfinite != 0;
+    s->nonfinite = vote->nonfinite == DT_NONFINITE_LOSS;
     return DT_OK;
 }
 

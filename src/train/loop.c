@@ -156,7 +156,7 @@ static dt_err agree_on_step(dt_run *run, dt_err err, bool nonfinite, double begi
     const dt_err saved = run_save_look(run);
     *vote = (dt_vote){.err = err == DT_OK ? saved : err,
                       .stop = run_stop_request(run, next_step_s(run, step_s)),
-                      .nonfinite = nonfinite};
+                      .nonfinite = nonfinite ? DT_NONFINITE_GRADS : 0};
     dt_sums_add(s, c->memory_device, device_memory_peak(run));
     dt_sums_add(s, c->memory_pinned, (double)atomic_load(&run->ledger.on_peak[DT_ON_PINNED]));
     dt_sums_add(s, c->memory_host, host_memory_peak());
