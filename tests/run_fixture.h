@@ -20,12 +20,8 @@ static inline int this_rank(void)
     return rank;
 }
 
-static inline dt_err write_data(const char *path)
+static inline dt_err write_tokens(const char *path, const uint16_t *tokens, hsize_t n, uint64_t n_vocab)
 {
-    enum { N = 20000 };
-    static uint16_t tokens[N];
-    for (int i = 0; i < N; i++) tokens[i] = (uint16_t)(dt_mix64((uint64_t)i) % 250);
-    const hsize_t n = N;
     const hid_t f = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), space = H5Screate_simple(1, &n, NULL);
     const hid_t d = H5Dcreate2(f, "tokens", H5T_STD_U16LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
     H5Dwrite(d, H5T_NATIVE_UINT16, H5S_ALL, H5S_ALL, H5P_DEFAULT, tokens);
@@ -33,8 +29,16 @@ static inline dt_err write_data(const char *path)
     DT_TRY(dt_h5_write_text(f, path, "format", "dtrain-dataset"));
     DT_TRY(dt_h5_write_u64(f, path, "version", 1));
     DT_TRY(dt_h5_write_text(f, path, "kind", "tokens"));
-    DT_TRY(dt_h5_write_u64(f, path, "vocab_size", 257));
+    DT_TRY(dt_h5_write_u64(f, path, "vocab_size", n_vocab));
     return H5Fclose(f) < 0 ? dt_fail(DT_ERR_WRITE, "%s: cannot close", path) : DT_OK;
+}
+
+static inline dt_err write_data(const char *path)
+{
+    enum { N = 20000 };
+    static uint16_t tokens[N];
+    for (int i = 0; i < N; i++) tokens[i] = (uint16_t)(dt_mix64((uint64_t)i) % 250);
+    return write_tokens(path, tokens, N, 257);
 }
 
 static inline int open_fixture(void **state)
@@ -72,27 +76,15 @@ typedef struct outcome {
     dt_queue_counts counts;
 } outcome;
 
-/* optimizer, task: NULL for the configuration's. args: settings; the output directory is called `name`. */
-static inline outcome run_whole(struct fixture *f, const dt_optimizer_ops *optimizer, const dt_task_ops *task,
-                                const char *name, int n_args, const char *const *args)
+/* text: the configuration file; optimizer, task: NULL for the configuration's. */
+static inline outcome run_text(const char *text, const dt_optimizer_ops *optimizer, const dt_task_ops *task, int n_args,
+                               const char *const *args)
 {
-    static const char text[] =
-        "[run]\nthreads = 1\n[model]\nmodel_type = llama\nhidden_size = 64\nintermediate_size = 160\nnum_hidden_layers "
-        "= 3\n"
-        "num_attention_heads = 4\nnum_key_value_heads = 2\nvocab_size = 257\nmax_position_embeddings = 64\n"
-        "[data]\nseq_len = 64\n[batch]\nmicro_batch_size = 4\n[checkpoint]\nsave_steps = 0\nresume = "
-        "none\n[log]\nreport_to = jsonl\n";
-    char data[200], out[200];
-    const char *all[16] = {data, out};
-    snprintf(data, sizeof data, "data.train=%s/train.h5", f->dir);
-    snprintf(out, sizeof out, "run.output_dir=%s/%s", f->dir, name);
-    for (int i = 0; i < n_args; i++) all[i + 2] = args[i];
-
     outcome o = {0};
     dt_comm comm = {0};
     dt_run r = {.start_s = dt_now_s(), .optimizer = optimizer, .task.ops = task};
     o.err = dt_comm_open(&comm);
-    if (!o.err) o.err = dt_config_parse(&r.cfg, "run_fixture", text, n_args + 2, all);
+    if (!o.err) o.err = dt_config_parse(&r.cfg, "run_fixture", text, n_args, args);
     if (!o.err) o.err = dt_run_main(&r, &comm, DT_MODE_RUN);
     o.together = dt_comm_failed_together(&comm);
     o.n_allocs = atomic_load(&r.ledger.n_allocs);
@@ -109,6 +101,24 @@ static inline outcome run_whole(struct fixture *f, const dt_optimizer_ops *optim
     const dt_memory left = dt_ledger_now(&r.ledger);
     o.left = dt_memory_total(&left);
     return o;
+}
+
+/* The small model. args: settings; the output directory is called `name`. */
+static inline outcome run_whole(struct fixture *f, const dt_optimizer_ops *optimizer, const dt_task_ops *task,
+                                const char *name, int n_args, const char *const *args)
+{
+    static const char text[] =
+        "[run]\nthreads = 1\n[model]\nmodel_type = llama\nhidden_size = 64\nintermediate_size = 160\nnum_hidden_layers "
+        "= 3\n"
+        "num_attention_heads = 4\nnum_key_value_heads = 2\nvocab_size = 257\nmax_position_embeddings = 64\n"
+        "[data]\nseq_len = 64\n[batch]\nmicro_batch_size = 4\n[checkpoint]\nsave_steps = 0\nresume = "
+        "none\n[log]\nreport_to = jsonl\n";
+    char data[200], out[200];
+    const char *all[16] = {data, out};
+    snprintf(data, sizeof data, "data.train=%s/train.h5", f->dir);
+    snprintf(out, sizeof out, "run.output_dir=%s/%s", f->dir, name);
+    for (int i = 0; i < n_args; i++) all[i + 2] = args[i];
+    return run_text(text, optimizer, task, n_args + 2, all);
 }
 
 /* The same bytes in every category and place? */
