@@ -12,9 +12,9 @@
 
 /* clang-format off */
 #define DT_CONFIG_KEYS(INT, REAL, BOOL, ENUM, TEXT, MAYBE) \
-    ENUM(run, task, "pretrain", "pretrain|sft|eval", \
-         "what the run does: pretrain on tokens, sft: fine-tune on samples with answers, eval: measure the loss on " \
-         "data.validation") \
+    ENUM(run, task, "pretrain", "pretrain|sft|rm|eval", \
+         "what the run does: pretrain on tokens, sft: fine-tune on samples with answers, rm: train a reward model on " \
+         "pairs of answers, eval: measure the loss on data.validation") \
     TEXT(run, output_dir, "", \
          "directory that the run writes to: config.ini, metrics.jsonl, checkpoints/, TensorBoard events; every " \
          "task but eval needs it") \
@@ -238,6 +238,25 @@
          "directory") \
     ENUM(checkpoint, export_dtype, "auto", "auto|fp32|bf16|fp16", \
          "data type of the exported weights; auto: precision.dtype") \
+    ENUM(rm, kind, "pairwise", "pairwise|harmless", \
+         "pairwise: the chosen answer gets the greater reward; harmless: a safety score, above 0 for safe answers, " \
+         "learned from which answer of a pair is safer and from which answers are safe") \
+    ENUM(rm, loss_type, "sigmoid", "sigmoid|hinge", \
+         "of a pair with the difference d of its rewards less its margin: sigmoid: -log sigmoid(d); hinge: " \
+         "max(0, -d)") \
+    REAL(rm, margin, 0, -1e6, 1e6, "reward", \
+         "by how much the reward of the chosen answer should be greater, in addition to the margin that the data has") \
+    REAL(rm, label_smoothing, 0, 0, 0.5, "probability", \
+         "that a pair is the wrong way round, for loss_type = sigmoid") \
+    REAL(rm, center_rewards_coefficient, 0, 0, 1e6, "", \
+         "adds this times the square of the sum of a pair's rewards to its loss, so that rewards stay around 0 (0.01 " \
+         "is usual); 0: off") \
+    REAL(rm, w_cls, 1, 0, 1e6, "", \
+         "kind = harmless: weight of the loss of telling safe answers from unsafe ones; answers whose safety the data " \
+         "does not say have none") \
+    INT (rm, max_length, 0, 0, 16777216, "tokens", \
+         "pairs with a longer text are left out (or cut, with rm.truncate); 0: data.seq_len, which it may not exceed") \
+    BOOL(rm, truncate, false, "cut longer texts after max_length tokens instead of leaving out their pairs") \
     REAL(log, logging_steps, 1, 0, 1e12, "optimizer steps", \
          "report every this many steps; below 1: a fraction of all steps") \
     TEXT(log, report_to, "stdout, jsonl, tensorboard", \

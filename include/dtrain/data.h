@@ -1,8 +1,8 @@
 /* data.h - what feeds a step: dataset files (HDF5), the order of samples, micro-batches. interface.md, "Order of
  * samples" and "Dataset files".
  *
- * A sample is a row of tokens (kind tokens; a packed row with bfd) or a record (kind sft). Which samples an optimizer
- * step takes is a pure function of (configuration, step): resuming needs a step number, not an iterator. */
+ * A sample is a row of tokens (kind tokens; a packed row with bfd), a record (kind sft) or a pair of texts (kind
+ * preference), each of which is a sequence of its own. Which samples an optimizer step takes is a pure function of (configuration, step): resuming needs a step number, not an iterator. */
 #ifndef DTRAIN_DATA_H
 #define DTRAIN_DATA_H
 
@@ -17,6 +17,8 @@ typedef struct dt_loader_options {
     int64_t seq_len;
     const char *packing; /* auto, none, wrapped, bfd, bfd_split */
     bool document_mask, shuffle, drop_last;
+    bool pairs;               /* the files are of kind preference, and each sample is a pair of texts */
+    bool truncate;            /* pairs: a longer text is cut after seq_len tokens; else its pair is left out */
     int64_t max_samples;      /* 0: all */
     int64_t train_batch_size; /* G */
     int64_t micro_batch_size; /* m */
@@ -33,9 +35,11 @@ typedef struct dt_loader_options {
 typedef struct dt_data_info {
     int64_t n_samples;               /* an epoch */
     int64_t n_tokens;                /* in the files */
-    int64_t n_dropped;               /* samples without any target */
+    int64_t n_dropped;               /* samples without any target; pairs without an answer on both sides */
+    int64_t n_too_long;              /* pairs with a text of more than seq_len tokens, left out */
     int64_t n_packed;                /* documents or records that packing put into these samples; 0: it did not */
-    bool of_documents;               /* kind tokens, else sft */
+    bool of_documents;               /* kind tokens */
+    bool has_safety;                 /* pairs: some file says which answers are safe */
     int64_t steps_per_epoch;         /* optimizer steps, the last one may be short */
     int32_t max_tok, max_seq;        /* most of a micro-batch: what the model must be opened for */
     const char *path, *tokenizer;    /* of the first file, and what it was made with; "" when it names none */

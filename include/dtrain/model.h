@@ -70,6 +70,8 @@ const char *dt_activation_name(dt_activation act);
 const char *dt_rope_name(dt_rope_type type);
 /** The first of config.json's architectures: "LlamaForCausalLM". */
 const char *dt_model_architecture(dt_family family);
+/** The same of a model with a scalar head: "LlamaForSequenceClassification". */
+const char *dt_classifier_architecture(dt_family family);
 
 /** The units of a model, malloc'ed; free with dt_model_free_units. Unit 0 is the embedding, the last the head (final
  *  norm; lm_head.weight unless tied). All is trained until dt_units_choose_trained says otherwise. Names are those that

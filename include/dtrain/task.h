@@ -88,6 +88,7 @@ typedef struct dt_task_ops {
      * 0: it predicts tokens */
     int n_labels;
     bool weights_known; /* u depends on the batch alone: weights gets no predictions */
+    bool no_dropout;    /* the model trains without, but for what model.dropout asks for */
 
     /** Keys that it cannot do without: what is missing joins t->mistakes. Local. */
     void (*check)(dt_task *t);
@@ -185,8 +186,14 @@ dt_err dt_task_forward(dt_task *t, const dt_micro *m);
 void dt_task_need(dt_task *t, const char *section, const char *key, const char *value, const char *expected);
 /** The same for a dataset. */
 void dt_task_need_data(dt_task *t, const char *key, const char *value);
+/** What a task reads of [data]. */
+typedef struct dt_task_data {
+    bool training, validation;
+    bool pairs, truncate; /* dt_loader_options */
+    int64_t seq_len;      /* 0: data.seq_len */
+} dt_task_data;
 /** [data] train or validation into t->train or t->valid, where it is given; widens the model to its micro-batches. */
-void dt_task_open_data(dt_task *t, bool training, bool validation);
+void dt_task_open_data(dt_task *t, const dt_task_data *what);
 /** Bytes that these hold, or would hold for full rows where nothing could be read (--plan). */
 size_t dt_task_data_nbytes(const dt_task *t);
 void dt_task_close_data(dt_task *t);
@@ -211,5 +218,6 @@ void dt_lm_collect(const dt_lm_sums *l, dt_sums *sums, const dt_batch *b, const 
 
 extern const dt_task_ops dt_task_pretrain, dt_task_sft; /* language_model.c: they differ in what the data says */
 extern const dt_task_ops dt_task_eval;                  /* evaluation.c */
+extern const dt_task_ops dt_task_rm;                    /* reward_model.c */
 
 #endif

@@ -138,6 +138,7 @@ static dt_err read_slot(load_job *j, int i)
     const dt_st_type type = (dt_st_type)p->type, keep = dt_st_type_of(dt_zero_state_dtype(z, s->state, s->piece));
     const size_t size = dt_st_type_size(type);
     const int64_t step = DT_STORED_BUFFER / 4;
+    if (p->kept) return DT_OK;
     if (p->absent) return clear_slot(j, s);
     char *in_place = type == keep ? dt_zero_state_ptr(z, s->state, s->piece) : NULL;
     for (int64_t at = 0; at < s->piece->n; at += step) {
@@ -241,6 +242,13 @@ static dt_err all_written(const load_job *j)
     return DT_OK;
 }
 
+static void tell_kept(const load_job *j)
+{
+    for (int i = 0; i < j->n_slots && j->comm->rank == 0; i++)
+        if (j->map.locations[i].kept)
+            DT_INFO("%s has no tensor `%s`: it starts from random values", j->path, j->slots[i].tensor->name);
+}
+
 dt_err dt_stored_load(dt_comm *comm, const dt_saved_model *models, int n_models, const char *path,
                       dt_stored_locator locate, dt_phase *phase)
 {
@@ -251,6 +259,7 @@ dt_err dt_stored_load(dt_comm *comm, const dt_saved_model *models, int n_models,
     if (err == DT_OK)
         err = dt_comm_agree(comm, comm->rank == 0 ? locate(path, job.slots, job.n_slots, &job.map) : DT_OK);
     if (err == DT_OK) err = share(&job);
+    if (err == DT_OK) tell_kept(&job);
     if (err == DT_OK) err = dt_comm_agree(comm, read_slots(&job));
     if (err == DT_OK) err = dt_comm_sum_host_u64(comm, job.sums, job.n_slots);
     if (err == DT_OK) err = dt_comm_agree(comm, compare(&job));

@@ -357,6 +357,7 @@ static dt_err visit_array(hid_t dset, const char *name, void *ctx)
         job->head_there = true;
         return DT_OK;
     }
+    if (!a.of[0] && dt_stored_is_replaced(job->slots, job->n_slots, a.tensor)) return DT_OK;
     return dt_fail(DT_ERR_DATA, "%s: tensor `%s`: this model has no such tensor", job->path, name);
 }
 
@@ -381,11 +382,11 @@ static bool has_link(hid_t file, const char *name)
     }
 }
 
-static bool is_absent_state(hid_t file, const dt_stored_slot *s)
+static bool is_absent(hid_t file, const dt_stored_slot *s)
 {
     const char *bare = dt_stored_bare_name(s->tensor->name);
     char name[256];
-    if (s->state == DT_STATE_PARAM) return false;
+    if (s->state == DT_STATE_PARAM && !dt_stored_may_stay(s)) return false;
     name_in_file(s, s->tensor->name, name, sizeof name);
     if (has_link(file, name)) return false;
     if (bare) name_in_file(s, bare, name, sizeof name);
@@ -396,9 +397,10 @@ static dt_err locate_slots(hid_t file, locate_job *job, int *n_without)
 {
     for (int i = 0; i < job->n_slots; i++) {
         dt_stored_location *at = &job->map->locations[i];
-        if (is_absent_state(file, &job->slots[i])) {
-            *at = (dt_stored_location){.offset = -1, .absent = true};
-            job->n_absent++;
+        if (is_absent(file, &job->slots[i])) {
+            const bool kept = job->slots[i].state == DT_STATE_PARAM;
+            *at = (dt_stored_location){.offset = -1, .kept = kept, .absent = !kept};
+            job->n_absent += !kept;
             continue;
         }
         DT_TRY(ckpt_file_locate(file, job->path, &job->slots[i], at));

@@ -113,6 +113,16 @@ int32_t dt_stored_tied_embedding(const dt_stored_slot *slots, int n_slots)
     return predicts ? embed : -1;
 }
 
+bool dt_stored_may_stay(const dt_stored_slot *s)
+{
+    return s->of->new_score && s->state == DT_STATE_PARAM && strcmp(s->tensor->name, DT_STORED_SCORE) == 0;
+}
+
+bool dt_stored_is_replaced(const dt_stored_slot *slots, int n_slots, const char *name)
+{
+    return n_slots > 0 && slots[0].of->new_score && strcmp(name, DT_STORED_HEAD) == 0;
+}
+
 dt_err dt_stored_add_file(dt_stored_map *map, const char *path)
 {
     const size_t n = strlen(path) + 1;

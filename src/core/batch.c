@@ -12,9 +12,9 @@ static size_t padded(size_t nbytes) { return (nbytes + ALIGN - 1) / ALIGN * ALIG
 size_t dt_batch_nbytes(int32_t max_tok, int32_t max_seq)
 {
     const size_t per_token = padded((size_t)max_tok * sizeof(int32_t));
-    /* token, target, pos, order, weight, scratch; seq_start, full_len; token_key */
-    return 6 * per_token + 2 * padded(((size_t)max_seq + 1) * sizeof(int32_t)) +
-           padded((size_t)max_tok * sizeof(uint64_t));
+    const size_t per_seq = padded(((size_t)max_seq + 1) * sizeof(int32_t));
+    /* token, target, pos, order, weight, scratch; seq_start, full_len, margin; safety; token_key */
+    return 6 * per_token + 3 * per_seq + padded((size_t)max_seq) + padded((size_t)max_tok * sizeof(uint64_t));
 }
 
 dt_err dt_batch_alloc(dt_batch *b, int32_t max_tok, int32_t max_seq, dt_ledger *ledger)
@@ -22,6 +22,7 @@ dt_err dt_batch_alloc(dt_batch *b, int32_t max_tok, int32_t max_seq, dt_ledger *
     *b = (dt_batch){0};
     DT_CHECK(max_tok > 0 && max_seq > 0, DT_ERR_ARG, "a batch of %d tokens in %d sequences", max_tok, max_seq);
     const size_t nbytes = dt_batch_nbytes(max_tok, max_seq), per_token = padded((size_t)max_tok * sizeof(int32_t));
+    const size_t per_seq = padded(((size_t)max_seq + 1) * sizeof(int32_t));
     char *p = aligned_alloc(ALIGN, nbytes);
     char text[24];
     DT_CHECK(p, DT_ERR_MEMORY, "no memory for a batch of %d tokens (%s)", max_tok,
@@ -36,8 +37,10 @@ dt_err dt_batch_alloc(dt_batch *b, int32_t max_tok, int32_t max_seq, dt_ledger *
     b->order = (int32_t *)(p += per_token);
     b->weight = (float *)(void *)(p += per_token);
     b->seq_start = (int32_t *)(void *)(p += per_token);
-    b->full_len = (int32_t *)(p += padded(((size_t)max_seq + 1) * sizeof(int32_t)));
-    b->token_key = (uint64_t *)(p + padded(((size_t)max_seq + 1) * sizeof(int32_t)));
+    b->full_len = (int32_t *)(p += per_seq);
+    b->margin = (float *)(void *)(p += per_seq);
+    b->safety = (uint8_t *)(p += per_seq);
+    b->token_key = (uint64_t *)(void *)(p + padded((size_t)max_seq));
     return DT_OK;
 }
 

@@ -98,9 +98,10 @@ static dt_err check_options(const dt_loader_options *o)
              "loader: seq_len %" PRId64 ", micro_batch_size %" PRId64 ", train_batch_size %" PRId64
              ", rank %d of %d, prefetch %d",
              o->seq_len, o->micro_batch_size, o->train_batch_size, o->rank, o->nranks, o->prefetch);
-    DT_CHECK(o->micro_batch_size <= INT32_MAX / o->seq_len, DT_ERR_USAGE,
+    const int n_texts = o->pairs ? 2 : 1;
+    DT_CHECK(o->micro_batch_size <= INT32_MAX / n_texts / o->seq_len, DT_ERR_USAGE,
              "%s: micro_batch_size * seq_len: expected at most %d tokens, found %" PRId64 " * %" PRId64, o->where,
-             INT32_MAX, o->micro_batch_size, o->seq_len);
+             INT32_MAX / n_texts, o->micro_batch_size, o->seq_len);
     DT_CHECK(ceil_div(ceil_div(o->train_batch_size, o->micro_batch_size), o->nranks) <= INT_MAX &&
                  o->train_batch_size <= INT64_MAX / 4,
              DT_ERR_USAGE, "%s: train_batch_size %" PRId64 " makes too many micro-batches of %" PRId64, o->where,
@@ -150,9 +151,9 @@ size_t dt_loader_nbytes(const dt_loader *l)
 
 static dt_err open_batches(dt_loader *l)
 {
-    const int64_t T = l->opt.seq_len, m = l->opt.micro_batch_size;
-    const int64_t max_seq = l->sources.max_seq > T ? T : l->sources.max_seq; /* a sequence has a token */
-    l->info.max_tok = (int32_t)(m * T);
+    const int64_t T = l->opt.seq_len, m = l->opt.micro_batch_size, max_tok = l->sources.max_tok;
+    const int64_t max_seq = l->sources.max_seq > max_tok ? max_tok : l->sources.max_seq; /* a sequence has a token */
+    l->info.max_tok = (int32_t)(m * max_tok);
     l->info.max_seq = (int32_t)(m * max_seq);
     l->n_batches = l->opt.prefetch + 1;
     if (l->opt.planning) return DT_OK;
@@ -199,6 +200,8 @@ static dt_err open_all(dt_loader *l)
     l->info = (dt_data_info){.n_samples = l->order.n,
                              .n_tokens = l->sources.n_tokens,
                              .n_dropped = l->sources.n_dropped,
+                             .n_too_long = l->sources.n_too_long,
+                             .has_safety = l->sources.has_safety,
                              .n_packed = l->order.n == l->sources.n_samples ? l->sources.n_packed : 0,
                              .of_documents = l->sources.samples[0].dataset->info.kind == DT_DATASET_TOKENS,
                              .steps_per_epoch = l->order.steps_per_epoch,

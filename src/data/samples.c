@@ -1,4 +1,4 @@
-/* samples.c - what the three ways share; the shift of targets for whole documents is here and nowhere else. */
+/* samples.c - what the four ways share; the shift of targets for whole documents is here and nowhere else. */
 #include "samples.h"
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@ void dt_samples_free(dt_samples *set, void *p, int64_t n, size_t elem_size)
 
 dt_err dt_samples_open(dt_samples *set, const dt_samples_ops *ops, dt_dataset *dataset, const dt_samples_options *opt)
 {
-    *set = (dt_samples){.ops = ops, .dataset = dataset, .opt = *opt, .max_seq = 1};
+    *set = (dt_samples){.ops = ops, .dataset = dataset, .opt = *opt, .max_tok = opt->seq_len, .max_seq = 1};
     const dt_err err = ops->open(set);
     if (err != DT_OK) dt_samples_close(set);
     return err;

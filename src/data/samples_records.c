@@ -81,12 +81,12 @@ static void note_error(scan *s, int64_t chunk, dt_err err)
     dt_error_clear();
 }
 
-static dt_err add_dropped(dt_records *r, dt_samples *set, int64_t number)
+dt_err dt_records_drop(dt_records *r, dt_samples *set, int64_t number)
 {
     if (r->n_dropped == r->dropped_alloc) {
         const int64_t n_alloc = r->dropped_alloc ? 2 * r->dropped_alloc : 64;
         int64_t *more = dt_samples_alloc(set, n_alloc, sizeof *more);
-        DT_CHECK(more, DT_ERR_MEMORY, "%s: no memory to list samples without targets", set->dataset->path);
+        DT_CHECK(more, DT_ERR_MEMORY, "%s: no memory to list samples that are left out", set->dataset->path);
         if (r->n_dropped) memcpy(more, r->dropped, (size_t)r->n_dropped * sizeof *more);
         dt_samples_free(set, r->dropped, r->dropped_alloc, sizeof *more);
         r->dropped = more;
@@ -103,7 +103,7 @@ static dt_err keep_block(scan *s, int64_t first, int64_t n, const uint64_t *offs
     if (r->weight) DT_TRY(dt_dataset_read_weights(s->set->dataset, first, n, s->weight));
     for (int64_t i = 0; i < n; i++) {
         if (s->n_target[i] == 0) {
-            DT_TRY(add_dropped(r, s->set, first + i));
+            DT_TRY(dt_records_drop(r, s->set, first + i));
             continue;
         }
         if (r->weight) r->weight[r->n] = s->weight[i];

@@ -1,5 +1,5 @@
-/* samples_records.h - the records of an sft file that have a target: samples by themselves, or what rows are packed
- * of. */
+/* samples_records.h - the records of a file that are samples, and those that are left out: of an sft file those that
+ * have a target, samples by themselves or what rows are packed of; of a preference file the pairs. */
 #ifndef DTRAIN_DATA_SAMPLES_RECORDS_H
 #define DTRAIN_DATA_SAMPLES_RECORDS_H
 
@@ -17,6 +17,8 @@ typedef struct dt_records {
     int64_t n_dropped, dropped_alloc;
 } dt_records;
 
+/** Note that the record of this number is left out; numbers come ascending. */
+dt_err dt_records_drop(dt_records *r, dt_samples *set, int64_t number);
 /** Read all masks once, with OpenMP's threads. Memory is counted to set. Free (also after an error) with
  *  dt_records_free. */
 dt_err dt_records_scan(dt_records *r, dt_samples *set);

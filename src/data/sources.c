@@ -27,8 +27,13 @@ static dt_err choose_samples_ops(const dt_dataset *d, const dt_loader_options *o
 {
     const char *packing = opt->packing ? opt->packing : "auto";
     const bool sft = d->info.kind == DT_DATASET_SFT, automatic = strcmp(packing, "auto") == 0;
-    *lo = (dt_samples_options){.seq_len = opt->seq_len, .document_mask = opt->document_mask, .ledger = opt->ledger};
-    if (automatic ? !sft : strcmp(packing, "wrapped") == 0) {
+    *lo = (dt_samples_options){
+        .seq_len = opt->seq_len, .document_mask = opt->document_mask, .truncate = opt->truncate, .ledger = opt->ledger};
+    if (opt->pairs) {
+        DT_CHECK(automatic || strcmp(packing, "none") == 0, DT_ERR_USAGE,
+                 "%s: packing = %s: pairs are not packed (and not padded): expected auto or none", opt->where, packing);
+        *ops = &dt_samples_pairs;
+    } else if (automatic ? !sft : strcmp(packing, "wrapped") == 0) {
         DT_CHECK(!sft, DT_ERR_USAGE,
                  "%s: packing = wrapped is for datasets of kind tokens; %s has kind sft: expected auto, none or bfd",
                  opt->where, d->path);
@@ -48,7 +53,7 @@ static dt_err choose_samples_ops(const dt_dataset *d, const dt_loader_options *o
                  opt->where, d->path);
         *ops = &dt_samples_packed;
     }
-    DT_CHECK(*ops == &dt_samples_records || d->info.n_documents >= 0 ||
+    DT_CHECK(*ops == &dt_samples_records || *ops == &dt_samples_pairs || d->info.n_documents >= 0 ||
                  (*ops == &dt_samples_wrapped && !opt->document_mask),
              DT_ERR_DATA, "%s: %s needs the starts of documents: dataset offsets is missing", d->path,
              *ops == &dt_samples_wrapped ? "document_mask = true" : "packing by document");
@@ -70,9 +75,10 @@ static dt_err check_file(const dt_sources *s, const dt_dataset *d, const dt_load
     DT_CHECK(opt->vocab_size <= 0 || d->info.vocab_size <= opt->vocab_size, DT_ERR_DATA,
              "%s: vocab_size: the dataset was made with %" PRId64 ", the model has %" PRId64, d->path,
              d->info.vocab_size, opt->vocab_size);
-    DT_CHECK(d->info.kind == DT_DATASET_TOKENS || d->info.kind == DT_DATASET_SFT, DT_ERR_DATA,
-             "%s: kind %s: expected tokens or sft: no task of this program trains on it yet", d->path,
-             dt_dataset_kind_name(d->info.kind));
+    const bool pairs = d->info.kind == DT_DATASET_PREFERENCE;
+    DT_CHECK(opt->pairs ? pairs : d->info.kind == DT_DATASET_TOKENS || d->info.kind == DT_DATASET_SFT, DT_ERR_DATA,
+             "%s: kind %s: expected %s for this task", d->path, dt_dataset_kind_name(d->info.kind),
+             opt->pairs ? "preference (records with chosen and rejected)" : "tokens or sft");
     if (s->n_files == 0) return DT_OK;
     const dt_dataset_info *other = &s->samples[0].dataset->info;
     DT_CHECK(other->kind == d->info.kind, DT_ERR_DATA,
@@ -96,7 +102,10 @@ static dt_err add_opened(dt_sources *s, dt_dataset *d, const dt_loader_options *
     s->n_samples += set->n_samples;
     s->n_tokens += d->info.n_tokens;
     s->n_dropped += set->n_dropped;
+    s->n_too_long += set->n_too_long;
+    s->has_safety |= d->info.has_safety;
     if (ops == &dt_samples_packed) s->n_packed += d->info.n_documents - set->n_dropped;
+    if (set->max_tok > s->max_tok) s->max_tok = set->max_tok;
     if (set->max_seq > s->max_seq) s->max_seq = set->max_seq;
     s->fingerprint = dt_mix64(s->fingerprint ^ hash);
     s->file_first[s->n_files] = s->n_samples;
@@ -133,6 +142,9 @@ static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
     dt_list_free(paths, n_paths);
     DT_TRY(err);
     const bool any = s->n_samples > s->entry_first[s->n_entries];
+    DT_CHECK(any || !opt->pairs, DT_ERR_DATA,
+             "%s: no pair in it has an answer on both sides and texts of at most %" PRId64 " tokens", item,
+             opt->seq_len);
     DT_CHECK(any || !s->n_dropped, DT_ERR_DATA,
              "%s: no sample in it has a target within the first data.seq_len = %" PRId64 " tokens", item, opt->seq_len);
     DT_CHECK(any, DT_ERR_DATA, "%s: no sample in it: one needs at least %" PRId64 " tokens", item, opt->seq_len + 1);

@@ -15,17 +15,17 @@
 enum { MAX_WIDTH = 1 << 24, MAX_LAYERS = 1 << 16, MAX_POSITIONS = 1 << 30 };
 
 static const struct family {
-    const char *model_type, *architecture;
+    const char *model_type, *architecture, *classifier;
     dt_family family;
     int64_t intermediate_size, num_key_value_heads /* 0: as query heads */, head_dim /* 0: hidden / heads */;
     int64_t vocab_size, max_position_embeddings;
     int32_t bos, eos;
 } FAMILIES[] = {
-    {"gpt2", "GPT2LMHeadModel", DT_GPT2, 0, 0, 0, 50257, 1024, 50256, 50256},
-    {"llama", "LlamaForCausalLM", DT_LLAMA, 11008, 0, 0, 32000, 2048, 1, 2},
-    {"mistral", "MistralForCausalLM", DT_MISTRAL, 14336, 8, 0, 32000, 131072, 1, 2},
-    {"qwen2", "Qwen2ForCausalLM", DT_QWEN2, 22016, 32, 0, 151936, 32768, -1, -1},
-    {"qwen3", "Qwen3ForCausalLM", DT_QWEN3, 22016, 32, 128, 151936, 32768, -1, -1},
+    {"gpt2", "GPT2LMHeadModel", "GPT2ForSequenceClassification", DT_GPT2, 0, 0, 0, 50257, 1024, 50256, 50256},
+    {"llama", "LlamaForCausalLM", "LlamaForSequenceClassification", DT_LLAMA, 11008, 0, 0, 32000, 2048, 1, 2},
+    {"mistral", "MistralForCausalLM", "MistralForSequenceClassification", DT_MISTRAL, 14336, 8, 0, 32000, 131072, 1, 2},
+    {"qwen2", "Qwen2ForCausalLM", "Qwen2ForSequenceClassification", DT_QWEN2, 22016, 32, 0, 151936, 32768, -1, -1},
+    {"qwen3", "Qwen3ForCausalLM", "Qwen3ForSequenceClassification", DT_QWEN3, 22016, 32, 128, 151936, 32768, -1, -1},
 };
 enum { N_FAMILIES = sizeof FAMILIES / sizeof FAMILIES[0] };
 _Static_assert(N_FAMILIES == (int)DT_N_FAMILY, "a row for each family");
@@ -42,6 +42,13 @@ const char *dt_model_architecture(dt_family family)
 {
     for (int i = 0; i < N_FAMILIES; i++)
         if (FAMILIES[i].family == family) return FAMILIES[i].architecture;
+    return "";
+}
+
+const char *dt_classifier_architecture(dt_family family)
+{
+    for (int i = 0; i < N_FAMILIES; i++)
+        if (FAMILIES[i].family == family) return FAMILIES[i].classifier;
     return "";
 }
 

@@ -50,6 +50,14 @@ static dt_err make_layout(export_job *j)
     return err;
 }
 
+/* Of a scalar head; 0: the model predicts tokens. */
+static int64_t n_labels(const export_job *j)
+{
+    for (int i = 0; i < j->n_slots; i++)
+        if (strcmp(j->slots[i].tensor->name, DT_STORED_SCORE) == 0) return j->slots[i].tensor->shape[0];
+    return 0;
+}
+
 static dt_err prepare(export_job *j)
 {
     const bool fits = dt_join_path(j->config_path, j->opt->dir, "config.json", "") &&
@@ -62,7 +70,7 @@ static dt_err prepare(export_job *j)
     j->converted = malloc(DT_STORED_BUFFER);
     DT_CHECK(j->raw && j->converted, DT_ERR_MEMORY, "no memory for an export's buffers of %d MiB",
              2 * DT_STORED_BUFFER >> 20);
-    return export_config_make(j->opt->model_config, j->opt->dtype, j->opt->tokenizer, &j->config);
+    return export_config_make(j->opt->model_config, j->opt->dtype, j->opt->tokenizer, n_labels(j), &j->config);
 }
 
 /* ---- rank 0: create ---------------------------------------------------------------------------------------------- */

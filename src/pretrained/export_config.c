@@ -35,16 +35,35 @@ static char *dump(const json_t *root)
     return json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS);
 }
 
-static char *edit(json_t *root, const dt_model_config *mc, dt_st_type dtype, const char *tokenizer)
+/* A classifier's labels are listed by name; one that has a single number calls it LABEL_0. */
+static void set_labels(json_t *root, int64_t n_labels)
 {
-    json_object_set_new(root, "architectures", json_pack("[s]", dt_model_architecture(mc->family)));
+    json_t *names = json_object(), *numbers = json_object();
+    char number[24], name[32];
+    for (int64_t i = 0; i < n_labels; i++) {
+        snprintf(number, sizeof number, "%lld", (long long)i);
+        snprintf(name, sizeof name, "LABEL_%lld", (long long)i);
+        json_object_set_new(names, number, json_string(name));
+        json_object_set_new(numbers, name, json_integer(i));
+    }
+    json_object_set_new(root, "id2label", names);
+    json_object_set_new(root, "label2id", numbers);
+}
+
+static char *edit(json_t *root, const dt_model_config *mc, dt_st_type dtype, const char *tokenizer, int64_t n_labels)
+{
+    const char *architecture =
+        n_labels > 0 ? dt_classifier_architecture(mc->family) : dt_model_architecture(mc->family);
+    json_object_set_new(root, "architectures", json_pack("[s]", architecture));
+    if (n_labels > 0) set_labels(root, n_labels);
     json_object_set_new(root, "tie_word_embeddings", json_boolean(mc->tie_word_embeddings));
     set_dtype(root, dtype);
     set_ends(root, tokenizer);
     return dump(root);
 }
 
-dt_err export_config_make(const char *model_config, dt_st_type dtype, const char *tokenizer, char **text)
+dt_err export_config_make(const char *model_config, dt_st_type dtype, const char *tokenizer, int64_t n_labels,
+                          char **text)
 {
     dt_model_config mc = {0};
     *text = NULL;
@@ -52,7 +71,7 @@ dt_err export_config_make(const char *model_config, dt_st_type dtype, const char
     json_t *root;
     char *bare = NULL;
     if (dt_json_parse(&root, "config.json", model_config, strlen(model_config), 0) == DT_OK)
-        bare = edit(root, &mc, dtype, tokenizer);
+        bare = edit(root, &mc, dtype, tokenizer, n_labels);
     if (bare && asprintf(text, "%s\n", bare) < 0) *text = NULL;
     free(bare);
     json_decref(root);

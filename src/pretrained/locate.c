@@ -22,12 +22,15 @@ static dt_err take(locate_job *job, const dt_st_tensor *found, const dt_tensor *
     return DT_OK;
 }
 
-static dt_err locate_slot(locate_job *job, const char *dir, const dt_tensor *t, dt_stored_location *location)
+static dt_err locate_slot(locate_job *job, const char *dir, const dt_stored_slot *slot, dt_stored_location *location)
 {
+    const dt_tensor *t = slot->tensor;
     const char *bare = dt_stored_bare_name(t->name);
     const dt_st_tensor *found = dt_safetensors_find(job->s, t->name);
     *location = (dt_stored_location){.bare = !found && bare};
     if (location->bare) found = dt_safetensors_find(job->s, bare);
+    location->kept = !found && dt_stored_may_stay(slot);
+    if (location->kept) return DT_OK;
     DT_CHECK(found, DT_ERR_DATA, "%s: tensor `%s` is missing", job->s->n_files == 1 ? job->s->files[0] : dir, t->name);
     return take(job, found, t, location);
 }
@@ -44,11 +47,13 @@ static dt_err locate_all(locate_job *job, const char *dir, const dt_stored_slot 
 {
     const dt_safetensors *s = job->s;
     for (int f = 0; f < s->n_files; f++) DT_TRY(dt_stored_add_file(map, s->files[f]));
-    for (int i = 0; i < n_slots; i++) DT_TRY(locate_slot(job, dir, slots[i].tensor, &map->locations[i]));
+    for (int i = 0; i < n_slots; i++) DT_TRY(locate_slot(job, dir, &slots[i], &map->locations[i]));
     map->embed = dt_stored_tied_embedding(slots, n_slots);
     if (map->embed >= 0) DT_TRY(locate_head(job, slots[map->embed].tensor, map));
     for (int i = 0; i < s->n_tensors; i++)
-        DT_CHECK(job->used[i] || dt_stored_is_ignored(s->tensors[i].name), DT_ERR_DATA,
+        DT_CHECK(job->used[i] || dt_stored_is_ignored(s->tensors[i].name) ||
+                     dt_stored_is_replaced(slots, n_slots, s->tensors[i].name),
+                 DT_ERR_DATA,
                  "%s: tensor `%.200s`: this model has no such tensor", s->files[s->tensors[i].file],
                  s->tensors[i].name);
     return DT_OK;

@@ -17,14 +17,17 @@ void dt_task_need_data(dt_task *t, const char *key, const char *value)
     dt_task_need(t, "data", key, value, files);
 }
 
-static dt_err open_loader(const dt_task *t, dt_loader **l, const char *key, const char *files, bool training)
+static dt_err open_loader(const dt_task *t, dt_loader **l, const dt_task_data *what, const char *key, const char *files)
 {
     const dt_config *cfg = t->cfg;
+    const bool training = l == &t->train;
     char where[512];
     const dt_loader_options opt = {
         .files = files,
         .where = dt_config_where(cfg, "data", key, where, sizeof where),
-        .seq_len = cfg->data_seq_len,
+        .seq_len = what->seq_len ? what->seq_len : cfg->data_seq_len,
+        .pairs = what->pairs,
+        .truncate = what->truncate,
         .packing = cfg->data_packing,
         .document_mask = cfg->data_document_mask,
         .shuffle = training && cfg->data_shuffle,
@@ -62,13 +65,13 @@ static bool is_known(const dt_config *cfg, const char *key)
     return !dt_config_doubted(cfg, "data", key);
 }
 
-void dt_task_open_data(dt_task *t, bool training, bool validation)
+void dt_task_open_data(dt_task *t, const dt_task_data *what)
 {
     const dt_config *cfg = t->cfg;
-    if (training && *cfg->data_train && is_known(cfg, "train"))
-        dt_mistakes_add(t->mistakes, open_loader(t, &t->train, "train", cfg->data_train, true));
-    if (validation && *cfg->data_validation && is_known(cfg, "validation"))
-        dt_mistakes_add(t->mistakes, open_loader(t, &t->valid, "validation", cfg->data_validation, false));
+    if (what->training && *cfg->data_train && is_known(cfg, "train"))
+        dt_mistakes_add(t->mistakes, open_loader(t, &t->train, what, "train", cfg->data_train));
+    if (what->validation && *cfg->data_validation && is_known(cfg, "validation"))
+        dt_mistakes_add(t->mistakes, open_loader(t, &t->valid, what, "validation", cfg->data_validation));
     widen_model(t->model_opt, t->train);
     widen_model(t->model_opt, t->valid);
     if (t->train) {

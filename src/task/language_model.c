@@ -53,7 +53,7 @@ void dt_lm_collect(const dt_lm_sums *l, dt_sums *s, const dt_batch *b, const dt_
 void lm_open(dt_task *t)
 {
     language_model *l = calloc(1, sizeof *l);
-    dt_task_open_data(t, t->ops->trains, true);
+    dt_task_open_data(t, &(dt_task_data){.training = t->ops->trains, .validation = true});
     if (!l) {
         dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the task"));
         return;

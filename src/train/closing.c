@@ -27,7 +27,10 @@ void run_say_closing(const dt_run *run, const progress *from, const progress *to
         say_steps(run, from, to, loop_s);
     if (!*dir) return;
     DT_INFO("results in %s", dir);
-    if (!eval && to->step >= run->total_steps)
+    if (eval || to->step < run->total_steps) return;
+    if (run->task.ops->n_labels)
+        DT_INFO("next: dtrain-plot %s, dtrain-info %s", dir, dir);
+    else
         DT_INFO("next: dtrain-generate %s %s, dtrain-plot %s, dtrain-info %s", dir,
                 on_chats ? "--chat" : "--prompt TEXT", dir, dir);
 }

@@ -86,6 +86,7 @@ static dt_err open_model_config(dt_run *run)
         return dt_model_config_from_keys(&run->mc, cfg);
     }
     DT_TRY(dt_pretrained_describe(&run->pretrained, cfg->model_path));
+    run->pretrained.new_score = run->task.ops->n_labels > 0;
     run->has_pretrained = true;
     DT_TRY(dt_model_config_parse(&run->mc, run->pretrained.config_name, run->pretrained.model_config));
     return shape && (!run->comm || run->comm->rank == 0) ? compare_shape(cfg, &run->mc) : DT_OK;
@@ -267,7 +268,8 @@ static dt_err open_model(dt_run *run)
 {
     if (dt_config_doubted(&run->cfg, "model", NULL)) return DT_OK;
     DT_TRY(open_model_config(run));
-    dt_model_config_set_dropout(&run->mc, run->cfg.model_dropout);
+    const bool none = run->task.ops->no_dropout && run->cfg.model_dropout < 0;
+    dt_model_config_set_dropout(&run->mc, none ? 0 : run->cfg.model_dropout);
     DT_TRY(check_length(run));
     const int n_labels = run->task.ops->n_labels;
     DT_TRY(n_labels ? dt_model_make_value_units(&run->mc, n_labels, &run->units, &run->n_units)

@@ -37,7 +37,7 @@ static void try_config(const char *text)
     must(err == DT_OK || (err == DT_ERR_DATA && dt_error_message()[0]));
     if (err != DT_OK) return;
     try_units(&mc);
-    must(export_config_make(text, DT_ST_BF16, "bytes", &out) == DT_OK);
+    must(export_config_make(text, DT_ST_BF16, "bytes", 0, &out) == DT_OK);
     must(dt_model_config_parse(&again, "again", out) == DT_OK);
     must(again.hidden_size == mc.hidden_size && again.vocab_size == mc.vocab_size &&
          again.tie_word_embeddings == mc.tie_word_embeddings);

@@ -1,0 +1,138 @@
+/* samples_pairs.c - a preference file's samples are its pairs: a chosen and a rejected text, each a sequence of its own
+ * in the batch, whose targets are the tokens of its answer (algorithms.md 2, 3). A pair is left out when an answer has
+ * no token, and when a text has more than T tokens and is not to be cut. Lengths are kept, so that pairs can be
+ * numbered and a step counted without reading. */
+#include "samples_records.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Why a pair is left out, in the place of its number of targets: a pair that stays has two at least. */
+enum { NO_ANSWER = 0, TOO_LONG = 1 };
+
+typedef struct scan {
+    dt_samples *set;
+    dt_records *r;
+    dt_side side;
+    uint32_t *prompt; /* [n_alloc]: prompt lengths of a block */
+    int64_t n_alloc;
+} scan;
+
+/* One side of a pair: its tokens after the cut, and its targets among them (token 0 is never one). */
+static void add_side(const scan *s, dt_record_len *len, uint64_t n, uint32_t prompt)
+{
+    const uint64_t T = (uint64_t)s->set->opt.seq_len, kept = n < T ? n : T, first = prompt > 0 ? prompt : 1;
+    if (s->side == DT_SIDE_FIRST) *len = (dt_record_len){0, 2};
+    if (len->n_target < 2) return; /* left out already */
+    if (n > T && !s->set->opt.truncate)
+        len->n_target = TOO_LONG;
+    else if (kept <= first)
+        len->n_target = NO_ANSWER;
+    else
+        *len = (dt_record_len){len->n_tok + (uint32_t)kept, len->n_target + (uint32_t)(kept - first)};
+}
+
+static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *offset)
+{
+    scan *s = arg;
+    const dt_dataset *d = s->set->dataset;
+    if (n > s->n_alloc) {
+        uint32_t *prompt = realloc(s->prompt, (size_t)n * sizeof *prompt);
+        DT_CHECK(prompt, DT_ERR_MEMORY, "%s: no memory to read the lengths of prompts", d->path);
+        s->prompt = prompt;
+        s->n_alloc = n;
+    }
+    DT_TRY(dt_array_read(&d->prompt_length[s->side], first, n, s->prompt));
+    for (int64_t i = 0; i < n; i++) {
+        const uint64_t n_tok = offset[i + 1] - offset[i];
+        DT_CHECK(s->prompt[i] <= n_tok, DT_ERR_DATA,
+                 "%s: %s[%" PRId64 "] = %" PRIu32 ", but the text has %" PRIu64 " tokens", d->path,
+                 d->prompt_length[s->side].name, first + i, s->prompt[i], n_tok);
+        add_side(s, &s->r->len[first + i], n_tok, s->prompt[i]);
+    }
+    return DT_OK;
+}
+
+/* What stays moves together, in the order of the file. */
+static dt_err keep(dt_samples *set, dt_records *r)
+{
+    for (int64_t i = 0; i < r->n_alloc; i++) {
+        dt_record_len len = r->len[i];
+        if (len.n_target >= 2) {
+            len.n_target -= 2;
+            r->len[r->n++] = len;
+            continue;
+        }
+        set->n_too_long += len.n_target == TOO_LONG;
+        set->n_dropped += len.n_target == NO_ANSWER;
+        DT_TRY(dt_records_drop(r, set, i));
+    }
+    return DT_OK;
+}
+
+static dt_err pairs_open(dt_samples *set)
+{
+    dt_records *r = calloc(1, sizeof *r);
+    DT_CHECK(r, DT_ERR_MEMORY, "%s: no memory", set->dataset->path);
+    set->impl = r;
+    r->n_alloc = set->dataset->info.n_documents;
+    r->len = dt_samples_alloc(set, r->n_alloc, sizeof *r->len);
+    DT_CHECK(r->len, DT_ERR_MEMORY, "%s: no memory for the lengths of %" PRId64 " pairs", set->dataset->path,
+             r->n_alloc);
+    scan s = {.set = set, .r = r};
+    dt_err err = DT_OK;
+    for (int side = 0; side < DT_N_SIDES && err == DT_OK; side++) {
+        s.side = (dt_side)side;
+        err = dt_dataset_each_side_block(set->dataset, s.side, scan_block, &s);
+    }
+    free(s.prompt);
+    DT_TRY(err);
+    DT_TRY(keep(set, r));
+    set->n_samples = r->n;
+    set->max_tok = DT_N_SIDES * set->opt.seq_len;
+    set->max_seq = DT_N_SIDES;
+    return DT_OK;
+}
+
+static void pairs_close(dt_samples *set)
+{
+    if (set->impl) dt_records_free(set->impl, set);
+    free(set->impl);
+}
+
+static void pairs_counts(const dt_samples *set, int64_t i, dt_sample_counts *c)
+{
+    const dt_records *r = set->impl;
+    *c = (dt_sample_counts){r->len[i].n_tok, r->len[i].n_target, r->len[i].n_target * dt_weight_fixed(1)};
+}
+
+static dt_err fill_side(const dt_samples *set, int64_t number, dt_side side, const dt_pair *pair, dt_batch *b,
+                        dt_fill_scratch *scratch)
+{
+    int64_t first, n;
+    DT_TRY(dt_dataset_side_document(set->dataset, side, number, &first, &n));
+    n = n < set->opt.seq_len ? n : set->opt.seq_len;
+    int32_t *ids = b->token + b->n_tok;
+    DT_TRY(dt_dataset_read_side(set->dataset, side, first, n, ids));
+    for (int64_t t = 0; t < n; t++) scratch->mask[t] = t >= (int64_t)pair->prompt_length[side];
+    b->safety[b->n_seq] = (uint8_t)pair->safety[side];
+    dt_fill_document(b, ids, scratch->mask, n, 1);
+    return DT_OK;
+}
+
+static dt_err pairs_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fill_scratch *scratch)
+{
+    const dt_records *r = set->impl;
+    const int64_t number = dt_records_number(r, i);
+    const int32_t before = b->n_tok;
+    dt_pair pair;
+    DT_TRY(dt_dataset_read_pair(set->dataset, number, &pair));
+    b->margin[b->n_samples] = pair.margin;
+    for (int side = 0; side < DT_N_SIDES; side++) DT_TRY(fill_side(set, number, (dt_side)side, &pair, b, scratch));
+    DT_CHECK(b->n_tok - before == (int32_t)r->len[i].n_tok, DT_ERR_DATA, "%s: offsets changed while the file was open",
+             set->dataset->path);
+    return DT_OK;
+}
+
+const dt_samples_ops dt_samples_pairs = {
+    .name = "pairs", .open = pairs_open, .close = pairs_close, .counts = pairs_counts, .fill = pairs_fill};

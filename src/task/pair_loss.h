@@ -1,0 +1,31 @@
+/* pair_loss.h - the loss of one pair of rewards (algorithms.md 2). Private to src/task. */
+#ifndef DTRAIN_TASK_PAIR_LOSS_H
+#define DTRAIN_TASK_PAIR_LOSS_H
+
+#include "dtrain/dataset.h"
+
+typedef enum dt_pair_loss_type { DT_PAIR_SIGMOID, DT_PAIR_HINGE } dt_pair_loss_type;
+
+typedef struct dt_pair_loss {
+    dt_pair_loss_type type;
+    double label_smoothing; /* epsilon */
+    double center;          /* c */
+    double w_cls;           /* 0: safety is not looked at */
+} dt_pair_loss;
+
+/** With d = reward[0] - reward[1] - margin, of the chosen and the rejected answer:
+ *
+ *     sigmoid  -(1 - epsilon) log sigmoid(d) - epsilon log sigmoid(-d)     (Bradley and Terry; arXiv 2203.02155)
+ *     hinge    max(0, -d)
+ *     both     + c (reward[0] + reward[1])^2                               (arXiv 2312.09244)
+ *              + w_cls sum over answers of -log sigmoid(s reward), s = 1 safe, -1 unsafe (arXiv 2310.12773)
+ *
+ *  Returns the loss; gradient [2]: its derivatives by the rewards. */
+double dt_pair_loss_of(const dt_pair_loss *l, const double reward[DT_N_SIDES], double margin,
+                       const uint8_t safety[DT_N_SIDES], double gradient[DT_N_SIDES]);
+
+/** log sigmoid(x), without overflow. */
+double dt_log_sigmoid(double x);
+double dt_sigmoid(double x);
+
+#endif

@@ -1,0 +1,226 @@
+/* reward_model.c - a reward for each text, learned from pairs of which one answer is better (algorithms.md 2). The
+ * reward is the value of a scalar head at a text's last token, found by its length; both texts of a pair go through one
+ * forward. Harmless models are the same with a safety score, whose zero the classification term puts between safe and
+ * unsafe answers. */
+#include "dtrain/task.h"
+#include "pair_loss.h"
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct reward_model {
+    dt_pair_loss loss_of;
+    dt_micro step; /* of the step at work, but for the batch */
+    int loss, n_pairs, correct, margin, reward, n_rewards, least, largest, safe, n_safety, n_tok, n_samples;
+} reward_model;
+
+/* ---- what is counted --------------------------------------------------------------------------------------------- */
+
+static void show(dt_sums *s, const char *name, const char *validation, const char *top, const char *bottom)
+{
+    dt_sums_show(s, DT_SHOW_TRAIN, name, top, bottom, NULL);
+    dt_sums_show(s, DT_SHOW_VALIDATION, validation, top, bottom, NULL);
+}
+
+static void declare(reward_model *r, dt_sums *s, bool harmless)
+{
+    r->loss = dt_sums_declare(s, "loss", DT_SUM_LOSS, 1);
+    r->n_pairs = dt_sums_declare(s, "rm/pairs", DT_SUM_UNITS, 1);
+    r->correct = dt_sums_declare(s, "rm/correct", DT_SUM_UNITS, 1);
+    r->margin = dt_sums_declare(s, "rm/margins", DT_SUM_LOSS, 1);
+    r->reward = dt_sums_declare(s, "rm/rewards", DT_SUM_LOSS, 1);
+    r->n_rewards = dt_sums_declare(s, "rm/texts", DT_SUM_UNITS, 1);
+    r->least = dt_sums_declare(s, "rm/least", DT_SUM_LEAST, 1);
+    r->largest = dt_sums_declare(s, "rm/largest", DT_SUM_LARGEST, 1);
+    r->n_tok = dt_sums_declare(s, "tokens", DT_SUM_UNITS, 1);
+    r->n_samples = dt_sums_declare(s, "samples", DT_SUM_UNITS, 1);
+    show(s, "loss", "validation_loss", "loss", "rm/pairs");
+    show(s, "rm/accuracy", "rm/validation_accuracy", "rm/correct", "rm/pairs");
+    show(s, "rm/margin", "rm/validation_margin", "rm/margins", "rm/pairs");
+    show(s, "rm/min_reward", "rm/validation_min_reward", "rm/least", NULL);
+    show(s, "rm/mean_reward", "rm/validation_mean_reward", "rm/rewards", "rm/texts");
+    show(s, "rm/max_reward", "rm/validation_max_reward", "rm/largest", NULL);
+    dt_sums_show(s, DT_SHOW_VALIDATION, "validation_samples", "samples", NULL, NULL);
+    if (!harmless) return;
+    r->safe = dt_sums_declare(s, "rm/told", DT_SUM_UNITS, 1);
+    r->n_safety = dt_sums_declare(s, "rm/labels", DT_SUM_UNITS, 1);
+    show(s, "rm/safety_accuracy", "rm/validation_safety_accuracy", "rm/told", "rm/labels");
+}
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+static bool is_harmless(const dt_task *t) { return strcmp(t->cfg->rm_kind, "harmless") == 0; }
+
+static dt_err check_length(const dt_config *cfg)
+{
+    DT_CONFIG_CHECK(cfg->rm_max_length <= cfg->data_seq_len, cfg, "rm", "max_length",
+                    "expected at most data.seq_len = %lld, found %lld", (long long)cfg->data_seq_len,
+                    (long long)cfg->rm_max_length);
+    DT_CONFIG_CHECK(cfg->rm_label_smoothing == 0 || strcmp(cfg->rm_loss_type, "hinge") != 0, cfg, "rm",
+                    "label_smoothing", "loss_type = hinge has no label smoothing; expected 0, found %g",
+                    cfg->rm_label_smoothing);
+    return DT_OK;
+}
+
+static void check(dt_task *t)
+{
+    if (t->comm) dt_task_need_data(t, "train", t->cfg->data_train); /* not for --plan */
+    dt_mistakes_add(t->mistakes, check_length(t->cfg));
+}
+
+static int64_t text_length(const dt_task *t)
+{
+    return t->cfg->rm_max_length ? t->cfg->rm_max_length : t->cfg->data_seq_len;
+}
+
+/* Room for pairs of the longest texts, also where no file says how long they are (--plan). */
+static void widen_model(const dt_task *t)
+{
+    const int64_t n_texts = DT_N_SIDES * t->batching.micro_batch_size, n_tok = n_texts * text_length(t);
+    if (n_tok > INT32_MAX) return; /* the loader says so */
+    if (t->model_opt->max_tok < n_tok) t->model_opt->max_tok = (int32_t)n_tok;
+    if (t->model_opt->max_seq < n_texts) t->model_opt->max_seq = (int32_t)n_texts;
+}
+
+static void warn_of_data(const dt_task *t)
+{
+    const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
+    if (!info || (t->comm && t->comm->rank != 0)) return;
+    if (info->n_too_long)
+        DT_WARN("[data] train: %lld pairs have a text of more than %lld tokens and are left out (rm.truncate = true "
+                "would cut them)",
+                (long long)info->n_too_long, (long long)text_length(t));
+    if (is_harmless(t) && !info->has_safety)
+        DT_WARN("[rm] kind = harmless: the data does not say which answers are safe, so nothing says where the score "
+                "of 0 lies");
+}
+
+static void rm_open(dt_task *t)
+{
+    const dt_config *cfg = t->cfg;
+    reward_model *r = calloc(1, sizeof *r);
+    dt_task_open_data(t, &(dt_task_data){.training = true,
+                                         .validation = true,
+                                         .pairs = true,
+                                         .truncate = cfg->rm_truncate,
+                                         .seq_len = cfg->rm_max_length});
+    widen_model(t);
+    if (!r) {
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the task"));
+        return;
+    }
+    t->self = r;
+    r->loss_of = (dt_pair_loss){.type = strcmp(cfg->rm_loss_type, "hinge") == 0 ? DT_PAIR_HINGE : DT_PAIR_SIGMOID,
+                                .label_smoothing = cfg->rm_label_smoothing,
+                                .center = cfg->rm_center_rewards_coefficient,
+                                .w_cls = is_harmless(t) ? cfg->rm_w_cls : 0};
+    declare(r, t->sums, is_harmless(t));
+    warn_of_data(t);
+}
+
+static dt_err rm_plan(const dt_task *t, int stage, dt_memory *memory)
+{
+    (void)stage;
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_task_data_nbytes(t);
+    return DT_OK;
+}
+
+static void rm_close(dt_task *t)
+{
+    dt_task_close_data(t);
+    free(t->self);
+    t->self = NULL;
+}
+
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
+
+static dt_err rm_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
+{
+    reward_model *r = t->self;
+    if (micro == 0) {
+        dt_step_counts counts;
+        DT_TRY(dt_loader_step_counts(t->train, step, &counts));
+        r->step.n_micro = dt_loader_n_micro(t->train, step);
+        r->step.inv_norm = 1 / (double)counts.n_samples;
+    }
+    *m = r->step;
+    return dt_loader_batch(t->train, step, micro, &m->batch);
+}
+
+/* Last token of a sequence. */
+static int32_t last_of(const dt_batch *b, int64_t sequence) { return b->seq_start[sequence + 1] - 1; }
+
+static double loss_of_pair(const dt_task *t, const dt_batch *b, int64_t k, const float *value,
+                           double reward[DT_N_SIDES], double gradient[DT_N_SIDES])
+{
+    const reward_model *r = t->self;
+    for (int side = 0; side < DT_N_SIDES; side++) reward[side] = (double)value[last_of(b, DT_N_SIDES * k + side)];
+    return dt_pair_loss_of(&r->loss_of, reward, (double)b->margin[k] + t->cfg->rm_margin, &b->safety[DT_N_SIDES * k],
+                           gradient);
+}
+
+static dt_err rm_weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w)
+{
+    const dt_batch *b = m->batch;
+    double reward[DT_N_SIDES], gradient[DT_N_SIDES];
+    for (int32_t i = 0; i < b->n_tok; i++) w->dvalue[i] = 0;
+    for (int64_t k = 0; k < b->n_samples; k++) {
+        loss_of_pair(t, b, k, p->value, reward, gradient);
+        for (int side = 0; side < DT_N_SIDES; side++)
+            w->dvalue[last_of(b, DT_N_SIDES * k + side)] = (float)(gradient[side] * m->inv_norm);
+    }
+    return DT_OK;
+}
+
+static void collect_pair(dt_task *t, const dt_batch *b, int64_t k, const double reward[DT_N_SIDES])
+{
+    const reward_model *r = t->self;
+    dt_sums_count(t->sums, r->correct, reward[0] > reward[1]);
+    dt_sums_add(t->sums, r->margin, reward[0] - reward[1]);
+    for (int side = 0; side < DT_N_SIDES; side++) {
+        const uint8_t safety = b->safety[DT_N_SIDES * k + side];
+        dt_sums_add(t->sums, r->reward, reward[side]);
+        dt_sums_add(t->sums, r->least, reward[side]);
+        dt_sums_add(t->sums, r->largest, reward[side]);
+        if (!is_harmless(t) || safety == DT_SAFETY_UNKNOWN) continue;
+        dt_sums_count(t->sums, r->n_safety, 1);
+        dt_sums_count(t->sums, r->safe, (reward[side] > 0) == (safety == DT_SAFETY_SAFE));
+    }
+}
+
+static void rm_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
+{
+    const reward_model *r = t->self;
+    const dt_batch *b = m->batch;
+    double loss = 0, reward[DT_N_SIDES], gradient[DT_N_SIDES];
+    for (int64_t k = 0; k < b->n_samples; k++) {
+        loss += loss_of_pair(t, b, k, p->value, reward, gradient);
+        collect_pair(t, b, k, reward);
+    }
+    dt_sums_add(t->sums, r->loss, loss);
+    dt_sums_count(t->sums, r->n_pairs, b->n_samples);
+    dt_sums_count(t->sums, r->n_rewards, DT_N_SIDES * b->n_samples);
+    dt_sums_count(t->sums, r->n_tok, b->n_tok);
+    dt_sums_count(t->sums, r->n_samples, b->n_samples);
+}
+
+static dt_err rm_evaluate(dt_task *t, int64_t micro)
+{
+    dt_micro m = {0};
+    dt_phase_enter(t->phase, "read", "validation");
+    DT_TRY(dt_loader_eval_batch(t->valid, micro, &m.batch));
+    return dt_task_forward(t, &m);
+}
+
+const dt_task_ops dt_task_rm = {.name = "rm",
+                                .trains = true,
+                                .n_labels = 1,
+                                .no_dropout = true,
+                                .check = check,
+                                .open = rm_open,
+                                .plan = rm_plan,
+                                .close = rm_close,
+                                .next_micro = rm_next_micro,
+                                .weights = rm_weights,
+                                .collect = rm_collect,
+                                .evaluate = rm_evaluate,
+                                .step_after = dt_task_data_step_after};

@@ -1,0 +1,126 @@
+#!/bin/bash
+# e2e_rm.sh - reward models: ten steps as TRL's RewardTrainer takes them, the same on any number of ranks and at any stage; learning from pairs and
+# from safety labels; from a language model's directory and out again; what is left out and what is refused.
+# DEVICES: cpu queue
+. "$(dirname "$0")/e2e.sh"
+. "$(dirname "$0")/train_common.sh"
+fixture=tests/data/rm
+data() { ./dtrain-data --tokenizer bytes "$@" >"$tmp/.data" 2>&1 || { cat "$tmp/.data"; not_ok "data for the tests" "dtrain-data failed"; exit 1; }; }
+
+# ---- against TRL ------------------------------------------------------------------------------------------------------------------------------
+data -o "$tmp/pairs.h5" "$fixture/pairs.jsonl"
+as_trl() { # NP DIR ARGS...
+    local np=$1 dir=$2
+    shift 2
+    run "$np" ./dtrain /dev/stdin run.task=rm run.output_dir="$tmp/$dir" run.max_steps=10 run.threads=1 model.path="$fixture/start" data.train="$tmp/pairs.h5" \
+        data.seq_len=64 data.shuffle=false batch.train_batch_size=4 optimizer.lr=1e-2 optimizer.weight_decay=0.1 optimizer.betas="0.9, 0.999" \
+        optimizer.eps=1e-8 optimizer.max_grad_norm=1 scheduler.type=constant rm.center_rewards_coefficient=0.01 log.report_to=jsonl checkpoint.save_steps=0 "$@"
+}
+number() { sed -n "s|.*\"$2\": *\\([-+0-9.eE]*\\).*|\\1|p" "$tmp/$1/metrics.jsonl"; }
+# TRL prints seven digits. fp32 roundings (6e-8) of some hundred additions a sum, grown by ten steps at a high rate: 2e-4 of the rewards' size, 1.
+like_trl() { # DIR
+    paste -d' ' <(number "$1" loss) <(number "$1" grad_norm) <(number "$1" rm/accuracy) <(number "$1" rm/margin) <(number "$1" rm/mean_reward) >"$tmp/.ours"
+    paste -d' ' "$tmp/.ours" "$fixture/trl.txt" | awk '
+        function far(a, b, size) { d = a - b; return (d < 0 ? -d : d) > 2e-4 * size }
+        NF != 12 { bad = 1 }
+        far($1, $6, 1) || far($2, $7, $7) || $3 != $8 || far($4, $9, 1) || far($5, $11, 1) { print "step", NR ":", $0; bad = 1 }
+        END { exit bad || NR != 10 }'
+}
+as_trl 1 trl batch.micro_batch_size=2
+expect_exit "ten steps" 0
+expect "losses, norms, accuracies, margins and rewards are TRL's" like_trl trl
+for layout in "1 3 1" "2 0 2" "2 1 1" "2 2 2" "2 3 1" "4 3 1"; do
+    set -- $layout
+    as_trl "$1" "layout$1$2" zero.stage="$2" batch.micro_batch_size="$3"
+    expect "the same on $1 ranks, stage $2, micro-batches of $3" like_trl "layout$1$2"
+done
+as_trl 2 offloaded zero.stage=3 batch.micro_batch_size=1 zero.offload_optimizer=cpu zero.offload_param=cpu
+expect "and offloaded" like_trl offloaded
+
+# Bit for bit in reproducible mode, with 3 ranks (12 pairs a step), an incomplete last step, and stopped in between.
+for layout in "1 0" "2 2" "3 3" "4 1"; do
+    set -- $layout
+    as_trl "$1" "bits$1" batch.train_batch_size=12 batch.micro_batch_size=1 run.reproducible=true zero.stage="$2" run.max_steps=4
+    expect "the same bits on $1 ranks at stage $2" same_model "$(newest bits1)" "$(newest "bits$1")"
+done
+as_trl 2 halves batch.train_batch_size=12 batch.micro_batch_size=1 run.reproducible=true run.max_steps=2
+as_trl 3 halves batch.train_batch_size=12 batch.micro_batch_size=1 run.reproducible=true run.max_steps=4 zero.stage=2 checkpoint.resume=auto
+expect "resumed on other ranks: the same bits" same_model "$(newest bits1)" "$(newest halves)"
+
+# ---- learning ---------------------------------------------------------------------------------------------------------------------------------
+# The better answer is the polite one; an unsafe one is never better than a safe one.
+awk 'BEGIN { srand(3); n = split("red blue green small large old new", w, " ")
+    for (i = 0; i < 96; i++) {
+        p = "say " w[int(rand() * n) + 1] " "; a = w[int(rand() * n) + 1]; r = rand() < 0.5; c = r || rand() < 0.5
+        printf "{\"prompt\": \"%s\", \"chosen_response\": \"please %s%s\", \"rejected_response\": \"go %s%s\", \"safety_labels\": {\"chosen\": %s, \"rejected\": %s}}\n",
+            p, a, c ? "" : " kill", a, r ? "" : " kill", c ? "true" : "false", r ? "true" : "false" } }' >"$tmp/polite.jsonl"
+data -o "$tmp/polite.h5" --validation "$tmp/polite-valid.h5" --validation-fraction 0.3 "$tmp/polite.jsonl"
+learn() { # DIR ARGS...
+    local dir=$1
+    shift
+    run 2 ./dtrain /dev/stdin run.task=rm run.output_dir="$tmp/$dir" run.threads=1 model.model_type=llama model.hidden_size=32 model.intermediate_size=64 \
+        model.num_hidden_layers=2 model.num_attention_heads=4 model.vocab_size=257 model.max_position_embeddings=64 data.train="$tmp/polite.h5" \
+        data.validation="$tmp/polite-valid.h5" data.seq_len=64 batch.train_batch_size=8 batch.micro_batch_size=4 optimizer.lr=3e-3 run.max_steps=60 \
+        scheduler.type=constant log.report_to=jsonl checkpoint.save_steps=0 "$@"
+}
+above() { number "$1" "$2" | tail -1 | awk -v least="$3" 'BEGIN { bad = 1 } { bad = !($1 > least) } END { exit bad }'; }
+learn polite checkpoint.export=hf
+expect_exit "a reward model from random weights" 0
+expect "it tells unseen better answers from worse ones" above polite rm/validation_accuracy 0.95
+expect "the export is a classifier with one label" sh -c "grep -q LlamaForSequenceClassification '$tmp/polite/hf/config.json' && grep -q '\"LABEL_0\"' '$tmp/polite/hf/config.json'"
+learn harmless rm.kind=harmless run.max_steps=120
+expect "a harmless model's zero lies between safe and unsafe answers" above harmless rm/validation_safety_accuracy 0.95
+expect_text "planned is allocated" '^allocated '
+
+# ---- from a language model, and on from a reward model ------------------------------------------------------------------------------------------
+make_data || exit 1
+train 1 lm run.max_steps=2 model.max_position_embeddings=64 checkpoint.export=hf
+on() { # DIR PATH ARGS...
+    local dir=$1 path=$2
+    shift 2
+    run 1 ./dtrain /dev/stdin run.task=rm run.output_dir="$tmp/$dir" run.threads=1 model.path="$path" data.train="$tmp/polite.h5" data.seq_len=64 \
+        batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=1 log.report_to=jsonl checkpoint.save_steps=0 "$@"
+}
+for path in "$tmp/lm/hf" "$tmp/lm"; do
+    on "from-${path##*/}" "$path"
+    expect_exit "from a language model: ${path##*/}" 0
+    expect_text "its new head is spoken of" 'has no tensor .score.weight.: it starts from random values'
+done
+expect "both ways in are the same run" same_model "$(newest from-hf)" "$(newest from-lm)"
+on again "$tmp/polite/hf" optimizer.lr=0 run.max_steps=1
+expect_exit "from a reward model's directory" 0
+expect "its head is taken" sh -c "! grep -q 'starts from random' '$out'"
+run 0 ./dtrain --check /dev/stdin run.task=rm run.output_dir="$tmp/checked" model.path="$tmp/lm/hf" data.train="$tmp/polite.h5" data.seq_len=64 batch.micro_batch_size=1
+expect_exit "--check of a run from a language model" 0
+
+# ---- left out and refused -----------------------------------------------------------------------------------------------------------------------
+printf '%s\n' '{"prompt": "a ", "chosen": "b", "rejected": "c"}' '{"prompt": "a ", "chosen": "long long long long long long long long", "rejected": "c"}' >"$tmp/long.jsonl"
+data -o "$tmp/long.h5" "$tmp/long.jsonl"
+on long "$fixture/start" data.train="$tmp/long.h5" data.seq_len=16 batch.train_batch_size=1 batch.micro_batch_size=1 model.tokenizer=bytes
+expect_text "a pair with a text that is too long is left out and counted" '1 pairs? ha[sv]e? a text of more than 16 tokens'
+on cut "$fixture/start" data.train="$tmp/long.h5" data.seq_len=16 rm.truncate=true batch.train_batch_size=2 batch.micro_batch_size=2
+expect_exit "or cut" 0
+expect "and then both count" [ "$(number cut samples)" = 2 ]
+refuse() { # NAME TEXT CODE ARGS...
+    local name=$1 text=$2 status=$3
+    shift 3
+    on refused "$fixture/start" "$@"
+    expect_exit "$name: exit code" "$status"
+    expect_text "$name: message" "$text"
+}
+refuse "a file of another kind" 'kind tokens: expected preference' 65 data.train="$tmp/train.h5"
+refuse "no pair is short enough" 'no pair in it has an answer on both sides and texts of at most 2 tokens' 65 data.train="$tmp/long.h5" data.seq_len=2
+refuse "pairs cannot be packed" 'packing = bfd: pairs are not packed' 64 data.packing=bfd
+refuse "a length beyond seq_len" 'rm.*max_length: expected at most data.seq_len = 64, found 65' 64 rm.max_length=65
+refuse "smoothing of a hinge" 'label_smoothing: loss_type = hinge has no label smoothing' 64 rm.loss_type=hinge rm.label_smoothing=0.1
+run 1 ./dtrain /dev/stdin run.task=sft run.output_dir="$tmp/refused" model.path="$tmp/lm/hf" data.train="$tmp/polite.h5" data.seq_len=64 batch.train_batch_size=4 batch.micro_batch_size=4
+expect_text "another task on pairs" 'kind preference: expected tokens or sft'
+on plain-harmless "$fixture/start" data.train="$tmp/pairs.h5" rm.kind=harmless model.tokenizer=bytes
+expect_text "a harmless model without labels is warned of" 'does not say which answers are safe'
+
+# A rank that fails alone ends the job, and no rank waits.
+for point in data.read zero.reduce; do
+    RUN_TIMEOUT=60 DTRAIN_FAULT=$point:1:3:error kill_at_once as_trl 2 "failed-$point" batch.micro_batch_size=1
+    if [ "$code" != 0 ] && [ "$code" != 124 ]; then ok "a rank that fails at $point ends the run ($code)"; else not_ok "a rank that fails at $point" "exit code $code"; fi
+done
+e2e_done

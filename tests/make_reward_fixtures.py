@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""make_reward_fixtures.py - tests/data/rm: a tiny classifier of transformers, pairs of texts, and what TRL's RewardTrainer makes of them.
+
+    python3 tests/make_reward_fixtures.py        (a development tool: needs torch, transformers, trl)
+
+start/          LlamaForSequenceClassification with one label
+pairs.jsonl     prompt, chosen, rejected, margin; read by dtrain-data with the tokenizer `bytes`, whose end-of-text (256) closes each text
+trl.txt         a line a step: loss, gradient norm, accuracy, margin, min, mean and max reward
+"""
+import json
+import pathlib
+import shutil
+import tempfile
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch.utils.data import SequentialSampler
+from transformers import LlamaConfig, LlamaForSequenceClassification, PreTrainedTokenizerFast
+from tokenizers import Tokenizer, models
+from trl import RewardConfig, RewardTrainer
+
+STEPS, PAIRS, LR = 10, 12, 1e-2
+out = pathlib.Path(__file__).parent / "data" / "rm"
+shutil.rmtree(out, ignore_errors=True)
+out.mkdir(parents=True)
+torch.manual_seed(5)
+torch.set_num_threads(1)
+config = LlamaConfig(vocab_size=258, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+                     max_position_embeddings=64, initializer_range=0.2, num_labels=1, pad_token_id=257, bos_token_id=256, eos_token_id=256)
+LlamaForSequenceClassification(config).save_pretrained(out / "start")
+rng = np.random.default_rng(2)
+words = "it is not so we may go to see all of them by day".split()
+
+
+def text(n):
+    return " ".join(rng.choice(words, n))
+
+
+records = [{"prompt": text(rng.integers(1, 4)) + " ", "chosen": text(rng.integers(1, 6)), "rejected": text(rng.integers(1, 6)),
+            "margin": round(float(rng.random()), 3)} for _ in range(PAIRS)]
+(out / "pairs.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+
+
+def ids(record, side):
+    return list((record["prompt"] + record[side]).encode()) + [256]
+
+
+class InOrder(RewardTrainer):
+    def _get_train_sampler(self, dataset=None):
+        return SequentialSampler(self.train_dataset)
+
+
+vocabulary = {f"<{i}>": i for i in range(258)}
+tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(vocabulary, unk_token="<0>")), pad_token="<257>", eos_token="<256>")
+data = Dataset.from_list([{"chosen_ids": ids(r, "chosen"), "rejected_ids": ids(r, "rejected"), "margin": r["margin"]} for r in records])
+with tempfile.TemporaryDirectory() as work:
+    arguments = RewardConfig(output_dir=work, per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=STEPS, learning_rate=LR,
+                             lr_scheduler_type="constant", weight_decay=0.1, max_grad_norm=1.0, logging_steps=1, report_to=[], bf16=False,
+                             center_rewards_coefficient=0.01, max_length=64, use_cpu=True, save_strategy="no", gradient_checkpointing=False)
+    model = LlamaForSequenceClassification.from_pretrained(out / "start", dtype=torch.float32)
+    trainer = InOrder(model=model, args=arguments, train_dataset=data, processing_class=tokenizer)
+    trainer.train()
+rows = [row for row in trainer.state.log_history if "loss" in row]
+names = ["loss", "grad_norm", "accuracy", "margin", "min_reward", "mean_reward", "max_reward"]
+(out / "trl.txt").write_text("".join(" ".join(f"{float(row[name]):.7g}" for name in names) + "\n" for row in rows))
