@@ -69,9 +69,9 @@ static void derivatives_are_differences(void **state)
         for (int side = 0; side < 2; side++) {
             double up[2] = {reward[0], reward[1]}, down[2] = {reward[0], reward[1]};
             up[side] += h, down[side] -= h;
-            const double slope = (dt_pair_loss_of(&l, up, margin, safety, other) -
-                                  dt_pair_loss_of(&l, down, margin, safety, other)) /
-                                 (2 * h);
+            const double slope =
+                (dt_pair_loss_of(&l, up, margin, safety, other) - dt_pair_loss_of(&l, down, margin, safety, other)) /
+                (2 * h);
             assert_near(g[side], slope, 1e-8);
         }
     }

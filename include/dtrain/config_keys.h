@@ -252,8 +252,8 @@
          "adds this times the square of the sum of a pair's rewards to its loss, so that rewards stay around 0 (0.01 " \
          "is usual); 0: off") \
     REAL(rm, w_cls, 1, 0, 1e6, "", \
-         "kind = harmless: weight of the loss of telling safe answers from unsafe ones; answers whose safety the data " \
-         "does not say have none") \
+         "kind = harmless: weight of the loss of telling safe answers from unsafe ones; answers whose safety the " \
+         "data does not say have none") \
     INT (rm, max_length, 0, 0, 16777216, "tokens", \
          "pairs with a longer text are left out (or cut, with rm.truncate); 0: data.seq_len, which it may not exceed") \
     BOOL(rm, truncate, false, "cut longer texts after max_length tokens instead of leaving out their pairs") \

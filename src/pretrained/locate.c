@@ -53,8 +53,7 @@ static dt_err locate_all(locate_job *job, const char *dir, const dt_stored_slot 
     for (int i = 0; i < s->n_tensors; i++)
         DT_CHECK(job->used[i] || dt_stored_is_ignored(s->tensors[i].name) ||
                      dt_stored_is_replaced(slots, n_slots, s->tensors[i].name),
-                 DT_ERR_DATA,
-                 "%s: tensor `%.200s`: this model has no such tensor", s->files[s->tensors[i].file],
+                 DT_ERR_DATA, "%s: tensor `%.200s`: this model has no such tensor", s->files[s->tensors[i].file],
                  s->tensors[i].name);
     return DT_OK;
 }
