@@ -618,16 +618,39 @@ static int child_no_threads(void)
     _exit(0); /* a sanitizer's look at what leaked needs a thread */
 }
 
+/* Nor has the kernel one for io_uring, where the user has as many processes as the limit allows: it cancels what it was
+ * given. Root is above that limit. */
+static int child_no_kernel_threads(void)
+{
+    const struct rlimit one = {1, 1};
+    const uid_t nobody = 65534;
+    dt_swap_file *f = NULL;
+    const dt_swap_options opt = options(MIB, 2);
+    setenv("DTRAIN_SWAP_IO", "io_uring", 1);
+    if (dt_swap_open(&f, &opt) == DT_ERR_USAGE) return 77;
+    EXPECT(f && setrlimit(RLIMIT_NPROC, &one) == 0);
+    if (geteuid() == 0 && setresuid(nobody, nobody, nobody) != 0) return 77;
+    EXPECT(write_and_read(f) == 0);
+    dt_swap_close(f);
+    _exit(0);
+}
+
 static void a_kernel_without_io_uring_is_said_and_served(void **state) { child_succeeds("no_io_uring", NULL); }
 static void a_system_without_threads_is_served(void **state) { child_succeeds("no_threads", NULL); }
+static void a_kernel_without_threads_is_served(void **state) { child_succeeds("no_kernel_threads", NULL); }
 
 static const struct {
     const char *name;
     int (*run)(void);
 } children[] = {
-    {"fault", child_fault},           {"short", child_short},         {"open", child_open},
-    {"killed", child_killed},         {"full_disk", child_full_disk}, {"no_io_uring", child_no_io_uring},
+    {"fault", child_fault},
+    {"short", child_short},
+    {"open", child_open},
+    {"killed", child_killed},
+    {"full_disk", child_full_disk},
+    {"no_io_uring", child_no_io_uring},
     {"no_threads", child_no_threads},
+    {"no_kernel_threads", child_no_kernel_threads},
 };
 
 /* ---- all, by every way ------------------------------------------------------------------------------------------- */
@@ -684,6 +707,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest refusals[] = {
         cmocka_unit_test(a_kernel_without_io_uring_is_said_and_served),
         cmocka_unit_test(a_system_without_threads_is_served),
+        cmocka_unit_test(a_kernel_without_threads_is_served),
     };
     const char *const ways[] = {"io_uring", "posix_aio", "io_uring,buffered", "posix_aio,buffered", "late,buffered"};
     int n_failed = 0;

@@ -10,9 +10,10 @@
  * dt_swap_transfers over them.
  *
  * Transfers go through io_uring, or the POSIX AIO of the C library where this program was built without liburing or the
- * kernel refuses (an old kernel, most containers). DTRAIN_SWAP_IO says otherwise, for tests: "io_uring", "posix_aio" or
- * "late", which moves nothing before somebody waits; and "buffered", after a comma, for the page cache as on a file
- * system without O_DIRECT. */
+ * kernel refuses (an old kernel, most containers). What there is no thread for, since a limit on processes is reached,
+ * is moved by the caller's. DTRAIN_SWAP_IO says otherwise, for tests: "io_uring", "posix_aio" or "late", which moves
+ * nothing before somebody waits; and "buffered", after a comma, for the page cache as on a file system without
+ * O_DIRECT. */
 #ifndef DTRAIN_SWAP_FILE_H
 #define DTRAIN_SWAP_FILE_H
 

@@ -33,6 +33,13 @@ struct dt_swap_file {
 
 /* ---- transfers --------------------------------------------------------------------------------------------------- */
 
+ssize_t swap_move(int fd, const swap_transfer *t)
+{
+    const ssize_t moved = t->request->write ? pwrite(fd, t->memory, t->nbytes, (off_t)t->offset)
+                                            : pread(fd, t->memory, t->nbytes, (off_t)t->offset);
+    return moved < 0 ? -errno : moved;
+}
+
 static int fault_of(const dt_swap_request *r) { return dt_fault_errno(r->write ? "swap.write" : "swap.read"); }
 
 static void start_transfer(dt_swap_file *f, swap_transfer *t)
@@ -104,6 +111,8 @@ static bool advance(const dt_swap_file *f, swap_transfer *t, ssize_t moved, int 
 static void take_result(dt_swap_file *f, swap_transfer *t, ssize_t moved)
 {
     int error;
+    /* the kernel has no thread for it: there are as many processes as a limit allows */
+    if (moved == -ECANCELED) moved = swap_move(f->fd, t);
     if (advance(f, t, moved, &error))
         end_transfer(f, t, error);
     else
@@ -208,12 +217,8 @@ static dt_err move_now(dt_swap_file *f, bool write, int64_t offset, char *memory
 {
     dt_swap_request r = {.write = write, .offset = offset, .nbytes = nbytes};
     swap_transfer t = {.request = &r, .memory = memory, .offset = offset, .nbytes = nbytes};
-    ssize_t moved;
-    do {
-        t.fault = fault_of(&r);
-        moved = write ? pwrite(f->fd, t.memory, t.nbytes, (off_t)t.offset)
-                      : pread(f->fd, t.memory, t.nbytes, (off_t)t.offset);
-    } while (!advance(f, &t, moved < 0 ? -errno : moved, &r.error));
+    do t.fault = fault_of(&r);
+    while (!advance(f, &t, swap_move(f->fd, &t), &r.error));
     r.failed_at = (size_t)(t.offset - offset);
     return r.error ? fail_request(f, &r) : DT_OK;
 }

@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef struct late {
     int fd, depth;
@@ -36,13 +35,6 @@ static void late_start(void *self, int slot, const swap_transfer *t)
     if (!t->request->write) memset(t->memory, 0xff, t->nbytes);
 }
 
-static ssize_t carry_out(const late *l, const swap_transfer *t)
-{
-    const ssize_t moved = t->request->write ? pwrite(l->fd, t->memory, t->nbytes, (off_t)t->offset)
-                                            : pread(l->fd, t->memory, t->nbytes, (off_t)t->offset);
-    return moved < 0 ? -errno : moved;
-}
-
 static int late_next_ended(void *self, bool wait, int *slot, ssize_t *moved)
 {
     late *l = self;
@@ -50,7 +42,7 @@ static int late_next_ended(void *self, bool wait, int *slot, ssize_t *moved)
     for (int i = 0; i < l->depth; i++)
         if (l->slot[i].begun > 0 && (newest < 0 || l->slot[i].begun > l->slot[newest].begun)) newest = i;
     if (newest < 0 || (!wait && l->slot[newest].asked++ < 2)) return 0;
-    *moved = carry_out(l, &l->slot[newest].transfer);
+    *moved = swap_move(l->fd, &l->slot[newest].transfer);
     l->slot[newest].begun = 0;
     *slot = newest;
     return 1;

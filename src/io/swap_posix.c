@@ -70,12 +70,9 @@ static void posix_start(void *self, int slot, const swap_transfer *t)
     s->cb.aio_nbytes = t->nbytes;
     s->cb.aio_offset = (off_t)t->offset;
     s->cb.aio_sigevent.sigev_notify = SIGEV_NONE;
-    const bool write = t->request->write;
-    if ((write ? aio_write(&s->cb) : aio_read(&s->cb)) == 0) return;
+    if ((t->request->write ? aio_write(&s->cb) : aio_read(&s->cb)) == 0) return;
     s->at_once = true;
-    s->moved = write ? pwrite(s->cb.aio_fildes, t->memory, t->nbytes, (off_t)t->offset)
-                     : pread(s->cb.aio_fildes, t->memory, t->nbytes, (off_t)t->offset);
-    if (s->moved < 0) s->moved = -errno;
+    s->moved = swap_move(s->cb.aio_fildes, t);
 }
 
 /* Whether a transfer that is under way has ended, and with what. */

@@ -28,6 +28,9 @@ typedef struct swap_io {
     int (*next_ended)(void *self, bool wait, int *slot, ssize_t *moved);
 } swap_io;
 
+/** Move it now, in this thread: bytes or -errno. */
+ssize_t swap_move(int fd, const swap_transfer *t);
+
 extern const swap_io swap_io_uring, swap_io_posix, swap_io_late; /* the last for tests: where it is asked for */
 
 #endif
