@@ -53,6 +53,16 @@ for rank in 0 1; do
 done
 expect "the trace is JSON" python3 -c "import json; json.load(open('$tmp/traced/trace.json'))"
 
+# ranks that call different collectives
+DTRAIN_FAULT=comm.check:1:60:error train 2 unequal comm.check=true
+expect_exit "comm.check: a rank that calls something else ends the run" 76
+expect_text "and is named with host, phase and both calls" "rank 1 on host $(hostname) calls number [0-9]+: .* in phase .*; rank 0 on host $(hostname) calls number [0-9]+: "
+expect "once" test "$(grep -c 'ranks call different collectives' "$out")" = 1
+train 2 equal comm.check=true run.max_steps=2
+expect_exit "comm.check: equal ranks train" 0
+TORCH_DISTRIBUTED_DEBUG=DETAIL train 1 adopted run.max_steps=1
+expect "TORCH_DISTRIBUTED_DEBUG=DETAIL means comm.check" grep -q '^check = true' "$tmp/adopted/config.ini"
+
 # a file of metrics that somebody has edited, and a resumed run
 train 1 edited run.max_steps=4 log.report_to=jsonl,csv,stdout
 sed -i '2d; 4p' "$tmp/edited/metrics.jsonl"

@@ -391,7 +391,7 @@ static void every_mistake_is_named(void **state)
          "input.ini:2: [run] time_limit: expected a number from 0 to 1e+09, found '1:99:00'"},
         /* nothing is near */
         {"[comm]\nqwertyuiop = 1\n", NULL,
-         "input.ini:2: [comm] qwertyuiop: unknown key; [comm] has backend, timeout, shared_memory"},
+         "input.ini:2: [comm] qwertyuiop: unknown key; [comm] has backend, timeout, shared_memory, check"},
         /* types of [model] */
         {"[model]\nhidden_size = wide\n", NULL,
          "input.ini:2: [model] hidden_size: expected an integer from 1 to 16777216, found 'wide'"},

@@ -6,7 +6,11 @@
  * collective over all ranks unless said otherwise; counts and types must agree. After DT_ERR_COMM the communicator is
  * unusable: pass the error up, main ends the job. A collective on tensors that returns another error (of a copy to or
  * from the device, or an injected one) has been joined by this rank all the same, with whatever its buffers held: keep
- * the error for the next vote. DT_ERR_ARG alone means that the rank did not join. */
+ * the error for the next vote. DT_ERR_ARG alone means that the rank did not join.
+ *
+ * With comm->check every collective, of tensors and of host values, is preceded by an exchange of what it is. Where
+ * ranks differ all of them get DT_ERR_COMM, which names a rank that differs from most, what it calls and what they
+ * call; later collectives return it again and exchange nothing. */
 #ifndef DTRAIN_COMM_H
 #define DTRAIN_COMM_H
 
@@ -66,12 +70,14 @@ struct dt_comm {
     dt_device *dev;
     const dt_comm_ops *ops;
     bool use_shared_memory;
-    bool threads;            /* MPI may be called by several threads */
-    double timeout_s;        /* the longest that a transport waits for other ranks, the caller's to set */
-    atomic_bool attached;    /* may be polled */
-    bool alone;              /* no launcher (mpirun, srun) started this process */
-    double traffic_bytes;    /* sent by this rank through the collectives below, as their formulas count it */
-    atomic_llong sequence;   /* collectives issued: for the watchdog's report, which another thread makes */
+    bool threads;          /* MPI may be called by several threads */
+    double timeout_s;      /* the longest that a transport waits for other ranks, the caller's to set */
+    const dt_phase *phase; /* NULL, or where this rank stands, for messages; the caller's to set, on all ranks alike */
+    bool check;            /* all ranks agree on what each collective is before it begins; likewise */
+    atomic_bool attached;  /* may be polled */
+    bool alone;            /* no launcher (mpirun, srun) started this process */
+    double traffic_bytes;  /* sent by this rank through the collectives below, as their formulas count it */
+    atomic_llong sequence; /* collectives issued: for the watchdog's report, which another thread makes */
     struct dt_comm_mpi *mpi; /* communicators and windows */
     void *impl;              /* the transport's own state */
 };
@@ -176,7 +182,6 @@ bool dt_comm_failed_together(const dt_comm *comm);
 
 /** Has an exchange that was queued on a GPU failed? For the watchdog: from any thread, does not wait. DT_ERR_COMM. */
 dt_err dt_comm_poll(const dt_comm *comm);
-
 /** What the staging of a transport depends on. */
 typedef struct dt_comm_shape {
     int nranks, ranks_per_node, most_sharing; /* ranks on a device, at most */

@@ -211,6 +211,9 @@
          "end the run with exit code 76 when nothing has progressed for this long; " \
          "time in which the job is suspended does not count") \
     BOOL(comm, shared_memory, true, "ranks of one node exchange data through shared memory") \
+    BOOL(comm, check, false, \
+         "for looking for mistakes: before each collective all ranks agree on what it is, and where one calls " \
+         "another than the rest the run ends with exit code 76 and says which") \
     REAL(checkpoint, save_steps, 500, 0, 1e12, "optimizer steps", \
          "save a checkpoint every this many steps; below 1: a fraction of all steps; 0: only at the end") \
     INT (checkpoint, save_total_limit, 0, 0, INT64_MAX, "files", \

@@ -190,17 +190,18 @@ dt_err dt_comm_find_devices(dt_comm *comm, const dt_device *dev)
 {
     uint64_t mine = dev->ops && dev->ops->identity ? dev->ops->identity(dev) : 0;
     uint64_t *ids = malloc((size_t)comm->nranks * sizeof *ids);
-    const dt_err err =
-        dt_comm_agree(comm, ids ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for %d devices", comm->nranks));
+    dt_err err = dt_comm_agree(comm, ids ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for %d devices", comm->nranks));
     if (err != DT_OK) {
         free(ids);
         return err;
     }
-    comm->sequence++;
-    const int code = MPI_Allgather(&mine, 1, MPI_UINT64_T, ids, 1, MPI_UINT64_T, comm->mpi->world);
-    if (!code) count_sharing(comm, mine, ids);
+    err = dt_comm_next(comm, &(dt_collective){.kind = "exchange of device numbers", .count = 1, .root = -1});
+    const int code =
+        err == DT_OK ? MPI_Allgather(&mine, 1, MPI_UINT64_T, ids, 1, MPI_UINT64_T, comm->mpi->world) : MPI_SUCCESS;
+    if (code) err = dt_comm_mpi_fail(code, "exchange of device numbers", __FILE__, __LINE__);
+    if (err == DT_OK) count_sharing(comm, mine, ids);
     free(ids);
-    return code ? dt_comm_mpi_fail(code, "exchange of device numbers", __FILE__, __LINE__) : DT_OK;
+    return err;
 }
 
 /* ---- open, attach, close ----------------------------------------------------------------------------------------- */
@@ -239,6 +240,7 @@ dt_err dt_comm_open(dt_comm *comm)
     *comm->mpi = (struct dt_comm_mpi){.world = MPI_COMM_NULL,
                                       .node = MPI_COMM_NULL,
                                       .across = MPI_COMM_NULL,
+                                      .check = MPI_COMM_NULL,
                                       .vote_op = MPI_OP_NULL,
                                       .vote_type = MPI_DATATYPE_NULL,
                                       .failed_rank = -1,
@@ -345,11 +347,21 @@ dt_err dt_comm_poll(const dt_comm *comm)
     return atomic_load(&comm->attached) && comm->ops->poll ? comm->ops->poll(comm) : DT_OK;
 }
 
+/* A rank that has called fewer collectives than the others is found here at last. */
+static void check_end(dt_comm *comm)
+{
+    if (!comm->check || comm->mpi->differ) return;
+    if (dt_comm_next(comm, &(dt_collective){.kind = "the end", .root = -1}) != DT_OK && dt_comm_speaks(comm))
+        dt_log(DT_LOG_ERROR, "%s", dt_error_message());
+}
+
 void dt_comm_close(dt_comm *comm)
 {
     if (!comm || !comm->mpi) return;
+    check_end(comm);
     if (comm->ops) comm->ops->close(comm);
     dt_comm_vote_close(comm->mpi);
+    if (comm->mpi->check != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->check);
     if (comm->mpi->across != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->across);
     if (comm->mpi->node != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->node);
     if (comm->mpi->world != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->world);
@@ -385,8 +397,11 @@ dt_err dt_comm_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt,
 {
     const dt_err fault = dt_fault("comm.reduce_scatter");
     DT_TRY(check_reduce(comm, send, send_dt, recv, recv_dt, count, accumulate));
-    comm->sequence++;
-    DT_TRY(comm->ops->reduce_scatter(comm, send, send_dt, recv, recv_dt, count, accumulate, ordered, stream));
+    DT_TRY(
+        dt_comm_next(comm, &(dt_collective){"reduce_scatter", count, send_dt, recv_dt, -1, accumulate, ordered, true}));
+    const dt_err err =
+        comm->ops->reduce_scatter(comm, send, send_dt, recv, recv_dt, count, accumulate, ordered, stream);
+    DT_TRY(err);
     comm->traffic_bytes += (double)(comm->nranks - 1) * (double)count * (double)dt_dtype_size(send_dt);
     return fault;
 }
@@ -401,8 +416,10 @@ dt_err dt_comm_all_gather(dt_comm *comm, const void *send, void *recv, size_t nb
     const uintptr_t s = (uintptr_t)send, r = (uintptr_t)recv;
     DT_CHECK(s == r + nbytes * (uintptr_t)comm->rank || s + nbytes <= r || s >= r + nbytes * (uintptr_t)comm->nranks,
              DT_ERR_ARG, "all_gather: send lies inside recv, but is not this rank's place");
-    comm->sequence++;
-    DT_TRY(comm->ops->all_gather(comm, send, recv, nbytes, stream));
+    DT_TRY(dt_comm_next(
+        comm, &(dt_collective){.kind = "all_gather", .count = (int64_t)nbytes, .root = -1, .on_tensors = true}));
+    const dt_err err = comm->ops->all_gather(comm, send, recv, nbytes, stream);
+    DT_TRY(err);
     comm->traffic_bytes += (double)(comm->nranks - 1) * (double)nbytes;
     return fault;
 }
@@ -412,8 +429,10 @@ dt_err dt_comm_broadcast(dt_comm *comm, void *buf, size_t nbytes, int root, dt_s
     DT_CHECK(comm && comm->ops, DT_ERR_ARG, "broadcast: no transport attached");
     DT_CHECK(nbytes == 0 || buf, DT_ERR_ARG, "broadcast: buf is NULL");
     DT_CHECK(root >= 0 && root < comm->nranks, DT_ERR_ARG, "broadcast: root %d of %d ranks", root, comm->nranks);
-    comm->sequence++;
-    DT_TRY(comm->ops->broadcast(comm, buf, nbytes, root, stream));
+    DT_TRY(dt_comm_next(
+        comm, &(dt_collective){.kind = "broadcast", .count = (int64_t)nbytes, .root = root, .on_tensors = true}));
+    const dt_err err = comm->ops->broadcast(comm, buf, nbytes, root, stream);
+    DT_TRY(err);
     /* once: who passes it on is the transport's affair */
     if (comm->rank == root) comm->traffic_bytes += (double)nbytes;
     return DT_OK;

@@ -24,6 +24,8 @@ struct dt_comm_mpi {
     int host_cores, host_ranks; /* those cores; the ranks */
     bool own_cores;             /* no two ranks of this host may use the same core */
     size_t max_message;         /* bytes in one MPI call; below INT_MAX, lowered by a test of the splitting */
+    MPI_Comm check;             /* of comm->check; made when it is first used */
+    bool differ;                /* comm->check has found that ranks differ: nothing is exchanged any more */
 };
 
 static inline int dt_comm_rank_at(const dt_comm *comm, int node, int local)
@@ -42,6 +44,18 @@ dt_err dt_comm_mpi_fail(int code, const char *call, const char *file, int line);
         int dt_m_ = (call);                                                                                            \
         if (dt_m_ != MPI_SUCCESS) return dt_comm_mpi_fail(dt_m_, #call, __FILE__, __LINE__);                           \
     } while (0)
+
+/** What a collective is: the same on all ranks. */
+typedef struct dt_collective {
+    const char *kind;
+    int64_t count;             /* elements, bytes where no types are given, or values */
+    dt_dtype send_dt, recv_dt; /* of a reduction of tensors */
+    int root;                  /* -1: none */
+    bool accumulate, ordered;  /* of a reduction of tensors */
+    bool on_tensors;           /* in the same phase and for the same unit on all ranks */
+} dt_collective;
+/** The next collective begins: number it and, with comm->check, agree on what it is. DT_ERR_COMM where ranks differ. */
+dt_err dt_comm_next(dt_comm *comm, const dt_collective *c);
 
 /** MPI_Bcast of any size. */
 dt_err dt_comm_bcast_bytes(dt_comm *comm, void *buf, size_t nbytes, int root);

@@ -121,7 +121,7 @@ dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote)
     all[HEAD_STOP] = (dt_vote_value){.kind = LARGEST_INTEGER, .count = vote->stop};
     all[HEAD_NONFINITE] = (dt_vote_value){.kind = LARGEST_INTEGER, .count = vote->nonfinite};
     if (nbytes) memcpy(all + N_HEAD, vote->values, nbytes);
-    comm->sequence++;
+    DT_TRY(dt_comm_next(comm, &(dt_collective){.kind = "vote", .count = vote->n_values, .root = -1}));
     mpi->failed_rank = -1; /* an exchange that fails is no agreement */
     DT_MPI(MPI_Allreduce(MPI_IN_PLACE, all, N_HEAD + vote->n_values, mpi->vote_type, mpi->vote_op, mpi->world));
     const int64_t failed = all[HEAD_FAILED].count;
@@ -140,7 +140,7 @@ dt_err(dt_comm_agree)(dt_comm *comm, dt_err err)
     struct {
         int rank, err;
     } mine = {err ? owner_of(comm, err) : INT_MAX, (int)err}, lowest;
-    comm->sequence++;
+    DT_TRY(dt_comm_next(comm, &(dt_collective){.kind = "agreement", .count = 1, .root = -1}));
     comm->mpi->failed_rank = -1;
     DT_MPI(MPI_Allreduce(&mine, &lowest, 1, MPI_2INT, MPI_MINLOC, comm->mpi->world));
     comm->mpi->failed_rank = lowest.rank == INT_MAX ? -1 : lowest.rank;
@@ -166,7 +166,7 @@ static dt_err reduce_host(dt_comm *comm, void *values, int n, MPI_Datatype type,
 {
     DT_CHECK(comm && comm->mpi && n >= 0 && (n == 0 || values), DT_ERR_ARG, "reduction of %d host values: bad argument",
              n);
-    comm->sequence++;
+    DT_TRY(dt_comm_next(comm, &(dt_collective){.kind = "reduction of host values", .count = n, .root = -1}));
     DT_MPI(MPI_Allreduce(MPI_IN_PLACE, values, n, type, op, comm->mpi->world));
     return DT_OK;
 }
@@ -201,14 +201,15 @@ dt_err dt_comm_broadcast_host(dt_comm *comm, void *buf, size_t nbytes, int root)
     DT_CHECK(comm && comm->mpi && (nbytes == 0 || buf), DT_ERR_ARG, "broadcast of %zu host bytes: bad argument",
              nbytes);
     DT_CHECK(root >= 0 && root < comm->nranks, DT_ERR_ARG, "broadcast: root %d of %d ranks", root, comm->nranks);
-    comm->sequence++;
+    DT_TRY(dt_comm_next(comm,
+                        &(dt_collective){.kind = "broadcast of host bytes", .count = (int64_t)nbytes, .root = root}));
     return dt_comm_bcast_bytes(comm, buf, nbytes, root);
 }
 
 dt_err dt_comm_barrier(dt_comm *comm)
 {
     DT_CHECK(comm && comm->mpi, DT_ERR_ARG, "dt_comm_barrier: communicator not open");
-    comm->sequence++;
+    DT_TRY(dt_comm_next(comm, &(dt_collective){.kind = "barrier", .root = -1}));
     DT_MPI(MPI_Barrier(comm->mpi->world));
     return DT_OK;
 }

@@ -132,6 +132,7 @@ static const foreign_name keys[] = {
     {"log_interval", "log", "logging_steps", NULL},
     {"ddp_timeout", "comm", "timeout", NULL},
     {"ddp_backend", "comm", "backend", NULL},
+    {"torch_distributed_debug", "comm", "check", "DETAIL is check = true"},
 };
 
 static const char *const sections[][2] = {

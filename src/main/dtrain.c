@@ -200,6 +200,15 @@ static dt_err adopt_timeout(dt_config *cfg)
                                                                      : DT_OK;
 }
 
+/* What people set to have PyTorch look for ranks that call different collectives. */
+static dt_err adopt_check(dt_config *cfg)
+{
+    const char *text = getenv("TORCH_DISTRIBUTED_DEBUG");
+    return text && !strcasecmp(text, "DETAIL") && !dt_config_given(cfg, "comm", "check")
+               ? dt_config_set(cfg, "comm", "check", "true")
+               : DT_OK;
+}
+
 /* Rank 0 reads and resolves the configuration (its environment holds for ${NAME}); the others parse what it made of it.
  * Mistakes wait in run: more may be found before they are told. */
 static dt_err share_config(const options *o, dt_comm *comm, dt_run *run)
@@ -214,6 +223,7 @@ static dt_err share_config(const options *o, dt_comm *comm, dt_run *run)
             err = dt_config_read(cfg, o->input, input, o->n_overrides, o->overrides, DT_VARIABLES_MUST_BE_SET,
                                  &run->mistakes);
         if (err == DT_OK) dt_mistakes_add(&run->mistakes, adopt_timeout(cfg));
+        if (err == DT_OK) dt_mistakes_add(&run->mistakes, adopt_check(cfg));
         if (err == DT_OK && !(text = dt_config_text(cfg)))
             err = dt_fail(DT_ERR_MEMORY, "no memory for the configuration");
         free(input);

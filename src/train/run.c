@@ -319,6 +319,7 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
     rank_plan plan;
     run->comm = comm, run->nranks = comm->nranks;
     comm->timeout_s = run->cfg.comm_timeout;
+    comm->phase = &run->phase, comm->check = run->cfg.comm_check;
     run->only_check = mode == DT_MODE_CHECK;
     if (!run->only_check) {
         run->phase.stop_asked = dt_signals_pending;
@@ -352,6 +353,7 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
 
 void dt_run_close(dt_run *run)
 {
+    if (run->comm) run->comm->phase = NULL; /* which may outlive the run */
     run_close_saver(run); /* may wait for a disk, which the watchdog limits */
     dt_watchdog_stop(run->watchdog);
     dt_timeline_close(run->timeline);
