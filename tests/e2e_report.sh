@@ -46,12 +46,34 @@ for mode in --check ''; do
     expect_text "and the message says how ($mode)" 'report_to: wandb is not written by the run itself.*wandb_offline.py OUTPUT_DIR'
 done
 
-train 2 traced log.trace=true run.max_steps=2
+train 2 traced log.trace=true log.wall_clock_breakdown=true run.max_steps=2 zero.stage=2
 for rank in 0 1; do
     expect "the trace names rank $rank and its host" grep -q "\"process_name\",\"ph\":\"M\",\"pid\":$rank,\"args\":{\"name\":\"rank $rank on $(hostname)\"}" "$tmp/traced/trace.json"
     expect "and puts rank $rank in its place" grep -q "\"process_sort_index\",\"ph\":\"M\",\"pid\":$rank,\"args\":{\"sort_index\":$rank}" "$tmp/traced/trace.json"
 done
-expect "the trace is JSON" python3 -c "import json; json.load(open('$tmp/traced/trace.json'))"
+expect "the trace is what streams can have done" python3 tests/check_trace.py "$tmp/traced/trace.json" 2 host compute communication
+for group in data forward backward comm_exposed comm_hidden update copies agree; do
+    expect "milliseconds of $group: the least, the mean and the largest of the ranks" python3 - "$tmp/traced/metrics.jsonl" "ms/$group" <<'PY'
+import json, sys
+lines = [json.loads(line) for line in open(sys.argv[1])]
+assert lines
+for line in lines:
+    least, mean, most = (line[f"{sys.argv[2]}_{what}"] for what in ("min", "mean", "max"))
+    assert 0 <= least <= most and least <= mean * (1 + 1e-8) and mean <= most * (1 + 1e-8), line  # 9 digits are written
+    # the CPU hides nothing, and the vote of a step is in the figures of the next
+    assert most > 0 or sys.argv[2] in ("ms/copies", "ms/comm_hidden") or (sys.argv[2] == "ms/agree" and line["step"] == 1), line
+PY
+done
+expect "without a peak there is no utilisation" sh -c "! grep -q mfu '$tmp/traced/metrics.jsonl'"
+
+# The same on a device whose streams run late and out of order, with states that come and go.
+for seed in 0 1 2; do
+    DTRAIN_DEVICE=queue DTRAIN_QUEUE_SEED=$seed train 2 "late$seed" log.trace=true run.max_steps=2 zero.stage=$((seed ? 3 : 2)) \
+        zero.offload_optimizer=cpu batch.train_batch_size=4 zero.param_persistence_threshold=0
+    expect_exit "late streams, seed $seed: a run with a trace" 0
+    expect "late streams, seed $seed: nothing begins before what it waits for" \
+        python3 tests/check_trace.py "$tmp/late$seed/trace.json" 2 host compute communication copies
+done
 
 # ranks that call different collectives
 DTRAIN_FAULT=comm.check:1:60:error train 2 unequal comm.check=true

@@ -54,10 +54,11 @@ static void a_step_allocates_nothing(void **state)
         char zero[32], name[3][16];
         snprintf(zero, sizeof zero, "zero.stage=%d", stage);
         for (int i = 0; i < 3; i++) snprintf(name[i], sizeof name[i], "steps%d-%d", stage, i);
-        const char *warm[] = {zero, "run.max_steps=2"}, *few[] = {zero, "run.max_steps=4"},
-                   *many[] = {zero, "run.max_steps=14"};
-        run(*state, name[0], 2, warm); /* libraries fill their caches once */
-        const outcome a = run(*state, name[1], 2, few), b = run(*state, name[2], 2, many);
+        const char *seen = stage % 2 ? "log.wall_clock_breakdown=true" : "log.wall_clock_breakdown=false";
+        const char *warm[] = {zero, seen, "run.max_steps=2"}, *few[] = {zero, seen, "run.max_steps=4"},
+                   *many[] = {zero, seen, "run.max_steps=14"};
+        run(*state, name[0], 3, warm); /* libraries fill their caches once */
+        const outcome a = run(*state, name[1], 3, few), b = run(*state, name[2], 3, many);
         assert_all(MPI_COMM_WORLD, !a.err && !b.err);
         assert_all(MPI_COMM_WORLD, a.n_allocs == b.n_allocs);
         assert_all(MPI_COMM_WORLD, a.n_large == b.n_large);
@@ -69,10 +70,11 @@ static void a_step_allocates_nothing(void **state)
 static void a_micro_step_never_leaves_the_device_without_work(void **state)
 {
     enum { MORE = 8 };
-    static const char *const more[] = {"run.max_steps=2", "zero.offload_optimizer=cpu", "zero.offload_param=cpu"};
+    static const char *const more[] = {"run.max_steps=2", "zero.offload_optimizer=cpu", "zero.offload_param=cpu",
+                                       "log.trace=true"};
     int nranks;
     MPI_Comm_size(MPI_COMM_WORLD, &nranks);
-    for (int way = 0; way < 3 * 4; way++) {
+    for (int way = 0; way < 4 * 4; way++) {
         const int stage = way % 4;
         char zero[32], name[2][16];
         if (way / 4 == 2 && stage < 3) continue; /* parameters leave the device at stage 3 alone */

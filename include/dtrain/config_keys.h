@@ -269,8 +269,10 @@
          "0: print every report; -1: print the first ten, then one in 10 seconds or in 2% of the run's time, " \
          "whichever is longer, and at least one every 10 minutes") \
     BOOL(log, wall_clock_breakdown, false, \
-         "log the milliseconds of each phase: minimum, mean and maximum over the ranks") \
-    BOOL(log, trace, false, "write trace.json (Chrome trace format): every phase and block on every rank")
+         "put the milliseconds of a step into the metrics, as the device spends them: data, forward, backward, " \
+         "communication exposed and hidden, update, copies, agreement; minimum, mean and maximum over the ranks") \
+    BOOL(log, trace, false, \
+         "write trace.json (Chrome trace format): every phase and block on every rank, with a lane for each stream")
 /* clang-format on */
 
 #endif

@@ -104,6 +104,9 @@ typedef struct dt_device_ops {
     /** Has the last record been reached? True for an event that was never recorded. Does not wait. */
     dt_err (*event_query)(dt_device *dev, dt_event *event, bool *done);
     dt_err (*event_elapsed_ms)(dt_device *dev, dt_event *from, dt_event *to, float *ms); /* after a sync */
+    /** When the last record was reached, by the host's clock (dt_now_s); it must have been. Events of one device, of
+     *  whichever streams, are in the right order, to within the resolution of its clock. */
+    dt_err (*event_time)(dt_device *dev, dt_event *event, double *at_s);
 
     /* moving and filling; any of host (pinned) and device on either side */
     dt_err (*copy)(dt_device *dev, void *dst, const void *src, size_t nbytes, dt_stream *stream);
@@ -243,7 +246,37 @@ struct dt_device {
     void *impl; /* the backend's own state */
     dt_ledger *ledger;
     int local_rank;
+    const struct dt_stream_listener *listener; /* NULL: nobody */
 };
+
+/* ---- what streams do, for whoever wants to know ------------------------------------------------------------------ */
+
+/** Is told which streams there are and what is queued on them: the timeline, which records an event at each change. By
+ *  the thread that queues. */
+typedef struct dt_stream_listener {
+    void *self;
+    dt_err (*open)(void *self, dt_stream *stream, const char *name);
+    void (*begin)(void *self, dt_stream *stream, const char *what, const char *unit, int64_t number);
+    void (*end)(void *self, dt_stream *stream);
+} dt_stream_listener;
+
+/** A stream that is told of has this name ("compute", "communication", "copies"). At its creation: memory is allocated
+ *  here alone. */
+static inline dt_err dt_stream_open(dt_device *dev, dt_stream *stream, const char *name)
+{
+    return dev->listener ? dev->listener->open(dev->listener->self, stream, name) : DT_OK;
+}
+/** What is queued on the stream from here to dt_stream_end is `what` of `unit`: strings that outlive the run. number:
+ *  of the collective that it is, or waits for; 0: of none. */
+static inline void dt_stream_begin(const dt_device *dev, dt_stream *stream, const char *what, const char *unit,
+                                   int64_t number)
+{
+    if (dev->listener) dev->listener->begin(dev->listener->self, stream, what, unit, number);
+}
+static inline void dt_stream_end(const dt_device *dev, dt_stream *stream)
+{
+    if (dev->listener) dev->listener->end(dev->listener->self, stream);
+}
 
 /** Open "auto" (cuda where one is built and found, else cpu), "cpu" or "cuda". n_threads 0: the backend's choice.
  *  DT_ERR_USAGE naming what is missing when the backend is not there. Logs what auto took. For tests, DTRAIN_DEVICE

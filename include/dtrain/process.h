@@ -34,27 +34,52 @@ void dt_signals_hold(void);
 dt_err dt_signals_install(void);
 int dt_signals_pending(void); /* the signal that asked, or 0 */
 
-/** Where the time of a superstep went: phases in groups. */
+/** From begin_s to end_s a stream, or a thread, did `name` of `unit`. number: of the collective that it was, or waited
+ *  for; 0: none. */
+typedef struct dt_time_span {
+    double begin_s, end_s;
+    const char *name, *unit;
+    int64_t number;
+    int lane; /* of the trace */
+} dt_time_span;
+
+/** Where the time of a step went, on the device: what its streams did, by the phases of the host that queued it. */
 typedef enum dt_time_group {
-    DT_TIME_READ,
+    DT_TIME_DATA, /* nothing to do before the micro-batch is there */
     DT_TIME_FORWARD,
-    DT_TIME_BACKWARD,
-    DT_TIME_COMM,
-    DT_TIME_UPDATE,
-    DT_TIME_AGREE,
+    DT_TIME_BACKWARD,     /* with the head */
+    DT_TIME_COMM_EXPOSED, /* the computation stands still for a collective */
+    DT_TIME_COMM_HIDDEN,  /* a collective is under way, and the computation goes on */
+    DT_TIME_UPDATE,       /* with the norm */
+    DT_TIME_COPIES,       /* between device and host, beside whatever else is done */
+    DT_TIME_AGREE,        /* the vote: the host waits for the slowest rank */
     DT_N_TIME
 } dt_time_group;
 extern const char *const dt_time_group_names[DT_N_TIME];
 
+/** The spans of a stream, in order of time, without overlap. */
+typedef struct dt_stream_spans {
+    const dt_time_span *span;
+    int n;
+} dt_stream_spans;
+/** Seconds by group between two times; the first stream is that of the computation. All groups but COMM_HIDDEN and
+ *  COPIES are parts of its time; those two are times of the other streams. */
+void dt_time_groups(const dt_stream_spans *streams, int n_streams, double from_s, double to_s,
+                    double group_s[DT_N_TIME]);
+
 typedef struct dt_timeline dt_timeline;
-/** Listen to phase: seconds by group, and with trace every change (a ring of the newest 65536). */
-dt_err dt_timeline_open(dt_timeline **t, dt_phase *phase, bool trace);
+/** Listen to phase, for what breakdown (seconds by group) and trace (the newest 65536 spans) want. */
+dt_err dt_timeline_open(dt_timeline **t, dt_phase *phase, bool breakdown, bool trace);
+/** Listen to the streams of a device, too, the first of which is that of the computation (dt_stream_open): an event is
+ *  recorded on a stream at each change of what it does, and looked at when somebody asks, and never waited for. Tools
+ *  are told of the phases (dt_device_ops.range). The device is left alone from dt_timeline_close on. */
+void dt_timeline_attach(dt_timeline *t, dt_device *dev);
 /** What another thread has done, for the trace: it has a lane of its own. By the thread whose phases are listened
  *  to. */
 void dt_timeline_add(dt_timeline *t, const char *name, const char *unit, double begin_s, double end_s);
-/** Seconds by group since the last call. */
+/** Seconds by group since the last call, up to where the computation has come. Zeros without breakdown. */
 void dt_timeline_take(dt_timeline *t, double group_s[DT_N_TIME]);
-/** Collective: the events of all ranks in one file in Chrome's trace format, written by rank 0. */
+/** Collective: the spans of all ranks in one file in Chrome's trace format, written by rank 0. */
 dt_err dt_timeline_write(dt_timeline *t, dt_comm *comm, const char *path);
 void dt_timeline_close(dt_timeline *t); /* safe on NULL */
 

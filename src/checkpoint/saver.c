@@ -142,6 +142,7 @@ static dt_err open_copy(dt_saver *s, size_t nbytes)
     const dt_device_ops *ops = s->dev->ops;
     DT_TRY(dt_buf_alloc(&s->copy, s->dev, place_of_copy(s->dev), nbytes, DT_MEM_STAGING));
     DT_TRY(ops->stream_create(s->dev, &s->copies));
+    DT_TRY(dt_stream_open(s->dev, s->copies, "saved copies"));
     DT_TRY(ops->event_create(s->dev, &s->updated));
     DT_TRY(ops->event_create(s->dev, &s->copy_began));
     return ops->event_create(s->dev, &s->copied);
@@ -196,6 +197,7 @@ static dt_err queue_copy(dt_saver *s)
     const dt_device_ops *ops = s->dev->ops;
     DT_TRY(ops->event_record(s->dev, s->updated, s->compute));
     DT_TRY(ops->event_wait(s->dev, s->updated, s->copies));
+    dt_stream_begin(s->dev, s->copies, "copy", "of states", 0);
     DT_TRY(ops->event_record(s->dev, s->copy_began, s->copies));
     size_t used = 0;
     for (int i = 0; i < s->job.n_slots; i++) {
@@ -215,6 +217,7 @@ static dt_err copy_states(dt_saver *s)
 {
     dt_err err = dt_fault("save.copy");
     if (err == DT_OK) err = queue_copy(s);
+    dt_stream_end(s->dev, s->copies);
     const dt_err recorded = s->dev->ops->event_record(s->dev, s->copied, s->copies);
     s->is_copying = recorded == DT_OK;
     return err == DT_OK ? recorded : err;

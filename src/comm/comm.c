@@ -374,6 +374,13 @@ void dt_comm_close(dt_comm *comm)
 /* A rank with an error of its own, an injected one too, takes part all the same and returns it afterwards: the others
  * reach the next vote. */
 
+/* For whoever watches the streams: a collective bears its number, and the unit that this rank is at. */
+static void begin_on_stream(const dt_comm *comm, dt_stream *stream, const char *kind)
+{
+    const char *unit = comm->phase ? atomic_load_explicit(&comm->phase->unit, memory_order_relaxed) : "";
+    dt_stream_begin(comm->dev, stream, kind, unit, atomic_load_explicit(&comm->sequence, memory_order_relaxed));
+}
+
 static dt_err check_reduce(const dt_comm *comm, const void *send, dt_dtype send_dt, const void *recv, dt_dtype recv_dt,
                            int64_t count, bool accumulate)
 {
@@ -399,8 +406,10 @@ dt_err dt_comm_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt,
     DT_TRY(check_reduce(comm, send, send_dt, recv, recv_dt, count, accumulate));
     DT_TRY(
         dt_comm_next(comm, &(dt_collective){"reduce_scatter", count, send_dt, recv_dt, -1, accumulate, ordered, true}));
+    begin_on_stream(comm, stream, "reduce_scatter");
     const dt_err err =
         comm->ops->reduce_scatter(comm, send, send_dt, recv, recv_dt, count, accumulate, ordered, stream);
+    dt_stream_end(comm->dev, stream);
     DT_TRY(err);
     comm->traffic_bytes += (double)(comm->nranks - 1) * (double)count * (double)dt_dtype_size(send_dt);
     return fault;
@@ -418,7 +427,9 @@ dt_err dt_comm_all_gather(dt_comm *comm, const void *send, void *recv, size_t nb
              DT_ERR_ARG, "all_gather: send lies inside recv, but is not this rank's place");
     DT_TRY(dt_comm_next(
         comm, &(dt_collective){.kind = "all_gather", .count = (int64_t)nbytes, .root = -1, .on_tensors = true}));
+    begin_on_stream(comm, stream, "all_gather");
     const dt_err err = comm->ops->all_gather(comm, send, recv, nbytes, stream);
+    dt_stream_end(comm->dev, stream);
     DT_TRY(err);
     comm->traffic_bytes += (double)(comm->nranks - 1) * (double)nbytes;
     return fault;
@@ -431,7 +442,9 @@ dt_err dt_comm_broadcast(dt_comm *comm, void *buf, size_t nbytes, int root, dt_s
     DT_CHECK(root >= 0 && root < comm->nranks, DT_ERR_ARG, "broadcast: root %d of %d ranks", root, comm->nranks);
     DT_TRY(dt_comm_next(
         comm, &(dt_collective){.kind = "broadcast", .count = (int64_t)nbytes, .root = root, .on_tensors = true}));
+    begin_on_stream(comm, stream, "broadcast");
     const dt_err err = comm->ops->broadcast(comm, buf, nbytes, root, stream);
+    dt_stream_end(comm->dev, stream);
     DT_TRY(err);
     /* once: who passes it on is the transport's affair */
     if (comm->rank == root) comm->traffic_bytes += (double)nbytes;

@@ -252,6 +252,12 @@ static dt_err cpu_event_elapsed_ms(dt_device *dev, dt_event *from, dt_event *to,
     return DT_OK;
 }
 
+static dt_err cpu_event_time(dt_device *dev, dt_event *event, double *at_s)
+{
+    *at_s = event->at_s;
+    return DT_OK;
+}
+
 /* ---- copies ------------------------------------------------------------------------------------------------------ */
 
 #define COPY_CHUNK ((size_t)1 << 18)
@@ -298,6 +304,7 @@ const dt_device_ops dt_device_cpu_ops = {
     .event_sync = cpu_event_sync,
     .event_query = cpu_event_query,
     .event_elapsed_ms = cpu_event_elapsed_ms,
+    .event_time = cpu_event_time,
     .copy = cpu_copy,
     .zero = cpu_zero,
     .convert = cpu_convert,

@@ -380,6 +380,7 @@ const dt_device_ops dt_device_queue_ops = {
     .event_sync = queue_event_sync,
     .event_query = queue_event_query,
     .event_elapsed_ms = queue_event_elapsed_ms,
+    .event_time = queue_event_time,
     .copy = queue_copy,
     .zero = queue_zero,
     .convert = queue_convert,

@@ -462,6 +462,14 @@ dt_err queue_event_elapsed_ms(dt_device *dev, dt_event *from, dt_event *to, floa
     return DT_OK;
 }
 
+dt_err queue_event_time(dt_device *dev, dt_event *event, double *at_s)
+{
+    DT_CHECK(event->recorded > 0 && is_reached(event, event->recorded), DT_ERR_ARG,
+             "queue device: the time of an event that was not reached");
+    *at_s = event->at_s;
+    return DT_OK;
+}
+
 /* ---- copies, and what tests put into a stream -------------------------------------------------------------------- */
 
 typedef struct copy_call {

@@ -1,184 +1,245 @@
-/* timeline.c - one listener on the phase serves both the breakdown of a step and the trace: a change of phase ends one
- * span and begins the next. */
-#include "dtrain/process.h"
-#include "dtrain/io.h"
-#include <errno.h>
-#include <limits.h>
+/* timeline.c - what the host and the streams of the device did, and when.
+ *
+ * A change of the host's phase ends one span of the host's and begins the next, and so it is on the computation's
+ * stream, where an event marks the change: what is queued from there on belongs to the new phase. The other streams
+ * have spans where somebody says what they do (dt_stream_begin), and so has the computation's where it waits.
+ *
+ * Nobody waits for a mark. Those that a stream has passed are read when the step asks where its time went, which is
+ * behind a point where the host has waited anyway, and when a stream's marks are used up; a mark for which there is
+ * none then is left out. All of it is allocated when a stream is opened. */
+#include "timeline_private.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-enum { N_EVENTS = 65536 };
+static void add_span(dt_timeline *t, dt_time_span s)
+{
+    if (t->spans) t->spans[t->n_spans++ % TIMELINE_SPANS] = s;
+}
 
-enum { LANE_PHASES, LANE_BESIDE };
+/* ---- seconds by group -------------------------------------------------------------------------------------------- */
 
-typedef struct event {
-    double begin_s, end_s;
-    const char *name, *unit;
-    int lane;
-} event;
+/* Forget what lies before. */
+static void drop_spans(timeline_stream *l, double before_s)
+{
+    int n = 0;
+    for (int i = 0; i < l->n_spans; i++)
+        if (l->spans[i].end_s > before_s) l->spans[n++] = l->spans[i];
+    l->n_spans = n;
+}
 
-struct dt_timeline {
-    dt_phase *phase;
-    double open_s, since_s;
-    const char *name, *unit; /* the span that is running */
+/* Count all streams up to where the computation has come. What runs on another one is counted as far. */
+static void count_spans(dt_timeline *t)
+{
+    const double to_s = t->streams[0].running.begin_s;
+    dt_stream_spans all[TIMELINE_STREAMS];
     double group_s[DT_N_TIME];
-    event *events; /* ring, NULL without trace */
-    long long n_events;
-};
-
-const char *const dt_time_group_names[DT_N_TIME] = {"read", "forward", "backward", "comm", "update", "agree"};
-
-static int group_of(const char *name)
-{
-    static const struct {
-        const char *name;
-        dt_time_group group;
-    } table[] = {
-        {"read", DT_TIME_READ},         {"forward", DT_TIME_FORWARD}, {"head", DT_TIME_BACKWARD},
-        {"backward", DT_TIME_BACKWARD}, {"reduce", DT_TIME_COMM},     {"gather", DT_TIME_COMM},
-        {"update", DT_TIME_UPDATE},     {"norm", DT_TIME_UPDATE},     {"agree", DT_TIME_AGREE},
-    };
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
-        if (!strcmp(table[i].name, name)) return table[i].group;
-    return -1;
+    if (!t->breakdown || to_s <= t->counted_s) return;
+    for (int k = 0; k < t->n_streams; k++) {
+        timeline_stream *l = &t->streams[k];
+        const bool runs = k > 0 && l->running.name;
+        if (runs) l->spans[l->n_spans] = l->running;
+        all[k] = (dt_stream_spans){l->spans, l->n_spans + runs};
+    }
+    dt_time_groups(all, t->n_streams, t->counted_s, to_s, group_s);
+    for (int g = 0; g < DT_N_TIME; g++) t->group_s[g] += group_s[g];
+    for (int k = 0; k < t->n_streams; k++) drop_spans(&t->streams[k], to_s);
+    t->counted_s = to_s;
 }
 
-static void add_event(dt_timeline *t, event e)
+/* ---- marks ------------------------------------------------------------------------------------------------------- */
+
+/* The trace has what the device does, and where it stands still for communication; for what else the host does it has
+ * a lane of its own. */
+static bool is_of_stream(const char *name)
 {
-    if (t->events) t->events[t->n_events++ % N_EVENTS] = e;
+    static const char *const of_host[] = {"start", "open",   "read", "agree",  "report", "save",
+                                          "load",  "export", "lock", "verify", "end"};
+    for (size_t i = 0; i < sizeof of_host / sizeof of_host[0]; i++)
+        if (!strcmp(name, of_host[i])) return false;
+    return true;
 }
+
+static void end_running(dt_timeline *t, timeline_stream *l, double at_s)
+{
+    dt_time_span s = l->running;
+    s.end_s = at_s;
+    if (!s.name) return;
+    if (is_of_stream(s.name)) add_span(t, s);
+    if (!t->breakdown) return;
+    if (l->n_spans == TIMELINE_COUNTED) count_spans(t);
+    if (l->n_spans < TIMELINE_COUNTED)
+        l->spans[l->n_spans++] = s;
+    else
+        t->n_left_out++;
+}
+
+/* Those that the stream has passed. */
+static void read_marks(dt_timeline *t, timeline_stream *l)
+{
+    const dt_device_ops *ops = t->dev->ops;
+    while (l->n_reached < l->n_made) {
+        const timeline_mark *m = &l->marks[l->n_reached % TIMELINE_MARKS];
+        bool reached = false;
+        double at_s = 0;
+        if (ops->event_query(t->dev, m->event, &reached) != DT_OK || !reached) return;
+        if (ops->event_time(t->dev, m->event, &at_s) != DT_OK) return;
+        at_s = fmax(at_s, l->running.begin_s); /* the device's clock is compared with the host's now and then */
+        end_running(t, l, at_s);
+        l->running = (dt_time_span){at_s, INFINITY, m->name, m->unit, m->number, l->running.lane};
+        l->n_reached++;
+    }
+}
+
+static bool same_text(const char *a, const char *b) { return a == b || (a && b && !strcmp(a, b)); }
+
+/* Without a trace units and numbers make no difference. */
+static bool goes_on(const dt_timeline *t, const timeline_mark *m, const char *name, const char *unit, int64_t number)
+{
+    return same_text(m->name, name) && (!t->trace || (same_text(m->unit, unit) && m->number == number));
+}
+
+static void set_mark(dt_timeline *t, timeline_stream *l, const char *name, const char *unit, int64_t number)
+{
+    if (l->n_made > 0 && goes_on(t, &l->marks[(l->n_made - 1) % TIMELINE_MARKS], name, unit, number)) return;
+    if (l->n_made - l->n_reached == TIMELINE_MARKS) read_marks(t, l);
+    if (l->n_made - l->n_reached == TIMELINE_MARKS) {
+        t->n_left_out++;
+        return;
+    }
+    timeline_mark *m = &l->marks[l->n_made % TIMELINE_MARKS];
+    if (t->dev->ops->event_record(t->dev, m->event, l->stream) != DT_OK) return;
+    *m = (timeline_mark){m->event, name, unit, number};
+    l->n_made++;
+}
+
+/* ---- what the timeline is told ----------------------------------------------------------------------------------- */
 
 static void on_phase(void *self, const char *name, const char *unit, double now_s)
 {
     dt_timeline *t = self;
-    const int group = group_of(t->name);
-    if (group >= 0) t->group_s[group] += now_s - t->since_s;
-    add_event(t, (event){t->since_s, now_s, t->name, t->unit, LANE_PHASES});
-    t->name = name, t->unit = unit, t->since_s = now_s;
+    t->host.end_s = now_s;
+    add_span(t, t->host);
+    t->host = (dt_time_span){.begin_s = now_s, .name = name, .unit = unit, .lane = LANE_HOST};
+    if (t->n_streams) set_mark(t, &t->streams[0], name, unit, 0);
 }
 
-dt_err dt_timeline_open(dt_timeline **out, dt_phase *phase, bool trace)
+static timeline_stream *find_stream(dt_timeline *t, const dt_stream *stream)
+{
+    for (int k = 0; k < t->n_streams; k++)
+        if (t->streams[k].stream == stream) return &t->streams[k];
+    return NULL;
+}
+
+static void on_begin(void *self, dt_stream *stream, const char *what, const char *unit, int64_t number)
+{
+    timeline_stream *l = find_stream(self, stream);
+    if (l) set_mark(self, l, what, unit, number);
+}
+
+/* On the computation's stream the phase goes on. */
+static void on_end(void *self, dt_stream *stream)
+{
+    dt_timeline *t = self;
+    timeline_stream *l = find_stream(t, stream);
+    if (!l) return;
+    if (l == &t->streams[0])
+        set_mark(t, l, t->host.name, t->host.unit, 0);
+    else
+        set_mark(t, l, NULL, NULL, 0);
+}
+
+static void close_stream(const dt_timeline *t, timeline_stream *l)
+{
+    for (int i = 0; l->marks && i < TIMELINE_MARKS; i++)
+        if (l->marks[i].event) t->dev->ops->event_destroy(t->dev, l->marks[i].event);
+    free(l->marks), free(l->spans);
+}
+
+static dt_err open_stream(dt_timeline *t, timeline_stream *l)
+{
+    l->marks = calloc(TIMELINE_MARKS, sizeof *l->marks);
+    l->spans = calloc(TIMELINE_COUNTED + 1, sizeof *l->spans);
+    DT_CHECK(l->marks && l->spans, DT_ERR_MEMORY, "no memory for what a stream does");
+    for (int i = 0; i < TIMELINE_MARKS; i++) DT_TRY(t->dev->ops->event_create(t->dev, &l->marks[i].event));
+    return DT_OK;
+}
+
+/* A second stream of a name is told apart by its number. */
+static void name_stream(const dt_timeline *t, timeline_stream *l, const char *name)
+{
+    int n = 1;
+    const size_t len = strlen(name);
+    for (int k = 0; k < t->n_streams; k++)
+        if (!strncmp(t->streams[k].name, name, len) && strchr(" ", t->streams[k].name[len])) n++;
+    snprintf(l->name, sizeof l->name, n > 1 ? "%.20s %d" : "%.20s", name, n);
+}
+
+static dt_err on_open(void *self, dt_stream *stream, const char *name)
+{
+    dt_timeline *t = self;
+    if (find_stream(t, stream) || t->n_streams == TIMELINE_STREAMS) return DT_OK;
+    timeline_stream *l = &t->streams[t->n_streams];
+    *l = (timeline_stream){.stream = stream, .running = {.begin_s = dt_now_s(), .lane = LANE_STREAMS + t->n_streams}};
+    name_stream(t, l, name);
+    const dt_err err = open_stream(t, l);
+    if (err != DT_OK) {
+        close_stream(t, l);
+        return err;
+    }
+    if (t->n_streams++ == 0) t->counted_s = l->running.begin_s;
+    return DT_OK;
+}
+
+/* ---- the public functions ---------------------------------------------------------------------------------------- */
+
+dt_err dt_timeline_open(dt_timeline **out, dt_phase *phase, bool breakdown, bool trace)
 {
     dt_timeline *t = calloc(1, sizeof *t);
     DT_CHECK(t, DT_ERR_MEMORY, "no memory for the timeline");
-    if (trace && !(t->events = calloc(N_EVENTS, sizeof *t->events))) {
+    if (trace && !(t->spans = calloc(TIMELINE_SPANS, sizeof *t->spans))) {
         free(t);
-        return dt_fail(DT_ERR_MEMORY, "no memory for %d trace events", N_EVENTS);
+        return dt_fail(DT_ERR_MEMORY, "no memory for %d spans of the trace", TIMELINE_SPANS);
     }
-    t->phase = phase, t->open_s = t->since_s = dt_now_s(), t->name = "start", t->unit = "";
+    t->phase = phase, t->breakdown = breakdown, t->trace = trace, t->open_s = dt_now_s();
+    t->host = (dt_time_span){.begin_s = t->open_s, .name = "start", .unit = "", .lane = LANE_HOST};
+    t->listener = (dt_stream_listener){.self = t, .open = on_open, .begin = on_begin, .end = on_end};
     phase->listener_self = t;
     phase->listener = on_phase;
     *out = t;
     return DT_OK;
 }
 
+void dt_timeline_attach(dt_timeline *t, dt_device *dev)
+{
+    t->dev = dev;
+    if (t->breakdown || t->trace) dev->listener = &t->listener;
+}
+
 void dt_timeline_add(dt_timeline *t, const char *name, const char *unit, double begin_s, double end_s)
 {
-    add_event(t, (event){begin_s, end_s, name, unit, LANE_BESIDE});
+    add_span(t, (dt_time_span){.begin_s = begin_s, .end_s = end_s, .name = name, .unit = unit, .lane = LANE_SAVER});
+}
+
+void timeline_read(dt_timeline *t)
+{
+    for (int k = 0; k < t->n_streams; k++) read_marks(t, &t->streams[k]);
 }
 
 void dt_timeline_take(dt_timeline *t, double group_s[DT_N_TIME])
 {
+    timeline_read(t);
+    if (t->n_streams) count_spans(t);
     memcpy(group_s, t->group_s, sizeof t->group_s);
     memset(t->group_s, 0, sizeof t->group_s);
-}
-
-/* What a viewer calls this rank, and its place in the order. */
-static void put_names(FILE *f, const dt_comm *comm)
-{
-    const int rank = comm->rank;
-    fprintf(f, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d on %s\"}},\n", rank,
-            rank, comm->host);
-    fprintf(f, "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"sort_index\":%d}},\n", rank, rank);
-    fprintf(f, "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"phases\"}},\n", rank,
-            LANE_PHASES);
-    fprintf(f, "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"beside\"}}", rank,
-            LANE_BESIDE);
-}
-
-/* This rank's events as JSON objects joined by commas; malloc'ed. Times in microseconds since the timeline was opened.
- * Names of hosts, phases and units hold nothing that JSON would have escaped. */
-static char *events_text(const dt_timeline *t, const dt_comm *comm)
-{
-    char *text = NULL;
-    size_t nbytes = 0;
-    FILE *f = open_memstream(&text, &nbytes);
-    if (!f) return NULL;
-    put_names(f, comm);
-    const long long first = t->n_events > N_EVENTS ? t->n_events - N_EVENTS : 0;
-    for (long long i = first; i < t->n_events; i++) {
-        const event *e = &t->events[i % N_EVENTS];
-        const bool named = e->unit && *e->unit;
-        fprintf(f,
-                ",\n{\"name\":\"%s%s%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d}",
-                e->name, named ? " " : "", named ? e->unit : "", e->name, (e->begin_s - t->open_s) * 1e6,
-                (e->end_s - e->begin_s) * 1e6, comm->rank, e->lane);
-    }
-    if (fclose(f) == 0) return text;
-    free(text);
-    return NULL;
-}
-
-typedef struct merged {
-    FILE *f;
-    int rank;
-} merged; /* rank: of the text that was added last */
-
-/* Rank 0: one rank's text after the other goes to the file. Whether it could be written is asked when it is closed. */
-static dt_err add_text(void *ctx, int rank, const char *part, size_t nbytes)
-{
-    merged *m = ctx;
-    if (rank > 0 && m->rank != rank) fputs(",\n", m->f); /* no text is empty */
-    m->rank = rank;
-    fwrite(part, 1, nbytes, m->f);
-    return DT_OK;
-}
-
-static dt_err finish_file(FILE *f, const char *part, const char *path)
-{
-    const bool bad = ferror(f) != 0;
-    if (fclose(f) != 0 || bad) return dt_fail_errno(DT_ERR_WRITE, part, "write failed");
-    return dt_rename_durable(part, path);
-}
-
-static dt_err create_part(const char *path, char part[PATH_MAX], FILE **f)
-{
-    DT_CHECK(snprintf(part, PATH_MAX, "%s.part", path) < PATH_MAX, DT_ERR_WRITE, "%s: the path is too long", path);
-    int fd;
-    DT_TRY(dt_create_file(part, &fd));
-    *f = fdopen(fd, "w");
-    if (!*f) close(fd);
-    DT_CHECK(*f, DT_ERR_MEMORY, "%s: no memory to write it", part);
-    return DT_OK;
-}
-
-dt_err dt_timeline_write(dt_timeline *t, dt_comm *comm, const char *path)
-{
-    char part[PATH_MAX], *mine = t && t->events ? events_text(t, comm) : NULL;
-    FILE *f = NULL;
-    dt_err err = mine ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory to write the trace");
-    if (err == DT_OK && comm->rank == 0) err = create_part(path, part, &f);
-    if ((err = dt_comm_agree(comm, err)) != DT_OK) goto done;
-    merged m = {.f = f};
-    if (f) fputs("{\"traceEvents\":[", f);
-    if ((err = dt_comm_gather_text(comm, mine, strlen(mine), add_text, &m)) != DT_OK) goto done;
-    if (f) {
-        fputs("]}\n", f);
-        err = finish_file(f, part, path);
-        f = NULL;
-    }
-    err = dt_comm_agree(comm, err);
-done:
-    if (f) fclose(f), unlink(part);
-    free(mine);
-    return err;
 }
 
 void dt_timeline_close(dt_timeline *t)
 {
     if (!t) return;
     t->phase->listener = NULL;
-    free(t->events);
+    for (int k = 0; k < t->n_streams; k++) close_stream(t, &t->streams[k]);
+    if (t->dev) t->dev->listener = NULL;
+    free(t->spans);
     free(t);
 }

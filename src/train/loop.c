@@ -42,7 +42,7 @@ static int declare_time(dt_sums *s, int group, const char *kind, dt_sum_kind how
     return dt_sums_declare(s, name, how, 1);
 }
 
-static void declare(dt_sums *s, dt_loop_sums *c)
+static void declare(dt_sums *s, dt_loop_sums *c, bool with_time)
 {
     c->memory_device = dt_sums_declare(s, "memory_device", DT_SUM_LARGEST, 1);
     c->memory_pinned = dt_sums_declare(s, "memory_pinned", DT_SUM_LARGEST, 1);
@@ -50,7 +50,7 @@ static void declare(dt_sums *s, dt_loop_sums *c)
     c->memory_file = dt_sums_declare(s, "memory_file", DT_SUM_LARGEST, 1);
     c->save_done = dt_sums_declare(s, "save_done", DT_SUM_LEAST, 1);
     c->save_work = dt_sums_declare(s, "save_work", DT_SUM_LARGEST, 1);
-    for (int g = 0; g < DT_N_TIME; g++) {
+    for (int g = 0; with_time && g < DT_N_TIME; g++) {
         c->time_min[g] = declare_time(s, g, "min", DT_SUM_LEAST);
         c->time_mean[g] = declare_time(s, g, "mean", DT_SUM_REAL);
         c->time_max[g] = declare_time(s, g, "max", DT_SUM_LARGEST);
@@ -94,7 +94,7 @@ dt_err run_open_sums(dt_run *run)
         declare_trained(s, run->trained[i]);
         n += run->trained[i]->groups.n + 1;
     }
-    declare(s, c);
+    declare(s, c, run->cfg.log_wall_clock_breakdown);
     run_declare_nonfinite(run);
     DT_TRY(dt_sums_settle(s, run->comm));
     c->tokens = dt_sums_find(s, "tokens"), c->samples = dt_sums_find(s, "samples");
@@ -150,8 +150,8 @@ static dt_err agree_on_step(dt_run *run, dt_err err, bool nonfinite, double begi
     dt_sums *s = &run->sums;
     const dt_loop_sums *c = &run->counted;
     double group_s[DT_N_TIME];
+    dt_timeline_take(run->timeline, group_s); /* the host has waited for the norm */
     dt_phase_enter(&run->phase, "agree", "");
-    dt_timeline_take(run->timeline, group_s);
     const double step_s = dt_now_s() - begin_s;
     const dt_err saved = run_save_look(run);
     *vote = (dt_vote){.err = err == DT_OK ? saved : err,
@@ -161,7 +161,7 @@ static dt_err agree_on_step(dt_run *run, dt_err err, bool nonfinite, double begi
     dt_sums_add(s, c->memory_pinned, (double)atomic_load(&run->ledger.on_peak[DT_ON_PINNED]));
     dt_sums_add(s, c->memory_host, host_memory_peak());
     dt_sums_add(s, c->memory_file, (double)atomic_load(&run->ledger.on_peak[DT_IN_FILE]));
-    for (int g = 0; g < DT_N_TIME; g++) {
+    for (int g = 0; run->cfg.log_wall_clock_breakdown && g < DT_N_TIME; g++) {
         dt_sums_add(s, c->time_min[g], group_s[g]);
         dt_sums_add(s, c->time_mean[g], group_s[g]);
         dt_sums_add(s, c->time_max[g], group_s[g]);

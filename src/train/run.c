@@ -327,7 +327,7 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
     }
     dt_phase_enter(&run->phase, "start", "");
     DT_TRY(dt_watchdog_start(&run->watchdog, &run->phase, comm, run->cfg.comm_timeout));
-    DT_TRY(dt_timeline_open(&run->timeline, &run->phase, run->cfg.log_trace));
+    DT_TRY(dt_timeline_open(&run->timeline, &run->phase, run->cfg.log_wall_clock_breakdown, run->cfg.log_trace));
     DT_TRY(prepare(run));
     if (mode == DT_MODE_CHECK) {
         /* Rank 0 reads files of any size alone and nothing is exchanged meanwhile: comm.timeout says nothing about how
@@ -354,7 +354,7 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
 void dt_run_close(dt_run *run)
 {
     if (run->comm) run->comm->phase = NULL; /* which may outlive the run */
-    run_close_saver(run); /* may wait for a disk, which the watchdog limits */
+    run_close_saver(run);                   /* may wait for a disk, which the watchdog limits */
     dt_watchdog_stop(run->watchdog);
     dt_timeline_close(run->timeline);
     dt_report_close(run->report);

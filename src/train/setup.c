@@ -360,7 +360,9 @@ static dt_err open_zeros(dt_run *run)
 dt_err run_open_states(dt_run *run)
 {
     dt_phase_enter(&run->phase, "open", "");
+    dt_timeline_attach(run->timeline, &run->dev);
     if (run->dev.ops->stream_create) DT_TRY(run->dev.ops->stream_create(&run->dev, &run->compute));
+    DT_TRY(dt_stream_open(&run->dev, run->compute, "compute"));
     DT_TRY(open_zeros(run));
     run->source = dt_zero_source(run->main.zero);
     dt_err err = dt_model_open(&run->model, &run->mc, &run->model_opt, run->units, run->n_units, &run->dev,

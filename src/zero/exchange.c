@@ -20,8 +20,23 @@ dt_err zero_compute_after_comm(dt_zero *z)
 {
     if (z->comm_stream == z->compute) return DT_OK;
     DT_TRY(z->dev->ops->event_record(z->dev, z->mark, z->comm_stream));
-    DT_TRY(z->dev->ops->event_wait(z->dev, z->mark, z->compute));
-    return DT_OK;
+    return zero_compute_wait(z, z->mark, "", zero_last_collective(z));
+}
+
+dt_err zero_compute_wait(dt_zero *z, dt_event *event, const char *unit, int64_t number)
+{
+    dt_stream_begin(z->dev, z->compute, "wait", unit, number);
+    const dt_err err = z->dev->ops->event_wait(z->dev, event, z->compute);
+    dt_stream_end(z->dev, z->compute);
+    return err;
+}
+
+dt_err zero_copy(dt_zero *z, const char *way, int u, void *dst, const void *src, size_t nbytes, dt_stream *stream)
+{
+    dt_stream_begin(z->dev, stream, way, z->units[u].name, 0);
+    const dt_err err = z->dev->ops->copy(z->dev, dst, src, nbytes, stream);
+    dt_stream_end(z->dev, stream);
+    return err;
 }
 
 /** Move columns a .. a+count-1 of all shards between a whole buffer and the bucket, where they lie side by side. */

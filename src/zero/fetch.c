@@ -113,7 +113,7 @@ static dt_err copy_up(dt_zero *z, int u, dt_part part, const void *from)
 {
     void *own =
         (char *)zero_held_at(z, u, part) + (size_t)zero_own(z, u, part) * dt_dtype_size(z->lay.param_dtype[part]);
-    return z->dev->ops->copy(z->dev, own, from, shard_nbytes(z, u, part), z->comm_stream);
+    return zero_copy(z, "up", u, own, from, shard_nbytes(z, u, part), z->comm_stream);
 }
 
 /** Does another part of the unit come from the file? Its buffer is not to be taken for what is wanted later. */
@@ -156,10 +156,10 @@ dt_err zero_send_away(dt_zero *z, int u)
     const char *from =
         (const char *)zero_held_at(z, u, DT_TRAINED) + (size_t)own * dt_dtype_size(z->lay.param_dtype[DT_TRAINED]);
     if (z->lay.units[u].part[DT_TRAINED].place != DT_IN_FILE)
-        return z->dev->ops->copy(z->dev, zero_param_at(z, u, DT_TRAINED, own), from, nbytes, z->compute);
+        return zero_copy(z, "down", u, zero_param_at(z, u, DT_TRAINED, own), from, nbytes, z->compute);
     zero_buffer *b;
     DT_TRY(zero_fetch_take(z, u, DT_TRAINED, &b));
-    DT_TRY(z->dev->ops->copy(z->dev, b->at, from, nbytes, z->compute));
+    DT_TRY(zero_copy(z, "down", u, b->at, from, nbytes, z->compute));
     DT_TRY(z->dev->ops->stream_sync(z->dev, z->compute));
     return zero_fetch_write(z, b);
 }

@@ -32,7 +32,7 @@ static dt_err wait_reduced(dt_zero *z, int u)
     for (int i = 0; i < z->n_deferred; i++)
         if (z->deferred[i].unit == u) DT_TRY(zero_reduce_deferred(z));
     if (s->reduce_pending && z->comm_stream != z->compute)
-        DT_TRY(z->dev->ops->event_wait(z->dev, s->reduced, z->compute));
+        DT_TRY(zero_compute_wait(z, s->reduced, z->units[u].name, s->reduce_number));
     s->reduce_pending = false;
     return DT_OK;
 }
@@ -147,8 +147,8 @@ static dt_err take_slot(dt_zero *z, int u, bool first_micro, void **slot)
     if (first_micro) return DT_OK;
     const int64_t n = zero_shards(&z->lay, u, DT_TRAINED)->shard_len;
     DT_TRY(z->dev->ops->event_wait(z->dev, z->state[u].down, z->comm_stream));
-    return z->dev->ops->copy(z->dev, *slot, zero_sum_at(z, u, zero_own(z, u, DT_TRAINED)),
-                             (size_t)n * dt_dtype_size(z->lay.grad_kept), z->comm_stream);
+    return zero_copy(z, "up", u, *slot, zero_sum_at(z, u, zero_own(z, u, DT_TRAINED)),
+                     (size_t)n * dt_dtype_size(z->lay.grad_kept), z->comm_stream);
 }
 
 /** Where this rank's shard of the sums is made on the device. */
@@ -168,6 +168,7 @@ static dt_err reduce_unit(dt_zero *z, int u, bool first_micro)
     err = z->lay.whole_grads ? reduce_in_place(z, u, own, err) : reduce_from_arena(z, u, first_micro, own, err);
     err = zero_first_err(err, z->dev->ops->event_record(z->dev, s->reduced, z->comm_stream));
     s->reduce_pending = true;
+    s->reduce_number = zero_last_collective(z);
     if (z->lay.grads_down && err != DT_ERR_COMM) err = zero_first_err(err, zero_send_down(z, u, own));
     zero_leave(z, before);
     return err;

@@ -84,6 +84,7 @@ dt_err zero_offload_open(dt_zero *z)
     if (!zero_offloads(z)) return DT_OK;
     DT_TRY(z->dev->ops->stream_create(z->dev, &z->copy_stream));
     z->own_copy_stream = true;
+    DT_TRY(dt_stream_open(z->dev, z->copy_stream, "copies"));
     for (int u = 0; u < z->n_units && l->grads_down; u++) DT_TRY(z->dev->ops->event_create(z->dev, &z->state[u].down));
     DT_TRY(open_memory(z));
     DT_TRY(open_ring(z, &z->up, DT_ON_PINNED, l->up_bytes, true));
@@ -162,8 +163,8 @@ dt_err zero_send_down(dt_zero *z, int u, const void *sum)
     zero_unit_state *s = &z->state[u];
     const int64_t own = zero_own(z, u, DT_TRAINED), n = zero_shards(&z->lay, u, DT_TRAINED)->shard_len;
     if (z->comm_stream != z->copy_stream) DT_TRY(z->dev->ops->event_wait(z->dev, s->reduced, z->copy_stream));
-    DT_TRY(z->dev->ops->copy(z->dev, zero_sum_at(z, u, own), sum, (size_t)n * dt_dtype_size(z->lay.grad_kept),
-                             z->copy_stream));
+    DT_TRY(zero_copy(z, "down", u, zero_sum_at(z, u, own), sum, (size_t)n * dt_dtype_size(z->lay.grad_kept),
+                     z->copy_stream));
     return z->dev->ops->event_record(z->dev, s->down, z->copy_stream);
 }
 
@@ -264,8 +265,8 @@ static dt_err give_params(dt_zero *z, int u, int64_t g)
     const zero_group group = group_of(z, g);
     zero_buffer *b = &z->up.buffer[g % z->up.n];
     DT_TRY(dt_fault("zero.up"));
-    DT_TRY(z->dev->ops->copy(z->dev, zero_param_at(z, u, DT_TRAINED, group.lo), b->at,
-                             (size_t)group.n * dt_dtype_size(z->lay.param_dtype[DT_TRAINED]), z->copy_stream));
+    DT_TRY(zero_copy(z, "up", u, zero_param_at(z, u, DT_TRAINED, group.lo), b->at,
+                     (size_t)group.n * dt_dtype_size(z->lay.param_dtype[DT_TRAINED]), z->copy_stream));
     b->copying = true;
     return z->dev->ops->event_record(z->dev, b->copied, z->copy_stream);
 }

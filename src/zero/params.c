@@ -103,6 +103,7 @@ static dt_err gather_into_arena(dt_zero *z, int u, dt_part part)
     err = zero_first_err(err, z->dev->ops->event_record(z->dev, s->gathered, z->comm_stream));
     s->resident = err == DT_OK;
     s->gather_pending = z->comm_stream != z->compute;
+    s->gather_number = zero_last_collective(z);
     zero_leave(z, before);
     return err;
 }
@@ -151,7 +152,8 @@ dt_err zero_params_acquire(void *self, int u, dt_param_view *view)
     if (sharded && first) DT_TRY(take(z, u));
     s->params_held++;
     for (int p = 0; p < DT_N_PARTS; p++) {
-        if (s->part[p].gather_pending) DT_TRY(z->dev->ops->event_wait(z->dev, s->part[p].gathered, z->compute));
+        if (s->part[p].gather_pending)
+            DT_TRY(zero_compute_wait(z, s->part[p].gathered, z->units[u].name, s->part[p].gather_number));
         s->part[p].gather_pending = false;
         view->part[p].data = part_data(z, u, (dt_part)p);
         view->part[p].dtype = z->lay.param_dtype[p];
@@ -182,6 +184,7 @@ dt_err zero_gather_changed(dt_zero *z, int u, dt_part part, dt_stream *wrote, dt
                           z->lay.param_dtype[part], err);
     err = zero_first_err(err, z->dev->ops->event_record(z->dev, s->gathered, z->comm_stream));
     s->gather_pending = z->comm_stream != z->compute;
+    s->gather_number = zero_last_collective(z);
     zero_leave(z, before);
     return err;
 }

@@ -48,6 +48,7 @@ static dt_err make_streams(dt_zero *z)
     if (z->opt.overlap_comm) {
         DT_TRY(ops->stream_create(z->dev, &z->comm_stream));
         z->own_stream = true;
+        DT_TRY(dt_stream_open(z->dev, z->comm_stream, "communication"));
     }
     DT_TRY(ops->event_create(z->dev, &z->mark));
     for (int u = 0; u < z->n_units; u++) {

@@ -18,6 +18,7 @@ typedef struct zero_part_state {
     bool resident;       /* it stands whole in the arena and is up to date */
     bool gather_pending; /* the compute stream has not yet waited for the gather that `gathered` marks */
     dt_event *gathered;
+    int64_t gather_number; /* of its last collective, as the reduction's below: for whoever watches the streams */
 } zero_part_state;
 
 typedef struct zero_unit_state {
@@ -26,6 +27,7 @@ typedef struct zero_unit_state {
     bool reduce_pending; /* the compute stream has not yet waited for the reduction that `reduced` marks */
     int64_t micro_done;  /* serial of the micro-step in which its gradients were completed */
     dt_event *reduced, *down;
+    int64_t reduce_number;
     struct {
         int before, after;
     } seen[ZERO_N_SEEN]; /* learned: coming from unit `before`, unit `after` was next */
@@ -192,6 +194,16 @@ static inline float *zero_master_at(const dt_zero *z, int u, int64_t x)
 static inline dt_err zero_first_err(dt_err first, dt_err then)
 {
     return first == DT_OK || then == DT_ERR_COMM ? then : first;
+}
+
+/** The compute stream waits for what the event marks: collective `number` for a unit. */
+dt_err zero_compute_wait(dt_zero *z, dt_event *event, const char *unit, int64_t number);
+/** A copy for a unit between device and host memory, "up" or "down". */
+dt_err zero_copy(dt_zero *z, const char *way, int u, void *dst, const void *src, size_t nbytes, dt_stream *stream);
+/** The number of the collective that was queued last. */
+static inline int64_t zero_last_collective(const dt_zero *z)
+{
+    return atomic_load_explicit(&z->comm->sequence, memory_order_relaxed);
 }
 
 /* streams (exchange.c): what is queued on one from now on comes after what is queued on the other until now */

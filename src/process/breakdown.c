@@ -1,0 +1,86 @@
+/* breakdown.c - from what streams did to where the time went.
+ *
+ * A stream's spans are named by the phase of the host that queued them. Where the computation's own stream is in a
+ * phase of communication, it has nothing else to do: it waits for a collective that is on another stream, or one is on
+ * this stream, or the host is busy with one and has queued nothing. That is what communication costs; the rest of a
+ * collective's time is hidden behind the computation. */
+#include "dtrain/process.h"
+#include <math.h>
+#include <string.h>
+
+const char *const dt_time_group_names[DT_N_TIME] = {"data",        "forward", "backward", "comm_exposed",
+                                                    "comm_hidden", "update",  "copies",   "agree"};
+
+static int group_of(const char *name)
+{
+    static const struct {
+        const char *name;
+        dt_time_group group;
+    } table[] = {
+        {"read", DT_TIME_DATA},
+        {"forward", DT_TIME_FORWARD},
+        {"head", DT_TIME_BACKWARD},
+        {"backward", DT_TIME_BACKWARD},
+        {"gather", DT_TIME_COMM_EXPOSED},
+        {"reduce", DT_TIME_COMM_EXPOSED},
+        {"wait", DT_TIME_COMM_EXPOSED},
+        {"all_gather", DT_TIME_COMM_EXPOSED},
+        {"reduce_scatter", DT_TIME_COMM_EXPOSED},
+        {"broadcast", DT_TIME_COMM_EXPOSED},
+        {"update", DT_TIME_UPDATE},
+        {"norm", DT_TIME_UPDATE},
+        {"up", DT_TIME_COPIES},
+        {"down", DT_TIME_COPIES},
+        {"copy", DT_TIME_COPIES},
+        {"agree", DT_TIME_AGREE},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+        if (!strcmp(table[i].name, name)) return table[i].group;
+    return -1;
+}
+
+/* Of a span between two times. */
+static double part_of(const dt_time_span *s, double from_s, double to_s)
+{
+    const double begin_s = fmax(s->begin_s, from_s), end_s = fmin(s->end_s, to_s);
+    return end_s > begin_s ? end_s - begin_s : 0;
+}
+
+/* Of the computation's time between two times, what it stood still for communication. *first: a span before which
+ * nothing is of interest any more, in turn. */
+static double stands_still(const dt_stream_spans *compute, int *first, double from_s, double to_s)
+{
+    double still_s = 0;
+    while (*first < compute->n && compute->span[*first].end_s <= from_s) ++*first;
+    for (int i = *first; i < compute->n && compute->span[i].begin_s < to_s; i++)
+        if (group_of(compute->span[i].name) == DT_TIME_COMM_EXPOSED)
+            still_s += part_of(&compute->span[i], from_s, to_s);
+    return still_s;
+}
+
+/* Of a stream beside that of the computation. */
+static void count_beside(const dt_stream_spans *compute, const dt_stream_spans *stream, double from_s, double to_s,
+                         double group_s[DT_N_TIME])
+{
+    int first = 0;
+    for (int i = 0; i < stream->n; i++) {
+        const dt_time_span *s = &stream->span[i];
+        const int group = group_of(s->name);
+        const double busy_s = part_of(s, from_s, to_s);
+        if (group == DT_TIME_COPIES) group_s[DT_TIME_COPIES] += busy_s;
+        if (group != DT_TIME_COMM_EXPOSED || busy_s == 0) continue;
+        group_s[DT_TIME_COMM_HIDDEN] +=
+            busy_s - stands_still(compute, &first, fmax(s->begin_s, from_s), fmin(s->end_s, to_s));
+    }
+}
+
+void dt_time_groups(const dt_stream_spans *streams, int n_streams, double from_s, double to_s,
+                    double group_s[DT_N_TIME])
+{
+    memset(group_s, 0, DT_N_TIME * sizeof *group_s);
+    for (int i = 0; i < streams[0].n; i++) {
+        const int group = group_of(streams[0].span[i].name);
+        if (group >= 0) group_s[group] += part_of(&streams[0].span[i], from_s, to_s);
+    }
+    for (int k = 1; k < n_streams; k++) count_beside(&streams[0], &streams[k], from_s, to_s, group_s);
+}

@@ -1,0 +1,275 @@
+/* test_timeline.c - where the time of a step went follows from what streams did, and what they did is seen as the
+ * device did it, with the host far ahead. */
+#include "../src/device/queue.h"
+#include "../src/process/timeline_private.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+#include <cmocka.h>
+
+/* ---- from made-up intervals to seconds --------------------------------------------------------------------------- */
+
+#define SPANS(list)                                                                                                    \
+    {                                                                                                                  \
+        list, sizeof list / sizeof list[0]                                                                             \
+    }
+#define SPAN(what, from, to)                                                                                           \
+    {                                                                                                                  \
+        .begin_s = from, .end_s = to, .name = what, .unit = ""                                                         \
+    }
+
+static const dt_time_span compute_spans[] = {
+    SPAN("forward", 0, 10), SPAN("wait", 10, 14),  SPAN("backward", 14, 20), SPAN("reduce", 20, 21),
+    SPAN("update", 21, 25), SPAN("agree", 25, 26), SPAN("read", 26, 30),     SPAN("save", 30, 31),
+};
+static const dt_time_span comm_spans[] = {
+    SPAN("all_gather", 5, 13),      /* 5 beside forward, 3 waited for */
+    SPAN("reduce_scatter", 16, 22), /* 4 beside backward, 1 beside the update */
+    SPAN("all_gather", 27, 28),     /* nobody waits for it: there is no data yet */
+};
+static const dt_time_span copy_spans[] = {SPAN("down", 18, 24), SPAN("up", 24, 25)};
+static const dt_stream_spans made_up[] = {SPANS(compute_spans), SPANS(comm_spans), SPANS(copy_spans)};
+static const double made_up_s[DT_N_TIME] = {
+    [DT_TIME_DATA] = 4,         [DT_TIME_FORWARD] = 10, [DT_TIME_BACKWARD] = 6, [DT_TIME_COMM_EXPOSED] = 4 + 1,
+    [DT_TIME_COMM_HIDDEN] = 11, [DT_TIME_UPDATE] = 4,   [DT_TIME_COPIES] = 7,   [DT_TIME_AGREE] = 1};
+
+static void intervals_become_seconds(void **state)
+{
+    double group_s[DT_N_TIME];
+    dt_time_groups(made_up, 3, 0, 31, group_s);
+    for (int g = 0; g < DT_N_TIME; g++) assert_true(group_s[g] == made_up_s[g]);
+}
+
+/* However a step is cut, its parts are the whole: all numbers are multiples of a quarter, so sums are exact. */
+static void parts_add_up(void **state)
+{
+    for (double step_s = 0.25; step_s < 32; step_s *= 2) {
+        double sum_s[DT_N_TIME] = {0}, group_s[DT_N_TIME];
+        for (double at_s = 0; at_s < 31; at_s += step_s) {
+            dt_time_groups(made_up, 3, at_s, at_s + step_s, group_s);
+            for (int g = 0; g < DT_N_TIME; g++) sum_s[g] += group_s[g];
+        }
+        for (int g = 0; g < DT_N_TIME; g++) assert_true(sum_s[g] == made_up_s[g]);
+    }
+}
+
+/* Without a stream of its own communication hides behind nothing. */
+static void one_stream_hides_nothing(void **state)
+{
+    static const dt_time_span all[] = {SPAN("forward", 0, 2), SPAN("all_gather", 2, 5), SPAN("backward", 5, 6)};
+    const dt_stream_spans one = SPANS(all);
+    double group_s[DT_N_TIME];
+    dt_time_groups(&one, 1, 0, 6, group_s);
+    assert_true(group_s[DT_TIME_COMM_EXPOSED] == 3 && group_s[DT_TIME_COMM_HIDDEN] == 0);
+}
+
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
+
+enum { N_UNITS = 3, N_STEPS = 4, N_BYTES = 4096 };
+static const char *const units[N_UNITS] = {"a", "b", "c"};
+
+typedef struct rig {
+    dt_ledger ledger;
+    dt_device dev;
+    dt_phase phase;
+    dt_timeline *timeline;
+    dt_stream *compute, *comm;
+    dt_event *made[N_UNITS], *sent[N_UNITS];
+    dt_buf memory;
+    int64_t number;
+} rig;
+
+static void open_rig(rig *r, dt_queue_order order, uint64_t seed, bool breakdown, bool trace)
+{
+    memset(r, 0, sizeof *r);
+    assert_int_equal(dt_queue_open(&r->dev, order, seed, &r->ledger), DT_OK);
+    dt_phase_enter(&r->phase, "start", "");
+    assert_int_equal(dt_timeline_open(&r->timeline, &r->phase, breakdown, trace), DT_OK);
+    dt_timeline_attach(r->timeline, &r->dev);
+    assert_int_equal(r->dev.ops->stream_create(&r->dev, &r->compute), DT_OK);
+    assert_int_equal(r->dev.ops->stream_create(&r->dev, &r->comm), DT_OK);
+    assert_int_equal(dt_stream_open(&r->dev, r->compute, "compute"), DT_OK);
+    assert_int_equal(dt_stream_open(&r->dev, r->comm, "communication"), DT_OK);
+    for (int u = 0; u < N_UNITS; u++) {
+        assert_int_equal(r->dev.ops->event_create(&r->dev, &r->made[u]), DT_OK);
+        assert_int_equal(r->dev.ops->event_create(&r->dev, &r->sent[u]), DT_OK);
+    }
+    assert_int_equal(dt_buf_alloc(&r->memory, &r->dev, DT_ON_DEVICE, N_BYTES, DT_MEM_OTHER), DT_OK);
+}
+
+static void close_rig(rig *r)
+{
+    assert_int_equal(r->dev.ops->stream_sync(&r->dev, r->compute), DT_OK);
+    assert_int_equal(r->dev.ops->stream_sync(&r->dev, r->comm), DT_OK);
+    dt_timeline_close(r->timeline);
+    assert_null(r->dev.listener);
+    for (int u = 0; u < N_UNITS; u++) {
+        r->dev.ops->event_destroy(&r->dev, r->made[u]);
+        r->dev.ops->event_destroy(&r->dev, r->sent[u]);
+    }
+    dt_buf_free(&r->memory);
+    r->dev.ops->stream_destroy(&r->dev, r->compute);
+    r->dev.ops->stream_destroy(&r->dev, r->comm);
+    dt_device_close(&r->dev);
+}
+
+static void work(rig *r, dt_stream *stream)
+{
+    assert_int_equal(r->dev.ops->zero(&r->dev, r->memory.ptr, N_BYTES, stream), DT_OK);
+}
+
+/* What backward makes of a unit is sent behind it, and waited for before the unit is worked on again. */
+static void queue_step(rig *r)
+{
+    const dt_device_ops *ops = r->dev.ops;
+    for (int u = 0; u < N_UNITS; u++) {
+        dt_phase_enter(&r->phase, "backward", units[u]);
+        if (r->number >= N_UNITS) {
+            dt_stream_begin(&r->dev, r->compute, "wait", units[u], r->number - N_UNITS + 1);
+            assert_int_equal(ops->event_wait(&r->dev, r->sent[u], r->compute), DT_OK);
+            dt_stream_end(&r->dev, r->compute);
+        }
+        work(r, r->compute);
+        dt_phase_enter(&r->phase, "reduce", units[u]);
+        assert_int_equal(ops->event_record(&r->dev, r->made[u], r->compute), DT_OK);
+        assert_int_equal(ops->event_wait(&r->dev, r->made[u], r->comm), DT_OK);
+        dt_stream_begin(&r->dev, r->comm, "reduce_scatter", units[u], ++r->number);
+        work(r, r->comm);
+        dt_stream_end(&r->dev, r->comm);
+        assert_int_equal(ops->event_record(&r->dev, r->sent[u], r->comm), DT_OK);
+    }
+}
+
+/* The span of a name and a number, or for a unit the nth. */
+static const dt_time_span *find(const rig *r, const char *name, const char *unit, int64_t number, int nth)
+{
+    const dt_timeline *t = r->timeline;
+    for (int i = 0; i < t->n_spans; i++) {
+        const dt_time_span *s = &t->spans[i];
+        if (s->lane < LANE_STREAMS || strcmp(s->name, name) != 0) continue;
+        if ((number && s->number == number) || (!number && !strcmp(s->unit, unit) && nth-- == 0)) return s;
+    }
+    return NULL;
+}
+
+static bool lanes_are_in_order(const rig *r)
+{
+    double end_s[LANE_STREAMS + 2] = {0};
+    for (int i = 0; i < r->timeline->n_spans; i++) {
+        const dt_time_span *s = &r->timeline->spans[i];
+        if (s->begin_s < end_s[s->lane] || s->end_s < s->begin_s) return false;
+        end_s[s->lane] = s->end_s;
+    }
+    return true;
+}
+
+/* The times are those of the host's clock, to the bit: nothing is allowed for. */
+static void nothing_begins_before_what_it_waits_for(void **state)
+{
+    for (int order = 0; order < DT_QUEUE_N_ORDERS; order++)
+        for (uint64_t seed = 1; seed <= 5; seed++) {
+            rig r;
+            open_rig(&r, (dt_queue_order)order, seed, false, true);
+            for (int k = 0; k < N_STEPS; k++) queue_step(&r);
+            dt_phase_enter(&r.phase, "agree", "");
+            assert_int_equal(r.dev.ops->stream_sync(&r.dev, r.compute), DT_OK);
+            assert_int_equal(r.dev.ops->stream_sync(&r.dev, r.comm), DT_OK);
+            timeline_read(r.timeline);
+            assert_true(lanes_are_in_order(&r));
+            for (int64_t n = 1; n <= r.number; n++) {
+                const dt_time_span *sent = find(&r, "reduce_scatter", NULL, n, 0), *wait = find(&r, "wait", NULL, n, 0);
+                const int unit = (int)((n - 1) % N_UNITS), step = (int)((n - 1) / N_UNITS);
+                /* from the second step on a wait comes between the phase and its work */
+                const dt_time_span *made = find(&r, "backward", units[unit], 0, step ? 2 * step : 0);
+                assert_non_null(sent);
+                assert_non_null(made);
+                assert_true(sent->begin_s >= made->end_s);
+                assert_true(n > r.number - N_UNITS ? !wait : wait && wait->end_s >= sent->end_s);
+            }
+            close_rig(&r);
+        }
+}
+
+/* Looking costs no wait, whatever the order; and the groups of the computation are its whole time. */
+static void looking_waits_for_nothing(void **state)
+{
+    for (int order = 0; order < DT_QUEUE_N_ORDERS; order++) {
+        rig r;
+        double group_s[DT_N_TIME], sum_s = 0;
+        open_rig(&r, (dt_queue_order)order, 1, true, false);
+        const double from_s = r.timeline->counted_s;
+        for (int k = 0; k < N_STEPS; k++) {
+            queue_step(&r);
+            assert_int_equal(r.dev.ops->stream_sync(&r.dev, r.compute), DT_OK);
+            dt_timeline_take(r.timeline, group_s);
+            for (int g = 0; g < DT_N_TIME; g++)
+                if (g != DT_TIME_COMM_HIDDEN && g != DT_TIME_COPIES) sum_s += group_s[g];
+        }
+        const dt_queue_counts counts = dt_queue_counts_of(&r.dev);
+        assert_int_equal(counts.host_waits, N_STEPS);
+        assert_int_equal(counts.event_waits, 0);
+        const double begin_s = r.timeline->streams[0].running.begin_s;
+        /* before the first phase nothing was queued; times are multiples of the clock's last place: sums are exact */
+        assert_true(sum_s <= begin_s - from_s && sum_s > 0);
+        close_rig(&r);
+    }
+}
+
+/* A stream that is too far behind keeps its last marks: others are left out, and counted. */
+static void a_stream_far_behind_loses_marks(void **state)
+{
+    rig r;
+    open_rig(&r, DT_QUEUE_LATE, 0, false, true);
+    for (int k = 0; k < 2 * TIMELINE_MARKS; k++) dt_phase_enter(&r.phase, "forward", units[k % 2]);
+    assert_int_equal(r.timeline->streams[0].n_made, TIMELINE_MARKS);
+    assert_int_equal(r.timeline->n_left_out, TIMELINE_MARKS / 2); /* the others go back to what the last mark says */
+    assert_int_equal(r.dev.ops->stream_sync(&r.dev, r.compute), DT_OK);
+    for (int k = 0; k < TIMELINE_MARKS; k++) dt_phase_enter(&r.phase, "forward", units[k % 2]);
+    assert_int_equal(r.timeline->n_left_out, TIMELINE_MARKS / 2);
+    close_rig(&r);
+}
+
+/* A stream that has more spans in a step than are kept: what was counted early is not counted again. */
+static void many_spans_are_counted_once(void **state)
+{
+    rig r;
+    double group_s[DT_N_TIME];
+    open_rig(&r, DT_QUEUE_AT_ONCE, 1, true, false);
+    const double from_s = dt_now_s();
+    for (int k = 0; k < 3 * TIMELINE_COUNTED; k++) dt_phase_enter(&r.phase, k % 2 ? "forward" : "backward", "");
+    dt_phase_enter(&r.phase, "agree", "");
+    const double to_s = dt_now_s();
+    dt_timeline_take(r.timeline, group_s);
+    assert_int_equal(r.timeline->n_left_out, 0);
+    const double sum_s = group_s[DT_TIME_FORWARD] + group_s[DT_TIME_BACKWARD];
+    assert_true(sum_s > 0 && sum_s <= to_s - from_s);
+    close_rig(&r);
+}
+
+static void streams_of_a_name_are_told_apart(void **state)
+{
+    rig r;
+    dt_stream *more[2];
+    open_rig(&r, DT_QUEUE_ANY, 1, false, true);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(r.dev.ops->stream_create(&r.dev, &more[i]), DT_OK);
+        assert_int_equal(dt_stream_open(&r.dev, more[i], "communication"), DT_OK);
+    }
+    assert_string_equal(r.timeline->streams[1].name, "communication");
+    assert_string_equal(r.timeline->streams[2].name, "communication 2");
+    assert_string_equal(r.timeline->streams[3].name, "communication 3");
+    for (int i = 0; i < 2; i++) r.dev.ops->stream_destroy(&r.dev, more[i]);
+    close_rig(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(intervals_become_seconds),    cmocka_unit_test(parts_add_up),
+        cmocka_unit_test(one_stream_hides_nothing),    cmocka_unit_test(nothing_begins_before_what_it_waits_for),
+        cmocka_unit_test(looking_waits_for_nothing),   cmocka_unit_test(a_stream_far_behind_loses_marks),
+        cmocka_unit_test(many_spans_are_counted_once), cmocka_unit_test(streams_of_a_name_are_told_apart),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
