@@ -133,9 +133,9 @@ $(BUILD)/$(1)/%.cc.o: %.cc | $(BUILD)/mpi
 	$$(call SAY,CXX,$$@)$$(SIM_CXX) $(2) $$<
 $(BUILD)/$(1)/%.c.o: %.c $(BUILD)/mpi
 	@mkdir -p $$(@D)
-	$$(call SAY,CC,$$@)$(MPICC) $(SIM_INC) $$(CFLAGS) -fPIC -MMD -MP -c -o $$@ $$<
+	$$(call SAY,CC,$$@)$(MPICC) $(SIM_INC) '-DDT_NVML="libdtrain_$(1).so"' $$(CFLAGS) -fPIC -MMD -MP -c -o $$@ $$<
 $(BUILD)/libdtrain_$(1).so: $(SIM_SRC:%=$(BUILD)/$(1)/%.o)
-	$$(call SAY,LD,$$@)$(CXX) -shared -Wl,-Bsymbolic -o $$@ $$^ -lpthread -ldl
+	$$(call SAY,LD,$$@)$(CXX) -shared -Wl,-Bsymbolic,-soname,libdtrain_$(1).so -o $$@ $$^ -lpthread -ldl
 $(BUILD)/tests/$(1)_wrong: $(patsubst %,$(BUILD)/$(1)/tests/cuda_sim/%.o,wrong.cu $(notdir $(filter-out %/cublaslt.cc,$(wildcard tests/cuda_sim/*.cc))))
 	@mkdir -p $$(@D)
 	$$(call SAY,LD,$$@)$(CXX) -rdynamic -o $$@ $$^ -lpthread -ldl

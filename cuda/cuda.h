@@ -31,6 +31,12 @@ struct dt_event {
     const char *last; /* name of the operation in front of it */
 };
 
+/** An event whose time by the host's clock is known, and one to take its place (seeing.c). */
+typedef struct cuda_clock {
+    cudaEvent_t event, next;
+    double at_s;
+} cuda_clock;
+
 typedef struct cuda_state {
     int ordinal; /* of the device, among those that the process sees */
     struct cudaDeviceProp properties;
@@ -40,6 +46,9 @@ typedef struct cuda_state {
     dt_stream first;                /* the default stream: one of our own, never CUDA's legacy stream */
     int n_streams;                  /* with the first */
     struct cuda_products *products; /* product.cu */
+    cuda_clock clock;
+    bool in_range;      /* of a profiler */
+    size_t free_before; /* bytes of the GPU, before this process had a context; SIZE_MAX: not known */
 } cuda_state;
 
 static inline cuda_state *cuda_of(const dt_device *dev) { return (cuda_state *)dev->impl; }
@@ -95,6 +104,15 @@ dt_err cuda_rope(dt_device *dev, void *x, const int32_t *pos, const float *cos_s
                  int64_t head_dim, int64_t ld, bool inverse, dt_dtype dt, dt_stream *stream);
 dt_err cuda_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n, int64_t ld, dt_dtype dt, void *dbias,
                           dt_dtype gt, bool accumulate, dt_stream *stream);
+
+/* seeing.c */
+dt_err cuda_clock_open(cuda_state *cuda);
+void cuda_clock_close(cuda_state *cuda);
+dt_err cuda_event_time(dt_device *dev, dt_event *event, double *at_s);
+void cuda_range(dt_device *dev, const char *what, const char *unit);
+/** Bytes of a GPU that are free, which needs no context; SIZE_MAX: nobody tells. */
+size_t cuda_memory_seen(int ordinal);
+size_t cuda_memory_taken(const dt_device *dev);
 
 /* embedding.cu */
 dt_err cuda_embedding_forward(dt_device *dev, const int32_t *token, const int32_t *pos, const void *wte,

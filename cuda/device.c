@@ -157,6 +157,7 @@ static void cuda_close(dt_device *dev)
     cuda_state *cuda = cuda_of(dev);
     if (!cuda) return;
     cuda_products_close(cuda);
+    cuda_clock_close(cuda);
     close_stream(cuda, &cuda->first);
     free(cuda);
     dev->impl = NULL;
@@ -219,10 +220,12 @@ static dt_err open_gpu(cuda_state *cuda, int local_rank)
     DT_CUDA(cudaGetDeviceCount(&n));
     cuda->ordinal = local_rank % n;
     DT_CUDA(cudaGetDeviceProperties(&cuda->properties, cuda->ordinal));
+    cuda->free_before = cuda_memory_seen(cuda->ordinal);
     DT_CUDA(cudaInitDevice(cuda->ordinal, cuda->blocking ? cudaDeviceScheduleBlockingSync : cudaDeviceScheduleSpin,
                            cudaInitDeviceFlagsAreValid));
     DT_CUDA(cudaSetDevice(cuda->ordinal));
     DT_TRY(open_stream(cuda, &cuda->first));
+    DT_TRY(cuda_clock_open(cuda));
     return cuda_products_open(cuda);
 }
 
@@ -344,6 +347,7 @@ const dt_device_ops dt_device_cuda_ops = {
     .identity = cuda_identity,
     .memory_free = cuda_memory_free,
     .overhead = cuda_overhead,
+    .memory_taken = cuda_memory_taken,
     .alloc = cuda_alloc,
     .free = cuda_free,
     .stream_create = cuda_stream_create,
@@ -356,6 +360,8 @@ const dt_device_ops dt_device_cuda_ops = {
     .event_sync = cuda_event_sync,
     .event_query = cuda_event_query,
     .event_elapsed_ms = cuda_event_elapsed_ms,
+    .event_time = cuda_event_time,
+    .range = cuda_range,
     .copy = cuda_copy,
     .zero = cuda_zero,
     .convert = cuda_convert,

@@ -78,4 +78,18 @@ expect "have the losses of the CPU" close_losses cpu late 2.5e-4
 export DTRAIN_DEVICE=cudasim_races
 train 1 races run.max_steps=1 batch.train_batch_size=2 precision.dtype=bf16
 expect_exit "a step without a race" 0
+
+# What is seen of a GPU: its streams, ranges of a profiler, what a context takes (123 MiB here, and 3 workspaces of 32).
+export DTRAIN_DEVICE=cudasim
+tiny="run.max_steps=1 batch.train_batch_size=4"
+train 2 traced $tiny comm.backend=nccl zero.stage=2 log.trace=true log.wall_clock_breakdown=true
+expect_exit "a step with a trace" 0
+expect "the trace is what streams can have done" python3 tests/check_trace.py "$tmp/traced/trace.json" 2 host compute communication
+expect "the breakdown has the GPU's time" grep -q '"ms/forward_min": [0-9]' "$tmp/traced/metrics.jsonl"
+CUDA_SIM_NVTX=$tmp/nvtx train 1 ranges $tiny
+expect_text "a run says what the driver took" "^device memory after a step: .*; driver, code and libraries have 219 MiB \(planned: 608 MiB\)"
+for what in "forward block.0" "backward block.1" "head head" "update embed"; do
+    expect "a tool sees the range $what" grep -qx "push $what" "$tmp/nvtx"
+done
+expect "as many ranges end as begin" test "$(grep -c ^push "$tmp/nvtx")" = "$(grep -c ^pop "$tmp/nvtx")"
 e2e_done

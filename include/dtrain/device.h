@@ -79,6 +79,9 @@ typedef struct dt_device_ops {
     /** Bytes that the backend holds besides what passes through the ledger (scratch of its own and of its
      *  libraries). */
     size_t (*overhead)(const dt_device *dev);
+    /** Bytes of the device's memory that are gone since before this process touched it, whoever took them; SIZE_MAX
+     *  where nobody tells. NULL: likewise. What is not in the ledger is to be compared with overhead. */
+    size_t (*memory_taken)(const dt_device *dev);
 
     /* memory; use dt_buf_* */
     dt_err (*alloc)(dt_device *dev, dt_place place, size_t nbytes, void **ptr);
@@ -107,6 +110,9 @@ typedef struct dt_device_ops {
     /** When the last record was reached, by the host's clock (dt_now_s); it must have been. Events of one device, of
      *  whichever streams, are in the right order, to within the resolution of its clock. */
     dt_err (*event_time)(dt_device *dev, dt_event *event, double *at_s);
+    /** For tools that show what a device does (NVTX): what the calling thread queues from now on is `what` of `unit`,
+     *  which ends what was before; what NULL: nothing. NULL: there is no such tool for this device. */
+    void (*range)(dt_device *dev, const char *what, const char *unit);
 
     /* moving and filling; any of host (pinned) and device on either side */
     dt_err (*copy)(dt_device *dev, void *dst, const void *src, size_t nbytes, dt_stream *stream);

@@ -122,6 +122,7 @@ static void on_phase(void *self, const char *name, const char *unit, double now_
     add_span(t, t->host);
     t->host = (dt_time_span){.begin_s = now_s, .name = name, .unit = unit, .lane = LANE_HOST};
     if (t->n_streams) set_mark(t, &t->streams[0], name, unit, 0);
+    if (t->dev && t->dev->ops->range) t->dev->ops->range(t->dev, name, unit);
 }
 
 static timeline_stream *find_stream(dt_timeline *t, const dt_stream *stream)
@@ -238,6 +239,7 @@ void dt_timeline_close(dt_timeline *t)
 {
     if (!t) return;
     t->phase->listener = NULL;
+    if (t->dev && t->dev->ops && t->dev->ops->range) t->dev->ops->range(t->dev, NULL, NULL);
     for (int k = 0; k < t->n_streams; k++) close_stream(t, &t->streams[k]);
     if (t->dev) t->dev->listener = NULL;
     free(t->spans);

@@ -408,6 +408,7 @@ dt_err run_loop(dt_run *run, progress *p)
     DT_TRY(validate_first(run, p, &stop));
     while (p->step < run->total_steps && !stop && !run_best_gives_up(run, p)) {
         DT_TRY(superstep(run, p, &in, &every, &stop));
+        if (p->step == first + 1) run_say_overhead(run);
         DT_TRY(after_step(run, p, &every, p->step == run->total_steps, &stop));
     }
     DT_TRY(run_save_finish(run, p));

@@ -117,6 +117,9 @@ static void print_budget(const planner *p)
         fprintf(p->out, "%s per rank: %s, %s\n", m->name,
                 m->nbytes == SIZE_MAX ? "not known" : table_bytes((double)m->nbytes, memory), p->source[i]);
     }
+    if (p->run->dev.ops->memory_taken)
+        fprintf(p->out, "of a device %s are for driver, code and libraries, by estimate: a run says what they took\n",
+                table_bytes((double)dt_device_overhead(&p->run->dev), memory));
     fprintf(p->out, "a run may take %g of %s; G is 10^9 bytes, M 10^6\n\n", RUN_USABLE,
             p->budget.n > 1 ? "each" : "it");
 }

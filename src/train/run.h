@@ -133,6 +133,7 @@ dt_err run_settle_strategy(dt_run *run, int ranks_per_node);
 
 /* table.c: both log */
 void run_compare_plan(dt_run *run, const rank_plan *plan); /* with what is allocated now */
+void run_say_overhead(const dt_run *run);                  /* what the device has taken besides; after a step */
 void run_say_trials(const strategy list[], const trial trials[], int n);
 
 /* remedy.c: what would make a run fit that does not; local. */

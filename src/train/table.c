@@ -100,6 +100,22 @@ void run_compare_plan(dt_run *run, const rank_plan *plan)
     free(text);
 }
 
+/* What a driver keeps for a process, with its code and the libraries', is planned by an estimate alone: it is known
+ * when a step has used all of it. Who shares a device would see the others', too. */
+void run_say_overhead(const dt_run *run)
+{
+    const dt_device_ops *ops = run->dev.ops;
+    const size_t own = atomic_load(&run->ledger.on_now[DT_ON_DEVICE]);
+    const size_t taken = ops->memory_taken && run->most_sharing == 1 ? ops->memory_taken(&run->dev) : SIZE_MAX;
+    char text[3][24];
+    if (taken == SIZE_MAX || taken < own) return;
+    DT_INFO("device memory after a step: %s, of which %s are the run's; driver, code and libraries have %s "
+            "(planned: %s)",
+            dt_format_bytes((double)taken, text[0]), dt_format_bytes((double)own, text[1]),
+            dt_format_bytes((double)(taken - own), text[2]),
+            dt_format_bytes((double)dt_device_overhead(&run->dev), (char[24]){0}));
+}
+
 /* What auto has looked at: sums, where the places of categories are --plan's to tell. */
 void run_say_trials(const strategy list[], const trial *trials, int n)
 {
