@@ -7,7 +7,10 @@
  *
  * The communicator does not block: whatever it is asked for may still be in progress when the call returns, and is
  * waited for here, no longer than comm.timeout. What goes wrong later is found by whoever asks (nccl_poll): the
- * watchdog, for a host thread that waits for a GPU that waits for a rank cannot. */
+ * watchdog, for a host thread that waits for a GPU that waits for a rank cannot.
+ *
+ * The host is far ahead of the GPU: when nothing moves, what it has queued last says little. Events in front of each
+ * collective and behind it tell which the GPU is at (nccl_where). */
 #include "nccl_fold.h"
 #include "dtrain/comm.h"
 #include <nccl.h>
@@ -15,13 +18,23 @@
 #include <string.h>
 #include <time.h>
 
-enum { STAGING_NBYTES = 64 << 20, LEAST_PIECE = 256 << 10, LINE = 64 };
+enum { STAGING_NBYTES = 64 << 20, LEAST_PIECE = 256 << 10, LINE = 64, N_NOTES = 256 };
+
+/* A collective that was queued. */
+typedef struct nccl_note {
+    int64_t number;
+    const char *kind, *phase, *unit;
+    cudaEvent_t before, behind;
+    atomic_bool queued; /* behind is recorded */
+} nccl_note;
 
 typedef struct nccl_state {
     ncclComm_t nccl;
-    dt_buf staged;  /* pieces of the other ranks */
-    dt_event *free; /* the staging buffer serves all streams: its last reader is done */
-    int n_slots;    /* pieces in it */
+    dt_buf staged;            /* pieces of the other ranks */
+    dt_event *free;           /* the staging buffer serves all streams: its last reader is done */
+    int n_slots;              /* pieces in it */
+    nccl_note notes[N_NOTES]; /* by turns */
+    atomic_llong n_notes;
 } nccl_state;
 
 static nccl_state *state_of(const dt_comm *comm) { return comm->impl; }
@@ -56,6 +69,72 @@ static dt_err settle(const dt_comm *comm, ncclResult_t result, const char *what)
     return result == ncclSuccess ? DT_OK : nccl_fail(t, result, what);
 }
 
+/* ---- which collective the GPU is at ------------------------------------------------------------------------------ */
+
+static dt_err make_notes(nccl_state *t)
+{
+    for (int i = 0; i < N_NOTES; i++) {
+        DT_CUDA(cudaEventCreateWithFlags(&t->notes[i].before, cudaEventDisableTiming));
+        DT_CUDA(cudaEventCreateWithFlags(&t->notes[i].behind, cudaEventDisableTiming));
+    }
+    return DT_OK;
+}
+
+static void free_notes(nccl_state *t)
+{
+    for (int i = 0; i < N_NOTES; i++) {
+        if (t->notes[i].before) cudaEventDestroy(t->notes[i].before);
+        if (t->notes[i].behind) cudaEventDestroy(t->notes[i].behind);
+    }
+}
+
+/* An event that cannot be recorded is no error of the collective: the device's next operation has it, too. */
+static nccl_note *note_before(const dt_comm *comm, const char *kind, cudaStream_t stream)
+{
+    nccl_state *t = state_of(comm);
+    nccl_note *n = &t->notes[atomic_load(&t->n_notes) % N_NOTES];
+    atomic_store(&n->queued, false);
+    n->number = atomic_load(&comm->sequence), n->kind = kind;
+    n->phase = comm->phase ? atomic_load(&comm->phase->name) : "";
+    n->unit = comm->phase ? atomic_load(&comm->phase->unit) : "";
+    (void)cudaEventRecord(n->before, stream);
+    atomic_fetch_add(&t->n_notes, 1);
+    return n;
+}
+
+static void note_behind(nccl_note *n, cudaStream_t stream)
+{
+    (void)cudaEventRecord(n->behind, stream);
+    atomic_store(&n->queued, true);
+}
+
+static bool is_done(nccl_note *n) { return atomic_load(&n->queued) && cudaEventQuery(n->behind) == cudaSuccess; }
+
+static const char *state_of_note(const nccl_note *n)
+{
+    if (!atomic_load(&n->queued)) return "the host is still queueing it";
+    return cudaEventQuery(n->before) == cudaSuccess ? "it has begun, and waits for other ranks"
+                                                    : "it has not begun: what is queued before it is not done";
+}
+
+static void nccl_where(const dt_comm *comm, char *out, size_t out_size)
+{
+    nccl_state *t = state_of(comm);
+    const long long end = atomic_load(&t->n_notes), first = end > N_NOTES ? end - N_NOTES : 0;
+    long long k = first;
+    *out = '\0';
+    (void)cudaSetDevice(cuda_of(comm->dev)->ordinal); /* of this thread, which has none yet */
+    while (k < end && is_done(&t->notes[k % N_NOTES])) k++;
+    if (k == end) {
+        if (end > 0) snprintf(out, out_size, "; the GPU has done all that were queued there");
+        return;
+    }
+    const nccl_note *n = &t->notes[k % N_NOTES];
+    snprintf(out, out_size, "; the GPU is at collective %lld%s, %s in phase %s%s%s: %s", (long long)n->number,
+             k == first && first > 0 ? " or before" : "", n->kind, n->phase, *n->unit ? ", unit " : "", n->unit,
+             state_of_note(n));
+}
+
 /* ---- open, close ------------------------------------------------------------------------------------------------- */
 
 static size_t staging_nbytes(int n_slots)
@@ -79,6 +158,7 @@ static dt_err make_state(dt_comm *comm)
     DT_CHECK(t, DT_ERR_MEMORY, "no memory for the transport");
     t->n_slots = slots(comm->nranks);
     DT_TRY(dt_buf_alloc(&t->staged, comm->dev, DT_ON_DEVICE, staging_nbytes(t->n_slots), DT_MEM_STAGING));
+    DT_TRY(make_notes(t));
     return comm->dev->ops->event_create(comm->dev, &t->free);
 }
 
@@ -94,6 +174,7 @@ static void free_state(dt_comm *comm)
 {
     nccl_state *t = state_of(comm);
     if (!t) return;
+    free_notes(t);
     if (t->free) comm->dev->ops->event_destroy(comm->dev, t->free);
     dt_buf_free(&t->staged);
     free(t);
@@ -172,6 +253,7 @@ static dt_err nccl_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send
     dt_stream *s = cuda_stream(comm->dev, stream, "reduce_scatter");
     const size_t elem = dt_dtype_size(send_dt);
     const int64_t most = (int64_t)(t->staged.nbytes / (size_t)t->n_slots / elem) / LINE * LINE;
+    nccl_note *note = note_before(comm, "reduce_scatter", s->handle);
     dt_err err = ops->event_wait(comm->dev, t->free, stream); /* an error of the device keeps no rank from joining */
     for (int64_t done = 0; done < count; done += most) {
         const int64_t n = count - done < most ? count - done : most;
@@ -189,6 +271,7 @@ static dt_err nccl_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send
         const dt_err folded = nccl_fold_pieces(s, &fold);
         if (err == DT_OK) err = folded;
     }
+    note_behind(note, s->handle);
     const dt_err marked = ops->event_record(comm->dev, t->free, stream);
     return err == DT_OK ? marked : err;
 }
@@ -197,14 +280,20 @@ static dt_err nccl_all_gather(dt_comm *comm, const void *send, void *recv, size_
 {
     if (nbytes == 0) return DT_OK;
     dt_stream *s = cuda_stream(comm->dev, stream, "all_gather");
-    return settle(comm, ncclAllGather(send, recv, nbytes, ncclInt8, state_of(comm)->nccl, s->handle), "all_gather");
+    nccl_note *note = note_before(comm, "all_gather", s->handle);
+    DT_TRY(settle(comm, ncclAllGather(send, recv, nbytes, ncclInt8, state_of(comm)->nccl, s->handle), "all_gather"));
+    note_behind(note, s->handle);
+    return DT_OK;
 }
 
 static dt_err nccl_broadcast(dt_comm *comm, void *buf, size_t nbytes, int root, dt_stream *stream)
 {
     if (nbytes == 0) return DT_OK;
     dt_stream *s = cuda_stream(comm->dev, stream, "broadcast");
-    return settle(comm, ncclBroadcast(buf, buf, nbytes, ncclInt8, root, state_of(comm)->nccl, s->handle), "broadcast");
+    nccl_note *note = note_before(comm, "broadcast", s->handle);
+    DT_TRY(settle(comm, ncclBroadcast(buf, buf, nbytes, ncclInt8, root, state_of(comm)->nccl, s->handle), "broadcast"));
+    note_behind(note, s->handle);
+    return DT_OK;
 }
 
 /* The one name that the program looks up. */
@@ -215,6 +304,7 @@ const dt_comm_ops dt_comm_nccl_ops = {
     .close = nccl_close,
     .plan = nccl_plan,
     .poll = nccl_poll,
+    .where = nccl_where,
     .reduce_scatter = nccl_reduce_scatter,
     .all_gather = nccl_all_gather,
     .broadcast = nccl_broadcast,

@@ -79,7 +79,7 @@ export DTRAIN_DEVICE=cudasim_races
 train 1 races run.max_steps=1 batch.train_batch_size=2 precision.dtype=bf16
 expect_exit "a step without a race" 0
 
-# What is seen of a GPU: its streams, ranges of a profiler, what a context takes (123 MiB here, and 3 workspaces of 32).
+# What is seen of a GPU: its streams, ranges of a profiler, what a context takes (123 MiB here, and 3 workspaces of 32), and where it hangs.
 export DTRAIN_DEVICE=cudasim
 tiny="run.max_steps=1 batch.train_batch_size=4"
 train 2 traced $tiny comm.backend=nccl zero.stage=2 log.trace=true log.wall_clock_breakdown=true
@@ -92,4 +92,9 @@ for what in "forward block.0" "backward block.1" "head head" "update embed"; do
     expect "a tool sees the range $what" grep -qx "push $what" "$tmp/nvtx"
 done
 expect "as many ranges end as begin" test "$(grep -c ^push "$tmp/nvtx")" = "$(grep -c ^pop "$tmp/nvtx")"
+CUDA_SIM_HANG=6 RUN_TIMEOUT=60 train 2 hang run.max_steps=1 batch.train_batch_size=2 comm.backend=nccl zero.stage=2 comm.timeout=2
+expect_exit "a collective that never ends on the GPU ends the run" 76
+expect_text "and is named, as the GPU sees it" "the GPU is at collective [0-9]+, [a-z_]+ in phase [a-z]+, unit [a-z_.0-9]+: it has begun, and waits for other ranks"
+numbers=$(sed -n 's/.*, collective \([0-9]*\); the GPU is at collective \([0-9]*\),.*/\1 \2/p' "$out" | head -1)
+expect "while the host was ahead of it ($numbers)" test "${numbers% *}" -gt "${numbers#* }"
 e2e_done

@@ -54,6 +54,8 @@ typedef struct dt_comm_ops {
     void (*plan)(int nranks, dt_memory *memory);
     /** Has an exchange under way failed? From any thread. NULL: what fails says so where it is called. */
     dt_err (*poll)(const dt_comm *comm);
+    /** What the device is at, in words, from any thread. NULL: exchanges are done when their call returns. */
+    void (*where)(const dt_comm *comm, char *out, size_t out_size);
     dt_err (*reduce_scatter)(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
                              int64_t count, bool accumulate, bool ordered, dt_stream *stream);
     dt_err (*all_gather)(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream);
@@ -182,6 +184,10 @@ bool dt_comm_failed_together(const dt_comm *comm);
 
 /** Has an exchange that was queued on a GPU failed? For the watchdog: from any thread, does not wait. DT_ERR_COMM. */
 dt_err dt_comm_poll(const dt_comm *comm);
+/** Which collective this rank is in, for the watchdog: the last that the host has begun, and, where they run on a
+ *  device, the first that the device has not done. From any thread. Returns out. */
+char *dt_comm_where(const dt_comm *comm, char *out, size_t out_size);
+
 /** What the staging of a transport depends on. */
 typedef struct dt_comm_shape {
     int nranks, ranks_per_node, most_sharing; /* ranks on a device, at most */

@@ -347,6 +347,13 @@ dt_err dt_comm_poll(const dt_comm *comm)
     return atomic_load(&comm->attached) && comm->ops->poll ? comm->ops->poll(comm) : DT_OK;
 }
 
+char *dt_comm_where(const dt_comm *comm, char *out, size_t out_size)
+{
+    const int n = snprintf(out, out_size, "collective %lld", (long long)atomic_load(&comm->sequence));
+    if (atomic_load(&comm->attached) && comm->ops->where) comm->ops->where(comm, out + n, out_size - (size_t)n);
+    return out;
+}
+
 /* A rank that has called fewer collectives than the others is found here at last. */
 static void check_end(dt_comm *comm)
 {

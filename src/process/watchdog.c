@@ -61,9 +61,10 @@ static double count_idle(dt_watchdog *w, double tick_s, double pause_s)
 static void give_up(dt_watchdog *w, const char *why)
 {
     const char *unit = atomic_load(&w->phase->unit);
-    dt_log(DT_LOG_ERROR, "%s: host %s, step %lld, phase %s%s%s, collective %lld", why, w->comm->host,
+    char where[512];
+    dt_log(DT_LOG_ERROR, "%s: host %s, step %lld, phase %s%s%s, %s", why, w->comm->host,
            (long long)atomic_load(&w->phase->step), atomic_load(&w->phase->name), *unit ? ", unit " : "", unit,
-           (long long)atomic_load(&w->comm->sequence));
+           dt_comm_where(w->comm, where, sizeof where));
     if (!wait_or_stop(w, SPEAK_FIRST_S)) dt_comm_abort(dt_exit_code(DT_ERR_COMM));
 }
 

@@ -1,5 +1,6 @@
 /* nccl_twin.c - NCCL over MPI, for the simulator of CUDA, whose memory is the host's. As NCCL does it refuses an id
- * that is not rank 0's. */
+ * that is not rank 0's. With CUDA_SIM_HANG=N the Nth collective, on every rank that is told so, never comes to an
+ * end on its stream, while the host goes on. */
 #include "library.h"
 #include "nccl.h"
 #include <mpi.h>
@@ -14,6 +15,16 @@ struct ncclComm {
 };
 static MPI_Request group[MOST];
 static int n_group;
+static cudaStream_t group_stream;
+
+static bool hangs(cudaStream_t stream)
+{
+    static long n_calls;
+    const char *nth = getenv("CUDA_SIM_HANG");
+    if (!nth || ++n_calls != strtol(nth, NULL, 10)) return false;
+    sim_stick(stream);
+    return true;
+}
 
 const char *ncclGetErrorString(ncclResult_t result)
 {
@@ -60,7 +71,7 @@ ncclResult_t ncclGroupStart(void) { return ncclSuccess; }
 ncclResult_t ncclGroupEnd(void)
 {
     sim_library_goes_on();
-    const int code = MPI_Waitall(n_group, group, MPI_STATUSES_IGNORE);
+    const int code = hangs(group_stream) ? 0 : MPI_Waitall(n_group, group, MPI_STATUSES_IGNORE);
     sim_library_pauses();
     n_group = 0;
     return result_of(code);
@@ -70,6 +81,7 @@ ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int p
                       cudaStream_t stream)
 {
     if (n_group == MOST) return ncclInvalidArgument;
+    group_stream = stream;
     sim_library_begins(stream, "ncclSend");
     sim_library_touches(send, count, false);
     const int code = MPI_Isend(send, (int)count, MPI_BYTE, peer, 0, comm->world, &group[n_group++]);
@@ -88,6 +100,7 @@ ncclResult_t ncclRecv(void *recv, size_t count, ncclDataType_t type, int peer, n
 ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t stream)
 {
+    if (hangs(stream)) return ncclSuccess;
     const bool in_place = (const char *)send == (char *)recv + (size_t)comm->rank * count;
     sim_library_begins(stream, "ncclAllGather");
     sim_library_touches(send, count, false);
@@ -100,6 +113,7 @@ ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataT
 ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                            cudaStream_t stream)
 {
+    if (hangs(stream)) return ncclSuccess;
     sim_library_begins(stream, "ncclBroadcast");
     sim_library_touches(send, comm->rank == root ? count : 0, false);
     sim_library_touches(recv, count, true);

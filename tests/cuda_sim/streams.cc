@@ -6,6 +6,7 @@
 #include "streams.h"
 #include "thread.h"
 #include <algorithm>
+#include <atomic>
 #include <iterator>
 #include <map>
 #include <mutex>
@@ -13,16 +14,20 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 #include <vector>
 
+/* A stream may be stuck (sim_stick): no event behind that is ever reached, and who waits for one is stuck, too. */
 struct cudaStreamOfSim {
     unsigned flags, number; /* from 1 on: of all that were ever made */
     int slot;
+    std::atomic<bool> stuck;
 };
 struct cudaEventOfSim {
     struct timespec at;
     bool timed;
     stream_clock clock;
+    std::atomic<bool> unreached;
 };
 
 static std::mutex streams_lock;
@@ -303,6 +308,13 @@ static void host_learns(const stream_clock &clock)
     watch(true);
 }
 
+void sim_stick(cudaStream_t stream) { stream->stuck = true; }
+
+static void wait_while(const std::atomic<bool> &stuck)
+{
+    while (stuck) usleep(1000);
+}
+
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
 {
     const std::lock_guard<std::mutex> lock(streams_lock);
@@ -310,7 +322,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
     while (slot < MAX_STREAMS && in_use[slot]) slot++;
     if (slot == MAX_STREAMS) sim_wrong("more than %d streams", MAX_STREAMS - 1);
     in_use[slot] = true;
-    *stream = new cudaStreamOfSim{flags, ++n_streams, slot};
+    *stream = new cudaStreamOfSim{flags, ++n_streams, slot, {false}};
     return cudaSuccess;
 }
 cudaError_t cudaStreamCreate(cudaStream_t *stream) { return cudaStreamCreateWithFlags(stream, cudaStreamDefault); }
@@ -329,11 +341,15 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
+    if (stream) wait_while(stream->stuck);
     const std::lock_guard<std::mutex> lock(streams_lock);
     host_learns(*clock_of(stream));
     return cudaSuccess;
 }
-cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaStreamSynchronize(stream); }
+cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+    return stream && stream->stuck ? cudaErrorNotReady : cudaStreamSynchronize(stream);
+}
 cudaError_t cudaDeviceSynchronize(void)
 {
     const std::lock_guard<std::mutex> lock(streams_lock);
@@ -346,6 +362,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     if (!event) return sim_fail(cudaErrorInvalidResourceHandle);
     const std::lock_guard<std::mutex> lock(streams_lock);
     take_in(clock_of(stream), event->clock);
+    if (stream && event->unreached) stream->stuck = true;
     return cudaSuccess;
 }
 
@@ -353,7 +370,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
-    *event = new cudaEventOfSim{{}, !(flags & cudaEventDisableTiming), {}};
+    *event = new cudaEventOfSim{{}, !(flags & cudaEventDisableTiming), {}, {false}};
     return cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
@@ -368,15 +385,20 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     clock_gettime(CLOCK_MONOTONIC, &event->at);
     event->clock = host;
     take_in(&event->clock, *clock_of(stream));
+    event->unreached = stream && stream->stuck;
     return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
+    wait_while(event->unreached);
     const std::lock_guard<std::mutex> lock(streams_lock);
     host_learns(event->clock);
     return cudaSuccess;
 }
-cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    return event->unreached ? cudaErrorNotReady : cudaEventSynchronize(event);
+}
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 {
     if (!from->timed || !to->timed) return sim_fail(cudaErrorInvalidResourceHandle);

@@ -126,6 +126,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
+/* Not CUDA's, for the simulated NCCL: from here on the stream does not get on. */
+void sim_stick(cudaStream_t stream);
 
 #ifdef __cplusplus
 }
