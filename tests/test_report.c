@@ -806,9 +806,11 @@ static void the_progress_line_says_it_all(void **state)
         text.data,
         "step 25/200 (12%)  loss 2.8333  grad 0.5  lr 3.00e-04  4.10k tok/s  left 1h02m  mem 1.00 MiB  4.10Gflop/s");
     rec.memory_device = 0;
+    rec.mfu = 0.4125;
     rec.skipped = true;
     dt_progress_format(&text, &rec, 0, 0, -1);
-    assert_string_equal(text.data, "step 25  loss 2.8333  grad 0.5  lr 3.00e-04  4.10k tok/s  mem 20.0 GiB  skipped");
+    assert_string_equal(text.data, "step 25  loss 2.8333  grad 0.5  lr 3.00e-04  4.10k tok/s  mem 20.0 GiB  MFU 41.2 %"
+                                   "  skipped");
     dt_record_free(&text);
 }
 

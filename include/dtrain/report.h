@@ -37,6 +37,7 @@ typedef struct dt_train_record {
     double step_time, tokens_per_second;
     /* bytes, peak of a rank (the largest): in the device's memory; pinned; resident set of the process */
     int64_t memory_device, memory_pinned, memory_host;
+    double mfu;   /* model-FLOPs utilisation: a part of the devices' peak; 0: not known */
     bool skipped; /* the update was left out */
     const dt_metric *more;
     int n_more;

@@ -78,6 +78,7 @@ typedef struct dt_run {
     dt_device host; /* the CPU beside another device: updates what is offloaded; {0} where dev is the CPU */
     dt_stream *compute;
     int nranks, most_sharing; /* on one device */
+    double peak_flops;        /* of all devices together, of products in the model's type; 0: not known */
     dt_batching batching;
     dt_model_config mc;
     dt_unit *units;

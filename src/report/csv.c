@@ -271,7 +271,9 @@ dt_err dt_csv_train(dt_csv *c, const dt_train_record *rec, double flops_per_toke
                              (double)rec->memory_host};
     for (int i = 0; i < (int)(sizeof values / sizeof values[0]); i++) set_cell(c, i, values[i]);
     set_cell(c, N_FIXED - 2, rec->skipped);
+    const dt_metric mfu = {"mfu", rec->mfu};
     DT_TRY(set_more(c, beside, flops_per_token > 0 ? 2 : 1));
+    DT_TRY(set_more(c, &mfu, rec->mfu > 0));
     DT_TRY(set_more(c, rec->more, rec->n_more));
     return write_row(c);
 }

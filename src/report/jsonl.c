@@ -63,6 +63,7 @@ void dt_jsonl_train(dt_record *out, const dt_train_record *rec, double flops_per
     put_int(out, "memory_pinned", rec->memory_pinned);
     put_int(out, "memory_host", rec->memory_host);
     if (flops_per_token > 0) put_real(out, "flops_per_second", flops_per_token * rec->tokens_per_second);
+    if (rec->mfu > 0) put_real(out, "mfu", rec->mfu);
     if (rec->skipped) {
         put_key(out, "skipped");
         dt_record_printf(out, "true");

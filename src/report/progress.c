@@ -52,6 +52,7 @@ void dt_progress_format(dt_record *out, const dt_train_record *rec, int64_t tota
     if (held > 0) dt_record_printf(out, "  mem %s", dt_format_bytes((double)held, text));
     if (flops_per_token > 0)
         dt_record_printf(out, "  %sflop/s", dt_format_count(flops_per_token * rec->tokens_per_second, text));
+    if (rec->mfu > 0) dt_record_printf(out, "  MFU %.1f %%", 100 * rec->mfu);
     if (rec->skipped) dt_record_printf(out, "  skipped");
 }
 

@@ -156,6 +156,7 @@ static dt_err train_event(dt_report *r, const dt_train_record *rec)
     dt_events_add(e, "speed/step_time", rec->step_time);
     dt_events_add(e, "speed/tokens_per_second", rec->tokens_per_second);
     if (r->flops_per_token > 0) dt_events_add(e, "speed/flops_per_second", r->flops_per_token * rec->tokens_per_second);
+    if (rec->mfu > 0) dt_events_add(e, "speed/mfu", rec->mfu);
     dt_events_add(e, "memory/device", (double)rec->memory_device);
     dt_events_add(e, "memory/pinned", (double)rec->memory_pinned);
     dt_events_add(e, "memory/host", (double)rec->memory_host);

@@ -1,6 +1,7 @@
 /* run.c - a run from configuration to the last checkpoint. Local work between votes; a vote behind every part in which
  * one rank may fail alone. */
 #include "run.h"
+#include "dtrain/chips.h"
 #include "dtrain/io.h"
 #include <inttypes.h>
 #include <math.h>
@@ -199,6 +200,20 @@ static dt_err check_same_device(dt_run *run)
     return run_agree(run, err);
 }
 
+/* What utilisation is a part of: the peaks of all devices, each once. Nothing is said of a device that is no chip. */
+static dt_err find_peak(dt_run *run)
+{
+    const char *name = run->dev.ops->chip_name ? run->dev.ops->chip_name(&run->dev) : NULL;
+    const dt_chip *chip = dt_chip_of(name);
+    const double flops = chip ? dt_chip_flops(chip, run->model_opt.dtype) / run->comm->n_sharing : 0;
+    double sums[2] = {flops, !chip};
+    if (!run->dev.ops->chip_name) return DT_OK;
+    DT_TRY(dt_comm_reduce_host_f64(run->comm, sums, 2, DT_SUM));
+    if (sums[1] == 0) run->peak_flops = sums[0];
+    if (name && !chip) DT_INFO("MFU is not shown: the peak of %s is not known", name);
+    return DT_OK;
+}
+
 /* A GPU of one rank may be broken where the others are not. */
 static dt_err check_device(dt_run *run)
 {
@@ -214,6 +229,7 @@ static dt_err prepare(dt_run *run)
     DT_TRY(check_same_device(run));
     DT_TRY(check_device(run));
     DT_TRY(run_agree(run, dt_comm_attach(run->comm, &run->dev, run->cfg.comm_backend, run->cfg.comm_shared_memory)));
+    DT_TRY(find_peak(run));
     DT_TRY(check_same_files(run));
     DT_TRY(run_settle_strategy(run, run->comm->local_nranks));
     describe(run);
