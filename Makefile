@@ -192,8 +192,11 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_SUP) $(LIB)
 
 check-queue: programs tests-build  ## the tests on the device whose streams run late and out of order (tests/run.sh), programs with twenty seeds
 	@BUILD=$(BUILD) QUEUE_ONLY=1 QUEUE_SEEDS="$(shell seq 0 19)" tests/run.sh $(ONLY)
-test-cudasim: programs tests-build  ## all operations of the CUDA device on the simulator of CUDA, then looking for races (SIM_SEED=1; an hour)
-	@for d in cudasim cudasim_races; do DTRAIN_SIM_SEED=$(or $(SIM_SEED),1) DTRAIN_DEVICE=$$d TEST_TIMEOUT=3600 BUILD=$(BUILD) tests/run.sh $(or $(ONLY),test_device_) || exit 1; done
+SIM_TESTS = test_zero_streams test_model_ mpi_zero mpi_checkpoint mpi_run mpi_generate
+test-cudasim: programs tests-build  ## all operations of the CUDA device on the simulator of CUDA, then looking for races, of streams in SIM_TESTS, too (SIM_SEED=1; hours)
+	@for d in cudasim cudasim_races; do $(ON_SIM) DTRAIN_DEVICE=$$d tests/run.sh $(or $(ONLY),test_device_) || exit 1; done
+	@for t in $(if $(ONLY),,$(SIM_TESTS)); do $(ON_SIM) DTRAIN_DEVICE=cudasim_races NP="$(or $(NP),1 2)" tests/run.sh $$t || exit 1; done
+ON_SIM = DTRAIN_SIM_SEED=$(or $(SIM_SEED),1) TEST_TIMEOUT=3600 BUILD=$(BUILD)
 test-reproducible: programs  ## run.reproducible on every layout: all ranks x stages x offloads x threads of each model (MODELS="plain tied"; an hour)
 	@$(FOR_TESTS) REPRODUCIBLE=full MODELS="$(MODELS)" bash tests/e2e_reproducible.sh
 mutants:  ## leave out each wait and each copy in turn, one of the tests must fail (docs/testing.md has the last table)

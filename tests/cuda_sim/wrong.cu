@@ -78,6 +78,20 @@ __global__ void deadlock_kernel(float *)
         __syncthreads();
 }
 __global__ void unaligned_kernel(float *x) { reinterpret_cast<vec<float, 4> *>(x + 1)->x[0] = 1; }
+__global__ void copy_unaligned_kernel(float *x)
+{
+    DYNAMIC_SHARED(float, part);
+    copy_async_16(part + threadIdx.x * 4, x + 2 + threadIdx.x * 4, true);
+}
+__global__ void rows_unaligned_kernel(float *x)
+{
+    DYNAMIC_SHARED(float, part);
+    uint32_t r[4];
+    part[threadIdx.x] = 0;
+    __syncthreads();
+    ldmatrix_x4(r, part + threadIdx.x * 2);
+    x[threadIdx.x] = (float)r[0];
+}
 __global__ void beyond_kernel(float *x) { x[1000 + 64 + threadIdx.x] = 1; }
 __global__ void index_kernel(float *x)
 {
@@ -283,11 +297,21 @@ static const struct {
     void (*kernel)(float *);
     size_t shared_nbytes;
 } wrong_kernels[] = {
-    {"host", block_race_kernel, 0},     {"mask", mask_kernel, 0},           {"ended", ended_kernel, 0},
-    {"deadlock", deadlock_kernel, 0},   {"unaligned", unaligned_kernel, 0}, {"beyond", beyond_kernel, 0},
-    {"index", index_kernel, 0},         {"shared", shared_kernel, 256},     {"behind", behind_kernel, 0},
-    {"shift", shift_kernel, 0},         {"warp_race", warp_race_kernel, 0}, {"block_race", block_race_kernel, 0},
+    {"host", block_race_kernel, 0},
+    {"mask", mask_kernel, 0},
+    {"ended", ended_kernel, 0},
+    {"deadlock", deadlock_kernel, 0},
+    {"unaligned", unaligned_kernel, 0},
+    {"beyond", beyond_kernel, 0},
+    {"index", index_kernel, 0},
+    {"shared", shared_kernel, 256},
+    {"behind", behind_kernel, 0},
+    {"shift", shift_kernel, 0},
+    {"warp_race", warp_race_kernel, 0},
+    {"block_race", block_race_kernel, 0},
     {"grid_race", grid_race_kernel, 0},
+    {"copy_unaligned", copy_unaligned_kernel, 2048},
+    {"rows_unaligned", rows_unaligned_kernel, 2048},
 };
 static const struct {
     const char *name;
