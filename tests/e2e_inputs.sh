@@ -42,7 +42,7 @@ for file in input/models/*.ini; do
 done
 for file in input/*.ini; do
     case $file in
-    input/sft.ini | input/chat.ini | input/eval.ini | input/rm.ini) continue ;; # their models are made by the demo and tools/chat.sh
+    input/sft.ini | input/chat.ini | input/eval.ini | input/rm.ini | input/dpo.ini) continue ;; # their models are made by the demo and tools/chat.sh
     esac
     plan 8 "$file"
     expect_exit "$file can be planned" 0
@@ -78,4 +78,6 @@ printf '{"prompt": "two and two is", "chosen": " four", "rejected": " five"}\n{"
 run 1 ./dtrain input/rm.ini model.path="$tmp/ini" run.output_dir="$tmp/rm" data.train="$tmp/pairs.h5" data.validation="$tmp/pairs.h5" data.seq_len=32 \
     checkpoint.save_steps=0 batch.train_batch_size=4
 expect_exit "input/rm.ini" 0
+run 1 ./dtrain input/dpo.ini model.path="$tmp/ini" run.output_dir="$tmp/dpo" data.train="$tmp/pairs.h5" data.seq_len=32 checkpoint.save_steps=0 batch.train_batch_size=2
+expect_exit "input/dpo.ini" 0
 e2e_done

@@ -12,9 +12,9 @@
 
 /* clang-format off */
 #define DT_CONFIG_KEYS(INT, REAL, BOOL, ENUM, TEXT, MAYBE) \
-    ENUM(run, task, "pretrain", "pretrain|sft|rm|eval", \
+    ENUM(run, task, "pretrain", "pretrain|sft|rm|dpo|eval", \
          "what the run does: pretrain on tokens, sft: fine-tune on samples with answers, rm: train a reward model on " \
-         "pairs of answers, eval: measure the loss on data.validation") \
+         "pairs of answers, dpo: align a model with pairs of answers, eval: measure the loss on data.validation") \
     TEXT(run, output_dir, "", \
          "directory that the run writes to: config.ini, metrics.jsonl, checkpoints/, TensorBoard events; every " \
          "task but eval needs it") \
@@ -260,6 +260,27 @@
     INT (rm, max_length, 0, 0, 16777216, "tokens", \
          "pairs with a longer text are left out (or cut, with rm.truncate); 0: data.seq_len, which it may not exceed") \
     BOOL(rm, truncate, false, "cut longer texts after max_length tokens instead of leaving out their pairs") \
+    REAL(dpo, beta, 0.1, 1e-6, 1e6, "", "how strongly the model is held to the reference") \
+    TEXT(dpo, loss_type, "sigmoid", \
+         "loss of a pair, or several, comma separated, that are added with loss_weights: sigmoid, cdpo, robust, hinge, " \
+         "ipo, sigmoid_norm, exo_pair, nca_pair, bco_pair, sppo_hard, apo_zero, apo_down, discopop, sft") \
+    TEXT(dpo, loss_weights, "", "weights of the losses in loss_type, in their order; empty: 1 each") \
+    REAL(dpo, label_smoothing, 0, 0, 0.5, "probability", \
+         "that a pair is the wrong way round: for cdpo, robust (below 0.5) and exo_pair (above 0)") \
+    ENUM(dpo, f_divergence, "reverse_kl", "reverse_kl|forward_kl|js_divergence|alpha_divergence", \
+         "what holds the model to the reference, of the losses sigmoid, cdpo, robust, hinge, ipo, sigmoid_norm, " \
+         "exo_pair and discopop") \
+    REAL(dpo, f_alpha_divergence_coef, 0.5, -100, 100, "", "alpha of f_divergence = alpha_divergence") \
+    REAL(dpo, discopop_tau, 0.05, 1e-6, 1e6, "", "temperature of discopop") \
+    REAL(dpo, ld_alpha, 1, 0, 1, "", \
+         "weight of the tokens of an answer beyond the length of the other one; 1: the same as of the others") \
+    TEXT(dpo, reference_path, "", \
+         "model that the log-probabilities are compared with, a directory or a checkpoint; empty: model.path") \
+    REAL(dpo, beta_w, 0, 0, 1e6, "", \
+         "MM-DPO: beta grows with the margin m of a pair in the data, beta (1 + beta_w (1 - exp(-beta_k m))); 0: it " \
+         "does not") \
+    REAL(dpo, beta_k, 0.5, 0, 1e6, "", "how fast it grows") \
+    ENUM(dpo, negative_margin, "clamp", "clamp|abs", "a margin below 0 counts as 0 (clamp) or as its size (abs)") \
     REAL(log, logging_steps, 1, 0, 1e12, "optimizer steps", \
          "report every this many steps; below 1: a fraction of all steps") \
     TEXT(log, report_to, "stdout, jsonl, tensorboard", \

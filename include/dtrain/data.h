@@ -70,6 +70,7 @@ int dt_loader_n_micro(const dt_loader *l, int64_t step);
 typedef struct dt_step_counts {
     double weight; /* of all targets in the loss, rounded once */
     int64_t n_target, n_tok, n_samples;
+    int64_t n_chosen; /* pairs: targets of chosen texts */
 } dt_step_counts;
 dt_err dt_loader_step_counts(dt_loader *l, int64_t step, dt_step_counts *counts);
 /** The micro-batch of this rank in micro-step `micro` of `step`; empty (n_tok 0) when there is none. Valid until the

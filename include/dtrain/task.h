@@ -219,5 +219,6 @@ void dt_lm_collect(const dt_lm_sums *l, dt_sums *sums, const dt_batch *b, const 
 extern const dt_task_ops dt_task_pretrain, dt_task_sft; /* language_model.c: they differ in what the data says */
 extern const dt_task_ops dt_task_eval;                  /* evaluation.c */
 extern const dt_task_ops dt_task_rm;                    /* reward_model.c */
+extern const dt_task_ops dt_task_dpo;                   /* dpo.c */
 
 #endif

@@ -268,11 +268,12 @@ dt_err dt_loader_step_counts(dt_loader *l, int64_t step, dt_step_counts *counts)
     *counts = (dt_step_counts){.n_samples = count};
     for (int64_t i = first; i < first + count; i++) {
         int64_t in_file;
-        dt_sample_counts c;
+        dt_sample_counts c = {0};
         const dt_samples *set = dt_sources_find(&l->sources, dt_order_sample(&l->order, epoch, i), &in_file);
         set->ops->counts(set, in_file, &c);
         counts->n_tok += c.n_tok;
         counts->n_target += c.n_target;
+        counts->n_chosen += c.n_chosen;
         weight_fixed += c.weight_fixed;
     }
     counts->weight = (double)weight_fixed * 0x1p-20;

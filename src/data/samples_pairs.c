@@ -10,17 +10,23 @@
 /* Why a pair is left out, in the place of its number of targets: a pair that stays has two at least. */
 enum { NO_ANSWER = 0, TOO_LONG = 1 };
 
+typedef struct pairs {
+    dt_records r;       /* of both texts together */
+    uint32_t *n_chosen; /* [r.n_alloc], r.n of them used: targets of the chosen text */
+} pairs;
+
 typedef struct scan {
     dt_samples *set;
-    dt_records *r;
+    pairs *p;
     dt_side side;
     uint32_t *prompt; /* [n_alloc]: prompt lengths of a block */
     int64_t n_alloc;
 } scan;
 
 /* One side of a pair: its tokens after the cut, and its targets among them (token 0 is never one). */
-static void add_side(const scan *s, dt_record_len *len, uint64_t n, uint32_t prompt)
+static void add_side(const scan *s, int64_t i, uint64_t n, uint32_t prompt)
 {
+    dt_record_len *len = &s->p->r.len[i];
     const uint64_t T = (uint64_t)s->set->opt.seq_len, kept = n < T ? n : T, first = prompt > 0 ? prompt : 1;
     if (s->side == DT_SIDE_FIRST) *len = (dt_record_len){0, 2};
     if (len->n_target < 2) return; /* left out already */
@@ -30,6 +36,7 @@ static void add_side(const scan *s, dt_record_len *len, uint64_t n, uint32_t pro
         len->n_target = NO_ANSWER;
     else
         *len = (dt_record_len){len->n_tok + (uint32_t)kept, len->n_target + (uint32_t)(kept - first)};
+    if (s->side == DT_SIDE_FIRST && len->n_target >= 2) s->p->n_chosen[i] = len->n_target - 2;
 }
 
 static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *offset)
@@ -48,18 +55,20 @@ static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *of
         DT_CHECK(s->prompt[i] <= n_tok, DT_ERR_DATA,
                  "%s: %s[%" PRId64 "] = %" PRIu32 ", but the text has %" PRIu64 " tokens", d->path,
                  d->prompt_length[s->side].name, first + i, s->prompt[i], n_tok);
-        add_side(s, &s->r->len[first + i], n_tok, s->prompt[i]);
+        add_side(s, first + i, n_tok, s->prompt[i]);
     }
     return DT_OK;
 }
 
 /* What stays moves together, in the order of the file. */
-static dt_err keep(dt_samples *set, dt_records *r)
+static dt_err keep(dt_samples *set, pairs *p)
 {
+    dt_records *r = &p->r;
     for (int64_t i = 0; i < r->n_alloc; i++) {
         dt_record_len len = r->len[i];
         if (len.n_target >= 2) {
             len.n_target -= 2;
+            p->n_chosen[r->n] = p->n_chosen[i];
             r->len[r->n++] = len;
             continue;
         }
@@ -72,14 +81,16 @@ static dt_err keep(dt_samples *set, dt_records *r)
 
 static dt_err pairs_open(dt_samples *set)
 {
-    dt_records *r = calloc(1, sizeof *r);
-    DT_CHECK(r, DT_ERR_MEMORY, "%s: no memory", set->dataset->path);
-    set->impl = r;
+    pairs *p = calloc(1, sizeof *p);
+    DT_CHECK(p, DT_ERR_MEMORY, "%s: no memory", set->dataset->path);
+    set->impl = p;
+    dt_records *r = &p->r;
     r->n_alloc = set->dataset->info.n_documents;
     r->len = dt_samples_alloc(set, r->n_alloc, sizeof *r->len);
-    DT_CHECK(r->len, DT_ERR_MEMORY, "%s: no memory for the lengths of %" PRId64 " pairs", set->dataset->path,
-             r->n_alloc);
-    scan s = {.set = set, .r = r};
+    p->n_chosen = dt_samples_alloc(set, r->n_alloc, sizeof *p->n_chosen);
+    DT_CHECK(r->len && p->n_chosen, DT_ERR_MEMORY, "%s: no memory for the lengths of %" PRId64 " pairs",
+             set->dataset->path, r->n_alloc);
+    scan s = {.set = set, .p = p};
     dt_err err = DT_OK;
     for (int side = 0; side < DT_N_SIDES && err == DT_OK; side++) {
         s.side = (dt_side)side;
@@ -87,7 +98,7 @@ static dt_err pairs_open(dt_samples *set)
     }
     free(s.prompt);
     DT_TRY(err);
-    DT_TRY(keep(set, r));
+    DT_TRY(keep(set, p));
     set->n_samples = r->n;
     set->max_tok = DT_N_SIDES * set->opt.seq_len;
     set->max_seq = DT_N_SIDES;
@@ -96,14 +107,18 @@ static dt_err pairs_open(dt_samples *set)
 
 static void pairs_close(dt_samples *set)
 {
-    if (set->impl) dt_records_free(set->impl, set);
-    free(set->impl);
+    pairs *p = set->impl;
+    if (!p) return;
+    dt_samples_free(set, p->n_chosen, p->r.n_alloc, sizeof *p->n_chosen);
+    dt_records_free(&p->r, set);
+    free(p);
 }
 
 static void pairs_counts(const dt_samples *set, int64_t i, dt_sample_counts *c)
 {
-    const dt_records *r = set->impl;
-    *c = (dt_sample_counts){r->len[i].n_tok, r->len[i].n_target, r->len[i].n_target * dt_weight_fixed(1)};
+    const pairs *p = set->impl;
+    const dt_record_len *len = &p->r.len[i];
+    *c = (dt_sample_counts){len->n_tok, len->n_target, len->n_target * dt_weight_fixed(1), p->n_chosen[i]};
 }
 
 static dt_err fill_side(const dt_samples *set, int64_t number, dt_side side, const dt_pair *pair, dt_batch *b,
@@ -122,7 +137,7 @@ static dt_err fill_side(const dt_samples *set, int64_t number, dt_side side, con
 
 static dt_err pairs_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fill_scratch *scratch)
 {
-    const dt_records *r = set->impl;
+    const dt_records *r = &((const pairs *)set->impl)->r;
     const int64_t number = dt_records_number(r, i);
     const int32_t before = b->n_tok;
     dt_pair pair;

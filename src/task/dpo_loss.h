@@ -1,0 +1,48 @@
+/* dpo_loss.h - the losses of preference optimisation (algorithms.md 3.2), of one pair. Private to src/task. */
+#ifndef DTRAIN_TASK_DPO_LOSS_H
+#define DTRAIN_TASK_DPO_LOSS_H
+
+#include "dtrain/config.h"
+#include "dtrain/dataset.h"
+
+typedef enum dt_dpo_type {
+    DT_DPO_SIGMOID,
+    DT_DPO_CDPO,
+    DT_DPO_ROBUST,
+    DT_DPO_HINGE,
+    DT_DPO_IPO,
+    DT_DPO_SIGMOID_NORM,
+    DT_DPO_EXO_PAIR,
+    DT_DPO_DISCOPOP, /* up to here f-divergences apply */
+    DT_DPO_NCA_PAIR,
+    DT_DPO_BCO_PAIR,
+    DT_DPO_SPPO_HARD,
+    DT_DPO_APO_ZERO,
+    DT_DPO_APO_DOWN,
+    DT_DPO_SFT, /* of the chosen text alone, and divided by tokens: the task's */
+    DT_N_DPO_TYPES
+} dt_dpo_type;
+
+typedef enum dt_divergence { DT_REVERSE_KL, DT_FORWARD_KL, DT_JS_DIVERGENCE, DT_ALPHA_DIVERGENCE } dt_divergence;
+
+/** What is added up for each pair: weight[k] times the loss type[k]. */
+typedef struct dt_dpo_loss {
+    int n_types;
+    dt_dpo_type type[DT_N_DPO_TYPES];
+    double weight[DT_N_DPO_TYPES];
+    dt_divergence divergence;
+    double alpha, label_smoothing, tau;
+} dt_dpo_loss;
+
+/** From [dpo]. DT_ERR_USAGE naming the key: an unknown loss, or one twice; other than as many weights; smoothing with a
+ *  loss that has none, or without one that needs it. */
+dt_err dt_dpo_loss_make(dt_dpo_loss *l, const dt_config *cfg);
+/** The weight of a type, 0: it is not among them. */
+double dt_dpo_weight(const dt_dpo_loss *l, dt_dpo_type type);
+
+/** ratio: log-ratios of the chosen and the rejected answer, log pi - log reference, sums over n_tok tokens each.
+ *  Returns the loss but for DT_DPO_SFT; gradient [2]: its derivatives by the ratios. */
+double dt_dpo_loss_of(const dt_dpo_loss *l, double beta, const double ratio[DT_N_SIDES],
+                      const int64_t n_tok[DT_N_SIDES], double gradient[DT_N_SIDES]);
+
+#endif

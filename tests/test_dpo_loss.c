@@ -1,0 +1,124 @@
+/* test_dpo_loss.c - the losses of preference optimisation: the worked numbers of algorithms.md 3, and the derivatives of
+ * each with each f-divergence against finite differences. */
+#include "../src/task/dpo_loss.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <stdlib.h>
+
+static void assert_near(double found, double expected, double tolerance)
+{
+    if (!(fabs(found - expected) <= tolerance)) fail_msg("expected %.9g, found %.9g", expected, found);
+}
+
+static double uniform(uint64_t *seed) { return (double)(dt_mix64((*seed)++) >> 11) * 0x1p-53; }
+
+static dt_dpo_loss one(dt_dpo_type type, double smoothing)
+{
+    return (dt_dpo_loss){
+        .n_types = 1, .type = {type}, .weight = {1}, .alpha = 0.5, .label_smoothing = smoothing, .tau = 0.05};
+}
+
+static void the_worked_numbers(void **state)
+{
+    static const struct {
+        dt_dpo_type type;
+        double smoothing, loss;
+    } cases[] = {{DT_DPO_SIGMOID, 0, 0.554355},   {DT_DPO_HINGE, 0, 0.7},         {DT_DPO_CDPO, 0.1, 0.584355},
+                 {DT_DPO_ROBUST, 0.1, 0.516855},  {DT_DPO_IPO, 0, 18.49},         {DT_DPO_NCA_PAIR, 0, 1.319407},
+                 {DT_DPO_BCO_PAIR, 0, 1.242536},  {DT_DPO_SPPO_HARD, 0, 25},      {DT_DPO_APO_ZERO, 0, 0.925187},
+                 {DT_DPO_EXO_PAIR, 0.1, 0.358383}};
+    const double ratio[2] = {2, -1};
+    const int64_t n_tok[2] = {4, 5};
+    double g[2];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const dt_dpo_loss l = one(cases[i].type, cases[i].smoothing);
+        assert_near(dt_dpo_loss_of(&l, 0.1, ratio, n_tok, g), cases[i].loss, 5e-7); /* they have six digits */
+    }
+    const dt_dpo_loss l = one(DT_DPO_SIGMOID, 0);
+    dt_dpo_loss_of(&l, 0.1, ratio, n_tok, g);
+    assert_near(g[0], -0.0425557, 5e-8);
+    assert_near(g[1], 0.0425557, 5e-8);
+}
+
+static void a_loss_of_equals_is_log_two(void **state)
+{
+    const double ratio[2] = {0, 0};
+    const int64_t n_tok[2] = {3, 9};
+    double g[2];
+    const dt_dpo_loss l = one(DT_DPO_SIGMOID, 0);
+    assert_true(dt_dpo_loss_of(&l, 0.1, ratio, n_tok, g) == log(2));
+    assert_near(g[0], -0.05, 1e-15);
+}
+
+static void derivatives_of(dt_dpo_loss l, uint64_t *seed)
+{
+    const double h = 1e-5, beta = 0.05 + uniform(seed);
+    const double ratio[2] = {4 * uniform(seed) - 2, 4 * uniform(seed) - 2};
+    const int64_t n_tok[2] = {1 + (int64_t)(6 * uniform(seed)), 1 + (int64_t)(6 * uniform(seed))};
+    double g[2], other[2];
+    const double loss = dt_dpo_loss_of(&l, beta, ratio, n_tok, g);
+    for (int side = 0; side < 2; side++) {
+        double up[2] = {ratio[0], ratio[1]}, down[2] = {ratio[0], ratio[1]};
+        up[side] += h, down[side] -= h;
+        const double above = dt_dpo_loss_of(&l, beta, up, n_tok, other),
+                     below = dt_dpo_loss_of(&l, beta, down, n_tok, other), slope = (above - below) / (2 * h);
+        if (l.type[0] == DT_DPO_HINGE && fabs(above + below - 2 * loss) > 1e-9) return; /* its corner */
+        /* h^2 / 6 times the third derivative, which is largest for discopop, (beta / tau)^3 / 8 times the loss; and
+         * rounding, 1e-16 / h times the loss */
+        const double third = l.type[0] == DT_DPO_DISCOPOP ? pow(beta / l.tau, 3) : 100;
+        assert_near(g[side], slope, 1e-10 * (1 + third) * (1 + fabs(loss)));
+    }
+}
+
+static void derivatives_are_differences(void **state)
+{
+    uint64_t seed = 5;
+    for (int type = 0; type < DT_DPO_SFT; type++)
+        for (int divergence = DT_REVERSE_KL; divergence <= DT_ALPHA_DIVERGENCE; divergence++)
+            for (int i = 0; i < 200; i++) {
+                dt_dpo_loss l = one((dt_dpo_type)type, 0.05 + 0.3 * uniform(&seed));
+                l.divergence = (dt_divergence)divergence;
+                derivatives_of(l, &seed);
+            }
+}
+
+static void losses_are_added_with_their_weights(void **state)
+{
+    const double ratio[2] = {0.7, -0.3};
+    const int64_t n_tok[2] = {4, 5};
+    double a[2], b[2], both[2];
+    const dt_dpo_loss first = one(DT_DPO_SIGMOID, 0), second = one(DT_DPO_BCO_PAIR, 0);
+    const dt_dpo_loss l = {
+        .n_types = 3, .type = {DT_DPO_SIGMOID, DT_DPO_BCO_PAIR, DT_DPO_SFT}, .weight = {0.8, 0.2, 1}, .tau = 0.05};
+    const double expected =
+        0.8 * dt_dpo_loss_of(&first, 0.1, ratio, n_tok, a) + 0.2 * dt_dpo_loss_of(&second, 0.1, ratio, n_tok, b);
+    assert_near(dt_dpo_loss_of(&l, 0.1, ratio, n_tok, both), expected, 1e-15);
+    for (int side = 0; side < 2; side++) assert_near(both[side], 0.8 * a[side] + 0.2 * b[side], 1e-15);
+    assert_true(dt_dpo_weight(&l, DT_DPO_SFT) == 1 && dt_dpo_weight(&l, DT_DPO_IPO) == 0);
+}
+
+static void great_ratios_do_not_overflow(void **state)
+{
+    const double ratio[2] = {-3e4, 3e4};
+    const int64_t n_tok[2] = {4, 5};
+    double g[2];
+    for (int type = 0; type < DT_DPO_SFT; type++) {
+        if (type == DT_DPO_DISCOPOP) continue; /* e^-z by its definition */
+        dt_dpo_loss l = one((dt_dpo_type)type, 0.1);
+        assert_true(isfinite(dt_dpo_loss_of(&l, 0.1, ratio, n_tok, g)) && isfinite(g[0]) && isfinite(g[1]));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_worked_numbers),
+        cmocka_unit_test(a_loss_of_equals_is_log_two),
+        cmocka_unit_test(derivatives_are_differences),
+        cmocka_unit_test(losses_are_added_with_their_weights),
+        cmocka_unit_test(great_ratios_do_not_overflow),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
