@@ -1,5 +1,5 @@
-/* test_dpo_loss.c - the losses of preference optimisation: the worked numbers of algorithms.md 3, and the derivatives of
- * each with each f-divergence against finite differences. */
+/* test_dpo_loss.c - the losses of preference optimisation: the worked numbers of algorithms.md 3, and the derivatives
+ * of each with each f-divergence against finite differences. */
 #include "../src/task/dpo_loss.h"
 #include <math.h>
 #include <setjmp.h>
@@ -25,9 +25,9 @@ static void the_worked_numbers(void **state)
     static const struct {
         dt_dpo_type type;
         double smoothing, loss;
-    } cases[] = {{DT_DPO_SIGMOID, 0, 0.554355},   {DT_DPO_HINGE, 0, 0.7},         {DT_DPO_CDPO, 0.1, 0.584355},
-                 {DT_DPO_ROBUST, 0.1, 0.516855},  {DT_DPO_IPO, 0, 18.49},         {DT_DPO_NCA_PAIR, 0, 1.319407},
-                 {DT_DPO_BCO_PAIR, 0, 1.242536},  {DT_DPO_SPPO_HARD, 0, 25},      {DT_DPO_APO_ZERO, 0, 0.925187},
+    } cases[] = {{DT_DPO_SIGMOID, 0, 0.554355},   {DT_DPO_HINGE, 0, 0.7},    {DT_DPO_CDPO, 0.1, 0.584355},
+                 {DT_DPO_ROBUST, 0.1, 0.516855},  {DT_DPO_IPO, 0, 18.49},    {DT_DPO_NCA_PAIR, 0, 1.319407},
+                 {DT_DPO_BCO_PAIR, 0, 1.242536},  {DT_DPO_SPPO_HARD, 0, 25}, {DT_DPO_APO_ZERO, 0, 0.925187},
                  {DT_DPO_EXO_PAIR, 0.1, 0.358383}};
     const double ratio[2] = {2, -1};
     const int64_t n_tok[2] = {4, 5};
@@ -114,10 +114,8 @@ static void great_ratios_do_not_overflow(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_worked_numbers),
-        cmocka_unit_test(a_loss_of_equals_is_log_two),
-        cmocka_unit_test(derivatives_are_differences),
-        cmocka_unit_test(losses_are_added_with_their_weights),
+        cmocka_unit_test(the_worked_numbers),           cmocka_unit_test(a_loss_of_equals_is_log_two),
+        cmocka_unit_test(derivatives_are_differences),  cmocka_unit_test(losses_are_added_with_their_weights),
         cmocka_unit_test(great_ratios_do_not_overflow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -262,8 +262,8 @@
     BOOL(rm, truncate, false, "cut longer texts after max_length tokens instead of leaving out their pairs") \
     REAL(dpo, beta, 0.1, 1e-6, 1e6, "", "how strongly the model is held to the reference") \
     TEXT(dpo, loss_type, "sigmoid", \
-         "loss of a pair, or several, comma separated, that are added with loss_weights: sigmoid, cdpo, robust, hinge, " \
-         "ipo, sigmoid_norm, exo_pair, nca_pair, bco_pair, sppo_hard, apo_zero, apo_down, discopop, sft") \
+         "loss of a pair, or several, comma separated, that are added with loss_weights: sigmoid, cdpo, robust, " \
+         "hinge, ipo, sigmoid_norm, exo_pair, nca_pair, bco_pair, sppo_hard, apo_zero, apo_down, discopop, sft") \
     TEXT(dpo, loss_weights, "", "weights of the losses in loss_type, in their order; empty: 1 each") \
     REAL(dpo, label_smoothing, 0, 0, 0.5, "probability", \
          "that a pair is the wrong way round: for cdpo, robust (below 0.5) and exo_pair (above 0)") \

@@ -13,8 +13,9 @@ typedef struct dpo {
     dt_reference reference;
     dt_micro step;     /* of the step at work, but for the batch */
     double inv_chosen; /* 1 / the tokens of the step's chosen answers */
-    double sft[2];     /* what the sft term of a pair is multiplied by, so that its mean over pairs is one over tokens: of
-                        * the step, and of the whole validation */
+    /* what the sft term of a pair is multiplied by, so that its mean over pairs is one over tokens: of the step, and of
+     * the whole validation */
+    double sft[2];
     int loss, n_pairs, correct, n_chosen, hit, entropy, n_target, n_tok, n_samples, beta;
     int reward[DT_N_SIDES], margin, logp[DT_N_SIDES];
 } dpo;

@@ -63,8 +63,7 @@ static value apo_zero(double a, double b)
 static value apo_down(double a, double b)
 {
     const double z = a - b;
-    return (value){dt_sigmoid(a) + 1 - dt_sigmoid(z),
-                   {slope_of_sigmoid(a) - slope_of_sigmoid(z), slope_of_sigmoid(z)}};
+    return (value){dt_sigmoid(a) + 1 - dt_sigmoid(z), {slope_of_sigmoid(a) - slope_of_sigmoid(z), slope_of_sigmoid(z)}};
 }
 
 /* A square, of (x_c - x_r) - 1/(2 beta), or of each side; by x itself. */
@@ -84,19 +83,32 @@ static value loss_of(const dt_dpo_loss *l, dt_dpo_type type, double beta, const 
 {
     const double a = beta * x[0], b = beta * x[1], z = a - b;
     switch (type) {
-    case DT_DPO_CDPO: return cdpo(z, l->label_smoothing);
-    case DT_DPO_ROBUST: return robust(z, l->label_smoothing);
-    case DT_DPO_HINGE: return of_difference(fmax(0, 1 - z), z < 1 ? -1 : 0);
-    case DT_DPO_IPO: return ipo(x[0] - x[1], beta);
-    case DT_DPO_EXO_PAIR: return exo_pair(z, l->label_smoothing);
-    case DT_DPO_DISCOPOP: return discopop(z, l->tau);
-    case DT_DPO_NCA_PAIR: return nca_pair(a, b);
-    case DT_DPO_BCO_PAIR: return bco_pair(a, b);
-    case DT_DPO_SPPO_HARD: return sppo_hard(x, beta);
-    case DT_DPO_APO_ZERO: return apo_zero(a, b);
-    case DT_DPO_APO_DOWN: return apo_down(a, b);
-    case DT_DPO_SFT: return (value){0};
-    default: return cdpo(z, 0); /* sigmoid, sigmoid_norm */
+    case DT_DPO_CDPO:
+        return cdpo(z, l->label_smoothing);
+    case DT_DPO_ROBUST:
+        return robust(z, l->label_smoothing);
+    case DT_DPO_HINGE:
+        return of_difference(fmax(0, 1 - z), z < 1 ? -1 : 0);
+    case DT_DPO_IPO:
+        return ipo(x[0] - x[1], beta);
+    case DT_DPO_EXO_PAIR:
+        return exo_pair(z, l->label_smoothing);
+    case DT_DPO_DISCOPOP:
+        return discopop(z, l->tau);
+    case DT_DPO_NCA_PAIR:
+        return nca_pair(a, b);
+    case DT_DPO_BCO_PAIR:
+        return bco_pair(a, b);
+    case DT_DPO_SPPO_HARD:
+        return sppo_hard(x, beta);
+    case DT_DPO_APO_ZERO:
+        return apo_zero(a, b);
+    case DT_DPO_APO_DOWN:
+        return apo_down(a, b);
+    case DT_DPO_SFT:
+        return (value){0};
+    default:
+        return cdpo(z, 0); /* sigmoid, sigmoid_norm */
     }
 }
 
@@ -134,16 +146,17 @@ double dt_dpo_loss_of(const dt_dpo_loss *l, double beta, const double ratio[DT_N
         }
         const value v = loss_of(l, type, beta, x);
         loss += l->weight[k] * v.loss;
-        for (int side = 0; side < DT_N_SIDES; side++) gradient[side] += l->weight[k] * beta * v.slope[side] * slope[side];
+        for (int side = 0; side < DT_N_SIDES; side++)
+            gradient[side] += l->weight[k] * beta * v.slope[side] * slope[side];
     }
     return loss;
 }
 
 /* ---- from a configuration ---------------------------------------------------------------------------------------- */
 
-static const char *const names[DT_N_DPO_TYPES] = {"sigmoid",   "cdpo",     "robust",    "hinge",    "ipo",
-                                                  "sigmoid_norm", "exo_pair", "discopop",  "nca_pair", "bco_pair",
-                                                  "sppo_hard", "apo_zero", "apo_down",  "sft"};
+static const char *const names[DT_N_DPO_TYPES] = {"sigmoid",      "cdpo",     "robust",   "hinge",    "ipo",
+                                                  "sigmoid_norm", "exo_pair", "discopop", "nca_pair", "bco_pair",
+                                                  "sppo_hard",    "apo_zero", "apo_down", "sft"};
 
 double dt_dpo_weight(const dt_dpo_loss *l, dt_dpo_type type)
 {
@@ -193,9 +206,9 @@ static dt_err read_lists(dt_dpo_loss *l, const dt_config *cfg)
     if (!*cfg->dpo_loss_weights) return DT_OK;
     DT_TRY(dt_config_split(cfg->dpo_loss_weights, &words, &n));
     if (n != l->n_types)
-        err = dt_config_blame(cfg, "dpo", "loss_weights",
-                              dt_fail(DT_ERR_USAGE, "expected %d numbers, one for each loss of loss_type, found %d",
-                                      l->n_types, n));
+        err = dt_config_blame(
+            cfg, "dpo", "loss_weights",
+            dt_fail(DT_ERR_USAGE, "expected %d numbers, one for each loss of loss_type, found %d", l->n_types, n));
     for (int i = 0; i < n && err == DT_OK; i++) err = set_weight(l, cfg, i, words[i]);
     dt_list_free(words, n);
     return err;
