@@ -6,7 +6,7 @@
 #ifndef DTRAIN_CUDA_ATTENTION_CUH
 #define DTRAIN_CUDA_ATTENTION_CUH
 
-#include "kernel.cuh"
+#include "philox.cuh"
 
 #define LOG2_E 1.4426950408889634f
 #define LN_2 0.6931471805599453f
@@ -148,24 +148,6 @@ __device__ inline attention_range queries_of(const dt_attention &at, const atten
 }
 
 /* ---- dropout ----------------------------------------------------------------------------------------------------- */
-
-/** dt_philox4x32. */
-struct philox_words {
-    uint32_t w[4];
-};
-__device__ inline philox_words philox(uint64_t key, uint64_t ctr_hi, uint64_t ctr_lo)
-{
-    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
-    uint32_t c0 = (uint32_t)ctr_lo, c1 = (uint32_t)(ctr_lo >> 32), c2 = (uint32_t)ctr_hi, c3 = (uint32_t)(ctr_hi >> 32);
-#pragma unroll
-    for (int round = 0; round < 10; round++) {
-        const uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
-        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, c1 = (uint32_t)p1;
-        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1, c3 = (uint32_t)p0;
-        k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
-    }
-    return {{c0, c1, c2, c3}};
-}
 
 /** Random words for the keys 4 group .. 4 group + 3 of a query. */
 __device__ inline philox_words dropout_words(const dt_attention &at, uint64_t token_key, int head, int group)

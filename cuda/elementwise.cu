@@ -1,6 +1,7 @@
 /* elementwise.cu - conversions and sums of elements, rows by index, dropout and rotary embedding: one pass over memory
  * each. */
 #include "each.cuh"
+#include "philox.cuh"
 #include <inttypes.h>
 #include <math.h>
 
@@ -115,24 +116,6 @@ dt_err cuda_scatter_rows(dt_device *dev, const void *src, const int32_t *index, 
 
 /* ---- dropout ----------------------------------------------------------------------------------------------------- */
 
-/* Philox 4x32, 10 rounds: dt_philox4x32 of core.h. */
-__device__ inline void philox(uint64_t key, uint64_t ctr_hi, uint64_t ctr_lo, uint32_t out[4])
-{
-    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
-    uint32_t c0 = (uint32_t)ctr_lo, c1 = (uint32_t)(ctr_lo >> 32), c2 = (uint32_t)ctr_hi, c3 = (uint32_t)(ctr_hi >> 32);
-#pragma unroll
-    for (int round = 0; round < 10; round++) {
-        const uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
-        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
-        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-        c1 = (uint32_t)p1;
-        c3 = (uint32_t)p0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
-}
-
 /* y[t,c] = (addend[t,c] +) x[t,c] / (1 - p) where u >= p, else 0; u is word c % 4 of philox(key, token_key[t], c / 4).
  * A vector begins at a multiple of 4 columns. */
 template <class T> struct dropout {
@@ -169,11 +152,10 @@ template <class T> struct dropout {
         vec<T, V> out;
 #pragma unroll
         for (int first = 0; first < V; first += 4) {
-            uint32_t word[4];
-            philox(key, t.token, (uint64_t)((t.col + first) / 4), word);
+            const philox_words words = philox(key, t.token, (uint64_t)((t.col + first) / 4));
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                const float kept = word[j] >= least ? to_float(t.x.x[first + j]) * scale : 0.0f;
+                const float kept = words.w[j] >= least ? to_float(t.x.x[first + j]) * scale : 0.0f;
                 out.x[first + j] = from_float<T>(addend ? to_float(t.addend.x[first + j]) + kept : kept);
             }
         }
