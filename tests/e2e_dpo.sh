@@ -62,6 +62,12 @@ dpo 1 mm dpo.beta_w=0.5 dpo.beta_k=0.5 batch.micro_batch_size=4 run.max_steps=1
 want=$(head -4 tests/data/rm/pairs.jsonl | sed 's/.*"margin": \([0-9.]*\).*/\1/' | awk '{ b += 0.1 * (1 + 0.5 * (1 - exp(-0.5 * $1))) } END { print b / NR }')
 expect "beta grows with the margins" awk -v a="$(number mm dpo/beta)" -v b="$want" 'BEGIN { d = a - b; exit !(d < 1e-6 && d > -1e-6) }'
 
+# Planned with the model there and before it is: the same, the reference counted.
+plan() { ./dtrain --plan --ranks 2 /dev/stdin run.task=dpo data.seq_len=64 batch.micro_batch_size=2 "$@" </dev/null 2>&1 | grep -E '^[0-3] +[0-9]'; }
+plan model.path="$fixture/start" >"$tmp/.there"
+plan model.config="$fixture/start/config.json" >"$tmp/.shape"
+expect "a reference that is not there yet is planned for" sh -c "[ -s '$tmp/.there' ] && cmp '$tmp/.there' '$tmp/.shape'"
+
 refuse() { # NAME TEXT ARGS...
     local name=$1 text=$2
     shift 2

@@ -20,6 +20,9 @@ typedef struct dt_frozen_model {
  *  reward model has it; 0: it predicts tokens. Local. DT_ERR_DATA naming what was looked for. */
 dt_err dt_frozen_model_describe(dt_frozen_model *f, const char *model, int n_labels);
 
+/** A model of that shape, to be planned for; it cannot be loaded. Local. */
+dt_err dt_frozen_model_of_shape(dt_frozen_model *f, const dt_model_config *like, int n_labels);
+
 /** Load the parameters, whole on every rank (stage 0) or partitioned (stage 3). compute: the stream on which its models
  *  will work. phase (may be NULL) says where it stands. Collective; all ranks return the same code but for
  *  DT_ERR_COMM. */

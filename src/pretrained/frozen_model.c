@@ -2,14 +2,25 @@
  * reader are the trainer's own. */
 #include "dtrain/frozen_model.h"
 
-dt_err dt_frozen_model_describe(dt_frozen_model *f, const char *model, int n_labels)
+static dt_err make_units(dt_frozen_model *f, int n_labels)
 {
-    DT_TRY(dt_pretrained_describe(&f->from, model));
-    DT_TRY(dt_model_config_parse(&f->mc, f->from.config_name, f->from.model_config));
     DT_TRY(n_labels ? dt_model_make_value_units(&f->mc, n_labels, &f->units, &f->n_units)
                     : dt_model_make_units(&f->mc, &f->units, &f->n_units));
     dt_units_choose_trained(f->units, f->n_units, NULL, NULL);
     return DT_OK;
+}
+
+dt_err dt_frozen_model_describe(dt_frozen_model *f, const char *model, int n_labels)
+{
+    DT_TRY(dt_pretrained_describe(&f->from, model));
+    DT_TRY(dt_model_config_parse(&f->mc, f->from.config_name, f->from.model_config));
+    return make_units(f, n_labels);
+}
+
+dt_err dt_frozen_model_of_shape(dt_frozen_model *f, const dt_model_config *like, int n_labels)
+{
+    DT_TRY(dt_model_config_parse(&f->mc, "config.json", like->json));
+    return make_units(f, n_labels);
 }
 
 static dt_zero_options options(const dt_frozen_model *f, int stage, dt_dtype dtype)

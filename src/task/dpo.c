@@ -3,10 +3,12 @@
  * S_reference; a loss of the two ratios of a pair gives each token of an answer the same weight, minus the loss's
  * derivative by the answer's ratio. Both answers go through one forward. */
 #include "dpo_loss.h"
+#include "pairs.h"
 #include "reference.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct dpo {
     dt_dpo_loss loss_of;
@@ -30,12 +32,6 @@ typedef struct answers {
 
 /* ---- what is counted --------------------------------------------------------------------------------------------- */
 
-static void show(dt_sums *s, const char *name, const char *validation, const char *top, const char *bottom)
-{
-    dt_sums_show(s, DT_SHOW_TRAIN, name, top, bottom, NULL);
-    dt_sums_show(s, DT_SHOW_VALIDATION, validation, top, bottom, NULL);
-}
-
 static void declare(dpo *d, dt_sums *s)
 {
     d->loss = dt_sums_declare(s, "loss", DT_SUM_LOSS, 1);
@@ -53,15 +49,15 @@ static void declare(dpo *d, dt_sums *s)
     d->n_target = dt_sums_declare(s, "dpo/targets", DT_SUM_UNITS, 1);
     d->n_tok = dt_sums_declare(s, "tokens", DT_SUM_UNITS, 1);
     d->n_samples = dt_sums_declare(s, "samples", DT_SUM_UNITS, 1);
-    show(s, "loss", "validation_loss", "loss", "dpo/pairs");
-    show(s, "dpo/rewards/chosen", "dpo/validation_rewards/chosen", "dpo/reward_of_chosen", "dpo/pairs");
-    show(s, "dpo/rewards/rejected", "dpo/validation_rewards/rejected", "dpo/reward_of_rejected", "dpo/pairs");
-    show(s, "dpo/rewards/accuracies", "dpo/validation_rewards/accuracies", "dpo/correct", "dpo/pairs");
-    show(s, "dpo/rewards/margins", "dpo/validation_rewards/margins", "dpo/margin", "dpo/pairs");
-    show(s, "dpo/logps/chosen", "dpo/validation_logps/chosen", "dpo/logp_of_chosen", "dpo/pairs");
-    show(s, "dpo/logps/rejected", "dpo/validation_logps/rejected", "dpo/logp_of_rejected", "dpo/pairs");
-    show(s, "dpo/mean_token_accuracy", "dpo/validation_mean_token_accuracy", "dpo/hits", "dpo/tokens_of_chosen");
-    show(s, "dpo/entropy", "dpo/validation_entropy", "dpo/entropies", "dpo/targets");
+    pairs_show(s, "loss", "validation_loss", "loss", "dpo/pairs");
+    pairs_show(s, "dpo/rewards/chosen", "dpo/validation_rewards/chosen", "dpo/reward_of_chosen", "dpo/pairs");
+    pairs_show(s, "dpo/rewards/rejected", "dpo/validation_rewards/rejected", "dpo/reward_of_rejected", "dpo/pairs");
+    pairs_show(s, "dpo/rewards/accuracies", "dpo/validation_rewards/accuracies", "dpo/correct", "dpo/pairs");
+    pairs_show(s, "dpo/rewards/margins", "dpo/validation_rewards/margins", "dpo/margin", "dpo/pairs");
+    pairs_show(s, "dpo/logps/chosen", "dpo/validation_logps/chosen", "dpo/logp_of_chosen", "dpo/pairs");
+    pairs_show(s, "dpo/logps/rejected", "dpo/validation_logps/rejected", "dpo/logp_of_rejected", "dpo/pairs");
+    pairs_show(s, "dpo/mean_token_accuracy", "dpo/validation_mean_token_accuracy", "dpo/hits", "dpo/tokens_of_chosen");
+    pairs_show(s, "dpo/entropy", "dpo/validation_entropy", "dpo/entropies", "dpo/targets");
     dt_sums_show(s, DT_SHOW_TRAIN, "dpo/beta", "dpo/betas", "dpo/pairs", NULL);
     dt_sums_show(s, DT_SHOW_VALIDATION, "validation_samples", "samples", NULL, NULL);
 }
@@ -70,17 +66,9 @@ static void declare(dpo *d, dt_sums *s)
 
 static void check(dt_task *t)
 {
-    if (t->comm) dt_task_need_data(t, "train", t->cfg->data_train); /* not for --plan */
+    if (!t->comm) return; /* --plan */
+    dt_task_need_data(t, "train", t->cfg->data_train);
     dt_task_need(t, "model", "path", t->cfg->model_path, "a model to align");
-}
-
-/* Room for pairs of the longest texts, also where no file says how long they are (--plan). */
-static void widen_model(const dt_task *t)
-{
-    const int64_t n_texts = DT_N_SIDES * t->batching.micro_batch_size, n_tok = n_texts * t->cfg->data_seq_len;
-    if (n_tok > INT32_MAX) return; /* the loader says so */
-    if (t->model_opt->max_tok < n_tok) t->model_opt->max_tok = (int32_t)n_tok;
-    if (t->model_opt->max_seq < n_texts) t->model_opt->max_seq = (int32_t)n_texts;
 }
 
 static dt_err count_validation(const dt_task *t, dpo *d)
@@ -96,19 +84,20 @@ static dt_err count_validation(const dt_task *t, dpo *d)
     return DT_OK;
 }
 
+/* Planned before a model is there, for one like that which is trained. */
 static void open_reference(dt_task *t, dpo *d)
 {
     const bool named = *t->cfg->dpo_reference_path;
     const char *path = named ? t->cfg->dpo_reference_path : t->cfg->model_path;
-    if (!*path || t->n_units == 0) return; /* told already */
-    dt_mistakes_add(t->mistakes, dt_reference_open(&d->reference, t, path));
+    if (t->n_units == 0 || (t->comm && !*path)) return; /* told already */
+    const bool there = t->comm || (*path && access(path, F_OK) == 0);
+    dt_mistakes_add(t->mistakes, dt_reference_open(&d->reference, t, there ? path : NULL));
 }
 
 static void dpo_open(dt_task *t)
 {
     dpo *d = calloc(1, sizeof *d);
-    dt_task_open_data(t, &(dt_task_data){.training = true, .validation = true, .pairs = true, .truncate = true});
-    widen_model(t);
+    pairs_open(t, t->cfg->data_seq_len, true);
     if (!d) {
         dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the task"));
         return;

@@ -7,7 +7,7 @@ dt_err dt_reference_open(dt_reference *r, dt_task *t, const char *path)
 {
     dt_model_options *policy = t->model_opt;
     dt_memory memory;
-    DT_TRY(dt_frozen_model_describe(&r->frozen, path, 0));
+    DT_TRY(path ? dt_frozen_model_describe(&r->frozen, path, 0) : dt_frozen_model_of_shape(&r->frozen, t->mc, 0));
     DT_CHECK(r->frozen.mc.vocab_size == t->mc->vocab_size, DT_ERR_DATA,
              "%s: vocab_size: the reference has %lld, the model in training %lld", path,
              (long long)r->frozen.mc.vocab_size, (long long)t->mc->vocab_size);

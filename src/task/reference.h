@@ -16,7 +16,7 @@ typedef struct dt_reference {
 } dt_reference;
 
 /** In open, when t->model_opt is as wide as the batches: describe the model at path, and make the model in training
- *  lend it what it needs. What is wrong is returned, without the key. Local. */
+ *  lend it what it needs. path NULL: one like that (for --plan). What is wrong is returned, without the key. Local. */
 dt_err dt_reference_open(dt_reference *r, dt_task *t, const char *path);
 /** Add what it holds at a stage. Local. */
 dt_err dt_reference_plan(const dt_reference *r, const dt_task *t, int stage, dt_memory *memory);

@@ -4,6 +4,7 @@
  * unsafe answers. */
 #include "dtrain/task.h"
 #include "pair_loss.h"
+#include "pairs.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,12 +15,6 @@ typedef struct reward_model {
 } reward_model;
 
 /* ---- what is counted --------------------------------------------------------------------------------------------- */
-
-static void show(dt_sums *s, const char *name, const char *validation, const char *top, const char *bottom)
-{
-    dt_sums_show(s, DT_SHOW_TRAIN, name, top, bottom, NULL);
-    dt_sums_show(s, DT_SHOW_VALIDATION, validation, top, bottom, NULL);
-}
 
 static void declare(reward_model *r, dt_sums *s, bool harmless)
 {
@@ -33,17 +28,17 @@ static void declare(reward_model *r, dt_sums *s, bool harmless)
     r->largest = dt_sums_declare(s, "rm/largest", DT_SUM_LARGEST, 1);
     r->n_tok = dt_sums_declare(s, "tokens", DT_SUM_UNITS, 1);
     r->n_samples = dt_sums_declare(s, "samples", DT_SUM_UNITS, 1);
-    show(s, "loss", "validation_loss", "loss", "rm/pairs");
-    show(s, "rm/accuracy", "rm/validation_accuracy", "rm/correct", "rm/pairs");
-    show(s, "rm/margin", "rm/validation_margin", "rm/margins", "rm/pairs");
-    show(s, "rm/min_reward", "rm/validation_min_reward", "rm/least", NULL);
-    show(s, "rm/mean_reward", "rm/validation_mean_reward", "rm/rewards", "rm/texts");
-    show(s, "rm/max_reward", "rm/validation_max_reward", "rm/largest", NULL);
+    pairs_show(s, "loss", "validation_loss", "loss", "rm/pairs");
+    pairs_show(s, "rm/accuracy", "rm/validation_accuracy", "rm/correct", "rm/pairs");
+    pairs_show(s, "rm/margin", "rm/validation_margin", "rm/margins", "rm/pairs");
+    pairs_show(s, "rm/min_reward", "rm/validation_min_reward", "rm/least", NULL);
+    pairs_show(s, "rm/mean_reward", "rm/validation_mean_reward", "rm/rewards", "rm/texts");
+    pairs_show(s, "rm/max_reward", "rm/validation_max_reward", "rm/largest", NULL);
     dt_sums_show(s, DT_SHOW_VALIDATION, "validation_samples", "samples", NULL, NULL);
     if (!harmless) return;
     r->safe = dt_sums_declare(s, "rm/told", DT_SUM_UNITS, 1);
     r->n_safety = dt_sums_declare(s, "rm/labels", DT_SUM_UNITS, 1);
-    show(s, "rm/safety_accuracy", "rm/validation_safety_accuracy", "rm/told", "rm/labels");
+    pairs_show(s, "rm/safety_accuracy", "rm/validation_safety_accuracy", "rm/told", "rm/labels");
 }
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
@@ -72,15 +67,6 @@ static int64_t text_length(const dt_task *t)
     return t->cfg->rm_max_length ? t->cfg->rm_max_length : t->cfg->data_seq_len;
 }
 
-/* Room for pairs of the longest texts, also where no file says how long they are (--plan). */
-static void widen_model(const dt_task *t)
-{
-    const int64_t n_texts = DT_N_SIDES * t->batching.micro_batch_size, n_tok = n_texts * text_length(t);
-    if (n_tok > INT32_MAX) return; /* the loader says so */
-    if (t->model_opt->max_tok < n_tok) t->model_opt->max_tok = (int32_t)n_tok;
-    if (t->model_opt->max_seq < n_texts) t->model_opt->max_seq = (int32_t)n_texts;
-}
-
 static void warn_of_data(const dt_task *t)
 {
     const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
@@ -98,12 +84,7 @@ static void rm_open(dt_task *t)
 {
     const dt_config *cfg = t->cfg;
     reward_model *r = calloc(1, sizeof *r);
-    dt_task_open_data(t, &(dt_task_data){.training = true,
-                                         .validation = true,
-                                         .pairs = true,
-                                         .truncate = cfg->rm_truncate,
-                                         .seq_len = cfg->rm_max_length});
-    widen_model(t);
+    pairs_open(t, text_length(t), cfg->rm_truncate);
     if (!r) {
         dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "no memory for the task"));
         return;
