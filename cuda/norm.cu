@@ -59,6 +59,41 @@ template <class T, bool layer> __device__ inline T scaled(float xhat, T weight, 
 /* Most threads of a block, vectors of a thread, threads of a block that goes through rows of any kind. */
 enum { FORWARD_THREADS = 512, FORWARD_VECTORS = 4, ANY_THREADS = 256 };
 
+/* Of R rows, of which a thread has K vectors each: their means, and the sums of squares of what is left without those,
+ * which does not cancel. */
+template <class T, int K, int R, int V>
+__device__ inline void means_of_rows(float (&mu)[R], const vec<T, V> (&v)[R][K], float inv_width, int lanes,
+                                     float *slot)
+{
+#pragma unroll
+    for (int q = 0; q < R; q++)
+#pragma unroll
+        for (int k = 0; k < K; k++)
+#pragma unroll
+            for (int j = 0; j < V; j++) mu[q] += to_float(v[q][k].x[j]);
+    row_sums(mu, lanes, slot);
+#pragma unroll
+    for (int q = 0; q < R; q++) mu[q] *= inv_width;
+}
+template <class T, int K, int R, int V>
+__device__ inline void squares_of_rows(float (&squares)[R], const vec<T, V> (&v)[R][K], const float (&mu)[R],
+                                       const int (&width)[R], int lanes, float *slot)
+{
+    const int lane = threadIdx.x % lanes;
+#pragma unroll
+    for (int q = 0; q < R; q++)
+#pragma unroll
+        for (int k = 0; k < K; k++)
+            if ((k * lanes + lane) * V < width[q]) {
+#pragma unroll
+                for (int j = 0; j < V; j++) {
+                    const float d = to_float(v[q][k].x[j]) - mu[q];
+                    squares[q] = fmaf(d, d, squares[q]);
+                }
+            }
+    row_sums(squares, lanes, slot);
+}
+
 /* A thread has up to K vectors of each of R rows, which are G = blockDim / lanes apart: R is 4 for rows that have a
  * vector for a thread, such as heads, so that enough of them are on their way. Block b takes rows b R G, ... mean and
  * rstd may be NULL; y may be x. */
@@ -87,30 +122,8 @@ __global__ void __launch_bounds__(R > 1 ? 256 : FORWARD_THREADS, R > 1 ? 3 : 2)
         }
     }
     float mu[R] = {}, squares[R] = {};
-    if (layer) {
-#pragma unroll
-        for (int q = 0; q < R; q++)
-#pragma unroll
-            for (int k = 0; k < K; k++)
-#pragma unroll
-                for (int j = 0; j < V; j++) mu[q] += to_float(v[q][k].x[j]);
-        row_sums(mu, lanes, slot[0]);
-#pragma unroll
-        for (int q = 0; q < R; q++) mu[q] *= inv_width;
-    }
-    /* of what is left without the mean: this does not cancel */
-#pragma unroll
-    for (int q = 0; q < R; q++)
-#pragma unroll
-        for (int k = 0; k < K; k++)
-            if ((k * lanes + lane) * V < width[q]) {
-#pragma unroll
-                for (int j = 0; j < V; j++) {
-                    const float d = to_float(v[q][k].x[j]) - mu[q];
-                    squares[q] = fmaf(d, d, squares[q]);
-                }
-            }
-    row_sums(squares, lanes, slot[1]);
+    if (layer) means_of_rows(mu, v, inv_width, lanes, slot[0]);
+    squares_of_rows(squares, v, mu, width, lanes, slot[1]);
 #pragma unroll
     for (int q = 0; q < R; q++) {
         const int64_t r = first + q * n_groups;
@@ -180,6 +193,29 @@ template <bool wide> static size_t backward_shared(int threads)
 {
     constexpr int K = BACKWARD_VECTORS;
     return (size_t)(rows_ahead<K, wide> * 3 * K * threads) * 16;
+}
+
+/* The block's sums of each column to part[i][blockIdx], [width]: those of the G groups in order. sums: [G][width] in
+ * shared memory; column(k): that a thread's vector k begins with. */
+template <int N, int K, int V, class Column>
+__device__ inline void leave_parts(const float (&of_columns)[N][K][V], Column column, float *sums, float *part,
+                                   int width, int group, int n_groups)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        __syncthreads(); /* all are done with what was there */
+#pragma unroll
+        for (int k = 0; k < K; k++)
+#pragma unroll
+            for (int j = 0; j < V; j++)
+                if (column(k) < width) sums[group * width + column(k) + j] = of_columns[i][k][j];
+        __syncthreads();
+        for (int c = threadIdx.x; c < width; c += blockDim.x) {
+            float sum = 0.0f;
+            for (int q = 0; q < n_groups; q++) sum += sums[q * width + c];
+            part[(i * (int64_t)gridDim.x + blockIdx.x) * width + c] = sum;
+        }
+    }
 }
 
 /* Block b takes rows b G, ..., b G + G - 1 with G = blockDim / lanes, then those gridDim G further on, and so on. What
@@ -266,22 +302,7 @@ __global__ void __launch_bounds__(wide ? BACKWARD_THREADS : 256, wide ? 1 : 2)
         }
     }
     copy_async_wait<0>();
-    float *sums = reinterpret_cast<float *>(stage);
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        __syncthreads(); /* all are done with what was there */
-#pragma unroll
-        for (int k = 0; k < K; k++)
-#pragma unroll
-            for (int j = 0; j < V; j++)
-                if (column(k) < width) sums[group * width + column(k) + j] = acc[i][k][j];
-        __syncthreads();
-        for (int c = threadIdx.x; c < width; c += blockDim.x) {
-            float sum = 0.0f;
-            for (int q = 0; q < n_groups; q++) sum += sums[q * width + c];
-            part[(i * (int64_t)gridDim.x + blockIdx.x) * width + c] = sum;
-        }
-    }
+    leave_parts(acc, column, reinterpret_cast<float *>(stage), part, width, group, n_groups);
 }
 
 /* Block b takes rows b, b + gridDim, ...; a thread sums the gradients of its columns in part itself. */
