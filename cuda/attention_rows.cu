@@ -61,6 +61,86 @@ template <class T, int N> __device__ void split_weights(float (&s)[1][N][4], flo
         for (int e = 0; e < 4; e++) rest[0][n][e] = s[0][n][e] - to_float(from_float<T>(s[0][n][e]));
 }
 
+/* The tile's rows of q, [ROWS][W] as load_tile has it; zeros beside and below. */
+template <class T, int W>
+__device__ void load_query_rows(T *q, const dt_attention &at, const attention_arrays<T> &a, const attention_tile &t,
+                                int group)
+{
+    const int lane = threadIdx.x, n_rows = t.n_q * group - t.first;
+    for (int i = 0; i < ROWS; i++) {
+        const int row = t.first + i < t.n_q * group ? t.first + i : t.first;
+        const T *from = a.q + (t.q_row + row / group) * at.q_ld + (t.head * group + row % group) * at.head_dim;
+        for (int c = lane; c < W; c += WARP)
+            q[tile_shape<W>::place(i, c / 8) + c % 8] = i < n_rows && c < at.head_dim ? from[c] : from_float<T>(0.0f);
+    }
+}
+
+template <int W> using split_sums = running<1, KEYS / 8, W / 8>;
+
+/* What the splits of a lane's two rows, g and g + 8, amount to so far. */
+template <int W> struct folded_rows {
+    float max[2], sum[2];
+    float *o; /* [SUMS][WARP] in shared memory, from this lane's column on */
+
+    __device__ folded_rows(float *o_) : max{-INFINITY, -INFINITY}, sum{0.0f, 0.0f}, o(o_)
+    {
+        for (int i = 0; i < row_shape<W>::SUMS; i++) o[i * WARP] = 0.0f;
+    }
+    __device__ void add(const split_sums<W> &split, float scale)
+    {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const fold_factors f = fold(max[h], split.max[0][h], scale);
+            max[h] = f.max, sum[h] = folded(f, sum[h], split.sum[0][h]);
+#pragma unroll
+            for (int n = 0; n < W / 8; n++)
+#pragma unroll
+                for (int e = 2 * h; e < 2 * h + 2; e++)
+                    o[(4 * n + e) * WARP] = folded(f, o[(4 * n + e) * WARP], split.o[0][n][e]);
+        }
+    }
+    /* Row g + 8 h to out [d]. */
+    template <class T> __device__ void store(int h, T *out, int d) const
+    {
+        const float inverse = sum[h] == 0.0f ? 0.0f : 1.0f / sum[h]; /* a NaN goes on */
+#pragma unroll
+        for (int n = 0; n < W / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const int c = 8 * n + (int)threadIdx.x % 4 * 2 + e;
+                if (c < d) out[c] = from_float<T>(o[(4 * n + 2 * h + e) * WARP] * inverse);
+            }
+    }
+};
+
+/* Row g + 8 h of a split to part [2 + W]. */
+template <int W> __device__ void store_part(const split_sums<W> &split, int h, float *part)
+{
+    const int column = threadIdx.x % 4 * 2;
+    if (column == 0) part[0] = split.max[0][h], part[1] = split.sum[0][h];
+#pragma unroll
+    for (int n = 0; n < W / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) part[2 + 8 * n + column + e] = split.o[0][n][2 * h + e];
+}
+
+/* What a tile of keys adds to a split. to: of the lane's two rows. */
+template <class T, int W>
+__device__ void add_keys(split_sums<W> &split, const T *q, const T *k, const T *v, const dt_attention &at,
+                         const int (&to)[1][2], int key, bool all)
+{
+    float s[1][KEYS / 8][4], rest[1][KEYS / 8][4];
+    uint32_t w[1][KEYS / 16][4];
+    multiply_rows<T, W>(s, q, 0, k, 0);
+    if (!all) mask_scores(s, at, to, key);
+    split.exponentials(s, at.scale * LOG2_E);
+    split_weights<T>(s, rest);
+    pack_weights<T>(w, s);
+    add_weighted_rows<T, W>(split.o, w, v, 0);
+    pack_weights<T>(w, rest);
+    add_weighted_rows<T, W>(split.o, w, v, 0);
+}
+
 /* A block is a warp with 16 rows; blockIdx.y is a split where parts are left, else the warp does all. */
 template <class T, int W>
 __global__ void __launch_bounds__(WARP, 1)
@@ -68,11 +148,10 @@ __global__ void __launch_bounds__(WARP, 1)
 {
     using shape = row_shape<W>;
     DYNAMIC_SHARED(T, q);
-    T *const stages = q + ROWS * W;                                                         /* [2][2][KEYS][W]: K, V */
-    float *const sums = reinterpret_cast<float *>(stages + 2 * shape::STAGE) + threadIdx.x; /* [SUMS][WARP]: O */
+    T *const stages = q + ROWS * W; /* [2][2][KEYS][W]: K, V */
     attention_tile t;
     if (!find_tile(at, cut, blockIdx.x, &t)) return;
-    const int d = at.head_dim, group = cut.each, lane = threadIdx.x, n_rows = t.n_q * group - t.first;
+    const int d = at.head_dim, group = cut.each, lane = threadIdx.x;
     const attention_range keys = keys_of_rows(at, t, group);
     /* from the split's first tile that any row sees */
     const int seen = keys.from / KEYS * KEYS, first = parts.at ? blockIdx.y * SPLIT : seen,
@@ -81,30 +160,17 @@ __global__ void __launch_bounds__(WARP, 1)
     const T *k = a.k + t.kv_row * at.kv_ld + t.head * d, *v = a.v + t.kv_row * at.kv_ld + t.head * d;
     const auto load_keys = [&](int key, int which) {
         const int n_keys = t.n_kv - key < KEYS ? t.n_kv - key : KEYS;
-        load_tile<T, W, KEYS, WARP>(stages + which * shape::STAGE, k + key * at.kv_ld, at.kv_ld, n_keys, d, vectors);
-        load_tile<T, W, KEYS, WARP>(stages + which * shape::STAGE + KEYS * W, v + key * at.kv_ld, at.kv_ld, n_keys, d,
-                                    vectors);
+        T *stage = stages + which * shape::STAGE;
+        load_tile<T, W, KEYS, WARP>(stage, k + key * at.kv_ld, at.kv_ld, n_keys, d, vectors);
+        load_tile<T, W, KEYS, WARP>(stage + KEYS * W, v + key * at.kv_ld, at.kv_ld, n_keys, d, vectors);
         copy_async_commit();
     };
-    const float scale = at.scale * LOG2_E;
-    float max[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
+    folded_rows<W> all(reinterpret_cast<float *>(stages + 2 * shape::STAGE) + lane);
+    split_sums<W> split;
     int to[1][2];
-    T *out[2];
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int r = t.first + lane / 4 + 8 * h, query = r / group;
-        to[0][h] = seen_to(at, t, query);
-        out[h] = a.out_w + (t.q_row + query) * at.o_ld + (t.head * group + r % group) * d;
-    }
-    for (int i = 0; i < shape::SUMS; i++) sums[i * WARP] = 0.0f;
-    running<1, KEYS / 8, W / 8> r;
-    r.clear();
-    for (int i = 0; i < ROWS; i++) {
-        const int row = t.first + i < t.n_q * group ? t.first + i : t.first;
-        const T *from = a.q + (t.q_row + row / group) * at.q_ld + (t.head * group + row % group) * d;
-        for (int c = lane; c < W; c += WARP)
-            q[tile_shape<W>::place(i, c / 8) + c % 8] = i < n_rows && c < d ? from[c] : from_float<T>(0.0f);
-    }
+    for (int h = 0; h < 2; h++) to[0][h] = seen_to(at, t, (t.first + lane / 4 + 8 * h) / group);
+    split.clear();
+    load_query_rows<T, W>(q, at, a, t, group);
     if (begin < end) load_keys(begin, 0);
     for (int key = begin, which = 0; key < end; key += KEYS, which ^= 1) {
         const T *stage = stages + which * shape::STAGE;
@@ -116,54 +182,22 @@ __global__ void __launch_bounds__(WARP, 1)
             copy_async_wait<0>();
         }
         __syncwarp();
-        float s[1][KEYS / 8][4], rest[1][KEYS / 8][4];
-        uint32_t w[1][KEYS / 16][4];
-        multiply_rows<T, W>(s, q, 0, stage, 0);
-        if (key < keys.all_from || key + KEYS > keys.all_to) mask_scores(s, at, to, key);
-        r.exponentials(s, scale);
-        split_weights<T>(s, rest);
-        pack_weights<T>(w, s);
-        add_weighted_rows<T, W>(r.o, w, stage + KEYS * W, 0);
-        pack_weights<T>(w, rest);
-        add_weighted_rows<T, W>(r.o, w, stage + KEYS * W, 0);
+        add_keys<T, W>(split, q, stage, stage + KEYS * W, at, to, key,
+                       key >= keys.all_from && key + KEYS <= keys.all_to);
         if ((key + KEYS) % SPLIT != 0 && key + KEYS < end) continue;
-        r.sum[0][0] = quad_sum(r.sum[0][0]), r.sum[0][1] = quad_sum(r.sum[0][1]);
+        split.sum[0][0] = quad_sum(split.sum[0][0]), split.sum[0][1] = quad_sum(split.sum[0][1]);
         if (parts.at) break;
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const fold_factors f = fold(max[h], r.max[0][h], scale);
-            max[h] = f.max, sum[h] = folded(f, sum[h], r.sum[0][h]);
-#pragma unroll
-            for (int n = 0; n < W / 8; n++)
-#pragma unroll
-                for (int e = 2 * h; e < 2 * h + 2; e++) {
-                    float *o = sums + (4 * n + e) * WARP;
-                    *o = folded(f, *o, r.o[0][n][e]);
-                }
-        }
-        r.clear();
+        all.add(split, at.scale * LOG2_E);
+        split.clear();
     }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const int row = lane / 4 + 8 * h;
-        if (row >= n_rows) continue;
-        if (parts.at) {
-            float *part = part_of(parts, W, blockIdx.x, blockIdx.y, row);
-            if (lane % 4 == 0) part[0] = r.max[0][h], part[1] = r.sum[0][h];
-#pragma unroll
-            for (int n = 0; n < W / 8; n++)
-#pragma unroll
-                for (int e = 0; e < 2; e++) part[2 + 8 * n + lane % 4 * 2 + e] = r.o[0][n][2 * h + e];
-            continue;
-        }
-        const float inverse = sum[h] == 0.0f ? 0.0f : 1.0f / sum[h]; /* a NaN goes on */
-#pragma unroll
-        for (int n = 0; n < W / 8; n++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const int c = 8 * n + lane % 4 * 2 + e;
-                if (c < d) out[h][c] = from_float<T>(sums[(4 * n + 2 * h + e) * WARP] * inverse);
-            }
+        const int row = lane / 4 + 8 * h, r = t.first + row;
+        if (r >= t.n_q * group) continue;
+        if (parts.at)
+            store_part<W>(split, h, part_of(parts, W, blockIdx.x, blockIdx.y, row));
+        else
+            all.store(h, a.out_w + (t.q_row + r / group) * at.o_ld + (t.head * group + r % group) * d, d);
     }
 }
 
