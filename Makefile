@@ -103,9 +103,12 @@ $(BUILD)/cuda/optimizer.cu.o $(BUILD)/cuda/classifier.cu.o: NVCCFLAGS += -fmad=f
 # Products of four warps are code of sm_90a, which runs on sm_90 alone.
 $(BUILD)/cuda/attention_hopper.cu.o: NVCCFLAGS += $(if $(filter 90,$(CUDA_ARCHS)),-DDT_SM_90A)
 $(BUILD)/cuda/attention_hopper.cu.o: CUDA_GENCODE = $(patsubst %,-gencode arch=compute_%,$(foreach a,$(CUDA_ARCHS:90=90a),$a$(,)code=sm_$a))
+# Beside each object stays what the assembler says of its kernels (.ptxas: registers, spills), and their PTX: tests/e2e_cuda_static.sh looks at both.
 $(BUILD)/cuda/%.cu.o: cuda/%.cu | $(BUILD)/mpi
-	@mkdir -p $(@D)
-	$(call SAY,NVCC,$@)$(NVCC) -Iinclude -Icuda $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+	@rm -rf $@.keep && mkdir -p $@.keep
+	$(call SAY,NVCC,$@)$(NVCC) -Iinclude -Icuda $(NVCCFLAGS) -Xptxas -v --keep --keep-dir $@.keep -MMD -MP -MF $(@:.o=.d) -c -o $@ $< 2>$@.ptxas || { cat $@.ptxas >&2; exit 1; }
+	@grep -v '^ptxas info\|bytes stack frame' $@.ptxas >&2 || true
+	@find $@.keep -type f ! -name '*.ptx' -delete
 $(BUILD)/cuda/%.c.o: cuda/%.c $(BUILD)/mpi
 	@mkdir -p $(@D)
 	$(call SAY,CC,$@)$(MPICC) -Iinclude -Icuda -D_GNU_SOURCE '-DDT_CUDA_ARCHS="$(CUDA_ARCHS)"' -isystem $(CUDA_HOME)/include $(CFLAGS) -fPIC -MMD -MP -c -o $@ $<
@@ -142,6 +145,13 @@ $(BUILD)/tests/$(1)_wrong: $(patsubst %,$(BUILD)/$(1)/tests/cuda_sim/%.o,wrong.c
 endef
 $(eval $(call SIM_RULES,cudasim))
 $(eval $(call SIM_RULES,cudasim_races,-DCUDA_SIM_RACES,-fsanitize=thread))
+
+# What the program and the shared objects must have in common: an object that was compiled from other headers is refused (src/core/object.c).
+INTERFACE  = $(addprefix include/dtrain/,core.h device.h device_ops.h device_check.h comm.h)
+INTERFACE_SUM := $(shell cat $(INTERFACE) | cksum | tr ' ' -)
+INTERFACE_OBJ  = $(BUILD)/src/core/object.o $(foreach d,. cudasim cudasim_races,$(BUILD)/$(d)/cuda/device.c.o $(BUILD)/$(d)/cuda/nccl.c.o)
+$(INTERFACE_OBJ:$(BUILD)/./%=$(BUILD)/%): $(INTERFACE)
+$(INTERFACE_OBJ:$(BUILD)/./%=$(BUILD)/%): private override CFLAGS += -DDT_INTERFACE='"$(INTERFACE_SUM)"'
 
 # Those at the top of the tree are of the usual build: sanitizers and experiments in folders of their own do not replace them.
 programs: $(if $(filter $(abspath build/release),$(abspath $(BUILD))),$(PROGRAMS),$(PROGRAMS:%=$(BUILD)/%)) $(CUDA_LIB)

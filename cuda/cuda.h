@@ -77,6 +77,8 @@ dt_err cuda_fail(cudaError_t error, const char *call, const char *file, int line
 /* product.cu */
 dt_err cuda_products_open(cuda_state *cuda);
 void cuda_products_close(cuda_state *cuda);
+size_t cuda_products_version(const cuda_state *cuda); /* of the library; 0: there is none */
+bool cuda_distrust(dt_device *dev, const dt_matmul *mm);
 
 /* ---- the table: see dtrain/device.h ------------------------------------------------------------------------------ */
 

@@ -265,6 +265,31 @@ static void cuda_describe(const dt_device *dev, char *out, size_t out_size)
              driver / 1000, driver % 1000 / 10, cuda_of(dev)->n_threads, cuda_of(dev)->n_threads == 1 ? "" : "s");
 }
 
+/* The driver's own version, which the runtime does not know: "580.159.04". */
+static void driver_version(char *out, size_t out_size)
+{
+    char line[512], *at = NULL;
+    FILE *f = fopen("/proc/driver/nvidia/version", "re");
+    *out = '\0';
+    if (f && fgets(line, sizeof line, f)) at = strstr(line, "Kernel Module");
+    if (f) fclose(f);
+    if (at) snprintf(out, out_size, "%.*s", (int)strcspn(at, "\n"), at);
+}
+
+static void cuda_versions(const dt_device *dev, char *out, size_t out_size)
+{
+    const struct cudaDeviceProp *p = &cuda_of(dev)->properties;
+    int runtime = 0, driver = 0;
+    char module[256];
+    cudaRuntimeGetVersion(&runtime);
+    cudaDriverGetVersion(&driver);
+    driver_version(module, sizeof module);
+    *out = '\0';
+    if (driver)
+        snprintf(out, out_size, "%s, sm_%d%d, driver for CUDA %d %s, CUDA %d, cuBLASLt %zu", p->name, p->major,
+                 p->minor, driver, module, runtime, cuda_products_version(cuda_of(dev)));
+}
+
 static const char *cuda_chip_name(const dt_device *dev) { return cuda_of(dev)->properties.name; }
 
 static uint64_t cuda_identity(const dt_device *dev)
@@ -333,7 +358,8 @@ static dt_err cuda_zero(dt_device *dev, void *dst, size_t nbytes, dt_stream *str
     return DT_OK;
 }
 
-/* The one name that the program looks up. */
+/* The one name that the program looks up, and what it was compiled from. */
+DT_OBJECT_INTERFACE(dt_device_cuda_ops);
 extern const dt_device_ops dt_device_cuda_ops;
 const dt_device_ops dt_device_cuda_ops = {
     .name = "cuda",
@@ -343,6 +369,7 @@ const dt_device_ops dt_device_cuda_ops = {
     .close = cuda_close,
     .describe = cuda_describe,
     .chip_name = cuda_chip_name,
+    .versions = cuda_versions,
     .own_memory = true,
     .identity = cuda_identity,
     .memory_free = cuda_memory_free,
@@ -370,6 +397,7 @@ const dt_device_ops dt_device_cuda_ops = {
     .gather_rows = cuda_gather_rows,
     .scatter_rows = cuda_scatter_rows,
     .matmul = cuda_matmul,
+    .distrust = cuda_distrust,
     .bias_backward = cuda_bias_backward,
     .embedding_forward = cuda_embedding_forward,
     .embedding_backward = cuda_embedding_backward,

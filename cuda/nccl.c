@@ -296,7 +296,8 @@ static dt_err nccl_broadcast(dt_comm *comm, void *buf, size_t nbytes, int root, 
     return DT_OK;
 }
 
-/* The one name that the program looks up. */
+/* The one name that the program looks up, and what it was compiled from. */
+DT_OBJECT_INTERFACE(dt_comm_nccl_ops);
 extern const dt_comm_ops dt_comm_nccl_ops;
 const dt_comm_ops dt_comm_nccl_ops = {
     .name = "nccl",

@@ -29,6 +29,14 @@ void cuda_products_close(cuda_state *cuda)
     cuda->products = NULL;
 }
 
+size_t cuda_products_version(const cuda_state *cuda) { return cuda->products->library ? cuda_library_version() : 0; }
+
+bool cuda_distrust(dt_device *dev, const dt_matmul *mm)
+{
+    cuda_library *library = cuda_of(dev)->products->library;
+    return library && cuda_library_distrust(library, mm);
+}
+
 /* ---- our own kernels --------------------------------------------------------------------------------------------- */
 
 static bool rows_fit(const void *p, int64_t ld, dt_dtype dt)

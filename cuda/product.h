@@ -21,6 +21,9 @@ typedef struct cuda_library cuda_library;
 /** Open cuBLASLt; *library stays NULL, and the log says why, where it cannot be: then all products are our own. */
 dt_err cuda_library_open(cuda_library **library);
 void cuda_library_close(cuda_library *library);
+size_t cuda_library_version(void);
+/** Take no more products of these types and transposes, whatever else is in them. False: none was taken before. */
+bool cuda_library_distrust(cuda_library *library, const dt_matmul *mm);
 /** Queue the product, without its sums, if the library computes the whole of it in one call, with the first
  *  workspace_nbytes of the stream's workspace: *taken says so. */
 dt_err cuda_library_product(cuda_library *library, const dt_matmul *mm, const void *a, const void *b, void *c,

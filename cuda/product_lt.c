@@ -269,6 +269,23 @@ static bool computes(cuda_library *library, const dt_matmul *mm, dt_stream *s)
     return *v == RIGHT;
 }
 
+/* How A and B are stored: of a form. */
+enum { STORED = 7 };
+
+bool cuda_library_distrust(cuda_library *library, const dt_matmul *mm)
+{
+    const uint32_t stored = form_of(mm) & STORED;
+    bool changed = false;
+    for (uint32_t form = 0; form < sizeof library->verdicts; form++) {
+        if ((form & STORED) != stored || library->verdicts[form] == WRONG) continue;
+        library->verdicts[form] = WRONG;
+        changed = true;
+    }
+    return changed;
+}
+
+size_t cuda_library_version(void) { return cublasLtGetVersion(); }
+
 /* ---- what the library takes -------------------------------------------------------------------------------------- */
 
 /* GELU by tanh and not of the rounded P, whose aux has rows of whole chunks of 16 bytes and is not D, and whose slope

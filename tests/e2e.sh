@@ -20,6 +20,7 @@ tmp=$(mktemp -d) || exit 1
 trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$tmp"' EXIT
 trap 'exit 1' TERM INT HUP # a script that is stopped takes its runs along
 mkdir "$tmp/.mpi"
+export XDG_CACHE_HOME=$tmp/.cache # of self-checks of GPUs
 # The programs at the top may be of another build: then the tests run in a folder of links, in which they are of this one.
 use_programs_of() { # BUILD
     local f tree=$tmp/.tree

@@ -23,6 +23,7 @@ jobs=${TEST_JOBS:-$(nproc)}
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 trap 'stop_all; exit 130' INT TERM
+export XDG_CACHE_HOME=$work/cache # of self-checks of GPUs
 failed=0 started=0 running=
 
 if [ -n "${VALGRIND:-}" ]; then

@@ -38,7 +38,7 @@ static int close_device(void **state)
 static void what_computes_as_the_cpu_does_passes(void **state)
 {
     fixture *f = *state;
-    const dt_err err = dt_device_self_check(&f->dev, 2);
+    const dt_err err = dt_device_self_check(&f->dev, 2, NULL);
     if (err != DT_OK) print_error("%s\n", dt_error_message());
     assert_int_equal(err, DT_OK);
     assert_int_equal(atomic_load(&f->ledger.total_now), 0);
@@ -53,7 +53,7 @@ static void the_kernels_of_other_instruction_sets_pass(void **state)
         setenv("DTRAIN_BF16", i % 2 ? "none" : "dot", 1);
         assert_int_equal(dt_device_open(&f.dev, "cpu", 0, 1, &f.ledger), DT_OK);
         unsetenv("DTRAIN_ISA"), unsetenv("DTRAIN_BF16");
-        const dt_err err = dt_device_self_check(&f.dev, 2);
+        const dt_err err = dt_device_self_check(&f.dev, 2, NULL);
         if (err != DT_OK) print_error("%s: %s\n", isa, dt_error_message());
         assert_int_equal(err, DT_OK);
         dt_device_close(&f.dev);
@@ -63,7 +63,7 @@ static void the_kernels_of_other_instruction_sets_pass(void **state)
 static void expect_named(fixture *f, const char *operation)
 {
     f->dev.ops = &f->ops;
-    assert_int_equal(dt_device_self_check(&f->dev, 2), DT_ERR_FAULT);
+    assert_int_equal(dt_device_self_check(&f->dev, 2, NULL), DT_ERR_FAULT);
     if (!strstr(dt_error_message(), operation)) fail_msg("%s is not in: %s", operation, dt_error_message());
     dt_error_clear();
     f->dev.ops = f->right;

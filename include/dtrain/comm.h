@@ -68,6 +68,7 @@ struct dt_comm {
     int node, n_nodes;
     int n_sharing;    /* ranks on the device of this rank, itself one of them; 0 before dt_comm_find_devices */
     int most_sharing; /* on the device that most ranks share */
+    bool leads;       /* the lowest of the ranks on its device */
     char host[64];
     dt_device *dev;
     const dt_comm_ops *ops;
@@ -78,6 +79,7 @@ struct dt_comm {
     bool check;            /* all ranks agree on what each collective is before it begins; likewise */
     atomic_bool attached;  /* may be polled */
     bool alone;            /* no launcher (mpirun, srun) started this process */
+    bool counts;           /* of dt_comm_open_counted: votes are this rank's alone */
     double traffic_bytes;  /* sent by this rank through the collectives below, as their formulas count it */
     atomic_llong sequence; /* collectives issued: for the watchdog's report, which another thread makes */
     struct dt_comm_mpi *mpi; /* communicators and windows */
@@ -195,6 +197,11 @@ typedef struct dt_comm_shape {
 } dt_comm_shape;
 /** The staging that a rank would hold. Local. */
 dt_memory dt_comm_plan(const char *backend, const dt_device *dev, const dt_comm_shape *shape);
+
+/** For a plan: rank 0 of ranks that are not there, on a device that counts (dtrain/count.h): collectives on tensors
+ *  queue the launches of the transport nccl. Without MPI: votes and reductions of host values are this rank's own, and
+ *  other functions must not be called. Close by dt_comm_close. */
+void dt_comm_open_counted(dt_comm *comm, dt_device *dev, int nranks, int ranks_per_node);
 
 /** MPI communicator (an MPI_Comm behind a pointer), for the collectives of tests; owned by comm. */
 void *dt_comm_mpi_handle(const dt_comm *comm);

@@ -27,6 +27,9 @@
          "device that computes; auto: the best one that this program was built for") \
     INT (run, threads, 0, 0, 4096, "threads per rank", \
          "threads of the CPU device; 0: the cores that a rank may use (SLURM_CPUS_PER_TASK at most)") \
+    ENUM(run, self_check, "auto", "auto|always|never", \
+         "compare what a GPU computes with the CPU before a run, about a second: auto: at the first start with this " \
+         "kind of GPU, driver and program (remembered in XDG_CACHE_HOME or ~/.cache); a GPU that is wrong is refused") \
     BOOL(run, reproducible, false, \
          "losses, norms and weights are bit-identical for any number of ranks and threads, ZeRO stage and offload, " \
          "with the same micro-batch and batch size (slower)") \

@@ -288,8 +288,18 @@ int dt_cores_online(void);   /* of the machine */
 int dt_cores_of_job(void);
 
 /** A symbol of a shared object that belongs to this program (libdtrain_cuda.so), which is loaded and stays so. NULL,
- *  and why: it was not built, or a library that it needs is not here. */
-const void *dt_object_symbol(const char *file, const char *symbol, char *why, size_t why_size);
+ *  and why: it was not built, a library that it needs is not here, or, *stale, it was compiled from other headers than
+ *  this program, so that its tables are not what they are taken for. */
+const void *dt_object_symbol(const char *file, const char *symbol, bool *stale, char *why, size_t why_size);
+/** Beside such a symbol: which headers it was compiled from (DT_INTERFACE: the Makefile's sum of them). */
+#define DT_OBJECT_INTERFACE(symbol)                                                                                    \
+    extern const char symbol##_interface[];                                                                            \
+    const char symbol##_interface[] = DT_INTERFACE
+
+/** The build of the program or shared object in which an address lies, as its linker numbered it (GNU build id, hex);
+ *  "" where it did not. Returns out. */
+enum { DT_BUILD_TEXT = 80 };
+char *dt_object_build(const void *address, char out[DT_BUILD_TEXT]);
 
 /** Where a rank stands: written by the thread that works, read by the watchdog. Strings are literals or outlive the
  *  run. */

@@ -68,6 +68,9 @@ typedef struct dt_device_ops {
     void (*describe)(const dt_device *dev, char *out, size_t out_size);
     /** What the driver calls the chip, for dt_chip_of ("NVIDIA H100 80GB HBM3"). NULL: it has no such name. */
     const char *(*chip_name)(const dt_device *dev);
+    /** What decides, beside this program, whether it computes right: chip, driver, libraries, with their versions, in a
+     *  line; "" where the driver does not tell its version. NULL: nothing that is not this program's. */
+    void (*versions)(const dt_device *dev, char *out, size_t out_size);
     /** Has the device memory of its own? (cpu: false, its memory is the node's, so device, pinned and host are one) */
     bool own_memory;
     /** Which device this is: the same number, not 0, for the ranks that share one, and for no others. NULL: the ranks
@@ -135,6 +138,9 @@ typedef struct dt_device_ops {
 
     /* matrix products, see dt_matmul */
     dt_err (*matmul)(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *stream);
+    /** A library was seen to compute products wrong: those that are stored as mm has it (types, transposes) are left to
+     *  kernels of the backend's own from now on. False: they were before. NULL: there is no such library. */
+    bool (*distrust)(dt_device *dev, const dt_matmul *mm);
     /** dbias[n] (+)= column sums of dy [m,n] with row distance ld. */
     dt_err (*bias_backward)(dt_device *dev, const void *dy, int64_t m, int64_t n, int64_t ld, dt_dtype dt, void *dbias,
                             dt_dtype gt, bool accumulate, dt_stream *stream);
@@ -298,8 +304,10 @@ dt_err dt_device_open_host(dt_device *dev, int n_threads, bool planning, dt_ledg
 void dt_device_close(dt_device *dev); /* safe on {0} */
 
 /** Does the device compute what the CPU computes? Runs every operation on random numbers on both, n_threads for the
- *  CPU, in about a second. DT_ERR_FAULT lists those that differ, where and by how much. */
-dt_err dt_device_self_check(dt_device *dev, int n_threads);
+ *  CPU, in about a second. DT_ERR_FAULT lists those that differ, where and by how much. Products that a library computes
+ *  wrong are left to the device's own kernels (distrust), and what these compute counts; *n_distrusted: how many forms
+ *  were, for as long as the device is open; may be NULL. */
+dt_err dt_device_self_check(dt_device *dev, int n_threads, int *n_distrusted);
 /** Bytes of the node's memory that this process may still take, as far as the system tells. */
 size_t dt_host_memory_free(void);
 /** Bytes on the device that the backend itself holds besides what passes through the ledger: for the plan. */

@@ -130,7 +130,7 @@ static dt_err agree_on(const dt_comm *comm, const dt_collective *c)
 
 dt_err dt_comm_next(dt_comm *comm, const dt_collective *c)
 {
-    if (comm->mpi->differ) return DT_ERR_COMM; /* its message stands */
+    if (!comm->counts && comm->mpi->differ) return DT_ERR_COMM; /* its message stands */
     comm->sequence++;
     return comm->check ? agree_on(comm, c) : DT_OK;
 }

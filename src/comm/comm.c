@@ -178,6 +178,8 @@ static void count_sharing(dt_comm *comm, uint64_t mine, uint64_t *ids)
 {
     comm->n_sharing = mine ? 0 : comm->local_nranks;
     comm->most_sharing = mine ? 1 : comm->mpi->max_local;
+    comm->leads = mine != 0 || comm->local_rank == 0;
+    for (int r = 0; r < comm->rank && mine; r++) comm->leads &= ids[r] != mine;
     qsort(ids, (size_t)comm->nranks, sizeof *ids, by_value);
     for (int r = 0, same = 0; r < comm->nranks; r++) {
         same = r > 0 && ids[r] == ids[r - 1] ? same + 1 : 1;
@@ -256,9 +258,10 @@ dt_err dt_comm_open(dt_comm *comm)
 static const dt_comm_ops *load_nccl(char *why, size_t why_size)
 {
     const char *device = getenv("DTRAIN_DEVICE");
+    bool stale;
     char file[64] = "libdtrain_nccl.so";
     if (device && !strncmp(device, "cudasim", 7)) snprintf(file, sizeof file, "libdtrain_%.40s.so", device);
-    return dt_object_symbol(file, "dt_comm_nccl_ops", why, why_size);
+    return dt_object_symbol(file, "dt_comm_nccl_ops", &stale, why, why_size);
 }
 
 static const dt_comm_ops *find_nccl(const dt_device *dev, int most_sharing, char *why, size_t why_size)

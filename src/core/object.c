@@ -2,7 +2,10 @@
  * library does not start where the library is missing. */
 #include "dtrain/core.h"
 #include <dlfcn.h>
+#include <elf.h>
 #include <limits.h>
+#include <link.h>
+#include <stdint.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -25,15 +28,81 @@ static bool find_object(const char *file, char *path, size_t path_size)
     return false;
 }
 
-const void *dt_object_symbol(const char *file, const char *symbol, char *why, size_t why_size)
+/* A stale object's table may have other entries, or the same in another order: it must not be looked into. */
+static bool is_of_these_headers(void *object, const char *symbol)
+{
+    char name[128];
+    snprintf(name, sizeof name, "%s_interface", symbol);
+    const char *headers = dlsym(object, name);
+    return headers && !strcmp(headers, DT_INTERFACE);
+}
+
+const void *dt_object_symbol(const char *file, const char *symbol, bool *stale, char *why, size_t why_size)
 {
     char path[PATH_MAX + 64];
+    *stale = false;
     if (!find_object(file, path, sizeof path)) {
         snprintf(why, why_size, "this program was built without it: there is no %s", file);
         return NULL;
     }
     void *object = dlopen(path, RTLD_LAZY | RTLD_LOCAL); /* again: the one that is loaded */
     const void *found = object ? dlsym(object, symbol) : NULL;
+    *stale = found && !is_of_these_headers(object, symbol);
     if (!found) snprintf(why, why_size, "%s", dlerror());
-    return found;
+    if (*stale)
+        snprintf(why, why_size, "%s was built from another version of dtrain than this program: build it again (make)",
+                 path);
+    return *stale ? NULL : found;
+}
+
+/* ---- which build ------------------------------------------------------------------------------------------------- */
+
+typedef struct build_search {
+    uintptr_t address;
+    char *out;
+} build_search;
+
+static bool holds(const struct dl_phdr_info *object, uintptr_t address)
+{
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *p = &object->dlpi_phdr[i];
+        const uintptr_t begin = object->dlpi_addr + p->p_vaddr;
+        if (p->p_type == PT_LOAD && address >= begin && address - begin < p->p_memsz) return true;
+    }
+    return false;
+}
+
+/* Notes follow each other: sizes of name and contents, type, name, contents, each padded to 4 bytes. */
+static void find_build_id(const char *note, size_t nbytes, char *out)
+{
+    while (nbytes >= sizeof(ElfW(Nhdr))) {
+        ElfW(Nhdr) head;
+        memcpy(&head, note, sizeof head);
+        const size_t name = (head.n_namesz + 3) / 4 * 4, contents = (head.n_descsz + 3) / 4 * 4,
+                     all = sizeof head + name + contents;
+        const unsigned char *id = (const unsigned char *)note + sizeof head + name;
+        if (all > nbytes) return;
+        if (head.n_type == NT_GNU_BUILD_ID && head.n_namesz == 4 && !memcmp(note + sizeof head, "GNU", 4))
+            for (size_t i = 0; i < head.n_descsz && 2 * i + 2 < DT_BUILD_TEXT; i++) sprintf(out + 2 * i, "%02x", id[i]);
+        note += all, nbytes -= all;
+    }
+}
+
+static int look_into(struct dl_phdr_info *object, size_t size, void *arg)
+{
+    const build_search *s = arg;
+    if (!holds(object, s->address)) return 0;
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *p = &object->dlpi_phdr[i];
+        if (p->p_type == PT_NOTE)
+            find_build_id((const char *)(object->dlpi_addr + p->p_vaddr), p->p_memsz, s->out); /* NOLINT */
+    }
+    return 1;
+}
+
+char *dt_object_build(const void *address, char out[DT_BUILD_TEXT])
+{
+    *out = '\0';
+    dl_iterate_phdr(look_into, &(build_search){(uintptr_t)address, out});
+    return out;
 }

@@ -4,7 +4,8 @@
 
 #include "dtrain/device.h"
 
-/** The table of a device, or NULL and why not; DTRAIN_DEVICE changes nothing here. */
-const dt_device_ops *dt_device_backend(const char *name, char *why, size_t why_size);
+/** The table of a device, or NULL and why not, *stale as dt_object_symbol has it; DTRAIN_DEVICE changes nothing
+ *  here. */
+const dt_device_ops *dt_device_backend(const char *name, bool *stale, char *why, size_t why_size);
 
 #endif

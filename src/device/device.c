@@ -20,30 +20,32 @@ static const char *instead(const char *name)
     return wanted && *wanted && !strcmp(name, "cpu") ? wanted : name;
 }
 
-const dt_device_ops *dt_device_backend(const char *name, char *why, size_t why_size)
+const dt_device_ops *dt_device_backend(const char *name, bool *stale, char *why, size_t why_size)
 {
     *why = '\0';
+    *stale = false;
     if (!strcmp(name, "cpu")) return &dt_device_cpu_ops;
     if (!strcmp(name, "queue")) return &dt_device_queue_ops;
     for (size_t i = 0; i < sizeof OBJECTS / sizeof OBJECTS[0]; i++) {
         if (strcmp(name, OBJECTS[i]) != 0) continue;
         char file[64];
         snprintf(file, sizeof file, "libdtrain_%s.so", name);
-        return dt_object_symbol(file, "dt_device_cuda_ops", why, why_size);
+        return dt_object_symbol(file, "dt_device_cuda_ops", stale, why, why_size);
     }
     snprintf(why, why_size, "expected auto, or one of this program's: %s", dt_device_backends());
     return NULL;
 }
 
-static const dt_device_ops *find_backend(const char *name, char *why, size_t why_size)
+static const dt_device_ops *find_backend(const char *name, bool *stale, char *why, size_t why_size)
 {
-    return dt_device_backend(instead(name), why, why_size);
+    return dt_device_backend(instead(name), stale, why, why_size);
 }
 
 const char *dt_device_backends(void)
 {
     char why[512];
-    return find_backend("cuda", why, sizeof why) ? "cuda, cpu" : "cpu";
+    bool stale;
+    return find_backend("cuda", &stale, why, sizeof why) ? "cuda, cpu" : "cpu";
 }
 
 static bool is_there(const dt_device_ops *ops, char *why, size_t why_size)
@@ -54,7 +56,8 @@ static bool is_there(const dt_device_ops *ops, char *why, size_t why_size)
 static dt_err open_one(dt_device *dev, const char *name, int local_rank, int n_threads, dt_ledger *ledger)
 {
     char why[512];
-    const dt_device_ops *ops = find_backend(name, why, sizeof why);
+    bool stale;
+    const dt_device_ops *ops = find_backend(name, &stale, why, sizeof why);
     DT_CHECK(ops && is_there(ops, why, sizeof why), DT_ERR_USAGE, "no device %s: %s", name, why);
     *dev = (dt_device){.ops = ops, .ledger = ledger, .local_rank = local_rank};
     const dt_err err = ops->open(dev, local_rank, n_threads);
@@ -62,15 +65,17 @@ static dt_err open_one(dt_device *dev, const char *name, int local_rank, int n_t
     return err;
 }
 
-/* The first that is there; why others are not is worth a line for those who look for it. Where a test has put a device
- * in the place of the CPU, that is meant. */
+/* The first that is there; why others are not is worth a line for those who look for it. One that is stale is meant,
+ * too, and refused when it is opened: nobody wants the CPU in its place. Where a test has put a device in the place of
+ * the CPU, that is meant. */
 static const char *first_there(void)
 {
     char why[512];
+    bool stale;
     if (strcmp(instead("cpu"), "cpu") != 0) return "cpu";
     for (int i = 0; i < N_NAMES - 1; i++) {
-        const dt_device_ops *ops = find_backend(NAMES[i], why, sizeof why);
-        if (ops && is_there(ops, why, sizeof why)) return NAMES[i];
+        const dt_device_ops *ops = find_backend(NAMES[i], &stale, why, sizeof why);
+        if (stale || (ops && is_there(ops, why, sizeof why))) return NAMES[i];
         DT_DEBUG("run.device = auto: not %s: %s", NAMES[i], why);
     }
     return NAMES[N_NAMES - 1];
@@ -90,9 +95,11 @@ dt_err dt_device_open(dt_device *dev, const char *name, int local_rank, int n_th
 dt_err dt_device_open_to_plan(dt_device *dev, const char *name, int n_threads, dt_ledger *ledger)
 {
     char why[512];
+    bool stale;
     *dev = (dt_device){0};
     if (!strcmp(name, "auto")) name = first_there();
-    const dt_device_ops *ops = find_backend(name, why, sizeof why);
+    const dt_device_ops *ops = find_backend(name, &stale, why, sizeof why);
+    DT_CHECK(!stale, DT_ERR_USAGE, "no device %s: %s", name, why);
     if (!ops) {
         DT_INFO("no device %s: %s: planned with the cpu's sizes, in memory of its own", name, why);
         ops = &dt_device_queue_ops;

@@ -24,6 +24,8 @@ void queue_close(dt_device *dev);
 void queue_make_reproducible(dt_device *dev);
 void queue_describe(const dt_device *dev, char *out, size_t out_size);
 const char *queue_chip_name(const dt_device *dev);
+void queue_versions(const dt_device *dev, char *out, size_t out_size);
+bool queue_distrust(dt_device *dev, const dt_matmul *mm);
 uint64_t queue_identity(const dt_device *dev);
 size_t queue_memory_free(const dt_device *dev);
 size_t queue_overhead(const dt_device *dev);

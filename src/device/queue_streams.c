@@ -207,7 +207,8 @@ static dt_err open_below(queue_state *q, int n_threads)
 {
     const char *name = getenv("DTRAIN_QUEUE_BELOW");
     char why[512];
-    q->below.ops = dt_device_backend(name && *name ? name : "cpu", why, sizeof why);
+    bool stale;
+    q->below.ops = dt_device_backend(name && *name ? name : "cpu", &stale, why, sizeof why);
     DT_CHECK(q->below.ops, DT_ERR_USAGE, "DTRAIN_QUEUE_BELOW=%s: %s", name, why);
     const dt_device_ops *ops = q->below.ops;
     return q->planning ? ops->plan(&q->below, n_threads) : ops->open(&q->below, q->below.local_rank, n_threads);
@@ -277,6 +278,19 @@ const char *queue_chip_name(const dt_device *dev)
 {
     const dt_device *below = &state_of(dev)->below;
     return below->ops->chip_name ? below->ops->chip_name(below) : NULL;
+}
+
+void queue_versions(const dt_device *dev, char *out, size_t out_size)
+{
+    const dt_device *below = &state_of(dev)->below;
+    *out = '\0';
+    if (below->ops->versions) below->ops->versions(below, out, out_size);
+}
+
+bool queue_distrust(dt_device *dev, const dt_matmul *mm)
+{
+    dt_device *below = &state_of(dev)->below;
+    return below->ops->distrust && below->ops->distrust(below, mm);
 }
 
 /* Tests run on one node. */

@@ -20,7 +20,8 @@ void begin(check *c, const char *fmt, ...)
     vsnprintf(c->what, sizeof c->what, fmt, args);
     va_end(args);
     c->used = c->n_places = 0;
-    c->wrong = false;
+    c->wrong = c->again = false;
+    c->product = NULL;
     c->n_forms++;
 }
 
@@ -93,6 +94,20 @@ bool check_next(check *c)
 
 /* ---- comparison -------------------------------------------------------------------------------------------------- */
 
+/* Is it a product, by a library that can be left? */
+static bool leave_library(check *c, const char *why)
+{
+    dt_device *dev = c->dev[1];
+    if (!c->again && c->product && dev->ops->distrust && dev->ops->distrust(dev, c->product)) {
+        DT_WARN("self-check: the library computes %s wrong (%s): dtrain's own kernels take such products, which is "
+                "slower",
+                c->what, why);
+        c->again = true;
+        c->n_distrusted++;
+    }
+    return c->again;
+}
+
 static void tell(check *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void tell(check *c, const char *fmt, ...)
 {
@@ -101,6 +116,7 @@ static void tell(check *c, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    if (leave_library(c, text)) return;
     c->n_wrong += !c->wrong;
     c->wrong = true;
     if (c->list.n < MOST_TOLD) dt_mistakes_add(&c->list, dt_fail(DT_ERR_FAULT, "  %s: %s", c->what, text));
@@ -208,6 +224,13 @@ void end(check *c)
     c->err = DT_OK;
 }
 
+bool end_product(check *c)
+{
+    end(c);
+    c->n_forms -= c->again;
+    return c->again;
+}
+
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 static dt_err open_check(check *c, dt_device *cpu, dt_device *dev)
@@ -242,7 +265,7 @@ static dt_err verdict(check *c, const char *name)
                    name, c->n_wrong, c->n_forms, list ? list : "", c->n_wrong > c->list.n ? "\n  ..." : "");
 }
 
-dt_err dt_device_self_check(dt_device *dev, int n_threads)
+dt_err dt_device_self_check(dt_device *dev, int n_threads, int *n_distrusted)
 {
     dt_ledger ledger = {0}; /* of the CPU's side: nobody plans for it */
     dt_device cpu = {.ops = &dt_device_cpu_ops, .ledger = &ledger};
@@ -259,6 +282,7 @@ dt_err dt_device_self_check(dt_device *dev, int n_threads)
     }
     if (err == DT_OK)
         DT_INFO("self-check: %d operations and forms agree with the CPU (%.1f s)", c.n_forms, dt_now_s() - begin_s);
+    if (n_distrusted) *n_distrusted = c.n_distrusted;
     close_check(&c);
     cpu.ops->close(&cpu);
     return err;

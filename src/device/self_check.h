@@ -36,7 +36,10 @@ typedef struct check {
     uint64_t draws;
     char what[160]; /* the form that is being checked */
     bool wrong;     /* something of it was */
-    int n_forms, n_wrong;
+    /* products: by which form the device's library may be left, and whether it was, so that the case is run again */
+    const dt_matmul *product;
+    bool again;
+    int n_forms, n_wrong, n_distrusted;
     dt_mistakes list;
 } check;
 
@@ -64,6 +67,9 @@ void *at(const check *c, array a);            /* where it lies on the device tha
 void compare(check *c, const char *what, array a, tolerance tol);
 void compare_doubles(check *c, const char *what, array a, double relative);
 void end(check *c);
+/** end() for a product: true where a library was wrong and the device's own kernel is to be looked at, from begin()
+ *  on. */
+bool end_product(check *c);
 
 bool check_start(check *c); /* arrays to both devices; the first works */
 bool check_next(check *c);  /* wait, arrays back to the host; the next works */

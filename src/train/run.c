@@ -214,12 +214,14 @@ static dt_err find_peak(dt_run *run)
     return DT_OK;
 }
 
-/* A GPU of one rank may be broken where the others are not. */
+/* A GPU of one rank may be broken where the others are not: they wait here. */
 static dt_err check_device(dt_run *run)
 {
-    if (!run->only_check || run->dev.ops == &dt_device_cpu_ops) return DT_OK;
+    if (run->dev.ops == &dt_device_cpu_ops) return DT_OK;
     dt_phase_enter(&run->phase, "verify", "device");
-    return run_agree(run, dt_device_self_check(&run->dev, dt_comm_cores(run->comm)));
+    const dt_err err = run_agree(run, run_check_device(run));
+    dt_phase_enter(&run->phase, "start", "");
+    return err;
 }
 
 /* Up to where a run knows that it can go: all that --check does. */

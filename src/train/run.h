@@ -40,6 +40,10 @@ dt_err run_check_nvme_path(const dt_run *run);
 /* --check: all that would be read, to the last byte; rank 0 */
 dt_err run_check_files(dt_run *run);
 
+/* first_check.c: does a GPU compute what the CPU computes? Where nobody knows yet. On the lowest rank of each GPU;
+ * local */
+dt_err run_check_device(dt_run *run);
+
 /* plan.c */
 int64_t run_n_param(const dt_run *run);
 double run_checkpoint_nbytes(const dt_run *run); /* on the disk, at most */

@@ -193,11 +193,19 @@ void streams_forget(const void *p, size_t nbytes)
 
 /* ---- operations ------------------------------------------------------------------------------------------------- */
 
+static long long n_launches;
+long long sim_n_launches(void)
+{
+    const std::lock_guard<std::mutex> lock(streams_lock);
+    return n_launches;
+}
+
 stream_op streams_begin(cudaStream_t stream, const char *name, const void *kernel)
 {
     const std::lock_guard<std::mutex> lock(streams_lock);
     const int slot = stream ? stream->slot : LEGACY;
     take_in(&clocks[slot], host);
+    n_launches++;
     return {slot, ++clocks[slot].at[slot], stream ? stream->number : 0, name, kernel};
 }
 

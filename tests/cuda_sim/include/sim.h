@@ -91,6 +91,9 @@ struct sim_launch {
 };
 void sim_run(const sim_launch &launch);
 
+/** Kernels, calls of libraries, copies and fills that were queued by this process. */
+extern "C" long long sim_n_launches(void);
+
 template <class Stream, class Lane>
 static inline void simulate(Stream *s, const void *kernel, dim3 grid, int threads, size_t shared_nbytes, Lane lane)
 {
