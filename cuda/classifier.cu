@@ -404,15 +404,7 @@ dt_err cuda_classifier(dt_device *dev, const dt_classifier *cl, float *logits, d
     return DT_OK;
 }
 
-/* At most 4096 rows and 768 MiB of logits, in equal chunks. Each chunk reads the vocabulary matrix twice and reads and
- * writes its gradient, so many rows are wanted; products of fewer than some thousand rows do not fill a GPU. */
 int64_t cuda_classifier_rows(const dt_device *dev, int64_t n_vocab, int64_t n_tok)
 {
-    enum { MOST = 4096, STEP = 128 };
-    const int64_t fit = ((int64_t)768 << 20) / (n_vocab * (int64_t)sizeof(float)) / STEP * STEP,
-                  most = fit < STEP   ? STEP
-                         : fit < MOST ? fit
-                                      : MOST,
-                  chunks = ceil_div(n_tok, most), rows = ceil_div(ceil_div(n_tok, chunks), STEP) * STEP;
-    return rows < n_tok ? rows : n_tok;
+    return dt_gpu_classifier_rows(n_vocab, n_tok);
 }

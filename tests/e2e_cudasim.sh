@@ -66,6 +66,9 @@ for test in layers optimizer classifier tokens epilogue; do holds cudasim test_d
 for test in layers optimizer classifier; do holds cudasim_races test_device_$test; done
 DTRAIN_QUEUE_BELOW=cudasim holds queue test_device_layers
 
+# What a device that counts counts (dtrain --plan --gpu) is what the CUDA device makes.
+holds cudasim test_count
+
 # Late streams, in bf16. Another order of sums lets an element that is kept fall to the other side of a rounding, which is 2^-8 of it; a loss
 # is the mean of 8 x 31 tokens, where that is random: within 2^-8 / sqrt(248) = 2.5e-4.
 unset DTRAIN_DEVICE # the CPU is the CPU here
@@ -73,6 +76,39 @@ make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
 small="run.max_steps=3 batch.train_batch_size=8"
 train 1 cpu $small precision.dtype=bf16
 expect_exit "bf16: trains on the CPU" 0
+
+# The self-check at the first start with a driver, remembered until something else is there.
+checks() { # NAME YES|NO ARGS...: a start that checks, or does not
+    local name=$1 wanted=$2
+    shift 2
+    rm -rf "$tmp/first"
+    train 1 first run.max_steps=1 batch.train_batch_size=1 "$@"
+    expect_exit "$name: trains" 0
+    if [ "$wanted" = yes ]; then expect_text "$name: checks" 'self-check: [0-9]+ operations and forms agree with the CPU'
+    else expect "$name: does not check" sh -c "! grep -q 'self-check: [0-9]' '$out'"; fi
+}
+remembered() { find "$XDG_CACHE_HOME/dtrain" -type f; }
+export DTRAIN_DEVICE=cudasim DTRAIN_SIM_DRIVER=13000
+checks "the first start" yes
+expect "is remembered in one file" [ "$(remembered | wc -l)" = 1 ]
+checks "the second" no
+checks "always" yes run.self_check=always
+echo damaged >"$(remembered)"
+checks "a damaged file" yes
+DTRAIN_SIM_DRIVER=13010 checks "another driver" yes
+rm -rf "$XDG_CACHE_HOME/dtrain" && : >"$XDG_CACHE_HOME/dtrain"
+checks "a cache that cannot be written" yes
+expect_text "costs the check again, and says so" 'the next start repeats it, for it cannot be remembered'
+rm "$XDG_CACHE_HOME/dtrain"
+checks "never" no run.self_check=never
+expect "and leaves nothing" [ ! -e "$XDG_CACHE_HOME/dtrain" ]
+DTRAIN_SIM_WRONG_PRODUCTS=1 checks "a library that is wrong for long sums" yes
+expect_text "its products are left to our kernels" "self-check: the library computes matmul 300x40x512, A, B', fp32, plain wrong .*: dtrain's own kernels take such products"
+expect "and nothing is remembered" [ ! -e "$XDG_CACHE_HOME/dtrain" ]
+DTRAIN_FAULT=device.self_check:1:1:error train 2 wrong run.max_steps=1 batch.train_batch_size=2
+expect_exit "a wrong GPU of one rank of two: all end with 70" 70
+expect "before any step" [ ! -e "$tmp/wrong/metrics.jsonl" ]
+unset DTRAIN_SIM_DRIVER
 export DTRAIN_DEVICE=queue DTRAIN_QUEUE_BELOW=cudasim
 train 2 late $small precision.dtype=bf16 zero.stage=2
 expect_exit "two simulated GPUs with late streams" 0

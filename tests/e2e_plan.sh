@@ -95,6 +95,56 @@ expect_text "its option is named" '--device-memory: expected a size in bytes .* 
 plan --ranks many "$tmp/70b.ini"
 expect_text "that of a number, too" '--ranks: expected a whole number .* found .many.'
 
+# The time of a step on GPUs that are not here.
+all_of() { awk -v column="$1" '$1 == "all" && $2 + 0 > 0 { print $column }' "$out"; }
+launches_with() { # MICRO-STEPS: of a step
+    plan --gpu h100 "$tmp/first.ini" zero.stage=2 batch.train_batch_size= batch.micro_batch_size=1 batch.gradient_accumulation_steps="$1"
+    all_of 2
+}
+plan --gpu h100 --ranks 8 "$tmp/first.ini" precision.dtype=bf16
+expect_exit "the time of a step on an H100" 0
+expect_text "with its memory" '^device memory per rank: 80.0G'
+expect_text "at which peaks" '^time of a step on H100 SXM, 80 GB, zero.stage = 0: 989 TFLOP/s in bf16, 3350 GB/s, NVLink 450 GB/s each way$'
+for part in forward head backward update exchange; do expect_text "$part has its row" "^$part +[0-9]+ "; done
+expect_text "what is sent waits for the link" '^  reduce_scatter .* nvlink$'
+expect_text "how fast that is" '^step, at the peaks +[0-9.]+ ms, [0-9.]+[kM]? tokens/s, MFU [0-9.]+ %$'
+expect "no sum is below the one before it" awk '
+    /^arithmetic alone/ { a = $3 } /^all kernels/ { k = $6 } /^step, at the peaks/ { p = $5 } /^step, at measured/ { m = $5 }
+    END { exit !(a > 0 && k >= a && p >= k && m > p) }' "$out"
+plan --gpu h100 "$tmp/first.ini" precision.dtype=bf16 zero.stage=2
+expect "a lone rank sends nothing" sh -c "! grep -q 'nvlink\\|network' '$out'"
+expect "FLOPs are 6 for a parameter of a matrix and a token, and 14 for a pair of attention and an element" awk '
+    $1 == "all" && $2 + 0 > 0 { flops = $3 * 1e12 }
+    END { C = 256; F = 768; T = 256; n = 4 * T; matrices = 6 * (4 * C * C + 3 * C * F) + 257 * C
+          want = 16 / 4 * (6 * n * matrices + 6 * 14 * n * (T + 1) / 2 * C); exit !(flops > 0.99 * want && flops < 1.01 * want) }' "$out"
+plan --gpu a100 --ranks 1024 --ranks-per-node 8 "$tmp/70b.ini"
+expect_exit "70B on 1024 A100" 0
+expect_text "what leaves a node waits for the network" '^  all_gather .* network$'
+expect_text "a block stands for all" '^block.0 +80 '
+expect "more micro-steps than are run count all the same" [ $(($(launches_with 67) - $(launches_with 66))) = $(($(launches_with 11) - $(launches_with 10))) ]
+plan --gpu h1 "$tmp/first.ini"
+expect_exit "a GPU that is not in the table: 64" 64
+expect_text "those that are" '--gpu: expected one of .*h100, .*a100, found h1'
+plan --gpu h100 "$tmp/first.ini" run.device=cpu
+expect_exit "a GPU for a run on the CPU: 64" 64
+plan --gpu h100 "$tmp/first.ini" zero.stage=2 zero.offload_optimizer=cpu
+expect_text "offload is not predicted" 'not predicted with zero.offload_optimizer = cpu'
+
+# Shared objects of another build are refused before anything of them is used.
+mkdir "$tmp/stale" && cp ./dtrain "$tmp/stale/"
+stale() { # NAME C-SOURCE
+    if ! echo "$2" | ${CC:-cc} -shared -fPIC -x c -o "$tmp/stale/libdtrain_cuda.so" - 2>"$out"; then skip "$1" "no compiler"; return; fi
+    for device in cuda auto; do
+        run 0 "$tmp/stale/dtrain" --plan "$tmp/first.ini" run.device=$device
+        expect_exit "$1, run.device = $device: 64" 64
+        expect_text "$1, run.device = $device: what to do" 'error: .*libdtrain_cuda.so was built from another version of dtrain than this program: build it again'
+    done
+    run 1 "$tmp/stale/dtrain" --check "$tmp/first.ini" run.output_dir="$tmp/stale/run" run.device=cuda
+    expect_exit "$1: a run refuses it, too" 64
+}
+stale "an object from before there were versions" 'const long dt_device_cuda_ops[80];'
+stale "an object of other headers" 'const long dt_device_cuda_ops[80]; const char dt_device_cuda_ops_interface[] = "1-2";'
+
 # The least number of ranks is exact, and what is advised is not set already.
 plan --ranks 8 --ranks-per-node 8 --device-memory 80G "$tmp/70b.ini"
 least=$(sed -n 's/.*needs at least \([0-9]*\) ranks.*/\1/p' "$out")

@@ -9,6 +9,9 @@
  *  are stored with scales. */
 dt_err dt_matmul_check(const dt_matmul *mm, const char *device);
 
+/** dt_device_ops.classifier_rows of a GPU, of any kind, so that a plan knows it without one. */
+int64_t dt_gpu_classifier_rows(int64_t n_vocab, int64_t n_tok);
+
 /* DT_ERR_ARG, naming what contradicts the description's contract (device.h, device_ops.h). */
 dt_err dt_attention_check(const dt_attention *at);
 dt_err dt_classifier_check(const dt_classifier *cl);

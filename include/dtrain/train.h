@@ -133,6 +133,8 @@ typedef struct dt_plan_request {
      * not opened. On the CPU device both are one memory, and the smaller holds */
     uint64_t device_memory, host_memory;
     uint64_t nvme_space; /* bytes behind zero.nvme_path of a node; 0: this machine's, and not known where that is not */
+    /* a name of chips.h: the devices are of this kind, and the time of a step on them is printed, too; NULL: none */
+    const char *gpu;
 } dt_plan_request;
 dt_err dt_plan_print(dt_run *run, const dt_plan_request *req, FILE *out);
 

@@ -120,6 +120,17 @@ dt_err dt_norm_rows_check(int64_t n_rows, int64_t width, int64_t group, int64_t 
     return DT_OK;
 }
 
+/* At most 4096 rows and 768 MiB of logits, in equal chunks. Each chunk reads the vocabulary matrix twice and reads and
+ * writes its gradient, so many rows are wanted; products of fewer than some thousand rows do not fill a GPU. */
+int64_t dt_gpu_classifier_rows(int64_t n_vocab, int64_t n_tok)
+{
+    enum { MOST = 4096, STEP = 128 };
+    const int64_t fit = ((int64_t)768 << 20) / (n_vocab * (int64_t)sizeof(float)) / STEP * STEP,
+                  most = fit < STEP ? STEP : dt_min_i64(fit, MOST), chunks = (n_tok + most - 1) / most,
+                  even = (n_tok + chunks - 1) / chunks, rows = (even + STEP - 1) / STEP * STEP;
+    return dt_min_i64(rows, n_tok);
+}
+
 /* ---- trials ------------------------------------------------------------------------------------------------------ */
 
 /* The same numbers as integers and as elements: -2 .. 2, without a period that divides a row. */

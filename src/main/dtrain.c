@@ -22,6 +22,8 @@ static const char usage[] =
     "                            G and GB are 10^9 bytes, GiB 2^30\n"
     "      --host-memory SIZE    memory of a node (this machine's)\n"
     "      --nvme-space SIZE     free space of a node behind zero.nvme_path (this machine's)\n"
+    "      --gpu NAME            the devices are such GPUs (h100, h200, a100, ...), with their memory:\n"
+    "                            also the time of a step on them, by operation\n"
     "  --keys [section[.key]]  every configuration key: type, default, range, unit, help\n"
     "  -h, --help              this text\n"
     "  -V, --version           version, commit, build, devices and libraries\n"
@@ -69,7 +71,7 @@ static dt_err parse_memory(const char *name, const char *text, uint64_t *nbytes)
     return DT_OK;
 }
 
-enum { ACTION = 256, RANKS = 300, PER_NODE, DEVICES, DEVICE_MEMORY, HOST_MEMORY, NVME_SPACE, FORCE };
+enum { ACTION = 256, RANKS = 300, PER_NODE, DEVICES, DEVICE_MEMORY, HOST_MEMORY, NVME_SPACE, GPU, FORCE };
 static const struct option table[] = {
     {"check", no_argument, NULL, ACTION + ACTION_CHECK},
     {"plan", no_argument, NULL, ACTION + ACTION_PLAN},
@@ -82,6 +84,7 @@ static const struct option table[] = {
     {"device-memory", required_argument, NULL, DEVICE_MEMORY},
     {"host-memory", required_argument, NULL, HOST_MEMORY},
     {"nvme-space", required_argument, NULL, NVME_SPACE},
+    {"gpu", required_argument, NULL, GPU},
     TOOL_OPTIONS,
     {NULL, 0, NULL, 0},
 };
@@ -96,7 +99,7 @@ static void choose_action(options *o, action asked, const char *name)
 /* c: of the table, or a letter. */
 static dt_err take_option(options *o, int c, const char *name)
 {
-    if (c >= RANKS && c <= NVME_SPACE) o->plan_option = name;
+    if (c >= RANKS && c <= GPU) o->plan_option = name;
     switch (c) {
     case RANKS:
         return parse_ranks(name, optarg, &o->plan.nranks);
@@ -110,6 +113,9 @@ static dt_err take_option(options *o, int c, const char *name)
         return parse_memory(name, optarg, &o->plan.host_memory);
     case NVME_SPACE:
         return parse_memory(name, optarg, &o->plan.nvme_space);
+    case GPU:
+        o->plan.gpu = optarg;
+        break;
     case FORCE:
         o->force = true;
         break;

@@ -1,5 +1,6 @@
 /* plan_print.c - --plan: what every stage and offload would take, on ranks and nodes that need not be here, and which
  * would be chosen. */
+#include "forecast.h"
 #include "run.h"
 #include "table.h"
 #include <inttypes.h>
@@ -17,7 +18,8 @@ typedef struct planner {
     dt_run *run;
     FILE *out;
     int nranks, per_node;
-    int ranks_unit; /* more ranks come in multiples of these; 0: nothing is said of them */
+    const dt_chip *chip; /* NULL: no time is asked for */
+    int ranks_unit;      /* more ranks come in multiples of these; 0: nothing is said of them */
     budget budget;
     const char *source[MAX_MEMORIES]; /* of the budget's numbers */
     int n;
@@ -75,7 +77,9 @@ static void set_budget(planner *p, const dt_plan_request *req)
 {
     const int devices = req->devices_per_node ? req->devices_per_node : p->per_node,
               sharing = (p->per_node + devices - 1) / devices;
-    const uint64_t per_node = (uint64_t)p->per_node, device = req->device_memory / (uint64_t)sharing,
+    const uint64_t chip_memory = p->chip ? (uint64_t)p->chip->memory_nbytes : 0,
+                   device_memory = req->device_memory ? req->device_memory : chip_memory;
+    const uint64_t per_node = (uint64_t)p->per_node, device = device_memory / (uint64_t)sharing,
                    host = req->host_memory / per_node, disk = req->nvme_space / per_node;
     p->run->most_sharing = sharing;
     run_budget(p->run, p->per_node, &p->budget);
@@ -278,12 +282,45 @@ static dt_err nothing_fits(const planner *p)
                    (t->short_of ? t->short_of : &p->budget.memory[0])->name, remedy);
 }
 
+/* ---- --gpu ------------------------------------------------------------------------------------------------------- */
+
+static dt_err find_chip(planner *p, const dt_plan_request *req)
+{
+    dt_config *cfg = &p->run->cfg;
+    if (!req->gpu) return DT_OK;
+    p->chip = dt_chip_named(req->gpu);
+    DT_CHECK(p->chip, DT_ERR_USAGE, "--gpu: expected one of %s, found %s", dt_chip_names(), req->gpu);
+    DT_CONFIG_CHECK(strcmp(cfg->run_device, "cpu") != 0, cfg, "run", "device", "cpu, but --gpu plans for a GPU");
+    return dt_config_set(cfg, "run", "device", "cuda");
+}
+
+/* Of the strategy that is configured, or would be taken. */
+static dt_err print_time(planner *p, int first)
+{
+    const strategy asked = run_strategy(p->run),
+                   *taken = strcmp(p->run->cfg.zero_stage, "auto") != 0 ? &asked : &p->list[first];
+    plan_setting with = run_setting(p->run, p->nranks, p->per_node);
+    char offload[STRATEGY_TEXT];
+    if (!p->chip) return DT_OK;
+    with.strategy = *taken;
+    if (*run_offload_text(taken, offload)) {
+        fprintf(p->out, "\nthe time of a step is not predicted with %s\n", offload);
+        return DT_OK;
+    }
+    if (p->run->most_sharing > 1) {
+        fputs("\nthe time of a step is not predicted where ranks share a device\n", p->out);
+        return DT_OK;
+    }
+    return run_print_forecast(p->run, &with, p->chip, p->out);
+}
+
 dt_err dt_plan_print(dt_run *run, const dt_plan_request *req, FILE *out)
 {
     const int per_node = req->ranks_per_node ? req->ranks_per_node : req->nranks;
     planner p = {.run = run, .out = out, .nranks = req->nranks, .per_node = per_node};
     p.ranks_unit = req->ranks_per_node ? req->ranks_per_node : req->device_memory ? 1 : 0;
     run->nranks = req->nranks;
+    DT_TRY(find_chip(&p, req));
     DT_TRY(open_for_plan(run, per_node));
     if (req->nvme_space && !*run->cfg.zero_nvme_path)
         DT_WARN("--nvme-space is not used: it is the space behind zero.nvme_path, which is not set");
@@ -292,5 +329,7 @@ dt_err dt_plan_print(dt_run *run, const dt_plan_request *req, FILE *out)
     DT_TRY(print_strategies(&p));
     print_bytes_per_param(&p);
     const int first = first_that_works(&p);
-    return first < 0 ? nothing_fits(&p) : print_choice(&p, first);
+    if (first < 0) return nothing_fits(&p);
+    DT_TRY(print_choice(&p, first));
+    return print_time(&p, first);
 }

@@ -1,0 +1,41 @@
+/* count_private.h - what the operations of the counting device (count_ops.c) need of its clocks and memory
+ * (count.c). */
+#ifndef DT_DEVICE_COUNT_PRIVATE_H
+#define DT_DEVICE_COUNT_PRIVATE_H
+
+#include "dtrain/count.h"
+
+/** The device whose sizes it has. */
+const dt_device *count_like(const dt_device *dev);
+bool count_on_device(const void *p); /* an address of device memory? */
+
+/** Launches that move bytes in device memory alone; they return DT_OK, as an operation does. */
+dt_err count_moves(dt_device *dev, dt_stream *s, const char *op, double bytes);
+
+/* entries of the table */
+void count_close(dt_device *dev);
+void count_describe(const dt_device *dev, char *out, size_t out_size);
+size_t count_memory_free(const dt_device *dev);
+size_t count_overhead(const dt_device *dev);
+dt_err count_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr);
+void count_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes);
+dt_err count_stream_create(dt_device *dev, dt_stream **stream);
+void count_stream_destroy(dt_device *dev, dt_stream *stream);
+dt_err count_stream_sync(dt_device *dev, dt_stream *stream);
+dt_err count_event_create(dt_device *dev, dt_event **event);
+void count_event_destroy(dt_device *dev, dt_event *event);
+dt_err count_event_record(dt_device *dev, dt_event *event, dt_stream *stream);
+dt_err count_event_wait(dt_device *dev, dt_event *event, dt_stream *stream);
+dt_err count_event_sync(dt_device *dev, dt_event *event);
+dt_err count_event_query(dt_device *dev, dt_event *event, bool *done);
+dt_err count_event_elapsed_ms(dt_device *dev, dt_event *from, dt_event *to, float *ms);
+dt_err count_event_time(dt_device *dev, dt_event *event, double *at_s);
+
+/* count_products.c */
+dt_err count_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *s);
+dt_err count_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n, int64_t ld, dt_dtype dt, void *dbias,
+                           dt_dtype gt, bool accumulate, dt_stream *s);
+
+extern const dt_device_ops dt_device_count_ops;
+
+#endif

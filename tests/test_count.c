@@ -1,0 +1,378 @@
+/* test_count.c - the device that counts: its clocks order what runs beside each other, a block has the launches that it
+ * had, and on the simulator of CUDA (DTRAIN_DEVICE=cudasim) the CUDA device makes as many. */
+#include "model_fixture.h"
+#include "dtrain/chips.h"
+#include "dtrain/comm.h"
+#include "dtrain/count.h"
+#include "../src/device/count_private.h"
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- a sink that writes down what it is told --------------------------------------------------------------------- */
+
+enum { MOST_LAUNCHES = 4096 };
+typedef struct fixture {
+    dt_ledger ledger;
+    dt_device like, dev;
+    dt_count_sink sink;
+    dt_launch launch[MOST_LAUNCHES];
+    int n;
+} fixture;
+
+/* A second for each byte, and half of one by the other clock. */
+static void take(void *self, const dt_launch *l, double seconds[DT_COUNT_CLOCKS])
+{
+    fixture *f = self;
+    assert_true(f->n < MOST_LAUNCHES);
+    f->launch[f->n++] = *l;
+    seconds[0] = l->memory;
+    seconds[1] = l->memory / 2;
+}
+
+static int open_count(void **state)
+{
+    fixture *f = calloc(1, sizeof *f);
+    *state = f;
+    f->sink = (dt_count_sink){take, f};
+    if (dt_device_open_host(&f->like, 1, true, &f->ledger) != DT_OK) return -1;
+    return dt_count_open(&f->dev, &f->like, &f->sink, &f->ledger) == DT_OK ? 0 : -1;
+}
+
+static int close_count(void **state)
+{
+    fixture *f = *state;
+    dt_device_close(&f->dev);
+    dt_device_close(&f->like);
+    const bool all = atomic_load(&f->ledger.total_now) == 0;
+    free(f);
+    return all ? 0 : -1;
+}
+
+/* Every operation that the CPU has: words of the table from the memory's on. */
+static void no_operation_is_missing(void **state)
+{
+    for (size_t at = offsetof(dt_device_ops, alloc); at + sizeof(void *) <= sizeof(dt_device_ops);
+         at += sizeof(void *)) {
+        uintptr_t cpu, count;
+        memcpy(&cpu, (const char *)&dt_device_cpu_ops + at, sizeof cpu);
+        memcpy(&count, (const char *)&dt_device_count_ops + at, sizeof count);
+        if (cpu && !count) fail_msg("the entry at byte %zu of dt_device_ops is missing", at);
+    }
+}
+
+/* ---- clocks ------------------------------------------------------------------------------------------------------ */
+
+static double now(const fixture *f)
+{
+    double s[DT_COUNT_CLOCKS];
+    dt_count_now(&f->dev, s);
+    assert_true(s[1] == s[0] / 2);
+    return s[0];
+}
+
+static void what_waits_comes_after_and_the_rest_beside(void **state)
+{
+    fixture *f = *state;
+    const dt_device_ops *ops = f->dev.ops;
+    dt_stream *other;
+    dt_event *event;
+    dt_buf b;
+    assert_int_equal(dt_buf_alloc(&b, &f->dev, DT_ON_DEVICE, (size_t)1 << 50, DT_MEM_OTHER), DT_OK); /* a petabyte */
+    assert_int_equal(ops->stream_create(&f->dev, &other), DT_OK);
+    assert_int_equal(ops->event_create(&f->dev, &event), DT_OK);
+    ops->zero(&f->dev, b.ptr, 100, NULL);
+    ops->event_record(&f->dev, event, NULL);
+    ops->zero(&f->dev, b.ptr, 50, NULL);
+    ops->zero(&f->dev, b.ptr, 30, other); /* beside the others */
+    assert_true(now(f) == 150);
+    ops->event_wait(&f->dev, event, other);
+    ops->zero(&f->dev, b.ptr, 70, other); /* from 100 on */
+    assert_true(now(f) == 170);
+    ops->event_sync(&f->dev, event); /* the host is at 100 */
+    ops->zero(&f->dev, b.ptr, 10, NULL);
+    assert_true(now(f) == 170);
+    ops->stream_sync(&f->dev, other);
+    ops->zero(&f->dev, b.ptr, 10, NULL); /* not queued before 170, when the stream has long been idle */
+    assert_true(now(f) == 180);
+    ops->event_destroy(&f->dev, event);
+    ops->stream_destroy(&f->dev, other);
+    dt_buf_free(&b);
+}
+
+/* ---- collectives ------------------------------------------------------------------------------------------------- */
+
+static void a_collective_sends_what_its_formula_says(void **state)
+{
+    fixture *f = *state;
+    dt_comm comm;
+    dt_buf b;
+    assert_int_equal(dt_buf_alloc(&b, &f->dev, DT_ON_DEVICE, 1 << 20, DT_MEM_OTHER), DT_OK);
+    float *at = b.ptr;
+    dt_comm_open_counted(&comm, &f->dev, 16, 8);
+    assert_int_equal(dt_comm_reduce_scatter(&comm, at, DT_F32, at + 50000, DT_F32, 100, false, false, NULL), DT_OK);
+    assert_true(f->launch[0].node == 7 * 400 && f->launch[0].net == 8 * 400);
+    assert_true(f->launch[0].node + f->launch[0].net == comm.traffic_bytes);
+    f->n = 0;
+    assert_int_equal(dt_comm_all_gather(&comm, at, at, 400, NULL), DT_OK);
+    /* a piece of the other node's 8 ranks comes by each adapter, and all others' by NVLink at most */
+    assert_true(f->launch[0].node == 15 * 400 && f->launch[0].net == 400);
+    assert_int_equal(dt_comm_agree(&comm, DT_ERR_FAULT), DT_ERR_FAULT);
+    dt_comm_open_counted(&comm, &f->dev, 1, 1);
+    f->n = 0;
+    assert_int_equal(dt_comm_all_gather(&comm, at, at, 400, NULL), DT_OK);
+    assert_int_equal(f->n, 0);
+    dt_comm_close(&comm);
+    dt_buf_free(&b);
+}
+
+/* ---- a model on it ----------------------------------------------------------------------------------------------- */
+
+#define LLAMA                                                                                                          \
+    "\"model_type\": \"llama\", \"hidden_size\": 128, \"intermediate_size\": 320, \"num_attention_heads\": 4, "        \
+    "\"num_key_value_heads\": 2, \"vocab_size\": 264"
+#define GPT2                                                                                                           \
+    "\"model_type\": \"gpt2\", \"n_embd\": 128, \"n_head\": 4, \"vocab_size\": 257, \"n_positions\": 64, "             \
+    "\"resid_pdrop\": 0, \"embd_pdrop\": 0, \"attn_pdrop\": 0"
+#define QWEN3                                                                                                          \
+    "\"model_type\": \"qwen3\", \"hidden_size\": 128, \"intermediate_size\": 320, \"num_attention_heads\": 4, "        \
+    "\"num_key_value_heads\": 2, \"head_dim\": 32, \"vocab_size\": 264"
+
+typedef struct launches {
+    int forward, head, backward;
+} launches;
+
+typedef struct plain_source {
+    dt_buf params, grads; /* of the largest unit: every unit's */
+    dt_dtype dtype;
+    const dt_unit *units;
+} plain_source;
+
+static dt_err params_acquire(void *self, int unit, dt_param_view *view)
+{
+    const plain_source *s = self;
+    char *at = s->params.ptr;
+    for (int p = 0; p < DT_N_PARTS; p++) view->part[p].data = at, view->part[p].dtype = s->dtype;
+    view->part[DT_FROZEN].data = NULL;
+    return DT_OK;
+}
+static dt_err grads_acquire(void *self, int unit, dt_grad_view *view)
+{
+    const plain_source *s = self;
+    *view = (dt_grad_view){s->grads.ptr, DT_F32, false};
+    return DT_OK;
+}
+static dt_err release(void *self, int unit) { return DT_OK; }
+
+static void json_of(char *out, size_t size, const char *shape, int n_layers)
+{
+    snprintf(out, size, "{%s, \"%s\": %d}", shape, strstr(shape, "n_embd") ? "n_layer" : "num_hidden_layers", n_layers);
+}
+
+static void fill_batch(dt_batch *b, dt_ledger *ledger, int64_t n_vocab)
+{
+    const int32_t lens[] = {32, 32};
+    assert_int_equal(dt_batch_alloc(b, 64, 64, ledger), DT_OK);
+    ref_batch_fill(b, n_vocab, 0, 2, lens, 0);
+}
+
+static launches of_step(dt_model *m, const dt_batch *b, long long (*count)(void *), void *self)
+{
+    float u[64];
+    for (int i = 0; i < 64; i++) u[i] = 1;
+    const long long from = count(self);
+    assert_int_equal(dt_model_forward(m, b, true, 0), DT_OK);
+    const long long head = count(self);
+    assert_int_equal(dt_model_head(m, b, u, 1, true), DT_OK);
+    const long long backward = count(self);
+    assert_int_equal(dt_model_backward(m, b), DT_OK);
+    return (launches){(int)(head - from), (int)(backward - head), (int)(count(self) - backward)};
+}
+
+static long long counted(void *self) { return ((const fixture *)self)->n; }
+
+static launches launches_of(fixture *f, const char *shape, int n_layers, dt_dtype dtype)
+{
+    char json[512];
+    dt_model_config mc = {0};
+    dt_unit *units;
+    dt_model *m;
+    dt_batch b;
+    int n_units;
+    int64_t largest = 0;
+    const dt_model_options opt = ref_options(64, 64, dtype);
+    json_of(json, sizeof json, shape, n_layers);
+    assert_int_equal(dt_model_config_parse(&mc, "test", json), DT_OK);
+    assert_int_equal(dt_model_make_units(&mc, &units, &n_units), DT_OK);
+    for (int u = 0; u < n_units; u++) largest = dt_max_i64(largest, units[u].flat_len[DT_TRAINED]);
+    plain_source s = {.dtype = dtype, .units = units};
+    const dt_param_source source = {&s, params_acquire, release, grads_acquire, release};
+    const size_t nbytes = (size_t)largest * sizeof(float);
+    assert_int_equal(dt_buf_alloc(&s.params, &f->dev, DT_ON_DEVICE, nbytes, DT_MEM_PARAMS), DT_OK);
+    assert_int_equal(dt_buf_alloc(&s.grads, &f->dev, DT_ON_DEVICE, nbytes, DT_MEM_GRADS), DT_OK);
+    assert_int_equal(dt_model_open(&m, &mc, &opt, units, n_units, &f->dev, &source, NULL, NULL), DT_OK);
+    fill_batch(&b, &f->ledger, mc.vocab_size);
+    f->n = 0;
+    const launches n = of_step(m, &b, counted, f);
+    dt_batch_free(&b, &f->ledger);
+    dt_model_close(m);
+    dt_buf_free(&s.params), dt_buf_free(&s.grads);
+    dt_model_free_units(units, n_units);
+    dt_model_config_free(&mc);
+    return n;
+}
+
+/* Of one block of the model, by the difference that a block makes. */
+static launches of_block(fixture *f, const char *shape, dt_dtype dtype)
+{
+    const launches two = launches_of(f, shape, 2, dtype), one = launches_of(f, shape, 1, dtype);
+    assert_int_equal(two.head, one.head);
+    return (launches){two.forward - one.forward, 0, two.backward - one.backward};
+}
+
+static void expect_block(fixture *f, const char *shape, int forward, int backward)
+{
+    const launches n = of_block(f, shape, DT_BF16);
+    if (n.forward != forward || n.backward != backward)
+        fail_msg("a block of {%s}: %d launches forward, %d backward; expected %d and %d", shape, n.forward, n.backward,
+                 forward, backward);
+}
+
+/* A number that grows is a kernel that was fused and is not any more; one that falls is to be written here.
+ *
+ * Forward: norm, qkv, rotation, attention, product with the residual, norm, gate and up, activation, product with the
+ * residual. GPT-2 has no rotation, and its activation is the product's. Backward: of each product two, of each norm
+ * two, the sums of blocks apart, of attention three. */
+static void a_block_has_the_launches_that_it_had(void **state)
+{
+    fixture *f = *state;
+    expect_block(f, LLAMA, 9, 17);
+    expect_block(f, GPT2, 7, 23);
+    expect_block(f, QWEN3, 12, 23);
+}
+
+/* ---- the CUDA device makes as many ------------------------------------------------------------------------------- */
+
+/* sim_n_launches of the object that the device came from; NULL: it is another device. */
+static long long (*find_counter(const dt_device *dev))(void)
+{
+    Dl_info info;
+    long long (*counter)(void) = NULL;
+    void *object = dladdr(dev->ops, &info) ? dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    void *found = object ? dlsym(object, "sim_n_launches") : NULL;
+    memcpy(&counter, &found, sizeof counter);
+    return counter;
+}
+
+static long long simulated(void *self)
+{
+    long long (*const *counter)(void) = self;
+    return (*counter)();
+}
+
+static void a_step_has_the_launches_of_the_cuda_device(void **state)
+{
+    static const struct {
+        const char *shape;
+        dt_dtype dtype;
+    } cases[] = {{LLAMA, DT_BF16}, {GPT2, DT_BF16}, {QWEN3, DT_BF16}, {LLAMA, DT_F32}, {GPT2, DT_F32}, {GPT2, DT_F16}};
+    fixture *f = *state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char json[512];
+        ref_model r;
+        dt_batch b;
+        const dt_model_options opt = ref_options(64, 64, cases[i].dtype);
+        json_of(json, sizeof json, cases[i].shape, 1);
+        assert_int_equal(ref_model_open(&r, "test", json, &opt), DT_OK);
+        long long (*counter)(void) = find_counter(&r.dev);
+        if (!counter) {
+            ref_model_close(&r);
+            skip();
+        }
+        fill_batch(&b, &r.ledger, r.mc.vocab_size);
+        (void)of_step(r.model, &b, simulated, &counter); /* the library's forms are tried, weights are copied */
+        ref_model_forget_grads(&r);
+        const launches cuda = of_step(r.model, &b, simulated, &counter);
+        const dt_device like = f->like;
+        f->like = r.dev; /* its sizes */
+        const launches mine = launches_of(f, cases[i].shape, 1, cases[i].dtype);
+        f->like = like;
+        if (memcmp(&cuda, &mine, sizeof mine) != 0)
+            fail_msg("{%s} in %s: the CUDA device makes %d, %d, %d launches, %d, %d, %d are counted", cases[i].shape,
+                     dt_dtype_name(cases[i].dtype), cuda.forward, cuda.head, cuda.backward, mine.forward, mine.head,
+                     mine.backward);
+        close_model(&r, &b);
+    }
+}
+
+/* Which way a product takes: what the library has not in one kernel; odd extents, which are cut where they are large,
+ * and then take the simulator some tenths of a second. */
+enum { ROOM = 4 << 20 };
+
+static dt_matmul product(char *at, const int64_t size[3], dt_dtype dt, int form, int way)
+{
+    const int64_t m = size[0], n = size[1], k = size[2];
+    const bool ta = form & 1, tb = form >> 1;
+    dt_matmul mm = {.m = m, .n = n, .k = k, .trans_a = ta, .trans_b = tb, .act = DT_ACT_GELU_TANH};
+    mm.lda = ta ? m : k, mm.ldb = tb ? k : n, mm.ldc = mm.ldd = mm.ld_aux = n;
+    mm.dt = mm.addend_dtype = mm.c_dtype = dt;
+    if (way == 1) mm.c_dtype = DT_F32, mm.accumulate = true;
+    if (way == 2) mm.bias = at + 3 * ROOM, mm.addend = at + 2 * ROOM;
+    if (way == 3) mm.bias = at + 3 * ROOM, mm.epilogue = DT_EPILOGUE_ACT, mm.aux = at + 3 * ROOM + 65536;
+    if (way == 4) mm.epilogue = DT_EPILOGUE_ACT_BACKWARD, mm.aux = at + 3 * ROOM, mm.sums_of = DT_SUMS_OF_B;
+    mm.sums = at + 3 * ROOM + ROOM / 2, mm.sums_dtype = DT_F32;
+    return mm;
+}
+
+static void expect_launches(fixture *f, dt_device *cuda, long long (*counter)(void), char *at, const dt_matmul *mm)
+{
+    void *a = at, *b = at + ROOM, *c = at + 2 * ROOM;
+    const bool small = mm->m < 500;
+    if (small && cuda->ops->matmul(cuda, mm, a, b, c, NULL) != DT_OK) fail_msg("%s", dt_error_message());
+    const long long from = counter(); /* now the form was tried */
+    assert_int_equal(cuda->ops->matmul(cuda, mm, a, b, c, NULL), DT_OK);
+    const long long made = counter() - from;
+    f->n = 0;
+    assert_int_equal(f->dev.ops->matmul(&f->dev, mm, a, b, c, NULL), DT_OK);
+    if (f->n == made) return;
+    fail_msg("%dx%dx%d, A%s, B%s, %s, epilogue %d%s: %d launches are counted, the CUDA device makes %d", (int)mm->m,
+             (int)mm->n, (int)mm->k, mm->trans_a ? "'" : "", mm->trans_b ? "'" : "", dt_dtype_name(mm->dt),
+             (int)mm->epilogue, mm->bias ? ", bias" : "", f->n, (int)made);
+}
+
+static void a_product_has_the_launches_of_the_cuda_device(void **state)
+{
+    static const int64_t small[][3] = {{64, 64, 64}, {77, 131, 95}, {1, 8, 8}},
+                         large[][3] = {{512, 521, 520}, {513, 520, 519}};
+    static const dt_dtype types[] = {DT_BF16, DT_F16, DT_F32};
+    fixture *f = *state;
+    dt_device cuda;
+    dt_buf b;
+    assert_int_equal(dt_device_open(&cuda, "cpu", 0, 1, &f->ledger), DT_OK);
+    long long (*counter)(void) = find_counter(&cuda);
+    assert_int_equal(dt_buf_alloc_zeroed(&b, &cuda, DT_ON_DEVICE, (size_t)4 * ROOM, DT_MEM_OTHER), DT_OK);
+    for (int i = 0; counter && i < 3 * 3 * 4 * 5; i++) {
+        const dt_matmul mm = product(b.ptr, small[i % 3], types[i / 3 % 3], i / 9 % 4, i / 36);
+        expect_launches(f, &cuda, counter, b.ptr, &mm);
+    }
+    for (int i = 0; counter && i < 2 * 4 * 2; i++) {
+        const dt_matmul mm = product(b.ptr, large[i % 2], DT_BF16, i / 2 % 4, i / 8);
+        expect_launches(f, &cuda, counter, b.ptr, &mm);
+    }
+    dt_buf_free(&b);
+    dt_device_close(&cuda);
+    if (!counter) skip();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_operation_is_missing),
+        cmocka_unit_test_setup_teardown(what_waits_comes_after_and_the_rest_beside, open_count, close_count),
+        cmocka_unit_test_setup_teardown(a_collective_sends_what_its_formula_says, open_count, close_count),
+        cmocka_unit_test_setup_teardown(a_block_has_the_launches_that_it_had, open_count, close_count),
+        cmocka_unit_test_setup_teardown(a_step_has_the_launches_of_the_cuda_device, open_count, close_count),
+        cmocka_unit_test_setup_teardown(a_product_has_the_launches_of_the_cuda_device, open_count, close_count),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
