@@ -105,7 +105,10 @@ static void print_head(const dt_run *run, const plan_setting *with, const dt_chi
             dt_dtype_name(with->model_opt.dtype), chip->memory_rate * 1e-9);
     if (with->nranks > 1) fprintf(out, ", NVLink %.0f GB/s each way", chip->nvlink_rate * 1e-9);
     if (n_nodes > 1) fprintf(out, ", network %.0f GB/s a GPU", chip->network_rate * 1e-9);
-    fputs("\n(rows of full length; what the host does meanwhile costs nothing)\n\n", out);
+    fputs("\n(rows of full length; what the host does meanwhile costs nothing)\n", out);
+    if (run_trains(run) && !run->task.ops->weights_known)
+        fprintf(out, "(what task %s computes with other models is not in it)\n", run->task.ops->name);
+    fputc('\n', out);
 }
 
 dt_err run_print_forecast(dt_run *run, const plan_setting *with, const dt_chip *chip, FILE *out)
