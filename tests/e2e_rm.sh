@@ -93,6 +93,38 @@ expect "its head is taken" sh -c "! grep -q 'starts from random' '$out'"
 run 0 ./dtrain --check /dev/stdin run.task=rm run.output_dir="$tmp/checked" model.path="$tmp/lm/hf" data.train="$tmp/polite.h5" data.seq_len=64 batch.micro_batch_size=1
 expect_exit "--check of a run from a language model" 0
 
+# ---- scores -------------------------------------------------------------------------------------------------------------------------------------
+sed 's/"chosen"/"completion"/' "$fixture/pairs.jsonl" >"$tmp/answers.jsonl"
+score() { # NP OUT ARGS...
+    local np=$1 to=$2
+    shift 2
+    run "$np" ./dtrain-generate --tokenizer bytes --threads 1 -o "$tmp/$to" --force "$@"
+}
+score 1 rewards --score "$fixture/start" --answers "$tmp/answers.jsonl"
+expect_exit "answers of a file are judged" 0
+# Seven digits, and roundings of fp32 in a model of two small blocks.
+expect "as transformers does" sh -c "paste -d' ' '$tmp/rewards' '$fixture/rewards.txt' | awk '{ d = \$1 - \$2; if (NF != 2 || d > 2e-6 || d < -2e-6) bad = 1 } END { exit bad || NR != 12 }'"
+expect_text "their mean is told, and how many are above 0" "rewards of 12 answers: mean .* $(awk '{ n += $1 > 0 } END { printf "%.1f", 100 * n / NR }' "$fixture/rewards.txt") % above 0"
+score 3 rewards3 --score "$fixture/start" --answers "$tmp/answers.jsonl" --zero-stage 3 --batch-size 2
+expect "the same bits on 3 ranks at stage 3, two at a time" cmp "$tmp/rewards" "$tmp/rewards3"
+score 2 generated --score "$fixture/start" --jsonl --prompt "so is" --num-samples 5 --max-new-tokens 9 tests/data/dpo/start
+expect_exit "what is generated is judged" 0
+expect_text "and told" 'rewards of 5 answers'
+sed 's/.*"reward": *\([-0-9.e]*\).*/\1/' "$tmp/generated" >"$tmp/.a"
+sed 's/.*"ids":\[\([0-9,]*\)\],"prompt_ids":\[\([0-9,]*\)\].*/{"ids": [\2,\1]}/' "$tmp/generated" >"$tmp/again.jsonl"
+score 1 rewards-again --score "$fixture/start" --answers "$tmp/again.jsonl"
+expect "as the same ids are that come from a file" sh -c "[ \$(wc -l <'$tmp/.a') = 5 ] && paste -d' ' '$tmp/.a' '$tmp/rewards-again' | awk '{ d = \$1 - \$2; bad += d > 1e-8 || d < -1e-8 } END { exit bad > 0 }'"
+score 1 none --answers "$tmp/answers.jsonl"
+expect_text "answers need a judge" 'answers needs --score'
+score 1 none --score tests/data/dpo/start --answers "$tmp/answers.jsonl"
+expect_exit "a language model is no judge" 65
+expect_text "and what it lacks is named" 'tensor .score.weight. is missing'
+printf '{"prompt": "so"}\n' >"$tmp/no-answer.jsonl"
+score 1 none --score "$fixture/start" --answers "$tmp/no-answer.jsonl"
+expect_text "a record without an answer" 'no-answer.jsonl:1: expected an object with "prompt" and "completion"'
+DTRAIN_FAULT=generate.score:1:1:error RUN_TIMEOUT=60 kill_at_once score 2 none --score "$fixture/start" --answers "$tmp/answers.jsonl" --zero-stage 3
+expect_exit "a rank that fails while it judges ends the run" 70
+
 # ---- left out and refused -----------------------------------------------------------------------------------------------------------------------
 printf '%s\n' '{"prompt": "a ", "chosen": "b", "rejected": "c"}' '{"prompt": "a ", "chosen": "long long long long long long long long", "rejected": "c"}' >"$tmp/long.jsonl"
 data -o "$tmp/long.h5" "$tmp/long.jsonl"

@@ -5,6 +5,7 @@
 
 start/          LlamaForSequenceClassification with one label
 pairs.jsonl     prompt, chosen, rejected, margin; read by dtrain-data with the tokenizer `bytes`, whose end-of-text (256) closes each text
+rewards.txt     of each chosen answer, by start, a line each
 trl.txt         a line a step: loss, gradient norm, accuracy, margin, min, mean and max reward
 """
 import json
@@ -44,6 +45,12 @@ records = [{"prompt": text(rng.integers(1, 4)) + " ", "chosen": text(rng.integer
 
 def ids(record, side):
     return list((record["prompt"] + record[side]).encode()) + [256]
+
+
+with torch.no_grad():
+    start = LlamaForSequenceClassification.from_pretrained(out / "start", dtype=torch.float32).eval()
+    rewards = [start(torch.tensor([ids(r, "chosen")])).logits.item() for r in records]
+(out / "rewards.txt").write_text("".join(f"{reward:.7g}\n" for reward in rewards))
 
 
 class InOrder(RewardTrainer):

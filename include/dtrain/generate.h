@@ -37,6 +37,9 @@ typedef struct dt_prompt_reader {
     const char *chat_template; /* for messages; NULL: auto */
     const char *system;        /* NULL, or what comes first where messages do not begin with a system message */
     unsigned chat_flags;       /* DT_CHAT_NO_THINK */
+    /* records are whole: {"prompt": "text"} with "completion", "response" or "answer", or messages that end with an
+     * answer. The end of text follows, unless a template has ended it */
+    bool answers;
     int64_t vocab_size;
     dt_chat *chat; /* opened when it is first needed */
 } dt_prompt_reader;

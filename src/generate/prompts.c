@@ -110,13 +110,52 @@ static dt_err encode_messages(dt_ids *p, const place *at, const json_t *list, co
     dt_err err = DT_OK;
     if (r->system && !begins_with_system(list)) err = dt_messages_add(&m, DT_ROLE_SYSTEM, r->system, strlen(r->system));
     if (err == DT_OK) err = dt_messages_parse(&m, list, key, "role", "content");
-    if (err == DT_OK) err = dt_chat_encode(r->chat, r->encoder, m.item, m.n, DT_CHAT_GENERATE | r->chat_flags, p);
+    const unsigned flags = r->answers ? 0 : DT_CHAT_GENERATE | r->chat_flags;
+    if (err == DT_OK) err = dt_chat_encode(r->chat, r->encoder, m.item, m.n, flags, p);
     dt_messages_free(&m);
     if (err != DT_ERR_DATA) return err;
     char why[512]; /* messages count themselves; which file and line they stand in is known here */
     snprintf(why, sizeof why, "%s", dt_error_message());
     dt_error_clear();
     return dt_fail(err, "%s: %s", what, why);
+}
+
+/* A prompt and its answer, as a dataset has them. */
+static dt_err encode_answer(dt_ids *p, const place *at, const json_t *record, dt_prompt_reader *r)
+{
+    static const char *const keys[] = {"completion", "response", "answer"};
+    const json_t *prompt = json_object_get(record, "prompt"), *answer = NULL;
+    char head[512];
+    for (size_t i = 0; !answer && i < sizeof keys / sizeof keys[0]; i++) answer = json_object_get(record, keys[i]);
+    DT_CHECK(json_is_string(prompt) && json_is_string(answer), DT_ERR_DATA,
+             "%s: expected an object with \"prompt\" and \"completion\", \"response\" or \"answer\" (texts), "
+             "\"messages\" (a list of roles and contents) or \"ids\" (a list of integers)",
+             where(at, head, sizeof head));
+    DT_CHECK(r->encoder, DT_ERR_USAGE, "texts need a tokenizer; see --tokenizer");
+    dt_wrap wrap;
+    dt_pieces pieces = {0};
+    bool parted = false;
+    DT_TRY(dt_wrap_probe(&wrap, r->tokenizer));
+    dt_err err = dt_pieces_text(&pieces, json_string_value(prompt), json_string_length(prompt), false);
+    if (err == DT_OK) err = dt_pieces_text(&pieces, json_string_value(answer), json_string_length(answer), true);
+    if (err == DT_OK) err = dt_pieces_encode(r->encoder, r->tokenizer, &pieces, &wrap, p, NULL, &parted);
+    dt_pieces_free(&pieces);
+    return err;
+}
+
+static dt_err end_text(dt_ids *p, const dt_prompt_reader *r)
+{
+    const int32_t eos = r->tokenizer ? dt_tokenizer_get_info(r->tokenizer)->eos : -1;
+    return eos < 0 || (p->n > 0 && p->id[p->n - 1] == eos) ? DT_OK : append_id(p, eos);
+}
+
+static dt_err from_answer(dt_ids *p, const place *at, const json_t *record, dt_prompt_reader *r)
+{
+    const json_t *ids = json_object_get(record, "ids"), *messages = json_object_get(record, "messages");
+    if (json_is_array(messages)) return encode_messages(p, at, messages, "messages", r);
+    if (json_is_array(ids) && !json_object_get(record, "prompt")) return take_ids(p, at, ids);
+    DT_TRY(encode_answer(p, at, record, r));
+    return end_text(p, r);
 }
 
 /* ---- records ----------------------------------------------------------------------------------------------------- */
@@ -126,6 +165,7 @@ static dt_err from_record(dt_ids *p, const place *at, const json_t *record, dt_p
     char head[512];
     const json_t *prompt = json_object_get(record, "prompt"), *ids = json_object_get(record, "ids"),
                  *messages = json_object_get(record, "messages");
+    if (r->answers) return from_answer(p, at, record, r);
     if (json_is_array(messages)) return encode_messages(p, at, messages, "messages", r);
     if (json_is_array(prompt)) return encode_messages(p, at, prompt, "prompt", r);
     if (json_is_string(prompt)) return encode(p, at, json_string_value(prompt), json_string_length(prompt), r);

@@ -83,14 +83,18 @@ static dt_err read_stream(FILE *in, const char *name, char **text, size_t *nbyte
     return DT_OK;
 }
 
+/* The file of JSON records, if there is one. */
+static const char *records_of(const options *o) { return o->answers ? o->answers : o->prompts; }
+
 static dt_err read_prompts(const options *o, char **text, size_t *nbytes)
 {
-    if (o->standard_input || (o->prompts && strcmp(o->prompts, "-") == 0))
+    const char *records = records_of(o);
+    if (o->standard_input || (records && strcmp(records, "-") == 0))
         return read_stream(stdin, "standard input", text, nbytes);
-    if (o->prompts) {
-        FILE *in = fopen(o->prompts, "re");
-        DT_CHECK_ERRNO(in, DT_ERR_DATA, o->prompts, "cannot read");
-        const dt_err err = read_stream(in, o->prompts, text, nbytes);
+    if (records) {
+        FILE *in = fopen(records, "re");
+        DT_CHECK_ERRNO(in, DT_ERR_DATA, records, "cannot read");
+        const dt_err err = read_stream(in, records, text, nbytes);
         fclose(in);
         return err;
     }
@@ -107,11 +111,10 @@ static dt_err share_prompts(app *a, char **text)
     size_t nbytes = 0;
     TOGETHER(a, a->comm.rank == 0 ? read_prompts(o, text, &nbytes) : DT_OK);
     DT_TRY(dt_comm_share_text(&a->comm, text, &nbytes));
-    const dt_prompt_format format = o->standard_input ? DT_PROMPT_LINES
-                                    : o->prompts      ? DT_PROMPT_JSONL
-                                                      : DT_PROMPT_WHOLE;
-    const bool piped = o->standard_input || (o->prompts && strcmp(o->prompts, "-") == 0);
-    const char *name = piped ? "standard input" : o->prompts ? o->prompts : "--prompt";
+    const char *records = records_of(o);
+    const dt_prompt_format format = o->standard_input ? DT_PROMPT_LINES : records ? DT_PROMPT_JSONL : DT_PROMPT_WHOLE;
+    const bool piped = o->standard_input || (records && strcmp(records, "-") == 0);
+    const char *name = piped ? "standard input" : records ? records : "--prompt";
     TOGETHER(a, dt_prompts_parse(&a->prompts, name, *text, nbytes, format, &a->reader));
     return DT_OK;
 }
@@ -122,7 +125,7 @@ static dt_err print_when_finished(void *ctx, dt_sequence *s)
 {
     app *a = ctx;
     if (s->finish == DT_FINISH_NONE && generate_stops(a, s)) s->finish = DT_FINISH_STOP;
-    return s->finish != DT_FINISH_NONE && a->comm.nranks == 1 ? generate_put_finished(a) : DT_OK;
+    return s->finish != DT_FINISH_NONE && a->comm.nranks == 1 && !a->reward ? generate_put_finished(a) : DT_OK;
 }
 
 static dt_err stream_token(void *ctx, dt_sequence *s)
@@ -263,13 +266,15 @@ static dt_err run_sequences(app *a)
     dt_err err = together(a, mine ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for %d sequences", a->n_seqs));
     for (int i = 0; i < a->n_seqs && err == DT_OK; i++)
         if (generate_owner(a, i) == a->comm.rank) mine[n_mine++] = &a->seqs[i];
-    if (err == DT_OK) err = generate(a, mine, n_mine, &stats);
+    for (int i = 0; i < n_mine && a->opt.answers; i++) mine[i]->finish = DT_FINISH_EOS; /* nothing follows */
+    if (err == DT_OK && !a->opt.answers) err = generate(a, mine, n_mine, &stats);
+    if (err == DT_OK && a->opt.score) err = generate_score(a, mine, n_mine);
     free(mine);
     DT_TRY(err);
     for (int r = 1; r < a->comm.nranks && !a->opt.stream; r++) TOGETHER(a, generate_fetch_from(a, r));
     TOGETHER(a, a->comm.rank == 0 && !a->opt.stream ? generate_put_finished(a) : DT_OK);
-    TOGETHER(a, report_speed(a, &stats));
-    return DT_OK;
+    if (!a->opt.answers) TOGETHER(a, report_speed(a, &stats));
+    return a->opt.score ? generate_report_rewards(a) : DT_OK;
 }
 
 /* ---- the program ------------------------------------------------------------------------------------------------- */
@@ -298,7 +303,8 @@ static dt_err run(app *a, dt_err parsed)
                ? dt_fail(DT_ERR_USAGE, "--stream: expected one rank, or --zero-stage 3, found %d ranks", a->comm.nranks)
                : DT_OK);
     TOGETHER(a, a->comm.rank == 0 ? generate_begin_output(a) : DT_OK);
-    TOGETHER(a, dt_frozen_model_describe(&a->frozen, o->model, 0));
+    TOGETHER(a, dt_frozen_model_describe(&a->frozen, o->answers ? o->score : o->model, o->answers ? 1 : 0));
+    if (o->score && !o->answers) TOGETHER(a, generate_describe_judge(a));
     TOGETHER(a, generate_take_defaults(&a->opt, &a->frozen.from.generation));
     TOGETHER(a, open_tokenizer(a));
     a->reader = (dt_prompt_reader){.tokenizer = a->tok,
@@ -306,6 +312,7 @@ static dt_err run(app *a, dt_err parsed)
                                    .chat_template = o->chat_template ? o->chat_template : a->frozen.from.chat_template,
                                    .system = o->system,
                                    .chat_flags = o->no_think ? DT_CHAT_NO_THINK : 0,
+                                   .answers = o->answers != NULL,
                                    .vocab_size = a->frozen.mc.vocab_size};
     DT_TRY(prepare_prompts(a));
     if (o->verbose && a->comm.rank == 0) generate_print_settings(a);
@@ -324,13 +331,16 @@ static dt_err run(app *a, dt_err parsed)
 static void close_all(app *a)
 {
     dt_watchdog_stop(a->watchdog);
+    dt_model_close(a->judging);
     dt_model_close(a->model);
+    dt_frozen_model_close(&a->judge);
     dt_frozen_model_close(&a->frozen);
     for (int i = 0; i < a->n_seqs; i++) {
         free(a->seqs[i].ids);
         free(a->seqs[i].logps);
     }
     free(a->seqs);
+    free(a->reward);
     dt_prompt_reader_close(&a->reader);
     dt_prompts_free(&a->prompts);
     dt_encoder_close(a->encoder);

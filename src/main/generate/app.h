@@ -13,6 +13,7 @@ typedef struct options {
     const char *model, *prompt, *prompts; /* prompts: a file, "-" for standard input as JSON lines */
     bool standard_input;                  /* a prompt a line */
     const char *output;                   /* a file; NULL: standard output */
+    const char *score, *answers;          /* the model that judges; a file of answers, "-": standard input */
     bool force;
     const char *tokenizer, *device;
     dt_dtype dtype;
@@ -39,6 +40,9 @@ typedef struct app {
     dt_device dev;
     dt_frozen_model frozen;
     dt_model *model;
+    dt_frozen_model judge; /* of --score, where another model generates */
+    dt_model *judging;
+    double *reward;    /* [n_seqs]; NULL: nothing is judged */
     dt_tokenizer *tok; /* NULL: ids are read and printed; so is encoder then */
     dt_encoder *encoder;
     int32_t eos[DT_MAX_EOS + 2];
@@ -63,6 +67,13 @@ void generate_print_settings(const app *a);
 dt_err generate_make_sequences(app *a);
 int generate_owner(const app *a, int sequence);
 dt_err generate_fetch_from(app *a, int from); /* collective */
+
+/* score.c: collective */
+/** The model that judges, all but its tensors. */
+dt_err generate_describe_judge(app *a);
+/** a->reward of this rank's sequences. */
+dt_err generate_score(app *a, dt_sequence *const *mine, int n_mine);
+dt_err generate_report_rewards(app *a); /* on standard error, once all are on rank 0 */
 
 /* output.c */
 /** Rank 0, where -o asks for it: standard output is the file from here on, as FILE.part. */

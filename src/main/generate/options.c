@@ -11,6 +11,7 @@ enum { DEFAULT_BATCH = 16, DEFAULT_NEW = 128 };
 
 const char generate_usage[] =
     "usage: dtrain-generate MODEL [-] [options]\n"
+    "       dtrain-generate --score MODEL --answers FILE [options]\n"
     "Continues prompts with a trained model, alone or under mpirun. MODEL is a checkpoint (.h5), a\n"
     "run's output_dir, or a Hugging Face model directory.\n"
     "\n"
@@ -55,6 +56,15 @@ const char generate_usage[] =
     "  --logprobs              with --jsonl: log-probabilities of the new tokens and their sum\n"
     "  --verbose               say on standard error which settings are used\n"
     "\n"
+    "Scores\n"
+    "  --score MODEL           let a reward model (a directory, a checkpoint or a run's output_dir of task\n"
+    "                          rm) judge each prompt with what was generated: --jsonl has the number as\n"
+    "                          \"reward\", and in the end their mean is told, and how many are above 0,\n"
+    "                          which of a harmless model is the safety rate\n"
+    "  --answers FILE          judge these, and generate nothing; - for standard input: JSON objects, one\n"
+    "                          per line or in an array, with \"prompt\" and \"completion\", \"response\" or\n"
+    "                          \"answer\" (texts), with \"messages\", or with \"ids\"\n"
+    "\n"
     "Running\n"
     "  --tokenizer NAME        a directory or tokenizer.json; bytes; or ids: prompts and continuations\n"
     "                          are numbers separated by blanks (default: the model's own, else bytes)\n"
@@ -78,7 +88,8 @@ const char generate_usage[] =
 enum option_id {
     PROMPT = 256, PROMPTS, CHAT, SYSTEM, TEMPLATE, NO_THINK, MAX_NEW, STOP, TEMPERATURE, TOP_K, TOP_P, MIN_P,
     PENALTY, GREEDY, SAMPLES, SEED, BEAMS, LENGTH_PENALTY, EARLY, RETURN, STREAM, JSONL, LOGPROBS, VERBOSE,
-    TOKENIZER, BATCH, CONTEXT, DTYPE, STAGE, THREADS, DEVICE, TIMEOUT, FORCE
+    TOKENIZER, BATCH, CONTEXT, DTYPE, STAGE, THREADS, DEVICE, TIMEOUT, FORCE,
+    SCORE, ANSWERS
 };
 static const struct option long_options[] = {
     {"prompt", 1, 0, PROMPT}, {"prompts", 1, 0, PROMPTS}, {"chat", 0, 0, CHAT}, {"system", 1, 0, SYSTEM},
@@ -90,7 +101,7 @@ static const struct option long_options[] = {
     {"stream", 0, 0, STREAM}, {"jsonl", 0, 0, JSONL}, {"logprobs", 0, 0, LOGPROBS}, {"verbose", 0, 0, VERBOSE},
     {"tokenizer", 1, 0, TOKENIZER}, {"batch-size", 1, 0, BATCH}, {"context", 1, 0, CONTEXT}, {"dtype", 1, 0, DTYPE},
     {"zero-stage", 1, 0, STAGE}, {"threads", 1, 0, THREADS}, {"device", 1, 0, DEVICE}, {"timeout", 1, 0, TIMEOUT},
-    {"output", 1, 0, 'o'}, {"force", 0, 0, FORCE}, TOOL_OPTIONS, {0}};
+    {"output", 1, 0, 'o'}, {"force", 0, 0, FORCE}, {"score", 1, 0, SCORE}, {"answers", 1, 0, ANSWERS}, TOOL_OPTIONS, {0}};
 /* clang-format on */
 
 static dt_err parse_dtype(const char *text, dt_dtype *dtype)
@@ -164,7 +175,8 @@ static dt_err parse_one(options *o, int id, const char *name, const char *text)
         const char **text;
     } texts[] = {
         {PROMPT, &o->prompt},       {PROMPTS, &o->prompts}, {SYSTEM, &o->system}, {TEMPLATE, &o->chat_template},
-        {TOKENIZER, &o->tokenizer}, {DEVICE, &o->device},   {'o', &o->output}};
+        {TOKENIZER, &o->tokenizer}, {DEVICE, &o->device},   {'o', &o->output},    {SCORE, &o->score},
+        {ANSWERS, &o->answers}};
     const struct {
         int id;
         bool *flag;
@@ -241,10 +253,21 @@ static dt_err check_beams(const options *o)
     return DT_OK;
 }
 
+static dt_err check_scoring(const options *o)
+{
+    DT_CHECK(!o->answers || o->score, DT_ERR_USAGE, "--answers needs --score: the model that judges them");
+    DT_CHECK(!o->answers || (!o->model && !o->prompt && !o->prompts && !o->standard_input), DT_ERR_USAGE,
+             "--answers: nothing is generated, so there is neither a model before it nor a prompt");
+    DT_CHECK(!o->score || (!o->stream && !o->chat), DT_ERR_USAGE,
+             "--score: cannot be combined with --stream and --chat");
+    return DT_OK;
+}
+
 static dt_err check_options(const options *o)
 {
+    DT_TRY(check_scoring(o));
     const bool ids = o->tokenizer && strcmp(o->tokenizer, "ids") == 0;
-    DT_CHECK(o->model, DT_ERR_USAGE,
+    DT_CHECK(o->model || o->answers, DT_ERR_USAGE,
              "expected a checkpoint, a run's directory or a model directory; see dtrain-generate --help");
     DT_CHECK((o->prompt && !o->chat) + !!o->prompts + o->standard_input + o->chat <= 1, DT_ERR_USAGE,
              "--prompt, --prompts, - and --chat: expected one of them, or --chat with --prompt");

@@ -209,6 +209,7 @@ static json_t *take_text(char *text, size_t n)
 
 static void add_scores(const app *a, const dt_sequence *s, json_t *object)
 {
+    if (a->reward) json_object_set_new(object, "reward", json_real(a->reward[s->number]));
     const bool beams = a->opt.beams.n_beams > 1;
     if (beams) json_object_set_new(object, "score", json_real(s->score));
     if (beams || a->opt.logprobs) json_object_set_new(object, "logprob", json_real(s->logp));
@@ -244,10 +245,20 @@ static json_t *record_of(const app *a, const dt_sequence *s)
     return object;
 }
 
+static json_t *answer_of(const app *a, const dt_sequence *s)
+{
+    json_t *object = json_object();
+    json_object_set_new(object, "index", json_integer((json_int_t)s->number));
+    json_object_set_new(object, "n_tokens", json_integer(s->n_ids));
+    add_scores(a, s, object);
+    json_object_update_missing(object, a->prompts.prompt[s->number].record);
+    return object;
+}
+
 static dt_err put_json(const app *a, const dt_sequence *s)
 {
-    json_t *object = record_of(a, s);
-    char *line = object && json_object_get(object, "text") && json_object_get(object, "ids")
+    json_t *object = a->opt.answers ? answer_of(a, s) : record_of(a, s);
+    char *line = object && (a->opt.answers || (json_object_get(object, "text") && json_object_get(object, "ids")))
                      ? json_dumps(object, JSON_COMPACT)
                      : NULL;
     json_decref(object);
@@ -265,6 +276,10 @@ static dt_err put_sequence(const app *a, const dt_sequence *s)
     bool stopped;
     if (s->finish == DT_FINISH_MISSING) return DT_OK;
     if (a->opt.jsonl) return put_json(a, s);
+    if (a->opt.answers) {
+        printf("%.9g\n", a->reward[s->number]);
+        return DT_OK;
+    }
     if (a->n_seqs > 1)
         printf("%s==> prompt %" PRIu64 ", sample %" PRIu64 " <==\n", s->number ? "\n" : "",
                s->number / (uint64_t)a->n_out, s->number % (uint64_t)a->n_out);

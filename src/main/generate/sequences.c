@@ -32,9 +32,11 @@ static dt_err make_sequence(app *a, dt_sequence *s, int prompt)
     dt_ids *p = &a->prompts.prompt[prompt].ids;
     const int64_t limit = dt_model_max_length(&a->frozen.mc);
     DT_TRY(begin_prompt(a, p));
-    DT_CHECK((int64_t)p->n < limit, DT_ERR_DATA,
-             "prompt %d has %zu tokens: the model takes %" PRId64 ", new ones included", prompt, p->n, limit);
-    const int64_t most = (int64_t)p->n + a->opt.max_new_tokens;
+    const int64_t n_new = a->opt.answers ? 0 : a->opt.max_new_tokens, least = n_new > 0;
+    DT_CHECK((int64_t)p->n + least <= limit, DT_ERR_DATA, "%s %d has %zu tokens: the model takes %" PRId64 "%s",
+             a->opt.answers ? "answer" : "prompt", prompt, p->n, limit,
+             a->opt.answers ? ", its prompt included" : ", new ones included");
+    const int64_t most = (int64_t)p->n + n_new;
     *s = (dt_sequence){.number = (uint64_t)a->n_seqs, .n_prompt = (int32_t)p->n, .n_ids = (int32_t)p->n};
     s->max_ids = (int32_t)(most < limit ? most : limit);
     s->ids = malloc((size_t)s->max_ids * sizeof *s->ids);
@@ -52,7 +54,8 @@ dt_err generate_make_sequences(app *a)
     DT_CHECK(n <= INT_MAX / 2, DT_ERR_USAGE, "%d prompts with %d continuations each are too many", a->prompts.n,
              a->n_out);
     a->seqs = calloc((size_t)n, sizeof *a->seqs);
-    DT_CHECK(a->seqs, DT_ERR_MEMORY, "out of memory for %" PRId64 " sequences", n);
+    a->reward = a->opt.score ? calloc((size_t)n, sizeof *a->reward) : NULL;
+    DT_CHECK(a->seqs && (a->reward || !a->opt.score), DT_ERR_MEMORY, "out of memory for %" PRId64 " sequences", n);
     while (a->n_seqs < n) {
         dt_sequence *s = &a->seqs[a->n_seqs];
         const dt_err err = make_sequence(a, s, a->n_seqs / a->n_out);
@@ -65,7 +68,7 @@ dt_err generate_make_sequences(app *a)
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
 typedef struct result_head {
-    double logp, score;
+    double logp, score, reward;
     int32_t n_ids, finish;
 } result_head;
 
@@ -75,21 +78,26 @@ static size_t result_nbytes(const dt_sequence *s)
     return sizeof(result_head) + (room * sizeof *s->ids + (s->logps ? room * sizeof *s->logps : 0) + 7) / 8 * 8;
 }
 
-static void pack(char *to, const dt_sequence *s)
+static void pack(const app *a, char *to, const dt_sequence *s)
 {
-    const result_head head = {.logp = s->logp, .score = s->score, .n_ids = s->n_ids, .finish = (int32_t)s->finish};
+    const result_head head = {.logp = s->logp,
+                              .score = s->score,
+                              .reward = a->reward ? a->reward[s->number] : 0,
+                              .n_ids = s->n_ids,
+                              .finish = (int32_t)s->finish};
     memcpy(to, &head, sizeof head);
     to += sizeof head;
     memcpy(to, s->ids, (size_t)s->n_ids * sizeof *s->ids);
     if (s->logps) memcpy(to + (size_t)s->max_ids * sizeof *s->ids, s->logps, (size_t)s->max_ids * sizeof *s->logps);
 }
 
-static void unpack(const char *from, dt_sequence *s)
+static void unpack(const app *a, const char *from, dt_sequence *s)
 {
     result_head head;
     memcpy(&head, from, sizeof head);
     from += sizeof head;
     s->logp = head.logp, s->score = head.score;
+    if (a->reward) a->reward[s->number] = head.reward;
     s->n_ids = head.n_ids;
     s->finish = (dt_finish)head.finish;
     memcpy(s->ids, from, (size_t)s->n_ids * sizeof *s->ids);
@@ -105,14 +113,14 @@ dt_err generate_fetch_from(app *a, int from)
     dt_err err = together(a, all ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the results of rank %d", from));
     for (int i = 0; err == DT_OK && i < a->n_seqs && a->comm.rank == from; i++) {
         if (generate_owner(a, i) != from) continue;
-        pack(at, &a->seqs[i]);
+        pack(a, at, &a->seqs[i]);
         at += result_nbytes(&a->seqs[i]);
     }
     if (err == DT_OK) err = dt_comm_broadcast_host(&a->comm, all, nbytes, from);
     at = all;
     for (int i = 0; err == DT_OK && i < a->n_seqs; i++) {
         if (generate_owner(a, i) != from) continue;
-        unpack(at, &a->seqs[i]);
+        unpack(a, at, &a->seqs[i]);
         at += result_nbytes(&a->seqs[i]);
     }
     free(all);

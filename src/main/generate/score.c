@@ -1,0 +1,141 @@
+/* score.c - what a reward model says of sequences: the value at the last token of each. A value has the same bits
+ * whatever else is in its pass, so results depend neither on the ranks nor on the batch. */
+#include "app.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PASS_TOK = 4096 };
+
+static dt_frozen_model *judge_of(app *a) { return a->opt.answers ? &a->frozen : &a->judge; }
+
+dt_err generate_describe_judge(app *a)
+{
+    DT_TRY(dt_frozen_model_describe(&a->judge, a->opt.score, 1));
+    DT_CHECK(a->judge.mc.vocab_size >= a->frozen.mc.vocab_size, DT_ERR_DATA,
+             "%s: vocab_size: the model that judges has %lld, the one that generates %lld", a->opt.score,
+             (long long)a->judge.mc.vocab_size, (long long)a->frozen.mc.vocab_size);
+    return DT_OK;
+}
+
+/* ---- passes ------------------------------------------------------------------------------------------------------ */
+
+typedef struct passes {
+    dt_batch batch;
+    float *value; /* [max_tok] */
+    int32_t max_tok, max_seq, longest;
+} passes;
+
+static dt_err open_passes(app *a, passes *p)
+{
+    p->longest = 1;
+    for (int i = 0; i < a->n_seqs; i++) p->longest = a->seqs[i].max_ids > p->longest ? a->seqs[i].max_ids : p->longest;
+    p->max_tok = p->longest > PASS_TOK ? p->longest : PASS_TOK;
+    p->max_seq = (int32_t)a->opt.batch_size;
+    const int64_t most = dt_model_max_length(&judge_of(a)->mc);
+    DT_CHECK(p->longest <= most, DT_ERR_DATA, "%s: a text may have %d tokens, and the model that judges takes %lld",
+             a->opt.score, p->longest, (long long)most);
+    p->value = malloc((size_t)p->max_tok * sizeof *p->value);
+    DT_CHECK(p->value, DT_ERR_MEMORY, "out of memory for values of %d tokens", p->max_tok);
+    DT_TRY(dt_batch_alloc(&p->batch, p->max_tok, p->max_seq, &a->ledger));
+    const dt_model_options mo = {.dtype = a->opt.dtype,
+                                 .grad_dtype = a->opt.dtype,
+                                 .max_tok = p->max_tok,
+                                 .max_seq = p->max_seq,
+                                 .max_pos = p->longest,
+                                 .batch_invariant = true};
+    const dt_frozen_model *f = judge_of(a);
+    return dt_model_open(&a->judging, &f->mc, &mo, f->units, f->n_units, &a->dev, &f->source, NULL, &a->phase);
+}
+
+static void add_text(dt_batch *b, const dt_sequence *s)
+{
+    b->seq_start[b->n_seq] = b->n_tok;
+    b->full_len[b->n_seq++] = 0;
+    for (int32_t i = 0; i < s->n_ids; i++, b->n_tok++) {
+        b->token[b->n_tok] = s->ids[i];
+        b->target[b->n_tok] = -1;
+        b->weight[b->n_tok] = 0;
+        b->pos[b->n_tok] = i;
+        b->token_key[b->n_tok] = 0;
+    }
+    b->seq_start[b->n_seq] = b->n_tok;
+}
+
+/* As many of the sequences from number first on as fit; the number of the next. */
+static int fill(passes *p, dt_sequence *const *mine, int n_mine, int first)
+{
+    dt_batch *b = &p->batch;
+    int i = first;
+    b->n_tok = b->n_seq = 0;
+    b->seq_start[0] = 0;
+    for (; i < n_mine && b->n_seq < p->max_seq && b->n_tok + mine[i]->n_ids <= p->max_tok; i++) add_text(b, mine[i]);
+    b->n_samples = b->n_seq;
+    dt_batch_finish(b);
+    return i;
+}
+
+static dt_err one_pass(app *a, passes *p, dt_sequence *const *mine, int first)
+{
+    DT_TRY(dt_fault("generate.score"));
+    DT_TRY(dt_model_forward(a->judging, &p->batch, false, 0));
+    DT_TRY(dt_model_values(a->judging, &p->batch, p->value));
+    for (int s = 0; s < p->batch.n_seq; s++) {
+        const double reward = (double)p->value[p->batch.seq_start[s + 1] - 1];
+        DT_CHECK(isfinite(reward), DT_ERR_NONFINITE, "%s: the reward of sequence %llu is not finite", a->opt.score,
+                 (unsigned long long)mine[first + s]->number);
+        a->reward[mine[first + s]->number] = reward;
+    }
+    return DT_OK;
+}
+
+/* At stage 3 all ranks make the same number of passes, empty ones at the end; one that fails alone leaves the others in
+ * the middle of theirs, and ends the job. */
+static dt_err all_passes(app *a, passes *p, dt_sequence *const *mine, int n_mine)
+{
+    int64_t n_passes = 0;
+    for (int i = 0; i < n_mine; n_passes++) i = fill(p, mine, n_mine, i);
+    DT_TRY(dt_comm_reduce_host_i64(&a->comm, &n_passes, 1, DT_MAX));
+    dt_err err = DT_OK;
+    for (int next = 0; n_passes > 0 && err == DT_OK; n_passes--) {
+        const int first = next;
+        next = fill(p, mine, n_mine, first);
+        dt_phase_enter(&a->phase, "score", "");
+        err = one_pass(a, p, mine, first);
+    }
+    return a->opt.stage == 3 && a->comm.nranks > 1 ? err : together(a, err);
+}
+
+dt_err generate_score(app *a, dt_sequence *const *mine, int n_mine)
+{
+    passes p = {0};
+    TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, a->opt.timeout_s));
+    dt_err err = a->opt.answers ? DT_OK
+                                : together(a, dt_frozen_model_load(&a->judge, &a->comm, &a->dev, NULL,
+                                                                   (int)a->opt.stage, a->opt.dtype, &a->phase));
+    if (err == DT_OK) err = together(a, open_passes(a, &p));
+    if (err == DT_OK) err = all_passes(a, &p, mine, n_mine);
+    dt_watchdog_stop(a->watchdog);
+    a->watchdog = NULL;
+    dt_batch_free(&p.batch, &a->ledger);
+    free(p.value);
+    return err;
+}
+
+/* ---- in the end -------------------------------------------------------------------------------------------------- */
+
+dt_err generate_report_rewards(app *a)
+{
+    double sum = 0, least = INFINITY, largest = -INFINITY;
+    int n = 0, n_above = 0;
+    for (int i = 0; i < a->n_seqs; i++) {
+        if (a->seqs[i].finish == DT_FINISH_MISSING) continue;
+        sum += a->reward[i], n_above += a->reward[i] > 0, n++;
+        least = fmin(least, a->reward[i]), largest = fmax(largest, a->reward[i]);
+    }
+    if (a->comm.rank == 0 && n > 0)
+        fprintf(stderr, "dtrain-generate: rewards of %d answer%s: mean %.6g, %.6g to %.6g; %.1f %% above 0\n", n,
+                n == 1 ? "" : "s", sum / n, least, largest, 100.0 * n_above / n);
+    return DT_OK;
+}
