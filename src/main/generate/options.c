@@ -57,13 +57,13 @@ const char generate_usage[] =
     "  --verbose               say on standard error which settings are used\n"
     "\n"
     "Scores\n"
-    "  --score MODEL           let a reward model (a directory, a checkpoint or a run's output_dir of task\n"
-    "                          rm) judge each prompt with what was generated: --jsonl has the number as\n"
-    "                          \"reward\", and in the end their mean is told, and how many are above 0,\n"
-    "                          which of a harmless model is the safety rate\n"
-    "  --answers FILE          judge these, and generate nothing; - for standard input: JSON objects, one\n"
-    "                          per line or in an array, with \"prompt\" and \"completion\", \"response\" or\n"
-    "                          \"answer\" (texts), with \"messages\", or with \"ids\"\n"
+    "  --score MODEL           let a reward model (a directory, a checkpoint, a run's output_dir)\n"
+    "                          judge each prompt with what was generated: --jsonl has the number as\n"
+    "                          \"reward\", and in the end their mean is told, and how many are above\n"
+    "                          0, which of a harmless model is the safety rate\n"
+    "  --answers FILE          judge these, and generate nothing; - for standard input: JSON objects,\n"
+    "                          one per line or in an array, with \"prompt\" and \"completion\",\n"
+    "                          \"response\" or \"answer\" (texts), with \"messages\", or with \"ids\"\n"
     "\n"
     "Running\n"
     "  --tokenizer NAME        a directory or tokenizer.json; bytes; or ids: prompts and continuations\n"
@@ -101,7 +101,8 @@ static const struct option long_options[] = {
     {"stream", 0, 0, STREAM}, {"jsonl", 0, 0, JSONL}, {"logprobs", 0, 0, LOGPROBS}, {"verbose", 0, 0, VERBOSE},
     {"tokenizer", 1, 0, TOKENIZER}, {"batch-size", 1, 0, BATCH}, {"context", 1, 0, CONTEXT}, {"dtype", 1, 0, DTYPE},
     {"zero-stage", 1, 0, STAGE}, {"threads", 1, 0, THREADS}, {"device", 1, 0, DEVICE}, {"timeout", 1, 0, TIMEOUT},
-    {"output", 1, 0, 'o'}, {"force", 0, 0, FORCE}, {"score", 1, 0, SCORE}, {"answers", 1, 0, ANSWERS}, TOOL_OPTIONS, {0}};
+    {"output", 1, 0, 'o'}, {"force", 0, 0, FORCE}, {"score", 1, 0, SCORE},
+    {"answers", 1, 0, ANSWERS}, TOOL_OPTIONS, {0}};
 /* clang-format on */
 
 static dt_err parse_dtype(const char *text, dt_dtype *dtype)
