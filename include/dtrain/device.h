@@ -304,9 +304,9 @@ dt_err dt_device_open_host(dt_device *dev, int n_threads, bool planning, dt_ledg
 void dt_device_close(dt_device *dev); /* safe on {0} */
 
 /** Does the device compute what the CPU computes? Runs every operation on random numbers on both, n_threads for the
- *  CPU, in about a second. DT_ERR_FAULT lists those that differ, where and by how much. Products that a library computes
- *  wrong are left to the device's own kernels (distrust), and what these compute counts; *n_distrusted: how many forms
- *  were, for as long as the device is open; may be NULL. */
+ * CPU, in about a second. DT_ERR_FAULT lists those that differ, where and by how much. Products that a library
+ * computes wrong are left to the device's own kernels (distrust), and what these compute counts; *n_distrusted: how
+ * many forms were, for as long as the device is open; may be NULL. */
 dt_err dt_device_self_check(dt_device *dev, int n_threads, int *n_distrusted);
 /** Bytes of the node's memory that this process may still take, as far as the system tells. */
 size_t dt_host_memory_free(void);

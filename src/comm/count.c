@@ -1,5 +1,5 @@
-/* count.c - collectives that are counted, of ranks that are not there (dt_comm_open_counted): what the transport nccl sends
- * from this rank, and the launches that go with it.
+/* count.c - collectives that are counted, of ranks that are not there (dt_comm_open_counted): what the transport nccl
+ * sends from this rank, and the launches that go with it.
  *
  * A reduce-scatter sends each rank its piece, and folds what has come (cuda/nccl.c). An all-gather is NCCL's: a piece
  * enters a node once, by the adapters of all its ranks, and is passed on inside. */

@@ -212,8 +212,8 @@ static dt_err count_attention_forward(dt_device *dev, const dt_attention *at, co
     return attends(dev, s, "attention_forward", at, 2, 2 * queries_nbytes(at) + 2 * keys_nbytes(at));
 }
 
-/* Sums of out and dout; dk and dv, of four of the five products that there are; dq, of the fifth. (cuda/ computes two of
- * them twice.) */
+/* Sums of out and dout; dk and dv, of four of the five products that there are; dq, of the fifth. (cuda/ computes two
+ * of them twice.) */
 static dt_err count_attention_backward(dt_device *dev, const dt_attention *at, const void *q, const void *k,
                                        const void *v, const void *out, const float *lse, const void *dout, void *dq,
                                        void *dk, void *dv, float *scratch, dt_stream *s)
