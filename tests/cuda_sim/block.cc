@@ -70,21 +70,22 @@ static void print_calls()
 {
     void *calls[24];
     backtrace_symbols_fd(calls, backtrace(calls, 24), STDERR_FILENO);
-    fprintf(stderr, "cuda simulator: ");
 }
 
 /* Of a kernel: which, and its thread. Of the host: the calls that led there. */
 void sim_wrong(const char *format, ...)
 {
+    const bool of_kernel = block.launch && sim_is_the_device();
+    char text[1024];
     va_list args;
     va_start(args, format);
-    if (block.launch && sim_is_the_device())
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (of_kernel)
         print_where();
     else
         print_calls();
-    vfprintf(stderr, format, args);
-    va_end(args);
-    fprintf(stderr, "\n");
+    fprintf(stderr, "%s%s\n", of_kernel ? "" : "cuda simulator: ", text); /* one write: ranks share a terminal */
     fflush(stderr);
     signal(SIGABRT, SIG_DFL);
     abort();

@@ -101,10 +101,12 @@ ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataT
                            cudaStream_t stream)
 {
     if (hangs(stream)) return ncclSuccess;
+    /* then the rank's own piece is read, and not written */
     const bool in_place = (const char *)send == (char *)recv + (size_t)comm->rank * count;
     sim_library_begins(stream, "ncclAllGather");
     sim_library_touches(send, count, false);
-    sim_library_touches(recv, count * (size_t)comm->nranks, true);
+    for (int r = 0; r < comm->nranks; r++)
+        if (!in_place || r != comm->rank) sim_library_touches((char *)recv + (size_t)r * count, count, true);
     const int code =
         MPI_Allgather(in_place ? MPI_IN_PLACE : send, (int)count, MPI_BYTE, recv, (int)count, MPI_BYTE, comm->world);
     sim_library_ends();
