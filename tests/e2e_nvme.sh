@@ -40,6 +40,15 @@ same_bits() {
     expect "and training goes on from it with the same bits" same_model "$(checkpoint whole 4)" "$(checkpoint "$name" 4)"
 }
 
+# A disk on which the random start alone takes longer than comm.timeout: what moves on is no hang. (16 s of waiting)
+slow_start() {
+    local i faults=
+    for i in {1..16}; do faults=$faults,swap.write:0:$i:slow; done
+    DTRAIN_FAULT=${faults#,} train 1 slow $all run.max_steps=1 comm.timeout=8
+    expect_exit "a random start on a slow disk" 0
+}
+beside slow_start
+
 # every way of transfers, and transfers that move less than they were asked to
 for way in io_uring posix_aio buffered posix_aio,buffered; do
     DTRAIN_SWAP_IO=$way go_on ways 2 $all
@@ -151,4 +160,5 @@ expect "a file has no name while it is used" test -z "$(on_disk)"
 kill -9 $(ranks_of killed)
 finish killed
 expect "a run that is killed leaves nothing on the disk, no blocks either" wait_for is_empty
+beside_end
 e2e_done

@@ -265,7 +265,12 @@ static dt_err init_piece(dt_zero *z, uint64_t key, const dt_piece *p)
 dt_err dt_zero_init_random(dt_zero *z, uint64_t seed)
 {
     const uint64_t key = dt_rng_key(seed, DT_RNG_INIT);
+    const zero_phase before = zero_enter(z, "init", "");
     dt_err err = before_write(z);
-    for (int i = 0; i < z->n_pieces && err == DT_OK; i++) err = init_piece(z, key, &z->pieces[i]);
+    for (int i = 0; i < z->n_pieces && err == DT_OK; i++) {
+        zero_enter(z, "init", dt_zero_tensor(z, &z->pieces[i])->name);
+        err = init_piece(z, key, &z->pieces[i]);
+    }
+    zero_leave(z, before);
     return zero_first_err(err, dt_zero_state_written(z));
 }
