@@ -436,45 +436,54 @@ static void set_flags(zero_layout *l, const dt_zero_options *opt, const dt_unit 
     l->grad_sent = opt->reduce_differs ? opt->reduce_dtype : opt->grad_dtype;
 }
 
-dt_err zero_layout_make(zero_layout *l, const dt_zero_options *opt, const dt_unit *units, int n_units, int nranks)
+static dt_err make_tables(zero_layout *l, const dt_unit *units)
 {
-    *l = (zero_layout){.nranks = nranks, .n_units = n_units};
-    DT_TRY(check_options(opt, n_units, nranks));
     size_t n_tensors = 0;
-    for (int u = 0; u < n_units; u++) {
+    for (int u = 0; u < l->n_units; u++) {
         DT_TRY(check_unit(&units[u]));
         n_tensors += (size_t)units[u].n_tensors;
         l->n_param += units[u].n_param;
     }
-    set_flags(l, opt, units);
-    l->units = calloc((size_t)n_units, sizeof *l->units);
+    l->units = calloc((size_t)l->n_units, sizeof *l->units);
     l->runs = calloc(n_tensors + 1, sizeof *l->runs);
-    if (!l->units || !l->runs) {
-        zero_layout_free(l);
-        return dt_fail(DT_ERR_MEMORY, "out of memory for the tables of %d units", n_units);
+    DT_CHECK(l->units && l->runs, DT_ERR_MEMORY, "out of memory for the tables of %d units", l->n_units);
+    return DT_OK;
+}
+
+/** What of a unit is kept whole, where the rest is kept, and what the optimizer takes at a time. */
+static void arrange_unit(zero_layout *l, const dt_zero_options *opt, const dt_unit *unit, zero_unit_layout *ul)
+{
+    for (int p = 0; p < DT_N_PARTS; p++) {
+        const int64_t len = unit->flat_len[p];
+        ul->part[p].shards = dt_shards_of(len, l->nranks);
+        ul->part[p].whole = l->stage < 3 || len < opt->param_persistence_threshold;
+        ul->part[p].place = ul->part[p].whole ? DT_ON_DEVICE : l->away_place;
     }
-    for (int u = 0; u < n_units; u++) {
-        zero_unit_layout *ul = &l->units[u];
-        for (int p = 0; p < DT_N_PARTS; p++) {
-            const int64_t len = units[u].flat_len[p];
-            ul->part[p].shards = dt_shards_of(len, nranks);
-            ul->part[p].whole = l->stage < 3 || len < opt->param_persistence_threshold;
-            ul->part[p].place = ul->part[p].whole ? DT_ON_DEVICE : l->away_place;
-        }
-        add_runs(l, ul, &units[u]);
-    }
+    add_runs(l, ul, unit);
+}
+
+static dt_err arrange(zero_layout *l, const dt_zero_options *opt, const dt_unit *units)
+{
+    DT_TRY(make_tables(l, units));
+    set_flags(l, opt, units);
+    for (int u = 0; u < l->n_units; u++) arrange_unit(l, opt, &units[u], &l->units[u]);
     place_kept(l);
     if (l->has_grads && !l->whole_grads)
         l->grad_arena_len =
             place_arena(l, (arena_kind){DT_TRAINED, true}, opt->tied_unit, opt->overlap_comm ? INT64_MAX : 0);
-    const dt_err err = arrange_params(l, opt, units);
-    if (err != DT_OK) {
-        zero_layout_free(l);
-        return err;
-    }
+    DT_TRY(arrange_params(l, opt, units));
     size_staging(l, opt);
     add_up(l);
     return DT_OK;
+}
+
+dt_err zero_layout_make(zero_layout *l, const dt_zero_options *opt, const dt_unit *units, int n_units, int nranks)
+{
+    *l = (zero_layout){.nranks = nranks, .n_units = n_units};
+    DT_TRY(check_options(opt, n_units, nranks));
+    const dt_err err = arrange(l, opt, units);
+    if (err != DT_OK) zero_layout_free(l);
+    return err;
 }
 
 void zero_layout_free(zero_layout *l)
