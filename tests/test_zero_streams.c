@@ -326,12 +326,17 @@ static dt_err change_states(rank_thread *t, dt_zero *z)
     DT_TRY(dt_zero_state_written(z)); /* a rank may have nothing to write */
     DT_TRY(one_update(t, z, N_STEPS + 2));
     DT_TRY(dt_zero_state_written(z));
-    DT_TRY(dt_zero_clear_states(z)); /* while replicas are gathered */
+    DT_TRY(micro_steps(t, z, N_STEPS + 2)); /* states are read ahead for an update that does not come */
+    dt_zero_discard(z);
+    DT_TRY(dt_zero_clear_states(z));
     DT_TRY(one_update(t, z, N_STEPS + 2));
     DT_TRY(hash_states(t, z));
     DT_TRY(one_update(t, z, N_STEPS + 3));
     DT_TRY(dt_zero_init_random(z, 2));
     DT_TRY(one_update(t, z, N_STEPS + 4));
+    DT_TRY(hash_states(t, z));
+    DT_TRY(one_update(t, z, N_STEPS + 4));
+    DT_TRY(dt_zero_clear_states(z)); /* while replicas are gathered, and states on their way to the file */
     return hash_states(t, z);
 }
 
@@ -571,6 +576,14 @@ static dt_err step_and_look(dt_device *dev, const dt_optimizer_step *s, const vo
     return dt_optimizer_adamw.step(dev, s, grad, gt, master, states, param, param_dt, n, stream);
 }
 
+static int n_under_way(const zero_ring *r)
+{
+    int n = 0;
+    for (int i = 0; i < r->n; i++)
+        for (int k = 0; k < 1 + DT_MAX_STATES; k++) n += r->buffer[i].request[k].under_way;
+    return n;
+}
+
 /** A step in which nothing on other streams than compute's runs before somebody waits for it. */
 static dt_err one_step_and_look(rank_thread *t, dt_zero *z)
 {
@@ -584,8 +597,11 @@ static dt_err one_step_and_look(rank_thread *t, dt_zero *z)
     DT_CHECK(isnan(first), DT_ERR_ARG, "backward went on when the last gradients had come down");
     DT_TRY(dt_zero_grad_sum_squares(z, &t->norm));
     DT_CHECK(isfinite(t->norm), DT_ERR_ARG, "the norm was taken before all gradients were down");
+    const bool reads = n_under_way(&z->swap) > 0 && z->next_read == dt_min_i64(z->swap.n, z->n_groups);
+    DT_CHECK(!z->file || reads, DT_ERR_ARG, "nothing was read before the update began");
     around = (struct look_around){.t = t, .z = z, .before = t->n_gathers};
     DT_TRY(dt_zero_update(z, &WITH, NULL));
+    DT_CHECK(!z->file || n_under_way(&z->swap) > 0, DT_ERR_ARG, "the update ended when all was written");
     t->n_trace = 1;
     DT_CHECK(around.n_steps > 2 && around.n_waited == 0, DT_ERR_ARG, "%d of %d sub-groups waited for the device",
              around.n_waited, around.n_steps);
@@ -629,6 +645,35 @@ static void offload_works_beside_the_device(void **state)
     free(t);
 }
 
+/** The head's parameters are the last that an update writes: the next pass has them while they are written. */
+static dt_err update_and_acquire(rank_thread *t, dt_zero *z)
+{
+    const dt_param_source s = dt_zero_source(z);
+    const int head = REF_ZERO_UNITS - 1;
+    dt_param_view view;
+    DT_TRY(dt_zero_init_random(z, 1));
+    DT_TRY(one_update(t, z, 1));
+    dt_zero_begin_micro(z, 0, 1);
+    const int n_writes = n_under_way(&z->fetch);
+    DT_CHECK(n_writes > 0, DT_ERR_ARG, "the update ended when all parameters were written");
+    DT_TRY(s.params_acquire(s.self, head, &view));
+    DT_CHECK(n_under_way(&z->fetch) == n_writes, DT_ERR_ARG, "parameters at hand were waited for");
+    return s.params_release(s.self, head);
+}
+
+static void parameters_are_used_while_they_are_written(void **state)
+{
+    rank_thread *t = calloc(N_THREADS, sizeof *t);
+    dt_zero_options opt = offloaded(DT_OFFLOAD_NVME, DT_OFFLOAD_NVME, 64);
+    opt.stage = 3;
+    opt.param_dtype = DT_BF16, opt.grad_dtype = DT_F32;
+    opt.optimizer = &dt_optimizer_adamw;
+    run_ranks(t, update_and_acquire, &opt, false, DT_QUEUE_LATE, 0);
+    opt.offload_optimizer = DT_OFFLOAD_NONE;
+    run_ranks(t, update_and_acquire, &opt, false, DT_QUEUE_AT_ONCE, 0);
+    free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -643,6 +688,7 @@ int main(void)
         cmocka_unit_test(the_file_is_read_ahead_both_ways),
         cmocka_unit_test(closing_waits_for_what_is_on_its_way),
         cmocka_unit_test(offload_works_beside_the_device),
+        cmocka_unit_test(parameters_are_used_while_they_are_written),
     };
     setenv("DTRAIN_SWAP_IO", "late,buffered", 0);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -126,7 +126,8 @@ void dt_zero_watch(dt_zero *z, bool on);
 
 /** One step of the optimizer on the owned shards; weight_decay applies to tensors with decay, others get 0. group_lr:
  *  the learning rates by dt_tensor.lr_group, or NULL: step->lr for all. Then what the stage keeps whole is gathered.
- *  Collective. Leaves gradients empty (the next write overwrites). */
+ *  Collective. Leaves gradients empty (the next write overwrites). What goes to a file may still be on its way when it
+ *  returns: an error of that is told by the next update, or by whoever reads these states or parameters first. */
 dt_err dt_zero_update(dt_zero *z, const dt_optimizer_step *step, const double *group_lr);
 /** Leave this step's gradients unused (a skipped step). Local. */
 void dt_zero_discard(dt_zero *z);

@@ -2,7 +2,8 @@
  * arena; from the file by way of a staging buffer, which is read ahead of the unit's turn.
  *
  * A buffer keeps the name of what stands in it until it is taken for another part, so a part that comes again soon is
- * not read again, and nobody reads from the file what is still being written: it is in a buffer then. */
+ * not read again, and nobody reads from the file what is still being written: it is in a buffer then, and goes up from
+ * there while it is written. */
 #include "zero_impl.h"
 
 int64_t zero_param_in_file(const dt_zero *z, int u, dt_part part, int64_t x)
@@ -37,12 +38,19 @@ static zero_buffer *used_longest_ago(const dt_zero *z)
     return b;
 }
 
+/** Has the device come to the end of its copy? */
+static dt_err is_copied(dt_zero *z, const zero_buffer *b, bool *copied)
+{
+    *copied = true;
+    return b->copying ? z->dev->ops->event_query(z->dev, b->copied, copied) : DT_OK;
+}
+
 /** Does anyone still work on it? */
 static dt_err is_busy(dt_zero *z, const zero_buffer *b, bool *busy)
 {
-    bool copied = true;
-    if (b->copying) DT_TRY(z->dev->ops->event_query(z->dev, b->copied, &copied));
-    *busy = !copied || !dt_swap_done(z->file, &b->request[0]);
+    bool copied;
+    DT_TRY(is_copied(z, b, &copied));
+    *busy = !copied || b->to_write || !dt_swap_done(z->file, &b->request[0]);
     return DT_OK;
 }
 
@@ -73,37 +81,52 @@ dt_err zero_fetch_take(dt_zero *z, int u, dt_part part, zero_buffer **b)
 dt_err zero_fetch_write(dt_zero *z, zero_buffer *b)
 {
     DT_TRY(dt_fault("zero.write"));
+    b->to_write = false;
     return dt_swap_write(z->file, zero_param_in_file(z, b->unit, b->part, zero_own(z, b->unit, b->part)), b->at,
                          dt_swap_round_up(shard_nbytes(z, b->unit, b->part)), &b->request[0]);
 }
 
-void zero_fetch_forget(dt_zero *z)
+/** Write what has come down from the device; what is still coming is waited for where it was asked for at `late` or
+ *  before. */
+static dt_err write_what_came(dt_zero *z, int64_t late)
 {
-    for (int i = 0; i < z->fetch.n; i++) z->fetch.buffer[i].unit = -1;
+    for (int i = 0; i < z->fetch.n; i++) {
+        zero_buffer *b = &z->fetch.buffer[i];
+        bool copied;
+        if (!b->to_write) continue;
+        if (b->used <= late) DT_TRY(z->dev->ops->event_sync(z->dev, b->copied));
+        DT_TRY(is_copied(z, b, &copied));
+        if (copied) DT_TRY(zero_fetch_write(z, b));
+    }
+    return DT_OK;
 }
 
 /* ---- to the device ----------------------------------------------------------------------------------------------- */
 
-/** Read what is likely to be wanted after unit u, which is in hand or gathered ahead of its turn, into buffers that
- *  nobody works on; the host waits for nothing. */
-static dt_err read_ahead(dt_zero *z, int u)
+/** Begin to read a part that is likely to be wanted, unless it is there or nobody's buffer is free. full: no buffer is,
+ *  but for those of parts that are wanted as well, taken since `began`. */
+static dt_err read_part(dt_zero *z, int u, dt_part part, int64_t began, bool *full)
 {
-    int before = u == z->last_unit ? z->before_last : z->last_unit, last = u;
-    for (int k = 1; k < z->fetch.n; k++) {
+    zero_buffer *b = find(z, u, part);
+    if (z->lay.units[u].part[part].place != DT_IN_FILE || zero_is_empty(&z->lay, u, part)) return DT_OK;
+    if (z->state[u].part[part].resident) return DT_OK;
+    if (b) return b->used = ++z->n_used, DT_OK; /* others go first */
+    b = used_longest_ago(z);
+    DT_TRY(is_busy(z, b, full));
+    *full = *full || b->used > began;
+    return *full ? DT_OK : begin_read(z, b, u, part);
+}
+
+dt_err zero_fetch_ahead(dt_zero *z)
+{
+    const int64_t began = z->n_used;
+    int before = z->before_last, last = z->last_unit;
+    bool full = z->fetch.n == 0;
+    DT_TRY(write_what_came(z, 0));
+    for (int k = 0; k <= z->fetch.n && !full; k++) {
         const int next = zero_next_unit(z, before, last);
         if (next < 0) return DT_OK;
-        for (int p = 0; p < DT_N_PARTS; p++) {
-            const dt_part part = (dt_part)p;
-            zero_buffer *b = find(z, next, part);
-            if (z->lay.units[next].part[p].place != DT_IN_FILE || zero_is_empty(&z->lay, next, part)) continue;
-            if (b) b->used = ++z->n_used; /* others go first */
-            if (b || z->state[next].part[p].resident) continue;
-            bool busy = true;
-            b = used_longest_ago(z);
-            DT_TRY(is_busy(z, b, &busy));
-            if (busy) return DT_OK;
-            DT_TRY(begin_read(z, b, next, part));
-        }
+        for (int p = 0; p < DT_N_PARTS && !full; p++) DT_TRY(read_part(z, next, (dt_part)p, began, &full));
         before = last, last = next;
     }
     return DT_OK;
@@ -116,29 +139,18 @@ static dt_err copy_up(dt_zero *z, int u, dt_part part, const void *from)
     return zero_copy(z, "up", u, own, from, shard_nbytes(z, u, part), z->comm_stream);
 }
 
-/** Does another part of the unit come from the file? Its buffer is not to be taken for what is wanted later. */
-static bool is_followed(const dt_zero *z, int u, dt_part part)
-{
-    for (int p = (int)part + 1; p < DT_N_PARTS; p++)
-        if (z->lay.units[u].part[p].place == DT_IN_FILE && !zero_is_empty(&z->lay, u, (dt_part)p) &&
-            !z->state[u].part[p].resident)
-            return true;
-    return false;
-}
-
 static dt_err fetch_from_file(dt_zero *z, int u, dt_part part)
 {
     zero_buffer *b = find(z, u, part);
     if (!b) DT_TRY(begin_read(z, b = used_longest_ago(z), u, part));
     DT_TRY(dt_fault("zero.read"));
     b->used = ++z->n_used;
-    const dt_err err = dt_swap_wait(z->file, &b->request[0]);
+    const dt_err err = b->request[0].write ? DT_OK : dt_swap_wait(z->file, &b->request[0]);
     if (err != DT_OK) b->unit = -1; /* what stands in it is undefined */
     DT_TRY(err);
     DT_TRY(copy_up(z, u, part, b->at));
     b->copying = true;
-    DT_TRY(z->dev->ops->event_record(z->dev, b->copied, z->comm_stream));
-    return is_followed(z, u, part) ? DT_OK : read_ahead(z, u);
+    return z->dev->ops->event_record(z->dev, b->copied, z->comm_stream);
 }
 
 dt_err zero_fetch(dt_zero *z, int u, dt_part part)
@@ -160,6 +172,8 @@ dt_err zero_send_away(dt_zero *z, int u)
     zero_buffer *b;
     DT_TRY(zero_fetch_take(z, u, DT_TRAINED, &b));
     DT_TRY(zero_copy(z, "down", u, b->at, from, nbytes, z->compute));
-    DT_TRY(z->dev->ops->stream_sync(z->dev, z->compute));
-    return zero_fetch_write(z, b);
+    DT_TRY(z->dev->ops->event_record(z->dev, b->copied, z->compute));
+    b->copying = b->to_write = true;
+    /* half of the buffers come down while the others are written */
+    return write_what_came(z, z->n_used - z->fetch.n / 2);
 }

@@ -77,7 +77,7 @@ dt_err zero_grads_acquire(void *self, int u, dt_grad_view *view)
     s->grads_held++;
     *view = (dt_grad_view){
         .data = written_at(z, u), .dtype = z->lay.grad_dtype, .accumulate = z->lay.whole_grads && !z->first_micro};
-    return DT_OK;
+    return z->last_micro ? zero_offload_ahead(z) : DT_OK;
 }
 
 /** Zero what lies between the trainable runs of a unit. */

@@ -2,11 +2,12 @@
  * the host updates, parameters go up.
  *
  *     backward   down      each unit's sum goes to host memory behind its reduction, beside what follows on the device
+ *                read      the first sub-groups' master and states come from the file, in the last micro-step
  *     norm                 the host sums squares where the gradients are: clipping must be known before the update
  *     update     read      a sub-group's master and states come from the file, some sub-groups ahead
  *                step      the host's own kernels, one pass over the sub-group
  *                up        rounded parameters go to the device from a staging buffer, beside the next sub-group's step
- *                write     master and states go back to the file, beside the next ones
+ *                write     master and states go back to the file, beside the next ones and the next forward
  *     gather     a unit's parameters are gathered when they are up, beside the update of the next unit
  *
  * Only gradients and parameters meet the device, so only they stand in pinned memory; master and states are the
@@ -125,6 +126,7 @@ dt_err zero_buffer_wait(dt_zero *z, zero_buffer *b)
 {
     if (b->copying) DT_TRY(z->dev->ops->event_sync(z->dev, b->copied));
     b->copying = false;
+    if (b->to_write) DT_TRY(zero_fetch_write(z, b));
     return wait_requests(z, b);
 }
 
@@ -133,7 +135,16 @@ dt_err zero_drain(dt_zero *z)
     dt_err err = DT_OK;
     zero_ring *const with_file[] = {&z->swap, &z->fetch};
     for (int k = 0; k < 2; k++)
-        for (int i = 0; i < with_file[k]->n; i++) err = zero_first_err(err, wait_requests(z, &with_file[k]->buffer[i]));
+        for (int i = 0; i < with_file[k]->n; i++)
+            err = zero_first_err(err, zero_buffer_wait(z, &with_file[k]->buffer[i]));
+    return err;
+}
+
+dt_err zero_forget(dt_zero *z)
+{
+    const dt_err err = zero_drain(z);
+    for (int i = 0; i < z->fetch.n; i++) z->fetch.buffer[i].unit = -1;
+    z->next_read = 0;
     return err;
 }
 
@@ -147,7 +158,6 @@ dt_err zero_wait_down(dt_zero *z)
  * for it on the compute stream. */
 dt_err zero_offload_begin(dt_zero *z)
 {
-    z->next_read = 0;
     if (!z->own_copy_stream) return DT_OK;
     DT_TRY(z->dev->ops->stream_sync(z->dev, z->compute));
     DT_TRY(z->dev->ops->stream_sync(z->dev, z->copy_stream));
@@ -182,12 +192,11 @@ static float *in_buffer(const dt_zero *z, const zero_buffer *b, int k)
     return (float *)(void *)b->at + k * z->lay.group_len;
 }
 
-/** Master and states of a sub-group, or the master alone, between the file and its buffer. */
-static dt_err move_states(dt_zero *z, int64_t g, bool write, const zero_update *up)
+/** Master and the first n_states states of a sub-group, between the file and its buffer. */
+static dt_err move_states(dt_zero *z, int64_t g, bool write, int n_states)
 {
     const zero_group group = group_of(z, g);
     zero_buffer *b = &z->swap.buffer[g % z->swap.n];
-    const int n_states = up ? z->lay.n_states : 0;
     const size_t nbytes = dt_swap_round_up((size_t)group.n * sizeof(float));
     for (int k = 0; k <= n_states; k++) {
         const int64_t at = zero_state_in_file(z, k, group.unit, group.lo);
@@ -199,12 +208,31 @@ static dt_err move_states(dt_zero *z, int64_t g, bool write, const zero_update *
 
 /** Ask for the states of sub-group g and of those after it, as far ahead as leaves half of the buffers to those that
  *  are on their way back. */
-static dt_err read_ahead(dt_zero *z, int64_t g, const zero_update *up)
+static dt_err read_ahead(dt_zero *z, int64_t g, int n_states)
 {
-    const int64_t end = g + z->swap.n / 2 < z->n_groups ? g + z->swap.n / 2 + 1 : z->n_groups;
+    const int64_t end = dt_min_i64(g + z->swap.n / 2 + 1, z->n_groups);
     for (; z->next_read < end; z->next_read++) {
         DT_TRY(wait_requests(z, &z->swap.buffer[z->next_read % z->swap.n]));
-        DT_TRY(move_states(z, z->next_read, false, up));
+        DT_TRY(move_states(z, z->next_read, false, n_states));
+    }
+    return DT_OK;
+}
+
+/** Nothing is under way in it, and nothing that was has failed: that is told where the ranks can agree on it. */
+static bool is_at_rest(dt_zero *z, const zero_buffer *b)
+{
+    bool rests = true;
+    for (int k = 0; k <= z->lay.n_states; k++)
+        rests = rests && dt_swap_done(z->file, &b->request[k]) && !b->request[k].error;
+    return rests;
+}
+
+/* The update before wrote a sub-group from the buffer into which it is read: where that is at rest, the file has it. */
+dt_err zero_offload_ahead(dt_zero *z)
+{
+    while (z->next_read < dt_min_i64(z->swap.n, z->n_groups) && is_at_rest(z, &z->swap.buffer[z->next_read])) {
+        DT_TRY(wait_requests(z, &z->swap.buffer[z->next_read]));
+        DT_TRY(move_states(z, z->next_read++, false, z->lay.n_states));
     }
     return DT_OK;
 }
@@ -219,7 +247,7 @@ static dt_err take_states(dt_zero *z, int u, int64_t g, const zero_update *up, z
         return DT_OK;
     }
     zero_buffer *b = &z->swap.buffer[g % z->swap.n];
-    DT_TRY(read_ahead(z, g, up));
+    DT_TRY(read_ahead(z, g, up ? z->lay.n_states : 0));
     DT_TRY(dt_fault("zero.read"));
     DT_TRY(wait_requests(z, b));
     s->master = in_buffer(z, b, 0);
@@ -231,7 +259,7 @@ static dt_err give_states(dt_zero *z, int64_t g, const zero_update *up)
 {
     if (z->lay.opt_place != DT_IN_FILE || !up) return DT_OK;
     DT_TRY(dt_fault("zero.write"));
-    return move_states(z, g, true, up);
+    return move_states(z, g, true, z->lay.n_states);
 }
 
 /* ---- update: parameters ------------------------------------------------------------------------------------------ */

@@ -158,7 +158,8 @@ dt_err zero_params_acquire(void *self, int u, dt_param_view *view)
         view->part[p].data = part_data(z, u, (dt_part)p);
         view->part[p].dtype = z->lay.param_dtype[p];
     }
-    const dt_err err = sharded && first && z->lay.prefetch ? prefetch(z, u) : DT_OK;
+    dt_err err = sharded && first ? zero_fetch_ahead(z) : DT_OK;
+    if (sharded && first && z->lay.prefetch) err = zero_first_err(err, prefetch(z, u));
     return err == DT_ERR_COMM ? err : zero_first_err(err, zero_reduce_oldest(z));
 }
 

@@ -123,9 +123,10 @@ static dt_err move(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int6
     const size_t nbytes = (size_t)n * dt_dtype_size(dt_zero_state_dtype(z, s, p));
     const dt_place place = place_of(z, s, p);
     if (place == DT_IN_FILE) {
-        DT_TRY(zero_drain(z));
         const int64_t at = in_file_at(z, s, p, skip);
-        return write ? dt_swap_write_bytes(z->file, at, host, nbytes) : dt_swap_read_bytes(z->file, at, host, nbytes);
+        if (write) return dt_swap_write_bytes(z->file, at, host, nbytes);
+        DT_TRY(zero_drain(z)); /* the last update may still be on its way there */
+        return dt_swap_read_bytes(z->file, at, host, nbytes);
     }
     void *kept = state_at(z, s, p, skip);
     if (place == DT_ON_DEVICE && !z->dev->ops->host_accessible) return copy_staged(z, kept, host, nbytes, write);
@@ -159,7 +160,8 @@ dt_err dt_zero_state_fetch(dt_zero *z, dt_state s, const dt_piece *p, void *host
 static dt_err before_write(dt_zero *z)
 {
     DT_TRY(zero_compute_after_comm(z));
-    return zero_offload_begin(z);
+    DT_TRY(zero_offload_begin(z));
+    return zero_forget(z);
 }
 
 dt_err dt_zero_state_write(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, const void *host)
@@ -222,8 +224,8 @@ static dt_err gather_all(dt_zero *z, dt_err err)
 
 dt_err dt_zero_state_written(dt_zero *z)
 {
-    zero_fetch_forget(z);
-    dt_err err = zero_comm_after_compute(z);
+    dt_err err = zero_forget(z); /* a rank may have had nothing to write */
+    err = zero_first_err(err, zero_comm_after_compute(z));
     if (z->lay.whole_opt) err = gather_replicas(z, err);
     if (err != DT_ERR_COMM) err = gather_all(z, err);
     z->in_micro = false;

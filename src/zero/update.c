@@ -116,8 +116,8 @@ dt_err zero_update_units(dt_zero *z, const zero_update *up, dt_err err)
         err = update_unit(z, u, up, err);
         if (gathers) err = zero_gather_changed(z, u, DT_TRAINED, wrote, err);
     }
-    err = zero_first_err(err, zero_comm_after(z, wrote)); /* shards that are sent when they are used */
-    return zero_first_err(err, zero_drain(z));
+    z->next_read = 0;
+    return zero_first_err(err, zero_comm_after(z, wrote)); /* shards that are sent when they are used */
 }
 
 dt_err dt_zero_update(dt_zero *z, const dt_optimizer_step *step, const double *group_lr)

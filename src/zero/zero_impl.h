@@ -38,7 +38,8 @@ typedef struct zero_unit_state {
 /** A staging buffer in host memory, and who still works on it. */
 typedef struct zero_buffer {
     char *at;
-    bool copying;                               /* the device may still copy from it: `copied` marks the end */
+    bool copying;                               /* the device may still copy from or to it: `copied` marks the end */
+    bool to_write;                              /* what it copies here goes on to the file */
     dt_event *copied;                           /* NULL: the device has nothing to do with it */
     dt_swap_request request[1 + DT_MAX_STATES]; /* reads into it and writes from it */
     int unit;                                   /* whose parameters stand in it, or are coming; -1: none */
@@ -97,7 +98,7 @@ struct dt_zero {
     zero_ring up, swap, fetch; /* to the device; states from and to the file; parameters likewise */
     /* sub-groups, numbered unit after unit: the first of each unit, and how many there are */
     int64_t *first_group, n_groups;
-    int64_t next_read; /* the first whose states were not asked for */
+    int64_t next_read; /* the first whose states were not asked for, for this update or the next */
     int64_t n_used;    /* of buffers of fetch */
     dt_piece *pieces;
     int n_pieces;
@@ -291,12 +292,17 @@ void zero_offload_close(dt_zero *z);
 dt_err zero_send_down(dt_zero *z, int u, const void *sum);
 /** All gradients are in host memory when it returns. */
 dt_err zero_wait_down(dt_zero *z);
-/** Begin an update: nothing works on host memory or the rings any more. */
+/** Read the states of the first sub-groups for the update to come, as far as their buffers are at rest; the host waits
+ *  for nothing. */
+dt_err zero_offload_ahead(dt_zero *z);
+/** Begin an update: the device works on host memory and the rings no more. */
 dt_err zero_offload_begin(dt_zero *z);
 /** A unit's groups, one after the other, on the host; parameters go where they are kept. */
 dt_err zero_offload_unit(dt_zero *z, int u, const zero_update *up);
-/** What is on its way to the file has arrived. */
+/** Wait for all that is on its way to or from the file. */
 dt_err zero_drain(dt_zero *z);
+/** The same, and forget what was read, ahead of an update or of a unit's turn: the file is written by other ways. */
+dt_err zero_forget(dt_zero *z);
 /** No one works on the buffer any more. */
 dt_err zero_buffer_wait(dt_zero *z, zero_buffer *b);
 /** Byte where element x of a state begins in the file; k: 0 the master, 1 + i the optimizer's i-th. */
@@ -308,12 +314,13 @@ int64_t zero_param_in_file(const dt_zero *z, int u, dt_part part, int64_t x);
 /** Bring the owned shard of a part, which is kept off the device, to its place in the arena; queued on the comm
  *  stream. Waits for the file where that was not read ahead. */
 dt_err zero_fetch(dt_zero *z, int u, dt_part part);
+/** Read what is likely to be wanted after the unit in hand into buffers that nobody works on, and write what has come
+ *  down since; the host waits for nothing. */
+dt_err zero_fetch_ahead(dt_zero *z);
 /** A buffer for the parameters of a part in the file, whatever stood there; the caller fills it and calls
  *  zero_fetch_write. */
 dt_err zero_fetch_take(dt_zero *z, int u, dt_part part, zero_buffer **b);
 dt_err zero_fetch_write(dt_zero *z, zero_buffer *b);
-/** Forget what stands in the buffers, or is on its way there: the file was written by other ways. */
-void zero_fetch_forget(dt_zero *z);
 /** The owned shard of the trained part, rounded into its place in the arena by the compute stream, goes to where it is
  *  kept. */
 dt_err zero_send_away(dt_zero *z, int u);
