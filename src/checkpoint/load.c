@@ -236,10 +236,15 @@ static void clean_up(load_job *j)
     free(j->converted);
 }
 
+/* An error of this rank's own does not keep it from the other models: each of them meets the others. */
 static dt_err all_written(const load_job *j)
 {
-    for (int k = 0; k < j->n_models; k++) DT_TRY(dt_zero_state_written(j->models[k].zero));
-    return DT_OK;
+    dt_err err = DT_OK;
+    for (int k = 0; k < j->n_models && err != DT_ERR_COMM; k++) {
+        const dt_err own = dt_zero_state_written(j->models[k].zero);
+        if (err == DT_OK || own == DT_ERR_COMM) err = own;
+    }
+    return err;
 }
 
 static void tell_kept(const load_job *j)
