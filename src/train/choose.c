@@ -91,7 +91,7 @@ static dt_err take_first(dt_run *run, choice *c)
 static dt_err refuse_all(const dt_run *run, const limits *l, int ranks_per_node, const choice *c)
 {
     const plan_setting with = run_setting(run, run->nranks, ranks_per_node);
-    const trial *last = &c->trials[c->n - 1];
+    const trial *last = &c->trials[c->n - 1]; /* stage 3 goes with every offload: there is one */
     const rank_memory *m = last->short_of ? last->short_of : &l->budget->memory[0];
     const dt_memory missing = run_missing(&last->plan.memory, &l->held);
     char what[STRATEGY_TEXT], needs[24], has[24], remedy[REMEDY_TEXT];

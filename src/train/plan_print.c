@@ -189,6 +189,7 @@ static dt_err print_strategies(planner *p)
         DT_TRY(run_trial(p->run, &with, &l, &p->trials[i]));
         print_trial(p, i);
     }
+    if (!has_places(p)) fputs("offload to cpu: the same memory on this device, so it gains nothing\n", p->out);
     return DT_OK;
 }
 

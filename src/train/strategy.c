@@ -3,7 +3,8 @@
  * A higher stage costs messages, offload costs the way to the host and its processor's time, a file the way to the disk
  * as well. So the stages come first, then the optimizer's states leave the device, which are most of the bytes and
  * touched once a step, then the parameters; first to host memory, then to files. With offload stage 0 is left out: each
- * rank updates its shard alone, as at stage 1. */
+ * rank updates its shard alone, as at stage 1. So is
+ * offload to host memory on a device that computes there. */
 #include "run.h"
 #include <stdlib.h>
 
@@ -52,9 +53,10 @@ const char *run_strategy_text(const strategy *s, char out[STRATEGY_TEXT])
 
 /* ---- the list ---------------------------------------------------------------------------------------------------- */
 
-/* Is there such a place, and something to put there? */
-static bool can_offload(const dt_run *run, dt_offload offload)
+/* Does it take anything off the device's memory? What is configured is tried whether it does or not. */
+static bool can_offload(const dt_run *run, dt_offload offload, dt_offload configured)
 {
+    if (offload == DT_OFFLOAD_CPU && offload != configured) return run->dev.ops->own_memory;
     return offload != DT_OFFLOAD_NVME || *run->cfg.zero_nvme_path;
 }
 
@@ -64,7 +66,8 @@ static bool is_tried(const dt_run *run, bool keep_given, const strategy *s)
     const bool optimizer_is_given = keep_given && dt_config_given(&run->cfg, "zero", "offload_optimizer"),
                param_is_given = keep_given && dt_config_given(&run->cfg, "zero", "offload_param");
     const bool updates = opt->optimizer != NULL;
-    if (!can_offload(run, s->offload_optimizer) || !can_offload(run, s->offload_param)) return false;
+    if (!can_offload(run, s->offload_optimizer, opt->offload_optimizer)) return false;
+    if (!can_offload(run, s->offload_param, opt->offload_param)) return false;
     if (optimizer_is_given && s->offload_optimizer != opt->offload_optimizer) return false;
     if (param_is_given && s->offload_param != opt->offload_param) return false;
     if (!updates && s->offload_optimizer != (optimizer_is_given ? opt->offload_optimizer : DT_OFFLOAD_NONE))
