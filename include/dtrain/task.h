@@ -97,7 +97,8 @@ typedef struct dt_task_ops {
      *  what it needs. Local: what is wrong joins t->mistakes, and the rest is opened all the same. The device may not
      *  be open (t->dev->ops NULL). */
     void (*open)(dt_task *t);
-    /** Add what it will hold at a ZeRO stage on t->nranks ranks, what open has allocated included. Local. */
+    /** Add what it would hold at a ZeRO stage, what open has allocated included. The ranks, batch, model options and
+     *  main model in t are those of the plan, which need not be those that open was called with. Local. */
     dt_err (*plan)(const dt_task *t, int stage, dt_memory *memory);
     /** Open extra models, allocate: nothing is allocated after it. t->model, t->zero and the zero of each model in
      *  t->beside are there; of these the task fills in the weights to start from, of t->model the run. Collective,

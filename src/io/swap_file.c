@@ -119,7 +119,8 @@ static void take_result(dt_swap_file *f, swap_transfer *t, ssize_t moved)
         start_transfer(f, t);
 }
 
-/* Take what has ended, waiting for one transfer if asked to, and start what is queued. */
+/* Start what is queued, take all that has ended, waiting for one transfer if asked to, and start what there is room for
+ * now. Where no transfer will ever end, all under way end with the reason. */
 static void progress(dt_swap_file *f, bool wait)
 {
     int found = 1, slot;

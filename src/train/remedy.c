@@ -5,7 +5,18 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* What a change costs, roughly, in per cent of a step's time. It orders proposals and is used for nothing else. */
+/* An order among proposals of equally many keys, and nothing else: a greater number costs more time. For recomputation
+ * it is per cent of a step as measured (docs/performance.md). The others depend on the machine, so they stand by what
+ * is moved and where what is moved can hide:
+ *
+ *     stage 2      as many bytes as stage 1, but in every micro-step
+ *     saves        nothing but the time of a save, which training waits for
+ *     half         the same work in twice as many micro-steps, each with smaller products and collectives of its own
+ *     live         gathers that the computation waits for
+ *     stage 3      half as many bytes again, and collectives in forward
+ *     offload cpu  gradients and parameters pass the bus once a step, and the processor updates; or all parameters pass
+ *                  it in every pass: more than block's recomputation, which needs nothing from outside the device
+ *     nvme         12 bytes and more of each parameter come from a disk and go back: above any sum of the others */
 static const int cost_of_stage[] = {0, 0, 1, 10}, cost_of_offload[] = {0, 60, 300}, cost_of_recompute[] = {0, 1, 20};
 enum { COST_OF_LIVE = 8, COST_OF_HALF = 5, COST_OF_SAVES = 2 };
 
